@@ -22,11 +22,11 @@ import (
 	"mete.dev/mete/internal/testkit/ledgertest"
 )
 
-// spin computes for a while, in a shell.
+// spin is a shell loop with CPU load.
 const spin = `i=0; while [ $i -lt 150000 ]; do i=$((i+1)); done`
 
-// Server and agent are killed and started again while jobs run: each job is in
-// the ledger once, with the CPU time of its report.
+// TestKilled kills and restarts server and agent while jobs run, and checks that each job is in the
+// ledger once, with the CPU time of its report.
 func TestKilled(t *testing.T) {
 	hosttest.Need(t, "root", "cgroup1")
 	t.Parallel()
@@ -52,31 +52,31 @@ func TestKilled(t *testing.T) {
 			job := func(name string) { reports = append(reports, s.job(name, spin)) }
 
 			job("first")
-			// A job goes on while the agent is away, and ends when it is back.
+			// A job runs while the agent is down, and ends when it is back.
 			mark, back := filepath.Join(s.dir, "mark"), filepath.Join(s.dir, "back")
 			across := s.start("job across", s.jobCommand("across", "touch "+mark+"; "+spin+"; while ! [ -e "+back+" ]; do sleep 0.05; done; "+spin))
-			across.await("that it runs", func() bool { _, err := os.Stat(mark); return err == nil })
-			s.kept()
+			across.await("the job runs", func() bool { _, err := os.Stat(mark); return err == nil })
+			s.waitStored()
 			s.node.kill()
 			s.measure("-reader", c.reader)
-			s.kept()
+			s.waitStored()
 			if err := os.WriteFile(back, nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 			reports = append(reports, s.report(across))
-			s.books(reports...)
+			s.checkBooked(reports...)
 
 			s.server.kill()
-			job("meanwhile") // waits in the spool
-			s.node.says("server unreachable")
-			s.kept()
+			job("meanwhile") // stays in the spool
+			s.node.waitOutput("server unreachable")
+			s.waitStored()
 			s.node.kill()
 			s.measure("-reader", c.reader)
 			job("later")
 			s.serve(flags...)
-			s.node.says("server reached")
+			s.node.waitOutput("server reached")
 			job("last")
-			s.books(reports...)
+			s.checkBooked(reports...)
 			if out := s.run("gaps", "--from", "-1h", "--server", s.url, "--token", s.viewer); !strings.Contains(out, "unwatched") {
 				t.Errorf("mete gaps:\n%s\nwant that the agent was away", out)
 			}
@@ -93,7 +93,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// An agent that is started wrongly says what is wrong, and ends.
+// TestStartedWrongly checks that an agent with invalid settings reports the error and ends.
 func TestStartedWrongly(t *testing.T) {
 	hosttest.Need(t, "procfs")
 	t.Parallel()
@@ -150,11 +150,11 @@ func TestStartedWrongly(t *testing.T) {
 	}
 }
 
-// id is the part of a token by which it is known.
+// id returns the id in a token.
 func (s *site) id(token string) string { return strings.Split(token, "_")[1] }
 
-// An agent waits for a server that cannot be reached, needs its token no more
-// once it has enrolled, and refuses to run twice.
+// TestWaits checks that an agent waits for an unreachable server, needs no token once enrolled, and
+// refuses to run twice.
 func TestWaits(t *testing.T) {
 	hosttest.Need(t, "procfs")
 	t.Parallel()
@@ -166,14 +166,14 @@ func TestWaits(t *testing.T) {
 	}
 	s.server.stop()
 	s.node = s.start("agent", s.agent("-token-file", file))
-	s.node.says("cannot enroll yet; trying on")
+	s.node.waitOutput("cannot enroll yet; retrying")
 	s.serve()
-	s.node.says("msg=enrolled")
-	s.node.says("server reached")
+	s.node.waitOutput("msg=enrolled")
+	s.node.waitOutput("server reached")
 	if n := strings.Count(s.node.log.String(), "cannot enroll yet"); n != 1 {
-		t.Errorf("it says %d times that it cannot enroll, want once:\n%s", n, &s.node.log)
+		t.Errorf("%d messages that it cannot enroll, want 1:\n%s", n, &s.node.log)
 	}
-	// Neither another socket nor a copy of the state makes it another machine.
+	// Another socket or a copy of the state does not make it another machine.
 	if err := os.CopyFS(filepath.Join(s.dir, "copy"), os.DirFS(filepath.Join(s.dir, "agent"))); err != nil {
 		t.Fatal(err)
 	}
@@ -192,15 +192,15 @@ func TestWaits(t *testing.T) {
 	}
 	s.server.stop()
 	s.node = s.start("agent", s.agent("-token-file", file))
-	s.node.says("msg=measuring")
-	s.node.says("server unreachable")
+	s.node.waitOutput("msg=measuring")
+	s.node.waitOutput("server unreachable")
 	s.serve()
-	s.node.says("server reached")
+	s.node.waitOutput("server reached")
 	s.node.stop()
 }
 
-// While the agent's disk is full it holds windows in memory; nothing is lost, also
-// where it is killed meanwhile and the groups live on.
+// TestDiskFull checks that the agent holds windows in memory while its disk is full, without loss,
+// even if it is killed while the groups live.
 func TestDiskFull(t *testing.T) {
 	hosttest.Need(t, "root", "cgroup1")
 	t.Parallel()
@@ -224,7 +224,7 @@ func TestDiskFull(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for n := 64 << 10; n > 0; { // to the last byte
+		for n := 64 << 10; n > 0; { // until the disk is full
 			if _, err := f.Write(make([]byte, n)); err != nil {
 				n /= 2
 			}
@@ -237,11 +237,11 @@ func TestDiskFull(t *testing.T) {
 	s.serve()
 	s.measure("-reader", "files", "-spool-cap", "1500000")
 	reports = append(reports, s.job("before", spin))
-	s.kept()
+	s.waitStored()
 	fill()
-	s.node.await("that there is no room", func() bool {
-		fill() // what the spool gave up makes room for a moment
-		return strings.Contains(s.node.log.String(), "the spool takes no windows")
+	s.node.await("a full disk", func() bool {
+		fill() // the spool may free some room for a moment
+		return strings.Contains(s.node.log.String(), "the spool rejects windows")
 	})
 	reports = append(reports, s.job("full", spin))
 	mark := filepath.Join(s.dir, "mark")
@@ -249,29 +249,29 @@ func TestDiskFull(t *testing.T) {
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}
-	s.node.says("the spool takes windows again")
-	s.kept()
+	s.node.waitOutput("the spool accepts windows again")
+	s.waitStored()
 	fill()
-	s.node.await("that there is no room again", func() bool {
+	s.node.await("a full disk again", func() bool {
 		fill()
-		return strings.Count(s.node.log.String(), "the spool takes no windows") >= 2
+		return strings.Count(s.node.log.String(), "the spool rejects windows") >= 2
 	})
 	s.node.kill()
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}
 	s.measure("-reader", "files", "-spool-cap", "1500000")
-	s.kept()
+	s.waitStored()
 	fill()
-	s.node.await("that there is no room", func() bool {
+	s.node.await("a full disk", func() bool {
 		fill()
-		return strings.Contains(s.node.log.String(), "the spool takes no windows")
+		return strings.Contains(s.node.log.String(), "the spool rejects windows")
 	})
 	if err := s.node.cmd.Process.Signal(unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "the agent ends", func() bool {
-		fill() // to the end
+		fill() // until the disk is full
 		select {
 		case <-s.node.ended:
 			return true
@@ -279,14 +279,14 @@ func TestDiskFull(t *testing.T) {
 			return false
 		}
 	})
-	if s.node.wait(); s.node.err != nil { // it is no failure
+	if s.node.wait(); s.node.err != nil { // a full disk is not a failure
 		t.Errorf("the agent after SIGTERM: %v", s.node.err)
 	}
-	// The last window may have found the room of what the spool gave up before it.
+	// The last window may have used room that the spool freed before it.
 	log := s.node.log.String()
-	full := strings.LastIndex(log, "the spool takes no windows") > strings.LastIndex(log, "the spool takes windows again")
-	if full && !strings.Contains(log, `level=WARN msg="the last windows are not on the disk`) {
-		t.Errorf("it does not say what it could not keep:\n%s", log)
+	full := strings.LastIndex(log, "the spool rejects windows") > strings.LastIndex(log, "the spool accepts windows again")
+	if full && !strings.Contains(log, `level=WARN msg="the last windows are not on disk`) {
+		t.Errorf("no message about the windows that it could not store:\n%s", log)
 	}
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
@@ -295,50 +295,49 @@ func TestDiskFull(t *testing.T) {
 	if err := os.WriteFile(mark, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.books(append(reports, s.report(across))...)
+	s.checkBooked(append(reports, s.report(across))...)
 	s.node.stop()
 	s.server.stop()
 }
 
-// An agent whose node is revoked says so, once, and goes on measuring: what it
-// measures waits until a person decides. Enrolled again it is another node, and
-// what the one before could not send is said to be there.
+// TestRevoked checks that an agent with a revoked node reports it once and keeps measuring into the
+// spool. Enrolled again it is another node, and reports the undelivered windows of the former one.
 func TestRevoked(t *testing.T) {
 	hosttest.Need(t, "procfs")
 	t.Parallel()
 	s := newSite(t)
 	s.serve()
 	s.measure()
-	node := s.node.says(`msg=measuring node=(\S+)`)[1]
-	s.node.says("server reached")
+	node := s.node.waitOutput(`msg=measuring node=(\S+)`)[1]
+	s.node.waitOutput("server reached")
 	if out := s.run("nodes", "revoke", node); !strings.HasPrefix(out, "revoked "+node+" (") {
 		t.Errorf("mete nodes revoke says %q", out)
 	}
-	s.node.says(`level=ERROR msg="server denies this machine; what is measured waits in the spool".*node ` + node + ` is revoked.*hint=".*remove its identity`)
-	s.kept()
+	s.node.waitOutput(`level=ERROR msg="server denies this machine; what is measured waits in the spool".*node ` + node + ` is revoked.*hint=".*remove its identity`)
+	s.waitStored()
 	if n := strings.Count(s.node.log.String(), "server denies"); n != 1 {
 		t.Errorf("it is said %d times:\n%s", n, &s.node.log)
 	}
 	s.node.stop()
-	// The next one starts all the same.
+	// The next agent starts as well.
 	s.measure()
-	s.node.says("server denies this machine")
+	s.node.waitOutput("server denies this machine")
 	s.node.stop()
 	if err := os.RemoveAll(filepath.Join(s.dir, "agent", "identity")); err != nil {
 		t.Fatal(err)
 	}
 	s.measure()
-	s.node.says(`level=WARN msg="what this machine measured as another node is not sent; it is kept for 30 days" node=` + node)
-	if again := s.node.says(`msg=measuring node=(\S+)`)[1]; again == node {
+	s.node.waitOutput(`level=WARN msg="data of a former node id is not sent; it is kept for 30 days" node=` + node)
+	if again := s.node.waitOutput(`msg=measuring node=(\S+)`)[1]; again == node {
 		t.Errorf("it is node %s again", node)
 	}
-	s.node.says("server reached")
+	s.node.waitOutput("server reached")
 	s.node.stop()
 	s.server.stop()
 }
 
-// An agent whose certificate has ended says what to do, measures on, and with a
-// token is the same node again, which sends what waited.
+// TestExpired checks that an agent with an expired certificate reports what to do, keeps measuring,
+// and with a token becomes the same node, which sends what waited.
 func TestExpired(t *testing.T) {
 	testkit.Stage(t, "timing", "a certificate lives for 12 s of real time")
 	hosttest.Need(t, "procfs")
@@ -369,22 +368,22 @@ func TestExpired(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.measure()
-	node := s.node.says(`msg=measuring node=(\S+)`)[1]
-	s.node.says("server reached")
-	s.node.says(`level=ERROR msg="server denies this machine; what is measured waits in the spool".*certificate of node ` + node + ` is good from .*hint="enroll the machine with a new token`)
+	node := s.node.waitOutput(`msg=measuring node=(\S+)`)[1]
+	s.node.waitOutput("server reached")
+	s.node.waitOutput(`level=ERROR msg="server denies this machine; what is measured waits in the spool".*certificate of node ` + node + ` is valid from .*hint="enroll the machine with a new token`)
 	s.node.stop()
 
-	// As after a long sleep, and the token is gone.
+	// As after a long sleep, without the token.
 	s.node = s.start("agent", s.agent())
-	s.node.says(`level=ERROR msg="cannot renew this machine's identity; what is measured waits in the spool" node=` + node + `.*ended on .*no token.*hint="on the server's machine: mete token create`)
-	s.node.says("msg=measuring node=" + node)
-	s.kept()
+	s.node.waitOutput(`level=ERROR msg="cannot renew this machine's identity; windows wait in the spool" node=` + node + `.*ended on .*no token.*hint="on the server's machine: mete token create`)
+	s.node.waitOutput("msg=measuring node=" + node)
+	s.waitStored()
 	waited := time.Now()
 	s.node.stop()
 
 	s.measure()
-	s.node.says("msg=measuring node=" + node)
-	s.node.says("server reached")
+	s.node.waitOutput("msg=measuring node=" + node)
+	s.node.waitOutput("server reached")
 	s.node.await("what waited, booked", func() bool {
 		nodes, err := srv.Ledger.Nodes(ctx, query.Scope{All: true})
 		if err != nil || len(nodes) != 1 {

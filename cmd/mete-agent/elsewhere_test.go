@@ -14,13 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An elsewhere is a network and a host name of their own on this machine, as if it
-// were another one: an agent there sees no other agent's claim. They end with the
-// test.
+// An elsewhere is a network and UTS namespace that acts as another machine: an agent in it does not
+// see another agent's claim. It ends with the test.
 type elsewhere struct {
 	t    *testing.T
-	do   chan func() // on the thread that is there
-	task int         // that thread
+	do   chan func() // run on the thread in the namespaces
+	task int         // id of that thread
 }
 
 func newElsewhere(t *testing.T, name string) *elsewhere {
@@ -28,7 +27,7 @@ func newElsewhere(t *testing.T, name string) *elsewhere {
 	e := &elsewhere{t: t, do: make(chan func())}
 	ready := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for ever: the thread ends with the goroutine, and takes no other one
+		runtime.LockOSThread() // the thread ends with the goroutine and is not reused
 		e.task = unix.Gettid()
 		err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWUTS)
 		if err == nil {
@@ -47,14 +46,14 @@ func newElsewhere(t *testing.T, name string) *elsewhere {
 	return e
 }
 
-// in runs f on the thread that is there, and waits for it.
-func (e *elsewhere) in(f func()) {
+// runInside runs f on the thread in the namespaces and waits for it.
+func (e *elsewhere) runInside(f func()) {
 	done := make(chan struct{})
 	e.do <- func() { defer close(done); f() }
 	<-done
 }
 
-// command is c, run there.
+// command returns c to run in the namespaces.
 func (e *elsewhere) command(c *exec.Cmd) *exec.Cmd {
 	ns := fmt.Sprintf("/proc/%d/task/%d/ns/", os.Getpid(), e.task)
 	there := exec.Command("nsenter", append([]string{"--net=" + ns + "net", "--uts=" + ns + "uts", c.Path}, c.Args[1:]...)...)
@@ -62,20 +61,20 @@ func (e *elsewhere) command(c *exec.Cmd) *exec.Cmd {
 	return there
 }
 
-// reach is an address there at which an address here answers.
+// reach returns an address in the namespaces that forwards to an outer address.
 func (e *elsewhere) reach(here string) string {
 	e.t.Helper()
-	return e.pass(e.in, func(f func()) { f() }, here)
+	return e.pass(e.runInside, func(f func()) { f() }, here)
 }
 
-// show is an address here at which an address there answers.
+// show returns an outer address that forwards to one in the namespaces.
 func (e *elsewhere) show(there string) string {
 	e.t.Helper()
-	return e.pass(func(f func()) { f() }, e.in, there)
+	return e.pass(func(f func()) { f() }, e.runInside, there)
 }
 
-// pass listens on one side and passes connections on to an address of the other
-// one, until the test ends.
+// pass listens on one side and forwards connections to an address on the other side, until the test
+// ends.
 func (e *elsewhere) pass(listen, dial func(func()), to string) string {
 	e.t.Helper()
 	var l net.Listener

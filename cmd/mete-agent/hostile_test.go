@@ -22,15 +22,14 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// Who sends nonsense to a server, or nothing, gets a clear answer or none, and
-// disturbs nobody.
+// TestHostile checks that invalid or silent clients get a clear answer or none, and disturb nobody.
 func TestHostile(t *testing.T) {
 	hosttest.Need(t, "procfs")
 	t.Parallel()
 	s := newSite(t)
 	s.serve()
 	s.measure()
-	s.node.says("server reached")
+	s.node.waitOutput("server reached")
 	addr := strings.TrimPrefix(s.url, "https://")
 	trusting := &tls.Config{InsecureSkipVerify: true}
 
@@ -57,8 +56,8 @@ func TestHostile(t *testing.T) {
 	t.Run("no TLS", func(t *testing.T) {
 		for _, c := range []struct{ name, sent string }{
 			{"noise", strings.Repeat("\x00\xff", 4096)},
-			{"a torn greeting", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"},
-			{"a long greeting", "\x16\x03\x01\xff\xff" + strings.Repeat("a", 1<<16)},
+			{"a truncated hello", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"},
+			{"a long hello", "\x16\x03\x01\xff\xff" + strings.Repeat("a", 1<<16)},
 		} {
 			garbage(t, addr, c.name, c.sent)
 		}
@@ -67,10 +66,10 @@ func TestHostile(t *testing.T) {
 		c, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12})
 		if err == nil {
 			_ = c.Close()
-			t.Error("TLS 1.2 is spoken")
+			t.Error("TLS 1.2 is accepted")
 		}
 	})
-	t.Run("stranger", func(t *testing.T) {
+	t.Run("no certificate", func(t *testing.T) {
 		c := &http.Client{Transport: &http.Transport{TLSClientConfig: trusting, ForceAttemptHTTP2: true}}
 		defer c.CloseIdleConnections()
 		for _, path := range []string{"/v1/batches", "/v1/lost", "/v1/renew"} {
@@ -115,8 +114,8 @@ func TestHostile(t *testing.T) {
 			}
 		}
 	})
-	t.Run("node gone mad", func(t *testing.T) {
-		// A new connection each time: one on which too much was sent is given up.
+	t.Run("invalid requests of a node", func(t *testing.T) {
+		// Use a new connection each time: the server closes one with an oversized request.
 		client := func() *http.Client {
 			id, err := enroll.Open(enroll.Config{Dir: filepath.Join(s.dir, "agent", "identity"), Server: s.url}, slog.New(slog.DiscardHandler))
 			if err != nil {
@@ -152,7 +151,7 @@ func TestHostile(t *testing.T) {
 		}
 	})
 	slow.Wait()
-	// The agent is served still.
+	// The agent is still served.
 	used := func() float64 {
 		if a := s.ask(); a.Whole != nil {
 			return a.Whole.CPU
@@ -166,12 +165,12 @@ func TestHostile(t *testing.T) {
 	}
 	s.node.stop()
 	s.server.stop()
-	if log := s.server.log.String(); strings.Contains(log, "level=ERROR") || strings.Count(log, "\n") > 60 { // about a line for each of the above
+	if log := s.server.log.String(); strings.Contains(log, "level=ERROR") || strings.Count(log, "\n") > 60 { // about one line per case above
 		t.Errorf("the server says too much:\n%s", log)
 	}
 }
 
-// zeros is one byte for ever.
+// zeros is an endless stream of one byte.
 type zeros byte
 
 func (z zeros) Read(b []byte) (int, error) {
@@ -181,7 +180,7 @@ func (z zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// garbage sends what is no TLS: the server ends the connection.
+// garbage sends bytes that are not TLS; the server must close the connection.
 func garbage(t *testing.T, addr, name, sent string) {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -189,14 +188,14 @@ func garbage(t *testing.T, addr, name, sent string) {
 		return
 	}
 	defer func() { _ = c.Close() }()
-	_, _ = io.WriteString(c, sent) // it may be cut off before the end
+	_, _ = io.WriteString(c, sent) // the server may close the connection earlier
 	if cw, ok := c.(*net.TCPConn); ok {
 		_ = cw.CloseWrite()
 	}
-	_, _ = io.Copy(io.Discard, c) // it returns when the server ends the connection
+	_, _ = io.Copy(io.Discard, c) // returns when the server closes the connection
 }
 
-// post sends a body and returns the problem that comes back.
+// post sends a body and returns the problem of the response.
 func post(t *testing.T, c *http.Client, url, kind string, body io.Reader) (p fault.Problem) {
 	t.Helper()
 	q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, body)
@@ -223,8 +222,7 @@ func post(t *testing.T, c *http.Client, url, kind string, body io.Reader) (p fau
 	return p
 }
 
-// cutOff sends the beginning of a request and no more: the server ends the
-// connection after a while.
+// cutOff sends an incomplete request; the server must close the connection after a while.
 func cutOff(t *testing.T, addr, name, head string) {
 	c, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
 	if err != nil {
@@ -235,5 +233,5 @@ func cutOff(t *testing.T, addr, name, head string) {
 	if _, err := io.WriteString(c, head); err != nil {
 		t.Errorf("%s: %v", name, err)
 	}
-	_, _ = io.Copy(io.Discard, c) // the same as in garbage
+	_, _ = io.Copy(io.Discard, c) // see garbage
 }

@@ -1,5 +1,5 @@
-// Mete-agent measures what every workload of this machine uses. It knows only
-// the kernel, and is a program of its own to stay small.
+// Mete-agent measures what every workload of this machine uses. It only needs the kernel, and is a
+// separate program to stay small.
 package main
 
 import (
@@ -24,9 +24,9 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 func run(args []string, stdout, stderr io.Writer) int {
 	cfg := agent.Default()
 	flags := flag.NewFlagSet("mete-agent", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // errors are explained below
+	flags.SetOutput(io.Discard) // explain prints errors
 	cfg.Flags(flags)
-	info, _ := debug.ReadBuildInfo() // nil where the go command did not build it
+	info, _ := debug.ReadBuildInfo() // nil unless built by the go command
 	cfg.Version = version(info)
 	err := flags.Parse(args)
 	switch {
@@ -44,8 +44,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err != nil {
 		return explain(stderr, fault.WithHint(err, "mete-agent -help lists the flags"), 2)
 	}
-	// Little is allocated once all groups are known, so that collecting it sooner
-	// costs next to nothing and saves a third of the memory.
+	// The agent allocates little once it knows all groups, so collecting earlier costs almost
+	// nothing and saves a third of the memory.
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(30)
 	}
@@ -61,7 +61,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// version is that of the program, as the go command wrote it there.
+// version returns the version that the go command recorded.
 func version(b *debug.BuildInfo) string {
 	if b == nil || b.Main.Version == "" || b.Main.Version == "(devel)" {
 		return "devel"
@@ -69,7 +69,7 @@ func version(b *debug.BuildInfo) string {
 	return b.Main.Version
 }
 
-// explain writes an error to a person, with what to try next, and returns code.
+// explain prints an error with its hint and returns code.
 func explain(w io.Writer, err error, code int) int {
 	fmt.Fprintln(w, "mete-agent: error:", err)
 	if hint := fault.Hint(err); hint != "" {

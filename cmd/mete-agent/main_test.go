@@ -20,10 +20,10 @@ import (
 	"mete.dev/mete/internal/testkit/ledgertest"
 )
 
-// TestMain lets the test program be the agent, which is ended by a signal, and
-// the other programs that it works with.
+// TestMain makes the test program act as the agent, which ends by a signal, and as the other
+// programs that the tests need.
 func TestMain(m *testing.M) {
-	if err := os.Setenv("METE_HOST_VSOCK", "false"); err != nil { // whose host that is, tests leave alone
+	if err := os.Setenv("METE_HOST_VSOCK", "false"); err != nil { // tests must not query the real host
 		panic(err)
 	}
 	switch os.Getenv("METE_TEST_MAIN") {
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 		os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 	case "mete":
 		os.Exit(mete(os.Args[1:]))
-	case "busy": // a CPU, as far as nobody else wants it, for three minutes at most
+	case "busy": // uses an idle CPU, for at most three minutes
 		runtime.LockOSThread()
 		if err := unix.Setpriority(unix.PRIO_PROCESS, 0, 19); err != nil { // of the thread
 			panic(err)
@@ -65,7 +65,7 @@ func TestFlags(t *testing.T) {
 		{"-idle-power 20", 2, "", "is not DOMAIN=WATTS"},
 		{"-idle-power package=-1", 2, "", "is not DOMAIN=WATTS"},
 		{"-idle-power package=NaN", 2, "", "is not DOMAIN=WATTS"},
-		{"-idle-power package=20,room=9", 2, "", "\"room\" is none of package, dram, gpu and rest"},
+		{"-idle-power package=20,room=9", 2, "", "\"room\" is not one of package, dram, gpu and rest"},
 		{"-power-curve /no/such", 2, "", "hint: mete power calibrate -o FILE writes one"},
 		{"-power-curve /dev/null", 2, "", "mete-agent: error: -power-curve /dev/null: power curve: "},
 		{"-vm-vsock-socket web", 2, "", "\"web\" is not UUID=PATH"},
@@ -83,7 +83,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// line is a line of -print: a window where it has a balance, else a row.
+// line is a line of -print: a window if it has a balance, else a row.
 type line struct {
 	Start   int64             `json:"start_boottime_ns"`
 	End     int64             `json:"end_boottime_ns"`
@@ -98,8 +98,8 @@ type balance struct {
 	Violations                           int64
 }
 
-// TestPrint reads windows of a living agent until it has some, ends it, and does
-// their sums again: the parts of the CPU time are the whole of it.
+// TestPrint reads windows of a running agent, stops it, and checks that the parts of the CPU time
+// sum to the whole.
 func TestPrint(t *testing.T) {
 	for _, reader := range []string{"auto", "files"} {
 		t.Run(reader, func(t *testing.T) {
@@ -114,7 +114,7 @@ func TestPrint(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { _ = cmd.Process.Kill() }) // where the test has failed meanwhile
+			t.Cleanup(func() { _ = cmd.Process.Kill() }) // if the test has failed
 			windows := 0
 			lines := json.NewDecoder(bufio.NewReader(out))
 			for {
@@ -138,13 +138,13 @@ func TestPrint(t *testing.T) {
 				t.Errorf("%d windows, want at least 3; log:\n%s", windows, &log)
 			}
 			if !strings.Contains(log.String(), "msg=measuring") {
-				t.Errorf("log %q, want to read in it that and how it measures", &log)
+				t.Errorf("log %q, want that it measures, and how", &log)
 			}
 		})
 	}
 }
 
-// checkWindow takes the rows of w and compares them with its balance.
+// checkWindow reads the rows of w and compares them with its balance.
 func checkWindow(t *testing.T, w *line, lines *json.Decoder) {
 	t.Helper()
 	sums := map[string]*big.Rat{"system": new(big.Rat), "idle": new(big.Rat), "": new(big.Rat)}

@@ -23,10 +23,9 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// TestMetersOutside feeds this machine by two supplies, one of which a Prometheus
-// scrapes and the other of which publishes by MQTT: what mete usage tells of a minute
-// is what both showed, also where the server was killed in it. It takes as long as
-// four minutes do.
+// TestMetersOutside gives this machine two power supplies, one scraped by a Prometheus and one
+// published by MQTT, and checks that mete usage shows the sum of both for each minute, also if the
+// server is killed within it. It takes four minutes.
 func TestMetersOutside(t *testing.T) {
 	testkit.Stage(t, "peers", "runs a Prometheus and a broker for four minutes")
 	hosttest.Need(t, "prometheus", "mosquitto")
@@ -47,8 +46,7 @@ func TestMetersOutside(t *testing.T) {
 	s.serve("--meters", file)
 	s.measure("-tick", "1s", "-window", "10s")
 	s.start("load", exec.Command("sh", "-c", "while :; do :; done"))
-	// The first minute that is all there, and the two after it: a Prometheus that was
-	// just started has scraped nothing.
+	// The first complete minute and the two after it: a new Prometheus has no samples at first.
 	first := time.Now().Add(15 * time.Second).Truncate(time.Minute).Add(time.Minute)
 	time.Sleep(time.Until(first.Add(80 * time.Second)))
 	s.server.kill()
@@ -86,7 +84,7 @@ func TestMetersOutside(t *testing.T) {
 		})
 		t.Logf("minute %d: %.6f J", i, a.Total.Energy)
 		if a.Whole.Energy != a.Total.Energy {
-			t.Errorf("minute %d: rows sum to %v J, and the machine had %v", i, a.Total.Energy, a.Whole.Energy)
+			t.Errorf("minute %d: rows sum to %v J, machine used %v", i, a.Total.Energy, a.Whole.Energy)
 		}
 		var cpu, active float64
 		for _, g := range a.Groups {
@@ -112,7 +110,7 @@ func TestMetersOutside(t *testing.T) {
 	}
 }
 
-// metrics are those of the server.
+// metrics returns the server's metrics.
 func (s *site) metrics() string {
 	s.t.Helper()
 	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, s.url+"/metrics", http.NoBody)
@@ -120,7 +118,7 @@ func (s *site) metrics() string {
 		s.t.Fatal(err)
 	}
 	req.Header.Set("Authorization", "Bearer "+s.viewer)
-	// It is the test's own server.
+	// The server is the test's own.
 	c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	defer c.CloseIdleConnections()
 	resp, err := c.Do(req)
@@ -134,7 +132,7 @@ func (s *site) metrics() string {
 	return string(body)
 }
 
-// freePort is a port of this machine that nobody listens on.
+// freePort returns an unused port of this machine.
 func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -145,7 +143,7 @@ func freePort(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// scraped is the address of a Prometheus that scrapes what an exporter says.
+// scraped returns the address of a Prometheus that scrapes the exported text.
 func scraped(s *site, says string) string {
 	e := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, says) }))
 	s.t.Cleanup(e.Close)
@@ -159,7 +157,7 @@ func scraped(s *site, says string) string {
 	return addr
 }
 
-// published is the address of a broker at which a message is published every second.
+// published returns the address of a broker to which a message is published every second.
 func published(s *site, topic, message string) string {
 	addr := freePort(s.t)
 	host, port, err := net.SplitHostPort(addr)
@@ -176,7 +174,7 @@ func published(s *site, topic, message string) string {
 	go func() {
 		defer close(ended)
 		for ctx.Err() == nil {
-			// While the broker starts it fails.
+			// It fails until the broker has started.
 			_ = exec.CommandContext(ctx, "mosquitto_pub", "-h", host, "-p", port, "-V", "mqttv311", "-t", topic, "-m", message).Run()
 			select {
 			case <-ctx.Done():

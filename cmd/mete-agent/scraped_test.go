@@ -14,35 +14,31 @@ import (
 	"mete.dev/mete/internal/testkit/prometheus"
 )
 
-// What the agents of TestStockScraped do, and how often they are scraped: several
-// times in a window, so that there are moments at which both know the same window
-// last.
+// Intervals of the agents of TestStockScraped and of scrapes: there are several scrapes per window,
+// so that at some instants both know the same latest window.
 const (
 	scrapedWindow = 3 * time.Second
 	scrapedEvery  = 500 * time.Millisecond
 )
 
-// TestStockScraped: a Prometheus that scrapes agents answers as the server does that
-// the same agents send to. Its samples are of other times: each scrape shows the
-// window that was closed last, and the server's samples are at the ends of windows
-// and of minutes. So the same answer is
+// TestStockScraped checks that a Prometheus that scrapes agents gives the same answers as the
+// server that these agents send to. Their samples have different times: each scrape shows the last
+// closed window, and the server's samples are at the ends of windows and of minutes. The answers
+// are equal if
 //
-//   - for each sample that was scraped: to the last bit the value that the server has
-//     of the window that was the latest then;
-//   - for questions about a moment, at moments at which both know the same window of
-//     each agent last: the same series and labels, and values equal but for rounding
-//     in sums; and so at any moment of what is at rest;
-//   - for questions about a span, as rates: the same series and labels, and values
-//     between the least and the most that may have been used between the samples that
-//     either can have at its ends.
+//   - each scraped sample equals the server's value of the latest window then, to the last bit;
+//   - instant queries, when both know the same latest window of each agent, give the same series
+//     and labels, and values equal except for rounding in sums; for idle workloads that holds at
+//     any instant;
+//   - range queries, such as rates, give the same series and labels, and values between the
+//     minimum and maximum possible use between samples.
 //
-// Labels that are of one alone are left out: job and instance, of the scrape; path and
-// energy of an info, which only an agent knows; job, user, project, namespace, pod and
-// container of it, which only a server does. Series of one alone are those that an
-// agent shows of what ended, for two minutes, with what lived for less than a
-// window, and of what has not used anything yet; the server's that sums what lived
-// for less than a window; and rates of zero of what stands still, of which the server
-// has a sample a minute.
+// Labels that only one has are ignored: job and instance, of the scrape; path and energy of an info
+// metric, which only an agent knows; job, user, project, namespace, pod and container of it, which
+// only a server knows. Some series exist on one side only: those that an agent shows of ended
+// workloads for two minutes, of workloads that lived for less than a window, and of those without
+// use so far; the server's sum of workloads that lived for less than a window; and zero rates of
+// idle workloads, of which the server has one sample per minute.
 func TestStockScraped(t *testing.T) {
 	testkit.Stage(t, "peers", "a Prometheus scrapes for a while")
 	hosttest.Need(t, "prometheus", "root", "cgroup1", "netns")
@@ -54,11 +50,11 @@ func TestStockScraped(t *testing.T) {
 	here, there := freePort(t), "127.0.0.1:9798"
 	s.measure(append(flags, "-status", here, "-powercap", zones)...)
 	away := newElsewhere(t, "elsewhere")
-	edge := s.run("token", "create", "--role", "agent", "--cluster", "edge") // of another cluster, it is another machine
+	edge := s.run("token", "create", "--role", "agent", "--cluster", "edge") // in another cluster it is another machine
 	c := s.agent(append(flags, "-server", "https://"+away.reach(strings.TrimPrefix(s.url, "https://")), "-status", there, "-reader", "files",
 		"-state", filepath.Join(s.dir, "elsewhere"), "-socket", "")...)
 	c.Env = append(c.Env, "METE_TOKEN="+edge)
-	s.start("agent elsewhere", away.command(c)).says("msg=measuring")
+	s.start("agent elsewhere", away.command(c)).waitOutput("msg=measuring")
 	scraper := prometheus.Start(t, fmt.Sprintf(`
 global: {scrape_interval: %[1]s, scrape_timeout: %[1]s}
 scrape_configs:
@@ -73,7 +69,7 @@ scrape_configs:
 	if err := os.Remove(s.work()); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(4 * scrapedWindow) // the window that goes on, two more, and the way of the last one
+	time.Sleep(4 * scrapedWindow) // the open window, two more, and the delivery of the last one
 	b.learn()
 	b.samples()
 	b.atRest(time.Now().Add(-scrapedWindow))
@@ -82,18 +78,18 @@ scrape_configs:
 	b.counted()
 }
 
-// work is a file that is there while jobs shall work.
+// work returns a file that exists while jobs must work.
 func (s *site) work() string { return filepath.Join(s.dir, "work") }
 
-// load starts jobs that compute steadily, now and then, from later on, and for a
-// while, one that holds memory, and some that end at once.
+// load starts jobs with steady and with pulsed CPU load, one that starts late and one that ends
+// early, one that holds memory, and some that end at once.
 func (s *site) load(begun time.Time) {
 	s.t.Helper()
 	work := s.work()
 	if err := os.WriteFile(work, nil, 0o600); err != nil {
 		s.t.Fatal(err)
 	}
-	// What a job does while there is that file; then it says so, and sleeps.
+	// While the file exists, a job does this; then it creates its own file and sleeps.
 	until := func(does string) string {
 		return "while [ -e " + work + " ]; do " + does + "; done; : >" + work + ".$$; exec sleep 300"
 	}

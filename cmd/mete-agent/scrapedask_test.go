@@ -12,9 +12,8 @@ import (
 	"mete.dev/mete/internal/testkit/prometheus"
 )
 
-// aligned says whether at a time both know the same window of each agent last: the
-// latest scrape showed it, and no minute began since, at whose edge the server has a
-// sample.
+// aligned reports whether at a time both know the same latest window of each agent: the latest
+// scrape showed it, and the server has no newer sample at the edge of a minute.
 func (b *both) aligned(at int64) bool {
 	for _, n := range b.nodes {
 		w := n.window(at)
@@ -26,8 +25,8 @@ func (b *both) aligned(at int64) bool {
 	return true
 }
 
-// before are so many aligned moments up to a time, far apart, of which those half a
-// minute before are aligned too.
+// before returns n aligned instants before a time, far apart, for which the instants half a minute
+// earlier are aligned too.
 func (b *both) before(end time.Time, n int) (list []int64) {
 	b.t.Helper()
 	for at := end.UnixMilli(); len(list) < n && at > end.Add(-40*time.Second).UnixMilli(); at -= 50 {
@@ -42,8 +41,7 @@ func (b *both) before(end time.Time, n int) (list []int64) {
 	return list
 }
 
-// alive is a matcher of the workloads of which the server shows something at all of
-// the times.
+// alive returns a matcher of the workloads with data at the server at all of the times.
 func (b *both) alive(selector string, times ...int64) string {
 	b.t.Helper()
 	n := map[string]int{}
@@ -69,15 +67,15 @@ func (b *both) alive(selector string, times ...int64) string {
 
 const (
 	ofWorkloads = `{__name__=~"mete_workload_.+_total"}`
-	// ofBusy are those that used something in each window of the last minute and more.
+	// ofBusy selects workloads with use in each window of at least the last minute.
 	ofBusy = "count_over_time(mete_workload_memory_byte_seconds_total[70s]) >= on (cluster, node) group_left () count_over_time(mete_node_cpus[70s])"
 	ofJobs = metric.Info + `{kind="job",name=~"steady|pulse|hold|late"}`
 )
 
-// lines are the questions of a list.
+// lines returns the queries of a list.
 func lines(text string) []string { return strings.Split(strings.TrimSpace(text), "\n") }
 
-// moments asks what has to be the same.
+// moments compares instant queries.
 func (b *both) moments(loaded time.Time) {
 	b.t.Helper()
 	times := b.before(loaded, 3)
@@ -86,13 +84,13 @@ func (b *both) moments(loaded time.Time) {
 		with := strings.NewReplacer("IN", b.alive(ofWorkloads, at), "JOB", b.alive(ofJobs, at), "THEN", stamp(times[len(times)-1]))
 		for _, q := range lines(scrapedMoments) {
 			q = with.Replace(q)
-			b.same(q, b.ask(b.mete, q, at), b.ask(b.stock, q, at))
+			b.compareEqual(q, b.ask(b.mete, q, at), b.ask(b.stock, q, at))
 		}
 	}
 }
 
-// atRest asks what has to be the same at any moment: jobs that sleep use no CPU time,
-// and get no energy for it.
+// atRest compares idle workloads at any instant: sleeping jobs use no CPU time and get no energy
+// for it.
 func (b *both) atRest(now time.Time) {
 	b.t.Helper()
 	at, jobs := now.UnixMilli(), b.alive(ofJobs, now.UnixMilli())
@@ -103,7 +101,7 @@ func (b *both) atRest(now time.Time) {
 		if len(got) < 4 {
 			b.t.Errorf("%s: %d series, want 4 jobs: %v", q, len(got), got)
 		}
-		b.same(q, got, b.ask(b.stock, q, at))
+		b.compareEqual(q, got, b.ask(b.stock, q, at))
 		was := b.ask(b.mete, q, at-scrapedWindow.Milliseconds())
 		if diff := differ(values(was), values(got), 0); diff != "" {
 			b.t.Errorf("%s is not at rest: %s", q, diff)
@@ -111,8 +109,8 @@ func (b *both) atRest(now time.Time) {
 	}
 }
 
-// same compares two answers.
-func (b *both) same(query string, mete, stock []prometheus.Series) {
+// compareEqual compares two answers.
+func (b *both) compareEqual(query string, mete, stock []prometheus.Series) {
 	b.t.Helper()
 	b.asked++
 	got, want := values(mete), values(stock)
@@ -121,20 +119,20 @@ func (b *both) same(query string, mete, stock []prometheus.Series) {
 		return
 	}
 	b.rounded++
-	if ranks(query) { // which of two that are the same is more may differ
+	if ranks(query) { // the order of equal values may differ
 		got, want = ranked(got), ranked(want)
 	}
 	if diff := differ(got, want, 1e-11); diff != "" {
-		b.t.Errorf("%s: %s", short(query), diff)
+		b.t.Errorf("%s: %s", shortenQuery(query), diff)
 	}
 }
 
-// short is a question without its lists of workloads.
-func short(query string) string {
+// shortenQuery returns a query without its lists of workloads.
+func shortenQuery(query string) string {
 	return regexp.MustCompile(metric.Workload+`=~"[^"]*"`).ReplaceAllString(query, "...")
 }
 
-// values are those of an answer, by series.
+// values returns the values of an answer by series.
 func values(list []prometheus.Series) map[string]float64 {
 	all := map[string]float64{}
 	for _, one := range list {
@@ -147,7 +145,7 @@ func values(list []prometheus.Series) map[string]float64 {
 	return all
 }
 
-// differ says how an answer differs from a Prometheus's, by more than a part of it.
+// differ describes the first difference of two answers above a relative tolerance.
 func differ(got, want map[string]float64, part float64) string {
 	for k, v := range got {
 		w, ok := want[k]
@@ -166,20 +164,20 @@ func differ(got, want map[string]float64, part float64) string {
 	return ""
 }
 
-// spans asks what has to be within what may have been used.
+// spans compares range queries.
 func (b *both) spans(loaded time.Time) {
 	b.t.Helper()
 	b.queries += len(lines(scrapedSpans))
 	for _, at := range b.before(loaded, 2) {
 		old := b.alive(ofBusy, at)
 		for _, q := range lines(scrapedSpans) {
-			b.within(strings.ReplaceAll(q, "OLD", old), at)
+			b.checkBounds(strings.ReplaceAll(q, "OLD", old), at)
 		}
 	}
 }
 
-// within compares the answers about a span.
-func (b *both) within(query string, at int64) {
+// checkBounds compares the answers about a span.
+func (b *both) checkBounds(query string, at int64) {
 	b.t.Helper()
 	b.asked++
 	plain := spanned.ReplaceAllStringFunc(query, func(s string) string { return strings.TrimPrefix(s, "~") })
@@ -192,23 +190,23 @@ func (b *both) within(query string, at int64) {
 	}{{"the server", values(ask(b.mete, plain)), scrapedWindow}, {"Prometheus", values(ask(b.stock, plain)), scrapedEvery}}
 	mete, stock := sides[0].got, sides[1].got
 	if len(mete) == 0 {
-		b.t.Errorf("%s: nothing", short(query))
+		b.t.Errorf("%s: nothing", shortenQuery(query))
 	}
-	ranks := ranks(query) // which of two is more may differ
+	ranks := ranks(query) // the order may differ
 	for k, v := range stock {
-		// What stands still has a sample of the server once a minute: too few for a rate.
-		// A rate of that is zero, and one to another no number.
+		// The server has one sample per minute of an idle workload: too few for a rate. A rate of
+		// it is zero, and a quotient by it is NaN.
 		if _, ok := mete[k]; !ok && (v == 0 || math.IsNaN(v)) && !ranks {
 			delete(stock, k)
 		}
 	}
 	if !ranks {
 		if diff := differ(mete, stock, math.Inf(1)); diff != "" {
-			b.t.Errorf("%s: %s", short(query), diff)
+			b.t.Errorf("%s: %s", shortenQuery(query), diff)
 			return
 		}
 	} else if len(mete) != len(stock) {
-		b.t.Errorf("%s: %d series; Prometheus: %d", short(query), len(mete), len(stock))
+		b.t.Errorf("%s: %d series; Prometheus: %d", shortenQuery(query), len(mete), len(stock))
 		return
 	}
 	for _, side := range sides {
@@ -221,7 +219,7 @@ func (b *both) within(query string, at int64) {
 			l, ok := low[k]
 			h, ok2 := high[k]
 			if !ok || !ok2 || v < l-1e-9*math.Abs(l) || v > h+1e-9*math.Abs(h) {
-				b.t.Errorf("%s: %s is %v for %s, and between %v and %v are possible", short(query), k, v, side.name, l, h)
+				b.t.Errorf("%s: %s is %v for %s, and between %v and %v are possible", shortenQuery(query), k, v, side.name, l, h)
 			}
 		}
 	}
@@ -236,12 +234,12 @@ func (b *both) within(query string, at int64) {
 	}
 }
 
-// ranks says whether a question is for those that are more or less than others.
+// ranks reports whether a query selects by rank.
 func ranks(query string) bool {
 	return strings.Contains(query, "topk") || strings.Contains(query, "bottomk")
 }
 
-// ranked are values in order, by their places.
+// ranked returns values by rank.
 func ranked(all map[string]float64) map[string]float64 {
 	var list []float64
 	for _, v := range all {
@@ -257,25 +255,25 @@ func ranked(all map[string]float64) map[string]float64 {
 
 var spanned = regexp.MustCompile(`(~?)(rate|increase|delta)\((\w+\{[^}]*\})\[(\d+)s\](?: offset (\d+)s)?\)`)
 
-// bracket is a question with the least or the most that its rates can be, for samples
-// that are a step apart, in place of them.
+// bracket replaces the rates of a query by their minimum or maximum, for samples at intervals of
+// step.
 //
-// What a sample shows at a time is at least what was used up to a step and a window
-// before, and at most what was used up to then. A rate is the slope between the first
-// sample and the last one of the span, which are up to two steps less apart than the
-// span is long, and each side is extrapolated by less than what is missing there.
+// A sample at a time shows at least the use until step plus a window earlier, and at most the use
+// until then. A rate is the slope between the first and the last sample of the range, which are up
+// to two steps closer than the length of the range, and is extrapolated on each side by less than
+// the missing time.
 func bracket(query string, most bool, step time.Duration) string {
 	const slack = time.Second // scrapes and windows that are late
 	return spanned.ReplaceAllStringFunc(query, func(text string) string {
 		m := spanned.FindStringSubmatch(text)
 		var length, back int64
-		_, _ = fmt.Sscan(m[4], &length) // the expression says so
-		_, _ = fmt.Sscan(m[5], &back)   // 0 where there is none
+		_, _ = fmt.Sscan(m[4], &length) // guaranteed by the expression
+		_, _ = fmt.Sscan(m[5], &back)   // 0 if there is none
 		of := func(ago time.Duration) string {
 			return fmt.Sprintf("last_over_time(%s[2m] offset %dms)", m[3], ago.Milliseconds())
 		}
 		span, late := time.Duration(length)*time.Second, time.Duration(back)*time.Second
-		// A series that began in between began with nothing, and may have begun a moment ago.
+		// A series that started within the range started at 0, possibly just now.
 		end := of(late + scrapedWindow + step + slack)
 		used, over := fmt.Sprintf("clamp_min(%[1]s - (%[2]s or %[1]s), 0)", end, of(late+span-scrapedWindow-step-slack)), span
 		if most != (m[1] == "~") {
@@ -289,7 +287,7 @@ func bracket(query string, most bool, step time.Duration) string {
 	})
 }
 
-// counted fails where too little was compared, and says how much was.
+// counted logs the number of comparisons and fails if there were too few.
 func (b *both) counted() {
 	b.t.Helper()
 	slices.Sort(b.off)

@@ -17,68 +17,68 @@ import (
 	"mete.dev/mete/internal/testkit/prometheus"
 )
 
-// shownWithin is how long after the end of a window an agent may take until it shows it.
+// shownWithin is the maximum delay between the end of a window and its metrics.
 const shownWithin = time.Second
 
-// both are a server and a Prometheus that are asked the same.
+// both compares a server with a Prometheus by the same queries.
 type both struct {
 	t           *testing.T
 	mete, stock prometheus.Client
 	nodes       map[string]*scraped1
 
-	queries                      int // different ones
+	queries                      int // distinct ones
 	asked, equal, rounded, bound int
-	off                          []float64 // of answers about spans: how far apart, in parts of the server's
+	off                          []float64 // relative differences of answers about spans
 }
 
-// scraped1 is when one agent's windows ended, and when it was scraped, in ms since
-// 1970, in order, and the number of the window that each scrape showed; -1 is none.
+// scraped1 holds the sorted times of an agent's windows and scrapes, in ms since 1970, and the
+// number of the window that each scrape showed; -1 is none.
 type scraped1 struct {
 	windows, scrapes []int64
 	showed           []int
 }
 
-// window is the number of the latest window that ended up to a time.
+// window returns the number of the latest window that ended by a time.
 func (n *scraped1) window(at int64) int {
 	return sort.Search(len(n.windows), func(i int) bool { return n.windows[i] > at }) - 1
 }
 
-// A point is a sample that is kept: time in ms since 1970, and value.
+// A point is a stored sample: time in ms since 1970, and value.
 type point struct {
 	at int64
 	v  float64
 }
 
-// number is a sample of an answer.
+// number parses a sample of an answer.
 func number(v [2]any) point {
 	at, _ := v[0].(float64)
 	s, _ := v[1].(string)
 	f, err := strconv.ParseFloat(s, 64)
 	if err != nil {
-		panic(err) // the format says so
+		panic(err) // guaranteed by the format
 	}
 	return point{int64(math.Round(at * 1e3)), f}
 }
 
-// own are the labels that only one of both knows.
+// own are the labels that only one of both has.
 var own = []string{"job", "instance", "path", "energy", "user", "project", "namespace", "pod", "container"}
 
-// keyOf is what a series is called by both.
+// keyOf returns the common name of a series.
 func keyOf(metric map[string]string) string {
 	m := maps.Clone(metric)
 	for _, l := range own {
 		delete(m, l)
 	}
-	b, err := json.Marshal(m) // with the keys in order
+	b, err := json.Marshal(m) // sorts the keys
 	if err != nil {
-		panic(err) // it was read from JSON
+		panic(err) // decoded from JSON
 	}
 	return string(b)
 }
 
 func stamp(at int64) string { return strconv.FormatFloat(float64(at)/1e3, 'f', 3, 64) }
 
-// ask asks one of both at a time; a number without labels is a series without.
+// ask queries one of both at an instant; a scalar is a series without labels.
 func (b *both) ask(c prometheus.Client, query string, at int64) []prometheus.Series {
 	b.t.Helper()
 	a, err := c.Ask("query", "query", query, "time", stamp(at))
@@ -108,8 +108,8 @@ func (b *both) ask(c prometheus.Client, query string, at int64) []prometheus.Ser
 	return list
 }
 
-// kept are the samples of series that one of both keeps, of the last minutes.
-func (b *both) kept(c prometheus.Client, selector string) map[string][]point {
+// storedSamples returns the samples of series of the last minutes that one of both stores.
+func (b *both) storedSamples(c prometheus.Client, selector string) map[string][]point {
 	b.t.Helper()
 	all := map[string][]point{}
 	for _, one := range b.ask(c, selector+"[4m]", time.Now().UnixMilli()) {
@@ -117,13 +117,13 @@ func (b *both) kept(c prometheus.Client, selector string) map[string][]point {
 		for _, v := range one.Values {
 			all[k] = append(all[k], number(v))
 		}
-		// Of an info there are several where a name came late.
+		// Info has several series if a name came late.
 		slices.SortStableFunc(all[k], func(x, y point) int { return cmp.Compare(x.at, y.at) })
 	}
 	return all
 }
 
-// learn learns when windows ended, and when they were scraped.
+// learn finds the times of windows and scrapes.
 func (b *both) learn() {
 	b.t.Helper()
 	b.nodes = map[string]*scraped1{}
@@ -139,7 +139,7 @@ func (b *both) learn() {
 	for _, one := range b.ask(b.stock, metric.Info+`{kind="idle"}`, now) {
 		instances[one.Metric["instance"]] = one.Metric[metric.Node]
 	}
-	took := map[string][]int64{} // each scrape, in ms
+	took := map[string][]int64{} // duration of each scrape, in ms
 	for _, one := range b.ask(b.stock, "scrape_duration_seconds[4m]", now) {
 		node := instances[one.Metric["instance"]]
 		n := b.nodes[node]
@@ -151,7 +151,7 @@ func (b *both) learn() {
 			n.scrapes, took[node] = append(n.scrapes, p.at), append(took[node], int64(p.v*1e3)+1)
 		}
 	}
-	// Free memory over time always grows: it tells which window a scrape showed.
+	// The integral of free memory always grows: it identifies the window of a scrape.
 	const free = metric.Workload + `=~"%s"`
 	idle := map[string]string{}
 	for _, one := range b.ask(b.stock, metric.Info+`{kind="idle"}`, now) {
@@ -192,11 +192,11 @@ func (b *both) learn() {
 	}
 }
 
-// samples compares all that was scraped with what the server keeps.
+// samples compares every scraped sample with those of the server.
 func (b *both) samples() {
 	b.t.Helper()
 	const all = `{__name__=~"mete_workload_.+_total"}`
-	ours, theirs := b.kept(b.mete, all), b.kept(b.stock, all)
+	ours, theirs := b.storedSamples(b.mete, all), b.storedSamples(b.stock, all)
 	n, same, brief, unused, lost := 0, 0, map[string]float64{}, 0, 0
 	for key, list := range theirs {
 		var m map[string]string
@@ -256,17 +256,16 @@ func (b *both) samples() {
 	b.t.Logf("%d samples of %d series were scraped, each as the server has it; %d of these series are of what used nothing, %d of what lived for less than a window", n, len(theirs), unused, lost)
 }
 
-// familyOf is the name and the domain of a series.
+// familyOf returns the name and the domain of a series.
 func familyOf(key string) string {
 	var m map[string]string
 	if err := json.Unmarshal([]byte(key), &m); err != nil {
-		panic(err) // it was made here
+		panic(err) // encoded here
 	}
 	return m["__name__"] + " " + m[metric.Domain]
 }
 
-// atWindows are the samples at the ends of windows, and those before which a series
-// begins.
+// atWindows returns the samples at the ends of windows, and the zero before the start of a series.
 func atWindows(list []point, windows []int64) (out []point) {
 	for i, p := range list {
 		if _, ok := slices.BinarySearch(windows, p.at); ok || i == 0 {
@@ -276,7 +275,7 @@ func atWindows(list []point, windows []int64) (out []point) {
 	return out
 }
 
-// upTo is the latest value at a time; zero is of what has used nothing yet.
+// upTo returns the latest value at a time; zero if nothing was used yet.
 func upTo(list []point, at int64) (v float64) {
 	for _, p := range list {
 		if p.at > at {
@@ -287,7 +286,7 @@ func upTo(list []point, at int64) (v float64) {
 	return v
 }
 
-// around are the samples beside a time.
+// around returns the samples next to a time.
 func around(list []point, at int64) []point {
 	i := sort.Search(len(list), func(i int) bool { return list[i].at > at })
 	return list[max(0, i-2):min(len(list), i+2)]

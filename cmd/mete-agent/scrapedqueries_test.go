@@ -1,8 +1,7 @@
 package main
 
-// scrapedMoments are questions about a moment, one a line, of which both answers
-// have to be equal: what is asked for is of the same windows. IN are the workloads
-// that live then, and JOB those of them that are jobs.
+// scrapedMoments are instant queries, one per line, with equal answers if both know the same
+// windows. IN matches the living workloads, JOB those of them that are jobs.
 const scrapedMoments = `
 mete_workload_cpu_seconds_total{IN}
 mete_workload_memory_byte_seconds_total{IN}
@@ -106,10 +105,9 @@ sum(mete_workload_energy_joules_total{IN}) / 3.6e6 * 0.3
 -sum by (node) (mete_workload_cpu_seconds_total{IN}) % 7
 `
 
-// scrapedSpans are questions about a span of time. The samples in it are other ones
-// in both, so each answer has to be within what may have been used; with a ~ before
-// it, what is asked for is the less the more was used. OLD are the workloads that
-// lived all of the span.
+// scrapedSpans are queries over a time range. Both have different samples in it, so each answer
+// must be within the possible use; a leading ~ marks an answer that falls with higher use. OLD
+// matches the workloads that lived for the whole range.
 const scrapedSpans = `
 rate(mete_workload_cpu_seconds_total{OLD}[30s])
 rate(mete_workload_cpu_seconds_total{OLD}[60s])

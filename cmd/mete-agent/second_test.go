@@ -20,10 +20,9 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// A second meter of one kernel: another agent for the same ledger is refused,
-// whatever it keeps where. So is one for another ledger at the socket where jobs
-// find the first, unless it is given a socket of its own: then each ledger has all
-// of the machine, energy too, and has it once.
+// TestSecondAgent checks a second agent on one kernel. One for the same ledger is refused, whatever
+// its state directory. One for another ledger is refused at the socket of the first, unless it gets
+// its own socket; then each ledger has the whole machine once, energy included.
 func TestSecondAgent(t *testing.T) {
 	hosttest.Need(t, "procfs")
 	t.Parallel()
@@ -53,7 +52,7 @@ func TestSecondAgent(t *testing.T) {
 	socket := filepath.Join(one.dir, "s")
 	refused("agent at the same socket", two, two.token, socket+": another agent listens: conflict", "stop it, or set METE_SOCKET to another path", "-socket", socket)
 
-	// mete up is server and agent of a ledger of its own.
+	// mete up is server and agent of its own ledger.
 	cfg := up.DefaultAllInOne(filepath.Join(one.dir, "up"))
 	cfg.Agent.Machine = machine.Config{Config: sampler.Default(), Reader: machine.Files}
 	cfg.Agent.Socket = socket
@@ -81,8 +80,7 @@ func TestSecondAgent(t *testing.T) {
 	t.Run("power", func(t *testing.T) {
 		testkit.Stage(t, "timing", "compares power with real time")
 		for _, s := range []*site{one, two} {
-			// The zones count on in the CPU time that the machine's host took
-			// meanwhile, which no row has.
+			// The zones also count the CPU time stolen by the host, which no row has.
 			e := energyOf(t, s)
 			watts := e.whole / (e.seconds + away[s]/float64(stat(t).CPUs))
 			t.Logf("%s: %.1f J of packages in %.2f s: %.1f W", s.url, e.whole, e.seconds, watts)
@@ -93,11 +91,10 @@ func TestSecondAgent(t *testing.T) {
 	})
 }
 
-// booked is the energy of packages that a ledger has, in J: of all its rows, and
-// that of the machine, and for how long.
+// booked is the energy of packages in a ledger, in J: of all rows and of the machine, and the time.
 type booked struct{ rows, whole, seconds float64 }
 
-// energyOf asks for the energy that the ledger of a site has.
+// energyOf returns the energy in the ledger of a site.
 func energyOf(t *testing.T, s *site) (b booked) {
 	t.Helper()
 	out := s.run("usage", "--by", "kind", "-o", "json", "--server", s.url, "--token", s.viewer, "--from", "-1h")
@@ -125,13 +122,13 @@ func energyOf(t *testing.T, s *site) (b booked) {
 	return b
 }
 
-// stolen is the CPU time that the host of this machine took since boot, in seconds.
+// stolen returns the CPU time stolen by the host since boot, in seconds.
 func stolen(t *testing.T) float64 {
 	t.Helper()
 	return float64(stat(t).Steal) / 1e9
 }
 
-// stat is what /proc/stat says.
+// stat reads /proc/stat.
 func stat(t *testing.T) procfmt.System {
 	t.Helper()
 	b, err := os.ReadFile("/proc/stat")

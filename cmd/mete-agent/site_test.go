@@ -30,7 +30,7 @@ import (
 	"mete.dev/mete/internal/ui/cli"
 )
 
-// mete is the program mete, as far as these tests need it.
+// mete runs the commands of mete that these tests need.
 func mete(args []string) int {
 	ctx := context.Background()
 	if args[0] != "run" {
@@ -51,7 +51,7 @@ func mete(args []string) int {
 	return cli.Code(err)
 }
 
-// A program is one that runs.
+// A program is a running program.
 type program struct {
 	t     *testing.T
 	name  string
@@ -61,23 +61,23 @@ type program struct {
 	err   error
 }
 
-// loopback is a loopback address that only this process uses, so that no other
-// program gets a server's port while that server is dead.
+// loopback is a loopback address of this process only, so that no other program takes a server's
+// port while the server is down.
 var loopback = fmt.Sprintf("127.%d.%d.%d", 64+os.Getpid()>>16&63, os.Getpid()>>8&255, os.Getpid()&255)
 
-// A site is a directory in which a server and an agent keep their things.
+// A site is a state directory of a server and an agent.
 type site struct {
 	t            *testing.T
 	dir          string
 	env          []string
 	url, viewer  string
 	token        string   // of agents
-	server, node *program // that run
+	server, node *program // running programs
 }
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	// The path of a socket is short.
+	// Socket paths must be short.
 	dir, err := os.MkdirTemp("", "mete-e2e-")
 	if err != nil {
 		t.Fatal(err)
@@ -98,14 +98,13 @@ func (s *site) command(program string, args ...string) *exec.Cmd {
 	return c
 }
 
-// start starts a program that is killed at the end of the test at the latest.
+// start starts a program and kills it at the end of the test.
 func (s *site) start(which string, c *exec.Cmd) *program {
 	s.t.Helper()
 	return s.startTo(nil, which, c)
 }
 
-// startTo is start of a program whose standard output goes to out, where that is
-// not nil.
+// startTo is start with standard output to out, if not nil.
 func (s *site) startTo(out io.Writer, which string, c *exec.Cmd) *program {
 	s.t.Helper()
 	p := &program{t: s.t, name: which, cmd: c, ended: make(chan struct{})}
@@ -134,7 +133,7 @@ func (p *program) kill() {
 	<-p.ended
 }
 
-// stop ends a program as an administrator does.
+// stop stops a program with SIGTERM.
 func (p *program) stop() {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -151,8 +150,8 @@ func (p *program) wait() {
 	<-p.ended
 }
 
-// says waits until the program has written what the pattern describes.
-func (p *program) says(pattern string) []string {
+// waitOutput waits until the program's output matches pattern.
+func (p *program) waitOutput(pattern string) []string {
 	p.t.Helper()
 	re := regexp.MustCompile(pattern)
 	var m []string
@@ -163,7 +162,7 @@ func (p *program) says(pattern string) []string {
 	return m
 }
 
-// await waits for a condition while the program lives.
+// await waits for a condition and fails if the program ends.
 func (p *program) await(what string, ok func() bool) {
 	p.t.Helper()
 	testkit.Eventually(p.t, p.name+": "+what, func() bool {
@@ -179,8 +178,7 @@ func (p *program) await(what string, ok func() bool) {
 	})
 }
 
-// run runs a command of mete to its end and returns what it wrote to its
-// standard output.
+// run runs a command of mete and returns its standard output.
 func (s *site) run(args ...string) string {
 	s.t.Helper()
 	var out, err bytes.Buffer
@@ -192,7 +190,7 @@ func (s *site) run(args ...string) string {
 	return strings.TrimSpace(out.String())
 }
 
-// serve starts the server, at the address at which it was before.
+// serve starts the server, at its previous address.
 func (s *site) serve(args ...string) {
 	s.t.Helper()
 	addr := loopback + ":0"
@@ -200,14 +198,14 @@ func (s *site) serve(args ...string) {
 		addr = strings.TrimPrefix(s.url, "https://")
 	}
 	s.server = s.start("server", s.command("mete", append([]string{"server", "--listen", addr}, args...)...))
-	s.url = s.server.says(`mete server: (https://\S+)`)[1]
+	s.url = s.server.waitOutput(`mete server: (https://\S+)`)[1]
 	if s.token == "" {
 		s.token = s.run("token", "create", "--role", "agent", "--uses", "9")
 		s.viewer = s.run("token", "create", "--role", "viewer")
 	}
 }
 
-// agent is a command line of the agent that ticks quickly.
+// agent returns a command of an agent with short ticks.
 func (s *site) agent(args ...string) *exec.Cmd {
 	return s.command("1", append([]string{"-server", s.url, "-tick", "50ms", "-window", "250ms", "-status", ""}, args...)...)
 }
@@ -218,10 +216,10 @@ func (s *site) measure(args ...string) {
 	c := s.agent(args...)
 	c.Env = append(c.Env, "METE_TOKEN="+s.token)
 	s.node = s.start("agent", c)
-	s.node.says("msg=measuring")
+	s.node.waitOutput("msg=measuring")
 }
 
-// job runs a job that computes for a while, and returns its report.
+// job runs a job with CPU load and returns its report.
 func (s *site) job(name, script string) *report.Report {
 	s.t.Helper()
 	return s.report(s.start("job "+name, s.jobCommand(name, script)))
@@ -246,9 +244,9 @@ func (s *site) report(job *program) *report.Report {
 	return r
 }
 
-// kept waits until what was measured so far is on the agent's disk: what is
-// killed before belongs to whoever held the group.
-func (s *site) kept() {
+// waitStored waits until the agent has stored what it measured so far. Use that a killed agent has
+// not stored is booked to the group's holder.
+func (s *site) waitStored() {
 	s.t.Helper()
 	windows := func() (n int64) {
 		c, err := socket.Dial(filepath.Join(s.dir, "s"))
@@ -266,7 +264,7 @@ func (s *site) kept() {
 	s.node.await("a window", func() bool { return windows() > n })
 }
 
-// An answer is what mete usage says, as far as it is looked at here.
+// An answer is the part of mete usage that the tests check.
 type answer struct {
 	Groups []struct {
 		Job string   `json:"job"`
@@ -277,7 +275,7 @@ type answer struct {
 	}
 }
 
-// ask asks the server what was used by each job.
+// ask queries the use by job.
 func (s *site) ask() (a answer) {
 	s.t.Helper()
 	c := s.command("mete", "usage", "--by", "job", "-o", "json", "--server", s.url, "--from", "-2h")
@@ -294,9 +292,9 @@ func (s *site) ask() (a answer) {
 	return a
 }
 
-// books waits until the ledger has each job once, with the CPU time of its
-// report, and checks that all rows sum to what the machine had.
-func (s *site) books(reports ...*report.Report) {
+// checkBooked waits until the ledger has each job once, with the CPU time of its report, and checks
+// that all rows sum to the machine's use.
+func (s *site) checkBooked(reports ...*report.Report) {
 	s.t.Helper()
 	var wrong []string
 	defer func() {
@@ -315,14 +313,14 @@ func (s *site) books(reports ...*report.Report) {
 				}
 			}
 			ns, _ := r.Get(report.CPU)
-			// What starting a job costs is in the group, and not in the report: much
-			// less than the job, on any machine.
+			// The group includes starting the job and the report does not: much less than the job,
+			// on any machine.
 			if over := cpu - float64(ns)/1e9; n != 1 || over < -1e-6 || over > float64(ns)/1e9/2 {
 				wrong = append(wrong, fmt.Sprintf("job %s: %d rows with %.6f s, want one with %.6f s", r.Name, n, cpu, float64(ns)/1e9))
 			}
 		}
 		if a.Total == nil || a.Whole == nil || math.Abs(a.Total.CPU-a.Whole.CPU) > 1e-6 {
-			wrong = append(wrong, fmt.Sprintf("the rows sum to %v, and the machine had %v", a.Total, a.Whole))
+			wrong = append(wrong, fmt.Sprintf("rows sum to %v, machine used %v", a.Total, a.Whole))
 		}
 		return len(wrong) == 0
 	})

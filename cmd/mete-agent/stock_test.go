@@ -12,9 +12,8 @@ import (
 	"mete.dev/mete/internal/testkit/prometheus"
 )
 
-// TestStockSite puts a site among Prometheuses: one scrapes the server and an agent,
-// and writes what it sees into the server; another one is told of the server's
-// samples, by remote write of its version.
+// TestStockSite connects a site with Prometheus servers: one scrapes the server and an agent and
+// writes the result to the server; another one receives the server's samples by remote write.
 func TestStockSite(t *testing.T) {
 	testkit.Stage(t, "peers", "a Prometheus scrapes for a while")
 	hosttest.Need(t, "prometheus")
@@ -75,8 +74,8 @@ remote_write:
 		}
 	}
 
-	// What it saw is in the server, in the cluster of its token, but for what is
-	// under names of the server's own.
+	// The server has what it scraped, in the cluster of its token, except for names that are
+	// reserved for the server.
 	await("what was written", count(lab, `up{job="agent"} == 1`, 1))
 	await("what was written", count(lab, `{__name__=~"kepler_.+"}`, 1))
 	for query, c := range map[string]prometheus.Client{`up`: other, `{cluster="forged"}`: all, `{__name__=~"mete_.+",job="server"}`: all, `{__name__=~"mete_.+"}`: lab} {
@@ -86,7 +85,7 @@ remote_write:
 	}
 	await("the count of it", count(all, `mete_server_written_samples_total{result="refused"} > 0`, 1))
 
-	// And what the server has is in the other one, value by value.
+	// The other one has the server's samples, with equal values.
 	const ours = `mete_workload_cpu_seconds_total[1m]`
 	await("a minute's samples", func() error {
 		got, err := told.Client().Query(ours)

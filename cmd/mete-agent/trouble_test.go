@@ -25,25 +25,24 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// zoneWatts is the power of each zone of a tree, and dramWatts that of its memory.
+// zoneWatts is the power of each zone of a tree, dramWatts that of its memory.
 const zoneWatts, dramWatts = 10, 5
 
-// A zone is one counter of a tree. Its power never changes.
+// A zone is a counter of a tree with constant power.
 type zone struct {
 	dir   string
 	watts int64
-	// tell has the writer do something, and returns when that is done.
+	// tell sends a command to the writer and waits until it is done.
 	tell func(what string) error
 }
 
-// What the writer of zones is told: to write nothing of one, to write it again, and to
-// have it show what is used from now on.
+// Commands for the writer of zones: stop writing one, continue, and restart its counter.
 const still, goOn, anew = "still", "go-on", "anew"
 
-// file is the file with the counter.
+// file returns the path of the counter.
 func (z *zone) file() string { return filepath.Join(z.dir, "energy_uj") }
 
-// stop stops writing, and leaves something in place of the file.
+// stop stops writing and puts something in place of the file.
 func (z *zone) stop(leave func(file string) error) error {
 	if err := z.tell(still); err != nil {
 		return err
@@ -51,7 +50,7 @@ func (z *zone) stop(leave func(file string) error) error {
 	return leave(z.file())
 }
 
-// plant makes what is there beside the counter.
+// plant creates the files beside the counter.
 func (z *zone) plant() error {
 	if err := os.MkdirAll(z.dir, 0o755); err != nil {
 		return err
@@ -59,7 +58,7 @@ func (z *zone) plant() error {
 	return os.WriteFile(filepath.Join(z.dir, "name"), []byte("package-"+strings.TrimPrefix(filepath.Base(z.dir), "intel-rapl:")+"\n"), 0o644)
 }
 
-// mend removes what is there, and goes on where the counter would be.
+// mend removes the replacement and continues the counter.
 func (z *zone) mend() error {
 	if err := z.plant(); err != nil {
 		return err
@@ -70,10 +69,9 @@ func (z *zone) mend() error {
 	return z.tell(goOn)
 }
 
-// writeZones writes the counters of zones, each given as DIR=WATTS, every 10 ms until
-// in ends. It does what each line of in says, as the number of a zone and what the
-// writer is told, and answers it. It is a process of its own, which takes the CPU
-// before others: what is not written for a while stands still.
+// writeZones writes the counters of zones, each given as DIR=WATTS, every 10 ms until in ends. Each
+// line of in is the number of a zone and a command, which it executes and answers. It is a separate
+// process with high priority: a delayed write looks like a stuck counter.
 func writeZones(list []string, in io.Reader, out io.Writer) error {
 	if err := powersim.RaisePriority(); err != nil {
 		return err
@@ -81,7 +79,7 @@ func writeZones(list []string, in io.Reader, out io.Writer) error {
 	type counter struct {
 		file  string
 		watts int64
-		since time.Time // it shows what was used since
+		since time.Time // start of the count
 		still bool
 	}
 	start := time.Now().Add(-time.Minute)
@@ -107,8 +105,7 @@ func writeZones(list []string, in io.Reader, out io.Writer) error {
 			if c.still {
 				continue
 			}
-			// In one piece, and 20 digits as a shorter number would leave some of a
-			// longer one.
+			// Write atomically and with 20 digits, to overwrite longer numbers.
 			f, err := os.OpenFile(c.file, os.O_WRONLY|os.O_CREATE, 0o644)
 			if err != nil {
 				return err
@@ -144,26 +141,25 @@ func writeZones(list []string, in io.Reader, out io.Writer) error {
 	}
 }
 
-// text leaves a text in the file.
+// text returns a function that writes a text to the file.
 func text(s string) func(string) error {
 	return func(file string) error { return os.WriteFile(file, []byte(s), 0o644) }
 }
 
-// troubles are what befalls the zones of a tree, one each, with what the agent
-// says of it.
+// troubles are the faults of the zones of a tree, one each, with the agent's expected message.
 var troubles = []struct {
 	name, why, err string
 	break_         func(z *zone) error
-	kept           bool // there is nothing to mend
+	kept           bool // nothing to repair
 }{
 	{name: "healthy", break_: func(*zone) error { return nil }, kept: true},
 	{"vanishes", "gone", "no such file or directory", func(z *zone) error { return z.stop(func(string) error { return os.RemoveAll(z.dir) }) }, false},
-	{"denied", "gone", "permission denied", nil, false}, // from the start
-	{"goes back", "went back", "it shows [0-9]+ uJ after [0-9]+", func(z *zone) error { return z.tell(anew) }, true},
+	{"denied", "gone", "permission denied", nil, false}, // denied from the start
+	{"goes back", "went back", "reading of [0-9]+ uJ after [0-9]+", func(z *zone) error { return z.tell(anew) }, true},
 	{"is no number", "gone", "not a number", func(z *zone) error { return z.stop(text("ten joules\n")) }, false},
 	{"is empty", "gone", "not a number", func(z *zone) error { return z.stop(text("")) }, false},
 	{"has too many digits", "gone", "not a number", func(z *zone) error { return z.stop(text(strings.Repeat("9", 30) + "\n")) }, false},
-	{"jumps", "jumped", "it shows 900000000000 uJ after [0-9]+", func(z *zone) error { return z.stop(text("900000000000\n")) }, false},
+	{"jumps", "jumped", "reading of 900000000000 uJ after [0-9]+", func(z *zone) error { return z.stop(text("900000000000\n")) }, false},
 	{"is negative", "jumped", "it shows -5 uJ after [0-9]+", func(z *zone) error { return z.stop(text("-5\n")) }, false},
 	{"is a pipe", "gone", "a pipe or a device, not a file", func(z *zone) error {
 		return z.stop(func(file string) error { return errors.Join(os.Remove(file), unix.Mkfifo(file, 0o644)) })
@@ -171,20 +167,20 @@ var troubles = []struct {
 	{"is a link to itself", "gone", "too many levels of symbolic links", func(z *zone) error {
 		return z.stop(func(file string) error { return errors.Join(os.Remove(file), os.Symlink("energy_uj", file)) })
 	}, false},
-	{"stands still", "stalled", "it stands at [0-9]+ uJ for [0-9.]+m?s", func(z *zone) error { return z.stop(func(string) error { return nil }) }, false},
+	{"stands still", "stalled", "stuck at [0-9]+ uJ for [0-9.]+m?s", func(z *zone) error { return z.stop(func(string) error { return nil }) }, false},
 }
 
-// plantZones makes a tree of a zone for each trouble, and memory in the first, and
-// lets its counters count until the test ends.
+// plantZones creates a tree with a zone per fault, and memory in the first, whose counters run
+// until the test ends.
 func plantZones(t *testing.T) (dir string, zones []*zone) {
 	t.Helper()
-	dir = open(t, "/dev/shm") // writing waits for no disk
+	dir = open(t, "/dev/shm") // writes never wait for a disk
 	writer := exec.Command("/proc/self/exe")
 	for i, what := range troubles {
 		z := &zone{dir: filepath.Join(dir, fmt.Sprintf("intel-rapl:%d", i)), watts: zoneWatts}
 		top := "262143328850\n"
 		if what.name == "goes back" {
-			top = "0\n" // it is not known to wrap
+			top = "0\n" // its wrap is unknown
 		}
 		if err := errors.Join(z.plant(), os.WriteFile(filepath.Join(z.dir, "max_energy_range_uj"), []byte(top), 0o644)); err != nil {
 			t.Fatal(err)
@@ -199,7 +195,7 @@ func plantZones(t *testing.T) (dir string, zones []*zone) {
 		writer.Args = append(writer.Args, fmt.Sprintf("%s=%d", z.dir, z.watts))
 	}
 	writer.Env = append(os.Environ(), "METE_TEST_MAIN=zones")
-	writer.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // its priority counts among all
+	writer.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // so that its priority applies among all sessions
 	var log bytes.Buffer
 	writer.Stderr = &log
 	in, err := writer.StdinPipe()
@@ -239,8 +235,7 @@ func plantZones(t *testing.T) (dir string, zones []*zone) {
 	return dir, zones
 }
 
-// open makes a directory that everybody can enter, which the test's own are not, until
-// the test ends.
+// open creates a directory that everybody can enter, unlike those of the test, until the test ends.
 func open(t *testing.T, in string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(in, "mete-zones-")
@@ -258,8 +253,7 @@ func open(t *testing.T, in string) string {
 	return dir
 }
 
-// A printed is what a window of -print shows of one domain: J of all rows, and the
-// quality of the row idle.
+// A printed is a window of -print: J of all rows by domain, and the quality of the row idle.
 type printed struct {
 	end     int64 // ns of CLOCK_BOOTTIME
 	seconds float64
@@ -267,7 +261,7 @@ type printed struct {
 	quality map[string]string
 }
 
-// An observer reads the windows of an agent as they come.
+// An observer reads the windows of an agent.
 type observer struct {
 	mu         sync.Mutex
 	windows    []printed
@@ -320,8 +314,8 @@ func (o *observer) fail(err error) {
 	o.err = errors.Join(o.err, err)
 }
 
-// steady is when the third window in a row ended of which no package was modelled, of
-// those that end after an instant; 0 where there is none yet.
+// steady returns when the third window in a row without a modelled package ended, after an instant;
+// 0 if not yet.
 func (o *observer) steady(from int64) int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -369,9 +363,9 @@ func now(t *testing.T) int64 {
 	return ts.Nano()
 }
 
-// Everything befalls the meters at once that can, and is mended later. The agent,
-// which runs as a user without rights, lives, says of each meter what is wrong and
-// what to do, fills the gap from a model and says so, and goes on with the others.
+// TestMetersInTrouble breaks the meters in every way at once and repairs them later. The agent,
+// which runs as an unprivileged user, keeps running, reports each fault with a hint, bridges the
+// gap with a model and says so, and uses the other meters.
 func TestMetersInTrouble(t *testing.T) {
 	testkit.Stage(t, "timing", "compares the power of meters with real time and load")
 	hosttest.Need(t, "root", "procfs")
@@ -395,9 +389,9 @@ func TestMetersInTrouble(t *testing.T) {
 	var reading sync.WaitGroup
 	reading.Go(func() { o.read(out) })
 	p := s.startTo(w, "agent", c)
-	p.says("msg=measuring")
-	// What stands still is told by the load that the machine has, which is always the
-	// same: what others leave is taken.
+	p.waitOutput("msg=measuring")
+	// A stuck counter is detected by the machine's load, which is constant: this test takes what
+	// other processes leave.
 	for range runtime.NumCPU() {
 		busy := exec.Command("/proc/self/exe")
 		busy.Env = []string{"METE_TEST_MAIN=busy"}
@@ -419,7 +413,7 @@ func TestMetersInTrouble(t *testing.T) {
 	}
 	for i, what := range troubles {
 		if what.why != "" {
-			p.says(fmt.Sprintf(`level=WARN msg="energy meter is not used.*" meter=rapl/package-%d why="?%s"? err=".*%s.*" hint=".+"`, i, what.why, what.err))
+			p.waitOutput(fmt.Sprintf(`level=WARN msg="energy meter is not used.*" meter=rapl/package-%d why="?%s"? err=".*%s.*" hint=".+"`, i, what.why, what.err))
 		}
 	}
 	time.Sleep(5 * window)
@@ -440,10 +434,10 @@ func TestMetersInTrouble(t *testing.T) {
 	}
 	for i, what := range troubles {
 		if what.why != "" {
-			p.says(fmt.Sprintf(`level=INFO msg="energy meter is used again" meter=rapl/package-%d was="?%s"? for=`, i, what.why))
+			p.waitOutput(fmt.Sprintf(`level=INFO msg="energy meter is used again" meter=rapl/package-%d was="?%s"? for=`, i, what.why))
 		}
 	}
-	// What was modelled beyond what they counted meanwhile is taken off first.
+	// Excess of the model over the counters is subtracted first.
 	again, steady := now(t), int64(0)
 	testkit.Eventually(t, "no package is modelled any more", func() bool {
 		steady = o.steady(again)

@@ -1,5 +1,5 @@
-// Mete-nvml tells mete-agent what NVIDIA's accelerators show. It is a program of
-// its own since their library needs a dynamic loader, and the agent has none.
+// Mete-nvml reads NVIDIA's accelerators for mete-agent. It is a separate program because NVIDIA's
+// library needs a dynamic loader, which the agent does not have.
 package main
 
 import (

@@ -14,7 +14,7 @@ import (
 	"mete.dev/mete/internal/job/socket"
 )
 
-// openAllInOne opens this machine with a ledger of its own.
+// openAllInOne starts a server and an agent for this machine.
 func openAllInOne(ctx context.Context, o up.Options) (up.Meter, http.Handler, error) {
 	if o.Demo {
 		return openDemo(ctx, o)

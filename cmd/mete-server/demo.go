@@ -19,14 +19,14 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// A demo is an AllInOne whose power meters are played.
+// A demo is an AllInOne with simulated power meters.
 type demo struct {
 	*up.AllInOne
 	sim *powersim.Process
 	dir string
 }
 
-// Close ends the AllInOne, then what it read, and removes what was kept.
+// Close stops the AllInOne and the simulator and removes their data.
 func (d *demo) Close() error {
 	var err error
 	if d.AllInOne != nil {
@@ -38,9 +38,8 @@ func (d *demo) Close() error {
 	return errors.Join(err, os.RemoveAll(d.dir))
 }
 
-// openDemo opens this machine with power meters that are played over its real
-// load, and a ledger that goes with the end. No job of mete run is registered at it:
-// its record would go too.
+// openDemo starts an AllInOne with power meters simulated from the real load and with a temporary
+// ledger. It does not register jobs of mete run, whose records would be deleted too.
 func openDemo(ctx context.Context, o up.Options) (_ up.Meter, _ http.Handler, err error) {
 	if o.Powercap != "" {
 		return nil, nil, fault.WithHint(fmt.Errorf("--demo-power with --powercap %s: %w", o.Powercap, fault.ErrInvalid), "give one of the two")

@@ -1,5 +1,5 @@
-// Mete-server is what mete becomes for the commands that keep a ledger: it links
-// databases and all else that a server needs, and nothing of it slows mete run.
+// Mete-server provides the commands that need a ledger. It links the databases and everything else
+// that a server needs, so that mete run starts fast without them.
 package main
 
 import (
@@ -18,13 +18,13 @@ import (
 )
 
 func main() {
-	powersim.Main() // returns, but in a simulator of mete up --demo-power
+	powersim.Main() // returns except in a simulator of mete up --demo-power
 	os.Exit(cli.Run(context.Background(), command(), os.Args[1:]))
 }
 
-// command returns the program with its commands, by the name that people call.
+// command returns the program with its commands, under the name mete.
 func command() *cobra.Command {
-	info, _ := debug.ReadBuildInfo() // nil where the go command did not build it
+	info, _ := debug.ReadBuildInfo() // nil unless built by the go command
 	root := cli.Root("mete", "Measure what every job on this machine uses: the commands that keep a ledger", info)
 	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) {
 		ctx, _ := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)

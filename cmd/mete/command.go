@@ -27,11 +27,11 @@ import (
 
 // command returns the program with its commands.
 func command() *cobra.Command {
-	info, _ := debug.ReadBuildInfo() // nil where the go command did not build it
+	info, _ := debug.ReadBuildInfo() // nil unless built by the go command
 	root := cli.Root("mete", "Measure what every job on this machine uses", info)
 	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) {
 		if cmd.Name() == "run" {
-			return // it handles signals itself, for its command
+			return // mete run handles signals itself, for its command
 		}
 		ctx, _ := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 		cmd.SetContext(ctx)
@@ -39,16 +39,16 @@ func command() *cobra.Command {
 	root.AddCommand(run.Command(), run.Report(), top.Command(meter),
 		usage.Usage(), usage.Nodes(), usage.Sources(), usage.Gaps(), usage.Workloads(), usage.VMs(), query.Command(),
 		token.Command(), backup.Command(), power.Command(), capture.Command())
-	for _, c := range serverCommands { // to be listed: mete-server has them
+	for _, c := range serverCommands { // list the commands of mete-server
 		root.AddCommand(&cobra.Command{Use: c.name, Short: c.short, Run: func(*cobra.Command, []string) {}})
 	}
 	cli.Complete(root)
 	return root
 }
 
-// meter opens this machine alone.
+// meter opens this machine.
 func meter(_ context.Context, o top.Options) (top.Meter, error) {
-	// What goes wrong is shown with the figures; a log would disturb the screen.
+	// top shows errors with the figures; a log would disturb the screen.
 	m, err := machine.Open(machine.LiveConfig(o.Tick, o.Reader, energy.Config{Powercap: o.Powercap, NVML: gpu.Auto}), slog.New(slog.NewTextHandler(io.Discard, nil)))
 	if err != nil {
 		return nil, err

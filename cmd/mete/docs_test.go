@@ -25,8 +25,8 @@ const reference = "../../docs/cli.md"
 
 var update = flag.Bool("update", false, "write docs/cli.md anew")
 
-// whole returns the program with all commands, those of mete-server too.
-func whole() *cobra.Command {
+// allCommands returns the program with all commands, including those of mete-server.
+func allCommands() *cobra.Command {
 	root := command()
 	for _, c := range []*cobra.Command{up.Command(nil), server.Command()} {
 		stub, _, _ := root.Find([]string{c.Name()})
@@ -36,7 +36,7 @@ func whole() *cobra.Command {
 	return root
 }
 
-// TestFar holds what mete says of mete-server's commands to what they say.
+// TestFar compares mete's help about the commands of mete-server with their own help.
 func TestFar(t *testing.T) {
 	root := command()
 	for _, c := range []*cobra.Command{up.Command(nil), server.Command()} {
@@ -61,9 +61,9 @@ func TestFar(t *testing.T) {
 	}
 }
 
-// TestReference holds docs/cli.md to the commands as they are.
+// TestReference compares docs/cli.md with the commands.
 func TestReference(t *testing.T) {
-	t.Setenv("METE_HOST_VSOCK", "true") // defaults as they are without a word
+	t.Setenv("METE_HOST_VSOCK", "true") // the default of METE_HOST_VSOCK
 	want := page()
 	if *update {
 		if err := os.WriteFile(reference, []byte(want), 0o666); err != nil {
@@ -79,9 +79,9 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// TestExamples holds the examples to the flags and arguments that there are.
+// TestExamples checks the examples against the flags and arguments.
 func TestExamples(t *testing.T) {
-	for _, c := range leaves(whole().Commands()) {
+	for _, c := range leaves(allCommands().Commands()) {
 		if c.Example == "" {
 			t.Errorf("mete %s has no examples", c.Name())
 		}
@@ -90,7 +90,7 @@ func TestExamples(t *testing.T) {
 			if args[0] != "mete" {
 				continue
 			}
-			found, rest, err := whole().Find(args[1:])
+			found, rest, err := allCommands().Find(args[1:])
 			if err == nil {
 				err = found.ParseFlags(rest)
 			}
@@ -104,8 +104,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// shellWords are those of a line up to a pipe or a redirection, as a shell takes them; what
-// stands in single quotes is one.
+// shellWords splits a line like a shell, up to a pipe or a redirection; text in single quotes is
+// one word.
 func shellWords(line string) (list []string) {
 	for i, part := range strings.Split(line, "'") {
 		if i%2 == 1 {
@@ -122,15 +122,14 @@ func shellWords(line string) (list []string) {
 	return list
 }
 
-// leaves are the commands that do something; those that cobra makes are not
-// among them.
+// leaves returns the commands that can be run, without those that cobra adds.
 func leaves(commands []*cobra.Command) (out []*cobra.Command) {
 	for _, c := range commands {
 		switch {
 		case c.Name() == "help" || c.Name() == "completion":
 		case c.HasAvailableSubCommands():
 			if c.Args != nil {
-				out = append(out, c) // it does something by itself too
+				out = append(out, c) // can be run without a subcommand
 			}
 			out = append(out, leaves(c.Commands())...)
 		default:
@@ -155,7 +154,7 @@ mete run ends as its command does. All other commands end with one of these:
 |---|---|
 `
 
-// codes are the exit codes of all commands but mete run.
+// codes are the exit codes of all commands except mete run.
 var codes = []struct {
 	code    int
 	meaning string
@@ -173,7 +172,7 @@ var codes = []struct {
 // page writes the reference.
 func page() string {
 	var b, list strings.Builder
-	commands := slices.DeleteFunc(whole().Commands(), func(c *cobra.Command) bool { return !c.IsAvailableCommand() || c.Name() == "help" })
+	commands := slices.DeleteFunc(allCommands().Commands(), func(c *cobra.Command) bool { return !c.IsAvailableCommand() || c.Name() == "help" })
 	slices.SortStableFunc(commands, func(a, b *cobra.Command) int { return rank(a) - rank(b) })
 	for _, c := range commands {
 		fmt.Fprintf(&list, "- [%s](#%s): %s\n", c.CommandPath(), strings.ReplaceAll(c.CommandPath(), " ", "-"), lower(c.Short))
@@ -190,7 +189,7 @@ func page() string {
 	return b.String()
 }
 
-// rank puts what newcomers want first, and the others behind by name.
+// rank orders the commands: those for newcomers first, the rest by name.
 func rank(c *cobra.Command) int {
 	first := []string{"up", "run", "report", "top", "usage", "nodes", "sources", "gaps", "workloads", "server", "token"}
 	if i := slices.Index(first, c.Name()); i >= 0 {
@@ -199,13 +198,13 @@ func rank(c *cobra.Command) int {
 	return len(first)
 }
 
-// section writes what there is to know of a command.
+// section writes the section of a command.
 func section(b *strings.Builder, c *cobra.Command) {
 	fmt.Fprintf(b, "\n## %s\n\n", c.CommandPath())
 	if subs := leaves(c.Commands()); len(subs) > 0 {
 		b.WriteString(prose(cmp.Or(c.Long, c.Short+".")))
 		if c.Args != nil && c.Example != "" {
-			how(b, c)
+			usageSection(b, c)
 		}
 		for _, sub := range subs {
 			section(b, sub)
@@ -213,7 +212,7 @@ func section(b *strings.Builder, c *cobra.Command) {
 		return
 	}
 	if c.HasAvailableSubCommands() {
-		// Those that cobra makes: a script for each shell.
+		// Commands that cobra adds: one per shell.
 		fmt.Fprintf(b, "%s.\n\n", c.Short)
 		for _, sub := range c.Commands() {
 			fmt.Fprintf(b, "    %s\n", sub.CommandPath())
@@ -221,11 +220,11 @@ func section(b *strings.Builder, c *cobra.Command) {
 		return
 	}
 	b.WriteString(prose(c.Long))
-	how(b, c)
+	usageSection(b, c)
 }
 
-// how writes how a command is called.
-func how(b *strings.Builder, c *cobra.Command) {
+// usageSection writes the usage of a command.
+func usageSection(b *strings.Builder, c *cobra.Command) {
 	fmt.Fprintf(b, "\n    %s\n\nExamples:\n\n", c.UseLine())
 	for line := range strings.Lines(c.Example + "\n") {
 		b.WriteString("  " + line)
@@ -256,8 +255,8 @@ func agentSection(b *strings.Builder) {
 	})
 }
 
-// flagRow writes a row of a table of flags; what is off or empty without the flag
-// has no default to tell of.
+// flagRow writes a row of a table of flags; a flag that is off or empty by default has no default
+// value.
 func flagRow(b *strings.Builder, name, value, usage, def string) {
 	if value != "" {
 		name += " " + value
@@ -271,8 +270,7 @@ func flagRow(b *strings.Builder, name, value, usage, def string) {
 	fmt.Fprintf(b, "| `%s` | %s | %s |\n", strings.ReplaceAll(name, "|", `\|`), strings.ReplaceAll(usage, "|", `\|`), def)
 }
 
-// prose makes Markdown of a help text: lines set off by blanks or a mark become
-// a block of their own.
+// prose converts a help text to Markdown: indented or marked lines become code blocks.
 func prose(long string) string {
 	var b strings.Builder
 	set := false

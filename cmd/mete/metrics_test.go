@@ -13,8 +13,8 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// TestReferenceOfMetrics holds docs/metrics.md to what the programs write, as
-// their golden files have it, and to the list of resources.
+// TestReferenceOfMetrics compares docs/metrics.md with the metrics in the golden files of the
+// programs and with the list of resources.
 func TestReferenceOfMetrics(t *testing.T) {
 	const reference = "../../docs/metrics.md"
 	want := metricsPage(t)
@@ -118,7 +118,7 @@ func families(text string) (all []family) {
 		}
 		if _, rest, ok := strings.Cut(line, "{"); ok {
 			label, _, _ := strings.Cut(rest, "}")
-			if named(f.name) { // each sample has other values: the names say all
+			if isMachineMetric(f.name) { // samples have many values: names suffice
 				label = labelForm.ReplaceAllString(label, "$1")
 			}
 			if label = "`" + label + "`"; !slices.Contains(f.labels, label) {
@@ -132,8 +132,8 @@ func families(text string) (all []family) {
 // labelForm matches a label and its value.
 var labelForm = regexp.MustCompile(`([a-z_]+)="(?:[^"\\]|\\.)*"`)
 
-// named reports whether a metric is about the machine or its workloads.
-func named(name string) bool {
+// isMachineMetric reports whether a metric is about the machine or its workloads.
+func isMachineMetric(name string) bool {
 	return strings.HasPrefix(name, "mete_workload_") || strings.HasPrefix(name, "mete_node_") || strings.HasPrefix(name, "kepler_") || name == "mete_agent_meter_up"
 }
 

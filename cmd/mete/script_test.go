@@ -27,8 +27,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(both{m}, map[string]func(){"mete": main})
 }
 
-// both runs tests with mete-server where it is installed: beside mete, which
-// testscript puts first into the path.
+// both installs mete-server beside mete, which testscript puts first into the path.
 type both struct{ *testing.M }
 
 func (b both) Run() int {
@@ -40,10 +39,9 @@ func (b both) Run() int {
 	return b.M.Run()
 }
 
-// TestScript runs testdata/script: stdout, stderr and exit code of every command,
-// each with a state directory of its own. Besides the words of testscript they
-// have those of [words], and the condition [group] where mete run can make control
-// groups.
+// TestScript runs testdata/script: stdout, stderr and exit code of every command, each with its own
+// state directory. In addition to those of testscript, scripts can use the commands of [words], and
+// the condition [group]: mete run can create control groups.
 func TestScript(t *testing.T) {
 	if deadline, ok := t.Deadline(); ok {
 		giveUp = deadline.Add(-20 * time.Second)
@@ -55,7 +53,7 @@ func TestScript(t *testing.T) {
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("METE_STATE", e.WorkDir+"/state")
 			e.Setenv("METE_SOCKET", e.WorkDir+"/agent.sock")
-			e.Setenv("METE_HOST_VSOCK", "false") // whose host that is, tests leave alone
+			e.Setenv("METE_HOST_VSOCK", "false") // tests must not query the real host
 			return nil
 		},
 		Cmds: words,
@@ -68,7 +66,7 @@ func TestScript(t *testing.T) {
 	})
 }
 
-// canGroup says whether this process may make a job's control groups.
+// canGroup reports whether this process can create a job's control groups.
 func canGroup() bool {
 	h, err := hostfs.Open("/")
 	if err != nil {
@@ -133,8 +131,8 @@ func keys(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// value FILE KEY REGEXP: the value of the key, written without spaces, matches as
-// a whole. A dot leads into an object.
+// value FILE KEY REGEXP: the whole value of the key, without spaces, matches. A dot selects a key
+// of a nested object.
 func value(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) != 3 {
 		ts.Fatalf("usage: value FILE KEY REGEXP")
@@ -144,7 +142,7 @@ func value(ts *testscript.TestScript, neg bool, args []string) {
 	d.UseNumber()
 	ts.Check(d.Decode(&v))
 	for k := range strings.SplitSeq(args[1], ".") {
-		m, _ := v.(map[string]any) // what is no object has no keys
+		m, _ := v.(map[string]any) // other values have no keys
 		var ok bool
 		if v, ok = m[k]; !ok {
 			ts.Fatalf("%s has no %q", args[0], args[1])
@@ -159,8 +157,8 @@ func value(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// giveUp is when a script that waits fails: shortly before the test program would.
-// It is zero where that has no limit.
+// giveUp is when a waiting script fails: shortly before the test program's deadline. It is zero
+// without a deadline.
 var giveUp time.Time
 
 // eventually waits until ok returns true, however long a slow machine takes.
@@ -172,8 +170,8 @@ func eventually(ts *testscript.TestScript, what string, ok func() bool) {
 	}
 }
 
-// await FILE REGEXP [VARIABLE]: waits until the file has a match, and puts its
-// first group into the variable.
+// await FILE REGEXP [VARIABLE]: waits until the file matches, and sets the variable to the first
+// group.
 func await(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 || len(args) > 3 {
 		ts.Fatalf("usage: await FILE REGEXP [VARIABLE]")
@@ -181,7 +179,7 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 	re, err := regexp.Compile(`(?m)` + args[1])
 	ts.Check(err)
 	var m [][]byte
-	eventually(ts, args[0]+" does not come to match "+args[1], func() bool {
+	eventually(ts, args[0]+" does not match "+args[1], func() bool {
 		b, err := os.ReadFile(ts.MkAbs(args[0]))
 		m = re.FindSubmatch(b)
 		return err == nil && m != nil
@@ -191,8 +189,7 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// get URL CODE [FILE]: the answer has this status code, and its body goes to the
-// file.
+// get URL CODE [FILE]: checks the status code and writes the body to the file.
 func get(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 || len(args) > 3 {
 		ts.Fatalf("usage: get URL CODE [FILE]")
@@ -209,21 +206,20 @@ func get(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// getUntil URL REGEXP FILE: asks until the answer has a match, and puts it into the
-// file.
+// getUntil URL REGEXP FILE: repeats a request until the body matches, and writes it to the file.
 func getUntil(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 3 {
 		ts.Fatalf("usage: getuntil URL REGEXP FILE")
 	}
 	re, err := regexp.Compile(args[1])
 	ts.Check(err)
-	eventually(ts, args[0]+" does not come to match "+args[1], func() bool {
+	eventually(ts, args[0]+" does not match "+args[1], func() bool {
 		get(ts, false, []string{args[0], "200", args[2]})
 		return re.MatchString(ts.ReadFile(args[2]))
 	})
 }
 
-// portBusy VARIABLE: somebody listens on a port until the end of the script.
+// portBusy VARIABLE: listens on a port until the end of the script.
 func portBusy(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: portbusy VARIABLE")
@@ -234,7 +230,7 @@ func portBusy(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], ln.Addr().String())
 }
 
-// TestCommands holds every command to having a script of its name.
+// TestCommands checks that every command has a script of its name.
 func TestCommands(t *testing.T) {
 	for _, c := range command().Commands() {
 		if slices.Contains([]string{"help", "completion"}, c.Name()) {

@@ -9,14 +9,14 @@ import (
 	"mete.dev/mete/internal/x/reexec"
 )
 
-// serverCommands are the commands of mete-server, and what they do.
+// serverCommands are the commands of mete-server with their short help.
 var serverCommands = []struct{ name, short string }{
 	{"server", "Keep the ledger of many machines"},
 	{"up", "Measure this machine, keep what is measured, and serve a live page of it"},
 }
 
-// execServer becomes mete-server where a command line asks for one of its
-// commands, for the help of one or for a completion of one.
+// execServer replaces this process by mete-server if the command line names one of its commands,
+// directly, for help or for completion.
 func execServer(args []string) {
 	if !isServerCommand(args) {
 		return
@@ -26,17 +26,17 @@ func execServer(args []string) {
 	os.Exit(cli.Code(err))
 }
 
-// isServerCommand says whether a command line is for mete-server.
+// isServerCommand reports whether a command line is for mete-server.
 func isServerCommand(args []string) bool {
 	words := args
 	if len(words) > 1 && slices.Contains([]string{"help", "__complete", "__completeNoDesc"}, words[0]) {
 		if words = words[1:]; args[0] != "help" {
-			words = words[:len(words)-1] // the word that is being typed
+			words = words[:len(words)-1] // the word that the user is typing
 		}
 	}
 	for _, w := range words {
 		if strings.HasPrefix(w, "-") {
-			continue // no flag before a command has a value
+			continue // flags before a command take no separate value
 		}
 		for _, c := range serverCommands {
 			if c.name == w {

@@ -1,5 +1,5 @@
-// Package agent is the loops of an agent: it measures its machine, keeps each
-// window in the spool, and sends what is there to a server.
+// Package agent runs an agent: it measures its machine, stores each window in the spool, and sends
+// the spool to a server.
 package agent
 
 import (
@@ -30,31 +30,30 @@ import (
 	"mete.dev/mete/internal/pki/token"
 )
 
-// A Config says how to measure, keep and send.
+// A Config configures measuring, storing and sending.
 type Config struct {
 	Machine machine.Config
 	Spool   spool.Config
 	Sender  sender.Config
-	// Socket is the path of the unix socket at which jobs are registered; ""
-	// is none.
+	// Socket is the path of the unix socket on which jobs register; "" disables it.
 	Socket string
-	// PowerModel is the file that keeps what is learned of the machine's power; "" is
-	// none. It is the machine's, whichever node it is.
+	// PowerModel is the file that stores what is learned of the machine's power; "" disables it. It
+	// belongs to the machine, not to a node.
 	PowerModel string
-	// Retired is what this machine left as other nodes; its zero value is nothing.
+	// Retired holds the spools of this machine's former node ids.
 	Retired RetiredSpools
-	// OnWindow is shown each window as it closes, from the loop that owns the machine,
-	// before it is kept, and can ask then what a workload is called. The window is
-	// not its own. nil is nobody.
+	// OnWindow is called with each window as it closes, before it is stored, on the goroutine that
+	// owns the machine. name returns the display name of a workload. OnWindow must not keep w. It
+	// may be nil.
 	OnWindow func(w *usage.Window, name func(*workload.Workload) string)
-	// SelfAccess gives a workload of this node what it needs to ask the server for its own
-	// use, which may be nothing. nil gives nobody anything.
+	// SelfAccess returns what a workload of this node needs to query its own use, which may be
+	// nothing. It may be nil.
 	SelfAccess func(workload.ID) token.SelfAccess
-	// Handover says how virtual machines of this machine are given their energy.
+	// Handover configures how energy is given to virtual machines of this machine.
 	Handover relay.Config
 }
 
-// Default measures once a second and sends every ten.
+// Default measures once a second and sends every ten seconds.
 func Default() Config {
 	return Config{
 		Machine: machine.Config{Config: sampler.Default(), Reader: machine.Auto},
@@ -63,12 +62,11 @@ func Default() Config {
 	}
 }
 
-// Validate reports what is wrong with c.
 func (c Config) Validate() error {
 	return errors.Join(c.Machine.Validate(), c.Spool.Validate(), c.Sender.Validate(), c.Handover.Validate())
 }
 
-// flushTimeout is how long an agent that ends tries to send what it has not sent.
+// flushTimeout is how long an agent that stops tries to send the rest.
 const flushTimeout = 3 * time.Second
 
 // An Agent measures one machine for one server.
@@ -82,25 +80,25 @@ type Agent struct {
 	host       *hostfs.FS
 	socket     *socket.Server // nil without
 	names      *nameTracker
-	retired    RetiredSpools // not yet told of
+	retired    RetiredSpools // not yet reported
 	powerModel powerModelFile
-	onWindow   func(*usage.Window, func(*workload.Workload) string) // nil is nobody
+	onWindow   func(*usage.Window, func(*workload.Workload) string) // may be nil
 	selfAccess selfAccess
-	unsaved    *usage.Window // could not be made durable; the next one is merged into it
+	unsaved    *usage.Window // not durable yet; the next window is merged into it
 	log        *slog.Logger
-	windows    atomic.Int64 // kept
+	windows    atomic.Int64 // stored
 	rows       atomic.Int64
 
-	violated, missed atomic.Int64 // the books' violations, and births and deaths not seen
+	violated, missed atomic.Int64 // conservation violations; births and deaths of groups that were missed
 
 	mu         sync.Mutex
-	jobNames   map[string]batch.Name // of jobs, not yet taken by the sampler's loop
+	jobNames   map[string]batch.Name // of jobs, for the next window
 	openJobs   map[string]batch.Name // jobs that have not ended
-	spoolError string                // why the spool does not take windows; "" where it does
+	spoolError string                // why the spool rejects windows, or ""
 }
 
-// Open takes up the spool, goes on with the books that are in it, and opens the
-// sources of this machine. It starts nothing. The caller closes it.
+// Open opens the spool, restores the accounts in it, and opens the sources of this machine. It
+// starts nothing. The caller closes the agent.
 func Open(cfg Config, node string, server sender.Server, log *slog.Logger) (_ *Agent, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -122,12 +120,12 @@ func Open(cfg Config, node string, server sender.Server, log *slog.Logger) (_ *A
 		return nil, err
 	}
 	a.powerModel.handleRefusal(a.Machine.PowerModelsError())
-	if a.GuestRelay, err = NewGuestRelay(cfg.Handover, a.Machine, log.With("part", "handover")); err != nil {
+	if a.GuestRelay, err = NewGuestRelay(cfg.Handover, a.Machine, log.With("part", "relay")); err != nil {
 		return nil, err
 	}
-	a.Sender = sender.New(cfg.Sender, a.Spool, server, a.clock, log.With("part", "ship"))
+	a.Sender = sender.New(cfg.Sender, a.Spool, server, a.clock, log.With("part", "sender"))
 	if cfg.Socket != "" {
-		a.socket, err = socket.Listen(cfg.Socket, hooks{a}, log.With("part", "socket"))
+		a.socket, err = socket.Listen(cfg.Socket, jobHooks{a}, log.With("part", "socket"))
 		if err != nil {
 			return nil, err
 		}
@@ -135,7 +133,7 @@ func Open(cfg Config, node string, server sender.Server, log *slog.Logger) (_ *A
 	return a, nil
 }
 
-// Close gives back what Open took. Run has to have returned.
+// Close releases what Open opened. Run must have returned.
 func (a *Agent) Close() error {
 	var err error
 	if a.socket != nil {
@@ -147,9 +145,9 @@ func (a *Agent) Close() error {
 	if a.Spool != nil {
 		e := a.Spool.Close()
 		if errors.Is(e, syscall.ENOSPC) || errors.Is(e, syscall.EDQUOT) {
-			// All that is lost is what the server said to have: it is offered again,
-			// and known.
-			a.log.Warn("the disk is full; what the server has is offered again when the agent is back", "err", e)
+			// Only acknowledgments are lost: the batches are offered again and the server reports
+			// duplicates.
+			a.log.Warn("the disk is full; acknowledged batches are offered again after the next start", "err", e)
 			e = nil
 		}
 		err = errors.Join(err, e)
@@ -160,11 +158,10 @@ func (a *Agent) Close() error {
 	return err
 }
 
-// Run measures, keeps and sends until ctx ends. Then it closes a last window
-// and tries for a moment to send that too. After each tick it calls tick, if
-// that is not nil, from the loop that owns the machine.
+// Run measures, stores and sends until ctx ends. Then it closes a last window and tries briefly to
+// send it. It calls tick, if not nil, after each tick on the goroutine that owns the machine.
 func (a *Agent) Run(ctx context.Context, tick func()) error {
-	// What measures ends first, so that what sends can send its last window.
+	// Measuring ends before sending, so that the last window can be sent.
 	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	g, gctx := errgroup.WithContext(ctx)
@@ -188,20 +185,20 @@ func (a *Agent) Run(ctx context.Context, tick func()) error {
 	}
 	a.powerModel.save(a.Machine)
 	if w := a.unsaved; w != nil {
-		a.log.Warn("the last windows are not on the disk: when the agent is back their counters are complete, and their memory is a gap",
+		a.log.Warn("the last windows are not on disk: after the next start their counters are complete, and their memory is a gap",
 			"from", time.Unix(0, w.Start+w.Offset).UTC(), "to", time.Unix(0, w.End+w.Offset).UTC())
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
 	if err := a.Sender.Flush(last); err != nil {
-		a.log.Info("what is left is sent when the agent runs again", "why", err)
+		a.log.Info("unsent windows are sent after the next start", "why", err)
 	}
 	return nil
 }
 
-// storeWindow makes a window durable. One that cannot be, as the disk is full, is held
-// and becomes part of the next: so nothing is lost while the agent lives, and
-// after its end the kernel's counters are compared with the last checkpoint.
+// storeWindow makes a window durable. If that fails because the disk is full, it is merged into the
+// next window: nothing is lost while the agent runs, and after its end the kernel's counters are
+// compared with the last checkpoint.
 func (a *Agent) storeWindow(w *usage.Window) {
 	a.countDefects(&w.Balance)
 	now := time.Now()
@@ -235,39 +232,39 @@ func (a *Agent) storeWindow(w *usage.Window) {
 	a.rows.Add(int64(len(sent.Rows)))
 }
 
-// countDefects counts what is wrong in a window's books, and logs when that begins.
+// countDefects counts violations and missed groups of a window, and logs the first of each.
 func (a *Agent) countDefects(b *usage.Balance) {
 	if b.Violations > 0 && a.violated.Add(b.Violations) == b.Violations {
-		a.log.Error("the books do not add up: a defect; more is counted in the metrics", "violations", b.Violations)
+		a.log.Error("conservation check failed (bug); further ones are counted in the metrics", "violations", b.Violations)
 	}
 	if b.Lost > 0 && a.missed.Add(b.Lost) == b.Lost {
-		a.log.Warn("births or deaths of groups were not seen; more are counted in the metrics", "lost", b.Lost)
+		a.log.Warn("births or deaths of groups were missed; further ones are counted in the metrics", "lost", b.Lost)
 	}
 }
 
-// reportSpool logs when the spool begins to fail, and when it works again.
+// reportSpool logs when the spool begins to fail and when it recovers.
 func (a *Agent) reportSpool(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
 	case err != nil && a.spoolError == "":
-		a.log.Error("the spool takes no windows; they are held in memory", "err", err, "hint", fault.Hint(err))
+		a.log.Error("the spool rejects windows; they are held in memory", "err", err, "hint", fault.Hint(err))
 		a.spoolError = err.Error()
 	case err == nil && a.spoolError != "":
-		a.log.Info("the spool takes windows again")
+		a.log.Info("the spool accepts windows again")
 		a.spoolError = ""
 	}
 }
 
-// maintainSpool merges and forgets in the spool, now and once a minute: so that a spool is
-// kept in order too where no agent lives for a minute.
+// maintainSpool merges and expires batches in the spool, once at the start and then once a minute,
+// so that short runs maintain it too.
 func (a *Agent) maintainSpool(ctx context.Context) error {
 	t := time.NewTicker(time.Minute)
 	defer t.Stop()
 	for fails := false; ; {
 		err := a.Spool.Maintain(time.Now())
 		if err != nil && !fails {
-			a.log.Warn("the spool cannot be tidied; it is tried again", "err", err)
+			a.log.Warn("spool maintenance failed; retrying", "err", err)
 		}
 		fails = err != nil
 		select {
@@ -278,7 +275,7 @@ func (a *Agent) maintainSpool(ctx context.Context) error {
 	}
 }
 
-// clock reads this machine's clocks as they are sent along.
+// clock reads this machine's clocks for the server.
 func (a *Agent) clock() (batch.Clock, error) {
 	boot, wall, err := a.Machine.Clock()
 	return batch.Clock{Boot: a.Machine.Boot(), Boottime: boot, Wall: wall}, err

@@ -7,14 +7,13 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// maxEnded is how many workloads that ended a window shows each by itself. On an
-// ordinary machine no window of ten seconds has as many. One that is held for
-// hours, as the disk is full, may, and has to fit into a batch all the same.
+// maxEnded is how many ended workloads a window lists individually. A window of ten seconds rarely
+// has as many. One that is held for hours because the disk is full may have, and must fit into a
+// batch.
 const maxEnded = 5000
 
-// foldEnded books what the workloads used that ended first, all but the last most of
-// those that ended, to the nearest one above that stays, or to system: as it is
-// done where nobody saw them. So the sums stay what they are.
+// foldEnded books the use of the workloads that ended first, all but the last most, to their
+// nearest remaining ancestor or to system, like use that nobody observed. The sums stay the same.
 func foldEnded(w *usage.Window, most int) {
 	excess := -most
 	for i := range w.Rows {
@@ -26,7 +25,7 @@ func foldEnded(w *usage.Window, most int) {
 		return
 	}
 	folded := make([]bool, len(w.Rows))
-	at := make(map[workload.ID]int, len(w.Rows)) // the row that stays
+	at := make(map[workload.ID]int, len(w.Rows)) // index of the row that stays
 	up := make(map[workload.ID]workload.ID, excess)
 	system := -1
 	for i := range w.Rows {
@@ -43,7 +42,7 @@ func foldEnded(w *usage.Window, most int) {
 		}
 	}
 	if system < 0 {
-		return // every window has it
+		return // never: every window has system
 	}
 	for i := range w.Rows {
 		if !folded[i] {
@@ -51,7 +50,7 @@ func foldEnded(w *usage.Window, most int) {
 		}
 		to := system
 		id := w.Rows[i].Workload.Parent
-		for range len(up) + 1 { // rows say of each other who is above; none is above itself
+		for range len(up) + 1 { // rows name each other as parents; the limit guards against cycles
 			if k, ok := at[id]; ok {
 				to = k
 				break
@@ -70,8 +69,7 @@ func foldEnded(w *usage.Window, most int) {
 	w.Rows = slices.Clip(kept)
 }
 
-// addUsage books to u what another one used. A peak is of one workload, and not
-// another's.
+// addUsage adds use to u. Peaks are not added: they belong to one workload.
 func addUsage(u, of *usage.Usage) {
 	of.Present.Each(func(r usage.Resource) {
 		if r.Detail().Kind != usage.Peak {

@@ -9,8 +9,8 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// Folding changes no sum of what adds up, leaves those that live, system and idle
-// where they are, and as many of those that ended as it is told to.
+// TestFold checks that folding changes no sum, keeps living workloads, system and idle in place,
+// and keeps as many ended ones as requested.
 func TestFold(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var w usage.Window
@@ -22,7 +22,7 @@ func TestFold(t *testing.T) {
 			r := usage.NewRow(&usage.Identity{Workload: workload.Workload{ID: id(i), Kind: workload.Service}})
 			r.Ended = rapid.Bool().Draw(t, "ended")
 			if p := rapid.IntRange(-1, n-1).Draw(t, "parent"); p >= 0 && p != i {
-				r.Workload.Parent = id(p) // also in circles, which no machine has
+				r.Workload.Parent = id(p) // including cycles, which no machine has
 			}
 			if r.Ended {
 				ended++
@@ -57,10 +57,10 @@ func TestFold(t *testing.T) {
 			}
 			was := before[r.Workload.ID]
 			if was.Amount[usage.MemoryPeak] != r.Usage.Amount[usage.MemoryPeak] {
-				t.Errorf("the peak of one is another's")
+				t.Errorf("a peak was moved to another workload")
 			}
 			if r.Usage.Amount[usage.CPU] > was.Amount[usage.CPU] && r.Usage.Quality.Get(usage.CPU) != usage.Apportioned {
-				t.Errorf("what was folded is %v", r.Usage.Quality.Get(usage.CPU))
+				t.Errorf("quality of folded use is %v", r.Usage.Quality.Get(usage.CPU))
 			}
 		}
 		for _, r := range []usage.Resource{usage.CPU, usage.Memory} {
@@ -77,7 +77,7 @@ func TestFold(t *testing.T) {
 	})
 }
 
-// What ended goes to the nearest one above that stays.
+// TestFoldUp checks that ended workloads are folded into the nearest remaining ancestor.
 func TestFoldUp(t *testing.T) {
 	w := window("-child -parent pod")
 	w.Rows[0].Workload.Parent, w.Rows[1].Workload.Parent = w.Rows[1].Workload.ID, w.Rows[2].Workload.ID

@@ -10,16 +10,16 @@ import (
 	"mete.dev/mete/internal/guest/share"
 )
 
-// A GuestRelay passes energy on: to the virtual machines of this machine what each of
-// them was given, and to the host of this one what was booked of its share.
+// A GuestRelay passes energy on: to the virtual machines of this machine what each was given, and
+// to this machine's host what was booked of its share.
 type GuestRelay struct {
 	machine *machine.Machine
-	host    *relay.Relay
+	relay   *relay.Relay
 	acked   share.Ack // latest
 	log     *slog.Logger
 
-	seen    bool   // there was a share from the host
-	refused string // why the host's share is not taken; "" where it is
+	seen    bool   // the host has given a share
+	refused string // why the host's share is refused, or ""
 }
 
 // NewGuestRelay returns the relay of a machine. It starts nothing.
@@ -28,23 +28,23 @@ func NewGuestRelay(cfg relay.Config, m *machine.Machine, log *slog.Logger) (*Gue
 	if err != nil {
 		return nil, err
 	}
-	return &GuestRelay{machine: m, host: h, log: log}, nil
+	return &GuestRelay{machine: m, relay: h, log: log}, nil
 }
 
 // Run serves virtual machines until ctx ends.
-func (g *GuestRelay) Run(ctx context.Context) error { return g.host.Run(ctx) }
+func (g *GuestRelay) Run(ctx context.Context) error { return g.relay.Run(ctx) }
 
-// Tick passes on what the latest tick booked, from the loop that owns the machine.
-// It waits for nobody.
+// Tick passes on what the latest tick booked. It runs on the goroutine that owns the machine and
+// does not block.
 func (g *GuestRelay) Tick() {
-	books := g.machine.Accounts()
-	g.host.Publish(books.Guests())
+	acc := g.machine.Accounts()
+	g.relay.Publish(acc.Guests())
 	s, ok := g.machine.Power().Meters.HostShare()
 	if !ok {
 		return
 	}
 	g.logChanges(&s)
-	if m := books.Meters(); m != nil {
+	if m := acc.Meters(); m != nil {
 		b, ok := m.BookedShare()
 		if a := (share.Ack{Epoch: b.Epoch, N: b.N, Energy: b.Energy()}); ok && a != g.acked {
 			g.acked = a
@@ -53,8 +53,8 @@ func (g *GuestRelay) Tick() {
 	}
 }
 
-// logChanges logs when the first share came, and when what comes begins and ceases to be
-// refused. Where shares end, the meter's own events say so.
+// logChanges logs the first share, and when shares begin and cease to be refused. The meter's
+// events report when shares stop.
 func (g *GuestRelay) logChanges(s *energy.HostShare) {
 	if s.Seen && !g.seen {
 		g.seen = true
@@ -62,25 +62,25 @@ func (g *GuestRelay) logChanges(s *energy.HostShare) {
 	}
 	switch {
 	case s.Refused != "" && g.refused == "":
-		g.log.Warn("what the host gives this machine is refused", "err", s.Refused,
+		g.log.Warn("the share from the host is refused", "err", s.Refused,
 			"hint", "the host has to share the folder of this virtual machine, by an agent of the same version")
 	case s.Refused == "" && g.refused != "":
-		g.log.Info("what the host gives this machine is taken again")
+		g.log.Info("the share from the host is accepted again")
 	}
 	g.refused = s.Refused
 }
 
-// A GuestRelayStatus is how passing energy on goes.
+// A GuestRelayStatus is the state of passing energy on.
 type GuestRelayStatus struct {
 	// Guests are the virtual machines of this machine.
 	Guests []relay.Status `json:"guests,omitempty"`
-	// Host is what the host of this machine gives it; nil where there was nothing.
+	// Host is the share from this machine's host; nil if there was none.
 	Host *energy.HostShare `json:"host,omitempty"`
 }
 
-// Status says how it goes. Any goroutine may call it.
+// Status returns the state. It is safe for concurrent use.
 func (g *GuestRelay) Status() GuestRelayStatus {
-	s := GuestRelayStatus{Guests: g.host.Status()}
+	s := GuestRelayStatus{Guests: g.relay.Status()}
 	if got, ok := g.machine.Power().Meters.HostShare(); ok && (got.Seen || got.Refused != "") {
 		s.Host = &got
 	}

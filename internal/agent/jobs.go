@@ -11,18 +11,18 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// hooks is the agent as jobs see it through the socket.
-type hooks struct{ *Agent }
+// hooks implements the socket's interface for jobs.
+type jobHooks struct{ *Agent }
 
-// Owns reports whether a peer may speak for the job of this id: its group
-// belongs to the peer's user, or the peer is in it.
-func (h hooks) Owns(p socket.Peer, id string) bool {
+// Owns reports whether a peer may act for the job with this id: the job's group belongs to the
+// peer's user, or the peer is in it.
+func (h jobHooks) Owns(p socket.Peer, id string) bool {
 	return ownsJob(h.host, p, id)
 }
 
-// Register takes the name of a job, which is sent with its next window, and gives
-// it what it needs to ask for its own use.
-func (h hooks) Register(j socket.Job) (socket.Registration, error) {
+// Register stores the name of a job, which is sent with its next window, and returns what the job
+// needs to query its own use.
+func (h jobHooks) Register(j socket.Job) (socket.Registration, error) {
 	n := batch.Name{Name: j.Name, Job: j.Name, User: j.User, Project: j.Project, Labels: j.Labels, Started: j.Started}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -30,12 +30,12 @@ func (h hooks) Register(j socket.Job) (socket.Registration, error) {
 	return socket.Registration{Self: h.selfAccess.grant(workload.NewID(h.node, workload.Job, j.ID))}, nil
 }
 
-// Snapshot takes a tick now.
-func (h hooks) Snapshot(ctx context.Context) error { return h.Machine.RequestTick(ctx) }
+// Snapshot requests a tick.
+func (h jobHooks) Snapshot(ctx context.Context) error { return h.Machine.RequestTick(ctx) }
 
-// End takes a last tick of a job, so that its group can be removed. Where that
-// fails the job stays open, and its end can be told again.
-func (h hooks) End(ctx context.Context, id string, o socket.Outcome) error {
+// End takes a last tick of a job, so that its group can be removed. After an error the job stays
+// open and End can be called again.
+func (h jobHooks) End(ctx context.Context, id string, o socket.Outcome) error {
 	h.mu.Lock()
 	n := h.openJobs[id]
 	n.Ended, n.Exit = o.Ended, &o.Exit
@@ -50,7 +50,7 @@ func (h hooks) End(ctx context.Context, id string, o socket.Outcome) error {
 	return nil
 }
 
-// applyJobNames hands over to the sampler's loop what was said of jobs.
+// applyJobNames passes registered names to the name tracker.
 func (a *Agent) applyJobNames(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -60,8 +60,8 @@ func (a *Agent) applyJobNames(now time.Time) {
 	clear(a.jobNames)
 }
 
-// forgetJobs closes jobs whose groups are gone, though perhaps nobody said how they
-// ended, as their mete run was killed.
+// forgetJobs closes jobs whose groups are gone, even if their mete run was killed before it
+// reported their end.
 func (a *Agent) forgetJobs(ids []string) {
 	for _, id := range ids {
 		a.mu.Lock()
@@ -73,29 +73,28 @@ func (a *Agent) forgetJobs(ids []string) {
 	}
 }
 
-// A Status is how an agent is doing.
+// A Status is the state of an agent.
 type Status struct {
 	Node    string    `json:"node"`
 	Reader  string    `json:"reader"`
 	Time    time.Time `json:"time"`
-	Jobs    int       `json:"jobs"` // that are registered and have not ended
+	Jobs    int       `json:"jobs"` // registered and not ended
 	Windows int64     `json:"windows"`
 	Rows    int64     `json:"rows"`
-	// Violations and Missed count what should not be: books that do not add up,
-	// and births and deaths of groups that the reader knows it did not see.
+	// Violations counts failed conservation checks, and Missed births and deaths of groups that the
+	// reader missed.
 	Violations int64            `json:"violations"`
 	Missed     int64            `json:"missed"`
-	Failing    string           `json:"failing,omitempty"` // why windows cannot be kept
+	Failing    string           `json:"failing,omitempty"` // why windows cannot be stored
 	Sender     sender.Status    `json:"ship"`
 	Spool      spool.Stats      `json:"spool"`
 	Streams    []spool.Status   `json:"streams"`
 	GuestRelay GuestRelayStatus `json:"handover"`
 }
 
-// Status returns how the agent is doing. Any goroutine may call it.
+// Status returns the agent's state. It is safe for concurrent use.
 func (a *Agent) Status() any { return a.State() }
 
-// State is Status with its type.
 func (a *Agent) State() Status {
 	s := Status{Node: a.node, Reader: a.Machine.Reader, Time: time.Now().UTC(), Windows: a.windows.Load(), Rows: a.rows.Load(),
 		Violations: a.violated.Load(), Missed: a.missed.Load(),

@@ -10,57 +10,55 @@ import (
 )
 
 const (
-	// nameRefresh is how often the name of a workload is sent again, so that a server
-	// that lost its memory learns it.
+	// nameRefresh is how often names are sent again, for a server that lost them.
 	nameRefresh = 6 * time.Hour
-	// jobTimeout is after how long a job is forgotten of whose group nothing is seen.
+	// jobTimeout is how long after its group was last seen a job is forgotten.
 	jobTimeout = 5 * time.Minute
 )
 
-// How many names, and bytes of them, go with one window: a batch holds no more
-// than wire.Limits. The names of those that live can wait for the next window;
-// of those that ended this is the last, so that they have room beside.
+// Limits on the names, and their bytes, sent with one window: a batch holds no more than
+// wire.Limits. Names of living workloads can wait for the next window; those of ended ones cannot,
+// so they have their own limit.
 const (
 	livingNames, livingText = 4000, 1 << 20
 	endedNames, endedText   = maxEnded, 2 << 20
 )
 
-// nameTracker knows which workloads' names the server has been told, and what the
-// makers of jobs said of theirs. One goroutine uses it.
+// A nameTracker records which names the server has, and the names that jobs registered. It is not
+// safe for concurrent use.
 type nameTracker struct {
 	states map[workload.ID]*nameState
-	jobs   map[string]*jobName       // by the id of mete run
+	jobs   map[string]*jobName       // by job id
 	wanted map[workload.ShortID]bool // names that the server lacks
-	pass   int64                     // calls of collectDue
-	out    []batch.Name              // for the window at hand
+	pass   int64                     // number of calls of collectDue
+	out    []batch.Name              // of the current window
 }
 
-// nameState is what was sent of one workload.
+// A nameState records what was sent of one workload.
 type nameState struct {
-	sentAt time.Time // zero: not yet
-	pass   int64     // of which the following tell
-	lives  bool      // a row of it has not ended
-	named  bool      // it is in out
+	sentAt time.Time // zero if never
+	pass   int64     // the pass that set the fields below
+	lives  bool      // it has a row that has not ended
+	named  bool      // its name is in out
 }
 
-// jobName is what the maker of a job said of it.
+// A jobName is what a job registered.
 type jobName struct {
 	batch.Name
 	changed bool      // not sent yet
-	seen    time.Time // when it was said, or a window last had a row of it
+	seen    time.Time // time of registration, or of the latest window with a row of it
 }
 
 func newNameTracker() *nameTracker {
 	return &nameTracker{states: map[workload.ID]*nameState{}, jobs: map[string]*jobName{}, wanted: map[workload.ShortID]bool{}}
 }
 
-// setJob takes what the maker of a job says of it. It is sent with the job's next
-// window.
+// setJob stores what a job registered. It is sent with the job's next window.
 func (n *nameTracker) setJob(id string, job batch.Name, now time.Time) {
 	n.jobs[id] = &jobName{job, true, now}
 }
 
-// displayName is what a workload is called: what its maker said, if that did.
+// displayName returns a workload's name, preferring a registered one.
 func (n *nameTracker) displayName(w *workload.Workload) string {
 	if w.Kind == workload.Job {
 		if job := n.jobs[w.Key]; job != nil {
@@ -70,17 +68,16 @@ func (n *nameTracker) displayName(w *workload.Workload) string {
 	return w.Name
 }
 
-// markWanted notes which names the server lacks.
+// markWanted records which names the server requests.
 func (n *nameTracker) markWanted(list []workload.ShortID) {
 	for _, s := range list {
 		n.wanted[s] = true
 	}
 }
 
-// collectDue returns the names that are to be sent with w: of workloads that are new,
-// whose name is old, of which there is news, and those that the server wants.
-// What it returns is good until the next call. Unless [nameTracker.markSent] is called,
-// the same are returned again.
+// collectDue returns the names to send with w: of new workloads, names due for refresh, changed
+// ones, and those that the server requests. The result is valid until the next call. It repeats
+// until [nameTracker.markSent] is called.
 func (n *nameTracker) collectDue(w *usage.Window, now time.Time) []batch.Name {
 	n.out = n.out[:0]
 	n.observe(w)
@@ -96,7 +93,7 @@ func (n *nameTracker) collectDue(w *usage.Window, now time.Time) []batch.Name {
 			job.seen = now
 		}
 		due := !t.lives || t.sentAt.IsZero() || now.Sub(t.sentAt) >= nameRefresh || n.wanted[row.ShortID] || job != nil && job.changed
-		// A workload that began anew has a row for each life.
+		// A workload with several lives has a row for each.
 		if !due || t.named || t.lives && row.Ended {
 			continue
 		}
@@ -115,7 +112,7 @@ func (n *nameTracker) collectDue(w *usage.Window, now time.Time) []batch.Name {
 	return n.out
 }
 
-// observe notes which workloads have a row in w, and whether one that lives.
+// observe records which workloads have rows in w, and whether they live.
 func (n *nameTracker) observe(w *usage.Window) {
 	n.pass++
 	for i := range w.Rows {
@@ -132,19 +129,19 @@ func (n *nameTracker) observe(w *usage.Window) {
 	}
 }
 
-// apply puts what was said of a job into its name.
-func (s *jobName) apply(n *batch.Name) {
-	n.Name, n.Job, n.User, n.Project = s.Name.Name, s.Job, s.User, s.Project
-	n.Labels, n.Exit, n.Started = s.Labels, s.Exit, s.Started
-	if !s.Ended.IsZero() {
-		n.Ended = s.Ended
+// apply puts a job's registered values into its name.
+func (j *jobName) apply(n *batch.Name) {
+	n.Name, n.Job, n.User, n.Project = j.Name.Name, j.Job, j.User, j.Project
+	n.Labels, n.Exit, n.Started = j.Labels, j.Exit, j.Started
+	if !j.Ended.IsZero() {
+		n.Ended = j.Ended
 	}
 }
 
 // budget is what was spent on names.
 type budget struct{ names, text int }
 
-// spend reports whether there is room for one more name.
+// spend reports whether one more name fits, and counts it.
 func (b *budget) spend(n *batch.Name, names, text int) bool {
 	size := len(n.Key) + len(n.Name) + len(n.Path) + len(n.Job) + len(n.User) + len(n.Project)
 	for k, v := range n.Labels {
@@ -158,15 +155,15 @@ func (b *budget) spend(n *batch.Name, names, text int) bool {
 	return true
 }
 
-// markSent notes that w is safe, at now, and with it what collectDue returned for it. It
-// returns the jobs that have ended, and those of which nothing is seen.
+// markSent records that w and the names of collectDue are stored. It returns the jobs that ended,
+// and those that timed out.
 func (n *nameTracker) markSent(w *usage.Window, now time.Time) (gone []string) {
-	clear(n.wanted) // of whom there is no row the name is not known here either
+	clear(n.wanted) // names without a row are unknown here too
 	for i := range w.Rows {
 		row := &w.Rows[i]
 		t := n.states[row.Workload.ID]
 		if t == nil {
-			continue // it stood here twice
+			continue // the workload had two rows
 		}
 		job := row.Workload.Kind == workload.Job
 		if t.named {

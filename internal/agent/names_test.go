@@ -15,8 +15,8 @@ import (
 
 var noon = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
-// row is one of a workload: "name" of a service, or "id!" of a job; with a minus
-// at its beginning it ended.
+// row returns the row of a workload: "name" is a service, "id!" a job; a leading minus marks it as
+// ended.
 func row(text string) usage.Row {
 	text, ended := strings.CutPrefix(text, "-")
 	key, job := strings.CutSuffix(text, "!")
@@ -57,13 +57,13 @@ func describe(names []batch.Name) string {
 	return strings.Join(list, ", ")
 }
 
-// Each name is told once, and again where there is a reason.
+// TestNames checks that each name is sent once, and again if there is a reason.
 func TestNames(t *testing.T) {
 	n := newNameTracker()
 	now := noon
 	type step struct {
 		rows, want string
-		lost       bool   // the window could not be kept
+		lost       bool   // the window could not be stored
 		gone       string // jobs
 	}
 	play := func(steps ...step) {
@@ -71,18 +71,18 @@ func TestNames(t *testing.T) {
 		for _, s := range steps {
 			w := window(s.rows)
 			if got := describe(n.collectDue(w, now)); got != s.want {
-				t.Errorf("of %q: %q, want %q", s.rows, got, s.want)
+				t.Errorf("names for %q: %q, want %q", s.rows, got, s.want)
 			}
 			if s.lost {
 				continue
 			}
 			if gone := strings.Join(n.markSent(w, now), " "); gone != s.gone {
-				t.Errorf("of %q these jobs are gone: %q, want %q", s.rows, gone, s.gone)
+				t.Errorf("jobs ended by %q: %q, want %q", s.rows, gone, s.gone)
 			}
 		}
 	}
 	play(step{rows: "a b", want: "a, b", lost: true}, step{rows: "a b", want: "a, b"}, step{rows: "a b c", want: "c"}, step{rows: "a b c"})
-	// News of a job goes with its next window, and again until one is kept.
+	// Changes of a job are sent with its next window, and again until one is stored.
 	zero := 0
 	job := batch.Name{Name: "make", Job: "build", Labels: map[string]string{"k": "v"}}
 	n.setJob("1", job, now)
@@ -95,8 +95,7 @@ func TestNames(t *testing.T) {
 	if len(n.jobs) != 0 || len(n.states) != 3 {
 		t.Errorf("%d jobs and %d workloads are remembered, want 0 and 3", len(n.jobs), len(n.states))
 	}
-	// The server asks for some; one that nobody knows any more is not asked for
-	// for ever.
+	// The server requests some; a request for an unknown name is dropped.
 	short := func(text string) workload.ShortID {
 		return row(text).ShortID
 	}
@@ -105,12 +104,12 @@ func TestNames(t *testing.T) {
 	if len(n.wanted) != 0 {
 		t.Errorf("%v are wanted still", n.wanted)
 	}
-	// A name is told again after a while, though nobody asked.
+	// A name is sent again after a while, without a request.
 	now = now.Add(nameRefresh)
 	play(step{rows: "a b", want: "a, b"}, step{rows: "a b"})
-	// A workload that began anew within a window lives, also where it is new.
+	// A workload that restarts within a window lives, even if it is new.
 	play(step{rows: "-a a b"}, step{rows: "-d d b", want: "d"}, step{rows: "-d d b"}, step{rows: "-d -d b", want: "d ended"}, step{rows: "d", want: "d"})
-	// A job of mete run that was killed, and one whose group nobody saw.
+	// A job whose mete run was killed, and one whose group was never seen.
 	n.setJob("2", batch.Name{Name: "two", Job: "two"}, now)
 	n.setJob("3", batch.Name{Name: "three", Job: "three"}, now)
 	play(step{rows: "2!", want: "two=two"}, step{rows: "-2!", want: "two=two ended", gone: "2"})
@@ -123,8 +122,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// However many workloads come and go at once, the names that go with a window fit
-// into a batch, and those that live get theirs with the next ones.
+// TestManyNames checks that the names of a window fit into a batch however many workloads come and
+// go, and that living ones get theirs with later windows.
 func TestManyNames(t *testing.T) {
 	n := newNameTracker()
 	long := strings.Repeat("x", 3000)

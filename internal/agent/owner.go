@@ -12,10 +12,9 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// ownsJob reports whether a peer may speak for the job of an id: root always may;
-// else the peer is in the job's group, or the group is the peer's and stands
-// where mete run makes groups: below its own one or, as control groups of
-// version 2 have it, beside it.
+// ownsJob reports whether a peer may act for the job with this id: root always may. Otherwise the
+// peer must be in the job's group, or own the group, which must be where mete run creates groups:
+// below its own group or, with cgroup v2, beside it.
 func ownsJob(h *hostfs.FS, p socket.Peer, id string) bool {
 	if p.UID == 0 {
 		return true
@@ -45,7 +44,7 @@ func ownsJob(h *hostfs.FS, p socket.Peer, id string) bool {
 	return false
 }
 
-// ownsGroup reports whether the job's group is below another one, and the peer's.
+// ownsGroup reports whether the job's group is below a path and owned by the peer.
 func ownsGroup(h *hostfs.FS, y hostfs.Hierarchy, below string, p socket.Peer, id string) bool {
 	dir, ok := y.Dir(path.Join(below, "mete-run-"+id))
 	if !ok {

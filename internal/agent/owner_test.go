@@ -14,8 +14,7 @@ const (
 	jobB = "01k5x3v7qz8r9s0t1v2w3x4y60"
 )
 
-// owners is a machine with cgroup v2, on which process 7 is in a group of a
-// user, and process 8 in a job.
+// owners is a machine with cgroup v2: process 7 is in a group of a user, process 8 in a job.
 const owners = `
 -- mete/clocks --
 boottime 2
@@ -35,8 +34,8 @@ nonsense
 cpu memory
 `
 
-// Who is not root speaks for a job whose group is his and stands where mete run
-// makes groups, or in which he is; nobody else does.
+// TestOwns checks that a peer other than root acts only for a job that it is in, or whose group it
+// owns in a place where mete run creates groups.
 func TestOwns(t *testing.T) {
 	h := hosttest.Unpack(t, []byte(owners))
 	me := os.Geteuid()

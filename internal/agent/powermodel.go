@@ -12,72 +12,72 @@ import (
 	"mete.dev/mete/internal/x/atomicfile"
 )
 
-// powerModelInterval is the time between two writings of what was learned of power.
+// powerModelInterval is the time between two writes of the power models.
 const powerModelInterval = 5 * time.Minute
 
-// A learner knows what was learned of power: it is a machine.
-type learner interface{ PowerModels() []byte }
+// A learner provides learned power models.
+type powerModelSource interface{ PowerModels() []byte }
 
-// powerModelFile is the file with what was learned of the machine's power. It is worth
-// sharper figures after a start, and no more: without it the agent learns anew.
+// powerModelFile is the file with the learned power models. It only improves accuracy after a
+// start: without it the agent learns again.
 type powerModelFile struct {
-	file    string // "" is none
-	next    int64  // when to write it, ns of CLOCK_BOOTTIME
+	file    string // "" disables it
+	next    int64  // next write, ns of CLOCK_BOOTTIME
 	failing bool
 	log     *slog.Logger
 }
 
-// read returns what is in the file; nil where there is nothing.
-func (l *powerModelFile) read() []byte {
-	if l.file == "" {
+// read returns the content of the file, or nil.
+func (f *powerModelFile) read() []byte {
+	if f.file == "" {
 		return nil
 	}
-	b, err := os.ReadFile(l.file)
+	b, err := os.ReadFile(f.file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		l.log.Warn("what was learned of this machine's power cannot be read; it is learned anew", "path", l.file, "err", err)
+		f.log.Warn("the power models of this machine cannot be read; learning again", "path", f.file, "err", err)
 	}
 	return b
 }
 
-// handleRefusal says why what was read is not used, and sets it aside if it is broken.
-func (l *powerModelFile) handleRefusal(why error) {
+// handleRefusal logs why the models are not used, and renames a corrupt file.
+func (f *powerModelFile) handleRefusal(why error) {
 	switch {
 	case why == nil:
 	case errors.Is(why, fault.ErrInvalid):
-		aside := l.file + ".broken"
-		err := os.Rename(l.file, aside)
-		l.log.Warn("what was learned of this machine's power is broken and set aside; it is learned anew", "path", aside, "why", why, "err", err)
+		aside := f.file + ".broken"
+		err := os.Rename(f.file, aside)
+		f.log.Warn("the power models of this machine are corrupt and renamed; learning again", "path", aside, "why", why, "err", err)
 	default:
-		l.log.Info("this machine's power is learned anew", "path", l.file, "why", why)
+		f.log.Info("learning the power of this machine again", "path", f.file, "why", why)
 	}
 }
 
-// saveIfDue writes the file if it is time, by CLOCK_BOOTTIME in ns: the first time some
-// minutes after the start.
-func (l *powerModelFile) saveIfDue(now int64, m learner) {
-	if l.next == 0 {
-		l.next = now + int64(powerModelInterval)
+// saveIfDue writes the file if it is due at now, ns of CLOCK_BOOTTIME; the first time some minutes
+// after the start.
+func (f *powerModelFile) saveIfDue(now int64, m powerModelSource) {
+	if f.next == 0 {
+		f.next = now + int64(powerModelInterval)
 	}
-	if now >= l.next {
-		l.next = now + int64(powerModelInterval)
-		l.save(m)
+	if now >= f.next {
+		f.next = now + int64(powerModelInterval)
+		f.save(m)
 	}
 }
 
-// save writes the file, and logs when that begins to fail and when it works again.
-func (l *powerModelFile) save(m learner) {
-	if l.file == "" {
+// save writes the file, and logs when that begins to fail and when it recovers.
+func (f *powerModelFile) save(m powerModelSource) {
+	if f.file == "" {
 		return
 	}
-	err := os.MkdirAll(filepath.Dir(l.file), 0o700)
+	err := os.MkdirAll(filepath.Dir(f.file), 0o700)
 	if err == nil {
-		err = atomicfile.Replace(l.file, m.PowerModels())
+		err = atomicfile.Replace(f.file, m.PowerModels())
 	}
 	switch {
-	case err != nil && !l.failing:
-		l.log.Warn("what was learned of this machine's power cannot be kept; it is tried again", "path", l.file, "err", err)
-	case err == nil && l.failing:
-		l.log.Info("what was learned of this machine's power is kept again", "path", l.file)
+	case err != nil && !f.failing:
+		f.log.Warn("the power models of this machine cannot be saved; retrying", "path", f.file, "err", err)
+	case err == nil && f.failing:
+		f.log.Info("the power models of this machine are saved again", "path", f.file)
 	}
-	l.failing = err != nil
+	f.failing = err != nil
 }

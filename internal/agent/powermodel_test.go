@@ -14,13 +14,13 @@ import (
 	"mete.dev/mete/internal/testkit/journal"
 )
 
-// learned is a machine that learned something.
+// learned is a machine with power models.
 type learned string
 
 func (l learned) PowerModels() []byte { return []byte(l) }
 
-// What is learned is written some minutes after the start, and then every five;
-// a file that cannot be written is told of once.
+// TestPowerModelIsSaved checks that models are saved some minutes after the start and then every
+// five minutes, and that a failure is logged once.
 func TestPowerModelIsSaved(t *testing.T) {
 	var j journal.Journal
 	l := powerModelFile{file: filepath.Join(t.TempDir(), "agent", "power.json"), log: slog.New(slog.NewTextHandler(&j, nil))}
@@ -42,7 +42,7 @@ func TestPowerModelIsSaved(t *testing.T) {
 	}
 	l.file = file
 	l.save(learned("7"))
-	if got := j.String(); strings.Count(got, "level=WARN") != 1 || strings.Count(got, "kept again") != 1 {
+	if got := j.String(); strings.Count(got, "level=WARN") != 1 || strings.Count(got, "saved again") != 1 {
 		t.Errorf("the log has not one warning and one end of it:\n%s", got)
 	}
 	if es, err := os.ReadDir(filepath.Dir(file)); err != nil || len(es) != 1 {
@@ -50,8 +50,8 @@ func TestPowerModelIsSaved(t *testing.T) {
 	}
 }
 
-// An agent takes up what another learned; a broken file is named, set aside and
-// not fatal, and one of another machine is not used.
+// TestPowerModelIsRestored checks that saved models are restored, that a corrupt file is logged and
+// renamed without failing, and that models of another machine are not used.
 func TestPowerModelIsRestored(t *testing.T) {
 	hosttest.Need(t, "procfs")
 	open := func(t *testing.T, text string) (m *machine.Machine, file, log string) {
@@ -81,7 +81,7 @@ func TestPowerModelIsRestored(t *testing.T) {
 		t.Errorf("without a file the log has %s", log)
 	}
 	good := string(m.PowerModels())
-	// A law of the packages: 50 W at loads up to a half.
+	// A model of the packages: 50 W at loads up to a half.
 	good = strings.Replace(good, `"domains":[null,null,`, `"domains":[null,[[14,5,500000,50000000,0]],`, 1)
 	m, file, log := open(t, good)
 	if log != "" || string(m.PowerModels()) != good {
@@ -92,13 +92,13 @@ func TestPowerModelIsRestored(t *testing.T) {
 	}
 	_, file, log = open(t, good[:len(good)/2])
 	if _, err := os.Stat(file); err == nil || !strings.Contains(log, "level=WARN") || !strings.Contains(log, file+".broken") {
-		t.Errorf("a broken file: %v, log %s", err, log)
+		t.Errorf("a corrupt file: %v, log %s", err, log)
 	}
 	if _, err := os.Stat(file + ".broken"); err != nil {
 		t.Error(err)
 	}
 	_, file, log = open(t, strings.Replace(good, `"machine":"`, `"machine":"another `, 1))
-	if _, err := os.Stat(file); err != nil || strings.Contains(log, "level=WARN") || !strings.Contains(log, "anew") {
+	if _, err := os.Stat(file); err != nil || strings.Contains(log, "level=WARN") || !strings.Contains(log, "learning the power") {
 		t.Errorf("a file of another machine: %v, log %s", err, log)
 	}
 }

@@ -18,8 +18,7 @@ import (
 	"mete.dev/mete/internal/testkit/spooltest"
 )
 
-// spoolOf makes the spool of a node with a window that ended at a time; a server
-// may have it.
+// spoolOf creates the spool of a node with a window that ended at a time, acknowledged if sent.
 func spoolOf(t *testing.T, parent, node string, end time.Time, sent bool) {
 	t.Helper()
 	cfg := spool.Default()
@@ -48,8 +47,8 @@ func spoolOf(t *testing.T, parent, node string, end time.Time, sent bool) {
 	}
 }
 
-// What a machine measured as another node is kept while it is young; what is old
-// becomes a gap of the present node, and goes once that is durable.
+// TestRetiredSpools checks that recent data of former node ids is kept, and that expired data
+// becomes a gap and is removed once the gap is stored.
 func TestRetiredSpools(t *testing.T) {
 	hosttest.Need(t, "procfs")
 	parent := t.TempDir()
@@ -84,9 +83,9 @@ func TestRetiredSpools(t *testing.T) {
 		return names
 	}
 	if got := there(); len(got) != 6 {
-		t.Errorf("before it is told there is %v, want all", got)
+		t.Errorf("before the gap is stored there is %v, want all", got)
 	}
-	for _, want := range []string{"is kept for 30 days\" node=young", "is given up, as a gap\" node=old"} {
+	for _, want := range []string{"is kept for 30 days\" node=young", "it becomes a gap\" node=old"} {
 		if !strings.Contains(said.String(), want) {
 			t.Errorf("no %s in\n%s", want, &said)
 		}
@@ -102,12 +101,12 @@ func TestRetiredSpools(t *testing.T) {
 	fs.SetFree(0)
 	b.tick(t)
 	if got := there(); len(got) != 6 {
-		t.Errorf("while nothing can be kept there is %v, want all", got)
+		t.Errorf("while storing fails there is %v, want all", got)
 	}
 	fs.SetFree(-1)
 	b.tick(t)
 	if got := there(); !slices.Equal(got, []string{"live", "other", "own", "young"}) {
-		t.Errorf("after it is told there is %v", got)
+		t.Errorf("after the gap is stored there is %v", got)
 	}
 	b.tick(t)
 	var gaps []usage.Gap
@@ -127,8 +126,8 @@ func TestRetiredSpools(t *testing.T) {
 	b.close(t, false)
 }
 
-// An agent that ends while its disk is full ends well: what it could not note is
-// noted again.
+// TestCloseWhileFull checks that an agent closes without an error while its disk is full, and
+// recovers after the next start.
 func TestCloseWhileFull(t *testing.T) {
 	hosttest.Need(t, "procfs")
 	fs, server := spooltest.New(func(int) int { return 0 }), &taker{}
@@ -141,8 +140,8 @@ func TestCloseWhileFull(t *testing.T) {
 	}
 	fs.SetFree(0)
 	b.close(t, false) // checks that there is no error
-	if !strings.Contains(b.log.String(), "the disk is full; what the server has is offered again") {
-		t.Errorf("it does not say so:\n%s", b.log)
+	if !strings.Contains(b.log.String(), "the disk is full; acknowledged batches are offered again") {
+		t.Errorf("the log lacks the warning:\n%s", b.log)
 	}
 	fs.SetFree(-1)
 	b = open(t, fs, server)

@@ -9,14 +9,14 @@ import (
 	"mete.dev/mete/internal/pki/token"
 )
 
-// selfAccess gives jobs what they need to ask for their own use.
+// selfAccess gives jobs what they need to query their own use.
 type selfAccess struct {
-	issue func(workload.ID) token.SelfAccess // nil gives nobody anything
-	dir   string                             // of the socket, in which every user may read
+	issue func(workload.ID) token.SelfAccess // may be nil
+	dir   string                             // of the socket, readable by every user
 	log   *slog.Logger
 }
 
-// grant is what a workload is given; nil is nothing.
+// grant returns the access for a workload, or nil.
 func (s selfAccess) grant(id workload.ID) *socket.SelfAccess {
 	if s.issue == nil {
 		return nil
@@ -31,7 +31,7 @@ func (s selfAccess) grant(id workload.ID) *socket.SelfAccess {
 	}
 	file, err := enroll.WriteCA(s.dir, self.CA)
 	if err != nil {
-		s.log.Warn("jobs cannot ask for their own use: the certificate of the server's authority is not kept for them", "err", err)
+		s.log.Warn("jobs cannot query their own use: the certificate of the server's authority cannot be written", "err", err)
 		return nil
 	}
 	out.CA = file

@@ -24,7 +24,7 @@ import (
 	"mete.dev/mete/internal/testkit/spooltest"
 )
 
-// A taker is a server that takes everything.
+// A taker is a server that accepts everything.
 type taker struct {
 	mu      sync.Mutex
 	windows []usage.Window
@@ -48,7 +48,7 @@ func (*taker) Lost(_ context.Context, l batch.Loss) (batch.Reply, error) {
 
 func (*taker) Reads(context.Context) (wire.Format, error) { return wire.LatestFormat(), nil }
 
-// A bench is an agent of this machine whose ticks are the test's.
+// A bench is an agent of this machine whose ticks are controlled by the test.
 type bench struct {
 	*Agent
 	server *taker
@@ -81,7 +81,7 @@ func open(t *testing.T, fs *spooltest.FS, server *taker) *bench {
 	return b
 }
 
-// tick takes a tick, and keeps its window.
+// tick takes a tick, and stores its window.
 func (b *bench) tick(t *testing.T) {
 	t.Helper()
 	if _, err := b.Machine.Tick(); err != nil {
@@ -92,7 +92,7 @@ func (b *bench) tick(t *testing.T) {
 	}
 }
 
-// close ends the agent; one that is killed closes nothing of its spool.
+// close stops the agent; a killed one does not close its spool.
 func (b *bench) close(t *testing.T, killed bool) {
 	t.Helper()
 	if killed {
@@ -103,9 +103,8 @@ func (b *bench) close(t *testing.T, killed bool) {
 	}
 }
 
-// Windows that find no room on the disk are held, merged, and kept when there is
-// room again: the server gets each nanosecond once. An agent that is killed
-// meanwhile goes on from the window before, and still each comes once.
+// TestHeld checks that windows that do not fit on the disk are held, merged, and stored later, so
+// that the server gets each nanosecond once, even if the agent is killed meanwhile.
 func TestHeld(t *testing.T) {
 	hosttest.Need(t, "procfs")
 	for _, killed := range []bool{false, true} {
@@ -120,10 +119,10 @@ func TestHeld(t *testing.T) {
 				b.tick(t)
 			}
 			if b.unsaved == nil || b.State().Failing == "" || b.State().Windows != 2 {
-				t.Fatalf("status %+v, want two windows, and that there is no room", b.State())
+				t.Fatalf("status %+v, want two windows and a full disk", b.State())
 			}
-			if n := strings.Count(b.log.String(), "the spool takes no windows"); n != 1 {
-				t.Errorf("it is said %d times, want once:\n%s", n, b.log)
+			if n := strings.Count(b.log.String(), "the spool rejects windows"); n != 1 {
+				t.Errorf("logged %d times, want once:\n%s", n, b.log)
 			}
 			fs.SetFree(-1)
 			if killed {
@@ -134,9 +133,9 @@ func TestHeld(t *testing.T) {
 			b.tick(t)
 			b.tick(t)
 			if b.unsaved != nil || b.State().Failing != "" {
-				t.Errorf("status %+v, want that windows are kept", b.State())
+				t.Errorf("status %+v, want that windows are stored", b.State())
 			}
-			if !killed && !strings.Contains(b.log.String(), "takes windows again") {
+			if !killed && !strings.Contains(b.log.String(), "accepts windows again") {
 				t.Errorf("log:\n%s", b.log)
 			}
 			if err := b.Sender.Flush(t.Context()); err != nil {
@@ -150,15 +149,15 @@ func TestHeld(t *testing.T) {
 				}
 			}
 			if want := 1; !killed && (len(named) != 1 || named[workload.NewID("n", workload.Idle, "")] != want) {
-				t.Errorf("idle was named %v times, want once", named)
+				t.Errorf("the name of idle was sent %v times, want once", named)
 			}
 			b.close(t, false)
 		})
 	}
 }
 
-// checkOnce checks that windows follow one another without a hole, and that what
-// is booked in all of them is what each workload's total grew by.
+// checkOnce checks that windows are contiguous, and that their sum is the growth of each workload's
+// total.
 func checkOnce(t *testing.T, windows []usage.Window) {
 	t.Helper()
 	type account struct{ sum, total int64 }
@@ -202,12 +201,11 @@ func checkOnce(t *testing.T, windows []usage.Window) {
 	}
 }
 
-// Jobs are open from their registration to their end, or until their group is
-// gone.
+// TestJobs checks that jobs are open from registration to end, or until their group is gone.
 func TestJobs(t *testing.T) {
 	b := open(t, spooltest.New(func(int) int { return 0 }), &taker{})
 	defer b.close(t, false)
-	h := hooks{b.Agent}
+	h := jobHooks{b.Agent}
 	path := t.TempDir() + "/s"
 	var err error
 	if b.socket, err = socket.Listen(path, h, b.Agent.log); err != nil {
@@ -223,17 +221,17 @@ func TestJobs(t *testing.T) {
 	}
 	b.applyJobNames(noon)
 	if n := b.names.jobs[jobA]; n == nil || n.Job != "n"+jobA || n.User != "u" || n.Labels["k"] != "v" || !n.Started.Equal(noon) {
-		t.Errorf("of the job is known %+v", n)
+		t.Errorf("the job's name is %+v", n)
 	}
-	// Nobody ticks here: the end is noted all the same.
+	// Without ticks the end is recorded all the same.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := h.End(ctx, jobA, socket.Outcome{Ended: noon.Add(time.Minute), Exit: 3}); err == nil {
-		t.Error("no tick was taken, and End says that there was")
+		t.Error("End succeeded without a tick")
 	}
 	b.applyJobNames(noon)
 	if n := b.names.jobs[jobA]; n.Exit == nil || *n.Exit != 3 || !n.Ended.Equal(noon.Add(time.Minute)) || n.Job != "n"+jobA {
-		t.Errorf("of the job's end is known %+v", n)
+		t.Errorf("the job's end is %+v", n)
 	}
 	w := window("-" + jobB + "!")
 	b.names.collectDue(w, noon)

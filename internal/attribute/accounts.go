@@ -1,10 +1,10 @@
-// Package attribute divides what a machine used among its workloads, so that
-// the parts sum to the whole in integers, tick by tick.
+// Package attribute divides what a machine used among its workloads, so that the parts sum to the
+// whole in integers, tick by tick.
 //
-// The kernel counts inclusively: a group's counters hold its descendants',
-// living and dead. [Accounts] turns that into exclusive amounts: each workload
-// gets what it used and no child workload did, the root's remainder goes to
-// the workload "system", and what nobody used to "idle".
+// The kernel counts inclusively: a group's counters include its descendants', living and dead.
+// [Accounts] turns that into exclusive amounts: each workload gets what it used and no child
+// workload did, the remainder of the root goes to the workload "system", and what was not used to
+// "idle".
 package attribute
 
 import (
@@ -17,123 +17,122 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// Accounts holds a machine's open accounts, one for each workload. They are fed
-// one snapshot a tick and closed once a window. Not for concurrent use.
+// Accounts holds a machine's open accounts, one for each workload. It is fed one snapshot a tick
+// and closed once a window. It is not safe for concurrent use.
 //
-// All bookings are cumulative at heart: an account remembers how much was
-// booked since its life began, and a tick books only what goes beyond that. As
-// the kernel cannot be read at one instant, a parent's counter may be a few
-// microseconds older than its children's; what its remainder lacks in one tick
-// it is not given twice in the next.
+// All booking is cumulative: an account remembers how much was booked since its life began, and a
+// tick books only what exceeds that. The kernel cannot be read at one instant, so a parent's
+// counter may be a few microseconds older than its children's; a shortfall of the parent's
+// remainder in one tick is made up before it books more.
 type Accounts struct {
 	node      string
-	bySlot    []*account // by slot; nil where free
+	bySlot    []*account // by slot; nil if free
 	current   []*account // of this tick's snapshot, parents first
 	previous  []*account // of the snapshot before
 	round     uint64     // counts snapshots
-	ended     []*account // died in this window, kept for its rows
+	ended     []*account // ended in this window, kept for its rows
 	idle      *account
-	guests    []*account // those of this tick's that a virtual machine runs in, or did
+	guests    []*account // of this tick that host a virtual machine, or did
 	guestList []Guest
-	handovers []usage.Handover // in this window, by those that are gone
+	handovers []usage.Handover // of this window, of guests that are gone
 
 	boot     string
 	at, mono int64 // of the latest snapshot
 	lastNode usage.Node
 	started  bool
-	first    int64 // of the first snapshot ever, in this boot
+	first    int64 // the first snapshot of this boot
 	start    int64 // of the open window, ns of CLOCK_BOOTTIME
 	offset   int64
 
-	tickStart   usage.StartReason // what the latest tick is: Continues but for the first
+	tickStart   usage.StartReason // StartContinued except for the first tick
 	windowStart usage.StartReason // of the open window
-	gaps        []usage.Gap       // that the open window begins with
-	lossDetail  string            // why there was nothing to go on with
-	interval    time.Duration     // between two ticks, as a rule; 0 is not known
+	gaps        []usage.Gap       // at the beginning of the open window
+	lossDetail  string            // why earlier accounts could not be restored
+	interval    time.Duration     // expected time between ticks; 0 is unknown
 	machine     usage.Usage       // of the machine as a whole in the open window
-	restored    bool              // restored, and no tick since
-	noDormancy  bool              // no account is dormant, so that a test sees that it changes nothing
+	restored    bool              // restored, with no tick since
+	noDormancy  bool              // disables dormancy, for tests
 
-	serial         uint64   // of the account opened last
-	saved          bool     // a checkpoint is durable
-	savedAt        int64    // the tick that it was made after
-	retiredSerials []uint64 // accounts in it that ended since
+	serial         uint64   // of the latest account
+	saved          bool     // a checkpoint of this boot is durable
+	savedAt        int64    // tick of that checkpoint
+	retiredSerials []uint64 // accounts in it that have ended since
 
-	memoryTotal unit.Integral // memory that there is
-	memoryFree  unit.Integral // memory that nobody uses
-	skew        usage.Shares  // skew not yet worked off
+	memoryTotal unit.Integral // total memory
+	memoryFree  unit.Integral // free memory
+	skew        usage.Shares  // skew still to be compensated
 	tick        usage.Balance
 	window      usage.Balance
 	elapsed     int64         // ns of CLOCK_BOOTTIME in the latest tick
-	stolen      int64         // CPU ns in the latest tick that the hypervisor took
-	lastTotal   usage.Reading // of the machine at the tick before
+	stolen      int64         // CPU ns taken by the hypervisor in the latest tick
+	lastTotal   usage.Reading // of the machine at the previous tick
 	energy      energyState
 
 	meterFailures []meterFailure // of energy meters, in the open window
 }
 
-// An account is what one life of a workload has been booked.
+// An account is what was booked to one life of a workload.
 type account struct {
 	w         workload.Workload
 	identity  *usage.Identity  // of the rows of the window before; nil in the first
 	short     workload.ShortID // of identity
-	serial    uint64           // never given to another account of this boot
+	serial    uint64           // never reused within a boot
 	life      workload.Life
 	slot      usage.Slot
 	parent    *account // nil for the root
 	memory    *account // the parent in the hierarchy that charges memory
-	round     uint64   // of the latest snapshot that it was in
+	round     uint64   // of the latest snapshot that contains it
 	since     uint64   // round in which it was opened
 	final     bool
-	closed    bool // final, and that is booked
-	born      bool // its life began after counting did, so all it shows is booked
-	uncertain bool // some use of a child that was not seen is in this remainder
+	closed    bool // final and fully booked
+	born      bool // its life began after counting did, so everything it shows is booked
+	uncertain bool // its remainder includes use of a child that was not seen
 
 	reading   usage.Reading // latest
-	previous  usage.Reading // of the tick before
-	unchanged bool          // both are
-	dormant   bool          // as long as they are, its share stays, too: see dormant.go
-	seen      usage.Set     // which readings were there at any tick
+	previous  usage.Reading // of the previous tick
+	unchanged bool          // reading equals previous
+	dormant   bool          // its share repeats: see dormant.go
+	seen      usage.Set     // readings present in any tick
 
-	// holders are who holds this account's counters too, and childValues, childGrowth and excluded
-	// are what others so hold here: what they show now, by how much that grew in
-	// the tick, and what else is not to be counted as this account's own. See link.go.
+	// holders are the accounts whose counters include this account's. childValues, childGrowth and
+	// excluded are what other accounts include here: their present values, their growth in this
+	// tick, and other amounts that are not this account's own. See link.go.
 	holders     [len(nestedCounters)]*account
 	childGrowth [len(nestedCounters)]int64
 	childValues [nestedSlots]int64 // by nestedSlot
 	excluded    [nestedSlots]int64
 
-	booked     [usage.EnergyPackage]int64 // own counter value up to which is booked
+	booked     [usage.EnergyPackage]int64 // own counter value booked so far
 	level      [levelSlots]int64          // own level at the latest tick, by levelSlot
 	remainders [levelSlots]unit.Integral  // by levelSlot
 
 	user, system        int64 // latest readings
-	userPart, userWhole int64 // user / (user + system) when they last moved
+	userPart, userWhole int64 // user / (user + system) when they last changed
 
 	cpuLimit, memoryLimit int64 // as in usage.Group
 
-	guest  *guest      // nil where no virtual machine was ever seen
+	guest  *guest      // nil if the account never hosted a virtual machine
 	share  usage.Usage // of the latest tick
 	window usage.Usage
 	total  total
 
-	stale stale // what is restored and was not shown again yet
-	dirty dirty // what changed since the checkpoint
+	stale stale // readings restored and not seen since
+	dirty dirty // changes since the checkpoint
 }
 
-// New returns empty accounts for the node of this id.
+// New returns empty accounts for the node with this id.
 func New(node string) *Accounts {
 	id := workload.NewID(node, workload.Idle, "")
 	return &Accounts{node: node, idle: &account{slot: usage.NoSlot,
 		w: workload.Workload{ID: id, Kind: workload.Idle, Name: "idle"}}}
 }
 
-// SetInterval says how often Tick is called, as a rule. What a tick covers that is
-// more than a few times longer is not known.
+// SetInterval sets the expected time between ticks. Time covered by a tick that is several times
+// longer counts as unknown.
 func (acc *Accounts) SetInterval(tick time.Duration) { acc.interval = tick }
 
-// Tick books what was used since the snapshot before and returns the tick's
-// balance. The first snapshot books nothing: it is where counting begins.
+// Tick books what was used since the previous snapshot and returns the tick's balance. The first
+// snapshot books nothing: counting begins there.
 func (acc *Accounts) Tick(s *usage.Snapshot) usage.Balance {
 	acc.startTick(s)
 	acc.round++
@@ -161,8 +160,8 @@ func (acc *Accounts) Tick(s *usage.Snapshot) usage.Balance {
 	return acc.tick
 }
 
-// updateAccounts opens accounts for new groups, takes over all readings, and closes the
-// accounts of groups that are not there any more although nobody showed their end.
+// updateAccounts opens accounts for new groups, takes over all readings, and retires the accounts
+// of groups that are gone without a final reading.
 func (acc *Accounts) updateAccounts(s *usage.Snapshot) {
 	acc.previous, acc.current, acc.guests = acc.current, acc.previous[:0], acc.guests[:0]
 	for _, g := range s.Groups {
@@ -187,7 +186,7 @@ func (acc *Accounts) updateAccounts(s *usage.Snapshot) {
 		}
 		acc.current = append(acc.current, a)
 	}
-	for _, a := range slices.Backward(acc.previous) { // children before what they are taken from
+	for _, a := range slices.Backward(acc.previous) { // children before their holders
 		if a.round == acc.round || a.closed {
 			continue
 		}
@@ -198,7 +197,7 @@ func (acc *Accounts) updateAccounts(s *usage.Snapshot) {
 			}
 		}
 		for up := a.parent; up != nil; up = up.parent {
-			// Where that one is gone too, what is not told apart is higher up.
+			// If that one is gone too, the use is in a remainder further up.
 			if up.uncertain = true; up.round == acc.round {
 				break
 			}
@@ -208,14 +207,13 @@ func (acc *Accounts) updateAccounts(s *usage.Snapshot) {
 	clear(acc.previous)
 }
 
-// growSlots makes room for a slot.
 func (acc *Accounts) growSlots(s usage.Slot) {
 	if n := int(s) + 1; n > len(acc.bySlot) {
 		acc.bySlot = append(acc.bySlot, make([]*account, n-len(acc.bySlot))...)
 	}
 }
 
-// book gives a its share of the tick.
+// book books a's share of the tick.
 func (acc *Accounts) book(a *account, s *usage.Snapshot) {
 	if a.dormant = a.dormant && acc.canBeDormant(a); a.dormant {
 		acc.bookDormant(a)
@@ -223,9 +221,9 @@ func (acc *Accounts) book(a *account, s *usage.Snapshot) {
 	}
 	a.share = usage.Usage{Covered: acc.coveredTime()}
 	set := a.reading.Has
-	set &^= usage.SetOf(usage.CPUUser, usage.CPUSystem) // see split
+	set &^= usage.SetOf(usage.CPUUser, usage.CPUSystem) // see splitCPU
 	if a.parent == nil {
-		set &^= s.Node.Total.Has | usage.SetOf(usage.Memory, usage.PIDs) // see balance
+		set &^= s.Node.Total.Has | usage.SetOf(usage.Memory, usage.PIDs) // see balanceTick
 	}
 	for ; set != 0; set &= set - 1 {
 		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
@@ -238,13 +236,13 @@ func (acc *Accounts) book(a *account, s *usage.Snapshot) {
 			acc.bookCounter(a, r, own)
 		case usage.Integral:
 			if a.final {
-				own = 0 // it ended in the tick, as it began in one: with nothing
+				own = 0 // a level ends, as it begins, at zero
 			}
 			acc.bookLevel(a, r, max(0, own))
 		}
 	}
 	if a.final {
-		a.level = [levelSlots]int64{} // also of what its end did not show
+		a.level = [levelSlots]int64{} // including levels that the final reading lacks
 	}
 	a.splitCPU()
 	a.seen |= a.reading.Has
@@ -252,10 +250,9 @@ func (acc *Accounts) book(a *account, s *usage.Snapshot) {
 	a.dormant = acc.canBeDormant(a) && a.sumShares(counterSet) == 0
 }
 
-// splitCPU divides the tick's CPU time into user and system, in the proportion
-// that the kernel showed when it last told them apart. The kernel samples them
-// at clock ticks or scales such samples, so they are apportioned; they always
-// sum to the CPU time.
+// splitCPU divides the tick's CPU time into user and system in the ratio that the kernel last
+// showed. The kernel samples the two at clock ticks, or scales such samples, so they are
+// apportioned; they always sum to the CPU time.
 func (a *account) splitCPU() {
 	shown := a.reading.Has.Has(usage.CPUUser)
 	if !shown && !a.stale.set.Has(usage.CPUUser) || !a.share.Present.Has(usage.CPU) {
@@ -271,14 +268,14 @@ func (a *account) splitCPU() {
 	part := cpu
 	if a.userWhole > 0 {
 		hi, lo := bits.Mul64(uint64(cpu), uint64(a.userPart))
-		q, _ := bits.Div64(hi, lo, uint64(a.userWhole)) // part <= of: no overflow
+		q, _ := bits.Div64(hi, lo, uint64(a.userWhole)) // part <= whole: no overflow
 		part = int64(q)
 	}
 	a.share.Put(usage.CPUUser, part, usage.Apportioned)
 	a.share.Put(usage.CPUSystem, cpu-part, usage.Apportioned)
 }
 
-// bookCounter books what a's own counter shows beyond what is booked.
+// bookCounter books the amount of a's own counter that is not booked yet.
 func (acc *Accounts) bookCounter(a *account, r usage.Resource, own int64) {
 	i := nestedIndex(r)
 	if isInclusive(a, r) {
@@ -302,7 +299,7 @@ func (acc *Accounts) bookCounter(a *account, r usage.Resource, own int64) {
 		}
 		a.booked[r] = own
 	case !a.previous.Has.Has(r) && i >= 0 && a.holders[i] != nil:
-		a.booked[r] = own // what it used out of sight is in the account above
+		a.booked[r] = own // use while it was unreadable is booked to the holder
 	default:
 		used = own - a.booked[r]
 	}
@@ -313,11 +310,10 @@ func (acc *Accounts) bookCounter(a *account, r usage.Resource, own int64) {
 	}
 }
 
-// bookLevel books a level over the tick: the trapezoid from the tick before.
-// A group that was born in the tick began with nothing; for one that was there
-// before it was seen, or whose level was out of sight, what it held before now
-// is not known. Nor is it where the meter was away, unless it was seen before
-// that; then the trapezoid is a guess.
+// bookLevel books a level over the tick as the trapezoid from the previous tick. A group born in
+// the tick begins at zero. The integral is unknown for a group that existed before it was seen or
+// whose level was unreadable, and after a pause of the agent unless the group was seen before it;
+// then the trapezoid is a guess.
 func (acc *Accounts) bookLevel(a *account, r usage.Resource, own int64) {
 	q := a.quality(r)
 	from, how := own, q
@@ -343,10 +339,10 @@ func (acc *Accounts) bookLevel(a *account, r usage.Resource, own int64) {
 	acc.putPeak(a, r, own, q)
 }
 
-// peaks are the highest of a level.
+// peaks maps a level to the resource that holds its peak.
 var peaks = [usage.Limit]usage.Resource{usage.Memory: usage.MemoryPeak, usage.PIDs: usage.PIDsPeak}
 
-// putPeak notes the level itself, and the peak that is made of it.
+// putPeak stores the level itself and its peak.
 func (acc *Accounts) putPeak(a *account, r usage.Resource, own int64, q usage.Quality) {
 	a.level[levelSlot[r]] = own
 	if p := peaks[r]; p != 0 {
@@ -354,7 +350,7 @@ func (acc *Accounts) putPeak(a *account, r usage.Resource, own int64, q usage.Qu
 	}
 }
 
-// quality is how sure a's share of r is in this tick.
+// quality returns the quality of a's share of r in this tick.
 func (a *account) quality(r usage.Resource) usage.Quality {
 	if a.reading.Apportioned.Has(r) || a.uncertain && isInclusive(a, r) {
 		return usage.Apportioned
@@ -362,7 +358,6 @@ func (a *account) quality(r usage.Resource) usage.Quality {
 	return usage.Measured
 }
 
-// addToWindow adds the tick's shares to the window's.
 func (acc *Accounts) addToWindow() {
 	for _, a := range acc.current {
 		a.window.Add(&a.share)
@@ -371,7 +366,7 @@ func (acc *Accounts) addToWindow() {
 	acc.idle.window.Add(&acc.idle.share)
 }
 
-// retireEnded closes the accounts of groups that ended.
+// retireEnded retires the accounts of groups that ended.
 func (acc *Accounts) retireEnded() {
 	for _, a := range acc.current {
 		if a.final {
@@ -380,8 +375,8 @@ func (acc *Accounts) retireEnded() {
 	}
 }
 
-// retire closes an account. What it showed last stays in the counters above it
-// and is nobody's own there.
+// retire closes an account. Its last reading stays in the counters of its holders, who exclude it
+// from their own.
 func (acc *Accounts) retire(a *account) {
 	a.closed = true
 	for i, r := range nestedCounters {

@@ -11,7 +11,7 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A machine is a simulated tree of groups that knows what each truly used.
+// A machine is a simulated tree of groups that knows the true use of each.
 type machine struct {
 	t      *rapid.T
 	groups []*sim // by slot; nil where free
@@ -29,7 +29,7 @@ type sim struct {
 	parent *sim
 	id     uint64
 	own    int64 // CPU ns used by itself alone
-	below  int64 // by all descendants, dead ones too
+	below  int64 // of all descendants, ended ones included
 	disk   int64
 	disk0  int64 // when it was first shown and there before
 	mem    int64 // own level
@@ -66,7 +66,7 @@ func (m *machine) use(g *sim, cpu, disk int64) {
 	}
 }
 
-// alive lists the groups parents first.
+// alive lists the groups, parents first.
 func (m *machine) alive() (out []*sim) {
 	depth := func(g *sim) (d int) {
 		for ; g.parent != nil; g = g.parent {
@@ -118,7 +118,7 @@ func (m *machine) snapshot(busy func(*sim)) *usage.Snapshot {
 			r.Own |= usage.SetOf(usage.DiskWritten)
 		}
 		r.Put(usage.CPU, g.own+g.below)
-		if !g.shown && !g.known() {
+		if !g.shown && !g.isKnown() {
 			g.seen, g.disk0 = g.own, g.disk
 			up := g.parent
 			for ; up != nil && !up.shown; up = up.parent {
@@ -132,7 +132,7 @@ func (m *machine) snapshot(busy func(*sim)) *usage.Snapshot {
 		}
 		s.Groups = append(s.Groups, r)
 		if busy != nil {
-			busy(g) // the machine goes on while it is read
+			busy(g) // the machine runs while it is read
 		}
 	}
 	for _, g := range fresh {
@@ -156,10 +156,10 @@ func below(g, top *sim) bool {
 	return false
 }
 
-// known reports whether all that g ever used falls into the ticks that were
-// seen: it and everything above it up to a group shown before was born seen.
-func (g *sim) known() bool {
-	return g.born && (g.parent == nil || g.parent.shown || g.parent.known())
+// isKnown reports whether everything that g ever used falls into observed ticks: it was born
+// observed, and so were all groups above it up to one shown before.
+func (g *sim) isKnown() bool {
+	return g.born && (g.parent == nil || g.parent.shown || g.parent.isKnown())
 }
 
 func (g *sim) leaf(m *machine) bool {
@@ -171,7 +171,7 @@ func (g *sim) leaf(m *machine) bool {
 	return true
 }
 
-// step lets the machine live for a while.
+// step simulates some time.
 func (m *machine) step() {
 	t := m.t
 	span := rapid.Int64Range(1e6, 3e9).Draw(t, "span")
@@ -200,8 +200,9 @@ func (m *machine) step() {
 	}
 }
 
-// Whatever is born, used and dies: every workload is booked exactly what it
-// used since it was first seen, and the parts sum to the whole in integers.
+// TestAccountsGiveEachItsOwn checks that every workload is booked exactly what it used since it was
+// first seen, and that the parts sum to the whole in integers, whatever groups are born, run and
+// end.
 func TestAccountsGiveEachItsOwn(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &machine{t: t, cpus: rapid.IntRange(1, 8).Draw(t, "cpus"), now: 1e9}
@@ -273,9 +274,9 @@ func collect(t *rapid.T, acc *attribute.Accounts, w *usage.Window, cpu, disk map
 	}
 }
 
-// While it is read the machine goes on: parents are read before their children
-// use more. No tick may book a negative amount, the parts still sum to the
-// whole, and in the end nobody was booked more than a tick's skew too much.
+// TestAccountsBearSkew reads the machine while it runs: parents are read before their children use
+// more. No tick may book a negative amount, the parts must sum to the whole, and in the end no
+// group may be booked more than a tick's skew too much.
 func TestAccountsBearSkew(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &machine{t: t, cpus: 4, now: 1e9}
@@ -315,7 +316,7 @@ func TestAccountsBearSkew(t *testing.T) {
 		}
 		collect(t, acc, &w, booked, disk)
 		for name, g := range lives {
-			// Every group read in the same tick may have moved on once.
+			// Every group read in the same tick may have run once since.
 			if got, want := booked[name], g.own-g.seen+g.past; got < want-40*most || got > want+40*most {
 				t.Errorf("%s: booked %d ns, used %d, skew at most %d", name, got, want, 40*most)
 			}

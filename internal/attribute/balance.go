@@ -8,13 +8,12 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// balanceTick books system and idle, so that the tick's parts sum to its whole.
+// balanceTick books system and idle so that the tick's parts sum to its whole.
 //
-// The root's account holds what the root's CPU counter shows beyond all other
-// workloads: that is system, and what is left of the machine's CPU time is
-// idle. Memory and disk have no root counter that holds everything, so there
-// system is what is left of the whole: of memory less what is free, of disk
-// what the devices did.
+// The root's account holds what the root's CPU counter shows beyond all other workloads: that is
+// system; the rest of the machine's CPU time is idle. Memory and disk have no root counter that
+// includes everything, so there system is the rest of the whole: memory that is neither free nor
+// used, and disk traffic of the devices that no workload caused.
 func (acc *Accounts) balanceTick(s *usage.Snapshot) {
 	root := acc.current[0]
 	acc.idle.share = usage.Usage{Covered: acc.coveredTime()}
@@ -34,13 +33,13 @@ func (acc *Accounts) balanceTick(s *usage.Snapshot) {
 			t.Idle[i], t.Skew[i] = carrySkew(t.Whole[i]-t.System[i]-sum[i], &acc.skew[i])
 			acc.idle.share.Put(r, t.Idle[i], usage.Measured)
 		case usage.Memory:
-			if acc.tickStart != usage.StartBooted { // else nobody saw it
+			if acc.tickStart != usage.StartBooted { // otherwise unknown
 				t.Whole[i] = acc.memoryTotal.Add(acc.lastNode.MemTotal, s.Node.MemTotal, acc.elapsed)
 				t.Idle[i] = acc.memoryFree.Add(acc.lastNode.MemFree, s.Node.MemFree, acc.elapsed)
 			}
 			t.System[i], t.Skew[i] = carrySkew(t.Whole[i]-t.Idle[i]-sum[i], &acc.skew[i])
 			acc.bookMemory(root, s, t.System[i], t.Idle[i])
-		case usage.EnergyPackage, usage.EnergyDRAM, usage.EnergyGPU, usage.EnergyRest: // see divide
+		case usage.EnergyPackage, usage.EnergyDRAM, usage.EnergyGPU, usage.EnergyRest: // see divideEnergy
 		default:
 			if !s.Node.Total.Has.Has(r) {
 				t.System[i] = root.share.Amount[r]
@@ -48,7 +47,7 @@ func (acc *Accounts) balanceTick(s *usage.Snapshot) {
 				continue
 			}
 			t.Whole[i] = s.Node.Total.Value[r] - acc.lastNode.Total.Value[r]
-			if acc.tickStart == usage.StartFirst || t.Whole[i] < 0 { // a device went away
+			if acc.tickStart == usage.StartFirst || t.Whole[i] < 0 { // a device was removed
 				t.Whole[i] = sum[i]
 			}
 			t.System[i], t.Skew[i] = carrySkew(t.Whole[i]-sum[i], &acc.skew[i])
@@ -57,7 +56,6 @@ func (acc *Accounts) balanceTick(s *usage.Snapshot) {
 	}
 }
 
-// bookMemory books the memory of system and idle, and their present levels.
 func (acc *Accounts) bookMemory(root *account, s *usage.Snapshot, system, idle int64) {
 	held := int64(0)
 	for _, a := range acc.current {
@@ -77,8 +75,7 @@ func (acc *Accounts) bookMemory(root *account, s *usage.Snapshot, system, idle i
 	acc.idle.share.Put(usage.MemoryPeak, s.Node.MemFree, usage.Measured)
 }
 
-// bookTasks books the tasks that are in no workload's group to system, where the
-// machine says how many there are.
+// bookTasks books tasks outside all workloads to system, if the machine shows the number of tasks.
 func (acc *Accounts) bookTasks(root *account, s *usage.Snapshot) {
 	if s.Node.Tasks == 0 {
 		return
@@ -93,7 +90,7 @@ func (acc *Accounts) bookTasks(root *account, s *usage.Snapshot) {
 	from, ns, q := root.level[levelSlot[usage.PIDs]], acc.elapsed, usage.Measured
 	switch {
 	case acc.lastNode.Tasks == 0 && acc.tickStart != usage.StartContinued:
-		ns = 0 // nobody saw them
+		ns = 0 // their number before is unknown
 	case acc.lastNode.Tasks == 0:
 		from = left
 	case acc.tickStart == usage.StartResumed:
@@ -104,7 +101,7 @@ func (acc *Accounts) bookTasks(root *account, s *usage.Snapshot) {
 	root.share.Put(usage.PIDsPeak, left, usage.Measured)
 }
 
-// sumShares adds up what workloads other than system were booked.
+// sumShares sums what was booked to workloads other than system.
 func (acc *Accounts) sumShares() (sum usage.Shares) {
 	for _, a := range acc.current[1:] {
 		for i, r := range usage.Wholes {
@@ -114,9 +111,8 @@ func (acc *Accounts) sumShares() (sum usage.Shares) {
 	return sum
 }
 
-// carrySkew returns what is left, less skew carried from before; where the parts
-// showed more than there was, nothing is left and the excess is carried on. The
-// second result is the change of what is carried: left = rest + change.
+// carrySkew returns rest less the skew carried so far, but at least 0, and carries on the excess.
+// The second result is the change of the carry: left = rest + change.
 func carrySkew(rest int64, carry *int64) (left, change int64) {
 	before := *carry
 	rest -= before
@@ -125,10 +121,9 @@ func carrySkew(rest int64, carry *int64) (left, change int64) {
 	return left, *carry - before
 }
 
-// CloseWindow closes the window and opens the next: a row for every workload that is
-// there or ended in it, system and idle last. It checks the accounts: rows that do
-// not sum to the window's balance are counted as violations. w is overwritten;
-// its Rows and Handovers are reused, but not their Shares.
+// CloseWindow closes the window and opens the next. w gets a row for every workload that exists or
+// ended in it, with system and idle last. Rows that do not sum to the window's balance count as
+// violations. CloseWindow overwrites w and reuses its Rows and Handovers, but not their Shares.
 func (acc *Accounts) CloseWindow(w *usage.Window) {
 	rows, handovers := w.Rows[:0], w.Handovers[:0]
 	acc.addMeterGaps()
@@ -187,11 +182,10 @@ func (a *account) identify() *usage.Identity {
 	return a.identity
 }
 
-// addMachineTotals books what the machine did as a whole. A total that goes back, as a
-// device was taken away, counts on from there. It covers all of the tick, also
-// of one that was late or in which the meter was away, as the machine's CPU time
-// and memory are booked for all of it: averages are over that time. Only of the
-// memory before the first tick of a boot nothing is known.
+// addMachineTotals books what the machine did as a whole. A total that falls because a device was
+// removed continues from there. Totals cover the whole tick, even a late one or one after a pause,
+// since CPU time and memory are booked for all of it too. Only before the first tick of a boot
+// memory is unknown.
 func (acc *Accounts) addMachineTotals(s *usage.Snapshot) {
 	use := usage.Usage{Covered: time.Duration(acc.elapsed)}
 	if acc.tickStart == usage.StartBooted {
@@ -209,8 +203,8 @@ func (acc *Accounts) addMachineTotals(s *usage.Snapshot) {
 	acc.machine.Add(&use)
 }
 
-// coveredTime is for how much of the tick there were readings: all of it, unless
-// it is a few times longer than a tick is.
+// coveredTime returns how much of the tick is covered by readings: all of it, unless the tick is
+// several times longer than usual.
 func (acc *Accounts) coveredTime() time.Duration {
 	span := time.Duration(acc.elapsed)
 	if acc.tickStart == usage.StartResumed || acc.tickStart == usage.StartBooted || acc.interval > 0 && span > 4*acc.interval {

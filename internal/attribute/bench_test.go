@@ -11,7 +11,7 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// crowd is a machine of n groups, a hundred below each slice.
+// crowd returns a machine of n groups, a hundred below each slice.
 func crowd(n int) *usage.Snapshot {
 	s := &usage.Snapshot{Boot: "b", Node: usage.Node{CPUs: 64, MemTotal: 1 << 40, MemFree: 1 << 39}}
 	for i := range n {
@@ -33,7 +33,7 @@ func crowd(n int) *usage.Snapshot {
 	return s
 }
 
-// busy lets every other group of a crowd use some of all.
+// busy adds some use to every other group of a crowd.
 func busy(s *usage.Snapshot) {
 	for i := len(s.Groups) - 1; i >= 0; i-- {
 		g := s.Groups[i]
@@ -60,8 +60,7 @@ func BenchmarkTick(b *testing.B) {
 	}
 }
 
-// BenchmarkCheckpoint closes a window of 500 groups, half of which did nothing
-// in it, and makes a delta of it.
+// BenchmarkCheckpoint closes a window of 500 groups, half of them inactive, and encodes a delta.
 func BenchmarkCheckpoint(b *testing.B) {
 	s := crowd(500)
 	accounts := attribute.New("n")
@@ -84,7 +83,7 @@ func BenchmarkCheckpoint(b *testing.B) {
 	b.ReportMetric(float64(len(accounts.Checkpoint(nil, true))), "B/full")
 }
 
-// BenchmarkRestore takes in a full record of 500 groups and 100 deltas.
+// BenchmarkRestore restores a full record of 500 groups and 100 deltas.
 func BenchmarkRestore(b *testing.B) {
 	s := crowd(500)
 	accounts := attribute.New("n")
@@ -112,13 +111,12 @@ func guests(s *usage.Snapshot, n int) {
 	}
 }
 
-// metered shows what a meter of packages does.
+// metered adds readings of a package meter.
 func metered(s *usage.Snapshot) {
 	s.Before[0].At, s.Before[0].Value = s.At, s.Before[0].Value+90*watt
 }
 
-// BenchmarkGuests books a machine of 500 groups, 20 of which are virtual machines,
-// and its energy.
+// BenchmarkGuests books a machine of 500 groups, 20 of them virtual machines, and its energy.
 func BenchmarkGuests(b *testing.B) {
 	s := crowd(500)
 	guests(s, 20)
@@ -137,8 +135,8 @@ func BenchmarkGuests(b *testing.B) {
 	}
 }
 
-// With virtual machines a tick allocates nothing either; a window does so once for
-// each, for the shares that it hands over.
+// TestGuestAllocations checks that a tick with virtual machines allocates nothing, and a window
+// once for each, for the shares of its handover.
 func TestGuestAllocations(t *testing.T) {
 	s := crowd(300)
 	guests(s, 20)
@@ -169,7 +167,7 @@ func TestGuestAllocations(t *testing.T) {
 	}
 }
 
-// A tick allocates nothing, nor does closing a window, once there is room.
+// TestAllocations checks that ticks and closing a window allocate nothing once buffers have grown.
 func TestAllocations(t *testing.T) {
 	s := crowd(300)
 	accounts := attribute.New("n")

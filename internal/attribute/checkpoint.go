@@ -10,33 +10,31 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A checkpoint is the accounts between two windows, as bytes that only [Restore]
-// reads: a version, then a full record or a delta. A full record holds all
-// accounts. A delta names the tick of the record that it follows, and holds the
-// accounts that changed since: of those what changed, each with its new
-// value. A level that stayed as it was is not among that; Restore knows what
-// it came to.
+// A checkpoint is the state of the accounts between two windows, in bytes for [Restore]: a version,
+// then a full record or a delta. A full record holds all accounts. A delta names the tick of the
+// record that it follows, and holds the accounts that changed since, with the new values only.
+// Integrals of unchanged levels are not included; Restore computes them.
 const (
-	checkpointVersion = 3 // the first had no energy, the second no virtual machines
+	checkpointVersion = 3 // version 1 has no energy, version 2 no virtual machines
 	recordFull        = 'F'
 	recordDelta       = 'D'
 )
 
-// Which parts of an account a record holds.
+// Parts of an account in a record.
 const (
-	partHead  = 1 << iota // its workload and life
-	partLinks             // where it stands
-	partSets              // which readings there are, and how sure its total is
+	partHead  = 1 << iota // workload and life
+	partLinks             // parents
+	partSets              // sets of readings, and the total's quality
 	partSplit             // user and system time
-	partOwn               // the workload's key is none of its path, and is written
-	partGuest             // which virtual machine it is
-	partShare             // and what that was given
+	partOwn               // a key that is not boot + path
+	partGuest             // identity of the virtual machine
+	partShare             // energy given to it
 	partAll   = partHead | partLinks | partSets | partSplit
 )
 
-// dirty is what changed in an account since the checkpoint.
+// dirty says what changed in an account since the checkpoint.
 type dirty struct {
-	known                    bool // it is in the checkpoint
+	known                    bool // included in the checkpoint
 	head, links, sets, split bool
 	guest, share             bool
 	set                      usage.Set
@@ -56,11 +54,11 @@ var counterSet, integralSet, peaksSet = func() (c, i, p usage.Set) {
 	return c, i, p
 }()
 
-// rootSet is what changes in the root's account in every tick, as no reading
-// shows it; see balance.
+// rootSet are the resources of the root that change in every tick without a reading; see
+// balanceTick.
 var rootSet = usage.SetOf(usage.Memory, usage.MemoryPeak, usage.PIDs, usage.PIDsPeak)
 
-// markDirty notes what a tick changed in an account.
+// markDirty records what a tick changed in an account.
 func (a *account) markDirty() {
 	now, before := &a.reading, &a.previous
 	if now.Has != before.Has || now.Own != before.Own || now.Apportioned != before.Apportioned || now.Counted != before.Counted {
@@ -85,10 +83,9 @@ func (a *account) markDirty() {
 	a.dirty.set |= changed
 }
 
-// Checkpoint appends the accounts as they are to dst: all of them, or what changed
-// since the latest checkpoint that was [Accounts.MarkSaved]; all too where there is
-// none of this boot. It is called when a window was closed, before the next
-// tick: what is in an open window is not in it.
+// Checkpoint appends the accounts to dst: all of them, or the changes since the latest checkpoint
+// confirmed by [Accounts.MarkSaved]. Without one in this boot it appends all. Call it after closing
+// a window and before the next tick: an open window is not included.
 func (acc *Accounts) Checkpoint(dst []byte, full bool) []byte {
 	full = full || !acc.saved
 	if full {
@@ -125,8 +122,8 @@ func (acc *Accounts) Checkpoint(dst []byte, full bool) []byte {
 	return append(dst, 0)
 }
 
-// MarkSaved says that what Checkpoint gave last is where a restart will find it.
-// Between the two there is no tick.
+// MarkSaved confirms that the latest result of Checkpoint is durable. No tick may come between the
+// two.
 func (acc *Accounts) MarkSaved() {
 	if !acc.started {
 		return
@@ -167,7 +164,7 @@ func (acc *Accounts) appendNode(dst []byte) []byte {
 	}
 	var positions []energy.Position
 	switch {
-	case acc.restored: // no tick took them over
+	case acc.restored: // no tick has adopted them
 		positions = acc.energy.positions
 	case acc.energy.meters != nil:
 		positions = acc.energy.meters.Positions()
@@ -237,7 +234,7 @@ func (acc *Accounts) appendAccount(dst []byte, a *account, parts uint64, set usa
 	for ; set != 0; set &= set - 1 {
 		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
 		var v, booked int64
-		if r < usage.EnergyPackage { // no group shows energy
+		if r < usage.EnergyPackage { // groups have no energy readings
 			v, booked = a.reading.Value[r], a.booked[r]
 		}
 		dst = binary.AppendVarint(dst, v)
@@ -257,8 +254,7 @@ func (acc *Accounts) appendAccount(dst []byte, a *account, parts uint64, set usa
 	return dst
 }
 
-// liveSerial is the serial by which another account names a; 0 where there is none
-// any more.
+// liveSerial returns the serial by which other accounts refer to a, or 0 if it is nil or closed.
 func (a *account) liveSerial() uint64 {
 	if a == nil || a.closed {
 		return 0
@@ -266,7 +262,7 @@ func (a *account) liveSerial() uint64 {
 	return a.serial
 }
 
-// nearestOpen is a, or who is above it where it has ended.
+// nearestOpen returns a, or if it is closed the nearest open account above it.
 func (a *account) nearestOpen(r usage.Resource) *account {
 	for a != nil && a.closed {
 		a = a.parentFor(r)
@@ -278,7 +274,7 @@ func appendString(dst []byte, s string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
-// appendShare writes a share; one byte where it has no epoch.
+// appendShare appends a share; a share without an epoch takes one byte.
 func appendShare(dst []byte, s *power.Share) []byte {
 	if s.Epoch == "" {
 		return appendString(dst, "")
@@ -286,7 +282,6 @@ func appendShare(dst []byte, s *power.Share) []byte {
 	return appendAmounts(appendString(appendString(dst, s.Epoch), s.Guest), s)
 }
 
-// appendAmounts writes the numbers of a share.
 func appendAmounts(dst []byte, s *power.Share) []byte {
 	for _, v := range [...]int64{s.N, s.At, s.Active, s.Idle, s.Error, s.Modelled} {
 		dst = binary.AppendVarint(dst, v)
@@ -301,7 +296,7 @@ func appendBool(dst []byte, v bool) []byte {
 	return append(dst, 0)
 }
 
-// appendSum writes one number for most sums, two for those past 62 bits.
+// appendSum appends a sum: one number for most, two beyond 62 bits.
 func appendSum(dst []byte, s unit.Sum) []byte {
 	hi, lo := s.Halves()
 	if hi == 0 && lo < 1<<63 {

@@ -16,10 +16,10 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A vault keeps checkpoints as a spool does.
-type vault struct{ records [][]byte }
+// A recordLog keeps checkpoints like a spool.
+type recordLog struct{ records [][]byte }
 
-func (v *vault) save(acc *attribute.Accounts, full bool) {
+func (v *recordLog) save(acc *attribute.Accounts, full bool) {
 	rec := acc.Checkpoint(nil, full)
 	if rec[1] == 'F' {
 		v.records = nil
@@ -28,7 +28,7 @@ func (v *vault) save(acc *attribute.Accounts, full bool) {
 	acc.MarkSaved()
 }
 
-func (v *vault) restore(t interface {
+func (v *recordLog) restore(t interface {
 	Helper()
 	Fatal(...any)
 }) *attribute.Accounts {
@@ -40,8 +40,8 @@ func (v *vault) restore(t interface {
 	return acc
 }
 
-// A source is what shows a forest: after a restart its slots are others, and
-// it says of all groups that they are new and of none that it was born.
+// A source shows a forest: after a restart its slots differ, and it reports all groups as new and
+// none as born.
 type source struct {
 	slots map[uint64]usage.Slot // by life
 	base  usage.Slot
@@ -76,7 +76,7 @@ func (s *source) show(snap *usage.Snapshot) *usage.Snapshot {
 	return &out
 }
 
-// counted is what of a window's rows has to be the same, restart or not.
+// counted is the part of a window's rows that must be equal with and without a restart.
 type counted struct {
 	Name        string
 	Used, Total map[string]int64
@@ -96,9 +96,8 @@ func countedOf(w *usage.Window) map[workload.ID]counted {
 	return rows
 }
 
-// However often the meter restarts, between any two ticks with a window's edge
-// between them, and whatever is born, dies and cannot be read meanwhile: every
-// workload is booked what it would have been without, in every window.
+// TestRestartsChangeNothing checks that restarts between two windows, whatever is born, ends and
+// cannot be read meanwhile, change no amount booked to any workload in any window.
 func TestRestartsChangeNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := &forest{t: t, used: map[string]int64{}, blurry: map[string]bool{}}
@@ -109,7 +108,7 @@ func TestRestartsChangeNothing(t *testing.T) {
 		}
 		straight, broken := attribute.New("n"), attribute.New("n")
 		src := &source{slots: map[uint64]usage.Slot{}, base: 1}
-		var v vault
+		var v recordLog
 		first := f.snapshot()
 		straight.Tick(first)
 		broken.Tick(src.show(first))
@@ -140,7 +139,7 @@ func TestRestartsChangeNothing(t *testing.T) {
 			}
 			resumed = false
 			switch rapid.IntRange(0, 3).Draw(t, "then") {
-			case 0: // it could not be saved
+			case 0: // saving failed
 				_ = broken.Checkpoint(nil, false)
 			case 1:
 				v.save(broken, rapid.Bool().Draw(t, "full"))
@@ -154,7 +153,7 @@ func TestRestartsChangeNothing(t *testing.T) {
 	})
 }
 
-// checkSame checks that a full record and deltas come to the same.
+// checkSame checks that a full record and deltas restore the same accounts.
 func checkSame(t *rapid.T, live, restored *attribute.Accounts) {
 	t.Helper()
 	again, err := attribute.Restore("n", [][]byte{live.Checkpoint(nil, true)})
@@ -162,7 +161,7 @@ func checkSame(t *rapid.T, live, restored *attribute.Accounts) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(again.Checkpoint(nil, true), restored.Checkpoint(nil, true)) {
-		t.Fatal("books restored from deltas are not those restored from a full record")
+		t.Fatal("accounts restored from deltas differ from those restored from a full record")
 	}
 }
 
@@ -205,7 +204,7 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 }
 
-// Whatever the bytes, they are refused or accounts that can be gone on with.
+// FuzzRestore checks that any bytes are either refused or give usable accounts.
 func FuzzRestore(f *testing.F) {
 	acc := attribute.New("n")
 	acc.SetMeters(energy.New(packages))
@@ -237,10 +236,10 @@ func FuzzRestore(f *testing.F) {
 				t.Fatal(err)
 			}
 			if !bytes.Equal(again.Checkpoint(nil, true), rec) {
-				t.Error("what was restored is not what is saved again")
+				t.Error("saving restored accounts changes them")
 			}
 			var w usage.Window
-			acc.SetMeters(energy.New(energy.Config{Meters: append(fuses[:1:1], power.Meter{Name: "host", Level: power.Box, Domain: power.Rest, Kind: power.Energy, From: power.Host})}))
+			acc.SetMeters(energy.New(energy.Config{Meters: append(allMeters[:1:1], power.Meter{Name: "host", Level: power.Box, Domain: power.Rest, Kind: power.Energy, From: power.Host})}))
 			s := two(1<<40, 5000, 1000, 500)
 			s.Groups[1].Guest = &usage.Guest{UUID: "b", VCPUs: 1}
 			acc.Tick(s)

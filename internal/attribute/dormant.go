@@ -6,18 +6,17 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// Most groups of a machine do nothing most of the time, and it is their number that
-// a tick costs. An account that showed the same in two ticks, with nothing below it,
-// is dormant: as long as that lasts its share is that of the tick before, but for what
-// goes by time.
+// The cost of a tick depends on the number of groups, and most groups do nothing most of the time.
+// An account that showed the same values in two ticks and has no children is dormant: as long as
+// that lasts it repeats its share of the previous tick, except integrals over time.
 
-// canBeDormant reports whether nothing was seen of a that could change its share.
+// canBeDormant reports whether nothing can change a's share.
 func (acc *Accounts) canBeDormant(a *account) bool {
 	return a.unchanged && a.childValues == [nestedSlots]int64{} && a.parent != nil && a.guest == nil &&
 		!a.final && !a.uncertain && a.stale.set == 0 && acc.tickStart == usage.StartContinued && !acc.noDormancy
 }
 
-// sumShares is the sum of a's shares of several resources.
+// sumShares returns the sum of a's shares of several resources.
 func (a *account) sumShares(of usage.Set) (sum int64) {
 	for set := a.share.Present & of; set != 0; set &= set - 1 {
 		sum += a.share.Amount[bits.TrailingZeros64(uint64(set))]
@@ -25,7 +24,7 @@ func (a *account) sumShares(of usage.Set) (sum int64) {
 	return sum
 }
 
-// bookDormant gives a the share of a tick in which it sleeps. Its energy comes later.
+// bookDormant books a's share of a tick in which it is dormant. Its energy is booked later.
 func (acc *Accounts) bookDormant(a *account) {
 	u := &a.share
 	for set := u.Present & energySet; set != 0; set &= set - 1 {

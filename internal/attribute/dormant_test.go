@@ -13,8 +13,7 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// Accounts that are dormant are booked what they would be if they were not, and
-// are kept so.
+// TestDormancyChangesNothing checks that dormant accounts are booked and saved like others.
 func TestDormancyChangesNothing(t *testing.T) {
 	slept := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -42,22 +41,22 @@ func TestDormancyChangesNothing(t *testing.T) {
 			lively.DisableDormancy()
 			a, b := lively.Tick(snap), drowsy.Tick(snap)
 			if d := cmp.Diff(a, b); d != "" {
-				t.Fatalf("balance of the tick to %d, awake and asleep:\n%s", f.now, d)
+				t.Fatalf("balance of the tick to %d, without and with dormancy:\n%s", f.now, d)
 			}
 			if n := lively.DormantAccounts(); n > 0 {
-				t.Fatalf("%d accounts sleep that must not", n)
+				t.Fatalf("%d accounts are dormant although dormancy is disabled", n)
 			}
 			slept += drowsy.DormantAccounts()
 			if rapid.Bool().Draw(t, "window ends") {
 				lively.CloseWindow(&want)
 				drowsy.CloseWindow(&got)
 				if d := cmp.Diff(want, got); d != "" {
-					t.Fatalf("window to %d, awake and asleep:\n%s", f.now, d)
+					t.Fatalf("window to %d, without and with dormancy:\n%s", f.now, d)
 				}
 			}
 			full := rapid.Bool().Draw(t, "full")
 			if !bytes.Equal(lively.Checkpoint(nil, full), drowsy.Checkpoint(nil, full)) {
-				t.Fatalf("checkpoints at %d, awake and asleep, differ", f.now)
+				t.Fatalf("checkpoints at %d, without and with dormancy, differ", f.now)
 			}
 			if rapid.Bool().Draw(t, "saved") {
 				lively.MarkSaved()
@@ -66,7 +65,7 @@ func TestDormancyChangesNothing(t *testing.T) {
 		}
 	})
 	if slept < 100 {
-		t.Errorf("%d accounts slept in a tick, which shows nothing", slept)
+		t.Errorf("%d accounts were dormant in a tick, too few for this test", slept)
 	}
-	t.Logf("%d accounts slept in a tick", slept)
+	t.Logf("%d accounts were dormant in a tick", slept)
 }

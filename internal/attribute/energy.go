@@ -6,38 +6,36 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// SetMeters says what the machine's energy is measured with, before the first
-// tick. Without it, energy is absent.
+// SetMeters sets the meters of the machine's energy. Call it before the first tick. Without it
+// energy is absent.
 func (acc *Accounts) SetMeters(m *energy.Meters) { acc.energy.meters = m }
 
-// Meters returns what was learned of the machine's power; nil without meters.
+// Meters returns the meters with what was learned from them, or nil.
 func (acc *Accounts) Meters() *energy.Meters { return acc.energy.meters }
 
-// Events returns what happened to energy meters in the latest tick. It is good
-// until the next one.
+// Events returns the events of energy meters in the latest tick. It is valid until the next one.
 func (acc *Accounts) Events() []energy.Event { return acc.energy.events }
 
-// energyState is what the accounts need to divide energy.
+// energyState is the state for dividing energy.
 type energyState struct {
 	meters    *energy.Meters
 	events    []energy.Event
-	positions []energy.Position // restored: up to where counters are booked
+	positions []energy.Position // restored positions up to which counters are booked
 
 	present   bool                     // the latest tick has energy
-	cpus      int                      // online in it
-	idlePower [power.DomainLimit]int64 // of it, the part of virtual machines too
+	cpus      int                      // online in the latest tick
+	idlePower [power.DomainLimit]int64 // of the latest tick, including the part of virtual machines
 
-	weights, parts, errors []int64 // by place in the order; used anew each tick
+	weights, parts, errors []int64 // by index in current; reused each tick
 }
 
-// divideEnergy books the tick's energy: what was active to who used what it goes by,
-// the rest to idle, but for the part of virtual machines. It comes after balance,
-// as it goes by what that booked.
+// divideEnergy books the tick's energy: active energy to workloads by what they used, the rest to
+// idle except for the part of virtual machines. It runs after balanceTick, whose bookings it uses.
 //
-// A package's energy, and that of which no more is known than that the machine
-// used it, goes by CPU time. That of memory goes by bytes held, as nobody counts
-// the traffic of each workload. Whose work an accelerator does is not known, so
-// what it uses beyond idling is booked to system.
+// Energy of packages, and of a machine of which only the total is known, is divided by CPU time.
+// Energy of memory is divided by bytes held, since no counter shows the memory traffic of a
+// workload. It is unknown for whom accelerators work, so what they use beyond idle is booked to
+// system.
 func (acc *Accounts) divideEnergy(s *usage.Snapshot) {
 	e := &acc.energy
 	if e.meters == nil {
@@ -46,7 +44,7 @@ func (acc *Accounts) divideEnergy(s *usage.Snapshot) {
 	span := energy.Interval{At: s.At, CPUs: s.Node.CPUs}
 	if acc.tickStart == usage.StartContinued || acc.tickStart == usage.StartResumed {
 		span.Elapsed = acc.elapsed
-		span.Suspended = acc.elapsed - (s.Mono - acc.mono) // CLOCK_MONOTONIC stands still then
+		span.Suspended = acc.elapsed - (s.Mono - acc.mono) // CLOCK_MONOTONIC stops during suspend
 	}
 	cpu := indexOf(usage.CPU)
 	if whole := acc.tick.Whole[cpu]; whole > 0 {
@@ -91,7 +89,7 @@ func (acc *Accounts) divideDomainEnergy(d power.Domain, a *energy.DomainEnergy) 
 	t := &acc.tick
 	for i, o := range acc.current {
 		if i > 0 && (by == 0 || !o.share.Present.Has(by)) {
-			continue // what it used of that is not known: its energy is absent, not zero
+			continue // use unknown: energy is absent, not zero
 		}
 		o.share.Put(res, e.parts[i], quality)
 		o.share.Put(usage.EnergyError, e.errors[i], quality)

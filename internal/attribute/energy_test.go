@@ -16,8 +16,8 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// fuses are the meters that a drawn machine may have.
-var fuses = []power.Meter{
+// allMeters are the meters that a random machine may have.
+var allMeters = []power.Meter{
 	{Name: "rapl/package-0", Level: power.Part, Domain: power.Package, Kind: power.Energy, From: power.Powercap, Wrap: 262_143_328_851, Step: 61, ErrorPPM: 50_000},
 	{Name: "rapl/package-1", Level: power.Part, Domain: power.Package, Kind: power.Energy, From: power.Powercap, Wrap: 100_000_000_000, Step: 61, ErrorPPM: 50_000},
 	{Name: "rapl/package-0/dram", Level: power.Part, Domain: power.DRAM, Kind: power.Energy, From: power.Powercap, Wrap: 65_712_999_613, Step: 15, ErrorPPM: 200_000},
@@ -26,18 +26,18 @@ var fuses = []power.Meter{
 	{Name: "dcmi", Level: power.Box, Domain: power.Rest, Kind: power.Power, From: power.IPMI, Step: 1_000_000, ErrorPPM: 100_000},
 }
 
-// A panel is the meters of a machine, and what they truly counted.
-type panel struct {
+// A meterPanel is the meters of a machine, and their true counts.
+type meterPanel struct {
 	t      *rapid.T
 	config energy.Config
-	sick   bool // they fail in every way there is
+	sick   bool // they fail in every way
 	value  []int64
 	now    []power.Reading
 }
 
-func newPanel(t *rapid.T, sick bool) *panel {
-	p := &panel{t: t, sick: sick}
-	for _, m := range fuses {
+func newMeterPanel(t *rapid.T, sick bool) *meterPanel {
+	p := &meterPanel{t: t, sick: sick}
+	for _, m := range allMeters {
 		if rapid.Bool().Draw(t, m.Name) {
 			p.config.Meters = append(p.config.Meters, m)
 			start := rapid.Int64Range(0, 900_000_000).Draw(t, "start")
@@ -56,8 +56,8 @@ func newPanel(t *rapid.T, sick bool) *panel {
 	return p
 }
 
-// show adds readings to a snapshot, after a second in which the meters went on.
-func (p *panel) show(s *usage.Snapshot) *usage.Snapshot {
+// show adds readings to a snapshot, after a second in which the meters counted on.
+func (p *meterPanel) show(s *usage.Snapshot) *usage.Snapshot {
 	t := p.t
 	for i, m := range p.config.Meters {
 		if m.Kind == power.Power {
@@ -70,8 +70,8 @@ func (p *panel) show(s *usage.Snapshot) *usage.Snapshot {
 	return s
 }
 
-// read is what the meters show at an instant.
-func (p *panel) read(at int64) (rs []power.Reading) {
+// read returns the readings at an instant.
+func (p *meterPanel) read(at int64) (rs []power.Reading) {
 	t := p.t
 	for i, m := range p.config.Meters {
 		r := power.Reading{Meter: i, At: at, Value: p.value[i]}
@@ -94,7 +94,7 @@ func (p *panel) read(at int64) (rs []power.Reading) {
 				r.Value = math.MaxInt64
 			case 6, 7:
 				if len(p.now) > i {
-					r.Value = p.now[i].Value // it stands still
+					r.Value = p.now[i].Value // stalled
 				}
 			}
 		}
@@ -120,21 +120,20 @@ func sumEnergies(t *rapid.T, w *usage.Window) (sum map[usage.Resource]int64) {
 	return sum
 }
 
-// Whatever the meters show, whoever is born, dies and cannot be read, and however
-// often the meter restarts: in each tick and window the shares of each domain sum
-// to what was booked to it, to the microjoule, and none is negative. Where the
-// meters are well, what is booked to the packages is what they counted, over
-// restarts too, also those after which windows are measured again.
+// TestEnergyIsDividedWhole checks, for any readings, groups and restarts, that in each tick and
+// window the shares of each domain sum exactly to its booked energy and none is negative. With
+// working meters the packages are booked what they counted, including over restarts after which
+// windows are measured again.
 func TestEnergyIsDividedWhole(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sick := rapid.Bool().Draw(t, "sick")
-		f, p := &forest{t: t, used: map[string]int64{}, blurry: map[string]bool{}}, newPanel(t, sick)
+		f, p := &forest{t: t, used: map[string]int64{}, blurry: map[string]bool{}}, newMeterPanel(t, sick)
 		f.use(f.add(nil, 0, false), 1e12)
 		acc := attribute.New("n")
 		known := energy.New(p.config)
 		acc.SetMeters(known)
 		src := &source{slots: map[uint64]usage.Slot{}, base: 1}
-		var v vault
+		var v recordLog
 		var w usage.Window
 		var whole, booked usage.Shares // of the open window; of all that was saved
 		acc.Tick(src.show(p.show(f.snapshot())))
@@ -202,12 +201,12 @@ func TestEnergyIsDividedWhole(t *testing.T) {
 			}
 		}
 		if got := booked.Get(usage.EnergyPackage); metered && got != want {
-			t.Fatalf("booked %d uJ to the packages, and the meters counted %d", got, want)
+			t.Fatalf("booked %d uJ to the packages, the meters counted %d", got, want)
 		}
 	})
 }
 
-// Accounts that are saved again before they were shown anything lose no energy.
+// TestRestoredTwice checks that accounts saved again before the first tick lose no energy.
 func TestRestoredTwice(t *testing.T) {
 	at := func(i int64) *usage.Snapshot {
 		s := two(i*second, i*900, i*500)
@@ -215,7 +214,7 @@ func TestRestoredTwice(t *testing.T) {
 		return s
 	}
 	acc := attribute.New("n")
-	var v vault
+	var v recordLog
 	var w usage.Window
 	acc.SetMeters(energy.New(packages))
 	acc.Tick(at(1))
@@ -232,14 +231,14 @@ func TestRestoredTwice(t *testing.T) {
 	}
 }
 
-// Accounts of versions without energy, or without virtual machines, go on, and have all
-// of it from then on.
+// TestRestoreOlder checks that accounts of versions without energy or virtual machines continue,
+// and have all energy from then on.
 func TestRestoreOlder(t *testing.T) {
 	for version, was := range map[byte]int64{1: 0, 2: 20_000_000} {
 		acc := older(t, version)
-		acc.SetMeters(energy.New(energy.Config{Meters: fuses[:1]}))
+		acc.SetMeters(energy.New(energy.Config{Meters: allMeters[:1]}))
 		var w usage.Window
-		// The machine went on as it did when the checkpoint was made.
+		// The machine continues as when the checkpoint was made.
 		for i := int64(3); i < 6; i++ {
 			s := two((i+1)*1e9, i*900, i*500, i*100)
 			s.Groups[1].Guest = &usage.Guest{UUID: "a", VCPUs: 1}
@@ -263,7 +262,7 @@ func TestRestoreOlder(t *testing.T) {
 				}
 			}
 		}
-		want := int64(20_000_000) // of the first tick nothing is known
+		want := int64(20_000_000) // the first tick has no energy
 		if version > 1 {
 			want = 30_000_000
 		}
@@ -271,7 +270,7 @@ func TestRestoreOlder(t *testing.T) {
 			t.Errorf("version %d: window from %d: 1 used %d ns, all %d uJ and %d in all, %d violations; want 3e9, 1200, %d and %d, 0",
 				version, w.Start, cpu, uJ, total, w.Balance.Violations, want, was+want)
 		}
-		var v vault
+		var v recordLog
 		v.save(acc, true)
 		if again := v.restore(t); again == nil {
 			t.Error("cannot be restored again")
@@ -279,7 +278,7 @@ func TestRestoreOlder(t *testing.T) {
 	}
 }
 
-// older restores accounts that an older version of the program saved.
+// older restores accounts saved by an older version of the program.
 func older(t *testing.T, version byte) *attribute.Accounts {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("testdata/checkpoint-v%d.hex", version))

@@ -1,9 +1,9 @@
 package attribute
 
-// DisableDormancy has the accounts looked at every account in every tick.
+// DisableDormancy makes every tick process every account.
 func (acc *Accounts) DisableDormancy() { acc.noDormancy = true }
 
-// DormantAccounts counts the accounts that slept in the latest tick.
+// DormantAccounts counts the dormant accounts of the latest tick.
 func (acc *Accounts) DormantAccounts() (n int) {
 	for _, a := range acc.current {
 		if a.dormant && a.round == acc.round {

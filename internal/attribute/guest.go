@@ -10,16 +10,16 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A Guest is a virtual machine of this machine, with what it was given.
+// A Guest is a virtual machine of this machine, with its share.
 type Guest struct {
 	Guest    *usage.Guest
-	Workload workload.ID // that it is here
+	Workload workload.ID // its workload here
 	Share    power.Share // up to the latest tick
 }
 
-// Guests returns the virtual machines that the latest tick showed, those that
-// ended in it too, each with all energy that it was given since its epoch began.
-// There are none where the tick has no energy. The list is good until the next tick.
+// Guests returns the virtual machines in the latest tick, including those that ended in it, with
+// all energy given to each since its epoch began. It is empty if the tick has no energy, and valid
+// until the next tick.
 func (acc *Accounts) Guests() []Guest {
 	acc.guestList = acc.guestList[:0]
 	if !acc.energy.present {
@@ -33,29 +33,28 @@ func (acc *Accounts) Guests() []Guest {
 	return acc.guestList
 }
 
-// A guest is the virtual machine that runs in an account's group, or did. What its
-// group is booked goes on to be given to it though it is not shown for a while: a
-// meter that was restarted has to find it first.
+// A guest is the virtual machine that runs, or ran, in an account's group. It is still given what
+// its group is booked while it is not shown: after a restart the agent has to find it first.
 type guest struct {
-	current    *usage.Guest // in the latest snapshot; nil where it was not there
+	current    *usage.Guest // in the latest snapshot; nil if it is missing there
 	name       string
-	generation uint64 // counts the virtual machines that this group had before
-	wasPresent bool   // it was there before the latest tick
+	generation uint64 // number of virtual machines that this group had before
+	wasPresent bool   // existed before the latest tick
 
 	share    power.Share
-	baseline power.Share   // when the window was; without an epoch where there was none
-	shares   []power.Share // of the window's ticks
+	baseline power.Share   // share when the window opened; no epoch if there was none
+	shares   []power.Share // one for each tick of the window
 	booked   int64         // in the window, uJ
 }
 
-// updateGuest takes over which virtual machine a group shows.
+// updateGuest takes over the virtual machine that a group shows.
 func (acc *Accounts) updateGuest(a *account, shown *usage.Guest) {
 	g := a.guest
 	switch {
 	case g == nil:
 		g = &guest{}
 	case shown != nil && shown.UUID != g.share.Guest:
-		acc.closeHandover(a) // another one has its place
+		acc.closeHandover(a) // replaced by another virtual machine
 		g = &guest{generation: g.generation + 1}
 	}
 	if g.wasPresent = g.share.Epoch != ""; !g.wasPresent {
@@ -69,23 +68,20 @@ func (acc *Accounts) updateGuest(a *account, shown *usage.Guest) {
 	acc.guests = append(acc.guests, a)
 }
 
-// newEpoch names the beginning of what a virtual machine is given. Nobody outside can
-// guess it, since nobody knows when counting began. It is the same again where a
-// checkpoint of before it was gone on with.
+// newEpoch returns an id for a new series of shares. Outsiders cannot guess it, as they do not know
+// when counting began. It repeats if an earlier checkpoint is resumed.
 func (acc *Accounts) newEpoch(a *account, uuid string, turn uint64) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s\x00%d\x00%s\x00%d\x00%d\x00%s\x00%d", acc.boot, acc.first, a.w.ID, a.life.Hierarchy, a.life.ID, uuid, turn)
 	return string(workload.IDFromBytes([16]byte(h.Sum(nil)[:16])))
 }
 
-// mostCPUs is more than any virtual machine has.
+// mostCPUs exceeds the CPUs of any virtual machine.
 const mostCPUs = 1 << 20
 
-// divideIdleEnergy gives virtual machines their part of a domain's idle energy, and
-// returns what of it is left, and of by how much it may be off: as many CPUs as one
-// has of those that the machine has online, or of all that the virtual machines have
-// where those are more. One that came in this tick was not there for all of it, and
-// has none.
+// divideIdleEnergy gives virtual machines their part of a domain's idle energy: their CPUs divided
+// by the machine's online CPUs, or by all their CPUs where those are more. A virtual machine that
+// appeared in this tick gets nothing. It returns what is left of the energy and of its error.
 func (acc *Accounts) divideIdleEnergy(d power.Domain, a *energy.DomainEnergy, idle int64) (left, off int64) {
 	if len(acc.guests) == 0 {
 		return idle, a.IdleError
@@ -120,7 +116,7 @@ func (acc *Accounts) divideIdleEnergy(d power.Domain, a *energy.DomainEnergy, id
 	return e.parts[last], e.errors[last]
 }
 
-// addGuestShares adds to the share of each virtual machine what it was booked in the tick.
+// addGuestShares adds what was booked in the tick to the share of each virtual machine.
 func (acc *Accounts) addGuestShares(s *usage.Snapshot, tick *energy.Tick) {
 	for _, a := range acc.guests {
 		g := a.guest
@@ -144,7 +140,7 @@ func (acc *Accounts) addGuestShares(s *usage.Snapshot, tick *energy.Tick) {
 	}
 }
 
-// closeHandover notes for the open window what a virtual machine was given in it.
+// closeHandover records for the open window what a virtual machine was given in it.
 func (acc *Accounts) closeHandover(a *account) {
 	g := a.guest
 	if len(g.shares) > 0 && g.share.Guest != "" {
@@ -155,8 +151,8 @@ func (acc *Accounts) closeHandover(a *account) {
 	g.baseline, g.booked = g.share, 0
 }
 
-// appendHandovers appends what the window has of them: those of this machine's guests, and
-// what its own host gave it.
+// appendHandovers appends the window's handovers: those of this machine's guests, and the one from
+// its own host.
 func (acc *Accounts) appendHandovers(to []usage.Handover) []usage.Handover {
 	to = append(to, acc.handovers...)
 	clear(acc.handovers)

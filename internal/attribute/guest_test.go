@@ -18,10 +18,11 @@ import (
 const watt = int64(1_000_000)
 
 // packages are metered, and draw 40 W when nothing runs.
-var packages = energy.Config{Meters: fuses[:1], Static: [power.DomainLimit]int64{power.Package: 40 * watt}}
+var packages = energy.Config{Meters: allMeters[:1], Static: [power.DomainLimit]int64{power.Package: 40 * watt}}
 
-// Of 40 W that are idle each virtual machine has as much as it has of the CPUs, or of
-// all that they have where those are more. One that came in the tick has none.
+// TestGuestsHaveIdle checks that each virtual machine gets its CPUs' part of 40 W of idle power, of
+// all CPUs or of all virtual CPUs where those are more. One that appeared in this tick gets
+// nothing.
 func TestGuestsHaveIdle(t *testing.T) {
 	for _, c := range []struct {
 		vcpus [2]int
@@ -61,7 +62,7 @@ func TestGuestsHaveIdle(t *testing.T) {
 			idle[w.Rows[i].Workload.Name] = u.Amount[usage.EnergyIdle]
 			all += u.Amount[usage.EnergyPackage]
 			if u.Present.Has(usage.EnergyIdle) != (w.Rows[i].Workload.Name != "0") {
-				t.Errorf("%v: row %q, idle energy is there: %v", c.vcpus, w.Rows[i].Workload.Name, u.Present.Has(usage.EnergyIdle))
+				t.Errorf("%v: row %q, idle energy is present: %v", c.vcpus, w.Rows[i].Workload.Name, u.Present.Has(usage.EnergyIdle))
 			}
 		}
 		for i, name := range []string{"1", "2", "idle"} {
@@ -75,12 +76,12 @@ func TestGuestsHaveIdle(t *testing.T) {
 	}
 }
 
-// By how much idle energy may be off goes with it.
+// TestGuestsHaveIdleError checks that the error of idle energy is divided likewise.
 func TestGuestsHaveIdleError(t *testing.T) {
 	acc := attribute.New("n")
 	acc.SetMeters(energy.New(packages))
 	for i := range int64(3) {
-		s := two((i+1)*second, i*2*second, 0, 0) // who does nothing has nothing else
+		s := two((i+1)*second, i*2*second, 0, 0) // without activity there is no other energy
 		s.Node.CPUs = 4
 		s.Groups[1].Guest, s.Groups[2].Guest = &usage.Guest{UUID: "a", VCPUs: 1}, &usage.Guest{UUID: "b", VCPUs: 2}
 		s.Before = []power.Reading{{At: s.At, Value: i * 100 * watt}}
@@ -94,12 +95,12 @@ func TestGuestsHaveIdleError(t *testing.T) {
 	}
 	one := off["idle"]
 	if d1, d2 := off["1"]-one, off["2"]-2*one; one <= 0 || max(d1, -d1) > 2 || max(d2, -d2) > 4 {
-		t.Errorf("idle energy is off by %v, want 1 to 2 to 1", off)
+		t.Errorf("errors of idle energy are %v, want 1 to 2 to 1", off)
 	}
 }
 
-// The epoch of a virtual machine is another one whenever its count began anew, and
-// the same one where accounts were restored, also from before it was seen.
+// TestEpochs checks that a virtual machine gets a new epoch whenever its count restarts, and keeps
+// it when accounts are restored, even from before it was seen.
 func TestEpochs(t *testing.T) {
 	seen := map[string]string{}
 	begin := func(boot string, at int64) *attribute.Accounts {
@@ -123,19 +124,19 @@ func TestEpochs(t *testing.T) {
 	other := func(what, epoch string) {
 		t.Helper()
 		if was := seen[epoch]; was != "" || len(epoch) != 26 {
-			t.Errorf("%s has the epoch %q, as %q", what, epoch, was)
+			t.Errorf("%s has the same epoch %q as %q", what, epoch, was)
 		}
 		seen[epoch] = what
 	}
 	acc := begin("b", second)
-	var v vault
+	var v recordLog
 	v.save(acc, true)
 	first := epoch(acc, "b", 2*second, "one", 2)
 	other("the first", first)
 	again := v.restore(t)
 	again.SetMeters(energy.New(packages))
 	if got := epoch(again, "b", 9*second, "one", 2); got != first {
-		t.Errorf("after a restart it is %q, before it was %q", got, first)
+		t.Errorf("epoch after a restart is %q, before %q", got, first)
 	}
 	other("another in its place", epoch(acc, "b", 4*second, "two", 2))
 	other("the first in its place again", epoch(acc, "b", 6*second, "one", 2))
@@ -144,14 +145,14 @@ func TestEpochs(t *testing.T) {
 	other("another boot", epoch(begin("c", second), "c", 2*second, "one", 2))
 }
 
-// A landlord puts virtual machines into groups of a forest.
-type landlord struct {
+// A guestForest puts virtual machines into groups of a forest.
+type guestForest struct {
 	t      *rapid.T
 	guests map[uint64]*usage.Guest // by life
 	next   int
 }
 
-func (l *landlord) show(s *usage.Snapshot) *usage.Snapshot {
+func (l *guestForest) show(s *usage.Snapshot) *usage.Snapshot {
 	for _, g := range s.Groups[1:] {
 		switch rapid.IntRange(0, 12).Draw(l.t, "guest") {
 		case 0:
@@ -162,29 +163,29 @@ func (l *landlord) show(s *usage.Snapshot) *usage.Snapshot {
 				l.guests[g.Life.ID] = &usage.Guest{UUID: was.UUID, Name: "vm, renamed", VCPUs: rapid.IntRange(0, 6).Draw(l.t, "vcpus")}
 			}
 		case 2:
-			continue // not found this time
+			continue // not detected this time
 		}
 		g.Guest = l.guests[g.Life.ID]
 	}
 	return s
 }
 
-// A tally is what the accounts said of one virtual machine.
-type tally struct {
+// A guestTotal is what the accounts reported of one virtual machine.
+type guestTotal struct {
 	share  power.Share
 	opened power.Share
 	window int64 // uJ booked in it
 }
 
-// Whatever the workloads, virtual machines, meters and failures, and however often the
-// accounts are killed between two windows: the parts of each tick and window sum to what
-// was metered, what a virtual machine is given in a tick is what its row was booked in
-// it, and a window hands over what its ticks gave.
+// TestGuestsAreGivenWhatIsBooked checks, for any workloads, virtual machines, meters, failures and
+// restarts between windows: the parts of each tick and window sum to the metered energy, a virtual
+// machine is given in each tick what its row is booked, and a window hands over what its ticks
+// gave.
 func TestGuestsAreGivenWhatIsBooked(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		f, p := &forest{t: t, used: map[string]int64{}, blurry: map[string]bool{}}, newPanel(t, rapid.Bool().Draw(t, "sick"))
+		f, p := &forest{t: t, used: map[string]int64{}, blurry: map[string]bool{}}, newMeterPanel(t, rapid.Bool().Draw(t, "sick"))
 		f.use(f.add(nil, 0, false), 1e12)
-		l := &landlord{t: t, guests: map[uint64]*usage.Guest{}}
+		l := &guestForest{t: t, guests: map[uint64]*usage.Guest{}}
 		blind := rapid.Bool().Draw(t, "no memory")
 		show := func() *usage.Snapshot {
 			s := l.show(p.show(f.snapshot()))
@@ -200,9 +201,9 @@ func TestGuestsAreGivenWhatIsBooked(t *testing.T) {
 		acc.SetMeters(energy.New(p.config))
 		src := &source{slots: map[uint64]usage.Slot{}, base: 1}
 		acc.Tick(src.show(show()))
-		var v vault
+		var v recordLog
 		var w usage.Window
-		known, saved := map[string]tally{}, map[string]tally{} // by epoch
+		known, saved := map[string]guestTotal{}, map[string]guestTotal{} // by epoch
 		var whole usage.Shares
 		for range rapid.IntRange(1, 25).Draw(t, "ticks") {
 			f.step()
@@ -248,8 +249,8 @@ func TestGuestsAreGivenWhatIsBooked(t *testing.T) {
 	})
 }
 
-// checkGuests holds what was given in a tick to what was booked in it.
-func checkGuests(t *rapid.T, acc *attribute.Accounts, s *usage.Snapshot, known map[string]tally) {
+// checkGuests compares what was given in a tick with what was booked in it.
+func checkGuests(t *rapid.T, acc *attribute.Accounts, s *usage.Snapshot, known map[string]guestTotal) {
 	slots := map[workload.ID]usage.Slot{}
 	shown := 0
 	for _, g := range s.Groups {
@@ -272,7 +273,7 @@ func checkGuests(t *rapid.T, acc *attribute.Accounts, s *usage.Snapshot, known m
 			continue
 		}
 		if was.share.At != s.At-second {
-			continue // it was not shown for a while, or never
+			continue // not shown recently, or never
 		}
 		var all int64
 		for _, r := range usage.Energies {
@@ -306,8 +307,8 @@ func worst(u *usage.Usage) (q usage.Quality) {
 	return q
 }
 
-// checkHandovers holds what a window hands over to what its ticks gave.
-func checkHandovers(t *rapid.T, w *usage.Window, known map[string]tally) {
+// checkHandovers compares a window's handovers with what its ticks gave.
+func checkHandovers(t *rapid.T, w *usage.Window, known map[string]guestTotal) {
 	handed := map[string]bool{}
 	for _, h := range w.Handovers {
 		last := h.Shares[len(h.Shares)-1]
@@ -320,7 +321,7 @@ func checkHandovers(t *rapid.T, w *usage.Window, known map[string]tally) {
 			t.Fatalf("opened with %+v, the window before closed with %+v", h.Opened, k.opened)
 		}
 		if got := last.Energy() - h.Opened.Energy(); got != h.Booked {
-			t.Fatalf("%d uJ more than before, and %d booked", got, h.Booked)
+			t.Fatalf("%d uJ more than before, but %d booked", got, h.Booked)
 		}
 		if k.share == last && h.Booked != k.window {
 			t.Fatalf("%d uJ booked in the window, %d given", h.Booked, k.window)
@@ -333,7 +334,7 @@ func checkHandovers(t *rapid.T, w *usage.Window, known map[string]tally) {
 	}
 	for epoch, k := range known {
 		if k.window != 0 {
-			t.Fatalf("epoch %s was given %d uJ, and nothing was handed over", epoch, k.window)
+			t.Fatalf("epoch %s was given %d uJ, but nothing was handed over", epoch, k.window)
 		}
 	}
 }

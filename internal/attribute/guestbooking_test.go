@@ -13,44 +13,44 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A tenancy is a machine with a virtual machine on it, and the accounts of both.
-type tenancy struct {
+// A hostWithGuest is a machine with a virtual machine on it, and the accounts of both.
+type hostWithGuest struct {
 	t *rapid.T
 
 	host             *attribute.Accounts
 	hostAt, rapl     int64 // of the host: its clock, and its meter in uJ
 	hostCPU, guestUp int64
 	boot             int
-	hostVault        vault
+	hostVault        recordLog
 	published        map[string]map[int64]int64 // by epoch and number, uJ; the latest where some came again
 	sent             *power.Share               // what can be read
 
 	guest      *attribute.Accounts
 	guestAt    int64
 	guestCPU   int64
-	guestVault vault
+	guestVault recordLog
 	w          usage.Window
 }
 
 const uuid = "b5f2c9c0-3d6e-4a10-9d61-0f0f5a1b2c3d"
 
-func (n *tenancy) meters() *energy.Meters {
-	return energy.New(energy.Config{Meters: fuses[:1], Static: [power.DomainLimit]int64{power.Package: 30 * watt}})
+func (n *hostWithGuest) meters() *energy.Meters {
+	return energy.New(energy.Config{Meters: allMeters[:1], Static: [power.DomainLimit]int64{power.Package: 30 * watt}})
 }
 
-func (n *tenancy) hosts() *energy.Meters {
+func (n *hostWithGuest) hosts() *energy.Meters {
 	return energy.New(energy.Config{Meters: []power.Meter{{Name: "host", Level: power.Box, Domain: power.Rest, Kind: power.Energy, From: power.Host, Every: second}},
 		Curve: power.Curve{Domain: power.Rest, Points: []power.Point{{Power: 9 * watt}}, Source: "a curve"}})
 }
 
-// live lets the host go on for a while, and gives what it gives.
-func (n *tenancy) live(ns int64) {
+// live advances the host for a while and publishes its share.
+func (n *hostWithGuest) live(ns int64) {
 	t := n.t
 	n.goOn(ns, rapid.Int64Range(31, 90).Draw(t, "W"), rapid.Int64Range(0, 100).Draw(t, "percent"), rapid.Int64Range(0, 100).Draw(t, "of which the guest"))
 }
 
-// goOn does so with a power, a load and a part of that.
-func (n *tenancy) goOn(ns, watts, load, part int64) {
+// goOn advances the host with a power, a load and the guest's part of it.
+func (n *hostWithGuest) goOn(ns, watts, load, part int64) {
 	n.hostAt += ns
 	n.rapl += ns / 1000 * watts
 	used := ns / 100 * load
@@ -60,12 +60,12 @@ func (n *tenancy) goOn(ns, watts, load, part int64) {
 }
 
 // look is a tick of the host.
-func (n *tenancy) look() {
+func (n *hostWithGuest) look() {
 	s := two(n.hostAt, n.hostCPU, n.guestUp)
 	s.Boot = fmt.Sprint("boot ", n.boot)
 	s.Groups[1].Workload = workload.Workload{ID: "the guest", Kind: workload.VM, Name: "vm"}
 	s.Groups[1].Guest = &usage.Guest{UUID: uuid, Name: "vm", VCPUs: 1}
-	s.Before = []power.Reading{{At: n.hostAt, Value: n.rapl % fuses[0].Wrap}}
+	s.Before = []power.Reading{{At: n.hostAt, Value: n.rapl % allMeters[0].Wrap}}
 	bal := n.host.Tick(s)
 	if !bal.IsBalanced(usage.EnergyPackage) {
 		n.t.Fatalf("host: the parts do not sum to the whole: %+v", bal)
@@ -82,8 +82,8 @@ func (n *tenancy) look() {
 	}
 }
 
-// begin starts the accounts of the host anew, or from where they were saved.
-func (n *tenancy) begin() {
+// begin starts the accounts of the host, new or restored.
+func (n *hostWithGuest) begin() {
 	n.host = attribute.New("host")
 	if len(n.hostVault.records) > 0 {
 		n.host = n.hostVault.restoreOf(n.t, "host")
@@ -91,7 +91,7 @@ func (n *tenancy) begin() {
 	n.host.SetMeters(n.meters())
 }
 
-func (v *vault) restoreOf(t *rapid.T, node string) *attribute.Accounts {
+func (v *recordLog) restoreOf(t *rapid.T, node string) *attribute.Accounts {
 	acc, err := attribute.Restore(node, v.records)
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +100,7 @@ func (v *vault) restoreOf(t *rapid.T, node string) *attribute.Accounts {
 }
 
 // read is a tick of the guest.
-func (n *tenancy) read(ns int64, r power.Reading) {
+func (n *hostWithGuest) read(ns int64, r power.Reading) {
 	n.guestAt += ns
 	n.guestCPU += ns / 3
 	s := two(n.guestAt, n.guestCPU, n.guestCPU/2)
@@ -112,15 +112,15 @@ func (n *tenancy) read(ns int64, r power.Reading) {
 	}
 }
 
-func (n *tenancy) sees() power.Reading {
+func (n *hostWithGuest) sees() power.Reading {
 	if n.sent == nil {
 		return power.Reading{Err: "nothing is there"}
 	}
 	return power.Reading{Value: n.sent.Energy(), Share: n.sent}
 }
 
-// closes closes a window of the guest, and holds it to what it hands over.
-func (n *tenancy) closes() {
+// closes closes a window of the guest, and compares it with its handovers.
+func (n *hostWithGuest) closes() {
 	n.guest.CloseWindow(&n.w)
 	if n.w.Balance.Violations > 0 {
 		n.t.Fatalf("guest: %d violations", n.w.Balance.Violations)
@@ -132,7 +132,7 @@ func (n *tenancy) closes() {
 			n.t.Fatalf("guest: handed over %+v", h)
 		}
 		if h.Opened.Epoch != last.Epoch {
-			continue // it began in this window, or anew
+			continue // it began or restarted in this window
 		}
 		now, _ := n.guest.Meters().BookedShare()
 		if got := now.Energy() - h.Opened.Energy(); got != h.Booked || got != sum[usage.EnergyRest] || last.Energy() > now.Energy() {
@@ -141,13 +141,13 @@ func (n *tenancy) closes() {
 	}
 }
 
-// A machine gives its virtual machine energy, and that books it: at other times, late,
-// with ticks left out, while either is restarted, killed or stands still, and while
-// nothing comes through. As soon as the guest had time to work off what a model booked
-// for it meanwhile, it has booked exactly what the host had given it, share by share.
+// TestGuestBooksWhatItsHostGave lets a host give its virtual machine energy at different times,
+// late and with missing ticks, while either is restarted, killed or suspended, and while no share
+// arrives. Once the guest has compensated what a model booked meanwhile, it has booked exactly what
+// the host gave, share by share.
 func TestGuestBooksWhatItsHostGave(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		n := &tenancy{t: t, published: map[string]map[int64]int64{}, guest: attribute.New("guest"), guestAt: 5 * second, hostAt: 1000 * second}
+		n := &hostWithGuest{t: t, published: map[string]map[int64]int64{}, guest: attribute.New("guest"), guestAt: 5 * second, hostAt: 1000 * second}
 		n.begin()
 		n.guest.SetMeters(n.hosts())
 		n.look()
@@ -155,28 +155,28 @@ func TestGuestBooksWhatItsHostGave(t *testing.T) {
 		var hw usage.Window
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			switch rapid.IntRange(0, 14).Draw(t, "what") {
-			case 0: // the host is restarted, and was away
+			case 0: // the host's agent restarts after a pause
 				n.host.CloseWindow(&hw)
 				n.hostVault.save(n.host, rapid.Bool().Draw(t, "full"))
 				n.begin()
 				n.hostAt += rapid.Int64Range(0, 20).Draw(t, "away") * second
-			case 1: // it was saved
+			case 1: // saved before
 				n.host.CloseWindow(&hw)
 				n.hostVault.save(n.host, rapid.Bool().Draw(t, "full"))
 			case 2: // it is killed
 				n.begin()
 				n.hostAt += second
-			case 3: // the host goes down, and with it the guest's share
+			case 3: // the host reboots, and with it the guest's share is gone
 				n.boot++
 				n.hostAt, n.rapl, n.hostCPU, n.guestUp = 50*second, 0, 0, 0
 				n.begin()
 				n.live(second)
-			case 4: // the guest is restarted
+			case 4: // the guest's agent restarts
 				n.closes()
 				n.guestVault.save(n.guest, rapid.Bool().Draw(t, "full"))
 				n.guest = n.guestVault.restoreOf(t, "guest")
 				n.guest.SetMeters(n.hosts())
-			case 5: // it was saved
+			case 5: // saved before
 				n.closes()
 				n.guestVault.save(n.guest, rapid.Bool().Draw(t, "full"))
 			case 6: // it is killed
@@ -184,17 +184,17 @@ func TestGuestBooksWhatItsHostGave(t *testing.T) {
 					n.guest = n.guestVault.restoreOf(t, "guest")
 					n.guest.SetMeters(n.hosts())
 				}
-			case 7: // the guest stands still, and knows nothing of it
+			case 7: // the guest is suspended without notice
 				for range rapid.IntRange(1, 30).Draw(t, "paused") {
 					n.live(second)
 				}
 				n.read(second/100, n.sees())
-			case 8: // nothing comes through
+			case 8: // no share arrives
 				for range rapid.IntRange(1, 10).Draw(t, "gone") {
 					n.live(second)
 					n.read(second, power.Reading{Err: "gone"})
 				}
-			case 9: // what was sent stays
+			case 9: // an old share repeats
 				old := n.sees()
 				for range rapid.IntRange(1, 10).Draw(t, "stale") {
 					n.live(second)
@@ -205,7 +205,7 @@ func TestGuestBooksWhatItsHostGave(t *testing.T) {
 				n.live(second)
 				n.read(second, old)
 				n.read(second/2, n.sees())
-			case 11: // the guest leaves ticks out
+			case 11: // the guest misses ticks
 				for range rapid.IntRange(1, 5).Draw(t, "left out") {
 					n.live(second)
 				}

@@ -8,18 +8,16 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// nestedCounters are the counters that hold those of the groups below, dead ones too.
+// nestedCounters are the counters that include those of descendants, dead ones too.
 //
-// Each account's counter is held by the nearest account above that shows one,
-// and is taken from it to find what that one used itself. Who holds what may
-// change: a group is seen late, cannot be read for a while, or ends before what
-// is below it. Then what it had shown before stays where it is booked, so that
-// no use is booked twice and none is lost.
+// Each account's counter is subtracted from that of its holder, the nearest account above that
+// shows one. Holders change: a group is seen late, is unreadable for a while, or ends before its
+// descendants. Then earlier use stays where it was booked, so that nothing is booked twice or lost.
 var nestedCounters = [...]usage.Resource{usage.CPU, usage.DiskRead, usage.DiskWritten, usage.DiskReads, usage.DiskWrites}
 
 var nestedSet = usage.SetOf(nestedCounters[:]...)
 
-// nestedIndex is the place of r in nested, -1 where it is not there.
+// nestedIndex returns the index of r in nestedCounters, or -1.
 func nestedIndex(r usage.Resource) int {
 	switch {
 	case r == usage.CPU:
@@ -30,18 +28,17 @@ func nestedIndex(r usage.Resource) int {
 	return -1
 }
 
-// nestedLevels are the levels that hold those of the groups below.
+// nestedLevels are the levels that include those of descendants.
 var nestedLevels = [...]usage.Resource{usage.Memory, usage.PIDs}
 
-// There is an account for each group of a machine, so it has room for what there is
-// and no more: nestedSlot is where a resource stands among those that hold the groups
-// below, and levelSlot where one stands among the levels. All others share the last
-// place, in which nothing is ever put.
-var nestedSlot, levelSlot = places(append(nestedCounters[:], nestedLevels[:]...)...), places(usage.Memory, usage.PIDs, usage.MemoryAnon, usage.MemoryFile, usage.MemoryWorking)
+// There is an account for each group, so its arrays have no unused entries: nestedSlot is the index
+// of a resource among the nested ones, levelSlot among the levels. All other resources map to the
+// last index, which is never written.
+var nestedSlot, levelSlot = slotIndexes(append(nestedCounters[:], nestedLevels[:]...)...), slotIndexes(usage.Memory, usage.PIDs, usage.MemoryAnon, usage.MemoryFile, usage.MemoryWorking)
 
 const nestedSlots, levelSlots = len(nestedCounters) + len(nestedLevels) + 1, 5 + 1
 
-func places(of ...usage.Resource) (place [usage.Limit]uint8) {
+func slotIndexes(of ...usage.Resource) (place [usage.Limit]uint8) {
 	for i := range place {
 		place[i] = uint8(len(of))
 	}
@@ -60,12 +57,12 @@ var inclusiveSet = func() (s usage.Set) {
 	return s
 }()
 
-// isInclusive reports whether a's reading of r holds its descendants'.
+// isInclusive reports whether a's reading of r includes its descendants'.
 func isInclusive(a *account, r usage.Resource) bool {
 	return (inclusiveSet &^ a.reading.Own).Has(r)
 }
 
-// linkParents puts an account below its parents.
+// linkParents sets the parents of an account.
 func (acc *Accounts) linkParents(a *account, g *usage.Group) {
 	if g.Parent == usage.NoSlot {
 		a.born = a.born || acc.tickStart == usage.StartBooted
@@ -84,7 +81,7 @@ func (acc *Accounts) linkParents(a *account, g *usage.Group) {
 	}
 }
 
-// accountAt is the account at a slot, or the root's where there is none.
+// accountAt returns the account at a slot, or the root's if there is none.
 func (acc *Accounts) accountAt(a *account, s usage.Slot) *account {
 	if s > 0 && int(s) < len(acc.bySlot) && acc.bySlot[s] != nil && acc.bySlot[s] != a {
 		return acc.bySlot[s]
@@ -92,13 +89,12 @@ func (acc *Accounts) accountAt(a *account, s usage.Slot) *account {
 	return acc.bySlot[usage.Root]
 }
 
-// linkCounters finds for each reading who holds it, and takes it into account there:
-// children before their parents, so that it is known of each how much of its
-// own growth is theirs.
+// linkCounters finds the holder of each reading and adds the reading there. Children come before
+// parents, so that each parent knows how much of its growth is theirs.
 func (acc *Accounts) linkCounters() {
 	for _, a := range slices.Backward(acc.current) {
 		for _, r := range nestedLevels {
-			// What a group held when it ended is somebody else's now, or free.
+			// What an ended group held belongs to other groups now, or is free.
 			if a.reading.Has.Has(r) && isInclusive(a, r) && !a.final {
 				if up := holderOf(a, r); up != nil {
 					up.childValues[nestedSlot[r]] += a.reading.Value[r]
@@ -112,7 +108,7 @@ func (acc *Accounts) linkCounters() {
 	}
 }
 
-// updateHolder brings up to date who holds a's counter of one nested resource.
+// updateHolder updates the holder of a's counter of one nested resource.
 func (a *account) updateHolder(i int, r usage.Resource) {
 	old := a.holders[i]
 	var up *account
@@ -126,7 +122,7 @@ func (a *account) updateHolder(i int, r usage.Resource) {
 	}
 	if old != nil && moved {
 		last := a.previous.Value[r]
-		if !a.reading.Has.Has(r) { // then those below were let go before
+		if !a.reading.Has.Has(r) { // those below were unlinked before
 			last = max(last, a.booked[r]+a.childValues[nestedSlot[r]]+a.excluded[nestedSlot[r]])
 		}
 		old.excluded[nestedSlot[r]] += last
@@ -150,10 +146,9 @@ func (a *account) updateHolder(i int, r usage.Resource) {
 	up.childGrowth[i] += grew
 }
 
-// raiseToBooked makes the last reading of a nested counter as much as was booked of
-// it, to the group itself and to those below. They are read after it, so that may
-// be more; and of a group that ended unseen there is no later reading, by which
-// the account above would learn that this is not its own.
+// raiseToBooked raises the last reading of a nested counter to what was booked of it, to the group
+// and its descendants. That can be more, since they are read later; and a group that ended unseen
+// has no later reading to show its holder that this is not the holder's own.
 func (a *account) raiseToBooked(r usage.Resource) {
 	v := &a.reading.Value[r]
 	if !a.hasRestarted(r) && !a.isRebased(r, *v) {
@@ -161,7 +156,7 @@ func (a *account) raiseToBooked(r usage.Resource) {
 	}
 }
 
-// growth is how much of a's counter came in this tick, as far as that is known.
+// growth returns how much of a's counter came in this tick, as far as known.
 func (a *account) growth(i int, r usage.Resource) int64 {
 	now := a.reading.Value[r]
 	switch {
@@ -175,15 +170,14 @@ func (a *account) growth(i int, r usage.Resource) int64 {
 	return min(now, a.childGrowth[i])
 }
 
-// hasRestarted reports whether a counter went back: it began anew, at zero. A
-// little less than before is no new beginning but a correction, as for a
-// request that a device handed back.
+// hasRestarted reports whether a counter restarted at zero. A small decrease is a correction
+// instead, such as a request returned by a device.
 func (a *account) hasRestarted(r usage.Resource) bool {
 	return a.previous.Has.Has(r) && a.reading.Has.Has(r) && a.reading.Value[r] < a.previous.Value[r]/2
 }
 
-// holderOf is the nearest account over a whose inclusive reading of r holds a's. An
-// account that cannot be read just now holds it only where none above it does.
+// holderOf returns the nearest account above a whose inclusive reading of r includes a's. An
+// account that is unreadable now is the holder only if there is none above it.
 func holderOf(a *account, r usage.Resource) *account {
 	var silent *account
 	for up := a.parentFor(r); up != nil; up = up.parentFor(r) {
@@ -198,7 +192,7 @@ func holderOf(a *account, r usage.Resource) *account {
 	return silent
 }
 
-// parentFor is the account directly above a, by the hierarchy that counts r.
+// parentFor returns the account directly above a in the hierarchy that counts r.
 func (a *account) parentFor(r usage.Resource) *account {
 	if r == usage.Memory {
 		return a.memory
@@ -206,15 +200,15 @@ func (a *account) parentFor(r usage.Resource) *account {
 	return a.parent
 }
 
-// A total is what an account was booked in all. It does not overflow.
+// A total is everything booked to an account. It does not overflow.
 type total struct {
 	present usage.Set
 	quality usage.Qualities
 	amount  [usage.Limit]unit.Sum
 }
 
-// add adds what was used in a window; of peaks the larger stays. It reports
-// whether more is known now, or less surely.
+// add adds the use of a window; of peaks the larger stays. It reports whether presence or quality
+// changed.
 func (t *total) add(u *usage.Usage) (other bool) {
 	present, quality := t.present, t.quality
 	t.quality = quality.Worst(u.Quality.Only(u.Present))
@@ -232,8 +226,7 @@ func (t *total) add(u *usage.Usage) (other bool) {
 	return t.present != present || t.quality != quality
 }
 
-// row writes the total of all that adds as a window's row has it, and returns of what
-// there is one.
+// row writes the total of everything but peaks, and returns the resources that have one.
 func (t *total) row(to *[usage.Limit]int64) (has usage.Set) {
 	for set := t.present; set != 0; set &= set - 1 {
 		r := usage.Resource(bits.TrailingZeros64(uint64(set)))

@@ -12,8 +12,8 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A forest is a tree of groups of which a source sees badly: some groups late,
-// some not in every tick, some without their end.
+// A forest is a tree of groups that a source observes badly: some late, some not in every tick,
+// some without their end.
 type forest struct {
 	t      *rapid.T
 	groups []*tree // the root first, parents before children
@@ -22,8 +22,8 @@ type forest struct {
 	top    usage.Slot
 	now    int64
 	used   map[string]int64
-	blurry map[string]bool // of these not all use can be told apart
-	calm   bool            // in this step no group is found late
+	blurry map[string]bool // their use cannot be fully attributed
+	calm   bool            // no group is found late in this step
 }
 
 type tree struct {
@@ -31,17 +31,17 @@ type tree struct {
 	life   uint64
 	parent *tree
 	slot   usage.Slot
-	cpu    int64 // with all below, dead ones too
+	cpu    int64 // including descendants, ended ones too
 	disk   int64 // as CPU
-	forks  int64 // its own alone
-	mem    int64 // as it is now, its own alone
-	hidden int   // ticks until the source finds it; 0 where it has
-	shown  bool  // in the snapshot before
+	forks  int64 // own
+	mem    int64 // present level, own
+	hidden int   // ticks until the source finds it; 0 if found
+	shown  bool  // in the previous snapshot
 	found  int64 // when the source found it late
 	born   bool
 	dead   bool
 	silent bool // its end is not shown
-	nap    int  // for how many ticks it does nothing yet
+	nap    int  // ticks of inactivity left
 }
 
 func (f *forest) add(parent *tree, hidden int, born bool) *tree {
@@ -57,7 +57,7 @@ func (f *forest) add(parent *tree, hidden int, born bool) *tree {
 	return g
 }
 
-// seen is the nearest group above g that the source has found.
+// seen returns the nearest group above g that the source has found.
 func (g *tree) seen() *tree {
 	p := g.parent
 	for p.hidden > 0 {
@@ -140,7 +140,7 @@ func (f *forest) snapshot() *usage.Snapshot {
 			r.Parent = g.seen().slot
 			r.MemoryParent = r.Parent
 		}
-		// An unreadable file; of the root there is another way to know.
+		// An unreadable file; the root has another source.
 		if g.parent != nil && g.shown && g.nap <= 0 && rapid.IntRange(0, 5).Draw(f.t, "unreadable") == 0 {
 			f.blur(g)
 		} else {
@@ -178,9 +178,9 @@ func (f *forest) snapshot() *usage.Snapshot {
 	return s
 }
 
-// However badly groups are seen, what they used is booked once: in every tick
-// the parts sum to what the root's counter gained, and of groups that were seen
-// well, with all below them, each has its own.
+// TestAccountsBookOnce checks that use is booked once however badly groups are observed: in every
+// tick the parts sum to the growth of the root's counter, and groups that were observed well, with
+// all descendants, have exactly their own use.
 func TestAccountsBookOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := &forest{t: t, used: map[string]int64{}, blurry: map[string]bool{}}
@@ -240,8 +240,8 @@ func shares(acc *attribute.Accounts, r usage.Resource) (out []int64) {
 	return out
 }
 
-// Counters of single groups can be set to zero, by writing to cpuacct.usage or
-// blkio.reset_stats: what is used from then on counts.
+// TestAccountsCounterRestarts checks counters that are reset by writing to cpuacct.usage or
+// blkio.reset_stats: use after the reset counts.
 func TestAccountsCounterRestarts(t *testing.T) {
 	acc := attribute.New("n")
 	acc.Tick(two(1e9, 9000, 5000, 2000))
@@ -259,7 +259,8 @@ func TestAccountsCounterRestarts(t *testing.T) {
 	}
 }
 
-// A little less than before is a correction of the kernel's, not a new life.
+// TestAccountsCounterDips checks that a small decrease is a correction by the kernel, not a new
+// life.
 func TestAccountsCounterDips(t *testing.T) {
 	acc := attribute.New("n")
 	acc.Tick(two(1e9, 9000, 5000, 2000))
@@ -275,9 +276,9 @@ func TestAccountsCounterDips(t *testing.T) {
 	}
 }
 
-// A job whose memory is charged below another group than its CPU time is one
-// row with both, and nobody above is booked its memory too. That it is so may
-// be known only later.
+// TestAccountsMemoryElsewhere checks that a job whose memory is charged below another group than
+// its CPU time has one row with both, and that no group above is booked its memory too, even if
+// that becomes known late.
 func TestAccountsMemoryElsewhere(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		acc := attribute.New("n")
@@ -311,7 +312,7 @@ func TestAccountsMemoryElsewhere(t *testing.T) {
 	}
 }
 
-// Levels end with the group that held them.
+// TestAccountsLevelEnds checks that levels end with their group.
 func TestAccountsLevelEnds(t *testing.T) {
 	acc := attribute.New("n")
 	snapshot := func(at, upper, lower int64, final bool) *usage.Snapshot {
@@ -326,15 +327,15 @@ func TestAccountsLevelEnds(t *testing.T) {
 	if got, want := shares(acc, usage.Memory), []int64{5000, 0, 0}; got[1] != 1000 || got[2] != 4000 {
 		t.Errorf("held for a second: %v, want %v", got, want)
 	}
-	// It ends; its cache stays with the group above.
+	// It ends; its cache remains in the group above.
 	acc.Tick(snapshot(3e9, 3000, 4000, true))
 	if got := shares(acc, usage.Memory); len(got) != 3 || got[1] != 2000 || got[2] != 2000 {
 		t.Errorf("ended within the second: %v, want 2000 for both", got[1:])
 	}
 }
 
-// What ended holds nothing, also where its end did not show how much it held:
-// then what the machine holds is still the sum of what its rows do.
+// TestAccountsLevelEndsUnshown checks that an ended group holds nothing even if its final reading
+// lacks the level: the rows still sum to the machine's memory.
 func TestAccountsLevelEndsUnshown(t *testing.T) {
 	acc := attribute.New("n")
 	snapshot := func(at int64) *usage.Snapshot {
@@ -360,7 +361,7 @@ func TestAccountsLevelEndsUnshown(t *testing.T) {
 	}
 }
 
-// Totals go on where an int64 ends: a terabyte held for a year.
+// TestAccountsTotalsDoNotOverflow checks totals beyond an int64: a terabyte held for a year.
 func TestAccountsTotalsDoNotOverflow(t *testing.T) {
 	acc := attribute.New("n")
 	const day = 86400e9
@@ -376,7 +377,7 @@ func TestAccountsTotalsDoNotOverflow(t *testing.T) {
 	}
 }
 
-// Groups that come and go leave nothing behind.
+// TestAccountsForget checks that groups that come and go leave nothing behind.
 func TestAccountsForget(t *testing.T) {
 	acc := attribute.New("n")
 	var w usage.Window
@@ -384,7 +385,7 @@ func TestAccountsForget(t *testing.T) {
 	for i := range uint64(1000) {
 		s := two(at, int64(i)*100, int64(i)*50)
 		s.Groups[1].Life.ID, s.Groups[1].New, s.Groups[1].Born = 10+i/2, i%2 == 0, true
-		s.Groups[1].Final = i%4 == 1 // every other one without its end
+		s.Groups[1].Final = i%4 == 1 // every other one without a final reading
 		acc.Tick(s)
 		at += 1e9
 		if i%10 == 9 {

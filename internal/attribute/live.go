@@ -8,10 +8,9 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// Live returns what every workload did in the latest tick, as a tree: parents
-// before children, in the order of the snapshot; groups that ended in the tick
-// are marked; system and idle are last. The caller adds what the accounts do not
-// know: host name, reader, notes, mete's own cost.
+// Live returns what every workload did in the latest tick, as a tree: parents before children in
+// the order of the snapshot, groups that ended in the tick marked, system and idle last. The caller
+// adds host name, reader, notes and mete's own cost.
 func (acc *Accounts) Live() *live.Machine {
 	m := &live.Machine{
 		Time: time.Unix(0, acc.at+acc.offset).UTC(), Boot: acc.boot, Tick: time.Duration(acc.elapsed),
@@ -49,7 +48,7 @@ func (acc *Accounts) Live() *live.Machine {
 	return m
 }
 
-// trafficRate is the machine's traffic of the latest tick, nil where nobody counts it.
+// trafficRate returns the machine's traffic in the latest tick, or nil if it is not counted.
 func (acc *Accounts) trafficRate(in, out usage.Resource) *live.Flow {
 	now, before := &acc.lastNode.Total, &acc.lastTotal
 	if !now.Has.Has(in) || !before.Has.Has(in) {
@@ -59,7 +58,7 @@ func (acc *Accounts) trafficRate(in, out usage.Resource) *live.Flow {
 	return &live.Flow{In: rate(in), Out: rate(out)}
 }
 
-// powerDraw is what the machine drew in the latest tick, nil where nothing shows it.
+// powerDraw returns the machine's power in the latest tick, or nil if no meter shows it.
 func (acc *Accounts) powerDraw() *live.Energy {
 	meters := acc.energy.meters
 	if meters == nil || acc.elapsed <= 0 {
@@ -102,7 +101,7 @@ func indexOf(r usage.Resource) int {
 	panic("attribute: " + r.String() + " has no whole")
 }
 
-// cores is CPU ns of the tick as a number of CPUs in use.
+// cores converts CPU ns of the tick to a number of CPUs in use.
 func (acc *Accounts) cores(ns int64) float64 { return acc.perSecond(ns) / 1e9 }
 
 func (acc *Accounts) perSecond(v int64) float64 {
@@ -161,7 +160,7 @@ func (acc *Accounts) row(a *account, depth int) live.Row {
 	return row
 }
 
-// putRowPower puts a row's power of the latest tick, where any domain shows it.
+// putRowPower sets a row's power in the latest tick, if any domain has energy.
 func (acc *Accounts) putRowPower(row *live.Row, a *account) {
 	var uJ int64
 	var quality usage.Quality

@@ -8,7 +8,7 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A meterFailure is an energy meter that a model stood in for.
+// A meterFailure is a time in which a model replaced an energy meter.
 type meterFailure struct {
 	meter    string
 	reason   energy.Reason
@@ -16,8 +16,8 @@ type meterFailure struct {
 	ongoing  bool  // it goes on
 }
 
-// recordMeterEvents takes what happened to energy meters in a tick. Of a meter that fails for
-// one reason again and again a window has one gap.
+// recordMeterEvents records events of energy meters. A meter that fails repeatedly for one reason
+// has one gap per window.
 func (acc *Accounts) recordMeterEvents(events []energy.Event) {
 	for _, e := range events {
 		i := slices.IndexFunc(acc.meterFailures, func(t meterFailure) bool { return t.meter == e.Meter && t.reason == e.Reason })
@@ -29,7 +29,7 @@ func (acc *Accounts) recordMeterEvents(events []energy.Event) {
 	}
 }
 
-// addMeterGaps adds to the window's gaps the time in which energy meters were not used.
+// addMeterGaps adds the times without energy meters to the window's gaps.
 func (acc *Accounts) addMeterGaps() {
 	wall := func(at int64) time.Time { return time.Unix(0, at+acc.offset).UTC() }
 	for i := range acc.meterFailures {

@@ -13,8 +13,8 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// The time in which a meter was not used is a gap of each window that it touches:
-// gaps of windows that follow each other touch, so that a ledger makes one of them.
+// TestFailedMeter checks that the time without a meter is a gap in each window that it overlaps,
+// and that gaps of consecutive windows are adjacent, so that a ledger joins them.
 func TestFailedMeter(t *testing.T) {
 	t.Parallel()
 	accounts := attribute.New("node")
@@ -42,7 +42,7 @@ func TestFailedMeter(t *testing.T) {
 		{[]string{gone, gone}, []usage.Gap{gap(7, 9)}},
 		{[]string{gone, "", ""}, []usage.Gap{gap(9, 11)}},
 		{[]string{"", ""}, nil},
-		{[]string{gone, "", gone, "", ""}, []usage.Gap{gap(14, 18)}}, // one for all that is in one window
+		{[]string{gone, "", gone, "", ""}, []usage.Gap{gap(14, 18)}}, // one per window
 		{[]string{""}, nil},
 	} {
 		for _, why := range c.ticks {

@@ -6,7 +6,7 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// What the list of resources says is inclusive is known here too.
+// TestNestedIndex checks the nested sets against the inclusive resources in usage.
 func TestNestedIndex(t *testing.T) {
 	var counters, levels usage.Set
 	usage.All.Each(func(r usage.Resource) {
@@ -19,11 +19,11 @@ func TestNestedIndex(t *testing.T) {
 		}
 	})
 	if counters != nestedSet || levels != usage.SetOf(nestedLevels[:]...) {
-		t.Errorf("inclusive are counters %b and levels %b, not %b and %b", counters, levels, nestedSet, usage.SetOf(nestedLevels[:]...))
+		t.Errorf("inclusive: counters %b and levels %b, want %b and %b", counters, levels, nestedSet, usage.SetOf(nestedLevels[:]...))
 	}
 	for i, r := range nestedCounters {
 		if nestedIndex(r) != i {
-			t.Errorf("nest(%v) = %d, want %d", r, nestedIndex(r), i)
+			t.Errorf("nestedIndex(%v) = %d, want %d", r, nestedIndex(r), i)
 		}
 	}
 }

@@ -14,19 +14,17 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// Restore returns the accounts of a node as they were at a checkpoint: records
-// that [Accounts.Checkpoint] made, a full one and all deltas that were saved after
-// it, in their order. Without any they are empty. The error wraps
-// fault.ErrInvalid where they cannot be read, or one is missing.
+// Restore returns the accounts of a node as of a checkpoint: records made by [Accounts.Checkpoint],
+// a full one and all deltas saved after it, in order. Without records they are empty. The error
+// wraps fault.ErrInvalid if a record is unreadable or missing.
 //
-// The first snapshot after that, in the same boot, is booked as if there had
-// been no end: counters are complete, also of groups that are new since. What
-// groups used that ended meanwhile is in the account above, apportioned. Levels
-// that were seen before and are now are taken for a straight line, others are
-// not known for the time between. In another boot everything counts from 0.
+// The next snapshot of the same boot is booked without a break: counters are complete, including
+// those of new groups. The use of groups that ended meanwhile is in the account above, apportioned.
+// A level seen before and after is taken as a straight line; other levels are unknown for the time
+// between. In another boot everything counts from 0.
 func Restore(node string, records [][]byte) (*Accounts, error) {
 	acc := New(node)
-	r := &restorer{books: acc}
+	r := &restorer{acc: acc}
 	for i, rec := range records {
 		if err := r.record(rec); err != nil {
 			return nil, fmt.Errorf("checkpoint: record %d of %d: %w", i+1, len(records), err)
@@ -38,39 +36,39 @@ func Restore(node string, records [][]byte) (*Accounts, error) {
 	if err := r.link(); err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
-	if r.version < 3 { // which did not say when counting began
+	if r.version < 3 { // version 2 lacks the start of counting
 		acc.first = acc.at
 	}
 	acc.restored, acc.start, acc.saved, acc.savedAt = true, acc.at, true, acc.at
 	return acc, nil
 }
 
-// A restorer takes records in.
+// A restorer reads records.
 type restorer struct {
 	scanner
-	books    *Accounts
+	acc      *Accounts
 	accounts map[uint64]*restored
 	count    int // of records
 	version  byte
 }
 
-// restored is an account with its links as numbers.
+// restored is an account with links as serials.
 type restored struct {
 	*account
 	parentSerial, memorySerial uint64
 	holderSerials              [len(nestedCounters)]uint64
-	last                       int // the record it was in last, by their count
+	last                       int // number of the latest record that contains it
 }
 
-// Levels above this are none that a machine has: 8 PiB, or as many tasks.
+// levelLimit exceeds the levels of any machine: 8 PiB, or as many tasks.
 const levelLimit = 1 << 53
 
 func (r *restorer) record(rec []byte) error {
-	acc := r.books
+	acc := r.acc
 	r.scanner = scanner{rest: rec}
 	r.count++
 	if r.version = r.byte(); r.version < 1 || r.version > checkpointVersion {
-		return fmt.Errorf("version %d is not known: %w", r.version, fault.ErrInvalid)
+		return fmt.Errorf("unknown version %d: %w", r.version, fault.ErrInvalid)
 	}
 	kind := r.byte()
 	full := kind == recordFull
@@ -79,15 +77,15 @@ func (r *restorer) record(rec []byte) error {
 		*acc = *New(acc.node)
 		r.accounts = map[uint64]*restored{}
 		if node := r.string(); node != acc.node && !r.bad {
-			return fmt.Errorf("it is of node %q: %w", node, fault.ErrInvalid)
+			return fmt.Errorf("it belongs to node %q: %w", node, fault.ErrInvalid)
 		}
 		acc.boot, acc.started = r.string(), r.bool()
 	case kind != recordDelta:
-		return fmt.Errorf("kind %#x is not known: %w", kind, fault.ErrInvalid)
+		return fmt.Errorf("unknown kind %#x: %w", kind, fault.ErrInvalid)
 	case !acc.started:
-		return fmt.Errorf("it follows on none: %w", fault.ErrInvalid)
+		return fmt.Errorf("delta without a full record: %w", fault.ErrInvalid)
 	case r.int() != acc.at:
-		return fmt.Errorf("one before it is missing: %w", fault.ErrInvalid)
+		return fmt.Errorf("the record before it is missing: %w", fault.ErrInvalid)
 	}
 	since := acc.at
 	r.node()
@@ -107,14 +105,14 @@ func (r *restorer) record(rec []byte) error {
 		}
 	}
 	if r.bad || len(r.rest) > 0 {
-		return fmt.Errorf("it is cut short or garbled: %w", fault.ErrInvalid)
+		return fmt.Errorf("truncated or corrupt: %w", fault.ErrInvalid)
 	}
 	return nil
 }
 
-// node reads what is of the machine as a whole.
+// node reads the machine's state.
 func (r *restorer) node() {
-	acc := r.books
+	acc := r.acc
 	at := r.int()
 	r.bad = r.bad || at < acc.at
 	acc.at, acc.mono, acc.offset, acc.serial = at, r.int(), r.int(), r.uint()
@@ -147,20 +145,19 @@ func (r *restorer) node() {
 
 // positions reads up to where energy is booked.
 func (r *restorer) positions() {
-	r.books.energy.positions = nil
+	r.acc.energy.positions = nil
 	for n := r.uint(); n > 0 && !r.bad; n-- {
 		p := energy.Position{Meter: r.string(), At: r.int(), Value: r.int(), ReadError: r.int(), Surplus: r.int(), PeakPower: r.int()}
 		if r.version > 2 {
 			p.Received, p.Booked = r.share(), r.share()
 		}
-		r.books.energy.positions = append(r.books.energy.positions, p)
+		r.acc.energy.positions = append(r.acc.energy.positions, p)
 	}
 }
 
-// account reads what a record holds of the account of a number: all of it, or
-// what changed in the time since the record before.
+// account reads an account: all of it, or the changes since the previous record.
 func (r *restorer) account(number uint64, elapsed int64) {
-	acc, parts := r.books, r.uint()
+	acc, parts := r.acc, r.uint()
 	a := r.accounts[number]
 	old := a != nil
 	if !old {
@@ -203,7 +200,7 @@ func (r *restorer) account(number uint64, elapsed int64) {
 	}
 }
 
-// guest reads what a record holds of the virtual machine in an account.
+// guest reads the virtual machine of an account.
 func (r *restorer) guest(a *restored, parts uint64) {
 	if parts&partGuest != 0 {
 		uuid, epoch := r.string(), r.string()
@@ -226,7 +223,7 @@ func (r *restorer) resource(a *restored, res usage.Resource) {
 	if res < usage.EnergyPackage {
 		a.reading.Value[res] = v
 	} else if v != 0 {
-		r.bad = true // no group shows energy
+		r.bad = true // groups have no energy readings
 	}
 	a.total.amount[res] = r.sum()
 	switch {
@@ -243,8 +240,8 @@ func (r *restorer) resource(a *restored, res usage.Resource) {
 	}
 }
 
-// extrapolate adds what the levels that were shown came to in a time, as if they stayed
-// as they were. Of those that did not the record holds better.
+// extrapolate adds the integrals of unchanged levels over elapsed. For levels that changed, the
+// record's values replace the result.
 func (r *restorer) extrapolate(a *restored, elapsed int64) {
 	for set := a.reading.Has & integralSet; set != 0 && !r.bad; set &= set - 1 {
 		res := bits.TrailingZeros64(uint64(set))
@@ -257,20 +254,20 @@ func (r *restorer) extrapolate(a *restored, elapsed int64) {
 	}
 }
 
-// link makes links of numbers, and puts the accounts in order.
+// link resolves serials to links, and orders the accounts.
 func (r *restorer) link() error {
-	acc := r.books
+	acc := r.acc
 	var root *restored
 	for _, a := range r.accounts {
 		if a.parentSerial == 0 {
 			if root != nil {
-				return fmt.Errorf("it has two roots: %w", fault.ErrInvalid)
+				return fmt.Errorf("two roots: %w", fault.ErrInvalid)
 			}
 			root = a
 		}
 	}
 	if root == nil {
-		return fmt.Errorf("it has no root: %w", fault.ErrInvalid)
+		return fmt.Errorf("no root: %w", fault.ErrInvalid)
 	}
 	for _, a := range r.accounts {
 		a.stale = stale{set: a.seen, own: a.reading.Own, counted: a.reading.Counted}
@@ -294,7 +291,7 @@ func (r *restorer) link() error {
 			a.account.memory = up.account
 		}
 	}
-	// From the root down: what is in a circle is not reached.
+	// From the root down: accounts in a cycle are not reached.
 	below := map[*account][]*account{}
 	for _, a := range r.accounts {
 		below[a.parent] = append(below[a.parent], a.account)
@@ -309,13 +306,13 @@ func (r *restorer) link() error {
 		next = lower
 	}
 	if len(acc.current) != len(r.accounts) {
-		return fmt.Errorf("some accounts stand below none: %w", fault.ErrInvalid)
+		return fmt.Errorf("some accounts have no path to the root: %w", fault.ErrInvalid)
 	}
 	for _, a := range acc.current {
 		steps := 0
 		for up := a; up != nil; up = up.memory {
 			if steps++; steps > len(acc.current) {
-				return fmt.Errorf("some accounts stand below none: %w", fault.ErrInvalid)
+				return fmt.Errorf("some accounts have no path to the root: %w", fault.ErrInvalid)
 			}
 		}
 	}

@@ -11,23 +11,23 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A stage is a machine of a root and named groups, shown to accounts that restart.
-type stage struct {
+// A scenario is a machine of a root and named groups, shown to accounts that restart.
+type scenario struct {
 	t     *testing.T
-	books *attribute.Accounts
-	v     vault
+	acc   *attribute.Accounts
+	v     recordLog
 	w     usage.Window
-	known map[string]bool // shown since the meter started
+	known map[string]bool // shown since the agent started
 	slots map[string]usage.Slot
 	step  int64 // by how much the wall clock was set, ns
 }
 
-func newStage(t *testing.T) *stage {
-	return &stage{t: t, books: attribute.New("n"), known: map[string]bool{}, slots: map[string]usage.Slot{}}
+func newScenario(t *testing.T) *scenario {
+	return &scenario{t: t, acc: attribute.New("n"), known: map[string]bool{}, slots: map[string]usage.Slot{}}
 }
 
-// A prop is a group on the stage.
-type prop struct {
+// A namedGroup is a group of a scenario.
+type namedGroup struct {
 	name, up string
 	life     uint64
 	cpu, mem int64
@@ -38,13 +38,13 @@ type prop struct {
 
 const second = int64(time.Second)
 
-// tick shows the machine at a time, the root's CPU counter first.
-func (s *stage) tick(at, cpu int64, props ...prop) usage.Balance {
+// tick shows the machine at a time, with the root's CPU counter.
+func (s *scenario) tick(at, cpu int64, props ...namedGroup) usage.Balance {
 	s.t.Helper()
 	snap := &usage.Snapshot{Boot: "b", At: at, Mono: at, Offset: 1000*second + s.step}
 	snap.Node = usage.Node{CPUs: 4, MemTotal: 10000, MemFree: 4000, Tasks: 100}
-	root := prop{name: "", life: 1, cpu: cpu}
-	for i, p := range append([]prop{root}, props...) {
+	root := namedGroup{name: "", life: 1, cpu: cpu}
+	for i, p := range append([]namedGroup{root}, props...) {
 		g := &usage.Group{Slot: usage.Slot(i), Life: workload.Life{ID: p.life}, Final: p.final, Exact: p.final,
 			Workload: workload.Workload{ID: workload.ID("id of " + p.name), Key: "key of " + p.name, Name: p.name}}
 		g.New, g.Born = !s.known[p.name], p.born
@@ -66,9 +66,9 @@ func (s *stage) tick(at, cpu int64, props ...prop) usage.Balance {
 	return s.show(snap)
 }
 
-func (s *stage) show(snap *usage.Snapshot) usage.Balance {
+func (s *scenario) show(snap *usage.Snapshot) usage.Balance {
 	s.t.Helper()
-	b := s.books.Tick(snap)
+	b := s.acc.Tick(snap)
 	for _, r := range usage.Wholes {
 		if !b.IsBalanced(r) {
 			s.t.Errorf("parts of %v do not sum to the whole: %+v", r, b)
@@ -77,24 +77,24 @@ func (s *stage) show(snap *usage.Snapshot) usage.Balance {
 	return b
 }
 
-// restart closes the window and goes on with the accounts from a checkpoint.
-func (s *stage) restart() {
+// restart closes the window and continues with accounts restored from a checkpoint.
+func (s *scenario) restart() {
 	s.t.Helper()
 	s.close()
-	s.v.save(s.books, false)
-	s.books = s.v.restore(s.t)
+	s.v.save(s.acc, false)
+	s.acc = s.v.restore(s.t)
 	clear(s.known)
 }
 
-func (s *stage) close() {
+func (s *scenario) close() {
 	s.t.Helper()
-	s.books.CloseWindow(&s.w)
+	s.acc.CloseWindow(&s.w)
 	if s.w.Balance.Violations > 0 {
 		s.t.Errorf("%d violations", s.w.Balance.Violations)
 	}
 }
 
-func (s *stage) row(name string) *usage.Row {
+func (s *scenario) row(name string) *usage.Row {
 	s.t.Helper()
 	for i := range s.w.Rows {
 		if s.w.Rows[i].Workload.Name == name {
@@ -105,8 +105,8 @@ func (s *stage) row(name string) *usage.Row {
 	return nil
 }
 
-// want checks what a workload was booked in the window, and how surely.
-func (s *stage) want(name string, r usage.Resource, amount int64, q usage.Quality) {
+// want checks amount and quality booked to a workload in the window.
+func (s *scenario) want(name string, r usage.Resource, amount int64, q usage.Quality) {
 	s.t.Helper()
 	u := &s.row(name).Usage
 	if u.Amount[r] != amount || u.Quality.Get(r) != q {
@@ -116,7 +116,7 @@ func (s *stage) want(name string, r usage.Resource, amount int64, q usage.Qualit
 
 func unix(ns int64) time.Time { return time.Unix(0, ns).UTC() }
 
-func (s *stage) opened(how usage.StartReason, start int64, gaps ...usage.Gap) {
+func (s *scenario) opened(how usage.StartReason, start int64, gaps ...usage.Gap) {
 	s.t.Helper()
 	if s.w.StartReason != how || s.w.Start != start {
 		s.t.Errorf("window opens with %v at %d, want %v at %d", s.w.StartReason, s.w.Start, how, start)
@@ -127,31 +127,30 @@ func (s *stage) opened(how usage.StartReason, start int64, gaps ...usage.Gap) {
 }
 
 func TestFirstWindow(t *testing.T) {
-	s := newStage(t)
-	s.tick(10*second, 500, prop{name: "a", life: 5, cpu: 300, mem: 100})
-	s.tick(11*second, 600, prop{name: "a", life: 5, cpu: 350, mem: 100})
+	s := newScenario(t)
+	s.tick(10*second, 500, namedGroup{name: "a", life: 5, cpu: 300, mem: 100})
+	s.tick(11*second, 600, namedGroup{name: "a", life: 5, cpu: 350, mem: 100})
 	s.close()
 	s.opened(usage.StartFirst, 10*second)
 	s.want("a", usage.CPU, 50, usage.Measured)
-	s.tick(12*second, 600, prop{name: "a", life: 5, cpu: 350, mem: 100})
+	s.tick(12*second, 600, namedGroup{name: "a", life: 5, cpu: 350, mem: 100})
 	s.close()
 	s.opened(usage.StartContinued, 11*second)
 }
 
 func TestNewAfterLoss(t *testing.T) {
-	s := newStage(t)
-	s.books = attribute.NewAfterLoss("n", "the disk is gone")
+	s := newScenario(t)
+	s.acc = attribute.NewAfterLoss("n", "the disk is gone")
 	s.tick(10*second, 500)
 	s.close()
 	at := unix(1010 * second)
 	s.opened(usage.StartFirst, 10*second, usage.Gap{From: at, To: at, Reason: usage.StateLost, Detail: "the disk is gone"})
 }
 
-// The meter was away for 8 s: "a" went on, "new" was made, "old" and "older"
-// ended.
+// TestResumed checks a pause of 8 s: "a" continued, "new" began, "old" and "older" ended.
 func TestResumed(t *testing.T) {
-	s := newStage(t)
-	old := []prop{{name: "a", life: 5, cpu: 300, mem: 100}, {name: "older", life: 6, cpu: 70, mem: 50}, {name: "old", up: "older", life: 7, cpu: 50, mem: 20}}
+	s := newScenario(t)
+	old := []namedGroup{{name: "a", life: 5, cpu: 300, mem: 100}, {name: "older", life: 6, cpu: 70, mem: 50}, {name: "old", up: "older", life: 7, cpu: 50, mem: 20}}
 	s.tick(10*second, 1000, old...)
 	old[0].cpu = 310
 	s.tick(11*second, 1050, old...)
@@ -159,8 +158,8 @@ func TestResumed(t *testing.T) {
 	if got := s.row("a").Total[usage.CPU]; got != 10 {
 		t.Errorf("total of a is %d, want 10", got)
 	}
-	s.books.SetInterval(time.Second)
-	now := []prop{{name: "a", life: 5, cpu: 510, mem: 300}, {name: "new", life: 9, cpu: 40, mem: 1000}}
+	s.acc.SetInterval(time.Second)
+	now := []namedGroup{{name: "a", life: 5, cpu: 510, mem: 300}, {name: "new", life: 9, cpu: 40, mem: 1000}}
 	s.tick(19*second, 1400, now...)
 	s.tick(20*second, 1400, now...)
 	s.close()
@@ -168,12 +167,12 @@ func TestResumed(t *testing.T) {
 	s.want("a", usage.CPU, 200, usage.Measured)
 	s.want("a", usage.Memory, 8*200+300, usage.Apportioned)
 	s.want("new", usage.CPU, 40, usage.Measured)
-	s.want("new", usage.Memory, 1000, usage.Measured) // of one second; before that it is not known
+	s.want("new", usage.Memory, 1000, usage.Measured) // of one second; before that unknown
 	s.want("", usage.CPU, 350-240, usage.Apportioned)
 	s.want("", usage.Memory, 9*6000-8*200-300-1000, usage.Apportioned)
 	s.want("", usage.PIDs, 900, usage.Apportioned)
 	if row := s.row("old"); !row.Ended || row.Workload.Parent != "id of older" || row.Usage.Present != 0 || row.Workload.Key != "key of old" {
-		t.Errorf("the row of what ended meanwhile: %+v", row)
+		t.Errorf("the row of a group that ended meanwhile: %+v", row)
 	}
 	a := s.row("a")
 	if a.Usage.Covered != time.Second || a.Total[usage.CPU] != 210 || a.Total[usage.Memory] != 100+1900 {
@@ -184,10 +183,10 @@ func TestResumed(t *testing.T) {
 	}
 }
 
-// The wall clock was set back by an hour while the meter was away: it was away
-// for as long as it was, by the clock as it is now.
+// TestResumedAfterStep checks that the length of a pause is right although the wall clock was set
+// back by an hour meanwhile.
 func TestResumedAfterStep(t *testing.T) {
-	s := newStage(t)
+	s := newScenario(t)
 	s.tick(4000*second, 1000)
 	s.tick(4001*second, 1050)
 	s.restart()
@@ -197,11 +196,11 @@ func TestResumedAfterStep(t *testing.T) {
 	s.opened(usage.StartResumed, 4001*second, usage.Gap{From: unix(1401 * second), To: unix(1409 * second), Reason: usage.Unwatched})
 }
 
-// After another boot all counters began at zero, and so does the window.
+// TestBooted checks that after a reboot all counters and the window begin at zero.
 func TestBooted(t *testing.T) {
-	s := newStage(t)
-	s.tick(10*second, 1000, prop{name: "a", life: 5, cpu: 300, mem: 100})
-	s.tick(11*second, 1050, prop{name: "a", life: 5, cpu: 310, mem: 100})
+	s := newScenario(t)
+	s.tick(10*second, 1000, namedGroup{name: "a", life: 5, cpu: 300, mem: 100})
+	s.tick(11*second, 1050, namedGroup{name: "a", life: 5, cpu: 310, mem: 100})
 	s.restart()
 	snap := &usage.Snapshot{Boot: "c", At: 60 * second, Mono: 60 * second, Offset: 2000 * second}
 	snap.Node = usage.Node{CPUs: 4, MemTotal: 10000, MemFree: 4000, Tasks: 100, Steal: 40 * second}
@@ -221,7 +220,7 @@ func TestBooted(t *testing.T) {
 	s.want("1", usage.CPU, 500, usage.Measured)
 	s.want("1", usage.Memory, 1<<10, usage.Measured)
 	if got := s.w.Total.Covered; got != time.Second {
-		t.Errorf("covered %v of the machine, want 1s: nobody saw its memory before that", got)
+		t.Errorf("covered %v of the machine, want 1s: memory before that is unknown", got)
 	}
 	s.want("0", usage.CPU, 400, usage.Measured)
 	s.want("0", usage.PIDs, 100, usage.Measured)
@@ -236,9 +235,9 @@ func TestBooted(t *testing.T) {
 	}
 }
 
-// A clock that went back within a boot makes nothing of the checkpoint usable.
+// TestRestoredInThePast checks that a checkpoint from the future of the same boot is not used.
 func TestRestoredInThePast(t *testing.T) {
-	s := newStage(t)
+	s := newScenario(t)
 	s.tick(10*second, 1000)
 	s.restart()
 	s.tick(5*second, 900)
@@ -246,14 +245,14 @@ func TestRestoredInThePast(t *testing.T) {
 	s.opened(usage.StartFirst, 5*second)
 }
 
-// A group that shows more than the group above it gained was there before the
-// meter was away, but not known by itself: what it shows is booked above.
+// TestResumedKnowsTheOld checks that a group that shows more than the group above gained is taken
+// to be older than the pause: its use is booked above.
 func TestResumedKnowsTheOld(t *testing.T) {
 	for _, c := range []struct{ cpu, late, above int64 }{{100, 100, 50}, {151, 0, 150}, {5000, 0, 150}} {
-		s := newStage(t)
-		s.tick(10*second, 9000, prop{name: "a", life: 5, cpu: 7000})
+		s := newScenario(t)
+		s.tick(10*second, 9000, namedGroup{name: "a", life: 5, cpu: 7000})
 		s.restart()
-		s.tick(12*second, 9150, prop{name: "a", life: 5, cpu: 7150}, prop{name: "late", up: "a", life: 6, cpu: c.cpu})
+		s.tick(12*second, 9150, namedGroup{name: "a", life: 5, cpu: 7150}, namedGroup{name: "late", up: "a", life: 6, cpu: c.cpu})
 		s.close()
 		s.want("late", usage.CPU, c.late, usage.Measured)
 		q := usage.Measured
@@ -264,8 +263,8 @@ func TestResumedKnowsTheOld(t *testing.T) {
 	}
 }
 
-// What the meter itself counts begins at zero with it, when it is shown; what
-// the kernel counts goes on, unless it went back.
+// TestResumedCounters checks that counters of the agent restart at zero, while those of the kernel
+// continue unless they went back.
 func TestResumedCounters(t *testing.T) {
 	put := func(counted bool, disk, net int64) func(*usage.Group) {
 		return func(g *usage.Group) {
@@ -283,7 +282,7 @@ func TestResumedCounters(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name                     string
-		counted, counts          bool // by the meter, before and after
+		counted, counts          bool // by the agent, before and after
 		before, after, then, all int64
 	}{
 		{"the meter's", true, true, 100, 60, 70, 70},
@@ -296,11 +295,11 @@ func TestResumedCounters(t *testing.T) {
 		{"the kernel's after the meter's", true, false, 10, 5000, 5010, 10},
 		{"the meter's after the kernel's", false, true, 5000, 10, 30, 30},
 	} {
-		s := newStage(t)
-		s.tick(10*second, 0, prop{name: "a", life: 5, also: put(c.counted, c.before, c.before)})
+		s := newScenario(t)
+		s.tick(10*second, 0, namedGroup{name: "a", life: 5, also: put(c.counted, c.before, c.before)})
 		s.restart()
-		s.tick(11*second, 0, prop{name: "a", life: 5, also: put(c.counts, c.after, c.after)})
-		s.tick(12*second, 0, prop{name: "a", life: 5, also: put(c.counts, c.then, c.then)})
+		s.tick(11*second, 0, namedGroup{name: "a", life: 5, also: put(c.counts, c.after, c.after)})
+		s.tick(12*second, 0, namedGroup{name: "a", life: 5, also: put(c.counts, c.then, c.then)})
 		s.close()
 		for _, r := range []usage.Resource{usage.DiskRead, usage.NetworkRx} {
 			if got := s.row("a").Usage.Amount[r]; got != c.all {
@@ -310,16 +309,16 @@ func TestResumedCounters(t *testing.T) {
 	}
 }
 
-// The CPU time of tasks in a root group without a counter is a sum over those
-// that are there: after a restart it is another, and never booked for more.
+// TestResumedRootTasks checks a root group without a counter, whose CPU time is a sum over its
+// present tasks: after a restart the sum differs, and never more is booked.
 func TestResumedRootTasks(t *testing.T) {
-	own := func(s *stage, at, cpu int64) {
+	own := func(s *scenario, at, cpu int64) {
 		snap := two(at, cpu)
 		snap.Groups[0].Own = usage.SetOf(usage.CPU)
 		s.show(snap)
 	}
 	for _, c := range []struct{ after, then, want int64 }{{1100, 1150, 150}, {900, 950, 50}, {100, 150, 50}} {
-		s := newStage(t)
+		s := newScenario(t)
 		own(s, 10*second, 500)
 		own(s, 11*second, 1000)
 		s.restart()
@@ -330,17 +329,16 @@ func TestResumedRootTasks(t *testing.T) {
 	}
 }
 
-// The ids that stand in for those that could not be had are given anew by each
-// run: such groups are known again by what they are called, if their counters
-// went on.
+// TestResumedByName checks that groups with substitute ids, which each run assigns anew, are
+// matched by name if their counters continued.
 func TestResumedByName(t *testing.T) {
 	const fake = 1 << 63
-	s := newStage(t)
-	was := []prop{{name: "a", life: fake | 1, cpu: 300}, {name: "b", life: fake | 2, cpu: 400}, {name: "c", life: fake | 3, cpu: 500}, {name: "d", life: 9, cpu: 50}}
+	s := newScenario(t)
+	was := []namedGroup{{name: "a", life: fake | 1, cpu: 300}, {name: "b", life: fake | 2, cpu: 400}, {name: "c", life: fake | 3, cpu: 500}, {name: "d", life: 9, cpu: 50}}
 	s.tick(10*second, 10000, was...)
 	s.restart()
-	s.tick(11*second, 10100, prop{name: "b", life: fake | 1, cpu: 410}, prop{name: "a", life: 77, cpu: 330}, prop{name: "c", life: 78, cpu: 20},
-		prop{name: "d", life: 10, cpu: 5})
+	s.tick(11*second, 10100, namedGroup{name: "b", life: fake | 1, cpu: 410}, namedGroup{name: "a", life: 77, cpu: 330}, namedGroup{name: "c", life: 78, cpu: 20},
+		namedGroup{name: "d", life: 10, cpu: 5})
 	s.close()
 	s.want("b", usage.CPU, 10, usage.Measured)
 	s.want("a", usage.CPU, 30, usage.Measured)
@@ -351,55 +349,55 @@ func TestResumedByName(t *testing.T) {
 	}
 }
 
-// The checkpoint is made in the tick in which a group ended that another one
-// below it outlives, and that one has a new name.
+// TestRestoreOutlives checks a checkpoint of the tick in which a group ended before a renamed group
+// below it.
 func TestRestoreOutlives(t *testing.T) {
-	s := newStage(t)
-	up, low := prop{name: "up", life: 5, cpu: 500}, prop{name: "low", up: "up", life: 6, cpu: 300}
+	s := newScenario(t)
+	up, low := namedGroup{name: "up", life: 5, cpu: 500}, namedGroup{name: "low", up: "up", life: 6, cpu: 300}
 	s.tick(10*second, 1000, up, low)
 	s.close()
-	s.v.save(s.books, true)
+	s.v.save(s.acc, true)
 	up.final = true
 	rename := func(g *usage.Group) { g.Workload.Name = "lower" }
 	low.also = rename
 	s.tick(11*second, 1000, up, low)
 	s.restart()
-	s.tick(12*second, 1100, prop{name: "low", life: 6, cpu: 350, also: rename})
+	s.tick(12*second, 1100, namedGroup{name: "low", life: 6, cpu: 350, also: rename})
 	s.restart()
 	s.want("lower", usage.CPU, 50, usage.Measured)
 	s.tick(13*second, 1100)
 	s.close()
 	if !s.row("lower").Ended {
-		t.Error("no end under the name that it had last")
+		t.Error("no row with the end under the latest name")
 	}
 }
 
-// User and system time are CPU time in the window of a restart too, although
-// they are not read at once.
+// TestResumedSplit checks that user and system time sum to CPU time in the window of a restart,
+// although they are read at other times.
 func TestResumedSplit(t *testing.T) {
-	s := newStage(t)
+	s := newScenario(t)
 	split := func(user, system int64) func(*usage.Group) {
 		return func(g *usage.Group) {
 			g.Put(usage.CPUUser, user)
 			g.Put(usage.CPUSystem, system)
 		}
 	}
-	s.tick(10*second, 1000, prop{name: "a", life: 5, cpu: 100, also: split(0, 0)})
-	s.tick(11*second, 1000, prop{name: "a", life: 5, cpu: 200, also: split(30, 10)})
+	s.tick(10*second, 1000, namedGroup{name: "a", life: 5, cpu: 100, also: split(0, 0)})
+	s.tick(11*second, 1000, namedGroup{name: "a", life: 5, cpu: 200, also: split(30, 10)})
 	s.restart()
-	s.tick(12*second, 1000, prop{name: "a", life: 5, cpu: 300})
-	s.tick(13*second, 1000, prop{name: "a", life: 5, cpu: 400, also: split(40, 30)})
+	s.tick(12*second, 1000, namedGroup{name: "a", life: 5, cpu: 300})
+	s.tick(13*second, 1000, namedGroup{name: "a", life: 5, cpu: 400, also: split(40, 30)})
 	s.close()
 	s.want("a", usage.CPUUser, 75+33, usage.Apportioned)
 	s.want("a", usage.CPUSystem, 25+67, usage.Apportioned)
 }
 
-// A tick that took a few times longer than one should was not watched.
+// TestCovered checks that a tick several times longer than usual is not covered.
 func TestCovered(t *testing.T) {
-	s := newStage(t)
-	s.books.SetInterval(time.Second)
+	s := newScenario(t)
+	s.acc.SetInterval(time.Second)
 	for _, at := range []int64{10, 11, 13, 18, 19} {
-		s.tick(at*second, 0, prop{name: "a", life: 5})
+		s.tick(at*second, 0, namedGroup{name: "a", life: 5})
 	}
 	s.close()
 	for _, name := range []string{"a", "", "idle"} {
@@ -412,27 +410,27 @@ func TestCovered(t *testing.T) {
 	}
 }
 
-// Of the machine as a whole all is known while the meter was away, so that time
-// counts in averages.
+// TestMachineCovered checks that machine totals cover pauses too, so that averages include that
+// time.
 func TestMachineCovered(t *testing.T) {
-	s := newStage(t)
+	s := newScenario(t)
 	for _, at := range []int64{10, 11} {
-		s.tick(at*second, 0, prop{name: "a", life: 5})
+		s.tick(at*second, 0, namedGroup{name: "a", life: 5})
 	}
 	s.close()
 	s.restart()
-	s.tick(31*second, 0, prop{name: "a", life: 5})
-	s.tick(32*second, 0, prop{name: "a", life: 5})
+	s.tick(31*second, 0, namedGroup{name: "a", life: 5})
+	s.tick(32*second, 0, namedGroup{name: "a", life: 5})
 	s.close()
 	if got := s.w.Total.Covered; got != 21*time.Second {
-		t.Errorf("covered %v of the machine with an absence, want 21s", got)
+		t.Errorf("covered %v of the machine with a pause, want 21s", got)
 	}
 	if got := s.row("a").Usage.Covered; got != time.Second {
-		t.Errorf("covered %v of a group with an absence, want 1s", got)
+		t.Errorf("covered %v of a group with a pause, want 1s", got)
 	}
 }
 
-// What the machine did is never negative, and begins where it is first seen.
+// TestWindowTotal checks that machine totals are never negative and begin at the first reading.
 func TestWindowTotal(t *testing.T) {
 	acc := attribute.New("n")
 	var w usage.Window

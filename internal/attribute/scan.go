@@ -9,7 +9,7 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A scanner reads numbers and texts, zeroes once anything was wrong.
+// A scanner decodes numbers and texts, and returns zeros after an error.
 type scanner struct {
 	rest []byte
 	bad  bool
@@ -70,8 +70,7 @@ func (s *scanner) share() (sh power.Share) {
 	return sh
 }
 
-// amounts reads the numbers of a share, none of which is negative or so large that
-// it cannot be added to.
+// amounts reads the numbers of a share, none negative or too large to be added.
 func (s *scanner) amounts(sh *power.Share) {
 	for _, v := range [...]*int64{&sh.N, &sh.At, &sh.Active, &sh.Idle, &sh.Error, &sh.Modelled} {
 		*v = s.int()
@@ -85,7 +84,7 @@ func (s *scanner) set() usage.Set {
 	return v & usage.All
 }
 
-// readingSet is a set of what groups show, which is no energy.
+// readingSet reads a set of resources that groups show, which excludes energy.
 func (s *scanner) readingSet() usage.Set {
 	const below = usage.Set(1<<usage.EnergyPackage - 1)
 	v := s.set()

@@ -13,15 +13,14 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// Between the readings of a group and of the one below it that one used 50 ns,
-// and before the next reading both end. What the lower one was booked stays its
-// own: the group above them both is booked nothing of it.
+// TestEndsReadTooEarly checks two nested groups that end after the lower one used 50 ns between
+// their readings: what was booked to the lower one is not booked above.
 func TestEndsReadTooEarly(t *testing.T) {
 	unseen := func(g *usage.Group) { g.Exact = false }
 	for _, how := range []string{"shown as ended", "not shown", "shown without a reading", "not shown by the one before", "the meter away"} {
 		t.Run(how, func(t *testing.T) {
-			s := newStage(t)
-			groups := []prop{{name: "top", life: 5, cpu: 1000}, {name: "up", up: "top", life: 6, cpu: 500}, {name: "low", up: "up", life: 7, cpu: 200}}
+			s := newScenario(t)
+			groups := []namedGroup{{name: "top", life: 5, cpu: 1000}, {name: "up", up: "top", life: 6, cpu: 500}, {name: "low", up: "up", life: 7, cpu: 200}}
 			s.tick(10*second, 9000, groups...)
 			groups[0].cpu, groups[1].cpu, groups[2].cpu = 1100, 600, 350
 			s.tick(11*second, 9100, groups...)
@@ -60,15 +59,14 @@ func TestEndsReadTooEarly(t *testing.T) {
 	}
 }
 
-// A grove is groups that are read one after the other, parents first, while
-// those without any below go on. Of the others none uses anything, so that
-// whatever is booked to them is in excess, or was used by what ended unseen.
+// A grove is a tree of groups read one after another, parents first, while leaves run. Other groups
+// use nothing, so any use booked to them is an error or comes from groups that ended unseen.
 type grove struct {
 	t      *rapid.T
 	groups []*twig // parents before children
 	lives  uint64
 	now    int64
-	fresh  bool // the meter has just begun
+	fresh  bool // the agent has just started
 }
 
 type twig struct {
@@ -87,9 +85,9 @@ type end int
 
 const (
 	exact  end = iota
-	stale      // with what it showed before
+	stale      // with its previous reading
 	blank      // without a reading
-	hidden     // not at all, and of those below neither
+	hidden     // not at all, nor those below
 )
 
 func (g *grove) add(parent *twig, name string) *twig {
@@ -118,7 +116,7 @@ func (g *grove) use() {
 	}
 }
 
-// step lets groups be born, work and die.
+// step lets groups be born, run and end.
 func (g *grove) step() {
 	g.now += second
 	for range rapid.IntRange(0, 2).Draw(g.t, "births") {
@@ -138,8 +136,7 @@ func (g *grove) step() {
 	}
 }
 
-// show is a snapshot, taken while the groups go on unless it is calm. Ends are
-// seen or not.
+// show returns a snapshot, taken while the groups run unless it is calm. Ends are seen or not.
 func (g *grove) show(calm bool) *usage.Snapshot {
 	s := &usage.Snapshot{Boot: "b", At: g.now, Mono: g.now, Node: usage.Node{CPUs: 4, MemTotal: 1 << 30, MemFree: 1 << 29}}
 	slots := map[*twig]usage.Slot{nil: usage.NoSlot}
@@ -174,9 +171,9 @@ func (g *grove) show(calm bool) *usage.Snapshot {
 	return s
 }
 
-// However groups are read while they work, end unseen, and the meter restarts:
-// once all are read at rest, each that was there all the time has, with those
-// below it, what its counter gained.
+// TestReadOneAfterTheOther checks sequential reads of running groups, with unseen ends and
+// restarts: once all are read at rest, each group that existed all the time has, with its
+// descendants, what its counter gained.
 func TestReadOneAfterTheOther(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := &grove{t: t}
@@ -189,7 +186,7 @@ func TestReadOneAfterTheOther(t *testing.T) {
 			w.constant = true
 		}
 		acc := attribute.New("n")
-		var v vault
+		var v recordLog
 		var w usage.Window
 		booked := map[string]int64{}
 		acc.Tick(g.show(true))

@@ -6,14 +6,14 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// Each resource that an account keeps apart has a place of its own.
+// TestSlots checks that each resource with a slot has one of its own.
 func TestSlots(t *testing.T) {
 	t.Parallel()
 	seen := map[[2]int]usage.Resource{}
 	own := func(table int, r usage.Resource, place uint8, last int) {
 		k := [2]int{table, int(place)}
 		if other, ok := seen[k]; ok || int(place) >= last-1 {
-			t.Errorf("%s has no place of its own: it is that of %d", r, other)
+			t.Errorf("%s shares its slot with %d", r, other)
 		}
 		seen[k] = r
 	}

@@ -10,8 +10,8 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A machine that is suspended for a night, in which CLOCK_MONOTONIC stands still, is
-// not booked a night of what a curve says that it draws awake.
+// TestSuspended checks that a curve books nothing for a night of suspend, in which CLOCK_MONOTONIC
+// stops.
 func TestSuspended(t *testing.T) {
 	accounts := attribute.New("node")
 	accounts.SetMeters(energy.New(energy.Config{Curve: power.Curve{Domain: power.Rest, Points: []power.Point{{Load: 0, Power: 40_000_000}, {Load: power.PPM, Power: 140_000_000}}}}))
@@ -30,7 +30,7 @@ func TestSuspended(t *testing.T) {
 		{2 * second, 2 * second, 90_000_000},
 		{night + 3*second, 3 * second, 90_000_000},
 		{night + 4*second, 4 * second, 90_000_000},
-		{night + 14*second, 14 * second, 450_000_000}, // late, not asleep
+		{night + 14*second, 14 * second, 450_000_000}, // late, not suspended
 	} {
 		if got := tick(c.at, c.mono); got != c.want {
 			t.Errorf("to %d s: %d uJ, want %d", c.at/second, got, c.want)

@@ -21,7 +21,7 @@ func (s *Server) meterCollectors(ctx context.Context, scope query.Scope, nodes [
 	if s.Meters == nil {
 		return nil, nil
 	}
-	all, err := s.Ledger.OuterRatios(ctx, now.Add(-comparedTime))
+	all, err := s.Ledger.MeterRatios(ctx, now.Add(-comparedTime))
 	if err != nil {
 		return nil, err
 	}
@@ -29,7 +29,7 @@ func (s *Server) meterCollectors(ctx context.Context, scope query.Scope, nodes [
 	for i := range nodes {
 		seen[nodes[i].ID] = true
 	}
-	list := []collector{collectMeterRatios(slices.DeleteFunc(all, func(r ledger.OuterRatio) bool { return !seen[r.Node] }))}
+	list := []collector{collectMeterRatios(slices.DeleteFunc(all, func(r ledger.MeterRatio) bool { return !seen[r.Node] }))}
 	if scope.All {
 		list = append(list, collectMeters(s.Meters.States(), now))
 	}
@@ -60,7 +60,7 @@ func collectMeters(states []meters.State, now time.Time) collector {
 }
 
 // collectMeterRatios compares what nodes measured with what their meters showed.
-func collectMeterRatios(ratios []ledger.OuterRatio) collector {
+func collectMeterRatios(ratios []ledger.MeterRatio) collector {
 	return func(m *metrics) {
 		for _, r := range ratios {
 			all := r.Meter.Float(unit.Microjoule)

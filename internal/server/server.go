@@ -159,7 +159,7 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 		cfg.Metrics.Dir = filepath.Join(cfg.State, "metrics")
 	}
 	stock := prometheus.NewRegistry() // what Prometheus's packages count; /metrics does not show it
-	if s.Metrics, err = tsdb.Open(cfg.Metrics, s.Ledger, stock, log.With("part", "metrics")); err != nil {
+	if s.Metrics, err = tsdb.Open(cfg.Metrics, s.Ledger, stock, log.With("part", "tsdb")); err != nil {
 		return nil, err
 	}
 	if s.remote, err = remotewrite.NewWriter(cfg.Remote, s.Metrics.DB(), log.With("part", "remote")); err != nil {
@@ -184,10 +184,10 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 	if s.prom, err = promapi.New(cfg.Query, s.Metrics, s.alerts, s.authorizeReader, s.queryLog, stock, cfg.Version, log.With("part", "query")); err != nil {
 		return nil, err
 	}
-	s.Ingest = receiver.New(cfg.Ingest, s.Ledger, s.Metrics, log.With("part", "ingest"))
+	s.Ingest = receiver.New(cfg.Ingest, s.Ledger, s.Metrics, log.With("part", "receiver"))
 	s.Authority, err = ca.Open(ca.Config{
 		Dir: filepath.Join(cfg.State, "authority"), Names: cfg.Names, Local: cfg.Local, Cluster: cfg.Cluster, CertificateLife: cfg.Life, LiveBoot: s.Ingest.LiveBoot,
-	}, s.Ledger, log.With("part", "authority"))
+	}, s.Ledger, log.With("part", "ca"))
 	if err != nil {
 		return nil, err
 	}

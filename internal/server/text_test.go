@@ -52,7 +52,7 @@ func TestMetricsText(t *testing.T) {
 		}),
 		collectMeters([]meters.State{{Name: "pdu", Samples: 26, Failures: 27, Minutes: 28, Gaps: 29, Last: now.Add(-30 * time.Second), Watts: 31}}, now),
 		// The second node of a name is left out; its metrics would be the first one's.
-		collectMeterRatios([]ledger.OuterRatio{{Name: "web-1", Meter: sum(200e6), Inside: sum(150e6), Measured: sum(100e6)}, {Name: "web-1", Meter: sum(1), Inside: sum(1)}}),
+		collectMeterRatios([]ledger.MeterRatio{{Name: "web-1", Meter: sum(200e6), Inside: sum(150e6), Measured: sum(100e6)}, {Name: "web-1", Meter: sum(1), Inside: sum(1)}}),
 	))
 	if err != nil {
 		t.Fatal(err)

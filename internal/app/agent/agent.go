@@ -1,5 +1,5 @@
-// Package agent is mete-agent: it measures its machine, tick by tick, closes a
-// window every few seconds, and sends it to a server.
+// Package agent implements mete-agent: it measures its machine, tick by tick, closes a window every
+// few seconds, and sends it to a server.
 package agent
 
 import (
@@ -32,7 +32,7 @@ import (
 	meters "mete.dev/mete/internal/collect/energy"
 )
 
-// Long is what the program's help says above its flags.
+// Long is the program's help above its flags.
 const Long = `Measure what every workload of this machine uses, until SIGTERM or SIGINT, and
 send it to a server:
 
@@ -48,28 +48,28 @@ which -state is a part; METE_SOCKET, for mete run too; METE_HOST_VSOCK=false, as
 -host-vsock=false.
 Exit codes: 0 after a signal; 2 where the command line is wrong; else 1.`
 
-// A Config says what the agent does.
+// A Config configures the agent.
 type Config struct {
 	Machine machine.Config
-	Agent   agent.Config // how to keep and send
-	// Server is the URL of the server; "" is none, and nothing is kept.
+	Agent   agent.Config // storing and sending
+	// Server is the URL of the server; "" is none: windows are not stored.
 	Server string
-	// Token enrolls this machine; TokenFile holds it, and goes before it.
+	// Token enrolls this machine. TokenFile is a file with it and has priority.
 	Token, TokenFile string
 	State            string // directory of the identity and the spool
-	Curve            string // file of mete power calibrate; "" is none
+	Curve            string // written by mete power calibrate; "" is none
 	Socket           string // unix socket for jobs of mete run; "" is none
 	Status           string // address of /metrics and /healthz; "" is none
-	StatusWorkloads  bool   // metrics of workloads, though others reach Status
-	Compat           string // whose names of metrics to add: "" or kepler
+	StatusWorkloads  bool   // serve workload metrics even if others can reach Status
+	Compat           string // additional metric names: "" or kepler
 	Version          string // of the program
-	ShowVersion      bool   // and nothing else
+	ShowVersion      bool   // print the version and exit
 	// Print writes each closed window to the output: a JSON line for the balance,
 	// then one for each row.
 	Print bool
 }
 
-// Default measures with the best reader there is, once a second.
+// Default measures with the best available reader, once a second.
 func Default() Config {
 	c := Config{
 		Machine: machine.Config{Config: sampler.Default(), Reader: machine.Auto, Energy: meters.Config{Shares: meters.DefaultShares, VSock: meters.DefaultVSock(os.Getenv)}},
@@ -81,7 +81,7 @@ func Default() Config {
 	return c
 }
 
-// Flags makes a flag of every setting; what c holds is the default.
+// Flags adds a flag for every setting; the values in c are the defaults.
 func (c *Config) Flags(f *flag.FlagSet) {
 	f.DurationVar(&c.Machine.Tick, "tick", c.Machine.Tick, "`time` between two readings")
 	f.DurationVar(&c.Machine.Window, "window", c.Machine.Window, "`time` that a window spans")
@@ -104,7 +104,7 @@ func (c *Config) Flags(f *flag.FlagSet) {
 	f.BoolVar(&c.Print, "print", c.Print, "write each window to standard output as JSON lines: its balance, then each workload's row; nothing is kept or sent then")
 }
 
-// parseIdlePower takes the flag of that name.
+// parseIdlePower parses the flag of that name.
 func (c *Config) parseIdlePower(text string) error {
 	for part := range strings.SplitSeq(text, ",") {
 		name, watts, ok := strings.Cut(part, "=")
@@ -117,14 +117,14 @@ func (c *Config) parseIdlePower(text string) error {
 			d++
 		}
 		if d == power.DomainLimit {
-			return fmt.Errorf("%q is none of package, dram, gpu and rest", name)
+			return fmt.Errorf("%q is not one of package, dram, gpu and rest", name)
 		}
 		c.Machine.Static[d] = int64(math.Round(w * 1e6))
 	}
 	return nil
 }
 
-// maxIdlePower is more power in W than any one machine draws.
+// maxIdlePower in W is more than any machine draws.
 const maxIdlePower = 50_000
 
 // readCurve reads the file of a power curve.
@@ -169,16 +169,16 @@ func Run(ctx context.Context, cfg Config, out io.Writer, log *slog.Logger) (err 
 	log.Info("measuring", "reader", m.Reader, "tick", cfg.Machine.Tick, "window", cfg.Machine.Window)
 	w := bufio.NewWriter(out)
 	var failed error
-	hand, err := agent.NewGuestRelay(cfg.Agent.Handover, m, log)
+	guestRelay, err := agent.NewGuestRelay(cfg.Agent.Handover, m, log)
 	if err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return hand.Run(gctx) })
+	g.Go(func() error { return guestRelay.Run(gctx) })
 	g.Go(func() error {
-		return m.Run(gctx, hand.Tick, func(win *usage.Window) {
+		return m.Run(gctx, guestRelay.Tick, func(win *usage.Window) {
 			if b := win.Balance; b.Violations > 0 || b.Lost > 0 {
 				log.Warn("window", "violations", b.Violations, "lost", b.Lost)
 			}
@@ -190,7 +190,7 @@ func Run(ctx context.Context, cfg Config, out io.Writer, log *slog.Logger) (err 
 	return errors.Join(g.Wait(), failed)
 }
 
-// span is when a window was, in each line of it.
+// span is the time of a window, in each of its lines.
 type span struct {
 	Start int64 `json:"start_boottime_ns"`
 	End   int64 `json:"end_boottime_ns"`
@@ -200,12 +200,12 @@ type span struct {
 type window struct {
 	span
 	Boot    string        `json:"boot"`
-	Offset  int64         `json:"offset_ns,string"` // wall time less boottime
-	Rows    int           `json:"rows"`             // that follow
+	Offset  int64         `json:"offset_ns,string"` // wall time minus boottime
+	Rows    int           `json:"rows"`             // number of rows that follow
 	Balance usage.Balance `json:"balance"`
 }
 
-// row is a window's row as it is printed.
+// row is a printed row of a window.
 type row struct {
 	span
 	ID      workload.ID       `json:"id"`

@@ -10,8 +10,7 @@ import (
 	"mete.dev/mete/internal/prom/exposition"
 )
 
-// guestRelayFlags makes flags of what is given to virtual machines, and of what this one
-// is given.
+// guestRelayFlags adds the flags for energy passed to virtual machines, and from the host.
 func (c *Config) guestRelayFlags(f *flag.FlagSet) {
 	f.StringVar(&c.Agent.Handover.Dir, "vm-shares", c.Agent.Handover.Dir, "`directory` in which each virtual machine of this machine has a folder with the energy that it is given; the default is used where it is there, '' is none")
 	f.BoolVar(&c.Agent.Handover.VSock, "vm-vsock", c.Agent.Handover.VSock, "tell virtual machines that have a CID by vsock what energy they are given")
@@ -20,7 +19,7 @@ func (c *Config) guestRelayFlags(f *flag.FlagSet) {
 	f.BoolVar(&c.Machine.Energy.VSock, "host-vsock", c.Machine.Energy.VSock, "ask the host of this virtual machine by vsock (METE_HOST_VSOCK)")
 }
 
-// parseGuestSocket takes the flag of that name.
+// parseGuestSocket parses the flag of that name.
 func (c *Config) parseGuestSocket(text string) error {
 	for part := range strings.SplitSeq(text, ",") {
 		guest, path, ok := strings.Cut(part, "=")
@@ -32,7 +31,8 @@ func (c *Config) parseGuestSocket(text string) error {
 	return nil
 }
 
-// writeGuestRelayMetrics writes how energy is passed on to virtual machines, and from the host.
+// writeGuestRelayMetrics writes the state of the exchange of energy with virtual machines and with
+// the host.
 func writeGuestRelayMetrics(t *exposition.Text, s agent.GuestRelayStatus) {
 	var published, acks, streams []exposition.Sample
 	for _, g := range byUUID(s.Guests) {
@@ -45,9 +45,9 @@ func writeGuestRelayMetrics(t *exposition.Text, s agent.GuestRelayStatus) {
 			acks = append(acks, exposition.Sample{Labels: []string{"guest", g.Guest, "result", r.name}, Value: float64(r.count)})
 		}
 	}
-	t.Counters("mete_agent_shares_published_total", "Shares of energy that a virtual machine was given, one a tick.", published...)
-	t.Counters("mete_agent_share_acks_total", "What a virtual machine said to have booked, compared with its share.", acks...)
-	t.Gauges("mete_agent_share_streams", "Connections of a virtual machine by vsock.", streams...)
+	t.Counters("mete_agent_shares_published_total", "Shares of energy given to a virtual machine, one per tick.", published...)
+	t.Counters("mete_agent_share_acks_total", "Acknowledged shares of a virtual machine, compared with the published ones.", acks...)
+	t.Gauges("mete_agent_share_streams", "vsock connections of a virtual machine.", streams...)
 	var n, age, up []exposition.Sample
 	if h := s.Host; h != nil {
 		labels := []string{"guest", h.Guest}
@@ -61,13 +61,13 @@ func writeGuestRelayMetrics(t *exposition.Text, s agent.GuestRelayStatus) {
 		}
 		up = append(up, exposition.Sample{Labels: labels, Value: fresh})
 	}
-	t.Gauges("mete_agent_host_share_up", "1 while this virtual machine gets shares of energy from its host.", up...)
-	t.Gauges("mete_agent_host_share_n", "Number of the latest of them.", n...)
-	t.Gauges("mete_agent_host_share_age_seconds", "Time since it came.", age...)
+	t.Gauges("mete_agent_host_share_up", "1 while this virtual machine receives shares of energy from its host.", up...)
+	t.Gauges("mete_agent_host_share_n", "Number of the latest share from the host.", n...)
+	t.Gauges("mete_agent_host_share_age_seconds", "Age of the latest share from the host.", age...)
 }
 
-// byUUID is the list with one entry for each UUID: one that was begun anew, and
-// those that have none, are there more than once.
+// byUUID returns one entry per UUID: a restarted guest, or guests without a UUID, appear more than
+// once.
 func byUUID(list []relay.Status) (out []relay.Status) {
 	for _, g := range list {
 		if n := len(out); n > 0 && out[n-1].Guest == g.Guest {

@@ -15,51 +15,49 @@ import (
 	"mete.dev/mete/internal/prom/exposition"
 )
 
-// kepler is the value of -compat that adds Kepler's names.
+// kepler is the value of -compat that adds Kepler's metric names.
 const kepler = "kepler"
 
-// A machineMetrics hands what each window says to who asks for metrics. One goroutine calls
-// take; any number call text.
+// machineMetrics serves the latest window as metrics. One goroutine calls addWindow; any number
+// call text.
 type machineMetrics struct {
 	host string
-	// open says that workloads are shown to everyone who reaches the address, and
-	// kepler that Kepler's names are there too.
+	// open serves workloads to everyone who reaches the address; kepler adds Kepler's metric names.
 	open, kepler bool
-	tally        exposition.Accumulator
+	accumulator  exposition.Accumulator
 	view         atomic.Pointer[exposition.View]
 }
 
-// newMachineMetrics shows the machine of this host name.
+// newMachineMetrics returns the metrics of the machine with this host name.
 func (c *Config) newMachineMetrics(host string) *machineMetrics {
 	return &machineMetrics{host: host, open: c.StatusWorkloads, kepler: c.Compat == kepler}
 }
 
-// addWindow takes a window that was just closed, and what is known of meters. name says
-// what a workload is called; nil is what it is called in the window.
-func (s *machineMetrics) addWindow(w *usage.Window, name func(*workload.Workload) string, m *energy.Meters) {
-	s.tally.Name = name
-	s.view.Store(s.tally.Add(s.host, w, m))
+// addWindow takes a closed window and the state of the meters. name returns a workload's name; nil
+// uses the one in the window.
+func (m *machineMetrics) addWindow(w *usage.Window, name func(*workload.Workload) string, meters *energy.Meters) {
+	m.accumulator.Name = name
+	m.view.Store(m.accumulator.Add(m.host, w, meters))
 }
 
-// text is the machine's metrics for who asked at an address for a host. Workloads
-// are among them where only this machine can ask, and elsewhere if that was said.
-func (s *machineMetrics) text(at net.Addr, host string) string {
-	v := s.view.Load()
+// text returns the metrics for a request to host at an address. It includes workloads only if the
+// address is local or the configuration allows it.
+func (m *machineMetrics) text(at net.Addr, host string) string {
+	v := m.view.Load()
 	if v == nil {
-		return "" // no window was closed yet
+		return "" // no window yet
 	}
 	var t exposition.Text
-	workloads := s.open || isLocal(at.String()) && isLocal(host)
+	workloads := m.open || isLocal(at.String()) && isLocal(host)
 	v.Mete(&t, workloads)
-	if s.kepler {
+	if m.kepler {
 		v.Kepler(&t, workloads)
 	}
 	return t.String()
 }
 
-// isLocal reports whether an address, or the host that a request is for, is this
-// machine alone. A page that points a name of its own at the loopback address asks
-// for a host that is not.
+// isLocal reports whether an address or Host header means only this machine. A web page that points
+// its own name at the loopback address sends another Host.
 func isLocal(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -72,17 +70,16 @@ func isLocal(address string) bool {
 	return host == "localhost" || strings.HasSuffix(host, ".localhost")
 }
 
-// validateMetrics reports what is wrong with the flags of metrics, and says what they
-// leave out.
+// validateMetrics checks the flags for metrics, and logs what they leave out.
 func (c *Config) validateMetrics(log *slog.Logger) error {
 	if c.Compat != "" && c.Compat != kepler {
-		return fault.WithHint(fmt.Errorf("-compat %q: %w", c.Compat, fault.ErrInvalid), "the only one is kepler")
+		return fault.WithHint(fmt.Errorf("-compat %q: %w", c.Compat, fault.ErrInvalid), "the only value is kepler")
 	}
 	if c.Status == "" && (c.Compat != "" || c.StatusWorkloads) {
-		return fault.WithHint(fmt.Errorf("-compat and -status-workloads: there are no metrics with -status '': %w", fault.ErrInvalid), "give an address with -status")
+		return fault.WithHint(fmt.Errorf("-compat and -status-workloads: no metrics with -status '': %w", fault.ErrInvalid), "give an address with -status")
 	}
 	if c.Status != "" && !c.StatusWorkloads && !isLocal(c.Status) {
-		log.Info("metrics of workloads are left out, as others reach this address", "status", c.Status, "hint", "-status-workloads shows them to everyone who does")
+		log.Info("omitting workload metrics: other machines reach this address", "status", c.Status, "hint", "-status-workloads shows them to everyone")
 	}
 	return nil
 }

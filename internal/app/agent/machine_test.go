@@ -19,8 +19,9 @@ import (
 	"mete.dev/mete/internal/testkit"
 )
 
-// shown is a machine with a service and a container in its latest window.
-func shown(c Config) *machineMetrics {
+// newTestMetrics returns the metrics of a machine with a service and a container in its latest
+// window.
+func newTestMetrics(c Config) *machineMetrics {
 	s := c.newMachineMetrics("HOST")
 	w := &usage.Window{End: 1e10}
 	for _, path := range []string{"/system.slice/secret.service", "/docker/" + strings.Repeat("5e", 32)} {
@@ -34,8 +35,8 @@ func shown(c Config) *machineMetrics {
 	return s
 }
 
-// Workloads are shown on this machine alone, unless it was said that others may see
-// them; a page elsewhere that calls this machine by a name of its own sees none.
+// TestWhoSeesWorkloads checks that only local requests see workloads, unless configured otherwise;
+// a foreign web page with its own host name sees none.
 func TestWhoSeesWorkloads(t *testing.T) {
 	loopback, open := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9798}, &net.TCPAddr{IP: net.IPv4zero, Port: 9798}
 	for _, c := range []struct {
@@ -54,10 +55,10 @@ func TestWhoSeesWorkloads(t *testing.T) {
 		{open, "192.0.2.1:9798", true, true},
 		{loopback, "evil.example:9798", true, true},
 	} {
-		s := shown(Config{StatusWorkloads: c.given, Compat: kepler})
+		s := newTestMetrics(Config{StatusWorkloads: c.given, Compat: kepler})
 		text := s.text(c.at, c.host)
 		if got := strings.Contains(text, "secret.service") && strings.Contains(text, "kepler_container_cpu_joules_total{"); got != c.want {
-			t.Errorf("at %v for %q, given %v: workloads are shown: %v, want %v", c.at, c.host, c.given, got, c.want)
+			t.Errorf("at %v for %q, given %v: workloads shown: %v, want %v", c.at, c.host, c.given, got, c.want)
 		}
 		if !c.want && (strings.Contains(text, "secret") || strings.Contains(text, "5e5e")) {
 			t.Errorf("at %v for %q: a name is shown:\n%s", c.at, c.host, text)
@@ -66,7 +67,7 @@ func TestWhoSeesWorkloads(t *testing.T) {
 			t.Errorf("at %v for %q the machine is not shown", c.at, c.host)
 		}
 	}
-	if text := shown(Config{}).text(loopback, "localhost"); strings.Contains(text, "kepler") || !strings.Contains(text, "secret.service") {
+	if text := newTestMetrics(Config{}).text(loopback, "localhost"); strings.Contains(text, "kepler") || !strings.Contains(text, "secret.service") {
 		t.Errorf("without -compat:\n%s", text)
 	}
 	if text := new(Config).newMachineMetrics("HOST").text(loopback, "localhost"); text != "" {
@@ -89,14 +90,14 @@ func TestShowFlags(t *testing.T) {
 	}
 	c := Config{Status: "0.0.0.0:9798"}
 	if err := c.validateMetrics(to); err != nil || !strings.Contains(log.String(), "-status-workloads") {
-		t.Errorf("an open address: %v, log %q, want a word of what is left out", err, &log)
+		t.Errorf("an open address: %v, log %q, want a message about omitted metrics", err, &log)
 	}
 }
 
-// The agent without a server shows what this machine used.
+// TestAlone checks that an agent without a server serves the use of this machine.
 func TestAlone(t *testing.T) {
 	var lc net.ListenConfig
-	// Only this process uses this address, so that the port stays free in between.
+	// Only this process uses this address, so the port stays free.
 	ln, err := lc.Listen(t.Context(), "tcp", fmt.Sprintf("127.%d.%d.%d:0", 128+os.Getpid()>>16&63, os.Getpid()>>8&255, os.Getpid()&255))
 	if err != nil {
 		t.Fatal(err)
@@ -118,12 +119,12 @@ func TestAlone(t *testing.T) {
 	testkit.Eventually(t, "workloads are shown", func() bool {
 		select {
 		case err := <-done:
-			t.Fatalf("it ended: %v", err)
+			t.Fatalf("agent ended: %v", err)
 		default:
 		}
 		r, err := http.Get("http://" + addr + "/metrics")
 		if err != nil {
-			return false // it is not there yet
+			return false // not listening yet
 		}
 		b, err := io.ReadAll(r.Body)
 		if err := errors.Join(err, r.Body.Close()); err != nil {

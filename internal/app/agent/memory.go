@@ -12,14 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sendDelay is how long after its end a window has been sent, mostly.
+// sendDelay is the usual delay between the end of a window and its delivery.
 const sendDelay = 2 * time.Second
 
-// releaseStartupMemory gives back what only the start of an agent needed, once that has done
-// everything once that it does only then: free memory of the heap, and the pages
-// of the program itself. Those of the latter that sending needs come back with
-// each window, from the page cache, and are given back after it.
-func releaseStartupMemory(ctx context.Context, window time.Duration) error {
+// releaseIdleMemory returns memory to the kernel: once, after startup, the free heap; then after
+// each window the program's own file pages. The next window reads back from the page cache those
+// that it needs.
+func releaseIdleMemory(ctx context.Context, window time.Duration) error {
 	t := time.NewTimer(2*window + sendDelay)
 	defer t.Stop()
 	for first := true; ; first = false {
@@ -38,12 +37,12 @@ func releaseStartupMemory(ctx context.Context, window time.Duration) error {
 	}
 }
 
-// dropProgram unmaps the program's text and constants from this process's page
-// tables. Nothing is lost: no page of these mappings can have been written to.
+// dropProgram unmaps the program's text and constants from this process's page tables. These
+// mappings are read-only, so no data is lost.
 func dropProgram() error {
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {
-		return nil // a machine that does not show it keeps what is mapped
+		return nil // not available here: keep the mappings
 	}
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fileRSS is how much of the files that this process maps is resident, in KiB.
+// fileRSS returns the resident KiB of this process's mapped files.
 func fileRSS(t *testing.T) (kb int) {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/status")
@@ -21,11 +21,11 @@ func fileRSS(t *testing.T) (kb int) {
 			return kb
 		}
 	}
-	t.Skip("this kernel does not tell file pages apart")
+	t.Skip("this kernel does not report file pages")
 	return 0
 }
 
-// fetch makes all of the program resident, whatever the machine has taken from it.
+// fetch makes the whole program resident.
 func fetch(t *testing.T) {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")
@@ -47,7 +47,8 @@ func fetch(t *testing.T) {
 	}
 }
 
-// The program goes on after its own pages were given back, with fewer of them.
+// TestDropProgram checks that the program continues after dropping its own pages, with fewer of
+// them resident.
 func TestDropProgram(t *testing.T) {
 	fetch(t)
 	before := fileRSS(t)

@@ -30,7 +30,7 @@ import (
 	"mete.dev/mete/internal/x/statedir"
 )
 
-// errNewIdentity ends the loops of an agent that has got another identity.
+// errNewIdentity ends the agent's loops after it received another identity.
 var errNewIdentity = errors.New("a new identity")
 
 // runWithServer enrolls at the server, then measures for it until ctx ends.
@@ -62,7 +62,7 @@ func runWithServer(ctx context.Context, cfg Config, log *slog.Logger) (err error
 	}
 }
 
-// validate reports what would end the agent only after it has enrolled.
+// validate reports configuration errors before the agent enrolls.
 func (c *Config) validate() error {
 	if c.State == "" {
 		return fault.WithHint(fmt.Errorf("no directory for this machine's identity: %w", fault.ErrInvalid), "give one with -state, or set METE_STATE or HOME")
@@ -72,7 +72,7 @@ func (c *Config) validate() error {
 	return a.Validate()
 }
 
-// withStateHint adds to an error about the state directory what helps.
+// withStateHint adds a hint to an error about the state directory.
 func withStateHint(err error) error {
 	_, isPath := errors.AsType[*fs.PathError](err)
 	switch {
@@ -86,11 +86,10 @@ func withStateHint(err error) error {
 	return err
 }
 
-// waitEnrolled tries until the server gave an identity. What only a person can mend
-// ends it where there is none yet. One that is there, though it is not good for
-// the server any more, is enough to measure: what is measured waits in the spool
-// until the identity is mended. A token for another server that cannot be
-// followed ends it too.
+// waitEnrolled retries until the server issues an identity. Without a previous identity, an error
+// that only a person can fix ends it. With one, even one that the server no longer accepts, it
+// returns: measuring goes on, and the windows wait in the spool until someone fixes the identity. A
+// token of another server also ends it, unless the agent can move to that server.
 func (c *Config) waitEnrolled(ctx context.Context, id *enroll.Identity, log *slog.Logger) error {
 	wait := time.Second
 	for first := true; ; first = false {
@@ -105,17 +104,17 @@ func (c *Config) waitEnrolled(ctx context.Context, id *enroll.Identity, log *slo
 			tok, missing := c.readToken()
 			switch {
 			case id.Node() == "" && errors.Is(missing, fault.ErrNotFound):
-				return missing // which says more
+				return missing // which is more specific
 			case id.Node() == "" || missing == nil && id.IsForOtherAuthority(tok):
 				return err
 			}
-			log.Error("cannot renew this machine's identity; what is measured waits in the spool", "node", id.Node(), "err", err, "hint", fault.Hint(err))
+			log.Error("cannot renew this machine's identity; windows wait in the spool", "node", id.Node(), "err", err, "hint", fault.Hint(err))
 			return nil
 		case id.Node() != "":
-			log.Warn("cannot renew this machine's identity yet; what is measured waits in the spool", "node", id.Node(), "err", err)
+			log.Warn("cannot renew this machine's identity yet; windows wait in the spool", "node", id.Node(), "err", err)
 			return nil
 		case first:
-			log.Warn("cannot enroll yet; trying on", "server", id.Server(), "err", err, "hint", fault.Hint(err))
+			log.Warn("cannot enroll yet; retrying", "server", id.Server(), "err", err, "hint", fault.Hint(err))
 		}
 		pause := wait/2 + rand.N(wait)
 		if after, ok := fault.RetryAfter(err); ok {
@@ -149,7 +148,7 @@ func measure(ctx context.Context, cfg Config, h *hostfs.FS, id *enroll.Identity,
 	c := cfg.Agent
 	c.Machine = cfg.Machine
 	c.Socket = cfg.Socket
-	// What an identity has not sent yet is no other's.
+	// Each identity has a spool of its own.
 	c.Spool.Dir = filepath.Join(cfg.State, "spool", id.Node())
 	c.PowerModel = filepath.Join(cfg.State, "power.json")
 	c.Retired = agent.FindRetiredSpools(c.Spool, time.Now(), log)
@@ -185,7 +184,7 @@ func measure(ctx context.Context, cfg Config, h *hostfs.FS, id *enroll.Identity,
 	}
 	if c.Socket != "" {
 		if err := exclusive.Mark(filepath.Dir(c.Socket), id.LedgerID()); err != nil {
-			log.Warn("mete run --server does not see this agent while it is away", "err", err)
+			log.Warn("cannot leave a mark for mete run --server while this agent is down", "err", err)
 		}
 	}
 	log.Info("measuring", "node", id.Node(), "reader", a.Machine.Reader, "tick", c.Machine.Tick, "window", c.Machine.Window, "server", id.Server())
@@ -197,7 +196,7 @@ func measure(ctx context.Context, cfg Config, h *hostfs.FS, id *enroll.Identity,
 		}
 		return nil
 	})
-	g.Go(func() error { return releaseStartupMemory(gctx, c.Machine.Window) })
+	g.Go(func() error { return releaseIdleMemory(gctx, c.Machine.Window) })
 	if cfg.Status != "" {
 		g.Go(func() error { return serveStatus(gctx, cfg.Status, statusOf(a, shown)) })
 	}
@@ -208,42 +207,42 @@ func measure(ctx context.Context, cfg Config, h *hostfs.FS, id *enroll.Identity,
 	return err
 }
 
-// nodeServer is the way to the server for one node: what was measured as that node is
-// never sent as another, which this machine may become at any time.
+// nodeServer is the connection to the server for one node id. It never sends windows of one id
+// under another, which this machine may get at any time.
 type nodeServer struct {
 	*sender.HTTP
 	id          *enroll.Identity
 	node        string
-	onOtherNode func() // is called once the machine is another node
+	onOtherNode func() // called when the machine becomes another node
 }
 
-// check reports whether the machine is still the same node.
-func (b *nodeServer) check() error {
-	if b.id.Node() == b.node {
+// check returns an error if the machine is no longer the same node.
+func (n *nodeServer) check() error {
+	if n.id.Node() == n.node {
 		return nil
 	}
-	b.onOtherNode()
-	return fmt.Errorf("this machine is not node %s any more: %w", b.node, fault.ErrDenied)
+	n.onOtherNode()
+	return fmt.Errorf("this machine is no longer node %s: %w", n.node, fault.ErrDenied)
 }
 
 // Offer implements sender.Server.
-func (b *nodeServer) Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Reply, error) {
-	if err := b.check(); err != nil {
+func (n *nodeServer) Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Reply, error) {
+	if err := n.check(); err != nil {
 		return batch.Reply{}, err
 	}
-	return b.HTTP.Offer(ctx, c, sent)
+	return n.HTTP.Offer(ctx, c, sent)
 }
 
 // Lost implements sender.Server.
-func (b *nodeServer) Lost(ctx context.Context, l batch.Loss) (batch.Reply, error) {
-	if err := b.check(); err != nil {
+func (n *nodeServer) Lost(ctx context.Context, l batch.Loss) (batch.Reply, error) {
+	if err := n.check(); err != nil {
 		return batch.Reply{}, err
 	}
-	return b.HTTP.Lost(ctx, l)
+	return n.HTTP.Lost(ctx, l)
 }
 
-// readToken reads the token, as it is now. It is fault.ErrNotFound where there is
-// none: once a machine has enrolled it needs none, and the file may be gone.
+// readToken reads the token. It returns fault.ErrNotFound if there is none: an enrolled machine
+// needs none, and its file may be gone.
 func (c *Config) readToken() (token.Token, error) {
 	text := c.Token
 	if c.TokenFile != "" {
@@ -257,15 +256,15 @@ func (c *Config) readToken() (token.Token, error) {
 		text = string(b)
 	}
 	if text = strings.TrimSpace(text); text == "" {
-		return token.Token{}, fault.WithHint(fmt.Errorf("this machine is not enrolled, and there is no token: %w", fault.ErrNotFound), makeToken)
+		return token.Token{}, fault.WithHint(fmt.Errorf("this machine is not enrolled and has no token: %w", fault.ErrNotFound), makeToken)
 	}
 	return token.Parse(text)
 }
 
-// makeToken is how to get a token.
+// makeToken is the hint on how to get a token.
 const makeToken = "make one with `mete token create --role agent` on the server, and give it by -token-file or METE_TOKEN"
 
-// stateDir is where the agent keeps what it keeps.
+// stateDir returns the directory of the agent's state.
 func stateDir() string {
 	dir, err := statedir.Default(os.Getenv, os.Geteuid())
 	if err != nil {
@@ -274,5 +273,5 @@ func stateDir() string {
 	return filepath.Join(dir, "agent")
 }
 
-// socketPath is where jobs find this agent.
+// socketPath returns the path at which jobs find this agent.
 func socketPath() string { return socket.Path(os.Getenv, os.Geteuid()) }

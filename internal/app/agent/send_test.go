@@ -24,8 +24,7 @@ import (
 	"mete.dev/mete/internal/pki/token"
 )
 
-// registrar is a server on the loopback that makes every machine the node that
-// it says.
+// registrar is a loopback server that enrolls every machine as a configured node.
 type registrar struct {
 	node    atomic.Pointer[string]
 	batches atomic.Int64
@@ -55,7 +54,7 @@ func (r *registrar) identity(t *testing.T) *enroll.Identity {
 	return id
 }
 
-// What was measured as one node is never sent as another.
+// TestBound checks that windows of one node are never sent as another.
 func TestBound(t *testing.T) {
 	var r registrar
 	one, two := "one", "two"
@@ -85,13 +84,13 @@ func TestBound(t *testing.T) {
 	}
 }
 
-// written is called with what is written.
+// written adapts a function to io.Writer.
 type written func(b []byte) (int, error)
 
 func (f written) Write(b []byte) (int, error) { return f(b) }
 
-// A machine that was enrolled measures, whatever is wrong with its identity now;
-// one that was not waits for its server.
+// TestEnrolled checks that an enrolled machine measures whatever is wrong with its identity, and
+// that any other waits for its server.
 func TestEnrolled(t *testing.T) {
 	var r registrar
 	one := "one"
@@ -117,14 +116,15 @@ func TestEnrolled(t *testing.T) {
 	defer cancel()
 	until := written(func(b []byte) (int, error) { cancel(); return log.Write(b) })
 	if err := c.waitEnrolled(ctx, fresh, slog.New(slog.NewTextHandler(until, nil))); err != nil || ctx.Err() == nil {
-		t.Errorf("without a server: %v, and it waited: %v", err, ctx.Err() != nil)
+		t.Errorf("without a server: %v, waited: %v", err, ctx.Err() != nil)
 	}
-	if n := strings.Count(log.String(), "cannot enroll yet; trying on"); n != 1 {
-		t.Errorf("it is said %d times that it cannot enroll:\n%s", n, &log)
+	if n := strings.Count(log.String(), "cannot enroll yet; retrying"); n != 1 {
+		t.Errorf("%d messages that it cannot enroll:\n%s", n, &log)
 	}
 }
 
-// A second agent for one ledger is refused, whatever its state and its socket are.
+// TestOnlyOne checks that a second agent for one ledger is refused, whatever its state directory
+// and socket.
 func TestOnlyOne(t *testing.T) {
 	var r registrar
 	node := "one"
@@ -150,7 +150,7 @@ func TestOnlyOne(t *testing.T) {
 		t.Errorf("%v (hint %q), want a conflict", err, fault.Hint(err))
 	}
 	if _, err := os.Stat(filepath.Join(c.State, "spool")); err == nil {
-		t.Error("it has begun to measure")
+		t.Error("it started measuring")
 	}
 }
 

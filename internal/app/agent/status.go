@@ -17,14 +17,14 @@ import (
 	"mete.dev/mete/internal/prom/exposition"
 )
 
-// A status is what an agent answers of itself.
+// A status provides the data of an agent's status endpoints.
 type status struct {
-	failing func() string   // why windows cannot be kept; "" where they can
+	failing func() string   // why windows cannot be stored; "" if they can
 	metrics func() string   // of the agent
 	machine *machineMetrics // of the machine
 }
 
-// serveStatus answers /healthz and /metrics on an address until ctx ends.
+// serveStatus serves /healthz and /metrics on an address until ctx ends.
 func serveStatus(ctx context.Context, addr string, s status) error {
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", addr)
@@ -37,7 +37,7 @@ func serveStatus(ctx context.Context, addr string, s status) error {
 			http.Error(w, "windows cannot be kept: "+why, http.StatusServiceUnavailable)
 			return
 		}
-		_, _ = io.WriteString(w, "ok\n") // who went away needs no answer
+		_, _ = io.WriteString(w, "ok\n") // the client may be gone
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", exposition.ContentType)
@@ -60,7 +60,7 @@ func serveStatus(ctx context.Context, addr string, s status) error {
 	return g.Wait()
 }
 
-// metrics is how an agent is doing, in Prometheus's text format.
+// metrics returns the state of an agent in Prometheus's text format.
 func metrics(s agent.Status) string {
 	flag := func(on bool) float64 {
 		if on {
@@ -79,12 +79,12 @@ func metrics(s agent.Status) string {
 	t.Counter("mete_agent_sent_bytes_total", "Bytes of those batches.", float64(s.Sender.Bytes))
 	t.Counter("mete_agent_send_retries_total", "Offers that failed and were repeated.", float64(s.Sender.Retries))
 	t.Gauge("mete_agent_spool_bytes", "Bytes of the spool on disk.", float64(s.Spool.Bytes))
-	t.Gauge("mete_agent_spool_waiting_bytes", "Bytes of it that no server has, about.", float64(s.Spool.Waiting))
-	t.Gauge("mete_agent_spool_limit_bytes", "Bytes at which the oldest are given up.", float64(s.Spool.Limit))
+	t.Gauge("mete_agent_spool_waiting_bytes", "Approximate bytes of the spool that no server has.", float64(s.Spool.Waiting))
+	t.Gauge("mete_agent_spool_limit_bytes", "Size of the spool at which the agent drops its oldest windows.", float64(s.Spool.Limit))
 	t.Gauge("mete_agent_spool_windows", "Windows that wait to be sent.", float64(s.Spool.Windows))
-	t.Counter("mete_agent_spool_dropped_total", "Windows given up as the spool was full.", float64(s.Spool.Dropped))
+	t.Counter("mete_agent_spool_dropped_total", "Windows dropped because the spool was full.", float64(s.Spool.Dropped))
 	t.Counter("mete_agent_spool_corrupt_total", "Records of the spool that could not be read.", float64(s.Spool.Corrupt))
-	t.Counter("mete_agent_spool_refused_total", "Batches that the server called invalid.", float64(s.Spool.Refused))
+	t.Counter("mete_agent_spool_refused_total", "Batches that the server rejected as invalid.", float64(s.Spool.Refused))
 	writeGuestRelayMetrics(&t, s.GuestRelay)
 	return t.String()
 }

@@ -15,9 +15,9 @@ import (
 	"mete.dev/mete/internal/guest/relay"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
-// The metrics are compared whole: names are an interface.
+// TestMetrics compares all metrics: their names are an interface.
 func TestMetrics(t *testing.T) {
 	got := metrics(agent.Status{
 		Windows: 12345678, Rows: 1 << 40, Jobs: 3, Failing: "no space", Violations: 1, Missed: 2,

@@ -1,5 +1,5 @@
-// Package backup is the command mete backup: a copy of what this machine's server
-// keeps.
+// Package backup implements the command mete backup, which copies the data of this machine's
+// server.
 package backup
 
 import (
@@ -78,7 +78,7 @@ later is valid again in a server that is started from it.`,
 	return cmd
 }
 
-// reportProgress tells a terminal each second that it goes on, until the function is called.
+// reportProgress prints progress on a terminal each second until stop is called.
 func reportProgress(ctx context.Context, to io.Writer, dir string) (stop func()) {
 	f, ok := to.(*os.File)
 	if !ok || !term.IsTerminal(f.Fd()) {

@@ -9,8 +9,7 @@ import (
 	"strings"
 )
 
-// An archive holds files and links of a machine by path, without the leading
-// slash.
+// An archive holds files and links of a machine by path, without the leading slash.
 type archive struct {
 	files map[string][]byte
 	links map[string]string
@@ -26,11 +25,11 @@ func (a *archive) put(path string, data []byte) { a.files[strings.TrimPrefix(pat
 // link adds a symbolic link.
 func (a *archive) link(path, to string) { a.links[strings.TrimPrefix(path, "/")] = to }
 
-// goneFile, in a later tick, lists what is no longer there, one path a line.
+// goneFile, in a later tick, lists removed files, one path per line.
 const goneFile = "mete/gone"
 
-// later adds to a the state of the n-th tick: what is in next and differs from
-// prev, the state of the tick before, and what is no longer there.
+// later adds to a the state of the n-th tick: what differs in next from prev, the state of the
+// previous tick, and what is gone.
 func (a *archive) later(n int, prev, next *archive) {
 	prefix := fmt.Sprintf("tick%d/", n)
 	var gone []string
@@ -60,8 +59,8 @@ func (a *archive) later(n int, prev, next *archive) {
 	}
 }
 
-// write writes the archive in the txtar format: a comment, then each file
-// after its name; of a link the name says all.
+// write writes the archive in the txtar format: a comment, then each file after its name; a link is
+// a name without content.
 func (a *archive) write(w io.Writer, comment string) error {
 	var b bytes.Buffer
 	b.WriteString(comment)

@@ -1,9 +1,8 @@
-// Package capture is the command mete capture: it writes down what a machine
-// shows of itself, so that mete can be tested and a defect be found on a
-// machine that is not at hand.
+// Package capture implements the command mete capture: it records a machine's kernel files, to test
+// mete and to reproduce bugs without access to that machine.
 //
-// What tells whose machine it is does not get into a capture: see [Command]'s
-// help for what is left out and what is replaced.
+// A capture does not identify the machine: see the help of [Command] for what it omits and
+// replaces.
 package capture
 
 import (
@@ -27,13 +26,13 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// Config says what to capture.
+// Config controls a capture.
 type Config struct {
 	Root      string        // of the machine's files
-	Groups    int           // most groups of one hierarchy
-	Processes int           // most processes
-	Ticks     int           // how often to read the machine
-	Interval  time.Duration // from one reading to the next
+	Groups    int           // maximum number per hierarchy
+	Processes int           // maximum number
+	Ticks     int           // number of readings
+	Interval  time.Duration // between readings
 }
 
 // Default captures this machine once.
@@ -41,7 +40,7 @@ func Default() Config {
 	return Config{Root: "/", Groups: 2000, Processes: 2000, Ticks: 1, Interval: time.Second}
 }
 
-// Validate says what is wrong with c.
+// Validate reports invalid settings.
 func (c Config) Validate() error {
 	switch {
 	case c.Groups < 1:
@@ -139,8 +138,8 @@ func run(ctx context.Context, cfg Config, file string, stdout, stderr io.Writer)
 	return err
 }
 
-// writeFile writes to a new file and then gives it its name, so that there is
-// never half a capture. A pipe or a device is written as it is.
+// writeFile writes a temporary file and renames it, so that an incomplete capture is never visible.
+// It writes a pipe or a device directly.
 func writeFile(name string, m *Machine) error {
 	if st, err := os.Stat(name); err == nil && st.IsDir() {
 		return &fs.PathError{Op: "write", Path: name, Err: syscall.EISDIR}
@@ -153,23 +152,22 @@ func writeFile(name string, m *Machine) error {
 	}
 	f, err := os.CreateTemp(filepath.Dir(name), ".mete-*")
 	if err != nil {
-		return named(name, err)
+		return renameError(name, err)
 	}
 	err = errors.Join(m.Write(f), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), name)
 	}
 	if err != nil {
-		// What it failed of says more than why its remains stay.
+		// The first error is more useful than that of the cleanup.
 		_ = os.Remove(f.Name())
-		return named(name, err)
+		return renameError(name, err)
 	}
 	return nil
 }
 
-// named says of an error of a file on its way to name that it concerns name:
-// nobody knows the other one.
-func named(name string, err error) error {
+// renameError replaces the temporary file's name in an error by name.
+func renameError(name string, err error) error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		return &fs.PathError{Op: "write", Path: name, Err: e.Err}
 	}
@@ -187,7 +185,7 @@ type Machine struct {
 	redact *redactor
 }
 
-// Take captures a machine, with pseudonyms that follow from key.
+// Take captures a machine, with pseudonyms derived from key.
 func Take(ctx context.Context, h *hostfs.FS, cfg Config, key []byte) (*Machine, error) {
 	r := newRedactor(key)
 	limit := limits{cfg.Groups, cfg.Processes}
@@ -222,7 +220,7 @@ command lines, users and serial numbers are left out.
 // Write writes the capture in the txtar format, links as "-- a -> b --".
 func (m *Machine) Write(w io.Writer) error { return m.out.write(w, header) }
 
-// Summary says for people what was captured, replaced and left out.
+// Summary lists for the user what the capture contains, replaces and omits.
 func (m *Machine) Summary() string {
 	var b strings.Builder
 	if m.ticks > 1 {

@@ -36,7 +36,7 @@ func take(t *testing.T, h *hostfs.FS, cfg capture.Config) (text, summary string)
 	return b.String(), m.Summary()
 }
 
-// files reads all files of a machine by path, those of later ticks apart.
+// files returns all files of a machine by path, with those of later ticks separate.
 func files(t *testing.T, h *hostfs.FS) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -59,7 +59,7 @@ func files(t *testing.T, h *hostfs.FS) map[string]string {
 	return all
 }
 
-// The capture of a captured machine has the same hierarchies, groups and
+// TestRoundTrip checks that the capture of a captured machine has the same hierarchies, groups and
 // figures.
 func TestRoundTrip(t *testing.T) {
 	for _, name := range hosttest.Names(t) {
@@ -98,8 +98,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// figures lists files by the last part of their path with their text, those
-// apart that hold names.
+// figures lists the texts of files by the last part of their path; files that contain names are
+// listed without text.
 func figures(all map[string]string) []string {
 	named := []string{"cgroup", "mountinfo", "boot_id", "machine-id", "ids", "hostname", "osrelease", "status", "stat", "tick"}
 	var list []string
@@ -233,12 +233,12 @@ func TestNoSecretSurvives(t *testing.T) {
 	}
 	for n := 4711; n <= 4723; n++ {
 		if !regexp.MustCompile(fmt.Sprintf(`(?m)(^| )%d$`, n)).MatchString(text) {
-			t.Errorf("the figure %d is lost", n)
+			t.Errorf("the figure %d is missing", n)
 		}
 	}
 	for _, want := range []string{"kubepods.slice/kubepods-pod", "/cri-containerd-", "(sshd)", "(p1)", "kworker/0:1-", "6.1.0-18-", "-amd64\n", "\nmachine\n", "model name	: AMD EPYC", "package-0", "system.slice/sshd@3-"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("%q is lost", want)
+			t.Errorf("%q is missing", want)
 		}
 	}
 	for _, want := range []string{"2 hierarchies", "14 groups", "4 processes", "1 host names", "command lines", "mounts left out: 1"} {
@@ -246,7 +246,7 @@ func TestNoSecretSurvives(t *testing.T) {
 			t.Errorf("the summary lacks %q:\n%s", want, summary)
 		}
 	}
-	// One pod has one pseudonym, with dashes and with underscores.
+	// A pod has the same pseudonym with dashes and with underscores.
 	v2 := regexp.MustCompile(`kubepods-pod([0-9a-f_]{36})\.slice`).FindStringSubmatch(text)
 	v1 := regexp.MustCompile(`memory/pod([0-9a-f-]{36})/`).FindStringSubmatch(text)
 	if v1 == nil || v2 == nil || v1[1] != strings.ReplaceAll(v2[1], "_", "-") {

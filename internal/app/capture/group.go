@@ -6,8 +6,7 @@ import (
 	"mete.dev/mete/internal/host/hostfs"
 )
 
-// groupFiles are the files of a group that mete reads; a hierarchy has those
-// of its controllers.
+// groupFiles are the files of a group that mete reads; a hierarchy has those of its controllers.
 var groupFiles = []string{
 	"cgroup.procs",
 	// v2
@@ -24,7 +23,7 @@ var groupFiles = []string{
 	"blkio.throttle.io_serviced", "blkio.throttle.io_serviced_recursive",
 }
 
-// hierarchies takes the groups of every hierarchy.
+// hierarchies captures the groups of every hierarchy.
 func (m *machine) hierarchies() error {
 	ys, err := m.host.Hierarchies()
 	if err != nil {
@@ -39,8 +38,7 @@ func (m *machine) hierarchies() error {
 	return nil
 }
 
-// groups takes the groups of one hierarchy, those near the root first, up to
-// the limit.
+// groups captures the groups of one hierarchy, those near the root first, up to the limit.
 func (m *machine) groups(y hostfs.Hierarchy) error {
 	queue := []string{y.Mount}
 	for taken := 0; len(queue) > 0; taken++ {
@@ -55,7 +53,7 @@ func (m *machine) groups(y hostfs.Hierarchy) error {
 			if taken == 0 {
 				return err
 			}
-			continue // gone since
+			continue // gone meanwhile
 		}
 		to := m.redact.path(dir)
 		for _, e := range es {

@@ -16,28 +16,28 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// A machine is one that is being captured.
+// A machine is a machine during its capture.
 type machine struct {
 	host   *hostfs.FS
 	redact *redactor
 	limit  limits
 	out    *archive
 	ids    map[string]uint64 // by redacted path
-	// pids are the processes to capture, in order of their numbers.
+	// pids are the processes to capture, sorted.
 	pids    []int
 	counts  map[string]int
-	missing int // files that may not be read
+	missing int // unreadable files
 }
 
 type limits struct {
-	groups    int // in one hierarchy
+	groups    int // per hierarchy
 	processes int
 }
 
-// read takes the machine's present state.
+// read captures the machine's present state.
 func read(h *hostfs.FS, r *redactor, limit limits) (*machine, error) {
 	m := &machine{host: h, redact: r, limit: limit, out: newArchive(), ids: map[string]uint64{}, counts: map[string]int{}}
-	// The clocks first: all else is read after them.
+	// Read the clocks before everything else.
 	c, err := h.Clocks()
 	if err != nil {
 		return nil, err
@@ -59,14 +59,14 @@ func read(h *hostfs.FS, r *redactor, limit limits) (*machine, error) {
 	return m, nil
 }
 
-// file copies a file through f and reports whether it is there. One that is
-// not there, or may not be read, is not in the capture either.
+// file copies a file through f and reports whether it exists. The capture omits missing and
+// unreadable files.
 func (m *machine) file(p string, f func([]byte) []byte) bool { return m.fileAs(p, p, f) }
 
 func (m *machine) fileAs(from, to string, f func([]byte) []byte) bool {
 	b, err := m.host.ReadFile(from)
 	if err != nil {
-		// Of a process or group that is gone there is nothing to tell.
+		// Ignore processes and groups that are gone.
 		if !errors.Is(err, fault.ErrNotFound) {
 			m.missing++
 		}
@@ -80,21 +80,21 @@ func (m *machine) fileAs(from, to string, f func([]byte) []byte) bool {
 	return true
 }
 
-// system takes what the machine shows as a whole.
+// system captures the files about the whole machine.
 func (m *machine) system() {
 	for _, p := range []string{"/proc/meminfo", "/proc/devices", "/proc/cgroups", "/proc/uptime", "/proc/loadavg",
 		"/proc/pressure/cpu", "/proc/pressure/memory", "/proc/pressure/io",
 		"/sys/devices/system/cpu/online", "/sys/devices/system/cpu/possible"} {
 		m.file(p, nil)
 	}
-	// Counts of each interrupt say much of the hardware and nothing of use.
+	// Omit the counts of each interrupt: they reveal the hardware and have no use.
 	m.file("/proc/stat", keepLines(`^(cpu|ctxt|btime|processes|procs_)`))
 	m.file("/proc/cpuinfo", keepLines(`^(processor|vendor_id|cpu family|model|model name|stepping|physical id|siblings|core id|cpu cores|cpu MHz|CPU (implementer|architecture|variant|part|revision))\s*:|^$`))
 	m.file("/proc/diskstats", m.columns(2))
 	m.file("/proc/net/dev", m.interfaces)
 }
 
-// keepLines makes a filter that drops lines that the pattern does not match.
+// keepLines returns a filter that drops lines that do not match the pattern.
 func keepLines(pattern string) func([]byte) []byte {
 	re := regexp.MustCompile(pattern)
 	return func(b []byte) []byte {
@@ -108,8 +108,7 @@ func keepLines(pattern string) func([]byte) []byte {
 	}
 }
 
-// columns makes a filter that redacts the device name in column n of each
-// line.
+// columns returns a filter that redacts the device name in column n of each line.
 func (m *machine) columns(n int) func([]byte) []byte {
 	re := regexp.MustCompile(fmt.Sprintf(`(?m)^((?:\s*\S+){%d}\s+)(\S+)`, n))
 	return func(b []byte) []byte {
@@ -137,7 +136,7 @@ func (m *machine) interfaces(b []byte) []byte {
 	return out
 }
 
-// identity takes the machine's names, none of them its own.
+// identity captures the machine's names, all replaced.
 func (m *machine) identity() {
 	id := func(b []byte) []byte {
 		return append([]byte(m.redact.replace("ids", string(bytes.TrimSpace(b)))), '\n')
@@ -149,14 +148,13 @@ func (m *machine) identity() {
 		return []byte("machine\n")
 	})
 	m.file("/proc/sys/kernel/osrelease", func(b []byte) []byte {
-		// A release is a version and what the builder added to it.
+		// Keep the version and redact the builder's suffix.
 		n := len(regexp.MustCompile(`^[0-9]+(?:[.-][0-9]+)*`).Find(b))
 		return append(b[:n:n], m.redact.text(string(b[n:]))...)
 	})
 }
 
-// blockDevices takes the number of each device, what it lies on, and whether
-// it turns.
+// blockDevices captures each device's number, the devices below it, and whether it is rotational.
 func (m *machine) blockDevices() {
 	const dir = "/sys/block"
 	es, err := m.host.ReadDir(dir)
@@ -181,7 +179,7 @@ func (m *machine) blockDevices() {
 	}
 }
 
-// partitions takes the numbers of a device's partitions.
+// partitions captures the numbers of a device's partitions.
 func (m *machine) partitions(from, to string) {
 	es, err := m.host.ReadDir(from)
 	if err != nil {
@@ -194,7 +192,7 @@ func (m *machine) partitions(from, to string) {
 	}
 }
 
-// writeIDs lists what the method ID of hostfs.FS answers.
+// writeIDs writes the answers of the method ID of hostfs.FS.
 func (m *machine) writeIDs() {
 	var b []byte
 	for _, p := range slices.Sorted(maps.Keys(m.ids)) {
@@ -204,8 +202,7 @@ func (m *machine) writeIDs() {
 	m.out.put("mete/ids", b)
 }
 
-// mounts takes the mounts of control groups, of /proc and /sys, and those
-// that they lie on or under.
+// mounts captures the mounts of control groups, of /proc and /sys, and their parent mounts.
 func (m *machine) mounts(dir string) {
 	m.file(path.Join(dir, "mountinfo"), func(b []byte) []byte {
 		ms, err := procfmt.Mountinfo(b)
@@ -224,8 +221,7 @@ func (m *machine) mounts(dir string) {
 	})
 }
 
-// isRelevant reports whether a mount is of a kind that is captured or stands
-// between one and the root.
+// isRelevant reports whether a mount is of a captured kind, or a parent of one.
 func isRelevant(mt procfmt.Mount, all []procfmt.Mount) bool {
 	for _, o := range all {
 		if !strings.HasPrefix(o.Type, "cgroup") && o.Point != "/proc" && o.Point != "/sys" {
@@ -259,7 +255,7 @@ func (m *machine) mountLine(b []byte, mt procfmt.Mount) []byte {
 		mt.Type, source, escape.Replace(super))
 }
 
-// memberships takes the groups of a process.
+// memberships captures the groups of a process.
 func (m *machine) memberships(dir string) { m.file(path.Join(dir, "cgroup"), m.cgroupFile) }
 
 func (m *machine) cgroupFile(b []byte) []byte {

@@ -9,8 +9,8 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// meters takes what shows energy and power: RAPL's counters by powercap, and the
-// sensors of hwmon.
+// meters captures the meters of energy and power: the RAPL counters of powercap and the sensors of
+// hwmon.
 func (m *machine) meters() {
 	const powercap, hwmon = "/sys/class/powercap", "/sys/class/hwmon"
 	for _, name := range m.names(powercap) {
@@ -25,7 +25,7 @@ func (m *machine) meters() {
 	}
 }
 
-// names lists a directory, empty where it cannot be read.
+// names lists a directory; an unreadable one is empty.
 func (m *machine) names(dir string) (names []string) {
 	es, err := m.host.ReadDir(dir)
 	if err != nil && !errors.Is(err, fault.ErrNotFound) {
@@ -37,9 +37,9 @@ func (m *machine) names(dir string) (names []string) {
 	return names
 }
 
-// sensors takes one device of hwmon: its driver's name and what shows energy or
-// power. Older kernels have that at the device behind it, which is known by its
-// name alone.
+// sensors captures one device of hwmon: the name of its driver and its attributes of energy or
+// power. Older kernels have those attributes in the parent device, which is identified by its name
+// alone.
 func (m *machine) sensors(dir string) {
 	m.file(path.Join(dir, "name"), nil)
 	m.attributes(dir, dir)
@@ -56,7 +56,7 @@ func (m *machine) sensors(dir string) {
 	m.attributes(path.Join(dir, "device"), behind)
 }
 
-// attributes takes the files of a directory that show energy or power.
+// attributes captures the files of a directory that show energy or power.
 func (m *machine) attributes(from, to string) {
 	for _, name := range m.names(from) {
 		parts := sensorForm.FindStringSubmatch(name)
@@ -71,8 +71,7 @@ func (m *machine) attributes(from, to string) {
 	}
 }
 
-// sensorText redacts what a sensor says of itself, unless that is a text by which
-// a meter is known.
+// sensorText redacts a sensor's label, unless it is a standard one that identifies a meter.
 func (m *machine) sensorText(b []byte) []byte {
 	text := strings.TrimSpace(string(b))
 	if !textForm.MatchString(text) {
@@ -82,12 +81,11 @@ func (m *machine) sensorText(b []byte) []byte {
 }
 
 var (
-	// sensorForm matches the attributes of hwmon that belong to energy and power
-	// (the kernel's hwmon/sysfs-interface.rst and hwmon/acpi_power_meter.rst). Model
-	// and serial numbers are not among them.
+	// sensorForm matches the attributes of hwmon for energy and power (the kernel's
+	// hwmon/sysfs-interface.rst and hwmon/acpi_power_meter.rst), without model and serial numbers.
 	sensorForm = regexp.MustCompile(`^(?:energy|power)[0-9]{1,5}_(label|input|average|average_interval|accuracy|is_battery|oem_info)$`)
-	// textForm matches what amd_energy and NVIDIA's Grace call their sensors.
+	// textForm matches the sensor labels of amd_energy and of NVIDIA's Grace.
 	textForm = regexp.MustCompile(`^(?:E(?:socket|core)[0-9]{1,5}|(?:Grace|Module|CPU|SysIO) Power Socket [0-9]{1,3})$`)
-	// busForm matches names that the kernel gives to devices of ACPI and platforms.
+	// busForm matches the kernel's names of ACPI and platform devices.
 	busForm = regexp.MustCompile(`^(?:[A-Z]{3,4}[0-9A-F]{4}:[0-9A-F]{2}|amd_energy\.[0-9]{1,3})$`)
 )

@@ -15,8 +15,7 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// metered is a machine with control groups and the meters of one of
-// collect/energy's machines.
+// metered returns a machine with control groups and the meters of a machine of collect/energy.
 func metered(t *testing.T, meters string) *hostfs.FS {
 	t.Helper()
 	var all []byte
@@ -30,8 +29,8 @@ func metered(t *testing.T, meters string) *hostfs.FS {
 	return hosttest.Unpack(t, all)
 }
 
-// shown is which meters a machine has, and what they show.
-func shown(t *testing.T, h *hostfs.FS) ([]power.Meter, []power.Reading) {
+// readMeters returns a machine's meters and their readings.
+func readMeters(t *testing.T, h *hostfs.FS) ([]power.Meter, []power.Reading) {
 	t.Helper()
 	s, err := energy.Open(h, energy.Config{})
 	if err != nil {
@@ -49,14 +48,14 @@ func shown(t *testing.T, h *hostfs.FS) ([]power.Meter, []power.Reading) {
 	return s.Meters(), rs
 }
 
-// A captured machine has the meters that it had, and they show the same.
+// TestMeters checks that a capture has the same meters and readings as the machine.
 func TestMeters(t *testing.T) {
 	for name, want := range map[string]int{"intel-1s": 3, "intel-2s": 6, "amd": 1, "amd-hwmon": 2, "acpi": 1, "grace": 2, "none": 0} {
 		t.Run(name, func(t *testing.T) {
 			h := metered(t, name)
 			text, _ := take(t, h, capture.Default())
-			meters, readings := shown(t, h)
-			again, replayed := shown(t, hosttest.Unpack(t, []byte(text)))
+			meters, readings := readMeters(t, h)
+			again, replayed := readMeters(t, hosttest.Unpack(t, []byte(text)))
 			if len(meters) != want {
 				t.Fatalf("%d meters, want %d", len(meters), want)
 			}
@@ -70,8 +69,8 @@ func TestMeters(t *testing.T) {
 	}
 }
 
-// What a sensor's maker wrote about it, and its numbers, are not in a capture;
-// that it is there, and what it shows, is.
+// TestSensorsAreRedacted checks that a capture omits vendor texts and serial numbers of sensors,
+// but keeps the sensors and their values.
 func TestSensorsAreRedacted(t *testing.T) {
 	h := metered(t, "acpi")
 	put := func(p, text string) {
@@ -94,7 +93,7 @@ func TestSensorsAreRedacted(t *testing.T) {
 			t.Errorf("%q survives: %q", secret, text[max(0, i-60):min(len(text), i+60)])
 		}
 	}
-	meters, readings := shown(t, hosttest.Unpack(t, []byte(text)))
+	meters, readings := readMeters(t, hosttest.Unpack(t, []byte(text)))
 	i := slices.IndexFunc(meters, func(m power.Meter) bool { return m.Name == "hwmon/power_meter/ACPI000D:00" })
 	if i < 0 || readings[i].Value != 212_000_000 {
 		t.Errorf("meters %+v show %+v, want ACPI000D:00 at 212 W", meters, readings)

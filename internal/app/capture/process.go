@@ -11,8 +11,7 @@ import (
 	"mete.dev/mete/internal/host/procfmt"
 )
 
-// processes takes the machine's processes, those with the lowest numbers
-// first, up to the limit.
+// processes captures the processes with the lowest PIDs, up to the limit.
 func (m *machine) processes() error {
 	es, err := m.host.ReadDir("/proc")
 	if err != nil {
@@ -35,13 +34,13 @@ func (m *machine) processes() error {
 	return nil
 }
 
-// process takes one process, and the interfaces of its network namespace when
-// it is the first that is in it.
+// process captures one process, and the interfaces of its network namespace if it is the first
+// process in it.
 func (m *machine) process(pid int, networks map[string]bool) {
 	dir := "/proc/" + strconv.Itoa(pid)
 	b, err := m.host.ReadFile(path.Join(dir, "stat"))
 	if err != nil {
-		return // it ended
+		return // the process ended
 	}
 	p, err := procfmt.ProcStat(b)
 	if err != nil {
@@ -82,14 +81,14 @@ func namespace(link string) (uint64, bool) {
 	return n, err == nil
 }
 
-// statLine is stat under another name and without addresses, as the kernel
-// shows it to those who may not see them.
+// statLine returns stat with another name and without addresses, as the kernel shows it to
+// unprivileged readers.
 func statLine(b []byte, name string) []byte {
 	open, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
 	fields := strings.Fields(string(b[end+1:]))
 	for i := range fields {
-		// proc_pid_stat(5): the first field here is number 3; 26 to 30, 35
-		// and 45 to 51 are addresses.
+		// proc_pid_stat(5): the first field here is number 3; fields 26 to 30, 35 and 45 to 51 are
+		// addresses.
 		if n := i + 3; n >= 26 && n <= 30 || n == 35 || n >= 45 && n <= 51 {
 			fields[i] = "0"
 		}

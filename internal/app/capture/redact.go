@@ -9,16 +9,15 @@ import (
 	"strings"
 )
 
-// A redactor replaces names by pseudonyms of the same shape. A word is kept
-// only if it is in the vocabulary, so that what nobody thought of is replaced
-// rather than let through. The same word gets the same pseudonym throughout a
-// capture and another one in the next, because the key is drawn anew; two
-// words never share one, so that groups and processes stay apart.
+// A redactor replaces names by pseudonyms of the same form. It keeps a word only if the vocabulary
+// has it, so that unknown names are replaced, not leaked. A word has the same pseudonym throughout
+// a capture and another one in the next, because the key is random; two words never share one, so
+// that groups and processes stay distinct.
 type redactor struct {
 	key    []byte
-	given  map[string]string // by shape and word
+	given  map[string]string // by form and word
 	used   map[string]bool   // pseudonyms
-	counts map[string]int    // words replaced, by what they were
+	counts map[string]int    // replaced words, by kind
 	names  map[string]string // of processes
 }
 
@@ -26,8 +25,8 @@ func newRedactor(key []byte) *redactor {
 	return &redactor{key, map[string]string{}, map[string]bool{}, map[string]int{}, map[string]string{}}
 }
 
-// What stands for more than a word is looked for first, longest form first. A
-// pod's id follows its prefix without a break, and "d" is a hexadecimal digit.
+// Patterns of several words are matched first, the longest first. A pod's id follows its prefix
+// directly, and "d" is a hexadecimal digit.
 var (
 	uuidForm = regexp.MustCompile(`(pod)?([0-9a-fA-F]{8}[-_][0-9a-fA-F]{4}[-_][0-9a-fA-F]{4}[-_][0-9a-fA-F]{4}[-_][0-9a-fA-F]{12})`)
 	macForm  = regexp.MustCompile(`(?:[0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}`)
@@ -48,7 +47,7 @@ func (r *redactor) path(p string) string {
 	return strings.Join(parts, "/")
 }
 
-// text redacts the name of a group, of a unit, of a kernel thread.
+// text redacts the name of a group, a unit or a kernel thread.
 func (r *redactor) text(s string) string {
 	type form struct {
 		re   *regexp.Regexp
@@ -61,7 +60,7 @@ func (r *redactor) text(s string) string {
 				start = at[4] // after the prefix
 			}
 			if !strings.ContainsFunc(s[start:at[1]], func(c rune) bool { return class(c) != 0 }) {
-				continue // colons alone
+				continue // only colons
 			}
 			return r.text(s[:start]) + r.replace(f.what, s[start:at[1]]) + r.text(s[at[1]:])
 		}
@@ -69,18 +68,17 @@ func (r *redactor) text(s string) string {
 	return wordForm.ReplaceAllStringFunc(s, r.word)
 }
 
-// word redacts letters and digits that stand together.
+// word redacts a run of letters and digits.
 func (r *redactor) word(w string) string {
-	if known(w) {
+	if isAllowed(w) {
 		return w
 	}
 	return r.replace("names", w)
 }
 
-// known reports whether a word may stay: a number that is a count and not an
-// id, words of the vocabulary with and without a number, and the characters
-// that systemd escapes.
-func known(w string) bool {
+// isAllowed reports whether a word may stay: a small number, words of the vocabulary with or
+// without a number, and characters that systemd escapes.
+func isAllowed(w string) bool {
 	const longest = 7
 	if w[0] == '\\' {
 		return true
@@ -94,8 +92,7 @@ func known(w string) bool {
 	return w[0] < 0x80
 }
 
-// device redacts the name of a network interface or a disk, unless the kernel
-// or udev made it.
+// device redacts the name of a network interface or disk, unless the kernel or udev chose it.
 func (r *redactor) device(name string) string {
 	if deviceForm.MatchString(name) {
 		return name
@@ -110,7 +107,7 @@ func (r *redactor) comm(name string, kernel bool) string {
 	}
 	keep := !ipv4Form.MatchString(name) && !hexForm.MatchString(name)
 	for _, w := range wordForm.FindAllString(name, -1) {
-		keep = keep && known(w)
+		keep = keep && isAllowed(w)
 	}
 	if keep {
 		return name
@@ -122,11 +119,11 @@ func (r *redactor) comm(name string, kernel bool) string {
 	return r.names[name]
 }
 
-// replace returns the pseudonym of s: hexadecimal digits for an id or an
-// address, else letters for letters and digits for digits.
+// replace returns the pseudonym of s: hexadecimal digits for an id or an address, else letters for
+// letters and digits for digits.
 func (r *redactor) replace(what, s string) string {
 	hexadecimal := what == "ids" || what == "addresses"
-	// The separators of an id differ between notations of the same one.
+	// Notations of the same id differ in separators.
 	key := what + " " + s
 	if what == "ids" {
 		key = what + " " + strings.ToLower(strings.NewReplacer("-", "", "_", "").Replace(s))
@@ -138,7 +135,7 @@ func (r *redactor) replace(what, s string) string {
 		r.used[plain] = true
 		r.counts[what]++
 	}
-	// Put the separators of s back into it.
+	// Restore the separators of s.
 	var b strings.Builder
 	for _, c := range s {
 		if class(c) == 0 {
@@ -151,8 +148,8 @@ func (r *redactor) replace(what, s string) string {
 	return b.String() + plain
 }
 
-// draw makes a pseudonym that nothing else has. It has no separators; where
-// the shape of s leaves no free one, it is longer than s.
+// draw returns an unused pseudonym without separators. If all of the form of s are taken, it is
+// longer than s.
 func (r *redactor) draw(key, s string, hexadecimal bool) string {
 	for n := uint32(0); ; n++ {
 		var b strings.Builder
@@ -176,13 +173,13 @@ func (r *redactor) draw(key, s string, hexadecimal bool) string {
 		if n > tries {
 			fmt.Fprintf(&b, "zz%d", n-tries)
 		}
-		if p := b.String(); p != "" && !r.used[p] && (hexadecimal || !known(p)) {
+		if p := b.String(); p != "" && !r.used[p] && (hexadecimal || !isAllowed(p)) {
 			return p
 		}
 	}
 }
 
-// stream returns a source of bytes that key and n decide.
+// stream returns a source of bytes determined by key and n.
 func (r *redactor) stream(key string, n uint32) func() byte {
 	var block []byte
 	var i uint32
@@ -200,8 +197,7 @@ func (r *redactor) stream(key string, n uint32) func() byte {
 	}
 }
 
-// class tells digits, large letters and all else that is part of a word;
-// 0 is a separator.
+// class distinguishes digits, upper-case letters and other characters of words; 0 is a separator.
 func class(c rune) byte {
 	switch {
 	case c >= '0' && c <= '9':

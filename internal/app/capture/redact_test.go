@@ -16,7 +16,7 @@ func TestKnownNamesStay(t *testing.T) {
 	r := newRedactor([]byte("key"))
 	for _, s := range []string{"/", "/system.slice/sshd.service", "/kubepods/burstable", "/user.slice/user-1000.slice/user@1000.service/init.scope",
 		`/machine.slice/machine-qemu\x2d1\x2dvm.scope`, "/slurm/uid_1000/job_123/step_0/task_0", "/sys/fs/cgroup/cpu,cpuacct", "/system.slice/system-getty.slice/getty@tty1.service"} {
-		// "vm" is what a person called the machine.
+		// A person chose "vm" as the machine's name.
 		want := s
 		if strings.Contains(s, "vm") {
 			want = ""
@@ -37,8 +37,8 @@ func TestKnownNamesStay(t *testing.T) {
 	}
 }
 
-// Two names never become one, one name is always the same, and the shape
-// stays.
+// TestPseudonyms checks that names stay distinct, that a name always gets the same pseudonym, and
+// that its form stays.
 func TestPseudonyms(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newRedactor([]byte(rapid.String().Draw(t, "key")))
@@ -69,7 +69,7 @@ func separators(s string) string {
 	}, s)
 }
 
-// A capture of two ticks steps to the second as the machine did.
+// TestLater checks that the second tick of a capture equals that of the machine.
 func TestLater(t *testing.T) {
 	h := hosttest.Open(t, "v1-kubelet")
 	r := newRedactor([]byte("key"))

@@ -5,15 +5,14 @@ import (
 	"strings"
 )
 
-// deviceForm matches names that the kernel and udev give to interfaces and
-// disks (systemd.net-naming-scheme(7)). A name made of a MAC address, "enx...",
-// is not among them.
+// deviceForm matches the names that the kernel and udev give to interfaces and disks
+// (systemd.net-naming-scheme(7)), except names made of a MAC address, "enx...".
 var deviceForm = regexp.MustCompile(`^(lo|(eth|wlan|ifb|dummy|docker|cni|cbr|virbr|vnet|tap|tun|bond|br|ib|usb|sit|tunl|ip6tnl|wg|lxcbr|lxdbr|flannel\.|vxlan|kube-ipvs|team)[0-9]{0,4}` +
 	`|(en|wl|ww|ib)(o[0-9]{1,3}|(P[0-9]{1,4})?p[0-9]{1,3}s[0-9]{1,3}|s[0-9]{1,3})(f[0-9]{1,3})?(n?p[0-9]{1,3}|d[0-9]{1,3})?` +
 	`|[shv]d[a-z]{1,3}[0-9]{0,3}|xvd[a-z]{1,2}[0-9]{0,3}|(dm-|md|loop|zram|ram|sr|fd|nbd|zd|rbd|drbd|bcache)[0-9]{1,4}|nvme[0-9]{1,3}(c[0-9]{1,3})?(n[0-9]{1,3}(p[0-9]{1,3})?)?|mmcblk[0-9]p?[0-9]{0,2})$`)
 
-// vocabulary holds the words that stay as they are: those of the kernel, of
-// systemd, of container runtimes and batch systems, and well-known programs.
+// vocabulary holds the words that are not replaced: those of the kernel, systemd, container
+// runtimes and batch systems, and well-known programs.
 var vocabulary = set(
 	// paths of file systems and controllers
 	`sys fs cgroup proc dev run mnt host kernel bpf unified cpu cpuacct cpuset memory devices freezer blkio io pids net cls prio

@@ -11,7 +11,7 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// run captures a captured machine to a file, by the command.
+// run captures a captured machine to a file with the command.
 func run(t *testing.T, file string) error {
 	t.Helper()
 	c := capture.Command()
@@ -22,7 +22,7 @@ func run(t *testing.T, file string) error {
 	return c.ExecuteContext(t.Context())
 }
 
-// What cannot be written is called what the user called it, and leaves nothing.
+// TestUnwritable checks that errors name the user's file, and that nothing is left behind.
 func TestUnwritable(t *testing.T) {
 	dir := t.TempDir()
 	for _, c := range []struct{ file, says string }{
@@ -39,7 +39,7 @@ func TestUnwritable(t *testing.T) {
 	}
 }
 
-// A capture replaces a file, and never a device.
+// TestWriteFile checks that a capture replaces a file but never a device.
 func TestWriteFile(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "x")

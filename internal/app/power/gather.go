@@ -18,10 +18,10 @@ import (
 	"mete.dev/mete/internal/x/sleep"
 )
 
-// readInterval is the time between the two looks.
+// readInterval is the time between the two readings.
 const readInterval = time.Second
 
-// show prints what there is, as text or JSON.
+// show prints the listing as text or JSON.
 func show(ctx context.Context, cfg machine.Config, form string, out io.Writer) error {
 	if form != "text" && form != "json" {
 		return fault.WithHint(fmt.Errorf("output %q: %w", form, fault.ErrInvalid), "it is text or json")
@@ -40,8 +40,7 @@ func show(ctx context.Context, cfg machine.Config, form string, out io.Writer) e
 	return err
 }
 
-// gather looks at the machine twice. Where its groups cannot be read, it looks at
-// its meters alone.
+// gather reads the machine twice. If it cannot read the control groups, it only reads the meters.
 func gather(ctx context.Context, cfg machine.Config) (l *listing, err error) {
 	cfg.Config = sampler.Config{Tick: readInterval, Window: time.Hour}
 	m, err := machine.Open(cfg, slog.New(slog.DiscardHandler))
@@ -72,7 +71,7 @@ func gather(ctx context.Context, cfg machine.Config) (l *listing, err error) {
 	return l, nil
 }
 
-// metersAlone is gather where the machine as a whole cannot be read, and why.
+// metersAlone is gather for a machine that cannot be read as a whole; why is the reason.
 func metersAlone(ctx context.Context, cfg machine.Config, why error) (l *listing, err error) {
 	h, err := hostfs.Open("/")
 	if err != nil {
@@ -101,14 +100,14 @@ func metersAlone(ctx context.Context, cfg machine.Config, why error) (l *listing
 	return l, nil
 }
 
-// listed is a listing without virtual machines.
+// listed returns a listing without virtual machines.
 func listed(p *machine.Power, before, after []power.Reading) *listing {
 	return &listing{Processor: p.Processor, Meters: meters(p.Meters.Meters(), before, after), Refused: refusals(p.OpenErrors),
 		Curve: curveOf(&p.Curve), VMs: []guest{}}
 }
 
-// observe reads what each virtual machine used, and asks all at once how often they
-// left guest mode: one that does not answer takes a second, and is not asked again.
+// observe reads the use of each virtual machine, and queries all of them concurrently for exits
+// from guest mode: one that does not answer takes a second, and is not queried again.
 func observe(ctx context.Context, m *machine.Machine, list []*vm.VM, before []observation) []observation {
 	out := make([]observation, len(list))
 	var all sync.WaitGroup

@@ -13,23 +13,23 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A listing is what mete power shows, and its JSON. What is absent is null, with
-// the reason beside it.
+// A listing is the output of mete power, and its JSON. Missing values are null, with the reason
+// beside them.
 type listing struct {
 	Time      time.Time      `json:"time"`
-	Over      float64        `json:"over_seconds"` // between the two looks
+	Over      float64        `json:"over_seconds"` // between the two readings
 	Processor string         `json:"processor"`
 	Meters    []meterListing `json:"meters"`
 	Refused   []refusal      `json:"refused"`
-	// Machine is what the machine draws, as mete books it; nil is absent.
+	// Machine is the machine's power as mete books it; nil is absent.
 	Machine *live.Energy `json:"machine"`
 	Curve   curve        `json:"curve"`
 	VMs     []guest      `json:"virtual_machines"`
-	// VMsWhy says why virtual machines are not looked for; "" where they are.
+	// VMsWhy is why virtual machines are not listed; "" if they are.
 	VMsWhy string `json:"virtual_machines_why,omitempty"`
 }
 
-// A meterListing is a meter and what it shows.
+// A meterListing is a meter and its reading.
 type meterListing struct {
 	Name    string        `json:"name"`
 	From    string        `json:"from"`
@@ -40,7 +40,7 @@ type meterListing struct {
 	Watts   *float64      `json:"watts"`
 	Error   *float64      `json:"error_watts"`
 	Quality usage.Quality `json:"quality"`
-	Why     string        `json:"why,omitempty"` // it is absent
+	Why     string        `json:"why,omitempty"` // why the value is absent
 }
 
 // A refusal is a meter that cannot be read.
@@ -51,7 +51,7 @@ type refusal struct {
 
 // A curve is power by load, modelled.
 type curve struct {
-	Of      string        `json:"of"` // what it is the power of
+	Of      string        `json:"of"` // the domain of the power
 	Source  string        `json:"source"`
 	Class   float64       `json:"class_percent"`
 	Idle    float64       `json:"class_idle_percent"`
@@ -74,8 +74,7 @@ type guest struct {
 	CID      *uint32        `json:"cid"`
 	Group    string         `json:"group"`
 	Workload *guestWorkload `json:"workload"`
-	// Energy says whether it has a share of the machine's energy of its own, and
-	// EnergyWhy why not.
+	// Energy reports whether it gets its own share of the machine's energy; EnergyWhy is why not.
 	Energy    bool   `json:"has_share_of_energy"`
 	EnergyWhy string `json:"share_of_energy_why,omitempty"`
 
@@ -85,8 +84,8 @@ type guest struct {
 	Steal    *float64           `json:"steal_cores"`
 	StealWhy string             `json:"steal_why,omitempty"`
 	Exits    *float64           `json:"exits_per_second"`
-	// Counted holds all that KVM counts, by QEMU's names, each a second; those
-	// that end in _ns in seconds a second.
+	// Counted holds all counters of KVM per second, by QEMU's names; counters in _ns are converted
+	// to seconds.
 	Counted   map[string]float64       `json:"exits_by_name"`
 	ExitsWhy  string                   `json:"exits_why,omitempty"`
 	ExitsHint string                   `json:"exits_hint,omitempty"`
@@ -100,7 +99,7 @@ type guestWorkload struct {
 	Path string        `json:"path"`
 }
 
-// meters makes lines of meters and two readings of each.
+// meters returns the lines of meters with two readings of each.
 func meters(list []power.Meter, before, after []power.Reading) []meterListing {
 	out := []meterListing{}
 	for i := range list {
@@ -136,7 +135,7 @@ func refusals(errs []error) []refusal {
 	return out
 }
 
-// loads are those at which a curve is shown, in percent.
+// loads are the loads in percent at which a curve is shown.
 var loads = []int64{0, 25, 50, 75, 100}
 
 func curveOf(c *power.Curve) curve {
@@ -151,7 +150,7 @@ func curveOf(c *power.Curve) curve {
 	return out
 }
 
-// An observation is one of two looks at a virtual machine.
+// An observation is one of two readings of a virtual machine.
 type observation struct {
 	times    vm.Times
 	timesErr error
@@ -160,7 +159,7 @@ type observation struct {
 	exitsAt  time.Time
 }
 
-// guestOf makes a line of a virtual machine and two looks at it.
+// guestOf returns the line of a virtual machine with two readings.
 func guestOf(v *vm.VM, a, b *observation) guest {
 	g := guest{Name: v.Name, PID: v.PID, VCPUs: v.VCPUs, MaxVCPUs: v.MaxVCPUs, Group: v.Group,
 		Energy: v.RejectReason == "", EnergyWhy: v.RejectReason, Quality: map[string]usage.Quality{}}
@@ -173,8 +172,8 @@ func guestOf(v *vm.VM, a, b *observation) guest {
 	if w := v.Workload; w.ID != "" {
 		g.Workload = &guestWorkload{w.ID, w.Kind, w.Name, w.Path}
 	}
-	g.used(a, b)
-	g.left(a, b)
+	g.setCPUTime(a, b)
+	g.setExits(a, b)
 	for key, have := range map[string]bool{"cpu": g.CPU != nil, "steal": g.Steal != nil, "exits": g.Exits != nil} {
 		if have {
 			g.Quality[key] = usage.Measured
@@ -185,11 +184,10 @@ func guestOf(v *vm.VM, a, b *observation) guest {
 	return g
 }
 
-// unnamed is why the roles of threads are not known.
+// unnamed is why the roles of threads are unknown.
 const unnamed = "its threads have no names: start it with -name NAME,debug-threads=on"
 
-// used fills in the CPU time.
-func (g *guest) used(a, b *observation) {
+func (g *guest) setCPUTime(a, b *observation) {
 	for _, err := range []error{a.timesErr, b.timesErr} {
 		if err != nil {
 			g.CPUWhy, g.StealWhy = err.Error(), err.Error()
@@ -213,8 +211,7 @@ func (g *guest) used(a, b *observation) {
 	}
 }
 
-// left fills in how often it left guest mode.
-func (g *guest) left(a, b *observation) {
+func (g *guest) setExits(a, b *observation) {
 	for _, err := range []error{a.exitsErr, b.exitsErr} {
 		if err != nil {
 			g.ExitsWhy, g.ExitsHint = err.Error(), fault.Hint(err)

@@ -21,13 +21,12 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 const second = 1_000_000_000
 
-// A host with two packages, of which one cannot be read, and four virtual
-// machines: one of which all is known, one of libvirt's, one that is not alone,
-// and one that has just ended.
+// sample returns a host with two packages, one of them unreadable, and four virtual machines: one
+// fully known, one of libvirt, one that shares its group, and one that has just ended.
 func sample() *listing {
 	l := &listing{Time: time.Date(2026, 3, 14, 12, 0, 1, 0, time.UTC), Over: 2, Processor: "AMD EPYC 7543 32-Core Processor, 64 threads"}
 	list := []power.Meter{
@@ -97,7 +96,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// A form that there is not is refused before anything is opened.
+// TestForm checks that an unknown format is rejected before any device is opened.
 func TestForm(t *testing.T) {
 	var out bytes.Buffer
 	err := show(t.Context(), machine.Config{Reader: "nosuch"}, "xml", &out)

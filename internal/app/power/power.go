@@ -1,5 +1,5 @@
-// Package power is the commands mete power and mete power calibrate: what shows
-// the power of this machine, and how it follows the load.
+// Package power implements the commands mete power and mete power calibrate, which show this
+// machine's power meters and measure how its power follows the load.
 package power
 
 import (
@@ -45,7 +45,7 @@ const calibrateExamples = `  mete power calibrate -o curve.json
   mete power calibrate --for 20s -o curve.json
   mete-agent -power-curve curve.json`
 
-// Command returns mete power with its command.
+// Command returns mete power with its subcommand.
 func Command() *cobra.Command {
 	cfg := calibrate.Default()
 	var output string
@@ -85,7 +85,7 @@ func calibration(cfg *calibrate.Config) *cobra.Command {
 	return cmd
 }
 
-// measure calibrates, and writes the curve.
+// measure calibrates and writes the curve.
 func measure(ctx context.Context, cfg calibrate.Config, file string, out, progress io.Writer) error {
 	head := false
 	r, err := calibrate.Run(ctx, cfg, func(s energy.Sample) {
@@ -108,8 +108,7 @@ func measure(ctx context.Context, cfg calibrate.Config, file string, out, progre
 	return write(file, c.Encode())
 }
 
-// write puts a file in its place when it is whole; a device or a pipe is written
-// as it is.
+// write replaces a file atomically; it writes a device or a pipe directly.
 func write(file string, b []byte) error {
 	if st, err := os.Stat(file); err == nil && !st.Mode().IsRegular() {
 		return os.WriteFile(file, b, 0o644)
@@ -128,7 +127,7 @@ func write(file string, b []byte) error {
 	return nil
 }
 
-// watts is uW in W.
+// watts converts uW to W.
 func watts(uW int64) float64 { return float64(uW) / 1e6 }
 
 func percent(ppm int64) string { return fmt.Sprintf("±%.3g %%", float64(ppm)*100/power.PPM) }

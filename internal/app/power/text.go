@@ -17,7 +17,7 @@ func (l *listing) text() []byte {
 	putMachine(w, l.Machine)
 	l.putCurve(w)
 	l.putGuests(w)
-	_ = w.Flush() // a buffer takes all
+	_ = w.Flush() // a buffer does not fail
 	return b.Bytes()
 }
 
@@ -92,7 +92,7 @@ func (l *listing) putGuests(w io.Writer) {
 	}
 }
 
-// putWhys says why something is not there.
+// putWhys writes the reasons for missing values.
 func (g *guest) putWhys(w io.Writer) {
 	for _, why := range []struct{ what, text, hint string }{
 		{"no share of energy of its own", g.EnergyWhy, ""},
@@ -110,7 +110,7 @@ func (g *guest) putWhys(w io.Writer) {
 	}
 }
 
-// displayName is what the virtual machine is called, its process where it has no name.
+// displayName returns the virtual machine's name, or its process.
 func (g *guest) displayName() string {
 	if g.Name == "" {
 		return fmt.Sprintf("PID %d", g.PID)
@@ -127,7 +127,7 @@ func number(format string, v *float64) string {
 
 func absent(why string) string { return "absent (" + why + ")" }
 
-// errorPercent is a class. A meter without one says with each value how far that may be off.
+// errorPercent formats an error class. A meter without one reports the error with each value.
 func errorPercent(class float64) string {
 	if class == 0 {
 		return "as it says"

@@ -1,4 +1,4 @@
-// Package query is the command mete query: PromQL, asked of a server, as a table,
+// Package query implements the command mete query: a PromQL query to a server, printed as a table,
 // a chart, CSV or JSON.
 package query
 
@@ -24,7 +24,7 @@ import (
 	"mete.dev/mete/internal/x/text"
 )
 
-// formats are what -o takes.
+// formats are the values of -o.
 var formats = []string{"table", "chart", "csv", "json"}
 
 type config struct {
@@ -71,7 +71,7 @@ the value 1, so that a product with it adds names.`,
 	return cmd
 }
 
-// run asks and prints.
+// run sends the query and prints the answer.
 func (c *config) run(cmd *cobra.Command, promql string) error {
 	if c.output != "" {
 		if err := cli.OneOf("-o", c.output, formats...); err != nil {
@@ -97,13 +97,13 @@ func (c *config) run(cmd *cobra.Command, promql string) error {
 		Unit: chart.UnitOf(promql), ASCII: c.ascii})
 }
 
-// A timeRange is the range that is asked for, or an instant, to, where step is 0.
+// A timeRange is the requested range; if step is 0, the instant to.
 type timeRange struct {
 	from, to time.Time
 	step     time.Duration
 }
 
-// parseRange reads the flags of time.
+// parseRange parses the time flags.
 func (c *config) parseRange(now time.Time) (s timeRange, err error) {
 	if s.to, err = v1.ParseTime(c.to, now); err != nil {
 		return s, fmt.Errorf("--to: %w", err)
@@ -132,7 +132,7 @@ func (c *config) parseRange(now time.Time) (s timeRange, err error) {
 	if s.step < time.Millisecond || s.to.Sub(s.from)/s.step > chart.MaxPoints {
 		return s, fault.WithHint(fmt.Errorf("--step %s: a range of more than %d points: %w", c.step, chart.MaxPoints, fault.ErrInvalid), "take a longer --step, or less time")
 	}
-	// At round instants, so that the same question soon after has the same points.
+	// Use round instants, so that the same query soon after has the same points.
 	s.from = s.from.Truncate(s.step)
 	return s, nil
 }
@@ -144,7 +144,7 @@ func request(ctx context.Context, server *client.Client, promql string, s timeRa
 	return server.QueryRange(ctx, promql, s.from, s.to, s.step)
 }
 
-// explain shows where in the query an error is.
+// explain marks the position of an error in the query.
 func explain(promql string, err error) error {
 	if !errors.Is(err, fault.ErrInvalid) || fault.Hint(err) != "" {
 		return err
@@ -157,18 +157,18 @@ func explain(promql string, err error) error {
 	return fault.WithHint(&queryError{"query: " + about + "\n  " + strings.ReplaceAll(marked, "\n", "\n  ")}, hint)
 }
 
-// queryError is a query with something wrong in it.
+// queryError is an invalid query.
 type queryError struct{ text string }
 
-func (f *queryError) Error() string      { return f.text }
+func (e *queryError) Error() string      { return e.text }
 func (*queryError) Is(target error) bool { return target == fault.ErrInvalid }
 
-// emptyHint is what to do where nothing comes back.
+// emptyHint is the hint for an empty answer.
 const emptyHint = `hint: a metric begins some two minutes after its machine does, and rate() wants two samples, as [5m] has;
 hint: the names that there are now: mete query 'count by (__name__) ({__name__=~"mete_.+"})'
 `
 
-// print writes an answer in the form that was asked for.
+// print writes an answer in the format of -o.
 func (c *config) print(out, aside io.Writer, a *result.Answer, o chart.Options) (err error) {
 	width, terminal := terminalWidth(out)
 	form := c.output
@@ -207,10 +207,10 @@ func (c *config) print(out, aside io.Writer, a *result.Answer, o chart.Options) 
 	return err
 }
 
-// chartHeight is how many lines a chart has where the terminal is not smaller.
+// chartHeight is the number of lines of a chart; a smaller terminal has fewer.
 const chartHeight = 18
 
-// drawChart paints a chart for out.
+// drawChart draws a chart for out.
 func drawChart(out io.Writer, a *result.Answer, o chart.Options, width int) []byte {
 	p := top.NewPainter(out)
 	o.Width, o.Height, o.Color = width, chartHeight, p.Color
@@ -218,14 +218,14 @@ func drawChart(out io.Writer, a *result.Answer, o chart.Options, width int) []by
 	for _, l := range chart.Chart(a, o) {
 		text := p.Line(l)
 		if !p.Color {
-			text = l.String() // nor bold: it may be a file
+			text = l.String() // no bold text: out may be a file
 		}
 		b.WriteString(strings.TrimRight(text, " ") + "\n")
 	}
 	return []byte(b.String())
 }
 
-// terminalWidth returns the width of a terminal, 80 for all else, and whether it is one.
+// terminalWidth returns the width of a terminal, else 80, and whether it is one.
 func terminalWidth(out io.Writer) (int, bool) {
 	const without = 80
 	f, ok := out.(*os.File)

@@ -20,10 +20,10 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// accuracy skips the test unless the machine is its own.
+// accuracy skips the test unless it has the machine to itself.
 func accuracy(t *testing.T, reader string) {
 	t.Helper()
-	testkit.Stage(t, "accuracy", "puts load on the machine, and wants it for itself")
+	testkit.Stage(t, "accuracy", "puts load on the machine and needs it exclusively")
 	hosttest.Need(t, "root")
 	if reader == "bpf" {
 		hosttest.Need(t, "bpf")
@@ -46,7 +46,7 @@ func get(t *testing.T, r *report.Report, k report.Key) float64 {
 	return float64(v)
 }
 
-// CPU time agrees with the job's own rusage.
+// TestAccuracyCPU compares CPU time with the job's rusage.
 func TestAccuracyCPU(t *testing.T) {
 	for _, reader := range []string{"bpf", "files"} {
 		for _, c := range []struct {
@@ -78,7 +78,8 @@ func TestAccuracyCPU(t *testing.T) {
 	}
 }
 
-// Anonymous memory is that of the helper without any, and what it touched.
+// TestAccuracyMemory checks that anonymous memory is that of an idle helper plus the memory it
+// touched.
 func TestAccuracyMemory(t *testing.T) {
 	for _, reader := range []string{"bpf", "files"} {
 		t.Run(reader, func(t *testing.T) {
@@ -104,11 +105,11 @@ func TestAccuracyMemory(t *testing.T) {
 	}
 }
 
-// What is written and forced to the disk is what the disk got.
+// TestAccuracyDisk compares synced writes with those of the disk.
 func TestAccuracyDisk(t *testing.T) {
 	accuracy(t, "bpf")
 	m, file := program(t), load(t)
-	// Not the temporary directory, which may be in memory.
+	// The temporary directory may be in memory.
 	dir, err := os.MkdirTemp("/var/tmp", "mete-test-")
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +135,7 @@ func TestAccuracyDisk(t *testing.T) {
 	}
 }
 
-// What goes over a pair of veth devices is payload and headers.
+// TestAccuracyNetwork checks that traffic over a pair of veth devices is payload plus headers.
 func TestAccuracyNetwork(t *testing.T) {
 	accuracy(t, "bpf")
 	hosttest.Need(t, "netns", "cgroup2")
@@ -186,8 +187,8 @@ func ip(t *testing.T, args ...string) {
 	}
 }
 
-// A job that does nothing costs little more than without mete. The CPU time is
-// what holds on a busy machine; the wall time is logged.
+// TestAccuracyCost checks that mete adds little to a job that does nothing. CPU time is checked,
+// because it is stable on a busy machine; wall time is logged.
 func TestAccuracyCost(t *testing.T) {
 	accuracy(t, "bpf")
 	m := program(t)

@@ -15,13 +15,12 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// loadTimeout is how long a job waits for the kernel to take the programs: what a
-// person does not notice, and several times what it takes.
+// loadTimeout limits how long a job waits for the BPF programs: several times what loading takes,
+// but too short to notice.
 const loadTimeout = 250 * time.Millisecond
 
-// counter counts with BPF what the job's files do not show: processes started,
-// block I/O where the controller does not count, network traffic. It loads
-// while the job's groups are made.
+// counter counts with BPF what the job's files do not show: started processes, block I/O without
+// the controller, network traffic. It loads while mete creates the job's groups.
 type counter struct {
 	h      *hostfs.FS
 	want   string // auto, bpf or files
@@ -37,7 +36,7 @@ type counter struct {
 	ids     map[owner]bool
 }
 
-// owner is a group that something is counted for.
+// owner is a counted group.
 type owner struct {
 	hierarchy uint32
 	id        uint64
@@ -46,13 +45,13 @@ type owner struct {
 func openCounter(h *hostfs.FS, reader string) *counter {
 	c := &counter{h: h, want: reader, opened: make(chan struct{}), ids: map[owner]bool{}}
 	if reader == "files" {
-		c.loadErr = fmt.Errorf("not asked for: %w", fault.ErrUnsupported)
+		c.loadErr = fmt.Errorf("not requested: %w", fault.ErrUnsupported)
 		close(c.opened)
 		return c
 	}
 	go func() {
 		defer close(c.opened)
-		// Without the list, loop and device-mapper would count twice.
+		// Without the list, loop and device-mapper devices would count twice.
 		majors, err := h.StackedMajors()
 		if err == nil {
 			c.kernel, err = bpf.Open(bpf.Config{
@@ -65,7 +64,7 @@ func openCounter(h *hostfs.FS, reader string) *counter {
 	return c
 }
 
-// attachTo counts for this group from now on; nil is none.
+// attachTo starts counting for this group; nil is none.
 func (c *counter) attachTo(g *launch.Group) {
 	ready := make(chan struct{})
 	c.group, c.ready = g, ready
@@ -95,7 +94,7 @@ func (c *counter) attach(g *launch.Group) error {
 	return errors.Join(err, f.Close())
 }
 
-// wait returns when counting has begun, or when it takes too long.
+// wait returns when counting has started, or after a time limit.
 func (c *counter) wait() {
 	if c.want == "bpf" {
 		<-c.ready
@@ -108,13 +107,13 @@ func (c *counter) wait() {
 	}
 }
 
-// err says why nothing is counted, or nil.
+// err returns why nothing is counted, or nil.
 func (c *counter) err() error {
 	<-c.opened
 	return c.loadErr
 }
 
-// isCounting reports whether counting goes on.
+// isCounting reports whether counting is active.
 func (c *counter) isCounting() bool {
 	if c.group == nil || c.late {
 		return false
@@ -127,7 +126,7 @@ func (c *counter) isCounting() bool {
 	}
 }
 
-// read adds to r what was counted for the job.
+// read adds the job's counts to r.
 func (c *counter) read(r *usage.Reading) {
 	if !c.isCounting() {
 		return
@@ -161,7 +160,7 @@ func (c *counter) read(r *usage.Reading) {
 	}
 }
 
-// reader names where the figures come from.
+// reader returns the source of the figures.
 func (c *counter) reader() string {
 	switch {
 	case c.group == nil:
@@ -172,7 +171,7 @@ func (c *counter) reader() string {
 	return "files"
 }
 
-// notes says what is absent, and why.
+// notes returns which figures are absent, and why.
 func (c *counter) notes(final *usage.Reading) []string {
 	var absent []string
 	for _, a := range []struct {
@@ -206,7 +205,7 @@ func (c *counter) notes(final *usage.Reading) []string {
 	return notes
 }
 
-// failure says why nothing was counted.
+// failure returns why nothing was counted.
 func (c *counter) failure() string {
 	switch {
 	case c.group == nil:
@@ -220,7 +219,7 @@ func (c *counter) failure() string {
 	return explainRefusal(c.loadErr)
 }
 
-// explainRefusal says in one line why the kernel takes no programs.
+// explainRefusal returns in one line why the kernel rejects the programs.
 func explainRefusal(err error) string {
 	if errors.Is(err, fault.ErrDenied) {
 		return "BPF is not permitted: run as root or with CAP_BPF and CAP_PERFMON"
@@ -228,7 +227,7 @@ func explainRefusal(err error) string {
 	return firstLine(err.Error())
 }
 
-// close detaches what is attached.
+// close detaches the programs.
 func (c *counter) close() {
 	if c.late {
 		// The process is about to end, which unloads everything.
@@ -246,7 +245,7 @@ func (c *counter) close() {
 		err = errors.Join(err, c.kernel.Close())
 	}
 	if err != nil {
-		// The kernel detaches it with the process anyway.
+		// The kernel detaches it at the end of the process.
 		fmt.Fprintln(os.Stderr, "mete:", err)
 	}
 }

@@ -24,8 +24,8 @@ import (
 
 var energies = []report.Key{report.Energy, report.EnergyError, report.EnergyIdle, report.EnergyIdleError}
 
-// Without a meter energy is modelled, says so, says how far it may be off, and
-// from which curve it is, however short the job is.
+// TestEnergyModelled checks that without a meter energy is modelled, with an error bound and the
+// name of the curve, however short the job is.
 func TestEnergyModelled(t *testing.T) {
 	m := program(t)
 	none := t.TempDir() // a machine without meters
@@ -38,13 +38,13 @@ func TestEnergyModelled(t *testing.T) {
 		}
 		part := get(t, rep, report.EnergyError) / get(t, rep, report.Energy)
 		if part < 0.05 || part > 1 {
-			t.Errorf("%s: may be off by %.2f of it", reader, part)
+			t.Errorf("%s: relative error %.2f", reader, part)
 		}
 		if !strings.Contains(rep.EnergySource, "SPECpower_ssj2008") {
 			t.Errorf("%s: source %q, want the curve's", reader, rep.EnergySource)
 		}
-		// It is the curve's power for the time and CPUs that the job had: a
-		// thread of a server takes some watts at most.
+		// The power is the curve's for the time and CPUs of the job: for a thread of a server, a
+		// few watts.
 		if w, q := rep.Power(); w <= 0 || w > 20*float64(rep.CPUs) || q != usage.Modelled {
 			t.Errorf("%s: %v W, %v", reader, w, q)
 		}
@@ -57,7 +57,7 @@ func TestEnergyModelled(t *testing.T) {
 	}
 }
 
-// With a meter a job gets what its CPU time took of what the meter shows.
+// TestEnergyMetered checks that with a meter a job gets the part of its reading for its CPU time.
 func TestEnergyMetered(t *testing.T) {
 	dir := t.TempDir()
 	cfg := powersim.Default()
@@ -84,17 +84,17 @@ func TestEnergyMetered(t *testing.T) {
 		t.Fatalf("energy %+v from %q, notes %q, want it apportioned, from rapl/package-0", f, rep.EnergySource, rep.Notes)
 	}
 	t.Run("figure", func(t *testing.T) {
-		testkit.Stage(t, "accuracy", "compares with a meter that is played in real time")
+		testkit.Stage(t, "accuracy", "compares with a simulated meter in real time")
 		want := get(t, rep, report.CPU) / 1e9 * 10e6
 		got, off := get(t, rep, report.Energy), get(t, rep, report.EnergyError)
-		t.Logf("%.0f uJ +-%.0f, by the law %.0f", got, off, want)
+		t.Logf("%.0f uJ +-%.0f, by the power model %.0f", got, off, want)
 		if got < want-off || got > want+off {
 			t.Errorf("%.0f uJ +-%.0f, want %.0f: 10 W for each busy core", got, off, want)
 		}
 	})
 }
 
-// Meters that were asked for and are not there are named, and nothing stands in.
+// TestEnergyOfBadDirectory checks that missing meters of --powercap are named and not replaced.
 func TestEnergyOfBadDirectory(t *testing.T) {
 	m := program(t)
 	rep, _ := m.job("--powercap", filepath.Join(t.TempDir(), "none"), "--", "true")
@@ -110,13 +110,13 @@ func TestEnergyOfBadDirectory(t *testing.T) {
 	}
 }
 
-// A meter that may not be read is named, with what to grant, and the model
-// stands in.
+// TestEnergyDenied checks that an unreadable meter is named with the required capability, and
+// replaced by the model.
 func TestEnergyDenied(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("takes another user's place")
+		t.Skip("runs as another user")
 	}
-	// Where that user comes to.
+	// A directory that the user can enter.
 	dir, err := os.MkdirTemp("/tmp", "mete-test-")
 	if err != nil {
 		t.Fatal(err)
@@ -160,8 +160,8 @@ func TestEnergyDenied(t *testing.T) {
 	}
 }
 
-// What an agent of this machine learned of its power is taken over: what it saw
-// a meter show stands in where this user cannot read it.
+// TestEnergyLearned checks that the agent's learned power model replaces meters that this user
+// cannot read.
 func TestEnergyLearned(t *testing.T) {
 	h, err := hostfs.Open("/")
 	if err != nil {
@@ -204,8 +204,8 @@ func TestEnergyLearned(t *testing.T) {
 	t.Run("figure", func(t *testing.T) {
 		testkit.Stage(t, "accuracy", "compares with the load of the whole machine in real time")
 		want := get(t, rep, report.CPU) / 1e9 * 20e6 / float64(rep.CPUs)
-		// Load is of the CPU time that there was: where some was stolen it is more, by as
-		// much as that at most.
+		// Load is relative to the available CPU time: with stolen time it is higher, by at most
+		// that share.
 		there := float64(rep.CPUs) * get(t, rep, report.Wall)
 		most := want * there / (there - min(steal(t, h)-before, there/2))
 		got, off := get(t, rep, report.Energy), get(t, rep, report.EnergyError)
@@ -215,7 +215,7 @@ func TestEnergyLearned(t *testing.T) {
 	})
 }
 
-// steal is the CPU time that the host of this machine took since boot, ns.
+// steal returns the CPU time that the host took from this machine since boot, in ns.
 func steal(t *testing.T, h *hostfs.FS) float64 {
 	t.Helper()
 	b, err := h.ReadFile("/proc/stat")

@@ -18,18 +18,18 @@ import (
 	"mete.dev/mete/internal/x/statedir"
 )
 
-// job is a command on its way to a report.
+// job is a command and its report.
 type job struct {
 	cfg    *config
 	h      *hostfs.FS
 	report report.Report
 	stderr io.Writer
 	energy *energyMeter
-	sender *standalone.Sender // nil where the job does not send its figures itself
-	unsent error              // why it does not, though it was asked to
+	sender *standalone.Sender // nil if the job does not send its figures
+	unsent error              // why it does not, despite --server
 }
 
-// run runs the command of c, and ends as it ends.
+// run runs the command of c and returns with its exit code.
 func run(c *config, stdout, stderr io.Writer) error {
 	path, err := launch.LookPath(c.command[0], os.Getenv("PATH"))
 	if err != nil {
@@ -39,7 +39,7 @@ func run(c *config, stdout, stderr io.Writer) error {
 	if err != nil {
 		return &Exit{codeFailed, err}
 	}
-	defer func() { _ = h.Close() }() // of files that were only read
+	defer func() { _ = h.Close() }() // read only
 	out, err := openOutput(c, stdout, stderr)
 	if err != nil {
 		return &Exit{codeFailed, err}
@@ -58,15 +58,15 @@ func run(c *config, stdout, stderr io.Writer) error {
 	j.report.ExitCode, j.report.Signal = exit.Code(), exit.Signal()
 	j.report.Meter.CPU, j.report.Meter.MemoryPeak = launch.SelfUsage(h)
 
-	// From here on nothing changes the exit code: the command has run.
+	// From here on the exit code is fixed: the command has run.
 	if err := j.storeReport(); err != nil {
-		j.notify(fmt.Sprintf("the report is not kept: %v", err))
+		j.notify(fmt.Sprintf("cannot store the report: %v", err))
 	}
 	if lives := j.report.Survivors(); c.quiet && lives != "" {
-		j.printLine("%s: lives on: %s", report.Clean(c.name), lives) // every other form has it
+		j.printLine("%s: lives on: %s", report.Clean(c.name), lives) // the other formats contain it
 	}
 	if err := out.write(&j.report); err != nil {
-		j.printLine("the report is not written: %v", err)
+		j.printLine("cannot write the report: %v", err)
 	}
 	if code := exit.Code(); code != 0 {
 		return &Exit{Code: code}
@@ -74,8 +74,8 @@ func run(c *config, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// run starts the command in groups of its own or, where that cannot be and no
-// limit was asked for, as a process tree, and watches it to its end.
+// run starts the command in its own groups or, if that fails and no limit is set, as a process
+// tree, and watches it until it ends.
 func (j *job) run(c launch.Command) (launch.Exit, error) {
 	counter := openCounter(j.h, j.cfg.reader)
 	defer counter.close()
@@ -86,7 +86,7 @@ func (j *job) run(c launch.Command) (launch.Exit, error) {
 
 	if j.cfg.reader == "bpf" {
 		if err := counter.err(); err != nil {
-			return launch.Exit{}, fault.WithHint(fmt.Errorf("--reader bpf: %s", explainRefusal(err)), "--reader auto takes what there is")
+			return launch.Exit{}, fault.WithHint(fmt.Errorf("--reader bpf: %s", explainRefusal(err)), "--reader auto uses the best available")
 		}
 	}
 	group, err := j.group()
@@ -102,10 +102,10 @@ func (j *job) run(c launch.Command) (launch.Exit, error) {
 	case taken, !launch.IsGroupError(err):
 		return launch.Exit{}, err
 	case j.cfg.limits != launch.Limits{}:
-		return launch.Exit{}, fault.WithHint(fmt.Errorf("limits need a control group: %w", err), "run as root, or where a part of the control groups is delegated to you")
+		return launch.Exit{}, fault.WithHint(fmt.Errorf("limits need a control group: %w", err), "run as root, or in a control group delegated to you")
 	}
 	if j.cfg.reader == "bpf" {
-		return launch.Exit{}, fault.WithHint(fmt.Errorf("--reader bpf needs a control group: %w", err), "--reader auto takes what there is")
+		return launch.Exit{}, fault.WithHint(fmt.Errorf("--reader bpf needs a control group: %w", err), "--reader auto uses the best available")
 	}
 	j.addNotes(fmt.Sprintf("no control group for the job (%v): its processes are followed instead, and their figures are apportioned", err))
 	tree, err := launch.OpenTree(j.h)
@@ -115,17 +115,16 @@ func (j *job) run(c launch.Command) (launch.Exit, error) {
 	return j.watch(tree, nil, c, counter, signals)
 }
 
-// group makes the job's groups: where systemd manages cgroup v2, in a scope that
-// it delegates.
+// group creates the job's groups: where systemd manages cgroup v2, in a delegated scope.
 func (j *job) group() (*launch.Group, error) {
 	ys, err := j.h.Hierarchies()
 	if err != nil {
 		return nil, err
 	}
 	if scope.IsUseful(j.h, ys) {
-		// Version 2 comes first.
+		// Version 2 is first.
 		if group, err := scope.Enter(context.Background(), j.h, ys[0], j.report.ID); err != nil {
-			j.addNotes(fmt.Sprintf("no scope of systemd for the job: %v", err))
+			j.addNotes(fmt.Sprintf("no systemd scope for the job: %v", err))
 		} else {
 			ys[0].Self = group
 		}
@@ -133,21 +132,20 @@ func (j *job) group() (*launch.Group, error) {
 	return launch.Open(j.h, ys, j.report.ID, j.cfg.limits)
 }
 
-// watch runs the command in its place and fills the report; group is nil where
-// there is none.
+// watch runs the command in its place and fills the report; group is nil without groups.
 func (j *job) watch(place launch.Job, group *launch.Group, c launch.Command, n *counter, s *signals) (launch.Exit, error) {
 	own, err := j.startLedgerRun(group)
 	if err != nil {
 		return launch.Exit{}, err
 	}
 	n.attachTo(group)
-	books := j.register(group)
-	defer books.close()
-	own.explainUnsent(books)
-	c.Env = withSelfAccess(c.Env, j.selfAccess(own, books))
-	books.startSearch()
+	agent := j.register(group)
+	defer agent.close()
+	own.explainUnsent(agent)
+	c.Env = withSelfAccess(c.Env, j.selfAccess(own, agent))
+	agent.startSearch()
 	c.Before = func() {
-		// The thread that is to become the job does nothing but wait.
+		// The thread that becomes the job only waits.
 		ready := make(chan struct{})
 		go func() {
 			defer close(ready)
@@ -167,7 +165,7 @@ func (j *job) watch(place launch.Job, group *launch.Group, c launch.Command, n *
 		own.cancel()
 		return exit, err
 	}
-	books.end(measured, exit)
+	agent.end(measured, exit)
 	own.end(measured, exit, s.c)
 	j.report.Fill(measured)
 	j.energy.fillReport(&j.report)
@@ -180,7 +178,6 @@ func (j *job) watch(place launch.Job, group *launch.Group, c launch.Command, n *
 	return exit, nil
 }
 
-// storeReport stores the report.
 func (j *job) storeReport() error {
 	dir, err := statedir.Default(os.Getenv, os.Geteuid())
 	if err != nil {
@@ -189,15 +186,15 @@ func (j *job) storeReport() error {
 	return archive.New(dir).Put(&j.report)
 }
 
-// addNotes adds notes to the report, each in one line.
+// addNotes adds notes to the report, each on one line.
 func (j *job) addNotes(notes ...string) {
 	for _, n := range notes {
 		j.report.Notes = append(j.report.Notes, firstLine(n))
 	}
 }
 
-// notify says something for people in the report where it is a document that a
-// line beside it would spoil, else in a line of its own.
+// notify adds a note to the report if the output is a document that an extra line would break; else
+// it prints a line.
 func (j *job) notify(s string) {
 	if j.cfg.quiet || j.cfg.output == "text" {
 		j.printLine("%s", s)
@@ -206,8 +203,8 @@ func (j *job) notify(s string) {
 	j.addNotes(s)
 }
 
-// printLine prints one line for people.
+// printLine prints one line to standard error.
 func (j *job) printLine(form string, a ...any) {
-	// Where standard error is gone there is nobody to tell.
+	// Standard error may be closed.
 	_, _ = fmt.Fprintf(j.stderr, "mete: "+form+"\n", a...)
 }

@@ -24,11 +24,11 @@ import (
 	"mete.dev/mete/internal/x/statedir"
 )
 
-// makeToken is how to get a token.
-const makeToken = "make one with `mete token create --role agent` on the server, and give it by --token-file or METE_TOKEN; where an agent of this machine sends to that server, leave --server out"
+// makeToken is the hint on how to get a token.
+const makeToken = "make one with `mete token create --role agent` on the server, and give it by --token-file or METE_TOKEN; if this machine's agent sends to that server, omit --server"
 
-// openSender finds out before the job starts as whom its figures are sent. What
-// only a person can mend is an error; that a server is away is none.
+// openSender loads or requests the job's identity at the server before the job starts. It fails
+// only for what a person must fix; an unreachable server is not an error.
 func (j *job) openSender() error {
 	c := j.cfg
 	if c.server == "" {
@@ -40,7 +40,7 @@ func (j *job) openSender() error {
 	}
 	cfg := standalone.Default()
 	cfg.Dir, cfg.Server, cfg.Token, cfg.Wait = filepath.Join(state, "origin"), c.server, c.readToken, c.wait
-	info, _ := debug.ReadBuildInfo() // nil where the go command did not build it
+	info, _ := debug.ReadBuildInfo() // nil unless built by the go command
 	cfg.Version = cli.Version(info)
 	o, err := standalone.Open(context.Background(), cfg, j.h)
 	switch {
@@ -57,8 +57,8 @@ func (j *job) openSender() error {
 	return nil
 }
 
-// readToken reads the token, as it is now. It is fault.ErrNotFound where there is
-// none: who has enrolled needs none.
+// readToken reads the token. It returns fault.ErrNotFound if there is none: an enrolled user needs
+// none.
 func (c *config) readToken() (token.Token, error) {
 	text := os.Getenv(secretenv.Token)
 	if c.tokenFile != "" {
@@ -72,70 +72,70 @@ func (c *config) readToken() (token.Token, error) {
 		text = string(b)
 	}
 	if text = strings.TrimSpace(text); text == "" {
-		return token.Token{}, fmt.Errorf("there is no token: %w", fault.ErrNotFound)
+		return token.Token{}, fmt.Errorf("no token: %w", fault.ErrNotFound)
 	}
 	return token.Parse(text)
 }
 
-// ledgerRun is a job that sends its figures itself. Its zero value does nothing.
+// ledgerRun is a job that sends its own figures. The zero value does nothing.
 type ledgerRun struct {
 	j             *job
-	run           *standalone.Run // nil where it does not send
+	run           *standalone.Run // nil if it does not send
 	claim         *exclusive.Claim
-	machineHolder exclusive.Holder // who measures the machine for the ledger; where that has no scope, nobody
+	machineHolder exclusive.Holder // the process that measures the machine for the ledger; none if it has no scope
 	at            hostfs.Clocks    // of the last sample
-	handedOff     bool             // to an agent that came while the job ran
+	handedOff     bool             // to an agent that started while the job ran
 }
 
-// startLedgerRun claims the job's scope for the ledger, and begins to measure for it. An
-// error says that a part of it is measured already, by another job.
+// startLedgerRun claims the job's scope for the ledger and starts measuring for it. It fails if
+// another job already measures a part of the scope.
 func (j *job) startLedgerRun(group *launch.Group) (*ledgerRun, error) {
-	o := &ledgerRun{j: j}
+	l := &ledgerRun{j: j}
 	if j.sender == nil {
-		return o, nil
+		return l, nil
 	}
 	scope, err := j.scope(group)
 	if err != nil {
 		return nil, err
 	}
 	var ignored []exclusive.Holder
-	if o.claim, err = exclusive.Acquire(j.h, j.sender.LedgerID(), scope); err == nil {
-		ignored, err = o.claim.Conflicts()
+	if l.claim, err = exclusive.Acquire(j.h, j.sender.LedgerID(), scope); err == nil {
+		ignored, err = l.claim.Conflicts()
 	}
 	if by, taken := errors.AsType[*exclusive.ConflictError](err); taken {
-		o.releaseClaim()
+		l.releaseClaim()
 		if holder, ok := by.MachineHolder(); ok {
-			o.machineHolder = holder
-			return o, nil // and knows of the job by register
+			l.machineHolder = holder
+			return l, nil // the agent knows the job from register
 		}
-		return nil, fault.WithHint(err, "this command is part of that job, which has its use in the ledger: leave --server out here, or there")
+		return nil, fault.WithHint(err, "this command is part of that job, whose use is in the ledger: omit --server here or there")
 	}
 	for _, path := range socket.Paths(os.Getenv, os.Geteuid()) {
 		if file, away := exclusive.Marked(filepath.Dir(path), j.sender.LedgerID()); away {
-			o.releaseClaim()
-			j.notify(fmt.Sprintf("the job is not sent to %s: an agent that measures this machine for it is away, and books what the job uses when it is back, without its name; if it is gone for good, remove %s", j.cfg.server, file))
-			return o, nil
+			l.releaseClaim()
+			j.notify(fmt.Sprintf("not sending the job to %s: the agent that measures this machine for it is down and will book the job's use without its name when it is back; if that agent is gone for good, remove %s", j.cfg.server, file))
+			return l, nil
 		}
 	}
 	if err != nil {
-		j.addNotes("that nobody else measures the job for the ledger is not known: " + err.Error())
+		j.addNotes("cannot check whether another process measures the job for the ledger: " + err.Error())
 	}
 	for _, h := range ignored {
-		j.addNotes(fmt.Sprintf("%v claims to measure %s for the ledger, which does not count: it is neither root's nor this user's", h, h.Scope))
+		j.addNotes(fmt.Sprintf("%v claims to measure %s for the ledger; ignoring it, because it belongs neither to root nor to this user", h, h.Scope))
 	}
 	path := ""
 	if group != nil {
 		path = group.Path()
 	}
-	o.run, err = j.sender.Begin(standalone.Job{ID: j.report.ID, Name: j.report.Name, Labels: j.report.Labels, Path: path, UID: os.Getuid()})
+	l.run, err = j.sender.Begin(standalone.Job{ID: j.report.ID, Name: j.report.Name, Labels: j.report.Labels, Path: path, UID: os.Getuid()})
 	if err != nil {
 		j.notify(fmt.Sprintf("the job is not in the ledger of %s: %v", j.cfg.server, err))
-		o.releaseClaim()
+		l.releaseClaim()
 	}
-	return o, nil
+	return l, nil
 }
 
-// scope is what the job's figures are of.
+// scope returns the scope of the job's figures.
 func (j *job) scope(group *launch.Group) (exclusive.Scope, error) {
 	if group != nil {
 		return exclusive.Scope{Path: group.Path()}, nil
@@ -152,33 +152,32 @@ func (j *job) scope(group *launch.Group) (exclusive.Scope, error) {
 	return exclusive.Scope{Path: "/", Tree: os.Getpid()}, nil
 }
 
-// explainUnsent says what is to be known where the job does not send its figures itself,
-// though it was asked to: perhaps an agent has it in the ledger all the same, as
-// that of mete up has, which takes figures of no other.
-func (o *ledgerRun) explainUnsent(books *agentJob) {
-	switch err := o.j.unsent; {
-	case err != nil && books.client != nil:
-		o.j.notify(fmt.Sprintf("the agent of this machine has the job in its ledger; it is not sent to %s: %v", o.j.cfg.server, err))
+// explainUnsent adds a note if the job does not send its figures despite --server. An agent may
+// still book them, such as that of mete up, which accepts figures of no other sender.
+func (l *ledgerRun) explainUnsent(agent *agentJob) {
+	switch err := l.j.unsent; {
+	case err != nil && agent.client != nil:
+		l.j.notify(fmt.Sprintf("this machine's agent books the job in its own ledger; not sending it to %s: %v", l.j.cfg.server, err))
 	case err != nil:
-		o.j.notify(fmt.Sprintf("the job is not in the ledger of %s: %v", o.j.cfg.server, err))
+		l.j.notify(fmt.Sprintf("the job is not in the ledger of %s: %v", l.j.cfg.server, err))
 	}
-	if o.machineHolder.Scope == exclusive.Machine && books.client == nil {
-		o.j.notify(fmt.Sprintf("the job is in the ledger of %s without its name: %v measures this machine for it, and cannot be told at any of its sockets (METE_SOCKET)", o.j.cfg.server, o.machineHolder))
+	if l.machineHolder.Scope == exclusive.Machine && agent.client == nil {
+		l.j.notify(fmt.Sprintf("the job is in the ledger of %s without its name: %v measures this machine for it and answers at none of its sockets (METE_SOCKET)", l.j.cfg.server, l.machineHolder))
 	}
 }
 
-// onSample takes what there is of the job. When it closes a window it looks
-// whether an agent has come for the same ledger: that measures the job from then
-// on, and what it used before stays as it is.
-func (o *ledgerRun) onSample(at hostfs.Clocks, m *report.Measurement) {
-	if o.run == nil || o.handedOff {
+// onSample takes a sample of the job. At the end of a window it checks whether an agent for the
+// same ledger has started: that one measures the job from then on, and what the job used before
+// stays booked.
+func (l *ledgerRun) onSample(at hostfs.Clocks, m *report.Measurement) {
+	if l.run == nil || l.handedOff {
 		return
 	}
-	o.at = at
-	if !o.run.Sample(at, m) {
+	l.at = at
+	if !l.run.Sample(at, m) {
 		return
 	}
-	_, err := o.claim.Conflicts()
+	_, err := l.claim.Conflicts()
 	by, taken := errors.AsType[*exclusive.ConflictError](err)
 	if !taken {
 		return
@@ -186,33 +185,33 @@ func (o *ledgerRun) onSample(at hostfs.Clocks, m *report.Measurement) {
 	if _, ok := by.MachineHolder(); !ok {
 		return
 	}
-	o.run.HandOff(at, m)
-	o.releaseClaim()
-	o.handedOff = true
+	l.run.HandOff(at, m)
+	l.releaseClaim()
+	l.handedOff = true
 }
 
-// end sends what is left, and makes the report say what was booked.
-func (o *ledgerRun) end(m *report.Measurement, e launch.Exit, signals <-chan os.Signal) {
-	if o.run == nil {
+// end sends the rest and completes the report with what was booked.
+func (l *ledgerRun) end(m *report.Measurement, e launch.Exit, signals <-chan os.Signal) {
+	if l.run == nil {
 		return
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	go cancelOnSignal(ctx, stop, signals)
 	var err error
-	if o.handedOff {
-		o.j.notify("an agent that sends to " + o.j.cfg.server + " came while the job ran, and measured the rest of it")
-		err = o.run.FinishHandOff(ctx)
+	if l.handedOff {
+		l.j.notify("an agent that sends to " + l.j.cfg.server + " started while the job ran, and measured the rest of it")
+		err = l.run.FinishHandOff(ctx)
 	} else {
-		err = o.run.End(ctx, o.at, m, standalone.Outcome{At: m.Ended, Code: e.Code()})
+		err = l.run.End(ctx, l.at, m, standalone.Outcome{At: m.Ended, Code: e.Code()})
 	}
-	o.releaseClaim()
+	l.releaseClaim()
 	if err != nil {
-		o.j.notify(fmt.Sprintf("what the job used is not in the ledger of %s yet: %v", o.j.cfg.server, err))
+		l.j.notify(fmt.Sprintf("what the job used is not in the ledger of %s yet: %v", l.j.cfg.server, err))
 	}
 }
 
-// cancelOnSignal ends the waiting for a server when the caller wants an end.
+// cancelOnSignal stops waiting for the server on a signal.
 func cancelOnSignal(ctx context.Context, stop context.CancelFunc, signals <-chan os.Signal) {
 	for {
 		select {
@@ -227,19 +226,19 @@ func cancelOnSignal(ctx context.Context, stop context.CancelFunc, signals <-chan
 	}
 }
 
-// cancel takes everything back: the job did not start.
-func (o *ledgerRun) cancel() {
-	if o.run == nil {
+// cancel undoes startLedgerRun if the job did not start.
+func (l *ledgerRun) cancel() {
+	if l.run == nil {
 		return
 	}
-	if err := o.run.Cancel(); err != nil {
-		o.j.addNotes("the ledger: " + err.Error())
+	if err := l.run.Cancel(); err != nil {
+		l.j.addNotes("the ledger: " + err.Error())
 	}
-	o.releaseClaim()
+	l.releaseClaim()
 }
 
 // releaseClaim gives the claim up.
-func (o *ledgerRun) releaseClaim() {
-	_ = o.claim.Close() // a socket that nothing is written to
-	o.claim = nil
+func (l *ledgerRun) releaseClaim() {
+	_ = l.claim.Close() // never written to
+	l.claim = nil
 }

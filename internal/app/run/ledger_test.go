@@ -34,7 +34,7 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// A bench is a server that can be stopped and started again.
+// A bench is a server that can be stopped and restarted.
 type bench struct {
 	*server.Server
 	t     *testing.T
@@ -77,7 +77,7 @@ func (b *bench) start() {
 
 func (b *bench) url() string { return "https://" + b.addr }
 
-// program is a mete with a token of the server that is good for one enrollment.
+// program returns a mete with a token for one enrollment.
 func (b *bench) program() *mete {
 	b.t.Helper()
 	text, _, err := b.Authority.Tokens().Create(b.t.Context(), registry.Token{Role: registry.Agent, Cluster: "lab", Uses: 1})
@@ -89,13 +89,13 @@ func (b *bench) program() *mete {
 	return m
 }
 
-// How long a job waits for the server: where that is there, for as long as it needs.
+// Values of --server-wait: as long as a reachable server needs, or almost nothing.
 const (
 	patient = "--server-wait=1000h"
 	hasty   = "--server-wait=1s"
 )
 
-// job is what the ledger has of a job.
+// job returns the ledger's group of a job.
 func (b *bench) job(name string) (query.Group, bool) {
 	b.t.Helper()
 	for _, g := range b.answer().Groups {
@@ -106,7 +106,7 @@ func (b *bench) job(name string) (query.Group, bool) {
 	return query.Group{}, false
 }
 
-// answer asks the ledger by some dimension, or by job.
+// answer queries the ledger by some dimension; the default is by job.
 func (b *bench) answer(by ...query.Dimension) *query.Answer {
 	b.t.Helper()
 	if by == nil {
@@ -121,7 +121,7 @@ func (b *bench) answer(by ...query.Dimension) *query.Answer {
 	return a
 }
 
-// equal compares what the ledger has of a job with its report.
+// equal compares a job in the ledger with its report.
 func (b *bench) equal(name string, r *report.Report) {
 	b.t.Helper()
 	g, ok := b.job(name)
@@ -169,8 +169,8 @@ func (b *bench) nodes() []query.Node {
 
 const burn = "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done; "
 
-// A job with no agent is in the ledger as its report says, with its name, labels
-// and end, and says nothing of the machine as a whole.
+// TestServer checks that without an agent the ledger has the job as in its report, with name,
+// labels and end, and nothing about the machine as a whole.
 func TestServer(t *testing.T) {
 	b := newBench(t)
 	m := b.program()
@@ -187,18 +187,18 @@ func TestServer(t *testing.T) {
 	if a.Gaps != 0 || len(a.Groups) != 1 || a.Groups[0].Keys[0] != "web" {
 		t.Errorf("%d gaps, groups %+v", a.Gaps, a.Groups)
 	}
-	// The token by which the job is sent is not the job's.
+	// The job does not get the sender's token.
 	out = m.run("run", "-q", "--server", b.url(), patient, "--", "env")
 	if out.code != 0 || !strings.Contains(out.stdout, "METE_STATE=") || strings.Contains(out.stdout, "METE_TOKEN") {
 		t.Errorf("exit %d: the job's environment is %s%s", out.code, out.stdout, out.stderr)
 	}
 	if a.Capacity.Present != 0 {
-		t.Errorf("the machine had %+v, of which nothing is known", a.Capacity)
+		t.Errorf("capacity of the machine is %+v, want none", a.Capacity)
 	}
 	if n := b.nodes(); len(n) != 1 || n[0].State != "live" || n[0].CPUs != 0 {
 		t.Errorf("nodes %+v", n)
 	}
-	// The token is needed no more, and the slot is used again.
+	// The enrolled machine needs no token, and reuses the slot.
 	m.env = append(m.env, "METE_TOKEN=")
 	r, out = m.job("--server", b.url(), patient, "--name", "second", "--", "sh", "-c", burn)
 	if out.code != 0 || out.stderr != "" {
@@ -210,7 +210,8 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// What only a person can mend ends it before the command starts.
+// TestServerRefused checks that errors that a person must fix stop mete run before the command
+// starts.
 func TestServerRefused(t *testing.T) {
 	b := newBench(t)
 	for what, c := range map[string]struct {
@@ -244,12 +245,12 @@ func TestServerRefused(t *testing.T) {
 	}
 	m.env = append(m.env, "METE_STATE="+t.TempDir())
 	if out := m.run("run", "-q", "--server", b.url(), patient, "--", "true"); out.code != 125 || !strings.Contains(out.stderr, "mete token create") {
-		t.Errorf("a token that is used up: exit %d: %s", out.code, out.stderr)
+		t.Errorf("a used token: exit %d: %s", out.code, out.stderr)
 	}
 }
 
-// A server that is away costs a job a note and nothing else; the next job sends
-// what waited, also where the server was away from the very first.
+// TestServerAway checks that an unreachable server only adds a note, and that the next job sends
+// what waited, also if the server was never reachable before.
 func TestServerAway(t *testing.T) {
 	b := newBench(t)
 	m := b.program()
@@ -267,7 +268,7 @@ func TestServerAway(t *testing.T) {
 	}
 	b.start()
 	if _, ok := b.job("away"); ok {
-		t.Fatal("it is there already")
+		t.Fatal("the job is already in the ledger")
 	}
 	last, out := m.job("--server", b.url(), patient, "--name", "last", "--", "true")
 	if out.code != 0 || out.stderr != "" {
@@ -278,7 +279,7 @@ func TestServerAway(t *testing.T) {
 	if a := b.answer(); a.Gaps != 0 || len(a.Groups) != 3 {
 		t.Errorf("%d gaps, %d jobs", a.Gaps, len(a.Groups))
 	}
-	// The server comes while the first job runs.
+	// The server starts while the first job runs.
 	b.stop()
 	c := never.command("run", "-q", "--json", filepath.Join(never.dir, "late.json"), "--server", b.url(), patient, "--name", "late", "--", "sh", "-c", "read x; "+burn)
 	in, err := c.StdinPipe()
@@ -306,7 +307,7 @@ func TestServerAway(t *testing.T) {
 	b.equal("late", rep)
 }
 
-// What jobs that ran at once could not send one later job sends.
+// TestServerDrain checks that one later job sends what concurrent jobs could not send.
 func TestServerDrain(t *testing.T) {
 	b := newBench(t)
 	m := b.program()
@@ -339,18 +340,18 @@ func TestServerDrain(t *testing.T) {
 		t.Errorf("the other job is there: %v, %d gaps", ok, b.answer().Gaps)
 	}
 	if left, err := filepath.Glob(filepath.Join(m.dir, "origin", "*", "spool", "*", "*", "debt.json")); err != nil || len(left) > 0 {
-		t.Errorf("%v: what is owed is %v", err, left)
+		t.Errorf("%v: left to send: %v", err, left)
 	}
 }
 
-// children are the children of a process.
+// children returns the child processes of a process.
 func children(pid int) (all []string) {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	if err != nil {
 		return nil
 	}
 	for _, f := range tasks {
-		// A thread may be gone by now.
+		// The thread may have ended.
 		if b, err := os.ReadFile(f); err == nil {
 			all = append(all, strings.Fields(string(b))...)
 		}
@@ -358,8 +359,8 @@ func children(pid int) (all []string) {
 	return all
 }
 
-// Jobs that run at once, the first of this state among them, are one node, and
-// each has its own figures.
+// TestServerParallel checks that concurrent jobs, also the first of a state directory, are one node
+// with separate figures.
 func TestServerParallel(t *testing.T) {
 	b := newBench(t)
 	m := b.program()
@@ -394,8 +395,8 @@ func TestServerParallel(t *testing.T) {
 	}
 }
 
-// What was known of a job whose mete run was killed is booked, and that the rest
-// is not known is a gap.
+// TestServerKilled checks that the figures of a job whose mete run was killed are booked, with a
+// gap for the rest.
 func TestServerKilled(t *testing.T) {
 	hosttest.Need(t, "root")
 	b := newBench(t)
@@ -410,7 +411,7 @@ func TestServerKilled(t *testing.T) {
 	})
 	kids := children(c.Process.Pid)
 	_ = c.Process.Kill()
-	_ = c.Wait() // it was killed
+	_ = c.Wait() // killed
 	for _, pid := range kids {
 		if err := exec.Command("kill", "-9", pid).Run(); err != nil {
 			t.Error(err)
@@ -424,13 +425,13 @@ func TestServerKilled(t *testing.T) {
 	if err != nil || len(gaps) != 1 || gaps[0].Reason != usage.Killed || !strings.Contains(gaps[0].Detail, "lost") || now.Sub(gaps[0].From) > time.Minute || gaps[0].To.Before(gaps[0].From) {
 		t.Errorf("%v: gaps %+v, want one of the job", err, gaps)
 	}
-	// It is told once.
+	// The gap is reported once.
 	if out := m.run("run", "-q", "--server", b.url(), patient, "--name", "next", "--", "true"); out.code != 0 || b.answer().Gaps != 1 {
 		t.Errorf("exit %d, %d gaps: %s", out.code, b.answer().Gaps, out.stderr)
 	}
 }
 
-// A job in a job is refused, as its use is the outer one's.
+// TestServerNested checks that a nested job is refused, because the outer job includes its use.
 func TestServerNested(t *testing.T) {
 	hosttest.Need(t, "root")
 	b := newBench(t)
@@ -443,7 +444,7 @@ func TestServerNested(t *testing.T) {
 	if out.code != 125 || !strings.Contains(out.stderr, "measures the control group /") || !strings.Contains(out.stderr, "hint: this command is part of that job") {
 		t.Fatalf("exit %d: %s", out.code, out.stderr)
 	}
-	// Without a ledger of its own it runs as ever.
+	// Without --server the nested job runs.
 	if out := outer(os.Args[0], "run", "-q", "--", "true"); out.code != 0 || out.stderr != "" {
 		t.Errorf("exit %d: %s", out.code, out.stderr)
 	}
@@ -452,8 +453,8 @@ func TestServerNested(t *testing.T) {
 	}
 }
 
-// Where an agent measures the machine for the same ledger the job is not sent a
-// second time; and one that comes while the job runs takes it over.
+// TestServerBesideAgent checks that a job is not sent if an agent measures the machine for the same
+// ledger, and that an agent that starts while the job runs takes over.
 func TestServerBesideAgent(t *testing.T) {
 	hosttest.Need(t, "root")
 	b := newBench(t)
@@ -482,14 +483,14 @@ func TestServerBesideAgent(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// Nor while it is away, as it books the job when it is back.
+	// Nor while the agent is down, because it books the job later.
 	ledger := enroll.LedgerID(b.Authority.CA())
 	if err := exclusive.Mark(m.dir, ledger); err != nil {
 		t.Fatal(err)
 	}
 	out = m.run("run", "-q", "--server", b.url(), patient, "--", "sh", "-c", "exit 7")
 	file, _ := exclusive.Marked(m.dir, ledger)
-	if out.code != 7 || !strings.Contains(out.stderr, "is away") || !strings.Contains(out.stderr, file) || len(b.answer().Groups) != 0 {
+	if out.code != 7 || !strings.Contains(out.stderr, "is down and will book") || !strings.Contains(out.stderr, file) || len(b.answer().Groups) != 0 {
 		t.Errorf("exit %d: %s", out.code, out.stderr)
 	}
 	if err := os.Remove(file); err != nil {
@@ -506,8 +507,8 @@ func TestServerBesideAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "the job runs", func() bool { return len(children(run.Process.Pid)) > 0 })
-	c = whole() // returns once the job has given way
-	if err := errors.Join(in.Close(), run.Wait()); err != nil || !strings.Contains(said.String(), "came while the job ran") {
+	c = whole() // returns once the job has handed over
+	if err := errors.Join(in.Close(), run.Wait()); err != nil || !strings.Contains(said.String(), "started while the job ran") {
 		t.Errorf("%v: %s", err, &said)
 	}
 	if _, ok := b.job("early"); !ok {
@@ -518,8 +519,8 @@ func TestServerBesideAgent(t *testing.T) {
 	}
 }
 
-// Another user who claims the machine keeps neither a job nor an agent out of the
-// ledger, and an agent that measures all the same is seen.
+// TestServerForeignClaim checks that another user's claim of the machine blocks neither a job nor
+// an agent, and that an agent is detected all the same.
 func TestServerForeignClaim(t *testing.T) {
 	hosttest.Need(t, "root")
 	b := newBench(t)
@@ -570,7 +571,8 @@ type writer func(line string)
 
 func (w writer) Write(b []byte) (int, error) { w(string(b)); return len(b), nil }
 
-// An ordinary user sends too, apportioned where he can have no group.
+// TestServerOrdinaryUser checks that an unprivileged user can send, with apportioned figures if
+// there are no groups.
 func TestServerOrdinaryUser(t *testing.T) {
 	hosttest.Need(t, "root")
 	b := newBench(t)
@@ -584,7 +586,7 @@ func TestServerOrdinaryUser(t *testing.T) {
 	if err := os.Chown(m.dir, nobody, nobody); err != nil {
 		t.Fatal(err)
 	}
-	prog := filepath.Join(m.dir, "mete") // the test's own is in a directory of root
+	prog := filepath.Join(m.dir, "mete") // the test binary is in a directory of root
 	text, err := os.ReadFile(os.Args[0])
 	if err == nil {
 		err = os.WriteFile(prog, text, 0o755)
@@ -614,15 +616,15 @@ func TestServerOrdinaryUser(t *testing.T) {
 	if w := b.workload("user"); w.User != "nobody" {
 		t.Errorf("of user %q", w.User)
 	}
-	// His trees are told apart, and one in another is refused.
+	// Process trees of the user are distinct, and a nested one is refused.
 	out = as("run", "-q", "--server", b.url(), patient, "--name", "outer", "--", "env", "METE_TEST_MAIN=1", prog, "run", "--server", b.url(), patient, "--", "true")
 	if out.code != 125 || !strings.Contains(out.stderr, "measures ") {
 		t.Errorf("exit %d: %s", out.code, out.stderr)
 	}
 }
 
-// An agent that starts while the job runs is told its name: by itself within a
-// second, and at the end at the latest.
+// TestAgentComesLater checks that an agent that starts while the job runs gets its name: within a
+// second, or at the latest at the end.
 func TestAgentComesLater(t *testing.T) {
 	hosttest.Need(t, "root")
 	for name, await := range map[string]bool{"long": true, "short": false} {

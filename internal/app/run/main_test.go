@@ -20,8 +20,8 @@ import (
 	"mete.dev/mete/internal/testkit/exclusivetest"
 )
 
-// TestMain lets the test program be mete: run changes what a process does with
-// signals and children, which tests of one process would share.
+// TestMain makes the test program act as mete: run changes a process's handling of signals and
+// children, which tests in one process would share.
 func TestMain(m *testing.M) {
 	powersim.Main()
 	exclusivetest.Main()
@@ -54,7 +54,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// A mete is the program with a state directory of its own.
+// A mete is the program with its own state directory.
 type mete struct {
 	t   testing.TB
 	env []string
@@ -73,7 +73,7 @@ func (m *mete) command(args ...string) *exec.Cmd {
 	return c
 }
 
-// result is what a run of the program gave.
+// result is the output and exit code of a run.
 type result struct {
 	stdout, stderr string
 	code           int
@@ -112,7 +112,7 @@ func (m *mete) job(args ...string) (*report.Report, result) {
 	return rep, r
 }
 
-// load builds the program that makes known loads.
+// load builds the program that generates known loads.
 func load(t testing.TB) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "load")
@@ -124,7 +124,7 @@ func load(t testing.TB) string {
 	return file
 }
 
-// did is what the load says that it did.
+// did is the load's report of what it did.
 type did struct {
 	CPU      int64 `json:"cpu_ns"`
 	Children int64 `json:"children"`

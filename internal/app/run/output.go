@@ -11,15 +11,15 @@ import (
 	"mete.dev/mete/internal/job/report"
 )
 
-// output is where a report goes.
+// output is the destination of a report.
 type output struct {
 	cfg            *config
 	stdout, stderr io.Writer
-	// temp becomes the JSON file; nil where that is no regular file.
+	// temp becomes the JSON file; nil if that is not a regular file.
 	temp *os.File
 }
 
-// openOutput finds out before the job starts whether its report can be written.
+// openOutput checks before the job starts that its report can be written.
 func openOutput(c *config, stdout, stderr io.Writer) (*output, error) {
 	o := &output{cfg: c, stdout: stdout, stderr: stderr}
 	if c.json == "" || c.json == "-" {
@@ -30,7 +30,7 @@ func openOutput(c *config, stdout, stderr io.Writer) (*output, error) {
 	case err == nil && st.IsDir():
 		return nil, fmt.Errorf("--json %s: is a directory", c.json)
 	case err == nil && !st.Mode().IsRegular():
-		return o, nil // a pipe or a device is written when there is something
+		return o, nil // a pipe or a device is opened when the report is written
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("--json: %w", err)
 	}
@@ -41,8 +41,7 @@ func openOutput(c *config, stdout, stderr io.Writer) (*output, error) {
 	return o, nil
 }
 
-// write prints the report and writes the JSON file, which appears whole or not
-// at all.
+// write prints the report and writes the JSON file atomically.
 func (o *output) write(r *report.Report) error {
 	var err error
 	if !o.cfg.quiet {
@@ -61,8 +60,8 @@ func (o *output) write(r *report.Report) error {
 }
 
 func (o *output) rename(r *report.Report) error {
-	// A file of os.CreateTemp is for its owner; this one is a result like the
-	// command's own, unless the file was there with other rights.
+	// os.CreateTemp restricts a file to its owner; the report gets the mode of an ordinary result,
+	// or of the file that it replaces.
 	mode := 0o666 &^ umask()
 	if st, err := os.Stat(o.cfg.json); err == nil {
 		mode = st.Mode().Perm()
@@ -78,16 +77,16 @@ func (o *output) rename(r *report.Report) error {
 	return err
 }
 
-// discard removes what is left of a report that was not written.
+// discard removes a report that was not written.
 func (o *output) discard() {
 	if o.temp != nil {
-		// Both fail where rename came half way, which it has told.
+		// Both fail after a partial rename, which has reported its error.
 		_ = o.temp.Close()
 		_ = os.Remove(o.temp.Name())
 	}
 }
 
-// form writes the report in one of the forms of -o.
+// form formats the report for -o.
 func form(output string, r *report.Report) []byte {
 	switch output {
 	case "json":

@@ -14,26 +14,25 @@ import (
 	"mete.dev/mete/internal/x/sleep"
 )
 
-// An agentJob is a job's place in the books of this machine's agent, where one
-// runs: the agent measures the job's group as it does every other, and mete run
-// tells it what the job is called and when to look.
+// An agentJob is the registration of a job at this machine's agent: the agent measures the job's
+// group like every other, and mete run reports the job's name and when to read the group.
 type agentJob struct {
-	client *socket.Client // nil where there is no agent; that of the search until it has ended
+	client *socket.Client // nil without an agent; the search sets it until it has ended
 	job    socket.Job
 	note   func(...string)
 
-	stop      context.CancelFunc // of startSearch, nil where it is not needed
+	stop      context.CancelFunc // of startSearch; nil if there is no search
 	searching sync.WaitGroup
 }
 
-// register tells this machine's agent of the job, before it starts. Without an
-// agent, or with one that does not answer, the job runs all the same.
+// register registers the job at this machine's agent, before the job starts. The job also runs
+// without an agent, or if it does not answer.
 func (j *job) register(group *launch.Group) *agentJob {
 	a := &agentJob{job: socket.Job{
 		ID: j.report.ID, Name: j.report.Name, Labels: j.report.Labels, Command: j.report.Command,
 	}, note: j.addNotes}
 	if group == nil {
-		return a // the agent counts groups
+		return a // the agent measures groups
 	}
 	a.job.Groups, a.job.Started = []string{group.Path()}, time.Now().UTC()
 	for _, why := range a.registerOnce() {
@@ -42,8 +41,8 @@ func (j *job) register(group *launch.Group) *agentJob {
 	return a
 }
 
-// startSearch goes on to look for an agent, where none was found: one that comes while the
-// job runs is told its name too.
+// startSearch keeps looking for an agent, to register the job at one that starts while the job
+// runs.
 func (a *agentJob) startSearch() {
 	if a.client != nil || a.job.Groups == nil {
 		return
@@ -60,7 +59,7 @@ func (a *agentJob) startSearch() {
 	})
 }
 
-// stopSearch ends the looking, with a last look.
+// stopSearch ends the search with a last attempt.
 func (a *agentJob) stopSearch() {
 	if a.stop == nil {
 		return
@@ -73,35 +72,34 @@ func (a *agentJob) stopSearch() {
 	}
 }
 
-// registerOnce looks for an agent that can be told of the job, and tells it. What it
-// returns is for people.
+// registerOnce looks for an agent and registers the job. It returns notes for the report.
 func (a *agentJob) registerOnce() (notes []string) {
-	ctx := context.Background() // the client has time limits of its own
+	ctx := context.Background() // the client has its own timeouts
 	for _, path := range socket.Paths(os.Getenv, os.Geteuid()) {
 		c, err := socket.Dial(path)
 		if errors.Is(err, fault.ErrUnavailable) {
 			continue
 		}
 		if err != nil {
-			notes = append(notes, "the agent of this machine is not told of the job: "+err.Error())
+			notes = append(notes, "cannot register the job at this machine's agent: "+err.Error())
 			continue
 		}
 		err = c.Register(ctx, a.job)
 		if err == nil {
-			// The group is in the books before anything is in the group.
+			// The agent reads the group before it has any process.
 			err = c.Snapshot(ctx, a.job.ID)
 		}
 		a.client = c
 		if err != nil {
-			notes = append(notes, "the agent of this machine does not know the job's name: "+err.Error())
+			notes = append(notes, "this machine's agent does not know the job's name: "+err.Error())
 		}
 		break
 	}
 	return notes
 }
 
-// end tells the agent how the job ended, and returns when the agent has read
-// the group for the last time, so that it can be removed.
+// end reports to the agent how the job ended. It returns after the agent's last reading of the
+// group, which can then be removed.
 func (a *agentJob) end(m *report.Measurement, e launch.Exit) {
 	a.stopSearch()
 	if a.client == nil {
@@ -113,17 +111,17 @@ func (a *agentJob) end(m *report.Measurement, e launch.Exit) {
 	}
 	err := a.client.End(context.Background(), a.job.ID, o)
 	if err != nil {
-		a.note("the agent of this machine does not know how the job ended: " + err.Error())
+		a.note("this machine's agent does not know how the job ended: " + err.Error())
 	}
 }
 
-// close gives the connection back.
+// close closes the connection.
 func (a *agentJob) close() {
 	if a.stop != nil { // the job did not start
 		a.stop()
 		a.searching.Wait()
 	}
 	if a.client != nil {
-		_ = a.client.Close() // nothing is left to be said
+		_ = a.client.Close() // nothing left to send
 	}
 }

@@ -82,16 +82,15 @@ func find(s *archive.Store, args []string) (*report.Report, error) {
 	return r, explain(err)
 }
 
-// explain says what can be done about a report that cannot be read.
+// explain adds a hint to an error of an unreadable report.
 func explain(err error) error {
 	if errors.Is(err, fault.ErrInvalid) {
-		return fault.WithHint(err, "the file is damaged; remove it if it is of no use")
+		return fault.WithHint(err, "the file is damaged; remove it")
 	}
 	return err
 }
 
-// printAll lists the jobs, oldest first. One that cannot be read costs only
-// itself.
+// printAll lists the jobs, oldest first, and skips unreadable reports with a message.
 func printAll(s *archive.Store, output string, stdout, stderr io.Writer) error {
 	ids, err := s.IDs()
 	if err != nil {
@@ -148,7 +147,7 @@ func formatSize(r *report.Report, k report.Key) string {
 	return unit.Bytes(float64(v))
 }
 
-// formatEnergy writes what the job's activity took, with the mark of how it is known.
+// formatEnergy formats the energy of the job's activity with the mark of its quality.
 func formatEnergy(r *report.Report) string {
 	v, ok := r.Get(report.Energy)
 	if !ok {
@@ -157,7 +156,7 @@ func formatEnergy(r *report.Report) string {
 	return top.Mark(r.Figures[report.Energy].Quality, false) + unit.Joules(float64(v)/1e6)
 }
 
-// join lists words as a sentence does.
+// join joins words as in a sentence.
 func join(words []string) string {
 	if n := len(words); n > 1 {
 		return strings.Join(words[:n-1], ", ") + " and " + words[n-1]

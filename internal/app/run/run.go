@@ -1,5 +1,5 @@
-// Package run is the commands mete run, which runs a command as a metered job,
-// and mete report, which prints a job's report again.
+// Package run implements the commands mete run, which runs a command as a metered job, and mete
+// report, which prints a job's report again.
 package run
 
 import (
@@ -24,15 +24,14 @@ import (
 	"mete.dev/mete/internal/ui/cli"
 )
 
-// Exit codes of mete run besides the command's own, those of env(1).
+// Exit codes of mete run besides those of the command, as in env(1).
 const (
 	codeFailed   = 125 // mete itself failed and started nothing
 	codeRefused  = 126 // the command cannot be executed
 	codeNotFound = 127 // there is no such command
 )
 
-// An Exit ends the program with a code. Err, where it is not nil, is yet to be
-// shown.
+// An Exit ends the program with a code. Err, if set, is still to be printed.
 type Exit struct {
 	Code int
 	Err  error
@@ -49,7 +48,7 @@ func (e *Exit) Unwrap() error { return e.Err }
 // Exit implements cli.Exit.
 func (e *Exit) Exit() (code int, show error) { return e.Code, e.Err }
 
-// options are the flags as they were given.
+// options are the flags as given.
 type options struct {
 	name    string
 	labels  []string
@@ -65,12 +64,12 @@ type options struct {
 	powercap string
 
 	server    string
-	blank     bool // --server was given, and is empty
+	blank     bool // --server is set to ""
 	tokenFile string
 	wait      time.Duration
 }
 
-// config is what the options mean.
+// config is the parsed options.
 type config struct {
 	name    string
 	labels  map[string]string
@@ -83,9 +82,9 @@ type config struct {
 	self    bool
 	command []string
 
-	powercap string // the directory of the energy meters; "" is the machine's
+	powercap string // directory of the energy meters; "" is the machine's own
 
-	server    string // whose ledger the job's figures are sent to; "" is none
+	server    string // receives the job's figures; "" is none
 	tokenFile string
 	wait      time.Duration
 }
@@ -134,8 +133,7 @@ const example = `  mete run -- make -j8
 const codes = `Exit codes: the command's own; 128 + n if signal n ended it; 127 if there is no
 such command; 126 if it cannot be executed; 125 if mete failed and started nothing.`
 
-// Command returns mete run. Its error is an *[Exit], whenever the command's exit
-// code was not 0.
+// Command returns mete run. Its error is an *[Exit] whenever the exit code is not 0.
 func Command() *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
@@ -250,14 +248,14 @@ func parseCPUs(s string) (float64, error) {
 	var v float64
 	var rest string
 	n, _ := fmt.Sscanf(s+" ", "%g%s", &v, &rest)
-	// The kernel's least is 1 ms in its period of 100 ms.
+	// The kernel's minimum is 1 ms per period of 100 ms.
 	if n != 1 || math.IsNaN(v) || v < 0.01 || v > 1e6 {
 		return 0, fault.WithHint(fmt.Errorf("--cpus %q: %w", s, fault.ErrInvalid), "write a number of CPUs from 0.01, such as 1.5")
 	}
 	return v, nil
 }
 
-// printable replaces what is not plain text.
+// printable replaces unprintable characters.
 func printable(s string) string {
 	return strings.Map(func(c rune) rune {
 		if c == utf8.RuneError || !unicode.IsPrint(c) {
@@ -267,15 +265,15 @@ func printable(s string) string {
 	}, s)
 }
 
-// newID makes the ID of a job that starts now.
+// newID returns an ID for a job that starts now.
 func newID() string {
 	var b [10]byte
 	rand.Read(b[:]) // never fails
 	return report.NewID(time.Now().UnixMilli(), b)
 }
 
-// failed makes err an Exit: with the code of shells where it is the command
-// that was wrong, else with that of mete itself.
+// failed wraps err in an Exit: with the shell's exit code if the command is at fault, else with
+// mete's own.
 func failed(err error) error {
 	if e, ok := errors.AsType[*launch.StartError](err); ok {
 		return &Exit{e.Code, err}

@@ -18,7 +18,7 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// The command's input, output and exit code are its own.
+// TestPass checks that the command keeps its input, output and exit code.
 func TestPass(t *testing.T) {
 	m := program(t)
 	c := m.command("run", "-q", "--", "sh", "-c", "tr a-z A-Z; echo oops >&2; exit 5")
@@ -26,7 +26,7 @@ func TestPass(t *testing.T) {
 	if r := finish(t, c); r.stdout != "HELLO\n" || r.stderr != "oops\n" || r.code != 5 {
 		t.Errorf("%+v, want HELLO, oops, 5", r)
 	}
-	// In a pipeline, the reader of which ends first.
+	// In a pipeline whose reader ends first.
 	r := finish(t, sh(m, `"$0" run -q -- yes | head -1; "$0" run -- seq 3 2>/dev/null | "$0" run -q -- wc -l`))
 	if r.stdout != "y\n3\n" || r.code != 0 {
 		t.Errorf("pipeline: %+v", r)
@@ -79,21 +79,21 @@ func TestExitCodes(t *testing.T) {
 	leftovers(t, m.jobs()...)
 }
 
-// leftovers fails the test if a group is left of one of these jobs.
+// leftovers fails the test if a group of these jobs is left.
 func leftovers(t *testing.T, ids ...string) {
 	t.Helper()
 	if len(ids) == 0 {
 		t.Error("no job to look for")
 	}
 	for _, id := range ids {
-		for _, d := range left(t, id) {
+		for _, d := range remainingGroups(t, id) {
 			t.Errorf("left: %s", d)
 		}
 	}
 }
 
-// left lists the groups of a job.
-func left(t *testing.T, id string) (dirs []string) {
+// remainingGroups lists the remaining groups of a job.
+func remainingGroups(t *testing.T, id string) (dirs []string) {
 	t.Helper()
 	for _, pattern := range []string{"/sys/fs/cgroup/mete-run-", "/sys/fs/cgroup/*/mete-run-"} {
 		found, err := filepath.Glob(pattern + id)
@@ -105,7 +105,7 @@ func left(t *testing.T, id string) (dirs []string) {
 	return dirs
 }
 
-// jobs lists the jobs whose reports were kept.
+// jobs lists the jobs with stored reports.
 func (m *mete) jobs() (ids []string) {
 	m.t.Helper()
 	es, err := os.ReadDir(filepath.Join(m.dir, "jobs"))
@@ -144,7 +144,7 @@ func TestOutput(t *testing.T) {
 	if r := m.run("report", "--list"); !strings.Contains(r.stdout, rep.ID) || r.code != 0 {
 		t.Errorf("list: %+v", r)
 	}
-	// A damaged report costs itself only.
+	// A damaged report does not hide the others.
 	if err := os.WriteFile(filepath.Join(m.dir, "jobs", strings.Repeat("0", 26)+".json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -156,17 +156,18 @@ func TestOutput(t *testing.T) {
 	}
 }
 
-// A report that cannot be kept or written is told, and changes no exit code.
+// TestUnwritable checks that a report that cannot be stored or written is reported and changes no
+// exit code.
 func TestUnwritable(t *testing.T) {
 	m := program(t)
 	m.env = append(m.env, "METE_STATE=/dev/null/state")
 	r := m.run("run", "-q", "--", "sh", "-c", "exit 9")
-	if r.code != 9 || strings.Count(r.stderr, "\n") != 1 || !strings.HasPrefix(r.stderr, "mete: the report is not kept: ") {
+	if r.code != 9 || strings.Count(r.stderr, "\n") != 1 || !strings.HasPrefix(r.stderr, "mete: cannot store the report: ") {
 		t.Errorf("%+v", r)
 	}
 	m = program(t)
 	r = m.run("run", "-q", "--json", "/dev/full", "--", "sh", "-c", "exit 9")
-	if r.code != 9 || !strings.HasPrefix(r.stderr, "mete: the report is not written: ") {
+	if r.code != 9 || !strings.HasPrefix(r.stderr, "mete: cannot write the report: ") {
 		t.Errorf("full disk: %+v", r)
 	}
 	// Standard error is gone before the report is printed.
@@ -175,12 +176,12 @@ func TestUnwritable(t *testing.T) {
 	}
 }
 
-// A signal sent to mete reaches the command, and the report is still made.
+// TestSignal checks that the command gets signals sent to mete, and that the report is complete.
 func TestSignal(t *testing.T) {
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1, syscall.Signal(40)} {
 		m := program(t)
 		c := m.command("run", "--", "sh", "-c", "echo ready; exec sleep 1000000")
-		// A session of its own has no terminal that would send the signal too.
+		// In its own session there is no terminal to send the signal too.
 		c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		out, err := c.StdoutPipe()
 		if err != nil {
@@ -197,7 +198,7 @@ func TestSignal(t *testing.T) {
 		if err := c.Process.Signal(s); err != nil {
 			t.Fatal(err)
 		}
-		_ = c.Wait() // its code is looked at
+		_ = c.Wait() // the exit code is checked below
 		if code := c.ProcessState.ExitCode(); code != 128+int(s) || !strings.Contains(errs.String(), "ended by ") {
 			t.Errorf("%v: exit %d: %s", s, code, errs)
 		}
@@ -205,7 +206,7 @@ func TestSignal(t *testing.T) {
 	}
 }
 
-// Signals that were ignored stay so for the command.
+// TestIgnored checks that ignored signals stay ignored for the command.
 func TestIgnored(t *testing.T) {
 	r := finish(t, sh(program(t), `trap "" HUP INT; exec "$0" run -q -- sh -c 'grep SigIgn /proc/$$/status'`))
 	if !strings.HasSuffix(strings.TrimSpace(r.stdout), "7") {
@@ -213,7 +214,7 @@ func TestIgnored(t *testing.T) {
 	}
 }
 
-// If mete dies the job goes on.
+// TestKilled checks that the job continues if mete dies.
 func TestKilled(t *testing.T) {
 	hosttest.Need(t, "root")
 	m := program(t)
@@ -245,17 +246,17 @@ func TestKilled(t *testing.T) {
 	if id == nil {
 		t.Fatalf("the job was in no group of its own:\n%s", groups)
 	}
-	// The groups that it left have no owner. A later job removes them.
+	// Nobody owns the remaining groups; a later job removes them.
 	testkit.Eventually(t, "the groups are gone", func() bool {
 		m.run("run", "-q", "--", "true")
-		return len(left(t, string(id[1]))) == 0
+		return len(remainingGroups(t, string(id[1]))) == 0
 	})
 }
 
 func TestWaitAll(t *testing.T) {
 	hosttest.Need(t, "root")
 	m := program(t)
-	// What lives on does so until it is killed.
+	// Remaining processes live until killed.
 	rep, r := m.job("--", "sh", "-c", "(setsid sleep 1000000 >/dev/null 2>&1 &)")
 	if len(rep.LivesOn) != 1 {
 		t.Fatalf("lives on: %v, want one", rep.LivesOn)
@@ -265,7 +266,7 @@ func TestWaitAll(t *testing.T) {
 	}
 	first, lives := rep.ID, int(rep.LivesOn[0].PID)
 	t.Cleanup(func() {
-		// Its groups stay for what lives on.
+		// The groups stay for the remaining processes.
 		if err := syscall.Kill(lives, syscall.SIGKILL); err != nil {
 			t.Error(err)
 		}
@@ -305,7 +306,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// Someone without rights gets the process tree, marked as what it is.
+// TestOrdinaryUser checks that an unprivileged user gets the process tree, marked as such.
 func TestOrdinaryUser(t *testing.T) {
 	hosttest.Need(t, "root")
 	m := program(t)
@@ -345,7 +346,7 @@ func TestOrdinaryUser(t *testing.T) {
 	if rep.Reader != "tree" || len(rep.Notes) == 0 || !strings.Contains(rep.Notes[0], "no control group for the job") {
 		t.Errorf("reader %s, notes %q", rep.Reader, rep.Notes)
 	}
-	// Of a job that was over before the first look, memory is not known.
+	// The memory of a job that ended before the first reading is unknown.
 	c = m.command("--reuid=65534", "--regid=65534", "--clear-groups", self, "run", "-o", "json", "--", "true")
 	c.Path, c.Dir = setpriv, "/"
 	r = finish(t, c)
@@ -360,11 +361,11 @@ func TestOrdinaryUser(t *testing.T) {
 	c = m.command("--reuid=65534", "--regid=65534", "--clear-groups", self, "run", "--memory", "1G", "--", "true")
 	c.Path, c.Dir = setpriv, "/"
 	if r := finish(t, c); r.code != 125 || !strings.Contains(r.stderr, "limits need a control group") {
-		t.Errorf("a limit without rights: %+v", r)
+		t.Errorf("a limit of an unprivileged user: %+v", r)
 	}
 }
 
-// What may not be counted is told in one line.
+// TestNoBPF checks that a denied BPF is reported in one line.
 func TestNoBPF(t *testing.T) {
 	hosttest.Need(t, "root", "bpf")
 	setpriv, err := exec.LookPath("setpriv")
@@ -397,13 +398,13 @@ func TestNoBPF(t *testing.T) {
 	}
 }
 
-// A report that cannot be kept does not spoil the document that tells of it.
+// TestUnkeptDocument checks that the note about an unstored report is part of the document.
 func TestUnkeptDocument(t *testing.T) {
 	m := program(t)
 	m.env = append(m.env, "METE_STATE=/dev/null/state")
 	r := m.run("run", "-o", "json", "--", "true")
 	rep, err := report.Parse([]byte(r.stderr))
-	if err != nil || !strings.HasPrefix(rep.Notes[len(rep.Notes)-1], "the report is not kept: ") {
+	if err != nil || !strings.HasPrefix(rep.Notes[len(rep.Notes)-1], "cannot store the report: ") {
 		t.Errorf("%v: %+v", err, r)
 	}
 }
@@ -420,7 +421,7 @@ func copyTo(t *testing.T, from, to string) string {
 	return to
 }
 
-// Read-only control groups, as in most containers, and no /sys at all.
+// TestNoGroups checks read-only control groups, as in most containers, and a missing /sys.
 func TestNoGroups(t *testing.T) {
 	hosttest.Need(t, "root")
 	m := program(t)
@@ -438,7 +439,7 @@ func TestNoGroups(t *testing.T) {
 		if r.code != 6 || r.stdout != "2\n" {
 			t.Errorf("%s: %+v, want exit 6 and two lines of CSV", name, r)
 		}
-		// Nothing but the document, which says it.
+		// The output is only the document, with the note.
 		rep, err := report.Parse([]byte(r.stderr))
 		if err != nil {
 			t.Errorf("%s: %v: %+v", name, err, r)

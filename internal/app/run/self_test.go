@@ -28,7 +28,7 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// askSelf is a job that uses a CPU until it is told that it has used some of it.
+// askSelf is a job that uses CPU time until the server reports some of it.
 func askSelf() int {
 	c, err := client.ForJob(os.Getenv)
 	if err != nil {
@@ -42,7 +42,7 @@ func askSelf() int {
 			return 3
 		}
 		if cpu := s.Usage.Get("cpu_seconds"); cpu.Quality != usage.Absent && cpu.Value.String() != "0" {
-			_, _ = os.Stdout.Write(v1.JSON(s)) // whoever runs it sees
+			_, _ = os.Stdout.Write(v1.JSON(s)) // the caller checks the output
 			return 0
 		}
 		for spin := time.Now().Add(50 * time.Millisecond); time.Now().Before(spin); {
@@ -50,8 +50,8 @@ func askSelf() int {
 	}
 }
 
-// asks runs a job that asks for its own use, and checks what it is told.
-func asks(t *testing.T, m *mete, args ...string) {
+// checkSelfQuery runs a job that queries its own use, and checks the answer.
+func checkSelfQuery(t *testing.T, m *mete, args ...string) {
 	t.Helper()
 	r, out := m.job(append(append([]string{"--name", "asker"}, args...), "--", "env", "METE_TEST_SELF=1", os.Args[0])...)
 	if out.code != 0 {
@@ -69,31 +69,32 @@ func asks(t *testing.T, m *mete, args ...string) {
 		t.Fatal(err)
 	}
 	if all, _ := r.Get(report.CPU); told > all || told <= 0 {
-		t.Errorf("it was told of %d ns of CPU while it ran, and used %d in all", told, all)
+		t.Errorf("the server reported %d ns of CPU time of a job that used %d", told, all)
 	}
 }
 
-// A job that is sent to a server by itself asks there.
+// TestSelfServer checks that a job that is sent to a server queries its use there.
 func TestSelfServer(t *testing.T) {
 	b := newBench(t)
 	m := b.program()
-	asks(t, m, "--server", b.url(), patient)
+	checkSelfQuery(t, m, "--server", b.url(), patient)
 	if _, err := exec.LookPath("curl"); err != nil {
-		t.Skip("needs curl to ask as any job would")
+		t.Skip("needs curl")
 	}
 	out := m.run("run", "-q", "--server", b.url(), patient, "--name", "curious", "--", "sh", "-c", `curl -fsS --cacert "$METE_SELF_CA" -H "Authorization: Bearer $METE_SELF_TOKEN" "$METE_SELF_URL" &&
 		curl -sS -o /dev/null -w '%{http_code}' --cacert "$METE_SELF_CA" -H "Authorization: Bearer $METE_SELF_TOKEN" "${METE_SELF_URL%self}usage"`)
 	if out.code != 0 || !strings.Contains(out.stdout, `"node_name":`) || !strings.HasSuffix(out.stdout, "403") {
 		t.Errorf("exit %d: %s%s", out.code, out.stdout, out.stderr)
 	}
-	// Who refuses it is given nothing.
+	// With --self=false the job gets no access.
 	out = m.run("run", "-q", "--self=false", "--server", b.url(), patient, "--", "env")
 	if out.code != 0 || strings.Contains(out.stdout, "METE_SELF") {
 		t.Errorf("exit %d: %s%s", out.code, out.stdout, out.stderr)
 	}
 }
 
-// A job that this machine's agent measures for a server asks there, over TLS.
+// TestSelfAgent checks that a job measured by this machine's agent queries its use at the agent's
+// server, over TLS.
 func TestSelfAgent(t *testing.T) {
 	hosttest.Need(t, "root")
 	b := newBench(t)
@@ -117,8 +118,8 @@ func TestSelfAgent(t *testing.T) {
 		}
 	}()
 	testkit.Eventually(t, "the agent listens", func() bool { _, err := os.Stat(cfg.Socket); return err == nil })
-	asks(t, m)
-	// Others than root check the server by that file too.
+	checkSelfQuery(t, m)
+	// Unprivileged jobs verify the server by that file too.
 	found, err := filepath.Glob(filepath.Join(dir, "ca-*.pem"))
 	if err != nil || len(found) != 1 {
 		t.Fatalf("certificates %v, %v", found, err)
@@ -128,8 +129,8 @@ func TestSelfAgent(t *testing.T) {
 	}
 }
 
-// A job on a machine with mete up asks there, without TLS, and one in it has its own
-// use.
+// TestSelfUp checks that a job on a machine with mete up queries its use there without TLS, and
+// that a nested job has its own use.
 func TestSelfUp(t *testing.T) {
 	hosttest.Need(t, "root")
 	dir := shortDir(t)
@@ -147,25 +148,25 @@ func TestSelfUp(t *testing.T) {
 	}()
 	m := program(t)
 	m.env = append(m.env, "METE_SOCKET="+cfg.Agent.Socket)
-	// Before it is known where that is, there is nothing to ask with.
+	// Before the URL is known, jobs get no access.
 	if out := m.run("run", "-q", "--", "env"); out.code != 0 || strings.Contains(out.stdout, "METE_SELF") {
 		t.Errorf("exit %d: %s%s", out.code, out.stdout, out.stderr)
 	}
 	h := httptest.NewServer(s.Handler())
 	defer h.Close()
 	s.Serve(h.URL)
-	asks(t, m)
+	checkSelfQuery(t, m)
 	out := m.run("run", "-q", "--", "sh", "-c", `echo $METE_SELF_TOKEN$METE_SELF_CA; METE_TEST_MAIN=1 "$0" run -q -- sh -c 'echo $METE_SELF_TOKEN'`, os.Args[0])
 	tokens := strings.Fields(out.stdout)
 	if out.code != 0 || len(tokens) != 2 || tokens[0] == tokens[1] || !token.IsJob(tokens[0]) || !token.IsJob(tokens[1]) {
 		t.Fatalf("exit %d: %q %s", out.code, out.stdout, out.stderr)
 	}
-	// One in a job that nobody can be asked about is not given the outer one's.
+	// A nested job without access does not inherit the outer one's.
 	out = m.run("run", "-q", "--", "env", "METE_TEST_MAIN=1", "METE_SOCKET="+filepath.Join(dir, "none"), os.Args[0], "run", "-q", "--", "env")
 	if out.code != 0 || strings.Contains(out.stdout, "METE_SELF") {
 		t.Errorf("exit %d: %s%s", out.code, out.stdout, out.stderr)
 	}
-	// What such a token is good for is no other's.
+	// Such a token gives no other access.
 	r, err := http.NewRequestWithContext(t.Context(), "GET", h.URL+"/v1/usage", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -183,8 +184,7 @@ func TestSelfUp(t *testing.T) {
 	}
 }
 
-// shortDir is a directory with a path that is short enough for a socket, and that
-// every user may enter.
+// shortDir returns a directory that every user may enter, with a path short enough for sockets.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mete-test-")

@@ -16,27 +16,27 @@ import (
 	"mete.dev/mete/internal/server"
 )
 
-// alertFlags are the flags about rules, and about who is told of alerts.
+// alertFlags are the flags for rules and for receivers of alerts.
 type alertFlags struct {
 	rules, alertmanagers, caps                []string
 	webhook, header, alertmanagerHeader, page string
 }
 
-func (t *alertFlags) flags(f *pflag.FlagSet) {
-	f.StringArrayVar(&t.rules, "rules", nil, "rules in Prometheus's format, beside those that are shipped: a file, or a directory of *.yml; may be repeated")
-	f.StringArrayVar(&t.alertmanagers, "alertmanager", nil, "http(s)://HOST:PORT of an Alertmanager that is told of alerts; may be repeated")
-	f.StringVar(&t.alertmanagerHeader, "alertmanager-header", "", "`FILE` with lines \"Name: value\", headers of requests to them, as for a secret")
-	f.StringVar(&t.webhook, "alert-webhook", "", "`URL` to which alerts are posted as JSON, as Alertmanager's webhooks are, or @FILE with it")
-	f.StringVar(&t.header, "alert-webhook-header", "", "`FILE` with lines \"Name: value\", headers of these requests, as for a secret")
-	f.StringVar(&t.page, "page", "", "`URL` at which people reach this server, for links in alerts (default: --name and the port)")
-	f.StringArrayVar(&t.caps, "power-cap", nil, "CLUSTER=WATTS or CLUSTER/NODE=WATTS above which an alert fires; may be repeated")
+func (a *alertFlags) flags(f *pflag.FlagSet) {
+	f.StringArrayVar(&a.rules, "rules", nil, "rules in Prometheus's format, beside those that are shipped: a file, or a directory of *.yml; may be repeated")
+	f.StringArrayVar(&a.alertmanagers, "alertmanager", nil, "http(s)://HOST:PORT of an Alertmanager that is told of alerts; may be repeated")
+	f.StringVar(&a.alertmanagerHeader, "alertmanager-header", "", "`FILE` with lines \"Name: value\", headers of requests to them, as for a secret")
+	f.StringVar(&a.webhook, "alert-webhook", "", "`URL` to which alerts are posted as JSON, as Alertmanager's webhooks are, or @FILE with it")
+	f.StringVar(&a.header, "alert-webhook-header", "", "`FILE` with lines \"Name: value\", headers of these requests, as for a secret")
+	f.StringVar(&a.page, "page", "", "`URL` at which people reach this server, for links in alerts (default: --name and the port)")
+	f.StringArrayVar(&a.caps, "power-cap", nil, "CLUSTER=WATTS or CLUSTER/NODE=WATTS above which an alert fires; may be repeated")
 }
 
-// apply puts what the flags say into a configuration.
-func (t *alertFlags) apply(c *server.Config) error {
-	c.Alerts.Rules, c.Alerts.Alertmanagers, c.Alerts.AlertmanagerHeader = t.rules, t.alertmanagers, t.alertmanagerHeader
-	c.Alerts.Webhook, c.Alerts.WebhookHeader, c.Alerts.PageURL = t.webhook, t.header, t.page
-	for _, text := range t.caps {
+// apply copies the flags into a configuration.
+func (a *alertFlags) apply(c *server.Config) error {
+	c.Alerts.Rules, c.Alerts.Alertmanagers, c.Alerts.AlertmanagerHeader = a.rules, a.alertmanagers, a.alertmanagerHeader
+	c.Alerts.Webhook, c.Alerts.WebhookHeader, c.Alerts.PageURL = a.webhook, a.header, a.page
+	for _, text := range a.caps {
 		one, err := rule.ParseCap(text)
 		if err != nil {
 			return err
@@ -46,7 +46,7 @@ func (t *alertFlags) apply(c *server.Config) error {
 	return nil
 }
 
-// pageURL is where people reach a server that listens on an address.
+// pageURL returns the URL at which people reach a server that listens on an address.
 func pageURL(at net.Addr, names []string, insecure bool) string {
 	scheme, host := "https", "localhost"
 	if insecure {
@@ -64,23 +64,23 @@ func pageURL(at net.Addr, names []string, insecure bool) string {
 	return scheme + "://" + net.JoinHostPort(host, port)
 }
 
-// notifyHangup are the SIGHUPs that the process gets, until stop.
+// notifyHangup delivers SIGHUP to hup until stop.
 func notifyHangup() (hup chan os.Signal, stop func()) {
 	hup = make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	return hup, func() { signal.Stop(hup) }
 }
 
-// reload has a server read its rules again at each of hup, until ctx ends.
+// reload reloads the server's rules at each signal of hup, until ctx ends.
 func reload(ctx context.Context, hup <-chan os.Signal, s *server.Server, log *slog.Logger) {
 	for {
 		select {
 		case <-hup:
 			if err := s.Reload(); err != nil {
-				log.Error("the rules stay as they were: their files cannot be used", "err", err, "hint", fault.Hint(err))
+				log.Error("cannot reload rules; keeping the old ones", "err", err, "hint", fault.Hint(err))
 				continue
 			}
-			log.Info("rules read again")
+			log.Info("rules reloaded")
 		case <-ctx.Done():
 			return
 		}

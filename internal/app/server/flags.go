@@ -8,13 +8,11 @@ import (
 	"mete.dev/mete/internal/model/unit"
 )
 
-// An ageFlag is a flag of a length of time, in days where there are any.
+// An ageFlag is a duration flag that prints days where possible.
 type ageFlag time.Duration
 
-// String writes it for the help.
 func (a *ageFlag) String() string { return v1.FormatLength(time.Duration(*a)) }
 
-// Set reads it.
 func (a *ageFlag) Set(s string) error {
 	d, err := v1.ParseLength(s)
 	if err != nil {
@@ -24,13 +22,11 @@ func (a *ageFlag) Set(s string) error {
 	return nil
 }
 
-// Type names the kind of value.
 func (*ageFlag) Type() string { return "time" }
 
-// A sizeFlag is a flag of a number of bytes; 0 is no limit.
+// A sizeFlag is a flag with a number of bytes; 0 is no limit.
 type sizeFlag int64
 
-// String writes it for the help.
 func (s *sizeFlag) String() string {
 	if *s == 0 {
 		return ""
@@ -38,7 +34,6 @@ func (s *sizeFlag) String() string {
 	return unit.Bytes(float64(*s))
 }
 
-// Set reads it.
 func (s *sizeFlag) Set(text string) error {
 	n, err := unit.ParseBytes(text)
 	if err != nil {
@@ -48,5 +43,4 @@ func (s *sizeFlag) Set(text string) error {
 	return nil
 }
 
-// Type names the kind of value.
 func (*sizeFlag) Type() string { return "size" }

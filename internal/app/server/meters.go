@@ -8,7 +8,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// readMeters reads the file of meters outside the machines; none where path is "".
+// readMeters reads the file of external meters; "" is none.
 func readMeters(path string) ([]external.Spec, error) {
 	if path == "" {
 		return nil, nil

@@ -11,14 +11,14 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// A secret stands in a file of meters only where nobody else can read it.
+// TestReadMeters checks that a file of meters may contain secrets only if nobody else can read it.
 func TestReadMeters(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "meters.yaml")
 	if specs, err := readMeters(""); specs != nil || err != nil {
 		t.Errorf("without a file: %v, %v", specs, err)
 	}
 	if _, err := readMeters(path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a file that is not there: %v", err)
+		t.Errorf("a missing file: %v", err)
 	}
 	text := "meters:\n  - {name: a, type: http, url: 'http://a', unit: W, user: u, password: p, nodes: [n]}\n"
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

@@ -6,7 +6,7 @@ import (
 	"mete.dev/mete/internal/prom/api"
 )
 
-// addQueryFlags are the flags about what is asked in PromQL.
+// addQueryFlags adds the flags for PromQL queries.
 func addQueryFlags(f *pflag.FlagSet, c *api.Config) {
 	f.Var((*sizeFlag)(&c.Memory), "query-memory", "PromQL queries together hold about `SIZE` of memory, as 512MiB; what takes more is refused (default: a quarter of GOMEMLIMIT or of what the server may have, at most 8 GiB)")
 	f.DurationVar(&c.Timeout, "query-timeout", c.Timeout, "`TIME` that one query may take; half of it that it may wait for its turn")

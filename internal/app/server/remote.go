@@ -9,7 +9,7 @@ import (
 	"mete.dev/mete/internal/prom/remotewrite"
 )
 
-// remoteWriteFlags are the flags about the receivers of samples.
+// remoteWriteFlags are the flags for receivers of samples.
 type remoteWriteFlags struct{ urls, versions, headers []string }
 
 func (r *remoteWriteFlags) flags(f *pflag.FlagSet) {
@@ -18,7 +18,7 @@ func (r *remoteWriteFlags) flags(f *pflag.FlagSet) {
 	f.StringArrayVar(&r.headers, "remote-write-header", nil, "`FILE` with lines \"Name: value\", headers of requests to it, as for a secret: the first for the first --remote-write, and so on")
 }
 
-// receivers are what the flags say.
+// receivers returns what the flags configure.
 func (r *remoteWriteFlags) receivers() (list []remotewrite.Receiver, err error) {
 	for _, of := range []struct {
 		flag   string

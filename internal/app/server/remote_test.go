@@ -9,8 +9,8 @@ import (
 	"mete.dev/mete/internal/prom/remotewrite"
 )
 
-// Versions and headers go to receivers in their order; the last version is for all
-// that follow, and a header, which may be a secret, is for one alone.
+// TestReceivers checks that versions and headers apply to receivers in order: the last version
+// applies to all that follow, but a header, which may be a secret, only to its own.
 func TestReceivers(t *testing.T) {
 	r := remoteWriteFlags{urls: []string{"http://a", "http://b", "http://c"}, versions: []string{"1.0", "2.0"}, headers: []string{"", "h"}}
 	got, err := r.receivers()

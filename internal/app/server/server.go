@@ -1,4 +1,4 @@
-// Package server is the command mete server: a ledger for many machines.
+// Package server implements the command mete server: a ledger for many machines.
 package server
 
 import (
@@ -24,14 +24,14 @@ type config struct {
 	listen   string
 	up       upstreamFlags
 	meters   string
-	told     alertFlags
+	alerts   alertFlags
 	remote   remoteWriteFlags
 	insecure bool
 	debug    bool
 }
 
-// Command returns the command. It ends without an error when its context does.
-// Each of configure may change what the flags say, before the server opens.
+// Command returns the command. It ends without an error when its context ends.
+// Each of configure may change the configuration that the flags give, before the server opens.
 func Command(configure ...func(*server.Config)) *cobra.Command {
 	c := config{Config: server.Default()}
 	cmd := &cobra.Command{
@@ -97,7 +97,7 @@ What its metrics take goes on to receivers of Prometheus's remote write that
 			if c.Meters, err = readMeters(c.meters); err != nil {
 				return err
 			}
-			if err := c.told.apply(&c.Config); err != nil {
+			if err := c.alerts.apply(&c.Config); err != nil {
 				return err
 			}
 			if c.Remote, err = c.remote.receivers(); err != nil {
@@ -122,7 +122,7 @@ What its metrics take goes on to receivers of Prometheus's remote write that
 	addQueryFlags(f, &c.Query)
 	c.up.flags(f)
 	f.StringVar(&c.meters, "meters", "", "`FILE` of meters outside the machines (YAML), which are read and booked here")
-	c.told.flags(f)
+	c.alerts.flags(f)
 	c.remote.flags(f)
 	f.BoolVar(&c.debug, "debug", false, "log more")
 	return cmd
@@ -172,12 +172,12 @@ func run(ctx context.Context, c config, out, logTo io.Writer) (err error) {
 		return errors.Join(err, g.Wait())
 	}
 	if c.insecure {
-		log.Warn("plain HTTP without tokens: every program of this machine can read and write", "addr", ln.Addr())
+		log.Warn("plain HTTP without tokens: every local program can read and write", "addr", ln.Addr())
 	}
 	return g.Wait()
 }
 
-// describe says where the ledger is, without a password.
+// describe returns the location of the ledger, without a password.
 func (c *config) describe() string {
 	if c.Database == "" {
 		return filepath.Join(c.State, "ledger.db")

@@ -16,7 +16,7 @@ import (
 	"mete.dev/mete/internal/x/secretenv"
 )
 
-// upstreamFlags are the flags about the servers above.
+// upstreamFlags are the flags for upstream servers.
 type upstreamFlags struct {
 	urls, tokens, resolutions []string
 	pseudonyms                bool
@@ -29,7 +29,7 @@ func (u *upstreamFlags) flags(f *pflag.FlagSet) {
 	f.BoolVar(&u.pseudonyms, "upstream-pseudonyms", false, "send pseudonyms instead of names of nodes, workloads, jobs, users and projects; labels and paths stay here")
 }
 
-// configs are what the flags say.
+// configs returns what the flags configure.
 func (u *upstreamFlags) configs() (all []replicate.Config, err error) {
 	for _, list := range []struct {
 		flag   string
@@ -41,7 +41,7 @@ func (u *upstreamFlags) configs() (all []replicate.Config, err error) {
 		}
 	}
 	if u.pseudonyms && len(u.urls) == 0 {
-		return nil, fault.WithHint(fmt.Errorf("--upstream-pseudonyms: there is no server above: %w", fault.ErrInvalid), "name one with --upstream")
+		return nil, fault.WithHint(fmt.Errorf("--upstream-pseudonyms: no upstream server: %w", fault.ErrInvalid), "name one with --upstream")
 	}
 	host, err := os.Hostname()
 	if err != nil {
@@ -77,8 +77,8 @@ func (u *upstreamFlags) configs() (all []replicate.Config, err error) {
 	return all, nil
 }
 
-// readToken reads a token that is given as text, or as @FILE, each time that it
-// is asked for: a file may be replaced.
+// readToken returns a token given as text, or as @FILE. It reads the file on each call, because it
+// may be replaced.
 func readToken(text string) (token.Token, error) {
 	if path, ok := strings.CutPrefix(text, "@"); ok {
 		b, err := os.ReadFile(path)

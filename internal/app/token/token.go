@@ -1,5 +1,5 @@
-// Package token is the command mete token: rights that can be handed over, made
-// and ended by who runs the server.
+// Package token implements the command mete token, with which a server's administrator creates and
+// revokes access tokens.
 package token
 
 import (
@@ -18,7 +18,7 @@ import (
 	"mete.dev/mete/internal/ui/table"
 )
 
-// Command returns mete token with its commands.
+// Command returns mete token with its subcommands.
 func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
@@ -44,7 +44,7 @@ func stateFlag(cmd *cobra.Command, dir *string) {
 	cmd.Flags().StringVar(dir, "state", "", "`directory` that mete up or mete server was given with --state (default: as theirs)")
 }
 
-// outputFlag adds the flag for the form to print.
+// outputFlag adds the flag for the output format.
 func outputFlag(cmd *cobra.Command, form *string, forms ...string) {
 	cmd.Flags().StringVarP(form, "output", "o", forms[0], "print `FORM`: "+strings.Join(forms[:len(forms)-1], ", ")+" or "+forms[len(forms)-1])
 	cli.Choices(cmd, "output", forms...)
@@ -105,7 +105,7 @@ all clusters or one. An upstream's enrolls a server that sends its figures here.
 	return cmd
 }
 
-// tokenRequest is what the flags ask for.
+// tokenRequest returns the request that the flags describe.
 func tokenRequest(role, cluster, expires string, uses int) (v1.TokenRequest, error) {
 	want := v1.TokenRequest{Role: registry.Role(role), Cluster: cluster, Uses: uses}
 	now := time.Now()

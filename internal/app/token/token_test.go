@@ -23,7 +23,7 @@ import (
 	"mete.dev/mete/internal/ui/cli"
 )
 
-// A ring is tokens in memory.
+// A ring stores tokens in memory.
 type ring struct{ list []registry.Token }
 
 func (r *ring) Create(_ context.Context, want registry.Token) (string, registry.Token, error) {
@@ -47,7 +47,7 @@ func (r *ring) Revoke(_ context.Context, id string) error {
 	return fmt.Errorf("token %q: %w", id, fault.ErrNotFound)
 }
 
-// serve answers as the server whose state is in the directory of METE_STATE.
+// serve runs a server for the state directory METE_STATE.
 func serve(t *testing.T) *ring {
 	t.Helper()
 	all := t.TempDir()

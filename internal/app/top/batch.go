@@ -12,8 +12,8 @@ import (
 	"mete.dev/mete/internal/ui/top"
 )
 
-// batch prints c.count ticks, or all until ctx ends. The first bad tick ends it,
-// because a script cannot see that one is missing.
+// batch prints c.count ticks, or all until ctx ends. The first failed tick ends it, because a
+// script cannot detect a missing one.
 func batch(ctx context.Context, c *config, m Meter, out io.Writer) error {
 	for n := 0; c.count == 0 || n < c.count; n++ {
 		machine, err := m.Next(ctx)
@@ -21,7 +21,7 @@ func batch(ctx context.Context, c *config, m Meter, out io.Writer) error {
 			return err
 		}
 		if c.output == "json" {
-			// Without HTML's escapes: what reads this is no browser.
+			// No HTML escapes: the reader is not a browser.
 			enc := json.NewEncoder(out)
 			enc.SetEscapeHTML(false)
 			if err := enc.Encode(top.Arrange(machine, c.view).Shown(machine)); err != nil {
@@ -40,7 +40,7 @@ func batch(ctx context.Context, c *config, m Meter, out io.Writer) error {
 	return nil
 }
 
-// columns returns the width of a terminal, and 0, no border, for all else.
+// columns returns the width of a terminal, else 0: unlimited.
 func columns(out io.Writer) int {
 	f, ok := out.(*os.File)
 	if !ok || !isTerminal(out) {

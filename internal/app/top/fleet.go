@@ -13,14 +13,14 @@ import (
 	"mete.dev/mete/internal/ui/top"
 )
 
-// The bounds of --interval with --server: windows of agents close every ten
-// seconds, so that more questions have no other answers.
+// Limits of --interval with --server: agents close a window every ten seconds, so shorter intervals
+// return the same answer.
 const (
-	fleetTick    = 5 * time.Second // where nobody says
+	fleetTick    = 5 * time.Second // the default
 	minFleetTick = time.Second
 )
 
-// remoteFlags are the flags of a fleet.
+// remoteFlags are the flags for machines of a server.
 type remoteFlags struct {
 	client.Target
 	node string
@@ -33,7 +33,7 @@ func (r *remoteFlags) flags(cmd *cobra.Command) {
 	f.StringVar(&r.node, "node", "", "of these only the one with this `NAME` or id")
 }
 
-// conflict refuses flags of this machine's meter.
+// conflict rejects flags that only apply to this machine's meter.
 func (r *remoteFlags) conflict(cmd *cobra.Command) error {
 	f := cmd.Flags()
 	for _, name := range []string{"token", "node"} {
@@ -43,22 +43,22 @@ func (r *remoteFlags) conflict(cmd *cobra.Command) error {
 	}
 	for _, name := range []string{"reader", "powercap"} {
 		if r.URL != "" && f.Changed(name) {
-			return fault.WithHint(fmt.Errorf("--%s with --server: %w", name, fault.ErrInvalid), "it says how this machine is read; leave it out")
+			return fault.WithHint(fmt.Errorf("--%s with --server: %w", name, fault.ErrInvalid), "it applies to this machine's meter; omit it")
 		}
 	}
 	return nil
 }
 
-// fleetMeter is a Meter that asks a server.
+// fleetMeter is a Meter that queries a server.
 type fleetMeter struct {
 	remoteFlags
 	client *client.Client
 	tick   time.Duration
-	asked  time.Time     // when it did last
-	first  *live.Machine // the answer that it began with, until it is given
+	asked  time.Time     // time of the latest query
+	first  *live.Machine // first answer, until Next returns it
 }
 
-// openFleet asks once, so that what cannot work is told before the screen is taken.
+// openFleet queries once, to report errors before the screen starts.
 func openFleet(ctx context.Context, r remoteFlags, tick time.Duration) (Meter, error) {
 	c, err := r.Open()
 	if err != nil {

@@ -23,8 +23,8 @@ const (
 {"id":"i","kind":"idle","name":"idle","cpu_cores":3,"quality":{"cpu":"measured"}}]}]}`
 )
 
-// A server that goes away is told of, with the figures that it gave last still
-// there, and one that is back is asked on.
+// TestServerIsLostAndRecovers checks that the screen reports a lost server and keeps its last
+// figures, and continues when the server is back.
 func TestServerIsLostAndRecovers(t *testing.T) {
 	var gone atomic.Bool
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -53,48 +53,49 @@ func TestServerIsLostAndRecovers(t *testing.T) {
 		_, lost := msg.(errorMsg)
 		switch {
 		case step == 0 && !lost:
-			screen.wants(true, "2 nodes (1 not heard)", "▸ web-1 +2", "db-1 silent", "= what is heard")
+			screen.expect(true, "2 nodes (1 not heard)", "▸ web-1 +2", "db-1 silent", "= what is heard")
 			screen.press("*")
-			screen.wants(true, "nginx.service", "≈7.00W")
+			screen.expect(true, "nginx.service", "≈7.00W")
 			gone.Store(true)
 			step = 1
 		case step == 1 && lost:
-			screen.wants(true, "reading: server http://", "trying again", "nginx.service")
+			screen.expect(true, "reading: server http://", "trying again", "nginx.service")
 			gone.Store(false)
 			step = 2
 		case step == 2 && !lost:
-			screen.wants(false, "trying again")
-			screen.wants(true, "nginx.service")
+			screen.expect(false, "trying again")
+			screen.expect(true, "nginx.service")
 			step = 3
 			cancel()
 		}
 	})
 	if err != nil || step != 3 {
-		t.Fatalf("it ends in step %d with %v", step, err)
+		t.Fatalf("step %d: %v", step, err)
 	}
 }
 
-// The rows of machines are found by keys as all others are, and have their page.
+// TestFleetDetails checks that rows of machines are selected by keys like all others and have a
+// details page.
 func TestFleetDetails(t *testing.T) {
 	s := open(t, 120, 40)
 	one, v := 1.0, 7.0
 	m := &live.Machine{Host: "s", Fleet: &live.Fleet{Server: "s", Nodes: 1}, Rows: []live.Row{{ID: "node:1", Name: "web-1", Group: live.Node, State: "behind for 3m"},
 		{ID: "a", Parent: "node:1", Name: "nginx", Node: "web-1", Rates: live.Rates{CPU: &one, Power: &v, PowerError: &one}}}}
 	s.m.Update(tickMsg{m})
-	s.wants(true, "web-1 behind for 3m", "nginx")
+	s.expect(true, "web-1 behind for 3m", "nginx")
 	s.press("i")
-	s.wants(true, "Nodes have nothing of their own", "behind for 3m")
+	s.expect(true, "Nodes have nothing of their own", "behind for 3m")
 	s.press("esc", "down", "i")
-	s.wants(true, "IN THE LATEST WINDOW", "7.00 W ±1.00 W", "1.000 cores")
+	s.expect(true, "IN THE LATEST WINDOW", "7.00 W ±1.00 W", "1.000 cores")
 	s.press("esc", "t")
-	s.wants(true, "web-1: nginx")
+	s.expect(true, "web-1: nginx")
 	s.press("/", "b", "e", "h", "i", "n", "d", "enter", "t")
-	s.wants(true, "web-1 behind")
+	s.expect(true, "web-1 behind")
 }
 
 func TestNoServer(t *testing.T) {
 	_, err := openFleet(t.Context(), remoteFlags{Target: client.Target{URL: "http://127.0.0.1:1"}}, time.Second)
 	if !errors.Is(err, fault.ErrUnavailable) || fault.Hint(err) == "" {
-		t.Errorf("nobody there: %v", err)
+		t.Errorf("unreachable server: %v", err)
 	}
 }

@@ -12,44 +12,44 @@ import (
 	"mete.dev/mete/internal/x/text"
 )
 
-// A mode is what the keyboard talks to.
+// A mode says what keys apply to.
 type mode uint8
 
 const (
 	list    mode = iota // the table
-	filter              // the filter's text
-	help                // the list of keys and of notes
+	filter              // text of the filter
+	help                // keys and notes
 	details             // one workload
 )
 
-// A model is the state of the screen. Only bubbletea's goroutine touches it.
+// A model is the state of the screen. Only the goroutine of bubbletea uses it.
 type model struct {
 	paint         *top.Painter
 	width, height int
 
-	shown  *live.Machine // on the screen
+	shown  *live.Machine // on screen
 	latest *live.Machine // newer than shown while paused
-	missed error         // of the latest tick, nil if it was good
+	missed error         // error of the latest tick; nil if it succeeded
 	paused bool
 
 	opt   top.Options
 	table *top.Table
 	mode  mode
 
-	// cursor is the workload that the cursor stands on and follows; "" is the
-	// first row, whichever that is. at is its row in table.
+	// cursor is the selected workload, which the cursor follows; "" is the first row, whatever it
+	// is. at is its row in table.
 	cursor workload.ID
 	at     int
 	top    int // first row on the screen
 	scroll int // first line of help or details
 
-	// watch asks for the processes of a workload; nil where nobody can tell.
+	// watch requests the processes of a workload; nil if the meter has none.
 	watch func(workload.ID)
 }
 
 func newModel(o top.Options, p *top.Painter) *model {
 	o.Folded = map[workload.ID]bool{}
-	// Before the terminal has said how large it is, the size of old.
+	// The default size until the terminal reports its own.
 	return &model{paint: p, opt: o, width: 80, height: 24}
 }
 
@@ -80,8 +80,7 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// paste takes text into the filter. Elsewhere it is a slip, and nobody knows what
-// it would press.
+// paste appends to the filter. Elsewhere it ignores the text, which would press keys.
 func (m *model) paste(text string) {
 	if m.mode == filter {
 		m.opt.Filter += cleanInput(text)
@@ -89,10 +88,10 @@ func (m *model) paste(text string) {
 	}
 }
 
-// cleanInput is what a filter takes of a text.
+// cleanInput removes control characters.
 func cleanInput(words string) string { return strings.ReplaceAll(text.Clean(words), "\uFFFD", "") }
 
-// arrange makes the table anew and finds the cursor in it.
+// arrange rebuilds the table and finds the cursor in it.
 func (m *model) arrange() {
 	if m.shown == nil {
 		return
@@ -108,7 +107,7 @@ func (m *model) arrange() {
 			return
 		}
 	}
-	// It is gone: its place is the next best, and the next to follow.
+	// The workload is gone: select the row in its place.
 	if m.mode == details {
 		m.mode = list
 	}
@@ -128,7 +127,7 @@ func (m *model) move(n int) {
 	}
 }
 
-// row returns the row under the cursor, nil if there is none.
+// row returns the row under the cursor, or nil.
 func (m *model) row() *top.Row {
 	if m.table == nil || m.at >= len(m.table.Rows) {
 		return nil
@@ -136,7 +135,7 @@ func (m *model) row() *top.Row {
 	return &m.table.Rows[m.at]
 }
 
-// key acts on a key and arranges anew.
+// key handles a key and rebuilds the table.
 func (m *model) key(k tea.KeyPressMsg) tea.Cmd {
 	if k.String() == "ctrl+c" {
 		return tea.Quit
@@ -155,7 +154,7 @@ func (m *model) key(k tea.KeyPressMsg) tea.Cmd {
 	return m.listKey(k.String())
 }
 
-// filterKey edits the filter; the table follows each letter.
+// filterKey edits the filter; the table follows every character.
 func (m *model) filterKey(k tea.KeyPressMsg) {
 	switch k.String() {
 	case "enter":
@@ -176,7 +175,7 @@ func (m *model) filterKey(k tea.KeyPressMsg) {
 	}
 }
 
-// pageKey acts in help and details.
+// pageKey handles a key in help and details.
 func (m *model) pageKey(k string) tea.Cmd {
 	switch k {
 	case "up", "k":
@@ -198,7 +197,7 @@ func (m *model) pageKey(k string) tea.Cmd {
 	return nil
 }
 
-// moveKey moves the cursor, and says whether the key was for that.
+// moveKey moves the cursor and reports whether the key does that.
 func (m *model) moveKey(k string) bool {
 	switch k {
 	case "up", "k":
@@ -219,7 +218,7 @@ func (m *model) moveKey(k string) bool {
 	return true
 }
 
-// orderKey changes the order, and says whether the key was for that.
+// orderKey changes the order and reports whether the key does that.
 func (m *model) orderKey(k string) bool {
 	by, ok := map[string]top.Sort{"c": top.ByCPU, "m": top.ByMemory, "d": top.ByDisk, "n": top.ByNetwork,
 		"w": top.ByPower, "p": top.ByPIDs, "P": top.ByPressure, "N": top.ByName}[k]
@@ -234,14 +233,14 @@ func (m *model) orderKey(k string) bool {
 	return true
 }
 
-// look asks for the processes of a workload, "" for none.
+// look requests the processes of a workload; "" is none.
 func (m *model) look(id workload.ID) {
 	if m.watch != nil {
 		m.watch(id)
 	}
 }
 
-// listKey acts in the table.
+// listKey handles a key in the table.
 func (m *model) listKey(k string) tea.Cmd {
 	switch k {
 	case "q":
@@ -274,7 +273,7 @@ func (m *model) listKey(k string) tea.Cmd {
 	return nil
 }
 
-// foldKey folds and unfolds.
+// foldKey folds or unfolds rows.
 func (m *model) foldKey(k string) {
 	r := m.row()
 	if r == nil || m.opt.Flat {
@@ -308,7 +307,7 @@ func (m *model) foldKey(k string) {
 	}
 }
 
-// foldNodes folds the machines of a fleet of several, so that all are seen at once.
+// foldNodes folds the machines of a fleet of several, so that all fit on the screen.
 func (m *model) foldNodes(first *live.Machine) {
 	if first.Fleet == nil || first.Fleet.Nodes < 2 {
 		return
@@ -320,7 +319,7 @@ func (m *model) foldNodes(first *live.Machine) {
 	}
 }
 
-// toParent moves the cursor to the row of that workload.
+// toParent moves the cursor to the row of a workload.
 func (m *model) toParent(id workload.ID) {
 	for i := range m.table.Rows {
 		if m.table.Rows[i].Row.ID == id {

@@ -16,7 +16,7 @@ import (
 	"mete.dev/mete/internal/ui/top"
 )
 
-// screen is a model that tests type at.
+// screen is a model driven by key presses.
 type screen struct {
 	t *testing.T
 	m *model
@@ -33,8 +33,7 @@ var special = map[string]tea.Key{"enter": {Code: tea.KeyEnter}, "esc": {Code: te
 	"pgdown": {Code: tea.KeyPgDown}, "backspace": {Code: tea.KeyBackspace}, " ": {Code: tea.KeySpace, Text: " "},
 	"ctrl+c": {Code: 'c', Mod: tea.ModCtrl}, "ctrl+u": {Code: 'u', Mod: tea.ModCtrl}}
 
-// press types keys, each of them special or a text, and reports whether the last
-// one quits.
+// press types keys, either special names or text, and reports whether the last one quits.
 func (s *screen) press(keys ...string) bool {
 	var cmd tea.Cmd
 	for _, k := range keys {
@@ -51,10 +50,10 @@ func (s *screen) press(keys ...string) bool {
 
 func (s *screen) tick(step int) { s.m.Update(tickMsg{toptest.Machine(step)}) }
 
-// text is the screen without looks.
+// text returns the screen without styles.
 func (s *screen) text() string { return ansi.Strip(s.m.screen()) }
 
-// selected is the text of the row under the cursor.
+// selected returns the text of the row under the cursor.
 func (s *screen) selected() string {
 	s.t.Helper()
 	_, after, ok := strings.Cut(s.m.screen(), "\x1b[7m")
@@ -64,7 +63,7 @@ func (s *screen) selected() string {
 	return strings.Trim(strings.Join(strings.Fields(after[:strings.IndexByte(after, '\x1b')])[:3], " "), "├─└│▸ ")
 }
 
-func (s *screen) wants(present bool, words ...string) {
+func (s *screen) expect(present bool, words ...string) {
 	s.t.Helper()
 	for _, w := range words {
 		if got := strings.Contains(s.text(), w); got != present {
@@ -75,38 +74,38 @@ func (s *screen) wants(present bool, words ...string) {
 
 func TestScreenBeforeTheFirstTick(t *testing.T) {
 	s := open(t, 80, 24)
-	s.wants(true, "Waiting for the first reading")
+	s.expect(true, "Waiting for the first reading")
 	s.press("j", "i", " ", "left", "-", "*", "f", "f", "t", "/", "x", "enter")
 	s.m.Update(errorMsg{errors.New("proc: stat: gone\x1b[2J")})
-	s.wants(true, "reading: proc: stat: gone\uFFFD[2J")
+	s.expect(true, "reading: proc: stat: gone\uFFFD[2J")
 	s.press("esc")
 	s.tick(0)
-	s.wants(false, "gone")
-	s.wants(true, "node-7.example", "postgres")
+	s.expect(false, "gone")
+	s.expect(true, "node-7.example", "postgres")
 }
 
 func TestFold(t *testing.T) {
 	s := open(t, 120, 50)
 	s.tick(0)
-	s.wants(true, "istio-proxy", "TOTAL = the machine")
+	s.expect(true, "istio-proxy", "TOTAL = the machine")
 	s.press(" ")
-	s.wants(true, "▸ kubepods.slice +16")
-	s.wants(false, "istio-proxy")
+	s.expect(true, "▸ kubepods.slice +16")
+	s.expect(false, "istio-proxy")
 	s.tick(1)
-	s.wants(false, "istio-proxy")
+	s.expect(false, "istio-proxy")
 	s.press("right")
-	s.wants(true, "istio-proxy")
+	s.expect(true, "istio-proxy")
 	s.press("-")
-	s.wants(true, "▸ system.slice +8", "▸ user.slice +3")
+	s.expect(true, "▸ system.slice +8", "▸ user.slice +3")
 	s.press("*")
-	s.wants(false, "▸")
+	s.expect(false, "▸")
 	s.press("down", "down", "down", "left", "left", "left")
 	if got := s.selected(); !strings.HasPrefix(got, "burstable") {
 		t.Errorf("left three times from a container selects %q, want the slice: to its pod, folding that, up", got)
 	}
 }
 
-// The cursor stays on its workload while the order changes around it.
+// TestCursorFollows checks that the cursor follows its workload when the order changes.
 func TestCursorFollows(t *testing.T) {
 	s := open(t, 120, 50)
 	s.tick(0)
@@ -137,20 +136,20 @@ func TestFilter(t *testing.T) {
 	s := open(t, 120, 50)
 	s.tick(0)
 	s.press("/", "istx", "backspace", "i")
-	s.wants(true, "filter: isti", "istio-proxy", "burstable", "not shown: 26 workloads")
-	s.wants(false, "sshd")
+	s.expect(true, "filter: isti", "istio-proxy", "burstable", "not shown: 26 workloads")
+	s.expect(false, "sshd")
 	s.press("enter")
 	s.tick(1)
-	s.wants(true, "filter isti")
-	s.wants(false, "sshd")
+	s.expect(true, "filter isti")
+	s.expect(false, "sshd")
 	s.press("esc")
-	s.wants(true, "sshd")
+	s.expect(true, "sshd")
 	s.press("/", "nothing like it")
-	s.wants(true, "Nothing matches")
+	s.expect(true, "Nothing matches")
 	s.press("ctrl+u", "q", "\x1b", "\u202e")
-	s.wants(true, "filter: q_")
+	s.expect(true, "filter: q_")
 	s.press("esc")
-	s.wants(true, "sshd")
+	s.expect(true, "sshd")
 }
 
 func TestPauseKeepsTheScreen(t *testing.T) {
@@ -158,28 +157,28 @@ func TestPauseKeepsTheScreen(t *testing.T) {
 	s.tick(0)
 	s.press("f")
 	s.tick(5)
-	s.wants(true, "PAUSED", "12:00:00")
+	s.expect(true, "PAUSED", "12:00:00")
 	s.press("t")
-	s.wants(true, "12:00:00")
+	s.expect(true, "12:00:00")
 	s.press("f")
-	s.wants(true, "12:00:05")
-	s.wants(false, "PAUSED")
+	s.expect(true, "12:00:05")
+	s.expect(false, "PAUSED")
 }
 
 func TestHelpAndDetails(t *testing.T) {
 	s := open(t, 120, 50)
 	s.tick(0)
 	s.press("?")
-	s.wants(true, "freeze or go on", "network of 3 groups")
+	s.expect(true, "freeze or go on", "network of 3 groups")
 	s.press("esc", "down", "down", "i")
-	s.wants(true, "SINCE FIRST SEEN", "kubepods.slice / burstable", "pod")
+	s.expect(true, "SINCE FIRST SEEN", "kubepods.slice / burstable", "pod")
 	s.tick(1)
-	s.wants(true, "SINCE FIRST SEEN")
+	s.expect(true, "SINCE FIRST SEEN")
 	empty := toptest.Machine(2)
 	empty.Rows = empty.Rows[len(empty.Rows)-2:]
 	s.m.Update(tickMsg{empty})
-	s.wants(false, "SINCE FIRST SEEN") // it is gone
-	s.wants(true, "idle")
+	s.expect(false, "SINCE FIRST SEEN") // it is gone
+	s.expect(true, "idle")
 }
 
 func TestViewKeys(t *testing.T) {
@@ -187,14 +186,14 @@ func TestViewKeys(t *testing.T) {
 		"r": "▲CPU", "%": "▼CPU%", "s": "WITH ALL BELOW", "z": "not shown"} {
 		s := open(t, 140, 50)
 		s.tick(0)
-		s.wants(false, want)
+		s.expect(false, want)
 		s.press(key)
-		s.wants(true, want)
+		s.expect(true, want)
 	}
 	s := open(t, 140, 50)
 	s.tick(0)
 	s.press("t")
-	s.wants(false, "├─")
+	s.expect(false, "├─")
 	for _, k := range []string{"q", "ctrl+c"} {
 		if !s.press(k) {
 			t.Errorf("%s does not quit", k)
@@ -208,7 +207,7 @@ func TestViewKeys(t *testing.T) {
 	}
 }
 
-// What is pasted by mistake does nothing; a filter takes it.
+// TestPaste checks that pasted text only goes into the filter.
 func TestPaste(t *testing.T) {
 	s := open(t, 120, 50)
 	s.tick(0)
@@ -222,8 +221,8 @@ func TestPaste(t *testing.T) {
 	}
 }
 
-// Whatever is pressed on whatever screen, each line fits and there are as many
-// as the screen has.
+// TestAnyKeysAnyScreen checks that for any keys and any screen size each line fits and the number
+// of lines is the height.
 func TestAnyKeysAnyScreen(t *testing.T) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -266,25 +265,25 @@ func TestAnyKeysAnyScreen(t *testing.T) {
 	}
 }
 
-// A terminal without color gets none, and everybody gets a visible cursor.
+// TestPainter checks that a writer without colors gets none, and that the cursor is always visible.
 func TestPainter(t *testing.T) {
 	s := open(t, 100, 30)
 	s.tick(0)
 	if v := s.m.screen(); strings.Contains(v, "\x1b[38") || strings.Contains(v, "\x1b[3") {
-		t.Errorf("colors on a writer that is no terminal: %q", v)
+		t.Errorf("colors on a writer that is not a terminal: %q", v)
 	}
 	s.selected()
 }
 
-// Rows that go on below the screen are announced, and where in them one is.
+// TestPosition checks that the status line shows the visible range of rows.
 func TestPosition(t *testing.T) {
 	s := open(t, 140, 20)
 	s.tick(1)
 	rows := len(s.m.table.Rows)
-	s.wants(true, fmt.Sprintf("1-%d of %d", s.m.body(), rows))
+	s.expect(true, fmt.Sprintf("1-%d of %d", s.m.body(), rows))
 	s.press("end")
 	s.m.screen()
-	s.wants(true, fmt.Sprintf("%d-%d of %d", rows-s.m.body()+1, rows, rows))
+	s.expect(true, fmt.Sprintf("%d-%d of %d", rows-s.m.body()+1, rows, rows))
 	s.m.Update(tea.WindowSizeMsg{Width: 140, Height: 100})
-	s.wants(false, fmt.Sprintf("of %d", rows))
+	s.expect(false, fmt.Sprintf("of %d", rows))
 }

@@ -10,12 +10,12 @@ import (
 	"mete.dev/mete/internal/x/text"
 )
 
-// body returns how many lines the rows have.
+// body returns the number of lines for rows.
 func (m *model) body() int {
 	return max(1, m.height-len(m.head())-1-m.feet()-1)
 }
 
-// head returns the lines above the table: as many as a third of the screen holds.
+// head returns the lines above the table, at most a third of the screen.
 func (m *model) head() []top.Line {
 	if m.shown == nil {
 		return nil
@@ -32,7 +32,7 @@ func (m *model) head() []top.Line {
 	return lines[:min(len(lines), m.height/3)]
 }
 
-// feet returns how many lines stand between the rows and the status.
+// feet returns the number of lines between the rows and the status line.
 func (m *model) feet() int {
 	switch {
 	case m.table == nil || m.height < 8:
@@ -50,7 +50,7 @@ func (m *model) View() tea.View {
 	return v
 }
 
-// screen is exactly height lines, none wider than width.
+// screen returns exactly height lines of at most width cells.
 func (m *model) screen() string {
 	if m.width <= 0 || m.height <= 0 {
 		return ""
@@ -77,7 +77,7 @@ func (m *model) screen() string {
 	if m.mode == list || m.mode == filter {
 		feet = m.feet()
 	}
-	// The status stays at the bottom, whatever little there is above.
+	// The status line stays at the bottom, even if the rest is short.
 	lines = lines[:min(len(lines), max(0, m.height-1-feet))]
 	for len(lines) < m.height-1-feet {
 		lines = append(lines, "")
@@ -109,13 +109,13 @@ func (m *model) rows() []string {
 	return out
 }
 
-// page returns the visible part of a text that may be longer than the screen.
+// page returns the visible part of a text.
 func (m *model) page(lines []top.Line) []top.Line {
 	m.scroll = max(0, min(m.scroll, len(lines)-(m.height-1)))
 	return lines[m.scroll:]
 }
 
-// status returns the last line: what went wrong, else the filter, else the keys.
+// status returns the last line: the latest error, else the filter, else the keys.
 func (m *model) status() top.Line {
 	var l top.Line
 	key := func(k, what string) {
@@ -171,7 +171,7 @@ func (m *model) status() top.Line {
 	return l
 }
 
-// helpText lists the keys, and after a blank what they do.
+// helpText lists the keys; after column 15 what they do.
 const helpText = `
 up down j k    move; PgUp PgDn Home End (g G) too; the cursor follows its workload
 Space Enter    fold or unfold what is below; left and right too; - folds all, * unfolds all
@@ -189,7 +189,7 @@ f              freeze or go on; metering goes on all the time
 q Ctrl-C       quit
 `
 
-// figuresText says how to read the table.
+// figuresText explains the figures of the table.
 const figuresText = `
 –  absent: nobody can see it on this machine. It is not zero.
 ~  apportioned: a measured total, divided by a rule.   ≈  modelled: computed.

@@ -16,23 +16,23 @@ import (
 	"mete.dev/mete/internal/ui/top"
 )
 
-// tickMsg is a new machine.
+// tickMsg is a new state of the machine.
 type tickMsg struct{ machine *live.Machine }
 
-// errorMsg is a tick that cost its reading.
+// errorMsg is a failed tick.
 type errorMsg struct{ err error }
 
-// show runs the screen until the user quits, c.count ticks have passed, ctx
-// ends, or nothing can be read any more.
+// show runs the screen until the user quits, c.count ticks have passed, ctx ends, or a read fails
+// for good.
 func show(ctx context.Context, c *config, m Meter, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if f, ok := in.(*os.File); ok && !term.IsTerminal(f.Fd()) {
-		tty, _, err := tea.OpenTTY() // mete top < file: the keyboard is elsewhere
+		tty, _, err := tea.OpenTTY() // mete top < file: read the keyboard from the terminal
 		if err != nil {
 			return fmt.Errorf("no keyboard: standard input is not a terminal: %w", err)
 		}
-		defer func() { _ = tty.Close() }() // nothing was written
+		defer func() { _ = tty.Close() }() // read only
 		in = tty
 	}
 	screen := newModel(c.view, top.NewPainter(out))
@@ -49,13 +49,13 @@ func show(ctx context.Context, c *config, m Meter, in io.Reader, out io.Writer) 
 	_, err := p.Run()
 	stopped := ctx.Err() != nil
 	cancel()
-	// The meter may only be closed once its last reading is over.
+	// Close the meter only after its last reading has returned.
 	err = errors.Join(<-done, ignoreKilled(err, stopped))
 	return err
 }
 
-// A watcher is a meter that can break down one workload by process: the machines
-// of the coming ticks hold the breakdown. Watch may be called while Next waits.
+// A watcher is a meter that can break down one workload by process, from the next tick on. Watch
+// may be called during Next.
 type watcher interface{ Watch(id workload.ID) }
 
 // ignoreKilled drops the error that the end of the context causes.
@@ -66,8 +66,7 @@ func ignoreKilled(err error, stopped bool) error {
 	return err
 }
 
-// pump sends every tick to the screen. It keeps the meter's pace whether or not
-// the screen is paused.
+// pump sends every tick to the screen. It keeps the meter's pace even while the screen is paused.
 func pump(ctx context.Context, c *config, m Meter, send func(tea.Msg)) error {
 	for n := 0; c.count == 0 || n < c.count; n++ {
 		machine, err := m.Next(ctx)
@@ -78,7 +77,7 @@ func pump(ctx context.Context, c *config, m Meter, send func(tea.Msg)) error {
 			return err
 		case err != nil:
 			send(errorMsg{err})
-			// A meter that fails at once must not be asked again at once.
+			// Do not retry at once: a broken meter may fail immediately.
 			select {
 			case <-ctx.Done():
 				return nil

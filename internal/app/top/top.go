@@ -1,5 +1,5 @@
-// Package top is the command mete top: every workload of this machine, or of those
-// that a server knows, live, on a terminal, or as text or JSON for scripts.
+// Package top implements the command mete top, which shows live what every workload of this
+// machine, or of the machines of a server, uses: on a terminal, as text, or as JSON for scripts.
 package top
 
 import (
@@ -22,13 +22,12 @@ import (
 	"mete.dev/mete/internal/ui/top"
 )
 
-// A Meter gives the machine, tick by tick. Next is called by one goroutine, and
-// Close after its last call has returned.
+// A Meter returns the state of the machine, tick by tick. One goroutine calls Next; Close is called
+// after the last call has returned.
 type Meter = interface {
-	// Next waits for the next tick, or for the end of ctx. What it returns is
-	// not changed afterwards. An error costs the tick, except that one which
-	// wraps fault.ErrUnsupported, fault.ErrDenied or fault.ErrInvalid ends the
-	// command.
+	// Next waits for the next tick, or for the end of ctx. The caller may keep the result: it does
+	// not change later. An error skips the tick, except that one which wraps fault.ErrUnsupported,
+	// fault.ErrDenied or fault.ErrInvalid ends the command.
 	Next(ctx context.Context) (*live.Machine, error)
 	Close() error
 }
@@ -36,17 +35,16 @@ type Meter = interface {
 // Open starts a meter.
 type Open = func(context.Context, Options) (Meter, error)
 
-// Options say how to measure.
+// Options control the measurement.
 type Options struct {
 	Tick   time.Duration
 	Reader string // auto, bpf or files
-	// Powercap is the directory of RAPL's counters; this machine's own where it is
-	// empty.
+	// Powercap is the directory of the RAPL counters; "" is this machine's own.
 	Powercap string
 }
 
-// The bounds of --interval: below the first the meter would mostly meter
-// itself, above the second it would miss too much of what comes and goes.
+// Limits of --interval: below the first the meter measures mostly itself, above the second it
+// misses too many short-lived workloads.
 const (
 	minTick = 100 * time.Millisecond
 	maxTick = time.Minute
@@ -62,11 +60,11 @@ type config struct {
 	sort     string
 	view     top.Options
 
-	tick   time.Duration // of interval
+	tick   time.Duration // parsed interval
 	remote remoteFlags
 }
 
-// Command returns the command. It ends without an error when its context does.
+// Command returns the command. It ends without an error when its context ends.
 func Command(open Open) *cobra.Command {
 	var c config
 	cmd := &cobra.Command{
@@ -127,8 +125,7 @@ text, tick after tick.`,
 	return cmd
 }
 
-// validate checks the flags and reads those that have to be read. chosen says that
-// somebody gave the interval.
+// validate checks and parses the flags. chosen reports whether the user set the interval.
 func (c *config) validate(chosen bool) (err error) {
 	if c.tick, err = unit.ParseSeconds(c.interval); err != nil {
 		return fmt.Errorf("--interval: %w", err)
@@ -142,7 +139,7 @@ func (c *config) validate(chosen bool) (err error) {
 	case c.tick < minTick || c.tick > maxTick:
 		return fault.WithHint(fmt.Errorf("--interval %s: %w", c.interval, fault.ErrInvalid), "from 100ms to 1m")
 	case c.count < 0:
-		return fault.WithHint(fmt.Errorf("--iterations %d: %w", c.count, fault.ErrInvalid), "0 is without end")
+		return fault.WithHint(fmt.Errorf("--iterations %d: %w", c.count, fault.ErrInvalid), "0 is unlimited")
 	case c.output != "text" && c.output != "json":
 		return fault.WithHint(fmt.Errorf("--output %q: %w", c.output, fault.ErrInvalid), "text or json")
 	case c.reader != "auto" && c.reader != "bpf" && c.reader != "files":
@@ -169,12 +166,12 @@ func run(ctx context.Context, c *config, open Open, in io.Reader, out io.Writer)
 	}
 	err = batch(ctx, c, m, out)
 	if ctx.Err() != nil || errors.Is(err, syscall.EPIPE) {
-		return nil // the end of an endless list, by a signal or because the reader has enough
+		return nil // an endless list ends by a signal, or when the reader closes the pipe
 	}
 	return err
 }
 
-// fatal reports whether the tick after err will not be better.
+// fatal reports whether later ticks will fail in the same way.
 func fatal(err error) bool {
 	return errors.Is(err, fault.ErrUnsupported) || errors.Is(err, fault.ErrDenied) || errors.Is(err, fault.ErrInvalid)
 }

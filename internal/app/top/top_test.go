@@ -72,7 +72,7 @@ func TestBatchJSON(t *testing.T) {
 			seen[string(r.ID)] = true
 		}
 		if got.Rows[len(got.Rows)-1].NetworkRx != nil {
-			t.Errorf("what is absent is not null")
+			t.Errorf("an absent value is not null")
 		}
 	}
 }
@@ -85,7 +85,7 @@ func TestErrors(t *testing.T) {
 		}
 	}
 	if _, err := run(t.Context(), &toptest.Meter{}, "--reader", "bpf"); !errors.Is(err, fault.ErrUnsupported) {
-		t.Errorf("--reader bpf: %v, want what opening says", err)
+		t.Errorf("--reader bpf: %v, want the error of opening", err)
 	}
 	bad := errors.New("bad tick")
 	m := &toptest.Meter{Err: func(step int) error {

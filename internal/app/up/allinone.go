@@ -23,19 +23,19 @@ import (
 	"mete.dev/mete/internal/server"
 )
 
-// An AllInOneConfig says where both keep their things, and how to measure.
+// An AllInOneConfig configures a server and an agent in one process.
 type AllInOneConfig struct {
-	State  string // directory
+	State  string // of both
 	Server server.Config
 	Agent  agent.Config
 }
 
-// DefaultAllInOne keeps what servers and agents keep by default.
+// DefaultAllInOne returns the defaults of server and agent.
 func DefaultAllInOne(state string) AllInOneConfig {
 	return AllInOneConfig{State: state, Server: server.Default(), Agent: agent.Default()}
 }
 
-// An AllInOne is both, running.
+// An AllInOne is a running server and agent.
 type AllInOne struct {
 	Node registry.Node
 
@@ -44,14 +44,14 @@ type AllInOne struct {
 	only   *exclusive.Claim
 	agent  *agent.Agent
 	admin  net.Listener
-	url    atomic.Pointer[string] // where Handler is asked; nil is not known
-	ticks  chan *live.Machine     // the latest tick that nobody has taken
+	url    atomic.Pointer[string] // of Handler; nil is unknown
+	ticks  chan *live.Machine     // the latest tick, until Next takes it
 	ended  chan struct{}
 	err    error // why it ended; set before ended is closed
 	stop   context.CancelFunc
 }
 
-// OpenAllInOne opens both and lets them run, until Close.
+// OpenAllInOne opens and runs both until Close.
 func OpenAllInOne(ctx context.Context, cfg AllInOneConfig, log *slog.Logger) (_ *AllInOne, err error) {
 	s := &AllInOne{ticks: make(chan *live.Machine, 1), ended: make(chan struct{})}
 	defer func() {
@@ -85,7 +85,7 @@ func OpenAllInOne(ctx context.Context, cfg AllInOneConfig, log *slog.Logger) (_ 
 	}
 	if socket := cfg.Agent.Socket; socket != "" {
 		if err := exclusive.Mark(filepath.Dir(socket), ledger); err != nil {
-			log.Warn("mete run --server does not see this agent while it is away", "err", err)
+			log.Warn("cannot leave a mark for mete run --server while this agent is down", "err", err)
 		}
 	}
 	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -93,107 +93,105 @@ func OpenAllInOne(ctx context.Context, cfg AllInOneConfig, log *slog.Logger) (_ 
 	return s, nil
 }
 
-// enroll finds this machine among the server's nodes, or makes it one.
-func (s *AllInOne) enroll(ctx context.Context) (registry.Node, error) {
-	f, err := enroll.FactsOf(s.host)
+// enroll finds this machine among the server's nodes, or registers it.
+func (a *AllInOne) enroll(ctx context.Context) (registry.Node, error) {
+	f, err := enroll.FactsOf(a.host)
 	if err != nil {
 		return registry.Node{}, err
 	}
-	return s.server.Authority.EnrollLocal(ctx, f.Machine, f.Boot, f.Name)
+	return a.server.Authority.EnrollLocal(ctx, f.Machine, f.Boot, f.Name)
 }
 
-// run turns the loops of both until ctx ends. The server ends after the agent,
-// whose last window it is yet to book.
-func (s *AllInOne) run(ctx context.Context) {
-	defer close(s.ended)
+// run runs both until ctx ends. The server stops after the agent, so that it books the agent's last
+// window.
+func (a *AllInOne) run(ctx context.Context) {
+	defer close(a.ended)
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		defer stop()
-		return s.agent.Run(gctx, s.publish)
+		return a.agent.Run(gctx, a.publish)
 	})
-	g.Go(func() error { return s.server.Run(serving) })
-	g.Go(func() error { return server.Serve(serving, s.admin, s.server.AdminHandler(), nil) })
-	s.err = g.Wait()
+	g.Go(func() error { return a.server.Run(serving) })
+	g.Go(func() error { return server.Serve(serving, a.admin, a.server.AdminHandler(), nil) })
+	a.err = g.Wait()
 }
 
-// publish puts the latest tick where Next takes it, in place of one that nobody
-// took.
-func (s *AllInOne) publish() {
-	m := s.agent.Machine.Live()
+// publish passes the latest tick to Next; it replaces one that Next has not taken.
+func (a *AllInOne) publish() {
+	m := a.agent.Machine.Live()
 	select {
-	case <-s.ticks:
+	case <-a.ticks:
 	default:
 	}
-	s.ticks <- m
+	a.ticks <- m
 }
 
-// Next waits for a tick that was not returned yet.
-func (s *AllInOne) Next(ctx context.Context) (*live.Machine, error) {
+// Next waits for a tick that it has not returned yet.
+func (a *AllInOne) Next(ctx context.Context) (*live.Machine, error) {
 	select {
-	case <-s.ended: // a tick that is left over is nobody's any more
-		return nil, s.end()
+	case <-a.ended: // drop a tick that is left over
+		return nil, a.end()
 	default:
 	}
 	select {
-	case m := <-s.ticks:
+	case m := <-a.ticks:
 		return m, nil
-	case <-s.ended:
-		return nil, s.end()
+	case <-a.ended:
+		return nil, a.end()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
 
-// end says why there are no more ticks.
-func (s *AllInOne) end() error {
-	if s.err != nil {
-		return s.err
+// end returns why there are no more ticks.
+func (a *AllInOne) end() error {
+	if a.err != nil {
+		return a.err
 	}
-	return errors.New("measuring has ended")
+	return errors.New("measurement ended")
 }
 
-// Serve says at which URL Handler is asked: from then on jobs that begin are told
-// where they can ask for their own use.
-func (s *AllInOne) Serve(url string) { s.url.Store(&url) }
+// Serve sets the URL of Handler. Jobs that start later learn where they can query their own use.
+func (a *AllInOne) Serve(url string) { a.url.Store(&url) }
 
-// self is what a workload of this machine needs to ask for its own use.
-func (s *AllInOne) self(id workload.ID) token.SelfAccess {
-	url := s.url.Load()
+// self returns what a workload of this machine needs to query its own use.
+func (a *AllInOne) self(id workload.ID) token.SelfAccess {
+	url := a.url.Load()
 	if url == nil {
 		return token.SelfAccess{}
 	}
-	return token.SelfAccess{URL: *url + enroll.SelfPath, Token: s.server.Authority.JobKey(s.Node.ID).Sign(token.Job{Workload: id, Node: s.Node.ID, Ends: time.Now().Add(token.JobLife)})}
+	return token.SelfAccess{URL: *url + enroll.SelfPath, Token: a.server.Authority.JobKey(a.Node.ID).Sign(token.Job{Workload: id, Node: a.Node.ID, Ends: time.Now().Add(token.JobLife)})}
 }
 
-// Handler answers questions about the ledger, below /v1/.
-func (s *AllInOne) Handler() http.Handler { return s.server.QueryHandler() }
+// Handler answers queries on the ledger, below /v1/.
+func (a *AllInOne) Handler() http.Handler { return a.server.QueryHandler() }
 
-// Close ends the loops, with a last window, and gives everything back.
-func (s *AllInOne) Close() error {
-	s.stop()
-	<-s.ended
-	return errors.Join(s.err, s.release())
+// Close stops the loops after a last window, and releases everything.
+func (a *AllInOne) Close() error {
+	a.stop()
+	<-a.ended
+	return errors.Join(a.err, a.release())
 }
 
-// release gives back what was opened.
-func (s *AllInOne) release() error {
+// release closes what OpenAllInOne opened.
+func (a *AllInOne) release() error {
 	var err error
-	if s.agent != nil {
-		err = s.agent.Close()
+	if a.agent != nil {
+		err = a.agent.Close()
 	}
-	err = errors.Join(err, s.only.Close())
-	if s.host != nil {
-		err = errors.Join(err, s.host.Close())
+	err = errors.Join(err, a.only.Close())
+	if a.host != nil {
+		err = errors.Join(err, a.host.Close())
 	}
-	if s.admin != nil {
-		if e := s.admin.Close(); !errors.Is(e, net.ErrClosed) {
+	if a.admin != nil {
+		if e := a.admin.Close(); !errors.Is(e, net.ErrClosed) {
 			err = errors.Join(err, e)
 		}
 	}
-	if s.server != nil {
-		err = errors.Join(err, s.server.Close())
+	if a.server != nil {
+		err = errors.Join(err, a.server.Close())
 	}
 	return err
 }

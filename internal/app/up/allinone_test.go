@@ -24,8 +24,7 @@ func config(state string) up.AllInOneConfig {
 	return cfg
 }
 
-// sums asks an AllInOne what its machine had in the last two hours, and what the
-// rows are together.
+// sums returns the machine's use of the last two hours, and the sum of all rows.
 func sums(t *testing.T, s *up.AllInOne) (total, whole float64) {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -46,12 +45,11 @@ func sums(t *testing.T, s *up.AllInOne) (total, whole float64) {
 	return a.Total.CPU, a.Whole.CPU
 }
 
-// An AllInOne measures and books until it is closed, its last window included, and
-// goes on as the same node when it is opened again. The time between is booked
-// too, and nothing twice.
+// TestAllInOne checks that an AllInOne books every window until it is closed, also the last one,
+// and continues as the same node when it is reopened; the time between is booked once.
 func TestAllInOne(t *testing.T) {
 	hosttest.Need(t, "procfs")
-	// The path of a socket is short.
+	// Socket paths must be short.
 	state, err := os.MkdirTemp("", "mete-local-")
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +70,7 @@ func TestAllInOne(t *testing.T) {
 			t.Fatal(err)
 		}
 		if node != "" && s.Node.ID != node {
-			t.Errorf("it is node %s, was %s", s.Node.ID, node)
+			t.Errorf("node %s, was %s", s.Node.ID, node)
 		}
 		node = s.Node.ID
 		if _, err := up.OpenAllInOne(t.Context(), config(state), log); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
@@ -93,15 +91,15 @@ func TestAllInOne(t *testing.T) {
 			total, whole = sums(t, s)
 		}
 		if total != whole {
-			t.Errorf("the rows are %v s together, and the machine had %v s", total, whole)
+			t.Errorf("rows sum to %v s, machine used %v s", total, whole)
 		}
 		before = whole
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		_, _ = s.Next(t.Context()) // the last one, if nobody took it
+		_, _ = s.Next(t.Context()) // the last one, if still there
 		if _, err := s.Next(t.Context()); err == nil {
-			t.Error("a tick after the end")
+			t.Error("got a tick after the end")
 		}
 	}
 	if most := time.Since(began).Seconds() * float64(cpus); before > most {
@@ -110,6 +108,6 @@ func TestAllInOne(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if s, err := up.OpenAllInOne(ctx, config("/dev/null/x"), log); err == nil || fault.Hint(err) == "" {
-		t.Errorf("a state that cannot be: %v, %v", s, err)
+		t.Errorf("an invalid state directory: %v, %v", s, err)
 	}
 }

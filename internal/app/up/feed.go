@@ -13,16 +13,16 @@ import (
 	"mete.dev/mete/internal/model/live"
 )
 
-// A feed holds the latest tick for all who look. Its run is the only writer.
+// A feed holds the latest tick for all readers. Only run writes it.
 type feed struct {
 	latest atomic.Pointer[frame]
-	missed atomic.Pointer[string] // why the latest tick was lost; nil if it was not
+	missed atomic.Pointer[string] // error of the latest tick; nil if it succeeded
 	ready  chan struct{}          // closed at the first tick
 }
 
 func newFeed() *feed { return &feed{ready: make(chan struct{})} }
 
-// A frame is one tick. It becomes JSON when somebody asks, and once.
+// A frame is one tick. Its JSON is encoded once, on the first request.
 type frame struct {
 	machine *live.Machine
 	tag     string // changes with every tick
@@ -37,7 +37,7 @@ func newFrame(m *live.Machine) *frame {
 	}
 }
 
-// run takes every tick of m until ctx ends, or m has no more.
+// run reads every tick of m until ctx ends, or m fails for good.
 func (f *feed) run(ctx context.Context, tick time.Duration, m Meter) error {
 	first := true
 	for {
@@ -50,7 +50,7 @@ func (f *feed) run(ctx context.Context, tick time.Duration, m Meter) error {
 		case err != nil:
 			why := err.Error()
 			f.missed.Store(&why)
-			// A meter that fails at once must not be asked again at once.
+			// Do not retry at once: a broken meter may fail immediately.
 			select {
 			case <-ctx.Done():
 			case <-time.After(tick):

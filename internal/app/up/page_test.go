@@ -14,8 +14,8 @@ import (
 	"mete.dev/mete/internal/testkit/toptest"
 )
 
-// The live page works in a real browser: it shows every workload, and its script
-// has nothing to complain of but the ledger, which this command is without.
+// TestPageInChromium checks that the live page works in a real browser: it shows every workload,
+// and the only script errors are about the missing ledger.
 func TestPageInChromium(t *testing.T) {
 	dom := dump(t, &toptest.Meter{Tick: 200 * time.Millisecond})
 	for _, want := range []string{"postgres", "system", "idle", "rapl/package-0", "36.5 W"} {
@@ -24,11 +24,11 @@ func TestPageInChromium(t *testing.T) {
 		}
 	}
 	if strings.Contains(dom, `id="simulated"`) {
-		t.Error("the page says that power is simulated, which it is not")
+		t.Error("the page says that power is simulated, but it is not")
 	}
 }
 
-// Where power is simulated the page says so above all else.
+// TestSimulatedInChromium checks that the page shows a note if power is simulated.
 func TestSimulatedInChromium(t *testing.T) {
 	dom := dump(t, &toptest.Meter{Tick: 200 * time.Millisecond, Simulated: power.DemoLabel})
 	for _, want := range []string{`role="note" id="simulated">`, `<span id="simulated-text">` + power.DemoLabel + `</span>`} {
@@ -38,10 +38,10 @@ func TestSimulatedInChromium(t *testing.T) {
 	}
 }
 
-// dump is what a browser makes of the page.
+// dump returns the DOM of the page in a browser.
 func dump(t *testing.T, m *toptest.Meter) string {
 	t.Helper()
-	testkit.Stage(t, "pages", "a browser draws for some seconds")
+	testkit.Stage(t, "pages", "runs a browser for some seconds")
 	hosttest.Need(t, "chromium")
 	printed, _ := start(t, m)
 	url := strings.Fields(printed)[2]

@@ -10,7 +10,7 @@ import (
 	"mete.dev/mete/internal/testkit/toptest"
 )
 
-// An AllInOne is a meter that is told where it is served.
+// station is a Meter that records the URL at which it is served.
 type station struct {
 	*toptest.Meter
 	at chan string
@@ -18,7 +18,7 @@ type station struct {
 
 func (s station) Serve(url string) { s.at <- url }
 
-// A meter is told where jobs can ask, as far as they can from this machine.
+// TestServed checks that a meter gets the URL for jobs, reachable from this machine.
 func TestServed(t *testing.T) {
 	for listen, want := range map[string]string{"127.0.0.1:0": "http://127.0.0.1:", "localhost:0": "http://localhost:", "0.0.0.0:0": "http://127.0.0.1:"} {
 		s := station{&toptest.Meter{Tick: time.Millisecond}, make(chan string, 1)}

@@ -111,7 +111,7 @@ func (f *feed) snapshot(w http.ResponseWriter, r *http.Request) {
 	serve(w, r, "application/json", frame.tag, body)
 }
 
-// health answers whether the machine can be read.
+// health reports whether the machine can be read.
 func (f *feed) health(w http.ResponseWriter, _ *http.Request) {
 	if f.latest.Load() == nil || f.missed.Load() != nil {
 		f.unavailable(w)

@@ -19,7 +19,7 @@ import (
 	"mete.dev/mete/internal/web"
 )
 
-// get asks a server that listens on loopback, as the host of the URL.
+// get sends a request to a loopback server, with the host of the URL.
 func get(f *feed, method, url string, header ...string) *http.Response {
 	addr := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9797}
 	r := httptest.NewRequest(method, url, nil)
@@ -40,15 +40,15 @@ func body(t *testing.T, r *http.Response) string {
 	return string(b)
 }
 
-// fed returns a feed that has had one tick.
-func fed() *feed {
+// newFedFeed returns a feed after one tick.
+func newFedFeed() *feed {
 	f := newFeed()
 	f.latest.Store(newFrame(toptest.Machine(2)))
 	return f
 }
 
 func TestSnapshot(t *testing.T) {
-	f := fed()
+	f := newFedFeed()
 	r := get(f, "GET", "http://127.0.0.1:9797/api/v0/snapshot")
 	if r.StatusCode != 200 || r.Header.Get("Content-Type") != "application/json" {
 		t.Fatalf("snapshot: %s, %s", r.Status, r.Header.Get("Content-Type"))
@@ -93,7 +93,7 @@ func TestHealth(t *testing.T) {
 	check("after a lost tick", 503, why)
 }
 
-// Only names that nobody can point elsewhere are answered.
+// TestHost checks that only host names that nobody can point elsewhere are answered.
 func TestHost(t *testing.T) {
 	own := "metal.example"
 	for _, c := range []struct {
@@ -121,7 +121,7 @@ func TestHost(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"/", "/api/v0/snapshot", "/healthz", "/live", "/static/-/js/app.js"} {
-		if r := get(fed(), "GET", "http://evil.example"+path); r.StatusCode != http.StatusMisdirectedRequest {
+		if r := get(newFedFeed(), "GET", "http://evil.example"+path); r.StatusCode != http.StatusMisdirectedRequest {
 			t.Errorf("%s as evil.example: %s, want 421", path, r.Status)
 		}
 	}
@@ -130,14 +130,14 @@ func TestHost(t *testing.T) {
 func TestOnlyReading(t *testing.T) {
 	for _, method := range []string{"POST", "PUT", "DELETE", "OPTIONS", "PATCH"} {
 		for _, path := range []string{"/", "/api/v0/snapshot", "/healthz", "/none"} {
-			r := get(fed(), method, "http://localhost:9797"+path)
+			r := get(newFedFeed(), method, "http://localhost:9797"+path)
 			if r.StatusCode != 405 || r.Header.Get("Allow") != "GET, HEAD" {
 				t.Errorf("%s %s: %s, Allow %q, want 405 with GET, HEAD", method, path, r.Status, r.Header.Get("Allow"))
 			}
 		}
 	}
 	for _, path := range []string{"/none", "/web/index.html", "/index.html", "/../up.go", "/api/v0", "/api/v0/snapshot/"} {
-		if r := get(fed(), "GET", "http://localhost:9797"+path); r.StatusCode == 200 {
+		if r := get(newFedFeed(), "GET", "http://localhost:9797"+path); r.StatusCode == 200 {
 			t.Errorf("GET %s: %s, want no such page", path, r.Status)
 		}
 	}
@@ -145,7 +145,7 @@ func TestOnlyReading(t *testing.T) {
 
 func TestHeaders(t *testing.T) {
 	for _, url := range []string{"http://localhost/", "http://localhost/api/v0/snapshot", "http://localhost/none", "http://evil.example/"} {
-		h := get(fed(), "GET", url).Header
+		h := get(newFedFeed(), "GET", url).Header
 		for k, want := range map[string]string{"Content-Security-Policy": web.Policy, "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
 			"Referrer-Policy": "no-referrer", "Cross-Origin-Resource-Policy": "same-origin", "Cache-Control": "no-cache"} {
 			if got := h.Get(k); got != want && !(k == "Cache-Control" && got == "") {
@@ -153,30 +153,30 @@ func TestHeaders(t *testing.T) {
 			}
 		}
 		if h.Get("Access-Control-Allow-Origin") != "" {
-			t.Errorf("%s: other origins may read it", url)
+			t.Errorf("%s: other origins can read it", url)
 		}
 	}
 }
 
-// The page is the dashboard, and it knows that it can show the live second.
+// TestPage checks that the page is the dashboard, with the snapshot available.
 func TestPage(t *testing.T) {
-	index := body(t, get(fed(), "GET", "http://localhost/"))
+	index := body(t, get(newFedFeed(), "GET", "http://localhost/"))
 	if !strings.Contains(index, `data-live="1"`) {
-		t.Errorf("the page does not know of the snapshot:\n%s", index)
+		t.Errorf("the page has no snapshot:\n%s", index)
 	}
 	for _, m := range regexp.MustCompile(`(?:src|href)="([^"]+)"`).FindAllStringSubmatch(index, -1) {
-		if r := get(fed(), "GET", "http://localhost"+m[1]); r.StatusCode != 200 {
+		if r := get(newFedFeed(), "GET", "http://localhost"+m[1]); r.StatusCode != 200 {
 			t.Errorf("the page names %s: %s", m[1], r.Status)
 		}
 	}
 	for _, path := range []string{"/live", "/jobs", "/node/x"} {
-		if r := get(fed(), "GET", "http://localhost"+path); r.StatusCode != 200 || body(t, r) != index {
+		if r := get(newFedFeed(), "GET", "http://localhost"+path); r.StatusCode != 200 || body(t, r) != index {
 			t.Errorf("%s: %s, want the page", path, r.Status)
 		}
 	}
 }
 
-// A lost tick is told and costs nothing else; a meter that is over ends it.
+// TestFeed checks that a failed tick is only reported, and that a fatal error ends the feed.
 func TestFeed(t *testing.T) {
 	f := newFeed()
 	over := errors.New("over")
@@ -186,7 +186,7 @@ func TestFeed(t *testing.T) {
 			return errors.New("bad")
 		case 1:
 			if f.missed.Load() == nil {
-				t.Errorf("a lost tick is not told")
+				t.Errorf("a failed tick is not reported")
 			}
 		case 2:
 			if f.latest.Load() == nil || f.missed.Load() != nil {
@@ -202,6 +202,6 @@ func TestFeed(t *testing.T) {
 	select {
 	case <-f.ready:
 	default:
-		t.Errorf("the first tick is not announced")
+		t.Errorf("the first tick is not signaled")
 	}
 }

@@ -1,7 +1,6 @@
-// Package up is the command mete up: this machine's workloads as a page and as
-// JSON, on an address of this machine alone. A [AllInOne] is what it runs: a
-// server and an agent for this machine in one process, which speak as they would
-// over a network, but without one.
+// Package up implements the command mete up: this machine's workloads as a web page and as JSON, on
+// a local address. It runs an [AllInOne]: a server and an agent for this machine in one process,
+// which use the network protocol without a network.
 package up
 
 import (
@@ -29,45 +28,43 @@ import (
 	"mete.dev/mete/internal/x/text"
 )
 
-// A Meter gives the machine, tick by tick. Next is called by one goroutine, and
-// Close after its last call has returned.
+// A Meter returns the state of the machine, tick by tick. One goroutine calls Next; Close is called
+// after the last call has returned.
 type Meter = interface {
-	// Next waits for the next tick, or for the end of ctx. What it returns is
-	// not changed afterwards. An error costs the tick, except that one which
-	// wraps fault.ErrUnsupported, fault.ErrDenied or fault.ErrInvalid ends the
-	// command.
+	// Next waits for the next tick, or for the end of ctx. The caller may keep the result: it does
+	// not change later. An error skips the tick, except that one which wraps fault.ErrUnsupported,
+	// fault.ErrDenied or fault.ErrInvalid ends the command.
 	Next(ctx context.Context) (*live.Machine, error)
 	Close() error
 }
 
-// Open starts a meter. The handler, which may be nil, answers questions about
-// what is kept, below /v1/ and /api/v1/ and at /metrics.
+// Open starts a meter. The handler, which may be nil, answers queries on the ledger, below /v1/ and
+// /api/v1/ and at /metrics.
 type Open = func(context.Context, Options) (Meter, http.Handler, error)
 
-// Options say how to measure.
+// Options control the measurement.
 type Options struct {
 	Tick   time.Duration
 	Reader string // auto, bpf or files
-	State  string // directory of what is kept
-	// Powercap is the directory of RAPL's counters; this machine's own where it is
-	// empty.
+	State  string // directory of all stored data
+	// Powercap is the directory of the RAPL counters; "" is this machine's own.
 	Powercap string
-	// Demo plays power meters in place of the machine's own, and keeps what is
-	// measured in a directory that goes with the end.
+	// Demo simulates power meters in place of the machine's own, and stores windows in a temporary
+	// directory.
 	Demo bool
 }
 
-// defaultListen is where the page is, and where commands look for it.
+// defaultListen is the address of the page, and the default server of other commands.
 const defaultListen = "127.0.0.1:9797"
 
-// The bounds of --interval: below the first the meter would mostly meter
-// itself, above the second it would miss too much of what comes and goes.
+// Limits of --interval: below the first the meter measures mostly itself, above the second it
+// misses too many short-lived workloads.
 const (
 	minTick = 100 * time.Millisecond
 	maxTick = time.Minute
 )
 
-// An urlSetter is a Meter that tells jobs where they can ask for their own use.
+// A urlSetter is a Meter that passes its URL to jobs, which query their own use there.
 type urlSetter interface{ Serve(url string) }
 
 type config struct {
@@ -79,11 +76,11 @@ type config struct {
 	powercap string
 	demo     bool
 
-	tick time.Duration // of interval
+	tick time.Duration // parsed interval
 	host string        // of listen
 }
 
-// Command returns the command. It ends without an error when its context does.
+// Command returns the command. It ends without an error when its context ends.
 func Command(open Open) *cobra.Command {
 	var c config
 	cmd := &cobra.Command{
@@ -134,7 +131,7 @@ ssh -L 9797:127.0.0.1:9797 HOST`,
 	return cmd
 }
 
-// validate checks the flags and reads those that have to be read.
+// validate checks and parses the flags.
 func (c *config) validate() (err error) {
 	if c.tick, err = unit.ParseSeconds(c.interval); err != nil {
 		return fmt.Errorf("--interval: %w", err)
@@ -158,13 +155,13 @@ func (c *config) validate() (err error) {
 	return nil
 }
 
-// refuse is the error for an address that others reach.
+// refuse returns the error for an address that others can reach.
 func (c *config) refuse() error {
-	return fault.WithHint(fmt.Errorf("--listen %s: others can reach this address, and there is no TLS yet: %w", c.listen, fault.ErrInvalid),
+	return fault.WithHint(fmt.Errorf("--listen %s: others can reach this address, and there is no TLS: %w", c.listen, fault.ErrInvalid),
 		"listen on 127.0.0.1:9797 and come through a tunnel (ssh -L 9797:127.0.0.1:9797 HOST), or add --insecure to show this machine to everyone who reaches it")
 }
 
-// loopback reports whether a host name or address means this machine alone.
+// loopback reports whether a host name or address means only this machine.
 func loopback(host string) bool {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return a.Unmap().IsLoopback()
@@ -178,7 +175,7 @@ func run(ctx context.Context, c *config, open Open, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	// The server closes it too, which is no error; an early return must.
+	// The server closes it too, without an error; an early return must.
 	defer func() { _ = ln.Close() }()
 
 	m, kept, err := open(ctx, Options{Tick: c.tick, Reader: c.reader, State: c.state, Powercap: c.powercap, Demo: c.demo})
@@ -187,7 +184,7 @@ func run(ctx context.Context, c *config, open Open, out io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
 
-	// Without TLS the ledger knows who asks only of those on this machine.
+	// Without TLS the ledger only trusts local clients.
 	at := browserURL(ln.Addr(), c.host)
 	if host, _, err := net.SplitHostPort(at); err == nil && loopback(host) {
 		if s, ok := m.(urlSetter); ok {
@@ -215,8 +212,7 @@ func run(ctx context.Context, c *config, open Open, out io.Writer) (err error) {
 	return g.Wait()
 }
 
-// bind opens the address. A name that turns out to be another machine's way in
-// is refused like the address itself.
+// bind opens the address. It also refuses a name that resolves to an address that others can reach.
 func (c *config) bind(ctx context.Context) (net.Listener, error) {
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", c.listen)
@@ -235,7 +231,7 @@ func (c *config) bind(ctx context.Context) (net.Listener, error) {
 	return ln, nil
 }
 
-// announce says where the page is and what it shows.
+// announce prints the URL of the page and what it shows.
 func announce(out io.Writer, addr net.Addr, c *config, m *live.Machine) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "mete up: http://%s\n", browserURL(addr, c.host))
@@ -263,8 +259,7 @@ func announce(out io.Writer, addr net.Addr, c *config, m *live.Machine) error {
 	return err
 }
 
-// browserURL is what a person types to come to the page: no wildcard, and the name
-// that was asked for.
+// browserURL returns the address for a browser: the requested name, and no wildcard.
 func browserURL(addr net.Addr, host string) string {
 	_, port, err := net.SplitHostPort(addr.String())
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 
 var errUnsupported = fault.ErrUnsupported
 
-// lines hands over what the command prints.
+// lines passes on what the command prints.
 type lines struct{ c chan string }
 
 func (l lines) Write(p []byte) (int, error) {
@@ -88,9 +88,9 @@ func TestUp(t *testing.T) {
 	if m.Closed != 1 {
 		t.Errorf("meter closed %d times, want 1", m.Closed)
 	}
-	// Who listens at the address by now may be anybody.
+	// By now another process may listen at the address.
 	if b, err := in.ReadByte(); err == nil {
-		t.Errorf("a connection goes on after the end: %q", b)
+		t.Errorf("a connection is open after the end: %q", b)
 	}
 }
 
@@ -160,8 +160,8 @@ func TestInsecureIsAllowedWhenAsked(t *testing.T) {
 	}
 }
 
-// Who plays power meters is told so at once, and what is simulated is never kept
-// beside what was measured.
+// TestDemo checks that simulated power is announced at the start and never stored with measured
+// power.
 func TestDemo(t *testing.T) {
 	printed, stop := start(t, &toptest.Meter{Tick: time.Millisecond, Simulated: power.DemoLabel}, "--demo-power")
 	for _, want := range []string{"SIMULATED POWER " + power.DemoLabel, "kept until the end"} {
@@ -180,6 +180,6 @@ func TestDemo(t *testing.T) {
 	cmd.SetArgs([]string{"--listen", "127.0.0.1:0", "--demo-power", "-d", "2s", "--reader", "files"})
 	cmd.SetOut(io.Discard)
 	if err := cmd.ExecuteContext(t.Context()); !errors.Is(err, errUnsupported) || got != (Options{Tick: 2 * time.Second, Reader: "files", Demo: true}) {
-		t.Errorf("it was opened with %+v (%v)", got, err)
+		t.Errorf("opened with %+v (%v)", got, err)
 	}
 }

@@ -19,7 +19,8 @@ import (
 	"mete.dev/mete/internal/store/ledger"
 )
 
-// What is booked in a ledger stands in the tables, and adds up to the machine.
+// TestFromALedger checks that the tables show what a ledger contains, and that it sums to the
+// machine.
 func TestFromALedger(t *testing.T) {
 	l, err := ledger.Open(t.Context(), filepath.Join(t.TempDir(), "ledger.db"), ledger.Default(), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -45,7 +46,7 @@ func TestFromALedger(t *testing.T) {
 		n := batch.Name{ID: workload.NewID(id, kind, name), Kind: kind, Name: name, Job: job}
 		short, ok := workload.ShortIDOf(n.ID)
 		if !ok {
-			t.Fatalf("no short of %s", n.ID)
+			t.Fatalf("no short id of %s", n.ID)
 		}
 		var u usage.Usage
 		u.Covered = time.Minute

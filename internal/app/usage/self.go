@@ -12,7 +12,7 @@ import (
 	"mete.dev/mete/internal/ui/table"
 )
 
-// self shows what the job of which this program is part used itself.
+// self prints the use of the job that runs this program.
 func (s *serverFlags) self(cmd *cobra.Command) error {
 	var other string
 	cmd.Flags().Visit(func(f *pflag.Flag) {
@@ -21,7 +21,7 @@ func (s *serverFlags) self(cmd *cobra.Command) error {
 		}
 	})
 	if other != "" {
-		return fault.WithHint(fmt.Errorf("--self with --%s: %w", other, fault.ErrInvalid), "a job is told its own use, in all its life, by the server that keeps it")
+		return fault.WithHint(fmt.Errorf("--self with --%s: %w", other, fault.ErrInvalid), "--self queries the whole use of this job")
 	}
 	if err := s.checkOutput(); err != nil {
 		return err

@@ -18,7 +18,7 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// mete usage --self shows what the server tells the job.
+// TestSelf checks that mete usage --self shows the server's answer about the job.
 func TestSelf(t *testing.T) {
 	self := &query.Self{Node: "n", NodeName: "web-1", Name: batch.Name{ID: workload.NewID("n", workload.Job, "k"), Kind: workload.Job, Name: "make"},
 		First: noon.Add(-2 * time.Minute), Last: noon, Through: noon.Add(-time.Second)}
@@ -26,7 +26,7 @@ func TestSelf(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		shown = r.URL.Path + " " + r.Header.Get("Authorization")
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(v1.JSON(v1.SelfOf(self))) // the test sees
+		_, _ = w.Write(v1.JSON(v1.SelfOf(self))) // the test checks the output
 	}))
 	defer s.Close()
 	t.Setenv("METE_SELF_URL", s.URL+"/prefix/v1/self")

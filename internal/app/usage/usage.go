@@ -1,5 +1,5 @@
-// Package usage is the commands that query a server's ledger: mete usage, mete nodes,
-// mete sources, mete workloads, mete vms and mete gaps.
+// Package usage implements the commands that query a server's ledger: mete usage, mete nodes, mete
+// sources, mete workloads, mete vms and mete gaps.
 package usage
 
 import (
@@ -35,7 +35,7 @@ func (s *serverFlags) flags(cmd *cobra.Command) {
 	cli.Choices(cmd, "output", "table", "csv", "json")
 }
 
-// open checks the flags and returns a client of the server.
+// open checks the flags and returns the client of the server.
 func (s *serverFlags) open() (*client.Client, error) {
 	if err := s.checkOutput(); err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func (s *serverFlags) open() (*client.Client, error) {
 	return s.Open()
 }
 
-// checkOutput checks the form of the output.
+// checkOutput checks -o.
 func (s *serverFlags) checkOutput() error { return cli.OneOf("-o", s.output, "table", "csv", "json") }
 
 func (s *serverFlags) style() table.Style { return table.Style{Zone: time.Local, ASCII: s.ascii} }
@@ -98,13 +98,13 @@ func escapeControl(words []byte) []byte {
 	return []byte(strings.Join(lines, "\n"))
 }
 
-// queryFlags are the flags that make a query.
+// queryFlags are the flags of a query.
 type queryFlags struct {
 	from, to string
 	where    []string
 	by       []string
 	node     string
-	only     string // of usage: the one node that it is about
+	only     string // node argument of mete usage
 	omitOwn  bool
 	idle     string
 	nested   string
@@ -126,7 +126,7 @@ func (q *queryFlags) limitFlag(cmd *cobra.Command, usage string) {
 	cmd.Flags().StringVar(&q.limit, "limit", "", usage)
 }
 
-// parameters are the flags as the parameters of a question.
+// parameters returns the flags as query parameters.
 func (q *queryFlags) parameters() map[string][]string {
 	given := map[string][]string{v1.ParamFrom: {q.from}, v1.ParamTo: {q.to}}
 	if q.by != nil {
@@ -153,8 +153,7 @@ func (q *queryFlags) parameters() map[string][]string {
 	return given
 }
 
-// defaultLimit is the number of rows of a table without --limit: people look for the
-// largest.
+// defaultLimit is the default number of rows of a table: people look for the largest.
 const defaultLimit = "40"
 
 // Usage returns mete usage.

@@ -29,17 +29,17 @@ import (
 )
 
 var (
-	update = flag.Bool("update", false, "write the golden files anew")
+	update = flag.Bool("update", false, "rewrite the golden files")
 	noon   = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 )
 
-// TestMain puts this machine into a zone that is not UTC.
+// TestMain sets a time zone other than UTC.
 func TestMain(m *testing.M) {
 	time.Local = time.FixedZone("CET", 3600)
 	os.Exit(m.Run())
 }
 
-// A book is a ledger that has one answer to each question, and keeps the last.
+// A book is a ledger with a fixed answer to each query; it records the last query.
 type book struct{ asked query.Query }
 
 func (b *book) Usage(_ context.Context, q query.Query) (*query.Answer, error) {
@@ -113,7 +113,7 @@ func (b *book) EachGap(context.Context, time.Time, time.Time, query.Scope, func(
 	return nil
 }
 
-// mete runs a command line against a server of b.
+// mete runs a command line against a server with the ledger b.
 func mete(t *testing.T, b *book, line ...string) (stdout string, err error) {
 	t.Helper()
 	authorize := func(r *http.Request) (query.Scope, error) { return query.Scope{All: true}, nil }
@@ -138,8 +138,7 @@ func run(line ...string) (string, error) {
 
 const hour = "--from 2026-03-01T11:00:00Z --to 2026-03-01T12:00:00Z"
 
-// What the commands print is as the golden file has it, and the question is the
-// one that the flags ask.
+// TestCommands compares the output of commands with the golden file, and the query with the flags.
 func TestCommands(t *testing.T) {
 	var all strings.Builder
 	for _, c := range []string{
@@ -183,7 +182,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// Without a range the last 24 hours are asked about.
+// TestDefaults checks that the default range is the last 24 hours.
 func TestDefaults(t *testing.T) {
 	b := &book{}
 	before := time.Now()
@@ -228,7 +227,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// The default server is that of mete up.
+// TestDefaultServer checks that the default server is that of mete up.
 func TestDefaultServer(t *testing.T) {
 	t.Setenv("METE_SERVER", "")
 	ctx, cancel := context.WithCancel(t.Context())

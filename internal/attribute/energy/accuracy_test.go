@@ -10,7 +10,7 @@ import (
 	"mete.dev/mete/internal/testkit/peers"
 )
 
-// A result is what was booked to a workload beside the truth, in uJ.
+// A result is the energy booked to a workload and its true energy, in uJ.
 type result struct{ booked, error, truth float64 }
 
 func (r *result) add(o result) {
@@ -19,16 +19,15 @@ func (r *result) add(o result) {
 	r.truth += o.truth
 }
 
-func (r result) off() float64   { return math.Abs(r.booked-r.truth) / r.truth }
-func (r result) width() float64 { return r.error / r.booked }
-func (r result) covered() bool  { return math.Abs(r.booked-r.truth) <= r.error }
+func (r result) relativeError() float64 { return math.Abs(r.booked-r.truth) / r.truth }
+func (r result) width() float64         { return r.error / r.booked }
+func (r result) covered() bool          { return math.Abs(r.booked-r.truth) <= r.error }
 
-// quiet is how long the simulated machine has been measured before its figures
-// count: two seconds idle, then its loads start one by one.
+// quiet is the warm-up in seconds: two seconds idle, then the loads start one by one.
 const quiet = 20
 
-// measure simulates a machine for quiet seconds and a minute more, and returns
-// what each workload was booked in each window of ten seconds of that minute.
+// measure simulates a machine for quiet seconds and a minute more, and returns what each workload
+// was booked in each ten-second window of that minute.
 func measure(t *testing.T, w *world) (windows [][]result) {
 	m := power.Meter{Name: "rapl/package-0", Level: power.Part, Domain: power.Package, Kind: power.Energy,
 		From: power.Powercap, Wrap: w.wrap, Step: 61, Every: 1_000_000, ErrorPPM: 10_000}
@@ -37,7 +36,7 @@ func measure(t *testing.T, w *world) (windows [][]result) {
 	weights, shares, errors, used := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
 	truth := make([]float64, n)
 	rows := make([]result, n)
-	meters.Tick(energy.Interval{At: w.at(), CPUs: w.cpus}, w.read(), nil)
+	meters.Tick(energy.Interval{At: w.nanoseconds(), CPUs: w.cpus}, w.read(), nil)
 	for s := range quiet + 60 {
 		for range 50 {
 			w.step()
@@ -46,7 +45,7 @@ func measure(t *testing.T, w *world) (windows [][]result) {
 			weights[i] = u - used[i]
 		}
 		copy(used, w.used)
-		tick := meters.Tick(energy.Interval{At: w.at(), Elapsed: 1e9, Load: sum(weights) / int64(w.cpus) / 1000, CPUs: w.cpus}, w.read(), nil)
+		tick := meters.Tick(energy.Interval{At: w.nanoseconds(), Elapsed: 1e9, Load: sum(weights) / int64(w.cpus) / 1000, CPUs: w.cpus}, w.read(), nil)
 		a := &tick.Domain[power.Package]
 		left := a.Split(energy.ByCPU, weights, shares, errors)
 		for i := range rows {
@@ -54,7 +53,7 @@ func measure(t *testing.T, w *world) (windows [][]result) {
 			left += shares[i]
 		}
 		if left+a.Idle != a.Energy {
-			t.Fatalf("%s: %d uJ were divided into %d", w.name, a.Energy, left+a.Idle)
+			t.Fatalf("%s: %d uJ divided into %d", w.name, a.Energy, left+a.Idle)
 		}
 		copy(truth, w.truth)
 		if s < quiet || (s-quiet)%10 == 9 {
@@ -67,15 +66,14 @@ func measure(t *testing.T, w *world) (windows [][]result) {
 	return windows
 }
 
-// TestBands holds the figures and their errors against the truth of a simulator:
-// 20 loads that change, for a minute, on machines of 2, 8 and 64 CPUs that follow
-// several power models.
+// TestBands compares energies and their errors with the truth of a simulator: 20 changing loads,
+// for a minute, on machines of 2, 8 and 64 CPUs with several power models.
 func TestBands(t *testing.T) {
 	stall := func(second int) bool { return second%40 >= 25 && second%40 < 32 }
 	for _, tc := range []struct {
 		model
-		width     float64 // that the median may have
-		mean, max float64 // that the error of a workload over the minute may have; 0 is any
+		width     float64 // maximum of the median
+		mean, max float64 // maximum error of a workload over the minute; 0 is any
 	}{
 		{model{name: "linear", active: linear(100)}, .02, .002, .01},
 		{model{name: "late", active: linear(100), late: true}, .05, .02, .05},
@@ -101,7 +99,7 @@ func TestBands(t *testing.T) {
 					if r.truth == 0 && r.booked == 0 {
 						continue
 					}
-					offs, widths = append(offs, r.off()), append(widths, r.width())
+					offs, widths = append(offs, r.relativeError()), append(widths, r.width())
 					if r.covered() {
 						covered++
 					}
@@ -109,7 +107,7 @@ func TestBands(t *testing.T) {
 				}
 			}
 			for _, r := range minute {
-				whole = append(whole, r.off())
+				whole = append(whole, r.relativeError())
 			}
 		}
 		slices.Sort(widths)
@@ -135,9 +133,9 @@ func sum[T int64 | float64](v []T) (s T) {
 	return s
 }
 
-// TestPeers shows what the published methods of others make of the same minute.
-// Neither means the same by active energy, so what they give out is scaled to the
-// truth first: what is left is how they divide it.
+// TestPeers compares with the published methods of other tools on the same minute. Their notions of
+// active energy differ, so what they divide is scaled to the truth first; what remains is the error
+// of the division.
 func TestPeers(t *testing.T) {
 	var own, kepler, scaphandre []float64
 	var joules, cpu float64 // shares of the loads of short processes, by Kepler's and in truth
@@ -151,7 +149,7 @@ func TestPeers(t *testing.T) {
 			}
 		}
 		for _, r := range minute {
-			own = append(own, r.off())
+			own = append(own, r.relativeError())
 		}
 		ks, ss, w := scan(m, seed)
 		active := sum(w.truth)
@@ -175,8 +173,8 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// scan has both methods look at a simulated machine: every five and every seven
-// seconds, for 70 seconds. Scaphandre's reads energy and then, for 100 ms, processes.
+// scan runs both methods on a simulated machine, every five and every seven seconds for 70 seconds.
+// Scaphandre reads energy and then, for 100 ms, processes.
 func scan(m model, seed uint64) (kepler, scaphandre []int64, w *world) {
 	w = newWorld(m, 8, seed)
 	w.processes = map[int]peers.Process{}

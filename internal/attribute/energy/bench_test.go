@@ -7,7 +7,7 @@ import (
 	"mete.dev/mete/internal/model/power"
 )
 
-// BenchmarkTick is a machine of two packages with memory and a board's meter.
+// BenchmarkTick is a machine of two packages with memory and a board meter.
 func BenchmarkTick(b *testing.B) {
 	r := newRig(energy.Config{Meters: []power.Meter{
 		counter("rapl/package-0", power.Part, power.Package), counter("rapl/package-1", power.Part, power.Package),

@@ -9,19 +9,18 @@ import (
 	"mete.dev/mete/internal/model/power"
 )
 
-// calibrationVersion is the version of what Calibration.Encode writes.
+// calibrationVersion is the format version of Calibration.Encode.
 const calibrationVersion = 1
 
-// A Calibration is a curve that was fitted to measured power, with what it was
-// fitted to.
+// A Calibration is a curve fitted to measured power, with its samples.
 type Calibration struct {
-	Processor string // the machine's CPUs, and how many threads there are
+	Processor string // CPU model and number of threads
 	Curve     power.Curve
-	Residual  int64    // how far the curve is off the samples: see [FitCurve]
+	Residual  int64    // deviation of the samples from the curve: see [FitCurve]
 	Samples   []Sample // what was measured
 }
 
-// encodedCalibration is a calibration as it is written down.
+// encodedCalibration is the JSON form of a calibration.
 type encodedCalibration struct {
 	Version   int             `json:"version"`
 	Processor string          `json:"processor"`
@@ -41,7 +40,7 @@ type encodedPoint struct {
 
 type encodedSample struct {
 	encodedPoint
-	Off int64 `json:"off_uw"` // measured less the curve
+	Off int64 `json:"off_uw"` // measured minus curve
 }
 
 // Encode writes the calibration as JSON.
@@ -56,13 +55,13 @@ func (c *Calibration) Encode() []byte {
 	}
 	b, err := json.MarshalIndent(w, "", "  ")
 	if err != nil {
-		panic("energy: " + err.Error()) // it is integers and texts
+		panic("energy: " + err.Error()) // only integers and texts
 	}
 	return append(b, '\n')
 }
 
-// DecodeCalibration reads what Encode wrote, or a person in its place: the
-// samples may be missing. The error wraps fault.ErrInvalid.
+// DecodeCalibration decodes what Encode wrote or a person edited: samples may be missing. The error
+// wraps fault.ErrInvalid.
 func DecodeCalibration(b []byte) (*Calibration, error) {
 	var w encodedCalibration
 	if err := json.Unmarshal(b, &w); err != nil {
@@ -83,7 +82,7 @@ func DecodeCalibration(b []byte) (*Calibration, error) {
 	}
 	switch {
 	case w.Version != calibrationVersion:
-		return nil, fmt.Errorf("power curve: version %d is not known: %w", w.Version, fault.ErrInvalid)
+		return nil, fmt.Errorf("power curve: unknown version %d: %w", w.Version, fault.ErrInvalid)
 	case c.Curve.Domain != power.Package && c.Curve.Domain != power.Rest:
 		return nil, fmt.Errorf("power curve: domain %q is neither package nor rest: %w", w.Domain, fault.ErrInvalid)
 	case w.Threads < 1 || w.Error < 0 || w.Error > maxCurveError:
@@ -93,17 +92,17 @@ func DecodeCalibration(b []byte) (*Calibration, error) {
 	}
 	for i, p := range w.Points {
 		if p.Load < 0 || p.Load > power.PPM || p.Power < 0 || p.Power > impossibleBoxPower || i > 0 && p.Load <= w.Points[i-1].Load {
-			return nil, fmt.Errorf("power curve: point %d, %d ppm and %d uW, cannot be: %w", i, p.Load, p.Power, fault.ErrInvalid)
+			return nil, fmt.Errorf("power curve: impossible point %d of %d ppm and %d uW: %w", i, p.Load, p.Power, fault.ErrInvalid)
 		}
 	}
 	return c, nil
 }
 
-// maxCurveError is the most that the power of a curve may be off, in ppm.
+// maxCurveError is the maximum error of a curve, in ppm.
 const maxCurveError = 10 * power.PPM
 
-// Calibrate fits a curve to samples of the power of a domain, measured with
-// meters of a class: by how much they may be off, in ppm.
+// Calibrate fits a curve to samples of the power of a domain, measured with meters of an error
+// class in ppm.
 func Calibrate(processor string, threads int, domain power.Domain, class int64, source string, samples []Sample) *Calibration {
 	c := &Calibration{Processor: processor, Samples: slices.Clone(samples)}
 	c.Curve, c.Residual = FitCurve(domain, samples)

@@ -13,7 +13,7 @@ import (
 	"mete.dev/mete/internal/model/power"
 )
 
-// calibrated is the calibration of a machine of 10 W and 40 W more at full load.
+// calibrated returns the calibration of a machine that draws 10 W, and 40 W more at full load.
 func calibrated() *energy.Calibration {
 	r := rand.New(rand.NewPCG(1, 2))
 	var ss []energy.Sample
@@ -23,11 +23,12 @@ func calibrated() *energy.Calibration {
 	return energy.Calibrate("A CPU, 8 threads", 8, power.Package, 30_000, "calibrated with rapl/package-0", ss)
 }
 
-// What is written down comes back, and with the class of the meter in its error.
+// TestCalibration checks that a calibration survives encoding, with the class of the meter in its
+// error.
 func TestCalibration(t *testing.T) {
 	c := calibrated()
 	if c.Curve.ErrorPPM < 30_000 || c.Curve.ErrorPPM > 60_000 || c.Residual > 10_000 {
-		t.Errorf("the curve may be off by %d ppm, and is by %d; want a bit more than the meter's 30000, and less than 10000", c.Curve.ErrorPPM, c.Residual)
+		t.Errorf("the error of the curve is %d ppm, its residual %d; want a bit more than the meter's 30000, and less than 10000", c.Curve.ErrorPPM, c.Residual)
 	}
 	for _, load := range []int64{0, 300_000, power.PPM} {
 		if p, want := energy.CurvePower(&c.Curve, load), 10e6+load*40; p < want*99/100 || p > want*101/100 {
@@ -39,7 +40,7 @@ func TestCalibration(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(c, got); d != "" {
-		t.Errorf("(-written +read):\n%s", d)
+		t.Errorf("(-encoded +decoded):\n%s", d)
 	}
 }
 
@@ -60,7 +61,7 @@ func TestDecodeCalibrationRefuses(t *testing.T) {
 	} {
 		text := strings.Replace(good, edit[0], edit[1], 1)
 		if text == good {
-			t.Fatalf("%s: nothing was changed", name)
+			t.Fatalf("%s: the case changes nothing", name)
 		}
 		if _, err := energy.DecodeCalibration([]byte(text)); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s: %v, want ErrInvalid", name, err)
@@ -83,7 +84,7 @@ func FuzzDecodeCalibration(f *testing.F) {
 			t.Fatal(err)
 		}
 		if d := cmp.Diff(c, again); d != "" {
-			t.Errorf("written and read again:\n%s", d)
+			t.Errorf("encoded and decoded:\n%s", d)
 		}
 	})
 }

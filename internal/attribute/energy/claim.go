@@ -4,18 +4,16 @@ import (
 	"mete.dev/mete/internal/model/power"
 )
 
-// A Claim is what one workload can claim idle energy with, over the time of
-// the energy. Amounts are not negative.
+// A Claim is a workload's claim to idle energy over some time. Amounts are not negative.
 type Claim struct {
-	Present  int64 // time that it was there, ns
-	Reserved int64 // CPU time reserved for it, ns
-	Used     int64 // CPU time that it used, ns
+	Present  int64 // time that it existed, ns
+	Reserved int64 // reserved CPU time, ns
+	Used     int64 // used CPU time, ns
 }
 
-// DivideIdle gives the idle energy of one machine to claims, as p says. What it
-// returns is left with the machine: all of it under None, and where nobody has a claim;
-// else nothing. out is as long as claims; the parts and what is left sum to
-// idle exactly.
+// DivideIdle divides the idle energy of one machine among claims by policy p. It returns what is
+// left with the machine: everything under None or if all claims are zero, else nothing. out is as
+// long as claims; its sum plus the rest is exactly idle.
 func DivideIdle(p power.Policy, idle int64, claims []Claim, out []int64) (left int64) {
 	for i := range claims {
 		switch p {

@@ -27,23 +27,20 @@ func CurvePower(c *power.Curve, load int64) int64 {
 	return a.Power + MulDiv(b.Power-a.Power, load-a.Load, b.Load-a.Load)
 }
 
-// certainLoad is the load in ppm from which on a curve's rise is known as well as its
-// power at full load. It falls short of that the more, the less the load is. In
-// the table's results of power at eleven loads, held against curves without their
-// CPU, the rise from idle to a tenth of full load is off by 80 % in 5 of 100 where
-// full load is by 40 %, that to two tenths by 60 %, and to four tenths by 43 %.
+// certainLoad is the load in ppm from which a curve's rise is known as well as its power at full
+// load; below it the error grows. In the table's results with power at eleven loads, compared with
+// curves without their CPU, 5 of 100 results deviate by more than 80 % in the rise from idle to a
+// tenth of full load, 60 % to two tenths, 43 % to four tenths, and 40 % at full load.
 const certainLoad = 400_000
 
-// riseError is by how much the power that c says beyond that of the idle machine
-// may be off at a load, in ppm of it.
+// riseError returns the error in ppm of c's power above idle at a load.
 func riseError(c *power.Curve, load int64) int64 {
 	more := max(0, c.IdleErrorPPM-c.ErrorPPM)
 	return AddSaturated(c.ErrorPPM, MulDiv(more, certainLoad-min(max(0, load), certainLoad), certainLoad))
 }
 
-// ScaleCurve returns the curve of that many hardware threads out of a machine like
-// the one that c describes: n of its N threads draw n/N of its power. A virtual
-// machine has such a share of its host.
+// ScaleCurve scales a curve to a number of hardware threads: n of the N threads that c describes
+// draw n/N of its power. A virtual machine is such a part of its host.
 func ScaleCurve(c power.Curve, threads int) power.Curve {
 	if threads <= 0 || c.Threads <= 0 || threads == c.Threads {
 		return c
@@ -57,17 +54,15 @@ func ScaleCurve(c power.Curve, threads int) power.Curve {
 	return c
 }
 
-// A Sample is a power that was measured at a load.
+// A Sample is the power measured at a load.
 type Sample struct {
-	Load  int64 // ppm of the CPU time that there was
+	Load  int64 // ppm of the available CPU time
 	Power int64 // uW
 }
 
-// FitCurve returns the curve of a machine, or of its packages, from power that was
-// measured at many loads. The second result says how well it describes them: how
-// far it is off on average (root of the mean square), in ppm of the mean power.
-// The curve's Threads and Source are the caller's to set, as is the class of the
-// meter, which adds to its ErrorPPM.
+// FitCurve fits the curve of a machine, or of its packages, to samples at many loads. The second
+// result is the root mean square deviation in ppm of the mean power. The caller sets Threads and
+// Source, and adds the class of the meter to ErrorPPM.
 func FitCurve(domain power.Domain, samples []Sample) (power.Curve, int64) {
 	var pm PowerModel
 	for _, s := range samples {
@@ -88,12 +83,12 @@ func FitCurve(domain power.Domain, samples []Sample) (power.Curve, int64) {
 	return c, residual
 }
 
-// knots are the loads in ppm at which curves that were fitted have a point.
+// knots are the loads in ppm of the points of fitted curves.
 var knots = [...]int64{0, 2_500, 5_000, 10_000, 20_000, 30_000, 50_000, 75_000, 100_000, 150_000, 200_000, 300_000,
 	400_000, 500_000, 600_000, 700_000, 800_000, 900_000, 1_000_000}
 
-// Curve returns what was learned as a curve that never falls. Its ErrorPPM is
-// the mean of what its points may be off.
+// Curve returns what was learned as a curve that never falls. Its ErrorPPM is the mean relative
+// error of its points.
 func (pm *PowerModel) Curve(domain power.Domain) power.Curve {
 	c := power.Curve{Domain: domain}
 	if !pm.IsTrained() {

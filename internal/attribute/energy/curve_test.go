@@ -17,7 +17,7 @@ func TestCurveAt(t *testing.T) {
 		}
 	}
 	if got := energy.CurvePower(&power.Curve{}, 5); got != 0 {
-		t.Errorf("without points it is %d", got)
+		t.Errorf("without points: %d", got)
 	}
 }
 
@@ -25,18 +25,18 @@ func TestScaleCurve(t *testing.T) {
 	c := power.Curve{Threads: 64, Points: []power.Point{{Load: 0, Power: 64e6}}, Source: "a table"}
 	small := energy.ScaleCurve(c, 4)
 	if small.Points[0].Power != 4e6 || small.Threads != 4 || small.Source != "a table, scaled from 64 to 4 threads" {
-		t.Errorf("4 of 64 threads are %+v", small)
+		t.Errorf("4 of 64 threads: %+v", small)
 	}
 	if c.Points[0].Power != 64e6 {
-		t.Error("the curve itself was changed")
+		t.Error("the argument was changed")
 	}
 	if same := energy.ScaleCurve(power.Curve{Points: c.Points}, 4); same.Points[0].Power != 64e6 {
 		t.Error("a curve of unknown size was scaled")
 	}
 }
 
-// powerModels are the power models of machines, in W by load, the first three being such as Fit
-// can describe exactly.
+// powerModels are the power in W by load of test machines; FitCurve can describe the first three
+// exactly.
 var powerModels = map[string]func(float64) float64{
 	"linear":    func(u float64) float64 { return 50 + 100*u },
 	"concave":   func(u float64) float64 { return 50 + 100*math.Pow(u, .7) },
@@ -46,22 +46,22 @@ var powerModels = map[string]func(float64) float64{
 	"wakes up":  func(u float64) float64 { return 40 + 30*min(1, u/.05) + 80*u },
 }
 
-// TestFitCurve calibrates as a person does: load in steps of a tenth, ten samples at
-// each, by a meter of 0.5 % noise.
+// TestFitCurve calibrates with loads in steps of a tenth and ten samples at each, by a meter with
+// 0.5 % noise.
 func TestFitCurve(t *testing.T) {
-	for name, law := range powerModels {
+	for name, powerAt := range powerModels {
 		r := rand.New(rand.NewPCG(1, 1))
 		var samples []energy.Sample
 		for step := range 11 {
 			for range 10 {
 				load := min(1, max(0, float64(step)/10+.002*r.NormFloat64()))
-				samples = append(samples, energy.Sample{Load: int64(load * 1e6), Power: int64(law(load) * 1e6 * (1 + .005*r.NormFloat64()))})
+				samples = append(samples, energy.Sample{Load: int64(load * 1e6), Power: int64(powerAt(load) * 1e6 * (1 + .005*r.NormFloat64()))})
 			}
 		}
 		c, residual := energy.FitCurve(power.Package, samples)
 		worst, at := 0.0, 0.0
 		for load := 0.0; load <= 1; load += .01 {
-			off := math.Abs(float64(energy.CurvePower(&c, int64(load*1e6)))/1e6-law(load)) / law(load)
+			off := math.Abs(float64(energy.CurvePower(&c, int64(load*1e6)))/1e6-powerAt(load)) / powerAt(load)
 			if off > worst {
 				worst, at = off, load
 			}
@@ -71,7 +71,7 @@ func TestFitCurve(t *testing.T) {
 		case "linear", "concave":
 			limit = .01
 		case "wakes up":
-			limit = .15 // all of it is between two steps
+			limit = .15 // the whole rise is between two steps
 		}
 		t.Logf("%-9s off by %.2f %% at most, at a load of %.2f; residual %.2f %%", name, worst*100, at, float64(residual)/1e4)
 		if worst > limit || residual < 3_000 || residual > 12_000 {
@@ -84,48 +84,48 @@ func TestFitCurve(t *testing.T) {
 		}
 	}
 	if c, residual := energy.FitCurve(power.Package, nil); len(c.Points) != 0 || residual != 0 {
-		t.Errorf("nothing fits %+v", c)
+		t.Errorf("without samples: %+v", c)
 	}
 }
 
-// TestPowerModelKnowsItsError learns from part of what a machine does and says what it
-// draws at all loads: within the error that it states.
+// TestPowerModelKnowsItsError trains a model with a part of the loads and checks that its power at
+// all loads is within its stated error.
 func TestPowerModelKnowsItsError(t *testing.T) {
 	inside, count := 0, 0
-	for name, law := range powerModels {
+	for name, powerAt := range powerModels {
 		for _, span := range [][2]float64{{0, 1}, {0, .5}, {.3, .8}, {.5, .52}, {.002, .004}, {.9, 1}} {
 			for seed := range uint64(10) {
 				r := rand.New(rand.NewPCG(seed, 1))
 				var pm energy.PowerModel
 				for range 30 + 60*seed {
 					u := span[0] + (span[1]-span[0])*r.Float64()
-					pm.Add(u, law(u)*1e6*(1+.01*r.NormFloat64()))
+					pm.Add(u, powerAt(u)*1e6*(1+.01*r.NormFloat64()))
 				}
 				static, off := pm.Static()
 				miss := 0
-				if math.Abs(static-law(0)*1e6) > off {
+				if math.Abs(static-powerAt(0)*1e6) > off {
 					miss++
 				}
 				for _, u := range []float64{.05, .3, .6, 1} {
 					p, off := pm.Power(u)
-					if math.Abs(p-law(u)*1e6) > off {
+					if math.Abs(p-powerAt(u)*1e6) > off {
 						miss++
 					}
 				}
 				count += 5
 				inside += 5 - miss
 				if miss > 0 {
-					t.Logf("%s, loads of %.3f to %.3f, seed %d: %d of 5 outside; static %.1f +- %.1f (%.1f)", name, span[0], span[1], seed, miss, static/1e6, off/1e6, law(0))
+					t.Logf("%s, loads of %.3f to %.3f, seed %d: %d of 5 outside; static %.1f +- %.1f (%.1f)", name, span[0], span[1], seed, miss, static/1e6, off/1e6, powerAt(0))
 				}
 			}
 		}
 	}
 	if share := float64(inside) / float64(count); share < .95 {
-		t.Errorf("%.3f of what it says is within its error", share)
+		t.Errorf("%.3f of the powers are within their error", share)
 	}
 }
 
-// TestPowerModelFollows changes a machine for good, and shows an outlier to another one.
+// TestPowerModelFollows checks that a model follows a permanent change, and ignores an outlier.
 func TestPowerModelFollows(t *testing.T) {
 	var pm energy.PowerModel
 	add := func(n int, static float64) {
@@ -141,6 +141,6 @@ func TestPowerModelFollows(t *testing.T) {
 	}
 	add(30_000, 70e6)
 	if static, _ := pm.Static(); math.Abs(static-70e6) > 1e6 {
-		t.Errorf("the machine draws 70 W for hours now, and the law says %.2f W", static/1e6)
+		t.Errorf("the machine draws 70 W for hours now, the model says %.2f W", static/1e6)
 	}
 }

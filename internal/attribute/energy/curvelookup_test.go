@@ -18,7 +18,7 @@ import (
 
 var number = regexp.MustCompile(`[0-9]+(\.[0-9]+)?`)
 
-// TestCurveTableSources holds every row to what it quotes.
+// TestCurveTableSources compares every row with its quotes.
 func TestCurveTableSources(t *testing.T) {
 	if !strings.HasPrefix(curveList, "https://") {
 		t.Errorf("the list's address is %q", curveList)
@@ -27,7 +27,7 @@ func TestCurveTableSources(t *testing.T) {
 	for i := range curveTable {
 		r := &curveTable[i]
 		checkList(t, r)
-		if r.page == "" != (r.points == "") || (len(r.watts) == steps) != (r.points != "") {
+		if r.page == "" != (r.points == "") || (len(r.watts) == curveSteps) != (r.points != "") {
 			t.Errorf("%s: %d points, page %q, quote %q", r.list, len(r.watts), r.page, r.points)
 			continue
 		}
@@ -42,14 +42,13 @@ func TestCurveTableSources(t *testing.T) {
 			t.Errorf("%s: power falls with load: %v", r.list, r.watts)
 		}
 	}
-	t.Logf("%d rows, %d of them with power at %d loads", len(curveTable), pages, steps)
+	t.Logf("%d rows, %d of them with power at %d loads", len(curveTable), pages, curveSteps)
 	if pages < 10 {
 		t.Errorf("%d rows with power by load, want 10 at least", pages)
 	}
 }
 
-// checkList holds a row's CPU, threads, idle and full power to the line that it
-// quotes from the list.
+// checkList compares a row's CPU, threads, idle and full power with the quoted line of the list.
 func checkList(t *testing.T, r *curveRow) {
 	t.Helper()
 	machine, rest, ok := strings.Cut(r.list, " ... ")
@@ -81,7 +80,7 @@ func checkList(t *testing.T, r *curveRow) {
 	}
 }
 
-// checkPoints holds a row's power by load to what it quotes from its page.
+// checkPoints compares a row's power by load with the quotes from its page.
 func checkPoints(t *testing.T, r *curveRow) {
 	t.Helper()
 	if !strings.HasPrefix(r.page, home) {
@@ -96,13 +95,13 @@ func checkPoints(t *testing.T, r *curveRow) {
 		quoted = append(quoted, w)
 	}
 	slices.Sort(quoted) // one quote is from full load down
-	if len(quoted) != steps || !slices.Equal(quoted[1:], r.watts[1:]) || math.Abs(quoted[0]-r.watts[0]) >= 1 {
+	if len(quoted) != curveSteps || !slices.Equal(quoted[1:], r.watts[1:]) || math.Abs(quoted[0]-r.watts[0]) >= 1 {
 		t.Errorf("%s: %v W, quoted are %v", r.list, r.watts, quoted)
 	}
 }
 
 func TestLookupCurve(t *testing.T) {
-	const model, kin, none = modelErrorPPM, familyErrorPPM, unknownErrorPPM
+	const model, family, none = modelErrorPPM, familyErrorPPM, unknownErrorPPM
 	for _, c := range []struct {
 		model string
 		error int64
@@ -112,28 +111,28 @@ func TestLookupCurve(t *testing.T) {
 		{"AMD EPYC 7763 64-Core Processor                ", model, true, "EPYC 7763: 2 results of 128 to 256 threads, scaled to 4"},
 		{"AMD EPYC 7702P 64-Core Processor", model, true, "EPYC 7702: 2"},
 		{"AMD EPYC 9654 96-Core Processor", model, true, "EPYC 9654: 2"},
-		{"AMD EPYC 7313 16-Core Processor", kin, true, "EPYC 7003 generation"},
-		{"AMD EPYC 7K62 48-Core Processor", kin, true, "EPYC 7002 generation"},
-		{"AMD EPYC 9V74 80-Core Processor", kin, true, "EPYC 9004 generation"},
-		{"AMD EPYC 4545P 16-Core Processor", kin, true, "EPYC 4005 generation"},
-		{"AMD EPYC-Milan Processor", kin, true, "EPYC 7003 generation"},
-		{"AMD EPYC-Genoa Processor", kin, true, "EPYC 9004 generation"},
-		{"AMD EPYC", kin, false, "generic large EPYC server"},
+		{"AMD EPYC 7313 16-Core Processor", family, true, "EPYC 7003 generation"},
+		{"AMD EPYC 7K62 48-Core Processor", family, true, "EPYC 7002 generation"},
+		{"AMD EPYC 9V74 80-Core Processor", family, true, "EPYC 9004 generation"},
+		{"AMD EPYC 4545P 16-Core Processor", family, true, "EPYC 4005 generation"},
+		{"AMD EPYC-Milan Processor", family, true, "EPYC 7003 generation"},
+		{"AMD EPYC-Genoa Processor", family, true, "EPYC 9004 generation"},
+		{"AMD EPYC", family, false, "generic large EPYC server"},
 		{"Intel(R) Xeon(R) CPU E5-2670 0 @ 2.60GHz", model, true, "Xeon E5-2670: 3 results of 32 threads"},
-		{"Intel(R) Xeon(R) CPU E5-2650 v3 @ 2.30GHz", kin, true, "Xeon E5 v3 generation"},
+		{"Intel(R) Xeon(R) CPU E5-2650 v3 @ 2.30GHz", family, true, "Xeon E5 v3 generation"},
 		{"Intel(R) Xeon(R) CPU           X5675  @ 3.07GHz", model, true, "Xeon X5675: 1 result "},
-		{"Intel(R) Xeon(R) CPU           X5650  @ 2.67GHz", kin, true, "Xeon 5600 generation"},
-		{"Intel(R) Xeon(R) CPU           L5520  @ 2.27GHz", kin, true, "Xeon 5500 generation"},
+		{"Intel(R) Xeon(R) CPU           X5650  @ 2.67GHz", family, true, "Xeon 5600 generation"},
+		{"Intel(R) Xeon(R) CPU           L5520  @ 2.27GHz", family, true, "Xeon 5500 generation"},
 		{"Intel(R) Xeon(R) Platinum 8380 CPU @ 2.30GHz", model, true, "Xeon Platinum 8380"},
-		{"Intel(R) Xeon(R) Platinum 8171M CPU @ 2.60GHz", kin, true, "Xeon Scalable 1 generation"},
-		{"Intel(R) Xeon(R) Platinum 8259CL CPU @ 2.50GHz", kin, true, "Xeon Scalable 2 generation"},
-		{"INTEL(R) XEON(R) PLATINUM 8573C", kin, true, "Xeon Scalable 5 generation"},
+		{"Intel(R) Xeon(R) Platinum 8171M CPU @ 2.60GHz", family, true, "Xeon Scalable 1 generation"},
+		{"Intel(R) Xeon(R) Platinum 8259CL CPU @ 2.50GHz", family, true, "Xeon Scalable 2 generation"},
+		{"INTEL(R) XEON(R) PLATINUM 8573C", family, true, "Xeon Scalable 5 generation"},
 		{"INTEL(R) XEON(R) PLATINUM 8592+", model, true, "Xeon Platinum 8592+: 2"},
 		{"Intel(R) Xeon(R) 6787P", model, true, "Xeon 6787P: 2"},
-		{"Intel(R) Xeon(R) 6987P-C", kin, true, "Xeon 6 P generation"},
+		{"Intel(R) Xeon(R) 6987P-C", family, true, "Xeon 6 P generation"},
 		{"Intel(R) Xeon(R) E-2176G CPU @ 3.70GHz", model, true, "Xeon E-2176G"},
-		{"Intel Xeon Processor (Skylake, IBRS)", kin, true, "Xeon Scalable 1 generation"},
-		{"Intel(R) Xeon(R) CPU @ 2.20GHz", kin, false, "generic large Xeon server"},
+		{"Intel Xeon Processor (Skylake, IBRS)", family, true, "Xeon Scalable 1 generation"},
+		{"Intel(R) Xeon(R) CPU @ 2.20GHz", family, false, "generic large Xeon server"},
 		{"Intel(R) Core(TM) i7-6700 CPU @ 3.40GHz", none, false, "generic server"},
 		{"", none, false, "generic server"},
 	} {
@@ -145,9 +144,9 @@ func TestLookupCurve(t *testing.T) {
 	}
 }
 
-// TestLookupCurveMedian holds a curve to numbers of the table.
+// TestLookupCurveMedian compares curves with numbers of the table.
 func TestLookupCurveMedian(t *testing.T) {
-	// X5670 has one result, of 24 threads: 64 W idle, 148 W at half, 232 W.
+	// The X5670 has one result of 24 threads: 64 W idle, 148 W at half load, 232 W at full load.
 	c, _ := LookupCurve("Intel(R) Xeon(R) CPU           X5670  @ 2.93GHz", 12)
 	for load, want := range map[int64]int64{0: 32_000_000, 500_000: 74_000_000, 1_000_000: 116_000_000} {
 		if got := CurvePower(&c, load); got != want {
@@ -157,7 +156,7 @@ func TestLookupCurveMedian(t *testing.T) {
 	if c.Domain != power.Rest || c.Threads != 12 {
 		t.Errorf("domain %v, %d threads; want rest, 12", c.Domain, c.Threads)
 	}
-	// Of three results of E5-2670 the middle ones are 54.1 W and 243 W.
+	// The medians of the three results of the E5-2670 are 54.1 W and 243 W.
 	c, _ = LookupCurve("Intel(R) Xeon(R) CPU E5-2670 0 @ 2.60GHz", 32)
 	if idle, full := CurvePower(&c, 0), CurvePower(&c, power.PPM); idle != 54_100_000 || full != 243_000_000 {
 		t.Errorf("%d and %d uW, want the middle results", idle, full)
@@ -173,7 +172,7 @@ func TestLookupCurveProperties(t *testing.T) {
 		model := rapid.OneOf(rapid.SampledFrom(models), rapid.String()).Draw(t, "model")
 		threads := rapid.IntRange(-1, 4096).Draw(t, "threads")
 		c, _ := LookupCurve(model, threads)
-		if len(c.Points) != steps || c.Points[0].Load != 0 || c.Points[steps-1].Load != power.PPM || c.Threads != max(1, threads) {
+		if len(c.Points) != curveSteps || c.Points[0].Load != 0 || c.Points[curveSteps-1].Load != power.PPM || c.Threads != max(1, threads) {
 			t.Fatalf("curve %+v", c)
 		}
 		one, _ := LookupCurve(model, 1)
@@ -181,7 +180,7 @@ func TestLookupCurveProperties(t *testing.T) {
 			if i > 0 && (p.Load <= c.Points[i-1].Load || p.Power < c.Points[i-1].Power) {
 				t.Fatalf("point %d falls: %+v", i, c.Points)
 			}
-			// Twice the threads have twice the power, but for rounding.
+			// Twice the threads draw twice the power, except for rounding.
 			if n := int64(c.Threads); p.Power <= 0 || max(p.Power-n*one.Points[i].Power, n*one.Points[i].Power-p.Power) > n {
 				t.Fatalf("%d threads draw %d uW, one draws %d", n, p.Power, one.Points[i].Power)
 			}
@@ -189,7 +188,7 @@ func TestLookupCurveProperties(t *testing.T) {
 	})
 }
 
-// A measured is a published result of a machine that the table does not have.
+// A measured is a published result of a machine that is not in the table.
 type measured struct {
 	model      string
 	threads    int
@@ -221,8 +220,7 @@ func readMeasured(t *testing.T) (out []measured) {
 	return out
 }
 
-// inside returns how many of 100 results are in the band of their curve, at full
-// load and idle.
+// inside returns the percentage of results within the error of their curve, at full load and idle.
 func inside(results []measured, curve func(measured) power.Curve) (full, idle int) {
 	for _, m := range results {
 		c := curve(m)
@@ -240,9 +238,8 @@ func inside(results []measured, curve func(measured) power.Curve) (full, idle in
 	return full * 100 / n, idle * 100 / n
 }
 
-// TestCurveErrors holds the stated errors to results that the table does not
-// have, in other machines: with the same CPU, with a CPU taken out of the table,
-// and with the CPU's name kept back.
+// TestCurveErrors compares the stated errors with results outside the table, of other machines:
+// with the same CPU, with the CPU removed from the table, and without the CPU's name.
 func TestCurveErrors(t *testing.T) {
 	all := readMeasured(t)
 	without := func(m measured, name string) power.Curve {
@@ -283,8 +280,8 @@ func TestCurveErrors(t *testing.T) {
 	}
 }
 
-// TestCurveErrorsOfLargeServers holds the generic curves to the table's own large
-// servers over the whole range of load.
+// TestCurveErrorsOfLargeServers compares the generic curves with the table's own large servers over
+// the whole range of loads.
 func TestCurveErrorsOfLargeServers(t *testing.T) {
 	for _, maker := range []string{"EPYC", "Xeon"} {
 		c, known := LookupCurve(maker, 1000)
@@ -293,7 +290,7 @@ func TestCurveErrorsOfLargeServers(t *testing.T) {
 		}
 		rows := rowsOf(curveTable, func(r *curveRow) bool { return r.maker() == maker && r.threads >= largeServerThreads })
 		way := curveShape(curveTable, maker)
-		var in [steps]int
+		var in [curveSteps]int
 		for i := range rows {
 			for step, watts := range rows[i].filledWatts(way) {
 				said := float64(c.Points[step].Power) / 1000

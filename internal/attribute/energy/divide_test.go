@@ -24,7 +24,7 @@ func TestDivideIsExact(t *testing.T) {
 			all.Add(all, big.NewInt(w))
 		}
 		if given != (all.Sign() > 0) {
-			t.Fatalf("Divide says %v for weights that sum to %v", given, all)
+			t.Fatalf("Divide returned %v for weights that sum to %v", given, all)
 		}
 		want := total
 		if !given {
@@ -42,7 +42,7 @@ func TestDivideIsExact(t *testing.T) {
 			exact := new(big.Int).Mul(big.NewInt(total), big.NewInt(weights[i]))
 			exact.Div(exact, all)
 			if off := new(big.Int).Sub(big.NewInt(o), exact); !off.IsInt64() || off.Int64() < -1 || off.Int64() > 1 {
-				t.Fatalf("part %d is %d, exactly it is %v", i, o, exact)
+				t.Fatalf("part %d is %d, exact is %v", i, o, exact)
 			}
 		}
 		if left != 0 {
@@ -89,11 +89,11 @@ func TestPolicies(t *testing.T) {
 		var back power.Policy
 		text, err := tc.policy.MarshalText()
 		if err != nil || back.UnmarshalText(text) != nil || back != tc.policy {
-			t.Errorf("%v does not survive %q", tc.policy, text)
+			t.Errorf("%v does not round-trip through %q", tc.policy, text)
 		}
 	}
 	var p power.Policy
 	if p.UnmarshalText([]byte("fair")) == nil {
-		t.Error("an unknown policy is taken")
+		t.Error("an unknown policy is accepted")
 	}
 }

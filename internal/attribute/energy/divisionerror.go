@@ -6,36 +6,33 @@ import (
 	"mete.dev/mete/internal/model/power"
 )
 
-// A divisionError is what is known of how the energy that a CPU second costs differs
-// within a tick, where it cannot be seen.
+// A divisionError describes how much the energy of a CPU second may vary within a tick.
 type divisionError struct {
 	elapsed int64 // ns of the tick
 	cpus    int
-	// nonlinearity is by how much the model's exponent differs from 1: a CPU second costs
-	// in proportion to load^(exponent - 1).
+	// nonlinearity is the deviation of the model's exponent from 1: the energy of a CPU second is
+	// proportional to load^(exponent - 1).
 	nonlinearity float64
-	// noise is the standard deviation of a tick's power from the model, as a part
-	// of its active power.
+	// noise is the standard deviation of a tick's power from the model, relative to its active
+	// power.
 	noise float64
 }
 
-// noiseSigmas is how many standard deviations the noise is allowed for in a tick. A window
-// is of two ticks at least, whose errors are added up as if they were one; but what is
-// noise in one has nothing to do with that of the next. So 1.65 in each, which single
-// ticks keep to in 9 of 10 cases, are 2.3 of two of them, which they keep to in 98 of
-// 100.
+// noiseSigmas is the number of standard deviations of noise allowed per tick. A window has at least
+// two ticks, whose errors are added although their noise is independent. So 1.65 per tick, which
+// covers 9 of 10 single ticks, is 2.3 for two, which covers 98 of 100.
 const noiseSigmas = 1.65
 
-// loadCorrelation is how much more the loads that workloads meet differ than if each ran when
-// it likes: what waits for the same thing runs at the same time.
+// loadCorrelation is how much more the loads met by workloads vary than if workloads ran
+// independently: those that wait for the same event run at the same time.
 const loadCorrelation = 1.1
 
-// residentError is how far a workload's part may be off where memory's energy is
-// divided by bytes held: what is held need not be used.
+// residentError is the error of a workload's part where memory energy is divided by bytes held:
+// held memory may be unused.
 const residentError = .5
 
-// relativePPM is by how much, in ppm, the energy of one workload may be more or less
-// than its part, beside what all of it may be off.
+// relativePPM returns the error in ppm of one workload's part, in addition to the error of the
+// total.
 func (d *divisionError) relativePPM(by Rule, weights []int64) int64 {
 	switch by {
 	case ByTraffic:
@@ -46,13 +43,12 @@ func (d *divisionError) relativePPM(by Rule, weights []int64) int64 {
 	return roundToInt(math.Hypot(loadCorrelation*d.nonlinearity*d.loadSpread(weights), noiseSigmas*d.noise) * power.PPM)
 }
 
-// loadSpread is by how much the load that a workload meets while it runs differs
-// from the tick's mean, in powers of e.
+// loadSpread returns how much the load met by a running workload deviates from the tick's mean, as
+// a natural logarithm.
 //
-// What is known is how much CPU time each used. One that used less than half a
-// CPU may have done so in spells of one whole CPU, one that used more in spells
-// of double that. If they do so independently of each other, the variances of
-// what they have running add up to that of the load.
+// Only the CPU time of each workload is known. One that used less than half a CPU may have done so
+// in bursts on one whole CPU, one that used more in bursts of double that. If bursts are
+// independent, their variances add up to that of the load.
 func (d *divisionError) loadSpread(weights []int64) float64 {
 	var sum, variance float64
 	for _, w := range weights {
@@ -64,7 +60,7 @@ func (d *divisionError) loadSpread(weights []int64) float64 {
 	if sum == 0 {
 		return 0
 	}
-	// The load is no more than all CPUs and, while it runs, no less than its own.
+	// The load is at most all CPUs and, while the workload runs, at least its own.
 	most := max(math.Log(max(1, float64(d.cpus)/sum)), math.Abs(math.Log(sum)))
 	return min(most, math.Sqrt(variance)/sum)
 }

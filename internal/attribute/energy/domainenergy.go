@@ -5,57 +5,54 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A DomainEnergy is the energy of one domain in a tick, in uJ. It is Absent where
-// nothing shows it and nothing says what it may be.
+// A DomainEnergy is the energy of one domain in a tick, in uJ. It is Absent if neither a meter nor
+// a model shows it.
 type DomainEnergy struct {
-	Quality usage.Quality // Measured or Modelled; dividing it apportions
-	Energy  int64         // all of it
-	Idle    int64         // what would have been used had nothing run
-	// Error is by how much Energy may be off, IdleError and ActiveError by how
-	// much Idle and what is left may be. The three are not a sum: where idle
-	// energy begins changes both parts and not the whole.
+	Quality usage.Quality // Measured or Modelled; division makes it apportioned
+	Energy  int64         // total
+	Idle    int64         // what would have been used without load
+	// Error, IdleError and ActiveError are the errors of Energy, Idle and the rest. They do not add
+	// up: an error in the boundary between idle and active changes both parts but not the total.
 	Error, IdleError, ActiveError int64
 	divisionError                 divisionError
 }
 
-// Active is the energy that was used because something ran.
-func (a *DomainEnergy) Active() int64 { return a.Energy - a.Idle }
+// Active returns the energy above idle.
+func (d *DomainEnergy) Active() int64 { return d.Energy - d.Idle }
 
-// A Rule says by what active energy is divided.
+// A Rule says how active energy is divided.
 type Rule uint8
 
 const (
-	// ByCPU goes by CPU time.
+	// ByCPU divides by CPU time.
 	ByCPU Rule = iota
-	// ByTraffic goes by bytes to and from memory, or by time of a device: by
-	// what uses the energy itself.
+	// ByTraffic divides by bytes to and from memory, or by device time: by the cause of the energy.
 	ByTraffic
-	// ByResident goes by bytes held in memory, where traffic is not counted.
+	// ByResident divides by bytes held in memory, where traffic is not counted.
 	ByResident
 )
 
-// Split divides the active energy among workloads by weights, and gives to each
-// its part of the error. What it returns is left, because no weight is above
-// zero: it is to be booked as idle. The parts and what is left sum to the active
-// energy exactly. energy and errors are as long as weights.
-func (a *DomainEnergy) Split(by Rule, weights, energy, errors []int64) (left int64) {
-	active := a.Active()
+// Split divides the active energy among workloads by weights, and each part's share of the error.
+// It returns the energy left if all weights are zero, which the caller books as idle. The parts and
+// the rest sum to the active energy exactly. energy and errors are as long as weights.
+func (d *DomainEnergy) Split(by Rule, weights, energy, errors []int64) (left int64) {
+	active := d.Active()
 	if !Divide(active, weights, energy) {
 		clear(errors)
 		return active
 	}
-	off := a.divisionError.relativePPM(by, weights)
-	Divide(a.ActiveError, weights, errors)
+	off := d.divisionError.relativePPM(by, weights)
+	Divide(d.ActiveError, weights, errors)
 	for i, e := range energy {
 		if e > 0 && e < active {
-			// Who has nearly all of it has little to gain or lose.
+			// A part near the total cannot be far off.
 			errors[i] = AddSaturated(1, rootSumSquare(errors[i], MulDiv(MulDiv(e, off, power.PPM), active-e, active)))
 		}
 	}
 	return 0
 }
 
-// domainEnergy says how much of a domain's energy is idle, and how far it all may be off.
+// domainEnergy divides a domain's energy into idle and active, with their errors.
 func (m *Meters) domainEnergy(d power.Domain, te tickEnergy, iv *Interval) DomainEnergy {
 	if te.quality == usage.Absent {
 		return DomainEnergy{}
@@ -65,11 +62,11 @@ func (m *Meters) domainEnergy(d power.Domain, te tickEnergy, iv *Interval) Domai
 		pm.Add(fraction(iv.Load), float64(meanPower(te.energy, iv.Elapsed)))
 	}
 	if m.simulated {
-		te.quality = usage.Modelled // though it is learned from as if it were not
+		te.quality = usage.Modelled // although models learn from it
 	}
 	a := DomainEnergy{Quality: te.quality, Energy: te.energy, Error: rootSumSquare(te.classError, te.otherError)}
 	static, off := pm.Static()
-	if !pm.IsTrained() { // it is something between nothing and all
+	if !pm.IsTrained() { // between nothing and everything
 		static = float64(meanPower(a.Energy, iv.Elapsed)) / 2
 		off = static
 	}
@@ -78,7 +75,7 @@ func (m *Meters) domainEnergy(d power.Domain, te tickEnergy, iv *Interval) Domai
 		static, off = float64(CurvePower(&m.config.Curve, 0)), 0
 		a.divisionError.nonlinearity, a.divisionError.noise = 1-usualExponent, 0
 	}
-	if te.hasIdle { // what draws the idle power is the host
+	if te.hasIdle { // the host draws the idle power
 		a.Idle = te.idle
 		a.IdleError = MulDiv(a.Error, a.Idle, max(1, a.Energy))
 		a.ActiveError = a.Error - a.IdleError
@@ -90,13 +87,13 @@ func (m *Meters) domainEnergy(d power.Domain, te tickEnergy, iv *Interval) Domai
 	}
 	ns := iv.Elapsed
 	if te.quality == usage.Modelled {
-		ns = iv.runningTime() // nothing stood in for the rest
+		ns = iv.runningTime() // nothing was booked for suspended time
 	}
 	a.Idle = min(a.Energy, energyOver(roundToInt(static), ns))
 	if iv.Load <= 0 {
 		a.Idle = a.Energy
 	}
-	// Neither part can be off by more than what there is.
+	// Neither part can be off by more than the total.
 	blur := min(energyOver(roundToInt(off), ns), max(a.Idle, a.Active()))
 	class := MulDiv(te.classError, a.Active(), max(1, a.Energy))
 	a.IdleError = rootSumSquare(te.classError-class, blur)
@@ -104,7 +101,7 @@ func (m *Meters) domainEnergy(d power.Domain, te tickEnergy, iv *Interval) Domai
 	if c := &m.config.Curve; m.usesCurve(d) && m.config.Static[d] == 0 {
 		a.IdleError = max(a.IdleError, MulDiv(a.Idle, c.IdleErrorPPM, power.PPM))
 		a.ActiveError = max(a.ActiveError, MulDiv(a.Active(), riseError(c, iv.Load), power.PPM))
-		// All is off by what idle is at least, which is in it.
+		// The total includes the error of idle.
 		a.Error = max(a.Error, a.IdleError)
 	}
 	a.divisionError.noise /= max(1, float64(meanPower(a.Active(), iv.Elapsed)))

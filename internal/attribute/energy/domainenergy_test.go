@@ -7,8 +7,8 @@ import (
 	"mete.dev/mete/internal/model/power"
 )
 
-// TestSplit divides 100 W of a machine that draws 50 W idle, and follows a
-// concave power model that is known.
+// TestSplit divides 100 W of a machine that draws 50 W idle and follows a known concave power
+// model.
 func TestSplit(t *testing.T) {
 	c := energy.Config{Curve: power.Curve{Domain: power.Rest, Points: []power.Point{{Load: 0, Power: 50 * watt}, {Load: 1e6, Power: 150 * watt}}}}
 	r := newRig(c)

@@ -5,20 +5,19 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// assignDomains puts all energy into exactly one domain. What a meter above the parts
-// shows beyond all that is inside it is energy of Rest.
+// assignDomains puts all energy into exactly one domain. What an outer meter shows beyond the parts
+// inside it is energy of Rest.
 //
-// Where the parts show more, they stay, and what they showed too much is taken
-// from Rest's next ticks, as no two meters show the same instant. That is at
-// most one tick of the outer meter: parts that always show more are not late.
+// If the parts show more, they stay, and the excess is deducted from Rest in the next ticks, as
+// meters do not show the same instant. The excess is limited to one tick of the outer meter: parts
+// that always show more are not late.
 func (m *Meters) assignDomains(iv *Interval) (flows [power.DomainLimit]tickEnergy) {
 	var inside tickEnergy
 	for d := range flows {
 		flows[d] = m.sumParts(power.Domain(d), iv)
 		inside.add(flows[d])
 	}
-	// Accelerators are beside what a curve describes: a machine that has a meter of
-	// them alone still draws the rest.
+	// Curves exclude accelerators: a machine with meters of them only still draws the rest.
 	bare := flows[power.Package].quality == usage.Absent && flows[power.DRAM].quality == usage.Absent
 	rest := &flows[power.Rest]
 	whole := inside.energy
@@ -39,7 +38,7 @@ func (m *Meters) assignDomains(iv *Interval) (flows [power.DomainLimit]tickEnerg
 		late := min(m.skew, rest.energy)
 		rest.energy -= late
 		m.skew -= late
-		// It is a difference, so it is off by what either may be.
+		// It is a difference, so both errors count.
 		rest.classError = AddSaturated(outer.classError, inside.classError)
 		rest.otherError = AddSaturated(outer.otherError, inside.otherError)
 		rest.add(tickEnergy{quality: inside.quality, misaligned: inside.misaligned})
@@ -53,13 +52,12 @@ func (m *Meters) assignDomains(iv *Interval) (flows [power.DomainLimit]tickEnerg
 	return flows
 }
 
-// usesCurve reports whether a domain went by the curve in the latest tick.
+// usesCurve reports whether a domain used the curve in the latest tick.
 func (m *Meters) usesCurve(d power.Domain) bool { return m.usedCurve && d == m.config.Curve.Domain }
 
-// sumParts returns what the meters of a domain's parts show. Where one of several
-// shows nothing and never did, it is taken to have drawn what the others did on
-// average: the part is there, and what is booked must not be too little without
-// saying so. That may be off by all of it.
+// sumParts sums the meters of a domain's parts. A part whose meter never worked is assumed to have
+// drawn the average of the others, with an error of all of it: the part exists, and the sum must
+// not silently be too small.
 func (m *Meters) sumParts(d power.Domain, iv *Interval) (te tickEnergy) {
 	var shown, missing int64
 	for i := range m.meters {
@@ -80,11 +78,10 @@ func (m *Meters) sumParts(d power.Domain, iv *Interval) (te tickEnergy) {
 	return te
 }
 
-// levelEnergy returns what the meters of a level show. Those of one origin add up, as
-// two power supplies do. Of several origins, which all show the same, the one of
-// the best class counts, and one that can be read before one that cannot. One that
-// shows nothing and never did adds nothing, as a supply may be a spare, but the sum
-// may be off by what the others showed on average.
+// levelEnergy sums the meters of a level. Meters of one origin add up, like two power supplies.
+// Origins are alternatives that show the same energy: the one of the best class counts, a readable
+// one before an unreadable one. A meter that never worked adds nothing, as a supply may be a spare,
+// but the error includes the average of the others.
 func (m *Meters) levelEnergy(l power.Level) tickEnergy {
 	var sums [power.OriginLimit]tickEnergy
 	var class, shown, missing [power.OriginLimit]int64
@@ -111,13 +108,12 @@ func (m *Meters) levelEnergy(l power.Level) tickEnergy {
 		}
 	}
 	if sums[power.Host].quality != usage.Absent {
-		best = int(power.Host) // it says what this machine is to book
+		best = int(power.Host) // it is what this machine has to book
 	}
 	return sums[best]
 }
 
-// A ratio is what was seen inside a level and what its meter showed, over the
-// last ten minutes or so.
+// A ratio compares the energy inside a level with its meter, over the last ten minutes or so.
 type ratio struct{ inside, meter float64 }
 
 func (r *ratio) add(inside, meter int64) {
@@ -126,9 +122,9 @@ func (r *ratio) add(inside, meter int64) {
 	r.meter = r.meter*keep + float64(meter)
 }
 
-// Ratio returns how much of what the meters of a level show was seen by those
-// inside it, in ppm; false where there is nothing to compare. Well above the
-// whole, one of the two is wrong.
+// Ratio returns how much of the energy shown by the meters of a level is also shown inside it, in
+// ppm; false if there is nothing to compare. A value well above 1e6 means that one of the two is
+// wrong.
 func (m *Meters) Ratio(l power.Level) (int64, bool) {
 	r := &m.ratios[l]
 	if r.meter == 0 || r.inside == 0 {

@@ -3,46 +3,44 @@ package energy
 import "math"
 
 const (
-	// usualExponent is the one that is assumed where none could be fitted.
+	// usualExponent is assumed where none could be fitted.
 	usualExponent = .7
-	// maxRise is by how much full load may raise a machine's power, in times of
-	// what it draws idle. In the SPECpower_ssj2008 results the idle machine
-	// draws a tenth of full load or more.
+	// maxRise limits how much full load raises a machine's power, as a multiple of its idle power.
+	// In the SPECpower_ssj2008 results idle machines draw a tenth of full load or more.
 	maxRise = 9
-	// minModelError is by how much power is taken to be off at least, as a share: no
-	// machine follows a model exactly. minBinError is that of a bin's mean.
+	// minModelError is the minimum relative error of a model: no machine follows one exactly.
+	// minBinError is that of a bin's mean.
 	minModelError, minBinError = .005, .001
-	// extrapolationError is by how much the power may differ from the model beyond all loads that
-	// were seen, as a part of what it is taken to change there: CPUs that all sleep
-	// let a package sleep too, and those that all run are clocked otherwise.
+	// extrapolationError is the error of the power beyond all seen loads, relative to the change
+	// that the model predicts: when all CPUs sleep the package sleeps too, and when all run their
+	// clocks change.
 	extrapolationError = .15
-	// minRange is how far apart loads must be to fit lines to them.
+	// minRange is the minimum range of loads for fitting lines.
 	minRange = .05
 )
 
-// A fit is what the bins say, computed when it is asked for.
+// A fit is computed from the bins on demand.
 type fit struct {
-	points       int // of seen
+	points       int // points when it was computed
 	static       float64
-	error        float64 // of static: two standard deviations, or what is possible
+	error        float64 // of static: two standard deviations, or the possible range
 	noise        float64 // standard deviation of one point from the best line
 	nonlinearity float64 // mean of |1 - p|
 	lines        [len(exponents)]line
-	hasRange     bool // loads were wide enough apart for lines
+	hasRange     bool // the range of loads allows lines
 }
 
 // A line is the fit with one exponent.
 type line struct {
-	probability   float64 // that it is the one
+	probability   float64 // of this exponent
 	static, slope float64 // uW, and uW more at full load
-	meanX, s, sxx float64 // of the regression, in x = load^p
-	chi           float64 // squares that the bins leave, in units of what they may be off
-	points        float64 // squares that points within their bins leave, uW^2
+	meanX, s, sxx float64 // of the regression in x = load^p
+	chi           float64 // squared deviations of bins, relative to their errors
+	points        float64 // squared deviations of points within their bins, uW^2
 	weight        float64 // of all bins
 }
 
-// fitted returns the present fit. It is made anew when a twentieth more was seen,
-// or a minute's worth.
+// fitted returns the fit, recomputing it after 5 % more points or a minute's worth.
 func (pm *PowerModel) fitted() *fit {
 	if pm.points > 0 && (pm.fit.points == 0 || pm.points > pm.fit.points+min(pm.fit.points/20, 60)) {
 		pm.fit = pm.compute()
@@ -62,8 +60,7 @@ func (pm *PowerModel) compute() fit {
 		}
 	}
 	f.noise = math.Sqrt(squares / weight)
-	// Static is no more than the power at any load, and no less than what
-	// maxRise says of any.
+	// Static power is at most the power at any load, and at least what maxRise implies for any.
 	least, most := 0.0, math.Inf(1)
 	for i := range pm.bins {
 		if b := &pm.bins[i]; b.weight > 0 {
@@ -85,7 +82,7 @@ func (pm *PowerModel) compute() fit {
 	}
 	static, off := pm.predict(&f, 0)
 	f.static = max(least, min(static, most))
-	// What is possible at all limits the error too.
+	// The possible range limits the error too.
 	f.error = min(off, max(most-f.static, f.static-least))
 	return f
 }
@@ -107,14 +104,14 @@ func (f *fit) evaluate(load float64) (power, deviation float64) {
 	return power, math.Sqrt(max(0, square-power*power) + own)
 }
 
-// residual is what a bin shows beyond the lines. One with few points counts less.
+// residual returns a bin's deviation from the lines, reduced for few points.
 func (f *fit) residual(b *bin) float64 {
 	power, _ := f.evaluate(b.load)
 	return (b.power - power) * b.weight / (b.weight + 2)
 }
 
-// regress fits a line for each exponent, and says how likely each is: by how far
-// the bins are from it, against how far single points are.
+// regress fits a line for each exponent and computes its probability from the deviation of the bins
+// relative to that of single points.
 func (pm *PowerModel) regress(f *fit) {
 	best, count := 0, 0
 	for i, p := range exponents {
@@ -123,7 +120,7 @@ func (pm *PowerModel) regress(f *fit) {
 			best = i
 		}
 	}
-	// The squares that the best line leaves are noise, of points and of bins.
+	// The deviation from the best line is noise of points and of bins.
 	n := &f.lines[best]
 	f.noise = math.Sqrt(n.points / max(1, n.weight-2))
 	for i, p := range exponents {
@@ -146,8 +143,8 @@ func (pm *PowerModel) regress(f *fit) {
 	}
 }
 
-// fitBins fits the line of exponent p to the bins of l, whose points are off by
-// noise each, and returns how many there are.
+// fitBins fits the line of exponent p to the bins, whose points each have the given noise, and
+// returns the number of bins.
 func (n *line) fitBins(pm *PowerModel, p, noise float64) (count int) {
 	*n = line{}
 	var weights, xs [len(edges)]float64
@@ -176,7 +173,7 @@ func (n *line) fitBins(pm *PowerModel, p, noise float64) (count int) {
 		b := &pm.bins[i]
 		d := b.power - n.static - n.slope*xs[i]
 		n.chi += w * d * d
-		// Within a bin the line is straight, but for the first one.
+		// Within a bin, except the first, the line is nearly straight.
 		tilt := n.slope * p * xs[i] / max(b.load, edges[0])
 		n.points += b.weight * max(0, b.powerVariance-2*tilt*b.covariance+tilt*tilt*b.loadVariance)
 		n.weight += b.weight

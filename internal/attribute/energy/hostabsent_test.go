@@ -7,8 +7,8 @@ import (
 	"mete.dev/mete/internal/model/power"
 )
 
-// A host that never gave anything is not told of as a meter that is missing; one
-// that did and ceased is, and so is its return.
+// TestNeverReported checks that a host that never gave anything is not reported as a missing meter,
+// while one that stopped giving is, and its return too.
 func TestNeverReported(t *testing.T) {
 	m := energy.New(energy.Config{Meters: []power.Meter{{Name: "host", Level: power.Box, Domain: power.Rest, Kind: power.Energy, From: power.Host, Every: 1e9}}})
 	var told []energy.Event
@@ -46,8 +46,9 @@ func TestNeverReported(t *testing.T) {
 	}
 }
 
-// A host that was killed knows of a little less than it gave, also where that is much
-// beside what this machine drew until now: what was booked stays, and is worked off.
+// TestHostKnowsOfLess checks a killed host that returns with a little less than it gave, even if
+// that is much compared with this machine's use so far: what was booked stays and is compensated
+// later.
 func TestHostKnowsOfLess(t *testing.T) {
 	m := energy.New(energy.Config{Meters: []power.Meter{{Name: "host", Level: power.Box, Domain: power.Rest, Kind: power.Energy, From: power.Host, Every: 1e9}}})
 	at := int64(5e9)
@@ -60,13 +61,13 @@ func TestHostKnowsOfLess(t *testing.T) {
 	tick(1, 188_500_000)
 	sum := tick(2, 188_500_016) + tick(3, 188_500_032) + tick(4, 187_000_000)
 	if b, ok := m.BookedShare(); !ok || b.Energy() != 188_500_032 {
-		t.Errorf("booked is %+v, where the host fell back by 1.5 J", b)
+		t.Errorf("booked %+v after the host went back by 1.5 J", b)
 	}
 	for n := int64(5); n < 40; n++ {
 		sum += tick(n, 187_000_000+(n-4)*1_000_000)
 	}
 	b, ok := m.BookedShare()
 	if want := int64(187_000_000 + 35*1_000_000); !ok || b.Energy() != want || sum != want-188_500_000 {
-		t.Errorf("booked is %d uJ, %d in all ticks; the host gave %d", b.Energy(), sum, want)
+		t.Errorf("booked %d uJ, %d in all ticks; the host gave %d", b.Energy(), sum, want)
 	}
 }

@@ -7,46 +7,45 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A hostState is what is known of a meter that shows what a host gave this machine.
+// A hostState is the state of a meter that shows what a host gave this machine.
 type hostState struct {
-	received power.Share // the latest that was taken; without an epoch before the first
-	// suspect is one that cannot follow from received. Should the next one follow from it,
-	// the host is really there now.
+	received power.Share // the latest accepted share; no epoch before the first
+	// suspect is a share that cannot follow received. If the next share follows it, the host's
+	// state really changed.
 	suspect power.Share
-	// booked is what was booked up to received: the same energy, unless a model stood in
-	// for a while, or the host was killed and began again a little earlier. It is
-	// that of received and the meter's surplus.
+	// booked is what was booked up to received: the same energy, unless a model substituted for a
+	// while, or the host was killed and resumed a little earlier. It equals received plus the
+	// meter's surplus.
 	booked      power.Share
-	quality     usage.Quality // of the latest share that was taken
-	substituted bool          // in the latest tick a model stood in for what is shown later
-	interval    int64         // ns between the two latest shares that were taken, by the host's time
+	quality     usage.Quality // of the latest accepted share
+	substituted bool          // in the latest tick a model substituted for energy that will be shown later
+	interval    int64         // ns between the two latest accepted shares, by the host's time
 
-	baseline     power.Share   // booked, when the window was opened
+	baseline     power.Share   // booked when the window opened
 	shares       []power.Share // booked, in the window
 	windowEnergy int64         // booked in the window, uJ
 }
 
-// minStallTime is for how long a share may stay as it is, in ns: a host gives one each
-// second. One with longer ticks is given three of them, up to maxStallTime.
+// minStallTime is how long in ns a share may stay unchanged: a host updates it each second. A host
+// with longer ticks gets three of them, up to maxStallTime.
 const minStallTime, maxStallTime = 5 * second, 180 * second
 
 func (h *hostState) stallTime() int64 { return max(minStallTime, min(3*h.interval, maxStallTime)) }
 
-// maxSetback is for how long, in ns, a host that was killed may at most have given
-// what it does not know of when it is back. Where more is missing it counts anew.
+// maxSetback is the maximum time in ns of given energy that a killed host may forget. If more is
+// missing it starts over.
 const maxSetback = 3600 * second
 
-// isValidShare says whether a share's numbers are such as there are.
+// isValidShare reports whether a share's numbers are in range.
 func isValidShare(s *power.Share) bool {
 	const most = math.MaxInt64 / 4 // so that sums of them fit
 	return s.Epoch != "" && min(s.N, s.At, s.Active, s.Idle, s.Error, s.Modelled) >= 0 &&
 		max(s.N, s.At, s.Active, s.Idle, s.Error, s.Modelled) <= most && s.Modelled <= s.Energy()
 }
 
-// takeHost takes the readings of a host's share at the end of a tick. The later one of
-// the two counts, and nothing between them: what is booked is what the host booked
-// up to one of its own ticks. Where there is no share with it, as of another tool,
-// it is a counter like any other.
+// takeHost takes the readings of a host's share at the end of a tick. Only the later of the two
+// counts, without interpolation: what is booked is what the host booked up to one of its own ticks.
+// A reading without a share, from another tool, is an ordinary counter.
 func (ms *meterState) takeHost(before, after *power.Reading, iv *Interval) reading {
 	h, r := ms.host, after
 	if r == nil || r.Err != "" {
@@ -56,7 +55,7 @@ func (ms *meterState) takeHost(before, after *power.Reading, iv *Interval) readi
 	switch {
 	case r == nil || r.Err != "" || r.Share == nil:
 		if r != nil && r.Err == "" && h.received.Epoch != "" {
-			ms.seen, ms.surplus, h.received = false, 0, power.Share{} // it counts from elsewhere now
+			ms.seen, ms.surplus, h.received = false, 0, power.Share{} // its counting base changed
 		}
 		plain := midpoint(ms.Kind, before, after)
 		ms.update(plain, iv)
@@ -72,7 +71,7 @@ func (ms *meterState) takeHost(before, after *power.Reading, iv *Interval) readi
 	return reading{ok: true, at: r.At, value: r.Share.Energy(), shown: r.Share.Energy()}
 }
 
-// takeShare books what a share shows beyond the one that was taken last.
+// takeShare books the difference of a share to the last accepted one.
 func (ms *meterState) takeShare(sh *power.Share, at int64, iv *Interval) {
 	h := ms.host
 	switch last := &h.received; {
@@ -107,9 +106,8 @@ func (ms *meterState) takeShare(sh *power.Share, at int64, iv *Interval) {
 	}
 }
 
-// checkStep says whether all that a share shows can follow from one before it, whatever
-// is idle of it. It goes by the host's time: a machine that stood still meanwhile was
-// given energy all the same.
+// checkStep checks whether a share can follow an earlier one, regardless of its idle part. It uses
+// the host's time, since a suspended machine is given energy too.
 func (ms *meterState) checkStep(from, to *power.Share) Reason {
 	span := to.At - from.At
 	possible := AddSaturated(energyOver(ms.maxPower(), AddSaturated(span, ms.Every)), ms.Step)
@@ -122,8 +120,8 @@ func (ms *meterState) checkStep(from, to *power.Share) Reason {
 	return OK
 }
 
-// checkFollows says whether a share can follow from one before it. Of a host that was
-// killed both parts may be less than before.
+// checkFollows checks whether a share can follow an earlier one. After a host was killed both parts
+// may be less.
 func (ms *meterState) checkFollows(from, to *power.Share) Reason {
 	active, idle := to.Active-from.Active, to.Idle-from.Idle
 	if active < 0 && idle > 0 || active > 0 && idle < 0 {
@@ -132,14 +130,14 @@ func (ms *meterState) checkFollows(from, to *power.Share) Reason {
 	return ms.checkStep(from, to)
 }
 
-// lostTooMuch says whether a host knows of so much less at a share that being killed does
-// not explain it. A machine that drew next to nothing so far may have drawn a watt.
+// lostTooMuch reports whether a share is so much less than before that a killed host does not
+// explain it. A machine that drew next to nothing so far may have drawn a watt.
 func (ms *meterState) lostTooMuch(from, to *power.Share) bool {
 	return from.Energy()-to.Energy() > energyOver(max(ms.likelyMaxPower(), 1e6), maxSetback)
 }
 
-// bookShare books what a share shows beyond the last one. What a model booked too
-// much before is taken off, but for half of what the tick should have.
+// bookShare books the difference of a share to the last one. It deducts what a model booked too
+// much before, but leaves at least half of the tick's expected energy.
 func (ms *meterState) bookShare(sh *power.Share, at int64, iv *Interval) {
 	h, last := ms.host, ms.host.received
 	span, gained := sh.At-last.At, sh.Energy()-last.Energy()
@@ -171,7 +169,7 @@ func (ms *meterState) bookShare(sh *power.Share, at int64, iv *Interval) {
 	ms.appendWindowShare()
 }
 
-// restartFrom begins anew at a share.
+// restartFrom starts over at a share.
 func (ms *meterState) restartFrom(sh *power.Share, at int64) {
 	ms.surplus = 0
 	ms.host.booked, ms.host.interval = *sh, 0
@@ -179,7 +177,7 @@ func (ms *meterState) restartFrom(sh *power.Share, at int64) {
 	ms.acceptShare(sh, at)
 }
 
-// acceptShare counts from a share on.
+// acceptShare makes a share the base of the next difference.
 func (ms *meterState) acceptShare(sh *power.Share, at int64) {
 	h := ms.host
 	h.received, h.suspect = *sh, power.Share{}
@@ -188,18 +186,18 @@ func (ms *meterState) acceptShare(sh *power.Share, at int64) {
 	ms.changedAt = at
 }
 
-// appendWindowShare remembers for the window up to where it is booked.
+// appendWindowShare records the booked share for the window.
 func (ms *meterState) appendWindowShare() {
 	ms.host.shares = usage.AddShare(ms.host.shares, &ms.host.booked)
 }
 
-// rejectShare does not take a share, and books what the model says.
+// rejectShare ignores a share and books the model's energy.
 func (ms *meterState) rejectShare(why Reason, iv *Interval) {
 	ms.bookFailure(why, iv)
 	ms.bookSubstitute()
 }
 
-// bookSubstitute notes that what was booked in the tick is a model's.
+// bookSubstitute records that the tick was booked by a model.
 func (ms *meterState) bookSubstitute() {
 	h := ms.host
 	if h.substituted = h.received.Epoch != ""; h.substituted {
@@ -207,7 +205,7 @@ func (ms *meterState) bookSubstitute() {
 	}
 }
 
-// bookCurveSubstitute notes that a curve stood in, where nothing was learned.
+// bookCurveSubstitute records that a curve substituted, if no model was trained.
 func (m *Meters) bookCurveSubstitute(flows *[power.DomainLimit]tickEnergy) {
 	for i := range m.meters {
 		ms := &m.meters[i]
@@ -216,7 +214,7 @@ func (m *Meters) bookCurveSubstitute(flows *[power.DomainLimit]tickEnergy) {
 		}
 		for d := range flows {
 			if !m.usesCurve(power.Domain(d)) {
-				continue // a meter shows it
+				continue // shown by a meter
 			}
 			e := flows[d].energy
 			ms.surplus, ms.outageSurplus = AddSaturated(ms.surplus, e), AddSaturated(ms.outageSurplus, e)
@@ -225,7 +223,7 @@ func (m *Meters) bookCurveSubstitute(flows *[power.DomainLimit]tickEnergy) {
 	}
 }
 
-// book adds to what was booked, in uJ.
+// book adds to the booked amounts, in uJ.
 func (h *hostState) book(energy, idle, off, modelled int64) {
 	b := &h.booked
 	b.Active, b.Idle = AddSaturated(b.Active, energy-idle), AddSaturated(b.Idle, idle)
@@ -233,8 +231,8 @@ func (h *hostState) book(energy, idle, off, modelled int64) {
 	h.windowEnergy = AddSaturated(h.windowEnergy, energy)
 }
 
-// hostState returns the state of the meter that shows what a host gave this machine; nil where
-// there is none, or it gave nothing yet.
+// hostState returns the state of the meter for the host's share, or nil if there is none or it
+// never gave anything.
 func (m *Meters) hostState() *hostState {
 	for i := range m.meters {
 		if h := m.meters[i].host; h != nil && h.received.Epoch != "" {
@@ -244,9 +242,9 @@ func (m *Meters) hostState() *hostState {
 	return nil
 }
 
-// BookedShare returns up to which of its host's shares this machine has booked, and the
-// amounts that it booked: those of the share, unless a model stood in for a while and
-// that is not worked off. It is false where no host gave anything.
+// BookedShare returns the host's share up to which this machine has booked, with the booked
+// amounts: those of the share, except for energy of a substituting model that is still to be
+// compensated. It returns false if no host gave anything.
 func (m *Meters) BookedShare() (power.Share, bool) {
 	if h := m.hostState(); h != nil {
 		return h.booked, true
@@ -254,8 +252,8 @@ func (m *Meters) BookedShare() (power.Share, bool) {
 	return power.Share{}, false
 }
 
-// TakeHandover returns what the host gave this machine since the call before; false
-// where that is nothing new. The shares are the caller's.
+// TakeHandover returns what the host gave this machine since the previous call; false if there is
+// nothing new. The caller owns the shares.
 func (m *Meters) TakeHandover() (usage.Handover, bool) {
 	h := m.hostState()
 	if h == nil {

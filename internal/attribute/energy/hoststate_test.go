@@ -16,34 +16,34 @@ var hostMeter = power.Meter{Name: "host", Level: power.Box, Domain: power.Rest, 
 
 var guess = power.Curve{Domain: power.Rest, Points: []power.Point{{Load: 0, Power: 20 * watt}, {Load: power.PPM, Power: 20 * watt}}, Source: "a curve"}
 
-// A lease is a machine with a host, which gives it 30 W, 10 of them idle.
-type lease struct {
+// A hostRig is a machine with a host that gives it 30 W, 10 of them idle.
+type hostRig struct {
 	*energy.Meters
 	at  int64
 	now power.Share
 	log []string
 }
 
-func newLease(c energy.Config) *lease {
+func newHostRig(c energy.Config) *hostRig {
 	c.Meters = append(c.Meters, hostMeter)
-	l := &lease{Meters: energy.New(c), now: power.Share{Guest: "uuid", Epoch: "first", N: 1000, At: 77 * second}}
+	l := &hostRig{Meters: energy.New(c), now: power.Share{Guest: "uuid", Epoch: "first", N: 1000, At: 77 * second}}
 	l.tick(0, l.now)
 	return l
 }
 
-// host lets the host go on for seconds.
-func (l *lease) host(seconds int64) {
+// host advances the host by seconds.
+func (l *hostRig) host(seconds int64) {
 	l.now.N, l.now.At = l.now.N+1000*seconds, l.now.At+seconds*second
 	l.now.Active, l.now.Idle = l.now.Active+20*watt*seconds, l.now.Idle+10*watt*seconds
 	l.now.Error += 3 * watt * seconds
 }
 
-// tick lets ns pass, after which a share is read.
-func (l *lease) tick(ns int64, sh power.Share) *energy.Tick {
+// tick advances by ns and reads a share.
+func (l *hostRig) tick(ns int64, sh power.Share) *energy.Tick {
 	return l.read(ns, power.Reading{Value: sh.Energy(), Share: &sh})
 }
 
-func (l *lease) read(ns int64, r power.Reading) *energy.Tick {
+func (l *hostRig) read(ns int64, r power.Reading) *energy.Tick {
 	l.at += ns
 	r.At = l.at
 	t := l.Tick(energy.Interval{At: l.at, Elapsed: ns, Load: 500_000, CPUs: 2}, []power.Reading{r}, nil)
@@ -57,8 +57,8 @@ func (l *lease) read(ns int64, r power.Reading) *energy.Tick {
 	return t
 }
 
-// calm goes on for seconds in which nothing happens.
-func (l *lease) calm(seconds int) (booked int64) {
+// calm runs for seconds in which nothing special happens.
+func (l *hostRig) calm(seconds int) (booked int64) {
 	for range seconds {
 		l.host(1)
 		booked += l.tick(second, l.now).Domain[power.Rest].Energy
@@ -66,10 +66,9 @@ func (l *lease) calm(seconds int) (booked int64) {
 	return booked
 }
 
-// What a host gives is booked as it is: energy, what is idle of it, how far it may be
-// off, and whether it is a model's.
+// TestHostGives checks that a host's energy, idle part, error and quality are booked as given.
 func TestHostGives(t *testing.T) {
-	l := newLease(energy.Config{})
+	l := newHostRig(energy.Config{})
 	l.calm(3)
 	for _, modelled := range []bool{false, true} {
 		l.host(1)
@@ -84,11 +83,11 @@ func TestHostGives(t *testing.T) {
 		}
 	}
 	if a := &l.tick(second, l.now).Domain[power.Rest]; a.Energy != 0 || a.Quality != usage.Modelled {
-		t.Errorf("nothing new, and booked is %+v", a)
+		t.Errorf("no new share, but booked %+v", a)
 	}
 	l.host(2)
 	if a := &l.tick(second, l.now).Domain[power.Rest]; a.Energy != 60*watt || a.Idle != 20*watt {
-		t.Errorf("of two ticks booked is %+v", a)
+		t.Errorf("after two ticks booked %+v", a)
 	}
 	if got, ok := l.BookedShare(); !ok || got != l.now {
 		t.Errorf("booked up to %+v, given is %+v", got, l.now)
@@ -110,23 +109,23 @@ func TestHostGives(t *testing.T) {
 	}
 }
 
-// TestHostTrouble breaks what a host gives in each way. In the end what was booked in
-// all is what the host gave, but where counting began anew.
+// TestHostTrouble breaks a host's share in each way. In the end the booked energy equals the given
+// energy, unless counting restarted.
 func TestHostTrouble(t *testing.T) {
 	rest := func(t *energy.Tick) int64 { return t.Domain[power.Rest].Energy }
 	gone := power.Reading{Err: "nobody answers"}
 	for _, c := range []struct {
 		name   string
-		do     func(l *lease) (booked int64)
-		anew   bool // then the model stood in for some of it
+		do     func(l *hostRig) (booked int64)
+		anew   bool // a model substituted for a part
 		events string
 	}{
-		{"late and twice as much", func(l *lease) int64 {
+		{"late and twice as much", func(l *hostRig) int64 {
 			old := l.now
 			l.host(2)
 			return rest(l.tick(second, old)) + rest(l.tick(second, l.now))
 		}, false, ""},
-		{"stale", func(l *lease) (booked int64) {
+		{"stale", func(l *hostRig) (booked int64) {
 			old := l.now
 			for range 20 {
 				l.host(1)
@@ -134,21 +133,21 @@ func TestHostTrouble(t *testing.T) {
 			}
 			return booked
 		}, false, "stalled fine"},
-		{"gone", func(l *lease) (booked int64) {
+		{"gone", func(l *hostRig) (booked int64) {
 			for range 20 {
 				l.host(1)
 				booked += rest(l.read(second, gone))
 			}
 			return booked
 		}, false, "gone fine"},
-		{"host away, and back with all", func(l *lease) (booked int64) {
+		{"host away, and back with all", func(l *hostRig) (booked int64) {
 			for range 20 {
 				booked += rest(l.read(second, gone))
 			}
 			l.host(20)
 			return booked
 		}, false, "gone fine"},
-		{"host killed", func(l *lease) int64 {
+		{"host killed", func(l *hostRig) int64 {
 			l.now.Active, l.now.Idle, l.now.Error = l.now.Active-70*watt, l.now.Idle-20*watt, l.now.Error-watt
 			l.now.N, l.now.At = l.now.N+1000, l.now.At+second
 			b := rest(l.tick(second, l.now))
@@ -157,21 +156,21 @@ func TestHostTrouble(t *testing.T) {
 			}
 			return b
 		}, false, ""},
-		{"host killed, and idle is another part", func(l *lease) int64 {
+		{"host killed, and idle is another part", func(l *hostRig) int64 {
 			l.host(5)
 			l.now.Active, l.now.Idle = l.now.Active-200*watt, l.now.Idle+110*watt
 			return rest(l.tick(second, l.now))
 		}, false, "went back fine"},
-		{"paused for a day", func(l *lease) int64 {
+		{"paused for a day", func(l *hostRig) int64 {
 			l.host(86400)
 			return rest(l.tick(second, l.now))
 		}, false, ""},
-		{"once absurd", func(l *lease) int64 {
+		{"once absurd", func(l *hostRig) int64 {
 			sh := l.now
 			sh.N, sh.At, sh.Active = sh.N+1, sh.At+second, 1e18
 			return rest(l.tick(second, sh))
 		}, false, "jumped fine"},
-		{"twice absurd, and less the second time", func(l *lease) int64 {
+		{"twice absurd, and less the second time", func(l *hostRig) int64 {
 			l.host(1)
 			sh := l.now
 			sh.N, sh.At, sh.Active = sh.N+1, sh.At+second, 1e18
@@ -180,47 +179,47 @@ func TestHostTrouble(t *testing.T) {
 			l.host(1)
 			return b + rest(l.tick(second, sh))
 		}, false, "jumped fine"},
-		{"once negative", func(l *lease) int64 {
+		{"once negative", func(l *hostRig) int64 {
 			sh := l.now
 			sh.N, sh.At, sh.Idle = sh.N+1, sh.At+second, -5
 			return rest(l.tick(second, sh))
 		}, false, "jumped fine"},
-		{"once past all sums", func(l *lease) int64 {
+		{"once past all sums", func(l *hostRig) int64 {
 			sh := l.now
 			sh.N, sh.At, sh.Active, sh.Idle = sh.N+1, sh.At+second, math.MaxInt64, math.MaxInt64
 			return rest(l.tick(second, sh))
 		}, false, "jumped fine"},
-		{"more modelled than there is", func(l *lease) int64 {
+		{"more modelled than there is", func(l *hostRig) int64 {
 			sh := l.now
 			sh.N, sh.At, sh.Modelled = sh.N+1, sh.At+second, sh.Energy()+1
 			return rest(l.tick(second, sh))
 		}, false, "jumped fine"},
-		{"absurd error", func(l *lease) int64 {
+		{"absurd error", func(l *hostRig) int64 {
 			sh := l.now
 			sh.N, sh.At, sh.Error = sh.N+1, sh.At+second, 1e17
 			return rest(l.tick(second, sh))
 		}, false, "jumped fine"},
-		{"an older share", func(l *lease) int64 {
+		{"an older share", func(l *hostRig) int64 {
 			old := l.now
 			l.host(1)
 			b := rest(l.tick(second, l.now))
 			return b + rest(l.tick(second, old))
 		}, false, "went back fine"},
-		{"the same number with more", func(l *lease) int64 {
+		{"the same number with more", func(l *hostRig) int64 {
 			sh := l.now
 			sh.Active += watt
 			return rest(l.tick(second, sh))
 		}, false, "went back fine"},
-		{"another host", func(l *lease) int64 {
+		{"another host", func(l *hostRig) int64 {
 			l.now.Epoch, l.now.N, l.now.At, l.now.Active = "second", 5, 8*second, 1e15
 			return rest(l.tick(second, l.now))
 		}, true, ""},
-		{"a host that knows of nothing", func(l *lease) int64 {
+		{"a host that knows of nothing", func(l *hostRig) int64 {
 			l.now.N, l.now.At = l.now.N+1, l.now.At+second
 			l.now.Active, l.now.Idle, l.now.Error = 0, 0, 0
 			return rest(l.tick(second, l.now))
 		}, true, ""},
-		{"absurd from now on", func(l *lease) int64 {
+		{"absurd from now on", func(l *hostRig) int64 {
 			l.host(1)
 			l.now.Active += 1e15
 			b := rest(l.tick(second, l.now))
@@ -229,8 +228,8 @@ func TestHostTrouble(t *testing.T) {
 		}, true, "jumped fine"},
 	} {
 		for _, learned := range []int{1, 90} {
-			l := newLease(energy.Config{Curve: guess})
-			l.host(100_000) // so that there is something to go back from
+			l := newHostRig(energy.Config{Curve: guess})
+			l.host(100_000) // to have something to go back from
 			l.tick(0, l.now)
 			from := l.now
 			booked := l.calm(learned)
@@ -257,10 +256,10 @@ func TestHostTrouble(t *testing.T) {
 	}
 }
 
-// After a restart what is handed over begins where what was saved ended. With another
-// host what stood in for its first tick is in it too.
+// TestHostHandsOverAcross checks that handovers continue after a restart where the saved state
+// ended, and that with another host they include the substitute of the first tick.
 func TestHostHandsOverAcross(t *testing.T) {
-	l := newLease(energy.Config{})
+	l := newHostRig(energy.Config{})
 	l.calm(10)
 	was := l.now
 	again := energy.New(energy.Config{Meters: []power.Meter{hostMeter}})
@@ -268,21 +267,21 @@ func TestHostHandsOverAcross(t *testing.T) {
 	l.Meters = again
 	l.calm(2)
 	if h, ok := l.TakeHandover(); !ok || h.Opened != was || h.Booked != 60*watt || len(h.Shares) != 2 {
-		t.Errorf("handed over %+v, saved was %+v", h, was)
+		t.Errorf("handed over %+v, saved %+v", h, was)
 	}
 	was = l.now
 	l.now.Epoch = "second"
 	l.host(1)
 	stood := l.tick(second, l.now).Domain[power.Rest].Energy
 	if h, ok := l.TakeHandover(); !ok || h.Opened != was || stood == 0 || h.Booked != stood || h.Shares[0] != l.now {
-		t.Errorf("handed over %+v, a model stood in for %d uJ", h, stood)
+		t.Errorf("handed over %+v, a model substituted %d uJ", h, stood)
 	}
 }
 
-// A counter of another tool, without a share beside it, is one like any other, until
-// there is one; then it counts anew.
+// TestHostPlain checks that a counter without a share, from another tool, is an ordinary counter
+// until shares appear, and that counting then restarts.
 func TestHostPlain(t *testing.T) {
-	l := newLease(energy.Config{Curve: guess})
+	l := newHostRig(energy.Config{Curve: guess})
 	l.calm(3)
 	l.TakeHandover()
 	value := int64(5e12)
@@ -305,8 +304,8 @@ func TestHostPlain(t *testing.T) {
 	}
 }
 
-// A machine with a board's sensor or parts of its own books what the host gives all
-// the same, and what the parts show is in it.
+// TestHostBesideOthers checks that a machine with its own sensors still books what the host gives,
+// and that what its parts show is included.
 func TestHostBesideOthers(t *testing.T) {
 	m := energy.New(energy.Config{Meters: []power.Meter{sensor("acpi", power.Box, power.Hwmon, 10_000), counter("rapl", power.Part, power.Package), hostMeter}})
 	sh := power.Share{Guest: "uuid", Epoch: "first", N: 1, At: second}
@@ -322,11 +321,11 @@ func TestHostBesideOthers(t *testing.T) {
 	}
 }
 
-// Whatever is read as a host's share: energy is never negative, its parts sum to it,
-// and what was booked of an epoch goes on over restarts of the meter.
+// TestHostWhatever checks that with any shares energy is never negative and its parts sum to it,
+// and that the booked energy of an epoch continues over restarts.
 func TestHostWhatever(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		l := newLease(energy.Config{Curve: guess})
+		l := newHostRig(energy.Config{Curve: guess})
 		number := rapid.OneOf(rapid.Int64Range(-5, 100*watt), rapid.Int64Range(1e15, math.MaxInt64))
 		for range rapid.IntRange(1, 40).Draw(t, "ticks") {
 			l.host(rapid.Int64Range(0, 3).Draw(t, "host"))
@@ -352,7 +351,7 @@ func TestHostWhatever(t *testing.T) {
 				again.Resume(l.Positions())
 				l.Meters = again
 				if got, ok := l.BookedShare(); got != was || ok != had {
-					t.Fatalf("after a restart booked is %+v, before it was %+v", got, was)
+					t.Fatalf("after a restart booked %+v, before %+v", got, was)
 				}
 			}
 		}

@@ -5,29 +5,26 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A JobUse is what one job used of something that the whole machine used All of.
-// All may be off by Off.
+// A JobUse is what one job used of the machine's total use All, which has an error of AllError.
 type JobUse struct {
 	Job, All, AllError int64
 }
 
-// A Job adds up the energy of one job, where nothing more is known of the others
-// than what all of the machine used. Errors of ticks add up, as what is wrong with a
-// meter or a curve is wrong in all of them. Its zero value is ready.
+// A Job sums the energy of one job where only the machine's total use is known. Errors of ticks add
+// up, as an error of a meter or curve is the same in all ticks. The zero value is ready to use.
 type Job struct {
 	Quality     usage.Quality // Absent until there is energy
-	Active      int64         // uJ that its activity took
+	Active      int64         // uJ of its activity
 	ActiveError int64
-	Idle        int64 // uJ of its share of the idle energy, by the CPU time that it used
+	Idle        int64 // uJ of idle energy in proportion to CPU time used
 	IdleError   int64
 	weights     [2]int64
 	parts, offs [2]int64
 }
 
-// Add adds a tick, in which the job used so much CPU time and held so much
-// memory. Packages and what only the whole machine shows go by CPU time, memory
-// by bytes held. What accelerators use beyond idling is nobody's here, as it is
-// not known whose work they do.
+// Add adds a tick with the job's use of CPU time and memory. Energy of packages and of the rest is
+// divided by CPU time, of memory by bytes held. The job gets no active energy of accelerators, as
+// it is unknown for whom they work.
 func (j *Job) Add(t *Tick, cpu, memory JobUse) {
 	for d := power.Package; d < power.DomainLimit; d++ {
 		a := &t.Domain[d]
@@ -51,13 +48,13 @@ func (j *Job) Add(t *Tick, cpu, memory JobUse) {
 	}
 }
 
-// divideActive gives the job its part of the active energy, and returns what nobody gets.
+// divideActive adds the job's part of the active energy, and returns what is left.
 func (j *Job) divideActive(a *DomainEnergy, by Rule, u JobUse) (left int64) {
 	all := max(u.All, u.Job)
 	j.weights = [2]int64{u.Job, all - u.Job}
 	left = a.Split(by, j.weights[:], j.parts[:], j.offs[:])
 	off := j.offs[0]
-	if all > u.Job { // else it is the only one, however much all of it is
+	if all > u.Job { // otherwise the job gets everything, whatever the total
 		off = rootSumSquare(off, MulDiv(j.parts[0], u.AllError, all))
 	}
 	j.Active, j.ActiveError = AddSaturated(j.Active, j.parts[0]), AddSaturated(j.ActiveError, off)

@@ -10,8 +10,8 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// Two jobs that are all of the machine share all of its energy, but what its
-// accelerators used beyond idling.
+// TestJobsShareAll checks that two jobs that use the whole machine share all of its energy, except
+// active energy of accelerators.
 func TestJobsShareAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var a, b energy.Job
@@ -43,7 +43,7 @@ func TestJobsShareAll(t *testing.T) {
 			a.Add(&tick, cpuA, memA)
 			b.Add(&tick, cpuB, memB)
 		}
-		// Each is one uJ short at most in each of the domains of each tick.
+		// Each job is at most one uJ short in each domain of each tick.
 		const off = 5 * 4
 		if d, e := active-a.Active-b.Active, idle-a.Idle-b.Idle; d < 0 || d > off || e < 0 || e > off {
 			t.Fatalf("active %d + %d of %d, idle %d + %d of %d", a.Active, b.Active, active, a.Idle, b.Idle, idle)
@@ -56,8 +56,8 @@ func TestJobsShareAll(t *testing.T) {
 	})
 }
 
-// A job is not less than what it used, whatever the machine's clock ticks say;
-// one that used nothing has no energy but is there; and no domain is no energy.
+// TestJob checks that a job counts at least with its own use even if the machine's total is less,
+// that an idle job has zero energy, and that without domains energy is absent.
 func TestJob(t *testing.T) {
 	var tick energy.Tick
 	var j energy.Job

@@ -9,10 +9,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestImpossiblePower shows meters of all kinds numbers that no machine has, in ticks that
-// there are not: as long as a century, of no or negative time, of no CPUs and with
-// more load than there is. Nothing that is booked is negative, no part of it is
-// more than all, and what is divided sums to it.
+// TestImpossiblePower feeds impossible readings and ticks: a century long, without time or with
+// negative time, without CPUs, with more than full load. No booking may be negative or exceed the
+// total, and divided energy must sum to it.
 func TestImpossiblePower(t *testing.T) {
 	number := rapid.Custom(func(t *rapid.T) int64 {
 		v := rapid.Int64Range(0, 1<<62).Draw(t, "v") >> rapid.IntRange(0, 62).Draw(t, "bits")

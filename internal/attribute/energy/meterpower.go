@@ -2,18 +2,16 @@ package energy
 
 import "mete.dev/mete/internal/model/power"
 
-// A MeterPower is what one meter shows by itself for the time between two of its
-// readings. Nothing is judged: the accounts do that.
+// A MeterPower is the power of one meter between two readings, without validation.
 type MeterPower struct {
 	Power    int64  // uW, on average
-	Error    int64  // by how much that may be off, in uW
-	Modelled bool   // a host that gave it says that no meter showed all of it
-	Reason   string // there is no power; "" where there is
+	Error    int64  // uW
+	Modelled bool   // the host reports that a part was modelled
+	Reason   string // why there is no power, or ""
 }
 
-// PowerBetween returns what m shows between two of its readings. In the error are the
-// meter's class, its step, and how old its values are; of a host's share what the
-// host says.
+// PowerBetween returns the power of m between two readings. The error includes the meter's class,
+// its step and the age of its values, or the error of a host's share.
 func PowerBetween(m *power.Meter, before, after power.Reading) MeterPower {
 	switch {
 	case after.Err != "":
@@ -38,11 +36,11 @@ func PowerBetween(m *power.Meter, before, after power.Reading) MeterPower {
 	return p
 }
 
-// powerOfShares is what a host gave from one share to another, by the host's clock.
+// powerOfShares returns the power between two shares by the host's clock.
 func powerOfShares(a, b *power.Share) MeterPower {
 	used, span := b.Energy()-a.Energy(), b.At-a.At
 	if a.Epoch != b.Epoch {
-		return MeterPower{Reason: "the host began to count anew"}
+		return MeterPower{Reason: "the host restarted its count"}
 	}
 	if why := gainProblem(used, span); why != "" {
 		return MeterPower{Reason: why}
@@ -50,7 +48,7 @@ func powerOfShares(a, b *power.Share) MeterPower {
 	return MeterPower{Power: meanPower(used, span), Error: meanPower(max(0, b.Error-a.Error), span), Modelled: b.Modelled > a.Modelled}
 }
 
-// gainProblem says why so much in so many ns is no power, or "".
+// gainProblem explains why a gain in ns gives no power, or returns "".
 func gainProblem(used, span int64) string {
 	switch {
 	case used < 0:

@@ -14,7 +14,7 @@ func TestPowerBetween(t *testing.T) {
 	host := power.Meter{Kind: power.Energy, From: power.Host}
 	at := func(s, uJ int64) power.Reading { return power.Reading{At: s * second, Value: uJ} }
 	shared := func(epoch string, s, uJ, modelled int64) power.Reading {
-		// What is read at once was counted at other times.
+		// The readings at one instant are of different times.
 		return power.Reading{At: second, Value: uJ, Share: &power.Share{Epoch: epoch, At: s * second, Active: uJ, Error: uJ / 4, Modelled: modelled}}
 	}
 	for _, c := range []struct {
@@ -28,7 +28,7 @@ func TestPowerBetween(t *testing.T) {
 		{"power", &plug, at(1, 7), at(2, 200_000_000), energy.MeterPower{Power: 200_000_000, Error: 3_000_000}},
 		{"a share", &host, shared("e", 1, 0, 5), shared("e", 3, 8_000_000, 5), energy.MeterPower{Power: 4_000_000, Error: 1_000_000}},
 		{"a share that is modelled", &host, shared("e", 1, 0, 5), shared("e", 2, 8_000_000, 6), energy.MeterPower{Power: 8_000_000, Error: 2_000_000, Modelled: true}},
-		{"another share", &host, shared("e", 1, 0, 5), shared("f", 2, 8_000_000, 6), energy.MeterPower{Reason: "the host began to count anew"}},
+		{"another share", &host, shared("e", 1, 0, 5), shared("f", 2, 8_000_000, 6), energy.MeterPower{Reason: "the host restarted its count"}},
 		{"the same share", &host, shared("e", 1, 0, 5), shared("e", 1, 0, 5), energy.MeterPower{Reason: "nothing new"}},
 		{"a share that goes back", &host, shared("e", 1, 5, 5), shared("e", 2, 4, 5), energy.MeterPower{Reason: "it went back"}},
 		{"a count that goes back", &host, at(1, 5), at(2, 4), energy.MeterPower{Reason: "it went back"}},

@@ -6,59 +6,58 @@ import (
 	"mete.dev/mete/internal/model/power"
 )
 
-// A Config says what there is to measure with.
+// A Config describes the meters of a machine.
 type Config struct {
-	// Meters are those that are read; a reading names one by its index.
+	// Meters are the meters to read; readings refer to them by index.
 	Meters []power.Meter
-	// Curve is what to go by while no meter shows anything. One without points
-	// leaves all energy absent then.
+	// Curve is used while no meter shows anything. A curve without points leaves energy absent.
 	Curve power.Curve
-	// Static is the power in uW that a domain draws when the machine does
-	// nothing, where an operator says so; 0 is to be learned.
+	// Static is the power in uW that a domain draws without load, set by an operator; 0 means that
+	// it is learned.
 	Static [power.DomainLimit]int64
 }
 
-// Meters is a machine's meters with what was learned of them. Not for
-// concurrent use.
+// Meters holds a machine's meters and what was learned from them. It is not safe for concurrent
+// use.
 type Meters struct {
 	config       Config
 	meters       []meterState
-	domainModels [power.DomainLimit]PowerModel // of each domain's whole power
-	skew         int64                         // uJ of parts beyond what holds them, not worked off
+	domainModels [power.DomainLimit]PowerModel // of each domain's total power
+	skew         int64                         // uJ of parts in excess of their outer meter, to be compensated
 	ratios       [power.LevelLimit]ratio
 	tick         Tick
-	usedCurve    bool // the latest tick went by the curve
-	simulated    bool // the meters are simulated: nobody measured what they show
+	usedCurve    bool // in the latest tick
+	simulated    bool // the meters are simulated
 }
 
-// An Interval is the time of a tick, and what the machine did in it.
+// An Interval is the time of a tick and the machine's load in it.
 type Interval struct {
-	At      int64 // of the snapshot at its end, ns of CLOCK_BOOTTIME
-	Elapsed int64 // ns since the snapshot before; 0 for the first one
-	// Suspended is for how much of Elapsed the machine was suspended, in ns. Meters
-	// that went on counted that too; what it drew where they did not is not known,
-	// so that no model and no curve stands in for it.
+	At      int64 // of the final snapshot, ns of CLOCK_BOOTTIME
+	Elapsed int64 // ns since the previous snapshot; 0 for the first
+	// Suspended is how much of Elapsed the machine was suspended, in ns. Meters that kept counting
+	// include that time; otherwise the energy is unknown, and neither model nor curve substitutes
+	// for it.
 	Suspended int64
-	Load      int64 // CPU time used, in ppm of the CPU time that there was
+	Load      int64 // CPU time used, in ppm of the available CPU time
 	CPUs      int   // online
 }
 
-// runningTime is for how long of the tick the machine ran, in ns.
+// runningTime returns the time in ns that the machine was not suspended.
 func (iv *Interval) runningTime() int64 { return max(0, iv.Elapsed-max(0, iv.Suspended)) }
 
-// isRepresentative says whether the tick shows what power belongs to a load: it is not
-// too short for that, and not of a machine that was suspended.
+// isRepresentative reports whether the tick is long enough to relate power to load, without a
+// suspend.
 func (iv *Interval) isRepresentative() bool {
 	return iv.Elapsed >= second/10 && iv.Suspended <= iv.Elapsed/100
 }
 
-// A Tick is the energy of one tick. It is overwritten by the next one.
+// A Tick is the energy of one tick. The next tick overwrites it.
 type Tick struct {
 	Domain [power.DomainLimit]DomainEnergy
 	Events []Event
 }
 
-// New returns the meters of a machine, of which nothing is known yet.
+// New returns meters without learned state.
 func New(c Config) *Meters {
 	m := &Meters{config: c, meters: make([]meterState, len(c.Meters))}
 	for i := range c.Meters {
@@ -71,10 +70,9 @@ func New(c Config) *Meters {
 	return m
 }
 
-// Tick books the time from the snapshot before to this one. Before and after
-// are what the meters showed just before and just after the machine was read:
-// the middle counts, and half the difference is part of the error. The first
-// tick books nothing: it is where counting begins.
+// Tick books the time since the previous snapshot. before and after are the readings just before
+// and after the machine was read: the midpoint counts, and half the difference is part of the
+// error. The first tick books nothing: counting begins there.
 func (m *Meters) Tick(iv Interval, before, after []power.Reading) *Tick {
 	m.tick.Events = m.tick.Events[:0]
 	for i := range m.meters {
@@ -108,10 +106,10 @@ func (m *Meters) Tick(iv Interval, before, after []power.Reading) *Tick {
 	return &m.tick
 }
 
-// Latest returns the latest tick. It is good until the next one.
+// Latest returns the latest tick. It is valid until the next one.
 func (m *Meters) Latest() *Tick { return &m.tick }
 
-// findReading returns the reading of a meter, nil where there is none.
+// findReading returns the reading of a meter, or nil.
 func findReading(rs []power.Reading, meter int) *power.Reading {
 	if meter < len(rs) && rs[meter].Meter == meter {
 		return &rs[meter]
@@ -123,8 +121,8 @@ func findReading(rs []power.Reading, meter int) *power.Reading {
 	return &rs[i]
 }
 
-// midpoint makes one reading of the one before a snapshot and the one after. A
-// counter that wrapped in between counts as it was before.
+// midpoint combines the readings before and after a snapshot. For a counter that wrapped in
+// between, the first one counts.
 func midpoint(kind power.Kind, a, b *power.Reading) reading {
 	if a != nil && a.Err != "" {
 		a = nil

@@ -26,7 +26,7 @@ func sensor(name string, l power.Level, from power.Origin, class int64) power.Me
 	return power.Meter{Name: name, Level: l, Domain: power.Rest, Kind: power.Power, From: from, Step: watt, Every: second, ErrorPPM: class}
 }
 
-// A rig is meters with what they show.
+// A rig is a set of meters with their values.
 type rig struct {
 	*energy.Meters
 	at    int64
@@ -48,7 +48,7 @@ func (r *rig) read() (rs []power.Reading) {
 	return rs
 }
 
-// tick lets ns pass at a load of so many percent.
+// tick advances by ns at a load in percent.
 func (r *rig) tick(ns, load int64) *energy.Tick {
 	r.at += ns
 	t := r.Tick(energy.Interval{At: r.at, Elapsed: ns, Load: load * 10_000, CPUs: 4}, r.read(), nil)
@@ -62,9 +62,9 @@ func (r *rig) tick(ns, load int64) *energy.Tick {
 	return t
 }
 
-// run lets seconds pass in which the first meter, a counter, gains 50 W and 1 W
-// for each percent of a load that goes up and down. It returns what was booked
-// and what the counter gained, which moves only where told.
+// run advances by seconds in which the first meter, a counter, gains 50 W plus 1 W per percent of a
+// varying load. The counter's value moves only if moves is set. It returns what was booked and what
+// was used.
 func (r *rig) run(seconds int, moves bool) (booked, gained int64) {
 	for range seconds {
 		load := (r.at / second * 37) % 90
@@ -87,7 +87,7 @@ func (r *rig) wantLog(t *testing.T, want ...string) {
 
 var one = energy.Config{Meters: []power.Meter{counter("rapl/package-0", power.Part, power.Package)}}
 
-// TestOutages breaks a counter in each way, and has it come back.
+// TestOutages breaks a counter in each way and lets it recover.
 func TestOutages(t *testing.T) {
 	near := func(t *testing.T, what string, got, want, within int64) {
 		t.Helper()
@@ -97,10 +97,10 @@ func TestOutages(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		name   string
-		fail   func(r *rig)          // before the 10 seconds out
-		end    func(r *rig, u int64) // after; u is what was used meanwhile
-		moves  bool                  // the counter goes on
-		exact  bool                  // all of it is booked in the end
+		fail   func(r *rig)          // before an outage of 10 seconds
+		end    func(r *rig, u int64) // after it; u is what was used meanwhile
+		moves  bool                  // the counter continues
+		exact  bool                  // everything is booked in the end
 		events []string
 	}{
 		{name: "stall that recovers", fail: func(*rig) {}, end: func(r *rig, u int64) { r.value[0] += u }, exact: true,
@@ -135,7 +135,7 @@ func TestOutages(t *testing.T) {
 	}
 }
 
-// TestGlitch shows one absurd value, once: nothing is lost by it.
+// TestGlitch shows one absurd value: no energy is lost.
 func TestGlitch(t *testing.T) {
 	for _, value := range []int64{0, -5, wrap - 1, wrap * 5} {
 		r := newRig(one)
@@ -154,7 +154,7 @@ func TestGlitch(t *testing.T) {
 	}
 }
 
-// TestAmbiguous is away for so long that the counter may have wrapped twice.
+// TestAmbiguous pauses for so long that the counter may have wrapped twice.
 func TestAmbiguous(t *testing.T) {
 	r := newRig(one)
 	r.run(60, true)
@@ -169,7 +169,7 @@ func TestAmbiguous(t *testing.T) {
 	r.wantLog(t, "rapl/package-0 gone from 60", "rapl/package-0 gone from 60 to 1061", "rapl/package-0 ambiguous from 60", "rapl/package-0 ambiguous from 60 to 1062")
 }
 
-// TestModelledSaysSo looks at the figures of an outage.
+// TestModelledSaysSo checks quality and source during an outage.
 func TestModelledSaysSo(t *testing.T) {
 	r := newRig(one)
 	r.run(60, true)
@@ -186,7 +186,7 @@ func TestModelledSaysSo(t *testing.T) {
 	}
 }
 
-// TestIdle: what the idle machine draws is idle, and so is all where no CPU is used.
+// TestIdle checks that what an idle machine draws is idle energy, and everything if no CPU is used.
 func TestIdle(t *testing.T) {
 	r := newRig(one)
 	r.run(60, true)
@@ -197,23 +197,23 @@ func TestIdle(t *testing.T) {
 	}
 	r.value[0] += 52 * watt
 	if d := r.tick(second, 0).Domain[power.Package]; d.Idle != d.Energy {
-		t.Errorf("nothing ran, and %d of %d is idle", d.Idle, d.Energy)
+		t.Errorf("without load %d of %d is idle", d.Idle, d.Energy)
 	}
 	r = newRig(one)
 	r.value[0] += 9 * watt
 	if d := r.tick(second/20, 40).Domain[power.Package]; d.Idle != d.Energy/2 || d.ActiveError < d.Active() {
-		t.Errorf("before anything is known %d +- %d of %d is idle", d.Idle, d.IdleError, d.Energy)
+		t.Errorf("untrained: %d +- %d of %d is idle", d.Idle, d.IdleError, d.Energy)
 	}
 	given := one
 	given.Static[power.Package] = 30 * watt
 	r = newRig(given)
 	r.value[0] += 90 * watt
 	if d := r.tick(second, 40).Domain[power.Package]; d.Idle != 30*watt {
-		t.Errorf("of 30 W that were given %d uJ are idle", d.Idle)
+		t.Errorf("with 30 W configured, %d uJ are idle", d.Idle)
 	}
 }
 
-// TestSensor integrates sampled power by the trapezoid.
+// TestSensor checks that sampled power is integrated by the trapezoid.
 func TestSensor(t *testing.T) {
 	r := newRig(energy.Config{Meters: []power.Meter{sensor("hwmon/power1", power.Box, power.Hwmon, 20_000)}})
 	r.value[0] = 100 * watt
@@ -225,7 +225,7 @@ func TestSensor(t *testing.T) {
 	}
 	r.value[0] = 900_000 * watt
 	if d := r.tick(second, 50).Domain[power.Rest]; d.Quality != usage.Modelled || d.Energy > 200*watt {
-		t.Errorf("by 900 kW %d uJ are booked, %v", d.Energy, d.Quality)
+		t.Errorf("after 900 kW: %d uJ, %v", d.Energy, d.Quality)
 	}
 	for i := range int64(120) {
 		load := i * 7 % 100
@@ -239,14 +239,14 @@ func TestSensor(t *testing.T) {
 		d = r.tick(second, 90).Domain[power.Rest]
 	}
 	if d.Quality != usage.Modelled || d.Energy < 180*watt || d.Energy > 200*watt {
-		t.Errorf("of a sensor that stands still: %d uJ, %v", d.Energy, d.Quality)
+		t.Errorf("stalled sensor: %d uJ, %v", d.Energy, d.Quality)
 	}
 	if len(r.log) != 1 || !strings.Contains(r.log[0], "stalled") {
 		t.Errorf("events %v", r.log)
 	}
 }
 
-// TestLargeBox: eight accelerators in a box draw 10 kW, and that is not absurd.
+// TestLargeBox checks that 10 kW of eight accelerators are accepted.
 func TestLargeBox(t *testing.T) {
 	r := newRig(energy.Config{Meters: []power.Meter{sensor("dcmi", power.Box, power.IPMI, 20_000)}})
 	r.value[0] = 10_000 * watt
@@ -256,7 +256,7 @@ func TestLargeBox(t *testing.T) {
 	}
 }
 
-// TestSkew: the middle of the readings before and after a snapshot counts.
+// TestSkew checks that the midpoint of the readings before and after a snapshot counts.
 func TestSkew(t *testing.T) {
 	m := energy.New(one)
 	read := func(at, v int64) []power.Reading { return []power.Reading{{At: at, Value: v}} }
@@ -265,19 +265,19 @@ func TestSkew(t *testing.T) {
 	if d.Energy != watt+4000-2000 || d.Error < 5000 {
 		t.Errorf("%d uJ +- %d", d.Energy, d.Error)
 	}
-	// It wrapped in between.
+	// The counter wraps in between.
 	d = m.Tick(energy.Interval{At: 3 * second, Elapsed: second, Load: 1e5, CPUs: 1}, read(3*second, 2*watt), read(3*second+1000, 5)).Domain[power.Package]
 	if d.Energy != 2*watt-watt-4000 {
 		t.Errorf("over a wrap %d uJ", d.Energy)
 	}
-	// It jumped in between: people are told what it shows, and not the middle.
+	// The counter jumps in between: the message has the shown value, not the midpoint.
 	told := m.Tick(energy.Interval{At: 4 * second, Elapsed: second, Load: 1e5, CPUs: 1}, read(4*second, 3*watt), read(4*second+1000, 200_000*watt)).Events
-	if len(told) != 1 || told[0].Reason != energy.Jumped || !strings.Contains(told[0].Detail, "it shows 200000000000 uJ") {
-		t.Errorf("of a jump it says %+v", told)
+	if len(told) != 1 || told[0].Reason != energy.Jumped || !strings.Contains(told[0].Detail, "reading of 200000000000 uJ") {
+		t.Errorf("events of the jump: %+v", told)
 	}
 }
 
-// TestWithoutMeter: with no meter the curve says what the machine draws, until one shows.
+// TestWithoutMeter checks that the curve is used until a meter works.
 func TestWithoutMeter(t *testing.T) {
 	c := one
 	c.Curve = power.Curve{Domain: power.Rest, Points: []power.Point{{Load: 0, Power: 40 * watt}, {Load: 1e6, Power: 140 * watt}}, ErrorPPM: 400_000, Source: "a table"}
@@ -300,11 +300,11 @@ func TestWithoutMeter(t *testing.T) {
 	}
 	r.wantLog(t, "rapl/package-0 gone from 0", "rapl/package-0 gone from 0 to 2")
 	if d := newRig(energy.Config{}).tick(second, 50).Domain[power.Rest]; d.Quality != usage.Absent {
-		t.Errorf("with nothing at all: %+v", d)
+		t.Errorf("without meter and curve: %+v", d)
 	}
 }
 
-// TestAssignDomains: box > board > parts.
+// TestAssignDomains nests box > board > parts.
 func TestAssignDomains(t *testing.T) {
 	c := energy.Config{Meters: []power.Meter{
 		counter("rapl/package-0", power.Part, power.Package), counter("rapl/package-1", power.Part, power.Package),
@@ -348,10 +348,9 @@ func TestAssignDomains(t *testing.T) {
 	want("the best that can be read counts", step(40, 30, 10, 100, 60, 70, 500), 70, 10, 0, 420)
 }
 
-// TestConserved runs a machine of two packages, memory and a board through
-// outages: of package 0 and the memory, which cannot be read, and of package 1,
-// which stalls. All that is booked is never negative, and in the end each
-// counter's energy is where it belongs.
+// TestConserved runs a machine of two packages, memory and a board through outages: package 0 and
+// memory become unreadable, package 1 stalls. Bookings are never negative, and in the end each
+// counter's energy is in its domain.
 func TestConserved(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := energy.Config{Meters: []power.Meter{

@@ -7,56 +7,54 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// impossiblePower is the power in uW that a meter of unknown limits cannot show before it
-// showed nearly as much: no CPU package or accelerator draws it, and impossibleBoxPower is
-// what no machine in one box does.
+// impossiblePower is the power in uW that a meter of unknown limits cannot show unless it showed
+// nearly as much before: no CPU package or accelerator draws it. impossibleBoxPower is the same for
+// a whole machine.
 const impossiblePower, impossibleBoxPower = 5_000e6, 50_000e6
 
-// A meterState is one meter and what is known of it.
+// A meterState is one meter with its state.
 type meterState struct {
 	power.Meter
 	model PowerModel
-	// seen says that a value was seen from which to count, at an instant;
-	// half is by how much it may be off, as the meter went on while the
-	// machine was read.
+	// seen says that at and value are the base of the next difference; readError is the error of
+	// value, as the meter counted on while the machine was read.
 	seen                 bool
 	at, value, readError int64
-	peakPower            int64 // uW that it showed at most over a tick
-	// suspect is a reading that cannot follow from value. Should the next one
-	// follow from it, counting begins anew there.
+	peakPower            int64 // highest mean power of a tick, uW
+	// suspect is a reading that cannot follow value. If the next reading follows it, counting
+	// restarts there.
 	suspect reading
-	// surplus is what was booked beyond what the counter showed, in uJ, as the model
-	// stood in for it. outageSurplus is how much of that is of the present outage, and
-	// outageError by how much that may be off.
+	// surplus is the energy in uJ that a substituting model booked beyond the counter.
+	// outageSurplus is the part of the present outage, and outageError its error.
 	surplus, outageSurplus, outageError int64
-	changedAt                           int64 // when its value last changed, ns
+	changedAt                           int64 // when the value last changed, ns
 	reason                              Reason
 	failedSince                         int64      // of reason
 	latest                              tickEnergy // of the latest tick
-	host                                *hostState // of what a host gives; nil of all else
+	host                                *hostState // of meters of a host's share; nil for others
 }
 
-// A reading is what a meter showed around the instant of a snapshot.
+// A reading is a meter's value at the instant of a snapshot.
 type reading struct {
 	ok                   bool
 	at, value, readError int64
-	shown                int64  // by the later of the two that value is between
-	problem              string // not ok
+	shown                int64  // the later of the two values around the instant
+	problem              string // why ok is false
 }
 
-// A flow is the energy of a meter, or of several, in a tick.
+// A tickEnergy is the energy of one or more meters in a tick.
 type tickEnergy struct {
 	energy     int64 // uJ
-	classError int64 // uJ by which it may be off in proportion, as idle energy is too
-	otherError int64 // uJ by which it may be off besides
+	classError int64 // uJ, proportional error, which applies to idle energy too
+	otherError int64 // uJ, other errors
 	quality    usage.Quality
-	misaligned bool // it holds energy of before, or leaves some to later ticks
-	// hasIdle says that idle is how much of energy is idle, as the meter shows both.
+	misaligned bool // includes earlier energy, or leaves some to later ticks
+	// hasIdle says that the meter shows its idle part, which is idle.
 	hasIdle bool
 	idle    int64
 }
 
-// add sums two flows; what is absent adds nothing.
+// add adds another energy; an absent one adds nothing.
 func (te *tickEnergy) add(g tickEnergy) {
 	te.energy = AddSaturated(te.energy, g.energy)
 	te.classError = AddSaturated(te.classError, g.classError)
@@ -73,8 +71,8 @@ func (ms *meterState) update(r reading, iv *Interval) {
 	case why != OK:
 		ms.bookFailure(why, iv)
 	case !ms.seen, ms.Kind == power.Power && ms.reason != OK:
-		// Energy is between two values. Before the first one of a meter that
-		// was known already, the model stands in.
+		// A difference needs two values. Before the first one of a meter known from before, the
+		// model substitutes.
 		ms.bookModelled(iv)
 		ms.accept(r)
 	case ms.Kind == power.Power:
@@ -84,7 +82,7 @@ func (ms *meterState) update(r reading, iv *Interval) {
 	}
 }
 
-// validate says whether a reading can be what the meter should show.
+// validate checks whether a reading is plausible.
 func (ms *meterState) validate(r reading, iv *Interval) Reason {
 	switch {
 	case !r.ok:
@@ -104,7 +102,7 @@ func (ms *meterState) validate(r reading, iv *Interval) Reason {
 	}
 	if ms.suspect.ok {
 		if _, again := ms.gainBetween(ms.suspect, r); again == OK {
-			// It really is there now. Where it was before says nothing any more.
+			// The change is real; the earlier value is meaningless.
 			ms.at, ms.value, ms.readError = ms.suspect.at, ms.suspect.value, ms.suspect.readError
 			ms.surplus -= ms.outageSurplus
 			ms.outageSurplus, ms.outageError = 0, 0
@@ -115,7 +113,7 @@ func (ms *meterState) validate(r reading, iv *Interval) Reason {
 	return why
 }
 
-// gainBetween is the energy between two readings of a counter.
+// gainBetween returns the energy between two readings of a counter.
 func (ms *meterState) gainBetween(from, to reading) (int64, Reason) {
 	span := max(0, to.at-from.at)
 	likely := energyOver(ms.likelyMaxPower(), span)
@@ -144,7 +142,7 @@ func CounterGain(from, to, wrap, likely, possible int64) (int64, Reason) {
 	return d, OK
 }
 
-// maxPower is more than the meter can show, in uW.
+// maxPower returns an upper bound of what the meter can show, in uW.
 func (ms *meterState) maxPower() int64 {
 	switch {
 	case ms.Most > 0:
@@ -155,8 +153,8 @@ func (ms *meterState) maxPower() int64 {
 	return max(impossiblePower, MulDiv(ms.peakPower, 20, 1))
 }
 
-// likelyMaxPower is the most that it will show, in uW: before anything was seen, what
-// the largest packages draw.
+// likelyMaxPower returns the highest power to expect, in uW: before any reading, that of the
+// largest packages.
 func (ms *meterState) likelyMaxPower() int64 {
 	switch {
 	case ms.Most > 0:
@@ -167,9 +165,9 @@ func (ms *meterState) likelyMaxPower() int64 {
 	return 500e6
 }
 
-// checkStalled says whether a value that does not change should have: a counter, when
-// the load at which it moved before would have moved it by several steps; a
-// sensor, when it has stood for ten seconds while the load says something else.
+// checkStalled checks whether an unchanged value should have changed: a counter, when by its model
+// the load would have moved it several steps; a sensor, when it is unchanged for ten seconds while
+// the model contradicts it.
 func (ms *meterState) checkStalled(r reading, iv *Interval) Reason {
 	switch span := r.at - ms.changedAt; {
 	case r.value != ms.value || !ms.seen:
@@ -183,14 +181,14 @@ func (ms *meterState) checkStalled(r reading, iv *Interval) Reason {
 	return OK
 }
 
-// minGain is what a counter gains in a tick at least, by what was learned, in uJ.
+// minGain returns the minimum gain of a counter in a tick by the model, in uJ.
 func (ms *meterState) minGain(iv *Interval) int64 {
 	e, off := ms.predict(iv)
 	return max(e-off, e/2)
 }
 
-// contradictsModel says whether a sensor shows what it showed before although the load says
-// something else.
+// contradictsModel reports whether a sensor shows its previous value although the load implies
+// another.
 func (ms *meterState) contradictsModel(r reading, iv *Interval) bool {
 	if r.value != ms.value || !ms.model.IsTrained() {
 		return false
@@ -200,10 +198,10 @@ func (ms *meterState) contradictsModel(r reading, iv *Interval) bool {
 	return math.Abs(p-v) > off+.1*v+4*float64(ms.Step)
 }
 
-// busyLoad is the load in ppm from which on a meter is expected to move.
+// busyLoad is the load in ppm from which a meter is expected to move.
 const busyLoad = power.PPM / 100
 
-// accept counts from r on.
+// accept makes r the base of the next difference.
 func (ms *meterState) accept(r reading) {
 	if r.value != ms.value || !ms.seen {
 		ms.changedAt = r.at
@@ -215,16 +213,15 @@ func (ms *meterState) accept(r reading) {
 
 // bookCounter books what a counter gained.
 //
-// While the model stood in, more was booked than the counter showed. If it went on
-// counting meanwhile, that much is taken off again: from this tick, and if that
-// would leave less than half of what the tick should have, from the next ones
-// too. So in the end what was booked is what it counted. Only if it gained what
-// this tick alone would have it gain, and too little for the whole time, it
-// stood still and goes on from there.
+// A substituting model booked energy that the counter did not show. If the counter kept counting,
+// that surplus is deducted again: from this tick, and if less than half of its expected energy
+// would remain, from the next ones too, so that in the end the counter's energy is booked. If the
+// counter gained only what this tick alone explains, too little for the whole time, it stood still,
+// and the surplus of the outage is dropped.
 func (ms *meterState) bookCounter(r reading, iv *Interval) {
 	gained, _ := ms.gainBetween(reading{at: ms.at, value: ms.value}, r)
 	if gained == 0 {
-		// It moves in steps. The time until the next one counts from the last.
+		// The counter moves in steps. The next difference spans the time since the last step.
 		ms.latest = tickEnergy{otherError: ms.Step, quality: usage.Measured, misaligned: true}
 		ms.reason, ms.suspect = OK, reading{}
 		return
@@ -258,10 +255,10 @@ func (ms *meterState) bookCounter(r reading, iv *Interval) {
 	ms.accept(r)
 }
 
-// bookSensor books the power of a sensor: the trapezoid between two values, which
-// what it did between them may miss by half their difference.
+// bookSensor books the power of a sensor as the trapezoid between two values, with an error of half
+// their difference.
 func (ms *meterState) bookSensor(r reading, iv *Interval) {
-	ns := r.at - ms.at - max(0, iv.Suspended) // asleep it draws neither
+	ns := r.at - ms.at - max(0, iv.Suspended) // no power is drawn during suspend
 	low, high := min(ms.value, r.value), max(ms.value, r.value)
 	ms.latest = tickEnergy{energy: energyOver(low+(high-low)/2, ns), quality: usage.Measured,
 		otherError: AddSaturated(energyOver((high-low)/2, ns), energyOver(ms.Step, ns))}
@@ -272,16 +269,15 @@ func (ms *meterState) bookSensor(r reading, iv *Interval) {
 	ms.accept(r)
 }
 
-// learn remembers a power that was measured over a whole tick.
+// learn records a power measured over a whole tick.
 func (ms *meterState) learn(uW int64, iv *Interval) {
-	if iv.isRepresentative() { // in a shorter one a step of the meter would be a peak
+	if iv.isRepresentative() { // in a shorter tick a step of the meter would look like a peak
 		ms.peakPower = max(ms.peakPower, uW)
 		ms.model.Add(fraction(iv.Load), float64(uW))
 	}
 }
 
-// predict is what the model says that the meter shows for a tick, and by how much
-// that may be off, in uJ: both 0 without a model.
+// predict returns the model's energy for a tick and its error, in uJ: both 0 without a model.
 func (ms *meterState) predict(iv *Interval) (energy, off int64) {
 	if !ms.model.IsTrained() {
 		return 0, 0
@@ -290,7 +286,7 @@ func (ms *meterState) predict(iv *Interval) (energy, off int64) {
 	return energyOver(roundToInt(p), iv.runningTime()), energyOver(roundToInt(o), iv.runningTime())
 }
 
-// bookFailure books what the model says, as the meter cannot be used.
+// bookFailure books the model's energy for an unusable meter.
 func (ms *meterState) bookFailure(why Reason, iv *Interval) {
 	if ms.reason == OK {
 		ms.failedSince = iv.At - iv.Elapsed
@@ -303,7 +299,7 @@ func (ms *meterState) bookFailure(why Reason, iv *Interval) {
 	}
 }
 
-// bookModelled books what the model says. Without a model the meter is absent.
+// bookModelled books the model's energy. Without a model the meter is absent.
 func (ms *meterState) bookModelled(iv *Interval) {
 	if e, off := ms.predict(iv); ms.model.IsTrained() {
 		ms.latest = tickEnergy{energy: e, otherError: off, classError: MulDiv(e, ms.ErrorPPM, power.PPM), quality: usage.Modelled}

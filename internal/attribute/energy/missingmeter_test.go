@@ -8,8 +8,7 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// TestMissing reads a machine of two packages of which one cannot be read: what the
-// other shows is not taken for all.
+// TestMissing reads one of two packages: its energy must not be taken for the total.
 func TestMissing(t *testing.T) {
 	c := energy.Config{Meters: []power.Meter{counter("rapl/package-0", power.Part, power.Package), counter("rapl/package-1", power.Part, power.Package)}}
 	r := &rig{Meters: energy.New(c), value: make([]int64, 2), fails: []string{"", "permission denied"}}
@@ -24,21 +23,21 @@ func TestMissing(t *testing.T) {
 	}
 	d := step()
 	if d.Energy != 120*watt || d.Quality != usage.Modelled || d.Error < 60*watt || d.Error > 61*watt {
-		t.Errorf("of one package 60 J are seen, of another nothing: %d uJ +- %d, %v", d.Energy, d.Error, d.Quality)
+		t.Errorf("one package shows 60 J, the other nothing: %d uJ +- %d, %v", d.Energy, d.Error, d.Quality)
 	}
 	if got := r.Source(power.Package); got != "rapl/package-0, and as much for rapl/package-1" {
-		t.Errorf("it is by %q", got)
+		t.Errorf("source %q", got)
 	}
-	// Its first value is where counting begins.
+	// Counting begins at its first value.
 	r.fails[1] = ""
 	step()
 	if d := step(); d.Energy != 100*watt || d.Quality != usage.Measured || d.Error > 20*watt {
-		t.Errorf("both are seen: %d uJ +- %d, %v", d.Energy, d.Error, d.Quality)
+		t.Errorf("both readable: %d uJ +- %d, %v", d.Energy, d.Error, d.Quality)
 	}
-	// From here on it is known what stands in.
+	// From here on its model is trained.
 	r.fails[1] = "permission denied"
 	if d := step(); d.Quality != usage.Modelled || d.Energy < 99*watt || d.Energy > 101*watt {
-		t.Errorf("one is gone: %d uJ +- %d, %v", d.Energy, d.Error, d.Quality)
+		t.Errorf("one unreadable: %d uJ +- %d, %v", d.Energy, d.Error, d.Quality)
 	}
 }
 
@@ -50,18 +49,17 @@ func TestMissingSupply(t *testing.T) {
 	r.tick(0, 0)
 	r.tick(second, 50)
 	if d := r.tick(second, 50).Domain[power.Rest]; d.Energy != 100*watt || d.Quality != usage.Modelled || d.Error < 100*watt {
-		t.Errorf("%d uJ +- %d, %v; want 100 J, which may be off by as much", d.Energy, d.Error, d.Quality)
+		t.Errorf("%d uJ +- %d, %v; want 100 J with an error of 100 J", d.Energy, d.Error, d.Quality)
 	}
 	r.fails[1] = ""
 	r.tick(second, 50)
 	if d := r.tick(second, 50).Domain[power.Rest]; d.Energy != 200*watt || d.Quality != usage.Measured {
-		t.Errorf("both are seen: %d uJ, %v", d.Energy, d.Quality)
+		t.Errorf("both readable: %d uJ, %v", d.Energy, d.Quality)
 	}
 }
 
-// TestSuspended suspends the machine for hours within a tick of a second more.
-// What nothing counted is not made up for all of the night; what went on counting
-// is booked, and teaches nothing of what the machine draws awake.
+// TestSuspended suspends the machine for hours within one tick. Energy that no meter counted is not
+// substituted; energy that a meter kept counting is booked, and models ignore the tick.
 func TestSuspended(t *testing.T) {
 	const night, nap = 8 * 3600 * second, 300 * second
 	sleep := func(r *rig, ns, load int64) *energy.Tick {
@@ -84,11 +82,11 @@ func TestSuspended(t *testing.T) {
 		r.value[0] += 1500 * watt
 		d := sleep(r, nap, 40).Domain[power.Package]
 		if d.Quality != usage.Measured || d.Energy != 1500*watt || d.Active() > 100*watt || d.IdleError > d.Energy {
-			t.Errorf("%+v, want all of it, and idle", d)
+			t.Errorf("%+v, want everything, as idle", d)
 		}
 		r.value[0] += 90 * watt
 		if d := r.tick(second, 40).Domain[power.Package]; d.Idle < 49*watt || d.Idle > 51*watt {
-			t.Errorf("then of 90 W %d uJ are idle, want 50 J", d.Idle)
+			t.Errorf("after it %d uJ of 90 W are idle, want 50 J", d.Idle)
 		}
 	})
 	t.Run("sensor", func(t *testing.T) {

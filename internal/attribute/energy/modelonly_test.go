@@ -8,17 +8,17 @@ import (
 	"mete.dev/mete/internal/model/power"
 )
 
-// TestModelAlone has no meter on machines that the table of curves does not have,
-// and whose power follows models that it was not made from: what is booked to each of 20 loads, to
-// idle and in all is within its band of the truth, in windows of ten seconds.
+// TestModelAlone uses curves on machines outside the table whose power models differ from it: the
+// energy of each of 20 loads, of idle and in total must be within its error in windows of ten
+// seconds.
 func TestModelAlone(t *testing.T) {
 	for _, tc := range []struct {
-		cpu        string // as the machine names it
+		cpu        string // as in /proc/cpuinfo
 		threads    int
 		idle, full float64 // W, of testdata/specpower.txt
 		exponent   float64
 	}{
-		// Numbers 8, 478, 73 and 435 of the list; the second draws much when idle.
+		// Entries 8, 478, 73 and 435 of the list; the second has high idle power.
 		{"AMD EPYC-Rome Processor", 128, 56.4, 206, .7},
 		{"AMD EPYC-Rome Processor", 256, 163, 423, .8},
 		{"Intel Xeon Processor (SandyBridge)", 32, 72.4, 258, 1},
@@ -42,7 +42,7 @@ func TestModelAlone(t *testing.T) {
 					weights[i] = u - used[i]
 				}
 				copy(used, w.used)
-				tick := meters.Tick(energy.Interval{At: w.at(), Elapsed: second, Load: sum(weights) / int64(w.cpus) / 1000, CPUs: w.cpus}, nil, nil)
+				tick := meters.Tick(energy.Interval{At: w.nanoseconds(), Elapsed: second, Load: sum(weights) / int64(w.cpus) / 1000, CPUs: w.cpus}, nil, nil)
 				a := &tick.Domain[power.Rest]
 				left := a.Split(energy.ByCPU, weights, parts, errors)
 				for i := range rows {
@@ -56,7 +56,7 @@ func TestModelAlone(t *testing.T) {
 					continue
 				}
 				if !idle.covered() || !all.covered() {
-					t.Errorf("%s, seed %d, to %d s: idle %.0f J +- %.0f, in truth %.0f; in all %.0f +- %.0f, in truth %.0f", curve.Source, seed, s+1,
+					t.Errorf("%s, seed %d, to %d s: idle %.0f J +- %.0f, true %.0f; total %.0f +- %.0f, true %.0f", curve.Source, seed, s+1,
 						idle.booked/1e6, idle.error/1e6, idle.truth/1e6, all.booked/1e6, all.error/1e6, all.truth/1e6)
 				}
 				for _, r := range rows {
@@ -69,9 +69,9 @@ func TestModelAlone(t *testing.T) {
 			}
 		}
 		share := float64(in) / float64(count)
-		t.Logf("%s: of %d windows of loads %.1f %% are in their band", curve.Source, count, 100*share)
+		t.Logf("%s: of %d windows of loads %.1f %% are within their error", curve.Source, count, 100*share)
 		if share < .95 {
-			t.Errorf("%s: %.3f of the windows are in their band, want 0.95", curve.Source, share)
+			t.Errorf("%s: %.3f of the windows are within their error, want 0.95", curve.Source, share)
 		}
 	}
 }

@@ -11,15 +11,15 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// savedVersion is the version of what Keep writes.
+// savedVersion is the format version of EncodeModels.
 const savedVersion = 1
 
-// savedModels is what was learned of a machine, as it is written down.
+// savedModels is the JSON form of what was learned of a machine.
 type savedModels struct {
 	Version int          `json:"version"`
 	Machine string       `json:"machine"`
 	Meters  []savedMeter `json:"meters"`
-	Domains []savedModel `json:"domains"` // by domain; the first is none
+	Domains []savedModel `json:"domains"` // by domain; index 0 is unused
 }
 
 type savedMeter struct {
@@ -28,13 +28,13 @@ type savedMeter struct {
 	Model   savedModel  `json:"law"`
 }
 
-// A savedModel holds for each bin that is not empty: its index, points, load in
-// ppm, power in uW, and the standard deviation of the power in uW.
+// A savedModel holds for each non-empty bin: index, points, load in ppm, power in uW, and standard
+// deviation of the power in uW.
 type savedModel [][5]int64
 
-// EncodeModels writes down what was learned, with the name of the machine that it holds
-// for: a CPU's model and how many there are, say. That is a few kB of JSON, which
-// is worth keeping every some minutes: losing it costs no energy, only sharpness.
+// EncodeModels encodes what was learned, with the name of the machine that it applies to, such as
+// CPU model and count. It is a few kB of JSON, to be saved every few minutes: losing it costs
+// accuracy but no energy.
 func (m *Meters) EncodeModels(machine string) []byte {
 	k := savedModels{Version: savedVersion, Machine: machine, Domains: make([]savedModel, power.DomainLimit)}
 	for i := range m.meters {
@@ -47,38 +47,38 @@ func (m *Meters) EncodeModels(machine string) []byte {
 	}
 	b, err := json.Marshal(k)
 	if err != nil {
-		panic("energy: " + err.Error()) // it is integers and texts
+		panic("energy: " + err.Error()) // only integers and texts
 	}
 	return b
 }
 
-// RestoreModels takes over what Keep wrote, before the first tick. A meter that is not
-// among those that are read counts as Gone: what was learned of it stands in for
-// it. The error wraps fault.ErrInvalid where b is nothing that Keep wrote, and
-// fault.ErrConflict where it is of another machine; then nothing was taken over.
+// RestoreModels takes over what EncodeModels wrote, before the first tick. A meter that is not
+// configured counts as Unreadable, and its model substitutes for it. The error wraps
+// fault.ErrInvalid if b is malformed, and fault.ErrConflict if it is of another machine; then
+// nothing is taken over.
 func (m *Meters) RestoreModels(machine string, b []byte) error {
 	var k savedModels
 	if err := json.Unmarshal(b, &k); err != nil {
-		return fmt.Errorf("power laws: %v: %w", err, fault.ErrInvalid)
+		return fmt.Errorf("power models: %v: %w", err, fault.ErrInvalid)
 	}
 	if k.Version != savedVersion {
-		return fmt.Errorf("power laws: version %d: %w", k.Version, fault.ErrInvalid)
+		return fmt.Errorf("power models: version %d: %w", k.Version, fault.ErrInvalid)
 	}
 	if k.Machine != machine {
-		return fmt.Errorf("power laws: of %q, not of %q: %w", k.Machine, machine, fault.ErrConflict)
+		return fmt.Errorf("power models: of machine %q, not %q: %w", k.Machine, machine, fault.ErrConflict)
 	}
 	var meters []meterState
 	var models [power.DomainLimit]PowerModel
 	for i := range k.Meters {
 		ms := meterState{Meter: k.Meters[i].Meter, peakPower: k.Meters[i].Highest}
 		if !ms.isValid() || ms.peakPower < 0 || !ms.model.decode(k.Meters[i].Model) {
-			return fmt.Errorf("power laws: meter %q: %w", ms.Name, fault.ErrInvalid)
+			return fmt.Errorf("power models: meter %q: %w", ms.Name, fault.ErrInvalid)
 		}
 		meters = append(meters, ms)
 	}
 	for d := range models {
 		if d < len(k.Domains) && !models[d].decode(k.Domains[d]) {
-			return fmt.Errorf("power laws: domain %d: %w", d, fault.ErrInvalid)
+			return fmt.Errorf("power models: domain %d: %w", d, fault.ErrInvalid)
 		}
 	}
 	for _, ms := range meters {
@@ -94,7 +94,7 @@ func (m *Meters) RestoreModels(machine string, b []byte) error {
 	return nil
 }
 
-// isValid says whether a meter's numbers are such as there are.
+// isValid reports whether a meter's parameters are in range.
 func (ms *meterState) isValid() bool {
 	return ms.Level > 0 && ms.Level < power.LevelLimit && ms.Domain > 0 && ms.Domain < power.DomainLimit &&
 		(ms.Kind == power.Energy || ms.Kind == power.Power) && ms.From > 0 && ms.From < power.OriginLimit &&
@@ -122,22 +122,21 @@ func (pm *PowerModel) decode(k savedModel) bool {
 	return true
 }
 
-// A Position is up to where a counter is booked.
+// A Position is how far a counter is booked.
 type Position struct {
 	Meter     string
 	At        int64 // ns of CLOCK_BOOTTIME
 	Value     int64 // uJ
-	ReadError int64 // uJ by which Value may be off
-	Surplus   int64 // uJ that was booked beyond it
-	PeakPower int64 // uW that it showed at most
-	// Received is, of what a host gives, the share that Value was taken from, and Booked
-	// what was booked up to it; without an epoch of all else.
+	ReadError int64 // uJ, error of Value
+	Surplus   int64 // uJ booked beyond Value
+	PeakPower int64 // highest power shown, uW
+	// Received is the share of a host that Value was taken from, and Booked what was booked up to
+	// it; both are empty for other meters.
 	Received, Booked power.Share
 }
 
-// Positions returns up to where each counter is booked. They belong into the
-// record that says what is booked: with one but not the other, energy is booked
-// twice or not at all.
+// Positions returns how far each counter is booked. Store them in the same record as the accounts:
+// with only one of the two, energy is booked twice or not at all.
 func (m *Meters) Positions() (ps []Position) {
 	for i := range m.meters {
 		if ms := &m.meters[i]; ms.seen && ms.Kind == power.Energy {
@@ -151,9 +150,9 @@ func (m *Meters) Positions() (ps []Position) {
 	return ps
 }
 
-// Resume goes on from positions of the same boot, before the first tick: what
-// counters gained since is booked in it. Its Span begins where the last tick
-// before ended. Names that are not known, and values that cannot be, are left out.
+// Resume continues from positions of the same boot, before the first tick, which then books what
+// counters gained since. The Interval of that tick begins where the last tick ended. Unknown names
+// and invalid values are ignored.
 func (m *Meters) Resume(ps []Position) {
 	for _, p := range ps {
 		i := slices.IndexFunc(m.meters, func(ms meterState) bool { return ms.Name == p.Meter })

@@ -10,8 +10,8 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// TestSavedModels: what a meter taught is used when the meter is away, also after a
-// restart that does not find it.
+// TestSavedModels checks that a saved model substitutes for its meter after a restart that does not
+// find the meter.
 func TestSavedModels(t *testing.T) {
 	r := newRig(one)
 	r.run(60, true)
@@ -33,11 +33,11 @@ func TestSavedModels(t *testing.T) {
 			t.Errorf("with %d meters: %+v", len(c.Meters), d)
 		}
 		if again := r.EncodeModels("EPYC x 64"); string(again) != string(kept) {
-			t.Errorf("kept again it is\n%s\nnot\n%s", again, kept)
+			t.Errorf("encoded again it is\n%s\nnot\n%s", again, kept)
 		}
 	}
 	if err := energy.New(one).RestoreModels("Xeon x 8", kept); !errors.Is(err, fault.ErrConflict) {
-		t.Errorf("another machine's laws are taken: %v", err)
+		t.Errorf("models of another machine are accepted: %v", err)
 	}
 	for _, bad := range []string{"", "{}", `{"version":1,"meters":[{}]}`, `{"version":1,"domains":[[[99,1,1,1,1]]]}`, `{"version":1,"domains":[[[0,1,1,-1,1]]]}`} {
 		if err := energy.New(one).RestoreModels("", []byte(bad)); !errors.Is(err, fault.ErrInvalid) {
@@ -46,8 +46,7 @@ func TestSavedModels(t *testing.T) {
 	}
 }
 
-// TestResume: a counter that went on while nobody looked is booked when it is
-// looked at again.
+// TestResume checks that energy counted during a pause is booked after it.
 func TestResume(t *testing.T) {
 	r := newRig(one)
 	booked, used := r.run(30, true)

@@ -9,11 +9,10 @@ import (
 	"mete.dev/mete/internal/testkit/peers"
 )
 
-// slice is the time in ns in which the simulator holds every load constant.
+// slice is the time in ns in which the simulator keeps every load constant.
 const slice = 20_000_000
 
-// A model is the power model of a simulated machine: its active power in W at a load,
-// beside what it draws idle.
+// A model is the power model of a simulated machine: its active power in W at a load.
 type model struct {
 	name   string
 	idle   float64
@@ -21,16 +20,16 @@ type model struct {
 	noise  float64 // of the power of a slice, relative standard deviation
 	wrap   int64   // of the counter, uJ
 	stall  func(second int) bool
-	lost   bool // the counter does not hold what was used while it stalled
-	late   bool // the counter shows what it was up to a slice ago
-	busy   bool // all loads are there from the start: it is never idle
+	lost   bool // energy used during a stall is missing from the counter
+	late   bool // the counter is late by up to a slice
+	busy   bool // all loads start at once: never idle
 }
 
-// A behavior says how many CPUs a workload wants in a slice; the second result
-// says that its process is another one than in the slice before.
+// A behavior returns how many CPUs a workload wants in a slice, and whether its process is a new
+// one.
 type behavior func(s int) (cpus float64, fresh bool)
 
-// A world is a machine with its loads, counters and the truth.
+// A world is a machine with its loads and counters, and the true energies.
 type world struct {
 	model
 	cpus      int
@@ -39,18 +38,18 @@ type world struct {
 	now       int       // slices
 	energy    int64     // uJ of the machine, exact
 	latest    int64     // uJ of the latest slice
-	shown     int64     // by the counter, not wrapped
-	missed    int64     // by a counter that loses it
+	shown     int64     // by the counter, unwrapped
+	missed    int64     // missing from the counter
 	used      []int64   // CPU ns by workload
 	truth     []float64 // active uJ by workload
 	idle      float64   // uJ
 	rest      float64
 	pids      []int
 	pid       int
-	processes map[int]peers.Process // nil: not kept
+	processes map[int]peers.Process // nil if not recorded
 }
 
-// newWorld returns a machine with 20 loads that change.
+// newWorld returns a machine with 20 changing loads.
 func newWorld(m model, cpus int, seed uint64) *world {
 	loads := mixed(cpus, seed)
 	if !m.busy {
@@ -60,8 +59,7 @@ func newWorld(m model, cpus int, seed uint64) *world {
 		used: make([]int64, len(loads)), truth: make([]float64, len(loads)), pids: make([]int, len(loads))}
 }
 
-// step lets a slice pass. CPUs are shared fairly where more are wanted than
-// there are.
+// step advances by a slice. If loads want more CPUs than exist they share them fairly.
 func (w *world) step() {
 	want := make([]float64, len(w.loads))
 	sum := 0.0
@@ -113,9 +111,9 @@ func (w *world) step() {
 	w.now++
 }
 
-func (w *world) at() int64 { return int64(w.now) * slice }
+func (w *world) nanoseconds() int64 { return int64(w.now) * slice }
 
-// read is what the meter shows.
+// read returns the meter's reading.
 func (w *world) read() []power.Reading {
 	v := w.shown
 	if w.late && w.now > 0 {
@@ -124,17 +122,17 @@ func (w *world) read() []power.Reading {
 	if w.wrap > 0 {
 		v %= w.wrap
 	}
-	return []power.Reading{{Meter: 0, At: w.at(), Value: v}}
+	return []power.Reading{{Meter: 0, At: w.nanoseconds(), Value: v}}
 }
 
 func (w *world) scan() *peers.Scan {
-	s := &peers.Scan{Energy: w.shown, Used: sum(w.used), Whole: int64(w.cpus) * w.at(), Processes: map[int]peers.Process{}}
+	s := &peers.Scan{Energy: w.shown, Used: sum(w.used), Whole: int64(w.cpus) * w.nanoseconds(), Processes: map[int]peers.Process{}}
 	maps.Copy(s.Processes, w.processes)
 	return s
 }
 
-// mixed returns 20 loads that change: steady ones, ones that come and go by
-// seconds, short bursts of 200 ms, and ones that are chains of processes of 40 ms.
+// mixed returns 20 loads: steady ones, ones that change by seconds, bursts of 200 ms, and chains of
+// processes of 40 ms.
 func mixed(cpus int, seed uint64) (loads []behavior) {
 	r := rand.New(rand.NewPCG(seed, 2))
 	big := float64(cpus) / 8
@@ -143,13 +141,13 @@ func mixed(cpus int, seed uint64) (loads []behavior) {
 		phase := r.IntN(1000)
 		period := 100 + r.IntN(900)
 		switch i % 4 {
-		case 0: // steady, but another level each few seconds
+		case 0: // steady, with a new level every few seconds
 			levels := make([]float64, 64)
 			for j := range levels {
 				levels[j] = size * r.Float64() * .6
 			}
 			loads = append(loads, func(s int) (float64, bool) { return levels[(s+phase)/period%len(levels)], false })
-		case 1: // comes and goes
+		case 1: // on and off
 			loads = append(loads, func(s int) (float64, bool) {
 				if (s+phase)%period < period/3 {
 					return size, false
@@ -164,7 +162,7 @@ func mixed(cpus int, seed uint64) (loads []behavior) {
 				}
 				return 0, false
 			})
-		default: // processes of 40 ms, one after the other, and rests between
+		default: // sequential processes of 40 ms with pauses
 			rest := 2 * (1 + r.IntN(4))
 			loads = append(loads, func(s int) (float64, bool) {
 				at := (s + phase) % (2 + rest)
@@ -178,8 +176,7 @@ func mixed(cpus int, seed uint64) (loads []behavior) {
 	return loads
 }
 
-// starting starts loads one after the other, half a second apart, after two
-// seconds without any.
+// starting delays loads by two seconds, and each by half a second more than the one before.
 func starting(loads []behavior) (later []behavior) {
 	for i, b := range loads {
 		from := 100 + 25*i

@@ -7,8 +7,7 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// Source says in words where the energy of a domain in the latest tick is from;
-// "" where it is absent.
+// Source describes where the energy of a domain in the latest tick is from; "" if it is absent.
 func (m *Meters) Source(d power.Domain) string {
 	if m.tick.Domain[d].Quality == usage.Absent {
 		return ""

@@ -6,13 +6,13 @@ import (
 	"mete.dev/mete/internal/model/power"
 )
 
-// A State is how a meter is doing since the latest tick.
+// A State is the condition of a meter after the latest tick.
 type State struct {
 	Meter  string // its name
-	Reason Reason // why it is not used; OK where it is
+	Reason Reason // why it is not used; OK if it is
 }
 
-// States returns how each meter is doing, in their order.
+// States returns the state of each meter in order.
 func (m *Meters) States() []State {
 	list := make([]State, 0, len(m.meters))
 	for i := range m.meters {
@@ -23,15 +23,14 @@ func (m *Meters) States() []State {
 	return list
 }
 
-// hasNeverReported says whether the meter shows what a host gives, and never gave: most give
-// nothing, so it is not missing.
+// hasNeverReported reports whether the meter is for a host's share and has never had one: most
+// hosts give none, so it is not missing.
 func (ms *meterState) hasNeverReported() bool {
 	return ms.host != nil && !ms.seen && !ms.model.IsTrained()
 }
 
-// IdlePower returns the power in uW that a domain is taken to draw when the machine
-// does nothing, and by how much that may be off: what was given, else what was
-// learned from its meters. It is false where nothing was given or learned.
+// IdlePower returns the assumed power of a domain without load and its error, in uW: the configured
+// one, else the learned one. It returns false if there is neither.
 func (m *Meters) IdlePower(d power.Domain) (uW, off int64, ok bool) {
 	if given := m.config.Static[d]; given > 0 {
 		return given, 0, true

@@ -9,8 +9,7 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A meter is fine while it is read, and what is wrong with it is said; idle power
-// is what was learned, or given.
+// TestStates checks the states of meters and the idle power, learned and configured.
 func TestStates(t *testing.T) {
 	const second, watt = int64(1e9), int64(1e6)
 	m := energy.New(energy.Config{
@@ -19,7 +18,7 @@ func TestStates(t *testing.T) {
 		Static: [power.DomainLimit]int64{power.DRAM: 3 * watt},
 	})
 	if _, _, ok := m.IdlePower(power.Package); ok {
-		t.Error("idle power is known before anything was read")
+		t.Error("idle power is known before the first reading")
 	}
 	at, shown := int64(0), int64(0)
 	tick := func(dram string) {
@@ -47,7 +46,7 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// What a simulated meter shows is learned from as if it were real, and modelled.
+// TestSimulated checks that simulated meters train models like real ones, with quality modelled.
 func TestSimulated(t *testing.T) {
 	const second, watt = int64(1e9), int64(1e6)
 	of := func(from power.Origin) energy.DomainEnergy {
@@ -67,7 +66,7 @@ func TestSimulated(t *testing.T) {
 	}
 }
 
-// A meter of an accelerator alone leaves the rest of the machine to the curve.
+// TestAcceleratorAlone checks that with only a meter of an accelerator the curve covers the rest.
 func TestAcceleratorAlone(t *testing.T) {
 	const second, watt = int64(1e9), int64(1e6)
 	m := energy.New(energy.Config{

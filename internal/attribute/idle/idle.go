@@ -1,5 +1,4 @@
-// Package idle divides what machines use while they are idle among the
-// workloads on them.
+// Package idle divides the idle energy of machines among their workloads.
 package idle
 
 import (
@@ -15,18 +14,15 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// Divide divides the energy that each machine used while idle among the groups on
-// it, in the range that they are of. The last two keys of each group are its node
-// and its kind.
+// Divide divides the idle energy of each machine among its groups. The last two keys of each group
+// are its node and its kind.
 //
-// All are the groups that there are on the machines, of whatever keys come
-// before those two; groups are those that were asked for, which are the same or
-// fewer, or cut otherwise. What those get that nobody asked for is in no group.
-// Idle and system claim nothing: they are the machine's own. Nor do virtual machines,
-// which were given their part when they were booked. Where nobody claims
-// anything, or p is power.None, idle keeps it. What a group gets is in its Idle,
-// and what idle had is nowhere else any more, so that the parts sum to the idle
-// energy exactly. How far that may be off is divided likewise.
+// all holds all groups on the machines, with any keys before those two; groups are the requested
+// ones, which may be fewer or divided differently. Parts of groups that were not requested are
+// dropped. Idle and system claim nothing: they belong to the machine. Virtual machines claim
+// nothing either: they got their part when they were booked. If nothing claims anything, or p is
+// power.None, idle keeps its energy. Divide moves the energy from the idle groups to the Idle of
+// each group, so that the parts sum to the idle energy exactly. The error is divided likewise.
 func Divide(p power.Policy, groups, all []query.Group) {
 	machines := map[string]*machine{}
 	for i := range all {
@@ -49,7 +45,7 @@ func Divide(p power.Policy, groups, all []query.Group) {
 		node, kind := nodeAndKind(groups[i].Keys)
 		m := machines[node]
 		if m == nil {
-			continue // nothing is known of it
+			continue // not in all
 		}
 		switch u := &groups[i].Usage; kind {
 		case idle:
@@ -67,15 +63,14 @@ func Divide(p power.Policy, groups, all []query.Group) {
 
 var idle, system, guest = workload.Idle.String(), workload.System.String(), workload.VM.String()
 
-// nodeAndKind are the node and the kind of a group.
 func nodeAndKind(keys []string) (node, kind string) { return keys[len(keys)-2], keys[len(keys)-1] }
 
 func coveredTime(u *query.Total) unit.Sum { return unit.Sum{}.Add(max(0, int64(u.ClaimCovered))) }
 
-// A machine is one node, with what is asked of it.
+// A machine is one node with its requested groups.
 type machine struct {
 	idle          query.Total // all of it
-	used, present unit.Sum    // what all workloads on it can claim with
+	used, present unit.Sum    // the total claims of all workloads
 
 	claimants, nonClaimants, idleGroups []*query.Total
 }
@@ -89,7 +84,7 @@ func (m *machine) divide(p power.Policy) {
 		u.IdleQuality = max(quality, usage.Apportioned)
 	}
 	claims, out := m.claims(), make([]int64, len(m.claimants)+1)
-	if energy.DivideIdle(p, 1, claims, out) > 0 { // nobody claims anything
+	if energy.DivideIdle(p, 1, claims, out) > 0 { // no claims
 		for _, u := range m.idleGroups {
 			u.Idle, _ = u.Energy()
 			u.IdleError = u.Sum[usage.EnergyError]
@@ -116,7 +111,7 @@ func (m *machine) divide(p power.Policy) {
 	}
 }
 
-// claims are those of the claimants; the last is that of all others.
+// claims returns the claims of the claimants; the last one is that of all other workloads.
 func (m *machine) claims() []energy.Claim {
 	var used, here []unit.Sum
 	for _, u := range m.claimants {
@@ -132,8 +127,7 @@ func (m *machine) claims() []energy.Claim {
 	return claims
 }
 
-// weights are the parts of a whole and, the last one, what is left of it. They
-// are in a unit in which the whole fits 63 bits.
+// weights returns the parts of a whole and, last, the rest, scaled so that the whole fits 63 bits.
 func weights(whole unit.Sum, parts []unit.Sum) []int64 {
 	hi, lo := whole.Halves()
 	shift := bits.Len64(lo) / 64
@@ -153,13 +147,13 @@ func weights(whole unit.Sum, parts []unit.Sum) []int64 {
 		left -= out[i]
 	}
 	if sum == whole {
-		left = 0 // but for what was shifted out
+		left = 0 // ignoring rounding
 	}
 	return append(out, left)
 }
 
-// MergeNodes takes node and kind off the groups' keys, and makes one group of those
-// that are alike without. The order is that of the first of each.
+// MergeNodes removes node and kind from the groups' keys and merges groups that are then equal, in
+// order of first occurrence.
 func MergeNodes(groups []query.Group) (out []query.Group) {
 	type place struct {
 		at    int

@@ -22,7 +22,7 @@ func put(t *query.Total, r usage.Resource, v int64) {
 	t.Sum[r] = t.Sum[r].Add(v)
 }
 
-// draw makes the groups of some machines, by job, node and kind.
+// draw returns random groups of some machines, by job, node and kind.
 func draw(t *rapid.T) (groups []query.Group) {
 	large := rapid.SampledFrom([]int64{10, 1e12, math.MaxInt64}).Draw(t, "large")
 	amount := rapid.Int64Range(0, large)
@@ -57,8 +57,8 @@ func draw(t *rapid.T) (groups []query.Group) {
 	return groups
 }
 
-// Whatever the policy, the sum is the total, to the uJ, and so is how far it may
-// be off.
+// TestNothingIsLost checks that under every policy the energy sums to the total exactly, and so
+// does the error.
 func TestNothingIsLost(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		groups := draw(t)
@@ -79,10 +79,10 @@ func TestNothingIsLost(t *testing.T) {
 				t.Fatalf("%v: all energy is %v, want %v", p, b, a)
 			}
 			if a, b := before.Sum[usage.EnergyError], after.Sum[usage.EnergyError].Plus(after.IdleError); a != b {
-				t.Fatalf("%v: it may be off by %v, want %v", p, b, a)
+				t.Fatalf("%v: the error is %v, want %v", p, b, a)
 			}
 			if before.Sum[usage.EnergyIdle].Compare(after.Sum[usage.EnergyIdle]) < 0 {
-				t.Fatalf("%v: more idle energy by itself", p)
+				t.Fatalf("%v: the rows' own idle energy grew", p)
 			}
 			if before.Sum[usage.CPU] != after.Sum[usage.CPU] || before.Covered != after.Covered {
 				t.Fatalf("%v: CPU time or time covered has changed", p)
@@ -97,13 +97,14 @@ func TestNothingIsLost(t *testing.T) {
 		}
 		for i := 1; i < len(merged); i++ {
 			if slices.ContainsFunc(merged[:i], func(g query.Group) bool { return slices.Equal(g.Keys, merged[i].Keys) }) {
-				t.Fatalf("%q stands twice", merged[i].Keys)
+				t.Fatalf("%q appears twice", merged[i].Keys)
 			}
 		}
 	})
 }
 
-// Of who is not asked about the share is given to nobody else.
+// TestOthersHaveTheirShare checks that the part of groups that were not requested goes to no other
+// group.
 func TestOthersHaveTheirShare(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := draw(t)
@@ -121,7 +122,7 @@ func TestOthersHaveTheirShare(t *testing.T) {
 	})
 }
 
-// Two machines, of which one idles more: each gives to its own.
+// TestIdle checks two machines with different idle energy: each divides its own.
 func TestIdle(t *testing.T) {
 	group := func(job, node, kind string, hours time.Duration, cpu, joules int64) query.Group {
 		g := query.Group{Keys: []string{job, node, kind}, Nodes: 1}
@@ -142,7 +143,7 @@ func TestIdle(t *testing.T) {
 			group("web", "b", "container", 1, 10, 10), group("guest", "b", "vm", 3, 500, 50), group("idle", "b", "idle", 0, 0, 180), group("system", "b", "system", 9, 900, 7),
 		}
 		if p == power.Used {
-			// All of it is a's to be divided 3 to 1, with what b has beside.
+			// All of it is on machine a, divided 3 to 1, in addition to b's part.
 			groups[2].Usage.Sum[usage.EnergyRest] = unit.Sum{}.Add(160e6)
 			groups[2].Usage.Sum[usage.EnergyError] = unit.Sum{}.Add(16e6)
 			groups[5].Usage.Sum[usage.EnergyRest] = unit.Sum{}.Add(200e6)

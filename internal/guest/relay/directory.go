@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A directory is one in which files are put.
+// A directory is a directory for files that replace updates.
 type directory struct {
 	*os.Root
-	dir *os.File // the same, for what a Root cannot do
+	dir *os.File // the same, for renameat2
 }
 
 func openDirectory(in *os.Root, name string) (*directory, error) {
@@ -33,19 +33,19 @@ func (d *directory) close() {
 	}
 }
 
-// tempSuffix ends the name of a file that is yet to be put in its place.
+// tempSuffix ends the name of a file before it is renamed.
 const tempSuffix = ".new"
 
-// replace puts a file in place of another, whole or not at all. It need not
-// outlive the machine, so nothing is synced.
+// replace replaces a file atomically. The file need not survive a crash of the machine, so nothing
+// is synced.
 //
-// The two change places and the old one is removed then, although a rename would do
-// both: ext4 writes to the disk at once what is renamed over a file, for those who
-// forgot to sync it, which takes twenty times as long as all else here.
+// It exchanges the two files and removes the old one, instead of renaming over it: ext4 flushes a
+// file that is renamed over another at once, which takes twenty times as long as everything else
+// here.
 func (d *directory) replace(name string, b []byte) error {
 	err := d.swapIn(name, b)
 	if err != nil {
-		_ = d.Remove(name + tempSuffix) // as far as it can be
+		_ = d.Remove(name + tempSuffix) // best effort
 	}
 	return err
 }
@@ -53,7 +53,7 @@ func (d *directory) replace(name string, b []byte) error {
 func (d *directory) swapIn(name string, b []byte) error {
 	const flags = os.O_CREATE | os.O_EXCL | os.O_WRONLY
 	w, err := d.OpenFile(name+tempSuffix, flags, 0o644)
-	if errors.Is(err, fs.ErrExist) { // left by one that was killed
+	if errors.Is(err, fs.ErrExist) { // left by a killed process
 		if err := d.Remove(name + tempSuffix); err != nil {
 			return err
 		}
@@ -70,6 +70,6 @@ func (d *directory) swapIn(name string, b []byte) error {
 	if unix.Renameat2(fd, name+tempSuffix, fd, name, unix.RENAME_EXCHANGE) == nil {
 		return d.Remove(name + tempSuffix)
 	}
-	// There was none, or this file system cannot do that.
+	// There was no file, or the file system lacks RENAME_EXCHANGE.
 	return d.Rename(name+tempSuffix, name)
 }

@@ -2,8 +2,8 @@ package relay
 
 import "time"
 
-// Hurry makes folders wait less for their virtual machines. It comes before Run.
+// Hurry sets how long folders wait for their virtual machines. Call it before Run.
 func (r *Relay) Hurry(wait time.Duration) { r.files.keepFor = wait }
 
-// Write puts what was published into files, in place of Run.
+// Write writes published shares to files without Run.
 func (r *Relay) Write() { r.files.update(time.Now(), r.entries(nil)) }

@@ -17,27 +17,27 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// files puts shares into a folder for each virtual machine.
+// files writes shares into a folder for each virtual machine.
 //
-// A virtual machine may be let write into its own folder, so nothing in there is
-// trusted: no link leads out of it, and no file that is there is opened.
+// A virtual machine may have write access to its folder, so its content is not trusted: links out
+// of it are not followed, and existing files are not opened.
 type files struct {
 	dir     string
 	keepFor time.Duration // keepFolderFor
 	log     *slog.Logger
 
-	root         *os.Root // of dir; nil while that cannot be had
+	root         *os.Root // of dir; nil while it is not open
 	lock         *os.File // dir, locked
 	triedAt      time.Time
 	folders      map[workload.ID]*folder
-	round        uint64          // counts puts
-	leftover     map[string]bool // made by an earlier run, and nobody's yet
+	round        uint64          // counts calls of update
+	leftover     map[string]bool // folders of an earlier run, not claimed yet
 	opened       time.Time
 	dirOutage    outage
-	folderOutage outage // of single virtual machines
+	folderOutage outage // of individual virtual machines
 }
 
-// An entry is what is to be in the folder of one virtual machine.
+// An entry is what to write into the folder of one virtual machine.
 type entry struct {
 	serial     int64
 	id         workload.ID
@@ -46,29 +46,27 @@ type entry struct {
 	line       []byte
 }
 
-// A folder is that of one virtual machine.
+// A folder is the folder of one virtual machine.
 type folder struct {
 	name, uuid string
 	root, zone *directory
 	opened     time.Time
-	round      uint64    // of the latest put that it was in
-	goneSince  time.Time // since when its virtual machine is; zero while it is there
+	round      uint64    // of the latest update that included it
+	goneSince  time.Time // when its virtual machine disappeared; zero while it exists
 }
 
 const (
-	// markFile is the file that says that the folder it is in was made here.
+	// markFile marks a folder that was created here.
 	markFile = ".mete"
-	// zoneName is what powercap calls a package's zone.
+	// zoneName is the name of a package zone in powercap.
 	zoneName = "package-0\n"
-	// keepFolderFor is for how long a folder waits for its virtual machine to be seen
-	// again: longer than it takes to find those that are there. One that is shared
-	// with a virtual machine cannot be removed and made anew, as that one would not
-	// see the new one.
+	// keepFolderFor is how long a folder is kept after its virtual machine disappeared, longer than
+	// detecting virtual machines takes. A folder that is shared with a virtual machine cannot be
+	// recreated: the virtual machine would not see the new one.
 	keepFolderFor = time.Minute
 )
 
-// update writes the files of the virtual machines that there are, and removes
-// those of others.
+// update writes the files of the virtual machines in list, and removes others.
 func (f *files) update(now time.Time, list []entry) {
 	if f.root == nil && now.Sub(f.triedAt) < retryEvery && !f.triedAt.IsZero() {
 		return
@@ -77,9 +75,9 @@ func (f *files) update(now time.Time, list []entry) {
 	err := f.open(now)
 	if f.dir == DefaultDir && errors.Is(err, fs.ErrNotExist) {
 		f.close()
-		return // nobody said that it should be there
+		return // the default directory is optional
 	}
-	if f.dirOutage.report(f.log, "shares cannot be put into files; it is tried again", "shares are put into files again", err, "path", f.dir); err != nil {
+	if f.dirOutage.report(f.log, "shares cannot be written to files; retrying", "shares are written to files again", err, "path", f.dir); err != nil {
 		f.close()
 		return
 	}
@@ -96,14 +94,13 @@ func (f *files) update(now time.Time, list []entry) {
 	if len(failed) > 0 {
 		first = fmt.Errorf("%d of %d virtual machines (%s): %w", len(failed), len(list), strings.Join(failed[:min(len(failed), 5)], ", "), firstError(first))
 	}
-	f.folderOutage.report(f.log, "shares of some virtual machines cannot be put into files; it is tried again", "shares of all virtual machines are put into files again", first, "path", f.dir)
+	f.folderOutage.report(f.log, "shares of some virtual machines cannot be written to files; retrying", "shares of all virtual machines are written to files again", first, "path", f.dir)
 	if len(f.leftover) > 0 && now.Sub(f.opened) >= f.keepFor {
 		f.removeLeftover()
 	}
 }
 
-// expire removes the folders of virtual machines that are not in the list any more,
-// after a while.
+// expire removes the folders of virtual machines that have been missing from the list for keepFor.
 func (f *files) expire(now time.Time, list []entry) {
 	f.round++
 	for i := range list {
@@ -124,7 +121,7 @@ func (f *files) expire(now time.Time, list []entry) {
 	}
 }
 
-// firstError is the first of errors that were joined.
+// firstError returns the first of joined errors.
 func firstError(err error) error {
 	for {
 		j, ok := err.(interface{ Unwrap() []error })
@@ -135,8 +132,7 @@ func firstError(err error) error {
 	}
 }
 
-// open opens the directory, for this process alone. One that was removed or
-// replaced meanwhile is opened anew.
+// open opens and locks the directory, or reopens it if it was removed or replaced.
 func (f *files) open(now time.Time) error {
 	if f.root != nil {
 		was, err := f.lock.Stat()
@@ -148,11 +144,11 @@ func (f *files) open(now time.Time) error {
 	}
 	lock, err := os.Open(f.dir)
 	if err != nil {
-		return fault.WithHint(err, "make the directory, or name another one with -vm-shares")
+		return fault.WithHint(err, "create the directory, or name another one with -vm-shares")
 	}
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return errors.Join(fault.WithHint(fmt.Errorf("%s: another process writes there: %w", f.dir, fault.ErrConflict),
-			"let one agent alone write there: give the other one another directory, or none, with -vm-shares"), lock.Close())
+			"only one agent can write there: give the other agent another directory, or none, with -vm-shares"), lock.Close())
 	}
 	root, err := os.OpenRoot(f.dir)
 	if err != nil {
@@ -171,14 +167,14 @@ func (f *files) open(now time.Time) error {
 	return err
 }
 
-// write puts one share into its files.
+// write writes one share.
 func (f *files) write(now time.Time, e *entry) error {
 	d := f.folders[e.id]
 	if d == nil {
 		d = &folder{name: f.folderName(e), uuid: e.uuid}
 		f.folders[e.id] = d
 	}
-	// What is open may have been removed or moved away.
+	// An open folder may have been removed or moved.
 	if d.root != nil && now.Sub(d.opened) >= retryEvery {
 		d.close()
 	}
@@ -190,8 +186,8 @@ func (f *files) write(now time.Time, e *entry) error {
 	return err
 }
 
-// folderName returns the name of the folder for a virtual machine. Who has a name keeps
-// it from others while it is there, but for the same machine begun anew.
+// folderName returns the name of the folder for a virtual machine. A name in use is taken only by
+// the same machine after a restart.
 func (f *files) folderName(e *entry) string {
 	name := pathName(e.name, e.uuid, e.id)
 	for id, d := range f.folders {
@@ -208,8 +204,7 @@ func (f *files) folderName(e *entry) string {
 	return name
 }
 
-// pathName makes a name of a folder out of that of a domain: what a path cannot
-// hold is written as %XX.
+// pathName converts a domain name to a file name, writing forbidden characters as %XX.
 func pathName(name, uuid string, id workload.ID) string {
 	var b strings.Builder
 	for i := range len(name) {
@@ -229,7 +224,7 @@ func pathName(name, uuid string, id workload.ID) string {
 	return string(id)
 }
 
-// open opens the folder, and makes what is not there.
+// open opens the folder, creating what is missing.
 func (d *folder) open(f *files, now time.Time) (err error) {
 	if err := f.root.Mkdir(d.name, 0o755); err == nil {
 		m, err := f.root.OpenFile(d.name+"/"+markFile, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
@@ -237,7 +232,7 @@ func (d *folder) open(f *files, now time.Time) (err error) {
 			err = m.Close()
 		}
 		if err != nil {
-			return errors.Join(err, f.root.Remove(d.name)) // nobody would know whose it is
+			return errors.Join(err, f.root.Remove(d.name)) // without the mark its owner is unknown
 		}
 	} else if !errors.Is(err, fs.ErrExist) {
 		return err
@@ -257,7 +252,7 @@ func (d *folder) open(f *files, now time.Time) (err error) {
 		d.zone.replace(base(share.ZoneRange), strconv.AppendInt(nil, share.MaxEnergy, 10)))
 }
 
-// write writes what changes with each tick.
+// write writes the files that change with each tick.
 func (d *folder) write(f *files, now time.Time, e *entry) error {
 	if d.root == nil {
 		if err := d.open(f, now); err != nil {
@@ -272,27 +267,27 @@ func (d *folder) write(f *files, now time.Time, e *entry) error {
 	return d.root.replace(share.File, e.line)
 }
 
-// base is the name of a file in the zone.
+// base returns the name of a file in the zone.
 func base(path string) string { return strings.TrimPrefix(path, share.Zone+"/") }
 
-// close lets the folder go.
+// close closes the folder's descriptors.
 func (d *folder) close() {
 	d.zone.close()
 	d.root.close()
 	d.root, d.zone = nil, nil
 }
 
-// remove removes what was put into a folder, and the folder if it was made here
-// and holds nothing else.
+// remove removes the files of a folder, and the folder if it was created here and is otherwise
+// empty.
 func (f *files) remove(d *folder) {
 	d.close()
 	r, err := f.root.OpenRoot(d.name)
 	if err != nil {
-		return // it is gone
+		return // already gone
 	}
 	defer func() { _ = r.Close() }()
 	for _, name := range []string{share.File, share.ZoneEnergy, share.ZoneName, share.ZoneRange} {
-		_ = r.Remove(name) // what cannot be removed is no harm: it does not move any more
+		_ = r.Remove(name) // a file that stays does no harm: it no longer changes
 	}
 	if _, err := r.Lstat(markFile); err != nil {
 		return
@@ -302,7 +297,7 @@ func (f *files) remove(d *folder) {
 	_ = f.root.Remove(d.name) // only if it is empty
 }
 
-// removeLeftover removes what an earlier run made for virtual machines that are gone.
+// removeLeftover removes folders of an earlier run whose virtual machines are gone.
 func (f *files) removeLeftover() {
 	for name := range f.leftover {
 		f.remove(&folder{name: name})
@@ -310,15 +305,15 @@ func (f *files) removeLeftover() {
 	f.leftover = nil
 }
 
-// close lets everything go. Files stay: virtual machines see that they do not
-// move, and that they go on when the next agent writes them.
+// close closes everything. Files stay: virtual machines see that they stop changing, and continue
+// when the next agent writes them.
 func (f *files) close() {
 	for _, d := range f.folders {
 		d.close()
 	}
 	if f.root != nil {
 		_ = f.root.Close()
-		_ = f.lock.Close() // and with it the lock
+		_ = f.lock.Close() // releases the lock
 	}
 	f.root, f.lock = nil, nil
 }

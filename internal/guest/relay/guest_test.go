@@ -18,8 +18,8 @@ import (
 	"mete.dev/mete/internal/testkit"
 )
 
-// This machine takes part as a guest, with all that an agent has, of a host that is
-// accounts alone: what it books is what it was given, and it says so.
+// TestGuest runs this machine as a guest, with all parts of an agent, of a host that consists of
+// accounts alone: it books what it is given, and acknowledges that.
 func TestGuest(t *testing.T) {
 	r, _ := start(t, relay.Config{})
 	l := listenLocal(t)
@@ -32,8 +32,8 @@ func TestGuest(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	them := newBooks(t, 2)
-	them.slow = 30e9 // so that no share is stale before this test gives the next
+	them := newSimHost(t, 2)
+	them.slow = 30e9 // so that no share is stale before the next one
 	given := func() {
 		gs := them.tick()
 		gs[0].Guest.UUID, gs[0].Share.Guest = "", "" // it may be this machine's
@@ -41,7 +41,7 @@ func TestGuest(t *testing.T) {
 	}
 	given()
 	given()
-	go func() { // whoever connects is the first one
+	go func() { // every connection is the first guest
 		for {
 			select {
 			case l.next <- 100:

@@ -29,11 +29,11 @@ import (
 	"mete.dev/mete/internal/attribute/energy"
 )
 
-// domains is how many virtual machines the tests of latency have.
+// domains is the number of virtual machines in latency tests.
 const domains = 20
 
-// budget is how long it may take from reading the host's meters until a guest can
-// read what follows, of 99 in 100 shares.
+// budget limits the time from reading the host's meters until a guest can read the share, for 99 of
+// 100 shares.
 const budget = time.Second
 
 func boottime(t testing.TB) int64 {
@@ -44,19 +44,18 @@ func boottime(t testing.TB) int64 {
 	return ts.Nano()
 }
 
-// Accounts are those of a machine in which virtual machines run, each of which uses
-// some CPU time.
-type books struct {
+// A simHost holds the accounts of a machine with virtual machines that each use some CPU time.
+type simHost struct {
 	t     testing.TB
-	books *attribute.Accounts
+	acc   *attribute.Accounts
 	snap  usage.Snapshot
 	count int64
-	slow  int64 // ns that a tick takes more by the host's clock than it does
+	slow  int64 // extra ns of a tick by the host's clock
 }
 
-func newBooks(t testing.TB, guests int) *books {
-	m := &books{t: t, books: attribute.New("node")}
-	m.books.SetMeters(energy.New(energy.Config{Curve: power.Curve{Domain: power.Rest, Points: []power.Point{{Power: 100e6}, {Load: power.PPM, Power: 400e6}}, ErrorPPM: 100_000}}))
+func newSimHost(t testing.TB, guests int) *simHost {
+	m := &simHost{t: t, acc: attribute.New("node")}
+	m.acc.SetMeters(energy.New(energy.Config{Curve: power.Curve{Domain: power.Rest, Points: []power.Point{{Power: 100e6}, {Load: power.PPM, Power: 400e6}}, ErrorPPM: 100_000}}))
 	m.snap = usage.Snapshot{Boot: "boot", Node: usage.Node{CPUs: 64, MemTotal: 1 << 38, MemFree: 1 << 37}}
 	m.add(&usage.Group{Slot: usage.Root, Parent: usage.NoSlot, MemoryParent: usage.NoSlot, Workload: workload.Workload{ID: "system", Kind: workload.System}})
 	for i := range guests {
@@ -67,13 +66,13 @@ func newBooks(t testing.TB, guests int) *books {
 	return m
 }
 
-func (m *books) add(g *usage.Group) {
+func (m *simHost) add(g *usage.Group) {
 	g.New = true
 	m.snap.Groups = append(m.snap.Groups, g)
 }
 
 // tick reads the machine.
-func (m *books) tick() []attribute.Guest {
+func (m *simHost) tick() []attribute.Guest {
 	m.count++
 	m.snap.At = boottime(m.t) + m.count*m.slow
 	m.snap.Mono = m.snap.At
@@ -85,27 +84,27 @@ func (m *books) tick() []attribute.Guest {
 	}
 	m.snap.Groups[0].New = m.count == 1
 	m.snap.Groups[0].Put(usage.CPU, sum)
-	if b := m.books.Tick(&m.snap); b.Violations > 0 {
+	if b := m.acc.Tick(&m.snap); b.Violations > 0 {
 		m.t.Errorf("%d violations", b.Violations)
 	}
-	return m.books.Guests()
+	return m.acc.Guests()
 }
 
-// times collects how long shares took, in one way: of those after a reader's first.
+// times collects the delays of shares on one path, except a reader's first.
 type times struct {
 	mu    sync.Mutex
 	first int
 	took  []time.Duration
 }
 
-// begin is told of the first share that a reader has.
+// begin records a reader's first share.
 func (s *times) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.first++
 }
 
-// have is how many shares there were, the first ones too.
+// have returns the number of shares, including first ones.
 func (s *times) have() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,29 +118,26 @@ func (s *times) add(t testing.TB, at int64) {
 	s.took = append(s.took, d)
 }
 
-func (s *times) at(ppm int) time.Duration {
+func (s *times) quantile(ppm int) time.Duration {
 	return s.took[min(len(s.took)-1, len(s.took)*ppm/1_000_000)]
 }
 
-// ms is a time as it is printed.
+// ms formats a duration.
 func ms(d time.Duration) string { return fmt.Sprintf("%.2f", float64(d.Nanoseconds())/1e6) }
 
-// TestAccuracyHandover measures for half a minute how long energy takes from the
-// host's meters to its guests.
+// TestAccuracyHandover measures for half a minute the delay from the host's meters to its guests.
 func TestAccuracyHandover(t *testing.T) {
 	testkit.Stage(t, "accuracy", "measures how long shares take")
 	latency(t, 31, time.Second)
 }
 
-// TestHandover has ticks that follow each other at once, and measures nothing.
+// TestHandover runs ticks without pause, and measures nothing.
 func TestHandover(t *testing.T) { latency(t, 10, 0) }
 
-// latency lets a host publish with each tick what its domains were given, and
-// readers of each wait for it in three ways: in the file, by connection, and in
-// the meter of a guest that goes by files. A share that the next one overtakes is
-// not written or sent, so a tick waits for those who have not read the one before.
-// Where ticks have a length there are meters too, and the time that shares take has
-// its budget.
+// latency lets a host publish shares for its domains in each tick, while readers wait for them in
+// the file, on the connection, and in the meter of a guest that uses files. A share that the next
+// one overtakes is not delivered, so each tick waits for all readers. If ticks have a length,
+// meters are read too and delays are checked against budget.
 func latency(t *testing.T, count int, tick time.Duration) {
 	dir := t.TempDir()
 	h, log := start(t, relay.Config{Dir: dir})
@@ -149,7 +145,7 @@ func latency(t *testing.T, count int, tick time.Duration) {
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- h.Serve(ctx, l) }()
-	m := newBooks(t, domains)
+	m := newSimHost(t, domains)
 	m.tick()
 	h.Publish(m.tick())
 	var files, streams, meters times
@@ -165,7 +161,7 @@ func latency(t *testing.T, count int, tick time.Duration) {
 		readers.Go(func() { readFile(ctx, t, filepath.Join(folder, share.File), &files) })
 		readers.Go(func() { readStream(ctx, t, conn, &streams) })
 		if i%4 == 0 && tick > 0 {
-			none := t.TempDir() // of other meters
+			none := t.TempDir() // without other meters
 			readers.Go(func() { readMeter(ctx, t, none, folder, &meters) })
 		}
 	}
@@ -214,8 +210,8 @@ func latency(t *testing.T, count int, tick time.Duration) {
 			t.Errorf("%s: %d shares in %d ticks, want %d to %d", r.name, len(r.took), ticks, r.least, r.most)
 			continue
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t\n", r.name, len(r.took), ms(r.at(500_000)), ms(r.at(990_000)), ms(r.at(1_000_000)))
-		if p := r.at(990_000); tick > 0 && p > budget {
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t\n", r.name, len(r.took), ms(r.quantile(500_000)), ms(r.quantile(990_000)), ms(r.quantile(1_000_000)))
+		if p := r.quantile(990_000); tick > 0 && p > budget {
 			t.Errorf("%s: 99 of 100 within %v, want %v", r.name, p, budget)
 		}
 	}
@@ -227,7 +223,7 @@ func latency(t *testing.T, count int, tick time.Duration) {
 	}
 }
 
-// readFile waits for each share to be in a file, looking each millisecond.
+// readFile polls a file for each share, once a millisecond.
 func readFile(ctx context.Context, t *testing.T, name string, took *times) {
 	last := int64(-1)
 	for ctx.Err() == nil {
@@ -239,7 +235,7 @@ func readFile(ctx context.Context, t *testing.T, name string, took *times) {
 		}
 		m, err := share.Decode(b)
 		if err != nil {
-			t.Errorf("half a share: %v", err)
+			t.Errorf("partial share: %v", err)
 			return
 		}
 		if m.N != last {
@@ -253,7 +249,7 @@ func readFile(ctx context.Context, t *testing.T, name string, took *times) {
 	}
 }
 
-// readStream waits for each share to come.
+// readStream reads each share from a connection.
 func readStream(ctx context.Context, t *testing.T, c net.Conn, took *times) {
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stop()
@@ -276,7 +272,7 @@ func readStream(ctx context.Context, t *testing.T, c net.Conn, took *times) {
 	}
 }
 
-// readMeter waits for each share to be in a guest's meter.
+// readMeter polls a guest's meter for each share.
 func readMeter(ctx context.Context, t *testing.T, none, dir string, took *times) {
 	h, err := hostfs.Open("/")
 	if err != nil {
@@ -315,8 +311,7 @@ func readMeter(ctx context.Context, t *testing.T, none, dir string, took *times)
 	}
 }
 
-// A local listener accepts connections by a unix socket, of whoever was said to
-// connect next.
+// A local listener accepts connections on a unix socket, with the CID announced by dial.
 type local struct {
 	*net.UnixListener
 	next chan uint32
@@ -348,13 +343,13 @@ func (l *local) dial(t *testing.T, cid uint32) net.Conn {
 	return c
 }
 
-// BenchmarkPublish is what a tick costs for each virtual machine, with files.
+// BenchmarkPublish measures the cost of a tick for each virtual machine, with files.
 func BenchmarkPublish(b *testing.B) {
 	r, err := relay.New(relay.Config{Dir: b.TempDir()}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		b.Fatal(err)
 	}
-	m := newBooks(b, domains)
+	m := newSimHost(b, domains)
 	m.tick()
 	for b.Loop() {
 		r.Publish(m.tick())

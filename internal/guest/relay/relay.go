@@ -1,8 +1,8 @@
-// Package relay gives virtual machines their share of this machine's energy,
-// tick by tick: in files, and by sockets on which it hears what they booked.
+// Package relay gives virtual machines their share of this machine's energy, tick by tick: in
+// files, and over sockets on which they acknowledge what they booked.
 //
-// [Relay.Publish] is called after each tick and never waits: files are written
-// and connections served by [Relay.Run] and [Relay.Serve].
+// [Relay.Publish] is called after each tick and does not block: [Relay.Run] and [Relay.Serve] write
+// files and serve connections.
 package relay
 
 import (
@@ -26,44 +26,42 @@ import (
 	"mete.dev/mete/internal/x/sleep"
 )
 
-// A Config says how to hand over. Its zero value hands nothing over.
+// A Config configures the handover. The zero value disables it.
 type Config struct {
-	// Dir is the directory that holds one folder for each virtual machine; "" is
-	// none. It has to be there, but for DefaultDir, which is written to if it is.
+	// Dir is the directory that holds one folder for each virtual machine; "" disables files. It
+	// must exist, except DefaultDir, which is used if it exists.
 	Dir string
-	// VSock says to listen by AF_VSOCK, from when a virtual machine has a CID.
+	// VSock enables AF_VSOCK, once a virtual machine has a CID.
 	VSock bool
-	// Sockets are unix sockets at which the connections of one virtual machine
-	// each arrive, as some hypervisors hand them over.
+	// Sockets are unix sockets, each for the connections of one virtual machine, as some
+	// hypervisors provide them.
 	Sockets []Socket
 }
 
-// A Socket is where connections of a virtual machine arrive.
+// A Socket accepts connections of one virtual machine.
 type Socket struct {
 	Guest string // its UUID, in lower case with dashes
 	Path  string
 }
 
-// DefaultDir is where libvirt's users of Scaphandre have folders for virtual
-// machines.
+// DefaultDir is the directory that Scaphandre uses for folders of virtual machines.
 const DefaultDir = "/var/lib/libvirt/scaphandre"
 
-// Default is files in DefaultDir, where that is there, and AF_VSOCK.
+// Default enables files in DefaultDir, if it exists, and AF_VSOCK.
 func Default() Config { return Config{Dir: DefaultDir, VSock: true} }
 
-// Validate reports what is wrong with c.
 func (c Config) Validate() error {
 	for _, s := range c.Sockets {
 		if !share.IsUUID(s.Guest) || s.Path == "" {
-			return fault.WithHint(fmt.Errorf("virtual machine %q with the socket %q: %w", s.Guest, s.Path, fault.ErrInvalid),
+			return fault.WithHint(fmt.Errorf("virtual machine %q with socket %q: %w", s.Guest, s.Path, fault.ErrInvalid),
 				"give UUID=PATH, the UUID in lower case with dashes, as `virsh domuuid` writes it")
 		}
 	}
 	return nil
 }
 
-// A Relay is this machine as its virtual machines see it. Publish is called by
-// one goroutine, all else by any.
+// A Relay serves the virtual machines of this machine. One goroutine calls Publish; other methods
+// are safe for concurrent use.
 type Relay struct {
 	cfg Config
 	log *slog.Logger
@@ -71,30 +69,30 @@ type Relay struct {
 	mu     sync.Mutex
 	round  uint64
 	guests map[workload.ID]*guest
-	cids   map[uint32]*guest // nil where two have the same
-	serial int64             // of the guest that was seen last
+	cids   map[uint32]*guest // nil if two guests share a CID
+	serial int64             // of the newest guest
 	files  files
 
-	wake   chan struct{} // there are shares that are not in files yet
-	hasCID chan struct{} // there is a virtual machine with a CID
+	wake   chan struct{} // some shares are not in files yet
+	hasCID chan struct{} // a virtual machine has a CID
 }
 
-// A guest is a virtual machine that is given shares.
+// A guest is a virtual machine that receives shares.
 type guest struct {
-	serial      int64 // in order of first sight
+	serial      int64 // order of first appearance
 	round       uint64
 	latest      attribute.Guest
-	line        []byte // the latest share as it is sent; never written to again
+	line        []byte // the latest share, encoded; immutable
 	ring        ring
 	streams     map[*stream]struct{}
-	connectedAt time.Time // when it connected last
+	connectedAt time.Time // latest connection
 
 	published, unknown int64
 	equal, differing   int64
 	acked              share.Ack // latest
 }
 
-// New returns a host that has published nothing yet.
+// New returns a relay without shares.
 func New(cfg Config, log *slog.Logger) (*Relay, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -104,8 +102,8 @@ func New(cfg Config, log *slog.Logger) (*Relay, error) {
 		wake:  make(chan struct{}, 1), hasCID: make(chan struct{}, 1)}, nil
 }
 
-// Publish takes what each virtual machine was given up to a tick, as
-// attribute.Accounts.Guests has it. One that is not among them any more has ended.
+// Publish takes the shares of all virtual machines after a tick, from attribute.Accounts.Guests. A
+// virtual machine that is missing has ended.
 func (r *Relay) Publish(given []attribute.Guest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,7 +112,7 @@ func (r *Relay) Publish(given []attribute.Guest) {
 	for i := range given {
 		v := &given[i]
 		if v.Share.Epoch == "" {
-			continue // nothing was booked yet
+			continue // nothing is booked yet
 		}
 		g := r.guests[v.Workload]
 		if g == nil {
@@ -141,7 +139,7 @@ func (r *Relay) Publish(given []attribute.Guest) {
 			changed = true
 			delete(r.guests, id)
 			for s := range g.streams {
-				s.stop("this virtual machine is not known any more")
+				s.stop("this virtual machine no longer exists here")
 			}
 		}
 	}
@@ -151,7 +149,7 @@ func (r *Relay) Publish(given []attribute.Guest) {
 	}
 }
 
-// mapCIDs finds who has which CID. A CID that two seem to have is nobody's.
+// mapCIDs updates the map of CIDs. A CID of two virtual machines maps to nil.
 func (r *Relay) mapCIDs() {
 	clear(r.cids)
 	for _, g := range r.guests {
@@ -169,7 +167,7 @@ func (r *Relay) mapCIDs() {
 	}
 }
 
-// notify says that there is something to do, to whom has not heard it yet.
+// notify wakes a receiver without blocking.
 func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -177,8 +175,7 @@ func notify(c chan struct{}) {
 	}
 }
 
-// Run writes files and listens, until ctx ends. What cannot be had for now is
-// logged and tried again.
+// Run writes files and listens until ctx ends. It logs and retries failures.
 func (r *Relay) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	if r.cfg.Dir != "" {
@@ -193,11 +190,11 @@ func (r *Relay) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// writeFiles puts shares into files, as they come.
+// writeFiles writes new shares to files.
 func (r *Relay) writeFiles(ctx context.Context) error {
 	defer r.files.close()
 	var list []entry
-	t := time.NewTicker(retryEvery) // for what is to be removed
+	t := time.NewTicker(retryEvery) // for removals
 	defer t.Stop()
 	for {
 		select {
@@ -211,7 +208,7 @@ func (r *Relay) writeFiles(ctx context.Context) error {
 	}
 }
 
-// entries lists what is to be in files, who was there first first.
+// entries lists the content of files in order of first appearance.
 func (r *Relay) entries(list []entry) []entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -222,10 +219,10 @@ func (r *Relay) entries(list []entry) []entry {
 	return list
 }
 
-// retryEvery is how long to wait before what did not work is tried anew.
+// retryEvery is the interval between retries.
 const retryEvery = 10 * time.Second
 
-// listen serves virtual machines by AF_VSOCK from when one has a CID.
+// listen serves virtual machines by AF_VSOCK once one has a CID.
 func (r *Relay) listen(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -243,28 +240,27 @@ func (r *Relay) listen(ctx context.Context) error {
 			r.log.Info("virtual machines are served by vsock", "port", share.Port)
 			err = r.Serve(ctx, l)
 		}
-		o.report(r.log, "virtual machines are not served by vsock; it is tried again", "", err, "port", share.Port)
+		o.report(r.log, "virtual machines are not served by vsock; retrying", "", err, "port", share.Port)
 		if sleep.For(ctx, retryEvery) != nil {
 			return nil
 		}
 	}
 }
 
-// A Status is how handing over to one virtual machine goes.
+// A Status is the state of the handover to one virtual machine.
 type Status struct {
 	Guest     string `json:"guest"` // UUID
 	Name      string `json:"name"`
 	Published int64  `json:"published"` // shares
-	Streams   int    `json:"streams"`   // connections at present
-	// Equal, Differing and Unknown count what the virtual machine said to have
-	// booked: the same as it was given, something else, and up to shares that are
-	// not known here any more.
+	Streams   int    `json:"streams"`   // open connections
+	// Equal, Differing and Unknown count acknowledgments: with the energy that was given, with
+	// another, and of shares that are no longer kept here.
 	Equal     int64 `json:"equal"`
 	Differing int64 `json:"differing"`
 	Unknown   int64 `json:"unknown"`
 }
 
-// Status returns how it goes for each virtual machine, by UUID.
+// Status returns the state of each virtual machine, by UUID.
 func (r *Relay) Status() []Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -280,10 +276,10 @@ func (r *Relay) Status() []Status {
 	return list
 }
 
-// An outage is what does not work for now.
+// An outage tracks a failure for logging.
 type outage struct{ text string }
 
-// report logs when it begins, and when it ends.
+// report logs when the failure begins and when it ends.
 func (o *outage) report(log *slog.Logger, begins, ends string, err error, attrs ...any) {
 	switch {
 	case err != nil && o.text == "":

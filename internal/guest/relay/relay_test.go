@@ -25,16 +25,16 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// uuid is that of the i-th virtual machine.
+// uuid returns the UUID of the i-th virtual machine.
 func uuid(i int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012x", i) }
 
-// given is what the i-th virtual machine called name got up to the n-th tick.
+// given returns the share of the i-th virtual machine, called name, after the n-th tick.
 func given(i int, name string, n int64) attribute.Guest {
 	return attribute.Guest{Guest: &usage.Guest{UUID: uuid(i), Name: name, CID: uint32(i) + 100, VCPUs: 2}, Workload: workload.ID(fmt.Sprintf("workload-%d", i)),
 		Share: power.Share{Guest: uuid(i), Epoch: fmt.Sprintf("EPOCH%d", i), N: n * 1000, At: n * 1e9, Active: n * 3e6, Idle: n * 1e6, Error: n * 1e5, Modelled: n}}
 }
 
-// A record is what was logged.
+// A record collects log output.
 type record struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -52,7 +52,7 @@ func (r *record) count(what string) int {
 	return strings.Count(r.text.String(), what)
 }
 
-// start runs a host until the test ends.
+// start runs a relay until the test ends.
 func start(t *testing.T, cfg relay.Config) (*relay.Relay, *record) {
 	t.Helper()
 	log := &record{}
@@ -86,15 +86,15 @@ func exists(parts ...string) bool {
 	return err == nil
 }
 
-// has says whether the files of a virtual machine have all of the n-th tick. The
-// share is written last.
-func has(dir string, n int64) bool {
+// hasShare reports whether the files of a virtual machine are those of the n-th tick. The share is
+// written last.
+func hasShare(dir string, n int64) bool {
 	m, err := share.Decode([]byte(text(dir, share.File)))
 	return err == nil && m.N == n*1000 && text(dir, share.ZoneEnergy) == fmt.Sprintf("%d\n", n*4e6)
 }
 
-// The files are as Scaphandre has them, with one of mete's own; they follow each
-// tick, and go when the virtual machine does.
+// TestFiles checks that the files match Scaphandre's layout plus one of mete's, follow each tick,
+// and are removed with the virtual machine.
 func TestFiles(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "mine"), 0o755); err != nil {
@@ -103,7 +103,7 @@ func TestFiles(t *testing.T) {
 	r, _ := start(t, relay.Config{Dir: dir})
 	for n := int64(1); n <= 3; n++ {
 		r.Publish([]attribute.Guest{given(1, "web", n), given(2, "mine", n)})
-		testkit.Eventually(t, "the files of the tick", func() bool { return has(dir+"/web", n) && has(dir+"/mine", n) })
+		testkit.Eventually(t, "the files of the tick", func() bool { return hasShare(dir+"/web", n) && hasShare(dir+"/mine", n) })
 		testkit.Eventually(t, "the share of the tick", func() bool {
 			m, err := share.Decode([]byte(text(dir, "mine/mete.json")))
 			return err == nil && m.Share == given(2, "", n).Share && m.Name == "mine" && m.VCPUs == 2
@@ -133,8 +133,8 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// A name leads nowhere else, and two of one name have a folder each. A machine
-// that was begun anew has its own again.
+// TestNames checks that names cannot escape the directory, that two machines with one name get
+// separate folders, and that a restarted machine keeps its folder.
 func TestNames(t *testing.T) {
 	dir := t.TempDir()
 	r, _ := start(t, relay.Config{Dir: filepath.Join(dir, "in")})
@@ -150,14 +150,14 @@ func TestNames(t *testing.T) {
 		testkit.Eventually(t, "there is "+name, func() bool { return exists(dir, "in", name, "mete.json") })
 	}
 	if exists(dir, "out") {
-		t.Error("something is outside")
+		t.Error("a file is outside the directory")
 	}
 	if m, err := share.Decode([]byte(text(dir, "in/same/mete.json"))); err != nil || m.Guest != uuid(6) {
 		t.Errorf("%+v, %v", m, err)
 	}
 	anew := given(6, "same", 2)
 	anew.Workload, anew.Share.Epoch = "workload-6-anew", "ANEW"
-	r.Publish(append(all, anew)) // both are there for a tick
+	r.Publish(append(all, anew)) // both exist for a tick
 	testkit.Eventually(t, "the new one has the folder", func() bool { return strings.Contains(text(dir, "in/same/mete.json"), "ANEW") })
 	n := int64(2)
 	testkit.Eventually(t, "the others are gone", func() bool {
@@ -167,12 +167,12 @@ func TestNames(t *testing.T) {
 		return !exists(dir, "in/same.workload-7")
 	})
 	if !exists(dir, "in/same/mete.json") {
-		t.Error("its folder went with the one before")
+		t.Error("the folder was removed with the former machine")
 	}
 }
 
-// What a virtual machine may do in its own folder harms neither the machine nor
-// the others.
+// TestHostileFolder checks that nothing a virtual machine does in its folder harms the host or
+// other machines.
 func TestHostileFolder(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	zone := filepath.Join(dir, "bad/intel-rapl:0")
@@ -181,10 +181,10 @@ func TestHostileFolder(t *testing.T) {
 	next := func() {
 		n++
 		r.Publish([]attribute.Guest{given(1, "bad", n), given(2, "good", n)})
-		testkit.Eventually(t, "the good one has its share", func() bool { return has(dir+"/good", n) })
+		testkit.Eventually(t, "the good one has its share", func() bool { return hasShare(dir+"/good", n) })
 	}
 	next()
-	testkit.Eventually(t, "the other one has its share", func() bool { return has(dir+"/bad", n) })
+	testkit.Eventually(t, "the other one has its share", func() bool { return hasShare(dir+"/bad", n) })
 	for _, c := range []struct {
 		name string
 		do   func() error
@@ -204,20 +204,20 @@ func TestHostileFolder(t *testing.T) {
 			t.Fatal(err)
 		}
 		next()
-		testkit.Eventually(t, c.name, func() bool { return has(dir+"/bad", n) })
+		testkit.Eventually(t, c.name, func() bool { return hasShare(dir+"/bad", n) })
 		if st, err := os.Lstat(zone + "/energy_uj"); err != nil || !st.Mode().IsRegular() {
 			t.Errorf("%s: %v, %v", c.name, st.Mode(), err)
 		}
 	}
 	if log.count("level=WARN") != 0 {
-		t.Errorf("what was mended is logged:\n%s", log.text.String())
+		t.Errorf("repaired files are logged:\n%s", log.text.String())
 	}
 	if err := errors.Join(os.RemoveAll(zone), os.Mkdir(outside+"/zone", 0o755), os.Symlink(outside+"/zone", zone)); err != nil {
 		t.Fatal(err)
 	}
 	next()
 	next()
-	testkit.Eventually(t, "trouble with a zone that leads out is logged", func() bool { return log.count("cannot be put into files") == 1 })
+	testkit.Eventually(t, "trouble with a zone that leads out is logged", func() bool { return log.count("cannot be written to files") == 1 })
 	if log.count("1 of 2 virtual machines (bad)") != 1 {
 		t.Errorf("log:\n%s", log.text.String())
 	}
@@ -225,14 +225,14 @@ func TestHostileFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	next()
-	testkit.Eventually(t, "its end is logged", func() bool { return log.count("put into files again") == 1 })
+	testkit.Eventually(t, "its end is logged", func() bool { return log.count("written to files again") == 1 })
 	if list, err := os.ReadDir(outside + "/zone"); len(list) > 0 || err != nil || exists(outside, "a") || exists(outside, "b") {
 		t.Errorf("written outside: %v, %v", list, err)
 	}
 }
 
-// A full disk, and a directory that is not there, cost no more than shares for as
-// long, and are logged once when they begin and once when they end.
+// TestTrouble checks that a full disk or a missing directory only delays shares, and is logged once
+// at its beginning and once at its end.
 func TestTrouble(t *testing.T) {
 	hosttest.Need(t, "root")
 	dir := t.TempDir()
@@ -247,7 +247,7 @@ func TestTrouble(t *testing.T) {
 	r, log := start(t, relay.Config{Dir: dir})
 	r.Publish([]attribute.Guest{given(1, "a", 1)})
 	testkit.Eventually(t, "there is a share", func() bool { return exists(dir, "a/mete.json") })
-	// What is left is filled, to the last page.
+	// Fill the rest, to the last page.
 	if err := os.WriteFile(filepath.Join(dir, "big"), make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("the disk is not full: %v", err)
 	}
@@ -257,14 +257,14 @@ func TestTrouble(t *testing.T) {
 		r.Publish([]attribute.Guest{given(1, "a", n)})
 	}
 	if m, err := share.Decode([]byte(text(dir, "a/mete.json"))); err != nil || m.N != 1000 {
-		t.Errorf("the share of before is not whole: %+v, %v", m, err)
+		t.Errorf("the previous share is incomplete: %+v, %v", m, err)
 	}
 	if err := os.Remove(filepath.Join(dir, "big")); err != nil {
 		t.Fatal(err)
 	}
 	r.Publish([]attribute.Guest{given(1, "a", 9)})
 	testkit.Eventually(t, "it goes on", func() bool { return strings.Contains(text(dir, "a/mete.json"), `"n":9000`) })
-	testkit.Eventually(t, "its end is logged", func() bool { return log.count("put into files again") == 1 })
+	testkit.Eventually(t, "its end is logged", func() bool { return log.count("written to files again") == 1 })
 	if n := log.count("no space left on device"); n != 1 {
 		t.Errorf("a full disk is logged %d times, want once", n)
 	}
@@ -282,7 +282,7 @@ func TestTrouble(t *testing.T) {
 	testkit.Eventually(t, "a directory that is not there is logged", func() bool { return log3.count("no such file") == 1 })
 }
 
-// A later run takes over the folders that an earlier one made.
+// TestTakenOver checks that a later run takes over the folders of an earlier one.
 func TestTakenOver(t *testing.T) {
 	dir := t.TempDir()
 	func() {
@@ -302,7 +302,7 @@ func TestTakenOver(t *testing.T) {
 		}
 	}()
 	if !exists(dir, "a/mete.json") {
-		t.Error("shares went with the agent")
+		t.Error("shares were removed with the agent")
 	}
 	r, _ := start(t, relay.Config{Dir: dir})
 	r.Publish([]attribute.Guest{given(1, "a", 2)})

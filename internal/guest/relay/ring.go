@@ -6,22 +6,22 @@ import (
 )
 
 const (
-	// ringMillis is for how long shares are remembered, in ms, and ringMax how
-	// many: a virtual machine answers within seconds.
+	// ringMillis is how long shares are kept, in ms, and ringMax how many: virtual machines
+	// acknowledge within seconds.
 	ringMillis = 10 * 60 * 1000
 	ringMax    = 4096
 )
 
-// A ring is the recent shares of one virtual machine.
+// A ring holds the recent shares of one virtual machine.
 type ring struct {
 	epoch string
-	list  []shared // numbers rise; those before first are forgotten
+	list  []shared // in order of numbers; entries before first are dropped
 	first int
 }
 
 type shared struct{ n, energy int64 }
 
-// put remembers a share. Another epoch begins anew.
+// put adds a share. A new epoch clears the ring.
 func (r *ring) put(s *power.Share) {
 	if s.Epoch != r.epoch {
 		*r = ring{epoch: s.Epoch, list: r.list[:0]}
@@ -36,7 +36,7 @@ func (r *ring) put(s *power.Share) {
 	r.list = append(r.list, shared{s.N, s.Energy()})
 }
 
-// A comparison is what comes of comparing an answer with what was given.
+// A comparison is the result of comparing an acknowledgment with its share.
 type comparison uint8
 
 const (
@@ -45,13 +45,13 @@ const (
 	differing
 )
 
-// compare compares an answer with the share that it is about.
+// compare compares an acknowledgment with its share.
 func (r *ring) compare(a share.Ack) comparison {
 	if a.Epoch != r.epoch {
 		return unknown
 	}
 	low, high := r.first, len(r.list)
-	for low < high { // the latest ones are asked for most, yet it is ten steps
+	for low < high { // at most twelve steps
 		mid := int(uint(low+high) >> 1)
 		if r.list[mid].n < a.N {
 			low = mid + 1

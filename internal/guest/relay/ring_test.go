@@ -8,7 +8,7 @@ import (
 	"mete.dev/mete/internal/model/power"
 )
 
-// A ring knows what a plain map does, of the last ten minutes and of one epoch.
+// TestRing compares a ring with a map, for the last ten minutes and one epoch.
 func TestRing(t *testing.T) {
 	seed := rand.Uint64()
 	t.Log("seed", seed)
@@ -38,14 +38,14 @@ func TestRing(t *testing.T) {
 					want = equal
 				}
 			} else if ok {
-				continue // it may be forgotten
+				continue // it may be dropped
 			}
 			if got := ring.compare(a); got != want {
 				t.Fatalf("%+v of the share at %d: %d, want %d", a, n, got, want)
 			}
 			a.Epoch += "x"
 			if got := ring.compare(a); got != unknown {
-				t.Fatalf("of another epoch: %d", got)
+				t.Fatalf("another epoch: %d", got)
 			}
 		}
 	}

@@ -17,29 +17,27 @@ import (
 )
 
 const (
-	// maxStreams is how many connections one virtual machine has at once.
+	// maxStreams is the maximum number of connections of one virtual machine.
 	maxStreams = 2
-	// connectEvery is the shortest time between two connections of one.
+	// connectEvery is the minimum time between two connections of one virtual machine.
 	connectEvery = 100 * time.Millisecond
-	// writeLimit is how long one may leave unread what the socket has no more
-	// room for.
+	// writeLimit is the timeout of a write to a client that does not read.
 	writeLimit = 5 * time.Second
-	// perSecond is how many answers of one are read, and burst how many at once:
-	// a tick of ten milliseconds gives a hundred.
+	// perSecond and burst limit the acknowledgments that are read from one connection: a tick of
+	// ten milliseconds gives a hundred per second.
 	perSecond, burst = 200, 400
 )
 
-// A Listener accepts connections of virtual machines. vsock.Listener is one.
+// A Listener accepts connections of virtual machines, such as vsock.Listener.
 type Listener interface {
-	// Accept returns the next connection, and the CID of who connected, which
-	// that one cannot choose.
+	// Accept returns the next connection and the peer's CID, which the peer cannot forge.
 	Accept() (net.Conn, uint32, error)
 	// Close ends Accept, with net.ErrClosed.
 	Close() error
 }
 
-// Serve serves the virtual machines that connect through l, until ctx ends or
-// nothing can be accepted any more. It closes l.
+// Serve serves the virtual machines that connect through l until ctx ends or Accept fails. It
+// closes l.
 func (r *Relay) Serve(ctx context.Context, l Listener) error {
 	return r.serve(ctx, l, func(cid uint32) (*guest, string) {
 		g, several := r.cids[cid]
@@ -47,14 +45,14 @@ func (r *Relay) Serve(ctx context.Context, l Listener) error {
 		case g != nil:
 			return g, ""
 		case several:
-			return nil, fmt.Sprintf("two virtual machines seem to have the CID %d", cid)
+			return nil, fmt.Sprintf("two virtual machines have the CID %d", cid)
 		}
-		return nil, fmt.Sprintf("no virtual machine that is known has the CID %d", cid)
+		return nil, fmt.Sprintf("no known virtual machine has the CID %d", cid)
 	})
 }
 
-// serveSocket serves the one virtual machine whose connections arrive at a unix
-// socket, until ctx ends. Whatever was at its path is replaced if it is a socket.
+// serveSocket serves the virtual machine whose connections arrive at a unix socket until ctx ends.
+// It replaces an existing socket at the path.
 func (r *Relay) serveSocket(ctx context.Context, s Socket) error {
 	for o := (outage{}); ; {
 		l, err := listenUnix(s.Path)
@@ -66,17 +64,17 @@ func (r *Relay) serveSocket(ctx context.Context, s Socket) error {
 						return g, ""
 					}
 				}
-				return nil, "no virtual machine that is known has the UUID " + s.Guest
+				return nil, "no known virtual machine has the UUID " + s.Guest
 			})
 		}
-		o.report(r.log, "a virtual machine is not served by its socket; it is tried again", "", err, "guest", s.Guest, "path", s.Path)
+		o.report(r.log, "a virtual machine is not served by its socket; retrying", "", err, "guest", s.Guest, "path", s.Path)
 		if sleep.For(ctx, retryEvery) != nil {
 			return nil
 		}
 	}
 }
 
-// listenUnix listens at a path, for the socket's owner and group alone.
+// listenUnix listens at a path, accessible to the socket's owner and group.
 func listenUnix(path string) (*net.UnixListener, error) {
 	if st, err := os.Lstat(path); err == nil && st.Mode().Type() == os.ModeSocket {
 		if err := os.Remove(path); err != nil {
@@ -98,19 +96,20 @@ type unixListener struct{ *net.UnixListener }
 func (l unixListener) Accept() (net.Conn, uint32, error) {
 	c, err := l.AcceptUnix()
 	if err != nil {
-		return nil, 0, err // not an interface around nil
+		return nil, 0, err // avoid an interface holding a nil pointer
 	}
 	return c, 0, nil
 }
 
-// serve accepts connections, of whom find knows with mu held, or says why not.
+// serve accepts connections. find returns the virtual machine of a connection, or why there is
+// none; it is called with mu held.
 func (r *Relay) serve(ctx context.Context, l Listener, find func(cid uint32) (*guest, string)) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() }) // ends Accept
 	defer stop()
 	var streams sync.WaitGroup
 	defer streams.Wait()
-	defer func() { _ = l.Close() }() // nobody is left to hear of it
-	ended := ctx                     // the listener may be closed before what follows from it has ended too
+	defer func() { _ = l.Close() }() // the error has no receiver
+	ended := ctx                     // the caller's ctx; l may be closed before the derived one ends
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for {
@@ -122,7 +121,7 @@ func (r *Relay) serve(ctx context.Context, l Listener, find func(cid uint32) (*g
 			}
 			return nil
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM):
-			if sleep.For(ctx, time.Second) != nil { // there may be room again
+			if sleep.For(ctx, time.Second) != nil { // descriptors may become available
 				return nil
 			}
 			continue
@@ -138,17 +137,17 @@ func (r *Relay) serve(ctx context.Context, l Listener, find func(cid uint32) (*g
 	}
 }
 
-// refuse closes a connection, if there is a reason with a line that has it.
-// The socket of a new connection takes a line without waiting.
+// refuse closes a connection, after sending the reason if there is one. The buffer of a new
+// connection takes a line without blocking.
 func refuse(c net.Conn, why string) {
 	if why != "" {
 		_ = c.SetWriteDeadline(time.Now().Add(connectEvery))
-		_, _ = c.Write(share.AppendRefusal(nil, why)) // else it hears nothing
+		_, _ = c.Write(share.AppendRefusal(nil, why)) // best effort
 	}
 	_ = c.Close()
 }
 
-// admit makes a connection one of its virtual machine's, or says why not.
+// admit adds a connection to its virtual machine, or returns why not.
 func (r *Relay) admit(c net.Conn, cid uint32, find func(uint32) (*guest, string)) (*stream, string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -163,11 +162,11 @@ func (r *Relay) admit(c net.Conn, cid uint32, find func(uint32) (*guest, string)
 	case len(g.streams) >= maxStreams:
 		return nil, fmt.Sprintf("this virtual machine has %d connections already", maxStreams)
 	case since < connectEvery:
-		return nil, "" // one that does nothing but connect is not worth a line
+		return nil, "" // a client that only reconnects gets no reply
 	}
 	s := &stream{relay: r, guest: g, conn: c, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 	g.streams[s] = struct{}{}
-	notify(s.wake) // for the share that is there
+	notify(s.wake) // send the latest share
 	return s, ""
 }
 
@@ -176,13 +175,13 @@ type stream struct {
 	relay *Relay
 	guest *guest
 	conn  net.Conn
-	wake  chan struct{} // there is a share that was not sent
+	wake  chan struct{} // a share is unsent
 	ended chan struct{}
 	once  sync.Once
 	why   string // set before ended is closed
 }
 
-// stop ends the stream with a reason that the other side is told, if it is not "".
+// stop ends the stream; the peer is sent the reason if it is not "".
 func (s *stream) stop(why string) {
 	s.once.Do(func() {
 		s.why = why
@@ -223,22 +222,21 @@ func (s *stream) run(ctx context.Context) {
 		if err == nil {
 			_, err = s.conn.Write(line)
 		}
-		if err != nil { // it went away, or does not read
+		if err != nil { // the peer is gone, or does not read
 			s.stop("")
 			return
 		}
 	}
 }
 
-// readAcks reads what the virtual machine answers, until it ends or says what cannot
-// be, which is the reason then.
+// readAcks reads acknowledgments until the connection ends, or returns why one is invalid.
 func (s *stream) readAcks() string {
 	r := bufio.NewReaderSize(s.conn, share.MaxLine)
 	left, at := float64(burst), time.Now()
 	for {
 		line, err := r.ReadSlice('\n')
 		if errors.Is(err, bufio.ErrBufferFull) {
-			return fmt.Sprintf("an answer is longer than %d bytes", share.MaxLine)
+			return fmt.Sprintf("an acknowledgment is longer than %d bytes", share.MaxLine)
 		}
 		if err != nil {
 			return ""
@@ -246,7 +244,7 @@ func (s *stream) readAcks() string {
 		now := time.Now()
 		left = min(burst, left+now.Sub(at).Seconds()*perSecond) - 1
 		if at = now; left < 0 {
-			return fmt.Sprintf("more than %d answers a second", perSecond)
+			return fmt.Sprintf("more than %d acknowledgments a second", perSecond)
 		}
 		a, err := share.DecodeAck(line)
 		if err != nil {
@@ -256,7 +254,7 @@ func (s *stream) readAcks() string {
 	}
 }
 
-// countAck counts what a virtual machine booked, once for each share.
+// countAck counts an acknowledgment, once for each share.
 func (r *Relay) countAck(g *guest, a share.Ack) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -271,8 +269,8 @@ func (r *Relay) countAck(g *guest, a share.Ack) {
 		g.unknown++
 	case differing:
 		if g.differing++; g.differing == 1 {
-			// As a model stood in, say; what becomes of that is the server's to compare.
-			r.log.Info("a virtual machine booked other energy than it was given; more is counted in the metrics",
+			// This is normal after a model substituted; the server compares what follows.
+			r.log.Info("a virtual machine booked other energy than it was given; further ones are counted in the metrics",
 				"guest", g.latest.Guest.UUID, "name", g.latest.Guest.Name, "n", a.N, "booked_uj", a.Energy)
 		}
 	}

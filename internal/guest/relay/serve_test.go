@@ -21,7 +21,7 @@ import (
 
 var _ relay.Listener = (*vsock.Listener)(nil)
 
-// A listener hands over connections that tests make, each with a CID.
+// A listener passes on connections made by tests, each with a CID.
 type listener struct {
 	conns  chan call
 	closed chan struct{}
@@ -52,7 +52,7 @@ func (l *listener) Close() error {
 	return nil
 }
 
-// A caller is a virtual machine that has connected.
+// A caller is a connected virtual machine.
 type caller struct {
 	net.Conn
 	lines *bufio.Reader
@@ -79,11 +79,11 @@ func (c *caller) next() (share.Message, error) {
 func (c *caller) gets(i int, n int64) {
 	c.t.Helper()
 	if m, err := c.next(); err != nil || m.Share != given(i, "", n).Share {
-		c.t.Errorf("%+v, %v, want that of tick %d", m, err, n)
+		c.t.Errorf("%+v, %v, want the share of tick %d", m, err, n)
 	}
 }
 
-// refused reads why there is no share, and the end.
+// refused reads a refusal, and the end of the connection.
 func (c *caller) refused(why string) {
 	c.t.Helper()
 	if m, err := c.next(); err == nil || !strings.Contains(err.Error(), why) {
@@ -95,11 +95,11 @@ func (c *caller) refused(why string) {
 func (c *caller) ended() {
 	c.t.Helper()
 	if b, err := io.ReadAll(c.lines); err != nil || len(b) > 0 {
-		c.t.Errorf("%q, %v, want the end", b, err)
+		c.t.Errorf("%q, %v, want the end of the connection", b, err)
 	}
 }
 
-func (c *caller) says(text string) {
+func (c *caller) send(text string) {
 	c.t.Helper()
 	if _, err := c.Write([]byte(text)); err != nil {
 		c.t.Error(err)
@@ -108,10 +108,10 @@ func (c *caller) says(text string) {
 
 func (c *caller) acks(i int, n, energy int64) {
 	c.t.Helper()
-	c.says(string(share.AppendAck(nil, share.Ack{Epoch: given(i, "", 0).Share.Epoch, N: n * 1000, Energy: energy})))
+	c.send(string(share.AppendAck(nil, share.Ack{Epoch: given(i, "", 0).Share.Epoch, N: n * 1000, Energy: energy})))
 }
 
-// serving runs f with a host that serves a listener, in virtual time.
+// serving runs f with a relay that serves a listener, in virtual time.
 func serving(t *testing.T, f func(t *testing.T, r *relay.Relay, l *listener)) {
 	synctest.Test(t, func(t *testing.T) {
 		r, err := relay.New(relay.Config{}, slog.New(slog.DiscardHandler))
@@ -130,8 +130,8 @@ func serving(t *testing.T, f func(t *testing.T, r *relay.Relay, l *listener)) {
 	})
 }
 
-// Each virtual machine gets its own shares, the present one at once and the
-// others as they come, and what it says to have booked is compared.
+// TestServe checks that each virtual machine gets its own shares, the present one at once and later
+// ones as they are published, and that acknowledgments are compared.
 func TestServe(t *testing.T) {
 	serving(t, func(t *testing.T, r *relay.Relay, l *listener) {
 		publish := func(n int64) { r.Publish([]attribute.Guest{given(1, "a", n), given(2, "b", n)}) }
@@ -142,7 +142,7 @@ func TestServe(t *testing.T) {
 		publish(2)
 		a.gets(1, 2)
 		b.gets(2, 2)
-		publish(2) // the same again is not sent again
+		publish(2) // an unchanged share is not sent again
 		publish(3)
 		a.gets(1, 3)
 		b.gets(2, 3)
@@ -151,7 +151,7 @@ func TestServe(t *testing.T) {
 		a.acks(1, 3, 12e6) // counts once
 		a.acks(1, 2, 8e6+1)
 		a.acks(1, 4, 16e6) // not published yet
-		a.acks(2, 3, 12e6) // another's epoch
+		a.acks(2, 3, 12e6) // the epoch of another machine
 		b.acks(2, 3, 12e6)
 		synctest.Wait()
 		want := []relay.Status{
@@ -160,12 +160,12 @@ func TestServe(t *testing.T) {
 		if got := r.Status(); len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
 			t.Errorf("%+v, want %+v", got, want)
 		}
-		// One that does not read for a while gets the latest when it does.
+		// A client that did not read for a while gets the latest share.
 		publish(4)
 		synctest.Wait()
 		publish(5)
 		publish(6)
-		a.gets(1, 4) // was on its way
+		a.gets(1, 4) // was already sent
 		a.gets(1, 6)
 		r.Publish([]attribute.Guest{given(1, "a", 7)})
 		b.gets(2, 4)
@@ -174,7 +174,7 @@ func TestServe(t *testing.T) {
 			if err == nil && m.N == 6000 {
 				continue
 			}
-			if err == nil || !strings.Contains(err.Error(), "is not known any more") {
+			if err == nil || !strings.Contains(err.Error(), "no longer exists here") {
 				t.Errorf("%+v, %v", m, err)
 			}
 			break
@@ -191,32 +191,33 @@ func TestServe(t *testing.T) {
 	})
 }
 
-// What cannot be is told, and ends the connection.
+// TestServeRefuses checks that invalid acknowledgments are answered with a refusal and end the
+// connection.
 func TestServeRefuses(t *testing.T) {
 	serving(t, func(t *testing.T, r *relay.Relay, l *listener) {
 		twin := given(4, "twin", 1)
 		twin.Guest.CID = 103
 		r.Publish([]attribute.Guest{given(1, "a", 1), given(3, "c", 1), twin})
-		l.call(t, 7).refused("no virtual machine that is known has the CID 7")
+		l.call(t, 7).refused("no known virtual machine has the CID 7")
 		l.call(t, 0).refused("CID 0")
-		l.call(t, 103).refused("two virtual machines seem to have the CID 103")
+		l.call(t, 103).refused("two virtual machines have the CID 103")
 
 		first := l.call(t, 101)
 		first.gets(1, 1)
-		l.call(t, 101).ended() // at once after the first
+		l.call(t, 101).ended() // immediately after the first
 		time.Sleep(time.Second)
 		second := l.call(t, 101)
 		second.gets(1, 1)
 		time.Sleep(time.Second)
 		l.call(t, 101).refused("2 connections already")
 
-		second.says("hello\n")
-		second.refused("answer:")
+		second.send("hello\n")
+		second.refused("ack:")
 		time.Sleep(time.Second)
 		second = l.call(t, 101)
 		second.gets(1, 1)
 		long := second
-		go func() { _, _ = long.Write(make([]byte, 5000)) }() // the last of it nobody reads
+		go func() { _, _ = long.Write(make([]byte, 5000)) }() // the end of it is not read
 		second.refused("longer than 4096 bytes")
 		time.Sleep(time.Second)
 
@@ -230,10 +231,10 @@ func TestServeRefuses(t *testing.T) {
 				}
 			}
 		}()
-		second.refused("more than 200 answers a second")
+		second.refused("more than 200 acknowledgments a second")
 		time.Sleep(time.Second)
 
-		// Who does not read is dropped, and the other one of it is not.
+		// A connection that is not read is closed; the machine's other one is not.
 		second = l.call(t, 101)
 		second.gets(1, 1)
 		for n := int64(2); n < 10; n++ {

@@ -1,8 +1,8 @@
-// Package share is the text of the energy that a host gives a virtual
-// machine, and of what that one answers: docs/formats/share.md describes it.
+// Package share is the text format of the energy that a host gives a virtual machine, and of the
+// acknowledgments: docs/formats/share.md describes it.
 //
-// Each message is one line of JSON. Whole numbers that can pass 2^53, which is
-// where some readers of JSON lose digits, are texts of decimal digits.
+// Each message is one line of JSON. Integers that can exceed 2^53, above which some JSON readers
+// lose digits, are strings of decimal digits.
 package share
 
 import (
@@ -18,41 +18,40 @@ import (
 )
 
 const (
-	// Version is of the messages. A reader refuses a higher one.
+	// Version is the version of the messages. Readers refuse higher ones.
 	Version = 1
-	// Port is where a host listens by AF_VSOCK.
+	// Port is the AF_VSOCK port of the host.
 	Port = 9799
-	// MaxLine is the most bytes of a message, with its line break.
+	// MaxLine is the maximum length of a message in bytes, including the line break.
 	MaxLine = 4096
-	// MaxEnergy is the most energy that a message can tell of, in uJ.
+	// MaxEnergy is the maximum energy in a message, in uJ.
 	MaxEnergy = 1 << 62
 )
 
-// Where files are in the directory of one virtual machine. The first three are as
-// Scaphandre has them, and powercap.
+// Files in the folder of a virtual machine. The zone is laid out as by Scaphandre and powercap.
 const (
 	Zone       = "intel-rapl:0"
 	ZoneEnergy = Zone + "/energy_uj"           // active and idle, uJ
-	ZoneName   = Zone + "/name"                // what powercap calls the zone
-	ZoneRange  = Zone + "/max_energy_range_uj" // where the counter would begin again, uJ
+	ZoneName   = Zone + "/name"                // name of the powercap zone
+	ZoneRange  = Zone + "/max_energy_range_uj" // where the counter wraps, uJ
 	File       = "mete.json"                   // a Message
 )
 
 const (
-	maxNumber = 1<<53 - 1 // that every reader of JSON can hold
+	maxNumber = 1<<53 - 1 // that every JSON reader represents exactly
 	maxName   = 255       // bytes
 	maxEpoch  = 64        // bytes
-	maxText   = 200       // bytes of a refusal that are shown
+	maxText   = 200       // displayed bytes of a refusal
 )
 
-// A Message is a share with what its virtual machine is called on its host.
+// A Message is a share with the name of the virtual machine on its host.
 type Message struct {
 	power.Share
 	Name  string // of the domain
 	VCPUs int
 }
 
-// share is a Message, or a refusal, as it is written.
+// share is the JSON form of a Message.
 type share struct {
 	Version  int    `json:"version"`
 	UUID     string `json:"uuid"`
@@ -67,33 +66,33 @@ type share struct {
 	Modelled int64  `json:"modelled_uj,string"`
 }
 
-// refusal is why there is no share.
+// refusal is sent instead of a share.
 type refusal struct {
 	Version int    `json:"version"`
 	Error   string `json:"error"`
 }
 
-// Append appends a message and a line break to b. A name that is too long is
-// cut, and what cannot be shown in it is replaced: it is for people.
+// Append appends a message and a line break to b. It truncates a long name and replaces characters
+// that are not printable.
 func Append(b []byte, m *Message) []byte {
 	return appendLine(b, share{Version, m.Guest, Printable(m.Name, maxName), int64(m.VCPUs), m.Epoch, m.N, m.At, m.Active, m.Idle, m.Error, m.Modelled})
 }
 
-// AppendRefusal appends a line that says why there is no share.
+// AppendRefusal appends a refusal with its reason.
 func AppendRefusal(b []byte, why string) []byte {
 	return appendLine(b, refusal{Version, Printable(why, maxText)})
 }
 
-// Decode reads a message. The error wraps fault.ErrInvalid where b is none,
-// fault.ErrUnsupported where it is of a later version, and fault.ErrUnavailable
-// with the other side's words where it is a refusal.
+// Decode decodes a message. The error wraps fault.ErrInvalid if b is malformed,
+// fault.ErrUnsupported if it has a later version, and fault.ErrUnavailable with the peer's reason
+// if it is a refusal.
 func Decode(b []byte) (Message, error) {
 	if len(b) > MaxLine {
 		return Message{}, fmt.Errorf("share: longer than %d bytes: %w", MaxLine, fault.ErrInvalid)
 	}
 	var v struct {
 		share
-		Version *int   `json:"version"` // nil where there is none
+		Version *int   `json:"version"` // nil if missing
 		Why     string `json:"error"`   // of a refusal
 	}
 	if err := json.Unmarshal(b, &v); err != nil {
@@ -102,11 +101,11 @@ func Decode(b []byte) (Message, error) {
 	s := &v.share
 	switch {
 	case v.Version == nil || *v.Version < 1:
-		return Message{}, fmt.Errorf("share: no version: %w", fault.ErrInvalid)
+		return Message{}, fmt.Errorf("share: missing version: %w", fault.ErrInvalid)
 	case *v.Version > Version:
-		return Message{}, fmt.Errorf("share: version %d, and %d is the highest that is known: %w", *v.Version, Version, fault.ErrUnsupported)
+		return Message{}, fmt.Errorf("share: version %d, supported are versions up to %d: %w", *v.Version, Version, fault.ErrUnsupported)
 	case v.Why != "":
-		return Message{}, fmt.Errorf("the host says: %s: %w", Printable(v.Why, maxText), fault.ErrUnavailable)
+		return Message{}, fmt.Errorf("refused by the host: %s: %w", Printable(v.Why, maxText), fault.ErrUnavailable)
 	}
 	if what := s.problem(); what != "" {
 		return Message{}, fmt.Errorf("share: %s: %w", what, fault.ErrInvalid)
@@ -115,13 +114,13 @@ func Decode(b []byte) (Message, error) {
 		Name: s.Name, VCPUs: int(s.VCPUs)}, nil
 }
 
-// problem says what of s cannot be; "" is nothing.
+// problem returns what is invalid in s, or "".
 func (s *share) problem() string {
 	switch {
 	case s.UUID != "" && !IsUUID(s.UUID):
 		return "uuid: not 36 characters in lower case"
 	case s.Name != Printable(s.Name, maxName):
-		return "name: too long, or not to be shown"
+		return "name: too long or not printable"
 	case s.VCPUs < 0 || s.VCPUs > math.MaxInt32:
 		return "vcpus: out of range"
 	case !isEpoch(s.Epoch):
@@ -135,13 +134,13 @@ func (s *share) problem() string {
 	case s.Error < 0 || s.Error > MaxEnergy:
 		return "error_uj: out of range"
 	case s.Modelled < 0 || s.Modelled > s.Active+s.Idle:
-		return "modelled_uj: not between nothing and all"
+		return "modelled_uj: out of range"
 	}
 	return ""
 }
 
-// An Ack is what a virtual machine booked: its energy from its host since an
-// epoch began, up to the share of a number.
+// An Ack is what a virtual machine booked: its energy from its host since the epoch began, up to
+// share N.
 type Ack struct {
 	Epoch  string
 	N      int64
@@ -154,20 +153,20 @@ type ack struct {
 	Energy int64  `json:"energy_uj,string"`
 }
 
-// AppendAck appends an answer and a line break to b.
+// AppendAck appends an acknowledgment and a line break to b.
 func AppendAck(b []byte, a Ack) []byte { return appendLine(b, ack(a)) }
 
-// DecodeAck reads an answer. The error wraps fault.ErrInvalid.
+// DecodeAck decodes an acknowledgment. The error wraps fault.ErrInvalid.
 func DecodeAck(b []byte) (Ack, error) {
 	if len(b) > MaxLine {
-		return Ack{}, fmt.Errorf("answer: longer than %d bytes: %w", MaxLine, fault.ErrInvalid)
+		return Ack{}, fmt.Errorf("ack: longer than %d bytes: %w", MaxLine, fault.ErrInvalid)
 	}
 	var a ack
 	if err := json.Unmarshal(b, &a); err != nil {
-		return Ack{}, fmt.Errorf("answer: %v: %w", err, fault.ErrInvalid)
+		return Ack{}, fmt.Errorf("ack: %v: %w", err, fault.ErrInvalid)
 	}
 	if !isEpoch(a.Epoch) || a.N < 0 || a.N > maxNumber || a.Energy < 0 || a.Energy > MaxEnergy {
-		return Ack{}, fmt.Errorf("answer: out of range: %w", fault.ErrInvalid)
+		return Ack{}, fmt.Errorf("ack: out of range: %w", fault.ErrInvalid)
 	}
 	return Ack(a), nil
 }
@@ -176,12 +175,12 @@ func DecodeAck(b []byte) (Ack, error) {
 func appendLine(b []byte, v any) []byte {
 	text, err := json.Marshal(v)
 	if err != nil {
-		panic("sharefmt: " + err.Error()) // it is integers and texts
+		panic("share: " + err.Error()) // only integers and texts
 	}
 	return append(append(b, text...), '\n')
 }
 
-// IsUUID reports whether s is a UUID as shares have it: in lower case, with dashes.
+// IsUUID reports whether s is a UUID in the form of shares: lower case, with dashes.
 func IsUUID(s string) bool {
 	if len(s) != 36 {
 		return false
@@ -200,7 +199,7 @@ func IsUUID(s string) bool {
 	return true
 }
 
-// isEpoch reports whether s can name an epoch.
+// isEpoch reports whether s is a valid epoch id.
 func isEpoch(s string) bool {
 	for i := range len(s) {
 		switch c := s[i]; {
@@ -212,7 +211,8 @@ func isEpoch(s string) bool {
 	return len(s) > 0 && len(s) <= maxEpoch
 }
 
-// Printable is s of at most so many bytes, with a question mark for what cannot be shown.
+// Printable returns s, truncated to most bytes, with question marks for characters that are not
+// printable.
 func Printable(s string, most int) string {
 	s = strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {

@@ -19,7 +19,7 @@ func message() share.Message {
 		N: 9_007_199_254_740_991, At: 1<<63 - 1, Active: 1 << 61, Idle: 1 << 61, Error: 1 << 62, Modelled: 7}}
 }
 
-// The text is an interface: it is compared whole.
+// TestText compares the complete text, which is an interface.
 func TestText(t *testing.T) {
 	m := message()
 	got := string(share.Append(nil, &m))
@@ -40,7 +40,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// What a name holds neither breaks the line nor the terminal that it is shown on.
+// TestName checks that a name can break neither the line nor a terminal.
 func TestName(t *testing.T) {
 	m := message()
 	m.Name = "a\nb\x1b[1mc\xff" + strings.Repeat("é", 200)
@@ -93,7 +93,7 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%q: %+v, %v", text, a, err)
 		}
 	}
-	// What a later program adds within the version is no reason to refuse.
+	// Additions within a version must not be refused.
 	if _, err := share.Decode([]byte(strings.Replace(good, "{", `{"more":[1],`, 1))); err != nil {
 		t.Error(err)
 	}

@@ -1,9 +1,8 @@
-// Package archive stores the reports of jobs: one file each in the directory jobs
-// of mete's state directory.
+// Package archive stores the reports of jobs: one file each in the directory jobs of mete's state
+// directory.
 //
-// A file appears whole or not at all, and only its owner may read it. It is not
-// forced to the disk: a report is for looking at, and waiting for a disk would
-// cost a short job more than measuring it.
+// Files are replaced atomically and readable by their owner only. They are not synced: waiting for
+// the disk would cost a short job more than measuring it.
 package archive
 
 import (
@@ -20,7 +19,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// A Store is a state directory. Several processes may use it at once.
+// A Store is a state directory. Several processes may use it concurrently.
 type Store struct{ dir string }
 
 // New returns the store in a state directory, which need not exist.
@@ -28,7 +27,7 @@ func New(dir string) *Store { return &Store{filepath.Join(dir, "jobs")} }
 
 func (s *Store) file(id string) string { return filepath.Join(s.dir, id+".json") }
 
-// Put keeps a report, in place of one with the same ID.
+// Put stores a report, replacing one with the same ID.
 func (s *Store) Put(r *report.Report) (err error) {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return err
@@ -49,9 +48,9 @@ func (s *Store) Put(r *report.Report) (err error) {
 	return os.Rename(f.Name(), s.file(r.ID))
 }
 
-// Get returns the report with this ID, or the only one whose ID begins or ends
-// so, in six characters at least. It is fault.ErrNotFound if there is none,
-// fault.ErrConflict if there are several.
+// Get returns the report with this ID, or the only one whose ID begins or ends with it, if it has
+// at least six characters. The error is fault.ErrNotFound if there is none, fault.ErrConflict if
+// there are several.
 func (s *Store) Get(id string) (*report.Report, error) {
 	id = strings.ToLower(id)
 	if report.ValidID(id) {
@@ -70,7 +69,7 @@ func (s *Store) Get(id string) (*report.Report, error) {
 	case 1:
 		return s.read(ids[0])
 	}
-	return nil, fmt.Errorf("job %q: %d jobs are meant: %w", id, len(ids), fault.ErrConflict)
+	return nil, fmt.Errorf("job %q: %d jobs match: %w", id, len(ids), fault.ErrConflict)
 }
 
 func (s *Store) read(id string) (*report.Report, error) {
@@ -86,7 +85,7 @@ func (s *Store) read(id string) (*report.Report, error) {
 		return nil, fmt.Errorf("%s: %w", s.file(id), err)
 	}
 	if r.ID != id {
-		return nil, fmt.Errorf("%s: %w report: is of job %s", s.file(id), fault.ErrInvalid, r.ID)
+		return nil, fmt.Errorf("%s: %w report: belongs to job %s", s.file(id), fault.ErrInvalid, r.ID)
 	}
 	return r, nil
 }
@@ -103,7 +102,7 @@ func (s *Store) Last() (*report.Report, error) {
 	return s.read(ids[len(ids)-1])
 }
 
-// IDs lists the jobs in the order of their starts.
+// IDs lists the jobs in order of their starts.
 func (s *Store) IDs() ([]string, error) {
 	es, err := os.ReadDir(s.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -40,7 +40,7 @@ func TestKeep(t *testing.T) {
 		}
 	}
 	for id, want := range map[string]error{
-		"0000":           fault.ErrNotFound, // too short to mean one
+		"0000":           fault.ErrNotFound, // too short
 		"zzzzzz":         fault.ErrNotFound,
 		"000000":         fault.ErrConflict,
 		"../../x":        fault.ErrNotFound,
@@ -56,7 +56,7 @@ func TestKeep(t *testing.T) {
 	if d := cmp.Diff([]string{early.ID, late.ID}, ids); d != "" || err != nil {
 		t.Errorf("IDs: %v\n%s", err, d)
 	}
-	// Nobody else may read what was run with which arguments.
+	// Only the owner may read commands and arguments.
 	for p, want := range map[string]os.FileMode{"jobs": 0o700, "jobs/" + late.ID + ".json": 0o600} {
 		if st, err := os.Stat(filepath.Join(dir, p)); err != nil || st.Mode().Perm() != want {
 			t.Errorf("%s: %v, %v, want %v", p, st.Mode().Perm(), err, want)
@@ -81,11 +81,11 @@ func TestDamaged(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := s.Get(a.ID); !errors.Is(err, fault.ErrInvalid) {
-		t.Errorf("half a report: %v, want invalid", err)
+		t.Errorf("truncated report: %v, want invalid", err)
 	}
 }
 
-// A directory that cannot be is an error, and leaves nothing.
+// TestUnwritable checks that an impossible directory is an error and leaves nothing.
 func TestUnwritable(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

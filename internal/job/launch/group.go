@@ -16,36 +16,36 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// Limits hold for a job as a whole; zero is none.
+// Limits apply to a job as a whole; zero is no limit.
 type Limits struct {
 	CPUs   float64 // CPU time per time
 	Memory int64   // bytes
 }
 
-// A Group is a job's control groups, one in each hierarchy that shows
-// something. It is used by one goroutine.
+// A Group is a job's control groups, one in each useful hierarchy. It is not safe for concurrent
+// use.
 type Group struct {
 	h         *hostfs.FS
 	name      string
 	parts     []*part
-	abandoned []*part // given up: to be removed, but not read
+	abandoned []*part // dropped: to be removed but not read
 	limits    Limits
 	disks     map[procfmt.Dev]string
 	notes     []string
-	own       int64 // CPU ns that starting the job cost in its cpuacct group
+	own       int64 // CPU ns of starting the job, included in its cpuacct group
 	buf       []byte
 }
 
 // A part is the job's group in one hierarchy.
 type part struct {
 	y       hostfs.Hierarchy
-	parent  string // directory
+	parent  string // directory of the parent group
 	dir     string // directory of the group
-	lock    int    // descriptor of it that is locked while this process lives, or -1
+	lock    int    // descriptor that is locked while this process lives, or -1
 	sources []source
 }
 
-// title names the part's hierarchy for people.
+// title returns the display name of the part's hierarchy.
 func (p *part) title() string {
 	if p.y.V2 {
 		return "cgroup2"
@@ -53,10 +53,9 @@ func (p *part) title() string {
 	return strings.Join(p.y.Controllers, ",")
 }
 
-// Open makes the groups of the job with this ID and sets its limits. An error
-// wraps fault.ErrDenied or fault.ErrUnsupported where there is no right or no
-// way to make them, and then nothing is left behind; one that concerns a limit
-// is a [*LimitError]. The caller calls Remove.
+// Open creates the groups of the job with this ID and sets its limits. The error wraps
+// fault.ErrDenied or fault.ErrUnsupported if they cannot be created, and then nothing is left
+// behind; an error of a limit is a [*LimitError]. The caller calls Remove.
 func Open(h *hostfs.FS, ys []hostfs.Hierarchy, id string, limits Limits) (*Group, error) {
 	g := &Group{h: h, name: Prefix + id, limits: limits}
 	var errs []error
@@ -82,7 +81,7 @@ func Open(h *hostfs.FS, ys []hostfs.Hierarchy, id string, limits Limits) (*Group
 		g.Remove()
 		return nil, err
 	}
-	// Without the list no device is counted, which disk then says.
+	// Without the list no device is counted; disk reports that.
 	g.disks, _ = h.LeafDevices()
 	for _, p := range g.parts {
 		p.open(g)
@@ -92,7 +91,7 @@ func Open(h *hostfs.FS, ys []hostfs.Hierarchy, id string, limits Limits) (*Group
 
 func (g *Group) addNote(err error) { g.notes = append(g.notes, "no group in "+err.Error()) }
 
-// add makes the group in hierarchy y.
+// add creates the group in hierarchy y.
 func (g *Group) add(y hostfs.Hierarchy) error {
 	parent, err := parentDir(g.h, y)
 	if err != nil {
@@ -100,8 +99,7 @@ func (g *Group) add(y hostfs.Hierarchy) error {
 	}
 	p := &part{y: y, parent: parent, dir: path.Join(parent, g.name), lock: -1}
 	if y.V2 && !isWritable(g.h, parent+"/cgroup.procs") {
-		// The kernel asks for the right to write it in the common ancestor of
-		// where the process is and where it goes.
+		// The kernel requires write access to the common ancestor of the source and target groups.
 		return fmt.Errorf("%s/cgroup.procs: %w", parent, fault.ErrDenied)
 	}
 	if err := g.h.Mkdir(p.dir); err != nil {
@@ -116,13 +114,12 @@ func isWritable(h *hostfs.FS, file string) bool {
 	return unix.Faccessat(unix.AT_FDCWD, h.Path(file), unix.W_OK, unix.AT_EACCESS) == nil
 }
 
-// hasCPUTime reports whether the groups show CPU time.
+// hasCPUTime reports whether a group shows CPU time.
 func (g *Group) hasCPUTime() bool {
 	return slices.ContainsFunc(g.parts, func(p *part) bool { return p.y.V2 || p.y.Has("cpuacct") })
 }
 
-// DirV2 returns the directory of the job's v2 group, where programs can be
-// attached to its traffic.
+// DirV2 returns the directory of the job's v2 group, to which BPF programs can be attached.
 func (g *Group) DirV2() (string, bool) {
 	for _, p := range g.parts {
 		if p.y.V2 {
@@ -132,8 +129,7 @@ func (g *Group) DirV2() (string, bool) {
 	return "", false
 }
 
-// Dir returns the directory of the job's group in the hierarchy of a
-// controller, or of v2 where it is not in a hierarchy of v1.
+// Dir returns the directory of the job's group in the v1 hierarchy of a controller, or else in v2.
 func (g *Group) Dir(controller string) (string, bool) {
 	for _, p := range g.parts {
 		if !p.y.V2 && p.y.Has(controller) {
@@ -143,8 +139,7 @@ func (g *Group) Dir(controller string) (string, bool) {
 	return g.DirV2()
 }
 
-// Path is the path of the job's group, as the kernel has it, in the hierarchy
-// that counts its CPU time.
+// Path returns the kernel's path of the job's group in the hierarchy that counts its CPU time.
 func (g *Group) Path() string {
 	for _, p := range g.parts {
 		if p.y.V2 || p.y.Has("cpuacct") {
@@ -154,11 +149,11 @@ func (g *Group) Path() string {
 	return ""
 }
 
-// Notes says in which hierarchies there is no group, and why.
+// Notes returns why groups are missing in some hierarchies.
 func (g *Group) Notes() []string { return g.notes }
 
-// Read adds what the job used so far to r: of counters all of it, of levels the
-// present one. What cannot be read is left out.
+// Read adds the job's use so far to r: totals of counters and present levels. Unreadable files are
+// left out.
 func (g *Group) Read(r *usage.Reading) {
 	g.read(r, false)
 	g.finish(r)
@@ -176,20 +171,20 @@ func (g *Group) read(r *usage.Reading, levels bool) {
 		}
 	}
 	if !r.Has.Has(usage.Memory) {
-		// No memory controller here: what the processes hold has to do.
+		// No memory controller: sum the memory of the processes.
 		addMemory(g.h, g.Members(), r)
 	}
 }
 
-// finish makes one whole of what the files showed apart.
+// finish reconciles values from different files.
 func (g *Group) finish(r *usage.Reading) {
 	if !r.Has.Has(usage.CPU) {
 		return
 	}
 	cpu := r.Value[usage.CPU]
 	if r.Has.Has(usage.CPUUser) {
-		// The kernel divides the exact time by what it sampled at clock ticks,
-		// and v1 shows the parts in whole 10 ms: divide again.
+		// The kernel divides the exact time by samples taken at clock ticks, and v1 shows the parts
+		// in units of 10 ms: divide again.
 		user, sys := r.Value[usage.CPUUser], r.Value[usage.CPUSystem]
 		if user+sys <= 0 {
 			r.Has &^= usage.SetOf(usage.CPUUser, usage.CPUSystem)
@@ -202,18 +197,17 @@ func (g *Group) finish(r *usage.Reading) {
 	}
 }
 
-// Members lists the living processes of the job, those in groups that it made
-// itself included.
+// Members lists the living processes of the job, including those in groups that it created.
 func (g *Group) Members() []Member {
 	pids := map[int]bool{}
 	for _, p := range g.parts {
 		g.walk(p.dir, func(dir string) {
 			var err error
 			if g.buf, err = g.h.ReadInto(dir+"/cgroup.procs", g.buf); err != nil {
-				return // gone meanwhile
+				return // removed meanwhile
 			}
 			for line := range strings.Lines(string(g.buf)) {
-				// Zero is a process that this PID namespace does not show.
+				// Zero is a process outside this PID namespace.
 				if pid, err := strconv.Atoi(strings.TrimSpace(line)); err == nil && pid > 0 && pid != unix.Getpid() {
 					pids[pid] = true
 				}
@@ -223,7 +217,7 @@ func (g *Group) Members() []Member {
 	return members(g.h, pids)
 }
 
-// members names the processes that are alive.
+// members returns the processes that are alive, with names.
 func members(h *hostfs.FS, pids map[int]bool) []Member {
 	var ms []Member
 	for pid := range pids {
@@ -241,7 +235,7 @@ func members(h *hostfs.FS, pids map[int]bool) []Member {
 	return ms
 }
 
-// walk calls f for the group and all below it, children before their parents.
+// walk calls f for the group and all groups below it, children before parents.
 func (g *Group) walk(dir string, f func(dir string)) {
 	es, err := g.h.ReadDir(dir)
 	if err != nil {
@@ -255,12 +249,11 @@ func (g *Group) walk(dir string, f func(dir string)) {
 	f(dir)
 }
 
-// AddExit does nothing: the groups have counted what the command used.
+// AddExit does nothing: the groups have counted the command's use.
 func (g *Group) AddExit(Exit) {}
 
-// LeftGroups names the hierarchies in which the process is no longer in the job's
-// group or below, so that what it uses there is not in the readings. Of a
-// process that has ended only v2 still knows.
+// LeftGroups names the hierarchies in which the process has left the job's group, so that its use
+// there is not in the readings. For an ended process only v2 still knows.
 func (g *Group) LeftGroups(pid int, ended bool) []string {
 	b, err := g.h.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {
@@ -284,7 +277,7 @@ func (g *Group) LeftGroups(pid int, ended bool) []string {
 	return away
 }
 
-// IsGone reports whether a group of the job has been removed by somebody.
+// IsGone reports whether a group of the job was removed externally.
 func (g *Group) IsGone() bool {
 	return slices.ContainsFunc(g.parts, func(p *part) bool {
 		_, err := g.h.ReadFile(p.dir + "/cgroup.procs")
@@ -292,8 +285,8 @@ func (g *Group) IsGone() bool {
 	})
 }
 
-// EachGroup calls f with every group of the job that there is, those that it made
-// itself included, and the number of the group's hierarchy.
+// EachGroup calls f with every group of the job, including those that it created, and the number of
+// its hierarchy.
 func (g *Group) EachGroup(f func(hierarchy uint32, dir string)) {
 	for _, p := range g.parts {
 		g.walk(p.dir, func(dir string) { f(p.y.ID, dir) })

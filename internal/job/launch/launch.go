@@ -1,17 +1,16 @@
-// Package launch runs a command as a job: in control groups of its own or, where
-// none can be made, as a tree of processes, and reads what it used.
+// Package launch runs a command as a job, in control groups of its own or, if none can be created,
+// as a process tree, and reads its use.
 //
-// A [Group] lies below the caller's own groups and never outside their limits.
-// The command is in it before its first instruction, and so is all that it
-// starts, however often it forks, until it is moved elsewhere. Where the kernel
-// gives a resource no counter in the group, the reading lacks it.
+// A [Group] is below the caller's own groups and never outside their limits. The command is in it
+// before its first instruction, and so are all its descendants until they are moved. Resources
+// without a counter in the group are missing from readings.
 //
-// A [Tree] follows parents to children instead. It sees less, and what it sees
-// is apportioned: pages shared by several processes count for each, and what
-// came and went between two looks is missing.
+// A [Tree] follows parents to children instead. It sees less, and its readings are apportioned:
+// shared pages count for each process, and processes that start and end between two readings are
+// missing.
 //
-// The job is a child of this process in the ordinary way: same process group,
-// terminal, descriptors and limits. If this process dies, the job goes on.
+// The job is an ordinary child of this process, with the same process group, terminal, descriptors
+// and limits. It continues if this process dies.
 package launch
 
 import (
@@ -29,20 +28,19 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// Prefix begins the name of every job's group; its ID follows.
+// Prefix begins the name of every job's group; the job's ID follows.
 const Prefix = "mete-run-"
 
 // A Command is a program to run.
 type Command struct {
-	Path string   // of the file to execute, as [LookPath] finds it
-	Args []string // argument vector, the program's name first
+	Path string   // of the executable, from [LookPath]
+	Args []string // argument vector including the program's name
 	Env  []string
-	// Files are the descriptors that become 0, 1 and so on. Further ones that
-	// are not close-on-exec are inherited too, as by exec.
+	// Files are the descriptors that become 0, 1 and so on. Other descriptors without close-on-exec
+	// are inherited too, as by exec.
 	Files []uintptr
-	// Before, if not nil, is called when everything is ready for the start,
-	// and the start waits for it. What it does itself may count for the job:
-	// it should do nothing but wait.
+	// Before, if not nil, is called when everything is ready, and the start waits for it. Its own
+	// use may count for the job, so it should only wait.
 	Before func()
 }
 
@@ -52,7 +50,7 @@ type Member struct {
 	Name string
 }
 
-// A StartError says why a command was not started, in the way of POSIX shells.
+// A StartError says why a command was not started, with the exit code of POSIX shells.
 type StartError struct {
 	Name string
 	Code int // 127 if there is no such command, 126 if it cannot be executed
@@ -62,13 +60,12 @@ type StartError struct {
 func (e *StartError) Error() string { return e.Name + ": " + e.Err.Error() }
 func (e *StartError) Unwrap() error { return e.Err }
 
-// errCommand is what shells say where a search of PATH found nothing.
+// errCommand is the shells' message for a command that is not in PATH.
 var errCommand = errors.New("command not found")
 
-// LookPath finds the file that a shell would execute for name: name itself if it
-// has a slash, else the first executable file of that name in the directories
-// of path, as $PATH has them. A directory that may not be searched shows no
-// file, and so has none. Its errors are *StartError.
+// LookPath finds the file that a shell would execute for name: name itself if it contains a slash,
+// else the first executable file of that name in the directories of path ($PATH). A directory
+// without search permission counts as empty. Errors are *StartError.
 func LookPath(name, path string) (string, error) {
 	if strings.Contains(name, "/") {
 		if _, err := checkExecutable(name); err != nil {
@@ -82,7 +79,7 @@ func LookPath(name, path string) (string, error) {
 	var denied error
 	for _, dir := range filepath.SplitList(path) {
 		if dir == "" {
-			dir = "." // as POSIX has it
+			dir = "." // as in POSIX
 		}
 		file := dir + "/" + name
 		seen, err := checkExecutable(file)
@@ -99,13 +96,12 @@ func LookPath(name, path string) (string, error) {
 	return "", &StartError{name, 127, errCommand}
 }
 
-// checkExecutable says why file cannot be executed, and whether it could be seen at
-// all.
+// checkExecutable returns why file cannot be executed, and whether it exists.
 func checkExecutable(file string) (seen bool, err error) {
 	st, err := os.Stat(file)
 	switch {
 	case err != nil:
-		// The path is in the caller's message already.
+		// The caller's message contains the path.
 		if pe, ok := errors.AsType[*fs.PathError](err); ok {
 			return false, pe.Err
 		}
@@ -113,13 +109,12 @@ func checkExecutable(file string) (seen bool, err error) {
 	case st.IsDir():
 		return true, syscall.EISDIR
 	}
-	// The kernel asks for the effective user's right.
+	// The kernel checks the effective user.
 	return true, unix.Faccessat(unix.AT_FDCWD, file, unix.X_OK, unix.AT_EACCESS)
 }
 
-// newStartError gives err the exit code of shells: what exists but does not run is
-// 126, also where it is the interpreter named in its first line that is
-// missing.
+// newStartError assigns the exit code of shells: 126 for a file that exists but cannot run,
+// including one whose interpreter is missing.
 func newStartError(name string, err error) *StartError {
 	if errors.Is(err, fs.ErrNotExist) {
 		return &StartError{name, 127, err}
@@ -127,8 +122,8 @@ func newStartError(name string, err error) *StartError {
 	return &StartError{name, 126, err}
 }
 
-// exec starts the command on the calling thread: the child has the thread's
-// control groups, and group, a descriptor of a v2 group, unless it is -1.
+// exec starts the command on the calling thread: the child inherits the thread's control groups,
+// and joins group, a descriptor of a v2 group, unless it is -1.
 func (c Command) exec(h *hostfs.FS, group int) (*Process, error) {
 	began, err := h.Clocks()
 	if err != nil {
@@ -143,12 +138,10 @@ func (c Command) fork(group int) (int, error) {
 	if group >= 0 {
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, group
 	}
-	// Not os.StartProcess, which at its first use starts a child of its own to
-	// find out about pidfds.
+	// os.StartProcess is not used: its first call starts a child to check for pidfd support.
 	pid, err := syscall.ForkExec(c.Path, c.Args, attr)
 	if err == syscall.ENOEXEC {
-		// A script without a first line that names its interpreter: shells and
-		// execvp(3) hand it to sh.
+		// A script without an interpreter line: like shells and execvp(3), run it with sh.
 		pid, err = syscall.ForkExec("/bin/sh", append([]string{"sh", c.Path}, c.Args[1:]...), attr)
 	}
 	return pid, err

@@ -25,7 +25,7 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// Look answers as bash does.
+// TestLook compares LookPath with bash.
 func TestLook(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {
@@ -64,8 +64,8 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// A directory of PATH that may not be searched hides what is in it, and a link
-// that leads nowhere is no file: the command is not found, as in bash.
+// TestLookUnseen checks that a directory of PATH without search permission hides its files, and
+// that a broken link is no file: the command is not found, as in bash.
 func TestLookUnseen(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {
@@ -117,8 +117,7 @@ func TestLookUnseen(t *testing.T) {
 	}
 }
 
-// asNobody calls f without root's right to all files, on a thread that ends
-// with it.
+// asNobody calls f without root's capabilities, on a thread that ends with it.
 func asNobody(f func() (string, error)) (file string, err error) {
 	done := make(chan struct{})
 	go func() {
@@ -135,7 +134,7 @@ func asNobody(f func() (string, error)) (file string, err error) {
 	return file, err
 }
 
-// open makes a job of these hierarchies, removed with the test.
+// open creates a job in these hierarchies, removed with the test.
 func open(t *testing.T, limits launch.Limits, use func(hostfs.Hierarchy) bool) (*hostfs.FS, *launch.Group) {
 	t.Helper()
 	hosttest.Need(t, "root")
@@ -168,7 +167,7 @@ func open(t *testing.T, limits launch.Limits, use func(hostfs.Hierarchy) bool) (
 func v1(y hostfs.Hierarchy) bool { return !y.V2 }
 func v2(y hostfs.Hierarchy) bool { return y.V2 }
 
-// sh is a shell script as a command, with its output in a file.
+// sh returns a shell script as a command, with its output in a file.
 func sh(t *testing.T, script string, args ...string) (launch.Command, *os.File) {
 	t.Helper()
 	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
@@ -204,8 +203,8 @@ func run(t *testing.T, h *hostfs.FS, j launch.Job, c launch.Command, w launch.Wa
 	return m, e
 }
 
-// The command and all that it starts are in the group from their first
-// instruction on, and nothing of this process is.
+// TestGroup checks that the command and its descendants are in the group from their first
+// instruction, and nothing of this process is.
 func TestGroup(t *testing.T) {
 	for name, use := range map[string]func(hostfs.Hierarchy) bool{"all": nil, "v1": v1, "v2": v2} {
 		t.Run(name, func(t *testing.T) {
@@ -225,7 +224,7 @@ func TestGroup(t *testing.T) {
 				t.Errorf("in %d groups of %s, want %d:\n%s", in, base, wanted, read(t, out))
 			}
 			user, sys := e.CPU()
-			// How exact it is, TestAccuracyCPU says; here nothing of this process is in it.
+			// TestAccuracyCPU checks the accuracy; here nothing of this process is included.
 			if v := m.Final.Value[usage.CPU]; !m.Final.Has.Has(usage.CPU) || v < (user+sys)/2 || v > user+sys+100e6 {
 				t.Errorf("CPU %d ns, its rusage says %d", v, user+sys)
 			}
@@ -256,7 +255,8 @@ func TestExit(t *testing.T) {
 	}
 }
 
-// What cannot be executed is told as shells tell it, and leaves no group.
+// TestNotRun checks that a command that cannot be executed fails as in a shell, and leaves no
+// group.
 func TestNotRun(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
@@ -276,7 +276,7 @@ func TestNotRun(t *testing.T) {
 			t.Errorf("%s: %v, want code %d", file, err, code)
 		}
 	}
-	// A script without #! is sh's.
+	// A script without #! is run by sh.
 	h, g := open(t, launch.Limits{}, nil)
 	file := write("script", "exit 7\n")
 	if _, e := run(t, h, g, launch.Command{Path: file, Args: []string{file}, Files: []uintptr{0, 1, 2}}, launch.Watch{}); e.Code() != 7 {
@@ -284,7 +284,7 @@ func TestNotRun(t *testing.T) {
 	}
 }
 
-// A descriptor that the caller passes on beyond the standard ones arrives.
+// TestInherit checks that descriptors beyond the standard ones are inherited.
 func TestInherit(t *testing.T) {
 	h, g := open(t, launch.Limits{}, nil)
 	r, w, err := os.Pipe()
@@ -304,20 +304,19 @@ func TestInherit(t *testing.T) {
 	}
 }
 
-// double leaves a process behind that no parent waits for, in a session of its
-// own, for a time.
+// double leaves a process behind that no parent waits for, in its own session, for some time.
 const double = `(setsid sleep $1 &)`
 
 func TestLivesOn(t *testing.T) {
 	h, g := open(t, launch.Limits{}, nil)
-	// It is not waited for: that would never end.
+	// The process is not waited for: that would never end.
 	c, out := sh(t, double, "1000000")
 	m, _ := run(t, h, g, c, launch.Watch{})
 	if len(m.LivesOn) != 1 {
 		t.Fatalf("lives on: %v, want one\n%s", m.LivesOn, read(t, out))
 	}
 	if g.Remove() {
-		t.Error("the group is gone, with a process in it")
+		t.Error("the group was removed although it has a process")
 	}
 	if err := syscall.Kill(m.LivesOn[0].PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -332,14 +331,14 @@ func TestWaitAll(t *testing.T) {
 	if len(m.LivesOn) != 0 || m.Wall < 200e6 || e.Code() != 0 {
 		t.Errorf("%d live on after %d ns, exit %d", len(m.LivesOn), m.Wall, e.Code())
 	}
-	// What the orphans used is counted, though nobody waited for them.
+	// The use of orphans is counted, although no parent waits for them.
 	user, sys := e.CPU()
 	if v := m.Final.Value[usage.CPU]; v < user+sys+1e6 {
 		t.Errorf("CPU %d ns, no more than the command's own %d", v, user+sys)
 	}
 }
 
-// While waiting for the rest a signal ends the waiting, not the rest.
+// TestWaitAllSignal checks that a signal ends waiting for other processes, but not these processes.
 func TestWaitAllSignal(t *testing.T) {
 	h, g := open(t, launch.Limits{}, nil)
 	c, _ := sh(t, double, "1000000")
@@ -380,7 +379,7 @@ func TestSignals(t *testing.T) {
 			}
 			time.Sleep(time.Millisecond)
 		}
-		signals <- syscall.SIGUSR2 // not passed
+		signals <- syscall.SIGUSR2 // not passed on
 		signals <- syscall.SIGUSR1
 	}()
 	_, e := run(t, h, g, c, launch.Watch{Signals: signals, NeedsSignal: func(s os.Signal) bool { return s != syscall.SIGUSR2 }})
@@ -389,7 +388,7 @@ func TestSignals(t *testing.T) {
 	}
 }
 
-// Groups that the job makes in its own are counted with it and removed.
+// TestNested checks that groups created by the job are counted with it and removed.
 func TestNested(t *testing.T) {
 	h, g := open(t, launch.Limits{}, nil)
 	dir, _ := g.Dir("cpuacct")
@@ -410,7 +409,7 @@ func TestNested(t *testing.T) {
 	}
 }
 
-// A job that leaves its groups is told of, and so is a group that vanishes.
+// TestStrayed checks that a note reports a job that leaves its groups, and a group that vanishes.
 func TestStrayed(t *testing.T) {
 	h, g := open(t, launch.Limits{}, nil)
 	ys, err := h.Hierarchies()
@@ -423,7 +422,7 @@ func TestStrayed(t *testing.T) {
 			dirs = append(dirs, d)
 		}
 	}
-	// It is looked at before the groups go, and after.
+	// Samples are taken before and after the groups are removed.
 	c, out := sh(t, `for d; do echo $$ > $d/cgroup.procs; done; await() { >$1; until [ -e $2 ]; do sleep 0.05; done; }; cd $AT; await moved seen; rmdir $GROUPS_OF_JOB; await removed seen2`, dirs...)
 	var mine []string
 	g.EachGroup(func(_ uint32, dir string) { mine = append(mine, dir) })
@@ -435,7 +434,7 @@ func TestStrayed(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(at, done)); err != nil {
 				continue
 			}
-			// The look that is going on may have begun before.
+			// The sample in progress may have begun before.
 			if looks[done]++; looks[done] == 3 {
 				if err := os.WriteFile(filepath.Join(at, seen), nil, 0o600); err != nil {
 					t.Error(err)
@@ -444,14 +443,14 @@ func TestStrayed(t *testing.T) {
 		}
 	}})
 	notes := strings.Join(m.Notes, "\n")
-	if e.Code() != 0 || !strings.Contains(notes, "moved out") || !strings.Contains(notes, "removed by somebody") {
+	if e.Code() != 0 || !strings.Contains(notes, "moved out") || !strings.Contains(notes, "removed while it ran") {
 		t.Errorf("exit %d, notes:\n%s\n%s", e.Code(), notes, read(t, out))
 	}
 }
 
 func TestLimits(t *testing.T) {
 	hosttest.Need(t, "memcg1")
-	// So little that it is held up however little the machine has for it.
+	// So little that it is throttled even on a slow machine.
 	h, g := open(t, launch.Limits{CPUs: 0.01, Memory: 32 << 20}, nil)
 	c, _ := sh(t, `i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done`)
 	m, _ := run(t, h, g, c, launch.Watch{})
@@ -468,7 +467,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// Within too little memory nothing starts, and the limit is to blame.
+// TestLimitTight checks that an error blames the memory limit if the command cannot start within
+// it.
 func TestLimitTight(t *testing.T) {
 	hosttest.Need(t, "memcg1")
 	for _, bytes := range []int64{1, 1 << 10, 4 << 10, 20 << 10} {
@@ -482,7 +482,7 @@ func TestLimitTight(t *testing.T) {
 	}
 }
 
-// A limit that no group can hold is an error, and leaves nothing.
+// TestLimitRefused checks that a limit that no group supports is an error and leaves nothing.
 func TestLimitRefused(t *testing.T) {
 	hosttest.Need(t, "root", "cgroup1", "cgroup2")
 	h, err := hostfs.Open("/")
@@ -525,7 +525,7 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
-// TestTree runs in a process of its own: a subreaper is one for good.
+// TestTree runs in a separate process: a subreaper stays one.
 func TestTree(t *testing.T) {
 	if os.Getenv("METE_TEST_TREE") == "" {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestTree$", "-test.v")
@@ -543,8 +543,8 @@ func TestTree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A child, a waited-for child, and an orphan each use some 300 ms; the last one
-	// says how much. The command is looked at once more while another orphan lives.
+	// A child, a waited-for child, and an orphan each use some 300 ms; the last one prints how
+	// much. The command is sampled once more while another orphan lives.
 	spin := `i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done`
 	c, out := sh(t, fmt.Sprintf(`mkfifo "$1"; (setsid sh -c '%s; cat /proc/$$/schedstat; echo >"$1"' sh "$1" &); sh -c '%[1]s'; %[1]s; read x <"$1"; (setsid sleep 1000000 &); sleep 1.2`, spin),
 		filepath.Join(t.TempDir(), "fifo"))
@@ -587,5 +587,5 @@ func TestWaitGone(t *testing.T) {
 	if d := time.Since(start); d < 50*time.Millisecond {
 		t.Errorf("this process is gone after %v", d)
 	}
-	launch.WaitGone([]launch.Member{{PID: 1 << 22}}, 1000*time.Hour) // one that is not there
+	launch.WaitGone([]launch.Member{{PID: 1 << 22}}, 1000*time.Hour) // it does not exist
 }

@@ -7,7 +7,6 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// A LimitError says that a limit could not be set.
 type LimitError struct {
 	Limit string // cpus or memory
 	Err   error
@@ -16,11 +15,11 @@ type LimitError struct {
 func (e *LimitError) Error() string { return "limit of " + e.Limit + ": " + e.Err.Error() }
 func (e *LimitError) Unwrap() error { return e.Err }
 
-// period is the time over which a limit of CPU time holds, in microseconds: the
-// kernel's own default (Documentation/scheduler/sched-bwc.rst).
+// period is the period of CPU limits in microseconds, the kernel's default
+// (Documentation/scheduler/sched-bwc.rst).
 const period = 100_000
 
-// setLimits sets the limits, each in the one hierarchy that has its controller.
+// setLimits sets each limit in the hierarchy that has its controller.
 func (g *Group) setLimits(l Limits) error {
 	if l.CPUs > 0 {
 		quota := strconv.FormatInt(max(1000, int64(l.CPUs*period)), 10)
@@ -45,7 +44,7 @@ func (g *Group) setLimits(l Limits) error {
 	return nil
 }
 
-// writeLimit writes the files of a controller: of v2 (true) or of v1 (false).
+// writeLimit writes the files of a controller, of v2 (true) or v1 (false).
 func (g *Group) writeLimit(controller string, files map[bool][][2]string) error {
 	for _, v2 := range []bool{false, true} {
 		for _, p := range g.parts {

@@ -14,10 +14,9 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// Remove removes the groups, and those that the job made in them, where no
-// process is left in them. It reports whether all are gone. In passing it
-// removes what earlier jobs left behind whose mete was killed, or which lived
-// on after it.
+// Remove removes the groups, and those that the job created in them, if they have no processes. It
+// reports whether all are gone. It also removes leftovers of earlier jobs whose mete was killed or
+// which outlived it.
 func (g *Group) Remove() bool {
 	all := true
 	for _, p := range slices.Concat(g.parts, g.abandoned) {
@@ -32,11 +31,11 @@ func (g *Group) Remove() bool {
 	return all
 }
 
-// exitGrace is how long what has ended may take to leave its group, which is a little
-// after its parent knows: a millisecond or so, longer on a machine with much to do.
+// exitGrace is how long an ended process may take to leave its group after its parent is notified:
+// usually a millisecond, longer on a busy machine.
 const exitGrace = time.Second
 
-// remove tries for a moment.
+// remove retries for exitGrace.
 func (g *Group) remove(p *part) bool {
 	end, pause := time.Now().Add(exitGrace), 100*time.Microsecond
 	for !g.rmdir(p.dir) {
@@ -49,7 +48,7 @@ func (g *Group) remove(p *part) bool {
 	return true
 }
 
-// rmdir removes the group and all below it, or as much as is empty.
+// rmdir removes the empty groups in dir and dir itself.
 func (g *Group) rmdir(dir string) bool {
 	gone := true
 	g.walk(dir, func(dir string) {
@@ -60,12 +59,11 @@ func (g *Group) rmdir(dir string) bool {
 	return gone
 }
 
-// lockGrace is how long after its start a job's group is nobody else's to remove,
-// as it may be about to be locked.
+// lockGrace protects a job's group after its start, when it may not be locked yet.
 const lockGrace = 2 * time.Second
 
-// sweep removes the groups in dir of jobs whose mete is gone, as far as they are
-// empty. Failing is no harm: the next job sweeps again.
+// sweep removes empty groups in dir of jobs whose mete is gone. Errors are ignored: the next job
+// sweeps again.
 func (g *Group) sweep(dir string) {
 	es, err := g.h.ReadDir(dir)
 	if err != nil {
@@ -84,11 +82,11 @@ func (g *Group) sweep(dir string) {
 	}
 }
 
-// lockShared marks a group as that of a living mete: the kernel takes the lock away
-// when the process ends, however it ends.
+// lockShared marks a group as belonging to a living mete: the kernel releases the lock when the
+// process ends.
 func lockShared(h *hostfs.FS, dir string) int { return lockDir(h, dir, unix.LOCK_SH) }
 
-// lockDir returns a descriptor of dir that is locked, or -1.
+// lockDir returns a locked descriptor of dir, or -1.
 func lockDir(h *hostfs.FS, dir string, how int) int {
 	fd, err := unix.Open(h.Path(dir), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A Job is a command's [Group] or [Tree].
+// A Job is a [Group] or a [Tree].
 type Job interface {
 	Start(c Command) (*Process, error)
 	Read(r *usage.Reading)
@@ -24,42 +24,39 @@ type Job interface {
 	IsGone() bool
 }
 
-// Watch says how a job is watched.
+// Watch configures how a job is watched.
 type Watch struct {
-	// Signals are passed to the command. After its end one of them ends the
-	// waiting for the rest.
+	// Signals are passed to the command. After its end a signal ends waiting for other processes.
 	Signals <-chan os.Signal
-	// NeedsSignal reports whether the command needs s sent, as the terminal has not
-	// sent it there already.
+	// NeedsSignal reports whether s must be sent to the command, because the terminal has not sent
+	// it already.
 	NeedsSignal func(s os.Signal) bool
-	// WaitAll waits until the job has no process left, not only the command.
+	// WaitAll waits for all processes of the job, not only the command.
 	WaitAll bool
-	// ReadMore adds to a reading what the job's own files do not show; its values
-	// win. It may be nil.
+	// ReadMore adds values to a reading, overriding those of the job's files. It may be nil.
 	ReadMore func(r *usage.Reading)
-	// OnSample is called with what there is of the job after each reading of all
-	// of it, about once a second and at the end, and when that was. What it is
-	// given changes afterwards; the command waits for signals meanwhile. It may
-	// be nil.
+	// OnSample is called after each complete reading, about once a second and at the end, with its
+	// time and the measurement so far. It must not keep m; the command's signals wait meanwhile. It
+	// may be nil.
 	OnSample func(at hostfs.Clocks, m *report.Measurement)
 }
 
-// Samples of levels are taken every tenth of the job's age, so that their
-// averages are right for a job of 50 ms and light for one of a week.
+// Levels are sampled every tenth of the job's age, so that averages are accurate for a job of 50 ms
+// and cheap for one of a week.
 const (
 	firstSample = 2 * time.Millisecond
 	lastSample  = time.Second
 	sampleShare = 10
 )
 
-// Run starts the command, passes signals to it, and reads what the job uses
-// until it ends. Only an error means that it was not started.
+// Run starts the command, passes signals to it, and measures the job until it ends. An error means
+// that the command was not started.
 func Run(h *hostfs.FS, job Job, c Command, w Watch) (*report.Measurement, Exit, error) {
 	r := &run{h: h, job: job, watch: w, out: &report.Measurement{}}
 	if w.OnSample == nil {
 		r.watch.OnSample = func(hostfs.Clocks, *report.Measurement) {}
 	}
-	// Before the start, so that reading /proc/stat is not the job's time.
+	// Before the start, so that the job is not charged for reading /proc/stat.
 	steal := r.readSteal()
 	p, err := job.Start(c)
 	if err != nil {
@@ -74,7 +71,7 @@ func Run(h *hostfs.FS, job Job, c Command, w Watch) (*report.Measurement, Exit, 
 	}
 	ended, err := h.Clocks()
 	if err != nil {
-		ended = began // this machine's clocks do not fail
+		ended = began // cannot happen: clocks do not fail
 	}
 	r.sample(ended.Monotonic, true)
 	r.watch.OnSample(ended, r.out)
@@ -94,7 +91,7 @@ type run struct {
 	watch    Watch
 	out      *report.Measurement
 	began    int64         // CLOCK_MONOTONIC, ns
-	lastFull time.Duration // age when all was read last
+	lastFull time.Duration // age of the latest complete reading
 	left     bool
 	gone     bool
 }
@@ -104,7 +101,7 @@ func (r *run) follow(p *Process) Exit {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		// A failure shows in Reap, which waits itself.
+		// Reap waits too, and reports a failure.
 		_ = p.WaitExit()
 	}()
 	timer := time.NewTimer(firstSample)
@@ -115,15 +112,15 @@ func (r *run) follow(p *Process) Exit {
 			timer.Reset(r.tick(p))
 		case s := <-r.watch.Signals:
 			if n, ok := s.(syscall.Signal); ok && r.watch.NeedsSignal(s) {
-				// A command of another user may not be signaled; it is
-				// the caller's to notice that nothing happens.
+				// Signaling a command of another user may fail; the caller sees that nothing
+				// happens.
 				_ = p.Signal(n)
 			}
 		case <-done:
 			r.checkLeft(p, true)
 			exit, err := p.Reap()
 			if err != nil {
-				r.addNote("how the command ended is not known: " + err.Error())
+				r.addNote("the exit status of the command is unknown: " + err.Error())
 			}
 			r.job.AddExit(exit)
 			return exit
@@ -131,8 +128,7 @@ func (r *run) follow(p *Process) Exit {
 	}
 }
 
-// tick takes a sample, of everything once a second, and returns the time until
-// the next.
+// tick takes a sample, a complete one once a second, and returns the time until the next.
 func (r *run) tick(p *Process) time.Duration {
 	c, err := r.h.Clocks()
 	if err != nil {
@@ -154,8 +150,8 @@ func (r *run) tick(p *Process) time.Duration {
 	return min(max(firstSample, age/sampleShare), lastSample)
 }
 
-// sample reads all that there is of the job. At the end, levels stay at what
-// they were: what is left then is not what the job had.
+// sample takes a complete reading. At the end levels keep their last sample: what remains then is
+// not what the job had.
 func (r *run) sample(now int64, end bool) {
 	var m usage.Reading
 	r.job.Read(&m)
@@ -166,13 +162,12 @@ func (r *run) sample(now int64, end bool) {
 		r.holdLevels(now)
 	}
 	r.addLevels(&m, now)
-	// A group that somebody removed shows nothing more: what it showed last is
-	// the best that there is.
+	// A removed group shows nothing more; its last reading is the best available.
 	if m.Has.Has(usage.CPU) {
 		r.out.Final = m
 	} else if !r.gone && r.job.IsGone() {
 		r.gone = true
-		r.addNote("the job's group was removed by somebody while it ran: the figures are those of the last reading before")
+		r.addNote("the job's group was removed while it ran: the figures are those of the last reading before")
 	}
 }
 
@@ -196,7 +191,7 @@ func (r *run) holdLevels(now int64) {
 	r.eachLevel(func(_ usage.Resource, l *report.Gauge) { l.Hold(now) })
 }
 
-// checkLeft notes once that the command has left its groups.
+// checkLeft adds a note, once, that the command has left its groups.
 func (r *run) checkLeft(p *Process, ended bool) {
 	if r.left {
 		return
@@ -207,7 +202,7 @@ func (r *run) checkLeft(p *Process, ended bool) {
 	}
 }
 
-// drain waits until the job has no process left, or until a signal.
+// drain waits until the job has no processes, or for a signal.
 func (r *run) drain() {
 	for {
 		ms := r.job.Members()
@@ -232,7 +227,7 @@ func (r *run) drain() {
 
 func (r *run) addNote(s string) { r.out.Notes = append(r.out.Notes, s) }
 
-// readSteal reads the CPU time that a hypervisor took, and how many CPUs there are.
+// readSteal reads the steal time and the number of CPUs.
 func (r *run) readSteal() int64 {
 	b, err := r.h.ReadFile("/proc/stat")
 	if err != nil {

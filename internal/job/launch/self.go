@@ -9,15 +9,13 @@ import (
 	"mete.dev/mete/internal/host/hostfs"
 )
 
-// SelfUsage returns what this process itself has used: CPU time in ns, and the most
-// memory that it had resident, in bytes.
+// SelfUsage returns this process's own CPU time in ns and its peak resident memory in bytes.
 func SelfUsage(h *hostfs.FS) (cpu, peak int64) {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err == nil {
 		cpu = u.Utime.Nano() + u.Stime.Nano()
 	}
-	// Not ru_maxrss, which starts at what the parent had that started this
-	// process.
+	// Not ru_maxrss, which starts at the parent's value.
 	b, err := h.ReadFile("/proc/self/status")
 	if err != nil {
 		return cpu, 0

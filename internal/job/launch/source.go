@@ -8,7 +8,7 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A source is one file of the job's group, kept open.
+// A source is one open file of the job's group.
 type source struct {
 	name  string
 	file  *hostfs.File
@@ -17,23 +17,23 @@ type source struct {
 	level bool
 }
 
-// read adds what the file shows to r, and returns the buffer. A file that
-// cannot be read, as its group was removed, or that is malformed, adds nothing.
+// read adds the file's values to r, and returns the buffer. An unreadable or malformed file adds
+// nothing.
 func (s *source) read(buf []byte, r *usage.Reading) []byte {
 	b, err := s.file.ReadInto(buf)
 	if err == nil {
-		// What a parser refuses is absent, which the reading shows.
+		// A value that the parser refuses is absent in the reading.
 		_ = s.parse(b, r)
 	}
 	return b
 }
 
-// open opens the files of the group that show something.
+// open opens the files of the group.
 func (p *part) open(g *Group) {
 	for _, s := range p.files(g) {
 		f, err := g.h.Open(p.dir + "/" + s.name)
 		if err != nil {
-			continue // the kernel is older, or the controller not there
+			continue // an older kernel, or the controller is missing
 		}
 		s.file = f
 		p.sources = append(p.sources, s)
@@ -42,14 +42,14 @@ func (p *part) open(g *Group) {
 
 func (p *part) close() {
 	for _, s := range p.sources {
-		// Nothing was written: there is nothing to lose.
+		// Nothing was written, so an error loses nothing.
 		_ = s.file.Close()
 	}
 	p.sources = nil
 }
 
-// files lists what to read in the part's hierarchy. v2 comes before v1, and
-// what it shows is not put again.
+// files lists the files of the part's hierarchy. v2 comes before v1, whose values do not replace
+// those of v2.
 func (p *part) files(g *Group) []source {
 	if p.y.V2 {
 		return []source{
@@ -85,9 +85,9 @@ func (p *part) files(g *Group) []source {
 	return s
 }
 
-// blkioCounts reports whether v1's blkio counts at all: it does from the first
-// throttle rule on a disk, and shows "Total 0" for every group before, the root
-// included. A root group without a device has nothing to say.
+// blkioCounts reports whether blkio of v1 counts: it starts with the first throttle rule on a disk,
+// and shows "Total 0" for every group before, including the root. A root group without devices is
+// not counting.
 func (g *Group) blkioCounts(y hostfs.Hierarchy) bool {
 	b, err := g.h.ReadFile(y.Mount + "/blkio.throttle.io_service_bytes")
 	if err != nil {
@@ -117,8 +117,8 @@ func parseKey(name string, res usage.Resource) func([]byte, *usage.Reading) erro
 	}
 }
 
-// pidsPeak is pids.peak of v1. The thread that started the command was in the
-// group with it, so that a peak of two may be one.
+// pidsPeak parses pids.peak of v1. The thread that started the command was in the group too, so a
+// peak of two may be one.
 func pidsPeak(b []byte, r *usage.Reading) error {
 	v, err := procfmt.Int(b)
 	if err == nil && v > 2 {
@@ -127,7 +127,7 @@ func pidsPeak(b []byte, r *usage.Reading) error {
 	return err
 }
 
-// putNew leaves what an earlier source showed.
+// putNew keeps the value of an earlier source.
 func putNew(r *usage.Reading, res usage.Resource, v int64) {
 	if !r.Has.Has(res) {
 		r.Put(res, v)
@@ -152,8 +152,7 @@ func cpuStat(b []byte, r *usage.Reading) error {
 	return nil
 }
 
-// usage is cpuacct.usage without what the thread that started the job spent in
-// the group.
+// usage parses cpuacct.usage, and subtracts the time of the thread that started the job.
 func (g *Group) usage(b []byte, r *usage.Reading) error {
 	v, err := procfmt.Int(b)
 	if err == nil {
@@ -205,7 +204,7 @@ func (g *Group) blkio(b []byte, r *usage.Reading) error {
 	return g.disk(r, read, written, err)
 }
 
-var errDevices = errors.New("the block devices are not known")
+var errDevices = errors.New("the block devices are unknown")
 
 func (g *Group) disk(r *usage.Reading, read, written int64, err error) error {
 	if err == nil && g.disks == nil {

@@ -13,7 +13,7 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// write makes the files below a new directory.
+// write creates the files below a new directory.
 func write(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -38,14 +38,15 @@ func machine(t *testing.T) *hostfs.FS {
 	return h
 }
 
-// values are the amounts of a reading, by name.
+// values returns the amounts of a reading by name.
 func values(r *usage.Reading) map[string]int64 {
 	m := map[string]int64{}
 	r.Has.Each(func(res usage.Resource) { m[res.String()] = r.Value[res] })
 	return m
 }
 
-// Each kind of hierarchy shows what its files hold, and v2's win over v1's.
+// TestSources checks the values from the files of each kind of hierarchy, and that v2 takes
+// precedence over v1.
 func TestSources(t *testing.T) {
 	v2 := map[string]string{
 		"job/cpu.stat":       "usage_usec 3000\nuser_usec 2000\nsystem_usec 1000\nnr_periods 5\nnr_throttled 2\nthrottled_usec 40\n",
@@ -72,15 +73,15 @@ func TestSources(t *testing.T) {
 		"v2": {[]map[string]string{v2}, []hostfs.Hierarchy{{V2: true}}, map[string]int64{
 			"cpu": 3e6, "cpu_user": 2e6, "cpu_system": 1e6, "cpu_throttled": 40e3, "memory": 5000, "memory_peak": 9000,
 			"memory_anon": 3000, "memory_file": 1500, "oom_kills": 1, "pids": 3, "pids_peak": 2, "disk_read": 100, "disk_written": 200}},
-		// The start's own 1 ms is taken off, the rest divided as the ticks were;
-		// the two tasks may be one and the thread that started it.
+		// The start's own 1 ms is subtracted, the rest divided like the ticks; the two tasks may be
+		// one and the starting thread.
 		"v1": {[]map[string]string{v1}, []hostfs.Hierarchy{all}, map[string]int64{
 			"cpu": 2e6, "cpu_user": 5e5, "cpu_system": 15e5, "cpu_throttled": 40e3, "memory": 5000, "memory_peak": 9000,
 			"memory_anon": 3000, "memory_file": 1500, "oom_kills": 1, "pids": 3, "disk_read": 100, "disk_written": 200}},
 		"hybrid": {[]map[string]string{bare, v1}, []hostfs.Hierarchy{{V2: true}, all}, map[string]int64{
 			"cpu": 7e6, "cpu_user": 7e6, "cpu_system": 0, "cpu_throttled": 40e3, "memory": 5000, "memory_peak": 9000,
 			"memory_anon": 3000, "memory_file": 1500, "oom_kills": 1, "pids": 3, "disk_read": 100, "disk_written": 200}},
-		// Where v1 counts no block I/O, nothing is no zero.
+		// If v1 counts no block I/O, it is absent rather than zero.
 		"not counting": {[]map[string]string{idle}, []hostfs.Hierarchy{{Controllers: []string{"blkio"}}}, map[string]int64{}},
 		"malformed": {[]map[string]string{{"job/cpu.stat": "usage_usec x\n", "job/memory.current": "", "job/memory.stat": "anon -\n"}},
 			[]hostfs.Hierarchy{{V2: true}}, map[string]int64{}},
@@ -104,7 +105,7 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// A job goes where its figures and its limits are, and never out of the
+// TestPlace checks that a job is placed where its figures and limits are, and never outside the
 // caller's limits.
 func TestPlace(t *testing.T) {
 	if isSystemdManaged(machine(t)) {
@@ -149,8 +150,7 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// Of processes that cannot be looked at nothing is known: not that they hold 0
-// bytes.
+// TestHoldings checks that memory of unreadable processes is absent rather than zero.
 func TestHoldings(t *testing.T) {
 	h, err := hostfs.Open(write(t, map[string]string{
 		"mete/clocks": "boottime 2\nmonotonic 1\nrealtime 3\n", "proc/7/statm": "900 30 10 1 0 80 0\n", "proc/8/statm": "0 0 0 0 0 0 0\n",
@@ -162,7 +162,7 @@ func TestHoldings(t *testing.T) {
 	addMemory(h, nil, &none)
 	addMemory(h, []Member{{PID: 8}, {PID: 9}}, &none)
 	if none != (usage.Reading{}) {
-		t.Errorf("of nothing: %+v", none)
+		t.Errorf("without processes: %+v", none)
 	}
 	var r usage.Reading
 	addMemory(h, []Member{{PID: 7}, {PID: 8}}, &r)

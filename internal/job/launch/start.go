@@ -13,21 +13,19 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// Start starts the command in the groups. Its error is a *[StartError] where it is
-// the command that is wrong.
+// Start starts the command in the groups. The error is a *[StartError] if the command is at fault.
 //
-// In v1 a thread of this process, and only that thread, joins the groups, starts
-// the command, which inherits them, and is gone: what it does in between, some
-// tens of microseconds, is taken off the job's CPU time. Memory follows the
-// process, not the thread, so none of this process's is charged. In v2, where a
-// thread cannot be elsewhere than its process, the kernel starts the command
-// right in the group (clone3 with CLONE_INTO_CGROUP, Linux 5.7).
+// In v1 one thread of this process joins the groups, starts the command, which inherits them, and
+// exits: its time in between, some tens of microseconds, is subtracted from the job's CPU time.
+// Memory is charged by process, not by thread, so nothing of this process is charged. In v2, where
+// threads cannot leave their process's group, the kernel starts the command directly in the group
+// (clone3 with CLONE_INTO_CGROUP, Linux 5.7).
 func (g *Group) Start(c Command) (*Process, error) {
-	doors, err := g.openEntries()
+	groups, err := g.openEntries()
 	if err != nil {
 		return nil, err
 	}
-	defer doors.close()
+	defer groups.close()
 	type result struct {
 		p   *Process
 		err error
@@ -35,18 +33,18 @@ func (g *Group) Start(c Command) (*Process, error) {
 	done := make(chan result)
 	var run func()
 	run = func() {
-		// The goroutine ends locked, and its thread with it.
+		// The goroutine ends locked, which ends its thread.
 		runtime.LockOSThread()
 		if unix.Gettid() == unix.Getpid() {
-			// The first thread of a process cannot end before it, and would
-			// stay in the groups. While it is held here another one is taken.
+			// The main thread of a process cannot exit before it, and would stay in the groups.
+			// Hold it and use another thread.
 			held := make(chan struct{})
 			go func() { defer close(held); run() }()
 			<-held
 			runtime.UnlockOSThread()
 			return
 		}
-		p, err := g.start(doors, c)
+		p, err := g.start(groups, c)
 		done <- result{p, err}
 	}
 	go run()
@@ -54,12 +52,12 @@ func (g *Group) Start(c Command) (*Process, error) {
 	return r.p, r.err
 }
 
-// entries are the ways into a job's groups. They are opened before any is gone
-// through, because from then on what the thread opens is the job's memory.
-type entries struct {
+// entries are open descriptors for joining a job's groups. They are opened before any group is
+// joined, since after that opening counts as the job's memory.
+type openGroups struct {
 	v2    int // descriptor of the v2 group, or -1
 	tasks []tasksFile
-	home  int // descriptor of the tasks that cpuacct's thread goes back to, or -1
+	home  int // descriptor of the tasks file to which the thread returns from cpuacct, or -1
 }
 
 type tasksFile struct {
@@ -67,8 +65,8 @@ type tasksFile struct {
 	fd int
 }
 
-func (g *Group) openEntries() (d *entries, err error) {
-	d = &entries{v2: -1, home: -1}
+func (g *Group) openEntries() (d *openGroups, err error) {
+	d = &openGroups{v2: -1, home: -1}
 	defer func() {
 		if err != nil {
 			d.close()
@@ -91,11 +89,10 @@ func (g *Group) openEntries() (d *entries, err error) {
 			d.tasks = append(d.tasks, tasksFile{p, fd})
 		}
 	}
-	// cpuacct comes last, so that what joining the others takes is not in it,
-	// and memory before it.
+	// cpuacct comes last, so that it does not count joining the others, and memory before it.
 	slices.SortStableFunc(d.tasks, func(a, b tasksFile) int { return a.p.rank() - b.p.rank() })
 	if n := len(d.tasks); n > 0 && d.tasks[n-1].p.y.Has("cpuacct") && d.v2 < 0 {
-		// Without the way out the thread's end counts for the job: little.
+		// Without the way back the end of the thread counts for the job, which is little.
 		d.home, err = unix.Open(g.h.Path(d.tasks[n-1].p.parent+"/tasks"), unix.O_WRONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			d.home = -1
@@ -114,11 +111,11 @@ func (p *part) rank() int {
 	return 0
 }
 
-func (d *entries) close() {
-	for _, t := range d.tasks {
+func (g *openGroups) close() {
+	for _, t := range g.tasks {
 		_ = unix.Close(t.fd)
 	}
-	for _, fd := range []int{d.v2, d.home} {
+	for _, fd := range []int{g.v2, g.home} {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}
@@ -126,7 +123,7 @@ func (d *entries) close() {
 }
 
 // start joins the groups with the calling thread and starts the command.
-func (g *Group) start(d *entries, c Command) (*Process, error) {
+func (g *Group) start(d *openGroups, c Command) (*Process, error) {
 	tid := []byte(strconv.Itoa(unix.Gettid()))
 	var before, joined int64
 	for _, t := range d.tasks {
@@ -157,9 +154,9 @@ func (g *Group) start(d *entries, c Command) (*Process, error) {
 		p, err = c.exec(g.h, -1)
 	}
 	if d.home >= 0 {
-		// Out again, so that the thread's end is not the job's. Joining and
-		// leaving are the group's from somewhere in their middle on. With a
-		// v2 group, which counts the job alone, it is not worth the wait.
+		// Leave again, so that the end of the thread does not count for the job. Joining and
+		// leaving are counted from about their middle on. With a v2 group, which counts the job
+		// alone, leaving is not worth the wait.
 		leaving := threadCPU()
 		_, _ = unix.Write(d.home, tid)
 		g.own = (leaving - joined + threadCPU() - before) / 2
@@ -174,13 +171,12 @@ func (g *Group) start(d *entries, c Command) (*Process, error) {
 	return p, nil
 }
 
-// tightMemory is a limit of memory that a command may fail to start within. Most need
-// some 200 KiB of the kernel's and their own memory for it.
+// tightMemory is a memory limit below which commands may fail to start. Most need some 200 KiB of
+// kernel and user memory.
 const tightMemory = 1 << 20
 
-// lacksMemory reports whether the limit of memory is why a command was not started.
-// The kernel says it in many ways: it has no memory for a pipe (ENFILE), for the
-// process (EAGAIN, ENOMEM) or for the arguments (E2BIG).
+// lacksMemory reports whether the memory limit is why a command was not started. The kernel may
+// fail to allocate a pipe (ENFILE), the process (EAGAIN, ENOMEM) or the arguments (E2BIG).
 func (g *Group) lacksMemory(err error) bool {
 	if g.limits.Memory == 0 || g.limits.Memory >= tightMemory {
 		return false
@@ -192,9 +188,8 @@ func (g *Group) lacksMemory(err error) bool {
 	return false
 }
 
-// isGroupRefusal tells errors of clone3 with a group from those of exec: the kernel is
-// too old, a filter of system calls is in the way, or the group takes no
-// processes.
+// isGroupRefusal distinguishes errors of clone3 with a group from those of exec: an old kernel, a
+// seccomp filter, or a group that accepts no processes.
 func isGroupRefusal(err error) bool {
 	switch err {
 	case syscall.ENOSYS, syscall.EPERM, syscall.EOPNOTSUPP, syscall.EBUSY, syscall.EINVAL, syscall.ENODEV:
@@ -203,7 +198,7 @@ func isGroupRefusal(err error) bool {
 	return false
 }
 
-// dropPart gives a part up, unless a limit may depend on it.
+// dropPart drops a part, unless a limit may depend on it.
 func (g *Group) dropPart(p *part, err error) error {
 	if g.limits != (Limits{}) {
 		return &LimitError{"the job", err}
@@ -218,13 +213,13 @@ func (g *Group) dropPart(p *part, err error) error {
 func threadCPU() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
-		panic("launch: thread clock: " + err.Error()) // every kernel has it
+		panic("launch: thread clock: " + err.Error()) // every kernel has this clock
 	}
 	return ts.Nano()
 }
 
-// IsGroupError reports whether err, of [Open] or [Run], means that no group can be
-// had here, so that a [Tree] has to do.
+// IsGroupError reports whether err, of [Open] or [Run], means that groups are unavailable and a
+// [Tree] is needed.
 func IsGroupError(err error) bool {
 	_, limit := errors.AsType[*LimitError](err)
 	_, command := errors.AsType[*StartError](err)

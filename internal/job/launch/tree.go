@@ -15,18 +15,17 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A Tree is a job that has no groups: its processes are the command and what
-// descends from it. This process becomes the parent of those whose own parent
-// ends (a subreaper, prctl(2)), and so misses none that it has to wait for. It
-// is used by one goroutine.
+// A Tree is a job without groups: its processes are the command and its descendants. This process
+// becomes their subreaper (prctl(2)), so that orphans become its children and it can wait for all.
+// It is not safe for concurrent use.
 type Tree struct {
 	h      *hostfs.FS
-	before map[int]bool // children that this process had already
+	before map[int]bool // children that this process had before
 	root   int          // the command; 0 before it starts and after it is reaped
 	ended  usage.Reading
 }
 
-// OpenTree makes this process a subreaper. It never fails for want of rights.
+// OpenTree makes this process a subreaper, which requires no privileges.
 func OpenTree(h *hostfs.FS) (*Tree, error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, os.NewSyscallError("prctl", err)
@@ -38,8 +37,7 @@ func OpenTree(h *hostfs.FS) (*Tree, error) {
 	return t, nil
 }
 
-// Start starts the command. Its error is a *[StartError] where it is the command
-// that is wrong.
+// Start starts the command. The error is a *[StartError] if the command is at fault.
 func (t *Tree) Start(c Command) (*Process, error) {
 	if c.Before != nil {
 		c.Before()
@@ -52,8 +50,7 @@ func (t *Tree) Start(c Command) (*Process, error) {
 	return p, nil
 }
 
-// AddExit takes what the command used, with all descendants that were waited for,
-// into the readings to come.
+// AddExit adds the use of the command, and of descendants it waited for, to later readings.
 func (t *Tree) AddExit(e Exit) {
 	t.root = 0
 	t.addRusage(e.Rusage)
@@ -64,14 +61,14 @@ func (t *Tree) addRusage(u syscall.Rusage) {
 	addValue(&t.ended, usage.CPU, user+sys)
 	addValue(&t.ended, usage.CPUUser, user)
 	addValue(&t.ended, usage.CPUSystem, sys)
-	// In blocks of 512 bytes (getrusage(2)), whatever the device has.
+	// In blocks of 512 bytes (getrusage(2)), independent of the device.
 	addValue(&t.ended, usage.DiskRead, u.Inblock*512)
 	addValue(&t.ended, usage.DiskWritten, u.Oublock*512)
 }
 
 func addValue(r *usage.Reading, res usage.Resource, v int64) { r.Put(res, r.Value[res]+v) }
 
-// reap takes away descendants that ended after their own parents did.
+// reap reaps orphaned descendants that have ended.
 func (t *Tree) reap() {
 	for _, pid := range t.children(unix.Getpid(), t.parents()) {
 		if pid == t.root || t.before[pid] {
@@ -85,7 +82,7 @@ func (t *Tree) reap() {
 	}
 }
 
-// Read adds what the job used so far to r; all of it is apportioned.
+// Read adds the job's use so far to r; all of it is apportioned.
 func (t *Tree) Read(r *usage.Reading) {
 	t.reap()
 	*r = t.ended
@@ -99,11 +96,10 @@ func (t *Tree) Read(r *usage.Reading) {
 	r.Apportioned = r.Has
 }
 
-// ReadLevels is Read: looking at the processes shows all at once.
+// ReadLevels is Read: reading the processes shows everything at once.
 func (t *Tree) ReadLevels(r *usage.Reading) { t.Read(r) }
 
-// addProcess adds what a living process used, with those of its children that it
-// waited for.
+// addProcess adds the use of a living process and of the children that it waited for.
 func (t *Tree) addProcess(pid int, r *usage.Reading) {
 	b, err := t.h.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -119,7 +115,7 @@ func (t *Tree) addProcess(pid int, r *usage.Reading) {
 	addValue(r, usage.CPUSystem, sys)
 	b, err = t.h.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
 	if err != nil {
-		return // another user's
+		return // owned by another user
 	}
 	if io, err := procfmt.ProcIO(b); err == nil {
 		addValue(r, usage.DiskRead, io.Read)
@@ -127,10 +123,10 @@ func (t *Tree) addProcess(pid int, r *usage.Reading) {
 	}
 }
 
-// LeftGroups names nothing: a tree has no groups to leave.
+// LeftGroups returns nil: a tree has no groups.
 func (t *Tree) LeftGroups(int, bool) []string { return nil }
 
-// IsGone is false: a tree has no groups to lose.
+// IsGone returns false: a tree has no groups.
 func (t *Tree) IsGone() bool { return false }
 
 // Members lists the living processes of the job.
@@ -150,8 +146,8 @@ func (t *Tree) Members() []Member {
 	return members(t.h, pids)
 }
 
-// parents reads each process's parent, where the kernel does not list children
-// (CONFIG_PROC_CHILDREN); nil where it does.
+// parents returns the parent of each process if the kernel does not list children
+// (CONFIG_PROC_CHILDREN); nil if it does.
 func (t *Tree) parents() map[int]int {
 	if _, err := t.h.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", unix.Getpid())); err == nil {
 		return nil
@@ -205,9 +201,8 @@ func (t *Tree) children(pid int, parents map[int]int) []int {
 	return pids
 }
 
-// addMemory adds to r what the processes hold in memory, as if no page were
-// shared: apportioned at best. Where none could be looked at, as all have ended,
-// it adds nothing: what is left then is not what the job had.
+// addMemory adds the memory of the processes to r, as if no page were shared, and marks it
+// apportioned. If all processes have ended it adds nothing: what remains is not what the job had.
 func addMemory(h *hostfs.FS, ms []Member, r *usage.Reading) {
 	page := int64(os.Getpagesize())
 	var all, shared int64
@@ -216,15 +211,15 @@ func addMemory(h *hostfs.FS, ms []Member, r *usage.Reading) {
 		if err != nil {
 			continue
 		}
-		// size resident shared ..., in pages (proc_pid_statm(5)); shared is
-		// what is mapped of files and of shared memory.
+		// Fields are size, resident and shared, in pages (proc_pid_statm(5)); shared counts mapped
+		// files and shared memory.
 		f := bytes.Fields(b)
 		if len(f) < 3 {
 			continue
 		}
 		resident, err1 := strconv.ParseInt(string(f[1]), 10, 64)
 		file, err2 := strconv.ParseInt(string(f[2]), 10, 64)
-		// A process on its way out has given up its memory already.
+		// An exiting process has released its memory.
 		if err1 == nil && err2 == nil && resident > 0 {
 			all, shared = all+resident*page, shared+file*page
 		}

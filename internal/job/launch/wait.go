@@ -12,14 +12,13 @@ import (
 	"mete.dev/mete/internal/host/hostfs"
 )
 
-// An Exit is how a process ended and what it used, its waited-for children
-// included.
+// An Exit is how a process ended, and its use including children that it waited for.
 type Exit struct {
 	Status syscall.WaitStatus
 	Rusage syscall.Rusage
 }
 
-// Code is the exit code as shells have it: 128 + n after signal n.
+// Code returns the exit code as shells show it: 128 + n after signal n.
 func (e Exit) Code() int {
 	if e.Status.Signaled() {
 		return 128 + int(e.Status.Signal())
@@ -27,7 +26,7 @@ func (e Exit) Code() int {
 	return e.Status.ExitStatus()
 }
 
-// Signal is the name of the signal that ended the process, or "".
+// Signal returns the name of the signal that ended the process, or "".
 func (e Exit) Signal() string {
 	if !e.Status.Signaled() {
 		return ""
@@ -38,7 +37,7 @@ func (e Exit) Signal() string {
 	return fmt.Sprintf("signal %d", int(e.Status.Signal()))
 }
 
-// CPU is the CPU time used, in ns: user and system.
+// CPU returns user and system CPU time in ns.
 func (e Exit) CPU() (user, system int64) { return e.Rusage.Utime.Nano(), e.Rusage.Stime.Nano() }
 
 // A Process is a child that has been started.
@@ -50,8 +49,7 @@ type Process struct {
 	reaped bool
 }
 
-// WaitExit blocks until the process has ended, without taking it away: /proc
-// still shows it.
+// WaitExit blocks until the process has ended, without reaping it: /proc still shows it.
 func (p *Process) WaitExit() error {
 	for {
 		err := unix.Waitid(unix.P_PID, p.PID, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -61,7 +59,7 @@ func (p *Process) WaitExit() error {
 	}
 }
 
-// Reap takes the ended process away.
+// Reap reaps the ended process.
 func (p *Process) Reap() (Exit, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -75,8 +73,8 @@ func (p *Process) Reap() (Exit, error) {
 	}
 }
 
-// Signal sends a signal to the process if it has not been reaped: never to
-// another that got its number.
+// Signal sends a signal to the process if it has not been reaped, so that it never reaches another
+// process with the same PID.
 func (p *Process) Signal(s syscall.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,8 +84,8 @@ func (p *Process) Signal(s syscall.Signal) error {
 	return os.NewSyscallError("kill", syscall.Kill(p.PID, s))
 }
 
-// WaitGone blocks until none of the processes is alive, or until the time is
-// over. Processes that it cannot watch cost it a look every 20 ms.
+// WaitGone blocks until none of the processes is alive, or until the timeout. Processes without a
+// pidfd are polled every 20 ms.
 func WaitGone(members []Member, over time.Duration) {
 	end := time.Now().Add(over)
 	blind := false
@@ -103,7 +101,7 @@ func WaitGone(members []Member, over time.Duration) {
 		}
 		fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
 		if len(fds) == 64 {
-			break // the caller looks again after these
+			break // the caller calls again after these
 		}
 	}
 	for _, f := range fds {
@@ -112,7 +110,7 @@ func WaitGone(members []Member, over time.Duration) {
 			left = min(left, 20*time.Millisecond)
 		}
 		if left > 0 {
-			// An interrupted or failed poll only means looking again sooner.
+			// An interrupted or failed poll only returns early.
 			_, _ = unix.Poll([]unix.PollFd{f}, int(left.Milliseconds())+1)
 		}
 		_ = unix.Close(int(f.Fd))

@@ -11,8 +11,8 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// CSV writes the reports as one header and one row each, with the keys of the
-// JSON form. What is absent is an empty field.
+// CSV writes a header and one row for each report, with the keys of the JSON form. Absent values
+// are empty fields.
 func CSV(reports ...*Report) []byte {
 	header := []string{"id", "name", "labels", "command", "started_at", "ended_at", "exit_code", "signal", "machine_cpus"}
 	for k := range limit {
@@ -30,7 +30,7 @@ func CSV(reports ...*Report) []byte {
 		rows = append(rows, r.row())
 	}
 	if err := w.WriteAll(rows); err != nil {
-		panic("report: " + err.Error()) // a buffer takes everything
+		panic("report: " + err.Error()) // a buffer accepts everything
 	}
 	return b.Bytes()
 }
@@ -62,7 +62,7 @@ func (r *Report) row() []string {
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
-// Quote writes an argument vector as a shell would take it back.
+// Quote quotes an argument vector for a shell.
 func Quote(argv []string) string {
 	var s []string
 	for _, a := range argv {

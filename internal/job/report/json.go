@@ -16,8 +16,7 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// format is the number of the JSON form; a reader of a higher one than it knows
-// must not guess.
+// format is the version of the JSON form; readers refuse higher ones.
 const format = 1
 
 // head and tail are the parts of the JSON form around the figures.
@@ -49,9 +48,8 @@ type meterJSON struct {
 	MemoryPeak json.RawMessage `json:"memory_peak_bytes"`
 }
 
-// JSON writes the report as one object, indented, with a newline at its end.
-// Amounts are decimals of base units; what is absent is null; an integer above
-// 2^53, which many readers would round, is a string.
+// JSON returns the report as one indented object with a final newline. Amounts are decimals in base
+// units; absent ones are null; integers above 2^53, which many readers would round, are strings.
 func (r *Report) JSON() []byte {
 	h := head{format, r.ID, r.Name, r.Labels, r.Command, r.Started.UTC(), r.Ended.UTC(), &r.ExitCode, r.Signal, r.CPUs}
 	if h.Labels == nil {
@@ -81,13 +79,13 @@ func (r *Report) JSON() []byte {
 	whole := slices.Concat(hb[:len(hb)-1], []byte(","), mid.Bytes(), tb[1:])
 	var out bytes.Buffer
 	if err := json.Indent(&out, whole, "", "  "); err != nil {
-		panic("report: " + err.Error()) // made of valid parts
+		panic("report: " + err.Error()) // composed of valid parts
 	}
 	out.WriteByte('\n')
 	return out.Bytes()
 }
 
-// A derived figure is made of others: it is written, and not read back.
+// A derived figure is computed from others: it is written but not parsed.
 type derived struct {
 	name, text string
 	quality    usage.Quality
@@ -100,13 +98,13 @@ func (r *Report) derived() []derived {
 		{"energy_average_watts", strconv.FormatFloat(watts, 'f', 6, 64), qw}}
 }
 
-// marshal encodes without escaping <, > and &, which commands are full of.
+// marshal encodes without escaping <, > and &, which are common in commands.
 func marshal(v any) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(v); err != nil {
-		panic("report: " + err.Error()) // only plain structs come here
+		panic("report: " + err.Error()) // only plain structs
 	}
 	return bytes.TrimSpace(b.Bytes())
 }
@@ -126,8 +124,8 @@ func number(amount int64, u unit.Unit) json.RawMessage {
 	return json.RawMessage(s)
 }
 
-// Parse reads the JSON form. Keys that it does not know are skipped, figures
-// that are not there are absent. Its errors wrap fault.ErrInvalid.
+// Parse decodes the JSON form. Unknown keys are ignored; missing figures are absent. Errors wrap
+// fault.ErrInvalid.
 func Parse(b []byte) (*Report, error) {
 	var h head
 	var t tail
@@ -139,7 +137,7 @@ func Parse(b []byte) (*Report, error) {
 	}
 	switch {
 	case h.Format < 1 || h.Format > format:
-		return nil, fmt.Errorf("%w report: format %d is not known, only up to %d", fault.ErrInvalid, h.Format, format)
+		return nil, fmt.Errorf("%w report: format %d, supported are formats up to %d", fault.ErrInvalid, h.Format, format)
 	case !ValidID(h.ID):
 		return nil, fmt.Errorf("%w report: id %q", fault.ErrInvalid, h.ID)
 	case h.ExitCode == nil:
@@ -173,9 +171,8 @@ func Parse(b []byte) (*Report, error) {
 	return r, nil
 }
 
-// parseNumber turns a decimal of the base unit into the fine unit. What mete
-// wrote comes back exactly; other writers' exponents come as near as a float64
-// does.
+// parseNumber converts a decimal in the base unit to the fine unit. Numbers written by mete are
+// exact; exponents of other writers have the precision of a float64.
 func parseNumber(raw json.RawMessage, u unit.Unit) (int64, error) {
 	s := strings.Trim(string(raw), `"`)
 	digits := 0
@@ -208,7 +205,7 @@ func parseNumber(raw json.RawMessage, u unit.Unit) (int64, error) {
 	return v, nil
 }
 
-// labels writes labels as k=v in the order of their keys.
+// labels returns labels as k=v in order of their keys.
 func (r *Report) labels() []string {
 	var s []string
 	for _, k := range slices.Sorted(maps.Keys(r.Labels)) {

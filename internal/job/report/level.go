@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A Gauge sums samples of something that goes up and down, such as memory, to
-// its average and its highest value. Its zero value is ready.
+// A Gauge computes average and peak of samples of a level such as memory. The zero value is ready
+// to use.
 type Gauge struct {
 	seen bool
 	last int64
@@ -16,46 +16,44 @@ type Gauge struct {
 	peak int64
 }
 
-// Add takes the level v at time ns of a monotonic clock: between two samples
-// the level is taken to be on a straight line.
-func (l *Gauge) Add(ns, v int64) {
-	if !l.seen {
-		l.seen, l.at, l.last, l.peak = true, ns, v, v
+// Add adds level v at time ns of a monotonic clock. Levels between two samples are interpolated
+// linearly.
+func (g *Gauge) Add(ns, v int64) {
+	if !g.seen {
+		g.seen, g.at, g.last, g.peak = true, ns, v, v
 		return
 	}
-	if ns > l.at {
-		l.sum += (float64(l.last) + float64(v)) / 2 * float64(ns-l.at)
-		l.span += ns - l.at
-		l.at = ns
+	if ns > g.at {
+		g.sum += (float64(g.last) + float64(v)) / 2 * float64(ns-g.at)
+		g.span += ns - g.at
+		g.at = ns
 	}
-	l.last, l.peak = v, max(l.peak, v)
+	g.last, g.peak = v, max(g.peak, v)
 }
 
-// Hold says that the level stayed at its last sample until ns. It closes a
-// series: what a job holds falls off as it ends, so a straight line to what is
-// left afterwards would lie below what was there.
-func (l *Gauge) Hold(ns int64) {
-	if l.seen {
-		l.Add(ns, l.last)
+// Hold extends the last level until ns. It closes a series: a job's level drops as it ends, so
+// interpolation to what remains would be too low.
+func (g *Gauge) Hold(ns int64) {
+	if g.seen {
+		g.Add(ns, g.last)
 	}
 }
 
-// Integral returns the level over time, in its unit times seconds, and for how
-// long it is known.
-func (l *Gauge) Integral() (sum int64, covered time.Duration) {
-	return int64(l.sum / float64(time.Second)), time.Duration(l.span)
+// Integral returns the level over time, in its unit times seconds, and the time covered.
+func (g *Gauge) Integral() (sum int64, covered time.Duration) {
+	return int64(g.sum / float64(time.Second)), time.Duration(g.span)
 }
 
 // Average returns the mean level, and whether there was any sample.
-func (l *Gauge) Average() (int64, bool) {
-	if l.span == 0 {
-		return l.last, l.seen
+func (g *Gauge) Average() (int64, bool) {
+	if g.span == 0 {
+		return g.last, g.seen
 	}
-	return int64(math.Round(l.sum / float64(l.span))), l.seen
+	return int64(math.Round(g.sum / float64(g.span))), g.seen
 }
 
 // Peak returns the highest level, and whether there was any sample.
-func (l *Gauge) Peak() (int64, bool) { return l.peak, l.seen }
+func (g *Gauge) Peak() (int64, bool) { return g.peak, g.seen }
 
 // Seen reports whether there was any sample.
-func (l *Gauge) Seen() bool { return l.seen }
+func (g *Gauge) Seen() bool { return g.seen }

@@ -6,27 +6,26 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// Measurement is what was read of a job while it ran.
+// Measurement is what was measured of a job while it ran.
 type Measurement struct {
 	// Started and Ended are wall time, for display.
 	Started, Ended time.Time
 	Wall           int64 // ns of CLOCK_BOOTTIME, suspend included
 	Awake          int64 // ns of CLOCK_MONOTONIC
-	Stolen         int64 // CPU ns that a hypervisor took meanwhile
-	CPUs           int   // online; 0 if not known
+	Stolen         int64 // CPU ns of steal time
+	CPUs           int   // online; 0 if unknown
 
-	Final usage.Reading // the last reading that showed the job
+	Final usage.Reading // the last reading with the job's values
 
 	Memory, Anon, File, PIDs Gauge
-	// Apportioned are the resources of levels of which a sample was: the last
-	// reading may have none.
+	// Apportioned are the levels with an apportioned sample, which the last reading may lack.
 	Apportioned usage.Set
 
 	LivesOn []Process
 	Notes   []string
 }
 
-// Fill puts the figures of m into the report.
+// Fill sets the report's figures from m.
 func (r *Report) Fill(m *Measurement) {
 	r.Started, r.Ended, r.CPUs, r.LivesOn = m.Started, m.Ended, m.CPUs, m.LivesOn
 	r.Notes = append(r.Notes, m.Notes...)
@@ -64,8 +63,7 @@ func quality(apportioned usage.Set, res usage.Resource) usage.Quality {
 	return usage.Measured
 }
 
-// putGauge puts average and peak of the samples; a peak that the kernel kept is
-// exact and stays.
+// putGauge sets average and peak from samples; an exact peak of the kernel takes precedence.
 func (r *Report) putGauge(l *Gauge, average, peak Key, q usage.Quality) {
 	if v, ok := l.Average(); ok {
 		r.Put(average, v, q)

@@ -1,9 +1,7 @@
-// Package report holds what a job of mete run used, and writes it down for
-// people (text), programs (JSON) and tables (CSV).
+// Package report holds what a job of mete run used, and formats it as text, JSON and CSV.
 //
-// It is pure: it neither measures nor stores. Every figure carries its
-// quality, and one that nobody saw is absent: null in JSON, an empty field in
-// CSV, a dash for people, never zero.
+// It is pure: it neither measures nor stores. Every figure has a quality; an unknown one is absent:
+// null in JSON, an empty field in CSV, a dash in text, never zero.
 package report
 
 import (
@@ -16,8 +14,8 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A Figure is an amount in the fine unit of its Key, and how it came about.
-// Where the quality is absent the amount means nothing.
+// A Figure is an amount in the fine unit of its Key, and its quality. The amount of an absent
+// figure is undefined.
 type Figure struct {
 	Amount  int64
 	Quality usage.Quality
@@ -26,13 +24,13 @@ type Figure struct {
 // A Key names a figure of a report.
 type Key uint8
 
-// The figures, in the order in which they are written.
+// The figures in output order.
 const (
 	Wall            Key = iota // from just before the start of the command to the end of the job
 	CPU                        // CPU time of all processes of the job
-	CPUUser                    // of it in user mode
-	CPUSystem                  // of it in the kernel
-	CPUThrottled               // time that a CPU limit held runnable tasks back
+	CPUUser                    // in user mode
+	CPUSystem                  // in the kernel
+	CPUThrottled               // time that a CPU limit delayed runnable tasks
 	MemoryAverage              // memory charged, page cache included, over the wall time
 	MemoryPeak                 // highest memory charged
 	AnonAverage                // anonymous memory
@@ -43,14 +41,14 @@ const (
 	DiskWritten                // bytes to leaf block devices
 	NetworkRx                  // bytes received, IP headers and up
 	NetworkTx                  // bytes sent, IP headers and up
-	Processes                  // processes started, the command itself included
+	Processes                  // processes started, including the command
 	PIDsPeak                   // most tasks alive at once
-	OOMKills                   // processes killed for want of memory
-	MachineCPU                 // CPU time that the machine had in the wall time
-	Energy                     // energy that the job's activity took
-	EnergyError                // by how much that may be off, either way
-	EnergyIdle                 // the job's share, by CPU time, of what the machine takes anyway
-	EnergyIdleError            // by how much that may be off, either way
+	OOMKills                   // processes killed by the OOM killer
+	MachineCPU                 // CPU time of the machine in the wall time
+	Energy                     // energy of the job's activity
+	EnergyError                // error of it, either way
+	EnergyIdle                 // the job's part of the machine's idle energy, by CPU time
+	EnergyIdleError            // error of it, either way
 
 	limit
 )
@@ -87,10 +85,9 @@ var details = [limit]detail{
 	EnergyIdleError: {"energy_idle_error_joules", unit.Microjoule},
 }
 
-// String returns the figure's key in JSON and CSV.
 func (k Key) String() string { return details[k].name }
 
-// A Process is one that outlived its job.
+// A Process is a process that outlived its job.
 type Process struct {
 	PID  int    `json:"pid"`
 	Name string `json:"name"`
@@ -98,33 +95,32 @@ type Process struct {
 
 // A Report is what one job used.
 type Report struct {
-	ID      string            // 26 characters, in order of time
-	Name    string            // given by --name, else the command's base name
-	Labels  map[string]string // given by --label
+	ID      string            // 26 characters, ordered by time
+	Name    string            // from --name, else the command's base name
+	Labels  map[string]string // from --label
 	Command []string          // argument vector
-	// Started and Ended are wall time, for display: lengths of time come from
-	// the monotonic clock, so they hold when the wall clock is set.
+	// Started and Ended are wall time, for display. Durations are from the monotonic clock, so that
+	// they are right when the wall clock is set.
 	Started, Ended time.Time
-	ExitCode       int    // as a shell would show it: 128 + n after signal n
+	ExitCode       int    // as shown by a shell: 128 + n after signal n
 	Signal         string // that ended the command, or ""
 	CPUs           int    // online in the machine
 
 	Figures [limit]Figure
 
-	// EnergySource says what showed the machine's energy, or what it was computed
-	// from; "" where it is absent.
+	// EnergySource says what showed the machine's energy or how it was computed; "" if absent.
 	EnergySource string
 
-	Reader string   // where the figures come from: bpf, files or tree
-	Group  string   // the job's group below its hierarchies, or ""
+	Reader string   // source of the figures: bpf, files or tree
+	Group  string   // the job's group within its hierarchies, or ""
 	Notes  []string // what is missing, and why
-	// LivesOn are processes of the job that were still there when the command
-	// ended, or, with ended false, when the report was made.
+	// LivesOn are processes of the job that were alive when the command ended or, if it has not,
+	// when the report was made.
 	LivesOn []Process
 	Meter   Meter
 }
 
-// Meter is what measuring the job cost, of mete itself.
+// Meter is mete's own use for measuring the job.
 type Meter struct {
 	CPU        int64 // ns
 	MemoryPeak int64 // bytes resident
@@ -133,14 +129,14 @@ type Meter struct {
 // Put sets figure k.
 func (r *Report) Put(k Key, amount int64, q usage.Quality) { r.Figures[k] = Figure{amount, q} }
 
-// Get returns figure k's amount, and whether it is there at all.
+// Get returns figure k's amount, and whether it is present.
 func (r *Report) Get(k Key) (int64, bool) {
 	f := r.Figures[k]
 	return f.Amount, f.Quality != usage.Absent
 }
 
-// Share returns the job's share of the CPU time that the machine had, 0 to 1,
-// and its quality; absent where either is.
+// Share returns the job's fraction of the machine's CPU time, 0 to 1, and its quality; absent if
+// either is.
 func (r *Report) Share() (float64, usage.Quality) {
 	cpu, ok := r.Get(CPU)
 	whole, had := r.Get(MachineCPU)
@@ -150,8 +146,8 @@ func (r *Report) Share() (float64, usage.Quality) {
 	return float64(cpu) / float64(whole), max(r.Figures[CPU].Quality, r.Figures[MachineCPU].Quality)
 }
 
-// Power returns the mean power in W that the job's activity took, and its
-// quality; absent where either energy or time is.
+// Power returns the mean power of the job's activity in W, and its quality; absent if energy or
+// time is.
 func (r *Report) Power() (float64, usage.Quality) {
 	uJ, ok := r.Get(Energy)
 	wall, had := r.Get(Wall)
@@ -180,8 +176,7 @@ func Time(id string) time.Time {
 	return u.Timestamp().UTC()
 }
 
-// ValidID reports whether s is the ID of a job, so that it is safe in a file
-// name.
+// ValidID reports whether s is a possible job ID, and so safe in a file name.
 func ValidID(s string) bool {
 	_, err := ulid.ParseStrict(s)
 	return err == nil && s == strings.ToLower(s)

@@ -62,7 +62,7 @@ func build() *report.Report {
 	return r
 }
 
-// follow is a job whose processes were followed, and which did little else.
+// follow is a job measured as a process tree.
 func follow() *report.Report {
 	r := &report.Report{
 		ID: "01k5x3v7qz8r9s0t1v2w3x4y60", Name: "true", Command: []string{"/bin/true"},
@@ -100,7 +100,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// The keys that other programs rely on are all there, whatever is absent.
+// TestKeys checks that all keys are present, whatever is absent.
 func TestKeys(t *testing.T) {
 	var m map[string]any
 	if err := json.Unmarshal(new(report.Report).JSON(), &m); err != nil {
@@ -133,7 +133,7 @@ func TestTextHoldsNoControls(t *testing.T) {
 	}
 }
 
-// draw makes any report there can be.
+// draw returns a random report.
 func draw(t *rapid.T) *report.Report {
 	word := rapid.String()
 	var random [10]byte
@@ -160,7 +160,7 @@ func draw(t *rapid.T) *report.Report {
 	return r
 }
 
-// What is written as JSON comes back as it was, to the last nanosecond.
+// TestRoundTrip checks that JSON is decoded to the same report, to the last nanosecond.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := draw(t)
@@ -174,7 +174,7 @@ func TestRoundTrip(t *testing.T) {
 	})
 }
 
-// CSV has as many fields in each row as in its header, whatever is in them.
+// TestCSV checks that each row has as many fields as the header, whatever their content.
 func TestCSV(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rows, err := csv.NewReader(bytes.NewReader(report.CSV(draw(t), draw(t)))).ReadAll()
@@ -203,7 +203,7 @@ func TestParseRefuses(t *testing.T) {
 			t.Errorf("%s: Parse = %v, %v, want invalid", name, r, err)
 		}
 	}
-	// Other programs may have written it anew.
+	// Other programs may have rewritten it.
 	r, err := report.Parse([]byte(strings.Replace(good, ": 12.3456789", ": 1.23456789e1", 1)))
 	if err != nil {
 		t.Fatal(err)
@@ -233,7 +233,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// IDs sort by time, and are valid.
+// TestNewID checks that IDs are valid and sort by time.
 func TestNewID(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := rapid.Int64Range(0, 1<<48-1).Draw(t, "a"), rapid.Int64Range(0, 1<<48-1).Draw(t, "b")
@@ -245,7 +245,7 @@ func TestNewID(t *testing.T) {
 			t.Fatalf("NewID(%d) = %s, NewID(%d) = %s", a, ia, b, ib)
 		}
 	})
-	// The layout is that of a ULID: ten characters of time, sixteen of chance.
+	// The layout is that of a ULID: ten characters of time, sixteen random ones.
 	if got := report.NewID(1<<48-1, [10]byte{}); got != "7zzzzzzzzz0000000000000000" {
 		t.Errorf("NewID(2^48-1) = %s", got)
 	}
@@ -263,10 +263,10 @@ func TestLevel(t *testing.T) {
 	}
 	const s = int64(time.Second)
 	l.Add(10*s, 100)
-	l.Add(12*s, 300) // a line: 200 on average
-	l.Add(11*s, 350) // time does not go back, but the level was there
+	l.Add(12*s, 300) // a straight line: 200 on average
+	l.Add(11*s, 350) // time does not go back, but the level counts for the peak
 	l.Hold(14 * s)   // 350 for two seconds
-	l.Add(14*s, 0)   // what was left
+	l.Add(14*s, 0)   // what remained
 	avg, _ := l.Average()
 	peak, ok := l.Peak()
 	if avg != 275 || peak != 350 || !ok {
@@ -274,7 +274,7 @@ func TestLevel(t *testing.T) {
 	}
 }
 
-// The average of a level lies between its lowest and highest sample.
+// TestLevelBounds checks that an average is between the lowest and the highest sample.
 func TestLevelBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var l report.Gauge
@@ -307,7 +307,7 @@ func TestFill(t *testing.T) {
 	m.Memory.Add(1e9, 800)
 	m.Anon.Add(0, 50)
 	m.File.Add(0, 70)
-	m.Apportioned = usage.SetOf(usage.MemoryFile) // when it was sampled; the last reading has none
+	m.Apportioned = usage.SetOf(usage.MemoryFile) // from samples; the last reading has none
 	m.PIDs.Add(0, 0)
 	var r report.Report
 	r.Fill(m)
@@ -316,7 +316,7 @@ func TestFill(t *testing.T) {
 	want.Put(report.CPU, 5, usage.Measured)
 	want.Put(report.CPUUser, 2, usage.Apportioned)
 	want.Put(report.MemoryAverage, 450, usage.Measured)
-	want.Put(report.MemoryPeak, 900, usage.Measured) // the kernel's, not the samples'
+	want.Put(report.MemoryPeak, 900, usage.Measured) // from the kernel, not from samples
 	want.Put(report.AnonAverage, 50, usage.Measured)
 	want.Put(report.AnonPeak, 50, usage.Measured)
 	want.Put(report.FileAverage, 70, usage.Apportioned)

@@ -12,18 +12,18 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// titleWidth is how much of the command the first line shows, in characters.
+// titleWidth is the displayed length of the command in characters.
 const titleWidth = 60
 
-// A line is one row of the table for people.
+// A line is one row of the text table.
 type line struct {
 	name, amount, more string
 	quality            usage.Quality
 	plain              bool // has no quality to show
 }
 
-// Text writes the report as a table for people. It is made for a terminal of 80
-// columns and holds no control characters, whatever the command was called.
+// Text formats the report as a table for a terminal of 80 columns. It contains no control
+// characters, whatever the command's name.
 func (r *Report) Text() []byte {
 	lines := r.lines()
 	var wide [3]int
@@ -63,7 +63,7 @@ func (r *Report) outcome() string {
 	return fmt.Sprintf("exit %d", r.ExitCode)
 }
 
-// Survivors names in one line what the job left running, or returns "".
+// Survivors returns one line about the processes left running, or "".
 func (r *Report) Survivors() string {
 	if len(r.LivesOn) == 0 {
 		return ""
@@ -126,7 +126,7 @@ func (r *Report) energy() []line {
 	return []line{active, r.line("  idle share", EnergyIdle, r.formatError(EnergyIdleError)+", by CPU time")}
 }
 
-// energySource says how the energy source knows.
+// energySource returns how the source determined the energy.
 func (r *Report) energySource() string {
 	if r.Figures[Energy].Quality == usage.Modelled {
 		return "modelled"
@@ -134,7 +134,6 @@ func (r *Report) energySource() string {
 	return "from"
 }
 
-// formatError writes an error.
 func (r *Report) formatError(k Key) string {
 	v, ok := r.Get(k)
 	if !ok {
@@ -143,7 +142,7 @@ func (r *Report) formatError(k Key) string {
 	return "+-" + unit.Joules(float64(v)/1e6)
 }
 
-// averageAndPeak writes an average and a peak in one line, as long as one is there.
+// averageAndPeak returns one line with an average and, if present, a peak.
 func (r *Report) averageAndPeak(name string, average, peak Key) []line {
 	if _, ok := r.Get(average); !ok {
 		return nil
@@ -171,7 +170,7 @@ func (r *Report) line(name string, k Key, more string) line {
 	return line{name, dash(s, f.Quality), more, f.Quality, k == Wall}
 }
 
-// cpuShare says what share of the CPU time k is.
+// cpuShare returns k as a percentage of the CPU time.
 func (r *Report) cpuShare(k Key) string {
 	v, ok := r.Get(k)
 	cpu, has := r.Get(CPU)
@@ -214,7 +213,7 @@ func clip(s string, n int) string {
 	return string([]rune(s)[:n-3]) + "..."
 }
 
-// Clean replaces what a terminal would obey rather than show.
+// Clean replaces characters that are not printable.
 func Clean(s string) string {
 	return strings.Map(func(c rune) rune {
 		if c == utf8.RuneError || !unicode.IsPrint(c) {

@@ -1,11 +1,10 @@
-// Package scope asks systemd for a transient scope: a part of the control groups
-// that is this process's own to divide (systemd.scope(5), and "Control Group
-// APIs and Delegation" in systemd's documentation).
+// Package scope asks systemd for a transient scope: a subtree of control groups that is delegated
+// to this process (systemd.scope(5), and "Control Group APIs and Delegation" in systemd's
+// documentation).
 //
-// Where systemd manages a machine with cgroup v2, a process may not make groups
-// with controllers beside its own without taking systemd's from it. In a scope
-// that is delegated to it, it may: this process goes into a leaf of the scope,
-// and the job into another.
+// Where systemd manages a machine with cgroup v2, a process may not create groups with controllers
+// beside its own. In a delegated scope it may: this process moves into one leaf of the scope, the
+// job into another.
 package scope
 
 import (
@@ -26,26 +25,25 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// startTimeout is how long systemd may take.
+// startTimeout limits the time for systemd to start the scope.
 const startTimeout = 3 * time.Second
 
 // leaf is the group in the scope for this process itself.
 const leaf = "meter"
 
-// IsUseful reports whether a scope would show more than a group below the
-// caller's own does: systemd manages the machine, and v2 has the controllers.
+// IsUseful reports whether a scope would show more than a group below the caller's own: systemd
+// manages the machine, and v2 has the controllers.
 func IsUseful(h *hostfs.FS, ys []hostfs.Hierarchy) bool {
 	_, err := h.ReadDir("/run/systemd/system") // sd_booted(3)
 	return err == nil && slices.ContainsFunc(ys, func(y hostfs.Hierarchy) bool { return y.V2 && y.Has("memory") })
 }
 
-// Enter moves this process into a new scope, mete-ID.scope, next to where it is,
-// and returns the scope's group in the v2 hierarchy, whose children have all the
-// controllers that systemd gave. The scope ends with the last process in it.
+// Enter moves this process into a new scope, mete-ID.scope, beside its present group, and returns
+// the scope's group in the v2 hierarchy, whose children have all delegated controllers. The scope
+// ends with its last process.
 //
-// Limits that the present groups set below their slice would not hold in the
-// scope: where there are any but a limit of tasks, which the scope then gets too,
-// it refuses with fault.ErrDenied.
+// Limits of the present groups below their slice would not apply in the scope. A limit of tasks is
+// copied to the scope; with any other limit Enter returns fault.ErrDenied.
 func Enter(ctx context.Context, h *hostfs.FS, y hostfs.Hierarchy, id string) (string, error) {
 	uid := unix.Geteuid()
 	slice, chain := locate(y.Self, uid)
@@ -66,9 +64,8 @@ func Enter(ctx context.Context, h *hostfs.FS, y hostfs.Hierarchy, id string) (st
 	return group, delegate(h, y, group)
 }
 
-// locate returns the slice in which a process of the group is, as the manager
-// of user uid knows it, and the groups below that slice which hold it, the
-// lowest first. The slice is empty where the manager has no part in the path.
+// locate returns the slice of a group, as known to the manager of user uid, and the groups from the
+// given one up to that slice. The slice is empty if the manager does not manage the path.
 func locate(group string, uid int) (slice string, chain []string) {
 	top := "/"
 	slice = "-.slice"
@@ -92,8 +89,8 @@ func locate(group string, uid int) (slice string, chain []string) {
 	return slice, chain
 }
 
-// tasksLimit returns the least limit of tasks among the groups, math.MaxUint64 for
-// none, and refuses where there is another limit.
+// tasksLimit returns the lowest limit of tasks among the groups, or math.MaxUint64, and fails if
+// there is another limit.
 func tasksLimit(h *hostfs.FS, y hostfs.Hierarchy, chain []string) (uint64, error) {
 	tasks := uint64(math.MaxUint64)
 	for _, group := range chain {
@@ -137,7 +134,7 @@ func start(ctx context.Context, uid int, unit, slice string, tasks uint64) error
 	if err != nil {
 		return fmt.Errorf("systemd: %w: %w", fault.ErrUnsupported, err)
 	}
-	defer func() { _ = conn.Close() }() // the answer is here by then
+	defer func() { _ = conn.Close() }() // the reply has arrived by then
 	ps := []property{
 		{"Description", dbus.MakeVariant("job of mete run")},
 		{"PIDs", dbus.MakeVariant([]uint32{uint32(unix.Getpid())})},
@@ -157,8 +154,8 @@ func start(ctx context.Context, uid int, unit, slice string, tasks uint64) error
 	return nil
 }
 
-// waitUntilMoved waits until this process is in the unit's group. What systemd says of
-// its own job is less than what the kernel says of the process.
+// waitUntilMoved waits until this process is in the unit's group. The kernel's view of the process
+// is more reliable than the state of systemd's job.
 func waitUntilMoved(ctx context.Context, h *hostfs.FS, unit string) (string, error) {
 	for {
 		b, err := h.ReadFile("/proc/self/cgroup")
@@ -176,18 +173,18 @@ func waitUntilMoved(ctx context.Context, h *hostfs.FS, unit string) (string, err
 		}
 		select {
 		case <-ctx.Done():
-			return "", fmt.Errorf("systemd: %s: not begun within %v: %w", unit, startTimeout, fault.ErrUnavailable)
+			return "", fmt.Errorf("systemd: %s: not started within %v: %w", unit, startTimeout, fault.ErrUnavailable)
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
 }
 
-// delegate moves this process into a leaf of the scope, as a group with processes
-// cannot give controllers to children, and then gives them all that there are.
+// delegate moves this process into a leaf of the scope, since a group with processes cannot give
+// controllers to children, and then enables all controllers.
 func delegate(h *hostfs.FS, y hostfs.Hierarchy, group string) error {
 	dir, ok := y.Dir(group)
 	if !ok {
-		return fmt.Errorf("%s: does not show the scope %s: %w", y.Mount, group, fault.ErrUnsupported)
+		return fmt.Errorf("%s: scope %s is not visible: %w", y.Mount, group, fault.ErrUnsupported)
 	}
 	if err := h.Mkdir(dir + "/" + leaf); err != nil && !errors.Is(err, fault.ErrConflict) {
 		return err
@@ -200,7 +197,7 @@ func delegate(h *hostfs.FS, y hostfs.Hierarchy, group string) error {
 		return err
 	}
 	for c := range strings.FieldsSeq(string(b)) {
-		// One at a time: one that is refused costs its own figures only.
+		// One at a time: a refused controller affects only its own figures.
 		_ = h.WriteFile(dir+"/cgroup.subtree_control", []byte("+"+c))
 	}
 	return nil

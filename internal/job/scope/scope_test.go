@@ -45,7 +45,7 @@ func TestLocate(t *testing.T) {
 	}
 }
 
-// tree makes a machine of these files.
+// tree creates a machine of these files.
 func tree(t *testing.T, files map[string]string) (*hostfs.FS, hostfs.Hierarchy) {
 	t.Helper()
 	dir := t.TempDir()
@@ -65,7 +65,7 @@ func tree(t *testing.T, files map[string]string) (*hostfs.FS, hostfs.Hierarchy) 
 	return h, hostfs.Hierarchy{V2: true, Mount: dir, Root: "/"}
 }
 
-// No limit is escaped: one of tasks goes along, any other forbids the scope.
+// TestCarry checks that no limit is escaped: one of tasks is copied, any other prevents the scope.
 func TestCarry(t *testing.T) {
 	for _, c := range []struct {
 		files map[string]string
@@ -81,13 +81,13 @@ func TestCarry(t *testing.T) {
 		h, y := tree(t, c.files)
 		tasks, err := tasksLimit(h, y, []string{"/a/b/c", "/a/b"})
 		if tasks != c.tasks || !errors.Is(err, c.err) {
-			t.Errorf("carry of %v = %d, %v, want %d, %v", c.files, tasks, err, c.tasks, c.err)
+			t.Errorf("tasksLimit of %v = %d, %v, want %d, %v", c.files, tasks, err, c.tasks, c.err)
 		}
 	}
 }
 
-// manager is a systemd that knows one method: it makes the scope's group, and
-// moves the processes into it.
+// manager is a systemd with one method: it creates the scope's group and moves the processes into
+// it.
 type manager struct {
 	dir   string
 	calls chan map[string]any
@@ -111,7 +111,7 @@ func (m *manager) StartTransientUnit(name, mode string, ps []property, _ []aux) 
 	return "/org/freedesktop/systemd1/job/1", nil
 }
 
-// bus starts a bus of its own, on which m is systemd.
+// bus starts a separate bus on which m is systemd.
 func bus(t *testing.T, m *manager) {
 	t.Helper()
 	hosttest.Need(t, "dbus")
@@ -124,7 +124,7 @@ func bus(t *testing.T, m *manager) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = c.Process.Kill() // its end is awaited
+		_ = c.Process.Kill() // Wait follows
 		_ = c.Wait()
 	})
 	b := make([]byte, 4096)
@@ -152,7 +152,7 @@ func bus(t *testing.T, m *manager) {
 	}
 }
 
-// TestEnter moves its process, so it runs in one of its own.
+// TestEnter moves its process, so it runs in a separate one.
 func TestEnter(t *testing.T) {
 	hosttest.Need(t, "root", "cgroup2")
 	h, err := hostfs.Open("/")

@@ -20,17 +20,16 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A Job is what is to be known of a job beside its figures.
+// A Job describes a job beside its figures.
 type Job struct {
 	ID     string
 	Name   string
 	Labels map[string]string
-	Path   string // of its control group; "" where it has none
-	UID    int    // whose it is
+	Path   string // of its control group; "" without one
+	UID    int    // owner
 }
 
-// A Run is a job that is measured for the server. Sample and End are called by
-// one goroutine.
+// A Run is a job measured for a server. Sample and End are called by one goroutine.
 type Run struct {
 	sender *Sender
 	job    Job
@@ -38,19 +37,19 @@ type Run struct {
 	series series
 	closed chan closedWindow
 	wrote  sync.WaitGroup
-	stop   context.CancelFunc // of what sends while the job runs
+	stop   context.CancelFunc // ends sending while the job runs
 
-	// Of the goroutine that writes:
+	// Used by the storing goroutine:
 	slot     *slot
 	delivery *sender.Sender
 	sending  sync.WaitGroup
-	unsaved  *usage.Window // could not be put into a slot yet
+	unsaved  *usage.Window // not stored in a slot yet
 	storeErr error         // why
 	named    bool
-	outcome  *Outcome // once the last window is there
+	outcome  *Outcome // set with the last window
 }
 
-// A closedWindow is a window that closed; of the last one of a job with its outcome.
+// A closedWindow is a closed window; the last one of a job has its outcome.
 type closedWindow struct {
 	window  *usage.Window
 	outcome *Outcome
@@ -62,15 +61,15 @@ type Outcome struct {
 	Code int
 }
 
-// Begin begins to measure a job that is about to start.
-func (o *Sender) Begin(j Job) (*Run, error) {
-	r := &Run{sender: o, job: j, closed: make(chan closedWindow, 1)}
-	if o.id.Node() != "" {
+// Begin starts measuring a job that is about to start.
+func (s *Sender) Begin(j Job) (*Run, error) {
+	r := &Run{sender: s, job: j, closed: make(chan closedWindow, 1)}
+	if s.id.Node() != "" {
 		if err := r.takeSlot(math.MaxInt64); err != nil {
 			return nil, err
 		}
 	}
-	at, err := o.h.Clocks()
+	at, err := s.h.Clocks()
 	if err != nil {
 		if r.slot != nil {
 			err = errors.Join(err, r.slot.close())
@@ -78,7 +77,7 @@ func (o *Sender) Begin(j Job) (*Run, error) {
 		return nil, err
 	}
 	r.began = time.Unix(0, at.Realtime).UTC()
-	r.series = series{boot: o.boot, began: at.Boottime, closed: at.Boottime}
+	r.series = series{boot: s.boot, began: at.Boottime, closed: at.Boottime}
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	if r.slot != nil {
@@ -88,10 +87,10 @@ func (o *Sender) Begin(j Job) (*Run, error) {
 	return r, nil
 }
 
-// Sample takes what there is of the job now, and closes a window where that is
-// due. While the disk is slow windows are longer.
+// Sample takes the job's present figures, and closes a window if one is due. Windows are longer
+// while the disk is slow.
 func (r *Run) Sample(at hostfs.Clocks, m *report.Measurement) (closed bool) {
-	if !r.series.due(at, r.sender.cfg.Window) || len(r.closed) > 0 {
+	if !r.series.isDue(at, r.sender.cfg.Window) || len(r.closed) > 0 {
 		return false
 	}
 	w := r.series.close(at, m)
@@ -99,9 +98,8 @@ func (r *Run) Sample(at hostfs.Clocks, m *report.Measurement) (closed bool) {
 	return true
 }
 
-// End takes the job's last figures, and returns when what was measured has been
-// sent, or waits on the disk for the next job: then the error says why. The
-// report is made to say what was booked, to the last digit.
+// End takes the job's last figures, and returns when everything is sent or, with an error, left on
+// disk for the next job. It corrects m to what was booked.
 func (r *Run) End(ctx context.Context, at hostfs.Clocks, m *report.Measurement, out Outcome) error {
 	w := r.series.close(at, m)
 	w.Rows[0].Ended = true
@@ -110,8 +108,7 @@ func (r *Run) End(ctx context.Context, at hostfs.Clocks, m *report.Measurement, 
 	return r.finish(ctx)
 }
 
-// HandOff ends measuring while the job goes on, as somebody else measures it from
-// now on.
+// HandOff ends measuring while the job continues, because another process measures it from now on.
 func (r *Run) HandOff(at hostfs.Clocks, m *report.Measurement) {
 	w := r.series.close(at, m)
 	r.closed <- closedWindow{window: &w}
@@ -119,7 +116,7 @@ func (r *Run) HandOff(at hostfs.Clocks, m *report.Measurement) {
 	r.wrote.Wait()
 }
 
-// FinishHandOff ends what HandOff left open: it sends what is left to be sent.
+// FinishHandOff sends what HandOff left unsent.
 func (r *Run) FinishHandOff(ctx context.Context) error { return r.send(ctx) }
 
 // Cancel ends a job that did not start.
@@ -143,7 +140,7 @@ func (r *Run) finish(ctx context.Context) error {
 	return r.send(ctx)
 }
 
-// takeSlot takes a slot, once there is an identity, for windows that begin at since.
+// takeSlot takes a slot for windows that begin at since, once there is an identity.
 func (r *Run) takeSlot(since int64) error {
 	var err error
 	if r.slot, err = r.sender.acquireSlot(since); err != nil {
@@ -151,7 +148,7 @@ func (r *Run) takeSlot(since int64) error {
 	}
 	began := r.began
 	if began.IsZero() {
-		began = time.Now().UTC() // it is about to
+		began = time.Now().UTC() // it is about to start
 	}
 	if err := r.slot.writeDebt(debt{Job: r.job.ID, Name: r.job.Name, Began: began}); err != nil {
 		err = errors.Join(err, r.slot.spool.Close())
@@ -162,13 +159,13 @@ func (r *Run) takeSlot(since int64) error {
 	return nil
 }
 
-// startSending sends while the job runs. What that could not send, send does.
+// startSending sends while the job runs. send repeats what fails.
 func (r *Run) startSending(ctx context.Context) {
 	r.sending.Go(func() { _ = r.delivery.Run(ctx) })
 	r.sending.Go(func() { _ = r.sender.sendOthers(ctx) })
 }
 
-// storeWindows puts windows into the slot as they close.
+// storeWindows stores windows in the slot as they close.
 func (r *Run) storeWindows(ctx context.Context) {
 	renew := time.NewTicker(time.Hour)
 	defer renew.Stop()
@@ -187,12 +184,12 @@ func (r *Run) storeWindows(ctx context.Context) {
 				r.enroll(ctx)
 			}
 		case <-renew.C:
-			_ = r.renew(ctx) // it is tried again, and at the end it is said
+			_ = r.renew(ctx) // retried later; send reports the error
 		}
 	}
 }
 
-// enroll asks for an identity, where the server was away when the job began.
+// enroll enrolls if the server was unreachable when the job began.
 func (r *Run) enroll(ctx context.Context) {
 	asking, cancel := context.WithTimeout(ctx, r.sender.cfg.Wait)
 	defer cancel()
@@ -204,15 +201,14 @@ func (r *Run) enroll(ctx context.Context) {
 	}
 }
 
-// renew gets a new certificate where that is due.
+// renew renews the certificate if that is due.
 func (r *Run) renew(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.sender.cfg.Wait)
 	defer cancel()
 	return r.sender.renew(ctx)
 }
 
-// storeWindow puts a window into the slot, or merges it with what is held until that
-// goes.
+// storeWindow stores a window in the slot, or merges it with an unsaved one.
 func (r *Run) storeWindow(w *usage.Window) {
 	if r.unsaved != nil {
 		r.unsaved.Merge(w)
@@ -240,7 +236,7 @@ func (r *Run) storeWindow(w *usage.Window) {
 	r.named, r.storeErr = true, nil
 }
 
-// jobName is what is said of the job.
+// jobName returns the job's name for the server.
 func (r *Run) jobName(row *usage.Row) batch.Name {
 	n := wire.NameOf(row)
 	n.Job, n.Labels, n.Started = r.job.Name, r.job.Labels, r.began
@@ -254,14 +250,14 @@ func (r *Run) jobName(row *usage.Row) batch.Name {
 	return n
 }
 
-// send sends what is left: of this job, then of others before.
+// send sends the rest: of this job, then of earlier jobs.
 func (r *Run) send(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.sender.cfg.Wait)
 	defer cancel()
 	r.stop()
 	r.sending.Wait()
 	if r.slot == nil {
-		// The server was away when the job began.
+		// The server was unreachable when the job began.
 		err := r.sender.enroll(ctx)
 		if err == nil {
 			err = r.takeSlot(r.series.began)
@@ -292,18 +288,18 @@ func (r *Run) send(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, r.storeErr)
 	}
-	// The server is there: the time to renew a certificate of which a third is
-	// left. If that fails there is another time.
+	// The server is reachable: renew the certificate if a third or less of its life is left. A
+	// failure can be retried later.
 	_ = r.sender.renew(ctx)
 	if err := r.sender.sendOthers(ctx); err != nil {
-		return fmt.Errorf("what earlier jobs used: %w; it waits for the next mete run --server", err)
+		return fmt.Errorf("use of earlier jobs: %w; it waits for the next mete run --server", err)
 	}
 	return nil
 }
 
-// flush sends all that is in a slot. A server that is busy is asked again.
-func (o *Sender) flush(ctx context.Context, s *slot) error {
-	sh := o.newSender(s.spool)
+// flush sends everything in a slot, and retries while the server is busy.
+func (s *Sender) flush(ctx context.Context, sl *slot) error {
+	sh := s.newSender(sl.spool)
 	for {
 		err := sh.Flush(ctx)
 		after, busy := fault.RetryAfter(err)
@@ -318,8 +314,8 @@ func (o *Sender) flush(ctx context.Context, s *slot) error {
 	}
 }
 
-// clock reads this machine's clocks as they are sent along.
-func (o *Sender) clock() (batch.Clock, error) {
-	at, err := o.h.Clocks()
-	return batch.Clock{Boot: o.boot, Boottime: at.Boottime, Wall: at.Realtime}, err
+// clock reads this machine's clocks for the server.
+func (s *Sender) clock() (batch.Clock, error) {
+	at, err := s.h.Clocks()
+	return batch.Clock{Boot: s.boot, Boottime: at.Boottime, Wall: at.Realtime}, err
 }

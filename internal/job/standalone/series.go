@@ -8,23 +8,23 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A series makes windows of what a job's counters show, such that their sum is
-// what the last reading shows. It is a pure value.
+// A series cuts a job's cumulative figures into windows whose sum is the last reading. It does no
+// I/O.
 type series struct {
 	boot    string
 	began   int64 // ns of CLOCK_BOOTTIME
-	closed  int64 // when the last window did, or began
+	closed  int64 // end of the last window, or the beginning
 	booked  [usage.Limit]int64
 	covered time.Duration // booked
 }
 
-// The first window of a job closes after a second, so that little is lost of a
-// short one whose mete run is killed, and each later one when the job's age has
-// doubled, until they are as long as the windows of an agent.
+// The first window closes after a second, so that little is lost of a short job whose mete run is
+// killed, and each later one when the job's age has doubled, up to the length of an agent's
+// windows.
 const firstWindow = time.Second
 
-// due reports whether a window is to be closed now, where they last so long.
-func (s *series) due(at hostfs.Clocks, window time.Duration) bool {
+// isDue reports whether a window is to be closed now; window is the maximum length.
+func (s *series) isDue(at hostfs.Clocks, window time.Duration) bool {
 	age := time.Duration(s.closed - s.began)
 	return time.Duration(at.Boottime-s.closed) >= min(window, max(firstWindow, age))
 }
@@ -36,13 +36,13 @@ type figure struct {
 	quality usage.Quality
 }
 
-// counters are those that a reading may show of a job; CPU goes before its parts.
+// counters are the counters of a job; CPU precedes its parts.
 var counters = []usage.Resource{
 	usage.CPU, usage.CPUUser, usage.CPUSystem, usage.CPUThrottled, usage.DiskRead, usage.DiskWritten,
 	usage.NetworkRx, usage.NetworkTx, usage.Processes, usage.OOMKills,
 }
 
-// figures are what a job used since it began.
+// figures returns what a job used since it began.
 func figures(m *report.Measurement) (list []figure, covered time.Duration) {
 	quality := func(of usage.Set, r usage.Resource) usage.Quality {
 		if of.Has(r) {
@@ -81,16 +81,15 @@ func figures(m *report.Measurement) (list []figure, covered time.Duration) {
 	return list, covered
 }
 
-// close closes a window: its row is what was used since the one before.
+// close closes a window: its row is what was used since the previous one.
 //
-// What is booked stays booked. A figure that falls, as one may that is divided by
-// a rule, is booked no more until it is above what it was, and user and system
-// time share what CPU time was booked.
+// Booked amounts stay booked. An apportioned figure may fall; it is booked again once it exceeds
+// its former value. User and system time divide the booked CPU time.
 func (s *series) close(at hostfs.Clocks, m *report.Measurement) usage.Window {
 	w := usage.Window{Boot: s.boot, Start: s.closed, End: max(at.Boottime, s.closed+1), Offset: at.Realtime - at.Boottime}
 	list, covered := figures(m)
 	var row usage.Row
-	var unshared int64 // CPU time that is booked, but as neither user's nor system's
+	var unshared int64 // booked CPU time that is neither user nor system time yet
 	for _, f := range list {
 		inc := max(0, f.amount-s.booked[f.res])
 		switch f.res {
@@ -112,7 +111,7 @@ func (s *series) close(at hostfs.Clocks, m *report.Measurement) usage.Window {
 	}
 	row.Usage.Covered = min(max(0, covered-s.covered), w.Length())
 	s.covered = max(s.covered, covered)
-	// There is no whole that is known: the machine is not what is measured.
+	// The whole is unknown: the machine is not measured.
 	for i, r := range usage.Wholes {
 		if v, ok := row.Usage.Get(r); ok {
 			w.Balance.Workloads[i], w.Balance.Skew[i] = v, v
@@ -123,7 +122,7 @@ func (s *series) close(at hostfs.Clocks, m *report.Measurement) usage.Window {
 	return w
 }
 
-// correctReport makes the report say what was booked.
+// correctReport sets the report's counters to what was booked.
 func (s *series) correctReport(m *report.Measurement) {
 	for _, r := range counters {
 		if m.Final.Has.Has(r) {

@@ -14,8 +14,8 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// However a job's figures go, the windows follow each other without overlap, sum
-// to what the report says then, and each balances without a whole.
+// TestSeries checks, for any figures of a job, that windows do not overlap, sum to the report, and
+// balance without a whole.
 func TestSeries(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := series{boot: "b", began: 1e9, closed: 1e9}
@@ -59,7 +59,7 @@ func TestSeries(t *testing.T) {
 			}
 			for _, n := range cuts.Nodes {
 				if n.Violations != 0 || n.Whole != (usage.Shares{}) || n.CPUs != 0 {
-					t.Fatalf("the server makes of it %+v", n)
+					t.Fatalf("the server computes %+v", n)
 				}
 			}
 			if got, want := w.Rows[0].Total[usage.CPU], sum.Amount[usage.CPU]; got != want {
@@ -87,12 +87,12 @@ func TestSeries(t *testing.T) {
 	})
 }
 
-// Windows begin short and grow to their length.
+// TestDue checks that windows begin short and grow to their length.
 func TestDue(t *testing.T) {
 	s := series{began: 5e9, closed: 5e9}
 	var got []time.Duration
 	for at := (hostfs.Clocks{Boottime: s.began}); len(got) < 7; at.Boottime += int64(100 * time.Millisecond) {
-		if s.due(at, 10*time.Second) {
+		if s.isDue(at, 10*time.Second) {
 			s.close(at, &report.Measurement{})
 			got = append(got, time.Duration(s.closed-s.began)/time.Second)
 		}

@@ -20,27 +20,26 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// maxSlots is how many jobs may run at once.
+// maxSlots is the maximum number of concurrent jobs.
 const maxSlots = 4096
 
-// A slot is a spool that one job at a time has.
+// A slot is a spool that belongs to one job at a time.
 type slot struct {
 	sender *Sender
 	dir    string
 	spool  *spool.Spool
 }
 
-// debt is the file in a slot that says that somebody owes something: it is there
-// from the start of a job until all of it has been sent.
+// A debt is a file in a slot that exists from the start of a job until everything has been sent.
 type debt struct {
 	Job   string    `json:"job"` // id
 	Name  string    `json:"name"`
 	Began time.Time `json:"began"`
-	Ended bool      `json:"ended"` // and all of it is in the spool
+	Ended bool      `json:"ended"` // everything is in the spool
 }
 
-// state goes with each window, so that it is known of a job that was left alone
-// up to when its figures are.
+// A state is stored with each window, so that it is known how far the figures of an abandoned job
+// go.
 type state struct {
 	Job     string    `json:"job"`
 	Through time.Time `json:"through"`
@@ -48,47 +47,47 @@ type state struct {
 	End     int64     `json:"end"` // of the window, ns of CLOCK_BOOTTIME
 }
 
-func (o *Sender) slotDir(n int) string {
-	return filepath.Join(o.dir, "spool", o.id.Node(), strconv.Itoa(n))
+func (s *Sender) slotDir(n int) string {
+	return filepath.Join(s.dir, "spool", s.id.Node(), strconv.Itoa(n))
 }
 
-// acquireSlot takes the first slot that is free for windows from since on, in ns of
-// CLOCK_BOOTTIME: windows of a slot do not overlap.
-func (o *Sender) acquireSlot(since int64) (*slot, error) {
+// acquireSlot takes the first free slot whose windows end by since, in ns of CLOCK_BOOTTIME:
+// windows of a slot must not overlap.
+func (s *Sender) acquireSlot(since int64) (*slot, error) {
 	for n := range maxSlots {
-		s, err := o.openSlot(o.slotDir(n))
+		sl, err := s.openSlot(s.slotDir(n))
 		if errors.Is(err, fault.ErrConflict) {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		if st := s.lastState(); st.Boot != o.boot || st.End <= since {
-			return s, nil
+		if st := sl.lastState(); st.Boot != s.boot || st.End <= since {
+			return sl, nil
 		}
-		if err := s.spool.Close(); err != nil {
+		if err := sl.spool.Close(); err != nil {
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("%s: %d jobs run: %w", o.dir, maxSlots, fault.ErrConflict)
+	return nil, fmt.Errorf("%s: %d jobs run: %w", s.dir, maxSlots, fault.ErrConflict)
 }
 
-// openSlot takes a slot. The error wraps fault.ErrConflict where another one has it.
-func (o *Sender) openSlot(dir string) (*slot, error) {
-	cfg := o.cfg.Spool
+// openSlot opens a slot. The error wraps fault.ErrConflict if another process has it.
+func (s *Sender) openSlot(dir string) (*slot, error) {
+	cfg := s.cfg.Spool
 	cfg.Dir = dir
 	sp, err := spool.Open(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
-	s := &slot{o, dir, sp}
-	if err := s.recover(); err != nil {
+	sl := &slot{s, dir, sp}
+	if err := sl.recover(); err != nil {
 		return nil, errors.Join(err, sp.Close())
 	}
-	return s, nil
+	return sl, nil
 }
 
-// recover books what is not known of a job whose mete run was killed.
+// recover books a gap for a job whose mete run was killed.
 func (s *slot) recover() error {
 	d, err := s.readDebt()
 	if err != nil || d.Ended || d.Job == "" {
@@ -102,7 +101,7 @@ func (s *slot) recover() error {
 	if err != nil {
 		return err
 	}
-	// A gap goes with a window; nobody used anything in this one.
+	// A gap is sent with a window; this one is empty.
 	w := usage.Window{Boot: s.sender.boot, Start: at.Boottime - 1, End: at.Boottime, Offset: at.Realtime - at.Boottime, Gaps: []usage.Gap{{
 		From: from, To: time.Unix(0, at.Realtime).UTC(), Reason: usage.Killed,
 		Detail: fmt.Sprintf("mete run of the job %s (%s)", d.Name, d.Job),
@@ -114,7 +113,7 @@ func (s *slot) recover() error {
 	return s.writeDebt(d)
 }
 
-// lastState is how far the slot's windows go.
+// lastState returns how far the slot's windows go.
 func (s *slot) lastState() (st state) {
 	list := s.spool.Checkpoint()
 	if len(list) == 0 || json.Unmarshal(list[len(list)-1], &st) != nil {
@@ -123,7 +122,7 @@ func (s *slot) lastState() (st state) {
 	return st
 }
 
-// append puts a window of a job into the spool.
+// append stores a window of a job in the spool.
 func (s *slot) append(w *usage.Window, names []batch.Name, job string) error {
 	b, err := json.Marshal(state{job, time.Unix(0, w.End+w.Offset).UTC(), w.Boot, w.End})
 	if err != nil {
@@ -133,8 +132,8 @@ func (s *slot) append(w *usage.Window, names []batch.Name, job string) error {
 	return s.spool.Append(&sent, names, w.Gaps, func(bool) []byte { return b })
 }
 
-// readDebt reads the debt; a zero one is none. One that cannot be read was not
-// written to its end, by a job that had just begun.
+// readDebt reads the debt; zero if there is none. A corrupt one is an incomplete write of a job
+// that had just begun.
 func (s *slot) readDebt() (d debt, err error) {
 	b, err := os.ReadFile(s.debtFile())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -146,8 +145,8 @@ func (s *slot) readDebt() (d debt, err error) {
 	return d, err
 }
 
-// writeDebt writes the debt. It is not forced to the disk, as it is about what a job's
-// windows, which are, do not say.
+// writeDebt writes the debt. It is not synced: the job's windows, which are, have the essential
+// data.
 func (s *slot) writeDebt(d debt) error {
 	b, err := json.Marshal(d)
 	if err != nil {
@@ -164,7 +163,7 @@ func (s *slot) debtFile() string { return filepath.Join(s.dir, debtName) }
 
 const debtName = "debt.json"
 
-// close lets go of the slot, and of its debt where all was sent.
+// close closes the slot, and removes its debt if everything was sent.
 func (s *slot) close() error {
 	err := s.spool.Maintain(time.Now())
 	waits := slices.ContainsFunc(s.spool.Streams(), func(st spool.Status) bool { return !st.Oldest.IsZero() })
@@ -176,23 +175,22 @@ func (s *slot) close() error {
 	return errors.Join(err, s.spool.Close())
 }
 
-// sendOthers sends what is left in slots that nobody has, but for the first that
-// fails.
-func (o *Sender) sendOthers(ctx context.Context) error {
-	list, err := filepath.Glob(filepath.Join(filepath.Dir(o.slotDir(0)), "*", debtName))
+// sendOthers sends what is left in unused slots until one fails.
+func (s *Sender) sendOthers(ctx context.Context) error {
+	list, err := filepath.Glob(filepath.Join(filepath.Dir(s.slotDir(0)), "*", debtName))
 	if err != nil {
 		return err
 	}
 	for _, file := range list {
-		s, err := o.openSlot(filepath.Dir(file))
+		sl, err := s.openSlot(filepath.Dir(file))
 		if errors.Is(err, fault.ErrConflict) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		err = o.flush(ctx, s)
-		if err = errors.Join(err, s.close()); err != nil {
+		err = s.flush(ctx, sl)
+		if err = errors.Join(err, sl.close()); err != nil {
 			return err
 		}
 	}

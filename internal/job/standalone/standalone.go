@@ -1,10 +1,10 @@
-// Package standalone sends what a single job used to a server, where no agent does:
-// mete run --server. The job is a workload of a node of its own kind, which has
-// no whole: what else the machine did is not known.
+// Package standalone sends what a single job used to a server where no agent does: mete run
+// --server. The job is a workload of a special node without a whole: what else the machine did is
+// unknown.
 //
-// Several jobs of one user may run at once. They share an identity, and each has
-// a slot: a spool that it takes for its time, and leaves to a later one. What a
-// job could not send is in its slot and goes with the next job.
+// Several jobs of one user may run at once. They share an identity, and each has a slot: a spool
+// that it uses while it runs and leaves to a later job. What a job could not send stays in its slot
+// and is sent with the next job.
 package standalone
 
 import (
@@ -30,21 +30,20 @@ import (
 	"mete.dev/mete/internal/pki/token"
 )
 
-// A Config says where a job's figures go.
+// A Config configures where a job's figures are sent.
 type Config struct {
 	Dir    string // state directory, for jobs of all servers
-	Server string // as of enroll.Config
+	Server string // as in enroll.Config
 	Token  func() (token.Token, error)
-	// Wait is for how long the end of a job, or the start of the first one, waits
-	// for the server.
+	// Wait is how long the end of a job, or the start of the first, waits for the server.
 	Wait    time.Duration
-	Window  time.Duration // how long a window is, of a job that is old enough
-	Spool   spool.Config  // but for Dir
+	Window  time.Duration // maximum length of a window
+	Spool   spool.Config  // except Dir
 	Sender  sender.Config
 	Version string // of the program
 }
 
-// Default is that of agents, with a smaller spool: there may be many slots.
+// Default is the default of agents with a smaller spool, as there may be many slots.
 func Default() Config {
 	c := Config{Wait: 10 * time.Second, Window: 10 * time.Second, Spool: spool.Default(), Sender: sender.Default()}
 	c.Spool.MaxBytes = 64 << 20
@@ -59,20 +58,19 @@ type Sender struct {
 	dir  string
 	base *url.URL
 	id   *enroll.Identity
-	// Unreachable says why the server could not be asked for an identity yet; nil where
-	// there is one.
+	// Unreachable says why enrollment failed; nil if there is an identity.
 	Unreachable error
-	// ledgerID is that of the token, as long as there is no identity.
+	// ledgerID is the ledger of the token, while there is no identity.
 	ledgerID string
 }
 
-// Open enrolls with the server, where that was not done before. A server that
-// cannot be reached is no error: the job may go on without. One that wraps
-// fault.ErrDenied or fault.ErrInvalid says what is wrong with what was asked.
+// Open enrolls with the server if needed. An unreachable server is no error: the job may run
+// without it. An error that wraps fault.ErrDenied or fault.ErrInvalid means that the request is
+// wrong.
 func Open(ctx context.Context, cfg Config, h *hostfs.FS) (*Sender, error) {
 	base, err := url.Parse(cfg.Server)
 	if err != nil || base.Host == "" {
-		// The rest of what can be wrong with it enroll finds.
+		// enroll detects other errors of the address.
 		return nil, fault.WithHint(fmt.Errorf("server %q: %w address", cfg.Server, fault.ErrInvalid), "give it as https://host:port")
 	}
 	o := &Sender{cfg: cfg, h: h, dir: filepath.Join(cfg.Dir, strings.ReplaceAll(base.Host, ":", "_")), base: base}
@@ -86,8 +84,7 @@ func Open(ctx context.Context, cfg Config, h *hostfs.FS) (*Sender, error) {
 		return nil, err
 	}
 	tok, err := cfg.Token()
-	// One on the loopback without TLS is asked each time, as its ledger may be
-	// another one by now.
+	// A loopback server without TLS is asked each time, since it may have another ledger now.
 	if o.id.Node() != "" && base.Scheme != "http" && (err != nil || !o.id.IsForOtherAuthority(tok)) {
 		return o, nil
 	}
@@ -99,62 +96,61 @@ func Open(ctx context.Context, cfg Config, h *hostfs.FS) (*Sender, error) {
 	case isPath, errors.Is(err, fault.ErrDenied), errors.Is(err, fault.ErrInvalid):
 		return nil, err
 	case o.id.Node() != "":
-		return o, nil // good enough to measure for
+		return o, nil // sufficient for measuring
 	case tok.IsZero():
-		return nil, err // nor is it known which ledger it would be
+		return nil, err // and the ledger is unknown
 	}
 	o.Unreachable, o.ledgerID = err, enroll.LedgerID(tok.CA())
 	return o, nil
 }
 
-// load takes up the identity that is there, or none.
-func (o *Sender) load() error {
-	facts, err := enroll.FactsOf(o.h)
+// load loads the identity, if any.
+func (s *Sender) load() error {
+	facts, err := enroll.FactsOf(s.h)
 	if err != nil {
 		return err
 	}
-	// The machine as a whole is another node, which an agent may become.
+	// The machine itself is another node, which an agent may enroll.
 	facts.Machine += " jobs"
-	id, err := enroll.Open(enroll.Config{Dir: filepath.Join(o.dir, "identity"), Server: o.cfg.Server, Token: o.cfg.Token, Facts: facts},
+	id, err := enroll.Open(enroll.Config{Dir: filepath.Join(s.dir, "identity"), Server: s.cfg.Server, Token: s.cfg.Token, Facts: facts},
 		slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
-	o.id = id
+	s.id = id
 	return nil
 }
 
-// enroll makes sure that there is an identity.
-// One process at a time does that, so that several that start together do not
-// use up a token.
-func (o *Sender) enroll(ctx context.Context) error {
-	lock, err := o.lock(ctx)
+// enroll ensures that there is an identity. A lock serializes processes, so that several that start
+// together do not use up a token.
+func (s *Sender) enroll(ctx context.Context) error {
+	lock, err := s.lock(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = lock.Close() }() // which nothing was written to
-	if o.id.Node() == "" {
-		// Another one may have enrolled meanwhile.
-		if err := o.load(); err != nil {
+	defer func() { _ = lock.Close() }() // nothing was written to it
+	if s.id.Node() == "" {
+		// Another process may have enrolled meanwhile.
+		if err := s.load(); err != nil {
 			return err
 		}
 	}
-	return o.id.Enroll(ctx)
+	return s.id.Enroll(ctx)
 }
 
-// renew gets a new certificate where that is due.
-func (o *Sender) renew(ctx context.Context) error {
-	lock, err := o.lock(ctx)
+// renew renews the certificate if that is due.
+func (s *Sender) renew(ctx context.Context) error {
+	lock, err := s.lock(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = lock.Close() }() // which nothing was written to
-	return o.id.Refresh(ctx)
+	defer func() { _ = lock.Close() }() // nothing was written to it
+	return s.id.Refresh(ctx)
 }
 
 // lock waits for the lock of the identity.
-func (o *Sender) lock(ctx context.Context) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(o.dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+func (s *Sender) lock(ctx context.Context) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(s.dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -174,35 +170,34 @@ func (o *Sender) lock(ctx context.Context) (*os.File, error) {
 	}
 }
 
-// LedgerID tells the server's ledger from others; "" is not known.
-func (o *Sender) LedgerID() string {
-	if l := o.id.LedgerID(); l != "" {
+// LedgerID returns the id of the server's ledger; "" if unknown.
+func (s *Sender) LedgerID() string {
+	if l := s.id.LedgerID(); l != "" {
 		return l
 	}
-	return o.ledgerID
+	return s.ledgerID
 }
 
-// Server is the address of the server.
-func (o *Sender) Server() string { return o.id.Server() }
+// Server returns the address of the server.
+func (s *Sender) Server() string { return s.id.Server() }
 
-// SelfAccess is what a job needs to ask the server for its own use, with the path of a file
-// in place of the certificate of the server's authority. It is empty where there is
-// nothing to ask with.
-func (o *Sender) SelfAccess(job string) token.SelfAccess {
-	node := o.id.Node()
-	s := o.id.Self(node, workload.NewID(node, workload.Job, job))
-	if s.CA == "" {
-		return s
+// SelfAccess returns what a job needs to query its own use, with the path of a file for the CA
+// certificate. It is empty if there is no access.
+func (s *Sender) SelfAccess(job string) token.SelfAccess {
+	node := s.id.Node()
+	access := s.id.Self(node, workload.NewID(node, workload.Job, job))
+	if access.CA == "" {
+		return access
 	}
-	path, err := enroll.WriteCA(o.dir, s.CA)
+	path, err := enroll.WriteCA(s.dir, access.CA)
 	if err != nil {
 		return token.SelfAccess{}
 	}
-	s.CA = path
-	return s
+	access.CA = path
+	return access
 }
 
-// newSender returns what sends the batches of a spool.
-func (o *Sender) newSender(s *spool.Spool) *sender.Sender {
-	return sender.New(o.cfg.Sender, s, sender.NewHTTP(o.base, o.id.Client(), o.cfg.Version), o.clock, slog.New(slog.DiscardHandler))
+// newSender returns a sender for a spool.
+func (s *Sender) newSender(sp *spool.Spool) *sender.Sender {
+	return sender.New(s.cfg.Sender, sp, sender.NewHTTP(s.base, s.id.Client(), s.cfg.Version), s.clock, slog.New(slog.DiscardHandler))
 }

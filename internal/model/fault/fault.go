@@ -1,27 +1,27 @@
-// Package fault names the few kinds of error that callers tell apart.
+// Package fault defines the few kinds of error that callers distinguish.
 //
-// Everything else about an error is for people: wrap one of these with the
-// thing that it concerns ("memory.stat: ..."), and let errors.Is find it.
+// Everything else about an error is for people: wrap one of these with the thing that it concerns
+// ("memory.stat: ..."), and check with errors.Is.
 package fault
 
 import "errors"
 
 var (
-	// ErrNotFound says that the named thing does not exist, or no longer does.
+	// ErrNotFound means that the named thing does not exist.
 	ErrNotFound = errors.New("not found")
-	// ErrInvalid says that the input is malformed; trying again will not help.
+	// ErrInvalid means that the input is malformed; a retry does not help.
 	ErrInvalid = errors.New("invalid")
-	// ErrConflict says that the thing exists already or changed meanwhile.
+	// ErrConflict means that the thing exists already or changed meanwhile.
 	ErrConflict = errors.New("conflict")
-	// ErrUnsupported says that this machine or kernel cannot do it at all.
+	// ErrUnsupported means that this machine or kernel cannot do it.
 	ErrUnsupported = errors.New("not supported")
-	// ErrUnavailable says that it may work later.
+	// ErrUnavailable means that a retry may succeed.
 	ErrUnavailable = errors.New("unavailable")
-	// ErrDenied says that the caller lacks a right.
+	// ErrDenied means that the caller lacks a right.
 	ErrDenied = errors.New("permission denied")
 )
 
-// Hinted is an error that knows what a person can do about it.
+// Hinted is an error with advice for the user.
 type Hinted struct {
 	Err  error
 	Hint string // one sentence: what to try next
@@ -30,7 +30,7 @@ type Hinted struct {
 func (h *Hinted) Error() string { return h.Err.Error() }
 func (h *Hinted) Unwrap() error { return h.Err }
 
-// WithHint attaches to err what a person can try next.
+// WithHint attaches advice to err.
 func WithHint(err error, hint string) error { return &Hinted{Err: err, Hint: hint} }
 
 // Hint returns the hint attached to err, or "".

@@ -5,7 +5,7 @@ import "errors"
 // ProblemType is the media type of a Problem in JSON (RFC 9457).
 const ProblemType = "application/problem+json"
 
-// A Problem is an error as it travels over HTTP.
+// A Problem is an error in an HTTP response.
 type Problem struct {
 	Title  string `json:"title" doc:"the kind, for people"`
 	Detail string `json:"detail,omitempty" doc:"this one, for people"`
@@ -13,8 +13,8 @@ type Problem struct {
 	Hint   string `json:"hint,omitempty" doc:"what to try next"`
 }
 
-// kinds are the kinds with their status codes. That of ErrDenied comes first,
-// as an error about a missing right may tell more than it should by others.
+// kinds are the kinds with their status codes. ErrDenied comes first: a wrapped error about a
+// missing right must not reveal more by another status.
 var kinds = [...]struct {
 	err    error
 	status int
@@ -22,8 +22,8 @@ var kinds = [...]struct {
 	{ErrDenied, 403}, {ErrInvalid, 400}, {ErrNotFound, 404}, {ErrConflict, 409}, {ErrUnsupported, 501}, {ErrUnavailable, 503},
 }
 
-// ProblemOf makes an error ready to travel. One of no kind is a 500, whose text
-// stays here: it is about the server's own matters.
+// ProblemOf returns the problem for an error. An error without a kind is a 500 without its text,
+// which is internal to the server.
 func ProblemOf(err error) Problem {
 	for _, k := range kinds {
 		if errors.Is(err, k.err) {
@@ -33,9 +33,8 @@ func ProblemOf(err error) Problem {
 	return Problem{Title: "internal error", Status: 500}
 }
 
-// Err makes an error of a problem that arrived, of the same kind as before. By
-// status, what has no kind of its own belongs to the nearest one: 401 is
-// ErrDenied, 413 ErrInvalid, and everything else may work later.
+// Err returns the error of a received problem, of the same kind. A status without a kind maps to
+// the nearest one: 401 is ErrDenied, 413 and 422 are ErrInvalid, others ErrUnavailable.
 func (p Problem) Err() error {
 	kind := ErrUnavailable
 	switch p.Status {
@@ -63,7 +62,7 @@ func (p Problem) Err() error {
 	return err
 }
 
-// received is an error that came as a text, which names its kind already.
+// received is an error received as text, which includes its kind.
 type received struct {
 	text string
 	kind error

@@ -8,7 +8,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// TestProblem checks that an error of each kind arrives as it was sent.
+// TestProblem checks that an error of each kind round-trips.
 func TestProblem(t *testing.T) {
 	for _, kind := range []error{fault.ErrNotFound, fault.ErrInvalid, fault.ErrConflict, fault.ErrUnsupported, fault.ErrUnavailable, fault.ErrDenied} {
 		sent := fault.WithHint(fmt.Errorf("stream 7: %w", kind), "try the next one")

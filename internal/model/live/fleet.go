@@ -1,16 +1,16 @@
 package live
 
-// The groups of a fleet.
+// Groups of a fleet.
 const (
 	Cluster = "cluster"
 	Node    = "node"
 )
 
-// A Fleet is what machines have together that are shown as one.
+// A Fleet summarizes machines that are shown together.
 type Fleet struct {
-	Server    string `json:"server"` // that tells of them
+	Server    string `json:"server"` // URL of the server
 	Nodes     int    `json:"nodes"`
-	Stale     int    `json:"stale"`  // of these, not heard at present: their figures are absent
-	Guests    int    `json:"guests"` // of these, virtual machines within the figures of others
+	Stale     int    `json:"stale"`  // nodes not heard from: their figures are absent
+	Guests    int    `json:"guests"` // nodes whose figures are within others
 	Workloads int    `json:"workload_count"`
 }

@@ -5,26 +5,26 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A Part is where the use of a machine goes: all of it is in exactly one.
+// A Part is where the use of a machine goes: all of it is in exactly one part.
 type Part uint8
 
 // The parts.
 const (
-	Workloads Part = iota // of what people run
-	System                // of nobody: the kernel and what runs in no group
-	Idle                  // what nothing used
+	Workloads Part = iota // use of workloads
+	System                // the kernel and what is in no group
+	Idle                  // what was not used
 	PartLimit
 )
 
 var partNames = [PartLimit]string{"workloads", "system", "idle"}
 
-// String is the part's name in labels and JSON.
+// String returns the part's name in labels and JSON.
 func (p Part) String() string { return partNames[p] }
 
-// Parts is what each part used.
+// Parts is the use of each part.
 type Parts [PartLimit]usage.Usage
 
-// PartsOf sums the rows of a window of a node by part.
+// PartsOf sums the rows of a node's window by part.
 func PartsOf(node string, w *usage.Window) (p Parts) {
 	system, _ := workload.ShortIDOf(workload.NewID(node, workload.System, ""))
 	idle, _ := workload.ShortIDOf(workload.NewID(node, workload.Idle, ""))
@@ -41,8 +41,7 @@ func PartsOf(node string, w *usage.Window) (p Parts) {
 	return p
 }
 
-// Energy is the energy of all domains in uJ, and the worst of their qualities:
-// Absent where there is none.
+// Energy returns the energy of all domains in uJ, and the worst quality; Absent if there is none.
 func Energy(u *usage.Usage) (sum int64, q usage.Quality) {
 	for _, r := range usage.Energies {
 		if v, ok := u.Get(r); ok {
@@ -52,18 +51,18 @@ func Energy(u *usage.Usage) (sum int64, q usage.Quality) {
 	return sum, q
 }
 
-// A Level is a series of what a node did in its latest window, on average: so that
-// nobody has to add up thousands of workloads to see a machine.
+// A Level is a series of a node's average in its latest window, so that a machine can be shown
+// without summing thousands of workloads.
 type Level struct {
-	Name, Label, Value string // Label is that of Value; both are "" for one that has none
+	Name, Label, Value string // Label and Value are "" if it has none
 	Unit, Help         string
 
 	of func(p *Parts, total *usage.Usage) (amount int64, ok bool)
-	by float64 // amounts in one base unit
+	by float64 // amount units per base unit
 }
 
-// Average is the level in a window, by its parts, its machine's total and its length in
-// ns; false where it is absent.
+// Average returns the level in a window of length ns, from its parts and its machine's total; false
+// if it is absent.
 func (l *Level) Average(p *Parts, total *usage.Usage, length int64) (float64, bool) {
 	v, ok := l.of(p, total)
 	if !ok || length <= 0 {
@@ -72,13 +71,13 @@ func (l *Level) Average(p *Parts, total *usage.Usage, length int64) (float64, bo
 	return float64(v) / l.by / (float64(length) / 1e9), true
 }
 
-// Levels are all of them.
+// Levels are all levels.
 var Levels = levels()
 
 func levels() (list []Level) {
 	for part := range PartLimit {
-		// What some part has, the others have too, be it nothing: an average over time
-		// would else leave out when they had nothing, and the parts be more than the whole.
+		// If one part has an amount all have one, even if zero: otherwise an average over time
+		// would skip times without use, and the parts would exceed the whole.
 		amount := func(get func(*usage.Usage) (int64, bool)) func(*Parts, *usage.Usage) (int64, bool) {
 			return func(p *Parts, _ *usage.Usage) (int64, bool) {
 				some := false

@@ -1,10 +1,9 @@
-// Package metric names the time series that windows become, as Prometheus knows
-// them: cumulative counters and gauges, in base units.
+// Package metric names the time series of windows, following Prometheus: cumulative counters and
+// gauges in base units.
 //
-// A series of a workload is labeled with cluster, node and workload, and one of
-// energy with its domain. What a workload is called, and what it belongs to, is in
-// the labels of mete_workload_info, whose value is 1: names may come late and
-// change, and no series breaks for it.
+// Series of workloads have labels cluster, node and workload; those of energy also domain. Names of
+// workloads are in the labels of mete_workload_info, whose value is 1, so that late or changed
+// names do not interrupt other series.
 package metric
 
 import (
@@ -15,7 +14,7 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// The labels of series.
+// Labels of series.
 const (
 	Cluster  = "cluster"
 	Node     = "node"
@@ -23,34 +22,33 @@ const (
 	Domain   = "domain" // of energy
 )
 
-// ShortLived is the workload of the series of all those together that lived for less
-// than a window of measuring, by node, and of those that are too many there to have
-// series of their own.
+// ShortLived is the workload label of one series per node that sums workloads shorter than a window
+// and those beyond the limit of series.
 const ShortLived = "brief"
 
 // Info is the series with a workload's names.
 const Info = "mete_workload_info"
 
-// The series of a node of its own: what there is.
+// Series of a node's capacity.
 const (
 	CPUs   = "mete_node_cpus"
 	Memory = "mete_node_memory_bytes"
 )
 
-// A Family is the series of all workloads of one resource.
+// A Family is the series of one resource of all workloads.
 type Family struct {
 	Name     string
 	Resource usage.Resource
-	// Domain is the label of that name; "" is without.
+	// Domain is the value of that label; "" without one.
 	Domain string
-	// Counter says that values are cumulative since a life began; those of the
-	// others are of the window that ends there.
+	// Counter says that values are cumulative since the life began; other values are of the window
+	// that ends at the sample.
 	Counter bool
 	Unit    unit.Unit
 	Help    string
 }
 
-// families are those of all resources, by their number.
+// families are the families of all resources by number.
 var families = func() (list [usage.Limit]Family) {
 	for r := usage.Resource(1); r < usage.Limit; r++ {
 		list[r] = family(r)
@@ -61,7 +59,7 @@ var families = func() (list [usage.Limit]Family) {
 // FamilyOf returns the family of a resource.
 func FamilyOf(r usage.Resource) *Family { return &families[r] }
 
-// FindResource returns the resource whose family has a name and a domain.
+// FindResource returns the resource of a family's name and domain.
 func FindResource(name, domain string) (usage.Resource, bool) {
 	for r := usage.Resource(1); r < usage.Limit; r++ {
 		if families[r].Name == name && families[r].Domain == domain {
@@ -71,7 +69,7 @@ func FindResource(name, domain string) (usage.Resource, bool) {
 	return 0, false
 }
 
-// Families returns the families of all resources, in the order of the list.
+// Families returns the families of all resources, in order.
 func Families() []Family { return families[1:] }
 
 func family(r usage.Resource) Family {
@@ -92,14 +90,13 @@ func family(r usage.Resource) Family {
 	return f
 }
 
-// Value is an amount in base units, as series have it: as near as 53 bits come.
+// Value converts an amount to base units, with 53 bits of precision.
 func (f *Family) Value(amount int64) float64 { return float64(amount) / f.one() }
 
-// Amount is the amount of a value: the one that it was made of, where that is
-// less than 2^52.
+// Amount converts a value back to the amount, exactly if it is less than 2^52.
 func (f *Family) Amount(value float64) int64 { return int64(math.Round(value * f.one())) }
 
-// one is how many units of amounts are in a base unit.
+// one returns the number of amount units in a base unit.
 func (f *Family) one() float64 {
 	switch f.Unit {
 	case unit.Nanosecond:
@@ -113,7 +110,7 @@ func (f *Family) one() float64 {
 // A Metric describes the series of one name.
 type Metric struct{ Name, Type, Unit, Help string }
 
-// Metrics describes all names that series have.
+// Metrics describes all names of series.
 func Metrics() (list []Metric) {
 	seen := map[string]bool{}
 	for _, f := range Families() {

@@ -9,7 +9,7 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// Names are part of other people's dashboards: they stay.
+// TestNames pins the names: dashboards depend on them.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	names := map[usage.Resource]string{
@@ -47,7 +47,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// A value is the amount in base units, exactly where 53 bits hold it.
+// TestValue checks that a value is the amount in base units, exactly up to 53 bits.
 func TestValue(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

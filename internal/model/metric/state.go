@@ -1,8 +1,7 @@
 package metric
 
-// The series of how measuring is doing, by cluster and node, which the server
-// appends every quarter of a minute. Those of the server itself are as on its
-// /metrics.
+// Series of the state of measuring, by cluster and node, which the server appends every 15 seconds.
+// Those of the server itself are as on its /metrics.
 const (
 	Up                   = "mete_node_up"
 	LastWindow           = "mete_node_last_window_timestamp_seconds"
@@ -22,19 +21,18 @@ const (
 	AuthorityCertificate = "authority"
 )
 
-// states describes them.
 var states = []Metric{
-	{Up, "gauge", "", "1 where the node is heard of, 0 where it is silent"},
-	{LastWindow, "gauge", "seconds", "end of the latest window of the node that is booked, since 1970"},
-	{Behind, "gauge", "seconds", "age of the latest window of the node that is booked"},
-	{Nested, "gauge", "", "1 where the node is a guest of another one, which has its use within its own: sums of nodes leave it out"},
+	{Up, "gauge", "", "1 if the node sends, 0 if it is silent"},
+	{LastWindow, "gauge", "seconds", "end of the node's latest booked window, since 1970"},
+	{Behind, "gauge", "seconds", "age of the node's latest booked window"},
+	{Nested, "gauge", "", "1 if the node is a guest of another one, whose use includes its own: exclude it from sums of nodes"},
 	{GapSeconds, "counter", "seconds", "length of all gaps of the node"},
-	{Violations, "counter", "", "books of the node that did not add up, since the server started: always a defect"},
-	{Missed, "counter", "", "births and deaths that the node's agent did not see, since the server started"},
-	{NodeExpiry, "gauge", "seconds", "end of the certificate with which the node was heard of last, since 1970"},
+	{Violations, "counter", "", "failed conservation checks of the node, since the server started: always a bug"},
+	{Missed, "counter", "", "births and deaths that the node's agent missed, since the server started"},
+	{NodeExpiry, "gauge", "seconds", "end of the certificate that the node used last, since 1970"},
 	{ServerExpiry, "gauge", "seconds", "end of a certificate of the server, since 1970"},
-	{NodeCap, "gauge", "watts", "power above which the node is not to draw, as it was set"},
-	{ClusterCap, "gauge", "watts", "power above which all nodes of the cluster together are not to draw, as it was set"},
-	{SpoolWaiting, "gauge", "bytes", "bytes in the agent's spool that the server has not booked, about, as the agent said with its latest batch"},
-	{SpoolLimit, "gauge", "bytes", "size of the spool at which the agent gives up its oldest windows"},
+	{NodeCap, "gauge", "watts", "configured power limit of the node"},
+	{ClusterCap, "gauge", "watts", "configured power limit of all nodes of the cluster together"},
+	{SpoolWaiting, "gauge", "bytes", "approximate bytes in the agent's spool that the server has not booked, as of its latest batch"},
+	{SpoolLimit, "gauge", "bytes", "size of the spool at which the agent drops its oldest windows"},
 }

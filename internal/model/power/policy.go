@@ -6,24 +6,23 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// A Policy says to whom idle energy goes when it is read. It changes nothing
-// that is kept.
+// A Policy says how idle energy is divided in an answer. It changes no stored data.
 type Policy uint8
 
 const (
 	// None leaves it with the machine.
 	None Policy = iota
-	// Equal gives each workload the same for each second that it was there.
+	// Equal divides it by the time that each workload existed.
 	Equal
-	// Reserved gives to each in proportion to what was reserved for it.
+	// Reserved divides it in proportion to reserved CPU time.
 	Reserved
-	// Used gives to each in proportion to what it used.
+	// Used divides it in proportion to used CPU time.
 	Used
 )
 
 var policyNames = [...]string{"none", "equal", "reserved", "used"}
 
-// String returns the word that people and requests use.
+// String returns the word used in requests and output.
 func (p Policy) String() string { return policyNames[p&3] }
 
 // MarshalText implements encoding.TextMarshaler.

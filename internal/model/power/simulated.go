@@ -1,8 +1,8 @@
 package power
 
-// SimulatedFile is beside the zones of a powercap tree that nobody measured: it
-// holds, in a line, what such meters are called.
+// SimulatedFile is a file in a simulated powercap tree. Its one line is the name of the simulated
+// meters.
 const SimulatedFile = "mete-simulated"
 
-// DemoLabel is what the meters of a demonstration are called.
+// DemoLabel is the name of the meters of a demonstration.
 const DemoLabel = "simulated meter (demo)"

@@ -1,5 +1,5 @@
-// Package query holds the nouns of asking a ledger: what is asked (Query), and
-// what comes back (Answer, Node, Source, Workload, Gap).
+// Package query holds the types for querying a ledger: the query (Query) and the answers (Answer,
+// Node, Source, Workload, Gap).
 package query
 
 import (
@@ -13,7 +13,7 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A Dimension is something by which usage can be grouped and filtered.
+// A Dimension is a property by which usage can be grouped and filtered.
 type Dimension string
 
 // The dimensions. A label is ByLabel + its key: "label:app".
@@ -31,47 +31,43 @@ const (
 	ByLabel     Dimension = "label:"
 )
 
-// A Query asks for sums over a range of time.
+// A Query requests sums over a range of time.
 type Query struct {
-	From, To time.Time              // [From, To); cut to whole minutes outward
+	From, To time.Time              // [From, To), extended to whole minutes
 	By       []Dimension            // at least one
-	Where    map[Dimension][]string // rows whose value is one of these; "" is none
+	Where    map[Dimension][]string // rows with one of these values; "" matches rows without a value
 	Scope    Scope
-	Limit    int // at most so many groups; 0 is the store's own limit
-	// Top says which groups will be seen, where that is not all: of the others the
-	// answer may have the sum alone, as its rest.
+	Limit    int // maximum number of groups; 0 is the store's own limit
+	// Top selects the groups to return, if not all: the others may be summed in Other.
 	Top *Top
-	// Resources are those of which amounts are asked for: what is not among them is
-	// not present in the answer, and need not be read. 0 is all. CPU time is always
-	// there.
+	// Resources are the resources to return; others are not present in the answer and need not be
+	// read. 0 is all. CPU time is always included.
 	Resources usage.Set
-	// OmitOwn leaves out what mete's own programs used: see [OwnNames].
+	// OmitOwn leaves out the use of mete's own programs: see [OwnNames].
 	OmitOwn bool
-	// Idle says by what the energy that machines use while idle is divided among
-	// the workloads on them: one of the words of power.Policy, "" is none. It
-	// changes who has it, and no sum.
+	// Idle is the policy for dividing the idle energy of machines among their workloads: a word of
+	// power.Policy, "" is none. It changes no total.
 	Idle string
-	// Nested says what becomes of nodes that are guests of others, whose figures
-	// they are within: they are left out where it is "".
+	// Nested says how to treat nodes that are guests of others and within their figures; "" leaves
+	// them out.
 	Nested string
 }
 
-// A Top is the groups with the most of something, and some that are always seen.
+// A Top selects the groups with the highest rank, and some that are always kept.
 type Top struct {
 	Limit      int
-	Rank       func(keys []string, u *Total, over time.Duration) Rank // over which averages are taken
-	AlwaysKept func(keys []string) bool                               // beside those N
+	Rank       func(keys []string, u *Total, over time.Duration) Rank // over is the time for averages
+	AlwaysKept func(keys []string) bool                               // in addition to Limit groups
 }
 
-// A Rank is where a group stands among others.
+// A Rank is the sort key of a group.
 type Rank struct {
 	Amount unit.Sum
 	Absent bool
 	Keys   []string
 }
 
-// Compare puts the one with more first, what is absent last, and what is equal by its
-// keys.
+// Compare orders the larger amount first, absent ones last, and equal ones by keys.
 func (r *Rank) Compare(o *Rank) int {
 	switch {
 	case r.Absent == o.Absent:
@@ -82,63 +78,58 @@ func (r *Rank) Compare(o *Rank) int {
 	return 1
 }
 
-// The words for what becomes of guests.
+// Values of Query.Nested.
 const (
-	NestedOnly = "only" // the question is about them, and nothing else
-	NestedAlso = "also" // they have groups of their own beside those of all others
+	NestedOnly = "only" // sum guests and nothing else
+	NestedAlso = "also" // guests have groups of their own beside all others
 )
 
-// OwnNames are the names of the workloads that mete's own programs run in, as their
-// units and containers are called.
+// OwnNames are the names of workloads in which mete's own programs run: their units and containers.
 var OwnNames = []string{"mete", "mete-agent", "mete-server", "mete.service", "mete-agent.service", "mete-server.service", "mete-up.service"}
 
-// Scope is what a query may see. Its zero value sees nothing.
+// Scope is what a query may see. The zero value sees nothing.
 type Scope struct {
 	All      bool
 	Clusters []string
 	Projects []string
 }
 
-// An Answer is what a query found.
+// An Answer is the result of a query.
 type Answer struct {
-	// From and To are the range that the sums are of: wider than was asked
-	// where minutes are not kept any more and only whole hours or days are.
+	// From and To are the range of the sums: wider than requested where minutes are no longer kept.
 	From, To time.Time
 	By       []Dimension
-	Groups   []Group // by falling CPU time
-	Gaps     int     // gaps that touch the range
-	Idle     string  // as it was asked
+	Groups   []Group // by descending CPU time
+	Gaps     int     // gaps that overlap the range
+	Idle     string  // as requested
 
-	// Capacity is what the nodes that the scope covers had of the usage.Wholes,
-	// skew included: without filters it is the sum of all groups. What is not
-	// present was not asked for, has been filtered, or, of energy, was seen by
-	// nobody.
+	// Capacity is the usage.Wholes of the nodes in scope, skew included: without filters it is the
+	// sum of all groups. A resource is absent if it was not requested, is filtered, or was not
+	// measured.
 	Capacity Total
-	// Other is what the groups beyond the limit used together, and OtherGroups how
-	// many they are. A ledger has those in it that are not in Query.Top, if any, and
-	// leaves all else to who asks it.
+	// Other sums the groups that were left out, and OtherGroups is their number. A ledger adds
+	// those outside Query.Top; its callers add others.
 	Other       Total
 	OtherGroups int
-	// AveragedOver is the length of time over which averages are taken: for how long
-	// within the range the node that was measured longest was measured.
+	// AveragedOver is the time for averages: how long the longest-measured node was measured within
+	// the range.
 	AveragedOver time.Duration
 
-	// Nested is as it was asked, or NestedAlso where the question was by node.
+	// Nested is as requested, or NestedAlso for a query by node.
 	Nested string
-	// NestedNodes is how many nodes the question would be about, were they not
-	// guests of others that it is about.
+	// NestedNodes is how many nodes the query would cover if they were not guests of covered nodes.
 	NestedNodes int
-	// NestedGroups are theirs, where they were asked for beside the others: no sum
-	// has them. NestedOmitted is how many there are beyond the limit.
+	// NestedGroups are the groups of these guests, if requested; they are in no sum. NestedOmitted
+	// is their number beyond the limit.
 	NestedGroups  []Group
 	NestedOmitted int
 }
 
-// A Group is what the workloads of one group used.
+// A Group is the use of the workloads of one group.
 type Group struct {
-	Keys  []string // in the order of By; "" is none
-	Nodes int      // how many nodes it ran on
-	// First and Last are the first minute's start and the last one's end with use.
+	Keys  []string // in the order of By; "" is no value
+	Nodes int      // number of nodes it ran on
+	// First and Last are the start of the first minute with use and the end of the last one.
 	First, Last time.Time
 	Usage       Total
 }
@@ -150,21 +141,19 @@ type Total struct {
 	Covered time.Duration // summed over the group's workloads
 	Sum     [usage.Limit]unit.Sum
 
-	// ClaimCPU and ClaimCovered are of CPU time and Covered what is of rows that can
-	// claim idle energy: all but those that were given theirs when they were booked.
+	// ClaimCPU and ClaimCovered are the parts of CPU time and Covered that can claim idle energy:
+	// of all rows except those that got theirs when they were booked.
 	ClaimCPU     unit.Sum // ns
 	ClaimCovered time.Duration
 
-	// Idle is the part that idle machines used, where it was divided: it is
-	// beside the energy of the resources then, and IdleError is by how much it may
-	// be off. Else IdleQuality is Absent, and it is in the resources of what is
-	// idle.
+	// Idle is the part of divided idle energy: it is in addition to the energy of the resources,
+	// and IdleError is its error. If IdleQuality is Absent, idle energy is in the resources of the
+	// idle group.
 	Idle, IdleError unit.Sum // uJ
 	IdleQuality     usage.Quality
 }
 
-// Add adds v to t: amounts add up, of peaks the higher one stays, and the worse
-// quality wins.
+// Add adds v to t: amounts add up, of peaks the higher one stays, and the worse quality wins.
 func (t *Total) Add(v *Total) {
 	v.Present.Each(func(r usage.Resource) {
 		t.Quality.Worsen(r, v.Quality.Get(r))
@@ -186,8 +175,8 @@ func (t *Total) Add(v *Total) {
 	t.IdleQuality = max(t.IdleQuality, v.IdleQuality)
 }
 
-// Energy is the energy of all domains, without Idle, and the worst of their
-// qualities: Absent where there is none.
+// Energy returns the energy of all domains without Idle, and the worst quality; Absent if there is
+// none.
 func (t *Total) Energy() (sum unit.Sum, q usage.Quality) {
 	for _, r := range usage.Energies {
 		if t.Present.Has(r) {
@@ -197,78 +186,78 @@ func (t *Total) Energy() (sum unit.Sum, q usage.Quality) {
 	return sum, q
 }
 
-// AllEnergy is the energy of all domains, Idle included, and the worst quality.
+// AllEnergy returns the energy of all domains including Idle, and the worst quality.
 func (t *Total) AllEnergy() (unit.Sum, usage.Quality) {
 	sum, q := t.Energy()
 	return sum.Plus(t.Idle), max(q, t.IdleQuality)
 }
 
-// A Node is a machine as the ledger knows it.
+// A Node is the ledger's state of a machine.
 type Node struct {
 	ID, Name, Cluster string
 	MachineID         string
 	Boot              string
 	CPUs              int
 	Enrolled          time.Time
-	Through           time.Time // up to when it is booked
-	Streams           int       // that are open
+	Through           time.Time // end of the latest booked window
+	Streams           int       // number of open streams
 	State             string    // "live", "behind", "silent", "revoked"
-	Revoked           time.Time // zero where it is not
-	Source            string    // the server below that tells of it; "" where it sends itself
-	Nested            *Nesting  // nil where it is no guest now
+	Revoked           time.Time // zero if not revoked
+	Source            string    // the downstream server that reports it; "" if it sends here itself
+	Nested            *Nesting  // nil if it is not a guest now
 }
 
-// A Nesting says in which other node a node is: what it used is within what that
-// one had, as found by shares of energy that both told of and that were equal.
+// A Nesting says that a node is within the figures of another one, as shown by equal shares of
+// energy that both reported.
 type Nesting struct {
 	Host, HostName string
-	Workload       workload.ID // what the guest is there; "" where that has no name yet
+	Workload       workload.ID // the guest's workload on the host; "" if its name is unknown
 	Name           string      // of the workload
-	Since, Seen    time.Time   // the first and the latest equal share; zero where that is not known here
+	Since, Seen    time.Time   // the first and the latest equal share; zero if unknown here
 }
 
-// A VM is a virtual machine that a host gave energy, and how that compares with
-// what the guest says of itself, in a range.
+// A VM is a virtual machine that a host gave energy in a range, compared with what the guest
+// reports.
 type VM struct {
 	Guest          string // UUID
 	Name           string // of the domain
 	Host, HostName string
-	Workload       workload.ID // what it is on the host; "" where that has no name yet
-	Node, NodeName string      // the guest's own; "" where nothing in it tells of shares
-	// Compared is how many shares both told of, and Differing how many of those
-	// were not equal, by Largest uJ at most.
+	Workload       workload.ID // its workload on the host; "" if its name is unknown
+	Node, NodeName string      // the guest's own node; "" if no agent in it reports shares
+	// Compared is the number of shares that both reported, and Differing how many of those
+	// differed, by at most Largest uJ.
 	Compared, Differing, Largest int64
-	N                            int64     // of the latest that was compared
-	Last                         time.Time // when that was; zero where none was
-	// Usage is what it used by its host's figures, of energy.
+	N                            int64     // of the latest compared share
+	Last                         time.Time // when it was compared; zero if none was
+	// Usage is the guest's energy by its host's figures.
 	Usage Total
 }
 
-// A Source is a server below, which tells of its nodes.
+// A Source is a downstream server.
 type Source struct {
 	ID, Name, Cluster string
-	Nodes             int    // that it tells of
-	Pages             uint64 // that were taken from it
-	Epoch             string // of its ledger as far as it was taken; "" before the first page
+	Nodes             int    // number of nodes that it reports
+	Pages             uint64 // taken from it
+	Epoch             string // of its ledger, as of the latest page; "" before the first
 	Enrolled          time.Time
-	Seen              time.Time // when a page of it was taken last
-	Through           time.Time // up to when the furthest of its nodes is booked there
+	Seen              time.Time // when its latest page was taken
+	Through           time.Time // end of the latest booked window of its nodes
 	State             string    // "live", "behind", "silent", "revoked"
-	Revoked           time.Time // zero where it is not
+	Revoked           time.Time // zero if not revoked
 }
 
-// A Gap is a gap of a node, or a moment from which on its clock was corrected:
-// then From and To are that moment, and nothing is missing.
+// A Gap is a gap of a node, or the correction of its clock: then From and To are the instant from
+// which it applies, and nothing is missing.
 type Gap struct {
 	Node, Name string
 	usage.Gap
 	Booked time.Time
-	Shift  time.Duration // that was added to the times of what was measured; 0 for a gap
+	Shift  time.Duration // added to the times of measurements; 0 for a gap
 }
 
-// A Workload is a workload as the ledger knows it.
+// A Workload is the ledger's state of a workload.
 type Workload struct {
 	Node, Cluster string
 	batch.Name
-	First, Last time.Time // minutes with use
+	First, Last time.Time // first and last minute with use
 }

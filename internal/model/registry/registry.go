@@ -1,5 +1,5 @@
-// Package registry holds the nouns of what a server registers: nodes, tokens and
-// their roles, and the audit log.
+// Package registry holds the types of a server's registry: nodes, tokens and their roles, and the
+// audit log.
 package registry
 
 import (
@@ -9,48 +9,47 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// A Node is a machine as it is enrolled.
+// A Node is an enrolled machine.
 type Node struct {
 	ID        string // ULID
 	Cluster   string
 	Name      string // host name
-	MachineID string // of /etc/machine-id, or what stands for it
+	MachineID string // from /etc/machine-id, or its substitute
 	Boot      string // boot id at enrollment
 	At        time.Time
-	// Root is the node that it is a clone of, by that one's certificate: the first one,
-	// where that was a clone too. It is "" of what is no clone.
+	// Root is the first node of the clones to which it belongs, from the certificate that it
+	// enrolled with; "" if it is not a clone.
 	Root string
 }
 
-// Role is what a token lets its bearer do.
+// Role is what a token permits.
 type Role string
 
 // The roles.
 const (
-	Agent    Role = "agent"    // enroll one machine for each use
-	Upstream Role = "upstream" // enroll a server that sends its rows here
+	Agent    Role = "agent"    // enroll machines
+	Upstream Role = "upstream" // enroll downstream servers
 	Viewer   Role = "viewer"   // read
 	Writer   Role = "writer"   // write series into a cluster
 )
 
-// IsBearer says whether who shows a token of the role has its right at once, as often as
-// it likes: others are for enrolling.
+// IsBearer reports whether a token of the role authenticates requests directly and repeatedly;
+// other tokens are for enrollment.
 func (r Role) IsBearer() bool { return r == Viewer || r == Writer }
 
-// A Token is a right that can be handed over as text. The ledger keeps the hash
-// of its secret only.
+// A Token is a bearer token. The ledger stores only the hash of its secret.
 type Token struct {
 	ID      string
 	Hash    [32]byte // SHA-256 of the secret
 	Role    Role
-	Cluster string // that it is for; of a viewer what it sees, "" is all
-	Uses    int    // that are left; -1 is any number
+	Cluster string // that it is for; for a viewer the one it may read, "" is all
+	Uses    int    // left; -1 is unlimited
 	Created time.Time
 	Expires time.Time // zero is never
-	Revoked time.Time // zero is not
+	Revoked time.Time // zero if not revoked
 }
 
-// An Audit is a line of what was done by whom.
+// An Audit is an entry of the audit log.
 type Audit struct {
 	At     time.Time
 	Actor  string // "local", a node id, a token id
@@ -59,7 +58,7 @@ type Audit struct {
 	Detail string
 }
 
-// RevokedError is the error for a node, or a server below, that may not send any more.
+// RevokedError returns the error for a revoked node or downstream server.
 func RevokedError(node string) error {
 	return fault.WithHint(fmt.Errorf("node %s is revoked: %w", node, fault.ErrDenied),
 		"where it is to send again, stop it, remove its identity from its state directory (identity of an agent, upstream of a server), and enroll it with a new token: mete token create")

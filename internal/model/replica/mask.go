@@ -8,11 +8,10 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// Mask takes all names out of a page. What rows are grouped by gets a pseudonym,
-// which is the same for the same name wherever it stands as such, and which
-// nobody can turn back or try out without the secret; what a name was made of,
-// labels and free text go altogether. Ids stay: they are random, or hashes over
-// what is random. So do kinds, and the names of idle and system.
+// Mask replaces all names in a page. Names by which rows are grouped get a pseudonym, which is the
+// same for the same name of one kind and cannot be reversed or tested without the secret; paths,
+// keys, labels and free text are removed. Ids stay: they are random, or hashes of random values. So
+// do kinds, and the names of idle and system.
 func (p *Page) Mask(secret []byte) {
 	m := masker(secret)
 	for i := range p.Nodes {
@@ -42,19 +41,19 @@ func (p *Page) Mask(secret []byte) {
 	}
 }
 
-// Pseudonym is what Mask makes of a name of some kind.
+// Pseudonym returns what Mask makes of a name of some kind.
 func Pseudonym(secret []byte, kind, name string) string { return masker(secret).mask(kind, name) }
 
 type masker []byte
 
 var letters = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
-// mask leaves empty what is: that there is no name says nothing of anyone.
+// mask returns a pseudonym, or "" for an empty name, which reveals nothing.
 func (m masker) mask(kind, name string) string {
 	if name == "" {
 		return ""
 	}
 	h := hmac.New(sha256.New, m)
 	h.Write([]byte(kind + "\x00" + name))
-	return "p-" + letters.EncodeToString(h.Sum(nil)[:10]) // 80 bits: no two of a billion are alike
+	return "p-" + letters.EncodeToString(h.Sum(nil)[:10]) // 80 bits: no collisions among a billion names
 }

@@ -1,11 +1,9 @@
-// Package replica holds the nouns of the way from a server to the one above it:
-// what is sent (Page, Row, NodeRow), how far it has come (Mark), and what is
-// left unsaid where names are nobody's business above (Mask).
+// Package replica holds the types of replication to an upstream server: what is sent (Page, Row,
+// NodeRow), its progress (Mark), and the replacement of names (Mask).
 //
-// A server tells what its rows are, not what was added to them: a state takes
-// the place of the one before. So a repeat changes nothing, a correction may
-// make less of a row, and a ledger that went back to an older copy of itself
-// simply tells everything again. decision 7 says why.
+// A server sends the states of rows, not what was added to them: a state replaces the one before.
+// So repeats change nothing, corrections may reduce a row, and a ledger restored from an older copy
+// simply sends everything again. Decision 7 gives the reasons.
 package replica
 
 import (
@@ -19,10 +17,10 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// Resolution is how long a row's span is.
+// Resolution is the length of a row's span.
 type Resolution uint8
 
-// The levels. Their numbers are sent.
+// The resolutions. Their numbers are sent.
 const (
 	Minute Resolution = iota
 	Hour
@@ -31,32 +29,31 @@ const (
 
 var minutesOf = [...]int64{1, 60, 24 * 60}
 
-// Minutes is how many minutes a row of the resolution spans.
+// Minutes returns the length of the span in minutes.
 func (v Resolution) Minutes() int64 { return minutesOf[v] }
 
-// A Mark is how far a server has taken the states of another. The next page
-// names it, and is taken only there: pages can neither be left out nor come
-// twice nor in another order.
+// A Mark is how far a server has taken the states of another. A page is taken only if it continues
+// the mark, so pages cannot be skipped, repeated or reordered.
 type Mark struct {
-	Sequence uint64 `json:"sequence,string"` // of the pages taken, from 1; 0 is none
-	Position string `json:"position"`        // the sender's own word; "" is the beginning
-	// MinuteFloor and HourFloor are from where the server keeps minutes and
-	// hours, in minutes since 1970. Before them it wants hours and days instead.
+	Sequence uint64 `json:"sequence,string"` // number of pages taken; 0 is none
+	Position string `json:"position"`        // opaque to the receiver; "" is the beginning
+	// MinuteFloor and HourFloor are the first minutes and hours that the server keeps, in minutes
+	// since 1970. Before them it accepts hours and days instead.
 	MinuteFloor int64 `json:"minute_floor"`
 	HourFloor   int64 `json:"hour_floor"`
 }
 
-// SamePosition reports whether both are the same place, whatever is kept.
+// SamePosition reports whether both are the same position, whatever the floors.
 func (m Mark) SamePosition(o Mark) bool { return m.Sequence == o.Sequence && m.Position == o.Position }
 
-// A Source is a server whose states come, as far as that was proved.
+// A Source is an authenticated downstream server.
 type Source struct {
-	ID      string // that it was enrolled under
-	Cluster string // in which its nodes may be
+	ID      string // of its enrollment
+	Cluster string // that contains its nodes
 }
 
-// ResolveCluster is the cluster of a node of the source that says it is in another: one
-// that belongs to the source's, as "eu.west" does to "eu", else the source's.
+// ResolveCluster returns the cluster of a source's node: the given one if it is within the
+// source's, as "eu.west" is in "eu", else the source's.
 func (s Source) ResolveCluster(cluster string) string {
 	if len(cluster) > len(s.Cluster) && cluster[:len(s.Cluster)] == s.Cluster && cluster[len(s.Cluster)] == '.' {
 		return cluster
@@ -64,21 +61,21 @@ func (s Source) ResolveCluster(cluster string) string {
 	return s.Cluster
 }
 
-// An Offer says how a ledger tells its states.
+// An Offer configures how a ledger sends its states.
 type Offer struct {
 	Finest Resolution // Minute or Hour
-	Masked bool       // names are replaced; where that changes all is told again
-	Rows   int        // of a page, at most; all else in it counts as a row, too
-	// OpenMinute is the first minute that is not over: it waits, and all that changed
-	// after it, so that nobody above sees parts of a minute. 0 is none.
+	Masked bool       // names are replaced; a change sends everything again
+	Rows   int        // maximum size of a page; other records count as rows too
+	// OpenMinute is the first minute that is not over. It and later changes are held back, so that
+	// no partial minutes are sent. 0 is none.
 	OpenMinute int64
 }
 
-// A Page is what is sent at once: all that has changed between two places.
+// A Page is the unit of replication: everything that changed between two positions.
 type Page struct {
-	From      Mark   // that it continues; floors do not count
-	To        string // the position after it
-	Nodes     []Node // all that the others name by their place here
+	From      Mark   // position that it continues; floors are ignored
+	To        string // position after it
+	Nodes     []Node // nodes to which other fields refer by index
 	Workloads []Workload
 	Rows      []Row
 	NodeRows  []NodeRow
@@ -87,59 +84,57 @@ type Page struct {
 	Nestings  []Nesting
 }
 
-// Empty reports whether there is nothing in the page.
+// Empty reports whether the page has no records.
 func (p *Page) Empty() bool {
 	return len(p.Nodes)+len(p.Workloads)+len(p.Rows)+len(p.NodeRows)+len(p.Gaps)+len(p.Shifts)+len(p.Nestings) == 0
 }
 
-// A Node is what a server knows of a node.
+// A Node is the state of a node.
 type Node struct {
 	registry.Node
 	Pool      string
 	CPUs      int
-	CPUMinute int64 // in which it had them
+	CPUMinute int64 // when it had them
 	Revoked   time.Time
 	Through   time.Time
-	Host      Host // in which it is a guest now
+	Host      Host // if it is a guest now
 }
 
-// A Host says in which other node a node is now, and what it is there.
+// A Host says in which other node a node is nested now, and as which workload.
 type Host struct {
-	Node        string // its id; "" where the node is no guest
+	Node        string // its id; "" if the node is not a guest
 	Workload    workload.ShortID
-	Since, Seen time.Time // when that was found first, and last
+	Since, Seen time.Time // first and latest confirmation
 }
 
-// A Nesting says that a node was a guest on a day: what it used is within what its
-// host had. It is never taken back.
+// A Nesting says that a node was a guest on a day: its use is within its host's. It is never
+// revoked.
 type Nesting struct {
 	Node     int   // in Page.Nodes
-	Host     int   // the same; -1 is not known
-	Workload int   // in Page.Workloads: what it is on its host; -1 is not known
-	Minute   int64 // the day's first, since 1970
+	Host     int   // likewise; -1 is unknown
+	Workload int   // in Page.Workloads: the guest on its host; -1 is unknown
+	Minute   int64 // first minute of the day, since 1970
 }
 
-// A Workload is one that rows are of, and what it is called if that has
-// changed.
+// A Workload is a workload of the page's rows, with its name if that changed.
 type Workload struct {
 	Node  int // in Page.Nodes
 	Short workload.ShortID
-	// Name is nil where nothing new is said. Its ID is "" where the workload
-	// has no name yet.
+	// Name is nil if it did not change. Its ID is "" if the workload has no name yet.
 	Name                      *batch.Name
-	Named                     time.Time // up to when what named it was booked
+	Named                     time.Time // end of the window that named it
 	Namespace, Pod, Container string
 }
 
-// A Row is what a workload used in a span.
+// A Row is the use of a workload in a span.
 type Row struct {
 	Resolution Resolution
-	Minute     int64 // with which it begins, since 1970
+	Minute     int64 // first minute of the span, since 1970
 	Workload   int   // in Page.Workloads
 	Usage      usage.Usage
 }
 
-// A NodeRow is what there was on a node in a span.
+// A NodeRow is the state of a node in a span.
 type NodeRow struct {
 	Resolution Resolution
 	Node       int // in Page.Nodes
@@ -159,9 +154,8 @@ type Shift struct {
 	batch.Shift
 }
 
-// Check reports what is wrong with a page by itself: places that are not there,
-// spans that do not begin where such spans do, amounts that cannot be. The
-// error wraps fault.ErrInvalid.
+// Check validates a page by itself: indexes, beginnings of spans, amounts. The error wraps
+// fault.ErrInvalid.
 func (p *Page) Check() error {
 	for i := range p.Nodes {
 		if n := &p.Nodes[i]; n.ID == "" || n.CPUs < 0 {
@@ -215,7 +209,7 @@ func (p *Page) Check() error {
 	return nil
 }
 
-// lastMinute is the end of what can be stored, in the year 6053.
+// lastMinute is the first minute, in the year 6053, that cannot be stored.
 const lastMinute = 1 << 31
 
 func validSpan(v Resolution, minute int64) bool {

@@ -17,7 +17,7 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// page has every field that can hold a name, each with "secret" in it.
+// page returns a page with "secret" in every field that can hold a name.
 func page() *replica.Page {
 	name := batch.Name{
 		ID: workload.NewID("n", workload.Job, "k"), Kind: workload.Job, Key: "secret", Name: "secret name", Path: "/secret",

@@ -6,25 +6,23 @@ import (
 	"time"
 )
 
-// Bytes writes a size or traffic for people, in binary steps: "512 B",
-// "1.50 MiB".
+// Bytes formats a size or traffic in binary steps: "512 B", "1.50 MiB".
 func Bytes(v float64) string {
 	return scaled(v, 1024, []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"})
 }
 
-// Number writes a count for people, in decimal steps: "950", "1.20 k".
+// Number formats a count in decimal steps: "950", "1.20 k".
 func Number(v float64) string {
 	return scaled(v, 1000, []string{"", "k", "M", "G", "T", "P", "E"})
 }
 
-// Joules writes an energy for people, in decimal steps: "950 uJ", "1.20 kJ".
+// Joules formats an energy in decimal steps: "950 uJ", "1.20 kJ".
 func Joules(v float64) string { return formatSI(v, "J") }
 
-// Watts writes a power for people, in decimal steps: "12.0 mW", "57.2 W".
+// Watts formats a power in decimal steps: "12.0 mW", "57.2 W".
 func Watts(v float64) string { return formatSI(v, "W") }
 
-// formatSI writes an amount of which less than one is worth telling, with three
-// significant digits.
+// formatSI formats an amount with three significant digits and a prefix from micro on.
 func formatSI(v float64, unit string) string {
 	if v == 0 {
 		return "0 " + unit
@@ -55,7 +53,7 @@ func scaled(v, step float64, names []string) string {
 	return s + " " + names[n]
 }
 
-// threeDigits writes v with three significant digits.
+// threeDigits formats v with three significant digits.
 func threeDigits(v float64) string {
 	d := 2
 	for a := math.Abs(v); a >= 9.995 && d > 0; a /= 10 {
@@ -64,7 +62,7 @@ func threeDigits(v float64) string {
 	return strconv.FormatFloat(v, 'f', d, 64)
 }
 
-// Seconds writes a length of time for people: "0.8 ms", "12.34 s", "1h02m".
+// Seconds formats a duration: "0.8 ms", "12.34 s", "1h02m".
 func Seconds(d time.Duration) string {
 	s := d.Seconds()
 	switch a := math.Abs(s); {

@@ -2,13 +2,13 @@ package unit
 
 import "math"
 
-// Halves returns the upper and the lower 64 bits of s, as it is stored.
+// Halves returns the upper and the lower 64 bits of s for storage.
 func (s Sum) Halves() (hi, lo uint64) { return s.hi, s.lo }
 
-// SumOf is the sum that [Sum.Halves] took apart.
+// SumOf returns the sum of [Sum.Halves].
 func SumOf(hi, lo uint64) Sum { return Sum{hi, lo} }
 
-// Int64 returns s, or the largest int64 where s is more.
+// Int64 returns s, saturated at the largest int64.
 func (s Sum) Int64() int64 {
 	if s.hi != 0 || s.lo > math.MaxInt64 {
 		return math.MaxInt64
@@ -16,11 +16,10 @@ func (s Sum) Int64() int64 {
 	return int64(s.lo)
 }
 
-// Rest returns what is left over in i, as it is stored.
+// Rest returns the remainder of i for storage.
 func (i Integral) Rest() uint64 { return i.rest }
 
-// IntegralOf is an integral with a rest that [Integral.Rest] returned, or false
-// where none can be so large.
+// IntegralOf returns the integral with a stored remainder, or false if it is too large.
 func IntegralOf(rest uint64) (Integral, bool) { return Integral{rest}, rest < 2e9 }
 
 // Fits reports whether [Integral.Add] can hold level b for ns nanoseconds.

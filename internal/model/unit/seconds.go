@@ -8,9 +8,8 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// ParseSeconds reads a length of time as people give it to a program: a Go
-// duration ("500ms", "1m30s") or a bare number of seconds ("2", "0.5"). An
-// error wraps fault.ErrInvalid.
+// ParseSeconds parses a duration: a Go duration ("500ms", "1m30s") or a number of seconds ("2",
+// "0.5"). The error wraps fault.ErrInvalid.
 func ParseSeconds(s string) (time.Duration, error) {
 	if d, err := time.ParseDuration(s); err == nil {
 		return d, nil

@@ -9,16 +9,16 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// suffixes of sizes: powers of ten as in the SI, and of two as in IEC 80000-13.
+// suffixes of sizes: powers of ten (SI) and of two (IEC 80000-13).
 var suffixes = map[string]float64{
 	"": 1, "B": 1,
 	"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
 	"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "Pi": 1 << 50,
 }
 
-// ParseBytes reads a size as people write it: "4096", "1.5Gi", "500M", "64 KiB".
-// K, M, G, T, P are powers of 1000, Ki, Mi, Gi, Ti, Pi of 1024, in either case,
-// each with or without a B. The error wraps fault.ErrInvalid.
+// ParseBytes parses a size: "4096", "1.5Gi", "500M", "64 KiB". K, M, G, T, P are powers of 1000,
+// Ki, Mi, Gi, Ti, Pi of 1024, in either case, with or without a B. The error wraps
+// fault.ErrInvalid.
 func ParseBytes(s string) (int64, error) {
 	end := strings.LastIndexAny(s, "0123456789.") + 1
 	suffix := strings.TrimSpace(s[end:])

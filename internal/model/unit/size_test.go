@@ -28,7 +28,7 @@ func TestParseBytes(t *testing.T) {
 	}
 }
 
-// Every whole number of bytes is read exactly.
+// TestParseBytesExact checks that every whole number of bytes is parsed exactly.
 func TestParseBytesExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := rapid.Int64Min(0).Draw(t, "bytes")

@@ -8,28 +8,28 @@ import (
 	"strings"
 )
 
-// A Sum is a total of amounts that does not overflow: 128 bits. A terabyte held
-// for three months is more byte-seconds than an int64 has.
+// A Sum is a 128-bit total of amounts. A terabyte held for three months exceeds the byte-seconds of
+// an int64.
 type Sum struct{ hi, lo uint64 }
 
-// Add returns s and v more. Neither s nor what comes out may be negative.
+// Add returns s plus v. Neither s nor the result may be negative.
 func (s Sum) Add(v int64) Sum {
 	lo, carry := bits.Add64(s.lo, uint64(v), 0)
 	hi, _ := bits.Add64(s.hi, uint64(v>>63), carry)
 	return Sum{hi, lo}
 }
 
-// Compare is -1 where s is less than o, +1 where it is more, else 0.
+// Compare returns -1 if s is less than o, +1 if it is more, else 0.
 func (s Sum) Compare(o Sum) int {
 	return cmp.Or(cmp.Compare(s.hi, o.hi), cmp.Compare(s.lo, o.lo))
 }
 
-// Decimal writes s, which is an amount of u, as [Unit.Decimal] does.
+// Decimal formats s, an amount of u, like [Unit.Decimal].
 func (s Sum) Decimal(u Unit) string {
 	if s.hi == 0 && s.lo < 1<<63 {
 		return u.Decimal(int64(s.lo))
 	}
-	// By groups of 18 digits, the lowest first.
+	// In groups of 18 digits, the lowest first.
 	const group = 1e18
 	var digits string
 	for s != (Sum{}) {
@@ -47,7 +47,7 @@ func (s Sum) Decimal(u Unit) string {
 	return whole + "." + fraction
 }
 
-// String writes s as a plain integer.
+// String formats s as an integer.
 func (s Sum) String() string {
 	if s.hi == 0 {
 		return strconv.FormatUint(s.lo, 10)

@@ -10,7 +10,7 @@ import (
 	"mete.dev/mete/internal/model/unit"
 )
 
-// A Sum adds and writes what math/big would, however large it gets.
+// TestSum compares Sum with math/big.
 func TestSum(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var s, before unit.Sum

@@ -9,22 +9,20 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// Plus returns s and o together.
+// Plus returns the sum of s and o.
 func (s Sum) Plus(o Sum) Sum {
 	lo, carry := bits.Add64(s.lo, o.lo, 0)
 	hi, _ := bits.Add64(s.hi, o.hi, carry)
 	return Sum{hi, lo}
 }
 
-// Float returns s, which is an amount of u, in the base unit, for display,
-// averages and rates only.
+// Float returns s, an amount of u, in the base unit, for display, averages and rates only.
 func (s Sum) Float(u Unit) float64 {
 	return (math.Ldexp(float64(s.hi), 64) + float64(s.lo)) / math.Pow10(u.digits())
 }
 
-// ParseSum reads what [Sum.Decimal] wrote. It fails, wrapping fault.ErrInvalid,
-// on anything that is no number, is negative, finer than the fine unit or past
-// 127 bits.
+// ParseSum parses what [Sum.Decimal] wrote. The error wraps fault.ErrInvalid if s is not a number,
+// is negative, has too many decimals or exceeds 127 bits.
 func ParseSum(s string, u Unit) (Sum, error) {
 	whole, part, _ := strings.Cut(s, ".")
 	d := u.digits()

@@ -1,10 +1,8 @@
-// Package unit gives every quantity a unit, and every unit one way to be
-// written down.
+// Package unit defines the units of quantities and how they are formatted.
 //
-// Amounts travel as int64 in a fine unit that keeps them exact: nanoseconds,
-// bytes, byte-seconds, microjoules, counts. They are shown, and leave mete in
-// JSON and CSV, as decimals of the base unit: seconds, bytes, byte-seconds,
-// joules.
+// Amounts are int64 in a fine unit that keeps them exact: nanoseconds, bytes, byte-seconds,
+// microjoules, counts. Output, JSON and CSV use decimals of the base unit: seconds, bytes,
+// byte-seconds, joules.
 package unit
 
 import (
@@ -28,7 +26,7 @@ const (
 	Microjoule      // energy
 )
 
-// String returns the name of the fine unit that amounts are kept in.
+// String returns the name of the fine unit.
 func (u Unit) String() string {
 	switch u {
 	case Count:
@@ -45,8 +43,7 @@ func (u Unit) String() string {
 	return "unknown"
 }
 
-// Base returns the name of the base unit, as metric names and JSON keys have
-// it; empty for counts.
+// Base returns the name of the base unit in metric names and JSON keys; empty for counts.
 func (u Unit) Base() string {
 	switch u {
 	case Nanosecond:
@@ -61,7 +58,7 @@ func (u Unit) Base() string {
 	return ""
 }
 
-// digits is how many decimals one base unit has in the fine unit.
+// digits returns the number of decimals of a base unit in the fine unit.
 func (u Unit) digits() int {
 	switch u {
 	case Nanosecond:
@@ -72,8 +69,8 @@ func (u Unit) digits() int {
 	return 0
 }
 
-// Decimal writes an amount exactly, as a decimal number of the base unit
-// without trailing zeros: 1500000000 ns is "1.5".
+// Decimal formats an amount exactly, as a decimal of the base unit without trailing zeros:
+// 1500000000 ns is "1.5".
 func (u Unit) Decimal(amount int64) string {
 	d := u.digits()
 	if d == 0 {
@@ -91,9 +88,8 @@ func (u Unit) Decimal(amount int64) string {
 	return s
 }
 
-// Parse reads what Decimal wrote: a decimal number of the base unit. It fails,
-// wrapping fault.ErrInvalid, on anything that is no number, finer than the fine
-// unit or past 63 bits.
+// Parse parses what Decimal wrote. The error wraps fault.ErrInvalid if s is not a number, has too
+// many decimals or exceeds 63 bits.
 func (u Unit) Parse(s string) (int64, error) {
 	whole, part, _ := strings.Cut(s, ".")
 	if d := u.digits(); len(part) <= d && strings.TrimLeft(whole, "+-") != "" {
@@ -123,15 +119,15 @@ func magnitude(v int64) uint64 {
 	return uint64(v)
 }
 
-// An Integral sums a level over time without losing anything to rounding:
-// what is below one whole unit-second is kept for the next call.
+// An Integral sums a level over time without rounding errors: fractions of a unit-second are kept
+// for the next call.
 type Integral struct {
 	rest uint64 // level x ns x 2, below 2e9
 }
 
-// Add returns the whole level-seconds under the straight line from level a to
-// level b over ns nanoseconds, plus what earlier calls left over. Levels and ns
-// are not negative, and the mean level x seconds stays below 2^63.
+// Add returns the whole level-seconds under the straight line from level a to level b over ns
+// nanoseconds, plus the fraction left from earlier calls. Levels and ns are not negative, and the
+// mean level x seconds is less than 2^63.
 func (i *Integral) Add(a, b, ns int64) int64 {
 	hi, lo := bits.Mul64(uint64(a)+uint64(b), uint64(ns))
 	lo, carry := bits.Add64(lo, i.rest, 0)

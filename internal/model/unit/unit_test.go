@@ -53,8 +53,8 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// However a span is cut, an integral over it is the exact one, rounded down
-// once.
+// TestIntegralLosesNothing checks that an integral is exact and rounded down once, however a span
+// is cut.
 func TestIntegralLosesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var i unit.Integral

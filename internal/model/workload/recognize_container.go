@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// kubernetes recognizes QoS classes and pods as the kubelet names them, with
-// its cgroupfs and its systemd driver (pkg/kubelet/cm/cgroup_manager_linux.go
-// and pod_container_manager_linux.go), below any --cgroup-root.
+// kubernetes recognizes QoS classes and pods of the kubelet, with its cgroupfs and systemd drivers
+// (pkg/kubelet/cm/cgroup_manager_linux.go and pod_container_manager_linux.go), below any
+// --cgroup-root.
 func kubernetes(g group) (Name, bool) {
 	last, parent := g.up(0), g.up(1)
 	switch {
@@ -22,8 +22,7 @@ func kubernetes(g group) (Name, bool) {
 		}
 		return pod(uid)
 	}
-	// A slice's name repeats all slices above it:
-	// kubelet-kubepods-burstable-podUID.slice.
+	// A slice's name repeats all slices above it: kubelet-kubepods-burstable-podUID.slice.
 	unit, ok := strings.CutSuffix(last, ".slice")
 	class, uid, ok2 := cutLast(unit, "-pod")
 	if !ok || !ok2 {
@@ -36,7 +35,7 @@ func kubernetes(g group) (Name, bool) {
 	return pod(uid)
 }
 
-// pod names the Kubernetes pod of a UID, if it is one.
+// pod returns the name of the Kubernetes pod of a UID, if valid.
 func pod(uid string) (Name, bool) {
 	key, ok := canonicalUUID(uid)
 	if !ok {
@@ -45,9 +44,8 @@ func pod(uid string) (Name, bool) {
 	return Name{Kind: Pod, Key: key, Name: "pod " + key[:8], Runtime: "kubernetes"}, true
 }
 
-// canonicalUUID brings the three ways in which pod UIDs stand in paths to one:
-// with dashes, with the underscores that the systemd driver writes for them,
-// and the bare 32 digits of a static pod.
+// canonicalUUID normalizes the three forms of pod UIDs in paths: with dashes, with the underscores
+// of the systemd driver, and the bare 32 digits of a static pod.
 func canonicalUUID(s string) (string, bool) {
 	switch len(s) {
 	case 32:
@@ -65,14 +63,13 @@ func canonicalUUID(s string) (string, bool) {
 	return s, true
 }
 
-// A prefix is what a runtime writes before a container's id in the name of a group.
+// A prefix is what a runtime writes before a container's id in a group's name.
 type prefix struct{ text, runtime string }
 
-// prefixes names the runtimes by what they write before a container's id.
+// prefixes are the prefixes of runtimes.
 //
-// cri-containerd- is containerd's for Kubernetes, nerdctl- that of its own
-// command; libpod-payload- is Podman's with --cgroups=split, inside the unit
-// that started it.
+// cri-containerd- is containerd's for Kubernetes, nerdctl- that of its own command; libpod-payload-
+// is Podman's with --cgroups=split, inside the unit that started it.
 var prefixes = []prefix{
 	{"cri-containerd-", "containerd"},
 	{"crio-", "cri-o"},
@@ -82,9 +79,9 @@ var prefixes = []prefix{
 	{"nerdctl-", "containerd"},
 }
 
-// parents names the runtimes by the group in which they make containers with
-// the cgroupfs driver. containerd makes one for each of its namespaces;
-// those of Kubernetes, nerdctl and Docker are named here.
+// parents maps the group in which a runtime creates containers with the cgroupfs driver to the
+// runtime. containerd has one for each namespace; those of Kubernetes, nerdctl and Docker are
+// listed.
 var parents = map[string]string{
 	"docker":  "docker",
 	"default": "containerd",
@@ -92,13 +89,13 @@ var parents = map[string]string{
 	"moby":    "docker",
 }
 
-// container recognizes what OCI runtimes make, wherever it is: a scope or a
-// group named by a prefix and the id, or by the id alone; and Podman's pods.
+// container recognizes containers of OCI runtimes anywhere: a scope or a group named by a prefix
+// and the id, or by the id alone; and Podman's pods.
 func container(g group) (Name, bool) {
 	last, parent := g.up(0), g.up(1)
 	name := strings.TrimSuffix(last, ".scope")
 	if strings.HasPrefix(name, "crio-conmon-") || strings.HasPrefix(name, "libpod-conmon-") {
-		// The monitor of a container is no container: it is a part of the pod.
+		// The monitor of a container is a part of the pod.
 		return Name{}, true
 	}
 	if id, ok := podmanPod(last, parent); ok {
@@ -107,8 +104,8 @@ func container(g group) (Name, bool) {
 	if isID64(last) {
 		return containerName(last, parents[parent]), true
 	}
-	// Where the kubelet means the systemd driver and containerd cgroupfs, the
-	// three parts of a scope become one element, colons and all.
+	// If the kubelet uses the systemd driver and containerd cgroupfs, the three parts of a scope
+	// become one element with colons.
 	if i := strings.LastIndexByte(name, ':'); i >= 0 {
 		_, kind, _ := cutLast(name[:i], ":")
 		name = kind + "-" + name[i+1:]
@@ -125,8 +122,8 @@ func containerName(id, runtime string) Name {
 	return Name{Kind: Container, Key: id, Name: id[:12], Runtime: runtime}
 }
 
-// podmanPod recognizes a pod of Podman: machine-libpod_pod_<id>.slice, for
-// users user-libpod_pod_<id>.slice, with cgroupfs libpod_parent/<id>.
+// podmanPod recognizes a Podman pod: machine-libpod_pod_<id>.slice, for users
+// user-libpod_pod_<id>.slice, with cgroupfs libpod_parent/<id>.
 func podmanPod(last, parent string) (id string, ok bool) {
 	if parent == "libpod_parent" && isID64(last) {
 		return last, true
@@ -136,10 +133,9 @@ func podmanPod(last, parent string) (id string, ok bool) {
 	return id, ok && ok2 && isID64(id)
 }
 
-// lxc recognizes containers of LXC, LXD and Incus, which are known by name:
-// lxc.payload.NAME, lxc.payload/NAME or lxc/NAME (src/lxc/cgroups,
-// DEFAULT_PAYLOAD_CGROUP_PREFIX, and lxc.cgroup.pattern before it).
-// What is beside it, lxc.monitor.NAME, is not the container.
+// lxc recognizes containers of LXC, LXD and Incus by name: lxc.payload.NAME, lxc.payload/NAME or
+// lxc/NAME (src/lxc/cgroups, DEFAULT_PAYLOAD_CGROUP_PREFIX, and lxc.cgroup.pattern before it). The
+// sibling lxc.monitor.NAME is not part of the container.
 func lxc(g group) (Name, bool) {
 	last, parent := g.up(0), g.up(1)
 	if strings.HasPrefix(last, "lxc.monitor.") || parent == "lxc.monitor" {
@@ -160,9 +156,9 @@ func lxc(g group) (Name, bool) {
 	return n, true
 }
 
-// machine recognizes what systemd-machined and libvirt keep: containers of
-// systemd-nspawn, and domains of libvirt, whose UUIDs are not in their paths;
-// and the virtual machines of Proxmox, qemu.slice/VMID.scope.
+// machine recognizes groups of systemd-machined and libvirt: containers of systemd-nspawn, and
+// libvirt domains, whose UUIDs are not in their paths; and the virtual machines of Proxmox,
+// qemu.slice/VMID.scope.
 func machine(g group) (Name, bool) {
 	last, parent := g.up(0), g.up(1)
 	if name, ok := between(last, "systemd-nspawn@", ".service"); ok && name != "" {
@@ -181,7 +177,7 @@ func machine(g group) (Name, bool) {
 	if name, ok := strings.CutSuffix(last, ".libvirt-lxc"); ok && name != "" {
 		return domain("lxc-" + strings.TrimPrefix(name, "lxc-"))
 	}
-	// Before 1.0.5 libvirt wrote libvirt/qemu/NAME.
+	// libvirt before 1.0.5 used libvirt/qemu/NAME.
 	if g.up(2) == "libvirt" && (parent == "qemu" || parent == "lxc") {
 		return domain(parent + "-" + last)
 	}
@@ -191,9 +187,8 @@ func machine(g group) (Name, bool) {
 	return Name{}, false
 }
 
-// domain names a libvirt domain by what libvirt calls its machine:
-// DRIVER-ID-NAME, and DRIVER-NAME before 1.3 (src/hypervisor/domain_driver.c,
-// virDomainDriverGenerateMachineName).
+// domain returns the name of a libvirt domain from its machine name: DRIVER-ID-NAME, or DRIVER-NAME
+// before 1.3 (src/hypervisor/domain_driver.c, virDomainDriverGenerateMachineName).
 func domain(machine string) (Name, bool) {
 	driver, name, _ := strings.Cut(machine, "-")
 	if id, rest, ok := strings.Cut(name, "-"); ok && rest != "" && allBytes(id, isDigit) {

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Ids as they stand in the paths below.
+// Ids in the paths below.
 const (
 	cid   = "4cc818a75eb691c5efb9c943b0c3a26ec8e0a05acb60bef4717315e65d671774"
 	cid2  = "c46bafd57b2ef55a23c1319893c8aa5bfca24872bd95258700a51059941fb69e"
@@ -32,7 +32,7 @@ func kubePod(key string) Name {
 
 func sl(name string) Name { return Name{Kind: Slice, Name: name} }
 
-// folds stands for a group that no recognizer names.
+// folds is the result for a group that no recognizer names.
 var folds = Name{}
 
 var recognizeCases = []struct {
@@ -225,8 +225,7 @@ func TestRecognize(t *testing.T) {
 	}
 }
 
-// What one manager runs under one key must have one identity, however the
-// machine writes its path.
+// TestRecognizeSameInAllForms checks that a manager's key gives one identity in all forms of paths.
 func TestRecognizeSameInAllForms(t *testing.T) {
 	forms := [][]string{
 		{
@@ -303,7 +302,7 @@ func FuzzRecognize(f *testing.F) {
 		if n.Kind == Pod && n.Runtime == "kubernetes" && !uuid.MatchString(n.Key) {
 			t.Errorf("Recognize(%q): key %q of a pod is no canonical UUID", path, n.Key)
 		}
-		// The path's slashes at the end and doubled ones say nothing.
+		// Trailing and doubled slashes are insignificant.
 		if m, _ := Recognize(strings.ReplaceAll(path, "/", "//") + "/"); m != n {
 			t.Errorf("Recognize(%q) = %+v, with more slashes %+v", path, n, m)
 		}

@@ -7,11 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// slurm recognizes the jobs and steps of Slurm; the groups below a step, one
-// for each task, fold into it. The forms are those of
-// src/plugins/cgroup/v1/cgroup_v1.c (slurm/uid_N/job_N/step_X, slurm_NODE
-// where several slurmd may run) and v2/cgroup_v2.c (slurmstepd.scope/job_N/
-// step_X, NODE_slurmstepd.scope).
+// slurm recognizes Slurm jobs and steps; the groups below a step, one for each task, are folded
+// into it. The forms are those of src/plugins/cgroup/v1/cgroup_v1.c (slurm/uid_N/job_N/step_X,
+// slurm_NODE with several slurmd) and v2/cgroup_v2.c (slurmstepd.scope/job_N/step_X,
+// NODE_slurmstepd.scope).
 func slurm(g group) (Name, bool) {
 	if uid, ok := strings.CutPrefix(g.up(0), "uid_"); ok && isSlurmV1(g.up(1)) && allBytes(uid, isDigit) {
 		return Name{Kind: User, Name: "user " + uid}, true
@@ -30,9 +29,8 @@ func slurm(g group) (Name, bool) {
 	return Name{Kind: SlurmStep, Key: key, Name: "job " + id + " step " + step}, true
 }
 
-// slurmJob recognizes a Slurm job's own group. Its key is "" where the slurmd
-// is not the machine's but one inside a container: that is another cluster,
-// with the same numbers.
+// slurmJob recognizes a Slurm job's own group. Its key is "" for a slurmd inside a container: that
+// is another cluster with the same numbers.
 func slurmJob(g group) (id, key string, ok bool) {
 	id, ok = strings.CutPrefix(g.up(0), "job_")
 	if !ok || !allBytes(id, isDigit) {
@@ -55,13 +53,13 @@ func slurmJob(g group) (id, key string, ok bool) {
 
 func isSlurmV1(s string) bool { return s == "slurm" || strings.HasPrefix(s, "slurm_") }
 
-// isStep is the class of bytes of a step's name: a number, for heterogeneous
-// jobs with "+component", or batch, extern, interactive, TBD.
+// isStep is the class of bytes of a step's name: a number, with "+component" for heterogeneous
+// jobs, or batch, extern, interactive, TBD.
 func isStep(c byte) bool { return isAlnum(c) || c == '+' || c == '.' }
 
-// unit recognizes the units of systemd that hold processes, wherever a systemd
-// runs: on the machine, for a user, or in a container. The groups of mounts,
-// sockets and swaps fold into their slice: they hold only what mounts them.
+// unit recognizes systemd units that hold processes, of a systemd on the machine, for a user, or in
+// a container. Groups of mounts, sockets and swaps are folded into their slice: they hold only
+// helper processes.
 func unit(g group) (Name, bool) {
 	last := g.up(0)
 	dot := strings.LastIndexByte(last, '.')
@@ -87,9 +85,8 @@ func unit(g group) (Name, bool) {
 	return Name{}, false
 }
 
-// unescape undoes systemd's \xNN in a unit's name (systemd.unit(5), "String
-// escaping for inclusion in unit names"). A "-" stays one: what it stood for
-// is not known.
+// unescape decodes systemd's \xNN in a unit's name (systemd.unit(5), "String escaping for inclusion
+// in unit names"). A "-" stays: what it stands for is unknown.
 func unescape(s string) string {
 	if !strings.Contains(s, `\x`) {
 		return readable(s)
@@ -108,8 +105,8 @@ func unescape(s string) string {
 	return readable(string(b))
 }
 
-// readable writes what is not printable as \xNN: a group's name is anyone's to
-// choose and must not steer the terminal that shows it.
+// readable writes unprintable characters as \xNN: group names are arbitrary and must not control a
+// terminal.
 func readable(s string) string {
 	const digits = "0123456789abcdef"
 	var b strings.Builder

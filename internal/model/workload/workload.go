@@ -1,6 +1,5 @@
-// Package workload says who uses a machine: containers, pods, units, job steps,
-// virtual machines, jobs of mete run, plain groups, and the two that no job
-// caused, idle and system.
+// Package workload defines the users of a machine: containers, pods, units, job steps, virtual
+// machines, jobs of mete run, other groups, and idle and system.
 package workload
 
 import (
@@ -14,9 +13,9 @@ type Kind uint8
 
 const (
 	Unknown   Kind = iota
-	Idle           // what nobody used
-	System         // what was used by no group of anyone: kernel threads, the root group
-	Path           // a control group that nothing else is known of
+	Idle           // what was not used
+	System         // use outside all workloads: kernel threads, the root group
+	Path           // a control group known by its path only
 	Slice          // a systemd slice, or a QoS class of Kubernetes
 	Service        // a systemd service
 	Scope          // a systemd scope
@@ -33,7 +32,7 @@ const (
 var kindNames = [...]string{"unknown", "idle", "system", "path", "slice", "service", "scope", "session", "user",
 	"pod", "container", "slurm-job", "slurm-step", "vm", "job"}
 
-// String returns the kind's name in JSON and for people.
+// String returns the kind's name in JSON and output.
 func (k Kind) String() string {
 	if int(k) < len(kindNames) {
 		return kindNames[k]
@@ -55,12 +54,12 @@ func (k *Kind) UnmarshalText(b []byte) error {
 	return fmt.Errorf("workload kind %q is unknown", b)
 }
 
-// An ID names a workload for ever, the same on agent and server and across
-// their restarts: 26 characters of base32.
+// An ID identifies a workload forever, on agent and server and across restarts: 26 characters of
+// base32.
 type ID string
 
-// A Life is one existence of a group: a group made anew under an old path is
-// another life, and its counters start from zero.
+// A Life is one existence of a group: a group created again under the same path is another life,
+// and its counters start from zero.
 type Life struct {
 	Hierarchy uint32 // kernel's hierarchy id, 0 for cgroup v2
 	ID        uint64 // kernfs id, never reused within a boot
@@ -70,28 +69,27 @@ type Life struct {
 type Workload struct {
 	ID   ID
 	Kind Kind
-	// Key is what the ID is made of: container id, pod UID, Slurm
-	// cluster/job/step, domain UUID, job id, else boot id and path.
+	// Key is what the ID is derived from: container id, pod UID, Slurm cluster/job/step, domain
+	// UUID, job id, else boot id and path.
 	Key string
-	// Name is for people and may arrive late: it is never part of the ID.
+	// Name is for display and may arrive late: it is not part of the ID.
 	Name string
 	// Path is the group's path below the root of its hierarchies.
 	Path string
 }
 
-// NewID makes the ID of the workload of this kind and key on a node: base32 of
-// the first 16 bytes of SHA-256 over the three, each followed by a zero byte.
+// NewID derives the ID of the workload of this kind and key on a node: base32 of the first 16 bytes
+// of SHA-256 over the three, each followed by a zero byte.
 func NewID(node string, kind Kind, key string) ID {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s\x00%s\x00%s\x00", node, kind, key)
 	return ID(encoding.EncodeToString(h.Sum(nil)[:16]))
 }
 
-// IDFromBytes is the ID that stands for these bytes: what Bytes gives.
+// IDFromBytes returns the ID of the bytes that Bytes returns.
 func IDFromBytes(raw [16]byte) ID { return ID(encoding.EncodeToString(raw[:])) }
 
-// Bytes returns the 16 bytes that the ID stands for, or false where it is none
-// that NewID makes.
+// Bytes returns the 16 bytes of the ID, or false if NewID cannot have made it.
 func (id ID) Bytes() (raw [16]byte, ok bool) {
 	if len(id) != encoding.EncodedLen(len(raw)) {
 		return raw, false
@@ -101,7 +99,7 @@ func (id ID) Bytes() (raw [16]byte, ok bool) {
 	if _, err := encoding.Decode(raw[:], text[:]); err != nil {
 		return raw, false
 	}
-	// The last character has two bits to spare, which are zero.
+	// The last character has two padding bits, which are zero.
 	encoding.Encode(text[:], raw[:])
 	return raw, string(text[:]) == string(id)
 }

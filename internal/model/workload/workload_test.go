@@ -2,7 +2,7 @@ package workload
 
 import "testing"
 
-// IDs are stored and compared over years and programs: they may never change.
+// TestNewIDIsForEver pins IDs: they are stored and compared over years and programs.
 func TestNewIDIsForEver(t *testing.T) {
 	for _, c := range []struct {
 		node string

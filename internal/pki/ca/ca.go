@@ -1,10 +1,10 @@
-// Package ca is a server's identity and those that it gives: its
-// certificate authority, its own certificate, the certificates of machines and
-// of servers below it, and the tokens by which they get them.
+// Package ca is a server's identity and the identities it issues: its certificate authority, its
+// own certificate, certificates of machines and downstream servers, and the tokens for obtaining
+// them.
 //
-// The authority is made at the first start and lies in two files, ca.pem and
-// server.pem, each with a key and a certificate and each replaced as a whole,
-// so that no crash can part a key from its certificate.
+// The authority is created at the first start and stored in two files, ca.pem and server.pem. Each
+// contains a key and a certificate and is replaced atomically, so that no crash can separate a key
+// from its certificate.
 package ca
 
 import (
@@ -33,46 +33,43 @@ import (
 	"mete.dev/mete/internal/x/atomicfile"
 )
 
-// Config says whose authority this is, and how far the loopback is trusted.
+// Config configures an authority, and how far the loopback is trusted.
 type Config struct {
-	Dir   string   // holds the keys; made where it is not there
-	Names []string // host names and addresses of the server, beside the machine's own name and the loopback's
-	// Local trusts plain HTTP from this machine: whoever can open a connection
-	// to the loopback enrolls and reads without a token.
+	Dir   string   // holds the keys; created if missing
+	Names []string // host names and addresses of the server, in addition to the machine's own name and the loopback
+	// Local trusts plain HTTP from this machine: any local process enrolls and reads without a
+	// token.
 	Local   bool
 	Cluster string // of nodes that enroll without a token; "" is DefaultCluster
-	// CertificateLife is how long the certificates of machines and of servers below are good;
-	// 0 is 30 days.
+	// CertificateLife is the lifetime of certificates of machines and downstream servers; 0 is 30
+	// days.
 	CertificateLife time.Duration
-	// LiveBoot tells under which boot a node sends at present; ok is false where it
-	// does not. It may be nil: then no node does.
+	// LiveBoot returns the boot id with which a node is sending now; ok is false if it is not. It
+	// may be nil: no node sends.
 	LiveBoot func(node string) (boot string, ok bool)
 }
 
-// DefaultCluster is the cluster where none is named.
 const DefaultCluster = "default"
 
-// Registry is where nodes and tokens are kept; the ledger is one.
+// Registry stores nodes and tokens; the ledger is one.
 type Registry interface {
-	// PutNode keeps a node, in place of one with the same ID, whose Root stays. A new
-	// one whose Root is revoked is fault.ErrDenied.
+	// PutNode stores a node, or updates one with the same ID, whose Root stays. A new node whose
+	// Root is revoked is fault.ErrDenied.
 	PutNode(ctx context.Context, n registry.Node) error
 	Node(ctx context.Context, id string) (registry.Node, error)
 	NodesByMachine(ctx context.Context, machineID string) ([]registry.Node, error)
-	// PutSource keeps a server that sends its rows here, in place of one with the
-	// same ID; Sources finds those of a machine that are not revoked, the newest
-	// first. For RevokeNode and RevokedNodes they are nodes.
+	// PutSource stores a downstream server, or updates one with the same ID; Sources returns those
+	// of a machine that are not revoked, newest first. RevokeNode and RevokedNodes treat them as
+	// nodes.
 	PutSource(ctx context.Context, n registry.Node) error
 	Sources(ctx context.Context, machineID string) ([]registry.Node, error)
-	// RevokeNode remembers that a node is not to be let in any more, nor those whose
-	// Root it is.
+	// RevokeNode revokes a node and those whose Root it is.
 	RevokeNode(ctx context.Context, id string, now time.Time) error
 	RevokedNodes(ctx context.Context) ([]string, error)
 
-	PutToken(ctx context.Context, t registry.Token) error // fault.ErrConflict where its ID is taken
-	// UseToken takes one use of a token, which has this hash and role, has not
-	// ended and is not used up; it is fault.ErrNotFound where the ID or the hash
-	// is wrong, fault.ErrDenied otherwise.
+	PutToken(ctx context.Context, t registry.Token) error // fault.ErrConflict if its ID is taken
+	// UseToken takes one use of a token with this hash and role that has not expired and is not
+	// used up. The error is fault.ErrNotFound for a wrong ID or hash, fault.ErrDenied otherwise.
 	UseToken(ctx context.Context, id string, hash [32]byte, role registry.Role, now time.Time) (registry.Token, error)
 	Tokens(ctx context.Context) ([]registry.Token, error)
 	RevokeToken(ctx context.Context, id string, now time.Time) error
@@ -80,8 +77,8 @@ type Registry interface {
 	Audit(ctx context.Context, a registry.Audit) error
 }
 
-// An Authority signs certificates, and knows by them who asks. Several
-// processes may have the same directory open.
+// An Authority signs certificates and identifies clients by them. Several processes may open the
+// same directory.
 type Authority struct {
 	cfg   Config
 	reg   Registry
@@ -89,12 +86,12 @@ type Authority struct {
 	names []string
 
 	ca    keyPair
-	jobs  []byte                          // secret of the keys of jobs
+	jobs  []byte                          // secret for the keys of jobs
 	roots *x509.CertPool                  // of ca alone
 	chain atomic.Pointer[tls.Certificate] // the server's own
-	mu    sync.Mutex                      // renewing chain
+	mu    sync.Mutex                      // serializes renewal of chain
 
-	expiries      sync.Map // of certificates that were shown last: node to time.Time
+	expiries      sync.Map // of certificates seen, by node: time.Time
 	registryCache registryCache
 	verified      verifiedCache
 	wrongTokens   limiter
@@ -106,13 +103,13 @@ const (
 	serverFile = "server.pem"
 )
 
-// Check reports a directory that has no authority in it.
+// Check returns an error if a directory has no authority.
 func Check(dir string) error {
 	_, err := os.Stat(filepath.Join(dir, caFile))
 	return err
 }
 
-// Open returns the authority in cfg.Dir, and makes it where there is none.
+// Open opens the authority in cfg.Dir, creating it if there is none.
 func Open(cfg Config, reg Registry, log *slog.Logger) (*Authority, error) {
 	a := &Authority{cfg: cfg, reg: reg, log: log}
 	if a.cfg.Cluster == "" {
@@ -168,30 +165,30 @@ func (a *Authority) open() error {
 	return a.renewServer(now)
 }
 
-// openCA reads the authority's key and certificate, or makes them where this
-// directory never had any.
+// openCA reads the authority's key and certificate, or creates them if this directory never had
+// any.
 func (a *Authority) openCA(now time.Time) error {
 	path := filepath.Join(a.cfg.Dir, caFile)
 	ca, err := readPair(path)
 	if err == nil && !ca.cert.IsCA {
-		err = fmt.Errorf("%s: certificate of no authority: %w", path, fault.ErrInvalid)
+		err = fmt.Errorf("%s: not a CA certificate: %w", path, fault.ErrInvalid)
 	}
 	if err == nil && now.After(ca.cert.NotAfter) {
 		return fault.WithHint(fmt.Errorf("%s: the certificate authority ended on %s: %w", path, ca.cert.NotAfter.Format(time.DateOnly), fault.ErrInvalid),
-			fmt.Sprintf("check this machine's clock; else move %s away, and enroll the machines again", a.cfg.Dir))
+			fmt.Sprintf("check this machine's clock; otherwise move %s away and enroll the machines again", a.cfg.Dir))
 	}
 	if err == nil {
 		a.ca = ca
 		return nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		return fault.WithHint(err, fmt.Sprintf("restore %s from a backup; without it every machine has to be enrolled again: then move %s away", path, a.cfg.Dir))
+		return fault.WithHint(err, fmt.Sprintf("restore %s from a backup; if there is none, move %s away and enroll every machine again", path, a.cfg.Dir))
 	}
-	// The server's file is written after the authority's, so where it stands
-	// alone the other was lost, and a new one would shut all machines out.
+	// The server's file is written after the authority's. If only the former exists the authority
+	// was lost, and a new one would lock out all machines.
 	if _, err := os.Stat(filepath.Join(a.cfg.Dir, serverFile)); err == nil {
-		return fault.WithHint(fmt.Errorf("%s: %w, but %s is there", path, fault.ErrNotFound, serverFile),
-			fmt.Sprintf("restore %s from a backup; without it every machine has to be enrolled again: then remove %s", path, serverFile))
+		return fault.WithHint(fmt.Errorf("%s: %w, but %s exists", path, fault.ErrNotFound, serverFile),
+			fmt.Sprintf("restore %s from a backup; if there is none, remove %s and enroll every machine again", path, serverFile))
 	}
 	if ca, err = newCA(now); err != nil {
 		return err
@@ -204,7 +201,7 @@ func (a *Authority) openCA(now time.Time) error {
 	return nil
 }
 
-// renewServer makes the server's own certificate anew.
+// renewServer creates a new server certificate.
 func (a *Authority) renewServer(now time.Time) error {
 	own, err := a.ca.signServer(now, a.names)
 	if err != nil {
@@ -213,26 +210,26 @@ func (a *Authority) renewServer(now time.Time) error {
 	a.setServerCertificate(own)
 	a.log.Info("server certificate made", "names", strings.Join(a.names, " "), "ends", own.cert.NotAfter)
 	if err := atomicfile.Replace(filepath.Join(a.cfg.Dir, serverFile), own.encode()); err != nil {
-		// It serves as well; the file is only for the next start.
+		// The certificate works; the file is only for the next start.
 		a.log.Warn("server certificate not kept", "err", err)
 	}
 	return nil
 }
 
-// setServerCertificate has new connections greeted with this certificate.
+// setServerCertificate sets the certificate for new connections.
 func (a *Authority) setServerCertificate(own keyPair) {
-	// The authority's certificate goes along: by it, a machine with nothing but a
-	// token knows whom it talks to.
+	// The chain includes the authority's certificate, by which a machine with only a token verifies
+	// the server.
 	a.chain.Store(&tls.Certificate{Certificate: [][]byte{own.cert.Raw, a.ca.cert.Raw}, PrivateKey: own.key, Leaf: own.cert})
 }
 
-// CA is the fingerprint of the authority, which its tokens carry.
+// CA returns the fingerprint of the authority, which its tokens contain.
 func (a *Authority) CA() token.Fingerprint { return token.FingerprintOf(a.ca.cert.Raw) }
 
-// CAPEM is the authority's certificate, for clients that are not mete's.
+// CAPEM returns the authority's certificate for other clients.
 func (a *Authority) CAPEM() []byte { return encodeCertificate(a.ca.cert.Raw) }
 
-// serverNames lists what the server is called: each name once, in order.
+// serverNames returns the server's names, sorted and unique.
 func serverNames(more []string) []string {
 	names := append([]string{"localhost", "127.0.0.1", "::1"}, more...)
 	if host, err := os.Hostname(); err == nil {
@@ -247,7 +244,7 @@ func serverNames(more []string) []string {
 	return slices.Compact(slices.DeleteFunc(names, func(n string) bool { return n == "" }))
 }
 
-// lock waits until no other process is making files in dir.
+// lock waits for other processes that create files in dir.
 func lock(dir string) (unlock func() error, err error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -264,7 +261,7 @@ func lock(dir string) (unlock func() error, err error) {
 	return f.Close, nil
 }
 
-// cleanUp takes away what a crash left, and rights that others should not have.
+// cleanUp removes temporary files of a crash, and restricts permissions.
 func cleanUp(dir string, log *slog.Logger) error {
 	if err := restrict(dir, 0o700, log); err != nil {
 		return err
@@ -289,11 +286,11 @@ func restrict(path string, mode fs.FileMode, log *slog.Logger) error {
 	if err != nil || st.Mode().Perm()&^mode == 0 {
 		return err
 	}
-	log.Warn("others could read keys, now they cannot", "path", path, "mode", st.Mode().Perm().String())
+	log.Warn("restricted permissions of keys that others could read", "path", path, "mode", st.Mode().Perm().String())
 	return os.Chmod(path, mode)
 }
 
-// A keyPair is a key and the certificate over it.
+// A keyPair is a key and its certificate.
 type keyPair struct {
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
@@ -302,7 +299,7 @@ type keyPair struct {
 func (p keyPair) encode() []byte {
 	key, err := x509.MarshalPKCS8PrivateKey(p.key)
 	if err != nil {
-		panic(err) // its curve has no number, and it is always P-256
+		panic(err) // P-256 is always supported
 	}
 	return append(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), encodeCertificate(p.cert.Raw)...)
 }
@@ -311,7 +308,7 @@ func encodeCertificate(der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// readPair reads what encode wrote. What is damaged is fault.ErrInvalid.
+// readPair reads what encode wrote. A damaged file is fault.ErrInvalid.
 func readPair(path string) (keyPair, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {

@@ -30,7 +30,7 @@ func open(t testing.TB, cfg ca.Config, reg ca.Registry) *ca.Authority {
 	return a
 }
 
-// greeting is the chain that a server shows.
+// greeting returns the chain that a server presents.
 func greeting(t testing.TB, a *ca.Authority) []*x509.Certificate {
 	t.Helper()
 	c, err := a.ServerTLS().GetCertificate(&tls.ClientHelloInfo{})
@@ -68,14 +68,14 @@ func TestOpen(t *testing.T) {
 		}
 	}
 	if _, err := first[0].Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err == nil {
-		t.Error("the server's certificate is good for a client")
+		t.Error("the server's certificate is valid for clients")
 	}
 	for name, want := range map[string]os.FileMode{".": 0o700, "ca.pem": 0o600, "server.pem": 0o600} {
 		if st, err := os.Stat(filepath.Join(dir, name)); err != nil || st.Mode().Perm() != want {
 			t.Errorf("%s: %v, %v, want %v", name, st.Mode().Perm(), err, want)
 		}
 	}
-	// The same again, also where others could read it meanwhile.
+	// The same after a restart, even if others could read the key meanwhile.
 	if err := errors.Join(os.Chmod(dir, 0o755), os.Chmod(filepath.Join(dir, "ca.pem"), 0o644)); err != nil {
 		t.Fatal(err)
 	}
@@ -86,15 +86,15 @@ func TestOpen(t *testing.T) {
 	if st, err := os.Stat(filepath.Join(dir, "ca.pem")); err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("ca.pem still has mode %v, %v", st.Mode(), err)
 	}
-	// Another name: another certificate of the same authority.
+	// Another name gives another certificate of the same authority.
 	cfg.Names = cfg.Names[:1]
 	if c := open(t, cfg, &memory{}); c.CA() != a.CA() || greeting(t, c)[0].Equal(first[0]) {
-		t.Error("a name less did not change the certificate, or changed the authority")
+		t.Error("removing a name did not change the certificate, or changed the authority")
 	}
 }
 
-// A crash may stop the making of the files before any of its steps; what a
-// person did to them is another matter, and nothing is made in place of it.
+// TestCrash interrupts the creation of the files before each step, which must be harmless; after
+// manual changes nothing is created in their place.
 func TestCrash(t *testing.T) {
 	whole := t.TempDir()
 	a := open(t, ca.Config{Dir: whole}, &memory{})
@@ -161,7 +161,7 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// Several that open a new directory at once have one authority.
+// TestOpenTogether checks that concurrent opens of a new directory have one authority.
 func TestOpenTogether(t *testing.T) {
 	dir := t.TempDir()
 	var wg sync.WaitGroup
@@ -177,8 +177,8 @@ func TestOpenTogether(t *testing.T) {
 	}
 }
 
-// The server's certificate is renewed after two thirds of its life, without a
-// restart, and on the disk as well.
+// TestServerRenewal checks that the server's certificate is renewed after two thirds of its life,
+// without a restart and on disk too.
 func TestServerRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -196,24 +196,24 @@ func TestServerRenewal(t *testing.T) {
 		wg.Wait()
 		second := greeting(t, a)[0]
 		if second.Equal(first) || time.Until(second.NotAfter) < 89*24*time.Hour {
-			t.Errorf("after 61 days it ends %s", second.NotAfter)
+			t.Errorf("after 61 days it expires %s", second.NotAfter)
 		}
 		if b := open(t, ca.Config{Dir: dir}, &memory{}); !greeting(t, b)[0].Equal(second) {
 			t.Error("the renewed certificate is not on the disk")
 		}
-		time.Sleep(200 * 24 * time.Hour) // nobody came, and it has ended
+		time.Sleep(200 * 24 * time.Hour) // no connections meanwhile, and it has expired
 		if third := greeting(t, a)[0]; time.Now().After(third.NotAfter) {
-			t.Error("greeted with a certificate that has ended")
+			t.Error("an expired certificate is presented")
 		}
 		time.Sleep(11 * 365 * 24 * time.Hour)
 		_, err := ca.Open(ca.Config{Dir: dir}, &memory{}, slog.New(slog.DiscardHandler))
 		if !errors.Is(err, fault.ErrInvalid) || fault.Hint(err) == "" {
-			t.Errorf("an authority that has ended: %v", err)
+			t.Errorf("an expired authority: %v", err)
 		}
 	})
 }
 
-// A disk that takes no new certificate is no reason not to serve.
+// TestReadOnly checks that the server works if a new certificate cannot be written.
 func TestReadOnly(t *testing.T) {
 	dir := t.TempDir()
 	a := open(t, ca.Config{Dir: dir}, &memory{})

@@ -21,25 +21,24 @@ import (
 	"mete.dev/mete/internal/model/registry"
 )
 
-// How long certificates live. What is renewed by itself is renewed after two
-// thirds of it.
+// Lifetimes of certificates. Automatic renewal is after two thirds.
 const (
 	caLife     = 10 * 365 * 24 * time.Hour
 	serverLife = 90 * 24 * time.Hour
 	clientLife = 30 * 24 * time.Hour
 
-	// clockSkew is how far certificates reach back, for clocks that go slow.
+	// clockSkew backdates certificates for slow clocks.
 	clockSkew = time.Hour
 )
 
-// renewalTime is when a certificate is to be renewed.
+// renewalTime returns when a certificate is to be renewed.
 func renewalTime(c *x509.Certificate) time.Time {
 	return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) * 2 / 3)
 }
 
 func newKey() (*ecdsa.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }
 
-// template is what all certificates have in common.
+// template returns what all certificates have in common.
 func template(now time.Time, life time.Duration) *x509.Certificate {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
@@ -54,22 +53,22 @@ func template(now time.Time, life time.Duration) *x509.Certificate {
 	}
 }
 
-// newCA makes an authority that signs certificates, and no other authority's.
+// newCA creates an authority that may not sign other authorities.
 func newCA(now time.Time) (keyPair, error) {
 	key, err := newKey()
 	if err != nil {
 		return keyPair{}, err
 	}
 	t := template(now, caLife)
-	// The serial number keeps two authorities apart for those who look them up
-	// by name.
+	// The serial number in the name distinguishes authorities for clients that look them up by
+	// name.
 	t.Subject = pkix.Name{CommonName: "mete certificate authority " + t.SerialNumber.Text(36)[:8]}
 	t.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 	t.IsCA, t.MaxPathLenZero = true, true
 	return sign(keyPair{key, t}, t, key)
 }
 
-// sign has p sign a certificate over key's public half.
+// sign signs a certificate for key's public half with p.
 func sign(p keyPair, t *x509.Certificate, key *ecdsa.PrivateKey) (keyPair, error) {
 	cert, err := p.sign(t, key.Public())
 	return keyPair{key, cert}, err
@@ -77,7 +76,7 @@ func sign(p keyPair, t *x509.Certificate, key *ecdsa.PrivateKey) (keyPair, error
 
 func (p keyPair) sign(t *x509.Certificate, public crypto.PublicKey) (*x509.Certificate, error) {
 	if t.NotAfter.After(p.cert.NotAfter) {
-		t.NotAfter = p.cert.NotAfter // what outlives its authority is worth nothing
+		t.NotAfter = p.cert.NotAfter // a certificate cannot outlive its authority
 	}
 	der, err := x509.CreateCertificate(rand.Reader, t, p.cert, public, p.key)
 	if err != nil {
@@ -86,7 +85,7 @@ func (p keyPair) sign(t *x509.Certificate, public crypto.PublicKey) (*x509.Certi
 	return x509.ParseCertificate(der)
 }
 
-// signServer makes the certificate of a server with these names and addresses.
+// signServer creates the certificate of a server with these names and addresses.
 func (p keyPair) signServer(now time.Time, names []string) (keyPair, error) {
 	key, err := newKey()
 	if err != nil {
@@ -105,7 +104,7 @@ func (p keyPair) signServer(now time.Time, names []string) (keyPair, error) {
 	return sign(p, t, key)
 }
 
-// namesOf lists the names and addresses of a server's certificate, in order.
+// namesOf returns the names and addresses of a server's certificate, sorted.
 func namesOf(c *x509.Certificate) []string {
 	names := slices.Clone(c.DNSNames)
 	for _, ip := range c.IPAddresses {
@@ -115,8 +114,8 @@ func namesOf(c *x509.Certificate) []string {
 	return names
 }
 
-// signClient signs the certificate of a node: its name is the node's id, its unit
-// the role, and a URI says node and cluster. It is good for a client only.
+// signClient signs the certificate of a node: common name is the node's id, organizational unit the
+// role, and a URI holds cluster and node. It is for clients only.
 func (p keyPair) signClient(now time.Time, life time.Duration, g registry.Node, role registry.Role, public crypto.PublicKey) (*x509.Certificate, error) {
 	t := template(now, life)
 	t.Subject = pkix.Name{CommonName: g.ID, OrganizationalUnit: []string{string(role)}}
@@ -125,7 +124,7 @@ func (p keyPair) signClient(now time.Time, life time.Duration, g registry.Node, 
 	return p.sign(t, public)
 }
 
-// parseHolder reads who a certificate that signClient signed is of.
+// parseHolder returns the holder of a certificate that signClient signed.
 func parseHolder(c *x509.Certificate) (n registry.Node, role registry.Role, ok bool) {
 	if len(c.URIs) != 1 || len(c.Subject.OrganizationalUnit) != 1 {
 		return n, "", false
@@ -135,17 +134,18 @@ func parseHolder(c *x509.Certificate) (n registry.Node, role registry.Role, ok b
 	return n, role, u.Scheme == "mete" && n.ID != "" && u.Path == "/"+n.ID && (role == registry.Agent || role == registry.Upstream)
 }
 
-// parseCSR reads a signing request, and returns the key whose holder made it.
+// parseCSR parses a signing request, and returns its public key.
 func parseCSR(text string) (crypto.PublicKey, error) {
 	block, _ := pem.Decode([]byte(text))
 	if block == nil || block.Type != "CERTIFICATE REQUEST" {
-		return nil, fmt.Errorf("csr is no certificate request in PEM: %w", fault.ErrInvalid)
+		return nil, fmt.Errorf("csr is not a PEM certificate request: %w", fault.ErrInvalid)
 	}
 	csr, err := x509.ParseCertificateRequest(block.Bytes)
 	if err != nil {
 		return nil, fmt.Errorf("csr: %w: %w", err, fault.ErrInvalid)
 	}
-	// Before the signature: anybody may ask, and one by a huge RSA key takes seconds.
+	// Check before the signature: anyone may send a request, and verifying a huge RSA key takes
+	// seconds.
 	if !isAllowedKey(csr.PublicKey) {
 		return nil, fmt.Errorf("csr: key is neither ECDSA P-256 nor Ed25519: %w", fault.ErrInvalid)
 	}
@@ -155,7 +155,7 @@ func parseCSR(text string) (crypto.PublicKey, error) {
 	return csr.PublicKey, nil
 }
 
-// isAllowedKey says whether a certificate may be over a key of this kind.
+// isAllowedKey reports whether this kind of key may be certified.
 func isAllowedKey(key crypto.PublicKey) bool {
 	switch key := key.(type) {
 	case ed25519.PublicKey:
@@ -166,8 +166,7 @@ func isAllowedKey(key crypto.PublicKey) bool {
 	return false
 }
 
-// checkCluster says whether a cluster may be called so: what fits a URI and a
-// label everywhere.
+// checkCluster checks that a cluster's name is valid in URIs and labels.
 func checkCluster(name string) error {
 	ok := len(name) >= 1 && len(name) <= 63
 	for _, c := range []byte(name) {

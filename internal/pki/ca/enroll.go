@@ -23,20 +23,19 @@ import (
 	"mete.dev/mete/internal/pki/token"
 )
 
-// enrollments is what enrolling remembers. One at a time decides which node a
-// machine is, so that two of one machine see each other.
+// enrollments is the state of enrollment. assign serializes the assignment of nodes, so that
+// concurrent enrollments of one machine see each other.
 type enrollments struct {
 	assign sync.Mutex
-	recent map[[sha256.Size]byte]enrollment // by what the claim was
-	clones map[string][]time.Time           // by root: when one was made of it, or of its clones, within the last day
+	recent map[[sha256.Size]byte]enrollment // by claim key
+	clones map[string][]time.Time           // by root: times of clones, its own and theirs, within the last day
 }
 
-// An enrollment is one that was paid for with a use of a token. Until its machine
-// has had time to ask again, as it must where the answer was lost on the way, it
-// costs nothing more and gives the same node.
+// An enrollment is one that used up a token. Its machine may repeat it for a while, in case the
+// response was lost, at no cost and with the same node.
 type enrollment struct {
 	at   time.Time
-	node string // "" as long as it did not come to that
+	node string // "" if no node was assigned
 }
 
 const (
@@ -44,18 +43,18 @@ const (
 	maxClonesPerDay = 10 // of one node and its clones
 )
 
-// An authorization is what a claim is granted for.
+// An authorization is the right by which a claim is granted.
 type authorization struct {
 	actor    string // token id, node id, or "local"
 	role     registry.Role
 	cluster  string
-	node     string            // that it is a clone of; "" where it is none
-	root     string            // and the first one that this is a clone of, or is itself
-	claimKey [sha256.Size]byte // key of the enrollment; zero of the loopback, whose claims cost nothing
+	node     string            // the node that it is a clone of, or ""
+	root     string            // the first node of the clones, or itself
+	claimKey [sha256.Size]byte // key in recent; zero for the loopback, which uses no token
 }
 
-// enroll judges a claim that came from an address. peer is set where the request
-// showed a certificate; local says that it came over a trusted loopback.
+// enroll handles a claim from an address. peer is set if the request had a certificate; local says
+// that it came over the trusted loopback.
 func (a *Authority) enroll(ctx context.Context, c token.Claim, peer *token.Principal, local bool, from netip.Addr) (token.Grant, error) {
 	if c.Role == "" {
 		c.Role = registry.Agent
@@ -66,7 +65,7 @@ func (a *Authority) enroll(ctx context.Context, c token.Claim, peer *token.Princ
 	var key crypto.PublicKey
 	var err error
 	if !local {
-		// Before anything is spent on it.
+		// Before a token is used.
 		if key, err = parseCSR(c.CSR); err != nil {
 			return token.Grant{}, err
 		}
@@ -86,14 +85,14 @@ func (a *Authority) enroll(ctx context.Context, c token.Claim, peer *token.Princ
 	}
 	g := token.Grant{Node: n.ID, Cluster: n.Cluster, Role: by.role, JobKey: a.jobKeyFor(by.role, n.ID)}
 	if local {
-		g.CA = string(a.CAPEM()) // by which it knows the ledger
+		g.CA = string(a.CAPEM()) // identifies the ledger
 		return g, nil
 	}
 	a.recent[by.claimKey] = enrollment{now, n.ID}
 	return a.issueCertificate(g, key, now)
 }
 
-// assignNode decides which node a machine is, and keeps that.
+// assignNode assigns a node to a machine and stores it.
 func (a *Authority) assignNode(ctx context.Context, n *registry.Node, by authorization) error {
 	action, what := "node.enrol", "new"
 	if by.role == registry.Agent {
@@ -113,12 +112,12 @@ func (a *Authority) assignNode(ctx context.Context, n *registry.Node, by authori
 			n.ID, what = old, "again"
 		case len(others) > 0:
 			action, what = "node.clone", "new, as the machine's id is in use by "+strings.Join(others, " ")
-			a.log.Warn("two machines have the same machine id: the second became a node of its own", "machine", n.MachineID, "node", others[0], "name", n.Name)
+			a.log.Warn("two machines have the same machine id: the second one gets its own node id", "machine", n.MachineID, "node", others[0], "name", n.Name)
 		}
 	}
 	if by.role == registry.Upstream {
-		// A server says its ledger's id for a machine's. Where it lost its identity
-		// it goes on as the same one, so that its rows do not come twice.
+		// A server sends its ledger's id as machine id. A server that lost its identity gets the
+		// same one again, so that its rows are not counted twice.
 		sources, err := a.reg.Sources(ctx, n.MachineID)
 		if err != nil {
 			return err
@@ -147,8 +146,8 @@ func (a *Authority) assignNode(ctx context.Context, n *registry.Node, by authori
 	return a.audit(ctx, by.actor, action, n.ID, fmt.Sprintf("%s: role %s, cluster %q, name %q, machine %q, boot %q", what, by.role, n.Cluster, n.Name, n.MachineID, n.Boot))
 }
 
-// candidates leaves those nodes that a machine of this cluster may turn out to be: a
-// right in one cluster is none to the nodes of another.
+// candidates returns the nodes that a machine of this cluster may be: rights in one cluster give
+// none to nodes of another.
 func (a *Authority) candidates(ctx context.Context, nodes []registry.Node, cluster string) (mine []registry.Node, err error) {
 	for _, n := range nodes {
 		revoked, err := a.registryCache.revoked(ctx, n.ID)
@@ -162,9 +161,8 @@ func (a *Authority) candidates(ctx context.Context, nodes []registry.Node, clust
 	return mine, nil
 }
 
-// matchNode says which of the nodes with its machine id a machine is: "" where it
-// is none of them. others are those that send under another boot right now, so
-// that it cannot be them.
+// matchNode returns the node that a machine is, of those with its machine id, or "". others are
+// nodes that are sending with another boot id, so that the machine cannot be one of them.
 func matchNode(nodes []registry.Node, n registry.Node, live func(string) (string, bool)) (id string, others []string) {
 	var best registry.Node
 	score := func(o registry.Node) (s int) {
@@ -189,7 +187,7 @@ func matchNode(nodes []registry.Node, n registry.Node, live func(string) (string
 	return best.ID, others
 }
 
-// authorize finds what gives a claim its right, and takes a use of it.
+// authorize finds the right for a claim, and takes a use of it.
 func (a *Authority) authorize(ctx context.Context, c token.Claim, key crypto.PublicKey, peer *token.Principal, local bool, from netip.Addr, now time.Time) (authorization, error) {
 	if a.recent == nil {
 		a.recent, a.clones = map[[sha256.Size]byte]enrollment{}, map[string][]time.Time{}
@@ -216,17 +214,17 @@ func (a *Authority) authorize(ctx context.Context, c token.Claim, key crypto.Pub
 	return a.chargeToken(ctx, c, key, from, now)
 }
 
-// findRoot is the node whose clone a node is, or the node itself: of all its clones, and
-// of theirs, the same one.
+// findRoot returns the node of which a node is a clone, or the node itself. All clones of a node,
+// direct or not, have the same root.
 func (a *Authority) findRoot(ctx context.Context, node string) (string, error) {
 	n, err := a.reg.Node(ctx, node)
-	if errors.Is(err, fault.ErrNotFound) { // of a ledger that was restored from a backup
+	if errors.Is(err, fault.ErrNotFound) { // the ledger was restored from a backup
 		return node, nil
 	}
 	return cmp.Or(n.Root, node), err
 }
 
-// chargeNode takes one of the clones that a node and its clones may have in a day.
+// chargeNode takes one of the clones that a node and its clones may create in a day.
 func (a *Authority) chargeNode(by authorization, now time.Time) error {
 	if e, ok := a.recent[by.claimKey]; ok && now.Sub(e.at) < repeatWindow {
 		return nil
@@ -265,7 +263,7 @@ func (a *Authority) chargeToken(ctx context.Context, c token.Claim, key crypto.P
 	t, err = a.reg.UseToken(ctx, tok.ID(), tok.Hash(), c.Role, now)
 	switch {
 	case errors.Is(err, fault.ErrNotFound):
-		err = fault.WithHint(fmt.Errorf("token %s: %w", tok.ID(), fault.ErrDenied), "mete token list shows the server's tokens; perhaps it is another server's")
+		err = fault.WithHint(fmt.Errorf("token %s: %w", tok.ID(), fault.ErrDenied), "mete token list shows the server's tokens; this one may belong to another server")
 	case errors.Is(err, fault.ErrDenied) && fault.Hint(err) == "":
 		err = fault.WithHint(err, "mete token create makes a new one on the server's machine")
 	}
@@ -276,7 +274,7 @@ func (a *Authority) chargeToken(ctx context.Context, c token.Claim, key crypto.P
 	return authorization{actor: t.ID, role: t.Role, cluster: t.Cluster, claimKey: paid}, nil
 }
 
-// recordDenial records a refusal, as long as there are not too many of them.
+// recordDenial records a refusal, within the rate limit.
 func (a *Authority) recordDenial(ctx context.Context, id string, c token.Claim, why error, isKnown bool, from netip.Addr, now time.Time) error {
 	if !errors.Is(why, fault.ErrDenied) || isKnown && a.wrongTokens.take(from, now) > 0 {
 		return nil
@@ -285,7 +283,7 @@ func (a *Authority) recordDenial(ctx context.Context, id string, c token.Claim, 
 	return a.audit(ctx, id, "enrol.denied", c.Name, fmt.Sprintf("%v; from %s, machine %q", why, from, c.Machine))
 }
 
-// rememberClaim remembers that a claim was paid for, and forgets those of long ago.
+// rememberClaim records that a claim was charged, and forgets old ones.
 func (a *Authority) rememberClaim(paid [sha256.Size]byte, now time.Time) {
 	for k, e := range a.recent {
 		if now.Sub(e.at) >= repeatWindow {
@@ -295,12 +293,11 @@ func (a *Authority) rememberClaim(paid [sha256.Size]byte, now time.Time) {
 	a.recent[paid] = enrollment{at: now}
 }
 
-// claimKeyOf tells a claim from all others: who asks again with the same key, and
-// is the same machine in the same boot, has asked before.
+// claimKeyOf identifies a claim: the same key, machine and boot repeat an earlier one.
 func claimKeyOf(by string, key crypto.PublicKey, c token.Claim) [sha256.Size]byte {
 	der, err := x509.MarshalPKIXPublicKey(key)
 	if err != nil {
-		panic(err) // parseCSR lets no other kinds in
+		panic(err) // parseCSR allows only supported keys
 	}
 	b, err := json.Marshal([]any{strings.TrimSpace(by), der, c.Machine, c.Boot})
 	if err != nil {
@@ -309,7 +306,6 @@ func claimKeyOf(by string, key crypto.PublicKey, c token.Claim) [sha256.Size]byt
 	return sha256.Sum256(b)
 }
 
-// issueCertificate signs a certificate for a node.
 func (a *Authority) issueCertificate(g token.Grant, key crypto.PublicKey, now time.Time) (token.Grant, error) {
 	cert, err := a.ca.signClient(now, a.cfg.CertificateLife, registry.Node{ID: g.Node, Cluster: g.Cluster}, g.Role, key)
 	if err != nil {
@@ -319,8 +315,8 @@ func (a *Authority) issueCertificate(g token.Grant, key crypto.PublicKey, now ti
 	return g, nil
 }
 
-// renewCertificate gives the holder of a certificate a new one for the same node. The old
-// one stays good until it ends.
+// renewCertificate issues a new certificate for the same node. The old one stays valid until it
+// expires.
 func (a *Authority) renewCertificate(ctx context.Context, c token.Claim, peer token.Principal) (token.Grant, error) {
 	key, err := parseCSR(c.CSR)
 	if err != nil {
@@ -331,8 +327,7 @@ func (a *Authority) renewCertificate(ctx context.Context, c token.Claim, peer to
 	}
 	now := time.Now().UTC()
 	if peer.Role == registry.Agent {
-		// A ledger that was restored from a backup may not know the node yet, or know
-		// of it only what its certificate says: that it was enrolled.
+		// A ledger restored from a backup may not have the node, or only what its certificate says.
 		n, err := a.reg.Node(ctx, peer.Node)
 		if errors.Is(err, fault.ErrNotFound) || err == nil && n.MachineID == "" {
 			err = a.reg.PutNode(ctx, registry.Node{ID: peer.Node, Cluster: peer.Cluster, Name: c.Name, MachineID: c.Machine, Boot: c.Boot, At: now})
@@ -348,7 +343,7 @@ func (a *Authority) renewCertificate(ctx context.Context, c token.Claim, peer to
 	return g, a.audit(ctx, peer.Node, "node.renew", peer.Node, "")
 }
 
-// EnrollLocal says which node this machine is, for an agent in the same process.
+// EnrollLocal returns the node of this machine, for an agent in the same process.
 func (a *Authority) EnrollLocal(ctx context.Context, machine, boot, name string) (registry.Node, error) {
 	g, err := a.enroll(ctx, token.Claim{Machine: machine, Boot: boot, Name: name}, nil, true, netip.Addr{})
 	if err != nil {
@@ -357,7 +352,7 @@ func (a *Authority) EnrollLocal(ctx context.Context, machine, boot, name string)
 	return a.reg.Node(ctx, g.Node)
 }
 
-// checkClaim holds what a machine says of itself to what fits a table.
+// checkClaim checks length and characters of a claim's texts.
 func checkClaim(c token.Claim) error {
 	for _, f := range []struct {
 		name, text string
@@ -367,7 +362,7 @@ func checkClaim(c token.Claim) error {
 			return fmt.Errorf("%s %.60q: %w", f.name, f.text, fault.ErrInvalid)
 		}
 	}
-	// Nodes are told apart as CLUSTER/NAME, so a name must not read as another's.
+	// Nodes are named as CLUSTER/NAME, so a slash would be ambiguous.
 	if strings.Contains(c.Name, "/") {
 		return fault.WithHint(fmt.Errorf("name %.60q: %w", c.Name, fault.ErrInvalid), "give the machine a host name without a slash")
 	}

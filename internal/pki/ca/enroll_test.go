@@ -31,7 +31,7 @@ func TestEnroll(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := token.Principal{Node: i.Node(), Cluster: "lab", Role: registry.Agent}
-	if p, _, err := who(t, i.Client(), s.url); err != nil || p != want || len(p.Node) != 26 {
+	if p, _, err := identify(t, i.Client(), s.url); err != nil || p != want || len(p.Node) != 26 {
 		t.Errorf("the server sees %+v, %v, want %+v", p, err, want)
 	}
 	resp, err := i.Client().Get(s.url + "/who")
@@ -49,12 +49,12 @@ func TestEnroll(t *testing.T) {
 	if st, err := os.Stat(filepath.Join(dir, "identity.json")); err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("identity.json: %v, %v", st, err)
 	}
-	// Once more, and after a restart without a token: nothing is asked for.
+	// Again, and after a restart without a token: nothing is requested.
 	again := identity(t, dir, s.url, token.Token{}, blade)
 	if err := errors.Join(i.Enroll(t.Context()), again.Enroll(t.Context())); err != nil {
 		t.Error(err)
 	}
-	if p, _, err := who(t, again.Client(), s.url); err != nil || p != want {
+	if p, _, err := identify(t, again.Client(), s.url); err != nil || p != want {
 		t.Errorf("after a restart %+v, %v, want %+v", p, err, want)
 	}
 	if got := fmt.Sprint(s.reg.actions()); got != "[token.create node.enrol]" {
@@ -72,7 +72,7 @@ func TestUpstream(t *testing.T) {
 	if err := errors.Join(i.Enroll(t.Context()), i.Renew(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	p, _, err := who(t, i.Client(), s.url)
+	p, _, err := identify(t, i.Client(), s.url)
 	if want := (token.Principal{Node: i.Node(), Cluster: "edge", Role: registry.Upstream}); err != nil || p != want {
 		t.Errorf("%+v, %v, want %+v", p, err, want)
 	}
@@ -82,8 +82,8 @@ func TestUpstream(t *testing.T) {
 	if err := i.Reenroll(t.Context()); !errors.Is(err, fault.ErrDenied) {
 		t.Errorf("a server as a clone: %v", err)
 	}
-	// Who lost its identity and comes with the same ledger is the same one; in
-	// another cluster it is not.
+	// A server that lost its identity and has the same ledger gets the same id; in another cluster
+	// it does not.
 	for cluster, same := range map[string]bool{"edge": true, "other": false} {
 		tok := s.token(registry.Token{Role: registry.Upstream, Cluster: cluster})
 		again, err := enroll.Open(enroll.Config{Dir: t.TempDir(), Server: s.url, Role: registry.Upstream, Facts: blade, Token: func() (token.Token, error) { return tok, nil }}, slog.New(slog.DiscardHandler))
@@ -91,12 +91,12 @@ func TestUpstream(t *testing.T) {
 			err = again.Enroll(t.Context())
 		}
 		if err != nil || (again.Node() == i.Node()) != same {
-			t.Errorf("in cluster %s it is %s, %v; it was %s", cluster, again.Node(), err, i.Node())
+			t.Errorf("in cluster %s: %s, %v; before: %s", cluster, again.Node(), err, i.Node())
 		}
 	}
 }
 
-// Each way in which a token may be no good, and what it says then.
+// TestWrongTokens checks the error of each way in which a token can be invalid.
 func TestWrongTokens(t *testing.T) {
 	s, other := serve(t, ca.Config{}), serve(t, ca.Config{})
 	used := s.agents(1)
@@ -131,21 +131,21 @@ func TestWrongTokens(t *testing.T) {
 				t.Errorf("%v shows the secret", err)
 			}
 			if i.Node() != "" {
-				t.Errorf("it is node %s", i.Node())
+				t.Errorf("enrolled as node %s", i.Node())
 			}
 		})
 	}
 	if n := len(other.reg.nodes) + len(s.reg.nodes); n != 1 {
 		t.Errorf("%d nodes, want the first only", n)
 	}
-	// The secret of a token is shown to no server but those that it is for.
+	// The secret of a token is sent only to its own servers.
 	if len(other.reg.tokens) != 1 || other.reg.tokens[0].Uses != 1 {
 		t.Errorf("tokens of the other server: %+v", other.reg.tokens)
 	}
 }
 
-// An answer that was lost on the way costs no second use, and makes no second
-// node; nor does a restart in between.
+// TestLostAnswer checks that a lost response costs no second use and creates no second node, even
+// with a restart in between.
 func TestLostAnswer(t *testing.T) {
 	s := serve(t, ca.Config{})
 	tok, dir := s.agents(1), t.TempDir()
@@ -162,15 +162,15 @@ func TestLostAnswer(t *testing.T) {
 	if len(s.reg.nodes) != 1 || s.reg.nodes[0].ID != i.Node() || s.reg.tokens[0].Uses != 0 {
 		t.Errorf("nodes %+v, tokens %+v", s.reg.nodes, s.reg.tokens)
 	}
-	// Who copied the disk meanwhile does not get in by it.
+	// A copy of the disk cannot enroll with the used token.
 	clone := enroll.Facts{Machine: blade.Machine, Boot: "boot-2", Name: "copy"}
 	if err := identity(t, t.TempDir(), s.url, tok, clone).Enroll(t.Context()); !errors.Is(err, fault.ErrDenied) {
 		t.Errorf("a second machine with the used token: %v", err)
 	}
 }
 
-// The same machine is the same node, also where its state was lost, unless the
-// node is at work elsewhere right now.
+// TestSameMachine checks that the same machine gets the same node, even if it lost its state,
+// unless that node is active elsewhere.
 func TestSameMachine(t *testing.T) {
 	live := map[string]string{}
 	s := serve(t, ca.Config{LiveBoot: func(node string) (string, bool) { b, ok := live[node]; return b, ok }})
@@ -193,17 +193,17 @@ func TestSameMachine(t *testing.T) {
 	live[clone] = "b2"
 	delete(live, first)
 	if again := with("b3", "a"); again != first {
-		t.Errorf("lost state while only its clone is at work: %s, want %s", again, first)
+		t.Errorf("lost state while only its clone is active: %s, want %s", again, first)
 	}
 	delete(live, clone)
-	// Neither is at work: the name tells them apart.
+	// Neither is active: the name decides.
 	if a, b := with("b4", "a"), with("b5", "b"); a != first || b != clone {
 		t.Errorf("%s and %s, want %s and %s", a, b, first, clone)
 	}
 	if n, err := s.reg.Node(t.Context(), first); err != nil || n.Boot != "b4" {
 		t.Errorf("%+v, %v, want the last boot", n, err)
 	}
-	// A right in one cluster is none to the nodes of another.
+	// A token of one cluster gives no rights to nodes of another.
 	if elsewhere := s.enrolled(s.token(registry.Token{Role: registry.Agent, Cluster: "prod"}), enroll.Facts{Machine: "m", Boot: "b6", Name: "a"}); elsewhere.Node() == first || elsewhere.Node() == clone {
 		t.Error("a token of another cluster took over a node")
 	}
@@ -215,7 +215,7 @@ func TestSameMachine(t *testing.T) {
 	}
 }
 
-// A clone becomes a node of its own by the certificate that it has.
+// TestReenroll checks that a clone gets a node of its own with its certificate.
 func TestReenroll(t *testing.T) {
 	s := serve(t, ca.Config{})
 	i := s.enrolled(s.agents(1), blade)
@@ -223,10 +223,10 @@ func TestReenroll(t *testing.T) {
 	if err := i.Reenroll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if p, _, err := who(t, client, s.url); err != nil || p.Node == first || p.Node != i.Node() || p.Cluster != "lab" {
+	if p, _, err := identify(t, client, s.url); err != nil || p.Node == first || p.Node != i.Node() || p.Cluster != "lab" {
 		t.Errorf("%+v, %v, want another node than %s", p, err, first)
 	}
-	// At most ten a day come from one node.
+	// At most ten clones a day come from one node.
 	disk, other := t.TempDir(), enroll.Facts{Machine: "another", Boot: "boot-1", Name: "other"}
 	if err := identity(t, disk, s.url, s.agents(1), other).Enroll(t.Context()); err != nil {
 		t.Fatal(err)
@@ -245,7 +245,8 @@ func TestReenroll(t *testing.T) {
 	}
 }
 
-// A clone's clones are the first node's: counted with it, and revoked with it.
+// TestClonesOfClones checks that clones of clones count as clones of the first node, and are
+// revoked with it.
 func TestClonesOfClones(t *testing.T) {
 	s := serve(t, ca.Config{})
 	disk := t.TempDir()
@@ -284,13 +285,13 @@ func TestClonesOfClones(t *testing.T) {
 			t.Errorf("%s may still send", id)
 		}
 	}
-	if _, status, err := who(t, clone.Client(), s.url); status != 403 {
+	if _, status, err := identify(t, clone.Client(), s.url); status != 403 {
 		t.Errorf("the last clone gets %d, %v, want 403", status, err)
 	}
 }
 
-// A machine that enrolls with a token of its own is nobody's clone, though its id is in
-// use.
+// TestNoClone checks that a machine with a token of its own is not a clone, even if its machine id
+// is in use.
 func TestNoClone(t *testing.T) {
 	s := serve(t, ca.Config{LiveBoot: func(string) (string, bool) { return "boot-1", true }})
 	first := s.enrolled(s.agents(1), blade)
@@ -303,7 +304,7 @@ func TestNoClone(t *testing.T) {
 	}
 }
 
-// copied is a copy of a directory.
+// copied returns a copy of a directory.
 func copied(t *testing.T, dir string) string {
 	t.Helper()
 	to := t.TempDir()
@@ -313,7 +314,7 @@ func copied(t *testing.T, dir string) string {
 	return to
 }
 
-// A restored ledger may not know a node that its certificate speaks for.
+// TestRenewUnknown checks that a node unknown to a restored ledger can renew its certificate.
 func TestRenewUnknown(t *testing.T) {
 	s := serve(t, ca.Config{})
 	i := s.enrolled(s.agents(1), blade)

@@ -11,7 +11,7 @@ import (
 	"mete.dev/mete/internal/model/registry"
 )
 
-// memory is a registry that forgets.
+// memory is a registry in memory.
 type memory struct {
 	mu      sync.Mutex
 	nodes   []registry.Node
@@ -19,7 +19,7 @@ type memory struct {
 	revoked []string
 	tokens  []registry.Token
 	audits  []registry.Audit
-	err     error // of everything
+	err     error // returned by every method
 }
 
 func (m *memory) lock() (unlock func(), err error) {
@@ -163,7 +163,7 @@ func (m *memory) Audit(_ context.Context, a registry.Audit) error {
 	return err
 }
 
-// actions lists what was done, apart from what happened before.
+// actions lists what was audited, except setup.
 func (m *memory) actions() (list []string) {
 	unlock, _ := m.lock()
 	defer unlock()

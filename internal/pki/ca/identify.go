@@ -20,23 +20,23 @@ import (
 	"mete.dev/mete/internal/pki/token"
 )
 
-// ServerTLS is how a server listens. A client may show a certificate, and has to
-// prove that it holds the key. Whether that certificate is good is for Identify
-// to say: a handshake could only break off, in TLS 1.3 often before the client
-// can read why, and an agent has to learn that its certificate has ended.
+// ServerTLS returns the server's TLS configuration. A client may present a certificate, and TLS
+// verifies that it has the key. Identify verifies the certificate itself: a failed handshake in TLS
+// 1.3 often ends before the client can read the reason, and an agent must learn that its
+// certificate has expired.
 func (a *Authority) ServerTLS() *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS13,
 		ClientAuth:     tls.RequestClientCert,
-		ClientCAs:      a.roots, // by which clients choose what to show
+		ClientCAs:      a.roots, // tells clients which certificate to present
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return a.serverCertificate(), nil },
 		NextProtos:     []string{"h2", "http/1.1"},
-		// A resumed session would bring along what was proved days ago.
+		// A resumed session would keep an identity verified days ago.
 		SessionTicketsDisabled: true,
 	}
 }
 
-// serverCertificate returns the server's own, which it renews when that is due.
+// serverCertificate returns the server's certificate, renewing it if due.
 func (a *Authority) serverCertificate() *tls.Certificate {
 	if now := time.Now(); now.After(renewalTime(a.chain.Load().Leaf)) && a.mu.TryLock() {
 		defer a.mu.Unlock()
@@ -47,24 +47,22 @@ func (a *Authority) serverCertificate() *tls.Certificate {
 	return a.chain.Load()
 }
 
-// unidentifiedError is the error of one who shows nothing, or nothing any more, that
-// says who he is.
+// unidentifiedError is the error for a request without valid credentials.
 type unidentifiedError struct{ error }
 
 func (u unidentifiedError) Unwrap() error { return u.error }
 
-// IsUnidentified says whether an error of Identify means that the request showed
-// nothing that could say who asks, rather than that he may not.
+// IsUnidentified reports whether an error of Identify means that the request has no valid
+// credentials, rather than too few rights.
 func IsUnidentified(err error) bool {
 	_, ok := errors.AsType[unidentifiedError](err)
 	return ok
 }
 
-// Identify says who asks: the holder of a certificate, the bearer of a viewer's
-// or writer's token, or this machine itself where Config.Local trusts it. One who shows both
-// a certificate and a token is refused, so that nobody has to think about whose
-// rights count. The error is fault.ErrDenied, or
-// fault.ErrUnavailable where the registry could not be read.
+// Identify returns the client of a request: the holder of a certificate, the bearer of a viewer's
+// or writer's token, or this machine itself if Config.Local trusts it. A request with both a
+// certificate and a token is refused, since it would be ambiguous whose rights apply. The error is
+// fault.ErrDenied, or fault.ErrUnavailable if the registry cannot be read.
 func (a *Authority) Identify(r *http.Request) (token.Principal, error) {
 	text, bears := bearerToken(r)
 	switch cert := clientCertificate(r); {
@@ -81,8 +79,8 @@ func (a *Authority) Identify(r *http.Request) (token.Principal, error) {
 		"mete token create --role viewer makes a token for reading")}
 }
 
-// clientCertificate returns the certificate whose key the client holds. That says nothing
-// yet of who signed it.
+// clientCertificate returns the client's certificate, whose key it has. The certificate's signature
+// is not verified yet.
 func clientCertificate(r *http.Request) *x509.Certificate {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return nil
@@ -101,11 +99,11 @@ func (a *Authority) identifyByCertificate(ctx context.Context, cert *x509.Certif
 	}
 	n, role, ok := parseHolder(cert)
 	if !ok {
-		return token.Principal{}, fmt.Errorf("certificate of neither a node nor a server: %w", fault.ErrDenied)
+		return token.Principal{}, fmt.Errorf("certificate is neither of a node nor of a server: %w", fault.ErrDenied)
 	}
-	// Each time, as a connection may live longer than what opened it.
+	// Checked for each request, as a connection may outlive the certificate.
 	if now := time.Now(); now.Before(cert.NotBefore) || now.After(cert.NotAfter) {
-		return token.Principal{}, unidentifiedError{fault.WithHint(fmt.Errorf("certificate of node %s is good from %s to %s: %w", n.ID, cert.NotBefore.Format(time.RFC3339), cert.NotAfter.Format(time.RFC3339), fault.ErrDenied),
+		return token.Principal{}, unidentifiedError{fault.WithHint(fmt.Errorf("certificate of node %s is valid from %s to %s: %w", n.ID, cert.NotBefore.Format(time.RFC3339), cert.NotAfter.Format(time.RFC3339), fault.ErrDenied),
 			"enroll the machine with a new token: mete token create --role agent")}
 	}
 	if err := a.CheckAllowed(ctx, n.ID); err != nil {
@@ -115,8 +113,8 @@ func (a *Authority) identifyByCertificate(ctx context.Context, cert *x509.Certif
 	return token.Principal{Node: n.ID, Cluster: n.Cluster, Role: role}, nil
 }
 
-// CertificateExpiry is when the certificate ends with which a node, or a server below, was heard
-// of last; false where it was not since the start.
+// CertificateExpiry returns when the latest certificate seen of a node or downstream server
+// expires; false if none was seen since the start.
 func (a *Authority) CertificateExpiry(node string) (time.Time, bool) {
 	t, ok := a.expiries.Load(node)
 	if !ok {
@@ -125,13 +123,12 @@ func (a *Authority) CertificateExpiry(node string) (time.Time, bool) {
 	return t.(time.Time), true
 }
 
-// OwnExpiry is when the server's own certificate ends, and that of the authority.
+// OwnExpiry returns when the server's certificate and the authority's expire.
 func (a *Authority) OwnExpiry() (server, authority time.Time) {
 	return a.chain.Load().Leaf.NotAfter, a.ca.cert.NotAfter
 }
 
-// CheckAllowed says whether a node, or a server below, may still send: fault.ErrDenied
-// where it is revoked.
+// CheckAllowed returns fault.ErrDenied if a node or downstream server is revoked.
 func (a *Authority) CheckAllowed(ctx context.Context, node string) error {
 	revoked, err := a.registryCache.revoked(ctx, node)
 	if err == nil && revoked {
@@ -142,11 +139,11 @@ func (a *Authority) CheckAllowed(ctx context.Context, node string) error {
 
 func (a *Authority) identifyByToken(ctx context.Context, text string) (token.Principal, error) {
 	if token.IsJob(text) {
-		return token.Principal{}, fault.WithHint(fmt.Errorf("a job's token is for its own use alone: %w", fault.ErrDenied), "it is good at /v1/self; mete token create --role viewer makes one for reading")
+		return token.Principal{}, fault.WithHint(fmt.Errorf("a job's token is only for querying its own use: %w", fault.ErrDenied), "it is accepted at /v1/self; mete token create --role viewer makes one for reading")
 	}
 	tok, err := token.Parse(text)
 	if err != nil {
-		// Who shows half a token lacks a right; his request is well formed.
+		// A malformed token is a missing right, not a malformed request.
 		return token.Principal{}, unidentifiedError{fault.WithHint(fmt.Errorf("%v: %w", err, fault.ErrDenied), fault.Hint(err))}
 	}
 	t, ok, err := a.registryCache.token(ctx, tok)
@@ -156,12 +153,12 @@ func (a *Authority) identifyByToken(ctx context.Context, text string) (token.Pri
 	now := time.Now()
 	switch {
 	case !ok:
-		return token.Principal{}, unidentifiedError{fault.WithHint(fmt.Errorf("token %s is none of this server's: %w", tok.ID(), fault.ErrDenied),
+		return token.Principal{}, unidentifiedError{fault.WithHint(fmt.Errorf("token %s is not one of this server: %w", tok.ID(), fault.ErrDenied),
 			"mete token list shows those that are; mete token create --role viewer makes one for reading")}
 	case !t.Revoked.IsZero():
 		err = fmt.Errorf("token %s is revoked: %w", t.ID, fault.ErrDenied)
 	case !t.Expires.IsZero() && !now.Before(t.Expires):
-		err = fmt.Errorf("token %s ended at %s: %w", t.ID, t.Expires.UTC().Format(time.RFC3339), fault.ErrDenied)
+		err = fmt.Errorf("token %s expired at %s: %w", t.ID, t.Expires.UTC().Format(time.RFC3339), fault.ErrDenied)
 	case !t.Role.IsBearer():
 		err = fmt.Errorf("token %s is for role %s, not for reading: %w", t.ID, t.Role, fault.ErrDenied)
 	default:
@@ -188,9 +185,9 @@ func (a *Authority) identifyByLoopback(r *http.Request) (token.Principal, error)
 	return token.Principal{Node: n.ID, Cluster: n.Cluster, Role: registry.Agent}, nil
 }
 
-// isLocal says whether a request came from a program of this machine, without
-// TLS, and may be trusted for it. A proxy's requests come from the loopback
-// too, and a page's from a browser on it; those carry headers that tell.
+// isLocal reports whether a request came from a program on this machine, without TLS, and may be
+// trusted. Requests of a local proxy and of web pages come from the loopback too, but have telling
+// headers.
 func (a *Authority) isLocal(r *http.Request) bool {
 	if !a.cfg.Local || r.TLS != nil || !remoteAddr(r).IsLoopback() {
 		return false
@@ -200,7 +197,7 @@ func (a *Authority) isLocal(r *http.Request) bool {
 			return false
 		}
 	}
-	// A name of another's that leads here (DNS rebinding) is not this machine's.
+	// A foreign host name that resolves to the loopback (DNS rebinding) is not trusted.
 	host, _, err := net.SplitHostPort(r.Host)
 	if err != nil {
 		host = r.Host
@@ -209,24 +206,24 @@ func (a *Authority) isLocal(r *http.Request) bool {
 	return host == "localhost" || err == nil && addr.IsLoopback()
 }
 
-// remoteAddr is the address that a request came from.
+// remoteAddr returns the address that a request came from.
 func remoteAddr(r *http.Request) netip.Addr {
 	ap, _ := netip.ParseAddrPort(r.RemoteAddr)
 	return ap.Addr().Unmap()
 }
 
-// verifiedCache remembers certificates that the authority signed for clients, so that
-// a connection's is not verified at each of its requests.
+// A verifiedCache remembers verified client certificates, so that they are not verified for each
+// request.
 type verifiedCache struct {
 	mu   sync.Mutex
 	good map[[sha256.Size]byte]bool
 }
 
-// maxVerified is how many are remembered.
+// maxVerified is how many certificates are remembered.
 const maxVerified = 1 << 14
 
-// check says whether a certificate is a client's and signed by one of roots. It
-// leaves aside from when to when it is good.
+// check verifies that a certificate is a client's and signed by one of roots. It does not check the
+// dates.
 func (v *verifiedCache) check(roots *x509.CertPool, cert *x509.Certificate) error {
 	sum := sha256.Sum256(cert.Raw)
 	v.mu.Lock()
@@ -248,93 +245,90 @@ func (v *verifiedCache) check(roots *x509.CertPool, cert *x509.Certificate) erro
 	return nil
 }
 
-// registryCache remembers for a moment which tokens there are and who is revoked, as
-// every request asks for it.
+// A registryCache caches tokens and revocations for a moment, as every request needs them.
 type registryCache struct {
 	reg Registry
 
 	mu    sync.Mutex
-	next  time.Time                 // when it reads again
-	err   error                     // of the last time
+	next  time.Time                 // when to read again
+	err   error                     // of the latest read
 	all   map[string]registry.Token // by ID
-	nodes map[string]bool           // the revoked ones
+	nodes map[string]bool           // revoked nodes
 }
 
-// How long known believes what it read, which is how long another process's
-// revocation may go unseen; and an error, so that a registry that is out of
-// order is not asked by everybody at once. Both count from the end of the reading:
-// it may have taken longer than that itself, with many waiting for it.
+// cacheTTL is how long results are cached, and so how long another process's revocation may go
+// unnoticed; errorTTL the same for errors, so that not every request queries a failing registry.
+// Both count from the end of a read, since a slow read may exceed them while requests wait for it.
 const (
 	cacheTTL = 5 * time.Second
 	errorTTL = time.Second
 )
 
-// invalidate has the next question asked of the registry.
-func (k *registryCache) invalidate() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.next = time.Time{}
+// invalidate makes the next request read the registry.
+func (c *registryCache) invalidate() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.next = time.Time{}
 }
 
-func (k *registryCache) load(ctx context.Context) error {
-	if time.Now().Before(k.next) {
-		return k.err
+func (c *registryCache) load(ctx context.Context) error {
+	if time.Now().Before(c.next) {
+		return c.err
 	}
-	// The answer is for others too, who do not leave when this one does.
+	// The result serves other requests too, so the read continues if this one is canceled.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cacheTTL)
 	defer cancel()
 	wait := cacheTTL
-	if k.err = registryError(k.read(ctx)); k.err != nil {
+	if c.err = registryError(c.read(ctx)); c.err != nil {
 		wait = errorTTL
 	}
-	k.next = time.Now().Add(wait)
-	return k.err
+	c.next = time.Now().Add(wait)
+	return c.err
 }
 
-// registryError is the error of a reading of the registry that failed. Whatever it was, it
-// refuses nobody: they may try again.
+// registryError converts an error of reading the registry to fault.ErrUnavailable: clients may
+// retry.
 func registryError(err error) error {
 	if err == nil || errors.Is(err, fault.ErrUnavailable) {
 		return err
 	}
-	return fault.WithHint(fmt.Errorf("who is known here cannot be read: %v: %w", err, fault.ErrUnavailable), fault.Hint(err))
+	return fault.WithHint(fmt.Errorf("the registry cannot be read: %v: %w", err, fault.ErrUnavailable), fault.Hint(err))
 }
 
-func (k *registryCache) read(ctx context.Context) error {
-	tokens, err := k.reg.Tokens(ctx)
+func (c *registryCache) read(ctx context.Context) error {
+	tokens, err := c.reg.Tokens(ctx)
 	if err != nil {
 		return err
 	}
-	nodes, err := k.reg.RevokedNodes(ctx)
+	nodes, err := c.reg.RevokedNodes(ctx)
 	if err != nil {
 		return err
 	}
-	k.all, k.nodes = map[string]registry.Token{}, map[string]bool{}
+	c.all, c.nodes = map[string]registry.Token{}, map[string]bool{}
 	for _, t := range tokens {
-		k.all[t.ID] = t
+		c.all[t.ID] = t
 	}
 	for _, id := range nodes {
-		k.nodes[id] = true
+		c.nodes[id] = true
 	}
 	return nil
 }
 
-func (k *registryCache) revoked(ctx context.Context, node string) (bool, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	err := k.load(ctx)
-	return k.nodes[node], err
+func (c *registryCache) revoked(ctx context.Context, node string) (bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err := c.load(ctx)
+	return c.nodes[node], err
 }
 
-// token returns the token whose secret tok has. How long it takes says nothing
-// about how nearly it was right.
-func (k *registryCache) token(ctx context.Context, tok token.Token) (registry.Token, bool, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if err := k.load(ctx); err != nil {
+// token returns the token with tok's secret. Its duration does not reveal how close a guess is.
+func (c *registryCache) token(ctx context.Context, tok token.Token) (registry.Token, bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.load(ctx); err != nil {
 		return registry.Token{}, false, err
 	}
-	t, ok := k.all[tok.ID()]
+	t, ok := c.all[tok.ID()]
 	hash := tok.Hash()
 	return t, subtle.ConstantTimeCompare(t.Hash[:], hash[:]) == 1 && ok, nil
 }

@@ -33,13 +33,13 @@ func TestRevokedNode(t *testing.T) {
 	s := serve(t, ca.Config{})
 	i := s.enrolled(s.agents(-1), blade)
 	client := i.Client()
-	if _, status, err := who(t, client, s.url); status != 200 {
+	if _, status, err := identify(t, client, s.url); status != 200 {
 		t.Fatal(status, err)
 	}
 	if err := s.RevokeNode(t.Context(), i.Node()); err != nil {
 		t.Fatal(err)
 	}
-	if _, status, err := who(t, client, s.url); status != 403 {
+	if _, status, err := identify(t, client, s.url); status != 403 {
 		t.Errorf("%d, %v, want 403 at once, on the same connection", status, err)
 	}
 	for name, f := range map[string]func(context.Context) error{"Renew": i.Renew, "Reenroll": i.Reenroll} {
@@ -63,7 +63,7 @@ func TestViewer(t *testing.T) {
 		tok  token.Token
 		want token.Principal
 	}{{all, token.Principal{Role: registry.Viewer, Token: all.ID()}}, {lab, token.Principal{Role: registry.Viewer, Cluster: "lab", Token: lab.ID()}}} {
-		if p, _, err := who(t, reader(c.tok), s.url); err != nil || p != c.want {
+		if p, _, err := identify(t, reader(c.tok), s.url); err != nil || p != c.want {
 			t.Errorf("%+v, %v, want %+v", p, err, c.want)
 		}
 	}
@@ -79,7 +79,7 @@ func TestViewer(t *testing.T) {
 		tok    token.Token
 		status int
 	}{"revoked": {all, 403}, "ended": {lab, 403}, "agent's": {agent, 403}, "unknown": {unknown, 401}, "wrong secret": {guess(t, everything), 401}} {
-		if _, status, err := who(t, reader(c.tok), s.url); status != c.status {
+		if _, status, err := identify(t, reader(c.tok), s.url); status != c.status {
 			t.Errorf("%s: %d, %v, want %d", name, status, err, c.status)
 		}
 	}
@@ -87,10 +87,10 @@ func TestViewer(t *testing.T) {
 		t.Errorf("no token: %v", err)
 	}
 	other := serve(t, ca.Config{})
-	if _, _, err := who(t, reader(other.token(registry.Token{Role: registry.Viewer})), s.url); !errors.Is(err, fault.ErrDenied) {
-		t.Errorf("a token of another server was shown to this one: %v", err)
+	if _, _, err := identify(t, reader(other.token(registry.Token{Role: registry.Viewer})), s.url); !errors.Is(err, fault.ErrDenied) {
+		t.Errorf("a token of another server was sent to this one: %v", err)
 	}
-	// Half a token, and a token beside a certificate.
+	// A truncated token, and a token in addition to a certificate.
 	for name, c := range map[string]struct {
 		client *http.Client
 		header string
@@ -116,10 +116,10 @@ func TestViewer(t *testing.T) {
 func TestLocal(t *testing.T) {
 	s := serve(t, ca.Config{Local: true, Cluster: "home"})
 	i := s.enrolled(token.Token{}, blade)
-	if p, _, err := who(t, i.Client(), s.url); err != nil || p != (token.Principal{Node: i.Node(), Cluster: "home", Role: registry.Agent}) {
+	if p, _, err := identify(t, i.Client(), s.url); err != nil || p != (token.Principal{Node: i.Node(), Cluster: "home", Role: registry.Agent}) {
 		t.Errorf("%+v, %v", p, err)
 	}
-	if p, _, err := who(t, http.DefaultClient, s.url); err != nil || p != (token.Principal{Role: registry.Viewer}) {
+	if p, _, err := identify(t, http.DefaultClient, s.url); err != nil || p != (token.Principal{Role: registry.Viewer}) {
 		t.Errorf("without anything: %+v, %v", p, err)
 	}
 	n, err := s.EnrollLocal(t.Context(), blade.Machine, blade.Boot, blade.Name)
@@ -146,7 +146,7 @@ func TestLocal(t *testing.T) {
 		}
 		shut(t, resp)
 	}
-	// Nor is what only looks like this machine, for enrollment.
+	// Requests that only appear to be local cannot enroll either.
 	claim := func() *strings.Reader { return strings.NewReader(`{"machine_id":"m","boot":"b","name":"n"}`) }
 	for name, c := range map[string]struct {
 		a              *ca.Authority
@@ -171,7 +171,7 @@ func TestLocal(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, p, err)
 		}
 	}
-	// Where nobody said so, the loopback is not trusted.
+	// The loopback is not trusted by default.
 	strict := serve(t, ca.Config{})
 	resp, err := insecure(nil).Post(strict.url+"/v1/enroll", "application/json", strings.NewReader(`{"machine_id":"m","boot":"b","name":"n","csr":"`+strings.ReplaceAll(csr(t, elliptic.P256()), "\n", `\n`)+`"}`))
 	if err != nil || resp.StatusCode != 401 {
@@ -193,8 +193,7 @@ func csr(t *testing.T, curve elliptic.Curve) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
 }
 
-// rsaCSR is a request for a certificate over an RSA key of so many bits, that nobody
-// signed.
+// rsaCSR returns a signing request for an RSA key of some bits, with an invalid signature.
 func rsaCSR(t *testing.T, bits uint) string {
 	t.Helper()
 	n := new(big.Int).Lsh(big.NewInt(1), bits-1)
@@ -222,8 +221,8 @@ func rsaCSR(t *testing.T, bits uint) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
 }
 
-// Whose key is of no good kind does not have the server check what it signed, which
-// costs as much as he likes.
+// TestHugeKey checks that an unsupported key is refused before its signature is verified, which
+// could be expensive.
 func TestHugeKey(t *testing.T) {
 	a := open(t, ca.Config{}, &memory{})
 	b, err := json.Marshal(token.Claim{CSR: rsaCSR(t, 176_000), Machine: "m", Boot: "b", Name: "n"})
@@ -240,7 +239,7 @@ func TestHugeKey(t *testing.T) {
 	}
 }
 
-// What is malformed is refused before it costs a use.
+// TestMalformed checks that malformed requests are refused before they cost a use.
 func TestMalformed(t *testing.T) {
 	s := serve(t, ca.Config{})
 	tok := s.agents(1)
@@ -292,7 +291,7 @@ func TestMalformed(t *testing.T) {
 		t.Errorf("renewal without a certificate: %v, %v", resp, err)
 	}
 	shut(t, resp)
-	// The subject that was asked for means nothing.
+	// The subject of the request is ignored.
 	resp, err = insecure(nil).Post(s.url+"/v1/enroll", "application/json", bytes.NewReader([]byte(claim(func(*token.Claim) {}))))
 	if err != nil {
 		t.Fatal(err)
@@ -309,7 +308,7 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// Wrong tokens are looked at only so often; right ones always.
+// TestLimit checks that wrong tokens are limited in rate, and valid ones never.
 func TestLimit(t *testing.T) {
 	s := serve(t, ca.Config{})
 	good := s.agents(-1)
@@ -330,7 +329,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// Where the registry is out of order nobody gets in, and it may work later.
+// TestRegistryDown checks that a failing registry admits no client, and works after recovery.
 func TestRegistryDown(t *testing.T) {
 	s := serve(t, ca.Config{})
 	tok := s.agents(1)
@@ -341,7 +340,7 @@ func TestRegistryDown(t *testing.T) {
 	if err := i.Enroll(t.Context()); !errors.Is(err, fault.ErrUnavailable) {
 		t.Errorf("Enroll: %v", err)
 	}
-	if _, status, err := who(t, s.forge(func(*x509.Certificate) {}, false), s.url); status != 503 {
+	if _, status, err := identify(t, s.forge(func(*x509.Certificate) {}, false), s.url); status != 503 {
 		t.Errorf("%d, %v, want 503", status, err)
 	}
 	s.reg.mu.Lock()
@@ -355,7 +354,7 @@ func TestRegistryDown(t *testing.T) {
 	}
 }
 
-// stuck is a registry that does not answer in time.
+// stuck is a registry that times out.
 type stuck struct{ memory }
 
 func (*stuck) Tokens(ctx context.Context) ([]registry.Token, error) {
@@ -363,8 +362,8 @@ func (*stuck) Tokens(ctx context.Context) ([]registry.Token, error) {
 	return nil, ctx.Err()
 }
 
-// Who asks a registry that does not answer is told to try again, and those who waited
-// behind do not wait for it once more.
+// TestRegistryStuck checks that a client of a stuck registry is told to retry, and that waiting
+// requests do not wait again.
 func TestRegistryStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, begin := open(t, ca.Config{}, &stuck{}), time.Now()
@@ -379,7 +378,7 @@ func TestRegistryStuck(t *testing.T) {
 	})
 }
 
-// Whatever the registry's error is, it refuses nobody.
+// TestRegistryFails checks that no error of the registry denies a client.
 func TestRegistryFails(t *testing.T) {
 	for _, broken := range []error{errors.New("file is no database"), context.DeadlineExceeded, fmt.Errorf("disk: %w", fault.ErrDenied)} {
 		a := open(t, ca.Config{}, &memory{err: broken})

@@ -22,12 +22,12 @@ const (
 	nodeB = "01J0000000000000000000000B"
 )
 
-// jobOf is a job of a node, whose token is good for so long.
+// jobOf returns a job of a node whose token is valid for a duration.
 func jobOf(node string, left time.Duration) token.Job {
 	return token.Job{Workload: workload.NewID(node, workload.Job, "1"), Node: node, Ends: time.Now().Add(left).UTC().Truncate(time.Second)}
 }
 
-// shows is a request over TLS that bears a text; "" is none.
+// shows returns a request over TLS with a bearer text, if any.
 func shows(text, from string) *http.Request {
 	r := httptest.NewRequest("GET", "/v1/self", nil)
 	r.RemoteAddr, r.TLS = from+":1", &tls.ConnectionState{}
@@ -45,9 +45,9 @@ func TestIdentifyJob(t *testing.T) {
 	if j, err := s.IdentifyJob(shows(key.Sign(a), "10.0.0.1")); err != nil || j != a {
 		t.Fatalf("%+v, %v, want %+v", j, err, a)
 	}
-	stranger := a
-	stranger.Workload = workload.NewID(nodeA, workload.Job, "2")
-	swapped := strings.Replace(key.Sign(a), string(a.Workload), string(stranger.Workload), 1)
+	foreign := a
+	foreign.Workload = workload.NewID(nodeA, workload.Job, "2")
+	swapped := strings.Replace(key.Sign(a), string(a.Workload), string(foreign.Workload), 1)
 	moved := strings.Replace(key.Sign(a), nodeA, nodeB, 1)
 	gone := jobOf("01J0000000000000000000000C", time.Hour)
 	s.reg.revoked = append(s.reg.revoked, gone.Node)
@@ -73,12 +73,11 @@ func TestIdentifyJob(t *testing.T) {
 			t.Errorf("%s: %+v, %v, unidentified %t", name, j, err, ca.IsUnidentified(err))
 		}
 	}
-	// It says nothing of who asks for anything else.
+	// It identifies no client of other endpoints.
 	if p, err := s.Identify(shows(key.Sign(a), "10.0.0.1")); !errors.Is(err, fault.ErrDenied) {
 		t.Errorf("a job's token is %+v", p)
 	}
-	// Without TLS it is shown to nobody but this machine, and only where that is
-	// trusted.
+	// Without TLS it is accepted only from this machine, if that is trusted.
 	plain := shows(key.Sign(a), "127.0.0.1")
 	plain.TLS, plain.Host = nil, "localhost"
 	if _, err := s.IdentifyJob(plain); !ca.IsUnidentified(err) {
@@ -95,7 +94,7 @@ func TestIdentifyJob(t *testing.T) {
 	}
 }
 
-// Who shows wrong tokens is held up after some; who shows a right one never is.
+// TestIdentifyJobLimit checks that wrong tokens are limited in rate, and valid ones never.
 func TestIdentifyJobLimit(t *testing.T) {
 	s := serve(t, ca.Config{})
 	right := s.JobKey(nodeA).Sign(jobOf(nodeA, time.Hour))
@@ -114,8 +113,8 @@ func TestIdentifyJobLimit(t *testing.T) {
 	}
 }
 
-// The key that a machine is given at enrollment, and keeps, makes tokens that its
-// server knows, now and after the next renewal and start.
+// TestSelfOfEnrolled checks that the key from enrollment signs tokens that the server accepts, also
+// after renewal and restart.
 func TestSelfOfEnrolled(t *testing.T) {
 	for name, cfg := range map[string]ca.Config{"TLS": {}, "loopback": {Local: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -161,11 +160,11 @@ func TestSelfOfEnrolled(t *testing.T) {
 	}
 }
 
-// The keys stay what they are when the server starts again, as the authority does.
+// TestJobKeyStays checks that keys stay the same after a restart of the server.
 func TestJobKeyStays(t *testing.T) {
 	dir := t.TempDir()
 	a, b := open(t, ca.Config{Dir: dir}, &memory{}), open(t, ca.Config{Dir: dir}, &memory{})
 	if a.JobKey(nodeA) != b.JobKey(nodeA) || a.JobKey(nodeA) == a.JobKey(nodeB) {
-		t.Error("keys of nodes are not theirs")
+		t.Error("keys of nodes differ after a restart")
 	}
 }

@@ -6,11 +6,9 @@ import (
 	"time"
 )
 
-// How many wrong tokens are looked at, from one address and in all: a burst,
-// and then one in so long. The secret of a token cannot be guessed at any rate;
-// this keeps the ledger and the log from being filled. A token that is known
-// to be right is never held up, so that many machines behind one address are
-// not shut out by one of them.
+// Rate limits of wrong tokens, for one address and in total: a burst, then one per interval.
+// Secrets cannot be guessed at any rate; the limit protects the ledger and the log. Valid tokens
+// are never limited, so that one of many machines behind an address cannot lock out the others.
 const (
 	oneBurst, oneEvery = 10, 10 * time.Second
 	allBurst, allEvery = 100, time.Second
@@ -18,17 +16,17 @@ const (
 	maxAddresses = 4096
 )
 
-// A limiter holds up those who show wrong tokens.
+// A limiter limits the rate of wrong tokens.
 type limiter struct {
 	mu  sync.Mutex
 	all bucket
 	one map[netip.Prefix]bucket
 }
 
-// A bucket is when it will be full again: each drop taken puts that off.
+// A bucket stores when it will be full again; each taken drop delays that.
 type bucket struct{ full time.Time }
 
-// wait is how long until there is a drop.
+// wait returns the time until a drop is available.
 func (b bucket) wait(now time.Time, burst int, every time.Duration) time.Duration {
 	if !b.full.After(now) {
 		return 0
@@ -43,14 +41,14 @@ func (b bucket) take(now time.Time, every time.Duration) bucket {
 	return bucket{b.full.Add(every)}
 }
 
-// take counts a token from an address, and says how long it has to wait before
-// it is looked at; zero is now. One that waits is not counted.
+// take counts a token from an address, and returns how long it must wait; zero is not at all. A
+// waiting token is not counted.
 func (l *limiter) take(from netip.Addr, now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	bits := 32
 	if from.Is6() {
-		bits = 64 // what one customer of a network has
+		bits = 64 // a typical customer network
 	}
 	p, _ := from.Prefix(bits) // the zero Addr has the zero Prefix
 	one := l.one[p]
@@ -64,8 +62,7 @@ func (l *limiter) take(from netip.Addr, now time.Time) time.Duration {
 	return 0
 }
 
-// prune drops addresses that are as good as new, or all where none is: l.all
-// holds them up as well.
+// prune drops addresses whose buckets are full, or all if none is: l.all limits them too.
 func (l *limiter) prune(now time.Time) {
 	kept := map[netip.Prefix]bucket{}
 	for p, b := range l.one {

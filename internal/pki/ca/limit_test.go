@@ -18,7 +18,7 @@ func TestLimiter(t *testing.T) {
 	for range oneBurst {
 		take("2001:db8::1", 0)
 	}
-	take("2001:db8::2", oneEvery) // of the same network
+	take("2001:db8::2", oneEvery) // the same network
 	take("192.0.2.1", 0)
 	now = now.Add(oneEvery - time.Second)
 	take("2001:db8::1", time.Second)
@@ -26,7 +26,7 @@ func TestLimiter(t *testing.T) {
 	take("2001:db8::1", 0)
 	take("2001:db8::1", oneEvery)
 
-	// In all: from ever new addresses too.
+	// The total is limited for new addresses too.
 	now = now.Add(time.Hour)
 	addr := netip.MustParseAddr("10.0.0.0")
 	for n := range 10_000 {

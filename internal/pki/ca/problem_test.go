@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// An error that nobody expects is told, but not that of a request which its
-// sender gave up.
+// TestRequestGivenUp checks that unexpected errors are logged, except those of canceled requests.
 func TestRequestGivenUp(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		var log strings.Builder

@@ -22,14 +22,14 @@ import (
 	"mete.dev/mete/internal/pki/token"
 )
 
-// A server listens for real, and answers /who with who asks.
+// A server listens on a socket, and answers /who with the client's principal.
 type server struct {
 	t *testing.T
 	*ca.Authority
 	reg *memory
 	dir string
 	url string
-	// lose has the next answers of an enrollment lost on the way.
+	// lose is how many of the next enrollment responses get lost.
 	lose atomic.Int32
 }
 
@@ -80,7 +80,7 @@ func serve(t *testing.T, cfg ca.Config) *server {
 	return s
 }
 
-// discard is an answer that nobody gets.
+// discard is a response that is lost.
 type discard struct{ h http.Header }
 
 func (d discard) Header() http.Header { return d.h }
@@ -89,7 +89,7 @@ func (discard) Write(b []byte) (int, error) { return len(b), nil }
 
 func (discard) WriteHeader(int) {}
 
-// token makes one.
+// token creates a token.
 func (s *server) token(want registry.Token) token.Token {
 	s.t.Helper()
 	text, _, err := s.Tokens().Create(s.t.Context(), want)
@@ -103,7 +103,7 @@ func (s *server) token(want registry.Token) token.Token {
 	return tok
 }
 
-// agents makes a token for so many machines of one cluster.
+// agents creates a token for some machines of one cluster.
 func (s *server) agents(uses int) token.Token {
 	s.t.Helper()
 	return s.token(registry.Token{Role: registry.Agent, Cluster: "lab", Uses: uses})
@@ -125,7 +125,7 @@ func identity(t *testing.T, dir, url string, tok token.Token, f enroll.Facts) *e
 	return i
 }
 
-// enrolled is the identity of a machine that has just enrolled.
+// enrolled returns the identity of a newly enrolled machine.
 func (s *server) enrolled(tok token.Token, f enroll.Facts) *enroll.Identity {
 	s.t.Helper()
 	i := identity(s.t, s.t.TempDir(), s.url, tok, f)
@@ -135,8 +135,8 @@ func (s *server) enrolled(tok token.Token, f enroll.Facts) *enroll.Identity {
 	return i
 }
 
-// who asks the server who asks.
-func who(t *testing.T, c *http.Client, url string) (p token.Principal, status int, err error) {
+// identify returns the client's principal as seen by the server.
+func identify(t *testing.T, c *http.Client, url string) (p token.Principal, status int, err error) {
 	t.Helper()
 	resp, err := c.Get(url + "/who")
 	if err != nil {
@@ -150,7 +150,7 @@ func who(t *testing.T, c *http.Client, url string) (p token.Principal, status in
 	return p, resp.StatusCode, json.NewDecoder(resp.Body).Decode(&p)
 }
 
-// shut closes what has been read of an answer.
+// shut closes a response.
 func shut(t *testing.T, resp *http.Response) {
 	t.Helper()
 	if resp == nil {
@@ -161,7 +161,7 @@ func shut(t *testing.T, resp *http.Response) {
 	}
 }
 
-// guess is a token with the id of another, and another secret.
+// guess returns a token with the id of another, and another secret.
 func guess(t *testing.T, tok token.Token) token.Token {
 	t.Helper()
 	id, err := base32.StdEncoding.DecodeString(strings.ToUpper(tok.ID()))

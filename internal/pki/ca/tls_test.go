@@ -27,7 +27,7 @@ import (
 	"mete.dev/mete/internal/pki/token"
 )
 
-// Requests go on while certificates are renewed under them.
+// TestRenewWhileBusy checks that requests continue while certificates are renewed.
 func TestRenewWhileBusy(t *testing.T) {
 	s := serve(t, ca.Config{})
 	i := s.enrolled(s.agents(1), blade)
@@ -39,7 +39,7 @@ func TestRenewWhileBusy(t *testing.T) {
 	for range 4 {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				if p, _, err := who(t, client, s.url); err != nil || p.Node != node {
+				if p, _, err := identify(t, client, s.url); err != nil || p.Node != node {
 					t.Errorf("%+v, %v", p, err)
 					cancel()
 				}
@@ -65,7 +65,7 @@ func TestRenewWhileBusy(t *testing.T) {
 	wg.Wait()
 }
 
-// ca reads the authority's key, as only its own machine can.
+// ca reads the authority's key from its files.
 func (s *server) ca() (*x509.Certificate, *ecdsa.PrivateKey) {
 	s.t.Helper()
 	p, err := tls.LoadX509KeyPair(filepath.Join(s.dir, "ca.pem"), filepath.Join(s.dir, "ca.pem"))
@@ -75,8 +75,7 @@ func (s *server) ca() (*x509.Certificate, *ecdsa.PrivateKey) {
 	return p.Leaf, p.PrivateKey.(*ecdsa.PrivateKey)
 }
 
-// forge makes a client with a certificate of the given kind, which trusts any
-// server.
+// forge returns a client with a modified certificate, which trusts any server.
 func (s *server) forge(change func(*x509.Certificate), selfSigned bool) *http.Client {
 	s.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -96,12 +95,12 @@ func (s *server) forge(change func(*x509.Certificate), selfSigned bool) *http.Cl
 	return insecure(&tls.Certificate{Certificate: [][]byte{certificate(s.t, c, ca, key.Public(), signer).Raw}, PrivateKey: key})
 }
 
-// insecure makes a client that trusts any server, and shows own whatever the
-// server says that it would take.
+// insecure returns a client that trusts any server, and presents own regardless of what the server
+// accepts.
 func insecure(own *tls.Certificate) *http.Client {
 	cfg := &tls.Config{InsecureSkipVerify: true}
 	if own != nil {
-		// Whatever the server says that it would take.
+		// Regardless of what the server accepts.
 		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own, nil }
 	}
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: cfg, ForceAttemptHTTP2: true}}
@@ -109,10 +108,10 @@ func insecure(own *tls.Certificate) *http.Client {
 
 func TestCertificates(t *testing.T) {
 	s := serve(t, ca.Config{})
-	if _, status, err := who(t, insecure(nil), s.url); status != 401 {
+	if _, status, err := identify(t, insecure(nil), s.url); status != 401 {
 		t.Errorf("without anything: %d, %v, want 401", status, err)
 	}
-	if p, status, err := who(t, s.forge(func(*x509.Certificate) {}, false), s.url); status != 200 || p.Node != "N1" {
+	if p, status, err := identify(t, s.forge(func(*x509.Certificate) {}, false), s.url); status != 200 || p.Node != "N1" {
 		t.Fatalf("a good one: %+v, %d, %v", p, status, err)
 	}
 	for name, c := range map[string]struct {
@@ -131,20 +130,20 @@ func TestCertificates(t *testing.T) {
 		"no role":        {func(c *x509.Certificate) { c.Subject.OrganizationalUnit = nil }, false, 403},
 		"other's scheme": {func(c *x509.Certificate) { c.URIs[0].Scheme = "spiffe" }, false, 403},
 	} {
-		if p, status, err := who(t, s.forge(c.change, c.self), s.url); status != c.status || err == nil {
+		if p, status, err := identify(t, s.forge(c.change, c.self), s.url); status != c.status || err == nil {
 			t.Errorf("%s: %+v, %d, %v, want %d", name, p, status, err, c.status)
 		}
 	}
-	// A certificate of another server's node is as good as none.
+	// A certificate from another server counts as none.
 	other := serve(t, ca.Config{})
 	i := other.enrolled(other.agents(1), blade)
-	if _, _, err := who(t, i.Client(), s.url); !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "another certificate authority") {
+	if _, _, err := identify(t, i.Client(), s.url); !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "another certificate authority") {
 		t.Errorf("the client talks to another authority's server: %v", err)
 	}
-	// The authority's own certificate, and one that a node signed.
+	// The authority's own certificate, and one signed by a node.
 	caText, key := s.ca()
 	own := &tls.Certificate{Certificate: [][]byte{caText.Raw}, PrivateKey: key}
-	if _, status, err := who(t, insecure(own), s.url); status != 401 && status != 403 {
+	if _, status, err := identify(t, insecure(own), s.url); status != 401 && status != 403 {
 		t.Errorf("the authority's own: %d, %v", status, err)
 	}
 	template := func() *x509.Certificate {
@@ -158,23 +157,23 @@ func TestCertificates(t *testing.T) {
 	signed := template()
 	signed.Subject.CommonName, signed.URIs[0].Path = "N2", "/N2"
 	chain := &tls.Certificate{Certificate: [][]byte{certificate(t, signed, node, key.Public(), key).Raw, node.Raw}, PrivateKey: key}
-	if _, status, err := who(t, insecure(chain), s.url); status != 401 {
-		// The key is the authority's here, so that nothing but the chain is wrong.
+	if _, status, err := identify(t, insecure(chain), s.url); status != 401 {
+		// The key is the authority's, so that only the chain is wrong.
 		t.Errorf("signed by a node: %d, %v, want 401", status, err)
 	}
-	// It is the request that counts: a connection may outlive its certificate.
+	// Each request is checked: a connection may outlive its certificate.
 	brief := template()
 	brief.NotAfter = time.Now().Add(-time.Second)
 	r := httptest.NewRequest("GET", "/who", nil)
 	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{certificate(t, brief, caText, key.Public(), key)}}
 	for range 2 { // the second time it is known
-		if p, err := s.Identify(r); !ca.IsUnidentified(err) || !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "is good from") {
+		if p, err := s.Identify(r); !ca.IsUnidentified(err) || !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "is valid from") {
 			t.Errorf("on an old connection: %+v, %v", p, err)
 		}
 	}
 }
 
-// Who shows a node's certificate has to hold its key.
+// TestStolenCertificate checks that a client must have the key of its certificate.
 func TestStolenCertificate(t *testing.T) {
 	s := serve(t, ca.Config{})
 	ca, key := s.ca()
@@ -187,13 +186,13 @@ func TestStolenCertificate(t *testing.T) {
 		Subject: pkix.Name{CommonName: "N1", OrganizationalUnit: []string{"agent"}}, URIs: []*url.URL{{Scheme: "mete", Host: "lab", Path: "/N1"}},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, ca, key.Public(), key)
-	if p, status, err := who(t, insecure(&tls.Certificate{Certificate: [][]byte{c.Raw}, PrivateKey: other}), s.url); err == nil {
+	if p, status, err := identify(t, insecure(&tls.Certificate{Certificate: [][]byte{c.Raw}, PrivateKey: other}), s.url); err == nil {
 		t.Errorf("%+v, %d", p, status)
 	}
 }
 
-// A machine that was switched off for long comes back by its token as the same
-// node; without one it says what to do.
+// TestEndedIdentity checks that a machine with an expired certificate returns as the same node with
+// a token, and gets a hint without one.
 func TestEndedIdentity(t *testing.T) {
 	s := serve(t, ca.Config{})
 	dir, tok := t.TempDir(), s.agents(-1)
@@ -232,7 +231,7 @@ func TestEndedIdentity(t *testing.T) {
 	if err := back.Enroll(t.Context()); err != nil || back.Node() != node {
 		t.Errorf("with a token: %v; node %s, want %s", err, back.Node(), node)
 	}
-	// A server that was made anew: a token of it takes the machine along.
+	// A token of a new server moves the machine there.
 	anew := serve(t, ca.Config{})
 	if err := identity(t, dir, anew.url, token.Token{}, blade).Renew(t.Context()); !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "another certificate authority") {
 		t.Errorf("renewal by another server: %v", err)
@@ -241,7 +240,7 @@ func TestEndedIdentity(t *testing.T) {
 	if err := moved.Enroll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if p, _, err := who(t, moved.Client(), anew.url); err != nil || p.Node != moved.Node() {
+	if p, _, err := identify(t, moved.Client(), anew.url); err != nil || p.Node != moved.Node() {
 		t.Errorf("%+v, %v", p, err)
 	}
 }

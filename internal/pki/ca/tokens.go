@@ -12,17 +12,17 @@ import (
 	"mete.dev/mete/internal/pki/token"
 )
 
-// Tokens are the tokens of an authority, for the people of its machine.
+// Tokens manages the tokens of an authority for local operators.
 type Tokens struct{ a *Authority }
 
 // Tokens returns the authority's tokens.
 func (a *Authority) Tokens() *Tokens { return &Tokens{a} }
 
-// actor is who does what is done here: those who can reach the state directory.
+// actor is recorded for actions of local operators.
 const actor = "local"
 
-// Create makes a token as want has it: its Role, Cluster, Uses (0 is one, or of
-// a viewer or writer any number) and Expires. It returns the text, which is kept nowhere.
+// Create creates a token with want's Role, Cluster, Uses (0 is one, or unlimited for a viewer or
+// writer) and Expires. It returns the text, which is not stored.
 func (t *Tokens) Create(ctx context.Context, want registry.Token) (text string, made registry.Token, err error) {
 	now := time.Now().UTC()
 	made = registry.Token{Role: want.Role, Cluster: want.Cluster, Uses: want.Uses, Created: now, Expires: want.Expires}
@@ -59,7 +59,7 @@ func (t *Tokens) Create(ctx context.Context, want registry.Token) (text string, 
 		return "", made, fault.WithHint(fmt.Errorf("uses %d: %w", made.Uses, fault.ErrInvalid), "use -1 for any number")
 	}
 	if !made.Expires.IsZero() && !made.Expires.After(now) {
-		return "", made, fmt.Errorf("it would have ended at %s: %w", made.Expires.UTC().Format(time.RFC3339), fault.ErrInvalid)
+		return "", made, fmt.Errorf("expiry %s is in the past: %w", made.Expires.UTC().Format(time.RFC3339), fault.ErrInvalid)
 	}
 	tok, err := t.put(ctx, &made)
 	if err != nil {
@@ -70,12 +70,12 @@ func (t *Tokens) Create(ctx context.Context, want registry.Token) (text string, 
 	return tok.Reveal(), made, t.a.audit(ctx, actor, "token.create", made.ID, detail)
 }
 
-// put gives the token an id and a secret.
+// put assigns the token an id and a secret and stores it.
 func (t *Tokens) put(ctx context.Context, made *registry.Token) (token.Token, error) {
 	for try := 0; ; try++ {
 		var id [5]byte
 		var secret [20]byte
-		_, _ = rand.Read(id[:]) // which never fails
+		_, _ = rand.Read(id[:]) // never fails
 		_, _ = rand.Read(secret[:])
 		tok := token.New(id, secret, t.a.CA())
 		made.ID, made.Hash = tok.ID(), tok.Hash()
@@ -89,8 +89,7 @@ func (t *Tokens) put(ctx context.Context, made *registry.Token) (token.Token, er
 // List returns all tokens.
 func (t *Tokens) List(ctx context.Context) ([]registry.Token, error) { return t.a.reg.Tokens(ctx) }
 
-// Revoke makes a token worth nothing, here at once. What was enrolled with it
-// stays.
+// Revoke revokes a token, in this process at once. Nodes that enrolled with it stay.
 func (t *Tokens) Revoke(ctx context.Context, id string) error {
 	if err := t.a.reg.RevokeToken(ctx, id, time.Now().UTC()); err != nil {
 		return err
@@ -99,8 +98,8 @@ func (t *Tokens) Revoke(ctx context.Context, id string) error {
 	return t.a.audit(ctx, actor, "token.revoke", id, "")
 }
 
-// RevokeNode makes a node's certificates worth nothing, here at once, and those of
-// all its clones: whoever has a copy of its identity may have made them.
+// RevokeNode revokes a node's certificates, in this process at once, and those of all its clones: a
+// thief of its identity may have created them.
 func (a *Authority) RevokeNode(ctx context.Context, id string) error {
 	if err := a.reg.RevokeNode(ctx, id, time.Now().UTC()); err != nil {
 		return err

@@ -14,13 +14,12 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// The token by which a job asks for its own use fits on one line too:
+// The token with which a job queries its own use fits on one line too:
 //
 //	metejob_<workload>_<node>_<end>_<proof>
 //
-// It says of which workload and node it is, and until when it is good, and proves
-// that who made it has the key of that node. So a server knows a right one without
-// keeping any.
+// It names workload and node and when it expires, and proves that its maker has the node's key. So
+// a server can verify it without storing anything.
 const (
 	jobPrefix = "metejob"
 	jobParts  = 5
@@ -28,30 +27,29 @@ const (
 	proofSize = 20
 	endSize   = 5 // seconds since 1970: to the year 36812
 
-	// JobLife is for how long a job's token is good.
+	// JobLife is how long a job's token is valid.
 	JobLife = 90 * 24 * time.Hour
 
 	maxNode = 64
-	// jobContext keeps proofs apart from all else that a node's key may ever prove.
+	// jobContext separates proofs from other uses of a node's key.
 	jobContext = "mete job token 1\n"
 )
 
-// A JobKey makes the tokens of the jobs of one node, and proves them. Printing it,
-// in whatever way, leaves it out; only Reveal gives it.
+// A JobKey signs the tokens of the jobs of one node, and verifies them. Printing it omits the key;
+// only Reveal returns it.
 type JobKey struct{ secret unique.Handle[[keySize]byte] }
 
-// JobKeyOf is the key of a node, made of a secret that only its servers know.
+// JobKeyOf derives the key of a node from a secret that only its servers have.
 func JobKeyOf(secret []byte, node string) JobKey {
 	h := hmac.New(sha256.New, secret)
-	_, _ = io.WriteString(h, node) // which never fails
+	_, _ = io.WriteString(h, node) // never fails
 	return JobKey{unique.Make([keySize]byte(h.Sum(nil)))}
 }
 
-// IsZero says that there is no key.
+// IsZero reports whether there is no key.
 func (k JobKey) IsZero() bool { return k == JobKey{} }
 
-// Reveal returns the text of the key, which ParseJobKey reads: "" where there is
-// none.
+// Reveal returns the text of the key for ParseJobKey, or "".
 func (k JobKey) Reveal() string {
 	if k.IsZero() {
 		return ""
@@ -60,7 +58,7 @@ func (k JobKey) Reveal() string {
 	return text.EncodeToString(b[:])
 }
 
-// String returns nothing of the key.
+// String omits the key.
 func (k JobKey) String() string {
 	if k.IsZero() {
 		return ""
@@ -70,14 +68,14 @@ func (k JobKey) String() string {
 
 // Format implements fmt.Formatter: no verb and no flag shows the key.
 func (k JobKey) Format(f fmt.State, _ rune) {
-	_, _ = io.WriteString(f, k.String()) // what there is to do about an error, f's owner does
+	_, _ = io.WriteString(f, k.String()) // f reports errors
 }
 
-// MarshalText implements encoding.TextMarshaler: it too leaves the key out.
+// MarshalText implements encoding.TextMarshaler; it omits the key.
 func (k JobKey) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-// ParseJobKey reads the text of a key; "" is none. The error is fault.ErrInvalid,
-// and shows nothing of the text.
+// ParseJobKey parses the text of a key; "" is the zero key. The error is fault.ErrInvalid and
+// contains nothing of the text.
 func ParseJobKey(s string) (JobKey, error) {
 	if s == "" {
 		return JobKey{}, nil
@@ -89,15 +87,14 @@ func ParseJobKey(s string) (JobKey, error) {
 	return JobKey{unique.Make(b)}, nil
 }
 
-// A Job is what a job's token says.
+// A Job is the content of a job's token.
 type Job struct {
 	Workload workload.ID
 	Node     string
 	Ends     time.Time // in whole seconds
 }
 
-// Sign returns the token that says j, or "" where there is no key, or where j names
-// no workload or node that can be in one.
+// Sign returns the token for j, or "" without a key or if j's workload or node cannot be encoded.
 func (k JobKey) Sign(j Job) string {
 	if _, ok := j.Workload.Bytes(); !ok || k.IsZero() || !isNode(j.Node) || j.Ends.Unix() < 0 {
 		return ""
@@ -112,25 +109,25 @@ func (k JobKey) Sign(j Job) string {
 func (k JobKey) prove(body string) [proofSize]byte {
 	b := k.secret.Value()
 	h := hmac.New(sha256.New, b[:])
-	_, _ = io.WriteString(h, jobContext+body) // which never fails
+	_, _ = io.WriteString(h, jobContext+body) // never fails
 	return [proofSize]byte(h.Sum(nil)[:proofSize])
 }
 
-// A UnverifiedJob is a job's token as somebody shows it: nothing of it is proved yet.
+// An UnverifiedJob is a parsed token whose proof is not verified yet.
 type UnverifiedJob struct {
 	Job
 	body  string
 	proof [proofSize]byte
 }
 
-// IsJob says whether a text may be a job's token rather than another one.
+// IsJob reports whether a text looks like a job's token.
 func IsJob(s string) bool { return strings.HasPrefix(s, jobPrefix+"_") }
 
-// ParseJob reads the text of a job's token. Each token has one text. The error is
-// fault.ErrInvalid, and shows nothing of the text.
+// ParseJob parses a job's token. Each token has exactly one text. The error is fault.ErrInvalid and
+// contains nothing of the text.
 func ParseJob(s string) (UnverifiedJob, error) {
 	malformed := func() (UnverifiedJob, error) {
-		return UnverifiedJob{}, fault.WithHint(fmt.Errorf("token is none of a job: %w", fault.ErrInvalid), "mete run gives a job its token in METE_SELF_TOKEN: show that, whole")
+		return UnverifiedJob{}, fault.WithHint(fmt.Errorf("not a job token: %w", fault.ErrInvalid), "use the whole METE_SELF_TOKEN that mete run gives a job")
 	}
 	if len(s) > 256 {
 		return malformed()
@@ -150,40 +147,38 @@ func ParseJob(s string) (UnverifiedJob, error) {
 	return v, nil
 }
 
-// IsSignedBy says whether the token was made with this key. How long it takes says nothing
-// about how nearly it was.
-func (v UnverifiedJob) IsSignedBy(k JobKey) bool {
+// IsSignedBy reports whether the token was signed with this key, in constant time.
+func (u UnverifiedJob) IsSignedBy(k JobKey) bool {
 	if k.IsZero() {
 		return false
 	}
-	want := k.prove(v.body)
-	return hmac.Equal(v.proof[:], want[:])
+	want := k.prove(u.body)
+	return hmac.Equal(u.proof[:], want[:])
 }
 
 // String returns the token without its proof.
-func (v UnverifiedJob) String() string { return v.body + "_..." }
+func (u UnverifiedJob) String() string { return u.body + "_..." }
 
 // Format implements fmt.Formatter: no verb and no flag shows the proof.
-func (v UnverifiedJob) Format(f fmt.State, _ rune) {
-	_, _ = io.WriteString(f, v.String()) // what there is to do about an error, f's owner does
+func (u UnverifiedJob) Format(f fmt.State, _ rune) {
+	_, _ = io.WriteString(f, u.String()) // f reports errors
 }
 
-// isNode says whether a text can be the id of a node: letters and digits, as ULIDs
-// have.
+// isNode reports whether a text is a valid node id: letters, digits and dashes, as in ULIDs.
 func isNode(s string) bool {
 	return s != "" && len(s) <= maxNode && !strings.ContainsFunc(s, func(r rune) bool {
 		return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && r != '-'
 	})
 }
 
-// decodeExactly fills dst from s, which has to be the one text of just that length.
+// decodeExactly fills dst from s, which must be its canonical text.
 func decodeExactly(dst []byte, s string) bool {
 	return len(s) == text.EncodedLen(len(dst)) && decode(dst, s) && text.EncodeToString(dst) == s
 }
 
-// A SelfAccess is what a job needs to ask a server for its own use.
+// A SelfAccess is what a job needs to query its own use.
 type SelfAccess struct {
-	URL   string // of the question
-	Token string // "" where there is none, as of all else then
-	CA    string // certificate of the server's authority in PEM; "" where it speaks without TLS
+	URL   string // of the query
+	Token string // "" if there is no access
+	CA    string // certificate of the server's authority in PEM; "" without TLS
 }

@@ -29,8 +29,8 @@ func drawJob(t *rapid.T) token.Job {
 	}
 }
 
-// A token says what it was made of, and is right by the key that made it and by no
-// other.
+// TestJobRoundTrip checks that a token contains what it was made of, and verifies only with its own
+// key.
 func TestJobRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want, secret := drawJob(t), bytesOf(t, 32, "secret")
@@ -45,11 +45,11 @@ func TestJobRoundTrip(t *testing.T) {
 		}
 		for _, other := range []token.JobKey{{}, token.JobKeyOf(secret, want.Node+"x"), token.JobKeyOf(append(secret, 1), want.Node)} {
 			if got.IsSignedBy(other) {
-				t.Errorf("it is right by the key of another")
+				t.Errorf("it verifies with another key")
 			}
 		}
 		if again, err := token.ParseJobKey(key.Reveal()); err != nil || again != key {
-			t.Errorf("the key came back as another: %v", err)
+			t.Errorf("the key did not round-trip: %v", err)
 		}
 		if _, err := token.Parse(s); err == nil || !token.IsJob(s) {
 			t.Errorf("%q passes for a token of another kind", s)
@@ -57,8 +57,7 @@ func TestJobRoundTrip(t *testing.T) {
 	})
 }
 
-// No part of a token can be replaced by that of another: who has tokens of his own
-// cannot make one of them.
+// TestJobForged checks that no part of a token can be replaced by that of another.
 func TestJobForged(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		secret := []byte("secret")
@@ -75,7 +74,7 @@ func TestJobForged(t *testing.T) {
 	})
 }
 
-// A text with one letter changed is none, or wrong.
+// TestJobDamage checks that a text with one changed letter does not parse or does not verify.
 func TestJobDamage(t *testing.T) {
 	key := token.JobKeyOf([]byte("secret"), aNode)
 	s := key.Sign(aJob())
@@ -92,7 +91,7 @@ func TestJobDamage(t *testing.T) {
 	}
 }
 
-// What cannot be in a token makes none.
+// TestJobUnsigned checks that invalid content gives no token.
 func TestJobUnsigned(t *testing.T) {
 	key := token.JobKeyOf([]byte("secret"), aNode)
 	for name, change := range map[string]func(*token.Job){
@@ -110,14 +109,14 @@ func TestJobUnsigned(t *testing.T) {
 		t.Errorf("without a key: %s", s)
 	}
 	if k, err := token.ParseJobKey(""); err != nil || !k.IsZero() || k.Reveal() != "" {
-		t.Errorf("no key: %v, %v", k, err)
+		t.Errorf("empty key: %v, %v", k, err)
 	}
 	if _, err := token.ParseJobKey("abc"); !errors.Is(err, fault.ErrInvalid) {
-		t.Errorf("a broken key: %v", err)
+		t.Errorf("a malformed key: %v", err)
 	}
 }
 
-// Whatever prints a key or a token leaves the secret out.
+// TestJobRedacted checks that printing a key or a token omits the secret.
 func TestJobRedacted(t *testing.T) {
 	key := token.JobKeyOf([]byte("secret"), aNode)
 	text := key.Sign(aJob())
@@ -160,7 +159,7 @@ func FuzzParseJob(f *testing.F) {
 			}
 			return
 		}
-		// Each token has one text, so what passes is what was made.
+		// Each token has one text, so a valid one is equal to the original.
 		if again := key.Sign(v.Job); v.IsSignedBy(key) != (again == s) {
 			t.Errorf("%q: right is %t, and it is made as %q", s, v.IsSignedBy(key), again)
 		}

@@ -2,39 +2,38 @@ package token
 
 import "mete.dev/mete/internal/model/registry"
 
-// A Principal is who asks a server, as far as that was proved.
+// A Principal is the verified client of a request.
 type Principal struct {
-	Node    string        // id of the machine or server; "" of a viewer
-	Cluster string        // that it belongs to; of a viewer what it sees, "" is all
+	Node    string        // id of the machine or server; "" for a viewer
+	Cluster string        // that it belongs to; for a viewer the one it may read, "" is all
 	Role    registry.Role // never ""
-	Token   string        // id of a viewer's token; "" where the machine's own people need none
+	Token   string        // id of a viewer's token; "" for local access without one
 }
 
-// NodeHeader names the node in requests without TLS to a server on the same
-// machine, where such are trusted.
+// NodeHeader names the node in requests without TLS from a trusted local agent.
 const NodeHeader = "Mete-Node"
 
-// A Claim is what a machine says for an identity (POST /v1/enroll) or for a new
-// certificate (POST /v1/renew, where the signing request alone counts).
+// A Claim is a request for an identity (POST /v1/enroll) or a new certificate (POST /v1/renew,
+// which uses only the signing request).
 type Claim struct {
-	// Token is the text of a token. It is empty where a certificate, or the
-	// loopback, speaks for the machine.
+	// Token is the text of a token. It is empty if a certificate or the loopback authorizes the
+	// claim.
 	Token   string        `json:"token,omitempty"`
 	Role    registry.Role `json:"role,omitempty"` // "" is registry.Agent
-	CSR     string        `json:"csr,omitempty"`  // PKCS #10 in PEM; its subject means nothing
+	CSR     string        `json:"csr,omitempty"`  // PKCS #10 in PEM; its subject is ignored
 	Machine string        `json:"machine_id"`
 	Boot    string        `json:"boot"`
 	Name    string        `json:"name"`
 }
 
-// A Grant is what it gets.
+// A Grant is the response to a Claim.
 type Grant struct {
 	Node        string        `json:"node"`
 	Cluster     string        `json:"cluster"`
 	Role        registry.Role `json:"role"`
 	Certificate string        `json:"certificate,omitempty"` // in PEM; none on the loopback
-	CA          string        `json:"ca,omitempty"`          // in PEM; older servers tell none on the loopback
-	// JobKey is the text of the key by which an agent makes tokens for its jobs;
-	// older servers give none.
+	CA          string        `json:"ca,omitempty"`          // in PEM; older servers omit it on the loopback
+	// JobKey is the text of the key with which an agent signs tokens of its jobs; older servers
+	// omit it.
 	JobKey string `json:"job_key,omitempty"`
 }

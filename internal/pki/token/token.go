@@ -1,16 +1,14 @@
-// Package token holds the nouns of being let in: the text of a token (Token),
-// what is said and granted at enrollment (Claim, Grant), and who asks (Principal).
+// Package token holds the types of authentication: the text of a token (Token), enrollment (Claim,
+// Grant), and the client of a request (Principal).
 //
 // A token is a secret that fits on one line:
 //
 //	mete_<id>_<secret>_<ca>_<check>
 //
-// id names it in lists and logs. secret is what its bearer shows; the server
-// keeps its hash only. ca is the fingerprint of the server's certificate
-// authority, so that the bearer knows whom to show the secret to. check is a
-// checksum over all before it, so that a text that was cut off or mistyped is
-// told apart from one that was refused. All parts are in base32, of small
-// letters and digits.
+// id names it in lists and logs. secret authenticates its bearer; the server stores only its hash.
+// ca is the fingerprint of the server's certificate authority, by which the bearer verifies the
+// server before sending the secret. check is a checksum over everything before it, which
+// distinguishes truncated or mistyped tokens from refused ones. All parts are base32 in lower case.
 package token
 
 import (
@@ -27,8 +25,8 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// Sizes of the parts in bytes. Of multiples of five base32 leaves no bit over,
-// so that each value has one text.
+// Sizes of the parts in bytes. Multiples of five have no padding bits in base32, so that each value
+// has one text.
 const (
 	idSize     = 5
 	secretSize = 20
@@ -39,14 +37,13 @@ const (
 	checkLen = 7 // of 4 bytes in base32, without padding
 )
 
-// textSize is that of the text of a token.
+// textSize is the length of the text of a token.
 var textSize = len(prefix) + parts - 1 + text.EncodedLen(idSize) + text.EncodedLen(secretSize) + text.EncodedLen(caSize) + checkLen
 
 var text = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
-// A Fingerprint tells a certificate authority from any other: the first 20 bytes
-// of the SHA-256 of its certificate, which are too many for anyone to find
-// another certificate with the same.
+// A Fingerprint identifies a certificate authority: the first 20 bytes of the SHA-256 of its
+// certificate, enough to make second preimages infeasible.
 type Fingerprint [caSize]byte
 
 // FingerprintOf returns the fingerprint of a certificate in DER.
@@ -55,31 +52,29 @@ func FingerprintOf(certificate []byte) Fingerprint {
 	return Fingerprint(sum[:caSize])
 }
 
-// String writes the fingerprint as it stands in a token.
 func (f Fingerprint) String() string { return text.EncodeToString(f[:]) }
 
-// A Token is a right that can be handed over as text. Printing it, in whatever
-// way, leaves its secret out; only Reveal gives it.
+// A Token is a bearer token. Printing it omits the secret; only Reveal returns it.
 type Token struct {
 	id [idSize]byte
-	// A handle is equal where its values are, and a pointer to fmt, which prints
-	// unexported fields of others' structs without asking their methods.
+	// Handles compare like their values, and fmt prints them as pointers even where it cannot call
+	// methods of unexported fields.
 	secret unique.Handle[[secretSize]byte]
 	ca     Fingerprint
 }
 
-// New returns the token of these parts; id and secret are random.
+// New returns the token with these parts; id and secret are random.
 func New(id [idSize]byte, secret [secretSize]byte, ca Fingerprint) Token {
 	return Token{id, unique.Make(secret), ca}
 }
 
-// ID names the token where its secret is not to be seen.
+// ID returns the public id of the token.
 func (t Token) ID() string { return text.EncodeToString(t.id[:]) }
 
-// CA is the fingerprint of the authority whose servers the token is for.
+// CA returns the fingerprint of the authority that the token is for.
 func (t Token) CA() Fingerprint { return t.ca }
 
-// Hash is the SHA-256 of the secret.
+// Hash returns the SHA-256 of the secret.
 func (t Token) Hash() [sha256.Size]byte {
 	secret := t.bytes()
 	return sha256.Sum256(secret[:])
@@ -92,18 +87,17 @@ func (t Token) bytes() (secret [secretSize]byte) {
 	return secret
 }
 
-// IsZero says that there is no token.
+// IsZero reports whether there is no token.
 func (t Token) IsZero() bool { return t == Token{} }
 
-// Reveal returns the whole text, which Parse reads.
+// Reveal returns the whole text for Parse.
 func (t Token) Reveal() string {
 	secret := t.bytes()
 	body := strings.Join([]string{prefix, t.ID(), text.EncodeToString(secret[:]), t.ca.String()}, "_")
 	return body + "_" + checksum(body)
 }
 
-// checksum is the checksum over the text before it. CRC-32 tells any burst of
-// errors up to 32 bits.
+// checksum returns the checksum of a text. CRC-32 detects all error bursts up to 32 bits.
 func checksum(body string) string {
 	return text.EncodeToString(binary.BigEndian.AppendUint32(nil, crc32.ChecksumIEEE([]byte(body))))
 }
@@ -121,13 +115,11 @@ func (t Token) Format(f fmt.State, _ rune) {
 	_, _ = io.WriteString(f, t.String()) // what there is to do about an error, f's owner does
 }
 
-// MarshalText implements encoding.TextMarshaler, by which JSON and logs write
-// values: it too leaves the secret out.
+// MarshalText implements encoding.TextMarshaler, which JSON and logs use; it omits the secret.
 func (t Token) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
-// Parse reads the text of a token as people paste it: white space, also in the
-// middle, and capital letters are forgiven, nothing else is. The error is
-// fault.ErrInvalid with a hint, and shows nothing of the text.
+// Parse parses the text of a token as people paste it: it ignores white space and upper case,
+// nothing else. The error is fault.ErrInvalid with a hint, and contains nothing of the text.
 func Parse(s string) (Token, error) {
 	s = strings.ToLower(strings.Map(func(r rune) rune {
 		if unicode.IsSpace(r) {
@@ -162,7 +154,7 @@ func invalid(what string) error {
 	return fault.WithHint(fmt.Errorf("token %s: %w", what, fault.ErrInvalid), "copy the whole line that mete token create printed")
 }
 
-// decode fills dst from s, which has to be of just that length.
+// decode fills dst from s, which must have exactly its length.
 func decode(dst []byte, s string) bool {
 	b, err := text.DecodeString(s)
 	return err == nil && len(b) == len(dst) && copy(dst, b) == len(dst)

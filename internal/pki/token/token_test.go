@@ -35,7 +35,7 @@ func TestRoundTrip(t *testing.T) {
 	})
 }
 
-// A text with one letter changed, or without its end, never passes.
+// TestDamage checks that a changed or truncated text never parses.
 func TestDamage(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := draw(t).Reveal()
@@ -78,7 +78,7 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
-// Whatever prints a token, or what holds one, leaves its secret out.
+// TestRedacted checks that printing a token, or a value that holds one, omits its secret.
 func TestRedacted(t *testing.T) {
 	tok := token.New([5]byte{1, 2, 3, 4, 5}, [20]byte{0: 7, 19: 9}, token.Fingerprint{3})
 	secret := strings.Split(tok.Reveal(), "_")[2]
@@ -108,7 +108,7 @@ func TestRedacted(t *testing.T) {
 		t.Errorf("String() = %q, want %q; printed\n%s", tok, want, got)
 	}
 	if (token.Token{}).String() != "" || !(token.Token{}).IsZero() || tok.IsZero() {
-		t.Error("the zero token is not none")
+		t.Error("IsZero is false for the zero token")
 	}
 }
 

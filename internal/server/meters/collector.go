@@ -166,7 +166,7 @@ func (k *Collector) collect(ctx context.Context, now time.Time) error {
 			if ids[n] != "" || missing[n] != nil {
 				continue
 			}
-			id, err := k.ledger.OuterNode(ctx, n)
+			id, err := k.ledger.MeterNode(ctx, n)
 			if err != nil {
 				missing[n] = err
 				id = "?" + n // of its own
@@ -186,7 +186,7 @@ func (k *Collector) collect(ctx context.Context, now time.Time) error {
 
 // load takes up what the ledger keeps of the meters.
 func (k *Collector) load(ctx context.Context, now time.Time) error {
-	kept, err := k.ledger.OuterMeters(ctx, k.meters, now)
+	kept, err := k.ledger.ExternalMeters(ctx, k.meters, now)
 	if err != nil {
 		return err
 	}
@@ -214,7 +214,7 @@ func (k *Collector) flush(ctx context.Context) error {
 		slices.SortFunc(list, func(a, b external.Sample) int { return int(a.At - b.At) })
 		fresh[name] = list
 	}
-	if err := k.ledger.PutOuterSamples(ctx, fresh); err != nil {
+	if err := k.ledger.PutMeterSamples(ctx, fresh); err != nil {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		for name, list := range fresh {
@@ -264,7 +264,7 @@ func (k *Collector) bookMinutes(ctx context.Context, set []int, ids map[string]s
 		if err != nil || !ready {
 			return err
 		}
-		out, done, err := k.ledger.SettleOuter(ctx, b)
+		out, done, err := k.ledger.BookMeterMinute(ctx, b)
 		if err != nil {
 			return err
 		}
@@ -337,7 +337,7 @@ func (k *Collector) isReady(ctx context.Context, b *external.GroupMinute, wait t
 	if len(b.Failures) > 0 {
 		return true, nil
 	}
-	nodes, err := k.ledger.OuterNodes(ctx, b.Nodes(), b.Minute, now)
+	nodes, err := k.ledger.MeterNodes(ctx, b.Nodes(), b.Minute, now)
 	if err != nil {
 		return false, err
 	}

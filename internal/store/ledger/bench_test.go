@@ -15,8 +15,8 @@ import (
 func BenchmarkBookSQLite(b *testing.B)     { benchmarkBook(b, ledgertest.SQLite(b)) }
 func BenchmarkBookPostgreSQL(b *testing.B) { benchmarkBook(b, ledgertest.PostgreSQL(b)) }
 
-// benchmarkBook books windows of 10 s of 50 nodes with 20 workloads each, all
-// resources present. CPU is this process's own: of PostgreSQL the client's.
+// benchmarkBook books windows of 10 s of 50 nodes with 20 workloads each, with all resources. CPU
+// time is that of this process, which for PostgreSQL is only the client.
 func benchmarkBook(b *testing.B, dsn string) {
 	const nodes, workloads = 50, 20
 	l := ledgertest.Open(b, dsn)
@@ -33,7 +33,7 @@ func benchmarkBook(b *testing.B, dsn string) {
 			e := ledgertest.Entry(ids[i], batch.Stream{byte(i)}, marks[i], 1, int64(n), minute)
 			e.Minutes = nil
 			for w := range workloads {
-				short, _ := workload.ShortIDOf(named(ids[i], w).ID)
+				short, _ := workload.ShortIDOf(testName(ids[i], w).ID)
 				u := usage.Usage{Covered: 10 * time.Second}
 				for r := usage.Resource(1); r < usage.Limit; r++ {
 					u.Put(r, int64(n)*1e6+int64(r), usage.Measured)
@@ -42,7 +42,7 @@ func benchmarkBook(b *testing.B, dsn string) {
 			}
 			if n == 0 {
 				for w := range workloads {
-					e.Names = append(e.Names, named(ids[i], w))
+					e.Names = append(e.Names, testName(ids[i], w))
 				}
 			}
 			e.Nodes = []batch.NodeMinute{{Minute: minute + int64(n)/6, Covered: 10 * time.Second, CPUs: 4}}
@@ -69,12 +69,12 @@ func benchmarkBook(b *testing.B, dsn string) {
 	b.ReportMetric(spent.Seconds()*1e6/rows, "cpu-us/row")
 }
 
-func named(node string, n int) batch.Name {
+func testName(node string, n int) batch.Name {
 	key := strconv.Itoa(n)
 	return batch.Name{ID: workload.NewID(node, workload.Job, key), Kind: workload.Job, Key: key}
 }
 
-// cpu is the CPU time of the process.
+// cpu returns the CPU time of the process.
 func cpu(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -21,8 +21,8 @@ import (
 
 const crashDSN = "METE_TEST_CRASH_DSN"
 
-// crashEntry is batch number n of a stream whose content follows from n. Its
-// minutes run over hours, so that folds meet late ones.
+// crashEntry returns batch n of a stream, whose content follows from n. Its minutes span hours, so
+// that some arrive after folding.
 func crashEntry(n uint64) *batch.Entry {
 	minute := ledgertest.Day.Unix()/60 + int64(n*37%600)
 	e := ledgertest.Entry("a", batch.Stream{1}, batch.Mark{Next: n}, workload.ShortID(n%5), int64(n), minute, minute+60)
@@ -34,12 +34,11 @@ func crashEntry(n uint64) *batch.Entry {
 	return e
 }
 
-// TestCrash kills a program that books and folds, at random moments, and finds
-// that each time the rows are those of the batches up to the mark: no more, no
-// less, and none that was said to be taken is missing.
+// TestCrash kills a process that books and folds, at random moments. Afterwards the rows must be
+// exactly those of the batches up to the mark, including every acknowledged batch.
 func TestCrash(t *testing.T) {
 	if dsn := os.Getenv(crashDSN); dsn != "" {
-		bookForEver(t, dsn)
+		bookForever(t, dsn)
 		return
 	}
 	seed := rand.Uint64()
@@ -55,7 +54,7 @@ func TestCrash(t *testing.T) {
 			t.Fatal(err)
 		}
 		if mark.Next <= told {
-			t.Errorf("batch %d was taken, and %d is wanted", told, mark.Next)
+			t.Errorf("batch %d was acknowledged, but the mark is %d", told, mark.Next)
 		}
 		var want int64
 		for n := range int64(mark.Next) {
@@ -66,10 +65,10 @@ func TestCrash(t *testing.T) {
 			t.Errorf("the minutes have %d ns, %v; want %d", minutes, err, want)
 		}
 		faults, err := l.Check(t.Context())
-		// The entries say nothing of their node.
+		// The entries have no rows of their node.
 		faults = slices.DeleteFunc(faults, func(s string) bool { return strings.HasPrefix(s, "balance: ") })
 		if err != nil || len(faults) > 0 {
-			t.Errorf("what is folded: %q, %v", faults, err)
+			t.Errorf("check after the crash: %q, %v", faults, err)
 		}
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
@@ -77,8 +76,8 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// kill runs bookForEver until it has told of some batches and a little longer,
-// and returns the last of which it told.
+// kill runs bookForever until it has acknowledged some batches and a little longer, and returns the
+// last acknowledged one.
 func kill(t *testing.T, dsn string, batches int, later time.Duration) (told uint64) {
 	cmd := exec.Command(os.Args[0], "-test.run=^TestCrash$")
 	cmd.Env = append(os.Environ(), crashDSN+"="+dsn)
@@ -100,15 +99,15 @@ func kill(t *testing.T, dsn string, batches int, later time.Duration) (told uint
 		}
 	}
 	if err := cmd.Wait(); err == nil {
-		t.Fatal("it ended by itself")
+		t.Fatal("the process exited")
 	}
 	if told == 0 {
-		t.Fatal("it told of nothing")
+		t.Fatal("no batch was acknowledged")
 	}
 	return told
 }
 
-func bookForEver(t *testing.T, dsn string) {
+func bookForever(t *testing.T, dsn string) {
 	cfg := ledger.Default()
 	cfg.Slice = 1
 	l, err := ledger.Open(t.Context(), dsn, cfg, slog.New(slog.DiscardHandler))

@@ -16,16 +16,15 @@ import (
 func BenchmarkFoldSQLite(b *testing.B)     { benchmarkFolds(b, ledgertest.SQLite) }
 func BenchmarkFoldPostgreSQL(b *testing.B) { benchmarkFolds(b, ledgertest.PostgreSQL) }
 
-// benchmarkFolds folds an hour of many workloads; and few minutes of very many
-// into an hour, a day and its groups.
+// benchmarkFolds folds an hour of many workloads, and few minutes of very many workloads into an
+// hour, a day and its groups.
 func benchmarkFolds(b *testing.B, place func(testing.TB) string) {
 	b.Run("hour", func(b *testing.B) { benchmarkFold(b, place, 20_000, 60, 2*time.Hour) })
 	b.Run("day", func(b *testing.B) { benchmarkFold(b, place, 100_000, 4, 26*time.Hour) })
 }
 
-// benchmarkFold folds while something else is booked all the time, and tells how
-// long that had to wait at most. CPU is this process's own: of PostgreSQL the
-// client's.
+// benchmarkFold folds during constant booking, and reports the longest time that a booking took.
+// CPU time is that of this process, which for PostgreSQL is only the client.
 func benchmarkFold(b *testing.B, place func(testing.TB) string, workloads, minutes int, until time.Duration) {
 	for b.Loop() {
 		b.StopTimer()
@@ -52,7 +51,7 @@ func benchmarkFold(b *testing.B, place func(testing.TB) string, workloads, minut
 	}
 }
 
-// book writes again and again until done, and returns how long each took.
+// book writes until done, and returns how long each write took.
 func book(b *testing.B, l *ledger.Ledger, done <-chan struct{}) (waits []time.Duration) {
 	for n := 0; ; n++ {
 		select {
@@ -69,7 +68,7 @@ func book(b *testing.B, l *ledger.Ledger, done <-chan struct{}) (waits []time.Du
 	}
 }
 
-// seed makes workloads that have rows in each of some minutes.
+// seed creates workloads with rows in each of some minutes.
 func seed(b *testing.B, l *ledger.Ledger, dsn string, workloads, minutes int) {
 	ledgertest.Node(b, l, "a")
 	m := ledgertest.Day.Unix() / 60

@@ -16,8 +16,8 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// TestFull: where there is no more room nothing changes, and what was refused
-// is taken once there is.
+// TestFull checks that nothing changes while the disk is full, and that refused entries are booked
+// once there is space.
 func TestFull(t *testing.T) {
 	ctx := t.Context()
 	l, err := Open(ctx, filepath.Join(t.TempDir(), "l.db"), Default(), slog.New(slog.DiscardHandler))
@@ -57,7 +57,7 @@ func TestFull(t *testing.T) {
 		if err != nil {
 			refused++
 			if !errors.Is(err, fault.ErrUnavailable) || fault.Hint(err) == "" {
-				t.Fatalf("no room: %v", err)
+				t.Fatalf("disk full: %v", err)
 			}
 			if got, err := l.Mark(ctx, "a", e.Stream); err != nil || got != mark {
 				t.Fatalf("the mark is %v, %v; want %v", got, err, mark)

@@ -1,18 +1,16 @@
-// Package ledger keeps what was used, for as long as anyone asks for it: in
-// SQLite, or in PostgreSQL, by one schema.
+// Package ledger stores what every workload used, by minute, hour and day, in SQLite or PostgreSQL
+// with one schema.
 //
-// What nodes send is booked exactly once: a batch's number, its names and its
-// minutes are written in one transaction. Minutes are in one table for each UTC
-// day, and when an hour is over it is folded: its minutes are summed into a row
-// of hours, and 24 of those into a row of days. A mark says up to when. What
-// comes late for a folded hour is added to the hour as well, in the same
-// transaction, so that minutes, hours and days always have the same sums, and a
-// reader may take for each range of time whichever rows are still kept.
-// Folding holds the writer for a moment at a time: a slice of the workloads of an
-// hour is one transaction, and the mark moves with the last one.
+// Each batch of a node is booked exactly once: one transaction writes its number, its names and its
+// minutes. Each UTC day has its own table of minutes. When an hour is over, [Ledger.Fold] sums its
+// minutes into a row of hours, and 24 hours into a row of days; a mark says how far this has come.
+// A late row for a folded hour is added to the hour in the same transaction, so minutes, hours and
+// days always have the same sums, and a reader may use whichever rows are still kept. Folding holds
+// the writer only briefly: each transaction folds a slice of the workloads of an hour, and the last
+// one moves the mark.
 //
-// There is one writer at a time. Within a program they take turns, and between
-// programs the row of table counter is locked first, for the whole transaction.
+// There is one writer at a time. Writers in one process take turns; a writer locks the row of table
+// counter for its whole transaction against other processes.
 package ledger
 
 import (
@@ -33,16 +31,16 @@ import (
 	"mete.dev/mete/internal/store/ledger/replica"
 )
 
-// Config says how long what is kept.
+// Config sets how long rows are kept and how they are folded.
 type Config struct {
-	Minutes     time.Duration // for how long minutes are kept at most
-	MinuteBytes int64         // how much room they may take, about; the oldest go first
-	Hours       time.Duration // for how long hours are kept; days stay for ever
-	Batches     time.Duration // for how long the hash of a batch is remembered
-	Grace       time.Duration // how long after its end an hour is folded; before its end if negative
-	Every       time.Duration // how often Run looks for something to fold or to drop
-	Slice       int           // how many rows are folded in one transaction at most, about; fewer where that takes long
-	Upstream    bool          // rows are told to a server above: they are indexed by rev
+	Minutes     time.Duration // maximum age of minutes
+	MinuteBytes int64         // approximate size limit of minutes; the oldest are dropped first
+	Hours       time.Duration // maximum age of hours; days are kept forever
+	Batches     time.Duration // how long the hash of a batch is kept
+	Grace       time.Duration // time from the end of an hour until it is folded; before its end if negative
+	Every       time.Duration // interval at which Run folds and drops rows
+	Slice       int           // approximate maximum of rows per fold transaction; fewer when that takes too long
+	Upstream    bool          // rows are replicated to an upstream server: index them by rev
 }
 
 // Default keeps minutes for a week, and hours for 25 months.
@@ -54,21 +52,20 @@ func Default() Config {
 	}
 }
 
-// Validate says what is wrong with c.
+// Validate returns fault.ErrInvalid if a value of c is out of range.
 func (c Config) Validate() error {
 	switch {
 	case c.Minutes <= 0 || c.MinuteBytes <= 0 || c.Hours <= 0 || c.Batches <= 0 || c.Every <= 0:
-		return fmt.Errorf("ledger: a length of time or a size is not positive: %w", fault.ErrInvalid)
+		return fmt.Errorf("ledger: durations and sizes must be positive: %w", fault.ErrInvalid)
 	case c.Slice < 1:
-		return fmt.Errorf("ledger: slices of %d rows: %w", c.Slice, fault.ErrInvalid)
+		return fmt.Errorf("ledger: slice of %d rows: %w", c.Slice, fault.ErrInvalid)
 	case c.Hours < c.Minutes:
-		return fmt.Errorf("ledger: hours are kept for %v, which is less than minutes (%v): %w", c.Hours, c.Minutes, fault.ErrInvalid)
+		return fmt.Errorf("ledger: hours are kept for %v, less than minutes (%v): %w", c.Hours, c.Minutes, fault.ErrInvalid)
 	}
 	return nil
 }
 
-// A Ledger is an open ledger. Its methods may be called from several
-// goroutines.
+// A Ledger is an open ledger. Its methods are safe for concurrent use.
 type Ledger struct {
 	*reader
 	*booker
@@ -83,7 +80,7 @@ type Ledger struct {
 	closing sync.Once
 }
 
-// The parts of a ledger, whose methods are its own.
+// The parts of a ledger, whose methods it embeds.
 type (
 	reader    = read.Reader
 	booker    = book.Booker
@@ -93,16 +90,16 @@ type (
 	checker   = check.Checker
 )
 
-// What some of its methods return.
+// Results of some methods.
 type (
-	Stats      = fold.Stats
-	OuterMeter = book.MeterState
-	OuterRatio = book.MeterRatio
+	Stats         = fold.Stats
+	ExternalMeter = book.MeterState
+	MeterRatio    = book.MeterRatio
 )
 
-// Open opens the ledger that dsn names: a path or sqlite:PATH, which is made
-// where it does not exist, or postgres://... It brings an older schema up to
-// date. One that is newer than this program is fault.ErrUnsupported.
+// Open opens the ledger at dsn: a path or sqlite:PATH, which it creates if it does not exist, or
+// postgres://... It migrates an older schema. A schema newer than this program is
+// fault.ErrUnsupported.
 func Open(ctx context.Context, dsn string, cfg Config, log *slog.Logger) (*Ledger, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -124,30 +121,28 @@ func Open(ctx context.Context, dsn string, cfg Config, log *slog.Logger) (*Ledge
 	}, nil
 }
 
-// Close closes the ledger.
 func (l *Ledger) Close() (err error) {
 	l.closing.Do(func() { err = l.db.Close() })
 	return err
 }
 
-// Epoch is a random id that was made with the database. Revisions of rows are
-// comparable within one epoch.
+// Epoch returns the random id that was created with the database. Row revisions are comparable only
+// within one epoch.
 func (l *Ledger) Epoch() string { return l.db.Epoch() }
 
-// Backup writes the ledger as it is at one instant into a new file, as a ledger.
-// Who writes and who reads goes on meanwhile. One in PostgreSQL is
-// fault.ErrUnsupported: it has tools of its own. What was written when it fails is
-// for the caller to remove.
+// Backup writes a consistent copy of the ledger into a new file at path. Reads and writes continue
+// meanwhile. A ledger in PostgreSQL is fault.ErrUnsupported: it has its own tools. After an error
+// the caller removes the file.
 func (l *Ledger) Backup(ctx context.Context, path string) error { return l.db.Backup(ctx, path) }
 
-// Run folds what is over and drops what is too old, until ctx ends.
+// Run folds completed hours and days and drops old rows until ctx ends.
 func (l *Ledger) Run(ctx context.Context) error {
 	tick := time.NewTicker(l.cfg.Every)
 	defer tick.Stop()
 	for {
 		now := time.Now()
 		if err := errors.Join(l.Fold(ctx, now), l.Retain(ctx, now)); err != nil && ctx.Err() == nil {
-			l.log.Warn("the ledger cannot be tidied", "err", err)
+			l.log.Warn("folding or retention failed", "err", err)
 		}
 		select {
 		case <-ctx.Done():

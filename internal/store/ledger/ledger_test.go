@@ -12,7 +12,7 @@ func TestMain(m *testing.M) { ledgertest.Main(m) }
 func TestSQLite(t *testing.T)     { ledgertest.Run(t, ledgertest.SQLite) }
 func TestPostgreSQL(t *testing.T) { ledgertest.Run(t, ledgertest.PostgreSQL) }
 
-// TestDrawn is what TestSQLite draws, many times over.
+// TestDrawn is TestSQLite with many more histories.
 func TestDrawn(t *testing.T) {
 	testkit.Stage(t, "drawn", "draws many histories")
 	ledgertest.Draw(t, ledgertest.SQLite, 150)

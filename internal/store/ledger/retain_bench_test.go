@@ -11,14 +11,14 @@ import (
 func BenchmarkRetainSQLite(b *testing.B)     { benchmarkRetain(b, ledgertest.SQLite) }
 func BenchmarkRetainPostgreSQL(b *testing.B) { benchmarkRetain(b, ledgertest.PostgreSQL) }
 
-// benchmarkRetain drops a million rows of each kind while something else is
-// booked all the time, and tells how long that had to wait at most.
+// benchmarkRetain drops a million rows of each kind during constant booking, and reports the
+// longest time that a booking took.
 func benchmarkRetain(b *testing.B, place func(testing.TB) string) {
 	const workloads, minutes = 100_000, 10
 	for _, c := range []struct {
 		name string
 		sql  []string
-		age  time.Duration // after the day, of what is dropped
+		age  time.Duration // after the day
 	}{
 		{"minutes", nil, 9 * 24 * time.Hour},
 		{"hours", []string{"INSERT INTO hour SELECT * FROM minute_20260301"}, 800 * 24 * time.Hour},

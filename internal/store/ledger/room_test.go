@@ -12,9 +12,9 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// TestNoRoom: where the file system is full when the ledger is opened, the error
-// says what to do, and afterwards it opens.
-func TestNoRoom(t *testing.T) {
+// TestOpenOnFullDisk checks the hint when the ledger is opened on a full file system, and that it
+// opens after space is freed.
+func TestOpenOnFullDisk(t *testing.T) {
 	hosttest.Need(t, "root")
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"); err != nil {
@@ -46,13 +46,13 @@ func TestNoRoom(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := open(); !errors.Is(err, fault.ErrUnavailable) || fault.Hint(err) != "make room on the file system of the ledger" {
-		t.Errorf("opened without room: %v, hint %q", err, fault.Hint(err))
+	if err := open(); !errors.Is(err, fault.ErrUnavailable) || fault.Hint(err) != "free space on the file system of the ledger" {
+		t.Errorf("opened on a full disk: %v, hint %q", err, fault.Hint(err))
 	}
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}
 	if err := open(); err != nil {
-		t.Errorf("opened with room: %v", err)
+		t.Errorf("opened with free space: %v", err)
 	}
 }

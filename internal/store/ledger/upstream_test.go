@@ -31,12 +31,12 @@ import (
 
 const day = 24 * 60
 
-// first is the first minute of the tests' time, a midnight.
+// first is the first minute of the tests, a midnight.
 var first = time.Date(2010, 1, 1, 0, 0, 0, 0, time.UTC).Unix() / 60
 
 func at(minute int64) time.Time { return time.Unix(60*(first+minute), 0) }
 
-// testingT is what a test is, in rapid or not.
+// testingT is the part of testing.T and rapid.T that the tests use.
 type testingT interface {
 	Fatal(args ...any)
 	Fatalf(format string, args ...any)
@@ -65,7 +65,7 @@ func (s *side) close() {
 	}
 }
 
-// copy copies the file of a SQLite ledger, which is closed meanwhile.
+// copy copies the file of a SQLite ledger, closing it meanwhile.
 func (s *side) copy(from, to string) {
 	s.close()
 	for _, tail := range []string{"", "-wal", "-shm"} {
@@ -85,7 +85,7 @@ func (s *side) copy(from, to string) {
 	s.open()
 }
 
-// query is a whole answer, a line for each row.
+// query returns the result of a query, one line for each row.
 func (s *side) query(query string, args ...any) (lines []string) {
 	s.t.Helper()
 	driver, dsn := "pgx", s.dsn
@@ -129,8 +129,7 @@ func (s *side) query(query string, args ...any) (lines []string) {
 	return lines
 }
 
-// amounts are the columns of a table of usage, without what is not of the row's
-// meaning.
+// amounts returns the columns of a table of usage that both ledgers must agree on.
 func amounts(node bool) string {
 	cols := []string{"d.minute", "d.present", "d.rough >> 2 AS rough", "d.covered_ms"}
 	if node {
@@ -140,13 +139,13 @@ func amounts(node bool) string {
 	return strings.Join(cols, ", ")
 }
 
-// usage is what is in hours or days since a minute.
+// usage returns the rows of hours or days since a minute.
 func (s *side) usage(table string, from int64) []string {
 	lines := s.query("SELECT n.node_id, w.short, "+amounts(false)+" FROM "+table+" d JOIN workload w ON w.id = d.workload JOIN node n ON n.id = w.node WHERE (d.present <> 0 OR d.covered_ms <> 0) AND d.minute >= $1", from)
 	return append(lines, s.query("SELECT n.node_id, "+amounts(true)+" FROM node_"+table+" d JOIN node n ON n.id = d.node WHERE (d.present <> 0 OR d.covered_ms <> 0) AND d.minute >= $1", from)...)
 }
 
-// names is what workloads are called.
+// names returns the names and labels of workloads.
 func (s *side) names() []string {
 	const cols = "n.node_id, n.name AS node, n.cpus, w.short, w.wid, w.kind, w.key, w.name, w.path, w.parent, w.job, w.username, w.project, w.namespace, w.started_ns, w.exit_code"
 	return append(s.query("SELECT "+cols+" FROM workload w JOIN node n ON n.id = w.node WHERE w.wid <> ''"),
@@ -154,12 +153,12 @@ func (s *side) names() []string {
 }
 
 func (s *side) gaps() []string {
-	// Where the same shift is there twice it is told once.
+	// A repeated shift is replicated once.
 	return slices.Compact(append(s.query("SELECT n.node_id, g.from_ns, g.to_ns, g.reason, g.detail FROM gap g JOIN node n ON n.id = g.node"),
 		s.query("SELECT n.node_id, s.boot, s.at_ns, s.by_ns, s.from_ns FROM shift s JOIN node n ON n.id = s.node")...))
 }
 
-// guests is which nodes were guests, on which days, and which are now.
+// guests returns which nodes were guests on which days, and which are guests at the end.
 func (s *side) guests() []string {
 	return append(s.query(`SELECT n.node_id, x.minute, h.node_id AS host, w.short FROM nested_day x
 		JOIN node n ON n.id = x.node JOIN node h ON h.id = x.host JOIN workload w ON w.id = x.workload`),
@@ -180,7 +179,7 @@ func (s *side) floor(column string) (n int64) {
 
 var source = replica.Source{ID: "s1", Cluster: "c"}
 
-// page is what the side tells next, as it is on the wire.
+// page returns the next page, encoded and decoded.
 func (s *side) page(m replica.Mark, o replica.Offer) (*replica.Page, []byte) {
 	s.t.Helper()
 	p, err := s.States(context.Background(), m, o)
@@ -198,14 +197,14 @@ func (s *side) page(m replica.Mark, o replica.Offer) (*replica.Page, []byte) {
 	return got, sent
 }
 
-// push tells all that there is to tell.
+// push sends everything that is left to send.
 func push(below, above *side, o replica.Offer) (pages int) {
 	below.t.Helper()
 	ctx := context.Background()
 	m, err := above.StatesMark(ctx, source)
 	for ; err == nil || errors.Is(err, fault.ErrConflict); pages++ {
 		if pages > 10_000 {
-			below.t.Fatal("it does not come to an end")
+			below.t.Fatal("replication does not finish")
 		}
 		p, _ := below.page(m, o)
 		if p.Empty() {
@@ -217,25 +216,25 @@ func push(below, above *side, o replica.Offer) (pages int) {
 	return 0
 }
 
-// A climb is one round of the property.
+// A climb is one round of the property test.
 type climb struct {
 	*rapid.T
 	below, above *side
-	top          *side // above that
+	top          *side // upstream of above
 	dir          string
 	offer        replica.Offer
 	marks        map[batch.Stream]batch.Mark
 	booked       []*batch.Entry // in order
-	due          int            // how many of them are in the ledger below
-	old          *replica.Page  // that was sent before
-	copies       map[string]int // of the ledger below, and how many entries they have
+	due          int            // how many of them the lower ledger has
+	old          *replica.Page  // sent before
+	copies       map[string]int // of the lower ledger, with their number of entries
 }
 
-// TestUpstream holds that a server above comes to have what the one below has,
-// whatever happens on the way.
+// TestUpstream checks that an upstream ledger ends up equal to the lower one, whatever happens on
+// the way.
 func TestUpstream(t *testing.T) { testUpstream(t, 8) }
 
-// The same for many histories.
+// TestUpstreamDrawn is TestUpstream for many histories.
 func TestUpstreamDrawn(t *testing.T) {
 	testkit.Stage(t, "drawn", "draws many histories")
 	testUpstream(t, 100)
@@ -320,8 +319,7 @@ func (c *climb) step() {
 	}
 }
 
-// restore goes back to a copy. What was booked below since will be sent again
-// by the agents.
+// restore goes back to a copy of the lower ledger. Agents send again what was booked since.
 func (c *climb) restore() {
 	for from, n := range c.copies {
 		if n < 0 {
@@ -422,7 +420,7 @@ func (c *climb) push() {
 		if c.old = p; rapid.Bool().Draw(c.T, "lost") {
 			continue
 		}
-		if rapid.IntRange(0, 5).Draw(c.T, "less is kept") == 5 {
+		if rapid.IntRange(0, 5).Draw(c.T, "shorter retention") == 5 {
 			now := c.now()
 			if err := errors.Join(c.above.Fold(ctx, now), c.above.Retain(ctx, now.Add(8*24*time.Hour))); err != nil {
 				c.Fatal(err)
@@ -439,13 +437,13 @@ func (c *climb) push() {
 	}
 }
 
-// end lets everything come to rest, and compares.
+// end completes replication and compares the ledgers.
 func (c *climb) end() {
 	ctx := context.Background()
 	for c.due < len(c.booked) {
 		c.book()
 	}
-	push(c.below, c.above, c.offer) // before and after, so that some hours are late above
+	push(c.below, c.above, c.offer) // before and after, so that some hours are late upstream
 	for _, s := range []*side{c.below, c.above} {
 		if err := s.Fold(ctx, at(10*day)); err != nil {
 			c.Fatal(err)
@@ -456,7 +454,7 @@ func (c *climb) end() {
 		c.Fatal(err)
 	}
 	if push(c.below, c.above, c.offer) != 0 {
-		c.Fatal("there is still something to tell")
+		c.Fatal("replication is not complete")
 	}
 	for _, d := range []struct {
 		what       string
@@ -492,7 +490,7 @@ func (c *climb) end() {
 	}
 }
 
-// pair is a ledger with the nodes a and b, and one above it.
+// pair returns a ledger with the nodes a and b, and its upstream ledger.
 func pair(t *testing.T) (below, above *side) {
 	t.Helper()
 	for _, s := range []**side{&below, &above} {
@@ -524,7 +522,7 @@ func (s *side) use(m *batch.Mark, node string, ns int64, minutes ...int64) {
 	m.Next, m.Last = m.Next+1, e.Hash
 }
 
-// cpu is the sum of a node's CPU in the minutes of the first day.
+// cpu returns the sum of a node's CPU in the minutes of the first day.
 func (s *side) cpu(node string) (n int64) {
 	s.t.Helper()
 	lines := s.query("SELECT coalesce(sum(m.cpu), 0) + 1 AS n FROM minute_20100101 m JOIN workload w ON w.id = m.workload JOIN node n ON n.id = w.node WHERE n.node_id = $1", node)
@@ -534,8 +532,8 @@ func (s *side) cpu(node string) (n int64) {
 	return n - 1
 }
 
-// TestOver: a minute goes up when it is over, and nothing is left out by that.
-func TestOver(t *testing.T) {
+// TestOpenMinute checks that a minute is sent once it is over, and that nothing is lost by waiting.
+func TestOpenMinute(t *testing.T) {
 	below, above := pair(t)
 	var a, b batch.Mark
 	over := func(minute int64) { push(below, above, replica.Offer{Rows: 1, OpenMinute: first + minute}) }
@@ -544,7 +542,7 @@ func TestOver(t *testing.T) {
 	below.use(&b, "b", 4, 0)
 	over(1)
 	if nodes, days := above.query("SELECT node_id FROM node"), above.query("SELECT day FROM kept"); len(nodes) != 2 || len(days) != 0 {
-		t.Errorf("nodes %v and days %v above, want no rows that came with an open minute", nodes, days)
+		t.Errorf("nodes %v and days %v above, want no rows of the revision of an open minute", nodes, days)
 	}
 	below.use(&a, "a", 8, 1)
 	over(1)
@@ -557,9 +555,9 @@ func TestOver(t *testing.T) {
 	}
 }
 
-// TestBackwards: a database that goes back to an older copy under a running
-// program is told anew, though its revisions seem to go on.
-func TestBackwards(t *testing.T) {
+// TestRestoredWhileRunning checks that everything is sent again after the database of a running
+// process was replaced by an older copy, although revisions continue.
+func TestRestoredWhileRunning(t *testing.T) {
 	below, above := pair(t)
 	var a batch.Mark
 	below.use(&a, "a", 1, 0)
@@ -571,7 +569,7 @@ func TestBackwards(t *testing.T) {
 	below.use(&a, "a", 2, 1)
 	below.use(&a, "a", 4, 2)
 	push(below, above, replica.Offer{Rows: 100})
-	// As it was before the two, which never were.
+	// Undo the last two transactions.
 	for _, q := range []string{"DELETE FROM minute_20100101 WHERE minute > " + fmt.Sprint(first), fmt.Sprint("UPDATE counter SET rev = ", rev)} {
 		if _, err := db.Exec(q); err != nil {
 			t.Fatal(err)
@@ -586,8 +584,8 @@ func TestBackwards(t *testing.T) {
 	}
 }
 
-// TestForeign: a node's rows count once, from where they came first, unless
-// nothing comes from there any more.
+// TestForeign checks that a node's rows count once: from their first source, unless that one is
+// silent.
 func TestForeign(t *testing.T) {
 	ctx := t.Context()
 	below, above := pair(t)
@@ -600,27 +598,27 @@ func TestForeign(t *testing.T) {
 	above.use(&own, "b", 16, 0)
 	push(below, above, replica.Offer{Rows: 100})
 	if a, b := above.cpu("a"), above.cpu("b"); a != 1 || b != 16 {
-		t.Errorf("%d and %d ns, want the states of one and the own of the other", a, b)
+		t.Errorf("%d and %d ns, want the replicated rows of one and the other's own", a, b)
 	}
-	tell := func(now time.Time) error { return tell(below, above, replica.Source{ID: "s2", Cluster: "c"}, now) }
+	send := func(now time.Time) error { return sendAll(below, above, replica.Source{ID: "s2", Cluster: "c"}, now) }
 	below.use(&a, "a", 4, 1)
-	if err := tell(at(1)); err != nil || above.cpu("a") != 1 {
-		t.Errorf("%v, %d ns: taken from two", err, above.cpu("a"))
+	if err := send(at(1)); err != nil || above.cpu("a") != 1 {
+		t.Errorf("%v, %d ns: taken from two sources", err, above.cpu("a"))
 	}
 	if lines, err := above.Audits(ctx, 10); err != nil || len(lines) != 3 || lines[0].Action != "states.foreign" {
 		t.Errorf("audit is %v, %v", lines, err)
 	}
 	below.use(&a, "a", 8, 2)
-	if err := tell(at(0).Add(25 * time.Hour)); !errors.Is(err, fault.ErrConflict) {
-		t.Errorf("it does not begin anew: %v", err)
+	if err := send(at(0).Add(25 * time.Hour)); !errors.Is(err, fault.ErrConflict) {
+		t.Errorf("replication does not start over: %v", err)
 	}
-	if err := tell(at(0).Add(25 * time.Hour)); err != nil || above.cpu("a") != 13 {
+	if err := send(at(0).Add(25 * time.Hour)); err != nil || above.cpu("a") != 13 {
 		t.Errorf("%v, %d ns after a day without the first, want 13", err, above.cpu("a"))
 	}
 }
 
-// TestForeignHours: the minutes of who gets a node take the place of the hours that
-// came from where it was before.
+// TestForeignHours checks that the minutes of a node's new source replace the hours of its former
+// one.
 func TestForeignHours(t *testing.T) {
 	below, above := pair(t)
 	below.use(&batch.Mark{}, "a", 1, 60, 61)
@@ -631,16 +629,16 @@ func TestForeignHours(t *testing.T) {
 	other, _ := pair(t)
 	other.use(&batch.Mark{}, "a", 1, 61)
 	now, own := at(0).Add(25*time.Hour), replica.Source{ID: "s2", Cluster: "c"}
-	if err := tell(other, above, own, now); !errors.Is(err, fault.ErrConflict) {
-		t.Errorf("it does not begin anew: %v", err)
+	if err := sendAll(other, above, own, now); !errors.Is(err, fault.ErrConflict) {
+		t.Errorf("replication does not start over: %v", err)
 	}
-	if err := tell(other, above, own, now); err != nil || above.cpu("a") != 1 {
+	if err := sendAll(other, above, own, now); err != nil || above.cpu("a") != 1 {
 		t.Errorf("%v, %d ns, want the minute's 1", err, above.cpu("a"))
 	}
 }
 
-// tell tells all that there is to tell as a source, until something is refused.
-func tell(below, above *side, src replica.Source, now time.Time) error {
+// sendAll sends everything as a source until a page is refused.
+func sendAll(below, above *side, src replica.Source, now time.Time) error {
 	ctx := context.Background()
 	m, err := above.StatesMark(ctx, src)
 	for err == nil {
@@ -655,8 +653,8 @@ func tell(below, above *side, src replica.Source, now time.Time) error {
 	return err
 }
 
-// TestForeignCluster: who has a right in one cluster gets no nodes of another one,
-// though nothing comes from there any more; who has one in theirs gets them.
+// TestForeignCluster checks that a source with rights in one cluster cannot take over nodes of
+// another, even of a silent source, but can in its own.
 func TestForeignCluster(t *testing.T) {
 	onBoth(t, func(t *testing.T, dsn string) {
 		ctx := t.Context()
@@ -666,7 +664,7 @@ func TestForeignCluster(t *testing.T) {
 		t.Cleanup(above.close)
 		var a batch.Mark
 		below.use(&a, "a", 1, 0)
-		if err := tell(below, above, source, at(0)); err != nil {
+		if err := sendAll(below, above, source, at(0)); err != nil {
 			t.Fatal(err)
 		}
 		if err := errors.Join(above.PutSource(ctx, registry.Node{ID: source.ID, Cluster: "c"}), above.RevokeNode(ctx, source.ID, at(0))); err != nil {
@@ -676,7 +674,7 @@ func TestForeignCluster(t *testing.T) {
 		for _, cluster := range []string{"d", "c.west", "c-2", ""} {
 			src := replica.Source{ID: "of " + cluster, Cluster: cluster}
 			for _, now := range []time.Time{at(1), at(0).Add(25 * time.Hour)} {
-				if err := tell(below, above, src, now); err != nil || above.cpu("a") != 1 {
+				if err := sendAll(below, above, src, now); err != nil || above.cpu("a") != 1 {
 					t.Errorf("cluster %q: %v, %d ns, want the former owner's 1", cluster, err, above.cpu("a"))
 				}
 			}
@@ -685,20 +683,20 @@ func TestForeignCluster(t *testing.T) {
 			}
 		}
 		if got := above.query("SELECT DISTINCT n.cluster, s.source_id FROM node n JOIN source s ON s.id = n.source"); !slices.Equal(got, []string{"cluster=c source_id=s1 "}) {
-			t.Errorf("nodes are of %v", got)
+			t.Errorf("the nodes belong to %v", got)
 		}
 		own := replica.Source{ID: "s2", Cluster: "c"}
-		if err := tell(below, above, own, at(2)); !errors.Is(err, fault.ErrConflict) {
-			t.Errorf("it does not begin anew: %v", err)
+		if err := sendAll(below, above, own, at(2)); !errors.Is(err, fault.ErrConflict) {
+			t.Errorf("replication does not start over: %v", err)
 		}
-		if err := tell(below, above, own, at(2)); err != nil || above.cpu("a") != 5 {
+		if err := sendAll(below, above, own, at(2)); err != nil || above.cpu("a") != 5 {
 			t.Errorf("%v, %d ns in its own cluster, want 5", err, above.cpu("a"))
 		}
 	})
 }
 
-// TestForeignHost: no source puts its nodes, or workloads, into a machine of another
-// cluster; into one of its own it may, though that came another way.
+// TestForeignHost checks that a source cannot nest its nodes, or add workloads, in a machine of
+// another cluster, but can in one of its own cluster that another source sends.
 func TestForeignHost(t *testing.T) {
 	onBoth(t, func(t *testing.T, dsn string) {
 		ctx := t.Context()
@@ -706,9 +704,9 @@ func TestForeignHost(t *testing.T) {
 		above := &side{t: t, dsn: dsn}
 		above.open()
 		t.Cleanup(above.close)
-		// a comes from another source, and own sends here itself.
+		// Node a comes from another source; node own sends here itself.
 		below.use(&batch.Mark{}, "a", 1, 0)
-		if err := errors.Join(tell(below, above, source, at(0)), above.PutNode(ctx, registry.Node{ID: "own", Cluster: "c"})); err != nil {
+		if err := errors.Join(sendAll(below, above, source, at(0)), above.PutNode(ctx, registry.Node{ID: "own", Cluster: "c"})); err != nil {
 			t.Fatal(err)
 		}
 		claim := func(src replica.Source, guest string) {
@@ -738,8 +736,8 @@ func TestForeignHost(t *testing.T) {
 	})
 }
 
-// TestHeld: what a server has in coarser rows than it told them before an older copy
-// of it was put back takes the place of the finer ones that it knows nothing of.
+// TestHeld checks that coarser rows replace finer ones upstream that the source lost when an older
+// copy was restored.
 func TestHeld(t *testing.T) {
 	onBoth(t, func(t *testing.T, dsn string) {
 		ctx := t.Context()
@@ -750,8 +748,7 @@ func TestHeld(t *testing.T) {
 			t.Cleanup(s.close)
 			return s
 		}
-		// One server after the other is the one between below and top, and knows
-		// nothing of those before it.
+		// Each server in turn is between below and top, and knows nothing of those before it.
 		again, third, top, over := anew(dsn), anew(ledgertest.SQLite(t)), anew(ledgertest.SQLite(t)), anew(ledgertest.SQLite(t))
 		const large = 1<<57 - 1
 		var a batch.Mark
@@ -787,7 +784,7 @@ func TestHeld(t *testing.T) {
 	})
 }
 
-// TestSpill: an hour that no minute can hold is kept all the same.
+// TestSpill checks that an hour too large for one row of minutes is kept.
 func TestSpill(t *testing.T) {
 	below, above := pair(t)
 	var a batch.Mark
@@ -809,7 +806,7 @@ func TestSpill(t *testing.T) {
 	if got := above.cpu("a"); got != 4*large+1 {
 		t.Errorf("%d ns, want %d", got, int64(4*large+1))
 	}
-	// By minutes from now on: they take the hour's place.
+	// Minutes now replace the hour.
 	push(below, above, replica.Offer{Rows: 1})
 	if got := above.cpu("a"); got != 4*large+1 {
 		t.Errorf("%d ns by minutes, want %d", got, int64(4*large+1))
@@ -819,7 +816,7 @@ func TestSpill(t *testing.T) {
 	}
 }
 
-// TestSource: who loses its identity is the same source again.
+// TestSource checks that a source that lost its identity becomes the same source again.
 func TestSource(t *testing.T) {
 	ctx := t.Context()
 	_, above := pair(t)
@@ -841,7 +838,7 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// TestRevIndexes: the indexes for a server above are there while there is one.
+// TestRevIndexes checks that the indexes on rev exist only with an upstream server.
 func TestRevIndexes(t *testing.T) {
 	dsn := ledgertest.SQLite(t)
 	for _, upstream := range []bool{false, true, true, false} {
@@ -862,7 +859,7 @@ func TestRevIndexes(t *testing.T) {
 		}
 		q := "SELECT count(*) FROM sqlite_master WHERE type = 'index' AND name LIKE '%_rev' AND tbl_name NOT IN ('node', 'workload', 'gap', 'shift')"
 		if err := ledgertest.DB(t, dsn).QueryRowContext(t.Context(), q).Scan(&n); err != nil || n != want {
-			t.Errorf("server above %v: %d indexes, %v; want %d", upstream, n, err, want)
+			t.Errorf("upstream %v: %d indexes, %v; want %d", upstream, n, err, want)
 		}
 		if err := l.Close(); err != nil {
 			t.Fatal(err)

@@ -277,7 +277,7 @@ func (c *checker) streams() {
 }
 
 // expected are errors in logs that were caused.
-var expected = []string{"the spool takes no windows", "no space left on device", "database or disk is full", "disk I/O error (4874)", "disk I/O error (8714)",
+var expected = []string{"the spool rejects windows", "no space left on device", "database or disk is full", "disk I/O error (4874)", "disk I/O error (8714)",
 	"Loading on-disk chunks failed"} // of the metrics: what was not synced when the power failed
 
 // logs checks that nobody had to complain.

@@ -562,7 +562,7 @@ func (c *checker) defects() {
 		b, err := os.ReadFile(p.log.Name())
 		c.must(err)
 		for line := range strings.Lines(string(b)) {
-			for _, bad := range []string{"panic:", "fatal error:", "spool is damaged", "do not add up"} {
+			for _, bad := range []string{"panic:", "fatal error:", "spool is damaged", "conservation check failed"} {
 				if strings.Contains(line, bad) {
 					c.t.Errorf("%s: %s", p.name, line)
 				}

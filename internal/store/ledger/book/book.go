@@ -1,5 +1,5 @@
-// Package book writes what nodes and meters send: batches, names, handovers of energy
-// to virtual machines, and the minutes of meters outside the machines.
+// Package book writes what nodes and meters send: batches, names, handovers of energy to virtual
+// machines, and minutes of external meters.
 package book
 
 import (
@@ -24,29 +24,28 @@ import (
 // A Booker books what nodes and meters send.
 type Booker struct {
 	db   *db.DB
-	keep time.Duration // for how long minutes are kept at most
+	keep time.Duration // maximum age of minutes
 }
 
 func New(database *db.DB, keep time.Duration) *Booker { return &Booker{database, keep} }
 
-// Book books entries, all in one transaction: after an error nothing has
-// changed. (Where the connection to a server breaks within the commit nobody
-// can tell; offered again, what was taken is Duplicate.) What is wrong with one
-// entry is in its Result and costs that entry only. Entries of one stream are
-// judged one after another, in their order here.
-func (k *Booker) Book(ctx context.Context, es []*batch.Entry) ([]batch.Result, error) {
-	results, err := k.book(ctx, es, false)
+// Book books entries in one transaction: after an error nothing has changed. (If the connection
+// breaks during the commit, the outcome is unknown; when offered again, booked entries are
+// Duplicate.) An error of one entry is in its Result and affects that entry only. Entries of one
+// stream are judged in the order given.
+func (b *Booker) Book(ctx context.Context, es []*batch.Entry) ([]batch.Result, error) {
+	results, err := b.book(ctx, es, false)
 	if errors.Is(err, schema.ErrRange) {
-		// The database refused a value of one of them: see of which.
-		results, err = k.book(ctx, es, true)
+		// The database refused a value of one entry: find out which.
+		results, err = b.book(ctx, es, true)
 	}
 	return results, db.Wrap(err, "booking")
 }
 
-func (k *Booker) book(ctx context.Context, es []*batch.Entry, apart bool) ([]batch.Result, error) {
+func (b *Booker) book(ctx context.Context, es []*batch.Entry, separately bool) ([]batch.Result, error) {
 	results := make([]batch.Result, len(es))
-	return results, k.db.Write(ctx, func(t *db.Tx) error {
-		if !apart {
+	return results, b.db.Write(ctx, func(t *db.Tx) error {
+		if !separately {
 			return bookAll(t, es, results)
 		}
 		for i := range es {
@@ -58,7 +57,7 @@ func (k *Booker) book(ctx context.Context, es []*batch.Entry, apart bool) ([]bat
 	})
 }
 
-// bookApart books one entry, or refuses it where the database does.
+// bookApart books one entry in a savepoint, and refuses it if the database does.
 func bookApart(t *db.Tx, e []*batch.Entry, result []batch.Result) error {
 	if _, err := t.Exec("SAVEPOINT apart"); err != nil {
 		return err
@@ -76,23 +75,23 @@ func bookApart(t *db.Tx, e []*batch.Entry, result []batch.Result) error {
 	return err
 }
 
-// A booking is what entries of one transaction come to, before it is written.
+// A booking accumulates the rows of the entries of one transaction.
 type booking struct {
 	*db.Tx
-	now       int64 // by this machine's clock, ns
+	now       int64 // this machine's clock, ns
 	nodes     map[string]*bookedNode
 	usageRows schema.Pending
 	nodeRows  schema.Pending
 }
 
-// A bookedNode is a node that an entry came from.
+// A bookedNode is a node that sent an entry.
 type bookedNode struct {
-	id      int64 // 0 where it is not enrolled, or not any more
-	through int64 // ns, the end of the latest window
+	id      int64 // 0 if not enrolled or revoked
+	through int64 // ns, end of its latest window
 	cpus    int   // in the latest minute
 	minute  int64
-	host    int64 // in which it is a guest now; 0 is none
-	revoked int64 // ns, when it was; 0 is never
+	host    int64 // host of a nested node, 0 if not nested
+	revoked int64 // ns, 0 if not revoked
 	changed bool
 }
 
@@ -110,7 +109,7 @@ func bookAll(t *db.Tx, es []*batch.Entry, results []batch.Result) error {
 	return b.flush()
 }
 
-// bookEntry books one entry. The error is one of the database.
+// bookEntry books one entry. The error is a database error; errors of the entry are in r.
 func (b *booking) bookEntry(e *batch.Entry) (r batch.Result, err error) {
 	refuse := func(err error) batch.Result {
 		return batch.Result{Err: db.Wrap(err, "batch %d of stream %s", e.Number, e.Stream)}
@@ -127,7 +126,7 @@ func (b *booking) bookEntry(e *batch.Entry) (r batch.Result, err error) {
 	case err != nil:
 		return r, err
 	case s.node != 0 && s.node != n.id:
-		return refuse(fmt.Errorf("the stream is another node's: %w", fault.ErrDenied)), nil
+		return refuse(fmt.Errorf("the stream belongs to another node: %w", fault.ErrDenied)), nil
 	}
 	if err := checkEntry(e); err != nil {
 		return refuse(err), nil
@@ -149,8 +148,7 @@ func (b *booking) bookEntry(e *batch.Entry) (r batch.Result, err error) {
 	return r, err
 }
 
-// takeEntry books an entry that is next in its stream, and returns which of its
-// workloads have no name.
+// takeEntry books the next entry of a stream and returns the workloads without a name.
 func (b *booking) takeEntry(e *batch.Entry, n *bookedNode) (nameless []workload.ShortID, err error) {
 	if err := moveStream(b.Tx, e.Stream, n.id, batch.Mark{Next: e.Number + 1, Last: e.Hash}, e.Boot, b.now); err != nil {
 		return nil, err
@@ -211,7 +209,7 @@ func (b *booking) takeEntry(e *batch.Entry, n *bookedNode) (nameless []workload.
 	return nameless, b.bookHandovers(e, n)
 }
 
-// node finds the node that an entry came from.
+// findNode returns the node that sent an entry.
 func (b *booking) findNode(id string) (*bookedNode, error) {
 	if n := b.nodes[id]; n != nil {
 		return n, nil
@@ -229,7 +227,7 @@ func (b *booking) findNode(id string) (*bookedNode, error) {
 	return n, nil
 }
 
-// deniedError is why nothing is booked of a node without an id.
+// deniedError explains why nothing is booked for a node without an id.
 func (n *bookedNode) deniedError(id string) error {
 	if n.revoked != 0 {
 		return registry.RevokedError(id)
@@ -246,7 +244,7 @@ func AddGap(t *db.Tx, node int64, g usage.Gap, now int64) error {
 	return err
 }
 
-// flush writes the rows.
+// flush writes the accumulated rows.
 func (b *booking) flush() error {
 	for _, id := range slices.Sorted(maps.Keys(b.nodes)) {
 		n := b.nodes[id]
@@ -265,8 +263,7 @@ func (b *booking) flush() error {
 	return b.addRows(b.nodeRows)
 }
 
-// addRows writes rows of minutes, and adds those that are late to the hours and
-// days that they belong to.
+// addRows writes rows of minutes, and adds late ones to the hours and days that contain them.
 func (b *booking) addRows(h schema.Pending) error {
 	tables := map[string]schema.Pending{
 		h.Layout.HourTable(): schema.NewPending(h.Layout),

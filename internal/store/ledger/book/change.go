@@ -11,25 +11,25 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// A Change is rows of one shape that are to be as they were told.
+// A Change is a set of rows of one layout that replace the rows in the ledger.
 type Change struct {
-	shape   *schema.Layout
+	layout  *schema.Layout
 	wanted  [3]schema.Pending
 	pending map[string]schema.Pending // by table
-	// dirty are the rows of hours and days that are to be summed anew.
+	// dirty are the rows of hours and days to sum again.
 	dirty [3]map[schema.RowKey]bool
 	late  map[int64]schema.MinuteSpan
 }
 
 func NewChange(s *schema.Layout) *Change {
-	c := &Change{shape: s, pending: map[string]schema.Pending{}, late: map[int64]schema.MinuteSpan{}}
+	c := &Change{layout: s, pending: map[string]schema.Pending{}, late: map[int64]schema.MinuteSpan{}}
 	for i := range c.wanted {
 		c.wanted[i], c.dirty[i] = schema.NewPending(s), map[schema.RowKey]bool{}
 	}
 	return c
 }
 
-// Set notes what a row is to be.
+// Set sets the values of a row.
 func (c *Change) Set(v replica.Resolution, k schema.RowKey, values []int64) {
 	c.wanted[v].Rows[k] = values
 }
@@ -37,18 +37,18 @@ func (c *Change) Set(v replica.Resolution, k schema.RowKey, values []int64) {
 func (c *Change) table(v schema.Level, minute int64) string {
 	switch v {
 	case schema.Minutes:
-		return c.shape.MinuteTable(minute - minute%schema.DayMinutes)
+		return c.layout.MinuteTable(minute - minute%schema.DayMinutes)
 	case schema.Hours:
-		return c.shape.HourTable()
+		return c.layout.HourTable()
 	}
-	return c.shape.DayTable()
+	return c.layout.DayTable()
 }
 
-// Apply writes what was told, and all that follows from it. Before minute
-// coarse finer rows may hold coarser spans; it returns up to where they do now.
+// Apply writes the rows and everything derived from them. Before minute coarse, finer rows may hold
+// coarser spans; it returns the end of the last span that does so now.
 func (c *Change) Apply(t *db.Tx, coarse int64) (through int64, err error) {
 	for v := schema.Days; ; v-- {
-		// Coarser spans go first, as each clears the finer rows that it replaces.
+		// Coarser spans go first: each clears the finer rows that it replaces.
 		for _, k := range c.wanted[v].SortedKeys() {
 			at := t.FinestLevel(k.Minute)
 			if v > at {
@@ -81,8 +81,8 @@ func (c *Change) Apply(t *db.Tx, coarse int64) (through int64, err error) {
 	return through, c.noteChanged(t)
 }
 
-// clearReplaced makes nothing of the rows that those of a level replace: finer ones in
-// their spans, and those that hold a coarser span around them.
+// clearReplaced zeroes the rows that rows of level v replace: finer rows within their spans, and
+// rows that hold a coarser span around them.
 func (c *Change) clearReplaced(t *db.Tx, v schema.Level, coarse int64) error {
 	within := map[int64][]int64{} // keys by the first minute of the span
 	around := [3]map[int64][]int64{}
@@ -108,7 +108,7 @@ func (c *Change) clearReplaced(t *db.Tx, v schema.Level, coarse int64) error {
 	for w, flag := range map[schema.Level]int64{schema.Hours: schema.HoldsHour, schema.Days: schema.HoldsDay} {
 		for span, keys := range around[w] {
 			if w <= t.FinestLevel(span) {
-				continue // it stands in its own table
+				continue // it is in its own table
 			}
 			holding, err := c.holdingKeys(t, span, keys, flag)
 			if err == nil && len(holding) > 0 {
@@ -122,7 +122,7 @@ func (c *Change) clearReplaced(t *db.Tx, v schema.Level, coarse int64) error {
 	return nil
 }
 
-// holdingKeys are those of the keys whose row at a minute has the flag.
+// holdingKeys returns the keys whose row at minute has the flag.
 func (c *Change) holdingKeys(t *db.Tx, minute int64, keys []int64, flag int64) (holding []int64, err error) {
 	at := t.FinestLevel(minute)
 	err = c.each(t, at, minute, minute+at.Width(), keys, func(k schema.RowKey, values []int64) {
@@ -133,21 +133,21 @@ func (c *Change) holdingKeys(t *db.Tx, minute int64, keys []int64, flag int64) (
 	return holding, err
 }
 
-// zeroRows makes nothing of the finest rows of some keys in [from, to), of those
-// with a flag only unless that is 0.
+// zeroRows zeroes the finest rows of keys in [from, to); if flag is not 0, only rows with that
+// flag.
 func (c *Change) zeroRows(t *db.Tx, from, to int64, keys []int64, flag int64) error {
 	at := t.FinestLevel(from)
 	return c.each(t, at, from, to, keys, func(k schema.RowKey, values []int64) {
 		if flag != 0 && values[schema.ColUncertainty]&flag == 0 {
 			return
 		}
-		nothing := make([]int64, len(c.shape.Columns))
+		nothing := make([]int64, len(c.layout.Columns))
 		nothing[schema.ColRev] = t.Rev
 		c.putRow(t, at, k, nothing)
 	})
 }
 
-// placeRow puts a row where it belongs: into the finest table that is kept.
+// placeRow puts a row into the finest table that is kept.
 func (c *Change) placeRow(t *db.Tx, v schema.Level, k schema.RowKey, values []int64) error {
 	at := t.FinestLevel(k.Minute)
 	if v > at {
@@ -157,15 +157,15 @@ func (c *Change) placeRow(t *db.Tx, v schema.Level, k schema.RowKey, values []in
 		c.putRow(t, at, k, values)
 		return nil
 	}
-	for _, part := range spill(c.shape, values) {
+	for _, part := range spill(c.layout, values) {
 		c.putRow(t, at, k, part)
 		k.Minute++
 	}
 	return nil
 }
 
-// spill divides a row whose amounts are too large for a minute among as many as
-// it takes. All but the first are of amounts only.
+// spill splits a row whose amounts are too large for a minute into as many rows as needed. All but
+// the first hold amounts only.
 func spill(s *schema.Layout, values []int64) [][]int64 {
 	const most = schema.MaxMinuteAmount
 	rows := [][]int64{values}
@@ -184,14 +184,14 @@ func spill(s *schema.Layout, values []int64) [][]int64 {
 	return rows
 }
 
-// putRow notes a row that is to be written, and which sums change by it.
+// putRow queues a row for writing, and marks the sums that it changes as dirty.
 func (c *Change) putRow(t *db.Tx, v schema.Level, k schema.RowKey, values []int64) {
 	table := c.table(v, k.Minute)
 	if _, ok := c.pending[table]; !ok {
-		c.pending[table] = schema.NewPending(c.shape)
+		c.pending[table] = schema.NewPending(c.layout)
 	}
 	c.pending[table].Rows[k] = values
-	if hour := k.Minute - k.Minute%schema.HourMinutes; v == schema.Minutes && t.IsFolded(schema.Hours, c.shape, k) {
+	if hour := k.Minute - k.Minute%schema.HourMinutes; v == schema.Minutes && t.IsFolded(schema.Hours, c.layout, k) {
 		c.late[k.ID] = c.late[k.ID].Extend(k.Minute)
 		if hour >= t.HourFloor {
 			c.dirty[schema.Hours][schema.RowKey{Minute: hour, ID: k.ID}] = true
@@ -201,16 +201,16 @@ func (c *Change) putRow(t *db.Tx, v schema.Level, k schema.RowKey, values []int6
 	if v != schema.Minutes {
 		c.late[k.ID] = c.late[k.ID].Extend(k.Minute)
 	}
-	if v == schema.Days || t.IsFolded(schema.Days, c.shape, k) {
+	if v == schema.Days || t.IsFolded(schema.Days, c.layout, k) {
 		c.dirty[schema.Days][schema.RowKey{Minute: day, ID: k.ID}] = true
 	}
 }
 
-// flush writes the rows that were put.
+// flush writes the queued rows.
 func (c *Change) flush(t *db.Tx) error {
 	for _, table := range slices.Sorted(maps.Keys(c.pending)) {
 		h := c.pending[table]
-		if table != c.shape.HourTable() && table != c.shape.DayTable() {
+		if table != c.layout.HourTable() && table != c.layout.DayTable() {
 			for k := range h.Rows {
 				if err := t.EnsureMinutes(k.Minute - k.Minute%schema.DayMinutes); err != nil {
 					return err
@@ -218,7 +218,7 @@ func (c *Change) flush(t *db.Tx) error {
 				break // all are of one day
 			}
 		}
-		if err := t.Put(table, h, replaceRows(c.shape)); err != nil {
+		if err := t.Put(table, h, replaceRows(c.layout)); err != nil {
 			return fmt.Errorf("%s: %w", table, err)
 		}
 	}
@@ -226,7 +226,7 @@ func (c *Change) flush(t *db.Tx) error {
 	return nil
 }
 
-// replaceRows is the clause that puts a row in place of the one that is there.
+// replaceRows returns the conflict clause that replaces an existing row.
 func replaceRows(s *schema.Layout) string {
 	var sets []string
 	for _, c := range s.Columns {
@@ -235,8 +235,7 @@ func replaceRows(s *schema.Layout) string {
 	return fmt.Sprintf(" ON CONFLICT (minute, %s) DO UPDATE SET %s", s.Key, strings.Join(sets, ", "))
 }
 
-// sumDirty makes the touched rows of hours or days anew, of the finer rows that they
-// are the sums of.
+// sumDirty sums the dirty rows of hours or days again from their finer rows.
 func (c *Change) sumDirty(t *db.Tx, v schema.Level) error {
 	keys := map[int64][]int64{}
 	for k := range c.dirty[v] {
@@ -245,12 +244,12 @@ func (c *Change) sumDirty(t *db.Tx, v schema.Level) error {
 	for _, span := range slices.Sorted(maps.Keys(keys)) {
 		from := t.FinestLevel(span)
 		if v == schema.Days && span >= t.HourFloor {
-			from = schema.Hours // fewer rows, of the same sums
+			from = schema.Hours // fewer rows with the same sums
 		}
 		if from >= v {
-			continue // it was told itself
+			continue // this row was set directly
 		}
-		sums := schema.NewPending(c.shape)
+		sums := schema.NewPending(c.layout)
 		err := c.each(t, from, span, span+v.Width(), keys[span], func(k schema.RowKey, values []int64) {
 			k.Minute = span
 			if have, ok := sums.Rows[k]; ok {
@@ -266,7 +265,7 @@ func (c *Change) sumDirty(t *db.Tx, v schema.Level) error {
 			values[schema.ColRev] = t.Rev
 			table := c.table(v, span)
 			if _, ok := c.pending[table]; !ok {
-				c.pending[table] = schema.NewPending(c.shape)
+				c.pending[table] = schema.NewPending(c.layout)
 			}
 			c.pending[table].Rows[k] = values
 		}
@@ -274,9 +273,9 @@ func (c *Change) sumDirty(t *db.Tx, v schema.Level) error {
 	return nil
 }
 
-// noteChanged marks the days whose groups have changed, and when workloads were used.
+// noteChanged marks the days whose groups changed, and records when workloads were used.
 func (c *Change) noteChanged(t *db.Tx) error {
-	if c.shape != schema.UsageLayout {
+	if c.layout != schema.UsageLayout {
 		return nil
 	}
 	for id, s := range c.late {
@@ -296,9 +295,8 @@ func (c *Change) noteChanged(t *db.Tx) error {
 	return nil
 }
 
-// each calls f with the rows of some keys in [from, to) of the tables of a
-// level, without those that wait to be replaced. What f is given is its own only
-// as long as it runs.
+// each calls f for the rows of keys in [from, to) of a level, except rows queued for replacement. f
+// must not keep the slice.
 func (c *Change) each(t *db.Tx, v schema.Level, from, to int64, keys []int64, f func(schema.RowKey, []int64)) error {
 	if v == schema.Minutes {
 		if err := t.EnsureMinutes(from - from%schema.DayMinutes); err != nil {
@@ -316,12 +314,12 @@ func (c *Change) each(t *db.Tx, v schema.Level, from, to int64, keys []int64, f 
 	waiting := c.pending[table].Rows
 	for chunk := range slices.Chunk(keys, 200) {
 		var k schema.RowKey
-		values := make([]int64, len(c.shape.Columns))
+		values := make([]int64, len(c.layout.Columns))
 		dest := []any{&k.Minute, &k.ID}
 		for i := range values {
 			dest = append(dest, &values[i])
 		}
-		// Not prepared: each is another text.
+		// Not prepared: the text differs each time.
 		err := db.Each(t.Ctx, t.SQL, func(scan func(...any) error) error {
 			if err := scan(dest...); err != nil {
 				return err
@@ -330,7 +328,7 @@ func (c *Change) each(t *db.Tx, v schema.Level, from, to int64, keys []int64, f 
 				f(k, values)
 			}
 			return nil
-		}, fmt.Sprintf("SELECT %s FROM %s WHERE minute IN (%s) AND %s IN (%s)", c.shape.ColumnList(), table, spans.String(), c.shape.Key, schema.JoinInts(chunk)))
+		}, fmt.Sprintf("SELECT %s FROM %s WHERE minute IN (%s) AND %s IN (%s)", c.layout.ColumnList(), table, spans.String(), c.layout.Key, schema.JoinInts(chunk)))
 		if err != nil {
 			return t.DB.Fault(err)
 		}

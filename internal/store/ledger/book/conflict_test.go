@@ -8,8 +8,8 @@ import (
 	"mete.dev/mete/internal/testkit/ledgertest"
 )
 
-// TestAside: the bytes that are kept aside have a bound.
-func TestAside(t *testing.T) {
+// TestConflictLimit checks that the stored bytes of conflicting batches are limited.
+func TestConflictLimit(t *testing.T) {
 	ctx := t.Context()
 	dsn := ledgertest.SQLite(t)
 	l := ledgertest.Open(t, dsn)
@@ -24,6 +24,6 @@ func TestAside(t *testing.T) {
 	}
 	var n, least int64
 	if err := ledgertest.DB(t, dsn).QueryRowContext(ctx, "SELECT count(*), min(id) FROM aside").Scan(&n, &least); err != nil || n != 3 || least != 3 {
-		t.Errorf("%d batches aside from %d on, %v; want 3 from 3 on", n, least, err)
+		t.Errorf("%d conflicting batches from %d on, %v; want 3 from 3 on", n, least, err)
 	}
 }

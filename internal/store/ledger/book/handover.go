@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// maxSilence is for how long a guest that tells of no share stays one.
+	// maxSilence is how long a guest may report no share and still be nested.
 	maxSilence = time.Hour
-	// maxEpoch is how many bytes the name of an epoch has at most: longer ones are
-	// nobody's, and fit no index.
+	// maxEpoch is the maximum length of an epoch id in bytes. No agent makes longer ones, and they
+	// do not fit the index.
 	maxEpoch = 64
 )
 
-// bookHandovers keeps the shares that an entry tells of, and compares those that
-// both sides have told of now.
+// bookHandovers stores the shares that an entry reports, and compares those that both host and
+// guest have reported.
 func (b *booking) bookHandovers(e *batch.Entry, n *bookedNode) error {
 	for i := range e.Handovers {
 		h := &e.Handovers[i]
@@ -44,7 +44,7 @@ func (b *booking) bookHandovers(e *batch.Entry, n *bookedNode) error {
 	return b.continueNesting(e, n)
 }
 
-// splitEpochs cuts shares where the epoch changes.
+// splitEpochs splits shares where the epoch changes.
 func splitEpochs(shares []power.Share) func(yield func([]power.Share) bool) {
 	return func(yield func([]power.Share) bool) {
 		for len(shares) > 0 {
@@ -60,12 +60,11 @@ func splitEpochs(shares []power.Share) func(yield func([]power.Share) bool) {
 	}
 }
 
-// bookGiven keeps the shares of a host, all of one epoch, and compares those that
-// the guest has told of.
+// bookGiven stores shares of one epoch that a host reports, and compares them with the guest's.
 func (b *booking) bookGiven(h *batch.TimedHandover, shares []power.Share, n *bookedNode) error {
 	short, ok := workload.ShortIDOf(h.Workload)
 	if !ok {
-		return nil // not an id: nothing can belong to it
+		return nil // not an id: no row can belong to it
 	}
 	w, err := b.Workload(n.id, short)
 	if err != nil {
@@ -109,8 +108,8 @@ func (b *booking) bookGiven(h *batch.TimedHandover, shares []power.Share, n *boo
 	return err
 }
 
-// bookReceived keeps the shares that a guest closed its windows with, each once, and
-// compares those that its host has told of.
+// bookReceived stores the shares with which a guest closed its windows, each once, and compares
+// them with the host's.
 func (b *booking) bookReceived(h *batch.TimedHandover, shares []power.Share, n *bookedNode) error {
 	guest, epoch := schema.Clean(h.Guest), schema.Clean(shares[0].Epoch)
 	for i := range shares {
@@ -152,18 +151,17 @@ func (b *booking) bookReceived(h *batch.TimedHandover, shares []power.Share, n *
 	return nil
 }
 
-// A comparison is of one share of a host and a guest. Energy is in uJ.
+// A comparison compares one share of a host with that of its guest. Energy is in uJ.
 type comparison struct {
 	guest, epoch    string
 	n               int64
-	node            int64 // the guest
+	node            int64 // of the guest
 	host, workload  int64
-	given, received int64 // what the host says, and the guest
-	from, to        int64 // of the guest's window, ns
+	given, received int64 // by host and guest
+	from, to        int64 // the guest's window, ns
 }
 
-// compare books how a share of both sides compares. Where it is equal the guest is
-// one.
+// compare books the result of comparing one share. If host and guest agree, the node is nested.
 func (b *booking) compare(c *comparison) error {
 	differing, largest := int64(0), max(c.given-c.received, c.received-c.given)
 	if largest != 0 {
@@ -185,14 +183,14 @@ func (b *booking) compare(c *comparison) error {
 	return b.noteGuest(c)
 }
 
-// dayOf is the first minute of the day of an instant in ns.
+// dayOf returns the first minute of the day of an instant in ns.
 func dayOf(ns int64) int64 {
 	m := ns / int64(time.Minute)
 	return m - m%schema.DayMinutes
 }
 
-// noteGuest notes that a node was a guest on the days of a window, and that it is one
-// now unless it has told of a later window.
+// noteGuest records that a node was a guest on the days of a window, and that it is one unless a
+// later window says otherwise.
 func (b *booking) noteGuest(c *comparison) error {
 	nested := false
 	for day := dayOf(c.from); day <= dayOf(max(c.from, c.to-1)); day += schema.DayMinutes {
@@ -212,7 +210,7 @@ func (b *booking) noteGuest(c *comparison) error {
 		return nil
 	}
 	if n := b.nodeByID(c.node); n != nil {
-		n.host = c.host // it is asked for by those that follow
+		n.host = c.host // for later entries of this transaction
 	}
 	_, err := b.Exec(`UPDATE node SET host = $2, host_workload = $3, nested_ns = CASE WHEN host = $2 AND host_workload = $3 THEN nested_ns ELSE $4 END,
 		equal_ns = $5, handed_ns = CASE WHEN handed_ns > $5 THEN handed_ns ELSE $5 END, rev = $6 WHERE id = $1 AND equal_ns <= $5`,
@@ -220,7 +218,7 @@ func (b *booking) noteGuest(c *comparison) error {
 	return err
 }
 
-// nodeByID is a node that an entry of this transaction came from; nil where none did.
+// nodeByID returns a node that sent an entry in this transaction, or nil.
 func (b *booking) nodeByID(id int64) *bookedNode {
 	for _, n := range b.nodes {
 		if n.id == id {
@@ -230,8 +228,8 @@ func (b *booking) nodeByID(id int64) *bookedNode {
 	return nil
 }
 
-// isWithin says whether a node is within another one on a day, or is it: of two
-// nodes that are in each other neither would be counted.
+// isWithin reports whether node equals of or is nested in it on a day. Two nodes nested in each
+// other would both be left out of sums.
 func (b *booking) isWithin(node, of, day int64) (bool, error) {
 	const deepest = 32
 	for range deepest {
@@ -249,8 +247,8 @@ func (b *booking) isWithin(node, of, day int64) (bool, error) {
 	return true, nil
 }
 
-// SetGuest notes that a node was a guest on a day, of which nobody else has to be
-// told where that was known.
+// SetGuest records that a node was a guest on a day. It writes nothing if that is known, so that
+// nothing is replicated again.
 func SetGuest(t *db.Tx, node, day, host, workload int64) error {
 	var hadHost, hadWorkload int64
 	err := t.QueryRow("SELECT host, workload FROM nested_day WHERE node = $1 AND minute = $2", node, day).Scan(&hadHost, &hadWorkload)
@@ -263,12 +261,11 @@ func SetGuest(t *db.Tx, node, day, host, workload int64) error {
 	if err != nil || !fresh || day >= t.Day {
 		return err
 	}
-	return t.MarkStale(day) // its groups are without guests
+	return t.MarkStale(day) // its groups leave guests out
 }
 
-// continueNesting goes on with a guest's being one, up to the end of an entry: as long as it
-// tells of shares, and one was equal not too long ago. It ends where it has told of
-// none for a while.
+// continueNesting extends the nesting of a guest to the end of an entry if the entry reports shares
+// and one was equal recently enough. It ends the nesting after maxSilence without shares.
 func (b *booking) continueNesting(e *batch.Entry, n *bookedNode) error {
 	if n.host == 0 {
 		return nil
@@ -278,7 +275,7 @@ func (b *booking) continueNesting(e *batch.Entry, n *bookedNode) error {
 	if err != nil {
 		return err
 	}
-	if host == 0 { // a later window has ended it
+	if host == 0 { // a later window ended it
 		n.host = 0
 		return nil
 	}
@@ -308,7 +305,7 @@ func (b *booking) continueNesting(e *batch.Entry, n *bookedNode) error {
 	return err
 }
 
-// packShares writes shares in the order of their numbers.
+// packShares encodes shares in the order of their numbers.
 func packShares(shares []power.Share) (b []byte) {
 	var last power.Share
 	for _, s := range shares {
@@ -320,7 +317,7 @@ func packShares(shares []power.Share) (b []byte) {
 	return b
 }
 
-// unpackShares reads what packShares wrote, as far as it is whole.
+// unpackShares decodes shares up to the first incomplete one.
 func unpackShares(b []byte) (shares []power.Share) {
 	var last power.Share
 	for len(b) > 0 {

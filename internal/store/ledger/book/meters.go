@@ -12,22 +12,21 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// MeterState is what the ledger keeps of a meter outside the machines.
+// A MeterState is what the ledger stores of an external meter.
 type MeterState struct {
-	Next    int64 // the first minute that is not settled, since 1970
+	Next    int64 // the first unsettled minute since 1970
 	Samples []external.Sample
 }
 
-// OuterMeters makes meters known, by name, and returns what is kept of each. One that
-// is new, or of another kind than before, begins with the first whole minute from
-// now on; of one that was known minutes are settled that were not yet, but not those
-// that are older than an agent's windows can be.
-func (k *Booker) OuterMeters(ctx context.Context, meters []external.Meter, now time.Time) (map[string]*MeterState, error) {
+// ExternalMeters registers meters and returns the stored state of each by name. A meter that is new
+// or has changed its kind starts with the next whole minute; a known one continues with its
+// unsettled minutes, except those older than an agent's windows can be.
+func (b *Booker) ExternalMeters(ctx context.Context, meters []external.Meter, now time.Time) (map[string]*MeterState, error) {
 	kept := map[string]*MeterState{}
-	err := k.db.Write(ctx, func(t *db.Tx) error {
+	err := b.db.Write(ctx, func(t *db.Tx) error {
 		for i := range meters {
 			m := &meters[i]
-			k, err := outerMeter(t, m, now)
+			k, err := registerMeter(t, m, now)
 			if err != nil {
 				return fmt.Errorf("meter %q: %w", m.Name, err)
 			}
@@ -38,7 +37,7 @@ func (k *Booker) OuterMeters(ctx context.Context, meters []external.Meter, now t
 	return kept, db.Wrap(err, "meters outside the machines")
 }
 
-func outerMeter(t *db.Tx, m *external.Meter, now time.Time) (*MeterState, error) {
+func registerMeter(t *db.Tx, m *external.Meter, now time.Time) (*MeterState, error) {
 	name, begin := schema.Clean(m.Name), now.Unix()/60+1
 	known, err := t.Ints("SELECT next FROM outer_meter WHERE name = $1 AND kind = $2", name, m.Kind.String())
 	if err != nil {
@@ -66,10 +65,9 @@ func outerMeter(t *db.Tx, m *external.Meter, now time.Time) (*MeterState, error)
 	return k, t.DB.Fault(err)
 }
 
-// PutOuterSamples keeps what meters showed, by name. Of two samples of one instant the
-// first stays.
-func (k *Booker) PutOuterSamples(ctx context.Context, samples map[string][]external.Sample) error {
-	return db.Wrap(k.db.Write(ctx, func(t *db.Tx) error {
+// PutMeterSamples stores samples by meter name. Of two samples at the same instant the first stays.
+func (b *Booker) PutMeterSamples(ctx context.Context, samples map[string][]external.Sample) error {
+	return db.Wrap(b.db.Write(ctx, func(t *db.Tx) error {
 		for name, list := range samples {
 			for _, s := range list {
 				_, err := t.Exec("INSERT INTO outer_sample (meter, at_ns, value) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", schema.Clean(name), s.At, s.Value)
@@ -82,15 +80,14 @@ func (k *Booker) PutOuterSamples(ctx context.Context, samples map[string][]exter
 	}), "samples of meters")
 }
 
-// OuterNode finds the node that a meter's list of nodes names: by its id, its name, or
-// as CLUSTER/NAME. One that is not there is fault.ErrNotFound, a name of several is
-// fault.ErrConflict, and one whose rows come from a server below is
-// fault.ErrUnsupported: there they can be changed, and not here.
-func (k *Booker) OuterNode(ctx context.Context, name string) (id string, err error) {
+// MeterNode finds the node that a meter's configuration names by id, by name, or as CLUSTER/NAME.
+// Unknown is fault.ErrNotFound, ambiguous is fault.ErrConflict, and a node of a downstream server
+// is fault.ErrUnsupported: only that server can adjust its rows.
+func (b *Booker) MeterNode(ctx context.Context, name string) (id string, err error) {
 	var ids []string
 	var below int64
-	err = k.db.View(ctx, func(v *db.View) error {
-		return k.db.Fault(db.Each(ctx, v.SQL, func(scan func(...any) error) error {
+	err = b.db.View(ctx, func(v *db.View) error {
+		return b.db.Fault(db.Each(ctx, v.SQL, func(scan func(...any) error) error {
 			var id string
 			var source int64
 			err := scan(&id, &source)
@@ -104,21 +101,21 @@ func (k *Booker) OuterNode(ctx context.Context, name string) (id string, err err
 	case len(ids) == 0:
 		err = fault.ErrNotFound
 	case len(ids) > 1:
-		err = fault.WithHint(fmt.Errorf("%d nodes are called so: %w", len(ids), fault.ErrConflict), "name it by its id, which mete nodes shows, or as CLUSTER/NAME")
+		err = fault.WithHint(fmt.Errorf("%d nodes have this name: %w", len(ids), fault.ErrConflict), "use its id (see mete nodes) or CLUSTER/NAME")
 	case below != 0:
-		err = fault.WithHint(fmt.Errorf("its rows come from another server: %w", fault.ErrUnsupported), "give the meter to that server")
+		err = fault.WithHint(fmt.Errorf("its rows come from another server: %w", fault.ErrUnsupported), "configure the meter on that server")
 	default:
 		return ids[0], nil
 	}
 	return "", db.Wrap(err, "node %q", name)
 }
 
-// activeFor is for how long a stream counts in which nothing comes.
+// activeFor is how long a stream counts as active after its last batch.
 const activeFor = 10 * time.Minute
 
-// OuterNodes tells how far the rows of nodes, by id, have come for a minute.
-func (k *Booker) OuterNodes(ctx context.Context, ids []string, minute int64, now time.Time) (out []external.Node, err error) {
-	err = k.db.View(ctx, func(v *db.View) error {
+// MeterNodes returns how far the rows of nodes have come for a minute.
+func (b *Booker) MeterNodes(ctx context.Context, ids []string, minute int64, now time.Time) (out []external.Node, err error) {
+	err = b.db.View(ctx, func(v *db.View) error {
 		day := minute - minute%schema.DayMinutes
 		covered := "0"
 		for _, d := range v.Days {
@@ -132,7 +129,7 @@ func (k *Booker) OuterNodes(ctx context.Context, ids []string, minute int64, now
 			err := v.SQL.QueryRowContext(ctx, `SELECT n.through_ns, (SELECT count(*) FROM stream s WHERE s.node = n.id AND s.seen_ns > $3), CAST(`+covered+` AS bigint)
 				FROM node n WHERE n.node_id = $1 AND $2 >= 0`, schema.Clean(id), minute, now.Add(-activeFor).UnixNano()).Scan(&through, &n.Streams, &ms)
 			if err != nil {
-				return fmt.Errorf("%q: %w", id, k.db.NotFound(err))
+				return fmt.Errorf("%q: %w", id, b.db.NotFound(err))
 			}
 			n.BookedUntil, n.Covered = schema.FromNanos(through), time.Duration(ms)*time.Millisecond
 			out = append(out, n)
@@ -142,7 +139,7 @@ func (k *Booker) OuterNodes(ctx context.Context, ids []string, minute int64, now
 	return out, db.Wrap(err, "nodes of meters")
 }
 
-// eachDomain are the domains of energy.
+// eachDomain calls f for each energy domain.
 func eachDomain(f func(d power.Domain)) {
 	for d := power.Package; d < power.DomainLimit; d++ {
 		f(d)

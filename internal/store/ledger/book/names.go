@@ -13,26 +13,24 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// Labels of Kubernetes that say where a container belongs.
+// Kubernetes labels that name a container's pod.
 const (
 	labelNamespace = "io.kubernetes.pod.namespace"
 	labelPod       = "io.kubernetes.pod.name"
 	labelContainer = "io.kubernetes.container.name"
 )
 
-// A workloadRow is the row of a workload.
 type workloadRow struct {
 	id                                                string
 	kind, key, name, path, parent                     string
 	job, username, project, namespace, pod, container string
 	started, ended                                    int64
 	exit                                              *int64
-	at                                                int64 // up to when what named it was booked
+	at                                                int64 // end of the window that named it, ns
 }
 
-// bookName keeps what a name says. Names of several streams may come in any order:
-// one that is older than what is known only fills in what is not. Nothing is
-// erased by a field that is empty.
+// bookName stores a name. Names of several streams may arrive in any order: an older name only
+// fills in what is missing. An empty field erases nothing.
 func (b *booking) bookName(n *batch.Name, node, through int64) error {
 	short, ok := workload.ShortIDOf(n.ID)
 	if !ok {
@@ -52,7 +50,7 @@ func (b *booking) bookName(n *batch.Name, node, through int64) error {
 		return err
 	}
 	if old.id != "" && old.id != string(n.ID) {
-		return nil // two ids that begin alike: the first keeps the rows
+		return nil // two ids with the same prefix: the first keeps the rows
 	}
 	n = old.restrictToOwner(n)
 	now := old.merge(n, through)
@@ -80,9 +78,9 @@ func (b *booking) bookName(n *batch.Name, node, through int64) error {
 	return nil
 }
 
-// restrictToOwner returns what of a name may be said of w: a job stays that of the user who began
-// it, and what another one calls it, and is to pay for, is not heard. A number is that
-// of a user whose name could not be looked up.
+// restrictToOwner drops the fields of n that only the owner of job w may set: a job keeps the user
+// who started it, and names, projects and labels of other users are ignored. A numeric user is one
+// whose name could not be looked up.
 func (w *workloadRow) restrictToOwner(n *batch.Name) *batch.Name {
 	if n.Kind != workload.Job || w.username == "" || n.User == "" || schema.Clean(n.User) == w.username || strings.Trim(w.username, "0123456789") == "" {
 		return n
@@ -92,7 +90,7 @@ func (w *workloadRow) restrictToOwner(n *batch.Name) *batch.Name {
 	return &left
 }
 
-// merge is the row after a name of the given age.
+// merge returns the row after a name of the given age.
 func (w workloadRow) merge(n *batch.Name, through int64) workloadRow {
 	newer := through >= w.at
 	text := func(to *string, v string) {
@@ -129,7 +127,7 @@ func (w workloadRow) merge(n *batch.Name, through int64) workloadRow {
 	return w
 }
 
-// isEqual reports whether two rows say the same, whenever they were told.
+// isEqual reports whether two rows have the same content, whatever their age.
 func (w *workloadRow) isEqual(o *workloadRow) bool {
 	a, b := *w, *o
 	same := a.exit == b.exit || a.exit != nil && b.exit != nil && *a.exit == *b.exit
@@ -137,13 +135,13 @@ func (w *workloadRow) isEqual(o *workloadRow) bool {
 	return same && a == b
 }
 
-// groupKeys is what group_day sums by.
+// groupKeys returns the columns by which group_day sums.
 func (w *workloadRow) groupKeys() [5]string {
 	return [...]string{w.namespace, w.job, w.username, w.project, w.kind}
 }
 
-// bookLabels keeps labels. The newest set replaces the one before; an older one
-// fills in what is not there, and an empty one says nothing.
+// bookLabels stores labels. A newer set replaces the old one; an older one fills in missing labels;
+// an empty one changes nothing.
 func (b *booking) bookLabels(id int64, labels map[string]string, newer bool) error {
 	if len(labels) == 0 {
 		return nil
@@ -189,7 +187,7 @@ func (b *booking) bookLabels(id int64, labels map[string]string, newer bool) err
 	return err
 }
 
-// noteUsed notes that a workload has folded rows over a span.
+// noteUsed records that a workload has folded rows over a span.
 func noteUsed(t *db.Tx, id int64, s schema.MinuteSpan) error {
 	_, err := t.Exec(`UPDATE workload SET first_minute = CASE WHEN last_minute = 0 OR first_minute > $2 THEN $2 ELSE first_minute END,
 		last_minute = CASE WHEN last_minute < $3 THEN $3 ELSE last_minute END
@@ -197,7 +195,7 @@ func noteUsed(t *db.Tx, id int64, s schema.MinuteSpan) error {
 	return err
 }
 
-// ReplaceName replaces what a workload is called.
+// ReplaceName replaces the name of a workload.
 func ReplaceName(t *db.Tx, id int64, w *replica.Workload) error {
 	var old workloadRow
 	var first, last int64

@@ -16,13 +16,12 @@ import (
 	"mete.dev/mete/internal/x/failpoint"
 )
 
-// A streamState is how far a stream has been taken, and from whom.
+// A streamState is how far a stream has been booked, and for which node.
 type streamState struct {
-	node int64 // 0 where nothing of it has been taken
+	node int64 // 0 if nothing has been booked
 	mark batch.Mark
 }
 
-// findStream finds a stream.
 func findStream(t *db.Tx, id batch.Stream) (s streamState, err error) {
 	return scanStream(t.QueryRow("SELECT node, next, last FROM stream WHERE id = $1", id[:]).Scan)
 }
@@ -38,14 +37,13 @@ func scanStream(scan func(...any) error) (s streamState, err error) {
 	case err != nil:
 		return s, err
 	case len(last) != len(s.mark.Last):
-		return s, fmt.Errorf("the stream's hash has %d bytes", len(last))
+		return s, fmt.Errorf("the stored hash of the stream has %d bytes", len(last))
 	}
 	s.mark.Next = uint64(next)
 	copy(s.mark.Last[:], last)
 	return s, nil
 }
 
-// moveStream sets the mark of a stream.
 func moveStream(t *db.Tx, id batch.Stream, node int64, to batch.Mark, boot string, now int64) error {
 	_, err := t.Exec(`INSERT INTO stream (id, node, next, last, boot, opened_ns, seen_ns) VALUES ($1, $2, $3, $4, $5, $6, $7)
 		ON CONFLICT (id) DO UPDATE SET next = excluded.next, last = excluded.last, boot = excluded.boot, seen_ns = excluded.seen_ns`,
@@ -53,7 +51,7 @@ func moveStream(t *db.Tx, id batch.Stream, node int64, to batch.Mark, boot strin
 	return err
 }
 
-// knownHash is the hash of a batch that was taken, nil where it is forgotten.
+// knownHash returns the hash of a booked batch, or nil if it is no longer kept.
 func knownHash(t *db.Tx, id batch.Stream, number uint64) (*batch.Hash, error) {
 	var b []byte
 	err := t.QueryRow("SELECT hash FROM batch WHERE stream = $1 AND number = $2", id[:], int64(number)).Scan(&b)
@@ -62,21 +60,20 @@ func knownHash(t *db.Tx, id batch.Stream, number uint64) (*batch.Hash, error) {
 	}
 	var h batch.Hash
 	if err == nil && copy(h[:], b) != len(h) {
-		err = fmt.Errorf("the hash of batch %d has %d bytes", number, len(b))
+		err = fmt.Errorf("the stored hash of batch %d has %d bytes", number, len(b))
 	}
 	return &h, err
 }
 
-// maxConflictBytes is how many bytes of conflicting batches are kept, of all nodes
-// together, where each counts for conflictOverhead more, so that there are not too many
-// of them either.
+// maxConflictBytes limits the stored bytes of conflicting batches of all nodes. Each counts
+// conflictOverhead more, which limits their number.
 const (
 	maxConflictBytes = 64 << 20
 	conflictOverhead = 4 << 10
 )
 
-// keepConflict keeps the bytes of a batch that contradicts what was taken, once, and
-// writes it into the audit. The oldest go where there are too many.
+// keepConflict stores the bytes of a batch that contradicts a booked one, once, and audits it. It
+// deletes the oldest beyond the limit.
 func (b *booking) keepConflict(e *batch.Entry, n *bookedNode) error {
 	sent := e.Sent
 	if sent == nil {
@@ -96,46 +93,45 @@ func (b *booking) keepConflict(e *batch.Entry, n *bookedNode) error {
 	}
 	return b.Audit(registry.Audit{
 		At: schema.FromNanos(b.now), Actor: e.Node, Action: "batch.conflict", Object: e.Stream.String(),
-		Detail: fmt.Sprintf("batch %d, %x, is not the one that was taken, or does not follow it", e.Number, e.Hash[:8]),
+		Detail: fmt.Sprintf("batch %d, %x, differs from the booked one or does not follow it", e.Number, e.Hash[:8]),
 	})
 }
 
-// Through is up to when the node has been booked: the end of its latest window,
-// or zero. A node that is not enrolled is fault.ErrNotFound.
-func (k *Booker) Through(ctx context.Context, node string) (time.Time, error) {
+// Through returns the end of the latest window booked for the node, or zero. A node that is not
+// enrolled is fault.ErrNotFound.
+func (b *Booker) Through(ctx context.Context, node string) (time.Time, error) {
 	var ns int64
-	err := k.db.Reader.QueryRowContext(ctx, "SELECT through_ns FROM node WHERE node_id = $1", schema.Clean(node)).Scan(&ns)
-	return schema.FromNanos(ns), db.Wrap(k.db.NotFound(err), "node %q", node)
+	err := b.db.Reader.QueryRowContext(ctx, "SELECT through_ns FROM node WHERE node_id = $1", schema.Clean(node)).Scan(&ns)
+	return schema.FromNanos(ns), db.Wrap(b.db.NotFound(err), "node %q", node)
 }
 
-// Mark is how far a stream of the node has been taken. A stream of another node
-// is fault.ErrDenied.
-func (k *Booker) Mark(ctx context.Context, node string, id batch.Stream) (batch.Mark, error) {
-	var of string
+// Mark returns how far a stream of the node has been booked. A stream of another node is
+// fault.ErrDenied.
+func (b *Booker) Mark(ctx context.Context, node string, id batch.Stream) (batch.Mark, error) {
+	var owner string
 	s, err := scanStream(func(dest ...any) error {
-		return k.db.Reader.QueryRowContext(ctx, "SELECT s.node, s.next, s.last, n.node_id FROM stream s JOIN node n ON n.id = s.node WHERE s.id = $1", id[:]).
-			Scan(append(dest, &of)...)
+		return b.db.Reader.QueryRowContext(ctx, "SELECT s.node, s.next, s.last, n.node_id FROM stream s JOIN node n ON n.id = s.node WHERE s.id = $1", id[:]).
+			Scan(append(dest, &owner)...)
 	})
 	switch {
 	case err != nil:
-		return batch.Mark{}, db.Wrap(k.db.Fault(err), "stream %s", id)
-	case s.node != 0 && of != node:
-		return batch.Mark{}, db.Wrap(fmt.Errorf("it is another node's: %w", fault.ErrDenied), "stream %s", id)
+		return batch.Mark{}, db.Wrap(b.db.Fault(err), "stream %s", id)
+	case s.node != 0 && owner != node:
+		return batch.Mark{}, db.Wrap(fmt.Errorf("it belongs to another node: %w", fault.ErrDenied), "stream %s", id)
 	}
 	return s.mark, nil
 }
 
-// Lost books that batches of a stream will never come, and goes on after them.
-// It is Taken where they begin with the one that is wanted, Known where that
-// was done before; else, and where they overlap what was taken, it is Behind,
-// and Next says what they have to begin with.
-func (k *Booker) Lost(ctx context.Context, node string, lost batch.Loss, now time.Time) (r batch.Reply, err error) {
+// Lost books a gap for batches of a stream that will never arrive, and moves the stream past them.
+// The verdict is Accepted if they begin at the stream's next batch, Duplicate if the stream is
+// already past them, else OutOfOrder; Next says where they must begin.
+func (b *Booker) Lost(ctx context.Context, node string, lost batch.Loss, now time.Time) (r batch.Reply, err error) {
 	if lost.From == 0 || lost.To < lost.From || lost.To >= math.MaxInt64 {
 		return r, db.Wrap(fmt.Errorf("batches %d to %d: %w", lost.From, lost.To, fault.ErrInvalid), "lost batches of stream %s", lost.Stream)
 	}
-	err = k.db.Write(ctx, func(t *db.Tx) error {
-		b := &booking{Tx: t, nodes: map[string]*bookedNode{}}
-		n, err := b.findNode(node)
+	err = b.db.Write(ctx, func(t *db.Tx) error {
+		run := &booking{Tx: t, nodes: map[string]*bookedNode{}}
+		n, err := run.findNode(node)
 		if err != nil {
 			return err
 		}
@@ -147,7 +143,7 @@ func (k *Booker) Lost(ctx context.Context, node string, lost batch.Loss, now tim
 		case err != nil:
 			return err
 		case s.node != 0 && s.node != n.id:
-			return fmt.Errorf("it is another node's: %w", fault.ErrDenied)
+			return fmt.Errorf("it belongs to another node: %w", fault.ErrDenied)
 		case lost.To < s.mark.Next:
 			r = batch.Reply{Verdict: batch.Duplicate, Next: s.mark.Next}
 			return nil

@@ -9,8 +9,8 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// checkEntry says what about the entry cannot be stored. What only becomes too large
-// together with what is there is seen when it is written.
+// checkEntry returns an error if the entry cannot be stored. A sum that overflows is detected when
+// it is written.
 func checkEntry(e *batch.Entry) error {
 	if e.Number == 0 || e.Number >= math.MaxInt64 {
 		return fmt.Errorf("number %d: %w", e.Number, fault.ErrInvalid)

@@ -1,4 +1,4 @@
-// Package check finds what in a ledger contradicts itself.
+// Package check looks for contradictions within a ledger.
 package check
 
 import (
@@ -16,58 +16,57 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// maxFaults is how many faults of each kind Check tells of.
+// maxFaults limits how many faults of each kind Check reports.
 const maxFaults = 100
 
-// A Checker holds a ledger against itself.
+// A Checker checks a ledger for consistency.
 type Checker struct{ db *db.DB }
 
 func New(database *db.DB) *Checker { return &Checker{database} }
 
-// Check looks for what contradicts itself, and tells of it a line each:
+// Check returns one line for each contradiction:
 //
-//   - balance: for each node and minute, whole + skew is the sum of the rows
-//   - hour, day: a row is the sum of the finer ones, where these are kept
-//   - groups: those of a day sum to the day's rows
+// - balance: for each node and minute, whole + skew is the sum of the rows
+// - hour, day: a row is the sum of the finer ones, where these are kept
+// - groups: those of a day sum to the day's rows
 //
-// It reads a day at a time, as the ledger is at one moment, and keeps nobody
-// from booking. What a server sends here may be out of balance while it sends.
-func (k *Checker) Check(ctx context.Context) ([]string, error) {
-	c := &checkRun{faults: map[string]int{}}
+// It reads a day at a time, each from one snapshot, and blocks no writer. Rows of a downstream
+// server may be out of balance while it sends.
+func (c *Checker) Check(ctx context.Context) ([]string, error) {
+	run := &checkRun{faults: map[string]int{}}
 	for day := int64(0); ; day += schema.DayMinutes {
-		err := k.db.View(ctx, func(v *db.View) (err error) {
-			c.View = v
-			if day, err = c.nextDay(day); err != nil || day == schema.MaxKey {
-				return k.db.Fault(err)
+		err := c.db.View(ctx, func(v *db.View) (err error) {
+			run.View = v
+			if day, err = run.nextDay(day); err != nil || day == schema.MaxKey {
+				return c.db.Fault(err)
 			}
-			return db.Wrap(k.db.Fault(c.checkDay(day)), "checking %s", schema.FormatMinute(day))
+			return db.Wrap(c.db.Fault(run.checkDay(day)), "checking %s", schema.FormatMinute(day))
 		})
 		if err != nil {
 			return nil, err
 		}
 		if day == schema.MaxKey {
-			return c.report, nil
+			return run.report, nil
 		}
 	}
 }
 
-// A checkRun is one call of Check.
 type checkRun struct {
 	*db.View
 	report []string
-	faults map[string]int // how many there were, by kind
+	faults map[string]int // number of faults by kind
 }
 
-// count counts a fault and reports whether it is to be told of.
+// count counts a fault and reports whether to list it.
 func (c *checkRun) count(kind string) bool {
 	c.faults[kind]++
 	if c.faults[kind] == maxFaults+1 {
-		c.report = append(c.report, kind+": there is more")
+		c.report = append(c.report, kind+": more not shown")
 	}
 	return c.faults[kind] <= maxFaults
 }
 
-// nextDay is the first day from one on that has rows.
+// nextDay returns the first day from the given one on that has rows.
 func (c *checkRun) nextDay(from int64) (int64, error) {
 	day, err := db.FirstMinute(c.Ctx, c.SQL, from, schema.UsageLayout.HourTable(), schema.NodeLayout.HourTable(), schema.UsageLayout.DayTable(), schema.NodeLayout.DayTable(), "group_day")
 	if day < schema.MaxKey {
@@ -81,7 +80,6 @@ func (c *checkRun) nextDay(from int64) (int64, error) {
 	return day, err
 }
 
-// checkDay checks a day.
 func (c *checkRun) checkDay(day int64) error {
 	for hour := day; hour < day+schema.DayMinutes && day >= c.MinuteFloor; hour += schema.HourMinutes {
 		if err := c.checkBalance(hour); err != nil {
@@ -99,7 +97,7 @@ func (c *checkRun) checkDay(day int64) error {
 	return c.checkGroups(day)
 }
 
-// A wideInt is an amount as hi * 2^32 + lo, since sums may not fit 64 bits.
+// A wideInt is hi * 2^32 + lo: sums may not fit 64 bits.
 type wideInt struct{ hi, lo int64 }
 
 func (a wideInt) add(b wideInt) wideInt {
@@ -107,7 +105,7 @@ func (a wideInt) add(b wideInt) wideInt {
 	return wideInt{a.hi + b.hi + a.lo>>32 + b.lo>>32 + lo>>32, lo & math.MaxUint32}
 }
 
-// toInt64 is the amount, false where it does not fit.
+// toInt64 returns the amount, or false if it does not fit.
 func (a wideInt) toInt64() (int64, bool) { return a.hi<<32 | a.lo, a.hi == a.hi<<32>>32 }
 
 func (a wideInt) String() string {
@@ -117,7 +115,7 @@ func (a wideInt) String() string {
 	return fmt.Sprintf("%d * 2^32 + %d", a.hi, a.lo)
 }
 
-// sumHalves is SQL for the two halves of the sum of a column, or of the highest.
+// sumHalves returns SQL for the two halves of the sum, or of the maximum, of a column.
 func sumHalves(c schema.Column) string {
 	if c.Merge == schema.MergeMax {
 		return "0, max(" + c.Name + ")"
@@ -125,10 +123,10 @@ func sumHalves(c schema.Column) string {
 	return fmt.Sprintf("CAST(sum(%[1]s >> 32) AS {int}), CAST(sum(%[1]s & 4294967295) AS {int})", c.Name)
 }
 
-// halves is SQL for the two halves of one row.
+// halves returns SQL for the two halves of a column of one row.
 func halves(c schema.Column) string { return fmt.Sprintf("%[1]s >> 32, %[1]s & 4294967295", c.Name) }
 
-// A total is one side of a comparison: what rows come to.
+// A total is one side of a comparison: the sum of its rows.
 type total struct {
 	rows, present, rough int64
 	amounts              []wideInt
@@ -151,15 +149,14 @@ func (t *total) add(cols []schema.Column, present, rough int64, amounts []int64)
 	}
 }
 
-// A comparison is the two sides under one key: the finer rows, and the coarser one.
+// A comparison holds both sides of one key: the finer rows and the coarser one.
 type comparison struct {
 	minute, id   int64
 	fine, coarse total
 }
 
-// eachComparison runs a query that gives, in the order of minute and key, lines of a
-// side (0 is the finer), minute, key, present, rough, and two halves of each
-// column; and calls f with each pair.
+// eachComparison calls f for each pair that the query yields. The query returns, ordered by minute
+// and key: side (0 is the finer), minute, key, present, rough, and two halves of each column.
 func (c *checkRun) eachComparison(cols []schema.Column, f func(*comparison), query string, args ...any) error {
 	var p comparison
 	var side, minute, id, present, rough int64
@@ -194,13 +191,13 @@ func (c *checkRun) eachComparison(cols []schema.Column, f func(*comparison), que
 	return err
 }
 
-// finding is a fault before the one that it is of has its name.
+// A finding is a fault of a key whose name is not looked up yet.
 type finding struct {
 	id   int64
 	text string
 }
 
-// reportFaults tells of faults of the keys of a shape.
+// reportFaults appends the findings, naming their keys.
 func (c *checkRun) reportFaults(what string, s *schema.Layout, found []finding) error {
 	for _, f := range found {
 		if !c.count(what) {
@@ -226,8 +223,7 @@ func (c *checkRun) reportFaults(what string, s *schema.Layout, found []finding) 
 	return nil
 }
 
-// checkBalance compares what nodes had in the minutes of an hour with the rows of
-// their workloads.
+// checkBalance compares what nodes had in the minutes of an hour with the rows of their workloads.
 func (c *checkRun) checkBalance(hour int64) error {
 	if !c.hasMinutes(hour) {
 		return nil
@@ -265,12 +261,12 @@ func (c *checkRun) checkBalance(hour int64) error {
 	return c.reportFaults("balance", schema.NodeLayout, found)
 }
 
-// hasMinutes reports whether there are tables of minutes for a minute.
+// hasMinutes reports whether the day of minute has tables of minutes.
 func (c *checkRun) hasMinutes(minute int64) bool {
 	return slices.Contains(c.Days, minute-minute%schema.DayMinutes)
 }
 
-// checkSums compares the rows of an hour or a day with the sums of the finer ones.
+// checkSums compares the rows of an hour or day with the sums of the finer ones.
 func (c *checkRun) checkSums(into schema.Level, at int64) error {
 	if mark, _ := c.Mark(into); at > mark {
 		return nil
@@ -291,7 +287,7 @@ func (c *checkRun) checkSumsOf(s *schema.Layout, into schema.Level, at int64) er
 	query := fmt.Sprintf("SELECT 1 AS side, minute, %s AS id, present, rough, %s FROM %s WHERE minute = $1", s.Key, strings.Join(own, ", "), to.Table(s))
 	args := []any{at}
 	if into == schema.Days || c.hasMinutes(at) {
-		// A row stands under the minute with which the span begins.
+		// A row is stored under the first minute of its span.
 		query = fmt.Sprintf("SELECT 0 AS side, CAST($1 AS {int}) AS minute, %[1]s AS id, present, rough, %[2]s FROM %[3]s WHERE minute >= $1 AND minute < $2 GROUP BY %[1]s, present, rough UNION ALL %[4]s",
 			s.Key, strings.Join(sums, ", "), from.Table(s), query)
 		args = append(args, at+into.Width())
@@ -303,19 +299,19 @@ func (c *checkRun) checkSumsOf(s *schema.Layout, into schema.Level, at int64) er
 		case p.coarse.rows == 0 && !folded:
 			return
 		case p.coarse.rows == 0:
-			found = append(found, finding{p.id, schema.FormatMinute(at) + ": there are finer rows, and it is not there"})
+			found = append(found, finding{p.id, schema.FormatMinute(at) + ": missing, but finer rows exist"})
 			return
 		case p.fine.rows == 0 || !folded:
-			found = append(found, finding{p.id, schema.FormatMinute(at) + ": it is there, and nothing was folded into it"})
+			found = append(found, finding{p.id, schema.FormatMinute(at) + ": present, but nothing was folded into it"})
 			return
 		case p.coarse.present != p.fine.present || p.coarse.rough != p.fine.rough:
-			found = append(found, finding{p.id, schema.FormatMinute(at) + ": presence or quality is not that of the finer rows"})
+			found = append(found, finding{p.id, schema.FormatMinute(at) + ": presence or quality differs from the finer rows"})
 		}
 		for i, col := range cols {
 			have, want := p.coarse.amounts[i], p.fine.amounts[i]
 			if v, _ := have.toInt64(); into == schema.Days && max(v, -v) == math.MaxInt64 {
 				if _, ok := want.toInt64(); !ok || col.Signed {
-					continue // it stays at the largest value
+					continue // saturated
 				}
 			}
 			if have != want {
@@ -329,7 +325,7 @@ func (c *checkRun) checkSumsOf(s *schema.Layout, into schema.Level, at int64) er
 	return c.reportFaults(into.Name(), s, found)
 }
 
-// checkGroups compares the groups of a day with its rows.
+// checkGroups compares the groups of a day with the day's rows.
 func (c *checkRun) checkGroups(day int64) error {
 	var stale int64
 	err := c.SQL.QueryRowContext(c.Ctx, "SELECT count(*) FROM stale_day WHERE minute = $1", day).Scan(&stale)

@@ -13,7 +13,7 @@ import (
 func TestCheckSQLite(t *testing.T)     { testCheck(t, ledgertest.SQLite(t)) }
 func TestCheckPostgreSQL(t *testing.T) { testCheck(t, ledgertest.PostgreSQL(t)) }
 
-// testCheck: a ledger is found whole, and each kind of damage is found.
+// testCheck checks that a sound ledger has no findings, and that each kind of damage is found.
 func testCheck(t *testing.T, dsn string) {
 	ctx := t.Context()
 	l := ledgertest.Open(t, dsn)
@@ -70,11 +70,11 @@ func testCheck(t *testing.T, dsn string) {
 		{"UPDATE hour SET cpu = cpu + 1 WHERE minute = $1", "UPDATE hour SET cpu = cpu - 1 WHERE minute = $1",
 			"hour: node a, workload 0000000000000001: 2026-03-01T00:00Z: cpu is 1099511627777, the finer rows are 1099511627776"},
 		{"UPDATE day SET rough = 2 WHERE minute = $1", "UPDATE day SET rough = 0 WHERE minute = $1",
-			"day: node a, workload 0000000000000001: 2026-03-01T00:00Z: presence or quality is not that of the finer rows"},
+			"day: node a, workload 0000000000000001: 2026-03-01T00:00Z: presence or quality differs from the finer rows"},
 		{"UPDATE hour SET minute = minute + 120 WHERE minute = $1", "UPDATE hour SET minute = minute - 120 WHERE minute = $1 + 120",
-			"hour: node a, workload 0000000000000001: 2026-03-01T02:00Z: it is there, and nothing was folded into it"},
+			"hour: node a, workload 0000000000000001: 2026-03-01T02:00Z: present, but nothing was folded into it"},
 		{"UPDATE node_day SET minute = 0 WHERE minute = $1", "UPDATE node_day SET minute = $1 WHERE minute = 0",
-			"day: node a: 2026-03-01T00:00Z: there are finer rows, and it is not there"},
+			"day: node a: 2026-03-01T00:00Z: missing, but finer rows exist"},
 		{"UPDATE group_day SET cpu_lo = 8 WHERE minute = $1", "UPDATE group_day SET cpu_lo = 0 WHERE minute = $1",
 			"groups: 2026-03-01T00:00Z: cpu is 2199023255560, the rows are 2199023255552"},
 	} {
@@ -82,13 +82,13 @@ func testCheck(t *testing.T, dsn string) {
 			t.Fatalf("%s: %v", c.damage, err)
 		}
 		if told := check(); c.want == "" && len(told) > 0 || c.want != "" && !strings.Contains("\n"+strings.Join(told, "\n")+"\n", "\n"+c.want+"\n") {
-			t.Errorf("%s: told\n%s\nwant\n%s", c.damage, strings.Join(told, "\n"), c.want)
+			t.Errorf("%s: got\n%s\nwant\n%s", c.damage, strings.Join(told, "\n"), c.want)
 		}
 		if _, err := db.ExecContext(ctx, c.repair, m); err != nil {
 			t.Fatalf("%s: %v", c.repair, err)
 		}
 	}
 	if told := check(); len(told) > 0 {
-		t.Errorf("in the end: %q", told)
+		t.Errorf("after all repairs: %q", told)
 	}
 }

@@ -1,5 +1,5 @@
-// Package db opens the database of a ledger and brings its schema up to date. Those
-// who write have a [Tx], one at a time, and those who read a [View] of one moment.
+// Package db opens the database of a ledger and migrates its schema. A writer uses a [Tx], one at a
+// time; a reader uses a [View], a snapshot.
 package db
 
 import (
@@ -12,43 +12,42 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// A DB is an open database of a ledger: those who read it have connections of their
-// own, and those who write take turns.
+// A DB is an open ledger database. Readers have their own connections; writers take turns.
 type DB struct {
 	Dialect  *schema.Dialect
 	writer   *sql.DB
 	Reader   *sql.DB
-	Conn     *sql.Conn // the one that writes, of SQLite only; its statements stay prepared
+	Conn     *sql.Conn // the writer's, SQLite only; its statements stay prepared
 	epoch    string
-	upstream bool      // tables of usage are indexed by rev
-	sinks    *rowSinks // of connections that read
+	upstream bool      // index usage tables by rev
+	sinks    *rowSinks // of reading connections
 	observer Observer
 
-	// turn is held by the one who writes. It guards what is below.
+	// turn is held by the writer. It guards the fields below.
 	turn      chan struct{}
 	workloads map[workloadKey]Workload
-	tables    map[string]bool // of minutes, that are known to exist
+	tables    map[string]bool // tables of minutes known to exist
 	prepared  map[string]*sql.Stmt
-	rev       int64 // of the last transaction here
+	rev       int64 // of the last transaction of this process
 }
 
-// An Observer keeps answers in memory, and is told of what is written.
+// An Observer caches answers and is notified of writes.
 type Observer interface {
-	// committing says which buckets a transaction of a revision wrote to that is
-	// about to be committed; before is the revision of the one before it here.
+	// Committing announces that transaction rev, which wrote to the touched buckets, is about to
+	// commit. before is the revision of the process's previous transaction.
 	Committing(rev, before int64, touched map[schema.Bucket]bool)
-	// failed takes back that a transaction would be committed.
+	// CommitFailed revokes the announcement of rev.
 	CommitFailed(rev int64)
 }
 
-// unobserved is who is told where nobody keeps answers in memory.
+// unobserved ignores notifications.
 type unobserved struct{}
 
 func (unobserved) Committing(int64, int64, map[schema.Bucket]bool) {}
 func (unobserved) CommitFailed(int64)                              {}
 
-// Open opens the database that dsn names, and brings its schema up to date. upstream
-// says that rows are told to a server above.
+// Open opens the database at dsn and migrates its schema. upstream says that rows are replicated to
+// an upstream server.
 func Open(ctx context.Context, dsn string, upstream bool) (*DB, error) {
 	sinks := &rowSinks{}
 	d, writer, reader, err := openConnections(dsn, sinks)
@@ -74,7 +73,7 @@ func Open(ctx context.Context, dsn string, upstream bool) (*DB, error) {
 	return db, nil
 }
 
-// Close closes the database. It is for the one who opened it, to be called once.
+// Close closes the database. Call it once.
 func (db *DB) Close() (err error) {
 	for _, s := range db.prepared {
 		err = errors.Join(err, s.Close())
@@ -89,20 +88,20 @@ func (db *DB) Close() (err error) {
 	return err
 }
 
-// Observe has an observer told of what is written from now on.
+// Observe sets the observer of later writes. Call it before the first one.
 func (db *DB) Observe(o Observer) { db.observer = o }
 
 // IsSQLite reports whether the database is SQLite; else it is PostgreSQL.
 func (db *DB) IsSQLite() bool { return db.Dialect == schema.SQLite }
 
-// Expand replaces the words in braces of a statement by those of the database.
+// Expand replaces the placeholders in braces by the words of the dialect.
 func (db *DB) Expand(statement string) string { return db.Dialect.Words.Replace(statement) }
 
-// Epoch is a random id that was made with the database. Revisions of rows are
-// comparable within one epoch.
+// Epoch returns the random id that was created with the database. Row revisions are comparable only
+// within one epoch.
 func (db *DB) Epoch() string { return db.epoch }
 
-// NotFound turns the driver's words for an absent row into ours.
+// NotFound converts sql.ErrNoRows into fault.ErrNotFound, and other errors as Fault does.
 func (db *DB) NotFound(err error) error {
 	if errors.Is(err, sql.ErrNoRows) {
 		return fault.ErrNotFound
@@ -110,14 +109,13 @@ func (db *DB) NotFound(err error) error {
 	return db.Fault(err)
 }
 
-// Meta is a value of the server's own, by its key; fault.ErrNotFound where
-// there is none.
+// Meta returns a value that the server stored under key, or fault.ErrNotFound.
 func (db *DB) Meta(ctx context.Context, key string) (value string, err error) {
 	err = db.Reader.QueryRowContext(ctx, "SELECT value FROM meta WHERE key = $1", key).Scan(&value)
 	return value, Wrap(db.NotFound(err), "meta %q", key)
 }
 
-// Size is how many bytes the database has.
+// Size returns the size of the database in bytes.
 func (v *View) Size() (n int64, err error) {
 	err = v.SQL.QueryRowContext(v.Ctx, v.DB.Dialect.SizeQuery).Scan(&n)
 	return n, v.DB.Fault(err)

@@ -9,13 +9,12 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// maxEpochs is how many epochs are remembered. A server above that stands in an
-// earlier one is told everything again.
+// maxEpochs is how many epochs are remembered. An upstream server whose position is in an older one
+// receives everything again.
 const maxEpochs = 1000
 
-// beginEpoch begins an epoch: whoever opens a ledger cannot know whether it is an
-// older copy of itself, and revisions that are made from now on may have been
-// made before, for other things.
+// beginEpoch starts an epoch. A process that opens a ledger cannot know whether it was restored
+// from an older copy, in which case new revisions may equal old ones of other rows.
 func (t *Tx) beginEpoch() error {
 	if err := t.begin(); err != nil {
 		return err
@@ -32,8 +31,8 @@ func (t *Tx) newEpoch(rev int64) error {
 	return err
 }
 
-// EpochOf is the epoch in which a revision was made; those before all that are
-// remembered are of the ledger's first.
+// EpochOf returns the epoch in which a revision was made. Revisions before the oldest remembered
+// epoch belong to the ledger's first.
 func (v *View) EpochOf(rev int64) (id string, err error) {
 	err = v.SQL.QueryRowContext(v.Ctx, "SELECT id FROM epoch WHERE rev <= $1 ORDER BY rev DESC LIMIT 1", rev).Scan(&id)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -42,11 +41,9 @@ func (v *View) EpochOf(rev int64) (id string, err error) {
 	return id, v.DB.Fault(err)
 }
 
-// indexRevs makes a table of usage such that what changed last is found
-// quickly, where someone will ask for that. The index costs about as much as
-// the row, so others do without: one that is left from when there was a server
-// above goes. In PostgreSQL it stays, as another server of the same ledger may
-// need it.
+// indexRevs indexes a table of usage by revision if rows are replicated to an upstream server. The
+// index costs about as much space as the rows, so other ledgers drop it. PostgreSQL keeps it:
+// another server of the same ledger may need it.
 func (t *Tx) indexRevs(s *schema.Layout, table string) error {
 	switch {
 	case !t.DB.upstream && t.DB.IsSQLite():

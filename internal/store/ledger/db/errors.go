@@ -2,7 +2,7 @@ package db
 
 import "fmt"
 
-// Wrap names the thing that err is about.
+// Wrap adds the ledger prefix and the thing that err is about.
 func Wrap(err error, format string, args ...any) error {
 	if err == nil {
 		return nil

@@ -12,13 +12,13 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// The keys of table meta that are the ledger's own.
+// The ledger's own keys in table meta.
 const (
-	metaSchema = "ledger.schema" // how many migrations were made
+	metaSchema = "ledger.schema" // number of applied migrations
 	metaEpoch  = "ledger.epoch"
 )
 
-// migrate brings the schema up to date, all in one transaction.
+// migrate brings the schema up to date in one transaction.
 func (db *DB) migrate(ctx context.Context) error {
 	tx, err := db.beginWrite(ctx)
 	if err != nil {
@@ -52,7 +52,7 @@ func (t *Tx) migrate() error {
 		return err
 	}
 	if made > len(steps) {
-		return newer(fmt.Sprintf("its schema is version %d, this program's is %d", made, len(steps)))
+		return newerError(fmt.Sprintf("its schema has version %d, this program supports %d", made, len(steps)))
 	}
 	for _, step := range steps[made:] {
 		text, err := schema.Migrations.ReadFile(step.Name())
@@ -63,7 +63,7 @@ func (t *Tx) migrate() error {
 			return fmt.Errorf("%s: %w", step.Name(), err)
 		}
 	}
-	if made < len(steps) { // else nothing is written, so that a full disk can be read
+	if made < len(steps) { // otherwise write nothing, so that a ledger on a full disk can be opened
 		if err := t.SetMeta(metaSchema, strconv.Itoa(len(steps))); err != nil {
 			return err
 		}
@@ -76,15 +76,15 @@ func (t *Tx) migrate() error {
 	if err := t.beginEpoch(); err != nil {
 		return err
 	}
-	return t.usageTables()
+	return t.ensureUsageTables()
 }
 
-func newer(why string) error {
+func newerError(why string) error {
 	return fault.WithHint(fmt.Errorf("%s: %w", why, fault.ErrUnsupported),
-		"it was written by a newer mete: run that version, or restore the copy from before it")
+		"a newer mete wrote it: run that version, or restore an older copy")
 }
 
-// countMigrations is how many migrations were made.
+// countMigrations returns the number of applied migrations.
 func (t *Tx) countMigrations() (n int, err error) {
 	err = Each(t.Ctx, t.SQL, func(scan func(...any) error) error {
 		var text string
@@ -102,15 +102,15 @@ func (t *Tx) SetMeta(key, value string) error {
 	return t.DB.Fault(err)
 }
 
-// usageTables makes the tables of usage, and adds the columns that they lack.
-func (t *Tx) usageTables() error {
+// usageTables creates the tables of usage, and adds missing columns.
+func (t *Tx) ensureUsageTables() error {
 	if err := t.Define(schema.CreateGroups()); err != nil {
 		return err
 	}
 	if err := t.Define("CREATE UNIQUE INDEX IF NOT EXISTS group_day_key ON group_day ({group})"); err != nil {
 		return err
 	}
-	if err := t.complete("group_day", append([]string{"minute"}, schema.GroupKeys...), schema.GroupColumns(), schema.Days); err != nil {
+	if err := t.addMissingColumns("group_day", append([]string{"minute"}, schema.GroupKeys...), schema.GroupColumns(), schema.Days); err != nil {
 		return err
 	}
 	kept, err := t.Ints("SELECT day FROM kept")
@@ -118,9 +118,9 @@ func (t *Tx) usageTables() error {
 		return err
 	}
 	for _, s := range []*schema.Layout{schema.UsageLayout, schema.NodeLayout} {
-		err := errors.Join(t.table(s, s.HourTable(), schema.Hours), t.table(s, s.DayTable(), schema.Days))
+		err := errors.Join(t.ensureTable(s, s.HourTable(), schema.Hours), t.ensureTable(s, s.DayTable(), schema.Days))
 		for _, day := range kept {
-			err = errors.Join(err, t.table(s, s.MinuteTable(day), schema.Minutes))
+			err = errors.Join(err, t.ensureTable(s, s.MinuteTable(day), schema.Minutes))
 		}
 		if err != nil {
 			return err
@@ -129,20 +129,20 @@ func (t *Tx) usageTables() error {
 	return nil
 }
 
-// table makes a table of usage, or completes it.
-func (t *Tx) table(s *schema.Layout, table string, v schema.Level) error {
+// table creates a table of usage, or adds its missing columns.
+func (t *Tx) ensureTable(s *schema.Layout, table string, v schema.Level) error {
 	if err := t.Define(s.Create(table, v)); err != nil {
 		return err
 	}
 	if err := t.indexRevs(s, table); err != nil {
 		return err
 	}
-	return t.complete(table, []string{"minute", s.Key}, s.Columns, v)
+	return t.addMissingColumns(table, []string{"minute", s.Key}, s.Columns, v)
 }
 
-// complete adds to the table the columns that it lacks. One that nobody knows
-// is of a newer program, which counts on it in every row.
-func (t *Tx) complete(table string, keys []string, cols []schema.Column, v schema.Level) error {
+// complete adds the missing columns to a table. An unknown column was added by a newer program that
+// relies on it in every row.
+func (t *Tx) addMissingColumns(table string, keys []string, cols []schema.Column, v schema.Level) error {
 	rows, err := t.SQL.QueryContext(t.Ctx, "SELECT * FROM "+table+" WHERE minute < 0")
 	if err != nil {
 		return t.DB.Fault(err)
@@ -153,7 +153,7 @@ func (t *Tx) complete(table string, keys []string, cols []schema.Column, v schem
 	}
 	for _, name := range have {
 		if !slices.Contains(keys, name) && !slices.ContainsFunc(cols, func(c schema.Column) bool { return c.Name == name }) {
-			return newer(fmt.Sprintf("table %s has a column %s that this program does not know", table, name))
+			return newerError(fmt.Sprintf("table %s has unknown column %s", table, name))
 		}
 	}
 	for _, c := range cols {

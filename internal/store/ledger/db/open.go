@@ -22,7 +22,7 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// Fault says of an error of the database which kind of ours it is.
+// Fault adds the fault kind to an error of the database.
 func (db *DB) Fault(err error) error {
 	if db.IsSQLite() {
 		return sqliteFault(err)
@@ -30,7 +30,7 @@ func (db *DB) Fault(err error) error {
 	return postgresFault(err)
 }
 
-// viewOptions are those of a transaction that is one moment of the database.
+// viewOptions returns options for a transaction that reads one snapshot.
 func (db *DB) viewOptions() *sql.TxOptions {
 	if db.IsSQLite() {
 		return &sql.TxOptions{ReadOnly: true}
@@ -46,15 +46,14 @@ func sqliteFault(err error) error {
 	code := e.Code()
 	switch code {
 	case sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_IN_PAGE:
-		// The file that its users share cannot be made larger, or has a page that
-		// there is no room for when it is first touched.
+		// The shared-memory file cannot grow, or a new page of it cannot be allocated.
 		code = sqlite3.SQLITE_FULL
 	}
 	switch code & 0xff {
 	case sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH:
 		return fmt.Errorf("%w: %w", schema.ErrRange, err)
 	case sqlite3.SQLITE_FULL:
-		return fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrUnavailable), "make room on the file system of the ledger")
+		return fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrUnavailable), "free space on the file system of the ledger")
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY,
 		sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_INTERRUPT:
 		return fmt.Errorf("%w: %w", err, fault.ErrUnavailable)
@@ -82,8 +81,8 @@ func postgresFault(err error) error {
 	return err
 }
 
-// openConnections opens the database that dsn names: one handle for writing and one for
-// reading, which can give rows to readings.
+// openConnections opens the database at dsn: one handle for writing and one for reading, whose
+// connections can pass rows to sinks.
 func openConnections(dsn string, s *rowSinks) (d *schema.Dialect, writer, reader *sql.DB, err error) {
 	if strings.HasPrefix(dsn, "postgres://") || strings.HasPrefix(dsn, "postgresql://") {
 		writer, err = sql.Open("pgx", dsn)
@@ -99,11 +98,11 @@ func openConnections(dsn string, s *rowSinks) (d *schema.Dialect, writer, reader
 		return nil, nil, nil, fmt.Errorf("ledger: %w", err)
 	}
 	if strings.Contains(dsn, "://") || strings.TrimPrefix(dsn, "sqlite:") == "" {
-		return nil, nil, nil, fault.WithHint(fmt.Errorf("ledger: %q names no database: %w", dsn, fault.ErrInvalid),
+		return nil, nil, nil, fault.WithHint(fmt.Errorf("ledger: %q is not a database: %w", dsn, fault.ErrInvalid),
 			"give the path of a file, or postgres://user@host/database")
 	}
-	// It holds hashes of tokens: nobody else reads it. The files beside it get
-	// its mode.
+	// The file holds hashes of tokens: only this user may read it. SQLite gives the files beside it
+	// the same mode.
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, nil, nil, fmt.Errorf("ledger: %w", err)
 	}
@@ -124,13 +123,13 @@ func openConnections(dsn string, s *rowSinks) (d *schema.Dialect, writer, reader
 	if reader, err = openSQLiteReader(file+"&_pragma=query_only(1)", s); err != nil {
 		return nil, nil, nil, errors.Join(fmt.Errorf("ledger: %w", err), writer.Close())
 	}
-	// Nobody waits for one that helps, nor who has to know whom to trust for the
-	// questions that run at once.
+	// Reserve connections for scan helpers and for authentication so that neither waits behind
+	// running queries.
 	reader.SetMaxOpenConns(8 + MaxWorkers())
 	reader.SetMaxIdleConns(4 + MaxWorkers())
 	return schema.SQLite, writer, reader, nil
 }
 
-// MaxWorkers is how many may help others at a time: one for each core beside the
-// first, but not more than three.
+// MaxWorkers is the maximum number of concurrent scan helpers: one per core beyond the first, at
+// most three.
 func MaxWorkers() int { return min(runtime.GOMAXPROCS(0), 4) - 1 }

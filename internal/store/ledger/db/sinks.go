@@ -10,30 +10,29 @@ import (
 	"modernc.org/sqlite"
 )
 
-// rowSinks are functions that are given rows by SQL itself, by the numbers that SQL
-// knows them by.
+// rowSinks holds functions that receive rows from within SQL, by number.
 type rowSinks struct {
 	last atomic.Int64
-	all  sync.Map // of func([]driver.Value), by int64; each row asks for one
+	all  sync.Map // of func([]driver.Value), by int64; looked up for each row
 }
 
-// EnterSink gives a function its number, until it leaves. SQLite calls it with the
-// arguments of mete_take that follow the number.
-func (db *DB) EnterSink(take func([]driver.Value)) (number int64, leave func()) {
+// EnterSink registers take until leave is called, and returns its number. SQLite calls take with
+// the arguments of mete_take that follow the number.
+func (db *DB) AddSink(take func([]driver.Value)) (number int64, leave func()) {
 	s := db.sinks
 	number = s.last.Add(1)
 	s.all.Store(number, take)
 	return number, func() { s.all.Delete(number) }
 }
 
-// find finds a function by its number.
+// find returns a function by its number.
 func (s *rowSinks) find(number any) func([]driver.Value) {
 	take, _ := s.all.Load(number)
 	return take.(func([]driver.Value))
 }
 
-// A sqliteConnector opens connections of SQLite that have the function mete_take: it
-// gives a row to a sink.
+// A sqliteConnector opens SQLite connections that have the function mete_take, which passes a row
+// to a sink.
 type sqliteConnector struct {
 	driver *sqlite.Driver
 	dsn    string

@@ -8,7 +8,7 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// EnsureMinutes makes the tables of minutes of a day, where they are not there.
+// EnsureMinutes creates a day's tables of minutes if they do not exist.
 func (t *Tx) EnsureMinutes(day int64) error {
 	name := schema.UsageMinuteTable(day)
 	if t.tables[name] || t.DB.tables[name] {
@@ -27,20 +27,19 @@ func (t *Tx) EnsureMinutes(day int64) error {
 	return err
 }
 
-// Upsert adds rows to a table.
+// Upsert adds rows to a table, merging them with existing rows.
 func (t *Tx) Upsert(table string, h schema.Pending) error {
 	return t.Put(table, h, h.Layout.MergeClause(table, t.DB.Dialect, false))
 }
 
-// Put writes rows into a table; conflict is the clause that says what becomes
-// of those that are there.
+// Put inserts rows into a table; conflict is the clause for rows that exist.
 func (t *Tx) Put(table string, h schema.Pending, conflict string) error {
 	if len(h.Rows) == 0 {
 		return nil
 	}
 	keys := h.SortedKeys()
 	v := h.Layout.LevelOf(table)
-	for i, k := range keys { // by minute
+	for i, k := range keys { // ordered by minute
 		if i == 0 || k.Minute != keys[i-1].Minute {
 			t.touched[schema.Bucket{Level: v, Start: k.Minute}] = true
 		}
@@ -80,13 +79,13 @@ func (t *Tx) Put(table string, h schema.Pending, conflict string) error {
 	return err
 }
 
-// MarkStale notes that the groups of a day are to be summed anew, from the start.
+// MarkStale requests that the groups of a day be summed again from the start.
 func (t *Tx) MarkStale(day int64) error {
 	_, err := t.Exec("INSERT INTO stale_day (minute, next) VALUES ($1, 0) ON CONFLICT (minute) DO UPDATE SET next = 0", day)
 	return err
 }
 
-// FinestLevel is the level of the finest rows that are kept from a minute on.
+// FinestLevel returns the finest level that is kept at a minute.
 func (t *Tx) FinestLevel(minute int64) schema.Level {
 	switch {
 	case minute >= t.MinuteFloor:
@@ -97,14 +96,14 @@ func (t *Tx) FinestLevel(minute int64) schema.Level {
 	return schema.Days
 }
 
-// Audit keeps a line of what was done.
+// Audit stores an audit line.
 func (t *Tx) Audit(a registry.Audit) error {
 	_, err := t.Exec("INSERT INTO audit (at_ns, actor, action, object, detail) VALUES ($1, $2, $3, $4, $5)",
 		schema.Nanos(a.At), schema.Clean(a.Actor), schema.Clean(a.Action), schema.Clean(a.Object), schema.Clean(a.Detail))
 	return err
 }
 
-// LockDays keeps those who read from finding a day whose tables are dropped.
+// LockDays keeps readers from finding a day whose tables are being dropped.
 func (t *Tx) LockDays() error {
 	if t.DB.Dialect.BeginDrop == "" {
 		return nil
@@ -112,7 +111,6 @@ func (t *Tx) LockDays() error {
 	return t.Define(t.DB.Dialect.BeginDrop)
 }
 
-// DropTable drops a table of minutes.
 func (t *Tx) DropTable(table string) error {
 	if err := t.unprepare(table); err != nil {
 		return err

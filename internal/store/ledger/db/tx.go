@@ -9,23 +9,22 @@ import (
 	"mete.dev/mete/internal/x/failpoint"
 )
 
-// A Tx is the one transaction that writes.
+// A Tx is the one write transaction.
 type Tx struct {
 	DB  *DB
-	Ctx context.Context // of the transaction; it ends with the call
+	Ctx context.Context // of the transaction; ends with the call of Write
 	SQL *sql.Tx
-	Rev int64 // of the rows that it writes
+	Rev int64 // revision of the rows that it writes
 	schema.Marks
-	// found are the workloads that this transaction made or looked up. Others
-	// may use them once it is committed.
+	// found are the workloads that this transaction created or looked up. Other transactions may
+	// use them after the commit.
 	found  map[workloadKey]Workload
-	tables map[string]bool // the same of tables of minutes
-	// touched are the cells of usage and of nodes that it wrote to.
+	tables map[string]bool // tables of minutes, likewise
+	// touched are the buckets of usage and nodes that it wrote to.
 	touched map[schema.Bucket]bool
 }
 
-// Write calls f within a transaction, which is committed if f returns nil. Else
-// nothing has changed.
+// Write calls f within a transaction, which it commits if f returns nil and rolls back otherwise.
 func (db *DB) Write(ctx context.Context, f func(*Tx) error) error {
 	select {
 	case db.turn <- struct{}{}:
@@ -34,8 +33,7 @@ func (db *DB) Write(ctx context.Context, f func(*Tx) error) error {
 		return context.Cause(ctx)
 	}
 	if db.Dialect == schema.SQLite {
-		// Writing is quick, and a context that can end costs a goroutine for
-		// each statement.
+		// Writes are quick, and a cancelable context costs a goroutine per statement.
 		ctx = context.WithoutCancel(ctx)
 	}
 	tx, err := db.beginWrite(ctx)
@@ -45,7 +43,7 @@ func (db *DB) Write(ctx context.Context, f func(*Tx) error) error {
 	t := &Tx{DB: db, Ctx: ctx, SQL: tx, touched: map[schema.Bucket]bool{}}
 	t.Forget()
 	if err = t.begin(); err == nil && t.Rev <= db.rev {
-		// The database went back to an older copy of itself meanwhile.
+		// The database was replaced by an older copy of itself.
 		err = t.newEpoch(t.Rev)
 	}
 	if err == nil {
@@ -53,24 +51,24 @@ func (db *DB) Write(ctx context.Context, f func(*Tx) error) error {
 	}
 	if err == nil {
 		failpoint.At("ledger.before-commit")
-		// Who reads may see it before this goes on.
+		// Readers may see the commit before Commit returns.
 		db.observer.Committing(t.Rev, db.rev, t.touched)
 		if err = db.Fault(tx.Commit()); err != nil {
 			db.observer.CommitFailed(t.Rev)
 		}
 	}
 	if err != nil {
-		// A transaction that the database has ended already cannot be rolled back.
+		// Rollback fails if the database has ended the transaction already.
 		_ = tx.Rollback()
 		return err
 	}
 	failpoint.At("ledger.committed")
-	t.share()
+	t.publish()
 	db.rev = t.Rev
 	return nil
 }
 
-// beginWrite begins a transaction on the connection that writes.
+// beginWrite begins a transaction on the writer's connection.
 func (db *DB) beginWrite(ctx context.Context) (*sql.Tx, error) {
 	if db.Conn != nil {
 		return db.Conn.BeginTx(ctx, nil)
@@ -84,14 +82,13 @@ func (t *Tx) begin() error {
 		Scan(append([]any{&t.Rev}, t.Targets()...)...)
 }
 
-// Forget drops what the transaction has found, as it may not be there any more.
+// Forget drops cached lookups, since a rollback to a savepoint may undo them.
 func (t *Tx) Forget() {
 	t.found, t.tables = map[workloadKey]Workload{}, map[string]bool{}
 }
 
-// statement returns query as a prepared statement, nil where the driver keeps
-// those itself. It is one of the connection, so it runs within the transaction
-// that the connection is in.
+// statement returns query as a prepared statement, or nil if the driver prepares statements itself.
+// It belongs to the connection, so it runs within the connection's transaction.
 func (t *Tx) statement(query string) (*sql.Stmt, error) {
 	if t.DB.Conn == nil {
 		return nil, nil
@@ -107,7 +104,7 @@ func (t *Tx) statement(query string) (*sql.Stmt, error) {
 	return s, nil
 }
 
-// unprepare closes the statements about a table that is going.
+// unprepare closes the statements on a table that is about to be dropped.
 func (t *Tx) unprepare(table string) error {
 	for query, s := range t.DB.prepared {
 		if strings.Contains(query, table) {
@@ -120,7 +117,7 @@ func (t *Tx) unprepare(table string) error {
 	return nil
 }
 
-// Define runs a statement in the words of the schema files, once.
+// Define runs a statement with placeholders of the schema files, unprepared.
 func (t *Tx) Define(statement string) error {
 	_, err := t.SQL.ExecContext(t.Ctx, t.DB.Expand(statement))
 	return t.DB.Fault(err)
@@ -145,7 +142,7 @@ func (t *Tx) Exec(query string, args ...any) (int64, error) {
 	return n, t.DB.Fault(err)
 }
 
-// A Row is the one row of a query's answer.
+// A Row is the result of QueryRow.
 type Row struct {
 	t   *Tx
 	row *sql.Row
@@ -163,7 +160,7 @@ func (t *Tx) QueryRow(query string, args ...any) Row {
 	return Row{t, t.SQL.QueryRowContext(t.Ctx, query, args...), nil}
 }
 
-// Scan reads the row. Where there is none it is sql.ErrNoRows.
+// Scan reads the row, or returns sql.ErrNoRows.
 func (r Row) Scan(dest ...any) error {
 	if r.err != nil {
 		return r.err
@@ -171,7 +168,7 @@ func (r Row) Scan(dest ...any) error {
 	return r.t.DB.Fault(r.row.Scan(dest...))
 }
 
-// Each calls f for every row of the answer, which may not use the transaction.
+// Each calls f for every row of the result. f must not use the transaction.
 func (t *Tx) Each(f func(scan func(...any) error) error, query string, args ...any) error {
 	var q Queryer = t.SQL
 	s, err := t.statement(query)
@@ -184,10 +181,10 @@ func (t *Tx) Each(f func(scan func(...any) error) error, query string, args ...a
 	return t.DB.Fault(Each(t.Ctx, q, f, query, args...))
 }
 
-// A prepared is a statement as a queryer of that one query.
+// A prepared runs a statement as a Queryer of that one query.
 type prepared struct{ *sql.Stmt }
 
-// QueryContext implements queryer.
+// QueryContext implements Queryer.
 func (p prepared) QueryContext(ctx context.Context, _ string, args ...any) (*sql.Rows, error) {
 	return p.Stmt.QueryContext(ctx, args...)
 }

@@ -9,18 +9,17 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// A View is one moment of the ledger, for reading.
+// A View is a snapshot of the ledger for reading.
 type View struct {
 	DB  *DB
 	Ctx context.Context
 	SQL *sql.Tx
-	Rev int64 // of the last transaction that it sees
+	Rev int64 // of the last transaction visible
 	schema.Marks
-	Days []int64 // first minutes of the days that have tables of minutes, in order
+	Days []int64 // first minutes of the days that have tables of minutes, sorted
 }
 
-// View calls f with the ledger as it is at one moment, whatever is written
-// meanwhile.
+// View calls f with a snapshot of the ledger.
 func (db *DB) View(ctx context.Context, f func(*View) error) (err error) {
 	tx, err := db.Reader.BeginTx(ctx, db.viewOptions())
 	if err != nil {
@@ -29,7 +28,7 @@ func (db *DB) View(ctx context.Context, f func(*View) error) (err error) {
 	return db.viewIn(ctx, tx, f)
 }
 
-// ViewOn is view on a connection of those that read.
+// ViewOn is View on a given reading connection.
 func (db *DB) ViewOn(ctx context.Context, conn *sql.Conn, f func(*View) error) error {
 	tx, err := conn.BeginTx(ctx, db.viewOptions())
 	if err != nil {
@@ -38,7 +37,7 @@ func (db *DB) ViewOn(ctx context.Context, conn *sql.Conn, f func(*View) error) e
 	return db.viewIn(ctx, tx, f)
 }
 
-// viewIn is view in a transaction, which ends with it.
+// viewIn is View within tx, which it rolls back.
 func (db *DB) viewIn(ctx context.Context, tx *sql.Tx, f func(*View) error) (err error) {
 	defer func() { err = errors.Join(err, tx.Rollback()) }()
 	if db.Dialect.BeginView != "" {
@@ -62,7 +61,7 @@ type Queryer interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// Each calls f for every row of the answer.
+// Each calls f for every row of the result.
 func Each(ctx context.Context, q Queryer, f func(scan func(...any) error) error, query string, args ...any) error {
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -74,7 +73,7 @@ func Each(ctx context.Context, q Queryer, f func(scan func(...any) error) error,
 	return errors.Join(err, rows.Err(), rows.Close())
 }
 
-// Ints is an answer of one column of integers.
+// Ints returns a result of one integer column.
 func Ints(ctx context.Context, q Queryer, query string, args ...any) (all []int64, err error) {
 	err = Each(ctx, q, func(scan func(...any) error) error {
 		var n int64
@@ -85,8 +84,7 @@ func Ints(ctx context.Context, q Queryer, query string, args ...any) (all []int6
 	return all, err
 }
 
-// FirstMinute is the least minute of two tables that is not before from, or
-// math.MaxInt64.
+// FirstMinute returns the earliest minute not before from in the tables, or math.MaxInt64.
 func FirstMinute(ctx context.Context, q Queryer, from int64, tables ...string) (int64, error) {
 	least := int64(math.MaxInt64)
 	for _, table := range tables {

@@ -19,7 +19,7 @@ import (
 func TestDropSQLite(t *testing.T)     { testDrop(t, ledgertest.SQLite(t)) }
 func TestDropPostgreSQL(t *testing.T) { testDrop(t, ledgertest.PostgreSQL(t)) }
 
-// week books a row on each of its days, which are folded.
+// week books and folds a row on each of seven days.
 func week(t *testing.T, l *ledger.Ledger) {
 	t.Helper()
 	ledgertest.Node(t, l, "a")
@@ -36,19 +36,19 @@ func week(t *testing.T, l *ledger.Ledger) {
 	}
 }
 
-// testDrop: who reads finds the days that were there when he began, however
-// long he takes, and keeps nobody from booking.
+// testDrop checks that a reader finds the days of its snapshot, however long it takes, and blocks
+// no writer.
 func testDrop(t *testing.T, dsn string) {
 	ctx := t.Context()
 	l := ledgertest.Open(t, dsn)
 	week(t, l)
-	later := ledgertest.Day.Add(9*24*time.Hour + time.Hour) // two days are too old
+	later := ledgertest.Day.Add(9*24*time.Hour + time.Hour) // two days exceed the age limit
 	err := l.Reading(ctx, func(count func(string) (int64, error)) error {
 		err := l.Retain(ctx, later)
 		if postgres := strings.HasPrefix(dsn, "postgres"); postgres != errors.Is(err, fault.ErrUnavailable) || !postgres && err != nil {
-			t.Errorf("dropping what is read: %v", err)
+			t.Errorf("dropping days that are read: %v", err)
 		}
-		// Others begin to read and to book, and do not wait until this one is done.
+		// Others can read and book before this reader is done.
 		if err := l.SetMeta(ctx, "k", "v"); err != nil {
 			t.Errorf("booking: %v", err)
 		}
@@ -70,7 +70,7 @@ func testDrop(t *testing.T, dsn string) {
 		t.Fatal(err)
 	}
 	if err := l.Retain(ctx, later); err != nil {
-		t.Errorf("dropping what nobody reads: %v", err)
+		t.Errorf("dropping days that are not read: %v", err)
 	}
 	err = l.Reading(ctx, func(count func(string) (int64, error)) error {
 		n, err := count("kept")
@@ -92,7 +92,7 @@ func everything() query.Query {
 func TestDropsSQLite(t *testing.T)     { testDrops(t, ledgertest.SQLite(t)) }
 func TestDropsPostgreSQL(t *testing.T) { testDrops(t, ledgertest.PostgreSQL(t)) }
 
-// testDrops: no reader sees an error while day after day is dropped.
+// testDrops checks that no reader sees an error while one day after another is dropped.
 func testDrops(t *testing.T, dsn string) {
 	l := ledgertest.Open(t, dsn)
 	week(t, l)
@@ -118,7 +118,7 @@ func testDrops(t *testing.T, dsn string) {
 		})
 	}
 	for day := range 7 {
-		for range 3 { // of those that read at the same time
+		for range 3 { // concurrent readers
 			<-asked
 		}
 		now := ledgertest.Day.Add(time.Duration(8+day)*24*time.Hour + time.Hour)
@@ -132,12 +132,11 @@ func testDrops(t *testing.T, dsn string) {
 	readers.Wait()
 }
 
-func TestThinSQLite(t *testing.T)     { testThin(t, ledgertest.SQLite(t)) }
-func TestThinPostgreSQL(t *testing.T) { testThin(t, ledgertest.PostgreSQL(t)) }
+func TestDeleteSlicesSQLite(t *testing.T)     { testDeleteSlices(t, ledgertest.SQLite(t)) }
+func TestDeleteSlicesPostgreSQL(t *testing.T) { testDeleteSlices(t, ledgertest.PostgreSQL(t)) }
 
-// testThin: what is too old goes a few rows at a time, so that nobody waits for
-// all of them, and all of it goes.
-func testThin(t *testing.T, dsn string) {
+// testThin checks that old rows are deleted in small transactions, and completely.
+func testDeleteSlices(t *testing.T, dsn string) {
 	cfg := ledger.Default()
 	cfg.Slice = 4
 	l, err := ledger.Open(t.Context(), dsn, cfg, slog.New(slog.DiscardHandler))
@@ -185,7 +184,7 @@ func testThin(t *testing.T, dsn string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Five rows at most in each, of hours and of batches.
+	// Each transaction deletes at most five rows of hours or batches.
 	if n := revs() - before; n < 2*workloads/5 {
 		t.Errorf("%d transactions, want %d at least", n, 2*workloads/5)
 	}

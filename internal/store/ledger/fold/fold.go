@@ -1,5 +1,4 @@
-// Package fold sums minutes into hours, hours into days and days into groups, and
-// removes old rows.
+// Package fold sums minutes into hours, hours into days and days into groups, and removes old rows.
 package fold
 
 import (
@@ -15,25 +14,25 @@ import (
 	"mete.dev/mete/internal/x/failpoint"
 )
 
-// Config says how long what is kept.
+// Config sets how long rows are kept and how they are folded.
 type Config struct {
-	Minutes     time.Duration // for how long minutes are kept at most
-	MinuteBytes int64         // how much room they may take, about; the oldest go first
-	Hours       time.Duration // for how long hours are kept; days stay for ever
-	Batches     time.Duration // for how long the hash of a batch is remembered
-	Grace       time.Duration // how long after its end an hour is folded
-	Slice       int           // how many rows are folded in one transaction at most, about; fewer where that takes long
+	Minutes     time.Duration // maximum age of minutes
+	MinuteBytes int64         // approximate size limit of minutes; the oldest are dropped first
+	Hours       time.Duration // maximum age of hours; days are kept forever
+	Batches     time.Duration // how long the hash of a batch is kept
+	Grace       time.Duration // time from the end of an hour until it is folded
+	Slice       int           // approximate maximum of rows per fold transaction; fewer when that takes too long
 }
 
-// A Folder sums minutes into hours and hours into days, and removes what is old.
+// A Folder sums minutes into hours and hours into days, and removes old rows.
 type Folder struct {
 	db  *db.DB
 	cfg Config
 
-	sliceRows  atomic.Int64 // how many rows are folded in one transaction, by what they took
-	heldNS     atomic.Int64 // ns for which folding held the writer
-	sliceCount atomic.Int64 // how many transactions that were
-	deleteRows atomic.Int64 // how many rows are deleted in one transaction, by what they took
+	sliceRows  atomic.Int64 // rows to fold in one transaction, adapted to the time it takes
+	heldNS     atomic.Int64 // ns that folding held the writer
+	sliceCount atomic.Int64 // transactions of folding
+	deleteRows atomic.Int64 // rows to delete in one transaction, adapted to the time it takes
 }
 
 func New(database *db.DB, cfg Config) *Folder {
@@ -43,8 +42,7 @@ func New(database *db.DB, cfg Config) *Folder {
 	return f
 }
 
-// Fold sums the minutes of hours that are over into hours, those into days, and
-// days into groups.
+// Fold sums the minutes of completed hours into hours, those into days, and days into groups.
 func (f *Folder) Fold(ctx context.Context, now time.Time) error {
 	for err := range f.Folding(ctx, now) {
 		if err != nil {
@@ -54,11 +52,10 @@ func (f *Folder) Fold(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// Folding folds as Fold does, a slice at a time, and stops at an error. A slice
-// is a transaction that holds the writer for a moment only, and that says how
-// far folding came. Who waits to write is let in after each, as the writer is
-// had in turn. What is booked between two slices is right, and folding that was
-// cut off goes on from there.
+// Folding folds as Fold does, a slice at a time, and stops at an error. A slice is one transaction,
+// which holds the writer briefly and records how far folding has come. Waiting writers get their
+// turn after each slice. What is booked between slices is folded correctly, and interrupted folding
+// resumes where it stopped.
 func (f *Folder) Folding(ctx context.Context, now time.Time) iter.Seq[error] {
 	closed := now.Add(-f.cfg.Grace).Unix() / 60
 	g := &foldRun{Folder: f, limit: closed - closed%schema.HourMinutes, begun: map[int64]bool{}}
@@ -78,43 +75,41 @@ func (f *Folder) Folding(ctx context.Context, now time.Time) iter.Seq[error] {
 	}
 }
 
-// A folding is one call of Folding.
+// A foldRun is one call of Folding.
 type foldRun struct {
 	*Folder
 	limit int64 // hours before it are over
-	// begun are the days whose groups it began to sum. Where rows come for one
-	// of them meanwhile it is left for the next time.
+	// begun are the days whose groups this run has started to sum. If rows arrive for one of them
+	// meanwhile, the next run sums it again.
 	begun map[int64]bool
 }
 
-// A slice is what is folded in one transaction: a range of keys of an hour or of
-// a day.
+// A slice is what one transaction folds: a range of keys of an hour or a day.
 type slice struct {
 	into  schema.Level   // hours or days
 	start int64          // the first minute of the hour or day
-	keys  *schema.Layout // of which tables; nil is the groups of a day
-	// first and end are the keys: [FirstMinute, end).
+	keys  *schema.Layout // whose tables; nil is the groups of a day
+	// The keys are [first, end).
 	first, end int64
-	finer      []any // the minutes of the rows that are summed
-	rows       int64 // of minutes; about, as more may have come
-	skip       bool  // there is nothing to fold before at, and this is all that is to be said
+	finer      []any // minutes of the rows to sum
+	rows       int64 // rows of minutes, approximately: more may have arrived
+	skip       bool  // nothing to fold before start; only move the mark
 }
 
 const (
 	firstSlice = 1 << 14 // rows
 	minSlice   = 1 << 10
 
-	// maxHold is how long a slice is to hold the writer.
+	// maxHold is the target for how long a slice holds the writer.
 	maxHold = 150 * time.Millisecond
 )
 
-// nextSlice finds what is to be folded next; nil is nothing. It reads only, and so
-// keeps nobody from booking.
-func (f *foldRun) nextSlice(ctx context.Context) (s *slice, err error) {
-	err = f.db.View(ctx, func(v *db.View) error {
-		for _, find := range []func(*db.View) (*slice, error){f.hourSlice, f.daySlice, f.groupSlice} {
+// nextSlice returns the next slice to fold, or nil. It only reads and so blocks no writer.
+func (r *foldRun) nextSlice(ctx context.Context) (s *slice, err error) {
+	err = r.db.View(ctx, func(v *db.View) error {
+		for _, find := range []func(*db.View) (*slice, error){r.hourSlice, r.daySlice, r.groupSlice} {
 			if s, err = find(v); s != nil || err != nil {
-				return f.db.Fault(err)
+				return r.db.Fault(err)
 			}
 		}
 		return nil
@@ -122,15 +117,15 @@ func (f *foldRun) nextSlice(ctx context.Context) (s *slice, err error) {
 	return s, err
 }
 
-func (f *foldRun) hourSlice(v *db.View) (*slice, error) {
-	return f.levelSlice(v, schema.Hours, f.limit)
+func (r *foldRun) hourSlice(v *db.View) (*slice, error) {
+	return r.levelSlice(v, schema.Hours, r.limit)
 }
-func (f *foldRun) daySlice(v *db.View) (*slice, error) {
-	return f.levelSlice(v, schema.Days, v.Hour-v.Hour%schema.DayMinutes)
+func (r *foldRun) daySlice(v *db.View) (*slice, error) {
+	return r.levelSlice(v, schema.Days, v.Hour-v.Hour%schema.DayMinutes)
 }
 
-// levelSlice is the next slice of hours or days before the limit.
-func (f *foldRun) levelSlice(v *db.View, into schema.Level, limit int64) (*slice, error) {
+// levelSlice returns the next slice of hours or days before the limit.
+func (r *foldRun) levelSlice(v *db.View, into schema.Level, limit int64) (*slice, error) {
 	mark, done := v.Mark(into)
 	if mark >= limit {
 		return nil, nil
@@ -158,25 +153,24 @@ func (f *foldRun) levelSlice(v *db.View, into schema.Level, limit int64) (*slice
 		cost = dayCost
 	}
 	var err error
-	if s.end, err = f.sliceEnd(v, from.Table(s.keys), s.keys.Key, s.finer, s.first, cost); err != nil || into != schema.Hours || s.keys != schema.UsageLayout {
+	if s.end, err = r.sliceEnd(v, from.Table(s.keys), s.keys.Key, s.finer, s.first, cost); err != nil || into != schema.Hours || s.keys != schema.UsageLayout {
 		return s, err
 	}
 	query := fmt.Sprintf("SELECT count(*) FROM %s WHERE %s", from.Table(s.keys), keyRange(s.keys, 1, len(s.finer)))
 	return s, v.SQL.QueryRowContext(v.Ctx, query, append([]any{s.first, s.end}, s.finer...)...).Scan(&s.rows)
 }
 
-// What it costs to sum a row, and to write the sum, by that of a minute's.
+// Cost of summing a row and writing the sum, relative to a row of minutes.
 const (
 	hourCost  = 1
 	dayCost   = 3
 	groupCost = 16
 )
 
-// sliceEnd is where a slice ends that begins with a key, such that it has not too
-// many rows at the minutes.
-func (f *foldRun) sliceEnd(v *db.View, table, key string, minutes []any, first, cost int64) (int64, error) {
+// sliceEnd returns the end of a slice that begins with key first, chosen to limit the slice's rows.
+func (r *foldRun) sliceEnd(v *db.View, table, key string, minutes []any, first, cost int64) (int64, error) {
 	query := fmt.Sprintf("SELECT %[1]s FROM %[2]s WHERE minute = $1 AND %[1]s >= $2 ORDER BY %[1]s LIMIT 1 OFFSET $3", key, table)
-	end, rows := int64(schema.MaxKey), max(1, f.sliceRows.Load()/cost/int64(len(minutes)))
+	end, rows := int64(schema.MaxKey), max(1, r.sliceRows.Load()/cost/int64(len(minutes)))
 	for _, m := range minutes {
 		ends, err := db.Ints(v.Ctx, v.SQL, query, m, first, rows)
 		if err != nil {
@@ -189,11 +183,11 @@ func (f *foldRun) sliceEnd(v *db.View, table, key string, minutes []any, first, 
 	return end, nil
 }
 
-// groupSlice is the next slice of the groups of a day.
-func (f *foldRun) groupSlice(v *db.View) (s *slice, err error) {
+// groupSlice returns the next slice of the groups of a day.
+func (r *foldRun) groupSlice(v *db.View) (s *slice, err error) {
 	err = db.Each(v.Ctx, v.SQL, func(scan func(...any) error) error {
 		var day, first int64
-		if err := scan(&day, &first); err != nil || s != nil || first == 0 && f.begun[day] {
+		if err := scan(&day, &first); err != nil || s != nil || first == 0 && r.begun[day] {
 			return err
 		}
 		s = &slice{into: schema.Days, start: day, first: first}
@@ -202,12 +196,12 @@ func (f *foldRun) groupSlice(v *db.View) (s *slice, err error) {
 	if err != nil || s == nil {
 		return nil, err
 	}
-	s.end, err = f.sliceEnd(v, schema.UsageLayout.DayTable(), schema.UsageLayout.Key, []any{s.start}, s.first, groupCost)
+	s.end, err = r.sliceEnd(v, schema.UsageLayout.DayTable(), schema.UsageLayout.Key, []any{s.start}, s.first, groupCost)
 	return s, err
 }
 
-// firstUnfolded is the first minute of the rows that are to be folded into hours or
-// days, and are not; math.MaxInt64 where there is none.
+// firstUnfolded returns the first minute of the rows that are not folded into hours or days yet, or
+// math.MaxInt64.
 func firstUnfolded(ctx context.Context, q db.Queryer, m *schema.Marks, into schema.Level) (int64, error) {
 	if into == schema.Days {
 		return db.FirstMinute(ctx, q, m.Day, schema.UsageLayout.HourTable(), schema.NodeLayout.HourTable())
@@ -228,12 +222,12 @@ func firstUnfolded(ctx context.Context, q db.Queryer, m *schema.Marks, into sche
 	return math.MaxInt64, nil
 }
 
-// foldSlice folds a slice, and finds out how large the next one may be.
-func (f *foldRun) foldSlice(ctx context.Context, s *slice) error {
+// foldSlice folds a slice, and adapts the size of the next one.
+func (r *foldRun) foldSlice(ctx context.Context, s *slice) error {
 	var began time.Time
-	err := f.db.Write(ctx, func(t *db.Tx) error {
+	err := r.db.Write(ctx, func(t *db.Tx) error {
 		began = time.Now()
-		if err := f.foldIn(t, s); err != nil {
+		if err := r.foldIn(t, s); err != nil {
 			return fmt.Errorf("%s: %w", schema.FormatMinute(s.start), err)
 		}
 		failpoint.At("ledger.folding")
@@ -243,14 +237,14 @@ func (f *foldRun) foldSlice(ctx context.Context, s *slice) error {
 		return err
 	}
 	took := time.Since(began)
-	f.heldNS.Add(int64(took))
-	f.sliceCount.Add(1)
-	size := f.sliceRows.Load()
+	r.heldNS.Add(int64(took))
+	r.sliceCount.Add(1)
+	size := r.sliceRows.Load()
 	switch {
 	case took > maxHold:
-		f.sliceRows.Store(max(size*int64(maxHold)/int64(took), min(minSlice, int64(f.cfg.Slice))))
+		r.sliceRows.Store(max(size*int64(maxHold)/int64(took), min(minSlice, int64(r.cfg.Slice))))
 	case took < maxHold/3 && s.end != schema.MaxKey:
-		f.sliceRows.Store(min(2*size, int64(f.cfg.Slice)))
+		r.sliceRows.Store(min(2*size, int64(r.cfg.Slice)))
 	}
 	return nil
 }

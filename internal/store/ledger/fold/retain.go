@@ -10,12 +10,11 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// rowBytes is about what a row of minutes takes, its share of the tree
-// included.
+// rowBytes is the approximate size of a row of minutes, including its part of the index tree.
 const rowBytes = 200
 
-// Retain drops what is too old: whole days of minutes, hours, and the hashes of
-// batches that nobody will offer again. Nothing goes before it is folded.
+// Retain drops what is too old: whole days of minutes, hours, and hashes of batches that no agent
+// offers again. It drops nothing that is not folded.
 func (f *Folder) Retain(ctx context.Context, now time.Time) error {
 	day := func(age time.Duration) int64 {
 		m := now.Add(-age).Unix() / 60
@@ -52,8 +51,8 @@ func (f *Folder) Retain(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// droppableDays are the days whose minutes are folded and are before the limit, or
-// take more room than they may; and the day before which hours are folded.
+// droppableDays returns the days whose minutes are folded and are before the limit or exceed the
+// size limit, and the day before which hours are folded.
 func (f *Folder) droppableDays(ctx context.Context, limit int64) (drop []int64, folded int64, err error) {
 	err = f.db.View(ctx, func(v *db.View) error {
 		folded = v.Day
@@ -76,10 +75,10 @@ func (f *Folder) droppableDays(ctx context.Context, limit int64) (drop []int64, 
 	return drop, folded, err
 }
 
-// deleteSlices deletes rows a slice at a time, each in one transaction that holds the
-// writer for half as long as a fold's: no one waits for old rows to go. next finds where a slice of some rows ends, reading
-// only; an empty place is the end of all, and full says that there are so many.
-// del deletes up to there.
+// deleteSlices deletes rows a slice at a time. Each slice is one transaction that holds the writer
+// half as long as a fold's, since old rows are not urgent. next reads where a slice of at most rows
+// ends; an empty place means that nothing is left, and full that the slice has that many rows. del
+// deletes up to place.
 func (f *Folder) deleteSlices(ctx context.Context, next func(v *db.View, rows int64) (place []int64, full bool, err error), del func(t *db.Tx, place []int64) error) error {
 	for {
 		size := f.deleteRows.Load()
@@ -109,9 +108,9 @@ func (f *Folder) deleteSlices(ctx context.Context, next func(v *db.View, rows in
 	}
 }
 
-// dropDay drops a day's minutes, unless they are not folded. The floor moves
-// first, so that no reader counts on some of them. DROP TABLE of SQLite goes
-// through all pages of a table, so there only the last rows are left to it.
+// dropDay drops a day's minutes unless they are not folded. The floor moves first, so that no
+// reader relies on a part of them. DROP TABLE in SQLite visits all pages of a table, so the rows
+// are deleted in slices before.
 func (f *Folder) dropDay(ctx context.Context, day int64) error {
 	for _, s := range []*schema.Layout{schema.UsageLayout, schema.NodeLayout} {
 		if !f.db.IsSQLite() {
@@ -126,7 +125,7 @@ func (f *Folder) dropDay(ctx context.Context, day int64) error {
 			return place, true, err
 		}, func(t *db.Tx, place []int64) error {
 			if day+schema.DayMinutes > t.Hour {
-				return fmt.Errorf("it is not folded: %w", fault.ErrConflict)
+				return fmt.Errorf("the day is not folded: %w", fault.ErrConflict)
 			}
 			if err := setMark(t, "minute_floor", max(t.MinuteFloor, day+schema.DayMinutes)); err != nil {
 				return err
@@ -141,7 +140,7 @@ func (f *Folder) dropDay(ctx context.Context, day int64) error {
 	return f.db.Write(ctx, func(t *db.Tx) error { return dropTables(t, day) })
 }
 
-// dropTables drops a day's tables of minutes, unless they are not folded.
+// dropTables drops a day's tables of minutes unless they are not folded.
 func dropTables(t *db.Tx, day int64) error {
 	if day+schema.DayMinutes > t.Hour {
 		return nil
@@ -160,8 +159,8 @@ func dropTables(t *db.Tx, day int64) error {
 	return setMark(t, "minute_floor", max(t.MinuteFloor, day+schema.DayMinutes))
 }
 
-// dropHours drops the hours before the limit. The floor moves first, so that no
-// reader counts on some of them.
+// dropHours drops the hours before the limit. The floor moves first, so that no reader relies on a
+// part of them.
 func (f *Folder) dropHours(ctx context.Context, s *schema.Layout, limit int64) error {
 	table := s.HourTable()
 	return f.deleteSlices(ctx, func(v *db.View, rows int64) (place []int64, full bool, err error) {
@@ -186,8 +185,8 @@ func (f *Folder) dropHours(ctx context.Context, s *schema.Layout, limit int64) e
 	})
 }
 
-// deleteBefore deletes the rows of a table whose column is less than a value, but no
-// series that has shares.
+// deleteBefore deletes the rows of a table whose column is less than before, except series that
+// have shares.
 func (f *Folder) deleteBefore(ctx context.Context, table, column string, before int64) error {
 	var only string
 	if table == "share_series" {

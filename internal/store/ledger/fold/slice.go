@@ -14,14 +14,13 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// foldIn folds a slice, unless what it goes on from is not as it was when it was
-// found: then it is found anew.
-func (f *foldRun) foldIn(t *db.Tx, s *slice) error {
+// foldIn folds a slice, unless the mark moved since the slice was found; then it does nothing.
+func (r *foldRun) foldIn(t *db.Tx, s *slice) error {
 	switch {
 	case s.skip:
 		return skipTo(t, s)
 	case s.keys == nil:
-		return f.sumGroups(t, s)
+		return r.sumGroups(t, s)
 	}
 	mark, done := t.Mark(s.into)
 	if mark != s.start || *done.Key(s.keys) != s.first || s.keys == schema.NodeLayout && done.Workload != schema.MaxKey {
@@ -54,7 +53,7 @@ func (f *foldRun) foldIn(t *db.Tx, s *slice) error {
 	return finishSpan(t, s.into, s.start+s.into.Width())
 }
 
-// skipTo moves a mark to where there is something to fold.
+// skipTo moves a mark to where there are rows to fold.
 func skipTo(t *db.Tx, s *slice) error {
 	mark, done := t.Mark(s.into)
 	if mark >= s.start || *done != (schema.Progress{}) {
@@ -67,14 +66,14 @@ func skipTo(t *db.Tx, s *slice) error {
 	return finishSpan(t, s.into, s.start)
 }
 
-// finishSpan says that all before to is folded.
+// finishSpan records that everything before to is folded.
 func finishSpan(t *db.Tx, into schema.Level, to int64) error {
 	_, err := t.Exec(fmt.Sprintf("UPDATE counter SET %[1]s_mark = $1, %[1]s_workload = 0, %[1]s_node = 0 WHERE id = 1", into.Name()), to)
 	return err
 }
 
-// noteSeen notes of workloads whose minutes were folded when they were seen, and
-// how many minutes there were.
+// noteSeen records the first and last minute of the workloads that were folded, and the number of
+// rows.
 func noteSeen(t *db.Tx, table string, s *slice) error {
 	_, err := t.Exec(`UPDATE workload SET first_minute = CASE WHEN last_minute = 0 OR first_minute > f.first THEN f.first ELSE first_minute END,
 		last_minute = CASE WHEN last_minute < f.last THEN f.last ELSE last_minute END
@@ -87,7 +86,7 @@ func noteSeen(t *db.Tx, table string, s *slice) error {
 	return err
 }
 
-// noteSaturated tells of days that were folded and have amounts that do not fit.
+// noteSaturated audits days that were folded and have saturated amounts.
 func noteSaturated(t *db.Tx, s *slice) error {
 	var n int64
 	if err := t.QueryRow(countSaturated(s.keys), s.start, s.first, s.end).Scan(&n); err != nil || n == 0 {
@@ -99,10 +98,9 @@ func noteSaturated(t *db.Tx, s *slice) error {
 	})
 }
 
-// sumGroups sums a slice of the groups of a stale day. They are made anew as a whole,
-// since what a workload belongs to may have been learned since; each slice adds
-// to those of the slices before.
-func (f *foldRun) sumGroups(t *db.Tx, s *slice) error {
+// sumGroups sums a slice of the groups of a stale day. All groups of the day are summed again,
+// since names of workloads may have changed; each slice adds to those before.
+func (r *foldRun) sumGroups(t *db.Tx, s *slice) error {
 	var next int64
 	err := t.QueryRow("SELECT next FROM stale_day WHERE minute = $1", s.start).Scan(&next)
 	if errors.Is(err, sql.ErrNoRows) || err == nil && next != s.first {
@@ -112,7 +110,7 @@ func (f *foldRun) sumGroups(t *db.Tx, s *slice) error {
 		return err
 	}
 	if s.first == 0 {
-		f.begun[s.start] = true
+		r.begun[s.start] = true
 		if _, err := t.Exec("DELETE FROM group_day WHERE minute = $1", s.start); err != nil {
 			return err
 		}
@@ -128,9 +126,8 @@ func (f *foldRun) sumGroups(t *db.Tx, s *slice) error {
 	return err
 }
 
-// sumGroupsSQL adds to the rows of group_day of day $1 what its workloads [$2, $3)
-// used. Rows whose amounts are not alike in presence and quality are kept apart,
-// as SQLite has no aggregate for bits.
+// sumGroupsSQL adds to the rows of group_day of day $1 what its workloads [$2, $3) used. Rows that
+// differ in presence or quality stay separate: SQLite has no aggregate for bits.
 var sumGroupsSQL = func() string {
 	cols, exprs := []string{"minute"}, []string{"d.minute"}
 	for _, k := range schema.GroupKeys {
@@ -148,7 +145,7 @@ var sumGroupsSQL = func() string {
 		name := r.String()
 		cols = append(cols, name+"_hi", name+"_lo")
 		if r.Detail().Kind == usage.Peak {
-			// Both halves of the one largest value.
+			// Both halves of the largest value.
 			exprs = append(exprs, "max(d."+name+") >> 32", "max(d."+name+") & 4294967295")
 			for _, half := range []string{"_hi", "_lo"} {
 				sets = append(sets, fmt.Sprintf("%[1]s%[2]s = CASE WHEN (excluded.%[1]s_hi, excluded.%[1]s_lo) > (group_day.%[1]s_hi, group_day.%[1]s_lo) THEN excluded.%[1]s%[2]s ELSE group_day.%[1]s%[2]s END", name, half))
@@ -165,19 +162,17 @@ var sumGroupsSQL = func() string {
 		strings.Join(cols, ", "), strings.Join(exprs, ", "), group, strings.Join(sets, ", "))
 }()
 
-// setMark moves a mark or a floor.
 func setMark(t *db.Tx, column string, to int64) error {
 	_, err := t.Exec("UPDATE counter SET "+column+" = $1 WHERE id = 1", to)
 	return err
 }
 
-// notGuestRows is the condition that leaves guests out of the rows of a day's
-// groups: d is a row, w its workload.
+// notGuestRows excludes rows of guests from the groups of a day: d is a row, w its workload.
 const notGuestRows = "NOT EXISTS (SELECT 1 FROM nested_day x WHERE x.node = w.node AND x.minute = d.minute)"
 
-// foldRows is the statement that adds rows of a finer table to a coarser one, where
-// they begin at $1; their rev is $2. It takes the rows of keys [$3, $4) at the n
-// minutes from $5 on: so each minute is looked up by the primary key.
+// foldRows returns the statement that adds rows of a finer table to a coarser one at minute $1 with
+// rev $2. It takes the rows of keys [$3, $4) at the n minutes from $5 on, so that each minute is a
+// lookup by primary key.
 func foldRows(s *schema.Layout, from, to string, n int, d *schema.Dialect) string {
 	saturates := to == s.DayTable()
 	var group string
@@ -185,7 +180,7 @@ func foldRows(s *schema.Layout, from, to string, n int, d *schema.Dialect) strin
 	case d.Aggregates:
 		group = " GROUP BY " + s.Key
 	case !saturates:
-		// What is alike in its bits is summed; the few sums of a key are merged.
+		// Sum rows with equal bits; the conflict clause merges the few sums of a key.
 		group = " GROUP BY " + s.Key + ", present, rough"
 	}
 	var cols []string
@@ -207,7 +202,7 @@ func foldRows(s *schema.Layout, from, to string, n int, d *schema.Dialect) strin
 		to, s.ColumnList(), s.Key, strings.Join(cols, ", "), from, keyRange(s, 3, n), group, s.MergeClause(to, d, saturates))
 }
 
-// keyRange is the condition for the keys [$i, $i+1) at the n minutes from $i+2 on.
+// keyRange returns the condition for the keys [$i, $i+1) at the n minutes from $i+2 on.
 func keyRange(s *schema.Layout, i, n int) string {
 	places := make([]string, n)
 	for j := range places {
@@ -216,8 +211,8 @@ func keyRange(s *schema.Layout, i, n int) string {
 	return fmt.Sprintf("%[1]s >= $%[2]d AND %[1]s < $%[3]d AND minute IN (%[4]s)", s.Key, i, i+1, strings.Join(places, ", "))
 }
 
-// countSaturated is the statement that counts the rows of day $1 with keys [$2, $3) in which a sum did not
-// fit.
+// countSaturated returns the statement that counts the rows of day $1 with keys [$2, $3) that have
+// a saturated sum.
 func countSaturated(s *schema.Layout) string {
 	var where []string
 	for _, c := range s.Columns[schema.ColCovered:] {

@@ -7,19 +7,18 @@ import (
 	"mete.dev/mete/internal/store/ledger/db"
 )
 
-// Stats is how a ledger is doing.
+// Stats are statistics of a ledger.
 type Stats struct {
 	Rev        int64         // of the latest transaction
-	Hours      time.Time     // up to when minutes are folded into hours; zero is none
-	Days       time.Time     // the same of hours into days
-	Rows       int64         // of minutes, that are kept and folded
-	LatestRows int64         // those of the latest day
+	Hours      time.Time     // end of the minutes folded into hours; zero if none
+	Days       time.Time     // end of the hours folded into days; zero if none
+	Rows       int64         // folded rows of minutes that are kept
+	LatestRows int64         // of these, rows of the latest day
 	Bytes      int64         // of the database
-	Folding    time.Duration // for how long folding held the writer, since the ledger was opened
-	Slices     int64         // in how many transactions
+	Folding    time.Duration // how long folding held the writer since Open
+	Slices     int64         // transactions of folding since Open
 }
 
-// Stats returns how the ledger is doing.
 func (f *Folder) Stats(ctx context.Context) (s Stats, err error) {
 	err = f.db.View(ctx, func(v *db.View) error {
 		s = Stats{Hours: fromMinute(v.Hour), Days: fromMinute(v.Day)}
@@ -36,7 +35,7 @@ func (f *Folder) Stats(ctx context.Context) (s Stats, err error) {
 	return s, db.Wrap(err, "statistics")
 }
 
-// fromMinute is a mark as a time; 0 is none.
+// fromMinute returns a mark as a time; 0 is the zero time.
 func fromMinute(m int64) time.Time {
 	if m == 0 {
 		return time.Time{}

@@ -11,25 +11,25 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// An aggregation adds blocks to the groups of a question.
+// An aggregation adds blocks to the groups of a query.
 type aggregation struct {
 	*selection
 	groups    *groupSet
 	index     *groupIndex
 	pages     map[int64]*[pageSize]membership
-	rowGroups []*group // of the block at hand; nil is not asked for
+	rowGroups []*group // by row of the current block; nil if excluded
 	guestDays guestDays
 }
 
-// A membership is where a workload belongs.
+// A membership is the group that a workload belongs to.
 type membership struct {
 	known bool
 	node  int64
 	key   *groupKey
-	group *group // once it has a row
+	group *group // set once the group has a row
 }
 
-// aggregateBlocks adds the rows of ranges.
+// aggregateBlocks adds the rows of ranges to gs.
 func (s *selection) aggregateBlocks(ranges []schema.Range, gs *groupSet) error {
 	ids, err := s.matchingWorkloads(ranges)
 	if err != nil {
@@ -43,23 +43,21 @@ func (s *selection) aggregateBlocks(ranges []schema.Range, gs *groupSet) error {
 		return err
 	}
 	a := &aggregation{selection: s, groups: gs, index: r, pages: map[int64]*[pageSize]membership{}, guestDays: guestDays{selection: s}}
-	if s.nest.only && len(s.nest.out) == 0 {
+	if s.nesting.guestsOnly && len(s.nesting.guests) == 0 {
 		return nil
 	}
-	return s.rd.scanBlocks(s.v, usageBlocks, s.want, ranges, len(s.nest.out) > 0, ids, a.addBlock)
+	return s.rd.scanBlocks(s.v, usageBlocks, s.want, ranges, len(s.nesting.guests) > 0, ids, a.addBlock)
 }
 
-// maxKeyLookups is how many rows are looked up one by one, rather than read with all
-// others: each costs as much as some that are read on their way, and what was read
-// is kept.
+// maxKeyLookups is the maximum number of rows to look up by key instead of scanning. A lookup costs
+// as much as scanning several rows, and scanned blocks are cached.
 const maxKeyLookups = 20_000
 
-// workloadsPerRow is how many workloads can be looked at, to choose among them, for what it
-// costs to read a row.
+// workloadsPerRow is how many workloads can be filtered for the cost of reading one row.
 const workloadsPerRow = 8
 
-// matchingWorkloads are the workloads that filters choose, where they have few rows; nil is
-// that all are to be read.
+// matchingWorkloads returns the workloads that match the filters if they have few rows; nil means
+// to scan all rows.
 func (s *selection) matchingWorkloads(ranges []schema.Range) ([]int64, error) {
 	if s.where == "" {
 		return nil, nil
@@ -79,9 +77,9 @@ func (s *selection) matchingWorkloads(ranges []schema.Range) ([]int64, error) {
 	return append([]int64{}, ids...), nil
 }
 
-// isScanCheaper says that to read all rows of ranges costs less than to look at all workloads
-// that there ever were. In each range it is the rows of one minute, hour or day that
-// are counted.
+// isScanCheaper reports whether scanning all rows of ranges costs less than filtering all workloads
+// that ever existed. It estimates the rows of a range from those of one minute, hour or day in its
+// middle.
 func (s *selection) isScanCheaper(ranges []schema.Range) (bool, error) {
 	var left int64
 	if err := s.v.SQL.QueryRowContext(s.v.Ctx, "SELECT coalesce(max(id), 0) FROM workload").Scan(&left); err != nil {
@@ -102,8 +100,8 @@ func (s *selection) isScanCheaper(ranges []schema.Range) (bool, error) {
 	return true, nil
 }
 
-// of is the place of a workload. Those that stand beside one another do so in
-// blocks too, mostly.
+// membership returns the entry of a workload. Adjacent ids are mostly adjacent in blocks too, hence
+// the pages.
 func (a *aggregation) membership(w int64) *membership {
 	p := a.pages[w/pageSize]
 	if p == nil {
@@ -114,12 +112,12 @@ func (a *aggregation) membership(w int64) *membership {
 }
 
 // findGroups finds the groups of the rows of a block.
-func (a *aggregation) findGroups(s *block) error {
+func (a *aggregation) findGroups(b *block) error {
 	if len(a.pages) > maxPages {
 		clear(a.pages)
 	}
 	var unknown []int64
-	for _, w := range s.keys {
+	for _, w := range b.keys {
 		if !a.membership(w).known {
 			unknown = append(unknown, w)
 		}
@@ -128,7 +126,7 @@ func (a *aggregation) findGroups(s *block) error {
 	if err != nil {
 		return err
 	}
-	if members == nil { // it is of a later moment by now
+	if members == nil { // the index has moved on to a later revision
 		a.index = newGroupIndex(a.v.Rev)
 		if members, err = a.index.lookUp(a.selection, unknown); err != nil {
 			return err
@@ -137,14 +135,14 @@ func (a *aggregation) findGroups(s *block) error {
 	for i, w := range unknown {
 		*a.membership(w) = membership{true, members[i].node, members[i].key, nil}
 	}
-	guests, err := a.guestDays.on(s.From - s.From%schema.DayMinutes)
+	guests, err := a.guestDays.onDay(b.From - b.From%schema.DayMinutes)
 	if err != nil {
 		return err
 	}
-	a.rowGroups = slices.Grow(a.rowGroups[:0], len(s.keys))
-	for _, w := range s.keys {
+	a.rowGroups = slices.Grow(a.rowGroups[:0], len(b.keys))
+	for _, w := range b.keys {
 		p := a.membership(w)
-		if p.key == nil || len(a.nest.out) > 0 && guests[p.node] != a.nest.only {
+		if p.key == nil || len(a.nesting.guests) > 0 && guests[p.node] != a.nesting.guestsOnly {
 			a.rowGroups = append(a.rowGroups, nil)
 			continue
 		}
@@ -157,24 +155,23 @@ func (a *aggregation) findGroups(s *block) error {
 	return nil
 }
 
-// guestDays are the nodes that are guests on a day, of those that are so within
-// what is asked for.
+// guestDays caches, by day, which nodes are guests of hosts that the query covers.
 type guestDays struct {
 	*selection
 	days map[int64]map[int64]bool
 }
 
-func (g *guestDays) on(day int64) (map[int64]bool, error) {
-	if len(g.nest.out) == 0 {
+func (g *guestDays) onDay(day int64) (map[int64]bool, error) {
+	if len(g.nesting.guests) == 0 {
 		return nil, nil
 	}
 	if found := g.days[day]; found != nil {
 		return found, nil
 	}
-	ids, err := db.Ints(g.v.Ctx, g.v.SQL, "SELECT x.node FROM nested_day x WHERE x.minute = $1"+g.nest.hostsCondition(), day)
+	ids, err := db.Ints(g.v.Ctx, g.v.SQL, "SELECT x.node FROM nested_day x WHERE x.minute = $1"+g.nesting.hostsCondition(), day)
 	found := map[int64]bool{}
 	for _, id := range ids {
-		found[id] = g.nest.out[id]
+		found[id] = g.nesting.guests[id]
 	}
 	if g.days == nil {
 		g.days = map[int64]map[int64]bool{}
@@ -183,9 +180,9 @@ func (g *guestDays) on(day int64) (map[int64]bool, error) {
 	return found, err
 }
 
-// addBlock adds the rows of a block.
-func (a *aggregation) addBlock(s *block) error {
-	if err := a.findGroups(s); err != nil {
+// addBlock adds the rows of a block to their groups.
+func (a *aggregation) addBlock(b *block) error {
+	if err := a.findGroups(b); err != nil {
 		return err
 	}
 	type column struct {
@@ -195,7 +192,7 @@ func (a *aggregation) addBlock(s *block) error {
 	}
 	var cols []column
 	a.want.Each(func(r usage.Resource) {
-		if c := s.cols[blockAmounts+int(r)]; c != nil {
+		if c := b.cols[blockAmounts+int(r)]; c != nil {
 			cols = append(cols, column{a.groups.column[r], isPeak[r], c})
 		}
 	})
@@ -203,13 +200,13 @@ func (a *aggregation) addBlock(s *block) error {
 		if g == nil {
 			continue
 		}
-		g.extend(s.span(i))
-		ms := s.value(blockCovered, i)
-		g.present |= usage.Set(s.value(blockPresent, i))
-		g.uncertainty |= s.value(blockUncertainty, i)
+		g.extend(b.span(i))
+		ms := b.value(blockCovered, i)
+		g.present |= usage.Set(b.value(blockPresent, i))
+		g.uncertainty |= b.value(blockUncertainty, i)
 		g.covered += time.Duration(ms) * time.Millisecond
-		g.claimCovered += time.Duration(ms-s.value(blockGivenCovered, i)) * time.Millisecond
-		g.claimCPU = g.claimCPU.Add(s.value(blockAmounts+int(usage.CPU), i) - s.value(blockGivenCPU, i))
+		g.claimCovered += time.Duration(ms-b.value(blockGivenCovered, i)) * time.Millisecond
+		g.claimCPU = g.claimCPU.Add(b.value(blockAmounts+int(usage.CPU), i) - b.value(blockGivenCPU, i))
 		for _, c := range cols {
 			sum := &g.sums[c.place]
 			switch v := c.rows[i]; {

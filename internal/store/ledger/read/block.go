@@ -7,41 +7,41 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// A block is the rows of a range in memory: one for each key, of the amounts of
-// all its rows, column by column.
+// A block holds the rows of a range in memory, column by column: one row for each key, with the
+// sums of all its rows.
 type block struct {
 	schema.Range
 	kind *blockKind
-	has  usage.Set // of usage: the resources of which it has amounts
-	keys []int64   // a key whose sums would not fit 64 bits is there again
-	// first and last are the minutes of a key's first and last row, from the
-	// range's start on; nil where the range is one row long.
+	has  usage.Set // of usage: the resources whose amounts it holds
+	keys []int64   // a key whose sums overflow appears again
+	// first and last are the minutes of a key's first and last row, relative to the start of the
+	// range; nil if the range is one row long.
 	first, last []int32
-	cols        [][]int64 // as kind says; nil is all zero
+	cols        [][]int64 // see kind; nil is all zero
 
-	at map[int64]int32 // where a key is, until the block is whole; nil where each comes once
+	at map[int64]int32 // index of a key while the block is being built; nil if each key comes once
 }
 
-// A blockKind is what blocks of one shape hold.
+// A blockKind defines the columns of blocks of one layout.
 type blockKind struct {
-	shape *schema.Layout
-	rules []schema.MergeRule
+	layout *schema.Layout
+	rules  []schema.MergeRule
 }
 
-// The columns of blocks of usage: what is there, how good where it is, ms, what of
-// CPU time and of ms was given its idle energy already, and so claims none. The
-// amount of resource r is at blockAmounts + r.
+// Columns of usage blocks: present resources, their quality, ms covered, and the CPU time and ms
+// that already include idle energy and so claim none. The amount of resource r is at blockAmounts +
+// r.
 const (
 	blockPresent = iota
 	blockUncertainty
 	blockCovered
 	blockGivenCPU
 	blockGivenCovered
-	blockAmounts = blockGivenCovered // as resources begin with 1
+	blockAmounts = blockGivenCovered // resources begin with 1
 )
 
-// The columns of blocks of nodes: CPUs, ms for which the machine was measured as a
-// whole, and two for each of usage.Wholes: the whole, and skew.
+// Columns of node blocks: CPUs, ms during which the whole machine was measured, and two for each of
+// usage.Wholes: the whole and the skew.
 const (
 	blockCPUs = iota
 	blockMeasured
@@ -71,25 +71,25 @@ func newBlock(k *blockKind, p schema.Range, has usage.Set, rows int) *block {
 	return s
 }
 
-// add adds a row, or the sum of some between two minutes.
-func (s *block) add(key, first, last int64, values []int64) {
-	if s.at == nil {
-		s.append(key, first, last, values)
+// add adds a row, or the sum of rows between two minutes.
+func (b *block) add(key, first, last int64, values []int64) {
+	if b.at == nil {
+		b.append(key, first, last, values)
 		return
 	}
-	i, ok := s.at[key]
-	if !ok || !s.fits(i, values) {
-		s.at[key] = int32(len(s.keys))
-		s.append(key, first, last, values)
+	i, ok := b.at[key]
+	if !ok || !b.fits(i, values) {
+		b.at[key] = int32(len(b.keys))
+		b.append(key, first, last, values)
 		return
 	}
-	s.first[i], s.last[i] = min(s.first[i], int32(first-s.From)), max(s.last[i], int32(last-s.From))
+	b.first[i], b.last[i] = min(b.first[i], int32(first-b.From)), max(b.last[i], int32(last-b.From))
 	for c, v := range values {
 		if v == 0 {
 			continue
 		}
-		col := s.column(c)
-		switch s.kind.rules[c] {
+		col := b.column(c)
+		switch b.kind.rules[c] {
 		case schema.MergeSum:
 			col[i] += v
 		case schema.MergeOr:
@@ -100,69 +100,68 @@ func (s *block) add(key, first, last int64, values []int64) {
 	}
 }
 
-func (s *block) append(key, first, last int64, values []int64) {
-	s.keys = append(s.keys, key)
-	if s.first != nil {
-		s.first, s.last = append(s.first, int32(first-s.From)), append(s.last, int32(last-s.From))
+func (b *block) append(key, first, last int64, values []int64) {
+	b.keys = append(b.keys, key)
+	if b.first != nil {
+		b.first, b.last = append(b.first, int32(first-b.From)), append(b.last, int32(last-b.From))
 	}
 	for c, v := range values {
 		switch {
-		case s.cols[c] != nil:
-			s.cols[c] = append(s.cols[c], v)
+		case b.cols[c] != nil:
+			b.cols[c] = append(b.cols[c], v)
 		case v != 0:
-			s.column(c)[len(s.keys)-1] = v
+			b.column(c)[len(b.keys)-1] = v
 		}
 	}
 }
 
-// column is a column with a place for each key.
-func (s *block) column(c int) []int64 {
-	if s.cols[c] == nil {
-		s.cols[c] = make([]int64, len(s.keys), cap(s.keys))
+// column returns a column, allocating it on first use.
+func (b *block) column(c int) []int64 {
+	if b.cols[c] == nil {
+		b.cols[c] = make([]int64, len(b.keys), cap(b.keys))
 	}
-	return s.cols[c]
+	return b.cols[c]
 }
 
-// fits says whether values can be added to a row.
-func (s *block) fits(i int32, values []int64) bool {
+// fits reports whether values can be added to row i without overflow.
+func (b *block) fits(i int32, values []int64) bool {
 	for c, v := range values {
-		if s.kind.rules[c] != schema.MergeSum || v == 0 || s.cols[c] == nil {
+		if b.kind.rules[c] != schema.MergeSum || v == 0 || b.cols[c] == nil {
 			continue
 		}
-		if a := s.cols[c][i]; v > 0 && a > math.MaxInt64-v || v < 0 && a < math.MinInt64-v {
+		if a := b.cols[c][i]; v > 0 && a > math.MaxInt64-v || v < 0 && a < math.MinInt64-v {
 			return false
 		}
 	}
 	return true
 }
 
-// value is that of a row in a column.
-func (s *block) value(c, i int) int64 {
-	if s.cols[c] == nil {
+// value returns the value of row i in column c.
+func (b *block) value(c, i int) int64 {
+	if b.cols[c] == nil {
 		return 0
 	}
-	return s.cols[c][i]
+	return b.cols[c][i]
 }
 
-// span are the minutes in which the first row of a key begins and the last one
-// ends.
-func (s *block) span(i int) (first, end int64) {
-	if s.first == nil {
-		return s.From, s.To
+// span returns the minutes in which the first row of a key begins and its last row ends.
+func (b *block) span(i int) (first, end int64) {
+	if b.first == nil {
+		return b.From, b.To
 	}
-	return s.From + int64(s.first[i]), s.From + int64(s.last[i]) + s.Level.Width()
+	return b.From + int64(b.first[i]), b.From + int64(b.last[i]) + b.Level.Width()
 }
 
-// bytes is how much memory it takes, about.
-func (s *block) bytes() int64 {
-	n := 8*cap(s.keys) + 4*cap(s.first) + 4*cap(s.last)
-	for _, c := range s.cols {
+// bytes returns the approximate memory use of the block.
+func (b *block) bytes() int64 {
+	n := 8*cap(b.keys) + 4*cap(b.first) + 4*cap(b.last)
+	for _, c := range b.cols {
 		n += 8 * cap(c)
 	}
 	return int64(n)
 }
 
-// joinBlocks is blocks of parts of a range as one block.
+// joinBlocks merges blocks of parts of a range into one block.
 func joinBlocks(p schema.Range, parts []*block) *block {
 	has, rows := usage.All, 0
 	for _, part := range parts {

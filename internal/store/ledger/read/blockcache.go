@@ -8,22 +8,21 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// A cache keeps blocks from one question to the next: most of what a question is
-// about was read for the one before. A block is used for the moment of another
-// view only where nothing has written to its rows between the two, which the
-// writer notes by revisions.
+// A blockCache keeps blocks between queries, since queries mostly read the same rows again. A block
+// serves a view of another revision only if no transaction wrote its rows between the two; the
+// writer records that by revision.
 type blockCache struct {
 	mu sync.Mutex
-	// Of the revisions in [since, known] it is noted here which rows they wrote.
+	// dirty is complete for the revisions in [since, known].
 	since, known int64
 	dirty        map[schema.Bucket]dirtyMark
 	blocks       map[blockKey]*cachedBlock
 	bytes, uses  int64
-	hits         int64 // blocks that were found
+	hits         int64 // lookups that found a block
 	minQuiet     time.Duration
 }
 
-// A dirtyMark is the last time that a cell was written to.
+// A dirtyMark is the last write to a bucket.
 type dirtyMark struct {
 	rev int64
 	at  time.Time
@@ -40,154 +39,153 @@ type cachedBlock struct {
 }
 
 const (
-	// maxCacheBytes is how much memory blocks may take: about two hours of minutes of
-	// 20,000 workloads, as far as they are not summed yet.
+	// maxCacheBytes limits the memory of cached blocks: about two hours of minutes of 20,000
+	// workloads before blocks are joined.
 	maxCacheBytes = 192 << 20
-	// blockOverhead is what a block costs beside its rows, so that there are not too many.
+	// blockOverhead is added to the size of each block, which limits their number.
 	blockOverhead = 8 << 10
-	// maxDirty is of how many cells it is noted when they were written to.
+	// maxDirty is the maximum number of buckets in dirty.
 	maxDirty = 1 << 14
-	// minQuiet is for how long nobody has written to rows that are kept as one block
-	// of several: what is late is mostly late by less.
+	// minQuiet is how long rows must be unchanged before several are kept as one block. Late rows
+	// are mostly less late than this.
 	minQuiet = 2 * time.Minute
 )
 
-// blockLengths is of how many minutes the blocks of each level are where they are at
-// rest. None of minutes or hours is of two days.
+// blockLengths are the block lengths in minutes of rows that no longer change, by level. No block
+// of minutes or hours spans two days.
 var blockLengths = [...]int64{schema.Minutes: 10, schema.Hours: 6 * schema.HourMinutes, schema.Days: 4 * schema.DayMinutes}
 
 func newBlockCache(rev int64) *blockCache {
 	return &blockCache{since: rev, known: rev, dirty: map[schema.Bucket]dirtyMark{}, blocks: map[blockKey]*cachedBlock{}, minQuiet: minQuiet}
 }
 
-// noteWrites notes what a transaction is about to commit; before is the revision of
-// the one before it here.
-func (s *blockCache) noteWrites(rev, before int64, touched map[schema.Bucket]bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// noteWrites records what a transaction is about to commit; before is the revision of this
+// process's previous transaction.
+func (c *blockCache) noteWrites(rev, before int64, touched map[schema.Bucket]bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	switch {
-	case rev <= before: // an older copy
-		clear(s.blocks)
-		s.bytes, s.since = 0, rev-1
-	case rev != before+1: // another program wrote, nobody knows what
-		s.since = rev - 1
+	case rev <= before: // the database was replaced by an older copy
+		clear(c.blocks)
+		c.bytes, c.since = 0, rev-1
+	case rev != before+1: // another process wrote unknown rows
+		c.since = rev - 1
 	}
-	if len(s.dirty)+len(touched) > maxDirty {
-		clear(s.dirty)
-		s.since = rev
+	if len(c.dirty)+len(touched) > maxDirty {
+		clear(c.dirty)
+		c.since = rev
 	}
 	now := time.Now()
 	for u := range touched {
-		s.dirty[u] = dirtyMark{rev, now}
+		c.dirty[u] = dirtyMark{rev, now}
 	}
-	s.known = rev
+	c.known = rev
 }
 
-// noteFailed takes back that a transaction would be committed.
-func (s *blockCache) noteFailed(rev int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.known = rev - 1
+// noteFailed revokes the record of a transaction that was not committed.
+func (c *blockCache) noteFailed(rev int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.known = rev - 1
 }
 
-// isUnchanged says whether a range has the same rows at two revisions.
-func (s *blockCache) isUnchanged(p schema.Range, a, b int64) bool {
+// isUnchanged reports whether a range has the same rows at revisions a and b.
+func (c *blockCache) isUnchanged(p schema.Range, a, b int64) bool {
 	first := min(a, b)
-	if first < s.since || max(a, b) > s.known {
+	if first < c.since || max(a, b) > c.known {
 		return false
 	}
 	for at := p.From; at < p.To; at += p.Level.Width() {
-		if s.dirty[schema.Bucket{Level: p.Level, Start: at}].rev > first {
+		if c.dirty[schema.Bucket{Level: p.Level, Start: at}].rev > first {
 			return false
 		}
 	}
 	return true
 }
 
-// get finds a block as it is at a revision, nil where there is none; has are the
-// resources that it had before, if any.
-func (s *blockCache) get(k *blockKind, p schema.Range, want usage.Set, rev int64) (found *block, has usage.Set) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// get returns a block as of a revision, or nil. has are the resources that a cached block holds,
+// stale or not.
+func (c *blockCache) get(k *blockKind, p schema.Range, want usage.Set, rev int64) (found *block, has usage.Set) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	key := blockKey{k, p}
-	e := s.blocks[key]
+	e := c.blocks[key]
 	switch {
 	case e == nil:
 		return nil, 0
-	case want&^e.has != 0 || !s.isUnchanged(p, e.rev, rev):
+	case want&^e.has != 0 || !c.isUnchanged(p, e.rev, rev):
 		if e.rev <= rev {
-			s.drop(key, e)
+			c.drop(key, e)
 		}
 		return nil, e.has
 	}
-	s.uses++
-	s.hits++
-	e.used = s.uses
+	c.uses++
+	c.hits++
+	e.used = c.uses
 	return e.block, e.has
 }
 
-func (s *blockCache) drop(key blockKey, e *cachedBlock) {
-	delete(s.blocks, key)
-	s.bytes -= e.size
+func (c *blockCache) drop(key blockKey, e *cachedBlock) {
+	delete(c.blocks, key)
+	c.bytes -= e.size
 }
 
-// put keeps a block of a revision, and lets go of those that were not used for
-// the longest time.
-func (s *blockCache) put(b *block, rev int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// put caches a block as of a revision, and evicts the least recently used.
+func (c *blockCache) put(b *block, rev int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	size := b.bytes() + blockOverhead
-	if !s.isUnchanged(b.Range, rev, rev) || size > maxCacheBytes/4 {
+	if !c.isUnchanged(b.Range, rev, rev) || size > maxCacheBytes/4 {
 		return
 	}
 	key := blockKey{b.kind, b.Range}
-	if e := s.blocks[key]; e != nil {
-		s.drop(key, e)
+	if e := c.blocks[key]; e != nil {
+		c.drop(key, e)
 	}
-	s.uses++
-	s.blocks[key] = &cachedBlock{b, rev, s.uses, size}
-	for s.bytes += size; s.bytes > maxCacheBytes; {
+	c.uses++
+	c.blocks[key] = &cachedBlock{b, rev, c.uses, size}
+	for c.bytes += size; c.bytes > maxCacheBytes; {
 		var oldest blockKey
-		least := s.uses + 1
-		for k, e := range s.blocks {
+		least := c.uses + 1
+		for k, e := range c.blocks {
 			if e.used < least {
 				oldest, least = k, e.used
 			}
 		}
-		s.drop(oldest, s.blocks[oldest])
+		c.drop(oldest, c.blocks[oldest])
 	}
 }
 
-// free lets go of the blocks of parts of a range.
-func (s *blockCache) free(k *blockKind, parts []schema.Range) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// free removes the blocks of parts of a range.
+func (c *blockCache) free(k *blockKind, parts []schema.Range) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, p := range parts {
-		if e := s.blocks[blockKey{k, p}]; e != nil {
-			s.drop(blockKey{k, p}, e)
+		if e := c.blocks[blockKey{k, p}]; e != nil {
+			c.drop(blockKey{k, p}, e)
 		}
 	}
 }
 
-// isQuiet says whether nobody writes to the rows of a range.
-func (s *blockCache) isQuiet(p schema.Range, now time.Time) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// isQuiet reports whether no row of a range was written within minQuiet.
+func (c *blockCache) isQuiet(p schema.Range, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for at := p.From; at < p.To; at += p.Level.Width() {
-		if t, ok := s.dirty[schema.Bucket{Level: p.Level, Start: at}]; ok && now.Sub(t.at) < s.minQuiet {
+		if t, ok := c.dirty[schema.Bucket{Level: p.Level, Start: at}]; ok && now.Sub(t.at) < c.minQuiet {
 			return false
 		}
 	}
 	return true
 }
 
-// splitRanges cuts ranges into those of blocks. single is that none is of two days.
-func (s *blockCache) splitRanges(ranges []schema.Range, single bool, now time.Time) (out []schema.Range) {
+// splitRanges splits ranges into those of blocks. single excludes blocks of several days.
+func (c *blockCache) splitRanges(ranges []schema.Range, single bool, now time.Time) (out []schema.Range) {
 	for _, p := range ranges {
 		block := blockLengths[p.Level]
 		for at := p.From; at < p.To; at = out[len(out)-1].To {
 			b := schema.Range{Level: p.Level, From: at, To: at + block}
-			if at%block != 0 || b.To > p.To || single && p.Level == schema.Days || !s.isQuiet(b, now) {
+			if at%block != 0 || b.To > p.To || single && p.Level == schema.Days || !c.isQuiet(b, now) {
 				b.To = at + p.Level.Width()
 			}
 			out = append(out, b)

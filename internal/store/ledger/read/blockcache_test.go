@@ -22,7 +22,7 @@ import (
 	"mete.dev/mete/internal/testkit/ledgertest"
 )
 
-// A booker books what comes to its mind of three nodes.
+// A booker books random rows of three nodes.
 type booker struct {
 	*testing.T
 	*rand.Rand
@@ -30,8 +30,8 @@ type booker struct {
 	marks [3]batch.Mark
 }
 
-// books books rows of a minute, some of them of workloads that get another name.
-func (b *booker) books(minute int64) {
+// book books rows of a minute, some of workloads that get another name.
+func (b *booker) book(minute int64) {
 	b.Helper()
 	n := b.IntN(len(b.marks))
 	node := fmt.Sprint("n", n)
@@ -63,14 +63,14 @@ func (b *booker) books(minute int64) {
 	}
 }
 
-// workloadName is what a workload of a node is called.
+// workloadName returns the name of a workload of a node.
 func workloadName(node string, n int) batch.Name {
 	key := strconv.Itoa(n)
 	return batch.Name{ID: workload.NewID(node, workload.Job, key), Kind: workload.Job, Key: key}
 }
 
-// asks makes up a question about a time before a minute.
-func (b *booker) asks(minute int64) query.Query {
+// randomQuery returns a random query about a time before a minute.
+func (b *booker) randomQuery(minute int64) query.Query {
 	by := [][]query.Dimension{{query.ByKind}, {query.ByJob, query.ByKind}, {query.ByJob}, {query.ByWorkload, query.ByNode}, {query.ByNode}}
 	q := query.Query{By: by[b.IntN(len(by))], Scope: query.Scope{All: true}}
 	long := []int64{70, 10 * 60, 3 * 1440}[b.IntN(3)]
@@ -88,15 +88,15 @@ func (b *booker) asks(minute int64) query.Query {
 	return q
 }
 
-// TestBlockCache: what is kept in memory between questions changes no answer, whatever
-// is booked, folded and renamed meanwhile, here or by another program.
+// TestBlockCache checks that cached blocks change no answer, whatever is booked, folded and renamed
+// meanwhile, by this process or another.
 func TestBlockCache(t *testing.T) {
 	if all, several, hits := checkBlockCache(t, 1, rounds); several == 0 || hits < rounds/2 {
-		t.Errorf("%d blocks were kept, %d of them of several rows, and used %d times", all, several, hits)
+		t.Errorf("%d blocks cached, %d of them of several rows, %d hits", all, several, hits)
 	}
 }
 
-// The same for many histories.
+// TestBlockCacheDrawn is TestBlockCache for many histories.
 func TestBlockCacheDrawn(t *testing.T) {
 	testkit.Stage(t, "drawn", "draws many histories")
 	for range 20 {
@@ -109,7 +109,7 @@ func checkBlockCache(t *testing.T, seed uint64, rounds int) (all, several int, h
 	t.Helper()
 	dsn := ledgertest.SQLite(t)
 	l := ledgertest.Open(t, dsn)
-	l.SetMinQuiet(0) // whatever time has passed
+	l.SetMinQuiet(0) // cache immediately
 	db := ledgertest.DB(t, dsn)
 	b := &booker{T: t, Rand: rand.New(rand.NewPCG(seed, 1)), l: l}
 	for i := range b.marks {
@@ -119,17 +119,17 @@ func checkBlockCache(t *testing.T, seed uint64, rounds int) (all, several int, h
 	first := ledgertest.Day.Unix() / 60
 	now := first + 2*1440
 	for m := first; m < now; m += 1 + b.Int64N(40) {
-		b.books(m)
+		b.book(m)
 	}
 	sums := cmp.Comparer(func(a, b unit.Sum) bool { return a == b })
 	for range rounds {
 		for range b.IntN(3) {
 			now += b.Int64N(3)
-			b.books(now)
+			b.book(now)
 		}
 		switch b.IntN(12) {
 		case 0: // late
-			b.books(first + b.Int64N(now-first))
+			b.book(first + b.Int64N(now-first))
 		case 1:
 			if err := l.Fold(t.Context(), time.Unix(now*60, 0)); err != nil {
 				t.Fatal(err)
@@ -138,20 +138,20 @@ func checkBlockCache(t *testing.T, seed uint64, rounds int) (all, several int, h
 			now += b.Int64N(90)
 		case 3:
 			l.SetMinQuiet([]time.Duration{0, time.Hour}[b.IntN(2)])
-		case 4: // another program
+		case 4: // another process
 			other, err := ledger.Open(context.Background(), dsn, ledger.Default(), slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}
 			b.l = other
-			b.books(now - b.Int64N(60))
+			b.book(now - b.Int64N(60))
 			b.l = l
 			if err := other.Close(); err != nil {
 				t.Error(err)
 			}
 		}
-		q := b.asks(now)
-		// A copy is read by a ledger that has kept nothing.
+		q := b.randomQuery(now)
+		// A ledger without a cache reads a copy.
 		copied := filepath.Join(t.TempDir(), "copy.db")
 		if _, err := db.ExecContext(t.Context(), "VACUUM INTO '"+copied+"'"); err != nil {
 			t.Fatal(err)
@@ -180,7 +180,7 @@ func checkBlockCache(t *testing.T, seed uint64, rounds int) (all, several int, h
 	return l.CachedBlocks()
 }
 
-// Of less than all resources there are the same amounts of those that were asked for.
+// TestResources checks that a query of some resources returns the same amounts as a query of all.
 func TestResources(t *testing.T) {
 	for name, dsn := range map[string]func(testing.TB) string{"SQLite": ledgertest.SQLite, "PostgreSQL": ledgertest.PostgreSQL} {
 		t.Run(name, func(t *testing.T) {
@@ -192,7 +192,7 @@ func TestResources(t *testing.T) {
 			}
 			m := ledgertest.Day.Unix() / 60
 			for range 30 {
-				b.books(m + b.Int64N(3*1440))
+				b.book(m + b.Int64N(3*1440))
 			}
 			if err := l.Fold(t.Context(), ledgertest.Day.Add(72*time.Hour)); err != nil {
 				t.Fatal(err)

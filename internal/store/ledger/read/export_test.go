@@ -8,8 +8,8 @@ import (
 	"mete.dev/mete/internal/store/ledger/db"
 )
 
-// KeyLookups is how many workloads a question looks up one by one; -1 is that it reads all
-// rows of its range.
+// KeyLookups returns how many workloads a query looks up by key, or -1 if it scans all rows of its
+// range.
 func (rd *Reader) KeyLookups(ctx context.Context, q query.Query) (n int, err error) {
 	err = rd.db.View(ctx, func(v *db.View) error {
 		s, err := rd.newSelection(v, &q)
@@ -26,12 +26,11 @@ func (rd *Reader) KeyLookups(ctx context.Context, q query.Query) (n int, err err
 	return n, err
 }
 
-// SetMinQuiet is after how long without a row blocks of several minutes, hours or days are
-// kept.
+// SetMinQuiet sets how long rows must be unchanged before they are kept as one block.
 func (rd *Reader) SetMinQuiet(d time.Duration) { rd.cache.blocks.minQuiet = d }
 
-// CachedBlocks is how many blocks are kept, how many of those are of several rows of a key,
-// and how many were used again.
+// CachedBlocks returns the number of cached blocks, of those with several rows of a key, and of
+// cache hits.
 func (rd *Reader) CachedBlocks() (all, several int, hits int64) {
 	rd.cache.blocks.mu.Lock()
 	defer rd.cache.blocks.mu.Unlock()

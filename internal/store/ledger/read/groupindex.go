@@ -11,23 +11,23 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// A groupIndex says to which group of a question each workload belongs: for all
-// questions with the same dimensions and filters, whatever their range.
+// A groupIndex maps each workload to its group, for all queries with the same dimensions and
+// filters, whatever their range.
 type groupIndex struct {
 	mu      sync.Mutex
-	rev     int64 // up to which changes of workloads are known
+	rev     int64 // changes of workloads up to it are applied
 	members map[int64]member
 	keys    map[string]*groupKey
 	used    int64
 }
 
-// A member is a workload; key is nil where it was not asked for.
+// A member is a workload; key is nil if the filters exclude it.
 type member struct {
 	node int64
 	key  *groupKey
 }
 
-// A groupKey is the values of a group's dimensions, and its name.
+// A groupKey is the values of a group's dimensions, and its name in a groupSet.
 type groupKey struct {
 	name string
 	keys []string
@@ -35,9 +35,9 @@ type groupKey struct {
 
 const (
 	maxIndexes = 12
-	maxIndexed = 200_000 // workloads; beyond it all is forgotten, and looked up again
+	maxIndexed = 200_000 // workloads; beyond it the index is cleared
 	pageSize   = 1 << 8
-	lookupSize = 1000 // how many workloads are looked up at a time
+	lookupSize = 1000 // workloads per query
 	maxPages   = 1 << 13
 )
 
@@ -45,17 +45,17 @@ func newGroupIndex(rev int64) *groupIndex {
 	return &groupIndex{rev: rev, members: map[int64]member{}, keys: map[string]*groupKey{}}
 }
 
-// rolls are those of the latest questions.
+// groupIndexes holds the indexes of the latest queries.
 type groupIndexes struct {
 	mu   sync.Mutex
 	all  map[[sha256.Size]byte]*groupIndex
 	uses int64
 }
 
-// of is the index for a selection.
-func (r *groupIndexes) find(s *selection) (*groupIndex, error) {
+// find returns the index for a selection.
+func (g *groupIndexes) find(s *selection) (*groupIndex, error) {
 	var nodes string
-	// What nodes are called, and where they are, is part of what keys say.
+	// Keys contain names and clusters of nodes, so these are part of the cache key.
 	err := s.v.SQL.QueryRowContext(s.v.Ctx, `SELECT coalesce(group_concat(id || char(1) || node_id || char(1) || name || char(1) || cluster, char(2)), '')
 		FROM (SELECT id, node_id, name, cluster FROM node ORDER BY id)`).Scan(&nodes)
 	if err != nil {
@@ -63,75 +63,75 @@ func (r *groupIndexes) find(s *selection) (*groupIndex, error) {
 	}
 	h := sha256.New()
 	fmt.Fprintf(h, "%q %q %q %q %q %q", s.keys, s.joins, s.where, fmt.Sprintf("%#v", s.args[2:]), s.q.By, s.q.Scope.Clusters)
-	_, _ = h.Write([]byte(nodes)) // it always takes all
+	_, _ = h.Write([]byte(nodes)) // never fails
 	key := [sha256.Size]byte(h.Sum(nil))
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	found := r.all[key]
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	found := g.all[key]
 	if found == nil {
 		found = newGroupIndex(s.v.Rev)
-		r.all[key] = found
+		g.all[key] = found
 	}
-	r.uses++
-	found.used = r.uses
-	if len(r.all) > maxIndexes {
+	g.uses++
+	found.used = g.uses
+	if len(g.all) > maxIndexes {
 		oldest := key
-		for k, e := range r.all {
-			if e.used < r.all[oldest].used {
+		for k, e := range g.all {
+			if e.used < g.all[oldest].used {
 				oldest = k
 			}
 		}
-		delete(r.all, oldest)
+		delete(g.all, oldest)
 	}
 	return found, nil
 }
 
-// clear drops all, as revisions mean something else now.
-func (r *groupIndexes) clear() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	clear(r.all)
+// clear drops all indexes: after a restore, revisions have another meaning.
+func (g *groupIndexes) clear() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	clear(g.all)
 }
 
-// refresh forgets what has changed up to the moment of a view. Where the index is of
-// a later one it returns another.
-func (r *groupIndex) refresh(v *db.View) (*groupIndex, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// refresh drops the workloads that changed up to a view's revision. If the index is of a later
+// revision it returns a new one.
+func (g *groupIndex) refresh(v *db.View) (*groupIndex, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	switch {
-	case r.rev == v.Rev:
-		return r, nil
-	case r.rev > v.Rev:
+	case g.rev == v.Rev:
+		return g, nil
+	case g.rev > v.Rev:
 		return newGroupIndex(v.Rev), nil
 	}
-	changed, err := db.Ints(v.Ctx, v.SQL, "SELECT id FROM workload WHERE rev > $1", r.rev)
+	changed, err := db.Ints(v.Ctx, v.SQL, "SELECT id FROM workload WHERE rev > $1", g.rev)
 	if err != nil {
 		return nil, err
 	}
-	if len(r.members) > maxIndexed {
-		clear(r.members)
-		clear(r.keys)
+	if len(g.members) > maxIndexed {
+		clear(g.members)
+		clear(g.keys)
 	}
 	for _, id := range changed {
-		delete(r.members, id)
+		delete(g.members, id)
 	}
-	r.rev = v.Rev
-	return r, nil
+	g.rev = v.Rev
+	return g, nil
 }
 
-// lookUp finds workloads, and looks those up that are not known. It returns nil
-// where the index is not of the selection's moment any more.
-func (r *groupIndex) lookUp(s *selection, ids []int64) ([]member, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.rev != s.v.Rev {
+// lookUp returns the members for workloads, querying unknown ones. It returns nil if the index is
+// no longer at the selection's revision.
+func (g *groupIndex) lookUp(s *selection, ids []int64) ([]member, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.rev != s.v.Rev {
 		return nil, nil
 	}
 	out := make([]member, len(ids))
 	unknown := map[int64][]int{}
 	var list []int64
 	for i, id := range ids {
-		m, ok := r.members[id]
+		m, ok := g.members[id]
 		if out[i] = m; !ok {
 			if unknown[id] == nil {
 				list = append(list, id)
@@ -154,14 +154,14 @@ func (r *groupIndex) lookUp(s *selection, ids []int64) ([]member, error) {
 			for _, i := range s.nodeKeys {
 				keys[i] = s.nodeNames[node]
 			}
-			found[id] = member{node, r.key(keys)}
+			found[id] = member{node, g.key(keys)}
 			return err
 		}, text, s.args...)
 		if err != nil {
 			return nil, err
 		}
 		for _, id := range some {
-			r.members[id] = found[id]
+			g.members[id] = found[id]
 			for _, i := range unknown[id] {
 				out[i] = found[id]
 			}
@@ -170,13 +170,13 @@ func (r *groupIndex) lookUp(s *selection, ids []int64) ([]member, error) {
 	return out, nil
 }
 
-// key is the one of some keys.
-func (r *groupIndex) key(keys []string) *groupKey {
+// key returns the shared groupKey for the values keys.
+func (g *groupIndex) key(keys []string) *groupKey {
 	name := groupName(keys)
-	k := r.keys[name]
+	k := g.keys[name]
 	if k == nil {
 		k = &groupKey{name, slices.Clone(keys)}
-		r.keys[name] = k
+		g.keys[name] = k
 	}
 	return k
 }

@@ -13,18 +13,18 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// groupSet are the groups of an answer on their way. There may be as many as there are
-// workloads, of which nobody will see most: each takes a third of the room of a
-// query.Group, and many are made at a time.
+// A groupSet holds the groups of an answer while they are summed. There may be as many as there are
+// workloads, and most are not returned: a group takes a third of the memory of a query.Group, and
+// groups are allocated in chunks.
 type groupSet struct {
 	want   usage.Set
-	column [usage.Limit]int // where the sum of a resource stands, of those wanted
+	column [usage.Limit]int // index of a wanted resource in sums
 	all    map[string]*group
 	free   []group
 	sums   []unit.Sum
 }
 
-// A group is a query.Group on its way.
+// A group is a query.Group while it is summed.
 type group struct {
 	keys                  []string
 	first, last           int64 // minutes
@@ -32,15 +32,15 @@ type group struct {
 	uncertainty           int64
 	covered, claimCovered time.Duration
 	claimCPU              unit.Sum
-	node                  int64          // the first one, from 1 on
-	nodes                 map[int64]bool // all, where there are several
+	node                  int64          // the first node id; 0 is none
+	nodes                 map[int64]bool // all node ids, if there are several
 	sums                  []unit.Sum
 }
 
-// groupChunk is how many groups are made at a time.
+// groupChunk is how many groups are allocated at a time.
 const groupChunk = 256
 
-// newGroups are none yet; they will have the sums of some resources.
+// newGroups returns an empty set for the sums of some resources.
 func newGroups(want usage.Set) *groupSet {
 	gs := &groupSet{want: want, all: map[string]*group{}}
 	n := 0
@@ -48,10 +48,10 @@ func newGroups(want usage.Set) *groupSet {
 	return gs
 }
 
-// groupName is what finds some keys among groups.
+// groupName joins the values of dimensions into a map key.
 func groupName(keys []string) string { return strings.Join(keys, "\x00") }
 
-// get is the group of some keys.
+// get returns the group of some keys, creating it if needed.
 func (gs *groupSet) get(keys []string) *group {
 	name := groupName(keys)
 	if g := gs.all[name]; g != nil {
@@ -60,7 +60,7 @@ func (gs *groupSet) get(keys []string) *group {
 	return gs.getNamed(name, slices.Clone(keys))
 }
 
-// getNamed is at for keys that stay as they are, and their name.
+// getNamed is get for keys that the caller does not change, and their name.
 func (gs *groupSet) getNamed(name string, keys []string) *group {
 	g := gs.all[name]
 	if g == nil {
@@ -76,7 +76,7 @@ func (gs *groupSet) getNamed(name string, keys []string) *group {
 	return g
 }
 
-// add adds an amount of a resource that is wanted.
+// add adds an amount of a wanted resource.
 func (gs *groupSet) add(g *group, r usage.Resource, v unit.Sum) {
 	s := &g.sums[gs.column[r]]
 	if !isPeak[r] {
@@ -86,13 +86,13 @@ func (gs *groupSet) add(g *group, r usage.Resource, v unit.Sum) {
 	}
 }
 
-// isPeak says of each resource whether the largest amount stays.
+// isPeak holds the resources of which the largest amount counts.
 var isPeak = func() (is [usage.Limit]bool) {
 	usage.All.Each(func(r usage.Resource) { is[r] = r.Detail().Kind == usage.Peak })
 	return is
 }()
 
-// addNode notes a node.
+// addNode records a node of the group.
 func (g *group) addNode(node int64) {
 	switch {
 	case g.node == 0 || g.nodes == nil && g.node == node:
@@ -104,7 +104,7 @@ func (g *group) addNode(node int64) {
 	}
 }
 
-// addClaim notes what of a row can claim idle energy, unless it was given its part.
+// addClaim adds what a row claims of idle energy, unless it already includes its part.
 func (g *group) addClaim(present, coveredMS int64, cpu unit.Sum) {
 	if !usage.Set(present).Has(usage.EnergyIdle) {
 		g.claimCPU = g.claimCPU.Plus(cpu)
@@ -112,21 +112,21 @@ func (g *group) addClaim(present, coveredMS int64, cpu unit.Sum) {
 	}
 }
 
-// extend widens the time of a group to the minutes [FirstMinute, last).
+// extend extends the group's time to the minutes [first, last).
 func (g *group) extend(first, last int64) { g.first, g.last = min(g.first, first), max(g.last, last) }
 
-// addRow notes what is there, and how good, of rows of the group.
+// addRow adds presence, quality and covered time of rows.
 func (g *group) addRow(present, rough, coveredMS int64) {
 	set := usage.Set(present)
 	g.present |= set
 	g.covered += time.Duration(coveredMS) * time.Millisecond
 	if rough != 0 {
-		// What a row says of what it does not have is nothing.
+		// Ignore quality bits of absent resources.
 		set.Each(func(r usage.Resource) { g.uncertainty |= rough & (3 << (2 * r)) })
 	}
 }
 
-// fillTotal writes what a group used.
+// fillTotal sets to to what a group used.
 func (gs *groupSet) fillTotal(g *group, to *query.Total) {
 	*to = query.Total{Present: g.present & gs.want, Covered: g.covered, ClaimCPU: g.claimCPU, ClaimCovered: g.claimCovered}
 	to.Quality = usage.QualitiesOfUncertainty(to.Present, g.uncertainty)
@@ -134,7 +134,7 @@ func (gs *groupSet) fillTotal(g *group, to *query.Total) {
 	gs.want.Each(func(r usage.Resource) { to.Sum[r], i = g.sums[i], i+1 })
 }
 
-// toGroup is a group as an answer has it.
+// toGroup converts a group to the type of answers.
 func (gs *groupSet) toGroup(g *group) (out query.Group) {
 	gs.fillTotal(g, &out.Usage)
 	if out.Nodes = len(g.nodes); g.nodes == nil && g.node != 0 {
@@ -144,7 +144,7 @@ func (gs *groupSet) toGroup(g *group) (out query.Group) {
 	return out
 }
 
-// list are all groups, in their order.
+// sorted returns all groups in order.
 func (gs *groupSet) sorted() []query.Group {
 	return gs.sortGroups(slices.Collect(maps.Values(gs.all)))
 }
@@ -161,15 +161,14 @@ func (gs *groupSet) sortGroups(some []*group) []query.Group {
 	return out
 }
 
-// top is list of the groups that are to be seen; what the others used is added to
-// the rest of the answer.
+// top returns the groups selected by t in order, and adds the others to a.Other.
 func (gs *groupSet) top(t *query.Top, a *query.Answer) []query.Group {
 	type place struct {
 		query.Rank
 		*group
 	}
 	var kept []*group
-	var first []place // of those so far, and some more
+	var first []place // the best so far, and some more
 	var u query.Total
 	drop := func() {
 		a.Other.Add(&u)
@@ -207,7 +206,7 @@ func (gs *groupSet) top(t *query.Top, a *query.Answer) []query.Group {
 	return gs.sortGroups(kept)
 }
 
-// compareUse is the order of groups.
+// compareUse orders groups by CPU time, then keys.
 func compareUse(a, b *query.Group) int {
 	return cmp.Or(b.Usage.Sum[usage.CPU].Compare(a.Usage.Sum[usage.CPU]), slices.Compare(a.Keys, b.Keys))
 }

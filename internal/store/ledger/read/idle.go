@@ -10,9 +10,8 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// groups are the groups of all ranges in their order, with the energy of idle
-// machines divided among them as it was asked for. Those that nobody will see may be
-// in the rest of the answer instead.
+// computeGroups returns the groups of all ranges in order, with idle energy divided by the query's
+// policy. Groups that the query leaves out may be added to a.Other.
 func (s *selection) computeGroups(ranges []schema.Range, a *query.Answer) ([]query.Group, error) {
 	if s.idle == power.None {
 		sums, err := s.sumGroups(ranges)
@@ -32,8 +31,8 @@ func (s *selection) computeGroups(ranges []schema.Range, a *query.Answer) ([]que
 		return nil, err
 	}
 	all := groups
-	if s.filtered() {
-		// What was not asked for has its share all the same.
+	if s.isFiltered() {
+		// Workloads that the filters exclude have their share too.
 		all, err = s.groupsOf(&query.Query{By: ends, Resources: s.want, Scope: query.Scope{All: s.q.Scope.All || len(s.q.Scope.Clusters) == 0, Clusters: s.q.Scope.Clusters}}, ranges)
 		if err != nil {
 			return nil, err
@@ -50,7 +49,7 @@ func (s *selection) groupsOf(q *query.Query, ranges []schema.Range) ([]query.Gro
 	if err != nil {
 		return nil, err
 	}
-	if other.nest = s.nest; s.nest.only || !s.nest.all {
+	if other.nesting = s.nesting; s.nesting.guestsOnly || !s.nesting.coversAll {
 		other.grouped = false
 	}
 	return other.groupsIn(ranges)
@@ -64,14 +63,13 @@ func (s *selection) groupsIn(ranges []schema.Range) ([]query.Group, error) {
 	return sums.sorted(), nil
 }
 
-// filtered says that not all workloads of the nodes were asked for.
-func (s *selection) filtered() bool {
+// filtered reports whether the query excludes workloads of its nodes.
+func (s *selection) isFiltered() bool {
 	return len(s.q.Where) > 0 || s.q.OmitOwn || !s.q.Scope.All && len(s.q.Scope.Projects) > 0
 }
 
-// judgeEnergies says of the energy that nodes had how it came about, which stands with
-// its parts: a part is apportioned where the whole was measured. Of what no part
-// has, nobody saw the whole.
+// judgeEnergies derives the quality of whole energies from their parts: the whole is modelled if a
+// part is, and absent if no part has it. An apportioned part comes from a measured whole.
 func judgeEnergies(groups []query.Group, rest, whole *query.Total) {
 	for _, r := range usage.Energies {
 		worst := rest.Quality.Get(r)

@@ -17,20 +17,19 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// How long after its last window a node is live, and after its last batch it is
-// still heard of.
+// How long a node is live after its last window, and behind after its last batch.
 const (
 	liveFor  = time.Minute
 	heardFor = 2 * time.Minute
-	// reportedFor is instead of both for nodes that a server below tells of, once
-	// their minutes are over.
+	// reportedFor replaces both for nodes of downstream servers, which send minutes once they are
+	// over.
 	reportedFor = 5 * time.Minute
 )
 
-// Nodes lists the nodes that a scope covers, by cluster and name. One that is
-// "live" is booked up to the last minute, one that is "behind" sends but is not,
-// one that is "silent" sends nothing, and one that is "revoked" may not send. A guest
-// whose host the scope does not cover is told as none: nothing else here has its use.
+// Nodes lists the nodes that a scope covers, by cluster and name. State "live" means booked up to
+// the last minute, "behind" that it sends but is not, "silent" that it sends nothing, and "revoked"
+// that it may not send. A guest whose host is outside the scope is listed as not nested: no other
+// node in the scope includes its use.
 func (rd *Reader) Nodes(ctx context.Context, s query.Scope) (out []query.Node, err error) {
 	if !s.All && len(s.Clusters) == 0 {
 		return nil, nil
@@ -71,9 +70,8 @@ func (rd *Reader) Nodes(ctx context.Context, s query.Scope) (out []query.Node, e
 	return out, db.Wrap(rd.db.Fault(err), "nodes")
 }
 
-// Below lists the servers that tell of their nodes here and that a scope covers,
-// by cluster and name. Their states are those of [Reader.Nodes], by what they
-// told of the node that is booked furthest.
+// Below lists the downstream servers that a scope covers, by cluster and name. Their states are
+// those of [Reader.Nodes], for the node that is booked furthest.
 func (rd *Reader) Below(ctx context.Context, s query.Scope) (out []query.Source, err error) {
 	if !s.All && len(s.Clusters) == 0 {
 		return nil, nil
@@ -106,11 +104,10 @@ func (rd *Reader) Below(ctx context.Context, s query.Scope) (out []query.Source,
 			n.enrolled_ns, n.seen_ns, n.revoked_ns, (SELECT coalesce(max(b.through_ns), 0) FROM node b WHERE b.source = n.id)
 			FROM source n WHERE 1 = 1`+where+" ORDER BY n.cluster, n.name, n.source_id", args...)
 	})
-	return out, db.Wrap(rd.db.Fault(err), "servers below")
+	return out, db.Wrap(rd.db.Fault(err), "downstream servers")
 }
 
-// Streams lists the streams of the nodes that a scope covers, by cluster, name and
-// when they were opened.
+// Streams lists the streams of the nodes that a scope covers, by cluster, name and time of opening.
 func (rd *Reader) Streams(ctx context.Context, s query.Scope) (out []query.Stream, err error) {
 	if !s.All && len(s.Clusters) == 0 {
 		return nil, nil
@@ -132,21 +129,20 @@ func (rd *Reader) Streams(ctx context.Context, s query.Scope) (out []query.Strea
 	return out, db.Wrap(rd.db.Fault(err), "streams")
 }
 
-// Gaps lists the gaps that touch [from, to), and the corrections of clocks that
-// begin in it, the latest first: of one node, by its id or name, or of all where
-// that is "". It lists the latest 10,000.
+// Gaps lists gaps that overlap [from, to) and clock shifts that begin in it, latest first, of one
+// node by id or name, or of all if node is "". It returns at most 10,000.
 func (rd *Reader) Gaps(ctx context.Context, from, to time.Time, node string, s query.Scope) (out []query.Gap, err error) {
 	err = rd.eachGap(ctx, from, to, node, s, " ORDER BY g.from_ns DESC, n.node_id, g.reason LIMIT 10000", func(g *query.Gap) { out = append(out, *g) })
 	return out, err
 }
 
-// EachGap calls f for all that [Reader.Gaps] is about, however many there are, in no
-// order. What f is given is its own only as long as it runs.
+// EachGap calls f for everything that [Reader.Gaps] lists, without limit and in no order. f must
+// not keep its argument.
 func (rd *Reader) EachGap(ctx context.Context, from, to time.Time, s query.Scope, f func(*query.Gap)) error {
 	return rd.eachGap(ctx, from, to, "", s, "", f)
 }
 
-// eachGap is EachGap of one node, or of all; end is of the statement.
+// eachGap is EachGap for one node, or all; end is appended to the statement.
 func (rd *Reader) eachGap(ctx context.Context, from, to time.Time, node string, s query.Scope, end string, f func(*query.Gap)) error {
 	if !s.All && len(s.Clusters) == 0 {
 		return nil
@@ -176,8 +172,8 @@ func (rd *Reader) eachGap(ctx context.Context, from, to time.Time, node string, 
 	return db.Wrap(rd.db.Fault(err), "gaps")
 }
 
-// GapTimes returns how long all gaps of each node are together, by its id. Nodes
-// without any are not in it.
+// GapTimes returns the total length of all gaps of each node, by id. Nodes without gaps are not in
+// it.
 func (rd *Reader) GapTimes(ctx context.Context) (map[string]time.Duration, error) {
 	out := map[string]time.Duration{}
 	err := rd.db.View(ctx, func(v *db.View) error {
@@ -192,8 +188,8 @@ func (rd *Reader) GapTimes(ctx context.Context) (map[string]time.Duration, error
 	return out, db.Wrap(rd.db.Fault(err), "gaps")
 }
 
-// Workloads lists those with use in a range that pass the query's filters, by
-// node and name, at most q.Limit.
+// Workloads lists the workloads used in a range that match the query's filters, by node and name,
+// at most q.Limit.
 func (rd *Reader) Workloads(ctx context.Context, q query.Query) ([]query.Workload, error) {
 	if !q.Scope.All && len(q.Scope.Clusters)+len(q.Scope.Projects) == 0 {
 		return nil, nil
@@ -226,7 +222,7 @@ func (rd *Reader) Workloads(ctx context.Context, q query.Query) ([]query.Workloa
 	return out, db.Wrap(err, "workloads")
 }
 
-// findWorkloads finds those that have rows in some ranges.
+// findWorkloads adds the workloads that have rows in ranges to found.
 func (s *selection) findWorkloads(ranges []schema.Range, found map[int64]*query.Workload) error {
 	if !s.rd.db.IsSQLite() {
 		for _, p := range ranges {
@@ -274,7 +270,7 @@ func (s *selection) findWorkloads(ranges []schema.Range, found map[int64]*query.
 	return nil
 }
 
-// findWorkloadsIn adds those that have rows in one range.
+// findWorkloadsIn adds the workloads that have rows in one range.
 func (s *selection) findWorkloadsIn(p schema.Range, found map[int64]*query.Workload) error {
 	text := fmt.Sprintf(`SELECT w.id, n.name, n.cluster, u.first, u.last, %s
 		FROM (SELECT workload, min(minute) AS first, max(minute) AS last FROM %s WHERE minute >= $1 AND minute < $2 GROUP BY workload) AS u
@@ -303,8 +299,7 @@ func (s *selection) findWorkloadsIn(p schema.Range, found map[int64]*query.Workl
 	}, text)
 }
 
-// Names returns what some workloads of a node are called. Those that have no
-// name yet are not in it.
+// Names returns the names of workloads of a node. Workloads without a name are not in it.
 func (rd *Reader) Names(ctx context.Context, node string, shorts []workload.ShortID) (map[workload.ShortID]batch.Name, error) {
 	out := make(map[workload.ShortID]batch.Name, len(shorts))
 	err := rd.db.View(ctx, func(v *db.View) error {

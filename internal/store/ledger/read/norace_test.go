@@ -2,5 +2,5 @@
 
 package read_test
 
-// rounds are how many questions TestBlockCache asks.
+// rounds is the number of queries in TestBlockCache.
 const rounds = 50

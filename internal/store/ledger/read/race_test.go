@@ -2,5 +2,5 @@
 
 package ledger_test
 
-// rounds are few here, as SQLite is slow under the race detector.
+// rounds is small: SQLite is slow under the race detector.
 const rounds = 12

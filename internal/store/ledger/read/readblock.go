@@ -10,36 +10,36 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// A blockReader puts rows into a block one by one. SQLite has no grouping but by
-// sorting, which costs three times as much. It hands the rows to a function of
-// SQL within the database, for half of what it costs to fetch them.
+// A blockReader adds rows to a block one by one. SQLite groups only by sorting, which costs three
+// times as much. The SQL function mete_take passes rows within the database, at half the cost of
+// fetching them.
 type blockReader struct {
 	*block
-	into []int   // where the values of a row stand in a block's
-	row  []int64 // of the block
+	into []int   // index in a block's row, by column of the query
+	row  []int64 // scratch row of the block
 }
 
-// takeRow adds a row: its minute, its key, and the columns that into says.
-func (r *blockReader) takeRow(values []driver.Value) {
+// takeRow adds a row: its minute, its key, and the columns of into.
+func (b *blockReader) takeRow(values []driver.Value) {
 	minute, _ := values[0].(int64)
 	key, _ := values[1].(int64)
-	for i, to := range r.into {
-		r.row[to], _ = values[2+i].(int64)
+	for i, to := range b.into {
+		b.row[to], _ = values[2+i].(int64)
 	}
-	if r.kind == usageBlocks {
-		r.row[blockUncertainty] &= uncertaintyMask(usage.Set(r.row[blockPresent]))
-		r.row[blockGivenCPU], r.row[blockGivenCovered] = 0, 0
-		if usage.Set(r.row[blockPresent]).Has(usage.EnergyIdle) {
-			r.row[blockGivenCPU], r.row[blockGivenCovered] = r.row[blockAmounts+int(usage.CPU)], r.row[blockCovered]
+	if b.kind == usageBlocks {
+		b.row[blockUncertainty] &= uncertaintyMask(usage.Set(b.row[blockPresent]))
+		b.row[blockGivenCPU], b.row[blockGivenCovered] = 0, 0
+		if usage.Set(b.row[blockPresent]).Has(usage.EnergyIdle) {
+			b.row[blockGivenCPU], b.row[blockGivenCovered] = b.row[blockAmounts+int(usage.CPU)], b.row[blockCovered]
 		}
 	}
-	r.add(key, minute, minute, r.row)
+	b.add(key, minute, minute, b.row)
 }
 
-// uncertaintyMask is the bits of column rough that are of some resources: what a row says
-// of what it does not have is nothing.
+// uncertaintyMask returns the bits of column rough that belong to some resources; bits of absent
+// resources mean nothing.
 func uncertaintyMask(set usage.Set) int64 {
-	// Each bit goes to twice its place.
+	// Each bit moves to twice its index.
 	v := uint64(set)
 	for _, s := range [...]struct {
 		by   int
@@ -50,12 +50,12 @@ func uncertaintyMask(set usage.Set) int64 {
 	return int64(v | v<<1)
 }
 
-// columns are SQL for what a block holds of a row of u, and where each stands.
+// columns returns the SQL columns of a row u that a block holds, and their indexes in it.
 func (k *blockKind) columns(want usage.Set) (list []string, into []int) {
 	put := func(at int, text string) { list, into = append(list, text), append(into, at) }
 	if k == nodeBlocks {
 		put(blockCPUs, "u.cpus")
-		// A node without a CPU is a machine of which only single jobs were measured.
+		// A node without CPUs is a machine of which only jobs are measured.
 		put(blockMeasured, "CASE WHEN u.cpus > 0 THEN u.covered_ms ELSE 0 END")
 		for i, r := range usage.Wholes {
 			put(blockWholes+2*i, "u.whole_"+r.String())
@@ -70,20 +70,19 @@ func (k *blockKind) columns(want usage.Set) (list []string, into []int) {
 	return list, into
 }
 
-// readBlock makes a block of the rows of a range; where keys is not nil, of those keys
-// alone.
+// readBlock reads a block; if keys is not nil, of those keys only.
 func (rd *Reader) readBlock(v *db.View, k *blockKind, p schema.Range, want usage.Set, keys []int64) (*block, error) {
 	columns, into := k.columns(want)
 	rows := len(keys)
 	if keys == nil {
-		// The pages of one minute are in memory when the next is read.
-		query := fmt.Sprintf("SELECT count(*) FROM %s u WHERE u.minute = $1", p.Table(k.shape))
+		// This also reads pages into the cache that the next query needs.
+		query := fmt.Sprintf("SELECT count(*) FROM %s u WHERE u.minute = $1", p.Table(k.layout))
 		if err := v.SQL.QueryRowContext(v.Ctx, query, p.From).Scan(&rows); err != nil {
 			return nil, err
 		}
 	}
 	r := &blockReader{newBlock(k, p, want, rows), into, make([]int64, len(k.rules))}
-	number, leave := rd.db.EnterSink(r.takeRow)
+	number, leave := rd.db.AddSink(r.takeRow)
 	defer leave()
 	chosen := "u.minute >= $1 AND u.minute < $2"
 	args := arguments{p.From, p.To}
@@ -92,10 +91,10 @@ func (rd *Reader) readBlock(v *db.View, k *blockKind, p schema.Range, want usage
 		for _, part := range p.Split() {
 			minutes = append(minutes, part.From)
 		}
-		// So each row is looked up by the primary key.
-		chosen, args = fmt.Sprintf("u.minute IN (%s) AND u.%s IN (%s)", schema.JoinInts(minutes), k.shape.Key, schema.JoinInts(keys)), nil
+		// Each row is then a lookup by primary key.
+		chosen, args = fmt.Sprintf("u.minute IN (%s) AND u.%s IN (%s)", schema.JoinInts(minutes), k.layout.Key, schema.JoinInts(keys)), nil
 	}
-	text := fmt.Sprintf("SELECT count(mete_take(%d, u.minute, u.%s, %s)) FROM %s u WHERE %s", number, k.shape.Key, strings.Join(columns, ", "), p.Table(k.shape), chosen)
+	text := fmt.Sprintf("SELECT count(mete_take(%d, u.minute, u.%s, %s)) FROM %s u WHERE %s", number, k.layout.Key, strings.Join(columns, ", "), p.Table(k.layout), chosen)
 	var none int64
 	if err := v.SQL.QueryRowContext(v.Ctx, text, args...).Scan(&none); err != nil {
 		return nil, err

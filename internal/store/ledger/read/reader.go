@@ -9,20 +9,20 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// A Reader answers queries. Its methods may be called from several goroutines.
+// A Reader answers queries. Its methods are safe for concurrent use.
 type Reader struct {
 	db      *db.DB
-	workers chan struct{} // has an entry for each that helps another one
-	cache   *cache        // of SQLite
+	workers chan struct{} // one entry per running scan helper
+	cache   *cache        // SQLite only
 }
 
-// A cache is what is kept in memory from one query to the next.
+// A cache holds what is kept in memory between queries.
 type cache struct {
 	blocks  *blockCache
 	indexes *groupIndexes
 }
 
-// New makes a reader, which is told of what is written to the database.
+// New returns a reader that observes writes to the database.
 func New(ctx context.Context, database *db.DB) (*Reader, error) {
 	rd := &Reader{db: database, workers: make(chan struct{}, db.MaxWorkers())}
 	err := database.View(ctx, func(v *db.View) error {
@@ -36,7 +36,7 @@ func New(ctx context.Context, database *db.DB) (*Reader, error) {
 	return rd, nil
 }
 
-// Committing implements observer.
+// Committing implements db.Observer.
 func (c *cache) Committing(rev, before int64, touched map[schema.Bucket]bool) {
 	if rev <= before {
 		c.indexes.clear()
@@ -44,5 +44,5 @@ func (c *cache) Committing(rev, before int64, touched map[schema.Bucket]bool) {
 	c.blocks.noteWrites(rev, before, touched)
 }
 
-// CommitFailed implements observer.
+// CommitFailed implements db.Observer.
 func (c *cache) CommitFailed(rev int64) { c.blocks.noteFailed(rev) }

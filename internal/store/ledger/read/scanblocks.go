@@ -13,30 +13,29 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// minParallelRows is from how many rows on others help to read them: it takes some ten
-// milliseconds.
+// minParallelRows is the number of rows, some ten milliseconds, from which helpers read in
+// parallel.
 const minParallelRows = 20_000
 
-// A blockScan finds the blocks of some ranges: those in the cache, and others by
-// reading them, by one reader or by several, each of which takes the next chunk
-// when it is done with one.
+// A blockScan loads the blocks of some ranges, from the cache or from the database. One or several
+// goroutines read, each taking the next chunk when it is done with one.
 type blockScan struct {
 	rd      *Reader
 	v       *db.View
 	kind    *blockKind
-	keys    []int64 // the only ones; nil is all
+	keys    []int64 // if not nil, only these
 	missing []chunk
 	next    atomic.Int64
 }
 
-// A chunk is a block that is to be read.
+// A chunk is a block to be read.
 type chunk struct {
 	schema.Range
 	want usage.Set
 }
 
-// scanBlocks gives the blocks of ranges to use, in any order. single is that none is
-// of two days. Where keys is not nil they are of those keys alone.
+// scanBlocks calls use for the blocks of ranges, in any order. single excludes blocks of several
+// days. If keys is not nil the blocks hold those keys only.
 func (rd *Reader) scanBlocks(v *db.View, k *blockKind, want usage.Set, ranges []schema.Range, single bool, keys []int64, use func(*block) error) error {
 	g := &blockScan{rd: rd, v: v, kind: k, keys: keys}
 	if keys != nil {
@@ -61,7 +60,7 @@ func (rd *Reader) scanBlocks(v *db.View, k *blockKind, want usage.Set, ranges []
 		return nil
 	}
 	var most int64
-	if err := v.SQL.QueryRowContext(v.Ctx, "SELECT coalesce(max(id), 0) FROM "+k.shape.Key).Scan(&most); err != nil {
+	if err := v.SQL.QueryRowContext(v.Ctx, "SELECT coalesce(max(id), 0) FROM "+k.layout.Key).Scan(&most); err != nil {
 		return err
 	}
 	if units*most < minParallelRows {
@@ -70,49 +69,49 @@ func (rd *Reader) scanBlocks(v *db.View, k *blockKind, want usage.Set, ranges []
 	return g.loadInParallel(use)
 }
 
-// loadChunks reads pieces until there are no more.
-func (g *blockScan) loadChunks(use func(*block) error) error {
-	return g.loadChunksIn(g.v, use)
+// loadChunks reads chunks until none is left.
+func (s *blockScan) loadChunks(use func(*block) error) error {
+	return s.loadChunksIn(s.v, use)
 }
 
-func (g *blockScan) loadChunksIn(v *db.View, use func(*block) error) error {
-	end := int64(len(g.missing))
-	for i := g.next.Add(1) - 1; i < end; i = g.next.Add(1) - 1 {
-		b, err := g.loadBlock(v, g.missing[i])
+func (s *blockScan) loadChunksIn(v *db.View, use func(*block) error) error {
+	end := int64(len(s.missing))
+	for i := s.next.Add(1) - 1; i < end; i = s.next.Add(1) - 1 {
+		b, err := s.loadBlock(v, s.missing[i])
 		if err == nil {
 			err = use(b)
 		}
 		if err != nil {
-			g.next.Store(end) // what others would find is of no use
+			s.next.Store(end) // the results of other goroutines are not needed
 			return err
 		}
 	}
 	return nil
 }
 
-// loadInParallel is work with others. They begin at once, as they have to see the same
-// moment. Who has no connection yet when the pieces are gone is needed no more.
-func (g *blockScan) loadInParallel(use func(*block) error) error {
-	joining, gone := context.WithCancel(g.v.Ctx)
+// loadInParallel is loadChunks with helpers. They start at once, as they must see the same
+// snapshot. A helper without a connection when the chunks are gone gives up.
+func (s *blockScan) loadInParallel(use func(*block) error) error {
+	joining, gone := context.WithCancel(s.v.Ctx)
 	defer gone()
 	var helpers errgroup.Group
 	found := make(chan *block)
 	for range db.MaxWorkers() {
-		helpers.Go(func() error { return g.runWorker(joining, found) })
+		helpers.Go(func() error { return s.runWorker(joining, found) })
 	}
 	over := make(chan error, 1)
 	go func() {
 		over <- helpers.Wait()
 		close(found)
 	}()
-	err := g.loadChunks(func(b *block) error {
+	err := s.loadChunks(func(b *block) error {
 		if err := use(b); err != nil {
 			return err
 		}
 		for {
 			select {
 			case b := <-found:
-				if b == nil { // nobody helps any more
+				if b == nil { // no helper is left
 					return nil
 				}
 				if err := use(b); err != nil {
@@ -135,34 +134,32 @@ func (g *blockScan) loadInParallel(use func(*block) error) error {
 	return err
 }
 
-// runWorker takes pieces as well, if it may and if it sees the same moment of the
-// ledger: each transaction that writes has a revision, so views of one revision
-// are alike.
-func (g *blockScan) runWorker(joining context.Context, found chan<- *block) (err error) {
+// runWorker takes chunks too, if a worker slot is free and its view has the same revision: each
+// write transaction has a revision, so views of one revision are equal.
+func (s *blockScan) runWorker(joining context.Context, found chan<- *block) (err error) {
 	select {
-	case g.rd.workers <- struct{}{}:
-		defer func() { <-g.rd.workers }()
+	case s.rd.workers <- struct{}{}:
+		defer func() { <-s.rd.workers }()
 	default:
 		return nil
 	}
-	conn, err := g.rd.db.Reader.Conn(joining)
+	conn, err := s.rd.db.Reader.Conn(joining)
 	if err != nil {
-		return nil // those who have one do it all
+		return nil // the others do all the work
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	return g.rd.db.ViewOn(g.v.Ctx, conn, func(v *db.View) error {
-		if v.Rev != g.v.Rev {
+	return s.rd.db.ViewOn(s.v.Ctx, conn, func(v *db.View) error {
+		if v.Rev != s.v.Rev {
 			return nil
 		}
-		return g.loadChunksIn(v, func(b *block) error { found <- b; return nil })
+		return s.loadChunksIn(v, func(b *block) error { found <- b; return nil })
 	})
 }
 
-// loadBlock makes the block of a chunk: of blocks of its parts, where most of them are on
-// the cache.
-func (g *blockScan) loadBlock(v *db.View, p chunk) (*block, error) {
-	if g.keys != nil {
-		return g.rd.readBlock(v, g.kind, p.Range, p.want, g.keys)
+// loadBlock loads the block of a chunk: from blocks of its parts if most of them are cached.
+func (s *blockScan) loadBlock(v *db.View, p chunk) (*block, error) {
+	if s.keys != nil {
+		return s.rd.readBlock(v, s.kind, p.Range, p.want, s.keys)
 	}
 	parts := p.Split()
 	blocks := make([]*block, len(parts))
@@ -171,14 +168,14 @@ func (g *blockScan) loadBlock(v *db.View, p chunk) (*block, error) {
 		if len(parts) == 1 {
 			break
 		}
-		if blocks[i], _ = g.rd.cache.blocks.get(g.kind, part, p.want, v.Rev); blocks[i] != nil {
+		if blocks[i], _ = s.rd.cache.blocks.get(s.kind, part, p.want, v.Rev); blocks[i] != nil {
 			have++
 		}
 	}
 	if 2*have <= len(parts) {
-		b, err := g.rd.readBlock(v, g.kind, p.Range, p.want, nil)
+		b, err := s.rd.readBlock(v, s.kind, p.Range, p.want, nil)
 		if err == nil {
-			g.rd.cache.blocks.put(b, v.Rev)
+			s.rd.cache.blocks.put(b, v.Rev)
 		}
 		return b, err
 	}
@@ -187,20 +184,20 @@ func (g *blockScan) loadBlock(v *db.View, p chunk) (*block, error) {
 			continue
 		}
 		var err error
-		if blocks[i], err = g.rd.readBlock(v, g.kind, part, p.want, nil); err != nil {
+		if blocks[i], err = s.rd.readBlock(v, s.kind, part, p.want, nil); err != nil {
 			return nil, err
 		}
 	}
 	b := joinBlocks(p.Range, blocks)
-	g.rd.cache.blocks.put(b, v.Rev)
-	g.rd.cache.blocks.free(g.kind, parts)
+	s.rd.cache.blocks.put(b, v.Rev)
+	s.rd.cache.blocks.free(s.kind, parts)
 	return b, nil
 }
 
-// maxUnitsPerLookup is how many rows of a key are looked up by one statement.
+// maxUnitsPerLookup is how many rows of a key one statement looks up.
 const maxUnitsPerLookup = 2 * schema.HourMinutes
 
-// few cuts ranges for a question about some keys.
+// splitForKeys splits ranges for a query of some keys.
 func splitForKeys(ranges []schema.Range, single bool) (out []schema.Range) {
 	for _, p := range ranges {
 		for at := p.From; at < p.To; at = out[len(out)-1].To {

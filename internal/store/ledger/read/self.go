@@ -17,10 +17,9 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// Self sums what one workload of a node used in all its life. One of which nothing
-// is booked yet has used nothing, which is no error; a node that is not known is
-// fault.ErrNotFound. It costs as much however many other workloads there are: each
-// row is found by its key.
+// Self returns what one workload of a node used in its life. A workload without rows has used
+// nothing, which is no error; an unknown node is fault.ErrNotFound. The cost does not depend on
+// other workloads: each row is a lookup by key.
 func (rd *Reader) Self(ctx context.Context, node string, id workload.ID) (*query.Self, error) {
 	short, ok := workload.ShortIDOf(id)
 	if !ok {
@@ -49,12 +48,12 @@ func (rd *Reader) Self(ctx context.Context, node string, id workload.ID) (*query
 			return rd.db.Fault(err)
 		}
 		out.Name = r.Name()
-		// What is folded begins at its first minute; all else is after the mark.
+		// Folded rows begin at the workload's first minute; all others follow the mark.
 		from := v.Hour
 		if last > 0 {
 			from = min(from, first)
 		}
-		g, err := rd.life(v, w, from)
+		g, err := rd.sumLife(v, w, from)
 		if err != nil || g.Usage.Present == 0 && g.Usage.Covered == 0 {
 			return err
 		}
@@ -69,7 +68,7 @@ func (rd *Reader) Self(ctx context.Context, node string, id workload.ID) (*query
 }
 
 // life sums the rows of one workload from a minute on.
-func (rd *Reader) life(v *db.View, w, from int64) (*query.Group, error) {
+func (rd *Reader) sumLife(v *db.View, w, from int64) (*query.Group, error) {
 	var minute, present, rough, covered int64
 	var amount [usage.Limit]int64
 	into := []any{&minute, &present, &rough, &covered}
@@ -80,10 +79,10 @@ func (rd *Reader) life(v *db.View, w, from int64) (*query.Group, error) {
 	gs := newGroups(usage.All)
 	g := gs.get(nil)
 	for _, p := range v.Cover(from, to, v.Days) {
-		// The spans come first, and each finds its row by the primary key.
+		// CROSS JOIN makes spans the outer loop, so that each row is a lookup by primary key.
 		text := rd.db.Expand(fmt.Sprintf(`WITH RECURSIVE spans (at) AS (SELECT CAST($1 AS {int}) UNION ALL SELECT at + %d FROM spans WHERE at + %[1]d < $2)
 			SELECT u.minute, u.present, u.rough, u.covered_ms%s FROM spans CROSS JOIN %s u WHERE u.minute = spans.at AND u.workload = $3`,
-			p.Level.Width(), amounts(), p.Table(schema.UsageLayout)))
+			p.Level.Width(), amountColumns(), p.Table(schema.UsageLayout)))
 		err := eachInRange(v, p, arguments{nil, nil, w}, func(scan func(...any) error) error {
 			if err := scan(into...); err != nil {
 				return err
@@ -103,5 +102,5 @@ func (rd *Reader) life(v *db.View, w, from int64) (*query.Group, error) {
 	return &out, nil
 }
 
-// aheadMinutes is more than how far in the future anything is booked.
+// aheadMinutes exceeds how far in the future rows are booked.
 const aheadMinutes = 3

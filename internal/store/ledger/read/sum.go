@@ -12,7 +12,7 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// sumGroups is the sums of the rows of all ranges, by group.
+// sumGroups sums the rows of all ranges by group.
 func (s *selection) sumGroups(ranges []schema.Range) (*groupSet, error) {
 	gs := newGroups(s.want)
 	var single []schema.Range
@@ -43,13 +43,13 @@ func (s *selection) sumGroups(ranges []schema.Range) (*groupSet, error) {
 	return gs, nil
 }
 
-// planning keeps PostgreSQL from sorting the rows of a month to group them, which
-// it does since it takes groups to be many more than they are, and has several
-// processes read a table of more than 8 MB (min_parallel_table_scan_size).
+// planning tunes PostgreSQL's planner. It overestimates the number of groups and would sort the
+// rows of a month to group them; parallel workers read a table of more than 8 MB
+// (min_parallel_table_scan_size).
 const planning = "SET LOCAL enable_sort = off; SET LOCAL work_mem = '64MB'; SET LOCAL parallel_setup_cost = 0; SET LOCAL parallel_tuple_cost = 0"
 
-// aggregate adds rows of usage that PostgreSQL has summed, in 128 bits. A sum comes
-// in two parts, of 32 bits and of those above, since those of a large group do not fit 64.
+// aggregate adds rows of usage that PostgreSQL sums in 128 bits. A sum is returned as its lower 32
+// bits and the rest, since sums of a large group do not fit 64 bits.
 func (s *selection) aggregate(p schema.Range, gs *groupSet) error {
 	if _, err := s.v.SQL.ExecContext(s.v.Ctx, planning); err != nil {
 		return err
@@ -83,10 +83,9 @@ func (s *selection) aggregate(p schema.Range, gs *groupSet) error {
 	}, text)
 }
 
-// groupDays adds days from where they are summed by group already, but not those
-// where that is out of date.
+// groupDays adds days from group_day, except stale ones.
 func (s *selection) groupDays(p schema.Range, gs *groupSet) error {
-	// The table has the columns of workload and of node that it groups by.
+	// The table has the columns of workload and node that it groups by.
 	own := strings.NewReplacer("n.cluster", "w.cluster")
 	keys := own.Replace(strings.Join(s.keys, ", "))
 	cols := []string{keys, "w.present", "w.rough", "min(w.minute)", "max(w.minute)", "CAST(sum(w.covered_ms) AS {int})"}
@@ -119,9 +118,8 @@ func (s *selection) groupDays(p schema.Range, gs *groupSet) error {
 	return s.groupNodes(p, gs)
 }
 
-// groupNodes counts the nodes of groups in days. A workload whose first or last
-// row is in the range has been there for sure; of one that began before and went
-// on after its rows are looked for.
+// groupNodes counts the nodes of grouped days. A workload whose first or last row is in the range
+// counts; for one that began before and ended after it, a query looks for rows.
 func (s *selection) groupNodes(p schema.Range, gs *groupSet) error {
 	var list []string
 	for day := p.From; day < p.To; day += schema.DayMinutes {
@@ -146,7 +144,7 @@ func (s *selection) groupNodes(p schema.Range, gs *groupSet) error {
 	}, text)
 }
 
-// A summed is a row that the database has summed.
+// A summedRow is a row that the database has summed.
 type summedRow struct {
 	keys                                         []string
 	present, uncertainty, first, last, coveredMS int64
@@ -154,8 +152,7 @@ type summedRow struct {
 	places                                       []any
 }
 
-// into are the places for a row's values: keys, the node where there is one, and
-// amounts by halves.
+// into returns the scan targets of a row: keys, the node if not nil, and amounts in halves.
 func (r *summedRow) into(s *selection, node *int64) []any {
 	if r.keys == nil {
 		r.keys = make([]string, len(s.keys))
@@ -188,7 +185,7 @@ func (gs *groupSet) addSummed(g *group, row *summedRow, width int64) {
 	})
 }
 
-// at is the group of keys as the database has them, of a node.
+// groupOf returns the group of a node's row; keys are as in the database.
 func (s *selection) groupOf(gs *groupSet, keys []string, node int64) *group {
 	for _, i := range s.nodeKeys {
 		keys[i] = s.nodeNames[node]
@@ -201,7 +198,7 @@ func (s *selection) eachRow(p schema.Range, f func(scan func(...any) error) erro
 	return eachInRange(s.v, p, s.args, f, s.rd.db.Expand(text))
 }
 
-// eachInRange runs a query over a range, whose ends are the first two of args.
+// eachInRange runs a query over a range, whose ends replace the first two of args.
 func eachInRange(v *db.View, p schema.Range, args arguments, f func(scan func(...any) error) error, text string) error {
 	args = slices.Clone(args)
 	args[0], args[1] = p.From, p.To

@@ -8,8 +8,7 @@ import (
 	"mete.dev/mete/internal/testkit/ledgertest"
 )
 
-// TestTop: of a question of which few groups are seen the others are not made, and the
-// answer is the same.
+// TestTop checks that a query limited by Top returns the same answer as the complete query.
 func TestTop(t *testing.T) {
 	dsn := ledgertest.SQLite(t)
 	l := ledgertest.Open(t, dsn)
@@ -18,7 +17,7 @@ func TestTop(t *testing.T) {
 	for _, text := range []string{
 		"UPDATE workload SET name = 'idle', kind = 'idle' WHERE id <= 10", // one of each node
 		"UPDATE workload SET name = 'system', kind = 'system' WHERE id > 10 AND id <= 20",
-		"UPDATE day SET present = 1 << 30 WHERE workload % 7 = 0", // what is absent is last
+		"UPDATE day SET present = 1 << 30 WHERE workload % 7 = 0", // absent sorts last
 		"UPDATE day SET cpu = 0, cpu_user = 0, memory_peak = 0 WHERE workload % 3 > 0",
 		"INSERT INTO node_day (minute, node, rev, present, cpus, covered_ms) SELECT d.minute, n.id, 0, 0, 1, 86400000 FROM node n, (SELECT DISTINCT minute FROM day) d",
 	} {

@@ -12,9 +12,8 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// Minutes calls f with the rows of minutes of some nodes that are kept of
-// [from, to), in the order of minutes; node says of which of them a row is. A row
-// is good until f returns. All are of one moment of the ledger.
+// Minutes calls f with the kept rows of minutes of nodes in [from, to), in the order of minutes;
+// node is the row's index in nodes. m is valid until f returns. All rows are of one snapshot.
 func (rd *Reader) Minutes(ctx context.Context, nodes []string, from, to time.Time, f func(node int, m *batch.Minute) error) error {
 	var short, covered, minute, present, rough, id int64
 	var m batch.Minute
@@ -22,7 +21,7 @@ func (rd *Reader) Minutes(ctx context.Context, nodes []string, from, to time.Tim
 	for r := usage.Resource(1); r < usage.Limit; r++ {
 		into = append(into, &m.Usage.Amount[r])
 	}
-	text := "SELECT w.short, w.node, u.minute, u.present, u.rough, u.covered_ms" + amounts() +
+	text := "SELECT w.short, w.node, u.minute, u.present, u.rough, u.covered_ms" + amountColumns() +
 		" FROM %s u JOIN workload w ON w.id = u.workload WHERE u.minute >= $1 AND u.minute < $2 AND w.node IN (%s) ORDER BY u.minute"
 	return rd.eachMinuteRow(ctx, schema.UsageLayout, nodes, from, to, text, func(at map[int64]int, scan func(...any) error) error {
 		if err := scan(into...); err != nil {
@@ -35,9 +34,8 @@ func (rd *Reader) Minutes(ctx context.Context, nodes []string, from, to time.Tim
 	})
 }
 
-// Wholes calls f with what some nodes had in each minute that is kept of
-// [from, to), as Minutes does with what their workloads used. What is not needed
-// to show it is left out: skew, violations and losses.
+// Wholes calls f with what nodes had in each kept minute of [from, to), as Minutes does for
+// workloads. It leaves out skew, violations and losses.
 func (rd *Reader) Wholes(ctx context.Context, nodes []string, from, to time.Time, f func(node int, m *batch.NodeMinute) error) error {
 	var covered, minute, present, rough, id int64
 	var m batch.NodeMinute
@@ -51,7 +49,7 @@ func (rd *Reader) Wholes(ctx context.Context, nodes []string, from, to time.Time
 	for r := usage.Resource(1); r < usage.Limit; r++ {
 		into = append(into, &m.Total.Amount[r])
 	}
-	text.WriteString(amounts() + " FROM %s u WHERE u.minute >= $1 AND u.minute < $2 AND u.node IN (%s) ORDER BY u.minute")
+	text.WriteString(amountColumns() + " FROM %s u WHERE u.minute >= $1 AND u.minute < $2 AND u.node IN (%s) ORDER BY u.minute")
 	return rd.eachMinuteRow(ctx, schema.NodeLayout, nodes, from, to, text.String(), func(at map[int64]int, scan func(...any) error) error {
 		if err := scan(into...); err != nil {
 			return err
@@ -63,8 +61,8 @@ func (rd *Reader) Wholes(ctx context.Context, nodes []string, from, to time.Time
 	})
 }
 
-// amounts are the columns of all resources, by their number.
-func amounts() string {
+// amounts returns the columns of all resources in order.
+func amountColumns() string {
 	var b strings.Builder
 	for _, c := range schema.ResourceColumns() {
 		b.WriteString(", u." + c.Name)
@@ -72,8 +70,8 @@ func amounts() string {
 	return b.String()
 }
 
-// eachMinuteRow reads the tables of minutes of a range, one after another. In the text the
-// first %s is a table, and the second one the nodes.
+// eachMinuteRow reads the tables of minutes of a range in turn. In text the first %s is a table,
+// the second the nodes.
 func (rd *Reader) eachMinuteRow(ctx context.Context, s *schema.Layout, nodes []string, from, to time.Time, text string, f func(map[int64]int, func(...any) error) error) error {
 	if len(nodes) == 0 {
 		return nil

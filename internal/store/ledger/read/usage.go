@@ -16,9 +16,9 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// Usage sums what was used in a range of time, by group. It returns at most
-// q.Limit groups, those with the most CPU time; what q.Top leaves out is the rest. A
-// dimension that it does not know is fault.ErrInvalid.
+// Usage sums what was used in a range of time, by group. It returns at most q.Limit groups, those
+// with the most CPU time; groups that q.Top leaves out are summed in Other. An unknown dimension is
+// fault.ErrInvalid.
 func (rd *Reader) Usage(ctx context.Context, q query.Query) (*query.Answer, error) {
 	out := &query.Answer{By: q.By, Idle: q.Idle, Nested: q.Nested}
 	also := q.Nested == query.NestedAlso || q.Nested == "" && slices.Contains(q.By, query.ByNode)
@@ -29,13 +29,13 @@ func (rd *Reader) Usage(ctx context.Context, q query.Query) (*query.Answer, erro
 		from, to := queryRange(v, q.From, q.To)
 		out.From, out.To = time.Unix(from*60, 0).UTC(), time.Unix(to*60, 0).UTC()
 		s, err := rd.newSelection(v, &q)
-		if err != nil || s.seesNothing() {
+		if err != nil || s.hasEmptyScope() {
 			return err
 		}
 		if err := s.findGuests(from, to); err != nil {
 			return err
 		}
-		out.NestedNodes = s.nest.count
+		out.NestedNodes = s.nesting.count
 		ranges := v.Cover(from, to, v.Days)
 		if out.AveragedOver, err = s.longestCovered(ranges); err != nil {
 			return err
@@ -48,7 +48,7 @@ func (rd *Reader) Usage(ctx context.Context, q query.Query) (*query.Answer, erro
 			return err
 		}
 		judgeEnergies(groups, &out.Other, &out.Capacity)
-		if also && s.nest.count > 0 {
+		if also && s.nesting.count > 0 {
 			if out.NestedGroups, err = s.guestGroups(from, to, ranges); err != nil {
 				return err
 			}
@@ -68,8 +68,8 @@ func (rd *Reader) Usage(ctx context.Context, q query.Query) (*query.Answer, erro
 	return out, nil
 }
 
-// queryRange is a range in minutes, as it can be read. Outside of the years that
-// can be stored there is nothing to read.
+// queryRange returns a range in minutes, widened to kept rows and limited to the years that can be
+// stored.
 func queryRange(v *db.View, from, to time.Time) (int64, int64) {
 	a, b := floorMinute(from), floorMinute(to)
 	if to.After(time.Unix(b*60, 0)) {
@@ -89,20 +89,20 @@ type selection struct {
 	rd        *Reader
 	v         *db.View
 	q         *query.Query
-	keys      []string // SQL of each dimension
-	nodeKeys  []int    // which of the keys are names of nodes
+	keys      []string // SQL by dimension
+	nodeKeys  []int    // indexes of keys that are names of nodes
 	joins     string
 	where     string
 	args      arguments // $1 and $2 are the range's ends
-	grouped   bool      // group_day has all that is asked
+	grouped   bool      // group_day can answer the query
 	idle      power.Policy
-	want      usage.Set // the resources that are asked for
-	nest      nesting
-	nodeNames map[int64]string // names, for keys
+	want      usage.Set // the resources to sum
+	nesting   nesting
+	nodeNames map[int64]string // by surrogate id, for keys
 }
 
-// seesNothing says that the query may see nothing.
-func (s *selection) seesNothing() bool {
+// seesNothing reports whether the scope is empty.
+func (s *selection) hasEmptyScope() bool {
 	return !s.q.Scope.All && len(s.q.Scope.Clusters)+len(s.q.Scope.Projects) == 0
 }
 
@@ -111,7 +111,7 @@ func (rd *Reader) newSelection(v *db.View, q *query.Query) (*selection, error) {
 	if s.want = q.Resources & usage.All; s.want == 0 {
 		s.want = usage.All
 	}
-	s.want |= usage.SetOf(usage.CPU) // by which groups are ordered, and claim
+	s.want |= usage.SetOf(usage.CPU) // groups are ordered by it, and it claims idle energy
 	if q.Idle != "" {
 		if err := s.idle.UnmarshalText([]byte(q.Idle)); err != nil {
 			return nil, err
@@ -153,7 +153,7 @@ func (rd *Reader) newSelection(v *db.View, q *query.Query) (*selection, error) {
 		s.where += " AND w.name NOT IN " + s.args.addList(query.OwnNames)
 	}
 	if len(s.args) > maxArguments {
-		return nil, fault.WithHint(fmt.Errorf("%d values to choose among: %w", len(s.args), fault.ErrInvalid), "ask for fewer at a time")
+		return nil, fault.WithHint(fmt.Errorf("%d filter values: %w", len(s.args), fault.ErrInvalid), "use fewer values per query")
 	}
 	if len(s.nodeKeys) > 0 {
 		return s, s.loadNodeNames()
@@ -161,12 +161,11 @@ func (rd *Reader) newSelection(v *db.View, q *query.Query) (*selection, error) {
 	return s, nil
 }
 
-// maxArguments is how many arguments a statement may have: SQLite takes 32766,
-// PostgreSQL 65535.
+// maxArguments limits the arguments of a statement: SQLite takes 32766, PostgreSQL 65535.
 const maxArguments = 30_000
 
-// loadNodeNames finds out what nodes are called, those of the scope. Two of one name
-// have their ids beside it.
+// loadNodeNames loads the names of the nodes in scope. Nodes with the same name get their ids
+// appended.
 func (s *selection) loadNodeNames() error {
 	var args arguments
 	where := clusterCondition(&args, s.q.Scope)
@@ -188,19 +187,19 @@ func (s *selection) loadNodeNames() error {
 	}, "SELECT n.id, n.node_id, n.name FROM node n WHERE true"+where, args...))
 }
 
-// arguments are those of a statement.
+// arguments are the arguments of a statement.
 type arguments []any
 
-// add adds an argument and returns its place.
+// add adds an argument and returns its placeholder.
 func (a *arguments) add(v any) string {
 	*a = append(*a, v)
 	return fmt.Sprintf("$%d", len(*a))
 }
 
-// addList adds values, as they are stored, and returns a list of their places.
+// addList adds cleaned values and returns a list of their placeholders.
 func (a *arguments) addList(values []string) string {
 	if len(values) == 0 {
-		return "(NULL)" // which is in no list
+		return "(NULL)" // matches nothing
 	}
 	places := make([]string, len(values))
 	for i, v := range values {
@@ -209,10 +208,10 @@ func (a *arguments) addList(values []string) string {
 	return "(" + strings.Join(places, ", ") + ")"
 }
 
-// clusterCondition is the condition on a node that keeps to the clusters of a scope.
+// clusterCondition returns the condition that node n is in the clusters of a scope.
 func clusterCondition(a *arguments, s query.Scope) string { return clusterConditionOf("n", a, s) }
 
-// clusterConditionOf is clusters for the node of another name.
+// clusterConditionOf is clusterCondition for a node of another alias.
 func clusterConditionOf(node string, a *arguments, s query.Scope) string {
 	if s.All || len(s.Clusters) == 0 {
 		return ""
@@ -220,8 +219,7 @@ func clusterConditionOf(node string, a *arguments, s query.Scope) string {
 	return " AND " + node + ".cluster IN " + a.addList(s.Clusters)
 }
 
-// nodeCondition is the condition that keeps to the nodes that a scope covers, if only by
-// a workload.
+// nodeCondition returns the condition that a scope covers a node, if only by one of its workloads.
 func nodeCondition(a *arguments, s query.Scope) string {
 	where := clusterCondition(a, s)
 	if !s.All && len(s.Projects) > 0 {
@@ -230,13 +228,12 @@ func nodeCondition(a *arguments, s query.Scope) string {
 	return where
 }
 
-// residualKey is SQL for a key that idle and system do not have: they stand under
-// their own names.
+// residualKey returns SQL for a key that idle and system rows lack: they use their own names.
 func residualKey(column string) string {
 	return "CASE WHEN w.kind IN ('idle', 'system') THEN w.kind ELSE " + column + " END"
 }
 
-// dimensionSQL is the SQL of a dimension's key.
+// dimensionSQL returns the SQL of a dimension's key.
 func (s *selection) dimensionSQL(d query.Dimension) (string, error) {
 	switch d {
 	case query.ByCluster:
@@ -248,7 +245,7 @@ func (s *selection) dimensionSQL(d query.Dimension) (string, error) {
 	case query.ByProject, query.ByNamespace:
 		return residualKey("w." + string(d)), nil
 	}
-	s.grouped = false // what follows is not in group_day
+	s.grouped = false // the dimensions below are not in group_day
 	switch d {
 	case query.ByNode:
 		return "n.name", nil
@@ -262,7 +259,7 @@ func (s *selection) dimensionSQL(d query.Dimension) (string, error) {
 	label, ok := strings.CutPrefix(string(d), string(query.ByLabel))
 	if !ok || label == "" {
 		return "", fault.WithHint(fmt.Errorf("dimension %q: %w", d, fault.ErrInvalid),
-			"known are cluster, node, workload, kind, job, user, project, namespace, pod, container, and label:KEY")
+			"use cluster, node, workload, kind, job, user, project, namespace, pod, container or label:KEY")
 	}
 	place := s.args.add(schema.Clean(label))
 	alias := "l" + place[1:]
@@ -270,7 +267,7 @@ func (s *selection) dimensionSQL(d query.Dimension) (string, error) {
 	return residualKey("coalesce(" + alias + ".value, '')"), nil
 }
 
-// countGaps counts those that touch a range.
+// countGaps counts the gaps that overlap a range.
 func (s *selection) countGaps(from, to time.Time) (n int, err error) {
 	args := arguments{schema.ClampNanos(to), schema.ClampNanos(from)}
 	where := nodeCondition(&args, s.q.Scope)

@@ -14,9 +14,9 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// VMs lists the virtual machines that hosts in the scope gave energy in a range, by
-// host and name: what they used of it, and how the shares compare that host and guest
-// told of. These are of whole days.
+// VMs lists the virtual machines to which hosts in the scope gave energy in a range, by host and
+// name: what they used, and how the shares reported by host and guest compare. Comparisons are of
+// whole days.
 func (rd *Reader) VMs(ctx context.Context, from, to time.Time, s query.Scope) (out []query.VM, err error) {
 	if !s.All && len(s.Clusters) == 0 {
 		return nil, nil
@@ -47,27 +47,27 @@ func (rd *Reader) VMs(ctx context.Context, from, to time.Time, s query.Scope) (o
 	return out, db.Wrap(rd.db.Fault(err), "virtual machines")
 }
 
-// vmList is a list on its way.
+// A vmList builds the list.
 type vmList struct {
 	v           *db.View
 	found       []query.VM
-	nodes       []string        // ids of the guests' own nodes, as found has them where they can be seen
+	nodes       []string        // ids of the guests' nodes, parallel to found, set even if outside the scope
 	places      map[vmKey][]int // in found
 	uncertainty map[int64]int64 // by workload
 }
 
-// A vmKey finds a virtual machine of a host.
+// A vmKey identifies a virtual machine of a host.
 type vmKey struct {
 	guest          string
 	host, workload int64
 }
 
-// findGiven finds those that hosts told of.
-func (list *vmList) findGiven(from, to time.Time, s query.Scope) error {
-	list.uncertainty = map[int64]int64{}
+// findGiven finds the virtual machines that hosts reported.
+func (l *vmList) findGiven(from, to time.Time, s query.Scope) error {
+	l.uncertainty = map[int64]int64{}
 	args := arguments{schema.ClampNanos(from), schema.ClampNanos(to)}
 	where := clusterCondition(&args, s)
-	return db.Each(list.v.Ctx, list.v.SQL, func(scan func(...any) error) error {
+	return db.Each(l.v.Ctx, l.v.SQL, func(scan func(...any) error) error {
 		var k vmKey
 		var vm query.VM
 		var name string
@@ -78,26 +78,26 @@ func (list *vmList) findGiven(from, to time.Time, s query.Scope) error {
 		if vm.Name == "" {
 			vm.Name = name
 		}
-		list.places[k] = append(list.places[k], len(list.found))
-		list.found, list.nodes = append(list.found, vm), append(list.nodes, "")
+		l.places[k] = append(l.places[k], len(l.found))
+		l.found, l.nodes = append(l.found, vm), append(l.nodes, "")
 		return nil
 	}, `SELECT x.guest, x.host, x.workload, x.name, n.node_id, n.name, w.wid, w.name
 		FROM (SELECT guest, host, workload, max(name) AS name FROM share_series WHERE last_ns > $1 AND first_ns < $2 GROUP BY guest, host, workload) AS x
 		JOIN node n ON n.id = x.host JOIN workload w ON w.id = x.workload WHERE true`+where+` ORDER BY n.name, n.node_id, w.name, x.guest, x.workload`, args...)
 }
 
-// addComparisons adds what is known of the guests. Where several nodes say to be the same
-// guest each has a line. A guest's own node has a name for those only who see it.
-func (list *vmList) addComparisons(from, to time.Time, s query.Scope) error {
+// addComparisons adds the comparisons. Each node that claims to be a guest has a line of its own. A
+// node outside the scope stays unnamed.
+func (l *vmList) addComparisons(from, to time.Time, s query.Scope) error {
 	first, end := schema.ClampNanos(from)/int64(time.Minute), (schema.ClampNanos(to)+int64(time.Minute)-1)/int64(time.Minute)
-	return db.Each(list.v.Ctx, list.v.SQL, func(scan func(...any) error) error {
+	return db.Each(l.v.Ctx, l.v.SQL, func(scan func(...any) error) error {
 		var k vmKey
 		var node, name, cluster string
 		var compared, differing, largest, n, last int64
 		if err := scan(&k.guest, &k.host, &k.workload, &node, &name, &cluster, &compared, &differing, &largest, &n, &last); err != nil {
 			return err
 		}
-		vm := list.line(k, node)
+		vm := l.line(k, node)
 		if vm == nil {
 			return nil // the host is not in the scope
 		}
@@ -111,33 +111,33 @@ func (list *vmList) addComparisons(from, to time.Time, s query.Scope) error {
 		FROM reconciled r JOIN node n ON n.id = r.node WHERE r.minute >= $1 AND r.minute < $2 ORDER BY r.to_ns, n.node_id`, first-first%schema.DayMinutes, end)
 }
 
-// of is the line of a virtual machine and its guest, or nil.
-func (list *vmList) line(k vmKey, node string) *query.VM {
-	places := list.places[k]
+// line returns the line of a virtual machine and its guest node, or nil.
+func (l *vmList) line(k vmKey, node string) *query.VM {
+	places := l.places[k]
 	if len(places) == 0 {
 		return nil
 	}
 	for _, i := range places {
-		if list.nodes[i] == "" || list.nodes[i] == node {
-			list.nodes[i] = node
-			return &list.found[i]
+		if l.nodes[i] == "" || l.nodes[i] == node {
+			l.nodes[i] = node
+			return &l.found[i]
 		}
 	}
-	vm := list.found[places[0]]
+	vm := l.found[places[0]]
 	vm.Node, vm.NodeName, vm.Compared, vm.Differing, vm.Largest = "", "", 0, 0, 0
-	list.places[k] = append(places, len(list.found))
-	list.found, list.nodes = append(list.found, vm), append(list.nodes, node)
-	return &list.found[len(list.found)-1]
+	l.places[k] = append(places, len(l.found))
+	l.found, l.nodes = append(l.found, vm), append(l.nodes, node)
+	return &l.found[len(l.found)-1]
 }
 
-// energyResources are those of energy: by domain, and what is of all of it.
+// energyResources are the resources of energy.
 var energyResources = append(slices.Clone(usage.Energies[:]), usage.EnergyError, usage.EnergyIdle)
 
 // addUsage adds the energy of a range.
-func (list *vmList) addUsage(p schema.Range) error {
+func (l *vmList) addUsage(p schema.Range) error {
 	at := map[int64][]int{}
 	var ids []int64
-	for k, places := range list.places {
+	for k, places := range l.places {
 		if at[k.workload] == nil {
 			ids = append(ids, k.workload)
 		}
@@ -155,14 +155,14 @@ func (list *vmList) addUsage(p schema.Range) error {
 		into = append(into, &amounts[i])
 	}
 	for chunk := range slices.Chunk(ids, 500) {
-		err := eachInRange(list.v, p, arguments{int64(0), int64(0)}, func(scan func(...any) error) error {
+		err := eachInRange(l.v, p, arguments{int64(0), int64(0)}, func(scan func(...any) error) error {
 			if err := scan(into...); err != nil {
 				return err
 			}
 			set := usage.Set(present) & usage.SetOf(energyResources...)
-			set.Each(func(r usage.Resource) { list.uncertainty[w] |= rough & (3 << (2 * r)) })
+			set.Each(func(r usage.Resource) { l.uncertainty[w] |= rough & (3 << (2 * r)) })
 			for _, i := range at[w] {
-				u := &list.found[i].Usage
+				u := &l.found[i].Usage
 				u.Present |= set
 				u.Covered += time.Duration(covered) * time.Millisecond
 				for j, r := range energyResources {

@@ -13,11 +13,10 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// addWhole sums what the nodes had, where nothing but nodes is chosen among, and
-// one was measured as a whole. Others had what their jobs used, as far as that is
-// known.
+// addWhole sums what the nodes had, if the query filters by nodes only and at least one node was
+// measured as a whole. Nodes that ran only measured jobs count with what these used.
 func (s *selection) addWhole(ranges []schema.Range, into *query.Total) error {
-	if s.filtered() {
+	if s.isFiltered() {
 		return nil
 	}
 	sums, most, err := s.sumWholes(ranges)
@@ -27,7 +26,7 @@ func (s *selection) addWhole(ranges []schema.Range, into *query.Total) error {
 	mask := new(big.Int).SetUint64(1<<64 - 1)
 	for i, r := range usage.Wholes {
 		if sums[i].Sign() < 0 || sums[i].BitLen() > 128 {
-			continue // skew that is worked off in a range of a few minutes
+			continue // skew of earlier minutes can exceed a short range
 		}
 		into.Sum[r] = unit.SumOf(new(big.Int).Rsh(sums[i], 64).Uint64(), new(big.Int).And(sums[i], mask).Uint64())
 		into.Present |= usage.SetOf(r)
@@ -36,8 +35,8 @@ func (s *selection) addWhole(ranges []schema.Range, into *query.Total) error {
 	return nil
 }
 
-// sumWholes are the sums of usage.Wholes, skew included, and the most CPUs that a node
-// had: -1 where there is none.
+// sumWholes returns the sums of usage.Wholes, skew included, and the most CPUs that a node had, or
+// -1 without nodes.
 func (s *selection) sumWholes(ranges []schema.Range) (sums []*big.Int, most int64, err error) {
 	if s.rd.db.IsSQLite() {
 		return s.wholesOfBlocks(ranges)
@@ -50,7 +49,7 @@ func (s *selection) sumWholes(ranges []schema.Range) (sums []*big.Int, most int6
 		}
 	}
 	sums = noWholes()
-	// A node without a CPU is a machine of which only single jobs were measured.
+	// A node without CPUs is a machine of which only jobs are measured.
 	cols = append(cols, "CAST(coalesce(max(u.cpus), -1) AS {int})")
 	parts := make([]int64, len(cols))
 	dest := make([]any, len(cols))
@@ -86,27 +85,27 @@ func noWholes() []*big.Int {
 	return sums
 }
 
-// wholesOfBlocks is wholes of blocks.
+// wholesOfBlocks is sumWholes from blocks.
 func (s *selection) wholesOfBlocks(ranges []schema.Range) (sums []*big.Int, most int64, err error) {
 	args := arguments{}
 	within, err := s.nodesWhere(clusterCondition(&args, s.q.Scope), args)
 	if err != nil {
 		return nil, 0, s.rd.db.Fault(err)
 	}
-	// Upper and lower halves, so that no sum overflows.
+	// Sum upper and lower halves, so that no sum overflows.
 	var high, low [len(usage.Wholes)]int64
 	guests := &guestDays{selection: s}
 	most = -1
-	if s.nest.only && len(s.nest.out) == 0 {
+	if s.nesting.guestsOnly && len(s.nesting.guests) == 0 {
 		return noWholes(), most, nil
 	}
-	err = s.rd.scanBlocks(s.v, nodeBlocks, 0, ranges, len(s.nest.out) > 0, nil, func(b *block) error {
-		out, err := guests.on(b.From - b.From%schema.DayMinutes)
+	err = s.rd.scanBlocks(s.v, nodeBlocks, 0, ranges, len(s.nesting.guests) > 0, nil, func(b *block) error {
+		out, err := guests.onDay(b.From - b.From%schema.DayMinutes)
 		if err != nil {
 			return err
 		}
 		for i, node := range b.keys {
-			if !within[node] || len(s.nest.out) > 0 && out[node] != s.nest.only {
+			if !within[node] || len(s.nesting.guests) > 0 && out[node] != s.nesting.guestsOnly {
 				continue
 			}
 			most = max(most, b.value(blockCPUs, i))
@@ -126,18 +125,18 @@ func (s *selection) wholesOfBlocks(ranges []schema.Range) (sums []*big.Int, most
 	return sums, most, s.rd.db.Fault(err)
 }
 
-// nodesWhere are the nodes n for which a condition is true.
+// nodesWhere returns the nodes n that match a condition.
 func (s *selection) nodesWhere(where string, args arguments) (map[int64]bool, error) {
 	ids, err := db.Ints(s.v.Ctx, s.v.SQL, "SELECT n.id FROM node n WHERE true"+where, args...)
-	is := make(map[int64]bool, len(ids))
+	matches := make(map[int64]bool, len(ids))
 	for _, id := range ids {
-		is[id] = true
+		matches[id] = true
 	}
-	return is, err
+	return matches, err
 }
 
-// longestCovered is for how long the node that was measured longest was measured, of
-// those that were as a whole: of the jobs of another several may run at once.
+// longestCovered returns the longest time that a node was measured as a whole. Other nodes do not
+// count: several of their jobs may run at once.
 func (s *selection) longestCovered(ranges []schema.Range) (longest time.Duration, err error) {
 	sums := map[int64]int64{}
 	add := func(node, ms int64) {
@@ -150,7 +149,7 @@ func (s *selection) longestCovered(ranges []schema.Range) (longest time.Duration
 		if err != nil {
 			return 0, s.rd.db.Fault(err)
 		}
-		err = s.rd.scanBlocks(s.v, nodeBlocks, 0, ranges, len(s.nest.out) > 0, nil, func(b *block) error {
+		err = s.rd.scanBlocks(s.v, nodeBlocks, 0, ranges, len(s.nesting.guests) > 0, nil, func(b *block) error {
 			for i, node := range b.keys {
 				if within[node] {
 					add(node, b.value(blockMeasured, i))

@@ -16,8 +16,7 @@ import (
 	"mete.dev/mete/internal/testkit/ledgertest"
 )
 
-// fill writes days rows of some workloads into the table of days, and returns
-// the range.
+// fill writes daily rows of some workloads into the table of days, and returns their range.
 func fill(t *testing.T, db *sql.DB, workloads, days int) (from, to time.Time) {
 	t.Helper()
 	from, to = ledgertest.Day, ledgertest.Day.AddDate(0, 0, days)
@@ -47,9 +46,8 @@ func fill(t *testing.T, db *sql.DB, workloads, days int) (from, to time.Time) {
 	return from, to
 }
 
-// TestWorkers: a scan of many rows, in which several take part, has all of them
-// once, and all of one moment: while amounts move from the last day to the first
-// and back, each in one transaction, no answer changes.
+// TestWorkers checks that a parallel scan reads all rows once and from one snapshot: while
+// transactions move amounts between the first and the last day, no answer changes.
 func TestWorkers(t *testing.T) {
 	const workloads, days = 2000, 12
 	dsn := ledgertest.SQLite(t)
@@ -120,14 +118,13 @@ func TestWorkers(t *testing.T) {
 	}
 }
 
-// move moves CPU time of a workload from one day to another, and back the next
-// time.
+// move moves CPU time of a workload from one day to another, and back the next time.
 func move(ctx context.Context, db *sql.DB, from, to int64) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback() }() // which does nothing after Commit
+	defer func() { _ = tx.Rollback() }() // no-op after Commit
 	for _, text := range []string{
 		"UPDATE counter SET rev = rev + 1",
 		fmt.Sprintf("UPDATE day SET cpu = cpu + (SELECT 1 - 2 * (rev %% 2) FROM counter) * 1000000 WHERE workload = 5 AND minute = %d", from),
@@ -140,15 +137,15 @@ func move(ctx context.Context, db *sql.DB, from, to int64) error {
 	return tx.Commit()
 }
 
-// TestChosenWorkloads: what a filter chooses is looked up where that costs less than to read all
-// rows, and workloads of the past are not gone through for a range that has few.
+// TestChosenWorkloads checks that workloads chosen by a filter are looked up where that costs less
+// than scanning, and that old workloads are not filtered for a range with few rows.
 func TestChosenWorkloads(t *testing.T) {
 	const workloads, days = 4000, 3
 	dsn := ledgertest.SQLite(t)
 	l := ledgertest.Open(t, dsn)
 	db := ledgertest.DB(t, dsn)
 	from, to := fill(t, db, workloads, days)
-	// Of the last day there are a hundred, and after it is nothing.
+	// The last day has a hundred rows, and nothing follows it.
 	if _, err := db.ExecContext(t.Context(), "DELETE FROM day WHERE minute = $1 AND workload > 100", to.Unix()/60-1440); err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +172,7 @@ func TestChosenWorkloads(t *testing.T) {
 		for i := range a.Groups {
 			covered += a.Groups[i].Usage.Covered
 		}
-		// On day i each row is of i ms.
+		// On day i each row has i ms.
 		var want time.Duration
 		for id := 1; id <= workloads; id++ {
 			for day := range days {

@@ -1,5 +1,5 @@
-// Package registry keeps nodes, servers below, tokens, lines of audit and values of
-// the server's own.
+// Package registry stores nodes, downstream servers, tokens, audit lines and values of the server
+// itself.
 package registry
 
 import (
@@ -15,17 +15,17 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// A Registry keeps nodes, servers below, tokens and lines of audit.
+// A Registry stores nodes, downstream servers, tokens and audit lines.
 type Registry struct{ db *db.DB }
 
 func New(database *db.DB) *Registry { return &Registry{database} }
 
-// PutNode enrolls a node, or replaces what is known of it; whose clone it is stays.
-// A new clone of a node that is revoked is fault.ErrDenied.
-func (g *Registry) PutNode(ctx context.Context, n registry.Node) error {
-	return db.Wrap(g.db.Write(ctx, func(t *db.Tx) error {
+// PutNode enrolls a node or updates it; the node that it is a clone of stays. A new clone of a
+// revoked node is fault.ErrDenied.
+func (r *Registry) PutNode(ctx context.Context, n registry.Node) error {
+	return db.Wrap(r.db.Write(ctx, func(t *db.Tx) error {
 		if n.Root != "" {
-			// It may have been revoked since its certificate was looked at.
+			// It may have been revoked since its certificate was checked.
 			revoked, err := t.Ints("SELECT 1 FROM node WHERE node_id = $1 AND revoked_ns <> 0", schema.Clean(n.Root))
 			if err != nil {
 				return err
@@ -34,7 +34,7 @@ func (g *Registry) PutNode(ctx context.Context, n registry.Node) error {
 				return registry.RevokedError(n.Root)
 			}
 		}
-		// Its days are in another cluster's groups now.
+		// A new cluster changes the groups of the node's days.
 		_, err := t.Exec(`INSERT INTO stale_day (minute) SELECT DISTINCT minute FROM group_day
 			WHERE cluster = (SELECT cluster FROM node WHERE node_id = $1 AND cluster <> $2) ON CONFLICT (minute) DO UPDATE SET next = 0`, schema.Clean(n.ID), schema.Clean(n.Cluster))
 		if err != nil {
@@ -57,41 +57,40 @@ func scanNode(scan func(...any) error) (n registry.Node, err error) {
 	return n, err
 }
 
-// Node finds a node by its id.
-func (g *Registry) Node(ctx context.Context, id string) (registry.Node, error) {
-	n, err := scanNode(g.db.Reader.QueryRowContext(ctx, "SELECT "+nodeFields+" FROM node WHERE node_id = $1", schema.Clean(id)).Scan)
-	return n, db.Wrap(g.db.NotFound(err), "node %q", id)
+// Node returns a node by its id.
+func (r *Registry) Node(ctx context.Context, id string) (registry.Node, error) {
+	n, err := scanNode(r.db.Reader.QueryRowContext(ctx, "SELECT "+nodeFields+" FROM node WHERE node_id = $1", schema.Clean(id)).Scan)
+	return n, db.Wrap(r.db.NotFound(err), "node %q", id)
 }
 
-// NodesByMachine finds the nodes that were enrolled from a machine and are not
-// revoked, the newest first.
-func (g *Registry) NodesByMachine(ctx context.Context, machineID string) (nodes []registry.Node, err error) {
-	err = db.Each(ctx, g.db.Reader, func(scan func(...any) error) error {
+// NodesByMachine returns the nodes enrolled from a machine that are not revoked, newest first.
+func (r *Registry) NodesByMachine(ctx context.Context, machineID string) (nodes []registry.Node, err error) {
+	err = db.Each(ctx, r.db.Reader, func(scan func(...any) error) error {
 		n, err := scanNode(scan)
 		nodes = append(nodes, n)
 		return err
 	}, "SELECT "+nodeFields+" FROM node WHERE machine_id = $1 AND revoked_ns = 0 AND source = 0 ORDER BY enrolled_ns DESC, id DESC", schema.Clean(machineID))
-	return nodes, db.Wrap(g.db.Fault(err), "nodes of machine %q", machineID)
+	return nodes, db.Wrap(r.db.Fault(err), "nodes of machine %q", machineID)
 }
 
-// RevokeNode takes a node's right to send and that of its clones, or a server's. What
-// they sent stays. A clone alone is revoked alone. A node that a server below tells of has no such right: fault.ErrNotFound.
-func (g *Registry) RevokeNode(ctx context.Context, id string, now time.Time) error {
-	err := g.revoke(ctx, "node", "source = 0 AND (node_id = $1 OR root = $1)", id, now)
+// RevokeNode revokes a node together with its clones, one clone alone, or a downstream server. What
+// they sent stays. A node reported by a downstream server has no rights here: fault.ErrNotFound.
+func (r *Registry) RevokeNode(ctx context.Context, id string, now time.Time) error {
+	err := r.revoke(ctx, "node", "source = 0 AND (node_id = $1 OR root = $1)", id, now)
 	if errors.Is(err, fault.ErrNotFound) {
-		err = g.revoke(ctx, "source", "source_id = $1", id, now)
+		err = r.revoke(ctx, "source", "source_id = $1", id, now)
 	}
 	return err
 }
 
-// RevokeToken makes a token worthless.
-func (g *Registry) RevokeToken(ctx context.Context, id string, now time.Time) error {
-	return g.revoke(ctx, "token", "id = $1", id, now)
+// RevokeToken revokes a token.
+func (r *Registry) RevokeToken(ctx context.Context, id string, now time.Time) error {
+	return r.revoke(ctx, "token", "id = $1", id, now)
 }
 
-// revoke notes when something was revoked, once.
-func (g *Registry) revoke(ctx context.Context, table, where, id string, now time.Time) error {
-	return db.Wrap(g.db.Write(ctx, func(t *db.Tx) error {
+// revoke records the time of the first revocation.
+func (r *Registry) revoke(ctx context.Context, table, where, id string, now time.Time) error {
+	return db.Wrap(r.db.Write(ctx, func(t *db.Tx) error {
 		n, err := t.Exec("UPDATE "+table+" SET revoked_ns = CASE WHEN revoked_ns = 0 THEN $2 ELSE revoked_ns END WHERE "+where, schema.Clean(id), schema.Nanos(now))
 		if err == nil && n == 0 {
 			err = fault.ErrNotFound
@@ -100,20 +99,20 @@ func (g *Registry) revoke(ctx context.Context, table, where, id string, now time
 	}), "%s %q", table, id)
 }
 
-// RevokedNodes are the ids of the nodes that were revoked, and of the servers.
-func (g *Registry) RevokedNodes(ctx context.Context) (ids []string, err error) {
-	err = db.Each(ctx, g.db.Reader, func(scan func(...any) error) error {
+// RevokedNodes returns the ids of revoked nodes and servers.
+func (r *Registry) RevokedNodes(ctx context.Context) (ids []string, err error) {
+	err = db.Each(ctx, r.db.Reader, func(scan func(...any) error) error {
 		var id string
 		err := scan(&id)
 		ids = append(ids, id)
 		return err
 	}, "SELECT node_id FROM node WHERE revoked_ns <> 0 AND source = 0 UNION SELECT source_id FROM source WHERE revoked_ns <> 0 ORDER BY 1")
-	return ids, db.Wrap(g.db.Fault(err), "revoked nodes")
+	return ids, db.Wrap(r.db.Fault(err), "revoked nodes")
 }
 
-// PutToken keeps a new token. One whose id exists is fault.ErrConflict.
-func (g *Registry) PutToken(ctx context.Context, k registry.Token) error {
-	return db.Wrap(g.db.Write(ctx, func(t *db.Tx) error {
+// PutToken stores a new token. An existing id is fault.ErrConflict.
+func (r *Registry) PutToken(ctx context.Context, k registry.Token) error {
+	return db.Wrap(r.db.Write(ctx, func(t *db.Tx) error {
 		n, err := t.Exec(`INSERT INTO token (id, hash, role, cluster, uses, created_ns, expires_ns, revoked_ns)
 			VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING`,
 			schema.Clean(k.ID), k.Hash[:], schema.Clean(string(k.Role)), schema.Clean(k.Cluster), int64(k.Uses), schema.Nanos(k.Created), schema.Nanos(k.Expires), schema.Nanos(k.Revoked))
@@ -135,18 +134,18 @@ func scanToken(scan func(...any) error) (k registry.Token, err error) {
 	return k, err
 }
 
-// UseToken takes one use of a token, and returns the token as it is then. One
-// that does not exist, or has another hash, is fault.ErrNotFound; one that
-// lacks the role, or is used up, expired or revoked, is fault.ErrDenied.
-func (g *Registry) UseToken(ctx context.Context, id string, hash [32]byte, role registry.Role, now time.Time) (k registry.Token, err error) {
+// UseToken takes one use of a token, and returns the token after that. A token that does not exist
+// or has another hash is fault.ErrNotFound; one without the role, or used up, expired or revoked,
+// is fault.ErrDenied.
+func (r *Registry) UseToken(ctx context.Context, id string, hash [32]byte, role registry.Role, now time.Time) (k registry.Token, err error) {
 	const query = "SELECT " + tokenFields + " FROM token WHERE id = $1 AND hash = $2"
-	k, err = scanToken(g.db.Reader.QueryRowContext(ctx, query, schema.Clean(id), hash[:]).Scan)
-	err = checkToken(k, g.db.NotFound(err), role, now)
+	k, err = scanToken(r.db.Reader.QueryRowContext(ctx, query, schema.Clean(id), hash[:]).Scan)
+	err = checkToken(k, r.db.NotFound(err), role, now)
 	if err == nil && k.Uses > 0 {
-		err = g.db.Write(ctx, func(t *db.Tx) error {
-			// Others may have used it meanwhile.
+		err = r.db.Write(ctx, func(t *db.Tx) error {
+			// Another request may have used it meanwhile.
 			k, err = scanToken(t.QueryRow(query, schema.Clean(id), hash[:]).Scan)
-			if err := checkToken(k, g.db.NotFound(err), role, now); err != nil {
+			if err := checkToken(k, r.db.NotFound(err), role, now); err != nil {
 				return err
 			}
 			k.Uses--
@@ -160,7 +159,7 @@ func (g *Registry) UseToken(ctx context.Context, id string, hash [32]byte, role 
 	return k, nil
 }
 
-// checkToken says why a token, which was read with err, may not be used.
+// checkToken returns why a token, which was read with err, may not be used.
 func checkToken(k registry.Token, err error, role registry.Role, now time.Time) error {
 	switch {
 	case err != nil:
@@ -177,24 +176,24 @@ func checkToken(k registry.Token, err error, role registry.Role, now time.Time) 
 	return nil
 }
 
-// Tokens are all tokens, the newest first.
-func (g *Registry) Tokens(ctx context.Context) (tokens []registry.Token, err error) {
-	err = db.Each(ctx, g.db.Reader, func(scan func(...any) error) error {
+// Tokens returns all tokens, newest first.
+func (r *Registry) Tokens(ctx context.Context) (tokens []registry.Token, err error) {
+	err = db.Each(ctx, r.db.Reader, func(scan func(...any) error) error {
 		k, err := scanToken(scan)
 		tokens = append(tokens, k)
 		return err
 	}, "SELECT "+tokenFields+" FROM token ORDER BY created_ns DESC, id")
-	return tokens, db.Wrap(g.db.Fault(err), "tokens")
+	return tokens, db.Wrap(r.db.Fault(err), "tokens")
 }
 
-// Audit keeps a line of what was done.
-func (g *Registry) Audit(ctx context.Context, a registry.Audit) error {
-	return db.Wrap(g.db.Write(ctx, func(t *db.Tx) error { return t.Audit(a) }), "audit of %s", a.Action)
+// Audit stores an audit line.
+func (r *Registry) Audit(ctx context.Context, a registry.Audit) error {
+	return db.Wrap(r.db.Write(ctx, func(t *db.Tx) error { return t.Audit(a) }), "audit of %s", a.Action)
 }
 
-// Audits are the latest lines, the newest first.
-func (g *Registry) Audits(ctx context.Context, limit int) (lines []registry.Audit, err error) {
-	err = db.Each(ctx, g.db.Reader, func(scan func(...any) error) error {
+// Audits returns the latest audit lines, newest first.
+func (r *Registry) Audits(ctx context.Context, limit int) (lines []registry.Audit, err error) {
+	err = db.Each(ctx, r.db.Reader, func(scan func(...any) error) error {
 		var a registry.Audit
 		var at int64
 		err := scan(&at, &a.Actor, &a.Action, &a.Object, &a.Detail)
@@ -202,24 +201,22 @@ func (g *Registry) Audits(ctx context.Context, limit int) (lines []registry.Audi
 		lines = append(lines, a)
 		return err
 	}, "SELECT at_ns, actor, action, object, detail FROM audit ORDER BY id DESC LIMIT $1", limit)
-	return lines, db.Wrap(g.db.Fault(err), "audit")
+	return lines, db.Wrap(r.db.Fault(err), "audit")
 }
 
-// Meta is a value of the server's own, by its key; fault.ErrNotFound where
-// there is none.
-func (g *Registry) Meta(ctx context.Context, key string) (value string, err error) {
-	return g.db.Meta(ctx, key)
+// Meta returns a value that the server stored under key, or fault.ErrNotFound.
+func (r *Registry) Meta(ctx context.Context, key string) (value string, err error) {
+	return r.db.Meta(ctx, key)
 }
 
-// SetMeta keeps a value of the server's own.
-func (g *Registry) SetMeta(ctx context.Context, key, value string) error {
-	return db.Wrap(g.db.Write(ctx, func(t *db.Tx) error { return t.SetMeta(key, value) }), "meta %q", key)
+// SetMeta stores a value of the server under key.
+func (r *Registry) SetMeta(ctx context.Context, key, value string) error {
+	return db.Wrap(r.db.Write(ctx, func(t *db.Tx) error { return t.SetMeta(key, value) }), "meta %q", key)
 }
 
-// Secret returns a secret of this ledger's own, which is made when it is first
-// asked for.
-func (g *Registry) Secret(ctx context.Context, key string) (secret string, err error) {
-	err = g.db.Write(ctx, func(t *db.Tx) error {
+// Secret returns a random secret of this ledger, which it creates on first use.
+func (r *Registry) Secret(ctx context.Context, key string) (secret string, err error) {
+	err = r.db.Write(ctx, func(t *db.Tx) error {
 		_, err := t.Exec("INSERT INTO meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO NOTHING", key, rand.Text()+rand.Text())
 		if err != nil {
 			return err
@@ -229,10 +226,9 @@ func (g *Registry) Secret(ctx context.Context, key string) (secret string, err e
 	return secret, db.Wrap(err, "secret %q", key)
 }
 
-// PutSource enrolls a server that sends its rows here, or replaces what is known
-// of it.
-func (g *Registry) PutSource(ctx context.Context, n registry.Node) error {
-	return db.Wrap(g.db.Write(ctx, func(t *db.Tx) error {
+// PutSource enrolls a downstream server or updates it.
+func (r *Registry) PutSource(ctx context.Context, n registry.Node) error {
+	return db.Wrap(r.db.Write(ctx, func(t *db.Tx) error {
 		_, err := t.Exec(`INSERT INTO source (source_id, cluster, name, machine_id, boot, enrolled_ns) VALUES ($1, $2, $3, $4, $5, $6)
 			ON CONFLICT (source_id) DO UPDATE SET cluster = excluded.cluster, name = excluded.name, machine_id = excluded.machine_id,
 			boot = excluded.boot, enrolled_ns = excluded.enrolled_ns`,
@@ -241,13 +237,12 @@ func (g *Registry) PutSource(ctx context.Context, n registry.Node) error {
 	}), "source %q", n.ID)
 }
 
-// Sources finds the servers that were enrolled with a ledger's id and are not
-// revoked, the newest first.
-func (g *Registry) Sources(ctx context.Context, machineID string) (found []registry.Node, err error) {
-	err = db.Each(ctx, g.db.Reader, func(scan func(...any) error) error {
+// Sources returns the servers that enrolled with a ledger's id and are not revoked, newest first.
+func (r *Registry) Sources(ctx context.Context, machineID string) (found []registry.Node, err error) {
+	err = db.Each(ctx, r.db.Reader, func(scan func(...any) error) error {
 		n, err := scanNode(scan)
 		found = append(found, n)
 		return err
 	}, "SELECT source_id, cluster, name, machine_id, boot, enrolled_ns, '' FROM source WHERE machine_id = $1 AND revoked_ns = 0 ORDER BY enrolled_ns DESC, id DESC", schema.Clean(machineID))
-	return found, db.Wrap(g.db.Fault(err), "sources of %q", machineID)
+	return found, db.Wrap(r.db.Fault(err), "sources of %q", machineID)
 }

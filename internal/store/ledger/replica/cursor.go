@@ -1,5 +1,4 @@
-// Package replica gives row states to a server above, and takes those of servers
-// below.
+// Package replica sends row states to an upstream server, and takes those of downstream servers.
 package replica
 
 import (
@@ -11,15 +10,14 @@ import (
 	"mete.dev/mete/internal/store/ledger/db"
 )
 
-// An Exchange gives row states to a server above, and takes those of servers below.
+// An Exchange sends row states to an upstream server, and takes those of downstream servers.
 type Exchange struct{ db *db.DB }
 
 func New(database *db.DB) *Exchange { return &Exchange{database} }
 
-// A kind is one of the things of which states are told. They are told in the
-// order of their revisions, and those of one revision in the order of kinds:
-// an hour comes after its minutes, so that it makes up for those that are
-// dropped meanwhile.
+// A recordKind is a kind of record that is replicated. Records are sent in the order of revisions,
+// and within a revision in the order of kinds: an hour follows its minutes, so that it makes up for
+// minutes that are dropped meanwhile.
 type recordKind int64
 
 const (
@@ -37,8 +35,8 @@ const (
 	kindEnd     // after everything of a revision
 )
 
-// A cursor is a place in that order. a and b are minute and key of a row, or
-// the id of something else and 0.
+// A cursor is a position in that order. a and b are minute and key of a row, or the id of another
+// record and 0.
 type cursor struct {
 	rev  int64
 	kind recordKind
@@ -57,13 +55,13 @@ func (c cursor) compare(o cursor) int {
 	return 0
 }
 
-// formatPosition writes a cursor as a server above keeps it, with all that has to be
-// as it was for it to mean anything.
+// formatPosition encodes a cursor as the upstream server stores it, with everything that must still
+// hold for it to be valid.
 func formatPosition(o replica.Offer, epoch string, c cursor) string {
 	return fmt.Sprintf("%s.%d.%d.%d.%d.%d.%t", epoch, c.rev, c.kind, c.a, c.b, o.Finest, o.Masked)
 }
 
-// parsePosition reads what position wrote for the same offer; false is anything
+// parsePosition decodes what formatPosition encoded for the same offer; ok is false for anything
 // else.
 func parsePosition(o replica.Offer, text string) (epoch string, c cursor, ok bool) {
 	f := strings.Split(text, ".")
@@ -81,9 +79,8 @@ func parsePosition(o replica.Offer, text string) (epoch string, c cursor, ok boo
 	return f[0], c, formatPosition(o, f[0], c) == text
 }
 
-// resume is where to go on for a server above: from the beginning where its
-// position is none of this ledger as it is now. That costs time and no harm,
-// as states take the place of states.
+// resume returns the cursor to continue from for an upstream server: the beginning if its position
+// is not of this ledger as it is. That costs time but is harmless, as states replace states.
 func resume(v *db.View, o replica.Offer, at string, rev int64) (cursor, error) {
 	epoch, c, ok := parsePosition(o, at)
 	if !ok || c.rev > rev {

@@ -16,14 +16,14 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// States returns what the server above lacks that stands at a mark: at most
-// o.Rows of it, all from one moment. The page is empty where it lacks nothing.
-func (x *Exchange) States(ctx context.Context, m replica.Mark, o replica.Offer) (*replica.Page, error) {
+// States returns the next page for an upstream server at mark m: at most o.Rows records of one
+// snapshot. The page is empty if there are none.
+func (e *Exchange) States(ctx context.Context, m replica.Mark, o replica.Offer) (*replica.Page, error) {
 	p := &replica.Page{From: m}
-	err := x.db.View(ctx, func(v *db.View) error {
+	err := e.db.View(ctx, func(v *db.View) error {
 		var rev int64
 		if err := v.SQL.QueryRowContext(ctx, "SELECT rev FROM counter WHERE id = 1").Scan(&rev); err != nil {
-			return x.db.Fault(err)
+			return e.db.Fault(err)
 		}
 		from, err := resume(v, o, m.Position, rev)
 		if err != nil {
@@ -48,12 +48,12 @@ func (x *Exchange) States(ctx context.Context, m replica.Mark, o replica.Offer) 
 		return f.fillPage()
 	})
 	if err != nil {
-		return nil, db.Wrap(err, "states for the server above")
+		return nil, db.Wrap(err, "states for the upstream server")
 	}
 	return p, nil
 }
 
-// A pageBuilder collects what comes next after a place.
+// A pageBuilder collects the records after a cursor.
 type pageBuilder struct {
 	v         *db.View
 	page      *replica.Page
@@ -61,49 +61,49 @@ type pageBuilder struct {
 	limit     int
 	last      int64 // revisions after it are not in the page
 	records   []record
-	truncated bool // there is more than the limit
+	truncated bool // there are records beyond the limit
 }
 
-// An item is one thing to tell.
+// A record is one thing to replicate.
 type record struct {
 	at     cursor
 	level  replica.Resolution
-	values []int64 // of a row, as it stands in its table after minute and key
+	values []int64 // of a row, after minute and key
 	gap    replica.Gap
 	shift  replica.Shift
 	node   int64 // of a gap or a shift
-	// in and as are where a node was a guest, and as what; 0 is not known.
+	// The host of a nested node and its workload there; 0 is unknown.
 	host, hostWorkload int64
 }
 
-// holdBack keeps back all that changed since the first of the minutes that are not
-// over. It comes once they are, which is soon.
-func (f *pageBuilder) holdBack(o replica.Offer) error {
+// holdBack excludes all changes since the first change of a minute that is not over. They follow
+// once it is.
+func (pb *pageBuilder) holdBack(o replica.Offer) error {
 	if o.OpenMinute == 0 || o.Finest != replica.Minute {
 		return nil
 	}
-	for _, day := range f.v.Days {
+	for _, day := range pb.v.Days {
 		if day+schema.DayMinutes <= o.OpenMinute {
 			continue
 		}
 		for _, s := range []*schema.Layout{schema.UsageLayout, schema.NodeLayout} {
 			var rev sql.NullInt64
-			err := f.v.SQL.QueryRowContext(f.v.Ctx, "SELECT min(rev) FROM "+s.MinuteTable(day)+" WHERE rev >= $1 AND minute >= $2", f.from.rev, o.OpenMinute).Scan(&rev)
+			err := pb.v.SQL.QueryRowContext(pb.v.Ctx, "SELECT min(rev) FROM "+s.MinuteTable(day)+" WHERE rev >= $1 AND minute >= $2", pb.from.rev, o.OpenMinute).Scan(&rev)
 			if err != nil {
-				return f.v.DB.Fault(err)
+				return pb.v.DB.Fault(err)
 			}
 			if rev.Valid {
-				f.last = min(f.last, rev.Int64-1)
+				pb.last = min(pb.last, rev.Int64-1)
 			}
 		}
 	}
 	return nil
 }
 
-// collect collects what there is to tell. What the server above does not keep any
-// more, or this one, is told by the next coarser rows.
-func (f *pageBuilder) collect(m replica.Mark, o replica.Offer) error {
-	floor, hourFloor := max(f.v.MinuteFloor, m.MinuteFloor), max(f.v.HourFloor, m.HourFloor)
+// collect collects the records. Rows that the upstream server or this one no longer keeps are
+// replaced by the next coarser ones.
+func (pb *pageBuilder) collect(m replica.Mark, o replica.Offer) error {
+	floor, hourFloor := max(pb.v.MinuteFloor, m.MinuteFloor), max(pb.v.HourFloor, m.HourFloor)
 	if o.Finest == replica.Hour {
 		floor = math.MaxInt64
 	}
@@ -111,18 +111,18 @@ func (f *pageBuilder) collect(m replica.Mark, o replica.Offer) error {
 		kind recordKind
 		s    *schema.Layout
 	}{{kindNodeMinute, schema.NodeLayout}, {kindMinute, schema.UsageLayout}} {
-		for _, day := range f.v.Days {
+		for _, day := range pb.v.Days {
 			if day < floor {
 				continue
 			}
-			if err := f.collectRows(t.kind, replica.Minute, t.s, t.s.MinuteTable(day), floor, math.MaxInt64); err != nil {
+			if err := pb.collectRows(t.kind, replica.Minute, t.s, t.s.MinuteTable(day), floor, math.MaxInt64); err != nil {
 				return err
 			}
 		}
-		if err := f.collectRows(t.kind+2, replica.Hour, t.s, t.s.HourTable(), hourFloor, floor); err != nil {
+		if err := pb.collectRows(t.kind+2, replica.Hour, t.s, t.s.HourTable(), hourFloor, floor); err != nil {
 			return err
 		}
-		if err := f.collectRows(t.kind+4, replica.Day, t.s, t.s.DayTable(), 0, min(hourFloor, floor)); err != nil {
+		if err := pb.collectRows(t.kind+4, replica.Day, t.s, t.s.DayTable(), 0, min(hourFloor, floor)); err != nil {
 			return err
 		}
 	}
@@ -130,52 +130,50 @@ func (f *pageBuilder) collect(m replica.Mark, o replica.Offer) error {
 		kind recordKind
 		name string
 	}{{kindNode, "node"}, {kindWorkload, "workload"}} {
-		if err := f.collectIDs(table.kind, table.name); err != nil {
+		if err := pb.collectIDs(table.kind, table.name); err != nil {
 			return err
 		}
 	}
-	if err := f.collectGaps(); err != nil {
+	if err := pb.collectGaps(); err != nil {
 		return err
 	}
-	if err := f.collectShifts(); err != nil {
+	if err := pb.collectShifts(); err != nil {
 		return err
 	}
-	return f.collectNestings()
+	return pb.collectNestings()
 }
 
-// startAfter is what a row of a kind has to be greater than: the revision, and two
-// numbers more.
-func (f *pageBuilder) startAfter(k recordKind) (rev, a, b int64) {
+// startAfter returns what a record of a kind must be greater than: the revision and two more
+// numbers.
+func (pb *pageBuilder) startAfter(k recordKind) (rev, a, b int64) {
 	switch {
-	case k < f.from.kind:
-		return f.from.rev, math.MaxInt64, math.MaxInt64
-	case k > f.from.kind:
-		return f.from.rev, -1, -1
+	case k < pb.from.kind:
+		return pb.from.rev, math.MaxInt64, math.MaxInt64
+	case k > pb.from.kind:
+		return pb.from.rev, -1, -1
 	}
-	return f.from.rev, f.from.a, f.from.b
+	return pb.from.rev, pb.from.a, pb.from.b
 }
 
-// truncate drops what is beyond the limit, and with it all that may still be found
-// there.
-func (f *pageBuilder) truncate() {
-	if len(f.records) <= f.limit {
+// truncate drops the records beyond the limit, and lowers last to the revision where they were cut.
+func (pb *pageBuilder) truncate() {
+	if len(pb.records) <= pb.limit {
 		return
 	}
-	slices.SortFunc(f.records, func(a, b record) int { return a.at.compare(b.at) })
-	clear(f.records[f.limit:])
-	f.records, f.truncated = f.records[:f.limit], true
-	f.last = f.records[f.limit-1].at.rev
+	slices.SortFunc(pb.records, func(a, b record) int { return a.at.compare(b.at) })
+	clear(pb.records[pb.limit:])
+	pb.records, pb.truncated = pb.records[:pb.limit], true
+	pb.last = pb.records[pb.limit-1].at.rev
 }
 
-// collectRows collects those of a table that begin in [from, to). What holds a coarser
-// span is told as that: the server above may have finer rows in it of which this
-// ledger knows nothing any more, as an older copy of it was put back. Then there
-// is nothing to say of the other rows in the span, which is why they are left out.
-func (f *pageBuilder) collectRows(k recordKind, v replica.Resolution, s *schema.Layout, table string, from, to int64) error {
+// collectRows collects the rows of a table that begin in [from, to). A row that holds a coarser
+// span is sent as that span: the upstream server may have finer rows in it that this ledger lost
+// when an older copy was restored. The other rows in the span are then left out.
+func (pb *pageBuilder) collectRows(k recordKind, v replica.Resolution, s *schema.Layout, table string, from, to int64) error {
 	if from >= to {
 		return nil
 	}
-	rev, a, b := f.startAfter(k)
+	rev, a, b := pb.startAfter(k)
 	var minute, key int64
 	values := make([]int64, len(s.Columns))
 	dest := []any{&minute, &key}
@@ -184,79 +182,79 @@ func (f *pageBuilder) collectRows(k recordKind, v replica.Resolution, s *schema.
 	}
 	query := fmt.Sprintf("SELECT %[1]s FROM %[2]s AS r WHERE (rev, minute, %[3]s) > ($1, $2, $3) AND rev <= $4 AND minute >= $5 AND minute < $6%[4]s ORDER BY rev, minute, %[3]s LIMIT $7",
 		s.ColumnList(), table, s.Key, heldCondition(s, table))
-	begin := len(f.records)
-	err := db.Each(f.v.Ctx, f.v.SQL, func(scan func(...any) error) error {
+	begin := len(pb.records)
+	err := db.Each(pb.v.Ctx, pb.v.SQL, func(scan func(...any) error) error {
 		err := scan(dest...)
-		f.records = append(f.records, record{at: cursor{values[schema.ColRev], k, minute, key}, level: heldLevel(v, values), values: slices.Clone(values)})
+		pb.records = append(pb.records, record{at: cursor{values[schema.ColRev], k, minute, key}, level: heldLevel(v, values), values: slices.Clone(values)})
 		return err
-	}, query, rev, a, b, f.last, from, to, f.limit+1)
-	for i := begin; i < len(f.records) && err == nil; i++ {
-		err = f.addSpilled(v, s, table, &f.records[i])
+	}, query, rev, a, b, pb.last, from, to, pb.limit+1)
+	for i := begin; i < len(pb.records) && err == nil; i++ {
+		err = pb.addSpilled(v, s, table, &pb.records[i])
 	}
-	f.truncate()
-	return f.v.DB.Fault(err)
+	pb.truncate()
+	return pb.v.DB.Fault(err)
 }
 
-// collectIDs collects what has an id and a revision.
-func (f *pageBuilder) collectIDs(k recordKind, table string) error {
-	rev, a, _ := f.startAfter(k)
-	err := db.Each(f.v.Ctx, f.v.SQL, func(scan func(...any) error) error {
+// collectIDs collects records that have an id and a revision.
+func (pb *pageBuilder) collectIDs(k recordKind, table string) error {
+	rev, a, _ := pb.startAfter(k)
+	err := db.Each(pb.v.Ctx, pb.v.SQL, func(scan func(...any) error) error {
 		i := record{at: cursor{kind: k}}
 		err := scan(&i.at.rev, &i.at.a)
-		f.records = append(f.records, i)
+		pb.records = append(pb.records, i)
 		return err
-	}, "SELECT rev, id FROM "+table+" WHERE (rev, id) > ($1, $2) AND rev <= $3 ORDER BY rev, id LIMIT $4", rev, a, f.last, f.limit+1)
-	f.truncate()
-	return f.v.DB.Fault(err)
+	}, "SELECT rev, id FROM "+table+" WHERE (rev, id) > ($1, $2) AND rev <= $3 ORDER BY rev, id LIMIT $4", rev, a, pb.last, pb.limit+1)
+	pb.truncate()
+	return pb.v.DB.Fault(err)
 }
 
-func (f *pageBuilder) collectGaps() error {
-	rev, a, _ := f.startAfter(kindGap)
-	err := db.Each(f.v.Ctx, f.v.SQL, func(scan func(...any) error) error {
+func (pb *pageBuilder) collectGaps() error {
+	rev, a, _ := pb.startAfter(kindGap)
+	err := db.Each(pb.v.Ctx, pb.v.SQL, func(scan func(...any) error) error {
 		i := record{at: cursor{kind: kindGap}}
 		var from, to, booked int64
 		var reason string
 		g := &i.gap
 		err := scan(&i.at.rev, &i.at.a, &i.node, &from, &to, &reason, &g.Detail, &booked)
 		g.From, g.To, g.Booked, g.Reason = schema.FromNanos(from), schema.FromNanos(to), schema.FromNanos(booked), usage.ParseReason(reason)
-		f.records = append(f.records, i)
+		pb.records = append(pb.records, i)
 		return err
-	}, "SELECT rev, id, node, from_ns, to_ns, reason, detail, booked_ns FROM gap WHERE (rev, id) > ($1, $2) AND rev <= $3 ORDER BY rev, id LIMIT $4", rev, a, f.last, f.limit+1)
-	f.truncate()
-	return f.v.DB.Fault(err)
+	}, "SELECT rev, id, node, from_ns, to_ns, reason, detail, booked_ns FROM gap WHERE (rev, id) > ($1, $2) AND rev <= $3 ORDER BY rev, id LIMIT $4", rev, a, pb.last, pb.limit+1)
+	pb.truncate()
+	return pb.v.DB.Fault(err)
 }
 
-func (f *pageBuilder) collectShifts() error {
-	rev, a, _ := f.startAfter(kindShift)
-	err := db.Each(f.v.Ctx, f.v.SQL, func(scan func(...any) error) error {
+func (pb *pageBuilder) collectShifts() error {
+	rev, a, _ := pb.startAfter(kindShift)
+	err := db.Each(pb.v.Ctx, pb.v.SQL, func(scan func(...any) error) error {
 		i := record{at: cursor{kind: kindShift}}
 		var at, by, from int64
 		err := scan(&i.at.rev, &i.at.a, &i.node, &i.shift.Boot, &at, &by, &from)
 		i.shift.At, i.shift.By, i.shift.From = schema.FromNanos(at), time.Duration(by), schema.FromNanos(from)
-		f.records = append(f.records, i)
+		pb.records = append(pb.records, i)
 		return err
-	}, "SELECT rev, id, node, boot, at_ns, by_ns, from_ns FROM shift WHERE (rev, id) > ($1, $2) AND rev <= $3 ORDER BY rev, id LIMIT $4", rev, a, f.last, f.limit+1)
-	f.truncate()
-	return f.v.DB.Fault(err)
+	}, "SELECT rev, id, node, boot, at_ns, by_ns, from_ns FROM shift WHERE (rev, id) > ($1, $2) AND rev <= $3 ORDER BY rev, id LIMIT $4", rev, a, pb.last, pb.limit+1)
+	pb.truncate()
+	return pb.v.DB.Fault(err)
 }
 
-func (f *pageBuilder) collectNestings() error {
-	rev, a, b := f.startAfter(kindNesting)
-	err := db.Each(f.v.Ctx, f.v.SQL, func(scan func(...any) error) error {
+func (pb *pageBuilder) collectNestings() error {
+	rev, a, b := pb.startAfter(kindNesting)
+	err := db.Each(pb.v.Ctx, pb.v.SQL, func(scan func(...any) error) error {
 		i := record{at: cursor{kind: kindNesting}}
 		err := scan(&i.at.rev, &i.at.a, &i.at.b, &i.host, &i.hostWorkload)
-		f.records = append(f.records, i)
+		pb.records = append(pb.records, i)
 		return err
-	}, "SELECT rev, node, minute, host, workload FROM nested_day WHERE (rev, node, minute) > ($1, $2, $3) AND rev <= $4 ORDER BY rev, node, minute LIMIT $5", rev, a, b, f.last, f.limit+1)
-	f.truncate()
-	return f.v.DB.Fault(err)
+	}, "SELECT rev, node, minute, host, workload FROM nested_day WHERE (rev, node, minute) > ($1, $2, $3) AND rev <= $4 ORDER BY rev, node, minute LIMIT $5", rev, a, b, pb.last, pb.limit+1)
+	pb.truncate()
+	return pb.v.DB.Fault(err)
 }
 
-// fillPage makes the page of what was found.
-func (f *pageBuilder) fillPage() error {
+// fillPage builds the page from the records.
+func (pb *pageBuilder) fillPage() error {
 	changed := map[int64]bool{} // workloads
 	workloads, nodes := map[int64]int{}, map[int64]int{}
-	for _, i := range f.records {
+	for _, i := range pb.records {
 		switch i.at.kind {
 		case kindNode:
 			nodes[i.at.a] = 0
@@ -278,11 +276,11 @@ func (f *pageBuilder) fillPage() error {
 			workloads[i.at.b] = 0
 		}
 	}
-	if err := f.addWorkloads(workloads, nodes, changed); err != nil {
+	if err := pb.addWorkloads(workloads, nodes, changed); err != nil {
 		return err
 	}
-	p := f.page
-	for _, i := range f.records {
+	p := pb.page
+	for _, i := range pb.records {
 		switch i.at.kind {
 		case kindGap:
 			i.gap.Node = nodes[i.node]
@@ -308,12 +306,11 @@ func (f *pageBuilder) fillPage() error {
 	return nil
 }
 
-// addWorkloads puts workloads and nodes into the page, and their places into the
-// maps.
-func (f *pageBuilder) addWorkloads(workloads, nodes map[int64]int, changed map[int64]bool) error {
-	of := map[int64]int64{} // node of each workload
+// addWorkloads adds workloads and nodes to the page, and stores their indexes in the maps.
+func (pb *pageBuilder) addWorkloads(workloads, nodes map[int64]int, changed map[int64]bool) error {
+	nodeOf := map[int64]int64{} // node by workload
 	for ids := range slices.Chunk(slices.Sorted(maps.Keys(workloads)), 500) {
-		err := db.Each(f.v.Ctx, f.v.SQL, func(scan func(...any) error) error {
+		err := db.Each(pb.v.Ctx, pb.v.SQL, func(scan func(...any) error) error {
 			var id, node, short, named int64
 			var w replica.Workload
 			var r schema.NameRow
@@ -325,19 +322,19 @@ func (f *pageBuilder) addWorkloads(workloads, nodes map[int64]int, changed map[i
 			} else {
 				w.Namespace, w.Pod, w.Container = "", "", ""
 			}
-			workloads[id], of[id], nodes[node] = len(f.page.Workloads), node, 0
-			f.page.Workloads = append(f.page.Workloads, w)
+			workloads[id], nodeOf[id], nodes[node] = len(pb.page.Workloads), node, 0
+			pb.page.Workloads = append(pb.page.Workloads, w)
 			return err
 		}, "SELECT w.id, w.node, w.short, w.named_ns, w.namespace, w.pod, w.container, "+schema.NameColumns+" FROM workload w WHERE w.id IN ("+schema.JoinInts(ids)+") ORDER BY w.id")
 		if err != nil {
-			return f.v.DB.Fault(err)
+			return pb.v.DB.Fault(err)
 		}
 	}
-	if err := f.addLabels(slices.Sorted(maps.Keys(changed)), workloads); err != nil {
+	if err := pb.addLabels(slices.Sorted(maps.Keys(changed)), workloads); err != nil {
 		return err
 	}
 	for ids := range slices.Chunk(slices.Sorted(maps.Keys(nodes)), 500) {
-		err := db.Each(f.v.Ctx, f.v.SQL, func(scan func(...any) error) error {
+		err := db.Each(pb.v.Ctx, pb.v.SQL, func(scan func(...any) error) error {
 			var id, at, revoked, through, short, since, seen int64
 			var n replica.Node
 			err := scan(&id, &n.ID, &n.Cluster, &n.Name, &n.MachineID, &n.Boot, &n.Pool, &at, &revoked, &through, &n.CPUs, &n.CPUMinute,
@@ -346,29 +343,29 @@ func (f *pageBuilder) addWorkloads(workloads, nodes map[int64]int, changed map[i
 				n.Host.Workload, n.Host.Since, n.Host.Seen = workload.ShortID(short), schema.FromNanos(since), schema.FromNanos(seen)
 			}
 			n.At, n.Revoked, n.Through = schema.FromNanos(at), schema.FromNanos(revoked), schema.FromNanos(through).Truncate(time.Minute)
-			nodes[id] = len(f.page.Nodes)
-			f.page.Nodes = append(f.page.Nodes, n)
+			nodes[id] = len(pb.page.Nodes)
+			pb.page.Nodes = append(pb.page.Nodes, n)
 			return err
 		}, `SELECT n.id, n.node_id, n.cluster, n.name, n.machine_id, n.boot, n.pool, n.enrolled_ns, n.revoked_ns, n.through_ns, n.cpus, n.cpus_minute,
 			coalesce(h.node_id, ''), coalesce(w.short, 0), n.nested_ns, n.equal_ns
 			FROM node n LEFT JOIN node h ON h.id = n.host LEFT JOIN workload w ON w.id = n.host_workload WHERE n.id IN (`+schema.JoinInts(ids)+") ORDER BY n.id")
 		if err != nil {
-			return f.v.DB.Fault(err)
+			return pb.v.DB.Fault(err)
 		}
 	}
 	for id, place := range workloads {
-		f.page.Workloads[place].Node = nodes[of[id]]
+		pb.page.Workloads[place].Node = nodes[nodeOf[id]]
 	}
 	return nil
 }
 
-func (f *pageBuilder) addLabels(ids []int64, workloads map[int64]int) error {
+func (pb *pageBuilder) addLabels(ids []int64, workloads map[int64]int) error {
 	for ids := range slices.Chunk(ids, 500) {
-		err := db.Each(f.v.Ctx, f.v.SQL, func(scan func(...any) error) error {
+		err := db.Each(pb.v.Ctx, pb.v.SQL, func(scan func(...any) error) error {
 			var id int64
 			var key, value string
 			err := scan(&id, &key, &value)
-			n := f.page.Workloads[workloads[id]].Name
+			n := pb.page.Workloads[workloads[id]].Name
 			if n.Labels == nil {
 				n.Labels = map[string]string{}
 			}
@@ -376,7 +373,7 @@ func (f *pageBuilder) addLabels(ids []int64, workloads map[int64]int) error {
 			return err
 		}, "SELECT workload, key, value FROM workload_label WHERE workload IN ("+schema.JoinInts(ids)+")")
 		if err != nil {
-			return f.v.DB.Fault(err)
+			return pb.v.DB.Fault(err)
 		}
 	}
 	return nil

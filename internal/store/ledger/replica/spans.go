@@ -9,7 +9,7 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// heldLevel is the level of what a row of a level holds.
+// heldLevel returns the level of the span that a row holds.
 func heldLevel(v replica.Resolution, values []int64) replica.Resolution {
 	switch {
 	case v < replica.Day && values[schema.ColUncertainty]&schema.HoldsDay != 0:
@@ -20,8 +20,8 @@ func heldLevel(v replica.Resolution, values []int64) replica.Resolution {
 	return v
 }
 
-// heldCondition is the condition for rows of a table, as r, that are no part of a coarser
-// span which another row holds. Those that are have nothing, or what spilled.
+// heldCondition excludes rows, as r, that are part of a coarser span held by another row. Such rows
+// are empty, or hold spilled amounts.
 func heldCondition(s *schema.Layout, table string) string {
 	if s.LevelOf(table) == schema.Days {
 		return ""
@@ -32,8 +32,8 @@ func heldCondition(s *schema.Layout, table string) string {
 		table, s.Key, schema.HourMinutes, schema.DayMinutes, schema.HoldsHour, schema.HoldsDay)
 }
 
-// addSpilled adds to a row of minutes that holds a coarser span what spilled from it.
-func (f *pageBuilder) addSpilled(v replica.Resolution, s *schema.Layout, table string, i *record) error {
+// addSpilled adds the spilled amounts to a row of minutes that holds a coarser span.
+func (pb *pageBuilder) addSpilled(v replica.Resolution, s *schema.Layout, table string, i *record) error {
 	if v != replica.Minute || i.level == v || !slices.Contains(i.values, schema.MaxMinuteAmount) && !slices.Contains(i.values, -schema.MaxMinuteAmount) {
 		return nil
 	}
@@ -44,7 +44,7 @@ func (f *pageBuilder) addSpilled(v replica.Resolution, s *schema.Layout, table s
 	for c := range values {
 		dest[2+c] = &values[c]
 	}
-	return db.Each(f.v.Ctx, f.v.SQL, func(scan func(...any) error) error {
+	return db.Each(pb.v.Ctx, pb.v.SQL, func(scan func(...any) error) error {
 		err := scan(dest...)
 		schema.NewPending(s).AddSaturating(i.values, values)
 		return err

@@ -19,13 +19,12 @@ import (
 	"mete.dev/mete/internal/x/failpoint"
 )
 
-// abandonAfter is after how long without a word a source has no claim to its nodes
-// any more, where another one brings them.
+// abandonAfter is how long a source may be silent before another source can claim its nodes.
 const abandonAfter = 24 * time.Hour
 
-// StatesMark is how far the states of a source have been taken.
-func (x *Exchange) StatesMark(ctx context.Context, src replica.Source) (m replica.Mark, err error) {
-	err = x.db.View(ctx, func(v *db.View) error {
+// StatesMark returns how far the states of a source have been taken.
+func (e *Exchange) StatesMark(ctx context.Context, src replica.Source) (m replica.Mark, err error) {
+	err = e.db.View(ctx, func(v *db.View) error {
 		m.MinuteFloor, m.HourFloor = v.MinuteFloor, v.HourFloor
 		var sequence int64
 		err := v.SQL.QueryRowContext(ctx, "SELECT sequence, position FROM source WHERE source_id = $1", schema.Clean(src.ID)).Scan(&sequence, &m.Position)
@@ -33,22 +32,21 @@ func (x *Exchange) StatesMark(ctx context.Context, src replica.Source) (m replic
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}
-		return x.db.Fault(err)
+		return e.db.Fault(err)
 	})
 	return m, db.Wrap(err, "mark of source %q", src.ID)
 }
 
-// TakeStates takes a page of a source, all of it in one transaction, and returns
-// the mark after it. A page that does not continue the mark changes nothing: it
-// is fault.ErrConflict, and so is one with rows that are finer than what is kept
-// here; the mark is the one to go on from. A page that can never be taken is
+// TakeStates takes a page of a source in one transaction, and returns the mark after it. A page
+// that does not continue the mark, or has rows finer than are kept here, changes nothing and is
+// fault.ErrConflict; the source continues from the returned mark. A page that can never be taken is
 // fault.ErrInvalid.
-func (x *Exchange) TakeStates(ctx context.Context, src replica.Source, p *replica.Page, now time.Time) (m replica.Mark, err error) {
+func (e *Exchange) TakeStates(ctx context.Context, src replica.Source, p *replica.Page, now time.Time) (m replica.Mark, err error) {
 	if err := p.Check(); err != nil {
 		return m, db.Wrap(err, "source %q", src.ID)
 	}
 	var moved, reset bool
-	err = x.db.Write(ctx, func(t *db.Tx) error {
+	err = e.db.Write(ctx, func(t *db.Tx) error {
 		s := &pageTaker{Tx: t, page: p, src: src, now: now, usage: book.NewChange(schema.UsageLayout), whole: book.NewChange(schema.NodeLayout)}
 		var err error
 		if moved, reset, err = s.take(); err == nil && moved {
@@ -57,8 +55,8 @@ func (x *Exchange) TakeStates(ctx context.Context, src replica.Source, p *replic
 		return err
 	})
 	if reset || errors.Is(err, errMarkMoved) {
-		if m, err = x.StatesMark(ctx, src); err == nil {
-			err = fmt.Errorf("the states do not go on at page %d: %w", m.Sequence, fault.ErrConflict)
+		if m, err = e.StatesMark(ctx, src); err == nil {
+			err = fmt.Errorf("the states do not continue at page %d: %w", m.Sequence, fault.ErrConflict)
 		}
 		return m, db.Wrap(err, "source %q", src.ID)
 	}
@@ -66,12 +64,12 @@ func (x *Exchange) TakeStates(ctx context.Context, src replica.Source, p *replic
 		return m, db.Wrap(err, "states of source %q", src.ID)
 	}
 	failpoint.At("upstream.committed")
-	return x.StatesMark(ctx, src)
+	return e.StatesMark(ctx, src)
 }
 
-var errMarkMoved = errors.New("the mark is elsewhere")
+var errMarkMoved = errors.New("the mark has moved")
 
-// A pageTaker is a page on its way into the ledger.
+// A pageTaker takes one page into the ledger.
 type pageTaker struct {
 	*db.Tx
 	page *replica.Page
@@ -79,16 +77,15 @@ type pageTaker struct {
 	now  time.Time
 
 	source    int64   // surrogate id
-	coarse    int64   // see table source
-	nodes     []int64 // surrogate ids of those of the page, 0 where rows of them count elsewhere
+	coarse    int64   // column coarse of table source
+	nodes     []int64 // surrogate ids of the page's nodes; 0 for nodes of another source
 	workloads []int64
 	usage     *book.Change
 	whole     *book.Change
 }
 
-// take reports whether the page does not belong here, in which case nothing may
-// change, or whether the source has to begin anew, in which case the page
-// itself is not taken.
+// take takes the page. moved says that the page does not continue the mark and nothing may change;
+// reset says that the source must start over and the page itself is not taken.
 func (t *pageTaker) take() (moved, reset bool, err error) {
 	var sequence int64
 	var position string
@@ -116,8 +113,8 @@ func (t *pageTaker) take() (moved, reset bool, err error) {
 	return false, reset, err
 }
 
-// hasTooFineRows reports whether there are rows whose like is not kept any more, so
-// that nobody can tell what is to be replaced.
+// hasTooFineRows reports whether the page has rows of a level that is no longer kept, so that it is
+// unknown what they replace.
 func (t *pageTaker) hasTooFineRows() bool {
 	bad := func(v replica.Resolution, minute int64) bool {
 		return v == replica.Minute && minute < t.MinuteFloor || v == replica.Hour && minute < min(t.HourFloor, t.MinuteFloor)
@@ -172,7 +169,7 @@ func (t *pageTaker) takeAll() error {
 	return nil
 }
 
-// takeShift keeps a shift, once.
+// takeShift stores a shift, once.
 func (t *pageTaker) takeShift(node int64, s *batch.Shift) error {
 	var n int64
 	err := t.QueryRow("SELECT count(*) FROM shift WHERE node = $1 AND boot = $2 AND at_ns = $3 AND by_ns = $4 AND from_ns = $5",
@@ -185,9 +182,9 @@ func (t *pageTaker) takeShift(node int64, s *batch.Shift) error {
 	return err
 }
 
-// findHost finds in which node one is a guest, and as what; 0 is none, as it is where
-// the host is of a cluster in which the source has nothing to say. The source tells of
-// the host as well, so where that is still to come there is room made for it.
+// findHost returns the node that hosts a guest and the guest's workload in it. Both are 0 if there
+// is none or if the host is in a cluster that the source may not write to. A host that the source
+// has yet to send is created.
 func (t *pageTaker) findHost(id string, short workload.ShortID) (node, workload int64, err error) {
 	if id == "" {
 		return 0, 0, nil
@@ -211,14 +208,14 @@ func (t *pageTaker) findHost(id string, short workload.ShortID) (node, workload 
 	return node, ref.ID, err
 }
 
-// newNode makes room for a node of the source.
+// newNode creates a node of the source.
 func (t *pageTaker) newNode(id string) (node int64, err error) {
 	err = t.QueryRow("INSERT INTO node (node_id, cluster, name, machine_id, boot, enrolled_ns, rev, source) VALUES ($1, '', '', '', '', 0, $2, $3) RETURNING id",
 		schema.Clean(id), t.Rev, t.source).Scan(&node)
 	return node, err
 }
 
-// takeNestings keeps on which days nodes of the source were guests.
+// takeNestings stores the days on which nodes of the source were guests.
 func (t *pageTaker) takeNestings() error {
 	for _, n := range t.page.Nestings {
 		if t.nodes[n.Node] == 0 {
@@ -240,8 +237,8 @@ func (t *pageTaker) takeNestings() error {
 	return nil
 }
 
-// takeNodes keeps what the page says of nodes. It reports whether the source
-// got a node that was another's: then it has to tell all of it.
+// takeNodes stores the nodes of the page. reset says that the source took over a node of another
+// source, and must send all of it.
 func (t *pageTaker) takeNodes() (reset bool, err error) {
 	t.nodes = make([]int64, len(t.page.Nodes))
 	for i := range t.page.Nodes {
@@ -286,10 +283,10 @@ func (t *pageTaker) takeNodes() (reset bool, err error) {
 	return reset, nil
 }
 
-// isOwnCluster says whether a node that comes from somewhere else is in a cluster of the
-// source: a right in one cluster is none to the nodes of another.
+// isOwnCluster reports whether a node of another source is in a cluster of this source: rights in
+// one cluster give none to nodes of another.
 func (t *pageTaker) isOwnCluster(owner int64, cluster string) (bool, error) {
-	if cluster == "" && owner != 0 { // there is only room for it yet, in its source's
+	if cluster == "" && owner != 0 { // the node is only created; use the cluster of its source
 		if err := t.QueryRow("SELECT cluster FROM source WHERE id = $1", owner).Scan(&cluster); err != nil {
 			return false, err
 		}
@@ -297,9 +294,8 @@ func (t *pageTaker) isOwnCluster(owner int64, cluster string) (bool, error) {
 	return schema.Clean(t.src.ResolveCluster(cluster)) == cluster, nil
 }
 
-// claimForeign is of a node that came from somewhere else before. Its rows count once:
-// from where it came first, unless nothing comes from there any more and the source
-// is of the node's cluster.
+// claimForeign decides about a node that another source sent before. Its rows count once: from the
+// first source, unless that one has gone silent and this source is of the node's cluster.
 func (t *pageTaker) claimForeign(node, owner int64, id, cluster string) (got bool, err error) {
 	mine, err := t.isOwnCluster(owner, cluster)
 	if err != nil {
@@ -311,22 +307,22 @@ func (t *pageTaker) claimForeign(node, owner int64, id, cluster string) (got boo
 			return false, err
 		}
 		if revoked != 0 || schema.Nanos(t.now)-seen > int64(abandonAfter) {
-			t.coarse = max(t.coarse, coarse) // of the rows that it gets
-			return true, t.Audit(registry.Audit{At: t.now, Actor: t.src.ID, Action: "states.node-moved", Object: id, Detail: "from a server that sends no more"})
+			t.coarse = max(t.coarse, coarse) // of the rows taken over
+			return true, t.Audit(registry.Audit{At: t.now, Actor: t.src.ID, Action: "states.node-moved", Object: id, Detail: "from a server that no longer sends"})
 		}
 	}
 	fresh, err := t.Exec("INSERT INTO foreign_node (source, node) VALUES ($1, $2) ON CONFLICT DO NOTHING", t.source, node)
 	if err != nil || fresh == 0 {
 		return false, err
 	}
-	detail := "rows of this node come here another way already, and are not taken from this server"
+	detail := "another source already sends rows of this node; rows from this server are ignored"
 	if !mine {
-		detail = "this node is of another cluster, and its rows are not taken from this server"
+		detail = "the node is in another cluster; its rows from this server are ignored"
 	}
 	return false, t.Audit(registry.Audit{At: t.now, Actor: t.src.ID, Action: "states.foreign", Object: id, Detail: detail})
 }
 
-// takeWorkloads keeps what the page says of workloads.
+// takeWorkloads stores the workloads of the page.
 func (t *pageTaker) takeWorkloads() error {
 	t.workloads = make([]int64, len(t.page.Workloads))
 	for i := range t.page.Workloads {

@@ -2,20 +2,19 @@ package schema
 
 import "strings"
 
-// A Dialect is what differs between the databases.
+// A Dialect holds the differences between the databases.
 type Dialect struct {
 	Name     string
-	Words    *strings.Replacer // for those in braces of the schema
-	Greatest string            // the function of two values
-	// folds says that rows of any kind can be summed by a query. SQLite has
-	// no aggregate for bits, and none that stays at the largest value, but takes
-	// rows one after another where they conflict with one another.
+	Words    *strings.Replacer // of placeholders in braces in the schema files
+	Greatest string            // SQL function for the greater of two values
+	// Aggregates says that one query can sum rows of any kind. SQLite cannot: it has no aggregate
+	// for bits and none that saturates. It merges rows one by one in the conflict clause.
 	Aggregates    bool
-	MigrationLock string // what keeps other programs from migrating at the same time
-	// reading begins a view, dropping the dropping of a table: a reader that
-	// knows of a table finds it. SQLite's readers see what was there anyway.
+	MigrationLock string // keeps other processes from migrating at the same time
+	// BeginView begins a view and BeginDrop the dropping of a table, so that a reader finds every
+	// table it knows of. SQLite readers have snapshots of the schema.
 	BeginView, BeginDrop string
-	SizeQuery            string // asks for the bytes of the database
+	SizeQuery            string // returns the size of the database in bytes
 }
 
 var SQLite = &Dialect{
@@ -31,22 +30,21 @@ var PostgreSQL = &Dialect{
 	Name: "postgres",
 	Words: strings.NewReplacer("{int}", "bigint", "{blob}", "bytea", "{id}", "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
 		"{strict}", "", "{keyed}", "",
-		"{group}", "minute, "+hashed(GroupKeys)+", present, rough"),
+		"{group}", "minute, "+hashSQL(GroupKeys)+", present, rough"),
 	Greatest:      "greatest",
 	Aggregates:    true,
-	MigrationLock: "SELECT pg_advisory_xact_lock(7308604897068083558)", // "mete ledg" as a number, of no meaning
-	// LOCK takes no snapshot, so what is read is as it is once there is the lock.
-	// A reader that is slow is not waited for, as others wait behind: days can be
-	// dropped a minute later.
+	MigrationLock: "SELECT pg_advisory_xact_lock(7308604897068083558)", // an arbitrary number
+	// LOCK takes no snapshot, so reads see the state after the lock is granted. BeginDrop does not
+	// wait long for a slow reader, since others queue behind it: days can be dropped a minute
+	// later.
 	BeginView: "LOCK TABLE kept IN ACCESS SHARE MODE",
 	BeginDrop: "SET LOCAL lock_timeout = '300ms'; LOCK TABLE kept IN ACCESS EXCLUSIVE MODE",
 	SizeQuery: `SELECT CAST(coalesce(sum(pg_total_relation_size(c.oid)), 0) AS bigint) FROM pg_class c
 		JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = current_schema() AND c.relkind = 'r'`,
 }
 
-// hashed is SQL for a hash of some columns of text, together: in an index, texts
-// have less room than they may be long.
-func hashed(columns []string) string {
+// hashed returns SQL for one hash of several text columns: index entries are limited in size.
+func hashSQL(columns []string) string {
 	parts := make([]string, len(columns))
 	for i, c := range columns {
 		parts[i] = "length(" + c + ")::text || ':' || " + c

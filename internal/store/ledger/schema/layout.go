@@ -1,6 +1,5 @@
-// Package schema says how a ledger stands in a database: tables and their columns,
-// rows as values, ranges of minutes, hours and days, migrations, and what differs
-// between SQLite and PostgreSQL.
+// Package schema defines how a ledger is stored: tables and columns, rows as values, ranges of
+// minutes, hours and days, migrations, and the differences between SQLite and PostgreSQL.
 package schema
 
 import (
@@ -13,7 +12,7 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// MergeRule says what becomes of a column when two rows become one.
+// A MergeRule says how a column combines when two rows are merged.
 type MergeRule uint8
 
 const (
@@ -23,22 +22,21 @@ const (
 	MergeLatest                  // rev
 )
 
-// A Column is one of a table of usage.
+// A Column is a column of a table of usage.
 type Column struct {
 	Name   string
 	Merge  MergeRule
 	Signed bool // may be negative
 }
 
-// A Layout is what the tables of one kind of usage have in common. All columns
-// are integers; the first two are the minute with which a row's span begins
-// and the key, and together they are the primary key.
+// A Layout is what the tables of one kind of usage have in common. All columns are integers; the
+// first two are the first minute of the row's span and the key, and form the primary key.
 type Layout struct {
 	Key     string
-	Columns []Column // after minute and key; rev is the first
+	Columns []Column // after minute and key; rev is first
 }
 
-// A Level is a length of span for which there are rows.
+// A Level is the length of a row's span.
 type Level uint8
 
 const (
@@ -52,25 +50,22 @@ const (
 	DayMinutes  = 24 * 60
 )
 
-// Width is how many minutes a row of the level spans.
-func (v Level) Width() int64 { return [...]int64{1, HourMinutes, DayMinutes}[v] }
+// Width returns the span of a row in minutes.
+func (l Level) Width() int64 { return [...]int64{1, HourMinutes, DayMinutes}[l] }
 
-// MinuteBits is how many bits an amount of a row of minutes may have: 60 of
-// them fit an hour, so that folding hours cannot overflow, and what could not
-// be folded is refused when it is booked. As old windows come in pieces of an
-// hour or a day, which stand in their first minute, there is no room to make
-// sure of the same for days: 2^57 are 1.6 TiB of memory for a day. There what
-// would not fit 63 bits, which are 100 TiB, stays at the largest value.
+// MinuteBits is the maximum size of an amount in a row of minutes: 60 of them fit an hour, so
+// folding hours cannot overflow, and amounts that could are refused when booked. Old windows come
+// in pieces of an hour or a day, stored in their first minute, so days cannot be guaranteed in the
+// same way: 2^57 is 1.6 TiB of memory for a day. Days saturate at 63 bits, which is 100 TiB.
 const MinuteBits = 57
 
-// UsageLayout is of tables of what workloads used, NodeLayout of tables of what
-// nodes had.
+// UsageLayout describes tables of what workloads used, NodeLayout tables of what nodes had.
 var (
 	UsageLayout = &Layout{Key: "workload", Columns: slices.Concat(leadingColumns(), ResourceColumns())}
 	NodeLayout  = &Layout{Key: "node", Columns: slices.Concat(leadingColumns(), nodeColumns(), ResourceColumns())}
 )
 
-// Where the columns stand in the rows of both shapes.
+// Column indexes common to both layouts.
 const (
 	ColRev = iota
 	ColPresent
@@ -94,8 +89,7 @@ func nodeColumns() []Column {
 	return cols
 }
 
-// ResourceColumns are those of the one list of resources, in its order: that of
-// r is the (r-1)th.
+// ResourceColumns returns the columns of all resources in order: resource r has index r-1.
 func ResourceColumns() []Column {
 	var cols []Column
 	usage.All.Each(func(r usage.Resource) {
@@ -108,37 +102,36 @@ func ResourceColumns() []Column {
 	return cols
 }
 
-// ColumnList are the columns of s as SQL lists them, minute and key included.
-func (s *Layout) ColumnList() string {
-	names := []string{"minute", s.Key}
-	for _, c := range s.Columns {
+// ColumnList returns all columns as an SQL list, minute and key included.
+func (l *Layout) ColumnList() string {
+	names := []string{"minute", l.Key}
+	for _, c := range l.Columns {
 		names = append(names, c.Name)
 	}
 	return strings.Join(names, ", ")
 }
 
-// HourTable and DayTable are where the shape's hours and days are.
-func (s *Layout) HourTable() string { return s.prefix() + "hour" }
-func (s *Layout) DayTable() string  { return s.prefix() + "day" }
+func (l *Layout) HourTable() string { return l.prefix() + "hour" }
+func (l *Layout) DayTable() string  { return l.prefix() + "day" }
 
-// LevelOf is the level of the rows of a table.
-func (s *Layout) LevelOf(table string) Level {
+// LevelOf returns the level of the rows of a table.
+func (l *Layout) LevelOf(table string) Level {
 	switch table {
-	case s.HourTable():
+	case l.HourTable():
 		return Hours
-	case s.DayTable():
+	case l.DayTable():
 		return Days
 	}
 	return Minutes
 }
 
-// MinuteTable is where the minutes of the day are that begins with minute day.
-func (s *Layout) MinuteTable(day int64) string {
-	return s.prefix() + "minute_" + time.Unix(day*60, 0).UTC().Format("20060102")
+// MinuteTable returns the table of minutes of the day that begins with minute day.
+func (l *Layout) MinuteTable(day int64) string {
+	return l.prefix() + "minute_" + time.Unix(day*60, 0).UTC().Format("20060102")
 }
 
-func (s *Layout) prefix() string {
-	if s == NodeLayout {
+func (l *Layout) prefix() string {
+	if l == NodeLayout {
 		return "node_"
 	}
 	return ""
@@ -147,7 +140,7 @@ func (s *Layout) prefix() string {
 func UsageMinuteTable(day int64) string { return UsageLayout.MinuteTable(day) }
 func NodeMinuteTable(day int64) string  { return NodeLayout.MinuteTable(day) }
 
-// Define is what stands for c in the definition of a table.
+// Define returns the column's definition for CREATE TABLE.
 func (c Column) Define(v Level) string {
 	var check string
 	switch {
@@ -162,23 +155,22 @@ func (c Column) Define(v Level) string {
 	return c.Name + " {int} NOT NULL DEFAULT 0" + check
 }
 
-// Create is the statement that makes a table of the shape, in the words of the
-// schema files.
-func (s *Layout) Create(table string, v Level) string {
+// Create returns the statement that creates a table, with placeholders of the schema files.
+func (l *Layout) Create(table string, v Level) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "CREATE TABLE IF NOT EXISTS %s (\n\tminute {int} NOT NULL,\n\t%s {int} NOT NULL,\n", table, s.Key)
-	for _, c := range s.Columns {
+	fmt.Fprintf(&b, "CREATE TABLE IF NOT EXISTS %s (\n\tminute {int} NOT NULL,\n\t%s {int} NOT NULL,\n", table, l.Key)
+	for _, c := range l.Columns {
 		fmt.Fprintf(&b, "\t%s,\n", c.Define(v))
 	}
-	fmt.Fprintf(&b, "\tPRIMARY KEY (minute, %s)\n) {keyed}", s.Key)
+	fmt.Fprintf(&b, "\tPRIMARY KEY (minute, %s)\n) {keyed}", l.Key)
 	return b.String()
 }
 
-// GroupKeys are the columns by which group_day sums, beside minute.
+// GroupKeys are the columns, beside minute, by which group_day sums.
 var GroupKeys = []string{"cluster", "namespace", "job", "username", "project", "kind", "pool"}
 
-// GroupColumns are the columns of group_day that are numbers. An amount is
-// hi * 2^32 + lo: those of a large group do not fit 64 bits.
+// GroupColumns returns the numeric columns of group_day. An amount is hi * 2^32 + lo: those of a
+// large group do not fit 64 bits.
 func GroupColumns() []Column {
 	cols := leadingColumns()[ColPresent:]
 	for _, c := range ResourceColumns() {
@@ -200,12 +192,11 @@ func CreateGroups() string {
 	return b.String()
 }
 
-// MergeClause is the clause that adds a row to the one that is there already. Where a
-// sum does not fit it stays at the largest value if it saturates, else the
-// database refuses it.
-func (s *Layout) MergeClause(table string, d *Dialect, saturates bool) string {
+// MergeClause returns the conflict clause that adds a row to an existing one. A sum that overflows
+// saturates if saturates is set; otherwise the database refuses it.
+func (l *Layout) MergeClause(table string, d *Dialect, saturates bool) string {
 	var sets []string
-	for _, c := range s.Columns {
+	for _, c := range l.Columns {
 		a, b := table+"."+c.Name, "excluded."+c.Name
 		var v string
 		switch {
@@ -223,12 +214,12 @@ func (s *Layout) MergeClause(table string, d *Dialect, saturates bool) string {
 		}
 		sets = append(sets, c.Name+" = "+v)
 	}
-	return fmt.Sprintf(" ON CONFLICT (minute, %s) DO UPDATE SET %s", s.Key, strings.Join(sets, ", "))
+	return fmt.Sprintf(" ON CONFLICT (minute, %s) DO UPDATE SET %s", l.Key, strings.Join(sets, ", "))
 }
 
-// Name is the level's in the names of the columns of table counter.
-func (v Level) Name() string {
-	if v == Days {
+// Name returns the level's prefix in column names of table counter.
+func (l Level) Name() string {
+	if l == Days {
 		return "day"
 	}
 	return "hour"

@@ -2,10 +2,9 @@ package schema
 
 import "embed"
 
-// Migrations are the steps of the schema, in the order of their names. A step
-// is never changed once it has been released; one more is added. The tables of
-// usage are not in them: their columns follow from meter's list of resources,
-// and are added when it grows.
+// Migrations are the schema migrations in the order of their names. A released migration never
+// changes; new ones are added. The tables of usage are not in them: their columns follow from the
+// list of resources in model/usage and are added when it grows.
 //
 //go:embed *.sql
 var Migrations embed.FS

@@ -5,10 +5,10 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// NameColumns are those of a workload that make its name, in the order of [NameRow.Targets].
+// NameColumns are the columns of a workload that form its name, in the order of [NameRow.Targets].
 const NameColumns = `w.wid, w.kind, w.key, w.name, w.path, w.parent, w.job, w.username, w.project, w.started_ns, w.ended_ns, w.exit_code`
 
-// A NameRow reads a name from NameColumns.
+// A NameRow scans a name from NameColumns.
 type NameRow struct {
 	name           batch.Name
 	kind           string
@@ -21,7 +21,7 @@ func (r *NameRow) Targets() []any {
 	return []any{&n.ID, &r.kind, &n.Key, &n.Name, &n.Path, &n.Parent, &n.Job, &n.User, &n.Project, &r.started, &r.ended, &r.exit}
 }
 
-// Name returns the name that was read.
+// Name returns the scanned name.
 func (r *NameRow) Name() batch.Name {
 	n := r.name
 	if n.Kind.UnmarshalText([]byte(r.kind)) != nil {

@@ -10,25 +10,25 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// A RowKey is where a row stands in its table.
+// A RowKey identifies a row of a table.
 type RowKey struct{ Minute, ID int64 }
 
-// A Pending is rows of a shape that wait to be written, one for each key.
+// Pending holds rows of a layout to be written, one for each key.
 type Pending struct {
 	Layout *Layout
-	Rows   map[RowKey][]int64 // in the order of shape.cols
+	Rows   map[RowKey][]int64 // in the order of Layout.Columns
 }
 
 func NewPending(s *Layout) Pending { return Pending{s, map[RowKey][]int64{}} }
 
-// Add adds values to the row under a key, which may take them over.
-func (h Pending) Add(k RowKey, values []int64) error {
-	have, ok := h.Rows[k]
+// Add adds values to the row of a key. It may keep the slice.
+func (p Pending) Add(k RowKey, values []int64) error {
+	have, ok := p.Rows[k]
 	if !ok {
-		h.Rows[k] = values
+		p.Rows[k] = values
 		return nil
 	}
-	for i, c := range h.Layout.Columns {
+	for i, c := range p.Layout.Columns {
 		switch a, b := have[i], values[i]; c.Merge {
 		case MergeSum:
 			if b > 0 && a > math.MaxInt64-b || b < 0 && a < math.MinInt64-b {
@@ -46,17 +46,16 @@ func (h Pending) Add(k RowKey, values []int64) error {
 	return nil
 }
 
-// SortedKeys are the keys in the order of the table.
-func (h Pending) SortedKeys() []RowKey {
-	return slices.SortedFunc(maps.Keys(h.Rows), func(a, b RowKey) int {
+// SortedKeys returns the keys in table order.
+func (p Pending) SortedKeys() []RowKey {
+	return slices.SortedFunc(maps.Keys(p.Rows), func(a, b RowKey) int {
 		return cmp.Or(cmp.Compare(a.Minute, b.Minute), cmp.Compare(a.ID, b.ID))
 	})
 }
 
-// AddSaturating adds a row to another; a sum that does not fit stays at the largest
-// value, as where days are folded.
-func (h Pending) AddSaturating(have, values []int64) {
-	for i, c := range h.Layout.Columns {
+// AddSaturating adds a row to another; sums saturate, as when days are folded.
+func (p Pending) AddSaturating(have, values []int64) {
+	for i, c := range p.Layout.Columns {
 		switch a, b := have[i], values[i]; c.Merge {
 		case MergeSum:
 			switch {
@@ -76,6 +75,6 @@ func (h Pending) AddSaturating(have, values []int64) {
 	}
 }
 
-// ErrRange says that the database refused a value: an amount too large, a text
-// that it cannot hold. It is the fault of one entry, not of the database.
+// ErrRange means that the database refused a value: an amount too large, or a text it cannot store.
+// The entry is at fault, not the database.
 var ErrRange = fmt.Errorf("out of range: %w", fault.ErrInvalid)

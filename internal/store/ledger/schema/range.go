@@ -2,29 +2,28 @@ package schema
 
 import "slices"
 
-// A Range is a span of time, [From, To) in minutes, and the level of the rows that are
-// read for it.
+// A Range is a span of time, [From, To) in minutes, and the level of the rows to read for it.
 type Range struct {
 	Level
 	From, To int64
 }
 
-// Len is how many minutes, hours or days it has.
-func (p Range) Len() int64 { return (p.To - p.From) / p.Level.Width() }
+// Len returns the number of minutes, hours or days.
+func (r Range) Len() int64 { return (r.To - r.From) / r.Level.Width() }
 
-// Table is where the rows of the range are.
-func (p Range) Table(s *Layout) string {
-	switch p.Level {
+// Table returns the table of the range.
+func (r Range) Table(s *Layout) string {
+	switch r.Level {
 	case Days:
 		return s.DayTable()
 	case Hours:
 		return s.HourTable()
 	}
-	return s.MinuteTable(p.From - p.From%DayMinutes)
+	return s.MinuteTable(r.From - r.From%DayMinutes)
 }
 
-// Widen moves the ends of a range outward to where rows are kept that fine:
-// beyond the minutes that are kept to whole hours, beyond the hours to days.
+// Widen moves the ends of a range outward to boundaries of kept rows: to whole hours where minutes
+// are dropped, to whole days where hours are.
 func (m Marks) Widen(from, to int64) (int64, int64) {
 	down, up := func(v, w int64) int64 { return v - v%w }, func(v, w int64) int64 { return v + (w-v%w)%w }
 	switch {
@@ -42,10 +41,9 @@ func (m Marks) Widen(from, to int64) (int64, int64) {
 	return from, to
 }
 
-// Cover covers a widened range by the coarsest rows that fit: whole days that
-// are folded, then whole hours, then minutes. kept are the days that have
-// minutes. What is folded is in the coarser rows and in the finer ones alike, so
-// that each part of the range is read once, wherever the cuts are.
+// Cover covers a widened range with the coarsest rows that fit: whole folded days, then whole
+// hours, then minutes. kept are the days that have minutes. Folded rows are in both the coarser and
+// the finer tables, so each part of the range is read exactly once.
 func (m Marks) Cover(from, to int64, kept []int64) (out []Range) {
 	if from >= to {
 		return nil
@@ -60,7 +58,7 @@ func (m Marks) Cover(from, to int64, kept []int64) (out []Range) {
 	if hour0 >= hour1 {
 		return append(out, CoverMinutes(from, to, kept)...)
 	}
-	// Days are of folded hours only, so they lie within the whole hours.
+	// Days consist of folded hours only, so they lie within the whole hours.
 	for _, s := range []Range{{Hours, hour0, day0}, {Hours, day1, hour1}} {
 		if s.From < s.To {
 			out = append(out, s)
@@ -70,12 +68,12 @@ func (m Marks) Cover(from, to int64, kept []int64) (out []Range) {
 	return append(out, CoverMinutes(hour1, to, kept)...)
 }
 
-// wholeUnits is the part of [from, to) that is of whole units.
+// wholeUnits returns the part of [from, to) that consists of whole units.
 func wholeUnits(from, to, unit int64) (int64, int64) {
 	return from + (unit-from%unit)%unit, to - to%unit
 }
 
-// CoverMinutes covers [from, to) by the minutes of the days that have any.
+// CoverMinutes covers [from, to) with the minutes of the days that have any.
 func CoverMinutes(from, to int64, kept []int64) (out []Range) {
 	i, _ := slices.BinarySearch(kept, from-from%DayMinutes)
 	for _, day := range kept[i:] {
@@ -86,7 +84,7 @@ func CoverMinutes(from, to int64, kept []int64) (out []Range) {
 	return out
 }
 
-// A MinuteSpan is from a first to a last minute; the zero value is none.
+// A MinuteSpan is a first and a last minute; the zero value is empty.
 type MinuteSpan struct{ First, Last int64 }
 
 func (s MinuteSpan) Extend(minute int64) MinuteSpan {
@@ -102,10 +100,10 @@ type Bucket struct {
 	Start int64
 }
 
-// Split are the rows of a chunk, each as a piece.
-func (p Range) Split() (out []Range) {
-	for at := p.From; at < p.To; at += p.Level.Width() {
-		out = append(out, Range{p.Level, at, at + p.Level.Width()})
+// Split splits a range into ranges of one row each.
+func (r Range) Split() (out []Range) {
+	for at := r.From; at < r.To; at += r.Level.Width() {
+		out = append(out, Range{r.Level, at, at + r.Level.Width()})
 	}
 	return out
 }

@@ -7,9 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestRanges: whatever is folded and kept, ranges cover the widened range
-// exactly once, each by rows that are there. What is not covered are minutes of
-// days without any, past what is folded.
+// TestRanges checks that ranges cover the widened range exactly once with rows that are kept,
+// whatever is folded. Only unfolded minutes of days without a table may be missing.
 func TestRanges(t *testing.T) {
 	const days0 = 12
 	rapid.Check(t, func(t *rapid.T) {
@@ -33,7 +32,7 @@ func TestRanges(t *testing.T) {
 			a, b = b, a
 		}
 		from, to := m.Widen(a, b)
-		// How fine there are rows at the first and at the last minute.
+		// fine returns the width of the finest kept rows at a minute.
 		fine := func(at int64) int64 {
 			switch {
 			case at >= max(m.MinuteFloor, m.HourFloor):
@@ -44,10 +43,10 @@ func TestRanges(t *testing.T) {
 			return DayMinutes
 		}
 		if f := fine(a); from != a-a%f {
-			t.Fatalf("%d widened to %d, where rows are of %d minutes", a, from, f)
+			t.Fatalf("%d widened to %d, want a multiple of %d minutes", a, from, f)
 		}
 		if f := fine(max(b-1, 0)); to != (b+f-1)/f*f {
-			t.Fatalf("up to %d widened to %d, where rows are of %d minutes", b, to, f)
+			t.Fatalf("up to %d widened to %d, want a multiple of %d minutes", b, to, f)
 		}
 		covered := make([]int, to-from)
 		for _, p := range m.Cover(from, to, kept) {
@@ -67,7 +66,7 @@ func TestRanges(t *testing.T) {
 				}
 			case Minutes:
 				if !slices.Contains(kept, day) || p.To > day+DayMinutes {
-					t.Fatalf("minutes %+v are not of one of the days %v", p, kept)
+					t.Fatalf("minutes %+v are not within one of the days %v", p, kept)
 				}
 			}
 			for i := p.From; i < p.To; i++ {

@@ -8,14 +8,14 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// EncodeUsage is u as a row of UsageLayout.
+// EncodeUsage returns u as a row of UsageLayout.
 func EncodeUsage(u *usage.Usage, rev int64) []int64 {
 	values := make([]int64, len(UsageLayout.Columns))
 	encodeInto(values, u, rev, ColRest)
 	return values
 }
 
-// EncodeNodeMinute is n as a row of NodeLayout.
+// EncodeNodeMinute returns n as a row of NodeLayout.
 func EncodeNodeMinute(n *batch.NodeMinute, rev int64) []int64 {
 	values := make([]int64, len(NodeLayout.Columns))
 	values[ColRest], values[ColRest+1], values[ColRest+2] = int64(n.CPUs), n.Violations, n.Lost
@@ -39,11 +39,10 @@ func encodeInto(values []int64, u *usage.Usage, rev int64, first int) {
 	}
 }
 
-// millis rounds each part by itself, so that the order in which parts are added
-// is nothing.
+// millis rounds each part on its own, so that the order of additions does not matter.
 func millis(d time.Duration) int64 { return int64(d.Round(time.Millisecond) / time.Millisecond) }
 
-// EndMinute is the end of what can be stored, in the year 6053.
+// EndMinute is the first minute, in the year 6053, that cannot be stored.
 const EndMinute = 1 << 31
 
 func FitsMinute(u *usage.Usage) bool {
@@ -52,10 +51,10 @@ func FitsMinute(u *usage.Usage) bool {
 	return ok
 }
 
-// FitsAmount reports whether v is an amount that a minute can have.
+// FitsAmount reports whether a row of minutes can hold v.
 func FitsAmount(v int64) bool { return v>>MinuteBits == 0 }
 
-// DecodeUsage is the usage in a row of a table, whose resources begin at a column.
+// DecodeUsage returns the usage in a row whose resource columns begin at first.
 func DecodeUsage(values []int64, first int) (u usage.Usage) {
 	u.Present = usage.Set(values[ColPresent])
 	u.Quality = usage.QualitiesOfUncertainty(u.Present, values[ColUncertainty])
@@ -64,7 +63,7 @@ func DecodeUsage(values []int64, first int) (u usage.Usage) {
 	return u
 }
 
-// DecodeNodeMinute is the way back from EncodeNodeMinute.
+// DecodeNodeMinute reverses EncodeNodeMinute.
 func DecodeNodeMinute(minute int64, values []int64) (n batch.NodeMinute) {
 	n.Minute, n.CPUs, n.Violations, n.Lost = minute, int(values[ColRest]), values[ColRest+1], values[ColRest+2]
 	copy(n.Whole[:], values[ColRest+3:])
@@ -74,7 +73,7 @@ func DecodeNodeMinute(minute int64, values []int64) (n batch.NodeMinute) {
 	return n
 }
 
-// decodeMillis is the way back from millis.
+// decodeMillis reverses millis.
 func decodeMillis(ms int64) time.Duration {
 	if ms > math.MaxInt64/int64(time.Millisecond) {
 		return math.MaxInt64 // 292 years
@@ -82,13 +81,13 @@ func decodeMillis(ms int64) time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
-// What a row of a finer table may hold instead of its own span, in the bits of
-// rough that belong to no resource. An hour that came as such stands in its
-// first minute, so that minutes, hours and days have the same sums.
+// Flags in the bits of column rough that belong to no resource: the row of a finer table holds an
+// hour or a day instead of its own span. Such a span is stored in its first minute, so that
+// minutes, hours and days have the same sums.
 const (
 	HoldsHour = 1 << 0
 	HoldsDay  = 1 << 1
 )
 
-// MaxMinuteAmount is the largest amount that a row of minutes can have.
+// MaxMinuteAmount is the largest amount in a row of minutes.
 const MaxMinuteAmount = 1<<MinuteBits - 1

@@ -27,7 +27,7 @@ import (
 	"mete.dev/mete/internal/testkit/ledgertest"
 )
 
-// onBoth runs a test on either database.
+// onBoth runs a test on both databases.
 func onBoth(t *testing.T, f func(t *testing.T, dsn string)) {
 	t.Run("SQLite", func(t *testing.T) { f(t, ledgertest.SQLite(t)) })
 	t.Run("PostgreSQL", func(t *testing.T) { f(t, ledgertest.PostgreSQL(t)) })
@@ -35,9 +35,9 @@ func onBoth(t *testing.T, f func(t *testing.T, dsn string)) {
 
 var dayMinute = ledgertest.Day.Unix() / 60
 
-// machine is an entry of a node's minutes: 20 s of CPU of one service, 10 s of the
+// machineEntry returns an entry of a node's minutes: 20 s of CPU of one service, 10 s of the
 // system, 30 s idle, and 10 J, 5 J and 15 J of energy.
-func machine(node string, number uint64, q usage.Quality, minutes ...int64) *batch.Entry {
+func machineEntry(node string, number uint64, q usage.Quality, minutes ...int64) *batch.Entry {
 	e := &batch.Entry{Node: node, Stream: batch.Stream{node[0]}, Number: number, Boot: "b", Sent: fmt.Appendf(nil, "%s %d", node, number)}
 	e.Hash = batch.HashOf(e.Sent)
 	if number > 1 {
@@ -71,7 +71,7 @@ func machine(node string, number uint64, q usage.Quality, minutes ...int64) *bat
 	return e
 }
 
-func booked(t *testing.T, l *ledger.Ledger, es ...*batch.Entry) {
+func bookAll(t *testing.T, l *ledger.Ledger, es ...*batch.Entry) {
 	t.Helper()
 	results, err := l.Book(t.Context(), es)
 	if err != nil {
@@ -84,14 +84,14 @@ func booked(t *testing.T, l *ledger.Ledger, es ...*batch.Entry) {
 	}
 }
 
-// known makes meters known such that the first one's next minute is a minute.
-func known(t *testing.T, l *ledger.Ledger, next int64, names ...string) {
+// register registers meters and checks the next minute of the first.
+func register(t *testing.T, l *ledger.Ledger, next int64, names ...string) {
 	t.Helper()
 	var ms []external.Meter
 	for _, n := range names {
 		ms = append(ms, external.Meter{Name: n, Kind: power.Energy, Wait: 26 * time.Hour})
 	}
-	kept, err := l.OuterMeters(t.Context(), ms, time.Unix(60*(next-1), 0))
+	kept, err := l.ExternalMeters(t.Context(), ms, time.Unix(60*(next-1), 0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,23 +102,23 @@ func known(t *testing.T, l *ledger.Ledger, next int64, names ...string) {
 	}
 }
 
-// bill is what one meter showed for nodes.
-func bill(minute int64, uJ int64, nodes ...string) *external.GroupMinute {
+// groupMinute returns what one meter showed for nodes.
+func groupMinute(minute int64, uJ int64, nodes ...string) *external.GroupMinute {
 	return &external.GroupMinute{Minute: minute, Meters: []external.MeterEnergy{{Meter: "pdu", Nodes: nodes, Energy: uJ, Error: uJ / 100}},
 		NeededFrom: map[string]int64{"pdu": external.MinuteStart(minute)}, Failures: map[string]string{}}
 }
 
-func settle(t *testing.T, l *ledger.Ledger, b *external.GroupMinute, want bool) []external.Adjustment {
+func bookMinute(t *testing.T, l *ledger.Ledger, b *external.GroupMinute, want bool) []external.Adjustment {
 	t.Helper()
-	out, done, err := l.SettleOuter(t.Context(), b)
+	out, done, err := l.BookMeterMinute(t.Context(), b)
 	if err != nil || done != want {
-		t.Fatalf("minute %d is settled: %v, %v; want %v", b.Minute, done, err, want)
+		t.Fatalf("minute %d booked: %v, %v; want %v", b.Minute, done, err, want)
 	}
 	return out
 }
 
-// energyOf asks for the energy of [from, to) by node and kind: joules, and the worst
-// quality.
+// energyOf returns the energy of [from, to) by node and kind, in uJ, with the worst quality and the
+// error.
 func energyOf(t *testing.T, l *ledger.Ledger, from, to int64) map[string]string {
 	t.Helper()
 	a, err := l.Usage(t.Context(), query.Query{From: time.Unix(60*from, 0), To: time.Unix(60*to, 0), By: []query.Dimension{query.ByNode, query.ByKind}, Scope: query.Scope{All: true}})
@@ -137,34 +137,34 @@ func energyOf(t *testing.T, l *ledger.Ledger, from, to int64) map[string]string 
 	whole = a.Capacity
 	w, _ := whole.Energy()
 	if s, _ := sum.Energy(); s != w {
-		t.Errorf("rows sum to %s uJ, and the nodes had %s", s, w)
+		t.Errorf("rows sum to %s uJ, the nodes' whole is %s", s, w)
 	}
 	return got
 }
 
-func sound(t *testing.T, l *ledger.Ledger) {
+func checkLedger(t *testing.T, l *ledger.Ledger) {
 	t.Helper()
 	if faults, err := l.Check(t.Context()); err != nil || len(faults) > 0 {
-		t.Errorf("the ledger: %q, %v", faults, err)
+		t.Errorf("check: %q, %v", faults, err)
 	}
 }
 
-// A minute becomes what its meter showed, once, and its hours and days with it,
-// whether they were folded before or are afterwards.
-func TestSettle(t *testing.T) {
+// TestBookMeterMinute checks that a minute is adjusted to its meter once, and its hours and days
+// with it, whether they were folded before or are folded later.
+func TestBookMeterMinute(t *testing.T) {
 	onBoth(t, func(t *testing.T, dsn string) {
 		l := ledgertest.Open(t, dsn)
 		m := dayMinute
 		for _, n := range []string{"a", "b"} {
 			ledgertest.Node(t, l, n)
 		}
-		booked(t, l, machine("a", 1, usage.Apportioned, m, m+1, m+70), machine("b", 1, usage.Modelled, m, m+70))
-		known(t, l, m, "pdu")
-		out := settle(t, l, bill(m, 60e6, "a"), true)
+		bookAll(t, l, machineEntry("a", 1, usage.Apportioned, m, m+1, m+70), machineEntry("b", 1, usage.Modelled, m, m+70))
+		register(t, l, m, "pdu")
+		out := bookMinute(t, l, groupMinute(m, 60e6, "a"), true)
 		if len(out) != 1 || out[0].Inside != 30e6 || out[0].Measured != 30e6 || out[0].Meter != 60e6 {
-			t.Errorf("the outcome is %+v", out)
+			t.Errorf("adjustments: %+v", out)
 		}
-		settle(t, l, bill(m, 60e6, "a"), false) // it has moved on
+		bookMinute(t, l, groupMinute(m, 60e6, "a"), false) // the meter has moved on
 		want := map[string]string{
 			"a service": "20000000 apportioned ± 2200000", "a system": "10000000 apportioned ± 1100000", "a idle": "30000000 apportioned ± 3300000",
 			"b service": "10000000 modelled ± 1000000", "b system": "5000000 modelled ± 500000", "b idle": "15000000 modelled ± 1500000",
@@ -172,21 +172,21 @@ func TestSettle(t *testing.T) {
 		if diff := cmp.Diff(want, energyOf(t, l, m, m+1)); diff != "" {
 			t.Errorf("after the first minute (-want +got):\n%s", diff)
 		}
-		sound(t, l)
+		checkLedger(t, l)
 
-		// What was modelled falls to what the meter showed, in folded rows too.
+		// Modelled energy falls to what the meter showed, in folded rows too.
 		if err := l.Fold(t.Context(), ledgertest.Day.Add(72*time.Hour)); err != nil {
 			t.Fatal(err)
 		}
-		known(t, l, m, "plug")
-		b := bill(m, 12e6, "b")
+		register(t, l, m, "plug")
+		b := groupMinute(m, 12e6, "b")
 		b.Meters[0].Meter, b.NeededFrom = "plug", map[string]int64{"plug": 0}
-		settle(t, l, b, true)
-		settle(t, l, bill(m+1, 0, "a"), true) // the machine measured more than nothing: that stays
+		bookMinute(t, l, b, true)
+		bookMinute(t, l, groupMinute(m+1, 0, "a"), true) // the machine measured more, which stays
 		if err := l.Fold(t.Context(), ledgertest.Day.Add(73*time.Hour)); err != nil {
 			t.Fatal(err)
 		}
-		sound(t, l)
+		checkLedger(t, l)
 		want["b service"], want["b system"], want["b idle"] = "4000000 apportioned ± 240000", "2000000 apportioned ± 120000", "6000000 apportioned ± 360000"
 		if diff := cmp.Diff(want, energyOf(t, l, m, m+1)); diff != "" {
 			t.Errorf("after the second (-want +got):\n%s", diff)
@@ -201,51 +201,52 @@ func TestSettle(t *testing.T) {
 	})
 }
 
-// Of a node that has told nothing all is the row idle's; one strip of two machines is
-// divided by what they measured; and what comes later is added.
-func TestSettleWithoutRows(t *testing.T) {
+// TestBookMeterMinuteWithoutRows checks that a node without rows gets all energy in its idle row,
+// that a strip of two machines is divided by what they measured, and that late rows are added.
+func TestBookMeterMinuteWithoutRows(t *testing.T) {
 	onBoth(t, func(t *testing.T, dsn string) {
 		l := ledgertest.Open(t, dsn)
 		m := dayMinute
 		for _, n := range []string{"a", "b"} {
 			ledgertest.Node(t, l, n)
 		}
-		known(t, l, m, "pdu")
-		booked(t, l, machine("a", 1, usage.Apportioned, m+1), machine("b", 1, usage.Apportioned, m+1))
-		settle(t, l, bill(m, 60e6, "a"), true)
-		settle(t, l, bill(m+1, 80e6, "a", "b"), true)
-		sound(t, l)
+		register(t, l, m, "pdu")
+		bookAll(t, l, machineEntry("a", 1, usage.Apportioned, m+1), machineEntry("b", 1, usage.Apportioned, m+1))
+		bookMinute(t, l, groupMinute(m, 60e6, "a"), true)
+		bookMinute(t, l, groupMinute(m+1, 80e6, "a", "b"), true)
+		checkLedger(t, l)
 		if diff := cmp.Diff(map[string]string{"a idle": "60000000 apportioned ± 600000"}, energyOf(t, l, m, m+1)); diff != "" {
 			t.Errorf("without rows (-want +got):\n%s", diff)
 		}
 		if got := energyOf(t, l, m+1, m+2); !strings.HasPrefix(got["a idle"], "20000000 ") || !strings.HasPrefix(got["b idle"], "20000000 ") {
 			t.Errorf("a strip of two: %v", got)
 		}
-		booked(t, l, machine("a", 2, usage.Apportioned, m))
+		bookAll(t, l, machineEntry("a", 2, usage.Apportioned, m))
 		if got := energyOf(t, l, m, m+1); !strings.HasPrefix(got["a idle"], "75000000 ") || !strings.HasPrefix(got["a service"], "10000000 ") {
 			t.Errorf("rows that came late: %v", got)
 		}
-		sound(t, l)
-		ratios, err := l.OuterRatios(t.Context(), ledgertest.Day)
+		checkLedger(t, l)
+		ratios, err := l.MeterRatios(t.Context(), ledgertest.Day)
 		if err != nil || len(ratios) != 2 || ratios[0].Meter.String() != "100000000" || ratios[0].Measured.String() != "30000000" || ratios[0].Minutes != 2 || ratios[1].Name != "name-b" {
 			t.Errorf("ratios: %+v, %v", ratios, err)
 		}
 	})
 }
 
-// A failed minute is a gap, and one that goes on is one gap; nothing else changes.
-func TestSettleFailed(t *testing.T) {
+// TestBookMeterFailure checks that a failed minute is a gap, that consecutive ones form one gap,
+// and that nothing else changes.
+func TestBookMeterFailure(t *testing.T) {
 	onBoth(t, func(t *testing.T, dsn string) {
 		l := ledgertest.Open(t, dsn)
 		m := dayMinute
 		ledgertest.Node(t, l, "a")
-		booked(t, l, machine("a", 1, usage.Apportioned, m, m+1, m+2))
-		known(t, l, m, "pdu")
+		bookAll(t, l, machineEntry("a", 1, usage.Apportioned, m, m+1, m+2))
+		register(t, l, m, "pdu")
 		before := energyOf(t, l, m, m+3)
 		for i := range int64(3) {
-			b := bill(m+i, 0, "a", "nobody")
+			b := groupMinute(m+i, 0, "a", "nobody")
 			b.Failures["pdu"] = "gone"
-			settle(t, l, b, true)
+			bookMinute(t, l, b, true)
 		}
 		if diff := cmp.Diff(before, energyOf(t, l, m, m+3)); diff != "" {
 			t.Errorf("a failed meter changed (-before +after):\n%s", diff)
@@ -258,24 +259,24 @@ func TestSettleFailed(t *testing.T) {
 	})
 }
 
-// A server above comes to have what meters made of the rows, with the gaps, whether it
-// had folded them before or not.
-func TestSettleAbove(t *testing.T) {
+// TestBookMeterMinuteUpstream checks that adjusted rows and their gaps reach the upstream ledger,
+// whether it had folded the rows or not.
+func TestBookMeterMinuteUpstream(t *testing.T) {
 	below, above := pair(t)
 	offer := replica.Offer{Finest: replica.Minute, Rows: 2}
-	booked(t, below.Ledger, machine("a", 1, usage.Modelled, first, first+1, first+2, first+70), machine("b", 1, usage.Modelled, first))
-	known(t, below.Ledger, first, "pdu")
+	bookAll(t, below.Ledger, machineEntry("a", 1, usage.Modelled, first, first+1, first+2, first+70), machineEntry("b", 1, usage.Modelled, first))
+	register(t, below.Ledger, first, "pdu")
 	push(below, above, offer)
 	for _, s := range []*side{below, above} {
 		if err := s.Fold(t.Context(), at(3*day)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	settle(t, below.Ledger, bill(first, 12e6, "a"), true)
+	bookMinute(t, below.Ledger, groupMinute(first, 12e6, "a"), true)
 	for i := range int64(2) {
-		b := bill(first+1+i, 0, "a")
+		b := groupMinute(first+1+i, 0, "a")
 		b.Failures["pdu"] = "gone"
-		settle(t, below.Ledger, b, true)
+		bookMinute(t, below.Ledger, b, true)
 		push(below, above, offer)
 	}
 	for range 2 {
@@ -297,51 +298,51 @@ func TestSettleAbove(t *testing.T) {
 	if diff := cmp.Diff(energyOf(t, below.Ledger, first, first+day), energyOf(t, above.Ledger, first, first+day)); diff != "" {
 		t.Errorf("the day (-below +above):\n%s", diff)
 	}
-	sound(t, below.Ledger)
-	sound(t, above.Ledger)
+	checkLedger(t, below.Ledger)
+	checkLedger(t, above.Ledger)
 }
 
-// Samples are there until nobody needs them, over restarts; a meter of another kind
-// begins anew, and one that was away for long does not go back for ever.
-func TestOuterSamples(t *testing.T) {
+// TestMeterSamples checks that samples survive restarts until they are not needed, that a meter of
+// another kind starts over, and that one that was away for long does not go back far.
+func TestMeterSamples(t *testing.T) {
 	onBoth(t, func(t *testing.T, dsn string) {
 		l := ledgertest.Open(t, dsn)
 		ledgertest.Node(t, l, "a")
 		m := dayMinute
-		known(t, l, m, "pdu", "plug")
+		register(t, l, m, "pdu", "plug")
 		at := func(s int64) external.Sample { return external.Sample{At: external.MinuteStart(m) + s*1e9, Value: s} }
 		for range 2 {
-			if err := l.PutOuterSamples(t.Context(), map[string][]external.Sample{"pdu": {at(-5), at(55), at(65)}, "plug": {at(3)}}); err != nil {
+			if err := l.PutMeterSamples(t.Context(), map[string][]external.Sample{"pdu": {at(-5), at(55), at(65)}, "plug": {at(3)}}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		b := bill(m, 60e6, "a")
+		b := groupMinute(m, 60e6, "a")
 		b.NeededFrom["pdu"] = at(55).At
-		settle(t, l, b, true)
+		bookMinute(t, l, b, true)
 		pdu := external.Meter{Name: "pdu", Kind: power.Energy, Wait: 26 * time.Hour}
-		look := func(m external.Meter, now time.Time) *ledger.OuterMeter {
+		look := func(m external.Meter, now time.Time) *ledger.ExternalMeter {
 			t.Helper()
-			kept, err := l.OuterMeters(t.Context(), []external.Meter{m}, now)
+			kept, err := l.ExternalMeters(t.Context(), []external.Meter{m}, now)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return kept[m.Name]
 		}
-		if diff := cmp.Diff(&ledger.OuterMeter{Next: m + 1, Samples: []external.Sample{at(55), at(65)}}, look(pdu, ledgertest.Day.Add(time.Hour))); diff != "" {
-			t.Errorf("what is kept (-want +got):\n%s", diff)
+		if diff := cmp.Diff(&ledger.ExternalMeter{Next: m + 1, Samples: []external.Sample{at(55), at(65)}}, look(pdu, ledgertest.Day.Add(time.Hour))); diff != "" {
+			t.Errorf("stored (-want +got):\n%s", diff)
 		}
 		if got := look(pdu, ledgertest.Day.Add(100*time.Hour)).Next; got != m+74*60+1 {
-			t.Errorf("a meter that was away goes on at minute %d of the day", got-m)
+			t.Errorf("a meter that was away continues at minute %d of the day", got-m)
 		}
 		pdu.Kind = power.Power
-		if diff := cmp.Diff(&ledger.OuterMeter{Next: m + 121}, look(pdu, ledgertest.Day.Add(2*time.Hour))); diff != "" {
-			t.Errorf("of another kind (-want +got):\n%s", diff)
+		if diff := cmp.Diff(&ledger.ExternalMeter{Next: m + 121}, look(pdu, ledgertest.Day.Add(2*time.Hour))); diff != "" {
+			t.Errorf("another kind (-want +got):\n%s", diff)
 		}
 	})
 }
 
-// Nodes are found by what people call them, and tell how far they have come.
-func TestOuterNodes(t *testing.T) {
+// TestMeterNodes checks that nodes are found by id and name, and how far their rows have come.
+func TestMeterNodes(t *testing.T) {
 	onBoth(t, func(t *testing.T, dsn string) {
 		l := ledgertest.Open(t, dsn)
 		ledgertest.Node(t, l, "a")
@@ -350,18 +351,18 @@ func TestOuterNodes(t *testing.T) {
 			t.Fatal(err)
 		}
 		for name, want := range map[string]string{"a": "a", "z": "z", "c/name-a": "a", "d/name-a": "z"} {
-			if id, err := l.OuterNode(t.Context(), name); err != nil || id != want {
+			if id, err := l.MeterNode(t.Context(), name); err != nil || id != want {
 				t.Errorf("%s is %q, %v", name, id, err)
 			}
 		}
 		for name, want := range map[string]error{"name-a": fault.ErrConflict, "nobody": fault.ErrNotFound} {
-			if _, err := l.OuterNode(t.Context(), name); !errors.Is(err, want) {
+			if _, err := l.MeterNode(t.Context(), name); !errors.Is(err, want) {
 				t.Errorf("%s: %v, want %v", name, err, want)
 			}
 		}
-		booked(t, l, machine("a", 1, usage.Apportioned, dayMinute))
+		bookAll(t, l, machineEntry("a", 1, usage.Apportioned, dayMinute))
 		for minute, want := range map[int64]time.Duration{dayMinute: time.Minute, dayMinute + 1: 0, dayMinute + 3000: 0} {
-			n, err := l.OuterNodes(t.Context(), []string{"a"}, minute, time.Now())
+			n, err := l.MeterNodes(t.Context(), []string{"a"}, minute, time.Now())
 			if err != nil || len(n) != 1 || n[0].Covered != want || n[0].Streams != 1 || !n[0].BookedUntil.Equal(ledgertest.Day.Add(time.Minute)) {
 				t.Errorf("minute %d: %+v, %v", minute, n, err)
 			}
@@ -371,11 +372,11 @@ func TestOuterNodes(t *testing.T) {
 
 const settleDSN = "METE_TEST_SETTLE_DSN"
 
-// A program that settles minutes is killed at random moments: each minute is what its
-// meter showed, once, up to where the meter has come.
-func TestSettleCrash(t *testing.T) {
+// TestBookMeterMinuteCrash kills a process that books meter minutes at random moments: each minute
+// up to the meter's next must be booked exactly once.
+func TestBookMeterMinuteCrash(t *testing.T) {
 	if dsn := os.Getenv(settleDSN); dsn != "" {
-		settleForEver(t, dsn)
+		bookMinutesForever(t, dsn)
 		return
 	}
 	const minutes = 2000
@@ -386,21 +387,21 @@ func TestSettleCrash(t *testing.T) {
 	for i := range int64(minutes) {
 		all = append(all, dayMinute+i)
 	}
-	booked(t, l, machine("a", 1, usage.Modelled, all...))
-	known(t, l, dayMinute, "pdu")
+	bookAll(t, l, machineEntry("a", 1, usage.Modelled, all...))
+	register(t, l, dayMinute, "pdu")
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for range 5 {
 		told := killed(t, dsn, 1+rand.IntN(30), time.Duration(rand.IntN(3000))*time.Microsecond)
 		l := ledgertest.Open(t, dsn)
-		kept, err := l.OuterMeters(t.Context(), []external.Meter{{Name: "pdu", Kind: power.Energy, Wait: 1000 * time.Hour}}, ledgertest.Day)
+		kept, err := l.ExternalMeters(t.Context(), []external.Meter{{Name: "pdu", Kind: power.Energy, Wait: 1000 * time.Hour}}, ledgertest.Day)
 		if err != nil {
 			t.Fatal(err)
 		}
 		next := kept["pdu"].Next
 		if next <= told {
-			t.Errorf("minute %d was settled, and %d is next", told, next)
+			t.Errorf("minute %d was booked, but the next is %d", told, next)
 		}
 		db := ledgertest.DB(t, dsn)
 		for _, table := range []string{"minute_20260301", "minute_20260302"} {
@@ -413,7 +414,7 @@ func TestSettleCrash(t *testing.T) {
 				if err := rows.Scan(&m, &pkg, &rest); err != nil {
 					t.Fatal(err)
 				}
-				if done := m < next; done && (pkg != 0 || rest != shown(m)) || !done && (pkg != 30e6 || rest != 0) {
+				if done := m < next; done && (pkg != 0 || rest != meterEnergy(m)) || !done && (pkg != 30e6 || rest != 0) {
 					t.Errorf("minute %d of %d has %d and %d uJ", m-dayMinute, next-dayMinute, pkg, rest)
 				}
 			}
@@ -421,34 +422,34 @@ func TestSettleCrash(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		sound(t, l)
+		checkLedger(t, l)
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// shown is what the meter shows in a minute.
-func shown(minute int64) int64 { return 10e6 + minute%7*1e6 }
+// meterEnergy returns what the meter shows in a minute.
+func meterEnergy(minute int64) int64 { return 10e6 + minute%7*1e6 }
 
-func settleForEver(t *testing.T, dsn string) {
+func bookMinutesForever(t *testing.T, dsn string) {
 	l := ledgertest.Open(t, dsn)
-	kept, err := l.OuterMeters(t.Context(), []external.Meter{{Name: "pdu", Kind: power.Energy, Wait: 1000 * time.Hour}}, ledgertest.Day)
+	kept, err := l.ExternalMeters(t.Context(), []external.Meter{{Name: "pdu", Kind: power.Energy, Wait: 1000 * time.Hour}}, ledgertest.Day)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for m := kept["pdu"].Next; m < dayMinute+2000; m++ {
-		if _, done, err := l.SettleOuter(t.Context(), bill(m, shown(m), "a")); err != nil || !done {
+		if _, done, err := l.BookMeterMinute(t.Context(), groupMinute(m, meterEnergy(m), "a")); err != nil || !done {
 			t.Fatal(done, err)
 		}
 		fmt.Println("settled", m)
 	}
 	fmt.Println("settled all")
-	select {} // until it is killed
+	select {} // until killed
 }
 
-// killed runs settleForEver until it has told of some minutes and a little longer, and
-// returns the last of which it told.
+// killed runs bookMinutesForever until it has reported some minutes and a little longer, and
+// returns the last reported one.
 func killed(t *testing.T, dsn string, minutes int, later time.Duration) (told int64) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestSettleCrash$")
