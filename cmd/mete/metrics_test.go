@@ -70,6 +70,7 @@ func metricsPage(t *testing.T) string {
 			fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", f.name, f.kind, unitOf(f.name), strings.Join(f.labels, " "), f.help)
 		}
 	}
+	writeSeries(&b)
 	b.WriteString(`
 ## Resources
 

@@ -9,7 +9,7 @@ func Segment(kind byte, payloads ...[]byte) []byte {
 	return b
 }
 
-// Payloads returns those of the records of the first segment.
+// Payloads returns the payloads of the records of a segment with number 1.
 func Payloads(segment []byte) (all [][]byte) {
 	scanRecords(segment, 1, func(_ int64, _ byte, payload []byte) { all = append(all, payload) })
 	return all

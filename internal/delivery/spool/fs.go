@@ -11,17 +11,17 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// An FS is the file system below a spool: the real one, or one that fails and
-// forgets as a test wants it to. Names are paths. Nothing is durable before it
-// is synced: a file's bytes by File.Sync, its name by SyncDir.
+// An FS is the file system of a spool: the real one, or a test's that injects failures and
+// crashes. Names are paths. A file's bytes are durable after File.Sync, its name after
+// SyncDir.
 type FS interface {
-	// MkdirAll makes a directory and those above it, for their owner only.
+	// MkdirAll creates a directory and its parents with access for their owner only.
 	MkdirAll(dir string) error
-	// Lock takes a lock file, until it is closed or the process ends. The error
-	// wraps fault.ErrConflict where another has it.
+	// Lock takes a lock file until it is closed or the process ends. The error wraps
+	// fault.ErrConflict if another process has it.
 	Lock(name string) (io.Closer, error)
 	List(dir string) ([]string, error)
-	// Create makes a file, or empties one, for its owner only.
+	// Create creates or truncates a file with access for its owner only.
 	Create(name string) (File, error)
 	Open(name string) (File, error)
 	Rename(from, to string) error
@@ -61,7 +61,7 @@ func (OS) Lock(name string) (io.Closer, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The descriptor's lock is gone with the process, however it ends.
+	// The kernel releases the lock when the process ends.
 	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if err == nil {
 		return f, nil

@@ -9,14 +9,13 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// reofferInterval is how often the last batch is offered again of a stream that is
-// through and yet kept: there is nothing else by which a restored server would
-// show that it lacks it.
+// reofferInterval is the interval at which the last batch of a finished but stored stream is
+// offered again: otherwise a server restored from a backup would not notice that it lacks
+// it.
 const reofferInterval = time.Hour
 
-// Maintain does what is due with time: it makes durable what servers said, merges
-// old windows, removes batches that were kept long enough, and keeps the spool
-// within its cap. It is called every minute or so.
+// Maintain writes acknowledgements to disk, merges old windows, removes expired batches and
+// keeps the spool within its limit. The caller calls it about every minute.
 func (s *Spool) Maintain(now time.Time) error {
 	err := s.repeat(func() (bool, error) {
 		if now.Sub(s.lastReoffer) >= reofferInterval {
@@ -27,10 +26,10 @@ func (s *Spool) Maintain(now time.Time) error {
 	})
 	for _, c := range slices.Backward(s.cfg.MergeRules) {
 		before := now.Add(-c.After).UnixNano()
-		// An Append may come in between, as merging takes its time.
+		// Release the lock between merges, because each takes long.
 		err = errors.Join(err, s.repeat(func() (bool, error) { return s.merge(c.Span, before) }))
 	}
-	// Merging early is better than giving up later.
+	// Merge early rather than drop windows later.
 	err = errors.Join(err, s.repeat(func() (bool, error) {
 		if s.bytes() < s.cfg.MaxBytes*3/4 {
 			return false, nil
@@ -46,7 +45,8 @@ func (s *Spool) Maintain(now time.Time) error {
 	return nil
 }
 
-// repeat calls f until it has no more to do, and lets others go first in between.
+// repeat calls f with s.mu held until it returns false or an error, and releases the lock
+// between calls.
 func (s *Spool) repeat(f func() (bool, error)) error {
 	for {
 		s.mu.Lock()
@@ -62,7 +62,7 @@ func (s *Spool) repeat(f func() (bool, error)) error {
 	}
 }
 
-// makeRoom makes room for a record, so that the spool stays within its cap.
+// makeRoom frees space for need more bytes within the limit of the spool.
 func (s *Spool) makeRoom(need int64) error {
 	for s.bytes()+need > s.cfg.MaxBytes {
 		freed, err := s.freeSpace()
@@ -73,19 +73,18 @@ func (s *Spool) makeRoom(need int64) error {
 	return nil
 }
 
-// freeSpace makes the spool smaller in the way that loses least, and reports whether
-// there was one.
+// freeSpace frees space in the way that loses least, and reports whether it freed any.
 func (s *Spool) freeSpace() (bool, error) {
-	for _, way := range [...]func() (bool, error){s.evict, s.mergeEarly, s.dropWindows, s.dropBatches} {
-		if done, err := way(); done || err != nil {
+	for _, free := range [...]func() (bool, error){s.evict, s.mergeEarly, s.dropWindows, s.dropBatches} {
+		if done, err := free(); done || err != nil {
 			return done, err
 		}
 	}
 	return false, nil
 }
 
-// batchesIn returns the batches in a segment: those that a server may still be
-// without, and the others.
+// batchesIn returns the batches in a segment: those that a server may still lack, and the
+// others.
 func (s *Spool) batchesIn(seg *segment) (needed, others []storedBatch) {
 	for _, list := range s.stored {
 		for _, k := range list {
@@ -101,14 +100,14 @@ func (s *Spool) batchesIn(seg *segment) (needed, others []storedBatch) {
 	return needed, others
 }
 
-// removeSegment removes the first segment of batches with all that is in it.
+// removeSegment removes the first segment of batches with its content.
 func (s *Spool) removeSegment(seg *segment, in ...storedBatch) error {
 	for _, k := range in {
 		s.removeBatch(k.Stream, k.Number)
 	}
 	streams := len(s.streams)
 	if s.dropFinished(); len(s.streams) < streams {
-		// What is said of those that went has to be there before.
+		// Write EarlierStart of the dropped streams before the removal.
 		if err := s.flush(); err != nil {
 			return err
 		}
@@ -116,7 +115,7 @@ func (s *Spool) removeSegment(seg *segment, in ...storedBatch) error {
 	return s.batches.remove(seg)
 }
 
-// expire removes batches that a server has had for long enough.
+// expire removes batches that a server acknowledged longer than Config.Retention ago.
 func (s *Spool) expire(now time.Time) error {
 	before := now.Add(-s.cfg.Retention).UnixNano()
 	for len(s.batches.list) > 1 {
@@ -132,8 +131,8 @@ func (s *Spool) expire(now time.Time) error {
 	return nil
 }
 
-// evict removes the oldest batches that a server has. Few between them that it
-// has not are moved to the end of the log.
+// evict removes the oldest segment of acknowledged batches. It moves unacknowledged ones in
+// it to the end of the log if they are at most half of it.
 func (s *Spool) evict() (bool, error) {
 	if len(s.batches.list) < 2 {
 		return false, nil
@@ -150,7 +149,7 @@ func (s *Spool) evict() (bool, error) {
 	for _, k := range needed {
 		sent, err := s.readBatch(k)
 		if errors.Is(err, errCorrupt) {
-			continue // the server will hear that it is lost
+			continue // reoffer reports the loss to the server
 		}
 		if err != nil {
 			return false, err
@@ -174,7 +173,7 @@ func (s *Spool) mergeEarly() (bool, error) {
 	return false, nil
 }
 
-// dropWindows gives up the oldest segment of windows.
+// dropWindows drops the oldest segment of windows and records the gaps.
 func (s *Spool) dropWindows() (bool, error) {
 	if len(s.index) == 0 || s.index[0].location.seg == s.windows.last() {
 		return false, nil
@@ -203,14 +202,14 @@ func (s *Spool) dropWindows() (bool, error) {
 	if err := s.persist(changed, nil, nil); err != nil {
 		return false, err
 	}
-	s.log.Warn("spool is full: windows are given up", "windows", dropped)
+	s.log.Warn("spool is full: dropping windows", "windows", dropped)
 	s.stats.Dropped += int64(dropped)
 	s.prune()
 	return true, nil
 }
 
-// dropBatches gives up the oldest segment of batches, although a server is
-// without them.
+// dropBatches drops the oldest segment of batches, although a server lacks them, and records
+// the gaps.
 func (s *Spool) dropBatches() (bool, error) {
 	if len(s.batches.list) < 2 {
 		return false, nil
@@ -228,12 +227,12 @@ func (s *Spool) dropBatches() (bool, error) {
 	if err := s.persist(changed, nil, nil); err != nil {
 		return false, err
 	}
-	s.log.Warn("spool is full: batches are given up", "batches", len(needed))
+	s.log.Warn("spool is full: dropping batches", "batches", len(needed))
 	s.stats.Evicted += int64(len(needed) + len(others))
 	return true, s.removeSegment(seg, append(needed, others...)...)
 }
 
-// giveUpBatch notes that a batch is given up that the stream had to send.
+// giveUpBatch records the gap of a dropped batch that the stream had to send.
 func (st *stream) giveUpBatch(k storedBatch) {
 	lost := k.gap(usage.Overflow, "")
 	if k.Stream == st.ID && k.Number >= st.Wanted && k.Number < st.Next {

@@ -25,9 +25,8 @@ import (
 	"mete.dev/mete/internal/testkit/spooltest"
 )
 
-// The machine of the model has one boot. What its workloads used by some time is
-// a function of the time alone, so of every window it is known what has to be in
-// it.
+// The machine of the model has one boot. The use of its workloads is a function of the time,
+// so the expected content of every window is known.
 const (
 	tick      = int64(10 * time.Second)
 	workloads = 3
@@ -42,12 +41,12 @@ type tb interface {
 
 var started = time.Now().Truncate(time.Hour).UnixNano()
 
-// used is what workload w used until a time.
+// used returns the use of workload w until a time.
 func used(w int, at int64) int64 { return at / int64(time.Millisecond) * int64(w+1) / 7 }
 
 func short(w int) workload.ShortID { return workload.ShortID(100 + w) }
 
-// between is the window of the machine from one instant to another.
+// between returns the window of the machine from one time to another.
 func between(from, to int64, opening usage.StartReason) *usage.Window {
 	w := &usage.Window{Boot: "boot", Start: from, End: to, Offset: started, StartReason: opening, CPUs: 2}
 	for i := range workloads {
@@ -60,13 +59,13 @@ func between(from, to int64, opening usage.StartReason) *usage.Window {
 	return w
 }
 
-// An agent books windows, and begins anew from the spool's checkpoint.
+// An agent books windows, and restarts from the spool's checkpoint.
 type agent struct {
 	now     int64 // of the machine
 	booked  int64 // end of the last window
 	pending *usage.Window
 	durable int64   // end of the last window that was appended
-	tried   []int64 // ends of those since that could not be
+	tried   []int64 // ends of later windows whose append failed
 	opening usage.StartReason
 }
 
@@ -78,7 +77,7 @@ func state(at int64, full bool) []byte {
 	return binary.LittleEndian.AppendUint64(b, uint64(at))
 }
 
-// restore takes the checkpoint of a spool that was just opened.
+// restore restores the agent from the checkpoint of a newly opened spool.
 func (a *agent) restore(t tb, parts [][]byte) {
 	t.Helper()
 	a.pending, a.booked, a.opening = nil, 0, usage.StartFirst
@@ -88,13 +87,13 @@ func (a *agent) restore(t tb, parts [][]byte) {
 		}
 		at := int64(binary.LittleEndian.Uint64(part[1:]))
 		if at <= a.booked {
-			t.Fatalf("part %d of the checkpoint is of %d, the one before of %d", i, at, a.booked)
+			t.Fatalf("part %d of the checkpoint has the time %d, the one before %d", i, at, a.booked)
 		}
 		a.booked, a.opening = at, usage.StartResumed
 	}
 }
 
-// window closes a window and appends it, with those that could not be.
+// window closes a window and appends it, merged with those whose append failed.
 func (a *agent) window(s *spool.Spool, ticks int64, names []batch.Name) error {
 	a.now += ticks * tick
 	next := between(a.booked, a.now, a.opening)
@@ -118,7 +117,7 @@ type server struct {
 	hashes map[string]batch.Hash
 	taken  []usage.Window
 	gaps   []usage.Gap
-	sent   map[string]batch.Hash // of all offers ever made, by anyone
+	sent   map[string]batch.Hash // of all offers so far
 	totals map[string]int64      // by stream and workload, with the end
 }
 
@@ -126,7 +125,7 @@ func newServer() *server {
 	return &server{marks: map[batch.Stream]batch.Mark{}, hashes: map[string]batch.Hash{}, sent: map[string]batch.Hash{}, totals: map[string]int64{}}
 }
 
-// backup is the server as it is now. What was ever offered is not forgotten.
+// backup returns a copy of the server, which shares the record of all offers.
 func (v *server) backup() *server {
 	return &server{marks: maps.Clone(v.marks), hashes: maps.Clone(v.hashes), taken: slices.Clone(v.taken), gaps: slices.Clone(v.gaps), sent: v.sent, totals: maps.Clone(v.totals)}
 }
@@ -145,7 +144,7 @@ func (v *server) offer(t tb, o spool.Offer) batch.Reply {
 		t.Fatalf("batch %v/%d: %v", o.Stream, o.Number, err)
 	}
 	if b.Stream != o.Stream || b.Number != o.Number || batch.HashOf(o.Bytes) != o.Hash {
-		t.Fatalf("batch %v/%d says that it is %v/%d", o.Stream, o.Number, b.Stream, b.Number)
+		t.Fatalf("offer of batch %v/%d has batch %v/%d", o.Stream, o.Number, b.Stream, b.Number)
 	}
 	key := fmt.Sprintf("%v/%d", o.Stream, o.Number)
 	if was, ok := v.sent[key]; ok && was != o.Hash {
@@ -203,8 +202,8 @@ func (v *server) lost(l *batch.Loss) batch.Reply {
 	return batch.Reply{Verdict: batch.Accepted, Next: l.To + 1}
 }
 
-// check holds what the server took against the time until end: each instant is
-// in one window, or in a gap. It returns how long the gaps alone cover.
+// check verifies that each instant until end is in exactly one accepted window or in a gap.
+// It returns the time that only gaps cover.
 func (v *server) check(t tb, end int64) (alone int64) {
 	t.Helper()
 	slices.SortFunc(v.taken, func(a, b usage.Window) int { return int(a.Start - b.Start) })
@@ -219,7 +218,7 @@ func (v *server) check(t tb, end int64) (alone int64) {
 				}
 			}
 			if next == at {
-				t.Fatalf("from %v to %v nothing was taken, and no gap says so: %v", time.Duration(at), time.Duration(to), v.gaps)
+				t.Fatalf("from %v to %v there is neither a window nor a gap: %v", time.Duration(at), time.Duration(to), v.gaps)
 			}
 			next = min(next, to)
 			alone += next - at
@@ -228,7 +227,7 @@ func (v *server) check(t tb, end int64) (alone int64) {
 	}
 	for _, w := range v.taken {
 		if w.Start < at {
-			t.Fatalf("window %v-%v begins before %v: it was taken twice", time.Duration(w.Start), time.Duration(w.End), time.Duration(at))
+			t.Fatalf("window %v-%v starts before %v: its time was accepted twice", time.Duration(w.Start), time.Duration(w.End), time.Duration(at))
 		}
 		hole(w.Start)
 		at = w.End
@@ -237,8 +236,8 @@ func (v *server) check(t tb, end int64) (alone int64) {
 	return alone
 }
 
-// exchange sends one batch of a stream, and reports whether there was one. The
-// reply may get lost on its way.
+// exchange sends one batch of a stream and reports whether there was one. deaf loses the
+// reply.
 func exchange(t tb, s *spool.Spool, v *server, id batch.Stream, deaf bool) (bool, error) {
 	t.Helper()
 	o, ok, err := s.NextOffer(id)
@@ -258,23 +257,23 @@ func exchange(t tb, s *spool.Spool, v *server, id batch.Stream, deaf bool) (bool
 	}
 }
 
-// drain sends all that waits.
+// drain sends all waiting windows.
 func drain(t tb, s *spool.Spool, v *server) {
 	t.Helper()
 	for range 10_000 {
-		some := false
+		sentAny := false
 		for _, st := range s.Streams() {
 			sent, err := exchange(t, s, v, st.Stream, false)
 			if err != nil && !errors.Is(err, fault.ErrNotFound) {
 				t.Fatalf("%v: %v", st, err)
 			}
-			some = some || sent
+			sentAny = sentAny || sent
 		}
-		if !some {
+		if !sentAny {
 			return
 		}
 	}
-	t.Fatal("it never ends")
+	t.Fatal("drain does not end")
 }
 
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
@@ -294,7 +293,7 @@ func openSpool(t tb, cfg spool.Config) *spool.Spool {
 	return s
 }
 
-// noise is text that no compression makes shorter than half.
+// noise is text that compresses to half its length at best.
 var noise = sync.OnceValue(func() string {
 	var b []byte
 	r := rand.New(rand.NewPCG(1, 2))
@@ -304,8 +303,8 @@ var noise = sync.OnceValue(func() string {
 	return string(b)
 })
 
-// fat are names that fill a spool.
-func fat(t *rapid.T) []batch.Name {
+// newLongNames returns long names that fill a spool.
+func newLongNames(t *rapid.T) []batch.Name {
 	r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
 	names := make([]batch.Name, rapid.IntRange(0, 40).Draw(t, "names"))
 	for i := range names {
@@ -317,7 +316,7 @@ func fat(t *rapid.T) []batch.Name {
 	return names
 }
 
-// world is all that the model consists of.
+// world is the state of the model.
 type world struct {
 	fs      *spooltest.FS
 	cfg     spool.Config
@@ -326,7 +325,7 @@ type world struct {
 	server  *server
 	backup  *server
 	segment int64
-	lossy   bool // something may be lost, if it is said so
+	lossy   bool // data may be lost if a gap covers it
 	rotten  bool // a record of the log of batches may be lost
 }
 
@@ -339,7 +338,7 @@ func (w *world) wall() time.Time { return time.Unix(0, started+w.agent.now) }
 // reopen opens the spool after a crash or a close.
 func (w *world) reopen(t *rapid.T) {
 	s, err := spool.Open(w.cfg, quiet())
-	for range 6 { // what fails may fail a few times
+	for range 6 { // injected failures may fail a few calls
 		if err != nil {
 			s, err = spool.Open(w.cfg, quiet())
 		}
@@ -354,23 +353,23 @@ func (w *world) reopen(t *rapid.T) {
 	w.s = s
 	w.agent.restore(t, w.s.Checkpoint())
 	if w.agent.booked == 0 && w.agent.durable > 0 && w.lossy {
-		// The checkpoint is lost, and the agent says of what.
+		// The checkpoint is lost, and the agent reports a gap.
 		w.agent.booked = w.agent.now
 		w.server.gaps = append(w.server.gaps, usage.Gap{From: time.Unix(0, started), To: w.wall()})
 		w.agent.tried = append(w.agent.tried, w.agent.now)
 	}
 	if at := w.agent.booked; !w.lossy && at != w.agent.durable && !slices.Contains(w.agent.tried, at) {
-		t.Fatalf("the checkpoint is of %d; the last durable window ended at %d", at, w.agent.durable)
+		t.Fatalf("the checkpoint has the time %d; the last durable window ended at %d", at, w.agent.durable)
 	}
 	w.agent.durable = w.agent.booked
 }
 
-func (w *world) actions(fat_ bool) map[string]func(*rapid.T) {
+func (w *world) actions(longNames bool) map[string]func(*rapid.T) {
 	a := map[string]func(*rapid.T){
 		"append": func(t *rapid.T) {
 			var names []batch.Name
-			if fat_ {
-				names = fat(t)
+			if longNames {
+				names = newLongNames(t)
 			}
 			for range rapid.IntRange(1, 8).Draw(t, "windows") {
 				_ = w.agent.window(w.s, rapid.Int64Range(1, 6).Draw(t, "ticks"), names)
@@ -382,9 +381,9 @@ func (w *world) actions(fat_ bool) map[string]func(*rapid.T) {
 				_, _ = exchange(t, w.s, w.server, id, rapid.IntRange(0, 4).Draw(t, "deaf") == 0)
 			}
 		},
-		"set aside": func(t *rapid.T) { _, _ = w.s.SplitBacklog(w.wall()) },
-		"sleep":     func(t *rapid.T) { w.agent.now += rapid.Int64Range(1, 120).Draw(t, "minutes") * int64(time.Minute) },
-		"tidy":      func(t *rapid.T) { _ = w.s.Maintain(w.wall()) },
+		"split": func(t *rapid.T) { _, _ = w.s.SplitBacklog(w.wall()) },
+		"sleep": func(t *rapid.T) { w.agent.now += rapid.Int64Range(1, 120).Draw(t, "minutes") * int64(time.Minute) },
+		"tidy":  func(t *rapid.T) { _ = w.s.Maintain(w.wall()) },
 		"close": func(t *rapid.T) {
 			_ = w.s.Close()
 			w.reopen(t)
@@ -422,13 +421,13 @@ func (w *world) actions(fat_ bool) map[string]func(*rapid.T) {
 	return a
 }
 
-// losses are actions after which something may be missing.
+// losses adds actions that may lose data.
 func (w *world) losses(a map[string]func(*rapid.T)) map[string]func(*rapid.T) {
 	w.lossy = true
 	a["wipe"] = func(t *rapid.T) {
-		// That it lacks all shows in a stream that it knew.
+		// The spool notices the loss in a stream that the server knew.
 		w.settle(t)
-		// A backup of before would hold what goes into other streams now.
+		// An earlier backup would have data that goes to other streams now.
 		w.backup = nil
 		sent := w.server.sent
 		w.server = newServer()
@@ -441,15 +440,15 @@ func (w *world) losses(a map[string]func(*rapid.T)) map[string]func(*rapid.T) {
 		}
 	}
 	a["days"] = func(t *rapid.T) {
-		// What a server took that long ago is not there for it any more.
+		// The spool no longer has batches that a server acknowledged that long ago.
 		w.settle(t)
 		w.backup = nil
 		w.agent.now += int64(48 * time.Hour)
 		_ = w.s.Maintain(w.wall())
 	}
 	a["rot"] = func(t *rapid.T) {
-		// A log of which the very last record is lost cannot show it by itself:
-		// the other one does, from the next window on.
+		// The loss of the last record of a log shows only in the other log, from the next
+		// window on.
 		if w.agent.window(w.s, 1, nil) != nil {
 			return
 		}
@@ -461,7 +460,7 @@ func (w *world) losses(a map[string]func(*rapid.T)) map[string]func(*rapid.T) {
 		names, _ := w.fs.List(dir)
 		if dir == "spool/batches" {
 			if w.rotten || len(names) == 1 {
-				return // where all is lost that told of something, nobody can
+				return // a complete loss of a log cannot be detected
 			}
 			w.rotten = true
 		}
@@ -477,13 +476,13 @@ func (w *world) losses(a map[string]func(*rapid.T)) map[string]func(*rapid.T) {
 	return a
 }
 
-// settle has the server take all that there is, and something of each stream.
+// settle sends everything to the server, including some data of each stream.
 func (w *world) settle(t *rapid.T) {
 	w.mend()
 	drain(t, w.s, w.server)
 	err := w.agent.window(w.s, 1, nil)
 	drain(t, w.s, w.server)
-	if err := errors.Join(err, w.s.Maintain(w.wall())); err != nil { // what the server said is durable then
+	if err := errors.Join(err, w.s.Maintain(w.wall())); err != nil { // writes the replies to disk
 		t.Fatal(err)
 	}
 }
@@ -494,7 +493,8 @@ func (w *world) mend() {
 	w.fs.FailNames(0)
 }
 
-// finish mends what is broken, sends all, and holds it against the agent.
+// finish ends all failures, sends everything, and checks it. It returns the time that only
+// gaps cover.
 func (w *world) finish(t *rapid.T) (alone int64) {
 	w.mend()
 	for range 2 {
@@ -508,7 +508,7 @@ func (w *world) finish(t *rapid.T) (alone int64) {
 		drain(t, w.s, w.server)
 	}
 	if st := w.s.Stats(); st.Windows != 0 || st.Streams != 1 {
-		t.Fatalf("after all was sent: %+v", st)
+		t.Fatalf("after everything was sent: %+v", st)
 	}
 	return w.server.check(t, w.agent.now)
 }
@@ -517,7 +517,7 @@ func newWorld(t *rapid.T, size, segment int64) *world {
 	fs := spooltest.New(func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "pick") })
 	w := &world{fs: fs, cfg: config(fs), server: newServer()}
 	w.cfg.MaxBytes = size
-	// A handful of windows fill one.
+	// A few windows fill a segment.
 	w.segment = rapid.Int64Range(1, 4).Draw(t, "segment") * segment
 	w.cfg.SegmentBytes = w.segment
 	w.agent.opening = usage.StartFirst
@@ -532,8 +532,7 @@ func without(actions map[string]func(*rapid.T), names ...string) map[string]func
 	return actions
 }
 
-// Whatever crashes and fails: what a server takes is what was appended, once,
-// and nothing is missing.
+// Whatever crashes and fails, a server gets each appended window exactly once.
 func TestModelLosesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, 1<<30, 1<<10)
@@ -544,7 +543,7 @@ func TestModelLosesNothing(t *testing.T) {
 	})
 }
 
-// A server that is restored from a backup gets again what it took since.
+// A server restored from a backup gets the later batches again.
 func TestModelRefillsServers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, 1<<30, 1<<10)
@@ -555,9 +554,9 @@ func TestModelRefillsServers(t *testing.T) {
 	})
 }
 
-// A spool that is too small for what waits, and batches that a server refuses:
-// what is lost is said.
-func TestModelSaysWhatIsLost(t *testing.T) {
+// If the spool is too small for the waiting windows or a server refuses batches, gaps cover
+// the loss.
+func TestModelReportsLosses(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, 1<<20, 32<<10)
 		t.Repeat(without(w.losses(w.actions(true)), "rot", "wipe", "days", "restore"))
@@ -565,20 +564,20 @@ func TestModelSaysWhatIsLost(t *testing.T) {
 	})
 }
 
-// A server that lost everything gets what is kept, and is told of the rest.
-func TestModelServersLoseAll(t *testing.T) {
+// A server that lost everything gets the stored batches and gaps for the rest.
+func TestModelServerLosesAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, 1<<20, 32<<10)
-		t.Repeat(without(w.losses(w.actions(true)), "rot", "fork", "set aside"))
+		t.Repeat(without(w.losses(w.actions(true)), "rot", "fork", "split"))
 		w.finish(t)
 	})
 }
 
-// Bits that change on the disk lose what they are in, and double nothing.
+// Flipped bits on disk lose the data of their records and duplicate nothing.
 func TestModelSurvivesRot(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, 1<<30, 1<<10)
-		// Of what comes before the first batch nobody could say when it began.
+		// Send a first batch, because the start of time before it would be unknown.
 		if err := w.agent.window(w.s, 1, nil); err != nil {
 			t.Fatal(err)
 		}

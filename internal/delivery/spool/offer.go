@@ -13,26 +13,26 @@ import (
 	"mete.dev/mete/internal/x/failpoint"
 )
 
-// What goes into one batch at most, besides Config.Batch, unless one window
-// alone is more. A decoded row takes about 550 bytes.
+// Limits of one batch in addition to Config.BatchBytes; a single window may exceed them. A
+// decoded row takes about 550 bytes.
 const (
 	maxWindows = 360
 	maxRows    = 10_000
 	maxNames   = 5_000
 )
 
-// Status is how a stream stands.
+// Status is the state of a stream.
 type Status struct {
 	Stream  batch.Stream
-	Windows int       // in no batch yet
-	Bytes   int64     // of those, on the disk
-	Oldest  time.Time // end of the oldest window that the server may lack; zero where there is none
-	Next    uint64    // number that is offered next
-	Live    bool      // takes the windows to come
+	Windows int       // windows in no batch yet
+	Bytes   int64     // of these windows on disk
+	Oldest  time.Time // end of the oldest window that the server may lack, or zero
+	Next    uint64    // number of the batch to offer next
+	Live    bool      // new windows go to this stream
 }
 
-// Streams returns the streams that have something to send, by the age of their
-// windows, and last the live one.
+// Streams returns the streams with something to send, sorted by the age of their windows,
+// and the live one last.
 func (s *Spool) Streams() []Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,20 +62,19 @@ func (s *Spool) Streams() []Status {
 	return all
 }
 
-// An Offer is a batch to be sent.
+// An Offer is a batch to send.
 type Offer struct {
 	Stream  batch.Stream
 	Number  uint64
 	Hash    batch.Hash
 	Bytes   []byte
-	Through time.Time   // end of what it tells of: of its last window, as a rule
-	Format  wire.Format // what the server has to read
+	Through time.Time   // end of its time: usually the end of its last window
+	Format  wire.Format // format that the server has to read
 }
 
-// NextOffer returns the batch that a stream has to offer now: the one that was
-// offered and is not settled, else one made of what waits. ok is false where
-// nothing waits. The error wraps fault.ErrNotFound where there is no such
-// stream (any more).
+// NextOffer returns the batch that a stream has to offer: the unacknowledged one that was
+// offered before, or else a new one with waiting windows. ok is false if there is nothing to
+// send. The error wraps fault.ErrNotFound if the stream does not exist.
 func (s *Spool) NextOffer(id batch.Stream) (o Offer, ok bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,8 +94,8 @@ func (s *Spool) NextOffer(id batch.Stream) (o Offer, ok bool, err error) {
 	return o, ok, err
 }
 
-// reoffer offers the batch that the server wants, or the next one that there is:
-// then the server says that it is behind, and is told what it will not get.
+// reoffer offers the batch that the server wants, or the next stored one: the server then
+// answers that it is out of order, and ApplyReply returns the loss to report.
 func (s *Spool) reoffer(st *stream) (Offer, bool, error) {
 	for {
 		k, ok := s.findBatch(st.ID, st.Wanted)
@@ -124,7 +123,7 @@ func newOffer(k *batchHead, sent []byte) Offer {
 	return Offer{Stream: k.Stream, Number: k.Number, Hash: batch.HashOf(sent), Bytes: sent, Through: wallTime(k.Through), Format: format}
 }
 
-// readBatch reads a batch's bytes.
+// readBatch reads the encoded batch.
 func (s *Spool) readBatch(k storedBatch) ([]byte, error) {
 	payload, err := s.batches.read(k.location)
 	if err != nil {
@@ -134,14 +133,14 @@ func (s *Spool) readBatch(k storedBatch) ([]byte, error) {
 	return unpack(payload, &head)
 }
 
-// giveUpBatch notes that a batch will never be sent, and why.
+// giveUpBatch removes a batch that will not be sent and records its gap.
 func (s *Spool) giveUpBatch(st *stream, k storedBatch, why usage.Reason, detail string) {
 	s.removeBatch(k.Stream, k.Number)
 	st.addMissing(k.Number, k.gap(why, detail))
 	s.dirty[st.ID] = true
 }
 
-// addMissing notes a batch that was given up. One that was found again on the disk may be
+// addMissing records a batch that was given up. A batch that recovery found again may be
 // given up twice.
 func (st *stream) addMissing(number uint64, g usage.Gap) {
 	if !slices.ContainsFunc(st.Missing, func(m missingBatch) bool { return m.Number == number }) {
@@ -149,12 +148,13 @@ func (st *stream) addMissing(number uint64, g usage.Gap) {
 	}
 }
 
-// compose makes the next batch of a stream of what waits, and makes it durable.
+// compose makes the next batch of a stream from inherited batches or waiting windows and
+// writes it to disk.
 func (s *Spool) compose(old *stream) (Offer, bool, error) {
 	if err := s.makeRoom(s.estimateBatchSize(old)); err != nil {
 		return Offer{}, false, err
 	}
-	// To make room what waited may have been given up.
+	// makeRoom may have given up the stream's windows.
 	if old = s.findStream(old.ID); old == nil {
 		return Offer{}, false, nil
 	}
@@ -197,8 +197,8 @@ func (s *Spool) compose(old *stream) (Offer, bool, error) {
 	return newOffer(&head, sent), true, nil
 }
 
-// handOverLosses has the live stream tell of batches that a stream lacks which has no
-// more to send: nothing will come in it that shows the server that it is behind.
+// handOverLosses adds the gap of batches that a finished stream lacks to the live stream: the
+// finished one sends nothing more by which the server could notice the loss.
 func (s *Spool) handOverLosses(st *stream) error {
 	l := s.findLoss(st, usage.Corrupt)
 	if st.Live || l == nil {
@@ -210,7 +210,7 @@ func (s *Spool) handOverLosses(st *stream) error {
 	return s.persist([]*stream{st, live}, nil, nil)
 }
 
-// estimateBatchSize is how much the next batch of a stream takes on the disk.
+// estimateBatchSize estimates the size of a stream's next batch on disk.
 func (s *Spool) estimateBatchSize(st *stream) int64 {
 	const state = 4 << 10
 	size := 0
@@ -227,7 +227,7 @@ func (s *Spool) estimateBatchSize(st *stream) int64 {
 	return state + int64(size)
 }
 
-// addInherited puts into b the next batch that the stream has from an abandoned one,
+// addInherited copies the next batch that the stream inherited from an abandoned one to b,
 // and reports whether there is one.
 func (s *Spool) addInherited(st *stream, b *batch.Batch) (bool, error) {
 	for len(st.Inherited) > 0 {
@@ -256,7 +256,7 @@ func (s *Spool) addInherited(st *stream, b *batch.Batch) (bool, error) {
 	return false, nil
 }
 
-// addWaiting puts into b windows that wait, as many as fit.
+// addWaiting adds as many waiting windows to b as fit.
 func (s *Spool) addWaiting(st *stream, b *batch.Batch) error {
 	var size, rows, names int
 	for _, w := range s.waitingWindows(st) {
@@ -266,7 +266,7 @@ func (s *Spool) addWaiting(st *stream, b *batch.Batch) error {
 		part, err := s.readWindow(w)
 		if errors.Is(err, errCorrupt) {
 			s.stats.Corrupt++
-			continue // the next window, or the end of the stream, shows the hole
+			continue // addHole covers it at the next window or the end of the stream
 		}
 		if err != nil {
 			return err
@@ -286,8 +286,8 @@ func (s *Spool) addWaiting(st *stream, b *batch.Batch) error {
 	return nil
 }
 
-// addHole adds the gap that windows leave which are not in the spool any more, from
-// the last one that was taken.
+// addHole adds a gap for lost windows, from the end of the last batched window to the time
+// to.
 func (st *stream) addHole(to int64) {
 	from := st.Through
 	if from == 0 {
@@ -296,7 +296,8 @@ func (st *stream) addHole(to int64) {
 	st.addGap(newGap(from, to, usage.Corrupt, ""))
 }
 
-// nextWindowStart is when the windows behind a stream's begin, or the last one ended.
+// nextWindowStart returns the start of the first window after those of a stream, or the end
+// of the last window.
 func (s *Spool) nextWindowStart(st *stream) int64 {
 	for i := range s.index {
 		if s.index[i].First > st.To {

@@ -13,7 +13,7 @@ const (
 	version        = 1
 	headerSize     = 4 + 2 + 2 + 5*8 + 4
 	recordHeadSize = 4 + 1 + 4 + 4 // of a record
-	// maxPayload bounds a record's payload: what says that it is longer is none.
+	// maxPayload limits a record's payload; a record with a longer one is invalid.
 	maxPayload = 64 << 20
 )
 
@@ -21,14 +21,13 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // A header is the beginning of a segment.
 type header struct {
-	number uint64 // its own, as in the file's name
-	// through is the last segment that this one stands in place of; its own
-	// number where it was not rewritten.
+	number uint64 // the number in the file's name
+	// through is the last segment that this one replaces; number if it was not rewritten.
 	through uint64
-	// before and length say how much of the segment before counts: what stands
-	// behind may be of a write that failed. 0 where there was none.
+	// before and length are the number and the valid length of the previous segment, which
+	// may end with a failed write; 0 without one.
 	before, length uint64
-	rewritten      uint64 // how often
+	rewritten      uint64 // number of rewrites
 }
 
 func (h header) append(b []byte) []byte {
@@ -42,8 +41,8 @@ func (h header) append(b []byte) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[from:], castagnoli))
 }
 
-// parseHeader reads the header of a segment with this number, or says that
-// there is none.
+// parseHeader parses the header of the segment with this number. ok is false if it is
+// invalid.
 func parseHeader(b []byte, number uint64) (h header, ok bool) {
 	if len(b) < headerSize || string(b[:4]) != magic || binary.LittleEndian.Uint16(b[4:]) != version {
 		return header{}, false
@@ -57,15 +56,15 @@ func parseHeader(b []byte, number uint64) (h header, ok bool) {
 	return h, h.number == number && h.through >= number && h.before < number
 }
 
-// checksumSeed is what the checksums of a segment's record heads begin with: the
-// number is in it, so that no record counts in another segment.
+// checksumSeed returns the initial value of the checksums of record heads. It depends on the
+// number of the segment, so that records are invalid in other segments.
 func checksumSeed(number uint64) uint32 {
 	var b [8]byte
 	binary.LittleEndian.PutUint64(b[:], number)
 	return crc32.Checksum(b[:], castagnoli)
 }
 
-// appendRecord appends a record of the segment with this seed.
+// appendRecord appends a record for the segment with this seed.
 func appendRecord(b []byte, seed uint32, kind byte, payload []byte) []byte {
 	from := len(b)
 	b = slices.Grow(b, recordHeadSize+len(payload))
@@ -76,8 +75,7 @@ func appendRecord(b []byte, seed uint32, kind byte, payload []byte) []byte {
 	return append(b, payload...)
 }
 
-// parseRecord reads the record at the beginning of b. ok is false where there
-// is no whole one.
+// parseRecord parses the record at the start of b. ok is false if there is no valid one.
 func parseRecord(b []byte, seed uint32) (kind byte, payload []byte, ok bool) {
 	if len(b) < recordHeadSize {
 		return 0, nil, false
@@ -91,10 +89,9 @@ func parseRecord(b []byte, seed uint32) (kind byte, payload []byte, ok bool) {
 	return b[4], payload, crc32.Checksum(payload, castagnoli) == binary.LittleEndian.Uint32(b[5:])
 }
 
-// scanRecords calls visit for every whole record of a segment's bytes, in order, with
-// where it stands. It returns where the last one ends, and how many stretches
-// before that are no records: there it looks for the next byte at which a whole
-// one stands.
+// scanRecords calls visit for each valid record of a segment's bytes, in order, with its
+// offset. It skips invalid bytes up to the next valid record. It returns the end of the last
+// record and the number of invalid parts before it.
 func scanRecords(b []byte, number uint64, visit func(at int64, kind byte, payload []byte)) (end int64, corrupt int) {
 	at, seed := 0, checksumSeed(number)
 	if _, ok := parseHeader(b, number); ok {

@@ -9,23 +9,23 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A recovery puts a spool together from the records of its logs.
+// A recovery rebuilds the state of a spool from the records of its logs.
 type recovery struct {
 	s   *Spool
-	top uint64 // the highest that a record of the log of batches knows
-	// uncertain are the streams that a lost record may have changed, and the
-	// last window that there was then.
+	top uint64 // highest window number in a record of the log of batches
+	// uncertain has the streams that a lost record may have changed, with the last
+	// window at that time.
 	uncertain map[batch.Stream]uint64
-	// lastSerial is the serial of the last record in which a stream stands.
+	// lastSerial has the serial of the last record with each stream.
 	lastSerial       map[batch.Stream]uint64
 	lastWindow       uint64 // number of the last window of the log of windows
-	lostFrom         uint64 // first window that was appended after a record that is lost at the end of the log of batches
+	lostFrom         uint64 // first window after a record that is lost at the end of the log of batches
 	recordLost       bool   // a record of the log of batches is lost
 	checkpointBroken bool   // a part of the checkpoint is lost
-	corrupt          int    // records that are whole and yet make no sense
+	corrupt          int    // records with a valid checksum but invalid content
 }
 
-// readState takes a record of the log of batches.
+// readState processes a record of the log of batches.
 func (r *recovery) readState(p location, kind byte, payload []byte) {
 	s := r.s
 	var head stateHead
@@ -60,7 +60,7 @@ func (r *recovery) readState(p location, kind byte, payload []byte) {
 	s.markAcked(head.At)
 }
 
-// readWindow takes a record of the log of windows.
+// readWindow processes a record of the log of windows.
 func (r *recovery) readWindow(p location, kind byte, payload []byte) {
 	s := r.s
 	var head windowHead
@@ -76,7 +76,7 @@ func (r *recovery) readWindow(p location, kind byte, payload []byte) {
 			s.checkpoints = []location{p}
 		}
 	case head.First != r.lastWindow+1:
-		// What changed in between is not known, so what changed since is of no use.
+		// A part of the checkpoint is lost, so later parts are useless.
 		s.checkpoints, r.checkpointBroken = nil, true
 	case checkpoint && !r.checkpointBroken:
 		s.checkpoints = append(s.checkpoints, p)
@@ -84,7 +84,7 @@ func (r *recovery) readWindow(p location, kind byte, payload []byte) {
 	if head.Serial > s.serial && r.lostFrom == 0 {
 		r.lostFrom, r.recordLost = head.First, true
 	}
-	// A number that stands twice is of a write that failed and was done again.
+	// A repeated number is of a write that failed and was retried.
 	for len(s.index) > 0 && s.index[len(s.index)-1].Last >= head.First {
 		s.index = s.index[:len(s.index)-1]
 	}
@@ -92,14 +92,14 @@ func (r *recovery) readWindow(p location, kind byte, payload []byte) {
 	s.index = append(s.index, window{head, p})
 }
 
-// reconcile ends the recovery when all records were read: there is one live
-// stream, and of each it is certain what was in its batches. The records of the
-// two logs tell on each other where one is lost.
+// reconcile finishes the recovery after all records were read. It ensures that there is one
+// live stream, and gives up windows that may have been in a batch whose record is lost. Each
+// log shows lost records of the other one.
 func (r *recovery) reconcile() error {
 	s := r.s
 	if r.top > r.lastWindow {
-		// The last windows are lost, and the checkpoint is of one before them. It
-		// would have their use booked again, although it may have been sent.
+		// The last windows are lost, and the checkpoint is older. With it the agent would
+		// book their use again, although it may have been sent.
 		s.checkpoints = nil
 	}
 	s.lastWindow = max(r.top, r.lastWindow)
@@ -151,14 +151,14 @@ func (r *recovery) reconcile() error {
 	return nil
 }
 
-// truncateStreams takes from streams the windows that went to another one by a record that
-// is lost: what a later record says of the other one holds. It is always the end
-// of a stream that goes, and with it that it is live.
+// truncateStreams removes windows from streams that a lost record moved to another stream,
+// as a later record of the other stream shows. Such windows are always the end of a stream,
+// which is not live then.
 func (r *recovery) truncateStreams() {
 	s := r.s
 	for _, st := range s.streams {
 		for _, other := range s.streams {
-			// As long as it took windows before, it did not have those of the other one.
+			// A later record shows that other has windows after those batched in st.
 			later := r.lastSerial[other.ID] > r.lastSerial[st.ID] && (other.Live || other.To > st.Batched)
 			if later && (st.Live || other.From <= st.To) {
 				st.Live, st.To = false, max(st.Batched, other.From-1)
@@ -168,8 +168,8 @@ func (r *recovery) truncateStreams() {
 	s.streams = replaceStreams(s.streams, nil)
 }
 
-// findOrphans are gaps for windows and batches that no stream has, where a record of
-// one is lost. Nobody knows which of them were sent.
+// findOrphans returns gaps for windows and batches that belong to no stream because a record
+// is lost. They may or may not have been sent.
 func (r *recovery) findOrphans() (gaps []usage.Gap) {
 	if !r.recordLost {
 		return nil
@@ -194,8 +194,8 @@ func (r *recovery) findOrphans() (gaps []usage.Gap) {
 	return gaps
 }
 
-// gapAround is the time of a window, and of those at its sides that are lost: the
-// stream that would tell of them is not known.
+// gapAround returns the time of a window and of the lost windows next to it, whose stream is
+// unknown.
 func (r *recovery) gapAround(w window) (from, to int64) {
 	s := r.s
 	from, to = w.startWithGaps(), w.wallEnd()
@@ -231,9 +231,9 @@ func (r *recovery) gapAround(w window) (from, to int64) {
 	return from, to
 }
 
-// splitUncertain ends a stream of which a record is lost that may have been of a batch.
-// Its windows through top, or what it inherited, may have been in that batch: they
-// are given up, as a server may have them. What came later goes into the stream that it returns.
+// splitUncertain ends a stream of which a record, possibly of a batch, is lost. It gives up
+// the windows through top and the inherited batches, because they may have been in that batch
+// and a server may have them. It returns a new stream with the later windows.
 func (r *recovery) splitUncertain(st *stream, top uint64) *stream {
 	s := r.s
 	if !st.Live {

@@ -8,8 +8,8 @@ import (
 	"mete.dev/mete/internal/testkit/spooltest"
 )
 
-// A stream is abandoned, its successor makes a batch and is split off, and then the
-// record of the first is lost: the later ones say whose the windows are.
+// A stream is abandoned, its successor makes a batch and is split off, and then the record of
+// the abandonment is lost: later records show which stream has the windows.
 func TestLostHandOver(t *testing.T) {
 	fs := spooltest.New(func(int) int { return 0 })
 	s := openSpool(t, config(fs))
@@ -62,6 +62,6 @@ func TestLostHandOver(t *testing.T) {
 	drain(t, s, v)
 	v.check(t, a.now)
 	if n := len(v.taken); n != 13 {
-		t.Errorf("%d windows were taken of 13", n)
+		t.Errorf("the server accepted %d windows of 13", n)
 	}
 }

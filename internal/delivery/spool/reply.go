@@ -12,23 +12,23 @@ import (
 )
 
 const (
-	// maxOpenStreams is how many streams may have something to send at once.
+	// maxOpenStreams limits the streams with something to send.
 	maxOpenStreams = 4
-	// backlogAge is how old what waits may be before it is split off.
+	// backlogAge is the age of waiting windows at which SplitBacklog splits them off.
 	backlogAge = 10 * time.Minute
-	// maxQuarantined is how many refused batches are kept for people to see: the first
-	// ones, which tell most.
+	// maxQuarantined limits the refused batches in quarantine; the first ones stay, as the
+	// most informative ones.
 	maxQuarantined = 32
-	// maxDetail bounds the text of a server's refusal.
+	// maxDetail limits the text of a server's refusal, in bytes.
 	maxDetail = 500
 )
 
-// ApplyReply takes a server's reply to an offer of a stream, or to what it was told
-// is lost. Where the server wants a batch that is not there any more, ApplyReply
-// returns what it has to be told; its reply to that goes to ApplyReply, too.
+// ApplyReply applies a server's reply to an offer or a loss of a stream. If the server wants
+// a batch that the spool no longer has, ApplyReply returns the loss to report, whose reply
+// goes to ApplyReply too.
 //
-// What a server has, it has: after a crash the same is offered once more and
-// known. So this is made durable with the next batch, or by Maintain.
+// The next batch or Maintain writes the state to disk. After a crash before that, the spool
+// offers the same batch again, and the server answers that it is a duplicate.
 func (s *Spool) ApplyReply(id batch.Stream, r batch.Reply) (*batch.Loss, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,14 +44,14 @@ func (s *Spool) ApplyReply(id batch.Stream, r batch.Reply) (*batch.Loss, error) 
 	case v == batch.Clone:
 		return nil, nil
 	case v == batch.Conflict:
-		s.log.Warn("stream is abandoned: the server has another content", "stream", id, "number", st.Wanted)
+		s.log.Warn("abandoning stream: the server has another batch of this number", "stream", id, "number", st.Wanted)
 		err = s.abandon(st)
 	case v != batch.Accepted && v != batch.Duplicate && v != batch.OutOfOrder || r.Next == 0:
 		err = fmt.Errorf("reply %q, next %d: %w", v, r.Next, fault.ErrInvalid)
 	case r.Next > st.Next:
-		// The server has batches that this spool has never made: it was itself
-		// restored from a backup. What it would number so is not taken.
-		s.log.Warn("stream is abandoned: the server is ahead", "stream", id, "number", st.Next, "next", r.Next)
+		// The server has batches that this spool has not made: the spool was restored from
+		// a backup. The server would not accept new batches with these numbers.
+		s.log.Warn("abandoning stream: the server is ahead", "stream", id, "number", st.Next, "next", r.Next)
 		st.Wanted = st.Next
 		s.dirty[id] = true
 		err = s.abandon(st)
@@ -92,8 +92,8 @@ func (s *Spool) applyReply(st *stream, r batch.Reply) *batch.Loss {
 	return s.findLoss(st, why)
 }
 
-// reportForgotten tells, where a server had the first batch of a stream and now lacks it,
-// that it may lack the streams before, of which nothing is left.
+// reportForgotten adds a gap for earlier streams, which the spool no longer has, if a server
+// had the first batch of a stream and now lacks it: it may lack the earlier streams too.
 func (s *Spool) reportForgotten(st *stream) {
 	if st.MaxWanted > 1 && st.EarlierStart != 0 && st.EarlierStart < st.FirstStart {
 		live := s.liveStream()
@@ -102,7 +102,7 @@ func (s *Spool) reportForgotten(st *stream) {
 	}
 }
 
-// reofferLast has streams that wait for nothing offer their last batch again. A server
+// reofferLast makes fully acknowledged streams offer their last batch again, because a server
 // that went back in one stream may have gone back in all.
 func (s *Spool) reofferLast(which func(*stream) bool) {
 	for _, st := range s.streams {
@@ -113,15 +113,15 @@ func (s *Spool) reofferLast(which func(*stream) bool) {
 	}
 }
 
-// findLoss says which batches from the one that is wanted on are not there, and why;
-// nil where it is there.
+// findLoss returns the loss of the missing batches from the wanted one on, or nil if the
+// spool has the wanted one.
 func (s *Spool) findLoss(st *stream, why usage.Reason) *batch.Loss {
 	l := &batch.Loss{Stream: st.ID, From: st.Wanted, To: st.Next - 1, Hash: st.Last}
 	to := st.Through
 	k, ok := s.findBatch(st.ID, st.Wanted)
 	if ok && k.Number > st.Wanted && k.Number < st.UncertainBefore {
-		// The server would take what follows, and cannot say that it went into
-		// another stream: that shows in the batch which it wants.
+		// Batches before UncertainBefore may have been sent in another stream, which the
+		// server would not notice, so they count as lost.
 		k, ok = s.findBatch(st.ID, st.UncertainBefore)
 	}
 	if ok && k.Number < st.Next {
@@ -134,9 +134,8 @@ func (s *Spool) findLoss(st *stream, why usage.Reason) *batch.Loss {
 	return l
 }
 
-// lossGap is the gap that batches leave which are not there any more: as it was
-// noted when they were given up, else from the end of the one before until a
-// time.
+// lossGap returns the gap of missing batches first to last: as addMissing recorded it, or
+// else from the end of the previous batch to until.
 func (s *Spool) lossGap(st *stream, first, last uint64, until int64, why usage.Reason) usage.Gap {
 	var told []usage.Gap
 	for _, m := range st.Missing {
@@ -170,8 +169,8 @@ func (s *Spool) lossGap(st *stream, first, last uint64, until int64, why usage.R
 	return g
 }
 
-// abandon ends a stream at the batch that is wanted. That one and what follows
-// goes into a new stream.
+// abandon ends a stream at the wanted batch, and moves this batch and all that follow to a
+// new stream.
 func (s *Spool) abandon(old *stream) error {
 	st, successor := old.clone(), s.newStream()
 	successor.From, successor.To, successor.Live, successor.Batched = st.Batched+1, st.To, st.Live, st.Batched
@@ -201,15 +200,15 @@ func (s *Spool) abandon(old *stream) error {
 		return err
 	}
 	if successor.Live {
-		// The Totals of a stream begin with it.
+		// The first rows of a stream have their Totals.
 		clear(s.totals)
 	}
 	return nil
 }
 
-// Reject takes a server's word that a batch of a stream is invalid. It is put
-// into quarantine, a file that a person can look at, and never offered again: with the
-// next offer the server is told that it is lost, and why.
+// Reject removes a batch that a server refused as invalid, and stores it in quarantine, a
+// file for inspection. The next exchange reports it to the server as lost, with detail as
+// the reason.
 func (s *Spool) Reject(id batch.Stream, number uint64, detail string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -236,8 +235,8 @@ func (s *Spool) reject(id batch.Stream, number uint64, detail string) error {
 		return err
 	}
 	if err := s.quarantine(k, sent); err != nil {
-		// It is for people only, and no reason to offer the batch for ever.
-		s.log.Warn("refused batch is not kept", "err", err)
+		// The file is only for inspection, so its failure must not keep the batch offered.
+		s.log.Warn("cannot store a refused batch in quarantine", "err", err)
 	}
 	if number == 1 {
 		s.reportForgotten(st)
@@ -247,7 +246,7 @@ func (s *Spool) reject(id batch.Stream, number uint64, detail string) error {
 	return s.flush()
 }
 
-// quarantine writes a batch's bytes into a file of its own.
+// quarantine writes an encoded batch to its own file.
 func (s *Spool) quarantine(k storedBatch, sent []byte) error {
 	dir := filepath.Join(s.cfg.Dir, "aside")
 	if err := s.fs.MkdirAll(dir); err != nil {
@@ -268,9 +267,9 @@ func (s *Spool) quarantine(k storedBatch, sent []byte) error {
 	return err
 }
 
-// SplitBacklog opens a new live stream where windows of the present one have waited
-// for more than ten minutes and fewer than four streams are open. What waits
-// keeps its stream, and is sent beside what comes. It reports whether it did.
+// SplitBacklog starts a new live stream if windows of the current one have waited for more
+// than ten minutes and fewer than four streams are open. The backlog stays in its stream and
+// is sent in parallel with new windows. It reports whether it started one.
 func (s *Spool) SplitBacklog(now time.Time) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

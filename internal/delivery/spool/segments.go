@@ -11,50 +11,50 @@ import (
 	"mete.dev/mete/internal/x/failpoint"
 )
 
-// rewriteFile is the file in which segments are rewritten.
+// rewriteFile is the temporary file of rewrite.
 const rewriteFile = "rewrite.tmp"
 
-// errCorrupt says that a record cannot be read any more.
+// errCorrupt reports a record that is permanently unreadable.
 var errCorrupt = errors.New("record is corrupt")
 
-// segments is a log that is only appended to, in the files of a directory. What
-// append returned without an error is durable. The file that is appended to is
-// the last one; from it nothing is ever removed, and it is never rewritten.
+// segments is an append-only log in the files of a directory. A record is durable when
+// append returns without an error. append writes to the last file, which is never removed or
+// rewritten.
 type segments struct {
 	fs   FS
 	dir  string
 	size int64      // at which a segment is full
 	list []*segment // by number
-	// file is the last segment's; nil where the next append has to begin a new
-	// one: there is none, it is full, or a write to it failed.
+	// file is the last segment's file. It is nil if the next append has to start a new
+	// segment: there is none, or a write to the last one failed.
 	file File
 }
 
 // A segment is one file of a log.
 type segment struct {
 	header
-	size int64 // of what counts in it
+	size int64 // of its valid bytes
 }
 
-// A location says where a record stands.
+// A location is the position of a record.
 type location struct {
 	seg    *segment
 	offset int64
 	size   int // bytes of its payload
 }
 
-// damage is what recovery found.
+// damage counts the invalid parts that recovery found.
 type damage struct {
-	corrupt int   // stretches within a log that are no records
-	torn    int64 // bytes behind the end of the log: a write that never ended
+	corrupt int   // invalid parts within a log
+	torn    int64 // bytes of an incomplete write at the end of the log
 }
 
 func (g *segments) name(number uint64) string {
 	return filepath.Join(g.dir, fmt.Sprintf("%016x.seg", number))
 }
 
-// openSegments recovers the log in a directory, and calls visit for every whole
-// record in it, in order. At most one segment is in memory at a time.
+// openSegments recovers the log in a directory and calls visit for each valid record, in
+// order. It has at most one segment in memory at a time.
 func openSegments(fs FS, dir string, size int64, visit func(p location, kind byte, payload []byte)) (*segments, damage, error) {
 	g := &segments{fs: fs, dir: dir, size: size}
 	var found damage
@@ -83,15 +83,15 @@ func openSegments(fs FS, dir string, size int64, visit func(p location, kind byt
 		case end < seg.size && g.list[i+1].before == seg.number:
 			found.corrupt++
 		case end < seg.size:
-			// Of a write that failed, as the one that stood next knew.
+			// A failed write, as the original next segment recorded.
 			found.torn += seg.size - end
 		}
 	}
 	return g, found, g.resume()
 }
 
-// removeEmptyTail removes segments at the end that have no record: they were being begun,
-// and what stood before them is the last one again.
+// removeEmptyTail removes segments without a record at the end of the log, which an
+// interrupted beginSegment leaves.
 func (g *segments) removeEmptyTail() error {
 	for len(g.list) > 0 {
 		seg, records := g.last(), 0
@@ -111,7 +111,7 @@ func (g *segments) removeEmptyTail() error {
 	return nil
 }
 
-// listSegments lists the segments that count, and removes what others stand for.
+// listSegments lists the segments and removes those that another one replaces.
 func (g *segments) listSegments() error {
 	names, err := g.fs.List(g.dir)
 	if err != nil {
@@ -149,8 +149,8 @@ func (g *segments) listSegments() error {
 	return nil
 }
 
-// readHeader reads a segment's header; one that has none is searched for records all
-// the same.
+// readHeader reads a segment's header. A segment without a valid header is still searched
+// for records.
 func (g *segments) readHeader(number uint64) (*segment, error) {
 	f, err := g.fs.Open(g.name(number))
 	if err != nil {
@@ -166,12 +166,12 @@ func (g *segments) readHeader(number uint64) (*segment, error) {
 	if !ok {
 		h = header{number: number, through: number}
 	}
-	// No segment is longer than one that was all but full and got one record more.
+	// The longest segment was almost full before its last record.
 	size = min(size, g.size+recordHeadSize+maxPayload)
 	return &segment{header: h, size: size}, errors.Join(err, err2, f.Close())
 }
 
-// load reads what counts of a segment.
+// load reads the valid bytes of a segment.
 func (g *segments) load(seg *segment) ([]byte, error) {
 	f, err := g.fs.Open(g.name(seg.number))
 	if err != nil {
@@ -180,15 +180,14 @@ func (g *segments) load(seg *segment) ([]byte, error) {
 	b := make([]byte, seg.size)
 	n, err := f.ReadAt(b, 0)
 	if errors.Is(err, io.EOF) || errors.Is(err, syscall.EIO) {
-		// What cannot be read is as good as corrupt.
+		// Treat unreadable bytes as corrupt.
 		err = nil
 	}
 	return b[:n], errors.Join(err, f.Close())
 }
 
-// resume opens the last segment to append to it, behind its last whole record.
-// What was read of it is durable then, also where the program before was killed
-// while it wrote.
+// resume opens the last segment for appends after its last valid record. It syncs the
+// segment, because the previous process may have been killed before its sync.
 func (g *segments) resume() error {
 	if err := g.fs.SyncDir(g.dir); err != nil || len(g.list) == 0 {
 		return err
@@ -212,7 +211,7 @@ func (g *segments) resume() error {
 	return nil
 }
 
-// bytes is the size of all segments.
+// bytes returns the size of all segments.
 func (g *segments) bytes() (n int64) {
 	for _, seg := range g.list {
 		n += seg.size
@@ -220,7 +219,7 @@ func (g *segments) bytes() (n int64) {
 	return n
 }
 
-// last is the segment that is appended to, nil where there is none.
+// last returns the segment for appends, or nil.
 func (g *segments) last() *segment {
 	if len(g.list) == 0 {
 		return nil
@@ -228,12 +227,12 @@ func (g *segments) last() *segment {
 	return g.list[len(g.list)-1]
 }
 
-// isFull says that the next append has to begin a segment.
+// isFull reports whether the next append has to start a segment.
 func (g *segments) isFull() bool { return g.file == nil || g.last().size >= g.size }
 
-// append makes a record durable. After an error it is not in the log: the
-// segment is left, since it cannot be known what of it a disk has after a failed
-// write, and the next one says how much of it counts.
+// append writes and syncs a record. After an error the record is not in the log: the next
+// append starts a new segment that records the valid length of this one, because the content
+// of the file after a failed write is unknown.
 func (g *segments) append(kind byte, payload []byte, begin bool) (location, error) {
 	if len(payload) > maxPayload {
 		return location{}, fmt.Errorf("record of %d bytes: longer than %d", len(payload), maxPayload)
@@ -244,7 +243,7 @@ func (g *segments) append(kind byte, payload []byte, begin bool) (location, erro
 	seg := g.last()
 	b := appendRecord(nil, checksumSeed(seg.number), kind, payload)
 	if err := writeSync(g.file, b, seg.size); err != nil {
-		// With luck the next start does not even see it.
+		// Best effort: the next segment records the valid length anyway.
 		_ = errors.Join(g.file.Truncate(seg.size), g.file.Sync(), g.file.Close())
 		g.file = nil
 		return location{}, err
@@ -254,7 +253,7 @@ func (g *segments) append(kind byte, payload []byte, begin bool) (location, erro
 	return p, nil
 }
 
-// beginSegment makes a segment with its first record.
+// beginSegment creates a segment with its first record.
 func (g *segments) beginSegment(kind byte, payload []byte) (location, error) {
 	h := header{number: 1}
 	if last := g.last(); last != nil {
@@ -273,13 +272,13 @@ func (g *segments) beginSegment(kind byte, payload []byte) (location, error) {
 		err = g.fs.SyncDir(g.dir)
 	}
 	if err != nil {
-		// The next try makes it anew under the same name. Until then nobody is to
-		// take it for one that counts.
+		// The next attempt creates the file again under the same name. Until then a restart
+		// must not use it.
 		_ = f.Truncate(0)
 		return location{}, errors.Join(err, f.Close(), g.fs.Remove(name))
 	}
 	if g.file != nil {
-		// Every byte of it was synced when it was written.
+		// Each append synced its bytes.
 		_ = g.file.Close()
 	}
 	seg := &segment{header: h, size: int64(len(b))}
@@ -295,8 +294,8 @@ func writeSync(f File, b []byte, at int64) error {
 	return f.Sync()
 }
 
-// read returns a record's payload. The error wraps errCorrupt where it is not
-// there any more, which trying again does not mend.
+// read returns a record's payload. The error wraps errCorrupt if the record is permanently
+// unreadable.
 func (g *segments) read(p location) (payload []byte, err error) {
 	f := g.file
 	if f == nil || p.seg != g.last() {
@@ -321,8 +320,8 @@ func (g *segments) read(p location) (payload []byte, err error) {
 	return payload, nil
 }
 
-// remove deletes a segment, which may not be the last. Whether that is durable
-// does not matter: what is in it is not needed.
+// remove deletes a segment, which must not be the last. It does not sync the directory,
+// because a segment that reappears is harmless.
 func (g *segments) remove(seg *segment) error {
 	if err := g.fs.Remove(g.name(seg.number)); err != nil {
 		return err
@@ -331,11 +330,11 @@ func (g *segments) remove(seg *segment) error {
 	return nil
 }
 
-// rewrite puts one segment in place of several that stand side by side, with
-// what fill appends to it. The last segment may not be among them. After a
-// crash either all of the old ones are there or the new one alone.
+// rewrite replaces adjacent segments by one with the records that fill adds. The last
+// segment must not be among them. After a crash the log has either all old segments or the
+// new one.
 func (g *segments) rewrite(old []*segment, fill func(add func(kind byte, payload []byte) (location, error)) error) (err error) {
-	old = slices.Clone(old) // it may be a part of the list
+	old = slices.Clone(old) // may be a part of g.list
 	first, end := old[0], old[len(old)-1]
 	h := first.header
 	h.through, h.rewritten = max(end.number, end.through), first.rewritten+1
@@ -373,8 +372,7 @@ func (g *segments) rewrite(old []*segment, fill func(add func(kind byte, payload
 	}
 	i := slices.Index(g.list, first)
 	g.list = slices.Replace(g.list, i, i+len(old), seg)
-	// From here on the new one is what is read; the old ones may only go when
-	// its name is durable.
+	// The new segment replaces the old ones; remove these only when its name is durable.
 	if g.fs.SyncDir(g.dir) == nil {
 		failpoint.At("spool.merged")
 		for _, o := range old[1:] {
@@ -384,7 +382,7 @@ func (g *segments) rewrite(old []*segment, fill func(add func(kind byte, payload
 	return nil
 }
 
-// close closes the file that is appended to.
+// close closes the last segment's file.
 func (g *segments) close() error {
 	if g.file == nil {
 		return nil

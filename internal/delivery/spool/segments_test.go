@@ -13,8 +13,7 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// logIn opens the segments in a directory on the real disk, and returns the
-// payloads that it finds.
+// logIn opens the segments in a directory on disk and returns their payloads.
 func logIn(t *testing.T, dir string, size int64) (*segments, damage, []string) {
 	t.Helper()
 	var found []string
@@ -40,7 +39,7 @@ func put(t *testing.T, g *segments, payloads ...string) (places []location) {
 	return places
 }
 
-func TestSegmentsComeBack(t *testing.T) {
+func TestSegmentsReopen(t *testing.T) {
 	dir := t.TempDir()
 	g, _, _ := logIn(t, dir, 100)
 	want := []string{"", "a", string(bytes.Repeat([]byte("long"), 100)), "b", "c"}
@@ -63,8 +62,7 @@ func TestSegmentsComeBack(t *testing.T) {
 	}
 }
 
-// However much is missing at the end, every record before is there, and what
-// comes next is behind it.
+// A log cut at any byte has all records before the cut, and appends follow them.
 func TestSegmentsTornTail(t *testing.T) {
 	from := t.TempDir()
 	g, _, _ := logIn(t, from, 1<<20)
@@ -87,17 +85,17 @@ func TestSegmentsTornTail(t *testing.T) {
 		}
 		g, d, found := logIn(t, dir, 1<<20)
 		if !slices.Equal(found, want) || d.corrupt != 0 {
-			t.Fatalf("of %d bytes: %q, %+v; want %q", cut, found, d, want)
+			t.Fatalf("cut at %d bytes: %q, %+v; want %q", cut, found, d, want)
 		}
 		put(t, g, "next")
 		if _, d, found := logIn(t, dir, 1<<20); !slices.Equal(found, append(want, "next")) || d != (damage{}) {
-			t.Fatalf("of %d bytes: then %q, %+v", cut, found, d)
+			t.Fatalf("cut at %d bytes, after an append: %q, %+v", cut, found, d)
 		}
 	}
 }
 
-// One bit that changes costs one record.
-func TestSegmentsRot(t *testing.T) {
+// A flipped bit loses at most one record.
+func TestSegmentsCorruption(t *testing.T) {
 	from := t.TempDir()
 	g, _, _ := logIn(t, from, 1<<20)
 	all := []string{"one", "two", "three"}
@@ -144,7 +142,7 @@ func TestSegmentsRewrite(t *testing.T) {
 	if b, err := g.read(p); err != nil || string(b) != "ab" {
 		t.Errorf("%q, %v", b, err)
 	}
-	// As if the machine had crashed before the second one was removed.
+	// Simulate a crash before the removal of the second segment.
 	if err := os.WriteFile(g.name(2), old, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +178,7 @@ func FuzzScan(f *testing.F) {
 		if end > int64(len(b)) || corrupt > count {
 			t.Fatalf("ends at %d of %d; %d records, %d corrupt", end, len(b), count, corrupt)
 		}
-		// What is whole stays whole when it is written anew.
+		// Valid records stay valid when they are written again.
 		n := 0
 		if end, corrupt := scanRecords(again, 1, func(int64, byte, []byte) { n++ }); n != count || corrupt != 0 || end != int64(len(again)) {
 			t.Fatalf("%d records became %d, %d corrupt", count, n, corrupt)
@@ -188,7 +186,7 @@ func FuzzScan(f *testing.F) {
 	})
 }
 
-func TestThin(t *testing.T) {
+func TestOmitDerivable(t *testing.T) {
 	known := totals{}
 	for window := uint64(1); window < 100; window++ {
 		rows := rowsOf(window)
@@ -204,12 +202,13 @@ func TestThin(t *testing.T) {
 			}
 		}
 		if rows[0].Has == 0 {
-			t.Fatal("what was given changed")
+			t.Fatal("omitDerivable changed its argument")
 		}
 	}
 }
 
-// rowsOf are two rows whose totals follow from those before, but for a jump.
+// rowsOf returns two rows whose totals follow from the previous window, except for a jump at
+// window 50.
 func rowsOf(window uint64) []usage.Row {
 	rows := make([]usage.Row, 2)
 	for i := range rows {

@@ -28,11 +28,11 @@ import (
 	"mete.dev/mete/internal/x/failpoint"
 )
 
-// MergeRule says that windows older than After are merged into windows of Span,
-// with edges on whole spans of wall time.
+// A MergeRule merges windows older than After into windows of Span, with edges at multiples
+// of Span in wall time.
 type MergeRule struct{ After, Span time.Duration }
 
-// Config says where a spool is and how much it keeps.
+// A Config configures a Spool.
 type Config struct {
 	Dir string
 	// MaxBytes is how many bytes both logs may take together.
@@ -40,7 +40,7 @@ type Config struct {
 	// Retention is for how long batches are kept that a server has, so that one that
 	// was restored from a backup can be filled again.
 	Retention time.Duration
-	// MergeRules are what becomes of windows that no server takes, by rising age.
+	// MergeRules apply to windows that wait, in the order of rising age.
 	MergeRules []MergeRule
 	// BatchBytes is how many bytes of windows go into one batch.
 	BatchBytes int
@@ -61,7 +61,7 @@ func Default() Config {
 	}
 }
 
-// Validate says what is wrong with a configuration.
+// Validate reports all invalid fields.
 func (c Config) Validate() error {
 	const least = 1 << 20
 	var errs []error
@@ -91,7 +91,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// segmentSize is at which size a segment is full.
+// segmentSize returns the size at which a segment is full.
 func (c Config) segmentSize() int64 {
 	if c.SegmentBytes > 0 {
 		return c.SegmentBytes
@@ -203,7 +203,7 @@ func (s *Spool) open() (err error) {
 	return nil
 }
 
-// release closes what is open.
+// release closes all open files.
 func (s *Spool) release() error {
 	var errs []error
 	for _, g := range [...]*segments{s.windows, s.batches} {
@@ -235,7 +235,7 @@ func (s *Spool) Close() error {
 	return nil
 }
 
-// flush makes durable what servers said, which else waits for the next batch.
+// flush writes the state from servers' replies to disk before the next batch does.
 func (s *Spool) flush() error {
 	if len(s.dirty) == 0 {
 		return nil
@@ -264,7 +264,7 @@ func (s *Spool) Checkpoint() [][]byte {
 			body, err = unpack(payload, &head)
 		}
 		if err != nil {
-			// A part is worse than nothing: it does not fit the windows after it.
+			// An incomplete checkpoint does not fit the later windows, so return none.
 			s.log.Warn("checkpoint is lost", "err", err)
 			return nil
 		}
@@ -320,7 +320,7 @@ func (s *Spool) append(w *usage.Window, names []batch.Name, gaps []usage.Gap, ch
 	}
 	p, err := s.windows.append(kindWindow, payload, begin)
 	if errors.Is(err, syscall.ENOSPC) {
-		// The next one may find the room of batches that a server has.
+		// The next Append may use the space of acknowledged batches.
 		_, everr := s.evict()
 		return errors.Join(err, everr)
 	}
@@ -339,7 +339,7 @@ func (s *Spool) append(w *usage.Window, names []batch.Name, gaps []usage.Gap, ch
 	return nil
 }
 
-// Stats says what the spool holds.
+// Stats returns the counts of the spool.
 func (s *Spool) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,7 +20,7 @@ import (
 	"mete.dev/mete/internal/testkit/spooltest"
 )
 
-// onDisk is the configuration of a spool in a directory of the test's own.
+// onDisk returns the configuration of a spool in a temporary directory.
 func onDisk(t *testing.T) spool.Config {
 	t.Helper()
 	cfg := spool.Default()
@@ -49,7 +49,7 @@ func live(s *spool.Spool) batch.Stream {
 	return all[len(all)-1].Stream
 }
 
-func TestDirectoryIsPrivateAndOwned(t *testing.T) {
+func TestDirectory(t *testing.T) {
 	cfg := onDisk(t)
 	s := openSpool(t, cfg)
 	appendTicks(t, s, &agent{}, 1)
@@ -82,8 +82,8 @@ func TestDirectoryIsPrivateAndOwned(t *testing.T) {
 	}
 }
 
-// The same bytes are offered until they are settled, also by another process.
-func TestOfferIsTheSameUntilReplied(t *testing.T) {
+// The spool offers the same bytes until a server acknowledges them, also after a restart.
+func TestOfferIsStableUntilReply(t *testing.T) {
 	cfg := onDisk(t)
 	s := openSpool(t, cfg)
 	a := agent{}
@@ -121,7 +121,7 @@ func TestOfferIsTheSameUntilReplied(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, ok, err := s.NextOffer(id); ok || err != nil {
-		t.Errorf("nothing waits: %v, %v", ok, err)
+		t.Errorf("offer without waiting windows: %v, %v", ok, err)
 	}
 	if _, _, err := s.NextOffer(batch.Stream{1}); !errors.Is(err, fault.ErrNotFound) {
 		t.Errorf("no such stream: %v", err)
@@ -131,8 +131,7 @@ func TestOfferIsTheSameUntilReplied(t *testing.T) {
 	}
 }
 
-// A checkpoint is a whole one and what changed since; the first one of a process
-// is whole, as its books may be others.
+// A checkpoint is a full one and the changes since; the first one of a process is full.
 func TestCheckpoint(t *testing.T) {
 	cfg := onDisk(t)
 	a := agent{}
@@ -144,7 +143,7 @@ func TestCheckpoint(t *testing.T) {
 			got = append(got, part[0])
 		}
 		if string(got) != "fdd" {
-			t.Errorf("the checkpoint is %q", got)
+			t.Errorf("checkpoint %q, want a full part and two changes", got)
 		}
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
@@ -152,8 +151,8 @@ func TestCheckpoint(t *testing.T) {
 	}
 }
 
-// Windows that wait become longer with time, with edges on whole spans.
-func TestOldWindowsAreMerged(t *testing.T) {
+// Waiting windows are merged into longer ones with edges at whole spans.
+func TestMerge(t *testing.T) {
 	cfg := config(spooltest.New(func(int) int { return 0 }))
 	cfg.MaxBytes = 1 << 30
 	cfg.SegmentBytes = 4 << 10
@@ -168,7 +167,7 @@ func TestOldWindowsAreMerged(t *testing.T) {
 		t.Fatal(err)
 	}
 	after := s.Stats()
-	// 4 hours, 24 hours of 12, 2 hours of 360, and some whose segment is not ripe.
+	// 4 windows of an hour, 24 hours of 12, 2 hours of 360, and some in the last segments.
 	if want := 4 + 24*12 + 2*360; after.Windows < want || after.Windows > want+100 || after.Bytes > before.Bytes/4 {
 		t.Errorf("%d windows in %d bytes, of %d in %d; want about %d", after.Windows, after.Bytes, before.Windows, before.Bytes, want)
 	}
@@ -229,7 +228,7 @@ func TestMergedRowsAreInOrder(t *testing.T) {
 	}
 }
 
-func TestBacklogIsSplitOff(t *testing.T) {
+func TestSplitBacklog(t *testing.T) {
 	s := openSpool(t, onDisk(t))
 	defer shut(t, s)
 	a := agent{}
@@ -271,7 +270,7 @@ func TestBacklogIsSplitOff(t *testing.T) {
 	}
 }
 
-func TestRejectedBatchIsQuarantinedAndTold(t *testing.T) {
+func TestReject(t *testing.T) {
 	cfg := onDisk(t)
 	s := openSpool(t, cfg)
 	defer shut(t, s)
@@ -282,14 +281,14 @@ func TestRejectedBatchIsQuarantinedAndTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.Reject(o.Stream, 7, "x"); !errors.Is(err, fault.ErrNotFound) {
-		t.Errorf("another one refused: %v", err)
+		t.Errorf("reject of an unknown batch: %v", err)
 	}
 	if err := s.Reject(o.Stream, o.Number, strings.Repeat("x", 10_000)); err != nil {
 		t.Fatal(err)
 	}
 	kept, err := os.ReadFile(filepath.Join(cfg.Dir, "aside", o.Stream.String()+"-1.batch"))
 	if err != nil || !bytes.Equal(kept, o.Bytes) {
-		t.Errorf("%d bytes of %d set aside: %v", len(kept), len(o.Bytes), err)
+		t.Errorf("%d bytes of %d in quarantine: %v", len(kept), len(o.Bytes), err)
 	}
 	appendTicks(t, s, &a, 1)
 	drain(t, s, v)
@@ -298,8 +297,8 @@ func TestRejectedBatchIsQuarantinedAndTold(t *testing.T) {
 	}
 }
 
-// A server that lost all gets what is kept, and is told of the rest.
-func TestWipedServerIsToldWhatIsGone(t *testing.T) {
+// A server that lost everything gets the stored batches and a gap for the rest.
+func TestWipedServerGetsGap(t *testing.T) {
 	cfg := onDisk(t)
 	cfg.SegmentBytes = 1
 	s := openSpool(t, cfg)
@@ -322,8 +321,8 @@ func TestWipedServerIsToldWhatIsGone(t *testing.T) {
 	}
 }
 
-// A server that went back in one stream is asked about the others at once.
-func TestServerThatWentBackIsProbed(t *testing.T) {
+// If a server goes back in one stream, the spool offers the last batches of the others again.
+func TestServerWentBack(t *testing.T) {
 	s := openSpool(t, onDisk(t))
 	defer shut(t, s)
 	a, v := agent{}, newServer()
@@ -351,8 +350,8 @@ func TestServerThatWentBackIsProbed(t *testing.T) {
 	}
 }
 
-// One appends while others send and maintain.
-func TestSeveralAtOnce(t *testing.T) {
+// Append, exchange and Maintain run concurrently.
+func TestConcurrency(t *testing.T) {
 	cfg := config(spooltest.New(func(int) int { return 0 }))
 	cfg.SegmentBytes = 1 << 10
 	s := openSpool(t, cfg)
@@ -406,7 +405,7 @@ func fill(t testing.TB, fs spool.FS, name string, b []byte) {
 	}
 }
 
-// Whatever whole records say, a spool opens and works on.
+// A spool opens and works with any content of valid records.
 func FuzzOpen(f *testing.F) {
 	fs := spooltest.New(func(int) int { return 0 })
 	s, err := spool.Open(config(fs), quiet())

@@ -20,8 +20,7 @@ const (
 	kindState  = 2
 )
 
-// A payload is a head, as JSON, and a body: the head's length in 4 bytes, the
-// head, the body.
+// A payload is the length of the head in 4 bytes, the head as JSON, and the body.
 
 func pack(head any, body ...[]byte) ([]byte, error) {
 	h, err := json.Marshal(head)
@@ -54,34 +53,33 @@ func unpack(payload []byte, head any) (body []byte, err error) {
 	return payload[4+n:], nil
 }
 
-// A stateHead is the head of a record of the log of batches: what changed.
+// A stateHead is the head of a record of the log of batches: a change of the state.
 type stateHead struct {
-	Serial uint64 `json:"serial"` // of the records of this log, without holes
-	Top    uint64 `json:"top"`    // number of the last window that there was
+	Serial uint64 `json:"serial"` // consecutive number of the record in this log
+	Top    uint64 `json:"top"`    // number of the last window at that time
 	At     int64  `json:"at"`     // wall time, ns
-	// All says that there are no streams but those listed; else they are those
-	// that changed. The first record of a segment has them all.
+	// All says that Streams lists all streams, as in the first record of a segment;
+	// otherwise it lists the changed ones.
 	All     bool       `json:"all,omitempty"`
 	Streams []stream   `json:"streams"`
-	Batch   *batchHead `json:"batch,omitempty"` // whose bytes are the body
+	Batch   *batchHead `json:"batch,omitempty"` // of the encoded batch in the body
 }
 
 type batchHead struct {
 	Stream   batch.Stream `json:"stream"`
 	Number   uint64       `json:"number"`
 	Previous batch.Hash   `json:"previous"`
-	// Format is what a server has to read. Batches of before it was noted have
-	// none, and use the first.
+	// Format is the format that a server has to read; nil is wire.BaseFormat.
 	Format *wire.Format `json:"format,omitempty"`
 	extent
 }
 
-// An extent is the wall time, in ns, of which a batch tells.
+// An extent is the time of a batch, in ns of wall time.
 type extent struct {
-	Start   int64 `json:"start"`   // of its first window; without windows where the stream stood
+	Start   int64 `json:"start"`   // of its first window; without windows stream.Through
 	Through int64 `json:"through"` // end of its last window
-	// Gap and Until are where its first gap begins and its last one ends, if that
-	// is before its start and after its end.
+	// Gap and Until are the start of its first gap, if before Start, and the end of its
+	// last gap, if after Through.
 	Gap   int64 `json:"gap,omitempty"`
 	Until int64 `json:"until,omitempty"`
 }
@@ -110,7 +108,7 @@ func extentOf(b *batch.Batch, at int64) (e extent) {
 	return e
 }
 
-// startWithGaps is the beginning of what the batch tells of, its gaps included.
+// startWithGaps returns the start of the batch including its gaps.
 func (e extent) startWithGaps() int64 {
 	if e.Gap != 0 {
 		return e.Gap
@@ -118,46 +116,45 @@ func (e extent) startWithGaps() int64 {
 	return e.Start
 }
 
-// gap is the one that a batch leaves which is not sent.
+// gap returns the gap of a batch that is not sent.
 func (e extent) gap(why usage.Reason, detail string) usage.Gap {
 	return newGap(e.startWithGaps(), max(e.Through, e.Until), why, detail)
 }
 
-// A stream is one as it stands after a record.
+// A stream is the state of a stream after a record.
 type stream struct {
 	ID batch.Stream `json:"id"`
-	// Windows with the numbers From to To are the stream's; a live one takes
-	// all from From on.
+	// The stream has the windows with the numbers From to To; a live one has all from From
+	// on.
 	From uint64 `json:"from"`
 	To   uint64 `json:"to,omitempty"`
 	Live bool   `json:"live,omitempty"`
-	// Batched: windows through this number are in batches, or were given up.
+	// Windows through Batched are in batches or were given up.
 	Batched   uint64     `json:"taken"`
-	Next      uint64     `json:"next"`          // number of the next batch to be made
-	Last      batch.Hash `json:"last"`          // of the batch before
-	Wanted    uint64     `json:"want"`          // number that the server wants, as far as is known
-	MaxWanted uint64     `json:"had,omitempty"` // the highest one that it ever wanted
-	// FirstStart is when what its first batch tells of did: wall time in ns, as the following.
+	Next      uint64     `json:"next"`          // number of the next batch to make
+	Last      batch.Hash `json:"last"`          // hash of the batch before
+	Wanted    uint64     `json:"want"`          // number that the server wants, according to its last reply
+	MaxWanted uint64     `json:"had,omitempty"` // highest Wanted so far
+	// FirstStart is the start of the first batch; like the times below, in ns of wall time.
 	FirstStart int64 `json:"began,omitempty"`
-	// EarlierStart is when the first one did of streams of which nothing is left.
+	// EarlierStart is the start of the earliest stream that the spool no longer has.
 	EarlierStart int64 `json:"before,omitempty"`
-	// History are some of its batches from then to now, so that it is known about
-	// when one was made that is not kept any more.
+	// History has the ends of some of its batches, to estimate the time of batches that the
+	// spool no longer has.
 	History []historyEntry `json:"past,omitempty"`
-	Through int64          `json:"through,omitempty"` // end of window Batched
+	Through int64          `json:"through,omitempty"` // end of the window Batched
 	// Gaps go into the next batch.
 	Gaps []usage.Gap `json:"gaps,omitempty"`
-	// Inherited are batches of abandoned streams that are sent in this one, before
-	// its windows.
+	// Inherited has batches of abandoned streams to send before the windows of this one.
 	Inherited []inheritedBatch `json:"inherit,omitempty"`
-	// Missing are batches that were given up before a server took them.
+	// Missing has batches that were given up before a server acknowledged them.
 	Missing []missingBatch `json:"missing,omitempty"`
-	// UncertainBefore says that a record of the stream is lost: what is in its batches before
-	// this number may have been sent in another stream since.
+	// UncertainBefore is set if a record of the stream is lost: the content of batches before
+	// this number may have been sent in another stream.
 	UncertainBefore uint64 `json:"doubt,omitempty"`
 }
 
-// An inheritedBatch is a batch of another stream.
+// An inheritedBatch is a batch of an abandoned stream.
 type inheritedBatch struct {
 	Stream batch.Stream `json:"stream"`
 	Number uint64       `json:"number"`
@@ -169,7 +166,7 @@ type historyEntry struct {
 	Through int64  `json:"through"`
 }
 
-// addHistory notes a batch in History: one an hour, and of older ones fewer.
+// addHistory adds every 360th batch to History and thins out older ones.
 func (st *stream) addHistory(number uint64, through int64) {
 	const most = 16
 	if number%360 != 1 {
@@ -189,15 +186,14 @@ type missingBatch struct {
 	Gap    usage.Gap `json:"gap"`
 }
 
-// A storedBatch is on the disk.
+// A storedBatch is a batch on disk.
 type storedBatch struct {
 	batchHead
 	location location
-	acked    int64 // wall time in ns; 0 while it is needed
+	acked    int64 // time of the acknowledgement, ns of wall time; 0 while it is needed
 }
 
-// owns reports whether a window's number lies among the stream's that are not
-// taken.
+// owns reports whether a window belongs to the stream and is in no batch yet.
 func (st *stream) owns(first uint64) bool {
 	return first > st.Batched && first >= st.From && (st.Live || first <= st.To)
 }
@@ -211,7 +207,7 @@ func (s *Spool) newStream() *stream {
 	return st
 }
 
-// newLiveStream is a stream for the windows to come.
+// newLiveStream returns a stream for new windows.
 func (s *Spool) newLiveStream() *stream {
 	st := s.newStream()
 	st.Live, st.From, st.Batched, st.Through = true, s.lastWindow+1, s.lastWindow, s.lastEnd
@@ -221,14 +217,14 @@ func (s *Spool) newLiveStream() *stream {
 	return st
 }
 
-// clone returns one to change, which is put in its place when that is durable.
+// clone returns a copy to change, which persist installs.
 func (st *stream) clone() *stream {
 	c := *st
 	c.History, c.Gaps, c.Inherited, c.Missing = slices.Clone(st.History), slices.Clone(st.Gaps), slices.Clone(st.Inherited), slices.Clone(st.Missing)
 	return &c
 }
 
-// addGap adds a gap to what the next batch says, or lengthens one that is there.
+// addGap adds a gap for the next batch, or extends an adjacent one.
 func (st *stream) addGap(g usage.Gap) { st.Gaps = addGap(st.Gaps, g) }
 
 func addGap(gaps []usage.Gap, g usage.Gap) []usage.Gap {
@@ -256,7 +252,7 @@ func newGap(from, to int64, reason usage.Reason, detail string) usage.Gap {
 	return usage.Gap{From: wallTime(from), To: wallTime(to), Reason: reason, Detail: detail}
 }
 
-// findStream finds one by its id; nil where it is not known.
+// findStream returns the stream with an id, or nil.
 func (s *Spool) findStream(id batch.Stream) *stream {
 	for _, st := range s.streams {
 		if st.ID == id {
@@ -268,8 +264,8 @@ func (s *Spool) findStream(id batch.Stream) *stream {
 
 func (s *Spool) liveStream() *stream { return s.streams[len(s.streams)-1] }
 
-// replaceStreams returns the streams with some changed or added: by their windows, the
-// live one last.
+// replaceStreams returns streams with the changed ones replaced or added, sorted by their
+// windows, the live one last.
 func replaceStreams(streams, changed []*stream) []*stream {
 	all := slices.Clone(streams)
 	for _, c := range changed {
@@ -291,9 +287,8 @@ func replaceStreams(streams, changed []*stream) []*stream {
 	return all
 }
 
-// persist makes changed streams durable, and with them those that were marked dirty
-// and a batch, if there is one. It installs what it wrote; after an error
-// nothing changed.
+// persist writes the changed streams, those marked dirty, and the batch b with its encoded
+// body if b is not nil, to disk, and installs them. After an error nothing has changed.
 func (s *Spool) persist(changed []*stream, b *batchHead, body []byte) error {
 	begin := s.batches.isFull()
 	after := replaceStreams(s.streams, changed)
@@ -321,7 +316,7 @@ func (s *Spool) persist(changed []*stream, b *batchHead, body []byte) error {
 	return nil
 }
 
-// addStored adds a batch to those that are on the disk, in place of an older copy.
+// addStored adds a batch on disk to the index, and replaces an older copy.
 func (s *Spool) addStored(k storedBatch) {
 	list := s.stored[k.Stream]
 	i, ok := slices.BinarySearchFunc(list, k.Number, func(k storedBatch, n uint64) int { return cmp.Compare(k.Number, n) })
@@ -333,7 +328,7 @@ func (s *Spool) addStored(k storedBatch) {
 	s.stored[k.Stream] = list
 }
 
-// findBatch returns a stored batch, the first with this number or a higher one.
+// findBatch returns the first stored batch of a stream with this number or a higher one.
 func (s *Spool) findBatch(id batch.Stream, number uint64) (storedBatch, bool) {
 	list := s.stored[id]
 	i, _ := slices.BinarySearchFunc(list, number, func(k storedBatch, n uint64) int { return cmp.Compare(k.Number, n) })
@@ -343,7 +338,7 @@ func (s *Spool) findBatch(id batch.Stream, number uint64) (storedBatch, bool) {
 	return list[i], true
 }
 
-// removeBatch forgets that a batch is kept.
+// removeBatch removes a batch from the index.
 func (s *Spool) removeBatch(id batch.Stream, number uint64) {
 	s.stored[id] = slices.DeleteFunc(s.stored[id], func(k storedBatch) bool { return k.Number == number })
 	if len(s.stored[id]) == 0 {
@@ -351,7 +346,7 @@ func (s *Spool) removeBatch(id batch.Stream, number uint64) {
 	}
 }
 
-// isNeeded reports whether a server may still be without a batch.
+// isNeeded reports whether a server may still lack a batch.
 func (s *Spool) isNeeded(id batch.Stream, number uint64) bool {
 	for _, st := range s.streams {
 		if st.ID == id && number >= st.Wanted && number < st.Next {
@@ -366,8 +361,8 @@ func (s *Spool) isNeeded(id batch.Stream, number uint64) bool {
 	return false
 }
 
-// markAcked notes since when batches are not needed. Those that are needed are the
-// last of their stream.
+// markAcked sets the time since which batches are not needed. The needed ones are the last
+// of their stream.
 func (s *Spool) markAcked(at int64) {
 	for id, list := range s.stored {
 		for i := len(list) - 1; i >= 0; i-- {
@@ -384,12 +379,12 @@ func (s *Spool) markAcked(at int64) {
 	}
 }
 
-// dropFinished drops streams of which nothing is left. The others remember since when
-// there were such.
+// dropFinished drops streams without anything to send or stored. The others keep the earliest
+// start of dropped ones in EarlierStart.
 func (s *Spool) dropFinished() {
 	var before int64
 	s.streams = slices.DeleteFunc(s.streams, func(st *stream) bool {
-		k, ok := s.findBatch(st.ID, 0) // what is inherited of it does not count
+		k, ok := s.findBatch(st.ID, 0) // batches from Next on are inherited by another stream
 		gone := s.isDrained(st) && (!ok || k.Number >= st.Next)
 		if gone {
 			before = earliest(before, earliest(st.EarlierStart, st.FirstStart))
@@ -404,7 +399,7 @@ func (s *Spool) dropFinished() {
 	}
 }
 
-// earliest is the earlier one of two times, of which 0 is none.
+// earliest returns the earlier of two times; 0 is none.
 func earliest(a, b int64) int64 {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -412,7 +407,7 @@ func earliest(a, b int64) int64 {
 	return a
 }
 
-// isDrained reports whether a stream has nothing to offer any more.
+// isDrained reports whether a stream that is not live has nothing left to send.
 func (s *Spool) isDrained(st *stream) bool {
 	if st.Live || st.Wanted < st.Next || len(st.Gaps) > 0 || len(st.Inherited) > 0 {
 		return false

@@ -7,22 +7,23 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// totalInterval is after how many windows a row carries its Total although it need not.
+// totalInterval is the number of windows after which a row has its Total even if it is
+// derivable.
 const totalInterval = 30
 
-// totals knows what the rows that came last in the live stream said, so that
-// what a reader can add up itself is not sent.
+// totals has the last totals of the live stream, so that totals that a reader can derive are
+// omitted.
 type totals map[workload.ShortID]lastTotal
 
 type lastTotal struct {
 	has    usage.Set
-	digest uint64 // of its amounts
-	window uint64 // in which it was last seen
+	digest uint64 // of its totals
+	window uint64 // number of its last window
 }
 
-// digestOf makes one number of the amounts of the resources in set. The numbers of
-// two lists of amounts add up to that of their sums, and those of lists that
-// differ are alike by an accident of one in 2^64.
+// digestOf returns a linear hash of the amounts of the resources in set: the digests of two
+// lists of amounts add up to the digest of their sums. Digests of different lists are equal
+// with a probability of 2^-64.
 func digestOf(set usage.Set, amount *[usage.Limit]int64) (mix uint64) {
 	for ; set != 0; set &= set - 1 {
 		r := bits.TrailingZeros64(uint64(set))
@@ -31,8 +32,7 @@ func digestOf(set usage.Set, amount *[usage.Limit]int64) (mix uint64) {
 	return mix
 }
 
-// factors are odd and otherwise arbitrary: multiples of 2^64 over the golden
-// ratio.
+// factors are arbitrary odd numbers, derived from multiples of 2^64 over the golden ratio.
 var factors = func() (f [usage.Limit]uint64) {
 	const golden = 0x9e3779b97f4a7c15
 	for r := range f {
@@ -42,8 +42,8 @@ var factors = func() (f [usage.Limit]uint64) {
 	return f
 }()
 
-// omitDerivable copies rows to dst without the Totals that follow from those before. What
-// it leaves in t is what the rows say.
+// omitDerivable appends rows to dst without Totals that follow from earlier rows, and updates
+// t.
 func (t totals) omitDerivable(dst, rows []usage.Row, window uint64) []usage.Row {
 	for i := range rows {
 		row := rows[i]
@@ -60,7 +60,7 @@ func (t totals) omitDerivable(dst, rows []usage.Row, window uint64) []usage.Row 
 		}
 		dst = append(dst, row)
 	}
-	// Rows that did not end may yet never come again.
+	// Forget workloads that have not ended but had no row for long.
 	if window%totalInterval == 0 {
 		for short, before := range t {
 			if before.window+12*totalInterval < window {

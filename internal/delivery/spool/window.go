@@ -72,7 +72,7 @@ func headOf(b *batch.Batch, first, last uint64, encoded []byte) windowHead {
 	return h
 }
 
-// nearOverflow reports whether a thousand such amounts might be too much for one.
+// nearOverflow reports whether a sum of a thousand such amounts may overflow.
 func nearOverflow(u *usage.Usage) (found bool) {
 	u.Present.Each(func(r usage.Resource) { found = found || u.Amount[r] >= 1<<50 })
 	return found
@@ -87,7 +87,7 @@ func (h *windowHead) canMerge(next *windowHead, span time.Duration) bool {
 		spanIndex(h.wallEnd(), span) == spanIndex(next.wallEnd(), span)
 }
 
-// spanIndex says in which span a window lies that ends then: an end on an edge
+// spanIndex returns the index of the span of a window with this end: an end on an edge
 // belongs to the span before.
 func spanIndex(end int64, span time.Duration) int64 {
 	n := int64(span)
@@ -132,7 +132,7 @@ func (s *Spool) prune() {
 	}
 	for _, seg := range slices.Clone(s.windows.list) {
 		if !used[seg] {
-			_ = s.windows.remove(seg) // it is tried again
+			_ = s.windows.remove(seg) // the next prune retries
 		}
 	}
 }
@@ -148,7 +148,7 @@ func (s *Spool) waitingWindows(st *stream) []window {
 	return own
 }
 
-// findOwner is the stream that has to send a window; nil where there is none.
+// findOwner returns the stream that has to send a window, or nil.
 func (s *Spool) findOwner(first uint64) *stream {
 	for _, st := range s.streams {
 		if st.owns(first) {
@@ -205,7 +205,7 @@ func (s *Spool) findMergeable(span time.Duration, before int64) ([]*segment, []w
 		}
 		if end == at {
 			if run != nil {
-				run = append(run, seg) // nothing of it is left
+				run = append(run, seg) // has no windows left
 			}
 			continue
 		}
@@ -234,7 +234,7 @@ func (s *Spool) findMergeable(span time.Duration, before int64) ([]*segment, []w
 	return nil, nil
 }
 
-// A merger puts windows that come in order together as far as they join.
+// A merger merges adjacent windows, which come in order.
 type merger struct {
 	s    *Spool
 	add  func(kind byte, payload []byte) (location, error)
@@ -248,7 +248,7 @@ func (m *merger) addWindow(w window, span time.Duration) error {
 	b, err := m.s.readWindow(w)
 	if errors.Is(err, errCorrupt) {
 		m.s.stats.Corrupt++
-		return m.flush() // the hole is told when the next window is sent
+		return m.flush() // addHole covers the window when the next one is sent
 	}
 	if err != nil {
 		return err
@@ -291,7 +291,7 @@ func (m *merger) flush() error {
 	return nil
 }
 
-// addNamesAndGaps adds the names and gaps of part to b. Of a name the later one stays.
+// addNamesAndGaps adds the names and gaps of part to b. Later names replace earlier ones.
 func addNamesAndGaps(b, part *batch.Batch) {
 	at := make(map[string]int, len(b.Names))
 	for i := range b.Names {

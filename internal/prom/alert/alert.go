@@ -1,6 +1,6 @@
-// Package alert evaluates rules over a server's metrics, and tells receivers of the
-// alerts: Alertmanagers, and a webhook. Rules are Prometheus's, and so is what
-// evaluates them and what speaks to an Alertmanager.
+// Package alert evaluates Prometheus rules over a server's metrics and sends the alerts to
+// receivers: Alertmanagers and a webhook. Prometheus's own packages evaluate the rules and
+// notify Alertmanagers.
 package alert
 
 import (
@@ -27,42 +27,42 @@ import (
 	"mete.dev/mete/internal/store/tsdb"
 )
 
-// A Config says which rules there are, and who is told.
+// A Config configures the rules and the receivers of alerts.
 type Config struct {
-	// Rules are files, and directories of files *.yml and *.yaml, beside the rules
-	// that are shipped.
+	// Rules are rule files, and directories with rule files *.yml and *.yaml. They are
+	// evaluated in addition to the shipped rules.
 	Rules []string
-	// Alertmanagers are their URLs: all of them are told.
+	// Alertmanagers are the URLs of Alertmanagers; each of them receives all alerts.
 	Alertmanagers []string
-	// Webhook is a URL to which alerts are posted as Alertmanager's webhooks are, or
-	// @FILE with one; "" is none.
+	// Webhook is a URL that receives alerts in the format of Alertmanager's webhooks, or
+	// @FILE with such a URL; "" is none.
 	Webhook string
-	// AlertmanagerHeader and WebhookHeader are files with lines "Name: value" that are
-	// headers of each request: that is where a secret goes. They are read at each.
+	// AlertmanagerHeader and WebhookHeader are files with lines "Name: value", the headers
+	// of each request. They may hold secrets and are read for each request.
 	AlertmanagerHeader, WebhookHeader string
 	// PageURL is the address of the server's page, for links in alerts; "" is no links.
 	PageURL string
-	// State is the file in which is kept what the webhook was told.
+	// State is the file with the alerts that the webhook received.
 	State string
-	// Interval is how often rules are evaluated whose group does not say, and Resend
-	// how often an Alertmanager hears that an alert goes on.
+	// Interval is the evaluation interval of groups without one. Resend is the interval at
+	// which a firing alert is sent to Alertmanagers again.
 	Interval, Resend time.Duration
-	// RetryDelay is the first pause after a request to the webhook that failed; it is doubled
-	// up to five minutes. RestoreGrace is for how long what it was told is believed to go on
-	// after a restart: the rules need a while to find it again.
+	// RetryDelay is the first delay after a failed request to the webhook; it doubles up to
+	// five minutes. RestoreGrace is the time after a restart for which restored alerts count
+	// as firing: the rules need a while to find them again.
 	RetryDelay, RestoreGrace time.Duration
 }
 
-// Default evaluates the rules that are shipped, and tells nobody.
+// Default returns a Config with the shipped rules and without receivers.
 func Default() Config {
 	return Config{Interval: 30 * time.Second, Resend: time.Minute, RetryDelay: 5 * time.Second, RestoreGrace: 15 * time.Minute}
 }
 
-// Validate reports what cannot work. The error wraps fault.ErrInvalid.
+// Validate reports all invalid fields. The error wraps fault.ErrInvalid.
 func (c Config) Validate() error {
 	var errs []error
 	if min(c.Interval, c.Resend, c.RetryDelay, c.RestoreGrace) <= 0 {
-		errs = append(errs, fmt.Errorf("rules: times must be positive: %w", fault.ErrInvalid))
+		errs = append(errs, fmt.Errorf("rules: durations must be positive: %w", fault.ErrInvalid))
 	}
 	for _, u := range c.Alertmanagers {
 		_, err := parseAddress("--alertmanager", u)
@@ -71,25 +71,25 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// parseAddress reads the URL of a receiver. No error shows more of it than its host: the
-// rest may be a secret.
+// parseAddress parses the URL of a receiver. Its errors contain at most the host, because
+// the rest may be secret.
 func parseAddress(flag, text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
-		return nil, fault.WithHint(fmt.Errorf("%s: no address: %w", flag, fault.ErrInvalid), "write it as https://HOST:PORT/PATH")
+		return nil, fault.WithHint(fmt.Errorf("%s: not a URL of a receiver: %w", flag, fault.ErrInvalid), "write it as https://HOST:PORT/PATH")
 	case u.User != nil:
-		return nil, fault.WithHint(fmt.Errorf("%s %s: a user in an address is shown to everyone on this machine: %w", flag, u.Host, fault.ErrInvalid),
+		return nil, fault.WithHint(fmt.Errorf("%s %s: every user of this machine can read a password in a URL: %w", flag, u.Host, fault.ErrInvalid),
 			"put a line \"Authorization: ...\" into a file, and name it with "+flag+"-header")
 	}
 	return u, nil
 }
 
-// Counts are of what was delivered since the start.
+// Counts count deliveries since the start.
 type Counts struct {
 	Sent, Failed               int64 // requests to Alertmanagers
-	WebhookSent, WebhookFailed int64 // the same to the webhook
-	WebhookDropped             int64 // alerts that the webhook is not told of, as there were too many
+	WebhookSent, WebhookFailed int64 // requests to the webhook
+	WebhookDropped             int64 // alerts above the limit that the webhook does not receive
 }
 
 // Alerts evaluates rules and delivers alerts.
@@ -105,14 +105,14 @@ type Alerts struct {
 	sent, failed atomic.Int64
 }
 
-// Open reads the rules. It starts nothing. The engine answers their questions over
-// the store, all of it, and the store keeps what they record. An error that names
-// a file and a line wraps fault.ErrInvalid.
+// Open reads the rules; Run evaluates them. engine evaluates their queries over the whole
+// store, and recording rules write to the store. An error in a rule file names file and
+// line and wraps fault.ErrInvalid.
 func Open(cfg Config, engine promql.QueryEngine, store *tsdb.Store, reg prometheus.Registerer, log *slog.Logger) (*Alerts, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	// What Prometheus says of its own starts and stops is nobody's news.
+	// Do not log Prometheus's messages about its own start and stop.
 	quiet := slog.New(levelHandler{log.Handler(), slog.LevelWarn})
 	a := &Alerts{cfg: cfg, files: &files{parser: subquery.Parser(parser.NewParser(parser.Options{})), log: quiet}, log: log}
 	if err := a.files.load(cfg.Rules); err != nil {
@@ -146,34 +146,33 @@ func Open(cfg Config, engine promql.QueryEngine, store *tsdb.Store, reg promethe
 	return a, nil
 }
 
-// Run evaluates and delivers until ctx ends.
+// Run evaluates the rules and delivers alerts until ctx ends.
 func (a *Alerts) Run(ctx context.Context) error {
 	if err := a.updateRules(); err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	told := make(chan targets, 1)
-	told <- a.targets
-	close(told)
-	// The rules end first, so that what they say last is delivered too.
-	over := make(chan struct{})
-	g.Go(func() error { a.notifier.Run(told); return nil })
+	updates := make(chan targets, 1)
+	updates <- a.targets
+	close(updates)
+	// Stop the rules first, so that their last alerts are delivered too.
+	stopped := make(chan struct{})
+	g.Go(func() error { a.notifier.Run(updates); return nil })
 	g.Go(func() error { a.rules.Run(); return nil })
 	g.Go(func() error {
 		<-ctx.Done()
 		a.rules.Stop()
-		close(over)
+		close(stopped)
 		a.notifier.Stop()
 		return nil
 	})
 	if a.webhook != nil {
-		g.Go(func() error { return a.webhook.run(over) })
+		g.Go(func() error { return a.webhook.run(stopped) })
 	}
 	return g.Wait()
 }
 
-// Reload reads the files of rules again. Where they are wrong those before stay, and
-// the error says what is wrong.
+// Reload reads the rule files again. After an error the previous rules stay in use.
 func (a *Alerts) Reload() error {
 	if err := a.files.load(a.cfg.Rules); err != nil {
 		return err
@@ -181,12 +180,12 @@ func (a *Alerts) Reload() error {
 	return a.updateRules()
 }
 
-// updateRules has the rules evaluated that were read last.
+// updateRules passes the rules that were read last to the rule manager.
 func (a *Alerts) updateRules() error {
 	return a.rules.Update(a.cfg.Interval, a.files.names(), labels.EmptyLabels(), a.cfg.PageURL, nil)
 }
 
-// notify tells the receivers what the rules say of alerts.
+// notify passes alerts of the rule manager to the receivers.
 func (a *Alerts) notify(_ context.Context, expr string, alerts ...*rules.Alert) {
 	if len(alerts) == 0 {
 		return
@@ -220,7 +219,7 @@ func (a *Alerts) Alertmanagers() []*url.URL { return a.notifier.Alertmanagers() 
 // DroppedAlertmanagers implements api.Rules: there are none.
 func (a *Alerts) DroppedAlertmanagers() []*url.URL { return a.notifier.DroppedAlertmanagers() }
 
-// Counts returns what was delivered so far.
+// Counts returns the counts of deliveries.
 func (a *Alerts) Counts() Counts {
 	c := Counts{Sent: a.sent.Load(), Failed: a.failed.Load()}
 	if a.webhook != nil {
@@ -229,7 +228,7 @@ func (a *Alerts) Counts() Counts {
 	return c
 }
 
-// Firing is how many alerts fire at present.
+// Firing returns the number of firing alerts.
 func (a *Alerts) Firing() (n int64) {
 	for _, r := range a.rules.AlertingRules() {
 		r.ForEachActiveAlert(func(one *rules.Alert) {
@@ -241,7 +240,7 @@ func (a *Alerts) Firing() (n int64) {
 	return n
 }
 
-// levelHandler is a log without what is below a level.
+// levelHandler drops records below a level.
 type levelHandler struct {
 	slog.Handler
 	level slog.Level

@@ -26,7 +26,7 @@ import (
 	"mete.dev/mete/internal/testkit"
 )
 
-// A rig is rules over a store of its own.
+// A rig evaluates rules over its own store.
 type rig struct {
 	*alert.Alerts
 	store *tsdb.Store
@@ -34,7 +34,7 @@ type rig struct {
 	log   *logged
 }
 
-// logged is a log that can be read while it is written.
+// logged is a buffer for concurrent reads and writes.
 type logged struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -52,8 +52,8 @@ func (l *logged) String() string {
 	return l.b.String()
 }
 
-// own is a rule that fires where a series of the test is 0.
-const own = `groups:
+// ownRules has a rule that fires if the test's series is 0.
+const ownRules = `groups:
   - name: own
     rules:
       - alert: Down
@@ -73,13 +73,13 @@ func file(t *testing.T, name, text string) string {
 	return path
 }
 
-// quick evaluates often. An alert that nobody speaks of for four times what Resend
-// is would be taken for ended, as it would be where the machine is busy: so that is long.
-func quick(t *testing.T) alert.Config {
+// quickConfig returns a Config with short intervals. Resend is long, because an alert expires
+// after four times Resend without an evaluation, which happens on a busy machine.
+func quickConfig(t *testing.T) alert.Config {
 	cfg := alert.Default()
 	cfg.Interval, cfg.Resend = 200*time.Millisecond, time.Hour
 	cfg.RetryDelay, cfg.RestoreGrace = 100*time.Millisecond, 2*time.Second
-	cfg.Rules = []string{file(t, "own.yml", own)}
+	cfg.Rules = []string{file(t, "own.yml", ownRules)}
 	return cfg
 }
 
@@ -98,15 +98,15 @@ func open(t *testing.T, cfg alert.Config) *rig {
 	})
 	r := &rig{store: store, state: store.State(), log: &logged{}}
 	log := slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	questions := api.Default()
-	questions.Timeout, questions.Lookback = time.Hour, time.Hour // also where the machine is slow
-	if r.Alerts, err = alert.Open(cfg, api.Engine(questions, nil, log), store, nil, log); err != nil {
+	limits := api.Default()
+	limits.Timeout, limits.Lookback = time.Hour, time.Hour // for slow machines
+	if r.Alerts, err = alert.Open(cfg, api.Engine(limits, nil, log), store, nil, log); err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-// run turns the loops until the test, or the function that it returns, ends them.
+// run starts Run until stop is called or the test ends.
 func (r *rig) run(t *testing.T) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -122,7 +122,7 @@ func (r *rig) run(t *testing.T) (stop func()) {
 	return stop
 }
 
-// set says whether the nodes of the test are up.
+// set appends a sample of test_up.
 func (r *rig) set(t *testing.T, up float64) {
 	t.Helper()
 	err := r.state.Put(t.Context(), time.Now(), []tsdb.Sample{{Name: "test_up", Labels: []string{"cluster", "lab", "node", "a"}, Value: up}})
@@ -131,8 +131,8 @@ func (r *rig) set(t *testing.T, up float64) {
 	}
 }
 
-// again waits until the rules of the test were evaluated some times more.
-func (r *rig) again(t *testing.T) {
+// awaitEvaluations waits for five more evaluations of the test's rules.
+func (r *rig) awaitEvaluations(t *testing.T) {
 	t.Helper()
 	var last time.Time
 	times := 0
@@ -147,7 +147,7 @@ func (r *rig) again(t *testing.T) {
 	})
 }
 
-// Files that cannot be used are named with the line that is wrong.
+// Errors in rule files name the file and the line.
 func TestFiles(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ text, want string }{
@@ -172,11 +172,11 @@ func TestFiles(t *testing.T) {
 	cfg := alert.Default()
 	cfg.Rules = []string{filepath.Join(t.TempDir(), "none.yml")}
 	if _, err := alert.Open(cfg, nil, nil, nil, slog.New(slog.DiscardHandler)); !errors.Is(err, os.ErrNotExist) || fault.Hint(err) == "" {
-		t.Errorf("a file that is not there: %v", err)
+		t.Errorf("a missing file: %v", err)
 	}
 }
 
-// Receivers have addresses, and no secrets in them.
+// Invalid URLs of receivers are rejected, and errors show no secrets.
 func TestAddresses(t *testing.T) {
 	t.Parallel()
 	for _, bad := range []string{"alertmanager:9093", "http://", "ftp://a", "http://me:secret@a:9093", "://secret"} {
@@ -198,13 +198,13 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// Rules of a directory are evaluated beside those that are shipped, what they record
-// is in the store, and what is wrong with a file later changes nothing.
+// Rules of a directory are evaluated in addition to the shipped ones and record into the
+// store; a reload of a wrong file changes nothing.
 func TestReload(t *testing.T) {
-	cfg := quick(t)
+	cfg := quickConfig(t)
 	dir := t.TempDir()
 	path := filepath.Join(dir, "b.yaml")
-	for name, text := range map[string]string{"a.yml": own, "b.yaml": strings.ReplaceAll(own, "name: own", "name: other"), "c.txt": "{"} {
+	for name, text := range map[string]string{"a.yml": ownRules, "b.yaml": strings.ReplaceAll(ownRules, "name: own", "name: other"), "c.txt": "{"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -222,7 +222,7 @@ func TestReload(t *testing.T) {
 	}
 	r.set(t, 0)
 	testkit.Eventually(t, "both alerts fire", func() bool { return r.Firing() >= 2 })
-	testkit.Eventually(t, "the store has what the rules say", func() bool {
+	testkit.Eventually(t, "the store has the recorded series", func() bool {
 		found := fmt.Sprint(r.names(t))
 		return strings.Contains(found, "node:test_up:negative") && strings.Contains(found, "ALERTS ")
 	})
@@ -230,13 +230,13 @@ func TestReload(t *testing.T) {
 		t.Error(diff)
 	}
 	if n := len(r.RuleGroups()); n < 5 {
-		t.Errorf("%d groups, those that are shipped too would be more", n)
+		t.Errorf("%d groups, want the shipped ones too", n)
 	}
 	if err := os.WriteFile(path, []byte("groups: 7"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.Reload(); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), path+":1: ") {
-		t.Errorf("a file that is wrong: %v", err)
+		t.Errorf("a wrong file: %v", err)
 	}
 	if diff := cmp.Diff([]string{"a.yml own", "b.yaml other"}, names()); diff != "" {
 		t.Error(diff)
@@ -244,10 +244,10 @@ func TestReload(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	r.cfgRules(t, dir)
+	r.checkReload(t, dir)
 }
 
-// names are those of all series.
+// names returns the metric names in the store.
 func (r *rig) names(t *testing.T) []string {
 	t.Helper()
 	q, err := r.store.Queryable().Querier(0, time.Now().Add(time.Minute).UnixMilli())
@@ -262,11 +262,12 @@ func (r *rig) names(t *testing.T) []string {
 	return found
 }
 
-// cfgRules reads the files again, of which one is gone that was named by itself.
-func (r *rig) cfgRules(t *testing.T, dir string) {
+// checkReload reloads after a file that Config.Rules names was removed, and again after it is
+// back without its group.
+func (r *rig) checkReload(t *testing.T, dir string) {
 	t.Helper()
 	if err := r.Reload(); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a file that was named is gone: %v", err)
+		t.Errorf("a removed file: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "b.yaml"), []byte("groups: []\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -276,14 +277,13 @@ func (r *rig) cfgRules(t *testing.T, dir string) {
 	}
 	for _, g := range r.RuleGroups() {
 		if g.Name() == "other" {
-			t.Error("the group that is gone is evaluated")
+			t.Error("a removed group is still evaluated")
 		}
 	}
 }
 
-// A receiver is told once that an alert fires, and once that it has ended, also where
-// it was out of order meanwhile, and after a restart. The secret is in the header, and
-// neither it nor the path is in the log.
+// The webhook receives the start and the end of an alert once each, also after failed
+// requests and a restart. The secrets in header and path are not logged.
 func TestWebhook(t *testing.T) {
 	var mu sync.Mutex
 	var got []string
@@ -315,7 +315,7 @@ func TestWebhook(t *testing.T) {
 		}
 	}))
 	defer hook.Close()
-	cfg := quick(t)
+	cfg := quickConfig(t)
 	cfg.Webhook, cfg.WebhookHeader, cfg.State = "@"+file(t, "url", hook.URL+"/T0K3N\n"), file(t, "header", "Authorization: Bearer hunter2\n"), filepath.Join(t.TempDir(), "told")
 	r := open(t, cfg)
 	stop := r.run(t)
@@ -327,7 +327,7 @@ func TestWebhook(t *testing.T) {
 			return cmp.Equal(got, want)
 		}
 	}
-	testkit.Eventually(t, "it is tried again", func() bool {
+	testkit.Eventually(t, "the request is retried", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return tries >= 3
@@ -335,29 +335,29 @@ func TestWebhook(t *testing.T) {
 	mu.Lock()
 	status = http.StatusOK
 	mu.Unlock()
-	testkit.Eventually(t, "it is told of the alert", seen("firing1"))
-	r.again(t)
+	testkit.Eventually(t, "the webhook receives the alert", seen("firing1"))
+	r.awaitEvaluations(t)
 	if !seen("firing1")() {
-		t.Errorf("it is told %v", got)
+		t.Errorf("the webhook received %v, want firing1 once", got)
 	}
-	// It ends while nobody is there to say so.
+	// The alert ends while the rules are stopped.
 	stop()
 	r.set(t, 1)
 	log := r.log.String()
 	r = open(t, cfg)
 	r.set(t, 1)
 	r.run(t)
-	testkit.Eventually(t, "it is told of the end", seen("firing1", "resolved1"))
+	testkit.Eventually(t, "the webhook receives the end", seen("firing1", "resolved1"))
 	r.set(t, 0)
-	testkit.Eventually(t, "it fires again", seen("firing1", "resolved1", "firing1"))
+	testkit.Eventually(t, "the alert fires again", seen("firing1", "resolved1", "firing1"))
 	r.set(t, 1)
-	testkit.Eventually(t, "it ends again", seen("firing1", "resolved1", "firing1", "resolved1"))
+	testkit.Eventually(t, "the alert ends again", seen("firing1", "resolved1", "firing1", "resolved1"))
 	if c := r.Counts(); c.WebhookSent < 3 || c.Sent != 0 {
 		t.Errorf("%+v", c)
 	}
 	log += r.log.String()
-	if strings.Contains(log, "hunter2") || strings.Contains(log, "T0K3N") || !strings.Contains(log, "it answers 500") {
-		t.Errorf("the log:\n%s", log)
+	if strings.Contains(log, "hunter2") || strings.Contains(log, "T0K3N") || !strings.Contains(log, "webhook answered 500") {
+		t.Errorf("log:\n%s", log)
 	}
 	var m struct{ Alerts []map[string]any }
 	if err := json.Unmarshal(bodies[0], &m); err != nil || m.Alerts[0]["fingerprint"] == "" {

@@ -19,8 +19,8 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// alertmanager runs Debian's Alertmanager, which posts what it is told to a URL, and
-// returns its address.
+// alertmanager starts Debian's Alertmanager with a webhook receiver at hook and returns its
+// URL.
 func alertmanager(t *testing.T, hook string) string {
 	t.Helper()
 	hosttest.Need(t, "alertmanager")
@@ -61,14 +61,14 @@ receivers:
 	return "http://" + addr + "/am"
 }
 
-// A message is what a receiver got: the keys, down to those of an alert.
+// A message is a request that a receiver got: its status, the JSON keys and the first alert.
 type message struct {
 	status string
 	keys   []string
 	alert  map[string]any
 }
 
-// receiver keeps what is posted to it about the alert Down.
+// receiver starts a webhook receiver that keeps the messages about the alert Down.
 func receiver(t *testing.T) (url string, got func() []message) {
 	t.Helper()
 	var mu sync.Mutex
@@ -107,18 +107,18 @@ func receiver(t *testing.T) (url string, got func() []message) {
 	}
 }
 
-// A real Alertmanager is told that an alert fires, and that it has ended; and what the
-// webhook gets is what that Alertmanager posts to one, in the same form.
+// A real Alertmanager receives the start and the end of an alert, and mete's webhook
+// messages have the same form as those of that Alertmanager.
 func TestAlertmanager(t *testing.T) {
 	testkit.Stage(t, "peers", "runs Debian's Alertmanager")
 	theirs, atTheirs := receiver(t)
 	ours, atOurs := receiver(t)
 	url := alertmanager(t, theirs)
-	cfg := quick(t)
+	cfg := quickConfig(t)
 	cfg.Alertmanagers, cfg.Webhook, cfg.PageURL = []string{url}, ours, "https://mete.example.org:9797"
 	r := open(t, cfg)
 	r.run(t)
-	testkit.Eventually(t, "it is known", func() bool { return len(r.Alertmanagers()) == 1 })
+	testkit.Eventually(t, "the Alertmanager is known", func() bool { return len(r.Alertmanagers()) == 1 })
 	if got := r.Alertmanagers()[0].String(); got != url+"/api/v2/alerts" {
 		t.Errorf("alerts go to %s", got)
 	}
@@ -127,7 +127,7 @@ func TestAlertmanager(t *testing.T) {
 		is := func(m message) bool { return m.status == status }
 		return func() bool { return slices.ContainsFunc(atTheirs(), is) && slices.ContainsFunc(atOurs(), is) }
 	}
-	testkit.Eventually(t, "both hear of the alert", both("firing"))
+	testkit.Eventually(t, "both receive the alert", both("firing"))
 	resp, err := http.Get(url + "/api/v2/alerts?filter=alertname%3DDown")
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +146,7 @@ func TestAlertmanager(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	r.set(t, 1)
-	testkit.Eventually(t, "both hear of its end", both("resolved"))
+	testkit.Eventually(t, "both receive its end", both("resolved"))
 	t1, o1 := atTheirs()[0], atOurs()[0]
 	if !slices.Equal(t1.keys, o1.keys) {
 		t.Errorf("Alertmanager posts %v\nmete %v", t1.keys, o1.keys)
@@ -164,15 +164,15 @@ func TestAlertmanager(t *testing.T) {
 		return at.Truncate(time.Millisecond)
 	}
 	if !since(t1).Equal(since(o1)) {
-		t.Errorf("it began at %v, and at %v", since(t1), since(o1))
+		t.Errorf("Alertmanager posts the start %v, mete %v", since(t1), since(o1))
 	}
 	if c := r.Counts(); c.Sent == 0 || c.Failed != 0 {
 		t.Errorf("%+v", c)
 	}
 }
 
-// An Alertmanager that is away costs nothing but its own messages, and gets a header of
-// a file when it is back.
+// An unreachable Alertmanager does not affect another one, and requests have the headers of
+// the file.
 func TestAlertmanagerAway(t *testing.T) {
 	var mu sync.Mutex
 	header := ""
@@ -182,8 +182,8 @@ func TestAlertmanagerAway(t *testing.T) {
 		header = r.Header.Get("X-Secret")
 	}))
 	defer srv.Close()
-	cfg := quick(t)
-	cfg.Resend = 200 * time.Millisecond // what is told again is counted
+	cfg := quickConfig(t)
+	cfg.Resend = 200 * time.Millisecond // the test counts repeated requests
 	away := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
 	defer away.Close()
 	cfg.AlertmanagerHeader = file(t, "header", "X-Secret: hunter2")
@@ -191,15 +191,15 @@ func TestAlertmanagerAway(t *testing.T) {
 	r := open(t, cfg)
 	r.run(t)
 	r.set(t, 0)
-	testkit.Eventually(t, "the one that is there is told", func() bool {
+	testkit.Eventually(t, "the reachable Alertmanager receives the header", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return header == "hunter2"
 	})
-	testkit.Eventually(t, "the other one is not", func() bool { return r.Counts().Failed > 0 })
+	testkit.Eventually(t, "requests to the other one fail", func() bool { return r.Counts().Failed > 0 })
 	if err := os.Remove(cfg.AlertmanagerHeader); err != nil {
 		t.Fatal(err)
 	}
 	before := r.Counts().Failed
-	testkit.Eventually(t, "nothing goes without the header", func() bool { return r.Counts().Failed > before+2 })
+	testkit.Eventually(t, "requests fail without the header file", func() bool { return r.Counts().Failed > before+2 })
 }

@@ -21,8 +21,8 @@ import (
 	"mete.dev/mete/internal/prom/rule"
 )
 
-// files are the files of rules as they were read last. It is the rules' loader, so
-// that what was judged good is what is evaluated.
+// files holds the rule files as they were read last. It is the rule manager's loader, so
+// that the manager evaluates exactly the files that were checked.
 type files struct {
 	parser parser.Parser
 	log    *slog.Logger
@@ -32,8 +32,8 @@ type files struct {
 	groups map[string]*rulefmt.RuleGroups
 }
 
-// load reads the rules that are shipped, and files and directories of others. After
-// an error nothing is changed; it names each place that is wrong.
+// load reads the shipped rules and the rule files in paths. An error names each wrong
+// position and changes nothing.
 func (f *files) load(paths []string) error {
 	list, err := expand(paths)
 	if err != nil {
@@ -53,7 +53,7 @@ func (f *files) load(paths []string) error {
 		order = append(order, path)
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fault.WithHint(err, "promtool check rules FILE, of Prometheus, checks a file too")
+		return fault.WithHint(err, "check the file with Prometheus's promtool check rules FILE")
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -61,13 +61,13 @@ func (f *files) load(paths []string) error {
 	return nil
 }
 
-// expand lists the files that paths mean, each once, those of a directory by name.
+// expand returns the files of paths without duplicates, those of a directory sorted by name.
 func expand(paths []string) (list []string, err error) {
 	for _, p := range paths {
 		p = filepath.Clean(p)
 		st, err := os.Stat(p)
 		if err != nil {
-			return nil, fault.WithHint(fmt.Errorf("--rules %w", err), "name a file of rules, or a directory of them")
+			return nil, fault.WithHint(fmt.Errorf("--rules %w", err), "name a rule file or a directory with rule files")
 		}
 		if !st.IsDir() {
 			list = append(list, p)
@@ -83,40 +83,40 @@ func expand(paths []string) (list []string, err error) {
 			}
 		}
 	}
-	var once []string
+	var unique []string
 	for _, p := range list {
-		if !slices.Contains(once, p) {
-			once = append(once, p)
+		if !slices.Contains(unique, p) {
+			unique = append(unique, p)
 		}
 	}
-	return once, nil
+	return unique, nil
 }
 
-// parse reads the text of one file.
+// parse parses the text of one file.
 func (f *files) parse(path string, text []byte) (*rulefmt.RuleGroups, error) {
 	groups, found := rulefmt.Parse(text, false, model.UTF8Validation, f.parser, f.log)
 	var errs []error
-	said := map[string]bool{}
+	seen := map[string]bool{}
 	for _, err := range found {
-		if said[err.Error()] {
-			continue // YAML is read twice
+		if seen[err.Error()] {
+			continue // rulefmt parses the YAML twice
 		}
-		said[err.Error()] = true
+		seen[err.Error()] = true
 		errs = append(errs, fmt.Errorf("%s:%w: %w", path, withLine(text, err), fault.ErrInvalid))
 	}
 	return groups, errors.Join(errs...)
 }
 
-// position is how an error of rulefmt begins that says where it is, lineOf how one of
-// YAML does, and again that of a group, which does not.
+// hasPosition matches errors of rulefmt that start with a position, lineOf errors of YAML
+// with a line, and repeatedGroup an error of rulefmt without a position.
 var (
 	hasPosition   = regexp.MustCompile(`^[1-9]\d*:\d+: `)
 	lineOf        = regexp.MustCompile(`line (\d+)`)
 	repeatedGroup = regexp.MustCompile(`groupname: "(.*)" is repeated`)
 )
 
-// withLine gives an error of a file the line that it is about, which not all have: the
-// line at which the rule, or the group, is named, then.
+// withLine prefixes an error with its position. For errors without one it uses the line
+// with the name of the rule or group.
 func withLine(text []byte, err error) error {
 	if hasPosition.MatchString(err.Error()) {
 		return err
@@ -127,12 +127,12 @@ func withLine(text []byte, err error) error {
 	} else if m := repeatedGroup.FindStringSubmatch(err.Error()); m != nil {
 		line = slices.Max(linesOf(text, "name", m[1]))
 	} else if m := lineOf.FindStringSubmatch(err.Error()); m != nil {
-		line, _ = strconv.Atoi(m[1]) // it is digits
+		line, _ = strconv.Atoi(m[1]) // matches digits only
 	}
 	return fmt.Errorf("%d: %w", line, errors.New(strings.TrimPrefix(err.Error(), "0:0: ")))
 }
 
-// linesOf are the lines at which a key has a value; line 1 where there is none.
+// linesOf returns the lines at which a key has a value, or line 1 if there is none.
 func linesOf(text []byte, key, value string) (lines []int) {
 	find := regexp.MustCompile(`^[\s-]*` + key + `\s*:\s*["']?` + regexp.QuoteMeta(value) + `["']?\s*(?:#.*)?$`)
 	n := 0
@@ -147,7 +147,7 @@ func linesOf(text []byte, key, value string) (lines []int) {
 	return lines
 }
 
-// names are those of the files that were read, in order.
+// names returns the paths of the files in order, the shipped rules first.
 func (f *files) names() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -12,20 +12,20 @@ import (
 	"mete.dev/mete/internal/x/fairqueue"
 )
 
-// An admission is the turn of one request, first among the small ones. A request is one
-// goroutine's, and so is its admission.
+// An admission is the turn of one request in the queues, first as a small query. It belongs
+// to the goroutine of its request.
 type admission struct {
 	api         *API
 	reader      string
-	httpRequest map[string]string // how, for the log of queries
-	limit       int               // of what is answered, as who asks set it; 0 is none
+	httpRequest map[string]string // for the query log
+	limit       int               // the request's limit of series; 0 is none
 	large       bool
-	remoteRead  bool // it is a remote read
+	remoteRead  bool
 	queue       *fairqueue.Queue
 	waited      time.Duration
-	series      int   // that were read as what it is
-	bytes       int64 // that they take
-	// Of a remote read: samples that are held, and why it was ended.
+	series      int   // series read since acquire
+	bytes       int64 // estimated memory of these series
+	// For a remote read: samples in memory, and the error that ended it.
 	samples int
 	err     error
 }
@@ -33,63 +33,64 @@ type admission struct {
 type admissionKey struct{}
 
 func admissionOf(ctx context.Context) *admission {
-	t, _ := ctx.Value(admissionKey{}).(*admission)
-	return t
+	a, _ := ctx.Value(admissionKey{}).(*admission)
+	return a
 }
 
-// acquire waits for a turn among those of t's size.
-func (t *admission) acquire(ctx context.Context) error {
-	among, name := t.api.small, "query"
-	if t.large {
-		among, name = t.api.large, "large query"
+// acquire waits for a turn in the queue of a's size.
+func (a *admission) acquire(ctx context.Context) error {
+	among, name := a.api.small, "query"
+	if a.large {
+		among, name = a.api.large, "large query"
 	}
 	began := time.Now()
-	defer func() { t.waited += time.Since(began) }()
-	waiting, cancel := context.WithTimeout(ctx, t.api.limits.queueTimeout)
+	defer func() { a.waited += time.Since(began) }()
+	waiting, cancel := context.WithTimeout(ctx, a.api.limits.queueTimeout)
 	defer cancel()
-	err := among.Acquire(waiting, t.reader)
+	err := among.Acquire(waiting, a.reader)
 	switch {
 	case err == nil:
-		t.queue, t.series, t.bytes = among, 0, 0
+		a.queue, a.series, a.bytes = among, 0, 0
 		return nil
 	case errors.Is(err, fairqueue.ErrQueueFull):
-		return timeoutError{fmt.Sprintf("%d queries of this reader wait already: ask again later, or fewer at once", t.api.limits.maxWaiting)}
+		return timeoutError{fmt.Sprintf("%d queries of this reader are already waiting: ask again later, or send fewer at once", a.api.limits.maxWaiting)}
 	case ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return promql.ErrQueryCanceled("the wait for its turn")
+		return promql.ErrQueryCanceled("waiting for a turn")
 	}
-	return timeoutError{fmt.Sprintf("no turn for a %s within %v, at most %d at once: ask again later, or for less (a larger step, a shorter range, fewer series)", name, t.api.limits.queueTimeout, among.Slots())}
+	return timeoutError{fmt.Sprintf("no turn for a %s within %v (at most %d run at once): ask again later, or for less (a larger step, a shorter range, fewer series)", name, a.api.limits.queueTimeout, among.Slots())}
 }
 
 // release ends the turn.
-func (t *admission) release() {
-	if t.queue != nil {
-		t.queue.Release(t.reader)
-		t.queue = nil
+func (a *admission) release() {
+	if a.queue != nil {
+		a.queue.Release(a.reader)
+		a.queue = nil
 	}
 }
 
-// upgrade waits for a turn as a large one.
-func (t *admission) upgrade(ctx context.Context) error {
-	if t.large {
+// upgrade gives up the turn and waits for one as a large query.
+func (a *admission) upgrade(ctx context.Context) error {
+	if a.large {
 		return nil
 	}
-	t.release()
-	t.large = true
-	return t.acquire(ctx)
+	a.release()
+	a.large = true
+	return a.acquire(ctx)
 }
 
-// countSeries counts a series that was read, over a time.
-func (t *admission) countSeries(span time.Duration) error {
-	t.series++
-	if t.large {
-		if most := t.api.limits.large.series; t.series > most {
-			t.err = limitError(fmt.Sprintf("more than %d series: at most so many are read at once", most), "name fewer with a narrower selector, or a shorter range", t.api.limits.Memory)
-			return t.err
+// countSeries counts a series that was read over span. It returns errLarge when the
+// request exceeds the limits of small queries.
+func (a *admission) countSeries(span time.Duration) error {
+	a.series++
+	if a.large {
+		if most := a.api.limits.large.series; a.series > most {
+			a.err = limitError(fmt.Sprintf("more than %d series in one query", most), "use a narrower selector or a shorter range", a.api.limits.Memory)
+			return a.err
 		}
 		return nil
 	}
-	t.bytes += seriesBytes + int64(span.Hours()*hourBytes)
-	if t.series > t.api.limits.small.series || t.bytes > t.api.limits.small.bytes {
+	a.bytes += seriesBytes + int64(span.Hours()*hourBytes)
+	if a.series > a.api.limits.small.series || a.bytes > a.api.limits.small.bytes {
 		return errLarge
 	}
 	return nil
@@ -97,14 +98,15 @@ func (t *admission) countSeries(span time.Duration) error {
 
 var errLarge = errors.New("not a small query")
 
-// timeoutError is the error of a query that was too long in coming: a timeout to those who
-// look what it wraps.
+// timeoutError is the error of a query that waited or ran too long. It wraps
+// promql.ErrQueryTimeout.
 type timeoutError struct{ text string }
 
-func (l timeoutError) Error() string { return l.text }
-func (l timeoutError) Unwrap() error { return promql.ErrQueryTimeout(l.text) }
+func (e timeoutError) Error() string { return e.text }
+func (e timeoutError) Unwrap() error { return promql.ErrQueryTimeout(e.text) }
 
-// limitError is the error of a query that takes more than there is for it.
+// limitError returns the error of a query that exceeds a limit: what it exceeds and what to
+// do instead.
 func limitError(what, instead string, memory int64) error {
-	return fmt.Errorf("%s, as queries have %s of memory (mete server --query-memory): %s", what, unit.Bytes(float64(memory)), instead)
+	return fmt.Errorf("%s; queries have %s of memory (mete server --query-memory): %s", what, unit.Bytes(float64(memory)), instead)
 }

@@ -15,12 +15,11 @@ import (
 // object is a JSON object.
 type object = map[string]any
 
-// serveVisible answers for rules and alerts with what may be seen: the alerts that are
-// labeled with a cluster of the scope. Of rules those are shown that are shipped,
-// which are no secret, and those that have such an alert.
+// serveVisible answers for rules and alerts with those that the scope may see: alerts with
+// the label of a cluster of the scope, the shipped rules, and rules with such an alert.
 func serveVisible(h http.Handler, s query.Scope, w http.ResponseWriter, r *http.Request) {
 	r = r.Clone(r.Context())
-	// What a rule's state is, only its alerts that may be seen say.
+	// The state of a rule is computed from its visible alerts, so always request them.
 	q := r.URL.Query()
 	bare := q.Get("exclude_alerts") == "true"
 	q.Del("exclude_alerts")
@@ -50,7 +49,7 @@ func serveVisible(h http.Handler, s query.Scope, w http.ResponseWriter, r *http.
 	write(w, got.status, answer)
 }
 
-// visible are the alerts of a list that may be seen.
+// visible returns the alerts of a list that the scope may see.
 func visible(s query.Scope, list any) []any {
 	out := []any{}
 	for _, one := range items(list) {
@@ -63,15 +62,15 @@ func visible(s query.Scope, list any) []any {
 	return out
 }
 
-// visibleGroups are the groups of rules of which something may be seen; bare is without
-// alerts.
+// visibleGroups returns the rule groups with at least one visible rule; bare omits the
+// alerts of each rule.
 func visibleGroups(s query.Scope, list any, bare bool) []any {
 	out := []any{}
 	for _, g := range items(list) {
 		shipped := g["file"] == rule.File
 		rules := []any{}
 		for _, one := range items(g["rules"]) {
-			// An error may name series of others.
+			// An error may name series outside the scope.
 			delete(one, "lastError")
 			if one["type"] == "alerting" {
 				seen := visible(s, one["alerts"])
@@ -99,7 +98,7 @@ func visibleGroups(s query.Scope, list any, bare bool) []any {
 	return out
 }
 
-// stateOf is the state of a rule with these alerts: the worst of theirs.
+// stateOf returns the state of a rule: the worst state of its alerts.
 func stateOf(alerts []any) string {
 	state := "inactive"
 	for _, one := range items(alerts) {
@@ -113,7 +112,7 @@ func stateOf(alerts []any) string {
 	return state
 }
 
-// items are the objects of a list.
+// items returns the objects of a list.
 func items(list any) (out []object) {
 	all, _ := list.([]any)
 	for _, one := range all {
@@ -124,7 +123,7 @@ func items(list any) (out []object) {
 	return out
 }
 
-// A recorder keeps an answer.
+// A recorder is an http.ResponseWriter that keeps the response in memory.
 type recorder struct {
 	header http.Header
 	status int

@@ -1,8 +1,8 @@
-// Package api answers Prometheus's HTTP API, /api/v1, over a server's metrics,
-// by Prometheus's own packages: so that what asks a Prometheus can ask mete.
+// Package api serves Prometheus's HTTP API, /api/v1, over a server's metrics with
+// Prometheus's own packages, so that clients of Prometheus can query mete.
 //
-// What who asks may see is a scope in the context of the query, which the
-// storage holds to: no query is rewritten.
+// The caller's scope travels in the context and is enforced by the storage layer;
+// queries are not rewritten.
 package api
 
 import (
@@ -39,7 +39,7 @@ import (
 	"mete.dev/mete/internal/x/httpx"
 )
 
-// Rules knows the rules that are evaluated, and which Alertmanagers are told.
+// Rules lists the evaluated rules and the Alertmanagers that receive alerts.
 type Rules interface {
 	RuleGroups() []*rules.Group
 	AlertingRules() []*rules.AlertingRule
@@ -47,7 +47,7 @@ type Rules interface {
 	DroppedAlertmanagers() []*url.URL
 }
 
-// Identify says what who asks may see, and what he is called in logs: no secret.
+// Identify returns the caller's scope and a log-safe name.
 type Identify func(*http.Request) (query.Scope, string, error)
 
 // An API answers queries.
@@ -65,8 +65,8 @@ type API struct {
 	log      *slog.Logger
 }
 
-// New returns the API over a store. reg may be nil; without rs there are no rules, and
-// without queryLog no log of queries.
+// New returns the API over a store. rs, queryLog and reg may be nil: without rs there are
+// no rules, without queryLog no query log.
 func New(cfg Config, store *metrics.Store, rs Rules, identify Identify, queryLog *Log, reg *prometheus.Registry, version string, log *slog.Logger) (*API, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func New(cfg Config, store *metrics.Store, rs Rules, identify Identify, queryLog
 	return a, nil
 }
 
-// newAPI returns what bounds queries, without what answers them.
+// newAPI returns an API with its limits and engines, without a handler.
 func newAPI(cfg Config, identify Identify, queryLog *Log, log *slog.Logger) *API {
 	l := cfg.limits()
 	a := &API{limits: l, small: fairqueue.New(l.small.slots, l.maxWaiting), large: fairqueue.New(l.large.slots, l.maxWaiting),
@@ -107,32 +107,31 @@ func newAPI(cfg Config, identify Identify, queryLog *Log, log *slog.Logger) *API
 	return a
 }
 
-// statusOf is the status code of errors for which Prometheus's API has another one.
+// statusOf overrides the status code of Prometheus's API for timeouts.
 func statusOf[T any](_ T, err error) (int, bool) {
 	var slow promql.ErrQueryTimeout
 	return http.StatusServiceUnavailable, errors.As(err, &slow)
 }
 
-// maxBody is how many bytes a request may have.
+// maxBody limits the body of a request, in bytes.
 const maxBody = 1 << 20
 
-// scopedPaths are the paths below /api/v1 that everybody is answered, and globalPaths those that show all
-// that there is, whoever asks.
+// scopedPaths are the paths below /api/v1 whose answers respect the caller's scope.
+// globalPaths ignore the scope and need Scope.All.
 var (
 	scopedPaths = []string{"query", "query_range", "query_exemplars", "format_query", "parse_query", "labels", "label", "series",
 		"metadata", "rules", "alerts", "targets", "read", "status/buildinfo", "status/runtimeinfo"}
 	globalPaths = []string{"alertmanagers", "status/tsdb", "status/flags", "status/config", "status/walreplay"}
 )
 
-// ServeHTTP answers one question.
+// ServeHTTP implements http.Handler.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := strings.TrimPrefix(r.URL.Path, "/api/v1/")
 	isIn := func(list []string) bool {
 		return slices.ContainsFunc(list, func(p string) bool { return path == p || strings.HasPrefix(path, p+"/") })
 	}
-	// A body is a query, and no more.
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-	s, who, err := a.identify(r)
+	s, reader, err := a.identify(r)
 	switch {
 	case err != nil:
 		refuse(w, err)
@@ -147,25 +146,25 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r = r.Clone(WithScope(r.Context(), s))
-	r.Header.Del("Origin") // with one, and no list of those that may read, Prometheus's API panics
+	r.Header.Del("Origin") // Prometheus's API panics on it without a CORS configuration
 	switch {
 	case !s.All && (path == "rules" || path == "alerts"):
 		serveVisible(a.handler, s, w, r)
 	case isIn(queuedPaths):
-		a.serveQueued(w, r, who, path)
+		a.serveQueued(w, r, reader, path)
 	default:
 		a.handler.ServeHTTP(w, r)
 	}
 }
 
-// queuedPaths are the paths that read the database, or texts that may be long.
+// queuedPaths are the paths that read the database or parse long texts.
 var queuedPaths = []string{"query", "query_range", "query_exemplars", "format_query", "parse_query", "labels", "label", "series", "read", "status/tsdb"}
 
-// serveQueued answers what is asked when it is its turn.
-func (a *API) serveQueued(to http.ResponseWriter, r *http.Request, who, path string) {
+// serveQueued waits for a turn and answers the request.
+func (a *API) serveQueued(to http.ResponseWriter, r *http.Request, reader, path string) {
 	began := time.Now()
 	remoteRead := path == "read"
-	t := &admission{api: a, reader: who, large: remoteRead, remoteRead: remoteRead}
+	t := &admission{api: a, reader: reader, large: remoteRead, remoteRead: remoteRead}
 	w := &statusWriter{to, http.StatusOK, t}
 	defer func() { a.counts.count(w.code, t, time.Since(began)) }()
 	check := a.checkForm
@@ -176,12 +175,12 @@ func (a *API) serveQueued(to http.ResponseWriter, r *http.Request, who, path str
 		reject(w, http.StatusBadRequest, "bad_data", err.Error())
 		return
 	}
-	t.limit, _ = strconv.Atoi(r.Form.Get("limit")) // the answer says where it is none
-	ip, _, _ := net.SplitHostPort(r.RemoteAddr)    // "" where it is none
+	t.limit, _ = strconv.Atoi(r.Form.Get("limit")) // the handler reports an invalid limit
+	ip, _, _ := net.SplitHostPort(r.RemoteAddr)    // "" if it is invalid
 	t.httpRequest = map[string]string{"clientIP": ip, "method": r.Method, "path": r.URL.Path}
 	ctx, cancel := context.WithTimeout(context.WithValue(r.Context(), admissionKey{}, t), a.limits.Timeout)
 	defer cancel()
-	_ = http.NewResponseController(w).SetWriteDeadline(began.Add(a.limits.Timeout + time.Minute)) // a writer without one is a test's
+	_ = http.NewResponseController(w).SetWriteDeadline(began.Add(a.limits.Timeout + time.Minute)) // only writers of tests do not support it
 	if err := t.acquire(ctx); err != nil {
 		httpx.SetRetryAfter(w, 5*time.Second)
 		reject(w, http.StatusServiceUnavailable, "timeout", err.Error())
@@ -197,19 +196,19 @@ func (a *API) serveQueued(to http.ResponseWriter, r *http.Request, who, path str
 	if took := time.Since(began); a.limits.Slow > 0 && took >= a.limits.Slow {
 		asked := cmp.Or(r.Form.Get("query"), strings.Join(r.Form["match[]"], " "))
 		a.log.Warn("slow query", "path", r.URL.Path, "query", asked[:min(len(asked), 1000)], "start", r.Form.Get("start"), "end", r.Form.Get("end"),
-			"step", r.Form.Get("step"), "reader", who, "took", took.Round(time.Millisecond), "waited", t.waited.Round(time.Millisecond))
+			"step", r.Form.Get("step"), "reader", reader, "took", took.Round(time.Millisecond), "waited", t.waited.Round(time.Millisecond))
 	}
 }
 
-// checkForm reads the form of a request, and reports a text in it that is too long, or would
-// take more to look at than it may.
+// checkForm parses the form of a request and rejects queries that are too long or too
+// complex.
 func (a *API) checkForm(r *http.Request) error {
 	if err := r.ParseForm(); err != nil {
-		return fmt.Errorf("the parameters cannot be read: %w", err)
+		return fmt.Errorf("cannot parse the parameters: %w", err)
 	}
-	// Whoever looks at the form later would add these to it.
+	// Parse the multipart form here, because the handler's FormValue would add it unchecked.
 	if err := r.ParseMultipartForm(maxBody); err != nil && !errors.Is(err, http.ErrNotMultipart) {
-		return fmt.Errorf("the parameters cannot be read: %w", err)
+		return fmt.Errorf("cannot parse the parameters: %w", err)
 	}
 	for _, name := range []string{"query", "match[]"} {
 		for _, text := range r.Form[name] {
@@ -226,8 +225,8 @@ func (a *API) checkForm(r *http.Request) error {
 	return nil
 }
 
-// checkQuery reports a query that takes more to look at than it may. What is no query is
-// told later, in Prometheus's words.
+// checkQuery rejects a query that is too complex. It ignores syntax errors, which
+// Prometheus's handler reports.
 func (a *API) checkQuery(text string) error {
 	if err := checkOperators(text); err != nil {
 		return err
@@ -239,7 +238,7 @@ func (a *API) checkQuery(text string) error {
 	return checkGrowth(n, text)
 }
 
-// noRules is no rules.
+// noRules implements Rules without any rule.
 type noRules struct{}
 
 func (noRules) RuleGroups() []*rules.Group           { return nil }
@@ -247,7 +246,7 @@ func (noRules) AlertingRules() []*rules.AlertingRule { return nil }
 func (noRules) Alertmanagers() []*url.URL            { return nil }
 func (noRules) DroppedAlertmanagers() []*url.URL     { return nil }
 
-// noTargets is what a server that scrapes nothing has.
+// noTargets implements the target retrievers of a server that scrapes nothing.
 type noTargets struct{}
 
 func (noTargets) TargetsActive() map[string][]*scrape.Target  { return nil }
@@ -258,15 +257,15 @@ func (noTargets) ScrapePoolConfig(string) (*config.ScrapeConfig, error) {
 	return nil, errors.New("this server scrapes nothing")
 }
 
-// noExemplars is samples without exemplars.
+// noExemplars is an exemplar storage without exemplars.
 type noExemplars struct{}
 
-func (p noExemplars) ExemplarQuerier(context.Context) (storage.ExemplarQuerier, error) { return p, nil }
+func (n noExemplars) ExemplarQuerier(context.Context) (storage.ExemplarQuerier, error) { return n, nil }
 func (noExemplars) Select(int64, int64, ...[]*labels.Matcher) ([]exemplar.QueryResult, error) {
 	return []exemplar.QueryResult{}, nil
 }
 
-// dbAdmin shows the state of a database, and changes nothing.
+// dbAdmin shows the state of a database and cannot change it.
 type dbAdmin struct{ *tsdb.DB }
 
 func (a dbAdmin) Stats(by string, limit int) (*tsdb.Stats, error) {

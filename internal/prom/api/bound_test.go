@@ -26,8 +26,8 @@ import (
 	"mete.dev/mete/internal/store/tsdb"
 )
 
-// many is an API over some series with ten samples each, a minute apart from time 1e9.
-func many(t *testing.T, cfg Config, series int, queryLog *Log, log *slog.Logger) *API {
+// openTestAPI returns an API over series with ten samples each, a minute apart from time 1e9.
+func openTestAPI(t *testing.T, cfg Config, series int, queryLog *Log, log *slog.Logger) *API {
 	t.Helper()
 	mc := tsdb.Default()
 	mc.Dir, mc.Retention = t.TempDir(), 100*365*24*time.Hour
@@ -77,12 +77,12 @@ func ask(a *API, path string, form ...string) *httptest.ResponseRecorder {
 	return w
 }
 
-// Who asks for more than there is for him is told what the limit is and what to do, in
-// Prometheus's form; and who sets a limit himself gets as much.
-func TestBounds(t *testing.T) {
+// A request that exceeds a limit fails with an error in Prometheus's form that names the
+// limit and the remedy; a request with its own limit gets that many.
+func TestLimits(t *testing.T) {
 	cfg := Default()
-	cfg.Memory, cfg.Timeout = minMemory, time.Hour // also where the machine is slow
-	a := many(t, cfg, 1000, nil, slog.New(slog.DiscardHandler))
+	cfg.Memory, cfg.Timeout = minMemory, time.Hour // no timeouts on a slow machine
+	a := openTestAPI(t, cfg, 1000, nil, slog.New(slog.DiscardHandler))
 	a.limits.maxValues, a.limits.answerBytes = 500, 100<<10
 	a.limits.small.series, a.limits.large.series = 100, 800
 	when := []string{"time", "1000000300"}
@@ -94,7 +94,7 @@ func TestBounds(t *testing.T) {
 		text []string
 	}{
 		{"query", append(when, "query", `m{workload=~"w0000."}`), 200, "", nil},
-		{"query", append(when, "query", `m{workload=~"w00[1-3].."}`), 200, "", nil}, // a large one
+		{"query", append(when, "query", `m{workload=~"w00[1-3].."}`), 200, "", nil}, // a large query
 		{"query", append(when, "query", `m`), 422, "execution", []string{"more than 800 series", "--query-memory", "narrower selector"}},
 		{"query", append(when, "query", `m{workload=~"w00[1-7].."}[10m]`), 422, "execution", []string{"are sent", "answer", "topk"}},
 		{"query", append(when, "query", `m{workload=~"w00[1-7].."}[10m]`, "limit", "10"), 200, "", []string{"truncated"}},
@@ -113,7 +113,7 @@ func TestBounds(t *testing.T) {
 		{"format_query", []string{"query", strings.Repeat("(", maxQueryBytes/2-1) + "1" + strings.Repeat(")", maxQueryBytes/2-1)}, 400, "bad_data", []string{"1:2001", "more than 2000 operators"}},
 		{"query", []string{"query", strings.Repeat("-", maxQueryBytes-1) + "m"}, 400, "bad_data", []string{"more than 2000 operators"}},
 		{"query", []string{"query", "m" + strings.Repeat(" or m", maxQueryBytes/6)}, 400, "bad_data", []string{"more than 2000 operators"}},
-		{"parse_query", []string{"query", strings.Repeat("abs(", 1000) + "m" + strings.Repeat(")", 1000)}, 400, "bad_data", []string{"1:2005: parse error: expressions are more than 500 deep"}},
+		{"parse_query", []string{"query", strings.Repeat("abs(", 1000) + "m" + strings.Repeat(")", 1000)}, 400, "bad_data", []string{"1:2005: parse error: expressions are more than 500 levels deep"}},
 		{"query", []string{"query", `m{a="` + strings.Repeat("(-", 3000) + `"}`}, 200, "", nil},
 		{"format_query", []string{"query", strings.Repeat("(", maxDepth) + "1" + strings.Repeat(")", maxDepth)}, 200, "", nil},
 		{"format_query", []string{"query", "m" + strings.Repeat(" + on (a) m", maxDepth)}, 200, "", nil},
@@ -123,8 +123,8 @@ func TestBounds(t *testing.T) {
 		{"query", append(when, "query", `max_over_time(m{workload="w00001"}[1h:])`), 200, "", []string{"w00001"}},
 		{"query_range", []string{"query", `max_over_time(m{workload="w00001"}[1h:10s])`, "start", "1000000000", "end", "1000086400", "step", "60"}, 200, "", []string{"w00001"}},
 		{"query_range", []string{"query", `max_over_time(m[1h:1s])`, "start", "1000000000", "end", "1001000000", "step", "3600"}, 400, "bad_data",
-			[]string{"1:15", "subquery m[1h:1s] has 1003601 steps of 1s", "1000000 steps in all", "take a larger step"}},
-		{"format_query", []string{"query", `max_over_time(m[100y:1ms])`}, 200, "", nil}, // it is not evaluated
+			[]string{"1:15", "subquery m[1h:1s] has 1003601 steps of 1s", "1000000 steps in all", "use a larger step"}},
+		{"format_query", []string{"query", `max_over_time(m[100y:1ms])`}, 200, "", nil}, // not evaluated
 		{"query", []string{"query", "sum(m"}, 400, "bad_data", []string{"1:6"}},
 		{"query", []string{"query", "m +\n  rate(m)"}, 400, "bad_data", []string{"2:8"}},
 	} {
@@ -139,7 +139,7 @@ func TestBounds(t *testing.T) {
 		}
 		for _, text := range c.text {
 			if !strings.Contains(w.Body.String(), text) {
-				t.Errorf("%s %.100q: %.300s says nothing of %q", c.path, c.form, w.Body, text)
+				t.Errorf("%s %.100q: answer %.300s does not contain %q", c.path, c.form, w.Body, text)
 			}
 		}
 	}
@@ -148,14 +148,14 @@ func TestBounds(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	if a.small.Running() != 0 || a.large.Running() != 0 {
-		t.Errorf("%d and %d turns have not ended", a.small.Running(), a.large.Running())
+		t.Errorf("%d small and %d large turns are not released", a.small.Running(), a.large.Running())
 	}
 }
 
-// What is refused for the steps of its subqueries allocates nothing for them; each of
-// these would take 1.4 GB, in one piece.
+// A query that is refused for the steps of its subqueries allocates nothing for them; each
+// of these queries would allocate 1.4 GB at once.
 func TestSubqueries(t *testing.T) {
-	a := many(t, Default(), 1, nil, slog.New(slog.DiscardHandler))
+	a := openTestAPI(t, Default(), 1, nil, slog.New(slog.DiscardHandler))
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	for _, text := range []string{`max_over_time(nosuch[1d:1ms])`, `max_over_time(vector(1)[1d:1ms])`, `nosuch[1d:1ms]`, `sum(max_over_time(max_over_time(nosuch[1m:1ms])[1d:1m]))`} {
@@ -164,7 +164,7 @@ func TestSubqueries(t *testing.T) {
 			want := "subquery nosuch["
 			switch {
 			case path == "query_range" && strings.HasPrefix(text, "nosuch"):
-				want = "range query" // it is no instant vector
+				want = "range query" // not an instant vector
 			case strings.Contains(text, "vector(1)"):
 				want = "subquery vector(1)["
 			}
@@ -174,8 +174,8 @@ func TestSubqueries(t *testing.T) {
 		}
 	}
 	runtime.ReadMemStats(&after)
-	if took := after.TotalAlloc - before.TotalAlloc; took > 256<<20 {
-		t.Errorf("%d bytes were allocated", took)
+	if n := after.TotalAlloc - before.TotalAlloc; n > 256<<20 {
+		t.Errorf("refused queries allocated %d bytes", n)
 	}
 	_, err := Engine(Default(), nil, slog.New(slog.DiscardHandler)).NewInstantQuery(t.Context(), storage.QueryableFunc(func(int64, int64) (storage.Querier, error) { return storage.NoopQuerier(), nil }), nil, `max_over_time(nosuch[1d:1ms])`, time.Unix(1, 0))
 	if err == nil || !strings.Contains(err.Error(), "subquery") {
@@ -183,13 +183,12 @@ func TestSubqueries(t *testing.T) {
 	}
 }
 
-// A turn that does not come is an error after a while, and one that comes is the same
-// for whoever waited.
-func TestWaits(t *testing.T) {
+// A request without a turn fails after queueTimeout; one with a turn succeeds.
+func TestQueueTimeout(t *testing.T) {
 	cfg := Default()
 	cfg.Timeout, cfg.Parallel = time.Hour, 1
-	a := many(t, cfg, 10, nil, slog.New(slog.DiscardHandler))
-	a.limits.queueTimeout = 0 // what has no turn at once has none
+	a := openTestAPI(t, cfg, 10, nil, slog.New(slog.DiscardHandler))
+	a.limits.queueTimeout = 0 // do not wait for a turn
 	if err := a.small.Acquire(t.Context(), "other"); err != nil {
 		t.Fatal(err)
 	}
@@ -203,10 +202,10 @@ func TestWaits(t *testing.T) {
 	}
 	a.limits.small.series = 1
 	if w = ask(a, "query", "query", "m", "time", "1000000300"); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "no turn for a large query") {
-		t.Errorf("without a turn among the large: %d %s", w.Code, w.Body)
+		t.Errorf("without a turn for a large query: %d %s", w.Code, w.Body)
 	}
 	if w = ask(a, "series", "match[]", "m"); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "no turn for a large query") {
-		t.Errorf("series without a turn among the large: %d %s", w.Code, w.Body)
+		t.Errorf("series without a turn for a large query: %d %s", w.Code, w.Body)
 	}
 	a.large.Release("other")
 	a.limits.queueTimeout = time.Hour
@@ -215,7 +214,7 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-func TestGrows(t *testing.T) {
+func TestLabelGrowth(t *testing.T) {
 	for text, want := range map[string]string{
 		`m`: "",
 		`label_replace(m, "a", "$1-$2", "b", "(.)(.*)")`:                                                                   "",
@@ -235,8 +234,8 @@ func TestGrows(t *testing.T) {
 	}
 }
 
-// Each query is a line in the log, with who asked and what it took; after a rotation
-// the next line is in the new file. What takes long is told in the server's log too.
+// The query log has a line for each query with its reader and statistics; after a rotation
+// the next line is in the new file. The server's log has the slow queries too.
 func TestLog(t *testing.T) {
 	began := time.Now().Truncate(time.Second)
 	path := filepath.Join(t.TempDir(), "queries.log")
@@ -248,7 +247,7 @@ func TestLog(t *testing.T) {
 	}
 	cfg := Default()
 	cfg.Slow, cfg.Timeout = time.Nanosecond, time.Hour
-	a := many(t, cfg, 10, queryLog, log)
+	a := openTestAPI(t, cfg, 10, queryLog, log)
 	ask(a, "query_range", "query", "sum(m)", "start", "1000000000", "end", "1000000540", "step", "60")
 	ask(a, "query", "query", "m[1m", "time", "1000000300") // not a query
 	ask(a, "query", "query", "max_over_time(sum(m)[1m:1ms])", "time", "1000000300", "timeout", "1e-9")
@@ -310,7 +309,7 @@ func TestLog(t *testing.T) {
 		t.Errorf("after a rotation: %+v", list)
 	}
 	if text := server.String(); !strings.Contains(text, `msg="slow query" path=/api/v1/query_range query=sum(m)`) || !strings.Contains(text, `reader="reader one"`) {
-		t.Errorf("the server's log: %s", text)
+		t.Errorf("server's log: %s", text)
 	}
 	if err := queryLog.Close(); err != nil {
 		t.Error(err)
@@ -337,7 +336,7 @@ func TestConfig(t *testing.T) {
 			t.Errorf("%+v", l)
 		}
 		if all := int64(l.large.slots) * (int64(l.large.samples)*sampleBytes + int64(l.large.series)*seriesBytes); all > memory {
-			t.Errorf("large queries count on %d bytes of %d", all, memory)
+			t.Errorf("large queries may take %d bytes of %d", all, memory)
 		}
 	}
 }

@@ -8,21 +8,20 @@ import (
 )
 
 const (
-	// maxQueryBytes is how many bytes a query may have: what is nested is walked by calling.
+	// maxQueryBytes limits the text of a query, because nested expressions are walked recursively.
 	maxQueryBytes = 64 << 10
-	// maxOperators is how many operators and brackets it may have: reading them takes time by
-	// the second power of it, and cannot be stopped.
+	// maxOperators limits the operators and brackets of a query: parsing takes quadratic time
+	// in their number and cannot be interrupted.
 	maxOperators = 2000
-	// maxDepth is how many expressions may be in each other: what writes one out takes
-	// time by the third power of it.
+	// maxDepth limits the nesting of expressions: formatting takes cubic time in the depth.
 	maxDepth = 500
-	// maxLabelText is how many bytes a text may have that becomes a value of labels, and
-	// most how many times as long as they were a query may make them.
+	// maxLabelText limits a string literal that becomes a label value, in bytes;
+	// maxLabelGrowth limits the factor by which a query may lengthen label values.
 	maxLabelText   = 1 << 10
 	maxLabelGrowth = 64
 )
 
-// checkOperators reports a text that would take long to read as a query.
+// checkOperators rejects a query with more than maxOperators operators and brackets.
 func checkOperators(text string) error {
 	l, n := parser.Lex(text), 0
 	for {
@@ -40,30 +39,29 @@ func checkOperators(text string) error {
 	}
 }
 
-// checkGrowth reports a query that is too deep, or makes values of labels many times as long as they were,
-// again and again: they are in memory, and no limit counts them. The error names the
-// place in text.
+// checkGrowth rejects a query that is nested too deeply or lengthens label values too much:
+// label values are in memory, and no other limit counts them. The error names the position in text.
 func checkGrowth(n parser.Node, text string) error {
 	_, err := labelGrowth(n, text, 0)
 	return err
 }
 
-// labelGrowth is how many times as long as they are in the database a value of a label in
-// what n gives can be.
+// labelGrowth returns the factor by which the label values in the result of n can be longer
+// than those in the database.
 func labelGrowth(n parser.Node, text string, depth int) (int, error) {
 	wrong := func(format string, args ...any) error {
 		return &parser.ParseErr{PositionRange: n.PositionRange(), Query: text, Err: fmt.Errorf(format, args...)}
 	}
 	if depth > maxDepth {
-		return 0, wrong("expressions are more than %d deep in each other", maxDepth)
+		return 0, wrong("expressions are more than %d levels deep", maxDepth)
 	}
 	times := 1
 	for c := range parser.ChildrenIter(n) {
-		of, err := labelGrowth(c, text, depth+1)
+		child, err := labelGrowth(c, text, depth+1)
 		if err != nil {
 			return 0, err
 		}
-		times = max(times, of)
+		times = max(times, child)
 	}
 	call, ok := n.(*parser.Call)
 	if !ok || call.Func.Name != "label_replace" && call.Func.Name != "label_join" {
@@ -71,7 +69,7 @@ func labelGrowth(n parser.Node, text string, depth int) (int, error) {
 	}
 	for _, a := range call.Args[1:] {
 		if s, ok := literal(a); ok && len(s) > maxLabelText {
-			return 0, wrong("%s writes a text of %d bytes into labels: at most %d", call.Func.Name, len(s), maxLabelText)
+			return 0, wrong("%s writes a string of %d bytes into labels: at most %d", call.Func.Name, len(s), maxLabelText)
 		}
 	}
 	switch {
@@ -82,12 +80,12 @@ func labelGrowth(n parser.Node, text string, depth int) (int, error) {
 		times *= max(1, strings.Count(s, "$"))
 	}
 	if times > maxLabelGrowth {
-		return 0, wrong("%s may make labels %d times as long: at most %d times", call.Func.Name, times, maxLabelGrowth)
+		return 0, wrong("%s may make label values %d times as long: at most %d times", call.Func.Name, times, maxLabelGrowth)
 	}
 	return times, nil
 }
 
-// literal is the text that n is, if it is one.
+// literal returns the value of n if it is a string literal.
 func literal(n parser.Node) (string, bool) {
 	switch n := n.(type) {
 	case *parser.StringLiteral:

@@ -11,18 +11,18 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// countedSeriesSet is a set of series in which each is counted against the admission of its
-// request: they are in memory together, and no limit of samples counts them.
+// countedSeriesSet counts each series against the admission of its request: the series are
+// in memory together, and the limit of samples does not count them.
 type countedSeriesSet struct {
 	storage.SeriesSet
 	ctx        context.Context
 	admission  *admission
 	span       time.Duration
-	seriesOnly bool // it is the series that are asked for, not what is in them
+	seriesOnly bool // the request reads series without their samples
 	err        error
 }
 
-// countSeries counts the series of a set; nil hints are none.
+// countSeries wraps a set so that its series are counted; hints may be nil.
 func countSeries(ctx context.Context, set storage.SeriesSet, hints *storage.SelectHints) storage.SeriesSet {
 	t := admissionOf(ctx)
 	if t == nil {
@@ -47,7 +47,7 @@ func (c *countedSeriesSet) Next() bool {
 	}
 	c.err = c.admission.countSeries(c.span)
 	if c.seriesOnly && errors.Is(c.err, errLarge) {
-		// Those that are there are kept, and the rest waits for its turn.
+		// Keep the series read so far and wait for a turn as a large query.
 		n := c.admission.series
 		c.err = c.admission.upgrade(c.ctx)
 		c.admission.series = n
@@ -58,7 +58,8 @@ func (c *countedSeriesSet) Next() bool {
 	return c.err == nil
 }
 
-// At is a series, whose samples are counted too where they are held: no engine does it there.
+// At returns the current series. For a remote read its samples are counted too, because no
+// engine counts them there.
 func (c *countedSeriesSet) At() storage.Series {
 	if c.admission.remoteRead {
 		return countedReadSeries{c.SeriesSet.At(), c}
@@ -77,26 +78,26 @@ func (c *countedSeriesSet) Err() error {
 	return err
 }
 
-// limitValues bounds a list of names or values: one that is longer than may be, and that
-// who asks did not limit himself, is an error, as half of it would look like all.
+// limitValues limits a list of label names or values. A list that is too long and that the
+// request did not limit itself is an error, because half of it would look complete.
 func limitValues(ctx context.Context, hints *storage.LabelHints, list func(*storage.LabelHints) ([]string, annotations.Annotations, error)) ([]string, annotations.Annotations, error) {
 	t := admissionOf(ctx)
 	if t == nil {
 		return list(hints)
 	}
-	most, within := t.api.limits.maxValues, storage.LabelHints{}
+	most, limited := t.api.limits.maxValues, storage.LabelHints{}
 	if hints != nil {
-		within = *hints
+		limited = *hints
 	}
-	if within.Limit == 0 || within.Limit > most {
-		within.Limit = most + 1
+	if limited.Limit == 0 || limited.Limit > most {
+		limited.Limit = most + 1
 	}
-	got, notes, err := list(&within)
+	got, notes, err := list(&limited)
 	switch {
 	case err != nil:
 		return nil, notes, t.api.engine.explain(err)
 	case len(got) > most:
-		return nil, notes, fmt.Errorf("there are more than %d: ask for fewer with match[], a shorter range or limit", most)
+		return nil, notes, fmt.Errorf("more than %d names or values: narrow the request with match[], a shorter range or limit", most)
 	}
 	return got, notes, nil
 }

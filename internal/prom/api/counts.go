@@ -6,31 +6,31 @@ import (
 	"time"
 )
 
-// Counts are what became of queries since the start, of questions for series and labels
-// too.
+// Counts count queued requests by result since the start, including those for series and
+// labels.
 type Counts struct {
 	Answered int64
-	Invalid  int64         // that were no queries, or took more to look at than they may
-	Refused  int64         // that took more than there is for one, or could not be computed
-	TimedOut int64         // that had no turn, or were not done in time
-	Large    int64         // that waited for a turn as a large one
-	Waited   time.Duration // by all of them
-	Took     time.Duration // in their turns
-	Waiting  int64         // now
+	Invalid  int64         // invalid or too complex
+	Refused  int64         // exceeded a limit, or failed
+	TimedOut int64         // got no turn, or took too long
+	Large    int64         // waited for a turn as a large query
+	Waited   time.Duration // total wait for turns
+	Took     time.Duration // total time without the wait
+	Waiting  int64         // requests waiting now
 }
 
-type counts struct{ answered, invalid, refused, late, large, waited, took atomic.Int64 }
+type counts struct{ answered, invalid, refused, timedOut, large, waited, took atomic.Int64 }
 
 // Counts returns the counts.
 func (a *API) Counts() Counts {
 	c := &a.counts
 	return Counts{
-		Answered: c.answered.Load(), Invalid: c.invalid.Load(), Refused: c.refused.Load(), TimedOut: c.late.Load(), Large: c.large.Load(),
+		Answered: c.answered.Load(), Invalid: c.invalid.Load(), Refused: c.refused.Load(), TimedOut: c.timedOut.Load(), Large: c.large.Load(),
 		Waited: time.Duration(c.waited.Load()), Took: time.Duration(c.took.Load()), Waiting: a.small.Waiting() + a.large.Waiting(),
 	}
 }
 
-// count counts an answer by its status code.
+// count counts a request by the status code of its answer.
 func (c *counts) count(code int, t *admission, took time.Duration) {
 	switch {
 	case code < 300:
@@ -38,7 +38,7 @@ func (c *counts) count(code int, t *admission, took time.Duration) {
 	case code == http.StatusBadRequest:
 		c.invalid.Add(1)
 	case code == http.StatusServiceUnavailable:
-		c.late.Add(1)
+		c.timedOut.Add(1)
 	default:
 		c.refused.Add(1)
 	}
@@ -49,25 +49,26 @@ func (c *counts) count(code int, t *admission, took time.Duration) {
 	c.took.Add(int64(took - t.waited))
 }
 
-// statusWriter is a writer of an answer that notes its status code.
+// statusWriter is an http.ResponseWriter that records the status code and replaces 500 with
+// that of the admission.
 type statusWriter struct {
 	http.ResponseWriter
 	code      int
 	admission *admission
 }
 
-func (n *statusWriter) WriteHeader(code int) {
+func (w *statusWriter) WriteHeader(code int) {
 	if code == http.StatusInternalServerError {
-		code = n.admission.status()
+		code = w.admission.status()
 	}
-	n.code = code
-	n.ResponseWriter.WriteHeader(code)
+	w.code = code
+	w.ResponseWriter.WriteHeader(code)
 }
 
-// Unwrap is for http.ResponseController.
-func (n *statusWriter) Unwrap() http.ResponseWriter { return n.ResponseWriter }
+// Unwrap supports http.ResponseController.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// Flush implements http.Flusher, which is asked of whom streams are sent to.
-func (n *statusWriter) Flush() {
-	_ = http.NewResponseController(n.ResponseWriter).Flush() // who cannot has it all at the end
+// Flush implements http.Flusher, which streamed remote reads need.
+func (w *statusWriter) Flush() {
+	_ = http.NewResponseController(w.ResponseWriter).Flush() // without support, the data is sent at the end
 }

@@ -15,8 +15,8 @@ import (
 	"mete.dev/mete/internal/store/subquery"
 )
 
-// Engine computes queries of whoever does not come over the API, as many at once and
-// as large as the API's. Where queryLog is not nil, it is told of each.
+// Engine returns an engine for queries that do not come over the API, such as rules, with
+// the API's limits. queryLog may be nil.
 func Engine(cfg Config, queryLog *Log, log *slog.Logger) promql.QueryEngine {
 	l := cfg.limits()
 	opts := l.engineOpts(l.large.samples, cfg.Timeout, parser.NewParser(parser.Options{}), log)
@@ -28,7 +28,7 @@ func Engine(cfg Config, queryLog *Log, log *slog.Logger) promql.QueryEngine {
 	return subquery.Engine(e)
 }
 
-// engineOpts is how queries are computed.
+// engineOpts returns the options of an engine.
 func (l limits) engineOpts(samples int, timeout time.Duration, read parser.Parser, log *slog.Logger) promql.EngineOpts {
 	return promql.EngineOpts{
 		Logger: log, MaxSamples: samples, Timeout: timeout, LookbackDelta: l.Lookback,
@@ -37,34 +37,37 @@ func (l limits) engineOpts(samples int, timeout time.Duration, read parser.Parse
 	}
 }
 
-// slots lets some queries run at once, and the others wait.
+// slots limits the queries that run at once. It implements promql.QueryTracker.
 type slots chan struct{}
 
-func (p slots) GetMaxConcurrent() int { return cap(p) }
-func (p slots) Delete(int)            { <-p }
-func (p slots) Close() error          { return nil }
-func (p slots) Insert(ctx context.Context, _ string) (int, error) {
+func (s slots) GetMaxConcurrent() int { return cap(s) }
+func (s slots) Delete(int)            { <-s }
+func (s slots) Close() error          { return nil }
+func (s slots) Insert(ctx context.Context, _ string) (int, error) {
 	select {
-	case p <- struct{}{}:
+	case s <- struct{}{}:
 		return 0, nil
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
 }
 
-// tieredEngine compute each query as a small one, and again as a large one where it is not.
+// tieredEngine runs each query as a small one, and again as a large one if it exceeds the
+// limits of small queries.
 type tieredEngine struct {
 	api          *API
 	small, large promql.QueryEngine
 }
 
 func (e *tieredEngine) NewInstantQuery(ctx context.Context, q storage.Queryable, opts promql.QueryOpts, text string, at time.Time) (promql.Query, error) {
-	return e.newQuery(func(of promql.QueryEngine) (promql.Query, error) { return of.NewInstantQuery(ctx, q, opts, text, at) })
+	return e.newQuery(func(engine promql.QueryEngine) (promql.Query, error) {
+		return engine.NewInstantQuery(ctx, q, opts, text, at)
+	})
 }
 
 func (e *tieredEngine) NewRangeQuery(ctx context.Context, q storage.Queryable, opts promql.QueryOpts, text string, start, end time.Time, step time.Duration) (promql.Query, error) {
-	return e.newQuery(func(of promql.QueryEngine) (promql.Query, error) {
-		return of.NewRangeQuery(ctx, q, opts, text, start, end, step)
+	return e.newQuery(func(engine promql.QueryEngine) (promql.Query, error) {
+		return engine.NewRangeQuery(ctx, q, opts, text, start, end, step)
 	})
 }
 
@@ -76,14 +79,14 @@ func (e *tieredEngine) newQuery(parse func(promql.QueryEngine) (promql.Query, er
 	return &tieredQuery{q, e, parse}, nil
 }
 
-// A tieredQuery is a query, as what it is tried as at present.
+// A tieredQuery is a query of a tieredEngine. Query is the small or large attempt.
 type tieredQuery struct {
 	promql.Query
 	engine *tieredEngine
 	parse  func(promql.QueryEngine) (promql.Query, error)
 }
 
-// Exec computes the query.
+// Exec runs the query.
 func (q *tieredQuery) Exec(ctx context.Context) *promql.Result {
 	t := admissionOf(ctx)
 	if t == nil {
@@ -103,7 +106,7 @@ func (q *tieredQuery) Exec(ctx context.Context) *promql.Result {
 	return r
 }
 
-// runLarge computes it as a large one.
+// runLarge runs the query as a large one.
 func (q *tieredQuery) runLarge(ctx context.Context, t *admission) *promql.Result {
 	next, err := q.parse(q.engine.large)
 	if err != nil {
@@ -114,7 +117,7 @@ func (q *tieredQuery) runLarge(ctx context.Context, t *admission) *promql.Result
 	return q.run(ctx, t)
 }
 
-// run computes it once, under watch.
+// run runs the query once, under the memory watch.
 func (q *tieredQuery) run(ctx context.Context, t *admission) *promql.Result {
 	ctx, end := q.engine.api.memory.begin(ctx, t.large)
 	defer end()
@@ -125,7 +128,7 @@ func (q *tieredQuery) run(ctx context.Context, t *admission) *promql.Result {
 	return r
 }
 
-// needsLarge says whether a query failed as it is no small one.
+// needsLarge reports whether a query failed because it exceeds the limits of small queries.
 func needsLarge(ctx context.Context, err error) bool {
 	var many promql.ErrTooManySamples
 	var slow promql.ErrQueryTimeout
@@ -133,8 +136,8 @@ func needsLarge(ctx context.Context, err error) bool {
 		errors.Is(err, errMemory) || errors.Is(err, context.DeadlineExceeded))
 }
 
-// checkAnswer says whether a value can be answered; of a list the first few, where limit is
-// not 0.
+// checkAnswer rejects a value that is too large to send; a limit other than 0 counts only
+// the first series.
 func (e *tieredEngine) checkAnswer(v parser.Value, limit int) error {
 	most := e.api.limits.answerBytes
 	var bytes int64
@@ -159,24 +162,24 @@ func (e *tieredEngine) checkAnswer(v parser.Value, limit int) error {
 	if bytes <= most {
 		return nil
 	}
-	return limitError(fmt.Sprintf("the answer is %d points of %d series, some %s, and at most %s are sent", points, series, unit.Bytes(float64(bytes)), unit.Bytes(float64(most))),
-		"take a larger step, or fewer series by topk, sum or a narrower selector", e.api.limits.Memory)
+	return limitError(fmt.Sprintf("the answer has %d points in %d series, about %s; at most %s are sent", points, series, unit.Bytes(float64(bytes)), unit.Bytes(float64(most))),
+		"use a larger step, or fewer series with topk, sum or a narrower selector", e.api.limits.Memory)
 }
 
-// explain says of an error what the limit is, and what to do.
+// explain adds the limit and the remedy to an error of the engine.
 func (e *tieredEngine) explain(err error) error {
 	var many promql.ErrTooManySamples
 	var slow promql.ErrQueryTimeout
-	var said timeoutError
+	var explained timeoutError
 	l := e.api.limits
 	switch {
-	case err == nil, errors.As(err, &said):
+	case err == nil, errors.As(err, &explained):
 	case errors.Is(err, errMemory):
-		return limitError("the query took too much memory, along with those beside it", "take a larger step, a shorter range, or fewer series; or ask again later", l.Memory)
+		return limitError("the running queries took too much memory", "use a larger step, a shorter range or fewer series, or retry later", l.Memory)
 	case errors.As(err, &many):
-		return limitError(fmt.Sprintf("%v: at most %d are held at once", many, l.large.samples), "take a larger step, a shorter range, or fewer series", l.Memory)
+		return limitError(fmt.Sprintf("%v: at most %d in memory at once", many, l.large.samples), "use a larger step, a shorter range or fewer series", l.Memory)
 	case errors.As(err, &slow), errors.Is(err, context.DeadlineExceeded):
-		return timeoutError{fmt.Sprintf("the query timed out: one may take %v, or what its parameter timeout says (mete server --query-timeout): take a larger step, a shorter range, or fewer series", l.Timeout)}
+		return timeoutError{fmt.Sprintf("the query timed out: the limit is %v (mete server --query-timeout) or the parameter timeout: use a larger step, a shorter range or fewer series", l.Timeout)}
 	}
 	return err
 }

@@ -19,9 +19,8 @@ import (
 	"mete.dev/mete/internal/model/query"
 )
 
-// Prometheus's own tests of its language pass on the way that questions take here:
-// the engine as it is set up, and the storage behind a scope. They need what is
-// experimental in the language too.
+// Prometheus's own PromQL tests pass with this engine's options and the scoped storage.
+// They need experimental features of the language.
 func TestLanguage(t *testing.T) {
 	t.Parallel()
 	opts := Default().limits().engineOpts(50_000_000, time.Hour, parser.NewParser(promqltest.TestParserOpts), slog.New(slog.DiscardHandler))
@@ -30,29 +29,28 @@ func TestLanguage(t *testing.T) {
 		db := teststorage.New(t, func(o *tsdb.Options) {
 			o.EnableSTStorage, o.EnableHistogramSTEncoding, o.FloatChunkEncoding = true, true, chunkenc.EncXOR2
 		})
-		return everyone{db, scopedQueryable{db}}
+		return unscopedStorage{db, scopedQueryable{db}}
 	})
 }
 
-// everyone asks as somebody who may see all.
-type everyone struct {
+// unscopedStorage queries a storage with a scope that allows everything.
+type unscopedStorage struct {
 	storage.Storage
 	scoped scopedQueryable
 }
 
-func (e everyone) Querier(from, to int64) (storage.Querier, error) {
+func (e unscopedStorage) Querier(from, to int64) (storage.Querier, error) {
 	q, err := e.scoped.Querier(from, to)
-	return all{q}, err
+	return unscopedQuerier{q}, err
 }
 
-type all struct{ storage.Querier }
+type unscopedQuerier struct{ storage.Querier }
 
-func (a all) Select(ctx context.Context, sorted bool, hints *storage.SelectHints, ms ...*labels.Matcher) storage.SeriesSet {
+func (a unscopedQuerier) Select(ctx context.Context, sorted bool, hints *storage.SelectHints, ms ...*labels.Matcher) storage.SeriesSet {
 	return a.Querier.Select(WithScope(ctx, query.Scope{All: true}), sorted, hints, ms...)
 }
 
-// Who sees one cluster gets nothing of another, whatever he asks; who has no scope
-// gets nothing.
+// A query returns only series of the clusters in its scope, and nothing without a scope.
 func TestScope(t *testing.T) {
 	t.Parallel()
 	db := teststorage.New(t)
@@ -96,7 +94,7 @@ func TestScope(t *testing.T) {
 		}
 		v, err := q.Exec(ctx).Vector()
 		if err != nil || len(v) != c.want {
-			t.Errorf("%s: %s answers %v, %v; want %d series", c.name, c.query, v, err, c.want)
+			t.Errorf("%s: %s returns %v, %v; want %d series", c.name, c.query, v, err, c.want)
 		}
 		q.Close()
 	}
@@ -108,11 +106,11 @@ func TestScope(t *testing.T) {
 	defer func() { _ = q.Close() }()
 	values, _, err := q.LabelValues(ctx, "cluster", nil)
 	if err != nil || len(values) != 1 {
-		t.Errorf("values of cluster: %v, %v", values, err)
+		t.Errorf("label values of cluster: %v, %v", values, err)
 	}
 	names, _, err := q.LabelNames(ctx, nil)
 	if err != nil || len(names) != 3 {
-		t.Errorf("names of labels: %v, %v", names, err)
+		t.Errorf("label names: %v, %v", names, err)
 	}
 	cq, err := s.ChunkQuerier(0, 2000)
 	if err != nil {

@@ -9,21 +9,21 @@ import (
 	"mete.dev/mete/internal/model/unit"
 )
 
-// A Config bounds what queries may take.
+// A Config limits the resources of queries.
 type Config struct {
-	// Memory is how many bytes all queries hold at once, about; 0 is 512 MiB.
+	// Memory is the approximate limit of memory for all queries together, in bytes; 0 is 512 MiB.
 	Memory   int64
-	Samples  int           // that one query holds at once; 0 is as many as Memory allows
-	Timeout  time.Duration // of one query, with the wait for its turn
-	Parallel int           // queries at once; others wait
-	Lookback time.Duration // age at which a sample is not shown any more
-	// Log is a file to which each query is written; "" is none. Slow is how long one
-	// takes of which the server's own log tells; 0 is never.
+	Samples  int           // limit of samples in memory for one query; 0 derives it from Memory
+	Timeout  time.Duration // of one query, including the wait for its turn
+	Parallel int           // queries that run at once; others wait
+	Lookback time.Duration // age at which a sample becomes stale
+	// Log is the path of the query log; "" is none. Queries that take at least Slow are
+	// written to the server's log; 0 is never.
 	Log  string
 	Slow time.Duration
 }
 
-// minMemory is what queries need to be of use.
+// minMemory is the smallest useful Config.Memory.
 const minMemory = 64 << 20
 
 // Default suits a server of 2 cores and 2 GB.
@@ -31,47 +31,47 @@ func Default() Config {
 	return Config{Timeout: time.Minute, Parallel: 8, Lookback: 5 * time.Minute, Slow: 10 * time.Second}
 }
 
-// Validate reports what cannot work. The error wraps fault.ErrInvalid.
+// Validate reports the first invalid field. The error wraps fault.ErrInvalid.
 func (c Config) Validate() error {
 	switch {
 	case c.Samples < 0 || c.Timeout <= 0 || c.Parallel < 1 || c.Lookback <= 0 || c.Slow < 0:
-		return fmt.Errorf("queries: time, number and look back must be positive: %w", fault.ErrInvalid)
+		return fmt.Errorf("queries: timeout, parallel queries and lookback must be positive, samples and slow not negative: %w", fault.ErrInvalid)
 	case c.Memory != 0 && c.Memory < minMemory:
-		return fault.WithHint(fmt.Errorf("queries in %s of memory: %w", unit.Bytes(float64(c.Memory)), fault.ErrInvalid),
-			"give them "+unit.Bytes(minMemory)+" or more")
+		return fault.WithHint(fmt.Errorf("query memory %s: %w", unit.Bytes(float64(c.Memory)), fault.ErrInvalid),
+			"set it to "+unit.Bytes(minMemory)+" or more")
 	}
 	return nil
 }
 
-// What things take in memory, in bytes, about, as measured over 10,000 series. A sample
-// is 16, and lists have room to grow.
+// Approximate memory in bytes, measured over 10,000 series. A sample takes 16 bytes, and
+// slices have spare capacity.
 const (
 	sampleBytes = 24
-	seriesBytes = 1 << 10 // labels, and what stands around them
-	pointBytes  = 28      // in the text of an answer
-	hourBytes   = 100     // what says where the samples of an hour of a series are
+	seriesBytes = 1 << 10 // labels and the structures around them
+	pointBytes  = 28      // in the JSON of an answer
+	hourBytes   = 100     // chunk references of one hour of a series
 )
 
-// tier is what queries of one size may take.
+// tier is the limits of queries of one size.
 type tier struct {
-	slots   int // at once
+	slots   int // queries at once
 	samples int
 	series  int
-	bytes   int64 // of series and where their samples are; 0 is not counted
+	bytes   int64 // of series and chunk references; 0 is not counted
 }
 
-// limits are what follows from a configuration. Each query is tried as a small one;
-// one that needs more waits for its turn among the few large ones. So large ones
-// neither take all the memory nor all the processors, and small ones go on.
+// limits are derived from a Config. Each query is first tried as a small one; one that
+// needs more waits for a turn as a large one. Large queries therefore take neither all
+// memory nor all processors, and small ones continue.
 type limits struct {
 	Config
 	small, large tier
-	smallTimeout time.Duration // for which one is small
-	queueTimeout time.Duration // for a turn
-	answerBytes  int64         // bytes of one
+	smallTimeout time.Duration // run time after which a query is large
+	queueTimeout time.Duration // wait for a turn
+	answerBytes  int64         // of one answer
 	readSamples  int           // samples of all queries of one remote read
-	maxValues    int           // names or values of labels in one answer
-	maxWaiting   int           // queries of one reader that wait
+	maxValues    int           // label names or values in one answer
+	maxWaiting   int           // waiting queries of one reader
 }
 
 func (c Config) limits() limits {
@@ -81,9 +81,9 @@ func (c Config) limits() limits {
 	l := limits{Config: c, smallTimeout: min(2*time.Second, c.Timeout), queueTimeout: c.Timeout / 2, maxValues: 100_000, maxWaiting: 256}
 	l.large.slots = max(1, min(c.Parallel/4, runtime.GOMAXPROCS(0)/2))
 	l.small.slots = c.Parallel
-	// Three eighths are for small ones, and five for large ones, in which an answer
-	// stands some two and a half times while its text is made. That one takes all it
-	// may of each at once is not likely, and the watch ends those for which there is no room.
+	// Three eighths are for small queries and five for large ones, which hold an answer about
+	// two and a half times while it is encoded. A query rarely reaches all limits at once;
+	// the memory watch cancels queries for which there is no room.
 	few, much := c.Memory*3/8/int64(l.small.slots), c.Memory*5/8/int64(l.large.slots)
 	l.small.samples, l.small.series, l.small.bytes = int(few*3/4/sampleBytes), int(few/seriesBytes), few
 	l.large.samples, l.large.series = int(much*3/4/sampleBytes), int(much/2/seriesBytes)
@@ -91,7 +91,7 @@ func (c Config) limits() limits {
 	if c.Samples > 0 {
 		l.large.samples = c.Samples
 	}
-	l.readSamples = max(1, l.large.samples/2) // there one takes twice as much
+	l.readSamples = max(1, l.large.samples/2) // a remote read takes twice as much per sample
 	l.small.samples = min(l.small.samples, l.large.samples)
 	return l
 }

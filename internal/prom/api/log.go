@@ -16,16 +16,15 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// A Log is the log of queries: a line of JSON for each, with the fields that
-// Prometheus's has. It is a promql.QueryLogger, for engines that say themselves what
-// they compute.
+// A Log is the query log: one line of JSON per query, with the fields of
+// Prometheus's query log. It implements promql.QueryLogger.
 type Log struct {
 	slog.Handler
 	file *logFile
 }
 
-// OpenLog opens the log in a file, which is made where there is none; "" is no log,
-// and nil. The caller closes it.
+// OpenLog opens the query log at path and creates the file if it does not exist. For an
+// empty path it returns nil. The caller closes the log.
 func OpenLog(path string, log *slog.Logger) (*Log, error) {
 	if path == "" {
 		return nil, nil
@@ -42,7 +41,7 @@ func OpenLog(path string, log *slog.Logger) (*Log, error) {
 	}}), f}, nil
 }
 
-// Close closes the file; of nil it does nothing.
+// Close closes the file. On a nil Log it does nothing.
 func (l *Log) Close() error {
 	if l == nil {
 		return nil
@@ -50,7 +49,7 @@ func (l *Log) Close() error {
 	return l.file.close()
 }
 
-// query writes what was asked and what it took; nil writes nothing.
+// query writes a query with its statistics. On a nil Log it does nothing.
 func (l *Log) query(t *admission, q promql.Query, err error) {
 	if l == nil {
 		return
@@ -75,8 +74,8 @@ func (l *Log) query(t *admission, q promql.Query, err error) {
 	slog.New(l).LogAttrs(context.Background(), slog.LevelInfo, "promql query logged", as...)
 }
 
-// logFile is a file that is written to at its end, line by line. Where another one, or
-// none, has its name by now, as after a rotation, it is opened anew.
+// A logFile appends lines to a file. It reopens the file when path is gone or names
+// another file, as after a rotation.
 type logFile struct {
 	path string
 	log  *slog.Logger
@@ -96,15 +95,15 @@ func (f *logFile) Write(b []byte) (int, error) {
 	}
 	switch {
 	case err != nil && !f.failing:
-		f.log.Warn("the log of queries cannot be written", "path", f.path, "err", err)
+		f.log.Warn("cannot write the query log", "path", f.path, "err", err)
 	case err == nil && f.failing:
-		f.log.Info("the log of queries is written again", "path", f.path)
+		f.log.Info("writing the query log again", "path", f.path)
 	}
 	f.failing = err != nil
 	return len(b), err
 }
 
-// reopen opens the file where it is no more what its name stands for.
+// reopen opens the file if path no longer names the open file.
 func (f *logFile) reopen() error {
 	if f.f != nil {
 		now, err := os.Stat(f.path)

@@ -8,37 +8,38 @@ import (
 	"time"
 )
 
-// errMemory is why a query is ended that is in the way of others.
+// errMemory is the cause with which the memory watch cancels a query.
 var errMemory = errors.New("too much memory")
 
-// watchInterval is how often memory is looked at while there are queries.
+// watchInterval is the interval between checks of the heap while queries run.
 const watchInterval = 20 * time.Millisecond
 
-// A memoryWatch ends queries when all of them together take more memory than there is for
-// them: limits count samples and series, and what else there may be shows only here.
+// A memoryWatch cancels queries when all queries together take more than memory bytes. The
+// other limits count samples and series only; the heap includes everything.
 type memoryWatch struct {
 	memory int64
 
 	mu       sync.Mutex
-	running  []*run // in the order in which they began
+	running  []*run // in the order of their start
 	watching bool
-	// What is in memory without queries is the least that was seen in this minute and
+	// The heap without queries is taken to be the smallest one seen in this minute and
 	// the one before it.
 	thisMinute, lastMinute int64
 	minute                 time.Time
-	// Not before these many rounds of the collector is it known what ending one freed.
+	// minCycles is the number of the garbage collection at which the effect of the last
+	// cancellation is known.
 	minCycles uint64
 }
 
-// run is a query that is computed.
+// run is a running query.
 type run struct {
 	large  bool
 	began  time.Time
 	cancel context.CancelCauseFunc
 }
 
-// begin puts a query under watch. The context is ended with errMemory as its cause
-// where it has to stop; end is to be called when it has.
+// begin watches a query. The returned context is canceled with the cause errMemory if the
+// query must stop; the caller calls end when the query has ended.
 func (w *memoryWatch) begin(ctx context.Context, large bool) (_ context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	r := &run{large, time.Now(), cancel}
@@ -67,7 +68,7 @@ func (w *memoryWatch) begin(ctx context.Context, large bool) (_ context.Context,
 	}
 }
 
-// loop watches until there are no queries.
+// loop checks the heap until no query runs.
 func (w *memoryWatch) loop() {
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
@@ -78,23 +79,23 @@ func (w *memoryWatch) loop() {
 			w.mu.Unlock()
 			return
 		}
-		used, rounds := liveHeap()
-		w.check(used, rounds, now)
+		used, cycles := liveHeap()
+		w.check(used, cycles, now)
 		w.mu.Unlock()
 	}
 }
 
-// check ends queries where there is too much in memory: the last of the large ones,
-// and the small ones only where there is none.
-func (w *memoryWatch) check(now int64, rounds uint64, at time.Time) {
+// check cancels queries if they take too much memory: the latest large one, or, if there is
+// none, all small ones older than 100 ms.
+func (w *memoryWatch) check(used int64, cycles uint64, at time.Time) {
 	if at.Sub(w.minute) > time.Minute {
-		w.lastMinute, w.thisMinute, w.minute = w.thisMinute, now, at
+		w.lastMinute, w.thisMinute, w.minute = w.thisMinute, used, at
 	}
-	w.thisMinute = min(orMax(w.thisMinute), now)
-	if now-min(orMax(w.lastMinute), w.thisMinute) <= w.memory || rounds < w.minCycles {
+	w.thisMinute = min(orMax(w.thisMinute), used)
+	if used-min(orMax(w.lastMinute), w.thisMinute) <= w.memory || cycles < w.minCycles {
 		return
 	}
-	w.minCycles = rounds + 2
+	w.minCycles = cycles + 2
 	for i := len(w.running) - 1; i >= 0; i-- {
 		if r := w.running[i]; r.large {
 			r.cancel(errMemory)
@@ -113,7 +114,7 @@ func (w *memoryWatch) check(now int64, rounds uint64, at time.Time) {
 	w.running = left
 }
 
-// orMax is v, and without one as much as there can be.
+// orMax returns v, or a maximum if v is 0.
 func orMax(v int64) int64 {
 	if v == 0 {
 		return 1 << 62
@@ -121,9 +122,9 @@ func orMax(v int64) int64 {
 	return v
 }
 
-// liveHeap is how many bytes were in use when the collector was last round, and how often
-// it has been.
-func liveHeap() (bytes int64, rounds uint64) {
+// liveHeap returns the bytes that the last garbage collection found live, and the number of
+// collections so far.
+func liveHeap() (bytes int64, cycles uint64) {
 	s := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/cycles/total:gc-cycles"}}
 	metrics.Read(s)
 	return int64(s[0].Value.Uint64()), s[1].Value.Uint64()

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// The last of the large queries is ended first, and another one only when it is known
-// what that freed; the small ones only where there is no large one.
-func TestWatch(t *testing.T) {
+// The watch cancels the latest large query first, the next one only when the freed memory
+// is known, and the small ones only if no large query runs.
+func TestMemoryWatch(t *testing.T) {
 	w := &memoryWatch{memory: 100, thisMinute: 1000, minute: time.Unix(1e9, 0)}
 	at := time.Unix(1e9+1, 0)
 	ctxs := make([]context.Context, 4)
@@ -19,9 +19,9 @@ func TestWatch(t *testing.T) {
 		ctxs[i] = ctx
 		w.running = append(w.running, &run{large, at.Add(-time.Second), cancel})
 	}
-	check := func(used int64, rounds uint64, want string) {
+	check := func(used int64, cycles uint64, want string) {
 		t.Helper()
-		w.check(used, rounds, at)
+		w.check(used, cycles, at)
 		var got strings.Builder
 		for _, ctx := range ctxs {
 			if errors.Is(context.Cause(ctx), errMemory) {
@@ -31,7 +31,7 @@ func TestWatch(t *testing.T) {
 			}
 		}
 		if got.String() != want {
-			t.Errorf("%d in use after %d rounds: %s, want %s", used, rounds, got.String(), want)
+			t.Errorf("%d bytes live after %d collections: %s, want %s", used, cycles, got.String(), want)
 		}
 	}
 	check(1100, 1, "----")
@@ -40,13 +40,13 @@ func TestWatch(t *testing.T) {
 	check(1200, 3, "-xx-")
 	check(1050, 4, "-xx-")
 	check(1200, 5, "xxxx")
-	// What stays is not the queries'.
+	// Memory that stays in use for two minutes is not attributed to queries.
 	at = at.Add(2 * time.Minute)
 	w.check(2000, 9, at)
 	at = at.Add(2 * time.Minute)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	w.running = []*run{{true, at, cancel}}
 	if w.check(2100, 20, at); ctx.Err() != nil {
-		t.Error("a query is ended for what was there before it")
+		t.Error("a query was canceled for memory in use before it")
 	}
 }

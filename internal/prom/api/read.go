@@ -16,16 +16,16 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// maxReads is how many queries one remote read may have: the answers to all of them are in
-// memory together. Each is at most as long as a query is.
+// maxReads limits the queries of one remote read, because all answers are in memory
+// together. Each query has at most maxQueryBytes.
 const maxReads = 16
 
-// readRequest reads a remote read, so that nobody has a turn who is slow to ask, and reports one that
-// asks too much before it is unpacked.
+// readRequest reads the body of a remote read before it gets a turn, so that a slow client
+// holds none, and rejects one that asks for too much.
 func readRequest(r *http.Request) error {
 	sent, err := io.ReadAll(r.Body)
 	if err != nil {
-		return fmt.Errorf("the request cannot be read: %w", err)
+		return fmt.Errorf("cannot read the request: %w", err)
 	}
 	if err := checkReadRequest(sent); err != nil {
 		return err
@@ -34,32 +34,32 @@ func readRequest(r *http.Request) error {
 	return nil
 }
 
-// checkReadRequest reports a prometheus.ReadRequest, as it is sent, that is too long or has too many
-// queries.
+// checkReadRequest rejects a snappy-compressed prometheus.ReadRequest that is too long or
+// has too many queries, without unmarshaling it.
 func checkReadRequest(sent []byte) error {
 	n, err := snappy.DecodedLen(sent)
 	if err != nil {
-		return fmt.Errorf("the request is not packed by snappy: %w", err)
+		return fmt.Errorf("the request is not snappy-compressed: %w", err)
 	}
 	if n > maxBody {
-		return fmt.Errorf("the request has %d bytes unpacked: at most %d", n, maxBody)
+		return fmt.Errorf("the request has %d bytes uncompressed: at most %d", n, maxBody)
 	}
 	raw, err := snappy.Decode(nil, sent)
 	if err != nil {
-		return fmt.Errorf("the request is not packed by snappy: %w", err)
+		return fmt.Errorf("the request is not snappy-compressed: %w", err)
 	}
 	for queries := 0; len(raw) > 0; {
 		number, typ, n := protowire.ConsumeTag(raw)
 		if n < 0 {
-			return fmt.Errorf("the request is no message of remote read: %w", protowire.ParseError(n))
+			return fmt.Errorf("the request is not a remote read message: %w", protowire.ParseError(n))
 		}
 		size := protowire.ConsumeFieldValue(number, typ, raw[n:])
 		if size < 0 {
-			return fmt.Errorf("the request is no message of remote read: %w", protowire.ParseError(size))
+			return fmt.Errorf("the request is not a remote read message: %w", protowire.ParseError(size))
 		}
 		if number == 1 { // queries
 			if queries++; queries > maxReads {
-				return fmt.Errorf("more than %d queries in one request: ask for the others in another one", maxReads)
+				return fmt.Errorf("more than %d queries in one request: send the others in another request", maxReads)
 			}
 			if size > maxQueryBytes {
 				return fmt.Errorf("a query of the request has %d bytes: at most %d", size, maxQueryBytes)
@@ -70,40 +70,40 @@ func checkReadRequest(sent []byte) error {
 	return nil
 }
 
-// countSamples counts samples that a remote read holds until it is answered.
-func (t *admission) countSamples(samples int) error {
-	t.samples += samples
-	if most := t.api.limits.readSamples; t.samples > most {
-		t.err = limitError(fmt.Sprintf("more than %d samples: at most so many are read at once, by all queries of a request together", most),
-			"read a shorter range, fewer series, or fewer queries at once, or let chunks be streamed (STREAMED_XOR_CHUNKS)", t.api.limits.Memory)
-		return t.err
+// countSamples counts samples that a remote read holds in memory until it is answered.
+func (a *admission) countSamples(samples int) error {
+	a.samples += samples
+	if most := a.api.limits.readSamples; a.samples > most {
+		a.err = limitError(fmt.Sprintf("more than %d samples in all queries of one request", most),
+			"read a shorter range, fewer series or fewer queries at once, or accept streamed chunks (STREAMED_XOR_CHUNKS)", a.api.limits.Memory)
+		return a.err
 	}
 	return nil
 }
 
-// checkEnded says why a remote read is not gone on with; nil is that it is.
-func (t *admission) checkEnded(ctx context.Context) error {
+// checkEnded returns the reason why a remote read has to stop, or nil.
+func (a *admission) checkEnded(ctx context.Context) error {
 	if ctx.Err() == nil {
 		return nil
 	}
-	t.err = t.api.engine.explain(context.Cause(ctx))
-	return t.err
+	a.err = a.api.engine.explain(context.Cause(ctx))
+	return a.err
 }
 
-// status is the status code of a remote read that failed, for which Prometheus has 500 whatever
-// it is.
-func (t *admission) status() int {
+// status returns the status code of a failed remote read, for which Prometheus's handler
+// always answers 500.
+func (a *admission) status() int {
 	var slow promql.ErrQueryTimeout
 	switch {
-	case t.err == nil:
+	case a.err == nil:
 		return http.StatusInternalServerError
-	case errors.As(t.err, &slow):
+	case errors.As(a.err, &slow):
 		return http.StatusServiceUnavailable
 	}
 	return http.StatusUnprocessableEntity
 }
 
-// countedReadSeries is a series that a remote read holds.
+// countedReadSeries is a series of a remote read whose samples are counted.
 type countedReadSeries struct {
 	storage.Series
 	set *countedSeriesSet
@@ -116,61 +116,61 @@ func (s countedReadSeries) Iterator(last chunkenc.Iterator) chunkenc.Iterator {
 	return &countedIterator{s.Series.Iterator(last), s.set, 0}
 }
 
-// countedIterator are the samples of one, of which each is counted.
+// countedIterator counts each sample that it yields.
 type countedIterator struct {
 	chunkenc.Iterator
 	set *countedSeriesSet
 	n   int
 }
 
-func (r *countedIterator) Next() chunkenc.ValueType {
-	if r.n++; r.n%1024 == 0 && r.set.err == nil {
-		r.set.err = r.set.admission.checkEnded(r.set.ctx)
+func (it *countedIterator) Next() chunkenc.ValueType {
+	if it.n++; it.n%1024 == 0 && it.set.err == nil {
+		it.set.err = it.set.admission.checkEnded(it.set.ctx)
 	}
-	if r.set.err != nil {
+	if it.set.err != nil {
 		return chunkenc.ValNone
 	}
-	got := r.Iterator.Next()
+	got := it.Iterator.Next()
 	if got != chunkenc.ValNone {
-		r.count(1)
+		it.count(1)
 	}
-	if r.set.err != nil {
+	if it.set.err != nil {
 		return chunkenc.ValNone
 	}
 	return got
 }
 
-func (r *countedIterator) count(samples int) {
-	if r.set.err == nil {
-		r.set.err = r.set.admission.countSamples(samples)
+func (it *countedIterator) count(samples int) {
+	if it.set.err == nil {
+		it.set.err = it.set.admission.countSamples(samples)
 	}
 }
 
-// histogramSamples is as how many samples a histogram counts: one is 48 bytes, and a histogram 272, 8 a
-// bucket and 40 a span.
+// histogramSamples returns the number of samples as which a histogram counts. A sample
+// takes 48 bytes; a histogram takes 272, plus 8 per bucket and 40 per span.
 func histogramSamples(buckets, spans int) int { return (272 + 8*buckets + 40*spans) / 48 }
 
-func (r *countedIterator) AtHistogram(into *histogram.Histogram) (int64, *histogram.Histogram) {
-	at, h := r.Iterator.AtHistogram(into)
-	r.count(histogramSamples(len(h.PositiveBuckets)+len(h.NegativeBuckets), len(h.PositiveSpans)+len(h.NegativeSpans)))
+func (it *countedIterator) AtHistogram(into *histogram.Histogram) (int64, *histogram.Histogram) {
+	at, h := it.Iterator.AtHistogram(into)
+	it.count(histogramSamples(len(h.PositiveBuckets)+len(h.NegativeBuckets), len(h.PositiveSpans)+len(h.NegativeSpans)))
 	return at, h
 }
 
-func (r *countedIterator) AtFloatHistogram(into *histogram.FloatHistogram) (int64, *histogram.FloatHistogram) {
-	at, h := r.Iterator.AtFloatHistogram(into)
-	r.count(histogramSamples(len(h.PositiveBuckets)+len(h.NegativeBuckets), len(h.PositiveSpans)+len(h.NegativeSpans)))
+func (it *countedIterator) AtFloatHistogram(into *histogram.FloatHistogram) (int64, *histogram.FloatHistogram) {
+	at, h := it.Iterator.AtFloatHistogram(into)
+	it.count(histogramSamples(len(h.PositiveBuckets)+len(h.NegativeBuckets), len(h.PositiveSpans)+len(h.NegativeSpans)))
 	return at, h
 }
 
-func (r *countedIterator) Err() error {
-	if r.set.err != nil {
-		return r.set.err
+func (it *countedIterator) Err() error {
+	if it.set.err != nil {
+		return it.set.err
 	}
-	return r.Iterator.Err()
+	return it.Iterator.Err()
 }
 
-// streamedSeriesSet is a set of series whose chunks are sent as they are read: they are not held, and so
-// not counted, but end when the request does.
+// streamedSeriesSet is a set of series whose chunks are sent as they are read. They are not
+// held in memory and not counted; the set ends with its request.
 type streamedSeriesSet struct {
 	storage.ChunkSeriesSet
 	ctx       context.Context
@@ -179,11 +179,11 @@ type streamedSeriesSet struct {
 }
 
 func endWithRequest(ctx context.Context, set storage.ChunkSeriesSet) storage.ChunkSeriesSet {
-	t := admissionOf(ctx)
-	if t == nil {
+	a := admissionOf(ctx)
+	if a == nil {
 		return set
 	}
-	return &streamedSeriesSet{ChunkSeriesSet: set, ctx: ctx, admission: t}
+	return &streamedSeriesSet{ChunkSeriesSet: set, ctx: ctx, admission: a}
 }
 
 func (s *streamedSeriesSet) Next() bool {

@@ -22,9 +22,9 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 )
 
-// Another Prometheus reads samples, as a stream and at once, in a turn of a large query.
-func TestRead(t *testing.T) {
-	a := many(t, Default(), 100, nil, slog.New(slog.DiscardHandler))
+// A Prometheus client reads samples, streamed and whole, in the turn of a large query.
+func TestRemoteRead(t *testing.T) {
+	a := openTestAPI(t, Default(), 100, nil, slog.New(slog.DiscardHandler))
 	srv := httptest.NewServer(a)
 	defer srv.Close()
 	for _, kind := range []prompb.ReadRequest_ResponseType{prompb.ReadRequest_STREAMED_XOR_CHUNKS, prompb.ReadRequest_SAMPLES} {
@@ -50,11 +50,11 @@ func TestRead(t *testing.T) {
 			t.Errorf("%v: %d series, %v", kind, n, set.Err())
 		}
 	}
-	// Who is slow to say what he asks has no turn meanwhile.
+	// A client that sends its request slowly holds no turn.
 	body, slow := io.Pipe()
 	time.AfterFunc(100*time.Millisecond, func() {
 		if a.large.Running() != 0 {
-			t.Error("a request that has not arrived has a turn")
+			t.Error("an incomplete request holds a turn")
 		}
 		_ = slow.CloseWithError(io.ErrUnexpectedEOF)
 	})
@@ -67,8 +67,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// asked is a remote read of all samples of m by as many queries.
-func asked(t *testing.T, queries int, kind prompb.ReadRequest_ResponseType, value string) *http.Request {
+// newReadRequest returns a remote read with the given number of queries for a metric's samples.
+func newReadRequest(t *testing.T, queries int, kind prompb.ReadRequest_ResponseType, value string) *http.Request {
 	t.Helper()
 	r := prompb.ReadRequest{AcceptedResponseTypes: []prompb.ReadRequest_ResponseType{kind}}
 	for range queries {
@@ -81,10 +81,10 @@ func asked(t *testing.T, queries int, kind prompb.ReadRequest_ResponseType, valu
 	return httptest.NewRequest(http.MethodPost, "/api/v1/read", bytes.NewReader(snappy.Encode(nil, b)))
 }
 
-// What all queries of a request hold together is as much as one may; what is streamed is not
-// held, and too many queries are refused before they are unpacked.
+// The queries of a request share the limits of one query; streamed chunks do not count, and
+// too many queries are refused before they are unmarshaled.
 func TestReadLimits(t *testing.T) {
-	a := many(t, Default(), 100, nil, slog.New(slog.DiscardHandler)) // 1000 samples
+	a := openTestAPI(t, Default(), 100, nil, slog.New(slog.DiscardHandler)) // 1000 samples
 	a.limits.readSamples = 4500
 	held, streamed := prompb.ReadRequest_SAMPLES, prompb.ReadRequest_STREAMED_XOR_CHUNKS
 	for _, c := range []struct {
@@ -103,30 +103,30 @@ func TestReadLimits(t *testing.T) {
 		{30, held, strings.Repeat("x", maxQueryBytes-100), 400, "at most 1048576"},
 	} {
 		w := httptest.NewRecorder()
-		a.ServeHTTP(w, asked(t, c.queries, c.kind, c.value))
+		a.ServeHTTP(w, newReadRequest(t, c.queries, c.kind, c.value))
 		if w.Code != c.code || c.says != "" && !strings.Contains(w.Body.String(), c.says) {
 			t.Errorf("%d queries, %v: %d %.300s; want %d %q", c.queries, c.kind, w.Code, w.Body, c.code, c.says)
 		}
 	}
 	a.limits.large.series = 250
 	w := httptest.NewRecorder()
-	if a.ServeHTTP(w, asked(t, 3, held, "m")); w.Code != http.StatusUnprocessableEntity || !strings.Contains(w.Body.String(), "more than 250 series") {
+	if a.ServeHTTP(w, newReadRequest(t, 3, held, "m")); w.Code != http.StatusUnprocessableEntity || !strings.Contains(w.Body.String(), "more than 250 series") {
 		t.Errorf("series of three queries: %d %s", w.Code, w.Body)
 	}
-	for what, body := range map[string]string{"nothing packed": "hello, this is no snappy", "a bomb": "\xff\xff\xff\xff\x0f" + strings.Repeat("\x00", 100), "no message": string(snappy.Encode(nil, []byte("\xff\xff\xff")))} {
+	for what, body := range map[string]string{"not compressed": "hello, this is not snappy", "a bomb": "\xff\xff\xff\xff\x0f" + strings.Repeat("\x00", 100), "no message": string(snappy.Encode(nil, []byte("\xff\xff\xff")))} {
 		w := httptest.NewRecorder()
 		if a.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/api/v1/read", strings.NewReader(body))); w.Code != http.StatusBadRequest {
 			t.Errorf("%s: %d %s", what, w.Code, w.Body)
 		}
 	}
 	if a.large.Running() != 0 || len(a.memory.running) != 0 {
-		t.Errorf("%d turns and %d reads have not ended", a.large.Running(), len(a.memory.running))
+		t.Errorf("%d turns are not released, %d reads still watched", a.large.Running(), len(a.memory.running))
 	}
 }
 
-// A remote read ends when memory is short, and when its time is over, wherever it is.
-func TestReadEnds(t *testing.T) {
-	a := many(t, Default(), 1, nil, slog.New(slog.DiscardHandler))
+// A remote read stops when the memory watch cancels it or its time is over.
+func TestReadCanceled(t *testing.T) {
+	a := openTestAPI(t, Default(), 1, nil, slog.New(slog.DiscardHandler))
 	short, end := context.WithCancelCause(t.Context())
 	end(errMemory)
 	late, stop := context.WithDeadline(t.Context(), time.Now())
@@ -140,7 +140,7 @@ func TestReadEnds(t *testing.T) {
 		ctx := context.WithValue(c.ctx, admissionKey{}, one)
 		held, streamed := countSeries(ctx, storage.EmptySeriesSet(), nil), endWithRequest(ctx, storage.EmptyChunkSeriesSet())
 		if held.Next() || streamed.Next() {
-			t.Errorf("%q: there is something", c.says)
+			t.Errorf("%q: the set is not empty", c.says)
 		}
 		for _, err := range []error{held.Err(), streamed.Err()} {
 			if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) || one.status() != c.code {
@@ -159,13 +159,13 @@ func TestReadEnds(t *testing.T) {
 		}
 	}
 	if n < 500 || n > 2000 || samples.Err() == nil || one.samples != n {
-		t.Errorf("%d samples of 5000 after the end, %d counted: %v", n, one.samples, samples.Err())
+		t.Errorf("canceled read: %d samples of 5000 read, %d counted: %v", n, one.samples, samples.Err())
 	}
 }
 
-// What the API watches while it reads is the read.
+// The memory watch can cancel a remote read.
 func TestReadWatched(t *testing.T) {
-	a := many(t, Default(), 100, nil, slog.New(slog.DiscardHandler))
+	a := openTestAPI(t, Default(), 100, nil, slog.New(slog.DiscardHandler))
 	inner, watched := a.handler, 0
 	a.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.memory.mu.Lock()
@@ -177,14 +177,14 @@ func TestReadWatched(t *testing.T) {
 		inner.ServeHTTP(w, r)
 	})
 	w := httptest.NewRecorder()
-	if a.ServeHTTP(w, asked(t, 1, prompb.ReadRequest_SAMPLES, "m")); watched != 1 || w.Code/100 == 2 {
+	if a.ServeHTTP(w, newReadRequest(t, 1, prompb.ReadRequest_SAMPLES, "m")); watched != 1 || w.Code/100 == 2 {
 		t.Errorf("%d reads are watched: %d %s", watched, w.Code, w.Body)
 	}
 }
 
-// A form counts as what it is, however it is sent, and a question about metadata has no body.
+// The checks apply to every encoding of a form, and metadata ignores a body.
 func TestForms(t *testing.T) {
-	a := many(t, Default(), 1, nil, slog.New(slog.DiscardHandler))
+	a := openTestAPI(t, Default(), 1, nil, slog.New(slog.DiscardHandler))
 	form := func(method, path string, fields ...string) *httptest.ResponseRecorder {
 		var b bytes.Buffer
 		m := multipart.NewWriter(&b)
@@ -203,10 +203,10 @@ func TestForms(t *testing.T) {
 		return w
 	}
 	if w := form(http.MethodPost, "query", "query", strings.Repeat("-", 3000)+"m"); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "more than 2000 operators") {
-		t.Errorf("a long query in a form of parts: %d %.300s", w.Code, w.Body)
+		t.Errorf("a long query in a multipart form: %d %.300s", w.Code, w.Body)
 	}
 	if w := form(http.MethodPost, "query", "query", "1"); w.Code != http.StatusOK {
-		t.Errorf("a query in a form of parts: %d %s", w.Code, w.Body)
+		t.Errorf("a query in a multipart form: %d %s", w.Code, w.Body)
 	}
 	if w := form(http.MethodPost, "query", "query", strings.Repeat("x", 2<<20)); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "too large") {
 		t.Errorf("a large form: %d %.300s", w.Code, w.Body)
@@ -221,32 +221,32 @@ func TestForms(t *testing.T) {
 	r.Header.Set("Origin", "https://elsewhere")
 	w := httptest.NewRecorder()
 	if a.ServeHTTP(w, r); w.Code != http.StatusOK || w.Header().Get("Access-Control-Allow-Origin") != "" {
-		t.Errorf("a page of another server: %d %v", w.Code, w.Header())
+		t.Errorf("a cross-origin request: %d %v", w.Code, w.Header())
 	}
-	// Nobody reads more of a body than a query has.
+	// No handler reads more than maxBody bytes of a body.
 	for _, path := range []string{"metadata", "rules", "alerts", "targets", "status/buildinfo", "query"} {
 		body := strings.NewReader(strings.Repeat("x", 4<<20))
 		r := httptest.NewRequest(http.MethodGet, "/api/v1/"+path, body)
 		r.Header.Set("Content-Type", "multipart/form-data; boundary=x")
 		if a.ServeHTTP(httptest.NewRecorder(), r); body.Len() < 2<<20 {
-			t.Errorf("%s: %d bytes of the body are left", path, body.Len())
+			t.Errorf("%s: only %d bytes of the body are unread", path, body.Len())
 		}
 	}
 }
 
-// A query may take longer than a server gives requests and answers otherwise.
+// A query may take longer than the server's read and write timeouts.
 func TestLongQuery(t *testing.T) {
-	a := many(t, Default(), 100, nil, slog.New(slog.DiscardHandler))
+	a := openTestAPI(t, Default(), 100, nil, slog.New(slog.DiscardHandler))
 	a.limits.Timeout = 20 * time.Second
 	srv := httptest.NewUnstartedServer(a)
 	srv.Config.ReadTimeout, srv.Config.WriteTimeout = 2*time.Second, 2500*time.Millisecond
 	srv.Start()
 	defer srv.Close()
-	// It waits for its turn for longer.
-	for _, who := range []string{"one", "two"} {
+	// Occupy all turns for longer than these timeouts.
+	for _, reader := range []string{"one", "two"} {
 		for range a.small.MaxPerReader() {
 			if a.small.Running() < a.small.Slots() {
-				if err := a.small.Acquire(t.Context(), who); err != nil {
+				if err := a.small.Acquire(t.Context(), reader); err != nil {
 					t.Fatal(err)
 				}
 			}

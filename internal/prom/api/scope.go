@@ -16,13 +16,13 @@ import (
 // scopeKey is the key of the scope in the context of a query.
 type scopeKey struct{}
 
-// WithScope returns a context in which queries see what s says, and nothing else.
+// WithScope returns a context in which queries see only the scope s.
 func WithScope(ctx context.Context, s query.Scope) context.Context {
 	return context.WithValue(ctx, scopeKey{}, s)
 }
 
-// A scopedQueryable shows each who asks what he may see: the scope in the
-// context says what that is. Without one it shows nothing.
+// A scopedQueryable limits queries to the scope in their context. Without a scope it
+// returns nothing.
 type scopedQueryable struct {
 	storage.SampleAndChunkQueryable
 }
@@ -43,8 +43,8 @@ func (s scopedQueryable) ChunkQuerier(from, to int64) (storage.ChunkQuerier, err
 	return chunkQuerier{q}, nil
 }
 
-// scopeMatchers are those that let through what may be seen, beside those of the
-// question; false is nothing at all.
+// scopeMatchers adds a matcher for the scope in ctx to the given ones. It returns false if
+// the scope allows nothing.
 func scopeMatchers(ctx context.Context, given []*labels.Matcher) ([]*labels.Matcher, bool) {
 	s, ok := ctx.Value(scopeKey{}).(query.Scope)
 	switch {

@@ -36,7 +36,7 @@ import (
 	"mete.dev/mete/internal/testkit/prometheus"
 )
 
-// A fleet is some nodes whose workloads come and go.
+// A fleet is a set of nodes whose workloads start and end.
 type fleet struct {
 	names map[workload.ShortID]batch.Name
 	rand  *rand.Rand
@@ -56,9 +56,8 @@ func (f fleet) Names(_ context.Context, _ string, shorts []workload.ShortID) (ma
 	return found, nil
 }
 
-// fill has a node send windows of ten seconds from one time to another. Windows end
-// beside seconds that queries are likely to name: what a range takes that begins
-// exactly at a sample is another in Prometheus 3 than in 2.
+// fill appends windows of ten seconds for a node. Windows do not end at full seconds,
+// because Prometheus 2 and 3 differ in whether a range includes a sample at its start.
 func (f fleet) fill(t *testing.T, store *tsdb.Store, node string, from, to time.Time) {
 	t.Helper()
 	const length = int64(10 * time.Second)
@@ -87,7 +86,7 @@ func (f fleet) fill(t *testing.T, store *tsdb.Store, node string, from, to time.
 		w := usage.Window{Boot: "b", Start: at, End: at + length, Offset: from.UnixNano(), CPUs: 4}
 		for i := range list {
 			k := &list[i]
-			if at < k.born || at > k.dies || f.rand.IntN(6) == 0 { // it may use nothing
+			if at < k.born || at > k.dies || f.rand.IntN(6) == 0 { // some windows have no row
 				continue
 			}
 			row := usage.Row{ShortID: k.short, Ended: at+length > k.dies}
@@ -112,7 +111,7 @@ func (f fleet) fill(t *testing.T, store *tsdb.Store, node string, from, to time.
 	}
 }
 
-// samples are all series of a store, stale markers and all.
+// samples returns all series of a store, including stale markers.
 func samples(t *testing.T, store *tsdb.Store) (out []prompb.TimeSeries) {
 	t.Helper()
 	q, err := store.Queryable().Querier(0, math.MaxInt64)
@@ -139,7 +138,7 @@ func samples(t *testing.T, store *tsdb.Store) (out []prompb.TimeSeries) {
 	return out
 }
 
-// stockSet are the queries that both answer, with a time of the samples as %s.
+// stockSet returns the queries for both servers, with NOW replaced by at.
 func stockSet(at string) (list []string) {
 	for text := range strings.SplitSeq(strings.ReplaceAll(stockQueries, "NOW", at), "\n") {
 		if text = strings.TrimSpace(text); text != "" {
@@ -149,9 +148,9 @@ func stockSet(at string) (list []string) {
 	return list
 }
 
-// TestStockPrometheus: a Prometheus that holds the same samples answers the same, to
-// a hundred queries at an instant and over a range, and says the same of its series.
-// Numbers may differ by rounding in their last digits: versions sum in other orders.
+// TestStockPrometheus compares the answers to a hundred instant and range queries and to
+// series requests with those of a Prometheus that holds the same samples. Numbers may
+// differ in their last digits, because versions sum in different orders.
 func TestStockPrometheus(t *testing.T) {
 	testkit.Stage(t, "peers", "asks a Prometheus some 500 times")
 	hosttest.Need(t, "prometheus")
@@ -226,14 +225,13 @@ func TestStockPrometheus(t *testing.T) {
 		both("labels", "match[]", m, "start", stamp(from), "end", stamp(to))
 		both("label/workload/values", "match[]", m, "start", stamp(from), "end", stamp(to))
 	}
-	t.Logf("%d series; %d questions, %d answers equal in every digit, %d empty", len(all), asked, exact, empty)
+	t.Logf("%d series; %d queries, %d answers equal in every digit, %d empty", len(all), asked, exact, empty)
 	if empty > asked/20 {
 		t.Errorf("%d of %d answers are empty", empty, asked)
 	}
 }
 
-// canonical is an answer in which order means nothing but in time: lists of
-// objects are sorted by their labels.
+// canonical returns an answer with its series sorted by labels.
 func canonical(t *testing.T, raw json.RawMessage) any {
 	t.Helper()
 	var v any
@@ -257,19 +255,19 @@ func canonical(t *testing.T, raw json.RawMessage) any {
 	return v
 }
 
-// key is what an answer is sorted by.
+// key returns the sort key of an element of an answer.
 func key(v any) string {
 	if m, ok := v.(map[string]any); ok && m["metric"] != nil {
 		v = m["metric"]
 	}
-	b, err := json.Marshal(v) // with the keys of objects in order
+	b, err := json.Marshal(v) // sorts the keys of objects
 	if err != nil {
-		panic(err) // it was read from JSON
+		panic(err) // v was unmarshaled from JSON
 	}
 	return string(b)
 }
 
-// differ says where two answers differ by more than rounding; "" is nowhere.
+// differ returns the first difference of two answers beyond rounding, or "".
 func differ(at string, a, b any) string {
 	switch a := a.(type) {
 	case map[string]any:
@@ -305,7 +303,7 @@ func differ(at string, a, b any) string {
 	return ""
 }
 
-// near says whether two numbers are the same but for their last digits.
+// near reports whether two numbers are equal except for their last digits.
 func near(a, b string) bool {
 	x, err := strconv.ParseFloat(a, 64)
 	y, err2 := strconv.ParseFloat(b, 64)

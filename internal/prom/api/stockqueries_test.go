@@ -1,10 +1,10 @@
 package api_test
 
-// stockQueries are questions that people ask of workloads and nodes, one a line; NOW
-// is a time, in seconds. Of Prometheus 2 two answers are others than of 3, and the
-// questions leave them out: a range takes a sample that is just as old as it is long
-// (so subqueries, whose times are whole minutes, have ranges that end beside those),
-// and rate reaches further back where a counter began within it from nearly zero.
+// stockQueries are typical queries about workloads and nodes, one per line; NOW is a time
+// in seconds. They avoid two differences between Prometheus 2 and 3: whether a range
+// includes a sample at its start (ranges of subqueries, which have times at whole minutes,
+// therefore start between those), and how far rate extrapolates a counter that starts
+// near zero within the range.
 const stockQueries = `
 mete_workload_cpu_seconds_total
 mete_workload_info

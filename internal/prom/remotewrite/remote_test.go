@@ -35,7 +35,7 @@ var quiet = slog.New(slog.DiscardHandler)
 func open(t *testing.T) *tsdb.DB {
 	t.Helper()
 	o := tsdb.DefaultOptions()
-	o.OutOfOrderTimeWindow = time.Hour.Milliseconds() // as metrics have one
+	o.OutOfOrderTimeWindow = time.Hour.Milliseconds() // like the server's database
 	db, err := tsdb.Open(t.TempDir(), quiet, nil, o, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func open(t *testing.T) *tsdb.DB {
 	return db
 }
 
-// held are the samples of a database, as "labels=value" each.
+// held returns the samples of a database in the form "labels=value".
 func held(t *testing.T, db *tsdb.DB) (out []string) {
 	t.Helper()
 	q, err := db.Querier(0, time.Now().Add(time.Hour).UnixMilli())
@@ -63,15 +63,15 @@ func held(t *testing.T, db *tsdb.DB) (out []string) {
 	return out
 }
 
-// A one is a series with one sample.
-type one struct {
+// A testSample is a series with one sample.
+type testSample struct {
 	labels []string
 	value  float64
-	ahead  time.Duration // of now
+	ahead  time.Duration // time of the sample from now
 }
 
-// packed is a request of a version of remote write.
-func packed(t *testing.T, version string, list []one) (body []byte, kind string) {
+// packed encodes a request of a version of remote write.
+func packed(t *testing.T, version string, list []testSample) (body []byte, kind string) {
 	t.Helper()
 	now := time.Now().UnixMilli()
 	var b []byte
@@ -109,23 +109,23 @@ func post(t *testing.T, h http.Handler, body []byte, kind string) *httptest.Resp
 	return w
 }
 
-// What is written stands in the cluster of who writes it, whatever it says; what is
-// under a name of mete's own, or too large, is left out, and the rest is taken.
-func TestTake(t *testing.T) {
+// The handler writes samples into the sender's cluster, whatever their labels are. It
+// refuses reserved names and too large labels, and accepts the rest.
+func TestHandler(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"1.0", "2.0"} {
 		db := open(t)
-		taker := remotewrite.NewHandler(db, func(*http.Request) (string, error) { return "lab", nil }, quiet)
-		body, kind := packed(t, version, []one{
+		handler := remotewrite.NewHandler(db, func(*http.Request) (string, error) { return "lab", nil }, quiet)
+		body, kind := packed(t, version, []testSample{
 			{[]string{"__name__", "app_requests_total", "cluster", "other", "code", "200"}, 1, 0},
 			{[]string{"__name__", "mete_node_up", "cluster", "lab", "node", "a"}, 0, 0},
 			{[]string{"__name__", "namespace:mete_power_watts:rate5m"}, 0, 0},
 			{[]string{"__name__", "ALERTS_FOR_STATE", "alertname", "x"}, 0, 0},
 			{[]string{"__name__", "app_long", "l", strings.Repeat("x", 5000)}, 0, 0},
 			{[]string{"__name__", "app_last"}, 2, 0},
-			{[]string{"__name__", "app_tomorrow"}, 0, 9 * time.Minute}, // over ten would refuse all of it
+			{[]string{"__name__", "app_tomorrow"}, 0, 9 * time.Minute}, // beyond ten, the whole request would be refused
 		})
-		w := post(t, taker, body, kind)
+		w := post(t, handler, body, kind)
 		if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "5 samples were refused") {
 			t.Errorf("%s: %d %s", version, w.Code, w.Body)
 		}
@@ -136,58 +136,58 @@ func TestTake(t *testing.T) {
 		if got := fmt.Sprint(held(t, db)); got != want {
 			t.Errorf("%s: %s", version, got)
 		}
-		if c := taker.Counts(); c != (remotewrite.Counts{Accepted: 2, Refused: 5}) {
+		if c := handler.Counts(); c != (remotewrite.Counts{Accepted: 2, Refused: 5}) {
 			t.Errorf("%s: %+v", version, c)
 		}
-		body, kind = packed(t, version, []one{{[]string{"__name__", "app_next"}, 3, 0}})
-		if w := post(t, taker, body, kind); w.Code/100 != 2 {
-			t.Errorf("%s: all of it is good: %d %s", version, w.Code, w.Body)
+		body, kind = packed(t, version, []testSample{{[]string{"__name__", "app_next"}, 3, 0}})
+		if w := post(t, handler, body, kind); w.Code/100 != 2 {
+			t.Errorf("%s: only good samples: %d %s", version, w.Code, w.Body)
 		}
 	}
 }
 
-// A request that has too much is refused whole, in a way that senders do not repeat.
-func TestTakeLimits(t *testing.T) {
+// A request above the limits is refused as a whole with a status that senders do not retry.
+func TestHandlerLimits(t *testing.T) {
 	t.Parallel()
 	db := open(t)
-	var who error
-	taker := remotewrite.NewHandler(db, func(*http.Request) (string, error) { return "lab", who }, quiet)
-	var many []one
+	var authErr error
+	handler := remotewrite.NewHandler(db, func(*http.Request) (string, error) { return "lab", authErr }, quiet)
+	var tooMany []testSample
 	for i := range 20_001 {
-		many = append(many, one{[]string{"__name__", "app", "n", strconv.Itoa(i)}, 1, 0})
+		tooMany = append(tooMany, testSample{[]string{"__name__", "app", "n", strconv.Itoa(i)}, 1, 0})
 	}
 	for _, version := range []string{"1.0", "2.0"} {
-		body, kind := packed(t, version, many)
-		if w := post(t, taker, body, kind); w.Code != http.StatusRequestEntityTooLarge || !strings.Contains(w.Body.String(), "20000 series") {
+		body, kind := packed(t, version, tooMany)
+		if w := post(t, handler, body, kind); w.Code != http.StatusRequestEntityTooLarge || !strings.Contains(w.Body.String(), "20000 series") {
 			t.Errorf("%s: too many series: %d %s", version, w.Code, w.Body)
 		}
 	}
 	_, kind := packed(t, "1.0", nil)
 	for what, body := range map[string][]byte{"too long": make([]byte, 9<<20), "a bomb": append([]byte{0xff, 0xff, 0xff, 0xff, 0x0f}, make([]byte, 100)...), "nonsense": []byte("hello"),
 		"no message": snappy.Encode(nil, []byte("\xff\xff\xff"))} {
-		if w := post(t, taker, body, kind); w.Code/100 != 4 {
+		if w := post(t, handler, body, kind); w.Code/100 != 4 {
 			t.Errorf("%s: %d %s", what, w.Code, w.Body)
 		}
 	}
 	w := httptest.NewRecorder()
-	taker.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/api/v1/write", http.NoBody))
+	handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/api/v1/write", http.NoBody))
 	if w.Code != http.StatusMethodNotAllowed {
 		t.Errorf("GET: %d", w.Code)
 	}
-	who = fmt.Errorf("no: %w", fault.ErrDenied)
-	body, kind := packed(t, "1.0", many[:1])
-	if w := post(t, taker, body, kind); w.Code != http.StatusForbidden && w.Code != http.StatusUnauthorized {
-		t.Errorf("who may not: %d %s", w.Code, w.Body)
+	authErr = fmt.Errorf("no: %w", fault.ErrDenied)
+	body, kind := packed(t, "1.0", tooMany[:1])
+	if w := post(t, handler, body, kind); w.Code != http.StatusForbidden && w.Code != http.StatusUnauthorized {
+		t.Errorf("denied sender: %d %s", w.Code, w.Body)
 	}
 	if got := held(t, db); len(got) > 0 {
-		t.Errorf("%d samples were kept", len(got))
+		t.Errorf("%d samples were stored", len(got))
 	}
-	if c := taker.Counts(); c.Accepted != 0 {
+	if c := handler.Counts(); c.Accepted != 0 {
 		t.Errorf("%+v", c)
 	}
 }
 
-// append1 appends a sample of now.
+// append1 appends a sample with the current time.
 func append1(t *testing.T, db *tsdb.DB, name string, v float64) {
 	t.Helper()
 	appendAt(t, db, name, time.Now(), v)
@@ -204,9 +204,9 @@ func appendAt(t *testing.T, db *tsdb.DB, name string, at time.Time, v float64) {
 	}
 }
 
-// What a database takes while a writer runs goes to each receiver, late samples too,
-// in its version, with its headers, which are read again when asked to.
-func TestWrite(t *testing.T) {
+// A writer sends new samples, including late ones, to each receiver in its version with its
+// headers; Reload reads the headers again.
+func TestWriter(t *testing.T) {
 	t.Parallel()
 	from := open(t)
 	header := filepath.Join(t.TempDir(), "header")
@@ -233,11 +233,11 @@ func TestWrite(t *testing.T) {
 		}
 		s := httptest.NewServer(remotewrite.NewHandler(db, allow, quiet))
 		t.Cleanup(s.Close)
-		one := remotewrite.Receiver{URL: s.URL + "/api/v1/write", Version: version}
+		receiver := remotewrite.Receiver{URL: s.URL + "/api/v1/write", Version: version}
 		if i == 1 {
-			one.Header = header
+			receiver.Header = header
 		}
-		to = append(to, one)
+		to = append(to, receiver)
 	}
 	w, err := remotewrite.NewWriter(to, from, quiet)
 	if err != nil {
@@ -249,15 +249,15 @@ func TestWrite(t *testing.T) {
 	arrives := func(want string, again func()) {
 		t.Helper()
 		for i, db := range dbs {
-			testkit.Eventually(t, fmt.Sprintf("%s comes to receiver %d", want, i), func() bool {
+			testkit.Eventually(t, fmt.Sprintf("%s arrives at receiver %d", want, i), func() bool {
 				again()
 				return strings.Contains(fmt.Sprint(held(t, db)), want)
 			})
 		}
 	}
-	// What was there before it ran is not sent, and nothing says when it does.
+	// Samples from before the start of Run are not sent, so append until one arrives.
 	arrives(`{__name__="first", cluster="lab"}=1`, func() { append1(t, from, "first", 1) })
-	now := time.Now() // and one that is older than what is there
+	now := time.Now() // the second sample is older than the first
 	appendAt(t, from, "late", now.Add(100*time.Millisecond), 3)
 	appendAt(t, from, "late", now, 4)
 	arrives(`{__name__="late", cluster="lab"}=3`, func() {})
@@ -268,7 +268,7 @@ func TestWrite(t *testing.T) {
 	}
 	put("nonsense")
 	if err := w.Reload(); !errors.Is(err, fault.ErrInvalid) || strings.Contains(err.Error(), "nonsense") {
-		t.Errorf("a file of headers that is none: %v", err)
+		t.Errorf("an invalid file of headers: %v", err)
 	}
 	arrives(`{__name__="second", cluster="lab"}=2`, func() { append1(t, from, "second", 2) })
 	stop()
@@ -282,24 +282,24 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// A receiver that is away is told when it is back; one that refuses is not asked again,
-// and each is counted.
-func TestWriteTrouble(t *testing.T) {
+// The writer retries samples for an unreachable receiver until it is back, does not retry
+// samples that a receiver refuses, and counts both.
+func TestWriterRetries(t *testing.T) {
 	t.Parallel()
 	from, db := open(t), open(t)
-	taker := remotewrite.NewHandler(db, func(*http.Request) (string, error) { return "lab", nil }, quiet)
+	handler := remotewrite.NewHandler(db, func(*http.Request) (string, error) { return "lab", nil }, quiet)
 	away := make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-away:
-			taker.ServeHTTP(w, r)
+			handler.ServeHTTP(w, r)
 		default:
 			http.Error(w, "not now", http.StatusServiceUnavailable)
 		}
 	}))
 	defer s.Close()
 	var mu sync.Mutex
-	asked := map[string]int64{} // to take samples of each name, at the one that leads elsewhere
+	asked := map[string]int64{} // samples by name that the redirecting receiver got
 	moved := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b, err := io.ReadAll(r.Body)
 		if err == nil {
@@ -310,8 +310,8 @@ func TestWriteTrouble(t *testing.T) {
 			t.Error(err)
 		}
 		mu.Lock()
-		for _, one := range told.Timeseries {
-			asked[one.Labels[0].Value] += int64(len(one.Samples))
+		for _, series := range told.Timeseries {
+			asked[series.Labels[0].Value] += int64(len(series.Samples))
 		}
 		mu.Unlock()
 		http.Redirect(w, r, s.URL, http.StatusTemporaryRedirect)
@@ -328,20 +328,20 @@ func TestWriteTrouble(t *testing.T) {
 		t.Helper()
 		testkit.Eventually(t, what, func() bool { return ok(w.Status()) })
 	}
-	// What was there before it ran is not sent, and nothing says when it does.
-	until("both are told", func(s []remotewrite.Status) bool {
+	// Samples from before the start of Run are not sent, so append until one arrives.
+	until("both receivers get samples", func(s []remotewrite.Status) bool {
 		append1(t, from, "warm", 1)
 		return s[0].Pending+s[0].Retried > 0 && s[1].Pending+s[1].Failed > 0
 	})
 	append1(t, from, "app", 1)
-	until("it is away", func(s []remotewrite.Status) bool { return s[0].Retried > 0 && s[0].Pending > 0 })
-	until("it leads elsewhere", func(s []remotewrite.Status) bool {
+	until("the unreachable receiver has pending samples", func(s []remotewrite.Status) bool { return s[0].Retried > 0 && s[0].Pending > 0 })
+	until("the redirecting receiver has failed samples only", func(s []remotewrite.Status) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return asked["app"] == 1 && s[1].Failed == asked["app"]+asked["warm"] && s[1].Retried == 0
 	})
 	close(away)
-	until("it is back", func(s []remotewrite.Status) bool {
+	until("the receiver that is back has all samples", func(s []remotewrite.Status) bool {
 		return s[0].Pending == 0 && s[0].Bytes > 0 && s[0].Behind == 0 && strings.Count(fmt.Sprint(held(t, db)), `__name__="app"`) == 1
 	})
 	stop()
@@ -368,7 +368,7 @@ func TestReceivers(t *testing.T) {
 		}
 	}
 	if _, err := remotewrite.NewWriter([]remotewrite.Receiver{{URL: "http://a/", Version: "1.0", Header: bad + "2"}}, db, quiet); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a file that is not there: %v", err)
+		t.Errorf("a missing file of headers: %v", err)
 	}
 	w, err := remotewrite.NewWriter([]remotewrite.Receiver{good}, db, quiet)
 	if err != nil || w.Status()[0].Name != "a/write" {

@@ -13,76 +13,76 @@ import (
 )
 
 const (
-	// maxClusterSeries is how many series others may have in memory at once in one cluster:
-	// each takes some 2 kB there.
+	// maxClusterSeries limits the remote-write series of one cluster in memory, where each
+	// takes about 2 kB.
 	maxClusterSeries = 200_000
-	// seriesLifetime is how long a series is in memory after its latest sample, at most:
-	// the database writes two hours when it has three.
+	// seriesLifetime is the longest time that a series stays in memory after its latest
+	// sample: the database writes a block of two hours when it has three.
 	seriesLifetime = 3 * time.Hour
-	// forgetInterval is how much time is between two looks at what has left memory.
+	// forgetInterval is the shortest time between two searches for expired series.
 	forgetInterval = time.Minute
 )
 
-// errFull is of a new series in a cluster that has as many as it may.
-var errFull = errors.New("as many as there may be")
+// errFull reports a new series in a cluster that has reached its limit.
+var errFull = errors.New("limit of series reached")
 
-// seriesTracker is which series others wrote of late, by cluster.
+// seriesTracker tracks recently written series by cluster.
 type seriesTracker struct {
 	limit int
-	seed  maphash.Seed // so that nobody can make series that count as one
+	seed  maphash.Seed // prevents deliberate collisions
 
 	mu       sync.Mutex
 	clusters map[string]*clusterSeries
 }
 
-// clusterSeries are the series of one cluster, by hash: when each was written last, in s
-// since 1970.
+// clusterSeries holds the series of one cluster.
 type clusterSeries struct {
-	lastWritten map[uint64]int64
-	forgotten   time.Time // when those that left memory were forgotten last
-	warned      bool      // that there are too many
+	lastWritten map[uint64]int64 // by hash of the series, seconds since 1970
+	forgotten   time.Time        // time of the last search for expired series
+	warned      bool             // the limit was logged
 }
 
 func newSeriesTracker(limit int) *seriesTracker {
 	return &seriesTracker{limit: limit, seed: maphash.MakeSeed(), clusters: map[string]*clusterSeries{}}
 }
 
-// admit says whether a series, of this key, may be written. Its error, which wraps
-// errFull, says that it is a new one, and one too many.
-func (w *seriesTracker) admit(cluster string, key uint64, ls labels.Labels, now time.Time) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	c := w.clusters[cluster]
+// admit returns an error that wraps errFull if the series is new and its cluster has reached
+// the limit.
+func (t *seriesTracker) admit(cluster string, key uint64, ls labels.Labels, now time.Time) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.clusters[cluster]
 	if c == nil {
 		return nil
 	}
-	if _, ok := c.lastWritten[key]; !ok && len(c.lastWritten) >= w.limit {
+	if _, ok := c.lastWritten[key]; !ok && len(c.lastWritten) >= t.limit {
 		c.forget(now)
-		if len(c.lastWritten) >= w.limit {
-			return fmt.Errorf("%.100q would be a new series, and cluster %.100q has %d of others that were written within %v: %w; leave some out with write_relabel_configs",
+		if len(c.lastWritten) >= t.limit {
+			return fmt.Errorf("new series %.100q: cluster %.100q has %d remote-write series of the last %v: %w; drop some with write_relabel_configs",
 				ls.Get(model.MetricNameLabel), cluster, len(c.lastWritten), seriesLifetime, errFull)
 		}
 	}
 	return nil
 }
 
-// note notes that a series was written: what the database refuses is in no memory.
-func (w *seriesTracker) note(cluster string, key uint64, now time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	c := w.clusters[cluster]
+// note records that the database accepted a sample of a series.
+func (t *seriesTracker) note(cluster string, key uint64, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.clusters[cluster]
 	if c == nil {
 		c = &clusterSeries{lastWritten: map[uint64]int64{}, forgotten: now}
-		w.clusters[cluster] = c
+		t.clusters[cluster] = c
 	}
 	c.lastWritten[key] = now.Unix()
 }
 
-// warnOnce says whether it is to be told that a cluster has too many: once.
-func (w *seriesTracker) warnOnce(cluster string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	c := w.clusters[cluster]
+// warnOnce reports whether the limit of a cluster still has to be logged, and returns true
+// only once.
+func (t *seriesTracker) warnOnce(cluster string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.clusters[cluster]
 	if c == nil || c.warned {
 		return false
 	}
@@ -90,14 +90,14 @@ func (w *seriesTracker) warnOnce(cluster string) bool {
 	return true
 }
 
-// key is the hash of a series.
-func (w *seriesTracker) key(ls labels.Labels) uint64 {
+// key returns the hash of a series.
+func (t *seriesTracker) key(ls labels.Labels) uint64 {
 	var room [1024]byte
-	return maphash.Bytes(w.seed, ls.Bytes(room[:0]))
+	return maphash.Bytes(t.seed, ls.Bytes(room[:0]))
 }
 
-// forget forgets the series that have left memory. It looks at all of them, which it
-// does not for each that is one too many.
+// forget removes expired series. It scans all series, and therefore at most once per
+// forgetInterval.
 func (c *clusterSeries) forget(now time.Time) {
 	if now.Sub(c.forgotten) < forgetInterval {
 		return

@@ -16,9 +16,9 @@ import (
 	"github.com/prometheus/prometheus/tsdb"
 )
 
-// A cluster gets no new series once it has as many as it may; those that it has go on,
-// other clusters have room of their own, and there is room again for what left memory.
-func TestWritten(t *testing.T) {
+// A cluster at its limit gets no new series but keeps its existing ones; the limit applies
+// to each cluster alone, and expired series do not count.
+func TestSeriesTracker(t *testing.T) {
 	t.Parallel()
 	w := newSeriesTracker(3)
 	now := time.Now()
@@ -30,7 +30,7 @@ func TestWritten(t *testing.T) {
 		}
 		return err
 	}
-	for i := range 10 { // what the database refuses takes no room
+	for i := range 10 { // series that the database refuses do not count
 		ls := labels.FromStrings("refused", strconv.Itoa(i))
 		if err := w.admit("lab", w.key(ls), ls, now); err != nil {
 			t.Error(err)
@@ -46,10 +46,10 @@ func TestWritten(t *testing.T) {
 		t.Errorf("a fourth: %v", err)
 	}
 	if !w.warnOnce("lab") || w.warnOnce("lab") {
-		t.Error("it is not told once")
+		t.Error("warnOnce does not return true exactly once")
 	}
 	if err := put("lab", "2", now.Add(2*time.Hour)); err != nil {
-		t.Errorf("one that is there: %v", err)
+		t.Errorf("an existing series: %v", err)
 	}
 	if err := put("other", "3", now); err != nil {
 		t.Errorf("in another cluster: %v", err)
@@ -57,17 +57,16 @@ func TestWritten(t *testing.T) {
 	later := now.Add(seriesLifetime + 2*time.Minute)
 	for i := 3; i < 5; i++ {
 		if err := put("lab", strconv.Itoa(i), later); err != nil {
-			t.Errorf("after two left memory: %v", err)
+			t.Errorf("after two series expired: %v", err)
 		}
 	}
 	if put("lab", "5", later) == nil {
-		t.Error("more than were forgotten are taken")
+		t.Error("more new series than expired are admitted")
 	}
 }
 
-// Who makes up series fills the memory with as many as the limit, whatever he writes;
-// the rest of a request is taken.
-func TestTakeNoMore(t *testing.T) {
+// The series of a sender in memory are limited; the handler accepts the rest of a request.
+func TestHandlerSeriesLimit(t *testing.T) {
 	t.Parallel()
 	quiet := slog.New(slog.DiscardHandler)
 	db, err := tsdb.Open(t.TempDir(), quiet, nil, tsdb.DefaultOptions(), nil)
@@ -75,7 +74,7 @@ func TestTakeNoMore(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Close() })
-	taker := NewHandler(db, func(*http.Request) (string, error) { return "lab", nil }, quiet)
+	handler := NewHandler(db, func(*http.Request) (string, error) { return "lab", nil }, quiet)
 	at := time.Now().Add(-time.Minute).UnixMilli()
 	post := func(first, last int) *httptest.ResponseRecorder {
 		t.Helper()
@@ -92,7 +91,7 @@ func TestTakeNoMore(t *testing.T) {
 		q.Header.Set("Content-Type", "application/x-protobuf")
 		q.Header.Set("Content-Encoding", "snappy")
 		w := httptest.NewRecorder()
-		taker.ServeHTTP(w, q)
+		handler.ServeHTTP(w, q)
 		return w
 	}
 	const each = 20_000
@@ -101,10 +100,10 @@ func TestTakeNoMore(t *testing.T) {
 			t.Fatalf("%d series: %d %s", n+each, w.Code, w.Body)
 		}
 	}
-	at++ // samples of another instant
+	at++ // samples of another time
 	w := post(maxClusterSeries-10, maxClusterSeries+10)
 	if text := w.Body.String(); w.Code != http.StatusBadRequest || !strings.Contains(text, "10 samples were refused") || !strings.Contains(text, strconv.Itoa(maxClusterSeries)) {
-		t.Errorf("ten that are there and ten more: %d %s", w.Code, text)
+		t.Errorf("ten existing series and ten new ones: %d %s", w.Code, text)
 	}
 	if n := db.Head().NumSeries(); n != maxClusterSeries {
 		t.Errorf("%d series in memory, want %d", n, maxClusterSeries)

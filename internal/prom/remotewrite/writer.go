@@ -1,6 +1,6 @@
-// Package remotewrite speaks Prometheus's remote write, by Prometheus's own packages: a
-// [Writer] tells other servers what the metrics take, and a [Handler] takes what others
-// write into them.
+// Package remotewrite implements Prometheus's remote write with Prometheus's own packages: a
+// [Writer] sends the samples of a database to remote-write receivers, and a [Handler]
+// receives samples from other senders.
 package remotewrite
 
 import (
@@ -28,17 +28,16 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// A Receiver is a server that is told of samples.
+// A Receiver is a server that receives samples.
 type Receiver struct {
 	URL     string
 	Version string // of remote write: "1.0" or "2.0"
-	// Header is a file with lines "Name: value" that are headers of each request:
-	// that is where a secret goes. It is read at the start and at each Reload; "" is
-	// none.
+	// Header is a file with lines "Name: value", the headers of each request. It may hold
+	// secrets and is read at the start and at each Reload; "" is none.
 	Header string
 }
 
-// versions are those of remote write that there are, and the messages of each.
+// versions maps the versions of remote write to their protobuf messages.
 var versions = addVersion("2.0", "io.prometheus.write.v2.Request", addVersion("1.0", config.DefaultRemoteWriteConfig.ProtobufMessage, nil))
 
 func addVersion[T ~string](version string, message T, others map[string]T) map[string]T {
@@ -47,15 +46,15 @@ func addVersion[T ~string](version string, message T, others map[string]T) map[s
 	return all
 }
 
-// address reads the URL of a receiver. No error shows more of it than its host: the
-// rest may be a secret.
+// address parses the URL of a receiver. Its errors contain at most the host, because the
+// rest may be secret.
 func (r *Receiver) address() (*url.URL, error) {
 	u, err := url.Parse(r.URL)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
-		return nil, fault.WithHint(fmt.Errorf("--remote-write: no address: %w", fault.ErrInvalid), "write it as https://HOST:PORT/api/v1/write")
+		return nil, fault.WithHint(fmt.Errorf("--remote-write: not a URL of a receiver: %w", fault.ErrInvalid), "write it as https://HOST:PORT/api/v1/write")
 	case u.User != nil:
-		return nil, fault.WithHint(fmt.Errorf("--remote-write %s: a user in an address is shown to everyone on this machine: %w", u.Host, fault.ErrInvalid),
+		return nil, fault.WithHint(fmt.Errorf("--remote-write %s: every user of this machine can read a password in a URL: %w", u.Host, fault.ErrInvalid),
 			`put a line "Authorization: ..." into a file, and name it with --remote-write-header`)
 	case versions[r.Version] == "":
 		return nil, fault.WithHint(fmt.Errorf("--remote-write-version %q: %w", r.Version, fault.ErrInvalid), "use 1.0 or 2.0")
@@ -63,7 +62,7 @@ func (r *Receiver) address() (*url.URL, error) {
 	return u, nil
 }
 
-// headers reads the file of headers. Its errors show nothing of what is in it.
+// headers reads the file of headers. Its errors do not contain the file's content.
 func (r *Receiver) headers() (map[string]string, error) {
 	if r.Header == "" {
 		return nil, nil
@@ -74,7 +73,7 @@ func (r *Receiver) headers() (map[string]string, error) {
 	}
 	hs, err := textproto.NewReader(bufio.NewReader(strings.NewReader(strings.TrimSpace(string(b)) + "\r\n\r\n"))).ReadMIMEHeader()
 	if err != nil || len(hs) == 0 {
-		return nil, fault.WithHint(fmt.Errorf("--remote-write-header %s: not lines of the form \"Name: value\": %w", r.Header, fault.ErrInvalid), "write for example: Authorization: Bearer TOKEN")
+		return nil, fault.WithHint(fmt.Errorf("--remote-write-header %s: not lines of the form \"Name: value\": %w", r.Header, fault.ErrInvalid), "write a line such as: Authorization: Bearer TOKEN")
 	}
 	out := map[string]string{}
 	for name := range hs {
@@ -83,24 +82,24 @@ func (r *Receiver) headers() (map[string]string, error) {
 	return out, nil
 }
 
-// A Writer tells receivers what a database takes from the moment on at which it runs.
+// A Writer sends the samples that a database accepts while Run runs to receivers.
 type Writer struct {
 	receivers []Receiver
-	names     []string // of the receivers: host and path
+	names     []string // host and path of each receiver
 	dir       string
 	reg       *prometheus.Registry
 	log       *slog.Logger
 	began     time.Time
 
-	mu      sync.Mutex // of changes of what runs
+	mu      sync.Mutex // serializes changes of running
 	running atomic.Pointer[remote.Storage]
 }
 
-// flushTimeout is how long a Writer that ends tries to deliver what waits.
+// flushTimeout limits the delivery of pending samples at the end of Run.
 const flushTimeout = 5 * time.Second
 
-// NewWriter returns the writer of a database. It is made before anything is appended
-// to the database. The error wraps fault.ErrInvalid.
+// NewWriter returns a writer for db. Call it before the first append to db. Errors about
+// receivers wrap fault.ErrInvalid.
 func NewWriter(to []Receiver, db *tsdb.DB, log *slog.Logger) (*Writer, error) {
 	w := &Writer{receivers: to, dir: db.Dir(), reg: prometheus.NewRegistry(), log: log, began: time.Now()}
 	seen := map[string]bool{}
@@ -110,7 +109,7 @@ func NewWriter(to []Receiver, db *tsdb.DB, log *slog.Logger) (*Writer, error) {
 			return nil, err
 		}
 		if seen[u.String()] {
-			return nil, fmt.Errorf("--remote-write %s twice: %w", u.Host, fault.ErrInvalid)
+			return nil, fmt.Errorf("--remote-write %s is given twice: %w", u.Host, fault.ErrInvalid)
 		}
 		seen[u.String()] = true
 		w.names = append(w.names, u.Host+u.Path)
@@ -124,7 +123,7 @@ func NewWriter(to []Receiver, db *tsdb.DB, log *slog.Logger) (*Writer, error) {
 	return w, nil
 }
 
-// config is how Prometheus calls the receivers.
+// config returns Prometheus's configuration of the receivers.
 func (w *Writer) config() (*config.Config, error) {
 	c := config.DefaultConfig
 	for i := range w.receivers {
@@ -135,9 +134,9 @@ func (w *Writer) config() (*config.Config, error) {
 		}
 		one := config.DefaultRemoteWriteConfig
 		one.Name, one.URL, one.ProtobufMessage = strconv.Itoa(i), &commonconfig.URL{URL: u}, versions[r.Version]
-		// What leads elsewhere would carry the headers along.
+		// A redirect would send the headers to another host.
 		one.HTTPClientConfig.FollowRedirects = false
-		one.MetadataConfig.Send = false // there are no scrapes that would say it
+		one.MetadataConfig.Send = false // metadata comes from scrapes, and there are none
 		if one.Headers, err = r.headers(); err != nil {
 			return nil, err
 		}
@@ -146,15 +145,15 @@ func (w *Writer) config() (*config.Config, error) {
 	return &c, nil
 }
 
-// Notify implements wlog.WriteNotified: there is something to send.
+// Notify implements wlog.WriteNotified.
 func (w *Writer) Notify() {
 	if s := w.running.Load(); s != nil {
 		s.Notify()
 	}
 }
 
-// Run tells the receivers until ctx ends, and then tries for a moment to deliver what
-// waits.
+// Run sends samples until ctx ends, and then delivers pending samples for up to
+// flushTimeout.
 func (w *Writer) Run(ctx context.Context) error {
 	if len(w.receivers) == 0 {
 		return nil
@@ -179,7 +178,7 @@ func (w *Writer) Run(ctx context.Context) error {
 	return errors.Join(err, s.Close())
 }
 
-// Reload reads the files of headers again. After an error those before stay.
+// Reload reads the files of headers again. After an error the previous headers stay in use.
 func (w *Writer) Reload() error {
 	c, err := w.config()
 	if err != nil {
@@ -193,16 +192,16 @@ func (w *Writer) Reload() error {
 	return nil
 }
 
-// A Status is how one receiver is told, since the start.
+// A Status is the state of the delivery to one receiver, with counts since the start.
 type Status struct {
-	Name                           string // host and path of its address
-	Sent, Failed, Retried, Dropped int64  // samples; those that failed it refused for good
-	Bytes                          int64  // of requests, packed
+	Name                           string // host and path of its URL
+	Sent, Failed, Retried, Dropped int64  // samples; the receiver refused Failed permanently
+	Bytes                          int64  // of requests, compressed
 	Pending                        int64  // samples that wait
 	Behind                         time.Duration
 }
 
-// Status is how all receivers are told, in the order in which they were named.
+// Status returns the state of all receivers in the order of NewWriter.
 func (w *Writer) Status() []Status {
 	out := make([]Status, len(w.receivers))
 	for i := range out {
@@ -210,7 +209,7 @@ func (w *Writer) Status() []Status {
 	}
 	families, err := w.reg.Gather()
 	if err != nil {
-		return out // what was gathered is counted with the next
+		return out // a later call shows the counts
 	}
 	newest, sent := make([]float64, len(out)), make([]float64, len(out))
 	for _, f := range families {

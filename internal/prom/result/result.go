@@ -1,5 +1,4 @@
-// Package result reads the answer of a PromQL query out of the JSON that
-// Prometheus's HTTP API returns.
+// Package result parses the JSON answers of Prometheus's HTTP API to PromQL queries.
 package result
 
 import (
@@ -16,7 +15,7 @@ import (
 type Point struct {
 	Time  time.Time
 	Value float64
-	Text  string // as the server wrote it, exactly
+	Text  string // the exact text of the server
 }
 
 // A Series is the values of one set of labels, in the order of time.
@@ -25,15 +24,16 @@ type Series struct {
 	Points []Point
 }
 
-// An Answer is what a query gave, as Prometheus's HTTP API tells it.
+// An Answer is the result of a query.
 type Answer struct {
-	// Kind is "vector" and "scalar" of an instant, "matrix" of a range, "string".
+	// Kind is "vector", "scalar" or "string" for an instant query, "matrix" for a range query
+	// or a range vector.
 	Kind   string
 	Series []Series
-	// Histograms is how many series hold native histograms, which are in JSON only.
+	// Histograms is the number of series with native histograms, which only Raw has.
 	Histograms int
-	Warnings   []string // of the server, and what it noticed
-	Raw        []byte   // the answer itself
+	Warnings   []string // the server's warnings and infos
+	Raw        []byte   // the JSON of the answer
 }
 
 // A sample is a pair of a time in seconds and a value as text.
@@ -52,11 +52,11 @@ func (s sample) point() (p Point, err error) {
 	return p, err
 }
 
-// Parse reads an answer. The error wraps fault.ErrInvalid.
+// Parse parses an answer. The error wraps fault.ErrInvalid.
 func Parse(body []byte) (*Answer, error) {
 	a, err := parse(body)
 	if err != nil {
-		return nil, fmt.Errorf("answer of a query: %w: %w", err, fault.ErrInvalid)
+		return nil, fmt.Errorf("query answer: %w: %w", err, fault.ErrInvalid)
 	}
 	return a, nil
 }
@@ -84,7 +84,7 @@ func parse(body []byte) (*Answer, error) {
 		if err := json.Unmarshal(read.Data.Result, &s); err != nil {
 			return nil, err
 		}
-		p, _ := s.point() // its text is no number
+		p, _ := s.point() // the text is not a number
 		a.Series = []Series{{Points: []Point{p}}}
 		return a, nil
 	case "scalar":
@@ -101,7 +101,7 @@ func parse(body []byte) (*Answer, error) {
 	return nil, fmt.Errorf("result of type %q", a.Kind)
 }
 
-// fill reads the series of an instant or of a range.
+// fill parses the series of a vector or matrix.
 func (a *Answer) fill(result []byte) error {
 	var list []struct {
 		Metric map[string]string `json:"metric"`

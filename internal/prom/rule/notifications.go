@@ -10,13 +10,13 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// An Alert is one that fires, or fired.
+// An Alert is a firing or ended alert.
 type Alert struct {
 	Labels      map[string]string `json:"labels"`
 	Annotations map[string]string `json:"annotations"`
 	StartsAt    time.Time         `json:"startsAt"`
 	EndsAt      time.Time         `json:"endsAt"` // zero while it fires
-	// Source is a link to what it comes from.
+	// Source is a link to the query of the rule.
 	Source string `json:"generatorURL"`
 }
 
@@ -29,75 +29,73 @@ func (a *Alert) Fingerprint() string {
 	return ls.Fingerprint().String()
 }
 
-// IsFiring says whether it has not ended.
+// IsFiring reports whether the alert has not ended.
 func (a *Alert) IsFiring() bool { return a.EndsAt.IsZero() }
 
-// A Message is what a receiver is told at once: alerts of one name.
+// A Message is one notification of a receiver: alerts of one name.
 type Message struct {
 	Name   string
 	Alerts []Alert
 }
 
 const (
-	// RepeatAnnotation is the annotation that says how often a receiver is told of an alert that
-	// goes on, and repeat how often without it.
+	// RepeatAnnotation is the annotation with the interval at which a receiver is notified
+	// again of a firing alert; defaultRepeat applies without it.
 	RepeatAnnotation = "repeat"
 	defaultRepeat    = 4 * time.Hour
-	// maxAlerts is how many alerts are remembered at most, and most how many are in one
-	// message.
+	// maxAlerts limits the alerts in memory, maxPerMessage those in one message.
 	maxAlerts     = 10_000
 	maxPerMessage = 200
 )
 
-// Notifications is what one receiver was told, and what it is yet to be told. A receiver that
-// is away hears the state as it is when it is back. The zero value is of one who
-// was told nothing.
+// Notifications tracks which alerts one receiver knows and which it still has to receive. A
+// receiver that was unreachable gets the current state. The zero value is ready to use.
 type Notifications struct {
-	// Dropped counts alerts that nobody is told of, as there were too many.
+	// Dropped counts alerts above maxAlerts, of which the receiver is not notified.
 	Dropped int64
 	alerts  map[string]*notification
 }
 
-// A notification is an alert that fires, or of which the receiver is to hear that it ended.
+// A notification is a firing alert, or an ended one whose end the receiver does not know.
 type notification struct {
 	Alert         Alert     `json:"alert"`
-	Until         time.Time `json:"until"` // when it is over, unless it is heard of again
-	Notified      time.Time `json:"told"`  // when the receiver was told that it fires; zero is never
-	NotifiedStart time.Time `json:"since"` // StartsAt, as it was told
+	Until         time.Time `json:"until"` // end of the alert unless Add renews it
+	Notified      time.Time `json:"told"`  // time of the last notification that it fires; zero is never
+	NotifiedStart time.Time `json:"since"` // StartsAt in that notification
 }
 
-// Add takes what the rules say of an alert. What fires is over at a time unless they
-// say it again.
-func (t *Notifications) Add(a Alert, until time.Time) {
+// Add takes the state of an alert from the rules. A firing alert ends at until unless Add
+// renews it.
+func (n *Notifications) Add(a Alert, until time.Time) {
 	id := a.Fingerprint()
-	k := t.alerts[id]
+	k := n.alerts[id]
 	switch {
 	case k != nil:
 		k.Alert, k.Until = a, until
 		return
 	case !a.IsFiring():
-		return // its start was not told
-	case len(t.alerts) >= maxAlerts:
-		t.Dropped++
+		return // the receiver does not know it
+	case len(n.alerts) >= maxAlerts:
+		n.Dropped++
 		return
-	case t.alerts == nil:
-		t.alerts = map[string]*notification{}
+	case n.alerts == nil:
+		n.alerts = map[string]*notification{}
 	}
-	t.alerts[id] = &notification{Alert: a, Until: until}
+	n.alerts[id] = &notification{Alert: a, Until: until}
 }
 
-// Pending returns what the receiver is to be told now, by name. An alert that began and
-// ended untold is forgotten.
-func (t *Notifications) Pending(now time.Time) (list []Message) {
+// Pending returns the messages that are due, sorted by name. It forgets alerts that started
+// and ended without a notification.
+func (n *Notifications) Pending(now time.Time) (list []Message) {
 	by := map[string][]Alert{}
-	for _, id := range slices.Sorted(maps.Keys(t.alerts)) {
-		k := t.alerts[id]
+	for _, id := range slices.Sorted(maps.Keys(n.alerts)) {
+		k := n.alerts[id]
 		if k.Alert.IsFiring() && now.After(k.Until) {
 			k.Alert.EndsAt = k.Until
 		}
 		switch {
 		case !k.Alert.IsFiring() && k.Notified.IsZero():
-			delete(t.alerts, id)
+			delete(n.alerts, id)
 			continue
 		case k.Alert.IsFiring() && k.NotifiedStart.Equal(k.Alert.StartsAt) && now.Sub(k.Notified) < k.repeat():
 			continue
@@ -113,63 +111,63 @@ func (t *Notifications) Pending(now time.Time) (list []Message) {
 	return list
 }
 
-// Ack notes that the receiver has a message of Pending.
-func (t *Notifications) Ack(m Message, now time.Time) {
+// Ack records that the receiver has accepted a message of Pending.
+func (n *Notifications) Ack(m Message, now time.Time) {
 	for i := range m.Alerts {
 		a := &m.Alerts[i]
 		id := a.Fingerprint()
-		k := t.alerts[id]
+		k := n.alerts[id]
 		switch {
 		case k == nil:
 		case a.IsFiring():
 			k.Notified, k.NotifiedStart = now, a.StartsAt
 		case !k.Alert.IsFiring():
-			delete(t.alerts, id)
+			delete(n.alerts, id)
 		default:
-			k.Notified, k.NotifiedStart = time.Time{}, time.Time{} // it fires again
+			k.Notified, k.NotifiedStart = time.Time{}, time.Time{} // fires again since Pending
 		}
 	}
 }
 
-func (k *notification) repeat() time.Duration {
-	d, err := model.ParseDuration(cmp.Or(k.Alert.Annotations[RepeatAnnotation], "0s"))
+func (n *notification) repeat() time.Duration {
+	d, err := model.ParseDuration(cmp.Or(n.Alert.Annotations[RepeatAnnotation], "0s"))
 	if err != nil || d <= 0 {
 		return defaultRepeat
 	}
 	return time.Duration(d)
 }
 
-// Save is what the receiver believes to fire, for Restore.
-func (t *Notifications) Save() []byte {
+// Save encodes the alerts that the receiver knows, for Restore.
+func (n *Notifications) Save() []byte {
 	list := []*notification{}
-	for _, id := range slices.Sorted(maps.Keys(t.alerts)) {
-		if k := t.alerts[id]; !k.Notified.IsZero() {
+	for _, id := range slices.Sorted(maps.Keys(n.alerts)) {
+		if k := n.alerts[id]; !k.Notified.IsZero() {
 			list = append(list, k)
 		}
 	}
 	b, err := json.Marshal(list)
 	if err != nil {
-		panic("rule: " + err.Error()) // it is text and times
+		panic("rule: " + err.Error()) // the list holds only text and times
 	}
 	return b
 }
 
-// Restore takes up what Save wrote before a restart. Alerts that the rules do not
-// say again until a time are over then.
-func (t *Notifications) Restore(b []byte, until time.Time) error {
+// Restore restores the state that Save encoded before a restart. Restored alerts end at
+// until unless Add renews them.
+func (n *Notifications) Restore(b []byte, until time.Time) error {
 	var list []*notification
 	if err := json.Unmarshal(b, &list); err != nil {
 		return err
 	}
-	t.alerts = map[string]*notification{}
+	n.alerts = map[string]*notification{}
 	for _, k := range list {
-		if k == nil || len(t.alerts) >= maxAlerts {
+		if k == nil || len(n.alerts) >= maxAlerts {
 			continue
 		}
 		if k.Alert.IsFiring() {
 			k.Until = until
 		}
-		t.alerts[k.Alert.Fingerprint()] = k
+		n.alerts[k.Alert.Fingerprint()] = k
 	}
 	return nil
 }

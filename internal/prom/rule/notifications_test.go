@@ -19,10 +19,10 @@ func one(name string, since time.Duration, ended ...time.Duration) rule.Alert {
 	return a
 }
 
-// say has a receiver told all that is due, and writes it down.
-func say(told *rule.Notifications, at time.Duration) string {
+// deliver delivers all pending messages and returns them as text.
+func deliver(notified *rule.Notifications, at time.Duration) string {
 	var text strings.Builder
-	for _, m := range told.Pending(start.Add(at)) {
+	for _, m := range notified.Pending(start.Add(at)) {
 		for i := range m.Alerts {
 			state := "ends"
 			if m.Alerts[i].IsFiring() {
@@ -30,23 +30,23 @@ func say(told *rule.Notifications, at time.Duration) string {
 			}
 			text.WriteString(fmt.Sprintf("%s %s; ", m.Name, state))
 		}
-		told.Ack(m, start.Add(at))
+		notified.Ack(m, start.Add(at))
 	}
 	return text.String()
 }
 
-// A receiver hears of an alert once as it begins, again when it goes on for long, and
-// once as it ends, however often the rules say it.
-func TestTold(t *testing.T) {
+// A receiver is notified once of the start of an alert, again after the repeat interval,
+// and once of its end, however often the rules report it.
+func TestNotifications(t *testing.T) {
 	t.Parallel()
-	var told rule.Notifications
+	var notified rule.Notifications
 	check := func(at time.Duration, want string) {
 		t.Helper()
-		if got := say(&told, at); got != want {
-			t.Errorf("at %v it is told %q, want %q", at, got, want)
+		if got := deliver(&notified, at); got != want {
+			t.Errorf("at %v: notified %q, want %q", at, got, want)
 		}
 	}
-	fires := func(at time.Duration, a rule.Alert) { told.Add(a, start.Add(at+4*time.Minute)) }
+	fires := func(at time.Duration, a rule.Alert) { notified.Add(a, start.Add(at+4*time.Minute)) }
 	check(0, "")
 	fires(0, one("A", 0))
 	check(0, "A fires; ")
@@ -56,30 +56,30 @@ func TestTold(t *testing.T) {
 	}
 	fires(4*time.Hour, one("A", 0))
 	check(4*time.Hour, "A fires; ")
-	told.Add(one("A", 0, 5*time.Hour), start)
+	notified.Add(one("A", 0, 5*time.Hour), start)
 	check(5*time.Hour, "A ends; ")
-	told.Add(one("A", 0, 5*time.Hour), start)
+	notified.Add(one("A", 0, 5*time.Hour), start)
 	check(5*time.Hour+time.Minute, "")
 
-	// It fires anew, and ends since nobody says it any more.
+	// It fires again, and ends because the rules no longer report it.
 	fires(6*time.Hour, one("A", 6*time.Hour))
 	check(6*time.Hour, "A fires; ")
 	check(6*time.Hour+4*time.Minute, "")
 	check(6*time.Hour+5*time.Minute, "A ends; ")
 
-	// What began and ended while it was not told is nothing.
+	// An alert that started and ended between two deliveries is forgotten.
 	fires(7*time.Hour, one("B", 7*time.Hour))
-	told.Add(one("B", 7*time.Hour, 7*time.Hour+time.Second), start)
+	notified.Add(one("B", 7*time.Hour, 7*time.Hour+time.Second), start)
 	check(8*time.Hour, "")
 
-	// One that ended and began again before that was told has begun twice.
+	// An alert that ended and started again between two deliveries is notified as a new start.
 	fires(9*time.Hour, one("C", 9*time.Hour))
 	check(9*time.Hour, "C fires; ")
-	told.Add(one("C", 9*time.Hour, 9*time.Hour+time.Minute), start)
+	notified.Add(one("C", 9*time.Hour, 9*time.Hour+time.Minute), start)
 	fires(9*time.Hour+2*time.Minute, one("C", 9*time.Hour+2*time.Minute))
 	check(9*time.Hour+2*time.Minute, "C fires; ")
 
-	// An annotation says how often.
+	// An annotation sets the repeat interval.
 	often := one("D", 10*time.Hour)
 	often.Annotations[rule.RepeatAnnotation] = "5m"
 	for _, c := range []struct {
@@ -92,73 +92,73 @@ func TestTold(t *testing.T) {
 	}
 }
 
-// What changes while a message is on its way is told with the next.
-func TestToldMeanwhile(t *testing.T) {
+// A change during a delivery is notified with the next one.
+func TestChangeDuringDelivery(t *testing.T) {
 	t.Parallel()
-	var told rule.Notifications
-	told.Add(one("A", 0), start.Add(time.Hour))
-	m := told.Pending(start)
-	told.Add(one("A", 0, time.Minute), start)
-	told.Ack(m[0], start)
-	m = told.Pending(start.Add(time.Minute))
+	var notified rule.Notifications
+	notified.Add(one("A", 0), start.Add(time.Hour))
+	m := notified.Pending(start)
+	notified.Add(one("A", 0, time.Minute), start)
+	notified.Ack(m[0], start)
+	m = notified.Pending(start.Add(time.Minute))
 	if len(m) != 1 || m[0].Alerts[0].IsFiring() {
 		t.Fatalf("%+v, want the end", m)
 	}
-	told.Add(one("A", 2*time.Minute), start.Add(time.Hour))
-	told.Ack(m[0], start.Add(time.Minute))
-	if got := say(&told, 2*time.Minute); got != "A fires; " {
-		t.Errorf("after an end that was told late: %q", got)
+	notified.Add(one("A", 2*time.Minute), start.Add(time.Hour))
+	notified.Ack(m[0], start.Add(time.Minute))
+	if got := deliver(&notified, 2*time.Minute); got != "A fires; " {
+		t.Errorf("after a late notification of the end: %q", got)
 	}
 }
 
-// After a restart the receiver hears of the end of what it believes to fire, unless
-// it goes on; and nothing twice.
-func TestToldAgain(t *testing.T) {
+// After a restart the receiver is notified of the end of restored alerts unless they still
+// fire, and of nothing twice.
+func TestRestore(t *testing.T) {
 	t.Parallel()
 	var before rule.Notifications
 	for _, name := range []string{"A", "B", "C"} {
 		before.Add(one(name, 0), start.Add(4*time.Minute))
 	}
-	say(&before, 0)
+	deliver(&before, 0)
 	before.Add(one("C", 0, time.Minute), start)
 	before.Add(one("D", 0), start.Add(4*time.Minute))
-	var told rule.Notifications
+	var notified rule.Notifications
 	back := time.Hour
-	if err := told.Restore(before.Save(), start.Add(back+15*time.Minute)); err != nil {
+	if err := notified.Restore(before.Save(), start.Add(back+15*time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	if got := say(&told, back); got != "C ends; " {
+	if got := deliver(&notified, back); got != "C ends; " {
 		t.Errorf("at first: %q", got)
 	}
-	told.Add(one("A", 0), start.Add(back+30*time.Minute))
-	if got := say(&told, back+10*time.Minute); got != "" {
+	notified.Add(one("A", 0), start.Add(back+30*time.Minute))
+	if got := deliver(&notified, back+10*time.Minute); got != "" {
 		t.Errorf("within the grace: %q", got)
 	}
-	if got := say(&told, back+20*time.Minute); got != "B ends; " {
+	if got := deliver(&notified, back+20*time.Minute); got != "B ends; " {
 		t.Errorf("later: %q", got)
 	}
-	if err := told.Restore([]byte("{"), start); err == nil {
-		t.Error("half a file is taken")
+	if err := notified.Restore([]byte("{"), start); err == nil {
+		t.Error("Restore accepts a truncated file")
 	}
 }
 
-// A flood of alerts is bounded, and told in messages of some size.
-func TestToldFlood(t *testing.T) {
+// The number of alerts is limited, and so is the size of messages.
+func TestAlertLimits(t *testing.T) {
 	t.Parallel()
-	var told rule.Notifications
+	var notified rule.Notifications
 	for i := range 10_100 {
 		a := one("A", 0)
 		a.Labels["node"] = fmt.Sprint(i)
-		told.Add(a, start.Add(time.Hour))
+		notified.Add(a, start.Add(time.Hour))
 	}
 	n := 0
-	for _, m := range told.Pending(start) {
+	for _, m := range notified.Pending(start) {
 		if len(m.Alerts) > 200 {
 			t.Errorf("%d alerts in one message", len(m.Alerts))
 		}
 		n += len(m.Alerts)
 	}
-	if n != 10_000 || told.Dropped != 100 {
-		t.Errorf("%d are told, %d dropped; want 10000 and 100", n, told.Dropped)
+	if n != 10_000 || notified.Dropped != 100 {
+		t.Errorf("%d alerts pending, %d dropped; want 10000 and 100", n, notified.Dropped)
 	}
 }

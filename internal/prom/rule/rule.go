@@ -1,13 +1,13 @@
-// Package rule holds the rules that every server evaluates, and knows when a
-// receiver is to be told of an alert.
+// Package rule holds the rules that every server evaluates, and decides when a receiver is
+// notified of an alert.
 package rule
 
 import _ "embed"
 
-// File is the name under which the rules that are shipped are shown.
+// File is the file name that rule listings show for the shipped rules.
 const File = "mete.yml"
 
-// Shipped are the rules that are shipped, in Prometheus's format.
+// Shipped are the built-in rules in Prometheus's format.
 //
 //go:embed mete.yml
 var Shipped []byte

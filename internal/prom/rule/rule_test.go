@@ -27,7 +27,7 @@ func shipped(t *testing.T) *rulefmt.RuleGroups {
 	return groups
 }
 
-// The rules that are shipped do what their tests say, by a Prometheus of Debian's.
+// The shipped rules pass their unit tests with Debian's promtool.
 func TestShipped(t *testing.T) {
 	hosttest.Need(t, "promtool")
 	files, err := filepath.Glob("testdata/*.test.yml")
@@ -41,9 +41,9 @@ func TestShipped(t *testing.T) {
 	}
 }
 
-// Each alert has a test in which it fires, and one in which it does not, and each
-// record one of its value; and says how grave it is, and what to do.
-func TestAllAreTested(t *testing.T) {
+// Each alert has a test in which it fires, one in which it does not, a severity, a summary
+// and a description; each recording rule has a test of its value.
+func TestRulesHaveTests(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.test.yml")
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +59,7 @@ func TestAllAreTested(t *testing.T) {
 	for _, g := range shipped(t).Groups {
 		for _, r := range g.Rules {
 			if r.Record != "" {
-				// Of the traffic's record the alert on it is tested.
+				// The tests of MeteTrafficSpike cover the traffic's recording rule.
 				if !regexp.MustCompile(`expr: `+regexp.QuoteMeta(r.Record)+`\n`).Match(text) && r.Record != "node:mete_network_bytes_per_second:avg5m" {
 					t.Errorf("%s is not tested", r.Record)
 				}
@@ -67,13 +67,13 @@ func TestAllAreTested(t *testing.T) {
 			}
 			name := `alertname: ` + r.Alert + `\n\s+exp_alerts:`
 			if !regexp.MustCompile(name + `[^\[\n]*\n`).Match(text) {
-				t.Errorf("%s is not tested to fire", r.Alert)
+				t.Errorf("no test in which %s fires", r.Alert)
 			}
 			if r.Alert != "MeteDeadMan" && !regexp.MustCompile(name+` \[\]`).Match(text) {
-				t.Errorf("%s is not tested to be silent", r.Alert)
+				t.Errorf("no test in which %s does not fire", r.Alert)
 			}
 			if r.Labels["severity"] == "" || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
-				t.Errorf("%s: labels %v, annotations %v", r.Alert, r.Labels, r.Annotations)
+				t.Errorf("%s lacks severity, summary or description: labels %v, annotations %v", r.Alert, r.Labels, r.Annotations)
 			}
 		}
 	}

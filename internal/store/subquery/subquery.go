@@ -1,10 +1,10 @@
-// Package subquery bounds the steps of the subqueries of a PromQL expression.
+// Package subquery limits the steps of the subqueries of a PromQL expression.
 //
-// Prometheus's evaluator allocates 16 bytes for each step of a subquery before it
-// evaluates anything, no limit on samples counts them, and no timeout stops that:
-// max_over_time(x[100y:1ms]) ends the process. So an expression is judged before.
-// absent_over_time has the same cost for each step that it is evaluated at, also
-// uncounted, so that each one in a subquery counts as the subquery does.
+// Prometheus's evaluator allocates 16 bytes for each step of a subquery before it evaluates
+// anything. No limit of samples counts them, and no timeout stops the allocation:
+// max_over_time(x[100y:1ms]) exhausts the memory of the process. This package therefore
+// checks expressions before their evaluation. absent_over_time has the same uncounted cost
+// for each step at which it is evaluated, so each one in a subquery counts like the subquery.
 package subquery
 
 import (
@@ -19,28 +19,28 @@ import (
 )
 
 const (
-	// MaxSteps is how many steps all subqueries of an expression may have together.
+	// MaxSteps limits the steps of all subqueries of an expression together.
 	MaxSteps = 1_000_000
-	// DefaultStep is the step of a subquery that names none.
+	// DefaultStep is the step of a subquery without an explicit one.
 	DefaultStep = time.Minute
 )
 
-// Parser returns p, refusing each expression whose subqueries have more than [MaxSteps]
-// steps where it is evaluated at one instant.
+// Parser wraps p and rejects expressions whose subqueries have more than [MaxSteps] steps in
+// an instant query.
 func Parser(p parser.Parser) parser.Parser { return limitedParser{p} }
 
 type limitedParser struct{ parser.Parser }
 
-func (b limitedParser) ParseExpr(text string) (parser.Expr, error) {
-	e, err := b.Parser.ParseExpr(text)
+func (p limitedParser) ParseExpr(text string) (parser.Expr, error) {
+	e, err := p.Parser.ParseExpr(text)
 	if err == nil {
 		err = check(text, e, 0)
 	}
 	return e, err
 }
 
-// Engine returns e, refusing each query whose subqueries have more than [MaxSteps] steps.
-// The step of a subquery that names none must be [DefaultStep] in e.
+// Engine wraps e and rejects queries whose subqueries have more than [MaxSteps] steps. The
+// default step of subqueries in e must be [DefaultStep].
 func Engine(e promql.QueryEngine) promql.QueryEngine { return limitedEngine{e} }
 
 type limitedEngine struct{ next promql.QueryEngine }
@@ -53,15 +53,15 @@ func (e limitedEngine) NewRangeQuery(ctx context.Context, q storage.Queryable, o
 	return checkQuery(e.next.NewRangeQuery(ctx, q, opts, text, start, end, step))
 }
 
-// checkQuery passes a query on that may be evaluated. Its statement is judged, not its text:
-// there, durations that were expressions have values.
+// checkQuery returns q or an error if it has too many steps. It checks the statement, not the
+// text, because the statement has the values of durations that are expressions.
 func checkQuery(q promql.Query, err error) (promql.Query, error) {
 	if err != nil {
 		return nil, err
 	}
 	if s, ok := q.Statement().(*parser.EvalStmt); ok {
 		span := s.End.UnixMilli() - s.Start.UnixMilli()
-		if span < 0 { // it overflows, as the end is never before the start
+		if span < 0 { // overflow, because the end is never before the start
 			span = math.MaxInt64
 		}
 		if err := check(q.String(), s.Expr, span); err != nil {
@@ -72,31 +72,31 @@ func checkQuery(q promql.Query, err error) (promql.Query, error) {
 	return q, nil
 }
 
-// check reports the subquery with which those of e have more than [MaxSteps] steps, where e
-// is evaluated over span milliseconds. The error names the place in text, which e was
-// parsed from.
+// check returns an error if the subqueries of e have more than [MaxSteps] steps when e is
+// evaluated over span milliseconds. The error has the position in text, the source of e, of
+// the subquery that exceeds the limit.
 func check(text string, e parser.Expr, span int64) error {
 	_, err := count(text, e, span, 0, 0)
 	return err
 }
 
-// count adds the steps of the subqueries in n to those that were counted before. step is
-// that of the subquery around n, in milliseconds, or 0.
+// count returns before plus the steps of the subqueries in n. step is the step of the
+// enclosing subquery in milliseconds, or 0.
 func count(text string, n parser.Node, span, step, before int64) (int64, error) {
 	all := before
 	switch n := n.(type) {
 	case *parser.StepInvariantExpr:
-		span = 0 // it is evaluated at the start only
+		span = 0 // evaluated only once, at the start
 	case *parser.SubqueryExpr:
 		step = DefaultStep.Milliseconds()
 		if n.Step != 0 {
 			step = n.Step.Milliseconds()
 		}
 		if step <= 0 {
-			return 0, refusal(text, n, "subquery", fmt.Sprintf("has a step of %v: the least is 1ms", n.Step))
+			return 0, refusal(text, n, "subquery", fmt.Sprintf("has a step of %v: the minimum is 1ms", n.Step))
 		}
-		// The range begins before the span, and what is inside is evaluated over both as
-		// one. An offset and @ move it, and do not change its length.
+		// The inner expression is evaluated over the span extended by the range. An offset
+		// and @ move this time and do not change its length.
 		span = addCapped(span, n.Range.Milliseconds())
 		own := addCapped(span/step, 1)
 		if all = addCapped(all, own); all > MaxSteps {
@@ -104,13 +104,13 @@ func count(text string, n parser.Node, span, step, before int64) (int64, error) 
 			if before > 0 {
 				over = fmt.Sprintf(", and those before it %d", before)
 			}
-			return 0, refusal(text, n, "subquery", fmt.Sprintf("has %d steps of %v, over %s%s: the subqueries of an expression may have %d steps in all; take a larger step or a shorter range",
+			return 0, refusal(text, n, "subquery", fmt.Sprintf("has %d steps of %v, over %s%s: the subqueries of an expression may have %d steps in all; use a larger step or a shorter range",
 				own, time.Duration(step)*time.Millisecond, formatMillis(span), over, MaxSteps))
 		}
 	}
 	if call, ok := n.(*parser.Call); ok && step > 0 && call.Func.Name == "absent_over_time" {
 		if all = addCapped(all, addCapped(span/step, 1)); all > MaxSteps {
-			return 0, refusal(text, call, "function", fmt.Sprintf("is evaluated at %d steps in a subquery, and what is before it at %d: an expression may have %d in all; take a larger step or a shorter range",
+			return 0, refusal(text, call, "function", fmt.Sprintf("is evaluated at %d steps in a subquery, and the parts before it have %d: an expression may have %d in all; use a larger step or a shorter range",
 				addCapped(span/step, 1), before, MaxSteps))
 		}
 	}
@@ -123,7 +123,7 @@ func count(text string, n parser.Node, span, step, before int64) (int64, error) 
 	return all, nil
 }
 
-// addCapped adds what is not negative; a sum that is too large is the largest number.
+// addCapped adds two numbers that are not negative, and returns the maximum on overflow.
 func addCapped(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
@@ -131,7 +131,7 @@ func addCapped(a, b int64) int64 {
 	return a + b
 }
 
-// formatMillis writes milliseconds, which may be more than a time.Duration holds.
+// formatMillis formats milliseconds, which may exceed the range of a time.Duration.
 func formatMillis(ms int64) string {
 	if day := 24 * time.Hour.Milliseconds(); ms >= 2*day {
 		return fmt.Sprintf("%.4g days", float64(ms)/float64(day))
@@ -139,7 +139,7 @@ func formatMillis(ms int64) string {
 	return (time.Duration(ms) * time.Millisecond).String()
 }
 
-// maxShown is how many bytes of a subquery an error shows.
+// maxShown limits the bytes of a subquery in an error.
 const maxShown = 200
 
 func refusal(text string, n parser.Expr, what, why string) error {

@@ -13,47 +13,47 @@ import (
 	"mete.dev/mete/internal/store/subquery"
 )
 
-// reads is a parser of all that the language has, experimental or not.
-var reads = parser.NewParser(parser.Options{EnableExperimentalFunctions: true, ExperimentalDurationExpr: true, EnableExtendedRangeSelectors: true})
+// experimental is a parser with all experimental features.
+var experimental = parser.NewParser(parser.Options{EnableExperimentalFunctions: true, ExperimentalDurationExpr: true, EnableExtendedRangeSelectors: true})
 
 func limitedEngine() promql.QueryEngine {
 	return subquery.Engine(promql.NewEngine(promql.EngineOpts{
-		Logger: slog.New(slog.DiscardHandler), MaxSamples: 5e6, Timeout: time.Hour, EnableAtModifier: true, EnableNegativeOffset: true, Parser: reads,
+		Logger: slog.New(slog.DiscardHandler), MaxSamples: 5e6, Timeout: time.Hour, EnableAtModifier: true, EnableNegativeOffset: true, Parser: experimental,
 		NoStepSubqueryIntervalFn: func(int64) int64 { return subquery.DefaultStep.Milliseconds() },
 	}))
 }
 
 var empty = storage.QueryableFunc(func(int64, int64) (storage.Querier, error) { return storage.NoopQuerier(), nil })
 
-// What has too many steps is refused before it is evaluated: the error names the
-// subquery, its steps, the limit and what to do. All the rest becomes a query.
+// The engine rejects queries with too many steps before their evaluation. The error names
+// the subquery, its steps, the limit and the remedy.
 func TestEngine(t *testing.T) {
 	const start = 1e9
 	for _, c := range []struct {
 		query      string
-		span, step time.Duration // of a range query; 0 is a query at an instant
-		want       string        // "" is that it is not refused
+		span, step time.Duration // of a range query; 0 is an instant query
+		want       string        // part of the error; "" is none
 	}{
 		{`max_over_time(nosuch[30d:5m])`, 0, 0, ""},
 		{`max_over_time(nosuch[1h:])`, 0, 0, ""},
 		{`max_over_time(nosuch[1y:1m])`, 0, 0, ""},
 		{`nosuch[100y]`, 0, 0, ""},
 		{`max_over_time(nosuch[999999s:1s])`, 0, 0, ""},
-		{`max_over_time(nosuch[1000000s:1s])`, 0, 0, "1:15: parse error: subquery nosuch[1000000s:1s] has 1000001 steps of 1s, over 11.57 days: the subqueries of an expression may have 1000000 steps in all; take a larger step or a shorter range"},
+		{`max_over_time(nosuch[1000000s:1s])`, 0, 0, "1:15: parse error: subquery nosuch[1000000s:1s] has 1000001 steps of 1s, over 11.57 days: the subqueries of an expression may have 1000000 steps in all; use a larger step or a shorter range"},
 		{`max_over_time(nosuch[100y:1ms])`, 0, 0, "has 3153600000001 steps of 1ms"},
 		{`max_over_time(vector(1)[30d:1ms])`, 0, 0, "subquery vector(1)[30d:1ms] has 2592000001 steps"},
 		{`max_over_time(nosuch[1d:1ms])`, 0, 0, "has 86400001 steps of 1ms, over 24h0m0s"},
 		{`nosuch[1d:1ms]`, 0, 0, "has 86400001 steps"},
 		{`nosuch[292y:1ms] offset -292y`, 0, 0, "has 9208512000001 steps"},
 		{`max_over_time(nosuch[3y:])`, 0, 0, "has 1576801 steps of 1m0s"},
-		// Where it stands makes no difference.
+		// The position in the expression makes no difference.
 		{`1 + sum by (a) (-(abs(max_over_time(nosuch[1d:1ms]))))`, 0, 0, "86400001 steps"},
 		{`topk(scalar(max_over_time(nosuch[1d:1ms])), x)`, 0, 0, "86400001 steps"},
 		{`x or x unless max_over_time(nosuch[1d:1ms])`, 0, 0, "1:29: "},
 		{`max_over_time(nosuch[1d:1ms] offset 1w)`, 0, 0, "86400001 steps"},
 		{`max_over_time(nosuch[1d:1ms] @ 1000)`, 0, 0, "86400001 steps"},
 		{`max_over_time(nosuch[1d:1ms] @ end() offset -1y)`, 0, 0, "86400001 steps"},
-		// One inside another is evaluated over the range of both.
+		// A nested subquery is evaluated over the range of both.
 		{`max_over_time(max_over_time(nosuch[1h:1s])[1d:1m])`, 0, 0, ""},
 		{`max_over_time(max_over_time(nosuch[10m:100ms])[1d:1m])`, 0, 0, ""},
 		{`max_over_time(max_over_time(nosuch[10m:50ms])[1d:1m])`, 0, 0, "subquery nosuch[10m:50ms] has 1740001 steps of 50ms, over 24h10m0s, and those before it 1441: "},
@@ -62,20 +62,19 @@ func TestEngine(t *testing.T) {
 		{`max_over_time(max_over_time(nosuch[292y:292y])[292y:146y])`, 0, 0, ""},
 		{strings.Repeat("max_over_time(", 300) + "nosuch" + strings.Repeat("[290y:290y])", 300), 0, 0, ""},
 		{strings.Repeat("max_over_time(", 1200) + "nosuch[1ms:1ms])" + strings.Repeat("[290y:290y])", 1199), 0, 0, "has 10965382560000002 steps of 1ms, over 1.269e+08 days"},
-		// Those beside each other add up.
+		// The steps of independent subqueries add up.
 		{`max_over_time(a[9d:1s]) + max_over_time(b[2d:1s])`, 0, 0, ""},
 		{`max_over_time(a[9d:1s]) + max_over_time(b[3d:1s])`, 0, 0, "subquery b[3d:1s] has 259201 steps of 1s, over 3 days, and those before it 777601: "},
-		// A range query has the range of all its points besides, but not where it
-		// evaluates something once.
+		// A range query adds its own range, except to parts that are evaluated once.
 		{`max_over_time(nosuch[1h:1s])`, 10 * 24 * time.Hour, time.Hour, ""},
 		{`max_over_time(nosuch[1h:1s])`, 12 * 24 * time.Hour, time.Hour, "has 1040401 steps of 1s, over 12.04 days"},
 		{`max_over_time(nosuch[1h:1s] @ end())`, 30 * 24 * time.Hour, time.Hour, ""},
 		{`max_over_time(nosuch[30d:1s] @ end())`, 30 * 24 * time.Hour, time.Hour, "has 2592001 steps"},
 		{`max_over_time((nosuch @ 1)[1h:1s])`, 12 * 24 * time.Hour, time.Hour, "has 1040401 steps"},
 		{`max_over_time(nosuch[1s:1s])`, 1 << 62, time.Hour, "steps of 1s"},
-		// Each absent_over_time in a subquery has the steps of it once more.
+		// Each absent_over_time in a subquery counts the steps of the subquery again.
 		{`count_over_time(absent_over_time(a[1m])[1h:1s])`, 0, 0, ""},
-		{`count_over_time((absent_over_time(a[1m]) or absent_over_time(b[1m]))[16m:2ms])`, 0, 0, "function absent_over_time(b[1m]) is evaluated at 480001 steps in a subquery, and what is before it at 960002: "},
+		{`count_over_time((absent_over_time(a[1m]) or absent_over_time(b[1m]))[16m:2ms])`, 0, 0, "function absent_over_time(b[1m]) is evaluated at 480001 steps in a subquery, and the parts before it have 960002: "},
 		{`count_over_time((` + strings.Repeat("absent_over_time(a[1m]) or (", 60) + "b" + strings.Repeat(")", 60) + `)[5m:5ms])`, 0, 0, "1:438: parse error: function absent_over_time(a[1m]) is evaluated at 60001 steps"},
 		{strings.Repeat("absent_over_time(a[1m]) or (", 60) + "b" + strings.Repeat(")", 60), 0, 0, ""},
 		{`count_over_time((absent_over_time(a[1m] @ 1000))[16m:1ms])`, 0, 0, ""},
@@ -104,15 +103,15 @@ func TestEngine(t *testing.T) {
 	}
 }
 
-// A range of all times does not overflow.
-func TestAllTimes(t *testing.T) {
+// The longest possible range does not overflow.
+func TestMaxRange(t *testing.T) {
 	_, err := limitedEngine().NewRangeQuery(t.Context(), empty, nil, `max_over_time(x[1h:1h])`, time.UnixMilli(-1<<63), time.UnixMilli(1<<63-1), 1<<62)
 	if err == nil || !strings.Contains(err.Error(), "steps of 1h0m0s") {
 		t.Error(err)
 	}
 }
 
-// The steps that are counted are those that are evaluated.
+// The package counts exactly the evaluated steps.
 func TestCount(t *testing.T) {
 	for text, want := range map[string]float64{
 		`count_over_time(vector(1)[999h:5m])`:                     999 * 12,
@@ -135,10 +134,9 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// A parser refuses what would be refused at an instant; it can do all else that the one
-// below can.
+// Parser rejects what Engine rejects in an instant query, and passes on everything else.
 func TestParser(t *testing.T) {
-	p := subquery.Parser(reads)
+	p := subquery.Parser(experimental)
 	if _, err := p.ParseExpr(`sum(`); err == nil || !strings.Contains(err.Error(), "1:5") {
 		t.Error(err)
 	}

@@ -18,20 +18,18 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A backfillJob is a node of which samples may be missing in a span, and of which samples
-// have come again for long enough to rebuild them.
+// A backfillJob is a node whose samples of span may be missing and can be rebuilt.
 type backfillJob struct {
 	node *node
 	span batch.Span
 }
 
-// nodesAtOnce is how many nodes are filled in at once: each has all of its workloads
-// of its spans in memory.
+// nodesAtOnce limits the nodes of one backfill, which has all their workloads in memory.
 const nodesAtOnce = 64
 
-// Run fills in missing samples from the ledger, until ctx ends. Minute edges become blocks
-// of two hours, the oldest first, beside the live ones: the database itself takes no sample
-// that is older than [Config.OutOfOrderWindow], and this way holds none of them in memory.
+// Run rebuilds missing samples from the ledger until ctx ends. It writes samples at minute
+// edges as blocks of two hours, the oldest first, because the database accepts no sample
+// older than [Config.OutOfOrderWindow] and would hold younger ones in memory.
 func (s *Store) Run(ctx context.Context) error {
 	if s.history == nil {
 		return nil
@@ -51,29 +49,29 @@ func (s *Store) Run(ctx context.Context) error {
 			case ctx.Err() != nil:
 				return nil
 			case err != nil:
-				s.log.Error("the metrics could not be filled in from the ledger; it is tried again", "nodes", len(chunk), "err", err)
+				s.log.Error("cannot rebuild missing metrics from the ledger; retrying", "nodes", len(chunk), "err", err)
 				if !sleep(ctx, time.Minute) {
 					return nil
 				}
 			case put > 0:
-				s.log.Info("the metrics were filled in from the ledger", "nodes", len(chunk), "samples", put, "took", time.Since(began).Round(time.Millisecond))
+				s.log.Info("rebuilt missing metrics from the ledger", "nodes", len(chunk), "samples", put, "took", time.Since(began).Round(time.Millisecond))
 			}
 		}
 	}
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-t.C:
+	case <-timer.C:
 		return true
 	}
 }
 
-// A backfill fills in the spans of some nodes.
+// A backfill rebuilds the samples of some nodes.
 type backfill struct {
 	*Store
 	ids      []string
@@ -81,14 +79,14 @@ type backfill struct {
 	from, to int64 // minutes
 }
 
-// readyJobs returns the nodes that can be filled in now.
+// readyJobs returns the nodes whose samples can be rebuilt now.
 func (s *Store) readyJobs() (list []backfillJob) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, u := range s.unsampled {
 		n := s.nodes[id]
 		if n == nil || u.resumed == 0 {
-			continue // it sends nothing yet
+			continue // the node has not sent windows yet
 		}
 		ready := max(u.resumed, u.To.UnixMilli()) + s.cfg.BackfillDelay.Milliseconds() + 2*minute
 		if n.newestEnd.Load() < ready || time.Since(time.Unix(0, n.lastLate.Load())) < s.cfg.BackfillDelay {
@@ -99,13 +97,13 @@ func (s *Store) readyJobs() (list []backfillJob) {
 	return list
 }
 
-// backfill fills in the spans of nodes, and returns how many samples that took.
+// backfill rebuilds the samples of jobs and returns the number of written samples.
 func (s *Store) backfill(ctx context.Context, jobs []backfillJob) (put int64, err error) {
-	f := &backfill{Store: s, from: never}
+	b := &backfill{Store: s, from: never}
 	oldest := time.Now().Add(-s.cfg.Retention)
 	var done []backfillJob
 	for _, j := range jobs {
-		ok, err := f.addNode(ctx, j, oldest)
+		ok, err := b.addNode(ctx, j, oldest)
 		if err != nil {
 			return 0, err
 		}
@@ -113,8 +111,8 @@ func (s *Store) backfill(ctx context.Context, jobs []backfillJob) (put int64, er
 			done = append(done, j)
 		}
 	}
-	if len(f.nodes) > 0 {
-		if put, err = f.run(ctx, oldest); err != nil {
+	if len(b.nodes) > 0 {
+		if put, err = b.run(ctx, oldest); err != nil {
 			return put, err
 		}
 	}
@@ -129,55 +127,55 @@ func (s *Store) backfill(ctx context.Context, jobs []backfillJob) (put int64, er
 
 // addNode finds the spans of a node. It returns false while the node's latest windows are
 // not booked.
-func (f *backfill) addNode(ctx context.Context, j backfillJob, oldest time.Time) (bool, error) {
-	through, err := f.history.Through(ctx, j.node.id)
+func (b *backfill) addNode(ctx context.Context, j backfillJob, oldest time.Time) (bool, error) {
+	through, err := b.history.Through(ctx, j.node.id)
 	end := j.node.newestEnd.Load() / minute
 	if err != nil || through.UnixMilli() < end*minute {
 		return false, err
 	}
 	within := span{max(j.span.From.UnixMilli(), oldest.UnixMilli()) / minute, min(j.span.To.UnixMilli()/minute+1, end)}
 	if within.first > within.last {
-		return true, nil // the samples would be too old to be kept
+		return true, nil // the samples are older than the retention
 	}
-	spans, err := f.unsampledSpans(ctx, j.node, within, end)
+	spans, err := b.unsampledSpans(ctx, j.node, within, end)
 	if err != nil {
 		return false, err
 	}
-	h := newNodeBackfill(j, within, spans, f.cfg.BackfillDelay)
-	if err := f.scan(ctx, h); err != nil {
+	nb := newNodeBackfill(j, within, spans, b.cfg.BackfillDelay)
+	if err := b.scan(ctx, nb); err != nil {
 		return false, err
 	}
-	f.ids = append(f.ids, j.node.id)
-	f.nodes = append(f.nodes, h)
-	f.from, f.to = min(f.from, h.first), max(f.to, h.last)
+	b.ids = append(b.ids, j.node.id)
+	b.nodes = append(b.nodes, nb)
+	b.from, b.to = min(b.from, nb.first), max(b.to, nb.last)
 	return true, nil
 }
 
-// run reads the minutes twice: first to see how each value runs, then to write it.
-func (f *backfill) run(ctx context.Context, oldest time.Time) (put int64, err error) {
-	if err := f.eachSlice(ctx, f.read); err != nil {
+// run reads the minutes twice: first to plan the gaps, then to write the samples.
+func (b *backfill) run(ctx context.Context, oldest time.Time) (put int64, err error) {
+	if err := b.eachSlice(ctx, b.read); err != nil {
 		return 0, err
 	}
-	for _, h := range f.nodes {
-		names, err := f.names.Names(ctx, h.node.id, slices.Collect(maps.Keys(h.workloads)))
+	for _, nb := range b.nodes {
+		names, err := b.names.Names(ctx, nb.node.id, slices.Collect(maps.Keys(nb.workloads)))
 		if err != nil {
 			return 0, err
 		}
-		if err := f.findOlderSamples(ctx, h, names, oldest); err != nil {
+		if err := b.findOlderSamples(ctx, nb, names, oldest); err != nil {
 			return 0, err
 		}
-		h.plan(names, oldest)
+		nb.plan(names, oldest)
 	}
-	return f.write(ctx)
+	return b.write(ctx)
 }
 
-// sliceMinutes is how many minutes a slice has.
+// sliceMinutes is the length of a slice in minutes.
 const sliceMinutes = int64(blockSpan / time.Minute)
 
-// eachSlice calls a function for each slice of time, the oldest first.
-func (f *backfill) eachSlice(ctx context.Context, do func(ctx context.Context, from, to time.Time) error) error {
-	for at := f.from; at < f.to; {
-		next := min(at/sliceMinutes*sliceMinutes+sliceMinutes, f.to)
+// eachSlice calls do for each slice of time, the oldest first.
+func (b *backfill) eachSlice(ctx context.Context, do func(ctx context.Context, from, to time.Time) error) error {
+	for at := b.from; at < b.to; {
+		next := min(at/sliceMinutes*sliceMinutes+sliceMinutes, b.to)
 		if err := do(ctx, time.Unix(at*60, 0), time.Unix(next*60, 0)); err != nil {
 			return err
 		}
@@ -186,28 +184,28 @@ func (f *backfill) eachSlice(ctx context.Context, do func(ctx context.Context, f
 	return nil
 }
 
-// read adds what the ledger has of a slice to the gaps.
-func (f *backfill) read(ctx context.Context, from, to time.Time) error {
-	for _, h := range f.nodes {
-		h.started = 0
+// read adds the use in a slice to the gaps.
+func (b *backfill) read(ctx context.Context, from, to time.Time) error {
+	for _, nb := range b.nodes {
+		nb.started = 0
 	}
-	return f.history.Minutes(ctx, f.ids, from, to, func(node int, m *batch.Minute) error {
-		if h := f.nodes[node]; h.contains(m.Minute) {
-			h.addMinute(m)
+	return b.history.Minutes(ctx, b.ids, from, to, func(node int, m *batch.Minute) error {
+		if nb := b.nodes[node]; nb.contains(m.Minute) {
+			nb.addMinute(m)
 		}
 		return nil
 	})
 }
 
-// findOlderSamples finds the last values of series that had no sample for long before a span,
-// as their workloads used nothing.
-func (s *Store) findOlderSamples(ctx context.Context, h *nodeBackfill, names map[workload.ShortID]batch.Name, oldest time.Time) error {
+// findOlderSamples finds the last values of series without a sample shortly before their
+// gap, because their workloads used nothing.
+func (s *Store) findOlderSamples(ctx context.Context, nb *nodeBackfill, names map[workload.ShortID]batch.Name, oldest time.Time) error {
 	var ids []string
 	end := int64(0)
-	for short, t := range h.workloads {
+	for short, wb := range nb.workloads {
 		name, ok := names[short]
-		for i := range t.gaps {
-			if g := &t.gaps[i]; ok && !g.hasStart && name.Started.UnixMilli() < g.from {
+		for i := range wb.gaps {
+			if g := &wb.gaps[i]; ok && !g.hasStart && name.Started.UnixMilli() < g.from {
 				ids, end = append(ids, string(name.ID)), max(end, g.from)
 				break
 			}
@@ -217,16 +215,16 @@ func (s *Store) findOlderSamples(ctx context.Context, h *nodeBackfill, names map
 		return nil
 	}
 	only := labels.MustNewMatcher(labels.MatchRegexp, metric.Workload, strings.Join(ids, "|"))
-	return s.eachCounter(ctx, h.node, oldest.UnixMilli(), end, func(_ workload.ID, short workload.ShortID, res usage.Resource, it chunkenc.Iterator) {
-		t := h.workloads[short]
-		if t == nil {
+	return s.eachCounter(ctx, nb.node, oldest.UnixMilli(), end, func(_ workload.ID, short workload.ShortID, res usage.Resource, it chunkenc.Iterator) {
+		wb := nb.workloads[short]
+		if wb == nil {
 			return
 		}
-		i := slices.IndexFunc(t.gaps, func(g gap) bool { return g.res == res })
-		if i < 0 || t.gaps[i].hasStart {
+		i := slices.IndexFunc(wb.gaps, func(g gap) bool { return g.res == res })
+		if i < 0 || wb.gaps[i].hasStart {
 			return
 		}
-		g := &t.gaps[i]
+		g := &wb.gaps[i]
 		at, v := int64(0), 0.0
 		for it.Next() == chunkenc.ValFloat {
 			next, x := it.At()
@@ -238,64 +236,64 @@ func (s *Store) findOlderSamples(ctx context.Context, h *nodeBackfill, names map
 		if at == 0 || value.IsStaleNaN(v) {
 			return
 		}
-		t.sampled |= usage.SetOf(res)
+		wb.sampled |= usage.SetOf(res)
 		g.hasStart, g.from, g.startValue = true, at, amountOf(res, v)
 	}, only)
 }
 
-// write makes the blocks. None reaches from one slice into another: the database would
-// make one of it and of what it wrote itself of the first, and take it that nothing in
-// memory is as old as the end of that.
-func (f *backfill) write(ctx context.Context) (put int64, err error) {
-	one := func(ctx context.Context, from, to time.Time) error {
-		w, err := newBlockWriter(ctx, f.cfg.Dir)
+// write writes the blocks, each within one slice. The database would compact a longer block
+// with its own of the first slice, and then assume that no sample in memory is older than
+// the end of the compacted block.
+func (b *backfill) write(ctx context.Context) (put int64, err error) {
+	writeBlock := func(ctx context.Context, from, to time.Time) error {
+		w, err := newBlockWriter(ctx, b.cfg.Dir)
 		if err != nil {
 			return err
 		}
-		if err := f.writeSlice(ctx, w, from, to); err != nil {
+		if err := b.writeSlice(ctx, w, from, to); err != nil {
 			return errors.Join(err, w.discard())
 		}
 		put += w.written
-		return w.finish(f.log)
+		return w.finish(b.log)
 	}
-	if err := f.eachSlice(ctx, one); err != nil {
+	if err := b.eachSlice(ctx, writeBlock); err != nil {
 		return put, err
 	}
-	end := time.Unix(f.to*60, 0)
-	return put, one(ctx, end, end)
+	end := time.Unix(b.to*60, 0)
+	return put, writeBlock(ctx, end, end)
 }
 
-// writeSlice writes the edges of one slice. The one at its end is of the next slice.
-func (f *backfill) writeSlice(ctx context.Context, w *blockWriter, from, to time.Time) error {
-	for _, h := range f.nodes {
-		h.resetBlock()
+// writeSlice writes the edges of one slice. The edge at its end belongs to the next slice.
+func (b *backfill) writeSlice(ctx context.Context, w *blockWriter, from, to time.Time) error {
+	for _, nb := range b.nodes {
+		nb.resetBlock()
 	}
-	err := f.history.Wholes(ctx, f.ids, from.Add(-time.Minute), to, func(node int, m *batch.NodeMinute) error {
-		f.nodes[node].wholes[m.Minute] = *m
+	err := b.history.Wholes(ctx, b.ids, from.Add(-time.Minute), to, func(node int, m *batch.NodeMinute) error {
+		b.nodes[node].wholes[m.Minute] = *m
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	for _, h := range f.nodes {
-		if err := h.closeMinute(w); err != nil {
+	for _, nb := range b.nodes {
+		if err := nb.closeMinute(w); err != nil {
 			return err
 		}
 	}
-	err = f.history.Minutes(ctx, f.ids, from, to, func(node int, m *batch.Minute) error {
-		if h := f.nodes[node]; h.contains(m.Minute) {
-			return h.writeRow(w, m)
+	err = b.history.Minutes(ctx, b.ids, from, to, func(node int, m *batch.Minute) error {
+		if nb := b.nodes[node]; nb.contains(m.Minute) {
+			return nb.writeRow(w, m)
 		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	for _, h := range f.nodes {
-		if (h.minute+1)%sliceMinutes == 0 {
+	for _, nb := range b.nodes {
+		if (nb.minute+1)%sliceMinutes == 0 {
 			continue
 		}
-		if err := h.closeMinute(w); err != nil {
+		if err := nb.closeMinute(w); err != nil {
 			return err
 		}
 	}

@@ -15,15 +15,14 @@ import (
 	"mete.dev/mete/internal/x/atomicfile"
 )
 
-// Backup makes a database in a new directory of all samples that there are. On the
-// same file system blocks are linked, which costs no room as long as both are there.
-// Samples go on to be taken meanwhile, of which some are in the copy: opened with a
-// ledger that was copied later it is compared with that, and filled in, as after a
-// crash. What was begun when it fails is for the caller to remove.
+// Backup copies the database into the new directory dir. On the same file system it
+// hard-links blocks, which takes no additional space. Appends continue meanwhile, and the
+// copy has only some of their samples: a store that opens it with a ledger copied later
+// rebuilds the missing ones, as after a crash. After an error the caller removes dir.
 func (s *Store) Backup(ctx context.Context, dir string) (err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("metrics: a copy in %s: %w", dir, err)
+			err = fmt.Errorf("metrics: back up to %s: %w", dir, err)
 		}
 	}()
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -50,10 +49,10 @@ func (s *Store) Backup(ctx context.Context, dir string) (err error) {
 	return atomicfile.Copy(ctx, near, dir)
 }
 
-// copyDir is where a copy is made that goes to another file system.
+// copyDir returns the temporary directory of a backup to another file system.
 func copyDir(dir string) string { return filepath.Join(dir, "copying") }
 
-// checkLink tries whether a file of the database can be linked into a directory.
+// checkLink tries to hard-link a file of the database into a directory.
 func (s *Store) checkLink(dir string) (err error) {
 	f, err := os.CreateTemp(s.cfg.Dir, ".new-link-*")
 	if err != nil {
@@ -69,9 +68,8 @@ func (s *Store) checkLink(dir string) (err error) {
 
 func (s *Store) backup(ctx context.Context, dir string) error {
 	since := s.oldestDoubt()
-	// What is in memory may become a block at any time: first what is in memory,
-	// then the blocks. What is in both is the same. What came late is no part of
-	// what is in memory, in the database's words.
+	// Copy the head before the blocks, because the database may compact the head to a block
+	// at any time; samples in both are equal. The head has no out-of-order samples.
 	if err := s.writeHead(ctx, dir); err != nil {
 		return err
 	}
@@ -98,8 +96,7 @@ func (s *Store) oldestDoubt() time.Time {
 	return since
 }
 
-// writeHead writes what is in memory as blocks that end with their slices: see
-// [backfill.write].
+// writeHead writes the head as blocks within slices: see [backfill.write].
 func (s *Store) writeHead(ctx context.Context, dir string) error {
 	head, width := s.db.Head(), blockSpan.Milliseconds()
 	if head.NumSeries() == 0 {

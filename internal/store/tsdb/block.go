@@ -19,18 +19,17 @@ import (
 	"mete.dev/mete/internal/x/atomicfile"
 )
 
-// blockSpan is the span of a block that the past is filled with: as of those that the
-// database writes itself.
+// blockSpan is the length of backfilled blocks, and of those that the database writes itself.
 const blockSpan = 2 * time.Hour
 
-// A blockWriter makes a block of samples of the past, beside the database.
+// A blockWriter writes a block of past samples outside the database.
 type blockWriter struct {
-	dir     string // of the database
+	dir     string // the database's directory
 	w       *tsdb.BlockWriter
 	app     storage.Appender
 	ctx     context.Context
 	written int64
-	pending int // since the last commit
+	pending int // samples since the last commit
 }
 
 func backfillDir(dir string) string { return filepath.Join(dir, "filling") }
@@ -39,7 +38,7 @@ func newBlockWriter(ctx context.Context, dir string) (*blockWriter, error) {
 	if err := os.MkdirAll(backfillDir(dir), 0o700); err != nil {
 		return nil, err
 	}
-	// A head takes samples of half its range: those of several nodes come in any
+	// A head accepts samples within half its range, and samples of several nodes come in any
 	// order.
 	w, err := tsdb.NewBlockWriter(slog.New(slog.DiscardHandler), backfillDir(dir), 2*blockSpan.Milliseconds())
 	if err != nil {
@@ -48,11 +47,12 @@ func newBlockWriter(ctx context.Context, dir string) (*blockWriter, error) {
 	return &blockWriter{dir: dir, w: w, app: w.Appender(ctx), ctx: ctx}, nil
 }
 
-// add adds a sample. One of an instant of which there is one is not taken.
-func (w *blockWriter) add(ref *storage.SeriesRef, at int64, v float64, of func() labels.Labels) error {
+// add adds a sample. It ignores samples that the block has already or cannot take. It calls
+// seriesLabels if ref is 0, and sets ref.
+func (w *blockWriter) add(ref *storage.SeriesRef, at int64, v float64, seriesLabels func() labels.Labels) error {
 	var ls labels.Labels
 	if *ref == 0 {
-		ls = of()
+		ls = seriesLabels()
 	}
 	got, err := w.app.Append(*ref, ls, at, v)
 	switch {
@@ -72,8 +72,8 @@ func (w *blockWriter) add(ref *storage.SeriesRef, at int64, v float64, of func()
 	return err
 }
 
-// finish puts the block into the database, where it has samples; the database finds
-// it within a minute.
+// finish moves a block with samples into the database's directory; the database loads it
+// within a minute.
 func (w *blockWriter) finish(log *slog.Logger) error {
 	if err := w.app.Commit(); err != nil || w.written == 0 {
 		return errors.Join(err, w.w.Close())
@@ -86,7 +86,7 @@ func (w *blockWriter) finish(log *slog.Logger) error {
 	if err := markOutOfOrder(made); err != nil {
 		return err
 	}
-	log.Debug("a block of the past was filled in", "block", id, "samples", w.written)
+	log.Debug("wrote a backfilled block", "block", id, "samples", w.written)
 	if err := os.Rename(made, filepath.Join(w.dir, id.String())); err != nil {
 		return err
 	}
@@ -97,11 +97,11 @@ func (w *blockWriter) finish(log *slog.Logger) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// discard forgets the block.
+// discard drops the block.
 func (w *blockWriter) discard() error { return errors.Join(w.app.Rollback(), w.w.Close()) }
 
-// markOutOfOrder says in a block that its samples came late. Else the database would take
-// it that nothing older than the block's end is in memory any more, and drop it.
+// markOutOfOrder marks a block as one of out-of-order samples. Otherwise the database would
+// assume that memory has no samples older than the block's end, and drop them.
 func markOutOfOrder(block string) error {
 	path := filepath.Join(block, "meta.json")
 	b, err := os.ReadFile(path)
@@ -119,9 +119,8 @@ func markOutOfOrder(block string) error {
 	return atomicfile.Replace(path, b)
 }
 
-// setAsideUnreadable sets aside the blocks that cannot be read, and returns since when there may
-// be samples missing for it: in ms since 1970, 0 where nobody knows, never where
-// all can be read.
+// setAsideUnreadable sets unreadable blocks aside and returns the start of the time whose
+// samples may be missing, in ms since 1970: 0 if unknown, never if all blocks are readable.
 func setAsideUnreadable(dir string, log *slog.Logger) (lost int64, err error) {
 	lost = never
 	if err := errors.Join(os.RemoveAll(backfillDir(dir)), os.RemoveAll(copyDir(dir))); err != nil {
@@ -142,8 +141,8 @@ func setAsideUnreadable(dir string, log *slog.Logger) (lost int64, err error) {
 		}
 		lost = min(lost, from)
 		aside := dir + ".broken-" + e.Name()
-		log.Warn("a block of the metrics cannot be read and is set aside", "path", aside, "err", err,
-			"hint", "nothing has to be done: what the ledger has of it is filled in again; remove the directory when nobody wants to look at it")
+		log.Warn("a block of the metrics is unreadable and set aside", "path", aside, "err", err,
+			"hint", "no action is needed: the samples are rebuilt from the ledger; remove the directory when it is no longer needed")
 		if err := os.Rename(path, aside); err != nil {
 			return lost, err
 		}
@@ -151,8 +150,8 @@ func setAsideUnreadable(dir string, log *slog.Logger) (lost int64, err error) {
 	return lost, nil
 }
 
-// checkBlock tries to open a block, and returns when its samples begin, 0 where it
-// does not say.
+// checkBlock tries to open a block and returns the time of its first sample, or 0 if its
+// metadata is unreadable.
 func checkBlock(path string) (from int64, err error) {
 	var m tsdb.BlockMeta
 	if b, err := os.ReadFile(filepath.Join(path, "meta.json")); err == nil && json.Unmarshal(b, &m) == nil {

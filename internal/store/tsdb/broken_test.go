@@ -11,7 +11,7 @@ import (
 	"mete.dev/mete/internal/store/tsdb"
 )
 
-// A directory that cannot be read is set aside, and the server starts.
+// Open sets an unreadable directory aside.
 func TestBroken(t *testing.T) {
 	t.Parallel()
 	for name, harm := range map[string]func(dir string) error{
@@ -42,7 +42,7 @@ func TestBroken(t *testing.T) {
 				t.Error(err)
 			}
 			if aside, _ := filepath.Glob(dir + ".broken-*"); len(aside) != 1 {
-				t.Errorf("set aside: %v", aside)
+				t.Errorf("set aside %v, want one directory", aside)
 			}
 		})
 	}

@@ -6,31 +6,31 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A gap of a series runs from one sample to the next, with minute edges in between. What was
-// used in it is what the ledger has of its minutes, less the increase that samples show in
-// the first and the last one. Values are amounts, as the ledger has them.
+// A gap of a series is the time from one sample to the next, with minute edges in between.
+// Its use is the ledger's use in its minutes, less the increase that samples show in the
+// first and the last of them. Values are amounts in the ledger's units.
 type gap struct {
 	res                  usage.Resource
-	hasStart, hasEnd     bool  // there is a value before, and after
-	cut                  bool  // there are samples before, in first
-	from, to             int64 // of the samples before and after, ms since 1970; without one the start of the range, and never
+	hasStart, hasEnd     bool  // there is a value before; after
+	cut                  bool  // there are samples before, in the minute first
+	from, to             int64 // times of the samples before and after, ms since 1970; without them the start of the range and never
 	startValue, endValue int64
 	first, last          int64 // minutes of from and to
 	shownHead, shownTail int64 // increase that samples show in first up to from, and in last after to
 
-	head, tail int64 // used in first and last, where there is a start and an end
-	sum        int64 // used, in all
+	head, tail int64 // use in first and last, if there is a start and an end
+	sum        int64 // total use
 	begin, end int64 // minutes of the first and the last use; 0 is none
 
-	base       int64 // value where it begins
-	resetAfter int64 // how much of sum the life before uses, where another one follows it; else never
-	used       int64 // used so far
+	base       int64 // value at the start of the gap
+	resetAfter int64 // use of the first life, if a second one follows; else never
+	used       int64 // use so far
 }
 
 // contains reports whether a minute is in the gap.
 func (g *gap) contains(m int64) bool { return m >= g.first && m <= g.last }
 
-// addUse adds what is used in a minute.
+// addUse adds the use of a minute.
 func (g *gap) addUse(m, v int64) {
 	if v == 0 || !g.contains(m) {
 		return
@@ -49,15 +49,15 @@ func (g *gap) addUse(m, v int64) {
 	g.begin, g.end = min(g.begin, m), max(g.end, m)
 }
 
-// closeGaps takes off what samples show, once all use is added. Where one gap ends and the
-// next one begins in one minute, its use is divided so that either goes on without another
-// life where it can. Gaps in which nothing was used are left out.
+// closeGaps subtracts the use that samples show, after all use was added. If one gap ends and
+// the next one starts in the same minute, it divides the use of the minute so that neither
+// needs a counter reset if possible. It drops gaps without use.
 func closeGaps(list []gap) []gap {
 	for i := range list {
 		g := &list[i]
 		g.head = max(g.head-g.shownHead, 0)
 		if next := g.follower(list[i+1:]); next != nil {
-			// Both have all of the minute, less the use that is shown between them.
+			// Both gaps have the whole use of the minute; subtract the use shown between them.
 			rest := max(g.tail-next.shownHead, 0)
 			g.tail = min(max(g.endValue-g.startValue-g.sum-g.head, 0), rest)
 			next.head, next.shownHead = rest-g.tail, 0
@@ -82,8 +82,8 @@ func (g *gap) follower(list []gap) *gap {
 	return nil
 }
 
-// plan decides how the value runs. othersReset reports that other series of the workload
-// began anew.
+// plan decides how the value grows in the gap. othersReset reports that other series of the
+// workload were reset.
 func (g *gap) plan(othersReset bool) {
 	g.base, g.resetAfter = g.startValue, never
 	more := g.excess()
@@ -92,9 +92,9 @@ func (g *gap) plan(othersReset bool) {
 	case !g.hasStart && more <= 0:
 		g.base = -more
 	case more <= g.tolerance():
-		// What was used and is not booked yet follows at the end.
+		// The ledger lacks use that is not booked yet; the sample after the gap shows it.
 	case g.hasStart && g.endValue >= g.startValue && isEnergy(g.res) && !othersReset:
-		// External meters showed more to the ledger.
+		// External meters added energy in the ledger.
 	case g.sum >= g.endValue:
 		g.resetAfter = g.sum - g.endValue
 	case g.endValue < g.startValue:
@@ -102,30 +102,30 @@ func (g *gap) plan(othersReset bool) {
 	}
 }
 
-// excess returns how much more was used than the value grows if the life goes on.
+// excess returns by how much the use exceeds the growth of the value if there was no reset.
 func (g *gap) excess() int64 { return g.startValue + g.sum - g.endValue }
 
 func (g *gap) tolerance() int64 { return tolerance(max(g.startValue, g.endValue)) }
 
-// mustReset reports whether another life must have begun in the gap.
+// mustReset reports whether another life must have started in the gap.
 func (g *gap) mustReset() bool {
 	return g.hasStart && g.hasEnd && !isEnergy(g.res) && g.excess() > g.tolerance()
 }
 
-// value returns the value after what was used so far.
+// value returns the value after the use so far.
 func (g *gap) value() int64 {
 	v := g.base + g.used
 	if g.used > g.resetAfter {
 		v = g.used - g.resetAfter
 	}
 	if g.hasEnd && (g.used > g.resetAfter || g.resetAfter == never) {
-		v = min(v, g.endValue) // it is never exceeded
+		v = min(v, g.endValue) // the series must not fall afterward
 	}
 	return v
 }
 
-// advance takes the use of a minute; minutes come in order. If another life begins in it,
-// reset is true: then the life before ends with a value at an instant.
+// advance adds the use of a minute; minutes come in order. If another life starts in the
+// minute, reset is true, and the life before ends with the value last at the time at.
 func (g *gap) advance(m, v int64) (at, last int64, reset bool) {
 	if !g.contains(m) {
 		return 0, 0, false
@@ -141,7 +141,8 @@ func (g *gap) advance(m, v int64) (at, last int64, reset bool) {
 	}
 	was := g.used
 	g.used += v
-	// No edge shows what the life before used in the last minute, if that is all.
+	// In the last minute no edge follows, so write the end of the first life here if its use
+	// is complete.
 	over := g.used > g.resetAfter || g.used == g.resetAfter && m == g.last
 	if was > g.resetAfter || !over || v == 0 || g.base+g.resetAfter == 0 {
 		return 0, 0, false
@@ -151,8 +152,8 @@ func (g *gap) advance(m, v int64) (at, last int64, reset bool) {
 	return at, g.base + g.resetAfter, at > from && at+1 < to
 }
 
-// hasSample reports whether the gap gets a sample at an edge: between its two samples,
-// without a first one from the first use on, without a last one until the last use.
+// hasSample reports whether the gap gets a sample at an edge: any edge between its samples;
+// without a sample before, from the first use; without one after, until the last use.
 func (g *gap) hasSample(edge int64) bool {
 	at := edge * minute
 	switch {
@@ -164,8 +165,8 @@ func (g *gap) hasSample(edge int64) bool {
 	return true
 }
 
-// increase returns by how much a series grows from one value to the next, as PromQL's
-// increase() has it: a lower value began at zero.
+// increase returns the growth of a series from one value to the next like PromQL's
+// increase(): a lower value follows a reset to zero.
 func increase(from, to int64) int64 {
 	if to < from {
 		return to
@@ -173,8 +174,8 @@ func increase(from, to int64) int64 {
 	return to - from
 }
 
-// tolerance returns by how much the difference of a value to another one may be off:
-// samples have 53 bits, and were added up from some tens of others.
+// tolerance returns the error of a difference of values of about v: samples have 53 bits and
+// may be sums of some tens of others.
 func tolerance(v int64) int64 { return v>>46 + 1 }
 
 // isEnergy reports whether a resource is energy, to which external meters may add.

@@ -2,18 +2,18 @@ package tsdb
 
 import "slices"
 
-// An interval is time of which all windows of a node came, in ms since 1970.
+// An interval is a time of which all windows of a node came, in ms since 1970.
 type interval struct{ from, to int64 }
 
-// intervals are such times in order. Between two of them something is missing that may
-// still come.
+// intervals are intervals in order. Windows between two of them are missing and may still
+// come.
 type intervals []interval
 
 const (
-	// maxJoin is how far apart two windows may be that follow one another: clocks
-	// are set.
+	// maxJoin is the distance in ms up to which two windows count as adjacent, because clocks
+	// are adjusted.
 	maxJoin = 1000
-	// maxIntervals is how many intervals are kept apart.
+	// maxIntervals limits the intervals; the oldest are dropped.
 	maxIntervals = 64
 )
 
@@ -35,7 +35,7 @@ func (s intervals) add(from, to int64) intervals {
 	return s
 }
 
-// latestStart is when the latest of them begins.
+// latestStart returns the start of the latest interval, or 0.
 func (s intervals) latestStart() int64 {
 	if len(s) == 0 {
 		return 0

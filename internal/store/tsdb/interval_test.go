@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Windows that come in any order become the spans that they cover.
-func TestSpans(t *testing.T) {
+// Windows in any order become the intervals that they cover.
+func TestIntervals(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		add, want []interval
@@ -19,14 +19,14 @@ func TestSpans(t *testing.T) {
 		{[]interval{{0, 10e3}, {0, 10e3}, {5e3, 7e3}}, []interval{{0, 10e3}}},
 	} {
 		var s intervals
-		for _, one := range c.add {
-			s = s.add(one.from, one.to)
+		for _, window := range c.add {
+			s = s.add(window.from, window.to)
 		}
 		if !slices.Equal(s, c.want) {
 			t.Errorf("%v become %v, want %v", c.add, s, c.want)
 		}
 		if last := c.want[len(c.want)-1].from; s.latestStart() != last {
-			t.Errorf("%v: the latest begins at %d, want %d", c.add, s.latestStart(), last)
+			t.Errorf("%v: the latest interval starts at %d, want %d", c.add, s.latestStart(), last)
 		}
 	}
 	var s intervals
@@ -34,6 +34,6 @@ func TestSpans(t *testing.T) {
 		s = s.add(i*60e3, i*60e3+1)
 	}
 	if len(s) != maxIntervals || s.latestStart() != 999*60e3 {
-		t.Errorf("%d spans, the latest from %d", len(s), s.latestStart())
+		t.Errorf("%d intervals, the latest starts at %d", len(s), s.latestStart())
 	}
 }

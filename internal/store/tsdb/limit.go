@@ -8,16 +8,16 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A seriesQuota is how many names of a node begin to have series in an hour of the server's
-// clock. What ended stays in memory for some hours: who gives each window other names
-// would fill it, few as there are at a time.
+// A seriesQuota limits how many workloads and names of a node start series per hour of the
+// server's clock. Ended series stay in memory for some hours, so a node with few workloads
+// whose names change with each window would fill it.
 type seriesQuota struct {
 	limit   int
 	started int
 	since   time.Time
 }
 
-// allow says whether one more may.
+// allow counts a new series and reports whether it is within the quota.
 func (q *seriesQuota) allow(now time.Time) bool {
 	if now.Sub(q.since) >= time.Hour {
 		q.since, q.started = now, 0
@@ -29,20 +29,21 @@ func (q *seriesQuota) allow(now time.Time) bool {
 	return true
 }
 
-// hasRoom says whether one more workload may have series of its own. Those that ended less
-// than an hour ago count as well. The residuals have them always.
+// hasRoom reports whether a new workload may have series of its own. Workloads that ended
+// less than an hour ago count; the residual rows always have series.
 func (n *node) hasRoom(short workload.ShortID) bool {
 	return len(n.workloads) < n.quota.limit || slices.Contains(n.residuals[:], short)
 }
 
-// exceedsLimit says whether a workload that is not known is one too many. Room that becomes
-// free while windows are appended is not for it: its name was not asked for.
+// exceedsLimit reports whether an unknown workload is above the limit. Room that becomes free
+// during a batch does not count, because fetchNames did not look up the name.
 func (n *node) exceedsLimit(short workload.ShortID) bool {
 	return !n.hasRoom(short) || n.full && !slices.Contains(n.residuals[:], short)
 }
 
-// startsSeries says whether a workload that had no series until now has them from a row on.
-// Over the limit that is one with totals: what it used before is shown with the others'.
+// startsSeries reports whether a workload without series gets them with a row. If the node
+// exceeded the limit, the row must have totals, because the shared series shows the use
+// before.
 func (n *node) startsSeries(r *usage.Row) bool {
 	if slices.Contains(n.residuals[:], r.ShortID) {
 		return true
@@ -50,7 +51,7 @@ func (n *node) startsSeries(r *usage.Row) bool {
 	return (r.Has != 0 || !n.overLimit.Load()) && n.quota.allow(time.Now())
 }
 
-// countOverLimit counts rows of a window that are of one workload too many, and says so once.
+// countOverLimit counts rows of workloads above the limit, and logs the first ones of a node.
 func (a *appendTx) countOverLimit(rows int) {
 	if rows == 0 {
 		return
@@ -59,7 +60,7 @@ func (a *appendTx) countOverLimit(rows int) {
 	if a.node.overLimit.Swap(true) {
 		return
 	}
-	a.log.Warn("a node has more workloads than may have series of their own: the metrics show the others together, and the ledger has each",
+	a.log.Warn("a node exceeds the limit of workloads with series of their own: the metrics show the others together, the ledger has each",
 		"node", a.node.id, "name", a.node.name, "limit", a.node.quota.limit, "workload", a.node.shortLived.id,
-		"hint", "find out what starts so many on it; revoke the node where it makes them up")
+		"hint", "find out what starts so many workloads on it; revoke the node if it invents them")
 }

@@ -20,7 +20,7 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A node is what is known of one node's series.
+// A node is the state of one node's series.
 type node struct {
 	id            string
 	cluster, name string
@@ -29,23 +29,23 @@ type node struct {
 	mu         sync.Mutex
 	workloads  map[workload.ShortID]*namedWorkload
 	end        int64 // end of its latest window, ms since 1970
-	repeated   int64 // when last values were repeated
+	repeated   int64 // time of the last repetition of values, ms since 1970
 	shortLived *namedWorkload
-	outdated   []storage.SeriesRef // of names that are others now
+	outdated   []storage.SeriesRef // info series with outdated names
 	refs       [gaugeCount]storage.SeriesRef
 	levels     []storage.SeriesRef // of metric.Levels
 	coverage   intervals           // of its windows
-	boot       string              // of its latest window, and ...
-	lastEnd    int64               // ... its end in ns of boottime
-	quota      seriesQuota         // of workloads that have series of their own
-	full       bool                // some are not named in what is appended now, for want of room
+	boot       string              // boot id of its latest window
+	lastEnd    int64               // end of its latest window, ns of boottime
+	quota      seriesQuota         // of workloads and names that start series
+	full       bool                // the limit keeps some workloads of this batch without names
 
-	newestEnd atomic.Int64 // at, for who does not hold it
-	lastLate  atomic.Int64 // when something of a backlog came, ns since 1970
-	overLimit atomic.Bool  // some had no series of their own since the start
+	newestEnd atomic.Int64 // end of the newest window so far, for readers without mu, ms since 1970
+	lastLate  atomic.Int64 // time at which the latest window of a backlog came, ns since 1970
+	overLimit atomic.Bool  // some workload had no series of its own since the start
 }
 
-// What a node has.
+// Indexes of a node's gauges.
 const (
 	cpus = iota
 	memory
@@ -60,23 +60,23 @@ type namedWorkload struct {
 	id         workload.ID
 	refs       [usage.Limit]storage.SeriesRef
 	last       [usage.Limit]float64
-	total      [usage.Limit]int64 // the amounts that last was made of, where it was here
-	had        usage.Set          // series that it has
-	latest     usage.Set          // those of which its latest window says something
+	total      [usage.Limit]int64 // amounts of last; stale for values restored from the database
+	had        usage.Set          // existing series
+	latest     usage.Set          // resources of its latest window
 	info       storage.SeriesRef
 	end        int64 // end of its latest window, ms since 1970; 0 is none yet
-	namedSince int64 // since when it is known to be named and not seen, ms since 1970
+	namedSince int64 // since when it has a name but no window, ms since 1970
 	ended      bool
-	restart    bool // it begins from zero with its next window
+	restart    bool // counters restart from zero with the next window
 }
 
-// resetTotals lets a sum begin from zero: what it lacks can be put before that, and not into
-// what follows.
+// resetTotals restarts the counters from zero: a backfill can write missing samples before
+// the restart, but cannot change later ones.
 func (k *namedWorkload) resetTotals() {
 	k.last, k.total, k.restart = [usage.Limit]float64{}, [usage.Limit]int64{}, true
 }
 
-// node finds a node, and asks for its name where it is not known yet.
+// node returns the state of a node, and restores it from the database if needed.
 func (s *Store) node(ctx context.Context, id string) (*node, error) {
 	s.mu.Lock()
 	n := s.nodes[id]
@@ -113,7 +113,7 @@ func (s *Store) node(ctx context.Context, id string) (*node, error) {
 	return n, nil
 }
 
-// residuals are the workloads of a node that nobody runs: system and idle.
+// residuals returns the ids of a node's residual rows: system and idle.
 func residuals(node string) (shorts [2]workload.ShortID) {
 	for i, kind := range []workload.Kind{workload.System, workload.Idle} {
 		shorts[i], _ = workload.ShortIDOf(workload.NewID(node, kind, ""))
@@ -121,9 +121,9 @@ func residuals(node string) (shorts [2]workload.ShortID) {
 	return shorts
 }
 
-// amount is what the latest value of a series was made of. Sums are of amounts: sums
-// of values would stray by their rounding, and go back where a total comes that did
-// not, which is a counter that began anew to who asks for a rate.
+// amount returns the amount of the latest value of a series. Sums use amounts, because sums
+// of rounded values would drift, and a counter that falls below an earlier value when the
+// next total comes is a counter reset to rate().
 func (k *namedWorkload) amount(res usage.Resource) int64 {
 	f := metric.FamilyOf(res)
 	if f.Value(k.total[res]) == k.last[res] {
@@ -132,7 +132,7 @@ func (k *namedWorkload) amount(res usage.Resource) int64 {
 	return f.Amount(k.last[res])
 }
 
-// setNames takes what workloads are called, of as many as may have series.
+// setNames updates the names of workloads, and adds workloads up to the limit.
 func (n *node) setNames(names []batch.Name) {
 	for i := range names {
 		short, ok := workload.ShortIDOf(names[i].ID)
@@ -149,13 +149,13 @@ func (n *node) setNames(names []batch.Name) {
 			n.workloads[short] = k
 		}
 		if k.id != names[i].ID {
-			continue // two ids that begin alike: the first keeps the series
+			continue // collision of short ids: the first workload keeps the series
 		}
 		before, was := n.infoLabels(k), k.Name
 		k.Name = names[i]
 		if k.info != 0 && !labels.Equal(before, n.infoLabels(k)) {
 			if !n.quota.allow(time.Now()) {
-				k.Name = was // each name is a series
+				k.Name = was // each name needs a new series
 				continue
 			}
 			n.outdated = append(n.outdated, k.info)
@@ -164,8 +164,7 @@ func (n *node) setNames(names []batch.Name) {
 	}
 }
 
-// fetchNames asks for the names of workloads that no batch named since the start, and
-// takes up what the database shows of them.
+// fetchNames looks up the names of workloads that no batch has named since the start.
 func (s *Store) fetchNames(ctx context.Context, n *node, ws []timeline.CutWindow) error {
 	var unknown []workload.ShortID
 	for i := range ws {
@@ -192,8 +191,8 @@ func (s *Store) fetchNames(ctx context.Context, n *node, ws []timeline.CutWindow
 	return nil
 }
 
-// restoreWorkloads takes up what the database shows of a node's workloads that were alive a
-// moment before its latest sample, so that those that use nothing stay.
+// restoreWorkloads restores the workloads of a node that were alive shortly before its newest
+// sample from the database, so that the series of idle workloads continue.
 func (s *Store) restoreWorkloads(ctx context.Context, n *node, newest int64) error {
 	alive, err := s.readLastValues(ctx, n, newest-2*repeatEvery.Milliseconds(), newest)
 	if err != nil {
@@ -222,8 +221,8 @@ func (s *Store) restoreWorkloads(ctx context.Context, n *node, newest int64) err
 	return nil
 }
 
-// addWindow notes a window. One that begins where the latest one ended follows it,
-// however the clock was set between.
+// addWindow adds a window to the coverage. A window that starts at the boottime at which the
+// latest one ended follows it, even if the wall clock was set in between.
 func (n *node) addWindow(w *usage.Window, from, to int64) {
 	if w.Boot == n.boot && w.Start == n.lastEnd {
 		from = min(from, n.end)
@@ -234,8 +233,8 @@ func (n *node) addWindow(w *usage.Window, from, to int64) {
 	}
 }
 
-// noteEnd notes what a window says of how far its node is: a backlog may still add to what
-// the ledger has of a gap.
+// noteEnd records the end of a window. While windows of a backlog come, the ledger may still
+// get more minutes of a gap.
 func (n *node) noteEnd(end int64) {
 	if end < n.end {
 		n.lastLate.Store(time.Now().UnixNano())
@@ -243,7 +242,7 @@ func (n *node) noteEnd(end int64) {
 	n.newestEnd.Store(max(n.newestEnd.Load(), end))
 }
 
-// workloadLabels are those of a workload's series.
+// workloadLabels returns the labels of a workload's series.
 func (n *node) workloadLabels(f *metric.Family, id workload.ID) labels.Labels {
 	b := labels.NewScratchBuilder(5)
 	b.Add(model.MetricNameLabel, f.Name)
@@ -257,12 +256,12 @@ func (n *node) workloadLabels(f *metric.Family, id workload.ID) labels.Labels {
 	return b.Labels()
 }
 
-// nodeLabels are the labels of a series of the node's own.
+// nodeLabels returns the labels of one of the node's own series.
 func (n *node) nodeLabels(name string) labels.Labels {
 	return labels.FromStrings(model.MetricNameLabel, name, metric.Cluster, n.cluster, metric.Node, n.name)
 }
 
-// levelLabels are the labels of a level of the node.
+// levelLabels returns the labels of a level of the node.
 func (n *node) levelLabels(l *metric.Level) labels.Labels {
 	if l.Label == "" {
 		return n.nodeLabels(l.Name)
@@ -270,7 +269,7 @@ func (n *node) levelLabels(l *metric.Level) labels.Labels {
 	return labels.FromStrings(model.MetricNameLabel, l.Name, metric.Cluster, n.cluster, metric.Node, n.name, l.Label, l.Value)
 }
 
-// infoLabels are the labels of the series that says what a workload is called.
+// infoLabels returns the labels of a workload's info series.
 func (n *node) infoLabels(k *namedWorkload) labels.Labels {
 	b := labels.NewScratchBuilder(12)
 	add := func(name, v string) {

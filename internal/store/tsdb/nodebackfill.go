@@ -13,21 +13,21 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A nodeBackfill is a node whose spans are filled in.
+// A nodeBackfill rebuilds the samples of one node.
 type nodeBackfill struct {
 	backfillJob
 	within     span   // the edges of which samples may be missing
-	spans      []span // of these, at which the node has none
-	first      int64  // minutes that are read, from first ...
-	last       int64  // ... before last
+	spans      []span // runs of these edges without any sample of the node
+	first      int64  // first minute that is read
+	last       int64  // end of the minutes that are read, exclusive
 	workloads  map[workload.ShortID]*workloadBackfill
 	shortLived *workloadBackfill
-	untracked  map[int64]*[usage.Limit]int64 // used by those without a workloadBackfill, by minute
-	started    int                           // workloads that have no samples, in this slice
-	minute     int64                         // whose rows come now; 0 is none yet
-	edge       int64                         // the last one that was written, in minutes
+	untracked  map[int64]*[usage.Limit]int64 // use of workloads without a workloadBackfill, by minute
+	started    int                           // workloads without samples, in this slice
+	minute     int64                         // minute of the current rows; 0 is none yet
+	edge       int64                         // last written edge, in minutes
 	parts      metric.Parts
-	wholes     map[int64]batch.NodeMinute // of a slice
+	wholes     map[int64]batch.NodeMinute // of the slice
 	refs       [gaugeCount]storage.SeriesRef
 	levels     []storage.SeriesRef
 }
@@ -36,68 +36,68 @@ func newNodeBackfill(j backfillJob, within span, spans []span, delay time.Durati
 	if n := len(spans); n > 0 {
 		within.last = max(within.last, spans[n-1].last)
 	}
-	h := &nodeBackfill{
+	nb := &nodeBackfill{
 		backfillJob: j, within: within, spans: spans,
 		first: max(within.first-int64(maxSkew/time.Minute), 0), last: within.last + int64(delay/time.Minute) + 2,
 		workloads: map[workload.ShortID]*workloadBackfill{}, levels: make([]storage.SeriesRef, len(metric.Levels)),
 		shortLived: &workloadBackfill{labels: &namedWorkload{id: metric.ShortLived, Name: j.node.shortLived.Name}}, untracked: map[int64]*[usage.Limit]int64{},
 	}
 	for _, short := range j.node.residuals {
-		h.workload(short) // however many others there are
+		nb.workload(short) // independent of the limit of workloads
 	}
-	return h
+	return nb
 }
 
 // isUnsampled reports whether the node has no sample at an edge.
-func (h *nodeBackfill) isUnsampled(edge int64) bool {
-	return slices.ContainsFunc(h.spans, func(sp span) bool { return sp.contains(edge) })
+func (nb *nodeBackfill) isUnsampled(edge int64) bool {
+	return slices.ContainsFunc(nb.spans, func(sp span) bool { return sp.contains(edge) })
 }
 
-// contains reports whether rows of a minute are read for the node.
-func (h *nodeBackfill) contains(m int64) bool { return m >= h.first && m < h.last }
+// contains reports whether the rows of a minute are read for the node.
+func (nb *nodeBackfill) contains(m int64) bool { return m >= nb.first && m < nb.last }
 
-// workload finds that of a workload.
-func (h *nodeBackfill) workload(short workload.ShortID) *workloadBackfill {
+// workload returns the workloadBackfill of a workload, and creates it if needed.
+func (nb *nodeBackfill) workload(short workload.ShortID) *workloadBackfill {
 	if short == shortLivedID {
-		return h.shortLived
+		return nb.shortLived
 	}
-	t := h.workloads[short]
-	if t == nil {
-		t = &workloadBackfill{}
-		h.workloads[short] = t
+	wb := nb.workloads[short]
+	if wb == nil {
+		wb = &workloadBackfill{}
+		nb.workloads[short] = wb
 	}
-	return t
+	return wb
 }
 
-// maxWorkloadFactor is how many times as many workloads have series of their own in a gap, which may
-// be long, as have them at once.
+// maxWorkloadFactor limits the workloads with series of their own in a gap, which may be
+// long, to a multiple of Config.Workloads.
 const maxWorkloadFactor = 5
 
-// addMinute takes a row of the ledger. As in live samples, a workload above the limit is
-// booked to the series of the short-lived ones. If the node was above the limit since the
-// start, that is each workload without samples: had it lived at another time, it would have
+// addMinute adds a row of the ledger. As in live samples, the use of a workload above the
+// limit goes to the series of the short-lived ones. If the node exceeded the limit since the
+// start, this applies to each workload without samples: one with its own series would have
 // some.
-func (h *nodeBackfill) addMinute(m *batch.Minute) {
-	t := h.workloads[m.Workload]
-	switch touched := m.Minute >= h.within.first-1 && m.Minute <= h.within.last; {
-	case t != nil && (touched || t.sampled != 0):
-		t.addMinute(m, h.within)
+func (nb *nodeBackfill) addMinute(m *batch.Minute) {
+	wb := nb.workloads[m.Workload]
+	switch touched := m.Minute >= nb.within.first-1 && m.Minute <= nb.within.last; {
+	case wb != nil && (touched || wb.sampled != 0):
+		wb.addMinute(m, nb.within)
 		return
-	case t != nil && m.Minute == h.within.last+1:
-		t.covered += m.Usage.Covered // its life did not end with the range
+	case wb != nil && m.Minute == nb.within.last+1:
+		wb.covered += m.Usage.Covered // for isShortLived
 		return
 	case !touched:
 		return
 	}
-	if most := h.node.quota.limit; !h.node.overLimit.Load() && h.started < most && len(h.workloads) < maxWorkloadFactor*most {
-		h.started++
-		h.workload(m.Workload).addMinute(m, h.within)
+	if most := nb.node.quota.limit; !nb.node.overLimit.Load() && nb.started < most && len(nb.workloads) < maxWorkloadFactor*most {
+		nb.started++
+		nb.workload(m.Workload).addMinute(m, nb.within)
 		return
 	}
-	sum := h.untracked[m.Minute]
+	sum := nb.untracked[m.Minute]
 	if sum == nil {
 		sum = new([usage.Limit]int64)
-		h.untracked[m.Minute] = sum
+		nb.untracked[m.Minute] = sum
 	}
 	m.Usage.Present.Each(func(r usage.Resource) {
 		if isCounter(r) {
@@ -106,112 +106,113 @@ func (h *nodeBackfill) addMinute(m *batch.Minute) {
 	})
 }
 
-// plan finds out which series there are, and how they run. What is older than all
-// that is kept is not known.
-func (h *nodeBackfill) plan(names map[workload.ShortID]batch.Name, oldest time.Time) {
-	system, idle := h.node.residuals[0], h.node.residuals[1]
+// plan decides which workloads have series and plans their gaps. oldest is the start of the
+// retention; earlier samples are unknown.
+func (nb *nodeBackfill) plan(names map[workload.ShortID]batch.Name, oldest time.Time) {
+	system, idle := nb.node.residuals[0], nb.node.residuals[1]
 	var shortLived []*workloadBackfill
-	for short, t := range h.workloads {
+	for short, wb := range nb.workloads {
 		switch short {
 		case system:
-			t.part = metric.System
+			wb.part = metric.System
 		case idle:
-			t.part = metric.Idle
+			wb.part = metric.Idle
 		}
 		name, ok := names[short]
 		switch {
-		case ok && t.isShortLived(&name):
-			t.shortLived, t.gaps = true, nil
-			shortLived = append(shortLived, t)
-		case !ok, t.sampled == 0 && name.Ended.IsZero() && name.Started.Before(oldest):
-			// Nobody says what it is; or it is still, and what it has come to is
-			// not known before it does something.
-			t.gaps = nil
+		case ok && wb.isShortLived(&name):
+			wb.shortLived, wb.gaps = true, nil
+			shortLived = append(shortLived, wb)
+		case !ok, wb.sampled == 0 && name.Ended.IsZero() && name.Started.Before(oldest):
+			// The name is unknown; or the live workload started before the retention and has
+			// no sample, so that its counters are unknown.
+			wb.gaps = nil
 		default:
-			t.labels = &namedWorkload{id: name.ID, Name: name}
-			t.plan()
+			wb.labels = &namedWorkload{id: name.ID, Name: name}
+			wb.plan()
 		}
 	}
-	h.shortLived.addAll(shortLived, h)
-	h.shortLived.plan()
+	nb.shortLived.addAll(shortLived, nb)
+	nb.shortLived.plan()
 }
 
-// resetBlock forgets what belongs to a block.
-func (h *nodeBackfill) resetBlock() {
-	clear(h.refs[:])
-	clear(h.levels)
-	h.wholes = map[int64]batch.NodeMinute{}
-	h.shortLived.refs, h.shortLived.info = [usage.Limit]storage.SeriesRef{}, 0
-	for _, t := range h.workloads {
-		t.refs, t.info = [usage.Limit]storage.SeriesRef{}, 0
+// resetBlock clears the references to series of the previous block.
+func (nb *nodeBackfill) resetBlock() {
+	clear(nb.refs[:])
+	clear(nb.levels)
+	nb.wholes = map[int64]batch.NodeMinute{}
+	nb.shortLived.refs, nb.shortLived.info = [usage.Limit]storage.SeriesRef{}, 0
+	for _, wb := range nb.workloads {
+		wb.refs, wb.info = [usage.Limit]storage.SeriesRef{}, 0
 	}
 }
 
-// writeRow takes a row of minutes.
-func (h *nodeBackfill) writeRow(w *blockWriter, m *batch.Minute) error {
-	if m.Minute != h.minute {
-		if err := h.closeMinute(w); err != nil {
+// writeRow processes a row of the ledger, and closes the previous minute when a new one
+// starts.
+func (nb *nodeBackfill) writeRow(w *blockWriter, m *batch.Minute) error {
+	if m.Minute != nb.minute {
+		if err := nb.closeMinute(w); err != nil {
 			return err
 		}
-		if h.minute = m.Minute; h.edge != h.minute {
-			// It was away, or the gap begins: here they begin to grow.
-			if err := h.writeEdge(w, h.minute); err != nil {
+		if nb.minute = m.Minute; nb.edge != nb.minute {
+			// The node was away or the gap starts here: write the values before the minute.
+			if err := nb.writeEdge(w, nb.minute); err != nil {
 				return err
 			}
 		}
 	}
-	t := h.workloads[m.Workload]
+	wb := nb.workloads[m.Workload]
 	switch {
-	case t != nil && t.first > 0 && m.Minute >= t.first:
-		h.parts[t.part].Add(&m.Usage)
-		if t.shortLived {
-			t = h.shortLived
+	case wb != nil && wb.first > 0 && m.Minute >= wb.first:
+		nb.parts[wb.part].Add(&m.Usage)
+		if wb.shortLived {
+			wb = nb.shortLived
 		}
-	case h.untracked[m.Minute] != nil:
-		h.parts[metric.Workloads].Add(&m.Usage)
-		t = h.shortLived
+	case nb.untracked[m.Minute] != nil:
+		nb.parts[metric.Workloads].Add(&m.Usage)
+		wb = nb.shortLived
 	default:
-		return nil // it was booked since
+		return nil // booked since the first pass
 	}
-	return t.writeRow(w, h.node, m)
+	return wb.writeRow(w, nb.node, m)
 }
 
-// closeMinute writes the edge at which the minute ends whose rows came.
-func (h *nodeBackfill) closeMinute(w *blockWriter) error {
-	if h.minute == 0 || h.edge > h.minute {
+// closeMinute writes the samples at the end of the current minute.
+func (nb *nodeBackfill) closeMinute(w *blockWriter) error {
+	if nb.minute == 0 || nb.edge > nb.minute {
 		return nil
 	}
-	if err := h.writeEdge(w, h.minute+1); err != nil {
+	if err := nb.writeEdge(w, nb.minute+1); err != nil {
 		return err
 	}
-	return h.writeMachine(w)
+	return nb.writeMachine(w)
 }
 
 // writeEdge writes the values of all workloads at an edge.
-func (h *nodeBackfill) writeEdge(w *blockWriter, edge int64) error {
-	h.edge = edge
-	for _, t := range h.workloads {
-		if err := t.writeEdge(w, h.node, edge); err != nil {
+func (nb *nodeBackfill) writeEdge(w *blockWriter, edge int64) error {
+	nb.edge = edge
+	for _, wb := range nb.workloads {
+		if err := wb.writeEdge(w, nb.node, edge); err != nil {
 			return err
 		}
 	}
-	return h.shortLived.writeEdge(w, h.node, edge)
+	return nb.shortLived.writeEdge(w, nb.node, edge)
 }
 
-// writeMachine writes what the node as a whole had and did in the minute.
-func (h *nodeBackfill) writeMachine(w *blockWriter) error {
-	m, ok := h.wholes[h.minute]
-	parts := h.parts
-	h.parts = metric.Parts{}
-	if !h.isUnsampled(h.minute+1) || !ok || m.Covered <= 0 {
+// writeMachine writes the node's own gauges and levels for the current minute.
+func (nb *nodeBackfill) writeMachine(w *blockWriter) error {
+	m, ok := nb.wholes[nb.minute]
+	parts := nb.parts
+	nb.parts = metric.Parts{}
+	if !nb.isUnsampled(nb.minute+1) || !ok || m.Covered <= 0 {
 		return nil
 	}
-	n, at := h.node, (h.minute+1)*minute
-	if err := w.add(&h.refs[cpus], at, float64(m.CPUs), func() labels.Labels { return n.nodeLabels(gauges[cpus]) }); err != nil {
+	n, at := nb.node, (nb.minute+1)*minute
+	if err := w.add(&nb.refs[cpus], at, float64(m.CPUs), func() labels.Labels { return n.nodeLabels(gauges[cpus]) }); err != nil {
 		return err
 	}
 	bytes := float64(m.Whole.Get(usage.Memory)) / m.Covered.Seconds()
-	if err := w.add(&h.refs[memory], at, bytes, func() labels.Labels { return n.nodeLabels(gauges[memory]) }); err != nil {
+	if err := w.add(&nb.refs[memory], at, bytes, func() labels.Labels { return n.nodeLabels(gauges[memory]) }); err != nil {
 		return err
 	}
 	for i := range metric.Levels {
@@ -220,7 +221,7 @@ func (h *nodeBackfill) writeMachine(w *blockWriter) error {
 		if !ok {
 			continue
 		}
-		if err := w.add(&h.levels[i], at, v, func() labels.Labels { return n.levelLabels(l) }); err != nil {
+		if err := w.add(&nb.levels[i], at, v, func() labels.Labels { return n.levelLabels(l) }); err != nil {
 			return err
 		}
 	}

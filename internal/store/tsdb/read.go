@@ -14,7 +14,7 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// lastValues are what the series of a workload show at an instant.
+// lastValues are the last values of a workload's counters.
 type lastValues struct {
 	id   workload.ID
 	had  usage.Set
@@ -22,11 +22,11 @@ type lastValues struct {
 	at   int64
 }
 
-// shortLivedID stands for those that lived for less than a window.
+// shortLivedID is the id of the series metric.ShortLived.
 const shortLivedID = workload.ShortID(0)
 
-// readLastValues is what the series of a node's workloads showed last in a span, those that
-// ended in it left out.
+// readLastValues returns the last values of a node's workloads between from and to, without
+// series that ended.
 func (s *Store) readLastValues(ctx context.Context, n *node, from, to int64) (map[workload.ShortID]*lastValues, error) {
 	all := map[workload.ShortID]*lastValues{}
 	err := s.eachCounter(ctx, n, from, to, func(id workload.ID, short workload.ShortID, res usage.Resource, it chunkenc.Iterator) {
@@ -48,8 +48,8 @@ func (s *Store) readLastValues(ctx context.Context, n *node, from, to int64) (ma
 	return all, err
 }
 
-// eachCounter calls f with the samples of each counter of a node's workloads in a span,
-// or of only some of them.
+// eachCounter calls f with the samples of each counter of a node's workloads between from
+// and to that matches only.
 func (s *Store) eachCounter(ctx context.Context, n *node, from, to int64, f func(workload.ID, workload.ShortID, usage.Resource, chunkenc.Iterator), only ...*labels.Matcher) (err error) {
 	q, err := s.db.Querier(from, to)
 	if err != nil {
@@ -79,5 +79,5 @@ func (s *Store) eachCounter(ctx context.Context, n *node, from, to int64, f func
 	return found.Err()
 }
 
-// amountOf is what a value of a series is as the ledger would have it.
+// amountOf converts a value of a series to an amount in the ledger's units.
 func amountOf(r usage.Resource, v float64) int64 { return metric.FamilyOf(r).Amount(v) }

@@ -25,13 +25,13 @@ type span struct{ first, last int64 }
 // contains reports whether an edge is in the span.
 func (s span) contains(edge int64) bool { return edge >= s.first && edge <= s.last }
 
-// unsampledSpans returns the runs of edges at which a node has no sample. They touch the
-// range; the last one may reach beyond it, to the edge before samples begin again, at end
-// at the latest. Windows are cut at minute edges and have rows for what is idle and what
-// the system uses, so these have a sample at each edge that a window touches. A node of
-// which only jobs are measured has no such rows: there all workloads count.
+// unsampledSpans returns the runs of edges at which a node has no sample and that start
+// within the range. The last one may reach beyond it, to the edge before the next sample, at
+// most to end. Windows are cut at minute edges and have residual rows, so these have a sample
+// at each edge that a window touches. A node with standalone jobs only has no residual rows;
+// there the samples of all workloads count.
 func (s *Store) unsampledSpans(ctx context.Context, n *node, within span, end int64) (list []span, err error) {
-	sampled, whole := make([]bool, end-within.first+1), false
+	sampled, hasResiduals := make([]bool, end-within.first+1), false
 	all := make([]bool, len(sampled))
 	name := labels.MustNewMatcher(labels.MatchEqual, model.MetricNameLabel, metric.FamilyOf(usage.CPU).Name)
 	err = s.eachCounter(ctx, n, within.first*minute, end*minute, func(_ workload.ID, short workload.ShortID, _ usage.Resource, it chunkenc.Iterator) {
@@ -43,14 +43,14 @@ func (s *Store) unsampledSpans(ctx context.Context, n *node, within span, end in
 			}
 			all[at/minute-within.first] = true
 			if residual {
-				sampled[at/minute-within.first], whole = true, true
+				sampled[at/minute-within.first], hasResiduals = true, true
 			}
 		}
 	}, name)
 	if err != nil {
 		return nil, err
 	}
-	if !whole {
+	if !hasResiduals {
 		sampled = all
 	}
 	open := false
@@ -68,93 +68,93 @@ func (s *Store) unsampledSpans(ctx context.Context, n *node, within span, end in
 	return list, nil
 }
 
-// maxSkew is how much earlier than others a series of a node may end where the power
-// failed: chunks of some series reach the disk up to that much before the log does.
+// maxSkew is the longest time by which a series of a node may end before others after a power
+// failure: head chunks of some series reach the disk up to that much before the log does.
 const maxSkew = 3 * blockSpan / 2
 
-// maxPause is how far apart samples of a series are at most: a series that does not grow
-// has its last value repeated.
+// maxPause is the longest time between two samples of a live series: repeatLast repeats the
+// last value of a series that does not grow.
 const maxPause = 3 * repeatEvery
 
-// A seriesScan finds the gaps of one series: where it has no sample at an edge at which
-// its node has none, or none for longer than it pauses.
+// A seriesScan finds the gaps of one series: times without a sample that include an edge of
+// the node's spans or are longer than maxPause.
 type seriesScan struct {
 	res    usage.Resource
 	within span
 	spans  []span // of the node
 
 	seen   bool // there was a sample
-	alive  bool // the last one did not end a life
+	alive  bool // the last sample was not a stale marker
 	at, v  int64
 	minute int64 // of the last sample
-	shown  int64 // increase that samples show in it, since the last gap
+	shown  int64 // increase that samples show in this minute since the last gap
 	gaps   []gap
 }
 
-// add takes the next sample, at is in ms since 1970. It returns false once the range is over.
-func (c *seriesScan) add(at int64, x float64) bool {
+// add adds the next sample; at is in ms since 1970. It returns false after the range.
+func (s *seriesScan) add(at int64, x float64) bool {
 	m := (at - 1) / minute
-	if at > (c.within.last+1)*minute && m != c.minute {
-		c.close(at)
+	if at > (s.within.last+1)*minute && m != s.minute {
+		s.close(at)
 		return false
 	}
 	if value.IsStaleNaN(x) {
-		c.alive, c.at = false, at
+		s.alive, s.at = false, at
 		return true
 	}
-	v := amountOf(c.res, x)
-	gap := c.close(at)
-	if m != c.minute {
-		c.minute, c.shown = m, 0
+	v := amountOf(s.res, x)
+	closed := s.close(at)
+	if m != s.minute {
+		s.minute, s.shown = m, 0
 	}
 	switch {
-	case gap:
-		g := &c.gaps[len(c.gaps)-1]
+	case closed:
+		g := &s.gaps[len(s.gaps)-1]
 		g.hasEnd, g.to, g.endValue, g.last = true, at, v, m
-		c.shown = 0
-	case c.alive:
-		c.show(increase(c.v, v))
-	case c.seen:
-		c.show(v)
+		s.shown = 0
+	case s.alive:
+		s.show(increase(s.v, v))
+	case s.seen:
+		s.show(v)
 	}
-	c.seen, c.alive, c.at, c.v = true, true, at, v
+	s.seen, s.alive, s.at, s.v = true, true, at, v
 	return true
 }
 
-// show counts an increase that samples show in the present minute.
-func (c *seriesScan) show(v int64) {
-	c.shown += v
-	if n := len(c.gaps); n > 0 && c.gaps[n-1].last == c.minute {
-		c.gaps[n-1].shownTail += v
+// show counts an increase that samples show in the current minute.
+func (s *seriesScan) show(v int64) {
+	s.shown += v
+	if n := len(s.gaps); n > 0 && s.gaps[n-1].last == s.minute {
+		s.gaps[n-1].shownTail += v
 	}
 }
 
-// close appends the gap between the last sample and the next one, or the end of the range, at
-// an instant, if it is one.
-func (c *seriesScan) close(at int64) bool {
-	from := c.at
-	if !c.seen {
-		from = c.within.first*minute - 1
+// close appends the gap between the last sample and at, the time of the next sample or the
+// end of the range, and reports whether there is a gap.
+func (s *seriesScan) close(at int64) bool {
+	from := s.at
+	if !s.seen {
+		from = s.within.first*minute - 1
 	}
-	at = min(at, (c.within.last+2)*minute)
-	first, last := from/minute+1, (at-1)/minute // edges between them
-	if first > last || last < c.within.first || first > c.within.last || at-from <= maxPause.Milliseconds() && !c.touches(first, last) {
+	at = min(at, (s.within.last+2)*minute)
+	first, last := from/minute+1, (at-1)/minute // edges between from and at
+	if first > last || last < s.within.first || first > s.within.last || at-from <= maxPause.Milliseconds() && !s.touches(first, last) {
 		return false
 	}
-	g := gap{res: c.res, hasStart: c.alive, cut: c.seen, from: from, to: never, startValue: c.v, first: from / minute, last: c.within.last}
-	if c.minute == g.first {
-		g.shownHead = c.shown
+	g := gap{res: s.res, hasStart: s.alive, cut: s.seen, from: from, to: never, startValue: s.v, first: from / minute, last: s.within.last}
+	if s.minute == g.first {
+		g.shownHead = s.shown
 	}
-	if !c.alive {
+	if !s.alive {
 		g.startValue = 0
 	}
-	c.gaps = append(c.gaps, g)
+	s.gaps = append(s.gaps, g)
 	return true
 }
 
-// touches reports whether the node has no sample at one of some edges.
-func (c *seriesScan) touches(first, last int64) bool {
-	for _, sp := range c.spans {
+// touches reports whether the node has no sample at an edge from first to last.
+func (s *seriesScan) touches(first, last int64) bool {
+	for _, sp := range s.spans {
 		if sp.first <= last && sp.last >= first {
 			return true
 		}
@@ -163,9 +163,9 @@ func (c *seriesScan) touches(first, last int64) bool {
 }
 
 // scan finds the gaps of all series of a node's workloads.
-func (s *Store) scan(ctx context.Context, h *nodeBackfill) error {
-	return s.eachCounter(ctx, h.node, h.first*minute, h.last*minute, func(_ workload.ID, short workload.ShortID, res usage.Resource, it chunkenc.Iterator) {
-		c := seriesScan{res: res, within: h.within, spans: h.spans}
+func (s *Store) scan(ctx context.Context, nb *nodeBackfill) error {
+	return s.eachCounter(ctx, nb.node, nb.first*minute, nb.last*minute, func(_ workload.ID, short workload.ShortID, res usage.Resource, it chunkenc.Iterator) {
+		c := seriesScan{res: res, within: nb.within, spans: nb.spans}
 		for it.Next() == chunkenc.ValFloat {
 			if at, v := it.At(); !c.add(at, v) {
 				break
@@ -174,11 +174,11 @@ func (s *Store) scan(ctx context.Context, h *nodeBackfill) error {
 		if !c.seen {
 			return
 		}
-		if c.at <= (h.within.last+1)*minute {
+		if c.at <= (nb.within.last+1)*minute {
 			c.close(never)
 		}
-		t := h.workload(short)
-		t.sampled |= usage.SetOf(res)
-		t.gaps = append(t.gaps, c.gaps...)
+		wb := nb.workload(short)
+		wb.sampled |= usage.SetOf(res)
+		wb.gaps = append(wb.gaps, c.gaps...)
 	})
 }

@@ -21,8 +21,8 @@ const lifeEnd = int64(-1)
 // minute returns the minute of a point; a point at an edge is of the minute before.
 func (p *point) minute() int64 { return (p.at - 1) / minute }
 
-// filled returns what is put where samples of a counter are missing, from one edge to another
-// one; its node has no sample at the edges of spans.
+// filled returns the backfilled samples of a counter from the edge first to last; its node
+// has no sample at the edges of spans.
 func filled(samples []point, rows map[int64]int64, first, last int64, spans []span) (put []point) {
 	within := span{first, last}
 	c := seriesScan{res: usage.CPU, within: within, spans: spans}
@@ -60,8 +60,7 @@ func filled(samples []point, rows map[int64]int64, first, last int64, spans []sp
 	return put
 }
 
-// grows is by how much samples in their order grow in each minute, as who asks for an
-// increase sees it.
+// grows returns the growth of samples in each minute as PromQL's increase() computes it.
 func grows(samples []point) map[int64]int64 {
 	by, prev, alive := map[int64]int64{}, int64(0), false
 	for _, p := range samples {
@@ -87,8 +86,8 @@ func merged(t interface{ Fatalf(string, ...any) }, a, b []point) []point {
 	return all
 }
 
-// The cases worth reading. Times are seconds, the ledger's minutes begin at 0, and the node
-// has no sample at the edges of lost.
+// Typical gaps. Times are in seconds, the ledger's minutes start at 0, and the node has no
+// sample at the edges of lost.
 func TestFilled(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -99,22 +98,22 @@ func TestFilled(t *testing.T) {
 		want    string
 	}{
 		{"nothing is missing", []point{{0, 5}, {60, 7}, {120, 8}}, []int64{2, 1}, span{}, ""},
-		{"it rests", []point{{0, 5}, {70, 5}, {130, 5}, {180, 5}}, []int64{0, 0, 0}, span{}, ""},
-		{"it rests, and goes on within a minute", []point{{0, 5}, {70, 5}, {150, 9}, {180, 10}}, []int64{0, 0, 5}, span{}, ""},
-		{"it rests while the node has no samples", []point{{0, 5}, {30, 5}, {150, 5}, {210, 5}}, []int64{0, 0, 0, 0}, span{1, 2}, ""},
-		{"it goes on", []point{{0, 5}, {20, 6}, {200, 25}, {240, 27}}, []int64{5, 7, 4, 6}, span{1, 3}, "60:10 120:17 180:21"},
-		{"it goes on, and rests then", []point{{0, 5}, {200, 12}, {260, 12}}, []int64{3, 4, 0, 0}, span{1, 3}, "60:8 120:12 180:12"},
-		{"it is not seen again", []point{{0, 5}, {20, 6}}, []int64{3, 4, 0, 0}, span{1, 4}, "60:8 120:12"},
+		{"idle", []point{{0, 5}, {70, 5}, {130, 5}, {180, 5}}, []int64{0, 0, 0}, span{}, ""},
+		{"idle, then busy within a minute", []point{{0, 5}, {70, 5}, {150, 9}, {180, 10}}, []int64{0, 0, 5}, span{}, ""},
+		{"idle while the node has no samples", []point{{0, 5}, {30, 5}, {150, 5}, {210, 5}}, []int64{0, 0, 0, 0}, span{1, 2}, ""},
+		{"busy", []point{{0, 5}, {20, 6}, {200, 25}, {240, 27}}, []int64{5, 7, 4, 6}, span{1, 3}, "60:10 120:17 180:21"},
+		{"busy, then idle", []point{{0, 5}, {200, 12}, {260, 12}}, []int64{3, 4, 0, 0}, span{1, 3}, "60:8 120:12 180:12"},
+		{"no sample after the gap", []point{{0, 5}, {20, 6}}, []int64{3, 4, 0, 0}, span{1, 4}, "60:8 120:12"},
 		{"another life", []point{{0, 5}, {20, 6}, {200, 4}, {240, 9}}, []int64{5, 3, 3, 7}, span{1, 3}, "60:10 120:13 150:14 150.001:0 180:2"},
-		{"another life, where samples are between", []point{{0, 5}, {70, 8}, {80, 0}, {90, 1}, {240, 9}}, []int64{3, 2, 4, 3}, span{1, 3}, "60:8 120:2 180:6"},
-		{"another life that is seen at its begin", []point{{0, 50}, {150, 0}, {180, 2}}, []int64{5, 3, 4}, span{1, 2}, "60:55 120:58 135:60 135.001:0"},
-		{"it was not there", []point{{150, 9}, {180, 10}}, []int64{0, 5, 5}, span{1, 2}, "60:0 120:5"},
-		{"it was there before", []point{{150, 19}, {180, 20}}, []int64{0, 5, 5}, span{1, 2}, "60:10 120:15"},
-		{"it has no samples", nil, []int64{0, 5, 3, 0}, span{0, 4}, "60:0 120:5 180:8"},
+		{"another life with samples in between", []point{{0, 5}, {70, 8}, {80, 0}, {90, 1}, {240, 9}}, []int64{3, 2, 4, 3}, span{1, 3}, "60:8 120:2 180:6"},
+		{"another life with a sample at its start", []point{{0, 50}, {150, 0}, {180, 2}}, []int64{5, 3, 4}, span{1, 2}, "60:55 120:58 135:60 135.001:0"},
+		{"started in the gap", []point{{150, 9}, {180, 10}}, []int64{0, 5, 5}, span{1, 2}, "60:0 120:5"},
+		{"started before the gap", []point{{150, 19}, {180, 20}}, []int64{0, 5, 5}, span{1, 2}, "60:10 120:15"},
+		{"no samples", nil, []int64{0, 5, 3, 0}, span{0, 4}, "60:0 120:5 180:8"},
 		{"a life that ended, and another one", []point{{0, 5}, {20, 6}, {30, lifeEnd}, {150, 9}, {180, 9}}, []int64{1, 0, 9}, span{1, 2}, "0:0 60:0 120:0"},
-		{"more is shown than used", []point{{0, 5}, {180, 20}}, []int64{1, 2, 3}, span{1, 2}, "60:6 120:8"},
-		{"less is shown than used", []point{{0, 50}, {180, 60}}, []int64{10, 10, 10}, span{1, 2}, "60:60 120:60"},
-		{"it has no samples for long, other series do", []point{{0, 5}, {240, 20}}, []int64{1, 2, 3, 4}, span{}, "60:6 120:8 180:11"},
+		{"samples show more than the use", []point{{0, 5}, {180, 20}}, []int64{1, 2, 3}, span{1, 2}, "60:6 120:8"},
+		{"samples show less than the use", []point{{0, 50}, {180, 60}}, []int64{10, 10, 10}, span{1, 2}, "60:60 120:60"},
+		{"no samples for long, while other series have some", []point{{0, 5}, {240, 20}}, []int64{1, 2, 3, 4}, span{}, "60:6 120:8 180:11"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			rows := map[int64]int64{}
@@ -140,10 +139,10 @@ func TestFilled(t *testing.T) {
 	}
 }
 
-// Whatever windows of a history are lost: with what is put in their place, a series
-// grows in each minute by what was used in it. Lives begin only where windows are lost one
-// after another: of a minute of which samples are lost in two places, it may not be known
-// how much in which. Losses that touch no edge are left out: nothing is put there.
+// Whichever windows of a history are lost: after the backfill a series grows in each minute
+// by the use of that minute. Lives start only if consecutive windows are lost, because the
+// division of a minute with two gaps may be unknown. Losses that touch no edge are left out,
+// because the backfill writes samples at edges only.
 func TestFilledGrows(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -152,19 +151,19 @@ func TestFilledGrows(t *testing.T) {
 			h.window(false)
 		}
 		first := h.at / minute
-		h.some = rapid.Bool().Draw(t, "only some are lost")
+		h.scattered = rapid.Bool().Draw(t, "some windows lost")
 		h.window(true)
 		for range rapid.IntRange(0, 60).Draw(t, "windows") {
-			h.window(!h.some || rapid.Bool().Draw(t, "lost"))
+			h.window(!h.scattered || rapid.Bool().Draw(t, "lost"))
 		}
-		if !h.some && len(h.spans) == 0 {
-			t.Skip("no edge is lost")
+		if !h.scattered && len(h.spans) == 0 {
+			t.Skip("no lost edge")
 		}
 		for end := (h.at/minute + 4) * minute; h.at < end; {
 			h.window(false)
 		}
 		last := h.at / minute
-		// What is after the end is not read.
+		// Drop samples after the range, which a backfill does not read.
 		h.samples = slices.DeleteFunc(h.samples, func(p point) bool { return p.at > last*minute })
 		put := filled(h.samples, h.rows, first, last, h.spans)
 		if len(h.spans) == 0 && len(put) > 0 {
@@ -179,22 +178,22 @@ func TestFilledGrows(t *testing.T) {
 	})
 }
 
-// A history is of one counter, window by window.
+// A history generates the samples of one counter, window by window.
 type history struct {
 	*rapid.T
-	rows    map[int64]int64
-	samples []point
-	at      int64 // ms
-	total   int64
-	known   bool  // the server knows what it came to
-	shown   int64 // when it had a sample
-	again   bool  // it has had another life
-	some    bool  // windows are lost here and there, and no life begins
-	spans   []span
-	lost    bool // the last window was
+	rows      map[int64]int64
+	samples   []point
+	at        int64 // ms
+	total     int64
+	known     bool  // the server knows the current total
+	shown     int64 // time of the last sample
+	reset     bool  // a second life has started
+	scattered bool  // lost windows are scattered, and no second life starts
+	spans     []span
+	lost      bool // the last window was lost
 }
 
-// lose notes the edges that a window that is lost touches.
+// lose records the edges that a lost window touches.
 func (h *history) lose(from, to int64) {
 	for e := from/minute + 1; e*minute <= to; e++ {
 		if n := len(h.spans); n > 0 && h.spans[n-1].last == e-1 {
@@ -205,21 +204,21 @@ func (h *history) lose(from, to int64) {
 	}
 }
 
-// window is one window, which is lost or not.
+// window appends one window, and loses it if lost is set.
 func (h *history) window(lost bool) {
 	from, to := h.at, h.at+rapid.Int64Range(5_000, 70_000).Draw(h.T, "length")
 	h.at = to
-	if lost = lost && (!h.some || h.lost || from/minute != to/minute); lost {
+	if lost = lost && (!h.scattered || h.lost || from/minute != to/minute); lost {
 		h.lose(from, to)
 	}
 	h.lost = lost
 	used := int64(0)
-	// One that rests since its life began cannot be told from the life before.
-	if h.again || rapid.Bool().Draw(h.T, "busy") {
+	// A second life that is idle from its start cannot be distinguished from the first one.
+	if h.reset || rapid.Bool().Draw(h.T, "busy") {
 		used = rapid.Int64Range(1e6, 1e9).Draw(h.T, "used")
 	}
-	if h.total > 0 && !h.again && !h.some && rapid.IntRange(0, 20).Draw(h.T, "life") == 0 {
-		h.total, h.again, used = 0, true, max(used, 1e6)
+	if h.total > 0 && !h.reset && !h.scattered && rapid.IntRange(0, 20).Draw(h.T, "life") == 0 {
+		h.total, h.reset, used = 0, true, max(used, 1e6)
 	}
 	if used <= 0 {
 		if h.known = h.known && !lost; h.known && to-h.shown > minute {

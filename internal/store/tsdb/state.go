@@ -12,15 +12,15 @@ import (
 	"github.com/prometheus/prometheus/storage"
 )
 
-// A Sample is one value of a series that is of no workload.
+// A Sample is one value of a series about the server or a node.
 type Sample struct {
 	Name   string
 	Labels []string // name, value, name, value, ...
 	Value  float64
 }
 
-// A State is how a server and its nodes are doing, as series: those that it was put
-// last. One goroutine uses it.
+// A State writes the series about the state of a server and its nodes. It is not safe for
+// concurrent use.
 type State struct {
 	store *Store
 	refs  map[string]*stateSeries
@@ -32,36 +32,36 @@ type stateSeries struct {
 	at     int64
 }
 
-// State returns one that was put nothing yet.
+// State returns a State without series.
 func (s *Store) State() *State { return &State{store: s, refs: map[string]*stateSeries{}} }
 
-// Put appends samples of one instant. Series of the Put before that are not in it
-// end. Of two samples of one series the first counts.
+// Put appends samples with the time at. It ends the series of the previous Put that are not
+// in samples. Of two samples of one series it appends the first.
 func (s *State) Put(ctx context.Context, at time.Time, samples []Sample) error {
 	ms := at.UnixMilli()
 	a := &appendTx{Store: s.store, app: s.store.db.AppenderV2(ctx)}
 	for i := range samples {
-		one := &samples[i]
-		key := one.Name + "\xff" + strings.Join(one.Labels, "\xff")
-		k := s.refs[key]
-		if k == nil {
-			k = &stateSeries{labels: labels.FromStrings(append([]string{model.MetricNameLabel, one.Name}, one.Labels...)...)}
-			s.refs[key] = k
+		sample := &samples[i]
+		key := sample.Name + "\xff" + strings.Join(sample.Labels, "\xff")
+		series := s.refs[key]
+		if series == nil {
+			series = &stateSeries{labels: labels.FromStrings(append([]string{model.MetricNameLabel, sample.Name}, sample.Labels...)...)}
+			s.refs[key] = series
 		}
-		if k.at == ms {
+		if series.at == ms {
 			continue
 		}
-		k.at = ms
-		if err := a.appendValue(&k.ref, ms, one.Value, func() labels.Labels { return k.labels }); err != nil {
+		series.at = ms
+		if err := a.appendValue(&series.ref, ms, sample.Value, func() labels.Labels { return series.labels }); err != nil {
 			return errors.Join(err, a.app.Rollback())
 		}
 	}
-	for key, k := range s.refs {
-		if k.at == ms {
+	for key, series := range s.refs {
+		if series.at == ms {
 			continue
 		}
 		delete(s.refs, key)
-		if err := a.appendValue(&k.ref, ms, staleMarker, func() labels.Labels { return k.labels }); err != nil {
+		if err := a.appendValue(&series.ref, ms, staleMarker, func() labels.Labels { return series.labels }); err != nil {
 			return errors.Join(err, a.app.Rollback())
 		}
 	}

@@ -13,9 +13,8 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// Agents leave out totals that follow from the row before: each window has its
-// sample all the same, also after a restart of the server, and one that is offered
-// again counts once.
+// Agents omit totals that follow from the previous row. Each window still gets its sample,
+// also after a restart of the server, and a repeated window counts once.
 func TestThinRows(t *testing.T) {
 	t.Parallel()
 	names := fakeRegistry{}
@@ -58,9 +57,9 @@ func TestThinRows(t *testing.T) {
 	}
 }
 
-// A counter that is added up never shows more than the total that comes at last: what
-// used nothing meanwhile would go back, and a rate take that for a new life.
-func TestThinGoesNotBack(t *testing.T) {
+// A counter summed from amounts never exceeds the next total: otherwise it would decrease,
+// which rate() treats as a counter reset.
+func TestThinDoesNotDecrease(t *testing.T) {
 	t.Parallel()
 	names := fakeRegistry{}
 	a, id := names.put("a")
@@ -77,11 +76,11 @@ func TestThinGoesNotBack(t *testing.T) {
 		begun = new([usage.Limit]int64)
 		w.totals[a] = begun
 	}
-	begun[usage.Memory] = 1<<60 + 1 // more than a value holds in full
+	begun[usage.Memory] = 1<<60 + 1 // more than a float64 represents exactly
 	for i := range 600 {
 		win := w.window(10e9, a)
-		if i%30 == 29 { // nothing but its total
-			for _, res := range used {
+		if i%30 == 29 { // only a total, without use
+			for _, res := range resources {
 				begun[res] -= win.Rows[0].Usage.Amount[res]
 				win.Rows[0].Usage.Put(res, 0, usage.Measured)
 				win.Rows[0].Total[res] = begun[res]
@@ -93,7 +92,7 @@ func TestThinGoesNotBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, res := range used {
+	for _, res := range resources {
 		query := fmt.Sprintf(`resets(%s{workload=%q}[3h])`, metric.FamilyOf(res).Name, id)
 		if n, ok := ask(t, s, query, begin.Add(2*time.Hour)); !ok || n != 0 {
 			t.Errorf("%s is %v, %t", query, n, ok)
@@ -101,9 +100,8 @@ func TestThinGoesNotBack(t *testing.T) {
 	}
 }
 
-// What a workload is called is there with the first sample of it, and at once where
-// it is called something else.
-func TestInfoAtOnce(t *testing.T) {
+// The info series has a workload's name with its first sample, and a new name at once.
+func TestInfo(t *testing.T) {
 	t.Parallel()
 	names := fakeRegistry{}
 	a, _ := names.put("a")
@@ -125,7 +123,7 @@ func TestInfoAtOnce(t *testing.T) {
 	check := func(name string) {
 		t.Helper()
 		if _, ok := ask(t, s, fmt.Sprintf(`mete_workload_info{workload=%q,name=%q} * on (workload) mete_workload_cpu_seconds_total`, id, name), begin.Add(time.Duration(w.at))); !ok {
-			t.Errorf("after %v nothing is called %s", time.Duration(w.at), name)
+			t.Errorf("after %v no workload has the name %s", time.Duration(w.at), name)
 		}
 	}
 	put(nil, w.window(10e9, a))
@@ -137,9 +135,8 @@ func TestInfoAtOnce(t *testing.T) {
 	check("b2")
 }
 
-// A counter that nothing shows any more, as a meter is gone, stays while its workload
-// lives.
-func TestCounterStays(t *testing.T) {
+// A counter without a source, because its meter is gone, continues while its workload lives.
+func TestCounterContinues(t *testing.T) {
 	t.Parallel()
 	names := fakeRegistry{}
 	a, id := names.put("a")
@@ -172,7 +169,7 @@ func TestCounterStays(t *testing.T) {
 	}
 }
 
-// What a node did as a whole is there without adding up its workloads, by part.
+// The levels of a node have the averages of each part.
 func TestLevels(t *testing.T) {
 	t.Parallel()
 	names := fakeRegistry{}
@@ -208,7 +205,7 @@ func TestLevels(t *testing.T) {
 	if got, ok := ask(t, s, `mete_node_disk_bytes_per_second{direction="read"}`, end); !ok || got != 5000 {
 		t.Errorf("read: %v, %t, want 5000", got, ok)
 	}
-	// A window in which nobody ran anything: that part is nothing, not as before.
+	// In a window without workloads their part is zero.
 	end = end.Add(10 * time.Second)
 	if _, err := s.Append(t.Context(), "n1", nil, cut(t, w.window(10e9, idle, system))); err != nil {
 		t.Fatal(err)
@@ -216,11 +213,11 @@ func TestLevels(t *testing.T) {
 	if got, ok := ask(t, s, `mete_node_cpu_cores{part="workloads"}`, end); !ok || got != 0 {
 		t.Errorf("workloads: %v, %t, want 0", got, ok)
 	}
-	// Absent is no series, and not zero.
+	// An absent level has no series.
 	if got, ok := ask(t, s, `mete_node_network_bytes_per_second{direction="sent"}`, end); ok {
-		t.Errorf("sent: %v, want nothing", got)
+		t.Errorf("sent: %v, want no series", got)
 	}
 	if got, ok := ask(t, s, `mete_node_power_error_watts`, end); ok {
-		t.Errorf("power's error: %v, want nothing", got)
+		t.Errorf("power error: %v, want no series", got)
 	}
 }

@@ -11,17 +11,17 @@ import (
 	"github.com/prometheus/prometheus/tsdb/wlog"
 )
 
-// walPage is in what pieces the database writes its logs.
+// walPage is the page size of the database's logs.
 const walPage = 32 << 10
 
-// truncateTornRecords cuts off the record at the end of the logs that a killed process was
-// writing: what it was of is not booked, and comes again. To the database it would be
-// a damage like any other.
+// truncateTornRecords removes an incomplete record at the end of each log, which a killed
+// process leaves. Its windows are not booked, and agents send them again. The database would
+// treat it as corruption.
 func truncateTornRecords(dir string, log *slog.Logger) error {
 	for _, name := range []string{"wal", "wbl"} {
 		_, last, err := wlog.Segments(filepath.Join(dir, name))
 		if err != nil || last < 0 {
-			continue // the database tells what is wrong
+			continue // the database reports the error
 		}
 		path := wlog.SegmentName(filepath.Join(dir, name), last)
 		good, err := torn(path)
@@ -34,13 +34,13 @@ func truncateTornRecords(dir string, log *slog.Logger) error {
 		if err := os.Truncate(path, good); err != nil {
 			return fmt.Errorf("metrics: %w", err)
 		}
-		log.Info("a record that was being written when the server was killed is cut off", "path", path, "offset", good)
+		log.Info("removed an incomplete record at the end of a log", "path", path, "offset", good)
 	}
 	return nil
 }
 
-// torn returns where the last record of a segment begins, where that is not whole and
-// ends with the file; else a negative number.
+// torn returns the offset of an incomplete record at the end of a segment, or a negative
+// number.
 func torn(path string) (good int64, err error) {
 	s, err := wlog.OpenReadSegment(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -11,8 +11,8 @@ import (
 	"github.com/prometheus/prometheus/util/compression"
 )
 
-// A log that is cut off anywhere in its last record is one without it; one that is
-// damaged before that is left as it is.
+// truncateTornRecords removes a last record that is cut anywhere, and leaves a log with
+// earlier damage unchanged.
 func TestTorn(t *testing.T) {
 	for _, length := range []int{100, 5_000, 3 * walPage} {
 		dir := filepath.Join(t.TempDir(), "wal")
@@ -53,23 +53,23 @@ func TestTorn(t *testing.T) {
 		n := len(ends)
 		last, end := ends[n-2], ends[n-1]
 		if got := try(whole[:end]); got != -1 {
-			t.Errorf("%d: whole, and torn at %d", length, got)
+			t.Errorf("record of %d bytes: a complete log is torn at %d", length, got)
 		}
 		for _, cut := range []int64{last + 8, last + int64(length)/2, end - 1} {
 			if got := try(whole[:cut]); got != last {
-				t.Errorf("%d: cut off at %d of %d: torn at %d, want %d", length, cut, end, got, last)
+				t.Errorf("record of %d bytes: cut at %d of %d: torn at %d, want %d", length, cut, end, got, last)
 			}
 			if err := truncateTornRecords(filepath.Dir(dir), slog.New(slog.DiscardHandler)); err != nil {
 				t.Fatal(err)
 			}
 			if got := try(whole[:last]); got != -1 {
-				t.Errorf("%d: mended, and torn at %d", length, got)
+				t.Errorf("record of %d bytes: a truncated log is torn at %d", length, got)
 			}
 		}
 		if end > 2*walPage {
 			whole[100] ^= 0xff
 			if got := try(whole[:end]); got != -1 {
-				t.Errorf("%d: damaged at its beginning, and torn at %d", length, got)
+				t.Errorf("record of %d bytes: a log damaged at its start is torn at %d", length, got)
 			}
 		}
 	}

@@ -1,10 +1,9 @@
-// Package tsdb is the time series database of a server: Prometheus's, as a
-// library. Each window that a server takes becomes samples of cumulative values
-// at the instants at which the ledger cuts it, so that between two minute edges a
-// series grows by what the ledger booked.
+// Package tsdb is the time series database of a server, built on Prometheus's. Each window
+// becomes samples of cumulative values at the instants at which the ledger cuts it, so that
+// between two minute edges a series grows by the amount that the ledger books.
 //
-// Samples are idempotent, and their order means nothing within [Config.OutOfOrderWindow]: what
-// is offered again changes nothing.
+// Samples are idempotent and may come in any order within [Config.OutOfOrderWindow]:
+// appending a window again changes nothing.
 package tsdb
 
 import (
@@ -29,31 +28,31 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A Config says what is kept.
+// A Config configures a Store.
 type Config struct {
 	Dir string
-	// Retention is how long samples are kept, and MaxBytes how many bytes all of
-	// them take on disk, about; 0 bytes is no limit.
+	// Retention limits the age of samples, MaxBytes their approximate size on disk; 0 bytes
+	// is no limit.
 	Retention time.Duration
 	MaxBytes  int64
-	// OutOfOrderWindow is how much older than the newest sample one may be.
+	// OutOfOrderWindow limits how much older than the newest sample a sample may be.
 	OutOfOrderWindow time.Duration
-	// BackfillDelay is how long a node has sent again before what the metrics lack of it
-	// is filled in: all that lives has to be seen, and what waited to be sent.
+	// BackfillDelay is the time for which a node must have sent windows again before its
+	// missing samples are rebuilt: by then all live workloads and the backlog have arrived.
 	BackfillDelay time.Duration
-	// Workloads is how many workloads of a node have series of their own at once, and
-	// begin to have them within an hour. What is one too many has that of the short-lived ones
-	// together: see [metric.ShortLived].
+	// Workloads limits the workloads of a node with series of their own, at once and of new
+	// ones per hour. Those above the limit share the series [metric.ShortLived].
 	Workloads int
 }
 
-// Default keeps 15 days, and takes what an agent's spool holds at most. A node has some
-// thousand workloads: one that makes up more does not fill the memory with them.
+// Default returns a Config that keeps samples for 15 days and accepts samples as old as an
+// agent's spool can hold. Nodes have some thousand workloads; the limit of Workloads keeps a
+// node that invents more from filling the memory.
 func Default() Config {
 	return Config{Retention: 15 * 24 * time.Hour, OutOfOrderWindow: 26 * time.Hour, BackfillDelay: 6 * time.Minute, Workloads: 20_000}
 }
 
-// Validate reports what cannot work. The error wraps fault.ErrInvalid.
+// Validate reports the first invalid field. The error wraps fault.ErrInvalid.
 func (c Config) Validate() error {
 	switch {
 	case c.Retention < 2*time.Hour:
@@ -61,12 +60,12 @@ func (c Config) Validate() error {
 	case c.Workloads < 1:
 		return fmt.Errorf("metrics of %d workloads of a node: at least one: %w", c.Workloads, fault.ErrInvalid)
 	case c.MaxBytes < 0 || c.OutOfOrderWindow < 0 || c.BackfillDelay < 0:
-		return fmt.Errorf("metrics: neither a size nor a delay is negative: %w", fault.ErrInvalid)
+		return fmt.Errorf("metrics: sizes and delays must not be negative: %w", fault.ErrInvalid)
 	}
 	return nil
 }
 
-// Names knows what nodes and workloads are called.
+// Names returns the names of nodes and workloads.
 type Names interface {
 	Node(ctx context.Context, id string) (registry.Node, error)
 	Names(ctx context.Context, node string, shorts []workload.ShortID) (map[workload.ShortID]batch.Name, error)
@@ -77,8 +76,8 @@ type Store struct {
 	cfg          Config
 	db           *tsdb.DB
 	names        Names
-	history      History // nil where nobody knows
-	missingSince int64   // since when blocks are missing, ms since 1970; never where none is
+	history      History // nil without a ledger
+	missingSince int64   // start of the time of which blocks are missing, ms since 1970, or never
 	log          *slog.Logger
 
 	mu        sync.Mutex
@@ -90,19 +89,19 @@ type Store struct {
 
 // Stats are counts since the store was opened.
 type Stats struct {
-	Samples         int64 // that were appended
-	Refused         int64 // too old, or other than what is there
+	Samples         int64 // appended samples
+	Refused         int64 // samples that are too old or differ from a stored one
 	Series          int64 // in memory
-	Backfilled      int64 // samples that were filled in from the ledger
-	OverLimit       int64 // rows of workloads without series of their own, as their nodes have too many
-	IncompleteNodes int64 // nodes of which samples are missing that the ledger can tell of
+	Backfilled      int64 // samples rebuilt from the ledger
+	OverLimit       int64 // rows of workloads above Config.Workloads
+	IncompleteNodes int64 // see Store.IncompleteNodes
 }
 
 type counts struct{ samples, refused, backfilled, overLimit atomic.Int64 }
 
-// Open opens the database in cfg.Dir, and makes it where there is none. What of it
-// cannot be read is set aside, so that the server starts; where names is a [History]
-// too, Run fills it in again. The caller closes the store.
+// Open opens the database in cfg.Dir, or creates it. It sets unreadable parts aside, so that
+// the server starts; if names is a [History] too, Run rebuilds their samples. The caller
+// closes the store.
 func Open(cfg Config, names Names, reg prometheus.Registerer, log *slog.Logger) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -120,8 +119,8 @@ func Open(cfg Config, names Names, reg prometheus.Registerer, log *slog.Logger) 
 		return nil, err
 	}
 	db, own, err := openDB(cfg, log)
-	// The less is set aside the better: chunks of what is in memory are in its log
-	// too, and the log has some hours.
+	// Set aside as little as possible: the log has the samples of the head chunks too, and it
+	// has some hours of samples.
 	for _, parts := range [][]string{{"chunks_head"}, {"wbl"}, {"chunks_head", "wbl", "wal"}, nil} {
 		if err == nil || errors.Is(err, os.ErrPermission) {
 			break
@@ -132,10 +131,10 @@ func Open(cfg Config, names Names, reg prometheus.Registerer, log *slog.Logger) 
 		why, aside := err, cfg.Dir+".broken-"+time.Now().UTC().Format("20060102T150405.000")
 		if parts == nil {
 			err = os.Rename(cfg.Dir, aside)
-			s.missingSince = never // each node is compared with the ledger
+			s.missingSince = never // detectUnsampled compares each node with the ledger
 		} else {
 			err = moveEntries(parts, cfg.Dir, aside)
-			s.missingSince = min(s.missingSince, time.Now().Add(-cfg.OutOfOrderWindow).UnixMilli()) // what was late is there alone
+			s.missingSince = min(s.missingSince, time.Now().Add(-cfg.OutOfOrderWindow).UnixMilli()) // late samples were only there
 		}
 		if err != nil {
 			return nil, err
@@ -146,8 +145,8 @@ func Open(cfg Config, names Names, reg prometheus.Registerer, log *slog.Logger) 
 			}
 			continue
 		}
-		log.Warn("metrics cannot be read and are set aside", "path", aside, "err", why,
-			"hint", "nothing has to be done: what the ledger has is filled in again; remove this when nobody wants to look at it")
+		log.Warn("metrics are unreadable and set aside", "path", aside, "err", why,
+			"hint", "no action is needed: the samples are rebuilt from the ledger; remove the directory when it is no longer needed")
 	}
 	if err != nil {
 		return nil, err
@@ -164,20 +163,20 @@ func Open(cfg Config, names Names, reg prometheus.Registerer, log *slog.Logger) 
 	return s, nil
 }
 
-// moveEntries moves parts of a directory into another one, in place of what is there.
+// moveEntries moves entries of a directory into another one and replaces those there.
 func moveEntries(parts []string, from, to string) error {
 	errs := []error{os.MkdirAll(to, 0o700)}
 	for _, part := range parts {
 		into := filepath.Join(to, part)
 		if _, err := os.Lstat(filepath.Join(from, part)); err != nil {
-			continue // there is none
+			continue // does not exist
 		}
 		errs = append(errs, os.RemoveAll(into), os.Rename(filepath.Join(from, part), into))
 	}
 	return errors.Join(errs...)
 }
 
-// openDB opens the database, with what it tells of itself: a second try has others.
+// openDB opens the database with a new registry for its own metrics.
 func openDB(cfg Config, log *slog.Logger) (*tsdb.DB, *prometheus.Registry, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, nil, err
@@ -188,10 +187,10 @@ func openDB(cfg Config, log *slog.Logger) (*tsdb.DB, *prometheus.Registry, error
 	o.MaxBytes = cfg.MaxBytes
 	o.OutOfOrderTimeWindow = cfg.OutOfOrderWindow.Milliseconds()
 	o.MaxBlockDuration = min(31*24*time.Hour, max(2*time.Hour, cfg.Retention/10)).Milliseconds()
-	// Workloads come and go: what ended leaves memory without waiting for the rest.
+	// Series of ended workloads leave memory early.
 	o.StaleSeriesCompactionThreshold = 0.2
-	// The directory of the server's state is locked already, and a lock of a
-	// server that was killed is no reason not to start.
+	// The directory of the server's state is already locked, and a stale lock file of a
+	// killed server must not prevent the start.
 	o.NoLockfile = true
 	db, err := tsdb.Open(filepath.Clean(cfg.Dir), slog.New(quietHandler{log.Handler()}), own, o, nil)
 	if err != nil {
@@ -203,10 +202,10 @@ func openDB(cfg Config, log *slog.Logger) (*tsdb.DB, *prometheus.Registry, error
 	return db, own, nil
 }
 
-// errCorrupt says that the database left out what came after a damage of its log. What
-// is left ends at another instant for each series, as some of it stands in chunks: it
-// is easier to fill in all of it than to find out what.
-var errCorrupt = errors.New("the log of what was in memory is damaged")
+// errCorrupt reports that the database dropped the rest of its log after a corrupt record.
+// The remaining samples end at a different time for each series, because some are in head
+// chunks, so all samples of the log are rebuilt.
+var errCorrupt = errors.New("the write-ahead log is corrupt")
 
 func checkCorruption(own prometheus.Gatherer) error {
 	families, err := own.Gather()
@@ -226,9 +225,9 @@ func checkCorruption(own prometheus.Gatherer) error {
 	return nil
 }
 
-// quietHandler is a log without the database's warning that blocks overlap: here they do
-// by design, as series that ended are written early and gaps are filled in late. Nor
-// does it tell that work was broken off, which is when the database is closed.
+// quietHandler drops the database's warnings about overlapping blocks, which are normal
+// here: series that ended are written early and backfilled blocks late. It also drops errors
+// of work canceled by Close.
 type quietHandler struct{ slog.Handler }
 
 func (h quietHandler) Handle(ctx context.Context, r slog.Record) error {
@@ -250,19 +249,19 @@ func (h quietHandler) WithGroup(name string) slog.Handler {
 	return quietHandler{h.Handler.WithGroup(name)}
 }
 
-// Close writes what is in memory, and closes the database.
+// Close flushes and closes the database.
 func (s *Store) Close() error { return s.db.Close() }
 
-// Queryable answers queries.
+// Queryable returns the database for queries.
 func (s *Store) Queryable() storage.SampleAndChunkQueryable { return s.db }
 
-// Retention is how long samples are kept.
+// Retention returns Config.Retention.
 func (s *Store) Retention() time.Duration { return s.cfg.Retention }
 
-// DB is the database, for what shows its state.
+// DB returns the underlying database.
 func (s *Store) DB() *tsdb.DB { return s.db }
 
-// Stats returns what was appended so far.
+// Stats returns the counts.
 func (s *Store) Stats() Stats {
 	return Stats{
 		Samples: s.stats.samples.Load(), Refused: s.stats.refused.Load(),

@@ -24,7 +24,7 @@ import (
 	"mete.dev/mete/internal/store/tsdb"
 )
 
-// fakeRegistry knows one node and its workloads.
+// fakeRegistry has one node and its workloads.
 type fakeRegistry map[workload.ShortID]batch.Name
 
 func (r fakeRegistry) Node(_ context.Context, id string) (registry.Node, error) {
@@ -62,7 +62,7 @@ func openDB(t *testing.T, dir string, r fakeRegistry) *tsdb.Store {
 	return s
 }
 
-// A world makes windows of one node.
+// A world generates windows of one node.
 type world struct {
 	rand   *rand.Rand
 	at     int64 // ns of boottime
@@ -70,7 +70,7 @@ type world struct {
 	totals map[workload.ShortID]*[usage.Limit]int64
 }
 
-var used = []usage.Resource{usage.CPU, usage.Memory, usage.NetworkRx, usage.EnergyRest}
+var resources = []usage.Resource{usage.CPU, usage.Memory, usage.NetworkRx, usage.EnergyRest}
 
 func (w *world) window(length int64, shorts ...workload.ShortID) usage.Window {
 	win := usage.Window{Boot: "b", Start: w.at, End: w.at + length, Offset: w.offset, CPUs: 2}
@@ -83,7 +83,7 @@ func (w *world) window(length int64, shorts ...workload.ShortID) usage.Window {
 			t = new([usage.Limit]int64)
 			w.totals[s] = t
 		}
-		for _, res := range used {
+		for _, res := range resources {
 			v := w.rand.Int64N(1 << 30)
 			row.Usage.Put(res, v, usage.Measured)
 			t[res] += v
@@ -95,7 +95,7 @@ func (w *world) window(length int64, shorts ...workload.ShortID) usage.Window {
 	return win
 }
 
-// ask is the value of an instant query that has one answer; false where it has none.
+// ask returns the value of an instant query with at most one series; false without one.
 func ask(t *testing.T, s *tsdb.Store, query string, at time.Time) (float64, bool) {
 	t.Helper()
 	e := promql.NewEngine(promql.EngineOpts{MaxSamples: 1e6, Timeout: time.Hour, Parser: parser.NewParser(parser.Options{})})
@@ -114,7 +114,7 @@ func ask(t *testing.T, s *tsdb.Store, query string, at time.Time) (float64, bool
 	case 1:
 		return v[0].F, true
 	}
-	t.Fatalf("%s: %d answers", query, len(v))
+	t.Fatalf("%s: %d series, want at most one", query, len(v))
 	return 0, false
 }
 
@@ -128,8 +128,8 @@ func cut(t *testing.T, ws ...usage.Window) []timeline.CutWindow {
 	return cuts.Windows
 }
 
-// Between two minute edges a series grows by what the ledger books, whatever the
-// windows' edges, however often they come, and in whatever order.
+// Between two minute edges a series grows by the amount that the ledger books, independent
+// of the edges, the order and the repetition of windows.
 func TestMinutes(t *testing.T) {
 	t.Parallel()
 	names := fakeRegistry{}
@@ -155,7 +155,7 @@ func TestMinutes(t *testing.T) {
 		}
 	}
 	put(0, 30)
-	put(60, 90) // live, while what is between drains
+	put(60, 90) // live windows, while the backlog is sent
 	put(30, 45)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -170,17 +170,17 @@ func TestMinutes(t *testing.T) {
 	put(40, 60)
 	put(0, 120) // again
 	if n := s.Stats().Refused; n > 0 {
-		t.Errorf("%d samples differ from what was there", n)
+		t.Errorf("%d samples differ from stored ones", n)
 	}
 	compared := 0
-	for _, res := range used {
+	for _, res := range resources {
 		f := metric.FamilyOf(res)
 		query := fmt.Sprintf(`%s{workload=%q,node="box",cluster="lab"}`, f.Name, idA)
 		var sum int64
 		first := cuts.Minutes[0].Minute + 1
 		base, ok := ask(t, s, query, time.Unix(first*60, 0))
 		if !ok {
-			t.Fatalf("%s: nothing at the first edge", query)
+			t.Fatalf("%s: no sample at the first edge", query)
 		}
 		for _, m := range cuts.Minutes {
 			if m.Workload != a || m.Minute < first {
@@ -193,7 +193,7 @@ func TestMinutes(t *testing.T) {
 			}
 			v, ok := ask(t, s, query, edge)
 			if want := f.Value(sum); !ok || math.Abs(v-base-want) > 1e-9*v {
-				t.Fatalf("%s at %v: grew by %v (%v), the ledger says %v", query, edge, v-base, ok, want)
+				t.Fatalf("%s at %v: grew by %v (%v), the ledger has %v", query, edge, v-base, ok, want)
 			}
 			compared++
 		}
@@ -203,9 +203,9 @@ func TestMinutes(t *testing.T) {
 	}
 }
 
-// Who uses nothing is in no window: its series stay, also over a restart, until
-// it ends; then they are gone at once.
-func TestStill(t *testing.T) {
+// The series of an idle workload, which is in no window, continue, also after a restart. When
+// it ends, they end at once.
+func TestIdle(t *testing.T) {
 	t.Parallel()
 	names := fakeRegistry{}
 	a, id := names.put("a")
@@ -221,7 +221,7 @@ func TestStill(t *testing.T) {
 		}
 	}
 	query := fmt.Sprintf(`mete_workload_cpu_seconds_total{workload=%q}`, id)
-	there := func(query string, want bool) {
+	exists := func(query string, want bool) {
 		t.Helper()
 		if _, ok := ask(t, s, query, begin.Add(time.Duration(w.at))); ok != want {
 			t.Fatalf("%s at %v: %v, want %v", query, time.Duration(w.at), ok, want)
@@ -231,8 +231,8 @@ func TestStill(t *testing.T) {
 	for range 60 {
 		put(w.window(10e9, b))
 	}
-	there(query, true)
-	there(fmt.Sprintf(`mete_workload_info{workload=%q,name="a"}`, id), true)
+	exists(query, true)
+	exists(fmt.Sprintf(`mete_workload_info{workload=%q,name="a"}`, id), true)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -245,27 +245,26 @@ func TestStill(t *testing.T) {
 	for range 60 {
 		put(w.window(10e9, b))
 	}
-	there(query, true)
+	exists(query, true)
 
 	renamed := names[a]
 	renamed.Name = "a2"
 	if _, err := s.Append(t.Context(), "n1", []batch.Name{renamed}, cut(t, w.window(70e9, a, b))); err != nil {
 		t.Fatal(err)
 	}
-	there(fmt.Sprintf(`mete_workload_info{workload=%q}`, id), true)
-	there(fmt.Sprintf(`mete_workload_info{workload=%q,name="a2"}`, id), true)
+	exists(fmt.Sprintf(`mete_workload_info{workload=%q}`, id), true)
+	exists(fmt.Sprintf(`mete_workload_info{workload=%q,name="a2"}`, id), true)
 
 	last := w.window(10e9, a, b)
 	last.Rows[0].Ended = true
 	put(last)
 	put(w.window(10e9, b))
-	there(query, false)
-	there(fmt.Sprintf(`mete_workload_info{workload=%q}`, id), false)
+	exists(query, false)
+	exists(fmt.Sprintf(`mete_workload_info{workload=%q}`, id), false)
 }
 
-// What lives for less than a window has no series of its own; all of it together
-// has one, which counts each once.
-func TestBrief(t *testing.T) {
+// Workloads that live for less than a window share one series, which counts each once.
+func TestShortLived(t *testing.T) {
 	t.Parallel()
 	names := fakeRegistry{}
 	a, _ := names.put("a")
@@ -279,7 +278,7 @@ func TestBrief(t *testing.T) {
 		win := w.window(10e9, a, short)
 		win.Rows[1].Ended = true
 		want += win.Rows[1].Usage.Amount[usage.CPU]
-		for range 2 { // it is offered twice
+		for range 2 { // append it twice
 			if _, err := s.Append(t.Context(), "n1", nil, cut(t, win)); err != nil {
 				t.Fatal(err)
 			}
@@ -298,17 +297,16 @@ func TestBrief(t *testing.T) {
 	}()
 	at := begin.Add(time.Duration(w.at))
 	if v, ok := ask(t, s, `mete_workload_cpu_seconds_total{workload="brief"}`, at); !ok || math.Abs(v-float64(want)/1e9) > 1e-6 {
-		t.Errorf("the brief ones used %v s, want %v", v, float64(want)/1e9)
+		t.Errorf("short-lived workloads used %v s, want %v", v, float64(want)/1e9)
 	}
 	if v, _ := ask(t, s, `count(mete_workload_cpu_seconds_total)`, at); v != 2 {
-		t.Errorf("%v series, want that of a and that of the brief", v)
+		t.Errorf("%v series, want that of a and the shared one", v)
 	}
 }
 
-// A node that has too many workloads has series of its own for as many as it may; what
-// the others use is in that of the short-lived ones, so that nothing is missing from the sum.
-// It is told once.
-func TestCrowd(t *testing.T) {
+// Workloads above the limit share the series of the short-lived ones, so that the sum is
+// complete. The store logs it once.
+func TestLimit(t *testing.T) {
 	t.Parallel()
 	names := fakeRegistry{}
 	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
@@ -333,7 +331,7 @@ func TestCrowd(t *testing.T) {
 			news = append(news, names[short])
 			want += win.Rows[i].Usage.Amount[usage.CPU]
 		}
-		for range 2 { // it is offered twice
+		for range 2 { // append it twice
 			if _, err := s.Append(t.Context(), "n1", news, cut(t, win)); err != nil {
 				t.Fatal(err)
 			}
@@ -343,10 +341,10 @@ func TestCrowd(t *testing.T) {
 		t.Helper()
 		at := begin.Add(time.Duration(w.at))
 		if v, ok := ask(t, s, `sum(mete_workload_cpu_seconds_total)`, at); !ok || math.Abs(v-float64(want)/1e9) > 1e-6 {
-			t.Errorf("%s: all used %v s, want %v", when, v, float64(want)/1e9)
+			t.Errorf("%s: sum of all series %v s, want %v", when, v, float64(want)/1e9)
 		}
 		if v, _ := ask(t, s, `count(mete_workload_cpu_seconds_total)`, at); v != 6 {
-			t.Errorf("%s: %v series, want those of 5 and that of the others", when, v)
+			t.Errorf("%s: %v series, want those of 5 workloads and the shared one", when, v)
 		}
 	}
 	var all []workload.ShortID
@@ -358,9 +356,9 @@ func TestCrowd(t *testing.T) {
 		put(all...)
 	}
 	check("twenty")
-	crowded := s.Stats().OverLimit
-	if crowded != 2*20*15 { // as they were offered
-		t.Errorf("%d rows of the others, want %d", crowded, 2*20*15)
+	overLimit := s.Stats().OverLimit
+	if overLimit != 2*20*15 { // counts repeated windows
+		t.Errorf("%d rows above the limit, want %d", overLimit, 2*20*15)
 	}
 	if n := strings.Count(log.String(), "level=WARN"); n != 1 {
 		t.Errorf("%d warnings:\n%s", n, log.String())
@@ -377,13 +375,12 @@ func TestCrowd(t *testing.T) {
 	for range 20 {
 		put(all...)
 	}
-	check("started again")
+	check("after a restart")
 }
 
-// Where a place becomes free within a batch, as one of those that have series ended an
-// hour ago, the others' use is in that of the short-lived ones until the next batch, and from
-// there on in series of their own.
-func TestCrowdMakesRoom(t *testing.T) {
+// If room becomes free within a batch, because a workload with series ended an hour ago, the
+// workloads above the limit share the series until the next batch and have their own then.
+func TestLimitMakesRoom(t *testing.T) {
 	t.Parallel()
 	names := fakeRegistry{}
 	begin := time.Now().Add(-3 * time.Hour).Truncate(time.Minute)
@@ -432,7 +429,7 @@ func TestCrowdMakesRoom(t *testing.T) {
 	sum := func(when string) {
 		t.Helper()
 		if v, ok := ask(t, s, `sum(max_over_time(mete_workload_cpu_seconds_total[3h]))`, begin.Add(time.Duration(w.at))); !ok || math.Abs(v-float64(want)/1e9) > 1e-6 {
-			t.Errorf("%s: all used %v s, want %v", when, v, float64(want)/1e9)
+			t.Errorf("%s: sum of all series %v s, want %v", when, v, float64(want)/1e9)
 		}
 	}
 	put(0, all...)
@@ -443,8 +440,8 @@ func TestCrowdMakesRoom(t *testing.T) {
 	}
 	sum("an hour later")
 
-	// A server that started again has room for others. What begins to have series of its
-	// own then grows by all that it uses from there on.
+	// After a restart there is room for other workloads. A new series grows by all that its
+	// workload uses from then on.
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -456,16 +453,16 @@ func TestCrowdMakesRoom(t *testing.T) {
 	grew, _ := ask(t, s, fmt.Sprintf(`sum(max_over_time(mete_workload_cpu_seconds_total[%[1]dms]) - min_over_time(mete_workload_cpu_seconds_total[%[1]dms]))`,
 		(w.at-since)/1e6+1), begin.Add(time.Duration(w.at)))
 	if used := float64(want-before) / 1e9; math.Abs(grew-used) > 1e-6 {
-		t.Errorf("with room for others: all grew by %v s, want %v", grew, used)
+		t.Errorf("with room for others: all series grew by %v s, want %v", grew, used)
 	}
 	if v, _ := ask(t, s, `count(mete_workload_cpu_seconds_total)`, begin.Add(time.Duration(w.at))); v != 6 {
-		t.Errorf("%v series, want those of 5 and that of the others", v)
+		t.Errorf("%v series, want those of 5 workloads and the shared one", v)
 	}
 }
 
-// Who gives other names to each window has no more series for it, whether they are of
-// other workloads, which end, or of the same.
-func TestCrowdInTurn(t *testing.T) {
+// A node that changes names with each window does not get more series, neither for new
+// workloads that end nor for a renamed one.
+func TestLimitRenames(t *testing.T) {
 	t.Parallel()
 	names := fakeRegistry{}
 	begin := time.Now().Add(-time.Hour).Truncate(time.Minute)
@@ -496,8 +493,8 @@ func TestCrowdInTurn(t *testing.T) {
 		}
 		before = next
 	}
-	// Each has 4 counters, a peak of memory at most, and a name.
+	// Each workload has 4 counters, at most one memory peak, and an info series.
 	if n := s.Stats().Series; n > 10*6+60 {
-		t.Errorf("%d series in memory of 10 workloads", n)
+		t.Errorf("%d series in memory for a limit of 10 workloads", n)
 	}
 }

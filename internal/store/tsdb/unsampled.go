@@ -24,12 +24,12 @@ import (
 	"mete.dev/mete/internal/x/atomicfile"
 )
 
-// A History is a ledger, which holds what samples are rebuilt from.
+// A History is a ledger from which samples are rebuilt.
 type History interface {
-	// Through is the time up to which a node is booked; zero is not at all.
+	// Through returns the time up to which a node is booked, or zero if nothing is.
 	Through(ctx context.Context, node string) (time.Time, error)
-	// Minutes and Wholes call f with the minutes of some nodes in [from, to), in
-	// their order, as far as minutes are kept.
+	// Minutes and Wholes call f with the stored minutes of some nodes in [from, to), in
+	// the order of time.
 	Minutes(ctx context.Context, nodes []string, from, to time.Time, f func(node int, m *batch.Minute) error) error
 	Wholes(ctx context.Context, nodes []string, from, to time.Time, f func(node int, m *batch.NodeMinute) error) error
 	// Unsampled returns, by node, the span of which samples may be missing. The ledger
@@ -46,7 +46,7 @@ type History interface {
 // An unsampledNode is a node of which samples may be missing.
 type unsampledNode struct {
 	batch.Span
-	resumed int64 // when samples came again, ms since 1970; 0 is not yet
+	resumed int64 // when samples came again, ms since 1970; 0 if they have not
 }
 
 // Files in the database's directory that state that samples may be missing.
@@ -116,8 +116,8 @@ func (s *Store) importHoles(ctx context.Context) error {
 	return nil
 }
 
-// readJSON reads a file into v, and reports whether there is one. A file that is no JSON
-// counts as none: it was not written to its end.
+// readJSON reads a file into v and reports whether it exists. It ignores invalid JSON, which
+// an interrupted write leaves.
 func readJSON(path string, v any) (bool, error) {
 	b, err := os.ReadFile(path)
 	switch {
@@ -221,7 +221,7 @@ func (s *Store) newestSampleIn(ctx context.Context, n *node, from, to int64) (ne
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, q.Close()) }()
-	// The workload's id follows from the node's id, whatever the node was called then.
+	// The id of the idle row follows from the node's id, whatever the node's name was.
 	idle := labels.MustNewMatcher(labels.MatchEqual, metric.Workload, string(workload.NewID(n.id, workload.Idle, "")))
 	for _, matchers := range [][]*labels.Matcher{
 		{labels.MustNewMatcher(labels.MatchEqual, model.MetricNameLabel, metric.Info), idle},

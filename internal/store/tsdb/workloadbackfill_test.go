@@ -9,9 +9,9 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// What lived for less than a window has no series of its own; what rested until after
-// the gap, or was seen again, has one.
-func TestShort(t *testing.T) {
+// A workload that lived for less than a window is short-lived; one that was idle until after
+// the gap or has samples is not.
+func TestIsShortLived(t *testing.T) {
 	const at = int64(1000) // minute
 	end := time.UnixMilli((at + 1) * minute)
 	for name, c := range map[string]struct {
@@ -19,13 +19,13 @@ func TestShort(t *testing.T) {
 		ended    time.Time
 		want     bool
 	}{
-		"one window":         {workloadBackfill{first: at, last: at, covered: 10 * time.Second}, end.Add(-5 * time.Second), true},
-		"over an edge":       {workloadBackfill{first: at - 1, last: at, covered: 11 * time.Second}, end.Add(-50 * time.Second), true},
-		"told a bit late":    {workloadBackfill{first: at, last: at, covered: 10 * time.Second}, end.Add(9 * time.Second), true},
-		"several windows":    {workloadBackfill{first: at, last: at, covered: 20 * time.Second}, end.Add(-5 * time.Second), false},
-		"rested, then ended": {workloadBackfill{first: at, last: at, covered: 10 * time.Second}, end.Add(time.Minute), false},
-		"it lives":           {workloadBackfill{first: at, last: at, covered: 10 * time.Second}, time.Time{}, false},
-		"it has samples":     {workloadBackfill{first: at, last: at, covered: 10 * time.Second, sampled: usage.SetOf(usage.CPU)}, end.Add(-5 * time.Second), false},
+		"one window":          {workloadBackfill{first: at, last: at, covered: 10 * time.Second}, end.Add(-5 * time.Second), true},
+		"across an edge":      {workloadBackfill{first: at - 1, last: at, covered: 11 * time.Second}, end.Add(-50 * time.Second), true},
+		"reported a bit late": {workloadBackfill{first: at, last: at, covered: 10 * time.Second}, end.Add(9 * time.Second), true},
+		"several windows":     {workloadBackfill{first: at, last: at, covered: 20 * time.Second}, end.Add(-5 * time.Second), false},
+		"idle, then ended":    {workloadBackfill{first: at, last: at, covered: 10 * time.Second}, end.Add(time.Minute), false},
+		"alive":               {workloadBackfill{first: at, last: at, covered: 10 * time.Second}, time.Time{}, false},
+		"with samples":        {workloadBackfill{first: at, last: at, covered: 10 * time.Second, sampled: usage.SetOf(usage.CPU)}, end.Add(-5 * time.Second), false},
 	} {
 		if got := c.workload.isShortLived(&batch.Name{Ended: c.ended}); got != c.want {
 			t.Errorf("%s: %v", name, got)
@@ -33,8 +33,7 @@ func TestShort(t *testing.T) {
 	}
 }
 
-// A node of which the ledger has very many workloads does not fill the memory as it is
-// filled in: what is too many is booked together.
+// A backfill limits the workloads of a node in memory and sums the use of the others.
 func TestBackfillBounds(t *testing.T) {
 	n := &node{id: "n1", residuals: residuals("n1"), shortLived: &namedWorkload{}, quota: seriesQuota{limit: 10}}
 	h := newNodeBackfill(backfillJob{node: n}, span{1, 10 * sliceMinutes}, nil, time.Minute)
@@ -61,6 +60,6 @@ func TestBackfillBounds(t *testing.T) {
 		rest += t.head[usage.CPU] + t.tail[usage.CPU]
 	}
 	if rest != want {
-		t.Errorf("%d are booked, want %d", rest, want)
+		t.Errorf("sum of the use %d, want %d", rest, want)
 	}
 }
