@@ -114,7 +114,7 @@ func TestStartedWrongly(t *testing.T) {
 	}{
 		{"no state", "-state " + file + "/state", s.token, 1, []string{"not a directory", "hint: make the directory writable"}},
 		{"no URL", "-server mete.example.org", s.token, 2, []string{`server "mete.example.org"`, "hint: give it as https://"}},
-		{"plain HTTP", "-server http://192.0.2.1:9797", s.token, 2, []string{"http is for a server on this machine only", "hint: use https://192.0.2.1:9797"}},
+		{"plain HTTP", "-server http://192.0.2.1:9797", s.token, 2, []string{"plain http works only on this machine", "hint: use https://192.0.2.1:9797"}},
 		{"no token", "", "", 1, []string{"no token", "hint: make one with `mete token create --role agent`"}},
 		{"no file", "-token-file " + file + "2", "", 1, []string{"-token-file", "no such file", "hint: make one with `mete token create"}},
 		{"half a token", "-token-file " + file, "", 2, []string{"token", "hint: "}},
@@ -313,7 +313,7 @@ func TestRevoked(t *testing.T) {
 	if out := s.run("nodes", "revoke", node); !strings.HasPrefix(out, "revoked "+node+" (") {
 		t.Errorf("mete nodes revoke says %q", out)
 	}
-	s.node.waitOutput(`level=ERROR msg="server denies this machine; what is measured waits in the spool".*node ` + node + ` is revoked.*hint=".*remove its identity`)
+	s.node.waitOutput(`level=ERROR msg="server denies this machine; windows wait in the spool".*node ` + node + ` is revoked.*hint=".*remove its identity`)
 	s.waitStored()
 	if n := strings.Count(s.node.log.String(), "server denies"); n != 1 {
 		t.Errorf("it is said %d times:\n%s", n, &s.node.log)
@@ -370,7 +370,7 @@ func TestExpired(t *testing.T) {
 	s.measure()
 	node := s.node.waitOutput(`msg=measuring node=(\S+)`)[1]
 	s.node.waitOutput("server reached")
-	s.node.waitOutput(`level=ERROR msg="server denies this machine; what is measured waits in the spool".*certificate of node ` + node + ` is valid from .*hint="enroll the machine with a new token`)
+	s.node.waitOutput(`level=ERROR msg="server denies this machine; windows wait in the spool".*certificate of node ` + node + ` is valid from .*hint="enroll the machine with a new token`)
 	s.node.stop()
 
 	// As after a long sleep, without the token.

@@ -272,7 +272,7 @@ func testPush(t *testing.T, place func(testing.TB) string) {
 			// Its node is revoked where it sends.
 			w := httptest.NewRecorder()
 			u.AdminHandler().ServeHTTP(w, httptest.NewRequest(http.MethodDelete, "/v1/nodes/secretnode", nil))
-			if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "which tells of it here") {
+			if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "is replicated from server") {
 				t.Errorf("revoking a node of the server below: %d %s", w.Code, w.Body)
 			}
 			if err := u.Ledger.RevokeNode(t.Context(), "01NODE", ledgertest.Day); !errors.Is(err, fault.ErrNotFound) {

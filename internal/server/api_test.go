@@ -17,8 +17,8 @@ import (
 	"mete.dev/mete/internal/testkit/apitest"
 )
 
-// tenants is a server with a machine in each of two clusters, orchard and quarry, and
-// what is asked with tokens: "" is one for all clusters.
+// tenants returns a server with a node in each of the clusters orchard and quarry, and its
+// handler with a viewer token for each cluster; "" means all clusters.
 func tenants(t *testing.T) (b *bench, as map[string]http.Handler) {
 	t.Helper()
 	b = open(t, t.TempDir(), func(c *server.Config) { c.Local = true })
@@ -62,20 +62,20 @@ func answerOf(h http.Handler, method, target string, header ...string) *httptest
 	return w
 }
 
-// extra asks for all that a question can tell.
+// extra holds the parameters for the largest answer, by path.
 var extra = map[string]string{"/v1/usage": "?by=cluster,node,job&from=-1h&to=2999-01-01", "/v1/summary": "?nodes=1&top=9", "/v1/gaps": "?from=-1h&to=2999-01-01", "/v1/workloads": "?from=-1h&to=2999-01-01",
 	"/v1/jobs": "?from=-1h&to=2999-01-01", "/v1/energy": "?from=-1h&to=2999-01-01"}
 
-// At every path who sees one cluster sees nothing of another.
+// At every path a viewer of one cluster sees nothing of another.
 func TestTenancyOfEveryPath(t *testing.T) {
 	_, as := tenants(t)
 	d := apitest.Read(t, as[""])
-	told := []string{"/v1/usage", "/v1/jobs", "/v1/energy", "/v1/rates", "/v1/summary", "/v1/clusters", "/v1/nodes", "/v1/workloads", "/v1/gaps", "/v1/streams"}
+	scoped := []string{"/v1/usage", "/v1/jobs", "/v1/energy", "/v1/rates", "/v1/summary", "/v1/clusters", "/v1/nodes", "/v1/workloads", "/v1/gaps", "/v1/streams"}
 	for path := range d.Paths {
 		if path == "/v1/self" {
 			for cluster, h := range as {
 				if w := answerOf(h, "GET", path); w.Code != 403 || strings.Contains(w.Body.String(), "complete_through") {
-					t.Errorf("%s as %q, who is no job: %d %s", path, cluster, w.Code, w.Body)
+					t.Errorf("%s with a viewer token for %q: %d %s", path, cluster, w.Code, w.Body)
 				}
 			}
 			continue
@@ -83,36 +83,36 @@ func TestTenancyOfEveryPath(t *testing.T) {
 		for _, form := range []string{"application/json", "text/csv"} {
 			target := path + extra[path]
 			all := answerOf(as[""], "GET", target, "Accept", form).Body.String()
-			told := slices.Contains(told, path) && !(path == "/v1/energy" && form == "text/csv") // nobody saw energy
-			if told && (!strings.Contains(all, "orchard") || !strings.Contains(all, "quarry")) {
-				t.Errorf("%s: who sees all clusters sees %s", target, all)
+			named := slices.Contains(scoped, path) && !(path == "/v1/energy" && form == "text/csv") // there are no rows of energy
+			if named && (!strings.Contains(all, "orchard") || !strings.Contains(all, "quarry")) {
+				t.Errorf("%s for all clusters: %s", target, all)
 			}
 			for _, own := range []string{"orchard", "quarry", "desert"} {
 				w := answerOf(as[own], "GET", target, "Accept", form)
 				for _, other := range []string{"orchard", "quarry"} {
-					see, should := strings.Contains(w.Body.String(), other), own == other && told
+					see, should := strings.Contains(w.Body.String(), other), own == other && named
 					if w.Code != 200 || see && own != other || !see && should {
-						t.Errorf("%s as %s: %d, of %s: %s", target, own, w.Code, other, w.Body)
+						t.Errorf("%s for %s: %d, %s named %v, want %v: %s", target, own, w.Code, other, see, should, w.Body)
 					}
 				}
 			}
 		}
 	}
-	// What is named by who may not see it is not there, as what there is not.
+	// Nodes outside the scope get the same answer as nodes that do not exist.
 	for _, target := range []string{"/v1/gaps?node=%s", "/v1/streams?node=%s", "/v1/summary?node=%s"} {
 		theirs, none := answerOf(as["orchard"], "GET", fmt.Sprintf(target, "box-quarry")), answerOf(as["orchard"], "GET", fmt.Sprintf(target, "box-quarrx"))
 		if theirs.Code != 404 || strings.ReplaceAll(theirs.Body.String(), "box-quarry", "") != strings.ReplaceAll(none.Body.String(), "box-quarrx", "") {
 			t.Errorf("%s: %d %s, want as %s", target, theirs.Code, theirs.Body, none.Body)
 		}
 	}
-	// A cursor of another's is a place in one's own list.
+	// A cursor from another scope is only a position in the caller's own list.
 	if w := answerOf(as["quarry"], "GET", "/v1/nodes?limit=1&cursor=b3JjaGFyZA"); strings.Contains(w.Body.String(), "box-orchard") || !strings.Contains(w.Body.String(), "box-quarry") {
-		t.Errorf("with a cursor: %s", w.Body)
+		t.Errorf("cursor of another scope: %s", w.Body)
 	}
 }
 
-// What is described is what the server does, with a ledger that has something.
-func TestServerAsDescribed(t *testing.T) {
+// The server answers as its OpenAPI description says, with data in the ledger.
+func TestServerMatchesOpenAPI(t *testing.T) {
 	_, as := tenants(t)
 	words := map[string][]string{"from": {"-1h", "2026-02-28", "-7d"}, "to": {"now", "2999-01-01"}, "by": {"job", "kind,node", "label:app", "cluster,namespace"},
 		"where": {"job=job-orchard", "kind=", "cluster=orchard", "label:a=b"}, "node": {"box-orchard", "box-quarry", "none"}, "cluster": {"", "orchard"}, "cursor": {"TjE"}, "If-None-Match": {`"x"`, "*"}}
@@ -121,9 +121,9 @@ func TestServerAsDescribed(t *testing.T) {
 	}
 }
 
-// No answer can be framed or taken for another kind, whatever is asked, and no page
-// of another site can have something changed.
-func TestForBrowsers(t *testing.T) {
+// Every answer forbids framing and content sniffing, and the server refuses changes requested
+// by pages of another site.
+func TestBrowserSecurity(t *testing.T) {
 	_, as := tenants(t)
 	h := as[""]
 	paths := slices.Collect(maps.Keys(apitest.Read(t, h).Paths))
@@ -145,8 +145,8 @@ func TestForBrowsers(t *testing.T) {
 	}
 }
 
-// Nothing that is asked with GET changes what is there.
-func TestAskingChangesNothing(t *testing.T) {
+// GET requests do not change the ledger.
+func TestGetChangesNothing(t *testing.T) {
 	b, as := tenants(t)
 	before, err := b.Ledger.Stats(t.Context())
 	if err != nil {

@@ -20,25 +20,24 @@ import (
 
 func TestMain(m *testing.M) { ledgertest.Main(m) }
 
-// Between two minute edges the series of a workload grow by what the ledger says:
-// live, after late batches, a restart, a fold, and after all or some of the metrics
-// were lost and filled in again.
+// Over whole minutes the series of a workload increase by the use in the ledger: live, after
+// late batches, a restart and a fold, and after the loss and backfill of some or all samples.
 func TestMetricsEqualLedger(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { testEqual(t, newPair(t, 9*time.Hour)) })
 }
 
-// The same where the ledger is in PostgreSQL.
+// TestMetricsEqualLedger with a ledger in PostgreSQL.
 func TestMetricsEqualPostgreSQL(t *testing.T) {
 	t.Parallel()
-	testEqual(t, newPairIn(t, *seeded, 9*time.Hour, t.TempDir(), ledgertest.PostgreSQL(t)))
+	testEqual(t, newPairIn(t, *seed, 9*time.Hour, t.TempDir(), ledgertest.PostgreSQL(t)))
 }
 
-// The same for many histories.
+// TestMetricsEqualLedger and its variants with random histories.
 func TestMetricsEqualLedgerDrawn(t *testing.T) {
 	testkit.Stage(t, "drawn", "draws many histories")
 	for range 10 {
-		for name, test := range map[string]func(*testing.T, *pair){"": testEqual, " of a crowd": testCrowd, " from a copy": testBackedUp} {
+		for name, test := range map[string]func(*testing.T, *pair){"": testEqual, " over the limit": testOverLimit, " from a backup": testBackedUp} {
 			seed := rand.Uint64()
 			t.Run(fmt.Sprintf("seed %d%s", seed, name), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -53,18 +52,18 @@ func TestMetricsEqualLedgerDrawn(t *testing.T) {
 func testEqual(t *testing.T, p *pair) {
 	t.Helper()
 	p.live(time.Hour)
-	p.equal("live", p.begin)
-	p.together("live")
+	p.checkEqual("live", p.begin)
+	p.checkBrief("live")
 
 	p.late(10 * time.Minute)
-	p.equal("late", p.begin)
+	p.checkEqual("late", p.begin)
 
 	p.close()
 	p.open()
 	p.live(10 * time.Minute)
-	p.equal("started again", p.begin)
+	p.checkEqual("started again", p.begin)
 
-	// The power fails: the last half hour was not on disk.
+	// A power failure loses the last half hour of samples.
 	copied := filepath.Join(p.dir, "copy")
 	p.close()
 	if err := os.CopyFS(copied, os.DirFS(p.metricsDir())); err != nil {
@@ -73,34 +72,34 @@ func testEqual(t *testing.T, p *pair) {
 	p.open()
 	p.live(30 * time.Minute)
 	p.close()
-	swap(t, copied, p.metricsDir())
+	replaceDir(t, copied, p.metricsDir())
 	p.open()
 	p.live(10 * time.Minute)
 	if p.fill() == 0 {
-		t.Error("nothing was filled in")
+		t.Error("no sample was filled in")
 	}
-	p.equal("after the power failed", p.begin)
+	p.checkEqual("after the power failed", p.begin)
 
-	// The disk is full: for a while nothing is taken.
+	// Appends fail for a while, as with a full disk.
 	p.live(10 * time.Minute)
 	p.ledger.fails.Store(true)
 	w := p.start(workload.Container, "unheard of")
-	w.stays, w.again = true, true // it is in all batches
+	w.permanent, w.restarted = true, true // it is in all batches
 	p.names = nil
 	p.live(20 * time.Minute)
 	p.ledger.fails.Store(false)
 	p.names = append(p.names, w.name)
 	p.live(15 * time.Minute)
 	if p.metrics.Stats().IncompleteNodes != 1 {
-		t.Errorf("%d holes after samples were refused, want 1", p.metrics.Stats().IncompleteNodes)
+		t.Errorf("%d incomplete nodes after refused samples, want 1", p.metrics.Stats().IncompleteNodes)
 	}
 	p.close()
-	p.open() // what is missing is known over a restart
+	p.open() // a restart keeps the record of missing samples
 	p.live(5 * time.Minute)
 	if p.fill() == 0 {
-		t.Error("nothing was filled in")
+		t.Error("no sample was filled in")
 	}
-	p.equal("after samples were refused", p.begin)
+	p.checkEqual("after samples were refused", p.begin)
 
 	p.close()
 	if err := os.RemoveAll(p.metricsDir()); err != nil {
@@ -109,41 +108,41 @@ func testEqual(t *testing.T, p *pair) {
 	p.open()
 	p.live(10 * time.Minute)
 	if p.fill() == 0 {
-		t.Error("nothing was filled in")
+		t.Error("no sample was filled in")
 	}
-	p.equal("filled in from nothing", p.begin)
-	p.together("filled in from nothing")
+	p.checkEqual("filled in from nothing", p.begin)
+	p.checkBrief("filled in from nothing")
 
 	if err := p.ledger.Fold(t.Context(), time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	p.live(5 * time.Minute)
-	p.equal("folded", p.begin)
-	p.together("folded")
+	p.checkEqual("folded", p.begin)
+	p.checkBrief("folded")
 }
 
-// What is too old for the database when it comes is filled in too.
+// Samples that are too old for the database on arrival are filled in.
 func TestMetricsOfOldBatches(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, 9*time.Hour)
 		p.close()
-		p.oldest = time.Hour
+		p.maxAge = time.Hour
 		p.open()
 		p.live(time.Hour)
 		p.late(4 * time.Hour)
 		if n := p.metrics.Stats(); n.Refused == 0 || n.IncompleteNodes != 1 {
-			t.Fatalf("%d samples were refused, of %d nodes", n.Refused, n.IncompleteNodes)
+			t.Fatalf("%d samples refused, %d incomplete nodes", n.Refused, n.IncompleteNodes)
 		}
 		p.live(10 * time.Minute)
 		if p.fill() == 0 {
-			t.Error("nothing was filled in")
+			t.Error("no sample was filled in")
 		}
-		p.equal("old batches", p.begin)
+		p.checkEqual("old batches", p.begin)
 	})
 }
 
-// What an earlier version noted of missing samples is filled in.
+// Missing samples that an earlier version recorded in holes.json are filled in.
 func TestMetricsOfHoles(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -152,7 +151,7 @@ func TestMetricsOfHoles(t *testing.T) {
 		p.ledger.fails.Store(true)
 		from := p.wall()
 		w := p.start(workload.Container, "unheard of")
-		w.stays, w.again = true, true // it is in all batches
+		w.permanent, w.restarted = true, true // it is in all batches
 		p.names = nil
 		p.live(20 * time.Minute)
 		p.ledger.fails.Store(false)
@@ -173,31 +172,31 @@ func TestMetricsOfHoles(t *testing.T) {
 		}
 		p.open()
 		if _, err := os.Stat(filepath.Join(p.metricsDir(), "holes.json")); !errors.Is(err, os.ErrNotExist) {
-			t.Error("the file is still there", err)
+			t.Error("holes.json was not removed", err)
 		}
 		p.live(5 * time.Minute)
 		if p.fill() == 0 {
-			t.Error("nothing was filled in")
+			t.Error("no sample was filled in")
 		}
-		p.equal("holes of an earlier version", p.begin)
+		p.checkEqual("holes of an earlier version", p.begin)
 	})
 }
 
-// Where a node has more workloads than may have series of their own, all series together
-// grow by what the ledger says: live, and after some or all of the metrics were lost and
-// filled in again. What has no series of its own is no hole.
-func TestMetricsOfCrowdEqualLedger(t *testing.T) {
+// If a node exceeds the limit of workloads with own series, the sum of all series increases
+// by the use in the ledger: live, and after the loss and backfill of some or all samples.
+// Workloads without own series do not count as incomplete.
+func TestMetricsOverLimitEqualLedger(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) { testCrowd(t, newPair(t, 9*time.Hour)) })
+	synctest.Test(t, func(t *testing.T) { testOverLimit(t, newPair(t, 9*time.Hour)) })
 }
 
-func testCrowd(t *testing.T, p *pair) {
+func testOverLimit(t *testing.T, p *pair) {
 	t.Helper()
 	p.close()
-	p.most = 5
+	p.maxWorkloads = 5
 	p.open()
 	p.live(time.Hour)
-	p.sum("live")
+	p.checkSum("live")
 
 	copied := filepath.Join(p.dir, "copy")
 	p.close()
@@ -207,17 +206,17 @@ func testCrowd(t *testing.T, p *pair) {
 	p.open()
 	p.live(30 * time.Minute)
 	p.close()
-	swap(t, copied, p.metricsDir())
+	replaceDir(t, copied, p.metricsDir())
 	p.open()
 	p.live(15 * time.Minute)
 	if p.fill() == 0 {
-		t.Error("nothing was filled in")
+		t.Error("no sample was filled in")
 	}
-	p.sum("after the power failed")
+	p.checkSum("after the power failed")
 
 	p.live(15 * time.Minute)
 	if n := p.metrics.Stats().IncompleteNodes; n != 0 {
-		t.Errorf("%d holes of what has no series of its own", n)
+		t.Errorf("%d incomplete nodes, want 0", n)
 	}
 	p.close()
 	if err := os.RemoveAll(p.metricsDir()); err != nil {
@@ -226,16 +225,16 @@ func testCrowd(t *testing.T, p *pair) {
 	p.open()
 	p.live(15 * time.Minute)
 	if p.fill() == 0 {
-		t.Error("nothing was filled in")
+		t.Error("no sample was filled in")
 	}
-	p.sum("filled in from nothing")
+	p.checkSum("filled in from nothing")
 }
 
-// sum compares what all workloads together grew by with what the ledger has.
-func (p *pair) sum(when string) {
+// checkSum compares the increase of all series together with the ledger.
+func (p *pair) checkSum(when string) {
 	p.t.Helper()
 	from, to := p.begin.Truncate(time.Minute).Add(time.Minute), p.wall().Truncate(time.Minute)
-	for _, res := range spent {
+	for _, res := range resources {
 		var want int64
 		err := p.ledger.Minutes(p.t.Context(), []string{"n1"}, from, to, func(_ int, m *batch.Minute) error {
 			want += m.Usage.Amount[res]
@@ -246,35 +245,35 @@ func (p *pair) sum(when string) {
 		}
 		f := metric.FamilyOf(res)
 		own := 0
-		got, _, _ := p.grew(f, metric.ShortLived, from, to)
+		got, _, _ := p.increase(f, metric.ShortLived, from, to)
 		for i := range p.all {
-			sum, _, seen := p.grew(f, string(p.all[i].ID), from, to)
+			sum, _, seen := p.increase(f, string(p.all[i].ID), from, to)
 			if got += sum; seen > 0 {
 				own++
 			}
 		}
 		if math.Abs(got-f.Value(want)) > 1e-9*got {
-			p.t.Errorf("%s: %s of all grew by %v, the ledger says %v", when, res, got, f.Value(want))
+			p.t.Errorf("%s: %s: all series increased by %v, ledger has %v", when, res, got, f.Value(want))
 		}
-		if own > p.most+2 { // and the residuals
-			p.t.Errorf("%s: %d of %d workloads have series of %s of their own, want %d", when, own, len(p.all), res, p.most)
+		if own > p.maxWorkloads+2 { // and the residual rows
+			p.t.Errorf("%s: %d of %d workloads have own series of %s, want %d", when, own, len(p.all), res, p.maxWorkloads)
 		}
 	}
 }
 
-func swap(t *testing.T, from, to string) {
+func replaceDir(t *testing.T, from, to string) {
 	t.Helper()
 	if err := errors.Join(os.RemoveAll(to), os.Rename(from, to)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// together compares what those used together that lived for less than a window, of
-// which none came late.
-func (p *pair) together(when string) {
+// checkBrief compares the shared series of workloads that lived in one window only with the
+// ledger. It requires that no batch was late.
+func (p *pair) checkBrief(when string) {
 	p.t.Helper()
 	to := p.wall().Truncate(time.Minute)
-	for _, res := range spent {
+	for _, res := range resources {
 		var want int64
 		err := p.ledger.Minutes(p.t.Context(), []string{"n1"}, p.begin.Truncate(time.Minute), to, func(_ int, m *batch.Minute) error {
 			for id := range p.brief {
@@ -288,9 +287,9 @@ func (p *pair) together(when string) {
 			p.t.Fatal(err)
 		}
 		f := metric.FamilyOf(res)
-		got, _, seen := p.grew(f, metric.ShortLived, time.Unix(0, 0), to)
+		got, _, seen := p.increase(f, metric.ShortLived, time.Unix(0, 0), to)
 		if math.Abs(got-f.Value(want)) > 1e-9*got {
-			p.t.Errorf("%s: %s of %d brief ones grew by %v in %d samples, the ledger says %v", when, res, len(p.brief), got, seen, f.Value(want))
+			p.t.Errorf("%s: %s of %d brief workloads: series increased by %v in %d samples, ledger has %v", when, res, len(p.brief), got, seen, f.Value(want))
 		}
 	}
 }

@@ -16,15 +16,14 @@ import (
 	"mete.dev/mete/internal/x/atomicfile"
 )
 
-// backupPaths are the names in a state directory, beside the ledger and the metrics, that
-// a copy has too.
+// backupPaths are the entries of a state directory that a backup copies beside the ledger
+// and the metrics.
 var backupPaths = []string{"authority", "upstream", "alerts.json"}
 
-// Backup copies what the server keeps into a new directory, which is a state
-// directory of a server then. The server goes on meanwhile. dir is absolute, outside
-// the state directory, and its parent exists. One that exists already, and a second
-// Backup at the same time, is fault.ErrConflict. What was begun is removed where it
-// fails, and where the server is closed.
+// Backup copies the data of the running server to dir, which is then a valid state
+// directory. dir must be an absolute path outside the state directory whose parent exists.
+// If dir exists or another backup is running, the error wraps fault.ErrConflict. A failed
+// or canceled backup leaves nothing behind; Close cancels it.
 func (s *Server) Backup(ctx context.Context, dir string) (b v1.Backup, err error) {
 	if !filepath.IsAbs(dir) {
 		return b, fmt.Errorf("directory %q is not absolute: %w", dir, fault.ErrInvalid)
@@ -37,7 +36,7 @@ func (s *Server) Backup(ctx context.Context, dir string) (b v1.Backup, err error
 		return b, fault.WithHint(fmt.Errorf("%s is in the state directory %s: %w", dir, s.cfg.State, fault.ErrInvalid), "name a directory beside it")
 	}
 	if !s.backupMu.TryLock() {
-		return b, fault.WithHint(fmt.Errorf("a backup is being made already: %w", fault.ErrConflict), "try again when that is done")
+		return b, fault.WithHint(fmt.Errorf("another backup is running: %w", fault.ErrConflict), "try again when it has finished")
 	}
 	defer s.backupMu.Unlock()
 	ctx, cancel := context.WithCancel(ctx)
@@ -46,14 +45,14 @@ func (s *Server) Backup(ctx context.Context, dir string) (b v1.Backup, err error
 
 	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
 		if err == nil {
-			err = fault.WithHint(fmt.Errorf("%s exists already: %w", dir, fault.ErrConflict), "name a directory that is not there yet")
+			err = fault.WithHint(fmt.Errorf("%s exists already: %w", dir, fault.ErrConflict), "name a directory that does not exist")
 		}
 		return b, explainWriteError(err)
 	}
 	began := time.Now()
 	part, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+".part-*")
 	if errors.Is(err, fs.ErrNotExist) {
-		return b, fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrNotFound), "make the directory above it first")
+		return b, fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrNotFound), "create its parent directory first")
 	}
 	if err != nil {
 		return b, explainWriteError(err)
@@ -63,7 +62,7 @@ func (s *Server) Backup(ctx context.Context, dir string) (b v1.Backup, err error
 			err = errors.Join(explainWriteError(err), os.RemoveAll(part))
 		}
 	}()
-	// The ledger comes last: what it has beyond the metrics is filled in from it.
+	// The ledger comes last, because the server fills in missing metrics from the ledger.
 	if err := s.Metrics.Backup(ctx, filepath.Join(part, "metrics")); err != nil {
 		return b, err
 	}
@@ -99,23 +98,23 @@ func (s *Server) Backup(ctx context.Context, dir string) (b v1.Backup, err error
 	}
 	took := time.Since(began)
 	b.Dir, b.Seconds = dir, took.Seconds()
-	s.log.Info("a backup was made", "path", dir, "ledger_bytes", ledger, "metrics_bytes", b.Metrics, "took", took.Round(time.Millisecond))
+	s.log.Info("backup finished", "path", dir, "ledger_bytes", ledger, "metrics_bytes", b.Metrics, "took", took.Round(time.Millisecond))
 	return b, nil
 }
 
-// explainWriteError says what to do about a place that nothing can be written in.
+// explainWriteError adds kind and hint to an error of writing to the backup's directory.
 func explainWriteError(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
-		return fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrDenied), "it is written by the server, with its rights: name a directory where that one may write, on a file system that has links")
+		return fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrDenied), "name a directory to which the server's user can write, on a file system with hard links")
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrUnavailable), "make room, or name a directory on another file system")
 	}
 	return err
 }
 
-// diskSize is how many bytes a file, or the files of a directory, have; 0 where there
-// is none.
+// diskSize returns the bytes of a file or of all files below a directory; 0 if path does not
+// exist.
 func diskSize(path string) (n int64, err error) {
 	err = filepath.WalkDir(path, func(at string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {

@@ -19,8 +19,8 @@ import (
 	"mete.dev/mete/internal/model/registry"
 )
 
-// A copy of the metrics with a ledger that has more is filled in, and then both say
-// the same.
+// After a restore of an older metrics backup beside a newer ledger, the missing samples are
+// filled in and series and ledger agree.
 func TestBackedUpMetrics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { testBackedUp(t, newPair(t, 9*time.Hour)) })
@@ -35,28 +35,28 @@ func testBackedUp(t *testing.T, p *pair) {
 		t.Fatal(err)
 	}
 	p.live(30 * time.Minute)
-	p.equal("beside the copy", p.begin)
+	p.checkEqual("after the backup", p.begin)
 	p.close()
-	swap(t, copied, p.metricsDir())
+	replaceDir(t, copied, p.metricsDir())
 	p.open()
 	p.live(20 * time.Minute)
 	if p.fill() == 0 {
-		t.Error("nothing was filled in")
+		t.Error("no sample was filled in")
 	}
-	p.equal("from the copy", p.begin)
+	p.checkEqual("after the restore", p.begin)
 	p.live(4 * time.Hour)
 	if err := p.metrics.DB().Compact(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	p.close()
 	p.open()
-	p.equal("hours later", p.begin)
+	p.checkEqual("hours later", p.begin)
 	if log := p.log.String(); strings.Contains(log, "level=ERROR") || strings.Contains(log, "set aside") {
 		t.Error(log)
 	}
 }
 
-// A copy of a server is one that knows its agents, and has what the first one had.
+// A server started from a backup knows the agents and has the data of the first one.
 func TestBackup(t *testing.T) {
 	state := t.TempDir()
 	first := open(t, state, nil)
@@ -91,7 +91,7 @@ func TestBackup(t *testing.T) {
 		}
 		return f, len(all)
 	}
-	// A block, which is linked or copied.
+	// Create a block, which Backup links or copies.
 	head := first.Metrics.DB().Head()
 	if err := first.Metrics.DB().CompactHead(tsdb.NewRangeHead(head, head.MinTime(), head.MaxTime())); err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func TestBackup(t *testing.T) {
 	}
 
 	places := map[string]string{"the same file system": t.TempDir()}
-	if other := elsewhere(t, places["the same file system"]); other != "" {
+	if other := otherFileSystem(t, places["the same file system"]); other != "" {
 		places["another file system"] = other
 	}
 	for where, place := range places {
@@ -112,7 +112,7 @@ func TestBackup(t *testing.T) {
 				t.Fatalf("%+v, %v", b, err)
 			}
 			if _, err := first.Backup(t.Context(), dir); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
-				t.Errorf("once more: %v", err)
+				t.Errorf("second backup: %v", err)
 			}
 			if err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
 				if err != nil {
@@ -128,7 +128,7 @@ func TestBackup(t *testing.T) {
 			}
 			left, err := os.ReadDir(place)
 			if err != nil || len(left) != 1 {
-				t.Errorf("%v, %v: want the copy alone", left, err)
+				t.Errorf("%v, %v: want only the backup", left, err)
 			}
 			second := open(t, dir, nil)
 			wantUse, wantSeries := use(first)
@@ -136,7 +136,7 @@ func TestBackup(t *testing.T) {
 				t.Errorf("%v of %d workloads, want %v of %d", gotUse, gotSeries, wantUse, wantSeries)
 			}
 			if r, err := offer(t, id, second, sent, clock); err != nil || r.Verdict == batch.Accepted {
-				t.Errorf("the same batch again: %+v, %v", r, err)
+				t.Errorf("repeated batch: %+v, %v", r, err)
 			}
 		})
 	}
@@ -154,8 +154,8 @@ func TestBackup(t *testing.T) {
 	}
 }
 
-// elsewhere is a directory on another file system than dir; "" where there is none.
-func elsewhere(t *testing.T, dir string) string {
+// otherFileSystem returns a directory on another file system than dir, or "" if there is none.
+func otherFileSystem(t *testing.T, dir string) string {
 	t.Helper()
 	other, err := os.MkdirTemp("/dev/shm", "mete-test-*")
 	if err != nil {

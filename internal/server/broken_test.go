@@ -13,25 +13,25 @@ import (
 	"time"
 )
 
-// Whatever of the metrics is damaged on the disk: the server starts, says what it
-// set aside and what becomes of it, and the series are what the ledger says again.
+// After any damage to the time series database the server starts, logs what it set aside,
+// and restores the series from the ledger.
 func TestBrokenMetrics(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name, files string
 		harm        func(path string) error
-		aside       bool
+		setAside    bool
 	}{
-		{"bytes in the log", "wal/0*", flip, true},
-		{"a segment of the log", "wal/0*", cutOff, true},
+		{"bytes in the log", "wal/0*", corrupt, true},
+		{"a segment of the log", "wal/0*", truncate, true},
 		{"the log", "wal", file, true},
-		{"bytes of chunks in memory", "chunks_head/0*", flip, false},
-		{"chunks in memory", "chunks_head/0*", cutOff, true},
-		{"the index of a block", "0*/index", cutOff, true},
-		{"an index that is not there", "0*/index", os.Remove, true},
-		{"the chunks of a block", "0*/chunks/000001", cutOff, true},
-		{"chunks that are not there", "0*/chunks", os.RemoveAll, true},
-		{"what a block says of itself", "0*/meta.json", cutOff, true},
+		{"bytes of chunks in memory", "chunks_head/0*", corrupt, false},
+		{"chunks in memory", "chunks_head/0*", truncate, true},
+		{"the index of a block", "0*/index", truncate, true},
+		{"missing index", "0*/index", os.Remove, true},
+		{"the chunks of a block", "0*/chunks/000001", truncate, true},
+		{"missing chunks", "0*/chunks", os.RemoveAll, true},
+		{"metadata of a block", "0*/meta.json", truncate, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -47,7 +47,7 @@ func TestBrokenMetrics(t *testing.T) {
 				if err != nil || len(found) == 0 {
 					t.Fatal(found, err)
 				}
-				// What was written last may be empty yet.
+				// The newest file may still be empty, so damage the largest.
 				slices.Sort(found)
 				if err := tc.harm(slices.MaxFunc(found, func(a, b string) int { return cmp.Compare(diskSize(a), diskSize(b)) })); err != nil {
 					t.Fatal(err)
@@ -57,21 +57,21 @@ func TestBrokenMetrics(t *testing.T) {
 				if p.metrics.Stats().IncompleteNodes > 0 {
 					p.fill()
 				}
-				p.equal(tc.name, p.begin)
-				p.together(tc.name)
-				aside, _ := filepath.Glob(p.metricsDir() + ".broken-*")
-				if (len(aside) == 1) != tc.aside {
-					t.Errorf("set aside: %v", aside)
+				p.checkEqual(tc.name, p.begin)
+				p.checkBrief(tc.name)
+				setAside, _ := filepath.Glob(p.metricsDir() + ".broken-*")
+				if (len(setAside) == 1) != tc.setAside {
+					t.Errorf("set aside: %v", setAside)
 				}
-				if said := p.log.String(); tc.aside && (!strings.Contains(said, "set aside") || !strings.Contains(said, "hint=")) {
-					t.Errorf("it says nothing of it: %s", said)
+				if logged := p.log.String(); tc.setAside && (!strings.Contains(logged, "set aside") || !strings.Contains(logged, "hint=")) {
+					t.Errorf("no log message with hint: %s", logged)
 				}
 			})
 		})
 	}
 }
 
-// diskSize is how long a file is; of a directory it says nothing.
+// diskSize returns the size of a file, 0 for a directory.
 func diskSize(path string) int64 {
 	i, err := os.Stat(path)
 	if err != nil || i.IsDir() {
@@ -80,22 +80,22 @@ func diskSize(path string) int64 {
 	return i.Size()
 }
 
-// flip changes some bytes in the middle of a file.
-func flip(path string) error {
+// corrupt overwrites 64 bytes in the middle of a file.
+func corrupt(path string) error {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
 	if len(b) < 1000 {
-		return errors.New("there is nothing in " + path)
+		return errors.New(path + ": too small")
 	}
 	copy(b[len(b)/2:], bytes.Repeat([]byte{0xa5}, 64))
 	return os.WriteFile(path, b, 0o600)
 }
 
-func cutOff(path string) error { return os.Truncate(path, 5) }
+func truncate(path string) error { return os.Truncate(path, 5) }
 
-// file puts a file in place of a directory.
+// file replaces a directory by a file.
 func file(path string) error {
 	return errors.Join(os.RemoveAll(path), os.WriteFile(path, []byte("no"), 0o600))
 }

@@ -13,8 +13,7 @@ import (
 	"mete.dev/mete/internal/store/tsdb"
 )
 
-// registerCollectors registers a collector for each part of the server whose
-// figures need no query of the ledger.
+// registerCollectors registers the collectors that need no query of the ledger.
 func (s *Server) registerCollectors() {
 	s.registry = newRegistry(
 		collectReceiver(s.Ingest.Stats), collectTSDB(s.Metrics.Stats), collectAlerts(s.alerts.Counts, s.alerts.Firing),
@@ -40,18 +39,18 @@ func collectReceiver(stats func() receiver.Stats) collector {
 		refused("denied", in.Denied)
 		refused("unavailable", in.Unavailable)
 		refused("limited", in.RateLimited)
-		m.counter("mete_server_lost_total", "Reports of agents that batches are lost.", float64(in.Losses))
+		m.counter("mete_server_lost_total", "Batches reported lost by agents.", float64(in.Losses))
 		m.counter("mete_server_rows_total", "Rows of windows in accepted batches.", float64(in.Rows))
 		m.counter("mete_server_bytes_total", "Bytes of accepted batches.", float64(in.Bytes))
 		m.counter(metric.Violations, "Sums of parts in accepted windows that differ from their whole, as the agent reported or the server found: always a defect.", float64(in.Violations))
 		m.counter("mete_server_commits_total", "Transactions that booked batches.", float64(in.Commits))
 		m.counter("mete_server_commit_seconds_total", "Time spent in transactions that booked batches, including the wait for the writer.", in.CommitTime.Seconds())
 		m.gauge("mete_server_queue_rows", "Rows that wait to be booked.", float64(in.Queue))
-		m.counter("mete_server_metrics_missed_total", "Batches of which the time series database took no sample.", float64(in.MetricsFailed))
+		m.counter("mete_server_metrics_missed_total", "Batches whose samples could not be added to the time series database.", float64(in.MetricsFailed))
 	}
 }
 
-// collectNodes counts nodes by their states.
+// collectNodes counts nodes by state.
 func collectNodes(nodes []query.Node) collector {
 	n := map[string]int64{}
 	for i := range nodes {
@@ -64,31 +63,31 @@ func collectNodes(nodes []query.Node) collector {
 	}
 }
 
-func collectLedger(kept ledger.Stats, now time.Time) collector {
+func collectLedger(stats ledger.Stats, now time.Time) collector {
 	return func(m *metrics) {
-		m.counter("mete_server_ledger_revision_total", "Transactions that wrote to the ledger since it was created.", float64(kept.Rev))
+		m.counter("mete_server_ledger_revision_total", "Transactions that wrote to the ledger since it was created.", float64(stats.Rev))
 		lag := func(name, help string, mark time.Time) {
 			if !mark.IsZero() {
 				m.gauge(name, help, now.Sub(mark).Seconds())
 			}
 		}
-		lag("mete_server_ledger_hour_lag_seconds", "Age of the last minute that is folded into hours.", kept.Hours)
-		lag("mete_server_ledger_day_lag_seconds", "Age of the last hour that is folded into days.", kept.Days)
-		m.gauge("mete_server_ledger_minute_rows", "Rows of minutes that the ledger keeps and has folded.", float64(kept.Rows))
-		m.gauge("mete_server_ledger_day_rows", "Rows of minutes of the latest day that the ledger keeps and has folded.", float64(kept.LatestRows))
-		m.gauge("mete_server_ledger_bytes", "Size of the database.", float64(kept.Bytes))
-		m.counter("mete_server_ledger_fold_seconds_total", "Time for which folding held the writer.", kept.Folding.Seconds())
-		m.counter("mete_server_ledger_fold_slices_total", "Transactions of folding.", float64(kept.Slices))
+		lag("mete_server_ledger_hour_lag_seconds", "Age of the last minute that is folded into hours.", stats.Hours)
+		lag("mete_server_ledger_day_lag_seconds", "Age of the last hour that is folded into days.", stats.Days)
+		m.gauge("mete_server_ledger_minute_rows", "Rows of minutes that the ledger keeps and has folded.", float64(stats.Rows))
+		m.gauge("mete_server_ledger_day_rows", "Rows of minutes of the latest day that the ledger keeps and has folded.", float64(stats.LatestRows))
+		m.gauge("mete_server_ledger_bytes", "Size of the database.", float64(stats.Bytes))
+		m.counter("mete_server_ledger_fold_seconds_total", "Time for which folding held the writer.", stats.Folding.Seconds())
+		m.counter("mete_server_ledger_fold_slices_total", "Transactions of folding.", float64(stats.Slices))
 	}
 }
 
 func collectTSDB(stats func() tsdb.Stats) collector {
 	return func(m *metrics) {
 		st := stats()
-		m.counter("mete_server_metrics_samples_total", "Samples that the time series database took.", float64(st.Samples))
+		m.counter("mete_server_metrics_samples_total", "Samples that the time series database accepted.", float64(st.Samples))
 		m.counter("mete_server_metrics_refused_total", "Samples that the time series database refused, because they are too old or differ from those that it has.", float64(st.Refused))
 		m.counter("mete_server_metrics_filled_total", "Samples that the time series database had lost and that were restored from the ledger.", float64(st.Backfilled))
-		m.gauge("mete_server_metrics_behind_nodes", "Nodes of which the time series database lacks samples that the ledger has.", float64(st.IncompleteNodes))
+		m.gauge("mete_server_metrics_behind_nodes", "Nodes whose samples in the time series database are incomplete.", float64(st.IncompleteNodes))
 		m.counter("mete_server_metrics_crowded_rows_total", "Rows of workloads without series of their own, because their node has too many: they are added to the series of short-lived workloads.", float64(st.OverLimit))
 		m.gauge("mete_server_metrics_series", "Series in memory.", float64(st.Series))
 	}
@@ -118,45 +117,45 @@ func collectCertificates(expiry func() (server, authority time.Time)) collector 
 	}
 }
 
-// collectRemoteWrite is about the samples that others write to this server.
+// collectRemoteWrite is about the samples that this server receives by remote write.
 func collectRemoteWrite(counts func() remotewrite.Counts) collector {
 	return func(m *metrics) {
-		const name, help = "mete_server_written_samples_total", "Samples that others sent by remote write, by result."
+		const name, help = "mete_server_written_samples_total", "Samples received by remote write, by result."
 		written := counts()
 		m.counter(name, help, float64(written.Accepted), "result", "taken")
 		m.counter(name, help, float64(written.Refused), "result", "refused")
 	}
 }
 
-// collectRemoteWriter is about the samples that this server writes to others.
+// collectRemoteWriter is about the samples that this server sends by remote write.
 func collectRemoteWriter(status func() []remotewrite.Status) collector {
 	return func(m *metrics) {
 		for _, to := range status() {
 			counter := func(name, help string, n float64) { m.counter(name, help, n, "receiver", to.Name) }
 			counter("mete_server_remote_samples_total", "Samples that were sent to each receiver of remote write.", float64(to.Sent))
-			counter("mete_server_remote_failed_total", "Samples that the receiver refused for good.", float64(to.Failed))
+			counter("mete_server_remote_failed_total", "Samples that the receiver refused permanently.", float64(to.Failed))
 			counter("mete_server_remote_retried_total", "Samples that were sent again, because the receiver could not be reached or requested it.", float64(to.Retried))
 			counter("mete_server_remote_dropped_total", "Samples that were not sent, because their series is unknown.", float64(to.Dropped))
 			counter("mete_server_remote_bytes_total", "Bytes of requests to the receiver, compressed.", float64(to.Bytes))
 			m.gauge("mete_server_remote_pending", "Samples that wait to be sent to the receiver.", float64(to.Pending), "receiver", to.Name)
-			m.gauge("mete_server_remote_behind_seconds", "By how much the latest sample that the receiver accepted is older than the latest sample of this server.", to.Behind.Seconds(), "receiver", to.Name)
+			m.gauge("mete_server_remote_behind_seconds", "Delay of the latest sample that the receiver accepted behind the latest sample of this server.", to.Behind.Seconds(), "receiver", to.Name)
 		}
 	}
 }
 
 func collectQueries(counts func() api.Counts) collector {
 	return func(m *metrics) {
-		asked := counts()
+		n := counts()
 		queries := func(result string, n int64) {
 			m.counter("mete_server_queries_total", "PromQL queries and queries of series and labels, by result.", float64(n), "result", result)
 		}
-		queries("answered", asked.Answered)
-		queries("invalid", asked.Invalid)
-		queries("refused", asked.Refused)
-		queries("late", asked.TimedOut)
-		m.counter("mete_server_queries_large_total", "Large queries.", float64(asked.Large))
-		m.counter("mete_server_query_seconds_total", "Time that all queries took together.", asked.Took.Seconds())
-		m.counter("mete_server_query_wait_seconds_total", "Time that all queries waited in the queue together.", asked.Waited.Seconds())
-		m.gauge("mete_server_queries_waiting", "Queries that wait in the queue.", float64(asked.Waiting))
+		queries("answered", n.Answered)
+		queries("invalid", n.Invalid)
+		queries("refused", n.Refused)
+		queries("late", n.TimedOut)
+		m.counter("mete_server_queries_large_total", "Large queries.", float64(n.Large))
+		m.counter("mete_server_query_seconds_total", "Time that all queries took together.", n.Took.Seconds())
+		m.counter("mete_server_query_wait_seconds_total", "Time that all queries waited in the queue together.", n.Waited.Seconds())
+		m.gauge("mete_server_queries_waiting", "Queries that wait in the queue.", float64(n.Waiting))
 	}
 }

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Update says that golden files are written anew.
+// Update is the flag that rewrites the golden files.
 var Update = update
 
-// PutState puts into the metrics how nodes are doing, without waiting for its turn.
+// PutState records the states of nodes and server at once.
 func (s *Server) PutState(ctx context.Context) error {
 	gaps, err := s.Ledger.GapTimes(ctx)
 	if err != nil {

@@ -8,9 +8,8 @@ import (
 	"mete.dev/mete/internal/model/query"
 )
 
-// Alerts implements api.Live. Who sees some clusters sees the alerts that are
-// labeled with one of them; who sees some projects sees none, as alerts are of
-// clusters.
+// Alerts implements api.Live. A scope of clusters contains the alerts with the label of one
+// of them; a scope with projects contains none, because alerts belong to clusters.
 func (r liveProvider) Alerts(_ context.Context, s query.Scope) (out []query.Alert, err error) {
 	for _, rule := range r.alerts.AlertingRules() {
 		for _, a := range rule.ActiveAlerts() {
@@ -27,11 +26,11 @@ func (r liveProvider) Alerts(_ context.Context, s query.Scope) (out []query.Aler
 
 // ServerHealth implements api.Live.
 func (r liveProvider) ServerHealth(ctx context.Context) (*query.ServerHealth, error) {
-	kept, err := r.Ledger.Stats(ctx)
+	ledger, err := r.Ledger.Stats(ctx)
 	if err != nil {
 		return nil, err
 	}
 	in := r.Ingest.Stats()
 	return &query.ServerHealth{Violations: in.Violations, Conflicts: in.Conflicts, Refused: in.Invalid + in.Denied + in.Unavailable + in.RateLimited,
-		Missed: in.MetricsFailed, Queue: in.Queue, Hours: kept.Hours, Days: kept.Days, Bytes: kept.Bytes}, nil
+		Missed: in.MetricsFailed, Queue: in.Queue, Hours: ledger.Hours, Days: ledger.Days, Bytes: ledger.Bytes}, nil
 }

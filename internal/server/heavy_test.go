@@ -39,8 +39,8 @@ const (
 	heavyBlock  = 4 * 24 * time.Hour
 )
 
-// heavyBlocks fills a directory of metrics with many series over a month: what a server
-// of so many workloads has, at fewer samples. It returns when the last one is.
+// heavyBlocks writes a month of many series with few samples to a directory of metrics, and
+// returns the time of the last sample.
 func heavyBlocks(t *testing.T, dir string) time.Time {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -79,14 +79,14 @@ func heavyBlocks(t *testing.T, dir string) time.Time {
 	return end
 }
 
-// asker asks a server as a viewer.
-type asker struct {
+// queryClient queries a server with a viewer token.
+type queryClient struct {
 	url, token, id string
 	client         *http.Client
 }
 
-// said is what an error says, and how much an answer was.
-type said struct {
+// answer is the error or the size of an answer.
+type answer struct {
 	code      int
 	ErrorType string `json:"errorType"`
 	Error     string `json:"error"`
@@ -94,7 +94,7 @@ type said struct {
 	took      time.Duration
 }
 
-func (a asker) ask(ctx context.Context, path string, form ...string) (said, error) {
+func (a queryClient) ask(ctx context.Context, path string, form ...string) (answer, error) {
 	v := url.Values{}
 	for i := 0; i < len(form); i += 2 {
 		v.Add(form[i], form[i+1])
@@ -102,7 +102,7 @@ func (a asker) ask(ctx context.Context, path string, form ...string) (said, erro
 	began := time.Now()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url+"/api/v1/"+path, strings.NewReader(v.Encode()))
 	if err != nil {
-		return said{}, err
+		return answer{}, err
 	}
 	if strings.HasPrefix(path, "label/") {
 		r.Method, r.Body, r.ContentLength, r.URL.RawQuery = http.MethodGet, http.NoBody, 0, v.Encode()
@@ -111,10 +111,10 @@ func (a asker) ask(ctx context.Context, path string, form ...string) (said, erro
 	r.Header.Set("Authorization", "Bearer "+a.token)
 	res, err := a.client.Do(r)
 	if err != nil {
-		return said{}, err
+		return answer{}, err
 	}
 	defer func() { _ = res.Body.Close() }()
-	got := said{code: res.StatusCode}
+	got := answer{code: res.StatusCode}
 	if res.StatusCode == http.StatusOK {
 		got.bytes, err = io.Copy(io.Discard, res.Body)
 	} else {
@@ -124,7 +124,7 @@ func (a asker) ask(ctx context.Context, path string, form ...string) (said, erro
 	return got, err
 }
 
-func (b *bench) asker(t *testing.T, cluster string) asker {
+func (b *bench) queryClient(t *testing.T, cluster string) queryClient {
 	t.Helper()
 	text, made, err := b.Authority.Tokens().Create(t.Context(), registry.Token{Role: registry.Viewer, Cluster: cluster, Uses: -1})
 	if err != nil {
@@ -132,25 +132,25 @@ func (b *bench) asker(t *testing.T, cluster string) asker {
 	}
 	tr := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 	t.Cleanup(tr.CloseIdleConnections)
-	return asker{b.url, text, made.ID, &http.Client{Transport: tr}}
+	return queryClient{b.url, text, made.ID, &http.Client{Transport: tr}}
 }
 
-// heap is how many bytes of objects there are, dead ones that are not freed yet too.
+// heap returns the bytes of live and unswept objects.
 func heap() int64 {
 	s := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 	metrics.Read(s)
 	return int64(s[0].Value.Uint64())
 }
 
-// A heavy question, and what becomes of it.
+// A heavy is an expensive query with its expected result.
 type heavy struct {
 	path string
-	code int    // where nothing else runs
-	text string // of the error
+	code int    // without other load
+	text string // in the error
 	form []string
 }
 
-// heavies are questions about a month until end.
+// heavies returns expensive queries over the month before end.
 func heavies(end time.Time) []heavy {
 	stamp := func(at time.Time) string { return strconv.FormatInt(at.Unix(), 10) }
 	const m = "heavy_cpu_seconds_total"
@@ -178,8 +178,9 @@ func heavies(end time.Time) []heavy {
 	}
 }
 
-// check compares what was said with what was expected; busy says that others ask too.
-func (h heavy) check(t *testing.T, got said, err error, busy bool) {
+// check compares an answer with the expected one. If busy, time-outs and the memory limit are
+// accepted too.
+func (h heavy) check(t *testing.T, got answer, err error, busy bool) {
 	t.Helper()
 	kinds := map[int]string{400: "bad_data", 422: "execution", 503: "timeout"}
 	switch {
@@ -193,7 +194,7 @@ func (h heavy) check(t *testing.T, got said, err error, busy bool) {
 	}
 }
 
-// A peak is the most that there was in memory.
+// A peak measures the largest heap.
 type peak struct {
 	base, most int64
 	stop       chan struct{}
@@ -216,31 +217,31 @@ func watchPeak() *peak {
 	return p
 }
 
-// within checks that what there was without queries and what they were given was not
-// passed: twice, as the collector lets the heap grow to twice what lives.
+// within ends the measurement and checks the bound: twice the sum of the heap without queries
+// and their memory limit, because the garbage collector lets the heap grow to twice its live
+// size, plus 64 MiB.
 func (p *peak) within(t *testing.T, memory int64) {
 	t.Helper()
 	close(p.stop)
 	p.done.Wait()
 	bound := 2*(p.base+memory) + 64<<20
-	t.Logf("in memory without queries %s, at most %s, bound %s", unit.Bytes(float64(p.base)), unit.Bytes(float64(p.most)), unit.Bytes(float64(bound)))
+	t.Logf("heap without queries %s, largest %s, bound %s", unit.Bytes(float64(p.base)), unit.Bytes(float64(p.most)), unit.Bytes(float64(bound)))
 	if p.most > bound {
-		t.Errorf("in memory were %s: at most %s", unit.Bytes(float64(p.most)), unit.Bytes(float64(bound)))
+		t.Errorf("heap of %s exceeds the bound of %s", unit.Bytes(float64(p.most)), unit.Bytes(float64(bound)))
 	}
 }
 
-// TestHeavyQueries: whatever is asked of ten thousand series over a month, and by how
-// many at once, memory stays within what queries were given, who asked is told what
-// the limit is and what to do, small questions of others are answered as before, and
-// batches are booked.
+// TestHeavyQueries checks that concurrent expensive queries of ten thousand series over a
+// month stay within the memory limit and get helpful errors, while small queries stay fast
+// and batches are booked.
 func TestHeavyQueries(t *testing.T) {
 	testkit.Stage(t, "timing", "measures memory under load, and compares latencies")
 	state := t.TempDir()
 	began := time.Now()
 	end := heavyBlocks(t, filepath.Join(state, "metrics"))
 	t.Logf("%d series over %d days were written in %v", heavySeries, heavyDays, time.Since(began))
-	t.Run("beside small ones", func(t *testing.T) { besideSmall(t, state, end) })
-	// What no limit counts is seen in the memory itself.
+	t.Run("beside small queries", func(t *testing.T) { testBesideSmall(t, state, end) })
+	// The memory limit catches what the sample limit does not count.
 	t.Run("uncounted", func(t *testing.T) {
 		const memory = 64 << 20
 		b := open(t, state, func(c *server.Config) {
@@ -250,26 +251,26 @@ func TestHeavyQueries(t *testing.T) {
 		p := watchPeak()
 		h := heavies(end)[1]
 		h.text = "too much memory"
-		got, err := b.asker(t, "").ask(t.Context(), h.path, h.form...)
+		got, err := b.queryClient(t, "").ask(t.Context(), h.path, h.form...)
 		t.Logf("%+v", got)
 		h.check(t, got, err, false)
 		p.within(t, memory)
 	})
 }
 
-func besideSmall(t *testing.T, state string, end time.Time) {
+func testBesideSmall(t *testing.T, state string, end time.Time) {
 	const memory = 256 << 20
 	b := open(t, state, func(c *server.Config) {
 		c.Metrics.Retention = 40 * 24 * time.Hour
 		c.Query.Memory, c.Query.Timeout, c.Query.Log = memory, 5*time.Minute, filepath.Join(state, "queries.log")
 	})
 	id := b.enroll(t, registry.Agent, "m1")
-	reader, other := b.asker(t, ""), b.asker(t, "lab")
+	reader, other := b.queryClient(t, ""), b.queryClient(t, "lab")
 	small := func() time.Duration {
 		t.Helper()
 		got, err := other.ask(t.Context(), "query", "query", `sum(rate(heavy_cpu_seconds_total{node="node-7"}[3h]))`, "time", strconv.FormatInt(end.Unix(), 10))
 		if err != nil || got.code != http.StatusOK {
-			t.Errorf("a small question: %+v, %v", got, err)
+			t.Errorf("small query: %+v, %v", got, err)
 		}
 		return got.took
 	}
@@ -296,7 +297,7 @@ func besideSmall(t *testing.T, state string, end time.Time) {
 			if n := len(loaded); n%50 == 1 {
 				sent, clock := aBatchOf(t, id.Node(), byte(10+n/50%200), "web")
 				if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Accepted {
-					t.Errorf("a batch meanwhile: %+v, %v", r, err)
+					t.Errorf("batch under load: %+v, %v", r, err)
 				}
 			}
 			time.Sleep(10 * time.Millisecond)
@@ -316,22 +317,22 @@ func besideSmall(t *testing.T, state string, end time.Time) {
 	stop()
 	meanwhile.Wait()
 	p.within(t, memory)
-	t.Logf("answers at once: %d with 200, %d with 400, %d with 422, %d with 503", codes[200].Load(), codes[400].Load(), codes[422].Load(), codes[503].Load())
-	told, err := os.ReadFile(filepath.Join(state, "queries.log"))
+	t.Logf("concurrent answers: %d with 200, %d with 400, %d with 422, %d with 503", codes[200].Load(), codes[400].Load(), codes[422].Load(), codes[503].Load())
+	queryLog, err := os.ReadFile(filepath.Join(state, "queries.log"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, a := range []asker{reader, other} {
-		if n := strings.Count(string(told), `"reader":"`+a.id+`","httpRequest":{"clientIP":"127.0.0.1"`); n < 20 || strings.Contains(string(told), a.token) {
-			t.Errorf("the log of queries has %d lines of %s, of %.500s", n, a.id, told)
+	for _, a := range []queryClient{reader, other} {
+		if n := strings.Count(string(queryLog), `"reader":"`+a.id+`","httpRequest":{"clientIP":"127.0.0.1"`); n < 20 || strings.Contains(string(queryLog), a.token) {
+			t.Errorf("query log has %d lines of %s: %.500s", n, a.id, queryLog)
 		}
 	}
 	slices.Sort(alone)
 	slices.Sort(loaded)
 	a, l := alone[len(alone)/2], loaded[len(loaded)/2]
-	t.Logf("a small question: %v at p50 and %v at p99 alone; %v, %v and at most %v of %d beside large ones", a, alone[len(alone)*99/100],
+	t.Logf("small query: p50 %v, p99 %v alone; p50 %v, p99 %v, max %v of %d under load", a, alone[len(alone)*99/100],
 		l, loaded[len(loaded)*99/100], loaded[len(loaded)-1], len(loaded))
 	if l > 40*a {
-		t.Errorf("a small question takes %v beside large ones, and %v alone", l, a)
+		t.Errorf("small query takes %v under load, %v alone", l, a)
 	}
 }

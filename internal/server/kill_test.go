@@ -20,24 +20,25 @@ import (
 	"mete.dev/mete/internal/store/ledger"
 )
 
-// killed is the directory in which a process books windows until it is killed.
+// killed is the environment variable with the directory in which a child process books
+// windows until it is killed.
 const killed = "METE_TEST_KILLED"
 
-// A process is killed while it takes windows: when its ledger and its metrics are
-// opened again, each minute that is booked is in the series.
+// After a process was killed while it booked windows, the series contain each minute that is
+// booked in the ledger.
 func TestKilledMetrics(t *testing.T) {
 	if dir := os.Getenv(killed); dir != "" {
-		p := newPairIn(t, *seeded, 9*time.Hour, dir, filepath.Join(dir, "ledger.db"))
+		p := newPairIn(t, *seed, 9*time.Hour, dir, filepath.Join(dir, "ledger.db"))
 		for p.at < int64(8*time.Hour) {
 			p.put(p.batch())
 			_, _ = os.Stdout.WriteString("took\n")
 		}
-		select {} // until it is killed
+		select {} // wait for the kill
 	}
 	t.Parallel()
 	for range 4 {
 		p := &pair{t: t, dir: t.TempDir()}
-		cmd := exec.Command(os.Args[0], "-test.run=^TestKilledMetrics$", fmt.Sprintf("-seed=%d", *seeded))
+		cmd := exec.Command(os.Args[0], "-test.run=^TestKilledMetrics$", fmt.Sprintf("-seed=%d", *seed))
 		cmd.Env = append(os.Environ(), killed+"="+p.dir)
 		out, err := cmd.StdoutPipe()
 		if err != nil {
@@ -55,20 +56,20 @@ func TestKilledMetrics(t *testing.T) {
 			}
 		}
 		if err := cmd.Wait(); err == nil || n < 40 {
-			t.Fatalf("it ended by itself after %d batches: %v", n, err)
+			t.Fatalf("ended before the kill, after %d batches: %v", n, err)
 		}
-		p.reopened()
+		p.checkReopened()
 	}
 }
 
-// reopened compares, for all workloads, each minute that is booked whole.
-func (p *pair) reopened() {
+// checkReopened reopens ledger and series and compares all complete minutes of all workloads.
+func (p *pair) checkReopened() {
 	p.t.Helper()
 	l, err := ledger.Open(p.t.Context(), filepath.Join(p.dir, "ledger.db"), ledger.Default(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	p.ledger = &nervous{Ledger: l}
+	p.ledger = &flakyLedger{Ledger: l}
 	p.open()
 	defer func() {
 		if err := errors.Join(p.metrics.Close(), l.Close()); err != nil {
@@ -99,18 +100,18 @@ func (p *pair) reopened() {
 	f, some := metric.FamilyOf(usage.CPU), 0
 	for short, n := range names {
 		want := f.Value(used[short])
-		got, off, seen := p.grew(f, string(n.ID), time.Unix(0, 0), to)
+		got, off, seen := p.increase(f, string(n.ID), time.Unix(0, 0), to)
 		if seen == 0 && !n.Ended.IsZero() {
-			continue // it lived for one window
+			continue // workloads of one window share a series
 		}
 		if some++; math.Abs(got-want) > math.Max(1e-9*want, off) {
-			p.t.Errorf("%s grew by %v, the ledger says %v", n.Name, got, want)
+			p.t.Errorf("%s: series increased by %v, ledger has %v", n.Name, got, want)
 		}
 	}
 	if p.t.Failed() {
 		p.t.Log(p.log.String())
 	}
 	if some < 8 || p.metrics.Stats().IncompleteNodes > 0 {
-		p.t.Errorf("%d workloads compared, %d holes", some, p.metrics.Stats().IncompleteNodes)
+		p.t.Errorf("%d workloads compared, %d incomplete nodes", some, p.metrics.Stats().IncompleteNodes)
 	}
 }

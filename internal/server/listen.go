@@ -20,7 +20,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// Listen opens an address to serve on.
+// Listen opens a TCP address to serve on. Its errors have hints.
 func Listen(ctx context.Context, addr string) (net.Listener, error) {
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", addr)
@@ -28,21 +28,21 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 	_, badName := errors.AsType[*net.DNSError](err)
 	switch {
 	case badAddr || badName:
-		return nil, fault.WithHint(fmt.Errorf("--listen %q: %w: %w", addr, err, fault.ErrInvalid), "write an address of this machine and a port: :9797, 127.0.0.1:9797, [::1]:9797")
+		return nil, fault.WithHint(fmt.Errorf("--listen %q: %w: %w", addr, err, fault.ErrInvalid), "give an address of this machine and a port: :9797, 127.0.0.1:9797, [::1]:9797")
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fault.WithHint(fmt.Errorf("--listen %s: the port is in use: %w", addr, fault.ErrConflict),
-			"perhaps mete runs already; else choose another port with --listen")
+			"check whether mete runs already, or choose another port with --listen")
 	case errors.Is(err, syscall.EACCES):
-		return nil, fault.WithHint(fmt.Errorf("--listen %s: %w", addr, fault.ErrDenied), "ports below 1024 are for root: choose a higher one with --listen")
+		return nil, fault.WithHint(fmt.Errorf("--listen %s: %w", addr, fault.ErrDenied), "ports below 1024 need root: choose a higher one with --listen")
 	case err != nil:
 		return nil, fault.WithHint(fmt.Errorf("--listen %s: %w", addr, err), "choose an address of this machine with --listen")
 	}
 	return ln, nil
 }
 
-// ListenAdmin opens the socket of administration in the state directory. Who
-// may use it is who may use the directory. The caller holds an open [Server] of
-// that state, so a socket that is there was left behind, and is replaced.
+// ListenAdmin opens the administration socket in the state directory, which is accessible
+// to the user of the directory. The caller holds an open [Server] of that state, so
+// ListenAdmin replaces a socket that an earlier server left.
 func ListenAdmin(state string) (net.Listener, error) {
 	path := filepath.Join(state, v1.AdminSocket)
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -58,8 +58,8 @@ func ListenAdmin(state string) (net.Listener, error) {
 	return ln, nil
 }
 
-// Serve answers on ln until ctx ends: with TLS where a configuration is given.
-// Its time limits are such that a slow or silent visitor holds nothing for long.
+// Serve serves on ln until ctx ends, with TLS if secure is not nil. Its time-outs bound the
+// resources of slow and silent clients.
 func Serve(ctx context.Context, ln net.Listener, h http.Handler, secure *tls.Config) error {
 	srv := &http.Server{
 		Handler:           h,
@@ -69,17 +69,17 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler, secure *tls.Con
 		WriteTimeout:      2 * time.Minute,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
-		// Each connection keeps a buffer of its largest frame, and what it has
-		// received of bodies that nobody has read: a thousand may come at once.
+		// Each connection buffers its largest frame and unread bodies; small limits
+		// allow for a thousand connections.
 		HTTP2: &http.HTTP2Config{MaxReadFrameSize: 16 << 10, MaxReceiveBufferPerConnection: 128 << 10, MaxReceiveBufferPerStream: 128 << 10},
-		// It would tell of broken connections of visitors, which concern nobody.
+		// It would log every broken connection of a client.
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
 	return ServeUntil(ctx, srv, ln)
 }
 
-// ServeUntil has srv answer on ln until ctx ends: with TLS where it has a
-// configuration for it. Who still reads then has a moment to finish.
+// ServeUntil runs srv on ln until ctx ends, with TLS if srv.TLSConfig is not nil. Requests
+// in flight then have two seconds to finish.
 func ServeUntil(ctx context.Context, srv *http.Server, ln net.Listener) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
@@ -94,7 +94,6 @@ func ServeUntil(ctx context.Context, srv *http.Server, ln net.Listener) error {
 	})
 	g.Go(func() error {
 		<-gctx.Done()
-		// ctx is over already.
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer cancel()
 		if srv.Shutdown(stop) != nil {

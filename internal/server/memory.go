@@ -13,8 +13,8 @@ const (
 	maxQueryMemory = 8 << 30
 )
 
-// queryMemory is how many bytes queries may hold where nobody says: a quarter of what the
-// runtime was told to keep to (GOMEMLIMIT), or of what this process may have.
+// queryMemory returns the default memory limit of queries in bytes: a quarter of GOMEMLIMIT
+// or, without it, of the memory available to this process.
 func queryMemory() (int64, error) {
 	whole := debug.SetMemoryLimit(-1)
 	if whole == math.MaxInt64 {

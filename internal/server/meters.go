@@ -11,12 +11,11 @@ import (
 	"mete.dev/mete/internal/store/ledger"
 )
 
-// comparedTime is for how long back meters are compared with machines.
+// comparedTime is the period over which meters are compared with nodes.
 const comparedTime = time.Hour
 
-// meterCollectors are about the meters outside the machines: how reading them goes,
-// where scope has all clusters, and how their energy compares with that of those
-// nodes that it has. There are none without meters.
+// meterCollectors returns the collectors of external meters: the comparison with the nodes
+// and, if scope contains all clusters, the state of reading. Without meters there are none.
 func (s *Server) meterCollectors(ctx context.Context, scope query.Scope, nodes []query.Node, now time.Time) ([]collector, error) {
 	if s.Meters == nil {
 		return nil, nil
@@ -36,16 +35,16 @@ func (s *Server) meterCollectors(ctx context.Context, scope query.Scope, nodes [
 	return list, nil
 }
 
-// collectMeters is about reading meters.
+// collectMeters is about reading external meters.
 func collectMeters(states []meters.State, now time.Time) collector {
 	return func(m *metrics) {
 		for i := range states {
 			st := &states[i]
 			labels := []string{"meter", st.Name}
-			m.counter("mete_server_meter_samples_total", "Samples that were read from each meter outside the machines.", float64(st.Samples), labels...)
+			m.counter("mete_server_meter_samples_total", "Samples that were read from each external meter.", float64(st.Samples), labels...)
 			m.counter("mete_server_meter_failures_total", "Readings of the meter that failed.", float64(st.Failures), labels...)
 			m.counter("mete_server_meter_minutes_total", "Minutes in which the energy of the meter was booked.", float64(st.Minutes), labels...)
-			m.counter("mete_server_meter_gaps_total", "Minutes in which the meter could not be used.", float64(st.Gaps), labels...)
+			m.counter("mete_server_meter_gaps_total", "Minutes for which the meter had no usable energy.", float64(st.Gaps), labels...)
 			up := 0.0
 			if st.Failing.IsZero() && !st.Last.IsZero() {
 				up = 1
@@ -59,7 +58,7 @@ func collectMeters(states []meters.State, now time.Time) collector {
 	}
 }
 
-// collectMeterRatios compares what nodes measured with what their meters showed.
+// collectMeterRatios compares the energy of nodes with that of their external meters.
 func collectMeterRatios(ratios []ledger.MeterRatio) collector {
 	return func(m *metrics) {
 		for _, r := range ratios {
@@ -67,9 +66,9 @@ func collectMeterRatios(ratios []ledger.MeterRatio) collector {
 			if all <= 0 {
 				continue
 			}
-			m.gauge("mete_server_meter_inside_ratio", "Energy that the node measured or modelled, divided by what its meters showed, in the last hour.",
+			m.gauge("mete_server_meter_inside_ratio", "Energy that the node measured or modelled, divided by that of its external meters, in the last hour.",
 				r.Inside.Float(unit.Microjoule)/all, "node", r.Name)
-			m.gauge("mete_server_meter_measured_ratio", "Energy that the node measured, divided by what its meters showed, in the last hour: well above 1, one of the two is wrong.",
+			m.gauge("mete_server_meter_measured_ratio", "Energy that the node measured, divided by that of its external meters, in the last hour: well above 1, one of the two is wrong.",
 				r.Measured.Float(unit.Microjoule)/all, "node", r.Name)
 		}
 	}

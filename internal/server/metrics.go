@@ -14,9 +14,8 @@ import (
 	"mete.dev/mete/internal/store/tsdb"
 )
 
-// A collector makes metrics of the figures of one part of the server, each time
-// that they are gathered. It describes none beforehand: which samples there are
-// depends on nodes, meters and receivers.
+// A collector collects the metrics of one part of the server. It is unchecked (it describes
+// no metrics), because its samples depend on nodes, meters and receivers.
 type collector func(*metrics)
 
 // Describe implements [prometheus.Collector].
@@ -27,25 +26,24 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	c(&metrics{to: to, sent: map[string]bool{}})
 }
 
-// metrics passes on what one collector makes.
+// metrics sends the samples of one collector.
 type metrics struct {
 	to   chan<- prometheus.Metric
 	sent map[string]bool // names and labels
 }
 
-// counter adds a sample of a metric that only grows. labels are name, value, name,
-// value and so on.
+// counter adds a sample of a counter. labels alternate names and values.
 func (m *metrics) counter(name, help string, v float64, labels ...string) {
 	m.add(prometheus.CounterValue, name, help, v, labels)
 }
 
-// gauge adds a sample of a metric that goes up and down.
+// gauge adds a sample of a gauge.
 func (m *metrics) gauge(name, help string, v float64, labels ...string) {
 	m.add(prometheus.GaugeValue, name, help, v, labels)
 }
 
-// add adds a sample. Of several with the same labels, such as nodes of the same
-// name, it adds the first: a registry refuses all metrics for a second one.
+// add adds a sample. Of several with the same labels, such as those of nodes of the same
+// name, it adds only the first, because a registry fails entirely on duplicates.
 func (m *metrics) add(kind prometheus.ValueType, name, help string, v float64, labels []string) {
 	key := name + "\xff" + strings.Join(labels, "\xff")
 	if m.sent[key] {
@@ -68,9 +66,9 @@ func newRegistry(list ...collector) *prometheus.Registry {
 	return r
 }
 
-// serverMetrics is how the server is doing, in Prometheus's text format. Who may not
-// read all clusters gets the metrics of the nodes that he may read: the others
-// count what everyone sends and queries.
+// serverMetrics returns the server's metrics in Prometheus's text format. A scope that does
+// not contain all clusters gets only the metrics of its nodes, because the others count
+// the requests of all callers.
 func (s *Server) serverMetrics(ctx context.Context, scope query.Scope) (string, error) {
 	now := time.Now()
 	nodes, err := s.Ledger.Nodes(ctx, scope)
@@ -86,19 +84,19 @@ func (s *Server) serverMetrics(ctx context.Context, scope query.Scope) (string, 
 		scoped.MustRegister(collectNodes(nodes))
 		return metricsText(scoped)
 	}
-	kept, err := s.Ledger.Stats(ctx)
+	stats, err := s.Ledger.Stats(ctx)
 	if err != nil {
 		return "", err
 	}
-	return metricsText(append(s.gatherers(kept, nodes, now), scoped))
+	return metricsText(append(s.gatherers(stats, nodes, now), scoped))
 }
 
-// gatherers gather the metrics of the server itself, without those of meters.
-func (s *Server) gatherers(kept ledger.Stats, nodes []query.Node, now time.Time) prometheus.Gatherers {
-	return prometheus.Gatherers{s.registry, newRegistry(collectNodes(nodes), collectLedger(kept, now))}
+// gatherers returns gatherers of the server's metrics except those of external meters.
+func (s *Server) gatherers(stats ledger.Stats, nodes []query.Node, now time.Time) prometheus.Gatherers {
+	return prometheus.Gatherers{s.registry, newRegistry(collectNodes(nodes), collectLedger(stats, now))}
 }
 
-// metricsText writes what is gathered.
+// metricsText returns the gathered metrics as text.
 func metricsText(from prometheus.Gatherer) (string, error) {
 	families, err := from.Gather()
 	if err != nil {
@@ -113,8 +111,8 @@ func metricsText(from prometheus.Gatherer) (string, error) {
 	return b.String(), nil
 }
 
-// stateSamples returns what is gathered as samples of the time series database,
-// without the metrics of one name.
+// stateSamples returns the gathered metrics, except those of one name, as samples for the
+// time series database.
 func stateSamples(from prometheus.Gatherer, without string) (list []tsdb.Sample, err error) {
 	families, err := from.Gather()
 	if err != nil {
@@ -132,7 +130,7 @@ func stateSamples(from prometheus.Gatherer, without string) (list []tsdb.Sample,
 			case m.GetGauge() != nil:
 				one.Value = m.GetGauge().GetValue()
 			default:
-				return nil, errors.New(f.GetName() + " is neither a counter nor a gauge")
+				return nil, errors.New(f.GetName() + ": neither a counter nor a gauge")
 			}
 			for _, l := range m.GetLabel() {
 				one.Labels = append(one.Labels, l.GetName(), l.GetValue())

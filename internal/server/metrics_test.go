@@ -13,7 +13,7 @@ import (
 	"mete.dev/mete/internal/model/registry"
 )
 
-// TestMetrics: who may read is told how the server is doing, and nobody else.
+// TestMetrics checks that /metrics needs a viewer token and respects its scope.
 func TestMetrics(t *testing.T) {
 	b := open(t, t.TempDir(), nil)
 	ask := func(bearer string) (int, string) {
@@ -51,7 +51,7 @@ func TestMetrics(t *testing.T) {
 	}
 	code, body := ask(viewer)
 	if code != http.StatusOK {
-		t.Fatalf("a viewer: %d, %s", code, body)
+		t.Fatalf("viewer: %d, %s", code, body)
 	}
 	for _, want := range []string{
 		`mete_server_batches_total{verdict="taken"} 1`, `mete_server_rows_total 3`, `mete_server_nodes{state="(live|behind|silent)"} 1`,
@@ -59,10 +59,10 @@ func TestMetrics(t *testing.T) {
 		`mete_server_ledger_fold_slices_total [2457]`,
 	} {
 		if !regexp.MustCompile("(?m)^" + strings.ReplaceAll(strings.ReplaceAll(want, "{", `\{`), "}", `\}`) + "$").MatchString(body) {
-			t.Errorf("no %s in\n%s", want, body)
+			t.Errorf("missing %s in\n%s", want, body)
 		}
 	}
-	// A line of a metric that has no help would be read, and told to nobody.
+	// Each metric must have help.
 	for line := range strings.Lines(body) {
 		if name := strings.FieldsFunc(line, func(r rune) bool { return r == '{' || r == ' ' })[0]; name != "#" && !strings.Contains(body, "# HELP "+name+" ") {
 			t.Errorf("%s has no help", name)
@@ -72,14 +72,14 @@ func TestMetrics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What all send and ask together is told to who sees all.
+	// Only viewers of all clusters get the totals over all callers.
 	_, body = ask(other)
 	if !strings.Contains(body, "mete_server_nodes{state=\"live\"} 0\n") {
-		t.Errorf("a viewer of another cluster sees\n%s", body)
+		t.Errorf("viewer of another cluster:\n%s", body)
 	}
 	for line := range strings.Lines(body) {
 		if !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, "mete_server_nodes{") {
-			t.Errorf("a viewer of another cluster sees %s", line)
+			t.Errorf("viewer of another cluster: %s", line)
 		}
 	}
 }

@@ -31,22 +31,22 @@ import (
 	"mete.dev/mete/internal/store/tsdb"
 )
 
-var seeded = flag.Uint64("seed", 1, "what the histories of tests are made of")
+var seed = flag.Uint64("seed", 1, "seed of the histories of tests")
 
-// A nervous ledger does not say what workloads are called while it is told not to.
-type nervous struct {
+// A flakyLedger is a ledger whose method Names fails on demand.
+type flakyLedger struct {
 	*ledger.Ledger
 	fails atomic.Bool
 }
 
-func (n *nervous) Names(ctx context.Context, node string, shorts []workload.ShortID) (map[workload.ShortID]batch.Name, error) {
+func (n *flakyLedger) Names(ctx context.Context, node string, shorts []workload.ShortID) (map[workload.ShortID]batch.Name, error) {
 	if n.fails.Load() {
-		return nil, errors.New("no names today")
+		return nil, errors.New("injected failure")
 	}
 	return n.Ledger.Names(ctx, node, shorts)
 }
 
-// A journal is what several goroutines log.
+// A journal is a log buffer for several goroutines.
 type journal struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -64,57 +64,56 @@ func (j *journal) String() string {
 	return j.text.String()
 }
 
-// A pair is a ledger and metrics that are fed alike.
+// A pair is a ledger and a time series database that get the same windows.
 type pair struct {
-	t       *testing.T
-	dir     string
-	log     journal // of the metrics
-	ledger  *nervous
-	metrics *tsdb.Store
-	rand    *rand.Rand
-	number  uint64
-	stream  byte
-	begin   time.Time
-	at      int64 // ns of boottime
-	alive   []*worker
-	names   []batch.Name
-	all     []batch.Name // that have been
-	count   int
-	most    int                  // workloads with series of their own; 0 is as many as there may be
-	oldest  time.Duration        // how old samples may be; 0 is as old as by default
-	brief   map[workload.ID]bool // all their life was in one window
+	t            *testing.T
+	dir          string
+	log          journal // of metrics
+	ledger       *flakyLedger
+	metrics      *tsdb.Store
+	rand         *rand.Rand
+	number       uint64
+	stream       byte
+	begin        time.Time
+	at           int64 // boottime in ns
+	alive        []*runningWorkload
+	names        []batch.Name
+	all          []batch.Name // of all workloads so far
+	count        int
+	maxWorkloads int                  // limit of workloads with own series; 0 means the default
+	maxAge       time.Duration        // limit of the age of samples; 0 means the default
+	brief        map[workload.ID]bool // workloads that lived in one window only
 }
 
-// A worker is a workload that runs.
-type worker struct {
-	name  batch.Name
-	short workload.ShortID
-	total [usage.Limit]int64
-	still bool
-	first bool
-	again bool // it has had another life
-	stays bool // it does not end
+// A runningWorkload is a workload that runs.
+type runningWorkload struct {
+	name      batch.Name
+	short     workload.ShortID
+	total     [usage.Limit]int64
+	still     bool
+	first     bool
+	restarted bool // it was restarted
+	permanent bool // it never ends
 }
 
-var spent = []usage.Resource{usage.CPU, usage.Memory, usage.DiskRead, usage.EnergyRest}
+var resources = []usage.Resource{usage.CPU, usage.Memory, usage.DiskRead, usage.EnergyRest}
 
 func newPair(t *testing.T, back time.Duration) *pair {
 	t.Helper()
 	dir := t.TempDir()
-	return newPairIn(t, *seeded, back, dir, filepath.Join(dir, "ledger.db"))
+	return newPairIn(t, *seed, back, dir, filepath.Join(dir, "ledger.db"))
 }
 
 func newPairIn(t *testing.T, seed uint64, back time.Duration, dir, at string) *pair {
 	t.Helper()
 	p := &pair{t: t, dir: dir, brief: map[workload.ID]bool{}, rand: rand.New(rand.NewPCG(seed, 12))}
-	// Windows begin anywhere in a minute and in the two hours of a block, and holes
-	// where they come.
+	// Windows start at any offset in a minute and in the two hours of a block.
 	p.begin = time.Now().Truncate(2 * time.Hour).Add(-back - time.Duration(p.rand.Int64N(int64(2*time.Hour))))
 	l, err := ledger.Open(t.Context(), at, ledger.Default(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.ledger = &nervous{Ledger: l}
+	p.ledger = &flakyLedger{Ledger: l}
 	if err := l.PutNode(t.Context(), registry.Node{ID: "n1", Cluster: "lab", Name: "box", At: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
@@ -138,11 +137,11 @@ func (p *pair) open() {
 	p.t.Helper()
 	cfg := tsdb.Default()
 	cfg.Dir, cfg.BackfillDelay = p.metricsDir(), time.Second
-	if p.most > 0 {
-		cfg.Workloads = p.most
+	if p.maxWorkloads > 0 {
+		cfg.Workloads = p.maxWorkloads
 	}
-	if p.oldest > 0 {
-		cfg.OutOfOrderWindow = p.oldest
+	if p.maxAge > 0 {
+		cfg.OutOfOrderWindow = p.maxAge
 	}
 	var err error
 	if p.metrics, err = tsdb.Open(cfg, p.ledger, nil, slog.New(slog.NewTextHandler(&p.log, nil))); err != nil {
@@ -157,10 +156,10 @@ func (p *pair) close() {
 	}
 }
 
-func (p *pair) start(kind workload.Kind, key string) *worker {
+func (p *pair) start(kind workload.Kind, key string) *runningWorkload {
 	id := workload.NewID("n1", kind, key)
 	short, _ := workload.ShortIDOf(id)
-	w := &worker{name: batch.Name{ID: id, Kind: kind, Name: kind.String() + key, Started: p.wall()}, short: short, first: true}
+	w := &runningWorkload{name: batch.Name{ID: id, Kind: kind, Name: kind.String() + key, Started: p.wall()}, short: short, first: true}
 	p.alive = append(p.alive, w)
 	p.names = append(p.names, w.name)
 	p.all = append(p.all, w.name)
@@ -169,7 +168,7 @@ func (p *pair) start(kind workload.Kind, key string) *worker {
 
 func (p *pair) wall() time.Time { return p.begin.Add(time.Duration(p.at)) }
 
-// window is ten seconds, or as many as a tired agent takes.
+// window returns the next window, of 9 to 13 seconds.
 func (p *pair) window() usage.Window {
 	length := int64(9e9) + p.rand.Int64N(4e9)
 	win := usage.Window{Boot: "b", Start: p.at, End: p.at + length, Offset: p.begin.UnixNano(), CPUs: 2}
@@ -178,18 +177,18 @@ func (p *pair) window() usage.Window {
 		p.count++
 		p.start(workload.Container, fmt.Sprint("passing", p.count))
 	}
-	var left []*worker
+	var left []*runningWorkload
 	for i, w := range p.alive {
 		switch {
 		case i < 2:
-		case !w.again && p.rand.IntN(90) == 0:
+		case !w.restarted && p.rand.IntN(90) == 0:
 			w.still = !w.still
 		case p.rand.IntN(400) == 0:
-			// Another life. One that rests from then on until the hole is filled in
-			// cannot be told from the life before.
-			w.total, w.again, w.still = [usage.Limit]int64{}, true, false
+			// A restart. The workload must not be still afterwards, or backfill could
+			// not distinguish its lives.
+			w.total, w.restarted, w.still = [usage.Limit]int64{}, true, false
 		}
-		ends := i >= 8 && !w.stays && (p.rand.IntN(80) == 0 || w.first && p.rand.IntN(3) == 0)
+		ends := i >= 8 && !w.permanent && (p.rand.IntN(80) == 0 || w.first && p.rand.IntN(3) == 0)
 		if ends {
 			for j := range p.all {
 				if p.all[j].ID == w.name.ID {
@@ -210,7 +209,7 @@ func (p *pair) window() usage.Window {
 		row := usage.Row{ShortID: w.short, Ended: ends}
 		w.first = false
 		row.Usage.Covered = time.Duration(length)
-		for _, res := range spent {
+		for _, res := range resources {
 			v := p.rand.Int64N(1 << 33)
 			row.Usage.Put(res, v, usage.Measured)
 			w.total[res] += v
@@ -223,7 +222,7 @@ func (p *pair) window() usage.Window {
 	return win
 }
 
-// A sent is a batch that was made.
+// A sent is the content of a batch.
 type sent struct {
 	names []batch.Name
 	ws    []usage.Window
@@ -238,8 +237,8 @@ func (p *pair) batch() sent {
 	return b
 }
 
-// put gives a batch to both, as ingest does. Of a stream of its own come those that
-// are late.
+// put adds a batch to both stores, as the receiver does. Each batch has its own stream, so
+// that batches can arrive late.
 func (p *pair) put(b sent) {
 	p.t.Helper()
 	cuts, err := timeline.Cut(b.ws, make([]time.Duration, len(b.ws)))
@@ -262,7 +261,7 @@ func (p *pair) put(b sent) {
 	}
 }
 
-// live puts batches until a time has passed.
+// live puts batches for a duration.
 func (p *pair) live(d time.Duration) {
 	p.t.Helper()
 	for end := p.at + int64(d); p.at < end; {
@@ -270,7 +269,7 @@ func (p *pair) live(d time.Duration) {
 	}
 }
 
-// late puts ten batches after those of the time that follows them.
+// late makes ten batches and puts them after the batches of the next d.
 func (p *pair) late(d time.Duration) {
 	p.t.Helper()
 	var held []sent
@@ -278,7 +277,7 @@ func (p *pair) late(d time.Duration) {
 		held = append(held, p.batch())
 	}
 	for _, b := range held {
-		p.names = append(p.names, b.names...) // the server asked for them
+		p.names = append(p.names, b.names...) // as if the server had asked for them
 	}
 	p.live(d)
 	for _, b := range held {
@@ -286,9 +285,8 @@ func (p *pair) late(d time.Duration) {
 	}
 }
 
-// fill waits until nothing is missing, and opens the metrics again, so that what
-// was filled in can be seen. It returns how many samples that took. All samples that were
-// there before have to be there still.
+// fill waits for the backfill, reopens the database so that the samples become visible, and
+// returns their number. It checks that the backfill changed no existing sample.
 func (p *pair) fill() (put int64) {
 	p.t.Helper()
 	before := p.samples()
@@ -296,7 +294,7 @@ func (p *pair) fill() (put int64) {
 		after := p.samples()
 		for key, v := range before {
 			if got, ok := after[key]; !ok || math.Float64bits(got) != math.Float64bits(v) {
-				p.t.Fatalf("%v was %v, and is %v (%v) after the metrics were filled in", key, v, got, ok)
+				p.t.Fatalf("%v: %v before the backfill, %v (%v) after", key, v, got, ok)
 			}
 		}
 	}()
@@ -304,7 +302,7 @@ func (p *pair) fill() (put int64) {
 	done := make(chan error)
 	go func() { done <- p.metrics.Run(ctx) }()
 	for p.metrics.Stats().IncompleteNodes > 0 {
-		time.Sleep(20 * time.Millisecond) // mostly in a bubble
+		time.Sleep(20 * time.Millisecond) // in virtual time, except with PostgreSQL
 	}
 	stop()
 	if err := <-done; err != nil {
@@ -314,10 +312,10 @@ func (p *pair) fill() (put int64) {
 	p.close()
 	p.open()
 	for _, b := range p.metrics.DB().Blocks() {
-		// One that reaches into the time of what is in memory would hide that.
+		// A block that overlaps the head would hide the head's samples.
 		m, width := b.Meta(), (2 * time.Hour).Milliseconds()
 		if m.Compaction.Level == 1 && m.MinTime/width != (m.MaxTime-1)/width {
-			p.t.Errorf("a block is from %v to %v", time.UnixMilli(m.MinTime).UTC(), time.UnixMilli(m.MaxTime).UTC())
+			p.t.Errorf("block from %v to %v exceeds two hours", time.UnixMilli(m.MinTime).UTC(), time.UnixMilli(m.MaxTime).UTC())
 		}
 	}
 	return put
@@ -353,10 +351,10 @@ func (p *pair) samples() map[sampleKey]float64 {
 	return all
 }
 
-// grew is how much the series of a workload grew within a range: what they went
-// up, from zero where they went down. It is still where it has no sample. off is by
-// how much that may be off as values have 53 bits: 2^-53 of each end of each life.
-func (p *pair) grew(f *metric.Family, id string, from, to time.Time) (sum, off float64, seen int) {
+// increase returns the increase of a workload's series within a range, counting a decrease
+// as a reset to zero. off is the rounding error of 53-bit values: 2^-53 of each end of each
+// life. seen is the number of samples.
+func (p *pair) increase(f *metric.Family, id string, from, to time.Time) (sum, off float64, seen int) {
 	p.t.Helper()
 	q, err := p.metrics.Queryable().Querier(0, to.UnixMilli())
 	if err != nil {
@@ -396,9 +394,9 @@ func (p *pair) grew(f *metric.Family, id string, from, to time.Time) (sum, off f
 	return sum, off + math.Ldexp(sum, -52), seen
 }
 
-// equal compares what series grew by with what the ledger has, for random
-// workloads and ranges between minute edges, and the whole of them.
-func (p *pair) equal(when string, from time.Time) {
+// checkEqual compares the increase of series with the ledger, for random workloads and ranges
+// of whole minutes.
+func (p *pair) checkEqual(when string, from time.Time) {
 	p.t.Helper()
 	first, last := from.Truncate(time.Minute).Add(time.Minute), p.wall().Truncate(time.Minute)
 	minutes := int(last.Sub(first) / time.Minute)
@@ -415,7 +413,7 @@ func (p *pair) equal(when string, from time.Time) {
 			n = p.all[p.rand.IntN(8)]
 		}
 		if p.brief[n.ID] {
-			continue // they share one series
+			continue // they share a series
 		}
 		answer, err := p.ledger.Usage(p.t.Context(), query.Query{Scope: query.Scope{All: true}, From: t1, To: t2,
 			By: []query.Dimension{query.ByWorkload}, Where: map[query.Dimension][]string{query.ByWorkload: {n.Name}}})
@@ -425,18 +423,18 @@ func (p *pair) equal(when string, from time.Time) {
 		if !answer.From.Equal(t1) || !answer.To.Equal(t2) {
 			p.t.Fatalf("%s: asked for %v to %v, got %v to %v", when, t1, t2, answer.From, answer.To)
 		}
-		for _, res := range spent {
+		for _, res := range resources {
 			f := metric.FamilyOf(res)
 			var want float64
 			if len(answer.Groups) > 0 {
 				want = f.Value(answer.Groups[0].Usage.Sum[res].Int64())
 			}
-			got, off, seen := p.grew(f, string(n.ID), t1, t2)
+			got, off, seen := p.increase(f, string(n.ID), t1, t2)
 			if want > 0 {
 				some++
 			}
 			if math.Abs(got-want) > math.Max(1e-9*want, off) {
-				p.t.Errorf("%s: %s of %s from %v to %v grew by %v in %d samples, the ledger says %v", when, res, n.Name, t1.UTC(), t2.UTC(), got, seen, want)
+				p.t.Errorf("%s: %s of %s from %v to %v: series increased by %v in %d samples, ledger has %v", when, res, n.Name, t1.UTC(), t2.UTC(), got, seen, want)
 			}
 		}
 	}
@@ -444,6 +442,6 @@ func (p *pair) equal(when string, from time.Time) {
 		p.t.FailNow()
 	}
 	if some < 80 {
-		p.t.Errorf("%s: only %d comparisons with something", when, some)
+		p.t.Errorf("%s: only %d comparisons with nonzero use", when, some)
 	}
 }

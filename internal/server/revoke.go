@@ -9,7 +9,7 @@ import (
 	"mete.dev/mete/internal/model/query"
 )
 
-// nodeRevoker takes rights from machines and servers below.
+// nodeRevoker revokes nodes and servers below.
 type nodeRevoker struct{ *Server }
 
 // Revoke implements api.Nodes.
@@ -19,8 +19,8 @@ func (r nodeRevoker) Revoke(ctx context.Context, which string) (query.Node, erro
 	case err != nil:
 		return n, err
 	case n.Source != "":
-		return n, fault.WithHint(fmt.Errorf("node %s sends to another server, %s, which tells of it here: %w", n.ID, n.Source, fault.ErrInvalid),
-			"revoke it there; or revoke "+n.Source+" here, and all that it tells of")
+		return n, fault.WithHint(fmt.Errorf("node %s is replicated from server %s: %w", n.ID, n.Source, fault.ErrInvalid),
+			"revoke it there; or revoke "+n.Source+" here, with all its nodes")
 	}
 	if err := r.Authority.RevokeNode(ctx, n.ID); err != nil {
 		return n, err
@@ -29,8 +29,8 @@ func (r nodeRevoker) Revoke(ctx context.Context, which string) (query.Node, erro
 	return n, nil
 }
 
-// find is the node or the server below with this id, else the one with this name
-// that is not revoked yet.
+// find returns the node or server below with this id, or else the only unrevoked one with
+// this name.
 func (r nodeRevoker) find(ctx context.Context, which string) (query.Node, error) {
 	all := query.Scope{All: true}
 	nodes, err := r.Ledger.Nodes(ctx, all)
@@ -56,7 +56,7 @@ func (r nodeRevoker) find(ctx context.Context, which string) (query.Node, error)
 	}
 	switch len(named) {
 	case 0:
-		return query.Node{}, fault.WithHint(fmt.Errorf("node %q: %w", which, fault.ErrNotFound), "mete nodes lists the machines, mete sources the servers below")
+		return query.Node{}, fault.WithHint(fmt.Errorf("node %q: %w", which, fault.ErrNotFound), "mete nodes lists the nodes, mete sources the servers below")
 	case 1:
 		return named[0], nil
 	}

@@ -12,7 +12,7 @@ import (
 	"mete.dev/mete/internal/pki/token"
 )
 
-// jobProvider answers jobs about themselves.
+// jobProvider answers jobs about their own use.
 type jobProvider struct{ *Server }
 
 // Identify implements api.Jobs.
@@ -30,7 +30,7 @@ func (s jobProvider) Self(ctx context.Context, j token.Job) (*query.Self, error)
 	if err != nil {
 		return nil, err
 	}
-	short, _ := workload.ShortIDOf(j.Workload) // it was in a token
+	short, _ := workload.ShortIDOf(j.Workload) // valid, because it is from a token
 	p, ok := s.Ingest.Snapshot(j.Node)
 	if !ok || out.Name.Name == "" {
 		return out, nil

@@ -25,12 +25,12 @@ import (
 
 const orchard, quarry = "01J00000000000000000000000", "01J00000000000000000000001"
 
-// job is what the service of a node of tenants would show, were it a job.
+// job returns the token of a service of the tenants server as if it were a job.
 func job(node, name string) token.Job {
 	return token.Job{Workload: workload.NewID(node, workload.Service, name+".service"), Node: node, Ends: time.Now().Add(time.Hour)}
 }
 
-// bearing asks with the text of a token.
+// bearing returns b's handler with a bearer token in each request.
 func bearing(b *bench, text string) http.Handler {
 	h := b.Handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -42,8 +42,7 @@ func bearing(b *bench, text string) http.Handler {
 	})
 }
 
-// A job is told its own use and nothing else, and its token is good for nothing
-// else.
+// A valid job token reads the job's own use; any other is refused.
 func TestSelf(t *testing.T) {
 	began := time.Now().Truncate(time.Second)
 	b, as := tenants(t)
@@ -74,8 +73,8 @@ func TestSelf(t *testing.T) {
 	if w := answerOf(h, "GET", "/v1/self", "Accept", "text/csv"); w.Code != 200 || !strings.Contains(w.Body.String(), "box-orchard,job-orchard,") || strings.Count(w.Body.String(), "\n") != 2 {
 		t.Errorf("as CSV: %d %s", w.Code, w.Body)
 	}
-	// A workload that nobody has heard of, and one of another node by this node's
-	// key, have used nothing.
+	// Unknown workloads, and workloads of another node in a token signed with this
+	// node's key, have no use.
 	for name, j := range map[string]token.Job{"new": job(orchard, "new"), "another node's": {Workload: job(quarry, "job-quarry").Workload, Node: orchard, Ends: mine.Ends}} {
 		if w := answerOf(bearing(b, key.Sign(j)), "GET", "/v1/self"); w.Code != 200 || !strings.Contains(w.Body.String(), `"usage":null`) || !strings.Contains(w.Body.String(), `"latest":null`) || strings.Contains(w.Body.String(), "quarry") {
 			t.Errorf("%s: %d %s", name, w.Code, w.Body)
@@ -91,18 +90,18 @@ func TestSelf(t *testing.T) {
 			t.Errorf("%s: %d %s", name, w.Code, w.Body)
 		}
 	}
-	// A job of a node that is revoked is told nothing more.
+	// Jobs of a revoked node get no answer.
 	if err := b.Authority.RevokeNode(t.Context(), orchard); err != nil {
 		t.Fatal(err)
 	}
 	if w := answerOf(h, "GET", "/v1/self"); w.Code != 403 {
-		t.Errorf("of a revoked node: %d %s", w.Code, w.Body)
+		t.Errorf("revoked node: %d %s", w.Code, w.Body)
 	}
 }
 
-// The token of a job opens no other path, with whatever method: not even where
-// who shows nothing would be let in.
-func TestSelfOpensNothingElse(t *testing.T) {
+// A job token is refused at every other path and method, even where requests without
+// credentials are allowed.
+func TestSelfTokenOnOtherPaths(t *testing.T) {
 	b, as := tenants(t)
 	text := b.Authority.JobKey(orchard).Sign(job(orchard, "job-orchard"))
 	h := bearing(b, text)
@@ -126,23 +125,23 @@ func TestSelfOpensNothingElse(t *testing.T) {
 				}
 			}
 		}
-		// Those for which the method or the body is wrong are refused before who asks
-		// is looked at; a right one never gets further.
+		// Requests with a wrong method or body fail before authorization; at least one
+		// request per path must fail in authorization.
 		if refused == 0 && path != "/v1/enroll" && path != "/v1/renew" {
-			t.Errorf("%s refused nobody for what he is", path)
+			t.Errorf("%s refused no request with 401 or 403", path)
 		}
 	}
-	// Enrolling by it is refused too.
+	// It cannot enroll either.
 	r := httptest.NewRequest("POST", "/v1/enroll", strings.NewReader(fmt.Sprintf(`{"token":%q,"machine_id":"m","boot":"b","name":"n"}`, text)))
 	r.Header.Set("Content-Type", "application/json")
 	w := httptest.NewRecorder()
 	if h.ServeHTTP(w, r); w.Code != 400 {
-		t.Errorf("enrollment with it as a bearer: %d %s", w.Code, w.Body)
+		t.Errorf("enrollment with a job token: %d %s", w.Code, w.Body)
 	}
 }
 
-// Over TLS it works the same, by the key that an agent was given, and needs the
-// server's own authority.
+// Over TLS a job reads its use with a token signed by its agent, and trusts only the
+// server's authority.
 func TestSelfTLS(t *testing.T) {
 	b := open(t, t.TempDir(), nil)
 	id := b.enroll(t, registry.Agent, "m")
@@ -151,11 +150,11 @@ func TestSelfTLS(t *testing.T) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	self := id.Self(id.Node(), workload.NewID(id.Node(), workload.Service, "make.service"))
-	asker, err := client.ForSelf(self)
+	jobClient, err := client.ForSelf(self)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := asker.Self(t.Context())
+	s, err := jobClient.Self(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +164,7 @@ func TestSelfTLS(t *testing.T) {
 	if self.URL != b.url+"/v1/self" || !strings.Contains(self.CA, "CERTIFICATE") {
 		t.Errorf("%+v", self)
 	}
-	// A plain client has to know the authority, and then is let in too.
+	// A plain HTTP client that trusts the authority can read it too.
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM([]byte(self.CA)) {
 		t.Fatal("no certificate")
@@ -179,18 +178,18 @@ func TestSelfTLS(t *testing.T) {
 	r.Header.Set("Authorization", "Bearer "+self.Token)
 	resp, err := plain.Do(r)
 	if err != nil || resp.StatusCode != 200 {
-		t.Fatalf("a plain client: %v, %v", resp, err)
+		t.Fatalf("plain client: %v, %v", resp, err)
 	}
 	if err := resp.Body.Close(); err != nil {
 		t.Error(err)
 	}
-	// It is shown to no server of another authority.
+	// The token is not sent to a server of another authority.
 	other := open(t, t.TempDir(), nil)
-	asker, err = client.ForSelf(token.SelfAccess{URL: other.url + "/v1/self", Token: self.Token, CA: self.CA})
+	jobClient, err = client.ForSelf(token.SelfAccess{URL: other.url + "/v1/self", Token: self.Token, CA: self.CA})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := asker.Self(t.Context()); !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "another certificate authority") {
-		t.Errorf("at another server: %v", err)
+	if _, err := jobClient.Self(t.Context()); !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "another certificate authority") {
+		t.Errorf("other server: %v", err)
 	}
 }

@@ -1,5 +1,5 @@
-// Package server is the loops of a server: it takes batches, books them, and
-// answers questions.
+// Package server combines the parts of a server: it receives batches, books them in the
+// ledger and answers queries.
 package server
 
 import (
@@ -42,57 +42,55 @@ import (
 	"mete.dev/mete/internal/web"
 )
 
-// A Config says what a server keeps and whom it believes.
+// A Config configures a Server.
 type Config struct {
-	// State is the directory of all that it keeps, the ledger included unless
-	// Database says otherwise.
+	// State is the directory of the server's data, including the ledger unless Database
+	// is set.
 	State string
-	// Database is a path or a URL: see [ledger.Open]. "" is ledger.db in State.
+	// Database is a path or a URL, see [ledger.Open]. "" means ledger.db in State.
 	Database string
-	// Names are host names and addresses under which it is reached, beside the
-	// machine's own.
+	// Names are additional host names and addresses of the server for its certificate.
 	Names []string
-	// Cluster is the one of nodes that enroll without a token.
+	// Cluster is the cluster of nodes that enroll without a token.
 	Cluster string
-	// Life is how long certificates of machines are good; 0 is as
-	// [ca.Config] has it.
+	// Life is the validity of machines' certificates; 0 means the default of [ca.Config].
 	Life time.Duration
-	// Local says that everyone who can reach it is trusted: it listens on the
+	// Local makes the server trust everyone who can reach it. It then must listen on
 	// loopback addresses only.
-	Local  bool
-	Ledger ledger.Config
-	Ingest receiver.Config
-	// Metrics is the time series database; its Dir is metrics in State where it
-	// is "". Query bounds what is asked of it; its Memory is a quarter of what the
-	// process may have where it is 0.
+	Local    bool
+	Ledger   ledger.Config
+	Receiver receiver.Config
+	// Metrics configures the time series database; an empty Dir means metrics in State.
+	// Query limits PromQL queries; a Memory of 0 means a quarter of the memory available
+	// to the process.
 	Metrics tsdb.Config
 	Query   promapi.Config
-	// Alerts is which rules there are and who is told; its State is alerts.json in
-	// State where it is "". Caps are the caps of power that rules may ask for.
+	// Alerts configures rules and alert receivers; an empty State means alerts.json in
+	// State. Caps are the power caps that rules can refer to.
 	Alerts alert.Config
 	Caps   []rule.Cap
-	// Version is the program's.
+	// Version is the version of the program.
 	Version string
-	// Upstreams are the servers above, to which its rows go. Dir is set by Open
-	// where it is "".
+	// Upstreams are the servers above, to which this one replicates its rows. Open sets
+	// an empty Dir.
 	Upstreams []replicate.Config
-	// Meters are the meters outside the machines that it reads.
+	// Meters are the external meters that the server reads.
 	Meters []external.Spec
-	// Remote are the receivers that are told of all samples.
+	// Remote are the remote-write receivers of all samples.
 	Remote []remotewrite.Receiver
 }
 
-// Default keeps everything in a state directory.
+// Default returns the default configuration, without State.
 func Default() Config {
-	return Config{Ledger: ledger.Default(), Ingest: receiver.Default(), Metrics: tsdb.Default(), Query: promapi.Default(), Alerts: alert.Default()}
+	return Config{Ledger: ledger.Default(), Receiver: receiver.Default(), Metrics: tsdb.Default(), Query: promapi.Default(), Alerts: alert.Default()}
 }
 
-// Validate reports what is wrong with c.
+// Validate checks the configuration.
 func (c Config) Validate() error {
-	return errors.Join(c.Ledger.Validate(), c.Ingest.Validate(), c.Metrics.Validate(), c.Query.Validate(), c.Alerts.Validate())
+	return errors.Join(c.Ledger.Validate(), c.Receiver.Validate(), c.Metrics.Validate(), c.Query.Validate(), c.Alerts.Validate())
 }
 
-// A Server is a ledger and the ways in and out of it.
+// A Server receives batches, books them in a ledger and answers queries.
 type Server struct {
 	Ledger    *ledger.Ledger
 	Authority *ca.Authority
@@ -101,25 +99,25 @@ type Server struct {
 	Metrics   *tsdb.Store
 
 	prom        *promapi.API
-	queryLog    *promapi.Log // of queries; nil where none is kept
+	queryLog    *promapi.Log // nil without a query log
 	alerts      *alert.Alerts
 	remote      *remotewrite.Writer
 	remoteWrite *remotewrite.Handler
 	upstreams   []*replicate.Sender
-	registry    *prometheus.Registry // of the metrics that need no query of the ledger
-	lock        *os.File             // on the state directory
-	backupMu    sync.Mutex           // held by a backup
-	ctx         context.Context      // of what is not to outlive it
+	registry    *prometheus.Registry // metrics that need no query of the ledger
+	lock        *os.File             // of the state directory
+	backupMu    sync.Mutex           // held during a backup
+	ctx         context.Context      // ends on Close
 	cancel      context.CancelFunc
 
 	cfg        Config
-	knownNodes sync.Map // ids of nodes that are in the ledger
+	knownNodes sync.Map // ids of nodes known to be in the ledger
 	log        *slog.Logger
 }
 
-// Open opens what the server keeps, and makes what is not there yet. It starts
-// nothing. The caller closes it. A state that another server has open is
-// fault.ErrConflict, and nothing in it is touched.
+// Open opens or creates the server's data. Run starts the work; the caller must call
+// Close. If another server has the state open, Open changes nothing and returns an error
+// that wraps fault.ErrConflict.
 func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -143,7 +141,7 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 	}()
 	if s.Ledger, err = ledger.Open(ctx, cfg.Database, cfg.Ledger, log.With("part", "ledger")); err != nil {
 		if errors.Is(err, fault.ErrUnavailable) && fault.Hint(err) == "" {
-			err = fault.WithHint(err, "check that the database runs, and lets in whom --database names")
+			err = fault.WithHint(err, "check that the database runs and admits the user of --database")
 		}
 		return nil, err
 	}
@@ -158,7 +156,7 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 	if cfg.Metrics.Dir == "" {
 		cfg.Metrics.Dir = filepath.Join(cfg.State, "metrics")
 	}
-	stock := prometheus.NewRegistry() // what Prometheus's packages count; /metrics does not show it
+	stock := prometheus.NewRegistry() // metrics of Prometheus's packages, not exposed at /metrics
 	if s.Metrics, err = tsdb.Open(cfg.Metrics, s.Ledger, stock, log.With("part", "tsdb")); err != nil {
 		return nil, err
 	}
@@ -171,20 +169,20 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 	}
 	if cfg.Query.Memory == 0 {
 		if cfg.Query.Memory, err = queryMemory(); err != nil {
-			log.Warn("it is not known how much memory there is: queries get what suits a small machine", "err", err)
+			log.Warn("cannot read the memory limit; queries get the memory of a small machine", "err", err)
 		}
 	}
 	if s.queryLog, err = promapi.OpenLog(cfg.Query.Log, log.With("part", "query")); err != nil {
 		return nil, err
 	}
-	// Rules do not wait for what people ask.
+	// Rules have an engine of their own so that they do not wait for queries.
 	if s.alerts, err = alert.Open(cfg.Alerts, promapi.Engine(cfg.Query, s.queryLog, log.With("part", "rules")), s.Metrics, stock, log.With("part", "alerts")); err != nil {
 		return nil, err
 	}
 	if s.prom, err = promapi.New(cfg.Query, s.Metrics, s.alerts, s.authorizeReader, s.queryLog, stock, cfg.Version, log.With("part", "query")); err != nil {
 		return nil, err
 	}
-	s.Ingest = receiver.New(cfg.Ingest, s.Ledger, s.Metrics, log.With("part", "receiver"))
+	s.Ingest = receiver.New(cfg.Receiver, s.Ledger, s.Metrics, log.With("part", "receiver"))
 	s.Authority, err = ca.Open(ca.Config{
 		Dir: filepath.Join(cfg.State, "authority"), Names: cfg.Names, Local: cfg.Local, Cluster: cfg.Cluster, CertificateLife: cfg.Life, LiveBoot: s.Ingest.LiveBoot,
 	}, s.Ledger, log.With("part", "ca"))
@@ -195,8 +193,8 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 	return s, nil
 }
 
-// openUpstreams opens the ways to the servers above, each with an identity of
-// its own.
+// openUpstreams opens a replication sender for each server above, each with its own
+// identity.
 func (s *Server) openUpstreams(ctx context.Context) error {
 	for _, c := range s.cfg.Upstreams {
 		if c.Dir == "" {
@@ -215,7 +213,7 @@ func (s *Server) openUpstreams(ctx context.Context) error {
 	return nil
 }
 
-// Close closes the ledger, and lets go of the state. Run has to have returned.
+// Close closes the ledger and releases the state directory. Run must have returned.
 func (s *Server) Close() error {
 	s.cancel()
 	s.backupMu.Lock()
@@ -230,12 +228,12 @@ func (s *Server) Close() error {
 	return errors.Join(err, s.queryLog.Close(), s.lock.Close())
 }
 
-// Reload reads the files of rules again, and those of the headers of receivers. After
-// an error those before stay.
+// Reload reads the rule files and the header files of remote-write receivers again. After
+// an error the previous ones stay in use.
 func (s *Server) Reload() error { return errors.Join(s.alerts.Reload(), s.remote.Reload()) }
 
-// Run books what comes in, folds, forgets what is old, evaluates rules, and tells
-// the servers above, until ctx ends.
+// Run runs the background work until ctx ends: booking, folding, retention, rules, external
+// meters, remote write and replication.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.Ingest.Run(ctx) })
@@ -253,8 +251,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Handler answers agents and people: below /v1/ and /api/v1/, /healthz and /metrics,
-// and the dashboard at /.
+// Handler serves agents, servers below and readers: the APIs below /v1/ and /api/v1/,
+// /healthz, /metrics, and the dashboard at /.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	enroll := limitReadTime(s.Authority.Handler())
@@ -263,48 +261,48 @@ func (s *Server) Handler() http.Handler {
 	batches := s.Ingest.Handler(s.identifyAgent)
 	mux.Handle("/v1/batches", batches)
 	mux.Handle("/v1/lost", batches)
-	below := replicate.NewReceiver(s.Ledger, s.identifySource, s.log.With("part", "states")).Handler()
-	mux.Handle("/v1/states", below)
-	mux.Handle("/v1/states/mark", below)
+	replication := replicate.NewReceiver(s.Ledger, s.identifySource, s.log.With("part", "replication")).Handler()
+	mux.Handle("/v1/states", replication)
+	mux.Handle("/v1/states/mark", replication)
 	mux.Handle("/", s.QueryHandler())
 	return api.Guard(mux)
 }
 
-// enrollTimeout is how long the claim of a machine that enrolls may take to arrive: it
-// is of one or two packets, and anybody may send one.
+// enrollTimeout limits reading an enrollment request: it fits into two packets, and any
+// client can send one.
 const enrollTimeout = 10 * time.Second
 
-// limitReadTime gives requests little time to arrive.
+// limitReadTime sets the read deadline of requests to enrollTimeout.
 func limitReadTime(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(enrollTimeout)) // a writer without one is a test's
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(enrollTimeout)) // only the writers of tests have no deadline
 		h.ServeHTTP(w, r)
 	})
 }
 
-// QueryHandler answers people only: the dashboard at /, and what it and others ask.
+// QueryHandler serves readers only: the dashboard, the query APIs and /metrics.
 func (s *Server) QueryHandler() http.Handler {
 	mux := http.NewServeMux()
-	shown := web.New(false)
-	shown.Mount(mux)
+	pages := web.New(false)
+	pages.Mount(mux)
 	mux.Handle("/metrics", api.TextHandler(exposition.ContentType, s.serverMetrics, s.authorizeScope, s.log.With("part", "metrics")))
 	mux.Handle("/api/v1/", s.prom)
 	mux.Handle("/api/v1/write", s.remoteWrite)
-	questions := api.New(s.Ledger, liveProvider{s}, jobProvider{s}, s.authorizeScope, time.Now, s.log.With("part", "api"))
+	queryAPI := api.New(s.Ledger, liveProvider{s}, jobProvider{s}, s.authorizeScope, time.Now, s.log.With("part", "api"))
 	for _, path := range []string{"/v1/", "/docs", "/docs/", "/openapi.json", "/healthz"} {
-		mux.Handle(path, questions)
+		mux.Handle(path, queryAPI)
 	}
-	mux.Handle("/", shown.NotFoundHandler(questions))
+	mux.Handle("/", pages.NotFoundHandler(queryAPI))
 	return api.Guard(mux)
 }
 
-// AdminHandler answers those who may use the state directory, on a socket in it.
+// AdminHandler serves administration, on a socket in the state directory.
 func (s *Server) AdminHandler() http.Handler {
 	return api.Admin(s.Authority.Tokens(), nodeRevoker{s}, s, time.Now, s.log.With("part", "admin"))
 }
 
-// identifyPeer says which agent or server a request comes from. The error of one who
-// shows nothing that says so has no kind, which are for those who are known.
+// identifyPeer returns the agent or server that sent a request. The error for a request
+// without credentials wraps no kind of fault: kinds are for authenticated callers.
 func (s *Server) identifyPeer(r *http.Request) (token.Principal, error) {
 	p, err := s.Authority.Identify(r)
 	if ca.IsUnidentified(err) {
@@ -313,7 +311,7 @@ func (s *Server) identifyPeer(r *http.Request) (token.Principal, error) {
 	return p, err
 }
 
-// identifyAgent says which node a request comes from.
+// identifyAgent returns the node that sent a request.
 func (s *Server) identifyAgent(r *http.Request) (string, error) {
 	p, err := s.identifyPeer(r)
 	switch {
@@ -325,9 +323,9 @@ func (s *Server) identifyAgent(r *http.Request) (string, error) {
 	return p.Node, s.restoreNode(r.Context(), p)
 }
 
-// restoreNode makes a node known that has a certificate of this server and yet is
-// not in the ledger: that is an older copy, put back. Otherwise what the node
-// holds could never be booked.
+// restoreNode adds a node with a valid certificate to the ledger if the ledger lacks it,
+// because it was restored from a backup older than the node. Otherwise the node's batches
+// could never be booked.
 func (s *Server) restoreNode(ctx context.Context, p token.Principal) error {
 	if _, ok := s.knownNodes.Load(p.Node); ok {
 		return nil
@@ -335,47 +333,47 @@ func (s *Server) restoreNode(ctx context.Context, p token.Principal) error {
 	_, err := s.Ledger.Node(ctx, p.Node)
 	if errors.Is(err, fault.ErrNotFound) {
 		now := time.Now().UTC()
-		s.log.Warn("a node of this server is not in its ledger: it is taken up again", "node", p.Node)
+		s.log.Warn("ledger lacks a node with a valid certificate; adding it again", "node", p.Node)
 		err = s.Ledger.PutNode(ctx, registry.Node{ID: p.Node, Cluster: p.Cluster, Name: p.Node, At: now})
 		if err == nil {
 			err = s.Ledger.Audit(ctx, registry.Audit{At: now, Actor: p.Node, Action: "node.recall", Object: p.Node,
-				Detail: "it has a certificate, and the ledger did not know it"})
+				Detail: "valid certificate, but not in the ledger"})
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("node %s is not taken up: %w: %w", p.Node, err, fault.ErrUnavailable) // it is known, and may try again
+		return fmt.Errorf("add node %s to the ledger: %w: %w", p.Node, err, fault.ErrUnavailable) // the node may retry
 	}
 	s.knownNodes.Store(p.Node, true)
 	return nil
 }
 
-// identifySource says which server a request comes from.
+// identifySource returns the server below that sent a request.
 func (s *Server) identifySource(r *http.Request) (replica.Source, error) {
 	p, err := s.identifyPeer(r)
 	switch {
 	case err != nil:
 		return replica.Source{}, err
 	case p.Role != registry.Upstream:
-		return replica.Source{}, fault.WithHint(errors.Join(errors.New("only servers send states"), fault.ErrDenied), "enroll with a token of the role upstream")
+		return replica.Source{}, fault.WithHint(errors.Join(errors.New("only servers replicate states"), fault.ErrDenied), "enroll with a token of the role upstream")
 	}
 	return replica.Source{ID: p.Node, Cluster: p.Cluster}, nil
 }
 
-// authorizeScope says what the one who asks may see.
+// authorizeScope returns the scope of the caller.
 func (s *Server) authorizeScope(r *http.Request) (query.Scope, error) {
 	scope, _, err := s.authorizeReader(r)
 	return scope, err
 }
 
-// authorizeReader says what the one who asks may see, and who he is: the id of his token, or
-// "local" for the machine's own people.
+// authorizeReader returns the scope of the caller and a name for logs: the id of the token,
+// or "local" for callers without one on the server's machine.
 func (s *Server) authorizeReader(r *http.Request) (query.Scope, string, error) {
 	p, err := s.Authority.Identify(r)
 	switch {
 	case err != nil:
 		return query.Scope{}, "", err
 	case p.Role != registry.Viewer:
-		return query.Scope{}, "", fault.WithHint(fmt.Errorf("role %s does not read: %w", p.Role, fault.ErrDenied), "ask with a token of the role viewer")
+		return query.Scope{}, "", fault.WithHint(fmt.Errorf("role %s cannot read: %w", p.Role, fault.ErrDenied), "use a token of the role viewer")
 	}
 	who := cmp.Or(p.Token, "local")
 	if p.Cluster == "" {
@@ -384,39 +382,39 @@ func (s *Server) authorizeReader(r *http.Request) (query.Scope, string, error) {
 	return query.Scope{Clusters: []string{p.Cluster}}, who, nil
 }
 
-// authorizeWriter says into which cluster the one who asks may write series.
+// authorizeWriter returns the cluster to which the caller may write series.
 func (s *Server) authorizeWriter(r *http.Request) (string, error) {
 	p, err := s.Authority.Identify(r)
 	if err == nil && (p.Role != registry.Writer || p.Cluster == "") {
-		err = fault.WithHint(fmt.Errorf("role %s does not write series: %w", p.Role, fault.ErrDenied), "ask with a token of mete token create --role writer --cluster NAME")
+		err = fault.WithHint(fmt.Errorf("role %s cannot write series: %w", p.Role, fault.ErrDenied), "use a token of mete token create --role writer --cluster NAME")
 	}
 	return p.Cluster, err
 }
 
-// A Transport is the way to a server in the same process, for one node.
+// A Transport is a sender.Server in the same process, for one node.
 type Transport struct {
 	server *Server
 	node   string
 }
 
-// Transport returns the way for a node of this machine.
+// Transport returns the transport for a node.
 func (s *Server) Transport(node string) Transport { return Transport{s, node} }
 
 // Offer implements sender.Server.
-func (w Transport) Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Reply, error) {
-	if err := w.server.Authority.CheckAllowed(ctx, w.node); err != nil {
+func (t Transport) Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Reply, error) {
+	if err := t.server.Authority.CheckAllowed(ctx, t.node); err != nil {
 		return batch.Reply{}, err
 	}
-	return w.server.Ingest.Offer(ctx, w.node, c, sent)
+	return t.server.Ingest.Offer(ctx, t.node, c, sent)
 }
 
 // Reads implements sender.Server.
-func (w Transport) Reads(context.Context) (wire.Format, error) { return wire.LatestFormat(), nil }
+func (t Transport) Reads(context.Context) (wire.Format, error) { return wire.LatestFormat(), nil }
 
 // Lost implements sender.Server.
-func (w Transport) Lost(ctx context.Context, l batch.Loss) (batch.Reply, error) {
-	if err := w.server.Authority.CheckAllowed(ctx, w.node); err != nil {
+func (t Transport) Lost(ctx context.Context, l batch.Loss) (batch.Reply, error) {
+	if err := t.server.Authority.CheckAllowed(ctx, t.node); err != nil {
 		return batch.Reply{}, err
 	}
-	return w.server.Ingest.ReportLoss(ctx, w.node, l)
+	return t.server.Ingest.ReportLoss(ctx, t.node, l)
 }

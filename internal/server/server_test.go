@@ -34,7 +34,7 @@ import (
 	"mete.dev/mete/internal/server"
 )
 
-// A bench is a server that runs, and where.
+// A bench is a running server and its URL.
 type bench struct {
 	*server.Server
 	url string
@@ -44,7 +44,7 @@ func open(t *testing.T, state string, change func(*server.Config)) *bench {
 	t.Helper()
 	cfg := server.Default()
 	cfg.State = state
-	cfg.Ingest.SnapshotTTL = 24 * time.Hour // a test may take as long as it likes
+	cfg.Receiver.SnapshotTTL = 24 * time.Hour // independent of the test's duration
 	if change != nil {
 		change(&cfg)
 	}
@@ -69,7 +69,7 @@ func open(t *testing.T, state string, change func(*server.Config)) *bench {
 	return &bench{s, "https://" + ln.Addr().String()}
 }
 
-// enroll makes this test an agent of the server.
+// enroll enrolls a machine.
 func (b *bench) enroll(t *testing.T, role registry.Role, machine string) *enroll.Identity {
 	t.Helper()
 	return b.enrollAs(t, role, machine, "alpha")
@@ -93,14 +93,14 @@ func (b *bench) enrollAs(t *testing.T, role registry.Role, machine, name string)
 	return id
 }
 
-// aBatch is one of a window that just ended, of a machine on which a job used a
-// second in ten.
+// aBatch returns a batch of one window that just ended, in which the service "web" used one
+// of ten CPU seconds.
 func aBatch(t *testing.T, node string) ([]byte, batch.Clock) {
 	t.Helper()
 	return aBatchOf(t, node, 7, "web")
 }
 
-// aBatchOf is aBatch of a stream, with a service of some name.
+// aBatchOf is aBatch with another stream and another name of the service.
 func aBatchOf(t *testing.T, node string, stream byte, name string) ([]byte, batch.Clock) {
 	t.Helper()
 	now := time.Now()
@@ -135,14 +135,14 @@ func offer(t *testing.T, id *enroll.Identity, b *bench, sent []byte, clock batch
 	return sender.NewHTTP(base, id.Client(), "test").Offer(t.Context(), clock, sent)
 }
 
-// What an agent sends is booked, and what it does now is told with the names of
-// the ledger, to those who may see it.
+// /v1/rates shows the latest window of a node with the names of the ledger, to viewers of
+// its cluster.
 func TestRates(t *testing.T) {
 	b := open(t, t.TempDir(), nil)
 	id := b.enroll(t, registry.Agent, "m")
 	sent, clock := aBatch(t, id.Node())
 	if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Accepted {
-		t.Fatalf("the batch: %+v, %v", r, err)
+		t.Fatalf("batch: %+v, %v", r, err)
 	}
 	for cluster, want := range map[string]bool{"": true, "lab": true, "other": false} {
 		text, _, err := b.Authority.Tokens().Create(t.Context(), registry.Token{Role: registry.Viewer, Cluster: cluster, Uses: -1})
@@ -166,7 +166,7 @@ func TestRates(t *testing.T) {
 		}
 	}
 	if status, _ := get(t, id.Client(), b.url+"/v1/usage"); status != http.StatusForbidden {
-		t.Errorf("an agent asks, and gets %d, want 403", status)
+		t.Errorf("query by an agent: %d, want 403", status)
 	}
 }
 
@@ -184,14 +184,13 @@ func get(t *testing.T, c *http.Client, url string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-// What machines do now is told together and by the busiest, to those who may see
-// them.
+// /v1/summary shows sums and the busiest workloads, to viewers of the cluster.
 func TestSummary(t *testing.T) {
 	b := open(t, t.TempDir(), nil)
 	id := b.enroll(t, registry.Agent, "m")
 	sent, clock := aBatch(t, id.Node())
 	if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Accepted {
-		t.Fatalf("the batch: %+v, %v", r, err)
+		t.Fatalf("batch: %+v, %v", r, err)
 	}
 	for cluster, measured := range map[string]float64{"": 1, "lab": 1, "other": 0} {
 		viewer, _, err := b.Authority.Tokens().Create(t.Context(), registry.Token{Role: registry.Viewer, Cluster: cluster, Uses: -1})
@@ -214,19 +213,19 @@ func TestSummary(t *testing.T) {
 			t.Fatalf("%v: %s", err, w.Body)
 		}
 		if m.Measured != measured || len(m.Nodes) != int(measured) || len(m.Top["cpu"]) != int(measured) {
-			t.Errorf("a viewer of %q: %s", cluster, w.Body)
+			t.Errorf("viewer of %q: %s", cluster, w.Body)
 		}
 		if measured == 0 {
 			continue
 		}
 		if c := m.Sum.CPU; c == nil || c.Workloads != 0.1 || c.System != 0.2 || c.Idle != 0.7 || m.Top["cpu"][0].Name != "web" || m.Top["cpu"][0].Node != "alpha" {
-			t.Errorf("a viewer of %q: %s", cluster, w.Body)
+			t.Errorf("viewer of %q: %s", cluster, w.Body)
 		}
 	}
 }
 
-// Who shows nothing is asked who he is; who is known and may not is refused.
-func TestWhoMaySend(t *testing.T) {
+// Requests without credentials get 401, those of the wrong role 403.
+func TestSendAuthorization(t *testing.T) {
 	b := open(t, t.TempDir(), nil)
 	stranger := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	defer stranger.CloseIdleConnections()
@@ -243,11 +242,11 @@ func TestWhoMaySend(t *testing.T) {
 		want   int
 		text   string
 	}{
-		{"a stranger", stranger, "/v1/batches", 401, "neither a certificate nor a token"},
-		{"a stranger", stranger, "/v1/lost", 401, "neither a certificate nor a token"},
-		{"a stranger", stranger, "/v1/states", 401, ""},
+		{"no credentials", stranger, "/v1/batches", 401, "neither a certificate nor a token"},
+		{"no credentials", stranger, "/v1/lost", 401, "neither a certificate nor a token"},
+		{"no credentials", stranger, "/v1/states", 401, ""},
 		{"a server", upstream, "/v1/batches", 403, "only agents send batches"},
-		{"an agent", agent.Client(), "/v1/states", 403, "only servers send states"},
+		{"an agent", agent.Client(), "/v1/states", 403, "only servers replicate states"},
 		{"a revoked node", revoked.Client(), "/v1/batches", 403, "is revoked"},
 	} {
 		resp, err := c.client.Post(b.url+c.path, "application/json", strings.NewReader("{}"))
@@ -265,14 +264,14 @@ func TestWhoMaySend(t *testing.T) {
 	}
 }
 
-// A machine is revoked by its id or its name, at once for connections that are
-// open, in the books, and for good.
+// A machine is revoked by its id or name: at once on open connections, in the ledger, and
+// permanently.
 func TestRevoke(t *testing.T) {
 	b := open(t, t.TempDir(), nil)
 	id, below := b.enroll(t, registry.Agent, "m"), b.enroll(t, registry.Upstream, "s")
 	sent, clock := aBatch(t, id.Node())
 	if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Accepted {
-		t.Fatalf("the batch: %+v, %v", r, err)
+		t.Fatalf("batch: %+v, %v", r, err)
 	}
 	revoke := func(which string) (int, string) {
 		w := httptest.NewRecorder()
@@ -285,22 +284,22 @@ func TestRevoke(t *testing.T) {
 		}
 	}
 	if code, body := revoke(below.Node()); code != 200 || !strings.Contains(body, below.Node()) {
-		t.Errorf("the server below: %d %s", code, body)
+		t.Errorf("server below: %d %s", code, body)
 	}
 	if code, body := revoke("alpha"); code != 200 || !strings.Contains(body, id.Node()) {
-		t.Errorf("the only one of this name that is not revoked: %d %s", code, body)
+		t.Errorf("only unrevoked node of this name: %d %s", code, body)
 	}
 	if _, err := offer(t, id, b, sent, clock); !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "is revoked") || fault.Hint(err) == "" {
-		t.Errorf("it sends: %v, %q", err, fault.Hint(err))
+		t.Errorf("offer: %v, %q", err, fault.Hint(err))
 	}
 	if _, err := b.Transport(id.Node()).Offer(t.Context(), clock, sent); !errors.Is(err, fault.ErrDenied) {
-		t.Errorf("it sends within the process: %v", err)
+		t.Errorf("offer within the process: %v", err)
 	}
 	if _, err := b.Transport(id.Node()).Lost(t.Context(), batch.Loss{}); !errors.Is(err, fault.ErrDenied) {
-		t.Errorf("it says within the process that it lost something: %v", err)
+		t.Errorf("loss within the process: %v", err)
 	}
 	if err := id.Renew(t.Context()); !errors.Is(err, fault.ErrDenied) {
-		t.Errorf("it renews its certificate: %v", err)
+		t.Errorf("renewal: %v", err)
 	}
 	nodes, err := b.Ledger.Nodes(t.Context(), query.Scope{All: true})
 	if err != nil || len(nodes) != 1 || nodes[0].State != "revoked" || nodes[0].Revoked.IsZero() {
@@ -310,9 +309,9 @@ func TestRevoke(t *testing.T) {
 	if err != nil || len(sources) != 1 || sources[0].ID != below.Node() || sources[0].State != "revoked" {
 		t.Errorf("servers below: %+v, %v", sources, err)
 	}
-	again := b.enroll(t, registry.Agent, "m")
-	if again.Node() == id.Node() {
-		t.Error("the machine is the same node again")
+	restarted := b.enroll(t, registry.Agent, "m")
+	if restarted.Node() == id.Node() {
+		t.Error("the machine got the revoked node id again")
 	}
 	lines, err := b.Ledger.Audits(t.Context(), 10)
 	if err != nil || !slices.ContainsFunc(lines, func(a registry.Audit) bool { return a.Action == "node.revoke" && a.Object == id.Node() }) {
@@ -320,9 +319,9 @@ func TestRevoke(t *testing.T) {
 	}
 }
 
-// A node that has a certificate of the server, whose ledger was put back to a copy
-// from before it enrolled, is taken up again, once.
-func TestRecall(t *testing.T) {
+// A node with a valid certificate that the ledger lacks, because it was restored from an
+// older backup, is added to the ledger once.
+func TestRestoreNode(t *testing.T) {
 	dir := t.TempDir()
 	b := open(t, dir, nil)
 	id := b.enroll(t, registry.Agent, "m")
@@ -334,7 +333,7 @@ func TestRecall(t *testing.T) {
 	sent, clock := aBatch(t, id.Node())
 	for _, want := range []batch.Verdict{batch.Accepted, batch.Duplicate} {
 		if r, err := offer(t, id, old, sent, clock); err != nil || r.Verdict != want {
-			t.Fatalf("the batch: %+v, %v; want %v", r, err, want)
+			t.Fatalf("batch: %+v, %v; want %v", r, err, want)
 		}
 	}
 	n, err := old.Ledger.Node(t.Context(), id.Node())
@@ -352,9 +351,9 @@ func TestRecall(t *testing.T) {
 		}
 	}
 	if recalls != 1 {
-		t.Errorf("%d audit lines say that the node was recalled, want 1: %+v", recalls, audits)
+		t.Errorf("%d audit records of node.recall, want 1: %+v", recalls, audits)
 	}
-	// Its name and its machine come with its next certificate.
+	// The renewal restores its name and machine id.
 	if err := b.Ledger.PutNode(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}
@@ -362,12 +361,12 @@ func TestRecall(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n, err := b.Ledger.Node(t.Context(), id.Node()); err != nil || n.Name != "alpha" || n.MachineID != "m" || n.Cluster != "lab" {
-		t.Errorf("after it was renewed: %+v, %v", n, err)
+		t.Errorf("after the renewal: %+v, %v", n, err)
 	}
 }
 
-// A way within the process leads to the same books.
-func TestWay(t *testing.T) {
+// A Transport books in the server's ledger.
+func TestTransport(t *testing.T) {
 	b := open(t, t.TempDir(), func(c *server.Config) { c.Local = true })
 	n, err := b.Authority.EnrollLocal(t.Context(), "m", "b", "alpha")
 	if err != nil {
@@ -375,7 +374,7 @@ func TestWay(t *testing.T) {
 	}
 	sent, clock := aBatch(t, n.ID)
 	if r, err := b.Transport(n.ID).Offer(t.Context(), clock, sent); err != nil || r.Verdict != batch.Accepted || r.Next != 2 {
-		t.Fatalf("the batch: %+v, %v", r, err)
+		t.Fatalf("batch: %+v, %v", r, err)
 	}
 	gap := usage.Gap{From: time.Now().Add(-time.Minute), To: time.Now(), Reason: usage.Forgotten}
 	if r, err := b.Transport(n.ID).Lost(t.Context(), batch.Loss{Stream: batch.Stream{7}, From: 2, To: 3, Gap: gap}); err != nil || r.Next != 4 {
@@ -383,11 +382,11 @@ func TestWay(t *testing.T) {
 	}
 	gaps, err := b.Ledger.Gaps(t.Context(), time.Now().Add(-time.Hour), time.Now(), "", query.Scope{All: true})
 	if err != nil || len(gaps) != 1 {
-		t.Errorf("gaps %+v, %v; want the one that was told", gaps, err)
+		t.Errorf("gaps %+v, %v; want the reported one", gaps, err)
 	}
 }
 
-// One state is one server's, and what cannot be opened says what helps.
+// Only one server can open a state directory, and errors of opening have hints.
 func TestOpen(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	one := server.Default()
@@ -400,12 +399,12 @@ func TestOpen(t *testing.T) {
 	two.Database = filepath.Join(t.TempDir(), "other.db")
 	_, err = server.Open(t.Context(), two, log)
 	if !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" || !strings.Contains(err.Error(), fmt.Sprintf("(process %d)", os.Getpid())) {
-		t.Errorf("a second server: %v", err)
+		t.Errorf("second server: %v", err)
 	}
 	if _, err := os.Stat(two.Database); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a second server made a ledger: %v", err)
+		t.Errorf("second server created a ledger: %v", err)
 	}
-	// What a server leaves behind is no hindrance to the next.
+	// A server opens a state in which the previous one left its socket.
 	for range 2 {
 		ln, err := server.ListenAdmin(one.State)
 		if err != nil {
@@ -422,7 +421,7 @@ func TestOpen(t *testing.T) {
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for name, addr := range map[string]string{"a host of another": "192.0.2.1:0", "no port": "nowhere", "a taken port": taken(t)} {
+	for name, addr := range map[string]string{"foreign address": "192.0.2.1:0", "no port": "nowhere", "port in use": usedAddr(t)} {
 		if ln, err := server.Listen(t.Context(), addr); err == nil || fault.Hint(err) == "" {
 			t.Errorf("%s: %v, %v; want an error with a hint", name, ln, err)
 		}
@@ -430,15 +429,15 @@ func TestOpen(t *testing.T) {
 	cfg := server.Default()
 	cfg.State = "/dev/null/state"
 	if _, err := server.Open(t.Context(), cfg, slog.New(slog.DiscardHandler)); err == nil || fault.Hint(err) == "" {
-		t.Errorf("a state that cannot be: %v", err)
+		t.Errorf("impossible state directory: %v", err)
 	}
 	cfg.State, cfg.Database = t.TempDir(), "nosuch://db"
 	if _, err := server.Open(t.Context(), cfg, slog.New(slog.DiscardHandler)); !errors.Is(err, fault.ErrInvalid) {
-		t.Errorf("no such database: %v", err)
+		t.Errorf("unknown kind of database: %v", err)
 	}
 }
 
-func taken(t *testing.T) string {
+func usedAddr(t *testing.T) string {
 	ln, err := server.Listen(t.Context(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

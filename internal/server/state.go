@@ -14,27 +14,27 @@ import (
 )
 
 const (
-	// stateInterval is how often the metrics are told how measuring is doing.
+	// stateInterval is the interval of recording the states of nodes and server.
 	stateInterval = 15 * time.Second
-	// gapsInterval is how often the ledger is asked for it how long gaps are.
+	// gapsInterval is the interval of reading the lengths of gaps from the ledger.
 	gapsInterval = time.Minute
 )
 
-// recordStates puts into the metrics how the server and its nodes are doing, until ctx
-// ends.
+// recordStates records the states of the server and its nodes in the time series database
+// until ctx ends.
 func (s *Server) recordStates(ctx context.Context) error {
 	state := s.Metrics.State()
 	var gaps map[string]time.Duration
-	var asked time.Time
+	var gapsRead time.Time
 	failing := false
 	tick := time.NewTicker(stateInterval)
 	defer tick.Stop()
 	for {
 		now := time.Now()
 		var err error
-		if now.Sub(asked) >= gapsInterval {
+		if now.Sub(gapsRead) >= gapsInterval {
 			if gaps, err = s.Ledger.GapTimes(ctx); err == nil {
-				asked = now
+				gapsRead = now
 			}
 		}
 		if err == nil {
@@ -44,9 +44,9 @@ func (s *Server) recordStates(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil && !failing:
-			s.log.Warn("the metrics do not learn how nodes are doing; alerts about them are late", "err", err)
+			s.log.Warn("cannot record the states of nodes; alerts about them are late", "err", err)
 		case err == nil && failing:
-			s.log.Info("the metrics learn again how nodes are doing")
+			s.log.Info("states of nodes are recorded again")
 		}
 		failing = err != nil
 		select {
@@ -62,27 +62,27 @@ func (s *Server) putState(ctx context.Context, state *tsdb.State, gaps map[strin
 	if err != nil {
 		return err
 	}
-	kept, err := s.Ledger.Stats(ctx)
+	stats, err := s.Ledger.Stats(ctx)
 	if err != nil {
 		return err
 	}
-	// A machine's jobs that send by themselves are a node of the same name: what its
-	// agent says comes first, and counts.
+	// The standalone jobs of a machine are a node of the same name: the agent's node comes
+	// first and takes precedence.
 	slices.SortStableFunc(nodes, func(a, b query.Node) int { return cmp.Compare(jobsNodeRank(&a), jobsNodeRank(&b)) })
 	var list []tsdb.Sample
 	for i := range nodes {
 		list = s.nodeState(list, &nodes[i], gaps[nodes[i].ID], now)
 	}
 	list = append(list, caps(s.cfg.Caps)...)
-	own, err := stateSamples(s.gatherers(kept, nodes, now), metric.Violations) // it is there already, by node
+	own, err := stateSamples(s.gatherers(stats, nodes, now), metric.Violations) // recorded by node above
 	if err != nil {
 		return err
 	}
 	return state.Put(ctx, now, append(list, own...))
 }
 
-// nodeState adds what there is to say of one node. Nothing is said of those that may
-// not send any more, and of those that a server below knows better.
+// nodeState appends the samples of one node. It has none for revoked nodes and for nodes of
+// servers below.
 func (s *Server) nodeState(list []tsdb.Sample, n *query.Node, gaps time.Duration, now time.Time) []tsdb.Sample {
 	if n.State == "revoked" || n.Source != "" {
 		return list
@@ -106,7 +106,7 @@ func (s *Server) nodeState(list []tsdb.Sample, n *query.Node, gaps time.Duration
 		add(metric.LastWindow, float64(n.Through.UnixMilli())/1e3)
 	}
 	if jobsNodeRank(n) > 0 {
-		return list // they are silent while there are none
+		return list // silence is normal between jobs
 	}
 	up := 1.0
 	if n.State == "silent" {
@@ -122,8 +122,8 @@ func (s *Server) nodeState(list []tsdb.Sample, n *query.Node, gaps time.Duration
 	return list
 }
 
-// jobsNodeRank is 1 for the node of a machine's jobs that send by themselves, which is called so
-// in its machine id.
+// jobsNodeRank returns 1 for the node of a machine's standalone jobs, which the suffix of its
+// machine id marks, and 0 for other nodes.
 func jobsNodeRank(n *query.Node) int {
 	if strings.HasSuffix(n.MachineID, " jobs") {
 		return 1
@@ -131,7 +131,7 @@ func jobsNodeRank(n *query.Node) int {
 	return 0
 }
 
-// caps are the caps of power as samples.
+// caps returns the power caps as samples.
 func caps(list []rule.Cap) (out []tsdb.Sample) {
 	for _, c := range list {
 		one := tsdb.Sample{Name: metric.ClusterCap, Labels: []string{metric.Cluster, c.Cluster}, Value: c.Watts}

@@ -25,7 +25,7 @@ import (
 	"mete.dev/mete/internal/testkit"
 )
 
-// ask asks the API of Prometheus, and puts the data of the answer into v.
+// ask queries the Prometheus API and decodes the data of the answer into v.
 func (b *bench) ask(t *testing.T, c *http.Client, path string, v any) {
 	t.Helper()
 	status, body := get(t, c, b.url+"/api/v1/"+path)
@@ -38,8 +38,7 @@ func (b *bench) ask(t *testing.T, c *http.Client, path string, v any) {
 	}
 }
 
-// values are what a query finds now, by the node of each series, or what it has
-// instead.
+// values returns the current results of a query, by the label node or certificate.
 func (b *bench) values(t *testing.T, c *http.Client, query string) map[string]float64 {
 	t.Helper()
 	var data struct {
@@ -60,7 +59,7 @@ func (b *bench) values(t *testing.T, c *http.Client, query string) map[string]fl
 	return out
 }
 
-// viewer is one who may see a cluster, or all.
+// viewer returns a client with a viewer token for a cluster, or for all if cluster is "".
 func (b *bench) viewer(t *testing.T, cluster string) *http.Client {
 	t.Helper()
 	text, _, err := b.Authority.Tokens().Create(t.Context(), registry.Token{Role: registry.Viewer, Cluster: cluster, Uses: -1})
@@ -78,8 +77,8 @@ func (b *bench) viewer(t *testing.T, cluster string) *http.Client {
 	return c
 }
 
-// How a node is doing is in the metrics, for those who may see its cluster: what its
-// books and its agent said, its gaps and its certificate.
+// The time series database records the state of a node for viewers of its cluster:
+// violations, spool, gaps and certificate.
 func TestState(t *testing.T) {
 	b := open(t, t.TempDir(), func(c *server.Config) {
 		c.Caps = []rule.Cap{{Cluster: "lab", Watts: 5000}, {Cluster: "lab", Node: "alpha", Watts: 400}}
@@ -100,7 +99,7 @@ func TestState(t *testing.T) {
 	}
 	way := sender.NewHTTP(base, id.Client(), "test")
 	way.Spool = func() (int64, int64) { return 900, 1000 }
-	for range 2 { // the second one is known
+	for range 2 { // the second one is a duplicate
 		if _, err := way.Offer(t.Context(), clock, sent); err != nil {
 			t.Fatal(err)
 		}
@@ -117,15 +116,15 @@ func TestState(t *testing.T) {
 		t.Fatal(err)
 	}
 	all, lab, other := b.viewer(t, ""), b.viewer(t, "lab"), b.viewer(t, "other")
-	// What was told some time ago is not what is now: a machine may be slow, and the
-	// server itself goes on to tell. So it is told anew, after a batch of now.
+	// On a slow machine the state may be outdated, so each attempt sends a new batch and
+	// records the state again.
 	stream := byte(10)
 	wait := func(c *http.Client, query string, want map[string]float64) {
 		t.Helper()
 		var got map[string]float64
 		defer func() {
 			if t.Failed() {
-				t.Logf("%s is %v, want %v", query, got, want)
+				t.Logf("%s: %v, want %v", query, got, want)
 			}
 		}()
 		testkit.Eventually(t, query, func() bool {
@@ -163,11 +162,11 @@ func TestState(t *testing.T) {
 		wait(lab, query, map[string]float64{})
 	}
 	if got := b.values(t, lab, `{__name__=~"mete_node_.*|mete_conservation.*",node="solo"} == 0`); len(got) != 1 {
-		t.Errorf("of jobs without an agent: %v", got)
+		t.Errorf("metrics of standalone jobs: %v", got)
 	}
 }
 
-// alerts are the names of those that one sees.
+// alerts returns the names of the alerts that a client sees.
 func (b *bench) alerts(t *testing.T, c *http.Client) (names []string) {
 	t.Helper()
 	var data struct {
@@ -181,8 +180,8 @@ func (b *bench) alerts(t *testing.T, c *http.Client) (names []string) {
 	return names
 }
 
-// Who sees one cluster sees its alerts, the rules that are shipped, and those of the
-// operator's that concern it, without what else they say.
+// A viewer of one cluster sees its alerts, the built-in rules, and only those of the
+// operator's rules that have alerts of the cluster.
 func TestAlerts(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "own.yml")
 	const text = `groups:
@@ -213,10 +212,10 @@ func TestAlerts(t *testing.T) {
 		return slices.Contains(list, "Up") && slices.Contains(list, "Hidden")
 	})
 	if got := b.alerts(t, lab); !slices.Equal(got, []string{"Up"}) {
-		t.Errorf("one cluster sees the alerts %v", got)
+		t.Errorf("alerts for a viewer of the cluster: %v", got)
 	}
 	if got := b.alerts(t, other); len(got) != 0 {
-		t.Errorf("another one sees the alerts %v", got)
+		t.Errorf("alerts for a viewer of another cluster: %v", got)
 	}
 	type group struct {
 		Name, File string
@@ -225,7 +224,7 @@ func TestAlerts(t *testing.T) {
 			Alerts                 []any
 		}
 	}
-	// Those of the operator, and how many groups are shipped.
+	// rules lists the operator's rules and the number of built-in groups.
 	rules := func(c *http.Client, more string) (text string) {
 		var data struct{ Groups []group }
 		b.ask(t, c, "rules"+more, &data)
@@ -264,6 +263,6 @@ func TestAlerts(t *testing.T) {
 		t.Errorf("Alertmanagers: %+v", ams)
 	}
 	if status, _ := get(t, lab, b.url+"/api/v1/alertmanagers"); status != http.StatusNotFound {
-		t.Errorf("one cluster sees the Alertmanagers: %d", status)
+		t.Errorf("Alertmanagers for a viewer of one cluster: %d, want 404", status)
 	}
 }

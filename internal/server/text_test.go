@@ -20,10 +20,9 @@ import (
 	"mete.dev/mete/internal/store/tsdb"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
-// The metrics are compared whole: names are an interface, and docs/metrics.md is
-// made from the golden file.
+// The golden file pins names and help texts, and docs/metrics.md is generated from it.
 func TestMetricsText(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	sum := unit.Sum{}.Add
@@ -51,7 +50,7 @@ func TestMetricsText(t *testing.T) {
 			return api.Counts{Answered: 45, Invalid: 46, Refused: 47, TimedOut: 48, Large: 49, Waited: 50 * time.Second, Took: 51 * time.Second, Waiting: 52}
 		}),
 		collectMeters([]meters.State{{Name: "pdu", Samples: 26, Failures: 27, Minutes: 28, Gaps: 29, Last: now.Add(-30 * time.Second), Watts: 31}}, now),
-		// The second node of a name is left out; its metrics would be the first one's.
+		// The second node of the same name is omitted: its samples would be duplicates.
 		collectMeterRatios([]ledger.MeterRatio{{Name: "web-1", Meter: sum(200e6), Inside: sum(150e6), Measured: sum(100e6)}, {Name: "web-1", Meter: sum(1), Inside: sum(1)}}),
 	))
 	if err != nil {
@@ -72,8 +71,8 @@ func TestMetricsText(t *testing.T) {
 	}
 }
 
-// TestMetricsOfAnyName checks that names from outside, which may be equal or no
-// UTF-8, do not stop the others.
+// TestMetricsOfAnyName checks that label values from agents, which may be duplicates or
+// invalid UTF-8, do not make gathering fail.
 func TestMetricsOfAnyName(t *testing.T) {
 	got, err := metricsText(newRegistry(func(m *metrics) {
 		m.gauge("g", "a level", 1, "node", "a\xff\"")

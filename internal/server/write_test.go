@@ -17,8 +17,8 @@ import (
 	"mete.dev/mete/internal/model/registry"
 )
 
-// A writer's token writes series into its cluster, and does nothing else; others do
-// not write. What was written is seen by who may see the cluster.
+// A writer token can only write series, into its cluster, and other roles cannot write.
+// Viewers of the cluster see the series.
 func TestWriter(t *testing.T) {
 	b := open(t, t.TempDir(), nil)
 	bearer := func(role registry.Role, cluster string) string {
@@ -50,26 +50,26 @@ func TestWriter(t *testing.T) {
 		t.Fatal(err)
 	}
 	body := snappy.Encode(nil, raw)
-	for who, token := range map[string]string{"nobody": "", "a viewer": lab, "an agent's token": bearer(registry.Agent, "lab"), "an upstream's token": bearer(registry.Upstream, "lab")} {
+	for who, token := range map[string]string{"no token": "", "viewer": lab, "agent": bearer(registry.Agent, "lab"), "upstream": bearer(registry.Upstream, "lab")} {
 		if code, text := do(http.MethodPost, "/api/v1/write", token, body); code != http.StatusForbidden && code != http.StatusUnauthorized {
 			t.Errorf("%s: %d %s", who, code, text)
 		}
 	}
 	if code, text := do(http.MethodPost, "/api/v1/write", writer, body); code/100 != 2 {
-		t.Fatalf("a writer: %d %s", code, text)
+		t.Fatalf("writer: %d %s", code, text)
 	}
 	for _, path := range []string{"/api/v1/query?query=up", "/v1/nodes", "/metrics"} {
 		if code, text := do(http.MethodGet, path, writer, nil); code != http.StatusForbidden {
-			t.Errorf("a writer at %s: %d %s", path, code, text)
+			t.Errorf("writer at %s: %d %s", path, code, text)
 		}
 	}
 	if code, text := do(http.MethodPost, "/v1/batches", writer, body); code/100 != 4 {
-		t.Errorf("a writer offers a batch: %d %s", code, text)
+		t.Errorf("writer offers a batch: %d %s", code, text)
 	}
 	if _, text := do(http.MethodGet, "/api/v1/query?query=app_up", lab, nil); !strings.Contains(text, `"cluster":"lab"`) {
-		t.Errorf("a viewer of the cluster sees %s", text)
+		t.Errorf("viewer of the cluster: %s", text)
 	}
 	if _, text := do(http.MethodGet, "/api/v1/query?query=app_up", other, nil); strings.Contains(text, "app_up") {
-		t.Errorf("a viewer of another cluster sees %s", text)
+		t.Errorf("viewer of another cluster: %s", text)
 	}
 }

@@ -13,39 +13,38 @@ import (
 	"mete.dev/mete/internal/x/failpoint"
 )
 
-// A step is what an exchange with the server did for a stream.
+// A step is the effect of an exchange with the server on a stream.
 type step uint8
 
 const (
-	stepIdle      step = iota // there was nothing to offer
-	stepAdvanced              // the server has one batch more
-	stepRewound               // the server wants another one, which is next
-	stepAbandoned             // the stream was abandoned
-	stepRejected              // the batch was given up
-	stepCloned                // the server knows this identity from elsewhere
-	stepFailed                // nothing came of it
+	stepIdle      step = iota // the spool had nothing to offer
+	stepAdvanced              // the server has the batch
+	stepRewound               // the server expects another batch, which is offered next
+	stepAbandoned             // the spool moved the stream's windows to another stream
+	stepRejected              // the server refused the batch as invalid; the spool set it aside
+	stepCloned                // another machine uses this identity
+	stepFailed                // the exchange failed
 )
 
-// An outcome is what came of an exchange, and why nothing did.
+// An outcome is the result of an exchange.
 type outcome struct {
 	step  step
 	bytes int
-	err   error // with failed
-	// local says that it was this machine that failed, and not the server.
+	err   error // with stepFailed
+	// local reports that err is of this machine, not of the server.
 	local bool
-	// reason is for people, with stepAbandoned and stepRejected.
+	// reason explains stepAbandoned and stepRejected in the log.
 	reason string
-	// wanted are names that the server lacks.
+	// wanted are the workloads whose names the server lacks.
 	wanted []workload.ShortID
 }
 
-// errOutdated says that the server cannot read what waits.
+// errOutdated is the error for a server that cannot read the waiting batches.
 var errOutdated = fmt.Errorf("the server is older than this program: %w", fault.ErrUnavailable)
 
 var errClone = fmt.Errorf("this identity is in use by another machine too: %w", fault.ErrDenied)
 
-// deliver offers what the stream has to offer, once, and does as the server
-// says.
+// deliver offers the next batch of the stream once and applies the reply.
 func (s *Sender) deliver(ctx context.Context, st batch.Stream) outcome {
 	o := s.exchange(ctx, st)
 	s.record(o)
@@ -56,7 +55,7 @@ func (s *Sender) exchange(ctx context.Context, st batch.Stream) outcome {
 	o, ok, err := s.spool.NextOffer(st)
 	switch {
 	case errors.Is(err, fault.ErrNotFound):
-		return outcome{step: stepIdle} // it was done with, and forgotten
+		return outcome{step: stepIdle} // the spool has closed the stream
 	case err != nil:
 		return outcome{step: stepFailed, err: err, local: true}
 	case !ok:
@@ -75,9 +74,9 @@ func (s *Sender) exchange(ctx context.Context, st batch.Stream) outcome {
 	}
 	switch {
 	case errors.Is(err, fault.ErrInvalid):
-		// A server that was replaced by an older one calls invalid what it cannot read.
-		if older := s.checkReadable(ctx, o.Format, true); older != nil {
-			return outcome{step: stepFailed, err: older}
+		// An older server that replaced this one refuses formats it cannot read as invalid.
+		if outdated := s.checkReadable(ctx, o.Format, true); outdated != nil {
+			return outcome{step: stepFailed, err: outdated}
 		}
 		if serr := s.spool.Reject(st, o.Number, err.Error()); serr != nil {
 			return outcome{step: stepFailed, err: serr, local: true}
@@ -85,7 +84,7 @@ func (s *Sender) exchange(ctx context.Context, st batch.Stream) outcome {
 		return outcome{step: stepRejected, reason: err.Error()}
 	case err != nil:
 		s.mu.Lock()
-		s.reads = wire.BaseFormat() // whoever answers next may read less
+		s.reads = wire.BaseFormat() // an older server may answer next
 		s.mu.Unlock()
 		return outcome{step: stepFailed, err: err}
 	}
@@ -95,11 +94,11 @@ func (s *Sender) exchange(ctx context.Context, st batch.Stream) outcome {
 	return out
 }
 
-// checkReadable reports whether the server reads a format: nil, or an error that wraps
-// errOutdated, or of asking it. Where the answer may be out of date it asks again.
+// checkReadable returns nil if the server reads the format, and an error that wraps
+// errOutdated if not. With again it asks the server even if its last answer suffices.
 func (s *Sender) checkReadable(ctx context.Context, used wire.Format, again bool) error {
 	if wire.BaseFormat().CanRead(used) {
-		return nil // so does each server
+		return nil // every server reads it
 	}
 	s.mu.Lock()
 	known := s.reads
@@ -117,20 +116,20 @@ func (s *Sender) checkReadable(ctx context.Context, used wire.Format, again bool
 	s.reads = reads
 	s.mu.Unlock()
 	if !reads.CanRead(used) {
-		return fault.WithHint(fmt.Errorf("it reads %v, and what waits is %v: %w", reads, used, errOutdated), "upgrade the server; what waits is sent then")
+		return fault.WithHint(fmt.Errorf("the server reads %v, the waiting batch has %v: %w", reads, used, errOutdated), "upgrade the server; the waiting batches are sent then")
 	}
 	return nil
 }
 
-// request makes one request within its time.
+// request makes one request within Config.Timeout.
 func (s *Sender) request(ctx context.Context, request func(context.Context) (batch.Reply, error)) (batch.Reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	return request(ctx)
 }
 
-// checkReply checks that a reply can be one to the offer of this number. The spool
-// deletes what a reply says is safe, so that nonsense must not reach it.
+// checkReply checks that a reply is possible for an offer of this number: the
+// spool deletes the batches that a reply acknowledges.
 func checkReply(number uint64, r batch.Reply) error {
 	ok := false
 	switch r.Verdict {
@@ -144,12 +143,12 @@ func checkReply(number uint64, r batch.Reply) error {
 		ok = true
 	}
 	if !ok {
-		return fmt.Errorf("the reply to batch %d is %v, next %d: %w", number, r.Verdict, r.Next, fault.ErrUnavailable)
+		return fmt.Errorf("impossible reply to batch %d: %v, next %d: %w", number, r.Verdict, r.Next, fault.ErrUnavailable)
 	}
 	return nil
 }
 
-// applyReply does as a reply says, and tells the server what is lost.
+// applyReply applies a reply to the spool and reports a loss to the server.
 func (s *Sender) applyReply(ctx context.Context, st batch.Stream, r batch.Reply) outcome {
 	if r.Verdict == batch.Clone {
 		if s.cfg.Reenroll == nil {
@@ -168,16 +167,16 @@ func (s *Sender) applyReply(ctx context.Context, st batch.Stream, r batch.Reply)
 	case batch.Accepted, batch.Duplicate:
 		return outcome{step: stepAdvanced}
 	case batch.Conflict:
-		return outcome{step: stepAbandoned, reason: "another content stands there under the same number"}
+		return outcome{step: stepAbandoned, reason: "the server has other content under this number"}
 	}
 	return outcome{step: stepRewound}
 }
 
-// reportLoss tells the server what it will not get. Where it does not take even that,
-// the stream is abandoned: what waits in it goes on in another one.
+// reportLoss reports batches to the server that it will not get. If the server
+// refuses the report, the stream is abandoned: its windows move to another stream.
 func (s *Sender) reportLoss(ctx context.Context, st batch.Stream, l batch.Loss) outcome {
 	r, err := s.request(ctx, func(ctx context.Context) (batch.Reply, error) { return s.server.Lost(ctx, l) })
-	why := "the server does not take that batches are lost"
+	why := "the server refuses the report of lost batches"
 	switch {
 	case errors.Is(err, fault.ErrInvalid):
 		r = batch.Reply{Verdict: batch.Conflict}
@@ -190,10 +189,10 @@ func (s *Sender) reportLoss(ctx context.Context, st batch.Stream, l batch.Loss) 
 	case r.Verdict == batch.OutOfOrder && 0 < r.Next && r.Next < l.From:
 	case (r.Verdict == batch.Accepted || r.Verdict == batch.Duplicate) && r.Next > l.To:
 	default:
-		return outcome{step: stepFailed, err: fmt.Errorf("the reply to the loss of %d to %d is %v, next %d: %w", l.From, l.To, r.Verdict, r.Next, fault.ErrUnavailable)}
+		return outcome{step: stepFailed, err: fmt.Errorf("impossible reply to the loss of batches %d to %d: %v, next %d: %w", l.From, l.To, r.Verdict, r.Next, fault.ErrUnavailable)}
 	}
 	failpoint.At("ship.lost")
-	// More that is lost comes up again with the next offer.
+	// The next offer reveals any further loss.
 	if _, err := s.spool.ApplyReply(st, r); err != nil {
 		return outcome{step: stepFailed, err: err, local: true}
 	}
@@ -203,7 +202,7 @@ func (s *Sender) reportLoss(ctx context.Context, st batch.Stream, l batch.Loss) 
 	return outcome{step: stepRewound}
 }
 
-// record takes an outcome into the status.
+// record counts an outcome in the status.
 func (s *Sender) record(o outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

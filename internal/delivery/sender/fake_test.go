@@ -21,13 +21,13 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A window is what the fake spool holds of one.
+// A window is a window of the fake spool.
 type window struct {
 	ID int
 	At time.Time
 }
 
-// A parcel is what the fake spool sends, as JSON.
+// A parcel is a batch of the fake spool, encoded as JSON.
 type parcel struct {
 	Stream   batch.Stream
 	Number   uint64
@@ -35,40 +35,40 @@ type parcel struct {
 	Windows  []window
 }
 
-// A row is a stream in the fake spool.
-type row struct {
+// A fakeStream is a stream of the fake spool.
+type fakeStream struct {
 	id      batch.Stream
-	sent    [][]byte // batch n at n-1; nil where it is gone
+	sent    [][]byte // batch n at n-1; nil once deleted
 	hashes  []batch.Hash
-	next    uint64 // to be offered
+	next    uint64 // number of the next offer
 	acked   uint64
-	waiting []window
+	pending []window
 }
 
-// fakeSpool is a spool in memory, with the contract of the real one.
+// fakeSpool implements sender.Spool in memory.
 type fakeSpool struct {
-	mu      sync.Mutex
-	changed chan struct{}
-	rows    []*row // the live one last
-	opened  byte
-	windows int
-	most    int // windows in a batch
-	refused []window
-	asides  int
-	fail    error       // of Offer
-	format  wire.Format // of each batch; zero is the first
+	mu         sync.Mutex
+	changed    chan struct{}
+	streams    []*fakeStream // the live stream is the last
+	opened     byte
+	windows    int
+	maxWindows int // per batch
+	rejected   []window
+	splits     int
+	fail       error       // returned by NextOffer
+	format     wire.Format // of each batch; zero means the first format
 }
 
 func newSpool() *fakeSpool {
-	p := &fakeSpool{changed: make(chan struct{}, 1), most: 360}
+	p := &fakeSpool{changed: make(chan struct{}, 1), maxWindows: 360}
 	p.open()
 	return p
 }
 
-func (p *fakeSpool) open() *row {
+func (p *fakeSpool) open() *fakeStream {
 	p.opened++
-	r := &row{id: batch.Stream{p.opened}, next: 1}
-	p.rows = append(p.rows, r)
+	r := &fakeStream{id: batch.Stream{p.opened}, next: 1}
+	p.streams = append(p.streams, r)
 	return r
 }
 
@@ -76,10 +76,10 @@ func (p *fakeSpool) open() *row {
 func (p *fakeSpool) add(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	live := p.rows[len(p.rows)-1]
+	live := p.streams[len(p.streams)-1]
 	for range n {
 		p.windows++
-		live.waiting = append(live.waiting, window{p.windows, time.Now()})
+		live.pending = append(live.pending, window{p.windows, time.Now()})
 	}
 	select {
 	case p.changed <- struct{}{}:
@@ -87,12 +87,12 @@ func (p *fakeSpool) add(n int) {
 	}
 }
 
-// backlog makes what is there a backlog of n windows, in batches of most.
-func (p *fakeSpool) backlog(n, most int) {
+// backlog appends n windows, in batches of most, and starts a new live stream.
+func (p *fakeSpool) backlog(n, maxWindows int) {
 	p.add(n)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.most = most
+	p.maxWindows = maxWindows
 	p.open()
 }
 
@@ -101,17 +101,17 @@ func (p *fakeSpool) Changes() <-chan struct{} { return p.changed }
 func (p *fakeSpool) Streams() (all []spool.Status) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.rows = slices.DeleteFunc(p.rows, func(r *row) bool {
-		return r != p.rows[len(p.rows)-1] && len(r.waiting) == 0 && r.acked == uint64(len(r.sent))
+	p.streams = slices.DeleteFunc(p.streams, func(r *fakeStream) bool {
+		return r != p.streams[len(p.streams)-1] && len(r.pending) == 0 && r.acked == uint64(len(r.sent))
 	})
-	for i, r := range p.rows {
-		all = append(all, spool.Status{Stream: r.id, Live: i == len(p.rows)-1})
+	for i, r := range p.streams {
+		all = append(all, spool.Status{Stream: r.id, Live: i == len(p.streams)-1})
 	}
 	return all
 }
 
-func (p *fakeSpool) find(st batch.Stream) *row {
-	for _, r := range p.rows {
+func (p *fakeSpool) find(st batch.Stream) *fakeStream {
+	for _, r := range p.streams {
 		if r.id == st {
 			return r
 		}
@@ -129,13 +129,13 @@ func (p *fakeSpool) NextOffer(st batch.Stream) (spool.Offer, bool, error) {
 	for r.next <= uint64(len(r.sent)) && r.sent[r.next-1] == nil {
 		r.next++
 	}
-	if n := min(len(r.waiting), p.most); r.next > uint64(len(r.sent)) && n > 0 {
-		b := parcel{Stream: st, Number: r.next, Windows: r.waiting[:n]}
+	if n := min(len(r.pending), p.maxWindows); r.next > uint64(len(r.sent)) && n > 0 {
+		b := parcel{Stream: st, Number: r.next, Windows: r.pending[:n]}
 		if r.next > 1 {
 			b.Previous = r.hashes[r.next-2]
 		}
 		bytes, _ := json.Marshal(b)
-		r.sent, r.hashes, r.waiting = append(r.sent, bytes), append(r.hashes, batch.HashOf(bytes)), r.waiting[n:]
+		r.sent, r.hashes, r.pending = append(r.sent, bytes), append(r.hashes, batch.HashOf(bytes)), r.pending[n:]
 	}
 	if r.next > uint64(len(r.sent)) {
 		return spool.Offer{}, false, nil
@@ -162,15 +162,15 @@ func (p *fakeSpool) ApplyReply(st batch.Stream, reply batch.Reply) (*batch.Loss,
 		}
 		return &batch.Loss{Stream: st, From: r.next, To: to, Hash: r.hashes[to-1], Gap: usage.Gap{Reason: usage.Forgotten}}, nil
 	case batch.Conflict:
-		p.part(r)
+		p.moveToNewStream(r)
 	default:
 		return nil, fmt.Errorf("verdict %v", reply.Verdict)
 	}
 	return nil, nil
 }
 
-// part moves what is not acknowledged to a new stream in the place of r.
-func (p *fakeSpool) part(r *row) {
+// moveToNewStream replaces r by a new stream with the unacknowledged windows of r.
+func (p *fakeSpool) moveToNewStream(r *fakeStream) {
 	var all []window
 	for _, sent := range r.sent[r.acked:] {
 		var b parcel
@@ -178,11 +178,11 @@ func (p *fakeSpool) part(r *row) {
 			all = append(all, b.Windows...)
 		}
 	}
-	i := slices.Index(p.rows, r)
+	i := slices.Index(p.streams, r)
 	n := p.open()
-	n.waiting = append(all, r.waiting...)
-	p.rows[i] = n
-	p.rows = p.rows[:len(p.rows)-1]
+	n.pending = append(all, r.pending...)
+	p.streams[i] = n
+	p.streams = p.streams[:len(p.streams)-1]
 }
 
 func (p *fakeSpool) Reject(st batch.Stream, number uint64, _ string) error {
@@ -193,7 +193,7 @@ func (p *fakeSpool) Reject(st batch.Stream, number uint64, _ string) error {
 	if err := json.Unmarshal(r.sent[number-1], &b); err != nil {
 		return err
 	}
-	p.refused = append(p.refused, b.Windows...)
+	p.rejected = append(p.rejected, b.Windows...)
 	r.sent[number-1] = nil
 	r.next = number + 1
 	return nil
@@ -202,173 +202,173 @@ func (p *fakeSpool) Reject(st batch.Stream, number uint64, _ string) error {
 func (p *fakeSpool) SplitBacklog(now time.Time) (bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	live := p.rows[len(p.rows)-1]
-	if len(p.rows) == 4 || len(live.waiting) == 0 || now.Sub(live.waiting[0].At) < 10*time.Minute {
+	live := p.streams[len(p.streams)-1]
+	if len(p.streams) == 4 || len(live.pending) == 0 || now.Sub(live.pending[0].At) < 10*time.Minute {
 		return false, nil
 	}
 	p.open()
-	p.asides++
+	p.splits++
 	return true, nil
 }
 
-// waiting counts the windows that no server has acknowledged.
-func (p *fakeSpool) waiting() (n int) {
+// pending counts the unacknowledged windows and batches.
+func (p *fakeSpool) pending() (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, r := range p.rows {
-		n += len(r.waiting) + len(r.sent) - int(r.acked)
+	for _, r := range p.streams {
+		n += len(r.pending) + len(r.sent) - int(r.acked)
 	}
 	return n
 }
 
-// forget drops kept batches up to number of the live stream.
+// forget deletes the batches of the live stream up to number.
 func (p *fakeSpool) forget(number uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range number {
-		p.rows[len(p.rows)-1].sent[i] = nil
+		p.streams[len(p.streams)-1].sent[i] = nil
 	}
 }
 
-// fakeServer takes parcels as a server does.
+// fakeServer implements sender.Server for parcels.
 type fakeServer struct {
-	mu     sync.Mutex
-	marks  map[batch.Stream]batch.Mark
-	hashes map[batch.Stream][]batch.Hash
-	booked map[int]int           // windows, how often
-	late   map[int]time.Duration // after the window's time
-	offers []time.Time
-	lost   []batch.Loss
-	flying map[batch.Stream]int
-	crowd  int // most streams in flight at once
-	// before decides what becomes of an offer instead of its being taken; after
-	// what is answered when it was.
+	mu          sync.Mutex
+	marks       map[batch.Stream]batch.Mark
+	hashes      map[batch.Stream][]batch.Hash
+	booked      map[int]int           // number of bookings by window
+	delay       map[int]time.Duration // from the window's time to its booking
+	offers      []time.Time
+	lost        []batch.Loss
+	inFlight    map[batch.Stream]int
+	maxInFlight int // most batches in flight at once
+	// before, if it returns a reply or an error, replaces the handling of an offer;
+	// after replaces the reply.
 	before func(ctx context.Context, p *parcel) (batch.Reply, error)
 	after  func(p *parcel, r batch.Reply) (batch.Reply, error)
 	onLost func(l batch.Loss) error
 	reads  wire.Format
-	asked  int // for reads
+	asked  int // calls of Reads
 	t      testing.TB
 }
 
 func newServer(t testing.TB) *fakeServer {
 	return &fakeServer{
 		marks: map[batch.Stream]batch.Mark{}, hashes: map[batch.Stream][]batch.Hash{}, booked: map[int]int{},
-		late: map[int]time.Duration{}, flying: map[batch.Stream]int{}, t: t,
+		delay: map[int]time.Duration{}, inFlight: map[batch.Stream]int{}, t: t,
 	}
 }
 
-func (v *fakeServer) Reads(context.Context) (wire.Format, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.asked++
-	return v.reads, nil
+func (s *fakeServer) Reads(context.Context) (wire.Format, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked++
+	return s.reads, nil
 }
 
-// become replaces the server by one that reads f.
-func (v *fakeServer) become(f wire.Format) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.reads = f
+// setFormat makes f the format that the server reads.
+func (s *fakeServer) setFormat(f wire.Format) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reads = f
 }
 
-func (v *fakeServer) mark(st batch.Stream) batch.Mark {
-	if m, ok := v.marks[st]; ok {
+func (s *fakeServer) mark(st batch.Stream) batch.Mark {
+	if m, ok := s.marks[st]; ok {
 		return m
 	}
 	return batch.Mark{Next: 1}
 }
 
-// lacks says that a parcel was not taken yet.
-func (v *fakeServer) lacks(p *parcel) bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return p.Number >= v.mark(p.Stream).Next
+// needs reports whether the server has not accepted the parcel yet.
+func (s *fakeServer) needs(p *parcel) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return p.Number >= s.mark(p.Stream).Next
 }
 
-func (v *fakeServer) Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Reply, error) {
+func (s *fakeServer) Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Reply, error) {
 	var p parcel
 	if err := json.Unmarshal(sent, &p); err != nil {
 		return batch.Reply{}, err
 	}
 	if c.Boot != "boot" {
-		v.t.Errorf("the clock of an offer is %+v", c)
+		s.t.Errorf("clock of an offer: %+v", c)
 	}
-	v.mu.Lock()
-	v.offers = append(v.offers, time.Now())
-	if v.flying[p.Stream]++; v.flying[p.Stream] > 1 {
-		v.t.Errorf("%d batches of a stream are in flight", v.flying[p.Stream])
+	s.mu.Lock()
+	s.offers = append(s.offers, time.Now())
+	if s.inFlight[p.Stream]++; s.inFlight[p.Stream] > 1 {
+		s.t.Errorf("%d batches of a stream are in flight", s.inFlight[p.Stream])
 	}
-	crowd := 0
-	for _, n := range v.flying {
-		crowd += n
+	maxInFlight := 0
+	for _, n := range s.inFlight {
+		maxInFlight += n
 	}
-	v.crowd = max(v.crowd, crowd)
-	before := v.before
-	v.mu.Unlock()
+	s.maxInFlight = max(s.maxInFlight, maxInFlight)
+	before := s.before
+	s.mu.Unlock()
 	defer func() {
-		v.mu.Lock()
-		v.flying[p.Stream]--
-		v.mu.Unlock()
+		s.mu.Lock()
+		s.inFlight[p.Stream]--
+		s.mu.Unlock()
 	}()
 	if before != nil {
 		if r, err := before(ctx, &p); err != nil || r.Verdict != 0 {
 			return r, err
 		}
 	}
-	r := v.take(&p, batch.HashOf(sent))
-	if v.after != nil {
-		return v.after(&p, r)
+	r := s.take(&p, batch.HashOf(sent))
+	if s.after != nil {
+		return s.after(&p, r)
 	}
 	return r, nil
 }
 
-func (v *fakeServer) take(p *parcel, hash batch.Hash) batch.Reply {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	m := v.mark(p.Stream)
+func (s *fakeServer) take(p *parcel, hash batch.Hash) batch.Reply {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.mark(p.Stream)
 	var known *batch.Hash
-	if p.Number < m.Next && p.Number <= uint64(len(v.hashes[p.Stream])) {
-		known = &v.hashes[p.Stream][p.Number-1]
+	if p.Number < m.Next && p.Number <= uint64(len(s.hashes[p.Stream])) {
+		known = &s.hashes[p.Stream][p.Number-1]
 	}
 	verdict := m.Judge(p.Number, p.Previous, hash, known)
 	if verdict == batch.Accepted {
 		m = batch.Mark{Next: p.Number + 1, Last: hash}
-		v.marks[p.Stream] = m
-		v.hashes[p.Stream] = append(v.hashes[p.Stream], hash)
+		s.marks[p.Stream] = m
+		s.hashes[p.Stream] = append(s.hashes[p.Stream], hash)
 		for _, w := range p.Windows {
-			v.booked[w.ID]++
-			v.late[w.ID] = time.Since(w.At)
+			s.booked[w.ID]++
+			s.delay[w.ID] = time.Since(w.At)
 		}
 	}
 	return batch.Reply{Verdict: verdict, Next: m.Next}
 }
 
-func (v *fakeServer) Lost(_ context.Context, l batch.Loss) (batch.Reply, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.onLost != nil {
-		if err := v.onLost(l); err != nil {
+func (s *fakeServer) Lost(_ context.Context, l batch.Loss) (batch.Reply, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.onLost != nil {
+		if err := s.onLost(l); err != nil {
 			return batch.Reply{}, err
 		}
 	}
-	v.lost = append(v.lost, l)
+	s.lost = append(s.lost, l)
 	for n := l.From; n < l.To; n++ {
-		v.hashes[l.Stream] = append(v.hashes[l.Stream], batch.Hash{})
+		s.hashes[l.Stream] = append(s.hashes[l.Stream], batch.Hash{})
 	}
-	v.hashes[l.Stream] = append(v.hashes[l.Stream], l.Hash)
-	v.marks[l.Stream] = batch.Mark{Next: l.To + 1, Last: l.Hash}
+	s.hashes[l.Stream] = append(s.hashes[l.Stream], l.Hash)
+	s.marks[l.Stream] = batch.Mark{Next: l.To + 1, Last: l.Hash}
 	return batch.Reply{Verdict: batch.Accepted, Next: l.To + 1}, nil
 }
 
-// once checks that each window of the spool was booked exactly once.
-func (v *fakeServer) once(p *fakeSpool) {
-	v.t.Helper()
-	v.mu.Lock()
-	defer v.mu.Unlock()
+// checkBookedOnce checks that each window of the spool was booked exactly once.
+func (s *fakeServer) checkBookedOnce(p *fakeSpool) {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	missing, twice := 0, 0
 	for id := 1; id <= p.windows; id++ {
-		switch n := v.booked[id]; {
+		switch n := s.booked[id]; {
 		case n == 0:
 			missing++
 		case n > 1:
@@ -376,15 +376,15 @@ func (v *fakeServer) once(p *fakeSpool) {
 		}
 	}
 	if missing > 0 || twice > 0 {
-		v.t.Errorf("of %d windows %d are missing, %d booked twice", p.windows, missing, twice)
+		s.t.Errorf("of %d windows %d are missing, %d booked twice", p.windows, missing, twice)
 	}
 }
 
-// set changes the server's behavior.
-func (v *fakeServer) set(before func(context.Context, *parcel) (batch.Reply, error)) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.before = before
+// set sets before.
+func (s *fakeServer) set(before func(context.Context, *parcel) (batch.Reply, error)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.before = before
 }
 
 func down(context.Context, *parcel) (batch.Reply, error) {
@@ -393,31 +393,30 @@ func down(context.Context, *parcel) (batch.Reply, error) {
 
 func clock() (batch.Clock, error) { return batch.Clock{Boot: "boot"}, nil }
 
-// A bench is a sender that runs between a fake spool and a fake server, in
-// virtual time.
+// A bench runs a sender with a fake spool and a fake server in virtual time.
 type bench struct {
 	*testing.T
-	spool   *fakeSpool
-	server  *fakeServer
-	shipper *sender.Sender
-	log     *logged
-	stop    context.CancelFunc
-	ended   chan error
+	spool  *fakeSpool
+	server *fakeServer
+	sender *sender.Sender
+	log    *logBuffer
+	stop   context.CancelFunc
+	ended  chan error
 }
 
-type logged struct {
+type logBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-func (l *logged) Write(p []byte) (int, error) {
+func (l *logBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.Write(p)
 }
 
-// lines returns the messages logged so far.
-func (l *logged) lines() (all []string) {
+// lines returns the messages that were logged.
+func (l *logBuffer) lines() (all []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for line := range strings.Lines(l.b.String()) {
@@ -429,16 +428,16 @@ func (l *logged) lines() (all []string) {
 	return all
 }
 
-// on runs f in virtual time, with a sender that is not running yet.
-func on(t *testing.T, change func(*sender.Config), f func(b *bench)) {
+// withBench runs f in virtual time, with a sender that is not started.
+func withBench(t *testing.T, change func(*sender.Config), f func(b *bench)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := sender.Default()
 		if change != nil {
 			change(&cfg)
 		}
-		b := &bench{T: t, spool: newSpool(), server: newServer(t), log: &logged{}, ended: make(chan error, 1)}
-		b.shipper = sender.New(cfg, b.spool, b.server, clock, slog.New(slog.NewJSONHandler(b.log, nil)))
+		b := &bench{T: t, spool: newSpool(), server: newServer(t), log: &logBuffer{}, ended: make(chan error, 1)}
+		b.sender = sender.New(cfg, b.spool, b.server, clock, slog.New(slog.NewJSONHandler(b.log, nil)))
 		f(b)
 		if b.stop != nil {
 			b.end()
@@ -449,10 +448,10 @@ func on(t *testing.T, change func(*sender.Config), f func(b *bench)) {
 func (b *bench) run() {
 	ctx, stop := context.WithCancel(b.Context())
 	b.stop = stop
-	go func() { b.ended <- b.shipper.Run(ctx) }()
+	go func() { b.ended <- b.sender.Run(ctx) }()
 }
 
-// end stops the sender, within a second.
+// end stops the sender and checks that it stops within a second.
 func (b *bench) end() {
 	b.Helper()
 	start := time.Now()
@@ -466,7 +465,7 @@ func (b *bench) end() {
 	}
 }
 
-// wait lets a window come every 10 s for d.
+// wait adds a window every 10 s for d.
 func (b *bench) wait(d time.Duration) {
 	for range d / (10 * time.Second) {
 		b.spool.add(1)
@@ -475,7 +474,7 @@ func (b *bench) wait(d time.Duration) {
 	synctest.Wait()
 }
 
-// logs checks what was logged.
+// logs checks the messages that were logged.
 func (b *bench) logs(want ...string) {
 	b.Helper()
 	if got := b.log.lines(); !slices.Equal(got, want) {

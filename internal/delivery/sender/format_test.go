@@ -15,96 +15,98 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// next is a format of after the latest one.
-func next() wire.Format { return wire.Format{Layout: 1, Resource: wire.LatestFormat().Resource + 1} }
+// newerFormat returns a format newer than the latest one.
+func newerFormat() wire.Format {
+	return wire.Format{Layout: 1, Resource: wire.LatestFormat().Resource + 1}
+}
 
-const older = "server older than this program; what is measured waits in the spool"
+const outdated = "server older than this program; windows wait in the spool"
 
-// TestOlderServer checks that a server is offered nothing that it cannot read, and
-// gets all of it once it was upgraded.
+// TestOlderServer checks that the sender offers nothing that the server cannot read,
+// and sends everything after the server's upgrade.
 func TestOlderServer(t *testing.T) {
-	on(t, nil, func(b *bench) {
-		b.spool.format = next()
-		b.server.become(wire.BaseFormat())
+	withBench(t, nil, func(b *bench) {
+		b.spool.format = newerFormat()
+		b.server.setFormat(wire.BaseFormat())
 		b.run()
 		b.wait(time.Hour)
 		if n := len(b.server.offers); n > 0 {
 			b.Errorf("a server that cannot read them was offered %d batches", n)
 		}
-		if s := b.shipper.Status(); s.State != sender.Outdated || s.Refused != 0 {
+		if s := b.sender.Status(); s.State != sender.Outdated || s.Refused != 0 {
 			b.Errorf("status %+v", s)
 		}
-		if b.server.asked > 300 { // once a minute at most, and somewhat more in the beginning
+		if b.server.asked > 300 { // about twice a minute, more often at the start
 			b.Errorf("asked %d times in an hour", b.server.asked)
 		}
-		b.server.become(next())
+		b.server.setFormat(newerFormat())
 		b.wait(10 * time.Minute)
-		b.server.once(b.spool)
-		if s := b.shipper.Status(); s.State != sender.Connected || s.Refused != 0 {
+		b.server.checkBookedOnce(b.spool)
+		if s := b.sender.Status(); s.State != sender.Connected || s.Refused != 0 {
 			b.Errorf("after the upgrade: %+v", s)
 		}
-		b.logs(older, again, aside)
+		b.logs(outdated, again, splitOff)
 	})
 }
 
-// TestServerReplacedByOlder checks that a batch which an older server calls invalid
-// is kept.
+// TestServerReplacedByOlder checks that a batch is kept that an older server refuses
+// as invalid.
 func TestServerReplacedByOlder(t *testing.T) {
 	for name, refuses := range map[string]error{"invalid": fault.ErrInvalid, "newer": wire.ErrNewer} {
 		t.Run(name, func(t *testing.T) {
-			on(t, nil, func(b *bench) {
-				b.spool.format = next()
-				b.server.become(next())
+			withBench(t, nil, func(b *bench) {
+				b.spool.format = newerFormat()
+				b.server.setFormat(newerFormat())
 				b.run()
 				b.wait(10 * time.Minute)
-				b.server.become(wire.BaseFormat())
+				b.server.setFormat(wire.BaseFormat())
 				b.server.set(func(context.Context, *parcel) (batch.Reply, error) {
 					return batch.Reply{}, fmt.Errorf("resource 31 is unknown: %w", refuses)
 				})
 				b.wait(time.Hour)
-				if s := b.shipper.Status(); s.State != sender.Outdated || s.Refused != 0 {
+				if s := b.sender.Status(); s.State != sender.Outdated || s.Refused != 0 {
 					b.Errorf("status %+v", s)
 				}
-				b.server.become(next())
+				b.server.setFormat(newerFormat())
 				b.server.set(nil)
 				b.wait(10 * time.Minute)
-				b.server.once(b.spool)
+				b.server.checkBookedOnce(b.spool)
 			})
 		})
 	}
 }
 
-// TestFirstFormatIsOffered checks that what each server reads is offered without a
-// question, and that a server which calls it invalid is believed.
+// TestFirstFormatIsOffered checks that batches of the first format are offered without
+// a call of Reads, and that a refusal of them as invalid is final.
 func TestFirstFormatIsOffered(t *testing.T) {
-	on(t, nil, func(b *bench) {
+	withBench(t, nil, func(b *bench) {
 		b.spool.format = wire.BaseFormat()
 		b.run()
 		b.wait(time.Minute)
-		b.server.once(b.spool)
+		b.server.checkBookedOnce(b.spool)
 		b.server.set(func(context.Context, *parcel) (batch.Reply, error) {
 			return batch.Reply{}, fmt.Errorf("row 7: %w", fault.ErrInvalid)
 		})
 		b.wait(time.Minute)
-		if s := b.shipper.Status(); s.Refused == 0 || b.server.asked != 0 {
-			b.Errorf("refused %d batches, asked %d times what the server reads", s.Refused, b.server.asked)
+		if s := b.sender.Status(); s.Refused == 0 || b.server.asked != 0 {
+			b.Errorf("%d batches refused, %d calls of Reads; want some and none", s.Refused, b.server.asked)
 		}
 	})
 }
 
-// TestHTTPReads checks what each kind of answer says that a server reads.
+// TestHTTPReads checks the format that Reads derives from each kind of answer.
 func TestHTTPReads(t *testing.T) {
 	own := func(status int) string { return fmt.Sprintf(`{"title":"no batch","status":%d}`, status) }
 	for _, c := range []struct {
 		header string
 		status int
-		body   string // "" is of something in between
+		body   string // empty for the answer of a proxy
 		want   wire.Format
 		err    error
 	}{
 		{"layout=2; resource=40", http.StatusBadRequest, own(400), wire.Format{Layout: 2, Resource: 40}, nil},
 		{"layout=2; resource=40", http.StatusForbidden, own(403), wire.Format{Layout: 2, Resource: 40}, nil},
-		{"", http.StatusBadRequest, own(400), wire.BaseFormat(), nil}, // a server from before it was stated
+		{"", http.StatusBadRequest, own(400), wire.BaseFormat(), nil}, // a server without the header
 		{"nonsense", http.StatusBadRequest, own(400), wire.BaseFormat(), nil},
 		{"", http.StatusBadRequest, "", wire.Format{}, fault.ErrUnavailable},
 		{"", http.StatusServiceUnavailable, own(503), wire.Format{}, fault.ErrUnavailable},

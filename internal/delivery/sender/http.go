@@ -24,10 +24,10 @@ const (
 	maxRetryAfter = 15 * time.Minute
 )
 
-// HTTP is a Server at a URL.
+// HTTP is a Server over HTTP.
 type HTTP struct {
-	// Spool returns the size and the limit of the spool, in bytes, which each offer states. It
-	// may be nil.
+	// Spool returns the size and the limit of the spool in bytes, for the header of each
+	// offer. It may be nil.
 	Spool func() (bytes, limit int64)
 
 	batchURL, lossURL string
@@ -36,8 +36,8 @@ type HTTP struct {
 }
 
 // NewHTTP returns the server at a base URL, such as "https://mete.example:9443". The client
-// makes the connections and identifies this machine; its CheckRedirect is not used, as no
-// redirect is followed. version is the version of this program, which each request states.
+// holds the certificate of this machine; HTTP follows no redirects, whatever its CheckRedirect.
+// Each request states version, the version of this program.
 func NewHTTP(base *url.URL, client *http.Client, version string) *HTTP {
 	c := *client
 	c.CheckRedirect = httpx.NoRedirect
@@ -61,18 +61,18 @@ func (h *HTTP) Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Rep
 	return h.post(ctx, h.batchURL, wire.MediaType, sent, header)
 }
 
-// Reads implements Server. A server states in each answer what it reads. The request is an
-// empty batch, which is sent as batches are, and which every server refuses.
+// Reads implements Server. It asks with an empty batch, which every server refuses; the
+// answer's header states the format.
 func (h *HTTP) Reads(ctx context.Context) (wire.Format, error) {
 	_, answer, err := h.exchange(ctx, h.batchURL, wire.MediaType, nil, http.Header{})
 	if f, ok := wire.ParseFormat(answer.Get(wire.HeaderReads)); ok {
 		return f, nil
 	}
-	if errors.Is(err, fault.ErrInvalid) { // the oldest servers do not state it
+	if errors.Is(err, fault.ErrInvalid) { // the oldest servers have no such header
 		return wire.BaseFormat(), nil
 	}
 	if err == nil {
-		err = fmt.Errorf("an empty batch is not refused: %w", fault.ErrUnavailable)
+		err = fmt.Errorf("server accepted an empty batch: %w", fault.ErrUnavailable)
 	}
 	return wire.Format{}, err
 }
@@ -91,7 +91,7 @@ func (h *HTTP) post(ctx context.Context, to, mediaType string, body []byte, head
 	return reply, err
 }
 
-// exchange posts a body. It returns the answer's header too, which is nil if there is no answer.
+// exchange posts a body. The returned header is nil if there is no answer.
 func (h *HTTP) exchange(ctx context.Context, to, mediaType string, body []byte, header http.Header) (batch.Reply, http.Header, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to, bytes.NewReader(body))
 	if err != nil {
@@ -103,8 +103,8 @@ func (h *HTTP) exchange(ctx context.Context, to, mediaType string, body []byte, 
 	r.Header.Set(wire.HeaderVersion, h.version)
 	a, err := httpx.Do(h.client, r, maxReplySize)
 	if err != nil {
-		// The next request would use a connection that leads nowhere again, until the kernel
-		// closes it after a quarter of an hour.
+		// Otherwise the next requests reuse a dead connection until the kernel closes it,
+		// after about 15 minutes.
 		h.client.CloseIdleConnections()
 		return batch.Reply{}, nil, err
 	}
@@ -114,13 +114,13 @@ func (h *HTTP) exchange(ctx context.Context, to, mediaType string, body []byte, 
 	}
 	err = a.Refusal(maxRetryAfter)
 	if errors.Is(err, fault.ErrDenied) {
-		// A client shows its certificate once for a connection: a new certificate takes a new one.
+		// TLS presents the certificate once per connection: a renewed one needs a new connection.
 		h.client.CloseIdleConnections()
 	}
 	return batch.Reply{}, a.Header, err
 }
 
-// parseReply reads a verdict. An answer without one is that of a proxy, not of a mete server.
+// parseReply parses a verdict. An answer without one comes from a proxy, not a mete server.
 func parseReply(a *httpx.Answer) (batch.Reply, error) {
 	var reply batch.Reply
 	err := json.Unmarshal(a.Body, &reply)

@@ -20,7 +20,7 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// serve returns a server whose handler is h, below the path /mete/.
+// serve returns the sender's side of a server below the path /mete/.
 func serve(t *testing.T, s *httptest.Server) *sender.HTTP {
 	t.Helper()
 	t.Cleanup(s.Close)
@@ -31,8 +31,7 @@ func serve(t *testing.T, s *httptest.Server) *sender.HTTP {
 	return sender.NewHTTP(u, s.Client(), "v1.2.3")
 }
 
-// TestHTTP checks what an offer looks like on the way, in the clear and with TLS
-// and HTTP/2.
+// TestHTTP checks the request of an offer, in plain HTTP and with TLS and HTTP/2.
 func TestHTTP(t *testing.T) {
 	var got http.Header
 	var body []byte
@@ -73,7 +72,7 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
-// TestHTTPLost checks the way of a loss.
+// TestHTTPLost checks the request that reports a loss.
 func TestHTTPLost(t *testing.T) {
 	var body []byte
 	h := serve(t, httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -97,7 +96,7 @@ func TestHTTPLost(t *testing.T) {
 	}
 }
 
-// TestHTTPReplies checks what becomes of each kind of reply.
+// TestHTTPReplies checks the result of each kind of answer.
 func TestHTTPReplies(t *testing.T) {
 	const problem, plain = "application/problem+json", "text/html"
 	for _, c := range []struct {
@@ -113,7 +112,7 @@ func TestHTTPReplies(t *testing.T) {
 		{status: 409, body: `{"verdict":"behind","next":"4"}`, verdict: batch.OutOfOrder},
 		{status: 409, body: `{"verdict":"conflict","next":"4"}`, verdict: batch.Conflict},
 		{status: 409, body: `{"verdict":"clone","next":"0"}`, verdict: batch.Clone},
-		// What no server of mete says.
+		// Answers that no mete server gives.
 		{status: 200, body: `{"verdict":"conflict","next":"4"}`, want: fault.ErrUnavailable},
 		{status: 409, body: `{"verdict":"taken","next":"4"}`, want: fault.ErrUnavailable},
 		{status: 409, kind: problem, body: `{"title":"conflict","status":409}`, want: fault.ErrUnavailable},
@@ -122,7 +121,7 @@ func TestHTTPReplies(t *testing.T) {
 		{status: 204, want: fault.ErrUnavailable, text: "status 204 No Content"},
 		{status: 200, body: `{"verdict":"maybe","next":"4"}`, want: fault.ErrUnavailable},
 		{status: 200, body: `{"verdict":"taken","next":"4","names":["` + strings.Repeat("0", 1<<20) + `"]}`, want: fault.ErrUnavailable},
-		// A word of the server, and the same from something in between.
+		// Refusals by the server, and the same status codes from a proxy.
 		{status: 400, kind: problem, body: `{"title":"invalid","detail":"window 3: too long","status":400,"hint":"update"}`, want: fault.ErrInvalid, text: "window 3: too long", hint: "update"},
 		{status: 413, kind: problem, body: `{"title":"too large","status":413}`, want: fault.ErrInvalid, text: "too large"},
 		{status: 400, kind: plain, body: `<h1>400</h1>`, want: fault.ErrUnavailable, text: "status 400 Bad Request"},
@@ -163,7 +162,7 @@ func TestHTTPReplies(t *testing.T) {
 			continue
 		}
 		if c.text != "" && err.Error() != c.text || fault.Hint(err) != c.hint {
-			t.Errorf("%d %s: %q with the hint %q", c.status, c.body, err, fault.Hint(err))
+			t.Errorf("%d %s: %q, hint %q", c.status, c.body, err, fault.Hint(err))
 		}
 		if c.want == fault.ErrUnavailable && (errors.Is(err, fault.ErrInvalid) || errors.Is(err, fault.ErrDenied)) {
 			t.Errorf("%d %s: %v is of two kinds", c.status, c.body, err)
@@ -174,26 +173,26 @@ func TestHTTPReplies(t *testing.T) {
 	}
 }
 
-// TestHTTPUnreached checks a server that is not there, one that hangs up, and
-// one that never answers.
+// TestHTTPUnreached checks a closed server, one that breaks off its answer, and one
+// that never answers.
 func TestHTTPUnreached(t *testing.T) {
 	gone := httptest.NewServer(http.NotFoundHandler())
 	h := serve(t, gone)
 	gone.Close()
 	if _, err := h.Offer(t.Context(), batch.Clock{}, nil); !errors.Is(err, fault.ErrUnavailable) {
-		t.Errorf("a server that is gone: %v", err)
+		t.Errorf("closed server: %v", err)
 	}
 	h = serve(t, httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "100")
 		_, _ = io.WriteString(w, `{"verdict":"taken"`)
 	})))
 	if _, err := h.Offer(t.Context(), batch.Clock{}, nil); !errors.Is(err, fault.ErrUnavailable) {
-		t.Errorf("a reply cut short: %v", err)
+		t.Errorf("truncated reply: %v", err)
 	}
 	quit := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	h = serve(t, httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		cancel() // who asks gives up
+		cancel() // the client gives up
 		<-quit
 	})))
 	defer close(quit)
@@ -202,8 +201,8 @@ func TestHTTPUnreached(t *testing.T) {
 	}
 }
 
-// TestHTTPCertificate checks that a server which will not have this machine's
-// certificate denies, and one whose own is not trusted is not reached.
+// TestHTTPCertificate checks the errors of a server that rejects this machine's
+// certificate (denied) and of one whose own is not trusted (unavailable).
 func TestHTTPCertificate(t *testing.T) {
 	s := httptest.NewUnstartedServer(http.NotFoundHandler())
 	s.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert}
@@ -219,6 +218,6 @@ func TestHTTPCertificate(t *testing.T) {
 	}
 	h = sender.NewHTTP(u, &http.Client{Transport: &http.Transport{}}, "")
 	if _, err := h.Offer(t.Context(), batch.Clock{}, nil); !errors.Is(err, fault.ErrUnavailable) || errors.Is(err, fault.ErrDenied) {
-		t.Errorf("a server that nobody vouches for: %v", err)
+		t.Errorf("untrusted server: %v", err)
 	}
 }

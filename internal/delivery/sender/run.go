@@ -13,51 +13,50 @@ import (
 )
 
 const (
-	// maxStalls is how many steps in a row may bring nothing forward before
-	// delays begin. Two are ordinary: a batch is refused, then said to be lost.
+	// maxStalls is the number of consecutive steps without progress before backoff
+	// starts. Two are normal: a batch is refused, then reported lost.
 	maxStalls = 3
-	// pollInterval is after how long the spool is looked at without a reason.
+	// pollInterval is the interval of checking the spool without a notification.
 	pollInterval = time.Minute
-	// recentReply is for how long an answer to one stream says that the server is
-	// there: longer than the longest window.
+	// recentReply is how long a reply to one stream proves that the server is
+	// reachable: longer than the longest window.
 	recentReply = 2 * time.Minute
 )
 
-// A streamState is one stream on its way. At most one of its batches is in flight.
+// A streamState is the delivery state of one stream. At most one of its batches is in flight.
 type streamState struct {
 	stream      batch.Stream
 	live        bool
 	inFlight    bool      // a batch is in flight
-	draining    bool      // and it went as one of the backlog
-	idle        bool      // it had nothing to offer
-	woken       bool      // something may have come since it was asked
-	failures    int       // in a row
-	stalls      int       // steps in a row that brought nothing forward
-	nextAttempt time.Time // not before
-	lastAttempt time.Time // when it was last asked
-	server      State     // of the server, from here
-	lastReply   time.Time // when it last answered
+	draining    bool      // the batch in flight counts toward the drain rate
+	idle        bool      // the spool had nothing to offer
+	woken       bool      // the spool changed during the attempt
+	failures    int       // consecutive
+	stalls      int       // consecutive steps without progress
+	nextAttempt time.Time // earliest time of the next attempt
+	lastAttempt time.Time // start of the last attempt
+	server      State     // of the server, as this stream saw it
+	lastReply   time.Time // time of the last reply
 }
 
-// A loop is what Run holds; only its goroutine touches it.
+// A loop is the state of Run; only Run's goroutine accesses it.
 type loop struct {
 	*Sender
 	streams   map[batch.Stream]*streamState
 	done      chan result
 	exchanges sync.WaitGroup
 	inFlight  int       // batches in flight
-	draining  bool      // one of them is of the backlog
-	nextDrain time.Time // when the next of the backlog may go
+	draining  bool      // one batch in flight is of the backlog
+	nextDrain time.Time // earliest time of the next backlog batch
 
-	// Where a stream is abandoned, the one that takes its place goes on with
-	// its delays: else a server that conflicts with everything would be asked
-	// without end.
+	// The successor of an abandoned stream inherits its backoff; otherwise a
+	// server that answers every batch with conflict would get offers without delay.
 	successorFailures int
 	successorAttempt  time.Time
 
-	cloned    bool // another identity is needed
+	cloned    bool // this machine needs a new identity
 	enrolling bool
-	clones    int // without success between them
+	clones    int // clone replies and failed enrollments since the last success
 	enrolled  chan error
 	enrollDue time.Time
 }
@@ -67,13 +66,13 @@ type result struct {
 	outcome
 }
 
-// Run sends what comes into the spool until ctx ends.
+// Run sends the batches of the spool until ctx ends.
 func (s *Sender) Run(ctx context.Context) error {
 	if err := s.lock(ctx); err != nil {
 		return nil
 	}
 	defer s.unlock()
-	// A goroutine that ends after ctx has nobody to tell.
+	// Goroutines that finish after ctx has ended discard their results.
 	l := &loop{Sender: s, streams: map[batch.Stream]*streamState{}, done: make(chan result), enrolled: make(chan error)}
 	defer l.exchanges.Wait()
 	for {
@@ -87,11 +86,11 @@ func (s *Sender) Run(ctx context.Context) error {
 				a.idle, a.woken = false, true
 			}
 		case r := <-l.done:
-			if ctx.Err() == nil { // else it failed for that reason
+			if ctx.Err() == nil { // otherwise the failure is the cancellation
 				l.handleResult(r)
 			}
 		case err := <-l.enrolled:
-			l.enroll(err)
+			l.handleEnrolled(err)
 		case <-t.C:
 			for _, a := range l.streams {
 				a.idle = a.idle && time.Since(a.lastAttempt) < pollInterval
@@ -101,7 +100,7 @@ func (s *Sender) Run(ctx context.Context) error {
 	}
 }
 
-// dispatch starts what may start, and returns for how long nothing more may.
+// dispatch starts all attempts that are due, and returns the time until the next one.
 func (l *loop) dispatch(ctx context.Context) time.Duration {
 	now := time.Now()
 	if l.cloned {
@@ -110,7 +109,7 @@ func (l *loop) dispatch(ctx context.Context) time.Duration {
 	streams := l.spool.Streams()
 	l.syncStreams(streams)
 	wait := pollInterval
-	var next *streamState // of the backlog
+	var next *streamState // the backlog stream that waited longest
 	for _, st := range streams {
 		a := l.streams[st.Stream]
 		switch {
@@ -135,7 +134,7 @@ func (l *loop) dispatch(ctx context.Context) time.Duration {
 	return wait
 }
 
-// syncStreams follows which streams are open, and forgets those that are not.
+// syncStreams adds the streams that the spool opened and removes those it closed.
 func (l *loop) syncStreams(streams []spool.Status) {
 	for _, a := range l.streams {
 		open := slices.ContainsFunc(streams, func(st spool.Status) bool { return st.Stream == a.stream })
@@ -155,7 +154,7 @@ func (l *loop) syncStreams(streams []spool.Status) {
 	l.updateStatus(func(s *Status) { s.Backlog = max(len(streams)-1, 0) })
 }
 
-// start offers the next batch of a stream.
+// start offers the next batch of a stream in a goroutine.
 func (l *loop) start(ctx context.Context, a *streamState, now time.Time) {
 	a.inFlight, a.woken, a.lastAttempt = true, false, now
 	l.inFlight++
@@ -168,7 +167,7 @@ func (l *loop) start(ctx context.Context, a *streamState, now time.Time) {
 	})
 }
 
-// handleResult takes the result of an offer.
+// handleResult processes the result of an offer.
 func (l *loop) handleResult(r result) {
 	a, now := r.stream, time.Now()
 	a.inFlight = false
@@ -199,10 +198,10 @@ func (l *loop) handleResult(r result) {
 		}
 		return
 	case stepRejected:
-		l.log.Warn("batch refused; it is set aside and counts as lost", "stream", a.stream, "err", r.reason)
+		l.log.Warn("server refused a batch; it is kept in quarantine and reported lost", "stream", a.stream, "err", r.reason)
 		a.failures++
 	case stepAbandoned:
-		l.log.Warn("stream abandoned; what waits in it goes on in another", "stream", a.stream, "err", r.reason)
+		l.log.Warn("stream abandoned; its windows move to another stream", "stream", a.stream, "err", r.reason)
 		a.failures++
 		l.successorFailures, l.successorAttempt = a.failures, now.Add(l.cfg.backoff(a.failures, nil))
 		for _, o := range l.streams {
@@ -215,23 +214,23 @@ func (l *loop) handleResult(r result) {
 	}
 }
 
-// handleFailure puts a stream off.
+// handleFailure schedules the next attempt of a stream.
 func (l *loop) handleFailure(r result, now time.Time) {
 	a := r.stream
 	a.failures++
 	a.nextAttempt = now.Add(l.cfg.backoff(a.failures, r.err))
 	if r.local {
 		if a.failures == 1 {
-			l.log.Warn("nothing can be sent; it is tried again", "stream", a.stream, "err", r.err)
+			l.log.Warn("cannot offer a batch; retrying", "stream", a.stream, "err", r.err)
 		}
 		return
 	}
 	a.server = stateFromError(r.err)
 	for _, o := range l.streams {
 		if o.server == Connected && now.Sub(o.lastReply) < recentReply {
-			// It answers elsewhere, so it is this batch that does not get through.
+			// The server answers other streams, so only this batch fails.
 			if a.failures == maxStalls {
-				l.log.Warn("stream is stuck; it is tried again", "stream", a.stream, "err", r.err)
+				l.log.Warn("stream is stuck; retrying", "stream", a.stream, "err", r.err)
 			}
 			return
 		}
@@ -249,7 +248,7 @@ func stateFromError(err error) State {
 	return Unreachable
 }
 
-// setServerState says how it stands with the server, once each time that it changes.
+// setServerState records the server's state and logs each change once.
 func (l *loop) setServerState(s State, err error, now time.Time) {
 	before := l.Status()
 	if before.State == s {
@@ -258,13 +257,13 @@ func (l *loop) setServerState(s State, err error, now time.Time) {
 	l.updateStatus(func(st *Status) { st.State, st.Since = s, now })
 	switch s {
 	case Unreachable:
-		l.log.Warn("server unreachable; what is measured waits in the spool", "err", err)
+		l.log.Warn("server unreachable; windows wait in the spool", "err", err)
 		return
 	case Outdated:
-		l.log.Error("server older than this program; what is measured waits in the spool", "err", err, "hint", fault.Hint(err))
+		l.log.Error("server older than this program; windows wait in the spool", "err", err, "hint", fault.Hint(err))
 		return
 	case Denied:
-		l.log.Error("server denies this machine; what is measured waits in the spool", "err", err, "hint", fault.Hint(err))
+		l.log.Error("server denies this machine; windows wait in the spool", "err", err, "hint", fault.Hint(err))
 		return
 	}
 	if before.State == Unknown {
@@ -272,25 +271,25 @@ func (l *loop) setServerState(s State, err error, now time.Time) {
 	} else {
 		l.log.Info("server reached again", "took", now.Sub(before.Since).Round(time.Second))
 	}
-	// The others need not wait for the end of their delays.
+	// End the backoff of the other streams.
 	for _, a := range l.streams {
 		if a.server != Connected {
 			a.nextAttempt = time.Time{}
 		}
 	}
-	aside, err := l.spool.SplitBacklog(now)
+	splitOff, err := l.spool.SplitBacklog(now)
 	switch {
 	case err != nil:
-		l.log.Warn("the backlog cannot be set aside: what is new waits behind it", "err", err)
-	case aside:
-		l.log.Info("backlog set aside; what is new goes first")
+		l.log.Warn("cannot split off the backlog; new windows wait behind it", "err", err)
+	case splitOff:
+		l.log.Info("backlog split off; new windows go first")
 	}
 }
 
-// handleClone makes the streams stop for another identity.
+// handleClone stops all streams until the machine has a new identity.
 func (l *loop) handleClone(now time.Time) {
 	if l.cloned {
-		return // it was in flight with the one that said so
+		return // another batch in flight got the same reply
 	}
 	l.cloned, l.enrollDue = true, now
 	if l.clones++; l.clones > 1 {
@@ -302,8 +301,8 @@ func (l *loop) handleClone(now time.Time) {
 	l.setServerState(Denied, errClone, now)
 }
 
-// reenroll gets another identity once nothing is in flight that was sent with the
-// old one.
+// reenroll starts Config.Reenroll when no batch of the old identity is in flight, and
+// returns the time until it should be called again.
 func (l *loop) reenroll(ctx context.Context, now time.Time) time.Duration {
 	switch {
 	case l.inFlight > 0 || l.enrolling:
@@ -322,16 +321,16 @@ func (l *loop) reenroll(ctx context.Context, now time.Time) time.Duration {
 	return pollInterval
 }
 
-// enroll takes the result of reenroll.
-func (l *loop) enroll(err error) {
+// handleEnrolled processes the result of Config.Reenroll.
+func (l *loop) handleEnrolled(err error) {
 	l.enrolling = false
 	if err == nil {
 		l.cloned = false
-		l.log.Info("enrolled anew")
+		l.log.Info("enrolled again")
 		return
 	}
 	if l.clones == 1 {
-		l.log.Warn("cannot enroll anew; it is tried again", "err", err)
+		l.log.Warn("cannot enroll again; retrying", "err", err)
 	}
 	l.enrollDue = time.Now().Add(l.cfg.backoff(l.clones, err))
 	l.clones++

@@ -17,46 +17,46 @@ import (
 
 const (
 	reached     = "server reached"
-	unreachable = "server unreachable; what is measured waits in the spool"
+	unreachable = "server unreachable; windows wait in the spool"
 	again       = "server reached again"
-	denied      = "server denies this machine; what is measured waits in the spool"
-	aside       = "backlog set aside; what is new goes first"
-	refusal     = "batch refused; it is set aside and counts as lost"
-	abandoned   = "stream abandoned; what waits in it goes on in another"
-	stuck       = "stream is stuck; it is tried again"
+	denied      = "server denies this machine; windows wait in the spool"
+	splitOff    = "backlog split off; new windows go first"
+	refusal     = "server refused a batch; it is kept in quarantine and reported lost"
+	abandoned   = "stream abandoned; its windows move to another stream"
+	stuck       = "stream is stuck; retrying"
 )
 
-// TestPrompt checks that a window is on its way when it is in the spool.
+// TestPrompt checks that a window is sent as soon as it is in the spool.
 func TestPrompt(t *testing.T) {
-	on(t, nil, func(b *bench) {
+	withBench(t, nil, func(b *bench) {
 		b.run()
 		b.wait(10 * time.Minute)
-		b.server.once(b.spool)
-		for id, late := range b.server.late {
-			if late > time.Second {
-				b.Errorf("window %d was %v late", id, late)
+		b.server.checkBookedOnce(b.spool)
+		for id, delay := range b.server.delay {
+			if delay > time.Second {
+				b.Errorf("window %d was %v late", id, delay)
 			}
 		}
 		b.logs(reached)
-		s := b.shipper.Status()
+		s := b.sender.Status()
 		if s.State != sender.Connected || s.Batches != 60 || s.Bytes == 0 || s.Retries != 0 || s.Backlog != 0 || s.LastSuccess.IsZero() {
 			b.Errorf("status %+v", s)
 		}
 	})
 }
 
-// TestOutage checks an outage of hours: the delays, that the log is short, and
-// that what is new goes first afterwards.
+// TestOutage checks an outage of hours: the backoff, a short log, and new windows
+// before the backlog afterwards.
 func TestOutage(t *testing.T) {
-	on(t, nil, func(b *bench) {
-		b.spool.most = 20 // 3 h are 54 batches
+	withBench(t, nil, func(b *bench) {
+		b.spool.maxWindows = 20 // 3 h are 54 batches
 		b.run()
 		b.wait(time.Minute)
 		b.server.set(down)
 		from := len(b.server.offers)
 		b.wait(3 * time.Hour)
-		if s := b.shipper.Status(); s.State != sender.Unreachable || s.Retries == 0 || time.Since(s.Since) < 3*time.Hour-time.Minute {
-			b.Errorf("in the outage the status is %+v", s)
+		if s := b.sender.Status(); s.State != sender.Unreachable || s.Retries == 0 || time.Since(s.Since) < 3*time.Hour-time.Minute {
+			b.Errorf("status during the outage: %+v", s)
 		}
 		tries := b.server.offers[from:]
 		var longest time.Duration
@@ -67,7 +67,7 @@ func TestOutage(t *testing.T) {
 				b.Errorf("try %d came %v after the one before", i+1, d)
 			}
 		}
-		// Their mean is half a minute.
+		// The mean delay is half a minute.
 		if n := len(tries); n < 240 || n > 500 || longest < 45*time.Second {
 			b.Errorf("in 3 h %d tries, at most %v apart", n, longest)
 		}
@@ -75,23 +75,23 @@ func TestOutage(t *testing.T) {
 		time.Sleep(time.Minute)
 		before := b.spool.windows
 		b.wait(10 * time.Minute)
-		b.server.once(b.spool)
-		for id, late := range b.server.late {
-			if id > before && late > time.Second {
-				b.Errorf("after the outage window %d was %v late", id, late)
+		b.server.checkBookedOnce(b.spool)
+		for id, delay := range b.server.delay {
+			if id > before && delay > time.Second {
+				b.Errorf("after the outage window %d was %v late", id, delay)
 			}
 		}
-		b.logs(reached, unreachable, again, aside)
-		if b.spool.asides != 1 || b.shipper.Status().Backlog != 0 {
-			b.Errorf("%d backlogs set aside, %d left", b.spool.asides, b.shipper.Status().Backlog)
+		b.logs(reached, unreachable, again, splitOff)
+		if b.spool.splits != 1 || b.sender.Status().Backlog != 0 {
+			b.Errorf("%d backlogs set aside, %d left", b.spool.splits, b.sender.Status().Backlog)
 		}
 	})
 }
 
-// TestBacklog checks that a backlog drains no faster than it may, with one batch
-// in flight, and never before what is new.
+// TestBacklog checks that a backlog keeps to its drain rate, with one batch in
+// flight, and does not delay new windows.
 func TestBacklog(t *testing.T) {
-	on(t, nil, func(b *bench) {
+	withBench(t, nil, func(b *bench) {
 		for range 3 {
 			b.spool.backlog(2000, 10)
 		}
@@ -102,19 +102,19 @@ func TestBacklog(t *testing.T) {
 		first := b.spool.windows
 		b.run()
 		b.wait(10 * time.Minute)
-		b.server.once(b.spool)
-		for id, late := range b.server.late {
-			if id > first && late > time.Second {
-				b.Errorf("window %d was %v late", id, late)
+		b.server.checkBookedOnce(b.spool)
+		for id, delay := range b.server.delay {
+			if id > first && delay > time.Second {
+				b.Errorf("window %d was %v late", id, delay)
 			}
 		}
-		if b.server.crowd != 2 {
-			b.Errorf("%d batches were in flight at once, want one of the backlog beside the live one", b.server.crowd)
+		if b.server.maxInFlight != 2 {
+			b.Errorf("%d batches were in flight at once, want at most one live and one of the backlog", b.server.maxInFlight)
 		}
-		// 600 batches at 2 a second; the live stream brings one every 10 s.
+		// 600 batches at 2 a second; the live stream adds one every 10 s.
 		for i := range len(b.server.offers) - 23 {
 			if d := b.server.offers[i+23].Sub(b.server.offers[i]); d < 10*time.Second {
-				b.Fatalf("23 offers from %d on within %v", i, d)
+				b.Fatalf("23 offers after offer %d within %v", i, d)
 			}
 		}
 		if last := b.server.offers[599+30]; last.Sub(b.server.offers[0]) > 6*time.Minute {
@@ -123,10 +123,10 @@ func TestBacklog(t *testing.T) {
 	})
 }
 
-// TestBacklogSlow checks that a backlog that takes long to send holds nothing
-// up, and that its streams do not crowd the server.
+// TestBacklogSlow checks that slow batches of the backlog delay no new windows, and
+// that the backlog streams have one batch in flight together.
 func TestBacklogSlow(t *testing.T) {
-	on(t, nil, func(b *bench) {
+	withBench(t, nil, func(b *bench) {
 		for range 3 {
 			b.spool.backlog(50, 10)
 		}
@@ -139,22 +139,22 @@ func TestBacklogSlow(t *testing.T) {
 		})
 		b.run()
 		b.wait(5 * time.Minute)
-		b.server.once(b.spool)
-		for id, late := range b.server.late {
-			if id > first && late > time.Second {
-				b.Errorf("window %d was %v late", id, late)
+		b.server.checkBookedOnce(b.spool)
+		for id, delay := range b.server.delay {
+			if id > first && delay > time.Second {
+				b.Errorf("window %d was %v late", id, delay)
 			}
 		}
-		if b.server.crowd > 2 {
-			b.Errorf("%d batches were in flight at once, want one of the backlog beside the live one", b.server.crowd)
+		if b.server.maxInFlight > 2 {
+			b.Errorf("%d batches were in flight at once, want at most one live and one of the backlog", b.server.maxInFlight)
 		}
 	})
 }
 
-// TestSlow checks that a server that takes its time sees one batch of a stream
-// at a time, and that windows that wait go together.
+// TestSlow checks that a slow server gets one batch of a stream at a time, and that
+// waiting windows share a batch.
 func TestSlow(t *testing.T) {
-	on(t, nil, func(b *bench) {
+	withBench(t, nil, func(b *bench) {
 		b.server.set(func(context.Context, *parcel) (batch.Reply, error) {
 			time.Sleep(25 * time.Second)
 			return batch.Reply{}, nil
@@ -162,7 +162,7 @@ func TestSlow(t *testing.T) {
 		b.run()
 		b.wait(5 * time.Minute)
 		time.Sleep(time.Minute)
-		b.server.once(b.spool)
+		b.server.checkBookedOnce(b.spool)
 		if n := len(b.server.offers); n < 11 || n > 14 {
 			b.Errorf("%d offers of 30 windows in 5 min at 25 s each", n)
 		}
@@ -170,10 +170,10 @@ func TestSlow(t *testing.T) {
 	})
 }
 
-// TestSilent checks a server that never answers: the request ends, and so does
-// Run at once.
+// TestSilent checks a server that never answers: requests time out, and Run ends at
+// once.
 func TestSilent(t *testing.T) {
-	on(t, nil, func(b *bench) {
+	withBench(t, nil, func(b *bench) {
 		b.server.set(func(ctx context.Context, _ *parcel) (batch.Reply, error) {
 			<-ctx.Done()
 			return batch.Reply{}, ctx.Err()
@@ -187,17 +187,16 @@ func TestSilent(t *testing.T) {
 		b.end()
 		b.logs(unreachable)
 		b.server.set(nil)
-		if err := b.shipper.Flush(b.Context()); err != nil {
+		if err := b.sender.Flush(b.Context()); err != nil {
 			b.Fatal(err)
 		}
-		b.server.once(b.spool)
+		b.server.checkBookedOnce(b.spool)
 	})
 }
 
-// TestDuplicate checks that what the server has, but whose reply was lost, is
-// counted once.
+// TestDuplicate checks that a batch whose reply was lost is booked once.
 func TestDuplicate(t *testing.T) {
-	on(t, nil, func(b *bench) {
+	withBench(t, nil, func(b *bench) {
 		n := 0
 		b.server.after = func(_ *parcel, r batch.Reply) (batch.Reply, error) {
 			if n++; n%3 != 0 {
@@ -208,20 +207,20 @@ func TestDuplicate(t *testing.T) {
 		b.run()
 		b.wait(5 * time.Minute)
 		time.Sleep(time.Minute)
-		b.server.once(b.spool)
-		if b.spool.waiting() != 0 {
-			b.Errorf("%d windows still wait", b.spool.waiting())
+		b.server.checkBookedOnce(b.spool)
+		if b.spool.pending() != 0 {
+			b.Errorf("%d windows are undelivered", b.spool.pending())
 		}
 	})
 }
 
-// TestGarbage checks that a reply which makes no sense changes nothing.
+// TestGarbage checks that an impossible reply changes nothing.
 func TestGarbage(t *testing.T) {
 	for _, r := range []batch.Reply{
 		{Verdict: batch.Accepted, Next: 1}, {Verdict: batch.Accepted, Next: 3}, {Verdict: batch.Accepted}, {Verdict: batch.Duplicate, Next: 1},
 		{Verdict: batch.OutOfOrder}, {Verdict: batch.OutOfOrder, Next: 1}, {Verdict: batch.OutOfOrder, Next: 9}, {Verdict: 77, Next: 2},
 	} {
-		on(t, nil, func(b *bench) {
+		withBench(t, nil, func(b *bench) {
 			b.server.set(func(context.Context, *parcel) (batch.Reply, error) { return r, nil })
 			b.run()
 			b.wait(10 * time.Minute)
@@ -231,14 +230,14 @@ func TestGarbage(t *testing.T) {
 			}
 			b.server.set(nil)
 			b.wait(2 * time.Minute)
-			b.server.once(b.spool)
+			b.server.checkBookedOnce(b.spool)
 		})
 	}
 }
 
-// TestRetryAfter checks that a server which wants to be left alone is.
+// TestRetryAfter checks that the sender waits for the time that the server asks for.
 func TestRetryAfter(t *testing.T) {
-	on(t, nil, func(b *bench) {
+	withBench(t, nil, func(b *bench) {
 		b.server.set(func(context.Context, *parcel) (batch.Reply, error) {
 			return batch.Reply{}, fmt.Errorf("too many: %w", &fault.RetryError{Err: fault.ErrUnavailable, After: 5 * time.Minute})
 		})
@@ -251,14 +250,14 @@ func TestRetryAfter(t *testing.T) {
 		}
 	})
 	if _, ok := fault.RetryAfter(fault.ErrUnavailable); ok {
-		t.Error("an error without a time has one")
+		t.Error("RetryAfter of a plain error")
 	}
 }
 
-// TestRefused checks that a batch which the server calls invalid is given up,
-// and that the rest goes on.
+// TestRefused checks that a batch that the server refuses as invalid is set aside and
+// the others are delivered.
 func TestRefused(t *testing.T) {
-	on(t, nil, func(b *bench) {
+	withBench(t, nil, func(b *bench) {
 		b.server.set(func(_ context.Context, p *parcel) (batch.Reply, error) {
 			if p.Windows[0].ID == 3 {
 				return batch.Reply{}, fmt.Errorf("row 1: %w", fault.ErrInvalid)
@@ -267,17 +266,17 @@ func TestRefused(t *testing.T) {
 		})
 		b.run()
 		b.wait(5 * time.Minute)
-		if len(b.server.booked) != 29 || len(b.spool.refused) != 1 || len(b.server.lost) != 1 || b.spool.waiting() != 0 {
-			b.Errorf("%d booked, %d refused, %d told as lost, %d wait", len(b.server.booked), len(b.spool.refused), len(b.server.lost), b.spool.waiting())
+		if len(b.server.booked) != 29 || len(b.spool.rejected) != 1 || len(b.server.lost) != 1 || b.spool.pending() != 0 {
+			b.Errorf("%d booked, %d refused, %d losses reported, %d undelivered", len(b.server.booked), len(b.spool.rejected), len(b.server.lost), b.spool.pending())
 		}
 		b.logs(reached, refusal)
 	})
 }
 
-// TestRefusedAll checks that a server which calls everything invalid, as a
-// broken one may for a while, does not make an agent throw all away at once.
+// TestRefusedAll checks that backoff limits the damage by a defective server that
+// refuses every batch as invalid.
 func TestRefusedAll(t *testing.T) {
-	on(t, nil, func(b *bench) {
+	withBench(t, nil, func(b *bench) {
 		b.spool.backlog(10000, 10)
 		b.server.set(func(context.Context, *parcel) (batch.Reply, error) { return batch.Reply{}, fault.ErrInvalid })
 		b.run()
@@ -289,39 +288,39 @@ func TestRefusedAll(t *testing.T) {
 	})
 }
 
-// TestDenied checks that being denied is said once, and heals.
+// TestDenied checks that a denial is logged once and that delivery resumes after it.
 func TestDenied(t *testing.T) {
-	on(t, nil, func(b *bench) {
+	withBench(t, nil, func(b *bench) {
 		b.server.set(func(context.Context, *parcel) (batch.Reply, error) {
 			return batch.Reply{}, fmt.Errorf("certificate: %w", fault.ErrDenied)
 		})
 		b.run()
 		b.wait(20 * time.Minute)
 		b.logs(denied)
-		if s := b.shipper.Status(); s.State != sender.Denied || s.Retries > 100 {
+		if s := b.sender.Status(); s.State != sender.Denied || s.Retries > 100 {
 			b.Errorf("status %+v", s)
 		}
 		b.server.set(nil)
 		b.wait(5 * time.Minute)
-		b.server.once(b.spool)
-		b.logs(denied, again, aside)
+		b.server.checkBookedOnce(b.spool)
+		b.logs(denied, again, splitOff)
 	})
 }
 
-// TestClone checks that another identity is got while nothing is in flight, and
-// once for any number of replies that ask for it.
+// TestClone checks that the sender re-enrolls while nothing is in flight, and once
+// for any number of clone replies.
 func TestClone(t *testing.T) {
 	var b *bench
 	enrolled := 0
-	on(t, func(c *sender.Config) {
+	withBench(t, func(c *sender.Config) {
 		c.Reenroll = func(context.Context) error {
-			for st, n := range b.server.flying {
+			for st, n := range b.server.inFlight {
 				if n > 0 {
 					b.Errorf("a batch of %v is in flight", st)
 				}
 			}
 			time.Sleep(5 * time.Second)
-			for _, n := range b.server.flying {
+			for _, n := range b.server.inFlight {
 				if n > 0 {
 					b.Error("a batch was sent while enrolling")
 				}
@@ -342,19 +341,19 @@ func TestClone(t *testing.T) {
 		b.run()
 		b.wait(2 * time.Minute)
 		if enrolled != 2 {
-			b.Errorf("enrolled %d times, want twice, the first in vain", enrolled)
+			b.Errorf("enrolled %d times, want twice, the first without success", enrolled)
 		}
-		b.server.once(b.spool)
-		b.logs(denied, "cannot enroll anew; it is tried again", "enrolled anew", again)
+		b.server.checkBookedOnce(b.spool)
+		b.logs(denied, "cannot enroll again; retrying", "enrolled again", again)
 	})
 }
 
-// TestCloneAlways checks that a server which says clone to everybody gets no
-// flood of identities; and that there may be no way to another one.
+// TestCloneAlways checks that backoff limits the enrollments with a server that
+// always replies clone, and a sender without Reenroll.
 func TestCloneAlways(t *testing.T) {
 	clone := func(context.Context, *parcel) (batch.Reply, error) { return batch.Reply{Verdict: batch.Clone}, nil }
 	enrolled := 0
-	on(t, func(c *sender.Config) {
+	withBench(t, func(c *sender.Config) {
 		c.Reenroll = func(context.Context) error { enrolled++; return nil }
 	}, func(b *bench) {
 		b.server.set(clone)
@@ -364,22 +363,22 @@ func TestCloneAlways(t *testing.T) {
 			b.Errorf("enrolled %d times in an hour", enrolled)
 		}
 	})
-	on(t, nil, func(b *bench) {
+	withBench(t, nil, func(b *bench) {
 		b.server.set(clone)
 		b.run()
 		b.wait(10 * time.Minute)
 		b.logs(denied)
 		b.server.set(nil)
 		b.wait(2 * time.Minute)
-		b.server.once(b.spool)
+		b.server.checkBookedOnce(b.spool)
 	})
 }
 
-// TestRestored checks a server that was put back to an earlier state: it gets
-// again what is kept, and is told of the rest.
+// TestRestored checks a server that was restored from a backup: it gets the kept
+// batches again and a report of the deleted ones.
 func TestRestored(t *testing.T) {
-	for _, takes := range []bool{true, false} {
-		on(t, nil, func(b *bench) {
+	for _, acceptsLoss := range []bool{true, false} {
+		withBench(t, nil, func(b *bench) {
 			b.run()
 			b.wait(5 * time.Minute) // 30 batches of a window each
 			st := batch.Stream{1}
@@ -389,35 +388,35 @@ func TestRestored(t *testing.T) {
 			for id := 11; id <= 30; id++ {
 				delete(b.server.booked, id)
 			}
-			if !takes {
+			if !acceptsLoss {
 				b.server.onLost = func(batch.Loss) error { return fault.ErrInvalid }
 			}
 			b.server.mu.Unlock()
 			b.spool.forget(15)
 			b.wait(5 * time.Minute)
-			if b.spool.waiting() != 0 {
-				b.Errorf("%d windows wait", b.spool.waiting())
+			if b.spool.pending() != 0 {
+				b.Errorf("%d windows are undelivered", b.spool.pending())
 			}
-			if !takes {
-				// What was acknowledged in the stream that is abandoned stays there.
+			if !acceptsLoss {
+				// The acknowledged windows of the abandoned stream are not sent again.
 				b.logs(reached, abandoned)
 				return
 			}
 			if len(b.server.lost) != 1 || b.server.lost[0].From != 11 || b.server.lost[0].To != 15 {
-				b.Errorf("told as lost: %+v", b.server.lost)
+				b.Errorf("losses reported: %+v", b.server.lost)
 			}
 			if len(b.server.booked) != 55 {
-				b.Errorf("%d of 60 windows are booked, 5 are lost", len(b.server.booked))
+				b.Errorf("%d of 60 windows are booked, want 55", len(b.server.booked))
 			}
 			b.logs(reached)
 		})
 	}
 }
 
-// TestConflict checks that a stream which conflicts is left, and that one
-// conflict after the other is slow.
+// TestConflict checks that the sender abandons a conflicting stream, and that backoff
+// limits repeated conflicts.
 func TestConflict(t *testing.T) {
-	on(t, nil, func(b *bench) {
+	withBench(t, nil, func(b *bench) {
 		b.server.set(func(_ context.Context, p *parcel) (batch.Reply, error) {
 			if p.Stream == (batch.Stream{1}) && p.Number == 5 {
 				return batch.Reply{Verdict: batch.Conflict, Next: 5}, nil
@@ -426,7 +425,7 @@ func TestConflict(t *testing.T) {
 		})
 		b.run()
 		b.wait(5 * time.Minute)
-		b.server.once(b.spool)
+		b.server.checkBookedOnce(b.spool)
 		b.logs(reached, abandoned)
 		b.server.set(func(context.Context, *parcel) (batch.Reply, error) {
 			return batch.Reply{Verdict: batch.Conflict, Next: 1}, nil
@@ -437,14 +436,14 @@ func TestConflict(t *testing.T) {
 		}
 		b.server.set(nil)
 		b.wait(2 * time.Minute)
-		b.server.once(b.spool)
+		b.server.checkBookedOnce(b.spool)
 	})
 }
 
-// TestStuck checks that one batch that does not get through holds up its own
-// stream only, and is named.
+// TestStuck checks that a batch that always fails delays only its own stream, and is
+// logged.
 func TestStuck(t *testing.T) {
-	on(t, nil, func(b *bench) {
+	withBench(t, nil, func(b *bench) {
 		b.spool.backlog(100, 10)
 		first := b.spool.windows
 		b.server.set(func(_ context.Context, p *parcel) (batch.Reply, error) {
@@ -465,46 +464,45 @@ func TestStuck(t *testing.T) {
 	})
 }
 
-// TestSpoolFails checks that a disk that cannot be read is tried again, and said
-// once.
+// TestSpoolFails checks that reading a failing disk is retried and logged once.
 func TestSpoolFails(t *testing.T) {
-	on(t, nil, func(b *bench) {
+	withBench(t, nil, func(b *bench) {
 		b.spool.fail = errors.New("input/output error")
 		b.run()
 		b.wait(10 * time.Minute)
-		b.logs("nothing can be sent; it is tried again")
+		b.logs("cannot offer a batch; retrying")
 		b.spool.mu.Lock()
 		b.spool.fail = nil
 		b.spool.mu.Unlock()
 		b.wait(2 * time.Minute)
-		b.server.once(b.spool)
+		b.server.checkBookedOnce(b.spool)
 	})
 }
 
-// TestWanted checks that the names that a server wants come through, once.
+// TestWanted checks that Wanted returns the names that the server wants once.
 func TestWanted(t *testing.T) {
-	on(t, nil, func(b *bench) {
+	withBench(t, nil, func(b *bench) {
 		b.server.after = func(_ *parcel, r batch.Reply) (batch.Reply, error) {
 			r.Names = []workload.ShortID{7, 8}
 			return r, nil
 		}
 		b.run()
 		b.wait(time.Minute)
-		got := b.shipper.Wanted()
+		got := b.sender.Wanted()
 		slices.Sort(got)
 		if !slices.Equal(got, []workload.ShortID{7, 8}) {
 			b.Errorf("wanted %v", got)
 		}
-		if got := b.shipper.Wanted(); len(got) != 0 {
-			b.Errorf("wanted again %v", got)
+		if got := b.sender.Wanted(); len(got) != 0 {
+			b.Errorf("second call: wanted %v", got)
 		}
 	})
 }
 
-// TestFlush checks that what waits is sent at the end, what is new first, and
-// that a server that is away does not hold the end up.
+// TestFlush checks that Flush sends the waiting batches, the live stream first, and
+// stops at once if the server is unreachable.
 func TestFlush(t *testing.T) {
-	on(t, nil, func(b *bench) {
+	withBench(t, nil, func(b *bench) {
 		b.spool.backlog(100, 10)
 		b.spool.add(5)
 		var order []byte
@@ -513,14 +511,14 @@ func TestFlush(t *testing.T) {
 			return r, nil
 		}
 		b.server.set(down)
-		if err := b.shipper.Flush(b.Context()); !errors.Is(err, fault.ErrUnavailable) || len(b.server.offers) != 1 {
+		if err := b.sender.Flush(b.Context()); !errors.Is(err, fault.ErrUnavailable) || len(b.server.offers) != 1 {
 			b.Errorf("Flush = %v after %d offers", err, len(b.server.offers))
 		}
 		b.server.set(nil)
-		if err := b.shipper.Flush(b.Context()); err != nil {
+		if err := b.sender.Flush(b.Context()); err != nil {
 			b.Fatal(err)
 		}
-		b.server.once(b.spool)
+		b.server.checkBookedOnce(b.spool)
 		if order[0] != 2 || order[1] != 1 {
 			b.Errorf("the order of streams was %v", order)
 		}
@@ -528,13 +526,13 @@ func TestFlush(t *testing.T) {
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(b.Context(), time.Second)
 		defer cancel()
-		if err := b.shipper.Flush(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		if err := b.sender.Flush(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			b.Errorf("Flush beside Run = %v", err)
 		}
 	})
 }
 
-// TestConfig checks which settings are refused.
+// TestConfig checks that Validate refuses invalid settings.
 func TestConfig(t *testing.T) {
 	if err := sender.Default().Validate(); err != nil {
 		t.Error(err)

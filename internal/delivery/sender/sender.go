@@ -1,11 +1,10 @@
-// Package sender brings what a spool holds to a server, in order within each
-// stream and once in effect, however often it has to be sent.
+// Package sender delivers the batches of a spool to a server, in order within
+// each stream. The server books each batch once, however often it is sent.
 //
-// The live stream goes first and at once. Streams that were split off drain
-// beside it, one batch at a time and no faster than a given rate, so that what
-// happens now is never behind what happened then. A server that cannot be
-// reached is asked again after a delay that grows, and is random, so that
-// machines that lost their server together do not come back together.
+// The live stream is sent without delay. The backlog drains beside it, one batch
+// at a time and at a limited rate, so that new windows never wait behind old ones.
+// Failed offers are repeated with exponential backoff and jitter, so that agents
+// which lost their server together do not all return at once.
 package sender
 
 import (
@@ -24,21 +23,20 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A Server takes batches, over HTTP or in the same process. It answers within
-// the deadline of the context, and soon after that has ended.
+// A Server accepts batches, over HTTP or in the same process. Its methods return
+// soon after the context ends.
 //
-// An error that wraps fault.ErrInvalid says that these bytes will never be
-// taken; fault.ErrDenied that this sender is not let in. After any other one the
-// same is offered again later: not before the error's RetryAfter, where it has
-// one.
+// An error that wraps fault.ErrInvalid means that the server will never accept
+// these bytes; fault.ErrDenied, that it rejects this machine. After any other
+// error the Sender repeats the offer, after the error's RetryAfter if it has one.
 type Server interface {
 	Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Reply, error)
 	Lost(ctx context.Context, l batch.Loss) (batch.Reply, error)
-	// Reads asks what the server reads. Nothing else is offered to it.
+	// Reads returns the format that the server reads. The Sender offers no other.
 	Reads(ctx context.Context) (wire.Format, error)
 }
 
-// A Spool is what a Sender uses of *spool.Spool; the contract is there.
+// A Spool is the part of *spool.Spool that a Sender uses.
 type Spool interface {
 	Streams() []spool.Status
 	NextOffer(st batch.Stream) (o spool.Offer, ok bool, err error)
@@ -48,45 +46,45 @@ type Spool interface {
 	Changes() <-chan struct{}
 }
 
-// A Config says how fast to send, and how to wait.
+// A Config holds the rates, delays and time-outs of a Sender.
 type Config struct {
-	// MinBackoff and MaxBackoff bound the delay before a batch is offered again.
+	// MinBackoff and MaxBackoff bound the delay before a failed offer is repeated.
 	MinBackoff, MaxBackoff time.Duration
-	// DrainRate is how many batches of the backlog go in a second at most.
+	// DrainRate limits the backlog, in batches per second.
 	DrainRate float64
-	// Timeout is how long the server has for one request.
+	// Timeout limits one request.
 	Timeout time.Duration
-	// Reenroll gets this machine another identity, when the server says that
-	// another machine has the present one too. It is called while nothing is in
-	// flight; requests after it are made with the new one. Nil where there is
-	// no way.
+	// Reenroll obtains a new identity after the server reported that another
+	// machine uses the current one. The Sender calls it while no request is in
+	// flight; later requests must use the new identity. Nil if this machine
+	// cannot re-enroll.
 	Reenroll func(ctx context.Context) error
 }
 
-// Default is for a server across a network.
+// Default returns the configuration for a server across a network.
 func Default() Config {
 	return Config{MinBackoff: time.Second, MaxBackoff: time.Minute, DrainRate: 2, Timeout: 30 * time.Second}
 }
 
-// Validate checks that there is a way to go on.
+// Validate checks the configuration. Its errors wrap fault.ErrInvalid.
 func (c Config) Validate() error {
 	switch {
 	case c.MinBackoff <= 0 || c.MaxBackoff < c.MinBackoff:
-		return fmt.Errorf("back-off from %v to %v: %w", c.MinBackoff, c.MaxBackoff, fault.ErrInvalid)
+		return fmt.Errorf("backoff from %v to %v: %w", c.MinBackoff, c.MaxBackoff, fault.ErrInvalid)
 	case !(c.DrainRate > 0):
-		return fmt.Errorf("drain of %v batches a second: %w", c.DrainRate, fault.ErrInvalid)
+		return fmt.Errorf("drain rate of %v batches a second: %w", c.DrainRate, fault.ErrInvalid)
 	case c.Timeout <= 0:
 		return fmt.Errorf("time-out %v: %w", c.Timeout, fault.ErrInvalid)
 	}
 	return nil
 }
 
-// backoff is the delay after so many failures in a row, the last of which was
-// err: anywhere between the least and a bound that doubles each time. What the
-// server asks for comes on top.
+// backoff returns the delay after consecutive failures, the last of which was
+// err: random between MinBackoff and a bound that doubles with each failure, plus
+// the RetryAfter of err.
 func (c Config) backoff(fails int, err error) time.Duration {
 	bound := c.MaxBackoff
-	// Doubling it this often passes every bound.
+	// 32 doublings exceed every bound.
 	if d := c.MinBackoff << min(fails, 32); fails < 32 && d > 0 && d < bound {
 		bound = d
 	}
@@ -97,60 +95,59 @@ func (c Config) backoff(fails int, err error) time.Duration {
 	return d
 }
 
-// State is how it stands with the server.
+// State is the state of the connection to the server.
 type State uint8
 
-// The states.
 const (
-	Unknown     State = iota // it was not asked yet
-	Connected                // it answers
-	Unreachable              // it does not, or not with sense
-	Denied                   // it does not let this machine in
-	Outdated                 // it cannot read what waits, and has to be upgraded
+	Unknown     State = iota // no request was made yet
+	Connected                // the server answers
+	Unreachable              // no answer, or not one of a mete server
+	Denied                   // the server rejects this machine
+	Outdated                 // the server cannot read the waiting batches and must be upgraded
 )
 
 var stateNames = [...]string{"unknown", "connected", "unreachable", "denied", "older"}
 
-// String returns the state's word, as people and metrics see it.
+// String returns the state's name, as pages and metrics show it.
 func (s State) String() string { return stateNames[min(int(s), len(stateNames)-1)] }
 
 // MarshalText implements encoding.TextMarshaler.
 func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Status is how sending goes. What is counted is counted since New.
+// Status is the state of a Sender. It counts from New on.
 type Status struct {
 	State       State     `json:"state"`
-	Since       time.Time `json:"since"`        // when it came to that state
-	LastSuccess time.Time `json:"last_success"` // when the server last took a batch, or had it
-	Batches     int64     `json:"batches"`      // that the server has
-	Bytes       int64     `json:"bytes"`        // of those
-	Retries     int64     `json:"retries"`      // offers of which nothing came
-	Refused     int64     `json:"refused"`      // batches that the server called invalid
-	Conflicts   int64     `json:"conflicts"`    // streams that were abandoned
-	Backlog     int       `json:"backlog"`      // streams beside the live one
+	Since       time.Time `json:"since"`        // time of the last change of State
+	LastSuccess time.Time `json:"last_success"` // time of the last accepted or duplicate batch
+	Batches     int64     `json:"batches"`      // accepted or duplicate
+	Bytes       int64     `json:"bytes"`        // size of Batches
+	Retries     int64     `json:"retries"`      // failed offers
+	Refused     int64     `json:"refused"`      // batches that the server refused as invalid
+	Conflicts   int64     `json:"conflicts"`    // abandoned streams
+	Backlog     int       `json:"backlog"`      // streams other than the live one
 }
 
-// maxWanted is how many names are remembered as wanted: far more than a
-// machine has workloads.
+// maxWanted limits the set of workloads whose names the server wants: far more
+// than a machine has workloads.
 const maxWanted = 1 << 16
 
-// A Sender sends what a spool holds.
+// A Sender sends the batches of a spool to a server.
 type Sender struct {
 	cfg     Config
 	spool   Spool
 	server  Server
 	clock   func() (batch.Clock, error)
 	log     *slog.Logger
-	running chan struct{} // is held by Run or Flush: one batch in flight per stream
+	running chan struct{} // held by Run or Flush, so that each stream has one batch in flight
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	status Status
 	wanted map[workload.ShortID]struct{}
-	reads  wire.Format // what the server was last known to read
+	reads  wire.Format // format that the server read when last asked
 }
 
-// New returns a sender, which sends nothing yet. clock reads this machine's
-// clocks, for each offer anew. It panics where cfg does not validate.
+// New returns a sender; Run and Flush send. The sender calls clock before each
+// offer to read this machine's clocks. New panics if cfg is invalid.
 func New(cfg Config, s Spool, server Server, clock func() (batch.Clock, error), log *slog.Logger) *Sender {
 	if err := cfg.Validate(); err != nil {
 		panic(err)
@@ -161,8 +158,8 @@ func New(cfg Config, s Spool, server Server, clock func() (batch.Clock, error), 
 	}
 }
 
-// Wanted returns the workloads whose names the server asked for since the last
-// call, in no order. They go with the next window.
+// Wanted returns, in no order, the workloads whose names the server has asked for
+// since the last call. The next window must carry the names.
 func (s *Sender) Wanted() []workload.ShortID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,21 +171,20 @@ func (s *Sender) Wanted() []workload.ShortID {
 	return names
 }
 
-// Status returns how sending goes.
+// Status returns the current status.
 func (s *Sender) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.status
 }
 
-// updateStatus changes the status.
 func (s *Sender) updateStatus(change func(*Status)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(&s.status)
 }
 
-// lock takes the turn, or fails when ctx ends first.
+// lock waits until neither Run nor Flush is active.
 func (s *Sender) lock(ctx context.Context) error {
 	select {
 	case s.running <- struct{}{}:
@@ -200,17 +196,16 @@ func (s *Sender) lock(ctx context.Context) error {
 
 func (s *Sender) unlock() { <-s.running }
 
-// Flush sends all that waits, as the program ends, the live stream first and
-// each batch once: the first failure ends it, and is its error. It waits for Run
-// to return.
+// Flush sends all waiting batches, the live stream first, when the program ends.
+// It waits for Run to return, and stops at the first failed offer with its error.
 func (s *Sender) Flush(ctx context.Context) error {
 	if err := s.lock(ctx); err != nil {
 		return err
 	}
 	defer s.unlock()
 	for _, st := range slices.Backward(s.spool.Streams()) {
-		// Going back without going forward: the server is not making sense.
-		for still := 0; still < maxStalls; {
+		// A server that repeatedly rewinds the stream gets no further offers.
+		for stalls := 0; stalls < maxStalls; {
 			o := s.deliver(ctx, st.Stream)
 			switch {
 			case o.err != nil:
@@ -218,10 +213,10 @@ func (s *Sender) Flush(ctx context.Context) error {
 			case o.step == stepCloned:
 				return errClone
 			case o.step == stepAdvanced:
-				still = 0
+				stalls = 0
 				continue
 			}
-			still++
+			stalls++
 			if o.step == stepIdle || o.step == stepAbandoned {
 				break
 			}

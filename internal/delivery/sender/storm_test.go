@@ -23,62 +23,62 @@ import (
 	"mete.dev/mete/internal/testkit/netfault"
 )
 
-// judge is a server of HTTP that takes batches and adds up what is in them.
-type judge struct {
+// bookingServer is an HTTP server that accepts batches and sums their CPU time.
+type bookingServer struct {
 	t      testing.TB
 	mu     sync.Mutex
 	marks  map[batch.Stream]batch.Mark
 	hashes map[batch.Stream][]batch.Hash
 	cpu    int64
-	known  int // batches that came again
+	known  int // duplicate batches
 }
 
-func (v *judge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *bookingServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	sent, err := io.ReadAll(r.Body)
 	if err != nil {
-		return // it was cut on the way
+		return // the proxy cut the connection
 	}
 	b, err := wire.Decode(sent, wire.Default())
 	if err != nil || r.URL.Path != "/v1/batches" {
-		v.t.Errorf("%s: %v", r.URL, err)
+		s.t.Errorf("%s: %v", r.URL, err)
 		return
 	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	m, ok := v.marks[b.Stream]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, ok := s.marks[b.Stream]
 	if !ok {
 		m.Next = 1
 	}
 	var known *batch.Hash
 	if b.Number < m.Next {
-		known = &v.hashes[b.Stream][b.Number-1]
+		known = &s.hashes[b.Stream][b.Number-1]
 	}
 	hash := batch.HashOf(sent)
 	p := batch.Reply{Verdict: m.Judge(b.Number, b.Previous, hash, known)}
 	switch p.Verdict {
 	case batch.Accepted:
 		m = batch.Mark{Next: b.Number + 1, Last: hash}
-		v.marks[b.Stream], v.hashes[b.Stream] = m, append(v.hashes[b.Stream], hash)
+		s.marks[b.Stream], s.hashes[b.Stream] = m, append(s.hashes[b.Stream], hash)
 		for i := range b.Windows {
 			for j := range b.Windows[i].Rows {
-				v.cpu += b.Windows[i].Rows[j].Usage.Amount[usage.CPU]
+				s.cpu += b.Windows[i].Rows[j].Usage.Amount[usage.CPU]
 			}
 		}
 	case batch.Duplicate:
-		v.known++
+		s.known++
 	default:
-		// There is one sender, and nothing of what it sent is forgotten.
-		v.t.Errorf("batch %d of %v is %v, wanted %d", b.Number, b.Stream, p.Verdict, m.Next)
+		// The only sender has never lost a batch.
+		s.t.Errorf("batch %d of %v is %v, wanted %d", b.Number, b.Stream, p.Verdict, m.Next)
 		w.WriteHeader(http.StatusConflict)
 	}
 	p.Next = m.Next
-	_ = json.NewEncoder(w).Encode(p) // who is cut off does not hear it
+	_ = json.NewEncoder(w).Encode(p) // the proxy may have cut the connection
 }
 
-// TestStorm sends from a spool on a disk, over a network in which everything
-// goes wrong, and checks that all arrives once.
+// TestStorm sends from a spool on disk through a faulty network, and checks that
+// everything arrives once.
 func TestStorm(t *testing.T) {
-	v := &judge{t: t, marks: map[batch.Stream]batch.Mark{}, hashes: map[batch.Stream][]batch.Hash{}}
+	v := &bookingServer{t: t, marks: map[batch.Stream]batch.Mark{}, hashes: map[batch.Stream][]batch.Hash{}}
 	s := httptest.NewServer(v)
 	defer s.Close()
 	proxy, err := netfault.Open(s.Listener.Addr().String(), 1)
@@ -105,18 +105,18 @@ func TestStorm(t *testing.T) {
 	sending := sender.Default()
 	sending.MinBackoff, sending.MaxBackoff = time.Millisecond, 20*time.Millisecond
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	shipper := sender.New(sending, p, sender.NewHTTP(&url.URL{Scheme: "http", Host: proxy.Addr()}, client, "test"), clock, quiet)
+	snd := sender.New(sending, p, sender.NewHTTP(&url.URL{Scheme: "http", Host: proxy.Addr()}, client, "test"), clock, quiet)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	all.Go(func() {
-		if err := shipper.Run(ctx); err != nil {
+		if err := snd.Run(ctx); err != nil {
 			t.Error(err)
 		}
 	})
-	weather := make(chan struct{})
+	stormDone := make(chan struct{})
 	go func() {
-		defer close(weather)
+		defer close(stormDone)
 		proxy.Storm(ctx, 1500*time.Millisecond, 15*time.Millisecond)
 	}()
 	var booked, i int64
@@ -136,24 +136,24 @@ func TestStorm(t *testing.T) {
 	for storm := true; storm; {
 		next()
 		select {
-		case <-weather:
+		case <-stormDone:
 			storm = false
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
-	// The storm may have met nobody. So it stays bad until a batch came twice.
+	// The storm may have hit no batch, so faults continue until a batch is repeated.
 	proxy.Set(netfault.Conditions{Cut: 0.2, Lose: 0.4, Repeat: 0.2})
-	testkit.Eventually(t, "a batch came again", func() bool {
+	testkit.Eventually(t, "a batch is repeated", func() bool {
 		next()
 		v.mu.Lock()
 		defer v.mu.Unlock()
-		return i > 50 && v.known > 0 && shipper.Status().Retries > 0
+		return i > 50 && v.known > 0 && snd.Status().Retries > 0
 	})
 	proxy.Set(netfault.Conditions{})
 	cancel()
 	all.Wait()
-	for err := shipper.Flush(t.Context()); err != nil; err = shipper.Flush(t.Context()) {
-		// What the storm left on its way may cost a try.
+	for err := snd.Flush(t.Context()); err != nil; err = snd.Flush(t.Context()) {
+		// Connections from the storm may still fail.
 		if !errors.Is(err, fault.ErrUnavailable) {
 			t.Fatal(err)
 		}
@@ -161,9 +161,9 @@ func TestStorm(t *testing.T) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.cpu != booked {
-		t.Errorf("%d arrived of %d", v.cpu, booked)
+		t.Errorf("booked %d, want %d", v.cpu, booked)
 	}
-	t.Logf("%+v, %d batches came again, network %+v", shipper.Status(), v.known, proxy.Stats())
+	t.Logf("%+v, %d duplicate batches, network %+v", snd.Status(), v.known, proxy.Stats())
 }
 
 var _ sender.Spool = (*spool.Spool)(nil)

@@ -17,21 +17,21 @@ import (
 	"mete.dev/mete/internal/x/httpx"
 )
 
-// A dialer opens connections; nil is that of package net.
+// A dialer opens connections; nil means that of package net.
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
 const maxGrant = 1 << 20 // bytes; an answer has about 2,000
 
-// Client returns a client that shows the valid certificate, and trusts servers of the node's
-// own authority only. It follows no redirect. It may be kept: the next request uses a renewed
-// certificate, requests in flight keep the one before.
+// Client returns a client that presents the current certificate and trusts only servers of
+// the identity's authority. It follows no redirects. After a renewal it presents the new
+// certificate in later requests; those in flight keep the old one.
 func (i *Identity) Client() *http.Client { return newClient((*roundTripper)(i)) }
 
 func newClient(t http.RoundTripper) *http.Client {
 	return &http.Client{Transport: t, CheckRedirect: httpx.NoRedirect}
 }
 
-// roundTripper sends each request under the identity of that moment.
+// roundTripper sends each request with the current identity.
 type roundTripper Identity
 
 // RoundTrip implements http.RoundTripper.
@@ -39,7 +39,7 @@ func (t *roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	s := t.state.Load()
 	if s == nil {
 		if r.Body != nil {
-			_ = r.Body.Close() // which an http.RoundTripper has to do after an error too
+			_ = r.Body.Close() // required of an http.RoundTripper after an error too
 		}
 		return nil, fmt.Errorf("not enrolled: %w", fault.ErrDenied)
 	}
@@ -50,8 +50,7 @@ func (t *roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.transport.RoundTrip(r)
 }
 
-// CloseIdleConnections closes idle connections, for http.Client: the next request uses a new
-// one.
+// CloseIdleConnections implements http.Client.CloseIdleConnections.
 func (t *roundTripper) CloseIdleConnections() {
 	if s := t.state.Load(); s != nil {
 		s.transport.CloseIdleConnections()
@@ -62,8 +61,8 @@ func (i *Identity) newTransport(check verifier, own *tls.Certificate) *http.Tran
 	return newTransport(check, own, i.cfg.dial)
 }
 
-// newTransport returns a transport that trusts servers whose certificates pass check, and
-// shows own if that is not nil. Without check it is for plain HTTP on the loopback.
+// newTransport returns a transport that trusts servers whose certificates pass check and
+// presents own, if not nil. A nil check is for plain HTTP on the loopback interface.
 func newTransport(check verifier, own *tls.Certificate, dial dialer) *http.Transport {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
@@ -73,7 +72,7 @@ func newTransport(check verifier, own *tls.Certificate, dial dialer) *http.Trans
 		ForceAttemptHTTP2:   true,
 		TLSHandshakeTimeout: 10 * time.Second,
 		IdleConnTimeout:     90 * time.Second,
-		// A connection whose peer is silent is closed after 45 s.
+		// Close the connection to a silent peer after 45 s.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
 	}
 	if check == nil {
@@ -82,7 +81,7 @@ func newTransport(check verifier, own *tls.Certificate, dial dialer) *http.Trans
 	t.Proxy = http.ProxyFromEnvironment
 	t.TLSClientConfig = &tls.Config{
 		MinVersion: tls.VersionTLS13,
-		// VerifyConnection checks in place of package tls, by other rules.
+		// VerifyConnection replaces the verification of crypto/tls.
 		InsecureSkipVerify: true,
 		VerifyConnection:   func(c tls.ConnectionState) error { return check(c.PeerCertificates) },
 	}
@@ -92,12 +91,12 @@ func newTransport(check verifier, own *tls.Certificate, dial dialer) *http.Trans
 	return t
 }
 
-// A verifier checks a server's certificates, of which the server's own is the first.
+// A verifier checks a server's certificate chain, the server's own certificate first.
 type verifier func(chain []*x509.Certificate) error
 
-// verifyRoot accepts servers of one authority. It does not check the server's name, as the
-// authority signs for its own servers only, whatever their addresses. It does check that the
-// certificate is for servers: the authority signs those of nodes too.
+// verifyRoot accepts the servers of one authority. It ignores the server's name, because the
+// authority signs only for its own servers. It requires a certificate for servers, because
+// the authority also signs those of nodes.
 func verifyRoot(ca *x509.Certificate) verifier {
 	return func(chain []*x509.Certificate) error {
 		if len(chain) == 0 {
@@ -105,8 +104,8 @@ func verifyRoot(ca *x509.Certificate) verifier {
 		}
 		roots := x509.NewCertPool()
 		roots.AddCert(ca)
-		// A machine whose clock is in the past has to reach its server all the same, which
-		// corrects the times that it sends.
+		// A machine whose clock is behind must still reach its server, which corrects the
+		// times that the machine sends.
 		now := time.Now()
 		for _, from := range []time.Time{chain[0].NotBefore, ca.NotBefore} {
 			if from.After(now) {
@@ -124,8 +123,8 @@ func verifyRoot(ca *x509.Certificate) verifier {
 	}
 }
 
-// verifyPinned accepts servers that show, with their own certificate, that of the authority
-// with this fingerprint.
+// verifyPinned accepts servers whose chain contains the authority's certificate with this
+// fingerprint.
 func verifyPinned(want token.Fingerprint) verifier {
 	return func(chain []*x509.Certificate) error {
 		for _, c := range chain {
@@ -138,13 +137,13 @@ func verifyPinned(want token.Fingerprint) verifier {
 }
 
 func otherAuthorityError(want token.Fingerprint) error {
-	return fault.WithHint(fmt.Errorf("server is of another certificate authority than %s: %w", want, fault.ErrDenied),
+	return fault.WithHint(fmt.Errorf("server belongs to another certificate authority than %s: %w", want, fault.ErrDenied),
 		"check the server's address; if the server was set up again, enroll with a new token of it")
 }
 
-// ReaderClient returns a client that reads from a server with a viewer's token, and shows the
-// token to a server of its authority only. The token may be zero for a server on the loopback
-// without TLS.
+// ReaderClient returns a client that reads from a server with a viewer's token. It sends the
+// token only to a server of the token's authority. The token may be zero for a server on the
+// loopback interface without TLS.
 func ReaderClient(server string, tok token.Token) (*http.Client, error) {
 	base, local, err := parseServer(server)
 	if err != nil {
@@ -175,7 +174,7 @@ func (t tokenTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.Transport.RoundTrip(r)
 }
 
-// refusedError is the error of a certificate that the server does not accept.
+// refusedError is the error of a certificate that the server rejects.
 type refusedError struct{ error }
 
 func (e refusedError) Unwrap() error { return e.error }
@@ -185,7 +184,7 @@ func isRefused(err error) bool {
 	return ok
 }
 
-// post sends a claim to the server, and returns what it grants.
+// post sends a claim to the server and returns the grant.
 func (i *Identity) post(ctx context.Context, c *http.Client, path string, claim token.Claim) (g token.Grant, err error) {
 	body, err := json.Marshal(claim)
 	if err != nil {
@@ -201,7 +200,7 @@ func (i *Identity) post(ctx context.Context, c *http.Client, path string, claim 
 	a, err := httpx.Do(c, r, maxGrant)
 	switch {
 	case errors.Is(err, http.ErrSchemeMismatch):
-		err = fault.WithHint(err, "the server speaks plain HTTP: on its own machine use http://, else start it with TLS")
+		err = fault.WithHint(err, "the server speaks plain HTTP: use http:// on the server's machine, or start the server with TLS")
 	case err == nil && a.StatusCode != http.StatusOK:
 		err = refusalOf(a)
 	case err == nil:
@@ -215,11 +214,11 @@ func (i *Identity) post(ctx context.Context, c *http.Client, path string, claim 
 	return g, nil
 }
 
-// refusalOf returns the error of an answer that grants nothing.
+// refusalOf returns the error of an answer whose status is not 200.
 func refusalOf(a *httpx.Answer) error {
 	p, own := a.Problem()
 	if !own {
-		err := fmt.Errorf("answer %s, which is no mete server's: %w", a.Status, fault.ErrUnavailable)
+		err := fmt.Errorf("answer %s is not from a mete server: %w", a.Status, fault.ErrUnavailable)
 		if a.StatusCode == http.StatusBadRequest && a.Request.URL.Scheme == "http" {
 			return fault.WithHint(err, "perhaps it speaks TLS: use https://")
 		}

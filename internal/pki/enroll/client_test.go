@@ -18,7 +18,7 @@ import (
 	"mete.dev/mete/internal/pki/token"
 )
 
-// issue makes a certificate; without a parent an authority's.
+// issue makes a certificate, or that of an authority if parent is nil.
 func issue(t *testing.T, from, to time.Duration, usage x509.ExtKeyUsage, parent *x509.Certificate, signer *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := newKey()
@@ -53,7 +53,7 @@ func TestTrust(t *testing.T) {
 	good := leaf(-day, day, server, ca, key)
 	for name, c := range map[string]struct {
 		chain []*x509.Certificate
-		want  string // "" is trusted
+		want  string // in the error; "" if trusted
 	}{
 		"good":                     {[]*x509.Certificate{good, ca}, ""},
 		"clock slow":               {[]*x509.Certificate{leaf(50*day, 90*day, server, ca, key), ca}, ""},
@@ -79,11 +79,12 @@ func TestTrust(t *testing.T) {
 	}
 }
 
-// A reader's token is shown to the server that it was made for, nobody else, also
-// not where that one points to another.
+// A reader's token goes only to the server that issued it, not to the target of a redirect.
 func TestReader(t *testing.T) {
-	var shown []string
-	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { shown = append(shown, r.Header.Get("Authorization")) }))
+	var gotOther []string
+	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		gotOther = append(gotOther, r.Header.Get("Authorization"))
+	}))
 	defer other.Close()
 	var got []string
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -109,15 +110,15 @@ func TestReader(t *testing.T) {
 		}
 	}
 	if len(got) != 1 || got[0] != "Bearer "+tok.Reveal() {
-		t.Errorf("the server saw %q", got)
+		t.Errorf("server got %q", got)
 	}
-	if len(shown) != 1 || shown[0] != "" {
-		t.Errorf("another one saw %q", shown)
+	if len(gotOther) != 1 || gotOther[0] != "" {
+		t.Errorf("other server got %q", gotOther)
 	}
 }
 
-// An enrollment that was asked for is gone on with by the same machine in the
-// same boot only: a copy of its disk makes a key of its own.
+// Only the same machine in the same boot continues an enrollment; a copy of its disk
+// generates a new key.
 func TestPendingKey(t *testing.T) {
 	dir := t.TempDir()
 	key := func(f Facts) *ecdsa.PrivateKey {
@@ -134,12 +135,12 @@ func TestPendingKey(t *testing.T) {
 	}
 	first := key(Facts{"m", "b", "n"})
 	if !key(Facts{"m", "b", "other name"}).Equal(first) {
-		t.Error("asked again by another key")
+		t.Error("repeated enrollment uses another key")
 	}
 	for _, f := range []Facts{{"m", "b2", "n"}, {"m2", "b2", "n"}} {
 		k := key(f)
 		if k.Equal(first) {
-			t.Errorf("%v has the key of another", f)
+			t.Errorf("%v uses the key of another machine or boot", f)
 		}
 		first = k
 	}

@@ -1,8 +1,8 @@
-// Package enroll is an agent's identity: which node it is, the certificate that
-// proves it, and how both are got and renewed.
+// Package enroll obtains, stores and renews an agent's identity: its node id and the
+// certificate that proves it.
 //
-// An identity is one file, replaced as a whole: no crash can part a key from its
-// certificate. The key is made here and never leaves the machine.
+// An identity is one file that is replaced atomically, so that a crash cannot separate
+// a key from its certificate. The key is generated here and never leaves the machine.
 package enroll
 
 import (
@@ -28,55 +28,55 @@ import (
 	"mete.dev/mete/internal/pki/token"
 )
 
-// Facts are what a machine says of itself.
+// Facts describe a machine in its claims to a server.
 type Facts struct {
-	Machine string // its id: /etc/machine-id, or what stands for it
+	Machine string // machine id: /etc/machine-id, or the host name
 	Boot    string // boot id
 	Name    string // host name
 }
 
-// Config says whose identity it is, and where it is got.
+// Config configures an Identity.
 type Config struct {
-	Dir string // holds the identity; made where it is not there
-	// Server is https://host:port. It may be http://host:port where host is this
-	// machine's loopback: there a server may trust whoever is on the machine, and
-	// an identity needs neither token nor certificate.
+	Dir string // holds the identity; created if missing
+	// Server is https://host:port, or http://host:port for a loopback address: there
+	// the server may trust local callers, and the identity needs neither token nor
+	// certificate.
 	Server string
-	// Token returns the token to enroll by, each time that one is needed. It may be
-	// nil, or return fault.ErrNotFound: then there is none.
+	// Token returns the enrollment token whenever one is needed. It may be nil or
+	// return fault.ErrNotFound if there is none.
 	Token func() (token.Token, error)
-	Role  registry.Role // "" is registry.Agent
+	Role  registry.Role // "" means registry.Agent
 	Facts Facts
 
 	dial dialer
 }
 
-// newToken is what helps where an identity cannot be had otherwise.
+// newToken is the hint when only a new token helps.
 const newToken = "on the server's machine: mete token create --role agent"
 
-// An Identity is who this machine is to a server. Its methods may be called from
-// several goroutines.
+// An Identity is the identity of this machine to a server. Its methods are safe for
+// concurrent use.
 type Identity struct {
 	cfg   Config
 	base  *url.URL
 	local bool
 	log   *slog.Logger
 
-	mu    sync.Mutex // held by who changes state
+	mu    sync.Mutex // serializes changes of state
 	state atomic.Pointer[state]
 }
 
-// A state is an identity as it is at one time.
+// A state is an immutable version of an identity.
 type state struct {
 	node, cluster string
-	leaf, ca      *x509.Certificate // nil where the loopback needs none
-	jobs          token.JobKey      // zero where the server gave none
+	leaf, ca      *x509.Certificate // nil if a loopback server needs none
+	jobs          token.JobKey      // zero if the server gave none
 	pair          tls.Certificate
 	transport     *http.Transport
 }
 
-// Open returns the identity in cfg.Dir as it is there, which may be none yet. It
-// asks nobody.
+// Open returns the identity stored in cfg.Dir, which may be none yet. It makes no
+// requests.
 func Open(cfg Config, log *slog.Logger) (*Identity, error) {
 	base, local, err := parseServer(cfg.Server)
 	if err != nil {
@@ -108,8 +108,8 @@ func Open(cfg Config, log *slog.Logger) (*Identity, error) {
 	return i, nil
 }
 
-// parseServer reads the address of a server. local says that it is one without
-// TLS on this machine.
+// parseServer parses the address of a server. local reports whether it is a loopback
+// address without TLS.
 func parseServer(text string) (base *url.URL, local bool, err error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
@@ -121,7 +121,7 @@ func parseServer(text string) (base *url.URL, local bool, err error) {
 	case u.Scheme == "http" && loopback:
 		local = true
 	case u.Scheme == "http":
-		return nil, false, fault.WithHint(fmt.Errorf("server %q: http is for a server on this machine only: %w", text, fault.ErrInvalid), "use https://"+u.Host)
+		return nil, false, fault.WithHint(fmt.Errorf("server %q: plain http works only on this machine: %w", text, fault.ErrInvalid), "use https://"+u.Host)
 	case u.Scheme != "https":
 		return nil, false, fault.WithHint(fmt.Errorf("server %q: scheme %q: %w", text, u.Scheme, fault.ErrInvalid), "give it as https://host:port")
 	}
@@ -129,7 +129,7 @@ func parseServer(text string) (base *url.URL, local bool, err error) {
 	return u, local, nil
 }
 
-// Node is the id of this node; "" as long as it is not enrolled. Only Enroll,
+// Node returns the id of this node, or "" before enrollment. Only Enroll,
 // Reenroll and Run change it.
 func (i *Identity) Node() string {
 	if s := i.state.Load(); s != nil {
@@ -138,7 +138,7 @@ func (i *Identity) Node() string {
 	return ""
 }
 
-// Cluster is the cluster that the node was enrolled for.
+// Cluster returns the cluster of the node.
 func (i *Identity) Cluster() string {
 	if s := i.state.Load(); s != nil {
 		return s.cluster
@@ -146,12 +146,12 @@ func (i *Identity) Cluster() string {
 	return ""
 }
 
-// Server is the address of the server, without a slash at its end.
+// Server returns the address of the server without a trailing slash.
 func (i *Identity) Server() string { return i.base.String() }
 
-// LedgerID tells the ledger that the server keeps from all others, by letters and
-// digits: it is made of its certificate authority, or of the server's address
-// where that is not known. It is "" as long as the node is not enrolled.
+// LedgerID returns an id of the server's ledger, in letters and digits. It is derived
+// from the server's certificate authority or, if that is not known, from the server's
+// address. It is "" before enrollment.
 func (i *Identity) LedgerID() string {
 	s := i.state.Load()
 	switch {
@@ -164,10 +164,10 @@ func (i *Identity) LedgerID() string {
 	return LedgerID(token.FingerprintOf(s.ca.Raw))
 }
 
-// LedgerID tells the ledger of a server with this authority from all others.
+// LedgerID returns the id of the ledger of a server with this authority.
 func LedgerID(ca token.Fingerprint) string { return ca.String()[:16] }
 
-// Expiry is when the certificate ends; zero where there is none.
+// Expiry returns the end of the certificate's validity, zero without a certificate.
 func (i *Identity) Expiry() time.Time {
 	if s := i.state.Load(); s != nil && s.leaf != nil {
 		return s.leaf.NotAfter
@@ -175,18 +175,16 @@ func (i *Identity) Expiry() time.Time {
 	return time.Time{}
 }
 
-// Enroll makes sure that there is an identity: where a good one is there it does
-// nothing. A token of another authority than the identity's says that the
-// machine is to go to another server, and is followed. It tries once; the
-// error is fault.ErrUnavailable where it may work later, fault.ErrDenied or
-// fault.ErrInvalid where a person has to do something.
+// Enroll obtains an identity unless a valid one exists. If the token is of another
+// authority than the identity, Enroll enrolls with that authority's server. It tries
+// once. Its error wraps fault.ErrUnavailable if a retry may succeed, and
+// fault.ErrDenied or fault.ErrInvalid if the operator must act.
 func (i *Identity) Enroll(ctx context.Context) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	s := i.state.Load()
 	if i.local {
-		// It is asked again each time, as it costs nothing and its ledger may be
-		// another one by now.
+		// Ask each time: it is cheap, and the server may have another ledger.
 		c := newClient(i.newTransport(nil, nil))
 		defer c.CloseIdleConnections()
 		err := i.requestIdentity(ctx, c, token.Token{})
@@ -205,37 +203,34 @@ func (i *Identity) Enroll(ctx context.Context) error {
 	return i.certify(ctx, tok, s)
 }
 
-// IsForOtherAuthority says whether a token is for another authority than that of the identity
-// that is there.
+// IsForOtherAuthority reports whether a token is for another authority than the current
+// identity's.
 func (i *Identity) IsForOtherAuthority(tok token.Token) bool {
 	s := i.state.Load()
 	return s != nil && s.leaf != nil && s.isForOtherAuthority(tok)
 }
 
-// isForOtherAuthority says whether a token is for another authority than that of the
-// identity.
 func (s *state) isForOtherAuthority(tok token.Token) bool {
 	return !tok.IsZero() && tok.CA() != token.FingerprintOf(s.ca.Raw)
 }
 
-// certify gets a certificate, by the one that is there or by the token.
+// certify obtains a certificate, with the current certificate or with the token.
 func (i *Identity) certify(ctx context.Context, tok token.Token, s *state) error {
 	if s == nil {
 		return i.enrollByToken(ctx, tok)
 	}
 	if s.isForOtherAuthority(tok) {
-		i.log.Warn("the token is of another certificate authority: enrolling there", "node", s.node)
+		i.log.Warn("the token is of another certificate authority; enrolling with its server", "node", s.node)
 		return i.enrollByToken(ctx, tok)
 	}
-	// Whether a certificate has ended is for the server's clock to say, so that is
-	// asked first.
+	// The server's clock decides whether the certificate has ended, so try to renew first.
 	err := i.renew(ctx, s)
 	ended := time.Now().After(s.leaf.NotAfter)
 	switch {
 	case err == nil:
 		return nil
 	case tok.IsZero() && ended && isRefused(err):
-		return fault.WithHint(fmt.Errorf("certificate of node %s ended on %s, and there is no token to enroll by again: %w", s.node, s.leaf.NotAfter.Format(time.RFC3339), fault.ErrDenied), newToken)
+		return fault.WithHint(fmt.Errorf("certificate of node %s ended on %s, and there is no token to enroll again: %w", s.node, s.leaf.NotAfter.Format(time.RFC3339), fault.ErrDenied), newToken)
 	case tok.IsZero() && ended:
 		return fault.WithHint(fmt.Errorf("certificate of node %s ended on %s: %w", s.node, s.leaf.NotAfter.Format(time.RFC3339), err), newToken)
 	case !tok.IsZero() && (ended || isRefused(err)):
@@ -247,14 +242,14 @@ func (i *Identity) certify(ctx context.Context, tok token.Token, s *state) error
 // enrollByToken enrolls with the server that the token is for.
 func (i *Identity) enrollByToken(ctx context.Context, tok token.Token) error {
 	if tok.IsZero() {
-		return fault.WithHint(fmt.Errorf("not enrolled, and there is no token to enroll by: %w", fault.ErrDenied), newToken)
+		return fault.WithHint(fmt.Errorf("not enrolled, and there is no token to enroll with: %w", fault.ErrDenied), newToken)
 	}
 	t := i.newTransport(verifyPinned(tok.CA()), nil)
 	defer t.CloseIdleConnections()
 	return i.requestIdentity(ctx, newClient(t), tok)
 }
 
-// token is the one to enroll by; zero where there is none.
+// token returns the enrollment token, zero if there is none.
 func (i *Identity) token() (token.Token, error) {
 	tok, err := i.cfg.Token()
 	if errors.Is(err, fault.ErrNotFound) {
@@ -263,8 +258,8 @@ func (i *Identity) token() (token.Token, error) {
 	return tok, err
 }
 
-// Reenroll makes this machine a node of its own where the server found that
-// another one has the same identity and is at work.
+// Reenroll obtains a new node id and certificate after the server detected another
+// live machine with the same identity.
 func (i *Identity) Reenroll(ctx context.Context) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -275,7 +270,7 @@ func (i *Identity) Reenroll(ctx context.Context) error {
 	return i.requestIdentity(ctx, i.Client(), token.Token{})
 }
 
-// requestIdentity enrolls: with a token if there is one, else by what the client shows.
+// requestIdentity enrolls with the token or, if that is zero, with the client's certificate.
 func (i *Identity) requestIdentity(ctx context.Context, c *http.Client, tok token.Token) error {
 	claim := i.claim()
 	if i.local {
@@ -305,8 +300,8 @@ func (i *Identity) requestIdentity(ctx context.Context, c *http.Client, tok toke
 	return i.dropPending()
 }
 
-// Renew gets a new key and certificate for the same node. The old ones stay good
-// until they end, so that nothing under way is disturbed.
+// Renew obtains a new key and certificate for the same node. The old certificate stays
+// valid until its end, for connections that use it.
 func (i *Identity) Renew(ctx context.Context) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()

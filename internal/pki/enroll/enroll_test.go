@@ -28,7 +28,7 @@ import (
 	"mete.dev/mete/internal/testkit/journal"
 )
 
-// fakeRegistry lets everybody in, and knows one machine.
+// fakeRegistry accepts every token and holds one node.
 type fakeRegistry struct {
 	ca.Registry
 	mu     sync.Mutex
@@ -66,8 +66,7 @@ func (*fakeRegistry) Node(context.Context, string) (registry.Node, error) {
 func (*fakeRegistry) RevokedNodes(context.Context) ([]string, error) { return nil, nil }
 func (*fakeRegistry) Audit(context.Context, registry.Audit) error    { return nil }
 
-// A bench is a server that is reached without a network, so that time is the
-// test's own.
+// A bench is a server that clients reach over pipes, for tests in virtual time.
 type bench struct {
 	conns    chan net.Conn
 	down     atomic.Bool
@@ -101,20 +100,20 @@ func newBench(t *testing.T) *bench {
 		}
 		a.Handler().ServeHTTP(w, r)
 	})}
-	ln := tls.NewListener(pipes{b.conns, make(chan struct{})}, a.ServerTLS())
+	ln := tls.NewListener(pipeListener{b.conns, make(chan struct{})}, a.ServerTLS())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = h.Serve(ln) }()
 	t.Cleanup(func() { _ = h.Close(); <-done })
 	return b
 }
 
-// pipes is a listener whose connections are pipes.
-type pipes struct {
+// pipeListener is a listener whose connections are pipes.
+type pipeListener struct {
 	conns  chan net.Conn
 	closed chan struct{}
 }
 
-func (p pipes) Accept() (net.Conn, error) {
+func (p pipeListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-p.conns:
 		return c, nil
@@ -123,27 +122,26 @@ func (p pipes) Accept() (net.Conn, error) {
 	}
 }
 
-func (p pipes) Close() error { close(p.closed); return nil }
-func (pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+func (p pipeListener) Close() error { close(p.closed); return nil }
+func (pipeListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
-// pipe is a connection whose writes do not wait for the reader, as they do not
-// on a network.
+// pipe returns a connection whose writes do not wait for the reader.
 func pipe() (near, far net.Conn) {
 	near, far = net.Pipe()
-	return newBuffered(near), newBuffered(far)
+	return newBufferedConn(near), newBufferedConn(far)
 }
 
-type buffered struct {
+type bufferedConn struct {
 	net.Conn
 	writes chan []byte
 	closed chan struct{}
 	once   sync.Once
 }
 
-func newBuffered(c net.Conn) *buffered {
-	b := &buffered{Conn: c, writes: make(chan []byte, 1000), closed: make(chan struct{})}
+func newBufferedConn(c net.Conn) *bufferedConn {
+	b := &bufferedConn{Conn: c, writes: make(chan []byte, 1000), closed: make(chan struct{})}
 	go func() {
-		defer func() { _ = c.Close() }() // a pipe's never fails
+		defer func() { _ = c.Close() }() // never fails for a pipe
 		for {
 			select {
 			case p := <-b.writes:
@@ -160,7 +158,7 @@ func newBuffered(c net.Conn) *buffered {
 	return b
 }
 
-func (b *buffered) Write(p []byte) (int, error) {
+func (b *bufferedConn) Write(p []byte) (int, error) {
 	select {
 	case <-b.closed:
 		return 0, net.ErrClosed
@@ -169,7 +167,7 @@ func (b *buffered) Write(p []byte) (int, error) {
 	}
 }
 
-func (b *buffered) Close() error {
+func (b *bufferedConn) Close() error {
 	b.once.Do(func() { close(b.closed) })
 	return nil
 }
@@ -198,15 +196,15 @@ func (b *bench) open(t *testing.T, tok token.Token) *Identity {
 
 const day = 24 * time.Hour
 
-// The certificate is renewed after two thirds of its life, for ever, and in
-// spite of a server that is away for days.
+// Run renews the certificate after two thirds of its life, repeatedly, also after the
+// server was unreachable for days.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		i := b.open(t, b.tok)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- i.Run(ctx) }() // it enrolls too
+		go func() { done <- i.Run(ctx) }() // Run enrolls too
 		time.Sleep(time.Second)
 		node, first := i.Node(), i.Expiry()
 		if node == "" {
@@ -218,24 +216,24 @@ func TestRun(t *testing.T) {
 		}
 		time.Sleep(3 * day)
 		if b.renewals.Load() != 1 || !i.Expiry().After(first.Add(18*day)) {
-			t.Errorf("%d renewals within 21 days; it ends %v after the first", b.renewals.Load(), i.Expiry().Sub(first))
+			t.Errorf("%d renewals within 21 days; the certificate ends %v after the first one", b.renewals.Load(), i.Expiry().Sub(first))
 		}
 		b.down.Store(true)
 		time.Sleep(26 * day)
 		if !time.Now().Before(i.Expiry()) {
-			t.Fatal("the test waited too long")
+			t.Fatal("the certificate has ended before the server is back")
 		}
 		b.down.Store(false)
 		time.Sleep(maxWait)
 		if n := b.renewals.Load(); n != 2 || time.Until(i.Expiry()) < 29*day {
-			t.Errorf("%d renewals; it ends in %v", n, time.Until(i.Expiry()))
+			t.Errorf("%d renewals; the certificate ends in %v", n, time.Until(i.Expiry()))
 		}
-		if n := strings.Count(b.log.String(), "renewed yet"); n < 24*7 || n > 2*24*10 {
-			t.Errorf("it tried %d times in some 8 days", n)
+		if n := strings.Count(b.log.String(), "cannot renew the certificate; retrying"); n < 24*7 || n > 2*24*10 {
+			t.Errorf("%d failed renewals in about 8 days", n)
 		}
 		time.Sleep(300 * day)
 		if n := b.renewals.Load(); n < 2+15 || n > 2+17 {
-			t.Errorf("%d renewals in 300 days more", n-2)
+			t.Errorf("%d renewals in the next 300 days", n-2)
 		}
 		if i.Node() != node {
 			t.Errorf("node %s became %s", node, i.Node())
@@ -247,8 +245,8 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// A certificate that has ended is had again by the token; without one, a person
-// reads what to do, and what comes late is still used.
+// After the certificate has ended, Enroll obtains a new one with the token for the same
+// node. Without a token its error has a hint, and the node id stays.
 func TestEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -257,17 +255,17 @@ func TestEnded(t *testing.T) {
 			t.Fatal(err)
 		}
 		node := i.Node()
-		time.Sleep(31 * day) // switched off
+		time.Sleep(31 * day) // the machine is off
 		late := b.open(t, token.Token{})
 		err := late.Enroll(t.Context())
 		if !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "ended on") || !strings.Contains(fault.Hint(err), "mete token create") {
 			t.Errorf("without a token: %v (hint %q)", err, fault.Hint(err))
 		}
 		if err := late.Renew(t.Context()); !isRefused(err) {
-			t.Errorf("renewal of an ended certificate: %v, want it to be refused", err)
+			t.Errorf("renewal of an ended certificate: %v, want a refusal", err)
 		}
 		if late.Node() != node {
-			t.Errorf("its node is %q meanwhile", late.Node())
+			t.Errorf("node %q, want %q", late.Node(), node)
 		}
 		again := b.open(t, b.tok)
 		if err := again.Enroll(t.Context()); err != nil || again.Node() != node || time.Until(again.Expiry()) < 29*day {
@@ -276,8 +274,8 @@ func TestEnded(t *testing.T) {
 	})
 }
 
-// A clock from before the certificate, or from long after it, is wrong: the
-// server is asked, which knows better.
+// If the clock is before or long after the certificate's validity, it is wrong, and the
+// certificate is due: the server decides.
 func TestWrongClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -296,11 +294,11 @@ func TestWrongClock(t *testing.T) {
 			{s.leaf.NotBefore.Add(21 * day), time.Time{}, true},
 			{now.Add(2 * day), now, false},
 			{now.Add(21 * day), now, true},
-			{now.Add(400 * day), now.Add(399 * day), false}, // it was renewed at this wrong time
+			{now.Add(400 * day), now.Add(399 * day), false}, // renewed under the same wrong clock
 			{now.Add(400 * day), now.Add(396 * day), true},
 		} {
 			if got := i.isDue(c.now, c.last); got != c.want {
-				t.Errorf("due at %v where last renewed at %v: %v, want %v", c.now.Sub(now), c.last.Sub(now), got, c.want)
+				t.Errorf("due at %v, last renewed at %v: %v, want %v", c.now.Sub(now), c.last.Sub(now), got, c.want)
 			}
 		}
 		for _, c := range []struct {
@@ -308,19 +306,19 @@ func TestWrongClock(t *testing.T) {
 			awake, passed time.Duration
 			want          bool
 		}{
-			{now.Add(31 * day), day, 31 * day, true}, // the machine slept
+			{now.Add(31 * day), day, 31 * day, true}, // the machine was suspended
 			{now.Add(5 * day), day, 5 * day, false},
-			{now.Add(31 * day), day, day, false}, // the clock was always so
+			{now.Add(31 * day), day, day, false}, // the clock was already wrong
 		} {
 			if got := s.isDueAgain(c.now, c.awake, c.passed); got != c.want {
-				t.Errorf("due at %v where it was awake for %v of %v: %v, want %v", c.now.Sub(now), c.awake, c.passed, got, c.want)
+				t.Errorf("due at %v, awake for %v of %v: %v, want %v", c.now.Sub(now), c.awake, c.passed, got, c.want)
 			}
 		}
 	})
 }
 
-// Whatever step of writing a crash stops, the identity is the one before or the
-// one after; what was damaged otherwise is explained.
+// After a crash during a write the identity is the old or the new one; Open reports any
+// other damage with a hint.
 func TestCrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -333,7 +331,7 @@ func TestCrash(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Between the identity and the end of its enrollment.
+		// A crash after the identity was written, before the pending key was removed.
 		key := encodeKey(i.state.Load().pair.PrivateKey.(*ecdsa.PrivateKey))
 		left, err := json.Marshal(pendingKey{"m", "b", key})
 		if err != nil {
@@ -344,7 +342,7 @@ func TestCrash(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// What another process may be writing just now is left alone.
+		// cleanUp keeps younger temporary files, which another process may be writing.
 		if old := time.Now().Add(-2 * tempFileAge); os.Chtimes(filepath.Join(b.dir, ".new-123"), old, old) != nil {
 			t.Fatal("no such file")
 		}
@@ -354,15 +352,15 @@ func TestCrash(t *testing.T) {
 		}
 		fresh, err := again.loadPendingKey()
 		if err != nil || fresh.PublicKey.Equal(i.state.Load().leaf.PublicKey) {
-			t.Errorf("the next enrollment is by the key of this one: %v", err)
+			t.Errorf("the next enrollment uses the current key: %v", err)
 		}
 		if _, err := os.Stat(filepath.Join(b.dir, ".new-123")); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("half a file is still there: %v", err)
+			t.Errorf("temporary file not removed: %v", err)
 		}
 		if st, err := os.Stat(filepath.Join(b.dir, pendingFile)); err != nil || st.Mode().Perm() != 0o600 {
-			t.Errorf("others may read a key: %v, %v", st.Mode(), err)
+			t.Errorf("mode of the key's file: %v, %v", st.Mode(), err)
 		}
-		// Cut off anywhere, or with one part of another's.
+		// Truncated files, and files with a wrong part.
 		var f identityFile
 		if err := json.Unmarshal(whole, &f); err != nil {
 			t.Fatal(err)

@@ -2,7 +2,7 @@ package enroll
 
 import "mete.dev/mete/internal/host/hostfs"
 
-// FactsOf reads what a machine says of itself.
+// FactsOf reads the facts of a machine.
 func FactsOf(h *hostfs.FS) (f Facts, err error) {
 	if f.Boot, err = h.BootID(); err != nil {
 		return f, err
@@ -11,7 +11,7 @@ func FactsOf(h *hostfs.FS) (f Facts, err error) {
 		return f, err
 	}
 	if f.Machine, err = h.MachineID(); err != nil {
-		f.Machine = f.Name // a machine without an id is known by its name
+		f.Machine = f.Name
 	}
 	return f, nil
 }

@@ -20,21 +20,20 @@ import (
 	"mete.dev/mete/internal/x/atomicfile"
 )
 
-// identityFile is an identity as it is kept.
+// identityFile is the JSON form of an identity.
 type identityFile struct {
 	Node        string `json:"node"`
 	Cluster     string `json:"cluster"`
-	Server      string `json:"server"` // that gave it
+	Server      string `json:"server"` // that issued it
 	Key         string `json:"key,omitempty"`
 	Certificate string `json:"certificate,omitempty"`
 	CA          string `json:"ca,omitempty"`
 	JobKey      string `json:"job_key,omitempty"`
 }
 
-// pendingKey is the key of an enrollment that was asked for. Where the answer is
-// lost, the same key asked with again, by the same machine in the same boot,
-// tells the server that it is the same enrollment, and costs no second use of a
-// token.
+// pendingKey is the key of an unfinished enrollment. If the answer is lost, the same
+// machine repeats the request with the same key in the same boot, so that the server
+// recognizes the enrollment and counts no second use of the token.
 type pendingKey struct {
 	Machine string `json:"machine_id"`
 	Boot    string `json:"boot"`
@@ -43,8 +42,8 @@ type pendingKey struct {
 
 const pendingFile = "pending.json"
 
-// path is where the identity is kept. That of a server on the loopback does not
-// take the place of one with a certificate, which could not be got back.
+// path returns the file of the identity. The identity of a loopback server has its own
+// file, because overwriting one with a certificate would lose the certificate.
 func (i *Identity) path() string {
 	if i.local {
 		return filepath.Join(i.cfg.Dir, "local.json")
@@ -52,13 +51,13 @@ func (i *Identity) path() string {
 	return filepath.Join(i.cfg.Dir, "identity.json")
 }
 
-// load makes a state of what is kept, if it is whole.
+// load makes a state of a stored identity after checking it.
 func (i *Identity) load(f identityFile) (*state, error) {
 	s := &state{node: f.Node, cluster: f.Cluster}
 	if s.node == "" {
-		return nil, errors.New("names no node")
+		return nil, errors.New("no node")
 	}
-	// Without a good one jobs get no tokens, and nothing else is worse for it.
+	// Without a valid job key only the tokens of jobs are missing.
 	s.jobs, _ = token.ParseJobKey(f.JobKey)
 	var err error
 	if block, _ := pem.Decode([]byte(f.CA)); block != nil {
@@ -71,7 +70,7 @@ func (i *Identity) load(f identityFile) (*state, error) {
 		return s, nil
 	}
 	if s.ca == nil {
-		return nil, errors.New("has no certificate authority")
+		return nil, errors.New("no certificate authority")
 	}
 	if s.pair, err = tls.X509KeyPair([]byte(f.Certificate), []byte(f.Key)); err != nil {
 		return nil, err
@@ -87,7 +86,7 @@ func (i *Identity) load(f identityFile) (*state, error) {
 	return s, nil
 }
 
-// adopt keeps what was granted, if it is what was asked for, and goes on with it.
+// adopt checks and stores a grant, and makes it the current identity.
 func (i *Identity) adopt(g token.Grant, key *ecdsa.PrivateKey) error {
 	f := identityFile{Node: g.Node, Cluster: g.Cluster, Server: i.base.String(), Certificate: g.Certificate, CA: g.CA, JobKey: g.JobKey}
 	if key != nil {
@@ -95,7 +94,7 @@ func (i *Identity) adopt(g token.Grant, key *ecdsa.PrivateKey) error {
 	}
 	s, err := i.load(f)
 	if err != nil {
-		return fmt.Errorf("%s: what it granted: %w: %w", i.base, err, fault.ErrUnavailable)
+		return fmt.Errorf("%s: invalid grant: %w: %w", i.base, err, fault.ErrUnavailable)
 	}
 	if err := writeFile(i.path(), f); err != nil {
 		return err
@@ -105,7 +104,7 @@ func (i *Identity) adopt(g token.Grant, key *ecdsa.PrivateKey) error {
 	case old == nil:
 		i.log.Info("enrolled", "node", s.node, "cluster", s.cluster, "server", i.base.String())
 	case old.node != s.node:
-		i.log.Warn("this machine is another node from now on", "node", s.node, "before", old.node)
+		i.log.Warn("this machine has a new node id", "node", s.node, "before", old.node)
 	case !i.local:
 		i.log.Info("certificate renewed", "node", s.node, "ends", s.leaf.NotAfter)
 	}
@@ -115,10 +114,10 @@ func (i *Identity) adopt(g token.Grant, key *ecdsa.PrivateKey) error {
 	return nil
 }
 
-// loadPendingKey is the key to enroll with.
+// loadPendingKey returns the key to enroll with, a new one unless an enrollment is pending.
 func (i *Identity) loadPendingKey() (*ecdsa.PrivateKey, error) {
 	path := filepath.Join(i.cfg.Dir, pendingFile)
-	// What cannot be read is made anew: all that is lost is a use of a token.
+	// An unreadable key is replaced; that costs one use of the token.
 	if p, err := readFile[pendingKey](path); err == nil && p.Machine == i.cfg.Facts.Machine && p.Boot == i.cfg.Facts.Boot {
 		if key, err := decodeKey(p.Key); err == nil && !i.isCurrentKey(key) {
 			return key, nil
@@ -131,7 +130,7 @@ func (i *Identity) loadPendingKey() (*ecdsa.PrivateKey, error) {
 	return key, writeFile(path, pendingKey{i.cfg.Facts.Machine, i.cfg.Facts.Boot, encodeKey(key)})
 }
 
-// isCurrentKey says whether a key is that of the identity: then its enrollment is done.
+// isCurrentKey reports whether a key is that of the identity, whose enrollment is finished.
 func (i *Identity) isCurrentKey(key *ecdsa.PrivateKey) bool {
 	s := i.state.Load()
 	return s != nil && s.leaf != nil && key.PublicKey.Equal(s.leaf.PublicKey)
@@ -144,7 +143,7 @@ func newKey() (*ecdsa.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P25
 func encodeKey(key *ecdsa.PrivateKey) string {
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		panic(err) // its curve has no number, and it is always P-256
+		panic(err) // impossible for P-256
 	}
 	return string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 }
@@ -164,16 +163,16 @@ func decodeKey(text string) (*ecdsa.PrivateKey, error) {
 	return nil, fmt.Errorf("key is a %T", key)
 }
 
-// newCSR asks for a certificate over a key. Who asks is said elsewhere.
+// newCSR returns a certificate request for a key. The claim names the requester.
 func newCSR(key *ecdsa.PrivateKey) (string, error) {
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})), err
 }
 
-// tempFileAge is for how long a file that is being written may be another process's.
+// tempFileAge is the age up to which another process may still be writing a temporary file.
 const tempFileAge = time.Minute
 
-// cleanUp takes away what a crash left, and rights that others should not have.
+// cleanUp removes temporary files that a crash left and restricts permissions.
 func cleanUp(dir string) error {
 	left, err := filepath.Glob(filepath.Join(dir, ".new-*"))
 	if err != nil {
@@ -192,7 +191,7 @@ func cleanUp(dir string) error {
 		return err
 	}
 	for _, name := range files {
-		// Another process that enrolls too may have done with one of them meanwhile.
+		// Another enrolling process may have removed the file.
 		if err := os.Chmod(name, 0o600); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -208,8 +207,7 @@ func readFile[T identityFile | pendingKey](path string) (v T, err error) {
 	return v, json.Unmarshal(b, &v)
 }
 
-// writeFile puts a file in place of the one before, whole or not at all, and
-// durably.
+// writeFile replaces a file atomically and durably.
 func writeFile[T identityFile | pendingKey](path string, v T) error {
 	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {

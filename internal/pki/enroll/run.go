@@ -10,26 +10,25 @@ import (
 	"mete.dev/mete/internal/x/sleep"
 )
 
-// How long Run waits after a renewal that failed: from the one to the other,
-// twice as long each time.
+// minWait and maxWait bound Run's delay after a failed renewal; it doubles each time.
 const (
 	minWait = time.Minute
 	maxWait = time.Hour
 )
 
-// clockInterval is how often Run looks at the clock: its own timers stand still while
-// the machine sleeps.
+// clockInterval is the interval at which Run checks the wall clock, because timers stop
+// while the machine is suspended.
 const clockInterval = time.Hour
 
-// Run keeps the identity good until ctx ends: it renews the certificate after
-// two thirds of its life, somewhat earlier on some machines than on others, and
-// enrolls anew where it has ended and there is a token. It returns ctx's error.
+// Run renews the certificate until ctx ends, after about two thirds of its life, with
+// a jitter per certificate. If the certificate has ended, Run enrolls with the token,
+// if there is one. It returns ctx's error.
 func (i *Identity) Run(ctx context.Context) error {
 	if i.local {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	var last time.Time // of a success; zero is none in this run
+	var last time.Time // of the last success in this run, or zero
 	for failures := 0; ; {
 		if failures == 0 && !i.isDue(time.Now(), last) {
 			if err := sleep.For(ctx, min(clockInterval, i.untilDue(last))); err != nil {
@@ -48,9 +47,9 @@ func (i *Identity) Run(ctx context.Context) error {
 		wait := backoff(failures, err)
 		failures++
 		if ends := i.Expiry(); time.Now().Add(maxWait).After(ends) {
-			i.log.Error("certificate not renewed, and it ends", "node", i.Node(), "ends", ends, "err", err, "hint", fault.Hint(err), "wait", wait)
+			i.log.Error("cannot renew the certificate, which ends soon", "node", i.Node(), "ends", ends, "err", err, "hint", fault.Hint(err), "wait", wait)
 		} else {
-			i.log.Warn("certificate not renewed yet", "node", i.Node(), "ends", ends, "err", err, "wait", wait)
+			i.log.Warn("cannot renew the certificate; retrying", "node", i.Node(), "ends", ends, "err", err, "wait", wait)
 		}
 		if err := sleep.For(ctx, wait); err != nil {
 			return err
@@ -58,9 +57,8 @@ func (i *Identity) Run(ctx context.Context) error {
 	}
 }
 
-// Refresh renews the certificate where that is due, as Run does, but once: for
-// programs that do not live long enough for Run. It tries once, and its errors
-// are those of Enroll.
+// Refresh renews the certificate if that is due. It is for programs too short-lived for
+// Run. It tries once; its errors are those of Enroll.
 func (i *Identity) Refresh(ctx context.Context) error {
 	if i.local || !i.isDue(time.Now(), time.Time{}) {
 		return nil
@@ -68,7 +66,7 @@ func (i *Identity) Refresh(ctx context.Context) error {
 	return i.refresh(ctx)
 }
 
-// refresh gets a new certificate, by the one that is there or by the token.
+// refresh obtains a new certificate, with the current one or with the token.
 func (i *Identity) refresh(ctx context.Context) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -79,31 +77,29 @@ func (i *Identity) refresh(ctx context.Context) error {
 	return i.certify(ctx, tok, i.state.Load())
 }
 
-// isDue says whether a certificate is to be renewed, where that was last done
-// at last.
+// isDue reports whether to renew the certificate, which this run last renewed at last.
 func (i *Identity) isDue(now, last time.Time) bool {
 	s := i.state.Load()
 	if s == nil {
 		return true
 	}
 	if last.IsZero() {
-		// A clock from before the certificate was made is wrong, and says nothing of
-		// how much of its life is left.
+		// A clock before NotBefore is wrong and tells nothing about the remaining life.
 		return now.Before(s.leaf.NotBefore) || !now.Before(s.renewalTime())
 	}
 	return s.isDueAgain(now, now.Sub(last), now.Round(0).Sub(last.Round(0)))
 }
 
-// isDueAgain says whether a certificate is to be renewed, where that was last done so
-// long ago: awake by a clock that stands still while the machine sleeps, passed by
-// the one on the wall.
+// isDueAgain reports whether to renew the certificate, given the time since the last
+// renewal: awake by the monotonic clock, which stops during suspend, and passed by the
+// wall clock.
 func (s *state) isDueAgain(now time.Time, awake, passed time.Duration) bool {
-	// The wall clock may be years off; the other one is not.
+	// The wall clock may be years off; the monotonic clock is not.
 	slept := passed-awake > clockInterval
 	return awake >= s.renewAfter() || (slept || awake >= s.life()/10) && !now.Before(s.renewalTime())
 }
 
-// untilDue is how long to sleep at most until the certificate is due.
+// untilDue returns the time until the certificate is due, at least a second.
 func (i *Identity) untilDue(last time.Time) time.Duration {
 	s := i.state.Load()
 	left := time.Until(s.renewalTime())
@@ -115,9 +111,9 @@ func (i *Identity) untilDue(last time.Time) time.Duration {
 
 func (s *state) life() time.Duration { return s.leaf.NotAfter.Sub(s.leaf.NotBefore) }
 
-// renewAfter is two thirds of the certificate's life, less up to a twentieth of
-// it that each certificate has for its own: so machines that were enrolled
-// together do not all come together, and one that starts again keeps its time.
+// renewAfter returns two thirds of the certificate's life less up to a twentieth, which
+// the certificate's fingerprint determines: machines that enrolled together renew at
+// different times, and a restart does not change the time.
 func (s *state) renewAfter() time.Duration {
 	own := token.FingerprintOf(s.leaf.Raw)
 	return s.life()*2/3 - s.life()/20/256*time.Duration(own[0])
@@ -125,7 +121,7 @@ func (s *state) renewAfter() time.Duration {
 
 func (s *state) renewalTime() time.Time { return s.leaf.NotBefore.Add(s.renewAfter()) }
 
-// backoff is how long to wait after a failure.
+// backoff returns the delay after a failure.
 func backoff(failures int, err error) time.Duration {
 	wait := min(minWait<<min(failures, 10), maxWait)
 	wait = wait/2 + rand.N(wait/2)

@@ -19,12 +19,11 @@ import (
 	"mete.dev/mete/internal/x/atomicfile"
 )
 
-// SelfPath is where a server tells a job its own use.
+// SelfPath is the URL path at which a server answers a job about its own use.
 const SelfPath = "/v1/self"
 
-// Self is what a job of a node needs to ask for its own use. It is empty where the
-// server gave no key to make it by, as older ones do, and where this machine is not
-// that node (any more).
+// Self returns the access of a job to its own use. It is empty if the server gave no job
+// key, as older servers do, and if this machine is not that node.
 func (i *Identity) Self(node string, id workload.ID) token.SelfAccess {
 	s := i.state.Load()
 	if s == nil || s.node != node {
@@ -41,9 +40,9 @@ func (i *Identity) Self(node string, id workload.ID) token.SelfAccess {
 	return v
 }
 
-// JobClient returns a client that shows a job's token to the server at a URL, and to
-// none other. ca is the certificate of the server's authority in PEM; it may be ""
-// for a server of this machine that speaks without TLS.
+// JobClient returns a client that sends a job's token to the server at a URL and to no
+// other. ca is the certificate of the server's authority in PEM; it may be "" for a
+// server on the loopback interface without TLS.
 func JobClient(server, text, ca string) (*http.Client, error) {
 	base, local, err := parseServer(server)
 	if err != nil {
@@ -53,7 +52,7 @@ func JobClient(server, text, ca string) (*http.Client, error) {
 	if !local {
 		block, _ := pem.Decode([]byte(ca))
 		if block == nil {
-			return nil, fault.WithHint(fmt.Errorf("%s: no certificate of its authority: %w", server, fault.ErrInvalid), "METE_SELF_CA names the file with it")
+			return nil, fault.WithHint(fmt.Errorf("%s: no certificate of its authority: %w", server, fault.ErrInvalid), "set METE_SELF_CA to the file that holds it")
 		}
 		c, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
@@ -64,22 +63,22 @@ func JobClient(server, text, ca string) (*http.Client, error) {
 	return newClient(jobTokenTransport{newTransport(check, nil, nil), text, base.Host}), nil
 }
 
-// jobTokenTransport shows a job's token to one server.
+// jobTokenTransport sends a job's token to one host.
 type jobTokenTransport struct {
 	*http.Transport
 	text, host string
 }
 
 // RoundTrip implements http.RoundTripper.
-func (b jobTokenTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Host == b.host {
+func (t jobTokenTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Host == t.host {
 		r = r.Clone(r.Context())
-		r.Header.Set("Authorization", "Bearer "+b.text)
+		r.Header.Set("Authorization", "Bearer "+t.text)
 	}
-	return b.Transport.RoundTrip(r)
+	return t.Transport.RoundTrip(r)
 }
 
-// SelfBase is the address of the server whose SelfPath a URL is.
+// SelfBase returns the address of the server from the URL of its SelfPath.
 func SelfBase(self string) (string, error) {
 	u, err := url.Parse(self)
 	if err != nil || u.Host == "" || !strings.HasSuffix(u.Path, SelfPath) {
@@ -89,15 +88,14 @@ func SelfBase(self string) (string, error) {
 	return u.String(), nil
 }
 
-// WriteCA puts the certificate of a server's authority, in PEM, into a file of a
-// directory, which every user may read, and returns its path. One that is there
-// already stays.
+// WriteCA writes the certificate of a server's authority, in PEM, to a world-readable
+// file in dir and returns its path. It keeps an existing file with this content.
 func WriteCA(dir, ca string) (path string, err error) {
 	sum := sha256.Sum256([]byte(ca))
 	path = filepath.Join(dir, "ca-"+hex.EncodeToString(sum[:8])+".pem")
 	const mode = 0o644
 	if b, err := os.ReadFile(path); err == nil && string(b) == ca {
-		// Who put it there may have been killed before it was for every user.
+		// The process that wrote it may have been killed before the chmod.
 		if info, err := os.Stat(path); err == nil && info.Mode().Perm() == mode {
 			return path, nil
 		}

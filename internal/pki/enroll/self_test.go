@@ -7,8 +7,8 @@ import (
 	"mete.dev/mete/internal/pki/enroll"
 )
 
-// A certificate is for every user, also where who put it there first was killed on the
-// way, or put something else there.
+// WriteCA makes the certificate world-readable, also over a file that a killed process
+// left without its mode or with other contents.
 func TestWriteCA(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -35,6 +35,6 @@ func TestWriteCA(t *testing.T) {
 		}
 	}
 	if other, err := enroll.WriteCA(dir, "another"); err != nil || other == path {
-		t.Errorf("of another authority: %s, %v", other, err)
+		t.Errorf("other authority: %s, %v", other, err)
 	}
 }

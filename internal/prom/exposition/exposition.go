@@ -1,9 +1,9 @@
-// Package exposition writes metrics in Prometheus's text format, version 0.0.4:
-// of programs themselves, and closed windows as metrics of workloads and of the
-// machine that they ran on, under mete's names and under Kepler's.
+// Package exposition writes metrics in Prometheus's text format, version 0.0.4: those of
+// programs, and those of workloads and their machine from closed windows, under the names
+// of mete and of Kepler.
 //
-// An [Accumulator] takes each window as it closes, and makes a [View] of it, which does
-// not change: scrapes read the View and do not delay measuring.
+// An [Accumulator] adds each closed window and returns an immutable [View], so that scrapes
+// do not delay measuring.
 package exposition
 
 import (
@@ -15,31 +15,30 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// Workloads that ended are shown for a while, so that who asks every minute sees
-// what each used last: for lingers, and the latest maxEnded of them.
+// Ended workloads are exposed for endedRetention, so that a scrape every minute sees their
+// final values; at most the latest maxEnded of them.
 const (
 	endedRetention = 2 * time.Minute
 	maxEnded       = 1000
 )
 
-// shownResources are the resources of workloads that are shown.
-var shownResources = [...]usage.Resource{usage.CPU, usage.Memory, usage.EnergyPackage, usage.EnergyDRAM, usage.EnergyGPU, usage.EnergyRest, usage.EnergyError, usage.EnergyIdle}
+// exposedResources are the resources of workloads that are exposed.
+var exposedResources = [...]usage.Resource{usage.CPU, usage.Memory, usage.EnergyPackage, usage.EnergyDRAM, usage.EnergyGPU, usage.EnergyRest, usage.EnergyError, usage.EnergyIdle}
 
-// An Accumulator sums up what windows say. Its zero value has seen none. Not for
-// concurrent use.
+// An Accumulator sums windows. Its zero value is ready. It is not safe for concurrent use.
 type Accumulator struct {
-	// Name is what a workload is called, where its maker said it, and else what it is
-	// called in windows; nil is what it is called in windows.
+	// Name returns the name of a workload as its maker gave it, or else its name in
+	// windows. Nil means the names in windows.
 	Name func(*workload.Workload) string
 
 	totals   totals
-	previous map[workload.ID]usage.Set // what each of the window before has used
-	ended    []row                     // ended, in the order in which they did
+	previous map[workload.ID]usage.Set // resources of each workload of the previous window
+	ended    []row                     // recently ended workloads, in order of their end
 	pods     map[workload.ID]*pod
 }
 
-// A View is a machine and its workloads at the end of a window. It does not
-// change, and any number of goroutines may read it.
+// A View is a machine and its workloads at the end of a window. It is immutable and safe for
+// concurrent use.
 type View struct {
 	host    string
 	length  float64 // of the window, s
@@ -47,29 +46,28 @@ type View struct {
 	totals  totals
 	domains [power.DomainLimit]domain
 	meters  []energy.State
-	rows    []row // living, then those that ended lately
+	rows    []row // live workloads, then recently ended ones
 	pods    []pod
 }
 
-// totals are what the machine used since the Accumulator began.
+// totals are the sums over all windows of the Accumulator.
 type totals struct {
-	cpu, memory int64 // whole, ns and byte-seconds
-	// joules is the whole energy of each domain, uJ: what meters showed, and what
-	// was modelled.
+	cpu, memory int64 // capacity, ns and byte-seconds
+	// measured and modelled are the whole energy of each domain, uJ.
 	measured, modelled [power.DomainLimit]int64
-	idle               [power.DomainLimit]int64 // uJ, of both
+	idle               [power.DomainLimit]int64 // uJ, part of both
 	error              int64                    // uJ
 }
 
-// share is a whole and what of it nobody used.
+// share is an amount of the machine and its idle part.
 type share struct{ whole, idle int64 }
 
 // A domain is a part of the machine in the window.
 type domain struct {
 	quality   usage.Quality
 	used      share // uJ
-	idle, off int64 // uW that it draws when idle, learned or given, and how sure that is
-	known     bool  // idle is
+	idle, off int64 // idle power and its error, learned or configured, uW
+	known     bool  // idle and off are known
 }
 
 // A row is one workload.
@@ -77,40 +75,39 @@ type row struct {
 	usage.Set
 	workload workload.Workload
 	parent   workload.ID
-	quality  usage.Quality // of its energy, the worst
-	ended    int64         // the end of the window in which it did, ns of boottime; 0: it lives
-	total    [len(shownResources)]int64
+	quality  usage.Quality // worst quality of its energy
+	ended    int64         // end of its last window, ns of boottime; 0 while it lives
+	total    [len(exposedResources)]int64
 	used     [power.DomainLimit]int64 // uJ in the window
-	guest    string                   // UUID of the virtual machine that it is; "" is none
-	name     string                   // of that
+	guest    string                   // UUID of a virtual machine, or ""
+	name     string                   // of the virtual machine
 }
 
-// A pod is one of Kubernetes with its containers, those that ended too.
+// A pod is a Kubernetes pod with all its containers, including ended ones.
 type pod struct {
 	uid   string
-	seen  int64                    // window in which it was seen last, ns of boottime
-	total [power.DomainLimit]int64 // uJ since the Accumulator saw it first
+	seen  int64                    // end of the last window with the pod, ns of boottime
+	total [power.DomainLimit]int64 // uJ since its first window
 	used  [power.DomainLimit]int64 // uJ in the window
 	has   [power.DomainLimit]bool
 }
 
-// Add takes a window that was closed, of the node that goes by the name of its
-// host, and what is known of its meters; nil is nothing. The window stays
-// the caller's.
-func (t *Accumulator) Add(host string, w *usage.Window, m *energy.Meters) *View {
+// Add adds a closed window of a host and returns the view of it. m are the energy meters, or
+// nil. Add does not keep w.
+func (a *Accumulator) Add(host string, w *usage.Window, m *energy.Meters) *View {
 	v := &View{host: host, length: w.Length().Seconds(), rows: make([]row, 0, len(w.Rows))}
 	at := map[workload.ID]int{}
 	had := make(map[workload.ID]usage.Set, len(w.Rows))
 	for i := range w.Rows {
 		r := &w.Rows[i]
-		t.totals.error += r.Usage.Amount[usage.EnergyError]
+		a.totals.error += r.Usage.Amount[usage.EnergyError]
 		n := newRow(r, w.End)
-		n.Set |= t.previous[r.Workload.ID] // a counter that stands still does not vanish
+		n.Set |= a.previous[r.Workload.ID] // an idle counter stays exposed
 		had[r.Workload.ID] = n.Set
-		if t.Name != nil {
-			n.workload.Name = t.Name(&n.workload)
+		if a.Name != nil {
+			n.workload.Name = a.Name(&n.workload)
 		}
-		// One that began anew has a row for each life; the one that lives counts.
+		// A restarted workload has a row for each life; the last one is the live one.
 		if k, twice := at[r.Workload.ID]; twice {
 			v.rows[k] = n
 			continue
@@ -118,17 +115,17 @@ func (t *Accumulator) Add(host string, w *usage.Window, m *energy.Meters) *View 
 		at[r.Workload.ID] = len(v.rows)
 		v.rows = append(v.rows, n)
 	}
-	t.previous = had
+	a.previous = had
 	for i := range w.Handovers {
 		h := &w.Handovers[i]
 		if k, ok := at[h.Workload]; ok {
 			v.rows[k].guest, v.rows[k].name = h.Guest, h.Name
 		}
 	}
-	t.addMachine(v, w, m)
-	t.addPods(v, w, at)
-	t.keepEnded(v, w.End, at)
-	v.totals = t.totals
+	a.addMachine(v, w, m)
+	a.addPods(v, w, at)
+	a.keepEnded(v, w.End, at)
+	v.totals = a.totals
 	return v
 }
 
@@ -137,7 +134,7 @@ func newRow(r *usage.Row, end int64) row {
 	if r.Ended {
 		n.ended = end
 	}
-	for i, res := range shownResources {
+	for i, res := range exposedResources {
 		if n.total[i] = r.Total[res]; r.Total[res] != 0 {
 			n.Set |= usage.SetOf(res)
 		}
@@ -151,12 +148,12 @@ func newRow(r *usage.Row, end int64) row {
 	return n
 }
 
-// addMachine adds up what the machine used.
-func (t *Accumulator) addMachine(v *View, w *usage.Window, m *energy.Meters) {
+// addMachine adds the use of the machine.
+func (a *Accumulator) addMachine(v *View, w *usage.Window, m *energy.Meters) {
 	b := &w.Balance
 	v.cpus = share{b.Whole.Get(usage.CPU), b.Idle.Get(usage.CPU)}
-	t.totals.cpu += v.cpus.whole
-	t.totals.memory += b.Whole.Get(usage.Memory)
+	a.totals.cpu += v.cpus.whole
+	a.totals.memory += b.Whole.Get(usage.Memory)
 	var idle *usage.Row
 	for i := range w.Rows {
 		if w.Rows[i].Workload.Kind == workload.Idle {
@@ -172,25 +169,26 @@ func (t *Accumulator) addMachine(v *View, w *usage.Window, m *energy.Meters) {
 			at.idle, at.off, at.known = m.IdlePower(d)
 		}
 		if idle == nil || !idle.Usage.Present.Has(res) {
-			continue // absent, which is not zero
+			continue // absent, not zero
 		}
-		// Its parts are apportioned; all of it is what meters showed, or a model.
+		// The parts are apportioned, but the whole is measured or modelled.
 		at.quality = usage.Measured
 		at.used = share{b.Whole.Get(res), b.Idle.Get(res)}
-		t.totals.idle[d] += at.used.idle
+		a.totals.idle[d] += at.used.idle
 		if idle.Usage.Quality.Get(res) == usage.Modelled {
 			at.quality = usage.Modelled
-			t.totals.modelled[d] += at.used.whole
+			a.totals.modelled[d] += at.used.whole
 		} else {
-			t.totals.measured[d] += at.used.whole
+			a.totals.measured[d] += at.used.whole
 		}
 	}
 }
 
-// keepEnded takes along those that ended lately and were not made anew.
-func (t *Accumulator) keepEnded(v *View, now int64, at map[workload.ID]int) {
-	kept := t.ended[:0]
-	for _, r := range t.ended {
+// keepEnded adds the recently ended workloads that were not restarted to v, and remembers
+// them for later windows.
+func (a *Accumulator) keepEnded(v *View, now int64, at map[workload.ID]int) {
+	kept := a.ended[:0]
+	for _, r := range a.ended {
 		if _, lives := at[r.workload.ID]; !lives && now-r.ended < int64(endedRetention) {
 			kept = append(kept, r)
 		}
@@ -207,19 +205,19 @@ func (t *Accumulator) keepEnded(v *View, now int64, at map[workload.ID]int) {
 	}
 	v.rows = append(append(living, kept...), ended...)
 	kept = append(kept, ended...)
-	t.ended = kept[max(0, len(kept)-maxEnded):]
-	// What it drew is of the window in which it ended.
-	for i := range t.ended {
-		t.ended[i].used = [power.DomainLimit]int64{}
+	a.ended = kept[max(0, len(kept)-maxEnded):]
+	// In later windows an ended workload uses nothing.
+	for i := range a.ended {
+		a.ended[i].used = [power.DomainLimit]int64{}
 	}
 }
 
-// addPods books to each pod what it and its containers used.
-func (t *Accumulator) addPods(v *View, w *usage.Window, at map[workload.ID]int) {
-	if t.pods == nil {
-		t.pods = map[workload.ID]*pod{}
+// addPods adds the energy of each pod and its containers to the pod.
+func (a *Accumulator) addPods(v *View, w *usage.Window, at map[workload.ID]int) {
+	if a.pods == nil {
+		a.pods = map[workload.ID]*pod{}
 	}
-	for _, p := range t.pods {
+	for _, p := range a.pods {
 		p.used = [power.DomainLimit]int64{}
 	}
 	for i := range w.Rows {
@@ -228,10 +226,10 @@ func (t *Accumulator) addPods(v *View, w *usage.Window, at map[workload.ID]int) 
 		if up == nil {
 			continue
 		}
-		p := t.pods[up.workload.ID]
+		p := a.pods[up.workload.ID]
 		if p == nil {
 			p = &pod{uid: up.workload.Key}
-			t.pods[up.workload.ID] = p
+			a.pods[up.workload.ID] = p
 		}
 		p.seen = w.End
 		for d := power.Package; d < power.DomainLimit; d++ {
@@ -242,16 +240,16 @@ func (t *Accumulator) addPods(v *View, w *usage.Window, at map[workload.ID]int) 
 			}
 		}
 	}
-	for id, p := range t.pods {
+	for id, p := range a.pods {
 		if w.End-p.seen >= int64(endedRetention) {
-			delete(t.pods, id)
+			delete(a.pods, id)
 			continue
 		}
 		v.pods = append(v.pods, *p)
 	}
 }
 
-// podOf returns the pod of Kubernetes that a workload is or is in; nil is none.
+// podOf returns the Kubernetes pod that a workload is or belongs to, or nil.
 func (v *View) podOf(id workload.ID, at map[workload.ID]int) *row {
 	for range maxDepth {
 		i, ok := at[id]
@@ -267,10 +265,11 @@ func (v *View) podOf(id workload.ID, at map[workload.ID]int) *row {
 	return nil
 }
 
-// maxDepth is how many workloads are looked through for the pod above one.
+// maxDepth limits the number of ancestors that podOf visits.
 const maxDepth = 16
 
-// runtimeOf is what made a workload's group; "" where its path does not tell.
+// runtimeOf returns the runtime that created a workload's group, or "" if its path does not
+// tell.
 func runtimeOf(w *workload.Workload) string {
 	n, _ := workload.Recognize(w.Path)
 	return n.Runtime

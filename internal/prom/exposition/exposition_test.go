@@ -20,7 +20,7 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 const (
 	second = int64(1e9)
@@ -29,16 +29,16 @@ const (
 	uid    = "0ba1c2d3-1111-4222-8333-444455556666"
 )
 
-// A machine plays windows of ten seconds.
+// A machine makes windows of ten seconds.
 type machine struct {
 	now     int64
 	handed  []usage.Handover
-	modeled bool // no meter shows anything
+	modeled bool // there are no meters
 	rows    []usage.Row
 	total   map[workload.ID][usage.Limit]int64
 }
 
-// of is a workload by its path, as the kernel would show it.
+// of returns the workload of a cgroup path.
 func of(path string) workload.Workload {
 	switch path {
 	case "idle", "system":
@@ -55,7 +55,7 @@ func of(path string) workload.Workload {
 	return n.Workload("NODE", "boot", path)
 }
 
-// use gives a workload a row: CPU s, and J of packages and of memory.
+// use adds a row of a workload: CPU time in s, energy of packages and memory in J.
 func (m *machine) use(path, parent string, cpu, pkg, dram int64) *usage.Row {
 	w := of(path)
 	r := usage.NewRow(&usage.Identity{Workload: w})
@@ -84,7 +84,7 @@ func (m *machine) use(path, parent string, cpu, pkg, dram int64) *usage.Row {
 	return &m.rows[len(m.rows)-1]
 }
 
-// window closes the window.
+// window returns the closed window and begins the next.
 func (m *machine) window() *usage.Window {
 	m.now += 10 * second
 	w := &usage.Window{Start: m.now - 10*second, End: m.now, CPUs: 4, Rows: m.rows, Handovers: m.handed}
@@ -112,7 +112,7 @@ const (
 	unitPath = "/system.slice/back\\x2dup\"1\".service"
 )
 
-// first is a window of each kind of workload.
+// first returns a window with each kind of workload.
 func (m *machine) first() *usage.Window {
 	m.use(unitPath, "", 1, 5, 1)
 	m.use(inPod, podPath, 10, 50, 10)
@@ -124,7 +124,7 @@ func (m *machine) first() *usage.Window {
 	return m.window()
 }
 
-// meters are two that were read for a while, one of which has failed.
+// meters returns two meters, of which one has failed.
 func meters() *energy.Meters {
 	part := func(name string, d power.Domain) power.Meter {
 		return power.Meter{Name: name, Level: power.Part, Domain: d, Kind: power.Energy, Every: 1e6}
@@ -141,7 +141,7 @@ func text(f func(*exposition.Text)) string {
 	return t.String()
 }
 
-// The metrics are compared whole: names are an interface.
+// The golden files pin names and help texts.
 func TestText(t *testing.T) {
 	var tally exposition.Accumulator
 	v := tally.Add("HOST", new(machine).first(), meters())
@@ -167,12 +167,12 @@ func TestText(t *testing.T) {
 	node := text(func(p *exposition.Text) { v.Mete(p, false); v.Kepler(p, false) })
 	for _, secret := range []string{"web", "back", cid, uid, "cri-containerd", "kepler_container", "kepler_vm", "kepler_pod"} {
 		if strings.Contains(node, secret) {
-			t.Errorf("without workloads %q is shown", secret)
+			t.Errorf("without workloads: exposes %q", secret)
 		}
 	}
 }
 
-// Prometheus takes what is written.
+// promtool accepts the text.
 func TestPromtool(t *testing.T) {
 	hosttest.Need(t, "promtool")
 	var tally exposition.Accumulator
@@ -188,7 +188,7 @@ func TestPromtool(t *testing.T) {
 	}
 }
 
-// samples sums the samples of a metric whose labels hold all of some texts.
+// samples sums the samples of a metric whose lines contain all texts of with.
 func samples(t *testing.T, text, name string, with ...string) (sum float64, n int) {
 	t.Helper()
 	for _, m := range regexp.MustCompile(`(?m)^`+name+`(\{.*\})? (\S+)$`).FindAllStringSubmatch(text, -1) {
@@ -208,8 +208,8 @@ func samples(t *testing.T, text, name string, with ...string) (sum float64, n in
 	return sum, n
 }
 
-// What rows have sums to what the machine had, window by window, and a workload
-// that ended keeps what it had for two minutes.
+// The rows sum to the machine's capacity in each window, and an ended workload stays for two
+// minutes.
 func TestAccumulator(t *testing.T) {
 	var tally exposition.Accumulator
 	m := new(machine)
@@ -231,7 +231,7 @@ func TestAccumulator(t *testing.T) {
 	check("its container", kepler, "kepler_container_cpu_watts", 5, 1, cid, uid, `zone="package"`, `runtime="containerd"`)
 	check("active", kepler, "kepler_node_cpu_active_joules_total", 91, 1, `zone="package"`)
 
-	// The container ends, and nothing is metered any more.
+	// The container ends and the meters fail.
 	m.modeled = true
 	m.use(inPod, podPath, 1, 5, 1).Ended = true
 	m.use(podPath, "", 0, 1, 0)
@@ -251,14 +251,14 @@ func TestAccumulator(t *testing.T) {
 		if _, n := samples(t, kepler, "kepler_container_cpu_joules_total", cid); n == 0 {
 			break
 		}
-		check("what it draws", kepler, "kepler_container_cpu_watts", 0, 1, cid, `zone="package"`)
+		check("power of the ended container", kepler, "kepler_container_cpu_watts", 0, 1, cid, `zone="package"`)
 	}
 	if ticks != 11 {
-		t.Errorf("a container that ended was shown for %d windows more, want 11: two minutes", ticks)
+		t.Errorf("ended container was exposed for %d more windows, want 11 (two minutes)", ticks)
 	}
 	check("the pod still", kepler, "kepler_pod_cpu_joules_total", 57+12, 1, uid, `zone="package"`)
 
-	// It is made anew under the same id: shown once, as it is.
+	// A new container with the same id replaces it.
 	m.total = nil
 	m.use(inPod, podPath, 1, 5, 1).Ended = true
 	m.use(inPod, podPath, 1, 3, 1)
@@ -268,7 +268,7 @@ func TestAccumulator(t *testing.T) {
 	check("anew", kepler, "kepler_container_cpu_joules_total", 8, 1, `state="running"`, `zone="package"`)
 }
 
-// Energy that nobody can see is absent, and not 0.
+// Unknown energy is absent, not 0.
 func TestAbsent(t *testing.T) {
 	var tally exposition.Accumulator
 	w := &usage.Window{Start: 0, End: second}
@@ -281,13 +281,13 @@ func TestAbsent(t *testing.T) {
 	got := text(func(p *exposition.Text) { v.Mete(p, true); v.Kepler(p, true) })
 	for line := range strings.Lines(got) {
 		if !strings.HasPrefix(line, "#") && (strings.Contains(line, "joules") || strings.Contains(line, "watts")) && !strings.Contains(line, "error") {
-			t.Errorf("a figure of what nobody sees: %s", line)
+			t.Errorf("sample of absent energy: %s", line)
 		}
 	}
 }
 
-// BenchmarkScrape is what 500 workloads cost: taking a window, once in ten
-// seconds, and writing all metrics, each time that somebody asks.
+// BenchmarkScrape measures adding a window of 500 workloads, which happens every ten seconds,
+// and writing all metrics, which happens with each scrape.
 func BenchmarkScrape(b *testing.B) {
 	m := new(machine)
 	for i := range 500 {
@@ -313,9 +313,9 @@ func BenchmarkScrape(b *testing.B) {
 	})
 }
 
-// A counter stays while its workload lives, also in a window in which nothing showed
-// it, and a workload is called what its maker says.
-func TestStays(t *testing.T) {
+// A counter stays exposed while its workload lives, also after a window without it, and a
+// workload has the name that its maker gave it.
+func TestIdleCounters(t *testing.T) {
 	t.Parallel()
 	m := new(machine)
 	tally := exposition.Accumulator{Name: func(w *workload.Workload) string {
@@ -336,7 +336,7 @@ func TestStays(t *testing.T) {
 		`workload="` + string(of("idle").ID) + `",kind="idle",name="nobody"`,
 	} {
 		if !strings.Contains(got, want) {
-			t.Errorf("no %s in:\n%s", want, got)
+			t.Errorf("missing %s in:\n%s", want, got)
 		}
 	}
 }

@@ -6,14 +6,13 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// zones are Kepler's names of the domains that it has too. What is in mete's
-// domain rest Kepler has in its zone psys together with all packages: no figure
-// of mete is that.
+// zones are Kepler's names of domains. Kepler's zone psys includes the packages, so that no
+// domain of mete corresponds to it.
 var zones = [power.DomainLimit]string{power.Package: "package", power.DRAM: "dram"}
 
-// Kepler writes the view under the names of Kepler's metrics, version 0.10 and
-// later (its docs/user/metrics.md): those that mete has a true figure for. With
-// workloads there are those of containers, virtual machines and pods too.
+// Kepler writes the view under the names of Kepler's metrics, version 0.10 and later (its
+// docs/user/metrics.md), as far as mete has their exact values. With workloads it includes
+// containers, virtual machines and pods.
 func (v *View) Kepler(t *Text, workloads bool) {
 	v.keplerNode(t)
 	if !workloads {
@@ -40,7 +39,7 @@ func (v *View) Kepler(t *Text, workloads bool) {
 			runtime = "crio"
 		}
 		id := r.workload.Key
-		if id == "" { // its maker gave it none
+		if id == "" { // its maker gave it no key
 			id = string(r.workload.ID)
 		}
 		return []string{"container_id", id, "container_name", r.workload.Name, "runtime", runtime, "state", state,
@@ -60,14 +59,14 @@ func (v *View) Kepler(t *Text, workloads bool) {
 		kind       workload.Kind
 		name, what string
 		labels     func(r *row, state, zone string) []string
-	}{{workload.Container, "container", "container: what its activity used", container}, {workload.VM, "vm", "virtual machine: what its activity used, and its part of what the host draws idle", machine}} {
+	}{{workload.Container, "container", "container, by its activity", container}, {workload.VM, "vm", "virtual machine, by its activity and its share of the host's idle energy", machine}} {
 		t.Begin("counter", "kepler_"+k.name+"_cpu_joules_total", "Energy by zone of a "+k.what+".")
 		each(func(r *row, state, zone string, d power.Domain) {
 			if r.workload.Kind == k.kind {
 				t.Put(joules(r.totalOf(d)), k.labels(r, state, zone)...)
 			}
 		})
-		t.Begin("gauge", "kepler_"+k.name+"_cpu_watts", "Power of that, on average over the latest window.")
+		t.Begin("gauge", "kepler_"+k.name+"_cpu_watts", "Average power in the latest window by zone of a "+k.what+".")
 		each(func(r *row, state, zone string, d power.Domain) {
 			if r.workload.Kind == k.kind {
 				t.Put(v.watts(r.used[d]), k.labels(r, state, zone)...)
@@ -77,8 +76,8 @@ func (v *View) Kepler(t *Text, workloads bool) {
 	v.keplerPods(t)
 }
 
-// keplerPods writes pods with their containers. What they are called in
-// Kubernetes nobody knows who sees the kernel alone.
+// keplerPods writes pods with their containers. Their Kubernetes names are unknown, because
+// the kernel does not have them.
 func (v *View) keplerPods(t *Text) {
 	put := func(value func(p *pod, d power.Domain) float64) {
 		for i := range v.pods {
@@ -90,14 +89,14 @@ func (v *View) keplerPods(t *Text) {
 			}
 		}
 	}
-	t.Begin("counter", "kepler_pod_cpu_joules_total", "Energy that goes by the activity of a pod and its containers, by zone, since mete first saw it.")
+	t.Begin("counter", "kepler_pod_cpu_joules_total", "Energy by zone of a pod and its containers, by their activity, since mete first saw the pod.")
 	put(func(p *pod, d power.Domain) float64 { return joules(p.total[d]) })
-	t.Begin("gauge", "kepler_pod_cpu_watts", "Power of that, on average over the latest window.")
+	t.Begin("gauge", "kepler_pod_cpu_watts", "Average power of a pod and its containers, by zone, in the latest window.")
 	put(func(p *pod, d power.Domain) float64 { return v.watts(p.used[d]) })
 }
 
-// keplerNode writes what the machine as a whole used. The path is that of mete's
-// source, as a zone may have several meters.
+// keplerNode writes the metrics of the whole machine. The label path names mete's domain,
+// because a zone may have several meters.
 func (v *View) keplerNode(t *Text) {
 	n := &v.totals
 	put := func(name, kind, help string, value func(d power.Domain, at *domain) float64) {
@@ -109,25 +108,25 @@ func (v *View) keplerNode(t *Text) {
 		})
 	}
 	all := func(d power.Domain) int64 { return n.measured[d] + n.modelled[d] }
-	put("joules_total", "counter", "Energy of the node by zone, idle or not.",
+	put("joules_total", "counter", "Energy of the node by zone, idle and active.",
 		func(d power.Domain, _ *domain) float64 { return joules(all(d)) })
-	put("watts", "gauge", "Power of the node by zone, on average over the latest window.",
+	put("watts", "gauge", "Average power of the node by zone, in the latest window.",
 		func(_ power.Domain, at *domain) float64 { return v.watts(at.used.whole) })
-	put("active_joules_total", "counter", "What of the energy of the node was used because something ran.",
+	put("active_joules_total", "counter", "Active energy of the node by zone.",
 		func(d power.Domain, _ *domain) float64 { return joules(all(d) - n.idle[d]) })
-	put("active_watts", "gauge", "What of the power of the node is drawn because something runs.",
+	put("active_watts", "gauge", "Average active power of the node by zone, in the latest window.",
 		func(_ power.Domain, at *domain) float64 { return v.watts(at.used.whole - at.used.idle) })
-	put("idle_joules_total", "counter", "What of the energy of the node it would have used had nothing run.",
+	put("idle_joules_total", "counter", "Idle energy of the node by zone: what it would have used without any load.",
 		func(d power.Domain, _ *domain) float64 { return joules(n.idle[d]) })
-	put("idle_watts", "gauge", "What of the power of the node it would draw if nothing ran.",
+	put("idle_watts", "gauge", "Average idle power of the node by zone, in the latest window.",
 		func(_ power.Domain, at *domain) float64 { return v.watts(at.used.idle) })
-	t.Begin("gauge", "kepler_node_cpu_usage_ratio", "CPU time that was used of that which there was, in the latest window, 0 to 1.")
+	t.Begin("gauge", "kepler_node_cpu_usage_ratio", "Used share of the CPU time of the node, in the latest window, 0 to 1.")
 	if v.cpus.whole > 0 {
 		t.Put(float64(v.cpus.whole-v.cpus.idle)/float64(v.cpus.whole), "node_name", v.host)
 	}
 }
 
-// podUIDs is the pod that each container is in.
+// podUIDs returns the pod UID of each container in a pod.
 func (v *View) podUIDs() map[workload.ID]string {
 	at := make(map[workload.ID]int, len(v.rows))
 	for i := range v.rows {
@@ -144,9 +143,9 @@ func (v *View) podUIDs() map[workload.ID]string {
 	return in
 }
 
-// totalOf is the row's energy of a domain, uJ.
+// totalOf returns the row's total energy of a domain, uJ.
 func (r *row) totalOf(d power.Domain) int64 {
-	for i, res := range shownResources {
+	for i, res := range exposedResources {
 		if res == usage.EnergyOf(d) {
 			return r.total[i]
 		}

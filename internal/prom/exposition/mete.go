@@ -11,10 +11,9 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// Mete writes the view under mete's names: what the machine as a whole used, what
-// of that was system's and idle's, and with workloads what each of them used. What
-// a server keeps as a series too has its name and its labels but for the cluster,
-// which an agent does not know.
+// Mete writes the view under mete's names: the machine, the rows system and idle and, with
+// workloads, each workload. Metrics that a server stores as series have the same names and
+// labels there, except for the cluster, which an agent does not know.
 func (v *View) Mete(t *Text, workloads bool) {
 	v.meteNode(t)
 	if workloads {
@@ -23,18 +22,18 @@ func (v *View) Mete(t *Text, workloads bool) {
 	shown := func(r *row) bool {
 		return workloads || r.workload.Kind == workload.System || r.workload.Kind == workload.Idle
 	}
-	t.Begin("gauge", metric.Info, "A workload and what it is called; 1. Energy is the worst quality of its energy. Those that ended stay for two minutes.")
+	t.Begin("gauge", metric.Info, "Names of a workload; the value is 1. The label energy is the worst quality of its energy. Ended workloads stay for two minutes.")
 	for i := range v.rows {
 		if r := &v.rows[i]; shown(r) {
 			t.Put(1, metric.Node, v.host, metric.Workload, string(r.workload.ID), "kind", r.workload.Kind.String(), "name", r.workload.Name,
 				"parent", string(r.parent), "path", r.workload.Path, "energy", r.quality.String())
 		}
 	}
-	for i, res := range shownResources {
+	for i, res := range exposedResources {
 		d := domainOf(res)
 		switch {
 		case d == power.Package:
-			t.Begin("counter", metric.FamilyOf(res).Name, "Energy of a workload itself, by domain: apportioned or modelled, as energy of its info says.")
+			t.Begin("counter", metric.FamilyOf(res).Name, "Energy of a workload without its children, by domain: apportioned or modelled, as the label energy of its info says.")
 		case d == 0:
 			t.Begin("counter", metric.FamilyOf(res).Name, helpOf(res))
 		}
@@ -53,18 +52,18 @@ func (v *View) Mete(t *Text, workloads bool) {
 	}
 }
 
-// rowBytes is about what the metrics of one workload take.
+// rowBytes is the approximate size of the metrics of one workload.
 const rowBytes = 1000
 
-// meteNode writes what the machine as a whole used, and how its meters do.
+// meteNode writes the metrics of the machine and the states of its meters.
 func (v *View) meteNode(t *Text) {
 	const uJ = unit.Microjoule
 	n := &v.totals
-	t.Begin("counter", "mete_node_cpu_seconds_total", "CPU time that the machine had, idle or not.")
+	t.Begin("counter", "mete_node_cpu_seconds_total", "CPU time of the machine, idle and used.")
 	t.Put(unit.Nanosecond.Float(n.cpu), metric.Node, v.host)
-	t.Begin("counter", "mete_node_memory_byte_seconds_total", "Memory that the machine had, over time.")
+	t.Begin("counter", "mete_node_memory_byte_seconds_total", "Memory of the machine, integrated over time.")
 	t.Put(unit.ByteSecond.Float(n.memory), metric.Node, v.host)
-	t.Begin("counter", "mete_node_energy_joules_total", "Energy of the machine by domain, idle or not, and how it is known.")
+	t.Begin("counter", "mete_node_energy_joules_total", "Energy of the machine by domain and quality, idle and active.")
 	for d := power.Package; d < power.DomainLimit; d++ {
 		if v.domains[d].quality == usage.Absent && n.measured[d]+n.modelled[d] == 0 {
 			continue
@@ -72,25 +71,25 @@ func (v *View) meteNode(t *Text) {
 		t.Put(uJ.Float(n.measured[d]), metric.Node, v.host, metric.Domain, d.String(), "quality", usage.Measured.String())
 		t.Put(uJ.Float(n.modelled[d]), metric.Node, v.host, metric.Domain, d.String(), "quality", usage.Modelled.String())
 	}
-	t.Begin("counter", "mete_node_energy_error_joules_total", "By how much all parts of that energy may be off together, either way.")
+	t.Begin("counter", "mete_node_energy_error_joules_total", "Total error bound of the machine's energy, in either direction.")
 	t.Put(uJ.Float(n.error), metric.Node, v.host)
-	t.Begin("gauge", "mete_node_domain_watts", "Power of the machine by domain, on average over the latest window, and how it is known.")
+	t.Begin("gauge", "mete_node_domain_watts", "Average power of the machine by domain and quality, in the latest window.")
 	v.eachDomain(func(d power.Domain, at *domain) {
 		t.Put(v.watts(at.used.whole), metric.Node, v.host, metric.Domain, d.String(), "quality", at.quality.String())
 	})
-	t.Begin("gauge", "mete_node_idle_watts", "Power that a domain is taken to draw when the machine does nothing: learned, or given.")
+	t.Begin("gauge", "mete_node_idle_watts", "Idle power of a domain, learned or configured.")
 	for d := range v.domains {
 		if at := &v.domains[d]; at.known {
 			t.Put(float64(at.idle)/1e6, metric.Node, v.host, metric.Domain, power.Domain(d).String())
 		}
 	}
-	t.Begin("gauge", "mete_node_idle_error_watts", "By how much that may be off, either way.")
+	t.Begin("gauge", "mete_node_idle_error_watts", "Error bound of the idle power of a domain, in either direction.")
 	for d := range v.domains {
 		if at := &v.domains[d]; at.known {
 			t.Put(float64(at.off)/1e6, metric.Node, v.host, metric.Domain, power.Domain(d).String())
 		}
 	}
-	t.Begin("gauge", "mete_agent_meter_up", "1 while what an energy meter shows is used; the log says why it is not.")
+	t.Begin("gauge", "mete_agent_meter_up", "1 while the readings of an energy meter are used, else 0; the log has the reason.")
 	for _, m := range v.meters {
 		up := 0.0
 		if m.Reason == energy.OK {
@@ -100,7 +99,7 @@ func (v *View) meteNode(t *Text) {
 	}
 }
 
-// eachDomain calls f for each domain that something shows in the window.
+// eachDomain calls f for each domain whose energy is not absent in the window.
 func (v *View) eachDomain(f func(power.Domain, *domain)) {
 	for d := power.Package; d < power.DomainLimit; d++ {
 		if at := &v.domains[d]; at.quality != usage.Absent {
@@ -109,7 +108,7 @@ func (v *View) eachDomain(f func(power.Domain, *domain)) {
 	}
 }
 
-// watts is energy of the window in uJ as the mean power in W.
+// watts converts energy of the window in uJ to its average power in W.
 func (v *View) watts(uJ int64) float64 {
 	if v.length <= 0 {
 		return 0
@@ -117,7 +116,7 @@ func (v *View) watts(uJ int64) float64 {
 	return float64(uJ) / 1e6 / v.length
 }
 
-// domainOf is the domain that an energy is of; 0 where a resource is none.
+// domainOf returns the domain of an energy resource; 0 for other resources.
 func domainOf(r usage.Resource) power.Domain {
 	for d := power.Package; d < power.DomainLimit; d++ {
 		if usage.EnergyOf(d) == r {
@@ -127,14 +126,14 @@ func domainOf(r usage.Resource) power.Domain {
 	return 0
 }
 
-// helpOf is what a resource is.
+// helpOf returns the help text of a resource.
 func helpOf(r usage.Resource) string {
 	switch r {
 	case usage.EnergyError:
-		return "By how much the energy of a workload may be off, either way."
+		return "Error bound of the energy of a workload, in either direction."
 	case usage.EnergyIdle:
-		return "How much of the energy of a workload is what the machine draws anyway: of idle all, of a virtual machine its part."
+		return "Idle part of the energy of a workload: all energy of idle, the share of a virtual machine."
 	}
 	h := r.Detail().Help
-	return strings.ToUpper(h[:1]) + h[1:] + ", of a workload itself."
+	return strings.ToUpper(h[:1]) + h[1:] + ", of a workload without its children."
 }

@@ -10,9 +10,9 @@ import (
 	"mete.dev/mete/internal/prom/exposition"
 )
 
-// What an agent shows and a server keeps under one name is of one type, and has the
-// same labels but for the cluster: so that a query asks either. An info may have more
-// of them.
+// A metric of the agent with the name of a server's series has the same type and, except for
+// the cluster, the same labels, so that a query works with both. Only the info metric may
+// have more labels.
 func TestSeriesNames(t *testing.T) {
 	kept := map[string]metric.Metric{}
 	for _, m := range metric.Metrics() {
@@ -43,28 +43,28 @@ func TestSeriesNames(t *testing.T) {
 	for _, m := range sample.FindAllStringSubmatch(got, -1) {
 		name := m[1]
 		if strings.HasPrefix(name, "mete_workload_") && kept[name].Name == "" {
-			t.Errorf("%s is no name of the list", name)
+			t.Errorf("%s: not in metric.Metrics", name)
 		}
 		if kept[name].Name == "" {
 			continue
 		}
 		both[name] = true
 		if types[name] != kept[name].Type {
-			t.Errorf("%s is a %s, and a %s of the server", name, types[name], kept[name].Type)
+			t.Errorf("%s: type %s, of the server %s", name, types[name], kept[name].Type)
 		}
 		var has []string
 		for _, l := range label.FindAllStringSubmatch(m[2], -1) {
 			has = append(has, l[1])
 			if l[1] == metric.Node && l[0] != `node="HOST"` {
-				t.Errorf("%s: %s is not what a server calls the node", name, l[0])
+				t.Errorf("%s: %s is not the server's name of the node", name, l[0])
 			}
 		}
 		missing := slices.DeleteFunc(slices.Clone(labels[name]), func(l string) bool { return slices.Contains(has, l) })
 		if len(missing) > 0 || name != metric.Info && len(has) != len(labels[name]) {
-			t.Errorf("%s has the labels %v, and of the server %v", name, has, labels[name])
+			t.Errorf("%s: labels %v, of the server %v", name, has, labels[name])
 		}
 	}
 	if len(both) < 6 {
-		t.Errorf("only %v are shown by both", both)
+		t.Errorf("only %v in common", both)
 	}
 }

@@ -10,37 +10,36 @@ import (
 // ContentType is the media type of a Text.
 const ContentType = "text/plain; version=0.0.4; charset=utf-8"
 
-// A Text is metrics, in the order in which they were put. The zero value has
-// none.
+// A Text is a sequence of metrics. The zero value is empty.
 type Text struct {
 	b    strings.Builder
-	name string // of the metric that was begun last
+	name string // of the current metric
 }
 
-// A Sample is one value of a metric that has labels.
+// A Sample is one value of a metric with labels.
 type Sample struct {
 	Labels []string // name, value, name, value, ...
 	Value  float64
 }
 
-// Grow makes room for so many bytes more.
+// Grow reserves space for n more bytes.
 func (t *Text) Grow(n int) { t.b.Grow(n) }
 
-// Counter puts a metric that only grows. Its name ends in _total.
+// Counter appends a counter without labels. Its name must end in _total.
 func (t *Text) Counter(name, help string, v float64) { t.Counters(name, help, Sample{Value: v}) }
 
-// Gauge puts a metric that goes up and down.
+// Gauge appends a gauge without labels.
 func (t *Text) Gauge(name, help string, v float64) { t.Gauges(name, help, Sample{Value: v}) }
 
-// Counters puts a counter of several samples.
+// Counters appends a counter with several samples.
 func (t *Text) Counters(name, help string, samples ...Sample) {
 	t.family("counter", name, help, samples)
 }
 
-// Gauges puts a gauge of several samples.
+// Gauges appends a gauge with several samples.
 func (t *Text) Gauges(name, help string, samples ...Sample) { t.family("gauge", name, help, samples) }
 
-// String is the text.
+// String returns the text.
 func (t *Text) String() string { return t.b.String() }
 
 var (
@@ -55,15 +54,14 @@ func (t *Text) family(kind, name, help string, samples []Sample) {
 	}
 }
 
-// Begin puts the head of a metric: its kind is counter or gauge. Its samples
-// follow by [Text.Put], which needs no list of them.
+// Begin appends the header of a metric whose kind is counter or gauge. [Text.Put] appends
+// its samples.
 func (t *Text) Begin(kind, name, help string) {
 	t.name = name
 	t.b.WriteString("# HELP " + name + " " + helpEscaper.Replace(help) + "\n# TYPE " + name + " " + kind + "\n")
 }
 
-// Put puts a sample of the metric that was begun last: name, value, name, value
-// of its labels.
+// Put appends a sample of the metric of the last Begin. labels alternate names and values.
 func (t *Text) Put(v float64, labels ...string) {
 	t.b.WriteString(t.name)
 	for i := 0; i+1 < len(labels); i += 2 {
@@ -82,8 +80,7 @@ func (t *Text) Put(v float64, labels ...string) {
 	t.b.WriteByte('\n')
 }
 
-// writeLabelValue writes the value of a label. The format is UTF-8 throughout: what is none
-// in a name is replaced.
+// writeLabelValue appends an escaped label value and replaces invalid UTF-8.
 func (t *Text) writeLabelValue(s string) {
 	if !utf8.ValidString(s) {
 		s = strings.ToValidUTF8(s, "\uFFFD")
@@ -94,7 +91,7 @@ func (t *Text) writeLabelValue(s string) {
 	t.b.WriteString(s)
 }
 
-// appendNumber appends v; whole numbers as people write them.
+// appendNumber appends v; integers without exponent.
 func appendNumber(b []byte, v float64) []byte {
 	if v == math.Trunc(v) && math.Abs(v) < 1<<53 {
 		return strconv.AppendFloat(b, v, 'f', -1, 64)

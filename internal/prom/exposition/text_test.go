@@ -35,7 +35,7 @@ c 1e+300
 	}
 }
 
-// Samples may follow one by one; what is no UTF-8 does not make the text broken.
+// Put appends samples one by one and replaces invalid UTF-8.
 func TestPut(t *testing.T) {
 	var m exposition.Text
 	m.Begin("gauge", "a", "One by one.")

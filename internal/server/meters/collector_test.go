@@ -25,13 +25,12 @@ import (
 	"mete.dev/mete/internal/x/atomicfile"
 )
 
-// A bench is a ledger, machines that tell it of each minute, and a keeper, all in
-// made-up time.
+// A bench has a ledger with the minutes of nodes and runs a Collector, in virtual time.
 type bench struct {
 	*testing.T
 	dir    string
 	ledger *ledger.Ledger
-	number map[string]uint64 // of the batches of each node
+	number map[string]uint64 // of the last batch, by node
 	log    bytes.Buffer
 }
 
@@ -64,8 +63,8 @@ func (b *bench) node(id string) {
 	}
 }
 
-// minutes books minutes of a node up to now: half of its CPU is used by a service, and
-// of 20 J, or 40 J by a model, half is idle.
+// minutes books the minutes [from, to) of a node: a service uses half of its CPU and
+// half of its energy, which is 20 J, or 40 J if modelled; the rest is idle.
 func (b *bench) minutes(id string, q usage.Quality, from, to int64) {
 	b.Helper()
 	for m := from; m < to; m++ {
@@ -89,8 +88,8 @@ func (b *bench) minutes(id string, q usage.Quality, from, to int64) {
 			}
 		}
 		e.Nodes = append(e.Nodes, whole)
-		for _, k := range []workload.Kind{workload.Service, workload.Idle} {
-			name := batch.Name{ID: workload.NewID(id, k, ""), Kind: k, Name: k.String()}
+		for _, kind := range []workload.Kind{workload.Service, workload.Idle} {
+			name := batch.Name{ID: workload.NewID(id, kind, ""), Kind: kind, Name: kind.String()}
 			short, _ := workload.ShortIDOf(name.ID)
 			u := usage.Usage{Covered: time.Minute}
 			u.Put(usage.CPU, 30e9, usage.Measured)
@@ -106,7 +105,7 @@ func (b *bench) minutes(id string, q usage.Quality, from, to int64) {
 	}
 }
 
-// write is what a meter's file holds from now on.
+// write replaces the file of a meter.
 func (b *bench) write(name, text string) {
 	b.Helper()
 	if err := atomicfile.Replace(filepath.Join(b.dir, name), []byte(text)); err != nil {
@@ -114,28 +113,28 @@ func (b *bench) write(name, text string) {
 	}
 }
 
-// keep runs a keeper of meters while f does something.
-func (b *bench) keep(meters string, f func(k *Collector)) {
+// collect runs a Collector during f.
+func (b *bench) collect(meters string, f func(c *Collector)) {
 	b.Helper()
 	specs, err := external.Parse([]byte(strings.ReplaceAll(meters, "DIR", b.dir)), false)
 	if err != nil {
 		b.Fatal(err)
 	}
-	k, err := New(specs, b.ledger, slog.New(slog.NewTextHandler(&b.log, nil)))
+	c, err := New(specs, b.ledger, slog.New(slog.NewTextHandler(&b.log, nil)))
 	if err != nil {
 		b.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(b.Context())
 	ended := make(chan error)
-	go func() { ended <- k.Run(ctx) }()
-	f(k)
+	go func() { ended <- c.Run(ctx) }()
+	f(c)
 	stop()
 	if err := <-ended; err != nil {
 		b.Error(err)
 	}
 }
 
-// joules is the energy of a node in [from, to), idle and not, and its worst quality.
+// joules returns the service's and idle energy of a node in [from, to) and the worst quality.
 func (b *bench) joules(id string, from, to int64) string {
 	b.Helper()
 	a, err := b.ledger.Usage(b.Context(), query.Query{From: time.Unix(60*from, 0), To: time.Unix(60*to, 0), By: []query.Dimension{query.ByNode, query.ByKind}, Scope: query.Scope{All: true}})
@@ -167,8 +166,8 @@ const twoMeters = `meters:
   - {name: plug, type: file, file: DIR/plug, unit: J, error_percent: 1, nodes: [c]}
 `
 
-// Machines sum to their meters, minute after minute, over a restart of the server and
-// while a meter is away.
+// The energy of nodes sums to that of their meters in each minute, across a restart of the
+// server and an outage of a meter.
 func TestCollector(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -179,7 +178,7 @@ func TestCollector(t *testing.T) {
 		joules := 0
 		b.write("strip", "4")
 		b.write("plug", "0")
-		minute := func() { // with a second to spare, so that samples are at no edge
+		minute := func() { // offset by a second, so that no sample is at the edge of a minute
 			for range 12 {
 				time.Sleep(5 * time.Second)
 				joules += 5
@@ -191,28 +190,28 @@ func TestCollector(t *testing.T) {
 			b.minutes("c", usage.Modelled, m-1, m)
 		}
 		time.Sleep(time.Second)
-		b.keep(twoMeters, func(k *Collector) {
+		b.collect(twoMeters, func(c *Collector) {
 			time.Sleep(59 * time.Second)
 			for range 5 {
 				minute()
 			}
 			time.Sleep(20 * time.Second)
-			s := k.States()
+			s := c.States()
 			if len(s) != 2 || s[0].Name != "plug" || s[0].Minutes < 4 || s[0].Watts < .8 || s[0].Watts > 1.2 || s[1].Watts != 4 || !s[1].Failing.IsZero() {
-				t.Errorf("the meters are %+v", s)
+				t.Errorf("meters: %+v", s)
 			}
 		})
-		// 4 W are 240 J a minute for two machines that measured 20 J each; 1 J/s of the plug
-		// stands instead of a model.
+		// 4 W are 240 J a minute for two nodes that measured 20 J each; the plug's 1 J/s
+		// replaces the model of node c.
 		b.want("a", b.joules("a", begin, begin+4), "240 + 240 apportioned")
 		b.want("b", b.joules("b", begin, begin+4), "240 + 240 apportioned")
 
-		// The server is away for half a minute, and then the strip's meter for five.
+		// Stop the server for half a minute, and then remove the strip's file for five.
 		b.close()
 		time.Sleep(10 * time.Second)
 		b.open()
 		defer func() { b.close() }()
-		b.keep(twoMeters, func(k *Collector) {
+		b.collect(twoMeters, func(c *Collector) {
 			time.Sleep(30 * time.Second) // to the edge of a minute
 			b.minutes("a", usage.Apportioned, now()-1, now())
 			b.minutes("b", usage.Apportioned, now()-1, now())
@@ -224,8 +223,8 @@ func TestCollector(t *testing.T) {
 			for range 5 {
 				minute()
 			}
-			if s := k.States()[1]; s.Failing.IsZero() || !strings.Contains(s.Err, "no such file") {
-				t.Errorf("the strip is %+v", s)
+			if s := c.States()[1]; s.Failing.IsZero() || !strings.Contains(s.Err, "no such file") {
+				t.Errorf("strip: %+v", s)
 			}
 			b.write("strip", "8")
 			for range 4 {
@@ -233,31 +232,30 @@ func TestCollector(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 		})
-		b.want("over the restart", b.joules("a", begin+4, begin+7), "180 + 180 apportioned")
-		b.want("without a meter", b.joules("a", begin+8, begin+11), "30 + 30 apportioned")
-		b.want("with it again", b.joules("a", begin+14, begin+16), "240 + 240 apportioned")
+		b.want("across the restart", b.joules("a", begin+4, begin+7), "180 + 180 apportioned")
+		b.want("without the meter", b.joules("a", begin+8, begin+11), "30 + 30 apportioned")
+		b.want("with the meter again", b.joules("a", begin+14, begin+16), "240 + 240 apportioned")
 		gaps, err := b.ledger.Gaps(t.Context(), time.Unix(60*begin, 0), time.Now(), "a", query.Scope{All: true})
 		if err != nil || len(gaps) != 1 || gaps[0].Detail != "meter strip: gone" || gaps[0].To.Sub(gaps[0].From) != 6*time.Minute {
 			t.Errorf("gaps: %+v, %v", gaps, err)
 		}
-		// The plug went on all the time: what it counted is booked, but for what it did
-		// while nobody wrote the file.
+		// The plug is a counter, so its energy is booked across the restart.
 		plug := b.joules("c", begin, begin+16)
 		if !strings.HasSuffix(plug, " apportioned") {
 			t.Errorf("c: %s", plug)
 		}
-		for _, want := range []string{"a meter outside the machines cannot be read", "is read again"} {
+		for _, want := range []string{"cannot read external meter", "is readable again"} {
 			if strings.Count(b.log.String(), want) != 1 {
-				t.Errorf("the log does not have %q once:\n%s", want, b.log.String())
+				t.Errorf("%q is not logged once:\n%s", want, b.log.String())
 			}
 		}
 		if faults, err := b.ledger.Check(t.Context()); err != nil || len(faults) > 0 {
-			t.Errorf("the ledger: %q, %v", faults, err)
+			t.Errorf("ledger check: %q, %v", faults, err)
 		}
 	})
 }
 
-// A counter's minutes sum to what it counted, however coarse it is.
+// The minutes of a counter sum to its increase, even with coarse steps.
 func TestCollectorCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -266,10 +264,10 @@ func TestCollectorCounts(t *testing.T) {
 		begin := now() + 1
 		b.write("plug", "100")
 		total := 0
-		b.keep(`meters: [{name: plug, type: file, file: DIR/plug, unit: Wh, nodes: [c]}]`, func(*Collector) {
+		b.collect(`meters: [{name: plug, type: file, file: DIR/plug, unit: Wh, nodes: [c]}]`, func(*Collector) {
 			for i := range 3600 {
 				time.Sleep(time.Second)
-				if i%108 == 59 { // a watt-hour each 108 s is 33.3 W
+				if i%108 == 59 { // 1 Wh per 108 s is 33.3 W
 					total++
 					b.write("plug", fmt.Sprint(100+total))
 				}
@@ -279,17 +277,17 @@ func TestCollectorCounts(t *testing.T) {
 			}
 			time.Sleep(30 * time.Second)
 		})
-		// 33.33 W for 50 minutes, of which the model says that half is idle; the file is
-		// read each ten seconds.
+		// 33.33 W for 50 minutes, half of it idle by the model; the file is read every ten
+		// seconds.
 		var service, idle float64
 		if _, err := fmt.Sscanf(b.joules("c", begin+3, begin+53), "%f + %f apportioned", &service, &idle); err != nil || math.Abs(service-idle) > .01 || service < 49500 || service > 50500 {
-			t.Errorf("c has %v and %v J, %v", service, idle, err)
+			t.Errorf("c: %v J + %v J, %v", service, idle, err)
 		}
 	})
 }
 
-// Nobody pays for a machine that is not there, and a machine that is late is waited
-// for.
+// The Collector waits for nodes that are late or not enrolled, and books a missing node's
+// energy to no other node.
 func TestCollectorWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -297,8 +295,8 @@ func TestCollectorWaits(t *testing.T) {
 		b.node("a")
 		begin := now() + 1
 		b.write("strip", "4")
-		b.keep(`meters: [{name: strip, type: file, file: DIR/strip, unit: W, wait: 30m, nodes: [a, b]}]`, func(k *Collector) {
-			write := func(n int) { // the file is written now and then
+		b.collect(`meters: [{name: strip, type: file, file: DIR/strip, unit: W, wait: 30m, nodes: [a, b]}]`, func(c *Collector) {
+			write := func(n int) { // once a minute
 				for range n {
 					time.Sleep(time.Minute)
 					b.write("strip", "4")
@@ -307,28 +305,28 @@ func TestCollectorWaits(t *testing.T) {
 			write(10)
 			b.minutes("a", usage.Apportioned, begin, begin+5)
 			write(10)
-			b.want("before b is there", b.joules("a", begin, begin+5), "50 + 50 apportioned")
-			if !strings.Contains(b.log.String(), "a meter waits for a node") || strings.Count(b.log.String(), "waits") != 1 {
-				t.Errorf("the log: %s", b.log.String())
+			b.want("before b enrolls", b.joules("a", begin, begin+5), "50 + 50 apportioned")
+			if !strings.Contains(b.log.String(), "external meter waits for a node") || strings.Count(b.log.String(), "waits") != 1 {
+				t.Errorf("log: %s", b.log.String())
 			}
 			b.node("b")
 			write(1)
-			b.want("before b has told", b.joules("a", begin, begin+5), "50 + 50 apportioned")
+			b.want("before b sends", b.joules("a", begin, begin+5), "50 + 50 apportioned")
 			b.minutes("b", usage.Apportioned, begin, begin+2)
 			write(1)
 			b.want("both", b.joules("a", begin, begin+2), "120 + 120 apportioned")
 			b.want("a alone", b.joules("a", begin+2, begin+5), "30 + 30 apportioned")
 			write(30)
-			b.want("b was waited for", b.joules("a", begin+2, begin+5), "360 + 360 apportioned")
+			b.want("after waiting for b", b.joules("a", begin+2, begin+5), "360 + 360 apportioned")
 			b.want("b", b.joules("b", begin, begin+5), "120 + 120 apportioned")
 		})
 	})
 }
 
-// What a meter lacks is said when the server starts.
+// New reports a missing secret.
 func TestNewRefuses(t *testing.T) {
 	s := spec(t, "type: http", "url: http://a", "unit: W", "token_env: METE_TEST_NOT_THERE")
-	if _, err := New([]external.Spec{*s}, nil, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), `meter "m": token_env: the environment has no METE_TEST_NOT_THERE`) {
+	if _, err := New([]external.Spec{*s}, nil, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), `meter "m": token_env: METE_TEST_NOT_THERE is not set`) {
 		t.Error(err)
 	} else if fault.Hint(err) != "" {
 		t.Error(fault.Hint(err))

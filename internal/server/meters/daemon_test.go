@@ -19,8 +19,8 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// free is a port of this machine that nobody listens on.
-func free(t *testing.T) string {
+// freePort returns an unused TCP port of the loopback interface.
+func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -30,7 +30,7 @@ func free(t *testing.T) string {
 	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
-// daemon runs a program until stop is called, at the latest until the test ends.
+// daemon runs a program until stop is called or the test ends.
 func daemon(t *testing.T, name string, args ...string) (stop func()) {
 	t.Helper()
 	var out bytes.Buffer
@@ -42,7 +42,7 @@ func daemon(t *testing.T, name string, args ...string) (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = cmd.Wait() // it is killed
+		_ = cmd.Wait() // fails because the program is killed
 	}()
 	stopped := false
 	stop = func() {
@@ -65,7 +65,7 @@ func daemon(t *testing.T, name string, args ...string) (stop func()) {
 	return stop
 }
 
-// A stock Prometheus scrapes an exporter, and a meter asks it.
+// A meter reads a stock Prometheus that scrapes an exporter.
 func TestStockPrometheus(t *testing.T) {
 	testkit.Stage(t, "peers", "starts a stock Prometheus")
 	hosttest.Need(t, "prometheus")
@@ -81,42 +81,42 @@ func TestStockPrometheus(t *testing.T) {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	addr := "127.0.0.1:" + free(t)
+	addr := "127.0.0.1:" + freePort(t)
 	stop := daemon(t, "prometheus", "--config.file="+config, "--storage.tsdb.path="+dir, "--web.listen-address="+addr)
 	as := func(query, unit string) []string {
 		return []string{"type: prometheus", "url: http://" + addr, "query: '" + query + "'", "unit: " + unit}
 	}
 	testkit.Eventually(t, "the first scrape", func() bool {
-		v, err := show(t, as("sum(outlet_watts)", "W")...)
+		v, err := read(t, as("sum(outlet_watts)", "W")...)
 		if err == nil && v != 200500000 {
 			t.Fatalf("%d uW", v)
 		}
 		return err == nil
 	})
-	shows(t, 120500000, as(`outlet_watts{outlet="1"}`, "W")...)
-	shows(t, 7000000, as("scalar(vector(7))", "W")...)
-	shows(t, 1000000000, as("outlet_joules_total", "J")...)
-	shows(t, "it gives 2 series", as("outlet_watts", "W")...)
-	shows(t, "it gives 0 series", as("nothing", "W")...)
-	shows(t, "it gives a matrix", as("outlet_watts[1m]", "W")...)
-	shows(t, "400", as("sum(", "W")...)
-	shows(t, "is more than can be", as("outlet_none", "W")...)
+	checkRead(t, 120500000, as(`outlet_watts{outlet="1"}`, "W")...)
+	checkRead(t, 7000000, as("scalar(vector(7))", "W")...)
+	checkRead(t, 1000000000, as("outlet_joules_total", "J")...)
+	checkRead(t, "2 series instead of one", as("outlet_watts", "W")...)
+	checkRead(t, "0 series instead of one", as("nothing", "W")...)
+	checkRead(t, "result is a matrix", as("outlet_watts[1m]", "W")...)
+	checkRead(t, "400", as("sum(", "W")...)
+	checkRead(t, "is more than can be", as("outlet_none", "W")...)
 	joules.Store(5000)
 	testkit.Eventually(t, "the next scrape", func() bool {
-		v, err := show(t, as("outlet_joules_total", "J")...)
+		v, err := read(t, as("outlet_joules_total", "J")...)
 		return err == nil && v == 5000e6
 	})
 	stop()
-	shows(t, "refused", as("sum(outlet_watts)", "W")...)
+	checkRead(t, "refused", as("sum(outlet_watts)", "W")...)
 }
 
-// A meter hears what others publish at a stock broker, by whatever version of MQTT,
-// and goes on when the broker is back.
+// A meter receives what others publish at a stock broker, in any version of MQTT, and
+// resumes after a restart of the broker.
 func TestStockMQTT(t *testing.T) {
 	testkit.Stage(t, "peers", "starts a stock MQTT broker")
 	hosttest.Need(t, "mosquitto")
 	dir := t.TempDir()
-	passwords, config, port := filepath.Join(dir, "passwords"), filepath.Join(dir, "mosquitto.conf"), free(t)
+	passwords, config, port := filepath.Join(dir, "passwords"), filepath.Join(dir, "mosquitto.conf"), freePort(t)
 	if out, err := exec.Command("mosquitto_passwd", "-b", "-c", passwords, "mete", "pass").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -140,21 +140,21 @@ func TestStockMQTT(t *testing.T) {
 	plain := listen(t, url, "password: pass", "topic: strip/energy", "unit: kWh")
 	inside := listen(t, url, "password: pass", "topic: tele/plug/SENSOR", "path: ENERGY.Power", "unit: W")
 	denied := listen(t, url, "password: wrong", "topic: strip/energy", "unit: W")
-	hear := func(k *taken, want int64, version, topic, message string) {
+	hear := func(got *recorded, want int64, version, topic, message string) {
 		t.Helper()
-		// Until it has subscribed it does not hear.
-		k.until(t, version+" "+topic, func() bool {
+		// Publish repeatedly, because the meter may not have subscribed yet.
+		got.until(t, version+" "+topic, func() bool {
 			if err := publish(version, topic, message); err != nil {
 				return false
 			}
-			return k.last() == want
+			return got.last() == want
 		})
 	}
 	hear(plain, 4500000000000, "mqttv31", "strip/energy", "1.25")
 	hear(plain, 5400000000000, "mqttv311", "strip/energy", "1.5")
 	hear(inside, 61000000, "mqttv5", "tele/plug/SENSOR", `{"Time":"2026-03-01T00:00:00","ENERGY":{"Total":3.1,"Power":61}}`)
 	if inside.all()[0] == 1000000 {
-		t.Error("it took what the broker had kept of before")
+		t.Error("recorded a retained message")
 	}
 	hear(inside, 62000000, "mqttv31", "tele/plug/SENSOR", `{"ENERGY":{"Power":"62"}}`)
 	inside.until(t, "nonsense", func() bool {
@@ -162,7 +162,7 @@ func TestStockMQTT(t *testing.T) {
 	})
 	denied.until(t, "a wrong password", func() bool { return len(denied.errs) > 0 })
 	if heard := denied.all(); len(heard) > 0 {
-		t.Errorf("with a wrong password it heard %v", heard)
+		t.Errorf("received with a wrong password: %v", heard)
 	}
 	stop()
 	plain.until(t, "the broker's end", func() bool { return len(plain.errs) > 0 })

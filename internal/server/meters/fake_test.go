@@ -19,7 +19,7 @@ import (
 	"mete.dev/mete/internal/testkit"
 )
 
-// Of Prometheus a meter takes one number, and says what else it gives.
+// A meter accepts one number from Prometheus, and reports any other result.
 func TestPrometheus(t *testing.T) {
 	answers := map[string]string{
 		"sum(w)": `{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[1772323200.5,"200.5"]}]}}`,
@@ -44,25 +44,25 @@ func TestPrometheus(t *testing.T) {
 	as := func(query, unit string) []string {
 		return []string{"type: prometheus", "url: " + s.URL + "/prom", "query: '" + query + "'", "unit: " + unit}
 	}
-	shows(t, 200500000, as("sum(w)", "W")...)
-	shows(t, 7000000, as("7", "J")...)
-	shows(t, "it gives 2 series", as("w", "W")...)
-	shows(t, "it gives 0 series", as("none", "W")...)
-	shows(t, "it gives a matrix", as("w[1m]", "W")...)
-	shows(t, "is more than can be", as("nan", "W")...)
-	shows(t, "query: query timed out", as("late", "W")...)
-	shows(t, "does not answer as Prometheus does", as("odd", "W")...)
-	shows(t, "does not answer as Prometheus does", as("text", "W")...)
-	shows(t, "400", as("sum(", "W")...)
+	checkRead(t, 200500000, as("sum(w)", "W")...)
+	checkRead(t, 7000000, as("7", "J")...)
+	checkRead(t, "2 series instead of one", as("w", "W")...)
+	checkRead(t, "0 series instead of one", as("none", "W")...)
+	checkRead(t, "result is a matrix", as("w[1m]", "W")...)
+	checkRead(t, "is more than can be", as("nan", "W")...)
+	checkRead(t, "query: query timed out", as("late", "W")...)
+	checkRead(t, "not an answer of Prometheus", as("odd", "W")...)
+	checkRead(t, "not an answer of Prometheus", as("text", "W")...)
+	checkRead(t, "400", as("sum(", "W")...)
 }
 
-// A broker is an MQTT broker of one user, whose topic "secret" nobody may have.
+// A broker is an MQTT broker with one user. It refuses the topic "secret".
 type broker struct {
 	ln net.Listener
 
 	mu       sync.Mutex
 	retained map[string]string
-	topics   map[net.Conn]string // of those that are connected
+	topics   map[net.Conn]string // subscription of each open connection
 }
 
 func newBroker(t *testing.T) *broker {
@@ -92,7 +92,7 @@ func newBroker(t *testing.T) *broker {
 
 func (b *broker) url() string { return "tcp://" + b.ln.Addr().String() }
 
-// serve answers one client until it is gone.
+// serve answers one client until it disconnects.
 func (b *broker) serve(c net.Conn) {
 	b.mu.Lock()
 	b.topics[c] = ""
@@ -150,8 +150,7 @@ func send(c net.Conn, topic, text string, retained bool) error {
 	return p.Write(c)
 }
 
-// publish sends a message to a client that has subscribed to the topic, once there is
-// one.
+// publish waits for a subscriber of the topic and sends it a message.
 func (b *broker) publish(t *testing.T, topic, text string) {
 	t.Helper()
 	testkit.Eventually(t, "a subscriber of "+topic, func() bool {
@@ -166,7 +165,7 @@ func (b *broker) publish(t *testing.T, topic, text string) {
 	})
 }
 
-// drop ends all connections.
+// drop closes all connections.
 func (b *broker) drop() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -176,35 +175,35 @@ func (b *broker) drop() {
 	}
 }
 
-// A meter hears what a broker passes on, but not what the broker had kept, and goes on
-// when the broker is back.
+// A meter records the messages of a broker except retained ones, and resumes after the
+// connection was lost.
 func TestMQTT(t *testing.T) {
 	b := newBroker(t)
 	b.retained["tele/plug/SENSOR"] = `{"ENERGY":{"Power":1}}`
 	plain := listen(t, b.url(), "password: pass", "topic: strip/energy", "unit: kWh")
 	inside := listen(t, b.url(), "password: pass", "topic: tele/plug/SENSOR", "path: ENERGY.Power", "unit: W")
 	refused := listen(t, b.url(), "password: pass", "topic: secret", "unit: W")
-	hear := func(k *taken, want int64, topic, message string) {
+	hear := func(got *recorded, want int64, topic, message string) {
 		t.Helper()
 		b.publish(t, topic, message)
-		k.until(t, topic+" "+message, func() bool { return k.last() == want })
+		got.until(t, topic+" "+message, func() bool { return got.last() == want })
 	}
 	hear(plain, 4500000000000, "strip/energy", "1.25")
 	hear(plain, 5400000000000, "strip/energy", "1.5")
 	hear(inside, 61000000, "tele/plug/SENSOR", `{"Time":"2026-03-01T00:00:00","ENERGY":{"Total":3.1,"Power":61}}`)
 	hear(inside, 62000000, "tele/plug/SENSOR", `{"ENERGY":{"Power":"62"}}`)
 	if got := inside.all(); !slices.Equal(got, []int64{61000000, 62000000}) {
-		t.Errorf("it took %v", got)
+		t.Errorf("recorded %v", got)
 	}
 	b.publish(t, "tele/plug/SENSOR", `{"ENERGY":{}}`)
-	inside.until(t, "nonsense is told", func() bool { return inside.failed("topic tele/plug/SENSOR: there is no ENERGY.Power") })
-	refused.until(t, "the topic is refused", func() bool { return refused.failed("the broker refuses the topic secret") })
+	inside.until(t, "an error for the invalid message", func() bool { return inside.failed("topic tele/plug/SENSOR: there is no ENERGY.Power") })
+	refused.until(t, "the topic is refused", func() bool { return refused.failed("broker refuses topic secret") })
 	b.drop()
-	plain.until(t, "the broker is gone", func() bool { return plain.failed("the broker is gone") })
+	plain.until(t, "the connection is lost", func() bool { return plain.failed("connection to the broker lost") })
 	hear(plain, 7200000000000, "strip/energy", "2")
 }
 
-// A broker that is not there is told of once patience is over.
+// A meter reports an unreachable broker after readTimeout.
 func TestMQTTUnreached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -213,14 +212,14 @@ func TestMQTTUnreached(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx, stop := context.WithCancel(t.Context())
-		var said []string
+		var errs []string
 		s.Run(ctx, func(at time.Time, _ int64, err error) {
-			said = append(said, fmt.Sprint(at.Sub(began), " ", err))
+			errs = append(errs, fmt.Sprint(at.Sub(began), " ", err))
 			stop()
 		})
-		if len(said) != 1 || !strings.HasPrefix(said[0], "10s ") || !strings.Contains(said[0], "cannot be reached") {
-			t.Errorf("it said %q", said)
+		if len(errs) != 1 || !strings.HasPrefix(errs[0], "10s ") || !strings.Contains(errs[0], "cannot reach the broker") {
+			t.Errorf("recorded %q", errs)
 		}
-		time.Sleep(time.Minute) // until the client has seen that it is to end
+		time.Sleep(time.Minute) // lets the client end
 	})
 }

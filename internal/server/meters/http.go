@@ -13,7 +13,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// A httpJSON is a meter that answers GET with JSON, or with the number alone.
+// An httpJSON is a meter that answers GET with JSON or a plain number.
 type httpJSON struct {
 	spec *external.Spec
 	*access
@@ -28,14 +28,14 @@ func (h *httpJSON) Read(ctx context.Context) (int64, error) {
 	return valueIn(h.spec, text)
 }
 
-// A prometheus is a meter that Prometheus scrapes, or a server with its HTTP API.
+// A prometheus is a meter behind the HTTP API of Prometheus.
 type prometheus struct {
 	spec *external.Spec
 	*access
 }
 
-// Read implements reader. The query has to give one number: a scalar, or a vector of
-// one series.
+// Read implements reader. The query must return one number: a scalar, or a vector of one
+// series.
 //
 // Source of the format: https://prometheus.io/docs/prometheus/latest/querying/api/
 func (p *prometheus) Read(ctx context.Context) (int64, error) {
@@ -57,48 +57,48 @@ func (p *prometheus) Read(ctx context.Context) (int64, error) {
 		}
 	}
 	if err := json.Unmarshal(text, &answer); err != nil {
-		return 0, fmt.Errorf("%s does not answer as Prometheus does: %w", u.Redacted(), err)
+		return 0, fmt.Errorf("%s: not an answer of Prometheus: %w", u.Redacted(), err)
 	}
 	if answer.Status != "success" {
 		return 0, fmt.Errorf("query: %s", answer.Error)
 	}
-	var value []any // the time, and the value as text
+	var value []any // time and value, the latter as text
 	switch answer.Data.ResultType {
 	case "scalar":
 		err = json.Unmarshal(answer.Data.Result, &value)
 	case "vector":
 		var series []struct{ Value []any }
 		if err = json.Unmarshal(answer.Data.Result, &series); err == nil && len(series) != 1 {
-			return 0, fmt.Errorf("query: it gives %d series, and a meter is one: sum() makes one of many", len(series))
+			return 0, fmt.Errorf("query: %d series instead of one; aggregate them with sum()", len(series))
 		}
 		if err == nil {
 			value = series[0].Value
 		}
 	default:
-		return 0, fmt.Errorf("query: it gives a %s, and not one number", answer.Data.ResultType)
+		return 0, fmt.Errorf("query: result is a %s, not one number", answer.Data.ResultType)
 	}
 	number, ok := "", false
 	if len(value) == 2 {
 		number, ok = value[1].(string)
 	}
 	if err != nil || !ok {
-		return 0, fmt.Errorf("%s does not answer as Prometheus does: %w", u.Redacted(), fault.ErrInvalid)
+		return 0, fmt.Errorf("%s: not an answer of Prometheus: %w", u.Redacted(), fault.ErrInvalid)
 	}
 	return p.spec.Unit.Value(number)
 }
 
-// A file is a meter whose value somebody writes into a file.
+// A file is a meter whose value another program writes to a file.
 type file struct{ spec *external.Spec }
 
-// Read implements reader. A file that nobody has written for as long as samples may be
-// apart shows nothing any more, unless the kernel makes it.
+// Read implements reader. It refuses a file older than the meter's stale time, except in
+// /sys and /proc.
 func (f *file) Read(context.Context) (int64, error) {
 	info, err := os.Stat(f.spec.File)
 	if err != nil {
 		return 0, err
 	}
 	if age := time.Since(info.ModTime()); age > f.spec.Stale && !strings.HasPrefix(f.spec.File, "/sys/") && !strings.HasPrefix(f.spec.File, "/proc/") {
-		return 0, fmt.Errorf("%s was written %v ago: %w", f.spec.File, age.Round(time.Second), fault.ErrUnavailable)
+		return 0, fmt.Errorf("%s: last written %v ago: %w", f.spec.File, age.Round(time.Second), fault.ErrUnavailable)
 	}
 	if info.Size() > maxText {
 		return 0, fmt.Errorf("%s has more than %d bytes: %w", f.spec.File, maxText, fault.ErrInvalid)

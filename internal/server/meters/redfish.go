@@ -15,17 +15,16 @@ import (
 	"mete.dev/mete/internal/model/power"
 )
 
-// A redfish is a management controller that is asked by Redfish (DMTF DSP0266): the
-// EnvironmentMetrics of a chassis, or the older Power resource where there are none,
-// which has no energy.
+// A redfish is a management controller that speaks Redfish (DMTF DSP0266). It reads the
+// EnvironmentMetrics of a chassis, or else the older Power resource, which has no energy.
 type redfish struct {
 	spec    *external.Spec
 	access  *access
 	client  *gofish.APIClient
-	chassis string // its place, once it was found
+	chassis string // @odata.id of the chassis, once known
 }
 
-// Read implements reader. After an error everything is asked for anew.
+// Read implements reader. After an error it connects and searches the chassis again.
 func (r *redfish) Read(ctx context.Context) (v int64, err error) {
 	defer func() {
 		if err != nil {
@@ -33,7 +32,7 @@ func (r *redfish) Read(ctx context.Context) (v int64, err error) {
 		}
 	}()
 	if r.client == nil {
-		// A session for each would be held against the few that controllers have.
+		// Basic authentication, because controllers limit the number of sessions.
 		r.client, err = gofish.ConnectContext(ctx, gofish.ClientConfig{
 			Endpoint: r.spec.URL, Username: r.access.user, Password: r.access.password, BasicAuth: true,
 			HTTPClient: r.access.client, NoModifyTransport: true, ReuseConnections: true,
@@ -57,7 +56,7 @@ func (r *redfish) Read(ctx context.Context) (v int64, err error) {
 	return r.readAny(all)
 }
 
-// readAny reads the chassis that is named, or the only one that shows anything.
+// readAny reads the configured chassis, or the only one that has a value.
 func (r *redfish) readAny(all []*schemas.Chassis) (v int64, err error) {
 	var found []string
 	for _, c := range all {
@@ -74,16 +73,16 @@ func (r *redfish) readAny(all []*schemas.Chassis) (v int64, err error) {
 	case len(found) == 1:
 		return v, nil
 	case len(found) > 1:
-		return 0, fmt.Errorf("chassis %s show %s: name one with the key chassis: %w", strings.Join(found, ", "), r.spec.Unit.Kind, fault.ErrConflict)
+		return 0, fmt.Errorf("chassis %s have %s: name one with the key chassis: %w", strings.Join(found, ", "), r.spec.Unit.Kind, fault.ErrConflict)
 	case err != nil && r.spec.Chassis != "":
 		return 0, err
 	case r.spec.Chassis != "":
 		return 0, fmt.Errorf("chassis %q: %w", r.spec.Chassis, fault.ErrNotFound)
 	}
-	return 0, fmt.Errorf("none of %d chassis shows %s: %w", len(all), r.spec.Unit.Kind, fault.ErrUnsupported)
+	return 0, fmt.Errorf("none of %d chassis has %s: %w", len(all), r.spec.Unit.Kind, fault.ErrUnsupported)
 }
 
-// readChassis is what a chassis shows.
+// readChassis reads the value of a chassis, in uW or uJ.
 func (r *redfish) readChassis(c *schemas.Chassis) (int64, error) {
 	var v *float64
 	m, err := c.EnvironmentMetrics()
@@ -92,7 +91,7 @@ func (r *redfish) readChassis(c *schemas.Chassis) (int64, error) {
 	}
 	switch {
 	case m != nil && r.spec.Unit.Kind == power.Energy:
-		// The reading can be set to 0 by anybody.
+		// Clients can reset Reading to 0, but not LifetimeReading.
 		if v = m.EnergykWh.LifetimeReading; v == nil {
 			v = m.EnergykWh.Reading
 		}
@@ -105,12 +104,12 @@ func (r *redfish) readChassis(c *schemas.Chassis) (int64, error) {
 		}
 	}
 	if v == nil {
-		return 0, fmt.Errorf("chassis %q shows no %s: %w", c.ID, r.spec.Unit.Kind, fault.ErrUnsupported)
+		return 0, fmt.Errorf("chassis %q has no %s: %w", c.ID, r.spec.Unit.Kind, fault.ErrUnsupported)
 	}
 	return r.spec.Unit.Value(strconv.FormatFloat(*v, 'f', -1, 64))
 }
 
-// powerConsumed is the power in the first PowerControl that has any.
+// powerConsumed returns the power of the first PowerControl that has one.
 func powerConsumed(c *schemas.Chassis) (*float64, error) {
 	p, err := c.Power()
 	if err != nil || p == nil {

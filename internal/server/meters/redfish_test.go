@@ -7,10 +7,9 @@ import (
 	"testing"
 )
 
-// controller plays a management controller: no real one is needed to see that the
-// resources of the standard are found and read. Names of resources and properties are
-// those of DMTF's DSP0268 (Chassis v1.23, EnvironmentMetrics v1.3, Power v1.7); the
-// values are made up.
+// controller serves the resources of a management controller. Names of resources and
+// properties are those of DMTF's DSP0268 (Chassis v1.23, EnvironmentMetrics v1.3, Power
+// v1.7); the values are invented.
 func controller(t *testing.T, resources map[string]any) string {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if user, pass, _ := r.BasicAuth(); r.URL.Path != "/redfish/v1/" && user+pass != "metepass" {
@@ -56,16 +55,16 @@ func TestRedfish(t *testing.T) {
 	as := func(keys ...string) []string {
 		return append([]string{"type: redfish", "url: " + url, "user: mete", "password: pass"}, keys...)
 	}
-	shows(t, "chassis New, Old show power: name one", as("unit: W")...)
-	shows(t, 374200000, as("unit: W", "chassis: New")...)
-	shows(t, 1172430000000000, as("unit: kWh")...)
-	shows(t, 344000000, as("unit: W", "chassis: Old")...)
-	shows(t, `chassis "Old" shows no energy`, as("unit: kWh", "chassis: Old")...)
-	shows(t, `chassis "Other": not found`, as("unit: W", "chassis: Other")...)
-	shows(t, "401", "type: redfish", "url: "+url, "user: mete", "password: wrong", "unit: W")
-	shows(t, "refused", "type: redfish", "url: http://127.0.0.1:1", "unit: W")
+	checkRead(t, "chassis New, Old have power: name one", as("unit: W")...)
+	checkRead(t, 374200000, as("unit: W", "chassis: New")...)
+	checkRead(t, 1172430000000000, as("unit: kWh")...)
+	checkRead(t, 344000000, as("unit: W", "chassis: Old")...)
+	checkRead(t, `chassis "Old" has no energy`, as("unit: kWh", "chassis: Old")...)
+	checkRead(t, `chassis "Other": not found`, as("unit: W", "chassis: Other")...)
+	checkRead(t, "401", "type: redfish", "url: "+url, "user: mete", "password: wrong", "unit: W")
+	checkRead(t, "refused", "type: redfish", "url: http://127.0.0.1:1", "unit: W")
 
-	// It is found once, and again after it was away.
+	// The second reading uses the chassis found by the first.
 	s, err := open(spec(t, as("unit: W", "chassis: New")...))
 	if err != nil {
 		t.Fatal(err)

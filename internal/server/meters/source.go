@@ -1,6 +1,6 @@
-// Package meters reads meters outside the machines: by Redfish, from Prometheus,
-// from JSON over HTTP, from MQTT, and from files. A [Collector] keeps what they show in
-// the ledger, and books minute after minute of it.
+// Package meters reads external meters: over Redfish, from Prometheus, from JSON over
+// HTTP, from MQTT and from files. A [Collector] stores their samples in the ledger and
+// books their energy minute by minute.
 package meters
 
 import (
@@ -19,28 +19,28 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// A reader asks a meter.
+// A reader reads a meter on request.
 type reader interface {
-	// Read returns what the meter shows, in uW or uJ.
+	// Read returns the value of the meter, in uW or uJ.
 	Read(ctx context.Context) (int64, error)
 }
 
-// A recordFunc takes what a meter showed at an instant, or why it could not be read.
+// A recordFunc records the value of a meter at an instant, or the error of a reading.
 type recordFunc func(at time.Time, value int64, err error)
 
-// A source gives what a meter shows.
+// A source delivers the samples of a meter.
 type source interface {
-	// Run gives samples, and failures, until ctx ends.
-	Run(ctx context.Context, take recordFunc)
+	// Run records samples and failures until ctx ends.
+	Run(ctx context.Context, record recordFunc)
 }
 
-// open makes the source of a meter. It reads its secrets and certificates, and
-// connects to nothing.
+// open returns the source of a meter. It reads its secrets and certificates, but does not
+// connect.
 func open(s *external.Spec) (source, error) {
 	if s.Type == external.File {
 		return &poller{&file{s}, s.Interval}, nil
 	}
-	a, err := accessOf(s)
+	a, err := newAccess(s)
 	if err != nil {
 		return nil, fmt.Errorf("meter %q: %w", s.Name, err)
 	}
@@ -57,29 +57,29 @@ func open(s *external.Spec) (source, error) {
 	return nil, fmt.Errorf("meter %q: type %q: %w", s.Name, s.Type, fault.ErrInvalid)
 }
 
-// A poller asks at intervals.
+// A poller reads a meter at intervals.
 type poller struct {
 	reader
 	interval time.Duration
 }
 
-// readTimeout is how long an answer may take at most.
+// readTimeout limits one reading.
 const readTimeout = 10 * time.Second
 
 // Run implements source.
-func (p *poller) Run(ctx context.Context, take recordFunc) {
+func (p *poller) Run(ctx context.Context, record recordFunc) {
 	tick := time.NewTicker(p.interval)
 	defer tick.Stop()
 	for {
-		asking, cancel := context.WithTimeout(ctx, min(p.interval, readTimeout))
+		readCtx, cancel := context.WithTimeout(ctx, min(p.interval, readTimeout))
 		began := time.Now()
-		v, err := p.Read(asking)
+		v, err := p.Read(readCtx)
 		cancel()
 		if ctx.Err() != nil {
 			return
 		}
-		// It was read somewhere between.
-		take(began.Add(time.Since(began)/2), v, err)
+		// Assume that the meter was read halfway.
+		record(began.Add(time.Since(began)/2), v, err)
 		select {
 		case <-ctx.Done():
 			return
@@ -88,14 +88,14 @@ func (p *poller) Run(ctx context.Context, take recordFunc) {
 	}
 }
 
-// An access is what it takes to ask over a network.
+// An access holds the HTTP client, TLS configuration and credentials of a meter.
 type access struct {
 	client                *http.Client
 	tls                   *tls.Config
 	user, password, token string
 }
 
-func accessOf(s *external.Spec) (*access, error) {
+func newAccess(s *external.Spec) (*access, error) {
 	a := &access{user: s.User, tls: &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: s.Insecure}}
 	var err error
 	if a.password, err = secret("password", s.Password.Clear, s.Password.Env, s.Password.File); err != nil {
@@ -113,7 +113,7 @@ func accessOf(s *external.Spec) (*access, error) {
 			a.tls.RootCAs = x509.NewCertPool()
 		}
 		if !a.tls.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("ca_file: %s holds no certificate in PEM: %w", s.CA, fault.ErrInvalid)
+			return nil, fmt.Errorf("ca_file: %s: no certificate in PEM: %w", s.CA, fault.ErrInvalid)
 		}
 	}
 	t := http.DefaultTransport.(*http.Transport).Clone()
@@ -123,15 +123,15 @@ func accessOf(s *external.Spec) (*access, error) {
 	return a, nil
 }
 
-// secret finds a secret, of which at most one place is given.
+// secret returns a secret from the one place that is configured, or "".
 func secret(what, clear, env, file string) (string, error) {
 	switch {
 	case clear != "" && env+file != "", env != "" && file != "":
-		return "", fmt.Errorf("%s: it is in more than one place: %w", what, fault.ErrInvalid)
+		return "", fmt.Errorf("%s: given in more than one place: %w", what, fault.ErrInvalid)
 	case env != "":
 		v := os.Getenv(env)
 		if v == "" {
-			return "", fmt.Errorf("%s_env: the environment has no %s: %w", what, env, fault.ErrNotFound)
+			return "", fmt.Errorf("%s_env: %s is not set: %w", what, env, fault.ErrNotFound)
 		}
 		return v, nil
 	case file != "":
@@ -144,10 +144,10 @@ func secret(what, clear, env, file string) (string, error) {
 	return clear, nil
 }
 
-// maxText is how much of an answer is read.
+// maxText limits an answer or a file, in bytes.
 const maxText = 1 << 20
 
-// get asks for a text.
+// get returns the body at a URL.
 func (a *access) get(ctx context.Context, url string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
@@ -176,7 +176,7 @@ func (a *access) get(ctx context.Context, url string) ([]byte, error) {
 	return text, nil
 }
 
-// valueIn is the value that a text holds at the path of a meter.
+// valueIn returns the value at a meter's path in a text, in uW or uJ.
 func valueIn(s *external.Spec, text []byte) (int64, error) {
 	number, err := s.Path.Find(text)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"mete.dev/mete/internal/testkit"
 )
 
-// spec reads one meter from a file of meters, with the keys that all have.
+// spec parses a meter with these keys beside the required ones.
 func spec(t *testing.T, keys ...string) *external.Spec {
 	t.Helper()
 	text := "meters:\n  - name: m\n    nodes: [n]\n    " + strings.Join(keys, "\n    ") + "\n"
@@ -33,8 +33,8 @@ func spec(t *testing.T, keys ...string) *external.Spec {
 	return &specs[0]
 }
 
-// show asks a polled meter once.
-func show(t *testing.T, keys ...string) (int64, error) {
+// read reads a polled meter once.
+func read(t *testing.T, keys ...string) (int64, error) {
 	t.Helper()
 	s, err := open(spec(t, keys...))
 	if err != nil {
@@ -43,10 +43,10 @@ func show(t *testing.T, keys ...string) (int64, error) {
 	return s.(*poller).Read(t.Context())
 }
 
-// shows wants a value, or an error that says something.
-func shows(t *testing.T, want any, keys ...string) {
+// checkRead checks the value of a meter (an int) or the text in its error (a string).
+func checkRead(t *testing.T, want any, keys ...string) {
 	t.Helper()
-	v, err := show(t, keys...)
+	v, err := read(t, keys...)
 	if text, ok := want.(string); ok {
 		if err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("%q: %d, %v; want %q", keys, v, err, text)
@@ -58,8 +58,8 @@ func shows(t *testing.T, want any, keys ...string) {
 	}
 }
 
-// listen runs a meter of a broker until the test ends.
-func listen(t *testing.T, url string, keys ...string) *taken {
+// listen runs an MQTT meter until the test ends.
+func listen(t *testing.T, url string, keys ...string) *recorded {
 	t.Helper()
 	s, err := open(spec(t, append([]string{"type: mqtt", "url: " + url, "user: mete"}, keys...)...))
 	if err != nil {
@@ -67,13 +67,13 @@ func listen(t *testing.T, url string, keys ...string) *taken {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	k := &taken{}
+	r := &recorded{}
 	go func() {
 		defer close(ended)
-		s.Run(ctx, k.take)
+		s.Run(ctx, r.add)
 	}()
 	t.Cleanup(func() { cancel(); <-ended })
-	return k
+	return r
 }
 
 func TestHTTP(t *testing.T) {
@@ -97,29 +97,29 @@ func TestHTTP(t *testing.T) {
 	s := httptest.NewServer(mux)
 	defer s.Close()
 	at := func(path string) string { return "url: " + s.URL + path }
-	shows(t, 8900000, "type: http", at("/plug"), "path: apower", "unit: W")
-	shows(t, 6532250000000, "type: http", at("/plug"), "path: aenergy.total", "unit: kJ", "interval: 5s")
-	shows(t, 23516100000000, "type: http", at("/plug"), "path: aenergy.total", "unit: Wh")
-	shows(t, 47900000, "type: http", at("/plug"), "path: aenergy.by_minute[1]", "unit: J")
-	shows(t, "there is no voltage", "type: http", at("/plug"), "path: voltage", "unit: W")
-	shows(t, "is no number", "type: http", at("/plug"), "unit: W")
-	shows(t, 12500000, "type: http", at("/number"), "unit: W")
-	shows(t, "404 Not Found", "type: http", at("/none"), "unit: W")
-	shows(t, "401 Unauthorized", "type: http", at("/secret"), "unit: W")
-	shows(t, 7000000, "type: http", at("/secret"), "unit: W", "user: mete", "password: pass")
-	shows(t, "more than", "type: http", at("/large"), "unit: W")
+	checkRead(t, 8900000, "type: http", at("/plug"), "path: apower", "unit: W")
+	checkRead(t, 6532250000000, "type: http", at("/plug"), "path: aenergy.total", "unit: kJ", "interval: 5s")
+	checkRead(t, 23516100000000, "type: http", at("/plug"), "path: aenergy.total", "unit: Wh")
+	checkRead(t, 47900000, "type: http", at("/plug"), "path: aenergy.by_minute[1]", "unit: J")
+	checkRead(t, "there is no voltage", "type: http", at("/plug"), "path: voltage", "unit: W")
+	checkRead(t, "is no number", "type: http", at("/plug"), "unit: W")
+	checkRead(t, 12500000, "type: http", at("/number"), "unit: W")
+	checkRead(t, "404 Not Found", "type: http", at("/none"), "unit: W")
+	checkRead(t, "401 Unauthorized", "type: http", at("/secret"), "unit: W")
+	checkRead(t, 7000000, "type: http", at("/secret"), "unit: W", "user: mete", "password: pass")
+	checkRead(t, "more than", "type: http", at("/large"), "unit: W")
 	t.Setenv("METE_TEST_TOKEN", "tok")
-	shows(t, 7000000, "type: http", at("/secret"), "unit: W", "token_env: METE_TEST_TOKEN")
-	shows(t, "the environment has no METE_TEST_NONE", "type: http", at("/secret"), "unit: W", "token_env: METE_TEST_NONE")
+	checkRead(t, 7000000, "type: http", at("/secret"), "unit: W", "token_env: METE_TEST_TOKEN")
+	checkRead(t, "METE_TEST_NONE is not set", "type: http", at("/secret"), "unit: W", "token_env: METE_TEST_NONE")
 	file := filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(file, []byte("pass\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	shows(t, 7000000, "type: http", at("/secret"), "unit: W", "user: mete", "password_file: "+file)
-	shows(t, "no such file", "type: http", at("/secret"), "unit: W", "password_file: "+file+"2")
-	shows(t, "more than one place", "type: http", at("/secret"), "unit: W", "password: x", "password_file: "+file)
+	checkRead(t, 7000000, "type: http", at("/secret"), "unit: W", "user: mete", "password_file: "+file)
+	checkRead(t, "no such file", "type: http", at("/secret"), "unit: W", "password_file: "+file+"2")
+	checkRead(t, "more than one place", "type: http", at("/secret"), "unit: W", "password: x", "password_file: "+file)
 
-	// One that does not answer is asked no longer than who asks has time.
+	// Reading a meter that does not answer ends with the context.
 	src, err := open(spec(t, "type: http", at("/slow"), "unit: W"))
 	if err != nil {
 		t.Fatal(err)
@@ -130,21 +130,20 @@ func TestHTTP(t *testing.T) {
 		stop()
 	}()
 	if v, err := src.(*poller).Read(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("a slow one: %d, %v", v, err)
+		t.Errorf("slow meter: %d, %v", v, err)
 	}
 }
 
-// never is a meter that does not answer.
-type never struct{}
+// silent is a meter that does not answer.
+type silent struct{}
 
-func (never) Read(ctx context.Context) (int64, error) {
+func (silent) Read(ctx context.Context) (int64, error) {
 	<-ctx.Done()
 	return 0, ctx.Err()
 }
 
-// A meter that does not answer costs its own time only: its interval, and never more
-// than patience.
-func TestPollerIsPatient(t *testing.T) {
+// A poller limits a reading to its interval, and to readTimeout.
+func TestPollerTimeout(t *testing.T) {
 	for interval, want := range map[time.Duration][]time.Duration{
 		time.Second: {time.Second, 2 * time.Second, 3 * time.Second},
 		time.Minute: {readTimeout, time.Minute + readTimeout, 2*time.Minute + readTimeout},
@@ -154,22 +153,22 @@ func TestPollerIsPatient(t *testing.T) {
 			defer stop()
 			began := time.Now()
 			var failed []time.Duration
-			(&poller{never{}, interval}).Run(ctx, func(_ time.Time, _ int64, err error) {
+			(&poller{silent{}, interval}).Run(ctx, func(_ time.Time, _ int64, err error) {
 				if !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("it fails with %v", err)
+					t.Errorf("error %v, want a time-out", err)
 				}
 				if failed = append(failed, time.Since(began)); len(failed) == len(want) {
 					stop()
 				}
 			})
 			if !slices.Equal(failed, want) {
-				t.Errorf("asked each %v, it fails after %v, want %v", interval, failed, want)
+				t.Errorf("interval %v: failed after %v, want %v", interval, failed, want)
 			}
 		})
 	}
 }
 
-// Certificates are checked unless it is said otherwise.
+// Certificates are checked unless tls_insecure is set.
 func TestTLS(t *testing.T) {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, 3) }))
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -179,13 +178,13 @@ func TestTLS(t *testing.T) {
 	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	shows(t, "certificate", "type: http", "url: "+s.URL, "unit: W")
-	shows(t, 3000000, "type: http", "url: "+s.URL, "unit: W", "ca_file: "+ca)
-	shows(t, 3000000, "type: http", "url: "+s.URL, "unit: W", "tls_insecure: true")
+	checkRead(t, "certificate", "type: http", "url: "+s.URL, "unit: W")
+	checkRead(t, 3000000, "type: http", "url: "+s.URL, "unit: W", "ca_file: "+ca)
+	checkRead(t, 3000000, "type: http", "url: "+s.URL, "unit: W", "tls_insecure: true")
 	if err := os.WriteFile(ca, []byte("nothing"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	shows(t, "no certificate in PEM", "type: http", "url: "+s.URL, "unit: W", "ca_file: "+ca)
+	checkRead(t, "no certificate in PEM", "type: http", "url: "+s.URL, "unit: W", "ca_file: "+ca)
 }
 
 func TestFile(t *testing.T) {
@@ -196,61 +195,61 @@ func TestFile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	shows(t, "no such file", "type: file", "file: "+path, "unit: W")
+	checkRead(t, "no such file", "type: file", "file: "+path, "unit: W")
 	write("230.5\n")
-	shows(t, 230500000, "type: file", "file: "+path, "unit: W")
+	checkRead(t, 230500000, "type: file", "file: "+path, "unit: W")
 	write(`{"power":[{"w":1}]}`)
-	shows(t, 1000000, "type: file", "file: "+path, "unit: W", `path: power[0].w`)
+	checkRead(t, 1000000, "type: file", "file: "+path, "unit: W", `path: power[0].w`)
 	old := time.Now().Add(-3 * time.Minute)
 	if err := os.Chtimes(path, old, old); err != nil {
 		t.Fatal(err)
 	}
-	shows(t, "was written 3", "type: file", "file: "+path, "unit: W", `path: power[0].w`)
-	shows(t, 1000000, "type: file", "file: "+path, "unit: J", `path: power[0].w`)
+	checkRead(t, "last written 3", "type: file", "file: "+path, "unit: W", `path: power[0].w`)
+	checkRead(t, 1000000, "type: file", "file: "+path, "unit: J", `path: power[0].w`)
 }
 
-// taken is what a source gave.
-type taken struct {
+// recorded holds what a source recorded.
+type recorded struct {
 	mu     sync.Mutex
 	values []int64
 	errs   []string
 }
 
-func (k *taken) take(_ time.Time, v int64, err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (r *recorded) add(_ time.Time, v int64, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if err != nil {
-		k.errs = append(k.errs, err.Error())
+		r.errs = append(r.errs, err.Error())
 		return
 	}
-	k.values = append(k.values, v)
+	r.values = append(r.values, v)
 }
 
-// all are the values that it gave so far.
-func (k *taken) all() []int64 {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return slices.Clone(k.values)
+// all returns the values recorded so far.
+func (r *recorded) all() []int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.values)
 }
 
-// until waits for what a source gives; ok may look at k.
-func (k *taken) until(t *testing.T, what string, ok func() bool) {
+// until waits for ok, which runs with the mutex held.
+func (r *recorded) until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	testkit.Eventually(t, what, func() bool {
-		k.mu.Lock()
-		defer k.mu.Unlock()
+		r.mu.Lock()
+		defer r.mu.Unlock()
 		return ok()
 	})
 }
 
-// failed says whether an error has said this; k.mu is held.
-func (k *taken) failed(text string) bool {
-	return slices.ContainsFunc(k.errs, func(s string) bool { return strings.Contains(s, text) })
+// failed reports whether a recorded error contains text. The caller holds the mutex.
+func (r *recorded) failed(text string) bool {
+	return slices.ContainsFunc(r.errs, func(s string) bool { return strings.Contains(s, text) })
 }
 
-func (k *taken) last() int64 {
-	if len(k.values) == 0 {
+func (r *recorded) last() int64 {
+	if len(r.values) == 0 {
 		return -1
 	}
-	return k.values[len(k.values)-1]
+	return r.values[len(r.values)-1]
 }

@@ -1,8 +1,8 @@
-// Package netfault is a network that misbehaves, for tests: a proxy of TCP
-// connections that cuts, slows, holds, repeats and reorders them.
+// Package netfault simulates a faulty network for tests: a TCP proxy that cuts, slows,
+// holds, repeats and reorders connections.
 //
-// TLS passes through it. Nothing it does lasts longer than Limit, and Close ends
-// all of it. docs/decisions/0019-hand-made.md says what toxiproxy lacks.
+// It passes TLS through. No connection lives longer than Limit, and Close ends all of them.
+// docs/decisions/0019-hand-made.md says what toxiproxy lacks.
 package netfault
 
 import (
@@ -16,8 +16,7 @@ import (
 	"time"
 )
 
-// Limit is how long a connection lives at most: what waits for ever without the
-// proxy fails with it.
+// Limit bounds the life of a connection, so that a client that would wait forever fails.
 const Limit = time.Minute
 
 const (
@@ -25,41 +24,39 @@ const (
 	maxRepeat = 4 << 20 // bytes of a connection that can be repeated
 )
 
-// Conditions is what the network does to connections. Its zero value lets all pass
-// at once. Chances are from 0 to 1, for each connection anew.
+// Conditions are the faults of the network. The zero value passes everything without delay.
+// Probabilities are from 0 to 1 and apply to each connection.
 type Conditions struct {
-	// Down resets every connection, those that there are too.
+	// Down resets every connection, including existing ones.
 	Down bool
-	// Silent lets nothing through and closes nothing, as a cable does that was
-	// pulled. What was on its way goes on when it ends.
+	// Silent holds back all data and closes nothing, like a pulled cable. The data
+	// continues when Silent ends.
 	Silent bool
-	// Delay is how much later a piece arrives: anywhere up to it.
+	// Delay is the maximum of the random delay of each piece of data.
 	Delay time.Duration
-	// Rate is how many bytes a second pass, each way; 0 is any number.
+	// Rate limits the bytes per second in each direction; 0 means no limit.
 	Rate int
-	// Cut is the chance that a connection is reset, after anything up to 64 KiB
-	// from the client.
+	// Cut is the probability of a reset after a random number of bytes from the client,
+	// up to 64 KiB.
 	Cut float64
-	// Lose is the chance that a connection is reset as the first byte of an
-	// answer comes: the server did what it was asked, and the client never hears
-	// of it.
+	// Lose is the probability of a reset before the first byte of the answer: the server
+	// handled the request, but the client gets no answer.
 	Lose float64
-	// Repeat is the chance that all that the client sent is sent once more on
-	// another connection when this one ends, and the answers dropped. TLS makes
-	// a server refuse it.
+	// Repeat is the probability that the proxy repeats all bytes of the client on another
+	// connection after this one ends, and drops the answers. With TLS the server refuses
+	// the repetition.
 	Repeat float64
-	// Hold is how long a connection waits before the server sees it, anywhere
-	// up to it: so that connections overtake each other.
+	// Hold is the maximum of the random delay before the proxy connects to the server,
+	// which reorders connections.
 	Hold time.Duration
 }
 
-// Stats counts what was done.
+// Stats counts connections and injected faults.
 type Stats struct {
 	Conns, Reset, Lost, Repeated int64
 }
 
-// A Proxy passes connections to a server. Its methods may be called from
-// several goroutines.
+// A Proxy forwards connections to a server. Its methods are safe for concurrent use.
 type Proxy struct {
 	ln     net.Listener
 	target string
@@ -70,9 +67,9 @@ type Proxy struct {
 	conns, reset, lost, repeated atomic.Int64
 
 	mu         sync.Mutex
-	chance     *rand.Rand
+	rand       *rand.Rand
 	conditions Conditions
-	changed    chan struct{} // is closed when the conditions change
+	changed    chan struct{} // closed when the conditions change
 	links      map[*link]bool
 }
 
@@ -84,29 +81,29 @@ type link struct {
 	client net.Conn
 	server net.Conn
 
-	limit int64 // bytes from the client after which it is cut; -1 is never
-	lose  bool
-	sent  []byte // by the client, while it may be repeated
-	again bool
+	limit  int64 // bytes from the client before the reset; -1 means no reset
+	lose   bool
+	sent   []byte // by the client, while it may be repeated
+	repeat bool
 }
 
-// Open listens on a free port of the loopback for connections to target. What is
-// left to chance depends on the seed, as far as the order of events does not.
+// Open starts a proxy for target on a free port of the loopback interface. seed initializes
+// its random decisions, which also depend on the order of events.
 func Open(target string, seed uint64) (*Proxy, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{ln: ln, target: target, chance: rand.New(rand.NewPCG(seed, 0)), changed: make(chan struct{}), links: map[*link]bool{}}
+	p := &Proxy{ln: ln, target: target, rand: rand.New(rand.NewPCG(seed, 0)), changed: make(chan struct{}), links: map[*link]bool{}}
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	p.all.Go(p.accept)
 	return p, nil
 }
 
-// Addr is where the proxy listens, as host:port.
+// Addr returns the address of the proxy as host:port.
 func (p *Proxy) Addr() string { return p.ln.Addr().String() }
 
-// Close cuts everything and listens no more.
+// Close resets all connections and stops listening.
 func (p *Proxy) Close() error {
 	p.stop()
 	err := p.ln.Close()
@@ -115,40 +112,40 @@ func (p *Proxy) Close() error {
 	return err
 }
 
-// Stats returns what was done so far.
+// Stats returns the counts so far.
 func (p *Proxy) Stats() Stats {
 	return Stats{p.conns.Load(), p.reset.Load(), p.lost.Load(), p.repeated.Load()}
 }
 
-// Set changes the conditions. Cut, Lose, Repeat and Hold count for connections to
-// come, the rest for those that there are too.
+// Set changes the conditions. Cut, Lose, Repeat and Hold apply to new connections, the
+// others to existing ones too.
 func (p *Proxy) Set(w Conditions) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.conditions = w
 	if w.Down {
-		p.cutAll() // before what is held back learns that the silence is over
+		p.cutAll() // before data that Silent holds back continues
 	}
 	close(p.changed)
 	p.changed = make(chan struct{})
 }
 
-// CutAll resets the connections that there are.
+// CutAll resets all connections.
 func (p *Proxy) CutAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cutAll()
 }
 
-// cutAll is CutAll where p.mu is held.
+// cutAll is CutAll for callers that hold p.mu.
 func (p *Proxy) cutAll() {
 	for l := range p.links {
 		l.cancel()
 	}
 }
 
-// Storm changes the conditions every so often, at random, for as long as it is told
-// or until ctx ends. Then all is well.
+// Storm changes the conditions at random, on average every each, for the duration long or
+// until ctx ends. Then it clears the conditions.
 func (p *Proxy) Storm(ctx context.Context, long, each time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, long)
 	defer cancel()
@@ -177,7 +174,7 @@ func (p *Proxy) Storm(ctx context.Context, long, each time.Duration) {
 func (p *Proxy) intN(n int) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.chance.IntN(n)
+	return p.rand.IntN(n)
 }
 
 func (p *Proxy) randomDuration(d time.Duration) time.Duration {
@@ -186,7 +183,7 @@ func (p *Proxy) randomDuration(d time.Duration) time.Duration {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return time.Duration(p.chance.Int64N(int64(d)))
+	return time.Duration(p.rand.Int64N(int64(d)))
 }
 
 func (p *Proxy) current() (Conditions, <-chan struct{}) {
@@ -207,25 +204,25 @@ func (p *Proxy) accept() {
 	}
 }
 
-// link passes one connection on.
+// link forwards one connection.
 func (p *Proxy) link(c net.Conn) {
 	l := &link{p: p, client: c, limit: -1}
 	l.ctx, l.cancel = context.WithTimeout(p.ctx, Limit)
 	defer l.cancel()
 	p.mu.Lock()
 	w := p.conditions
-	if p.chance.Float64() < w.Cut {
-		l.limit = p.chance.Int64N(64 << 10)
+	if p.rand.Float64() < w.Cut {
+		l.limit = p.rand.Int64N(64 << 10)
 	}
-	l.lose, l.again = p.chance.Float64() < w.Lose, p.chance.Float64() < w.Repeat
+	l.lose, l.repeat = p.rand.Float64() < w.Lose, p.rand.Float64() < w.Repeat
 	p.links[l] = true
-	p.conns.Add(1) // the conditions of now are this one's
+	p.conns.Add(1) // with p.mu held: after the count changes, Set does not affect this link's faults
 	p.mu.Unlock()
 	defer func() {
 		p.mu.Lock()
 		delete(p.links, l)
 		p.mu.Unlock()
-		if l.again && len(l.sent) > 0 && p.ctx.Err() == nil {
+		if l.repeat && len(l.sent) > 0 && p.ctx.Err() == nil {
 			p.repeat(l.sent)
 		}
 	}()
@@ -240,14 +237,14 @@ func (p *Proxy) link(c net.Conn) {
 		return
 	}
 	l.server = s
-	// Reading ends when the connections are dropped, which this does.
+	// Dropping the connections ends the reads in pump.
 	gone := context.AfterFunc(l.ctx, l.drop)
 	var both sync.WaitGroup
 	both.Go(func() { l.pump(s, c, true) })
 	both.Go(func() { l.pump(c, s, false) })
 	both.Wait()
 	if gone() {
-		_ = errors.Join(c.Close(), s.Close()) // both ends have said that they are done
+		_ = errors.Join(c.Close(), s.Close()) // both sides have finished sending
 	}
 }
 
@@ -256,14 +253,14 @@ func (l *link) drop() {
 	l.p.reset.Add(1)
 	for _, c := range []net.Conn{l.client, l.server} {
 		if t, ok := c.(*net.TCPConn); ok {
-			// Closing then sends a reset, and what is under way is lost.
+			// Close then sends a reset and discards unsent data.
 			_ = t.SetLinger(0)
 			_ = t.Close()
 		}
 	}
 }
 
-// sleep waits, or says that the connection was cut meanwhile.
+// sleep waits for d. It returns false if the connection was cut.
 func (l *link) sleep(d time.Duration) bool {
 	select {
 	case <-time.After(d):
@@ -273,7 +270,7 @@ func (l *link) sleep(d time.Duration) bool {
 	}
 }
 
-// pump passes what one side sends to the other until that is done sending.
+// pump forwards the data of one side until it finishes sending.
 func (l *link) pump(to, from net.Conn, up bool) {
 	buf := make([]byte, chunk)
 	var passed int64
@@ -286,7 +283,7 @@ func (l *link) pump(to, from net.Conn, up bool) {
 		passed += int64(n)
 		switch {
 		case errors.Is(err, io.EOF):
-			_ = to.(*net.TCPConn).CloseWrite() // it fails where to is gone, as then everything does
+			_ = to.(*net.TCPConn).CloseWrite() // fails only if to is closed
 			return
 		case err != nil:
 			l.cancel()
@@ -295,10 +292,10 @@ func (l *link) pump(to, from net.Conn, up bool) {
 	}
 }
 
-// pass does to a piece what the conditions want, and says whether the connection
-// goes on.
+// pass forwards one piece of data under the conditions, and reports whether the connection
+// continues.
 func (l *link) pass(to net.Conn, b []byte, passed int64, up bool) bool {
-	if up && l.again && len(l.sent)+len(b) <= maxRepeat {
+	if up && l.repeat && len(l.sent)+len(b) <= maxRepeat {
 		l.sent = append(l.sent, b...)
 	}
 	if !up && l.lose {
@@ -332,7 +329,7 @@ func (l *link) pass(to net.Conn, b []byte, passed int64, up bool) bool {
 	return err == nil
 }
 
-// repeat sends the same to the server once more.
+// repeat sends the bytes of a client to the server again.
 func (p *Proxy) repeat(sent []byte) {
 	ctx, cancel := context.WithTimeout(p.ctx, Limit/10)
 	defer cancel()
@@ -348,7 +345,7 @@ func (p *Proxy) repeat(sent []byte) {
 		return
 	}
 	p.repeated.Add(1)
-	// A server that is not listened to may stop before it is done.
+	// Read the answer to its end, because a server may abort if its client closes.
 	_ = c.(*net.TCPConn).CloseWrite()
 	_, _ = io.Copy(io.Discard, c)
 }

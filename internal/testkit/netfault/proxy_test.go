@@ -16,7 +16,7 @@ import (
 	"mete.dev/mete/internal/testkit/netfault"
 )
 
-// bench is a server behind a proxy, that notes the bodies it reads.
+// bench is a server behind a proxy that records its requests.
 type bench struct {
 	*netfault.Proxy
 	mu   sync.Mutex
@@ -52,7 +52,7 @@ func open(t *testing.T) *bench {
 	return b
 }
 
-// ask sends n bytes on a connection of its own, and compares what comes back.
+// ask sends n bytes on a new connection and compares the echo.
 func (b *bench) ask(ctx context.Context, t *testing.T, path string, n int) error {
 	t.Helper()
 	body := bytes.Repeat([]byte("0123456789abcdef"), n/16)
@@ -68,7 +68,7 @@ func (b *bench) ask(ctx context.Context, t *testing.T, path string, n int) error
 	defer func() { _ = r.Body.Close() }()
 	got, err := io.ReadAll(r.Body)
 	if err == nil && !bytes.Equal(got, body) {
-		t.Errorf("%d bytes came back of %d, or others", len(got), len(body))
+		t.Errorf("answer of %d bytes differs from the request of %d", len(got), len(body))
 	}
 	return err
 }
@@ -99,7 +99,7 @@ func TestRate(t *testing.T) {
 	if err := b.ask(t.Context(), t, "/a", 100<<10); err != nil {
 		t.Fatal(err)
 	}
-	// A tenth of a second on the way there, and part of another on the way back.
+	// 100 ms for the request, and some more for the answer.
 	if took := time.Since(start); took < 95*time.Millisecond {
 		t.Errorf("100 KiB at 1 MiB a second took %v", took)
 	}
@@ -109,7 +109,7 @@ func TestDown(t *testing.T) {
 	b := open(t)
 	b.Set(netfault.Conditions{Down: true})
 	if err := b.ask(t.Context(), t, "/a", 16); err == nil || len(b.seen()) != 0 {
-		t.Errorf("it came through: %v", err)
+		t.Errorf("request passed: %v", err)
 	}
 	b.Set(netfault.Conditions{Silent: true})
 	failed := make(chan error, 1)
@@ -117,7 +117,7 @@ func TestDown(t *testing.T) {
 	testkit.Eventually(t, "the second connection", func() bool { return b.Stats().Conns == 2 })
 	b.Set(netfault.Conditions{Down: true})
 	if err := <-failed; err == nil {
-		t.Error("a connection that was there lives on")
+		t.Error("Down did not reset an existing connection")
 	}
 }
 
@@ -131,18 +131,18 @@ func TestSilent(t *testing.T) {
 		return done
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	given := ask(ctx, "/a", 1)
+	canceled := ask(ctx, "/a", 1)
 	cancel()
-	if err := <-given; !errors.Is(err, context.Canceled) {
-		t.Errorf("it was answered: %v", err)
+	if err := <-canceled; !errors.Is(err, context.Canceled) {
+		t.Errorf("canceled request: %v", err)
 	}
 	done := ask(t.Context(), "/b", 2)
 	if len(b.seen()) != 0 {
-		t.Error("it came through")
+		t.Error("request passed")
 	}
 	b.Set(netfault.Conditions{})
 	if err := <-done; err != nil {
-		t.Errorf("when the silence ended: %v", err)
+		t.Errorf("after the silence: %v", err)
 	}
 }
 
@@ -168,7 +168,7 @@ func TestRepeat(t *testing.T) {
 	if err := b.ask(t.Context(), t, "/a", 1<<16); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, "it comes again", func() bool { return slices.Equal(b.seen(), []string{"/a", "/a"}) })
+	testkit.Eventually(t, "the repeated request", func() bool { return slices.Equal(b.seen(), []string{"/a", "/a"}) })
 }
 
 // TestHold checks that a connection overtakes one that is held.
@@ -178,25 +178,25 @@ func TestHold(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	held := make(chan error, 1)
 	go func() { held <- b.ask(ctx, t, "/held", 16) }()
-	testkit.Eventually(t, "it is connected", func() bool { return b.Stats().Conns == 1 })
+	testkit.Eventually(t, "the held connection", func() bool { return b.Stats().Conns == 1 })
 	b.Set(netfault.Conditions{})
 	if err := b.ask(t.Context(), t, "/later", 16); err != nil {
 		t.Error(err)
 	}
 	if got := b.seen(); !slices.Equal(got, []string{"/later"}) {
-		t.Errorf("they arrived as %q", got)
+		t.Errorf("requests arrived: %q", got)
 	}
 	cancel()
 	if err := <-held; err == nil {
-		t.Error("one that is held was answered")
+		t.Error("held request was answered")
 	}
 	b.Set(netfault.Conditions{Hold: time.Millisecond})
 	if err := b.ask(t.Context(), t, "/soon", 16); err != nil {
-		t.Errorf("it is held for ever: %v", err)
+		t.Errorf("shortly held request: %v", err)
 	}
 }
 
-// TestStorm checks that a storm ends with good conditions.
+// TestStorm checks that a storm clears the conditions at its end.
 func TestStorm(t *testing.T) {
 	b := open(t)
 	ended := make(chan struct{})

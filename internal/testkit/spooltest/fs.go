@@ -1,5 +1,5 @@
-// Package spooltest has a file system in memory that fails as real ones do:
-// it forgets what was not synced, runs full, and fails on syncs.
+// Package spooltest provides file systems for tests that fail as real ones do: they lose
+// unsynced data, run full and fail to sync.
 package spooltest
 
 import (
@@ -17,18 +17,18 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// An FS is a [spool.FS] in memory. Directories are always there.
+// An FS is a [spool.FS] in memory. All directories exist.
 type FS struct {
-	mu     sync.Mutex
-	names  map[string]*inode // as programs see them
-	disk   map[string]*inode // as they are after a crash
-	todo   []change          // of names, not yet synced
-	age    int               // crashes so far: files opened before are dead
-	locks  map[string]bool
-	pick   func(n int) int
-	room   int64 // bytes that all files may have together; < 0: any
-	syncs  int   // that fail
-	refuse int   // changes of names that fail
+	mu            sync.Mutex
+	names         map[string]*inode // as programs see them
+	disk          map[string]*inode // as they are after a crash
+	unsyncedNames []change          // unsynced changes of names
+	crashes       int               // crashes so far; files opened before a crash fail
+	locks         map[string]bool
+	pick          func(n int) int
+	room          int64 // limit of the bytes of all files; < 0 means none
+	failingSyncs  int   // number of next syncs that fail
+	failingNames  int   // number of next changes of names that fail
 }
 
 // An inode is a file's content: as programs see it, and as it is after a crash.
@@ -37,21 +37,20 @@ type inode struct {
 	dirty       bool
 }
 
-// A change is one of the names in a directory: from gets the name to, or is made
-// there ("" and file), or goes (to is "").
+// A change is a change of a directory: a rename, a creation (from is "") or a removal (to is
+// "").
 type change struct {
 	from, to string
 	file     *inode
 }
 
-// New makes an empty file system. pick returns a number from 0 to n-1: it
-// decides what a crash leaves.
+// New returns an empty file system. pick returns a number in [0, n), which decides what a
+// crash preserves.
 func New(pick func(n int) int) *FS {
 	return &FS{names: map[string]*inode{}, disk: map[string]*inode{}, locks: map[string]bool{}, pick: pick, room: -1}
 }
 
-// SetFree limits the bytes of all files together, beyond what there is; a negative
-// number is no limit.
+// SetFree sets the free space in bytes; a negative number means no limit.
 func (f *FS) SetFree(n int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -60,49 +59,48 @@ func (f *FS) SetFree(n int64) {
 	}
 }
 
-// FailSyncs has the next n syncs of files fail. What such a sync should have
-// made durable is so in part, and no later sync mends that, as on Linux.
+// FailSyncs makes the next n syncs of files fail. A failed sync makes only a part of the data
+// durable, and no later sync repairs that, as on Linux.
 func (f *FS) FailSyncs(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.syncs = n
+	f.failingSyncs = n
 }
 
-// FailNames has the next n calls fail that make, rename or remove a file or sync
-// a directory.
+// FailNames makes the next n calls fail that create, rename or remove a file or sync a
+// directory.
 func (f *FS) FailNames(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.refuse = n
+	f.failingNames = n
 }
 
-// Crash stops every program that uses the file system, and forgets what was not
-// synced: of the names and of what was appended to each file a part from the
-// beginning is left, and what it ends with may be garbage.
+// Crash invalidates all open files and loses unsynced data: of the changes of names and of
+// the data appended to each file only a random prefix remains, which may end in garbage.
 func (f *FS) Crash() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.age++
+	f.crashes++
 	clear(f.locks)
-	for _, c := range f.todo[:f.pick(len(f.todo)+1)] {
+	for _, c := range f.unsyncedNames[:f.pick(len(f.unsyncedNames)+1)] {
 		c.apply(f.disk)
 	}
-	f.todo = nil
+	f.unsyncedNames = nil
 	f.names = map[string]*inode{}
 	for name, n := range f.disk {
-		n.disk = f.left(n)
+		n.disk = f.survivingContent(n)
 		n.cache, n.dirty = slices.Clone(n.disk), false
 		f.names[name] = n
 	}
-	f.room, f.syncs, f.refuse = -1, 0, 0
+	f.room, f.failingSyncs, f.failingNames = -1, 0, 0
 }
 
-// left is what a crash leaves of a file.
-func (f *FS) left(n *inode) []byte {
+// survivingContent returns the content of a file after a crash.
+func (f *FS) survivingContent(n *inode) []byte {
 	if !n.dirty {
 		return n.disk
 	}
-	// What was there and still is stays.
+	// The unchanged prefix remains.
 	same := 0
 	if bytes.HasPrefix(n.cache, n.disk) {
 		same = len(n.disk)
@@ -111,18 +109,18 @@ func (f *FS) left(n *inode) []byte {
 		same++
 	}
 	if same < len(n.disk) && f.pick(2) == 0 {
-		return n.disk // it was to be truncated or written over
+		return n.disk // unsynced truncation or overwrite
 	}
 	more := f.pick(len(n.cache) - same + 1)
 	b := slices.Clone(n.cache[:same+more])
 	if more > 0 && f.pick(4) == 0 {
-		// The file's new length was written, but not all that it covers.
+		// The new length was written, but not all of the data.
 		clear(b[len(b)-1-f.pick(more):])
 	}
 	return b
 }
 
-// FlipBit changes one bit of a file, wherever it is kept.
+// FlipBit flips one bit of a file, in memory and on disk.
 func (f *FS) FlipBit(name string, bit int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -134,7 +132,7 @@ func (f *FS) FlipBit(name string, bit int64) {
 	}
 }
 
-// Read returns the bytes of a file as programs see them, nil where there is none.
+// Read returns the content of a file as programs see it, or nil if it does not exist.
 func (f *FS) Read(name string) []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -144,7 +142,7 @@ func (f *FS) Read(name string) []byte {
 	return nil
 }
 
-// Bytes is the size of a file, or of all files under a directory.
+// Bytes returns the size of a file or of all files below a directory.
 func (f *FS) Bytes(path string) (sum int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -174,17 +172,17 @@ func (f *FS) used() (sum int64) {
 	return sum
 }
 
-// change does one to the names that programs see.
+// change applies a change to the names that programs see.
 func (f *FS) change(c change) error {
-	if f.refuse > 0 {
-		f.refuse--
+	if f.failingNames > 0 {
+		f.failingNames--
 		return fmt.Errorf("%s%s: %w", c.from, c.to, syscall.EIO)
 	}
 	if c.from != "" && f.names[c.from] == nil {
 		return fmt.Errorf("%s: %w", c.from, os.ErrNotExist)
 	}
 	c.apply(f.names)
-	f.todo = append(f.todo, c)
+	f.unsyncedNames = append(f.unsyncedNames, c)
 	return nil
 }
 
@@ -199,19 +197,19 @@ func (f *FS) Lock(name string) (io.Closer, error) {
 		return nil, fmt.Errorf("%s: %w", name, fault.ErrConflict)
 	}
 	f.locks[name] = true
-	return &lock{f, name, f.age}, nil
+	return &lock{f, name, f.crashes}, nil
 }
 
 type lock struct {
-	fs   *FS
-	name string
-	age  int
+	fs      *FS
+	name    string
+	crashes int
 }
 
 func (l *lock) Close() error {
 	l.fs.mu.Lock()
 	defer l.fs.mu.Unlock()
-	if l.age == l.fs.age {
+	if l.crashes == l.fs.crashes {
 		delete(l.fs.locks, l.name)
 	}
 	return nil
@@ -237,13 +235,13 @@ func (f *FS) Create(name string) (spool.File, error) {
 	defer f.mu.Unlock()
 	if n := f.names[name]; n != nil {
 		n.cache, n.dirty = nil, true
-		return &file{fs: f, n: n, age: f.age}, nil
+		return &file{fs: f, n: n, crashes: f.crashes}, nil
 	}
 	n := &inode{}
 	if err := f.change(change{to: name, file: n}); err != nil {
 		return nil, err
 	}
-	return &file{fs: f, n: n, age: f.age}, nil
+	return &file{fs: f, n: n, crashes: f.crashes}, nil
 }
 
 // Open implements [spool.FS].
@@ -254,7 +252,7 @@ func (f *FS) Open(name string) (spool.File, error) {
 	if n == nil {
 		return nil, fmt.Errorf("%s: %w", name, os.ErrNotExist)
 	}
-	return &file{fs: f, n: n, age: f.age}, nil
+	return &file{fs: f, n: n, crashes: f.crashes}, nil
 }
 
 // Rename implements [spool.FS].
@@ -275,38 +273,37 @@ func (f *FS) Remove(name string) error {
 func (f *FS) SyncDir(dir string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.refuse > 0 {
-		f.refuse--
+	if f.failingNames > 0 {
+		f.failingNames--
 		return fmt.Errorf("%s: sync: %w", dir, syscall.EIO)
 	}
 	var rest []change
-	for _, c := range f.todo {
+	for _, c := range f.unsyncedNames {
 		if filepath.Dir(c.from+c.to) == dir || c.from != "" && filepath.Dir(c.from) == dir {
 			c.apply(f.disk)
 		} else {
 			rest = append(rest, c)
 		}
 	}
-	f.todo = rest
+	f.unsyncedNames = rest
 	return nil
 }
 
 type file struct {
-	fs     *FS
-	n      *inode
-	age    int
-	closed bool
+	fs      *FS
+	n       *inode
+	crashes int
+	closed  bool
 }
 
-// do calls what works on the content, unless the file was closed, or the machine
-// crashed since it was opened.
-func (f *file) do(what func() error) error {
+// do calls op unless the file was closed, or was opened before a crash.
+func (f *file) do(op func() error) error {
 	f.fs.mu.Lock()
 	defer f.fs.mu.Unlock()
-	if f.closed || f.age != f.fs.age {
+	if f.closed || f.crashes != f.fs.crashes {
 		return os.ErrClosed
 	}
-	return what()
+	return op()
 }
 
 func (f *file) ReadAt(b []byte, at int64) (n int, err error) {
@@ -356,9 +353,9 @@ func (f *file) Truncate(size int64) error {
 
 func (f *file) Sync() error {
 	return f.do(func() error {
-		if f.fs.syncs > 0 {
-			f.fs.syncs--
-			f.n.disk, f.n.dirty = f.fs.left(f.n), false
+		if f.fs.failingSyncs > 0 {
+			f.fs.failingSyncs--
+			f.n.disk, f.n.dirty = f.fs.survivingContent(f.n), false
 			return syscall.EIO
 		}
 		if f.n.dirty {

@@ -14,33 +14,31 @@ import (
 	"mete.dev/mete/internal/delivery/spool"
 )
 
-// Volatile is a [spool.FS] over the real one whose files and names stay in
-// memory until they are synced, so that a killed process loses what it did not
-// sync, as a machine without power does. Nobody else may change the files
-// meanwhile. Its zero value is ready.
+// Volatile is a [spool.FS] over the real file system that keeps data and names in memory
+// until they are synced, so that a killed process loses unsynced data like a machine that
+// loses power. No other process may change the files. The zero value is ready.
 type Volatile struct {
 	spool.OS
 	mu      sync.Mutex
-	names   map[string]*cachedFile // those that were touched, as programs see them; nil is removed
-	pending []rename               // changes of names that are not synced, in order
+	names   map[string]*cachedFile // used names as programs see them; nil if removed
+	pending []rename               // unsynced changes of names, in order
 	created int
 }
 
 // A cachedFile is a file as programs see it.
 type cachedFile struct {
-	real  string // where its bytes are on the disk
+	real  string // path of its synced bytes
 	cache []byte
-	dirty int // offset from which on the disk has other bytes, or none
+	dirty int // offset of the first unsynced byte
 }
 
-// A rename gives a name to a file: to is "" where it is removed, from is "" where
-// it is made.
+// A rename is a change of a name: a removal if to is "", a creation if from is "".
 type rename struct {
 	from, to string
 	file     *cachedFile
 }
 
-// unsynced begins the name of a file whose name is not synced.
+// unsynced is the prefix of the real names of files whose names are not synced.
 const unsynced = ".unsynced-"
 
 // MkdirAll implements [spool.FS].
@@ -78,7 +76,7 @@ func (f *Volatile) List(dir string) ([]string, error) {
 	return names, err
 }
 
-// set records which file a name stands for, nil where it is removed.
+// set maps a name to a file, or to nil if it was removed.
 func (f *Volatile) set(name string, n *cachedFile) {
 	if f.names == nil {
 		f.names = map[string]*cachedFile{}
@@ -86,7 +84,7 @@ func (f *Volatile) set(name string, n *cachedFile) {
 	f.names[name] = n
 }
 
-// find returns the file of a name.
+// find returns the file with a name.
 func (f *Volatile) find(name string) (*cachedFile, error) {
 	n, touched := f.names[name]
 	switch {
@@ -177,7 +175,7 @@ func (f *Volatile) SyncDir(dir string) error {
 	return nil
 }
 
-// do changes the names on the disk.
+// do applies the change on disk.
 func (r rename) do() error {
 	switch {
 	case r.to == "":
@@ -195,7 +193,7 @@ func (r rename) do() error {
 	return nil
 }
 
-// open calls do with the file on the disk, which is made where there is none.
+// open calls do with the file on disk, which it creates if missing.
 func (n *cachedFile) open(do func(*os.File) error) error {
 	f, err := os.OpenFile(n.real, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -210,11 +208,11 @@ type handle struct {
 	n  *cachedFile
 }
 
-func (c *handle) ReadAt(b []byte, at int64) (n int, err error) {
-	c.fs.mu.Lock()
-	defer c.fs.mu.Unlock()
-	if at < int64(len(c.n.cache)) {
-		n = copy(b, c.n.cache[at:])
+func (h *handle) ReadAt(b []byte, at int64) (n int, err error) {
+	h.fs.mu.Lock()
+	defer h.fs.mu.Unlock()
+	if at < int64(len(h.n.cache)) {
+		n = copy(b, h.n.cache[at:])
 	}
 	if n < len(b) {
 		err = io.EOF
@@ -222,10 +220,10 @@ func (c *handle) ReadAt(b []byte, at int64) (n int, err error) {
 	return n, err
 }
 
-func (c *handle) WriteAt(b []byte, at int64) (int, error) {
-	c.fs.mu.Lock()
-	defer c.fs.mu.Unlock()
-	n := c.n
+func (h *handle) WriteAt(b []byte, at int64) (int, error) {
+	h.fs.mu.Lock()
+	defer h.fs.mu.Unlock()
+	n := h.n
 	n.dirty = min(n.dirty, int(at), len(n.cache))
 	if end := int(at) + len(b); end > len(n.cache) {
 		n.cache = append(n.cache, make([]byte, end-len(n.cache))...)
@@ -233,27 +231,26 @@ func (c *handle) WriteAt(b []byte, at int64) (int, error) {
 	return copy(n.cache[at:], b), nil
 }
 
-func (c *handle) Truncate(size int64) error {
-	c.fs.mu.Lock()
-	defer c.fs.mu.Unlock()
-	if int(size) < len(c.n.cache) {
-		c.n.cache, c.n.dirty = c.n.cache[:size], min(c.n.dirty, int(size))
+func (h *handle) Truncate(size int64) error {
+	h.fs.mu.Lock()
+	defer h.fs.mu.Unlock()
+	if int(size) < len(h.n.cache) {
+		h.n.cache, h.n.dirty = h.n.cache[:size], min(h.n.dirty, int(size))
 	}
 	return nil
 }
 
-func (c *handle) Size() (int64, error) {
-	c.fs.mu.Lock()
-	defer c.fs.mu.Unlock()
-	return int64(len(c.n.cache)), nil
+func (h *handle) Size() (int64, error) {
+	h.fs.mu.Lock()
+	defer h.fs.mu.Unlock()
+	return int64(len(h.n.cache)), nil
 }
 
-// Sync writes what the disk lacks. The process may be killed meanwhile, which
-// leaves a part of it.
-func (c *handle) Sync() error {
-	c.fs.mu.Lock()
-	defer c.fs.mu.Unlock()
-	n := c.n
+// Sync writes the unsynced data. If the process is killed during it, a part remains.
+func (h *handle) Sync() error {
+	h.fs.mu.Lock()
+	defer h.fs.mu.Unlock()
+	n := h.n
 	return n.open(func(f *os.File) error {
 		if err := f.Truncate(int64(n.dirty)); err != nil {
 			return err
@@ -266,4 +263,4 @@ func (c *handle) Sync() error {
 	})
 }
 
-func (c *handle) Close() error { return nil }
+func (h *handle) Close() error { return nil }

@@ -11,8 +11,8 @@ import (
 	"mete.dev/mete/internal/testkit/spooltest"
 )
 
-// TestVolatile checks that the next process finds what was synced and nothing
-// else: bytes by the sync of their file, names by that of their directory.
+// TestVolatile checks that another process finds only synced data: bytes after a sync of the
+// file, names after a sync of the directory.
 func TestVolatile(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -64,10 +64,10 @@ func TestVolatile(t *testing.T) {
 	}
 	must(next.Remove(at("kept")))
 	if _, err := next.Open(at("kept")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("opening a file that was removed: %v", err)
+		t.Errorf("open of a removed file: %v", err)
 	}
 	must(next.SyncDir(dir))
 	if _, err := os.Stat(at("kept")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("it was removed, and is on the disk: %v", err)
+		t.Errorf("removed file is still on disk: %v", err)
 	}
 }

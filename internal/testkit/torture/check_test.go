@@ -15,18 +15,18 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// slack is by how much wall time in the ledger may be off: windows follow the
-// wall clock only once it is half a second away.
+// slack is the tolerance of wall times in the ledger: windows follow the wall clock only once
+// it is off by half a second.
 func (r *rig) slack() time.Duration {
 	return 50*time.Millisecond + 2*time.Duration(offset()-r.offset).Abs()
 }
 
-// check compares the ledger with the kernel, and with itself.
+// check compares the ledger with the kernel's counters and checks its consistency.
 func (r *rig) check() {
 	t := r.t
 	defer func() { t.Log(r.describe()) }()
 	db := r.open(r.dsn)
-	defer func() { _ = db.Close() }() // it was only read
+	defer func() { _ = db.Close() }() // only read
 	c := &checker{rig: r, db: db}
 	r.folded(db)
 	c.tables()
@@ -61,8 +61,8 @@ func (r *rig) open(dsn string) *sql.DB {
 type checker struct {
 	*rig
 	db      *sql.DB
-	minutes []string // tables of minutes of workloads
-	lost    bool     // births or deaths were
+	minutes []string // tables of workload minutes
+	lost    bool     // the agent missed births or deaths of groups
 }
 
 // rows calls f for each row.
@@ -81,7 +81,7 @@ func (c *checker) rows(f func(scan func(...any) error), query string) {
 	c.must(rows.Close())
 }
 
-// tables finds those of minutes.
+// tables finds the tables of minutes.
 func (c *checker) tables() {
 	c.rows(func(scan func(...any) error) {
 		var day int64
@@ -93,7 +93,7 @@ func (c *checker) tables() {
 	}
 }
 
-// all is a FROM clause of all minutes.
+// all returns a FROM clause of all minutes.
 func (c *checker) all(prefix string) string {
 	var parts []string
 	for _, m := range c.minutes {
@@ -102,7 +102,7 @@ func (c *checker) all(prefix string) string {
 	return "(" + strings.Join(parts, " UNION ALL ") + ") AS m"
 }
 
-// gaps returns when the agent was away, as the ledger has it.
+// gaps returns the times without an agent according to the ledger, and checks them.
 func (c *checker) gaps() (away []span) {
 	slack := c.slack()
 	c.rows(func(scan func(...any) error) {
@@ -111,15 +111,15 @@ func (c *checker) gaps() (away []span) {
 		_ = scan(&from, &to, &reason, &detail)
 		s := span{time.Unix(0, from), time.Unix(0, to)}
 		if reason == usage.Forgotten.String() && c.reign.n > 0 {
-			return // it was so when the agent said it
+			return // true when the agent reported it
 		}
 		away = append(away, s)
 		if reason != usage.Unwatched.String() {
-			c.t.Errorf("gap %v to %v: %s %s; nothing caused that", s.from, s.to, reason, detail)
+			c.t.Errorf("gap %v to %v without a cause: %s %s", s.from, s.to, reason, detail)
 		}
 	}, "SELECT from_ns, to_ns, reason, detail FROM gap ORDER BY from_ns")
 	if len(away) >= c.agent.lives {
-		c.t.Errorf("%d gaps of an agent that began %d times", len(away), c.agent.lives)
+		c.t.Errorf("%d gaps, but the agent started only %d times", len(away), c.agent.lives)
 	}
 	if c.v.clock {
 		return c.placed(away)
@@ -128,14 +128,14 @@ func (c *checker) gaps() (away []span) {
 		if !slices.ContainsFunc(away, func(s span) bool {
 			return !s.from.After(d.from.Add(slack)) && !s.to.Before(d.to.Add(-slack))
 		}) {
-			c.t.Errorf("the agent was away from %v to %v, and no gap says so", d.from, d.to)
+			c.t.Errorf("no gap for the time without an agent from %v to %v", d.from, d.to)
 		}
 	}
 	return away
 }
 
-// apart returns whether a group has to be exact by its name: it ended while an
-// agent looked, or did not end.
+// apart returns a function that reports whether a life must be exact by its path: it ended
+// while an agent ran, or did not end.
 func (c *checker) apart(away []span) func(life) bool {
 	slack := c.slack()
 	return func(l life) bool {
@@ -145,7 +145,7 @@ func (c *checker) apart(away []span) func(life) bool {
 	}
 }
 
-// cpu compares CPU time by group. exact says which groups have to be so by name.
+// cpu compares CPU time by group. exact reports whether a life must be exact by its path.
 func (c *checker) cpu(exact func(life) bool) {
 	booked := map[string]int64{}
 	c.rows(func(scan func(...any) error) {
@@ -166,11 +166,11 @@ func (c *checker) cpu(exact func(life) bool) {
 		want, err := c.fleet.usage(p)
 		c.must(err)
 		if got := below(p); got != want {
-			c.t.Errorf("%s: %d ns are booked, the kernel counted %d: %+d", p, got, want, got-want)
+			c.t.Errorf("%s: %d ns booked, kernel counted %d: %+d", p, got, want, got-want)
 		}
 	}
-	// By name: what ended while an agent looked is exact, and nothing is more
-	// than it was.
+	// By path: groups that ended while an agent ran are exact, and no group has more than it
+	// used.
 	want, clear := map[string]int64{}, map[string]bool{}
 	for _, l := range c.fleet.lives {
 		if _, ok := want[l.path]; !ok {
@@ -189,17 +189,17 @@ func (c *checker) cpu(exact func(life) bool) {
 		}
 		if got > ns || clear[p] && got != ns {
 			if bad++; bad <= 20 {
-				c.t.Errorf("%s: %d ns are booked, the kernel counted %d: %+d (ended while an agent looked: %v)", p, got, ns, got-ns, clear[p])
+				c.t.Errorf("%s: %d ns booked, kernel counted %d: %+d (ended while an agent ran: %v)", p, got, ns, got-ns, clear[p])
 			}
 		}
 	}
-	c.t.Logf("%d groups lived %d lives, %d groups ended while an agent looked; %.3f CPU s", len(want), len(c.fleet.lives), judged, float64(below(c.fleet.top))/1e9)
+	c.t.Logf("%d groups with %d lives, %d groups ended while an agent ran; %.3f CPU s", len(want), len(c.fleet.lives), judged, float64(below(c.fleet.top))/1e9)
 	if c.v.reader != "files" && !c.v.clock && !c.v.drill && !c.lost && judged < 50 {
-		c.t.Errorf("%d of %d groups ended while an agent looked: too few to judge by", judged, len(want))
+		c.t.Errorf("only %d of %d groups ended while an agent ran", judged, len(want))
 	}
 }
 
-// balance checks that the parts of each minute sum to its whole.
+// balance checks that the parts of each minute sum to its whole and skew.
 func (c *checker) balance() {
 	for _, w := range usage.Wholes {
 		for _, m := range c.minutes {
@@ -207,7 +207,7 @@ func (c *checker) balance() {
 				var minute, whole, parts int64
 				_ = scan(&minute, &whole, &parts)
 				if whole != parts {
-					c.t.Errorf("%s of minute %d: whole and skew are %d, the parts %d", w, minute, whole, parts)
+					c.t.Errorf("%s of minute %d: whole plus skew is %d, sum of parts %d", w, minute, whole, parts)
 				}
 			}, fmt.Sprintf("SELECT n.minute, n.whole_%[1]s + n.skew_%[1]s, (SELECT CAST(sum(m.%[1]s) AS bigint) FROM %[2]s m WHERE m.minute = n.minute) FROM node_%[2]s n", w, m))
 		}
@@ -219,12 +219,12 @@ func (c *checker) balance() {
 			c.t.Errorf("%d violations", violations)
 		}
 		if c.lost = lost > 0; c.lost {
-			c.t.Logf("%d births or deaths of groups were not seen: no group is exact by its name", lost)
+			c.t.Logf("the agent missed %d births or deaths of groups: no group is exact by its path", lost)
 		}
 	}, "SELECT CAST(sum(violations) AS bigint), CAST(sum(lost) AS bigint) FROM "+c.all("node_"))
 }
 
-// folds checks that hours, days and groups of days have what the minutes have.
+// folds checks that hours, days and groups of days have the same sums as the minutes.
 func (c *checker) folds() {
 	usage.All.Each(func(res usage.Resource) {
 		if res.Detail().Kind == usage.Peak {
@@ -259,28 +259,28 @@ func (c *checker) sum(query string) (a amount) {
 	return a
 }
 
-// streams checks that each batch of a stream was taken once, and none is aside.
+// streams checks that each batch of a stream was accepted once and none is in quarantine.
 func (c *checker) streams() {
 	c.rows(func(scan func(...any) error) {
 		var id []byte
 		var next, batches, last int64
 		_ = scan(&id, &next, &batches, &last)
 		if batches != next-1 || last != next-1 {
-			c.t.Errorf("stream %x is at %d, and has %d batches up to %d", id, next, batches, last)
+			c.t.Errorf("stream %x: next is %d, with %d batches up to %d", id, next, batches, last)
 		}
 	}, "SELECT s.id, s.next, (SELECT count(*) FROM batch b WHERE b.stream = s.id), (SELECT coalesce(max(number), 0) FROM batch b WHERE b.stream = s.id) FROM stream s")
 	c.rows(func(scan func(...any) error) {
 		var number int64
 		_ = scan(&number)
-		c.t.Errorf("batch %d is aside: another was taken under its number", number)
+		c.t.Errorf("batch %d is in quarantine: another one was accepted under its number", number)
 	}, "SELECT number FROM aside")
 }
 
-// expected are errors in logs that were caused.
+// expected are log errors that the faults cause.
 var expected = []string{"the spool rejects windows", "no space left on device", "database or disk is full", "disk I/O error (4874)", "disk I/O error (8714)",
 	"Loading on-disk chunks failed"} // of the metrics: what was not synced when the power failed
 
-// logs checks that nobody had to complain.
+// logs checks that the logs have no unexpected errors.
 func (c *checker) logs() {
 	known := expected
 	if c.v.clock {

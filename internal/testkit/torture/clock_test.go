@@ -13,11 +13,11 @@ import (
 	"mete.dev/mete/internal/delivery/timeline"
 )
 
-// The clock of the agent's machine is wrong now and then. The real one is
-// everybody's, so the agent is built with a time.Now that adds what a file says.
+// Faults of the wall clock. The real clock is shared, so the agent is built with a time.Now
+// that adds an offset from a file.
 
-// replaceClock writes a package time with such a clock into dir, and returns
-// which source files it replaces or adds, each with its own.
+// replaceClock writes the changed files of package time to dir, and returns their paths by
+// the source files that they replace or add.
 func replaceClock(t *testing.T, dir string) map[string]string {
 	pkg := sourceDir(t, "time")
 	source := filepath.Join(pkg, "time.go")
@@ -27,7 +27,7 @@ func replaceClock(t *testing.T, dir string) map[string]string {
 	}
 	const now = "sec, nsec, mono := runtimeNow()\n"
 	if n := strings.Count(string(b), now); n != 1 {
-		t.Fatalf("%s has %d times %q: time.Now is another one than it was", source, n, now)
+		t.Fatalf("%s: %d occurrences of %q, want 1: time.Now has changed", source, n, now)
 	}
 	replaced := strings.Replace(string(b), now, now+"\tsec, nsec = skewed(sec, nsec)\n", 1)
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -39,8 +39,7 @@ func replaceClock(t *testing.T, dir string) map[string]string {
 	return map[string]string{source: at("time.go"), filepath.Join(pkg, "skew.go"): at("skew.go")}
 }
 
-// skewSource maps the file into memory, as Now is called where a goroutine may
-// not wait.
+// skewSource maps the file into memory, because Now must not block.
 const skewSource = `package time
 
 import (
@@ -48,8 +47,8 @@ import (
 	"unsafe"
 )
 
-// skew is by how much wall time is off in ns: the first eight bytes of the file
-// that METE_TORTURE_CLOCK names, nil where it names none.
+// skew is the offset of wall time in ns: the first eight bytes of the file named by
+// METE_TORTURE_CLOCK, or nil.
 var skew *int64
 
 func init() {
@@ -82,14 +81,14 @@ func skewed(sec int64, nsec int32) (int64, int32) {
 }
 `
 
-// A wallClock is the one of the agent's machine.
+// A wallClock is the clock of the agent's machine.
 type wallClock struct {
-	path  string    // of the file that says by how much it is off
-	due   time.Time // when it is set next
-	skews []skew    // that it had, in order
+	path  string    // file of the offset
+	due   time.Time // time of the next change
+	skews []skew    // all offsets so far, in order
 }
 
-// A skew is by how much a clock is off from a time on.
+// A skew is the offset of a clock from a time on.
 type skew struct {
 	from time.Time
 	by   time.Duration
@@ -100,8 +99,8 @@ const (
 	year = 365 * day
 )
 
-// steps are the ways in which the clock is off. Within two minutes a server
-// believes it, and may err by a moment itself.
+// steps are the sizes of offsets. A server accepts offsets up to timeline.Tolerance; the
+// margins allow for its own inaccuracy.
 var steps = []struct {
 	name        string
 	least, most time.Duration
@@ -111,7 +110,7 @@ var steps = []struct {
 	{"clock years off", 200 * day, 50 * year},
 }
 
-// setClock has the clock be off by so much from now on.
+// setClock sets the offset of the clock.
 func (r *rig) setClock(by time.Duration) {
 	r.t.Helper()
 	f, err := os.OpenFile(r.clock.path, os.O_WRONLY|os.O_CREATE, 0o600)
@@ -121,7 +120,7 @@ func (r *rig) setClock(by time.Duration) {
 	r.clock.skews = append(r.clock.skews, skew{time.Now(), by})
 }
 
-// turn sets the clock: wrong where it was right, else right again.
+// turn sets a correct clock wrong, or a wrong one right.
 func (r *rig) turn() {
 	if n := len(r.clock.skews); n > 0 && r.clock.skews[n-1].by != 0 {
 		r.setClock(0)
@@ -135,10 +134,10 @@ func (r *rig) turn() {
 	r.step(i)
 }
 
-// misdate sets the clock to a wrong year: the agent's machine begins with it.
+// misdate sets the clock to a wrong year before the agent starts.
 func (r *rig) misdate() { r.step(2) }
 
-// step takes one of the steps, forth or back.
+// step sets an offset of one of the steps, ahead or behind.
 func (r *rig) step(i int) {
 	s := steps[i]
 	by := s.least + time.Duration(r.rnd.Int64N(int64(s.most-s.least)))
@@ -150,12 +149,12 @@ func (r *rig) step(i int) {
 	r.clock.due = time.Now().Add(time.Duration(1000+r.rnd.IntN(1500)) * time.Millisecond)
 }
 
-// settling is how long it may take until a program that begins has read the
-// clock, and how late a request may come by which a server judges a clock.
+// settling bounds the time until a starting program has read the clock, and the delay of the
+// request by which a server judges a clock.
 const settling = 4 * time.Second
 
-// placed says when the agent was away, given what the ledger tells, where each
-// time may stand as far off as the clock was.
+// placed returns the times without an agent from the gaps in the ledger, each of which may be
+// off by the offset of the clock.
 func (c *checker) placed(told []span) (away []span) {
 	slack := c.slack()
 	caused := make([]bool, len(told))
@@ -172,23 +171,23 @@ func (c *checker) placed(told []span) (away []span) {
 		if !found {
 			c.t.Errorf("the agent was away from %v to %v, and no gap says so", d.from, d.to)
 		}
-		// It is as long as it was, wherever it stands.
+		// The length is exact, whatever the position.
 		away = append(away, span{d.to.Add(-longest), d.from.Add(longest)})
 	}
 	for i, s := range told {
 		if !caused[i] {
-			c.t.Errorf("gap %v to %v: the agent was not away then", s.from, s.to)
+			c.t.Errorf("gap %v to %v: an agent ran at that time", s.from, s.to)
 		}
 	}
 	return away
 }
 
-// covers reports whether d lies within s, with some slack at both ends.
+// covers reports whether d lies within s, with slack at both ends.
 func (s span) covers(d span, slack time.Duration) bool {
 	return !s.from.After(d.from.Add(slack)) && !s.to.Before(d.to.Add(-slack)) && s.to.Sub(s.from) >= d.to.Sub(d.from)
 }
 
-// during is by how much the clock was off within a time.
+// during returns the offsets of the clock within a time.
 func (w *wallClock) during(from, to time.Time) (bys []time.Duration) {
 	for i, s := range w.skews {
 		if s.from.Before(to) && (i == len(w.skews)-1 || w.skews[i+1].from.After(from)) {
@@ -198,8 +197,7 @@ func (w *wallClock) during(from, to time.Time) (bys []time.Duration) {
 	return bys
 }
 
-// shifts checks that the ledger says how it corrected the clock, and that it did
-// so for a reason.
+// shifts checks that the ledger records corrections of the clock, each for an actual offset.
 func (c *checker) shifts() {
 	n := 0
 	c.rows(func(scan func(...any) error) {
@@ -207,22 +205,22 @@ func (c *checker) shifts() {
 		_ = scan(&by)
 		n++
 		if !slices.ContainsFunc(c.clock.skews, func(s skew) bool { return (s.by + time.Duration(by)).Abs() <= settling }) {
-			c.t.Errorf("a clock was corrected by %v, and was never so wrong", time.Duration(by))
+			c.t.Errorf("clock corrected by %v, but it never had this offset", time.Duration(by))
 		}
 	}, "SELECT by_ns FROM shift")
-	c.t.Logf("%d settings of the clock, %d corrections", len(c.clock.skews), n)
+	c.t.Logf("%d changes of the clock, %d corrections", len(c.clock.skews), n)
 	if n < 3 {
-		c.t.Errorf("a clock was corrected %d times, want 3", n)
+		c.t.Errorf("%d corrections of the clock, want at least 3", n)
 	}
 	for p, line := range map[*child]string{c.agent: "wall clock moved", c.server: "the clock of a node is wrong"} {
 		b, err := os.ReadFile(p.log.Name())
 		c.must(err)
 		if !strings.Contains(string(b), line) {
-			c.t.Errorf("the %s does not say: %s", p.name, line)
+			c.t.Errorf("log of the %s lacks: %s", p.name, line)
 		}
 	}
 }
 
-// clockErrors are errors in logs that a clock causes which is years ahead: by it
-// all certificates have ended.
-var clockErrors = []string{"cannot renew this machine's identity", "server denies this machine", "certificate not renewed, and it ends"}
+// clockErrors are log errors that a clock years ahead causes, because all certificates have
+// ended by it.
+var clockErrors = []string{"cannot renew this machine's identity", "server denies this machine", "cannot renew the certificate"}

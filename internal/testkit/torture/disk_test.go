@@ -16,29 +16,28 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// Disk: processes read and write around the page cache, so that what they ask
-// for goes to the disk at once, and in their group's name.
+// Disk: processes bypass the page cache, so that their requests go to the disk at once and
+// are charged to their group.
 //
-// The bytes are exact: the file's blocks are all there and written before, so
-// that nothing about it needs to be read, and what changes in the inode is
-// written by the journal's own thread, which is in no group. Requests are not
-// compared: the kernel may split and join them.
+// The bytes are exact: all blocks of the files are allocated and written beforehand, so that
+// no metadata is read, and the journal's thread, which is in no group, writes changes of
+// inodes. Request counts are not compared, because the kernel splits and merges requests.
 
-// blockSize is of one request, in bytes: a multiple of any disk's sector.
+// blockSize is the size of a request in bytes, a multiple of any disk's sector.
 const blockSize = 16 << 10
 
-// fileBlocks is how many of them a worker's file has.
+// fileBlocks is the number of blocks of a worker's file.
 const fileBlocks = 8
 
-// An op is what one process did on the disk for a while.
+// An op is the use of the disk by a process.
 type op struct {
 	path     string // of its group
 	from, to time.Time
 	done
 }
 
-// upon makes a directory that is directly upon a disk, until the test ends; or
-// returns "" where it would not be: below a mapper, say, the disk is another.
+// upon creates a directory on a physical disk until the test ends. It returns "" if the file
+// system is on a virtual device such as a mapper, whose requests go to another disk.
 func upon(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "mete-torture-disk-")
 	if err != nil {
@@ -56,13 +55,13 @@ func upon(t *testing.T) string {
 	dev := fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev))
 	link, err := filepath.EvalSymlinks(dev)
 	if err != nil || strings.Contains(link, "/virtual/") {
-		t.Logf("%s is not upon a disk: none is used (%s, %v)", dir, link, err)
+		t.Logf("%s is not on a physical disk: no disk load (%s, %v)", dir, link, err)
 		return ""
 	}
 	return dir
 }
 
-// file makes a worker's file, with its blocks upon the disk.
+// file creates a worker's file with all blocks on disk.
 func (f *fleet) file(t *testing.T) string {
 	if f.disk == "" {
 		return ""
@@ -78,7 +77,7 @@ func (f *fleet) file(t *testing.T) string {
 	return file.Name()
 }
 
-// direct is a worker's file, open in its process.
+// direct is a worker's file, opened with O_DIRECT.
 type direct struct {
 	f     *os.File
 	block []byte
@@ -88,14 +87,14 @@ func openDirect(file string) (d direct, err error) {
 	if file == "" {
 		return d, nil
 	}
-	if d.block, err = touch(blockSize); err != nil { // that is aligned
+	if d.block, err = touch(blockSize); err != nil { // aligned to pages
 		return d, err
 	}
 	d.f, err = os.OpenFile(file, os.O_RDWR|syscall.O_DIRECT|unix.O_NOATIME, 0)
 	return d, err
 }
 
-// exercise writes so many blocks and reads them again.
+// exercise writes blocks and reads them again.
 func (d direct) exercise(blocks int) (n done, err error) {
 	before, err := transferred()
 	if err != nil {
@@ -112,15 +111,15 @@ func (d direct) exercise(blocks int) (n done, err error) {
 		}
 	}
 	after, err := transferred()
-	// The kernel's count of what a process wrote has its share of inodes too.
+	// The kernel's count of a process includes writes of inodes.
 	size := int64(blocks * blockSize)
 	if err == nil && (after.Read-before.Read < size || after.Written-before.Written < size) {
-		err = fmt.Errorf("%d bytes written and read again, and the kernel counted %+v, then %+v", size, before, after)
+		err = fmt.Errorf("%d bytes written and read again, but the kernel counted %+v before and %+v after", size, before, after)
 	}
 	return done{size, size}, err
 }
 
-// transferred is what this process moved from and to disks.
+// transferred returns the kernel's counters of this process's disk transfers.
 func transferred() (d done, err error) {
 	f, err := os.Open("/proc/self/io")
 	if err != nil {
@@ -138,8 +137,8 @@ func transferred() (d done, err error) {
 	return d, errors.Join(err, f.Close())
 }
 
-// disk compares bytes read and written by group. No agent counts them but the
-// bpf reader's, and while it is away nobody does: then they are in system.
+// disk compares bytes read and written by group. Only the bpf reader counts them by group;
+// without an agent they count as system.
 func (c *checker) disk(away []span) {
 	sums := map[string]done{}
 	present := 0
@@ -154,7 +153,7 @@ func (c *checker) disk(away []span) {
 		usage.DiskWritten, c.all(""), c.fleet.top))
 	if c.v.reader == "files" {
 		if present > 0 {
-			c.t.Errorf("%d rows have what was written, which the files of this machine do not show", present)
+			c.t.Errorf("%d rows have written bytes, which the files of this machine do not show", present)
 		}
 		return
 	}
@@ -176,23 +175,23 @@ func (c *checker) disk(away []span) {
 		}
 		if got.Read < lo.Read || got.Read > hi.Read || got.Written < lo.Written || got.Written > hi.Written {
 			if bad++; bad <= 20 {
-				c.t.Errorf("%s: %+v bytes are booked, it was %+v, and %+v of that while an agent looked", path, got, hi, lo)
+				c.t.Errorf("%s: %+v bytes booked, want at most %+v and at least %+v, the part while an agent ran", path, got, hi, lo)
 			}
 		}
 	}
 	for path, got := range sums {
 		if _, ok := most[path]; !ok && got != (done{}) {
-			c.t.Errorf("%s: %+v bytes are booked of a group that did nothing on the disk", path, got)
+			c.t.Errorf("%s: %+v bytes booked for a group that did not use the disk", path, got)
 		}
 	}
-	// The disk's own count does not stop while the agent is away.
+	// The disk's own counter continues without an agent.
 	whole := done{c.sum1("SELECT CAST(sum(whole_disk_read) AS bigint) FROM " + c.all("node_")), c.sum1("SELECT CAST(sum(whole_disk_written) AS bigint) FROM " + c.all("node_"))}
 	if whole.Read < all.Read || whole.Written < all.Written {
-		c.t.Errorf("the disks did %+v bytes, the groups %+v", whole, all)
+		c.t.Errorf("disks transferred %+v bytes, groups %+v", whole, all)
 	}
-	c.t.Logf("disk: %d groups did %+v bytes, %d of them all while an agent looked; the machine %+v", len(most), all, exact, whole)
+	c.t.Logf("disk: %d groups transferred %+v bytes, %d of them only while an agent ran; the machine %+v", len(most), all, exact, whole)
 	if c.fleet.disk != "" && !c.lost && !c.v.clock && exact < 20 {
-		c.t.Errorf("%d of %d groups used the disk while an agent looked: too few to judge by", exact, len(most))
+		c.t.Errorf("only %d of %d groups used the disk while an agent ran", exact, len(most))
 	}
 }
 
@@ -201,7 +200,7 @@ func add(to map[string]done, path string, d done) {
 	to[path] = done{sum.Read + d.Read, sum.Written + d.Written}
 }
 
-// during reports whether some span touches that from one time to another.
+// during reports whether a span overlaps the time from from to to.
 func during(spans []span, from, to time.Time) bool {
 	for _, s := range spans {
 		if !to.Before(s.from) && !from.After(s.to) {
@@ -211,7 +210,7 @@ func during(spans []span, from, to time.Time) bool {
 	return false
 }
 
-// sum1 is the one number that a query answers with.
+// sum1 returns the single number of a query.
 func (c *checker) sum1(query string) (n int64) {
 	c.rows(func(scan func(...any) error) { _ = scan(&n) }, query)
 	return n

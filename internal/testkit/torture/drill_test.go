@@ -18,11 +18,10 @@ import (
 	"mete.dev/mete/internal/testkit/netfault"
 )
 
-// The short form: a list of faults in a fixed order. Each begins when the one
-// before has happened and what it hit has recovered, so a slow machine takes
-// longer and has the same faults.
+// The short form: a list of faults in a fixed order. Each begins after the programs have
+// recovered from the previous one, so that a slow machine has the same faults.
 
-// drillSeed chooses what the jobs of the short form do.
+// drillSeed seeds the jobs of the short form.
 const drillSeed = 1
 
 var drills = []struct {
@@ -33,8 +32,8 @@ var drills = []struct {
 	{variant{name: "short-upstream-files", reader: "files", drill: true, upstream: true}, (*drill).twoServers},
 }
 
-// TestTortureShort has each fault of a list happen, and compares the ledger with
-// the jobs' own counters: no nanosecond is missing or booked twice.
+// TestTortureShort injects each fault of a list and compares the ledger with the kernel's
+// counters of the jobs: no nanosecond is missing or booked twice.
 func TestTortureShort(t *testing.T) {
 	testkit.Stage(t, "torture-short", "kills real processes for a minute")
 	hosttest.Need(t, "root", "cgroup1", "loop", "bpf")
@@ -49,15 +48,15 @@ func TestTortureShort(t *testing.T) {
 	}
 }
 
-// A drill is a rig whose faults are a list.
+// A drill is a rig with a fixed list of faults.
 type drill struct {
 	*rig
-	watched  *worker   // its jobs end while an agent looks
-	restless []*worker // they go on whatever goes wrong
+	watched  *worker   // its jobs end while an agent runs
+	restless []*worker // their jobs run during faults
 	exact    map[string]bool
 	made     int
-	early    string // the latest file of batches soon after the oldest copy was made
-	forgets  bool   // the agent's next life only pretends to sync
+	early    string // latest file of batches soon after the oldest copy was made
+	forgets  bool   // the syncs of the agent's life are fake
 }
 
 func newDrill(t *testing.T, v variant, bin string) *drill {
@@ -74,34 +73,34 @@ func newDrill(t *testing.T, v variant, bin string) *drill {
 	d.must(d.server.start(""))
 	d.token = d.makeToken(d.server, d.state(), "agent")
 	d.must(d.agent.start(""))
-	// What was used before the first agent began is not booked.
+	// Use before the first agent's start is not booked.
 	d.wait("the agent keeps a window", func() bool { return d.metric("mete_agent_windows_total") > 0 })
 	for i := range 3 {
 		w := &worker{f: d.fleet, id: i, rnd: rand.New(rand.NewPCG(drillSeed, uint64(i)))}
 		w.open(t, d.fleet.home())
 		d.restless = append(d.restless, w)
-		t.Cleanup(func() { _ = w.close() }) // where the test has failed meanwhile
+		t.Cleanup(func() { _ = w.close() }) // in case the test fails
 	}
 	d.watched, d.restless = d.restless[0], d.restless[1:]
 	d.recover("the start")
 	return d
 }
 
-// wait waits for a condition. Nobody may die meanwhile but at a crash point.
+// wait waits for a condition. Meanwhile programs may die only at failpoints.
 func (d *drill) wait(what string, ok func() bool) {
 	d.t.Helper()
 	testkit.Eventually(d.t, what, func() bool {
 		for _, c := range d.children() {
 			if c.armed == "" && c.look() {
-				d.t.Fatalf("the %s ended by itself while this was awaited: %s\n%s", c.name, what, c.tail())
+				d.t.Fatalf("the %s ended without a fault while waiting for: %s\n%s", c.name, what, c.tail())
 			}
 		}
 		return ok()
 	})
 }
 
-// live begins the next life of a program, which ends at a crash point or, where
-// that is "", when it is killed.
+// live begins the next life of a program, which ends at a failpoint or, if point is "", when
+// it is killed.
 func (d *drill) live(c *child, point string) {
 	d.t.Helper()
 	if c == d.agent {
@@ -121,14 +120,14 @@ func (d *drill) kill(c *child, sig syscall.Signal) {
 	d.dead(c)
 }
 
-// dead does what is due after a program has ended: what it pretended to sync is.
+// dead completes the fake syncs of an ended agent.
 func (d *drill) dead(c *child) {
 	if c == d.agent && d.forgets {
 		d.must(d.stores[c].sync())
 	}
 }
 
-// amid has jobs come and go while something goes wrong.
+// amid runs jobs during a fault.
 func (d *drill) amid(fault func()) {
 	d.t.Helper()
 	var running sync.WaitGroup
@@ -151,8 +150,8 @@ func (d *drill) amid(fault func()) {
 	fault()
 }
 
-// recover waits until all programs do what they are for: the agent keeps windows
-// and the server takes them. Jobs that run meanwhile are to be exact by name.
+// recover starts all programs, and waits until the agent stores windows and the server
+// accepts them. Jobs that run meanwhile must be exact by path.
 func (d *drill) recover(after string) {
 	d.t.Helper()
 	d.proxy.Set(netfault.Conditions{})
@@ -172,7 +171,7 @@ func (d *drill) recover(after string) {
 		return d.metric("mete_agent_windows_total") >= windows+2 && d.metric("mete_agent_sent_batches_total") > sent &&
 			d.metric("mete_agent_connected") == 1
 	})
-	// The server has gone on since they were read, so it had synced them.
+	// The server has continued since the marks were read, so they are durable.
 	if err == nil && !d.v.postgres {
 		for stream, next := range told {
 			d.told[stream] = max(d.told[stream], next)
@@ -183,8 +182,8 @@ func (d *drill) recover(after string) {
 
 func (d *drill) readOnly() string { return "file:" + d.dsn + "?mode=ro" }
 
-// job runs so many jobs one after the other, each in a group of its own. The
-// agent looks until it has kept a window that ends after them: recover waits for it.
+// job runs n jobs in sequence, each in its own group. recover waits until the agent has stored
+// a window that ends after them.
 func (d *drill) job(n int) {
 	d.t.Helper()
 	for i := range n {
@@ -194,7 +193,7 @@ func (d *drill) job(n int) {
 	}
 }
 
-// bear makes a group of a job and uses CPU time in it.
+// bear creates the group of a job and uses CPU time in it.
 func (d *drill) bear(below string) (group string) {
 	d.t.Helper()
 	d.made++
@@ -204,7 +203,7 @@ func (d *drill) bear(below string) (group string) {
 	return group
 }
 
-// crash has a program die at a crash point at a visit of it.
+// crash makes a program die at a visit of a failpoint.
 func (d *drill) crash(c *child, point string, visit int) {
 	d.t.Helper()
 	d.kill(c, syscall.SIGKILL)
@@ -212,7 +211,7 @@ func (d *drill) crash(c *child, point string, visit int) {
 	d.recover(point)
 }
 
-// armed begins a life of a program and waits for its end at a point.
+// armed begins a life of a program and waits for its end at a failpoint.
 func (d *drill) armed(c *child, point string) {
 	d.t.Helper()
 	d.amid(func() {
@@ -222,19 +221,19 @@ func (d *drill) armed(c *child, point string) {
 	d.dies(c, point)
 }
 
-// dies notes that a program died at its point.
+// dies checks that a program died at its failpoint.
 func (d *drill) dies(c *child, point string) {
 	d.t.Helper()
 	name, _, _ := strings.Cut(point, "@")
 	if c.armed != point || c.hits()[name] == 0 {
-		d.t.Fatalf("the %s ended, and not at %s\n%s", c.name, point, c.tail())
+		d.t.Fatalf("the %s ended elsewhere than at %s\n%s", c.name, point, c.tail())
 	}
 	d.faults["crash"]++
 	d.dead(c)
 }
 
-// away has jobs begin and end while there is no agent: one job does both, one
-// ends that an agent saw begin, and one ends later when an agent looks again.
+// away runs jobs while no agent runs: one begins and ends, one ends that began before, and one
+// begins that ends later.
 func (d *drill) away(sig syscall.Signal) {
 	d.t.Helper()
 	old := d.bear(d.fleet.parents[0])
@@ -253,11 +252,11 @@ func (d *drill) away(sig syscall.Signal) {
 	d.recover("agent " + sig.String())
 }
 
-// blackout dies by power: a program is killed and its disk keeps what was synced only.
+// blackout kills a program and cuts the power of its disk.
 func (d *drill) blackout(c *child) {
 	d.t.Helper()
 	if d.forgets && c == d.agent {
-		// In this life it only pretends.
+		// The syncs of this life are fake.
 		d.kill(c, syscall.SIGKILL)
 		d.recover("agent killed")
 	}
@@ -266,19 +265,19 @@ func (d *drill) blackout(c *child) {
 	d.recover(c.name + " power")
 }
 
-// waiting waits until so many windows wait at the agent to be sent.
+// waiting waits until n windows wait in the agent's spool.
 func (d *drill) waiting(n float64) {
 	d.t.Helper()
 	d.wait("windows wait at the agent", func() bool { return d.metric("mete_agent_spool_windows") >= n })
 }
 
-// network has each thing happen to connections that may.
+// network injects each fault of the network.
 func (d *drill) network() {
 	d.t.Helper()
 	d.amid(func() {
 		d.proxy.Set(netfault.Conditions{Silent: true})
 		d.waiting(2)
-		d.proxy.Set(netfault.Conditions{Down: true}) // what was on its way is lost
+		d.proxy.Set(netfault.Conditions{Down: true}) // drops the data in flight
 	})
 	d.recover("connection cut")
 	d.amid(func() {
@@ -293,7 +292,7 @@ func (d *drill) network() {
 		d.wait(what, func() bool {
 			now := d.proxy.Stats()
 			if w.Repeat > 0 {
-				d.proxy.CutAll() // the end of a connection is when it is repeated
+				d.proxy.CutAll() // the proxy repeats a connection at its end
 			}
 			return now.Lost >= before.Lost+2 && w.Lose > 0 || now.Repeated >= before.Repeated+2 && w.Repeat > 0
 		})
@@ -302,7 +301,7 @@ func (d *drill) network() {
 	d.faults["network"] += 4
 }
 
-// merge kills the agent after it merged windows that waited in an outage.
+// merge kills the agent after it merged windows that waited during an outage.
 func (d *drill) merge() {
 	d.t.Helper()
 	d.faults["outage"]++
@@ -312,7 +311,7 @@ func (d *drill) merge() {
 	d.kill(d.agent, syscall.SIGKILL)
 	for died := false; !died; {
 		d.live(d.agent, point)
-		// It merges when it begins, or is younger than that pays.
+		// It merges at its start, unless there are too few windows.
 		more := -1.0
 		d.wait("the agent merges windows", func() bool {
 			if died = d.agent.look(); died {
@@ -339,12 +338,12 @@ func (d *drill) full() {
 	d.must(d.stores[d.server].fill(0))
 	retries := d.metric("mete_agent_send_retries_total")
 	d.amid(func() {
-		d.wait("the server refuses what its disk has no room for", func() bool { return d.metric("mete_agent_send_retries_total") > retries })
+		d.wait("the server refuses a batch for want of room", func() bool { return d.metric("mete_agent_send_retries_total") > retries })
 	})
 	d.recover("server disk full")
 }
 
-// paused stops a program while jobs come and go.
+// paused stops a program while jobs run.
 func (d *drill) paused(c *child) {
 	d.t.Helper()
 	d.faults[c.name+" paused"]++
@@ -354,14 +353,14 @@ func (d *drill) paused(c *child) {
 	d.recover(c.name + " paused")
 }
 
-// forget has the agent give up the batches that the server had when the oldest
-// copy was made, for want of room on its disk.
+// forget fills the agent's disk until the agent deletes the batches that the server had when
+// the oldest copy was made.
 func (d *drill) forget() {
 	d.t.Helper()
 	d.faults["agent disk full"]++
 	d.amid(func() {
-		d.wait("the agent gives up batches for want of room", func() bool {
-			d.must(d.stores[d.agent].fill(0)) // the room of a batch that was given up too
+		d.wait("the agent deletes batches for want of room", func() bool {
+			d.must(d.stores[d.agent].fill(0)) // also takes the room of deleted batches
 			now := d.batches()
 			return len(now) > 0 && now[0] > d.early
 		})
@@ -369,7 +368,7 @@ func (d *drill) forget() {
 	d.recover("agent disk full")
 }
 
-// batches are the files in which the agent keeps batches, the oldest first.
+// batches returns the agent's files of batches, the oldest first.
 func (d *drill) batches() []string {
 	d.t.Helper()
 	names, err := filepath.Glob(filepath.Join(d.disk(), "spool", "*", "batches", "*.seg"))
@@ -378,9 +377,8 @@ func (d *drill) batches() []string {
 	return names
 }
 
-// lost puts a copy in the place of the server's state that lacks what the agent
-// does not keep any more, has a program die when that is said to be lost, and
-// puts the right state back.
+// lost runs the server with a copy that lacks batches that the agent has deleted, makes a
+// program die when they are reported lost, and restores the rightful state.
 func (d *drill) lost(c *child, point string) {
 	d.t.Helper()
 	d.faults["reign"]++
@@ -400,8 +398,8 @@ func (d *drill) lost(c *child, point string) {
 	d.recover(point)
 }
 
-// restore puts an older copy in the place of the server's state, and waits until
-// it has again what it had.
+// restore runs the server with an older copy of its state, and waits until it has all batches
+// again.
 func (d *drill) restore() {
 	d.t.Helper()
 	older := filepath.Join(d.dir, "older")
@@ -413,7 +411,7 @@ func (d *drill) restore() {
 		d.kill(d.server, syscall.SIGKILL)
 		d.putBack(older)
 		d.live(d.server, "")
-		d.wait("the server has again what it had", func() bool {
+		d.wait("the server has all batches again", func() bool {
 			now, err := marks(d.readOnly())
 			if err == nil {
 				d.told = now
@@ -424,13 +422,13 @@ func (d *drill) restore() {
 	d.recover("restore")
 }
 
-// oneServer is each fault of an agent and a server.
+// oneServer injects the faults of an agent and a server.
 func (d *drill) oneServer() {
 	d.away(syscall.SIGKILL)
 	d.amid(func() { d.kill(d.server, syscall.SIGKILL) })
 	d.copy(d.state(), d.ancient())
 	d.recover("server killed")
-	// The server has taken more since, so what the copy wants next is in one of these.
+	// The server has accepted more since, so one of these holds the copy's next batch.
 	early := d.batches()
 	d.early = early[len(early)-1]
 	for i, point := range []string{"ship.sent", "spool.written", "spool.window-synced", "spool.batch-synced", "spool.acked"} {
@@ -463,7 +461,7 @@ func (d *drill) oneServer() {
 	d.away(syscall.SIGKILL)
 }
 
-// twoServers is each fault between a server and the one above it.
+// twoServers injects the faults between a server and the one above it.
 func (d *drill) twoServers() {
 	d.crash(d.core, "upstream.before-commit", 1)
 	d.crash(d.core, "upstream.committed", 1)
@@ -479,14 +477,14 @@ func (d *drill) twoServers() {
 	d.recover("core and server killed")
 }
 
-// rest ends the jobs and waits until the ledger has all that they used.
+// rest ends the jobs and waits until the ledger has all their use.
 func (d *drill) rest() {
 	for _, w := range append(d.restless, d.watched) {
 		d.must(w.rest())
 		d.must(w.close())
 	}
-	// What a process uses on its way out counts too: until no counter changes
-	// any more while the agent looks.
+	// An exiting process uses CPU time too, so wait until the counters are stable while the
+	// agent runs.
 	for before := ""; ; {
 		d.recoverAll()
 		now := d.counters()
@@ -497,7 +495,7 @@ func (d *drill) rest() {
 	}
 }
 
-// recoverAll waits until the agent has sent all that it knows by now.
+// recoverAll waits until the agent has sent all windows so far.
 func (d *drill) recoverAll() {
 	windows := d.metric("mete_agent_windows_total")
 	d.wait("all is sent", func() bool {
@@ -505,7 +503,7 @@ func (d *drill) recoverAll() {
 	})
 }
 
-// counters are the kernel's, of all groups that live on.
+// counters returns the kernel's counters of all remaining groups.
 func (d *drill) counters() string {
 	var b strings.Builder
 	for _, g := range d.fleet.lasting() {
@@ -516,12 +514,12 @@ func (d *drill) counters() string {
 	return b.String()
 }
 
-// check compares the ledger with the jobs' own counters, and with itself.
+// check compares the ledger with the kernel's counters and checks its consistency.
 func (d *drill) check() {
 	d.kill(d.agent, syscall.SIGTERM)
 	defer func() { d.t.Log(d.describe()) }()
 	db := d.open(d.dsn)
-	defer func() { _ = db.Close() }() // it was only read
+	defer func() { _ = db.Close() }() // only read
 	c := &checker{rig: d.rig, db: db}
 	d.folded(db)
 	c.tables()
@@ -537,7 +535,7 @@ func (d *drill) check() {
 	c.defects()
 }
 
-// caused checks that gaps are of the agent's absence, one of each at most.
+// caused checks that the gaps have causes, with at most one per absence of the agent.
 func (c *checker) caused() {
 	n := 0
 	c.rows(func(scan func(...any) error) {
@@ -547,16 +545,16 @@ func (c *checker) caused() {
 		case reason == usage.Unwatched.String():
 			n++
 		case reason != usage.Forgotten.String() || c.reign.n == 0:
-			c.t.Errorf("a gap: %s %s; nothing caused that", reason, detail)
+			c.t.Errorf("gap without a cause: %s %s", reason, detail)
 		}
 	}, "SELECT reason, detail FROM gap")
 	if n == 0 || n >= c.agent.lives {
-		c.t.Errorf("%d gaps of an agent that began %d times", n, c.agent.lives)
+		c.t.Errorf("%d gaps, but the agent started %d times", n, c.agent.lives)
 	}
 }
 
-// defects looks in the logs for what no fault causes. Errors may be there: who
-// finds the other one dead says so.
+// defects checks that the logs have no messages that only defects cause. Other errors are
+// normal, because programs log the faults of others.
 func (c *checker) defects() {
 	for _, p := range c.children() {
 		b, err := os.ReadFile(p.log.Name())

@@ -23,23 +23,23 @@ import (
 	"mete.dev/mete/internal/host/hostfs"
 )
 
-// The load: groups that are born, use CPU time and die, and the kernel's own
-// count of what each used, read where it does not change any more.
+// The load: groups that are created, use CPU time and are removed, and the kernel's final
+// counters of them.
 
-// A life is a group that is gone, or at the end of the test is still there.
+// A life is a group that was removed, or that remains at the end of the test.
 type life struct {
 	path     string
-	from, to time.Time // between them it was removed; zero where it was not
-	ns       int64     // its own counter: CPU time, that of the groups below included
+	from, to time.Time // before and after its removal; zero if it remains
+	ns       int64     // kernel's counter of CPU time, including groups below
 }
 
-// A fleet is the groups below one that the test makes, and who works in them.
+// A fleet is a tree of groups and the workers in them.
 type fleet struct {
-	mounts  []string // of the hierarchies; the first counts CPU time
+	mounts  []string // mount points of the hierarchies; the first counts CPU time
 	top     string
-	parents []string // they live all the time, and nobody works in them
-	stayers []string // they live all the time too
-	disk    string   // a directory upon a disk; "" where there is none
+	parents []string // permanent groups without workers
+	stayers []string // permanent groups with workers
+	disk    string   // directory on a physical disk, or ""
 	held    *held
 
 	stop    chan struct{}
@@ -47,19 +47,20 @@ type fleet struct {
 	running sync.WaitGroup
 	mu      sync.Mutex
 	lives   []life
-	births  []time.Time // of groups, each when it was there
-	ops     []op        // on the disk
-	holds   []*hold     // memory
+	births  []time.Time // times at which groups were created
+	ops     []op        // uses of the disk
+	holds   []*hold     // groups that held memory
 	failed  error
 }
 
-// hierarchies lists where groups are made: one that counts CPU time first.
+// hierarchies returns the mount points in which to create groups, first the one that counts
+// CPU time.
 func hierarchies(t *testing.T) (mounts []string) {
 	h, err := hostfs.Open("/")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = h.Close() }() // it was only read
+	defer func() { _ = h.Close() }() // only read
 	ys, err := h.Hierarchies()
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +91,7 @@ func newFleet(t *testing.T) *fleet {
 	return f
 }
 
-// home is where who works is in between.
+// home is the group of idle workers.
 func (f *fleet) home() string { return f.top + "/home" }
 
 func (f *fleet) mustMake(t *testing.T, group string) {
@@ -109,12 +110,12 @@ func (f *fleet) make(group string) error {
 	return nil
 }
 
-// lasting are the groups that are there until the end.
+// lasting returns the permanent groups.
 func (f *fleet) lasting() []string {
 	return slices.Concat([]string{f.top, f.home()}, f.parents, f.stayers)
 }
 
-// usage is a group's own counter of CPU time in ns.
+// usage returns the kernel's counter of a group's CPU time in ns.
 func (f *fleet) usage(group string) (int64, error) {
 	b, err := os.ReadFile(filepath.Join(f.mounts[0]+group, "cpuacct.usage"))
 	if err != nil {
@@ -123,7 +124,7 @@ func (f *fleet) usage(group string) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
 }
 
-// unmake removes a group in which nobody is, in the hierarchy that counts last.
+// unmake removes an empty group, last in the hierarchy that counts CPU time.
 func (f *fleet) unmake(group string) error {
 	for {
 		var failed error
@@ -135,11 +136,11 @@ func (f *fleet) unmake(group string) error {
 		if !errors.Is(failed, syscall.EBUSY) {
 			return failed
 		}
-		time.Sleep(time.Millisecond) // a process that ended is still on its way out
+		time.Sleep(time.Millisecond) // an ended process is still exiting
 	}
 }
 
-// removeBelow removes a group and all that is left below it.
+// removeBelow removes a group and all groups below it.
 func removeBelow(t *testing.T, mounts []string, top string) {
 	for _, m := range mounts {
 		var dirs []string
@@ -157,10 +158,10 @@ func removeBelow(t *testing.T, mounts []string, top string) {
 	}
 }
 
-// start has so many workers make, use and remove groups until end is called,
-// and one more groups that hold memory.
+// start starts workers that create, use and remove groups until end is called, and one for
+// groups that hold memory.
 func (f *fleet) start(t *testing.T, workers int, seed uint64) {
-	t.Cleanup(func() { _ = f.end() }) // where the test has failed meanwhile
+	t.Cleanup(func() { _ = f.end() }) // in case the test fails
 	for i := range workers + 1 {
 		w := &worker{f: f, id: i, rnd: rand.New(rand.NewPCG(seed, uint64(i)))}
 		w.open(t, f.home())
@@ -178,7 +179,7 @@ func (f *fleet) start(t *testing.T, workers int, seed uint64) {
 	}
 }
 
-// end stops the workers and takes down what the groups that are left used.
+// end stops the workers, which record the use of the remaining groups.
 func (f *fleet) end() error {
 	f.once.Do(func() { close(f.stop) })
 	f.running.Wait()
@@ -197,8 +198,8 @@ func (f *fleet) born() {
 	f.births = append(f.births, time.Now())
 }
 
-// A worker is a process that goes into groups, uses CPU time there, and comes
-// out again: once it is out the group's counter stands still.
+// A worker is a process that enters groups, uses CPU time there and leaves them. After it has
+// left, the group's counter is constant.
 type worker struct {
 	f     *fleet
 	id    int
@@ -206,7 +207,7 @@ type worker struct {
 	cmd   *exec.Cmd
 	in    io.WriteCloser
 	out   *json.Decoder
-	alive []string // groups that it made, parents first
+	alive []string // groups that it created, parents first
 	made  int
 	ended bool // close was called
 }
@@ -245,19 +246,19 @@ func (w *worker) close() error {
 	return errors.Join(w.in.Close(), w.cmd.Wait())
 }
 
-// An order is what a worker's process is to do in a group.
+// An order tells a worker's process what to do in a group.
 type order struct {
 	Group  string
-	CPU    time.Duration // to use
-	Blocks int           // to write to the disk and to read again
-	Hold   int           // bytes of memory, from now on
-	Free   bool          // what it holds in the group, which may be gone: nothing else
+	CPU    time.Duration // CPU time to use
+	Blocks int           // blocks to write to the disk and read again
+	Hold   int           // bytes of memory to hold from now on
+	Free   bool          // only free the memory held in the group, which may be removed
 }
 
-// done is the answer: what the process read and wrote on the disk, in bytes.
+// done is the answer: bytes read and written on the disk.
 type done struct{ Read, Written int64 }
 
-// work is the process of a worker.
+// work runs a worker's process.
 func work(home string, mounts []string, file string) error {
 	enter := func(group string) error {
 		for _, m := range mounts {
@@ -304,7 +305,7 @@ func work(home string, mounts []string, file string) error {
 	}
 }
 
-// do has the process carry out an order.
+// do makes the process carry out an order.
 func (w *worker) do(o order) error {
 	from := time.Now()
 	b, err := json.Marshal(o)
@@ -326,7 +327,7 @@ func (w *worker) do(o order) error {
 	return nil
 }
 
-// use uses CPU time in a group, and sometimes the disk.
+// use uses CPU time and sometimes the disk in a group.
 func (w *worker) use(group string) error {
 	o := order{Group: group, CPU: time.Duration(1+w.rnd.IntN(25)) * time.Millisecond}
 	if w.rnd.IntN(20) == 0 {
@@ -338,7 +339,7 @@ func (w *worker) use(group string) error {
 	return w.do(o)
 }
 
-// run makes, uses and removes groups.
+// run creates, uses and removes groups until the fleet stops.
 func (w *worker) run() error {
 	for {
 		select {
@@ -352,7 +353,7 @@ func (w *worker) run() error {
 	}
 }
 
-// act makes, uses or removes one group.
+// act creates, uses or removes one group.
 func (w *worker) act() error {
 	switch n := w.rnd.IntN(10); {
 	case n == 0:
@@ -367,8 +368,8 @@ func (w *worker) act() error {
 	return nil
 }
 
-// bear makes a group, and mostly uses it at once. Some have the path of one that
-// is gone.
+// bear creates a group and mostly uses it at once. Some groups reuse the path of a removed
+// one.
 func (w *worker) bear() error {
 	under := w.f.parents[w.rnd.IntN(len(w.f.parents))]
 	if len(w.alive) > 0 && w.rnd.IntN(3) == 0 {
@@ -390,7 +391,7 @@ func (w *worker) bear() error {
 	return w.use(group)
 }
 
-// bury removes one of the groups that has none below.
+// bury removes one of the groups without children.
 func (w *worker) bury() error {
 	i := w.rnd.IntN(len(w.alive))
 	group := w.alive[i]
@@ -405,7 +406,7 @@ func (w *worker) bury() error {
 	return nil
 }
 
-// bury removes a group in which nobody is, and takes down what it used.
+// bury removes an empty group and records its use.
 func (f *fleet) bury(group string) error {
 	ns, err := f.usage(group)
 	if err != nil {
@@ -420,7 +421,7 @@ func (f *fleet) bury(group string) error {
 	return nil
 }
 
-// rest takes down what the groups that are left used.
+// rest records the use of the remaining groups.
 func (w *worker) rest() error {
 	for _, g := range w.alive {
 		ns, err := w.f.usage(g)

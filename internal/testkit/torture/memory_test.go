@@ -18,21 +18,20 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// Memory: groups that hold a known amount while nobody is in them. It is charged
-// to the group in which it is touched first, and stays charged there when the
-// process has left. From then on a group's usage does not grow, and falls only by
-// what the kernel charged ahead.
+// Memory: groups that hold a known amount without processes. The kernel charges memory to the
+// group in which it is touched first, also after the process has left. From then on the
+// group's usage does not grow, and falls only by what the kernel charged in advance.
 
-// A hold is a life of a group that holds memory.
+// A hold is the life of a group that holds memory.
 type hold struct {
 	path         string
-	made, filled time.Time // before it was made, and after it was filled
-	ended, gone  time.Time // before and after it was removed
-	lo, hi       int64     // the least that it held from filled to ended, and the most at all
+	made, filled time.Time // before its creation, and after it was filled
+	ended, gone  time.Time // before and after its removal
+	lo, hi       int64     // least usage from filled to ended, and most at any time
 }
 
-// held is groups that hold memory from before the first agent began until after
-// the last one ended.
+// held are groups that hold memory from before the first agent's start until after the last
+// one's end.
 type held struct {
 	f      *fleet
 	mount  string // of the hierarchy that charges memory
@@ -45,8 +44,8 @@ type held struct {
 	failed  error
 }
 
-// newHeld makes three such groups. They stand beside the fleet, as what they used
-// before the first agent began is not booked.
+// newHeld creates three such groups. They are outside the fleet, because their use before the
+// first agent's start is not booked.
 func newHeld(t *testing.T, f *fleet) *held {
 	h := &held{f: f, mount: chargesMemory(t), top: fmt.Sprintf("/mete-test-held-%d", os.Getpid()), stop: make(chan struct{})}
 	t.Cleanup(func() { removeBelow(t, f.mounts, h.top) })
@@ -71,8 +70,8 @@ func newHeld(t *testing.T, f *fleet) *held {
 	return h
 }
 
-// begin looks at the groups until end is called. By then what the kernel had
-// charged ahead is mostly given back, so that least and most are close.
+// begin reads the groups' usage until end is called. The kernel has mostly released what it
+// charged in advance before begin, so that lo and hi are close.
 func (h *held) begin() {
 	h.running.Go(func() {
 		for tick := time.NewTicker(50 * time.Millisecond); ; {
@@ -88,13 +87,13 @@ func (h *held) begin() {
 	})
 }
 
-// end stops looking at the groups.
+// end stops reading.
 func (h *held) end() {
 	h.once.Do(func() { close(h.stop) })
 	h.running.Wait()
 }
 
-// look reads what a group holds.
+// look reads the usage of a group.
 func (h *held) look(one *hold) error {
 	now, err := h.number(one.path, "memory.usage_in_bytes")
 	one.lo, one.hi = min(one.lo, now), max(one.hi, now)
@@ -115,7 +114,7 @@ func chargesMemory(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = h.Close() }() // it was only read
+	defer func() { _ = h.Close() }() // only read
 	ys, err := h.Hierarchies()
 	if err != nil {
 		t.Fatal(err)
@@ -129,13 +128,13 @@ func chargesMemory(t *testing.T) string {
 	return ""
 }
 
-// touch takes so many bytes of memory, in pages that stay as they are.
+// touch allocates n bytes of memory and touches each page.
 func touch(n int) ([]byte, error) {
 	b, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return nil, err
 	}
-	// A huge page would be charged to where the process is when it is made.
+	// A huge page would be charged to the group of the process at its creation.
 	if err := unix.Madvise(b, unix.MADV_NOHUGEPAGE); err != nil {
 		return nil, err
 	}
@@ -145,7 +144,7 @@ func touch(n int) ([]byte, error) {
 	return b, nil
 }
 
-// keep makes groups that hold memory for some seconds, and removes them.
+// keep creates groups that hold memory for some seconds, and removes them.
 func (w *worker) keep() error {
 	var alive []*hold
 	until := map[*hold]time.Time{}
@@ -184,7 +183,7 @@ func (w *worker) keep() error {
 	}
 }
 
-// take makes a group and has it hold memory.
+// take creates a group that holds memory.
 func (w *worker) take() (*hold, error) {
 	w.made++
 	one := &hold{path: fmt.Sprintf("%s/k%d", w.f.parents[w.rnd.IntN(len(w.f.parents))], w.made), made: time.Now(), lo: math.MaxInt64}
@@ -197,9 +196,9 @@ func (w *worker) take() (*hold, error) {
 	return one, err
 }
 
-// release removes a group that holds memory, and then gives that back.
+// release removes a group that holds memory, and then frees the memory.
 func (w *worker) release(one *hold) (err error) {
-	// In a life of a second or two it shows what the kernel charged ahead.
+	// In a short life the maximum includes what the kernel charged in advance.
 	if one.hi, err = w.f.held.number(one.path, "memory.max_usage_in_bytes"); err != nil {
 		return err
 	}
@@ -214,7 +213,7 @@ func (w *worker) release(one *hold) (err error) {
 	return w.do(order{Group: one.path, Free: true})
 }
 
-// remembered is what the ledger has of a group's memory.
+// remembered is the ledger's record of a group's memory.
 type remembered struct {
 	byteS   int64 // byte-seconds
 	covered time.Duration
@@ -222,13 +221,12 @@ type remembered struct {
 	rough   bool // some of it is not measured
 }
 
-// longTick is the longest time between two readings that counts as read: four
-// of the agent's ticks. What is longer is not covered.
+// longTick is the longest time between two readings that counts as covered: four of the
+// agent's ticks.
 const longTick = 400 * time.Millisecond
 
-// memory compares memory over time by group: what a group held is between the
-// least and the most that its own usage showed, over the time that is covered,
-// and what is not covered is flagged.
+// memory compares memory over time by group: the booked integral lies between the least and
+// the most usage times the covered time, and time that is not covered is flagged.
 func (c *checker) memory(away []span) {
 	c.fleet.held.end()
 	c.must(c.fleet.held.failed)
@@ -244,56 +242,55 @@ func (c *checker) memory(away []span) {
 	}, fmt.Sprintf("SELECT w.path, CAST(sum(m.memory) AS bigint), CAST(sum(m.covered_ms) AS bigint), max(m.memory_peak), max((m.rough >> %d) & 3) FROM %s JOIN workload w ON w.id = m.workload WHERE w.path LIKE '/mete-test-%%' GROUP BY w.path",
 		2*usage.Memory, c.all("")))
 
-	// How long there are windows of, by the machine's memory, which is the same
-	// all the time: to the nanosecond, where milliseconds are rounded.
+	// The total length of windows follows from the machine's memory, which is constant: to
+	// the nanosecond, unlike the rounded milliseconds.
 	total, err := memTotal()
 	c.must(err)
 	span := float64(c.sum1("SELECT CAST(sum(whole_memory) AS bigint) FROM "+c.all("node_"))) / float64(total)
 	length := time.Duration(span * 1e9)
 	covered := time.Duration(c.sum1("SELECT CAST(sum(m.covered_ms) AS bigint) FROM "+c.all("")+" JOIN workload w ON w.id = m.workload WHERE w.kind = 'idle'")) * time.Millisecond
 	gone := time.Duration(c.sum1("SELECT CAST(coalesce(sum(to_ns - from_ns), 0) AS bigint) FROM gap WHERE reason = '" + usage.Unwatched.String() + "'"))
-	// Each part of a window is rounded to a millisecond, and each gap is as long
-	// as the wall clock says.
+	// Parts of windows are rounded to milliseconds, and the length of gaps depends on the wall
+	// clock.
 	rounding := time.Duration(len(c.minutes)*60+int(span*2)) * time.Millisecond
 	slow := length - gone - covered // ticks that came late
-	c.t.Logf("memory: %v in windows, %v of it covered, in %d gaps %v, in late ticks %v", length, covered, len(away), gone, slow)
+	c.t.Logf("memory: %v in windows, %v of it covered, %d gaps of %v, %v in late ticks", length, covered, len(away), gone, slow)
 	if margin := rounding + time.Duration(len(away))*c.slack(); slow < -margin {
-		c.t.Errorf("%v are covered, of %v less %v in gaps: too much by %v", covered, length, gone, -slow)
+		c.t.Errorf("%v covered, but windows of %v less gaps of %v are shorter by %v", covered, length, gone, -slow)
 	}
-	// Averages are over what is booked, an agent's absence included.
+	// Averages are over all booked time, including gaps.
 	if over := time.Duration(c.sum1("SELECT CAST(sum(covered_ms) AS bigint) FROM "+c.all("node_"))) * time.Millisecond; (over - length).Abs() > rounding {
-		c.t.Errorf("averages are over %v, there are windows of %v", over, length)
+		c.t.Errorf("averages are over %v, windows over %v", over, length)
 	}
 	slow = max(0, slow) + rounding
 	for _, one := range c.fleet.held.groups {
 		m, ok := sums[one.path]
-		// The agent carries what is below a byte-second along.
+		// The agent carries fractions of a byte-second over to later windows.
 		lo, hi := int64(float64(one.lo)*span)-2, int64(float64(one.hi)*span)+2
 		if !ok || m.byteS < lo || m.byteS > hi {
-			c.t.Errorf("%s: %d byte-seconds are booked; it held %d to %d bytes for %v: %d to %d", one.path, m.byteS, one.lo, one.hi, length, lo, hi)
+			c.t.Errorf("%s: %d byte-seconds booked; it held %d to %d bytes for %v: want %d to %d", one.path, m.byteS, one.lo, one.hi, length, lo, hi)
 		}
 		if (m.covered - covered).Abs() > rounding {
-			c.t.Errorf("%s: %v are covered, of the machine %v", one.path, m.covered, covered)
+			c.t.Errorf("%s: %v covered, of the machine %v", one.path, m.covered, covered)
 		}
 		if m.rough != (len(away) > 0) {
-			c.t.Errorf("%s: it is flagged: %v; there are %d gaps", one.path, m.rough, len(away))
+			c.t.Errorf("%s: flagged: %v, with %d gaps", one.path, m.rough, len(away))
 		}
 		if m.peak < one.lo || m.peak > one.hi {
-			c.t.Errorf("%s: the peak is %d, it held %d to %d bytes", one.path, m.peak, one.lo, one.hi)
+			c.t.Errorf("%s: peak %d, but it held %d to %d bytes", one.path, m.peak, one.lo, one.hi)
 		}
 	}
 	c.holds(sums, away, slow)
 }
 
-// holds compares the groups that lived for a while. slow is how long in all the
-// agents were late.
+// holds compares the groups with short lives. slow is the total time of late ticks.
 func (c *checker) holds(sums map[string]remembered, away []span, slow time.Duration) {
 	slack := c.slack()
 	clear, bad := 0, 0
 	for _, one := range c.fleet.holds {
 		m := sums[one.path]
 		life, full := one.gone.Sub(one.made), one.ended.Sub(one.filled)
-		// In a gap it is known only if it was seen before and after, full.
+		// In a gap the memory is known only if agents saw it full before and after.
 		var unknown time.Duration
 		touched := false
 		for _, s := range away {
@@ -306,8 +303,8 @@ func (c *checker) holds(sums map[string]remembered, away []span, slow time.Durat
 		if !touched {
 			clear++
 		}
-		// The first tick and the last are booked by half, wherever in them it
-		// began and ended.
+		// Half of the first and of the last tick is booked, wherever in them the life began
+		// and ended.
 		atMost := seconds(one.hi, life+longTick+slow) + 2
 		atLeast := max(seconds(one.lo, full-unknown-2*longTick-slow), seconds(one.lo, min(full, m.covered)-2*longTick)) - 2
 		covers := full - overlaps(away, one.filled, one.ended, slack) - 2*longTick - slow
@@ -316,14 +313,14 @@ func (c *checker) holds(sums map[string]remembered, away []span, slow time.Durat
 		}
 		switch {
 		case m.byteS > atMost || m.byteS < atLeast:
-			c.t.Errorf("%s: %d byte-seconds are booked; it held %d to %d bytes, in full for %v of %v, of which %v are not known: %d to %d (%+v)",
+			c.t.Errorf("%s: %d byte-seconds booked; it held %d to %d bytes, in full for %v of %v, of which %v are unknown: want %d to %d (%+v)",
 				one.path, m.byteS, one.lo, one.hi, full, life, unknown, atLeast, atMost, m)
 		case m.covered < covers || m.covered > life+2*longTick+slow:
-			c.t.Errorf("%s: %v are covered, it held memory for %v in full and %v in all", one.path, m.covered, full, life)
+			c.t.Errorf("%s: %v covered, but it held memory for %v in full and %v in total", one.path, m.covered, full, life)
 		case m.peak > one.hi || m.peak < one.lo && atLeast > 0:
-			c.t.Errorf("%s: the peak is %d; it held %d to %d bytes", one.path, m.peak, one.lo, one.hi)
+			c.t.Errorf("%s: peak %d; it held %d to %d bytes", one.path, m.peak, one.lo, one.hi)
 		case m.rough && !touched:
-			c.t.Errorf("%s: it is flagged, and lived while an agent looked", one.path)
+			c.t.Errorf("%s: flagged, but an agent ran during its life", one.path)
 		default:
 			continue
 		}
@@ -331,13 +328,13 @@ func (c *checker) holds(sums map[string]remembered, away []span, slow time.Durat
 			break
 		}
 	}
-	c.t.Logf("memory: %d groups held some for a while, %d of them all while an agent looked", len(c.fleet.holds), clear)
+	c.t.Logf("memory: %d groups held memory, %d of them only while an agent ran", len(c.fleet.holds), clear)
 	if len(c.fleet.holds) < 10 && !c.v.clock {
-		c.t.Error("too few to judge by")
+		c.t.Error("too few groups that held memory")
 	}
 }
 
-// seconds is bytes held for so long.
+// seconds returns the byte-seconds of bytes held for d.
 func seconds(bytes int64, d time.Duration) int64 { return int64(float64(bytes) * d.Seconds()) }
 
 func overlap(from, to, a, b time.Time) time.Duration {
@@ -350,7 +347,7 @@ func overlap(from, to, a, b time.Time) time.Duration {
 	return max(0, to.Sub(from))
 }
 
-// overlaps is how much of a span others take.
+// overlaps returns the time from from to to that spans cover.
 func overlaps(spans []span, from, to time.Time, slack time.Duration) (sum time.Duration) {
 	for _, s := range spans {
 		sum += overlap(s.from.Add(-slack), s.to.Add(slack), from, to)
@@ -358,7 +355,7 @@ func overlaps(spans []span, from, to time.Time, slack time.Duration) (sum time.D
 	return sum
 }
 
-// memTotal is the machine's memory in bytes.
+// memTotal returns the machine's memory in bytes.
 func memTotal() (int64, error) {
 	b, err := os.ReadFile("/proc/meminfo")
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// hits is how often each crash point was hit.
+// hits returns the number of deaths at each failpoint.
 func (r *rig) hits() map[string]int {
 	all := map[string]int{}
 	for _, c := range r.children() {
@@ -16,13 +16,13 @@ func (r *rig) hits() map[string]int {
 	return all
 }
 
-// What happens to groups while there is no agent to see it.
+// Events of groups while no agent runs.
 const (
-	birth = "birth while the agent is away"
-	death = "death while the agent is away"
+	birth = "group created while no agent runs"
+	death = "group removed while no agent runs"
 )
 
-// unseen counts the groups that were born, or died, while there was no agent.
+// unseen counts the groups that were created, or removed, while no agent ran.
 func (r *rig) unseen() (births, deaths int) {
 	within := func(from, to time.Time) bool {
 		return slices.ContainsFunc(r.down, func(d span) bool { return !from.Before(d.from) && !to.After(d.to) })
@@ -42,7 +42,7 @@ func (r *rig) unseen() (births, deaths int) {
 	return births, deaths
 }
 
-// missed says what has to happen three times and did not yet.
+// missed returns the failpoints and events that have happened less than three times.
 func (r *rig) missed() (what []string) {
 	n := r.hits()
 	n[birth], n[death] = r.unseen()
@@ -61,12 +61,12 @@ func (r *rig) missed() (what []string) {
 	return what
 }
 
-// lacks reports whether a program was not at each of its points often enough.
+// lacks reports whether a program has a failpoint in missed.
 func (r *rig) lacks(c *child) bool {
 	return slices.ContainsFunc(r.missed(), func(p string) bool { return c.points[p] > 0 })
 }
 
-// total is how much went wrong.
+// total returns the number of faults.
 func (r *rig) total() (n int) {
 	for _, k := range r.faults {
 		n += k
@@ -74,8 +74,8 @@ func (r *rig) total() (n int) {
 	return n
 }
 
-// scarce says of what there is not enough yet for check to judge by. How long the
-// gaps are it guesses: check has them from the ledger.
+// scarce returns what check does not have enough of yet. It estimates the lengths of gaps,
+// which check reads from the ledger.
 func (r *rig) scarce() (what []string) {
 	r.fleet.mu.Lock()
 	defer r.fleet.mu.Unlock()
@@ -96,10 +96,10 @@ func (r *rig) scarce() (what []string) {
 		}
 	}
 	for name, few := range map[string]bool{
-		"faults":                  r.total() < r.v.faults,
-		"groups that held memory": !r.v.clock && len(r.fleet.holds) < 10,
-		"groups that ended while an agent looked": !r.v.clock && r.v.reader != "files" && ended < 60,
-		"use of the disk while an agent looked":   !r.v.clock && r.v.reader != "files" && r.fleet.disk != "" && disk < 60,
+		"faults":                             r.total() < r.v.faults,
+		"groups that held memory":            !r.v.clock && len(r.fleet.holds) < 10,
+		"groups removed while an agent ran":  !r.v.clock && r.v.reader != "files" && ended < 60,
+		"use of the disk while an agent ran": !r.v.clock && r.v.reader != "files" && r.fleet.disk != "" && disk < 60,
 	} {
 		if few {
 			what = append(what, name)
@@ -109,7 +109,7 @@ func (r *rig) scarce() (what []string) {
 	return what
 }
 
-// enough checks that enough went wrong.
+// enough checks that there were enough faults.
 func (r *rig) enough() {
 	if n := r.total(); n < r.v.faults {
 		r.t.Errorf("%d faults, want %d", n, r.v.faults)

@@ -18,23 +18,23 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// The disks: each program's state is on a small file system of its own, in a
-// file that stands for the disk. So it can run full, and lose power.
+// The disks: each program's state is on its own small file system in an image file, so that
+// it can run full and lose power.
 
 // A store is the file system of one program.
 type store struct {
-	at      string // where it is mounted
-	image   string // the file that it is in
+	at      string // mount point
+	image   string // image file
 	full    bool
-	emptied time.Time // when it is not full any more
-	forgets bool      // the program only pretended to sync
+	emptied time.Time // time at which to free the room
+	forgets bool      // the program's syncs are fake
 }
 
-// storeSize is how much a file system holds.
+// storeSize is the size of a file system in bytes.
 const storeSize = 64 << 20
 
-// newStore makes a file system and mounts it, until the test ends. The image is
-// to be in memory, so that a sync costs little.
+// newStore creates a file system and mounts it until the test ends. The image should be in
+// memory to make syncs cheap.
 func newStore(t *testing.T, at, image string) *store {
 	t.Helper()
 	s := &store{at: at, image: image}
@@ -46,7 +46,7 @@ func newStore(t *testing.T, at, image string) *store {
 		err = errors.Join(f.Truncate(storeSize), f.Close())
 	}
 	if err == nil {
-		// Nothing is put off to later, and root has no room of its own.
+		// No lazy initialization, and no blocks reserved for root.
 		err = tool("mkfs.ext4", "-q", "-F", "-m", "0", "-J", "size=4", "-E", "lazy_itable_init=0,lazy_journal_init=0", image)
 	}
 	if err == nil {
@@ -66,7 +66,7 @@ func newStore(t *testing.T, at, image string) *store {
 	return s
 }
 
-// tool runs a program of the system.
+// tool runs a system program.
 func tool(name string, args ...string) error {
 	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", name, err, out)
@@ -74,14 +74,13 @@ func tool(name string, args ...string) error {
 	return nil
 }
 
-// mount mounts the image so that hardly anything gets to it that nobody syncs:
-// it is not written back within the time of a test, and a file that takes the
-// place of another has no privilege. The loop device goes with the mount.
+// mount mounts the image so that little unsynced data reaches it: no writeback within a test,
+// and no implicit sync on rename. Unmounting removes the loop device.
 func (s *store) mount() error {
 	return tool("mount", "-o", "loop,commit=300,noauto_da_alloc,noatime", s.image, s.at)
 }
 
-// unmount unmounts it, though somebody may still be on the way out.
+// unmount unmounts the file system. It retries while an exiting process still uses it.
 func (s *store) unmount() error {
 	for {
 		err := syscall.Unmount(s.at, 0)
@@ -92,8 +91,8 @@ func (s *store) unmount() error {
 	}
 }
 
-// cut is a loss of power while no program runs on the file system: all that is
-// not in the image by now is lost, and it comes up again.
+// cut simulates a loss of power while no program uses the file system: it discards all data
+// that is not in the image, and mounts the image again.
 func (s *store) cut() error {
 	extents, err := s.snapshot()
 	if err != nil {
@@ -117,17 +116,17 @@ func (s *store) cut() error {
 	if err := s.mount(); err != nil || s.full {
 		return err
 	}
-	return s.empty() // the power was cut before the room that was made was synced
+	return s.empty() // the removal of the filler was not synced
 }
 
-// An extent is a part of an image that was ever written.
+// An extent is a written part of an image.
 type extent struct {
 	at   int64
 	data []byte
 }
 
-// snapshot reads the image as it was at one instant: twice, until both are the
-// same, as the kernel may be writing to it.
+// snapshot reads a consistent image: it repeats reading until two reads agree, because the
+// kernel may be writing.
 func (s *store) snapshot() ([]extent, error) {
 	f, err := os.Open(s.image)
 	if err != nil {
@@ -141,7 +140,7 @@ func (s *store) snapshot() ([]extent, error) {
 		}
 		first = second
 	}
-	return nil, errors.Join(fmt.Errorf("%s: it is written to all the time", s.image), f.Close())
+	return nil, errors.Join(fmt.Errorf("%s: changes between all reads", s.image), f.Close())
 }
 
 func readExtents(f *os.File) (all []extent, err error) {
@@ -164,7 +163,7 @@ func readExtents(f *os.File) (all []extent, err error) {
 	}
 }
 
-// sync brings everything to the image.
+// sync writes all data to the image.
 func (s *store) sync() error {
 	d, err := os.Open(s.at)
 	if err != nil {
@@ -175,7 +174,7 @@ func (s *store) sync() error {
 
 func (s *store) filler() string { return filepath.Join(s.at, "filler") }
 
-// fill takes all the room, for so long.
+// fill takes all free space for a duration.
 func (s *store) fill(long time.Duration) error {
 	f, err := os.OpenFile(s.filler(), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil && !errors.Is(err, syscall.ENOSPC) {
@@ -183,7 +182,7 @@ func (s *store) fill(long time.Duration) error {
 	}
 	s.full, s.emptied = true, time.Now().Add(long)
 	if err != nil {
-		return nil // it is full already
+		return nil // already full
 	}
 	at := int64(0)
 	for _, step := range []int64{1 << 20, 4 << 10} {
@@ -200,17 +199,17 @@ func (s *store) fill(long time.Duration) error {
 	return errors.Join(err, f.Close())
 }
 
-// empty makes room again.
+// empty frees the space that fill took.
 func (s *store) empty() error {
 	s.full = false
 	if err := os.Remove(s.filler()); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err // it is not there where the power was cut before that was synced
+		return err // the filler is missing if power was cut before it was synced
 	}
 	return nil
 }
 
-// cut cuts the power of a program that has ended, now and then; and has what it
-// only pretended to sync be so.
+// cut cuts the power of an ended program at random. If the program's syncs were fake, cut
+// syncs instead.
 func (r *rig) cut(c *child) {
 	r.t.Helper()
 	s := r.stores[c]
@@ -228,8 +227,8 @@ func (r *rig) cut(c *child) {
 	r.power(c)
 }
 
-// power cuts the power of a program that has ended. What the ledger told before
-// has to be there after it.
+// power cuts the power of an ended program, and checks that the ledger still has all batches
+// that it had committed.
 func (r *rig) power(c *child) {
 	r.t.Helper()
 	s := r.stores[c]
@@ -238,8 +237,7 @@ func (r *rig) power(c *child) {
 	if c != r.server || r.v.postgres {
 		return
 	}
-	// The server is read from a copy, so that what it does when it begins is its
-	// own doing.
+	// Read a copy, so that the recovery is left to the server.
 	dir, err := os.MkdirTemp(r.ram(), "marks-")
 	r.must(err)
 	r.must(tool("cp", "-a", r.state(), dir))
@@ -250,21 +248,20 @@ func (r *rig) power(c *child) {
 	r.must(os.RemoveAll(dir))
 	for stream, next := range r.told {
 		if marks[stream] < next {
-			r.t.Errorf("stream %s: batch %d was booked, and after a loss of power %d is wanted", stream, next-1, marks[stream])
+			r.t.Errorf("stream %s: batch %d was booked, but after a loss of power next is %d", stream, next-1, marks[stream])
 		}
 	}
 }
 
-// heard is what could be read in a life of the server.
+// heard are the marks that were read during a life of the server.
 type heard struct {
 	at    time.Time
 	life  int
 	marks map[string]int64
 }
 
-// listen takes down what the server has booked for good, as anybody may be told
-// of it by now: what could be read in this life, if the life has gone on since.
-// Where it had just ended, what was read may have been written and not synced.
+// listen records the batches that the server has durably booked: those read earlier in this
+// life. If the life ends right after a read, the data may be written but not synced.
 func (r *rig) listen() {
 	if !r.server.up || r.v.postgres || time.Since(r.heard.at) < 100*time.Millisecond {
 		return
@@ -279,14 +276,13 @@ func (r *rig) listen() {
 	}
 	now, err := marks("file:" + r.dsn + "?mode=ro")
 	if err != nil {
-		return // it is only just made, or somebody else is at it
+		return // not created yet, or locked
 	}
 	r.heard = heard{time.Now(), r.server.lives, now}
 }
 
-// owes reports whether a server that was restored still lacks something that it
-// had once. The agent must not give that up, as it would on a full disk: nobody
-// else has it.
+// owes reports whether a restored server still lacks batches that it once had. Meanwhile the
+// agent's disk must not run full, because the agent would delete the only copies.
 func (r *rig) owes() bool {
 	for stream, next := range r.owed {
 		if r.told[stream] < next {
@@ -296,7 +292,7 @@ func (r *rig) owes() bool {
 	return false
 }
 
-// marks are the numbers that a ledger wants next, by stream.
+// marks returns the next batch number of each stream in a ledger.
 func marks(dsn string) (map[string]int64, error) {
 	db, err := sql.Open("sqlite", dsn)
 	if err != nil {
@@ -317,8 +313,7 @@ func marks(dsn string) (map[string]int64, error) {
 	return marks, errors.Join(err, db.Close())
 }
 
-// TestPower is of the loss of power itself: what was synced is there, what was
-// not is not.
+// TestPower checks the simulated loss of power: synced data remains, unsynced data is lost.
 func TestPower(t *testing.T) {
 	hosttest.Need(t, "root", "loop")
 	dir := t.TempDir()
@@ -345,7 +340,7 @@ func TestPower(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(s.at, "more"), make([]byte, 8<<10), 0o600); !errors.Is(err, syscall.ENOSPC) {
-		t.Errorf("writing to what is full: %v", err)
+		t.Errorf("write to a full file system: %v", err)
 	}
 	if err := s.cut(); err != nil {
 		t.Fatal(err)
@@ -353,7 +348,7 @@ func TestPower(t *testing.T) {
 	for name, want := range map[string]string{"before": "before", "synced": "synced", "not": "", "more": ""} {
 		b, err := os.ReadFile(filepath.Join(s.at, name))
 		if string(b) != want || err != nil && !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s has %q, %v; want %q", name, b, err, want)
+			t.Errorf("%s: %q, %v; want %q", name, b, err, want)
 		}
 	}
 	if err := s.empty(); err != nil {

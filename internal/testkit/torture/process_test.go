@@ -16,14 +16,14 @@ import (
 	"time"
 )
 
-// A child is one of the programs, which lives many lives.
+// A child is a program that is restarted many times; each process of it is a life.
 type child struct {
 	name   string
 	args   []string
-	points map[string]int  // at which it is killed, and at which visit at the latest
-	env    func() []string // of the next life
+	points map[string]int  // failpoints, with the highest visit at which it is killed
+	env    func() []string // environment of the next life
 	log    *os.File
-	dir    string // with the file of the points at which it died
+	dir    string // holds the file of failpoints at which it died
 
 	cmd          *exec.Cmd
 	done         chan struct{} // closed when the process is gone
@@ -51,8 +51,8 @@ func newChild(t *testing.T, dir, name string, points map[string]int, args ...str
 
 func (c *child) crashLog() string { return filepath.Join(c.dir, c.name+".crashes") }
 
-// start begins a life, which ends at a point as "ship.sent@2" says, or not by
-// itself where that is "".
+// start begins a life. A point such as "ship.sent@2" ends it at the second visit of the
+// failpoint; "" does not end it.
 func (c *child) start(point string) error {
 	c.cmd = exec.Command(c.args[0], c.args[1:]...)
 	c.cmd.Env = append(os.Environ(), "METE_CRASH="+point, "METE_CRASH_LOG="+c.crashLog(), "GOTRACEBACK=all")
@@ -67,13 +67,13 @@ func (c *child) start(point string) error {
 	c.done, c.up, c.armed, c.began = make(chan struct{}), true, point, time.Now()
 	c.lives++
 	go func(cmd *exec.Cmd, done chan struct{}) {
-		_ = cmd.Wait() // how it ended is of no interest
+		_ = cmd.Wait() // the exit status does not matter
 		close(done)
 	}(c.cmd, c.done)
 	return nil
 }
 
-// look reports whether the process has gone since it was last asked.
+// look reports whether the process has ended since the last call.
 func (c *child) look() bool {
 	if !c.up {
 		return false
@@ -87,17 +87,17 @@ func (c *child) look() bool {
 	return true
 }
 
-// kill sends a signal and waits until the process is gone.
+// kill sends a signal and waits until the process has ended.
 func (c *child) kill(sig syscall.Signal) {
 	if !c.up {
 		return
 	}
-	_ = c.cmd.Process.Signal(sig) // it may have ended by itself
+	_ = c.cmd.Process.Signal(sig) // fails if the process has ended
 	<-c.done
 	c.up, c.ended = false, time.Now()
 }
 
-// tail is the end of the log.
+// tail returns the end of the log.
 func (c *child) tail() string {
 	b, err := os.ReadFile(c.log.Name())
 	if err != nil {
@@ -106,7 +106,7 @@ func (c *child) tail() string {
 	return string(b[max(0, len(b)-4000):])
 }
 
-// hits counts how often the child died at each point.
+// hits returns the number of deaths at each failpoint.
 func (c *child) hits() map[string]int {
 	n := map[string]int{}
 	b, err := os.ReadFile(c.crashLog())
@@ -119,8 +119,8 @@ func (c *child) hits() map[string]int {
 	return n
 }
 
-// arm chooses at which point the next life ends: mostly one that was seldom hit,
-// of those that are wanted first.
+// arm chooses the failpoint at which the next life ends: mostly one with few hits, preferring
+// wanted ones.
 func (c *child) arm(rnd *rand.Rand, leave func(string) bool, wanted []string) string {
 	hits := c.hits()
 	for _, p := range wanted {

@@ -9,18 +9,18 @@ import (
 	"mete.dev/mete/internal/testkit/netfault"
 )
 
-// A reign is the time of a server that somebody restored from the wrong copy, one
-// so old that its agent does not keep any more what it lacks: the agent has to
-// say that it is lost. Then the right state is put back. The agent keeps all
-// that it lacks, so that in the end nothing is lost.
+// A reign is a period in which the server runs with a copy of its state so old that the agent
+// has already deleted batches that it lacks: the agent must report them lost. Then the
+// rightful state is restored. The agent keeps all that this one lacks, so that nothing is
+// lost in the end.
 type reign struct {
-	ready bool      // there is an old copy
-	short bool      // the agent has given up batches
-	point string    // at which a program is to die
-	hits  int       // how often it had been hit before
-	ends  time.Time // at the latest; zero where none lasts
-	next  time.Time // the earliest time of the next one
-	n     int
+	ready bool      // the old copy exists
+	short bool      // the agent has deleted batches for want of room
+	point string    // failpoint at which a program is to die
+	hits  int       // hits of point before this reign
+	ends  time.Time // latest end; zero outside a reign
+	next  time.Time // earliest begin of the next one
+	n     int       // number of reigns
 }
 
 func (g *reign) lasts() bool { return !g.ends.IsZero() }
@@ -28,7 +28,7 @@ func (g *reign) lasts() bool { return !g.ends.IsZero() }
 func (r *rig) ancient() string  { return filepath.Join(r.dir, "ancient") }
 func (r *rig) rightful() string { return filepath.Join(r.dir, "rightful") }
 
-// due is the point for which there is to be a reign still, "" where for none.
+// due returns a failpoint that still needs a reign, or "".
 func (r *rig) due() string {
 	hits := r.hits()
 	for _, p := range lossPoints {
@@ -39,7 +39,7 @@ func (r *rig) due() string {
 	return ""
 }
 
-// rule begins a reign where one is due, and ends it.
+// rule begins a reign if one is due, and ends it.
 func (r *rig) rule() {
 	g, now := &r.reign, time.Now()
 	switch {
@@ -52,7 +52,7 @@ func (r *rig) rule() {
 	case g.short:
 		r.beginReign(r.due())
 	default:
-		// On a full disk the agent gives up what the server has.
+		// On a full disk the agent deletes batches that the server has.
 		g.short = true
 		r.faults["agent disk full"]++
 		r.must(r.stores[r.agent].fill(1500 * time.Millisecond))
@@ -70,7 +70,7 @@ func (r *rig) beginReign(point string) {
 	r.putBack(r.ancient())
 	r.reign.point, r.reign.hits, r.reign.ends = point, r.hits()[point], time.Now().Add(8*time.Second)
 	r.reign.n++
-	// Nothing else goes wrong, so that it is short.
+	// No network faults, so that it is short.
 	r.weather, r.fair = r.reign.ends, true
 	r.proxy.Set(netfault.Conditions{})
 }
@@ -84,14 +84,14 @@ func (r *rig) endReign() {
 	r.putBack(r.rightful())
 	r.reign.ends, r.reign.next = time.Time{}, time.Now().Add(time.Second)
 	if r.hits()[r.reign.point] == r.reign.hits {
-		// The agent had all that was lacking. It keeps what it was asked for
-		// meanwhile, once it has been asked for it again.
+		// The agent had all batches that the copy lacked. Delete batches again before the
+		// next reign.
 		r.reign.short, r.reign.next = false, time.Now().Add(3*time.Second)
 	}
 	r.weather = time.Now()
 }
 
-// arm says where a program is to die in a reign: "" is nowhere.
+// arm returns the failpoint at which a program is to die in a reign, or "".
 func (g *reign) arm(r *rig, c *child) string {
 	if map[string]*child{"ledger.lost": r.server, "ship.lost": r.agent}[g.point] != c {
 		return ""

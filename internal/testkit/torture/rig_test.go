@@ -25,22 +25,21 @@ import (
 	"mete.dev/mete/internal/testkit/netfault"
 )
 
-// The crash points, and at which visit of one a program is killed at the latest:
-// it comes by there so often within a second or two.
+// The failpoints, with the highest visit at which a program is killed: it reaches that visit
+// within a second or two.
 var (
 	agentPoints = map[string]int{"ship.sent": 2, "spool.written": 4, "spool.window-synced": 3, "spool.batch-synced": 2,
 		"spool.merged": 1, "spool.acked": 2}
 	serverPoints = map[string]int{"ingest.decoded": 2, "ledger.before-commit": 4, "ledger.committed": 4, "ledger.folding": 5}
 	corePoints   = map[string]int{"upstream.before-commit": 1, "upstream.committed": 1}
-	// lossPoints are come by where batches are gone for good: see reign.
+	// lossPoints are reached when batches are lost: see reign.
 	lossPoints = []string{"ledger.lost", "ship.lost"}
 )
 
-// upPoint is where a server has told the one above it something.
+// upPoint is reached when a server has sent rows to the one above it.
 const upPoint = "upstream.sent"
 
-// A rig is a server, an agent, the network between them and their disks, and
-// what goes wrong with them.
+// A rig is a server, an agent, their network and disks, and the faults of these.
 type rig struct {
 	t             *testing.T
 	v             variant
@@ -48,30 +47,30 @@ type rig struct {
 	bin, dir      string
 	fleet         *fleet
 	server, agent *child
-	core          *child // the server above; nil without
+	core          *child // the server above, or nil
 	proxy         *netfault.Proxy
-	status        string // URL of the agent's
-	dsn, coreDSN  string // of the ledgers
+	status        string // URL of the agent's status listener
+	dsn, coreDSN  string // data sources of the ledgers
 	token         string
 
-	offset   int64 // wall time less CLOCK_BOOTTIME at the beginning, ns
+	offset   int64 // wall time minus CLOCK_BOOTTIME at the start, ns
 	began    time.Time
 	end      time.Time
-	calm     bool      // nothing is to go wrong any more
+	calm     bool      // no more faults
 	ahead    bool      // the server folds a day ahead
-	copied   bool      // there is an older copy of the server's state
-	reign    reign     // of a much older one
-	clock    wallClock // of the agent's machine
+	copied   bool      // an older copy of the server's state exists
+	reign    reign     // use of a much older copy
+	clock    wallClock // clock of the agent's machine
 	stores   map[*child]*store
-	told     map[string]int64 // what the server's ledger wanted next of each stream, when last asked
+	told     map[string]int64 // next batch number of each stream in the server's ledger, as last read
 	heard    heard
-	owed     map[string]int64 // the most that it ever wanted
-	fair     bool             // the weather is
+	owed     map[string]int64 // highest next batch number of each stream so far
+	fair     bool             // the network has no faults
 	down     []span
 	faults   map[string]int
-	restarts [3]time.Time // when the next life of the server, the agent and the core is due
-	weather  time.Time    // when it changes
-	outage   time.Time    // until when nothing gets through
+	restarts [3]time.Time // times of the next starts of server, agent and core
+	weather  time.Time    // time of the next fault
+	outage   time.Time    // end of the network outage
 }
 
 type span struct{ from, to time.Time }
@@ -143,10 +142,10 @@ func (r *rig) newCore() (addr string) {
 func (r *rig) state() string { return filepath.Join(r.dir, "server", "state") }
 func (r *rig) disk() string  { return filepath.Join(r.dir, "disk") }
 
-// ram is a directory in memory.
+// ram returns a directory in memory, which mount mounts.
 func (r *rig) ram() string { return filepath.Join(r.dir, "memory") }
 
-// mount makes it one.
+// mount mounts a tmpfs at ram.
 func (r *rig) mount() {
 	r.must(os.Mkdir(r.ram(), 0o700))
 	r.must(syscall.Mount("tmpfs", r.ram(), "tmpfs", 0, ""))
@@ -157,19 +156,18 @@ func (r *rig) mount() {
 	})
 }
 
-// offset is wall time less CLOCK_BOOTTIME in ns.
+// offset returns wall time minus CLOCK_BOOTTIME in ns.
 func offset() int64 {
 	var boot unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) // every Linux has it
 	return time.Now().UnixNano() - boot.Nano()
 }
 
-// ports were given out by address.
+// ports counts the ports that address has returned.
 var ports atomic.Int64
 
-// address returns where a program may listen. No other program gets it while that
-// one is dead: only this process uses the host part, and the port is below those
-// that the kernel gives out.
+// address returns an address for a program to listen on. It stays free while the program is
+// dead: only this process uses the host part, and the port is below the ephemeral range.
 func address(t *testing.T) string {
 	pid := os.Getpid()
 	a := fmt.Sprintf("127.%d.%d.%d:%d", 1+pid>>16&63, pid>>8&255, pid&255, 10000+ports.Add(1))
@@ -183,14 +181,13 @@ func address(t *testing.T) string {
 	return a
 }
 
-// late reports whether it is the second half of the run. Then the server is
-// restored from older copies; before it, the agent's disk runs full. The two do
-// not go together: on a full disk the agent gives up batches that the server
-// has, which one that was restored would want again.
+// late reports whether the run is in its second half, in which the server is restored from
+// older copies. In the first half the agent's disk runs full. The two exclude each other: on
+// a full disk the agent deletes batches that the server has, which a restored server lacks.
 func (r *rig) late() bool { return !r.v.drill && time.Since(r.began) > r.end.Sub(r.began)/2 }
 
-// serverEnv has the server fold a day ahead in the second half of the run, and
-// tell the one above it soon.
+// serverEnv makes the server fold a day ahead in the second half of the run, and replicate
+// every 200 ms.
 func (r *rig) serverEnv() []string {
 	env := []string{"METE_TORTURE_UPSTREAM=200ms"}
 	if r.late() || r.ahead {
@@ -199,7 +196,7 @@ func (r *rig) serverEnv() []string {
 	return env
 }
 
-// agentEnv has the agent lose what it did not sync, in most of its lives.
+// agentEnv makes the agent lose unsynced data in half of its lives.
 func (r *rig) agentEnv() []string {
 	env := []string{"METE_TOKEN=" + r.token, "METE_TORTURE_SEGMENT=6000", "METE_TORTURE_BACKOFF=50ms", "METE_TORTURE_CLOCK=" + r.clock.path}
 	if s := r.stores[r.agent]; r.rnd.IntN(2) > 0 {
@@ -209,7 +206,7 @@ func (r *rig) agentEnv() []string {
 	return env
 }
 
-// run tortures for so long, and then brings everything to rest.
+// run injects faults for a duration, longer if some were too few, and then settles.
 func (r *rig) run(long time.Duration) {
 	r.began = time.Now()
 	r.end = r.began.Add(long)
@@ -240,7 +237,7 @@ func (r *rig) run(long time.Duration) {
 	r.settle()
 }
 
-// makeToken has a server make a token.
+// makeToken creates a token at a server.
 func (r *rig) makeToken(c *child, state, role string) (token string) {
 	r.t.Helper()
 	testkit.Eventually(r.t, "the "+c.name+" makes a token", func() bool {
@@ -257,7 +254,7 @@ func (r *rig) makeToken(c *child, state, role string) (token string) {
 	return token
 }
 
-// children are the programs, in the order of restarts.
+// children returns the programs, in the order of restarts.
 func (r *rig) children() []*child {
 	all := []*child{r.server, r.agent}
 	if r.core != nil {
@@ -273,7 +270,7 @@ func (r *rig) must(err error) {
 	}
 }
 
-// revive begins new lives of who is dead.
+// revive restarts dead programs that are due, and kills those that reach their limit.
 func (r *rig) revive() {
 	for i, c := range r.children() {
 		if c.look() {
@@ -282,7 +279,7 @@ func (r *rig) revive() {
 				kind = "crash"
 			}
 			if strings.HasPrefix(c.armed, "spool.merged") && time.Now().After(r.end) && time.Now().Before(r.outage) {
-				r.outage = time.Now() // it lasted for this
+				r.outage = time.Now() // the outage has served its purpose
 			}
 			r.died(i, c, kind)
 		}
@@ -307,9 +304,9 @@ func (r *rig) revive() {
 		case r.reign.lasts():
 			point, c.limit = r.reign.arm(r, c), time.Minute
 		case !r.calm && time.Now().After(r.end) && !r.lacks(c):
-			c.limit = 5 * time.Second // the others are to get to where they were not yet
+			c.limit = 5 * time.Second // leave time for the failpoints of the others
 		case !r.calm && r.rnd.IntN(8) > 0:
-			// It is to get there, also where the machine is busy.
+			// Leave time to reach the failpoint on a busy machine.
 			point, c.limit = c.arm(r.rnd, r.skipped, r.v.points), c.limit+1500*time.Millisecond
 			if time.Now().After(r.end) {
 				c.limit *= 2
@@ -322,7 +319,7 @@ func (r *rig) revive() {
 			r.down = append(r.down, span{c.ended, time.Now()})
 		}
 		if strings.HasPrefix(point, "spool.merged") {
-			c.limit = 1500 * time.Millisecond // it merges when it begins, or has too little yet
+			c.limit = 1500 * time.Millisecond // it merges at its start, or has too few windows
 			if time.Now().After(r.end) {
 				c.limit *= 2
 			}
@@ -331,7 +328,7 @@ func (r *rig) revive() {
 	}
 }
 
-// skipped are the points that make no sense now.
+// skipped reports whether a failpoint cannot be reached at present.
 func (r *rig) skipped(point string) bool {
 	out := time.Now().Before(r.outage)
 	switch point {
@@ -341,12 +338,12 @@ func (r *rig) skipped(point string) bool {
 		return !r.late()
 	}
 	if _, ok := agentPoints[point]; out && ok && r.agent.hits()["spool.merged"] < 3 {
-		return true // what waits is merged when an agent begins
+		return true // leave the agent's starts to spool.merged
 	}
 	return out && (point == "ship.sent" || point == "spool.acked" || point == "spool.batch-synced")
 }
 
-// died says when who has died lives again: mostly soon.
+// died schedules the restart of a dead program, mostly soon.
 func (r *rig) died(i int, c *child, kind string) {
 	r.faults[c.name+" "+kind]++
 	pause := time.Duration(r.rnd.IntN(200)) * time.Millisecond
@@ -359,7 +356,7 @@ func (r *rig) died(i int, c *child, kind string) {
 	r.restarts[i] = time.Now().Add(pause)
 }
 
-// harm does something bad, now and then.
+// harm injects faults at random times.
 func (r *rig) harm() {
 	now := time.Now()
 	if !r.outage.IsZero() && now.After(r.outage) && r.outage.After(r.weather) {
@@ -378,7 +375,7 @@ func (r *rig) harm() {
 		return
 	}
 	r.weather = now.Add(time.Duration(100+r.rnd.IntN(500)) * time.Millisecond)
-	over := now.After(r.end) // now it is only about crash points: nothing else is to keep anyone from them
+	over := now.After(r.end) // only failpoints are still missing; no other faults
 	switch n := r.rnd.IntN(10); {
 	case over && now.After(r.outage) && !r.fair:
 		r.blow()
@@ -387,11 +384,11 @@ func (r *rig) harm() {
 	case n < 3 && !over:
 		r.fill()
 	case (n < 4 || over) && !r.v.upstream && now.After(r.outage.Add(5*time.Second)) && r.agent.hits()["spool.merged"] < 3:
-		// Long enough that what waits is merged when an agent begins within it.
+		// Long enough for a starting agent to merge the waiting windows.
 		r.faults["outage"]++
 		r.outage = now.Add(time.Duration(4500+r.rnd.IntN(1500)) * time.Millisecond)
 		if over {
-			r.outage = now.Add(20 * time.Second) // or until it was merged
+			r.outage = now.Add(20 * time.Second) // or until the merge
 		}
 		r.agent.limit = now.Sub(r.agent.began) + 2500*time.Millisecond
 		r.fair = false
@@ -401,7 +398,7 @@ func (r *rig) harm() {
 	}
 }
 
-// blow changes the weather on the network.
+// blow changes the conditions of the network.
 func (r *rig) blow() {
 	if r.fair = !r.fair; r.fair {
 		r.proxy.Set(netfault.Conditions{})
@@ -412,7 +409,7 @@ func (r *rig) blow() {
 		Hold: time.Duration(r.rnd.IntN(200)) * time.Millisecond}
 	n := r.rnd.IntN(5)
 	if r.v.upstream {
-		n = -1 // what gets through is to be told on
+		n = -1 // replication needs a connection
 	}
 	switch n {
 	case 0:
@@ -425,18 +422,18 @@ func (r *rig) blow() {
 	r.proxy.Set(w)
 }
 
-// pause stops a program for a moment, so that it is late.
+// pause stops a program for a moment.
 func (r *rig) pause(c *child) {
 	if !c.up {
 		return
 	}
 	r.faults[c.name+" paused"]++
-	_ = c.cmd.Process.Signal(syscall.SIGSTOP) // it may have ended
+	_ = c.cmd.Process.Signal(syscall.SIGSTOP) // fails if it has ended
 	time.Sleep(time.Duration(100+r.rnd.IntN(600)) * time.Millisecond)
 	_ = c.cmd.Process.Signal(syscall.SIGCONT)
 }
 
-// fill fills a disk for a moment: mostly the agent's.
+// fill fills a disk for a moment, mostly the agent's.
 func (r *rig) fill() {
 	c := r.agent
 	if r.rnd.IntN(4) == 0 {
@@ -449,12 +446,11 @@ func (r *rig) fill() {
 	r.faults[c.name+" disk full"]++
 	r.must(s.fill(time.Duration(200+r.rnd.IntN(1500)) * time.Millisecond))
 	if c == r.agent {
-		r.copied = false // it could not be filled again
+		r.copied = false // the agent may have deleted batches that the copy lacks
 	}
 }
 
-// swap copies the state of the server, which is not running, or puts the older
-// copy in its place.
+// swap copies the state of the stopped server, or replaces it by the older copy.
 func (r *rig) swap() {
 	if r.v.postgres || r.calm || r.stores[r.agent].full || r.stores[r.server].full || r.reign.lasts() {
 		return
@@ -473,14 +469,14 @@ func (r *rig) swap() {
 	}
 }
 
-// copy puts a copy of a directory in the place of another one.
+// copy replaces a directory by a copy of another one.
 func (r *rig) copy(from, to string) {
 	r.t.Helper()
 	r.must(os.RemoveAll(to))
 	r.must(tool("cp", "-a", from, to))
 }
 
-// putBack restores the server, which is not running, from a copy.
+// putBack restores the stopped server from a copy.
 func (r *rig) putBack(from string) {
 	r.t.Helper()
 	for stream, next := range r.told {
@@ -492,7 +488,7 @@ func (r *rig) putBack(from string) {
 	r.must(r.stores[r.server].sync())
 }
 
-// settle lets everything live and waits until the ledger has all.
+// settle ends all faults and waits until the ledger has all use.
 func (r *rig) settle() {
 	r.calm = true
 	r.proxy.Set(netfault.Conditions{})
@@ -501,7 +497,7 @@ func (r *rig) settle() {
 	}
 	r.endReign()
 	r.setClock(0)
-	// Lives that were to end at a point end now.
+	// End the lives with an armed failpoint.
 	for _, c := range r.children() {
 		c.kill(syscall.SIGKILL)
 	}
@@ -509,8 +505,7 @@ func (r *rig) settle() {
 	r.revive()
 	r.must(r.fleet.end())
 	r.sent()
-	// A stream that was set aside goes slowly; and what else an agent does when
-	// it begins is done once more.
+	// Restart the agent once more, to include its work at start and the backlog.
 	r.agent.kill(syscall.SIGTERM)
 	r.restarts = [3]time.Time{}
 	r.revive()
@@ -519,7 +514,7 @@ func (r *rig) settle() {
 	r.agent.look()
 }
 
-// sent waits until the agent is a few windows on and has sent all.
+// sent waits until the agent has stored four more windows and sent all.
 func (r *rig) sent() {
 	from := 0.0
 	testkit.Eventually(r.t, "all is sent", func() bool {
@@ -532,14 +527,14 @@ func (r *rig) sent() {
 	})
 }
 
-// metric reads one of the agent's own; -1 where it has none.
+// metric reads a metric of the agent, or returns -1.
 func (r *rig) metric(name string) float64 {
 	resp, err := http.Get(r.status + "/metrics")
 	if err != nil {
 		return -1
 	}
 	b, err := io.ReadAll(resp.Body)
-	_ = resp.Body.Close() // it was only read
+	_ = resp.Body.Close() // only read
 	if err != nil {
 		return -1
 	}
@@ -555,13 +550,13 @@ func (r *rig) metric(name string) float64 {
 	return -1
 }
 
-// describe is what went wrong, for people.
+// describe summarizes the faults.
 func (r *rig) describe() string {
 	total := 0
 	for _, n := range r.faults {
 		total += n
 	}
 	births, deaths := r.unseen()
-	return fmt.Sprintf("%d faults: %v; %d lives of the agent, %d of the server; crashes %v; %d births and %d deaths while the agent was away; network %+v",
+	return fmt.Sprintf("%d faults: %v; %d lives of the agent, %d of the server; crashes %v; %d births and %d deaths while no agent ran; network %+v",
 		total, r.faults, r.agent.lives, r.server.lives, r.hits(), births, deaths, r.proxy.Stats())
 }

@@ -1,5 +1,5 @@
-// Package torture runs the programs as they are, kills them all the time, and
-// compares the ledger with what the kernel counted.
+// Package torture runs the real programs, kills them repeatedly, and compares the ledger with
+// the kernel's counters.
 package torture
 
 import (
@@ -23,11 +23,11 @@ import (
 
 var (
 	long = flag.Bool("long", false, "torture for ten minutes")
-	seed = flag.Uint64("seed", 0, "of what is left to chance; 0 is a new one")
-	keep = flag.String("keep", "", "`directory` for logs and ledgers, which stay there")
+	seed = flag.Uint64("seed", 0, "seed of random decisions; 0 means a new one")
+	keep = flag.String("keep", "", "`directory` in which to keep logs and ledgers")
 )
 
-// TestMain lets the test binary be a worker, too.
+// TestMain also runs the test binary as a worker process.
 func TestMain(m *testing.M) {
 	if home := os.Getenv(workHome); home != "" {
 		if err := work(home, strings.Split(os.Getenv(workMounts), "\n"), os.Getenv(workFile)); err != nil {
@@ -36,23 +36,23 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	if err := os.Setenv("METE_HOST_VSOCK", "false"); err != nil { // whose host that is, tests leave alone
+	if err := os.Setenv("METE_HOST_VSOCK", "false"); err != nil { // tests must not contact the machine's real host
 		panic(err)
 	}
 	ledgertest.Main(m)
 }
 
-// A variant is one way to put the programs together.
+// A variant is a combination of programs and faults.
 type variant struct {
 	name     string
 	reader   string
 	postgres bool
-	upstream bool          // a second server, to which the first one tells its rows
-	drill    bool          // what goes wrong is a list: see TestTortureShort
-	clock    bool          // the wall clock of the agent's machine is set now and then
-	span     time.Duration // in the short run
-	faults   int           // that there are to be at least, in the short run too
-	points   []string      // crash points that are to be hit at least three times
+	upstream bool          // a second server, to which the first one replicates
+	drill    bool          // a fixed list of faults, see TestTortureShort
+	clock    bool          // set the wall clock of the agent's machine at random
+	span     time.Duration // length of the short run
+	faults   int           // minimum number of faults
+	points   []string      // failpoints to hit at least three times
 }
 
 var variants = []variant{
@@ -66,8 +66,8 @@ var variants = []variant{
 
 func names(points map[string]int) []string { return slices.Sorted(maps.Keys(points)) }
 
-// Whatever is killed and whenever, and whatever else goes wrong: in the end the
-// ledger has, to the nanosecond, what the kernel counted.
+// After kills and faults at random times, the ledger equals the kernel's counters to the
+// nanosecond.
 func TestTorture(t *testing.T) {
 	testkit.Stage(t, "torture", "kills at random for minutes")
 	hosttest.Need(t, "root", "cgroup1", "memcg1", "loop", "bpf")
@@ -92,15 +92,15 @@ func TestTorture(t *testing.T) {
 	}
 }
 
-// programs are what a run consists of, and the packages that they are built of.
+// programs maps the programs of a run to their packages.
 var programs = map[string]string{
 	"mete":        "mete.dev/mete/cmd/mete",
 	"mete-server": "mete.dev/mete/internal/testkit/torture/server",
 	"mete-agent":  "mete.dev/mete/internal/testkit/torture/agent",
 }
 
-// build makes the programs with their crash points, and the agent with a wall
-// clock that can be set if clock is true.
+// build builds the programs with failpoints and, if clock is true, the agent with a settable
+// wall clock.
 func build(t *testing.T, clock bool) string {
 	dir := t.TempDir()
 	for program, pkg := range programs {
@@ -118,7 +118,7 @@ func build(t *testing.T, clock bool) string {
 	return dir
 }
 
-// sourceDir is the directory of a package's source.
+// sourceDir returns the source directory of a package.
 func sourceDir(t *testing.T, pkg string) string {
 	t.Helper()
 	out, err := exec.Command("go", "list", "-f", "{{.Dir}}", pkg).Output()
@@ -128,8 +128,7 @@ func sourceDir(t *testing.T, pkg string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// overlay writes the file that go build -overlay reads: which source files are
-// replaced by which.
+// overlay writes the file for go build -overlay from the replaced source files.
 func overlay(t *testing.T, dir string, replaced map[string]string) string {
 	t.Helper()
 	list, err := json.Marshal(map[string]map[string]string{"Replace": replaced})
@@ -143,7 +142,7 @@ func overlay(t *testing.T, dir string, replaced map[string]string) string {
 	return path
 }
 
-// place makes the directory of a run: short, as a socket's path has to be.
+// place creates the directory of a run, with a path short enough for sockets.
 func place(t *testing.T, name string) string {
 	dir := *keep
 	if dir != "" {

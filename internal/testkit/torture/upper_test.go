@@ -8,15 +8,15 @@ import (
 	"mete.dev/mete/internal/testkit"
 )
 
-// above waits until the core has been told everything, and compares its ledger
-// with the kernel, and with that of the server below.
+// above waits until the core has all rows, and compares its ledger with the kernel and with
+// the ledger of the server below.
 func (r *rig) above(told *checker, exact func(life) bool) {
 	db := r.open(r.coreDSN)
-	defer func() { _ = db.Close() }() // it was only read
+	defer func() { _ = db.Close() }() // only read
 	c := &checker{rig: r, db: db, lost: told.lost}
 	want := told.used()
 	r.t.Log("the core:")
-	testkit.Eventually(r.t, "the core has been told", func() bool {
+	testkit.Eventually(r.t, "the core has all rows", func() bool {
 		var days int
 		err := db.QueryRow("SELECT count(*) FROM kept").Scan(&days)
 		if err != nil || days == 0 {
@@ -41,7 +41,7 @@ func (r *rig) above(told *checker, exact func(life) bool) {
 	}
 }
 
-// used is the sum of all CPU time.
+// used returns the sum of all CPU time.
 func (c *checker) used() amount {
 	return c.sum("SELECT CAST(sum(cpu >> 32) AS bigint), CAST(sum(cpu & 4294967295) AS bigint) FROM " + c.all(""))
 }
@@ -52,7 +52,7 @@ func (c *checker) count(table string) (n int) {
 	return n
 }
 
-// folded waits until a ledger has summed what it has to.
+// folded waits until a ledger has folded all stale days.
 func (r *rig) folded(db *sql.DB) {
 	testkit.Eventually(r.t, "the server has folded", func() bool {
 		var left int
@@ -61,8 +61,8 @@ func (r *rig) folded(db *sql.DB) {
 	})
 }
 
-// states are the rows of minutes of workloads, or of nodes, by node, workload and
-// minute, with all columns but those that are each ledger's own.
+// states returns the minute rows of workloads or nodes, by node, workload and minute, without
+// the columns that differ between ledgers.
 func (c *checker) states(node bool) map[string]string {
 	query := "SELECT n.node_id, w.short, m.* FROM " + c.all("") + " JOIN workload w ON w.id = m.workload JOIN node n ON n.id = w.node"
 	if node {
@@ -96,7 +96,7 @@ func (c *checker) states(node bool) map[string]string {
 	return all
 }
 
-// alike compares the rows of two ledgers.
+// alike checks that the rows of two ledgers are equal.
 func (r *rig) alike(server, core map[string]string) {
 	bad := 0
 	for key, row := range server {
@@ -107,12 +107,12 @@ func (r *rig) alike(server, core map[string]string) {
 		}
 	}
 	if bad > 10 {
-		r.t.Errorf("%d rows are not alike", bad)
+		r.t.Errorf("%d rows differ", bad)
 	}
 	for key, row := range core {
 		if _, ok := server[key]; !ok {
-			r.t.Errorf("%s\nthe core has %q, the server no such row", key, row)
+			r.t.Errorf("%s\nthe core has %q, the server has no such row", key, row)
 		}
 	}
-	r.t.Logf("%d rows of the server and the core are alike", len(server)-bad)
+	r.t.Logf("%d rows of the server and the core are equal", len(server)-bad)
 }

@@ -6,30 +6,30 @@ import (
 )
 
 const (
-	// window is how many bytes a stream may have under way to the host.
+	// window is the receive buffer of a stream in bytes, which the guest may fill.
 	window = 256 << 10
-	// piece is how much is read of the host's side at once.
+	// piece is the size of reads from the host's side, in bytes.
 	piece = 4 << 10
 )
 
-// A conn is a stream between the guest and what [Dial] gave. Everything in it is
-// under the session's lock.
+// A conn is a stream between the guest and a connection of [Dial]. session.mu guards its
+// fields.
 type conn struct {
 	s      *session
 	k      key
-	moved  *sync.Cond // something of it changed
-	host   net.Conn   // nil until it is dialled
-	queue  []byte     // from the guest, not written yet
-	taken  uint32     // bytes that were written, all in all
-	told   uint32     // of which the guest knows
-	room   uint32     // bytes that the guest can hold
-	freed  uint32     // bytes that the guest has taken
-	sent   uint32     // bytes that were sent to it
-	ending bool       // the guest sends no more
+	moved  *sync.Cond // signals a change of the fields
+	host   net.Conn   // nil until dialed
+	queue  []byte     // data of the guest, not written to host yet
+	taken  uint32     // total bytes written to host
+	told   uint32     // last value of taken that was sent to the guest
+	room   uint32     // size of the guest's receive buffer
+	freed  uint32     // total bytes that the guest has read
+	sent   uint32     // total bytes sent to the guest
+	ending bool       // the guest has finished sending
 	gone   bool
 }
 
-// connect begins a stream that the guest asks for.
+// connect opens a stream that the guest requests.
 func (s *session) connect(k key, p packet) {
 	c := &conn{s: s, k: k, moved: sync.NewCond(&s.mu)}
 	c.credit(p)
@@ -44,7 +44,7 @@ func (s *session) connect(k key, p packet) {
 			s.send(k, packet{op: opReset})
 			c.drop()
 		case err == nil && c.gone:
-			_ = host.Close() // nobody uses it
+			_ = host.Close() // the guest has closed the stream
 		case err == nil:
 			c.host = host
 			s.send(k, packet{op: opResponse})
@@ -54,13 +54,13 @@ func (s *session) connect(k key, p packet) {
 	})
 }
 
-// credit takes what the guest says of itself.
+// credit updates the guest's receive buffer from a packet.
 func (c *conn) credit(p packet) {
 	c.room, c.freed = p.room, p.forwarded
 	c.moved.Broadcast()
 }
 
-// take keeps what the guest sends. One that sends more than it may is cut off.
+// take queues data of the guest. It resets the stream if the guest exceeds the window.
 func (c *conn) take(b []byte) {
 	if len(c.queue)+len(b) > window {
 		c.s.send(c.k, packet{op: opReset})
@@ -71,7 +71,7 @@ func (c *conn) take(b []byte) {
 	c.moved.Broadcast()
 }
 
-// shutdown is what the guest does before it closes.
+// shutdown handles a shutdown packet of the guest.
 func (c *conn) shutdown(flags uint32) {
 	c.ending = c.ending || flags&noSend != 0
 	c.moved.Broadcast()
@@ -80,11 +80,11 @@ func (c *conn) shutdown(flags uint32) {
 			c.s.send(c.k, packet{op: opReset})
 			c.drop()
 		}
-		// Else toHost writes the rest, and closes.
+		// Otherwise toHost writes the queue and closes.
 	}
 }
 
-// drop forgets the stream.
+// drop closes and removes the stream.
 func (c *conn) drop() {
 	if c.gone {
 		return
@@ -94,12 +94,12 @@ func (c *conn) drop() {
 		delete(c.s.conns, c.k)
 	}
 	if c.host != nil {
-		_ = c.host.Close() // what it had is of no use any more
+		_ = c.host.Close() // its data is not needed
 	}
 	c.moved.Broadcast()
 }
 
-// toHost writes what the guest sends.
+// toHost writes the guest's data to the host's side.
 func (c *conn) toHost() {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -110,9 +110,9 @@ func (c *conn) toHost() {
 		if c.gone {
 			return
 		}
-		if len(c.queue) == 0 { // and it sends no more
+		if len(c.queue) == 0 { // and ending
 			if w, ok := c.host.(interface{ CloseWrite() error }); ok && w.CloseWrite() == nil {
-				return // toGuest sees the end of it
+				return // toGuest handles the end
 			}
 			c.s.send(c.k, packet{op: opReset})
 			c.drop()
@@ -138,7 +138,7 @@ func (c *conn) toHost() {
 	}
 }
 
-// toGuest sends the guest what the host's side says, no more than it can hold.
+// toGuest sends the data of the host's side to the guest, limited by its receive buffer.
 func (c *conn) toGuest() {
 	b := make([]byte, piece)
 	for {
@@ -156,7 +156,7 @@ func (c *conn) toGuest() {
 			from += len(some)
 		}
 		if err != nil && !c.gone {
-			// The guest answers with a reset, and forgets the stream.
+			// The guest answers with a reset.
 			c.s.send(c.k, packet{op: opShutdown, flags: noReceive | noSend})
 		}
 		gone := c.gone || err != nil

@@ -8,18 +8,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A region is a part of the guest's memory, mapped here too.
+// A region is a mapped part of the guest's memory.
 type region struct {
 	guest uint64 // address of its first byte in the guest
-	user  uint64 // the same in the hypervisor, in which it names the rings
+	user  uint64 // address in the hypervisor, which ring addresses use
 	bytes []byte
-	whole []byte // as it was mapped
+	whole []byte // the whole mapping
 }
 
-// memory is that of a guest.
+// memory is the memory of a guest.
 type memory []region
 
-// mapMemory maps what SET_MEM_TABLE names. The descriptors stay the caller's.
+// mapMemory maps the regions of a SET_MEM_TABLE request. It does not close the descriptors.
 func mapMemory(payload []byte, fds []int) (m memory, err error) {
 	const head, each = 8, 32
 	if len(payload) < head {
@@ -48,8 +48,7 @@ func (m memory) unmap() (err error) {
 	return err
 }
 
-// at returns n bytes at an address of the guest, or of the hypervisor where user
-// is true.
+// at returns n bytes at an address of the guest, or of the hypervisor if user is true.
 func (m memory) at(addr uint64, n int, user bool) ([]byte, error) {
 	for _, r := range m {
 		base := r.guest
@@ -60,5 +59,5 @@ func (m memory) at(addr uint64, n int, user bool) ([]byte, error) {
 			return r.bytes[from:][:n:n], nil
 		}
 	}
-	return nil, fmt.Errorf("%d bytes at %#x are not the guest's memory", n, addr)
+	return nil, fmt.Errorf("%d bytes at %#x: outside the guest's memory", n, addr)
 }

@@ -2,20 +2,19 @@ package vsockdev
 
 import "encoding/binary"
 
-// A packet is one of Virtio 1.2, section 5.10.6: a header, and what a stream
-// carries.
+// A packet is a packet of Virtio 1.2, section 5.10.6: a header and the data of a stream.
 type packet struct {
 	srcCID, dstCID   uint64
 	srcPort, dstPort uint32
 	kind             uint16
 	op               op
 	flags            uint32
-	room             uint32 // bytes that the sender can hold for this stream
-	forwarded        uint32 // bytes that the sender has taken from it, all in all
+	room             uint32 // size of the sender's receive buffer for this stream
+	forwarded        uint32 // total bytes that the sender has read from it
 	data             []byte
 }
 
-// op is what a packet wants.
+// op is the operation of a packet.
 type op uint16
 
 const (
@@ -25,18 +24,18 @@ const (
 	opShutdown
 	opData
 	opCredit
-	opAsk // for a packet with room and forwarded
+	opAsk // requests an opCredit
 )
 
 const (
 	headSize = 44
 	stream   = 1 // kind
-	// Flags of opShutdown: the sender will not receive, and not send.
+	// Flags of opShutdown.
 	noReceive = 1
 	noSend    = 2
 )
 
-// decode reads a packet, whose data are a part of b.
+// decode parses a packet, whose data aliases b.
 func decode(b []byte) (p packet, ok bool) {
 	le := binary.LittleEndian
 	if len(b) < headSize {
@@ -53,7 +52,7 @@ func decode(b []byte) (p packet, ok bool) {
 	}, true
 }
 
-// append adds the packet to b.
+// append appends the encoded packet to b.
 func (p *packet) append(b []byte) []byte {
 	le := binary.LittleEndian
 	b = le.AppendUint64(b, p.srcCID)

@@ -9,18 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A ring is a split virtqueue, as section 2.7 of the Virtio 1.2 specification
-// lays it out.
+// A ring is a split virtqueue of Virtio 1.2, section 2.7.
 type ring struct {
 	num                uint16
 	base               uint16 // index of the next chain to take
 	addr               [3]uint64
 	descs, avail, used []byte
-	kick, call         int // eventfds; -1 is none
+	kick, call         int // eventfds, or -1
 	on                 bool
 }
 
-// Flags of a descriptor, and of the driver's ring.
+// Flags of descriptors and of the available ring, and sizes.
 const (
 	descNext      = 1
 	descWrite     = 2
@@ -31,7 +30,7 @@ const (
 	mostChainSize = 1 << 20
 )
 
-// locate finds the ring in memory that may have been mapped anew.
+// locate maps the ring's addresses to m.
 func (r *ring) locate(m memory) (err error) {
 	n := int(r.num)
 	if r.descs, err = m.at(r.addr[0], n*sizeDesc, true); err != nil {
@@ -44,16 +43,15 @@ func (r *ring) locate(m memory) (err error) {
 		return fmt.Errorf("available ring: %w", err)
 	}
 	if r.addr[1]%4 != 0 || r.addr[2]%4 != 0 {
-		return fmt.Errorf("rings at %#x and %#x: not in the place of a word", r.addr[1], r.addr[2])
+		return fmt.Errorf("rings at %#x and %#x: misaligned", r.addr[1], r.addr[2])
 	}
 	return nil
 }
 
-// word is the flags and the index at the head of a ring, which the two sides
-// read and write at the same time.
+// word returns the flags and the index at the head of a ring, for atomic access.
 func word(b []byte) *uint32 { return (*uint32)(unsafe.Pointer(unsafe.SliceData(b))) }
 
-// A chain is what the guest put into the ring at once.
+// A chain is a descriptor chain.
 type chain struct {
 	head      uint16
 	read      [][]byte // for the device to read
@@ -61,7 +59,7 @@ type chain struct {
 	writeable int      // bytes
 }
 
-// next returns the next chain, false where there is none.
+// next returns the next available chain; ok is false if there is none.
 func (r *ring) next(m memory) (c chain, ok bool, err error) {
 	if uint16(atomic.LoadUint32(word(r.avail))>>16) == r.base {
 		return c, false, nil
@@ -76,7 +74,7 @@ func (r *ring) next(m memory) (c chain, ok bool, err error) {
 		flags := binary.LittleEndian.Uint16(d[12:])
 		n := int(binary.LittleEndian.Uint32(d[8:]))
 		if size += n; n > mostChainSize || size > mostChainSize {
-			return c, false, fmt.Errorf("a chain of more than %d bytes", mostChainSize)
+			return c, false, fmt.Errorf("chain of more than %d bytes", mostChainSize)
 		}
 		b, err := m.at(binary.LittleEndian.Uint64(d), n, false)
 		if err != nil {
@@ -93,10 +91,10 @@ func (r *ring) next(m memory) (c chain, ok bool, err error) {
 		}
 		at = binary.LittleEndian.Uint16(d[14:])
 	}
-	return c, false, fmt.Errorf("descriptors go round in a circle")
+	return c, false, fmt.Errorf("cycle of descriptors")
 }
 
-// complete hands a chain back to the guest, with so many bytes written to it.
+// complete returns a chain to the guest, with the number of bytes written to it.
 func (r *ring) complete(c chain, written int) {
 	w := atomic.LoadUint32(word(r.used))
 	idx := uint16(w >> 16)
@@ -106,7 +104,7 @@ func (r *ring) complete(c chain, written int) {
 	atomic.StoreUint32(word(r.used), uint32(idx+1)<<16)
 }
 
-// notify interrupts the guest, unless it wants none.
+// notify interrupts the guest, unless it has disabled interrupts.
 func (r *ring) notify() error {
 	if r.call < 0 || atomic.LoadUint32(word(r.avail))&noInterrupt != 0 {
 		return nil
@@ -118,7 +116,7 @@ func (r *ring) notify() error {
 	return nil
 }
 
-// gather returns what the guest wrote, as one slice of its own.
+// gather returns a copy of the data that the guest wrote.
 func (c chain) gather() []byte {
 	var b []byte
 	for _, p := range c.read {
@@ -127,7 +125,7 @@ func (c chain) gather() []byte {
 	return b
 }
 
-// scatter writes to the guest, and returns how much of b found room.
+// scatter writes b to the guest's buffers and returns the number of bytes that fit.
 func (c chain) scatter(b []byte) (n int) {
 	for _, p := range c.write {
 		n += copy(p, b[n:])

@@ -7,13 +7,13 @@ import (
 	"sync"
 )
 
-// The rings of the device, by the side that reads them.
+// The rings of the device, by direction.
 const (
 	toGuest = iota
 	toHost
 )
 
-// A session is a device while one QEMU has it.
+// A session is the use of a device by one QEMU process.
 type session struct {
 	d     *Device
 	front *net.UnixConn
@@ -23,13 +23,13 @@ type session struct {
 	mem     memory
 	rings   [2]ring
 	kicks   [2]*os.File
-	waiting []packet // for the guest, while its ring is full or stopped
+	waiting []packet // packets to the guest while its ring is full or stopped
 	buf     []byte
 	conns   map[key]*conn
 	over    bool
 }
 
-// A key tells the streams of a guest apart, all of them to the host.
+// A key identifies a stream between the guest and the host.
 type key struct{ guest, host uint32 } // ports
 
 func newSession(d *Device, front *net.UnixConn) *session {
@@ -40,7 +40,7 @@ func newSession(d *Device, front *net.UnixConn) *session {
 	return s
 }
 
-// close ends the streams and lets the guest's memory go.
+// close closes the streams and unmaps the guest's memory.
 func (s *session) close() error {
 	s.mu.Lock()
 	s.over = true
@@ -56,7 +56,7 @@ func (s *session) close() error {
 	return errors.Join(err, s.mem.unmap())
 }
 
-// turn takes what the guest sends, and gives it what waits for it.
+// turn handles the guest's packets and sends it the waiting ones.
 func (s *session) turn() error {
 	if r := &s.rings[toHost]; r.on {
 		took := false
@@ -72,7 +72,7 @@ func (s *session) turn() error {
 			r.complete(c, 0)
 			took = true
 			if p, ok := decode(b); ok {
-				s.packet(p)
+				s.handlePacket(p)
 			}
 		}
 		if took {
@@ -84,7 +84,7 @@ func (s *session) turn() error {
 	return s.pump()
 }
 
-// pump writes what waits into the guest's ring, as far as there is room.
+// pump writes the waiting packets to the guest's ring as far as there is room.
 func (s *session) pump() error {
 	r := &s.rings[toGuest]
 	if !r.on {
@@ -102,7 +102,7 @@ func (s *session) pump() error {
 		p := &s.waiting[0]
 		rest := p.data
 		if room := max(0, c.writeable-headSize); len(rest) > room {
-			// The rest of it goes with the next one.
+			// The next chain gets the rest.
 			rest, p.data = p.data[room:], p.data[:room]
 		} else {
 			rest = nil
@@ -120,7 +120,7 @@ func (s *session) pump() error {
 	return r.notify()
 }
 
-// send has a packet of a stream go to the guest.
+// send sends a packet of a stream to the guest.
 func (s *session) send(k key, p packet) {
 	if s.over {
 		return
@@ -137,8 +137,8 @@ func (s *session) send(k key, p packet) {
 	}
 }
 
-// packet does what a packet of the guest wants.
-func (s *session) packet(p packet) {
+// handlePacket handles a packet of the guest.
+func (s *session) handlePacket(p packet) {
 	k := key{guest: p.srcPort, host: p.dstPort}
 	c := s.conns[k]
 	if p.srcCID != uint64(s.d.cid) || p.dstCID != Host || p.kind != stream {
@@ -163,7 +163,7 @@ func (s *session) packet(p packet) {
 		c.shutdown(p.flags)
 	case opAsk:
 		s.send(k, packet{op: opCredit})
-	case opReset, opRequest: // a request is one of a guest that has forgotten
+	case opReset, opRequest: // a request means that the guest has lost the stream
 		c.drop()
 	}
 }

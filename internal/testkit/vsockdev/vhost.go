@@ -12,15 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Requests of the vhost-user protocol, as far as QEMU sends them to a device of
-// two rings.
+// Requests of the vhost-user protocol that QEMU sends to a device with two rings.
 const (
 	getFeatures = iota + 1
 	setFeatures
 	setOwner
 	resetOwner
 	setMemory
-	_ // of migration
+	_ // for migration
 	_
 	setNum
 	setAddr
@@ -38,26 +37,26 @@ const (
 
 const (
 	version   = 1      // in the flags of each message
-	reply     = 1 << 2 // the same
+	reply     = 1 << 2 // in the flags of replies
 	mostBytes = 4096
 	mostFDs   = 8
 
-	// Features of the device, and of the protocol.
+	// Features of the device and of the protocol.
 	virtioVersion1   = 1 << 32
 	protocolFeatures = 1 << 30
 	protocolConfig   = 1 << 9
 
-	noDescriptor = 1 << 8 // in the number of a ring
+	noDescriptor = 1 << 8 // flag in the ring number of a message
 )
 
-// A message is one of QEMU's.
+// A message is a vhost-user message of QEMU.
 type message struct {
 	request uint32
 	payload []byte
 	fds     []int
 }
 
-// receive reads a message, with the descriptors that came along.
+// receive reads a message and its file descriptors.
 func receive(c *net.UnixConn) (m message, err error) {
 	var head [12]byte
 	oob := make([]byte, unix.CmsgSpace(4*mostFDs))
@@ -86,7 +85,7 @@ func receive(c *net.UnixConn) (m message, err error) {
 	return m, nil
 }
 
-// descriptors takes those of a control message.
+// descriptors returns the file descriptors of a control message.
 func descriptors(oob []byte) (fds []int, err error) {
 	all, err := unix.ParseSocketControlMessage(oob)
 	for _, c := range all {
@@ -99,7 +98,7 @@ func descriptors(oob []byte) (fds []int, err error) {
 	return fds, err
 }
 
-// close closes the descriptors that nobody took.
+// close closes the descriptors that remain in the message.
 func (m *message) close() (err error) {
 	for _, fd := range m.fds {
 		err = errors.Join(err, unix.Close(fd))
@@ -108,7 +107,7 @@ func (m *message) close() (err error) {
 	return err
 }
 
-// take is the descriptor of a message about one ring; -1 where it has none.
+// take removes and returns the descriptor of a message, or -1 if it has none.
 func (m *message) take() int {
 	if len(m.fds) == 0 {
 		return -1
@@ -118,7 +117,7 @@ func (m *message) take() int {
 	return fd
 }
 
-// handle does what QEMU wants.
+// handle handles a message.
 func (s *session) handle(m *message) (err error) {
 	defer func() { err = errors.Join(err, m.close()) }()
 	s.mu.Lock()
@@ -137,23 +136,23 @@ func (s *session) handle(m *message) (err error) {
 		return s.remap(m)
 	}
 	if len(m.payload) < 8 {
-		return fmt.Errorf("of %d bytes", len(m.payload))
+		return fmt.Errorf("payload of %d bytes", len(m.payload))
 	}
 	n := le.Uint32(m.payload) &^ noDescriptor
 	if n >= uint32(len(s.rings)) {
 		return fmt.Errorf("ring %d", n)
 	}
-	return s.ring(m, int(n))
+	return s.handleRing(m, int(n))
 }
 
-// ring does what QEMU wants of one ring.
-func (s *session) ring(m *message, n int) error {
+// handleRing handles a message about one ring.
+func (s *session) handleRing(m *message, n int) error {
 	r, le := &s.rings[n], binary.LittleEndian
 	value := le.Uint32(m.payload[4:])
 	switch m.request {
 	case setNum:
 		if value == 0 || value > mostRing {
-			return fmt.Errorf("ring of %d", value)
+			return fmt.Errorf("ring size %d", value)
 		}
 		r.num = uint16(value)
 	case setAddr:
@@ -175,18 +174,18 @@ func (s *session) ring(m *message, n int) error {
 			return err
 		}
 		if r.call = m.take(); r.on {
-			return r.notify() // it may have missed one
+			return r.notify() // the guest may have missed a notification
 		}
 	case setEnable:
-		// QEMU enables rings that it has started, and disables none that it does
-		// not stop.
+		// QEMU enables only rings that it has started, and stops rings before it disables
+		// them.
 	default:
-		return errors.New("not known")
+		return errors.New("unknown request")
 	}
 	return nil
 }
 
-// answer replies to a message. The socket takes it at once, as QEMU waits for it.
+// answer replies to a message. The write does not block, because QEMU waits for the reply.
 func (s *session) answer(m *message, payload []byte) error {
 	le := binary.LittleEndian
 	b := le.AppendUint32(nil, m.request)
@@ -196,7 +195,7 @@ func (s *session) answer(m *message, payload []byte) error {
 	return err
 }
 
-// config gives QEMU the configuration of the device: the guest's CID.
+// config answers with the configuration of the device: the guest's CID.
 func (s *session) config(m *message) error {
 	const head = 12
 	if len(m.payload) < head {
@@ -210,7 +209,7 @@ func (s *session) config(m *message) error {
 	return s.answer(m, b)
 }
 
-// remap maps the guest's memory, which QEMU has laid out anew.
+// remap replaces the mapping of the guest's memory.
 func (s *session) remap(m *message) error {
 	mem, err := mapMemory(m.payload, m.fds)
 	if err != nil {
@@ -228,14 +227,14 @@ func (s *session) remap(m *message) error {
 	return old.unmap()
 }
 
-// start lets a ring run, whose eventfd is kick.
+// start starts a ring whose eventfd is kick.
 func (s *session) start(n, kick int) error {
 	r := &s.rings[n]
 	if kick < 0 {
-		return errors.New("no descriptor: a ring that is to be polled")
+		return errors.New("no descriptor: polled rings are not supported")
 	}
 	if r.num == 0 {
-		return errors.Join(errors.New("a ring without a size"), unix.Close(kick))
+		return errors.Join(errors.New("ring without a size"), unix.Close(kick))
 	}
 	if err := errors.Join(s.stop(n), r.locate(s.mem), unix.SetNonblock(kick, true)); err != nil {
 		return errors.Join(err, unix.Close(kick))
@@ -246,7 +245,7 @@ func (s *session) start(n, kick int) error {
 	return s.turn()
 }
 
-// stop stops a ring, and forgets what it was kicked with.
+// stop stops a ring and closes its eventfd.
 func (s *session) stop(n int) error {
 	s.rings[n].on = false
 	f := s.kicks[n]
@@ -257,7 +256,7 @@ func (s *session) stop(n int) error {
 	return f.Close()
 }
 
-// wait turns the rings each time that the guest kicks one.
+// wait calls turn each time that the guest kicks a ring.
 func (s *session) wait(n int, kick *os.File) {
 	var b [8]byte
 	for {
@@ -278,7 +277,7 @@ func (s *session) wait(n int, kick *os.File) {
 	}
 }
 
-// closeFD closes a descriptor that may be none.
+// closeFD closes a descriptor unless it is -1.
 func closeFD(fd *int) error {
 	if *fd < 0 {
 		return nil
@@ -288,8 +287,8 @@ func closeFD(fd *int) error {
 	return err
 }
 
-// end takes the end of a connection for no error.
-func end(err error) error {
+// ignoreEOF returns nil for errors that report the end of a connection.
+func ignoreEOF(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) {
 		return nil
 	}

@@ -1,11 +1,10 @@
-// Package vsockdev is a virtio-vsock device for tests: it gives a QEMU guest
-// AF_VSOCK where the kernel of the host has no vhost_vsock, as that of the machine
-// that runs the tests (docs/decisions/0019-hand-made.md).
+// Package vsockdev is a virtio-vsock device for tests. It gives a QEMU guest AF_VSOCK on
+// hosts whose kernel has no vhost_vsock (docs/decisions/0019-hand-made.md).
 //
-// QEMU speaks to it by the vhost-user protocol (docs/interop/vhost-user.rst of
-// QEMU), as `-device vhost-user-vsock-pci`, and shares the guest's memory with
-// it. The device is that of Virtio 1.2, section 5.10, streams only. The guest
-// connects to the host, CID 2; the host connects to no guest.
+// QEMU speaks the vhost-user protocol with it (docs/interop/vhost-user.rst of QEMU), as
+// `-device vhost-user-vsock-pci`, and shares the guest's memory. The device implements the
+// streams of Virtio 1.2, section 5.10. The guest can connect to the host, CID 2; the host
+// cannot connect to the guest.
 package vsockdev
 
 import (
@@ -19,10 +18,10 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// Host is the CID of a host, as its guests see it.
+// Host is the CID of the host.
 const Host = 2
 
-// A Device is that of one guest, over all the times that it is started.
+// A Device is the device of one guest, across restarts of the guest.
 type Device struct {
 	cid  uint32
 	dial Dial
@@ -30,15 +29,15 @@ type Device struct {
 	ln   *net.UnixListener
 }
 
-// Dial is asked for the other end of what a guest wants to connect to. An error
-// refuses the guest. It is called by several goroutines.
+// Dial opens the host's side of a connection of the guest to a port. An error refuses the
+// connection. It must be safe for concurrent use.
 type Dial func(port uint32) (net.Conn, error)
 
-// Open makes the socket that QEMU connects to, at a path of at most 107 bytes.
-// The CID is the guest's, 3 or more.
+// Open creates the socket that QEMU connects to, at a path of at most 107 bytes. cid is that
+// of the guest, 3 or more.
 func Open(path string, cid uint32, dial Dial, log *slog.Logger) (*Device, error) {
 	if cid <= Host || cid == 1<<32-1 {
-		return nil, fmt.Errorf("vsockdev: CID %d is not a guest's: %w", cid, fault.ErrInvalid)
+		return nil, fmt.Errorf("vsockdev: CID %d is reserved: %w", cid, fault.ErrInvalid)
 	}
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
@@ -47,8 +46,8 @@ func Open(path string, cid uint32, dial Dial, log *slog.Logger) (*Device, error)
 	return &Device{cid: cid, dial: dial, log: log, ln: ln}, nil
 }
 
-// Run serves one QEMU after the other until ctx ends. When a QEMU goes, the
-// connections of its guest go too.
+// Run serves one QEMU process at a time until ctx ends. The end of a QEMU process closes the
+// connections of its guest.
 func (d *Device) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = d.ln.Close() })
 	defer stop()
@@ -65,8 +64,7 @@ func (d *Device) Run(ctx context.Context) error {
 	}
 }
 
-// Close removes the socket. It may be called while Run runs, which ends then
-// with the QEMU that it serves.
+// Close removes the socket. A concurrent Run returns when its QEMU process ends.
 func (d *Device) Close() error {
 	if err := d.ln.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		return err
@@ -74,23 +72,23 @@ func (d *Device) Close() error {
 	return nil
 }
 
-// Args are QEMU's arguments for a device at this socket. The guest's memory has to be
+// Args returns QEMU's arguments for a device at this socket. The guest's memory must be
 // shared: `-object memory-backend-memfd,id=memory,share=on,size=N` and `-machine
 // memory-backend=memory`.
 func Args(path string) []string {
 	return []string{"-chardev", "socket,id=vsock,path=" + path, "-device", "vhost-user-vsock-pci,chardev=vsock"}
 }
 
-// serve serves one QEMU until it goes.
+// serve serves one QEMU process until it disconnects.
 func (d *Device) serve(ctx context.Context, c *net.UnixConn) (err error) {
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stop()
 	s := newSession(d, c)
-	defer func() { err = errors.Join(err, s.close(), quiet(c.Close())) }()
+	defer func() { err = errors.Join(err, s.close(), ignoreClosed(c.Close())) }()
 	for {
 		m, err := receive(c)
 		if err != nil {
-			return end(err)
+			return ignoreEOF(err)
 		}
 		if err := s.handle(&m); err != nil {
 			return fmt.Errorf("request %d: %w", m.request, err)
@@ -98,8 +96,8 @@ func (d *Device) serve(ctx context.Context, c *net.UnixConn) (err error) {
 	}
 }
 
-// quiet takes an error of closing twice for none.
-func quiet(err error) error {
+// ignoreClosed returns nil for errors of closing twice.
+func ignoreClosed(err error) error {
 	if errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrClosed) {
 		return nil
 	}

@@ -21,19 +21,19 @@ func TestPacket(t *testing.T) {
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(packet{})); !ok || diff != "" {
 		t.Errorf("%v\n%s", ok, diff)
 	}
-	// The guest's buffers may be longer than what is in them, and never shorter.
+	// The buffer may be longer than the packet, but not shorter.
 	if got, ok := decode(append(b, 0)); !ok || string(got.data) != "data" {
 		t.Errorf("with a byte more: %+v, %v", got, ok)
 	}
 	for n := range b {
 		if _, ok := decode(b[:n]); ok {
-			t.Errorf("%d of %d bytes are a packet", n, len(b))
+			t.Errorf("decoded a packet of %d of %d bytes", n, len(b))
 		}
 	}
 }
 
-// A guest's memory is in the test's hands here: the descriptors at 0, the used
-// ring at 256, the available one at 512, and data from 1024.
+// newRing returns a ring in a guest's memory: descriptors at 0, used ring at 256, available
+// ring at 512, and data from 1024.
 func newRing(t *testing.T) (*ring, memory) {
 	t.Helper()
 	m := memory{{guest: 1 << 20, user: 1 << 30, bytes: make([]byte, 4096)}}
@@ -44,7 +44,7 @@ func newRing(t *testing.T) (*ring, memory) {
 	return r, m
 }
 
-// desc sets a descriptor of the ring, offer makes a chain available.
+// desc sets a descriptor of the ring.
 func desc(r *ring, i int, addr uint64, n uint32, flags, next uint16) {
 	d := r.descs[i*sizeDesc:]
 	binary.LittleEndian.PutUint64(d, addr)
@@ -53,6 +53,7 @@ func desc(r *ring, i int, addr uint64, n uint32, flags, next uint16) {
 	binary.LittleEndian.PutUint16(d[14:], next)
 }
 
+// offer makes chains available.
 func offer(r *ring, heads ...uint16) {
 	idx := binary.LittleEndian.Uint16(r.avail[2:])
 	for _, h := range heads {
@@ -65,13 +66,13 @@ func offer(r *ring, heads ...uint16) {
 func TestRing(t *testing.T) {
 	r, m := newRing(t)
 	if _, ok, err := r.next(m); ok || err != nil {
-		t.Fatalf("an empty ring: %v, %v", ok, err)
+		t.Fatalf("empty ring: %v, %v", ok, err)
 	}
 	copy(m[0].bytes[1024:], "headdata")
 	desc(r, 3, 1<<20+1024, 4, descNext, 1)
 	desc(r, 1, 1<<20+1028, 4, descNext, 0)
 	desc(r, 0, 1<<20+2048, 16, descWrite, 0)
-	// The index goes round: more chains than the ring has places.
+	// More chains than the ring has entries, so that the index wraps.
 	for i := range 9 {
 		offer(r, 3)
 		c, ok, err := r.next(m)
@@ -89,10 +90,10 @@ func TestRing(t *testing.T) {
 	}
 }
 
-// What a guest could do to the device ends its session, and not this process.
+// An invalid ring of the guest is an error and does not crash the process.
 func TestRingBroken(t *testing.T) {
 	for name, broken := range map[string]func(*ring){
-		"in a circle":            func(r *ring) { desc(r, 0, 1<<20, 4, descNext, 0) },
+		"cycle":                  func(r *ring) { desc(r, 0, 1<<20, 4, descNext, 0) },
 		"not a descriptor":       func(r *ring) { desc(r, 0, 1<<20, 4, descNext, 4) },
 		"not in memory":          func(r *ring) { desc(r, 0, 1<<20+4095, 2, 0, 0) },
 		"before memory":          func(r *ring) { desc(r, 0, 1<<20-1, 2, 0, 0) },
@@ -110,12 +111,12 @@ func TestRingBroken(t *testing.T) {
 	r, m := newRing(t)
 	r.addr[1] = 1<<30 + 4096 - 8
 	if err := r.locate(m); err == nil || !strings.Contains(err.Error(), "used ring") {
-		t.Errorf("a ring that is not in memory: %v", err)
+		t.Errorf("ring outside memory: %v", err)
 	}
 }
 
 func TestOpen(t *testing.T) {
-	dial := func(uint32) (net.Conn, error) { return nil, errors.New("nobody") }
+	dial := func(uint32) (net.Conn, error) { return nil, errors.New("no host") }
 	for _, cid := range []uint32{0, 1, 2, 1<<32 - 1} {
 		if _, err := Open(filepath.Join(t.TempDir(), "s"), cid, dial, slog.Default()); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("CID %d: %v", cid, err)

@@ -1,10 +1,10 @@
-// Command agent is mete-agent as the torture tests run it: the environment
-// shortens its times and sizes, so that what takes hours happens in seconds, and
-// replaces the file system of its spool.
+// Command agent is mete-agent for the torture tests: the environment shortens its intervals
+// and sizes, so that hours of work happen in seconds, and replaces the file system of its
+// spool.
 //
-//	METE_TORTURE_SEGMENT  size of a segment of the spool in bytes; merging begins early
-//	METE_TORTURE_DROP     set: what the spool did not sync is lost with the process
-//	METE_TORTURE_BACKOFF  shortest delay before a batch is offered again
+//	METE_TORTURE_SEGMENT  segment size of the spool in bytes; small segments merge early
+//	METE_TORTURE_DROP     if set, the process loses the spool's unsynced data at its end
+//	METE_TORTURE_BACKOFF  minimum delay before a failed offer is repeated
 package main
 
 import (
@@ -36,7 +36,7 @@ func main() {
 	}
 }
 
-// configure does what the environment says.
+// configure applies the environment to the configuration.
 func configure(cfg *agent.Config) {
 	sp, se := &cfg.Agent.Spool, &cfg.Agent.Sender
 	if n, err := strconv.ParseInt(os.Getenv("METE_TORTURE_SEGMENT"), 10, 64); err == nil {

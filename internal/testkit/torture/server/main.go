@@ -1,8 +1,8 @@
-// Command server is mete server as the torture tests run it: the environment
-// shortens its times, so that much happens between two deaths.
+// Command server is mete server for the torture tests: the environment shortens its intervals,
+// so that much happens between two kills.
 //
-//	METE_TORTURE_FOLD      by how much hours and days are folded before they end
-//	METE_TORTURE_UPSTREAM  how often rows go to the server above, those of open minutes too
+//	METE_TORTURE_FOLD      time by which hours and days are folded before their end
+//	METE_TORTURE_UPSTREAM  interval of replication, which then includes open minutes
 package main
 
 import (
@@ -25,7 +25,7 @@ func main() {
 	os.Exit(cli.Run(ctx, root, os.Args[1:]))
 }
 
-// configure does what the environment says.
+// configure applies the environment to the configuration.
 func configure(cfg *server.Config) {
 	if ahead, err := time.ParseDuration(os.Getenv("METE_TORTURE_FOLD")); err == nil {
 		cfg.Ledger.Grace, cfg.Ledger.Every = -ahead, 200*time.Millisecond
