@@ -1,9 +1,8 @@
-// Package proto is the wire format in Go, as protoc makes it from mete.proto (what
-// agents send) and states.proto (what servers send).
+// Package proto holds the Go code that protoc generates from mete.proto (batches of agents)
+// and states.proto (row states of servers).
 //
-// The enum of resources there is written from usage.All, the one list. What is
-// generated does not name protoc's own version, so that each version makes the
-// same.
+// The enum of resources in mete.proto is generated from usage.All, the one list. The generated
+// code omits the version of protoc, so that all versions generate the same.
 package proto
 
 //go:generate go test . -run=^TestResources$ -count=1 -update

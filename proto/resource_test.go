@@ -14,9 +14,9 @@ import (
 
 const file = "mete.proto"
 
-var update = flag.Bool("update", false, "write the enum of resources in mete.proto anew")
+var update = flag.Bool("update", false, "rewrite the enum of resources in mete.proto")
 
-// TestResources holds the enum Resource to the list in meter.
+// TestResources compares the enum Resource with the list in usage.
 func TestResources(t *testing.T) {
 	have, err := os.ReadFile(file)
 	if err != nil {
@@ -30,7 +30,7 @@ func TestResources(t *testing.T) {
 		return
 	}
 	if diff := cmp.Diff(want, string(have)); diff != "" {
-		t.Errorf("%s is stale; go generate ./proto writes it anew (-want +have):\n%s", file, diff)
+		t.Errorf("%s is stale; run go generate ./proto (-want +have):\n%s", file, diff)
 	}
 }
 

@@ -94,11 +94,11 @@ func (e *elsewhere) pass(listen, dial func(func()), to string) string {
 		return !ended
 	}
 	e.t.Cleanup(func() {
-		_ = l.Close() // nobody waits for it
+		_ = l.Close() // its error does not matter
 		mu.Lock()
 		ended = true
 		for c := range open {
-			_ = c.Close() // the same
+			_ = c.Close() // its error does not matter
 		}
 		mu.Unlock()
 		all.Wait()

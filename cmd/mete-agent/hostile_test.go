@@ -22,7 +22,8 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// TestHostile checks that invalid or silent clients get a clear answer or none, and disturb nobody.
+// TestHostile checks that invalid and silent clients get a clear answer or no answer, and do not
+// disturb other clients.
 func TestHostile(t *testing.T) {
 	hosttest.Need(t, "procfs")
 	t.Parallel()

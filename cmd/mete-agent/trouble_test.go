@@ -37,7 +37,7 @@ type zone struct {
 }
 
 // Commands for the writer of zones: stop writing one, continue, and restart its counter.
-const still, goOn, anew = "still", "go-on", "anew"
+const still, goOn, restart = "still", "go-on", "restart"
 
 // file returns the path of the counter.
 func (z *zone) file() string { return filepath.Join(z.dir, "energy_uj") }
@@ -132,7 +132,7 @@ func writeZones(list []string, in io.Reader, out io.Writer) error {
 			switch c := &counters[i]; what {
 			case still, goOn:
 				c.still = what == still
-			case anew:
+			case restart:
 				c.since = time.Now()
 			}
 			answer = "done"
@@ -155,8 +155,8 @@ var troubles = []struct {
 	{name: "healthy", break_: func(*zone) error { return nil }, kept: true},
 	{"vanishes", "gone", "no such file or directory", func(z *zone) error { return z.stop(func(string) error { return os.RemoveAll(z.dir) }) }, false},
 	{"denied", "gone", "permission denied", nil, false}, // denied from the start
-	{"goes back", "went back", "reading of [0-9]+ uJ after [0-9]+", func(z *zone) error { return z.tell(anew) }, true},
-	{"is no number", "gone", "not a number", func(z *zone) error { return z.stop(text("ten joules\n")) }, false},
+	{"goes back", "went back", "reading of [0-9]+ uJ after [0-9]+", func(z *zone) error { return z.tell(restart) }, true},
+	{"is not a number", "gone", "not a number", func(z *zone) error { return z.stop(text("ten joules\n")) }, false},
 	{"is empty", "gone", "not a number", func(z *zone) error { return z.stop(text("")) }, false},
 	{"has too many digits", "gone", "not a number", func(z *zone) error { return z.stop(text(strings.Repeat("9", 30) + "\n")) }, false},
 	{"jumps", "jumped", "reading of 900000000000 uJ after [0-9]+", func(z *zone) error { return z.stop(text("900000000000\n")) }, false},

@@ -23,7 +23,7 @@ import (
 
 const reference = "../../docs/cli.md"
 
-var update = flag.Bool("update", false, "write docs/cli.md anew")
+var update = flag.Bool("update", false, "rewrite docs/cli.md")
 
 // allCommands returns the program with all commands, including those of mete-server.
 func allCommands() *cobra.Command {
@@ -75,7 +75,7 @@ func TestReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := gocmp.Diff(want, string(have)); diff != "" {
-		t.Errorf("docs/cli.md is stale; go generate ./cmd/mete writes it anew (-want +have):\n%s", diff)
+		t.Errorf("docs/cli.md is stale; go generate ./cmd/mete rewrites it (-want +have):\n%s", diff)
 	}
 }
 
@@ -159,14 +159,14 @@ var codes = []struct {
 	code    int
 	meaning string
 }{
-	{cli.OK, "done; also when a signal ended what has no end of its own"},
-	{cli.Failed, "it went wrong, as the error says"},
-	{cli.Invalid, "the command line or a file is wrong, or a port is taken"},
-	{cli.NotFound, "what was asked for does not exist"},
-	{cli.Denied, "a right is missing"},
-	{cli.Unsupported, "this machine or its kernel cannot do it"},
-	{cli.Unavailable, "not now, perhaps later"},
-	{cli.Interrupted, "a signal ended it before it was done"},
+	{cli.OK, "success; also if a signal ended a command that runs until it is stopped"},
+	{cli.Failed, "failure, as described by the error"},
+	{cli.Invalid, "the command line or a file is invalid, or a port is in use"},
+	{cli.NotFound, "the requested object does not exist"},
+	{cli.Denied, "a permission is missing"},
+	{cli.Unsupported, "this machine or its kernel does not support it"},
+	{cli.Unavailable, "unavailable at present; a retry may succeed"},
+	{cli.Interrupted, "a signal ended the command before it was done"},
 }
 
 // page writes the reference.

@@ -28,7 +28,7 @@ func TestReferenceOfMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := gocmp.Diff(want, string(have)); diff != "" {
-		t.Errorf("docs/metrics.md is stale; go generate ./cmd/mete writes it anew (-want +have):\n%s", diff)
+		t.Errorf("docs/metrics.md is stale; go generate ./cmd/mete rewrites it (-want +have):\n%s", diff)
 	}
 }
 
@@ -36,28 +36,28 @@ const metricsPreface = `# Metrics and resources
 
 <!-- Made from the programs themselves by: go generate ./cmd/mete -->
 
-Both programs say how they are doing in Prometheus's text format. All of that they count themselves: each
-figure is *measured*. The agent shows what workloads and the machine used too, as far as its latest window; in the
-ledger that is exact to the minute and without extrapolation: ask with %s or over %s.
+Both programs export metrics about themselves in Prometheus's text format. They count these metrics themselves, so
+each figure is *measured*. The agent also exports the use of workloads and of the machine up to its latest window.
+The ledger has this use exact to the minute and without extrapolation: query it with %s or over %s.
 
-Units are base units. A counter grows while the program runs, from 0 at its start except where that is said.
+Units are base units. A counter grows while the program runs and starts from 0, unless its text says otherwise.
 `
 
-const meteText = "There too, anew with each window, by default every 10 s. `node` is the machine's id, without a server its name; " +
-	"`workload` is the workload's id, as in the ledger, and `mete_workload_info` says what it is called. `idle` and `system` are workloads like any other, so that the " +
+const meteText = "At the same address, updated with each window, by default every 10 s. `node` is the machine's id, or its name if the agent has no server; " +
+	"`workload` is the workload's id, as in the ledger, and `mete_workload_info` has its name. `idle` and `system` are workloads like any other, so that the " +
 	"workloads of a domain sum to the machine. A workload's counters are its own, without its children's, and grow from the beginning of its life; those of the machine " +
-	"from the agent's start. Those of workloads other than `idle` and `system` are left out where others than this machine reach `-status`, unless `-status-workloads` is given."
+	"from the agent's start. Those of workloads other than `idle` and `system` are omitted if other machines can reach `-status`, unless `-status-workloads` is given."
 
-const keplerText = "With that flag, beside the others: the names of Kepler's metrics, version 0.10 and later, with what mete books. [Energy](guide/energy.md) says " +
-	"which are there and how they differ. Those of containers, virtual machines and pods are left out as mete's own are."
+const keplerText = "With that flag, in addition to the others: the names of Kepler's metrics, version 0.10 and later, with the values that mete books. [Energy](guide/energy.md) lists " +
+	"the metrics and their differences from Kepler's. Those of containers, virtual machines and pods are omitted under the same condition as mete's own."
 
 // metricsPage writes the page.
 func metricsPage(t *testing.T) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, metricsPreface, "`mete usage`", "`/v1/usage`")
 	for _, p := range []struct{ title, text, golden string }{
-		{"mete server, mete up", "At `/metrics` of the server's address, for who may read. A reader of one cluster is told of its nodes alone (`mete_server_nodes`, `mete_server_meter_inside_ratio`, `mete_server_meter_measured_ratio`).", "../../internal/server/testdata/metrics.txt"},
-		{"mete-agent", "At `/metrics` of `-status`, by default 127.0.0.1:9798; `/healthz` beside it answers 503 while windows cannot be kept.", "../../internal/app/agent/testdata/metrics.txt"},
+		{"mete server, mete up", "At `/metrics` of the server's address, for clients with read permission. A reader of one cluster receives only the metrics of the cluster's nodes (`mete_server_nodes`, `mete_server_meter_inside_ratio`, `mete_server_meter_measured_ratio`).", "../../internal/server/testdata/metrics.txt"},
+		{"mete-agent", "At `/metrics` of `-status`, by default 127.0.0.1:9798; `/healthz` at the same address answers 503 while the agent cannot store windows.", "../../internal/app/agent/testdata/metrics.txt"},
 		{"mete-agent: the machine and its workloads", meteText, "../../internal/prom/exposition/testdata/mete.txt"},
 		{"mete-agent -compat kepler", keplerText, "../../internal/prom/exposition/testdata/kepler.txt"},
 	} {

@@ -12,8 +12,9 @@ import (
 // batch.
 const maxEnded = 5000
 
-// foldEnded books the use of the workloads that ended first, all but the last most, to their
-// nearest remaining ancestor or to system, like use that nobody observed. The sums stay the same.
+// foldEnded books the use of ended workloads to their nearest remaining ancestor, or to system, as
+// if the meter had not observed them, until no more than most of them remain. It folds those that
+// ended first. The sums stay the same.
 func foldEnded(w *usage.Window, most int) {
 	excess := -most
 	for i := range w.Rows {

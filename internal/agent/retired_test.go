@@ -139,7 +139,7 @@ func TestCloseWhileFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	fs.SetFree(0)
-	b.close(t, false) // checks that there is no error
+	b.close(t, false) // fails the test on an error
 	if !strings.Contains(b.log.String(), "the disk is full; acknowledged batches are offered again") {
 		t.Errorf("the log lacks the warning:\n%s", b.log)
 	}

@@ -165,7 +165,7 @@ func checkOnce(t *testing.T, windows []usage.Window) {
 	for i := range windows {
 		w := &windows[i]
 		if i > 0 && w.Start != windows[i-1].End {
-			t.Errorf("window %d starts at %d, the one before ends at %d", i, w.Start, windows[i-1].End)
+			t.Errorf("window %d starts at %d, the previous one ends at %d", i, w.Start, windows[i-1].End)
 		}
 		var parts int64
 		for j := range w.Rows {
@@ -223,7 +223,7 @@ func TestJobs(t *testing.T) {
 	if n := b.names.jobs[jobA]; n == nil || n.Job != "n"+jobA || n.User != "u" || n.Labels["k"] != "v" || !n.Started.Equal(noon) {
 		t.Errorf("the job's name is %+v", n)
 	}
-	// Without ticks the end is recorded all the same.
+	// The agent records the end even without ticks.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := h.End(ctx, jobA, socket.Outcome{Ended: noon.Add(time.Minute), Exit: 3}); err == nil {

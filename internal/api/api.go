@@ -38,34 +38,35 @@ const (
 // maxWorkloads is the largest number of workloads in a list.
 const maxWorkloads = v1.MaxGroups
 
-// A Ledger has what was used. A dimension that it does not have is fault.ErrInvalid.
+// A Ledger answers queries about booked use. A query with a dimension that the ledger does
+// not have returns fault.ErrInvalid.
 type Ledger interface {
 	// Usage returns at most q.Limit groups.
 	Usage(ctx context.Context, q query.Query) (*query.Answer, error)
 	Nodes(ctx context.Context, s query.Scope) ([]query.Node, error)
-	// Below lists the servers below.
+	// Below lists the servers that send their rows to this one.
 	Below(ctx context.Context, s query.Scope) ([]query.Source, error)
-	// Workloads lists the first q.Limit workloads, all where that is 0, that used something
-	// in the range of q and pass its filters, by cluster, node, and name with id. q.By has
-	// no effect.
+	// Workloads lists workloads that used something in the range of q and match its filters,
+	// sorted by cluster, node, name and id: the first q.Limit, or all if q.Limit is 0. q.By
+	// has no effect.
 	Workloads(ctx context.Context, q query.Query) ([]query.Workload, error)
-	// Gaps lists the gaps that touch the range and the corrections of clocks in it, of one
-	// node, by id or name, or of all where that is "".
+	// Gaps lists the gaps that overlap the range and the clock corrections in it. node is the
+	// id or name of one node; "" selects all nodes.
 	Gaps(ctx context.Context, from, to time.Time, node string, s query.Scope) ([]query.Gap, error)
-	// EachGap calls f for those of all nodes, without a limit.
+	// EachGap calls f for every gap and clock correction of all nodes, without a limit.
 	EachGap(ctx context.Context, from, to time.Time, s query.Scope, f func(*query.Gap)) error
 	// Streams lists the streams of the nodes.
 	Streams(ctx context.Context, s query.Scope) ([]query.Stream, error)
-	// VMs lists the virtual machines that hosts gave energy in the range.
+	// VMs lists the virtual machines to which hosts gave energy in the range.
 	VMs(ctx context.Context, from, to time.Time, s query.Scope) ([]query.VM, error)
 }
 
-// Live has what is used at present, and the health of the server.
+// Live has the use of resources at present, and the health of the server.
 type Live interface {
 	// Latest returns the rates of the workloads of each node that has a fresh window.
 	Latest(ctx context.Context, s query.Scope) ([]live.NodeRates, error)
-	// Summary returns what the nodes use, together and each, or the one with this id or
-	// name, with that many of the busiest workloads by each of live.TopKeys.
+	// Summary returns the present use of all nodes, or of the one with this id or name, as a
+	// sum and by node, with the top busiest workloads by each of live.TopKeys.
 	Summary(ctx context.Context, s query.Scope, node string, top int) (*live.Summary, error)
 	// Alerts lists the alerts that are pending or fire.
 	Alerts(ctx context.Context, s query.Scope) ([]query.Alert, error)
@@ -75,17 +76,17 @@ type Live interface {
 type handler struct {
 	ledger    Ledger
 	live      Live
-	jobSource Jobs // nil where there are none
+	jobSource Jobs // nil if the server has no jobs
 	authorize func(*http.Request) (query.Scope, error)
 	now       func() time.Time
 	log       *slog.Logger
 	queue     *fairqueue.Queue
 }
 
-// New returns the handler of all questions. authorize returns the scope of a caller; an
-// error that wraps fault.ErrDenied becomes 403, or 401 where the request has no
-// credential. Without live, /v1/rates, /v1/summary and /v1/alerts are not supported;
-// without jobs, /v1/self is not.
+// New returns the handler of the HTTP API. authorize returns the scope of a caller; an error
+// that wraps fault.ErrDenied becomes 403, or 401 if the request has no credential. Without
+// live, /v1/rates, /v1/summary and /v1/alerts are not supported; without jobs, /v1/self is
+// not.
 func New(l Ledger, live Live, jobs Jobs, authorize func(*http.Request) (query.Scope, error), now func() time.Time, log *slog.Logger) http.Handler {
 	h := &handler{l, live, jobs, authorize, now, log, fairqueue.New(maxConcurrent, maxQueue)}
 	mux := http.NewServeMux()

@@ -314,9 +314,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// What is above the limit is one sum, averages are over the time that there is,
-// and gaps are told.
-// A page asks for the figures that it shows, and for those with the most of one.
+// TestFieldsAndSort checks that a client can select figures and sort groups by one figure.
 func TestFieldsAndSort(t *testing.T) {
 	h := handler(example(), all)
 	_, _, m := ask(t, h, "GET", "/v1/usage?fields=cpu_seconds,energy_joules&limit=1", "")
@@ -345,7 +343,7 @@ func TestSummary(t *testing.T) {
 		t.Errorf("summary: %d %v", code, m)
 	}
 	if m["nodes"] != nil || m["top"] != nil {
-		t.Errorf("a summary tells what nobody asked for: %v", m)
+		t.Errorf("the summary has parts that the request did not include: %v", m)
 	}
 	_, _, m = ask(t, h, "GET", "/v1/summary?nodes=1&top=3&node=web-1", "")
 	nodes, _ := m["nodes"].([]any)
@@ -372,7 +370,7 @@ func TestUsageAround(t *testing.T) {
 		t.Errorf("averages over %v, %v gaps, from %v", m["averages_over_seconds"], m["gaps"], m["from"])
 	}
 	if b.last.Limit != 0 || !b.last.Scope.All || b.last.Idle != "used" {
-		t.Errorf("the ledger was asked %+v", b.last)
+		t.Errorf("query of the ledger: %+v", b.last)
 	}
 }
 
@@ -477,7 +475,7 @@ func TestRefusals(t *testing.T) {
 	w := httptest.NewRecorder()
 	api.New(example(), nil, nil, all, time.Now, slog.New(slog.DiscardHandler)).ServeHTTP(w, httptest.NewRequest("GET", "/v1/rates", nil))
 	if w.Code != 501 {
-		t.Errorf("rates of nobody: %d, want 501", w.Code)
+		t.Errorf("rates without a source: %d, want 501", w.Code)
 	}
 }
 

@@ -49,14 +49,14 @@ func (h *handler) describe(mux *http.ServeMux) []string {
 	cfg := huma.Config{OpenAPI: &huma.OpenAPI{
 		OpenAPI: "3.1.0",
 		Info: &huma.Info{Title: "mete", Version: version,
-			Description: "What every workload of these machines used, so that the parts sum to the whole. Amounts are in base units, which their keys name; an absent figure is null, never zero; each figure has a quality: measured, apportioned or modelled. Errors are problems of RFC 9457 with a hint."},
+			Description: "The use of resources by every workload of these machines; the parts sum to the whole. Amounts are in base units, which their keys name; an absent figure is null, never zero; each figure has a quality: measured, apportioned or modelled. Errors are problems of RFC 9457 with a hint."},
 		Components: &huma.Components{Schemas: s.registry, SecuritySchemes: map[string]*huma.SecurityScheme{
 			"token": {Type: "http", Scheme: "bearer", Description: "created by: mete token create --role viewer. A server that listens on loopback addresses only needs none."},
 			"job":   {Type: "http", Scheme: "bearer", Description: "METE_SELF_TOKEN of a job of mete run, for its own use only."},
 		}},
 		Security: []map[string][]string{{"token": {}}, {}},
 		Tags: []*huma.Tag{
-			{Name: "use", Description: "What was used, and what is used at present."},
+			{Name: "use", Description: "Use in a range of time, and use at present."},
 			{Name: "who", Description: "Nodes, workloads, and servers below."},
 			{Name: "trust", Description: "Health of the measurements."},
 		},
@@ -154,7 +154,7 @@ func (d *description) registerHealthz() {
 	d.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("Cache-Control", "no-store")
-		_, _ = w.Write([]byte("ok\n")) // who has gone away needs no answer
+		_, _ = w.Write([]byte("ok\n")) // an error means that the client disconnected
 	})
 	d.rejectOtherMethods(path)
 }

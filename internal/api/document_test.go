@@ -48,13 +48,15 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// What is described is answered, what is not is refused, and nothing fails.
+// TestFuzz checks that the server answers requests that match the description, refuses all
+// others, and never fails.
 func TestFuzz(t *testing.T) {
 	h := handler(example(), all)
 	apitest.Read(t, h).Fuzz(t, h, words)
 }
 
-// A refusal has the described form too, whoever is refused.
+// TestRefusalsAsDescribed checks that a refusal matches the description, whether or not the
+// caller may read anything.
 func TestRefusalsAsDescribed(t *testing.T) {
 	d := apitest.Read(t, handler(example(), all))
 	nobody := handler(example(), func(*http.Request) (query.Scope, error) { return query.Scope{}, nil })
@@ -87,8 +89,8 @@ func (l laden) Usage(ctx context.Context, q query.Query) (*query.Answer, error) 
 	return a, err
 }
 
-// What is too large for many readers of numbers is described as it is written: a day
-// of 105 GB is.
+// TestLargeAsDescribed checks that the description also covers amounts above 2^53, which a
+// float64 cannot hold exactly, such as the byte-seconds of 105 GB over a day.
 func TestLargeAsDescribed(t *testing.T) {
 	b := laden{example()}
 	h := api.New(b, b, b, all, func() time.Time { return noon }, slog.New(slog.DiscardHandler))

@@ -99,7 +99,7 @@ func TestFilters(t *testing.T) {
 			}
 		}
 	}
-	// That there is none in a state that there is not would say that all is well.
+	// An empty list for an unknown state would suggest that no node or alert has a problem.
 	for _, target := range []string{"/v1/nodes?state=dead", "/v1/nodes?state=", "/v1/nodes?state=firing", "/v1/sources?state=dead", "/v1/alerts?state=fires", "/v1/alerts?state=live",
 		"/v1/nodes?limit=", "/v1/usage?limit="} {
 		if code, _, m := ask(t, h, "GET", target, ""); code != 400 || m["hint"] == nil {
@@ -135,7 +135,7 @@ func TestCSV(t *testing.T) {
 	}
 }
 
-// Who has an answer already gets no other one, until it changes.
+// TestTags checks that a client that has the current answer receives 304 until it changes.
 func TestTags(t *testing.T) {
 	b := example()
 	h := handler(b, all)
@@ -162,7 +162,7 @@ func TestTags(t *testing.T) {
 	if w := get(h, "/v1/nodes", "Accept", "text/csv", "If-None-Match", get(h, "/v1/nodes").Header().Get("ETag")); w.Code != 200 {
 		t.Errorf("the other form has the same tag")
 	}
-	// Refusals are kept by nobody.
+	// No client may cache a refusal.
 	if w := get(h, "/v1/usage?x=1"); w.Header().Get("Cache-Control") != "no-store" || w.Header().Get("ETag") != "" {
 		t.Errorf("a refusal: %v", w.Header())
 	}
@@ -179,7 +179,7 @@ func TestHealth(t *testing.T) {
 	}
 	some := handler(b, func(*http.Request) (query.Scope, error) { return query.Scope{Clusters: []string{"lab"}}, nil })
 	if _, _, m := ask(t, some, "GET", "/v1/health", ""); m["server"] != nil {
-		t.Errorf("who sees one cluster is told of the server: %v", m)
+		t.Errorf("a reader of one cluster received the health of the server: %v", m)
 	}
 }
 

@@ -74,8 +74,8 @@ func (h *handler) streams(ctx context.Context, p *streamsParams) (*response, err
 
 func (h *handler) workloads(ctx context.Context, p *useParams) (*response, error) {
 	q := query.Query{From: p.start, To: p.end, Where: p.filters, Scope: p.scope}
-	// One more than is requested shows that there are more. A page after a cursor is a part
-	// of all workloads.
+	// One workload more than the limit shows that another page follows. A page after a cursor
+	// is cut from the list of all workloads.
 	switch {
 	case p.page.IsAll():
 		q.Limit = maxWorkloads + 1
@@ -116,12 +116,12 @@ func (h *handler) vms(ctx context.Context, p *vmsParams) (*response, error) {
 	return paginate(p.page, list, func(v *query.VM) string { return v1.SortKey(v.Guest, v.Host, string(v.Workload), v.Node) }, v1.VMOf), nil
 }
 
-// checkNode refuses the id or name of a node that does not exist: an empty answer would
-// say that all of it is known.
+// checkNode returns fault.ErrNotFound if no node has this id or name: an empty list would look
+// like the answer for an existing node.
 func (h *handler) checkNode(ctx context.Context, node string, s query.Scope) error {
 	nodes, err := h.ledger.Nodes(ctx, s)
 	if err != nil || slices.ContainsFunc(nodes, func(n query.Node) bool { return n.ID == node || n.Name == node }) {
 		return err
 	}
-	return fault.WithHint(fmt.Errorf("node %q: %w", node, fault.ErrNotFound), "mete nodes lists those that there are")
+	return fault.WithHint(fmt.Errorf("node %q: %w", node, fault.ErrNotFound), "mete nodes lists the nodes")
 }

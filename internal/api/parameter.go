@@ -98,32 +98,32 @@ func first(errs ...error) error {
 	return nil
 }
 
-// The groups of parameters. Each describes its parameters by its fields with tags, and
-// parses them into the others in Resolve, which huma calls.
+// The groups of parameters. The fields with tags describe the parameters of a group; huma
+// calls Resolve, which parses them into the other fields.
 type (
-	// A Caller is who asks, and when.
+	// A Caller is the client of a request, with the time of the request.
 	Caller struct {
 		scope query.Scope
-		job   token.Job // that asks for its own use, where the question is for jobs
+		job   token.Job // the calling job, if the path is for jobs
 		now   time.Time // in UTC
 	}
 	Conditional struct {
-		IfNoneMatch string `header:"If-None-Match" doc:"an ETag: where it is still that of the answer, the status is 304, without a body"`
+		IfNoneMatch string `header:"If-None-Match" doc:"an ETag: if the answer still has it, the status is 304, without a body"`
 	}
 	Range struct {
-		From       instant `query:"from" doc:"start of the range, inclusive; 24 hours before its end where it is not given"`
-		To         instant `query:"to" doc:"end of the range, exclusive; now where it is not given"`
+		From       instant `query:"from" doc:"start of the range, inclusive (default: 24 hours before its end)"`
+		To         instant `query:"to" doc:"end of the range, exclusive (default: now)"`
 		start, end time.Time
 		checked
 	}
 	Where struct {
-		Where   []string `query:"where,explode" nullable:"false" doc:"DIMENSION=VALUE: only what has this value. Several of one dimension are alternatives; an empty value selects what has none" example:"[\"job=build\"]"`
+		Where   []string `query:"where,explode" nullable:"false" doc:"DIMENSION=VALUE: only workloads with this value. Several values of one dimension are alternatives; an empty value selects workloads without one" example:"[\"job=build\"]"`
 		filters map[query.Dimension][]string
 		checked
 	}
 	Paged struct {
-		Limit  pageLimit `query:"limit" doc:"largest number of elements on a page; all where it is not given"`
-		Cursor string    `query:"cursor" doc:"next_cursor of the page before"`
+		Limit  pageLimit `query:"limit" doc:"largest number of elements on a page (default: all)"`
+		Cursor string    `query:"cursor" doc:"next_cursor of the previous page"`
 		page   v1.PageRequest
 		limit  int
 		checked
@@ -134,32 +134,32 @@ type (
 		checked
 	}
 	ClusterFilter struct {
-		Cluster string `query:"cluster" doc:"only what is of this cluster"`
+		Cluster string `query:"cluster" doc:"only elements of this cluster"`
 		cluster *string
 		checked
 	}
 	StateFilter struct {
-		State nodeState `query:"state" doc:"only what is in this state"`
+		State nodeState `query:"state" doc:"only elements in this state"`
 		state string
 		checked
 	}
 	AlertFilter struct {
-		State alertState `query:"state" doc:"only what is in this state"`
+		State alertState `query:"state" doc:"only elements in this state"`
 		state string
 		checked
 	}
 	NodeFilter struct {
-		Node string `query:"node" doc:"only of the node with this id or name"`
+		Node string `query:"node" doc:"only elements of the node with this id or name"`
 		node string
 		checked
 	}
 	Grouping struct {
-		By []dimension `query:"by" nullable:"false" doc:"the dimensions of the groups, at most 8: job where none is given. label:KEY is the label KEY"`
+		By []dimension `query:"by" nullable:"false" doc:"the dimensions of the groups, at most 8 (default: job). label:KEY is the label KEY"`
 		by []query.Dimension
 		checked
 	}
 	Own struct {
-		OmitOwn flag `query:"omit-own" doc:"1 leaves out what mete itself used"`
+		OmitOwn flag `query:"omit-own" doc:"1 leaves out the use of mete itself"`
 		omitOwn bool
 		checked
 	}
@@ -181,7 +181,7 @@ type (
 		checked
 	}
 	Order struct {
-		Sort figure `query:"sort" doc:"the figure by which groups are sorted, in descending order; CPU time where it is not given"`
+		Sort figure `query:"sort" doc:"the figure by which groups are sorted, in descending order (default: CPU time)"`
 		sort string
 		checked
 	}

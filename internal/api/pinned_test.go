@@ -267,8 +267,8 @@ var wrongValues = map[string][]string{
 	"cursor": {"", "%", "a b", "TjE="}, "cluster": {}, "state": {"dead", "", "Live"}, "node": {"nowhere"}, "nodes": {"2", "x", "", "-1"}, "top": {"101", "x", "", "-1"},
 }
 
-// TestPinnedRefusals holds the server to the statuses, headers and texts with which it
-// refuses what is wrong with a question, and to which of two mistakes it tells of.
+// TestPinnedRefusals pins the status, headers and text of each refusal, and which of two
+// mistakes in one request the server reports.
 func TestPinnedRefusals(t *testing.T) {
 	h := handler(example(), all)
 	d := apitest.Read(t, h)
@@ -310,7 +310,7 @@ func TestPinnedRefusals(t *testing.T) {
 		}
 		for i := range given {
 			for _, other := range given[:i] {
-				if both := given[i] + "&" + other; !strings.Contains(both, "cluster=") || !strings.Contains(both, "state=") { // of which any may be told
+				if both := given[i] + "&" + other; !strings.Contains(both, "cluster=") || !strings.Contains(both, "state=") { // the server may report either mistake
 					var p fault.Problem
 					w := get(h, path+"?"+both)
 					if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil {

@@ -30,8 +30,8 @@ func (s *slowNodes) Nodes(context.Context, query.Scope) ([]query.Node, error) {
 	return nil, nil
 }
 
-// Whoever asks much at once does not keep others from their answers, nor the ledger
-// from all else that it is asked.
+// TestCrowd checks that a client with many requests at once delays neither the answers to
+// other clients nor other work of the ledger.
 func TestCrowd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &slowNodes{book: example()}

@@ -10,9 +10,9 @@ import (
 
 //go:generate go test . -run=^TestReference$ -count=1 -update
 
-var update = flag.Bool("update", false, "write the files that describe the API anew")
+var update = flag.Bool("update", false, "rewrite the files that describe the API")
 
-// TestReference holds docs/openapi.json to what the handlers say.
+// TestReference checks that docs/openapi.json is the description that the handlers serve.
 func TestReference(t *testing.T) {
 	const file = "../../docs/openapi.json"
 	have := get(handler(example(), all), "/openapi.json").Body.Bytes()
@@ -26,6 +26,6 @@ func TestReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), string(have)); diff != "" {
-		t.Errorf("%s is stale; go generate ./internal/api writes it anew (-want +have):\n%s", file, diff)
+		t.Errorf("%s is stale; go generate ./internal/api rewrites it (-want +have):\n%s", file, diff)
 	}
 }

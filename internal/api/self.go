@@ -44,7 +44,7 @@ func (h *handler) self(ctx context.Context, p *selfParams) (*response, error) {
 // identifyJob returns the calling job.
 func (h *handler) identifyJob(r *http.Request) (token.Job, error) {
 	if h.jobSource == nil {
-		return token.Job{}, fmt.Errorf("the use of who asks: %w", fault.ErrUnsupported)
+		return token.Job{}, fmt.Errorf("a job's own use: %w", fault.ErrUnsupported)
 	}
 	return h.jobSource.Identify(r)
 }

@@ -21,7 +21,7 @@ import (
 
 func TestSelf(t *testing.T) {
 	nobody := func(*http.Request) (query.Scope, error) { return query.Scope{}, fault.ErrDenied }
-	h := handler(example(), nobody) // which is not asked who may see what
+	h := handler(example(), nobody) // Self does not call authorize
 	code, _, m := ask(t, h, "GET", "/v1/self", "")
 	used, _ := m["usage"].(map[string]any)
 	latest, _ := m["latest"].(map[string]any)
@@ -51,7 +51,7 @@ func TestSelf(t *testing.T) {
 	}
 }
 
-// held is who asks too often.
+// A held book refuses a client that sent too many wrong tokens.
 type held struct{ book }
 
 func (held) Identify(*http.Request) (token.Job, error) {
@@ -66,7 +66,8 @@ func TestSelfHeldUp(t *testing.T) {
 	}
 }
 
-// Without jobs there is no such question, and an answer that is none is told.
+// TestSelfNone checks that a server without jobs refuses the request, and that a reader
+// rejects a malformed answer.
 func TestSelfNone(t *testing.T) {
 	b := example()
 	if w := get(api.New(b, b, nil, all, time.Now, slog.New(slog.DiscardHandler)), "/v1/self"); w.Code != 501 {

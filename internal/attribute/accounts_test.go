@@ -266,7 +266,7 @@ func collect(t *rapid.T, acc *attribute.Accounts, w *usage.Window, cpu, disk map
 		t.Fatalf("window: %d violations: %+v", w.Balance.Violations, w.Balance)
 	}
 	if start != 0 && w.Start != start {
-		t.Fatalf("window starts at %d, the one before ended at %d", w.Start, start)
+		t.Fatalf("window starts at %d, the previous one ended at %d", w.Start, start)
 	}
 	for _, r := range w.Rows {
 		cpu[r.Workload.Name] += r.Usage.Amount[usage.CPU]

@@ -167,8 +167,8 @@ func (acc *Accounts) CloseWindow(w *usage.Window) {
 	acc.machine, acc.windowStart, acc.gaps = usage.Usage{}, usage.StartContinued, nil
 }
 
-// identify returns the identity that rows refer to. It is made anew where it changed, as
-// rows of earlier windows share the old one.
+// identify returns the identity that rows refer to. It makes a new one if the workload, its life or
+// its parent changed, as rows of earlier windows share the old one.
 func (a *account) identify() *usage.Identity {
 	is := usage.Identity{Workload: a.w, Life: a.life}
 	if a.parent != nil && a.parent.parent != nil {

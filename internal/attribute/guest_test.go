@@ -189,7 +189,7 @@ func TestGuestsAreGivenWhatIsBooked(t *testing.T) {
 		blind := rapid.Bool().Draw(t, "no memory")
 		show := func() *usage.Snapshot {
 			s := l.show(p.show(f.snapshot()))
-			if blind { // then nobody has a part of its energy
+			if blind { // without memory no guest has a part of the idle energy
 				s.Node.MemTotal, s.Node.MemFree = 0, 0
 				for _, g := range s.Groups {
 					g.Has &^= usage.SetOf(usage.Memory)

@@ -94,7 +94,7 @@ func (acc *Accounts) accountAt(a *account, s usage.Slot) *account {
 func (acc *Accounts) linkCounters() {
 	for _, a := range slices.Backward(acc.current) {
 		for _, r := range nestedLevels {
-			// What an ended group held belongs to other groups now, or is free.
+			// The memory that an ended group held belongs to other groups, or is free.
 			if a.reading.Has.Has(r) && isInclusive(a, r) && !a.final {
 				if up := holderOf(a, r); up != nil {
 					up.childValues[nestedSlot[r]] += a.reading.Value[r]

@@ -15,9 +15,9 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
-// The JSON of a machine's latest tick is to the byte what it always was.
+// TestLiveGolden compares the JSON of a machine's latest tick with a golden file, byte by byte.
 func TestLiveGolden(t *testing.T) {
 	s := crowd(30)
 	guests(s, 2)

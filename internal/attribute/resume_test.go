@@ -290,7 +290,7 @@ func TestResumedCounters(t *testing.T) {
 		{"the meter's, shown late", true, true, 100, -1, 30, 30},
 		{"the kernel's", false, false, 100, 150, 160, 60},
 		{"the kernel's, shown late", false, false, 100, -1, 160, 60},
-		{"the kernel's, anew", false, false, 100, 20, 30, 30},
+		{"the kernel's, restarted", false, false, 100, 20, 30, 30},
 		{"the kernel's, without what was forgotten", false, false, 100, 80, 90, 10},
 		{"the kernel's after the meter's", true, false, 10, 5000, 5010, 10},
 		{"the meter's after the kernel's", false, true, 5000, 10, 30, 30},
@@ -329,8 +329,8 @@ func TestResumedRootTasks(t *testing.T) {
 	}
 }
 
-// TestResumedByName checks that groups with substitute ids, which each run assigns anew, are
-// matched by name if their counters continued.
+// TestResumedByName checks that groups with substitute ids, which differ in each run, are matched
+// by name if their counters continued.
 func TestResumedByName(t *testing.T) {
 	const fake = 1 << 63
 	s := newScenario(t)

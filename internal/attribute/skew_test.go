@@ -17,7 +17,7 @@ import (
 // their readings: what was booked to the lower one is not booked above.
 func TestEndsReadTooEarly(t *testing.T) {
 	unseen := func(g *usage.Group) { g.Exact = false }
-	for _, how := range []string{"shown as ended", "not shown", "shown without a reading", "not shown by the one before", "the meter away"} {
+	for _, how := range []string{"shown as ended", "not shown", "shown without a reading", "only the upper one shown", "the meter away"} {
 		t.Run(how, func(t *testing.T) {
 			s := newScenario(t)
 			groups := []namedGroup{{name: "top", life: 5, cpu: 1000}, {name: "up", up: "top", life: 6, cpu: 500}, {name: "low", up: "up", life: 7, cpu: 200}}
@@ -42,7 +42,7 @@ func TestEndsReadTooEarly(t *testing.T) {
 			case "shown without a reading":
 				groups[1].final, groups[1].cpu = true, -1
 				groups[2].final, groups[2].cpu = true, -1
-			case "not shown by the one before":
+			case "only the upper one shown":
 				groups = groups[:2]
 				groups[1].final, groups[1].also = true, unseen
 			default:

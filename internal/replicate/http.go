@@ -69,7 +69,7 @@ func (c *upstreamClient) request(ctx context.Context, method, path string, body 
 			return m, errMarkMoved
 		}
 		return m, nil
-	case http.StatusRequestEntityTooLarge: // whoever says so, a smaller page may pass
+	case http.StatusRequestEntityTooLarge: // of the server or a proxy; a smaller page may pass
 		return m, errTooLarge
 	}
 	err = a.Refusal(maxRetryAfter)

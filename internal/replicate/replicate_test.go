@@ -47,7 +47,7 @@ type upper struct {
 
 	mu     sync.Mutex
 	seen   bytes.Buffer // all that came, without compression
-	broken int          // of so many requests with a page the answer is lost
+	broken int          // number of next requests with a page whose answers are lost
 	pages  int
 }
 
@@ -139,7 +139,7 @@ func (u *upper) token(role registry.Role) token.Token {
 	return tok
 }
 
-// below is a ledger with use in it, by names that are nobody's business.
+// below returns a ledger with use by workloads whose names are private.
 func below(t *testing.T) *ledger.Ledger {
 	t.Helper()
 	cfg := ledger.Default()
@@ -161,8 +161,8 @@ func below(t *testing.T) *ledger.Ledger {
 	return l
 }
 
-// book books a batch with an hour and a half of use by three workloads, from so
-// many minutes after [ledgertest.Day].
+// book books a batch with an hour and a half of use by three workloads, which begins
+// the given number of minutes after [ledgertest.Day].
 func book(t *testing.T, l *ledger.Ledger, number uint64, from int64) {
 	t.Helper()
 	e := &batch.Entry{Node: "01NODE", Stream: batch.Stream{1}, Number: number, Hash: batch.Hash{byte(number)}, Boot: "secretboot"}
@@ -255,7 +255,7 @@ func testPush(t *testing.T, place func(testing.TB) string) {
 			if err := up.Push(t.Context()); err != nil || u.pages != pages {
 				t.Errorf("%v, %d pages of nothing new", err, u.pages-pages)
 			}
-			// What is late for hours that are folded on both sides.
+			// A late batch for hours that are folded on both sides.
 			if err := u.Ledger.Fold(t.Context(), ledgertest.Day.Add(50*time.Hour)); err != nil {
 				t.Fatal(err)
 			}
@@ -355,14 +355,14 @@ func TestPseudonyms(t *testing.T) {
 	if got := sums(t, u.Ledger, query.ByProject); len(got) != 2 {
 		t.Errorf("projects are %v, want two", got)
 	}
-	// Without pseudonyms all is told again.
+	// Without pseudonyms the ledger sends all rows again.
 	if err := open(t, l, u, nil).Push(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	compare(t, l, u.Ledger)
 }
 
-// dump is all that a database holds, as text.
+// dump returns all that a database holds, as text.
 func dump(t *testing.T, path string) string {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath())

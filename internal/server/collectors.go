@@ -16,7 +16,7 @@ import (
 // registerCollectors registers the collectors that need no query of the ledger.
 func (s *Server) registerCollectors() {
 	s.registry = newRegistry(
-		collectReceiver(s.Ingest.Stats), collectTSDB(s.Metrics.Stats), collectAlerts(s.alerts.Counts, s.alerts.Firing),
+		collectReceiver(s.Receiver.Stats), collectTSDB(s.Metrics.Stats), collectAlerts(s.alerts.Counts, s.alerts.Firing),
 		collectCertificates(s.Authority.OwnExpiry), collectRemoteWriter(s.remote.Status), collectRemoteWrite(s.remoteWrite.Counts), collectQueries(s.prom.Counts),
 	)
 }

@@ -30,7 +30,7 @@ func (r liveProvider) ServerHealth(ctx context.Context) (*query.ServerHealth, er
 	if err != nil {
 		return nil, err
 	}
-	in := r.Ingest.Stats()
+	in := r.Receiver.Stats()
 	return &query.ServerHealth{Violations: in.Violations, Conflicts: in.Conflicts, Refused: in.Invalid + in.Denied + in.Unavailable + in.RateLimited,
 		Missed: in.MetricsFailed, Queue: in.Queue, Hours: ledger.Hours, Days: ledger.Days, Bytes: ledger.Bytes}, nil
 }

@@ -25,7 +25,7 @@ func (r liveProvider) Latest(ctx context.Context, s query.Scope) ([]live.NodeRat
 		seen[nodes[i].ID] = &nodes[i]
 	}
 	var out []live.NodeRates
-	for _, p := range r.Ingest.Snapshots() {
+	for _, p := range r.Receiver.Snapshots() {
 		n := seen[p.Node]
 		if n == nil {
 			continue

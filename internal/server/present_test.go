@@ -79,12 +79,12 @@ func randomBatch(t testing.TB, node string, n int, rng *rand.Rand) ([]byte, batc
 
 var anyTime = regexp.MustCompile(`"\d{4}-\d\d-\d\dT[0-9:.]+Z"`)
 
-// timeless is an answer without what depends on when it was asked for.
+// timeless returns an answer without the parts that depend on the time of the request.
 func timeless(body string) string {
 	return strings.ReplaceAll(anyTime.ReplaceAllString(body, `"TIME"`), `"behind"`, `"live"`)
 }
 
-// What a server says of the present is to the byte what it always said.
+// TestPresentGolden compares the answers about the present with a golden file, byte by byte.
 func TestPresentGolden(t *testing.T) {
 	b := open(t, t.TempDir(), func(c *server.Config) { c.Local = true })
 	rng := rand.New(rand.NewPCG(1, 2))

@@ -31,7 +31,7 @@ func (s jobProvider) Self(ctx context.Context, j token.Job) (*query.Self, error)
 		return nil, err
 	}
 	short, _ := workload.ShortIDOf(j.Workload) // valid, because it is from a token
-	p, ok := s.Ingest.Snapshot(j.Node)
+	p, ok := s.Receiver.Snapshot(j.Node)
 	if !ok || out.Name.Name == "" {
 		return out, nil
 	}

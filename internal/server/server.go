@@ -94,7 +94,7 @@ func (c Config) Validate() error {
 type Server struct {
 	Ledger    *ledger.Ledger
 	Authority *ca.Authority
-	Ingest    *receiver.Receiver
+	Receiver  *receiver.Receiver
 	Meters    *meters.Collector // nil without meters
 	Metrics   *tsdb.Store
 
@@ -182,9 +182,9 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 	if s.prom, err = promapi.New(cfg.Query, s.Metrics, s.alerts, s.authorizeReader, s.queryLog, stock, cfg.Version, log.With("part", "query")); err != nil {
 		return nil, err
 	}
-	s.Ingest = receiver.New(cfg.Receiver, s.Ledger, s.Metrics, log.With("part", "receiver"))
+	s.Receiver = receiver.New(cfg.Receiver, s.Ledger, s.Metrics, log.With("part", "receiver"))
 	s.Authority, err = ca.Open(ca.Config{
-		Dir: filepath.Join(cfg.State, "authority"), Names: cfg.Names, Local: cfg.Local, Cluster: cfg.Cluster, CertificateLife: cfg.Life, LiveBoot: s.Ingest.LiveBoot,
+		Dir: filepath.Join(cfg.State, "authority"), Names: cfg.Names, Local: cfg.Local, Cluster: cfg.Cluster, CertificateLife: cfg.Life, LiveBoot: s.Receiver.LiveBoot,
 	}, s.Ledger, log.With("part", "ca"))
 	if err != nil {
 		return nil, err
@@ -236,7 +236,7 @@ func (s *Server) Reload() error { return errors.Join(s.alerts.Reload(), s.remote
 // meters, remote write and replication.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return s.Ingest.Run(ctx) })
+	g.Go(func() error { return s.Receiver.Run(ctx) })
 	g.Go(func() error { return s.Ledger.Run(ctx) })
 	if s.Meters != nil {
 		g.Go(func() error { return s.Meters.Run(ctx) })
@@ -258,7 +258,7 @@ func (s *Server) Handler() http.Handler {
 	enroll := limitReadTime(s.Authority.Handler())
 	mux.Handle("/v1/enroll", enroll)
 	mux.Handle("/v1/renew", enroll)
-	batches := s.Ingest.Handler(s.identifyAgent)
+	batches := s.Receiver.Handler(s.identifyAgent)
 	mux.Handle("/v1/batches", batches)
 	mux.Handle("/v1/lost", batches)
 	replication := replicate.NewReceiver(s.Ledger, s.identifySource, s.log.With("part", "replication")).Handler()
@@ -405,7 +405,7 @@ func (t Transport) Offer(ctx context.Context, c batch.Clock, sent []byte) (batch
 	if err := t.server.Authority.CheckAllowed(ctx, t.node); err != nil {
 		return batch.Reply{}, err
 	}
-	return t.server.Ingest.Offer(ctx, t.node, c, sent)
+	return t.server.Receiver.Offer(ctx, t.node, c, sent)
 }
 
 // Reads implements sender.Server.
@@ -416,5 +416,5 @@ func (t Transport) Lost(ctx context.Context, l batch.Loss) (batch.Reply, error) 
 	if err := t.server.Authority.CheckAllowed(ctx, t.node); err != nil {
 		return batch.Reply{}, err
 	}
-	return t.server.Ingest.ReportLoss(ctx, t.node, l)
+	return t.server.Receiver.ReportLoss(ctx, t.node, l)
 }

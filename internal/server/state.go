@@ -91,7 +91,7 @@ func (s *Server) nodeState(list []tsdb.Sample, n *query.Node, gaps time.Duration
 	add := func(name string, v float64) {
 		list = append(list, tsdb.Sample{Name: name, Labels: labels, Value: v})
 	}
-	flaws, spool := s.Ingest.NodeStatus(n.ID)
+	flaws, spool := s.Receiver.NodeStatus(n.ID)
 	add(metric.GapSeconds, gaps.Seconds())
 	add(metric.Violations, float64(flaws.Violations))
 	add(metric.Missed, float64(flaws.Missed))

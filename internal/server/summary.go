@@ -29,7 +29,7 @@ func (r liveProvider) Summary(ctx context.Context, s query.Scope, node string, t
 		return nil, err
 	}
 	latest := map[string]*receiver.NodeSnapshot{}
-	for _, p := range r.Ingest.Snapshots() {
+	for _, p := range r.Receiver.Snapshots() {
 		latest[p.Node] = &p
 	}
 	out := live.NewSummary(time.Now())

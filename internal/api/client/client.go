@@ -75,14 +75,14 @@ func (c *Client) Sources(ctx context.Context) ([]v1.Source, error) {
 	return list[v1.Source](ctx, c, "/v1/sources", nil)
 }
 
-// Workloads asks which workloads used something in the range of q and pass its filters;
-// its dimensions have no effect.
+// Workloads requests the workloads that used something in the range of q and match its
+// filters. q.By has no effect.
 func (c *Client) Workloads(ctx context.Context, q query.Query) ([]v1.Workload, error) {
 	return list[v1.Workload](ctx, c, "/v1/workloads", v1.FormatQuery(query.Query{From: q.From, To: q.To, Where: q.Where, Limit: q.Limit}))
 }
 
-// Gaps asks for the gaps and the corrections of clocks in a range, of one node, by id or
-// name, or of all where that is "".
+// Gaps requests the gaps and the clock corrections in a range. node is the id or name of one
+// node; "" selects all nodes.
 func (c *Client) Gaps(ctx context.Context, from, to time.Time, node string) ([]v1.Gap, error) {
 	given := v1.FormatQuery(query.Query{From: from, To: to})
 	if node != "" {
@@ -220,7 +220,7 @@ func networkError(ctx context.Context, err error) error {
 		return err
 	}
 	if op, ok := errors.AsType[*net.OpError](err); ok && errors.Is(err, syscall.ECONNREFUSED) {
-		return fmt.Errorf("%s: nobody listens there: %w: %w", op.Addr, syscall.ECONNREFUSED, fault.ErrUnavailable)
+		return fmt.Errorf("%s: no server listens there: %w: %w", op.Addr, syscall.ECONNREFUSED, fault.ErrUnavailable)
 	}
 	return fmt.Errorf("%w: %w", err, fault.ErrUnavailable)
 }
@@ -247,7 +247,7 @@ func responseError(resp *http.Response, body []byte) error {
 		// Go's own server says so before it calls a handler.
 		https := *resp.Request.URL
 		https.Scheme, https.Path, https.RawQuery = "https", "", ""
-		return fault.WithHint(&serverError{fmt.Errorf("server http://%s: it speaks TLS, and was asked without: %w", https.Host, fault.ErrInvalid)}, "use "+https.String())
+		return fault.WithHint(&serverError{fmt.Errorf("server http://%s: it requires TLS, and the request was plain HTTP: %w", https.Host, fault.ErrInvalid)}, "use "+https.String())
 	}
 	refusal := &serverError{fault.Problem{Status: resp.StatusCode, Detail: clean(resp.Status + ": " + text)}.Err()}
 	return fault.WithHint(refusal, "is this the address of a mete server, and no older one than this mete?")

@@ -84,8 +84,8 @@ func TestQuestions(t *testing.T) {
 	}
 }
 
-// What a server refuses is told in its words, as the same kind of error; what is
-// no answer of a server is told as such.
+// TestRefusals checks that the client returns a server's refusal with its text and kind, and
+// reports an answer that is not one of a mete server.
 func TestRefusals(t *testing.T) {
 	for _, c := range []struct {
 		code             int
@@ -138,7 +138,7 @@ func TestNobodyThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = c.Nodes(t.Context())
-	want := fmt.Sprintf("server http://%s: %s: nobody listens there: connection refused: unavailable", addr, addr)
+	want := fmt.Sprintf("server http://%s: %s: no server listens there: connection refused: unavailable", addr, addr)
 	if cli.Code(err) != cli.Unavailable || err.Error() != want || !strings.HasPrefix(fault.Hint(err), "start one with: mete up") {
 		t.Errorf("%v; %s, want %s", err, fault.Hint(err), want)
 	}
@@ -159,7 +159,7 @@ func TestWrongAddress(t *testing.T) {
 	t.Cleanup(plain.Close)
 	t.Cleanup(secure.Close)
 	for _, c := range []struct{ url, err, hint string }{
-		{strings.Replace(secure.URL, "https:", "http:", 1), "it speaks TLS", "use " + secure.URL},
+		{strings.Replace(secure.URL, "https:", "http:", 1), "it requires TLS", "use " + secure.URL},
 		{strings.Replace(plain.URL, "http:", "https:", 1), "HTTP response to HTTPS client", "it speaks plain HTTP, as mete up does: " + plain.URL},
 		{secure.URL, "another certificate authority", "check the server's address"},
 		{"https://nosuch..invalid:1", "nosuch..invalid", "check the address that --server"},

@@ -126,14 +126,14 @@ func (l *Local) do(ctx context.Context, method, path string, body []byte) ([]byt
 	return answer, l.explain(err)
 }
 
-// explain adds a hint where no server answers, or one that this user may not administer.
+// explain adds a hint if no server answers, or if this user may not administer the server.
 func (l *Local) explain(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return fault.WithHint(fmt.Errorf("%s: no server runs here: %w", l.socket, fault.ErrUnavailable),
-			"run this on the server's machine, as who runs it; --state names its state directory where that is another")
+			"run this on the server's machine, as the user that runs it; --state names its state directory if it is not the default")
 	case errors.Is(err, fs.ErrPermission):
-		return fault.WithHint(fmt.Errorf("%s: %w", l.socket, fault.ErrDenied), "only who runs the server may do this: try it with sudo")
+		return fault.WithHint(fmt.Errorf("%s: %w", l.socket, fault.ErrDenied), "only the user that runs the server may do this: try it with sudo")
 	}
 	return err
 }

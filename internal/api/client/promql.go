@@ -28,8 +28,8 @@ func (c *Client) QueryRange(ctx context.Context, promql string, from, to time.Ti
 // instant writes a time as Prometheus reads it, in seconds to the millisecond.
 func instant(t time.Time) string { return strconv.FormatFloat(float64(t.UnixMilli())/1000, 'f', 3, 64) }
 
-// prometheusError makes an error of an answer of Prometheus's API; nil where it is no
-// error of that API.
+// prometheusError converts an error answer of Prometheus's API; it returns nil if body is not
+// one.
 func prometheusError(status int, kind string, body []byte) error {
 	var p struct {
 		Status string `json:"status"`

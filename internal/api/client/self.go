@@ -12,14 +12,14 @@ import (
 	"mete.dev/mete/internal/x/secretenv"
 )
 
-// ForJob returns a client of the server whose ledger has the job that this program is
-// part of: it may ask for Self only. The error wraps fault.ErrInvalid where the program
-// is part of no job. Nothing is sent yet.
+// ForJob returns a client of the server whose ledger contains the job of this program. The
+// client may request only Self. ForJob sends nothing. If the program does not run in a job,
+// the error wraps fault.ErrInvalid.
 func ForJob(getenv func(string) string) (*Client, error) {
 	self := token.SelfAccess{URL: getenv(secretenv.SelfURL), Token: getenv(secretenv.SelfToken)}
 	if self.URL == "" || self.Token == "" {
-		return nil, fault.WithHint(fmt.Errorf("%s and %s are not set: this is no job of mete run that an agent or a server knows of: %w", secretenv.SelfURL, secretenv.SelfToken, fault.ErrInvalid),
-			"run it by mete run, where an agent of this machine sends to a server, mete up runs, or --server is given")
+		return nil, fault.WithHint(fmt.Errorf("%s and %s are not set: this program does not run in a job of mete run that an agent or a server knows: %w", secretenv.SelfURL, secretenv.SelfToken, fault.ErrInvalid),
+			"start it with mete run, with an agent that sends to a server or mete up on this machine, or with --server")
 	}
 	if path := getenv(secretenv.SelfCA); path != "" {
 		b, err := os.ReadFile(path)

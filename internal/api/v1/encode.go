@@ -15,13 +15,13 @@ import (
 	"time"
 )
 
-// A Document is an answer that is written as JSON.
+// A Document is an answer that can be written as JSON.
 type Document interface {
 	WriteJSON(w io.Writer) error
 }
 
-// A Table is an answer that is written as CSV too: a header and a row for each
-// element, with the keys of the JSON form. What is null in JSON is an empty field.
+// A Table is an answer that can be written as CSV too: a header with the keys of the JSON
+// form, and a row for each element. A value that is null in JSON is an empty field.
 type Table interface {
 	Document
 	WriteCSV(w io.Writer) error

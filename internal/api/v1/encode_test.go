@@ -11,7 +11,7 @@ import (
 	"mete.dev/mete/internal/api/v1"
 )
 
-// A pipe takes so many writes, and then fails.
+// A pipe accepts limit writes; later writes fail.
 type pipe struct{ writes, limit, bytes int }
 
 var errFull = errors.New("full")
@@ -67,7 +67,8 @@ func TestColumnsAreKeys(t *testing.T) {
 
 func copyOf[T any](v *T) T { return *v }
 
-// What is read without figures has none, and a figure that there is not is absent.
+// TestFiguresOfNone checks that null and empty figures are read as having no figures, and that
+// an unknown figure is absent.
 func TestFiguresOfNone(t *testing.T) {
 	var none *v1.Figures
 	var read struct{ Rest, Whole *v1.Figures }

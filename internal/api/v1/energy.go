@@ -17,12 +17,12 @@ func EnergyBy() []query.Dimension {
 	return []query.Dimension{query.ByCluster, query.ByNode, query.ByKind}
 }
 
-// An Energy says where the energy of nodes went, by domain.
+// An Energy divides the energy of nodes among workloads, system and idle, by domain.
 type Energy struct {
 	From  *time.Time   `json:"from"`
 	To    *time.Time   `json:"to"`
-	Gaps  int          `json:"gaps" doc:"number of gaps that touch the range: figures may be too low by them"`
-	Sum   Energies     `json:"sum" doc:"of all nodes that are no guests, on whatever page they are"`
+	Gaps  int          `json:"gaps" doc:"number of gaps that overlap the range: figures may be too low because of them"`
+	Sum   Energies     `json:"sum" doc:"sum of all nodes except guests, on all pages"`
 	Nodes []NodeEnergy `json:"nodes" nullable:"false"`
 	Page
 }
@@ -40,16 +40,16 @@ type Energies struct {
 	Package *Flows       `json:"package" doc:"CPU packages"`
 	DRAM    *Flows       `json:"dram" doc:"memory"`
 	GPU     *Flows       `json:"gpu" doc:"accelerators"`
-	Rest    *Flows       `json:"rest" doc:"what no finer meter shows, or the whole machine where there is none"`
+	Rest    *Flows       `json:"rest" doc:"energy that no finer meter shows, or that of the whole machine if it has no finer meter"`
 	All     *Flows       `json:"all" doc:"all domains together"`
 	Error   *json.Number `json:"error_joules" doc:"error of all of it, either way"`
 }
 
-// Flows say where energy went, in joules.
+// Flows divide an energy, in joules.
 type Flows struct {
 	Workloads json.Number   `json:"workloads_joules"`
 	System    json.Number   `json:"system_joules"`
-	Idle      json.Number   `json:"idle_joules" doc:"used by idle machines, and divided among nobody"`
+	Idle      json.Number   `json:"idle_joules" doc:"energy of idle machines that is not divided among workloads"`
 	Whole     json.Number   `json:"whole_joules" doc:"the sum of the three"`
 	Quality   usage.Quality `json:"quality" doc:"the worst quality of its parts"`
 }
@@ -123,7 +123,7 @@ func energiesOf(parts *[3]query.Total) Energies {
 	return out
 }
 
-// flowsOf are one amount of each part; nil where none has it.
+// flowsOf returns one amount of each part; nil if the amount is absent in all parts.
 func flowsOf(parts *[3]query.Total, get func(*query.Total) (unit.Sum, usage.Quality)) *Flows {
 	var v [3]unit.Sum
 	var whole unit.Sum

@@ -79,7 +79,7 @@ func TestJobs(t *testing.T) {
 	}
 }
 
-// What comes and goes moves nothing to another page.
+// TestFalling checks that descending keys sort in the reverse order of their numbers.
 func TestFalling(t *testing.T) {
 	last := ""
 	for _, ns := range []int64{1<<63 - 1, 5e18, 1, 0, -1, -1 << 63} {

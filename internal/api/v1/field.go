@@ -33,7 +33,7 @@ func ParseSort(given map[string][]string) (string, error) {
 	return s, err
 }
 
-// ParseNumber reads a number from 0 to most: 0 where none is given.
+// ParseNumber reads a number from 0 to most; the default is 0.
 func ParseNumber(given map[string][]string, name string, most int) (int, error) {
 	s, err := singleValue(given, name, "0")
 	if err != nil {
@@ -79,7 +79,7 @@ func unknownFigure(name, key string) error {
 	return invalid("figures are "+strings.Join(keys, ", "), "parameter %s=%q", name, key)
 }
 
-// figuresOf are the figures with these keys; all of them where that is nil.
+// figuresOf returns the figures with these keys; all figures if keys is nil.
 func figuresOf(keys []string) []figure {
 	if keys == nil {
 		return allFigures

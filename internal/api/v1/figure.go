@@ -99,7 +99,7 @@ func (f *figure) help() string {
 	case energySum:
 		return "energy of all domains, without the divided energy of idle machines, in joules"
 	case idleEnergy:
-		return "energy of idle machines that the policy gives to it, in joules; null where none was divided"
+		return "energy of idle machines that the policy assigns to it, in joules; null if no idle energy was divided"
 	case idleEnergyError:
 		return "error of energy_idle_joules either way, in joules"
 	case powerAverage:

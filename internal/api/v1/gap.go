@@ -70,24 +70,24 @@ type cause struct{ why, meaning string }
 
 var causes = map[usage.Reason]cause{
 	usage.UnknownReason: {"the reason is not known", "figures of that time may be too low"},
-	usage.Rebooted: {"the machine went down or started anew",
-		"what was used after the last reading before it is lost: figures are too low by that"},
+	usage.Rebooted: {"the machine went down or restarted",
+		"the use after the last reading before that is lost: figures are too low by that"},
 	usage.Unwatched: {"no meter was running",
-		"CPU is complete, disk and network where the kernel counts them by itself; memory is not known for that time, and what ended meanwhile is in the group above it"},
+		"CPU is complete; disk and network are complete if the kernel counts them by itself; memory is not known for that time, and the use of a workload that ended meanwhile is in the group above it"},
 	usage.Overflow: {"the agent's disk space for unsent figures was full",
 		"figures of that time are lost: sums are too low by them"},
 	usage.Corrupt: {"the agent's stored figures were damaged",
 		"figures of that time are lost: sums are too low by them"},
 	usage.Forgotten: {"the server missed figures that the agent no longer kept",
 		"figures of that time are lost: sums are too low by them"},
-	usage.StateLost: {"the agent lost its state and began anew",
-		"what was used in that time is not known: sums are too low by it"},
-	usage.Refused: {"the server refused what the agent sent",
+	usage.StateLost: {"the agent lost its state and started without it",
+		"the use in that time is not known: sums are too low by it"},
+	usage.Refused: {"the server refused data that the agent sent",
 		"figures of that time are not booked; the agent has put them aside"},
 	usage.Killed: {"the meter of a job was killed",
-		"what that job used afterwards is not known: its sums are too low by it"},
+		"the use of that job afterwards is not known: its sums are too low by it"},
 	usage.MeterFailed: {"an energy meter could not be used",
-		"energy of that time is what other meters of the machine show, or a model; nothing else is missing"},
+		"energy of that time is from other meters of the machine or from a model; nothing else is missing"},
 }
 
 // clockShifted stands for the reason where a clock was corrected.
@@ -131,14 +131,14 @@ type GapSums struct {
 	nodes map[[2]string]bool
 }
 
-// A gapSum is a sum that goes on. The latest gap says what happened.
+// A gapSum is a sum in progress. Its explanation is that of the latest gap.
 type gapSum struct {
 	sum    GapSum
 	latest time.Time
 	length time.Duration
 }
 
-// Add adds a gap. Corrections of clocks are no gaps, and have no length.
+// Add adds a gap. A clock correction has no length and does not count as a gap.
 func (s *GapSums) Add(g *query.Gap) {
 	if s.found == nil {
 		s.found, s.nodes = map[string]*gapSum{}, map[[2]string]bool{}

@@ -105,7 +105,7 @@ func marshalList[T any](key string, list []T) []byte {
 	return inMemory(func(w io.Writer) error { return writeList(w, key, list, "") })
 }
 
-// timeOrNil is an instant as JSON has it: nil, which is null, where there is none.
+// timeOrNil returns t in UTC, or nil, which JSON encodes as null, if t is zero.
 func timeOrNil(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil

@@ -80,7 +80,7 @@ type Cluster struct {
 	Nodes   int            `json:"nodes"`
 	Nested  int            `json:"nested_nodes" doc:"number of nodes that are guests of others"`
 	States  map[string]int `json:"states" doc:"number of nodes in each state"`
-	CPUs    int            `json:"cpus" doc:"CPUs of the nodes that are no guests"`
+	CPUs    int            `json:"cpus" doc:"CPUs of the nodes, except guests"`
 	Through *time.Time     `json:"booked_through" doc:"end of the latest booked window of any of its nodes; null before the first batch"`
 }
 

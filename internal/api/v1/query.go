@@ -155,9 +155,8 @@ func ParseLimit(given map[string][]string) (int, error) {
 	return n, nil
 }
 
-// ParseRange reads the range of a query: the last 24 hours where none is given. A time
-// relative to now counts from the end of the present minute, since a ledger keeps
-// minutes.
+// ParseRange reads the range of a query; the default is the last 24 hours. A time relative to
+// now counts from the end of the present minute, since a ledger keeps minutes.
 func ParseRange(given map[string][]string, now time.Time) (from, to time.Time, err error) {
 	parse := func(name, without string) (time.Time, error) {
 		s, err := singleValue(given, name, without)

@@ -125,7 +125,8 @@ func TestParseQueryRefuses(t *testing.T) {
 	}
 }
 
-// What is read can be written and read again, and means the same.
+// FuzzParseQuery checks that a parsed query can be formatted and parsed again with the same
+// result.
 func FuzzParseQuery(f *testing.F) {
 	for _, s := range []string{"", "by=job,node&from=-1h&to=now", "where=label:a=b&where=job=&omit-own=1&limit=7", "idle=equal", "from=2026-01-02&to=1772366400.25", "by=label:%2c&limit=x"} {
 		f.Add(s)

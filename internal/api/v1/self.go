@@ -12,12 +12,12 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A Self is what a job is told of itself.
+// A Self is the answer to a job about its own use.
 type Self struct {
 	Format   int           `json:"format" doc:"version of this form: a reader must not guess at a higher one"`
 	ID       workload.ID   `json:"workload" doc:"id of the calling job: 26 characters of base32"`
 	Kind     workload.Kind `json:"kind"`
-	Name     string        `json:"name" doc:"empty until something of it is booked"`
+	Name     string        `json:"name" doc:"empty until a window with it is booked"`
 	Job      string        `json:"job"`
 	User     string        `json:"user"`
 	Project  string        `json:"project"`
@@ -27,12 +27,12 @@ type Self struct {
 	Started  *time.Time    `json:"started_at" doc:"null until it is reported"`
 	Ended    *time.Time    `json:"ended_at" doc:"null while it runs"`
 	Exit     *int          `json:"exit_code" doc:"null while it runs"`
-	First    *time.Time    `json:"first_at" doc:"start of the first minute with use; null until something is booked"`
+	First    *time.Time    `json:"first_at" doc:"start of the first minute with use; null until use is booked"`
 	Last     *time.Time    `json:"last_at" doc:"end of the last minute with use"`
-	Through  *time.Time    `json:"complete_through" doc:"usage holds what was used up to then; what is used later comes with a later window, of some seconds; null until something of the node is booked"`
-	Gaps     int           `json:"gaps" doc:"number of gaps of the node that touch its life: where there are any, something may be missing"`
-	Latest   *SelfLatest   `json:"latest" doc:"what it uses at present; null where its node sends nothing at present, and where it used nothing"`
-	Usage    *Figures      `json:"usage" line:"own" doc:"what it used in all its life, as far as that is booked; averages are over covered_seconds; null until something is booked"`
+	Through  *time.Time    `json:"complete_through" doc:"usage covers the time up to this instant; later use is booked with later windows of some seconds; null before the first batch of the node"`
+	Gaps     int           `json:"gaps" doc:"number of gaps of the node that overlap its lifetime: if it is not 0, figures may be incomplete"`
+	Latest   *SelfLatest   `json:"latest" doc:"its use at present; null if its node sends nothing at present or the job used nothing"`
+	Usage    *Figures      `json:"usage" line:"own" doc:"its use over its lifetime, as far as it is booked; averages are over covered_seconds; null until use is booked"`
 }
 
 // A SelfLatest is what a job used in the latest window of its node.

@@ -98,10 +98,10 @@ func mergeMachines(by []query.Dimension, groups []query.Group) (out []query.Grou
 	return out
 }
 
-// SetAveragedOver sets the length of time over which averages are taken, where the ledger
-// did not: the range without the time before the first node and after the end of the
-// latest booked window. Otherwise the averages of a server that is a day old would be
-// too low in a range of a week.
+// SetAveragedOver sets the length of time over which averages are computed, if the ledger did
+// not set it: the range from the first node's enrollment to the end of the latest booked
+// window. Over the full range, a server that is a day old would show averages of a week that
+// are too low.
 func SetAveragedOver(a *query.Answer, nodes []query.Node) {
 	if a.AveragedOver > 0 {
 		return
@@ -116,8 +116,8 @@ func SetAveragedOver(a *query.Answer, nodes []query.Node) {
 		}
 	}
 	// Groups begin and end with whole minutes, which contain the nodes' first and last
-	// seconds. What is outside of those was measured before a node enrolled, or by a
-	// node that is gone.
+	// seconds. Use outside this span was measured before a node enrolled, or by a node that
+	// was removed.
 	early, late := first.Truncate(time.Minute), last.Add(time.Minute)
 	for i := range a.Groups {
 		g := &a.Groups[i]

@@ -102,7 +102,7 @@ func (u *Usage) groupsOf(groups []query.Group) []Group {
 	return out
 }
 
-// totalOf are the figures of a sum; nil where it has none.
+// totalOf returns the figures of a sum; nil if the sum has none.
 func (u *Usage) totalOf(t *query.Total) *Figures {
 	if t.Present == 0 {
 		return nil
@@ -149,8 +149,8 @@ func (j *Jobs) WriteJSON(w io.Writer) error { return writeDocument(w, j, j.usage
 // WriteCSV implements [Table].
 func (j *Jobs) WriteCSV(w io.Writer) error { return j.usage.WriteCSV(w) }
 
-// UnmarshalJSON reads what WriteJSON wrote. Unknown keys are skipped, figures that are
-// not there are absent. Its errors wrap fault.ErrInvalid.
+// UnmarshalJSON reads the output of WriteJSON. It skips unknown keys; a missing figure is
+// absent. Its errors wrap fault.ErrInvalid.
 func (u *Usage) UnmarshalJSON(body []byte) error {
 	type plain Usage // without methods
 	read := plain{}
@@ -266,7 +266,7 @@ func parseNumber(raw json.RawMessage, u unit.Unit) (unit.Sum, error) {
 	return unit.ParseSum(strings.Trim(string(raw), `"`), u)
 }
 
-// duration is a sum of nanoseconds, or the longest duration where that is less.
+// duration converts a sum of nanoseconds, limited to the longest duration.
 func duration(s unit.Sum) time.Duration { return time.Duration(s.Int64()) }
 
 // seconds writes a length of time exactly.

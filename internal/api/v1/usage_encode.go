@@ -90,7 +90,7 @@ func (e *encoder) groups(groups []Group) {
 	e.b = append(e.b, "\n]"...)
 }
 
-// grow makes room in a buffer for n elements like one of so many bytes.
+// grow reserves space in a buffer for n elements of about the given number of bytes each.
 func grow(w io.Writer, n, bytes int) {
 	if b, ok := w.(interface{ Grow(int) }); ok {
 		b.Grow(n * min(bytes, 4<<10) * 9 / 8)
@@ -116,7 +116,7 @@ func (e *encoder) group(g *Group) {
 // wall is the time from the start of the first minute with use to the end of the last one.
 func (g *Group) wall() time.Duration { return g.Last.Sub(*g.First) }
 
-// total appends the figures of a sum; null where it has none.
+// total appends the figures of a sum; null if f is nil.
 func (e *encoder) total(f *Figures) {
 	if f == nil {
 		e.b = append(e.b, "null"...)
@@ -192,7 +192,7 @@ func appendText(b []byte, s string) []byte {
 	return append(append(append(b, '"'), s...), '"')
 }
 
-// appendTime appends an instant between quotes; absent where there is none.
+// appendTime appends t between quotes, or absent if t is nil.
 func appendTime(b []byte, t *time.Time, quote, absent string) []byte {
 	if t == nil {
 		return append(b, absent...)

@@ -19,15 +19,15 @@ import (
 	"mete.dev/mete/internal/model/query"
 )
 
-// MaxGroups is how many groups one answer may have.
+// MaxGroups is the largest number of groups in one answer.
 const MaxGroups = 10_000
 
-// AdminSocket is the name of the socket in the state directory on which a server takes
-// the orders of this machine's administrator: whoever may open it may give them.
+// AdminSocket is the name of the socket in the state directory on which a server accepts
+// administrative requests. Any process that can open the socket may send them.
 const AdminSocket = "admin.sock"
 
-// dimensions are what usage can be grouped and filtered by, besides labels, in the order
-// of help texts and errors.
+// dimensions are the dimensions, besides labels, for grouping and filtering, in the order of
+// help texts and errors.
 var dimensions = []query.Dimension{query.ByJob, query.ByWorkload, query.ByNode, query.ByCluster, query.ByKind, query.ByUser,
 	query.ByProject, query.ByNamespace, query.ByPod, query.ByContainer}
 

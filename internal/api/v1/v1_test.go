@@ -30,7 +30,7 @@ import (
 	"mete.dev/mete/internal/ui/table"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 var (
 	noon   = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -333,8 +333,8 @@ func draw(t *rapid.T) *query.Answer {
 	return a
 }
 
-// What is written as JSON is read as it was, to the last unit, and the table of it holds
-// nothing that a terminal would obey.
+// TestRoundTrip checks that JSON preserves every amount exactly, and that the table contains
+// no control characters.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		drawn := draw(t)
@@ -425,7 +425,8 @@ func TestLimitKeepsTheSum(t *testing.T) {
 	})
 }
 
-// What is idle on machines of which no job is shown is one group, without a name.
+// TestLimitOfMachines checks that the idle use of machines without a listed job is one group
+// without a node name.
 func TestLimitOfMachines(t *testing.T) {
 	a := &query.Answer{By: []query.Dimension{query.ByJob, query.ByNode}}
 	for i := range 40 {

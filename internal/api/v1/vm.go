@@ -56,7 +56,7 @@ func VMOf(v *query.VM) VM {
 // joules writes an energy in microjoules as joules.
 func joules(v unit.Sum) json.Number { return json.Number(v.Decimal(unit.Microjoule)) }
 
-// joulesOf is joules as JSON has it: null where there is none.
+// joulesOf is joules for a field of JSON: nil, which is null, if exists is false.
 func joulesOf(v unit.Sum, exists bool) *json.Number {
 	if !exists {
 		return nil

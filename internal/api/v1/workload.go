@@ -12,18 +12,18 @@ type Workload struct {
 	ID      workload.ID       `json:"workload" doc:"id: 26 characters of base32"`
 	Kind    workload.Kind     `json:"kind"`
 	Name    string            `json:"name"`
-	Job     string            `json:"job" doc:"name of its job; empty where it belongs to none"`
+	Job     string            `json:"job" doc:"name of its job; empty if it belongs to none"`
 	User    string            `json:"user"`
 	Project string            `json:"project"`
 	Node    string            `json:"node" doc:"id of the node"`
 	Cluster string            `json:"cluster"`
-	Key     string            `json:"key" doc:"what the id is derived from: a container id, a pod UID, a path"`
+	Key     string            `json:"key" doc:"source of the id: a container id, a pod UID, a path"`
 	Path    string            `json:"path" doc:"its control group"`
-	Parent  workload.ID       `json:"parent" doc:"id of the workload around it; empty where there is none"`
+	Parent  workload.ID       `json:"parent" doc:"id of the workload that contains it; empty if none does"`
 	Labels  map[string]string `json:"labels"`
-	Started *time.Time        `json:"started_at" doc:"null where it was not reported"`
-	Ended   *time.Time        `json:"ended_at" doc:"null while it runs, and where it was not reported"`
-	Exit    *int              `json:"exit_code" doc:"null where it was not reported"`
+	Started *time.Time        `json:"started_at" doc:"null if it was not reported"`
+	Ended   *time.Time        `json:"ended_at" doc:"null while it runs, or if it was not reported"`
+	Exit    *int              `json:"exit_code" doc:"null if it was not reported"`
 	First   *time.Time        `json:"first_at" doc:"start of the first minute with use in the range"`
 	Last    *time.Time        `json:"last_at" doc:"end of the last minute with use in the range"`
 }

@@ -25,21 +25,22 @@ func Command() *cobra.Command {
 	var form, state string
 	cmd := &cobra.Command{
 		Use:   "backup DIR",
-		Short: "Copy what this machine's server keeps, while it runs",
-		Long: `Copy what the server of this machine keeps into a new directory: the ledger, the
+		Short: "Copy the state of this machine's server, while it runs",
+		Long: `Copy the state of this machine's server into a new directory: the ledger, the
 metrics, its certificate authority, its certificates at servers above, and the state
-of its alerts. The server goes on meanwhile.
+of its alerts. The server continues to run meanwhile.
 
-The copy is a state directory itself: mete server --state DIR continues from it.
-What the ledger has beyond the metrics is filled in then, and agents are asked for
-what they sent since. A ledger in PostgreSQL is no part of the copy: take it with
-pg_dump, right after.
+The copy is itself a state directory: mete server --state DIR continues from it.
+That server fills in metrics from the ledger where the ledger is more recent, and
+requests from the agents the data that they sent after the copy. The copy does not
+contain a ledger in PostgreSQL: dump it with pg_dump, right after.
 
-The server writes the copy, with its rights. On the file system of its metrics the
-samples of the past are linked: they take room once the server has dropped them, and
-what changes the files of the copy in place changes the server's. A copy elsewhere is
-whole. It holds the authority's key: keep it as safe as the server. What was revoked
-later is valid again in a server that is started from it.`,
+The server writes the copy, with its own permissions. On the file system of its
+metrics the copy has hard links to past samples: they take space once the server has
+deleted its own, and a program that changes them in place changes the server's files
+too. A copy on another file system is independent. It contains the authority's key:
+keep it as safe as the server. Tokens and certificates that were revoked after the
+copy are valid again in a server that is started from it.`,
 		Example: `  mete backup /srv/backup/mete-1
   mete backup /mnt/nas/mete-1 --state /srv/mete -o json`,
 		Args:          cobra.ExactArgs(1),

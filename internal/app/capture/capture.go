@@ -76,8 +76,8 @@ Left out: command lines, environments, memory addresses, open files, user
 names, serial numbers, and mounts that do not lead to control groups. User ids,
 process ids and numbers of up to seven digits in names stay as they are.
 
-What was captured, replaced and left out is counted on standard error. Read the
-file before you give it away: it is text.`
+Standard error shows how much was captured, replaced and left out. Read the file
+before you give it away: it is text.`
 
 const examples = `  mete capture machine.txtar
   mete capture --ticks 2 --interval 1s machine.txtar

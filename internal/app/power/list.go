@@ -196,7 +196,7 @@ func (g *guest) setCPUTime(a, b *observation) {
 	}
 	r, ok := b.times.Since(a.times)
 	if !ok {
-		g.CPUWhy, g.StealWhy = "no time went by", "no time went by"
+		g.CPUWhy, g.StealWhy = "no time passed", "no time passed"
 		return
 	}
 	g.CPU = &r.CPU

@@ -19,27 +19,28 @@ import (
 	"mete.dev/mete/internal/model/power"
 )
 
-const long = `Show which meters of energy and power this machine has and what they show at
-present, which of them cannot be read and why, and what is gone by where no meter
-shows anything: a curve of power by load, with where it is from and how far it may
-be off. And show the virtual machines that run here: how much CPU they use and wait
-for, how often they leave it for the hypervisor, and whether each has a share of
-this machine's energy or why not.
+const long = `Show the meters of energy and power of this machine with their present values,
+which of them cannot be read and why, and the model that replaces missing meters:
+a curve of power by load, with its origin and its possible error. Also show the
+virtual machines that run here: how much CPU they use and wait for, how often they
+leave it for the hypervisor, and whether each has a share of this machine's energy
+or why not.
 
-It looks twice, a second apart.`
+It reads everything twice, a second apart.`
 
 const calibrateLong = `Keep this machine busy for a share of its time, from nothing to all of it in
 steps, measure with its meters what power each load takes, and fit a curve to
-that. Meters of the whole machine are used where there are such, else those of
-its CPU packages.
+that. It uses meters of the whole machine if there are any, else those of its CPU
+packages.
 
-What is written is JSON: the curve, by how much it may be off (error_ppm: the
-class of the meter and what the fit leaves), and each sample with what it is off
-the curve. mete-agent -power-curve FILE goes by it, on this machine or on others
-of its make, wherever no meter shows anything.
+The output is JSON: the curve, its possible error (error_ppm: the class of the
+meter and the residual of the fit), and each sample with its distance from the
+curve. mete-agent -power-curve FILE uses the curve for power that no meter
+measures, on this machine or on others of the same model.
 
-The machine should have little else to do meanwhile. What others use is measured
-too and does not falsify the curve, but loads that never come up are not seen.`
+The machine should have little else to do meanwhile. The load of other programs is
+measured too and does not falsify the curve, but the curve has no samples of loads
+that do not occur.`
 
 const calibrateExamples = `  mete power calibrate -o curve.json
   mete power calibrate --for 20s -o curve.json
@@ -51,7 +52,7 @@ func Command() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:     "power",
-		Short:   "Show what measures this machine's power, and what is gone by without",
+		Short:   "Show this machine's power meters, and the model used without them",
 		Long:    long,
 		Example: "  mete power\n  mete power -o json\n  mete power --ipmi /dev/ipmi0",
 		Args:    cobra.NoArgs,

@@ -48,9 +48,9 @@ Units follow from the names of metrics and from functions: the rate of seconds o
 time is cores, that of joules watts, that of byte-seconds bytes. Tables and charts are
 rounded for people; CSV and JSON (as Prometheus answers) have the values as they are.
 
-Series are of measured, apportioned and modelled amounts alike: mete usage and mete top
-say of each which it is. What a workload is called is in mete_workload_info, which has
-the value 1, so that a product with it adds names.`,
+A series can contain measured, apportioned and modelled amounts: mete usage and mete top
+mark each amount with its quality. The names of workloads are labels of
+mete_workload_info, whose value is 1, so that multiplying a series by it adds names.`,
 		Example: `  mete query 'sum by (part) (mete_node_power_watts)'
   mete query 'topk(5, rate(mete_workload_cpu_seconds_total[5m]))' --from -1h
   mete query 'sum by (domain) (rate(mete_workload_energy_joules_total[5m]))' --from today --step 5m
@@ -164,8 +164,8 @@ func (e *queryError) Error() string      { return e.text }
 func (*queryError) Is(target error) bool { return target == fault.ErrInvalid }
 
 // emptyHint is the hint for an empty answer.
-const emptyHint = `hint: a metric begins some two minutes after its machine does, and rate() wants two samples, as [5m] has;
-hint: the names that there are now: mete query 'count by (__name__) ({__name__=~"mete_.+"})'
+const emptyHint = `hint: a metric begins about two minutes after its machine, and rate() needs two samples, as [5m] has;
+hint: list the present names: mete query 'count by (__name__) ({__name__=~"mete_.+"})'
 `
 
 // print writes an answer in the format of -o.

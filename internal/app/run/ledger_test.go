@@ -520,7 +520,7 @@ func TestServerBesideAgent(t *testing.T) {
 }
 
 // TestServerForeignClaim checks that another user's claim of the machine blocks neither a job nor
-// an agent, and that an agent is detected all the same.
+// an agent, and that the job still detects an agent.
 func TestServerForeignClaim(t *testing.T) {
 	hosttest.Need(t, "root")
 	b := newBench(t)
@@ -613,8 +613,8 @@ func TestServerOrdinaryUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.equal("user", r)
-	if w := b.workload("user"); w.User != "nobody" {
-		t.Errorf("of user %q", w.User)
+	if got := "user " + b.workload("user").User; got != "user nobody" {
+		t.Errorf("the workload is of %s", got)
 	}
 	// Process trees of the user are distinct, and a nested one is refused.
 	out = as("run", "-q", "--server", b.url(), patient, "--name", "outer", "--", "env", "METE_TEST_MAIN=1", prog, "run", "--server", b.url(), patient, "--", "true")

@@ -89,36 +89,37 @@ type config struct {
 	wait      time.Duration
 }
 
-const long = `Run a command as a metered job and report what it truly used: CPU time, memory,
-disk, network, processes, energy, and how each figure came about.
+const long = `Run a command as a metered job and report its use of CPU time, memory, disk,
+network, processes and energy, with the quality of each figure.
 
-The command runs in a control group of its own, below the caller's, together with
-all that it starts. Its input, output, signals, terminal and exit code are its
-own, as if mete were not there. Where no group can be made, its processes are
-followed instead, and the figures are marked apportioned.
+The command and all processes that it starts run in a control group of their own,
+below the caller's. Input, output, signals, terminal and exit code are those of
+the command, as without mete. If mete cannot create a group, it follows the
+processes instead, and marks the figures as apportioned.
 
-When the command ends, the report is printed to standard error and kept in the
-state directory ($METE_STATE, else /var/lib/mete for root, $XDG_STATE_HOME/mete
-or ~/.local/state/mete for others), where mete report finds it. What the command
-leaves running is named, and goes on in its group; --wait-all waits for it.
-Data that is still waiting to be written to disk when the job ends is not counted.
+When the command ends, mete prints the report to standard error and keeps it in
+the state directory ($METE_STATE, else /var/lib/mete for root, $XDG_STATE_HOME/mete
+or ~/.local/state/mete for others), where mete report finds it. The report names
+processes that the command leaves running; they continue in its group, and
+--wait-all waits for them. Data that is still waiting to be written to disk when
+the job ends is not counted.
 
-Energy is what the job's own activity took: its part, by CPU time and memory, of
-what the machine's meters show above idling, or a model of the machine where it
-has none. Beside it is the job's share, by CPU time, of what the machine takes
-anyway. Both come with what they may be off, and with where they are from.
+Energy is that of the job's own activity: its part, by CPU time and memory, of the
+energy above idle that the machine's meters show, or of a model if the machine has
+no meters. Next to it is the job's share, by CPU time, of the machine's idle
+energy. Both are shown with their possible error and their source.
 
-An agent of this machine is told of the job, so that its ledger knows it by name.
-Where there is none, --server sends the job's figures to a server, as long as it
-runs and at its end: a token of mete token create --role agent is needed once,
-best in a file that only its user can read. The command's environment is that of
-mete run without METE_TOKEN and METE_UPSTREAM_TOKEN. What cannot be sent waits in
-the state directory, and goes with the next job.
+mete run registers the job with an agent of this machine, so that its ledger has
+the job's name. Without an agent, --server sends the job's figures to a server,
+while it runs and at its end: this needs a token of mete token create --role agent
+once, best in a file that only its user can read. The command's environment is that
+of mete run without METE_TOKEN and METE_UPSTREAM_TOKEN. Figures that cannot be sent
+wait in the state directory, and the next job sends them.
 
-Where the job is in the ledger of a server, it can ask for its own use while it
-runs. Its environment then has METE_SELF_URL, the address to ask; METE_SELF_TOKEN,
-which it shows there and which is good for nothing else; and METE_SELF_CA, a file
-with the certificate to check the server by, where it speaks TLS:
+If the job is in the ledger of a server, it can request its own use while it runs.
+Its environment then has METE_SELF_URL, the address of the request; METE_SELF_TOKEN,
+a token for this request only; and METE_SELF_CA, a file with the certificate that
+verifies the server, if it uses TLS:
 curl --cacert "$METE_SELF_CA" -H "Authorization: Bearer $METE_SELF_TOKEN" "$METE_SELF_URL"
 mete usage --self does the same.
 

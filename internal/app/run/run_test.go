@@ -246,7 +246,7 @@ func TestKilled(t *testing.T) {
 	if id == nil {
 		t.Fatalf("the job was in no group of its own:\n%s", groups)
 	}
-	// Nobody owns the remaining groups; a later job removes them.
+	// The remaining groups have no owner; a later job removes them.
 	testkit.Eventually(t, "the groups are gone", func() bool {
 		m.run("run", "-q", "--", "true")
 		return len(remainingGroups(t, string(id[1]))) == 0

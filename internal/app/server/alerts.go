@@ -23,8 +23,8 @@ type alertFlags struct {
 }
 
 func (a *alertFlags) flags(f *pflag.FlagSet) {
-	f.StringArrayVar(&a.rules, "rules", nil, "rules in Prometheus's format, beside those that are shipped: a file, or a directory of *.yml; may be repeated")
-	f.StringArrayVar(&a.alertmanagers, "alertmanager", nil, "http(s)://HOST:PORT of an Alertmanager that is told of alerts; may be repeated")
+	f.StringArrayVar(&a.rules, "rules", nil, "rules in Prometheus's format, in addition to the built-in ones: a file, or a directory of *.yml; may be repeated")
+	f.StringArrayVar(&a.alertmanagers, "alertmanager", nil, "http(s)://HOST:PORT of an Alertmanager that receives the alerts; may be repeated")
 	f.StringVar(&a.alertmanagerHeader, "alertmanager-header", "", "`FILE` with lines \"Name: value\", headers of requests to them, as for a secret")
 	f.StringVar(&a.webhook, "alert-webhook", "", "`URL` to which alerts are posted as JSON, as Alertmanager's webhooks are, or @FILE with it")
 	f.StringVar(&a.header, "alert-webhook-header", "", "`FILE` with lines \"Name: value\", headers of these requests, as for a secret")

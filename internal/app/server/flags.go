@@ -24,7 +24,7 @@ func (a *ageFlag) Set(s string) error {
 
 func (*ageFlag) Type() string { return "time" }
 
-// A sizeFlag is a flag with a number of bytes; 0 is no limit.
+// A sizeFlag is a flag with a number of bytes; 0 means unlimited.
 type sizeFlag int64
 
 func (s *sizeFlag) String() string {

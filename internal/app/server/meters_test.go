@@ -11,7 +11,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// TestReadMeters checks that a file of meters may contain secrets only if nobody else can read it.
+// TestReadMeters checks that a file of meters may contain secrets only if no other user can read it.
 func TestReadMeters(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "meters.yaml")
 	if specs, err := readMeters(""); specs != nil || err != nil {

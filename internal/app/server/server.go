@@ -37,8 +37,8 @@ func Command(configure ...func(*server.Config)) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "server",
 		Short: "Keep the ledger of many machines",
-		Long: `Take what the agents of many machines measured, book it, and answer questions
-about it.
+		Long: `Receive the measurements of the agents of many machines, book them, and answer
+queries about them.
 
 At its first start the server makes a certificate authority in its state
 directory. A token carries that authority's fingerprint, so that an agent knows
@@ -50,9 +50,9 @@ its server, and gives an agent a certificate of its own:
 All connections are TLS 1.3. The ledger is SQLite in the state directory, or
 PostgreSQL.
 
-A server may tell its rows to another one above it, by minutes or by hours, and
-that one to a third. It keeps them all the same. The server above gives the
-token:
+A server can send its rows, by minutes or by hours, to another server above it,
+which can send them to a third. Each keeps its own copy. The server above creates
+the token:
 
   mete token create --role upstream --cluster lab
   mete server --upstream https://CORE:9797 --upstream-token @FILE
@@ -69,11 +69,11 @@ by the server where a file names them:
       nodes: [web-1]
 
 The server evaluates rules that are shipped with it, and those of --rules, in
-Prometheus's format, and tells an Alertmanager or a webhook of the alerts. On
-SIGHUP it reads the files of --rules again; docs/guide/alerts.md says more.
+Prometheus's format, and sends alerts to an Alertmanager or a webhook. On SIGHUP
+it reads the files of --rules again; see docs/guide/alerts.md.
 
-What its metrics take goes on to receivers of Prometheus's remote write that
---remote-write names.`,
+The server also sends the samples of its metrics to the receivers of Prometheus's
+remote write that --remote-write names.`,
 		Example: `  mete server
   mete server --database postgres://mete@db/mete --name mete.example.org
   mete server --listen 10.0.0.1:9797 --state /srv/mete
@@ -114,7 +114,7 @@ What its metrics take goes on to receivers of Prometheus's remote write that
 	f.StringVar(&c.State, "state", "", "directory of what the server keeps (default: server in the state directory of mete)")
 	f.StringVar(&c.Database, "database", "", "ledger: a file for SQLite, or postgres://USER@HOST/NAME (default: ledger.db in --state)")
 	f.StringArrayVar(&c.Names, "name", nil, "host name or address under which agents reach the server, beside its own; may be repeated")
-	f.BoolVar(&c.insecure, "insecure", false, "serve plain HTTP without tokens, to the programs of this machine and nobody else")
+	f.BoolVar(&c.insecure, "insecure", false, "serve plain HTTP without tokens, to programs on this machine only")
 	f.Var((*ageFlag)(&c.Ledger.Minutes), "keep-minutes", "keep minutes for `TIME`, as 7d or 48h; then hours")
 	f.Var((*ageFlag)(&c.Ledger.Hours), "keep-hours", "keep hours for `TIME`; then days, which stay")
 	f.Var((*ageFlag)(&c.Metrics.Retention), "keep-metrics", "keep samples for `TIME`: what charts and PromQL see")

@@ -123,8 +123,8 @@ func list() *cobra.Command {
 	var form, dir string
 	cmd := &cobra.Command{
 		Use:           "list",
-		Short:         "List the tokens, without what they open by",
-		Long:          "List the tokens, newest first, without their secrets, which nobody keeps.",
+		Short:         "List the tokens, without their secrets",
+		Long:          "List the tokens, newest first. The server does not keep their secrets.",
 		Example:       "  mete token list\n  mete token list -o json",
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,

@@ -191,7 +191,7 @@ q Ctrl-C       quit
 
 // figuresText explains the figures of the table.
 const figuresText = `
-–  absent: nobody can see it on this machine. It is not zero.
+–  absent: it cannot be measured on this machine. It is not zero.
 ~  apportioned: a measured total, divided by a rule.   ≈  modelled: computed.
 A row shows what its workload used and nothing below it did, so that the rows add
 up to the machine; a folded row shows its whole subtree. Sums leave out the absent.

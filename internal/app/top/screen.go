@@ -23,7 +23,7 @@ type tickMsg struct{ machine *live.Machine }
 type errorMsg struct{ err error }
 
 // show runs the screen until the user quits, c.count ticks have passed, ctx ends, or a read fails
-// for good.
+// permanently.
 func show(ctx context.Context, c *config, m Meter, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -75,7 +75,7 @@ sessions, virtual machines, jobs; and the two that no job caused, system and idl
 
 Amounts are exclusive: a row shows what a workload used and nothing below it did,
 so the rows add up to the machine. A folded row shows all that is in it.
-–  nobody can see it here (not zero)   ~  a total, apportioned   ≈  computed
+–  absent (not zero)   ~  a measured total, apportioned   ≈  modelled
 
 With --server it shows the machines that a server knows, as of the latest window of
 each: below a machine stand its workloads, and its own row shows what it uses, with

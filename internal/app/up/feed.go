@@ -37,7 +37,7 @@ func newFrame(m *live.Machine) *frame {
 	}
 }
 
-// run reads every tick of m until ctx ends, or m fails for good.
+// run reads every tick of m until ctx ends, or m fails permanently.
 func (f *feed) run(ctx context.Context, tick time.Duration, m Meter) error {
 	first := true
 	for {

@@ -40,7 +40,7 @@ func newServer(f *feed, kept http.Handler, allow func(host string) bool) *http.S
 		WriteTimeout:      30 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
-		// It would report the broken connections of clients, which concern nobody.
+		// It would report only broken connections of clients.
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
 }

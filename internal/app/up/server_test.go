@@ -93,7 +93,8 @@ func TestHealth(t *testing.T) {
 	check("after a lost tick", 503, why)
 }
 
-// TestHost checks that only host names that nobody can point elsewhere are answered.
+// TestHost checks that the server answers only to host names that another party cannot point to
+// a different address.
 func TestHost(t *testing.T) {
 	own := "metal.example"
 	for _, c := range []struct {

@@ -41,15 +41,15 @@ func revoke() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "revoke NODE",
 		Short: "Revoke a machine or a server below",
-		Long: `Revoke a machine or a server below: it may not send from its next request on. NODE is
-its id, or its name where only one has it. What it sent stays in the ledger, and what it
-measures from then on stays on its own disk.
+		Long: `Revoke a machine or a server below: the server refuses its next request and all later
+ones. NODE is its id, or its name if only one node has it. Data that it sent stays in the
+ledger, and later measurements stay on its own disk.
 
 Its certificate cannot be restored: to send again, it enrolls with a new token as a new
-node. mete token revoke ends a token by which it could do that by itself.
+node. mete token revoke ends a token with which it could enroll by itself.
 
-The clones of a machine, which enrolled with a copy of its certificate, are revoked with
-it. A clone that is named is revoked alone.
+Revoking a machine also revokes its clones, which enrolled with a copy of its
+certificate. Revoking a clone revokes only that clone.
 
 The server takes this order on a socket in its state directory, so only users with
 access to that can give it.`,
@@ -116,8 +116,8 @@ func Sources() *cobra.Command {
 		Short: "List the servers below a server",
 		Long: `List the servers below a server, which send it their rows: when each sent last, the end
 of the latest booked window of any of its machines and how long ago that is, how many
-pages of which epoch of its ledger were taken, and how many machines it has. The
-epoch of a ledger changes where it was opened anew; no page is taken twice.`,
+pages of which epoch of its ledger were booked, and how many machines it has. The
+epoch of a ledger changes each time it is opened; no page is booked twice.`,
 		Example: `  mete sources
   mete sources -o json | jq -r '.sources[] | select(.state != "live") | .name'`,
 		Args:          cobra.NoArgs,

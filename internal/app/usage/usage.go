@@ -48,7 +48,7 @@ func (s *serverFlags) checkOutput() error { return cli.OneOf("-o", s.output, "ta
 
 func (s *serverFlags) style() table.Style { return table.Style{Zone: time.Local, ASCII: s.ascii} }
 
-// print writes an answer in the form that was asked for.
+// print writes an answer in the format of -o.
 func (s *serverFlags) print(cmd *cobra.Command, answer v1.Table, table func() string) error {
 	var body []byte
 	switch s.output {
@@ -163,24 +163,24 @@ func Usage() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "usage",
 		Short: "Show what was used, by job or other dimensions",
-		Long: `Show what was used in a range of time, by job or other dimensions, from the ledger of
-a server: mete up or mete server.
+		Long: `Show the use of resources in a range of time, by job or other dimensions, from the
+ledger of a server: mete up or mete server.
 
-Amounts are exclusive: a row holds what its workloads used and no workload below them
-did, so the rows add up. What no job caused is in the rows system and idle, so the sum
-is the capacity of the machine.
+Amounts are exclusive: a row holds the use of its workloads without that of workloads
+below them, so the rows add up. Use that no job caused is in the rows system and idle,
+so the sum is the capacity of the machine.
 
 CPU TIME is the amount, CORES its average. MEMORY is the average over the whole range,
 page cache included; PEAK is the largest that any one workload of the row held. A
 workload without a job has a row under its own name; workloads that lack a dimension,
 such as a user, are in the row (none).
 
-ENERGY is shown with its error either way, POWER is the average. What machines draw
-because they are on is in the row idle; --idle divides it among the workloads: equal by
-the time that each existed, used by the CPU time that each used.
+ENERGY is shown with its error either way, POWER is the average. The energy that
+machines use without load is in the row idle; --idle divides it among the workloads:
+equal by the time that each existed, used by the CPU time that each used.
 
-What ran in a virtual machine whose host gives it energy is within the host's figures,
-so sums leave such a guest out; by node, its row is below the sum. --node NAME selects
+The figures of a host include those of a virtual machine to which it gives energy, so
+sums leave such a guest out; by node, its row is below the sum. --node NAME selects
 one guest, --nested only selects all of them.
 
 –  absent (not zero)   ~  a measured total, apportioned   ≈  modelled

@@ -214,7 +214,7 @@ func TestErrors(t *testing.T) {
 		{"usage x", `unexpected argument "x"`, "mete usage --help", cli.Invalid},
 		{"nodes --token mete_x", "token is cut off", "copy the whole line", cli.Invalid},
 		{"nodes --server tcp://x", `server "tcp://x": invalid`, "write it as http://127.0.0.1:9797", cli.Invalid},
-		{"nodes --server http://127.0.0.1:1", "nobody listens there", "start one with: mete up", cli.Unavailable},
+		{"nodes --server http://127.0.0.1:1", "no server listens there", "start one with: mete up", cli.Unavailable},
 		{"nodes --server https://127.0.0.1:1", "a token is needed", "mete token create --role viewer", cli.Denied},
 		{"nodes --server http://192.0.2.1:9797", "http", "", cli.Invalid},
 		{"gaps --from x", `time "x": invalid`, "write a time as", cli.Invalid},

@@ -5,12 +5,12 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// assignDomains puts all energy into exactly one domain. What an outer meter shows beyond the parts
-// inside it is energy of Rest.
+// assignDomains puts all energy into exactly one domain. The energy that an outer meter shows
+// beyond the parts inside it goes to Rest.
 //
-// If the parts show more, they stay, and the excess is deducted from Rest in the next ticks, as
-// meters do not show the same instant. The excess is limited to one tick of the outer meter: parts
-// that always show more are not late.
+// If the parts show more than the outer meter, they keep their energy, and the excess is deducted
+// from Rest in the next ticks, as meters do not show the same instant. The excess is limited to one
+// tick of the outer meter: parts that always show more are not late.
 func (m *Meters) assignDomains(iv *Interval) (flows [power.DomainLimit]tickEnergy) {
 	var inside tickEnergy
 	for d := range flows {

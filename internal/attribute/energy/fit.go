@@ -3,7 +3,7 @@ package energy
 import "math"
 
 const (
-	// usualExponent is assumed where none could be fitted.
+	// usualExponent is assumed if no exponent could be fitted.
 	usualExponent = .7
 	// maxRise limits how much full load raises a machine's power, as a multiple of its idle power.
 	// In the SPECpower_ssj2008 results idle machines draw a tenth of full load or more.

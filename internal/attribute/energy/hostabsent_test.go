@@ -15,7 +15,7 @@ func TestNeverReported(t *testing.T) {
 	at := int64(0)
 	tick := func(share *power.Share) {
 		at += 1e9
-		r := power.Reading{At: at, Err: "nobody"}
+		r := power.Reading{At: at, Err: "no answer"}
 		if share != nil {
 			r = power.Reading{At: at, Value: share.Energy(), Share: share}
 		}
@@ -37,7 +37,7 @@ func TestNeverReported(t *testing.T) {
 		t.Errorf("%+v, %+v of one that gives", told, s)
 	}
 	tick(nil)
-	if len(told) != 1 || told[0].Reason != energy.Unreadable || told[0].Detail != "nobody" {
+	if len(told) != 1 || told[0].Reason != energy.Unreadable || told[0].Detail != "no answer" {
 		t.Errorf("%+v of one that ceased", told)
 	}
 	tick(given(20))

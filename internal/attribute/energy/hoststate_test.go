@@ -113,7 +113,7 @@ func TestHostGives(t *testing.T) {
 // energy, unless counting restarted.
 func TestHostTrouble(t *testing.T) {
 	rest := func(t *energy.Tick) int64 { return t.Domain[power.Rest].Energy }
-	gone := power.Reading{Err: "nobody answers"}
+	gone := power.Reading{Err: "no host answers"}
 	for _, c := range []struct {
 		name   string
 		do     func(l *hostRig) (booked int64)

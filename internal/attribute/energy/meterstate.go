@@ -121,9 +121,10 @@ func (ms *meterState) gainBetween(from, to reading) (int64, Reason) {
 	return CounterGain(from.value, to.value, ms.Wrap, likely, possible)
 }
 
-// CounterGain is what a counter gained from one value to another, in uJ; 0 where
-// that cannot be. It counts modulo wrap uJ; 0 is never. likely is the most that it
-// will have gained, and possible the most that it can have gained meanwhile.
+// CounterGain returns the gain of a counter from one value to another, in uJ, or 0 and the reason
+// if the gain cannot be determined. The counter counts modulo wrap uJ; with wrap 0 it never wraps.
+// likely is the largest gain to expect in the meantime, and possible the largest that can have
+// occurred.
 func CounterGain(from, to, wrap, likely, possible int64) (int64, Reason) {
 	if wrap > 0 && likely >= wrap {
 		return 0, Ambiguous

@@ -66,7 +66,7 @@ func TestSuspended(t *testing.T) {
 		r.at += ns + second
 		return r.Tick(energy.Interval{At: r.at, Elapsed: ns + second, Suspended: ns, Load: load * 10_000, CPUs: 4}, r.read(), nil)
 	}
-	t.Run("counter that began anew", func(t *testing.T) {
+	t.Run("counter that restarted", func(t *testing.T) {
 		r := newRig(one)
 		r.value[0] = 50_000 * watt
 		r.tick(0, 0)

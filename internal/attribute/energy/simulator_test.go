@@ -176,7 +176,8 @@ func mixed(cpus int, seed uint64) (loads []behavior) {
 	return loads
 }
 
-// starting delays loads by two seconds, and each by half a second more than the one before.
+// starting delays the first load by two seconds, and each other load by half a second more than the
+// previous one.
 func starting(loads []behavior) (later []behavior) {
 	for i, b := range loads {
 		from := 100 + 25*i

@@ -35,36 +35,36 @@ func (r *Row) idleEnergy(all int64) int64 {
 	return min(v, all)
 }
 
-// An Adjustment is what became of a machine's minute.
+// An Adjustment describes how a machine's meters changed the energy of its rows in one minute.
 type Adjustment struct {
 	Minute int64
 	Node   string // id
-	Meter  int64  // energy that its meters showed, uJ
-	Inside int64  // that its rows had before, uJ
-	// Measured is how much of Inside was measured, in uJ. Where it is more than
-	// Meter, nothing was taken away: one of the two is wrong.
+	Meter  int64  // energy by the machine's meters, uJ
+	Inside int64  // energy of the machine's rows before, uJ
+	// Measured is the measured part of Inside, in uJ. If it is more than Meter, Adjust removes no
+	// measured energy: one of the two is wrong.
 	Measured int64
-	// Changed are by how much each domain's energy changed.
+	// Changed is the change of each domain's energy, in uJ.
 	Changed [power.DomainLimit]int64
 }
 
-// Adjust makes the energy of a machine's rows what its meters showed: e uJ that may
-// be off by off. covered is for how much of the minute there are rows.
+// Adjust makes the energy of a machine's rows equal to that of its meters: e uJ, with an error of
+// up to off uJ. covered is the part of the minute for which there are rows.
 //
-// What was measured inside stays. What a model said is replaced: it was there as no
-// meter was. What the meters show above what was measured is energy of the rest, and
-// is divided as that inside was: the part of it that was idle goes to who had idle
-// energy, and the other by the CPU time that each used. Of time that no row covers
-// all is the row idle's. So the rows sum to e exactly, or to what was measured where
-// that is more.
+// Measured energy of the rows stays. Modelled energy is removed: it stood in for a missing meter.
+// The meters' energy above the measured energy goes to the domain rest. It has the same idle
+// fraction as the rows' energy before: rows that had idle energy get the idle part in proportion to
+// it, and the active part is divided by the rows' CPU time. The energy of time that no row covers
+// goes to the row idle. So the rows sum to e exactly, or to the measured energy if that is more.
 //
-// The error of what is added is the meter's, and that of what was measured, as it is
-// the difference of both; where a model said how much is idle, half of what that
-// leaves open too. It is put into the rows, of which idle may be new.
+// The error of the added energy is the sum of the errors of the meters and of the measured energy,
+// as the added energy is their difference. If a model determined the idle fraction, the uncertainty
+// of that fraction is added. The errors are put into the rows. The row idle is created if it is
+// missing.
 func Adjust(rows []Row, covered time.Duration, e, off int64) ([]Row, Adjustment) {
 	a := adjuster{rows: rows, result: Adjustment{Meter: e}}
 	a.sumBefore()
-	a.idleRow() // there is one now
+	a.idleRow() // creates the row if it is missing
 	a.removeModelled()
 	above := max(0, e-a.result.Measured)
 	empty := min(above, e-energy.MulDiv(e, int64(min(max(0, covered), time.Minute)), minute))
@@ -86,10 +86,10 @@ type adjuster struct {
 	energy        []int64 // of each row before
 	idleEnergy    []int64 // how much of it is idle
 	errors        int64   // of all rows, before
-	measuredError int64   // errors of what was measured
+	measuredError int64   // errors of the measured energy
 }
 
-// sumBefore sums what is there.
+// sumBefore sums the energy and the errors that the rows have before the adjustment.
 func (a *adjuster) sumBefore() {
 	for i := range a.rows {
 		r := &a.rows[i]
@@ -107,7 +107,7 @@ func (a *adjuster) sumBefore() {
 	}
 }
 
-// idleRow is the place of the row idle, which is made where there is none.
+// idleRow returns the index of the row idle. It adds the row if it is missing.
 func (a *adjuster) idleRow() int {
 	for i := range a.rows {
 		if a.rows[i].Kind == workload.Idle {

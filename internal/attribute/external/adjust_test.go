@@ -60,8 +60,8 @@ func energyOf(rows []external.Row) (sum int64) {
 	return sum
 }
 
-// The rows sum to the meter, or to what was measured inside where that is more. What
-// was measured inside stays, nothing else changes, and no error is lost.
+// TestAdjustSums checks that the rows sum to the meter's energy, or to the measured energy if that
+// is more. Measured energy stays, nothing else changes, and no error is lost.
 func TestAdjustSums(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rows := machine(t)
@@ -81,7 +81,7 @@ func TestAdjustSums(t *testing.T) {
 			changed += out.Changed[d]
 		}
 		if changed != energyOf(rows)-energyOf(before) {
-			t.Fatalf("changed by %d uJ, and that is told to be %d", energyOf(rows)-energyOf(before), changed)
+			t.Fatalf("the energy changed by %d uJ, and Changed sums to %d", energyOf(rows)-energyOf(before), changed)
 		}
 		var errs, measured int64
 		for i := range rows {
@@ -116,7 +116,7 @@ func TestAdjustSums(t *testing.T) {
 			}
 		}
 		if measured != out.Measured {
-			t.Fatalf("%d uJ were measured, and that is told to be %d", measured, out.Measured)
+			t.Fatalf("%d uJ were measured, and Measured is %d", measured, out.Measured)
 		}
 		if e > out.Measured && errs < off {
 			t.Fatalf("rows are off by %d uJ together, and the meter by %d", errs, off)
@@ -182,7 +182,8 @@ func cpuOnly(ns int64) (u usage.Usage) {
 	return u
 }
 
-// What several meters show is given out to the machines that they feed, all of it.
+// TestGroupMinuteDivides checks that the energy of several meters is divided among the machines
+// that they feed, without a remainder.
 func TestGroupMinuteDivides(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		names := []string{"a", "b", "c", "d"}
@@ -202,7 +203,7 @@ func TestGroupMinuteDivides(t *testing.T) {
 			e, off = e-p.Energy, off-p.Error
 		}
 		if e != 0 || off != 0 {
-			t.Fatalf("%d uJ and an error of %d are nobody's", e, off)
+			t.Fatalf("%d uJ and an error of %d were not divided", e, off)
 		}
 	})
 }

@@ -22,16 +22,16 @@ type Spec struct {
 
 	Name string `yaml:"name"` // unique in the file
 	Type string `yaml:"type"` // one of Types
-	// URL is where it is asked: http or https, of MQTT tcp or ssl (mqtt, mqtts).
+	// URL is the address of the meter: http or https, for MQTT tcp or ssl (mqtt, mqtts).
 	URL     string `yaml:"url"`
-	Query   string `yaml:"query"`   // of Prometheus: gives one value
+	Query   string `yaml:"query"`   // of Prometheus: its result is one value
 	Topic   string `yaml:"topic"`   // of MQTT, without wildcards
 	File    string `yaml:"file"`    // holds the value
-	Chassis string `yaml:"chassis"` // of Redfish: its id; "" is the only one that shows any
-	// Path leads to the value in JSON; "" says that the text is the number itself.
+	Chassis string `yaml:"chassis"` // of Redfish: its id; "" selects the only chassis with a reading
+	// Path leads to the value in JSON; "" means that the whole text is the number.
 	Path Path `yaml:"path"`
 	Unit Unit `yaml:"unit"`
-	// KindName is power or energy; "" is as the unit says.
+	// KindName is power or energy; "" selects the kind of the unit.
 	KindName     string        `yaml:"kind"`
 	WrapAt       float64       `yaml:"wrap"` // in Unit; 0 is never
 	ErrorPercent *float64      `yaml:"error_percent"`
@@ -85,9 +85,9 @@ func (s *Spec) UnmarshalYAML(n ast.Node) error {
 	return err
 }
 
-// Parse reads a file of meters, in YAML or JSON: a list below the key meters. A
-// secret may stand in it only where nobody else can read it, which private says. An
-// error wraps fault.ErrInvalid and names the line.
+// Parse reads a file of meters, in YAML or JSON: a list below the key meters. The file may hold a
+// secret only if private is true: no other user can read the file. An error wraps fault.ErrInvalid
+// and names the line.
 func Parse(text []byte, private bool) ([]Spec, error) {
 	var file struct {
 		Meters []Spec `yaml:"meters"`

@@ -72,7 +72,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// What is wrong is named with its line.
+// TestParseRefuses checks that an error names the line of the mistake.
 func TestParseRefuses(t *testing.T) {
 	good := "meters:\n  - name: a\n    type: http\n    url: http://a\n    unit: W\n    nodes: [n]\n"
 	if _, err := external.Parse([]byte(good), false); err != nil {

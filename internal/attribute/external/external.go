@@ -1,11 +1,11 @@
-// Package external is about meters outside the machines: a power strip, a management
-// controller over the network, a smart plug. A server reads them, and books what
-// they show above what the machines themselves see.
+// Package external handles meters outside the machines: a power strip, a management controller over
+// the network, a smart plug. A server reads them, and books the energy that they show above the
+// energy that the machines measure themselves.
 //
-// [Minutes] turns samples into the energy of each minute, and says where it cannot.
-// [GroupConnected] finds which meters have to be looked at together, and [Node.IsComplete]
-// whether a machine's rows of a minute are complete. [GroupMinute.Divide] gives each machine
-// its part of what its meters show, and [Adjust] gives that to the machine's rows.
+// [Minutes] turns samples into the energy of each minute, or gives the reason why it cannot.
+// [GroupConnected] finds the meters that must be evaluated together, and [Node.IsComplete] reports
+// whether a machine's rows of a minute are complete. [GroupMinute.Divide] divides the meters'
+// energy among the machines, and [Adjust] books each part to the machine's rows.
 //
 // Energy is in microjoules, power in microwatts, an instant in nanoseconds since
 // 1970 UTC, and a minute is counted from 1970.

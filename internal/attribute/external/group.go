@@ -68,13 +68,13 @@ func (b *GroupMinute) Nodes() (ids []string) {
 	return ids
 }
 
-// A NodeEnergy is what the meters of one machine showed for it.
+// A NodeEnergy is the energy of one machine by its meters, and its error, in uJ.
 type NodeEnergy struct{ Energy, Error int64 }
 
-// Divide gives each machine its part of what its meters showed. A meter that feeds
-// several is divided by their own energy in that minute, where none has any by CPU
-// time used, and else evenly. rows are those of each machine, by id. The parts sum to
-// what the meters showed.
+// Divide gives each machine its part of the energy of its meters. If a meter feeds several
+// machines, its energy is divided by the machines' own energy in that minute; if they have none, by
+// the CPU time that they used; if they used none, evenly. rows holds the rows of each machine, by
+// id. The parts sum to the energy of the meters.
 func (b *GroupMinute) Divide(rows map[string][]Row) map[string]NodeEnergy {
 	parts := map[string]NodeEnergy{}
 	for _, c := range b.Meters {

@@ -13,20 +13,20 @@ type MeterMinute struct {
 	Minute int64
 	Energy int64 // uJ
 	Error  int64 // by how much that may be off, uJ
-	// Reason is energy.OK where the meter can be used. Else Energy is 0 and means nothing.
+	// Reason is energy.OK if the meter can be used. Otherwise Energy is 0 and has no meaning.
 	Reason energy.Reason
 }
 
-// Minutes returns what the meter showed in each minute from one on, in their order,
-// up to the first that is not decided yet: on which samples may still come. Samples
-// are in rising order of time. Where there is none at or before the start of a
-// minute, the meter is energy.Unreadable in it.
+// Minutes returns the energy that the meter showed in each minute, in order of time: from is the
+// first minute, and the last one is before the first undecided minute. A minute is undecided while
+// samples for it may still arrive. Samples are in rising order of time. If no sample is at or
+// before the start of a minute, the meter is energy.Unreadable in it.
 //
-// Power between two samples is a straight line, which what it was may miss by half
-// their difference: that is in the error. The energy between two values of a counter
-// is spread evenly from one change to the next. On which side of a minute's edge a
-// joule falls is not in the error: what a minute has too much its neighbor has too
-// little. Whatever the edges, the minutes sum to what is between two samples.
+// Power between two samples is interpolated linearly. The true energy may differ by half the
+// difference of the samples: the error includes that. The energy between two values of a counter is
+// spread evenly from one change to the next. The error does not include the assignment of energy to
+// either side of a minute's edge: an excess in one minute is missing in its neighbor. Whatever the
+// edges, the minutes sum to the energy between two samples.
 func Minutes(m *Meter, samples []Sample, from int64, now time.Time) (out []MeterMinute) {
 	ps := m.segments(samples)
 	end := m.decidedUntil(samples, ps, now.UnixNano())
@@ -189,7 +189,8 @@ func (m *Meter) isPossible(s *Sample) bool {
 	return m.Wrap == 0 || s.Value <= m.Wrap
 }
 
-// gainBetween is what a counter gained between two samples, in uJ; 0 where that cannot be.
+// gainBetween returns the gain of a counter between two samples, in uJ, or 0 and the reason if the
+// gain cannot be determined. For a meter of power it returns 0.
 func (m *Meter) gainBetween(from, to *Sample) (int64, energy.Reason) {
 	if m.Kind != power.Energy {
 		return 0, energy.OK

@@ -168,7 +168,7 @@ func TestMinutes(t *testing.T) {
 		"it wraps twice":   {wrapping, at(0, 199_000e6, 300, 2_000e6, 360, 3_000e6), 360, want{{base, 0, 0, energy.Ambiguous}, {base + 1, 0, 0, energy.Ambiguous}, {base + 2, 0, 0, energy.Ambiguous}, {base + 3, 0, 0, energy.Ambiguous}, {base + 4, 0, 0, energy.Ambiguous}, {base + 5, 1_000e6, 0, 0}}},
 		"one wrong value":  {counter, at(0, 100e6, 20, 9e15, 60, 160e6), 60, want{{base, 60e6, 0, 0}}},
 		"one back":         {counter, at(0, 100e6, 20, 0, 60, 160e6), 60, want{{base, 60e6, 0, 0}}},
-		"it began anew":    {counter, at(0, 100_000e6, 50, 3e6, 60, 4e6, 120, 10e6), 120, want{{base, 0, 0, energy.WentBack}, {base + 1, 6e6, 0, 0}}},
+		"it restarted":     {counter, at(0, 100_000e6, 50, 3e6, 60, 4e6, 120, 10e6), 120, want{{base, 0, 0, energy.WentBack}, {base + 1, 6e6, 0, 0}}},
 		"it jumped":        {counter, at(0, 0, 50, 1e15, 60, 1e15+1e6, 120, 1e15+7e6), 120, want{{base, 0, 0, energy.Jumped}, {base + 1, 6e6, 0, 0}}},
 		"away for an hour": {counter, at(0, 0, 60, 1e6, 3600, 70e6, 3660, 71e6), 180, want{{base, 1e6, 0, 0}}},
 	} {

@@ -13,11 +13,11 @@ import (
 	"mete.dev/mete/internal/model/power"
 )
 
-// A Unit is a unit in which meters show something.
+// A Unit is a unit of the values of meters.
 type Unit struct {
 	Name  string
 	Kind  power.Kind
-	Micro int64 // how many uW or uJ one is
+	Micro int64 // uW or uJ per unit
 }
 
 var units = []Unit{
@@ -36,35 +36,34 @@ func (u *Unit) UnmarshalText(b []byte) error {
 	return fmt.Errorf("unit %q is none of W, kW, mW, J, kJ, Wh and kWh: %w", b, fault.ErrInvalid)
 }
 
-// Value is a decimal number in the unit as uW or uJ, rounded down. One that is
-// negative, no number or too large wraps fault.ErrInvalid.
+// Value returns the value of a decimal number in the unit, in uW or uJ, rounded down. The error
+// wraps fault.ErrInvalid if the text is negative, not a number, or too large.
 func (u Unit) Value(text string) (int64, error) {
 	text = strings.TrimSpace(text)
 	if len(text) > 64 {
-		return 0, fmt.Errorf("a text of %d characters is no number: %w", len(text), fault.ErrInvalid)
+		return 0, fmt.Errorf("a text of %d characters is not a number: %w", len(text), fault.ErrInvalid)
 	}
 	f, err := strconv.ParseFloat(text, 64)
 	switch {
 	case err != nil || strings.ContainsAny(text, "xX_pP"):
-		return 0, fmt.Errorf("%q is no number: %w", text, fault.ErrInvalid)
+		return 0, fmt.Errorf("%q is not a number: %w", text, fault.ErrInvalid)
 	case f < 0:
 		return 0, fmt.Errorf("%s %s is negative: %w", text, u.Name, fault.ErrInvalid)
 	case !(f*float64(u.Micro) < 1<<62): // not a number, too
-		return 0, fmt.Errorf("%s %s is more than can be: %w", text, u.Name, fault.ErrInvalid)
+		return 0, fmt.Errorf("%s %s is out of range: %w", text, u.Name, fault.ErrInvalid)
 	case f*float64(u.Micro) < 1:
 		return 0, nil
 	}
 	r, ok := new(big.Rat).SetString(text)
 	if !ok {
-		return 0, fmt.Errorf("%q is no number: %w", text, fault.ErrInvalid)
+		return 0, fmt.Errorf("%q is not a number: %w", text, fault.ErrInvalid)
 	}
 	r.Mul(r, new(big.Rat).SetInt64(u.Micro))
 	return new(big.Int).Quo(r.Num(), r.Denom()).Int64(), nil
 }
 
-// A Path leads to a value in JSON: keys and places in lists, as in
-// switches[0].aenergy.total. A key that is not of letters, digits, _ and - stands in
-// brackets and quotes: ["a key"].
+// A Path leads to a value in JSON: keys and list indexes, as in switches[0].aenergy.total. A key
+// with characters other than letters, digits, _ and - is written in brackets and quotes: ["a key"].
 type Path []any // string or int
 
 // UnmarshalText implements encoding.TextUnmarshaler.
@@ -85,7 +84,7 @@ func ParsePath(text string) (p Path, err error) {
 			}
 			key, err := strconv.Unquote(quoted)
 			if err != nil {
-				return nil, bad("this is no text in quotes")
+				return nil, bad("this is not a quoted string")
 			}
 			p, rest = append(p, key), rest[len(quoted)+2:]
 		case rest[0] == '[':
@@ -117,9 +116,9 @@ func ParsePath(text string) (p Path, err error) {
 	return p, nil
 }
 
-// Find returns the number to which the path leads in a text of JSON, as it is
-// written there: a number, or a text that holds one. Of an empty path it is the whole
-// text. The error says where the path ends.
+// Find returns the number to which the path leads in a JSON text, as it is written there: a number,
+// or a string that holds one. For an empty path it returns the whole text. The error names the step
+// at which the path ends.
 func (p Path) Find(text []byte) (string, error) {
 	if len(p) == 0 {
 		return strings.TrimSpace(string(text)), nil
@@ -128,10 +127,10 @@ func (p Path) Find(text []byte) (string, error) {
 	d.UseNumber()
 	var v any
 	if err := d.Decode(&v); err != nil {
-		return "", fmt.Errorf("it is no JSON: %w: %w", err, fault.ErrInvalid)
+		return "", fmt.Errorf("the text is not valid JSON: %w: %w", err, fault.ErrInvalid)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return "", fmt.Errorf("there is something behind the JSON: %w", fault.ErrInvalid)
+		return "", fmt.Errorf("the text continues after the JSON value: %w", fault.ErrInvalid)
 	}
 	for i, step := range p {
 		var ok bool
@@ -159,7 +158,7 @@ func (p Path) Find(text []byte) (string, error) {
 	case string:
 		return v, nil
 	}
-	return "", fmt.Errorf("%v is no number: %w", p, fault.ErrInvalid)
+	return "", fmt.Errorf("%v is not a number: %w", p, fault.ErrInvalid)
 }
 
 // String writes the path as ParsePath reads it.

@@ -60,7 +60,7 @@ func TestMeters(t *testing.T) {
 		if n := strings.Count(text, "level=WARN"); n != 2 {
 			t.Errorf("%d warnings in an hour and some minutes, want 2:\n%s", n, text)
 		}
-		if n := strings.Count(text, "used again"); n != 2 || !strings.Contains(text, `why=gone err="it is gone"`) || !strings.Contains(text, "for=6s") {
+		if n := strings.Count(text, "meter is used again\""); n != 2 || !strings.Contains(text, `why=gone err="it is gone"`) || !strings.Contains(text, "for=6s") {
 			t.Errorf("%d recoveries, want 2:\n%s", n, text)
 		}
 	})

@@ -38,7 +38,7 @@ func (q *admissionQueue) poll() *submission {
 	}
 }
 
-// queueFor returns the queue for a request of so many bytes.
+// queueFor returns the queue for a request of the given size.
 func (rc *Receiver) queueFor(bytes int64) *admissionQueue {
 	if bytes <= lightBytes {
 		return rc.light

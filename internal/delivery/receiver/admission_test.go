@@ -14,8 +14,8 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A crowd offers batches to a ledger that books one transaction at a time, when
-// it is told to.
+// A crowd offers batches to a ledger that books one transaction at a time, each
+// when the test lets it.
 type crowd struct {
 	t      *testing.T
 	in     *receiver.Receiver
@@ -24,7 +24,8 @@ type crowd struct {
 	nodes  byte
 }
 
-// newCrowd has room for so many rows in a transaction. One is on its way already.
+// newCrowd returns a crowd whose transactions have up to group rows. The ledger
+// is already booking a first batch.
 func newCrowd(t *testing.T, group int) *crowd {
 	c := &crowd{t: t, ledger: newLedger()}
 	c.ledger.hold = make(chan struct{})
@@ -36,14 +37,14 @@ func newCrowd(t *testing.T, group int) *crowd {
 	return c
 }
 
-// light makes so many machines wait that each offer a live window, of 5 rows.
+// light adds n waiting machines that each offer a live window, of 5 rows.
 func (c *crowd) light(n int) {
 	for range n {
 		c.offer("live", 10*time.Second, 1)
 	}
 }
 
-// heavy makes so many wait that offer a day, of some 5760 rows.
+// heavy adds n waiting machines that each offer a day, of some 5760 rows.
 func (c *crowd) heavy(n int) {
 	for range n {
 		c.offer("old", time.Minute, 1440)
@@ -71,8 +72,8 @@ func (c *crowd) calls() int {
 	return c.ledger.begun
 }
 
-// booked lets a transaction be booked, and says how many of each kind it had. The
-// next one is on its way then.
+// booked lets the ledger book one transaction and returns how many batches of each
+// kind it had. If more batches wait, the next transaction has then begun.
 func (c *crowd) booked() (live, old int) {
 	taken, calls := len(c.ledger.taken()), c.calls()
 	c.ledger.hold <- struct{}{}
@@ -87,13 +88,14 @@ func (c *crowd) booked() (live, old int) {
 	return live, old
 }
 
-// end books what is left.
+// end lets the ledger book all remaining batches.
 func (c *crowd) end() {
 	close(c.ledger.hold)
 	c.offers.Wait()
 }
 
-// What machines do now is booked before the backlogs of others that came first.
+// TestLightPassesHeavy checks that live windows are booked before backlogs of other
+// machines that arrived earlier.
 func TestLightPassesHeavy(t *testing.T) { synctest.Test(t, testLightPassesHeavy) }
 
 func testLightPassesHeavy(t *testing.T) {
@@ -104,7 +106,7 @@ func testLightPassesHeavy(t *testing.T) {
 	if live, old := c.booked(); live != 15 || old != 1 {
 		t.Errorf("of 15 live windows and 6 backlogs that wait, the next transaction had %d and %d, want all and 1", live, old)
 	}
-	// And so if the one before had none.
+	// The same holds after a transaction without live windows.
 	c.light(10)
 	for _, want := range []int{0, 10} {
 		if live, old := c.booked(); live != want || old != 1 {

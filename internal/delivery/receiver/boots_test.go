@@ -11,14 +11,16 @@ import (
 	"mete.dev/mete/internal/model/batch"
 )
 
-// Each word of a story is who speaks, at which second; "+" says that the boot's
-// windows reach up to then, "~" that the request was so many seconds on its way.
-// Upper case marks what must be called a clone.
+// TestPresence checks which requests are taken for a clone's. Each word of a story
+// is a request: the boot that sends it and the second at which it arrives. "+" means
+// that the request has windows up to the time at which it was sent, "~" precedes the
+// seconds that it was in transit. Upper case marks a request that must be reported
+// as a clone's.
 func TestPresence(t *testing.T) {
 	const long = 301 // more than together
 	for name, story := range map[string]string{
 		"one machine":                                "a1+ a10+ a20+",
-		"it starts anew":                             "a1+ a10+ b40+ b50+ b60+",
+		"it restarts":                                "a1+ a10+ b40+ b50+ b60+",
 		"a late request of the boot before":          "a1+ a10+ b40+ a45+~15 b50+ b60+",
 		"a word without windows":                     "a1+ b40+ a45 b50+ b60+",
 		"a clone":                                    "a1+ b40+ a50+ B51+ a60+ B61+ B9000+",
@@ -39,7 +41,7 @@ func TestPresence(t *testing.T) {
 					_, _ = fmt.Sscanf(tail, "%d", &late)
 				}
 				boot := strings.ToLower(who)
-				// All of them began 1000 s before.
+				// All boots began 1000 s before the story.
 				c := batch.Clock{Boot: boot, Boottime: int64(at-late+1000) * 1e9}
 				newest := int64(-1)
 				if strings.Contains(rest, "+") {
@@ -53,7 +55,8 @@ func TestPresence(t *testing.T) {
 	}
 }
 
-// However boots come and go, little is remembered.
+// TestPresenceIsBounded checks that the tracker remembers a limited number of boots,
+// whatever requests arrive.
 func TestPresenceIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var p bootTracker
@@ -71,18 +74,18 @@ func TestPresenceIsBounded(t *testing.T) {
 				}
 			}
 			if !clone && p.current.boot == "" {
-				t.Fatal("nobody is there")
+				t.Fatal("no boot is current")
 			}
 		}
 	})
 }
 
-// A bucket never gives more than its burst and its rate over the time, and gives
-// all of that to one who comes when it says.
+// TestBucket checks that a bucket gives at most its burst plus its rate times the
+// elapsed time, and gives all of that to a client that waits as long as take returns.
 func TestBucket(t *testing.T) {
 	b := tokenBucket{tokens: 1 - 0x1p-53, at: time.Unix(1e9, 0)}
 	if b.take(time.Unix(1e9, 0), 1, 12) <= 0 {
-		t.Error("it gives a token that is not there yet, by as little as there is")
+		t.Error("it gives a token while it has slightly less than one")
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		rate := rapid.Float64Range(0.1, 50).Draw(t, "rate")

@@ -121,8 +121,8 @@ func (rc *Receiver) gather(ctx context.Context) (group []*submission) {
 	return group
 }
 
-// book books a group. If the ledger does not take the group, each entry is booked alone: the
-// fault of one is no reason to refuse the others.
+// book books a group. If the ledger does not take the group, each entry is booked alone, so
+// that a fault of one entry does not make the ledger refuse the others.
 func (rc *Receiver) book(ctx context.Context, group []*submission) {
 	// An agent waits for each entry, so a transaction that has begun is completed.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rc.cfg.CommitTimeout)

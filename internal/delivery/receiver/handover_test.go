@@ -11,8 +11,8 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// What a window says of virtual machines is booked with the window's time, by the
-// clock that is believed.
+// TestHandovers checks that the handovers of a window are booked with the window's
+// time, after the correction of the sender's clock.
 func TestHandovers(t *testing.T) { synctest.Test(t, testHandovers) }
 
 func testHandovers(t *testing.T) {

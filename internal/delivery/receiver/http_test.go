@@ -28,7 +28,7 @@ import (
 	pb "mete.dev/mete/proto"
 )
 
-// identify takes a header's word for who someone is.
+// identify identifies a client by the header Node, without proof.
 func identify(r *http.Request) (string, error) {
 	switch node := r.Header.Get("Node"); node {
 	case "":
@@ -140,7 +140,8 @@ func testVerdicts(t *testing.T) {
 	}
 }
 
-// What cannot be a batch is refused, says so, and changes nothing.
+// TestRefused checks that a request that cannot be a batch is refused with an
+// explanation and changes nothing.
 func TestRefused(t *testing.T) { synctest.Test(t, testRefused) }
 
 func testRefused(t *testing.T) {
@@ -381,8 +382,8 @@ func testTooManyRequests(t *testing.T) {
 	}
 }
 
-// What does not fit is refused at once and may come again. What is small has room
-// beside what is large.
+// TestOverload checks that a request beyond the limits is refused at once and may be
+// sent again, and that small requests have room beside large ones.
 func TestOverload(t *testing.T) { synctest.Test(t, testOverload) }
 
 func testOverload(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 )
 
-// metrics is a time series database that takes what it is told to take.
+// metrics is a time series database whose results are set by the test.
 type metrics struct {
 	unsampled bool
 	err       error

@@ -55,8 +55,8 @@ type Config struct {
 	BodyBytes      int64         // bytes of large requests that are held at once; of small ones a quarter
 	IdleTimeout    time.Duration // for the next bytes of a request
 	RequestTimeout time.Duration // for all bytes of a request
-	Rate           float64       // requests a second of one node, ...
-	Burst          int           // ... and so many at once
+	Rate           float64       // requests of one node a second, on average
+	Burst          int           // requests of one node that may arrive at once
 	Parallel       int           // requests of one node that are open at once
 
 	SnapshotRows int           // rows of the latest windows of all nodes; one node has an eighth of them at most
@@ -324,7 +324,8 @@ func (rc *Receiver) addStateLostGap(ctx context.Context, s *submission) error {
 	return nil
 }
 
-// recordAccepted updates the state of a node from a booked batch of so many bytes.
+// recordAccepted updates the state of a node from a booked batch; sent is the size
+// of the batch in bytes.
 func (rc *Receiver) recordAccepted(s *submission, sent int) {
 	for _, shift := range s.entry.Shifts {
 		rc.log.Warn("the clock of a node is wrong; its windows were moved", "node", s.entry.Node, "by", shift.By)

@@ -120,7 +120,7 @@ func testLatest(t *testing.T) {
 	if got := names(); got != want.String() {
 		t.Errorf("with room for eight, latest: %s, want %s", got, want.String())
 	}
-	// What ended too long ago is not of the present.
+	// Windows that ended too long ago are not among the latest ones.
 	old := newMachine("old", time.Hour, 5)
 	offer(t, in, "old", old.clock(), old.batch(t, old.window(10*time.Second)), batch.Accepted)
 	if got := names(); got != want.String() {
@@ -128,7 +128,8 @@ func testLatest(t *testing.T) {
 	}
 }
 
-// A node that sends as many rows as it may takes the room of no other one.
+// TestLatestOfMany checks that a node that sends as many rows as it may does not take
+// the room of another node.
 func TestLatestOfMany(t *testing.T) { synctest.Test(t, testLatestOfMany) }
 
 func testLatestOfMany(t *testing.T) {
@@ -330,7 +331,7 @@ func testStateLost(t *testing.T) {
 	}
 	c := newMachine("b1", time.Hour, 3)
 	if _, err := in.Offer(context.Background(), "stranger", c.clock(), first(c)); !errors.Is(err, fault.ErrDenied) {
-		t.Errorf("offer of a node that nobody knows: %v, want denied", err)
+		t.Errorf("offer of an unknown node: %v, want denied", err)
 	}
 }
 
@@ -355,7 +356,8 @@ func testClone(t *testing.T) {
 	}
 }
 
-// One batch that breaks the transaction is no reason to refuse the others.
+// TestPoison checks that one batch that breaks the transaction does not make the
+// receiver refuse the others.
 func TestPoison(t *testing.T) { synctest.Test(t, testPoison) }
 
 func testPoison(t *testing.T) {
@@ -385,7 +387,7 @@ func testPoison(t *testing.T) {
 	if got["n1"] != nil || got["n2"] != nil || !errors.Is(got["bad"], fault.ErrUnavailable) {
 		t.Errorf("errors %v", got)
 	}
-	// A database that is away is not asked for each batch alone.
+	// While the database is unavailable, the batches of a group are not booked one by one.
 	l.mu.Lock()
 	l.calls = nil
 	l.fail = func(*batch.Entry) error { return fmt.Errorf("database: %w", fault.ErrUnavailable) }
@@ -406,7 +408,7 @@ func testPoison(t *testing.T) {
 		sum += n
 	}
 	if sum != 3 {
-		t.Errorf("the ledger was asked %v, want each batch once", l.calls)
+		t.Errorf("the transactions had %v batches, want each batch once", l.calls)
 	}
 }
 
@@ -442,8 +444,8 @@ func testBackPressure(t *testing.T) {
 	}
 }
 
-// Many nodes share transactions, and those who wait when the server goes down
-// are told.
+// TestGroupsAndGoingDown checks that many nodes share transactions, and that an offer
+// to a stopped receiver fails with fault.ErrUnavailable.
 func TestGroupsAndGoingDown(t *testing.T) { synctest.Test(t, testGroupsAndGoingDown) }
 
 func testGroupsAndGoingDown(t *testing.T) {
@@ -462,7 +464,7 @@ func testGroupsAndGoingDown(t *testing.T) {
 	close(l.hold)
 	wg.Wait()
 	l.mu.Lock()
-	// The first one has what came within the time that it gathers.
+	// The first transaction has the batches that came within its gathering time.
 	if calls := len(l.calls); calls > 2 {
 		t.Errorf("%d batches made %d transactions", n, calls)
 	}
@@ -474,8 +476,8 @@ func testGroupsAndGoingDown(t *testing.T) {
 	}
 }
 
-// One who waits no longer gets its own error, and nothing is lost: the batch is
-// known when it comes again.
+// TestGivenUp checks that a client that stops waiting gets its own error, and that
+// its batch is booked: a second offer of the batch is a duplicate.
 func TestGivenUp(t *testing.T) { synctest.Test(t, testGivenUp) }
 
 func testGivenUp(t *testing.T) {

@@ -64,7 +64,7 @@ func TestOutage(t *testing.T) {
 			d := tries[i+1].Sub(tries[i])
 			longest = max(longest, d)
 			if d < time.Second || d > time.Minute || i < 4 && d > time.Second<<(i+1) {
-				b.Errorf("try %d came %v after the one before", i+1, d)
+				b.Errorf("try %d came %v after the previous one", i+1, d)
 			}
 		}
 		// The mean delay is half a minute.

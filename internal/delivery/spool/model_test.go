@@ -87,7 +87,7 @@ func (a *agent) restore(t tb, parts [][]byte) {
 		}
 		at := int64(binary.LittleEndian.Uint64(part[1:]))
 		if at <= a.booked {
-			t.Fatalf("part %d of the checkpoint has the time %d, the one before %d", i, at, a.booked)
+			t.Fatalf("part %d of the checkpoint has the time %d, the previous part %d", i, at, a.booked)
 		}
 		a.booked, a.opening = at, usage.StartResumed
 	}

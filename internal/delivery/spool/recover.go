@@ -92,8 +92,8 @@ func (r *recovery) readWindow(p location, kind byte, payload []byte) {
 	s.index = append(s.index, window{head, p})
 }
 
-// reconcile finishes the recovery after all records were read. It ensures that there is one
-// live stream, and gives up windows that may have been in a batch whose record is lost. Each
+// reconcile finishes the recovery after all records were read. It ensures that one live
+// stream exists, and gives up windows that may have been in a batch whose record is lost. Each
 // log shows lost records of the other one.
 func (r *recovery) reconcile() error {
 	s := r.s

@@ -103,20 +103,20 @@ func (c Config) segmentSize() int64 {
 // segment, so that a small spool is not full of one.
 func (c Config) batchSize() int { return min(c.BatchBytes, int(c.segmentSize())) }
 
-// Stats counts what a spool holds, and what became of windows since it was
-// opened.
+// Stats counts the contents of a spool, and the windows and batches that it merged,
+// gave up or could not read since it was opened.
 type Stats struct {
 	Bytes   int64     // of both logs
-	Waiting int64     // of Bytes, those that no server has, about
-	Limit   int64     // that both logs may take together
-	Windows int       // in no batch yet
-	Oldest  time.Time // end of the oldest of those; zero where there is none
-	Batches int       // on the disk, those that a server has included
-	Streams int       // with something to send, and the live one
-	Merged  int64     // windows that became part of longer ones
-	Dropped int64     // windows given up as the spool was full
-	Evicted int64     // batches given up as the spool was full
-	Refused int64     // batches put into quarantine as a server called them invalid
+	Waiting int64     // approximate part of Bytes that no server has
+	Limit   int64     // on Bytes
+	Windows int       // that are in no batch yet
+	Oldest  time.Time // end of the oldest of these windows; zero if there is none
+	Batches int       // on disk, including those that a server has
+	Streams int       // with data to send, and the live one
+	Merged  int64     // windows merged into longer ones
+	Dropped int64     // windows given up because the spool was full
+	Evicted int64     // batches given up because the spool was full
+	Refused int64     // batches put into quarantine because a server called them invalid
 	Corrupt int64     // records that could not be read
 }
 
@@ -219,8 +219,8 @@ func (s *Spool) release() error {
 
 var errClosed = fmt.Errorf("spool: %w", os.ErrClosed)
 
-// Close makes durable what is not, and lets go of the directory. What is called
-// afterwards fails.
+// Close writes pending state to disk and releases the directory. Methods that return
+// an error fail with os.ErrClosed after Close, except Close itself.
 func (s *Spool) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -243,11 +243,11 @@ func (s *Spool) flush() error {
 	return s.persist(nil, nil, nil)
 }
 
-// Changes is sent to after an Append.
+// Changes returns a channel that receives a value after an Append.
 func (s *Spool) Changes() <-chan struct{} { return s.changes }
 
 // Checkpoint returns the state of the books at the end of the last window: a
-// full one and then what changed, in order. It is nil where there is none, as
+// full checkpoint and then its changes, in order. It is nil if there is none, as
 // in a new spool.
 func (s *Spool) Checkpoint() [][]byte {
 	s.mu.Lock()
@@ -365,9 +365,9 @@ func (s *Spool) Stats() Stats {
 	return st
 }
 
-// Unsent is the time of which something is in the spool that no server is known
-// to have; from is zero where there is none. last is the end of the last window
-// that came into the spool, 1970 where there was none.
+// Unsent returns the time range of the data in the spool that no server is known
+// to have; from is zero if there is none. last is the end of the last window
+// that was appended to the spool, 1970 if there was none.
 func (s *Spool) Unsent() (from, to, last time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

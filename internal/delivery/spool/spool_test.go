@@ -187,7 +187,8 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// Windows that became one have their rows in order of ShortIDs, whoever was there when.
+// TestMergedRowsAreInOrder checks that merged windows have their rows in the order of
+// ShortIDs, whichever workloads each window had.
 func TestMergedRowsAreInOrder(t *testing.T) {
 	cfg := config(spooltest.New(func(int) int { return 0 }))
 	cfg.MaxBytes = 1 << 30

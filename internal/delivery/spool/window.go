@@ -21,11 +21,11 @@ type windowHead struct {
 	Start  int64  `json:"start"` // ns of CLOCK_BOOTTIME
 	End    int64  `json:"end"`
 	Offset int64  `json:"offset"` // wall minus boottime, ns
-	// Continues says that it goes on where the one before ended.
+	// Continues says that the window begins where the previous one ended.
 	Continues bool `json:"joins,omitempty"`
-	// Unmergeable says that it is not merged, as a sum might not fit 63 bits.
+	// Unmergeable says that the window is not merged, since a sum might not fit 63 bits.
 	Unmergeable bool  `json:"big,omitempty"`
-	Gap         int64 `json:"gap,omitempty"` // when its first gap begins, wall time in ns, where that is before its start
+	Gap         int64 `json:"gap,omitempty"` // start of its first gap, wall time in ns, if that is before its own start
 	Rows        int   `json:"rows"`
 	Names       int   `json:"names,omitempty"`
 	Wire        int   `json:"wire"`           // length of the batch

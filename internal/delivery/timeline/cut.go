@@ -44,24 +44,26 @@ type Cuts struct {
 	Nodes   []batch.NodeMinute
 }
 
-// Cut cuts windows at minute edges, where by was added to each one's stamps.
+// Cut cuts windows at minute edges, after it adds to the stamps of each window the
+// duration that by has for it.
 //
-// What stands in the piece [a, b) of a window is
+// The piece [a, b) of a window gets
 //
 //	floor(total x (b - start) / length) - floor(total x (a - start) / length)
 //
-// so pieces sum to the total exactly. A peak may have been in any piece, and
-// stands in all. The parts of a node's minute still sum to its whole, since what
-// the rounding of many rows moves from one piece to the next stands in Skew.
+// so pieces sum to the total exactly. A peak may have been in any piece, so each
+// piece gets it. The parts of a node's minute still sum to its whole, since Skew has
+// the amounts that the rounding of many rows moves from one piece to the next.
 //
 // Windows of up to two hours are cut at minutes, up to a week at whole hours, and
-// longer ones at whole UTC days, more finely where a piece could not be held; a
-// piece stands in the first minute that it covers. Nobody reads by the minute how
-// a month was spent in which nobody looked. Where a batch would become very many
-// pieces, windows of more than ten minutes are cut at hours.
+// longer ones at whole UTC days, more finely if a minute could not hold a piece. A
+// piece is booked in the first minute that it covers. Smaller pieces of a long window
+// would add rows and no information, since the agent took no readings within it. If a
+// batch would become very many pieces, windows of more than ten minutes are cut at
+// hours.
 //
-// The error wraps fault.ErrInvalid: amounts that are negative, or larger than a
-// minute can hold. Stamps are those that Judge let pass.
+// Judge must have accepted the stamps. The error wraps fault.ErrInvalid: an amount is
+// negative, or larger than a minute can hold.
 func Cut(ws []usage.Window, by []time.Duration) (*Cuts, error) {
 	pieces := countPieces(ws, false)
 	tight := pieces > tightPieces
@@ -113,7 +115,7 @@ func grainOf(w *usage.Window, tight bool) int64 {
 	if length <= byHour {
 		coarsest--
 	}
-	// What a large machine has in an hour is more than a minute of it may hold.
+	// A large machine may use more in an hour than a minute can hold.
 	largest := slices.Max(w.Balance.Whole[:])
 	for i := range w.Rows {
 		largest = max(largest, slices.Max(w.Rows[i].Usage.Amount[:]))
@@ -177,12 +179,12 @@ func (c *cutter) divide(i int) error {
 	return nil
 }
 
-// sumParts adds up the parts that fall together.
+// sumParts adds up the parts of the same minute and workload.
 func (c *cutter) sumParts() error {
 	slices.SortFunc(c.parts, func(a, b part) int {
 		return cmp.Or(cmp.Compare(a.minute, b.minute), cmp.Compare(a.workload, b.workload))
 	})
-	// together says whether the i-th part falls together with the one before.
+	// together reports whether the i-th part has the minute and workload of the previous part.
 	together := func(i int) bool {
 		return i > 0 && c.parts[i].minute == c.parts[i-1].minute && c.parts[i].workload == c.parts[i-1].workload
 	}
@@ -248,8 +250,8 @@ func (c *cutter) addNode(w *window) error {
 	if b.Violations < 0 || b.Lost < 0 || b.Violations >= MaxAmount || b.Lost >= MaxAmount || w.CPUs < 0 {
 		return fmt.Errorf("counts of violations, losses and CPUs: %w", fault.ErrInvalid)
 	}
-	// What is missing from whole + skew = rows is a defect of the sender, and
-	// stays as large as it is.
+	// A difference between whole + skew and rows is a defect of the sender, and
+	// Cut keeps its size.
 	var missing usage.Shares
 	broken := int64(0)
 	for i, r := range usage.Wholes {

@@ -269,7 +269,7 @@ func TestCut(t *testing.T) {
 				}
 				return ms
 			}()},
-		{"nothing at all is no row", usage.Window{Start: 0, End: 10 * s, Rows: row(usage.Usage{})}, 0, nil},
+		{"a row without use is omitted", usage.Window{Start: 0, End: 10 * s, Rows: row(usage.Usage{})}, 0, nil},
 	} {
 		got, err := timeline.Cut([]usage.Window{c.window}, []time.Duration{c.by})
 		if err != nil {
@@ -282,8 +282,8 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// What a large machine has in a month is cut so finely that a minute can hold
-// it.
+// TestCutOfLargeMachine checks that the windows of a large machine are cut so finely
+// that a minute can hold each piece.
 func TestCutOfLargeMachine(t *testing.T) {
 	const cores, bytes = 1024, 2 << 40
 	for _, length := range []time.Duration{3 * time.Hour, 6 * 24 * time.Hour, 30 * 24 * time.Hour} {

@@ -46,8 +46,8 @@ func ClampGap(now time.Time, g usage.Gap) usage.Gap {
 	return g
 }
 
-// moveEdge moves t by what was added to the window nearest to it, where that is
-// no further than reach.
+// moveEdge moves t by the duration that was added to the nearest window, if that
+// window is at most reach away.
 func moveEdge(t time.Time, ws []usage.Window, by []time.Duration, reach int64) time.Time {
 	if y := t.Year(); y < 1970 || y > 2261 {
 		return t // out of what nanoseconds can hold; ClampGap cuts it

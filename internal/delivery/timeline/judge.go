@@ -10,23 +10,23 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// Judge says for each window of a batch what is to be added to its wall time,
+// Judge returns for each window of a batch the duration to add to its wall time,
 // given that its sender's clocks show c now.
 //
-// Windows of the sender's present boot stand at their boottime plus the offset
-// that now and c.Boottime give, unless their own offsets agree with it within
-// Tolerance: then those are believed. It is one answer for all of them, so that
-// they keep their distances.
+// Windows of the sender's present boot get their boottime plus the offset that now
+// and c.Boottime give, unless their own offsets agree with it within Tolerance: then
+// Judge keeps these. The decision is the same for all of them, so that they keep
+// their distances.
 //
-// Nobody can check the clock of an earlier boot. Its windows keep the offset
-// that its last window has, which is what that boot knew in the end, unless they
+// The server cannot check the clock of an earlier boot. Windows of that boot get the
+// offset of its last window, which is the last one that the boot knew, unless they
 // would end after the sender's boot began or MaxAge ago: then the last of them
-// ends where the sender's boot began. Where anything is moved, boots do not
+// ends where the sender's boot began. If Judge moves any window, boots do not
 // overlap afterwards.
 //
-// So nothing ends later than Tolerance after now, a batch whose clocks are right
-// is not touched, and windows that did not overlap do not overlap afterwards.
-// The error wraps fault.ErrInvalid: stamps that cannot be.
+// So no window ends later than Tolerance after now, a batch whose clocks are right
+// does not change, and windows that did not overlap do not overlap afterwards.
+// The error wraps fault.ErrInvalid: a stamp is impossible.
 func Judge(now time.Time, c batch.Clock, ws []usage.Window) ([]time.Duration, error) {
 	if err := Check(ws); err != nil {
 		return nil, err
@@ -166,9 +166,9 @@ func (j *judgment) extreme(b []int, stamp func(*usage.Window) int64, sign int64)
 
 func abs(v int64) int64 { return max(v, -v) }
 
-// BootStart is the wall time, in ns since 1970, at which the sender's boot began
-// going by its clock c now. held is what was believed of the same boot before,
-// 0 for nothing; it stays while it is within OffsetJitter.
+// BootStart returns the wall time, in ns since 1970, at which the sender's boot began
+// if its clock shows c now. held is the previous result for the same boot, 0 if there
+// is none; BootStart returns it while the new result is within OffsetJitter of it.
 func BootStart(now time.Time, c batch.Clock, held int64) int64 {
 	fresh := now.UnixNano() - c.Boottime
 	if held != 0 && abs(fresh-held) <= int64(OffsetJitter) {

@@ -60,7 +60,7 @@ func spans(ws []usage.Window, by []time.Duration) []span {
 
 func overlap(a, b span) bool { return a.start.Before(b.end) && b.start.Before(a.end) }
 
-// What holds of every batch, whatever its clocks say.
+// TestJudge checks the properties that hold for every batch, whatever its clocks show.
 func TestJudge(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c, ws := drawBoots(t)
@@ -153,7 +153,7 @@ func TestJudgeTable(t *testing.T) {
 			[]time.Duration{time.Duration(now.Add(-9 * h).UnixNano()), 0}},
 		{"all an hour ahead: boots keep their order", []usage.Window{w("a", 0, h, now.Add(-h-30*time.Minute).UnixNano()), w("p", 0, time.Minute, began+int64(h))},
 			[]time.Duration{-30 * time.Minute, -h}},
-		{"moved into the one before: that makes way", []usage.Window{w("a", 0, h, began-int64(h)+minute), w("p", 0, time.Minute, began+3*minute)},
+		{"moved into an earlier boot, which moves too", []usage.Window{w("a", 0, h, began-int64(h)+minute), w("p", 0, time.Minute, began+3*minute)},
 			[]time.Duration{-time.Minute, -3 * time.Minute}},
 	} {
 		by, err := timeline.Judge(now, c, c2.ws)

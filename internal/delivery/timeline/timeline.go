@@ -20,11 +20,10 @@ const (
 	// Tolerance is how far a clock may be off and is still believed, and how
 	// far into the future anything may be stored.
 	Tolerance = 2 * time.Minute
-	// MaxAge is how far in the past windows of an earlier boot are believed to
-	// be.
+	// MaxAge is the largest age at which the clock of an earlier boot is believed.
 	MaxAge = 400 * 24 * time.Hour
-	// OffsetJitter is how far a sender's offset may move before it is believed
-	// anew: a request's time on the way is in it each time.
+	// OffsetJitter is the largest change of a sender's offset that is ignored:
+	// each measurement of the offset includes the transit time of a request.
 	OffsetJitter = time.Second
 
 	year = 365 * 24 * time.Hour
@@ -52,7 +51,7 @@ func Check(ws []usage.Window) error {
 		case w.Offset < -maxBoottime || w.Offset > maxOffset:
 			return invalid(i, "has an offset of %d ns", w.Offset)
 		case w.Start < ends[w.Boot]:
-			return invalid(i, "begins before the one before it has ended")
+			return invalid(i, "begins before the end of the previous window of its boot")
 		}
 		ends[w.Boot] = w.End
 	}

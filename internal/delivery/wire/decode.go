@@ -82,7 +82,7 @@ func windowsFrom(b *batch.Batch, m *proto.Batch, l Limits) error {
 		case now.Start < 0 || w.Length > math.MaxInt64 || now.End < now.Start:
 			return invalid("window %d: from %d, of %d ns", i, now.Start, w.Length)
 		case i > 0 && now.Boot == last.Boot && now.Start < last.End:
-			return invalid("window %d: begins at %d, before the one before it ends at %d", i, now.Start, last.End)
+			return invalid("window %d: begins at %d, before the end of the previous window at %d", i, now.Start, last.End)
 		case now.Offset > 0 && end < now.End:
 			return invalid("window %d: offset %d", i, now.Offset)
 		case w.Opening < proto.Opening_OPENING_CONTINUES || w.Opening > proto.Opening_OPENING_BOOTED:
@@ -189,8 +189,8 @@ func machineFrom(b *batch.Batch, m *proto.Table) error {
 	return nil
 }
 
-// tableFrom fills the rows of lines, which are of so many workloads, from the
-// columns.
+// tableFrom fills the rows of lines from the columns; places is the number of
+// workloads of lines.
 func tableFrom(lines []line, places int, m *proto.Table) error {
 	shapes := make([]shape, len(m.GetShapes()))
 	for i, s := range m.GetShapes() {

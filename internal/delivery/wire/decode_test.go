@@ -23,7 +23,7 @@ import (
 	pb "mete.dev/mete/proto"
 )
 
-var update = flag.Bool("update", false, "write testdata anew")
+var update = flag.Bool("update", false, "rewrite testdata")
 
 // frame compresses a message as any agent may.
 func frame(t testing.TB, raw []byte, options ...zstd.EOption) []byte {
@@ -55,7 +55,7 @@ func small() *batch.Batch {
 	return b
 }
 
-// Bytes that were sent once are read for ever.
+// TestGolden checks that Decode reads the bytes of earlier versions.
 func TestGolden(t *testing.T) {
 	const file = "testdata/batch-1"
 	want := small()
@@ -176,7 +176,7 @@ func TestDecodeRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = wire.Decode(frame(t, raw), wire.Default())
-		// A server that is older is no reason to give the batch up.
+		// An agent does not give a batch up because the server is older than the agent.
 		kind := fault.ErrInvalid
 		if strings.Contains(tt.want, "the sender is newer") {
 			kind = wire.ErrNewer

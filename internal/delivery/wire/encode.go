@@ -138,8 +138,8 @@ func placeSteps(b *batch.Batch, lines []line) []int64 {
 	return list
 }
 
-// machineLines makes the windows' totals into lines of one workload; it is
-// false where there is nothing in them.
+// machineLines makes the windows' totals into lines of one workload; ok is
+// false if all totals are empty.
 func machineLines(b *batch.Batch) (lines []line, ok bool) {
 	for i := range b.Windows {
 		w := &b.Windows[i]
@@ -149,7 +149,7 @@ func machineLines(b *batch.Batch) (lines []line, ok bool) {
 	return lines, ok
 }
 
-// tableMessage puts lines of so many workloads into columns.
+// tableMessage puts lines into columns; places is the number of workloads of lines.
 func tableMessage(lines []line, places int) *proto.Table {
 	m := &proto.Table{Shape: make([]uint32, 0, len(lines))}
 	index := map[shape]uint32{}

@@ -27,8 +27,9 @@ func formatUUID(raw [16]byte) string {
 	return s[:8] + "-" + s[8:12] + "-" + s[12:16] + "-" + s[16:20] + "-" + s[20:]
 }
 
-// handoversOf makes those of a window ready to be sent. What no server would take
-// is left out: it is of no use, and must not stop the window.
+// handoversOf returns the handovers of a window in the form in which they are sent. It
+// omits handovers and shares that every server would refuse: they must not stop the
+// window.
 func handoversOf(w *usage.Window) []usage.Handover {
 	if len(w.Handovers) == 0 {
 		return nil
@@ -74,19 +75,19 @@ func isValidShare(s *power.Share) bool {
 	return s.Epoch != "" && len(s.Epoch) <= maxEpoch && s.N >= 0 && s.Active >= 0 && s.Idle >= 0 && s.Energy() >= 0
 }
 
-// normalizeShare is what is sent of a share.
+// normalizeShare returns the part of a share that is sent.
 func normalizeShare(s *power.Share) power.Share {
 	return power.Share{Epoch: cleanText(s.Epoch), N: s.N, Active: s.Active, Idle: s.Idle}
 }
 
-// A sharePredictor knows the shares of one guest so far, and how they go on: each
-// grows by what the one before grew by.
+// A sharePredictor predicts the next share of one guest from its previous shares: each
+// grows by as much as the previous share grew.
 type sharePredictor struct {
 	told         int
 	last, before power.Share
 }
 
-// next is what the next share is predicted as, apart from its epoch.
+// next returns the prediction of the next share of an epoch; its field Epoch has no meaning.
 func (f *sharePredictor) next(epoch string) power.Share {
 	switch {
 	case f.told == 0 || f.last.Epoch != epoch:
@@ -102,7 +103,7 @@ func (f *sharePredictor) update(s *power.Share) {
 	f.told, f.before, f.last = f.told+1, f.last, *s
 }
 
-// booked is what the shares of a handover make it that was booked.
+// booked returns the amount of a handover that was booked according to its shares.
 func booked(h *usage.Handover) int64 {
 	if len(h.Shares) == 0 {
 		return 0
@@ -182,7 +183,7 @@ func (w *handoverWriter) guestIndex(h *usage.Handover) (uint32, error) {
 	}
 	uuid, ok := parseUUID(g.uuid)
 	if !ok {
-		return 0, invalid("guest %q is no UUID", g.uuid)
+		return 0, invalid("guest %q is not a UUID", g.uuid)
 	}
 	m := &proto.Guest{Uuid: uuid[:], Name: g.name}
 	if g.workload != "" {
@@ -274,7 +275,7 @@ func handoversFrom(windows []usage.Window, m *proto.Handovers, l Limits) error {
 	return nil
 }
 
-// readGuests reads who the handovers are of.
+// readGuests reads the guests of the handovers.
 func (r *handoverReader) readGuests(l Limits) error {
 	r.guests, r.states = make([]guest, len(r.m.Guests)), make([]sharePredictor, len(r.m.Guests))
 	for i, g := range r.m.Guests {
@@ -305,7 +306,7 @@ func (r *handoverReader) read(h *usage.Handover, i int) error {
 	case proto.Opened_OPENED_NONE:
 	case proto.Opened_OPENED_LAST:
 		if f.told == 0 {
-			return invalid("handover %d goes on from a share that is not there", i)
+			return invalid("handover %d continues from the last share of a guest without shares", i)
 		}
 		h.Opened = f.last
 	case proto.Opened_OPENED_TOLD:
@@ -317,7 +318,7 @@ func (r *handoverReader) read(h *usage.Handover, i int) error {
 	}
 	if n := r.m.Shares[i]; n > 0 {
 		if uint64(n) > uint64(r.total-r.at) {
-			return invalid("handover %d: %d shares are not there", i, n)
+			return invalid("handover %d has %d shares, and only %d are left", i, n, r.total-r.at)
 		}
 		h.Shares = make([]power.Share, n)
 		for j := range h.Shares {

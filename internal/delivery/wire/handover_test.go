@@ -76,7 +76,8 @@ func handed(seed uint64, guests, windows int) *batch.Batch {
 	return b
 }
 
-// What a window of ten seconds costs for each virtual machine, beside the window.
+// TestSizeOfHandovers checks how many bytes each virtual machine adds to a window of ten
+// seconds.
 func TestSizeOfHandovers(t *testing.T) {
 	for _, tt := range []struct {
 		guests, windows int
@@ -95,7 +96,7 @@ func TestSizeOfHandovers(t *testing.T) {
 	}
 }
 
-// Bytes that were sent once are read for ever.
+// TestGoldenHandovers checks that Decode reads the bytes of earlier versions.
 func TestGoldenHandovers(t *testing.T) {
 	const file = "testdata/handovers-1"
 	want := handed(3, 2, 2)
@@ -113,8 +114,8 @@ func TestGoldenHandovers(t *testing.T) {
 	}
 }
 
-// A window tells of its host's ticks, and of a guest's the last one; what no
-// server takes is not in it.
+// TestPrepareHandovers checks that a host's handover keeps all shares, that a guest's
+// keeps the last one, and that Prepare omits what every server refuses.
 func TestPrepareHandovers(t *testing.T) {
 	const uuid = "00112233-4455-6677-8899-aabbccddeeff"
 	id := workload.NewID("n", workload.VM, uuid)

@@ -176,8 +176,8 @@ func (m *machine) use(s *service, ticks []int64, length time.Duration) (u usage.
 	return u
 }
 
-// batch makes a batch of so many windows, with totals on one row in thirty and
-// a name for one in a hundred.
+// batch makes a batch of the given number of windows, with totals on one row in
+// thirty and a name for one row in a hundred.
 func (m *machine) batch(windows int) (b *batch.Batch, samples int) {
 	b = &batch.Batch{Number: 1234, Stream: batch.Stream{1: 7}, Previous: batch.HashOf([]byte("before"))}
 	for i := range b.Stream {

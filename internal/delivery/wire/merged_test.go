@@ -14,7 +14,7 @@ import (
 )
 
 // drawAgentWindows draws windows as an agent closes them: rows that ended stand first,
-// system and idle last, and a workload that began anew in a window has two rows.
+// system and idle last, and a workload that restarted in a window has two rows.
 func drawAgentWindows(t *rapid.T) (ws []usage.Window) {
 	type group struct {
 		key   string

@@ -85,9 +85,9 @@ func ledgerNanos(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// DecodeStates reads what EncodeStates wrote. Errors wrap fault.ErrInvalid, or
-// ErrNewer. What is read has passed [replica.Page.Check]. Of the limits, Rows counts those of
-// workloads and nodes together, and Names the workloads.
+// DecodeStates decodes the output of EncodeStates. Errors wrap fault.ErrInvalid, or
+// ErrNewer. The page that it returns has passed [replica.Page.Check]. Of the limits, Rows
+// applies to the rows of workloads and nodes together, and Names to the workloads.
 func DecodeStates(src []byte, l Limits) (*replica.Page, error) {
 	raw, err := decompress(src, l)
 	if err != nil {
@@ -160,7 +160,7 @@ func pageFrom(m *pb.States, l Limits) (*replica.Page, error) {
 	}
 	for i, g := range m.Gaps {
 		if g.Gap == nil {
-			return nil, invalid("gap %d: it is not there", i)
+			return nil, invalid("gap %d is missing", i)
 		}
 		gap, err := gapFrom(g.Gap, l)
 		if err != nil {

@@ -38,10 +38,9 @@ func amountColumn(lines []line, r usage.Resource) column {
 	}
 }
 
-// predict says what the amount of r in line i will be, from that line's
-// amounts of resources before r and from the line before of the same workload:
-// the system's time is what the user's leaves of the CPU, levels stay, and so
-// do peaks and rates.
+// predict predicts the amount of r in line i from that line's amounts of resources
+// before r and from the previous line of the same workload: the system's time is the
+// CPU's less the user's; levels, peaks and rates stay.
 func predict(lines []line, i int, r usage.Resource) int64 {
 	l := &lines[i]
 	switch {
@@ -55,8 +54,8 @@ func predict(lines []line, i int, r usage.Resource) int64 {
 	return lines[l.before].amount(r)
 }
 
-// predictFirst predicts where there is no line before: a peak is about the mean, and
-// what memory is not anonymous is page cache.
+// predictFirst predicts without a previous line: a peak is about the mean, and
+// memory that is not anonymous is page cache.
 func predictFirst(l *line, r usage.Resource) int64 {
 	switch r {
 	case usage.MemoryPeak:
@@ -71,7 +70,7 @@ func predictFirst(l *line, r usage.Resource) int64 {
 	return 0
 }
 
-// scale returns floor(amount x length / of), and amount where that is none or
+// scale returns floor(amount x length / of), or amount if the quotient is undefined or
 // more than an int64 holds.
 func scale(amount, length, of int64) int64 {
 	if amount < 0 || length < 0 || of <= 0 {
@@ -88,10 +87,10 @@ func scale(amount, length, of int64) int64 {
 	return int64(q)
 }
 
-// eachTotal calls f for every total of lines that are of so many workloads, one
-// resource after the other, with what is predicted: the workload's total before
-// and what it used since, 0 before the first. f returns the total. At is its
-// place among all totals in the order of the lines.
+// eachTotal calls f for every total of lines, one resource after the other; places is
+// the number of workloads of lines. foretold is the predicted total: the previous total
+// of the workload, initially 0, plus its use since. f returns the total. at is the index
+// of the total among all totals in the order of the lines.
 func eachTotal(lines []line, places int, f func(l *line, r usage.Resource, at int, foretold int64) int64) {
 	var any usage.Set
 	for i := range lines {
@@ -148,7 +147,7 @@ func shapeFrom(m *proto.Shape) (s shape, err error) {
 	}
 	var ok bool
 	if s.quality, ok = usage.QualitiesOfSets(usage.Set(m.Measured), usage.Set(m.Apportioned), usage.Set(m.Modelled)); !ok || (m.Measured|m.Apportioned|m.Modelled)&^m.Present != 0 {
-		return s, invalid("qualities %x, %x, %x of %x: one resource has two, or is not there", m.Measured, m.Apportioned, m.Modelled, m.Present)
+		return s, invalid("qualities %x, %x, %x of %x: one resource has two, or is missing", m.Measured, m.Apportioned, m.Modelled, m.Present)
 	}
 	return s, nil
 }

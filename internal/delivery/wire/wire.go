@@ -53,10 +53,10 @@ const layoutVersion = 1
 
 // Encode appends b to dst as it is sent. The same batch gives the same bytes.
 //
-// It fails only where a name's ID or a guest's is malformed or a time is not within ns of
-// an int64 since 1970. Text is for display, so it never stops a batch: what is
-// longer than the limit of Default is clipped, and so are labels in excess;
-// bytes that are no UTF-8, and NUL, which databases do not hold, become U+FFFD.
+// It fails only if the ID of a name or of a guest is malformed, or a time in ns since
+// 1970 does not fit an int64. Text is for display, so it never stops a batch: Encode
+// clips text that is longer than the limit of Default, and labels in excess; bytes
+// that are not UTF-8, and NUL, which databases do not hold, become U+FFFD.
 func Encode(dst []byte, b *batch.Batch) ([]byte, error) {
 	m, err := toMessage(b)
 	if err != nil {

@@ -135,8 +135,8 @@ func drawBatch(t *rapid.T) *batch.Batch {
 	return b
 }
 
-// What is sent comes back as it was, whatever it is, and is the same bytes each
-// time.
+// TestRoundTrip checks that Decode returns every batch that Encode encodes, and that
+// the same batch gives the same bytes.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawBatch(t)
@@ -155,7 +155,8 @@ func TestRoundTrip(t *testing.T) {
 	})
 }
 
-// What is absent means nothing, whatever stands there.
+// TestAbsentMeansNothing checks that the amounts of absent resources do not change the
+// bytes.
 func TestAbsentMeansNothing(t *testing.T) {
 	b, _ := newMachine(3, 10).batch(3)
 	want := encode(t, b)

@@ -129,7 +129,7 @@ func TestFiles(t *testing.T) {
 		return !exists(dir, "web") && !exists(dir, "mine/mete.json")
 	})
 	if !exists(dir, "mine") {
-		t.Error("a folder that was there before was removed")
+		t.Error("a folder that existed before was removed")
 	}
 }
 
@@ -155,15 +155,15 @@ func TestNames(t *testing.T) {
 	if m, err := share.Decode([]byte(text(dir, "in/same/mete.json"))); err != nil || m.Guest != uuid(6) {
 		t.Errorf("%+v, %v", m, err)
 	}
-	anew := given(6, "same", 2)
-	anew.Workload, anew.Share.Epoch = "workload-6-anew", "ANEW"
-	r.Publish(append(all, anew)) // both exist for a tick
-	testkit.Eventually(t, "the new one has the folder", func() bool { return strings.Contains(text(dir, "in/same/mete.json"), "ANEW") })
+	next := given(6, "same", 2)
+	next.Workload, next.Share.Epoch = "workload-6-next", "NEXT"
+	r.Publish(append(all, next)) // both exist for a tick
+	testkit.Eventually(t, "the new one has the folder", func() bool { return strings.Contains(text(dir, "in/same/mete.json"), "NEXT") })
 	n := int64(2)
 	testkit.Eventually(t, "the others are gone", func() bool {
 		n++
-		anew.Share = given(6, "", n).Share
-		r.Publish([]attribute.Guest{anew})
+		next.Share = given(6, "", n).Share
+		r.Publish([]attribute.Guest{next})
 		return !exists(dir, "in/same.workload-7")
 	})
 	if !exists(dir, "in/same/mete.json") {
@@ -279,7 +279,7 @@ func TestTrouble(t *testing.T) {
 	gone, log3 := start(t, relay.Config{Dir: dir + "/none"})
 	gone.Publish([]attribute.Guest{given(1, "a", 1)})
 	gone.Publish([]attribute.Guest{given(1, "a", 2)})
-	testkit.Eventually(t, "a directory that is not there is logged", func() bool { return log3.count("no such file") == 1 })
+	testkit.Eventually(t, "the missing directory is logged", func() bool { return log3.count("no such file") == 1 })
 }
 
 // TestTakenOver checks that a later run takes over the folders of an earlier one.

@@ -16,7 +16,7 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// Limits apply to a job as a whole; zero is no limit.
+// Limits apply to a job as a whole; zero means unlimited.
 type Limits struct {
 	CPUs   float64 // CPU time per time
 	Memory int64   // bytes

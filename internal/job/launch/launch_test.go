@@ -65,7 +65,7 @@ func TestLook(t *testing.T) {
 }
 
 // TestLookUnseen checks that a directory of PATH without search permission hides its files, and
-// that a broken link is no file: the command is not found, as in bash.
+// that a broken link does not count as a file: the command is not found, as in bash.
 func TestLookUnseen(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {

@@ -166,8 +166,8 @@ func NewID(ms int64, random [10]byte) string {
 	return strings.ToLower(id.String())
 }
 
-// Time returns the start of the job with this ID, to the millisecond; for what is
-// no ID, the beginning of 1970.
+// Time returns the start of the job with this ID, to the millisecond. If id is invalid, it returns
+// the beginning of 1970.
 func Time(id string) time.Time {
 	u, err := ulid.ParseStrict(id)
 	if err != nil {

@@ -22,9 +22,9 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
-// build is a job of which everything is known.
+// build returns the report of a job of which everything is known.
 func build() *report.Report {
 	r := &report.Report{
 		ID: "01k5x3v7qz8r9s0t1v2w3x4y5z", Name: "nightly", Labels: map[string]string{"team": "web", "env": "ci"},

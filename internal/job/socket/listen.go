@@ -90,7 +90,7 @@ func makeDir(dir string) error {
 	return classify(os.Chmod(dir, 0o755))
 }
 
-// removeStale removes a socket at which nobody listens.
+// removeStale removes a socket on which no process listens.
 func removeStale(path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -105,7 +105,7 @@ func removeStale(path string) error {
 	if err == nil {
 		_ = c.Close()
 	}
-	// After any other error somebody listens, if busy.
+	// After any other error a process listens, but may be busy.
 	if !errors.Is(err, unix.ECONNREFUSED) {
 		return inUseError(path)
 	}

@@ -35,15 +35,15 @@ type Server struct {
 	mu         sync.Mutex
 	open       map[string]uint32 // owners of jobs that have not ended, by id
 	jobsByUser map[uint32]int    // number of open jobs, by owner
-	// Owners of ended jobs, by id: ids are no secret, and who registers one gets a token for
-	// what the job used.
+	// ended holds the owners of ended jobs, by id. Ids are not secret, and a client that registers
+	// an id gets a token for the use of that job.
 	ended map[string]uint32
 	order []string // ids in ended, oldest first
 }
 
-// Listen makes the socket at path, and its directory if it is missing. It replaces a socket at
-// which nobody listens. The error is fault.ErrConflict if somebody listens there, or if path is
-// not a socket.
+// Listen creates the socket at path, and its directory if it is missing. It replaces a socket on
+// which no process listens. The error is fault.ErrConflict if another agent listens there, or if
+// path is not a socket.
 func Listen(path string, hooks Hooks, logger *slog.Logger) (*Server, error) {
 	ln, err := bind(path)
 	if err != nil {
@@ -58,7 +58,7 @@ func Listen(path string, hooks Hooks, logger *slog.Logger) (*Server, error) {
 		IdleTimeout:       10 * time.Second,
 		MaxHeaderBytes:    8 << 10,
 		ConnContext:       withPeer,
-		// It would report the broken connections of clients, which concern nobody.
+		// The HTTP server would log broken connections of clients, which are of no interest.
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
 	return s, nil

@@ -29,7 +29,7 @@ import (
 
 const id = "01k5x3v7qz8r9s0t1v2w3x4y5z"
 
-// fakeAgent is the hooks of an agent that notes what it is told.
+// fakeAgent implements an agent's hooks and records their calls.
 type fakeAgent struct {
 	mu     sync.Mutex
 	did    []string
@@ -134,13 +134,13 @@ func dial(t *testing.T, path string) *socket.Client {
 
 func job() socket.Job {
 	return socket.Job{
-		ID: id, Name: "nightly", Labels: map[string]string{"team": "web"}, User: "somebody else", Project: "shop",
+		ID: id, Name: "nightly", Labels: map[string]string{"team": "web"}, User: "another user", Project: "shop",
 		Command: []string{"make", "-j8", "\x1b[31m"}, Groups: []string{"/user.slice/mete-run-" + id, "/mete-run-" + id + ".scope"},
 		Started: time.Now().UTC(),
 	}
 }
 
-// A job is told what its agent gives it to ask for its own use, if anything.
+// TestSelf checks that a job receives the access to its own use that its agent gives, if any.
 func TestSelf(t *testing.T) {
 	path := filepath.Join(dir(t), "agent.sock")
 	a := &fakeAgent{}
@@ -243,7 +243,7 @@ func TestRefused(t *testing.T) {
 		"large":         {func(j *socket.Job) { j.Command = []string{strings.Repeat("x", 65<<10)} }, fault.ErrInvalid},
 		"no start":      {func(j *socket.Job) { j.Started = time.Time{} }, fault.ErrInvalid},
 		"tomorrow":      {func(j *socket.Job) { j.Started = time.Now().AddDate(0, 0, 1) }, fault.ErrInvalid},
-		"not his": {func(j *socket.Job) {
+		"of another user": {func(j *socket.Job) {
 			j.ID = other
 			j.Groups = []string{"/mete-run-" + other}
 		}, fault.ErrDenied},
@@ -410,24 +410,24 @@ func TestStale(t *testing.T) {
 	path := filepath.Join(d, "agent.sock")
 	a := &fakeAgent{}
 
-	// What an agent leaves that was killed.
+	// A killed agent leaves its socket.
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l.SetUnlinkOnClose(false)
 	if _, err := socket.Listen(path, a, slog.New(slog.DiscardHandler)); !errors.Is(err, fault.ErrConflict) {
-		t.Errorf("where somebody listens: %v", err)
+		t.Errorf("Listen at a socket in use: %v", err)
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := socket.Dial(path); !errors.Is(err, fault.ErrUnavailable) {
-		t.Errorf("Dial where nobody listens: %v", err)
+		t.Errorf("Dial at a stale socket: %v", err)
 	}
 	_, stop := listen(t, path, a)
 	if _, err := socket.Listen(path, a, slog.New(slog.DiscardHandler)); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
-		t.Errorf("where an agent listens: %v", err)
+		t.Errorf("Listen at the socket of another agent: %v", err)
 	}
 	dial(t, path)
 	stop()
@@ -435,17 +435,17 @@ func TestStale(t *testing.T) {
 		t.Errorf("after the end the socket: %v", err)
 	}
 	if _, err := socket.Dial(path); !errors.Is(err, fault.ErrUnavailable) {
-		t.Errorf("Dial where there is no socket: %v", err)
+		t.Errorf("Dial without a socket: %v", err)
 	}
 	_, stop = listen(t, path, a)
 	stop()
 
-	// What is no socket is somebody's.
+	// Listen does not replace a file that is not a socket.
 	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := socket.Listen(path, a, slog.New(slog.DiscardHandler)); !errors.Is(err, fault.ErrConflict) {
-		t.Errorf("where a file is: %v", err)
+		t.Errorf("Listen at a file: %v", err)
 	}
 	if b, err := os.ReadFile(path); string(b) != "precious" {
 		t.Errorf("the file: %q, %v", b, err)
@@ -491,8 +491,8 @@ func TestRivals(t *testing.T) {
 	}
 }
 
-// TestHang checks that an agent that hangs holds nobody up, for as long as it
-// hangs, and that it can be ended.
+// TestHang checks that an agent that hangs does not block clients while it hangs, and that it can
+// be ended.
 func TestHang(t *testing.T) {
 	path := filepath.Join(dir(t), "agent.sock")
 	a := &fakeAgent{hang: make(chan struct{})}
@@ -508,9 +508,9 @@ func TestHang(t *testing.T) {
 			t.Errorf("an agent that hangs: %v", err)
 		}
 	}
-	testkit.Eventually(t, "the agent is asked twice", func() bool { return len(a.done()) >= 2 })
+	testkit.Eventually(t, "the agent gets two calls", func() bool { return len(a.done()) >= 2 })
 	if want, did := []string{"register " + id, "snapshot"}, a.done(); !slices.Equal(did, want) {
-		t.Errorf("the agent was asked %q, want once after the job was there", did)
+		t.Errorf("the agent got the calls %q, want %q", did, want)
 	}
 	// Another job waits in it as the agent ends.
 	late := make(chan error, 1)
@@ -528,8 +528,8 @@ func (a *fakeAgent) done() []string {
 	return slices.Clone(a.did)
 }
 
-// TestRestart checks that a job survives its agent: the next one learns of it
-// from what it is told next.
+// TestRestart checks that a job survives its agent: the next agent learns of the job from the job's
+// next call.
 func TestRestart(t *testing.T) {
 	path := filepath.Join(dir(t), "agent.sock")
 	_, stop := listen(t, path, &fakeAgent{})
@@ -547,7 +547,7 @@ func TestRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := []string{"register " + id, "end " + id}; !slices.Equal(a.did, want) || a.job.Name != "nightly" {
-		t.Errorf("the new agent was told %q of %q", a.did, a.job.Name)
+		t.Errorf("the new agent got the calls %q, for the job %q", a.did, a.job.Name)
 	}
 }
 

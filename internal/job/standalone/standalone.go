@@ -1,10 +1,10 @@
-// Package standalone sends what a single job used to a server where no agent does: mete run
-// --server. The job is a workload of a special node without a whole: what else the machine did is
-// unknown.
+// Package standalone sends the use of a single job to a server, on a machine without an agent: mete
+// run --server. The job is a workload of a special node without a whole: the use of the rest of the
+// machine is unknown.
 //
 // Several jobs of one user may run at once. They share an identity, and each has a slot: a spool
-// that it uses while it runs and leaves to a later job. What a job could not send stays in its slot
-// and is sent with the next job.
+// that it uses while it runs and leaves to a later job. Windows that a job could not send stay in
+// its slot and are sent with the next job.
 package standalone
 
 import (
@@ -64,8 +64,8 @@ type Sender struct {
 	ledgerID string
 }
 
-// Open enrolls with the server if needed. An unreachable server is no error: the job may run
-// without it. An error that wraps fault.ErrDenied or fault.ErrInvalid means that the request is
+// Open enrolls with the server if needed. If the server is unreachable, Open succeeds: the job may
+// run without it. An error that wraps fault.ErrDenied or fault.ErrInvalid means that the request is
 // wrong.
 func Open(ctx context.Context, cfg Config, h *hostfs.FS) (*Sender, error) {
 	base, err := url.Parse(cfg.Server)
@@ -84,7 +84,7 @@ func Open(ctx context.Context, cfg Config, h *hostfs.FS) (*Sender, error) {
 		return nil, err
 	}
 	tok, err := cfg.Token()
-	// A loopback server without TLS is asked each time, since it may have another ledger now.
+	// Open enrolls with a loopback server without TLS each time, since it may have another ledger.
 	if o.id.Node() != "" && base.Scheme != "http" && (err != nil || !o.id.IsForOtherAuthority(tok)) {
 		return o, nil
 	}
@@ -121,8 +121,8 @@ func (s *Sender) load() error {
 	return nil
 }
 
-// enroll ensures that there is an identity. A lock serializes processes, so that several that start
-// together do not use up a token.
+// enroll gives s an identity, unless it has one. A lock serializes processes, so that several that
+// start together do not use up a token.
 func (s *Sender) enroll(ctx context.Context) error {
 	lock, err := s.lock(ctx)
 	if err != nil {

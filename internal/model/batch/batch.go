@@ -1,13 +1,11 @@
-// Package batch holds the nouns of the way from an agent to a server: what is
-// sent (Batch, Name), in which order (Stream, Mark), and what
-// a server answers (Reply).
+// Package batch holds the types of the transfer from an agent to a server: the data (Batch, Name),
+// its order (Stream, Mark), and the server's answer (Reply).
 //
-// An agent sends batches in streams. A stream is an id made at random, and a
-// row of batches numbered from 1, each of which names the hash of the one
-// before. Once offered a batch never changes, so that a server can tell a
-// repeat from a forgery, and takes each exactly once. Windows add up and carry
-// no reference to what came before them, so that the order between streams is
-// nothing.
+// An agent sends batches in streams. A stream has a random id and consists of batches numbered from
+// 1. Each batch names the hash of the previous one. A batch never changes after it was first
+// offered, so that a server can tell a repetition from a forgery, and takes each batch exactly
+// once. Windows are additive and do not refer to earlier ones, so that the order between streams
+// does not matter.
 //
 // An [Entry] is a batch as a ledger books it: cut at minute edges.
 package batch
@@ -72,14 +70,14 @@ func (h *Hash) UnmarshalText(b []byte) error {
 // HashOf is the hash of a batch that is sent as these bytes.
 func HashOf(sent []byte) Hash { return sha256.Sum256(sent) }
 
-// A Batch is what an agent sends at once.
+// A Batch is the unit in which an agent sends windows.
 type Batch struct {
 	Stream   Stream
 	Number   uint64 // from 1
-	Previous Hash   // of the batch before in this stream; zero in the first
+	Previous Hash   // of the previous batch in this stream; zero in the first
 	Names    []Name
-	// Windows are in order of time and never overlap within a stream. The Gaps of
-	// all of them are those of the batch.
+	// Windows are in order of time and never overlap within a stream. Their gaps are in Gaps, not
+	// in the windows.
 	Windows []usage.Window
 	Gaps    []usage.Gap
 }
@@ -95,15 +93,15 @@ type Name struct {
 	Name   string
 	Path   string
 	Parent workload.ID // "" for those at the top
-	// Started is when its life began, where that was seen; else zero.
+	// Started is the start of its life, or zero if the agent did not see it.
 	Started time.Time
-	Ended   time.Time // zero while it lives, or where nobody saw its end
-	// Job, User, Project and Labels are what its maker said, as mete run does.
+	Ended   time.Time // zero while it lives, or if the agent did not see its end
+	// Job, User, Project and Labels come from the maker of the workload, for example mete run.
 	Job     string
 	User    string
 	Project string
 	Labels  map[string]string
-	Exit    *int // the job's exit code, where it ended and has one
+	Exit    *int // the job's exit code, if it ended and has one
 }
 
 // MaxLabels is how many labels a name has at most: more are refused where they

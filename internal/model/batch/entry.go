@@ -89,8 +89,8 @@ type Shift struct {
 	From time.Time     // the first window's start, as it was stored
 }
 
-// A Result says what became of one entry.
+// A Result is the outcome of booking one entry.
 type Result struct {
 	Reply
-	Err error // where the entry could not be booked for a reason of its own
+	Err error // set if the entry could not be booked for a reason of its own
 }

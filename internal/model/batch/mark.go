@@ -2,13 +2,13 @@ package batch
 
 import "mete.dev/mete/internal/model/workload"
 
-// A Mark is how far a server has taken a stream.
+// A Mark is the position up to which a server has taken a stream.
 type Mark struct {
-	Next uint64 // the number that it wants; 1 for a stream that it does not know
-	Last Hash   // of the batch before Next; zero where that is the first
+	Next uint64 // number of the batch that it expects next; 1 in an unknown stream
+	Last Hash   // of the batch before Next; zero if Next is 1
 }
 
-// Verdict is what becomes of an offered batch.
+// Verdict is a server's decision on an offered batch.
 type Verdict uint8
 
 const (
@@ -16,15 +16,14 @@ const (
 	Accepted Verdict = iota + 1
 	// Duplicate: it was taken before; nothing changed.
 	Duplicate
-	// OutOfOrder: batches before it are missing. The reply says which number is
-	// wanted.
+	// OutOfOrder: batches before it are missing. The reply gives the number that the server
+	// expects.
 	OutOfOrder
-	// Conflict: another content stands under this number, or the one before is
-	// another. Nothing changed; the offered bytes were kept aside for a person to
-	// see. The agent abandons the stream and goes on in a new one.
+	// Conflict: the server has another content under this number, or another previous batch.
+	// Nothing changed; the server kept the offered bytes for a person to see. The agent abandons
+	// the stream and continues in a new one.
 	Conflict
-	// Clone: this identity is in use by another live machine. The agent enrolls
-	// anew.
+	// Clone: another live machine uses this identity. The agent enrolls again.
 	Clone
 )
 
@@ -51,15 +50,14 @@ func (v *Verdict) UnmarshalText(b []byte) error {
 // A Reply is a server's answer to an offer.
 type Reply struct {
 	Verdict Verdict `json:"verdict"`
-	Next    uint64  `json:"next,string"` // the number that the server wants now
+	Next    uint64  `json:"next,string"` // number of the batch that the server expects next
 	// Names are workloads whose names the server lacks: the agent sends them
 	// with its next batch.
 	Names []workload.ShortID `json:"names,omitempty"`
 }
 
-// Judge says what becomes of a batch that is offered where the stream stands at
-// m. known is the hash of the batch that was taken under the same number, where
-// that is still remembered; else nil.
+// Judge returns the verdict on a batch that is offered while the stream is at m. known is the hash
+// of the batch that was taken under the same number, or nil if the server does not remember it.
 func (m Mark) Judge(number uint64, previous, hash Hash, known *Hash) Verdict {
 	switch {
 	case number > m.Next:

@@ -46,13 +46,13 @@ func (f Field) String() string {
 // Adds reports whether the field of several workloads has a sum: pressure has none.
 func (f Field) Adds() bool { return f < PressureCPU }
 
-// A Figure is an amount and its quality. Where that is [usage.Absent] there is no amount.
+// A Figure is an amount and its quality. If the quality is [usage.Absent], Value has no meaning.
 type Figure struct {
 	Value   float64
 	Quality usage.Quality
 }
 
-// Plus returns the sum. What is absent adds nothing, and the worse quality wins.
+// Plus returns the sum. An absent figure adds nothing, and the worse quality wins.
 func (a Figure) Plus(b Figure) Figure {
 	switch {
 	case b.Quality == usage.Absent:

@@ -23,8 +23,8 @@ func drawUsage(t *rapid.T) (u usage.Usage) {
 	return u
 }
 
-// What a reader of the rates of a window makes of them is what was used in it, to six digits;
-// what is absent stays so.
+// TestRatesAreFigures checks that the figures read from the rates of a window equal its use, to six
+// digits, and that absent figures stay absent.
 func TestRatesAreFigures(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		u := drawUsage(t)

@@ -50,5 +50,5 @@ type WorkloadRates struct {
 	Parent workload.ID   `json:"parent,omitempty" doc:"id of the workload in which it is, and which does not count it"`
 
 	Rates
-	Quality map[string]usage.Quality `json:"quality" doc:"of each figure that is there, by resource"`
+	Quality map[string]usage.Quality `json:"quality" doc:"of each figure that is not absent, by resource"`
 }

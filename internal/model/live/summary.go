@@ -7,17 +7,17 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// Parts is where the use of a resource goes: to workloads, to the system, or to nobody.
+// Parts is the use of a resource by workloads and by the system, and its unused rest.
 type Parts struct {
 	Workloads float64       `json:"workloads" doc:"of workloads"`
 	System    float64       `json:"system" doc:"of the system"`
-	Idle      float64       `json:"idle" doc:"of nobody"`
+	Idle      float64       `json:"idle" doc:"not used"`
 	Whole     float64       `json:"whole" doc:"all of it: the sum of the three"`
 	Error     *float64      `json:"error,omitempty" doc:"by how much it may be off"`
 	Quality   usage.Quality `json:"quality"`
 }
 
-// Add adds what a workload of that kind uses. What is absent adds nothing.
+// Add adds the use by a workload of that kind. An absent figure adds nothing.
 func (p *Parts) Add(kind workload.Kind, f Figure) {
 	if f.Quality == usage.Absent {
 		return
@@ -68,8 +68,8 @@ func (f *Traffic) plus(g *Traffic) *Traffic {
 	return &Traffic{f.In + g.In, f.Out + g.Out, max(f.Quality, g.Quality)}
 }
 
-// Present is what one node does, or several together. Nil is absent. What the pointers point
-// to is immutable.
+// Present is the present use of one node, or of several together. A nil pointer means that the
+// figure is absent. The values that the pointers refer to are immutable.
 type Present struct {
 	CPUs      int      `json:"cpus"`
 	Workloads int      `json:"workloads" doc:"that used something"`
@@ -80,8 +80,9 @@ type Present struct {
 	Network   *Traffic `json:"network_bytes_per_second" doc:"null where it is absent"`
 }
 
-// PresentOf returns what a node does by a window of that length: parts is what workloads, the
-// system and nobody used in it, and total what its disks and interfaces did.
+// PresentOf returns the use of a node by a window of that length: parts holds the use by workloads,
+// the use by the system, and the unused capacity. total is the use of the node's disks and
+// interfaces.
 func PresentOf(parts [3]usage.Usage, total *usage.Usage, length time.Duration) (out Present) {
 	if length <= 0 {
 		return out
@@ -134,7 +135,7 @@ type NodePresent struct {
 	Name    string     `json:"name"`
 	Cluster string     `json:"cluster"`
 	State   string     `json:"state"`
-	From    *time.Time `json:"from" doc:"start of its latest window; null where there is none that is fresh"`
+	From    *time.Time `json:"from" doc:"start of its latest window; null without a fresh window"`
 	To      *time.Time `json:"to" doc:"end of that window"`
 	Nested  bool       `json:"nested" doc:"it is a guest of another node here, and in no sum"`
 	Present
@@ -181,16 +182,16 @@ type Summary struct {
 	NestedNodes int `json:"nested_nodes" doc:"nodes that are not, as they are guests of others here"`
 
 	Sum   Present                  `json:"sum"`
-	Nodes []NodePresent            `json:"nodes,omitempty" doc:"each node, where they were asked for"`
+	Nodes []NodePresent            `json:"nodes,omitempty" doc:"each node, only with the parameter nodes"`
 	Top   map[string][]TopWorkload `json:"top,omitempty" doc:"the busiest workloads by cpu, memory, power, disk and network"`
 }
 
-// NewSummary returns the summary of no node.
+// NewSummary returns an empty summary.
 func NewSummary(at time.Time) *Summary {
 	return &Summary{At: at.UTC(), States: map[string]int{}}
 }
 
-// Add adds a node. It is in the sum where it has a fresh window and is no guest.
+// Add adds a node. The sum includes it if it has a fresh window and is not a guest of another node.
 func (s *Summary) Add(n *NodePresent) {
 	s.Nodes = append(s.Nodes, *n)
 	s.States[n.State]++

@@ -127,7 +127,7 @@ func Metrics() (list []Metric) {
 	list = append(list,
 		Metric{Info, "gauge", "", "1, with what the workload is called and belongs to"},
 		Metric{CPUs, "gauge", "", "CPUs that are online"},
-		Metric{Memory, "gauge", "bytes", "memory that there is"})
+		Metric{Memory, "gauge", "bytes", "total memory"})
 	list = append(list, states...)
 	for _, l := range Levels {
 		if !seen[l.Name] {

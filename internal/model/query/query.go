@@ -127,7 +127,7 @@ type Answer struct {
 
 // A Group is the use of the workloads of one group.
 type Group struct {
-	Keys  []string // in the order of By; "" is no value
+	Keys  []string // in the order of By; "" means no value
 	Nodes int      // number of nodes it ran on
 	// First and Last are the start of the first minute with use and the end of the last one.
 	First, Last time.Time

@@ -1,9 +1,9 @@
 // Package replica holds the types of replication to an upstream server: what is sent (Page, Row,
 // NodeRow), its progress (Mark), and the replacement of names (Mask).
 //
-// A server sends the states of rows, not what was added to them: a state replaces the one before.
-// So repeats change nothing, corrections may reduce a row, and a ledger restored from an older copy
-// simply sends everything again. Decision 7 gives the reasons.
+// A server sends the states of rows, not increments: a state replaces the previous one. So
+// repetitions change nothing, corrections may reduce a row, and a ledger restored from an older
+// copy simply sends everything again. Decision 7 gives the reasons.
 package replica
 
 import (

@@ -27,7 +27,7 @@ func ParseSum(s string, u Unit) (Sum, error) {
 	whole, part, _ := strings.Cut(s, ".")
 	d := u.digits()
 	if whole == "" || len(part) > d {
-		return Sum{}, fmt.Errorf("%q is no amount of %s: %w", s, u, fault.ErrInvalid)
+		return Sum{}, fmt.Errorf("%q is not an amount of %s: %w", s, u, fault.ErrInvalid)
 	}
 	var sum Sum
 	for _, c := range []byte(whole + part + strings.Repeat("0", d-len(part))) {
@@ -36,7 +36,7 @@ func ParseSum(s string, u Unit) (Sum, error) {
 		lo, more := bits.Add64(lo, uint64(c-'0'), 0)
 		hi, wrapped := bits.Add64(hi, carry, more)
 		if c < '0' || c > '9' || over != 0 || wrapped != 0 || hi >= 1<<63 {
-			return Sum{}, fmt.Errorf("%q is no amount of %s: %w", s, u, fault.ErrInvalid)
+			return Sum{}, fmt.Errorf("%q is not an amount of %s: %w", s, u, fault.ErrInvalid)
 		}
 		sum = Sum{hi, lo}
 	}

@@ -98,7 +98,7 @@ func (u Unit) Parse(s string) (int64, error) {
 			return v, nil
 		}
 	}
-	return 0, fmt.Errorf("%q is no amount of %s: %w", s, u, fault.ErrInvalid)
+	return 0, fmt.Errorf("%q is not an amount of %s: %w", s, u, fault.ErrInvalid)
 }
 
 // Float returns an amount in the base unit, for display and rates only.

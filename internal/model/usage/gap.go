@@ -2,19 +2,19 @@ package usage
 
 import "time"
 
-// StartReason says how a window relates to the one before.
+// StartReason is the relation of a window to the previous one.
 type StartReason uint8
 
 const (
-	// StartContinued: it begins where the one before ended.
+	// StartContinued: it begins at the end of the previous one.
 	StartContinued StartReason = iota
-	// StartFirst: counting began with it; the past is not in it.
+	// StartFirst: counting began with it; it excludes earlier use.
 	StartFirst
-	// StartResumed: the meter was away and its checkpoint was there. Counters are
-	// complete from the end of the window before; what is covered is less.
+	// StartResumed: the meter was away, and its checkpoint remained. Counters are complete from the
+	// end of the previous window; the covered time is shorter.
 	StartResumed
-	// StartBooted: the machine started anew, and the window begins with it, at 0 of
-	// CLOCK_BOOTTIME. Counters are complete from there.
+	// StartBooted: the machine rebooted, and the window begins at 0 of CLOCK_BOOTTIME. Counters are
+	// complete from there.
 	StartBooted
 )
 
@@ -32,28 +32,26 @@ type Reason uint8
 // The reasons. Their words are stored: they are never changed.
 const (
 	UnknownReason Reason = iota
-	// Rebooted: the machine went down, and what was used between the last
-	// window and its end died with the kernel's counters.
+	// Rebooted: the machine went down. The use between the last window and the machine's end was
+	// lost with the kernel's counters.
 	Rebooted
-	// Unwatched: the meter was away. Counters are complete; what was used by
-	// groups that ended meanwhile is in their parents, and their memory is not
-	// known.
+	// Unwatched: the meter was away. Counters are complete. The use of groups that ended meanwhile
+	// is in their parents; their memory is not known.
 	Unwatched
 	// Overflow: the spool was full, and windows were dropped.
 	Overflow
 	// Corrupt: records of the spool could not be read.
 	Corrupt
-	// Forgotten: the server wanted batches that the agent keeps no more.
+	// Forgotten: the server expected batches that the agent had deleted.
 	Forgotten
-	// StateLost: the agent lost its state, and began anew.
+	// StateLost: the agent lost its state, and started from an empty one.
 	StateLost
 	// Refused: the server refused a batch as invalid.
 	Refused
-	// Killed: the meter of one job was killed, and what the job used from then on
-	// is not known.
+	// Killed: the meter of one job was killed. The job's use from then on is not known.
 	Killed
-	// MeterFailed: a meter of energy could not be used. Of one in the machine a model
-	// stands in; of one outside, what the machine itself saw. Nothing else is missing.
+	// MeterFailed: an energy meter could not be used. A model replaces a meter in the machine; the
+	// machine's own figures replace a meter outside it. Nothing else is missing.
 	MeterFailed
 )
 

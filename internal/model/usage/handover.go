@@ -7,26 +7,26 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// MaxShares is how many shares a handover has at most.
+// MaxShares is the maximum number of shares of a handover.
 const MaxShares = 64
 
-// AddShare appends to the shares of a window. Where they would be too many only some
-// stay, those that stay where windows are merged.
+// AddShare appends s to the shares of a window. It keeps at most MaxShares, and thins them as a
+// merge of windows does.
 func AddShare(shares []power.Share, s *power.Share) []power.Share {
 	if len(shares) >= MaxShares {
-		if shares = thin(shares, s.At-shares[0].At); len(shares) >= MaxShares { // they are more than one a second
+		if shares = thin(shares, s.At-shares[0].At); len(shares) >= MaxShares { // more than one share a second
 			shares = shares[:copy(shares, shares[1:])]
 		}
 	}
 	return append(shares, *s)
 }
 
-// MergeHandovers adds the handovers of a window to those of one before it, where
-// both together span so many ns. It shares no memory with next.
+// MergeHandovers adds the handovers of a window to those of an earlier one, where both together
+// span span ns. The result shares no memory with next.
 //
-// Of each virtual machine it keeps what was booked up to before the first window,
-// and the sum of what was booked. Where there are many shares only some stay, the
-// last one among them: see thin.
+// For each virtual machine it keeps the share up to which energy was booked before the first
+// window, and the sum of the booked energy. If there are many shares, it keeps some, among them the
+// last one: see thin.
 func MergeHandovers(list, next []Handover, span int64) []Handover {
 	if len(list)+len(next) == 0 {
 		return list
@@ -62,11 +62,10 @@ func MergeHandovers(list, next []Handover, span int64) []Handover {
 	return joined
 }
 
-// thin keeps of the shares of so many ns no more than MaxShares. Which ones is
-// decided by their numbers, so that a host and its guest keep the same, and it is
-// nothing in which order windows are merged: of each stretch of numbers the last
-// one. A stretch is the least power of two in seconds of which some sixty are in
-// the span.
+// thin reduces the shares of span ns to at most MaxShares: it keeps the last share of each stretch
+// of numbers. The choice depends on the numbers only, so that a host and its guest keep the same
+// shares, in whatever order windows are merged. A stretch is the smallest power of two, in seconds,
+// of which at most sixty fit into the span.
 func thin(shares []power.Share, span int64) []power.Share {
 	const most = MaxShares - 4 // a span begins and ends within a stretch
 	step := int64(1000)        // numbers are in ms

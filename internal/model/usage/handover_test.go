@@ -12,8 +12,8 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// handovers draws windows of a host with two guests, one of which may be away or
-// begin anew, with a share for each second or so.
+// handovers draws windows of a host with two guests, each of which may be away or restart, with a
+// share for about each second.
 func handovers(t *rapid.T) (ws []usage.Window) {
 	at := int64(0)
 	var open [2]power.Share
@@ -100,8 +100,9 @@ func TestMergeHandovers(t *testing.T) {
 	})
 }
 
-// A host's ticks and the shares that its guest closed with have numbers in common
-// however both were merged: else nobody could compare them after an outage.
+// TestMergedHandoversMeet checks that the ticks of a host and the closing shares of its guest have
+// numbers in common, however both were merged. Otherwise the server could not compare them after an
+// outage.
 func TestMergedHandoversMeet(t *testing.T) {
 	const hour = 3600
 	merged := func(window int64, closing bool) []power.Share {

@@ -85,8 +85,8 @@ func (r *Row) merge(next *Row) {
 	r.Workload, r.Ended = next.Workload, next.Ended
 }
 
-// setOffset gives w another offset, by which its gaps are told too: they stay beside it.
-// What is of the boot before keeps the time that that one went by.
+// setOffset gives w another offset. The gaps of w move along, so that they stay beside it. The
+// start of a gap by a reboot is in the previous boot and keeps its time.
 func (w *Window) setOffset(offset int64) {
 	by := time.Duration(offset - w.Offset)
 	w.Offset = offset

@@ -115,9 +115,9 @@ func TestMerge(t *testing.T) {
 	})
 }
 
-// The clock was set between two windows: the gaps of the first one stand beside
-// it by the new clock as they did by the old one. When the boot before ended is
-// told by that one's clock.
+// TestMergeMovesGaps sets the clock between two windows: the gaps of the first window stay beside
+// it by the new clock, as by the old one. The end of the previous boot keeps its time by the clock
+// of that boot.
 func TestMergeMovesGaps(t *testing.T) {
 	at := func(s int64) time.Time { return time.Unix(s, 0) }
 	w := &usage.Window{Offset: 5000e9, Gaps: []usage.Gap{
@@ -137,7 +137,7 @@ func TestMergeMovesGaps(t *testing.T) {
 	}
 }
 
-// A clone stays as it is when the window is used anew.
+// TestClone checks that a clone stays as it is when the window is used again.
 func TestClone(t *testing.T) {
 	w := usage.Window{Rows: make([]usage.Row, 1), Gaps: make([]usage.Gap, 1)}
 	c := w.Clone()

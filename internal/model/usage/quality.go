@@ -7,7 +7,7 @@ import "fmt"
 type Quality uint8
 
 const (
-	// Absent: nobody saw it. It is not zero, and it is never shown as zero.
+	// Absent: not known. It is not zero, and is never shown as zero.
 	Absent Quality = iota
 	// Measured: read from a counter that belongs to the workload.
 	Measured

@@ -18,7 +18,7 @@ func drawQualities(t *rapid.T) (present usage.Set, q usage.Qualities) {
 	return present, q
 }
 
-// What is written in each of the forms reads as what it was.
+// TestQualityForms checks that qualities survive the conversion to each form and back.
 func TestQualityForms(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		present, q := drawQualities(t)

@@ -44,7 +44,7 @@ const (
 	EnergyPackage    Resource = 25 // energy of CPU packages
 	EnergyDRAM       Resource = 26 // energy of memory
 	EnergyGPU        Resource = 27 // energy of accelerators
-	EnergyRest       Resource = 28 // energy that no finer meter shows; all of it where there is none
+	EnergyRest       Resource = 28 // energy that no finer meter shows; all energy if there is no finer meter
 	EnergyError      Resource = 29 // by how much the energy may be off
 	EnergyIdle       Resource = 30 // how much of the energy the machine draws anyway
 

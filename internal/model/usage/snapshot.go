@@ -11,30 +11,29 @@ import (
 // own for its life, and may go to another group two snapshots later.
 type Slot int32
 
-// NoSlot is no slot: the parent of the root.
+// NoSlot stands for a missing group: the parent of the root.
 const NoSlot Slot = -1
 
-// Root is the slot of the machine's root group. What it shows beyond all other
-// groups belongs to the workload "system". Where the kernel's root counts CPU
-// (v1), its reading is inclusive; elsewhere (v2) the reading is Own and holds
-// the tasks in the root group.
+// Root is the slot of the machine's root group. Its values beyond those of all other groups belong
+// to the workload "system". If the kernel's root counts CPU (v1), its reading is inclusive;
+// otherwise (v2) the reading is Own and holds the tasks in the root group.
 const Root Slot = 0
 
-// A Reading is what a group shows at an instant: cumulative values since its
-// life began for counters, present levels for integrals and peaks, in the
-// resource's unit (a level in its Level unit). Where the resource is Inclusive
-// the reading holds all descendants, dead ones too for counters.
+// A Reading holds the values of a group at an instant, in the resource's unit (a level in its Level
+// unit): cumulative values since its life began for counters, present levels for integrals and
+// peaks. If the resource is Inclusive, the reading includes all descendants, for counters dead ones
+// too.
 type Reading struct {
 	Has Set
-	// Own marks inclusive resources that this reading nevertheless shows
-	// without descendants, as some sources count by the group alone.
+	// Own marks inclusive resources whose values in this reading exclude descendants, as some
+	// sources count by the group alone.
 	Own Set
-	// Apportioned marks values that were divided by a rule before they came.
+	// Apportioned marks values that the source divided by a rule.
 	Apportioned Set
-	// Counted marks counters that the meter itself counts, from when it was
-	// started: with each start of the meter they begin anew, at zero.
+	// Counted marks counters that the meter itself counts: they start at zero with each start of
+	// the meter.
 	Counted Set
-	// Value is that of each resource below EnergyPackage: no group shows energy.
+	// Value holds the value of each resource below EnergyPackage: no group shows energy.
 	Value [EnergyPackage]int64
 }
 
@@ -49,50 +48,49 @@ func (g *Reading) Put(r Resource, v int64) {
 type Group struct {
 	Slot   Slot
 	Parent Slot // the nearest group above that is a workload, or Root
-	// MemoryParent is the same in the hierarchy that charges memory: another
-	// one where hierarchies are used at different depths.
+	// MemoryParent is the same in the hierarchy that charges memory. It is another group if the
+	// hierarchies are used at different depths.
 	MemoryParent Slot
 	Life         workload.Life
 	Workload     workload.Workload
-	// CPULimit is the most CPU time that the group may use, in ns a second, and
-	// MemoryLimit the most bytes that may be charged to it; 0 is no limit of its
-	// own, or none that can be seen.
+	// CPULimit is the largest CPU time that the group may use, in ns per second, and MemoryLimit
+	// the largest number of bytes that may be charged to it; 0 means that the group has no limit of
+	// its own, or that none can be seen.
 	CPULimit, MemoryLimit int64
-	// Guest is the virtual machine that runs in the group; nil where there is
-	// none. It does not change once it is set.
+	// Guest is the virtual machine that runs in the group, or nil. It does not change once it is
+	// set.
 	Guest *Guest
-	// New says that the group was not in the snapshot before.
+	// New says that the group was not in the previous snapshot.
 	New bool
-	// Born says of a new group that its life began after the snapshot before,
-	// so that all it shows is to be booked; a new group that is not Born
-	// starts at its present values.
+	// Born says of a new group that its life began after the previous snapshot, so that all its
+	// values are booked; a new group that is not Born starts at its present values.
 	Born bool
 	// Final says that the group is gone and these are its last values.
 	Final bool
-	// Exact says of a Final group that its CPU was read as it went, not at
-	// the tick before.
+	// Exact says of a Final group that its CPU time was read as the group ended, not at the
+	// previous tick.
 	Exact bool
 	Reading
 }
 
 // A Guest is a virtual machine of this machine.
 type Guest struct {
-	UUID  string // in lower case with dashes; "" where it has none
+	UUID  string // in lower case with dashes; "" if it has none
 	Name  string // of the domain
-	CID   uint32 // its address by vsock; 0 where it has none
+	CID   uint32 // vsock address; 0 if it has none
 	VCPUs int
 }
 
-// A Node is what the machine as a whole shows at an instant.
+// A Node holds the values of the machine as a whole at an instant.
 type Node struct {
 	CPUs     int   // online
 	Steal    int64 // CPU ns taken by the hypervisor since boot, all CPUs
 	MemTotal int64 // bytes
-	MemFree  int64 // bytes that nobody uses
-	MemAvail int64 // bytes that could be had without swapping
-	Tasks    int64 // alive, threads and kernel threads included; 0 is not known
-	// Total holds what the machine did as a whole since boot: disk over leaf
-	// devices, network over the interfaces of the host's namespace without lo.
+	MemFree  int64 // bytes, not in use
+	MemAvail int64 // bytes that are available without swapping
+	Tasks    int64 // alive, threads and kernel threads included; 0 if not known
+	// Total holds the use of the machine as a whole since boot: disk over leaf devices, network
+	// over the interfaces of the host's namespace without lo.
 	Total Reading
 }
 

@@ -33,7 +33,7 @@ func (u *Usage) Put(r Resource, amount int64, q Quality) {
 	}
 }
 
-// Add adds v to u, resource by resource. What is absent in both stays absent.
+// Add adds v to u, resource by resource. A resource that is absent in both stays absent.
 func (u *Usage) Add(v *Usage) {
 	u.Quality = u.Quality.Worst(v.Quality.Only(v.Present))
 	for set := v.Present &^ u.Present; set != 0; set &= set - 1 {

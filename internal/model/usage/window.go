@@ -57,11 +57,10 @@ func (r *Row) OmitTotals() { r.Has, r.Total = 0, [Limit]int64{} }
 // A Window is what every workload of a machine used between two instants of
 // CLOCK_BOOTTIME. Windows of one stream never overlap.
 //
-// A window that came over the wire has its rows in order of their ShortIDs, which
-// is all that they say of their workloads. It has no Gaps, as those are in its
-// batch. Of the shares of its Handovers there are Epoch, N, Active and Idle, and of
-// those of a guest the one that closed its window; a Name is "" where it is the
-// workload's.
+// A window that came over the wire has its rows in order of their ShortIDs, by which alone rows
+// name their workloads. It has no Gaps, as those are in its batch. The shares of its Handovers have
+// Epoch, N, Active and Idle only. A handover on a guest has only the share that closed its window.
+// The Name of a handover is "" if it equals the name of the workload.
 type Window struct {
 	Boot        string
 	Start, End  int64 // ns of CLOCK_BOOTTIME
@@ -70,13 +69,13 @@ type Window struct {
 	// Gaps are the times before the window of which nothing, or not all, is known.
 	Gaps []Gap
 	CPUs int // online at End
-	// Total is what the machine as a whole did: disk over leaf devices, network
-	// over the interfaces of the host's namespace without lo, where that is known.
+	// Total is the use of the machine as a whole, if it is known: disk over leaf devices, network
+	// over the interfaces of the host's namespace without lo.
 	Total   Usage
 	Rows    []Row
 	Balance Balance
-	// Handovers are the energy that this machine gave to its virtual machines, or
-	// got from its host, in the window.
+	// Handovers hold the energy that this machine gave to its virtual machines, or received from
+	// its host, in the window.
 	Handovers []Handover
 }
 
@@ -86,25 +85,24 @@ func (w *Window) SortRows() { slices.SortStableFunc(w.Rows, compareRows) }
 
 func compareRows(a, b Row) int { return cmp.Compare(a.ShortID, b.ShortID) }
 
-// A Handover is the energy that a host gave to one virtual machine, as one of the
-// two booked it. What both booked at the share of the same epoch and number is
-// equal.
+// A Handover is the energy that a host gave to one virtual machine, as one of the two booked it. At
+// a share of the same epoch and number, both have booked equal amounts.
 type Handover struct {
 	Guest string // UUID of the virtual machine
-	// Workload is the virtual machine on its host; "" where this is the guest.
+	// Workload is the virtual machine on its host; "" on the guest.
 	Workload workload.ID
 	Name     string // of the domain, on its host
-	// Opened is the share that was booked up to before; its Epoch is "" where
-	// there was none.
+	// Opened is the share up to which energy was booked before the window; its Epoch is "" if there
+	// was no such share.
 	Opened power.Share
-	// Shares are those that were booked up to in the window, in rising order: on the
-	// host one for each tick, on the guest those that it read. The last one closed it.
-	// Of more than MaxShares some are kept, the last one among them. On the guest the amounts are what
-	// it booked itself: those that the host gave, unless a model stood in and that is
-	// not worked off.
+	// Shares are the shares up to which energy was booked in the window, in rising order: on the
+	// host one for each tick, on the guest those that it read. The last one closed the window. Of
+	// more than MaxShares some are kept, among them the last one. On the guest the amounts are
+	// those that it booked itself: the amounts that the host gave, unless a model stood in and the
+	// difference is not worked off.
 	Shares []power.Share
-	// Booked is the energy that was booked in the window, in uJ: what the last one
-	// shows more than Opened, within an epoch, and what a model stood in for after it.
+	// Booked is the energy that was booked in the window, in uJ: the growth from Opened to the last
+	// share, within an epoch, and the energy that a model stood in for after it.
 	Booked int64
 }
 

@@ -300,7 +300,7 @@ func FuzzRecognize(f *testing.F) {
 			t.Errorf("Recognize(%q) is named %q, want something printable", path, n.Name)
 		}
 		if n.Kind == Pod && n.Runtime == "kubernetes" && !uuid.MatchString(n.Key) {
-			t.Errorf("Recognize(%q): key %q of a pod is no canonical UUID", path, n.Key)
+			t.Errorf("Recognize(%q): key %q of a pod is not a canonical UUID", path, n.Key)
 		}
 		// Trailing and doubled slashes are insignificant.
 		if m, _ := Recognize(strings.ReplaceAll(path, "/", "//") + "/"); m != n {

@@ -160,7 +160,7 @@ func (a *Authority) open() error {
 		return nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		a.log.Warn("server certificate made anew", "err", err)
+		a.log.Warn("server certificate cannot be read and is renewed", "err", err)
 	}
 	return a.renewServer(now)
 }

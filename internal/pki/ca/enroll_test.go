@@ -263,7 +263,7 @@ func TestClonesOfClones(t *testing.T) {
 		}
 	}
 	if len(clones) != 10 || !errors.Is(last, fault.ErrUnavailable) || !strings.Contains(last.Error(), first.Node()) {
-		t.Errorf("%d clones, each of the one before, then %v", len(clones), last)
+		t.Errorf("%d clones, each of the previous one, then %v", len(clones), last)
 	}
 	for _, id := range clones {
 		if n, err := s.reg.Node(t.Context(), id); err != nil || n.Root != first.Node() {

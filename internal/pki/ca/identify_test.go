@@ -130,7 +130,7 @@ func TestLocal(t *testing.T) {
 		t.Errorf("another machine: %+v, %v", other, err)
 	}
 	for name, header := range map[string][2]string{
-		"proxy": {"X-Forwarded-For", "192.0.2.1"}, "page": {"Origin", "https://example.org"}, "rebinding": {"Host", "example.org"}, "unknown node": {token.NodeHeader, "nobody"},
+		"proxy": {"X-Forwarded-For", "192.0.2.1"}, "page": {"Origin", "https://example.org"}, "rebinding": {"Host", "example.org"}, "unknown node": {token.NodeHeader, "unknown"},
 	} {
 		r, err := http.NewRequest("GET", s.url+"/who", nil)
 		if err != nil {
@@ -153,11 +153,11 @@ func TestLocal(t *testing.T) {
 		remote, header string
 		want           int
 	}{
-		"local":          {s.Authority, "127.0.0.1:1", "X-None", 200},
-		"IPv6":           {s.Authority, "[::1]:1", "X-None", 200},
-		"elsewhere":      {s.Authority, "192.0.2.1:1", "X-None", 403},
-		"proxy":          {s.Authority, "127.0.0.1:1", "X-Forwarded-For", 403},
-		"nobody said so": {open(t, ca.Config{}, &memory{}), "127.0.0.1:1", "X-None", 403},
+		"local":       {s.Authority, "127.0.0.1:1", "X-None", 200},
+		"IPv6":        {s.Authority, "[::1]:1", "X-None", 200},
+		"elsewhere":   {s.Authority, "192.0.2.1:1", "X-None", 403},
+		"proxy":       {s.Authority, "127.0.0.1:1", "X-Forwarded-For", 403},
+		"not enabled": {open(t, ca.Config{}, &memory{}), "127.0.0.1:1", "X-None", 403},
 	} {
 		r := httptest.NewRequest("POST", "http://localhost/v1/enroll", claim())
 		r.RemoteAddr = c.remote
@@ -362,8 +362,8 @@ func (*stuck) Tokens(ctx context.Context) ([]registry.Token, error) {
 	return nil, ctx.Err()
 }
 
-// TestRegistryStuck checks that a client of a stuck registry is told to retry, and that waiting
-// requests do not wait again.
+// TestRegistryStuck checks that a client of a stuck registry receives an error that may be retried, and that
+// waiting requests do not wait again.
 func TestRegistryStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, begin := open(t, ca.Config{}, &stuck{}), time.Now()
@@ -380,7 +380,7 @@ func TestRegistryStuck(t *testing.T) {
 
 // TestRegistryFails checks that no error of the registry denies a client.
 func TestRegistryFails(t *testing.T) {
-	for _, broken := range []error{errors.New("file is no database"), context.DeadlineExceeded, fmt.Errorf("disk: %w", fault.ErrDenied)} {
+	for _, broken := range []error{errors.New("file is not a database"), context.DeadlineExceeded, fmt.Errorf("disk: %w", fault.ErrDenied)} {
 		a := open(t, ca.Config{}, &memory{err: broken})
 		err := a.CheckAllowed(t.Context(), "n")
 		if p := fault.ProblemOf(err); p.Status != 503 || ca.IsUnidentified(err) || !strings.Contains(err.Error(), broken.Error()) {

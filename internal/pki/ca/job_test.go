@@ -64,7 +64,7 @@ func TestIdentifyJob(t *testing.T) {
 		"of another node":          {moved, true},
 		"longer than it was given": {key.Sign(a)[:len(key.Sign(a))-41] + "zzzzzzzz" + key.Sign(a)[len(key.Sign(a))-33:], true},
 		"cut off":                  {key.Sign(a)[:70], true},
-		"a token of nobody":        {token.New([5]byte{1}, [20]byte{2}, s.CA()).Reveal(), true},
+		"an unknown token":         {token.New([5]byte{1}, [20]byte{2}, s.CA()).Reveal(), true},
 		"a viewer's":               {viewer, false},
 		"of a node that is gone":   {s.JobKey(gone.Node).Sign(gone), false},
 	} {

@@ -57,8 +57,8 @@ func (f Fingerprint) String() string { return text.EncodeToString(f[:]) }
 // A Token is a bearer token. Printing it omits the secret; only Reveal returns it.
 type Token struct {
 	id [idSize]byte
-	// Handles compare like their values, and fmt prints them as pointers even where it cannot call
-	// methods of unexported fields.
+	// Handles compare like their values, and fmt, which cannot call methods of unexported fields,
+	// prints them as pointers.
 	secret unique.Handle[[secretSize]byte]
 	ca     Fingerprint
 }

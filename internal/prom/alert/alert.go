@@ -40,7 +40,7 @@ type Config struct {
 	// AlertmanagerHeader and WebhookHeader are files with lines "Name: value", the headers
 	// of each request. They may hold secrets and are read for each request.
 	AlertmanagerHeader, WebhookHeader string
-	// PageURL is the address of the server's page, for links in alerts; "" is no links.
+	// PageURL is the address of the server's page, for links in alerts; without it, alerts have no links.
 	PageURL string
 	// State is the file with the alerts that the webhook received.
 	State string

@@ -127,10 +127,10 @@ func (wh *webhook) run(over <-chan struct{}) error {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil && pause > 0:
-			wh.log.Info("the webhook takes alerts again")
+			wh.log.Info("webhook accepts alerts again")
 			pause = 0
 		case err != nil && pause == 0:
-			wh.log.Warn("the webhook does not take alerts; they are sent again", "err", err)
+			wh.log.Warn("cannot deliver alerts to the webhook; retrying", "err", err)
 			fallthrough
 		case err != nil:
 			pause = min(max(wh.cfg.RetryDelay, 2*pause), maxRetryDelay)
@@ -188,7 +188,7 @@ func (wh *webhook) post(ctx context.Context, m rule.Message) (reached bool, err 
 	defer func() { _ = resp.Body.Close() }() // it was only read
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
 	if resp.StatusCode/100 != 2 {
-		return true, fmt.Errorf("it answers %s", resp.Status)
+		return true, fmt.Errorf("webhook answered %s", resp.Status)
 	}
 	return true, nil
 }

@@ -23,7 +23,7 @@ type memoryWatch struct {
 	running  []*run // in the order of their start
 	watching bool
 	// The heap without queries is taken to be the smallest one seen in this minute and
-	// the one before it.
+	// the previous minute.
 	thisMinute, lastMinute int64
 	minute                 time.Time
 	// minCycles is the number of the garbage collection at which the effect of the last

@@ -19,7 +19,7 @@ func metadata(w http.ResponseWriter, r *http.Request) {
 		Unit string `json:"unit"`
 	}
 	if httpx.CheckMethod(w, r, http.MethodGet, http.MethodHead) != nil {
-		reject(w, http.StatusMethodNotAllowed, "bad_data", "metadata is asked for with GET")
+		reject(w, http.StatusMethodNotAllowed, "bad_data", "metadata is available with GET only")
 		return
 	}
 	asked, limit := r.URL.Query(), -1

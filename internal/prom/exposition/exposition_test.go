@@ -241,7 +241,7 @@ func TestAccumulator(t *testing.T) {
 	check("machine, modelled", mete, "mete_node_energy_joules_total", 306, 1, `domain="package"`, `quality="modelled"`)
 	check("a container that ended", kepler, "kepler_container_cpu_joules_total", 55, 1, cid, `state="terminated"`, `zone="package"`)
 	check("its pod", kepler, "kepler_pod_cpu_joules_total", 57, 1, uid, `zone="package"`)
-	check("who is not there any more", mete, "mete_workload_cpu_seconds_total", 0, 0, string(of(unitPath).ID))
+	check("a workload that ended", mete, "mete_workload_cpu_seconds_total", 0, 0, string(of(unitPath).ID))
 
 	ticks := 0
 	for ; ticks < 20; ticks++ {
@@ -264,8 +264,8 @@ func TestAccumulator(t *testing.T) {
 	m.use(inPod, podPath, 1, 3, 1)
 	m.use("idle", "", 22, 300, 80)
 	_, kepler = show(m.window())
-	check("anew", kepler, "kepler_container_cpu_joules_total", 8, 1, cid, `zone="package"`)
-	check("anew", kepler, "kepler_container_cpu_joules_total", 8, 1, `state="running"`, `zone="package"`)
+	check("the new container", kepler, "kepler_container_cpu_joules_total", 8, 1, cid, `zone="package"`)
+	check("the new container", kepler, "kepler_container_cpu_joules_total", 8, 1, `state="running"`, `zone="package"`)
 }
 
 // Unknown energy is absent, not 0.
@@ -320,7 +320,7 @@ func TestIdleCounters(t *testing.T) {
 	m := new(machine)
 	tally := exposition.Accumulator{Name: func(w *workload.Workload) string {
 		if w.Kind == workload.Idle {
-			return "nobody"
+			return "unused"
 		}
 		return w.Name
 	}}
@@ -333,7 +333,7 @@ func TestIdleCounters(t *testing.T) {
 	for _, want := range []string{
 		`mete_workload_energy_joules_total{node="HOST",workload="` + string(of(unitPath).ID) + `",domain="dram"} 1`,
 		`mete_workload_memory_byte_seconds_total{node="HOST",workload="` + string(of("idle").ID) + `"} `,
-		`workload="` + string(of("idle").ID) + `",kind="idle",name="nobody"`,
+		`workload="` + string(of("idle").ID) + `",kind="idle",name="unused"`,
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("missing %s in:\n%s", want, got)

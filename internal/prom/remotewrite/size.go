@@ -36,7 +36,7 @@ func newRefusal(status int, format string, args ...any) error {
 
 // malformed returns the refusal of a request that is not a message of its version.
 func malformed(why string) error {
-	return newRefusal(http.StatusBadRequest, "the request is no message of remote write: %s", why)
+	return newRefusal(http.StatusBadRequest, "the request is not a message of remote write: %s", why)
 }
 
 // readBody reads the compressed body of a request. Its error is a refusal.
@@ -94,9 +94,9 @@ func checkSize(sent []byte, of messageSpec, now int64) error {
 // A fieldSpec is a field of a message.
 type fieldSpec struct {
 	kind   fieldKind
-	size   int         // bytes of one in the list of them; 0 where there is no list
-	fields messageSpec // what is in a message
-	// Of which limit it is one.
+	size   int         // bytes of one element of the list; 0 if the field is not a list
+	fields messageSpec // of the message
+	// How much one field counts toward the limits.
 	series, samples int
 }
 
@@ -114,8 +114,8 @@ const (
 	timeField   // milliseconds
 )
 
-// Sizes are those of Prometheus's structs, which a test compares. What is not named here is a
-// number in its struct, or nothing that is known.
+// Sizes are those of Prometheus's structs, which a test compares. A field that is not here is
+// a number in its struct, or unknown.
 var (
 	text            = fieldSpec{kind: textField}
 	label           = fieldSpec{size: 64, fields: messageSpec{1: text, 2: text}}
@@ -194,7 +194,7 @@ func (w *sizeEstimate) addMessage(raw []byte, of messageSpec) error {
 			w.bytes += 2 * (len(value) + 10)
 			return w.check()
 		case p.kind == messageField && typ != protowire.BytesType:
-			return malformed(fmt.Sprintf("field %d is no message", n))
+			return malformed(fmt.Sprintf("field %d is not a message", n))
 		}
 		return w.add(p, value)
 	})

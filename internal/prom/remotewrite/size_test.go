@@ -59,8 +59,8 @@ func send(t *testing.T, to *Handler, version string, raw []byte) (*httptest.Resp
 	return w, after.TotalAlloc - before.TotalAlloc
 }
 
-// What is small as it is sent and large in memory is refused before it is unpacked, with the
-// limit and what to do.
+// TestEstimateSize checks that a request that is small as it is sent and large in memory is
+// refused before it is unpacked, with the limit and a remedy.
 func TestEstimateSize(t *testing.T) {
 	empty := func(n protowire.Number) []byte { return field(n) }
 	huge := field(symbols, times(8<<20, []byte("x")))
@@ -91,9 +91,9 @@ func TestEstimateSize(t *testing.T) {
 			times(1000, field(2, protowire.AppendVarint(protowire.AppendTag(nil, 2, protowire.VarintType), 1<<60))))}, nil), 413, "128 MiB"},
 		{"too long unpacked", "1.0", times(33<<20, []byte{0}), 413, "32.0 MiB"},
 		{"half a label", "2.0", bytes.Join([][]byte{empty(symbols), field(5, field(1, []byte{0}))}, nil), 400, "no value"},
-		{"a symbol that there is not", "2.0", field(5, field(1, []byte{0, 1})), 400, "symbol 0"},
+		{"an unknown symbol", "2.0", field(5, field(1, []byte{0, 1})), 400, "symbol 0"},
 		{"a series that is a number", "1.0", []byte{1 << 3, 0}, 400, "field 1"},
-		{"half a series", "1.0", []byte{1<<3 | 2, 5}, 400, "no message"},
+		{"half a series", "1.0", []byte{1<<3 | 2, 5}, 400, "not a message"},
 	} {
 		w, took := send(t, taker(), c.version, c.raw)
 		if w.Code != c.code || !strings.Contains(w.Body.String(), c.says) || c.code == 413 && !strings.Contains(w.Body.String(), "send fewer samples") {
@@ -106,7 +106,8 @@ func TestEstimateSize(t *testing.T) {
 	}
 }
 
-// What senders send is far from the limits: 2000 samples of 30 labels, and 20,000 of 12.
+// TestCheckSize checks that usual requests are far from the limits: 2000 samples of 30 labels,
+// and 20,000 of 12.
 func TestCheckSize(t *testing.T) {
 	for _, c := range []struct{ series, labels int }{{2000, 30}, {20_000, 12}} {
 		var r1 prompb.WriteRequest
@@ -140,7 +141,7 @@ func TestCheckSize(t *testing.T) {
 	}
 }
 
-// The sizes that are counted are those that there are.
+// TestSizes compares the sizes that the estimate uses with those of the structs.
 func TestSizes(t *testing.T) {
 	series1, series2 := request1[1].fields, request2[5].fields
 	for what, pair := range map[string][2]int{
@@ -164,7 +165,8 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// What a message is follows from the headers, and the handler is told the same.
+// TestMessage checks that the headers determine the message, and that the handler receives the
+// same message type.
 func TestMessage(t *testing.T) {
 	for given, want := range map[string]string{
 		"": "application/x-protobuf", "application/x-protobuf": "application/x-protobuf",
@@ -184,7 +186,8 @@ func TestMessage(t *testing.T) {
 	}
 }
 
-// An error is kept for all samples that a database refuses, and not one for each.
+// TestRefusedByDatabase checks that one error is kept for all samples that a database refuses,
+// not one for each sample.
 func TestRefusedByDatabase(t *testing.T) {
 	label := times(4000, []byte("x"))
 	raw := bytes.Join([][]byte{field(symbols), field(symbols, []byte("__name__")), field(symbols, label), field(5, field(1, []byte{1, 2}), times(5000, field(2)))}, nil)
@@ -199,7 +202,8 @@ func TestRefusedByDatabase(t *testing.T) {
 	t.Logf("%d MiB allocated", took>>20)
 }
 
-// Two are unpacked at once; who waits too long is asked to come again, and who goes away is gone.
+// TestTurns checks that maxUnpacking requests are unpacked at once, that a request that waits too
+// long is refused with Retry-After, and that a canceled request takes no turn.
 func TestTurns(t *testing.T) {
 	to := taker()
 	to.timeout = time.Millisecond

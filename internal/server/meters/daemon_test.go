@@ -100,7 +100,7 @@ func TestStockPrometheus(t *testing.T) {
 	checkRead(t, "0 series instead of one", as("nothing", "W")...)
 	checkRead(t, "result is a matrix", as("outlet_watts[1m]", "W")...)
 	checkRead(t, "400", as("sum(", "W")...)
-	checkRead(t, "is more than can be", as("outlet_none", "W")...)
+	checkRead(t, "is out of range", as("outlet_none", "W")...)
 	joules.Store(5000)
 	testkit.Eventually(t, "the next scrape", func() bool {
 		v, err := read(t, as("outlet_joules_total", "J")...)

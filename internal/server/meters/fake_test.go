@@ -49,7 +49,7 @@ func TestPrometheus(t *testing.T) {
 	checkRead(t, "2 series instead of one", as("w", "W")...)
 	checkRead(t, "0 series instead of one", as("none", "W")...)
 	checkRead(t, "result is a matrix", as("w[1m]", "W")...)
-	checkRead(t, "is more than can be", as("nan", "W")...)
+	checkRead(t, "is out of range", as("nan", "W")...)
 	checkRead(t, "query: query timed out", as("late", "W")...)
 	checkRead(t, "not an answer of Prometheus", as("odd", "W")...)
 	checkRead(t, "not an answer of Prometheus", as("text", "W")...)

@@ -102,7 +102,7 @@ func TestHTTP(t *testing.T) {
 	checkRead(t, 23516100000000, "type: http", at("/plug"), "path: aenergy.total", "unit: Wh")
 	checkRead(t, 47900000, "type: http", at("/plug"), "path: aenergy.by_minute[1]", "unit: J")
 	checkRead(t, "there is no voltage", "type: http", at("/plug"), "path: voltage", "unit: W")
-	checkRead(t, "is no number", "type: http", at("/plug"), "unit: W")
+	checkRead(t, "is not a number", "type: http", at("/plug"), "unit: W")
 	checkRead(t, 12500000, "type: http", at("/number"), "unit: W")
 	checkRead(t, "404 Not Found", "type: http", at("/none"), "unit: W")
 	checkRead(t, "401 Unauthorized", "type: http", at("/secret"), "unit: W")

@@ -244,7 +244,7 @@ func TestBookMeterFailure(t *testing.T) {
 		register(t, l, m, "pdu")
 		before := energyOf(t, l, m, m+3)
 		for i := range int64(3) {
-			b := groupMinute(m+i, 0, "a", "nobody")
+			b := groupMinute(m+i, 0, "a", "unknown")
 			b.Failures["pdu"] = "gone"
 			bookMinute(t, l, b, true)
 		}
@@ -355,7 +355,7 @@ func TestMeterNodes(t *testing.T) {
 				t.Errorf("%s is %q, %v", name, id, err)
 			}
 		}
-		for name, want := range map[string]error{"name-a": fault.ErrConflict, "nobody": fault.ErrNotFound} {
+		for name, want := range map[string]error{"name-a": fault.ErrConflict, "unknown": fault.ErrNotFound} {
 			if _, err := l.MeterNode(t.Context(), name); !errors.Is(err, want) {
 				t.Errorf("%s: %v, want %v", name, err, want)
 			}
@@ -452,7 +452,7 @@ func bookMinutesForever(t *testing.T, dsn string) {
 // returns the last reported one.
 func killed(t *testing.T, dsn string, minutes int, later time.Duration) (told int64) {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestSettleCrash$")
+	cmd := exec.Command(os.Args[0], "-test.run=^TestBookMeterMinuteCrash$")
 	cmd.Env = append(os.Environ(), settleDSN+"="+dsn)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()

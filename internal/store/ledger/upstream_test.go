@@ -748,7 +748,7 @@ func TestHeld(t *testing.T) {
 			t.Cleanup(s.close)
 			return s
 		}
-		// Each server in turn is between below and top, and knows nothing of those before it.
+		// Each server in turn is between below and top, and does not know the previous servers.
 		again, third, top, over := anew(dsn), anew(ledgertest.SQLite(t)), anew(ledgertest.SQLite(t)), anew(ledgertest.SQLite(t))
 		const large = 1<<57 - 1
 		var a batch.Mark

@@ -102,7 +102,7 @@ func count(text string, n parser.Node, span, step, before int64) (int64, error) 
 		if all = addCapped(all, own); all > MaxSteps {
 			over := ""
 			if before > 0 {
-				over = fmt.Sprintf(", and those before it %d", before)
+				over = fmt.Sprintf(", and the previous ones have %d", before)
 			}
 			return 0, refusal(text, n, "subquery", fmt.Sprintf("has %d steps of %v, over %s%s: the subqueries of an expression may have %d steps in all; use a larger step or a shorter range",
 				own, time.Duration(step)*time.Millisecond, formatMillis(span), over, MaxSteps))

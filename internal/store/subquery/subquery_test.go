@@ -56,7 +56,7 @@ func TestEngine(t *testing.T) {
 		// A nested subquery is evaluated over the range of both.
 		{`max_over_time(max_over_time(nosuch[1h:1s])[1d:1m])`, 0, 0, ""},
 		{`max_over_time(max_over_time(nosuch[10m:100ms])[1d:1m])`, 0, 0, ""},
-		{`max_over_time(max_over_time(nosuch[10m:50ms])[1d:1m])`, 0, 0, "subquery nosuch[10m:50ms] has 1740001 steps of 50ms, over 24h10m0s, and those before it 1441: "},
+		{`max_over_time(max_over_time(nosuch[10m:50ms])[1d:1m])`, 0, 0, "subquery nosuch[10m:50ms] has 1740001 steps of 50ms, over 24h10m0s, and the previous ones have 1441: "},
 		{`max_over_time(max_over_time(nosuch[10m:1s])[30d:1h])`, 0, 0, "has 2592601 steps of 1s"},
 		{`max_over_time(max_over_time(max_over_time(nosuch[1s:1ms])[1s:1s])[1h:1h])`, 0, 0, "has 3602001 steps of 1ms"},
 		{`max_over_time(max_over_time(nosuch[292y:292y])[292y:146y])`, 0, 0, ""},
@@ -64,7 +64,7 @@ func TestEngine(t *testing.T) {
 		{strings.Repeat("max_over_time(", 1200) + "nosuch[1ms:1ms])" + strings.Repeat("[290y:290y])", 1199), 0, 0, "has 10965382560000002 steps of 1ms, over 1.269e+08 days"},
 		// The steps of independent subqueries add up.
 		{`max_over_time(a[9d:1s]) + max_over_time(b[2d:1s])`, 0, 0, ""},
-		{`max_over_time(a[9d:1s]) + max_over_time(b[3d:1s])`, 0, 0, "subquery b[3d:1s] has 259201 steps of 1s, over 3 days, and those before it 777601: "},
+		{`max_over_time(a[9d:1s]) + max_over_time(b[3d:1s])`, 0, 0, "subquery b[3d:1s] has 259201 steps of 1s, over 3 days, and the previous ones have 777601: "},
 		// A range query adds its own range, except to parts that are evaluated once.
 		{`max_over_time(nosuch[1h:1s])`, 10 * 24 * time.Hour, time.Hour, ""},
 		{`max_over_time(nosuch[1h:1s])`, 12 * 24 * time.Hour, time.Hour, "has 1040401 steps of 1s, over 12.04 days"},

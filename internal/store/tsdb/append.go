@@ -94,7 +94,7 @@ func (a *appendTx) appendWindow(w *timeline.CutWindow) error {
 			continue
 		}
 		if !ok {
-			continue // nobody says what it is yet
+			continue // no batch has named it yet
 		}
 		if k.end == 0 && isShortLived(r) {
 			delete(a.node.workloads, r.ShortID)
@@ -161,10 +161,9 @@ func isShortLived(r *usage.Row) bool {
 	return whole
 }
 
-// appendShortLived appends what all workloads used that lived for less than a window: each
-// having series of its own would be all that there is on a machine that starts
-// many. They have one that grows with each of them, and with what those use that are
-// too many for series of their own.
+// appendShortLived appends the use of all workloads that lived for less than a window. If each
+// of them had series of its own, a machine that starts many would have hardly any other series.
+// They share series, which also count the use of workloads above the limit of a node.
 func (a *appendTx) appendShortLived(rows []*usage.Row, w *timeline.CutWindow) error {
 	b := a.node.shortLived
 	had := b.had
@@ -263,8 +262,8 @@ func (a *appendTx) appendEdges(k *namedWorkload, res usage.Resource, w *timeline
 	return nil
 }
 
-// appendAmount appends the value of an amount. One that cannot be, as it is too old or
-// there is another one, is counted; the ledger has it all the same.
+// appendAmount appends the value of an amount. A value that the database refuses, since it is too
+// old or another value exists, is counted; the ledger has the amount anyway.
 func (a *appendTx) appendAmount(k *namedWorkload, res usage.Resource, at, amount int64) error {
 	v := metric.FamilyOf(res).Value(amount)
 	if at >= k.end {
@@ -347,7 +346,8 @@ func (a *appendTx) repeatLast(end int64) error {
 			continue
 		}
 		if k.end == 0 {
-			// It is named, and not seen. Who waits for long is asked for again.
+			// It has a name and no window. After an hour it is deleted; fetchNames looks the
+			// name up again if a later window has the workload.
 			if k.namedSince == 0 {
 				k.namedSince = end
 			} else if end-k.namedSince > time.Hour.Milliseconds() {

@@ -62,5 +62,5 @@ func (a *appendTx) countOverLimit(rows int) {
 	}
 	a.log.Warn("a node exceeds the limit of workloads with series of their own: the metrics show the others together, the ledger has each",
 		"node", a.node.id, "name", a.node.name, "limit", a.node.quota.limit, "workload", a.node.shortLived.id,
-		"hint", "find out what starts so many workloads on it; revoke the node if it invents them")
+		"hint", "find the program that starts these workloads; revoke the node if it invents them")
 }

@@ -32,7 +32,7 @@ import (
 type Config struct {
 	Dir string
 	// Retention limits the age of samples, MaxBytes their approximate size on disk; 0 bytes
-	// is no limit.
+	// means that the size is unlimited.
 	Retention time.Duration
 	MaxBytes  int64
 	// OutOfOrderWindow limits how much older than the newest sample a sample may be.

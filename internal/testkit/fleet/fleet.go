@@ -136,7 +136,7 @@ func (f *Fleet) sendBatches(ctx context.Context, c Config) error {
 			}
 			m.fill()
 			return m.batches(end, now, func(sent []byte, clock batch.Clock) error {
-				r, err := f.Server.Ingest.Offer(ctx, m.node, clock, sent)
+				r, err := f.Server.Receiver.Offer(ctx, m.node, clock, sent)
 				if err == nil && r.Verdict != batch.Accepted {
 					err = fmt.Errorf("%s: %+v", m.name, r)
 				}

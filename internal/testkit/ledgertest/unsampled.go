@@ -47,7 +47,7 @@ func testUnsampled(t *testing.T, dsn string) {
 
 	check(l.MarkUnsampled(ctx, "a", span(5, 8)))
 	check(l.MarkUnsampled(ctx, "b", span(1, 2)))
-	check(l.MarkUnsampled(ctx, "nobody", span(1, 2)))
+	check(l.MarkUnsampled(ctx, "unknown", span(1, 2)))
 	want("marked", map[string]batch.Span{"a": span(5, 11), "b": span(1, 2)})
 	check(l.ClearUnsampled(ctx, "a", span(10, 11)))
 	want("cleared before it was extended", map[string]batch.Span{"a": span(5, 11), "b": span(1, 2)})

@@ -109,7 +109,7 @@ func (r *rig) scarce() (what []string) {
 	return what
 }
 
-// enough checks that there were enough faults.
+// enough checks that enough faults occurred.
 func (r *rig) enough() {
 	if n := r.total(); n < r.v.faults {
 		r.t.Errorf("%d faults, want %d", n, r.v.faults)

@@ -47,8 +47,8 @@ func figureColumns() []figureColumn {
 type usageRow struct {
 	names   []string
 	figures *v1.Figures
-	seen    *qualityMarks           // that note which marks the row has; nil where nobody asks
-	empty   func(figureColumn) bool // cells to leave empty; nil is none
+	seen    *qualityMarks           // records the marks of the row; nil if the caller does not need them
+	empty   func(figureColumn) bool // reports which cells to leave empty; nil for none
 }
 
 // Text writes an answer as a table: a row for each group, then system and idle, then the
@@ -163,7 +163,7 @@ func (s Style) usageRows(a *v1.Usage, seen *qualityMarks) []*usageRow {
 	return rows
 }
 
-// orNone are figures, of which all are absent where there are none.
+// orNone returns f, or figures that are all absent if f is nil.
 func orNone(f *v1.Figures) *v1.Figures {
 	if f == nil {
 		return &v1.Figures{}
@@ -274,8 +274,8 @@ func (s Style) cell(c figureColumn, f *v1.Figures, a *v1.Usage) string {
 	return top.Mark(amount.Quality, s.ASCII) + s.figure(c, f, amount.Value.Float(c.unit), a.Over().Seconds())
 }
 
-// figure writes v, the amount of a figure in its base unit; averages are over so many
-// seconds.
+// figure formats v, the amount of a figure in its base unit. seconds is the length of time of
+// averages.
 func (s Style) figure(c figureColumn, f *v1.Figures, v, seconds float64) string {
 	switch {
 	case c.key == "" && c.average:

@@ -61,7 +61,7 @@ func (s Style) vmEnergy(v *v1.VM) string {
 	return top.Mark(v.Quality, s.ASCII) + s.energy(energyOf(active, v.Quality), energyOf(idle, v.Quality), energyOf(v.Error, v.Quality), v1.Amount{})
 }
 
-// energyOf is an energy in joules as an amount; absent where there is none.
+// energyOf converts an energy in joules; the amount is absent if joules is nil.
 func energyOf(joules *json.Number, q usage.Quality) v1.Amount {
 	if joules == nil {
 		return v1.Amount{}

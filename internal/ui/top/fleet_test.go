@@ -13,8 +13,7 @@ import (
 	"mete.dev/mete/internal/ui/top"
 )
 
-// What is made of the rates that a server told is to the byte what it always was, as text and
-// as JSON.
+// TestFleetGolden compares the text and the JSON of a fleet with golden files, byte by byte.
 func TestFleetGolden(t *testing.T) {
 	body, err := os.ReadFile("testdata/rates.json")
 	if err != nil {

@@ -20,14 +20,14 @@ type Fleet struct {
 	At     time.Time
 	Nodes  []v1.Node
 	Rates  []live.NodeRates
-	Only   string // id or name of the one node that is to be shown; "" is all
+	Only   string // id or name of the only node to show; "" for all
 }
 
-// Machine returns the fleet as one machine, with a row for each node, and one for each
-// cluster where there are several. These rows have no figures of their own. A node that
-// the server does not hear has no workloads below it, nor has a guest of another node,
-// whose figures are in those of its host. Where Only names none of the nodes the error
-// wraps fault.ErrNotFound.
+// Machine returns the fleet as one machine, with a row for each node and, if there are
+// several clusters, a row for each cluster. These rows have no figures of their own. A node
+// has no workloads below it if the server does not receive data from it, or if it is a guest
+// of another node, whose figures include those of the guest. If Only does not name a node,
+// the error wraps fault.ErrNotFound.
 func (v Fleet) Machine() (*live.Machine, error) {
 	f := &live.Fleet{Server: v.Server}
 	m := &live.Machine{Time: v.At, Host: v.Server, Fleet: f}
@@ -44,7 +44,7 @@ func (v Fleet) Machine() (*live.Machine, error) {
 		}
 	}
 	if len(nodes) == 0 && v.Only != "" {
-		return nil, fault.WithHint(fmt.Errorf("node %q: %w", v.Only, fault.ErrNotFound), "mete nodes lists those that there are")
+		return nil, fault.WithHint(fmt.Errorf("node %q: %w", v.Only, fault.ErrNotFound), "mete nodes lists the nodes")
 	}
 	slices.SortFunc(nodes, func(a, b v1.Node) int {
 		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))

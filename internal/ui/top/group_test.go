@@ -92,22 +92,23 @@ func TestFleet(t *testing.T) {
 	golden(t, "fleet.txt", got)
 }
 
-// A guest is shown where it is asked for, as its host's figures are not there then.
+// TestOnly checks that Machine shows the workloads of a guest if Only names it, since its host's
+// figures are then not shown.
 func TestOnly(t *testing.T) {
 	m, err := ask(t, "guest", three()...)
 	if err != nil || m.Fleet.Nodes != 1 || m.CPU.Workloads != 0.25 {
 		t.Fatalf("one guest alone: %v, %+v", err, m)
 	}
 	if _, err := ask(t, "nosuch", three()...); !errors.Is(err, fault.ErrNotFound) || fault.Hint(err) == "" {
-		t.Errorf("a node that is not there: %v", err)
+		t.Errorf("an unknown node: %v", err)
 	}
 	m, err = ask(t, "")
 	if err != nil || m.Energy != nil || m.Fleet.Stale != 5 {
-		t.Errorf("a server that has heard nobody yet: %v, %+v", err, m.Fleet)
+		t.Errorf("a server without data of any node: %v, %+v", err, m.Fleet)
 	}
 }
 
-// A parent that is not there, and one that is its own, lose no row.
+// TestParents checks that a row with a missing parent, and one that is its own parent, is kept.
 func TestParents(t *testing.T) {
 	l := latest("1", "web-1", "lab", 1)
 	l.Rows[0].Parent, l.Rows[1].Parent = l.Rows[1].ID, l.Rows[0].ID

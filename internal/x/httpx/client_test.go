@@ -59,8 +59,8 @@ func TestDo(t *testing.T) {
 		"no answer": func() (*httpx.Answer, error) {
 			return get(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 		},
-		"nobody listens": func() (*httpx.Answer, error) { return getFrom(t.Context(), gone.Client(), gone.URL+"/secret") },
-		"canceled":       func() (*httpx.Answer, error) { return getFrom(canceled, http.DefaultClient, gone.URL+"/secret") },
+		"no listener": func() (*httpx.Answer, error) { return getFrom(t.Context(), gone.Client(), gone.URL+"/secret") },
+		"canceled":    func() (*httpx.Answer, error) { return getFrom(canceled, http.DefaultClient, gone.URL+"/secret") },
 	} {
 		a, err := ask()
 		if a != nil || !errors.Is(err, fault.ErrUnavailable) || errors.Is(err, fault.ErrDenied) || strings.Contains(err.Error(), "/secret") {

@@ -21,7 +21,7 @@ func TestCheckMethod(t *testing.T) {
 	for _, c := range []struct {
 		method  string
 		allowed []string
-		allow   string // "" is no error
+		allow   string // "" means no error
 	}{
 		{"POST", []string{"POST"}, ""}, {"HEAD", []string{"GET", "HEAD"}, ""}, {"post", []string{"POST"}, "POST"}, {"PUT", []string{"GET", "HEAD"}, "GET, HEAD"},
 	} {

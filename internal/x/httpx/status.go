@@ -84,8 +84,8 @@ func RetryLater(err error, wait time.Duration) error {
 }
 
 // Unidentified returns the error of a request whose client could not be identified because of
-// err. A client that is known and lacks a right, or cannot be identified at present, is told
-// so (fault.ErrDenied, fault.ErrUnavailable); any other is answered with ErrUnauthorized.
+// err. A client that is known and lacks a right, or cannot be identified at present, receives err
+// (fault.ErrDenied, fault.ErrUnavailable); any other client receives ErrUnauthorized.
 func Unidentified(err error) error {
 	if errors.Is(err, fault.ErrDenied) || errors.Is(err, fault.ErrUnavailable) {
 		return err

@@ -40,7 +40,7 @@ func TestFail(t *testing.T) {
 		"too many":       {wait(httpx.WithStatus(errors.New("one page at a time"), httpx.ErrTooMany)), 429, header{"Retry-After": "2"}, `{"title":"too many requests","detail":"one page at a time","status":429}`},
 		"unauthorized":   {httpx.WithStatus(fault.WithHint(errors.New("no certificate"), "enroll"), httpx.ErrUnauthorized), 401, nil, `{"title":"not identified","detail":"no certificate","status":401,"hint":"enroll"}`},
 		"title of kind":  {httpx.WithStatus(fmt.Errorf("claim: %w", fault.ErrInvalid), httpx.Status{Code: 413}), 413, header{"Connection": "close"}, `{"title":"invalid","detail":"claim: invalid","status":413}`},
-		"own title":      {httpx.WithStatus(fmt.Errorf("token: %w", fault.ErrDenied), httpx.Status{Code: 401, Title: "who are you?"}), 401, nil, `{"title":"who are you?","detail":"token: permission denied","status":401}`},
+		"own title":      {httpx.WithStatus(fmt.Errorf("token: %w", fault.ErrDenied), httpx.Status{Code: 401, Title: "unknown client"}), 401, nil, `{"title":"unknown client","detail":"token: permission denied","status":401}`},
 		"two statuses":   {httpx.WithStatus(httpx.WithStatus(errors.New("x"), httpx.ErrTooLarge), httpx.ErrTooMany), 429, nil, `{"title":"too many requests","detail":"x","status":429}`},
 		"wrapped status": {fmt.Errorf("batch: %w", httpx.ErrTooLarge), 413, header{"Connection": "close"}, `{"title":"content too large","detail":"batch: content too large","status":413}`},
 	} {

@@ -54,7 +54,7 @@ func (f *Folder) Fold(ctx context.Context, now time.Time) error {
 
 // Folding folds as Fold does, a slice at a time, and stops at an error. A slice is one transaction,
 // which holds the writer briefly and records how far folding has come. Waiting writers get their
-// turn after each slice. What is booked between slices is folded correctly, and interrupted folding
+// turn after each slice. Rows that are booked between slices are folded correctly, and interrupted folding
 // resumes where it stopped.
 func (f *Folder) Folding(ctx context.Context, now time.Time) iter.Seq[error] {
 	closed := now.Add(-f.cfg.Grace).Unix() / 60

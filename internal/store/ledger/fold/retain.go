@@ -52,7 +52,7 @@ func (f *Folder) Retain(ctx context.Context, now time.Time) error {
 }
 
 // droppableDays returns the days whose minutes are folded and are before the limit or exceed the
-// size limit, and the day before which hours are folded.
+// size limit, and the day up to which hours are folded.
 func (f *Folder) droppableDays(ctx context.Context, limit int64) (drop []int64, folded int64, err error) {
 	err = f.db.View(ctx, func(v *db.View) error {
 		folded = v.Day

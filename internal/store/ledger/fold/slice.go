@@ -53,7 +53,7 @@ func (r *foldRun) foldIn(t *db.Tx, s *slice) error {
 	return finishSpan(t, s.into, s.start+s.into.Width())
 }
 
-// skipTo moves a mark to where there are rows to fold.
+// skipTo moves a mark to the first rows to fold.
 func skipTo(t *db.Tx, s *slice) error {
 	mark, done := t.Mark(s.into)
 	if mark >= s.start || *done != (schema.Progress{}) {
@@ -99,7 +99,7 @@ func noteSaturated(t *db.Tx, s *slice) error {
 }
 
 // sumGroups sums a slice of the groups of a stale day. All groups of the day are summed again,
-// since names of workloads may have changed; each slice adds to those before.
+// since names of workloads may have changed; each slice adds to the sums of previous slices.
 func (r *foldRun) sumGroups(t *db.Tx, s *slice) error {
 	var next int64
 	err := t.QueryRow("SELECT next FROM stale_day WHERE minute = $1", s.start).Scan(&next)

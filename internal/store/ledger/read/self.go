@@ -18,7 +18,7 @@ import (
 )
 
 // Self returns what one workload of a node used in its life. A workload without rows has used
-// nothing, which is no error; an unknown node is fault.ErrNotFound. The cost does not depend on
+// nothing, which is not an error; an unknown node is fault.ErrNotFound. The cost does not depend on
 // other workloads: each row is a lookup by key.
 func (rd *Reader) Self(ctx context.Context, node string, id workload.ID) (*query.Self, error) {
 	short, ok := workload.ShortIDOf(id)

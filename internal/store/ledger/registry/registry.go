@@ -73,8 +73,8 @@ func (r *Registry) NodesByMachine(ctx context.Context, machineID string) (nodes 
 	return nodes, db.Wrap(r.db.Fault(err), "nodes of machine %q", machineID)
 }
 
-// RevokeNode revokes a node together with its clones, one clone alone, or a downstream server. What
-// they sent stays. A node reported by a downstream server has no rights here: fault.ErrNotFound.
+// RevokeNode revokes a node together with its clones, one clone alone, or a downstream server. The
+// data that they sent stays. A node reported by a downstream server has no rights here: fault.ErrNotFound.
 func (r *Registry) RevokeNode(ctx context.Context, id string, now time.Time) error {
 	err := r.revoke(ctx, "node", "source = 0 AND (node_id = $1 OR root = $1)", id, now)
 	if errors.Is(err, fault.ErrNotFound) {
