@@ -44,7 +44,7 @@ func isValidShare(s *power.Share) bool {
 }
 
 // takeHost takes the readings of a host's share at the end of a tick. Only the later of the two
-// counts, without interpolation: what is booked is what the host booked up to one of its own ticks.
+// counts, without interpolation: the guest books the energy that the host booked up to a tick of the host.
 // A reading without a share, from another tool, is an ordinary counter.
 func (ms *meterState) takeHost(before, after *power.Reading, iv *Interval) reading {
 	h, r := ms.host, after

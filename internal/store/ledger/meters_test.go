@@ -478,6 +478,8 @@ func killed(t *testing.T, dsn string, minutes int, later time.Duration) (told in
 			time.AfterFunc(later, func() { _ = cmd.Process.Kill() })
 		}
 	}
-	_ = cmd.Wait() // it was killed
+	if err := cmd.Wait(); err == nil {
+		t.Fatal("the process exited")
+	}
 	return told
 }

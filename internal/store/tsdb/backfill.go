@@ -16,6 +16,7 @@ import (
 	"mete.dev/mete/internal/model/metric"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/x/sleep"
 )
 
 // A backfillJob is a node whose samples of span may be missing and can be rebuilt.
@@ -50,24 +51,13 @@ func (s *Store) Run(ctx context.Context) error {
 				return nil
 			case err != nil:
 				s.log.Error("cannot rebuild missing metrics from the ledger; retrying", "nodes", len(chunk), "err", err)
-				if !sleep(ctx, time.Minute) {
+				if sleep.For(ctx, time.Minute) != nil {
 					return nil
 				}
 			case put > 0:
 				s.log.Info("rebuilt missing metrics from the ledger", "nodes", len(chunk), "samples", put, "took", time.Since(began).Round(time.Millisecond))
 			}
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 
