@@ -21,8 +21,15 @@ func TestExecFromSource(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "mete")
-	// Only this package must know its source path; the others come from the build cache.
-	if out, err := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-gcflags=mete.dev/mete/internal/x/reexec=-trimpath=", "-o", bin, "mete.dev/mete/cmd/mete").CombinedOutput(); err != nil {
+	wd, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Only this package must know its source path; the others come from the build cache. The
+	// compiler's flag trims no path, but names this directory: with the go command's -trimpath
+	// the cache would else return the package as another checkout compiled it.
+	flags := "-gcflags=mete.dev/mete/internal/x/reexec=-trimpath=" + filepath.Join(wd, "no-such-directory")
+	if out, err := exec.Command("go", "build", "-trimpath", "-buildvcs=false", flags, "-o", bin, "mete.dev/mete/cmd/mete").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	cache, err := exec.Command("go", "env", "GOCACHE", "GOMODCACHE").Output()
