@@ -611,16 +611,19 @@ func (x *Gap) GetDetail() string {
 
 // A Window is the span of a part of the rows, in ns of CLOCK_BOOTTIME.
 type Window struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Boot          *string                `protobuf:"bytes,1,opt,name=boot,proto3,oneof" json:"boot,omitempty"`  // boot id; absent: that of the window before
-	Start         int64                  `protobuf:"zigzag64,2,opt,name=start,proto3" json:"start,omitempty"`   // counted from the end of the window before where boot is absent, else from 0
-	Length        uint64                 `protobuf:"varint,3,opt,name=length,proto3" json:"length,omitempty"`   // ns
-	Offset        int64                  `protobuf:"zigzag64,4,opt,name=offset,proto3" json:"offset,omitempty"` // wall clock minus CLOCK_BOOTTIME, counted from that of the window before, in the first from 0
-	Opening       Opening                `protobuf:"varint,5,opt,name=opening,proto3,enum=mete.v1.Opening" json:"opening,omitempty"`
-	Cpus          uint32                 `protobuf:"varint,6,opt,name=cpus,proto3" json:"cpus,omitempty"`             // online at the end
-	Rows          uint32                 `protobuf:"varint,7,opt,name=rows,proto3" json:"rows,omitempty"`             // how many of Batch.rows are this window's
-	Violations    int64                  `protobuf:"varint,8,opt,name=violations,proto3" json:"violations,omitempty"` // broken identities of the balance
-	Lost          int64                  `protobuf:"varint,9,opt,name=lost,proto3" json:"lost,omitempty"`             // births and deaths that were not seen
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Boot       *string                `protobuf:"bytes,1,opt,name=boot,proto3,oneof" json:"boot,omitempty"`  // boot id; absent: that of the window before
+	Start      int64                  `protobuf:"zigzag64,2,opt,name=start,proto3" json:"start,omitempty"`   // counted from the end of the window before where boot is absent, else from 0
+	Length     uint64                 `protobuf:"varint,3,opt,name=length,proto3" json:"length,omitempty"`   // ns
+	Offset     int64                  `protobuf:"zigzag64,4,opt,name=offset,proto3" json:"offset,omitempty"` // wall clock minus CLOCK_BOOTTIME, counted from that of the window before, in the first from 0
+	Opening    Opening                `protobuf:"varint,5,opt,name=opening,proto3,enum=mete.v1.Opening" json:"opening,omitempty"`
+	Cpus       uint32                 `protobuf:"varint,6,opt,name=cpus,proto3" json:"cpus,omitempty"`             // online at the end
+	Rows       uint32                 `protobuf:"varint,7,opt,name=rows,proto3" json:"rows,omitempty"`             // how many of Batch.rows are this window's
+	Violations int64                  `protobuf:"varint,8,opt,name=violations,proto3" json:"violations,omitempty"` // broken identities of the balance
+	Lost       int64                  `protobuf:"varint,9,opt,name=lost,proto3" json:"lost,omitempty"`             // births and deaths that were not seen
+	// What was measured: "/" is the whole machine, "cgroup:ID" the control group with
+	// this id. Absent: that of the window before, in the first that it is not known.
+	Scope         *string `protobuf:"bytes,10,opt,name=scope,proto3,oneof" json:"scope,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -716,6 +719,13 @@ func (x *Window) GetLost() int64 {
 		return x.Lost
 	}
 	return 0
+}
+
+func (x *Window) GetScope() string {
+	if x != nil && x.Scope != nil {
+		return *x.Scope
+	}
+	return ""
 }
 
 // A Table holds rows by columns.
@@ -1285,7 +1295,7 @@ const file_mete_proto_rawDesc = "" +
 	"\x04from\x18\x01 \x01(\x12R\x04from\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\x12R\x02to\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x16\n" +
-	"\x06detail\x18\x04 \x01(\tR\x06detail\"\xf8\x01\n" +
+	"\x06detail\x18\x04 \x01(\tR\x06detail\"\x9d\x02\n" +
 	"\x06Window\x12\x17\n" +
 	"\x04boot\x18\x01 \x01(\tH\x00R\x04boot\x88\x01\x01\x12\x14\n" +
 	"\x05start\x18\x02 \x01(\x12R\x05start\x12\x16\n" +
@@ -1297,8 +1307,11 @@ const file_mete_proto_rawDesc = "" +
 	"\n" +
 	"violations\x18\b \x01(\x03R\n" +
 	"violations\x12\x12\n" +
-	"\x04lost\x18\t \x01(\x03R\x04lostB\a\n" +
-	"\x05_boot\"\xc2\x01\n" +
+	"\x04lost\x18\t \x01(\x03R\x04lost\x12\x19\n" +
+	"\x05scope\x18\n" +
+	" \x01(\tH\x01R\x05scope\x88\x01\x01B\a\n" +
+	"\x05_bootB\b\n" +
+	"\x06_scope\"\xc2\x01\n" +
 	"\x05Table\x12\x1a\n" +
 	"\bworkload\x18\x01 \x03(\x12R\bworkload\x12\x14\n" +
 	"\x05shape\x18\x02 \x03(\rR\x05shape\x12&\n" +

@@ -86,6 +86,8 @@ var causes = map[usage.Reason]cause{
 		"figures of that time are not booked; the agent has put them aside"},
 	usage.Killed: {"the meter of a job was killed",
 		"the use of that job afterwards is not known: its sums are too low by it"},
+	usage.Overlapped: {"the agent was away, and some of that time is booked already, as from a state that was restored",
+		"the use in that time is not known: sums are too low by it"},
 	usage.MeterFailed: {"an energy meter could not be used",
 		"energy of that time is from other meters of the machine or from a model; nothing else is missing"},
 }

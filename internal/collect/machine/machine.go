@@ -24,6 +24,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 )
 
@@ -84,6 +85,7 @@ type Machine struct {
 	host      *hostfs.FS
 	name      string
 	boot      string
+	scope     usage.Scope
 	table     *cgroup.Table
 	kernel    *bpf.Kernel // nil without BPF
 	sources   []sampler.Source
@@ -162,6 +164,9 @@ func New(h *hostfs.FS, cfg Config, log *slog.Logger) (_ *Machine, err error) {
 		return nil, err
 	}
 	m.boot = boot
+	if m.scope, err = scopeOf(h); err != nil {
+		return nil, err
+	}
 	accounts := restore(id, cfg.Checkpoint, log)
 	if err := m.openEnergy(cfg, accounts, log); err != nil {
 		return nil, err
@@ -185,6 +190,9 @@ func restore(node string, checkpoint [][]byte, log *slog.Logger) *attribute.Acco
 
 // Boot returns the id of the machine's boot.
 func (m *Machine) Boot() string { return m.boot }
+
+// Scope returns what of the kernel this machine's windows measure.
+func (m *Machine) Scope() usage.Scope { return m.scope }
 
 // Clock returns CLOCK_BOOTTIME and the wall time in ns. Any goroutine may call it.
 func (m *Machine) Clock() (boottime, wall int64, err error) {

@@ -46,8 +46,9 @@ type ledger struct {
 	calls   []int // entries of each call
 	begun   int   // calls, those that wait included
 
-	fail func(*batch.Entry) error // breaks the whole transaction
-	hold chan struct{}            // Book waits for one of these, or until it is closed
+	fail  func(*batch.Entry) error // breaks the whole transaction
+	rival string                   // measures the machine of all others
+	hold  chan struct{}            // Book waits for one of these, or until it is closed
 }
 
 type minuteKey struct {
@@ -156,6 +157,22 @@ func (l *ledger) Through(_ context.Context, node string) (time.Time, error) {
 		return time.Time{}, fmt.Errorf("node %s: %w", node, fault.ErrNotFound)
 	}
 	return l.through[node], nil
+}
+
+func (l *ledger) Booked(_ context.Context, node, _ string, _ int64, ms []batch.Measured) (list []batch.Measured, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.rival != "" && node != l.rival {
+		return nil, batch.RivalError(l.rival)
+	}
+	for _, e := range l.entries {
+		for _, r := range e.Measured {
+			if slices.ContainsFunc(ms, r.Overlaps) {
+				list = append(list, r)
+			}
+		}
+	}
+	return list, nil
 }
 
 // taken is a copy of what was booked, in the order in which it was.

@@ -34,6 +34,10 @@ type Ledger interface {
 	Lost(ctx context.Context, node string, l batch.Loss, now time.Time) (batch.Reply, error)
 	// Through returns the time through which a node is booked, or zero if it is not.
 	Through(ctx context.Context, node string) (time.Time, error)
+	// Booked returns what of the time that a node's windows measured is booked already; boot and
+	// boottime are its clock. Its error is batch.RivalError while another node measures the
+	// same machine.
+	Booked(ctx context.Context, node, boot string, boottime int64, ms []batch.Measured) ([]batch.Measured, error)
 }
 
 // Metrics is a time series database. Appending the same again changes nothing.
@@ -196,21 +200,26 @@ func (rc *Receiver) prepare(ctx context.Context, q *admissionQueue, node string,
 	if err != nil {
 		return nil, false, fmt.Errorf("batch %d: %w", b.Number, err)
 	}
+	sentWindows, sentBy := b.Windows, by
+	gaps := timeline.MoveGaps(now, b.Windows, by, b.Gaps)
+	if b.Windows, by, gaps, err = rc.clipBooked(ctx, node, c, b.Windows, by, gaps); err != nil {
+		return nil, false, err
+	}
 	cuts, err := timeline.Cut(b.Windows, by)
 	if err != nil {
 		return nil, false, fmt.Errorf("batch %d: %w", b.Number, err)
 	}
-	if rc.trackBoot(node, now, c, b.Windows) {
+	if rc.trackBoot(node, now, c, sentWindows) {
 		return nil, true, nil
 	}
 	s := &submission{
 		entry: &batch.Entry{
 			Node: node, Stream: b.Stream, Number: b.Number, Previous: b.Previous, Hash: batch.HashOf(sent), Sent: sent,
-			Boot: c.Boot, Names: b.Names, Minutes: cuts.Minutes, Nodes: cuts.Nodes,
-			Gaps:   timeline.MoveGaps(now, b.Windows, by, b.Gaps),
+			Boot: c.Boot, Boottime: c.Boottime, Measured: batch.MeasuredBy(b.Windows),
+			Names: b.Names, Minutes: cuts.Minutes, Nodes: cuts.Nodes, Gaps: gaps,
 			Shifts: rc.newShifts(node, timeline.Shifts(now, b.Windows, by)),
 		},
-		rows:  int64(len(cuts.Minutes) + len(cuts.Nodes) + len(b.Names) + len(b.Gaps) + 1),
+		rows:  int64(len(cuts.Minutes) + len(cuts.Nodes) + len(b.Names) + len(gaps) + 1),
 		done:  make(chan batch.Result, 1),
 		queue: rc.heavy,
 	}
@@ -231,11 +240,27 @@ func (rc *Receiver) prepare(ctx context.Context, q *admissionQueue, node string,
 	if last >= 0 && now.Sub(s.entry.Through) <= rc.cfg.SnapshotTTL {
 		s.snapshot = newSnapshot(node, &b.Windows[last], by[last], rc.cfg.SnapshotRows/snapshotShare)
 	}
-	if len(b.Windows) > 0 && b.Windows[0].StartReason == usage.StartFirst {
-		s.countingFrom = timeline.Start(&b.Windows[0], by[0])
+	if len(sentWindows) > 0 && sentWindows[0].StartReason == usage.StartFirst {
+		s.countingFrom = timeline.Start(&sentWindows[0], sentBy[0])
 	}
 	s.entry.Unsampled = rc.writeMetrics(ctx, node, b.Names, cuts.Windows)
 	return s, false, nil
+}
+
+// clipBooked removes from windows the time that is booked already. Whatever comes back, a
+// restored state of the agent, a second agent, a restored machine, no time of a kernel is booked
+// twice.
+func (rc *Receiver) clipBooked(ctx context.Context, node string, c batch.Clock, ws []usage.Window, by []time.Duration, gaps []usage.Gap) ([]usage.Window, []time.Duration, []usage.Gap, error) {
+	measured := batch.MeasuredBy(ws)
+	if len(measured) == 0 {
+		return ws, by, gaps, nil
+	}
+	booked, err := rc.ledger.Booked(ctx, node, c.Boot, c.Boottime, measured)
+	if err != nil {
+		return nil, nil, nil, classify(err)
+	}
+	ws, by, gaps = timeline.Clip(ws, by, gaps, booked)
+	return ws, by, gaps, nil
 }
 
 // writeMetrics appends a batch to the metrics, before it is booked: if booking fails, the agent

@@ -187,6 +187,46 @@ func TestMerge(t *testing.T) {
 	}
 }
 
+// A window that covers a pause of the agent is not merged into the previous one: a server that
+// has booked some of its time refuses all of it.
+func TestMergeKeepsPauses(t *testing.T) {
+	cfg := config(spooltest.New(func(int) int { return 0 }))
+	cfg.MaxBytes = 1 << 30
+	cfg.SegmentBytes = 4 << 10
+	s := openSpool(t, cfg)
+	defer shut(t, s)
+	at, pauses := int64(0), 0
+	for i := range 6 * 60 * 4 { // 4 hours of 10 s
+		reason := usage.StartContinued
+		if i%100 == 50 {
+			reason, pauses = usage.StartResumed, pauses+1
+		}
+		if err := s.Append(between(at, at+tick, reason), nil, nil, func(bool) []byte { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		at += tick
+	}
+	if err := s.Maintain(time.Unix(0, started+at)); err != nil {
+		t.Fatal(err)
+	}
+	if st := s.Stats(); st.Merged == 0 {
+		t.Fatal("nothing was merged")
+	}
+	v := newServer()
+	drain(t, s, v)
+	for _, w := range v.taken {
+		if w.StartReason == usage.StartResumed {
+			pauses--
+			if (w.Start/tick)%100 != 50 {
+				t.Errorf("the window from %d ns covers no pause", w.Start)
+			}
+		}
+	}
+	if pauses != 0 {
+		t.Errorf("%d windows that cover a pause are merged into others", pauses)
+	}
+}
+
 // TestMergedRowsAreInOrder checks that merged windows have their rows in the order of
 // ShortIDs, whichever workloads each window had.
 func TestMergedRowsAreInOrder(t *testing.T) {

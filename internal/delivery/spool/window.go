@@ -15,13 +15,16 @@ import (
 // A windowHead is the head of a record of the log of windows. Its body is the
 // window as a batch of its own, and the checkpoint.
 type windowHead struct {
-	First  uint64 `json:"first"` // numbers of the windows that are merged in it
-	Last   uint64 `json:"last"`
-	Boot   string `json:"boot"`
-	Start  int64  `json:"start"` // ns of CLOCK_BOOTTIME
-	End    int64  `json:"end"`
-	Offset int64  `json:"offset"` // wall minus boottime, ns
-	// Continues says that the window begins where the previous one ended.
+	First  uint64      `json:"first"` // numbers of the windows that are merged in it
+	Last   uint64      `json:"last"`
+	Boot   string      `json:"boot"`
+	Scope  usage.Scope `json:"scope,omitempty"`
+	Start  int64       `json:"start"` // ns of CLOCK_BOOTTIME
+	End    int64       `json:"end"`
+	Offset int64       `json:"offset"` // wall minus boottime, ns
+	// Continues says that the window begins where the previous one ended, and that the agent
+	// measured all of it. Others are not merged into the previous one: a server that has booked
+	// some of the time of such a window refuses it as a whole.
 	Continues bool `json:"joins,omitempty"`
 	// Unmergeable says that the window is not merged, since a sum might not fit 63 bits.
 	Unmergeable bool  `json:"big,omitempty"`
@@ -56,8 +59,8 @@ func (h *windowHead) startWithGaps() int64 {
 func headOf(b *batch.Batch, first, last uint64, encoded []byte) windowHead {
 	w := &b.Windows[0]
 	h := windowHead{
-		First: first, Last: last, Boot: w.Boot, Start: w.Start, End: w.End, Offset: w.Offset,
-		Continues: w.StartReason == usage.StartContinued || w.StartReason == usage.StartResumed,
+		First: first, Last: last, Boot: w.Boot, Scope: w.Scope, Start: w.Start, End: w.End, Offset: w.Offset,
+		Continues: w.StartReason == usage.StartContinued,
 		Rows:      len(w.Rows), Names: len(b.Names), Wire: len(encoded),
 	}
 	h.Unmergeable = nearOverflow(&w.Total)
@@ -82,7 +85,7 @@ func nearOverflow(u *usage.Usage) (found bool) {
 // both lie within one span of wall time, and nothing is between them.
 func (h *windowHead) canMerge(next *windowHead, span time.Duration) bool {
 	step := next.Offset - h.Offset
-	return next.Continues && !h.Unmergeable && !next.Unmergeable && next.Boot == h.Boot && next.Start == h.End &&
+	return next.Continues && !h.Unmergeable && !next.Unmergeable && next.Boot == h.Boot && next.Scope == h.Scope && next.Start == h.End &&
 		max(step, -step) <= int64(time.Second) &&
 		spanIndex(h.wallEnd(), span) == spanIndex(next.wallEnd(), span)
 }

@@ -66,7 +66,7 @@ func windowsFrom(b *batch.Batch, m *proto.Batch, l Limits) error {
 	var last usage.Window
 	for i, w := range m.Windows {
 		now := usage.Window{
-			Boot: last.Boot, Start: last.End + w.Start, Offset: last.Offset + w.Offset,
+			Boot: last.Boot, Scope: last.Scope, Start: last.End + w.Start, Offset: last.Offset + w.Offset,
 			StartReason: usage.StartReason(w.Opening), CPUs: int(w.Cpus),
 			Balance: usage.Balance{Violations: w.Violations, Lost: w.Lost},
 		}
@@ -74,6 +74,11 @@ func windowsFrom(b *batch.Batch, m *proto.Batch, l Limits) error {
 			now.Boot, now.Start = *w.Boot, w.Start
 			if err := checkTexts(l, now.Boot); err != nil {
 				return fmt.Errorf("window %d: boot: %w", i, err)
+			}
+		}
+		if w.Scope != nil {
+			if now.Scope = usage.Scope(*w.Scope); !now.Scope.IsValid() {
+				return invalid("window %d: scope %q", i, *w.Scope)
 			}
 		}
 		now.End = now.Start + int64(w.Length)

@@ -71,8 +71,14 @@ func windowMessage(windows []usage.Window, i int) *proto.Window {
 	} else {
 		m.Start -= windows[i-1].End
 	}
+	last := usage.Scope("")
 	if i > 0 {
 		m.Offset -= windows[i-1].Offset
+		last = windows[i-1].Scope
+	}
+	if w.Scope != last {
+		scope := cleanText(string(w.Scope))
+		m.Scope = &scope
 	}
 	return m
 }

@@ -15,8 +15,11 @@ type Entry struct {
 	Number   uint64
 	Previous Hash
 	Hash     Hash
-	Sent     []byte    // the batch's bytes, kept aside where they conflict
-	Boot     string    // boot id of the sender
+	Sent     []byte // the batch's bytes, kept aside where they conflict
+	Boot     string // boot id of the sender
+	Boottime int64  // of the sender, ns of CLOCK_BOOTTIME
+	// Measured is what its windows measured: nothing of it may be booked already.
+	Measured []Measured
 	Through  time.Time // end of the last window in it, wall time; zero without windows
 
 	Names   []Name

@@ -18,6 +18,9 @@ const (
 	StartBooted
 )
 
+// CoversPause reports whether the window also covers time in which its meter was away.
+func (r StartReason) CoversPause() bool { return r == StartResumed || r == StartBooted }
+
 // A Gap is time of which nothing, or not all, is known.
 type Gap struct {
 	From   time.Time `json:"from"` // wall time
@@ -53,9 +56,12 @@ const (
 	// MeterFailed: an energy meter could not be used. A model replaces a meter in the machine; the
 	// machine's own figures replace a meter outside it. Nothing else is missing.
 	MeterFailed
+	// Overlapped: a window that its meter closed after a pause also covered time that is booked,
+	// so the server removed it. The use in the rest of its time is not known.
+	Overlapped
 )
 
-var reasonNames = [...]string{"unknown", "rebooted", "unwatched", "overflow", "corrupt", "forgotten", "state-lost", "refused", "killed", "meter-failed"}
+var reasonNames = [...]string{"unknown", "rebooted", "unwatched", "overflow", "corrupt", "forgotten", "state-lost", "refused", "killed", "meter-failed", "overlapped"}
 
 // String returns the word that people, JSON and SQL see.
 func (r Reason) String() string { return reasonNames[min(int(r), len(reasonNames)-1)] }

@@ -16,11 +16,11 @@ import (
 // stay last.
 //
 // It shares no memory with next but the identities of its workloads. It panics
-// where next is of another boot or begins before w ends: the sum would overlap
-// with other windows.
+// where next is of another boot or scope or begins before w ends: the sum would
+// overlap with other windows.
 func (w *Window) Merge(next *Window) {
-	if w.Boot != next.Boot || next.Start < w.End {
-		panic("usage: merged windows are not of one boot and in order")
+	if w.Boot != next.Boot || w.Scope != next.Scope || next.Start < w.End {
+		panic("usage: merged windows are not of one boot and scope and in order")
 	}
 	w.setOffset(next.Offset)
 	w.End, w.CPUs = next.End, next.CPUs

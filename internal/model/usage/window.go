@@ -63,6 +63,7 @@ func (r *Row) OmitTotals() { r.Has, r.Total = 0, [Limit]int64{} }
 // The Name of a handover is "" if it equals the name of the workload.
 type Window struct {
 	Boot        string
+	Scope       Scope
 	Start, End  int64 // ns of CLOCK_BOOTTIME
 	Offset      int64 // wall minus boottime at End, ns
 	StartReason StartReason

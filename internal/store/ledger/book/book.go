@@ -91,6 +91,7 @@ type bookedNode struct {
 	cpus    int   // in the latest minute
 	minute  int64
 	host    int64 // host of a nested node, 0 if not nested
+	run     int64 // kernel run that it measured last, 0 if none
 	revoked int64 // ns, 0 if not revoked
 	changed bool
 }
@@ -140,6 +141,12 @@ func (b *booking) bookEntry(e *batch.Entry) (r batch.Result, err error) {
 	r.Verdict, r.Next = s.mark.Judge(e.Number, e.Previous, e.Hash, known), s.mark.Next
 	switch r.Verdict {
 	case batch.Accepted:
+		if err = b.addMeasured(e, n); isOverlap(err) {
+			return refuse(err), nil
+		}
+		if err != nil {
+			return r, err
+		}
 		r.Next++
 		r.Names, err = b.takeEntry(e, n)
 	case batch.Conflict:
@@ -215,8 +222,8 @@ func (b *booking) findNode(id string) (*bookedNode, error) {
 		return n, nil
 	}
 	n := &bookedNode{}
-	err := b.QueryRow("SELECT id, through_ns, cpus, cpus_minute, host, revoked_ns FROM node WHERE node_id = $1 AND source = 0", schema.Clean(id)).
-		Scan(&n.id, &n.through, &n.cpus, &n.minute, &n.host, &n.revoked)
+	err := b.QueryRow("SELECT id, through_ns, cpus, cpus_minute, host, run, revoked_ns FROM node WHERE node_id = $1 AND source = 0", schema.Clean(id)).
+		Scan(&n.id, &n.through, &n.cpus, &n.minute, &n.host, &n.run, &n.revoked)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return nil, err
 	}
@@ -251,8 +258,8 @@ func (b *booking) flush() error {
 		if !n.changed {
 			continue
 		}
-		_, err := b.Exec("UPDATE node SET through_ns = $2, cpus = $3, cpus_minute = $4, rev = $5 WHERE id = $1",
-			n.id, n.through, int64(n.cpus), n.minute, b.Rev)
+		_, err := b.Exec("UPDATE node SET through_ns = $2, cpus = $3, cpus_minute = $4, run = $5, rev = $6 WHERE id = $1",
+			n.id, n.through, int64(n.cpus), n.minute, n.run, b.Rev)
 		if err != nil {
 			return err
 		}

@@ -29,6 +29,7 @@ func New(database *db.DB) *Checker { return &Checker{database} }
 // - balance: for each node and minute, whole + skew is the sum of the rows
 // - hour, day: a row is the sum of the finer ones, where these are kept
 // - groups: those of a day sum to the day's rows
+// - booked: the booked ranges of a kernel run neither overlap nor adjoin
 //
 // It reads a day at a time, each from one snapshot, and blocks no writer. Rows of a downstream
 // server may be out of balance while it sends.
@@ -46,9 +47,17 @@ func (c *Checker) Check(ctx context.Context) ([]string, error) {
 			return nil, err
 		}
 		if day == schema.MaxKey {
-			return run.report, nil
+			break
 		}
 	}
+	err := c.db.View(ctx, func(v *db.View) error {
+		run.View = v
+		return db.Wrap(c.db.Fault(run.checkBooked()), "checking booked ranges")
+	})
+	if err != nil {
+		return nil, err
+	}
+	return run.report, nil
 }
 
 type checkRun struct {
@@ -78,6 +87,26 @@ func (c *checkRun) nextDay(from int64) (int64, error) {
 		}
 	}
 	return day, err
+}
+
+// checkBooked compares each booked range with the previous one of its kernel run.
+func (c *checkRun) checkBooked() error {
+	var last struct {
+		run, to int64
+		scope   string
+	}
+	return db.Each(c.Ctx, c.SQL, func(scan func(...any) error) error {
+		var run, from, to int64
+		var scope, boot string
+		if err := scan(&run, &scope, &from, &to, &boot); err != nil {
+			return err
+		}
+		if (to <= from || run == last.run && scope == last.scope && from <= last.to) && c.count("booked") {
+			c.report = append(c.report, fmt.Sprintf("booked: run %d of boot %s, scope %s: the range from %d to %d ns does not begin after the previous one, which ends at %d ns", run, boot, scope, from, to, last.to))
+		}
+		last.run, last.scope, last.to = run, scope, to
+		return nil
+	}, "SELECT b.run, b.scope, b.from_ns, b.to_ns, k.boot FROM booked b JOIN kernel_run k ON k.id = b.run ORDER BY b.run, b.scope, b.from_ns")
 }
 
 func (c *checkRun) checkDay(day int64) error {

@@ -1,0 +1,107 @@
+package receiver_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"mete.dev/mete/internal/delivery/receiver"
+	"mete.dev/mete/internal/delivery/timeline"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// sampled is a time series database that keeps what it is given.
+type sampled struct{ windows []timeline.CutWindow }
+
+func (m *sampled) Append(_ context.Context, _ string, _ []batch.Name, ws []timeline.CutWindow) (batch.Span, error) {
+	m.windows = append(m.windows, ws...)
+	return batch.Span{}, nil
+}
+
+// Time that is booked is not booked again, and gets no samples: of a restored agent, of another
+// stream, of a second agent.
+func TestBooked(t *testing.T) { synctest.Test(t, testBooked) }
+
+func testBooked(t *testing.T) {
+	l, m := newLedger(), &sampled{}
+	in := receiver.New(quick(), l, m, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- in.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	node := newMachine("boot", time.Hour, 1)
+	window := func(from, to time.Duration, reason usage.StartReason) usage.Window {
+		node.at = int64(from)
+		w := node.window(to - from)
+		w.Scope, w.StartReason = usage.Machine, reason
+		return w
+	}
+	stream := func(n byte) { node.stream, node.number, node.last = batch.Stream{n}, 0, batch.Hash{} }
+	cpu := func() (ns int64) {
+		for _, u := range l.minutes {
+			ns += u.Amount[usage.CPU]
+		}
+		return ns / 4
+	}
+	covered := func() (ns int64) {
+		for i := range m.windows {
+			ns += m.windows[i].Length().Nanoseconds()
+		}
+		return ns
+	}
+	check := func(what string, want time.Duration) {
+		t.Helper()
+		if got := time.Duration(cpu()); got != want {
+			t.Errorf("%s: booked %v of 4 CPUs, want %v", what, got, want)
+		}
+		if got := time.Duration(covered()); got != want {
+			t.Errorf("%s: samples of %v, want %v", what, got, want)
+		}
+	}
+	s := time.Second
+	first := node.batch(t, window(0, 30*s, usage.StartFirst), window(30*s, 60*s, usage.StartContinued))
+	offer(t, in, "n", node.clock(), first, batch.Accepted)
+	offer(t, in, "n", node.clock(), first, batch.Duplicate)
+	check("first", 60*s)
+
+	stream(2)
+	offer(t, in, "n", node.clock(), node.batch(t, window(20*s, 80*s, usage.StartResumed), window(80*s, 90*s, usage.StartContinued)), batch.Accepted)
+	check("restored", 70*s)
+	gaps := l.entries[1].Gaps
+	want := usage.Gap{From: node.began.Add(60 * s).UTC(), To: node.began.Add(80 * s).UTC(), Reason: usage.Overlapped}
+	if len(gaps) != 1 || gaps[0] != want {
+		t.Errorf("gaps %v, want %v", gaps, want)
+	}
+
+	stream(3)
+	offer(t, in, "twin", node.clock(), node.batch(t, window(85*s, 95*s, usage.StartContinued)), batch.Accepted)
+	check("second agent", 75*s)
+
+	other := newMachine("another boot", time.Hour, 9)
+	w := other.window(60 * s)
+	w.Scope = usage.Machine
+	offer(t, in, "other", other.clock(), other.batch(t, w), batch.Accepted)
+	check("another machine", 135*s)
+
+	old := newMachine("boot", time.Hour, 8)
+	offer(t, in, "old", old.clock(), old.batch(t, old.window(60*s)), batch.Accepted) // states no scope
+	check("old agent", 195*s)
+
+	l.rival = "n"
+	stream(4)
+	_, err := in.Offer(t.Context(), "twin", node.clock(), node.batch(t, window(95*s, 105*s, usage.StartContinued)))
+	if wait, ok := fault.RetryAfter(err); !errors.Is(err, fault.ErrUnavailable) || !ok || wait != time.Minute {
+		t.Errorf("beside an agent of the same machine: %v, %v", err, wait)
+	}
+	check("rival", 195*s)
+}

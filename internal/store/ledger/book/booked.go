@@ -1,0 +1,240 @@
+package book
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/store/ledger/db"
+	"mete.dev/mete/internal/store/ledger/schema"
+)
+
+// restoreTolerance is by how much the boottime of a kernel may appear to go back, since each
+// request states that of its sending.
+const restoreTolerance = 2 * time.Second
+
+// A kernelRun is one execution of a booted kernel.
+type kernelRun struct {
+	id      int64 // 0 if there is none
+	number  int64
+	highest int64 // boottime that its meters showed last, ns
+}
+
+// A bookedRange is booked time of a kernel run.
+type bookedRange struct {
+	from, to int64
+	node     int64
+	taken    int64
+}
+
+// each calls f for each row of a query, of a transaction or outside of one.
+type each func(f func(scan func(...any) error) error, query string, args ...any) error
+
+// Booked returns what of the time that a node's windows measured is booked already, in order
+// of the windows; boot and boottime are its clock. The error is [batch.RivalError] while an
+// older node of the cluster measures the same kernel.
+func (b *Booker) Booked(ctx context.Context, node, boot string, boottime int64, ms []batch.Measured) (list []batch.Measured, err error) {
+	each := func(f func(scan func(...any) error) error, query string, args ...any) error {
+		return b.db.Fault(db.Each(ctx, b.db.Reader, f, query, args...))
+	}
+	n := bookedNode{}
+	err = each(func(scan func(...any) error) error { return scan(&n.id, &n.run) },
+		"SELECT id, run FROM node WHERE node_id = $1 AND source = 0", schema.Clean(node))
+	now := time.Now().UnixNano()
+	for i := 0; i < len(ms) && err == nil && n.id != 0; i++ {
+		m := ms[i]
+		var run kernelRun
+		var ranges []bookedRange
+		if run, err = findRun(each, &n, m.Boot); err != nil || run.id == 0 {
+			continue
+		}
+		if ranges, err = findBooked(each, run, m); err != nil {
+			continue
+		}
+		if isRestored(run, m, boot, boottime, ranges) {
+			ranges = trimRanges(ranges, m, boottime)
+		}
+		for _, r := range ranges {
+			if r.node < n.id && now-r.taken < int64(batch.RivalTimeout) && !m.Resumed {
+				return nil, b.rivalError(ctx, r.node)
+			}
+			list = append(list, batch.Measured{Boot: m.Boot, Scope: m.Scope, From: max(r.from, m.From), To: min(r.to, m.To)})
+		}
+	}
+	return list, db.Wrap(err, "booked time of node %q", node)
+}
+
+func (b *Booker) rivalError(ctx context.Context, id int64) error {
+	var node string
+	if err := b.db.Reader.QueryRowContext(ctx, "SELECT node_id FROM node WHERE id = $1", id).Scan(&node); err != nil {
+		return db.Wrap(b.db.Fault(err), "node %d", id)
+	}
+	return batch.RivalError(node)
+}
+
+// findRun returns the run of a kernel that a node measures: that which it measured last, else
+// the latest.
+func findRun(each each, n *bookedNode, boot string) (found kernelRun, err error) {
+	err = each(func(scan func(...any) error) error {
+		var r kernelRun
+		if err := scan(&r.id, &r.number, &r.highest); err != nil {
+			return err
+		}
+		if found.id == 0 || found.id != n.run {
+			found = r
+		}
+		return nil
+	}, "SELECT k.id, k.number, k.highest_ns FROM kernel_run k JOIN node n ON n.cluster = k.cluster WHERE n.id = $1 AND k.boot = $2 ORDER BY k.number", n.id, schema.Clean(boot))
+	return found, err
+}
+
+// findBooked returns the ranges of a run that overlap with what was measured, in order.
+func findBooked(each each, run kernelRun, m batch.Measured) (list []bookedRange, err error) {
+	err = each(func(scan func(...any) error) error {
+		var r bookedRange
+		if err := scan(&r.from, &r.to, &r.node, &r.taken); err != nil {
+			return err
+		}
+		list = append(list, r)
+		return nil
+	}, "SELECT from_ns, to_ns, node, taken_ns FROM booked WHERE run = $1 AND scope = $2 AND to_ns > $3 AND from_ns < $4 ORDER BY from_ns",
+		run.id, schema.Clean(string(m.Scope)), m.From, m.To)
+	return list, err
+}
+
+// isRestored reports whether a node measures a kernel that was restored to an earlier memory
+// image: its boottime went back, and it measures booked time again. A request that was long in transit
+// shows an old boottime too, but its windows were not booked before.
+func isRestored(run kernelRun, m batch.Measured, boot string, boottime int64, ranges []bookedRange) bool {
+	return len(ranges) > 0 && m.Boot == boot && boottime < run.highest-int64(restoreTolerance)
+}
+
+// trimRanges returns what of ranges is before an instant and overlaps with m: a restored kernel
+// has in common with the run before it at most the time up to where it showed itself first.
+func trimRanges(ranges []bookedRange, m batch.Measured, to int64) []bookedRange {
+	ranges = slices.Clone(ranges)
+	for i := range ranges {
+		ranges[i].to = min(ranges[i].to, to)
+	}
+	return slices.DeleteFunc(ranges, func(r bookedRange) bool { return r.to <= max(r.from, m.From) })
+}
+
+// errOverlap refuses an entry whose windows measured booked time. The receiver cuts booked time
+// off before it books, so this is a batch that another one overtook.
+var errOverlap = &fault.RetryError{
+	Err:   fmt.Errorf("some of its time was booked meanwhile: %w", fault.ErrUnavailable),
+	After: time.Second,
+}
+
+// addMeasured books what the windows of an entry measured. The error wraps errOverlap if some
+// of it is booked, after which nothing has changed.
+func (b *booking) addMeasured(e *batch.Entry, n *bookedNode) error {
+	runs := make([]kernelRun, len(e.Measured))
+	restored := make([]bool, len(e.Measured))
+	for i, m := range e.Measured {
+		run, err := findRun(b.Each, n, m.Boot)
+		if err != nil {
+			return err
+		}
+		ranges, err := findBooked(b.Each, run, m)
+		if err != nil {
+			return err
+		}
+		restored[i] = isRestored(run, m, e.Boot, e.Boottime, ranges)
+		if restored[i] {
+			ranges = trimRanges(ranges, m, e.Boottime)
+		}
+		if len(ranges) > 0 {
+			return errOverlap
+		}
+		runs[i] = run
+	}
+	added := false
+	for i, m := range e.Measured {
+		run := runs[i]
+		if run.id == 0 || added {
+			var err error
+			if run, err = findRun(b.Each, n, m.Boot); err != nil {
+				return err
+			}
+		}
+		if run.id == 0 || restored[i] && run.id == runs[i].id {
+			var err error
+			if run, err = b.addRun(e, n, run, m.Boot); err != nil {
+				return err
+			}
+			added = true
+		}
+		if err := b.addRange(run, m, n); err != nil {
+			return err
+		}
+		if m.Boot == e.Boot && (n.run != run.id || run.highest < e.Boottime) {
+			if _, err := b.Exec("UPDATE kernel_run SET highest_ns = $2 WHERE id = $1 AND highest_ns < $2", run.id, e.Boottime); err != nil {
+				return err
+			}
+			if n.run != run.id {
+				n.run, n.changed = run.id, true
+			}
+		}
+	}
+	return nil
+}
+
+// addRun adds a run of a kernel: the first one, or the one after before, with which it has
+// in common what was booked up to the present boottime.
+func (b *booking) addRun(e *batch.Entry, n *bookedNode, before kernelRun, boot string) (r kernelRun, err error) {
+	if before.id != 0 {
+		r.highest = e.Boottime
+	}
+	err = b.QueryRow(`INSERT INTO kernel_run (cluster, boot, number, highest_ns)
+		SELECT cluster, CAST($2 AS text), (SELECT COALESCE(max(k.number) + 1, 0) FROM kernel_run k WHERE k.cluster = node.cluster AND k.boot = $2), CAST($3 AS bigint) FROM node WHERE id = $1
+		RETURNING id, number`, n.id, schema.Clean(boot), r.highest).Scan(&r.id, &r.number)
+	if err != nil || before.id == 0 {
+		return r, err
+	}
+	_, err = b.Exec(`INSERT INTO booked (run, scope, from_ns, to_ns, node, taken_ns)
+		SELECT CAST($2 AS bigint), scope, from_ns, CASE WHEN to_ns < $3 THEN to_ns ELSE $3 END, node, taken_ns FROM booked WHERE run = $1 AND from_ns < $3`,
+		before.id, r.id, e.Boottime)
+	if err != nil {
+		return r, err
+	}
+	return r, b.Audit(registry.Audit{
+		At: schema.FromNanos(b.now), Actor: e.Node, Action: "kernel.restored", Object: boot,
+		Detail: fmt.Sprintf("its boottime was %v and is %v: the machine was restored to an earlier memory image, or is a clone", time.Duration(before.highest), time.Duration(e.Boottime)),
+	})
+}
+
+// addRange books time that is not booked, and joins it with the ranges that it adjoins.
+func (b *booking) addRange(run kernelRun, m batch.Measured, n *bookedNode) error {
+	scope := schema.Clean(string(m.Scope))
+	extended, err := b.Exec("UPDATE booked SET to_ns = $4, node = $5, taken_ns = $6 WHERE run = $1 AND scope = $2 AND to_ns = $3",
+		run.id, scope, m.From, m.To, n.id, b.now)
+	if err == nil && extended == 0 {
+		_, err = b.Exec("INSERT INTO booked (run, scope, from_ns, to_ns, node, taken_ns) VALUES ($1, $2, $3, $4, $5, $6)",
+			run.id, scope, m.From, m.To, n.id, b.now)
+	}
+	if err != nil {
+		return err
+	}
+	var next bookedRange
+	err = b.Each(func(scan func(...any) error) error { return scan(&next.from, &next.to, &next.node, &next.taken) },
+		"SELECT from_ns, to_ns, node, taken_ns FROM booked WHERE run = $1 AND scope = $2 AND from_ns = $3", run.id, scope, m.To)
+	if err != nil || next.to == 0 {
+		return err
+	}
+	_, err = b.Exec("DELETE FROM booked WHERE run = $1 AND scope = $2 AND from_ns = $3", run.id, scope, next.from)
+	if err != nil {
+		return err
+	}
+	_, err = b.Exec("UPDATE booked SET to_ns = $4, node = $5, taken_ns = $6 WHERE run = $1 AND scope = $2 AND to_ns = $3",
+		run.id, scope, m.To, next.to, next.node, next.taken)
+	return err
+}
+
+// isOverlap reports whether an entry is refused because its time is booked.
+func isOverlap(err error) bool { return errors.Is(err, errOverlap) }
