@@ -179,3 +179,27 @@ func TestAgentsApart(t *testing.T) {
 	s.node.stop()
 	u.check("two agents")
 }
+
+// A job does not send its figures itself while an agent that measured the machine is down, also
+// one without a socket: the agent books them when it is back.
+func TestJobWhileAgentIsDown(t *testing.T) {
+	hosttest.Need(t, "procfs")
+	t.Parallel()
+	s := newSite(t)
+	s.serve()
+	u := s.since()
+	s.measure("-reader", "files", "-socket", "")
+	s.awaitBooked(0.5)
+	s.node.stop()
+
+	c := s.command("mete", "run", "-q", "--server", s.url, "--", "sh", "-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done")
+	c.Env = append(c.Env, "METE_TOKEN="+s.token)
+	job := s.start("job", c)
+	job.waitOutput("the agent that measures this machine for it is down")
+	job.wait()
+
+	s.measure("-reader", "files", "-socket", "")
+	s.awaitBooked(0.5)
+	s.node.stop()
+	u.check("a job while the agent was down")
+}

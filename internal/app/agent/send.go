@@ -182,10 +182,8 @@ func measure(ctx context.Context, cfg Config, h *hostfs.FS, id *enroll.Identity,
 		st := a.Spool.Stats()
 		return st.Waiting, st.Limit
 	}
-	if c.Socket != "" {
-		if err := exclusive.Mark(filepath.Dir(c.Socket), id.LedgerID()); err != nil {
-			log.Warn("cannot leave a mark for mete run --server while this agent is down", "err", err)
-		}
+	if err := exclusive.MarkAll(id.LedgerID(), filepath.Dir(cfg.State), c.Socket); err != nil {
+		log.Warn("cannot leave a mark for mete run --server while this agent is down", "err", err)
 	}
 	log.Info("measuring", "node", id.Node(), "reader", a.Machine.Reader, "tick", c.Machine.Tick, "window", c.Machine.Window, "server", id.Server())
 	g, gctx := errgroup.WithContext(ctx)

@@ -110,8 +110,8 @@ func (j *job) startLedgerRun(group *launch.Group) (*ledgerRun, error) {
 		}
 		return nil, fault.WithHint(err, "this command is part of that job, whose use is in the ledger: omit --server here or there")
 	}
-	for _, path := range socket.Paths(os.Getenv, os.Geteuid()) {
-		if file, away := exclusive.Marked(filepath.Dir(path), j.sender.LedgerID()); away {
+	for _, dir := range socket.MarkDirs(os.Getenv, os.Geteuid()) {
+		if file, away := exclusive.Marked(dir, j.sender.LedgerID()); away {
 			l.releaseClaim()
 			j.notify(fmt.Sprintf("not sending the job to %s: the agent that measures this machine for it is down and will book the job's use without its name when it is back; if that agent will not return, remove %s", j.cfg.server, file))
 			return l, nil

@@ -83,10 +83,8 @@ func OpenAllInOne(ctx context.Context, cfg AllInOneConfig, log *slog.Logger) (_ 
 	if s.agent, err = agent.Open(cfg.Agent, s.Node.ID, s.server.Transport(s.Node.ID), log); err != nil {
 		return nil, err
 	}
-	if socket := cfg.Agent.Socket; socket != "" {
-		if err := exclusive.Mark(filepath.Dir(socket), ledger); err != nil {
-			log.Warn("cannot leave a mark for mete run --server while this agent is down", "err", err)
-		}
+	if err := exclusive.MarkAll(ledger, cfg.State, cfg.Agent.Socket); err != nil {
+		log.Warn("cannot leave a mark for mete run --server while this agent is down", "err", err)
 	}
 	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	go s.run(ctx)

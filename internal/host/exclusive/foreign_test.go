@@ -83,7 +83,25 @@ func TestMarked(t *testing.T) {
 	if !ok || filepath.Dir(file) != dir {
 		t.Errorf("%s, %v", file, ok)
 	}
+	state, socket := filepath.Join(dir, "state"), filepath.Join(dir, "run", "agent.sock")
+	if err := os.Mkdir(state, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := exclusive.MarkAll("k", state, socket); err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []string{state, filepath.Dir(socket)} {
+		if _, ok := exclusive.Marked(at, "k"); !ok {
+			t.Errorf("no note in %s", at)
+		}
+		if _, ok := exclusive.Marked(at, "l"); ok {
+			t.Errorf("a note of another ledger in %s", at)
+		}
+	}
 	hosttest.Need(t, "root")
+	if info, err := os.Stat(state); err != nil || info.Mode().Perm() != 0o711 {
+		t.Errorf("others cannot look for the note: %v, %v", info.Mode(), err)
+	}
 	if err := os.Chown(file, exclusivetest.OtherUID, exclusivetest.OtherUID); err != nil {
 		t.Fatal(err)
 	}

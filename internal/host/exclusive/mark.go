@@ -1,18 +1,44 @@
 package exclusive
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"syscall"
 )
 
-// Mark notes in the directory of an agent's socket that an agent measures this machine for
-// a ledger. The note remains when the agent ends, because the restarted agent books what
-// was used meanwhile; a reboot clears /run.
-func Mark(dir, ledger string) error { return os.WriteFile(mark(dir, ledger), nil, 0o644) }
+// Mark notes in a directory that an agent measures this machine for a ledger. The note remains
+// when the agent ends, because the restarted agent books what was used meanwhile. So that the
+// jobs of all users find it, a directory of root's lets them pass.
+func Mark(dir, ledger string) error {
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return err
+	}
+	if err := os.WriteFile(mark(dir, ledger), nil, 0o644); err != nil {
+		return err
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	if mode := info.Mode().Perm(); os.Geteuid() == 0 && mode&0o011 != 0o011 {
+		return os.Chmod(dir, mode|0o011)
+	}
+	return nil
+}
 
-// Marked returns the note in dir that an agent has measured this machine for a ledger since
-// boot. A note counts only if root or this user owns it.
+// MarkAll is Mark in the state directory, where the note survives a reboot, and beside a socket, if
+// there is one.
+func MarkAll(ledger, state, socket string) error {
+	err := Mark(state, ledger)
+	if socket != "" {
+		err = errors.Join(err, Mark(filepath.Dir(socket), ledger))
+	}
+	return err
+}
+
+// Marked returns the note in dir that an agent has measured this machine for a ledger. A note
+// counts only if root or this user owns it.
 func Marked(dir, ledger string) (file string, ok bool) {
 	file = mark(dir, ledger)
 	info, err := os.Lstat(file)

@@ -23,6 +23,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/x/statedir"
 )
 
 // A Job is a job of mete run as it begins.
@@ -111,6 +112,21 @@ func Paths(getenv func(string) string, uid int) []string {
 		return []string{systemSocket}
 	}
 	return []string{systemSocket, own}
+}
+
+// MarkDirs returns the directories in which an agent that measures jobs of this user leaves its
+// mark, by default (see exclusive.Mark): those of the sockets, which a reboot clears, and the
+// state directories, which remain.
+func MarkDirs(getenv func(string) string, uid int) (dirs []string) {
+	for _, path := range Paths(getenv, uid) {
+		dirs = append(dirs, filepath.Dir(path))
+	}
+	for _, uid := range []int{0, uid} {
+		if state, err := statedir.Default(getenv, uid); err == nil {
+			dirs = append(dirs, state)
+		}
+	}
+	return dirs
 }
 
 // Limits of a request.
