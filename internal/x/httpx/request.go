@@ -15,14 +15,14 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// CheckMethod returns ErrMethod if a request has none of these methods, and then lists them in
-// the answer's Allow header.
+// CheckMethod returns ErrMethod, with the methods in its text, if a request has none of them.
+// It then lists them in the answer's Allow header too.
 func CheckMethod(w http.ResponseWriter, r *http.Request, methods ...string) error {
 	if slices.Contains(methods, r.Method) {
 		return nil
 	}
 	w.Header().Set("Allow", strings.Join(methods, ", "))
-	return ErrMethod
+	return WithStatus(errors.New("there is only "+strings.Join(methods, " and ")), ErrMethod)
 }
 
 // CheckMediaType returns ErrMediaType if a request's body has another media type, or a content

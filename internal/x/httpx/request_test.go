@@ -27,7 +27,8 @@ func TestCheckMethod(t *testing.T) {
 	} {
 		w := httptest.NewRecorder()
 		err := httpx.CheckMethod(w, &http.Request{Method: c.method}, c.allowed...)
-		if errors.Is(err, httpx.ErrMethod) != (c.allow != "") || w.Header().Get("Allow") != c.allow {
+		if errors.Is(err, httpx.ErrMethod) != (c.allow != "") || w.Header().Get("Allow") != c.allow ||
+			err != nil && err.Error() != "there is only "+strings.Join(c.allowed, " and ") {
 			t.Errorf("%s of %v: %v, Allow %q", c.method, c.allowed, err, w.Header().Get("Allow"))
 		}
 	}

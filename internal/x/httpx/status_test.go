@@ -120,3 +120,11 @@ func TestWriteJSON(t *testing.T) {
 		t.Errorf("%d %v %s", w.Code, h, w.Body)
 	}
 }
+
+func TestWrite(t *testing.T) {
+	w := httptest.NewRecorder()
+	httpx.Write(w, 201, "text/plain", []byte("made"))
+	if h := w.Header(); w.Code != 201 || w.Body.String() != "made" || h.Get("Content-Type") != "text/plain" || h.Get("Cache-Control") != "no-store" || h.Get("X-Content-Type-Options") != "nosniff" {
+		t.Errorf("%d %v %s", w.Code, h, w.Body)
+	}
+}
