@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"time"
@@ -13,10 +12,14 @@ import (
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/x/httpx"
 )
 
 // maxRequestBody is the largest body of an order, in bytes.
 const maxRequestBody = 64 << 10
+
+// bodyTimeout is how long the body of an order may take.
+const bodyTimeout = 10 * time.Second
 
 // Tokens creates and revokes tokens.
 type Tokens interface {
@@ -58,7 +61,7 @@ func Admin(t Tokens, n Nodes, b Backups, now func() time.Time, log *slog.Logger)
 	mux.HandleFunc("/v1/nodes/{node}", h.serveNode)
 	mux.HandleFunc("/v1/backup", h.serveBackup)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		writeError(w, fault.WithHint(fmt.Errorf("%q: %w", r.URL.Path, fault.ErrNotFound), "there are /v1/tokens, /v1/nodes/NODE and /v1/backup"))
+		fail(w, fault.WithHint(fmt.Errorf("%q: %w", r.URL.Path, fault.ErrNotFound), "there are /v1/tokens, /v1/nodes/NODE and /v1/backup"))
 	})
 	return mux
 }
@@ -70,7 +73,7 @@ func (h *adminHandler) serveTokens(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet {
 		list, err := h.tokens.List(r.Context())
 		if err != nil {
-			h.writeFailure(w, r, err)
+			h.failLogged(w, r, err)
 			return
 		}
 		now := h.now()
@@ -79,7 +82,7 @@ func (h *adminHandler) serveTokens(w http.ResponseWriter, r *http.Request) {
 	}
 	text, made, err := h.createToken(w, r)
 	if err != nil {
-		h.writeFailure(w, r, err)
+		h.failLogged(w, r, err)
 		return
 	}
 	h.log.Info("token made", "token", made.ID, "role", string(made.Role))
@@ -102,11 +105,7 @@ func (h *adminHandler) createToken(w http.ResponseWriter, r *http.Request) (stri
 
 // readBody reads the body of an order.
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequestBody))
-	if _, long := errors.AsType[*http.MaxBytesError](err); long {
-		err = fmt.Errorf("order of more than %d bytes: %w", maxRequestBody, fault.ErrInvalid)
-	}
-	return body, err
+	return httpx.ReadBody(w, r, maxRequestBody, bodyTimeout, bodyTimeout)
 }
 
 func (h *adminHandler) serveBackup(w http.ResponseWriter, r *http.Request) {
@@ -115,23 +114,23 @@ func (h *adminHandler) serveBackup(w http.ResponseWriter, r *http.Request) {
 	}
 	body, err := readBody(w, r)
 	if err != nil {
-		h.writeFailure(w, r, err)
+		h.failLogged(w, r, err)
 		return
 	}
 	order, err := v1.ParseBackupRequest(body)
 	if err != nil {
-		h.writeFailure(w, r, err)
+		h.failLogged(w, r, err)
 		return
 	}
 	// A backup has no time limit.
 	c := http.NewResponseController(w)
 	if err := errors.Join(c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Time{})); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		h.writeFailure(w, r, err)
+		h.failLogged(w, r, err)
 		return
 	}
 	b, err := h.backups.Backup(r.Context(), order.Dir)
 	if err != nil {
-		h.writeFailure(w, r, err)
+		h.failLogged(w, r, err)
 		return
 	}
 	writeJSON(w, http.StatusCreated, b)
@@ -143,7 +142,7 @@ func (h *adminHandler) serveToken(w http.ResponseWriter, r *http.Request) {
 	}
 	id := r.PathValue("id")
 	if err := h.tokens.Revoke(r.Context(), id); err != nil {
-		h.writeFailure(w, r, err)
+		h.failLogged(w, r, err)
 		return
 	}
 	h.log.Info("token revoked", "token", id)
@@ -156,7 +155,7 @@ func (h *adminHandler) serveNode(w http.ResponseWriter, r *http.Request) {
 	}
 	n, err := h.nodes.Revoke(r.Context(), r.PathValue("node"))
 	if err != nil {
-		h.writeFailure(w, r, err)
+		h.failLogged(w, r, err)
 		return
 	}
 	h.log.Info("node revoked", "node", n.ID, "name", n.Name)

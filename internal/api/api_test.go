@@ -594,7 +594,7 @@ func TestAdmin(t *testing.T) {
 	if code, _, m = ask(t, h, "POST", "/v1/tokens", `{"role":"king"}`); code != 400 || m["hint"] != "it is one of agent, viewer, upstream, writer" {
 		t.Errorf("POST of a king: %d %v", code, m)
 	}
-	if code, _, m = ask(t, h, "POST", "/v1/tokens", strings.Repeat(" ", 1<<17)); code != 400 {
+	if code, _, m = ask(t, h, "POST", "/v1/tokens", strings.Repeat(" ", 1<<17)); code != 413 || m["title"] != "content too large" {
 		t.Errorf("POST of too much: %d %v", code, m)
 	}
 	if code, _, _ = ask(t, h, "DELETE", "/v1/tokens/id0", ""); code != 204 {

@@ -24,7 +24,7 @@ func Guard(next http.Handler) http.Handler {
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		if err := origin.Check(r); err != nil {
-			writeError(w, fault.WithHint(fmt.Errorf("a page of another site asks for this: %w", fault.ErrDenied), "ask from a program, or from the server's own page"))
+			fail(w, fault.WithHint(fmt.Errorf("a page of another site asks for this: %w", fault.ErrDenied), "ask from a program, or from the server's own page"))
 			return
 		}
 		next.ServeHTTP(w, r)

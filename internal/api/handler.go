@@ -4,13 +4,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -90,7 +88,7 @@ func (h *handler) admit(forJobs bool) func(huma.Context, func(huma.Context)) {
 // answer writes what ask finds, as the parameters want it, or why it finds nothing.
 func (h *handler) answer(w http.ResponseWriter, r *http.Request, name string, p parameters, ask func(context.Context) (*response, error)) {
 	if err := p.check(); err != nil {
-		writeError(w, err)
+		fail(w, err)
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), queryTimeout)
@@ -104,7 +102,7 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request, name string, p 
 	case r.Context().Err() != nil:
 		return // the caller has gone
 	case err != nil:
-		h.writeFailure(w, r, explainTimeout(err))
+		h.failLogged(w, r, explainTimeout(err))
 		return
 	}
 	head := w.Header()
@@ -157,7 +155,7 @@ func (h *handler) readCall(w http.ResponseWriter, r *http.Request, allowed []str
 		c.scope, err = h.authorize(r)
 	}
 	if err != nil {
-		h.writeDenied(w, r, err)
+		h.failDenied(w, r, err)
 		return nil
 	}
 	// The standard library's Query leaves out what it cannot read, and so would answer
@@ -169,7 +167,7 @@ func (h *handler) readCall(w http.ResponseWriter, r *http.Request, allowed []str
 		err = v1.CheckParameters(c.given, allowed...)
 	}
 	if err != nil {
-		writeError(w, err)
+		fail(w, err)
 		return nil
 	}
 	return c
@@ -238,66 +236,49 @@ func hasTag(headers []string, tag string) bool {
 	return false
 }
 
-// writeDenied refuses a caller who is not authorized.
-func (h *handler) writeDenied(w http.ResponseWriter, r *http.Request, err error) {
-	p := fault.ProblemOf(err)
-	_, stranger := errors.AsType[*UnauthenticatedError](err)
-	wait, limited := fault.RetryAfter(err)
-	switch {
-	case limited:
-		p.Status, p.Title = http.StatusTooManyRequests, "too many requests"
-		httpx.SetRetryAfter(w, wait)
-	case stranger, errors.Is(err, fault.ErrDenied) && r.Header.Get("Authorization") == "" && (r.TLS == nil || len(r.TLS.PeerCertificates) == 0):
-		p.Status, p.Title = http.StatusUnauthorized, "authentication required"
-		w.Header().Set("WWW-Authenticate", "Bearer")
+// fail answers with an error. A client may send a request again after one second if the answer is
+// that the server is unavailable.
+func fail(w http.ResponseWriter, err error) {
+	if httpx.ProblemOf(err).Status == http.StatusServiceUnavailable {
+		err = &fault.RetryError{Err: err, After: time.Second}
 	}
-	if p.Status >= http.StatusInternalServerError {
-		h.log.Error("request not authorized", "path", r.URL.Path, "err", err)
-	}
-	writeProblem(w, p)
+	httpx.Fail(w, err)
 }
 
-// writeFailure answers with an error, and logs one of the server itself.
-func (h *handler) writeFailure(w http.ResponseWriter, r *http.Request, err error) {
-	p := fault.ProblemOf(err)
-	if p.Status >= http.StatusInternalServerError && !errors.Is(err, fairqueue.ErrQueueFull) { // which would fill the log
+// failDenied refuses a caller who is not authorized.
+func (h *handler) failDenied(w http.ResponseWriter, r *http.Request, err error) {
+	_, stranger := errors.AsType[*UnauthenticatedError](err)
+	_, limited := fault.RetryAfter(err)
+	switch {
+	case limited:
+		err = httpx.WithStatus(err, httpx.ErrTooMany)
+	case stranger, errors.Is(err, fault.ErrDenied) && r.Header.Get("Authorization") == "" && (r.TLS == nil || len(r.TLS.PeerCertificates) == 0):
+		err = httpx.WithStatus(err, errUnauthenticated)
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	if httpx.ProblemOf(err).Status >= http.StatusInternalServerError {
+		h.log.Error("request not authorized", "path", r.URL.Path, "err", err)
+	}
+	fail(w, err)
+}
+
+// failLogged answers with an error, and logs one of the server itself.
+func (h *handler) failLogged(w http.ResponseWriter, r *http.Request, err error) {
+	if httpx.ProblemOf(err).Status >= http.StatusInternalServerError && !errors.Is(err, fairqueue.ErrQueueFull) { // which would fill the log
 		h.log.Error("question not answered", "path", r.URL.Path, "err", err)
 	}
-	writeProblem(w, p)
+	fail(w, err)
 }
 
 // allowMethods refuses all methods but those given, and reports whether to continue.
 func allowMethods(w http.ResponseWriter, r *http.Request, methods ...string) bool {
-	if slices.Contains(methods, r.Method) {
-		return true
-	}
-	w.Header().Set("Allow", strings.Join(methods, ", "))
-	writeProblem(w, fault.Problem{Title: "method not allowed", Detail: "there is only " + strings.Join(methods, " and "), Status: http.StatusMethodNotAllowed})
-	return false
-}
-
-func writeError(w http.ResponseWriter, err error) { writeProblem(w, fault.ProblemOf(err)) }
-
-func writeProblem(w http.ResponseWriter, p fault.Problem) {
-	body, err := json.Marshal(p)
+	err := httpx.CheckMethod(w, r, methods...)
 	if err != nil {
-		panic("api: " + err.Error()) // it is plain text and a number
+		fail(w, err)
 	}
-	w.Header().Set("Content-Type", fault.ProblemType)
-	if p.Status == http.StatusServiceUnavailable {
-		httpx.SetRetryAfter(w, time.Second)
-	}
-	writeBody(w, p.Status, append(body, '\n'))
+	return err == nil
 }
 
 func writeJSON(w http.ResponseWriter, status int, d v1.Document) {
-	w.Header().Set("Content-Type", typeJSON)
-	writeBody(w, status, v1.JSON(d))
-}
-
-func writeBody(w http.ResponseWriter, status int, body []byte) {
-	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.WriteHeader(status)
-	_, _ = w.Write(body) // the caller may have gone
+	httpx.Write(w, status, typeJSON, v1.JSON(d))
 }

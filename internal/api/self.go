@@ -9,6 +9,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/pki/token"
+	"mete.dev/mete/internal/x/httpx"
 )
 
 // Jobs has the jobs that may ask for their own use.
@@ -19,6 +20,9 @@ type Jobs interface {
 	// Self returns what a job used in all its life, and uses at present.
 	Self(ctx context.Context, j token.Job) (*query.Self, error)
 }
+
+// errUnauthenticated is the status of the answer to a caller without a valid credential.
+var errUnauthenticated = httpx.Status{Code: http.StatusUnauthorized, Title: "authentication required"}
 
 // An UnauthenticatedError is the error of a caller without a valid credential.
 type UnauthenticatedError struct{ Err error }

@@ -7,6 +7,7 @@ import (
 
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/x/fairqueue"
+	"mete.dev/mete/internal/x/httpx"
 )
 
 // TextHandler returns the handler of one question without parameters, whose answer is text
@@ -31,10 +32,9 @@ func TextHandler(kind string, ask func(context.Context, query.Scope) (string, er
 		switch {
 		case r.Context().Err() != nil: // the caller has gone
 		case err != nil:
-			h.writeFailure(w, r, explainTimeout(err))
+			h.failLogged(w, r, explainTimeout(err))
 		default:
-			w.Header().Set("Content-Type", kind)
-			writeBody(w, http.StatusOK, []byte(text))
+			httpx.Write(w, http.StatusOK, kind, []byte(text))
 		}
 	})
 }
