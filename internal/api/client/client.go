@@ -9,8 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"mime"
 	"net"
 	"net/http"
 	"net/url"
@@ -24,6 +22,7 @@ import (
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/pki/enroll"
 	"mete.dev/mete/internal/pki/token"
+	"mete.dev/mete/internal/x/httpx"
 	"mete.dev/mete/internal/x/text"
 )
 
@@ -188,68 +187,53 @@ func roundTrip(ctx context.Context, c *http.Client, method, target string, body 
 	if body != nil {
 		r.Header.Set("Content-Type", "application/json")
 	}
-	resp, err := c.Do(r)
-	if err != nil {
-		return nil, networkError(ctx, err)
-	}
-	defer func() { err = errors.Join(err, resp.Body.Close()) }()
-	answer, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	a, err := httpx.Do(c, r, maxAnswer)
 	switch {
 	case err != nil:
-		return nil, networkError(ctx, err)
-	case len(answer) > maxAnswer:
-		return nil, fmt.Errorf("answer of more than %d bytes: %w", maxAnswer, fault.ErrInvalid)
-	case resp.StatusCode/100 != 2:
-		return nil, responseError(resp, answer)
+		return nil, connectionError(ctx, err)
+	case a.StatusCode/100 != 2:
+		return nil, answerError(a)
 	}
-	return answer, nil
+	return a.Body, nil
 }
 
-// networkError makes an error of the kinds of fault of one of the network, without the
-// URL that the standard library puts around it.
-func networkError(ctx context.Context, err error) error {
-	if wrapped, ok := errors.AsType[*url.Error](err); ok {
-		err = wrapped.Err
-	}
+// connectionError explains an error of [httpx.Do].
+func connectionError(ctx context.Context, err error) error {
 	switch {
-	case errors.Is(err, context.Canceled):
-		return err
+	case errors.Is(ctx.Err(), context.Canceled):
+		return ctx.Err()
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return fmt.Errorf("no answer within %s: %w", answerTimeout, fault.ErrUnavailable)
-	case errors.Is(err, fault.ErrDenied) || errors.Is(err, fault.ErrInvalid):
-		return err
 	}
 	if op, ok := errors.AsType[*net.OpError](err); ok && errors.Is(err, syscall.ECONNREFUSED) {
 		return fmt.Errorf("%s: no server listens there: %w: %w", op.Addr, syscall.ECONNREFUSED, fault.ErrUnavailable)
 	}
-	return fmt.Errorf("%w: %w", err, fault.ErrUnavailable)
+	return err
 }
 
-// responseError makes an error of an answer whose status is not 2xx.
-func responseError(resp *http.Response, body []byte) error {
-	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-	var p fault.Problem
-	if err == nil && kind == fault.ProblemType && json.Unmarshal(body, &p) == nil {
-		if p.Status = resp.StatusCode; p.Status == http.StatusInternalServerError && p.Detail == "" {
+// answerError makes an error of an answer whose status is not 2xx.
+func answerError(a *httpx.Answer) error {
+	if p, own := a.Problem(); own {
+		if p.Status == http.StatusInternalServerError && p.Detail == "" {
 			return &serverError{errors.New("the server failed; its log says why")}
 		}
-		p.Detail, p.Hint = clean(p.Detail), clean(p.Hint)
+		p.Title, p.Detail, p.Hint = clean(p.Title), clean(p.Detail), clean(p.Hint)
 		return &serverError{p.Err()}
 	}
-	if r := prometheusError(resp.StatusCode, kind, body); r != nil {
+	if r := prometheusError(a); r != nil {
 		return r
 	}
-	text, _, _ := strings.Cut(strings.TrimSpace(string(body)), "\n")
+	text, _, _ := strings.Cut(strings.TrimSpace(string(a.Body)), "\n")
 	if len(text) > 200 {
 		text = text[:200]
 	}
-	if resp.StatusCode == http.StatusBadRequest && resp.Request.URL.Scheme == "http" && strings.Contains(text, "HTTPS server") {
+	if a.StatusCode == http.StatusBadRequest && a.Request.URL.Scheme == "http" && strings.Contains(text, "HTTPS server") {
 		// Go's own server says so before it calls a handler.
-		https := *resp.Request.URL
+		https := *a.Request.URL
 		https.Scheme, https.Path, https.RawQuery = "https", "", ""
 		return fault.WithHint(&serverError{fmt.Errorf("server http://%s: it requires TLS, and the request was plain HTTP: %w", https.Host, fault.ErrInvalid)}, "use "+https.String())
 	}
-	refusal := &serverError{fault.Problem{Status: resp.StatusCode, Detail: clean(resp.Status + ": " + text)}.Err()}
+	refusal := &serverError{fault.Problem{Status: a.StatusCode, Detail: clean(a.Status + ": " + text)}.Err()}
 	return fault.WithHint(refusal, "is this the address of a mete server, and no older one than this mete?")
 }
 

@@ -93,11 +93,12 @@ func TestRefusals(t *testing.T) {
 		want             error
 		message, hintHas string
 	}{
-		{400, fault.ProblemType, `{"detail":"dimension \"x\": invalid","hint":"it is\u001b[2J one"}`, fault.ErrInvalid, `dimension "x": invalid`, "it is\uFFFD[2J one"},
-		{401, fault.ProblemType, `{"detail":"no token"}`, fault.ErrDenied, "no token", ""},
-		{403, fault.ProblemType + "; charset=utf-8", `{"title":"no"}`, fault.ErrDenied, "no", ""},
-		{503, fault.ProblemType, `{"detail":"busy"}`, fault.ErrUnavailable, "busy", ""},
-		{500, fault.ProblemType, `{}`, nil, "the server failed; its log says why", ""},
+		{400, fault.ProblemType, `{"status":400,"detail":"dimension \"x\": invalid","hint":"it is\u001b[2J one"}`, fault.ErrInvalid, `dimension "x": invalid`, "it is\uFFFD[2J one"},
+		{401, fault.ProblemType, `{"status":401,"detail":"no token"}`, fault.ErrDenied, "no token", ""},
+		{403, fault.ProblemType + "; charset=utf-8", `{"status":403,"title":"no\u001b"}`, fault.ErrDenied, "no\uFFFD", ""},
+		{503, fault.ProblemType, `{"status":503,"detail":"busy"}`, fault.ErrUnavailable, "busy", ""},
+		{500, fault.ProblemType, `{"status":500}`, nil, "the server failed; its log says why", ""},
+		{502, fault.ProblemType, `{"status":400,"detail":"of a proxy"}`, fault.ErrUnavailable, "502 Bad Gateway: ", "is this the address of a mete server"},
 		{404, "text/plain", "404 page not found\nmore", fault.ErrNotFound, "404 Not Found: 404 page not found", "is this the address of a mete server"},
 		{302, "text/html", "", fault.ErrUnavailable, "302 Found: ", "is this the address of a mete server"},
 		{200, "text/html", "<html>", fault.ErrInvalid, "invalid list of nodes", "this mete may be older"},

@@ -10,6 +10,7 @@ import (
 
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/prom/result"
+	"mete.dev/mete/internal/x/httpx"
 )
 
 // Query evaluates a PromQL query at an instant. An error of the query itself wraps
@@ -28,19 +29,18 @@ func (c *Client) QueryRange(ctx context.Context, promql string, from, to time.Ti
 // instant writes a time as Prometheus reads it, in seconds to the millisecond.
 func instant(t time.Time) string { return strconv.FormatFloat(float64(t.UnixMilli())/1000, 'f', 3, 64) }
 
-// prometheusError converts an error answer of Prometheus's API; it returns nil if body is not
-// one.
-func prometheusError(status int, kind string, body []byte) error {
+// prometheusError converts an error answer of Prometheus's API; it returns nil if a is not one.
+func prometheusError(a *httpx.Answer) error {
 	var p struct {
 		Status string `json:"status"`
 		Type   string `json:"errorType"`
 		Error  string `json:"error"`
 	}
-	if kind != "application/json" || json.Unmarshal(body, &p) != nil || p.Status != "error" || p.Error == "" {
+	if httpx.MediaType(a.Header) != "application/json" || json.Unmarshal(a.Body, &p) != nil || p.Status != "error" || p.Error == "" {
 		return nil
 	}
 	text, _, _ := strings.Cut(p.Error, "\n") // the first of several
-	err := fault.Problem{Status: status, Detail: clean(text)}.Err()
+	err := fault.Problem{Status: a.StatusCode, Detail: clean(text)}.Err()
 	switch {
 	case p.Type == "execution" || p.Type == "bad_data":
 		err = &invalidQuery{clean(text)}
