@@ -1,0 +1,281 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A target is a package to be changed.
+type target struct {
+	path, dir  string
+	tested     bool // it has tests
+	sources    map[string][]byte
+	mutants    []*mutant
+	statements int
+
+	check func(*mutant) error // whether the package compiles with the change
+	limit time.Duration       // of a test run; 0 before the first
+	flags []string            // of the test program
+}
+
+// A result is what the tests say about a mutant.
+type result int
+
+const (
+	invalid result = iota // it does not compile
+	killed
+	hung // it ran for much longer than the unchanged code
+	survived
+)
+
+// A bench builds and runs tests.
+type bench struct {
+	ctx     context.Context
+	minimum time.Duration
+	dir     string // for what it makes
+	wd      string
+}
+
+func newBench(ctx context.Context, minimum time.Duration) (*bench, error) {
+	wd, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "mutate")
+	if err != nil {
+		return nil, err
+	}
+	return &bench{ctx, minimum, dir, wd}, os.Mkdir(filepath.Join(dir, "t"), 0o700)
+}
+
+func (b *bench) close() { _ = os.RemoveAll(b.dir) } // what is left is in the directory for temporary files
+
+// listed is what go list says of a package.
+type listed struct {
+	ImportPath, Dir, Export            string
+	GoFiles, TestGoFiles, XTestGoFiles []string
+	CgoFiles                           []string
+	DepOnly                            bool
+	ImportMap                          map[string]string
+}
+
+// load finds the packages of a pattern and all their mutants.
+func (b *bench) load(pattern string) ([]*target, error) {
+	out, err := b.run("go", "list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,TestGoFiles,XTestGoFiles,CgoFiles,DepOnly,ImportMap", pattern)
+	if err != nil {
+		return nil, err
+	}
+	exports := map[string]string{}
+	var found []*listed
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		l := new(listed)
+		if err := d.Decode(l); err == io.EOF {
+			break
+		} else if err != nil {
+			return nil, fmt.Errorf("go list: %w", err)
+		}
+		exports[l.ImportPath] = l.Export
+		if !l.DepOnly {
+			found = append(found, l)
+		}
+	}
+	var targets []*target
+	for _, l := range found {
+		if len(l.CgoFiles) > 0 {
+			return nil, fmt.Errorf("%s: packages with C code are not supported", l.ImportPath)
+		}
+		t, err := b.newTarget(l, exports)
+		if err != nil {
+			return nil, err
+		}
+		targets = append(targets, t)
+	}
+	return targets, nil
+}
+
+// newTarget parses and checks a package. exports are the files with the types of all packages.
+func (b *bench) newTarget(l *listed, exports map[string]string) (*target, error) {
+	t := &target{path: l.ImportPath, dir: l.Dir, tested: len(l.TestGoFiles)+len(l.XTestGoFiles) > 0, sources: map[string][]byte{}}
+	fset := token.NewFileSet()
+	imports := importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
+		if mapped, ok := l.ImportMap[path]; ok {
+			path = mapped
+		}
+		return os.Open(exports[path])
+	})
+	check := func(files []*ast.File, info *types.Info) error {
+		_, err := (&types.Config{Importer: imports}).Check(t.path, fset, files, info)
+		return err
+	}
+	var files []*ast.File
+	for _, name := range l.GoFiles {
+		path := filepath.Join(l.Dir, name)
+		source, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		f, err := parser.ParseFile(fset, path, source, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			return nil, err
+		}
+		t.sources[path] = source
+		files = append(files, f)
+	}
+	info := &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Uses: map[*ast.Ident]types.Object{}}
+	if err := check(files, info); err != nil {
+		return nil, err
+	}
+	for i, file := range files {
+		path := filepath.Join(l.Dir, l.GoFiles[i])
+		if generated(t.sources[path], file) {
+			continue
+		}
+		name := path
+		if short, err := filepath.Rel(b.wd, path); err == nil && filepath.IsLocal(short) {
+			name = short
+		}
+		f := &finder{fset: fset, info: info, source: t.sources[path], path: path, name: name}
+		f.find(file)
+		t.mutants = append(t.mutants, f.mutants...)
+		t.statements += f.statements
+	}
+	t.check = func(m *mutant) error {
+		i := slices.Index(l.GoFiles, filepath.Base(m.path))
+		f, err := parser.ParseFile(fset, m.path, m.apply(t.sources[m.path]), parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		changed := slices.Clone(files)
+		changed[i] = f
+		return check(changed, nil)
+	}
+	return t, nil
+}
+
+// test runs the tests of a package with a mutant. The first time, it runs them without one, to
+// learn how long they take.
+func (b *bench) test(t *target, m *mutant) (result, error) {
+	if t.check(m) != nil {
+		return invalid, nil
+	}
+	if !t.tested {
+		return survived, nil
+	}
+	if t.limit == 0 {
+		if err := b.measure(t); err != nil {
+			return 0, err
+		}
+	}
+	changed := filepath.Join(b.dir, "changed.go")
+	if err := os.WriteFile(changed, m.apply(t.sources[m.path]), 0o600); err != nil {
+		return 0, err
+	}
+	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {m.path: changed}})
+	if err != nil {
+		return 0, err
+	}
+	file := filepath.Join(b.dir, "overlay.json")
+	if err := os.WriteFile(file, overlay, 0o600); err != nil {
+		return 0, err
+	}
+	program, err := b.build(t, "-overlay", file)
+	if err != nil && b.ctx.Err() == nil {
+		return invalid, nil // by a rule that only the compiler has
+	}
+	if err != nil {
+		return 0, err
+	}
+	return b.try(t, program, t.limit)
+}
+
+// measure runs the tests of the unchanged package, and sets the time limit of the others.
+func (b *bench) measure(t *target) error {
+	program, err := b.build(t)
+	if err != nil {
+		return err
+	}
+	// Package rapid would draw other values in each run, search for the smallest that fail, and keep
+	// them in testdata.
+	rapid := []string{"-rapid.seed=1", "-rapid.nofailfile", "-rapid.shrinktime=0s"}
+	if _, err := b.run(program, append(rapid, "-test.list=^$")...); err == nil {
+		t.flags = rapid
+	}
+	began := time.Now()
+	switch r, err := b.try(t, program, time.Hour); {
+	case err != nil:
+		return err
+	case r != survived:
+		return fmt.Errorf("%s: the tests fail without any change", t.path)
+	}
+	t.limit = max(b.minimum, 10*time.Since(began))
+	return nil
+}
+
+// build builds the tests of a package.
+func (b *bench) build(t *target, flags ...string) (program string, err error) {
+	program = filepath.Join(b.dir, "tests")
+	args := slices.Concat([]string{"test", "-c", "-ldflags=-s -w", "-o", program}, flags, []string{t.path})
+	_, err = b.run("go", args...)
+	return program, err
+}
+
+// try runs a test program.
+func (b *bench) try(t *target, program string, limit time.Duration) (result, error) {
+	ctx, cancel := context.WithTimeout(b.ctx, limit)
+	defer cancel()
+	c := command(ctx, program, append([]string{"-test.short=false", "-test.count=1", "-test.failfast", "-test.paniconexit0"}, t.flags...)...)
+	// Tests that are killed leave their files and processes.
+	c.Dir, c.Env = t.dir, append(os.Environ(), "PWD="+t.dir, "TMPDIR="+filepath.Join(b.dir, "t"))
+	err := c.Run()
+	if c.Process != nil {
+		_ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
+	}
+	_, failed := errors.AsType[*exec.ExitError](err)
+	switch {
+	case b.ctx.Err() != nil:
+		return 0, b.ctx.Err()
+	case ctx.Err() != nil:
+		return hung, nil
+	case failed:
+		return killed, nil
+	case err != nil:
+		return 0, err
+	}
+	return survived, nil
+}
+
+// run returns the output of a program, whose error has its messages.
+func (b *bench) run(name string, args ...string) ([]byte, error) {
+	c := command(b.ctx, name, args...)
+	var out, messages bytes.Buffer
+	c.Stdout, c.Stderr = &out, &messages
+	if err := c.Run(); err != nil {
+		return nil, fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, &messages)
+	}
+	return out.Bytes(), nil
+}
+
+// command returns a command that is killed with its child processes when ctx ends.
+func command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, name, args...)
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
+	c.WaitDelay = time.Second
+	return c
+}

@@ -1,0 +1,244 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// open returns a bench in the fixture's directory.
+func open(t *testing.T) *bench {
+	t.Helper()
+	t.Chdir("testdata/fixture")
+	b, err := newBench(t.Context(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.close)
+	return b
+}
+
+// loadOne returns the only package of the fixture that has tests.
+func loadOne(t *testing.T, b *bench) *target {
+	t.Helper()
+	all, err := b.load(".")
+	if err != nil || len(all) != 1 {
+		t.Fatal(all, err)
+	}
+	return all[0]
+}
+
+// TestMutants checks all changes of a package, and which of them compile.
+func TestMutants(t *testing.T) {
+	p := loadOne(t, open(t))
+	var got []string
+	for _, m := range p.mutants {
+		line := m.String()
+		if p.check(m) != nil {
+			line += " (invalid)"
+		}
+		got = append(got, line)
+	}
+	want := strings.Split(strings.TrimSpace(`
+fixture.go:24: swapped operands: have - used -> (used) - (have)
+fixture.go:28: negated condition: n < len(text) -> !(n < len(text))
+fixture.go:28: off by one: n < len(text) -> n <= len(text)
+fixture.go:28: swapped operands: n < len(text) -> (len(text)) < (n)
+fixture.go:29: removed statement: n++ -> (nothing)
+fixture.go:37: negated condition: err != nil -> !(err != nil)
+fixture.go:37: dropped error: { return 0, fmt.Errorf("%q, character %d: %w", s, len(s)-1, err) } -> {}
+fixture.go:38: dropped error: fmt.Errorf("%q, character %d: %w", s, len(s)-1, err) -> nil
+fixture.go:38: off by one: 0 -> 1
+fixture.go:41: negated condition: n == 99 -> !(n == 99)
+fixture.go:41: off by one: 99 -> 100
+fixture.go:43: negated condition: n > 99 -> !(n > 99)
+fixture.go:43: off by one: n > 99 -> n >= 99
+fixture.go:43: swapped operands: n > 99 -> (99) > (n)
+fixture.go:43: off by one: 99 -> 100
+fixture.go:44: dropped error: errors.New("too large") -> nil (invalid)
+fixture.go:44: off by one: 0 -> 1
+fixture.go:51: negated condition: f(x) && x < 0.5 -> !(f(x) && x < 0.5)
+fixture.go:51: swapped operands: x < 0.5 -> (0.5) < (x)
+fixture.go:52: removed statement: defer f(x) -> (nothing)
+`), "\n")
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("mutants (-want +have):\n%s", diff)
+	}
+}
+
+// findMutant returns the mutant of a line with a kind.
+func findMutant(t *testing.T, p *target, line int, kind string) *mutant {
+	t.Helper()
+	for _, m := range p.mutants {
+		if m.Line == line && m.Kind == kind {
+			return m
+		}
+	}
+	t.Fatalf("line %d has no %s", line, kind)
+	return nil
+}
+
+// TestResults checks the result of each sort of mutant, and that no file is changed.
+func TestResults(t *testing.T) {
+	b := open(t)
+	p := loadOne(t, b)
+	for _, c := range []struct {
+		line int
+		kind string
+		want result
+	}{
+		{24, kindSwapped, killed},
+		{38, kindNoError, killed},
+		{44, kindNoError, invalid},
+		{51, kindSwapped, survived},
+	} {
+		if got, err := b.test(p, findMutant(t, p, c.line, c.kind)); got != c.want || err != nil {
+			t.Errorf("line %d, %s: %d, %v, want %d", c.line, c.kind, got, err, c.want)
+		}
+	}
+	p.limit = 100 * time.Millisecond // however long it is, this one is not done
+	if got, err := b.test(p, findMutant(t, p, 29, kindRemoved)); got != hung || err != nil {
+		t.Errorf("an endless loop: %d, %v", got, err)
+	}
+	for path, before := range p.sources {
+		if after, err := os.ReadFile(path); err != nil || !bytes.Equal(before, after) {
+			t.Errorf("%s has changed: %v", path, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	b.ctx = ctx
+	cancel()
+	if got, err := b.test(p, findMutant(t, p, 24, kindSwapped)); err == nil {
+		t.Errorf("after an interrupt: %d", got)
+	}
+	p.limit, b.ctx = 0, t.Context()
+	t.Setenv("FIXTURE_FAILS", "1")
+	if got, err := b.test(p, findMutant(t, p, 24, kindSwapped)); err == nil || !strings.Contains(err.Error(), "fail without any change") {
+		t.Errorf("tests that fail: %d, %v", got, err)
+	}
+}
+
+// TestRun checks the reports, and that a package without tests kills nothing.
+func TestRun(t *testing.T) {
+	t.Chdir("testdata/fixture")
+	run := func(args ...string) (string, bool) {
+		t.Helper()
+		c, err := parseFlags(args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.minimum = time.Hour
+		var out strings.Builder
+		ok, err := c.run(t.Context(), &out, io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out.String(), ok
+	}
+	out, ok := run("./untested", "-seed", "3")
+	const half = `survived untested/untested.go:5: `
+	if want := "./untested, seed 3: 0/2 killed, 0 of them hung\n"; ok || !strings.HasSuffix(out, want) || !strings.Contains(out, half+"swapped operands: n / 2 -> (2) / (n)\n") || !strings.Contains(out, half+"off by one: 2 -> 3\n") {
+		t.Errorf("%t %s", ok, out)
+	}
+	first, rest, _ := strings.Cut(out, "\n")
+	earlier := filepath.Join(t.TempDir(), "earlier")
+	if err := os.WriteFile(earlier, []byte(first), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if again, _ := run("./untested", "-again", earlier); !strings.HasPrefix(again, first+"\n") || !strings.Contains(again, "0/1 killed") || rest == "" {
+		t.Errorf("of %q: %s", first, again)
+	}
+	if out, ok = run("./untested", "-want", "0", "-o", "json"); !ok {
+		t.Error("none has to be killed, and too few were")
+	}
+	var r report
+	if err := json.Unmarshal([]byte(out), &r); err != nil || r.Total != 2 || r.Killed != 0 || len(r.Survivors) != 2 || r.Survivors[0].Line != 5 || r.Survivors[0].Kind == "" {
+		t.Errorf("%v %s", err, out)
+	}
+	if out, _ = run("./...", "-n", "4", "-seed", "7"); !strings.HasSuffix(out, "/4 killed, 0 of them hung\n") {
+		t.Error(out)
+	}
+	c := &config{pattern: "./nothing"}
+	if ok, err := c.run(t.Context(), io.Discard, io.Discard); ok || err == nil {
+		t.Errorf("a package that does not exist: %t, %v", ok, err)
+	}
+}
+
+// TestDraw checks that a seed gives one order, and that packages are drawn by their size.
+func TestDraw(t *testing.T) {
+	draw := func(seed uint64) (names []string) {
+		var all []*target
+		for _, size := range []int{10, 90, 900} {
+			p := &target{statements: size}
+			for i := range size {
+				p.mutants = append(p.mutants, &mutant{File: fmt.Sprint(size), Line: i})
+			}
+			all = append(all, p)
+		}
+		all = append(all, &target{path: "empty", statements: 1000})
+		for d := newDraw(all, seed); ; {
+			_, m := d.next()
+			if m == nil {
+				return names
+			}
+			names = append(names, fmt.Sprintf("%s:%d", m.File, m.Line))
+		}
+	}
+	one := draw(1)
+	if !cmp.Equal(one, draw(1)) || cmp.Equal(one, draw(2)) {
+		t.Error("the order is not that of the seed")
+	}
+	count, seen := map[string]int{}, map[string]bool{}
+	for i, name := range one {
+		if seen[name] {
+			t.Errorf("%s is drawn twice", name)
+		}
+		if seen[name] = true; i < 200 {
+			count[strings.SplitN(name, ":", 2)[0]]++
+		}
+	}
+	if len(one) != 1000 || count["900"] < 160 || count["90"] < 5 || count["90"] > 40 {
+		t.Errorf("%d drawn, of the first 200: %v", len(one), count)
+	}
+}
+
+func TestEnough(t *testing.T) {
+	for _, c := range []struct {
+		killed, total int
+		want          bool
+	}{{57, 60, true}, {56, 60, false}, {19, 20, true}, {18, 20, false}, {1, 1, true}, {0, 1, false}} {
+		if r := (&report{Killed: c.killed, Total: c.total}); r.enough(57) != c.want {
+			t.Errorf("%d of %d: %t", c.killed, c.total, !c.want)
+		}
+	}
+}
+
+func TestFlags(t *testing.T) {
+	c, err := parseFlags([]string{"./x", "-seed", "7", "-n=5"})
+	if err != nil || c.pattern != "./x" || c.seed != 7 || c.n != 5 || c.want != 57 || c.json {
+		t.Errorf("%+v, %v", c, err)
+	}
+	for _, args := range [][]string{{}, {"a", "b"}, {"a", "-n", "0"}, {"a", "-o", "yaml"}} {
+		if c, err := parseFlags(args); err == nil {
+			t.Errorf("%q: %+v", args, c)
+		}
+	}
+}
+
+// TestNames checks that a file outside the current directory has its whole path as its name.
+func TestNames(t *testing.T) {
+	b := open(t)
+	b.wd = filepath.Join(b.wd, "untested")
+	if p := loadOne(t, b); !filepath.IsAbs(p.mutants[0].File) {
+		t.Errorf("a file outside the directory is named %s", p.mutants[0].File)
+	}
+}
