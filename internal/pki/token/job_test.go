@@ -57,6 +57,37 @@ func TestJobRoundTrip(t *testing.T) {
 	})
 }
 
+// TestJobText checks the text of a token to the letter: the tokens of running jobs stay valid.
+func TestJobText(t *testing.T) {
+	const want = "metejob_ax4dfafiqal4xr5oswtmc2gc7e_01J00000000000000000000001_abvbzs4a_ddfvh2mllzhuqamabhggqttmcgs34dey"
+	if got := token.JobKeyOf([]byte("secret"), aNode).Sign(aJob()); got != want {
+		t.Errorf("Sign() = %s, want %s", got, want)
+	}
+	if token.JobLife.Hours() != 90*24 {
+		t.Errorf("a token is valid for %v, and docs/guide/api.md says 90 days", token.JobLife)
+	}
+}
+
+// TestJobNode checks which node ids a token may have.
+func TestJobNode(t *testing.T) {
+	key := token.JobKeyOf([]byte("secret"), "")
+	for node, want := range map[string]bool{
+		strings.Repeat("a", 64): true, strings.Repeat("a", 65): false, "": false,
+		"0": true, "9": true, "a": true, "z": true, "A": true, "Z": true, "-": true,
+		"/": false, ":": false, "`": false, "{": false, "@": false, "[": false, "_": false, "é": false,
+	} {
+		j := aJob()
+		j.Node = node
+		s := key.Sign(j)
+		if (s != "") != want {
+			t.Errorf("node %q: %q", node, s)
+		}
+		if v, err := token.ParseJob(s); want && (err != nil || v.Node != node) {
+			t.Errorf("node %q: %v, %v", node, v, err)
+		}
+	}
+}
+
 // TestJobForged checks that no part of a token can be replaced by that of another.
 func TestJobForged(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -142,6 +173,12 @@ func TestJobRedacted(t *testing.T) {
 		if strings.Contains(out.String(), secret) {
 			t.Errorf("%s is in\n%s", secret, out.String())
 		}
+	}
+	if want := strings.TrimSuffix(text, proof) + "..."; v.String() != want || fmt.Sprint(v) != want || fmt.Sprintf("%#v", v) != want {
+		t.Errorf("String() = %q, printed %v, want %q", v.String(), v, want)
+	}
+	if fmt.Sprint(key) != "..." || fmt.Sprint(token.JobKey{}) != "" {
+		t.Errorf("a key is printed as %v, none as %v", key, token.JobKey{})
 	}
 }
 

@@ -2,9 +2,12 @@ package token_test
 
 import (
 	"bytes"
+	"encoding/base32"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"log/slog"
 	"strings"
 	"testing"
@@ -74,6 +77,35 @@ func TestParseErrors(t *testing.T) {
 	} {
 		if _, err := token.Parse(in); err == nil || err.Error() != want {
 			t.Errorf("Parse(%q) = %v, want %s", in, err, want)
+		}
+	}
+}
+
+// TestText checks the text of a token to the letter: tokens that were given to people stay valid.
+func TestText(t *testing.T) {
+	const want = "mete_aebagbaf_aqaaaaaaaaaaaaaaaaaaaaaaaaaaaaae_aplg3ueigxa4upysrthkzuptdleucyyj_rk3dvgy"
+	tok := token.New([5]byte{1, 2, 3, 4, 5}, [20]byte{0: 4, 19: 4}, token.FingerprintOf([]byte("certificate")))
+	if got := tok.Reveal(); got != want {
+		t.Errorf("Reveal() = %s, want %s", got, want)
+	}
+}
+
+// TestMalformed checks that texts with a right length and checksum, but not the parts of a token,
+// do not parse.
+func TestMalformed(t *testing.T) {
+	text := token.New([5]byte{1}, [20]byte{2}, token.Fingerprint{3}).Reveal()
+	body := text[:strings.LastIndexByte(text, '_')]
+	encoding := base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+	for at := len("mete_"); at < len(body); at++ {
+		for _, letter := range []string{"_", "1"} { // neither is a letter of a part
+			damaged := body[:at] + letter + body[at+1:]
+			if damaged == body {
+				continue
+			}
+			s := damaged + "_" + encoding.EncodeToString(binary.BigEndian.AppendUint32(nil, crc32.ChecksumIEEE([]byte(damaged))))
+			if _, err := token.Parse(s); !errors.Is(err, fault.ErrInvalid) || err.Error() != "token is malformed: invalid" {
+				t.Errorf("Parse(%q): %v", s, err)
+			}
 		}
 	}
 }
