@@ -306,6 +306,7 @@ func TestCutRefuses(t *testing.T) {
 		"too large together":   func(w *usage.Window) { w.Rows[0].Usage.Amount[usage.CPU] = big - 1 },
 		"overflow of rows":     func(w *usage.Window) { w.Rows[0].Usage.Amount[usage.CPU] = 1<<63 - 1 },
 		"total":                func(w *usage.Window) { w.Total.Put(usage.DiskRead, -5, usage.Measured) },
+		"total too large":      func(w *usage.Window) { w.Total.Put(usage.DiskRead, big, usage.Measured) },
 		"unknown resource":     func(w *usage.Window) { w.Rows[0].Usage.Present |= 1 << 60 },
 		"whole":                func(w *usage.Window) { w.Balance.Whole[0] = -1 },
 		"whole too large":      func(w *usage.Window) { w.Balance.Whole[2], w.Balance.Skew[2] = big, -big },
@@ -329,22 +330,79 @@ func TestCutRefuses(t *testing.T) {
 	}
 }
 
+// TestCutLimits checks the largest amounts that a minute holds, in one window and in two.
+func TestCutLimits(t *testing.T) {
+	const most = timeline.MaxAmount - 1
+	part := func(id workload.ShortID, amount int64) usage.Row {
+		r := usage.Row{ShortID: id}
+		r.Usage.Put(usage.CPU, amount, usage.Measured)
+		return r
+	}
+	// window has a whole and as much skew as its rows need.
+	window := func(whole int64, rows ...usage.Row) usage.Window {
+		w := usage.Window{Boot: "b", End: 10e9, Rows: rows}
+		w.Balance.Whole[0], w.Balance.Skew[0] = whole, -whole
+		for i := range rows {
+			w.Balance.Skew[0] += rows[i].Usage.Amount[usage.CPU]
+		}
+		return w
+	}
+	total := window(0)
+	total.Total.Put(usage.CPU, 1, usage.Measured)
+	largest := window(0)
+	largest.Total.Put(usage.CPU, most, usage.Measured)
+	violations, lost, covers := window(0), window(0), window(0, part(1, 0))
+	violations.Balance.Violations, lost.Balance.Lost, covers.Rows[0].Usage.Covered = most, most, most
+	for name, c := range map[string]struct {
+		ws []usage.Window
+		ok bool
+	}{
+		"row":                  {[]usage.Window{window(most, part(1, most))}, true},
+		"row, more together":   {[]usage.Window{window(most, part(1, most)), window(1, part(1, 1))}, false},
+		"whole":                {[]usage.Window{window(most)}, true},
+		"whole, more together": {[]usage.Window{window(most), window(1, part(1, 1))}, false},
+		"skew":                 {[]usage.Window{window(0, part(1, most))}, true},
+		"skew too large":       {[]usage.Window{window(1), window(0, part(1, most), part(2, 1))}, false},
+		"skew, together":       {[]usage.Window{window(1), window(0, part(1, most))}, true},
+		"skew, more together":  {[]usage.Window{window(0, part(1, most)), window(0, part(2, 1))}, false},
+		"total":                {[]usage.Window{largest}, true},
+		"total, more together": {[]usage.Window{largest, total}, false},
+		"violations":           {[]usage.Window{violations}, true},
+		"lost":                 {[]usage.Window{lost}, true},
+		"covers":               {[]usage.Window{covers}, true},
+	} {
+		if _, err := timeline.Cut(c.ws, make([]time.Duration, len(c.ws))); (err == nil) != c.ok || err != nil && !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%s: %v, accepted should be %t", name, err, c.ok)
+		}
+	}
+	violations.Balance.Violations++
+	lost.Balance.Lost++
+	covers.Rows[0].Usage.Covered++
+	for _, w := range []usage.Window{violations, lost, covers} {
+		if _, err := timeline.Cut([]usage.Window{w}, []time.Duration{0}); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%+v of %+v: %v", w.Balance, w.Rows, err)
+		}
+	}
+}
+
 // A window whose parts do not sum to its whole is a defect that is counted, and
 // moves no amount.
 func TestCutCountsBrokenIdentities(t *testing.T) {
-	w := usage.Window{Boot: "b", Start: 55e9, End: 65e9, Rows: []usage.Row{{ShortID: 1}}}
-	w.Rows[0].Usage.Put(usage.CPU, 100, usage.Measured)
-	w.Balance.Whole[0], w.Balance.Skew[0] = 90, 4
-	c, err := timeline.Cut([]usage.Window{w}, []time.Duration{0})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var violations, whole, skew int64
-	for _, n := range c.Nodes {
-		violations, whole, skew = violations+n.Violations, whole+n.Whole[0], skew+n.Skew[0]
-	}
-	if violations != 1 || whole != 90 || skew != 4 {
-		t.Errorf("%d violations, whole %d, skew %d; want 1, 90, 4", violations, whole, skew)
+	for _, whole := range []int64{90, 99} { // less and more than the parts
+		w := usage.Window{Boot: "b", Start: 55e9, End: 65e9, Rows: []usage.Row{{ShortID: 1}}}
+		w.Rows[0].Usage.Put(usage.CPU, 100, usage.Measured)
+		w.Balance.Whole[0], w.Balance.Skew[0] = whole, 4
+		c, err := timeline.Cut([]usage.Window{w}, []time.Duration{0})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var sum batch.NodeMinute
+		for _, n := range c.Nodes {
+			sum.Violations, sum.Whole[0], sum.Skew[0] = sum.Violations+n.Violations, sum.Whole[0]+n.Whole[0], sum.Skew[0]+n.Skew[0]
+		}
+		if sum.Violations != 1 || sum.Whole[0] != whole || sum.Skew[0] != 4 {
+			t.Errorf("%d violations, whole %d, skew %d; want 1, %d, 4", sum.Violations, sum.Whole[0], sum.Skew[0], whole)
+		}
 	}
 }
 

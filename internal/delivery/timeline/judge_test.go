@@ -191,6 +191,18 @@ func TestJudgeRefuses(t *testing.T) {
 	}
 }
 
+// TestJudgeSince1970 checks that 1970 is the first time that a window may have.
+func TestJudgeSince1970(t *testing.T) {
+	c := batch.Clock{Boot: "p", Boottime: int64(time.Hour)}
+	ws := []usage.Window{{Boot: "p", End: minute}}
+	if by, err := timeline.Judge(time.Unix(3600, 0), c, ws); err != nil || by[0] != 0 {
+		t.Errorf("%v, %v", by, err)
+	}
+	if by, err := timeline.Judge(time.Unix(3600, -1), c, []usage.Window{{Boot: "p", End: minute, Offset: -1}}); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("a nanosecond before 1970: %v, %v", by, err)
+	}
+}
+
 func TestBootStart(t *testing.T) {
 	c := batch.Clock{Boot: "p", Boottime: int64(time.Hour)}
 	fresh := now.Add(-time.Hour).UnixNano()
@@ -235,6 +247,7 @@ func TestMoveGaps(t *testing.T) {
 		{"of another boot's clock", usage.Gap{From: at(-3 * h), To: at(-h), Reason: usage.Rebooted}, at(-3 * h), at(-2 * h)},
 		{"it would end before it began", usage.Gap{From: at(-h - h/2), To: at(-h), Reason: usage.Rebooted}, at(-2 * h), at(-2 * h)},
 		{"in the future", usage.Gap{From: at(5 * h), To: at(9 * h), Reason: usage.Overflow}, at(2 * time.Minute), at(2 * time.Minute)},
+		{"in 1970", usage.Gap{From: time.Unix(int64(h/time.Second), 0), To: time.Date(1970, 6, 1, 0, 0, 0, 0, time.UTC)}, time.Unix(0, 0), time.Date(1970, 5, 31, 23, 0, 0, 0, time.UTC)},
 		{"out of this world", usage.Gap{From: time.Time{}, To: time.Date(9000, 1, 1, 0, 0, 0, 0, time.UTC)}, time.Unix(0, 0).UTC(), at(2 * time.Minute)},
 	} {
 		got := timeline.MoveGaps(now, ws, by, []usage.Gap{c.gap})[0]
