@@ -226,7 +226,9 @@ func TestReadOnly(t *testing.T) {
 }
 
 func TestClusterNames(t *testing.T) {
-	for name, want := range map[string]bool{"default": true, "eu-1.prod_A": true, "a/b": false, "a b": false, ".a": false, "a..b": false, "ä": false, strings.Repeat("x", 64): false} {
+	for name, want := range map[string]bool{"default": true, "eu-1.prod_A": true, "a/b": false, "a b": false, ".a": false, "a..b": false, "ä": false, strings.Repeat("x", 64): false,
+		strings.Repeat("x", 63): true, "": true, "a": true, "z": true, "A": true, "Z": true, "0": true, "9": true, "_": true, "-": false, ".": false, "a.": false, "a-": true, "-a": false,
+		"a`": false, "a{": false, "a@": false, "a[": false, "a:": false, "a/": false} {
 		_, err := ca.Open(ca.Config{Dir: t.TempDir(), Cluster: name}, &memory{}, slog.New(slog.DiscardHandler))
 		if (err == nil) != want || err != nil && !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("cluster %q: %v", name, err)

@@ -20,9 +20,9 @@ func TestLimiter(t *testing.T) {
 	}
 	take("2001:db8::2", oneEvery) // the same network
 	take("192.0.2.1", 0)
-	now = now.Add(oneEvery - time.Second)
-	take("2001:db8::1", time.Second)
-	now = now.Add(time.Second)
+	now = now.Add(oneEvery - 1)
+	take("2001:db8::1", 1)
+	now = now.Add(1)
 	take("2001:db8::1", 0)
 	take("2001:db8::1", oneEvery)
 
