@@ -2,6 +2,7 @@ package energy_test
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -41,6 +42,26 @@ func TestCalibration(t *testing.T) {
 	}
 	if d := cmp.Diff(c, got); d != "" {
 		t.Errorf("(-encoded +decoded):\n%s", d)
+	}
+}
+
+// TestDecodeCalibrationLimits checks the smallest and the largest values that a curve may have.
+func TestDecodeCalibrationLimits(t *testing.T) {
+	for _, c := range []struct {
+		threads   int
+		off, load int64
+		power     int64
+		ok        bool
+	}{
+		{1, 0, 0, 0, true}, {0, 0, 0, 0, false},
+		{1, 10e6, 0, 0, true}, {1, 10e6 + 1, 0, 0, false}, {1, -1, 0, 0, false},
+		{1, 0, 1e6, 0, true}, {1, 0, 1e6 + 1, 0, false}, {1, 0, -1, 0, false},
+		{1, 0, 0, 50_000e6, true}, {1, 0, 0, 50_000e6 + 1, false}, {1, 0, 0, -1, false},
+	} {
+		text := fmt.Sprintf(`{"version":1,"domain":"rest","threads":%d,"error_ppm":%d,"points":[{"load_ppm":%d,"power_uw":%d}]}`, c.threads, c.off, c.load, c.power)
+		if _, err := energy.DecodeCalibration([]byte(text)); (err == nil) != c.ok || err != nil && !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%s: %v, accepted should be %t", text, err, c.ok)
+		}
 	}
 }
 

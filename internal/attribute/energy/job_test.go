@@ -79,3 +79,25 @@ func TestJob(t *testing.T) {
 		t.Errorf("twice: %+v, want errors that add up", j)
 	}
 }
+
+// TestJobError checks that the error of the machine's use is part of the job's, unless the job is
+// all of it.
+func TestJobError(t *testing.T) {
+	var tick energy.Tick
+	tick.Domain[power.Rest] = energy.DomainEnergy{Quality: usage.Modelled, Energy: 100, Idle: 60, ActiveError: 16, IdleError: 24}
+	for _, c := range []struct {
+		cpu  energy.JobUse
+		want energy.Job
+	}{
+		// 20 uJ +- 8 of division, rounded up, and +- 4, as the whole use is off by a fifth; 30 uJ +- 12 and +- 6.
+		{energy.JobUse{Job: 5, All: 10, AllError: 2}, energy.Job{Active: 20, ActiveError: 10, Idle: 30, IdleError: 14}},
+		{energy.JobUse{Job: 5, All: 10}, energy.Job{Active: 20, ActiveError: 9, Idle: 30, IdleError: 12}},
+		{energy.JobUse{Job: 5, All: 5, AllError: 5}, energy.Job{Active: 40, ActiveError: 16, Idle: 60, IdleError: 65}},
+	} {
+		var j energy.Job
+		j.Add(&tick, c.cpu, energy.JobUse{})
+		if j.Active != c.want.Active || j.ActiveError != c.want.ActiveError || j.Idle != c.want.Idle || j.IdleError != c.want.IdleError {
+			t.Errorf("%+v: %+v, want %+v", c.cpu, j, c.want)
+		}
+	}
+}
