@@ -1,6 +1,7 @@
 package attribute_test
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"testing"
@@ -374,6 +375,42 @@ func TestAccountsTotalsDoNotOverflow(t *testing.T) {
 	m := acc.Live()
 	if got, want := m.Rows[len(m.Rows)-1].Total["memory"], "17337099346771968000"; got != want {
 		t.Errorf("idle held %s byte-seconds in a year, want %s", got, want)
+	}
+	var v recordLog
+	v.save(acc, true)
+	if again := v.restore(t); !bytes.Equal(again.Checkpoint(nil, true), v.records[0]) {
+		t.Error("a total beyond 63 bits is restored as another one")
+	}
+}
+
+// TestTasksOutside checks that tasks outside all workloads are system's, and none if all are in
+// workloads, or if these show more, as they were read later.
+func TestTasksOutside(t *testing.T) {
+	for _, c := range []struct{ all, within, want int64 }{{10, 7, 3}, {10, 10, 0}, {10, 11, 0}} {
+		acc := attribute.New("n")
+		for i := range int64(2) {
+			s := two((i+1)*second, 0, 0)
+			s.Node.Tasks = c.all
+			s.Groups[1].Put(usage.PIDs, c.within)
+			s.Groups[1].Own = usage.SetOf(usage.PIDs)
+			acc.Tick(s)
+		}
+		if u, ok := acc.Share(0); !ok || u.Amount[usage.PIDs] != c.want || u.Amount[usage.PIDsPeak] != c.want {
+			t.Errorf("%d of %d tasks are in workloads: system has %d task-seconds, at most %d, want %d", c.within, c.all, u.Amount[usage.PIDs], u.Amount[usage.PIDsPeak], c.want)
+		}
+	}
+}
+
+// TestStolenTime checks the CPUs that the hypervisor took in the latest tick.
+func TestStolenTime(t *testing.T) {
+	acc := attribute.New("n")
+	for i, steal := range []int64{500e6, 700e6, 1_200e6} {
+		s := two(int64(i+1)*second, 0, 0)
+		s.Node.Steal = steal
+		acc.Tick(s)
+	}
+	if got := acc.Live().CPU.Steal; got != .5 {
+		t.Errorf("%v CPUs, want 0.5", got)
 	}
 }
 

@@ -245,6 +245,17 @@ func TestRestoredInThePast(t *testing.T) {
 	s.opened(usage.StartFirst, 5*second)
 }
 
+// TestRestoredAtOnce checks that a snapshot of the very time at which the accounts closed resumes
+// them.
+func TestRestoredAtOnce(t *testing.T) {
+	s := newScenario(t)
+	s.tick(10*second, 1000)
+	s.restart()
+	s.tick(10*second, 1000)
+	s.close()
+	s.opened(usage.StartResumed, 10*second, usage.Gap{From: unix(1010 * second), To: unix(1010 * second), Reason: usage.Unwatched})
+}
+
 // TestResumedKnowsTheOld checks that a group that shows more than the group above gained is taken
 // to be older than the pause: its use is booked above.
 func TestResumedKnowsTheOld(t *testing.T) {
@@ -291,6 +302,8 @@ func TestResumedCounters(t *testing.T) {
 		{"the kernel's", false, false, 100, 150, 160, 60},
 		{"the kernel's, shown late", false, false, 100, -1, 160, 60},
 		{"the kernel's, restarted", false, false, 100, 20, 30, 30},
+		{"the kernel's, half of it", false, false, 100, 50, 60, 10},
+		{"the kernel's, less than half of it", false, false, 100, 49, 59, 59},
 		{"the kernel's, without what was forgotten", false, false, 100, 80, 90, 10},
 		{"the kernel's after the meter's", true, false, 10, 5000, 5010, 10},
 		{"the meter's after the kernel's", false, true, 5000, 10, 30, 30},
