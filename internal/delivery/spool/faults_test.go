@@ -1,6 +1,7 @@
 package spool_test
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/testkit/spooltest"
 )
 
@@ -288,9 +290,9 @@ func TestWaitingBytes(t *testing.T) {
 	defer shut(t, s)
 	a := &agent{}
 	empty := s.Stats().Waiting
-	appendTicks(t, s, a, 1)
-	if st := s.Stats(); st.Waiting <= empty || st.Waiting > st.Bytes || st.Windows != 1 || st.Batches != 0 {
-		t.Errorf("with a window: %+v", st)
+	appendTicks(t, s, a, 1, 1, 1)
+	if st := s.Stats(); st.Waiting <= empty || st.Waiting > st.Bytes || st.Windows != 3 || st.Batches != 0 {
+		t.Errorf("with three windows: %+v", st)
 	}
 	o, _, err := s.NextOffer(live(s))
 	if err != nil {
@@ -300,14 +302,18 @@ func TestWaitingBytes(t *testing.T) {
 	if inLog := fs.Bytes("spool/windows"); offered.Waiting < inLog+int64(len(o.Bytes)) || offered.Batches != 1 {
 		t.Errorf("with a batch of %d bytes beside %d of windows: %+v", len(o.Bytes), inLog, offered)
 	}
+	if all := fs.Bytes("spool"); offered.Bytes != all {
+		t.Errorf("%d bytes are counted, and there are %d", offered.Bytes, all)
+	}
 	if _, err := s.ApplyReply(o.Stream, batch.Reply{Verdict: batch.Accepted, Next: 2}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Maintain(time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	if st := s.Stats(); st.Waiting != fs.Bytes("spool/windows") || st.Batches != 1 {
-		t.Errorf("when it is acknowledged: %+v, windows of %d bytes", st, fs.Bytes("spool/windows"))
+	windows, all := fs.Bytes("spool/windows"), fs.Bytes("spool")
+	if st := s.Stats(); st.Waiting != windows || st.Bytes != all || st.Batches != 1 {
+		t.Errorf("when it is acknowledged: %+v, windows of %d bytes, %d in all", st, windows, all)
 	}
 }
 
@@ -430,5 +436,108 @@ func TestValidate(t *testing.T) {
 		if err := cfg.Validate(); (err == nil) != c.ok || err != nil && !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s: %v", c.name, err)
 		}
+	}
+}
+
+// conflicted returns a spool with two batches and a window, whose first batch a server refused
+// because it has another one under that number.
+func conflicted(t *testing.T, fs spool.FS) (*spool.Spool, *agent) {
+	t.Helper()
+	s := openSpool(t, config(fs))
+	a := &agent{}
+	appendTicks(t, s, a, 1)
+	o, _, err := s.NextOffer(live(s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	appendTicks(t, s, a, 1)
+	if _, err := s.ApplyReply(o.Stream, batch.Reply{Verdict: batch.Conflict, Next: 1}); err != nil {
+		t.Fatal(err)
+	}
+	return s, a
+}
+
+// TestConflictTotals checks that the first rows of the stream that follows an abandoned one have
+// their totals.
+func TestConflictTotals(t *testing.T) {
+	s, a := conflicted(t, spooltest.New(func(int) int { return 0 }))
+	defer shut(t, s)
+	appendTicks(t, s, a, 1)
+	var last usage.Window
+	for {
+		o, ok, err := s.NextOffer(live(s))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ok {
+			break
+		}
+		b, err := wire.Decode(o.Bytes, wire.Default())
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = b.Windows[len(b.Windows)-1]
+		if _, err := s.ApplyReply(o.Stream, batch.Reply{Verdict: batch.Accepted, Next: o.Number + 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(last.Rows) == 0 || last.End != a.now {
+		t.Fatalf("the last window is %+v", last)
+	}
+	for _, row := range last.Rows {
+		if row.Has == 0 {
+			t.Errorf("row %v has no total", row.ShortID)
+		}
+	}
+}
+
+// TestOfferFaults fails each call of the file system while a stream offers a batch that it took
+// over from an abandoned one, one at a time: the error is returned, and nothing is lost.
+func TestOfferFaults(t *testing.T) {
+	for n := 1; ; n++ {
+		faulty := &faultyFS{FS: spooltest.New(func(int) int { return 0 })}
+		s, a := conflicted(t, faulty)
+		faulty.calls, faulty.fails = 0, n
+		_, ok, err := s.NextOffer(live(s))
+		faulty.fails = 0
+		done := faulty.failed == ""
+		if !done && (ok || !errors.Is(err, errFault)) || done && (!ok || err != nil || n < 3) {
+			t.Errorf("call %d, %s: %t, %v", n, faulty.failed, ok, err)
+		}
+		v := newServer()
+		drain(t, s, v)
+		if alone := v.check(t, a.now); alone != 0 {
+			t.Errorf("call %d, %s: gaps %v", n, faulty.failed, v.gaps)
+		}
+		shut(t, s)
+		if done {
+			return
+		}
+	}
+}
+
+// TestLostBatchRecord checks that windows are not sent again that were in a batch whose record is
+// lost, as a later window shows: the server has them.
+func TestLostBatchRecord(t *testing.T) {
+	const log = "spool/batches/0000000000000001.seg"
+	fs := spooltest.New(func(int) int { return 0 })
+	s := openSpool(t, config(fs))
+	a, v := &agent{}, newServer()
+	appendTicks(t, s, a, 1)
+	before := fs.Read(log)
+	if sent, err := exchange(t, s, v, live(s), true); !sent || err != nil {
+		t.Fatal(sent, err)
+	}
+	appendTicks(t, s, a, 1)
+	if bytes.Equal(before, fs.Read(log)) {
+		t.Fatal("the batch has no record")
+	}
+	shut(t, s)
+	fill(t, fs, log, before)
+	s = openSpool(t, config(fs))
+	defer shut(t, s)
+	drain(t, s, v)
+	if alone := v.check(t, a.now); alone != 0 || len(v.taken) != 2 {
+		t.Errorf("windows %d, gaps: %v", len(v.taken), v.gaps)
 	}
 }
