@@ -2,7 +2,9 @@
 // the births and deaths of groups, and fills a snapshot with every workload's counters.
 //
 // There are two readers. bpf reads all groups in the kernel at once and receives their
-// births and exact deaths. files keeps descriptors and reads each group's files; what a
+// births and deaths, with their final CPU time. In version 2 that is exact for a group that
+// was born after the reader was opened; of an older one, the use since the latest walk may
+// stay in its parent's remainder, apportioned. files keeps descriptors and reads each group's files; what a
 // group used after its last reading stays in its parent's remainder, where the kernel adds
 // it.
 package cgroup

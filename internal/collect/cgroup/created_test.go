@@ -161,3 +161,43 @@ func TestBirthLost(t *testing.T) {
 		t.Errorf("booked %d ns below %s, its counter gained %d", got, p, want)
 	}
 }
+
+// A group that a search finds late, as its path was cut in the event of its birth, is not
+// new: what it used until then was booked to its parent.
+func TestFoundLate(t *testing.T) {
+	hosttest.Need(t, "root", "cgroup1", "bpf")
+	hosttest.LockExclusive(t, "cut-paths") // another test that sees a cut path would miss a birth
+	p := top(t)
+	s := openFixture(t, "bpf", config(), bpf.Default())
+	up := p
+	for range 2 {
+		up += "/" + strings.Repeat("a", 200)
+		mkdir(t, cpuMount+up)
+	}
+	first, second := up+"/"+strings.Repeat("b", 200), up+"/"+strings.Repeat("c", 200)
+	mkdir(t, cpuMount+first)
+	s.tick() // this searches, and the next two do not
+	if s.group(first) == nil {
+		t.Fatal("no search in the tick of the birth")
+	}
+	mkdir(t, cpuMount+second)
+	use := func(work string) int64 {
+		before := usageOf(t, second)
+		l := newLoad(t, cpuMount+second)
+		l.do(work)
+		l.end()
+		return usageOf(t, second) - before
+	}
+	past, ticks := use("5ms"), 0
+	for ; s.group(second) == nil; ticks++ {
+		s.tick()
+	}
+	later := use("3ms")
+	s.tick()
+	if ticks < 2 || s.booked[second] != later || s.booked[up] != past {
+		t.Errorf("found after %d ticks; booked %d ns to the group and %d above, want %d and %d", ticks, s.booked[second], s.booked[up], later, past)
+	}
+	if got, want := s.below(p), usageOf(t, p); got != want {
+		t.Errorf("booked %d ns below %s, its counter gained %d", got, p, want)
+	}
+}

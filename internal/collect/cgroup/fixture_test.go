@@ -28,9 +28,15 @@ import (
 
 // TestMain makes the test binary the load in a group: for each input line it uses that much
 // CPU time and prints a line; "N MB" touches memory, and "write N FILE" writes bytes to a
-// file on a disk.
+// file on a disk; "fork N" runs N processes, one after another.
 func TestMain(m *testing.M) {
 	if os.Getenv("METE_TEST_LOAD") == "" {
+		if os.Getenv(unifiedEnv) != "" {
+			if err := hideV1(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+		}
 		os.Exit(m.Run())
 	}
 	var held [][]byte
@@ -44,8 +50,16 @@ func TestMain(m *testing.M) {
 			held = append(held, b)
 			continue
 		}
-		var size int
+		var size, forks int
 		var file string
+		if n, _ := fmt.Sscanf(in.Text(), "fork %d", &forks); n == 1 {
+			for range forks {
+				if err := exec.Command("/proc/self/exe").Run(); err != nil { // its input is empty
+					panic(err)
+				}
+			}
+			continue
+		}
 		if n, _ := fmt.Sscanf(in.Text(), "write %d %s", &size, &file); n == 2 {
 			if err := writeDirect(file, size); err != nil {
 				panic(err)
@@ -407,8 +421,13 @@ func number(t *testing.T, file string) int64 {
 	return v
 }
 
+// usageOf returns the CPU time of a group and all groups below it, in ns. Version 2 shows
+// whole microseconds.
 func usageOf(t *testing.T, p string) int64 {
 	t.Helper()
+	if os.Getenv(unifiedEnv) != "" {
+		return unifiedUsage(t, p)
+	}
 	return number(t, cpuMount+p+"/cpuacct.usage")
 }
 

@@ -141,23 +141,46 @@ func (r *kernel) walksPIDsSeldom(t *Table) bool {
 
 func (r *kernel) applyEvent(t *Table, tr *tree, e *bpf.Event) {
 	if e.Born {
-		p, ok := tr.pathBelowMount(string(e.Path))
-		switch {
-		case e.Cut:
-			t.lost++
-		case ok && !isOutdated(tr, p, e.ID, e.Parent):
-			t.addGroup(tr, p, e.ID)
-		}
+		r.applyBirth(t, tr, e)
 		return
 	}
 	n := tr.byID[e.ID]
-	if n == nil {
-		return // outside the mount, or its birth was lost
+	if n == nil { // outside the mount, or its birth was lost
+		r.missChild(tr, e.Parent)
+		return
 	}
-	if tr == t.byRole[roleCPU] && !n.dead {
-		r.setFinalCPU(n, e)
+	exact := false
+	switch {
+	case tr != t.byRole[roleCPU]:
+	case n.dead: // a search ended it, without its final CPU time
+		r.missChild(tr, e.Parent)
+	default:
+		exact = r.setFinalCPU(tr, n, e)
 	}
-	t.removeGroup(tr, n, tr == t.byRole[roleCPU])
+	t.removeGroup(tr, n, exact)
+}
+
+func (r *kernel) applyBirth(t *Table, tr *tree, e *bpf.Event) {
+	p, ok := tr.pathBelowMount(string(e.Path))
+	if e.Cut {
+		t.lost++
+	}
+	if e.Cut || !ok || isOutdated(tr, p, e.ID, e.Parent) {
+		r.missChild(tr, e.Parent)
+		return
+	}
+	isNew := tr.byID[e.ID] == nil && (tr.byPath[p] == nil || tr.byPath[p].id[tr.index] < fakeID)
+	n := t.addGroup(tr, p, e.ID)
+	if isNew && tr == t.byRole[roleCPU] {
+		n.knowsChildren, n.lostBefore = true, r.lost
+	}
+}
+
+// missChild notes that a group had a child whose final CPU time is unknown.
+func (r *kernel) missChild(tr *tree, parent uint64) {
+	if n := tr.byID[parent]; n != nil {
+		n.knowsChildren = false
+	}
 }
 
 // isOutdated reports whether a newer group has replaced the one of a birth event: a search
@@ -172,24 +195,32 @@ func isOutdated(tr *tree, p string, id, parent uint64) bool {
 	return up == nil || up.id[tr.index] < fakeID && up.id[tr.index] != parent
 }
 
-// setFinalCPU sets the final CPU time of a group. Version 1 provides it. In version 2 the
-// sum over a group and its children is as old as the latest flush: the group's own use is
-// exact, and the use of children since that flush comes from their own ends.
-func (r *kernel) setFinalCPU(n *node, e *bpf.Event) {
+// setFinalCPU sets the final CPU time of a group and reports whether it is exact.
+//
+// Version 1 provides it. Version 2 provides what the group itself used, and a sum with all
+// groups below it that is as old as the latest flush. At its end nothing is below the group,
+// so its final CPU time is its own plus that of all groups that ever were directly below it:
+// exact if all of these ends are known. Otherwise the largest amount that is certain counts.
+func (r *kernel) setFinalCPU(tr *tree, n *node, e *bpf.Event) (exact bool) {
 	last := n.walked
 	cpu := last + n.endedCPU
 	if e.Has&bpf.HasCPU != 0 {
 		cpu = max(cpu, int64(e.CPU))
+		exact = !tr.V2
 	}
-	if e.Has&bpf.HasOwnCPU != 0 && !n.hadChildren {
-		cpu = max(last, int64(e.OwnCPU))
+	if e.Has&bpf.HasOwnCPU != 0 {
+		cpu = max(cpu, int64(e.OwnCPU)+n.childrenCPU)
+		exact = n.knowsChildren && n.lostBefore == r.k.Lost()
 	}
 	n.walked = cpu
-	n.parent.hadChildren = true
-	n.parent.endedCPU += cpu - last
+	up := n.parent
+	up.endedCPU += cpu - last
+	up.childrenCPU += cpu
+	up.knowsChildren = up.knowsChildren && exact
 	if n.owner == n {
 		n.group.Put(usage.CPU, cpu)
 	}
+	return exact
 }
 
 // pathBelowMount converts a kernel path of a group into the path below the mount.

@@ -55,11 +55,16 @@ type node struct {
 	dead           bool
 	reported       bool // it was in a snapshot in its current state
 
-	group       usage.Group // of an owner
-	walked      int64       // CPU of the group and all groups below it at the latest walk
-	endedCPU    int64       // CPU of groups below it that ended since
-	hadChildren bool        // it had groups below it
-	counts      bpf.Counts
+	group  usage.Group // of an owner
+	walked int64       // CPU of the group and all groups below it at the latest walk
+	// Of ended groups directly below it: endedCPU is what they used between the latest walk
+	// and their ends, and childrenCPU is all that they ever used.
+	endedCPU, childrenCPU int64
+	// knowsChildren is whether childrenCPU is complete, unless the kernel has dropped events
+	// since it had dropped lostBefore of them.
+	knowsChildren bool
+	lostBefore    uint64
+	counts        bpf.Counts
 
 	cpu           int64 // latest cumulative CPU, to detect activity
 	slowMark      int64 // CPU plus memory when the slow set was read, to detect activity
