@@ -124,7 +124,7 @@ type Table struct {
 	first     bool
 	foundLate bool  // groups found in this pass may have existed at earlier ticks
 	needsSort bool  // workloads may hold a child before its parent
-	lost      int64 // births and deaths missed since the previous snapshot
+	lost      int64 // births and deaths missed since the latest booked snapshot
 	fakeIDs   uint64
 
 	buf      []byte
@@ -235,6 +235,7 @@ func (t *Table) note(format string, args ...any) {
 }
 
 // Read fills s.Groups with every workload that exists or has just ended, the root first.
+// Births and ends are repeated in each snapshot until the caller calls Booked.
 func (t *Table) Read(s *usage.Snapshot) error {
 	t.dropEnded()
 	if err := t.reader.followChanges(t); err != nil {
@@ -251,17 +252,25 @@ func (t *Table) Read(s *usage.Snapshot) error {
 	}
 	s.Groups = s.Groups[:0]
 	for _, n := range t.workloads {
-		n.reported = true
 		s.Groups = append(s.Groups, &n.group)
 	}
-	s.Lost, t.lost = t.lost, 0
+	s.Lost = t.lost
 	t.first = false
 	t.ticks++
 	return nil
 }
 
-// dropEnded drops the groups that ended in the previous snapshot, and marks all others in
-// it as known.
+// Booked says that the snapshot of the latest Read was booked. A snapshot that is not, as
+// another source has failed, leaves births and ends to the next one.
+func (t *Table) Booked() {
+	for _, n := range t.workloads {
+		n.reported = true
+	}
+	t.lost = 0
+}
+
+// dropEnded drops the groups that ended in the latest booked snapshot, and marks all others
+// in it as known.
 func (t *Table) dropEnded() {
 	t.free = append(t.free, t.freed...)
 	t.freed = t.freed[:0]

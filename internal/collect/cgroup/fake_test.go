@@ -204,6 +204,7 @@ func (f *fakeMachine) tick() usage.Balance {
 	s := &usage.Snapshot{Boot: "boot", At: f.now, Mono: f.now, Node: usage.Node{CPUs: 1, MemTotal: 1 << 30, MemFree: 1 << 29}}
 	f.must(f.table.Read(s))
 	b := f.books.Tick(s)
+	f.table.Booked()
 	f.books.CloseWindow(&f.window)
 	if f.window.Balance.Violations > 0 {
 		f.t.Fatalf("%d violations", f.window.Balance.Violations)

@@ -120,6 +120,47 @@ func TestLives(t *testing.T) {
 	})
 }
 
+// Groups that are born, live or end in ticks that are not booked are booked by name at the
+// next one.
+func TestTicksNotBooked(t *testing.T) {
+	hosttest.LockShared(t, "cut-paths")
+	both(t, func(t *testing.T, open func(cgroup.Config) *fixture) {
+		p := top(t)
+		s := open(config())
+		mkdir(t, in(p+"/old")...)
+		s.tick()
+		want := map[string]int64{p + "/old": work(t, p+"/old", "3ms")}
+		mkdir(t, in(p+"/new")...)
+		work(t, p+"/new", "2ms")
+		want[p+"/short"] = life(t, p+"/short", "4ms")
+		s.failedTick()
+		want[p+"/new"] = work(t, p+"/new", "3ms")
+		rmdir(t, in(p+"/old")...)
+		s.failedTick()
+		s.failedTick()
+		s.tick()
+		s.tick()
+		for g, ns := range want {
+			if s.booked[g] != ns && s.table.ByName() || g == p+"/new" && s.booked[g] != ns {
+				t.Errorf("%s: booked %d ns, its counter shows %d", g, s.booked[g], ns)
+			}
+			if q := s.used[p].Quality.Get(usage.CPU); q != usage.Measured && s.table.ByName() {
+				t.Errorf("the CPU time of the group above is %v", q)
+			}
+		}
+		if got, all := s.below(p), usageOf(t, p); got != all {
+			t.Errorf("booked %d ns below %s, its counter shows %d", got, p, all)
+		}
+		rmdir(t, in(p+"/new")...)
+		for range 5 {
+			s.tick()
+		}
+		if k := s.table.Entries(p); k > 0 || s.table.SlotsLost() != 0 {
+			t.Errorf("%d entries remain of removed groups; %d slots lost", k, s.table.SlotsLost())
+		}
+	})
+}
+
 // The use of groups inside a container counts for the container.
 func TestFolding(t *testing.T) {
 	both(t, func(t *testing.T, open func(cgroup.Config) *fixture) {

@@ -53,7 +53,7 @@ type node struct {
 	parentWorkload *node            // of an owner, its parent among the workloads
 	children       int              // workloads directly below
 	dead           bool
-	reported       bool // it was in a snapshot in its current state
+	reported       bool // it was in a booked snapshot in its current state
 
 	group  usage.Group // of an owner
 	walked int64       // CPU of the group and all groups below it at the latest walk

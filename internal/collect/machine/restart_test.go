@@ -2,7 +2,10 @@ package machine_test
 
 import (
 	"log/slog"
+	"os"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"mete.dev/mete/internal/collect/machine"
 	"mete.dev/mete/internal/model/usage"
@@ -40,6 +43,49 @@ func TestCapturedRestart(t *testing.T) {
 				t.Fatalf("window %+v, want one that resumes", w)
 			}
 			checkCPU(t, w, before, rawCounters(t, h))
+		})
+	}
+}
+
+// Between two readings of a captured machine some ticks fail, as a file of the machine as a
+// whole cannot be read: each workload is booked the same as without them.
+func TestCapturedFailedTicks(t *testing.T) {
+	for _, name := range hosttest.Names(t) {
+		t.Run(name, func(t *testing.T) {
+			windows := [2]*usage.Window{}
+			for i := range windows {
+				h := hosttest.Open(t, name)
+				cfg := everyTick(machine.Auto)
+				cfg.Node = "node"
+				m, err := machine.New(h, cfg, slog.New(slog.DiscardHandler))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer mustClose(t, m)
+				mustTick(t, m)
+				hosttest.Step(t, h)
+				file := h.Path("/proc/meminfo")
+				whole, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for range 2 * i {
+					if err := os.WriteFile(file, []byte("MemTotal: many"), 0o644); err != nil {
+						t.Fatal(err)
+					}
+					if _, err := m.Tick(); err == nil {
+						t.Fatal("a tick without the machine's memory")
+					}
+				}
+				if err := os.WriteFile(file, whole, 0o644); err != nil {
+					t.Fatal(err)
+				}
+				mustTick(t, m)
+				windows[i] = m.ClosedWindow().Clone()
+			}
+			if d := cmp.Diff(windows[0], windows[1]); d != "" {
+				t.Errorf("without failed ticks against with them:\n%s", d)
+			}
 		})
 	}
 }

@@ -22,6 +22,14 @@ type Source interface {
 	Read(s *usage.Snapshot) error
 }
 
+// A Booker is a source that shows changes, such as the birth of a group, in one booked
+// snapshot only.
+type Booker interface {
+	// Booked says that the snapshot of the latest Read was booked. Without it the next
+	// snapshot must show the same changes.
+	Booked()
+}
+
 // Meters reads the machine's energy. The sampler reads it just before and after all else.
 type Meters interface {
 	// Read appends a reading of each meter to into.
@@ -161,6 +169,11 @@ func (s *Sampler) sample() (_ usage.Balance, offset int64, err error) {
 	}
 	s.started = true
 	b := s.accounts.Tick(snap)
+	for _, src := range s.sources {
+		if src, ok := src.(Booker); ok {
+			src.Booked()
+		}
+	}
 	s.logMeterEvents()
 	return b, offset, nil
 }
@@ -216,7 +229,7 @@ func (s *Sampler) readMeters(into []power.Reading) []power.Reading {
 }
 
 // read reads all sources. It gives up if the first fails; if another fails, the rest are
-// still read and learn which groups came and went.
+// still read.
 func (s *Sampler) read(snap *usage.Snapshot) error {
 	var failed error
 	for i, src := range s.sources {

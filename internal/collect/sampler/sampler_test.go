@@ -42,12 +42,15 @@ func (c *clock) Clocks() (boot, mono, wall int64, err error) {
 
 // groups is a source of a root group and a job that uses half a CPU.
 type groups struct {
-	start time.Time
-	reads int
-	fails failure
-	root  usage.Group
-	job   usage.Group
+	start  time.Time
+	reads  int
+	booked int
+	fails  failure
+	root   usage.Group
+	job    usage.Group
 }
+
+func (g *groups) Booked() { g.booked++ }
 
 func newGroups() *groups {
 	g := &groups{start: time.Now()}
@@ -218,6 +221,9 @@ func TestFailedTicks(t *testing.T) {
 				}
 				if ticks != 22 || got["job"] != 12.5005e9 {
 					t.Errorf("%d ticks, booked %v; want 22 and 12.5005 s for the job", ticks, got)
+				}
+				if g.booked != 23 {
+					t.Errorf("%d snapshots were booked, want one for each tick and one at the end", g.booked)
 				}
 				if want := map[string]int{"clock": 23, "first source": 23, "other source": 27}[which]; last.reads != want {
 					t.Errorf("the last source was read %d times, want %d", last.reads, want)

@@ -160,6 +160,7 @@ func (s *fixture) tick() {
 	if err := s.groups.Read(&s.snap); err != nil {
 		s.t.Fatal(err)
 	}
+	s.groups.Booked()
 	if err := s.vms.Read(&s.snap, s.groups.Owner); err != nil {
 		s.t.Fatal(err)
 	}
