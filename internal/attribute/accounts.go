@@ -139,6 +139,7 @@ func (acc *Accounts) Tick(s *usage.Snapshot) usage.Balance {
 	acc.elapsed = s.At - acc.at
 	acc.tick = usage.Balance{Lost: s.Lost}
 	acc.updateAccounts(s)
+	acc.lowerByRemoved(s)
 	for i, g := range s.Groups {
 		acc.linkParents(acc.current[i], g)
 	}

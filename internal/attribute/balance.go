@@ -47,7 +47,7 @@ func (acc *Accounts) balanceTick(s *usage.Snapshot) {
 				continue
 			}
 			t.Whole[i] = s.Node.Total.Value[r] - acc.lastNode.Total.Value[r]
-			if acc.tickStart == usage.StartFirst || t.Whole[i] < 0 { // a device was removed
+			if acc.tickStart == usage.StartFirst || t.Whole[i] < 0 { // a device was removed while the meter was away
 				t.Whole[i] = sum[i]
 			}
 			t.System[i], t.Skew[i] = carrySkew(t.Whole[i]-sum[i], &acc.skew[i])
@@ -183,7 +183,7 @@ func (a *account) identify() *usage.Identity {
 }
 
 // addMachineTotals books what the machine did as a whole. A total that falls because a device was
-// removed continues from there. Totals cover the whole tick, even a late one or one after a pause,
+// removed while the meter was away continues from there. Totals cover the whole tick, even a late one or one after a pause,
 // since CPU time and memory are booked for all of it too. Only before the first tick of a boot
 // memory is unknown.
 func (acc *Accounts) addMachineTotals(s *usage.Snapshot) {

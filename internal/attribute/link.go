@@ -146,6 +146,35 @@ func (a *account) updateHolder(i int, r usage.Resource) {
 	up.childGrowth[i] += grew
 }
 
+// lowerByRemoved lowers the state of counters by what they lost with removed block devices, as if
+// they had never counted these, so that the growth of the other devices is booked.
+func (acc *Accounts) lowerByRemoved(s *usage.Snapshot) {
+	for i, g := range s.Groups {
+		if a := acc.current[i]; a.since != acc.round { // otherwise the loss is booked above
+			for r, n := range g.Removed {
+				a.lower(r, n)
+			}
+		}
+	}
+	for r, n := range s.Node.Removed {
+		acc.lastNode.Total.Value[r] -= n
+	}
+}
+
+// lower lowers a nested counter by n. The counter that includes it is lowered by its own loss, which
+// includes n; but n was not booked to its own group.
+func (a *account) lower(r usage.Resource, n int64) {
+	a.booked[r] -= n
+	a.previous.Value[r] -= n
+	a.dirty.set |= 1 << r
+	a.dormant = false
+	if up := a.holders[nestedIndex(r)]; up != nil {
+		up.booked[r] += n
+		up.dirty.set |= 1 << r
+		up.dormant = false
+	}
+}
+
 // raiseToBooked raises the last reading of a nested counter to what was booked of it, to the group
 // and its descendants. That can be more, since they are read later; and a group that ended unseen
 // has no later reading to show its holder that this is not the holder's own.

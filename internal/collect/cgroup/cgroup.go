@@ -128,6 +128,7 @@ type Table struct {
 	fakeIDs   uint64
 
 	buf      []byte
+	devices  []deviceIO // of the group that is read
 	leaves   map[procfmt.Dev]string
 	leavesAt int // tick
 	notes    []string
@@ -265,6 +266,10 @@ func (t *Table) Read(s *usage.Snapshot) error {
 func (t *Table) Booked() {
 	for _, n := range t.workloads {
 		n.reported = true
+		if n.group.Removed != nil {
+			n.group.Removed = nil
+			n.disk.Booked()
+		}
 	}
 	t.lost = 0
 }

@@ -2,11 +2,11 @@ package cgroup
 
 import (
 	"errors"
+	"slices"
 
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/host/procfmt"
 	"mete.dev/mete/internal/model/fault"
-	"mete.dev/mete/internal/model/usage"
 )
 
 // A diskSource is the source of block I/O by group on this machine.
@@ -73,48 +73,54 @@ func (d diskSource) read(t *Table, n *node) {
 	switch d {
 	case diskV2:
 		t.slowFile(n, y, "/io.stat", func(b []byte) error {
-			var sum procfmt.IO
-			leaves := t.leafDevices()
-			err := procfmt.IOStat(b, func(dev procfmt.Dev, c procfmt.IO) {
-				if _, leaf := leaves[dev]; leaf {
-					sum.ReadBytes += c.ReadBytes
-					sum.WrittenBytes += c.WrittenBytes
-					sum.Reads += c.Reads
-					sum.Writes += c.Writes
-				}
-			})
+			t.devices = t.devices[:0]
+			err := procfmt.IOStat(b, func(dev procfmt.Dev, c procfmt.IO) { t.devices = append(t.devices, deviceIO{dev, c}) })
 			if err == nil {
-				putDisk(&n.group.Reading, sum.ReadBytes, sum.WrittenBytes, sum.Reads, sum.Writes)
+				t.addDevices(n)
 			}
 			return err
 		})
 	case diskBlkio:
-		var bytes, requests [2]int64
-		ok := t.slowFile(n, y, blkioBytes, t.blkio(&bytes)) && t.slowFile(n, y, blkioRequests, t.blkio(&requests))
-		if ok {
-			putDisk(&n.group.Reading, bytes[0], bytes[1], requests[0], requests[1])
+		t.devices = t.devices[:0]
+		bytes := func(c *procfmt.IO, read, written int64) { c.ReadBytes, c.WrittenBytes = read, written }
+		requests := func(c *procfmt.IO, read, written int64) { c.Reads, c.Writes = read, written }
+		if t.slowFile(n, y, blkioBytes, t.blkio(bytes)) && t.slowFile(n, y, blkioRequests, t.blkio(requests)) {
+			t.addDevices(n)
 		}
 	}
 }
 
-func (t *Table) blkio(sum *[2]int64) func([]byte) error {
+// A deviceIO is a group's I/O of one device.
+type deviceIO struct {
+	dev procfmt.Dev
+	io  procfmt.IO
+}
+
+// blkio parses one of the files of version 1 into t.devices.
+func (t *Table) blkio(put func(c *procfmt.IO, read, written int64)) func([]byte) error {
 	return func(b []byte) error {
-		leaves := t.leafDevices()
 		_, err := procfmt.BlkioServiceBytes(b, func(dev procfmt.Dev, read, written int64) {
-			if _, leaf := leaves[dev]; leaf {
-				sum[0] += read
-				sum[1] += written
+			i := slices.IndexFunc(t.devices, func(d deviceIO) bool { return d.dev == dev })
+			if i < 0 {
+				i = len(t.devices)
+				t.devices = append(t.devices, deviceIO{dev: dev})
 			}
+			put(&t.devices[i].io, read, written)
 		})
 		return err
 	}
 }
 
-func putDisk(r *usage.Reading, readBytes, writtenBytes, reads, writes int64) {
-	r.Put(usage.DiskRead, readBytes)
-	r.Put(usage.DiskWritten, writtenBytes)
-	r.Put(usage.DiskReads, reads)
-	r.Put(usage.DiskWrites, writes)
+// addDevices puts a group's I/O of all devices, in t.devices, into its reading.
+func (t *Table) addDevices(n *node) {
+	leaves := t.leafDevices()
+	n.disk.Begin()
+	for _, d := range t.devices {
+		_, leaf := leaves[d.dev]
+		n.disk.Add(d.dev, leaf, d.io)
+	}
+	n.disk.End(&n.group.Reading)
+	n.group.Removed = n.disk.Removed()
 }
 
 // leafDevices returns the devices to sum totals over, refreshed once a window.

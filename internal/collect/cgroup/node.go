@@ -4,6 +4,7 @@ import (
 	"errors"
 	"path"
 
+	"mete.dev/mete/internal/collect/disk"
 	"mete.dev/mete/internal/host/bpf"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/model/fault"
@@ -65,6 +66,7 @@ type node struct {
 	knowsChildren bool
 	lostBefore    uint64
 	counts        bpf.Counts
+	disk          disk.Totals
 
 	cpu           int64 // latest cumulative CPU, to detect activity
 	slowMark      int64 // CPU plus memory when the slow set was read, to detect activity

@@ -5,6 +5,7 @@ package node
 import (
 	"errors"
 
+	"mete.dev/mete/internal/collect/disk"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/host/procfmt"
 	"mete.dev/mete/internal/model/fault"
@@ -19,6 +20,7 @@ type Source struct {
 	load    *hostfs.File // nil if missing
 	disks   *hostfs.File // nil if the kernel has no block devices
 	leaves  map[procfmt.Dev]string
+	totals  disk.Totals
 	buf     []byte
 	every   int // ticks between searches for new devices
 	tick    int
@@ -104,21 +106,21 @@ func (s *Source) readDisks(n *usage.Node) error {
 	if err != nil {
 		return err
 	}
-	var reads, readBytes, writes, written int64
+	s.totals.Begin()
 	err = procfmt.Diskstats(b, func(dev procfmt.Dev, _ string, r, rb, w, wb int64) {
-		if _, leaf := s.leaves[dev]; leaf {
-			reads, readBytes, writes, written = reads+r, readBytes+rb, writes+w, written+wb
-		}
+		_, leaf := s.leaves[dev]
+		s.totals.Add(dev, leaf, procfmt.IO{Reads: r, ReadBytes: rb, Writes: w, WrittenBytes: wb})
 	})
 	if err != nil {
 		return err
 	}
-	n.Total.Put(usage.DiskReads, reads)
-	n.Total.Put(usage.DiskRead, readBytes)
-	n.Total.Put(usage.DiskWrites, writes)
-	n.Total.Put(usage.DiskWritten, written)
+	s.totals.End(&n.Total)
+	n.Removed = s.totals.Removed()
 	return nil
 }
+
+// Booked implements sampler.Booker.
+func (s *Source) Booked() { s.totals.Booked() }
 
 // read reads a whole file into the shared buffer.
 func (s *Source) read(path string, f *hostfs.File) (b []byte, err error) {

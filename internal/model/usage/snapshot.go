@@ -70,6 +70,9 @@ type Group struct {
 	// Exact says of a Final group that its CPU time was read as the group ended, not at the
 	// previous tick.
 	Exact bool
+	// Removed is by how much counters of the reading fell since the latest booked snapshot, as
+	// block devices and their counters were removed; nil if none were.
+	Removed map[Resource]int64
 	Reading
 }
 
@@ -92,6 +95,8 @@ type Node struct {
 	// Total holds the use of the machine as a whole since boot: disk over leaf devices, network
 	// over the interfaces of the host's namespace without lo.
 	Total Reading
+	// Removed is the same as in Group, of Total.
+	Removed map[Resource]int64
 }
 
 // A Snapshot is one reading of a machine, as close to one instant as the
