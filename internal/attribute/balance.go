@@ -26,12 +26,10 @@ func (acc *Accounts) balanceTick(s *usage.Snapshot) {
 		switch r {
 		case usage.CPU:
 			t.System[i] = root.share.Amount[r]
-			t.Whole[i] = max(0, int64(s.Node.CPUs)*(s.Mono-acc.mono)-(s.Node.Steal-acc.lastNode.Steal))
-			if acc.tickStart == usage.StartFirst {
-				t.Whole[i] = 0
-			}
+			var q usage.Quality
+			t.Whole[i], q = acc.wholeCPU(s, t.System[i]+sum[i])
 			t.Idle[i], t.Skew[i] = carrySkew(t.Whole[i]-t.System[i]-sum[i], &acc.skew[i])
-			acc.idle.share.Put(r, t.Idle[i], usage.Measured)
+			acc.idle.share.Put(r, t.Idle[i], q)
 		case usage.Memory:
 			if acc.tickStart != usage.StartBooted { // otherwise unknown
 				t.Whole[i] = acc.memoryTotal.Add(acc.lastNode.MemTotal, s.Node.MemTotal, acc.elapsed)
@@ -54,6 +52,22 @@ func (acc *Accounts) balanceTick(s *usage.Snapshot) {
 			root.share.Put(r, t.System[i], usage.Measured)
 		}
 	}
+}
+
+// wholeCPU returns the CPU time of the machine in the tick, of which used was booked. If the number
+// of CPUs changed in a gap of the readings, the time of the change is unknown: the smaller number
+// counts, but at least what was used.
+func (acc *Accounts) wholeCPU(s *usage.Snapshot, used int64) (whole int64, q usage.Quality) {
+	if acc.tickStart == usage.StartFirst {
+		return 0, usage.Measured
+	}
+	cpus, before, least := s.Node.CPUs, acc.lastNode.CPUs, int64(0)
+	if acc.coveredTime() == 0 && before > 0 && before != cpus {
+		cpus, least, q = min(cpus, before), used, usage.Apportioned
+	} else {
+		q = usage.Measured
+	}
+	return max(least, int64(cpus)*(s.Mono-acc.mono)-(s.Node.Steal-acc.lastNode.Steal)), q
 }
 
 func (acc *Accounts) bookMemory(root *account, s *usage.Snapshot, system, idle int64) {

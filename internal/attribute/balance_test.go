@@ -1,0 +1,65 @@
+package attribute_test
+
+import (
+	"testing"
+
+	"mete.dev/mete/internal/attribute"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// TestCPUsChangedUnwatched checks CPUs that were added or removed while the meter was away, or
+// late: the smaller number counts, but at least what was used, and idle is apportioned.
+func TestCPUsChangedUnwatched(t *testing.T) {
+	const hour = 3600 * second
+	for name, c := range map[string]struct {
+		from, to   int
+		used       int64
+		late       bool // without a restart
+		short      bool // a second instead of an hour
+		want, idle int64
+		quality    usage.Quality
+	}{
+		"added":               {from: 4, to: 64, used: hour, want: 4 * hour, idle: 3 * hour, quality: usage.Apportioned},
+		"added, late":         {from: 4, to: 64, used: hour, late: true, want: 4 * hour, idle: 3 * hour, quality: usage.Apportioned},
+		"removed":             {from: 64, to: 4, used: hour, want: 4 * hour, idle: 3 * hour, quality: usage.Apportioned},
+		"removed after use":   {from: 64, to: 4, used: 50 * hour, want: 50 * hour, quality: usage.Apportioned},
+		"unchanged":           {from: 4, to: 4, used: hour, want: 4 * hour, idle: 3 * hour, quality: usage.Measured},
+		"added while watched": {from: 2, to: 4, used: second, late: true, short: true, want: 4 * second, idle: 3 * second, quality: usage.Measured},
+	} {
+		t.Run(name, func(t *testing.T) {
+			acc := attribute.New("n")
+			at := int64(0)
+			tick := func(span int64, cpus int, used int64) usage.Balance {
+				at += span
+				s := two(at, used)
+				s.Node.CPUs = cpus
+				return acc.Tick(s)
+			}
+			acc.SetInterval(1e9)
+			tick(second, c.from, 0)
+			tick(second, c.from, 0)
+			var w usage.Window
+			acc.CloseWindow(&w)
+			span := hour
+			if c.short {
+				span = second
+			}
+			if !c.late {
+				var v recordLog
+				v.save(acc, true)
+				acc = v.restore(t)
+				acc.SetInterval(1e9)
+			}
+			b := tick(span, c.to, c.used)
+			acc.CloseWindow(&w)
+			idle := w.Rows[len(w.Rows)-1]
+			if b.Whole.Get(usage.CPU) != c.want || b.Idle.Get(usage.CPU) != c.idle || b.Skew.Get(usage.CPU) != 0 || idle.Usage.Quality.Get(usage.CPU) != c.quality {
+				t.Errorf("the machine has %d ns, %d of them idle and %v, skew %d; want %d, %d and %v, none", b.Whole.Get(usage.CPU), b.Idle.Get(usage.CPU),
+					idle.Usage.Quality.Get(usage.CPU), b.Skew.Get(usage.CPU), c.want, c.idle, c.quality)
+			}
+			if b := tick(second, c.to, c.used); b.Idle.Get(usage.CPU) != int64(c.to)*second {
+				t.Errorf("a second without use has %d ns idle, want %d", b.Idle.Get(usage.CPU), int64(c.to)*second)
+			}
+		})
+	}
+}
