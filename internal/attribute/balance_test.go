@@ -63,3 +63,31 @@ func TestCPUsChangedUnwatched(t *testing.T) {
 		})
 	}
 }
+
+// TestSkewCarried checks that use beyond the whole of a tick, as counters are read one after
+// another, is made up for in the next ticks: the sums of all ticks are exact.
+func TestSkewCarried(t *testing.T) {
+	acc := attribute.New("n")
+	tick := func(at, cpu, disk, whole int64) usage.Balance {
+		s := two(at*second, cpu, cpu)
+		s.Groups[1].Put(usage.DiskRead, disk)
+		s.Node.Total.Put(usage.DiskRead, whole)
+		return acc.Tick(s)
+	}
+	tick(1, 0, 0, 0)
+	for i, c := range []struct {
+		cpu, disk, whole             int64
+		idle, skew, system, diskSkew int64
+	}{
+		{cpu: 25 * second / 10, disk: 150, whole: 100, idle: 0, skew: second / 2, system: 0, diskSkew: 50},
+		{cpu: 43 * second / 10, disk: 170, whole: 150, idle: 0, skew: -second / 5, system: 0, diskSkew: -30},
+		{cpu: 43 * second / 10, disk: 170, whole: 250, idle: 17 * second / 10, skew: -3 * second / 10, system: 80, diskSkew: -20},
+		{cpu: 44 * second / 10, disk: 180, whole: 270, idle: 19 * second / 10, skew: 0, system: 10, diskSkew: 0},
+	} {
+		b := tick(int64(i)+2, c.cpu, c.disk, c.whole)
+		if b.Idle.Get(usage.CPU) != c.idle || b.Skew.Get(usage.CPU) != c.skew || b.System.Get(usage.DiskRead) != c.system || b.Skew.Get(usage.DiskRead) != c.diskSkew {
+			t.Errorf("tick %d: idle %d ns, skew %d; system read %d, skew %d; want %d, %d; %d, %d", i,
+				b.Idle.Get(usage.CPU), b.Skew.Get(usage.CPU), b.System.Get(usage.DiskRead), b.Skew.Get(usage.DiskRead), c.idle, c.skew, c.system, c.diskSkew)
+		}
+	}
+}
