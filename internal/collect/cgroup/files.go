@@ -88,11 +88,11 @@ func (f *files) followChanges(t *Table) error {
 		defer func() { t.foundLate = false }()
 		return f.search(t)
 	}
-	overflow, err := f.dirs.drain(func(tr *tree, path string, made bool) error {
+	overflow, err := f.dirs.drain(func(tr *tree, path string, what change) error {
 		if f.incomplete {
 			return nil
 		}
-		return f.applyChange(t, tr, path, made)
+		return f.applyChange(t, tr, path, what)
 	})
 	if err != nil {
 		return err
@@ -112,13 +112,20 @@ func (f *files) followChanges(t *Table) error {
 
 // applyChange applies one event. It may be outdated: the current state of the directory
 // decides.
-func (f *files) applyChange(t *Table, tr *tree, path string, made bool) error {
+func (f *files) applyChange(t *Table, tr *tree, path string, what change) error {
 	id, err := f.host.ID(tr.dir(path))
-	if !made {
+	if what == removed || what == movedAway {
 		if n := tr.byPath[path]; n != nil && (err != nil || id != n.id[tr.index]) {
+			if what == movedAway {
+				t.removeBelow(tr, path)
+			}
 			t.removeGroup(tr, n, false)
 		}
 		return nil
+	}
+	if what == movedHere { // its life began before
+		t.foundLate = true
+		defer func() { t.foundLate = false }()
 	}
 	if err != nil && f.host.Live() {
 		return nil // removed again: its use is in its parent

@@ -169,6 +169,12 @@ func (r *kernel) applyBirth(t *Table, tr *tree, e *bpf.Event) {
 		r.missChild(tr, e.Parent)
 		return
 	}
+	if n := tr.byID[e.ID]; n != nil && !n.removed[tr.index] && n.paths[tr.index] != p {
+		if err := t.renameGroup(tr, n, p); err != nil {
+			r.log.Warn("renamed group", "path", p, "err", err)
+		}
+		return
+	}
 	isNew := tr.byID[e.ID] == nil && (tr.byPath[p] == nil || tr.byPath[p].id[tr.index] < fakeID)
 	n := t.addGroup(tr, p, e.ID)
 	if isNew && tr == t.byRole[roleCPU] {
@@ -381,11 +387,12 @@ func (r *kernel) releaseRemoved(t *Table) {
 			kept = append(kept, g)
 			continue
 		}
+		if g.tr.byID[g.id] != g.n {
+			continue // it has another path now
+		}
+		delete(g.tr.byID, g.id)
 		if g.id < fakeID {
 			r.k.Forget(g.tr.ID, g.id)
-		}
-		if g.tr.byID[g.id] == g.n {
-			delete(g.tr.byID, g.id)
 		}
 	}
 	clear(t.removed[len(kept):])

@@ -278,6 +278,95 @@ func TestKeyedWorkloadDepths(t *testing.T) {
 	}
 }
 
+// A group that is renamed, with a group below it, gets its new path at once, and nothing is
+// booked twice or lost.
+func TestRenamed(t *testing.T) {
+	hosttest.LockShared(t, "cut-paths")
+	both(t, func(t *testing.T, open func(cgroup.Config) *fixture) {
+		p := top(t)
+		s := open(config())
+		mkdir(t, in(p+"/old")...)
+		mkdir(t, in(p+"/old/sub")...)
+		want := map[string]int64{p + "/old": work(t, p+"/old", "3ms"), p + "/old/sub": work(t, p+"/old/sub", "2ms")}
+		s.tick()
+		before := map[string]int64{"": usageOf(t, p+"/old"), "/sub": usageOf(t, p+"/old/sub")}
+		for _, m := range mounts {
+			if err := os.Rename(m+p+"/old", m+p+"/new"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.tick()
+		for _, g := range []string{"", "/sub"} {
+			if s.group(p+"/old"+g) != nil || s.group(p+"/new"+g) == nil || !s.group(p+"/new"+g).Has.Has(usage.Memory) {
+				t.Errorf("after the renaming: %+v, %+v", s.group(p+"/old"+g), s.group(p+"/new"+g))
+			}
+		}
+		mkdir(t, in(p+"/new/sub/more")...) // births below it are still reported
+		s.tick()
+		if s.group(p+"/new/sub/more") == nil {
+			t.Error("a group below the renamed one was not found")
+		}
+		rmdir(t, in(p+"/new/sub/more")...)
+		work(t, p+"/new/sub", "4ms")
+		work(t, p+"/new", "3ms")
+		s.tick()
+		want[p+"/new/sub"] = usageOf(t, p+"/new/sub") - before["/sub"]
+		want[p+"/new"] = usageOf(t, p+"/new") - before[""] - want[p+"/new/sub"]
+		if s.table.ByName() { // and so are ends
+			mkdir(t, in(p+"/new/sub/short")...)
+			want[p+"/new/sub/short"] = work(t, p+"/new/sub/short", "2ms")
+			rmdir(t, in(p+"/new/sub/short")...)
+			last := usageOf(t, p+"/new/sub")
+			want[p+"/new/sub"] += work(t, p+"/new/sub", "2ms") - last
+		}
+		rmdir(t, in(p+"/new/sub")...)
+		rmdir(t, in(p+"/new")...)
+		s.tick()
+		for g, ns := range want {
+			if s.booked[g] != ns {
+				t.Errorf("%s: booked %d ns, its counter gained %d", g, s.booked[g], ns)
+			}
+		}
+		if got, all := s.below(p), usageOf(t, p); got != all {
+			t.Errorf("booked %d ns below %s, its counter shows %d", got, p, all)
+		}
+		for range 5 {
+			s.tick()
+		}
+		if k := s.table.Entries(p); k > 0 || s.table.SlotsLost() != 0 || s.lost > 0 {
+			t.Errorf("%d entries remain of removed groups; %d slots lost, %d events lost", k, s.table.SlotsLost(), s.lost)
+		}
+	})
+}
+
+// Processes started before and after a renaming count for the old and for the new path.
+func TestRenamedProcesses(t *testing.T) {
+	hosttest.Need(t, "root", "cgroup1", "memcg1", "bpf")
+	p := top(t)
+	s := openFixture(t, "bpf", config(), bpf.Default())
+	mkdir(t, in(p+"/old")...)
+	l := newLoad(t)
+	l.do("fork 1") // before its first process the Go runtime starts another
+	l.enter(in(p + "/old")...)
+	l.do("fork 3")
+	s.tick()
+	for _, m := range mounts {
+		if err := os.Rename(m+p+"/old", m+p+"/new"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 4 {
+		s.tick()
+	}
+	l.do("fork 2")
+	s.tick()
+	for g, want := range map[string]int64{p + "/old": 3, p + "/new": 2} {
+		if got := s.used[g].Amount[usage.Processes]; got != want {
+			t.Errorf("%s: booked %d processes, want %d", g, got, want)
+		}
+	}
+}
+
 // A group may leave one hierarchy before the other, and be created again in only one.
 func TestHierarchiesDiverge(t *testing.T) {
 	hosttest.LockShared(t, "cut-paths")

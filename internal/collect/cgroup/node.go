@@ -3,6 +3,8 @@ package cgroup
 import (
 	"errors"
 	"path"
+	"slices"
+	"strings"
 
 	"mete.dev/mete/internal/collect/disk"
 	"mete.dev/mete/internal/host/bpf"
@@ -328,6 +330,32 @@ func (t *Table) removeGroup(tr *tree, n *node, exact bool) {
 	default:
 		n.id[tr.index], n.paths[tr.index] = 0, ""
 		n.clearReadings(t, tr)
+	}
+}
+
+// renameGroup gives a group of a tree, and so those below it, another path: for the accounts
+// they end, and others are found. Their use since the latest tick stays above them.
+func (t *Table) renameGroup(tr *tree, n *node, p string) error {
+	id := n.id[tr.index]
+	t.removeBelow(tr, n.paths[tr.index])
+	t.removeGroup(tr, n, false)
+	t.foundLate = true
+	defer func() { t.foundLate = false }()
+	t.addGroup(tr, p, id)
+	return t.scan(tr, p)
+}
+
+// removeBelow handles the removal of all groups below a path from a tree.
+func (t *Table) removeBelow(tr *tree, p string) {
+	var below []*node
+	for at, n := range tr.byPath {
+		if strings.HasPrefix(at, p+"/") {
+			below = append(below, n)
+		}
+	}
+	slices.SortFunc(below, func(a, b *node) int { return len(b.paths[tr.index]) - len(a.paths[tr.index]) })
+	for _, n := range below {
+		t.removeGroup(tr, n, false)
 	}
 }
 

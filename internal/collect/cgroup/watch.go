@@ -13,7 +13,17 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// watches reports the creation and removal of directories, by inotify.
+// A change is what happened to a directory.
+type change uint8
+
+const (
+	created change = iota
+	removed
+	movedAway // to another name
+	movedHere
+)
+
+// watches reports the creation, removal and renaming of directories, by inotify.
 type watches struct {
 	host    *hostfs.FS
 	fd      int
@@ -40,7 +50,7 @@ func (w *watches) Close() error { return unix.Close(w.fd) }
 // add watches one group's directory. The error is fault.ErrNotFound if it is gone.
 func (w *watches) add(tr *tree, group string) error {
 	dir := tr.dir(group)
-	wd, err := unix.InotifyAddWatch(w.fd, w.host.Path(dir), unix.IN_CREATE|unix.IN_DELETE|unix.IN_ONLYDIR)
+	wd, err := unix.InotifyAddWatch(w.fd, w.host.Path(dir), unix.IN_CREATE|unix.IN_DELETE|unix.IN_MOVE|unix.IN_ONLYDIR)
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
 		return fmt.Errorf("%s: %w", dir, fault.ErrNotFound)
@@ -66,9 +76,8 @@ func (w *watches) remove(tr *tree, group string) {
 	_, _ = unix.InotifyRmWatch(w.fd, uint32(wd))
 }
 
-// drain calls f for each directory created or removed since the last call, in order. It
-// reports whether the kernel dropped events.
-func (w *watches) drain(f func(tr *tree, path string, made bool) error) (overflow bool, err error) {
+// drain calls f for each directory that changed since the last call, in order. It reports whether the kernel dropped events.
+func (w *watches) drain(f func(tr *tree, path string, what change) error) (overflow bool, err error) {
 	for {
 		n, err := unix.Read(w.fd, w.buf)
 		if errors.Is(err, unix.EINTR) {
@@ -96,10 +105,22 @@ func (w *watches) drain(f func(tr *tree, path string, made bool) error) (overflo
 					delete(w.watchOf, at)
 				}
 			case known && mask&unix.IN_ISDIR != 0:
-				if err := f(at.tr, path.Join(at.path, name), mask&unix.IN_CREATE != 0); err != nil {
+				if err := f(at.tr, path.Join(at.path, name), changeOf(mask)); err != nil {
 					return overflow, err
 				}
 			}
 		}
 	}
+}
+
+func changeOf(mask uint32) change {
+	switch {
+	case mask&unix.IN_CREATE != 0:
+		return created
+	case mask&unix.IN_MOVED_FROM != 0:
+		return movedAway
+	case mask&unix.IN_MOVED_TO != 0:
+		return movedHere
+	}
+	return removed
 }

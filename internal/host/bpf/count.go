@@ -88,9 +88,9 @@ func (k *Kernel) openCount(l *loader) {
 	})
 }
 
-// programsOf lists the programs of each part, in count.bpf.c.
+// programsOf lists the programs of each part, in count.bpf.c; renamed is a copy of born.
 var programsOf = map[Part][]string{
-	Events: {"born", "died"},
+	Events: {"born", "renamed", "died"},
 	Forks:  {"fork"},
 	Disk:   {"disk_requeue", "disk_issue"},
 	Net:    {"net_ingress", "net_egress"},
@@ -101,6 +101,9 @@ func (c *countPart) open(k *Kernel, l *loader) (*ebpf.CollectionSpec, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Both tracepoints have the same arguments.
+	spec.Programs["renamed"] = spec.Programs["born"].Copy()
+	spec.Programs["renamed"].AttachTo = "cgroup_rename"
 	slots := uint32(l.cfg.Groups) + 1
 	wanted := ^uint64(0)
 	if len(l.cfg.Hierarchies) > 0 {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Event is the birth or the death of a group. It is valid until the callback that
+// An Event is the birth, the renaming or the death of a group. It is valid until the callback that
 // received it returns.
 type Event struct {
 	// Time of the event in ns of CLOCK_BOOTTIME.
@@ -35,7 +35,8 @@ type Event struct {
 	Hierarchy uint32
 	// Level is the depth below the root of the hierarchy.
 	Level uint32
-	// Born is true for a birth, false for a death.
+	// Born is true for a birth, false for a death. It is true for a renaming too, in which
+	// the group has been born before; only a hierarchy of version 1 renames groups.
 	Born bool
 	// Has is which of CPU, Memory, PIDs, OwnCPU and Counts a death carries. A birth carries
 	// none: all start at zero.
