@@ -82,7 +82,7 @@ func (r *queryRound) oneOf(what string, values ...string) string {
 
 func (r *queryRound) cluster(i int) string { return fmt.Sprintf("c%d-%d", r.round, i) }
 
-// enroll creates three nodes, two of which may have the same name, with five workloads
+// enroll creates three nodes, some of which may have the same host name, with five workloads
 // each, idle and system among them.
 func (r *queryRound) enroll() {
 	r.marks = map[*bookNode]batch.Mark{}
@@ -91,9 +91,13 @@ func (r *queryRound) enroll() {
 			id: fmt.Sprintf("n%d-%d", r.round, i), name: fmt.Sprintf("n%d-%s", r.round, r.oneOf("node", "x", "y", "z")),
 			cluster: r.cluster(i % 2), minutes: map[int64]*bookMinute{}, hosts: map[int64]*bookWorkload{},
 		}
+		host := n.name
+		if slices.ContainsFunc(r.book.nodes, func(o *bookNode) bool { return o.cluster == n.cluster && o.name == n.name }) {
+			n.name += "~" + n.id
+		}
 		r.book.nodes = append(r.book.nodes, n)
 		r.marks[n] = batch.Mark{Next: 1}
-		if err := r.l.PutNode(r.t.Context(), registry.Node{ID: n.id, Name: n.name, Cluster: n.cluster, At: Day}); err != nil {
+		if err := r.l.PutNode(r.t.Context(), registry.Node{ID: n.id, Name: host, Cluster: n.cluster, At: Day}); err != nil {
 			r.Fatal(err)
 		}
 		for j := range 5 {

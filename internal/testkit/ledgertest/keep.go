@@ -235,6 +235,7 @@ func testNodes(t *testing.T, dsn string) {
 			t.Fatal(err)
 		}
 	}
+	b.Name = "n~b" // as a has the plain name
 	got, err := l.NodesByMachine(ctx, "m")
 	if diff := cmp.Diff([]registry.Node{b, a}, got); err != nil || diff != "" {
 		t.Errorf("%v, nodes (-want +got):\n%s", err, diff)

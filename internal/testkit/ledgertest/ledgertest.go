@@ -61,6 +61,7 @@ func Run(t *testing.T, dsn func(testing.TB) string) {
 		"Handovers": testHandovers, "Forged": testForged, "NestedEnds": testNestedEnds, "Guests": testGuests,
 		"Slices": testSlices, "Concurrent": testConcurrent, "Answers": testAnswers, "Groups": testGroups, "Self": testSelf,
 		"Unsampled": testUnsampled, "Booked": testBooked, "BookedOnce": testBookedOnce,
+		"NodeNames": testNodeNames,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, dsn(t)) })
 	}

@@ -20,8 +20,9 @@ type Registry struct{ db *db.DB }
 
 func New(database *db.DB) *Registry { return &Registry{database} }
 
-// PutNode enrolls a node or updates it; the node that it is a clone of stays. A new clone of a
-// revoked node is fault.ErrDenied.
+// PutNode enrolls a node or updates it; the node that it is a clone of stays. If another node of the
+// cluster has the name, this one is stored as NAME~ID. A new clone of a revoked node is
+// fault.ErrDenied.
 func (r *Registry) PutNode(ctx context.Context, n registry.Node) error {
 	return db.Wrap(r.db.Write(ctx, func(t *db.Tx) error {
 		if n.Root != "" {
@@ -34,8 +35,12 @@ func (r *Registry) PutNode(ctx context.Context, n registry.Node) error {
 				return registry.RevokedError(n.Root)
 			}
 		}
+		name, err := uniqueName(t, &n)
+		if err != nil {
+			return err
+		}
 		// A new cluster changes the groups of the node's days.
-		_, err := t.Exec(`INSERT INTO stale_day (minute) SELECT DISTINCT minute FROM group_day
+		_, err = t.Exec(`INSERT INTO stale_day (minute) SELECT DISTINCT minute FROM group_day
 			WHERE cluster = (SELECT cluster FROM node WHERE node_id = $1 AND cluster <> $2) ON CONFLICT (minute) DO UPDATE SET next = 0`, schema.Clean(n.ID), schema.Clean(n.Cluster))
 		if err != nil {
 			return err
@@ -43,7 +48,7 @@ func (r *Registry) PutNode(ctx context.Context, n registry.Node) error {
 		_, err = t.Exec(`INSERT INTO node (node_id, cluster, name, machine_id, boot, enrolled_ns, rev, root) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 			ON CONFLICT (node_id) DO UPDATE SET cluster = excluded.cluster, name = excluded.name, machine_id = excluded.machine_id,
 			boot = excluded.boot, enrolled_ns = excluded.enrolled_ns, rev = excluded.rev`,
-			schema.Clean(n.ID), schema.Clean(n.Cluster), schema.Clean(n.Name), schema.Clean(n.MachineID), schema.Clean(n.Boot), schema.Nanos(n.At), t.Rev, schema.Clean(n.Root))
+			schema.Clean(n.ID), schema.Clean(n.Cluster), name, schema.Clean(n.MachineID), schema.Clean(n.Boot), schema.Nanos(n.At), t.Rev, schema.Clean(n.Root))
 		return err
 	}), "node %q", n.ID)
 }
