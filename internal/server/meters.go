@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -66,10 +67,11 @@ func collectMeterRatios(ratios []ledger.MeterRatio) collector {
 			if all <= 0 {
 				continue
 			}
+			labels := []string{"cluster", r.Cluster, "node", cmp.Or(r.Name, r.Node)}
 			m.gauge("mete_server_meter_inside_ratio", "Energy that the node measured or modelled, divided by that of its external meters, in the last hour.",
-				r.Inside.Float(unit.Microjoule)/all, "node", r.Name)
+				r.Inside.Float(unit.Microjoule)/all, labels...)
 			m.gauge("mete_server_meter_measured_ratio", "Energy that the node measured, divided by that of its external meters, in the last hour: well above 1, one of the two is wrong.",
-				r.Measured.Float(unit.Microjoule)/all, "node", r.Name)
+				r.Measured.Float(unit.Microjoule)/all, labels...)
 		}
 	}
 }
