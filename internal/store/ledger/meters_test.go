@@ -202,7 +202,8 @@ func TestBookMeterMinute(t *testing.T) {
 }
 
 // TestBookMeterMinuteWithoutRows checks that a node without rows gets all energy in its idle row,
-// that a strip of two machines is divided by what they measured, and that late rows are added.
+// that a strip of two machines is divided by what they measured, and that late rows get their part of
+// the meter's energy.
 func TestBookMeterMinuteWithoutRows(t *testing.T) {
 	onBoth(t, func(t *testing.T, dsn string) {
 		l := ledgertest.Open(t, dsn)
@@ -222,12 +223,13 @@ func TestBookMeterMinuteWithoutRows(t *testing.T) {
 			t.Errorf("a strip of two: %v", got)
 		}
 		bookAll(t, l, machineEntry("a", 2, usage.Apportioned, m))
-		if got := energyOf(t, l, m, m+1); !strings.HasPrefix(got["a idle"], "75000000 ") || !strings.HasPrefix(got["a service"], "10000000 ") {
-			t.Errorf("rows that came late: %v", got)
+		want := map[string]string{"a service": "20000000 apportioned ± 2200000", "a system": "10000000 apportioned ± 1100000", "a idle": "30000000 apportioned ± 3300000"}
+		if diff := cmp.Diff(want, energyOf(t, l, m, m+1)); diff != "" {
+			t.Errorf("rows that came late (-want +got):\n%s", diff)
 		}
 		checkLedger(t, l)
 		ratios, err := l.MeterRatios(t.Context(), ledgertest.Day)
-		if err != nil || len(ratios) != 2 || ratios[0].Meter.String() != "100000000" || ratios[0].Measured.String() != "30000000" || ratios[0].Minutes != 2 || ratios[1].Name != "name-b" {
+		if err != nil || len(ratios) != 2 || ratios[0].Meter.String() != "100000000" || ratios[0].Measured.String() != "60000000" || ratios[0].Minutes != 2 || ratios[1].Name != "name-b" {
 			t.Errorf("ratios: %+v, %v", ratios, err)
 		}
 	})

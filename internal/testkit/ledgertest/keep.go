@@ -319,7 +319,8 @@ func testClones(t *testing.T, dsn string) {
 	}
 	closeLedger(t, l)
 	db := DB(t, dsn)
-	for _, do := range []string{"DROP INDEX node_root", "ALTER TABLE node DROP COLUMN root", "DROP TABLE unsampled", "DROP TABLE booked", "DROP TABLE kernel_run", "ALTER TABLE node DROP COLUMN run", "UPDATE meta SET value = '5' WHERE key = 'ledger.schema'"} {
+	for _, do := range append(slices.Clone(undoNames), "DROP INDEX node_root", "ALTER TABLE node DROP COLUMN root", "DROP TABLE unsampled",
+		"DROP TABLE booked", "DROP TABLE kernel_run", "ALTER TABLE node DROP COLUMN run", "UPDATE meta SET value = '5' WHERE key = 'ledger.schema'") {
 		if _, err := db.ExecContext(ctx, do); err != nil {
 			t.Fatalf("%s: %v", do, err)
 		}

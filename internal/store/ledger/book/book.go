@@ -107,7 +107,10 @@ func bookAll(t *db.Tx, es []*batch.Entry, results []batch.Result) error {
 			return db.Wrap(err, "batch %d of stream %s", e.Number, e.Stream)
 		}
 	}
-	return b.flush()
+	if err := b.flush(); err != nil {
+		return err
+	}
+	return b.divideLate()
 }
 
 // bookEntry books one entry. The error is a database error; errors of the entry are in r.

@@ -25,7 +25,8 @@ import (
 // BookMeterMinute books what external meters showed in one minute and advances each meter to the
 // next, in one transaction; [external.Adjust] defines how the rows change. If a meter failed, it
 // books only a gap. It returns false and changes nothing if a meter is no longer at this minute. A
-// node that was already adjusted for this minute is left as it is.
+// node that was already adjusted for this minute is left as it is, until late rows of it come: the
+// energy is then divided again.
 func (b *Booker) BookMeterMinute(ctx context.Context, gm *external.GroupMinute) (out []external.Adjustment, done bool, err error) {
 	err = b.db.Write(ctx, func(t *db.Tx) (err error) {
 		out, done = nil, false
@@ -35,7 +36,7 @@ func (b *Booker) BookMeterMinute(ctx context.Context, gm *external.GroupMinute) 
 		if len(gm.Failures) > 0 {
 			return bookFailed(t, gm)
 		}
-		out, err = bookMinute(t, gm)
+		out, err = bookMinute(t, gm, nil)
 		failpoint.At("ledger.settling")
 		return err
 	})
@@ -62,8 +63,12 @@ func (b *Booker) advance(t *db.Tx, gm *external.GroupMinute) (bool, error) {
 	if gm.Minute%schema.HourMinutes != 0 {
 		return true, nil
 	}
-	_, err := t.Exec("DELETE FROM outer_minute WHERE minute < $1", gm.Minute-int64(b.keep/time.Minute))
-	return true, err
+	for _, table := range []string{"outer_minute", "outer_energy"} {
+		if _, err := t.Exec("DELETE FROM "+table+" WHERE minute < $1", gm.Minute-int64(b.keep/time.Minute)); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // bookFailed books a gap for the nodes that the meters feed.
@@ -114,13 +119,17 @@ func localNode(t *db.Tx, id string) (n int64, err error) {
 type meterMinute struct {
 	*db.Tx
 	minute       int64
+	late         map[schema.RowKey][]int64 // rows added to a settled minute; nil if it is not settled yet
 	rows         map[string][]external.Row // of the nodes, by id
 	usage, whole *Change
 	values       map[int64][]int64 // existing rows by workload
+	settled      map[int64]bool    // nodes, by surrogate id
 }
 
-func bookMinute(t *db.Tx, gm *external.GroupMinute) (out []external.Adjustment, err error) {
-	s := &meterMinute{Tx: t, minute: gm.Minute, rows: map[string][]external.Row{}, usage: NewChange(schema.UsageLayout), whole: NewChange(schema.NodeLayout), values: map[int64][]int64{}}
+// bookMinute makes the rows of a minute equal to what external meters showed in it. With late rows,
+// which are in the ledger already, it does so again for nodes that are settled.
+func bookMinute(t *db.Tx, gm *external.GroupMinute, late map[schema.RowKey][]int64) (out []external.Adjustment, err error) {
+	s := &meterMinute{Tx: t, minute: gm.Minute, late: late, rows: map[string][]external.Row{}, usage: NewChange(schema.UsageLayout), whole: NewChange(schema.NodeLayout), values: map[int64][]int64{}, settled: map[int64]bool{}}
 	if gm.Minute < t.MinuteFloor {
 		return nil, nil // minutes are dropped already
 	}
@@ -137,6 +146,14 @@ func bookMinute(t *db.Tx, gm *external.GroupMinute) (out []external.Adjustment, 
 			return nil, err
 		}
 		if s.rows[id], err = s.readRows(n); err != nil {
+			return nil, err
+		}
+		if err := s.restore(n, s.rows[id]); err != nil {
+			return nil, err
+		}
+	}
+	if late == nil && len(s.settled) == 0 {
+		if err := keepEnergy(t, gm, nodes); err != nil {
 			return nil, err
 		}
 	}
@@ -158,7 +175,8 @@ func bookMinute(t *db.Tx, gm *external.GroupMinute) (out []external.Adjustment, 
 	return out, nil
 }
 
-// readRows returns the rows of a node's minute.
+// readRows returns the rows of a node's minute, idle last. Their order, which decides on remainders,
+// does not depend on which row came first.
 func (m *meterMinute) readRows(node int64) (rows []external.Row, err error) {
 	var id int64
 	var kind string
@@ -181,21 +199,53 @@ func (m *meterMinute) readRows(node int64) (rows []external.Row, err error) {
 		rows = append(rows, r)
 		m.values[id] = slices.Clone(values)
 		return nil
-	}, fmt.Sprintf("SELECT u.workload, w.kind, %s FROM %s u JOIN workload w ON w.id = u.workload WHERE u.minute = $1 AND w.node = $2 ORDER BY u.workload",
+	}, fmt.Sprintf("SELECT u.workload, w.kind, %s FROM %s u JOIN workload w ON w.id = u.workload WHERE u.minute = $1 AND w.node = $2 ORDER BY CASE w.kind WHEN 'idle' THEN 1 ELSE 0 END, w.short",
 		strings.Join(cols, ", "), schema.UsageMinuteTable(m.minute-m.minute%schema.DayMinutes)), m.minute, node)
 	return rows, m.DB.Fault(err)
 }
 
-// adjustNode adjusts the rows of one node. fresh is false if that was done before.
+// restore gives the rows of a settled minute the energies that they would have had without meters:
+// the stored ones, from before the minute was settled, and the ones of late rows.
+func (m *meterMinute) restore(node int64, rows []external.Row) error {
+	var before []byte
+	switch err := m.QueryRow("SELECT before FROM outer_minute WHERE node = $1 AND minute = $2", node, m.minute).Scan(&before); {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	}
+	m.settled[node] = true
+	if m.late == nil || before == nil {
+		return nil
+	}
+	energies, err := decodeEnergies(before)
+	if err != nil {
+		return err
+	}
+	for i := range rows {
+		r := &rows[i]
+		u := energies[r.Key]
+		if values := m.late[schema.RowKey{Minute: m.minute, ID: r.Key}]; values != nil {
+			late := schema.DecodeUsage(values, schema.ColRest)
+			keepOnlyEnergies(&late)
+			u.Add(&late)
+		}
+		replaceEnergies(&r.Usage, &u)
+	}
+	return nil
+}
+
+// adjustNode adjusts the rows of one node. fresh is false if the node was settled before and no late
+// rows came.
 func (m *meterMinute) adjustNode(n int64, id string, part external.NodeEnergy, gm *external.GroupMinute) (o external.Adjustment, fresh bool, err error) {
 	covered, whole, err := m.readTotals(n)
 	if err != nil {
 		return o, false, err
 	}
-	before := map[int64]usage.Usage{}
-	for _, r := range m.rows[id] {
-		before[r.Key] = r.Usage
+	if m.settled[n] != (m.late != nil) {
+		return o, false, nil
 	}
+	before := encodeEnergies(m.rows[id])
 	rows, o := external.Adjust(m.rows[id], covered, part.Energy, part.Error)
 	o.Minute, o.Node = gm.Minute, id
 	var names []string
@@ -204,13 +254,20 @@ func (m *meterMinute) adjustNode(n int64, id string, part external.NodeEnergy, g
 			names = append(names, c.Meter)
 		}
 	}
-	added, err := m.Exec("INSERT INTO outer_minute (node, minute, meters, meter, inside, measured) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
-		n, m.minute, schema.Clean(strings.Join(names, ", ")), o.Meter, o.Inside, o.Measured)
-	if err != nil || added == 0 {
+	_, err = m.Exec(`INSERT INTO outer_minute (node, minute, meters, meter, inside, measured, before) VALUES ($1, $2, $3, $4, $5, $6, $7)
+		ON CONFLICT (node, minute) DO UPDATE SET meter = excluded.meter, inside = excluded.inside, measured = excluded.measured, before = excluded.before`,
+		n, m.minute, schema.Clean(strings.Join(names, ", ")), o.Meter, o.Inside, o.Measured, before)
+	if err != nil {
 		return o, false, err
 	}
+	var changed [power.DomainLimit]int64
 	for i := range rows {
 		r := &rows[i]
+		var was usage.Usage
+		if values := m.values[r.Key]; values != nil {
+			was = schema.DecodeUsage(values, schema.ColRest)
+		}
+		eachDomain(func(d power.Domain) { changed[d] += r.Usage.Amount[usage.EnergyOf(d)] - was.Amount[usage.EnergyOf(d)] })
 		if r.Key == 0 {
 			if r.Usage.Amount[usage.EnergyRest] == 0 {
 				continue
@@ -218,7 +275,7 @@ func (m *meterMinute) adjustNode(n int64, id string, part external.NodeEnergy, g
 			if r.Key, err = m.idleWorkload(n, id); err != nil {
 				return o, false, err
 			}
-		} else if was := before[r.Key]; was == r.Usage {
+		} else if was == r.Usage {
 			continue
 		}
 		values := schema.EncodeUsage(&r.Usage, m.Rev)
@@ -231,7 +288,7 @@ func (m *meterMinute) adjustNode(n int64, id string, part external.NodeEnergy, g
 		}
 		m.usage.Set(replica.Minute, schema.RowKey{Minute: m.minute, ID: r.Key}, values)
 	}
-	m.changeTotals(n, whole, &o)
+	m.changeTotals(n, whole, &changed)
 	return o, true, nil
 }
 
@@ -264,14 +321,14 @@ func (m *meterMinute) readTotals(node int64) (time.Duration, []int64, error) {
 	return time.Duration(found[schema.ColCovered]) * time.Millisecond, found, nil
 }
 
-// changeTotals adds the change of the rows to the node's whole. A whole below zero goes to the
+// changeTotals adds the change of the rows, in uJ by domain, to the node's whole. A whole below zero goes to the
 // skew, where cutting windows leaves such remainders too.
-func (m *meterMinute) changeTotals(node int64, values []int64, o *external.Adjustment) {
+func (m *meterMinute) changeTotals(node int64, values []int64, changed *[power.DomainLimit]int64) {
 	const first = schema.ColRest + 3 // offset in a row of NodeLayout
 	eachDomain(func(d power.Domain) {
 		i := slices.Index(usage.Wholes[:], usage.EnergyOf(d))
 		whole, skew := &values[first+i], &values[first+len(usage.Wholes)+i]
-		if *whole += o.Changed[d]; *whole < 0 {
+		if *whole += changed[d]; *whole < 0 {
 			*skew, *whole = *skew+*whole, 0
 		}
 	})
