@@ -1,6 +1,7 @@
 package attribute
 
 import (
+	"math"
 	"math/bits"
 	"slices"
 
@@ -255,12 +256,13 @@ func (t *total) add(u *usage.Usage) (other bool) {
 	return t.present != present || t.quality != quality
 }
 
-// row writes the total of everything but peaks, and returns the resources that have one.
+// row writes the total of everything but peaks, modulo 2^63, and returns the resources that have one.
 func (t *total) row(to *[usage.Limit]int64) (has usage.Set) {
 	for set := t.present; set != 0; set &= set - 1 {
 		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
 		if r.Detail().Kind != usage.Peak {
-			to[r] = t.amount[r].Int64()
+			_, low := t.amount[r].Halves()
+			to[r] = int64(low & math.MaxInt64)
 			has |= 1 << r
 		}
 	}

@@ -2,6 +2,7 @@ package usage
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 
@@ -76,7 +77,7 @@ func (r *Row) merge(next *Row) {
 	// A row without a total has that of the row before plus its Usage.
 	(r.Has &^ next.Has).Each(func(k Resource) {
 		if v, ok := next.Usage.Get(k); ok {
-			r.Total[k] += v
+			r.Total[k] = (r.Total[k] + v) & math.MaxInt64
 		}
 	})
 	next.Has.Each(func(k Resource) { r.Total[k] = next.Total[k] })

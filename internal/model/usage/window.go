@@ -29,9 +29,10 @@ type Row struct {
 	Workload *Identity
 	Usage    Usage
 	// Total is, for the counters and integrals in Has, the cumulative amount that
-	// was booked to this workload since its life began, this window included. It
-	// only grows, also over restarts of the meter. Of what is not in Has it is that
-	// of the row before plus Usage.
+	// was booked to this workload since its life began, this window included, modulo
+	// 2^63, which 1 TiB of memory reaches in 97 days. It only grows up to there, also
+	// over restarts of the meter. A total less than Usage restarted from zero in this
+	// window. Of what is not in Has it is that of the row before plus Usage.
 	Has   Set
 	Total [Limit]int64
 	Ended bool // the life ended in this window

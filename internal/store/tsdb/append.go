@@ -184,7 +184,7 @@ func (a *appendTx) appendShortLived(rows []*usage.Row, w *timeline.CutWindow) er
 		if !b.had.Has(res) {
 			continue
 		}
-		if at := millis(w.Began()); !had.Has(res) || b.restart {
+		if at := millis(w.Began()); !had.Has(res) || b.restart || b.amount(res) > math.MaxInt64-sum[res] {
 			if had.Has(res) {
 				at++
 			}
@@ -218,6 +218,10 @@ func (a *appendTx) appendRow(k *namedWorkload, r *usage.Row, w *timeline.CutWind
 		case !r.Has.Has(res):
 		default:
 			before := r.Total[res] - amount
+			if before < 0 {
+				err = a.appendRestart(k, res, w, before, amount)
+				return
+			}
 			if at, ok := k.startSample(res, before, amount, began, end); ok {
 				if err = a.appendAmount(k, res, at, before); err != nil {
 					return
@@ -228,6 +232,44 @@ func (a *appendTx) appendRow(k *namedWorkload, r *usage.Row, w *timeline.CutWind
 	})
 	return err
 }
+
+// appendRestart appends the values of a counter whose total reaches 2^63 in a window and restarts
+// from zero. At the start of the window it is 2^63 + before. Just before the first edge after the
+// restart the counter gets 2^63, so that the reset hides no growth.
+func (a *appendTx) appendRestart(k *namedWorkload, res usage.Resource, w *timeline.CutWindow, before, amount int64) error {
+	last := millis(w.Began())
+	if k.end == 0 {
+		if err := a.appendAmount(k, res, last, untilRestart(before)); err != nil {
+			return err
+		}
+	}
+	restarted := false
+	for i := range w.Edges {
+		at, total := millis(w.Edges[i].At), before+w.Cumulative(amount, i)
+		switch {
+		case total < 0:
+			total = untilRestart(total)
+		case !restarted && at-1 > last:
+			if err := a.appendAmount(k, res, at-1, math.MaxInt64); err != nil {
+				return err
+			}
+			fallthrough
+		default:
+			restarted = true
+		}
+		if at == last {
+			continue // less than a ms after the edge before
+		}
+		if err := a.appendAmount(k, res, at, total); err != nil {
+			return err
+		}
+		last = at
+	}
+	return nil
+}
+
+// untilRestart returns 2^63 + v for a negative v.
+func untilRestart(v int64) int64 { return v & math.MaxInt64 }
 
 // startSample says whether a life begins in a window, or to be shown, and when the series
 // needs a sample for it: what is used since is an increase from there, also where it is
