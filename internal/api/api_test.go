@@ -104,7 +104,7 @@ func (b *book) Usage(ctx context.Context, q query.Query) (*query.Answer, error) 
 		}
 		g := &a.Groups[n]
 		g.Last = u.at.Add(time.Minute)
-		add := query.Total{Present: usage.SetOf(usage.CPU), Covered: time.Minute}
+		add := query.Total{Present: usage.SetOf(usage.CPU), Covered: unit.Sum{}.Add(int64(time.Minute))}
 		add.Quality.Set(usage.CPU, usage.Measured)
 		add.Sum[usage.CPU] = unit.Sum{}.Add(u.cpu)
 		g.Usage.Add(&add)
@@ -200,7 +200,7 @@ func (b *book) Self(ctx context.Context, j token.Job) (*query.Self, error) {
 	list, err := b.Latest(ctx, query.Scope{})
 	s := &query.Self{Node: j.Node, NodeName: "web-1", Cluster: "lab", Name: batch.Name{ID: j.Workload, Kind: workload.Job, Name: "make", Job: "build", Started: noon.Add(-time.Hour)},
 		First: noon.Add(-time.Hour), Last: noon, Through: noon.Add(-time.Second), Gaps: 1, Latest: &list[0]}
-	s.Usage.Present, s.Usage.Covered = usage.SetOf(usage.CPU, usage.Memory), time.Hour
+	s.Usage.Present, s.Usage.Covered = usage.SetOf(usage.CPU, usage.Memory), unit.Sum{}.Add(int64(time.Hour))
 	s.Usage.Quality.Set(usage.CPU, usage.Measured)
 	s.Usage.Quality.Set(usage.Memory, usage.Apportioned)
 	s.Usage.Sum[usage.CPU], s.Usage.Sum[usage.Memory] = unit.Sum{}.Add(90e9), unit.Sum{}.Add(3600<<20)

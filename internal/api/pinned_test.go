@@ -23,6 +23,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/pki/token"
@@ -89,7 +90,7 @@ func museumTotal(i int) (t query.Total) {
 			t.Sum[r] = t.Sum[r].Add(1<<63 - 1).Add(1<<63 - 1)
 		}
 	}
-	t.Covered = time.Duration(i) * 1234567891
+	t.Covered = unit.Sum{}.Add(int64(i) * 1234567891)
 	if i%2 == 1 {
 		t.Idle, t.IdleError, t.IdleQuality = t.Idle.Add(7_000_001), t.IdleError.Add(9), usage.Modelled
 	}

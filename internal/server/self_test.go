@@ -158,7 +158,7 @@ func TestSelfTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.Name != "make" || s.Usage.Covered != 10*time.Second {
+	if s.Name != "make" || s.Usage.Covered.Int64() != int64(10*time.Second) {
 		t.Errorf("%+v", s)
 	}
 	if self.URL != b.url+"/v1/self" || !strings.Contains(self.CA, "CERTIFICATE") {

@@ -20,6 +20,7 @@ import (
 
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
 )
 
@@ -413,13 +414,13 @@ func (t *target) watch(ctx context.Context, f *fleet, end time.Time, visible *st
 		if err != nil {
 			return 0, err
 		}
-		var covered time.Duration
+		var covered unit.Sum
 		for i := range a.Groups {
 			if a.Groups[i].Get("cpu_seconds").Quality != usage.Absent {
-				covered += a.Groups[i].Covered
+				covered = covered.Plus(a.Groups[i].Covered)
 			}
 		}
-		return int64(covered), nil
+		return covered.Int64(), nil
 	}
 	once := func() error {
 		since := time.Now().Add(-time.Second)

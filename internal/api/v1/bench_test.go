@@ -7,6 +7,7 @@ import (
 
 	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
 )
 
@@ -20,7 +21,7 @@ func manyGroups() *query.Answer {
 				put(&g.Usage, r, usage.Measured, int64(i)*1_234_567+int64(r))
 			}
 		}
-		g.Usage.Covered = time.Hour
+		g.Usage.Covered = unit.Sum{}.Add(int64(time.Hour))
 		a.Groups = append(a.Groups, g)
 	}
 	return a

@@ -50,7 +50,7 @@ func SelfOf(s *query.Self) *Self {
 	if l := s.Latest; l != nil && len(l.Rows) == 1 {
 		out.Latest = &SelfLatest{timeOrNil(l.From), timeOrNil(l.To), l.Rows[0]}
 	}
-	out.Usage = (&Usage{over: s.Usage.Covered, figures: allFigures}).totalOf(&s.Usage)
+	out.Usage = (&Usage{over: duration(s.Usage.Covered), figures: allFigures}).totalOf(&s.Usage)
 	return out
 }
 
@@ -84,7 +84,7 @@ func (s *Self) AsUsage() *Usage {
 		u.To = *s.Last
 	}
 	if s.Usage != nil {
-		u.over = s.Usage.Covered
+		u.over = duration(s.Usage.Covered)
 		u.Groups = []Group{{Keys: []string{s.NodeName, s.Name}, Nodes: 1, First: s.First, Last: s.Last, Figures: *s.Usage}}
 	}
 	u.AveragedOver = json.Number(seconds(u.over))

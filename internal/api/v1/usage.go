@@ -54,7 +54,7 @@ type Group struct {
 
 // Figures are amounts by figure.
 type Figures struct {
-	Covered time.Duration // summed over workloads, for how long each was measured
+	Covered unit.Sum // ns, summed over workloads, for how long each was measured
 
 	figures []figure
 	amounts []Amount // of figures
@@ -250,14 +250,13 @@ func (f *Figures) read(row map[string]json.RawMessage) error {
 	}
 	if v, ok := row["covered_seconds"]; ok {
 		if ns, err := unit.Nanosecond.Parse(string(v)); err == nil {
-			f.Covered = time.Duration(ns)
+			f.Covered = unit.Sum{}.Add(max(0, ns))
 			return nil
 		}
-		covered, err := parseNumber(v, unit.Nanosecond) // more than a duration holds
-		if err != nil {
+		var err error
+		if f.Covered, err = parseNumber(v, unit.Nanosecond); err != nil { // more than 64 bits
 			return fmt.Errorf("covered_seconds: %w", err)
 		}
-		f.Covered = duration(covered)
 	}
 	return nil
 }

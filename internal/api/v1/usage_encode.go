@@ -140,7 +140,7 @@ func (f *Figures) appendJSON(b []byte) []byte {
 		}
 		b = append(b, ',')
 	}
-	b = append(append(append(b, `"covered_seconds":`...), seconds(f.Covered)...), `,"quality":{`...)
+	b = append(append(append(b, `"covered_seconds":`...), f.Covered.Decimal(unit.Nanosecond)...), `,"quality":{`...)
 	for i := range f.figures {
 		if i > 0 {
 			b = append(b, ',')
@@ -267,7 +267,7 @@ func (u *Usage) writeRow(r *rowWriter, g *Group, rest int, nested bool) error {
 		}
 		r.end()
 	}
-	r.add(seconds(g.Covered))
+	r.add(g.Covered.Decimal(unit.Nanosecond))
 	for i := range g.figures {
 		if i > 0 {
 			r.text = append(r.text, ';')

@@ -73,7 +73,7 @@ func put(t *query.Total, r usage.Resource, q usage.Quality, vs ...int64) {
 func used(cpu float64, memory int64) (t query.Total) {
 	put(&t, usage.CPU, usage.Measured, int64(cpu*1e9))
 	put(&t, usage.Memory, usage.Measured, memory*3600)
-	t.Covered = length
+	t.Covered = unit.Sum{}.Add(int64(length))
 	return t
 }
 
@@ -303,7 +303,7 @@ func draw(t *rapid.T) *query.Answer {
 			u.Idle, u.IdleError, u.IdleQuality = sum(rapid.Int64Min(0).Draw(t, "idle")), sum(rapid.Int64Min(0).Draw(t, "off")), q
 		}
 		if u.Present != 0 {
-			u.Covered = time.Duration(rapid.Int64Min(0).Draw(t, "covered"))
+			u.Covered = sum(rapid.Int64Min(0).Draw(t, "covered"))
 		}
 		return u
 	}
@@ -344,7 +344,7 @@ func TestRoundTrip(t *testing.T) {
 		if err := json.Unmarshal(body, &got); err != nil {
 			t.Fatal(err)
 		}
-		if d := cmp.Diff(*want, got, cmpopts.IgnoreUnexported(v1.Usage{}, v1.Group{}, v1.Figures{}), cmpopts.EquateEmpty()); d != "" || got.Over() != want.Over() {
+		if d := cmp.Diff(*want, got, cmpopts.IgnoreUnexported(v1.Usage{}, v1.Group{}, v1.Figures{}), cmpopts.EquateEmpty(), sums); d != "" || got.Over() != want.Over() {
 			t.Fatalf("-want +got:\n%s", d)
 		}
 		same := func(total *query.Total, f *v1.Figures) {

@@ -14,6 +14,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 )
@@ -35,7 +36,7 @@ func TestSelf(t *testing.T) {
 	if out, err := run("usage", "--self"); err != nil || !strings.Contains(out, "nothing is booked") || shown != "/prefix/v1/self Bearer secret" {
 		t.Errorf("%v, shown %q:\n%s", err, shown, out)
 	}
-	self.Usage.Present, self.Usage.Covered = usage.SetOf(usage.CPU), 2*time.Minute
+	self.Usage.Present, self.Usage.Covered = usage.SetOf(usage.CPU), unit.Sum{}.Add(int64(2*time.Minute))
 	self.Usage.Quality.Set(usage.CPU, usage.Measured)
 	self.Usage.Sum[usage.CPU] = self.Usage.Sum[usage.CPU].Add(90e9)
 	for line, want := range map[string][]string{

@@ -38,7 +38,7 @@ func Divide(p power.Policy, groups, all []query.Group) {
 		case system, guest:
 		default:
 			m.used = m.used.Plus(u.ClaimCPU)
-			m.present = m.present.Plus(coveredTime(u))
+			m.present = m.present.Plus(u.ClaimCovered)
 		}
 	}
 	for i := range groups {
@@ -64,8 +64,6 @@ func Divide(p power.Policy, groups, all []query.Group) {
 var idle, system, guest = workload.Idle.String(), workload.System.String(), workload.VM.String()
 
 func nodeAndKind(keys []string) (node, kind string) { return keys[len(keys)-2], keys[len(keys)-1] }
-
-func coveredTime(u *query.Total) unit.Sum { return unit.Sum{}.Add(max(0, int64(u.ClaimCovered))) }
 
 // A machine is one node with its requested groups.
 type machine struct {
@@ -115,7 +113,7 @@ func (m *machine) divide(p power.Policy) {
 func (m *machine) claims() []energy.Claim {
 	var used, here []unit.Sum
 	for _, u := range m.claimants {
-		used, here = append(used, u.ClaimCPU), append(here, coveredTime(u))
+		used, here = append(used, u.ClaimCPU), append(here, u.ClaimCovered)
 	}
 	claims := make([]energy.Claim, len(m.claimants)+1)
 	for i, w := range weights(m.used, used) {

@@ -30,11 +30,11 @@ func draw(t *rapid.T) (groups []query.Group) {
 		add := func(job, kind string) {
 			g := query.Group{Keys: []string{job, fmt.Sprint("n", n), kind}, Nodes: 1}
 			for range rapid.IntRange(0, 2).Draw(t, "rows") {
-				covered, cpu := time.Duration(amount.Draw(t, "covered")/2), amount.Draw(t, "cpu")
-				g.Usage.Covered += covered
+				covered, cpu := amount.Draw(t, "covered"), amount.Draw(t, "cpu")
+				g.Usage.Covered = g.Usage.Covered.Add(covered)
 				put(&g.Usage, usage.CPU, cpu)
 				if rapid.IntRange(0, 3).Draw(t, "has its part") > 0 {
-					g.Usage.ClaimCovered += covered
+					g.Usage.ClaimCovered = g.Usage.ClaimCovered.Add(covered)
 					g.Usage.ClaimCPU = g.Usage.ClaimCPU.Add(cpu)
 				}
 			}
@@ -90,7 +90,7 @@ func TestNothingIsLost(t *testing.T) {
 		}
 		for i := range groups {
 			g := &groups[i]
-			claims := g.Usage.ClaimCPU != unit.Sum{} && p == power.Used || g.Usage.ClaimCovered > 0 && p == power.Equal
+			claims := g.Usage.ClaimCPU != unit.Sum{} && p == power.Used || g.Usage.ClaimCovered != (unit.Sum{}) && p == power.Equal
 			if kind := g.Keys[2]; (kind == "system" || kind == "vm" || kind != "idle" && !claims) && g.Usage.Idle != (unit.Sum{}) || kind != "idle" && p == power.None && g.Usage.Idle != (unit.Sum{}) {
 				t.Fatalf("%v: %q has %v of idle energy", p, g.Keys, g.Usage.Idle)
 			}
@@ -126,7 +126,7 @@ func TestOthersHaveTheirShare(t *testing.T) {
 func TestIdle(t *testing.T) {
 	group := func(job, node, kind string, hours time.Duration, cpu, joules int64) query.Group {
 		g := query.Group{Keys: []string{job, node, kind}, Nodes: 1}
-		g.Usage.Covered = hours * time.Hour
+		g.Usage.Covered = unit.Sum{}.Add(int64(hours * time.Hour))
 		g.Usage.ClaimCovered, g.Usage.ClaimCPU = g.Usage.Covered, unit.Sum{}.Add(cpu*1e9)
 		put(&g.Usage, usage.CPU, cpu*1e9)
 		put(&g.Usage, usage.EnergyRest, joules*1e6)

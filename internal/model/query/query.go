@@ -138,13 +138,13 @@ type Group struct {
 type Total struct {
 	Present usage.Set
 	Quality usage.Qualities
-	Covered time.Duration // summed over the group's workloads
+	Covered unit.Sum // ns, summed over the group's workloads
 	Sum     [usage.Limit]unit.Sum
 
 	// ClaimCPU and ClaimCovered are the parts of CPU time and Covered that can claim idle energy:
 	// of all rows except those that got theirs when they were booked.
 	ClaimCPU     unit.Sum // ns
-	ClaimCovered time.Duration
+	ClaimCovered unit.Sum // ns
 
 	// Idle is the part of divided idle energy: it is in addition to the energy of the resources,
 	// and IdleError is its error. If IdleQuality is Absent, idle energy is in the resources of the
@@ -169,8 +169,8 @@ func (t *Total) Add(v *Total) {
 			t.Sum[r] = t.Sum[r].Plus(v.Sum[r])
 		}
 	})
-	t.Covered += v.Covered
-	t.ClaimCPU, t.ClaimCovered = t.ClaimCPU.Plus(v.ClaimCPU), t.ClaimCovered+v.ClaimCovered
+	t.Covered = t.Covered.Plus(v.Covered)
+	t.ClaimCPU, t.ClaimCovered = t.ClaimCPU.Plus(v.ClaimCPU), t.ClaimCovered.Plus(v.ClaimCovered)
 	t.Idle, t.IdleError = t.Idle.Plus(v.Idle), t.IdleError.Plus(v.IdleError)
 	t.IdleQuality = max(t.IdleQuality, v.IdleQuality)
 }

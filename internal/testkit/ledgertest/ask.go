@@ -14,6 +14,7 @@ import (
 	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger"
@@ -461,7 +462,7 @@ func (r *queryRound) checkGroup(q *query.Query, got *query.Group, want *groupTot
 		fail("present", u.Present, want.present)
 	case u.Quality != want.quality:
 		fail("quality", u.Quality, want.quality)
-	case u.Covered != want.covered:
+	case u.Covered != unit.Sum{}.Add(int64(want.covered)):
 		fail("covered", u.Covered, want.covered)
 	}
 	for i, s := range want.sums {

@@ -8,6 +8,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 )
@@ -27,8 +28,8 @@ func (r *queryRound) checkSelf() {
 			if row.workload != w || !w.sent {
 				continue // a workload without a name cannot be queried
 			}
-			t := query.Total{Present: row.usage.Present, Covered: row.usage.Covered.Round(time.Millisecond)}
-			if t.Present == 0 && t.Covered == 0 {
+			t := query.Total{Present: row.usage.Present, Covered: unit.Sum{}.Add(int64(row.usage.Covered.Round(time.Millisecond)))}
+			if t.Present == 0 && t.Covered == (unit.Sum{}) {
 				continue // a row without any use
 			}
 			t.Present.Each(func(res usage.Resource) {
@@ -90,7 +91,7 @@ func testSelf(t *testing.T, dsn string) {
 			t.Fatal(err)
 		}
 		s := self("a", mine.ID)
-		if cpu := s.Usage.Sum[usage.CPU].String(); cpu != "15" || s.Name.Name != "mine" || s.Gaps != 1 || !s.First.Equal(Day) || !s.Through.Equal(Day.Add(72*time.Hour+time.Minute)) || s.Usage.Covered != 30*time.Second {
+		if cpu := s.Usage.Sum[usage.CPU].String(); cpu != "15" || s.Name.Name != "mine" || s.Gaps != 1 || !s.First.Equal(Day) || !s.Through.Equal(Day.Add(72*time.Hour+time.Minute)) || s.Usage.Covered.Int64() != int64(30*time.Second) {
 			t.Errorf("folded up to %v: CPU %s, %+v", fold, cpu, s)
 		}
 	}

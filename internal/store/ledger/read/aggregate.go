@@ -3,7 +3,6 @@ package read
 import (
 	"fmt"
 	"slices"
-	"time"
 
 	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
@@ -204,8 +203,8 @@ func (a *aggregation) addBlock(b *block) error {
 		ms := b.value(blockCovered, i)
 		g.present |= usage.Set(b.value(blockPresent, i))
 		g.uncertainty |= b.value(blockUncertainty, i)
-		g.covered += time.Duration(ms) * time.Millisecond
-		g.claimCovered += time.Duration(ms-b.value(blockGivenCovered, i)) * time.Millisecond
+		g.covered += ms
+		g.claimCovered += ms - b.value(blockGivenCovered, i)
 		g.claimCPU = g.claimCPU.Add(b.value(blockAmounts+int(usage.CPU), i) - b.value(blockGivenCPU, i))
 		for _, c := range cols {
 			sum := &g.sums[c.place]

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"math"
+	"math/bits"
 	"slices"
 	"strings"
 	"time"
@@ -30,7 +31,7 @@ type group struct {
 	first, last           int64 // minutes
 	present               usage.Set
 	uncertainty           int64
-	covered, claimCovered time.Duration
+	covered, claimCovered int64 // ms
 	claimCPU              unit.Sum
 	node                  int64          // the first node id; 0 is none
 	nodes                 map[int64]bool // all node ids, if there are several
@@ -108,7 +109,7 @@ func (g *group) addNode(node int64) {
 func (g *group) addClaim(present, coveredMS int64, cpu unit.Sum) {
 	if !usage.Set(present).Has(usage.EnergyIdle) {
 		g.claimCPU = g.claimCPU.Plus(cpu)
-		g.claimCovered += time.Duration(coveredMS) * time.Millisecond
+		g.claimCovered += coveredMS
 	}
 }
 
@@ -119,7 +120,7 @@ func (g *group) extend(first, last int64) { g.first, g.last = min(g.first, first
 func (g *group) addRow(present, rough, coveredMS int64) {
 	set := usage.Set(present)
 	g.present |= set
-	g.covered += time.Duration(coveredMS) * time.Millisecond
+	g.covered += coveredMS
 	if rough != 0 {
 		// Ignore quality bits of absent resources.
 		set.Each(func(r usage.Resource) { g.uncertainty |= rough & (3 << (2 * r)) })
@@ -128,10 +129,15 @@ func (g *group) addRow(present, rough, coveredMS int64) {
 
 // fillTotal sets to to what a group used.
 func (gs *groupSet) fillTotal(g *group, to *query.Total) {
-	*to = query.Total{Present: g.present & gs.want, Covered: g.covered, ClaimCPU: g.claimCPU, ClaimCovered: g.claimCovered}
+	*to = query.Total{Present: g.present & gs.want, Covered: nanos(g.covered), ClaimCPU: g.claimCPU, ClaimCovered: nanos(g.claimCovered)}
 	to.Quality = usage.QualitiesOfUncertainty(to.Present, g.uncertainty)
 	i := 0
 	gs.want.Each(func(r usage.Resource) { to.Sum[r], i = g.sums[i], i+1 })
+}
+
+// nanos converts ms to ns: those of many workloads over years do not fit 64 bits.
+func nanos(ms int64) unit.Sum {
+	return unit.SumOf(bits.Mul64(uint64(max(0, ms)), uint64(time.Millisecond)))
 }
 
 // toGroup converts a group to the type of answers.

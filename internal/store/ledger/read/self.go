@@ -54,7 +54,7 @@ func (rd *Reader) Self(ctx context.Context, node string, id workload.ID) (*query
 			from = min(from, first)
 		}
 		g, err := rd.sumLife(v, w, from)
-		if err != nil || g.Usage.Present == 0 && g.Usage.Covered == 0 {
+		if err != nil || g.Usage.Present == 0 && g.Usage.Covered == (unit.Sum{}) {
 			return err
 		}
 		out.Usage, out.First, out.Last = g.Usage, g.First, g.Last

@@ -164,7 +164,7 @@ func (l *vmList) addUsage(p schema.Range) error {
 			for _, i := range at[w] {
 				u := &l.found[i].Usage
 				u.Present |= set
-				u.Covered += time.Duration(covered) * time.Millisecond
+				u.Covered = u.Covered.Plus(nanos(covered))
 				for j, r := range energyResources {
 					u.Sum[r] = u.Sum[r].Plus(unit.Sum{}.Add(amounts[j]))
 				}

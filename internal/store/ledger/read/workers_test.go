@@ -65,7 +65,7 @@ func TestWorkers(t *testing.T) {
 			want[key] = g
 		}
 		for day := range days {
-			g.Usage.Covered += time.Duration(day) * time.Millisecond
+			g.Usage.Covered = g.Usage.Covered.Add(int64(time.Duration(day) * time.Millisecond))
 			usage.All.Each(func(r usage.Resource) {
 				v := unit.Sum{}.Add(int64((id*7919+day*104729+int(r))%65521) * 100000000000)
 				if s := &g.Usage.Sum[r]; r.Detail().Kind != usage.Peak {
@@ -170,7 +170,7 @@ func TestChosenWorkloads(t *testing.T) {
 		}
 		var covered time.Duration
 		for i := range a.Groups {
-			covered += a.Groups[i].Usage.Covered
+			covered += time.Duration(a.Groups[i].Usage.Covered.Int64())
 		}
 		// On day i each row has i ms.
 		var want time.Duration
