@@ -26,7 +26,8 @@ const settleTime = 2 * time.Minute
 
 // IsComplete reports whether all rows of a minute have come: they cover it, or the
 // machine has gone on for two minutes and sends in no other stream, or it was waited
-// for long enough.
+// for long enough. It may err, as where two streams cover the same half of a minute:
+// the ledger divides a minute again when later rows of it come.
 func (n *Node) IsComplete(m int64, wait time.Duration, now time.Time) bool {
 	end := time.Unix(0, MinuteStart(m+1))
 	switch {
