@@ -1,8 +1,11 @@
 // Package idle divides the idle energy of machines among their workloads.
+//
+// It is divided machine by machine, hour by hour and workload by workload, in integers. The share of
+// a group of workloads over a range is the sum of these parts. So the shares over ranges of whole
+// hours sum to the share over the range that they form, and filters change no share.
 package idle
 
 import (
-	"math/bits"
 	"slices"
 	"strings"
 
@@ -14,140 +17,86 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// Divide divides the idle energy of each machine among its groups. The last two keys of each group
-// are its node and its kind.
-//
-// all holds all groups on the machines, with any keys before those two; groups are the requested
-// ones, which may be fewer or divided differently. Parts of groups that were not requested are
-// dropped. Idle and system claim nothing: they belong to the machine. Virtual machines claim
-// nothing either: they got their part when they were booked. If nothing claims anything, or p is
-// power.None, idle keeps its energy. Divide moves the energy from the idle groups to the Idle of
-// each group, so that the parts sum to the idle energy exactly. The error is divided likewise.
-func Divide(p power.Policy, groups, all []query.Group) {
-	machines := map[string]*machine{}
-	for i := range all {
-		node, kind := nodeAndKind(all[i].Keys)
-		m := machines[node]
-		if m == nil {
-			m = &machine{}
-			machines[node] = m
-		}
-		switch u := &all[i].Usage; kind {
-		case idle:
-			m.idle.Add(u)
-		case system, guest:
-		default:
-			m.used = m.used.Plus(u.ClaimCPU)
-			m.present = m.present.Plus(u.ClaimCovered)
-		}
-	}
-	for i := range groups {
-		node, kind := nodeAndKind(groups[i].Keys)
-		m := machines[node]
-		if m == nil {
-			continue // not in all
-		}
-		switch u := &groups[i].Usage; kind {
-		case idle:
-			m.idleGroups = append(m.idleGroups, u)
-		case system, guest:
-			m.nonClaimants = append(m.nonClaimants, u)
-		default:
-			m.claimants = append(m.claimants, u)
-		}
-	}
-	for _, m := range machines {
-		m.divide(p)
-	}
+// A Share is a part of the idle energy of a machine, and its error, in uJ.
+type Share struct{ Energy, Error unit.Sum }
+
+// Add adds o to s.
+func (s *Share) Add(o Share) { s.Energy, s.Error = s.Energy.Plus(o.Energy), s.Error.Plus(o.Error) }
+
+// A Claim is a workload's claim to the idle energy of its machine in an hour.
+type Claim struct {
+	CPU     int64 // used CPU time, ns
+	Covered int64 // how long it existed; any unit, but the same for all claims
 }
 
-var idle, system, guest = workload.Idle.String(), workload.System.String(), workload.VM.String()
-
-func nodeAndKind(keys []string) (node, kind string) { return keys[len(keys)-2], keys[len(keys)-1] }
-
-// A machine is one node with its requested groups.
-type machine struct {
-	idle          query.Total // all of it
-	used, present unit.Sum    // the total claims of all workloads
-
-	claimants, nonClaimants, idleGroups []*query.Total
+// Claims reports whether a workload of a kind, with these resources, claims idle energy. Idle and
+// system do not: they belong to the machine. Virtual machines do not, nor other workloads that have
+// idle energy of their own: they got their part when they were booked.
+func Claims(kind string, present usage.Set) bool {
+	switch kind {
+	case Kind, system, guest:
+		return false
+	}
+	return !present.Has(usage.EnergyIdle)
 }
 
-func (m *machine) divide(p power.Policy) {
-	sum, quality := m.idle.Energy()
+// Kind is the kind of the row that holds the idle energy of a machine.
+var Kind = workload.Idle.String()
+
+var system, guest = workload.System.String(), workload.VM.String()
+
+// A Divider divides the idle energy of one machine after another.
+type Divider struct {
+	Policy power.Policy
+	claims []energy.Claim
+	out    []int64
+	shares []Share
+}
+
+// Divide divides the idle energy of a machine in an hour among claims. The shares sum to whole
+// exactly; they are valid until the next call. It returns nil if nothing claims anything, or if the
+// policy is power.None: then the machine keeps its idle energy.
+func (d *Divider) Divide(whole Share, claims []Claim) []Share {
+	d.claims, d.shares = d.claims[:0], slices.Grow(d.shares[:0], len(claims))[:len(claims)]
+	for _, c := range claims {
+		d.claims = append(d.claims, energy.Claim{Used: c.CPU, Present: c.Covered})
+	}
+	d.out = slices.Grow(d.out[:0], len(claims))[:len(claims)]
+	if energy.DivideIdle(d.Policy, 1, d.claims, d.out) > 0 {
+		return nil
+	}
+	clear(d.shares)
+	give := func(amount unit.Sum, to func(s *Share) *unit.Sum) {
+		for amount != (unit.Sum{}) {
+			part := amount.Int64()
+			amount = amount.Add(-part)
+			energy.DivideIdle(d.Policy, part, d.claims, d.out)
+			for i, v := range d.out {
+				sum := to(&d.shares[i])
+				*sum = sum.Add(v)
+			}
+		}
+	}
+	give(whole.Energy, func(s *Share) *unit.Sum { return &s.Energy })
+	give(whole.Error, func(s *Share) *unit.Sum { return &s.Error })
+	return d.shares
+}
+
+// Put sets the idle energy of a group of a machine whose idle energy has this quality. kind is of the
+// group. The energy of the group idle moves from its resources to its share, as far as it was not
+// divided.
+func Put(u *query.Total, kind string, s Share, quality usage.Quality) {
 	if quality == usage.Absent {
 		return
 	}
-	for _, u := range slices.Concat(m.claimants, m.nonClaimants, m.idleGroups) {
-		u.IdleQuality = max(quality, usage.Apportioned)
+	u.Idle, u.IdleError, u.IdleQuality = s.Energy, s.Error, max(quality, usage.Apportioned)
+	if kind != Kind {
+		return
 	}
-	claims, out := m.claims(), make([]int64, len(m.claimants)+1)
-	if energy.DivideIdle(p, 1, claims, out) > 0 { // no claims
-		for _, u := range m.idleGroups {
-			u.Idle, _ = u.Energy()
-			u.IdleError = u.Sum[usage.EnergyError]
-		}
-	} else {
-		give := func(amount unit.Sum, f func(u *query.Total, part int64)) {
-			for amount != (unit.Sum{}) {
-				part := amount.Int64()
-				amount = amount.Add(-part)
-				energy.DivideIdle(p, part, claims, out)
-				for i, u := range m.claimants {
-					f(u, out[i])
-				}
-			}
-		}
-		give(sum, func(u *query.Total, part int64) { u.Idle = u.Idle.Add(part) })
-		give(m.idle.Sum[usage.EnergyError], func(u *query.Total, part int64) { u.IdleError = u.IdleError.Add(part) })
+	for _, r := range usage.Energies {
+		u.Sum[r] = unit.Sum{}
 	}
-	for _, u := range m.idleGroups {
-		for _, r := range usage.Energies {
-			u.Sum[r] = unit.Sum{}
-		}
-		u.Sum[usage.EnergyError], u.Sum[usage.EnergyIdle] = unit.Sum{}, unit.Sum{}
-	}
-}
-
-// claims returns the claims of the claimants; the last one is that of all other workloads.
-func (m *machine) claims() []energy.Claim {
-	var used, here []unit.Sum
-	for _, u := range m.claimants {
-		used, here = append(used, u.ClaimCPU), append(here, u.ClaimCovered)
-	}
-	claims := make([]energy.Claim, len(m.claimants)+1)
-	for i, w := range weights(m.used, used) {
-		claims[i].Used = w
-	}
-	for i, w := range weights(m.present, here) {
-		claims[i].Present = w
-	}
-	return claims
-}
-
-// weights returns the parts of a whole and, last, the rest, scaled so that the whole fits 63 bits.
-func weights(whole unit.Sum, parts []unit.Sum) []int64 {
-	hi, lo := whole.Halves()
-	shift := bits.Len64(lo) / 64
-	if hi > 0 {
-		shift = bits.Len64(hi) + 1
-	}
-	scaled := func(s unit.Sum) int64 {
-		hi, lo := s.Halves()
-		return int64(hi<<(64-shift) | lo>>shift)
-	}
-	var sum unit.Sum
-	left := scaled(whole)
-	out := make([]int64, len(parts), len(parts)+1)
-	for i, p := range parts {
-		sum = sum.Plus(p)
-		out[i] = scaled(p)
-		left -= out[i]
-	}
-	if sum == whole {
-		left = 0 // ignoring rounding
-	}
-	return append(out, left)
+	u.Sum[usage.EnergyError], u.Sum[usage.EnergyIdle] = unit.Sum{}, unit.Sum{}
 }
 
 // MergeNodes removes node and kind from the groups' keys and merges groups that are then equal, in
@@ -160,7 +109,7 @@ func MergeNodes(groups []query.Group) (out []query.Group) {
 	places := map[string]*place{}
 	for i := range groups {
 		g := &groups[i]
-		node, _ := nodeAndKind(g.Keys)
+		node := g.Keys[len(g.Keys)-2]
 		keys := g.Keys[:len(g.Keys)-2]
 		name := strings.Join(keys, "\x00")
 		p := places[name]

@@ -22,145 +22,117 @@ func put(t *query.Total, r usage.Resource, v int64) {
 	t.Sum[r] = t.Sum[r].Add(v)
 }
 
-// draw returns random groups of some machines, by job, node and kind.
-func draw(t *rapid.T) (groups []query.Group) {
-	large := rapid.SampledFrom([]int64{10, 1e12, math.MaxInt64}).Draw(t, "large")
-	amount := rapid.Int64Range(0, large)
-	for n := range rapid.IntRange(1, 3).Draw(t, "nodes") {
-		add := func(job, kind string) {
-			g := query.Group{Keys: []string{job, fmt.Sprint("n", n), kind}, Nodes: 1}
-			for range rapid.IntRange(0, 2).Draw(t, "rows") {
-				covered, cpu := amount.Draw(t, "covered"), amount.Draw(t, "cpu")
-				g.Usage.Covered = g.Usage.Covered.Add(covered)
-				put(&g.Usage, usage.CPU, cpu)
-				if rapid.IntRange(0, 3).Draw(t, "has its part") > 0 {
-					g.Usage.ClaimCovered = g.Usage.ClaimCovered.Add(covered)
-					g.Usage.ClaimCPU = g.Usage.ClaimCPU.Add(cpu)
-				}
-			}
-			for _, r := range []usage.Resource{usage.EnergyPackage, usage.EnergyRest, usage.EnergyError, usage.EnergyIdle} {
-				if rapid.Bool().Draw(t, "there") {
-					put(&g.Usage, r, amount.Draw(t, "energy"))
-				}
-			}
-			groups = append(groups, g)
-		}
-		for _, kind := range []string{"idle", "system"} {
-			if rapid.IntRange(0, 4).Draw(t, kind) > 0 {
-				add(kind, kind)
-			}
-		}
-		for j := range rapid.IntRange(0, 4).Draw(t, "groups") {
-			add(fmt.Sprint("j", j), rapid.SampledFrom([]string{"", "job", "container", "vm"}).Draw(t, "kind"))
-		}
-	}
-	return groups
-}
-
-// TestNothingIsLost checks that under every policy the energy sums to the total exactly, and so
-// does the error.
+// TestNothingIsLost checks that under every policy the shares sum to the whole exactly, that each is
+// in proportion to its claim, and that without claims nothing is divided.
 func TestNothingIsLost(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		groups := draw(t)
-		sums := func(of []query.Group) (sum query.Total) {
-			for i := range of {
-				sum.Add(&of[i].Usage)
-			}
-			return sum
+		amount := rapid.Int64Range(0, rapid.SampledFrom([]int64{10, 1e12, math.MaxInt64}).Draw(t, "large"))
+		var whole idle.Share
+		for range rapid.IntRange(0, 4).Draw(t, "domains") {
+			whole.Add(idle.Share{Energy: unit.Sum{}.Add(amount.Draw(t, "energy")), Error: unit.Sum{}.Add(amount.Draw(t, "error"))})
 		}
-		before := sums(groups)
-		p := rapid.SampledFrom([]power.Policy{power.None, power.Equal, power.Reserved, power.Used}).Draw(t, "policy")
-		idle.Divide(p, groups, groups)
-		merged := idle.MergeNodes(groups)
-		for _, after := range []query.Total{sums(groups), sums(merged)} {
-			a, _ := before.AllEnergy()
-			b, _ := after.AllEnergy()
-			if a != b {
-				t.Fatalf("%v: all energy is %v, want %v", p, b, a)
+		d := idle.Divider{Policy: rapid.SampledFrom([]power.Policy{power.None, power.Equal, power.Reserved, power.Used}).Draw(t, "policy")}
+		for range 2 { // the second time the divider is used again
+			claims := make([]idle.Claim, rapid.IntRange(0, 5).Draw(t, "claims"))
+			var all float64
+			weight := func(c idle.Claim) float64 {
+				switch d.Policy {
+				case power.Equal:
+					return float64(c.Covered)
+				case power.Used:
+					return float64(c.CPU)
+				}
+				return 0
 			}
-			if a, b := before.Sum[usage.EnergyError], after.Sum[usage.EnergyError].Plus(after.IdleError); a != b {
-				t.Fatalf("%v: the error is %v, want %v", p, b, a)
+			for i := range claims {
+				claims[i] = idle.Claim{CPU: amount.Draw(t, "cpu"), Covered: amount.Draw(t, "covered")}
+				all += weight(claims[i])
 			}
-			if before.Sum[usage.EnergyIdle].Compare(after.Sum[usage.EnergyIdle]) < 0 {
-				t.Fatalf("%v: the rows' own idle energy grew", p)
+			shares := d.Divide(whole, claims)
+			if (shares != nil) != (all > 0) || shares != nil && len(shares) != len(claims) {
+				t.Fatalf("%v: %d shares of claims %v", d.Policy, len(shares), claims)
 			}
-			if before.Sum[usage.CPU] != after.Sum[usage.CPU] || before.Covered != after.Covered {
-				t.Fatalf("%v: CPU time or time covered has changed", p)
+			var sum idle.Share
+			for i, s := range shares {
+				sum.Add(s)
+				for _, c := range [][2]unit.Sum{{s.Energy, whole.Energy}, {s.Error, whole.Error}} {
+					// Each domain's part is rounded by less than one, and weights to 60 bits.
+					got, of := c[0].Float(unit.Count), c[1].Float(unit.Count)
+					if want := of * weight(claims[i]) / all; math.Abs(got-want) > 5+1e-12*of {
+						t.Fatalf("%v: %v of claims %v is %v of %v, want %v", d.Policy, i, claims, got, of, want)
+					}
+				}
 			}
-		}
-		for i := range groups {
-			g := &groups[i]
-			claims := g.Usage.ClaimCPU != unit.Sum{} && p == power.Used || g.Usage.ClaimCovered != (unit.Sum{}) && p == power.Equal
-			if kind := g.Keys[2]; (kind == "system" || kind == "vm" || kind != "idle" && !claims) && g.Usage.Idle != (unit.Sum{}) || kind != "idle" && p == power.None && g.Usage.Idle != (unit.Sum{}) {
-				t.Fatalf("%v: %q has %v of idle energy", p, g.Keys, g.Usage.Idle)
-			}
-		}
-		for i := 1; i < len(merged); i++ {
-			if slices.ContainsFunc(merged[:i], func(g query.Group) bool { return slices.Equal(g.Keys, merged[i].Keys) }) {
-				t.Fatalf("%q appears twice", merged[i].Keys)
-			}
-		}
-	})
-}
-
-// TestOthersHaveTheirShare checks that the part of groups that were not requested goes to no other
-// group.
-func TestOthersHaveTheirShare(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		all := draw(t)
-		some := slices.DeleteFunc(slices.Clone(all), func(query.Group) bool { return rapid.Bool().Draw(t, "left out") })
-		p := rapid.SampledFrom([]power.Policy{power.Equal, power.Used}).Draw(t, "policy")
-		idle.Divide(p, some, all)
-		idle.Divide(p, all, slices.Clone(all))
-		for i := range some {
-			j := slices.IndexFunc(all, func(g query.Group) bool { return slices.Equal(g.Keys, some[i].Keys) })
-			a, b := some[i].Usage.Idle.Float(unit.Count), all[j].Usage.Idle.Float(unit.Count)
-			if math.Abs(a-b) > 2+1e-9*b {
-				t.Fatalf("%v: %q has %v of idle energy among few, %v among all", p, some[i].Keys, a, b)
+			if shares != nil && sum != whole {
+				t.Fatalf("%v: the shares sum to %v, want %v", d.Policy, sum, whole)
 			}
 		}
 	})
 }
 
-// TestIdle checks two machines with different idle energy: each divides its own.
-func TestIdle(t *testing.T) {
-	group := func(job, node, kind string, hours time.Duration, cpu, joules int64) query.Group {
-		g := query.Group{Keys: []string{job, node, kind}, Nodes: 1}
-		g.Usage.Covered = unit.Sum{}.Add(int64(hours * time.Hour))
-		g.Usage.ClaimCovered, g.Usage.ClaimCPU = g.Usage.Covered, unit.Sum{}.Add(cpu*1e9)
-		put(&g.Usage, usage.CPU, cpu*1e9)
-		put(&g.Usage, usage.EnergyRest, joules*1e6)
-		put(&g.Usage, usage.EnergyError, joules*1e5)
+// TestClaims checks which workloads claim idle energy.
+func TestClaims(t *testing.T) {
+	t.Parallel()
+	cpu := usage.SetOf(usage.CPU)
+	for _, c := range []struct {
+		kind    string
+		present usage.Set
+		want    bool
+	}{
+		{"container", cpu, true},
+		{"", 0, true},
+		{"container", cpu | usage.SetOf(usage.EnergyIdle), false},
+		{"vm", cpu, false},
+		{"idle", cpu, false},
+		{"system", cpu, false},
+	} {
+		if got := idle.Claims(c.kind, c.present); got != c.want {
+			t.Errorf("%q with %v: %v", c.kind, c.present, got)
+		}
+	}
+}
+
+// TestPut checks that the energy of the group idle moves to its share, and that other groups get
+// theirs beside their own energy.
+func TestPut(t *testing.T) {
+	t.Parallel()
+	share := idle.Share{Energy: unit.Sum{}.Add(7), Error: unit.Sum{}.Add(3)}
+	for kind, want := range map[string]string{"idle": "0+7 ±0+3, apportioned", "container": "40+7 ±4+3, apportioned"} {
+		var u query.Total
+		put(&u, usage.EnergyRest, 40)
+		put(&u, usage.EnergyError, 4)
+		before := u
+		idle.Put(&u, kind, share, usage.Absent)
+		if u != before {
+			t.Errorf("%s of a machine without idle energy: %+v", kind, u)
+		}
+		idle.Put(&u, kind, share, usage.Measured)
+		active, _ := u.Energy()
+		if got := fmt.Sprintf("%v+%v ±%v+%v, %v", active, u.Idle, u.Sum[usage.EnergyError], u.IdleError, u.IdleQuality); got != want {
+			t.Errorf("%s: %s, want %s", kind, got, want)
+		}
+	}
+}
+
+// TestMergeNodes checks that groups of several machines and kinds become one.
+func TestMergeNodes(t *testing.T) {
+	t.Parallel()
+	group := func(job, node, kind string, first time.Duration, cpu int64) query.Group {
+		g := query.Group{Keys: []string{job, node, kind}, Nodes: 1, First: time.Unix(0, int64(first)), Last: time.Unix(0, int64(first+time.Hour))}
+		put(&g.Usage, usage.CPU, cpu)
 		return g
 	}
-	for p, want := range map[power.Policy]string{
-		power.None:  "web 40+0 ±4, db 5+0 ±0.5, idle 0+360 ±36, guest 50+0 ±5, system 7+0 ±0.7",
-		power.Equal: "web 40+270 ±31, db 5+90 ±9.5, idle 0+0 ±0, guest 50+0 ±5, system 7+0 ±0.7",
-		power.Used:  "web 40+320 ±36, db 5+40 ±4.5, idle 0+0 ±0, guest 50+0 ±5, system 7+0 ±0.7",
-	} {
-		groups := []query.Group{
-			group("web", "a", "container", 2, 300, 30), group("db", "a", "container", 2, 100, 5), group("idle", "a", "idle", 0, 0, 160+20),
-			group("web", "b", "container", 1, 10, 10), group("guest", "b", "vm", 3, 500, 50), group("idle", "b", "idle", 0, 0, 180), group("system", "b", "system", 9, 900, 7),
-		}
-		if p == power.Used {
-			// All of it is on machine a, divided 3 to 1, in addition to b's part.
-			groups[2].Usage.Sum[usage.EnergyRest] = unit.Sum{}.Add(160e6)
-			groups[2].Usage.Sum[usage.EnergyError] = unit.Sum{}.Add(16e6)
-			groups[5].Usage.Sum[usage.EnergyRest] = unit.Sum{}.Add(200e6)
-			groups[5].Usage.Sum[usage.EnergyError] = unit.Sum{}.Add(20e6)
-		}
-		idle.Divide(p, groups, groups)
-		got := ""
-		for _, g := range idle.MergeNodes(groups) {
-			active, _ := g.Usage.Energy()
-			off := g.Usage.Sum[usage.EnergyError].Plus(g.Usage.IdleError)
-			got += fmt.Sprintf(", %s %s+%s ±%s", g.Keys[0], active.Decimal(unit.Microjoule), g.Usage.Idle.Decimal(unit.Microjoule), off.Decimal(unit.Microjoule))
-			if want := map[string]int{"web": 2, "idle": 2}[g.Keys[0]]; g.Nodes != max(1, want) || g.Usage.IdleQuality != usage.Apportioned {
-				t.Errorf("%v: %s is on %d nodes, its idle part %v", p, g.Keys[0], g.Nodes, g.Usage.IdleQuality)
-			}
-		}
-		if got = got[2:]; got != want {
-			t.Errorf("%v: %s\nwant %s", p, got, want)
-		}
+	merged := idle.MergeNodes([]query.Group{
+		group("web", "a", "container", 2, 300), group("db", "a", "container", 2, 100), group("web", "b", "container", 1, 10), group("web", "b", "service", 9, 1),
+	})
+	got := ""
+	for _, g := range merged {
+		got += fmt.Sprintf("%s on %d: %v from %d to %d; ", g.Keys, g.Nodes, g.Usage.Sum[usage.CPU], g.First.UnixNano(), g.Last.Add(-time.Hour).UnixNano())
+	}
+	if want := "[web] on 2: 311 from 1 to 9; [db] on 1: 100 from 2 to 2; "; got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+	if !slices.Equal(merged[0].Keys, []string{"web"}) {
+		t.Errorf("keys %q", merged[0].Keys)
 	}
 }

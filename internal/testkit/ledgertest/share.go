@@ -57,8 +57,8 @@ func (r *queryRound) checkIdleShares(q query.Query, from, to int64) {
 			if c := change[strings.Join(is.Keys, "\x00")]; c[n] != nil {
 				want.Add(want, c[n])
 			}
-			// Each part is rounded.
-			if off := want.Sub(want, rat(has[n])); off.Abs(off).Cmp(big.NewRat(int64(len(r.workloads)), 1)) > 0 {
+			// The part of each row is rounded.
+			if off := want.Sub(want, rat(has[n])); off.Abs(off).Cmp(big.NewRat(int64(len(r.book.rows)), 1)) > 0 {
 				r.Fatalf("%+v: group %q: %v of %d is off by %v", q, is.Keys, has[n], n, off)
 			}
 		}
@@ -73,55 +73,80 @@ func rat(s unit.Sum) *big.Rat {
 	return v
 }
 
+// An idleUnit is a machine in an hour, for which idle energy is divided; in a day where hours are no
+// longer kept.
+type idleUnit struct {
+	node *bookNode
+	at   int64 // its first minute
+}
+
+// A unitClaim is what a workload used in a unit.
+type unitClaim struct {
+	of  idleUnit
+	by  *bookWorkload
+	use *big.Rat
+	has usage.Set
+}
+
 // shares returns what a policy adds to each group.
 func (r *queryRound) shares(q *query.Query, from, to int64) map[string]idleShare {
-	energy := map[*bookNode]bool{}
-	idle, all := map[*bookNode]*idleShare{}, map[*bookNode]*big.Rat{}
-	claims := map[*bookWorkload]*big.Rat{}
+	_, _, _, hourFloor := r.db.marks()
+	energy, idle := map[idleUnit]bool{}, map[idleUnit]*idleShare{}
+	type claimant struct {
+		idleUnit
+		*bookWorkload
+	}
+	claims := map[claimant]*unitClaim{}
 	for i := range r.book.rows {
 		row := &r.book.rows[i]
 		if row.minute < from || row.minute >= to || !q.Scope.All && len(q.Scope.Clusters) > 0 && !slices.Contains(q.Scope.Clusters, row.workload.node.cluster) ||
 			r.book.excludes(row.workload.node, row.minute, q) {
 			continue
 		}
-		node := row.workload.node
-		if idle[node] == nil {
-			idle[node], all[node] = &idleShare{new(big.Rat), new(big.Rat)}, new(big.Rat)
+		at := idleUnit{row.workload.node, row.minute - row.minute%60}
+		if day := row.minute - row.minute%dayMinutes; day < hourFloor {
+			at.at = day
+		}
+		if idle[at] == nil {
+			idle[at] = &idleShare{new(big.Rat), new(big.Rat)}
 		}
 		switch row.workload.told.Kind {
 		case workload.Idle:
 			for _, res := range usage.Energies {
-				energy[node] = energy[node] || row.usage.Present.Has(res)
-				idle[node][0].Add(idle[node][0], new(big.Rat).SetInt64(row.usage.Amount[res]))
+				energy[at] = energy[at] || row.usage.Present.Has(res)
+				idle[at][0].Add(idle[at][0], new(big.Rat).SetInt64(row.usage.Amount[res]))
 			}
-			idle[node][1].Add(idle[node][1], new(big.Rat).SetInt64(row.usage.Amount[usage.EnergyError]))
+			idle[at][1].Add(idle[at][1], new(big.Rat).SetInt64(row.usage.Amount[usage.EnergyError]))
 		case workload.System, workload.VM:
 		default:
-			if row.usage.Present.Has(usage.EnergyIdle) {
-				continue // it has its part already
-			}
 			v := new(big.Rat).SetInt64(row.usage.Amount[usage.CPU])
 			if q.Idle == "equal" {
 				v.SetInt64(int64(row.usage.Covered.Round(1e6)))
 			}
-			all[node].Add(all[node], v)
-			if claims[row.workload] == nil {
-				claims[row.workload] = new(big.Rat)
+			c := claims[claimant{at, row.workload}]
+			if c == nil {
+				c = &unitClaim{of: at, by: row.workload, use: new(big.Rat)}
+				claims[claimant{at, row.workload}] = c
 			}
-			claims[row.workload].Add(claims[row.workload], v)
+			c.use.Add(c.use, v)
+			c.has |= row.usage.Present
 		}
 	}
-	change := map[string]idleShare{}
-	for _, w := range r.workloads {
-		if !energy[w.node] || all[w.node].Sign() == 0 || !r.book.includes(w, q) || w.told.Kind == workload.System {
+	all := map[idleUnit]*big.Rat{}
+	for k, c := range claims {
+		if c.has.Has(usage.EnergyIdle) {
+			delete(claims, k) // it has its part already
 			continue
 		}
-		part := new(big.Rat)
-		switch {
-		case w.told.Kind == workload.Idle:
-			part.SetInt64(-1)
-		case claims[w] != nil:
-			part.Quo(claims[w], all[w.node])
+		if all[c.of] == nil {
+			all[c.of] = new(big.Rat)
+		}
+		all[c.of].Add(all[c.of], c.use)
+	}
+	change := map[string]idleShare{}
+	add := func(w *bookWorkload, u idleUnit, part *big.Rat) {
+		if !r.book.includes(w, q) {
+			return
 		}
 		var keys []string
 		for _, d := range q.By {
@@ -132,10 +157,23 @@ func (r *queryRound) shares(q *query.Query, from, to int64) map[string]idleShare
 		if !ok {
 			c = idleShare{new(big.Rat), new(big.Rat)}
 		}
-		for n, v := range idle[w.node] {
+		for n, v := range idle[u] {
 			c[n].Add(c[n], new(big.Rat).Mul(v, part))
 		}
 		change[k] = c
+	}
+	divided := func(u idleUnit) bool { return energy[u] && all[u] != nil && all[u].Sign() > 0 }
+	for _, c := range claims {
+		if divided(c.of) {
+			add(c.by, c.of, new(big.Rat).Quo(c.use, all[c.of]))
+		}
+	}
+	for _, w := range r.workloads {
+		for u := range idle {
+			if w.told.Kind == workload.Idle && w.node == u.node && divided(u) {
+				add(w, u, big.NewRat(-1, 1))
+			}
+		}
 	}
 	return change
 }

@@ -34,18 +34,25 @@ func (s *selection) aggregateBlocks(ranges []schema.Range, gs *groupSet) error {
 	if err != nil {
 		return err
 	}
-	r, err := s.rd.cache.indexes.find(s)
+	a, err := s.newAggregation(gs)
 	if err != nil {
 		return err
 	}
-	if r, err = r.refresh(s.v); err != nil {
-		return err
-	}
-	a := &aggregation{selection: s, groups: gs, index: r, pages: map[int64]*[pageSize]membership{}, guestDays: guestDays{selection: s}}
 	if s.nesting.guestsOnly && len(s.nesting.guests) == 0 {
 		return nil
 	}
 	return s.rd.scanBlocks(s.v, usageBlocks, s.want, ranges, len(s.nesting.guests) > 0, ids, a.addBlock)
+}
+
+func (s *selection) newAggregation(gs *groupSet) (*aggregation, error) {
+	r, err := s.rd.cache.indexes.find(s)
+	if err != nil {
+		return nil, err
+	}
+	if r, err = r.refresh(s.v); err != nil {
+		return nil, err
+	}
+	return &aggregation{selection: s, groups: gs, index: r, pages: map[int64]*[pageSize]membership{}, guestDays: guestDays{selection: s}}, nil
 }
 
 // maxKeyLookups is the maximum number of rows to look up by key instead of scanning. A lookup costs

@@ -1,11 +1,15 @@
 package read
 
 import (
+	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"mete.dev/mete/internal/attribute/idle"
 	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/store/ledger/schema"
 )
@@ -26,25 +30,44 @@ func (s *selection) computeGroups(ranges []schema.Range, a *query.Answer) ([]que
 	ends := []query.Dimension{query.ByNode, query.ByKind}
 	fine := *s.q
 	fine.By = slices.Concat(s.q.By, ends)
-	groups, err := s.groupsOf(&fine, ranges)
+	of, err := s.sameNesting(&fine)
 	if err != nil {
 		return nil, err
 	}
-	all := groups
+	all := of
 	if s.isFiltered() {
 		// Workloads that the filters exclude have their share too.
-		all, err = s.groupsOf(&query.Query{By: ends, Resources: s.want, Scope: query.Scope{All: s.q.Scope.All || len(s.q.Scope.Clusters) == 0, Clusters: s.q.Scope.Clusters}}, ranges)
+		all, err = s.sameNesting(&query.Query{By: ends, Resources: s.want, Scope: query.Scope{All: s.q.Scope.All || len(s.q.Scope.Clusters) == 0, Clusters: s.q.Scope.Clusters}})
 		if err != nil {
 			return nil, err
 		}
 	}
-	idle.Divide(s.idle, groups, all)
+	sums, err := of.sumGroups(ranges)
+	if err != nil {
+		return nil, s.rd.db.Fault(err)
+	}
+	d := &idleDivision{of: of, all: all, sums: sums, Divider: idle.Divider{Policy: s.idle}, quality: map[string]usage.Quality{}, shares: map[*group]*idle.Share{}}
+	if err := d.divide(s.idleUnits(ranges)); err != nil {
+		return nil, s.rd.db.Fault(err)
+	}
+	var groups []query.Group
+	for _, g := range sums.all {
+		out := sums.toGroup(g)
+		node, kind := nodeAndKind(g.keys)
+		var share idle.Share
+		if found := d.shares[g]; found != nil {
+			share = *found
+		}
+		idle.Put(&out.Usage, kind, share, d.quality[node])
+		groups = append(groups, out)
+	}
 	groups = idle.MergeNodes(groups)
 	slices.SortFunc(groups, func(a, b query.Group) int { return compareUse(&a, &b) })
 	return groups, nil
 }
 
-func (s *selection) groupsOf(q *query.Query, ranges []schema.Range) ([]query.Group, error) {
+// sameNesting returns the selection of another query, with the guests of this one.
+func (s *selection) sameNesting(q *query.Query) (*selection, error) {
 	other, err := s.rd.newSelection(s.v, q)
 	if err != nil {
 		return nil, err
@@ -52,18 +75,279 @@ func (s *selection) groupsOf(q *query.Query, ranges []schema.Range) ([]query.Gro
 	if other.nesting = s.nesting; s.nesting.guestsOnly || !s.nesting.coversAll {
 		other.grouped = false
 	}
-	return other.groupsIn(ranges)
+	return other, nil
 }
 
-func (s *selection) groupsIn(ranges []schema.Range) ([]query.Group, error) {
-	sums, err := s.sumGroups(ranges)
-	if err != nil {
-		return nil, s.rd.db.Fault(err)
+// idleUnits returns the spans for which idle energy is divided: the hours of ranges, from hours or
+// minutes, and days where hours are no longer kept.
+func (s *selection) idleUnits(ranges []schema.Range) (units []schema.Range) {
+	for _, p := range ranges {
+		switch p.Level {
+		case schema.Days:
+			for _, day := range p.Split() {
+				if day.From < s.v.HourFloor {
+					units = append(units, day)
+					continue
+				}
+				day.Level = schema.Hours
+				units = append(units, day.Split()...)
+			}
+		case schema.Hours:
+			units = append(units, p.Split()...)
+		default:
+			for at := p.From; at < p.To; {
+				end := min(p.To, at-at%schema.HourMinutes+schema.HourMinutes)
+				units = append(units, schema.Range{Level: p.Level, From: at, To: end})
+				at = end
+			}
+		}
 	}
-	return sums.sorted(), nil
+	return units
 }
 
-// filtered reports whether the query excludes workloads of its nodes.
+// idleResources are the resources from which idle energy is divided.
+var idleResources = usage.SetOf(usage.Energies[:]...) | usage.SetOf(usage.CPU, usage.EnergyError)
+
+// An idleDivision divides the idle energy of machines among the groups of a query, in one unit of
+// time after another.
+type idleDivision struct {
+	of, all *selection // the rows that the query sums, and all rows of the machines
+	sums    *groupSet  // of the groups
+	idle.Divider
+	quality map[string]usage.Quality // of idle energy, by machine
+	shares  map[*group]*idle.Share
+	rows    []idleRow // of the present unit
+}
+
+// An idleRow is what a workload used in a unit of time.
+type idleRow struct {
+	workload       int64
+	machine, kind  string
+	group          *group // nil if the query excludes it
+	present        usage.Set
+	uncertainty    int64
+	cpu, coveredMS int64 // ns, ms
+	share          idle.Share
+}
+
+// nodeAndKind returns the last two keys of a group.
+func nodeAndKind(keys []string) (node, kind string) { return keys[len(keys)-2], keys[len(keys)-1] }
+
+// divide divides the idle energy of all units.
+func (d *idleDivision) divide(units []schema.Range) error {
+	if d.of.nesting.guestsOnly && len(d.of.nesting.guests) == 0 {
+		return nil
+	}
+	if d.of.rd.db.IsSQLite() {
+		return d.readBlocks(units)
+	}
+	// Adjacent units of one level are one query.
+	for i := 0; i < len(units); {
+		p, j := units[i], i+1
+		for ; j < len(units) && units[j].Level == p.Level && units[j].From == p.To && units[j].Table(schema.UsageLayout) == p.Table(schema.UsageLayout); j++ {
+			p.To = units[j].To
+		}
+		if err := d.readRows(p); err != nil {
+			return err
+		}
+		i = j
+	}
+	return nil
+}
+
+// readBlocks divides the idle energy of units, from blocks.
+func (d *idleDivision) readBlocks(units []schema.Range) error {
+	groups, err := d.of.newAggregation(d.sums)
+	if err != nil {
+		return err
+	}
+	machines := groups
+	if d.all != d.of {
+		if machines, err = d.all.newAggregation(newGroups(d.all.want)); err != nil {
+			return err
+		}
+	}
+	add := func(b *block) error {
+		if err := groups.findGroups(b); err != nil {
+			return err
+		}
+		if machines != groups {
+			if err := machines.findGroups(b); err != nil {
+				return err
+			}
+		}
+		for i, w := range b.keys {
+			of := machines.rowGroups[i]
+			if of == nil {
+				continue
+			}
+			r := idleRow{workload: w, group: groups.rowGroups[i], present: usage.Set(b.value(blockPresent, i)), uncertainty: b.value(blockUncertainty, i),
+				cpu: b.value(blockAmounts+int(usage.CPU), i), coveredMS: b.value(blockCovered, i)}
+			if r.machine, r.kind = nodeAndKind(of.keys); r.kind == idle.Kind {
+				for _, e := range usage.Energies {
+					r.share.Energy = r.share.Energy.Add(b.value(blockAmounts+int(e), i))
+				}
+				r.share.Error = r.share.Error.Add(b.value(blockAmounts+int(usage.EnergyError), i))
+			}
+			d.rows = append(d.rows, r)
+		}
+		return nil
+	}
+	scan := func(of []schema.Range, use func(*block) error) error {
+		return d.of.rd.scanBlocks(d.of.v, usageBlocks, idleResources, of, true, nil, use)
+	}
+	// Blocks come in any order. One of an hour is a unit; those of minutes are parts of one.
+	var whole []schema.Range
+	for i := 0; i < len(units); {
+		if units[i].Level != schema.Minutes {
+			whole = append(whole, units[i])
+			i++
+			continue
+		}
+		if err := scan(units[i:i+1], add); err != nil {
+			return err
+		}
+		d.divideUnit()
+		i++
+	}
+	return scan(whole, func(b *block) error {
+		err := add(b)
+		d.divideUnit()
+		return err
+	})
+}
+
+// readRows divides the idle energy of adjacent units, from rows that the database sorts.
+func (d *idleDivision) readRows(p schema.Range) error {
+	s := d.of
+	width := max(p.Level.Width(), schema.HourMinutes)
+	args := slices.Clone(s.args)
+	args[0], args[1] = p.From, p.To
+	cols := append(slices.Clone(s.keys), "u.minute - u.minute % "+fmt.Sprint(width), "u.workload", "n.id", "w.kind",
+		"CASE WHEN true"+s.where+" THEN 1 ELSE 0 END", "u.present", "u.rough", "u.covered_ms", "u.cpu", "u.energy_error")
+	for _, r := range usage.Energies {
+		cols = append(cols, "u."+r.String())
+	}
+	keys := make([]string, len(s.keys))
+	var into []any
+	for i := range keys {
+		into = append(into, &keys[i])
+	}
+	var at, node, matches, present, off int64
+	var energies [len(usage.Energies)]int64
+	var r idleRow
+	into = append(into, &at, &r.workload, &node, &r.kind, &matches, &present, &r.uncertainty, &r.coveredMS, &r.cpu, &off)
+	for i := range energies {
+		into = append(into, &energies[i])
+	}
+	unit0 := int64(-1)
+	text := fmt.Sprintf("SELECT %s FROM %s u JOIN workload w ON w.id = u.workload JOIN node n ON n.id = w.node%s WHERE u.minute >= $1 AND u.minute < $2%s%s ORDER BY %d, u.workload",
+		strings.Join(cols, ", "), p.Table(schema.UsageLayout), s.joins, clusterCondition(&args, d.all.q.Scope), s.outsideCondition("n.id"), len(keys)+1)
+	err := eachInRange(s.v, p, args, func(scan func(...any) error) error {
+		if err := scan(into...); err != nil {
+			return err
+		}
+		if at != unit0 {
+			d.divideUnit()
+			unit0 = at
+		}
+		row := r
+		row.machine, row.present = s.nodeNames[node], usage.Set(present)
+		if matches != 0 {
+			row.group = s.groupOf(d.sums, keys, node)
+		}
+		if r.kind == idle.Kind {
+			for _, e := range energies {
+				row.share.Energy = row.share.Energy.Add(e)
+			}
+			row.share.Error = unit.Sum{}.Add(off)
+		}
+		d.rows = append(d.rows, row)
+		return nil
+	}, s.rd.db.Expand(text))
+	d.divideUnit()
+	return err
+}
+
+// An idleMachine is a machine in a unit of time.
+type idleMachine struct {
+	whole     idle.Share
+	quality   usage.Quality
+	own       []*idleRow // rows of the machine's idle energy
+	claims    []idle.Claim
+	claimants []*group
+}
+
+// divideUnit divides the idle energy of the collected rows, and drops them.
+func (d *idleDivision) divideUnit() {
+	rows := d.rows
+	d.rows = d.rows[:0]
+	slices.SortStableFunc(rows, func(a, b idleRow) int { return int(a.workload - b.workload) })
+	// A workload may have several rows, of minutes.
+	n := 0
+	for i := range rows {
+		if r := &rows[i]; n > 0 && rows[n-1].workload == r.workload {
+			to := &rows[n-1]
+			to.present, to.uncertainty = to.present|r.present, to.uncertainty|r.uncertainty
+			to.cpu, to.coveredMS = to.cpu+r.cpu, to.coveredMS+r.coveredMS
+			to.share.Add(r.share)
+			continue
+		}
+		rows[n] = rows[i]
+		n++
+	}
+	machines := map[string]*idleMachine{}
+	for i := range rows[:n] {
+		r := &rows[i]
+		m := machines[r.machine]
+		if m == nil {
+			m = &idleMachine{}
+			machines[r.machine] = m
+		}
+		switch {
+		case r.kind == idle.Kind:
+			qualities := usage.QualitiesOfUncertainty(r.present, r.uncertainty)
+			for _, e := range usage.Energies {
+				if r.present.Has(e) {
+					m.quality = max(m.quality, qualities.Get(e))
+				}
+			}
+			m.whole.Add(r.share)
+			m.own = append(m.own, r)
+		case idle.Claims(r.kind, r.present):
+			m.claims, m.claimants = append(m.claims, idle.Claim{CPU: r.cpu, Covered: r.coveredMS}), append(m.claimants, r.group)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(machines)) {
+		m := machines[name]
+		if m.quality == usage.Absent {
+			continue
+		}
+		d.quality[name] = max(d.quality[name], m.quality)
+		shares := d.Divide(m.whole, m.claims)
+		for i, s := range shares {
+			d.give(m.claimants[i], s)
+		}
+		if shares == nil {
+			for _, r := range m.own {
+				d.give(r.group, r.share)
+			}
+		}
+	}
+}
+
+// give adds a share to a group.
+func (d *idleDivision) give(g *group, s idle.Share) {
+	if g == nil || s == (idle.Share{}) {
+		return
+	}
+	if d.shares[g] == nil {
+		d.shares[g] = &idle.Share{}
+	}
+	d.shares[g].Add(s)
+}
+
+// isFiltered reports whether the query excludes workloads of its nodes.
 func (s *selection) isFiltered() bool {
 	return len(s.q.Where) > 0 || s.q.OmitOwn || !s.q.Scope.All && len(s.q.Scope.Projects) > 0
 }
