@@ -12,7 +12,7 @@ const seriesText = "The series in the server's database, for `mete query`, `/api
 	"and the levels and capacity of nodes with each window, and those of the state of nodes every 15 s. With these it appends the figures of its `/metrics` above, " +
 	"except `mete_conservation_violations_total`, which is by node here. `node` is the node's name, without one its id. `mete_workload_info` has the names of a workload as " +
 	"further labels: `kind`, `name`, `job`, `user`, `project`, `namespace`, `pod`, `container` and `parent`. The workload `" + metric.ShortLived + "` stands for all workloads of a node " +
-	"without series of their own: those that lived for less than a window, and those above the limit."
+	"without series of their own: those that lived for less than a window, and those above the limit; `" + metric.ShortLivedJobs + "` is the same for the standalone jobs of a machine."
 
 // writeSeries writes the section about the series in the server's database, from their definitions.
 func writeSeries(b *strings.Builder) {

@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"strings"
 	"time"
 
 	"mete.dev/mete/internal/model/metric"
 	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/prom/rule"
 	"mete.dev/mete/internal/store/tsdb"
 )
@@ -122,10 +122,9 @@ func (s *Server) nodeState(list []tsdb.Sample, n *query.Node, gaps time.Duration
 	return list
 }
 
-// jobsNodeRank returns 1 for the node of a machine's standalone jobs, which the suffix of its
-// machine id marks, and 0 for other nodes.
+// jobsNodeRank returns 1 for the node of a machine's standalone jobs, and 0 for other nodes.
 func jobsNodeRank(n *query.Node) int {
-	if strings.HasSuffix(n.MachineID, " jobs") {
+	if registry.IsJobs(n.MachineID) {
 		return 1
 	}
 	return 0

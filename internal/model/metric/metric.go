@@ -26,6 +26,10 @@ const (
 // and those beyond the limit of series.
 const ShortLived = "brief"
 
+// ShortLivedJobs is ShortLived for the standalone jobs of a machine: their node has the name of the
+// machine, whose agent may have such a series too.
+const ShortLivedJobs = "brief-jobs"
+
 // Info is the series with a workload's names.
 const Info = "mete_workload_info"
 

@@ -4,6 +4,7 @@ package registry
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"mete.dev/mete/internal/model/fault"
@@ -21,6 +22,10 @@ type Node struct {
 	// enrolled with; "" if it is not a clone.
 	Root string
 }
+
+// IsJobs reports whether a machine id is of the node of a machine's standalone jobs, which has the
+// name of the machine.
+func IsJobs(machineID string) bool { return strings.HasSuffix(machineID, " jobs") }
 
 // Role is what a token permits.
 type Role string

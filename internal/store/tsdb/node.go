@@ -16,6 +16,7 @@ import (
 	"mete.dev/mete/internal/delivery/timeline"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/metric"
+	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 )
@@ -88,8 +89,12 @@ func (s *Store) node(ctx context.Context, id string) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
+	shortLived := workload.ID(metric.ShortLived)
+	if registry.IsJobs(e.MachineID) {
+		shortLived = metric.ShortLivedJobs
+	}
 	fresh := &node{id: id, cluster: e.Cluster, name: cmp.Or(e.Name, id), residuals: residuals(id), workloads: map[workload.ShortID]*namedWorkload{},
-		shortLived: &namedWorkload{id: metric.ShortLived, Name: batch.Name{Name: "lived for less than a window"}},
+		shortLived: &namedWorkload{id: shortLived, Name: batch.Name{Name: "lived for less than a window"}},
 		levels:     make([]storage.SeriesRef, len(metric.Levels)), quota: seriesQuota{limit: s.cfg.Workloads}}
 	newest, err := s.newestSample(ctx, fresh)
 	if err != nil {
@@ -281,7 +286,7 @@ func (n *node) infoLabels(k *namedWorkload) labels.Labels {
 	add(metric.Cluster, n.cluster)
 	add(metric.Node, n.name)
 	add(metric.Workload, string(k.id))
-	if k.id != metric.ShortLived {
+	if k.id != n.shortLived.id {
 		add("kind", k.Kind.String())
 	}
 	add("name", k.Name.Name)

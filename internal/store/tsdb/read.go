@@ -22,7 +22,7 @@ type lastValues struct {
 	at   int64
 }
 
-// shortLivedID is the id of the series metric.ShortLived.
+// shortLivedID is the id of a node's series metric.ShortLived.
 const shortLivedID = workload.ShortID(0)
 
 // readLastValues returns the last values of a node's workloads between from and to, without
@@ -67,10 +67,10 @@ func (s *Store) eachCounter(ctx context.Context, n *node, from, to int64, f func
 		res, ok := metric.FindResource(ls.Get(model.MetricNameLabel), ls.Get(metric.Domain))
 		id := workload.ID(ls.Get(metric.Workload))
 		short, valid := workload.ShortIDOf(id)
-		if !ok || !valid && id != metric.ShortLived {
+		if !ok || !valid && id != n.shortLived.id {
 			continue
 		}
-		if id == metric.ShortLived {
+		if id == n.shortLived.id {
 			short = shortLivedID
 		}
 		it = one.Iterator(it)

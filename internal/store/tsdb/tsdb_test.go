@@ -24,14 +24,15 @@ import (
 	"mete.dev/mete/internal/store/tsdb"
 )
 
-// fakeRegistry has one node and its workloads.
+// fakeRegistry has a node and its workloads, and the node of the machine's standalone jobs.
 type fakeRegistry map[workload.ShortID]batch.Name
 
 func (r fakeRegistry) Node(_ context.Context, id string) (registry.Node, error) {
-	if id != "n1" {
+	machine, ok := map[string]string{"n1": "m", "n1 jobs": "m jobs"}[id]
+	if !ok {
 		return registry.Node{}, fault.ErrNotFound
 	}
-	return registry.Node{ID: id, Name: "box", Cluster: "lab"}, nil
+	return registry.Node{ID: id, Name: "box", Cluster: "lab", MachineID: machine}, nil
 }
 
 func (r fakeRegistry) Names(_ context.Context, _ string, shorts []workload.ShortID) (map[workload.ShortID]batch.Name, error) {

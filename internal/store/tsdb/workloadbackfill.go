@@ -143,7 +143,7 @@ func (wb *workloadBackfill) writeRow(w *blockWriter, n *node, m *batch.Minute) e
 			return err
 		}
 	}
-	if wb.labels != nil && wb.labels.id != metric.ShortLived {
+	if wb.labels != nil && wb.labels.id != n.shortLived.id {
 		m.Usage.Present.Each(func(r usage.Resource) {
 			if !isCounter(r) {
 				wb.row |= usage.SetOf(r)

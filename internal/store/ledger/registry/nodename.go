@@ -1,8 +1,6 @@
 package registry
 
 import (
-	"strings"
-
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/store/ledger/db"
 	"mete.dev/mete/internal/store/ledger/schema"
@@ -33,7 +31,7 @@ func uniqueName(t *db.Tx, n *registry.Node) (string, error) {
 		switch {
 		case other == id:
 			kept = name
-		case isJobs(machine) == isJobs(n.MachineID):
+		case registry.IsJobs(machine) == registry.IsJobs(n.MachineID):
 			taken[name] = true
 		}
 		return nil
@@ -52,6 +50,3 @@ func uniqueName(t *db.Tx, n *registry.Node) (string, error) {
 	}
 	return candidates[len(candidates)-1], nil
 }
-
-// isJobs reports whether a machine id is that of a node for a machine's standalone jobs.
-func isJobs(machineID string) bool { return strings.HasSuffix(machineID, " jobs") }
