@@ -318,13 +318,7 @@ func testClones(t *testing.T, dsn string) {
 		}
 	}
 	closeLedger(t, l)
-	db := DB(t, dsn)
-	for _, do := range append(slices.Clone(undoNames), "DROP INDEX node_root", "ALTER TABLE node DROP COLUMN root", "DROP TABLE unsampled",
-		"DROP TABLE booked", "DROP TABLE kernel_run", "ALTER TABLE node DROP COLUMN run", "UPDATE meta SET value = '5' WHERE key = 'ledger.schema'") {
-		if _, err := db.ExecContext(ctx, do); err != nil {
-			t.Fatalf("%s: %v", do, err)
-		}
-	}
+	undoMigrations(t, DB(t, dsn), 5)
 	l = Open(t, dsn)
 	for id, want := range map[string]string{"alone": "", "o1": "", "o2": "o1", "o3": "o1", "o4": "o1"} {
 		if n, err := l.Node(ctx, id); err != nil || n.Root != want {

@@ -1,7 +1,6 @@
 package ledgertest
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -69,12 +68,10 @@ func testNodeNames(t *testing.T, dsn string) {
 	// As an older program left them: nodes of one name.
 	closeLedger(t, l)
 	db := DB(t, dsn)
-	for _, do := range append(slices.Clone(undoNames), "UPDATE node SET name = 'box' WHERE name <> ''",
-		"UPDATE meta SET value = CAST(CAST(value AS integer) - 1 AS text) WHERE key = 'ledger.schema'") {
-		if _, err := db.ExecContext(ctx, do); err != nil {
-			t.Fatalf("%s: %v", do, err)
-		}
+	if _, err := db.ExecContext(t.Context(), "UPDATE node SET name = 'box' WHERE name <> ''"); err != nil {
+		t.Fatal(err)
 	}
+	undoMigrations(t, db, 8)
 	l = Open(t, dsn)
 	want["01TWINB00002"], want["01TWINCB00002"], want["01REPLACED08"] = "box", "box~B00002", "box~ACED08"
 	check("an older ledger", want)
@@ -84,9 +81,6 @@ func testNodeNames(t *testing.T, dsn string) {
 	want["01LATER00009"] = "box~R00009"
 	check("and enrolled again", want)
 }
-
-// undoNames undoes what the migration 0009 adds to a schema.
-var undoNames = []string{"DROP TABLE outer_energy", "ALTER TABLE outer_minute DROP COLUMN before"}
 
 func nodeNames(t *testing.T, l *ledger.Ledger) map[string]string {
 	t.Helper()

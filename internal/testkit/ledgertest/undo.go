@@ -1,0 +1,31 @@
+package ledgertest
+
+import (
+	"database/sql"
+	"strconv"
+	"testing"
+)
+
+// undo has, for each migration since the sixth, the statements that undo it, as far as a later
+// migration makes again what it makes.
+var undo = map[int][]string{
+	6: {"DROP INDEX node_root", "ALTER TABLE node DROP COLUMN root"},
+	7: {"DROP TABLE unsampled"},
+	8: {"DROP TABLE booked", "DROP TABLE kernel_run", "ALTER TABLE node DROP COLUMN run"},
+	9: {"DROP TABLE outer_energy", "ALTER TABLE outer_minute DROP COLUMN before"},
+}
+
+// undoMigrations makes the schema of a closed ledger that which an older program left, with so many
+// migrations.
+func undoMigrations(t testing.TB, db *sql.DB, version int) {
+	t.Helper()
+	var statements []string
+	for n := 5 + len(undo); n > version; n-- {
+		statements = append(statements, undo[n]...)
+	}
+	for _, do := range append(statements, "UPDATE meta SET value = '"+strconv.Itoa(version)+"' WHERE key = 'ledger.schema'") {
+		if _, err := db.ExecContext(t.Context(), do); err != nil {
+			t.Fatalf("%s: %v", do, err)
+		}
+	}
+}
