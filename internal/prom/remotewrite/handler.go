@@ -28,11 +28,12 @@ import (
 
 // Limits of one request. Prometheus sends 2000 samples at once.
 const (
-	maxBody    = 8 << 20 // bytes, compressed; uncompressed they are 32 MiB at most
-	maxSamples = 100_000
-	maxSeries  = 20_000
-	maxLabels  = 64
-	maxLabel   = 4 << 10 // bytes of a name or of a value
+	maxBody        = 8 << 20 // bytes, compressed; uncompressed they are 32 MiB at most
+	maxSamples     = 100_000
+	maxSeries      = 20_000
+	maxLabels      = 64
+	maxLabel       = 4 << 10 // bytes of a name or of a value
+	maxLabelsBytes = 8 << 10 // bytes of all names and values of a series, which stay in memory for hours
 	// maxAhead is how far a sample may be in the future: the server searches for its own samples
 	// near the newest sample of the database.
 	maxAhead  = 15 * time.Second
@@ -62,7 +63,7 @@ type Handler struct {
 // client of a request may write, or an error if it may not write.
 func NewHandler(db storage.Appendable, authorize func(*http.Request) (string, error), log *slog.Logger) *Handler {
 	accepted := listOf(versions["1.0"], versions["2.0"])
-	tracker := newSeriesTracker(maxClusterSeries)
+	tracker := newSeriesTracker(maxClusterSeries, maxClusterBytes)
 	return &Handler{
 		// Its log, which is discarded, would have a line for each refused sample.
 		next:      remote.NewWriteHandler(slog.New(slog.DiscardHandler), prometheus.NewRegistry(), scopedAppendable{db, tracker}, accepted, false, false, false),
@@ -105,7 +106,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			break
 		}
 		if errors.Is(one.err, errFull) && h.tracker.warnOnce(cluster) {
-			h.log.Warn("a cluster has the most series of other systems that may be in memory: new ones are refused", "cluster", cluster, "err", one.err)
+			h.log.Warn("a cluster has as many series of other systems, or bytes of their labels, as may be in memory: new ones are refused", "cluster", cluster, "err", one.err)
 		}
 		// The other samples were taken; those that were refused would be refused again.
 		const written = "X-Prometheus-Remote-Write-Samples-Written"
@@ -206,7 +207,6 @@ type appender struct {
 	storage.Appender
 	request *writeRequest
 	tracker *seriesTracker
-	key     uint64 // in tracker, of the series that was admitted last
 }
 
 // admit returns the labels under which a sample is appended, or false if it is refused, and
@@ -222,8 +222,7 @@ func (a *appender) admit(ls labels.Labels, at int64) (labels.Labels, bool, error
 	}
 	ls = labels.NewBuilder(ls).Set(metric.Cluster, one.cluster).Labels()
 	if err == nil {
-		a.key = a.tracker.key(ls)
-		err = a.tracker.admit(one.cluster, a.key, ls, time.Now())
+		err = a.tracker.admit(one.cluster, ls, time.Now())
 	}
 	if err != nil {
 		one.refused++
@@ -241,6 +240,9 @@ func checkSeries(ls labels.Labels) (err error) {
 		return fmt.Errorf("%.100q is a name of mete's own series; leave it out with write_relabel_configs", name)
 	case ls.Len() > maxLabels:
 		return fmt.Errorf("a series of %.100q has %d labels, and at most %d are taken", name, ls.Len(), maxLabels)
+	}
+	if n := labelBytes(ls); n > maxLabelsBytes {
+		return fmt.Errorf("the labels of a series of %.100q have %d bytes, and at most %d are taken; shorten or drop some with write_relabel_configs", name, n, maxLabelsBytes)
 	}
 	ls.Range(func(l labels.Label) {
 		if len(l.Name) > maxLabel || len(l.Value) > maxLabel {
@@ -274,7 +276,6 @@ func (a *appender) count(ls labels.Labels, ref storage.SeriesRef, err error) (st
 	switch {
 	case err == nil:
 		a.request.accepted++
-		a.tracker.note(a.request.cluster, a.key, time.Now())
 		return ref, nil
 	case !isPermanent(err):
 		return ref, err

@@ -10,12 +10,15 @@ import (
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
+
+	"mete.dev/mete/internal/model/unit"
 )
 
 const (
 	// maxClusterSeries limits the remote-write series of one cluster in memory, where each
-	// takes about 2 kB.
+	// takes about 2 kB; maxClusterBytes limits the bytes of their labels.
 	maxClusterSeries = 200_000
+	maxClusterBytes  = 256 << 20
 	// seriesLifetime is the longest time that a series stays in memory after its latest
 	// sample: the database writes a block of two hours when it has three.
 	seriesLifetime = 3 * time.Hour
@@ -23,13 +26,14 @@ const (
 	forgetInterval = time.Minute
 )
 
-// errFull reports a new series in a cluster that has reached its limit.
+// errFull reports a new series in a cluster that has reached a limit.
 var errFull = errors.New("limit of series reached")
 
 // seriesTracker tracks recently written series by cluster.
 type seriesTracker struct {
-	limit int
-	seed  maphash.Seed // prevents deliberate collisions
+	maxSeries int
+	maxBytes  int64
+	seed      maphash.Seed // prevents deliberate collisions
 
 	mu       sync.Mutex
 	clusters map[string]*clusterSeries
@@ -37,44 +41,53 @@ type seriesTracker struct {
 
 // clusterSeries holds the series of one cluster.
 type clusterSeries struct {
-	lastWritten map[uint64]int64 // by hash of the series, seconds since 1970
-	forgotten   time.Time        // time of the last search for expired series
-	warned      bool             // the limit was logged
+	series    map[uint64]trackedSeries // by hash of the series
+	bytes     int64                    // of the labels of all series
+	forgotten time.Time                // time of the last search for expired series
+	warned    bool                     // the limit was logged
 }
 
-func newSeriesTracker(limit int) *seriesTracker {
-	return &seriesTracker{limit: limit, seed: maphash.MakeSeed(), clusters: map[string]*clusterSeries{}}
+// A trackedSeries is a series in memory.
+type trackedSeries struct {
+	written int64 // time of the latest sample's arrival, seconds since 1970
+	bytes   int64 // of the labels
 }
 
-// admit returns an error that wraps errFull if the series is new and its cluster has reached
-// the limit.
-func (t *seriesTracker) admit(cluster string, key uint64, ls labels.Labels, now time.Time) error {
+func newSeriesTracker(maxSeries int, maxBytes int64) *seriesTracker {
+	return &seriesTracker{maxSeries: maxSeries, maxBytes: maxBytes, seed: maphash.MakeSeed(), clusters: map[string]*clusterSeries{}}
+}
+
+// admit records that a sample of a series arrived. It returns an error that wraps errFull if
+// the series is new and its cluster has reached a limit. A series counts even if the database
+// refuses the sample: it is in memory before the database looks at the time of the sample.
+func (t *seriesTracker) admit(cluster string, ls labels.Labels, now time.Time) error {
+	key, bytes := t.key(ls), labelBytes(ls)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c := t.clusters[cluster]
 	if c == nil {
-		return nil
+		c = &clusterSeries{series: map[uint64]trackedSeries{}, forgotten: now}
+		t.clusters[cluster] = c
 	}
-	if _, ok := c.lastWritten[key]; !ok && len(c.lastWritten) >= t.limit {
-		c.forget(now)
-		if len(c.lastWritten) >= t.limit {
-			return fmt.Errorf("new series %.100q: cluster %.100q has %d remote-write series of the last %v: %w; drop some with write_relabel_configs",
-				ls.Get(model.MetricNameLabel), cluster, len(c.lastWritten), seriesLifetime, errFull)
+	if _, ok := c.series[key]; !ok {
+		full := func() bool { return len(c.series) >= t.maxSeries || c.bytes+bytes > t.maxBytes }
+		if full() {
+			c.forget(now)
 		}
+		if full() {
+			return fmt.Errorf("new series %.100q: cluster %.100q has %d remote-write series of the last %v with %s of labels, at most %d with %s are taken: %w; drop some with write_relabel_configs",
+				ls.Get(model.MetricNameLabel), cluster, len(c.series), seriesLifetime, unit.Bytes(float64(c.bytes)), t.maxSeries, unit.Bytes(float64(t.maxBytes)), errFull)
+		}
+		c.bytes += bytes
 	}
+	c.series[key] = trackedSeries{now.Unix(), bytes}
 	return nil
 }
 
-// note records that the database accepted a sample of a series.
-func (t *seriesTracker) note(cluster string, key uint64, now time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	c := t.clusters[cluster]
-	if c == nil {
-		c = &clusterSeries{lastWritten: map[uint64]int64{}, forgotten: now}
-		t.clusters[cluster] = c
-	}
-	c.lastWritten[key] = now.Unix()
+// labelBytes returns the bytes of all names and values of labels.
+func labelBytes(ls labels.Labels) (n int64) {
+	ls.Range(func(l labels.Label) { n += int64(len(l.Name) + len(l.Value)) })
+	return n
 }
 
 // warnOnce reports whether the limit of a cluster still has to be logged, and returns true
@@ -104,5 +117,11 @@ func (c *clusterSeries) forget(now time.Time) {
 	}
 	c.forgotten = now
 	oldest := now.Add(-seriesLifetime).Unix()
-	maps.DeleteFunc(c.lastWritten, func(_ uint64, at int64) bool { return at < oldest })
+	maps.DeleteFunc(c.series, func(_ uint64, one trackedSeries) bool {
+		if one.written >= oldest {
+			return false
+		}
+		c.bytes -= one.bytes
+		return true
+	})
 }

@@ -20,21 +20,10 @@ import (
 // to each cluster alone, and expired series do not count.
 func TestSeriesTracker(t *testing.T) {
 	t.Parallel()
-	w := newSeriesTracker(3)
+	w := newSeriesTracker(3, 1<<20)
 	now := time.Now()
 	put := func(cluster, n string, at time.Time) error {
-		ls := labels.FromStrings("__name__", "app", "n", n)
-		err := w.admit(cluster, w.key(ls), ls, at)
-		if err == nil {
-			w.note(cluster, w.key(ls), at)
-		}
-		return err
-	}
-	for i := range 10 { // series that the database refuses do not count
-		ls := labels.FromStrings("refused", strconv.Itoa(i))
-		if err := w.admit("lab", w.key(ls), ls, now); err != nil {
-			t.Error(err)
-		}
+		return w.admit(cluster, labels.FromStrings("__name__", "app", "n", n), at)
 	}
 	for i := range 3 {
 		if err := put("lab", strconv.Itoa(i), now); err != nil {
@@ -62,6 +51,38 @@ func TestSeriesTracker(t *testing.T) {
 	}
 	if put("lab", "5", later) == nil {
 		t.Error("more new series than expired are admitted")
+	}
+}
+
+// The labels of all series of a cluster together are limited, and those of expired series do
+// not count.
+func TestSeriesTrackerBytes(t *testing.T) {
+	t.Parallel()
+	w := newSeriesTracker(100, 10_000)
+	now := time.Now()
+	put := func(n string, bytes int, at time.Time) error {
+		return w.admit("lab", labels.FromStrings("n", n, "text", strings.Repeat("x", bytes)), at)
+	}
+	for _, n := range []string{"a", "b"} {
+		if err := put(n, 4900, now); err != nil {
+			t.Error(err)
+		}
+	}
+	err := put("c", 200, now)
+	if !errors.Is(err, errFull) || !strings.Contains(err.Error(), "9.77 KiB are taken") {
+		t.Errorf("above the bytes of labels: %v", err)
+	}
+	if err := put("c", 100, now); err != nil {
+		t.Errorf("a small series: %v", err)
+	}
+	later := now.Add(seriesLifetime + 2*time.Minute)
+	for _, n := range []string{"d", "e"} {
+		if err := put(n, 4900, later); err != nil {
+			t.Errorf("after all series expired: %v", err)
+		}
+	}
+	if put("f", 4900, later) == nil {
+		t.Error("more bytes than expired are admitted")
 	}
 }
 
@@ -107,5 +128,51 @@ func TestHandlerSeriesLimit(t *testing.T) {
 	}
 	if n := db.Head().NumSeries(); n != maxClusterSeries {
 		t.Errorf("%d series in memory, want %d", n, maxClusterSeries)
+	}
+}
+
+// A writer fills neither the memory with long labels nor, past the limits, with samples that
+// the database refuses: it keeps their series in memory nevertheless.
+func TestHandlerBytesLimit(t *testing.T) {
+	t.Parallel()
+	quiet := slog.New(slog.DiscardHandler)
+	o := tsdb.DefaultOptions()
+	o.OutOfOrderTimeWindow = time.Hour.Milliseconds() // as in a server: too old is known only after the series was made
+	db, err := tsdb.Open(t.TempDir(), quiet, nil, o, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	handler := NewHandler(db, func(*http.Request) (string, error) { return "lab", nil }, quiet)
+	handler.tracker.maxBytes = 100_000
+	now := time.Now().UnixMilli()
+	post := func(n, bytes int, at int64) (int, string) {
+		t.Helper()
+		ls := labels.FromStrings("__name__", "app", "a", strings.Repeat("x", bytes/2), "b", strings.Repeat("x", bytes/2), "n", strconv.Itoa(n))
+		b, err := (&prompb.WriteRequest{Timeseries: []prompb.TimeSeries{{Labels: prompb.FromLabels(ls, nil), Samples: []prompb.Sample{{Timestamp: at, Value: 1}}}}}).Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, _ := send(t, handler, "1.0", b)
+		return w.Code, w.Body.String()
+	}
+	if code, text := post(0, maxLabelsBytes, now); code != http.StatusBadRequest || !strings.Contains(text, "at most 8192") {
+		t.Errorf("labels above the limit of a series: %d %s", code, text)
+	}
+	if code, text := post(0, maxLabelsBytes-100, now); code/100 != 2 {
+		t.Errorf("labels below the limit of a series: %d %s", code, text)
+	}
+	const old = 2 * 3600e3
+	for n := 1; n < 100; n++ {
+		post(n, 2000, now-old)
+	}
+	if n, most := db.Head().NumSeries(), uint64(1+(100_000-8192)/2000); n > most {
+		t.Errorf("%d series in memory after samples that are too old, want %d at most", n, most)
+	}
+	if code, text := post(200, 2000, now); code != http.StatusBadRequest || !strings.Contains(text, "limit of series") {
+		t.Errorf("a new series of a full cluster: %d %s", code, text)
+	}
+	if code, text := post(0, maxLabelsBytes-100, now+1); code/100 != 2 {
+		t.Errorf("an existing series of a full cluster: %d %s", code, text)
 	}
 }
