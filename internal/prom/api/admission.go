@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/prometheus/promql"
@@ -23,8 +24,11 @@ type admission struct {
 	remoteRead  bool
 	queue       *fairqueue.Queue
 	waited      time.Duration
-	series      int   // series read since acquire
-	bytes       int64 // estimated memory of these series
+	series      int          // series read since acquire
+	bytes       int64        // estimated memory of these series
+	labels      int64        // bytes of the labels of these series
+	values      int64        // bytes of label names or values read
+	read        atomic.Int64 // estimated memory of all series, names and values read
 	// For a remote read: samples in memory, and the error that ended it.
 	samples int
 	err     error
@@ -50,7 +54,7 @@ func (a *admission) acquire(ctx context.Context) error {
 	err := among.Acquire(waiting, a.reader)
 	switch {
 	case err == nil:
-		a.queue, a.series, a.bytes = among, 0, 0
+		a.queue, a.series, a.bytes, a.labels = among, 0, 0, 0
 		return nil
 	case errors.Is(err, fairqueue.ErrQueueFull):
 		return timeoutError{fmt.Sprintf("%d queries of this reader are already waiting: ask again later, or send fewer at once", a.api.limits.maxWaiting)}
@@ -75,23 +79,56 @@ func (a *admission) upgrade(ctx context.Context) error {
 	}
 	a.release()
 	a.large = true
+	a.api.memory.upgrade(a)
 	return a.acquire(ctx)
 }
 
-// countSeries counts a series that was read over span. It returns errLarge when the
-// request exceeds the limits of small queries.
-func (a *admission) countSeries(span time.Duration) error {
+// countSeries counts a series that was read over span, and the bytes of its labels. It returns
+// errLarge when the request exceeds the limits of small queries.
+func (a *admission) countSeries(span time.Duration, labels int64) error {
 	a.series++
-	if a.large {
-		if most := a.api.limits.large.series; a.series > most {
-			a.err = limitError(fmt.Sprintf("more than %d series in one query", most), "use a narrower selector or a shorter range", a.api.limits.Memory)
-			return a.err
+	a.labels += labels
+	bytes := seriesBytes + labels + int64(span.Hours()*hourBytes)
+	a.bytes += bytes
+	a.read.Add(bytes)
+	if !a.large {
+		if a.series > a.api.limits.small.series || a.bytes > a.api.limits.small.bytes {
+			return errLarge
 		}
 		return nil
 	}
-	a.bytes += seriesBytes + int64(span.Hours()*hourBytes)
-	if a.series > a.api.limits.small.series || a.bytes > a.api.limits.small.bytes {
-		return errLarge
+	what, most := "", a.api.limits.large
+	switch {
+	case a.series > most.series:
+		what = fmt.Sprintf("more than %d series in one query", most.series)
+	case a.labels > most.labels:
+		what = fmt.Sprintf("more than %s of labels in one query", unit.Bytes(float64(most.labels)))
+	default:
+		return nil
+	}
+	a.err = limitError(what, "use a narrower selector or a shorter range", a.api.limits.Memory)
+	return a.err
+}
+
+// countValues counts label names or values that were read.
+func (a *admission) countValues(list []string) error {
+	var n int64
+	for _, v := range list {
+		n += int64(len(v)) + valueBytes
+	}
+	a.values += n
+	a.read.Add(n)
+	if most := a.api.limits.answerBytes; a.values > most {
+		return limitError(fmt.Sprintf("names or values of more than %s", unit.Bytes(float64(most))), "use match[], a shorter range or limit", a.api.limits.Memory)
+	}
+	return nil
+}
+
+// checkAnswered rejects an answer that lists series with too many bytes of labels.
+func (a *admission) checkAnswered() error {
+	if most := a.api.limits.answerBytes; a.labels > most {
+		return limitError(fmt.Sprintf("the labels of %d series have %s; at most %s are sent", a.series, unit.Bytes(float64(a.labels)), unit.Bytes(float64(most))),
+			"use a narrower selector, a shorter range or limit", a.api.limits.Memory)
 	}
 	return nil
 }

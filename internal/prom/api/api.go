@@ -187,9 +187,9 @@ func (a *API) serveQueued(to http.ResponseWriter, r *http.Request, reader, path 
 		return
 	}
 	defer t.release()
-	if remoteRead {
+	if path != "query" && path != "query_range" { // the engine's queries are watched one by one
 		var end func()
-		ctx, end = a.memory.begin(ctx, true)
+		ctx, end = a.memory.begin(ctx, t)
 		defer end()
 	}
 	a.handler.ServeHTTP(w, r.WithContext(ctx))

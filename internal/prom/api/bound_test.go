@@ -29,6 +29,18 @@ import (
 // openTestAPI returns an API over series with ten samples each, a minute apart from time 1e9.
 func openTestAPI(t *testing.T, cfg Config, series int, queryLog *Log, log *slog.Logger) *API {
 	t.Helper()
+	return openAPIOf(t, cfg, queryLog, log, func(add func(at int64, v float64, names ...string)) {
+		for i := range series {
+			for at := range int64(10) {
+				add(1e12+at*60e3, float64(at*60), "__name__", "m", "workload", fmt.Sprintf("w%05d", i))
+			}
+		}
+	})
+}
+
+// openAPIOf returns an API over the series of cluster a that fill adds.
+func openAPIOf(t *testing.T, cfg Config, queryLog *Log, log *slog.Logger, fill func(add func(at int64, v float64, names ...string))) *API {
+	t.Helper()
 	mc := tsdb.Default()
 	mc.Dir, mc.Retention = t.TempDir(), 100*365*24*time.Hour
 	store, err := tsdb.Open(mc, nil, nil, slog.New(slog.DiscardHandler))
@@ -41,14 +53,11 @@ func openTestAPI(t *testing.T, cfg Config, series int, queryLog *Log, log *slog.
 		}
 	})
 	app := store.DB().Appender(t.Context())
-	for i := range series {
-		for at := range int64(10) {
-			ls := labels.FromStrings("__name__", "m", "cluster", "a", "workload", fmt.Sprintf("w%05d", i))
-			if _, err := app.Append(0, ls, 1e12+at*60e3, float64(at*60)); err != nil {
-				t.Fatal(err)
-			}
+	fill(func(at int64, v float64, names ...string) {
+		if _, err := app.Append(0, labels.FromStrings(append(names, "cluster", "a")...), at, v); err != nil {
+			t.Fatal(err)
 		}
-	}
+	})
 	if err := app.Commit(); err != nil {
 		t.Fatal(err)
 	}

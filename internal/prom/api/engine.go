@@ -119,7 +119,7 @@ func (q *tieredQuery) runLarge(ctx context.Context, t *admission) *promql.Result
 
 // run runs the query once, under the memory watch.
 func (q *tieredQuery) run(ctx context.Context, t *admission) *promql.Result {
-	ctx, end := q.engine.api.memory.begin(ctx, t.large)
+	ctx, end := q.engine.api.memory.begin(ctx, t)
 	defer end()
 	r := q.Query.Exec(ctx)
 	if r.Err != nil && errors.Is(context.Cause(ctx), errMemory) {

@@ -50,6 +50,9 @@ const (
 	seriesBytes = 1 << 10 // labels and the structures around them
 	pointBytes  = 28      // in the JSON of an answer
 	hourBytes   = 100     // chunk references of one hour of a series
+	valueBytes  = 32      // around a label name or value
+	// longValueBytes is the length of the longest label values that remote write takes.
+	longValueBytes = 4 << 10
 )
 
 // tier is the limits of queries of one size.
@@ -58,6 +61,7 @@ type tier struct {
 	samples int
 	series  int
 	bytes   int64 // of series and chunk references; 0 is not counted
+	labels  int64 // bytes of the labels of all series; 0 is not counted
 }
 
 // limits are derived from a Config. Each query is first tried as a small one; one that
@@ -71,6 +75,7 @@ type limits struct {
 	answerBytes  int64         // of one answer
 	readSamples  int           // samples of all queries of one remote read
 	maxValues    int           // label names or values in one answer
+	smallValues  int           // label names or values in one answer of a small query
 	maxWaiting   int           // waiting queries of one reader
 }
 
@@ -87,6 +92,8 @@ func (c Config) limits() limits {
 	few, much := c.Memory*3/8/int64(l.small.slots), c.Memory*5/8/int64(l.large.slots)
 	l.small.samples, l.small.series, l.small.bytes = int(few*3/4/sampleBytes), int(few/seriesBytes), few
 	l.large.samples, l.large.series = int(much*3/4/sampleBytes), int(much/2/seriesBytes)
+	l.large.labels = much / 4
+	l.smallValues = min(l.maxValues, int(few/longValueBytes))
 	l.answerBytes = min(much/10, 256<<20)
 	if c.Samples > 0 {
 		l.large.samples = c.Samples

@@ -33,16 +33,17 @@ type memoryWatch struct {
 
 // run is a running query.
 type run struct {
-	large  bool
-	began  time.Time
-	cancel context.CancelCauseFunc
+	admission *admission
+	large     bool // guarded by the watch
+	began     time.Time
+	cancel    context.CancelCauseFunc
 }
 
 // begin watches a query. The returned context is canceled with the cause errMemory if the
 // query must stop; the caller calls end when the query has ended.
-func (w *memoryWatch) begin(ctx context.Context, large bool) (_ context.Context, end func()) {
+func (w *memoryWatch) begin(ctx context.Context, a *admission) (_ context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	r := &run{large, time.Now(), cancel}
+	r := &run{a, a.large, time.Now(), cancel}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.running = append(w.running, r)
@@ -68,6 +69,15 @@ func (w *memoryWatch) begin(ctx context.Context, large bool) (_ context.Context,
 	}
 }
 
+// upgrade marks the runs of a request that has become a large one.
+func (w *memoryWatch) upgrade(a *admission) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.running {
+		r.large = r.large || r.admission == a
+	}
+}
+
 // loop checks the heap until no query runs.
 func (w *memoryWatch) loop() {
 	tick := time.NewTicker(watchInterval)
@@ -85,8 +95,8 @@ func (w *memoryWatch) loop() {
 	}
 }
 
-// check cancels queries if they take too much memory: the latest large one, or, if there is
-// none, all small ones older than 100 ms.
+// check cancels queries if they take too much memory: of the large ones the one that read the
+// most, the latest of equal ones, or, if there is none, all small ones older than 100 ms.
 func (w *memoryWatch) check(used int64, cycles uint64, at time.Time) {
 	if at.Sub(w.minute) > time.Minute {
 		w.lastMinute, w.thisMinute, w.minute = w.thisMinute, used, at
@@ -96,12 +106,16 @@ func (w *memoryWatch) check(used int64, cycles uint64, at time.Time) {
 		return
 	}
 	w.minCycles = cycles + 2
-	for i := len(w.running) - 1; i >= 0; i-- {
-		if r := w.running[i]; r.large {
-			r.cancel(errMemory)
-			w.running = append(w.running[:i:i], w.running[i+1:]...)
-			return
+	largest, most := -1, int64(-1)
+	for i, r := range w.running {
+		if n := r.admission.read.Load(); r.large && n >= most {
+			largest, most = i, n
 		}
+	}
+	if largest >= 0 {
+		w.running[largest].cancel(errMemory)
+		w.running = append(w.running[:largest:largest], w.running[largest+1:]...)
+		return
 	}
 	var left []*run
 	for _, r := range w.running {

@@ -17,7 +17,7 @@ func TestMemoryWatch(t *testing.T) {
 	for i, large := range []bool{false, true, true, false} {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		ctxs[i] = ctx
-		w.running = append(w.running, &run{large, at.Add(-time.Second), cancel})
+		w.running = append(w.running, &run{&admission{}, large, at.Add(-time.Second), cancel})
 	}
 	check := func(used int64, cycles uint64, want string) {
 		t.Helper()
@@ -45,7 +45,7 @@ func TestMemoryWatch(t *testing.T) {
 	w.check(2000, 9, at)
 	at = at.Add(2 * time.Minute)
 	ctx, cancel := context.WithCancelCause(t.Context())
-	w.running = []*run{{true, at, cancel}}
+	w.running = []*run{{&admission{}, true, at, cancel}}
 	if w.check(2100, 20, at); ctx.Err() != nil {
 		t.Error("a query was canceled for memory in use before it")
 	}
