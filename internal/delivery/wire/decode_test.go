@@ -197,7 +197,7 @@ func manyTotals() *batch.Batch {
 
 // Whatever the bytes say, memory stays within what Limits promises.
 func TestBombs(t *testing.T) {
-	l := wire.Limits{Sent: 64 << 10, Size: 1 << 20, Windows: 100, Rows: 1000, Names: 100, Gaps: 100, Labels: 4, Text: 100}
+	l := wire.Limits{Sent: 64 << 10, Size: 1 << 20, Windows: 100, Rows: 1000, Names: 100, Gaps: 100, Labels: 4, Text: 100, Name: 1000}
 	const tags = 400_000 // messages of two bytes and more
 	message := func(number protowire.Number, content []byte) []byte {
 		return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), content)

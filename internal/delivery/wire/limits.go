@@ -20,6 +20,7 @@ type Limits struct {
 	Gaps    int
 	Labels  int // of one name
 	Text    int // bytes of one text
+	Name    int // bytes of all texts of one name: what is longer is cut, not refused
 
 	Handovers int // of all windows together, and guests
 	Shares    int // of all handovers together
@@ -27,7 +28,7 @@ type Limits struct {
 
 // Default is what both sides use.
 func Default() Limits {
-	return Limits{Sent: 4 << 20, Size: 8 << 20, Windows: 4096, Rows: 100_000, Names: 10_000, Gaps: 4096, Labels: batch.MaxLabels, Text: 4096,
+	return Limits{Sent: 4 << 20, Size: 8 << 20, Windows: 4096, Rows: 100_000, Names: 10_000, Gaps: 4096, Labels: batch.MaxLabels, Text: 4096, Name: 8 << 10,
 		Handovers: 20_000, Shares: 400_000}
 }
 

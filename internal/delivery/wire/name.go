@@ -20,22 +20,14 @@ func nameMessage(n *batch.Name) (*proto.Name, error) {
 	if !ok {
 		return nil, invalid("id %q is malformed", n.ID)
 	}
-	m := &proto.Name{Id: id[:], Kind: n.Kind.String(), Key: cleanText(n.Key), Name: cleanText(n.Name), Path: cleanText(n.Path),
-		Job: cleanText(n.Job), User: cleanText(n.User), Project: cleanText(n.Project)}
+	c := cleanName(n)
+	m := &proto.Name{Id: id[:], Kind: c.Kind.String(), Key: c.Key, Name: c.Name, Path: c.Path, Job: c.Job, User: c.User, Project: c.Project, Labels: c.Labels}
 	if n.Parent != "" {
 		parent, ok := n.Parent.Bytes()
 		if !ok {
 			return nil, invalid("parent %q is malformed", n.Parent)
 		}
 		m.Parent = parent[:]
-	}
-	for i, key := range slices.Sorted(maps.Keys(n.Labels)) {
-		if i == 0 {
-			m.Labels = map[string]string{}
-		}
-		if i < Default().Labels {
-			m.Labels[cleanText(key)] = cleanText(n.Labels[key])
-		}
 	}
 	if n.Exit != nil {
 		code := int32(*n.Exit)
@@ -77,11 +69,64 @@ func nameFrom(m *proto.Name, l Limits) (n batch.Name, err error) {
 	if len(m.Labels) > 0 {
 		n.Labels = m.Labels
 	}
+	// An agent of an earlier version sends longer names; its batch must be booked nevertheless.
+	fitName(&n, l.Name)
 	if m.Exit != nil {
 		code := int(*m.Exit)
 		n.Exit = &code
 	}
 	return n, nil
+}
+
+// cleanName returns a copy of n whose texts Decode takes with the limits of Default.
+func cleanName(n *batch.Name) batch.Name {
+	c := *n
+	for _, text := range []*string{&c.Key, &c.Name, &c.Path, &c.Job, &c.User, &c.Project} {
+		*text = cleanText(*text)
+	}
+	c.Labels = nil
+	for i, key := range slices.Sorted(maps.Keys(n.Labels)) {
+		if i == 0 {
+			c.Labels = map[string]string{}
+		}
+		if i < Default().Labels {
+			c.Labels[cleanText(key)] = cleanText(n.Labels[key])
+		}
+	}
+	fitName(&c, Default().Name)
+	return c
+}
+
+// fitName makes the texts of a name fit into most bytes. It cuts the texts, in the order of
+// their use for grouping, and leaves out labels that do not fit, Kubernetes's own last.
+func fitName(n *batch.Name, most int) {
+	for _, text := range []*string{&n.Key, &n.Name, &n.Job, &n.User, &n.Project, &n.Path} {
+		*text = cutText(*text, most)
+		most -= len(*text)
+	}
+	const own = "io.kubernetes."
+	keys := slices.SortedFunc(maps.Keys(n.Labels), func(a, b string) int {
+		if first := strings.HasPrefix(a, own); first != strings.HasPrefix(b, own) {
+			if first {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a, b)
+	})
+	kept := map[string]string{}
+	for _, key := range keys {
+		if size := len(key) + len(n.Labels[key]); size <= most {
+			kept[key] = n.Labels[key]
+			most -= size
+		}
+	}
+	if len(kept) < len(n.Labels) {
+		n.Labels = kept
+	}
+	if len(n.Labels) == 0 {
+		n.Labels = nil
+	}
 }
 
 func gapMessage(g *usage.Gap) (*proto.Gap, error) {
@@ -121,14 +166,18 @@ func timeFromNanos(ns int64) time.Time {
 
 // cleanText makes s a text that Decode takes with the limits of Default.
 func cleanText(s string) string {
-	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
-	if most := Default().Text; len(s) > most {
-		for most > 0 && !utf8.RuneStart(s[most]) {
-			most--
-		}
-		s = s[:most]
+	return cutText(strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD"), Default().Text)
+}
+
+// cutText cuts s to most bytes, at the start of a character.
+func cutText(s string, most int) string {
+	if len(s) <= most {
+		return s
 	}
-	return s
+	for most > 0 && !utf8.RuneStart(s[most]) {
+		most--
+	}
+	return s[:most]
 }
 
 // checkTexts refuses texts that are too long or hold a NUL.
