@@ -40,6 +40,7 @@ type Config struct {
 	Grace       time.Duration // time from the end of an hour until it is folded; before its end if negative
 	Every       time.Duration // interval at which Run folds and drops rows
 	Slice       int           // approximate maximum of rows per fold transaction; fewer when that takes too long
+	Quota       book.Quota    // of each node
 	Upstream    bool          // rows are replicated to an upstream server: index them by rev
 }
 
@@ -49,6 +50,7 @@ func Default() Config {
 	return Config{
 		Minutes: 7 * day, MinuteBytes: 20 << 30, Hours: 25 * 31 * day,
 		Batches: 2 * day, Grace: 5 * time.Minute, Every: time.Minute, Slice: 1 << 18,
+		Quota: book.Quota{Workloads: 200_000, Bytes: 64 << 20},
 	}
 }
 
@@ -57,6 +59,8 @@ func (c Config) Validate() error {
 	switch {
 	case c.Minutes <= 0 || c.MinuteBytes <= 0 || c.Hours <= 0 || c.Batches <= 0 || c.Every <= 0:
 		return fmt.Errorf("ledger: durations and sizes must be positive: %w", fault.ErrInvalid)
+	case c.Quota.Workloads < 1 || c.Quota.Bytes < 1:
+		return fmt.Errorf("ledger: quota of %d workloads and %d bytes: %w", c.Quota.Workloads, c.Quota.Bytes, fault.ErrInvalid)
 	case c.Slice < 1:
 		return fmt.Errorf("ledger: slice of %d rows: %w", c.Slice, fault.ErrInvalid)
 	case c.Hours < c.Minutes:
@@ -114,7 +118,7 @@ func Open(ctx context.Context, dsn string, cfg Config, log *slog.Logger) (*Ledge
 	}
 	return &Ledger{
 		cfg: cfg, log: log, db: database,
-		reader: answers, booker: book.New(database, cfg.Minutes), folder: fold.New(database, fold.Config{
+		reader: answers, booker: book.New(database, cfg.Minutes, cfg.Quota), folder: fold.New(database, fold.Config{
 			Minutes: cfg.Minutes, MinuteBytes: cfg.MinuteBytes, Hours: cfg.Hours, Batches: cfg.Batches, Grace: cfg.Grace, Slice: cfg.Slice,
 		}),
 		exchange: replica.New(database), registrar: registry.New(database), checker: check.New(database),

@@ -9,10 +9,11 @@ import (
 // undo has, for each migration since the sixth, the statements that undo it, as far as a later
 // migration makes again what it makes.
 var undo = map[int][]string{
-	6: {"DROP INDEX node_root", "ALTER TABLE node DROP COLUMN root"},
-	7: {"DROP TABLE unsampled"},
-	8: {"DROP TABLE booked", "DROP TABLE kernel_run", "ALTER TABLE node DROP COLUMN run"},
-	9: {"DROP TABLE outer_energy", "ALTER TABLE outer_minute DROP COLUMN before"},
+	6:  {"DROP INDEX node_root", "ALTER TABLE node DROP COLUMN root"},
+	7:  {"DROP TABLE unsampled"},
+	8:  {"DROP TABLE booked", "DROP TABLE kernel_run", "ALTER TABLE node DROP COLUMN run"},
+	9:  {"DROP TABLE outer_energy", "ALTER TABLE outer_minute DROP COLUMN before"},
+	10: {"DROP TABLE node_quota"},
 }
 
 // undoMigrations makes the schema of a closed ledger that which an older program left, with so many

@@ -23,11 +23,14 @@ import (
 
 // A Booker books what nodes and meters send.
 type Booker struct {
-	db   *db.DB
-	keep time.Duration // maximum age of minutes
+	db    *db.DB
+	keep  time.Duration // maximum age of minutes
+	quota Quota
 }
 
-func New(database *db.DB, keep time.Duration) *Booker { return &Booker{database, keep} }
+func New(database *db.DB, keep time.Duration, quota Quota) *Booker {
+	return &Booker{database, keep, quota}
+}
 
 // Book books entries in one transaction: after an error nothing has changed. (If the connection
 // breaks during the commit, the outcome is unknown; when offered again, booked entries are
@@ -46,10 +49,10 @@ func (b *Booker) book(ctx context.Context, es []*batch.Entry, separately bool) (
 	results := make([]batch.Result, len(es))
 	return results, b.db.Write(ctx, func(t *db.Tx) error {
 		if !separately {
-			return bookAll(t, es, results)
+			return b.bookAll(t, es, results)
 		}
 		for i := range es {
-			if err := bookApart(t, es[i:i+1], results[i:i+1]); err != nil {
+			if err := b.bookApart(t, es[i:i+1], results[i:i+1]); err != nil {
 				return err
 			}
 		}
@@ -58,11 +61,11 @@ func (b *Booker) book(ctx context.Context, es []*batch.Entry, separately bool) (
 }
 
 // bookApart books one entry in a savepoint, and refuses it if the database does.
-func bookApart(t *db.Tx, e []*batch.Entry, result []batch.Result) error {
+func (b *Booker) bookApart(t *db.Tx, e []*batch.Entry, result []batch.Result) error {
 	if _, err := t.Exec("SAVEPOINT apart"); err != nil {
 		return err
 	}
-	err := bookAll(t, e, result)
+	err := b.bookAll(t, e, result)
 	if errors.Is(err, schema.ErrRange) {
 		t.Forget()
 		result[0] = batch.Result{Err: db.Wrap(err, "batch %d of stream %s", e[0].Number, e[0].Stream)}
@@ -79,6 +82,7 @@ func bookApart(t *db.Tx, e []*batch.Entry, result []batch.Result) error {
 type booking struct {
 	*db.Tx
 	now       int64 // this machine's clock, ns
+	quota     Quota
 	nodes     map[string]*bookedNode
 	usageRows schema.Pending
 	nodeRows  schema.Pending
@@ -87,6 +91,8 @@ type booking struct {
 // A bookedNode is a node that sent an entry.
 type bookedNode struct {
 	id      int64 // 0 if not enrolled or revoked
+	node    string
+	quota   quotaUse
 	through int64 // ns, end of its latest window
 	cpus    int   // in the latest minute
 	minute  int64
@@ -96,9 +102,9 @@ type bookedNode struct {
 	changed bool
 }
 
-func bookAll(t *db.Tx, es []*batch.Entry, results []batch.Result) error {
+func (k *Booker) bookAll(t *db.Tx, es []*batch.Entry, results []batch.Result) error {
 	b := &booking{
-		Tx: t, now: time.Now().UnixNano(), nodes: map[string]*bookedNode{},
+		Tx: t, now: time.Now().UnixNano(), quota: k.quota, nodes: map[string]*bookedNode{},
 		usageRows: schema.NewPending(schema.UsageLayout), nodeRows: schema.NewPending(schema.NodeLayout),
 	}
 	for i, e := range es {
@@ -168,14 +174,14 @@ func (b *booking) takeEntry(e *batch.Entry, n *bookedNode) (nameless []workload.
 		return nil, err
 	}
 	for i := range e.Names {
-		if err := b.bookName(&e.Names[i], n.id, cmp.Or(schema.Nanos(e.Through), n.through)); err != nil {
+		if err := b.bookName(&e.Names[i], n, cmp.Or(schema.Nanos(e.Through), n.through)); err != nil {
 			return nil, err
 		}
 	}
 	asked := map[workload.ShortID]bool{}
 	for i := range e.Minutes {
 		m := &e.Minutes[i]
-		w, err := b.Workload(n.id, m.Workload)
+		w, err := b.workload(n, m.Workload)
 		if err != nil {
 			return nil, err
 		}
@@ -204,13 +210,24 @@ func (b *booking) takeEntry(e *batch.Entry, n *bookedNode) (nameless []workload.
 			return nil, err
 		}
 	}
-	for _, g := range e.Gaps {
+	gaps, err := b.gaps(e, n)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range gaps {
 		if err := AddGap(b.Tx, n.id, g, b.now); err != nil {
 			return nil, err
 		}
 	}
 	for _, s := range e.Shifts {
-		_, err := b.Exec("INSERT INTO shift (node, boot, at_ns, by_ns, from_ns, rev) VALUES ($1, $2, $3, $4, $5, $6)",
+		ok, err := b.takeBytes(n, rowBytes+len(s.Boot))
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			break // the windows are booked where they were moved to
+		}
+		_, err = b.Exec("INSERT INTO shift (node, boot, at_ns, by_ns, from_ns, rev) VALUES ($1, $2, $3, $4, $5, $6)",
 			n.id, schema.Clean(s.Boot), schema.Nanos(s.At), int64(s.By), schema.Nanos(s.From), b.Rev)
 		if err != nil {
 			return nil, err
@@ -224,7 +241,7 @@ func (b *booking) findNode(id string) (*bookedNode, error) {
 	if n := b.nodes[id]; n != nil {
 		return n, nil
 	}
-	n := &bookedNode{}
+	n := &bookedNode{node: id}
 	err := b.QueryRow("SELECT id, through_ns, cpus, cpus_minute, host, run, revoked_ns FROM node WHERE node_id = $1 AND source = 0", schema.Clean(id)).
 		Scan(&n.id, &n.through, &n.cpus, &n.minute, &n.host, &n.run, &n.revoked)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
@@ -266,6 +283,9 @@ func (b *booking) flush() error {
 		if err != nil {
 			return err
 		}
+	}
+	if err := b.flushQuotas(); err != nil {
+		return err
 	}
 	if err := b.addRows(b.usageRows); err != nil {
 		return err

@@ -17,9 +17,11 @@ import (
 const (
 	// maxSilence is how long a guest may report no share and still be nested.
 	maxSilence = time.Hour
-	// maxEpoch is the maximum length of an epoch id in bytes. No agent makes longer ones, and they
-	// do not fit the index.
+	// maxEpoch is the maximum length of an epoch id, and of a guest's UUID, in bytes. No agent makes
+	// longer ones, and they do not fit the index.
 	maxEpoch = 64
+	// maxGuestName is the maximum length of a guest's name in bytes.
+	maxGuestName = 256
 )
 
 // bookHandovers stores the shares that an entry reports, and compares those that both host and
@@ -30,7 +32,7 @@ func (b *booking) bookHandovers(e *batch.Entry, n *bookedNode) error {
 		for shares := range splitEpochs(h.Shares) {
 			var err error
 			switch {
-			case len(shares[0].Epoch) > maxEpoch || h.To.Before(h.From):
+			case len(shares[0].Epoch) > maxEpoch || len(h.Guest) > maxEpoch || h.To.Before(h.From):
 			case h.Workload != "":
 				err = b.bookGiven(h, shares, n)
 			default:
@@ -66,7 +68,7 @@ func (b *booking) bookGiven(h *batch.TimedHandover, shares []power.Share, n *boo
 	if !ok {
 		return nil // not an id: no row can belong to it
 	}
-	w, err := b.Workload(n.id, short)
+	w, err := b.workload(n, short)
 	if err != nil {
 		return err
 	}
@@ -76,7 +78,7 @@ func (b *booking) bookGiven(h *batch.TimedHandover, shares []power.Share, n *boo
 		ON CONFLICT (guest, epoch, host) DO UPDATE SET workload = excluded.workload, name = excluded.name,
 		first_ns = CASE WHEN excluded.first_ns < share_series.first_ns THEN excluded.first_ns ELSE share_series.first_ns END,
 		last_ns = CASE WHEN excluded.last_ns > share_series.last_ns THEN excluded.last_ns ELSE share_series.last_ns END RETURNING id`,
-		guest, epoch, n.id, w.ID, schema.Clean(h.Name), schema.Nanos(h.From), schema.Nanos(h.To)).Scan(&series)
+		guest, epoch, n.id, w.ID, schema.Clean(h.Name[:min(len(h.Name), maxGuestName)]), schema.Nanos(h.From), schema.Nanos(h.To)).Scan(&series)
 	if err != nil {
 		return err
 	}

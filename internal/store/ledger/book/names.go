@@ -31,13 +31,13 @@ type workloadRow struct {
 
 // bookName stores a name. Names of several streams may arrive in any order: an older name only
 // fills in what is missing. An empty field erases nothing.
-func (b *booking) bookName(n *batch.Name, node, through int64) error {
+func (b *booking) bookName(n *batch.Name, node *bookedNode, through int64) error {
 	short, ok := workload.ShortIDOf(n.ID)
 	if !ok {
 		return nil // not an id: no row can belong to it
 	}
-	w, err := b.Workload(node, short)
-	if err != nil {
+	w, ok, err := b.newWorkload(node, short)
+	if !ok || err != nil {
 		return err
 	}
 	var old workloadRow
@@ -54,6 +54,15 @@ func (b *booking) bookName(n *batch.Name, node, through int64) error {
 	}
 	n = old.restrictToOwner(n)
 	now := old.merge(n, through)
+	if size := now.newText(&old); size > 0 {
+		if ok, err = b.takeBytes(node, size); err != nil {
+			return err
+		}
+		if !ok {
+			n = &batch.Name{ID: n.ID, Kind: n.Kind, Parent: n.Parent, Started: n.Started, Ended: n.Ended, Exit: n.Exit}
+			now = old.merge(n, through)
+		}
+	}
 	if now.at != old.at || !now.isEqual(&old) {
 		_, err = b.Exec(`UPDATE workload SET wid = $2, kind = $3, key = $4, name = $5, path = $6, parent = $7, job = $8, username = $9, project = $10,
 			namespace = $11, pod = $12, container = $13, started_ns = $14, ended_ns = $15, exit_code = $16, named_ns = $17, rev = $18 WHERE id = $1`,
@@ -63,8 +72,8 @@ func (b *booking) bookName(n *batch.Name, node, through int64) error {
 			return err
 		}
 	}
-	b.NameWorkload(node, short, w.ID)
-	if err := b.bookLabels(w.ID, n.Labels, through >= old.at); err != nil {
+	b.NameWorkload(node.id, short, w.ID)
+	if err := b.bookLabels(node, w.ID, n.Labels, through >= old.at); err != nil {
 		return err
 	}
 	if now.groupKeys() == old.groupKeys() || last == 0 {
@@ -135,6 +144,19 @@ func (w *workloadRow) isEqual(o *workloadRow) bool {
 	return same && a == b
 }
 
+// newText returns the bytes of the texts of w that o has not.
+func (w *workloadRow) newText(o *workloadRow) (n int) {
+	texts := func(w *workloadRow) [9]string {
+		return [...]string{w.key, w.name, w.path, w.job, w.username, w.project, w.namespace, w.pod, w.container}
+	}
+	for i, had := range texts(o) {
+		if text := texts(w)[i]; text != had {
+			n += len(text)
+		}
+	}
+	return n
+}
+
 // groupKeys returns the columns by which group_day sums.
 func (w *workloadRow) groupKeys() [5]string {
 	return [...]string{w.namespace, w.job, w.username, w.project, w.kind}
@@ -142,7 +164,7 @@ func (w *workloadRow) groupKeys() [5]string {
 
 // bookLabels stores labels. A newer set replaces the old one; an older one fills in missing labels;
 // an empty one changes nothing.
-func (b *booking) bookLabels(id int64, labels map[string]string, newer bool) error {
+func (b *booking) bookLabels(node *bookedNode, id int64, labels map[string]string, newer bool) error {
 	if len(labels) == 0 {
 		return nil
 	}
@@ -165,6 +187,15 @@ func (b *booking) bookLabels(id int64, labels map[string]string, newer bool) err
 	}
 	if maps.Equal(have, want) {
 		return nil
+	}
+	size := 0
+	for k, v := range want {
+		if old, ok := have[k]; !ok || old != v {
+			size += len(k) + len(v)
+		}
+	}
+	if ok, err := b.takeBytes(node, size); !ok || err != nil {
+		return err
 	}
 	for k := range have {
 		if _, ok := want[k]; ok {

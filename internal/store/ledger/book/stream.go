@@ -91,6 +91,9 @@ func (b *booking) keepConflict(e *batch.Entry, n *bookedNode) error {
 	if err != nil {
 		return err
 	}
+	if ok, err := b.takeBytes(n, rowBytes); !ok || err != nil {
+		return err
+	}
 	return b.Audit(registry.Audit{
 		At: schema.FromNanos(b.now), Actor: e.Node, Action: "batch.conflict", Object: e.Stream.String(),
 		Detail: fmt.Sprintf("batch %d, %x, differs from the booked one or does not follow it", e.Number, e.Hash[:8]),
@@ -130,7 +133,7 @@ func (b *Booker) Lost(ctx context.Context, node string, lost batch.Loss, now tim
 		return r, db.Wrap(fmt.Errorf("batches %d to %d: %w", lost.From, lost.To, fault.ErrInvalid), "lost batches of stream %s", lost.Stream)
 	}
 	err = b.db.Write(ctx, func(t *db.Tx) error {
-		run := &booking{Tx: t, nodes: map[string]*bookedNode{}}
+		run := &booking{Tx: t, now: schema.Nanos(now), quota: b.quota, nodes: map[string]*bookedNode{}}
 		n, err := run.findNode(node)
 		if err != nil {
 			return err
@@ -152,7 +155,17 @@ func (b *Booker) Lost(ctx context.Context, node string, lost batch.Loss, now tim
 			return nil
 		}
 		r = batch.Reply{Verdict: batch.Accepted, Next: lost.To + 1}
-		if err := bookLost(t, n.id, lost, schema.Nanos(now)); err != nil {
+		ok, err := run.takeBytes(n, 2*rowBytes+len(lost.Gap.Detail))
+		if err == nil {
+			err = run.flushQuotas()
+		}
+		if err != nil {
+			return err
+		}
+		if !ok {
+			lost.Gap.Detail = ""
+		}
+		if err := bookLost(t, n.id, lost, schema.Nanos(now)); err != nil || !ok {
 			return err
 		}
 		return t.Audit(registry.Audit{

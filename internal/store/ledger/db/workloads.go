@@ -1,6 +1,8 @@
 package db
 
 import (
+	"database/sql"
+	"errors"
 	"maps"
 
 	"mete.dev/mete/internal/model/workload"
@@ -38,6 +40,27 @@ func (t *Tx) Workload(node int64, short workload.ShortID) (Workload, error) {
 	w.Named = length > 0
 	t.found[k] = w
 	return w, err
+}
+
+// KnownWorkload returns a workload; ok is false if there is none.
+func (t *Tx) KnownWorkload(node int64, short workload.ShortID) (w Workload, ok bool, err error) {
+	k := workloadKey{node, short}
+	for _, cached := range []map[workloadKey]Workload{t.found, t.DB.workloads} {
+		if w, ok := cached[k]; ok {
+			return w, true, nil
+		}
+	}
+	var length int64
+	err = t.QueryRow("SELECT id, length(wid) FROM workload WHERE node = $1 AND short = $2", node, int64(short)).Scan(&w.ID, &length)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return w, false, nil
+	case err != nil:
+		return w, false, err
+	}
+	w.Named = length > 0
+	t.found[k] = w
+	return w, true, nil
 }
 
 // NameWorkload caches that a workload has a name.
