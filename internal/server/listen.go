@@ -59,7 +59,8 @@ func ListenAdmin(state string) (net.Listener, error) {
 }
 
 // Serve serves on ln until ctx ends, with TLS if secure is not nil. Its time-outs bound the
-// resources of slow and silent clients.
+// resources of slow and silent clients, and clients that do not identify themselves have few
+// connections for a short time.
 func Serve(ctx context.Context, ln net.Listener, h http.Handler, secure *tls.Config) error {
 	srv := &http.Server{
 		Handler:           h,
@@ -74,6 +75,9 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler, secure *tls.Con
 		HTTP2: &http.HTTP2Config{MaxReadFrameSize: 16 << 10, MaxReceiveBufferPerConnection: 128 << 10, MaxReceiveBufferPerStream: 128 << 10},
 		// It would log every broken connection of a client.
 		ErrorLog: log.New(io.Discard, "", 0),
+	}
+	if ln.Addr().Network() != "unix" { // whose file only the administrator can open
+		ln = newConnections(connLimitsOf(maxFiles())).track(srv, ln)
 	}
 	return ServeUntil(ctx, srv, ln)
 }

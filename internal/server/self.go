@@ -18,6 +18,9 @@ type jobProvider struct{ *Server }
 // Identify implements api.Jobs.
 func (s jobProvider) Identify(r *http.Request) (token.Job, error) {
 	j, err := s.Authority.IdentifyJob(r)
+	if err == nil {
+		keepConnection(r, "jobs of "+j.Node, false)
+	}
 	if ca.IsUnidentified(err) {
 		err = &api.UnauthenticatedError{Err: err}
 	}

@@ -301,10 +301,19 @@ func (s *Server) AdminHandler() http.Handler {
 	return api.Admin(s.Authority.Tokens(), nodeRevoker{s}, s, time.Now, s.log.With("part", "admin"))
 }
 
+// identify returns the client of a request, whose connection may stay then.
+func (s *Server) identify(r *http.Request) (token.Principal, error) {
+	p, err := s.Authority.Identify(r)
+	if err == nil {
+		keepConnection(r, cmp.Or(p.Node, p.Token, "local"), p.Node != "" && p.Token == "")
+	}
+	return p, err
+}
+
 // identifyPeer returns the agent or server that sent a request. The error for a request
 // without credentials wraps no kind of fault: kinds are for authenticated callers.
 func (s *Server) identifyPeer(r *http.Request) (token.Principal, error) {
-	p, err := s.Authority.Identify(r)
+	p, err := s.identify(r)
 	if ca.IsUnidentified(err) {
 		err = fault.WithHint(errors.New(err.Error()), fault.Hint(err))
 	}
@@ -368,7 +377,7 @@ func (s *Server) authorizeScope(r *http.Request) (query.Scope, error) {
 // authorizeReader returns the scope of the caller and a name for logs: the id of the token,
 // or "local" for callers without one on the server's machine.
 func (s *Server) authorizeReader(r *http.Request) (query.Scope, string, error) {
-	p, err := s.Authority.Identify(r)
+	p, err := s.identify(r)
 	switch {
 	case err != nil:
 		return query.Scope{}, "", err
@@ -384,7 +393,7 @@ func (s *Server) authorizeReader(r *http.Request) (query.Scope, string, error) {
 
 // authorizeWriter returns the cluster to which the caller may write series.
 func (s *Server) authorizeWriter(r *http.Request) (string, error) {
-	p, err := s.Authority.Identify(r)
+	p, err := s.identify(r)
 	if err == nil && (p.Role != registry.Writer || p.Cluster == "") {
 		err = fault.WithHint(fmt.Errorf("role %s cannot write series: %w", p.Role, fault.ErrDenied), "use a token of mete token create --role writer --cluster NAME")
 	}
