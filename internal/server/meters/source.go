@@ -17,6 +17,7 @@ import (
 
 	"mete.dev/mete/internal/attribute/external"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/x/httpx"
 )
 
 // A reader reads a meter on request.
@@ -119,7 +120,8 @@ func newAccess(s *external.Spec) (*access, error) {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.TLSClientConfig = a.tls
 	t.MaxIdleConnsPerHost = 1
-	a.client = &http.Client{Transport: t}
+	// A redirect would send credentials to another port, and read what only this machine can.
+	a.client = &http.Client{Transport: t, CheckRedirect: httpx.NoRedirect}
 	return a, nil
 }
 
@@ -168,6 +170,8 @@ func (a *access) get(ctx context.Context, url string) ([]byte, error) {
 	switch {
 	case err != nil:
 		return nil, err
+	case resp.StatusCode/100 == 3:
+		return nil, fault.WithHint(fmt.Errorf("%s redirects (%s): redirects are not followed", req.URL.Host, resp.Status), "set url to the address to which it redirects")
 	case resp.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("%s answers %s", req.URL.Redacted(), resp.Status)
 	case len(text) > maxText:

@@ -143,6 +143,30 @@ func (silent) Read(ctx context.Context) (int64, error) {
 }
 
 // A poller limits a reading to its interval, and to readTimeout.
+// A meter cannot send the server elsewhere: another port of the same host would get the
+// credentials, and the answer of any address would be read.
+func TestRedirect(t *testing.T) {
+	asked := ""
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked += r.URL.Path + " " + r.Header.Get("Authorization")
+		_, _ = io.WriteString(w, "7")
+	}))
+	defer other.Close()
+	meter := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, other.URL+"/secret", http.StatusFound)
+	}))
+	defer meter.Close()
+	for _, kind := range [][]string{{"type: http", "unit: W"}, {"type: prometheus", "unit: W", "query: q"}, {"type: redfish", "unit: W"}} {
+		if v, err := read(t, append(kind, "url: "+meter.URL, "user: mete", "password: hunter2")...); err == nil {
+			t.Errorf("%s: %d", kind[0], v)
+		}
+	}
+	checkRead(t, "302 Found", "type: http", "unit: W", "url: "+meter.URL)
+	if asked != "" {
+		t.Errorf("the other server got %s", asked)
+	}
+}
+
 func TestPollerTimeout(t *testing.T) {
 	for interval, want := range map[time.Duration][]time.Duration{
 		time.Second: {time.Second, 2 * time.Second, 3 * time.Second},
