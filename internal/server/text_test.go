@@ -43,7 +43,7 @@ func TestMetricsText(t *testing.T) {
 		}, func() int64 { return 35 }),
 		collectCertificates(func() (server, authority time.Time) { return now.Add(24 * time.Hour), now.Add(48 * time.Hour) }),
 		collectRemoteWriter(func() []remotewrite.Status {
-			return []remotewrite.Status{{Name: "mimir:9009/api/v1/push", Sent: 36, Failed: 37, Retried: 38, Dropped: 39, Bytes: 40, Pending: 41, Behind: 42 * time.Second}}
+			return []remotewrite.Status{{Name: "mimir:9009", Sent: 36, Failed: 37, Retried: 38, Dropped: 39, Bytes: 40, Pending: 41, Behind: 42 * time.Second}}
 		}),
 		collectRemoteWrite(func() remotewrite.Counts { return remotewrite.Counts{Accepted: 43, Refused: 44} }),
 		collectQueries(func() api.Counts {

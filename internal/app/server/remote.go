@@ -13,7 +13,7 @@ import (
 type remoteWriteFlags struct{ urls, versions, headers []string }
 
 func (r *remoteWriteFlags) flags(f *pflag.FlagSet) {
-	f.StringArrayVar(&r.urls, "remote-write", nil, "`URL` of a receiver of Prometheus's remote write, to which the server sends all new samples; may be repeated")
+	f.StringArrayVar(&r.urls, "remote-write", nil, "`URL` of a receiver of Prometheus's remote write, to which the server sends all new samples, or @FILE with it; may be repeated")
 	f.StringArrayVar(&r.versions, "remote-write-version", nil, "1.0 or 2.0, of remote write: the first for the first --remote-write, and so on, the last for all that follow (default 1.0)")
 	f.StringArrayVar(&r.headers, "remote-write-header", nil, "`FILE` with lines \"Name: value\", headers of requests to it, as for a secret: the first for the first --remote-write, and so on")
 }

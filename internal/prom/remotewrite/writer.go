@@ -30,6 +30,7 @@ import (
 
 // A Receiver is a server that receives samples.
 type Receiver struct {
+	// URL may hold a secret; @FILE is a file with it, which is read at the start and at each Reload.
 	URL     string
 	Version string // of remote write: "1.0" or "2.0"
 	// Header is a file with lines "Name: value", the headers of each request. It may hold
@@ -49,10 +50,18 @@ func addVersion[T ~string](version string, message T, others map[string]T) map[s
 // address parses the URL of a receiver. Its errors contain at most the host, because the
 // rest may be secret.
 func (r *Receiver) address() (*url.URL, error) {
-	u, err := url.Parse(r.URL)
+	text := r.URL
+	if path, ok := strings.CutPrefix(text, "@"); ok {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("--remote-write: %w", err)
+		}
+		text = strings.TrimSpace(string(b))
+	}
+	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
-		return nil, fault.WithHint(fmt.Errorf("--remote-write: not a URL of a receiver: %w", fault.ErrInvalid), "write it as https://HOST:PORT/api/v1/write")
+		return nil, fault.WithHint(fmt.Errorf("--remote-write: not a URL of a receiver: %w", fault.ErrInvalid), "write it as https://HOST:PORT/api/v1/write, or as @FILE with that in FILE")
 	case u.User != nil:
 		return nil, fault.WithHint(fmt.Errorf("--remote-write %s: every user of this machine can read a password in a URL: %w", u.Host, fault.ErrInvalid),
 			`put a line "Authorization: ..." into a file, and name it with --remote-write-header`)
@@ -85,10 +94,11 @@ func (r *Receiver) headers() (map[string]string, error) {
 // A Writer sends the samples that a database accepts while Run runs to receivers.
 type Writer struct {
 	receivers []Receiver
-	names     []string // host and path of each receiver
+	names     []string // host of each receiver, which may have a number; the rest may be secret
 	dir       string
 	reg       *prometheus.Registry
-	log       *slog.Logger
+	log       *slog.Logger // without URLs of receivers
+	hide      *hider
 	began     time.Time
 
 	mu      sync.Mutex // serializes changes of running
@@ -101,8 +111,9 @@ const flushTimeout = 5 * time.Second
 // NewWriter returns a writer for db. Call it before the first append to db. Errors about
 // receivers wrap fault.ErrInvalid.
 func NewWriter(to []Receiver, db *tsdb.DB, log *slog.Logger) (*Writer, error) {
-	w := &Writer{receivers: to, dir: db.Dir(), reg: prometheus.NewRegistry(), log: log, began: time.Now()}
-	seen := map[string]bool{}
+	hide := &hider{}
+	w := &Writer{receivers: to, dir: db.Dir(), reg: prometheus.NewRegistry(), log: slog.New(hidingHandler{log.Handler(), hide}), hide: hide, began: time.Now()}
+	seen, hosts := map[string]bool{}, map[string]int{}
 	for i := range to {
 		u, err := to[i].address()
 		if err != nil {
@@ -112,7 +123,12 @@ func NewWriter(to []Receiver, db *tsdb.DB, log *slog.Logger) (*Writer, error) {
 			return nil, fmt.Errorf("--remote-write %s is given twice: %w", u.Host, fault.ErrInvalid)
 		}
 		seen[u.String()] = true
-		w.names = append(w.names, u.Host+u.Path)
+		hosts[u.Host]++
+		name := u.Host
+		if n := hosts[u.Host]; n > 1 {
+			name = fmt.Sprintf("%s (%d)", name, n)
+		}
+		w.names = append(w.names, name)
 	}
 	if _, err := w.config(); err != nil {
 		return nil, err
@@ -132,6 +148,7 @@ func (w *Writer) config() (*config.Config, error) {
 		if err != nil {
 			return nil, err
 		}
+		w.hide.add(u)
 		one := config.DefaultRemoteWriteConfig
 		one.Name, one.URL, one.ProtobufMessage = strconv.Itoa(i), &commonconfig.URL{URL: u}, versions[r.Version]
 		// A redirect would send the headers to another host.
@@ -194,7 +211,7 @@ func (w *Writer) Reload() error {
 
 // A Status is the state of the delivery to one receiver, with counts since the start.
 type Status struct {
-	Name                           string // host and path of its URL
+	Name                           string // host of its URL, with a number if another receiver has the same
 	Sent, Failed, Retried, Dropped int64  // samples; the receiver refused Failed permanently
 	Bytes                          int64  // of requests, compressed
 	Pending                        int64  // samples that wait

@@ -11,6 +11,7 @@ import (
 
 	"mete.dev/mete/internal/attribute/external"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/x/httpx"
 )
 
 // An httpJSON is a meter that answers GET with JSON or a plain number.
@@ -41,7 +42,7 @@ type prometheus struct {
 func (p *prometheus) Read(ctx context.Context) (int64, error) {
 	u, err := url.Parse(p.spec.URL)
 	if err != nil {
-		return 0, fmt.Errorf("url: %w: %w", err, fault.ErrInvalid)
+		return 0, fmt.Errorf("url: %w: %w", httpx.WithoutURL(err), fault.ErrInvalid)
 	}
 	u = u.JoinPath("api/v1/query")
 	u.RawQuery = url.Values{"query": {p.spec.Query}}.Encode()
@@ -57,7 +58,7 @@ func (p *prometheus) Read(ctx context.Context) (int64, error) {
 		}
 	}
 	if err := json.Unmarshal(text, &answer); err != nil {
-		return 0, fmt.Errorf("%s: not an answer of Prometheus: %w", u.Redacted(), err)
+		return 0, fmt.Errorf("%s: not an answer of Prometheus: %w", u.Host, err)
 	}
 	if answer.Status != "success" {
 		return 0, fmt.Errorf("query: %s", answer.Error)
@@ -82,7 +83,7 @@ func (p *prometheus) Read(ctx context.Context) (int64, error) {
 		number, ok = value[1].(string)
 	}
 	if err != nil || !ok {
-		return 0, fmt.Errorf("%s: not an answer of Prometheus: %w", u.Redacted(), fault.ErrInvalid)
+		return 0, fmt.Errorf("%s: not an answer of Prometheus: %w", u.Host, fault.ErrInvalid)
 	}
 	return p.spec.Unit.Value(number)
 }

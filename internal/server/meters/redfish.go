@@ -13,6 +13,7 @@ import (
 	"mete.dev/mete/internal/attribute/external"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/x/httpx"
 )
 
 // A redfish is a management controller that speaks Redfish (DMTF DSP0266). It reads the
@@ -28,6 +29,7 @@ type redfish struct {
 func (r *redfish) Read(ctx context.Context) (v int64, err error) {
 	defer func() {
 		if err != nil {
+			err = httpx.WithoutURL(err)
 			r.client, r.chassis = nil, ""
 		}
 	}()

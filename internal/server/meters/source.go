@@ -153,7 +153,7 @@ const maxText = 1 << 20
 func (a *access) get(ctx context.Context, url string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, fault.ErrInvalid)
+		return nil, fmt.Errorf("url: %w: %w", httpx.WithoutURL(err), fault.ErrInvalid)
 	}
 	switch {
 	case a.token != "":
@@ -163,7 +163,7 @@ func (a *access) get(ctx context.Context, url string) ([]byte, error) {
 	}
 	resp, err := a.client.Do(req)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", req.URL.Host, httpx.WithoutURL(err)) // the rest of the URL may be secret
 	}
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxText+1))
 	err = errors.Join(err, resp.Body.Close())
@@ -173,9 +173,9 @@ func (a *access) get(ctx context.Context, url string) ([]byte, error) {
 	case resp.StatusCode/100 == 3:
 		return nil, fault.WithHint(fmt.Errorf("%s redirects (%s): redirects are not followed", req.URL.Host, resp.Status), "set url to the address to which it redirects")
 	case resp.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("%s answers %s", req.URL.Redacted(), resp.Status)
+		return nil, fmt.Errorf("%s answers %s", req.URL.Host, resp.Status)
 	case len(text) > maxText:
-		return nil, fmt.Errorf("%s answers with more than %d bytes", req.URL.Redacted(), maxText)
+		return nil, fmt.Errorf("%s answers with more than %d bytes", req.URL.Host, maxText)
 	}
 	return text, nil
 }

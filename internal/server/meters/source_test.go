@@ -167,6 +167,23 @@ func TestRedirect(t *testing.T) {
 	}
 }
 
+// An error of a meter names its host, and nothing else of its URL.
+func TestURLIsHidden(t *testing.T) {
+	meter := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusTeapot) }))
+	defer meter.Close()
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	for _, url := range []string{meter.URL, gone.URL} {
+		for _, kind := range [][]string{{"type: http", "unit: W"}, {"type: prometheus", "unit: W", "query: q"}, {"type: redfish", "unit: W"}} {
+			_, err := read(t, append(kind, "url: "+url+"/PATHSECRET?key=QUERYSECRET", "user: mete", "password: hunter2")...)
+			host := strings.TrimPrefix(url, "http://")
+			if err == nil || strings.Contains(err.Error(), "SECRET") || kind[0] != "type: redfish" && !strings.Contains(err.Error(), host) {
+				t.Errorf("%s: %v", kind[0], err)
+			}
+		}
+	}
+}
+
 func TestPollerTimeout(t *testing.T) {
 	for interval, want := range map[time.Duration][]time.Duration{
 		time.Second: {time.Second, 2 * time.Second, 3 * time.Second},

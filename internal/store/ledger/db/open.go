@@ -97,8 +97,9 @@ func openConnections(dsn string, s *rowSinks) (d *schema.Dialect, writer, reader
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("ledger: %w", err)
 	}
-	if strings.Contains(dsn, "://") || strings.TrimPrefix(dsn, "sqlite:") == "" {
-		return nil, nil, nil, fault.WithHint(fmt.Errorf("ledger: %q is not a database: %w", dsn, fault.ErrInvalid),
+	if kind, _, ok := strings.Cut(dsn, "://"); ok || strings.TrimPrefix(dsn, "sqlite:") == "" {
+		// The rest may hold a password.
+		return nil, nil, nil, fault.WithHint(fmt.Errorf("ledger: no database has the form %q: %w", kind+"://...", fault.ErrInvalid),
 			"give the path of a file, or postgres://user@host/database")
 	}
 	// The file holds hashes of tokens: only this user may read it. SQLite gives the files beside it
