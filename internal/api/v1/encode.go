@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	safe "mete.dev/mete/internal/x/text"
 )
 
 // A Document is an answer that can be written as JSON.
@@ -79,7 +81,7 @@ func (r *rowWriter) flush() error {
 	text, from := string(r.text), 0
 	r.fields = r.fields[:0]
 	for _, to := range r.ends {
-		r.fields = append(r.fields, text[from:to])
+		r.fields = append(r.fields, safe.Field(text[from:to]))
 		from = to
 	}
 	r.text, r.ends = r.text[:0], r.ends[:0]

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/x/text"
 )
 
 // CSV writes a header and one row for each report, with the keys of the JSON form. Absent values
@@ -27,7 +28,7 @@ func CSV(reports ...*Report) []byte {
 	w := csv.NewWriter(&b)
 	rows := [][]string{header}
 	for _, r := range reports {
-		rows = append(rows, r.row())
+		rows = append(rows, text.Fields(r.row()))
 	}
 	if err := w.WriteAll(rows); err != nil {
 		panic("report: " + err.Error()) // a buffer accepts everything

@@ -326,3 +326,13 @@ func TestFill(t *testing.T) {
 		t.Errorf("-want +got:\n%s", d)
 	}
 }
+
+// TestCSVFormula checks that a spreadsheet takes no job's name for a formula, and that it does not control a terminal.
+func TestCSVFormula(t *testing.T) {
+	r := build()
+	r.Name, r.Command = "=cmd|calc!A1", []string{"echo", "\x1b[2J"}
+	got := string(report.CSV(r))
+	if !strings.Contains(got, ",'=cmd|calc!A1,") || strings.Contains(got, "\x1b") {
+		t.Error(got)
+	}
+}

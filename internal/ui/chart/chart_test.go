@@ -237,7 +237,7 @@ func TestTables(t *testing.T) {
 	if got := Table(a, o); !strings.Contains(got, "1536.25\n") {
 		t.Errorf("without a unit the value has changed:\n%s", got)
 	}
-	if got, want := string(CSV(a)), "time,__name__,node,value\n2026-03-01T12:00:00.5Z,m,\"we\"\"b,1\",1536.25\n2026-03-01T12:00:00.5Z,,\x1b[2J,NaN\n"; got != want {
+	if got, want := string(CSV(a)), "time,__name__,node,value\n2026-03-01T12:00:00.5Z,m,\"we\"\"b,1\",1536.25\n2026-03-01T12:00:00.5Z,,\uFFFD[2J,NaN\n"; got != want {
 		t.Errorf("CSV\n%q\nwant\n%q", got, want)
 	}
 	a, o = example()

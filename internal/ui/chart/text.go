@@ -103,7 +103,7 @@ func CSV(a *result.Answer) []byte {
 	labels := labels(a)
 	var b bytes.Buffer
 	w := csv.NewWriter(&b)
-	put := func(row []string) { _ = w.Write(row) } // a buffer never fails
+	put := func(row []string) { _ = w.Write(text.Fields(row)) } // a buffer never fails
 	put(append(append([]string{"time"}, labels...), "value"))
 	for i := range a.Series {
 		s := &a.Series[i]
