@@ -94,5 +94,5 @@ func New(l Ledger, live Live, jobs Jobs, authorize func(*http.Request) (query.Sc
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		fail(w, fault.WithHint(fmt.Errorf("%q: %w", r.URL.Path, fault.ErrNotFound), "there are "+strings.Join(paths, ", ")+", /metrics and /docs"))
 	})
-	return Guard(mux)
+	return Guard(mux, func(path string) bool { return path == DocsPath })
 }

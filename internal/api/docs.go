@@ -10,6 +10,9 @@ import (
 //go:embed docs
 var docs embed.FS
 
+// DocsPath is the path of that page.
+const DocsPath = "/docs"
+
 // pagePolicy lets that page load its own files and query this server only, and make no
 // element out of text.
 const pagePolicy = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
@@ -17,7 +20,7 @@ const pagePolicy = "default-src 'self'; base-uri 'none'; form-action 'none'; fra
 // registerDocs registers the page that shows /openapi.json.
 func (d *description) registerDocs() {
 	for path, file := range map[string][2]string{
-		"/docs":          {"docs/index.html", "text/html; charset=utf-8"},
+		DocsPath:         {"docs/index.html", "text/html; charset=utf-8"},
 		"/docs/docs.js":  {"docs/docs.js", "text/javascript; charset=utf-8"},
 		"/docs/docs.css": {"docs/docs.css", "text/css; charset=utf-8"},
 	} {

@@ -121,8 +121,8 @@ func TestServerMatchesOpenAPI(t *testing.T) {
 	}
 }
 
-// Every answer forbids framing and content sniffing, and the server refuses changes requested
-// by pages of another site.
+// Every answer forbids framing and content sniffing, and the server refuses what pages of
+// another site request, but lets them link to its pages.
 func TestBrowserSecurity(t *testing.T) {
 	_, as := tenants(t)
 	h := as[""]
@@ -140,6 +140,15 @@ func TestBrowserSecurity(t *testing.T) {
 		for _, from := range [][]string{{"Origin", "https://evil.example"}, {"Sec-Fetch-Site", "cross-site"}, {"Origin", "null"}} {
 			if w := answerOf(h, "POST", path, from...); w.Code != 403 || !strings.Contains(w.Body.String(), "another site") {
 				t.Errorf("POST %s from %v: %d %s", path, from, w.Code, w.Body)
+			}
+		}
+		for _, site := range []string{"cross-site", "same-site"} {
+			for _, as := range [][2]string{{"no-cors", "image"}, {"cors", "empty"}, {"navigate", "document"}} {
+				page := (path == "/" || path == "/docs") && as[0] == "navigate"
+				w := answerOf(h, "GET", path, "Sec-Fetch-Site", site, "Sec-Fetch-Mode", as[0], "Sec-Fetch-Dest", as[1])
+				if page && w.Code != 200 || !page && (w.Code != 403 || !strings.Contains(w.Body.String(), "another site")) {
+					t.Errorf("GET %s, %s, %s: %d %s", path, site, as[0], w.Code, w.Body)
+				}
 			}
 		}
 	}

@@ -265,7 +265,7 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("/v1/states", replication)
 	mux.Handle("/v1/states/mark", replication)
 	mux.Handle("/", s.QueryHandler())
-	return api.Guard(mux)
+	return api.Guard(mux, isPage)
 }
 
 // enrollTimeout limits reading an enrollment request: it fits into two packets, and any
@@ -293,8 +293,11 @@ func (s *Server) QueryHandler() http.Handler {
 		mux.Handle(path, queryAPI)
 	}
 	mux.Handle("/", pages.NotFoundHandler(queryAPI))
-	return api.Guard(mux)
+	return api.Guard(mux, isPage)
 }
+
+// isPage reports whether a path is that of a page, to which other sites may link.
+func isPage(path string) bool { return web.IsPage(path) || path == api.DocsPath }
 
 // AdminHandler serves administration, on a socket in the state directory.
 func (s *Server) AdminHandler() http.Handler {

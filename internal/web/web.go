@@ -33,6 +33,18 @@ const Policy = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-a
 // includes all paths below.
 var Paths = []string{"/{$}", "/live", "/jobs", "/job", "/nodes", "/node/", "/flow", "/query", "/alerts", "/health", "/static/", "/icon.svg"}
 
+// IsPage reports whether a path shows the page itself, rather than one of its files.
+func IsPage(path string) bool {
+	for _, p := range Paths {
+		switch {
+		case p == "/static/" || p == "/icon.svg":
+		case p == "/{$}" && path == "/", p == path, strings.HasSuffix(p, "/") && strings.HasPrefix(path, p):
+			return true
+		}
+	}
+	return false
+}
+
 // A file is a static file.
 type file struct {
 	body       []byte

@@ -15,6 +15,7 @@ import (
 	"mete.dev/mete/internal/delivery/sender"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/prom/exposition"
+	"mete.dev/mete/internal/x/httpx"
 )
 
 // A status provides the data of an agent's status endpoints.
@@ -31,20 +32,7 @@ func serveStatus(ctx context.Context, addr string, s status) error {
 	if err != nil {
 		return fault.WithHint(fmt.Errorf("-status %s: %w", addr, err), "choose another address with -status, or none with -status ''")
 	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		if why := s.failing(); why != "" {
-			http.Error(w, "windows cannot be kept: "+why, http.StatusServiceUnavailable)
-			return
-		}
-		_, _ = io.WriteString(w, "ok\n") // the client may be gone
-	})
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", exposition.ContentType)
-		_, _ = io.WriteString(w, s.metrics())
-		_, _ = io.WriteString(w, s.machine.text(ln.Addr(), r.Host))
-	})
-	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+	srv := &http.Server{Handler: s.handler(ln.Addr()), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
 		WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
@@ -58,6 +46,30 @@ func serveStatus(ctx context.Context, addr string, s status) error {
 		return srv.Close()
 	})
 	return g.Wait()
+}
+
+// handler serves the listener at an address. It refuses requests of web pages of other sites.
+func (s status) handler(at net.Addr) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		if why := s.failing(); why != "" {
+			http.Error(w, "windows cannot be kept: "+why, http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = io.WriteString(w, "ok\n") // the client may be gone
+	})
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", exposition.ContentType)
+		_, _ = io.WriteString(w, s.metrics())
+		_, _ = io.WriteString(w, s.machine.text(at, r.Host))
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := httpx.CheckSite(r, false); err != nil {
+			httpx.Fail(w, err)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
 }
 
 // metrics returns the state of an agent in Prometheus's text format.

@@ -2,6 +2,8 @@ package agent
 
 import (
 	"flag"
+	"net"
+	"net/http/httptest"
 	"os"
 	"testing"
 	"time"
@@ -40,5 +42,20 @@ func TestMetrics(t *testing.T) {
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("metrics (-want +got):\n%s", diff)
+	}
+}
+
+// TestStatusOtherSites checks that a page of another site gets no answer of the status listener.
+func TestStatusOtherSites(t *testing.T) {
+	h := status{func() string { return "" }, func() string { return "" }, newTestMetrics(Config{})}.handler(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9798})
+	for site, want := range map[string]int{"": 200, "none": 200, "same-origin": 200, "cross-site": 403, "same-site": 403} {
+		r := httptest.NewRequest("GET", "http://127.0.0.1:9798/metrics", nil)
+		if site != "" {
+			r.Header.Set("Sec-Fetch-Site", site)
+		}
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, r); w.Code != want {
+			t.Errorf("Sec-Fetch-Site %q: %d, want %d", site, w.Code, want)
+		}
 	}
 }

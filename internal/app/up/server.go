@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"mete.dev/mete/internal/api"
 	"mete.dev/mete/internal/web"
 	"mete.dev/mete/internal/x/httpx"
 )
@@ -45,8 +46,8 @@ func newServer(f *feed, kept http.Handler, allow func(host string) bool) *http.S
 	}
 }
 
-// guard refuses requests to other host names and those that could change something, and sets the
-// headers that limit what a browser may do with the answer.
+// guard refuses requests to other host names, those of other sites' pages and those that could
+// change something, and sets the headers that limit what a browser may do with the answer.
 func guard(next http.Handler, allow func(host string) bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		web.SetHeaders(w.Header())
@@ -55,6 +56,8 @@ func guard(next http.Handler, allow func(host string) bool) http.Handler {
 			// A foreign name that resolves to this machine would make a foreign page and this one
 			// the same origin (DNS rebinding).
 			http.Error(w, "this name is not served here: use the address that mete up printed", http.StatusMisdirectedRequest)
+		case httpx.CheckSite(r, web.IsPage(r.URL.Path) || r.URL.Path == api.DocsPath) != nil:
+			http.Error(w, "a page of another site asks for this", http.StatusForbidden)
 		case httpx.CheckMethod(w, r, http.MethodGet, http.MethodHead) != nil:
 			http.Error(w, "only GET and HEAD", http.StatusMethodNotAllowed)
 		default:

@@ -206,3 +206,29 @@ func TestFeed(t *testing.T) {
 		t.Errorf("the first tick is not signaled")
 	}
 }
+
+// TestOtherSites checks that a page of another site gets nothing computed, and may link to the
+// pages.
+func TestOtherSites(t *testing.T) {
+	kept := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/docs" {
+			t.Errorf("%s is answered", r.URL)
+		}
+	})
+	for path, page := range map[string]bool{"/": true, "/jobs": true, "/node/x": true, "/docs": true,
+		"/api/v0/snapshot": false, "/api/v1/query?query=up": false, "/v1/usage": false, "/metrics": false, "/healthz": false, "/openapi.json": false, "/static/-/js/app.js": false, "/nosuch": false} {
+		for _, site := range []string{"cross-site", "same-site"} {
+			for mode, dest := range map[string]string{"no-cors": "image", "navigate": "document", "cors": "empty"} {
+				r := httptest.NewRequest("GET", "http://127.0.0.1:9797"+path, nil)
+				for k, v := range map[string]string{"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode, "Sec-Fetch-Dest": dest} {
+					r.Header.Set(k, v)
+				}
+				w := httptest.NewRecorder()
+				newServer(newFedFeed(), kept, allowed(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, "127.0.0.1")).Handler.ServeHTTP(w, r)
+				if want := page && mode == "navigate"; (w.Code == 200) != want || !want && w.Code != 403 {
+					t.Errorf("%s, %s, %s: %d", path, site, mode, w.Code)
+				}
+			}
+		}
+	}
+}
