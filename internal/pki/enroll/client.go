@@ -15,6 +15,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/pki/token"
 	"mete.dev/mete/internal/x/httpx"
+	"mete.dev/mete/internal/x/loopback"
 )
 
 // A dialer opens connections; nil means that of package net.
@@ -62,9 +63,14 @@ func (i *Identity) newTransport(check verifier, own *tls.Certificate) *http.Tran
 }
 
 // newTransport returns a transport that trusts servers whose certificates pass check and
-// presents own, if not nil. A nil check is for plain HTTP on the loopback interface.
+// presents own, if not nil. A nil check is for plain HTTP on the loopback interface, where the
+// kernel says whose server it is: package loopback.
 func newTransport(check verifier, own *tls.Certificate, dial dialer) *http.Transport {
-	if dial == nil {
+	switch {
+	case dial != nil:
+	case check == nil:
+		dial = loopback.Dial
+	default:
 		dial = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
 	}
 	t := &http.Transport{

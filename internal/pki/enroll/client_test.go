@@ -1,6 +1,7 @@
 package enroll
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/rand"
 	"crypto/x509"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"math/big"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -16,6 +18,7 @@ import (
 
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/pki/token"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // issue makes a certificate, or that of an authority if parent is nil.
@@ -143,5 +146,72 @@ func TestPendingKey(t *testing.T) {
 			t.Errorf("%v uses the key of another machine or boot", f)
 		}
 		first = k
+	}
+}
+
+// TestOtherUserOnLoopback checks that no secret, and nothing about this machine, goes to a
+// process of another user that listens at the server's address.
+func TestOtherUserOnLoopback(t *testing.T) {
+	hosttest.Need(t, "root")
+	t.Setenv("METE_STATE", t.TempDir())
+	var ln net.Listener
+	listens, ended := make(chan error, 1), make(chan error, 1)
+	var got bytes.Buffer
+	go func() {
+		ended <- hosttest.AsOther(t, func() (err error) {
+			ln, err = net.Listen("tcp", "127.0.0.1:0")
+			if listens <- err; err != nil {
+				return err
+			}
+			for {
+				c, err := ln.Accept()
+				if errors.Is(err, net.ErrClosed) {
+					return nil
+				}
+				if err != nil {
+					return err
+				}
+				// Without a request a client would wait forever.
+				b := make([]byte, 1)
+				if n, _ := c.Read(b); n > 0 {
+					got.Write(b)
+				}
+				_ = c.Close()
+			}
+		})
+	}()
+	if err := <-listens; err != nil {
+		t.Fatal(err)
+	}
+	server := "http://" + ln.Addr().String()
+	reader, err := ReaderClient(server, token.New([5]byte{1}, [20]byte{2}, token.Fingerprint{3}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	job, err := JobClient(server, "metejob_secret", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]*http.Client{"reader": reader, "job": job} {
+		resp, err := c.Get(server + "/v1/nodes")
+		if !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "user 65534") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err == nil {
+			_ = resp.Body.Close() // the test has failed
+		}
+	}
+	agent, err := Open(Config{Dir: t.TempDir(), Server: server, Facts: Facts{Machine: "m", Boot: "b", Name: "n"}}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := agent.Enroll(t.Context()); !errors.Is(err, fault.ErrDenied) || fault.Hint(err) == "" {
+		t.Errorf("agent: %v", err)
+	}
+	if err := errors.Join(ln.Close(), <-ended); err != nil {
+		t.Error(err)
+	}
+	if got.Len() > 0 {
+		t.Errorf("the other user got %d requests", got.Len())
 	}
 }
