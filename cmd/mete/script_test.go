@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -92,6 +93,7 @@ var words = map[string]func(ts *testscript.TestScript, neg bool, args []string){
 	"get":      get,
 	"getuntil": getUntil,
 	"portbusy": portBusy,
+	"viewer":   viewer,
 }
 
 // exits CODE PROGRAM ARGUMENT...: exec, and the exit code is CODE.
@@ -189,12 +191,18 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// get URL CODE [FILE]: checks the status code and writes the body to the file.
+// get URL CODE [FILE]: checks the status code and writes the body to the file. It shows the token
+// in $VIEWER, if that is set.
 func get(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 || len(args) > 3 {
 		ts.Fatalf("usage: get URL CODE [FILE]")
 	}
-	r, err := http.Get(args[0])
+	q, err := http.NewRequest(http.MethodGet, args[0], nil)
+	ts.Check(err)
+	if text := strings.TrimSpace(ts.Getenv("VIEWER")); text != "" {
+		q.Header.Set("Authorization", "Bearer "+text)
+	}
+	r, err := http.DefaultClient.Do(q)
 	ts.Check(err)
 	body, err := io.ReadAll(r.Body)
 	ts.Check(errors.Join(err, r.Body.Close()))
@@ -217,6 +225,24 @@ func getUntil(ts *testscript.TestScript, neg bool, args []string) {
 		get(ts, false, []string{args[0], "200", args[2]})
 		return re.MatchString(ts.ReadFile(args[2]))
 	})
+}
+
+// viewer [STATE]: makes a viewer's token, which get shows. STATE is a pattern of a state directory.
+func viewer(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) > 1 {
+		ts.Fatalf("usage: viewer [STATE]")
+	}
+	order := []string{"token", "create", "--role", "viewer"}
+	if len(args) == 1 {
+		found, err := filepath.Glob(ts.MkAbs(args[0]))
+		ts.Check(err)
+		if len(found) != 1 {
+			ts.Fatalf("%s: %d directories", args[0], len(found))
+		}
+		order = append(order, "--state", found[0])
+	}
+	ts.Check(ts.Exec("mete", order...))
+	ts.Setenv("VIEWER", ts.ReadFile("stdout"))
 }
 
 // portBusy VARIABLE: listens on a port until the end of the script.

@@ -43,25 +43,35 @@ type Backups interface {
 	Backup(ctx context.Context, dir string) (v1.Backup, error)
 }
 
+// Pages makes links to the page of a server.
+type Pages interface {
+	// PageLink returns the URL of the page with a code for one browser. The error is
+	// fault.ErrUnsupported if the server has TLS.
+	PageLink() (string, error)
+}
+
 type adminHandler struct {
 	handler
 	tokens  Tokens
 	nodes   Nodes
 	backups Backups
+	pages   Pages
 }
 
 // Admin returns the handler of the administrator's orders: POST /v1/tokens, GET
-// /v1/tokens, DELETE /v1/tokens/ID, DELETE /v1/nodes/NODE, POST /v1/backup. It authorizes
+// /v1/tokens, DELETE /v1/tokens/ID, DELETE /v1/nodes/NODE, POST /v1/backup, POST
+// /v1/page-links. It authorizes
 // every caller: it is for a unix socket that only the administrator can open.
-func Admin(t Tokens, n Nodes, b Backups, now func() time.Time, log *slog.Logger) http.Handler {
-	h := &adminHandler{handler{now: now, log: log}, t, n, b}
+func Admin(t Tokens, n Nodes, b Backups, p Pages, now func() time.Time, log *slog.Logger) http.Handler {
+	h := &adminHandler{handler{now: now, log: log}, t, n, b, p}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/v1/tokens", h.serveTokens)
 	mux.HandleFunc("/v1/tokens/{id}", h.serveToken)
 	mux.HandleFunc("/v1/nodes/{node}", h.serveNode)
 	mux.HandleFunc("/v1/backup", h.serveBackup)
+	mux.HandleFunc("/v1/page-links", h.servePageLinks)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		fail(w, fault.WithHint(fmt.Errorf("%q: %w", r.URL.Path, fault.ErrNotFound), "there are /v1/tokens, /v1/nodes/NODE and /v1/backup"))
+		fail(w, fault.WithHint(fmt.Errorf("%q: %w", r.URL.Path, fault.ErrNotFound), "there are /v1/tokens, /v1/nodes/NODE, /v1/backup and /v1/page-links"))
 	})
 	return mux
 }
@@ -134,6 +144,18 @@ func (h *adminHandler) serveBackup(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	writeJSON(w, http.StatusCreated, b)
+}
+
+func (h *adminHandler) servePageLinks(w http.ResponseWriter, r *http.Request) {
+	if !allowMethods(w, r, http.MethodPost) {
+		return
+	}
+	url, err := h.pages.PageLink()
+	if err != nil {
+		h.failLogged(w, r, err)
+		return
+	}
+	writeJSON(w, http.StatusCreated, v1.PageLink{URL: url})
 }
 
 func (h *adminHandler) serveToken(w http.ResponseWriter, r *http.Request) {

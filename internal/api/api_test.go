@@ -584,9 +584,11 @@ func (copier) Backup(_ context.Context, dir string) (v1.Backup, error) {
 	return b, nil
 }
 
+func (copier) PageLink() (string, error) { return "http://127.0.0.1:9797/#code=once", nil }
+
 func TestAdmin(t *testing.T) {
 	r := &ring{}
-	h := api.Admin(r, fleet{query.Node{ID: "N1", Name: "web-1"}}, copier{}, func() time.Time { return noon }, slog.New(slog.DiscardHandler))
+	h := api.Admin(r, fleet{query.Node{ID: "N1", Name: "web-1"}}, copier{}, copier{}, func() time.Time { return noon }, slog.New(slog.DiscardHandler))
 	code, _, m := ask(t, h, "POST", "/v1/tokens", `{"role":"agent","cluster":"lab","uses":2,"expires_at":"2026-03-02T12:00:00Z"}`)
 	if code != 201 || m["token"] != "mete_text_of_id0" || m["uses_left"] != 2.0 || m["state"] != "valid" || m["cluster"] != "lab" {
 		t.Errorf("POST: %d %v", code, m)
@@ -632,6 +634,12 @@ func TestAdmin(t *testing.T) {
 	}
 	if code, header, _ := ask(t, h, "GET", "/v1/backup", ""); code != 405 || header.Get("Allow") != "POST" {
 		t.Errorf("GET of a backup: %d %v", code, header)
+	}
+	if code, _, m := ask(t, h, "POST", "/v1/page-links", ""); code != 201 || m["url"] != "http://127.0.0.1:9797/#code=once" {
+		t.Errorf("POST of a link: %d %v", code, m)
+	}
+	if code, header, _ := ask(t, h, "GET", "/v1/page-links", ""); code != 405 || header.Get("Allow") != "POST" {
+		t.Errorf("GET of a link: %d %v", code, header)
 	}
 	if code, _, _ = ask(t, h, "GET", "/", ""); code != 404 {
 		t.Errorf("GET /: %d", code)

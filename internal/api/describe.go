@@ -51,7 +51,7 @@ func (h *handler) describe(mux *http.ServeMux) []string {
 		Info: &huma.Info{Title: "mete", Version: version,
 			Description: "The use of resources by every workload of these machines; the parts sum to the whole. Amounts are in base units, which their keys name; an absent figure is null, never zero; each figure has a quality: measured, apportioned or modelled. Errors are problems of RFC 9457 with a hint."},
 		Components: &huma.Components{Schemas: s.registry, SecuritySchemes: map[string]*huma.SecurityScheme{
-			"token": {Type: "http", Scheme: "bearer", Description: "created by: mete token create --role viewer. A server that listens on loopback addresses only needs none."},
+			"token": {Type: "http", Scheme: "bearer", Description: "created by: mete token create --role viewer. The socket in the state directory of a server needs none."},
 			"job":   {Type: "http", Scheme: "bearer", Description: "METE_SELF_TOKEN of a job of mete run, for its own use only."},
 		}},
 		Security: []map[string][]string{{"token": {}}, {}},

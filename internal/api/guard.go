@@ -26,7 +26,7 @@ func Guard(next http.Handler, isPage func(path string) bool) http.Handler {
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		if err := httpx.CheckSite(r, isPage(r.URL.Path)); err != nil {
-			writeError(w, err)
+			fail(w, err)
 			return
 		}
 		// Browsers that do not send Sec-Fetch-Site, as to a host without TLS, send Origin with

@@ -271,7 +271,7 @@ func testPush(t *testing.T, place func(testing.TB) string) {
 			compare(t, l, u.Ledger)
 			// Its node is revoked where it sends.
 			w := httptest.NewRecorder()
-			u.AdminHandler().ServeHTTP(w, httptest.NewRequest(http.MethodDelete, "/v1/nodes/secretnode", nil))
+			u.AdminHandler(nil).ServeHTTP(w, httptest.NewRequest(http.MethodDelete, "/v1/nodes/secretnode", nil))
 			if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "is replicated from server") {
 				t.Errorf("revoking a node of the server below: %d %s", w.Code, w.Body)
 			}

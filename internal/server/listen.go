@@ -18,6 +18,7 @@ import (
 
 	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/x/loopback"
 )
 
 // Listen opens a TCP address to serve on. Its errors have hints.
@@ -40,9 +41,9 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 	return ln, nil
 }
 
-// ListenAdmin opens the administration socket in the state directory, which is accessible
-// to the user of the directory. The caller holds an open [Server] of that state, so
-// ListenAdmin replaces a socket that an earlier server left.
+// ListenAdmin opens the socket in the state directory, which serves this user and root. The
+// caller holds an open [Server] of that state, so ListenAdmin replaces a socket that an
+// earlier server left.
 func ListenAdmin(state string) (net.Listener, error) {
 	path := filepath.Join(state, v1.AdminSocket)
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -55,7 +56,7 @@ func ListenAdmin(state string) (net.Listener, error) {
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(err, ln.Close())
 	}
-	return ln, nil
+	return loopback.Listen(ln), nil
 }
 
 // Serve serves on ln until ctx ends, with TLS if secure is not nil. Its time-outs bound the

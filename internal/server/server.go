@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -55,8 +56,8 @@ type Config struct {
 	Cluster string
 	// Life is the validity of machines' certificates; 0 means the default of [ca.Config].
 	Life time.Duration
-	// Local makes the server trust everyone who can reach it. It then must listen on
-	// loopback addresses only.
+	// Local makes the server accept tokens without TLS from this machine. Without a token it
+	// answers its own user and root, on the socket in State.
 	Local    bool
 	Ledger   ledger.Config
 	Receiver receiver.Config
@@ -110,6 +111,7 @@ type Server struct {
 	ctx         context.Context      // ends on Close
 	cancel      context.CancelFunc
 
+	url        atomic.Pointer[string] // see SetURL
 	cfg        Config
 	knownNodes sync.Map // ids of nodes known to be in the ledger
 	log        *slog.Logger
@@ -285,10 +287,11 @@ func (s *Server) QueryHandler() http.Handler {
 	mux := http.NewServeMux()
 	pages := web.New(false)
 	pages.Mount(mux)
-	mux.Handle("/metrics", api.TextHandler(exposition.ContentType, s.serverMetrics, s.authorizeScope, s.log.With("part", "metrics")))
+	mux.Handle("/metrics", api.TextHandler(exposition.ContentType, s.serverMetrics, s.Authorize, s.log.With("part", "metrics")))
 	mux.Handle("/api/v1/", s.prom)
 	mux.Handle("/api/v1/write", s.remoteWrite)
-	queryAPI := api.New(s.Ledger, liveProvider{s}, jobProvider{s}, s.authorizeScope, time.Now, s.log.With("part", "api"))
+	mux.Handle("/v1/page-token", limitReadTime(s.Authority.PageHandler()))
+	queryAPI := api.New(s.Ledger, liveProvider{s}, jobProvider{s}, s.Authorize, time.Now, s.log.With("part", "api"))
 	for _, path := range []string{"/v1/", "/docs", "/docs/", "/openapi.json", "/healthz"} {
 		mux.Handle(path, queryAPI)
 	}
@@ -299,9 +302,32 @@ func (s *Server) QueryHandler() http.Handler {
 // isPage reports whether a path is that of a page, to which other sites may link.
 func isPage(path string) bool { return web.IsPage(path) || path == api.DocsPath }
 
-// AdminHandler serves administration, on a socket in the state directory.
-func (s *Server) AdminHandler() http.Handler {
-	return api.Admin(s.Authority.Tokens(), nodeRevoker{s}, s, time.Now, s.log.With("part", "admin"))
+// AdminHandler serves the user of the server, on the socket of [ListenAdmin]: administration,
+// and everything that h serves, without a credential.
+func (s *Server) AdminHandler(h http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	admin := api.Admin(s.Authority.Tokens(), nodeRevoker{s}, s, s, time.Now, s.log.With("part", "admin"))
+	for _, path := range []string{"/v1/tokens", "/v1/tokens/{id}", "/v1/nodes/{node}", "/v1/backup", "/v1/page-links"} {
+		mux.Handle(path, admin)
+	}
+	mux.Handle("/", ca.TrustLocal(h))
+	return mux
+}
+
+// SetURL sets the address at which the page is served, for [Server.PageLink].
+func (s *Server) SetURL(url string) { s.url.Store(&url) }
+
+// PageLink returns the URL of the page with a code that opens it in one browser within an hour.
+// The code is in the fragment, which browsers do not send.
+func (s *Server) PageLink() (string, error) {
+	url := s.url.Load()
+	switch {
+	case !s.cfg.Local:
+		return "", fault.WithHint(fmt.Errorf("a link to the page of a server with TLS: %w", fault.ErrUnsupported), "sign in there with a token: mete token create --role viewer")
+	case url == nil:
+		return "", fmt.Errorf("the page is not served yet: %w", fault.ErrUnavailable)
+	}
+	return *url + "/#code=" + s.Authority.NewPageCode(), nil
 }
 
 // identify returns the client of a request, whose connection may stay then.
@@ -371,14 +397,14 @@ func (s *Server) identifySource(r *http.Request) (replica.Source, error) {
 	return replica.Source{ID: p.Node, Cluster: p.Cluster}, nil
 }
 
-// authorizeScope returns the scope of the caller.
-func (s *Server) authorizeScope(r *http.Request) (query.Scope, error) {
+// Authorize returns the scope of the caller.
+func (s *Server) Authorize(r *http.Request) (query.Scope, error) {
 	scope, _, err := s.authorizeReader(r)
 	return scope, err
 }
 
 // authorizeReader returns the scope of the caller and a name for logs: the id of the token,
-// or "local" for callers without one on the server's machine.
+// or "local" for the server's user and for browsers.
 func (s *Server) authorizeReader(r *http.Request) (query.Scope, string, error) {
 	p, err := s.identify(r)
 	switch {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -275,7 +274,7 @@ func TestRevoke(t *testing.T) {
 	}
 	revoke := func(which string) (int, string) {
 		w := httptest.NewRecorder()
-		b.AdminHandler().ServeHTTP(w, httptest.NewRequest(http.MethodDelete, "/v1/nodes/"+which, nil))
+		b.AdminHandler(nil).ServeHTTP(w, httptest.NewRequest(http.MethodDelete, "/v1/nodes/"+which, nil))
 		return w.Code, w.Body.String()
 	}
 	for which, want := range map[string]string{"nosuch": `"status":404`, "alpha": "name one by its id: "} {
@@ -410,8 +409,8 @@ func TestOpen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ln.(*net.UnixListener).SetUnlinkOnClose(false)
-		if err := errors.Join(ln.Close(), first.Close()); err != nil {
+		left := ln.Addr().String()
+		if err := errors.Join(ln.Close(), first.Close(), os.WriteFile(left, nil, 0o600)); err != nil {
 			t.Fatal(err)
 		}
 		if first, err = server.Open(t.Context(), one, log); err != nil {

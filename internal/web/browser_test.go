@@ -29,13 +29,10 @@ import (
 )
 
 // up starts a real mete up of this tree with a state directory of its own, and with a
-// running job if job is set, and returns its address. METE_PAGE_URL names a running one
-// instead.
-func up(t *testing.T, job bool) string {
+// running job if job is set. It returns its address, and a function that makes a link for a
+// browser.
+func up(t *testing.T, job bool) (address string, link func() string) {
 	t.Helper()
-	if given := os.Getenv("METE_PAGE_URL"); given != "" {
-		return given
-	}
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "mete")
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", dir+"/", "mete.dev/mete/cmd/mete", "mete.dev/mete/cmd/mete-server").CombinedOutput(); err != nil {
@@ -62,7 +59,6 @@ func up(t *testing.T, job bool) string {
 	if err := out.Close(); err != nil { // the process has its own
 		t.Fatal(err)
 	}
-	address := ""
 	testkit.Eventually(t, "mete up prints its address", func() bool {
 		b, err := os.ReadFile(says)
 		if err != nil {
@@ -80,13 +76,29 @@ func up(t *testing.T, job bool) string {
 		}
 		return r.Body.Close() == nil && r.StatusCode == http.StatusOK
 	})
-	if !job {
-		return address
+	order := func(args ...string) string {
+		cmd := exec.CommandContext(t.Context(), bin, append([]string{"token"}, args...)...)
+		cmd.Env, cmd.Dir, cmd.Stderr = env, dir, t.Output()
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(out))
 	}
+	link = func() string { return order("link") }
+	if !job {
+		return address, link
+	}
+	viewer := order("create", "--role", "viewer")
 	run(nil, "run", "--name", "page-test", "--", "sh", "-c", "while :; do i=0; while [ $i -lt 5000 ]; do i=$((i+1)); done; sleep 0.2; done")
 	// Rates need three windows.
 	testkit.Eventually(t, "the job is in the ledger for three windows", func() bool {
-		r, err := http.Get(address + "/api/v1/query?query=" + "count(rate(mete_workload_cpu_seconds_total%5B1m%5D)%20*%20on(cluster,node,workload)%20mete_workload_info%7Bname=%22page-test%22%7D)")
+		q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+"/api/v1/query?query="+"count(rate(mete_workload_cpu_seconds_total%5B1m%5D)%20*%20on(cluster,node,workload)%20mete_workload_info%7Bname=%22page-test%22%7D)", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.Header.Set("Authorization", "Bearer "+viewer)
+		r, err := http.DefaultClient.Do(q)
 		if err != nil {
 			return false
 		}
@@ -96,7 +108,7 @@ func up(t *testing.T, job bool) string {
 		}
 		return json.NewDecoder(r.Body).Decode(&v) == nil && len(v.Data.Result) > 0
 	})
-	return address
+	return address, link
 }
 
 // A screen is a size and a color scheme in which to open pages.
@@ -219,10 +231,13 @@ func TestPagesInChromium(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := up(t, true)
+	address, link := up(t, true)
 	ctx := browser(t)
 	console := &complaints{}
 	if err := chromedp.Listen(ctx, console.listen); err != nil {
+		t.Fatal(err)
+	}
+	if err := chromedp.Do(bounded(t, ctx), chromedp.Navigate(link()), chromedp.WaitVisible(chromedp.CSS("#main"))); err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range screens {

@@ -3,6 +3,7 @@ package web_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,6 +37,16 @@ func (u *user) opens(url string) {
 		u.t.Fatal(err)
 	}
 	u.sees(url, `!document.querySelector(".skeleton") && document.querySelector("#main")?.childElementCount > 0`)
+}
+
+// newTab opens a page in a new tab of the same browser.
+func (u *user) newTab(url string) *user {
+	u.t.Helper()
+	ctx, cancel := chromedp.NewContext(u.ctx)
+	u.t.Cleanup(cancel)
+	tab := &user{u.t, ctx}
+	tab.opens(url)
+	return tab
 }
 
 // does runs steps that return nothing.
@@ -187,9 +198,22 @@ func TestUse(t *testing.T) {
 func TestLive(t *testing.T) {
 	testkit.Stage(t, "pages", "builds mete up and opens it in a browser")
 	hosttest.Need(t, "chromium")
-	address := up(t, false)
+	address, link := up(t, false)
 	u := &user{t, browser(t)}
-	u.does(chromedp.EmulateViewport(1440, 900))
+	u.does(chromedp.EmulateViewport(1440, 900), chromedp.Navigate(address+"/live"), chromedp.WaitVisible(chromedp.CSS("#token")))
+	// A link that is put into the address bar of the open page works, once; its code does not stay
+	// in the address. From then on a reload, a deep link and a new tab need nothing.
+	first := link()
+	u.does(chromedp.Navigate(strings.Replace(first, "/#", "/live#", 1)), chromedp.WaitVisible(chromedp.CSS("#main")))
+	u.sees("the page", `document.querySelector("#main") !== null && location.hash === ""`)
+	u.does(chromedp.Reload())
+	u.sees("the page after a reload", `document.querySelector("#main") !== null`)
+	u.newTab(address+"/jobs").sees("another page in a new tab", `document.querySelector("#main") !== null && document.title.startsWith("Jobs")`)
+	u.sees("that nothing is kept", `(localStorage.clear(), true)`)
+	u.does(chromedp.Navigate(first), chromedp.WaitVisible(chromedp.CSS("#token")))
+	u.sees("why the link does not work again", `document.querySelector("[role=alert]")?.innerText.includes("used before")`)
+	u.does(chromedp.Navigate(link()), chromedp.WaitVisible(chromedp.CSS("#main")))
+	u.sees("the page by another link", `document.querySelector("#main") !== null`)
 	u.opens(address + "/live")
 	u.sees("the machine", `document.querySelector("tfoot")?.innerText.includes("Total = the machine")`)
 	u.filters("idle")

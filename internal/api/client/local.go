@@ -74,6 +74,16 @@ func (l *Local) CreateToken(ctx context.Context, want v1.TokenRequest) (v1.Token
 	return *t, err
 }
 
+// PageLink makes a URL that opens the server's page in one browser.
+func (l *Local) PageLink(ctx context.Context) (string, error) {
+	body, err := l.do(ctx, http.MethodPost, "/v1/page-links", nil)
+	if err != nil {
+		return "", err
+	}
+	link, err := decode[v1.PageLink]("link", body)
+	return link.URL, err
+}
+
 // Tokens lists the tokens, without their texts.
 func (l *Local) Tokens(ctx context.Context) ([]v1.Token, error) {
 	body, err := l.do(ctx, http.MethodGet, "/v1/tokens", nil)

@@ -2,7 +2,7 @@
 // one, so that no text can become one.
 
 const key = "mete.token";
-const kept = { get() { try { return sessionStorage.getItem(key) || ""; } catch { return ""; } }, set(v) { try { v ? sessionStorage.setItem(key, v) : sessionStorage.removeItem(key); } catch { /* until the page is left */ } } };
+const kept = { get() { try { return sessionStorage.getItem(key) || localStorage.getItem(key) || ""; } catch { return ""; } }, set(v) { try { v ? sessionStorage.setItem(key, v) : sessionStorage.removeItem(key); } catch { /* until the page is left */ } } };
 
 function el(name, attributes = {}, ...children) {
   const e = document.createElement(name);

@@ -103,6 +103,8 @@ func (c *Config) waitEnrolled(ctx context.Context, id *enroll.Identity, log *slo
 		case errors.Is(err, fault.ErrDenied), errors.Is(err, fault.ErrNotFound):
 			tok, missing := c.readToken()
 			switch {
+			case id.Node() == "" && strings.HasPrefix(id.Server(), "http:"):
+				return err // without TLS a token does not help
 			case id.Node() == "" && errors.Is(missing, fault.ErrNotFound):
 				return missing // which is more specific
 			case id.Node() == "" || missing == nil && id.IsForOtherAuthority(tok):

@@ -178,3 +178,23 @@ func TestToken(t *testing.T) {
 		}
 	}
 }
+
+// TestRefusedWithoutTLS checks that an agent whose user a server without TLS does not answer says
+// so, rather than that it has no token.
+func TestRefusedWithoutTLS(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", fault.ProblemType)
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = io.WriteString(w, `{"status":403,"title":"permission denied","detail":"not as the server's user","hint":"run the agent as that user"}`)
+	}))
+	t.Cleanup(s.Close)
+	id, err := enroll.Open(enroll.Config{Dir: t.TempDir(), Server: s.URL, Facts: enroll.Facts{Machine: "m", Boot: "b", Name: "n"}}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Default()
+	c.Token = ""
+	if err := c.waitEnrolled(t.Context(), id, slog.New(slog.DiscardHandler)); !errors.Is(err, fault.ErrDenied) || fault.Hint(err) != "run the agent as that user" {
+		t.Errorf("%v, hint %q", err, fault.Hint(err))
+	}
+}

@@ -47,7 +47,7 @@ func (j *job) openSender() error {
 	case err == nil:
 		j.sender = o
 	case errors.Is(err, fault.ErrDenied), errors.Is(err, fault.ErrInvalid):
-		if _, missing := c.readToken(); errors.Is(missing, fault.ErrNotFound) && errors.Is(err, fault.ErrDenied) {
+		if _, missing := c.readToken(); errors.Is(missing, fault.ErrNotFound) && errors.Is(err, fault.ErrDenied) && !strings.HasPrefix(c.server, "http:") { // without TLS a token does not help
 			err = fault.WithHint(fmt.Errorf("not enrolled at %s: %w", c.server, missing), makeToken)
 		}
 		return fmt.Errorf("--server: %w", err)

@@ -27,6 +27,7 @@ import (
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/pki/ca"
 	"mete.dev/mete/internal/pki/enroll"
 	"mete.dev/mete/internal/server"
 	"mete.dev/mete/internal/testkit"
@@ -655,9 +656,8 @@ func TestAgentComesLater(t *testing.T) {
 			}()
 			named := func() bool {
 				r := httptest.NewRequest("GET", "/v1/workloads?from=-1h&where=job="+name, nil)
-				r.RemoteAddr, r.Host = "127.0.0.1:1", "localhost"
 				w := httptest.NewRecorder()
-				up.Handler().ServeHTTP(w, r)
+				ca.TrustLocal(up.Handler()).ServeHTTP(w, r)
 				return strings.Contains(w.Body.String(), `"name":"`+name+`"`)
 			}
 			if await {

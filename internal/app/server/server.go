@@ -11,11 +11,13 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
 	"mete.dev/mete/internal/server"
+	"mete.dev/mete/internal/x/loopback"
 	"mete.dev/mete/internal/x/statedir"
 )
 
@@ -114,7 +116,7 @@ remote write that --remote-write names.`,
 	f.StringVar(&c.State, "state", "", "directory of what the server keeps (default: server in the state directory of mete)")
 	f.StringVar(&c.Database, "database", "", "ledger: a file for SQLite, or postgres://USER@HOST/NAME (default: ledger.db in --state)")
 	f.StringArrayVar(&c.Names, "name", nil, "host name or address under which agents reach the server, beside its own; may be repeated")
-	f.BoolVar(&c.insecure, "insecure", false, "serve plain HTTP without tokens, to programs on this machine only")
+	f.BoolVar(&c.insecure, "insecure", false, "serve plain HTTP, on this machine only: to programs of the same user and of root without a token, to others with one")
 	f.Var((*ageFlag)(&c.Ledger.Minutes), "keep-minutes", "keep minutes for `TIME`, as 7d or 48h; then hours")
 	f.Var((*ageFlag)(&c.Ledger.Hours), "keep-hours", "keep hours for `TIME`; then days, which stay")
 	f.Var((*ageFlag)(&c.Metrics.Retention), "keep-metrics", "keep samples for `TIME`: what charts and PromQL see")
@@ -161,20 +163,42 @@ func run(ctx context.Context, c config, out, logTo io.Writer) (err error) {
 	if c.insecure {
 		scheme, tls = "http", nil
 	}
+	link := ""
+	if c.insecure {
+		s.SetURL("http://" + localAddress(ln.Addr()))
+		page, err := s.PageLink()
+		if err != nil {
+			return err
+		}
+		link = "  open once in a browser, within an hour: " + page + "\n"
+		withdraw, err := loopback.Publish(ln.Addr(), admin.Addr().String())
+		if err != nil {
+			return fmt.Errorf("agents of this machine could not find the server: %w", err)
+		}
+		defer func() { _ = withdraw() }() // a link that is left leads to nothing
+	}
 	hup, stop := notifyHangup()
 	defer stop()
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.Run(gctx) })
 	g.Go(func() error { reload(gctx, hup, s, log); return nil })
 	g.Go(func() error { return server.Serve(gctx, ln, s.Handler(), tls) })
-	g.Go(func() error { return server.Serve(gctx, admin, s.AdminHandler(), nil) })
-	if _, err := fmt.Fprintf(out, "mete server: %s://%s\n  ledger: %s\n", scheme, ln.Addr(), c.describe()); err != nil {
+	g.Go(func() error { return server.Serve(gctx, admin, s.AdminHandler(s.Handler()), nil) })
+	if _, err := fmt.Fprintf(out, "mete server: %s://%s\n  ledger: %s\n%s", scheme, ln.Addr(), c.describe(), link); err != nil {
 		return errors.Join(err, g.Wait())
 	}
 	if c.insecure {
-		log.Warn("plain HTTP without tokens: every local program can read and write", "addr", ln.Addr())
+		log.Warn("plain HTTP: programs of this user and of root read and send without a token", "addr", ln.Addr(), "socket", admin.Addr())
 	}
 	return g.Wait()
+}
+
+// localAddress returns the address at which browsers of this machine reach a listener.
+func localAddress(at net.Addr) string {
+	if a, ok := at.(*net.TCPAddr); ok && !a.IP.IsLoopback() {
+		return net.JoinHostPort("127.0.0.1", strconv.Itoa(a.Port))
+	}
+	return at.String()
 }
 
 // describe returns the location of the ledger, without a password.

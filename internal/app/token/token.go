@@ -33,9 +33,10 @@ use that can give them.`,
   mete token create --role viewer --cluster lab
   mete token create --role writer --cluster lab --expires 90d
   mete token list
-  mete token revoke abcd2345`,
+  mete token revoke abcd2345
+  mete token link`,
 	}
-	cmd.AddCommand(create(), list(), revoke())
+	cmd.AddCommand(create(), list(), revoke(), link())
 	return cmd
 }
 
@@ -155,6 +156,35 @@ func list() *cobra.Command {
 		},
 	}
 	outputFlag(cmd, &form, "table", "csv", "json")
+	stateFlag(cmd, &dir)
+	return cmd
+}
+
+func link() *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use:   "link",
+		Short: "Make a link that opens the page in a browser, once",
+		Long: `Make a link that opens the page of mete up, or of mete server --insecure, in a
+browser on this machine. It works once, within an hour. That browser may read until
+the server ends. At a server with TLS, sign in with a viewer's token instead.`,
+		Example:       "  mete token link",
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			l, err := client.OpenLocal(dir)
+			if err != nil {
+				return err
+			}
+			url, err := l.PageLink(cmd.Context())
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), url)
+			return err
+		},
+	}
 	stateFlag(cmd, &dir)
 	return cmd
 }

@@ -47,6 +47,8 @@ func (r *ring) Revoke(_ context.Context, id string) error {
 	return fmt.Errorf("token %q: %w", id, fault.ErrNotFound)
 }
 
+func (r *ring) PageLink() (string, error) { return "http://127.0.0.1:9797/#code=once", nil }
+
 // serve runs a server for the state directory METE_STATE.
 func serve(t *testing.T) *ring {
 	t.Helper()
@@ -61,7 +63,7 @@ func serve(t *testing.T) *ring {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := httptest.NewUnstartedServer(api.Admin(r, nil, nil, time.Now, slog.New(slog.DiscardHandler)))
+	s := httptest.NewUnstartedServer(api.Admin(r, nil, nil, r, time.Now, slog.New(slog.DiscardHandler)))
 	if err := s.Listener.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -109,6 +111,9 @@ func TestLifeOfAToken(t *testing.T) {
 			t.Errorf("list --state %s: %v\n%s", state, err, out)
 		}
 	}
+	if out, errs, err = mete("token link"); err != nil || out != "http://127.0.0.1:9797/#code=once\n" || errs != "" {
+		t.Errorf("link: %q, %q, %v", out, errs, err)
+	}
 	if _, _, err = mete("token revoke nosuch"); cli.Code(err) != cli.NotFound || fault.Hint(err) == "" {
 		t.Errorf("revoke of none: %v", err)
 	}
@@ -122,6 +127,7 @@ func TestErrors(t *testing.T) {
 	}{
 		{"token create", "no server runs here", "run this on the server's machine", cli.Unavailable},
 		{"token list", "no server runs here", "run this on the server's machine", cli.Unavailable},
+		{"token link", "no server runs here", "run this on the server's machine", cli.Unavailable},
 		{"token revoke x", "no server runs here", "run this on the server's machine", cli.Unavailable},
 		{"token create --role king", `role "king"`, "it is one of agent", cli.Invalid},
 		{"token create --uses -2", "uses -2", "-1 for any number", cli.Invalid},

@@ -3,10 +3,12 @@ package up
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"mete.dev/mete/internal/agent"
 	"mete.dev/mete/internal/host/exclusive"
 	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/workload"
@@ -112,7 +115,9 @@ func (a *AllInOne) run(ctx context.Context) {
 		return a.agent.Run(gctx, a.publish)
 	})
 	g.Go(func() error { return a.server.Run(serving) })
-	g.Go(func() error { return server.Serve(serving, a.admin, a.server.AdminHandler(), nil) })
+	g.Go(func() error {
+		return server.Serve(serving, a.admin, a.server.AdminHandler(a.server.QueryHandler()), nil)
+	})
 	a.err = g.Wait()
 }
 
@@ -152,7 +157,25 @@ func (a *AllInOne) end() error {
 }
 
 // Serve sets the URL of Handler. Jobs that start later learn where they can query their own use.
-func (a *AllInOne) Serve(url string) { a.url.Store(&url) }
+func (a *AllInOne) Serve(url string) {
+	a.url.Store(&url)
+	a.server.SetURL(url)
+}
+
+// Authorize returns an error unless the sender of a request may see all of this machine.
+func (a *AllInOne) Authorize(r *http.Request) error {
+	scope, err := a.server.Authorize(r)
+	if err == nil && !scope.All && !slices.Contains(scope.Clusters, a.Node.Cluster) {
+		err = fmt.Errorf("the token is for another cluster: %w", fault.ErrDenied)
+	}
+	return err
+}
+
+// PageLink returns a URL that opens the page in one browser.
+func (a *AllInOne) PageLink() (string, error) { return a.server.PageLink() }
+
+// Socket returns the path of the socket that serves the user of this process and root.
+func (a *AllInOne) Socket() string { return a.admin.Addr().String() }
 
 // self returns what a workload of this machine needs to query its own use.
 func (a *AllInOne) self(id workload.ID) token.SelfAccess {

@@ -14,6 +14,7 @@ import (
 	"mete.dev/mete/internal/app/up"
 	"mete.dev/mete/internal/collect/sampler"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/pki/ca"
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
@@ -29,8 +30,7 @@ func sums(t *testing.T, s *up.AllInOne) (total, whole float64) {
 	t.Helper()
 	w := httptest.NewRecorder()
 	q := httptest.NewRequest(http.MethodGet, "http://localhost/v1/usage?by=kind&from="+time.Now().Add(-2*time.Hour).UTC().Format(time.RFC3339), nil)
-	q.RemoteAddr = "127.0.0.1:1"
-	s.Handler().ServeHTTP(w, q)
+	ca.TrustLocal(s.Handler()).ServeHTTP(w, q)
 	var a struct {
 		Total, Whole *struct {
 			CPU float64 `json:"cpu_seconds"`

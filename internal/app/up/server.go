@@ -12,14 +12,16 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/api"
+	"mete.dev/mete/internal/pki/ca"
 	"mete.dev/mete/internal/web"
 	"mete.dev/mete/internal/x/httpx"
 )
 
 // newServer returns the server of a feed for requests to allowed hosts; kept answers from the
-// ledger, and may be nil. Its time limits are such that a slow or silent client holds nothing
+// ledger, and may be nil; authorize returns why the sender of a request may not see the machine.
+// Its time limits are such that a slow or silent client holds nothing
 // for long.
-func newServer(f *feed, kept http.Handler, allow func(host string) bool) *http.Server {
+func newServer(f *feed, kept http.Handler, authorize func(*http.Request) error, allow func(host string) bool) *http.Server {
 	mux := http.NewServeMux()
 	shown := web.New(true)
 	shown.Mount(mux)
@@ -32,7 +34,13 @@ func newServer(f *feed, kept http.Handler, allow func(host string) bool) *http.S
 		mux.Handle("/docs/", kept)
 		mux.Handle("/openapi.json", kept)
 	}
-	mux.HandleFunc("/api/v0/snapshot", f.snapshot)
+	mux.HandleFunc("/api/v0/snapshot", func(w http.ResponseWriter, r *http.Request) {
+		if err := authorize(r); err != nil {
+			refuse(w, r, err)
+			return
+		}
+		f.snapshot(w, r)
+	})
 	mux.HandleFunc("/healthz", f.health)
 	return &http.Server{
 		Handler:           guard(mux, allow),
@@ -58,12 +66,26 @@ func guard(next http.Handler, allow func(host string) bool) http.Handler {
 			http.Error(w, "this name is not served here: use the address that mete up printed", http.StatusMisdirectedRequest)
 		case httpx.CheckSite(r, web.IsPage(r.URL.Path) || r.URL.Path == api.DocsPath) != nil:
 			http.Error(w, "a page of another site asks for this", http.StatusForbidden)
+		case r.URL.Path == pageTokenPath:
+			next.ServeHTTP(w, r) // it takes POST only
 		case httpx.CheckMethod(w, r, http.MethodGet, http.MethodHead) != nil:
 			http.Error(w, "only GET and HEAD", http.StatusMethodNotAllowed)
 		default:
 			next.ServeHTTP(w, r)
 		}
 	})
+}
+
+// pageTokenPath is where a browser exchanges the code of a link for a token.
+const pageTokenPath = "/v1/page-token"
+
+// refuse answers a request without the right to see the machine.
+func refuse(w http.ResponseWriter, r *http.Request, err error) {
+	if r.Header.Get("Authorization") == "" || ca.IsUnidentified(err) {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+		err = httpx.WithStatus(err, httpx.ErrUnauthorized)
+	}
+	httpx.Fail(w, err)
 }
 
 // allowed returns a check of Host headers. It accepts the names and addresses of the loopback and
@@ -84,7 +106,7 @@ func allowed(addr net.Addr, listen string) func(host string) bool {
 		if host == "" {
 			return false
 		}
-		if loopback(host) || strings.EqualFold(host, listen) {
+		if isLoopback(host) || strings.EqualFold(host, listen) {
 			return true
 		}
 		_, err := netip.ParseAddr(host)

@@ -27,7 +27,7 @@ func get(f *feed, method, url string, header ...string) *http.Response {
 		r.Header.Set(header[i], header[i+1])
 	}
 	w := httptest.NewRecorder()
-	newServer(f, nil, allowed(addr, "127.0.0.1")).Handler.ServeHTTP(w, r)
+	newServer(f, nil, func(*http.Request) error { return nil }, allowed(addr, "127.0.0.1")).Handler.ServeHTTP(w, r)
 	return w.Result()
 }
 
@@ -224,7 +224,7 @@ func TestOtherSites(t *testing.T) {
 					r.Header.Set(k, v)
 				}
 				w := httptest.NewRecorder()
-				newServer(newFedFeed(), kept, allowed(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, "127.0.0.1")).Handler.ServeHTTP(w, r)
+				newServer(newFedFeed(), kept, func(*http.Request) error { return nil }, allowed(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, "127.0.0.1")).Handler.ServeHTTP(w, r)
 				if want := page && mode == "navigate"; (w.Code == 200) != want || !want && w.Code != 403 {
 					t.Errorf("%s, %s, %s: %d", path, site, mode, w.Code)
 				}

@@ -24,6 +24,7 @@ import (
 	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/server"
 	"mete.dev/mete/internal/ui/cli"
+	"mete.dev/mete/internal/x/loopback"
 	"mete.dev/mete/internal/x/statedir"
 	"mete.dev/mete/internal/x/text"
 )
@@ -64,8 +65,17 @@ const (
 	maxTick = time.Minute
 )
 
-// A urlSetter is a Meter that passes its URL to jobs, which query their own use there.
-type urlSetter interface{ Serve(url string) }
+// A keeper is a Meter with a ledger. Without one, no request may see the machine.
+type keeper interface {
+	// Serve sets the URL of the page, which jobs use to query their own use.
+	Serve(url string)
+	// Authorize returns an error unless the sender of a request may see the machine.
+	Authorize(r *http.Request) error
+	// PageLink returns a URL that opens the page in one browser.
+	PageLink() (string, error)
+	// Socket is the path of the unix socket that serves this user and root.
+	Socket() string
+}
 
 type config struct {
 	listen   string
@@ -76,8 +86,9 @@ type config struct {
 	powercap string
 	demo     bool
 
-	tick time.Duration // parsed interval
-	host string        // of listen
+	given bool          // state is not the default
+	tick  time.Duration // parsed interval
+	host  string        // of listen
 }
 
 // Command returns the command. It ends without an error when its context ends.
@@ -97,11 +108,16 @@ in the state directory, and serve it, on this machine alone:
   /metrics           how the ledger is doing, for Prometheus
   /healthz           200 while the machine can be read, else 503 with the reason
 
-There is no TLS and no login yet, so only addresses of this machine itself are
-listened on. From elsewhere, come through a tunnel:
-ssh -L 9797:127.0.0.1:9797 HOST`,
+Only the user that runs it and root may read, as the names of workloads say what
+others do. Their commands need no token: they use a unix socket in the state
+directory. A browser needs the link that is printed at the start, which works once;
+mete token link makes another. A program, such as Prometheus, sends a token of
+mete token create --role viewer.
+
+There is no TLS, so only addresses of this machine itself are listened on. From
+elsewhere, come through a tunnel: ssh -L 9797:127.0.0.1:9797 HOST`,
 		Example: `  mete up
-  curl -s http://127.0.0.1:9797/api/v0/snapshot | jq .cpu_cores`,
+  curl -s --unix-socket /var/lib/mete/server/admin.sock http://mete/v1/summary`,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -109,6 +125,7 @@ ssh -L 9797:127.0.0.1:9797 HOST`,
 			if err := c.validate(); err != nil {
 				return err
 			}
+			c.given = c.state != ""
 			if c.state == "" && !c.demo {
 				dir, err := statedir.Default(os.Getenv, os.Geteuid())
 				if err != nil {
@@ -121,7 +138,7 @@ ssh -L 9797:127.0.0.1:9797 HOST`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&c.listen, "listen", defaultListen, "address and port to serve on (port 0: any free one)")
-	f.BoolVar(&c.insecure, "insecure", false, "listen on other addresses too, for everyone who reaches them, in the clear")
+	f.BoolVar(&c.insecure, "insecure", false, "listen on other addresses too, and show everyone who reaches them the latest second of this machine, in the clear")
 	f.StringVarP(&c.interval, "interval", "d", "1s", `time between two readings: "500ms", "2s" or seconds`)
 	f.StringVar(&c.state, "state", "", "directory of what is kept (default: $METE_STATE, else /var/lib/mete of root, else in the home directory)")
 	f.StringVar(&c.powercap, "powercap", "", "read RAPL's counters in `DIR`, in place of this machine's own")
@@ -149,7 +166,7 @@ func (c *config) validate() (err error) {
 	if c.host, _, err = net.SplitHostPort(c.listen); err != nil {
 		return fault.WithHint(fmt.Errorf("--listen %q: %w", c.listen, fault.ErrInvalid), "write an address and a port: 127.0.0.1:9797, [::1]:9797, localhost:9797")
 	}
-	if !c.insecure && !loopback(c.host) {
+	if !c.insecure && !isLoopback(c.host) {
 		return c.refuse()
 	}
 	return nil
@@ -161,8 +178,8 @@ func (c *config) refuse() error {
 		"listen on 127.0.0.1:9797 and come through a tunnel (ssh -L 9797:127.0.0.1:9797 HOST), or add --insecure to show this machine to everyone who reaches it")
 }
 
-// loopback reports whether a host name or address means only this machine.
-func loopback(host string) bool {
+// isLoopback reports whether a host name or address means only this machine.
+func isLoopback(host string) bool {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return a.Unmap().IsLoopback()
 	}
@@ -184,15 +201,28 @@ func run(ctx context.Context, c *config, open Open, out io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
 
-	// Without TLS the ledger only trusts local clients.
+	shown := page{c: c, addr: ln.Addr()}
+	authorize := func(*http.Request) error { return fmt.Errorf("no ledger: %w", fault.ErrDenied) }
 	at := browserURL(ln.Addr(), c.host)
-	if host, _, err := net.SplitHostPort(at); err == nil && loopback(host) {
-		if s, ok := m.(urlSetter); ok {
-			s.Serve("http://" + at)
+	if k, ok := m.(keeper); ok {
+		authorize = k.Authorize
+		// The ledger takes tokens without TLS from this machine only.
+		if host, _, err := net.SplitHostPort(at); err == nil && isLoopback(host) {
+			k.Serve("http://" + at)
+			if shown.link, err = k.PageLink(); err != nil {
+				return err
+			}
+		}
+		withdraw, failed := loopback.Publish(ln.Addr(), k.Socket())
+		if shown.unpublished = failed; failed == nil {
+			defer func() { err = errors.Join(err, withdraw()) }()
 		}
 	}
+	if c.insecure {
+		authorize = func(*http.Request) error { return nil }
+	}
 	f := newFeed()
-	srv := newServer(f, kept, allowed(ln.Addr(), c.host))
+	srv := newServer(f, kept, authorize, allowed(ln.Addr(), c.host))
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return f.run(gctx, c.tick, m) })
 	g.Go(func() error {
@@ -204,7 +234,7 @@ func run(ctx context.Context, c *config, open Open, out io.Writer) (err error) {
 	g.Go(func() error {
 		select {
 		case <-f.ready:
-			return announce(out, ln.Addr(), c, f.latest.Load().machine)
+			return shown.announce(out, f.latest.Load().machine)
 		case <-gctx.Done():
 			return nil
 		}
@@ -231,10 +261,29 @@ func (c *config) bind(ctx context.Context) (net.Listener, error) {
 	return ln, nil
 }
 
+// A page is what announce prints beside the machine.
+type page struct {
+	c           *config
+	addr        net.Addr
+	link        string // opens it in one browser; "" is none
+	unpublished error  // why commands of this user cannot find the server
+}
+
 // announce prints the URL of the page and what it shows.
-func announce(out io.Writer, addr net.Addr, c *config, m *live.Machine) error {
+func (p *page) announce(out io.Writer, m *live.Machine) error {
+	c, addr := p.c, p.addr
 	var b strings.Builder
 	fmt.Fprintf(&b, "mete up: http://%s\n", browserURL(addr, c.host))
+	if p.link != "" {
+		again := "mete token link"
+		if c.given {
+			again += " --state " + text.Clean(c.state)
+		}
+		fmt.Fprintf(&b, "  open once, within an hour: %s\n", p.link)
+		if !c.demo {
+			fmt.Fprintf(&b, "  another browser: %s\n", again)
+		}
+	}
 	fmt.Fprintf(&b, "  %s: %d CPUs, %d workloads, reader %s, every %s\n", text.Clean(m.Host), m.CPUs, len(m.Rows), text.Clean(m.Reader), c.tick)
 	if m.Simulated != "" {
 		fmt.Fprintf(&b, "  SIMULATED POWER %s: nobody measured it, nor what follows from it\n", text.Clean(m.Simulated))
@@ -248,18 +297,22 @@ func announce(out io.Writer, addr net.Addr, c *config, m *live.Machine) error {
 	} else {
 		fmt.Fprintf(&b, "  kept in %s: ask with %s\n", text.Clean(c.state), ask)
 	}
+	if p.unpublished != nil {
+		fmt.Fprintf(&b, "  note: mete usage and other commands need a token here: %s\n", text.Clean(p.unpublished.Error()))
+	}
 	for _, n := range m.Notes {
 		fmt.Fprintf(&b, "  note: %s\n", text.Clean(n))
 	}
-	if c.insecure && !loopback(c.host) {
-		b.WriteString("  insecure: everyone who reaches this address sees this machine\n")
+	if c.insecure && !isLoopback(c.host) {
+		b.WriteString("  insecure: everyone who reaches this address sees the latest second of this machine\n")
 	}
 	b.WriteString("Stop with Ctrl-C.\n")
 	_, err := io.WriteString(out, b.String())
 	return err
 }
 
-// browserURL returns the address for a browser: the requested name, and no wildcard.
+// browserURL returns the address for a browser: the requested name, and no wildcard. The name
+// localhost may lead to another address of the loopback, where another user may listen.
 func browserURL(addr net.Addr, host string) string {
 	_, port, err := net.SplitHostPort(addr.String())
 	if err != nil {
@@ -267,6 +320,9 @@ func browserURL(addr net.Addr, host string) string {
 	}
 	if a, err := netip.ParseAddr(host); host == "" || err == nil && a.IsUnspecified() {
 		host = "127.0.0.1"
+	}
+	if a, ok := addr.(*net.TCPAddr); ok && a.IP.IsLoopback() {
+		host = a.IP.String()
 	}
 	return net.JoinHostPort(host, port)
 }

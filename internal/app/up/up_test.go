@@ -28,12 +28,21 @@ func (l lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// admitting is a Meter with a ledger that admits everyone.
+type admitting struct{ *toptest.Meter }
+
+func (admitting) Serve(string)                  {}
+func (admitting) Authorize(*http.Request) error { return nil }
+func (admitting) PageLink() (string, error)     { return "http://127.0.0.1/#code=once", nil }
+func (admitting) Socket() string                { return "/nosuch" }
+
 // start runs the command until stop, which returns its error.
 func start(t *testing.T, m *toptest.Meter, args ...string) (printed string, stop func() error) {
 	t.Helper()
+	t.Setenv("METE_STATE", t.TempDir())
 	ctx, cancel := context.WithCancel(t.Context())
 	out := lines{make(chan string, 1)}
-	cmd := Command(func(context.Context, Options) (Meter, http.Handler, error) { return m, nil, nil })
+	cmd := Command(func(context.Context, Options) (Meter, http.Handler, error) { return admitting{m}, nil, nil })
 	cmd.SetArgs(append([]string{"--listen", "127.0.0.1:0"}, args...))
 	cmd.SetOut(out)
 	done := make(chan error, 1)

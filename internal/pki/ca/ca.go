@@ -33,12 +33,12 @@ import (
 	"mete.dev/mete/internal/x/atomicfile"
 )
 
-// Config configures an authority, and how far the loopback is trusted.
+// Config configures an authority.
 type Config struct {
 	Dir   string   // holds the keys; created if missing
 	Names []string // host names and addresses of the server, in addition to the machine's own name and the loopback
-	// Local trusts plain HTTP from this machine: any local process enrolls and reads without a
-	// token.
+	// Local accepts the tokens of viewers, writers, jobs and browsers by plain HTTP from this
+	// machine.
 	Local   bool
 	Cluster string // of nodes that enroll without a token; "" is DefaultCluster
 	// CertificateLife is the lifetime of certificates of machines and downstream servers; 0 is 30
@@ -95,6 +95,7 @@ type Authority struct {
 	registryCache registryCache
 	verified      verifiedCache
 	wrongTokens   limiter
+	pages         pageLogins
 	enrollments
 }
 

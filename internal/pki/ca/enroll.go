@@ -50,11 +50,11 @@ type authorization struct {
 	cluster  string
 	node     string            // the node that it is a clone of, or ""
 	root     string            // the first node of the clones, or itself
-	claimKey [sha256.Size]byte // key in recent; zero for the loopback, which uses no token
+	claimKey [sha256.Size]byte // key in recent; zero for the server's own user, who uses no token
 }
 
 // enroll handles a claim from an address. peer is set if the request had a certificate; local says
-// that it came over the trusted loopback.
+// that it came through TrustLocal.
 func (a *Authority) enroll(ctx context.Context, c token.Claim, peer *token.Principal, local bool, from netip.Addr) (token.Grant, error) {
 	if c.Role == "" {
 		c.Role = registry.Agent

@@ -52,8 +52,12 @@ func (a *Authority) serveEnroll(r *http.Request, c token.Claim) (token.Grant, er
 		}
 		return a.enroll(r.Context(), c, &peer, false, remoteAddr(r))
 	}
-	if r.TLS == nil && !a.isLocal(r) {
-		return token.Grant{}, fault.WithHint(fmt.Errorf("enrollment without TLS: %w", fault.ErrDenied), "use https")
+	if r.TLS == nil && !isLocal(r) {
+		hint := "use https"
+		if a.cfg.Local {
+			hint = "run the agent as the user that runs the server, with the same METE_STATE if that is set; other users need a server with TLS"
+		}
+		return token.Grant{}, fault.WithHint(fmt.Errorf("enrollment without TLS, and not as the server's user: %w", fault.ErrDenied), hint)
 	}
 	return a.enroll(r.Context(), c, nil, r.TLS == nil, remoteAddr(r))
 }

@@ -59,9 +59,9 @@ func IsUnidentified(err error) bool {
 	return ok
 }
 
-// Identify returns the client of a request: the holder of a certificate, the bearer of a viewer's
-// or writer's token, or this machine itself if Config.Local trusts it. A request with both a
-// certificate and a token is refused, since it would be ambiguous whose rights apply. The error is
+// Identify returns the client of a request: the holder of a certificate, the bearer of a token of
+// a viewer, a writer or a browser, or the server's own user, see [TrustLocal]. A request with both
+// a certificate and a token is refused, since it would be ambiguous whose rights apply. The error is
 // fault.ErrDenied, or fault.ErrUnavailable if the registry cannot be read.
 func (a *Authority) Identify(r *http.Request) (token.Principal, error) {
 	text, bears := bearerToken(r)
@@ -70,10 +70,13 @@ func (a *Authority) Identify(r *http.Request) (token.Principal, error) {
 		return token.Principal{}, fmt.Errorf("both a certificate and a token: %w", fault.ErrDenied)
 	case cert != nil:
 		return a.identifyByCertificate(r.Context(), cert)
-	case bears && (r.TLS != nil || a.isLocal(r)):
+	case bears && (r.TLS != nil || a.mayBear(r)):
 		return a.identifyByToken(r.Context(), text)
-	case !bears && a.isLocal(r):
-		return a.identifyByLoopback(r)
+	case !bears && isLocal(r):
+		return a.identifyLocal(r)
+	case a.cfg.Local:
+		return token.Principal{}, unidentifiedError{fault.WithHint(fmt.Errorf("this server answers its own user and root, and bearers of a token: %w", fault.ErrDenied),
+			"run this as the user that runs the server, as with sudo, or with a token that this user makes: mete token create --role viewer")}
 	}
 	return token.Principal{}, unidentifiedError{fault.WithHint(fmt.Errorf("neither a certificate nor a token: %w", fault.ErrDenied),
 		"mete token create --role viewer makes a token for reading")}
@@ -138,6 +141,12 @@ func (a *Authority) CheckAllowed(ctx context.Context, node string) error {
 }
 
 func (a *Authority) identifyByToken(ctx context.Context, text string) (token.Principal, error) {
+	if isPageToken(text) {
+		if a.pages.admits(text) {
+			return token.Principal{Role: registry.Viewer}, nil
+		}
+		return token.Principal{}, unidentifiedError{fault.WithHint(fmt.Errorf("this browser's access ended with an earlier start of the server: %w", fault.ErrDenied), "mete token link makes a new link for it")}
+	}
 	if token.IsJob(text) {
 		return token.Principal{}, fault.WithHint(fmt.Errorf("a job's token is only for querying its own use: %w", fault.ErrDenied), "it is accepted at /v1/self; mete token create --role viewer makes one for reading")
 	}
@@ -167,7 +176,7 @@ func (a *Authority) identifyByToken(ctx context.Context, text string) (token.Pri
 	return token.Principal{}, fault.WithHint(err, "mete token create --role viewer makes a token for reading")
 }
 
-func (a *Authority) identifyByLoopback(r *http.Request) (token.Principal, error) {
+func (a *Authority) identifyLocal(r *http.Request) (token.Principal, error) {
 	id := r.Header.Get(token.NodeHeader)
 	if id == "" {
 		return token.Principal{Role: registry.Viewer}, nil
@@ -185,19 +194,40 @@ func (a *Authority) identifyByLoopback(r *http.Request) (token.Principal, error)
 	return token.Principal{Node: n.ID, Cluster: n.Cluster, Role: registry.Agent}, nil
 }
 
-// isLocal reports whether a request came from a program on this machine, without TLS, and may be
-// trusted. Requests of a local proxy and of web pages come from the loopback too, but have telling
-// headers.
-func (a *Authority) isLocal(r *http.Request) bool {
+// localKey is the key, in the context of a request, that marks those of [TrustLocal].
+type localKey struct{}
+
+// TrustLocal wraps a handler for a listener that only the user of this process and root can
+// reach, such as one of package loopback: a request without a credential enrolls and reads as
+// the server's own user.
+func TrustLocal(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), localKey{}, true)))
+	})
+}
+
+// isLocal reports whether a request came through [TrustLocal].
+func isLocal(r *http.Request) bool { return r.Context().Value(localKey{}) != nil }
+
+// mayBear reports whether a request without TLS may have a token: only one whose way was within
+// this machine.
+func (a *Authority) mayBear(r *http.Request) bool {
+	return isLocal(r) || a.isOnLoopback(r) && r.Header.Get("Origin") == ""
+}
+
+// isOnLoopback reports whether a request came from a program on this machine, without TLS, and
+// Config.Local admits those. Requests of a local proxy come from the loopback too, but have
+// telling headers.
+func (a *Authority) isOnLoopback(r *http.Request) bool {
 	if !a.cfg.Local || r.TLS != nil || !remoteAddr(r).IsLoopback() {
 		return false
 	}
-	for _, h := range []string{"Forwarded", "X-Forwarded-For", "Via", "Origin"} {
+	for _, h := range []string{"Forwarded", "X-Forwarded-For", "Via"} {
 		if r.Header.Get(h) != "" {
 			return false
 		}
 	}
-	// A foreign host name that resolves to the loopback (DNS rebinding) is not trusted.
+	// A foreign host name may resolve to the loopback (DNS rebinding).
 	host, _, err := net.SplitHostPort(r.Host)
 	if err != nil {
 		host = r.Host

@@ -119,8 +119,15 @@ func TestLocal(t *testing.T) {
 	if p, _, err := identify(t, i.Client(), s.url); err != nil || p != (token.Principal{Node: i.Node(), Cluster: "home", Role: registry.Agent}) {
 		t.Errorf("%+v, %v", p, err)
 	}
-	if p, _, err := identify(t, http.DefaultClient, s.url); err != nil || p != (token.Principal{Role: registry.Viewer}) {
-		t.Errorf("without anything: %+v, %v", p, err)
+	reader, err := enroll.ReaderClient(s.url, token.Token{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, _, err := identify(t, reader, s.url); err != nil || p != (token.Principal{Role: registry.Viewer}) {
+		t.Errorf("the server's own user: %+v, %v", p, err)
+	}
+	if p, status, _ := identify(t, http.DefaultClient, s.url); status != 401 {
+		t.Errorf("by TCP without anything: %d %+v", status, p)
 	}
 	n, err := s.EnrollLocal(t.Context(), blade.Machine, blade.Boot, blade.Name)
 	if err != nil || n.ID != i.Node() {
@@ -129,46 +136,49 @@ func TestLocal(t *testing.T) {
 	if other, err := s.EnrollLocal(t.Context(), "another", "b", "n"); err != nil || other.ID == n.ID {
 		t.Errorf("another machine: %+v, %v", other, err)
 	}
-	for name, header := range map[string][2]string{
-		"proxy": {"X-Forwarded-For", "192.0.2.1"}, "page": {"Origin", "https://example.org"}, "rebinding": {"Host", "example.org"}, "unknown node": {token.NodeHeader, "unknown"},
-	} {
-		r, err := http.NewRequest("GET", s.url+"/who", nil)
-		if err != nil {
-			t.Fatal(err)
+	// The socket does not make an unknown node one.
+	r := httptest.NewRequest("GET", "http://localhost/who", nil)
+	r.Header.Set(token.NodeHeader, "unknown")
+	ca.TrustLocal(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if p, err := s.Identify(r); !errors.Is(err, fault.ErrDenied) {
+			t.Errorf("unknown node: %+v, %v", p, err)
 		}
-		r.Header.Set(header[0], header[1])
-		if header[0] == "Host" {
-			r.Host = header[1]
-		}
-		resp, err := http.DefaultClient.Do(r)
-		if err != nil || resp.StatusCode != 401 && resp.StatusCode != 403 {
-			t.Errorf("%s: %v, %v", name, resp, err)
-		}
-		shut(t, resp)
-	}
-	// Requests that only appear to be local cannot enroll either.
-	claim := func() *strings.Reader { return strings.NewReader(`{"machine_id":"m","boot":"b","name":"n"}`) }
+	})).ServeHTTP(httptest.NewRecorder(), r)
+	// A request by TCP neither enrolls nor reads without a token, nor takes the part of a node.
+	viewer := s.token(registry.Token{Role: registry.Viewer}).Reveal()
 	for name, c := range map[string]struct {
-		a              *ca.Authority
-		remote, header string
-		want           int
+		a                    *ca.Authority
+		remote, host, header string
+		bears                bool
 	}{
-		"local":       {s.Authority, "127.0.0.1:1", "X-None", 200},
-		"IPv6":        {s.Authority, "[::1]:1", "X-None", 200},
-		"elsewhere":   {s.Authority, "192.0.2.1:1", "X-None", 403},
-		"proxy":       {s.Authority, "127.0.0.1:1", "X-Forwarded-For", 403},
-		"not enabled": {open(t, ca.Config{}, &memory{}), "127.0.0.1:1", "X-None", 403},
+		"local":       {s.Authority, "127.0.0.1:1", "localhost", "X-None", true},
+		"IPv6":        {s.Authority, "[::1]:1", "[::1]:9797", "X-None", true},
+		"elsewhere":   {s.Authority, "192.0.2.1:1", "localhost", "X-None", false},
+		"proxy":       {s.Authority, "127.0.0.1:1", "localhost", "X-Forwarded-For", false},
+		"page":        {s.Authority, "127.0.0.1:1", "localhost", "Origin", false},
+		"rebinding":   {s.Authority, "127.0.0.1:1", "example.org", "X-None", false},
+		"not enabled": {open(t, ca.Config{}, s.reg), "127.0.0.1:1", "localhost", "X-None", false},
 	} {
-		r := httptest.NewRequest("POST", "http://localhost/v1/enroll", claim())
-		r.RemoteAddr = c.remote
-		r.Header.Set("Content-Type", "application/json")
-		r.Header.Set(c.header, "192.0.2.7")
-		w := httptest.NewRecorder()
-		if c.a.Handler().ServeHTTP(w, r); w.Code != c.want {
-			t.Errorf("%s: %d %s, want %d", name, w.Code, w.Body, c.want)
-		}
-		if p, err := c.a.Identify(r); (err == nil) != (c.want == 200) {
-			t.Errorf("%s: %+v, %v", name, p, err)
+		for _, node := range []string{"", n.ID} {
+			r := httptest.NewRequest("POST", "http://localhost/v1/enroll", strings.NewReader(`{"machine_id":"m","boot":"b","name":"n"}`))
+			r.RemoteAddr, r.Host = c.remote, c.host
+			r.Header.Set("Content-Type", "application/json")
+			r.Header.Set(c.header, "192.0.2.7")
+			if node != "" {
+				r.Header.Set(token.NodeHeader, node)
+			}
+			w := httptest.NewRecorder()
+			if c.a.Handler().ServeHTTP(w, r); w.Code != 403 || !strings.Contains(w.Body.String(), `"hint"`) {
+				t.Errorf("%s: %d %s", name, w.Code, w.Body)
+			}
+			if p, err := c.a.Identify(r); !ca.IsUnidentified(err) {
+				t.Errorf("%s: %+v, %v", name, p, err)
+			}
+			// A viewer's token is taken from this machine only.
+			r.Header.Set("Authorization", "Bearer "+viewer)
+			if p, err := c.a.Identify(r); (err == nil) != c.bears || c.bears && p.Role != registry.Viewer {
+				t.Errorf("%s, with a token: %+v, %v", name, p, err)
+			}
 		}
 	}
 	// The loopback is not trusted by default.

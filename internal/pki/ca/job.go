@@ -31,7 +31,7 @@ func (a *Authority) JobKey(node string) token.JobKey { return token.JobKeyOf(a.j
 func (a *Authority) IdentifyJob(r *http.Request) (token.Job, error) {
 	text, bears := bearerToken(r)
 	switch {
-	case !bears && clientCertificate(r) == nil, r.TLS == nil && !a.isLocal(r):
+	case !bears && clientCertificate(r) == nil, r.TLS == nil && !a.mayBear(r):
 		return token.Job{}, unidentifiedError{fault.WithHint(fmt.Errorf("no job token: %w", fault.ErrDenied), "mete run gives its job one in METE_SELF_TOKEN")}
 	case clientCertificate(r) != nil:
 		return token.Job{}, fmt.Errorf("a certificate does not identify a job: %w", fault.ErrDenied)

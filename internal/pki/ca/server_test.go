@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -20,6 +21,7 @@ import (
 	"mete.dev/mete/internal/pki/ca"
 	"mete.dev/mete/internal/pki/enroll"
 	"mete.dev/mete/internal/pki/token"
+	"mete.dev/mete/internal/x/loopback"
 )
 
 // A server listens on a socket, and answers /who with the client's principal.
@@ -77,7 +79,31 @@ func serve(t *testing.T, cfg ca.Config) *server {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = h.Serve(ln) }()
 	t.Cleanup(func() { _ = h.Close(); <-done })
+	if cfg.Local {
+		s.own(mux, ln.Addr())
+	}
 	return s
+}
+
+// own serves h at a socket for this user, where clients find it instead of the TCP address.
+func (s *server) own(h http.Handler, at net.Addr) {
+	dir, err := os.MkdirTemp("", "mete-ca-") // the path of a socket is short
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	s.t.Setenv("METE_STATE", dir)
+	ln, err := net.Listen("unix", filepath.Join(dir, "s"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if _, err := loopback.Publish(at, ln.Addr().String()); err != nil {
+		s.t.Fatal(err)
+	}
+	own := &http.Server{Handler: ca.TrustLocal(h)}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = own.Serve(loopback.Listen(ln)) }()
+	s.t.Cleanup(func() { _ = own.Close(); <-done })
 }
 
 // discard is a response that is lost.

@@ -10,14 +10,14 @@ type Principal struct {
 	Token   string        // id of a viewer's token; "" for local access without one
 }
 
-// NodeHeader names the node in requests without TLS from a trusted local agent.
+// NodeHeader names the node in requests of an agent over the server's socket.
 const NodeHeader = "Mete-Node"
 
 // A Claim is a request for an identity (POST /v1/enroll) or a new certificate (POST /v1/renew,
 // which uses only the signing request).
 type Claim struct {
-	// Token is the text of a token. It is empty if a certificate or the loopback authorizes the
-	// claim.
+	// Token is the text of a token. It is empty if a certificate or the server's socket
+	// authorizes the claim.
 	Token   string        `json:"token,omitempty"`
 	Role    registry.Role `json:"role,omitempty"` // "" is registry.Agent
 	CSR     string        `json:"csr,omitempty"`  // PKCS #10 in PEM; its subject is ignored
@@ -31,8 +31,8 @@ type Grant struct {
 	Node        string        `json:"node"`
 	Cluster     string        `json:"cluster"`
 	Role        registry.Role `json:"role"`
-	Certificate string        `json:"certificate,omitempty"` // in PEM; none on the loopback
-	CA          string        `json:"ca,omitempty"`          // in PEM; older servers omit it on the loopback
+	Certificate string        `json:"certificate,omitempty"` // in PEM; none over the server's socket
+	CA          string        `json:"ca,omitempty"`          // in PEM; older servers omit it without TLS
 	// JobKey is the text of the key with which an agent signs tokens of its jobs; older servers
 	// omit it.
 	JobKey string `json:"job_key,omitempty"`

@@ -3,10 +3,30 @@
 
 const key = "mete.token";
 let token = "";
-try { token = sessionStorage.getItem(key) || ""; } catch { /* no storage: until the page is left */ }
+// A token that was typed is the tab's; one of a link is the browser's, and ends with the server.
+try { token = sessionStorage.getItem(key) || localStorage.getItem(key) || ""; } catch { /* no storage: until the page is left */ }
 
 export function signIn(t) { token = t.trim(); try { sessionStorage.setItem(key, token); } catch { /* as above */ } }
-export function signOut() { token = ""; try { sessionStorage.removeItem(key); } catch { /* as above */ } }
+export function signOut() { token = ""; try { sessionStorage.removeItem(key); localStorage.removeItem(key); } catch { /* as above */ } }
+
+// credentials are the headers of every question.
+export const credentials = () => (token ? { Authorization: "Bearer " + token } : {});
+
+// exchange signs this browser in where the page was opened by a link with a code: #code=CODE. The
+// code works once; the answer holds the token. What is wrong with a link is shown with the sign-in.
+export let linkTrouble = "";
+export async function exchange() {
+  const code = new URLSearchParams(location.hash.slice(1)).get("code");
+  if (!code) return;
+  history.replaceState(history.state, "", location.pathname + location.search);
+  try {
+    const r = await fetch("/v1/page-token", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ code }), credentials: "omit", cache: "no-store" });
+    const v = await r.json();
+    if (!r.ok) { linkTrouble = capital(v.detail || v.title || "The link is not valid") + "."; return; }
+    token = v.token;
+    try { sessionStorage.removeItem(key); localStorage.setItem(key, token); } catch { /* as above */ }
+  } catch { linkTrouble = "The server does not answer."; }
+}
 export const signedIn = () => token !== "";
 
 export class Failure extends Error {
@@ -18,7 +38,7 @@ function capital(s) { return s && !s.startsWith("mete ") ? s[0].toUpperCase() + 
 
 async function ask(path, signal) {
   try {
-    return await fetch(path, { signal, headers: token ? { Authorization: "Bearer " + token } : {}, credentials: "omit", cache: "no-store" });
+    return await fetch(path, { signal, headers: credentials(), credentials: "omit", cache: "no-store" });
   } catch (e) {
     if (e.name === "AbortError") throw e;
     throw new Failure("The server does not answer.", "Check that it still runs, and the tunnel if you came through one. This page tries again by itself.");

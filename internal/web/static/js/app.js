@@ -1,7 +1,7 @@
 // The frame around all pages: where one is, where one can go, which range is
 // looked at.
 import { html, render, useState, useEffect, useRef, useMemo } from "../vendor/preact.mjs";
-import { signIn, signedIn, signOut, get, alarms } from "./api.js";
+import { signIn, signedIn, signOut, exchange, linkTrouble, get, alarms } from "./api.js";
 import { go, href, ranged } from "./route.js";
 import { ranges, choose, spanOf, begin, firstRange } from "./span.js";
 import { useHere, useData, Segments, Legend, Dialog } from "./ui.js";
@@ -37,6 +37,8 @@ function SignIn({ done, why }) {
     <p class="muted">This server shows what its machines used to those who have a token of the role <b>viewer</b>. On the server, this makes one:</p>
     <pre class="mono">mete token create --role viewer</pre>
     <form class="bar" onSubmit=${submit}><label class="hidden" for="token">token</label><input id="token" type="password" ref=${field} autocomplete="off" spellcheck="false" placeholder="token" /><button class="primary">Sign in</button></form>
+    ${linkTrouble && html`<p role="alert" class="notice bad">${linkTrouble}</p>`}
+    ${location.protocol === "http:" && html`<p class="muted">Without a token this page opens by a link, which works once. The user that runs the server makes one:</p><pre class="mono">mete token link</pre>`}
     ${tried && html`<p role="alert" class="notice bad">This token is not good here.${why && html`<span class="small">${why.message}</span>`}</p>`}
     <p class="muted small">It is kept until this tab is closed, and sent to this server alone.</p></main>`;
 }
@@ -111,4 +113,6 @@ function App() {
     ${keys && html`<${Keys} close=${() => showKeys(false)} />`}</div>`;
 }
 
-render(html`<${App} />`, document.getElementById("app"));
+// A link that is put into the address bar of a page that is open does not load it anew.
+addEventListener("hashchange", () => { if (/[#&]code=/.test(location.hash)) location.reload(); });
+exchange().then(() => render(html`<${App} />`, document.getElementById("app")));

@@ -5,7 +5,7 @@ import { Stat, Search, Segments, Dialog, Facts, Quality, Figure, Skeleton, Empty
 import { useWindow, Gap } from "../table.js";
 import { text, known, time, qualities, few, fieldUnit } from "../fmt.js";
 import { put } from "../route.js";
-import { get } from "../api.js";
+import { get, credentials } from "../api.js";
 
 const kept = 240; // seconds of the small lines
 
@@ -14,7 +14,7 @@ function watch(state, tell) {
   let timer = 0, gone = false, machine = null, since = performance.now(), tag = "";
   const history = [];
   const ask = async () => {
-    const r = await fetch("/api/v0/snapshot", { signal: AbortSignal.timeout(8000), credentials: "omit", headers: tag ? { "If-None-Match": tag } : {}, cache: "no-store" });
+    const r = await fetch("/api/v0/snapshot", { signal: AbortSignal.timeout(8000), credentials: "omit", headers: { ...credentials(), ...(tag ? { "If-None-Match": tag } : {}) }, cache: "no-store" });
     if (r.status === 503) throw new Error("mete is up and waits for a reading. " + (await r.text()).trim());
     if (r.status !== 304) {
       if (!r.ok) throw new Error(`mete answers ${r.status}: ${(await r.text()).trim()}`);
