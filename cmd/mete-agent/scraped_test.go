@@ -45,7 +45,7 @@ func TestStockScraped(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.serve()
-	flags := []string{"-tick", "500ms", "-window", scrapedWindow.String()}
+	flags := []string{"-status-workloads", "-tick", "500ms", "-window", scrapedWindow.String()}
 	zones, _ := plantZones(t)
 	here, there := freePort(t), "127.0.0.1:9798"
 	s.measure(append(flags, "-status", here, "-powercap", zones)...)

@@ -22,7 +22,7 @@ func TestStockSite(t *testing.T) {
 	told := prometheus.Start(t, "global: {}\n", "--web.enable-remote-write-receiver")
 	s.serve("--remote-write", told.URL+"/api/v1/write")
 	status := freePort(t)
-	s.measure("-tick", "200ms", "-window", "2s", "-status", status, "-compat", "kepler")
+	s.measure("-tick", "200ms", "-window", "2s", "-status", status, "-status-workloads", "-compat", "kepler")
 	writer := s.run("token", "create", "--role", "writer", "--cluster", "lab")
 	lab := prometheus.Client{URL: s.url, Token: s.run("token", "create", "--role", "viewer", "--cluster", "lab")}
 	other := prometheus.Client{URL: s.url, Token: s.run("token", "create", "--role", "viewer", "--cluster", "default")}

@@ -46,7 +46,7 @@ Units are base units. A counter grows while the program runs and starts from 0, 
 const meteText = "At the same address, updated with each window, by default every 10 s. `node` is the machine's id, or its name if the agent has no server; " +
 	"`workload` is the workload's id, as in the ledger, and `mete_workload_info` has its name. `idle` and `system` are workloads like any other, so that the " +
 	"workloads of a domain sum to the machine. A workload's counters are its own, without its children's, and grow from the beginning of its life; those of the machine " +
-	"from the agent's start. Those of workloads other than `idle` and `system` are omitted if other machines can reach `-status`, unless `-status-workloads` is given."
+	"from the agent's start. Those of workloads other than `idle` and `system` are omitted unless `-status-workloads` is given: every user of the machine can read the default address."
 
 const keplerText = "With that flag, in addition to the others: the names of Kepler's metrics, version 0.10 and later, with the values that mete books. [Energy](guide/energy.md) lists " +
 	"the metrics and their differences from Kepler's. Those of containers, virtual machines and pods are omitted under the same condition as mete's own."

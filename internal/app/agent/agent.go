@@ -60,7 +60,7 @@ type Config struct {
 	Curve            string // written by mete power calibrate; "" is none
 	Socket           string // unix socket for jobs of mete run; "" is none
 	Status           string // address of /metrics and /healthz; "" is none
-	StatusWorkloads  bool   // serve workload metrics even if others can reach Status
+	StatusWorkloads  bool   // serve workload metrics to everyone who can reach Status
 	Compat           string // additional metric names: "" or kepler
 	Version          string // of the program
 	ShowVersion      bool   // print the version and exit
@@ -98,7 +98,7 @@ func (c *Config) Flags(f *flag.FlagSet) {
 	c.guestRelayFlags(f)
 	f.StringVar(&c.Socket, "socket", c.Socket, "unix `socket` at which mete run registers jobs; '' is none")
 	f.StringVar(&c.Status, "status", c.Status, "`address` of this agent's own /metrics and /healthz; '' is none")
-	f.BoolVar(&c.StatusWorkloads, "status-workloads", false, "show at /metrics what each workload used, and its name, though others than this machine reach the -status address")
+	f.BoolVar(&c.StatusWorkloads, "status-workloads", false, "show at /metrics what each workload used, and its name, to everyone who reaches the -status address: on the loopback every user of this machine")
 	f.StringVar(&c.Compat, "compat", "", "add to /metrics the names of another `program`: kepler")
 	f.BoolVar(&c.ShowVersion, "version", false, "write the program's version, and end")
 	f.BoolVar(&c.Print, "print", c.Print, "write each window to standard output as JSON lines: its balance, then each workload's row; nothing is kept or sent then")

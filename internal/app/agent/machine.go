@@ -22,7 +22,8 @@ const kepler = "kepler"
 // call text.
 type machineMetrics struct {
 	host string
-	// open serves workloads to everyone who reaches the address; kepler adds Kepler's metric names.
+	// open serves workloads to every process that reaches the address; kepler adds Kepler's metric
+	// names.
 	open, kepler bool
 	accumulator  exposition.Accumulator
 	view         atomic.Pointer[exposition.View]
@@ -40,15 +41,16 @@ func (m *machineMetrics) addWindow(w *usage.Window, name func(*workload.Workload
 	m.view.Store(m.accumulator.Add(m.host, w, meters))
 }
 
-// text returns the metrics for a request to host at an address. It includes workloads only if the
-// address is local or the configuration allows it.
+// text returns the metrics for a request to host at an address. It includes workloads, whose names
+// are not for every user of the machine, only if the configuration says so; and at an address of
+// the loopback only for a host name of it.
 func (m *machineMetrics) text(at net.Addr, host string) string {
 	v := m.view.Load()
 	if v == nil {
 		return "" // no window yet
 	}
 	var t exposition.Text
-	workloads := m.open || isLocal(at.String()) && isLocal(host)
+	workloads := m.open && (isLocal(host) || !isLocal(at.String()))
 	v.Mete(&t, workloads)
 	if m.kepler {
 		v.Kepler(&t, workloads)
@@ -78,8 +80,8 @@ func (c *Config) validateMetrics(log *slog.Logger) error {
 	if c.Status == "" && (c.Compat != "" || c.StatusWorkloads) {
 		return fault.WithHint(fmt.Errorf("-compat and -status-workloads: no metrics with -status '': %w", fault.ErrInvalid), "give an address with -status")
 	}
-	if c.Status != "" && !c.StatusWorkloads && !isLocal(c.Status) {
-		log.Info("omitting workload metrics: other machines reach this address", "status", c.Status, "hint", "-status-workloads shows them to everyone")
+	if c.Status != "" && !c.StatusWorkloads && c.Compat != "" {
+		log.Info("omitting workload metrics: other users reach this address", "status", c.Status, "hint", "-status-workloads shows them to everyone who does")
 	}
 	return nil
 }

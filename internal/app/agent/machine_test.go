@@ -35,8 +35,8 @@ func newTestMetrics(c Config) *machineMetrics {
 	return s
 }
 
-// TestWhoSeesWorkloads checks that only local requests see workloads, unless configured otherwise;
-// a foreign web page with its own host name sees none.
+// TestWhoSeesWorkloads checks that no request sees workloads, not even one of this machine, unless
+// configured otherwise; a foreign web page with its own host name sees none on the loopback.
 func TestWhoSeesWorkloads(t *testing.T) {
 	loopback, open := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9798}, &net.TCPAddr{IP: net.IPv4zero, Port: 9798}
 	for _, c := range []struct {
@@ -45,15 +45,16 @@ func TestWhoSeesWorkloads(t *testing.T) {
 		given bool
 		want  bool
 	}{
-		{loopback, "127.0.0.1:9798", false, true},
-		{loopback, "localhost:9798", false, true},
+		{loopback, "127.0.0.1:9798", false, false},
+		{loopback, "127.0.0.1:9798", true, true},
+		{loopback, "localhost:9798", true, true},
 		{loopback, "evil.example:9798", false, false},
 		{loopback, "", false, false},
-		{&net.TCPAddr{IP: net.IPv6loopback, Port: 1}, "[::1]:1", false, true},
+		{&net.TCPAddr{IP: net.IPv6loopback, Port: 1}, "[::1]:1", true, true},
 		{open, "127.0.0.1:9798", false, false},
 		{open, "192.0.2.1:9798", false, false},
 		{open, "192.0.2.1:9798", true, true},
-		{loopback, "evil.example:9798", true, true},
+		{loopback, "evil.example:9798", true, false},
 	} {
 		s := newTestMetrics(Config{StatusWorkloads: c.given, Compat: kepler})
 		text := s.text(c.at, c.host)
@@ -67,7 +68,7 @@ func TestWhoSeesWorkloads(t *testing.T) {
 			t.Errorf("at %v for %q the machine is not shown", c.at, c.host)
 		}
 	}
-	if text := newTestMetrics(Config{}).text(loopback, "localhost"); strings.Contains(text, "kepler") || !strings.Contains(text, "secret.service") {
+	if text := newTestMetrics(Config{StatusWorkloads: true}).text(loopback, "localhost"); strings.Contains(text, "kepler") || !strings.Contains(text, "secret.service") {
 		t.Errorf("without -compat:\n%s", text)
 	}
 	if text := new(Config).newMachineMetrics("HOST").text(loopback, "localhost"); text != "" {
@@ -83,12 +84,12 @@ func TestShowFlags(t *testing.T) {
 			t.Errorf("%+v: %v (hint %q), want invalid", c, err, fault.Hint(err))
 		}
 	}
-	for _, c := range []Config{{}, {Status: "127.0.0.1:1", Compat: kepler}, {Status: "0.0.0.0:1", StatusWorkloads: true}, {Status: "[::1]:1"}} {
+	for _, c := range []Config{{}, {Status: "127.0.0.1:1", Compat: kepler, StatusWorkloads: true}, {Status: "0.0.0.0:1", StatusWorkloads: true}, {Status: "[::1]:1"}} {
 		if err := c.validateMetrics(to); err != nil || log.Len() > 0 {
 			t.Errorf("%+v: %v, log %q", c, err, &log)
 		}
 	}
-	c := Config{Status: "0.0.0.0:9798"}
+	c := Config{Status: "127.0.0.1:9798", Compat: kepler}
 	if err := c.validateMetrics(to); err != nil || !strings.Contains(log.String(), "-status-workloads") {
 		t.Errorf("an open address: %v, log %q, want a message about omitted metrics", err, &log)
 	}
