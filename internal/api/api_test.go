@@ -119,10 +119,11 @@ func (b *book) Usage(ctx context.Context, q query.Query) (*query.Answer, error) 
 }
 
 func (b *book) Nodes(_ context.Context, s query.Scope) ([]query.Node, error) {
+	list := slices.Clone(b.node)
 	if !s.All {
-		return nil, b.err
+		list = slices.DeleteFunc(list, func(n query.Node) bool { return !slices.Contains(s.Clusters, n.Cluster) })
 	}
-	return b.node, b.err
+	return list, b.err
 }
 
 func (b *book) Below(_ context.Context, s query.Scope) ([]query.Source, error) {

@@ -183,6 +183,26 @@ func TestHealth(t *testing.T) {
 	}
 }
 
+// TestMachinesOfOthers checks that a reader of some clusters does not learn the machine ids and boot
+// ids of nodes, by which one recognizes a machine elsewhere.
+func TestMachinesOfOthers(t *testing.T) {
+	b := example()
+	b.node[0].MachineID, b.node[0].Boot = "4d1c", "boot-1"
+	some := handler(b, func(*http.Request) (query.Scope, error) {
+		return query.Scope{Clusters: []string{b.node[0].Cluster}}, nil
+	})
+	for name, c := range map[string]struct {
+		h    http.Handler
+		want string
+	}{"all": {handler(b, all), "4d1c boot-1"}, "one cluster": {some, " "}} {
+		_, _, m := ask(t, c.h, "GET", "/v1/nodes", "")
+		n := m["nodes"].([]any)[0].(map[string]any)
+		if got := fmt.Sprint(n["machine_id"], " ", n["boot"]); got != c.want {
+			t.Errorf("a reader of %s receives machine id and boot %q, want %q", name, got, c.want)
+		}
+	}
+}
+
 // The page of the description loads nothing from elsewhere.
 func TestPage(t *testing.T) {
 	h := handler(example(), all)

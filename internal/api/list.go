@@ -35,6 +35,12 @@ func (h *handler) nodes(ctx context.Context, p *nodesParams) (*response, error) 
 		return nil, err
 	}
 	list = keep(list, func(n *query.Node) bool { return p.inCluster(n.Cluster) && p.inState(n.State) })
+	if !p.scope.All {
+		for i := range list {
+			// They tell one machine from others wherever it appears, also in other clusters.
+			list[i].MachineID, list[i].Boot = "", ""
+		}
+	}
 	return paginate(p.page, list, func(n *query.Node) string { return v1.SortKey(n.Cluster, n.Name, n.ID) }, v1.NodeOf), nil
 }
 
@@ -67,6 +73,11 @@ func (h *handler) streams(ctx context.Context, p *streamsParams) (*response, err
 	if p.node != "" && len(list) == 0 {
 		if err := h.checkNode(ctx, p.node, p.scope); err != nil {
 			return nil, err
+		}
+	}
+	if !p.scope.All {
+		for i := range list {
+			list[i].Boot = ""
 		}
 	}
 	return paginate(p.page, list, func(s *query.Stream) string { return v1.SortKey(s.Cluster, s.Name, s.Node, s.ID) }, v1.StreamOf), nil

@@ -124,7 +124,7 @@ func (s *Server) nodeState(list []tsdb.Sample, n *query.Node, gaps time.Duration
 
 // jobsNodeRank returns 1 for the node of a machine's standalone jobs, and 0 for other nodes.
 func jobsNodeRank(n *query.Node) int {
-	if registry.IsJobs(n.MachineID) {
+	if registry.IsJobsMachine(n.MachineID) {
 		return 1
 	}
 	return 0

@@ -16,8 +16,8 @@ type Node struct {
 	Name      string     `json:"name" doc:"host name of the machine"`
 	Cluster   string     `json:"cluster" doc:"cluster of the token that it enrolled with"`
 	State     string     `json:"state" doc:"live: booked up to the last minute; behind: sends, but is not booked up to the last minute; silent: sends nothing; revoked: may not send"`
-	MachineID string     `json:"machine_id" doc:"machine id of the operating system"`
-	Boot      string     `json:"boot" doc:"id of its latest boot"`
+	MachineID string     `json:"machine_id" doc:"machine id of the operating system; empty where the caller sees some clusters only"`
+	Boot      string     `json:"boot" doc:"id of its latest boot; empty where the caller sees some clusters only"`
 	CPUs      int        `json:"cpus" doc:"online CPUs; 0 where only jobs are measured"`
 	Streams   int        `json:"streams" doc:"number of open streams"`
 	Enrolled  *time.Time `json:"enrolled_at" doc:"null where the node did not enroll itself"`
@@ -122,7 +122,7 @@ type Stream struct {
 	Name    string     `json:"name" doc:"name of the node"`
 	Cluster string     `json:"cluster"`
 	Next    string     `json:"next" doc:"number of the batch that the server expects next: all before it are booked"`
-	Boot    string     `json:"boot" doc:"id of the boot in which the latest batch was measured"`
+	Boot    string     `json:"boot" doc:"id of the boot in which the latest batch was measured; empty where the caller sees some clusters only"`
 	Opened  *time.Time `json:"opened_at" doc:"when its first batch was booked"`
 	Seen    *time.Time `json:"seen_at" doc:"when its latest batch was booked"`
 }

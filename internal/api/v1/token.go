@@ -18,8 +18,9 @@ type Token struct {
 	ID      string        `json:"id"`
 	Role    registry.Role `json:"role"`
 	Cluster string        `json:"cluster"`
-	State   string        `json:"state,omitempty"` // valid, revoked, expired, used up
-	Uses    *int          `json:"uses_left"`       // nil is any number
+	Node    string        `json:"node,omitempty" csv:"-"` // that a machine becomes again with it
+	State   string        `json:"state,omitempty"`        // valid, revoked, expired, used up
+	Uses    *int          `json:"uses_left"`              // nil is any number
 	Created *time.Time    `json:"created_at"`
 	Expires *time.Time    `json:"expires_at"` // nil is never
 	Revoked *time.Time    `json:"revoked_at"`
@@ -31,7 +32,7 @@ func (Token) ListKey() string { return "tokens" }
 
 // TokenOf makes a Token as it is at a time.
 func TokenOf(t *registry.Token, now time.Time) Token {
-	out := Token{ID: t.ID, Role: t.Role, Cluster: t.Cluster, State: tokenState(t, now), Created: timeOrNil(t.Created), Expires: timeOrNil(t.Expires), Revoked: timeOrNil(t.Revoked)}
+	out := Token{ID: t.ID, Role: t.Role, Cluster: t.Cluster, Node: t.Node, State: tokenState(t, now), Created: timeOrNil(t.Created), Expires: timeOrNil(t.Expires), Revoked: timeOrNil(t.Revoked)}
 	if t.Uses >= 0 {
 		out.Uses = &t.Uses
 	}
@@ -58,18 +59,21 @@ func tokenState(t *registry.Token, now time.Time) string {
 type TokenRequest struct {
 	Role    registry.Role `json:"role"`
 	Cluster string        `json:"cluster,omitempty"`
+	Node    string        `json:"node,omitempty"` // that an agent becomes again
 	Uses    int           `json:"uses,omitempty"` // 0 is the role's default, -1 any number
 	Expires *time.Time    `json:"expires_at,omitempty"`
 }
 
 // Check refuses an order that makes no sense at a time. The error wraps fault.ErrInvalid.
 func (r *TokenRequest) Check(now time.Time) error {
-	roles := []registry.Role{registry.Agent, registry.Viewer, registry.Upstream, registry.Writer}
+	roles := []registry.Role{registry.Agent, registry.Job, registry.Viewer, registry.Upstream, registry.Writer}
 	switch {
 	case !slices.Contains(roles, r.Role):
-		return invalid("it is one of agent, viewer, upstream, writer", "role %q", r.Role)
+		return invalid("it is one of agent, job, viewer, upstream, writer", "role %q", r.Role)
 	case r.Uses < -1:
 		return invalid("1 or more, or -1 for any number", "uses %d", r.Uses)
+	case r.Node != "" && (r.Role != registry.Agent || r.Uses > 1 || r.Uses < 0):
+		return invalid("one machine enrolls once with it, by role agent", "role %q, uses %d of a token for node %q", r.Role, r.Uses, r.Node)
 	case r.Role == registry.Viewer && r.Uses > 0:
 		return invalid("what reads may read until it expires or is revoked", "uses %d of a viewer's token", r.Uses)
 	case r.Role == registry.Writer && r.Uses > 0:
@@ -82,7 +86,7 @@ func (r *TokenRequest) Check(now time.Time) error {
 
 // Token is the token that is ordered.
 func (r *TokenRequest) Token() registry.Token {
-	t := registry.Token{Role: r.Role, Cluster: r.Cluster, Uses: r.Uses}
+	t := registry.Token{Role: r.Role, Cluster: r.Cluster, Node: r.Node, Uses: r.Uses}
 	if r.Expires != nil {
 		t.Expires = r.Expires.UTC()
 	}

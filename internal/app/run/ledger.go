@@ -25,7 +25,7 @@ import (
 )
 
 // makeToken is the hint on how to get a token.
-const makeToken = "make one with `mete token create --role agent` on the server, and give it by --token-file or METE_TOKEN; if this machine's agent sends to that server, omit --server"
+const makeToken = "make one with `mete token create --role job` on the server, and give it by --token-file or METE_TOKEN; if this machine's agent sends to that server, omit --server"
 
 // openSender loads or requests the job's identity at the server before the job starts. It fails
 // only for what a person must fix; an unreachable server is not an error.

@@ -111,7 +111,7 @@ energy. Both are shown with their possible error and their source.
 
 mete run registers the job with an agent of this machine, so that its ledger has
 the job's name. Without an agent, --server sends the job's figures to a server,
-while it runs and at its end: this needs a token of mete token create --role agent
+while it runs and at its end: this needs a token of mete token create --role job
 once, best in a file that only its user can read. The command's environment is that
 of mete run without METE_TOKEN and METE_UPSTREAM_TOKEN. Figures that cannot be sent
 wait in the state directory, and the next job sends them.

@@ -24,8 +24,8 @@ func Command() *cobra.Command {
 		Use:   "token",
 		Short: "Make, list and revoke the tokens that open this machine's server",
 		Long: `Make, list and revoke the tokens that open this machine's server: to agents that
-enroll, to people who read, to servers that send what they have, to programs that
-write series of their own.
+enroll, to users whose jobs send their own figures, to people who read, to servers
+that send what they have, to programs that write series of their own.
 
 The server takes these orders on a socket in its state directory, so only who may
 use that can give them.`,
@@ -52,7 +52,7 @@ func outputFlag(cmd *cobra.Command, form *string, forms ...string) {
 }
 
 func create() *cobra.Command {
-	var role, cluster, expires, form, dir string
+	var role, cluster, node, expires, form, dir string
 	var uses int
 	cmd := &cobra.Command{
 		Use:   "create",
@@ -60,10 +60,16 @@ func create() *cobra.Command {
 		Long: `Make a token and print it on standard output. It is shown this once: the server
 keeps no more of it than it takes to know it again.
 
-An agent's token enrolls machines, by default one. A viewer's lets who has it read,
-all clusters or one. An upstream's enrolls a server that sends its figures here.`,
+An agent's token enrolls machines, by default one. A job's enrolls users for mete run
+--server, and no machine. A viewer's lets who has it read, all clusters or one. An
+upstream's enrolls a server that sends its figures here.
+
+A machine that lost its state is a new node, unless it enrolls with a token for the
+node that it was: --node.`,
 		Example: `  mete token create > token
   mete token create --cluster lab --uses 20 --expires 1h
+  mete token create --role job --uses -1 --expires 90d
+  mete token create --node 01M84XF4SWMCC93YSFXDPENT4H
   mete token create --role viewer --expires 90d`,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
@@ -72,7 +78,7 @@ all clusters or one. An upstream's enrolls a server that sends its figures here.
 			if err := cli.OneOf("-o", form, "text", "json"); err != nil {
 				return err
 			}
-			want, err := tokenRequest(role, cluster, expires, uses)
+			want, err := tokenRequest(role, cluster, node, expires, uses)
 			if err != nil {
 				return err
 			}
@@ -96,19 +102,20 @@ all clusters or one. An upstream's enrolls a server that sends its figures here.
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&role, "role", "agent", "what it opens: agent, viewer, upstream or writer")
+	f.StringVar(&role, "role", "agent", "what it opens: agent, job, viewer, upstream or writer")
 	f.StringVar(&cluster, "cluster", "", "the cluster that it enrolls into, or that its bearer sees or writes into (default: the server's, or all)")
-	f.IntVar(&uses, "uses", 0, "how many machines may enroll with it; -1 is any number (default: one)")
+	f.StringVar(&node, "node", "", "the `ID` of the node that a machine becomes again with it, once")
+	f.IntVar(&uses, "uses", 0, "how many machines or users may enroll with it; -1 is any number (default: one)")
 	f.StringVar(&expires, "expires", "24h", "end after `TIME`: 30m, 24h, 90d, or never")
-	cli.Choices(cmd, "role", "agent", "viewer", "upstream", "writer")
+	cli.Choices(cmd, "role", "agent", "job", "viewer", "upstream", "writer")
 	outputFlag(cmd, &form, "text", "json")
 	stateFlag(cmd, &dir)
 	return cmd
 }
 
 // tokenRequest returns the request that the flags describe.
-func tokenRequest(role, cluster, expires string, uses int) (v1.TokenRequest, error) {
-	want := v1.TokenRequest{Role: registry.Role(role), Cluster: cluster, Uses: uses}
+func tokenRequest(role, cluster, node, expires string, uses int) (v1.TokenRequest, error) {
+	want := v1.TokenRequest{Role: registry.Role(role), Cluster: cluster, Node: node, Uses: uses}
 	now := time.Now()
 	if expires != "never" {
 		length, err := v1.ParseLength(expires)

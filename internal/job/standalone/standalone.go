@@ -25,6 +25,7 @@ import (
 	"mete.dev/mete/internal/delivery/spool"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/pki/enroll"
 	"mete.dev/mete/internal/pki/token"
@@ -111,7 +112,7 @@ func (s *Sender) load() error {
 		return err
 	}
 	// The machine itself is another node, which an agent may enroll.
-	facts.Machine += " jobs"
+	facts.Machine = registry.JobsMachineID(facts.Machine)
 	id, err := enroll.Open(enroll.Config{Dir: filepath.Join(s.dir, "identity"), Server: s.cfg.Server, Token: s.cfg.Token, Facts: facts},
 		slog.New(slog.DiscardHandler))
 	if err != nil {

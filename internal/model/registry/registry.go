@@ -4,6 +4,7 @@ package registry
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -21,11 +22,28 @@ type Node struct {
 	// Root is the first node of the clones to which it belongs, from the certificate that it
 	// enrolled with; "" if it is not a clone.
 	Root string
+	// Certified is when the last certificate issued for the node ends, [Forever] for a node that
+	// enrolled on the loopback, where no certificate tells it from others. Zero is unknown: that
+	// of a node from a server below.
+	Certified time.Time
+	KeyHash   string // of the public key that it enrolled with; "" without one
+	Token     string // id of the token that it enrolled with; "" without one
 }
 
-// IsJobs reports whether a machine id is of the node of a machine's standalone jobs, which has the
-// name of the machine.
-func IsJobs(machineID string) bool { return strings.HasSuffix(machineID, " jobs") }
+// Forever is the latest time that a ledger can store.
+var Forever = time.Unix(0, math.MaxInt64).UTC()
+
+// IsJobs reports whether a node is that of the jobs of a machine, which mete run sends itself. The
+// rest of the machine is not measured there.
+func (n *Node) IsJobs() bool { return IsJobsMachine(n.MachineID) }
+
+// JobsMachineID returns the machine id with which the jobs of a machine enroll.
+func JobsMachineID(machine string) string { return machine + jobsSuffix }
+
+// IsJobsMachine reports whether a machine id is that of the jobs of a machine.
+func IsJobsMachine(id string) bool { return strings.HasSuffix(id, jobsSuffix) }
+
+const jobsSuffix = " jobs"
 
 // Role is what a token permits.
 type Role string
@@ -33,6 +51,7 @@ type Role string
 // The roles.
 const (
 	Agent    Role = "agent"    // enroll machines
+	Job      Role = "job"      // enroll users whose jobs send their own figures
 	Upstream Role = "upstream" // enroll downstream servers
 	Viewer   Role = "viewer"   // read
 	Writer   Role = "writer"   // write series into a cluster
@@ -48,6 +67,7 @@ type Token struct {
 	Hash    [32]byte // SHA-256 of the secret
 	Role    Role
 	Cluster string // that it is for; for a viewer the one it may read, "" is all
+	Node    string // that a machine becomes with it, whatever it is; "" for any other token
 	Uses    int    // left; -1 is unlimited
 	Created time.Time
 	Expires time.Time // zero is never

@@ -53,9 +53,11 @@ const DefaultCluster = "default"
 
 // Registry stores nodes and tokens; the ledger is one.
 type Registry interface {
-	// PutNode stores a node, or updates one with the same ID, whose Root stays. A new node whose
-	// Root is revoked is fault.ErrDenied.
+	// PutNode stores a node, or updates one with the same ID, whose Root and later Certified stay. A
+	// new node whose Root is revoked is fault.ErrDenied.
 	PutNode(ctx context.Context, n registry.Node) error
+	// Certify records that a node, which may be unknown, has a certificate until a time.
+	Certify(ctx context.Context, id string, until time.Time) error
 	Node(ctx context.Context, id string) (registry.Node, error)
 	NodesByMachine(ctx context.Context, machineID string) ([]registry.Node, error)
 	// PutSource stores a downstream server, or updates one with the same ID; Sources returns those

@@ -6,6 +6,7 @@ import (
 	"crypto"
 	"crypto/sha256"
 	"crypto/x509"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -50,7 +51,10 @@ type authorization struct {
 	cluster  string
 	node     string            // the node that it is a clone of, or ""
 	root     string            // the first node of the clones, or itself
-	claimKey [sha256.Size]byte // key in recent; zero for the server's own user, who uses no token
+	token    string            // id of the token, or ""
+	bound    string            // the node that the token is bound to, or ""
+	local    bool              // over the trusted loopback
+	claimKey [sha256.Size]byte // key in recent; zero for the loopback, which uses no token
 }
 
 // enroll handles a claim from an address. peer is set if the request had a certificate; local says
@@ -77,7 +81,10 @@ func (a *Authority) enroll(ctx context.Context, c token.Claim, peer *token.Princ
 	if err != nil {
 		return token.Grant{}, err
 	}
-	n := registry.Node{Cluster: by.cluster, Name: c.Name, MachineID: c.Machine, Boot: c.Boot, At: now}
+	n := registry.Node{Cluster: by.cluster, Name: c.Name, MachineID: c.Machine, Boot: c.Boot, At: now, Token: by.token, Certified: registry.Forever}
+	if !local {
+		n.Certified, n.KeyHash = now.Add(a.cfg.CertificateLife), hashKey(key)
+	}
 	if n.ID = a.recent[by.claimKey].node; n.ID == "" {
 		if err := a.assignNode(ctx, &n, by); err != nil {
 			return token.Grant{}, err
@@ -96,23 +103,25 @@ func (a *Authority) enroll(ctx context.Context, c token.Claim, peer *token.Princ
 func (a *Authority) assignNode(ctx context.Context, n *registry.Node, by authorization) error {
 	action, what := "node.enrol", "new"
 	if by.role == registry.Agent {
-		nodes, err := a.reg.NodesByMachine(ctx, n.MachineID)
-		if err != nil {
-			return err
-		}
-		if nodes, err = a.candidates(ctx, nodes, n.Cluster); err != nil {
-			return err
-		}
-		old, others := matchNode(nodes, *n, a.cfg.LiveBoot)
-		if by.node != "" {
-			old, others, n.Root = "", []string{by.node}, by.root
-		}
+		var others []string
+		var err error
 		switch {
-		case old != "":
-			n.ID, what = old, "again"
-		case len(others) > 0:
+		case by.bound != "":
+			n.ID, what = by.bound, "again, by a token for this node"
+		case by.node != "":
+			n.Root, others = by.root, []string{by.node}
+		default:
+			if n.ID, others, err = a.findNode(ctx, n, by); err != nil {
+				return err
+			}
+			if n.ID != "" {
+				what = "again"
+			}
+		}
+		if n.ID == "" && len(others) > 0 {
 			action, what = "node.clone", "new, as the machine's id is in use by "+strings.Join(others, " ")
-			a.log.Warn("two machines have the same machine id: the second one gets its own node id", "machine", n.MachineID, "node", others[0], "name", n.Name)
+			a.log.Warn("a machine with the machine id of another node gets a node id of its own", "machine", n.MachineID, "node", others[0], "name", n.Name,
+				"hint", "if it is that node and lost its state: mete token create --node "+others[0])
 		}
 	}
 	if by.role == registry.Upstream {
@@ -161,11 +170,46 @@ func (a *Authority) candidates(ctx context.Context, nodes []registry.Node, clust
 	return mine, nil
 }
 
-// matchNode returns the node that a machine is, of those with its machine id, or "". others are
-// nodes that are sending with another boot id, so that the machine cannot be one of them.
-func matchNode(nodes []registry.Node, n registry.Node, live func(string) (string, bool)) (id string, others []string) {
+// findNode returns the node that a machine is already, or "". others are nodes with its machine id
+// that it may not become.
+//
+// Machine id and boot id are not secret: every user of the machine can read them, and its containers
+// can. So a claim with a token becomes a node again only with the key with which that node enrolled,
+// or if no certificate of it is valid. One of the trusted loopback becomes a node again unless a
+// token enrolled that one, which then has a certificate. The jobs of a machine, which may have no state directory that
+// lasts, become a node again with the same token too.
+func (a *Authority) findNode(ctx context.Context, n *registry.Node, by authorization) (id string, others []string, err error) {
+	nodes, err := a.reg.NodesByMachine(ctx, n.MachineID)
+	if err != nil {
+		return "", nil, err
+	}
+	if nodes, err = a.candidates(ctx, nodes, n.Cluster); err != nil {
+		return "", nil, err
+	}
+	var own []registry.Node
+	for _, o := range nodes {
+		boot, isLive := a.cfg.LiveBoot(o.ID)
+		seen, _ := a.CertificateExpiry(o.ID)
+		ended := n.At.After(o.Certified) && n.At.After(seen) && !isLive
+		switch {
+		case isLive && boot != n.Boot:
+			others = append(others, o.ID) // it cannot be this machine
+		case by.local && o.Token == "" && o.Root == "", ended, o.KeyHash != "" && o.KeyHash == n.KeyHash, n.IsJobs() && o.Token != "" && o.Token == by.token:
+			own = append(own, o)
+		default:
+			others = append(others, o.ID)
+		}
+	}
+	return matchNode(own, *n, a.cfg.LiveBoot), others, nil
+}
+
+// matchNode returns the node that a machine is most likely, of those that it may be, or "".
+func matchNode(nodes []registry.Node, n registry.Node, live func(string) (string, bool)) string {
 	var best registry.Node
 	score := func(o registry.Node) (s int) {
+		if o.KeyHash != "" && o.KeyHash == n.KeyHash {
+			s += 8
+		}
 		if boot, ok := live(o.ID); ok && boot == n.Boot {
 			s += 4
 		}
@@ -178,13 +222,11 @@ func matchNode(nodes []registry.Node, n registry.Node, live func(string) (string
 		return s
 	}
 	for _, o := range nodes {
-		if boot, ok := live(o.ID); ok && boot != n.Boot {
-			others = append(others, o.ID)
-		} else if best.ID == "" || cmp.Or(cmp.Compare(score(o), score(best)), o.At.Compare(best.At), cmp.Compare(o.ID, best.ID)) > 0 {
+		if best.ID == "" || cmp.Or(cmp.Compare(score(o), score(best)), o.At.Compare(best.At), cmp.Compare(o.ID, best.ID)) > 0 {
 			best = o
 		}
 	}
-	return best.ID, others
+	return best.ID
 }
 
 // authorize finds the right for a claim, and takes a use of it.
@@ -197,7 +239,7 @@ func (a *Authority) authorize(ctx context.Context, c token.Claim, key crypto.Pub
 		if c.Role != registry.Agent {
 			return authorization{}, fmt.Errorf("role %q without a token: %w", c.Role, fault.ErrDenied)
 		}
-		return authorization{actor: actor, role: c.Role, cluster: a.cfg.Cluster}, nil
+		return authorization{actor: actor, role: c.Role, cluster: a.cfg.Cluster, local: true}, nil
 	case peer != nil && c.Token != "":
 		return authorization{}, fmt.Errorf("both a certificate and a token: %w", fault.ErrInvalid)
 	case peer != nil:
@@ -205,23 +247,19 @@ func (a *Authority) authorize(ctx context.Context, c token.Claim, key crypto.Pub
 		if peer.Role != registry.Agent || c.Role != registry.Agent {
 			return authorization{}, fmt.Errorf("role %s by a certificate of role %s: %w", c.Role, peer.Role, fault.ErrDenied)
 		}
-		var err error
-		if by.root, err = a.findRoot(ctx, peer.Node); err != nil {
+		old, err := a.reg.Node(ctx, peer.Node)
+		if err != nil && !errors.Is(err, fault.ErrNotFound) { // the ledger was restored from a backup
 			return authorization{}, err
 		}
+		if err == nil {
+			if err := sameKindOf(old, c); err != nil {
+				return authorization{}, err
+			}
+		}
+		by.root = cmp.Or(old.Root, peer.Node)
 		return by, a.chargeNode(by, now)
 	}
 	return a.chargeToken(ctx, c, key, from, now)
-}
-
-// findRoot returns the node of which a node is a clone, or the node itself. All clones of a node,
-// direct or not, have the same root.
-func (a *Authority) findRoot(ctx context.Context, node string) (string, error) {
-	n, err := a.reg.Node(ctx, node)
-	if errors.Is(err, fault.ErrNotFound) { // the ledger was restored from a backup
-		return node, nil
-	}
-	return cmp.Or(n.Root, node), err
 }
 
 // chargeNode takes one of the clones that a node and its clones may create in a day.
@@ -253,14 +291,25 @@ func (a *Authority) chargeToken(ctx context.Context, c token.Claim, key crypto.P
 	}
 	paid := claimKeyOf(c.Token, key, c)
 	if e, ok := a.recent[paid]; ok && now.Sub(e.at) < repeatWindow && isKnown && t.Revoked.IsZero() {
-		return authorization{actor: t.ID, role: t.Role, cluster: t.Cluster, claimKey: paid}, nil
+		return authorizationBy(t, paid), nil
 	}
 	if !isKnown {
 		if wait := a.wrongTokens.take(from, now); wait > 0 {
 			return authorization{}, &fault.RetryError{Err: fmt.Errorf("too many wrong tokens: %w", fault.ErrUnavailable), After: wait}
 		}
 	}
-	t, err = a.reg.UseToken(ctx, tok.ID(), tok.Hash(), c.Role, now)
+	role := c.Role
+	if isKnown && t.Role == registry.Job {
+		if err = checkJobClaim(c); err == nil {
+			role = registry.Job
+		}
+	}
+	if err == nil && isKnown && t.Node != "" {
+		err = a.checkBound(ctx, t.Node, c)
+	}
+	if err == nil {
+		t, err = a.reg.UseToken(ctx, tok.ID(), tok.Hash(), role, now)
+	}
 	switch {
 	case errors.Is(err, fault.ErrNotFound):
 		err = fault.WithHint(fmt.Errorf("token %s: %w", tok.ID(), fault.ErrDenied), "mete token list shows the server's tokens; this one may belong to another server")
@@ -270,8 +319,51 @@ func (a *Authority) chargeToken(ctx context.Context, c token.Claim, key crypto.P
 	if err != nil {
 		return authorization{}, errors.Join(err, a.recordDenial(ctx, tok.ID(), c, err, isKnown, from, now))
 	}
+	if t.Role == registry.Agent && registry.IsJobsMachine(c.Machine) {
+		a.log.Warn("jobs enrolled with a token that also enrolls machines", "token", t.ID, "name", c.Name, "hint", "give users tokens of mete token create --role job")
+	}
 	a.rememberClaim(paid, now)
-	return authorization{actor: t.ID, role: t.Role, cluster: t.Cluster, claimKey: paid}, nil
+	return authorizationBy(t, paid), nil
+}
+
+// authorizationBy returns the right that a token gives. The jobs of a machine have a certificate
+// like that of an agent.
+func authorizationBy(t registry.Token, paid [sha256.Size]byte) authorization {
+	by := authorization{actor: t.ID, role: t.Role, cluster: t.Cluster, token: t.ID, bound: t.Node, claimKey: paid}
+	if t.Role == registry.Job {
+		by.role = registry.Agent
+	}
+	return by
+}
+
+// checkBound checks a claim with a token that is bound to a node.
+func (a *Authority) checkBound(ctx context.Context, node string, c token.Claim) error {
+	if err := a.CheckAllowed(ctx, node); err != nil {
+		return err
+	}
+	n, err := a.reg.Node(ctx, node)
+	if errors.Is(err, fault.ErrNotFound) { // the ledger was restored from a backup
+		return nil
+	}
+	return cmp.Or(err, sameKindOf(n, c))
+}
+
+// sameKindOf refuses a claim by which the jobs of a machine would become a machine, or a machine
+// its jobs.
+func sameKindOf(n registry.Node, c token.Claim) error {
+	if n.IsJobs() == registry.IsJobsMachine(c.Machine) {
+		return nil
+	}
+	return fmt.Errorf("node %s of machine %q as machine %.60q: %w", n.ID, n.MachineID, c.Machine, fault.ErrDenied)
+}
+
+// checkJobClaim checks a claim with a token for jobs, which enrolls nothing but the jobs of a
+// machine.
+func checkJobClaim(c token.Claim) error {
+	if c.Role == registry.Agent && registry.IsJobsMachine(c.Machine) {
+		return nil
+	}
+	return fault.WithHint(fmt.Errorf("the token enrolls users for mete run --server, not machines: %w", fault.ErrDenied), "mete token create --role agent makes one for a machine")
 }
 
 // recordDenial records a refusal, within the rate limit.
@@ -293,13 +385,24 @@ func (a *Authority) rememberClaim(paid [sha256.Size]byte, now time.Time) {
 	a.recent[paid] = enrollment{at: now}
 }
 
-// claimKeyOf identifies a claim: the same key, machine and boot repeat an earlier one.
-func claimKeyOf(by string, key crypto.PublicKey, c token.Claim) [sha256.Size]byte {
+// encodeKey returns a public key that parseCSR returned.
+func encodeKey(key crypto.PublicKey) []byte {
 	der, err := x509.MarshalPKIXPublicKey(key)
 	if err != nil {
 		panic(err) // parseCSR allows only supported keys
 	}
-	b, err := json.Marshal([]any{strings.TrimSpace(by), der, c.Machine, c.Boot})
+	return der
+}
+
+// hashKey returns the hash by which the registry knows a public key.
+func hashKey(key crypto.PublicKey) string {
+	sum := sha256.Sum256(encodeKey(key))
+	return hex.EncodeToString(sum[:])
+}
+
+// claimKeyOf identifies a claim: the same key, machine and boot repeat an earlier one.
+func claimKeyOf(by string, key crypto.PublicKey, c token.Claim) [sha256.Size]byte {
+	b, err := json.Marshal([]any{strings.TrimSpace(by), encodeKey(key), c.Machine, c.Boot})
 	if err != nil {
 		panic(err) // strings and bytes
 	}
@@ -331,6 +434,9 @@ func (a *Authority) renewCertificate(ctx context.Context, c token.Claim, peer to
 		n, err := a.reg.Node(ctx, peer.Node)
 		if errors.Is(err, fault.ErrNotFound) || err == nil && n.MachineID == "" {
 			err = a.reg.PutNode(ctx, registry.Node{ID: peer.Node, Cluster: peer.Cluster, Name: c.Name, MachineID: c.Machine, Boot: c.Boot, At: now})
+		}
+		if err == nil {
+			err = a.reg.Certify(ctx, peer.Node, now.Add(a.cfg.CertificateLife))
 		}
 		if err != nil {
 			return token.Grant{}, err

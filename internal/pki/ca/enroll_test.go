@@ -169,8 +169,8 @@ func TestLostAnswer(t *testing.T) {
 	}
 }
 
-// TestSameMachine checks that the same machine gets the same node, even if it lost its state,
-// unless that node is active elsewhere.
+// TestSameMachine checks which machine becomes a node again. Its machine id and boot id are not
+// secret, so they prove nothing.
 func TestSameMachine(t *testing.T) {
 	live := map[string]string{}
 	s := serve(t, ca.Config{LiveBoot: func(node string) (string, bool) { b, ok := live[node]; return b, ok }})
@@ -179,39 +179,149 @@ func TestSameMachine(t *testing.T) {
 		return s.enrolled(tok, enroll.Facts{Machine: "m", Boot: boot, Name: name}).Node()
 	}
 	first := with("b1", "a")
-	live[first] = "b1"
-	if again := with("b1", "a"); again != first {
-		t.Errorf("lost state within the boot: %s, want %s", again, first)
+	for name, isLive := range map[string]bool{"a silent one": false, "a live one": true} {
+		if isLive {
+			live[first] = "b1"
+		}
+		s.reg.actions()
+		if taken := with("b1", "a"); taken == first {
+			t.Errorf("%s: a machine with its machine id and boot id became it", name)
+		}
+		if got := s.reg.actions(); got[len(got)-1] != "node.clone" {
+			t.Errorf("%s: audited: %v", name, got)
+		}
 	}
-	clone := with("b2", "b")
-	if clone == first {
-		t.Error("a clone is the same node")
+	// An administrator makes a token for the node.
+	if again := s.enrolled(s.token(registry.Token{Role: registry.Agent, Node: first}), enroll.Facts{Machine: "m", Boot: "b2", Name: "a"}); again.Node() != first || again.Cluster() != "lab" {
+		t.Errorf("with a token for the node: %s in %s, want %s in lab", again.Node(), again.Cluster(), first)
 	}
-	if got := s.reg.actions(); got[len(got)-1] != "node.clone" {
-		t.Errorf("audited: %v", got)
-	}
-	live[clone] = "b2"
-	delete(live, first)
-	if again := with("b3", "a"); again != first {
-		t.Errorf("lost state while only its clone is active: %s, want %s", again, first)
-	}
-	delete(live, clone)
-	// Neither is active: the name decides.
-	if a, b := with("b4", "a"), with("b5", "b"); a != first || b != clone {
-		t.Errorf("%s and %s, want %s and %s", a, b, first, clone)
-	}
-	if n, err := s.reg.Node(t.Context(), first); err != nil || n.Boot != "b4" {
+	if n, err := s.reg.Node(t.Context(), first); err != nil || n.Boot != "b2" {
 		t.Errorf("%+v, %v, want the last boot", n, err)
 	}
+	// Its certificate has ended, but it is sending: it is in use.
+	s.expire(first)
+	if taken := with("b1", "a"); taken == first {
+		t.Error("became a node that is sending")
+	}
+	delete(live, first)
+	s.expire(first)
+	if again := with("b3", "a"); again != first {
+		t.Errorf("after its certificate ended: %s, want %s", again, first)
+	}
+	if taken := with("b3", "a"); taken == first {
+		t.Error("became a node that has a certificate again")
+	}
 	// A token of one cluster gives no rights to nodes of another.
-	if elsewhere := s.enrolled(s.token(registry.Token{Role: registry.Agent, Cluster: "prod"}), enroll.Facts{Machine: "m", Boot: "b6", Name: "a"}); elsewhere.Node() == first || elsewhere.Node() == clone {
+	s.expire(first)
+	if elsewhere := s.enrolled(s.token(registry.Token{Role: registry.Agent, Cluster: "prod"}), enroll.Facts{Machine: "m", Boot: "b6", Name: "a"}); elsewhere.Node() == first {
 		t.Error("a token of another cluster took over a node")
 	}
+	bound := s.token(registry.Token{Role: registry.Agent, Node: first})
 	if err := s.RevokeNode(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
 	if again := with("b7", "a"); again == first {
 		t.Error("a revoked node came back")
+	}
+	if err := identity(t, t.TempDir(), s.url, bound, blade).Enroll(t.Context()); !errors.Is(err, fault.ErrDenied) {
+		t.Errorf("a revoked node with a token for it: %v", err)
+	}
+}
+
+// TestRenewedIsCertified checks that a node whose certificate was renewed is not given away when the
+// first certificate ends.
+func TestRenewedIsCertified(t *testing.T) {
+	s := serve(t, ca.Config{})
+	i := s.enrolled(s.agents(1), blade)
+	s.expire(i.Node())
+	if err := i.Renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.Forget()
+	if other := s.enrolled(s.agents(1), blade); other.Node() == i.Node() {
+		t.Error("became a node whose certificate had been renewed")
+	}
+}
+
+// TestSameKey checks that a machine that did not get the answer becomes the same node with the same
+// key, even if the server was restarted meanwhile.
+func TestSameKey(t *testing.T) {
+	dir := t.TempDir()
+	s := serve(t, ca.Config{})
+	tok := s.agents(-1)
+	s.lose.Store(1)
+	if err := identity(t, dir, s.url, tok, blade).Enroll(t.Context()); !errors.Is(err, fault.ErrUnavailable) {
+		t.Fatalf("without an answer: %v", err)
+	}
+	s.Forget()
+	i := identity(t, dir, s.url, tok, blade)
+	if err := i.Enroll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.reg.nodes) != 1 || s.reg.nodes[0].ID != i.Node() {
+		t.Errorf("nodes %+v, want %s alone", s.reg.nodes, i.Node())
+	}
+}
+
+// TestLocalIsNotTaken checks that a node of the loopback, which has no certificate, is given to no
+// token, and again to the loopback.
+func TestLocalIsNotTaken(t *testing.T) {
+	s := serve(t, ca.Config{})
+	local := func() string {
+		n, err := s.EnrollLocal(t.Context(), blade.Machine, blade.Boot, blade.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n.ID
+	}
+	node := local()
+	if taken := s.enrolled(s.token(registry.Token{Role: registry.Agent, Cluster: ca.DefaultCluster}), blade); taken.Node() == node {
+		t.Error("a token took over the node of the loopback")
+	}
+	if again := local(); again != node {
+		t.Errorf("again %s, want %s", again, node)
+	}
+}
+
+// TestJobTokens checks that a token for jobs enrolls no machine, and that each of them has a node of
+// its own.
+func TestJobTokens(t *testing.T) {
+	s := serve(t, ca.Config{})
+	machine := s.enrolled(s.agents(1), blade)
+	alice, bob := s.token(registry.Token{Role: registry.Job, Cluster: "lab", Uses: -1}), s.token(registry.Token{Role: registry.Job, Cluster: "lab", Uses: -1})
+	if err := identity(t, t.TempDir(), s.url, alice, blade).Enroll(t.Context()); !errors.Is(err, fault.ErrDenied) || !strings.Contains(fault.Hint(err), "--role agent") {
+		t.Errorf("a machine with a token for jobs: %v (hint %q)", err, fault.Hint(err))
+	}
+	jobs := blade
+	jobs.Machine = registry.JobsMachineID(blade.Machine)
+	first, second, other := s.enrolled(alice, jobs), s.enrolled(alice, jobs), s.enrolled(bob, jobs)
+	if first.Node() == machine.Node() || first.Node() != second.Node() || other.Node() == first.Node() {
+		t.Errorf("machine %s; jobs by one token %s and %s, by another %s", machine.Node(), first.Node(), second.Node(), other.Node())
+	}
+	if p, _, err := identify(t, first.Client(), s.url); err != nil || p.Role != registry.Agent || p.Node != first.Node() {
+		t.Errorf("the server sees %+v, %v", p, err)
+	}
+	// Tokens of before this role existed still serve jobs.
+	if old := s.enrolled(s.agents(1), jobs); old.Node() == "" || old.Node() == first.Node() {
+		t.Errorf("an agent's token for jobs: node %q", old.Node())
+	}
+	// The node of jobs does not become a machine by its certificate.
+	dir := t.TempDir()
+	if err := identity(t, dir, s.url, alice, jobs).Enroll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := identity(t, dir, s.url, token.Token{}, blade).Reenroll(t.Context()); !errors.Is(err, fault.ErrDenied) {
+		t.Errorf("jobs as a machine: %v", err)
+	}
+	for _, want := range []registry.Token{
+		{Role: registry.Agent, Node: "unknown"},
+		{Role: registry.Agent, Node: machine.Node(), Uses: 2},
+		{Role: registry.Agent, Node: machine.Node(), Cluster: "prod"},
+		{Role: registry.Viewer, Node: machine.Node()},
+	} {
+		if _, _, err := s.Tokens().Create(t.Context(), want); err == nil {
+			t.Errorf("created %+v", want)
+		}
 	}
 }
 

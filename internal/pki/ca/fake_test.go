@@ -38,9 +38,23 @@ func (m *memory) PutNode(_ context.Context, n registry.Node) error {
 	}
 	if i := slices.IndexFunc(m.nodes, func(o registry.Node) bool { return o.ID == n.ID }); i >= 0 {
 		n.Root = m.nodes[i].Root
+		if m.nodes[i].Certified.After(n.Certified) {
+			n.Certified = m.nodes[i].Certified
+		}
 	}
 	m.nodes = append(slices.DeleteFunc(m.nodes, func(o registry.Node) bool { return o.ID == n.ID }), n)
 	return nil
+}
+
+func (m *memory) Certify(_ context.Context, id string, until time.Time) error {
+	unlock, err := m.lock()
+	defer unlock()
+	for i := range m.nodes {
+		if m.nodes[i].ID == id && until.After(m.nodes[i].Certified) {
+			m.nodes[i].Certified = until
+		}
+	}
+	return err
 }
 
 func (m *memory) PutSource(_ context.Context, n registry.Node) error {

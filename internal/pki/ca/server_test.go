@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/registry"
@@ -133,6 +134,18 @@ func (s *server) token(want registry.Token) token.Token {
 func (s *server) agents(uses int) token.Token {
 	s.t.Helper()
 	return s.token(registry.Token{Role: registry.Agent, Cluster: "lab", Uses: uses})
+}
+
+// expire lets the certificates of a node have ended.
+func (s *server) expire(node string) {
+	s.Forget()
+	s.reg.mu.Lock()
+	defer s.reg.mu.Unlock()
+	for i := range s.reg.nodes {
+		if s.reg.nodes[i].ID == node {
+			s.reg.nodes[i].Certified = time.Now().Add(-time.Minute)
+		}
+	}
 }
 
 var blade = enroll.Facts{Machine: "4d1c", Boot: "boot-1", Name: "blade"}

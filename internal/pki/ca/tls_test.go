@@ -227,6 +227,7 @@ func TestEndedIdentity(t *testing.T) {
 	if err := late.Enroll(t.Context()); !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "ended on") || !strings.Contains(fault.Hint(err), "mete token create") {
 		t.Errorf("without a token: %v (hint %q)", err, fault.Hint(err))
 	}
+	s.expire(node)
 	back := identity(t, dir, s.url, tok, blade)
 	if err := back.Enroll(t.Context()); err != nil || back.Node() != node {
 		t.Errorf("with a token: %v; node %s, want %s", err, back.Node(), node)

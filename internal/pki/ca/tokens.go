@@ -21,13 +21,18 @@ func (a *Authority) Tokens() *Tokens { return &Tokens{a} }
 // actor is recorded for actions of local operators.
 const actor = "local"
 
-// Create creates a token with want's Role, Cluster, Uses (0 is one, or unlimited for a viewer or
-// writer) and Expires. It returns the text, which is not stored.
+// Create creates a token with want's Role, Cluster, Node, Uses (0 is one, or unlimited for a viewer
+// or writer) and Expires. It returns the text, which is not stored.
 func (t *Tokens) Create(ctx context.Context, want registry.Token) (text string, made registry.Token, err error) {
 	now := time.Now().UTC()
-	made = registry.Token{Role: want.Role, Cluster: want.Cluster, Uses: want.Uses, Created: now, Expires: want.Expires}
+	made = registry.Token{Role: want.Role, Cluster: want.Cluster, Node: want.Node, Uses: want.Uses, Created: now, Expires: want.Expires}
+	if made.Node != "" {
+		if err := t.bind(ctx, &made); err != nil {
+			return "", made, err
+		}
+	}
 	switch made.Role {
-	case registry.Agent, registry.Upstream:
+	case registry.Agent, registry.Upstream, registry.Job:
 		if made.Cluster == "" {
 			made.Cluster = t.a.cfg.Cluster
 		}
@@ -48,7 +53,7 @@ func (t *Tokens) Create(ctx context.Context, want registry.Token) (text string, 
 		}
 		made.Uses = -1
 	default:
-		return "", made, fault.WithHint(fmt.Errorf("role %q: %w", made.Role, fault.ErrInvalid), "use agent, upstream, viewer or writer")
+		return "", made, fault.WithHint(fmt.Errorf("role %q: %w", made.Role, fault.ErrInvalid), "use agent, job, upstream, viewer or writer")
 	}
 	if made.Cluster != "" {
 		if err := checkCluster(made.Cluster); err != nil {
@@ -67,7 +72,29 @@ func (t *Tokens) Create(ctx context.Context, want registry.Token) (text string, 
 	}
 	t.a.registryCache.invalidate()
 	detail := fmt.Sprintf("role %s, cluster %q, uses %d, expires %s", made.Role, made.Cluster, made.Uses, formatExpiry(made.Expires))
+	if made.Node != "" {
+		detail += ", for node " + made.Node
+	}
 	return tok.Reveal(), made, t.a.audit(ctx, actor, "token.create", made.ID, detail)
+}
+
+// bind checks a token that is bound to a node, and gives it the node's cluster.
+func (t *Tokens) bind(ctx context.Context, made *registry.Token) error {
+	if made.Role != registry.Agent || made.Uses < 0 || made.Uses > 1 {
+		return fault.WithHint(fmt.Errorf("role %s, uses %d for node %s: %w", made.Role, made.Uses, made.Node, fault.ErrInvalid), "one machine enrolls once with a token for a node; its role is agent")
+	}
+	n, err := t.a.reg.Node(ctx, made.Node)
+	if errors.Is(err, fault.ErrNotFound) {
+		return fault.WithHint(err, "mete nodes -o json shows the ids of nodes")
+	}
+	if err != nil {
+		return err
+	}
+	if made.Cluster != "" && made.Cluster != n.Cluster {
+		return fmt.Errorf("cluster %q: node %s is in cluster %q: %w", made.Cluster, n.ID, n.Cluster, fault.ErrInvalid)
+	}
+	made.Cluster = n.Cluster
+	return t.a.CheckAllowed(ctx, n.ID)
 }
 
 // put assigns the token an id and a secret and stores it.

@@ -51,8 +51,13 @@ type Config struct {
 	dial dialer
 }
 
-// newToken is the hint when only a new token helps.
-const newToken = "on the server's machine: mete token create --role agent"
+// newTokenHint is the hint when only a new token helps.
+func (i *Identity) newTokenHint() string {
+	if registry.IsJobsMachine(i.cfg.Facts.Machine) {
+		return "on the server's machine: mete token create --role job"
+	}
+	return "on the server's machine: mete token create --role agent"
+}
 
 // An Identity is the identity of this machine to a server. Its methods are safe for
 // concurrent use.
@@ -102,7 +107,7 @@ func Open(cfg Config, log *slog.Logger) (*Identity, error) {
 	}
 	if err != nil {
 		return nil, fault.WithHint(fmt.Errorf("%s: %w: %w", i.path(), err, fault.ErrInvalid),
-			"remove it and enroll with a new token: the server knows the machine by its machine id, and gives it the same node")
+			"remove it and enroll with a token for the same node, which has its id: mete token create --node ID")
 	}
 	i.state.Store(s)
 	return i, nil
@@ -230,9 +235,9 @@ func (i *Identity) certify(ctx context.Context, tok token.Token, s *state) error
 	case err == nil:
 		return nil
 	case tok.IsZero() && ended && isRefused(err):
-		return fault.WithHint(fmt.Errorf("certificate of node %s ended on %s, and there is no token to enroll again: %w", s.node, s.leaf.NotAfter.Format(time.RFC3339), fault.ErrDenied), newToken)
+		return fault.WithHint(fmt.Errorf("certificate of node %s ended on %s, and there is no token to enroll again: %w", s.node, s.leaf.NotAfter.Format(time.RFC3339), fault.ErrDenied), i.newTokenHint())
 	case tok.IsZero() && ended:
-		return fault.WithHint(fmt.Errorf("certificate of node %s ended on %s: %w", s.node, s.leaf.NotAfter.Format(time.RFC3339), err), newToken)
+		return fault.WithHint(fmt.Errorf("certificate of node %s ended on %s: %w", s.node, s.leaf.NotAfter.Format(time.RFC3339), err), i.newTokenHint())
 	case !tok.IsZero() && (ended || isRefused(err)):
 		return i.enrollByToken(ctx, tok)
 	}
@@ -242,7 +247,7 @@ func (i *Identity) certify(ctx context.Context, tok token.Token, s *state) error
 // enrollByToken enrolls with the server that the token is for.
 func (i *Identity) enrollByToken(ctx context.Context, tok token.Token) error {
 	if tok.IsZero() {
-		return fault.WithHint(fmt.Errorf("not enrolled, and there is no token to enroll with: %w", fault.ErrDenied), newToken)
+		return fault.WithHint(fmt.Errorf("not enrolled, and there is no token to enroll with: %w", fault.ErrDenied), i.newTokenHint())
 	}
 	t := i.newTransport(verifyPinned(tok.CA()), nil)
 	defer t.CloseIdleConnections()

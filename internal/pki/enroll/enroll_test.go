@@ -60,6 +60,7 @@ func (r *fakeRegistry) UseToken(context.Context, string, [32]byte, registry.Role
 	return r.tokens[0], nil
 }
 
+func (*fakeRegistry) Certify(context.Context, string, time.Time) error { return nil }
 func (*fakeRegistry) Node(context.Context, string) (registry.Node, error) {
 	return registry.Node{}, nil
 }

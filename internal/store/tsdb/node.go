@@ -90,7 +90,7 @@ func (s *Store) node(ctx context.Context, id string) (*node, error) {
 		return nil, err
 	}
 	shortLived := workload.ID(metric.ShortLived)
-	if registry.IsJobs(e.MachineID) {
+	if registry.IsJobsMachine(e.MachineID) {
 		shortLived = metric.ShortLivedJobs
 	}
 	fresh := &node{id: id, cluster: e.Cluster, name: cmp.Or(e.Name, id), residuals: residuals(id), workloads: map[workload.ShortID]*namedWorkload{},

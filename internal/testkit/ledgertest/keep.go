@@ -240,10 +240,16 @@ func testNodes(t *testing.T, dsn string) {
 	if diff := cmp.Diff([]registry.Node{b, a}, got); err != nil || diff != "" {
 		t.Errorf("%v, nodes (-want +got):\n%s", err, diff)
 	}
-	a.Cluster, a.Boot = "d", "b3"
+	a.Cluster, a.Boot, a.Certified, a.KeyHash, a.Token = "d", "b3", Day.Add(time.Hour), "k", "t"
 	if err := l.PutNode(ctx, a); err != nil {
 		t.Fatal(err)
 	}
+	for _, until := range []time.Duration{3 * time.Hour, 2 * time.Hour} { // the later one stays
+		if err := errors.Join(l.Certify(ctx, "a", Day.Add(until)), l.Certify(ctx, "x", Day.Add(until)), l.PutNode(ctx, a)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.Certified = Day.Add(3 * time.Hour)
 	if n, err := l.Node(ctx, "a"); err != nil || n != a {
 		t.Errorf("node is %v, %v; want %v", n, err, a)
 	}
@@ -272,7 +278,7 @@ func testNodes(t *testing.T, dsn string) {
 func testClones(t *testing.T, dsn string) {
 	ctx := t.Context()
 	l := Open(t, dsn)
-	root := registry.Node{ID: "r", Cluster: "c", MachineID: "m"}
+	root := registry.Node{ID: "r", Cluster: "c", MachineID: "m", At: Day}
 	one, two := root, root
 	one.ID, one.Root, two.ID, two.Root = "one", "r", "two", "r"
 	for _, n := range []registry.Node{root, one, two} {
@@ -317,6 +323,12 @@ func testClones(t *testing.T, dsn string) {
 			t.Fatal(err)
 		}
 	}
+	const life = 30 * 24 * time.Hour
+	for _, at := range []time.Time{Day.Add(24 * time.Hour), Day.Add(time.Hour)} {
+		if err := l.Audit(ctx, registry.Audit{At: at, Actor: "o3", Action: "node.renew", Object: "o3"}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	closeLedger(t, l)
 	undoMigrations(t, DB(t, dsn), 5)
 	l = Open(t, dsn)
@@ -325,12 +337,19 @@ func testClones(t *testing.T, dsn string) {
 			t.Errorf("%s, created before roots existed, has %q, %v; want %q", id, n.Root, err, want)
 		}
 	}
+	// Nor are ends of certificates: they are assumed from the last renewal.
+	if n, err := l.Node(ctx, "o2"); err != nil || !n.Certified.Equal(Day.Add(life)) {
+		t.Errorf("a node of before has a certificate until %v, %v", n.Certified, err)
+	}
+	if n, err := l.Node(ctx, "o3"); err != nil || !n.Certified.Equal(Day.Add(24*time.Hour+life)) {
+		t.Errorf("a node of before, with a renewed certificate, has it until %v, %v", n.Certified, err)
+	}
 }
 
 func testTokens(t *testing.T, dsn string) {
 	ctx := t.Context()
 	l := Open(t, dsn)
-	k := registry.Token{ID: "k", Hash: [32]byte{1}, Role: registry.Agent, Cluster: "c", Uses: 8, Created: Day, Expires: Day.Add(time.Hour)}
+	k := registry.Token{ID: "k", Hash: [32]byte{1}, Role: registry.Agent, Cluster: "c", Node: "n", Uses: 8, Created: Day, Expires: Day.Add(time.Hour)}
 	free := registry.Token{ID: "f", Hash: [32]byte{2}, Role: registry.Viewer, Uses: -1, Created: Day.Add(1)}
 	for _, k := range []registry.Token{k, free} {
 		if err := l.PutToken(ctx, k); err != nil {

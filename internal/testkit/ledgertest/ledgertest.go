@@ -62,7 +62,7 @@ func Run(t *testing.T, dsn func(testing.TB) string) {
 		"Slices": testSlices, "Concurrent": testConcurrent, "Answers": testAnswers, "Groups": testGroups, "Self": testSelf,
 		"Unsampled": testUnsampled, "Booked": testBooked, "BookedOnce": testBookedOnce,
 		"NodeNames": testNodeNames,
-		"Quota": testQuota,
+		"Quota":     testQuota,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, dsn(t)) })
 	}

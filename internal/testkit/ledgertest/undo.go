@@ -14,6 +14,7 @@ var undo = map[int][]string{
 	8:  {"DROP TABLE booked", "DROP TABLE kernel_run", "ALTER TABLE node DROP COLUMN run"},
 	9:  {"DROP TABLE outer_energy", "ALTER TABLE outer_minute DROP COLUMN before"},
 	10: {"DROP TABLE node_quota"},
+	11: {"ALTER TABLE node DROP COLUMN certified_ns", "ALTER TABLE node DROP COLUMN key_hash", "ALTER TABLE node DROP COLUMN token", "ALTER TABLE token DROP COLUMN node"},
 }
 
 // undoMigrations makes the schema of a closed ledger that which an older program left, with so many

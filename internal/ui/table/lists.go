@@ -187,12 +187,15 @@ func TokenText(t v1.Token, s Style) string {
 		what = "lets its holder write series into " + cluster
 	}
 	if !t.Role.IsBearer() {
-		things := map[registry.Role]string{registry.Agent: "machine", registry.Upstream: "server"}[t.Role]
+		things := map[registry.Role]string{registry.Agent: "machine", registry.Job: "user", registry.Upstream: "server"}[t.Role]
 		many := "any number of " + things + "s"
 		if t.Uses != nil {
 			many = plural(*t.Uses, things)
 		}
 		what = "enrolls " + many + " into " + cluster
+		if t.Node != "" {
+			what = "enrolls a machine as node " + s.text(t.Node) + " again"
+		}
 	}
 	end := "without expiry"
 	if t.Expires != nil {

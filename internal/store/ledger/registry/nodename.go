@@ -31,7 +31,7 @@ func uniqueName(t *db.Tx, n *registry.Node) (string, error) {
 		switch {
 		case other == id:
 			kept = name
-		case registry.IsJobs(machine) == registry.IsJobs(n.MachineID):
+		case registry.IsJobsMachine(machine) == registry.IsJobsMachine(n.MachineID):
 			taken[name] = true
 		}
 		return nil

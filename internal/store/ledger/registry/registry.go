@@ -20,9 +20,9 @@ type Registry struct{ db *db.DB }
 
 func New(database *db.DB) *Registry { return &Registry{database} }
 
-// PutNode enrolls a node or updates it; the node that it is a clone of stays. If another node of the
-// cluster has the name, this one is stored as NAME~ID. A new clone of a revoked node is
-// fault.ErrDenied.
+// PutNode enrolls a node or updates it; the node that it is a clone of stays, and so does a later
+// end of its certificates. If another node of the cluster has the name, this one is stored as
+// NAME~ID. A new clone of a revoked node is fault.ErrDenied.
 func (r *Registry) PutNode(ctx context.Context, n registry.Node) error {
 	return db.Wrap(r.db.Write(ctx, func(t *db.Tx) error {
 		if n.Root != "" {
@@ -45,21 +45,33 @@ func (r *Registry) PutNode(ctx context.Context, n registry.Node) error {
 		if err != nil {
 			return err
 		}
-		_, err = t.Exec(`INSERT INTO node (node_id, cluster, name, machine_id, boot, enrolled_ns, rev, root) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+		_, err = t.Exec(`INSERT INTO node (node_id, cluster, name, machine_id, boot, enrolled_ns, rev, root, certified_ns, key_hash, token)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 			ON CONFLICT (node_id) DO UPDATE SET cluster = excluded.cluster, name = excluded.name, machine_id = excluded.machine_id,
-			boot = excluded.boot, enrolled_ns = excluded.enrolled_ns, rev = excluded.rev`,
-			schema.Clean(n.ID), schema.Clean(n.Cluster), name, schema.Clean(n.MachineID), schema.Clean(n.Boot), schema.Nanos(n.At), t.Rev, schema.Clean(n.Root))
+			boot = excluded.boot, enrolled_ns = excluded.enrolled_ns, rev = excluded.rev, key_hash = excluded.key_hash, token = excluded.token,
+			certified_ns = CASE WHEN node.certified_ns > excluded.certified_ns THEN node.certified_ns ELSE excluded.certified_ns END`,
+			schema.Clean(n.ID), schema.Clean(n.Cluster), name, schema.Clean(n.MachineID), schema.Clean(n.Boot), schema.Nanos(n.At), t.Rev, schema.Clean(n.Root),
+			schema.Nanos(n.Certified), schema.Clean(n.KeyHash), schema.Clean(n.Token))
 		return err
 	}), "node %q", n.ID)
 }
 
-const nodeFields = "node_id, cluster, name, machine_id, boot, enrolled_ns, root"
+const nodeFields = "node_id, cluster, name, machine_id, boot, enrolled_ns, root, certified_ns, key_hash, token"
 
 func scanNode(scan func(...any) error) (n registry.Node, err error) {
-	var at int64
-	err = scan(&n.ID, &n.Cluster, &n.Name, &n.MachineID, &n.Boot, &at, &n.Root)
-	n.At = schema.FromNanos(at)
+	var at, certified int64
+	err = scan(&n.ID, &n.Cluster, &n.Name, &n.MachineID, &n.Boot, &at, &n.Root, &certified, &n.KeyHash, &n.Token)
+	n.At, n.Certified = schema.FromNanos(at), schema.FromNanos(certified)
 	return n, err
+}
+
+// Certify records that a node has a certificate until a time. It ignores an unknown
+// node: the ledger may have been restored from a backup.
+func (r *Registry) Certify(ctx context.Context, id string, until time.Time) error {
+	return db.Wrap(r.db.Write(ctx, func(t *db.Tx) error {
+		_, err := t.Exec("UPDATE node SET certified_ns = $2 WHERE node_id = $1 AND certified_ns < $2", schema.Clean(id), schema.Nanos(until))
+		return err
+	}), "node %q", id)
 }
 
 // Node returns a node by its id.
@@ -118,9 +130,9 @@ func (r *Registry) RevokedNodes(ctx context.Context) (ids []string, err error) {
 // PutToken stores a new token. An existing id is fault.ErrConflict.
 func (r *Registry) PutToken(ctx context.Context, k registry.Token) error {
 	return db.Wrap(r.db.Write(ctx, func(t *db.Tx) error {
-		n, err := t.Exec(`INSERT INTO token (id, hash, role, cluster, uses, created_ns, expires_ns, revoked_ns)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING`,
-			schema.Clean(k.ID), k.Hash[:], schema.Clean(string(k.Role)), schema.Clean(k.Cluster), int64(k.Uses), schema.Nanos(k.Created), schema.Nanos(k.Expires), schema.Nanos(k.Revoked))
+		n, err := t.Exec(`INSERT INTO token (id, hash, role, cluster, uses, created_ns, expires_ns, revoked_ns, node)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING`,
+			schema.Clean(k.ID), k.Hash[:], schema.Clean(string(k.Role)), schema.Clean(k.Cluster), int64(k.Uses), schema.Nanos(k.Created), schema.Nanos(k.Expires), schema.Nanos(k.Revoked), schema.Clean(k.Node))
 		if err == nil && n == 0 {
 			err = fault.ErrConflict
 		}
@@ -128,12 +140,12 @@ func (r *Registry) PutToken(ctx context.Context, k registry.Token) error {
 	}), "token %q", k.ID)
 }
 
-const tokenFields = "id, hash, role, cluster, uses, created_ns, expires_ns, revoked_ns"
+const tokenFields = "id, hash, role, cluster, uses, created_ns, expires_ns, revoked_ns, node"
 
 func scanToken(scan func(...any) error) (k registry.Token, err error) {
 	var hash []byte
 	var created, expires, revoked int64
-	err = scan(&k.ID, &hash, &k.Role, &k.Cluster, &k.Uses, &created, &expires, &revoked)
+	err = scan(&k.ID, &hash, &k.Role, &k.Cluster, &k.Uses, &created, &expires, &revoked, &k.Node)
 	copy(k.Hash[:], hash)
 	k.Created, k.Expires, k.Revoked = schema.FromNanos(created), schema.FromNanos(expires), schema.FromNanos(revoked)
 	return k, err
@@ -248,6 +260,6 @@ func (r *Registry) Sources(ctx context.Context, machineID string) (found []regis
 		n, err := scanNode(scan)
 		found = append(found, n)
 		return err
-	}, "SELECT source_id, cluster, name, machine_id, boot, enrolled_ns, '' FROM source WHERE machine_id = $1 AND revoked_ns = 0 ORDER BY enrolled_ns DESC, id DESC", schema.Clean(machineID))
+	}, "SELECT source_id, cluster, name, machine_id, boot, enrolled_ns, '', 0, '', '' FROM source WHERE machine_id = $1 AND revoked_ns = 0 ORDER BY enrolled_ns DESC, id DESC", schema.Clean(machineID))
 	return found, db.Wrap(r.db.Fault(err), "sources of %q", machineID)
 }
