@@ -92,8 +92,8 @@ type Agent struct {
 	violated, missed atomic.Int64 // conservation violations; births and deaths of groups that were missed
 
 	mu         sync.Mutex
-	jobNames   map[string]batch.Name // of jobs, for the next window
-	openJobs   map[string]batch.Name // jobs that have not ended
+	jobNames   map[string]batch.Name // of jobs by key, for the next window
+	openJobs   map[string]batch.Name // jobs that have not ended, by key
 	spoolError string                // why the spool rejects windows, or ""
 }
 

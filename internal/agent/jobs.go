@@ -14,20 +14,17 @@ import (
 // hooks implements the socket's interface for jobs.
 type jobHooks struct{ *Agent }
 
-// Owns reports whether a peer may act for the job with this id: the job's group belongs to the
-// peer's user, or the peer is in it.
-func (h jobHooks) Owns(p socket.Peer, id string) bool {
-	return ownsJob(h.host, p, id)
-}
+// Key returns the key of the job with this id that a peer may act for, or "".
+func (h jobHooks) Key(p socket.Peer, id string) string { return jobKey(h.host, p, id) }
 
 // Register stores the name of a job, which is sent with its next window, and returns what the job
 // needs to query its own use.
-func (h jobHooks) Register(j socket.Job) (socket.Registration, error) {
+func (h jobHooks) Register(key string, j socket.Job) (socket.Registration, error) {
 	n := batch.Name{Name: j.Name, Job: j.Name, User: j.User, Project: j.Project, Labels: j.Labels, Started: j.Started}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.jobNames[j.ID], h.openJobs[j.ID] = n, n
-	return socket.Registration{Self: h.selfAccess.grant(workload.NewID(h.node, workload.Job, j.ID))}, nil
+	h.jobNames[key], h.openJobs[key] = n, n
+	return socket.Registration{Self: h.selfAccess.grant(workload.NewID(h.node, workload.Job, key))}, nil
 }
 
 // Snapshot requests a tick.
@@ -35,18 +32,18 @@ func (h jobHooks) Snapshot(ctx context.Context) error { return h.Machine.Request
 
 // End takes a last tick of a job, so that its group can be removed. After an error the job stays
 // open and End can be called again.
-func (h jobHooks) End(ctx context.Context, id string, o socket.Outcome) error {
+func (h jobHooks) End(ctx context.Context, key string, o socket.Outcome) error {
 	h.mu.Lock()
-	n := h.openJobs[id]
+	n := h.openJobs[key]
 	n.Ended, n.Exit = o.Ended, &o.Exit
-	h.jobNames[id] = n
+	h.jobNames[key] = n
 	h.mu.Unlock()
 	if err := h.Machine.RequestTick(ctx); err != nil {
 		return err
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.openJobs, id)
+	delete(h.openJobs, key)
 	return nil
 }
 
@@ -54,21 +51,21 @@ func (h jobHooks) End(ctx context.Context, id string, o socket.Outcome) error {
 func (a *Agent) applyJobNames(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for id, n := range a.jobNames {
-		a.names.setJob(id, n, now)
+	for key, n := range a.jobNames {
+		a.names.setJob(key, n, now)
 	}
 	clear(a.jobNames)
 }
 
 // forgetJobs closes jobs whose groups are gone, even if their mete run was killed before it
 // reported their end.
-func (a *Agent) forgetJobs(ids []string) {
-	for _, id := range ids {
+func (a *Agent) forgetJobs(keys []string) {
+	for _, key := range keys {
 		a.mu.Lock()
-		delete(a.openJobs, id)
+		delete(a.openJobs, key)
 		a.mu.Unlock()
 		if a.socket != nil {
-			a.socket.Forget(id)
+			a.socket.Forget(key)
 		}
 	}
 }

@@ -28,7 +28,7 @@ const (
 // safe for concurrent use.
 type nameTracker struct {
 	states map[workload.ID]*nameState
-	jobs   map[string]*jobName       // by job id
+	jobs   map[string]*jobName       // by key
 	wanted map[workload.ShortID]bool // names that the server lacks
 	pass   int64                     // number of calls of collectDue
 	out    []batch.Name              // of the current window
@@ -54,8 +54,8 @@ func newNameTracker() *nameTracker {
 }
 
 // setJob stores what a job registered. It is sent with the job's next window.
-func (n *nameTracker) setJob(id string, job batch.Name, now time.Time) {
-	n.jobs[id] = &jobName{job, true, now}
+func (n *nameTracker) setJob(key string, job batch.Name, now time.Time) {
+	n.jobs[key] = &jobName{job, true, now}
 }
 
 // displayName returns a workload's name, preferring a registered one.

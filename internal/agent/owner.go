@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"strings"
 	"syscall"
 
 	"mete.dev/mete/internal/host/hostfs"
@@ -12,47 +13,82 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// ownsJob reports whether a peer may act for the job with this id: root always may. Otherwise the
-// peer must be in the job's group, or own the group, which must be where mete run creates groups:
-// below its own group or, with cgroup v2, beside it.
-func ownsJob(h *hostfs.FS, p socket.Peer, id string) bool {
-	if p.UID == 0 {
-		return true
+// jobKey returns the key of the job with this id that a peer may act for, or "" if there is none:
+// that of the group in which the peer is, or that the peer's user owns where mete run creates
+// groups: below the peer's own group or, with cgroup v2, beside it. The key is of the user who named
+// that very group, so another group with the same id is another job. Root may act for jobs whose
+// groups are elsewhere too.
+func jobKey(h *hostfs.FS, p socket.Peer, id string) string {
+	key, err := jobKeyNear(h, p, id)
+	if err != nil || key == "" && p.UID == 0 {
+		key = ""
+		if p.UID == 0 {
+			key = workload.JobKey(id, 0)
+		}
 	}
+	return key
+}
+
+func jobKeyNear(h *hostfs.FS, p socket.Peer, id string) (string, error) {
 	ys, err := h.Hierarchies()
 	if err != nil {
-		return false
+		return "", err
 	}
 	b, err := h.ReadFile(fmt.Sprintf("/proc/%d/cgroup", p.PID))
 	if err != nil {
-		return false
+		return "", err
 	}
 	members, err := procfmt.Cgroups(b)
 	if err != nil {
-		return false
+		return "", err
 	}
 	for _, m := range members {
-		if n, ok := workload.Recognize(m.Path); ok && n.Kind == workload.Job && n.Key == id {
-			return true
-		}
 		for _, y := range ys {
-			if int(y.ID) == m.Hierarchy && (ownsGroup(h, y, m.Path, p, id) || ownsGroup(h, y, path.Dir(m.Path), p, id)) {
-				return true
+			if int(y.ID) != m.Hierarchy {
+				continue
+			}
+			if n, ok := workload.Recognize(m.Path); ok && n.Kind == workload.Job && n.Key == id {
+				if key := keyOfGroup(h, y, m.Path, id); key != "" {
+					return key, nil
+				}
+			}
+			for _, above := range []string{m.Path, path.Dir(m.Path)} {
+				group := path.Join(above, "mete-run-"+id)
+				if key := keyOfGroup(h, y, group, id); key != "" && (p.UID == 0 || isOwner(h, y, group, p.UID)) {
+					return key, nil
+				}
 			}
 		}
 	}
-	return false
+	return "", nil
 }
 
-// ownsGroup reports whether the job's group is below a path and owned by the peer.
-func ownsGroup(h *hostfs.FS, y hostfs.Hierarchy, below string, p socket.Peer, id string) bool {
-	dir, ok := y.Dir(path.Join(below, "mete-run-"+id))
+// keyOfGroup returns the key of the job with this id in a group, or "" if the group does not exist.
+func keyOfGroup(h *hostfs.FS, y hostfs.Hierarchy, group, id string) string {
+	dir, ok := y.Dir(group)
+	if !ok {
+		return ""
+	}
+	if _, err := os.Stat(h.Path(dir)); err != nil {
+		return ""
+	}
+	below, _ := strings.CutPrefix(dir, y.Mount)
+	uid, err := h.Maker(y.Mount, below)
+	if err != nil {
+		return ""
+	}
+	return workload.JobKey(id, uid)
+}
+
+// isOwner reports whether a user owns a group.
+func isOwner(h *hostfs.FS, y hostfs.Hierarchy, group string, uid uint32) bool {
+	dir, ok := y.Dir(group)
 	if !ok {
 		return false
 	}
 	info, err := os.Stat(h.Path(dir))
 	st, ok := sysStat(info)
-	return err == nil && ok && st.Uid == p.UID
+	return err == nil && ok && st.Uid == uid
 }
 
 func sysStat(info os.FileInfo) (*syscall.Stat_t, bool) {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"mete.dev/mete/internal/job/socket"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
@@ -34,14 +35,12 @@ nonsense
 cpu memory
 `
 
-// TestOwns checks that a peer other than root acts only for a job that it is in, or whose group it
-// owns in a place where mete run creates groups.
-func TestOwns(t *testing.T) {
+// TestJobKey checks that a peer other than root acts only for a job that it is in, or whose group it
+// owns in a place where mete run creates groups; and that the key says who named the group.
+func TestJobKey(t *testing.T) {
 	h := hosttest.Unpack(t, []byte(owners))
-	me := os.Geteuid()
-	if me == 0 {
-		me = 1234
-	}
+	hosttest.Need(t, "root")
+	const me = 1234
 	group := func(path string, uid int) string {
 		dir := h.Path("/sys/fs/cgroup/" + path)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -52,29 +51,35 @@ func TestOwns(t *testing.T) {
 		}
 		return dir
 	}
-	user, other := socket.Peer{UID: uint32(me), PID: 7}, socket.Peer{UID: uint32(me) + 1, PID: 7}
+	user, other := socket.Peer{UID: me, PID: 7}, socket.Peer{UID: me + 1, PID: 7}
 	group("user.slice/mete-x.scope/meter", me)
-	check := func(what string, p socket.Peer, id string, want bool) {
+	check := func(what string, p socket.Peer, id, want string) {
 		t.Helper()
-		if got := ownsJob(h, p, id); got != want {
-			t.Errorf("%s: owns is %v, want %v", what, got, want)
+		if got := jobKey(h, p, id); got != want {
+			t.Errorf("%s: key is %q, want %q", what, got, want)
 		}
 	}
-	check("no group", user, jobA, false)
-	check("root", socket.Peer{PID: 7}, jobA, true)
+	check("no group", user, jobA, "")
+	check("root", socket.Peer{PID: 7}, jobA, jobA)
+	mine := workload.JobKey(jobA, me)
+	group("user.slice", me) // delegated
 	for _, place := range []string{"user.slice/mete-x.scope/meter", "user.slice/mete-x.scope"} {
 		dir := group(filepath.Join(place, "mete-run-"+jobA), me)
-		check("own group in "+place, user, jobA, true)
-		check("another's group in "+place, other, jobA, false)
-		check("another job than that in "+place, user, jobB, false)
+		check("own group in "+place, user, jobA, mine)
+		check("another's group in "+place, other, jobA, "")
+		check("another job than that in "+place, user, jobB, "")
 		if err := os.Remove(dir); err != nil {
 			t.Fatal(err)
 		}
 	}
 	group("mete-run-"+jobB, me)
-	check("a group that is far away", user, jobB, false)
-	check("in the job's group", socket.Peer{UID: 99, PID: 8}, jobA, true)
-	check("in another job's group", socket.Peer{UID: 99, PID: 8}, jobB, false)
-	check("a process that is not readable", socket.Peer{UID: 99, PID: 9}, jobA, false)
-	check("a process that is not seen", socket.Peer{UID: 99}, jobA, false)
+	check("a group that is far away", user, jobB, "")
+	check("in a group that is gone", socket.Peer{UID: 99, PID: 8}, jobA, "")
+	group("user.slice/mete-run-"+jobA, me)
+	check("in the job's group", socket.Peer{UID: 99, PID: 8}, jobA, mine)
+	group("user.slice", 0)
+	check("in a group that root named", socket.Peer{UID: 99, PID: 8}, jobA, jobA)
+	check("in another job's group", socket.Peer{UID: 99, PID: 8}, jobB, "")
+	check("a process that is not readable", socket.Peer{UID: 99, PID: 9}, jobA, "")
+	check("a process that is not seen", socket.Peer{UID: 99}, jobA, "")
 }

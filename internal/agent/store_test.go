@@ -212,7 +212,7 @@ func TestJobs(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, id := range []string{jobA, jobB} {
-		if _, err := h.Register(socket.Job{ID: id, Name: "n" + id, User: "u", Labels: map[string]string{"k": "v"}, Started: noon}); err != nil {
+		if _, err := h.Register(id, socket.Job{ID: id, Name: "n" + id, User: "u", Labels: map[string]string{"k": "v"}, Started: noon}); err != nil {
 			t.Fatal(err)
 		}
 	}

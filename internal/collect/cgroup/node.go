@@ -210,7 +210,10 @@ func (t *Table) findInOtherTree(tr *tree, p string) *node {
 			return n
 		}
 	}
-	if name, ok := workload.Recognize(p); ok && name.Key != "" {
+	if len(t.trees) == 1 {
+		return nil
+	}
+	if name, ok := t.recognize(tr, p); ok && name.Key != "" {
 		if n := t.byKey[key{name.Kind, name.Key}]; n != nil && n.id[tr.index] == 0 {
 			return n
 		}
@@ -274,7 +277,7 @@ func (t *Table) setParents(n *node) {
 
 // identifyWorkload determines the workload that n counts for.
 func (t *Table) identifyWorkload(n *node) {
-	name, ok := workload.Recognize(n.path)
+	name, ok := t.recognize(t.trees[n.primary], n.path)
 	if !ok {
 		if up := n.workloadAbove(); up.group.Workload.Kind != workload.System && up.group.Workload.Kind != workload.Path {
 			n.owner = up
@@ -380,8 +383,8 @@ func (t *Table) endNode(n *node, exact bool) {
 	}
 	n.group.Final, n.group.Exact = true, exact
 	n.parentWorkload.children--
-	if name, ok := workload.Recognize(n.path); ok && t.byKey[key{name.Kind, name.Key}] == n {
-		delete(t.byKey, key{name.Kind, name.Key})
+	if k := (key{n.group.Workload.Kind, n.group.Workload.Key}); t.byKey[k] == n {
+		delete(t.byKey, k)
 	}
 }
 

@@ -15,12 +15,12 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/x/httpx"
 )
 
 const (
 	maxJobs         = 10000 // open at once
-	maxEnded        = 50000 // ended jobs whose owners are kept
 	hookTimeout     = 5 * time.Second
 	shutdownTimeout = time.Second // for requests in flight
 )
@@ -33,12 +33,8 @@ type Server struct {
 	log   *slog.Logger
 
 	mu         sync.Mutex
-	open       map[string]uint32 // owners of jobs that have not ended, by id
-	jobsByUser map[uint32]int    // number of open jobs, by owner
-	// ended holds the owners of ended jobs, by id. Ids are not secret, and a client that registers
-	// an id gets a token for the use of that job.
-	ended map[string]uint32
-	order []string // ids in ended, oldest first
+	open       map[string]uint32 // users who registered the jobs that have not ended, by key
+	jobsByUser map[uint32]int    // number of open jobs, by user
 }
 
 // Listen creates the socket at path, and its directory if it is missing. It replaces a socket on
@@ -49,7 +45,7 @@ func Listen(path string, hooks Hooks, logger *slog.Logger) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{ln: ln, hooks: hooks, log: logger, open: map[string]uint32{}, jobsByUser: map[uint32]int{}, ended: map[string]uint32{}}
+	s := &Server{ln: ln, hooks: hooks, log: logger, open: map[string]uint32{}, jobsByUser: map[uint32]int{}}
 	s.http = &http.Server{
 		Handler:           s.routes(),
 		ReadHeaderTimeout: 2 * time.Second,
@@ -87,12 +83,12 @@ func (s *Server) Run(ctx context.Context) error {
 // Close removes the socket. If Run was called, it must have returned.
 func (s *Server) Close() error { return s.ln.close() }
 
-// Forget closes a job whose group is gone and whose end was not reported.
-func (s *Server) Forget(id string) {
+// Forget closes the job with a key, whose group is gone and whose end was not reported.
+func (s *Server) Forget(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if uid, ok := s.open[id]; ok {
-		s.remove(id, uid)
+	if uid, ok := s.open[key]; ok {
+		s.remove(key, uid)
 	}
 }
 
@@ -143,76 +139,76 @@ func (s *Server) register(r *http.Request, body []byte) (any, error) {
 		return nil, err
 	}
 	p := peerOf(r.Context())
-	if !s.hooks.Owns(p, j.ID) {
+	key := s.hooks.Key(p, j.ID)
+	if key == "" {
 		return nil, fmt.Errorf("job %s: its group is not of user %d: %w", j.ID, p.UID, fault.ErrDenied)
 	}
-	known, err := s.add(j.ID, p.UID)
+	known, err := s.add(key, p.UID)
 	if err != nil {
 		return nil, err
 	}
 	j.User = userName(p.UID)
-	reply, err := s.hooks.Register(j)
+	reply, err := s.hooks.Register(key, j)
 	if err != nil {
 		if !known {
-			s.Forget(j.ID)
+			s.Forget(key)
 		}
 		return nil, err
 	}
 	return reply, nil
 }
 
-// add opens a job, and reports whether it was open already.
-func (s *Server) add(id string, uid uint32) (known bool, err error) {
+// add opens the job with a key, and reports whether it was open already. Root takes it over from a
+// process in the job.
+func (s *Server) add(key string, uid uint32) (known bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	owner, known := s.open[id]
-	former, past := s.ended[id]
+	owner, known := s.open[key]
 	switch {
-	case known && owner != uid, past && former != uid && uid != 0:
-		return known, fmt.Errorf("job %s is of another user: %w", id, fault.ErrConflict)
-	case known:
+	case known && owner == uid:
 		return true, nil
+	case known && uid != 0:
+		return true, fmt.Errorf("job %s is of another user: %w", key, fault.ErrConflict)
+	case known:
+		s.remove(key, owner)
 	// A user other than root gets half of the room at most.
 	case len(s.open) >= maxJobs || uid != 0 && s.jobsByUser[uid] >= maxJobs/2:
 		return false, fmt.Errorf("%d jobs are open: %w", len(s.open), fault.ErrUnavailable)
 	}
-	s.open[id] = uid
+	s.open[key] = uid
 	s.jobsByUser[uid]++
-	return false, nil
+	return known, nil
 }
 
-// remove closes a job. The caller holds mu.
-func (s *Server) remove(id string, uid uint32) {
-	delete(s.open, id)
-	if _, again := s.ended[id]; !again {
-		s.ended[id], s.order = uid, append(s.order, id)
-	}
-	if len(s.order) > maxEnded {
-		delete(s.ended, s.order[0])
-		s.order = s.order[1:]
-	}
+// remove closes the job with a key. The caller holds mu.
+func (s *Server) remove(key string, uid uint32) {
+	delete(s.open, key)
 	if s.jobsByUser[uid]--; s.jobsByUser[uid] == 0 {
 		delete(s.jobsByUser, uid)
 	}
 }
 
-// ownJob returns the id of the job that a request names, if the job is open and of the peer; root
+// ownJob returns the key of the job that a request names, if the job is open and of the peer; root
 // may speak for every job.
 func (s *Server) ownJob(r *http.Request) (string, error) {
 	id, p := r.PathValue("id"), peerOf(r.Context())
 	if err := validID(id); err != nil {
 		return "", err
 	}
+	near := s.hooks.Key(p, id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	owner, ok := s.open[id]
-	switch {
-	case !ok:
-		return "", fmt.Errorf("job %s: %w", id, fault.ErrNotFound)
-	case p.UID != 0 && p.UID != owner:
-		return "", fmt.Errorf("job %s is of another user: %w", id, fault.ErrDenied)
+	err := fmt.Errorf("job %s: %w", id, fault.ErrNotFound)
+	// The job's group may be gone.
+	for _, key := range []string{near, workload.JobKey(id, p.UID), id} {
+		switch owner, ok := s.open[key]; {
+		case ok && (p.UID == 0 || p.UID == owner):
+			return key, nil
+		case ok:
+			err = fmt.Errorf("job %s is of another user: %w", id, fault.ErrDenied)
+		}
 	}
-	return id, nil
+	return "", err
 }
 
 func (s *Server) snapshot(r *http.Request, _ []byte) (any, error) {
@@ -223,7 +219,7 @@ func (s *Server) snapshot(r *http.Request, _ []byte) (any, error) {
 }
 
 func (s *Server) end(r *http.Request, body []byte) (any, error) {
-	id, err := s.ownJob(r)
+	key, err := s.ownJob(r)
 	if err != nil {
 		return nil, err
 	}
@@ -234,10 +230,10 @@ func (s *Server) end(r *http.Request, body []byte) (any, error) {
 	if err := o.validate(time.Now()); err != nil {
 		return nil, err
 	}
-	if err := s.hooks.End(r.Context(), id, o); err != nil {
+	if err := s.hooks.End(r.Context(), key, o); err != nil {
 		return nil, err
 	}
-	s.Forget(id)
+	s.Forget(key)
 	return struct{}{}, nil
 }
 

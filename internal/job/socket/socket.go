@@ -69,15 +69,16 @@ type Peer struct {
 
 // Hooks are what an agent does for jobs. Several goroutines call them.
 type Hooks interface {
-	// Owns reports whether a peer may speak for the job with this id: its user owns the
-	// directory of the job's group, or its process is in the group.
-	Owns(p Peer, id string) bool
-	// Register takes a job; it may be called again with the same job.
-	Register(j Job) (Registration, error)
+	// Key returns the key of the job with this id that a peer may speak for, see
+	// [workload.JobKey]: its user owns the directory of the job's group, or its process is in the
+	// group. It is "" if there is none.
+	Key(p Peer, id string) string
+	// Register takes the job with a key; it may be called again with the same job.
+	Register(key string, j Job) (Registration, error)
 	// Snapshot takes a tick now.
 	Snapshot(ctx context.Context) error
-	// End takes a job's outcome, and returns when its last values are read.
-	End(ctx context.Context, id string, o Outcome) error
+	// End takes the outcome of the job with a key, and returns when its last values are read.
+	End(ctx context.Context, key string, o Outcome) error
 	// Status returns the agent's status, to be encoded as JSON. Every user may read it.
 	Status() any
 }

@@ -23,6 +23,7 @@ import (
 	"mete.dev/mete/internal/job/socket"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/testkit/hosttest"
 )
@@ -36,7 +37,7 @@ type fakeAgent struct {
 	job    socket.Job
 	end    socket.Outcome
 	peer   socket.Peer
-	owns   func(p socket.Peer, id string) bool
+	key    func(p socket.Peer, id string) string
 	fail   error // of Register
 	self   *socket.SelfAccess
 	hang   chan struct{} // Snapshot and End wait for it to close, or for ctx
@@ -49,14 +50,17 @@ func (a *fakeAgent) note(s string) {
 	a.did = append(a.did, s)
 }
 
-func (a *fakeAgent) Owns(p socket.Peer, id string) bool {
+func (a *fakeAgent) Key(p socket.Peer, id string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.peer = p
-	return a.owns == nil || a.owns(p, id)
+	if a.key == nil {
+		return id
+	}
+	return a.key(p, id)
 }
 
-func (a *fakeAgent) Register(j socket.Job) (socket.Registration, error) {
+func (a *fakeAgent) Register(_ string, j socket.Job) (socket.Registration, error) {
 	a.note("register " + j.ID)
 	a.job = j
 	return socket.Registration{Self: a.self}, a.fail
@@ -212,7 +216,12 @@ func TestJob(t *testing.T) {
 // TestRefused checks what is refused, and how.
 func TestRefused(t *testing.T) {
 	path := filepath.Join(dir(t), "agent.sock")
-	a := &fakeAgent{owns: func(_ socket.Peer, id string) bool { return !strings.HasPrefix(id, "7") }}
+	a := &fakeAgent{key: func(_ socket.Peer, id string) string {
+		if strings.HasPrefix(id, "7") {
+			return ""
+		}
+		return id
+	}}
 	s, _ := listen(t, path, a)
 	c, ctx := dial(t, path), t.Context()
 	other := strings.Replace(id, "0", "7", 1)
@@ -313,8 +322,9 @@ func dialAs(uid int, path string) (net.Conn, error) {
 	return net.FileConn(f)
 }
 
-// TestOthers checks what one user may do with another's job: nothing; and root
-// with everyone's.
+// TestOthers checks what one user may do with the job of another, in whose group both have a
+// process: nothing; and that root takes the job over. Below, each has a group with the same id: those
+// are two jobs.
 func TestOthers(t *testing.T) {
 	hosttest.Need(t, "root")
 	path := filepath.Join(dir(t), "agent.sock")
@@ -350,7 +360,11 @@ func TestOthers(t *testing.T) {
 		{54321, "PUT", "jobs/" + id + "/end", "{", 400},
 		{54321, "PUT", "jobs/" + id + "/end", end, 200},
 		{54321, "PUT", "jobs/" + id + "/end", end, 404},
-		{54322, "POST", "jobs", begin, 409}, // its token would be one for what the other used
+		{54321, "POST", "jobs", begin, 200},
+		{0, "POST", "jobs", begin, 200},
+		{54321, "POST", "jobs", begin, 409},
+		{54321, "PUT", "jobs/" + id + "/end", end, 403},
+		{0, "PUT", "jobs/" + id + "/end", end, 200},
 		{54321, "POST", "jobs", begin, 200},
 		{0, "PUT", "jobs/" + id + "/end", end, 200},
 		{54322, "GET", "status", "", 200},
@@ -364,6 +378,23 @@ func TestOthers(t *testing.T) {
 	}
 	if a.job.User != "54321" {
 		t.Errorf("the user is %q", a.job.User)
+	}
+	a.mu.Lock()
+	a.did, a.key = nil, func(p socket.Peer, id string) string { return workload.JobKey(id, p.UID) }
+	a.mu.Unlock()
+	for _, uid := range []int{54321, 54322, 0} {
+		if got := ask(uid, "POST", "jobs", begin); got != 200 {
+			t.Errorf("user %d: %d with a group of their own", uid, got)
+		}
+	}
+	for _, uid := range []int{54322, 54321, 0} {
+		if got := ask(uid, "PUT", "jobs/"+id+"/end", end); got != 200 {
+			t.Errorf("user %d: %d as their own job ends", uid, got)
+		}
+	}
+	want := []string{"end " + id + "@54322", "end " + id + "@54321", "end " + id}
+	if got := a.did[max(0, len(a.did)-3):]; !slices.Equal(got, want) {
+		t.Errorf("ended %v, want %v", got, want)
 	}
 }
 

@@ -1,6 +1,9 @@
 package workload
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+)
 
 // A Name is what a control group's path says about its workload.
 type Name struct {
@@ -15,7 +18,7 @@ type Name struct {
 	//     Podman the 64 hexadecimal digits of their id.
 	//   - SlurmJob and SlurmStep: "cluster/job" and "cluster/job/step". No path
 	//     tells the cluster, so it is empty here: "/123/batch".
-	//   - Job: the id that mete run gave it.
+	//   - Job: the id that mete run gave it; see [JobKey] for those of other users.
 	//
 	// Otherwise, and if the manager that assigned the key is inside a container or belongs to one
 	// user, so that the key may not be unique on the machine, it is "": boot id and path are used
@@ -93,6 +96,15 @@ func runJob(g group) (Name, bool) {
 	}
 	// The id begins with the time, which is similar for jobs started together.
 	return Name{Kind: Job, Key: id, Name: "run " + id[len(id)-6:]}, true
+}
+
+// JobKey returns the key of the job of mete run with this id, in a group that a user named: the id
+// for root, otherwise id@uid. So no user can create a group that counts for the job of another.
+func JobKey(id string, uid uint32) string {
+	if uid == 0 {
+		return id
+	}
+	return id + "@" + strconv.FormatUint(uint64(uid), 10)
 }
 
 func isHex(c byte) bool   { return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' }
