@@ -37,6 +37,8 @@ type Config struct {
 	Sender  sender.Config
 	// Socket is the path of the unix socket on which jobs register; "" disables it.
 	Socket string
+	// Projects is the file with the projects of users, see [socket.ReadProjects]; "" is none.
+	Projects string
 	// PowerModel is the file that stores what is learned of the machine's power; "" disables it. It
 	// belongs to the machine, not to a node.
 	PowerModel string
@@ -59,6 +61,8 @@ func Default() Config {
 		Machine: machine.Config{Config: sampler.Default(), Reader: machine.Auto},
 		Spool:   spool.Default(),
 		Sender:  sender.Default(),
+
+		Projects: socket.ProjectsFile,
 	}
 }
 
@@ -84,6 +88,7 @@ type Agent struct {
 	powerModel powerModelFile
 	onWindow   func(*usage.Window, func(*workload.Workload) string) // may be nil
 	selfAccess selfAccess
+	projects   socket.Projects
 	unsaved    *usage.Window // not durable yet; the next window is merged into it
 	log        *slog.Logger
 	windows    atomic.Int64 // stored
@@ -125,6 +130,11 @@ func Open(cfg Config, node string, server sender.Server, log *slog.Logger) (_ *A
 	}
 	a.Sender = sender.New(cfg.Sender, a.Spool, server, a.clock, log.With("part", "sender"))
 	if cfg.Socket != "" {
+		if cfg.Projects != "" {
+			if a.projects, err = socket.ReadProjects(cfg.Projects); err != nil {
+				return nil, err
+			}
+		}
 		a.socket, err = socket.Listen(cfg.Socket, jobHooks{a}, log.With("part", "socket"))
 		if err != nil {
 			return nil, err

@@ -17,6 +17,11 @@ type jobHooks struct{ *Agent }
 // Key returns the key of the job with this id that a peer may act for, or "".
 func (h jobHooks) Key(p socket.Peer, id string) string { return jobKey(h.host, p, id) }
 
+// Project returns the project of a peer's job.
+func (h jobHooks) Project(p socket.Peer, wanted string) (string, error) {
+	return h.projects.Of(p.UID, wanted)
+}
+
 // Register stores the name of a job, which is sent with its next window, and returns what the job
 // needs to query its own use.
 func (h jobHooks) Register(key string, j socket.Job) (socket.Registration, error) {

@@ -205,6 +205,9 @@ func (o *options) config(args []string) (*config, error) {
 		case twice:
 			return nil, fmt.Errorf("--label %q: given twice", k)
 		}
+		if err := batch.CheckJobLabel(k); err != nil {
+			return nil, fmt.Errorf("--label %q: %w", l, err)
+		}
 		c.labels[k] = v
 	}
 	if len(c.labels) > batch.MaxLabels {

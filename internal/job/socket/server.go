@@ -143,6 +143,10 @@ func (s *Server) register(r *http.Request, body []byte) (any, error) {
 	if key == "" {
 		return nil, fmt.Errorf("job %s: its group is not of user %d: %w", j.ID, p.UID, fault.ErrDenied)
 	}
+	var err error
+	if j.Project, err = s.hooks.Project(p, j.Project); err != nil {
+		return nil, err
+	}
 	known, err := s.add(key, p.UID)
 	if err != nil {
 		return nil, err

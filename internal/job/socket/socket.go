@@ -28,13 +28,15 @@ import (
 
 // A Job is a job of mete run as it begins.
 type Job struct {
-	ID      string            `json:"id"` // which is in the names of its groups
-	Name    string            `json:"name"`
-	Labels  map[string]string `json:"labels,omitempty"`
-	Project string            `json:"project,omitempty"`
-	Command []string          `json:"command,omitempty"`
-	Groups  []string          `json:"groups"` // paths of its control groups, at least one
-	Started time.Time         `json:"started"`
+	ID     string            `json:"id"` // which is in the names of its groups
+	Name   string            `json:"name"`
+	Labels map[string]string `json:"labels,omitempty"`
+	// Project is one that the job's user may use, "" for the one that the administrator of the
+	// machine assigned.
+	Project string    `json:"project,omitempty"`
+	Command []string  `json:"command,omitempty"`
+	Groups  []string  `json:"groups"` // paths of its control groups, at least one
+	Started time.Time `json:"started"`
 	// User is the name of the user who registered it, or the number of one without a name. The
 	// agent sets it.
 	User string `json:"user,omitempty"`
@@ -73,6 +75,9 @@ type Hooks interface {
 	// [workload.JobKey]: its user owns the directory of the job's group, or its process is in the
 	// group. It is "" if there is none.
 	Key(p Peer, id string) string
+	// Project returns the project of a peer's job that asks for a project, or for none (""). The
+	// error is fault.ErrDenied if the peer may not use it.
+	Project(p Peer, wanted string) (string, error)
 	// Register takes the job with a key; it may be called again with the same job.
 	Register(key string, j Job) (Registration, error)
 	// Snapshot takes a tick now.
@@ -156,6 +161,9 @@ func (j *Job) validate(now time.Time) error {
 	for k, v := range j.Labels {
 		if k == "" {
 			return fmt.Errorf("a label has no key: %w", fault.ErrInvalid)
+		}
+		if err := batch.CheckJobLabel(k); err != nil {
+			return err
 		}
 		if err := checkText("label", k, maxText); err != nil {
 			return err

@@ -60,6 +60,10 @@ func (a *fakeAgent) Key(p socket.Peer, id string) string {
 	return a.key(p, id)
 }
 
+func (a *fakeAgent) Project(_ socket.Peer, wanted string) (string, error) {
+	return socket.Projects{1234: "shop"}.Of(1234, wanted)
+}
+
 func (a *fakeAgent) Register(_ string, j socket.Job) (socket.Registration, error) {
 	a.note("register " + j.ID)
 	a.job = j
@@ -248,6 +252,9 @@ func TestRefused(t *testing.T) {
 				j.Labels[fmt.Sprint("k", i)] = ""
 			}
 		}, fault.ErrInvalid},
+		"namespace":     {func(j *socket.Job) { j.Labels["io.kubernetes.pod.namespace"] = "kube-system" }, fault.ErrInvalid},
+		"pod":           {func(j *socket.Job) { j.Labels["pod"] = "coredns" }, fault.ErrInvalid},
+		"project":       {func(j *socket.Job) { j.Project = "of-others" }, fault.ErrDenied},
 		"label's value": {func(j *socket.Job) { j.Labels = map[string]string{"k": "\x00"} }, fault.ErrInvalid},
 		"large":         {func(j *socket.Job) { j.Command = []string{strings.Repeat("x", 65<<10)} }, fault.ErrInvalid},
 		"no start":      {func(j *socket.Job) { j.Started = time.Time{} }, fault.ErrInvalid},

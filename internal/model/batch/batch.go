@@ -14,6 +14,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"mete.dev/mete/internal/model/fault"
@@ -102,6 +104,23 @@ type Name struct {
 	Project string
 	Labels  map[string]string
 	Exit    *int // the job's exit code, if it ended and has one
+}
+
+// Labels of a container with a meaning of their own: Kubernetes names its pod by them.
+const (
+	LabelNamespace = "io.kubernetes.pod.namespace"
+	LabelPod       = "io.kubernetes.pod.name"
+	LabelContainer = "io.kubernetes.container.name"
+)
+
+// CheckJobLabel refuses a label by which a job would claim to be something else, such as a pod. The
+// error wraps fault.ErrInvalid.
+func CheckJobLabel(key string) error {
+	switch key = strings.ToLower(key); {
+	case strings.HasPrefix(key, "io.kubernetes."), slices.Contains([]string{"namespace", "pod", "container"}, key):
+		return fault.WithHint(fmt.Errorf("label %.60q names a container's place in Kubernetes, and is not for jobs: %w", key, fault.ErrInvalid), "use another key")
+	}
+	return nil
 }
 
 // MaxLabels is how many labels a name has at most: more are refused where they

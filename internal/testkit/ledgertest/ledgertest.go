@@ -324,7 +324,7 @@ func testNames(t *testing.T, dsn string) {
 		rows++
 		for column, want := range map[string]any{
 			"wid": string(name.ID), "kind": "job", "key": "k", "name": "n2", "path": "/p", "job": "j", "username": "u",
-			"project": "p", "namespace": "ns", "exit_code": int64(3), "started_ns": Day.UnixNano(), "ended_ns": int64(0),
+			"project": "p", "namespace": "", "exit_code": int64(3), "started_ns": Day.UnixNano(), "ended_ns": int64(0),
 		} {
 			if row[column] != want {
 				t.Errorf("%s is %v, want %v", column, row[column], want)
@@ -335,6 +335,29 @@ func testNames(t *testing.T, dsn string) {
 	db.rows(func(row map[string]any) { labels[row["key"].(string)] = row["value"].(string) }, "SELECT key, value FROM workload_label")
 	if rows != 1 || len(labels) != 2 || labels["app"] != "z" || labels["tier"] != "t" {
 		t.Errorf("%d workloads, labels %v", rows, labels)
+	}
+
+	// On the node of jobs that send their own figures no name has a pod or a project.
+	if err := l.PutNode(t.Context(), registry.Node{ID: "b", Cluster: "c", Name: "b", MachineID: registry.JobsMachineID("m")}); err != nil {
+		t.Fatal(err)
+	}
+	for _, node := range []string{"a", "b"} {
+		n := named("container of " + node)
+		n.Kind, n.Project = workload.Container, "q"
+		n.Labels = map[string]string{"io.kubernetes.pod.namespace": "kube-system", "io.kubernetes.pod.name": "coredns", "tier": "t"}
+		short, _ := workload.ShortIDOf(n.ID)
+		e := Entry(node, batch.Stream{2, node[0]}, batch.Mark{Next: 1}, short, 1, m+40)
+		e.Names = []batch.Name{n}
+		book(t, l, batch.Accepted, e)
+		want := "kube-system coredns q"
+		if node == "b" {
+			want = "  "
+		}
+		db.rows(func(row map[string]any) {
+			if got := fmt.Sprint(row["namespace"], " ", row["pod"], " ", row["project"]); got != want {
+				t.Errorf("a container of node %s has namespace, pod and project %q, want %q", node, got, want)
+			}
+		}, "SELECT * FROM workload WHERE kind = 'container' AND wid = $1", string(n.ID))
 	}
 }
 

@@ -7,17 +7,11 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/replica"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger/db"
 	"mete.dev/mete/internal/store/ledger/schema"
-)
-
-// Kubernetes labels that name a container's pod.
-const (
-	labelNamespace = "io.kubernetes.pod.namespace"
-	labelPod       = "io.kubernetes.pod.name"
-	labelContainer = "io.kubernetes.container.name"
 )
 
 type workloadRow struct {
@@ -52,6 +46,9 @@ func (b *booking) bookName(n *batch.Name, node *bookedNode, through int64) error
 	if old.id != "" && old.id != string(n.ID) {
 		return nil // two ids with the same prefix: the first keeps the rows
 	}
+	if n, err = b.restrictJob(n, node); err != nil {
+		return err
+	}
 	n = old.restrictToOwner(n)
 	now := old.merge(n, through)
 	if size := now.newText(&old); size > 0 {
@@ -85,6 +82,31 @@ func (b *booking) bookName(n *batch.Name, node *bookedNode, through int64) error
 		}
 	}
 	return nil
+}
+
+// restrictJob drops what a job says of itself and cannot know: the pod that it is, which labels of
+// Kubernetes name, and, on the node of jobs that send their own figures, its project. There every
+// name is a job's word, whatever its kind.
+func (b *booking) restrictJob(n *batch.Name, node int64) (*batch.Name, error) {
+	isPlaced := slices.ContainsFunc(slices.Collect(maps.Keys(n.Labels)), func(k string) bool { return batch.CheckJobLabel(k) != nil })
+	if !isPlaced && n.Project == "" {
+		return n, nil
+	}
+	var machine string
+	if err := b.QueryRow("SELECT machine_id FROM node WHERE id = $1", node).Scan(&machine); err != nil {
+		return nil, err
+	}
+	ofJobs := registry.IsJobsMachine(machine)
+	if n.Kind != workload.Job && !ofJobs {
+		return n, nil
+	}
+	left := *n
+	left.Labels = maps.Clone(n.Labels)
+	maps.DeleteFunc(left.Labels, func(k, _ string) bool { return batch.CheckJobLabel(k) != nil })
+	if ofJobs {
+		left.Project = ""
+	}
+	return &left, nil
 }
 
 // restrictToOwner drops the fields of n that only the owner of job w may set: a job keeps the user
@@ -123,9 +145,9 @@ func (w workloadRow) merge(n *batch.Name, through int64) workloadRow {
 	text(&w.job, n.Job)
 	text(&w.username, n.User)
 	text(&w.project, n.Project)
-	text(&w.namespace, n.Labels[labelNamespace])
-	text(&w.pod, n.Labels[labelPod])
-	text(&w.container, n.Labels[labelContainer])
+	text(&w.namespace, n.Labels[batch.LabelNamespace])
+	text(&w.pod, n.Labels[batch.LabelPod])
+	text(&w.container, n.Labels[batch.LabelContainer])
 	instant(&w.started, n.Started)
 	instant(&w.ended, n.Ended)
 	if n.Exit != nil && (newer || w.exit == nil) {
