@@ -107,7 +107,13 @@ type fixture struct {
 
 func openFixture(t *testing.T, reader string, every int) *fixture {
 	t.Helper()
-	hosttest.Need(t, "root", "qemu")
+	hosttest.Need(t, "qemu")
+	return openWithoutQEMU(t, reader, every)
+}
+
+func openWithoutQEMU(t *testing.T, reader string, every int) *fixture {
+	t.Helper()
+	hosttest.Need(t, "root")
 	hosttest.LockShared(t, "guests")
 	s := &fixture{t: t, log: &bytes.Buffer{}}
 	t.Cleanup(func() {

@@ -109,10 +109,22 @@ func (t *Table) identify(pid int32) (*VM, otherProcess, error) {
 	}
 	v.cmdline = string(cmdline)
 	if old := t.vms[pid]; old != nil && old.Start == v.Start && old.cmdline == v.cmdline {
-		v.Domain, v.vhosts = old.Domain, old.vhosts
+		v.Domain, v.vhosts = old.believed, old.vhosts
 	} else {
 		v.Domain = Parse(cmdline)
 	}
+	why, err := t.distrust(pid)
+	if err != nil {
+		return nil, otherProcess{}, err
+	}
+	if why != "" {
+		// Its number of CPUs only decides how its own use is divided.
+		v.UUID, v.CID, v.Name = "", 0, ""
+		if old := t.vms[pid]; old == nil || old.Start != v.Start {
+			t.log.Info("virtual machine without UUID, name and vsock address, which are not believed", "pid", pid, "why", why)
+		}
+	}
+	v.believed = v.Domain
 	var threads []string
 	if err := t.threads(pid, func(_ int32, name string) { threads = append(threads, name) }); err != nil {
 		return nil, otherProcess{}, err

@@ -56,7 +56,10 @@ type VM struct {
 	RejectReason string
 
 	cmdline string
-	vhosts  []int32 // its kernel threads, outside the process
+	// believed is what the command line says, as far as it is believed; UUID and CID are those that
+	// no other virtual machine had before.
+	believed Domain
+	vhosts   []int32 // its kernel threads, outside the process
 }
 
 // An Owner returns the workload that processes in a group count for, given the group's path
@@ -203,8 +206,15 @@ func (t *Table) inspect(pid int32) (g otherProcess, err error) {
 // assignGuests assigns virtual machines to groups, or sets the reason why not.
 func (t *Table) assignGuests(owner Owner) {
 	by := map[*usage.Group][]*VM{}
-	for pid, v := range t.vms {
+	all := make([]*VM, 0, len(t.vms))
+	for _, v := range t.vms {
 		next := *v
+		next.UUID, next.CID = v.believed.UUID, v.believed.CID
+		all = append(all, &next)
+	}
+	keepFirst(all)
+	for _, v := range all {
+		pid, next := v.PID, v
 		next.Workload, next.RejectReason = workload.Workload{}, ""
 		switch g := owner(v.Group); {
 		case g == nil:
@@ -214,9 +224,9 @@ func (t *Table) assignGuests(owner Owner) {
 			next.RejectReason = "it is in the root group, which is not a workload; give it a group of its own"
 		default:
 			next.Workload = g.Workload
-			by[g] = append(by[g], &next)
+			by[g] = append(by[g], next)
 		}
-		t.vms[pid] = &next
+		t.vms[pid] = next
 	}
 	for g, v := range t.assigned {
 		if len(by[g]) == 0 {

@@ -1,0 +1,87 @@
+package vm
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"slices"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"mete.dev/mete/internal/model/fault"
+)
+
+// firstUser is the first number of users who are people: those below are of the system, as that of
+// QEMU in most distributions and in KubeVirt (login.defs(5), SYS_UID_MAX).
+const firstUser = 1000
+
+// hypervisorUsers are the users as whom libvirt runs QEMU, where their number is above that.
+var hypervisorUsers = sync.OnceValue(func() (uids []int) {
+	for _, name := range []string{"libvirt-qemu", "qemu"} {
+		if u, err := user.Lookup(name); err == nil {
+			if uid, err := strconv.Atoi(u.Uid); err == nil {
+				uids = append(uids, uid)
+			}
+		}
+	}
+	return uids
+})
+
+// distrust returns why the command line of a process does not say which virtual machine it is, or
+// "". Any user can give a program the name of QEMU, and QEMU the UUID of a virtual machine of
+// another, whose share of energy it would then take. So the program must be root's, and the process
+// root's or the hypervisor's. The user of this process counts as root.
+func (t *Table) distrust(pid int32) (why string, err error) {
+	if !t.h.Live() {
+		return "", nil // a captured machine has no owners
+	}
+	b, err := t.h.ReadFile(dir(pid) + "/status")
+	if err != nil {
+		return "", err
+	}
+	// "Uid:" and the real, effective, saved and file system user: proc_pid_status(5).
+	_, b, _ = bytes.Cut(b, []byte("\nUid:"))
+	line, _, _ := bytes.Cut(b, []byte("\n"))
+	fields := bytes.Fields(line)
+	if len(fields) < 2 {
+		return "", fmt.Errorf("%s/status: no users: %w", dir(pid), fault.ErrInvalid)
+	}
+	for _, f := range fields[:2] {
+		uid, err := strconv.Atoi(string(f))
+		if err != nil {
+			return "", fmt.Errorf("%s/status: user %.20q: %w", dir(pid), f, fault.ErrInvalid)
+		}
+		if uid >= firstUser && uid != os.Geteuid() && !slices.Contains(hypervisorUsers(), uid) {
+			return fmt.Sprintf("it runs as user %d, who is neither of the system nor that of the hypervisor", uid), nil
+		}
+	}
+	var st unix.Stat_t
+	switch err := unix.Stat(t.h.Path(dir(pid)+"/exe"), &st); {
+	case errors.Is(err, unix.ENOENT):
+		return "", fmt.Errorf("%s/exe: %w", dir(pid), fault.ErrNotFound)
+	case err != nil:
+		return "its program cannot be read: " + err.Error(), nil
+	case st.Uid != 0 && int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0:
+		return "its program can be changed by others than root", nil
+	}
+	return "", nil
+}
+
+// keepFirst removes UUID and CID from a virtual machine of whose UUID or CID another one has that
+// started before it: the first one keeps them.
+func keepFirst(vms []*VM) {
+	slices.SortFunc(vms, func(a, b *VM) int { return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.PID, b.PID)) })
+	uuids, cids := map[string]bool{"": true}, map[uint32]bool{0: true}
+	for _, v := range vms {
+		if v.UUID != "" && uuids[v.UUID] || v.CID != 0 && cids[v.CID] {
+			v.UUID, v.CID = "", 0
+			continue
+		}
+		uuids[v.UUID], cids[v.CID] = true, true
+	}
+}
