@@ -113,8 +113,8 @@ func (t *Table) identify(pid int32) (*VM, otherProcess, error) {
 	} else {
 		v.Domain = Parse(cmdline)
 	}
-	why, err := t.distrust(pid)
-	if err != nil {
+	why := ""
+	if why, v.GID, err = t.distrust(pid); err != nil {
 		return nil, otherProcess{}, err
 	}
 	if why != "" {

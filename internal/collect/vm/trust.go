@@ -35,27 +35,44 @@ var hypervisorUsers = sync.OnceValue(func() (uids []int) {
 // distrust returns why the command line of a process does not say which virtual machine it is, or
 // "". Any user can give a program the name of QEMU, and QEMU the UUID of a virtual machine of
 // another, whose share of energy it would then take. So the program must be root's, and the process
-// root's or the hypervisor's. The user of this process counts as root.
-func (t *Table) distrust(pid int32) (why string, err error) {
+// root's or the hypervisor's. The user of this process counts as root. gid is the effective group of
+// the process.
+func (t *Table) distrust(pid int32) (why string, gid int, err error) {
 	if !t.h.Live() {
-		return "", nil // a captured machine has no owners
+		return "", os.Getegid(), nil // a captured machine has no owners
 	}
 	b, err := t.h.ReadFile(dir(pid) + "/status")
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
-	// "Uid:" and the real, effective, saved and file system user: proc_pid_status(5).
-	_, b, _ = bytes.Cut(b, []byte("\nUid:"))
-	line, _, _ := bytes.Cut(b, []byte("\n"))
+	uids, err := statusIDs(b, "Uid:")
+	gids, gerr := statusIDs(b, "Gid:")
+	if err = errors.Join(err, gerr); err != nil {
+		return "", 0, fmt.Errorf("%s/status: %w", dir(pid), err)
+	}
+	why, err = t.distrustUser(pid, uids[:2])
+	return why, gids[1], err
+}
+
+// statusIDs returns the real, effective, saved and file system id in a line of proc_pid_status(5).
+func statusIDs(status []byte, key string) (ids [4]int, err error) {
+	_, rest, _ := bytes.Cut(status, []byte("\n"+key))
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
 	fields := bytes.Fields(line)
-	if len(fields) < 2 {
-		return "", fmt.Errorf("%s/status: no users: %w", dir(pid), fault.ErrInvalid)
+	if len(fields) != len(ids) {
+		return ids, fmt.Errorf("%s %d ids: %w", key, len(fields), fault.ErrInvalid)
 	}
-	for _, f := range fields[:2] {
-		uid, err := strconv.Atoi(string(f))
-		if err != nil {
-			return "", fmt.Errorf("%s/status: user %.20q: %w", dir(pid), f, fault.ErrInvalid)
+	for i, f := range fields {
+		if ids[i], err = strconv.Atoi(string(f)); err != nil {
+			return ids, fmt.Errorf("%s %.20q: %w", key, f, fault.ErrInvalid)
 		}
+	}
+	return ids, nil
+}
+
+// distrustUser is distrust for a process that runs as these users.
+func (t *Table) distrustUser(pid int32, uids []int) (why string, err error) {
+	for _, uid := range uids {
 		if uid >= firstUser && uid != os.Geteuid() && !slices.Contains(hypervisorUsers(), uid) {
 			return fmt.Sprintf("it runs as user %d, who is neither of the system nor that of the hypervisor", uid), nil
 		}

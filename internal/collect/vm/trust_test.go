@@ -60,7 +60,7 @@ func TestPretenders(t *testing.T) {
 	full := usage.Guest{UUID: uuid, Name: "victim", CID: 7}
 	guest := func(group string) usage.Guest {
 		g := *s.group(group).Guest
-		g.VCPUs = 0
+		g.VCPUs, g.GID = 0, 0
 		return g
 	}
 	for name, p := range map[string]pretender{"program-of-another": {other, 0}, "run-by-another": {0, other}, "both": {other, other}} {
@@ -76,6 +76,9 @@ func TestPretenders(t *testing.T) {
 	s.tick()
 	if got := guest(first); got != full {
 		t.Errorf("the first: %+v, want %+v", got, full)
+	}
+	if gid := s.group(first).Guest.GID; gid != 100 {
+		t.Errorf("the first has group %d, want 100", gid)
 	}
 	if got := guest(second); got != (usage.Guest{Name: "victim"}) {
 		t.Errorf("the second: %+v, want a name alone", got)

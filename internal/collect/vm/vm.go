@@ -49,6 +49,7 @@ type VM struct {
 	// Named means that the names of its threads show their roles.
 	Named bool
 	Group string // its path in the hierarchy that counts CPU time
+	GID   int    // effective group of the process; that of this process if unknown
 	// Workload is what its CPU time counts for; zero if unknown.
 	Workload workload.Workload
 	// RejectReason is why its workload contains more than the virtual machine, so that it
@@ -272,7 +273,7 @@ func (t *Table) setGuest(g *usage.Group, v *VM) {
 		delete(t.assigned, g)
 		return
 	}
-	guest := usage.Guest{UUID: v.UUID, Name: v.Name, CID: v.CID, VCPUs: v.VCPUs}
+	guest := usage.Guest{UUID: v.UUID, Name: v.Name, CID: v.CID, GID: v.GID, VCPUs: v.VCPUs}
 	if g.Guest == nil {
 		t.log.Info("virtual machine", "vm", v.Name, "uuid", v.UUID, "vcpus", v.VCPUs, "workload", g.Workload.Name)
 	}

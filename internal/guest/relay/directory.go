@@ -12,9 +12,13 @@ import (
 type directory struct {
 	*os.Root
 	dir *os.File // the same, for renameat2
+	gid int      // group that may read the files
 }
 
-func openDirectory(in *os.Root, name string) (*directory, error) {
+// fileMode is that of files with shares. A reader of a share can claim to be the guest.
+const fileMode = 0o640
+
+func openDirectory(in *os.Root, name string, gid int) (*directory, error) {
 	r, err := in.OpenRoot(name)
 	if err != nil {
 		return nil, err
@@ -23,7 +27,7 @@ func openDirectory(in *os.Root, name string) (*directory, error) {
 	if err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
-	return &directory{r, dir}, nil
+	return &directory{r, dir, gid}, nil
 }
 
 func (d *directory) close() {
@@ -52,17 +56,20 @@ func (d *directory) replace(name string, b []byte) error {
 
 func (d *directory) swapIn(name string, b []byte) error {
 	const flags = os.O_CREATE | os.O_EXCL | os.O_WRONLY
-	w, err := d.OpenFile(name+tempSuffix, flags, 0o644)
+	w, err := d.OpenFile(name+tempSuffix, flags, fileMode)
 	if errors.Is(err, fs.ErrExist) { // left by a killed process
 		if err := d.Remove(name + tempSuffix); err != nil {
 			return err
 		}
-		w, err = d.OpenFile(name+tempSuffix, flags, 0o644)
+		w, err = d.OpenFile(name+tempSuffix, flags, fileMode)
 	}
 	if err != nil {
 		return err
 	}
 	_, err = w.Write(b)
+	if err == nil && d.gid != os.Getegid() {
+		err = w.Chown(-1, d.gid)
+	}
 	if err = errors.Join(err, w.Close()); err != nil {
 		return err
 	}

@@ -42,6 +42,7 @@ type entry struct {
 	serial     int64
 	id         workload.ID
 	name, uuid string
+	gid        int   // group of the hypervisor's process
 	energy     int64 // uJ
 	line       []byte
 }
@@ -225,7 +226,7 @@ func pathName(name, uuid string, id workload.ID) string {
 }
 
 // open opens the folder, creating what is missing.
-func (d *folder) open(f *files, now time.Time) (err error) {
+func (d *folder) open(f *files, now time.Time, gid int) (err error) {
 	if err := f.root.Mkdir(d.name, 0o755); err == nil {
 		m, err := f.root.OpenFile(d.name+"/"+markFile, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 		if err == nil {
@@ -238,13 +239,13 @@ func (d *folder) open(f *files, now time.Time) (err error) {
 		return err
 	}
 	delete(f.leftover, d.name)
-	if d.root, err = openDirectory(f.root, d.name); err != nil {
+	if d.root, err = openDirectory(f.root, d.name, gid); err != nil {
 		return err
 	}
 	if err := d.root.Mkdir(share.Zone, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	if d.zone, err = openDirectory(d.root.Root, share.Zone); err != nil {
+	if d.zone, err = openDirectory(d.root.Root, share.Zone, gid); err != nil {
 		return err
 	}
 	d.opened = now
@@ -255,7 +256,7 @@ func (d *folder) open(f *files, now time.Time) (err error) {
 // write writes the files that change with each tick.
 func (d *folder) write(f *files, now time.Time, e *entry) error {
 	if d.root == nil {
-		if err := d.open(f, now); err != nil {
+		if err := d.open(f, now, e.gid); err != nil {
 			d.close()
 			return err
 		}

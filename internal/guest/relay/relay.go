@@ -213,7 +213,7 @@ func (r *Relay) entries(list []entry) []entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, g := range r.guests {
-		list = append(list, entry{serial: g.serial, id: id, name: g.latest.Guest.Name, uuid: g.latest.Guest.UUID, energy: g.latest.Share.Energy(), line: g.line})
+		list = append(list, entry{serial: g.serial, id: id, name: g.latest.Guest.Name, uuid: g.latest.Guest.UUID, gid: g.latest.Guest.GID, energy: g.latest.Share.Energy(), line: g.line})
 	}
 	slices.SortFunc(list, func(a, b entry) int { return int(a.serial - b.serial) })
 	return list

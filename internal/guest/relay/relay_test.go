@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -30,7 +31,7 @@ func uuid(i int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012x", i)
 
 // given returns the share of the i-th virtual machine, called name, after the n-th tick.
 func given(i int, name string, n int64) attribute.Guest {
-	return attribute.Guest{Guest: &usage.Guest{UUID: uuid(i), Name: name, CID: uint32(i) + 100, VCPUs: 2}, Workload: workload.ID(fmt.Sprintf("workload-%d", i)),
+	return attribute.Guest{Guest: &usage.Guest{UUID: uuid(i), Name: name, CID: uint32(i) + 100, GID: os.Getegid(), VCPUs: 2}, Workload: workload.ID(fmt.Sprintf("workload-%d", i)),
 		Share: power.Share{Guest: uuid(i), Epoch: fmt.Sprintf("EPOCH%d", i), N: n * 1000, At: n * 1e9, Active: n * 3e6, Idle: n * 1e6, Error: n * 1e5, Modelled: n}}
 }
 
@@ -101,8 +102,14 @@ func TestFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, _ := start(t, relay.Config{Dir: dir})
+	gid := os.Getegid()
+	if os.Geteuid() == 0 {
+		gid = 100
+	}
 	for n := int64(1); n <= 3; n++ {
-		r.Publish([]attribute.Guest{given(1, "web", n), given(2, "mine", n)})
+		web := given(1, "web", n)
+		web.Guest.GID = gid
+		r.Publish([]attribute.Guest{web, given(2, "mine", n)})
 		testkit.Eventually(t, "the files of the tick", func() bool { return hasShare(dir+"/web", n) && hasShare(dir+"/mine", n) })
 		testkit.Eventually(t, "the share of the tick", func() bool {
 			m, err := share.Decode([]byte(text(dir, "mine/mete.json")))
@@ -115,9 +122,13 @@ func TestFiles(t *testing.T) {
 	if got := text(dir, "web/intel-rapl:0/max_energy_range_uj"); got != "4611686018427387904" {
 		t.Errorf("range %q", got)
 	}
-	for name, mode := range map[string]os.FileMode{"web": 0o755, "web/mete.json": 0o644, "web/intel-rapl:0/energy_uj": 0o644} {
-		if st, err := os.Stat(filepath.Join(dir, name)); err != nil || st.Mode().Perm() != mode {
+	for name, mode := range map[string]os.FileMode{"web": 0o755, "web/mete.json": 0o640, "web/intel-rapl:0/energy_uj": 0o640} {
+		st, err := os.Stat(filepath.Join(dir, name))
+		if err != nil || st.Mode().Perm() != mode {
 			t.Errorf("%s: %v, %v", name, st.Mode(), err)
+		}
+		if g := int(st.Sys().(*syscall.Stat_t).Gid); !st.IsDir() && g != gid {
+			t.Errorf("%s: group %d, want that of the hypervisor, %d", name, g, gid)
 		}
 	}
 	if list, _ := filepath.Glob(dir + "/*/*.new"); len(list) > 0 {

@@ -81,6 +81,7 @@ type Guest struct {
 	UUID  string // in lower case with dashes; "" if it has none
 	Name  string // of the domain
 	CID   uint32 // vsock address; 0 if it has none
+	GID   int    // group of the hypervisor's process
 	VCPUs int
 }
 

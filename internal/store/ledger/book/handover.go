@@ -9,6 +9,7 @@ import (
 
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger/db"
 	"mete.dev/mete/internal/store/ledger/schema"
@@ -163,8 +164,22 @@ type comparison struct {
 	from, to        int64 // the guest's window, ns
 }
 
+// mayNest reports whether a node can be a guest of a host: both are of one cluster, since the agents
+// of one cluster have no rights in another, and neither is a node of jobs, which has no energy to
+// hand over and no machine to be.
+func (b *booking) mayNest(guest, host int64) (ok bool, err error) {
+	var clusters [2]string
+	var machines [2]string
+	err = b.QueryRow("SELECT g.cluster, h.cluster, g.machine_id, h.machine_id FROM node g, node h WHERE g.id = $1 AND h.id = $2", guest, host).
+		Scan(&clusters[0], &clusters[1], &machines[0], &machines[1])
+	return clusters[0] == clusters[1] && !registry.IsJobsMachine(machines[0]) && !registry.IsJobsMachine(machines[1]), err
+}
+
 // compare books the result of comparing one share. If host and guest agree, the node is nested.
 func (b *booking) compare(c *comparison) error {
+	if ok, err := b.mayNest(c.node, c.host); err != nil || !ok {
+		return err
+	}
 	differing, largest := int64(0), max(c.given-c.received, c.received-c.given)
 	if largest != 0 {
 		differing = 1
