@@ -50,6 +50,11 @@ func bind(path string) (_ *listener, err error) {
 	if err := makeDir(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
+	dir, err := openDir(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
 	// Other users may not open the lock file, so that none of them can hold the lock.
 	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -71,8 +76,8 @@ func bind(path string) (_ *listener, err error) {
 		return nil, classify(err)
 	}
 	// To connect, a user needs the right to write.
-	if err := os.Chmod(path, 0o666); err != nil {
-		return nil, errors.Join(classify(err), l.Close())
+	if err := unix.Fchmodat(int(dir.Fd()), filepath.Base(path), 0o666, 0); err != nil {
+		return nil, errors.Join(classify(fmt.Errorf("%s: %w", path, err)), l.Close())
 	}
 	return &listener{UnixListener: l, lock: lock, connsByUser: map[uint32]int{}}, nil
 }
@@ -87,7 +92,29 @@ func makeDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return classify(err)
 	}
-	return classify(os.Chmod(dir, 0o755))
+	// Not by its path, which may lead elsewhere by now.
+	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return classify(err)
+	}
+	return classify(errors.Join(f.Chmod(0o755), f.Close()))
+}
+
+// openDir opens the directory of the socket. It must belong to root or this user, and others must
+// not be able to replace files in it: they could let the permissions of another file be changed.
+func openDir(dir string) (*os.File, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, classify(err)
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(int(f.Fd()), &st); err == nil && (st.Uid != 0 && int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 && st.Mode&unix.S_ISVTX == 0) {
+		err = fault.WithHint(fmt.Errorf("%s: other users can replace files in this directory: %w", dir, fault.ErrDenied), "set METE_SOCKET to a path in a directory of this user's own")
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // removeStale removes a socket on which no process listens.
