@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -185,6 +186,11 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 		return nil, err
 	}
 	s.Receiver = receiver.New(cfg.Receiver, s.Ledger, s.Metrics, log.With("part", "receiver"))
+	boots, err := s.bookedBoots(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.Receiver.SeedBoots(boots)
 	s.Authority, err = ca.Open(ca.Config{
 		Dir: filepath.Join(cfg.State, "authority"), Names: cfg.Names, Local: cfg.Local, Cluster: cfg.Cluster, CertificateLife: cfg.Life, LiveBoot: s.Receiver.LiveBoot,
 	}, s.Ledger, log.With("part", "ca"))
@@ -193,6 +199,20 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 	}
 	s.registerCollectors()
 	return s, nil
+}
+
+// bookedBoots returns the boots of the latest batches of all nodes, by node.
+func (s *Server) bookedBoots(ctx context.Context) (map[string]string, error) {
+	streams, err := s.Ledger.Streams(ctx, query.Scope{All: true})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(streams, func(a, b query.Stream) int { return a.Seen.Compare(b.Seen) })
+	boots := map[string]string{}
+	for i := range streams {
+		boots[streams[i].Node] = streams[i].Boot // that of the latest one remains
+	}
+	return boots, nil
 }
 
 // openUpstreams opens a replication sender for each server above, each with its own

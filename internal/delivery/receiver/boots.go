@@ -33,6 +33,15 @@ type bootRecord struct {
 	first, since, last time.Time
 	began              int64 // believed start of the boot, ns since 1970
 	earliest           int64 // earliest possible start: without the time that requests take
+	unheard            bool  // it was booked before this server started, and sent no request since
+}
+
+// seed records the boot in which the node was booked before this server started. It came before all
+// others, so that a copy of the machine does not pass for it by sending first.
+func (b *bootTracker) seed(boot string) {
+	if b.current.boot == "" && boot != "" {
+		b.current = bootRecord{boot: boot, unheard: true}
+	}
 }
 
 // observe records a request of the node, whose clocks show c; newest is the boottime at which its
@@ -96,6 +105,10 @@ func (b *bootTracker) setCurrent(r bootRecord) {
 
 func (r *bootRecord) update(now time.Time, c batch.Clock, fresh int64) {
 	r.last = now
+	if r.unheard {
+		r.began, r.earliest, r.unheard = fresh, fresh, false
+		return
+	}
 	r.began = timeline.BootStart(now, c, r.began)
 	r.earliest = min(r.earliest, fresh)
 }

@@ -15,7 +15,7 @@ import (
 // is a request: the boot that sends it and the second at which it arrives. "+" means
 // that the request has windows up to the time at which it was sent, "~" precedes the
 // seconds that it was in transit. Upper case marks a request that must be reported
-// as a clone's.
+// as a clone's, "*" a boot that was booked before the server started.
 func TestPresence(t *testing.T) {
 	const long = 301 // more than together
 	for name, story := range map[string]string{
@@ -29,11 +29,18 @@ func TestPresence(t *testing.T) {
 		"put back to a snapshot":                     fmt.Sprintf("a1+ b40+ a%d+ a%d+", 40+long, 50+long),
 		"put back, and the other one comes up after": fmt.Sprintf("a1+ b40+ a%d+ B%d+ a%d+ B%d+", 40+long, 45+long, 50+long, 51+long),
 		"silent just as long as is allowed":          "a1+ b40+ a340+ B341+",
+		"booked before the server started":           "*a b1+ a10+ B11+ a20+",
+		"rebooted while the server was down":         "*a b1+ b10+ b20+",
+		"booked before, a word without windows":      "*a b1+ a10 b20+ a30+ B31+",
 	} {
 		t.Run(name, func(t *testing.T) {
 			zero := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 			var p bootTracker
 			for word := range strings.FieldsSeq(story) {
+				if boot, ok := strings.CutPrefix(word, "*"); ok {
+					p.seed(boot)
+					continue
+				}
 				var at, late int
 				who, rest := word[:1], word[1:]
 				_, _ = fmt.Sscanf(rest, "%d", &at)

@@ -105,6 +105,7 @@ type Receiver struct {
 
 	mu          sync.Mutex
 	nodes       map[string]*nodeState // as many as are enrolled
+	booted      map[string]string     // boots in which nodes were booked before the start, by node
 	snapshots   snapshotStore
 	stats       Stats
 	metricsDown bool // the latest Append failed
@@ -138,6 +139,7 @@ func (rc *Receiver) nodeState(node string) *nodeState {
 	s, ok := rc.nodes[node]
 	if !ok {
 		s = &nodeState{}
+		s.boots.seed(rc.booted[node])
 		rc.nodes[node] = s
 	}
 	return s
@@ -296,7 +298,7 @@ func (rc *Receiver) writeMetrics(ctx context.Context, node string, names []batch
 func (rc *Receiver) stabilizeClock(node string, now time.Time, c batch.Clock) batch.Clock {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
-	if s, ok := rc.nodes[node]; ok && s.boots.current.boot == c.Boot && c.Boottime >= 0 {
+	if s, ok := rc.nodes[node]; ok && s.boots.current.boot == c.Boot && !s.boots.current.unheard && c.Boottime >= 0 {
 		c.Boottime = max(0, now.UnixNano()-timeline.BootStart(now, c, s.boots.current.began))
 	}
 	return c
@@ -313,6 +315,13 @@ func (rc *Receiver) trackBoot(node string, now time.Time, c batch.Clock, ws []us
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
 	return rc.nodeState(node).boots.observe(now, c, newest)
+}
+
+// SeedBoots records the boots in which nodes, by id, were booked last. It is called before Run.
+func (rc *Receiver) SeedBoots(boots map[string]string) {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	rc.booted = boots
 }
 
 // newShifts returns shifts without a first one that was booked with the batch before: a clock

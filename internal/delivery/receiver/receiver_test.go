@@ -356,6 +356,25 @@ func testClone(t *testing.T) {
 	}
 }
 
+// TestCloneAfterRestart checks that after a restart of the server a copy of a machine that sends first
+// does not pass for the machine, which was booked before.
+func TestCloneAfterRestart(t *testing.T) { synctest.Test(t, testCloneAfterRestart) }
+
+func testCloneAfterRestart(t *testing.T) {
+	in := start(t, quick(), newLedger())
+	in.SeedBoots(map[string]string{"n1": "a", "n2": "x"})
+	if boot, ok := in.LiveBoot("n1"); ok {
+		t.Errorf("a node that sent nothing since the start is live in boot %q", boot)
+	}
+	a, b := newMachine("a", time.Hour, 1), newMachine("b", time.Hour, 2)
+	b.at = int64(59 * time.Minute)
+	offer(t, in, "n1", b.clock(), b.batch(t, b.window(time.Second)), batch.Accepted)
+	a.at = int64(time.Since(a.began))
+	offer(t, in, "n1", a.clock(), a.batch(t, a.window(time.Second)), batch.Accepted)
+	offer(t, in, "n1", b.clock(), b.batch(t, b.window(time.Second)), batch.Clone)
+	offer(t, in, "n1", a.clock(), a.batch(t, a.window(time.Second)), batch.Accepted)
+}
+
 // TestPoison checks that one batch that breaks the transaction does not make the
 // receiver refuse the others.
 func TestPoison(t *testing.T) { synctest.Test(t, testPoison) }
