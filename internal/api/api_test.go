@@ -594,7 +594,7 @@ func TestAdmin(t *testing.T) {
 	if code != 201 || m["token"] != "mete_text_of_id0" || m["uses_left"] != 2.0 || m["state"] != "valid" || m["cluster"] != "lab" {
 		t.Errorf("POST: %d %v", code, m)
 	}
-	if code, _, m = ask(t, h, "POST", "/v1/tokens", `{"role":"king"}`); code != 400 || m["hint"] != "it is one of agent, viewer, upstream, writer" {
+	if code, _, m = ask(t, h, "POST", "/v1/tokens", `{"role":"king"}`); code != 400 || m["hint"] != "it is one of agent, job, viewer, upstream, writer" {
 		t.Errorf("POST of a king: %d %v", code, m)
 	}
 	if code, _, m = ask(t, h, "POST", "/v1/tokens", strings.Repeat(" ", 1<<17)); code != 413 || m["title"] != "content too large" {

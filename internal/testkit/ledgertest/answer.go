@@ -132,19 +132,25 @@ func (b *ledgerBook) value(w *bookWorkload, d query.Dimension, s query.Scope) st
 	if n.Kind == workload.Idle || n.Kind == workload.System {
 		return n.Kind.String()
 	}
+	label := func(key string) string {
+		if n.Kind == workload.Job && batch.CheckJobLabel(key) != nil {
+			return "" // a job does not say which pod it is
+		}
+		return n.Labels[key]
+	}
 	switch d {
 	case query.ByUser:
 		return n.User
 	case query.ByProject:
 		return n.Project
 	case query.ByNamespace:
-		return n.Labels["io.kubernetes.pod.namespace"]
+		return label("io.kubernetes.pod.namespace")
 	case query.ByPod:
-		return n.Labels["io.kubernetes.pod.name"]
+		return label("io.kubernetes.pod.name")
 	case query.ByContainer:
-		return n.Labels["io.kubernetes.container.name"]
+		return label("io.kubernetes.container.name")
 	}
-	return n.Labels[strings.TrimPrefix(string(d), string(query.ByLabel))]
+	return label(strings.TrimPrefix(string(d), string(query.ByLabel)))
 }
 
 // includes reports whether the answer to a query includes a workload.

@@ -225,7 +225,7 @@ func (r *queryRound) send() {
 	}
 }
 
-// nest makes a host and a guest report the same share on some day, in any order. The node
+// nest makes a host and a guest report the same share on some day, in any order. A node of the same cluster
 // is then a guest, unless its host is nested in it.
 func (r *queryRound) nest() {
 	pick := func(what string) *bookNode {
@@ -256,7 +256,7 @@ func (r *queryRound) nest() {
 		e.Hash = batch.HashOf(fmt.Append(nil, of.id, e.Number))
 		r.marks[of] = batch.Mark{Next: mark.Next + 1, Last: e.Hash}
 		book(r.t, r.l, batch.Accepted, e)
-		if both++; both == 2 && host != guest {
+		if both++; both == 2 && host != guest && host.cluster == guest.cluster {
 			guest.recordEqualShare(as, day, h.To)
 		}
 		if of == guest {
