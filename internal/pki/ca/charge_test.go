@@ -118,33 +118,31 @@ func TestRememberClaim(t *testing.T) {
 	}
 }
 
-// TestMatchNode checks which node a machine is, of those with its machine id.
+// TestMatchNode checks which node a machine is, of those that it may be.
 func TestMatchNode(t *testing.T) {
-	now := registry.Node{Name: "web", Boot: "now"}
-	node := func(id, name, boot string, at int) registry.Node {
-		return registry.Node{ID: id, Name: name, Boot: boot, At: morning.Add(time.Duration(at))}
+	now := registry.Node{Name: "web", Boot: "now", KeyHash: "key"}
+	node := func(id, name, boot, key string, at int) registry.Node {
+		return registry.Node{ID: id, Name: name, Boot: boot, KeyHash: key, At: morning.Add(time.Duration(at))}
 	}
 	for name, c := range map[string]struct {
-		nodes  []registry.Node
-		live   map[string]string
-		want   string
-		others []string
+		nodes []registry.Node
+		live  map[string]string
+		want  string
 	}{
-		"none":                       {nil, nil, "", nil},
-		"the only one":               {[]registry.Node{node("A", "old", "old", 0)}, nil, "A", nil},
-		"sends with another boot":    {[]registry.Node{node("A", "web", "now", 0)}, map[string]string{"A": "old"}, "", []string{"A"}},
-		"name":                       {[]registry.Node{node("A", "old", "old", 9), node("B", "web", "old", 0)}, nil, "B", nil},
-		"boot before name":           {[]registry.Node{node("A", "web", "old", 9), node("B", "old", "now", 0)}, nil, "B", nil},
-		"sends before boot and name": {[]registry.Node{node("A", "web", "now", 9), node("B", "old", "old", 0)}, map[string]string{"B": "now"}, "B", nil},
-		"the latest":                 {[]registry.Node{node("A", "web", "now", 1), node("B", "web", "now", 0)}, nil, "A", nil},
-		"the larger id":              {[]registry.Node{node("A", "web", "now", 0), node("B", "web", "now", 0)}, nil, "B", nil},
-		"one sends, one does not":    {[]registry.Node{node("A", "web", "now", 0), node("B", "old", "old", 0)}, map[string]string{"A": "old"}, "B", []string{"A"}},
+		"none":                       {nil, nil, ""},
+		"the only one":               {[]registry.Node{node("A", "old", "old", "", 0)}, nil, "A"},
+		"name":                       {[]registry.Node{node("A", "old", "old", "", 9), node("B", "web", "old", "", 0)}, nil, "B"},
+		"boot before name":           {[]registry.Node{node("A", "web", "old", "", 9), node("B", "old", "now", "", 0)}, nil, "B"},
+		"sends before boot and name": {[]registry.Node{node("A", "web", "now", "", 9), node("B", "old", "old", "", 0)}, map[string]string{"B": "now"}, "B"},
+		"key before all":             {[]registry.Node{node("A", "web", "now", "other", 9), node("B", "old", "old", "key", 0)}, map[string]string{"A": "now"}, "B"},
+		"sends with another boot":    {[]registry.Node{node("A", "web", "old", "", 0), node("B", "old", "old", "", 9)}, map[string]string{"B": "other"}, "A"},
+		"the latest":                 {[]registry.Node{node("A", "web", "now", "", 1), node("B", "web", "now", "", 0)}, nil, "A"},
+		"the larger id":              {[]registry.Node{node("A", "web", "now", "", 0), node("B", "web", "now", "", 0)}, nil, "B"},
 	} {
 		for range 2 {
 			slices.Reverse(c.nodes)
-			id, others := matchNode(c.nodes, now, func(id string) (string, bool) { boot, ok := c.live[id]; return boot, ok })
-			if id != c.want || !slices.Equal(others, c.others) {
-				t.Errorf("%s: %s beside %v, want %s beside %v", name, id, others, c.want, c.others)
+			if id := matchNode(c.nodes, now, func(id string) (string, bool) { boot, ok := c.live[id]; return boot, ok }); id != c.want {
+				t.Errorf("%s: %s, want %s", name, id, c.want)
 			}
 		}
 	}

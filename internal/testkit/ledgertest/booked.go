@@ -129,6 +129,14 @@ func testBooked(t *testing.T, dsn string) {
 	book(t, l, batch.Accepted, b.entry("far", "x", 62, [2]int64{10, 20}))
 	rows("c x 0 10 50", "c x 0 60 61", "another x 0 10 20")
 
+	// The word of jobs does not count.
+	if err := l.PutNode(ctx, registry.Node{ID: "jobs", Cluster: "c", Name: "a", MachineID: registry.JobsMachineID("machine-a"), Boot: "boot", At: Day}); err != nil {
+		t.Fatal(err)
+	}
+	want(b.entry("jobs", "x", 62, [2]int64{10, 20}), "")
+	book(t, l, batch.Accepted, b.entry("jobs", "x", 62, [2]int64{50, 60}))
+	rows("c x 0 10 50", "c x 0 60 61", "another x 0 10 20")
+
 	// A node that was enrolled later waits while the older one sends, but does not hold it back.
 	rival := b.entry("b", "x", 62, [2]int64{45, 55})
 	want(rival, "rival")

@@ -69,7 +69,7 @@ func testQuota(t *testing.T, dsn string) {
 	if n := count("SELECT COALESCE(sum(length(key) + length(value)), 0) FROM workload_label") + count("SELECT sum(length(detail)) FROM gap"); n > 5000 {
 		t.Errorf("%d bytes of labels and gaps", n)
 	}
-	if n := count("SELECT sum(cpu) FROM usage_minute_" + Day.Format("20060102")); n != sent {
+	if n := count("SELECT sum(cpu) FROM minute_" + Day.Format("20060102")); n != sent {
 		t.Errorf("%d ns are booked, want %d", n, sent)
 	}
 	if n := count("SELECT count(*) FROM audit WHERE action = 'node.quota'"); n != 2 {

@@ -17,8 +17,8 @@ var undo = map[int][]string{
 	11: {"ALTER TABLE node DROP COLUMN certified_ns", "ALTER TABLE node DROP COLUMN key_hash", "ALTER TABLE node DROP COLUMN token", "ALTER TABLE token DROP COLUMN node"},
 }
 
-// undoMigrations makes the schema of a closed ledger that which an older program left, with so many
-// migrations.
+// undoMigrations gives a closed ledger the schema of an older program, which has migrations up to the
+// given number.
 func undoMigrations(t testing.TB, db *sql.DB, version int) {
 	t.Helper()
 	var statements []string

@@ -98,6 +98,7 @@ type bookedNode struct {
 	minute  int64
 	host    int64 // host of a nested node, 0 if not nested
 	run     int64 // kernel run that it measured last, 0 if none
+	jobs    bool  // it is that of a machine's standalone jobs
 	revoked int64 // ns, 0 if not revoked
 	changed bool
 }
@@ -242,14 +243,16 @@ func (b *booking) findNode(id string) (*bookedNode, error) {
 		return n, nil
 	}
 	n := &bookedNode{node: id}
-	err := b.QueryRow("SELECT id, through_ns, cpus, cpus_minute, host, run, revoked_ns FROM node WHERE node_id = $1 AND source = 0", schema.Clean(id)).
-		Scan(&n.id, &n.through, &n.cpus, &n.minute, &n.host, &n.run, &n.revoked)
+	var machine string
+	err := b.QueryRow("SELECT id, through_ns, cpus, cpus_minute, host, run, machine_id, revoked_ns FROM node WHERE node_id = $1 AND source = 0", schema.Clean(id)).
+		Scan(&n.id, &n.through, &n.cpus, &n.minute, &n.host, &n.run, &machine, &n.revoked)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return nil, err
 	}
 	if n.revoked != 0 {
 		n.id = 0
 	}
+	n.jobs = registry.IsJobsMachine(machine)
 	b.nodes[id] = n
 	return n, nil
 }

@@ -36,17 +36,19 @@ type bookedRange struct {
 type each func(f func(scan func(...any) error) error, query string, args ...any) error
 
 // Booked returns what of the time that a node's windows measured is booked already, in order
-// of the windows; boot and boottime are its clock. The error is [batch.RivalError] while an
+// of the windows; boot and boottime are its clock. The node of a machine's jobs books no time of the
+// machine: any user can send jobs. The error is [batch.RivalError] while an
 // older node of the cluster measures the same kernel.
 func (b *Booker) Booked(ctx context.Context, node, boot string, boottime int64, ms []batch.Measured) (list []batch.Measured, err error) {
 	each := func(f func(scan func(...any) error) error, query string, args ...any) error {
 		return b.db.Fault(db.Each(ctx, b.db.Reader, f, query, args...))
 	}
 	n := bookedNode{}
-	err = each(func(scan func(...any) error) error { return scan(&n.id, &n.run) },
-		"SELECT id, run FROM node WHERE node_id = $1 AND source = 0", schema.Clean(node))
+	var machine string
+	err = each(func(scan func(...any) error) error { return scan(&n.id, &n.run, &machine) },
+		"SELECT id, run, machine_id FROM node WHERE node_id = $1 AND source = 0", schema.Clean(node))
 	now := time.Now().UnixNano()
-	for i := 0; i < len(ms) && err == nil && n.id != 0; i++ {
+	for i := 0; i < len(ms) && err == nil && n.id != 0 && !registry.IsJobsMachine(machine); i++ {
 		m := ms[i]
 		var run kernelRun
 		var ranges []bookedRange
@@ -134,6 +136,9 @@ var errOverlap = &fault.RetryError{
 // addMeasured books what the windows of an entry measured. The error wraps errOverlap if some
 // of it is booked, after which nothing has changed.
 func (b *booking) addMeasured(e *batch.Entry, n *bookedNode) error {
+	if n.jobs {
+		return nil
+	}
 	runs := make([]kernelRun, len(e.Measured))
 	restored := make([]bool, len(e.Measured))
 	for i, m := range e.Measured {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/model/batch"
-	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/replica"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger/db"
@@ -46,10 +45,7 @@ func (b *booking) bookName(n *batch.Name, node *bookedNode, through int64) error
 	if old.id != "" && old.id != string(n.ID) {
 		return nil // two ids with the same prefix: the first keeps the rows
 	}
-	if n, err = b.restrictJob(n, node); err != nil {
-		return err
-	}
-	n = old.restrictToOwner(n)
+	n = old.restrictToOwner(restrictJob(n, node.jobs))
 	now := old.merge(n, through)
 	if size := now.newText(&old); size > 0 {
 		if ok, err = b.takeBytes(node, size); err != nil {
@@ -87,18 +83,10 @@ func (b *booking) bookName(n *batch.Name, node *bookedNode, through int64) error
 // restrictJob drops what a job says of itself and cannot know: the pod that it is, which labels of
 // Kubernetes name, and, on the node of jobs that send their own figures, its project. There every
 // name is a job's word, whatever its kind.
-func (b *booking) restrictJob(n *batch.Name, node int64) (*batch.Name, error) {
+func restrictJob(n *batch.Name, ofJobs bool) *batch.Name {
 	isPlaced := slices.ContainsFunc(slices.Collect(maps.Keys(n.Labels)), func(k string) bool { return batch.CheckJobLabel(k) != nil })
-	if !isPlaced && n.Project == "" {
-		return n, nil
-	}
-	var machine string
-	if err := b.QueryRow("SELECT machine_id FROM node WHERE id = $1", node).Scan(&machine); err != nil {
-		return nil, err
-	}
-	ofJobs := registry.IsJobsMachine(machine)
-	if n.Kind != workload.Job && !ofJobs {
-		return n, nil
+	if !isPlaced && n.Project == "" || n.Kind != workload.Job && !ofJobs {
+		return n
 	}
 	left := *n
 	left.Labels = maps.Clone(n.Labels)
@@ -106,7 +94,7 @@ func (b *booking) restrictJob(n *batch.Name, node int64) (*batch.Name, error) {
 	if ofJobs {
 		left.Project = ""
 	}
-	return &left, nil
+	return &left
 }
 
 // restrictToOwner drops the fields of n that only the owner of job w may set: a job keeps the user
