@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -125,12 +126,12 @@ func TestMergeNodes(t *testing.T) {
 	merged := idle.MergeNodes([]query.Group{
 		group("web", "a", "container", 2, 300), group("db", "a", "container", 2, 100), group("web", "b", "container", 1, 10), group("web", "b", "service", 9, 1),
 	})
-	got := ""
+	var got strings.Builder
 	for _, g := range merged {
-		got += fmt.Sprintf("%s on %d: %v from %d to %d; ", g.Keys, g.Nodes, g.Usage.Sum[usage.CPU], g.First.UnixNano(), g.Last.Add(-time.Hour).UnixNano())
+		fmt.Fprintf(&got, "%s on %d: %v from %d to %d; ", g.Keys, g.Nodes, g.Usage.Sum[usage.CPU], g.First.UnixNano(), g.Last.Add(-time.Hour).UnixNano())
 	}
-	if want := "[web] on 2: 311 from 1 to 9; [db] on 1: 100 from 2 to 2; "; got != want {
-		t.Errorf("%s\nwant %s", got, want)
+	if want := "[web] on 2: 311 from 1 to 9; [db] on 1: 100 from 2 to 2; "; got.String() != want {
+		t.Errorf("%s\nwant %s", got.String(), want)
 	}
 	if !slices.Equal(merged[0].Keys, []string{"web"}) {
 		t.Errorf("keys %q", merged[0].Keys)

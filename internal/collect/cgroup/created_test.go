@@ -169,12 +169,13 @@ func TestFoundLate(t *testing.T) {
 	hosttest.LockExclusive(t, "cut-paths") // another test that sees a cut path would miss a birth
 	p := top(t)
 	s := openFixture(t, "bpf", config(), bpf.Default())
-	up := p
+	var up strings.Builder
+	up.WriteString(p)
 	for range 2 {
-		up += "/" + strings.Repeat("a", 200)
-		mkdir(t, cpuMount+up)
+		up.WriteString("/" + strings.Repeat("a", 200))
+		mkdir(t, cpuMount+up.String())
 	}
-	first, second := up+"/"+strings.Repeat("b", 200), up+"/"+strings.Repeat("c", 200)
+	first, second := up.String()+"/"+strings.Repeat("b", 200), up.String()+"/"+strings.Repeat("c", 200)
 	mkdir(t, cpuMount+first)
 	s.tick() // this searches, and the next two do not
 	if s.group(first) == nil {
@@ -194,8 +195,8 @@ func TestFoundLate(t *testing.T) {
 	}
 	later := use("3ms")
 	s.tick()
-	if ticks < 2 || s.booked[second] != later || s.booked[up] != past {
-		t.Errorf("found after %d ticks; booked %d ns to the group and %d above, want %d and %d", ticks, s.booked[second], s.booked[up], later, past)
+	if ticks < 2 || s.booked[second] != later || s.booked[up.String()] != past {
+		t.Errorf("found after %d ticks; booked %d ns to the group and %d above, want %d and %d", ticks, s.booked[second], s.booked[up.String()], later, past)
 	}
 	if got, want := s.below(p), usageOf(t, p); got != want {
 		t.Errorf("booked %d ns below %s, its counter gained %d", got, p, want)

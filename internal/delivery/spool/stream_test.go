@@ -31,7 +31,7 @@ func TestUnpack(t *testing.T) {
 func TestHistory(t *testing.T) {
 	st := &stream{}
 	var want []historyEntry
-	for n := uint64(0); n < 16*360+1; n++ {
+	for n := range uint64(16*360 + 1) {
 		st.addHistory(n, int64(10*n))
 		if n%360 == 1 {
 			want = append(want, historyEntry{n, int64(10 * n)})
