@@ -142,7 +142,7 @@ func (o *origin) send(ctx context.Context, sent []byte) error {
 func (f *fleet) window(i int, o *origin, from time.Time, length time.Duration) usage.Window {
 	w := f.windows[i%len(f.windows)]
 	w.Boot, w.Start = o.boot, int64(from.Sub(o.up))
-	w.End, w.Offset = w.Start+int64(length), o.up.UnixNano()
+	w.End, w.Offset, w.Scope = w.Start+int64(length), o.up.UnixNano(), usage.Machine
 	return w
 }
 
