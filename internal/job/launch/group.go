@@ -30,7 +30,7 @@ type Group struct {
 	parts     []*part
 	abandoned []*part // dropped: to be removed but not read
 	limits    Limits
-	disks     map[procfmt.Dev]string
+	leaves    map[procfmt.Dev]bool // devices that are known, and whether they count in sums
 	notes     []string
 	own       int64 // CPU ns of starting the job, included in its cpuacct group
 	buf       []byte
@@ -81,8 +81,7 @@ func Open(h *hostfs.FS, ys []hostfs.Hierarchy, id string, limits Limits) (*Group
 		g.Remove()
 		return nil, err
 	}
-	// Without the list no device is counted; disk reports that.
-	g.disks, _ = h.LeafDevices()
+	g.listDevices()
 	for _, p := range g.parts {
 		p.open(g)
 	}

@@ -3,6 +3,7 @@ package launch
 import (
 	"errors"
 
+	"mete.dev/mete/internal/collect/disk"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/host/procfmt"
 	"mete.dev/mete/internal/model/usage"
@@ -60,7 +61,7 @@ func (p *part) files(g *Group) []source {
 			{name: "memory.events", parse: parseKey("oom_kill", usage.OOMKills)},
 			{name: "pids.current", parse: parseNumber(usage.PIDs), level: true},
 			{name: "pids.peak", parse: parseNumber(usage.PIDsPeak)},
-			{name: "io.stat", parse: g.ioStat},
+			{name: "io.stat", parse: g.disk(procfmt.IOStat)},
 		}
 	}
 	var s []source
@@ -80,7 +81,7 @@ func (p *part) files(g *Group) []source {
 		s = append(s, source{name: "pids.current", parse: parseNumber(usage.PIDs), level: true}, source{name: "pids.peak", parse: pidsPeak})
 	}
 	if p.y.Has("blkio") && g.blkioCounts(p.y) {
-		s = append(s, source{name: "blkio.throttle.io_service_bytes_recursive", parse: g.blkio})
+		s = append(s, source{name: "blkio.throttle.io_service_bytes_recursive", parse: g.disk(blkio)})
 	}
 	return s
 }
@@ -184,35 +185,61 @@ func memoryStat(b []byte, r *usage.Reading) error {
 	return nil
 }
 
-func (g *Group) ioStat(b []byte, r *usage.Reading) error {
-	var read, written int64
-	err := procfmt.IOStat(b, func(d procfmt.Dev, c procfmt.IO) {
-		if _, leaf := g.disks[d]; leaf {
-			read, written = read+c.ReadBytes, written+c.WrittenBytes
+// disk returns a parser of a file that lists the group's I/O by device. It sums the leaf devices, and
+// keeps what it saw of devices that were removed since.
+func (g *Group) disk(list func(b []byte, add func(procfmt.Dev, procfmt.IO)) error) func([]byte, *usage.Reading) error {
+	var totals disk.Totals
+	return func(b []byte, r *usage.Reading) error {
+		totals.Begin()
+		err := list(b, func(d procfmt.Dev, c procfmt.IO) { totals.Add(d, g.isLeaf(d), c) })
+		if err == nil && g.leaves == nil {
+			err = errDevices
 		}
-	})
-	return g.disk(r, read, written, err)
-}
-
-func (g *Group) blkio(b []byte, r *usage.Reading) error {
-	var read, written int64
-	_, err := procfmt.BlkioServiceBytes(b, func(d procfmt.Dev, in, out int64) {
-		if _, leaf := g.disks[d]; leaf {
-			read, written = read+in, written+out
+		if err != nil {
+			return err
 		}
-	})
-	return g.disk(r, read, written, err)
+		var sum usage.Reading
+		totals.End(&sum)
+		removed := totals.Removed()
+		for _, res := range []usage.Resource{usage.DiskRead, usage.DiskWritten} {
+			putNew(r, res, sum.Value[res]+removed[res])
+		}
+		return nil
+	}
 }
 
 var errDevices = errors.New("the block devices are unknown")
 
-func (g *Group) disk(r *usage.Reading, read, written int64, err error) error {
-	if err == nil && g.disks == nil {
-		err = errDevices
+// isLeaf reports whether a device counts in sums. It lists the machine's devices again for one that
+// it does not know: it may have been attached since.
+func (g *Group) isLeaf(d procfmt.Dev) bool {
+	if _, known := g.leaves[d]; !known {
+		g.listDevices()
+		if g.leaves != nil {
+			g.leaves[d] = g.leaves[d] // known now, also if it is no leaf
+		}
 	}
-	if err == nil {
-		putNew(r, usage.DiskRead, read)
-		putNew(r, usage.DiskWritten, written)
+	return g.leaves[d]
+}
+
+// listDevices adds the machine's leaf devices to those that are known. Without a list no device is
+// counted; disk reports that.
+func (g *Group) listDevices() {
+	leaves, err := g.h.LeafDevices()
+	if err != nil {
+		return
 	}
+	if g.leaves == nil {
+		g.leaves = map[procfmt.Dev]bool{}
+	}
+	for d := range leaves {
+		g.leaves[d] = true
+	}
+}
+
+func blkio(b []byte, add func(procfmt.Dev, procfmt.IO)) error {
+	_, err := procfmt.BlkioServiceBytes(b, func(d procfmt.Dev, read, written int64) {
+		add(d, procfmt.IO{ReadBytes: read, WrittenBytes: written})
+	})
 	return err
 }

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -86,7 +87,7 @@ func TestSources(t *testing.T) {
 		"malformed": {[]map[string]string{{"job/cpu.stat": "usage_usec x\n", "job/memory.current": "", "job/memory.stat": "anon -\n"}},
 			[]hostfs.Hierarchy{{V2: true}}, map[string]int64{}},
 	} {
-		g := &Group{h: machine(t), own: 1e6, disks: map[procfmt.Dev]string{{Major: 8}: "sda"}}
+		g := &Group{h: machine(t), own: 1e6, leaves: map[procfmt.Dev]bool{{Major: 8}: true, {Major: 253}: false}}
 		for i, files := range c.trees {
 			dir := write(t, files)
 			c.ys[i].Mount = dir
@@ -102,6 +103,58 @@ func TestSources(t *testing.T) {
 		for _, p := range g.parts {
 			p.close()
 		}
+	}
+}
+
+// TestDetachedDevice checks that a job keeps the I/O of a device that was removed, whose line goes
+// with it.
+func TestDetachedDevice(t *testing.T) {
+	for name, c := range map[string]struct {
+		y              hostfs.Hierarchy
+		file           string
+		line           func(dev string, read, written int) string
+		malformed, end string
+	}{
+		"v2": {hostfs.Hierarchy{V2: true}, "io.stat", func(dev string, read, written int) string {
+			return fmt.Sprintf("%s rbytes=%d wbytes=%d rios=1 wios=1 dbytes=0 dios=0\n", dev, read, written)
+		}, "8:0 rbytes=x\n", ""},
+		"v1": {hostfs.Hierarchy{Controllers: []string{"blkio"}}, "blkio.throttle.io_service_bytes_recursive", func(dev string, read, written int) string {
+			return fmt.Sprintf("%[1]s Read %[2]d\n%[1]s Write %[3]d\n%[1]s Total %[4]d\n", dev, read, written, read+written)
+		}, "x", "Total 1\n"},
+	} {
+		root, volume, stacked := c.line("8:0", 100, 200), c.line("8:16", 40, 50), c.line("253:0", 7, 7)
+		dir := write(t, map[string]string{"job/" + c.file: root + c.end, "blkio.throttle.io_service_bytes": "8:0 Total 1\nTotal 1\n"})
+		g := &Group{h: machine(t), leaves: map[procfmt.Dev]bool{{Major: 8}: true, {Major: 8, Minor: 16}: true, {Major: 253}: false}}
+		c.y.Mount = dir
+		p := &part{y: c.y, dir: dir + "/job", lock: -1}
+		p.open(g)
+		g.parts = append(g.parts, p)
+		for i, step := range []struct {
+			text          string
+			read, written int64 // -1: absent
+		}{
+			{root, 100, 200},
+			{root + volume + stacked, 140, 250},
+			{root, 140, 250},                             // detached
+			{c.line("8:0", 105, 200) + volume, 185, 300}, // attached again
+			{c.line("8:0", 105, 200) + c.malformed, -1, -1},
+			{c.line("8:0", 105, 210) + volume, 185, 310},
+			{"", 185, 310}, // the last device too
+		} {
+			if err := os.WriteFile(filepath.Join(dir, "job", c.file), []byte(step.text+c.end), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			var r usage.Reading
+			g.Read(&r)
+			want := map[string]int64{}
+			if step.read >= 0 {
+				want = map[string]int64{"disk_read": step.read, "disk_written": step.written}
+			}
+			if d := cmp.Diff(want, values(&r)); d != "" {
+				t.Errorf("%s, reading %d (-want +got):\n%s", name, i, d)
+			}
+		}
+		p.close()
 	}
 }
 
