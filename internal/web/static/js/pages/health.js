@@ -35,8 +35,8 @@ function useMetrics() {
     const of = (name, labels = {}) => { const s = (now.found[name] || []).filter((x) => Object.entries(labels).every(([k, v]) => x.labels[k] === v)); return s.length ? s.reduce((a, x) => a + x.value, 0) : null; };
     const sum = (m, name) => (m.found[name] || []).reduce((a, x) => a + x.value, 0);
     const rate = (name) => (was && now.found[name] ? (sum(now, name) - sum(was, name)) / ((now.at - was.at) / 1000) : null);
-    const books = await instant("sum(mete_conservation_violations_total)", undefined, signal).catch(() => []);
-    return { of, rate, found: now.found, help: now.help, broken: books.length ? Number(books[0].value[1]) : null };
+    const violations = await instant("sum(mete_conservation_violations_total)", undefined, signal).catch(() => []);
+    return { of, rate, found: now.found, help: now.help, broken: violations.length ? Number(violations[0].value[1]) : null };
   }, [], 5000);
 }
 
