@@ -29,7 +29,7 @@ const (
 // States are sent as one zstd frame, which says its content's size.
 type States struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`   // 1
+	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`   // 2 if rows are within nodes, else 1
 	Sequence      uint64                 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"` // of the mark that they continue
 	From          string                 `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`          // its position
 	To            string                 `protobuf:"bytes,4,opt,name=to,proto3" json:"to,omitempty"`              // the position after them
@@ -40,6 +40,7 @@ type States struct {
 	Gaps          []*StateGap            `protobuf:"bytes,9,rep,name=gaps,proto3" json:"gaps,omitempty"`
 	Shifts        []*StateShift          `protobuf:"bytes,10,rep,name=shifts,proto3" json:"shifts,omitempty"`
 	Nestings      []*StateNesting        `protobuf:"bytes,11,rep,name=nestings,proto3" json:"nestings,omitempty"`
+	Within        bool                   `protobuf:"varint,12,opt,name=within,proto3" json:"within,omitempty"` // rows say within which node they are; if not, all of a nested day are within its host
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -149,6 +150,13 @@ func (x *States) GetNestings() []*StateNesting {
 		return x.Nestings
 	}
 	return nil
+}
+
+func (x *States) GetWithin() bool {
+	if x != nil {
+		return x.Within
+	}
+	return false
 }
 
 // A StateNode is what is known of a node. Times are ns since 1970, 0 is none.
@@ -353,7 +361,7 @@ func (x *StateHost) GetSeen() int64 {
 	return 0
 }
 
-// A StateNesting says that a node was a guest on a day.
+// A StateNesting says that rows of a node on a day are within its host.
 type StateNesting struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          uint32                 `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`         // its place in States.nodes
@@ -534,6 +542,7 @@ type StateTable struct {
 	Quality       []uint64               `protobuf:"varint,5,rep,packed,name=quality,proto3" json:"quality,omitempty"` // two bits for each resource: 1 measured, 2 apportioned, 3 modelled
 	Covered       []uint64               `protobuf:"varint,6,rep,packed,name=covered,proto3" json:"covered,omitempty"` // ms
 	Columns       []*StateColumn         `protobuf:"bytes,7,rep,name=columns,proto3" json:"columns,omitempty"`
+	Within        []uint32               `protobuf:"varint,8,rep,packed,name=within,proto3" json:"within,omitempty"` // one more than the place in States.nodes of the node whose rows include it, 0 is none; empty is all 0
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -613,6 +622,13 @@ func (x *StateTable) GetCovered() []uint64 {
 func (x *StateTable) GetColumns() []*StateColumn {
 	if x != nil {
 		return x.Columns
+	}
+	return nil
+}
+
+func (x *StateTable) GetWithin() []uint32 {
+	if x != nil {
+		return x.Within
 	}
 	return nil
 }
@@ -815,7 +831,7 @@ var File_states_proto protoreflect.FileDescriptor
 const file_states_proto_rawDesc = "" +
 	"\n" +
 	"\fstates.proto\x12\amete.v1\x1a\n" +
-	"mete.proto\"\xa4\x03\n" +
+	"mete.proto\"\xbc\x03\n" +
 	"\x06States\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x12\n" +
@@ -828,7 +844,8 @@ const file_states_proto_rawDesc = "" +
 	"\x04gaps\x18\t \x03(\v2\x11.mete.v1.StateGapR\x04gaps\x12+\n" +
 	"\x06shifts\x18\n" +
 	" \x03(\v2\x13.mete.v1.StateShiftR\x06shifts\x121\n" +
-	"\bnestings\x18\v \x03(\v2\x15.mete.v1.StateNestingR\bnestings\"\xbb\x02\n" +
+	"\bnestings\x18\v \x03(\v2\x15.mete.v1.StateNestingR\bnestings\x12\x16\n" +
+	"\x06within\x18\f \x01(\bR\x06within\"\xbb\x02\n" +
 	"\tStateNode\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x12\n" +
@@ -863,7 +880,7 @@ const file_states_proto_rawDesc = "" +
 	"\x05named\x18\x05 \x01(\x12R\x05named\x12\x1c\n" +
 	"\tnamespace\x18\x06 \x01(\tR\tnamespace\x12\x10\n" +
 	"\x03pod\x18\a \x01(\tR\x03pod\x12\x1c\n" +
-	"\tcontainer\x18\b \x01(\tR\tcontainer\"\xca\x01\n" +
+	"\tcontainer\x18\b \x01(\tR\tcontainer\"\xe2\x01\n" +
 	"\n" +
 	"StateTable\x12\x14\n" +
 	"\x05level\x18\x01 \x01(\rR\x05level\x12\x16\n" +
@@ -872,7 +889,8 @@ const file_states_proto_rawDesc = "" +
 	"\apresent\x18\x04 \x03(\x04R\apresent\x12\x18\n" +
 	"\aquality\x18\x05 \x03(\x04R\aquality\x12\x18\n" +
 	"\acovered\x18\x06 \x03(\x04R\acovered\x12.\n" +
-	"\acolumns\x18\a \x03(\v2\x14.mete.v1.StateColumnR\acolumns\"9\n" +
+	"\acolumns\x18\a \x03(\v2\x14.mete.v1.StateColumnR\acolumns\x12\x16\n" +
+	"\x06within\x18\b \x03(\rR\x06within\"9\n" +
 	"\vStateColumn\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06values\x18\x02 \x03(\x12R\x06values\"V\n" +

@@ -19,9 +19,16 @@ import (
 // MediaTypeStates is the Content-Type of a page of states in a request.
 const MediaTypeStates = "application/vnd.mete.states"
 
+// statesVersion is the layout of pages whose rows are within nodes. A server that knows layout 1 only
+// refuses them: it would take such a row for the node's other row of the same time.
+const statesVersion = 2
+
 // EncodeStates appends a page to dst as it is sent.
 func EncodeStates(dst []byte, p *replica.Page) ([]byte, error) {
-	m := &pb.States{Version: layoutVersion, Sequence: p.From.Sequence, From: p.From.Position, To: p.To}
+	m := &pb.States{Version: layoutVersion, Sequence: p.From.Sequence, From: p.From.Position, To: p.To, Within: p.Within}
+	if p.SaysWithin() {
+		m.Version = statesVersion
+	}
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
 		sn := &pb.StateNode{
@@ -116,10 +123,10 @@ func pageFrom(m *pb.States, l Limits) (*replica.Page, error) {
 	switch {
 	case m.Version == 0:
 		return nil, invalid("it says no version of its layout")
-	case m.Version > layoutVersion:
+	case m.Version > statesVersion:
 		return nil, newerError("layout %d is unknown", m.Version)
 	}
-	p := &replica.Page{From: replica.Mark{Sequence: m.Sequence, Position: m.From}, To: m.To}
+	p := &replica.Page{From: replica.Mark{Sequence: m.Sequence, Position: m.From}, To: m.To, Within: m.Within}
 	if err := checkTexts(l, m.From, m.To); err != nil {
 		return nil, err
 	}

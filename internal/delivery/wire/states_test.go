@@ -76,10 +76,43 @@ func drawPage(t *rapid.T) *replica.Page {
 	return p
 }
 
+// TestStatesVersion: pages with rows within a node, which an older server would take for others of the
+// same time, have a layout that it does not know. Other pages have not.
+func TestStatesVersion(t *testing.T) {
+	for version, p := range map[uint32]*replica.Page{
+		1: {Within: true, Nodes: []replica.Node{{Node: registry.Node{ID: "n"}}}, NodeRows: []replica.NodeRow{{}}},
+		2: {Within: true, Nodes: []replica.Node{{Node: registry.Node{ID: "n"}}}, NodeRows: []replica.NodeRow{{Within: 1}}},
+	} {
+		sent, err := wire.EncodeStates(nil, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := zstd.NewReader(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := d.DecodeAll(sent, nil)
+		d.Close()
+		var m pb.States
+		if err := errors.Join(err, proto.Unmarshal(raw, &m)); err != nil || m.Version != version || !m.Within {
+			t.Errorf("layout %d, %v; want %d", m.Version, err, version)
+		}
+	}
+}
+
 // TestStates: a page comes back as it was, and what is cut off anywhere does not.
 func TestStates(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPage(t)
+		if p.Within = rapid.Bool().Draw(t, "says within"); p.Within {
+			within := func() int { return max(0, rapid.IntRange(-3, len(p.Nodes)).Draw(t, "within")) }
+			for i := range p.Rows {
+				p.Rows[i].Within = within()
+			}
+			for i := range p.NodeRows {
+				p.NodeRows[i].Within = within()
+			}
+		}
 		sent, err := wire.EncodeStates(nil, p)
 		if err != nil {
 			t.Fatal(err)

@@ -52,8 +52,11 @@ func (t *stateTable) columns() (list []namedColumn) {
 	return list
 }
 
-// write puts the rows into the columns of m, of which it has the minutes and keys.
+// write puts the rows into the columns of m, of which it has the minutes, keys and within.
 func (t *stateTable) write(m *pb.StateTable) {
+	if !slices.ContainsFunc(m.Within, func(w uint32) bool { return w != 0 }) {
+		m.Within = nil
+	}
 	for _, u := range t.usages {
 		m.Present, m.Quality = append(m.Present, uint64(u.Present)), append(m.Quality, uint64(u.Quality))
 		m.Covered = append(m.Covered, uint64(u.Covered/time.Millisecond))
@@ -105,6 +108,7 @@ func workloadRowsMessage(p *replica.Page, v replica.Resolution) *pb.StateTable {
 		if r := &p.Rows[i]; r.Resolution == v {
 			m.Minute, m.Key, last = append(m.Minute, r.Minute-last), append(m.Key, uint32(r.Workload)), r.Minute
 			t.usages = append(t.usages, &r.Usage)
+			m.Within = append(m.Within, uint32(r.Within))
 		}
 	}
 	t.write(m)
@@ -121,6 +125,7 @@ func nodeRowsMessage(p *replica.Page, v replica.Resolution) *pb.StateTable {
 			u := r.Total
 			u.Covered = r.Covered
 			t.usages, t.nodes, t.cpus = append(t.usages, &u), append(t.nodes, &r.NodeMinute), append(t.cpus, int64(r.CPUs))
+			m.Within = append(m.Within, uint32(r.Within))
 		}
 	}
 	t.write(m)
@@ -138,7 +143,7 @@ func tablesFrom(p *replica.Page, m *pb.States, l Limits) error {
 			return invalid("more than %d rows", l.Rows)
 		case t.Level > uint32(replica.Day):
 			return invalid("rows of level %d", t.Level)
-		case len(t.Minute) != n || len(t.Present) != n || len(t.Quality) != n || len(t.Covered) != n:
+		case len(t.Minute) != n || len(t.Present) != n || len(t.Quality) != n || len(t.Covered) != n, len(t.Within) != 0 && len(t.Within) != n:
 			return invalid("%d rows of level %d do not have all columns", n, t.Level)
 		}
 	}
@@ -165,6 +170,9 @@ func workloadRowsFrom(p *replica.Page, m *pb.StateTable) error {
 		r := &rows[i]
 		last += m.Minute[i]
 		r.Resolution, r.Minute, r.Workload = replica.Resolution(m.Level), last, int(m.Key[i])
+		if m.Within != nil {
+			r.Within = int(m.Within[i])
+		}
 		t.usages[i] = &r.Usage
 	}
 	return t.read(m)
@@ -180,6 +188,9 @@ func nodeRowsFrom(p *replica.Page, m *pb.StateTable) error {
 		r := &rows[i]
 		last += m.Minute[i]
 		r.Resolution, r.Minute, r.Node = replica.Resolution(m.Level), last, int(m.Key[i])
+		if m.Within != nil {
+			r.Within = int(m.Within[i])
+		}
 		t.usages[i], t.nodes[i] = &r.Total, &r.NodeMinute
 	}
 	err := t.read(m)

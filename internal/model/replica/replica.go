@@ -8,6 +8,7 @@ package replica
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"mete.dev/mete/internal/model/batch"
@@ -82,6 +83,15 @@ type Page struct {
 	Gaps      []Gap
 	Shifts    []Shift
 	Nestings  []Nesting
+	// Within says that rows state which node they are within. If not, the source is of an earlier
+	// version, and all rows of the days in Nestings are.
+	Within bool
+}
+
+// SaysWithin reports whether a server that ignores Within would store the page as something else.
+func (p *Page) SaysWithin() bool {
+	return p.Within && (len(p.Nestings) > 0 || slices.ContainsFunc(p.Rows, func(r Row) bool { return r.Within != 0 }) ||
+		slices.ContainsFunc(p.NodeRows, func(r NodeRow) bool { return r.Within != 0 }))
 }
 
 // Empty reports whether the page has no records.
@@ -107,8 +117,7 @@ type Host struct {
 	Since, Seen time.Time // first and latest confirmation
 }
 
-// A Nesting says that a node was a guest on a day: its use is within its host's. It is never
-// revoked.
+// A Nesting says that rows of a node on a day are within its host's. It is never revoked.
 type Nesting struct {
 	Node     int   // in Page.Nodes
 	Host     int   // likewise; -1 is unknown
@@ -131,6 +140,7 @@ type Row struct {
 	Resolution Resolution
 	Minute     int64 // first minute of the span, since 1970
 	Workload   int   // in Page.Workloads
+	Within     int   // the place in Page.Nodes of the node whose rows include it, plus one; 0 is none
 	Usage      usage.Usage
 }
 
@@ -138,6 +148,7 @@ type Row struct {
 type NodeRow struct {
 	Resolution Resolution
 	Node       int // in Page.Nodes
+	Within     int // as in Row
 	batch.NodeMinute
 }
 
@@ -176,13 +187,13 @@ func (p *Page) Check() error {
 	}
 	for i := range p.Rows {
 		r := &p.Rows[i]
-		if !validSpan(r.Resolution, r.Minute) || r.Workload < 0 || r.Workload >= len(p.Workloads) || !validAmounts(&r.Usage) {
+		if !validSpan(r.Resolution, r.Minute) || r.Workload < 0 || r.Workload >= len(p.Workloads) || r.Within < 0 || r.Within > len(p.Nodes) || !validAmounts(&r.Usage) {
 			return invalid("row %d: minute %d of workload %d", i, r.Minute, r.Workload)
 		}
 	}
 	for i := range p.NodeRows {
 		r := &p.NodeRows[i]
-		bad := !validSpan(r.Resolution, r.Minute) || r.Node < 0 || r.Node >= len(p.Nodes) || !validAmounts(&r.Total) ||
+		bad := !validSpan(r.Resolution, r.Minute) || r.Node < 0 || r.Node >= len(p.Nodes) || r.Within < 0 || r.Within > len(p.Nodes) || !validAmounts(&r.Total) ||
 			r.Covered < 0 || r.CPUs < 0 || r.Violations < 0 || r.Lost < 0
 		for _, v := range r.Whole {
 			bad = bad || v < 0

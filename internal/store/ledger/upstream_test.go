@@ -20,6 +20,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/replica"
 	"mete.dev/mete/internal/model/usage"
@@ -141,8 +142,8 @@ func amounts(node bool) string {
 
 // usage returns the rows of hours or days since a minute.
 func (s *side) usage(table string, from int64) []string {
-	lines := s.query("SELECT n.node_id, w.short, "+amounts(false)+" FROM "+table+" d JOIN workload w ON w.id = d.workload JOIN node n ON n.id = w.node WHERE (d.present <> 0 OR d.covered_ms <> 0) AND d.minute >= $1", from)
-	return append(lines, s.query("SELECT n.node_id, "+amounts(true)+" FROM node_"+table+" d JOIN node n ON n.id = d.node WHERE (d.present <> 0 OR d.covered_ms <> 0) AND d.minute >= $1", from)...)
+	lines := s.query("SELECT n.node_id, w.short, h.node_id AS within, "+amounts(false)+" FROM "+table+" d JOIN workload w ON w.id = d.workload & 1099511627775 JOIN node n ON n.id = w.node LEFT JOIN node h ON h.id = d.workload >> 40 WHERE (d.present <> 0 OR d.covered_ms <> 0) AND d.minute >= $1", from)
+	return append(lines, s.query("SELECT n.node_id, h.node_id AS within, "+amounts(true)+" FROM node_"+table+" d JOIN node n ON n.id = d.node & 1099511627775 LEFT JOIN node h ON h.id = d.node >> 40 WHERE (d.present <> 0 OR d.covered_ms <> 0) AND d.minute >= $1", from)...)
 }
 
 // names returns the names and labels of workloads.
@@ -160,7 +161,7 @@ func (s *side) gaps() []string {
 
 // guests returns which nodes were guests on which days, and which are guests at the end.
 func (s *side) guests() []string {
-	return append(s.query(`SELECT n.node_id, x.minute, h.node_id AS host, w.short FROM nested_day x
+	return append(s.query(`SELECT n.node_id, x.minute, h.node_id AS host, w.short FROM within_day x
 		JOIN node n ON n.id = x.node JOIN node h ON h.id = x.host JOIN workload w ON w.id = x.workload`),
 		s.query(`SELECT n.node_id, h.node_id AS host, w.short, n.nested_ns, n.equal_ns FROM node n
 		JOIN node h ON h.id = n.host JOIN workload w ON w.id = n.host_workload`)...)
@@ -376,7 +377,9 @@ func (c *climb) entry() *batch.Entry {
 		n := batch.NodeMinute{Minute: row.Minute, Covered: time.Second, CPUs: 4}
 		n.Whole[0], n.Skew[0] = row.Usage.Amount[usage.CPU], -5
 		e.Nodes = append(e.Nodes, n)
-		e.Through = time.Unix(60*(row.Minute+1), 0)
+		if end := time.Unix(60*(row.Minute+1), 0); end.After(e.Through) {
+			e.Through = end
+		}
 	}
 	if n := rapid.Int64Range(-3, 5).Draw(c.T, "share"); n >= 0 {
 		// Node b is a guest of a, as one workload or another.
@@ -384,6 +387,10 @@ func (c *climb) entry() *batch.Entry {
 		h.Guest, h.Shares = "00112233-4455-6677-8899-aabbccddeeff", []power.Share{{Epoch: "e", N: n, Active: n}}
 		if node == "a" {
 			h.Workload = workload.NewID("a", workload.Job, rapid.SampledFrom([]string{"x", "y"}).Draw(c.T, "as"))
+			row := batch.Minute{Minute: e.Minutes[0].Minute}
+			row.Workload, _ = workload.ShortIDOf(h.Workload)
+			row.Usage.Put(usage.EnergyRest, n, usage.Apportioned)
+			e.Minutes = append(e.Minutes, row)
 		}
 		e.Handovers = []batch.TimedHandover{h}
 	}
@@ -509,12 +516,19 @@ func pair(t *testing.T) (below, above *side) {
 // use books ns of CPU in each of the minutes.
 func (s *side) use(m *batch.Mark, node string, ns int64, minutes ...int64) {
 	s.t.Helper()
+	s.useWith(m, node, ns, func(*batch.Entry) {}, minutes...)
+}
+
+// useWith is use with a change of the entry.
+func (s *side) useWith(m *batch.Mark, node string, ns int64, change func(*batch.Entry), minutes ...int64) {
+	s.t.Helper()
 	e := &batch.Entry{Node: node, Stream: batch.Stream{node[0]}, Number: m.Next + 1, Previous: m.Last, Hash: batch.HashOf(fmt.Append(nil, node, m.Next))}
 	for _, at := range minutes {
 		row := batch.Minute{Workload: 7, Minute: first + at}
 		row.Usage.Put(usage.CPU, ns, usage.Measured)
 		e.Minutes = append(e.Minutes, row)
 	}
+	change(e)
 	results, err := s.Book(context.Background(), []*batch.Entry{e})
 	if err != nil || results[0].Verdict != batch.Accepted {
 		s.t.Fatal(results, err)
@@ -530,6 +544,99 @@ func (s *side) cpu(node string) (n int64) {
 		s.t.Fatal(err)
 	}
 	return n - 1
+}
+
+// sum returns the CPU time of all nodes in the minutes [from, to).
+func (s *side) sum(from, to int64) string {
+	s.t.Helper()
+	a, err := s.Usage(context.Background(), query.Query{From: at(from), To: at(to), By: []query.Dimension{query.ByCluster}, Scope: query.Scope{All: true}})
+	if err != nil || len(a.Groups) != 1 {
+		s.t.Fatalf("%+v, %v", a, err)
+	}
+	return a.Groups[0].Usage.Sum[usage.CPU].String()
+}
+
+// TestWithinAbove checks that an upstream server leaves out the same rows of a guest.
+func TestWithinAbove(t *testing.T) {
+	below, above := pair(t)
+	handovers := func(e *batch.Entry) {
+		h := batch.TimedHandover{From: at(60), To: at(62)}
+		h.Guest, h.Shares = "uuid", []power.Share{{Epoch: "e", N: 1, Active: 1}}
+		if e.Node == "a" {
+			h.Workload = workload.NewID("a", workload.VM, "vm")
+			row := batch.Minute{Minute: first + 61}
+			row.Workload, _ = workload.ShortIDOf(h.Workload)
+			row.Usage.Put(usage.EnergyRest, 1, usage.Measured)
+			e.Minutes = append(e.Minutes, row)
+		}
+		e.Handovers, e.Through = []batch.TimedHandover{h}, at(90)
+	}
+	var a, b batch.Mark
+	below.useWith(&b, "b", 1, func(e *batch.Entry) { e.Through = at(63) }, 58, 59, 60, 61, 62)
+	push(below, above, replica.Offer{Rows: 2})
+	if got := above.sum(0, day); got != "5" {
+		t.Errorf("before the server knows of a host: %s ns, want 5", got)
+	}
+	below.use(&a, "a", 10, 60)
+	below.useWith(&b, "b", 1, handovers, 63)
+	below.useWith(&a, "a", 10, handovers, 61)
+	push(below, above, replica.Offer{Rows: 2})
+	for _, when := range []string{"minutes", "hours", "days"} {
+		for _, s := range []*side{below, above} {
+			for want, span := range map[string][2]int64{"24": {0, day}, "20": {60, 62}, "2": {0, 60}} {
+				if got := s.sum(span[0], span[1]); got != want {
+					t.Errorf("%s: %s ns in minutes %v, want %s", when, got, span, want)
+				}
+			}
+			if findings, err := s.Check(t.Context()); err != nil || slices.ContainsFunc(findings, func(f string) bool { return !strings.HasPrefix(f, "balance") }) {
+				t.Errorf("%s: the check reports %q, %v", when, findings, err)
+			}
+			if err := s.Fold(t.Context(), at(map[string]int64{"minutes": 3 * 60, "hours": 3 * day}[when])); err != nil {
+				t.Fatal(err)
+			}
+		}
+		push(below, above, replica.Offer{Rows: 100})
+	}
+}
+
+// TestNestedDayOfOlderSource checks that rows of a source that does not say which of them are within a
+// host are nested by whole days, whichever comes first.
+func TestNestedDayOfOlderSource(t *testing.T) {
+	below, above := pair(t)
+	send := func(nested bool) {
+		t.Helper()
+		m, err := above.StatesMark(t.Context(), source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, _ := below.page(m, replica.Offer{Rows: 100})
+		p.Within = false
+		if nested {
+			p.Nodes = append(p.Nodes, replica.Node{Node: registry.Node{ID: "a", Cluster: "c"}}, replica.Node{Node: registry.Node{ID: "b", Cluster: "c"}})
+			p.Workloads = append(p.Workloads, replica.Workload{Node: len(p.Nodes) - 2, Short: 7})
+			p.Nestings = []replica.Nesting{{Node: len(p.Nodes) - 1, Host: len(p.Nodes) - 2, Workload: len(p.Workloads) - 1, Minute: first}}
+		}
+		if _, err := above.TakeStates(t.Context(), source, p, at(0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var a, b batch.Mark
+	below.use(&a, "a", 10, 0, day)
+	below.use(&b, "b", 1, 1, 100, day)
+	send(false)
+	if got := above.sum(0, 2*day); got != "23" {
+		t.Errorf("%s ns, want 23", got)
+	}
+	below.use(&a, "a", 10, 2)
+	send(true)
+	if got := above.sum(0, 2*day); got != "31" {
+		t.Errorf("with a nested day: %s ns, want 31", got)
+	}
+	below.use(&b, "b", 1, 100, 200)
+	send(false)
+	if got := above.sum(0, 2*day); got != "31" {
+		t.Errorf("with late rows of a nested day: %s ns, want 31", got)
+	}
 }
 
 // TestOpenMinute checks that a minute is sent once it is over, and that nothing is lost by waiting.

@@ -23,30 +23,42 @@ type ledgerBook struct {
 type bookNode struct {
 	id, name, cluster string
 	minutes           map[int64]*bookMinute
-	hosts             map[int64]*bookWorkload // by day: the workload on its host
+	stays             []bookStay
 	// in is its present host's workload, equal the time of its last equal share, and handed
 	// that of its last share.
 	in            *bookWorkload
 	equal, handed time.Time
 }
 
-// nest makes a node a guest on a day, unless its host is nested in it.
-func (n *bookNode) nest(as *bookWorkload, day int64) bool {
-	for up := as.node; ; up = up.hosts[day].node {
-		if up == n {
-			return false
-		}
-		if up.hosts[day] == nil {
-			break
-		}
-	}
-	n.hosts[day] = as
-	return true
+// A bookStay is a minute in which a node was the guest of a host, as a workload there.
+type bookStay struct {
+	as     *bookWorkload
+	minute int64
 }
 
-// recordEqualShare records an equal share of a window that ended at the given time.
-func (n *bookNode) recordEqualShare(as *bookWorkload, day int64, at time.Time) {
-	if n.nest(as, day) && !at.Before(n.equal) {
+// isGuestOf reports whether a node is another one, or was ever a guest of it.
+func (n *bookNode) isGuestOf(o *bookNode) bool {
+	return n == o || slices.ContainsFunc(n.stays, func(s bookStay) bool { return s.as.node.isGuestOf(o) })
+}
+
+// host returns the workload that a node was on its host in a minute, or nil; of several hosts that
+// of the one that was enrolled first.
+func (b *ledgerBook) host(n *bookNode, minute int64) (as *bookWorkload) {
+	for _, s := range n.stays {
+		if s.minute == minute && (as == nil || slices.Index(b.nodes, s.as.node) < slices.Index(b.nodes, as.node)) {
+			as = s.as
+		}
+	}
+	return as
+}
+
+// recordEqualShare records an equal share of a window that began in a minute and ended at the
+// given time.
+func (n *bookNode) recordEqualShare(as *bookWorkload, minute int64, at time.Time) {
+	if as.node.isGuestOf(n) {
+		return
+	}
+	if n.stays = append(n.stays, bookStay{as, minute}); !at.Before(n.equal) {
 		n.in, n.equal = as, at
 		if at.After(n.handed) {
 			n.handed = at
@@ -64,8 +76,6 @@ func (n *bookNode) recordGuestEntry(from, to, through time.Time) {
 		if to.After(n.handed) {
 			n.handed = to
 		}
-		m := from.Unix() / 60
-		n.nest(n.in, m-m%dayMinutes)
 	}
 	if through.Sub(n.handed) > time.Hour {
 		n.in = nil
@@ -176,7 +186,7 @@ func (b *ledgerBook) includes(w *bookWorkload, q *query.Query) bool {
 // excludes reports whether the answer to a query leaves out a node's use in a minute
 // because the node is a guest or, in a query about guests only, because it is not.
 func (b *ledgerBook) excludes(n *bookNode, minute int64, q *query.Query) bool {
-	as := n.hosts[minute-minute%dayMinutes]
+	as := b.host(n, minute)
 	nested := as != nil
 	if nested {
 		h, s := as.node, q.Scope

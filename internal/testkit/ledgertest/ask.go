@@ -90,7 +90,7 @@ func (r *queryRound) enroll() {
 	for i := range 3 {
 		n := &bookNode{
 			id: fmt.Sprintf("n%d-%d", r.round, i), name: fmt.Sprintf("n%d-%s", r.round, r.oneOf("node", "x", "y", "z")),
-			cluster: r.cluster(i % 2), minutes: map[int64]*bookMinute{}, hosts: map[int64]*bookWorkload{},
+			cluster: r.cluster(i % 2), minutes: map[int64]*bookMinute{},
 		}
 		host := n.name
 		if slices.ContainsFunc(r.book.nodes, func(o *bookNode) bool { return o.cluster == n.cluster && o.name == n.name }) {
@@ -191,16 +191,11 @@ func (r *queryRound) send() {
 			}
 			e.Minutes = append(e.Minutes, row)
 			r.book.rows = append(r.book.rows, bookRow{w, m, row.Usage})
-			e.Through = time.Unix(60*(m+1), 0)
-		}
-		at := n.minutes[m]
-		if at == nil {
-			at = &bookMinute{}
-			for i := range at.had {
-				at.had[i] = new(big.Int)
+			if end := time.Unix(60*(m+1), 0); end.After(e.Through) {
+				e.Through = end
 			}
-			n.minutes[m] = at
 		}
+		at := n.minuteAt(m)
 		for i, v := range had {
 			node.Skew[i] = rapid.Int64Range(-min(v, 9), 9).Draw(r.T, "skew")
 			node.Whole[i] = v - node.Skew[i]
@@ -225,14 +220,29 @@ func (r *queryRound) send() {
 	}
 }
 
-// nest makes a host and a guest report the same share on some day, in any order. A node of the same cluster
-// is then a guest, unless its host is nested in it.
+// minuteAt returns the data of a node in a minute.
+func (n *bookNode) minuteAt(m int64) *bookMinute {
+	at := n.minutes[m]
+	if at == nil {
+		at = &bookMinute{}
+		for i := range at.had {
+			at.had[i] = new(big.Int)
+		}
+		n.minutes[m] = at
+	}
+	return at
+}
+
+// nest makes a host and a guest report the same share in some minute that is kept, in any order. A node of
+// the same cluster is then a guest in that minute, unless its host was ever a guest of it.
 func (r *queryRound) nest() {
 	pick := func(what string) *bookNode {
 		return r.book.nodes[rapid.IntRange(0, len(r.book.nodes)-1).Draw(r.T, what)]
 	}
 	host, guest, m := pick("host"), pick("guest"), r.minute()
-	day := m - m%dayMinutes
+	if r.granularity(m) != 1 {
+		return
+	}
 	var as *bookWorkload
 	for _, w := range r.workloads {
 		if w.node == host {
@@ -242,7 +252,7 @@ func (r *queryRound) nest() {
 	r.told++
 	const uuid = "00112233-4455-6677-8899-aabbccddeeff"
 	h := batch.TimedHandover{From: time.Unix(60*m, 0), To: time.Unix(60*m+10, 0)}
-	h.Guest, h.Shares = uuid, []power.Share{{Epoch: fmt.Sprint(r.round), N: int64(r.told), Active: 5, Idle: 6}}
+	h.Guest, h.Shares = uuid, []power.Share{{Epoch: fmt.Sprint(r.round, ".", r.told), N: 1, Active: 5, Idle: 6}}
 	reported := h
 	reported.Workload = as.name.ID
 	both := 0
@@ -253,38 +263,40 @@ func (r *queryRound) nest() {
 		if of == guest {
 			e.Handovers[0] = h
 		}
+		if of == host && e.Handovers[0].Workload != "" {
+			// It has the energy, and has long seen the last of the guest.
+			e.Through = h.To.Add(10 * time.Minute)
+			row := batch.Minute{Workload: as.short, Minute: m, Usage: usage.Usage{Covered: time.Second}}
+			row.Usage.Put(usage.EnergyRest, 11, usage.Apportioned)
+			node := batch.NodeMinute{Minute: m, CPUs: 2}
+			i := slices.Index(usage.Wholes[:], usage.EnergyRest)
+			node.Whole[i] = 11
+			e.Minutes, e.Nodes = []batch.Minute{row}, []batch.NodeMinute{node}
+			r.book.rows = append(r.book.rows, bookRow{as, m, row.Usage})
+			had := host.minuteAt(m).had[i]
+			had.Add(had, big.NewInt(11))
+		}
 		e.Hash = batch.HashOf(fmt.Append(nil, of.id, e.Number))
 		r.marks[of] = batch.Mark{Next: mark.Next + 1, Last: e.Hash}
 		book(r.t, r.l, batch.Accepted, e)
 		if both++; both == 2 && host != guest && host.cluster == guest.cluster {
-			guest.recordEqualShare(as, day, h.To)
+			guest.recordEqualShare(as, m, h.To)
 		}
 		if of == guest {
 			guest.recordGuestEntry(h.From, h.To, h.To)
 		} else {
-			of.recordGuestEntry(time.Time{}, time.Time{}, h.To)
+			of.recordGuestEntry(time.Time{}, time.Time{}, e.Through)
 		}
 	}
 }
 
-// checkNested compares which nodes are guests, and on which days they were.
+// checkNested compares which nodes are guests at the end.
 func (r *queryRound) checkNested() {
-	days := map[string]string{}
-	r.db.rows(func(row map[string]any) {
-		days[fmt.Sprint(row["guest"], " on ", row["minute"].(int64)-r.day)] = row["host"].(string)
-	}, "SELECT n.node_id AS guest, x.minute, h.node_id AS host FROM nested_day x JOIN node n ON n.id = x.node JOIN node h ON h.id = x.host WHERE x.minute >= $1", r.day)
-	want := map[string]string{}
 	in := map[string]string{}
 	for _, n := range r.book.nodes {
-		for day, as := range n.hosts {
-			want[fmt.Sprint(n.id, " on ", day-r.day)] = as.node.id
-		}
 		if in[n.id] = ""; n.in != nil {
 			in[n.id] = n.in.node.id
 		}
-	}
-	if !maps.Equal(days, want) {
-		r.Fatalf("guests %v, want %v", days, want)
 	}
 	nodes, err := r.l.Nodes(r.t.Context(), query.Scope{All: true})
 	if err != nil {

@@ -63,6 +63,7 @@ func Run(t *testing.T, dsn func(testing.TB) string) {
 		"Unsampled": testUnsampled, "Booked": testBooked, "BookedOnce": testBookedOnce,
 		"NodeNames": testNodeNames,
 		"Quota":     testQuota,
+		"Within":    testWithin, "WithinDrawn": testWithinDrawn, "NestedDays": testNestedDays,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, dsn(t)) })
 	}
@@ -74,6 +75,7 @@ func Draw(t *testing.T, dsn func(testing.TB) string, rounds int) {
 	Checks(t, rounds)
 	t.Run("Model", func(t *testing.T) { testModel(t, dsn(t)) })
 	t.Run("Answers", func(t *testing.T) { testAnswers(t, dsn(t)) })
+	t.Run("WithinDrawn", func(t *testing.T) { testWithinDrawn(t, dsn(t)) })
 }
 
 // Day is the midnight at which the tests' data begins.

@@ -103,11 +103,14 @@ func (r reader) usage(tables ...string) map[rowKey]*usage.Usage {
 	for _, table := range tables {
 		r.rows(func(row map[string]any) {
 			at := rowKey{row["node_id"].(string), workload.ShortID(row["short"].(int64)), row["minute"].(int64)}
+			if row["present"].(int64) == 0 && row["covered_ms"].(int64) == 0 && row["workload"].(int64)>>40 != 0 {
+				return
+			}
 			if got[at] != nil {
 				r.t.Errorf("%s has two rows of %v", table, at)
 			}
 			got[at] = amounts(row)
-		}, "SELECT n.node_id, w.short, m.* FROM "+table+" m JOIN workload w ON w.id = m.workload JOIN node n ON n.id = w.node")
+		}, "SELECT n.node_id, w.short, m.* FROM "+table+" m JOIN workload w ON w.id = m.workload & 1099511627775 JOIN node n ON n.id = w.node")
 	}
 	return got
 }

@@ -86,6 +86,7 @@ type booking struct {
 	nodes     map[string]*bookedNode
 	usageRows schema.Pending
 	nodeRows  schema.Pending
+	guests    map[int64]*guest // of which rows may have to be moved
 }
 
 // A bookedNode is a node that sent an entry.
@@ -100,13 +101,17 @@ type bookedNode struct {
 	run     int64 // kernel run that it measured last, 0 if none
 	jobs    bool  // it is that of a machine's standalone jobs
 	revoked int64 // ns, 0 if not revoked
-	changed bool
+	// workloads are those of which the transaction adds rows.
+	workloads map[int64]bool
+	isGuest   bool // rows of it are within another node
+	isHost    bool // rows of another node are within it
+	changed   bool
 }
 
 func (k *Booker) bookAll(t *db.Tx, es []*batch.Entry, results []batch.Result) error {
 	b := &booking{
 		Tx: t, now: time.Now().UnixNano(), quota: k.quota, nodes: map[string]*bookedNode{},
-		usageRows: schema.NewPending(schema.UsageLayout), nodeRows: schema.NewPending(schema.NodeLayout),
+		usageRows: schema.NewPending(schema.UsageLayout), nodeRows: schema.NewPending(schema.NodeLayout), guests: map[int64]*guest{},
 	}
 	for i, e := range es {
 		var err error
@@ -179,6 +184,9 @@ func (b *booking) takeEntry(e *batch.Entry, n *bookedNode) (nameless []workload.
 			return nil, err
 		}
 	}
+	if err := b.findGuests(n); err != nil {
+		return nil, err
+	}
 	asked := map[workload.ShortID]bool{}
 	for i := range e.Minutes {
 		m := &e.Minutes[i]
@@ -190,6 +198,7 @@ func (b *booking) takeEntry(e *batch.Entry, n *bookedNode) (nameless []workload.
 			asked[m.Workload] = true
 			nameless = append(nameless, m.Workload)
 		}
+		n.workloads[w.ID] = true
 		if err := b.usageRows.Add(schema.RowKey{Minute: m.Minute, ID: w.ID}, schema.EncodeUsage(&m.Usage, b.Rev)); err != nil {
 			return nil, err
 		}
@@ -242,10 +251,15 @@ func (b *booking) findNode(id string) (*bookedNode, error) {
 	if n := b.nodes[id]; n != nil {
 		return n, nil
 	}
-	n := &bookedNode{node: id}
+	n := &bookedNode{node: id, workloads: map[int64]bool{}}
 	var machine string
-	err := b.QueryRow("SELECT id, through_ns, cpus, cpus_minute, host, run, machine_id, revoked_ns FROM node WHERE node_id = $1 AND source = 0", schema.Clean(id)).
-		Scan(&n.id, &n.through, &n.cpus, &n.minute, &n.host, &n.run, &machine, &n.revoked)
+	var guest, host int64
+	err := b.QueryRow(`SELECT id, through_ns, cpus, cpus_minute, host, run, machine_id, revoked_ns,
+		CASE WHEN EXISTS (SELECT 1 FROM nested_series x WHERE x.node = node.id) OR EXISTS (SELECT 1 FROM within_day x WHERE x.node = node.id) THEN 1 ELSE 0 END,
+		CASE WHEN EXISTS (SELECT 1 FROM nested_series x WHERE x.host = node.id) THEN 1 ELSE 0 END
+		FROM node WHERE node_id = $1 AND source = 0`, schema.Clean(id)).
+		Scan(&n.id, &n.through, &n.cpus, &n.minute, &n.host, &n.run, &machine, &n.revoked, &guest, &host)
+	n.isGuest, n.isHost = guest != 0, host != 0
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return nil, err
 	}
@@ -288,6 +302,9 @@ func (b *booking) flush() error {
 		}
 	}
 	if err := b.flushQuotas(); err != nil {
+		return err
+	}
+	if err := b.settleGuests(); err != nil {
 		return err
 	}
 	if err := b.addRows(b.usageRows); err != nil {
@@ -342,7 +359,8 @@ func (b *booking) addRows(h schema.Pending) error {
 	if h.Layout != schema.UsageLayout {
 		return nil
 	}
-	for id, s := range late {
+	for key, s := range late {
+		id, _ := schema.SplitKey(key)
 		if err := noteUsed(b.Tx, id, s); err != nil {
 			return err
 		}

@@ -278,7 +278,8 @@ func (c *Change) noteChanged(t *db.Tx) error {
 	if c.layout != schema.UsageLayout {
 		return nil
 	}
-	for id, s := range c.late {
+	for key, s := range c.late {
+		id, _ := schema.SplitKey(key)
 		if err := noteUsed(t, id, s); err != nil {
 			return err
 		}

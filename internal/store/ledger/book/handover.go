@@ -1,17 +1,15 @@
 package book
 
 import (
-	"database/sql"
 	"encoding/binary"
-	"errors"
 	"slices"
 	"time"
 
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
-	"mete.dev/mete/internal/store/ledger/db"
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
@@ -21,6 +19,8 @@ const (
 	// maxEpoch is the maximum length of an epoch id, and of a guest's UUID, in bytes. No agent makes
 	// longer ones, and they do not fit the index.
 	maxEpoch = 64
+	// maxGiven limits the energy of an entry that is compared, in uJ: 30 years of a kilowatt.
+	maxGiven = 1 << 60
 	// maxGuestName is the maximum length of a guest's name in bytes.
 	maxGuestName = 256
 )
@@ -28,6 +28,15 @@ const (
 // bookHandovers stores the shares that an entry reports, and compares those that both host and
 // guest have reported.
 func (b *booking) bookHandovers(e *batch.Entry, n *bookedNode) error {
+	energy := map[workload.ShortID]int64{}
+	if slices.ContainsFunc(e.Handovers, func(h batch.TimedHandover) bool { return h.Workload != "" }) {
+		for i := range e.Minutes {
+			m := &e.Minutes[i]
+			for _, r := range usage.Energies {
+				energy[m.Workload] = min(energy[m.Workload]+m.Usage.Amount[r], maxGiven)
+			}
+		}
+	}
 	for i := range e.Handovers {
 		h := &e.Handovers[i]
 		for shares := range splitEpochs(h.Shares) {
@@ -35,7 +44,7 @@ func (b *booking) bookHandovers(e *batch.Entry, n *bookedNode) error {
 			switch {
 			case len(shares[0].Epoch) > maxEpoch || len(h.Guest) > maxEpoch || h.To.Before(h.From):
 			case h.Workload != "":
-				err = b.bookGiven(h, shares, n)
+				err = b.bookGiven(h, shares, n, energy)
 			default:
 				err = b.bookReceived(h, shares, n)
 			}
@@ -63,8 +72,9 @@ func splitEpochs(shares []power.Share) func(yield func([]power.Share) bool) {
 	}
 }
 
-// bookGiven stores shares of one epoch that a host reports, and compares them with the guest's.
-func (b *booking) bookGiven(h *batch.TimedHandover, shares []power.Share, n *bookedNode) error {
+// bookGiven stores shares of one epoch that a host reports, and compares them with the guest's. energy
+// is that of the workloads in the entry's rows, uJ, as far as no share has been compared with it.
+func (b *booking) bookGiven(h *batch.TimedHandover, shares []power.Share, n *bookedNode, energy map[workload.ShortID]int64) error {
 	short, ok := workload.ShortIDOf(h.Workload)
 	if !ok {
 		return nil // not an id: no row can belong to it
@@ -74,12 +84,32 @@ func (b *booking) bookGiven(h *batch.TimedHandover, shares []power.Share, n *boo
 		return err
 	}
 	guest, epoch := schema.Clean(h.Guest), schema.Clean(shares[0].Epoch)
+	if n.isHost {
+		// It may be of a series that ended long ago, and goes on.
+		nodes, err := b.Ints("SELECT x.node FROM share_series s JOIN nested_series x ON x.series = s.id WHERE s.guest = $1 AND s.epoch = $2 AND s.host = $3", guest, epoch, n.id)
+		for _, id := range nodes {
+			if err == nil {
+				_, err = b.guest(id)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	given := shares[len(shares)-1].Energy()
+	if h.Opened.Epoch == shares[0].Epoch {
+		given -= h.Opened.Energy()
+	}
+	given = min(max(0, given), maxGiven)
+	held := min(given, energy[short])
+	energy[short] -= held
 	var series int64
-	err = b.QueryRow(`INSERT INTO share_series (guest, epoch, host, workload, name, first_ns, last_ns) VALUES ($1, $2, $3, $4, $5, $6, $7)
+	err = b.QueryRow(`INSERT INTO share_series (guest, epoch, host, workload, name, first_ns, last_ns, given, held) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 		ON CONFLICT (guest, epoch, host) DO UPDATE SET workload = excluded.workload, name = excluded.name,
+		given = share_series.given + excluded.given, held = share_series.held + excluded.held,
 		first_ns = CASE WHEN excluded.first_ns < share_series.first_ns THEN excluded.first_ns ELSE share_series.first_ns END,
 		last_ns = CASE WHEN excluded.last_ns > share_series.last_ns THEN excluded.last_ns ELSE share_series.last_ns END RETURNING id`,
-		guest, epoch, n.id, w.ID, schema.Clean(h.Name[:min(len(h.Name), maxGuestName)]), schema.Nanos(h.From), schema.Nanos(h.To)).Scan(&series)
+		guest, epoch, n.id, w.ID, schema.Clean(h.Name[:min(len(h.Name), maxGuestName)]), schema.Nanos(h.From), schema.Nanos(h.To), given, held).Scan(&series)
 	if err != nil {
 		return err
 	}
@@ -93,7 +123,7 @@ func (b *booking) bookGiven(h *batch.TimedHandover, shares []power.Share, n *boo
 	}
 	var waiting []comparison
 	err = b.Each(func(scan func(...any) error) error {
-		c := comparison{guest: guest, epoch: epoch, host: n.id, workload: w.ID}
+		c := comparison{guest: guest, epoch: epoch, series: series, host: n.id, workload: w.ID}
 		err := scan(&c.n, &c.node, &c.received, &c.from, &c.to)
 		waiting = append(waiting, c)
 		return err
@@ -129,7 +159,7 @@ func (b *booking) bookReceived(h *batch.TimedHandover, shares []power.Share, n *
 		err = b.Each(func(scan func(...any) error) error {
 			var packed []byte
 			c := c
-			if err := scan(&c.host, &c.workload, &packed); err != nil {
+			if err := scan(&c.series, &c.host, &c.workload, &packed); err != nil {
 				return err
 			}
 			for _, s := range unpackShares(packed) {
@@ -140,7 +170,7 @@ func (b *booking) bookReceived(h *batch.TimedHandover, shares []power.Share, n *
 				}
 			}
 			return nil
-		}, `SELECT s.host, s.workload, p.shares FROM share_series s JOIN share_part p ON p.series = s.id
+		}, `SELECT s.id, s.host, s.workload, p.shares FROM share_series s JOIN share_part p ON p.series = s.id
 			WHERE s.guest = $1 AND s.epoch = $2 AND s.host <> $3 AND p.first_n <= $4 AND p.last_n >= $4`, guest, epoch, n.id, c.n)
 		for i := range found {
 			if err == nil {
@@ -157,6 +187,7 @@ func (b *booking) bookReceived(h *batch.TimedHandover, shares []power.Share, n *
 // A comparison compares one share of a host with that of its guest. Energy is in uJ.
 type comparison struct {
 	guest, epoch    string
+	series          int64
 	n               int64
 	node            int64 // of the guest
 	host, workload  int64
@@ -206,30 +237,34 @@ func dayOf(ns int64) int64 {
 	return m - m%schema.DayMinutes
 }
 
-// noteGuest records that a node was a guest on the days of a window, and that it is one unless a
-// later window says otherwise.
+// noteGuest records that a node was a guest, as a share of a series shows, and that it is one unless a
+// later window says otherwise. The host's rows must have the energy that it says it gave: the guest's
+// rows are left out because of them.
 func (b *booking) noteGuest(c *comparison) error {
-	nested := false
-	for day := dayOf(c.from); day <= dayOf(max(c.from, c.to-1)); day += schema.DayMinutes {
-		circle, err := b.isWithin(c.host, c.node, day)
-		if err != nil {
-			return err
-		}
-		if circle {
-			continue
-		}
-		nested = true
-		if err := SetGuest(b.Tx, c.node, day, c.host, c.workload); err != nil {
-			return err
-		}
+	var given, held int64
+	err := b.QueryRow("SELECT given, held FROM share_series WHERE id = $1", c.series).Scan(&given, &held)
+	if err != nil || given == 0 || held < given {
+		return err
 	}
-	if !nested {
-		return nil
+	known, err := b.Ints("SELECT 1 FROM nested_series WHERE node = $1 AND series = $2", c.node, c.series)
+	if err != nil {
+		return err
+	}
+	if len(known) == 0 {
+		if circle, err := b.isGuestOf(c.host, c.node); err != nil || circle {
+			return err
+		}
+		if _, err := b.guest(c.node); err != nil {
+			return err
+		}
+		if _, err := b.Exec("INSERT INTO nested_series (node, series, host) VALUES ($1, $2, $3)", c.node, c.series, c.host); err != nil {
+			return err
+		}
 	}
 	if n := b.nodeByID(c.node); n != nil {
 		n.host = c.host // for later entries of this transaction
 	}
-	_, err := b.Exec(`UPDATE node SET host = $2, host_workload = $3, nested_ns = CASE WHEN host = $2 AND host_workload = $3 THEN nested_ns ELSE $4 END,
+	_, err = b.Exec(`UPDATE node SET host = $2, host_workload = $3, nested_ns = CASE WHEN host = $2 AND host_workload = $3 THEN nested_ns ELSE $4 END,
 		equal_ns = $5, handed_ns = CASE WHEN handed_ns > $5 THEN handed_ns ELSE $5 END, rev = $6 WHERE id = $1 AND equal_ns <= $5`,
 		c.node, c.host, c.workload, c.from, c.to, b.Rev)
 	return err
@@ -245,50 +280,35 @@ func (b *booking) nodeByID(id int64) *bookedNode {
 	return nil
 }
 
-// isWithin reports whether node equals of or is nested in it on a day. Two nodes nested in each
-// other would both be left out of sums.
-func (b *booking) isWithin(node, of, day int64) (bool, error) {
-	const deepest = 32
-	for range deepest {
-		if node == of {
+// isGuestOf reports whether a node is another one, or was ever a guest of it, directly or through
+// others. Two nodes nested in each other would both be left out of sums.
+func (b *booking) isGuestOf(node, of int64) (bool, error) {
+	seen := map[int64]bool{}
+	for open := []int64{node}; len(open) > 0; open = open[1:] {
+		if open[0] == of {
 			return true, nil
 		}
-		err := b.QueryRow("SELECT host FROM nested_day WHERE node = $1 AND minute = $2", node, day).Scan(&node)
-		if errors.Is(err, sql.ErrNoRows) || err == nil && node == 0 {
-			return false, nil
+		if seen[open[0]] {
+			continue
 		}
+		seen[open[0]] = true
+		hosts, err := b.Ints("SELECT DISTINCT host FROM nested_series WHERE node = $1", open[0])
 		if err != nil {
 			return false, err
 		}
+		open = append(open, hosts...)
 	}
-	return true, nil
+	return false, nil
 }
 
-// SetGuest records that a node was a guest on a day. It writes nothing if that is known, so that
-// nothing is replicated again.
-func SetGuest(t *db.Tx, node, day, host, workload int64) error {
-	var hadHost, hadWorkload int64
-	err := t.QueryRow("SELECT host, workload FROM nested_day WHERE node = $1 AND minute = $2", node, day).Scan(&hadHost, &hadWorkload)
-	fresh := errors.Is(err, sql.ErrNoRows)
-	if err != nil && !fresh || !fresh && hadHost == host && hadWorkload == workload {
-		return err
-	}
-	_, err = t.Exec(`INSERT INTO nested_day (node, minute, host, workload, rev) VALUES ($1, $2, $3, $4, $5)
-		ON CONFLICT (node, minute) DO UPDATE SET host = excluded.host, workload = excluded.workload, rev = excluded.rev`, node, day, host, workload, t.Rev)
-	if err != nil || !fresh || day >= t.Day {
-		return err
-	}
-	return t.MarkStale(day) // its groups leave guests out
-}
-
-// continueNesting extends the nesting of a guest to the end of an entry if the entry reports shares
-// and one was equal recently enough. It ends the nesting after maxSilence without shares.
+// continueNesting notes up to when a guest reports shares, if one was equal recently enough. After
+// maxSilence without shares the guest is an ordinary node again.
 func (b *booking) continueNesting(e *batch.Entry, n *bookedNode) error {
 	if n.host == 0 {
 		return nil
 	}
-	var host, workload, equal, handed int64
-	err := b.QueryRow("SELECT host, host_workload, equal_ns, handed_ns FROM node WHERE id = $1", n.id).Scan(&host, &workload, &equal, &handed)
+	var host, equal, handed int64
+	err := b.QueryRow("SELECT host, equal_ns, handed_ns FROM node WHERE id = $1", n.id).Scan(&host, &equal, &handed)
 	if err != nil {
 		return err
 	}
@@ -303,15 +323,6 @@ func (b *booking) continueNesting(e *batch.Entry, n *bookedNode) error {
 			continue
 		}
 		handed = max(handed, schema.Nanos(h.To))
-		for day := dayOf(schema.Nanos(h.From)); day <= dayOf(max(schema.Nanos(h.From), schema.Nanos(h.To)-1)); day += schema.DayMinutes {
-			circle, err := b.isWithin(host, n.id, day)
-			if err == nil && !circle {
-				err = SetGuest(b.Tx, n.id, day, host, workload)
-			}
-			if err != nil {
-				return err
-			}
-		}
 	}
 	if schema.Nanos(e.Through)-handed > int64(maxSilence) {
 		n.host = 0

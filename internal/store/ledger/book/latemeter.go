@@ -27,7 +27,8 @@ func (b *booking) divideLate() error {
 	}
 	booked := map[int64][]int64{} // minutes by node
 	for k := range b.nodeRows.Rows {
-		booked[k.ID] = append(booked[k.ID], k.Minute)
+		node, _ := schema.SplitKey(k.ID)
+		booked[node] = append(booked[node], k.Minute)
 	}
 	late := map[int64]map[int64]bool{} // nodes by minute
 	for node, minutes := range booked {
@@ -140,7 +141,7 @@ func replaceEnergies(u *usage.Usage, from *usage.Usage) {
 // energiesVersion is the first byte of encoded energies.
 const energiesVersion = 1
 
-// encodeEnergies encodes the energies of rows by key; decodeEnergies reverses it.
+// encodeEnergies encodes the energies of rows by workload; decodeEnergies reverses it.
 func encodeEnergies(rows []external.Row) []byte {
 	out := []byte{energiesVersion}
 	for i := range rows {
@@ -148,7 +149,8 @@ func encodeEnergies(rows []external.Row) []byte {
 		if keepOnlyEnergies(&u); u.Present == 0 || rows[i].Key == 0 {
 			continue
 		}
-		out = binary.AppendUvarint(out, uint64(rows[i].Key))
+		id, _ := schema.SplitKey(rows[i].Key)
+		out = binary.AppendUvarint(out, uint64(id))
 		out = binary.AppendUvarint(out, uint64(u.Present))
 		out = binary.AppendUvarint(out, uint64(u.Quality.Uncertainty(u.Present)))
 		u.Present.Each(func(r usage.Resource) { out = binary.AppendVarint(out, u.Amount[r]) })

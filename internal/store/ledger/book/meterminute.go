@@ -124,12 +124,13 @@ type meterMinute struct {
 	usage, whole *Change
 	values       map[int64][]int64 // existing rows by workload
 	settled      map[int64]bool    // nodes, by surrogate id
+	within       map[int64]int64   // hosts that the rows of nodes are within in this minute
 }
 
 // bookMinute makes the rows of a minute equal to what external meters showed in it. With late rows,
 // which are in the ledger already, it does so again for nodes that are settled.
 func bookMinute(t *db.Tx, gm *external.GroupMinute, late map[schema.RowKey][]int64) (out []external.Adjustment, err error) {
-	s := &meterMinute{Tx: t, minute: gm.Minute, late: late, rows: map[string][]external.Row{}, usage: NewChange(schema.UsageLayout), whole: NewChange(schema.NodeLayout), values: map[int64][]int64{}, settled: map[int64]bool{}}
+	s := &meterMinute{Tx: t, minute: gm.Minute, late: late, rows: map[string][]external.Row{}, usage: NewChange(schema.UsageLayout), whole: NewChange(schema.NodeLayout), values: map[int64][]int64{}, settled: map[int64]bool{}, within: map[int64]int64{}}
 	if gm.Minute < t.MinuteFloor {
 		return nil, nil // minutes are dropped already
 	}
@@ -142,7 +143,8 @@ func bookMinute(t *db.Tx, gm *external.GroupMinute, late map[schema.RowKey][]int
 		if err != nil || n == 0 {
 			return nil, err
 		}
-		if nodes[id] = n; err != nil {
+		nodes[id] = n
+		if s.within[n], err = hostIn(t, n, gm.Minute); err != nil {
 			return nil, err
 		}
 		if s.rows[id], err = s.readRows(n); err != nil {
@@ -199,8 +201,8 @@ func (m *meterMinute) readRows(node int64) (rows []external.Row, err error) {
 		rows = append(rows, r)
 		m.values[id] = slices.Clone(values)
 		return nil
-	}, fmt.Sprintf("SELECT u.workload, w.kind, %s FROM %s u JOIN workload w ON w.id = u.workload WHERE u.minute = $1 AND w.node = $2 ORDER BY CASE w.kind WHEN 'idle' THEN 1 ELSE 0 END, w.short",
-		strings.Join(cols, ", "), schema.UsageMinuteTable(m.minute-m.minute%schema.DayMinutes)), m.minute, node)
+	}, fmt.Sprintf("SELECT u.workload, w.kind, %s FROM %s u JOIN workload w ON w.id = %s WHERE u.minute = $1 AND %s AND w.node = $2 ORDER BY CASE w.kind WHEN 'idle' THEN 1 ELSE 0 END, w.short",
+		strings.Join(cols, ", "), schema.UsageMinuteTable(m.minute-m.minute%schema.DayMinutes), schema.IDOf("u.workload"), schema.HasContent("u")), m.minute, node)
 	return rows, m.DB.Fault(err)
 }
 
@@ -224,7 +226,8 @@ func (m *meterMinute) restore(node int64, rows []external.Row) error {
 	}
 	for i := range rows {
 		r := &rows[i]
-		u := energies[r.Key]
+		id, _ := schema.SplitKey(r.Key)
+		u := energies[id]
 		if values := m.late[schema.RowKey{Minute: m.minute, ID: r.Key}]; values != nil {
 			late := schema.DecodeUsage(values, schema.ColRest)
 			keepOnlyEnergies(&late)
@@ -292,7 +295,7 @@ func (m *meterMinute) adjustNode(n int64, id string, part external.NodeEnergy, g
 	return o, true, nil
 }
 
-// idleWorkload returns the idle workload of a node, creating it for a minute without an idle row.
+// idleWorkload returns the key of the idle workload of a node, creating it for a minute without an idle row.
 func (m *meterMinute) idleWorkload(node int64, id string) (int64, error) {
 	name := batch.Name{ID: workload.NewID(id, workload.Idle, ""), Kind: workload.Idle, Name: "idle"}
 	b := &booking{Tx: m.Tx, quota: unlimited} // the server adds it, not the node
@@ -301,14 +304,14 @@ func (m *meterMinute) idleWorkload(node int64, id string) (int64, error) {
 	}
 	short, _ := workload.ShortIDOf(name.ID)
 	w, err := m.Workload(node, short)
-	return w.ID, err
+	return schema.Key(w.ID, m.within[node]), err
 }
 
 // readTotals returns how much of the minute is covered, and the node's own row, which is new if
 // there is none.
 func (m *meterMinute) readTotals(node int64) (time.Duration, []int64, error) {
 	var found []int64
-	err := m.whole.each(m.Tx, schema.Minutes, m.minute, m.minute+1, []int64{node}, func(_ schema.RowKey, values []int64) { found = slices.Clone(values) })
+	err := m.whole.each(m.Tx, schema.Minutes, m.minute, m.minute+1, []int64{schema.Key(node, m.within[node])}, func(_ schema.RowKey, values []int64) { found = slices.Clone(values) })
 	if err != nil {
 		return 0, nil, err
 	}
@@ -333,7 +336,7 @@ func (m *meterMinute) changeTotals(node int64, values []int64, changed *[power.D
 		}
 	})
 	values[schema.ColRev] = m.Rev
-	m.whole.Set(replica.Minute, schema.RowKey{Minute: m.minute, ID: node}, values)
+	m.whole.Set(replica.Minute, schema.RowKey{Minute: m.minute, ID: schema.Key(node, m.within[node])}, values)
 }
 
 // A MeterRatio compares external meters of a node with what the node's own rows had since a time.

@@ -28,7 +28,7 @@ func New(database *db.DB) *Checker { return &Checker{database} }
 //
 // - balance: for each node and minute, whole + skew is the sum of the rows
 // - hour, day: a row is the sum of the finer ones, where these are kept
-// - groups: those of a day sum to the day's rows
+// - groups: those of a day sum to the day's rows that are not within another node
 // - booked: the booked ranges of a kernel run neither overlap nor adjoin
 //
 // It reads a day at a time, each from one snapshot, and blocks no writer. Rows of a downstream
@@ -236,16 +236,20 @@ func (c *checkRun) reportFaults(what string, s *schema.Layout, found []finding) 
 		if s == schema.UsageLayout {
 			query = "SELECT n.node_id, w.short FROM workload w JOIN node n ON n.id = w.node WHERE w.id = $1"
 		}
-		err := c.SQL.QueryRowContext(c.Ctx, query, f.id).Scan(&name, &short)
+		id, within := schema.SplitKey(f.id)
+		err := c.SQL.QueryRowContext(c.Ctx, query, id).Scan(&name, &short)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
-			name = fmt.Sprintf("%s %d, which does not exist", s.Key, f.id)
+			name = fmt.Sprintf("%s %d, which does not exist", s.Key, id)
 		case err != nil:
 			return err
 		case s == schema.UsageLayout:
 			name = fmt.Sprintf("node %s, workload %016x", name, uint64(short))
 		default:
 			name = "node " + name
+		}
+		if within != 0 {
+			name += fmt.Sprintf(" within node %d", within)
 		}
 		c.report = append(c.report, fmt.Sprintf("%s: %s: %s", what, name, f.text))
 	}
@@ -265,10 +269,12 @@ func (c *checkRun) checkBalance(hour int64) error {
 		wholes = append(wholes, halves(schema.Column{Name: fmt.Sprintf("(whole_%[1]s + skew_%[1]s)", r)}))
 	}
 	day := hour - hour%schema.DayMinutes
-	query := fmt.Sprintf(`SELECT 0 AS side, m.minute AS minute, w.node AS id, 0 AS present, 0 AS rough, %s FROM %s m JOIN workload w ON w.id = m.workload
-		WHERE m.minute >= $1 AND m.minute < $2 GROUP BY m.minute, w.node
-		UNION ALL SELECT 1, minute, node, 0, 0, %s FROM %s WHERE minute >= $1 AND minute < $2 ORDER BY minute, id`,
-		strings.Join(sums, ", "), schema.UsageMinuteTable(day), strings.Join(wholes, ", "), schema.NodeMinuteTable(day))
+	// By key of the node: rows within another node, and others, each have their own whole.
+	key := fmt.Sprintf("(m.workload - %s + w.node)", schema.IDOf("m.workload"))
+	query := fmt.Sprintf(`SELECT 0 AS side, m.minute AS minute, %[1]s AS id, 0 AS present, 0 AS rough, %[2]s FROM %[3]s m JOIN workload w ON w.id = %[4]s
+		WHERE m.minute >= $1 AND m.minute < $2 GROUP BY m.minute, %[1]s
+		UNION ALL SELECT 1, minute, node, 0, 0, %[5]s FROM %[6]s WHERE minute >= $1 AND minute < $2 ORDER BY minute, id`,
+		key, strings.Join(sums, ", "), schema.UsageMinuteTable(day), schema.IDOf("m.workload"), strings.Join(wholes, ", "), schema.NodeMinuteTable(day))
 	var found []finding
 	err := c.eachComparison(cols, func(p *comparison) {
 		for i, col := range cols {
@@ -375,8 +381,8 @@ func (c *checkRun) checkGroups(day int64) error {
 		}
 	}
 	query := fmt.Sprintf(`SELECT 0 AS side, minute, 0 AS id, 0 AS present, 0 AS rough, %s FROM day u WHERE minute = $1
-		AND workload NOT IN (SELECT w.id FROM workload w JOIN nested_day x ON x.node = w.node WHERE x.minute = $1) GROUP BY minute
-		UNION ALL SELECT 1, minute, 0, 0, 0, %s FROM group_day WHERE minute = $1 GROUP BY minute ORDER BY side`, strings.Join(sums, ", "), strings.Join(groups, ", "))
+		AND workload < %d GROUP BY minute
+		UNION ALL SELECT 1, minute, 0, 0, 0, %s FROM group_day WHERE minute = $1 GROUP BY minute ORDER BY side`, strings.Join(sums, ", "), int64(schema.FirstWithin), strings.Join(groups, ", "))
 	return c.eachComparison(cols, func(p *comparison) {
 		for i, col := range cols {
 			var rows, groups wideInt

@@ -62,6 +62,11 @@ func (t *Tx) migrate() error {
 		if err := t.Define(string(text)); err != nil {
 			return fmt.Errorf("%s: %w", step.Name(), err)
 		}
+		if step.Name() == "0012_within.sql" {
+			if err := t.moveNestedDays(); err != nil {
+				return fmt.Errorf("%s: %w", step.Name(), err)
+			}
+		}
 	}
 	if made < len(steps) { // otherwise write nothing, so that a ledger on a full disk can be opened
 		if err := t.SetMeta(metaSchema, strconv.Itoa(len(steps))); err != nil {
@@ -77,6 +82,47 @@ func (t *Tx) migrate() error {
 		return err
 	}
 	return t.ensureUsageTables()
+}
+
+// moveNestedDays gives the rows of nested days the keys of rows within the host. Sums that are
+// folded in part are removed, so that they are summed from their beginning: progress is by key.
+func (t *Tx) moveNestedDays() error {
+	days, err := t.Ints("SELECT DISTINCT minute FROM within_day ORDER BY minute")
+	if err != nil || len(days) == 0 {
+		return err
+	}
+	kept, err := t.Ints("SELECT day FROM kept")
+	if err != nil {
+		return err
+	}
+	for _, s := range []*schema.Layout{schema.UsageLayout, schema.NodeLayout} {
+		of := "SELECT w.id FROM workload w JOIN within_day x ON x.node = w.node WHERE x.minute = %[3]d"
+		host := "SELECT max(x.host) FROM workload w JOIN within_day x ON x.node = w.node WHERE x.minute = %[3]d AND w.id = %[1]s.%[2]s"
+		if s == schema.NodeLayout {
+			of = "SELECT x.node FROM within_day x WHERE x.minute = %[3]d"
+			host = "SELECT max(x.host) FROM within_day x WHERE x.minute = %[3]d AND x.node = %[1]s.%[2]s"
+		}
+		for _, day := range days {
+			tables := []string{s.HourTable(), s.DayTable()}
+			if slices.Contains(kept, day) {
+				tables = append(tables, s.MinuteTable(day))
+			}
+			for _, table := range tables {
+				err := t.Define(fmt.Sprintf("UPDATE %[1]s SET %[2]s = %[2]s + ("+host+") * %[5]d WHERE minute >= %[3]d AND minute < %[4]d AND %[2]s IN ("+of+")",
+					table, s.Key, day, day+schema.DayMinutes, int64(schema.FirstWithin)))
+				if err != nil {
+					return err
+				}
+			}
+		}
+		for _, v := range []schema.Level{schema.Hours, schema.Days} {
+			err := t.Define(fmt.Sprintf("DELETE FROM %s WHERE minute = (SELECT %s_mark FROM counter)", schema.Range{Level: v}.Table(s), v.Name()))
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return t.Define("UPDATE counter SET hour_workload = 0, hour_node = 0, day_workload = 0, day_node = 0")
 }
 
 func newerError(why string) error {

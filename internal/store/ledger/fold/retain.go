@@ -204,6 +204,9 @@ func (f *Folder) deleteBefore(ctx context.Context, table, column string, before 
 		return place, false, err
 	}, func(t *db.Tx, place []int64) error {
 		_, err := t.Exec(fmt.Sprintf("DELETE FROM %[1]s WHERE %[2]s <= $1%[3]s", table, column, only), place[0])
+		if err == nil && table == "share_series" {
+			_, err = t.Exec("DELETE FROM nested_series WHERE series NOT IN (SELECT id FROM share_series)")
+		}
 		return err
 	})
 }

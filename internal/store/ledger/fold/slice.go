@@ -75,9 +75,10 @@ func finishSpan(t *db.Tx, into schema.Level, to int64) error {
 // noteSeen records the first and last minute of the workloads that were folded, and the number of
 // rows.
 func noteSeen(t *db.Tx, table string, s *slice) error {
+	id := schema.IDOf("workload")
 	_, err := t.Exec(`UPDATE workload SET first_minute = CASE WHEN last_minute = 0 OR first_minute > f.first THEN f.first ELSE first_minute END,
 		last_minute = CASE WHEN last_minute < f.last THEN f.last ELSE last_minute END
-		FROM (SELECT workload AS id, min(minute) AS first, max(minute) AS last FROM `+table+` WHERE `+keyRange(s.keys, 1, len(s.finer))+` GROUP BY workload) AS f
+		FROM (SELECT `+id+` AS id, min(minute) AS first, max(minute) AS last FROM `+table+` WHERE `+keyRange(s.keys, 1, len(s.finer))+` GROUP BY `+id+`) AS f
 		WHERE f.id = workload.id`, append([]any{s.first, s.end}, s.finer...)...)
 	if err != nil {
 		return err
@@ -126,7 +127,8 @@ func (r *foldRun) sumGroups(t *db.Tx, s *slice) error {
 	return err
 }
 
-// sumGroupsSQL adds to the rows of group_day of day $1 what its workloads [$2, $3) used. Rows that
+// sumGroupsSQL adds to the rows of group_day of day $1 what its workloads [$2, $3) used, without rows
+// within another node. Rows that
 // differ in presence or quality stay separate: SQLite has no aggregate for bits.
 var sumGroupsSQL = func() string {
 	cols, exprs := []string{"minute"}, []string{"d.minute"}
@@ -158,17 +160,14 @@ var sumGroupsSQL = func() string {
 		}
 	})
 	return fmt.Sprintf(`INSERT INTO group_day (%s) SELECT %s FROM day d JOIN workload w ON w.id = d.workload JOIN node n ON n.id = w.node
-		WHERE d.minute = $1 AND d.workload >= $2 AND d.workload < $3 AND `+notGuestRows+` GROUP BY %s ON CONFLICT ({group}) DO UPDATE SET %s`,
-		strings.Join(cols, ", "), strings.Join(exprs, ", "), group, strings.Join(sets, ", "))
+		WHERE d.minute = $1 AND d.workload >= $2 AND d.workload < $3 AND d.workload < %d AND %s GROUP BY %s ON CONFLICT ({group}) DO UPDATE SET %s`,
+		strings.Join(cols, ", "), strings.Join(exprs, ", "), int64(schema.FirstWithin), schema.HasContent("d"), group, strings.Join(sets, ", "))
 }()
 
 func setMark(t *db.Tx, column string, to int64) error {
 	_, err := t.Exec("UPDATE counter SET "+column+" = $1 WHERE id = 1", to)
 	return err
 }
-
-// notGuestRows excludes rows of guests from the groups of a day: d is a row, w its workload.
-const notGuestRows = "NOT EXISTS (SELECT 1 FROM nested_day x WHERE x.node = w.node AND x.minute = d.minute)"
 
 // foldRows returns the statement that adds rows of a finer table to a coarser one at minute $1 with
 // rev $2. It takes the rows of keys [$3, $4) at the n minutes from $5 on, so that each minute is a

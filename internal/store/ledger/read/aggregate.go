@@ -17,7 +17,6 @@ type aggregation struct {
 	index     *groupIndex
 	pages     map[int64]*[pageSize]membership
 	rowGroups []*group // by row of the current block; nil if excluded
-	guestDays guestDays
 }
 
 // A membership is the group that a workload belongs to.
@@ -38,10 +37,10 @@ func (s *selection) aggregateBlocks(ranges []schema.Range, gs *groupSet) error {
 	if err != nil {
 		return err
 	}
-	if s.nesting.guestsOnly && len(s.nesting.guests) == 0 {
+	if s.nesting.guestsOnly && len(s.nesting.covered) == 0 {
 		return nil
 	}
-	return s.rd.scanBlocks(s.v, usageBlocks, s.want, ranges, len(s.nesting.guests) > 0, ids, a.addBlock)
+	return s.rd.scanBlocks(s.v, usageBlocks, s.want, ranges, false, ids, a.addBlock)
 }
 
 func (s *selection) newAggregation(gs *groupSet) (*aggregation, error) {
@@ -52,7 +51,7 @@ func (s *selection) newAggregation(gs *groupSet) (*aggregation, error) {
 	if r, err = r.refresh(s.v); err != nil {
 		return nil, err
 	}
-	return &aggregation{selection: s, groups: gs, index: r, pages: map[int64]*[pageSize]membership{}, guestDays: guestDays{selection: s}}, nil
+	return &aggregation{selection: s, groups: gs, index: r, pages: map[int64]*[pageSize]membership{}}, nil
 }
 
 // maxKeyLookups is the maximum number of rows to look up by key instead of scanning. A lookup costs
@@ -62,8 +61,8 @@ const maxKeyLookups = 20_000
 // workloadsPerRow is how many workloads can be filtered for the cost of reading one row.
 const workloadsPerRow = 8
 
-// matchingWorkloads returns the workloads that match the filters if they have few rows; nil means
-// to scan all rows.
+// matchingWorkloads returns the keys of the workloads that match the filters if they have few rows;
+// nil means to scan all rows.
 func (s *selection) matchingWorkloads(ranges []schema.Range) ([]int64, error) {
 	if s.where == "" {
 		return nil, nil
@@ -76,11 +75,17 @@ func (s *selection) matchingWorkloads(ranges []schema.Range) ([]int64, error) {
 		units += p.Len()
 	}
 	most := maxKeyLookups / units
-	ids, err := db.Ints(s.v.Ctx, s.v.SQL, fmt.Sprintf("SELECT w.id FROM workload w JOIN node n ON n.id = w.node%s WHERE true%s LIMIT %d", s.joins, s.where, most+1), s.args...)
-	if err != nil || int64(len(ids)) > most {
+	keys := []int64{}
+	err := db.Each(s.v.Ctx, s.v.SQL, func(scan func(...any) error) error {
+		var id, node int64
+		err := scan(&id, &node)
+		keys = s.nesting.rowKeys(keys, id, node)
+		return err
+	}, fmt.Sprintf("SELECT w.id, w.node FROM workload w JOIN node n ON n.id = w.node%s WHERE true%s LIMIT %d", s.joins, s.where, most+1), s.args...)
+	if err != nil || int64(len(keys)) > most {
 		return nil, err
 	}
-	return append([]int64{}, ids...), nil
+	return keys, nil
 }
 
 // isScanCheaper reports whether scanning all rows of ranges costs less than filtering all workloads
@@ -123,8 +128,8 @@ func (a *aggregation) findGroups(b *block) error {
 		clear(a.pages)
 	}
 	var unknown []int64
-	for _, w := range b.keys {
-		if !a.membership(w).known {
+	for _, key := range b.keys {
+		if w, _ := schema.SplitKey(key); !a.membership(w).known {
 			unknown = append(unknown, w)
 		}
 	}
@@ -141,14 +146,11 @@ func (a *aggregation) findGroups(b *block) error {
 	for i, w := range unknown {
 		*a.membership(w) = membership{true, members[i].node, members[i].key, nil}
 	}
-	guests, err := a.guestDays.onDay(b.From - b.From%schema.DayMinutes)
-	if err != nil {
-		return err
-	}
 	a.rowGroups = slices.Grow(a.rowGroups[:0], len(b.keys))
-	for _, w := range b.keys {
+	for _, key := range b.keys {
+		w, within := schema.SplitKey(key)
 		p := a.membership(w)
-		if p.key == nil || len(a.nesting.guests) > 0 && guests[p.node] != a.nesting.guestsOnly {
+		if p.key == nil || a.nesting.excludes(p.node, within) {
 			a.rowGroups = append(a.rowGroups, nil)
 			continue
 		}
@@ -159,31 +161,6 @@ func (a *aggregation) findGroups(b *block) error {
 		a.rowGroups = append(a.rowGroups, p.group)
 	}
 	return nil
-}
-
-// guestDays caches, by day, which nodes are guests of hosts that the query covers.
-type guestDays struct {
-	*selection
-	days map[int64]map[int64]bool
-}
-
-func (g *guestDays) onDay(day int64) (map[int64]bool, error) {
-	if len(g.nesting.guests) == 0 {
-		return nil, nil
-	}
-	if found := g.days[day]; found != nil {
-		return found, nil
-	}
-	ids, err := db.Ints(g.v.Ctx, g.v.SQL, "SELECT x.node FROM nested_day x WHERE x.minute = $1"+g.nesting.hostsCondition(), day)
-	found := map[int64]bool{}
-	for _, id := range ids {
-		found[id] = g.nesting.guests[id]
-	}
-	if g.days == nil {
-		g.days = map[int64]map[int64]bool{}
-	}
-	g.days[day] = found
-	return found, err
 }
 
 // addBlock adds the rows of a block to their groups.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/query"
@@ -11,20 +12,22 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// A nesting holds the guests on the days of a query. The use of a guest is within the figures of
-// its host: sums leave it out on the days on which it was a guest, if the host is among what is
-// summed.
+// A nesting holds which rows of a query are within another node. Sums leave out rows within a host
+// that is among what is summed.
 type nesting struct {
-	guestsOnly bool           // sum guests only, instead of all others
-	guests     map[int64]bool // guests whose hosts the query covers
-	hosts      map[int64]bool // the hosts of those
-	coversAll  bool           // there are no other guests
-	count      int            // guests that the query would cover if they were not nested
+	guestsOnly bool              // sum only such rows, instead of all others
+	hosts      map[int64][]int64 // the nodes that rows of a node are within
+	covered    map[pair]bool     // of these, those that the query covers
+	coversAll  bool              // it covers all of them
+	count      int               // guests that the query would cover if they were not nested
 }
 
-// findGuests finds the guests on the days in [from, to) minutes.
+// A pair is a node of which rows are within another one.
+type pair struct{ node, host int64 }
+
+// findGuests finds the nodes of which rows are within others in [from, to) minutes.
 func (s *selection) findGuests(from, to int64) error {
-	s.nesting = nesting{guests: map[int64]bool{}, hosts: map[int64]bool{}, coversAll: true}
+	s.nesting = nesting{hosts: map[int64][]int64{}, covered: map[pair]bool{}, coversAll: true}
 	switch s.q.Nested {
 	case "":
 	case query.NestedOnly:
@@ -35,29 +38,50 @@ func (s *selection) findGuests(from, to int64) error {
 	covers := s.hostCondition()
 	asked := map[int64]bool{}
 	err := db.Each(s.v.Ctx, s.v.SQL, func(scan func(...any) error) error {
-		var guest, host int64
+		var p pair
 		var g, h place
 		var project string
-		if err := scan(&guest, &host, &g.cluster, &g.name, &g.id, &h.cluster, &h.name, &h.id, &project); err != nil {
+		if err := scan(&p.node, &p.host, &g.cluster, &g.name, &g.id, &h.cluster, &h.name, &h.id, &project); err != nil {
 			return err
 		}
-		if host == 0 || !covers(h, project) {
-			s.nesting.coversAll = false
+		if !slices.Contains(s.nesting.hosts[p.node], p.host) {
+			s.nesting.hosts[p.node] = append(s.nesting.hosts[p.node], p.host)
+		}
+		if p.host == p.node || !covers(h, project) { // the node itself: its host is not known here
 			return nil
 		}
-		s.nesting.guests[guest], s.nesting.hosts[host] = true, true
+		s.nesting.covered[p] = true
 		if s.coversNode(g) {
-			asked[guest] = true
+			asked[p.node] = true
 		}
 		return nil
-	}, `SELECT x.node, x.host, n.cluster, n.name, n.node_id, coalesce(h.cluster, ''), coalesce(h.name, ''), coalesce(h.node_id, ''), coalesce(w.project, '')
-		FROM (SELECT DISTINCT node, host, workload FROM nested_day WHERE minute >= $1 AND minute < $2) AS x
-		JOIN node n ON n.id = x.node LEFT JOIN node h ON h.id = x.host LEFT JOIN workload w ON w.id = x.workload`, from-from%schema.DayMinutes, to)
+	}, `SELECT x.node, x.host, n.cluster, n.name, n.node_id, h.cluster, h.name, h.node_id, coalesce(w.project, '')
+		FROM (SELECT DISTINCT node, host, workload FROM within_day WHERE minute >= $1 AND minute < $2) AS x
+		JOIN node n ON n.id = x.node JOIN node h ON h.id = x.host LEFT JOIN workload w ON w.id = x.workload`, from-from%schema.DayMinutes, to)
+	for node, hosts := range s.nesting.hosts {
+		for _, h := range hosts {
+			s.nesting.coversAll = s.nesting.coversAll && s.nesting.covered[pair{node, h}]
+		}
+	}
 	s.nesting.count = len(asked)
 	if s.nesting.guestsOnly || !s.nesting.coversAll {
-		s.grouped = false // group_day leaves out all guests
+		s.grouped = false // group_day leaves out all rows within other nodes
 	}
 	return s.rd.db.Fault(err)
+}
+
+// excludes reports whether sums leave out the rows of a node within another one, 0 for none.
+func (n *nesting) excludes(node, within int64) bool {
+	return (within != 0 && n.covered[pair{node, within}]) != n.guestsOnly
+}
+
+// rowKeys returns the keys of the rows of a workload of a node, or of the node.
+func (n *nesting) rowKeys(to []int64, id, node int64) []int64 {
+	to = append(to, schema.Key(id, 0))
+	for _, h := range n.hosts[node] {
+		to = append(to, schema.Key(id, h))
+	}
+	return to
 }
 
 // A place identifies a node for filters.
@@ -84,40 +108,39 @@ func (s *selection) hostCondition() func(h place, project string) bool {
 	}
 }
 
-// outsideCondition returns the condition that excludes rows u of guests, or selects only them if
-// the query asks for that. node is SQL for the id of a row's node.
-func (s *selection) outsideCondition(node string) string {
+// outsideCondition returns the condition that excludes rows within a host that is summed too, or
+// selects only them if the query asks for that. node and key are SQL for the id of a row's node
+// and the row's key.
+func (s *selection) outsideCondition(node, key string) string {
 	n := &s.nesting
-	if len(n.guests) == 0 {
-		if n.guestsOnly {
-			return " AND false"
+	within := fmt.Sprintf("%s >= %d", key, int64(schema.FirstWithin))
+	switch {
+	case len(n.covered) == 0 && n.guestsOnly:
+		return " AND false"
+	case len(n.covered) == 0:
+		return ""
+	case !n.coversAll:
+		var pairs []string
+		for p := range n.covered {
+			pairs = append(pairs, fmt.Sprintf("(%d, %d)", p.node, p.host))
 		}
-		return ""
+		slices.Sort(pairs)
+		within = fmt.Sprintf("(%s, %s) IN (%s)", node, schema.WithinOf(key), strings.Join(pairs, ", "))
 	}
-	nested := fmt.Sprintf("EXISTS (SELECT 1 FROM nested_day x WHERE x.node = %s AND x.minute = u.minute - u.minute %% %d%s)", node, schema.DayMinutes, n.hostsCondition())
-	guests := "(" + schema.JoinInts(slices.Sorted(maps.Keys(n.guests))) + ")"
 	if n.guestsOnly {
-		return fmt.Sprintf(" AND %s IN %s AND %s", node, guests, nested)
+		return " AND " + within
 	}
-	return fmt.Sprintf(" AND (%s NOT IN %s OR NOT %s)", node, guests, nested)
-}
-
-// hostsCondition returns the condition that the query covers the host of x.
-func (n *nesting) hostsCondition() string {
-	if n.coversAll {
-		return ""
-	}
-	return " AND x.host IN (" + schema.JoinInts(slices.Sorted(maps.Keys(n.hosts))) + ")"
+	return " AND NOT (" + within + ")"
 }
 
 // groupedOutsideCondition is outsideCondition for counting nodes of grouped days: w counts only if
-// it has a row on a day on which its node was not a guest. days lists the days' minutes for SQL.
+// it has a row that is not within another node. days lists the days' minutes for SQL.
 func (s *selection) groupedOutsideCondition(days string) string {
-	if len(s.nesting.guests) == 0 {
+	if len(s.nesting.hosts) == 0 {
 		return ""
 	}
-	return fmt.Sprintf(` AND (n.id NOT IN (%s) OR EXISTS (SELECT 1 FROM day u WHERE u.minute IN (%s) AND u.workload = w.id
-		AND NOT EXISTS (SELECT 1 FROM nested_day x WHERE x.node = n.id AND x.minute = u.minute)))`, schema.JoinInts(slices.Sorted(maps.Keys(s.nesting.guests))), days)
+	return fmt.Sprintf(` AND (n.id NOT IN (%s) OR EXISTS (SELECT 1 FROM day u WHERE u.minute IN (%s) AND u.workload = w.id AND %s))`,
+		schema.JoinInts(slices.Sorted(maps.Keys(s.nesting.hosts))), days, schema.HasContent("u"))
 }
 
 // guestGroups returns the groups of guests that the query covers.
@@ -132,4 +155,15 @@ func (s *selection) guestGroups(from, to int64, ranges []schema.Range) ([]query.
 		return nil, err
 	}
 	return other.computeGroups(ranges, nil)
+}
+
+// find finds only within which nodes rows are in [from, to) minutes.
+func (n *nesting) find(v *db.View, from, to int64) error {
+	n.hosts = map[int64][]int64{}
+	return db.Each(v.Ctx, v.SQL, func(scan func(...any) error) error {
+		var p pair
+		err := scan(&p.node, &p.host)
+		n.hosts[p.node] = append(n.hosts[p.node], p.host)
+		return err
+	}, "SELECT DISTINCT node, host FROM within_day WHERE minute >= $1 AND minute < $2", from-from%schema.DayMinutes, to)
 }

@@ -135,7 +135,7 @@ func nodeAndKind(keys []string) (node, kind string) { return keys[len(keys)-2], 
 
 // divide divides the idle energy of all units.
 func (d *idleDivision) divide(units []schema.Range) error {
-	if d.of.nesting.guestsOnly && len(d.of.nesting.guests) == 0 {
+	if d.of.nesting.guestsOnly && len(d.of.nesting.covered) == 0 {
 		return nil
 	}
 	if d.of.rd.db.IsSQLite() {
@@ -176,7 +176,8 @@ func (d *idleDivision) readBlocks(units []schema.Range) error {
 				return err
 			}
 		}
-		for i, w := range b.keys {
+		for i, key := range b.keys {
+			w, _ := schema.SplitKey(key)
 			of := machines.rowGroups[i]
 			if of == nil {
 				continue
@@ -223,7 +224,7 @@ func (d *idleDivision) readRows(p schema.Range) error {
 	width := max(p.Level.Width(), schema.HourMinutes)
 	args := slices.Clone(s.args)
 	args[0], args[1] = p.From, p.To
-	cols := append(slices.Clone(s.keys), "u.minute - u.minute % "+fmt.Sprint(width), "u.workload", "n.id", "w.kind",
+	cols := append(slices.Clone(s.keys), "u.minute - u.minute % "+fmt.Sprint(width), "w.id", "n.id", "w.kind",
 		"CASE WHEN true"+s.where+" THEN 1 ELSE 0 END", "u.present", "u.rough", "u.covered_ms", "u.cpu", "u.energy_error")
 	for _, r := range usage.Energies {
 		cols = append(cols, "u."+r.String())
@@ -241,8 +242,8 @@ func (d *idleDivision) readRows(p schema.Range) error {
 		into = append(into, &energies[i])
 	}
 	unit0 := int64(-1)
-	text := fmt.Sprintf("SELECT %s FROM %s u JOIN workload w ON w.id = u.workload JOIN node n ON n.id = w.node%s WHERE u.minute >= $1 AND u.minute < $2%s%s ORDER BY %d, u.workload",
-		strings.Join(cols, ", "), p.Table(schema.UsageLayout), s.joins, clusterCondition(&args, d.all.q.Scope), s.outsideCondition("n.id"), len(keys)+1)
+	text := fmt.Sprintf("SELECT %s FROM %s u JOIN workload w ON w.id = %s JOIN node n ON n.id = w.node%s WHERE u.minute >= $1 AND u.minute < $2 AND %s%s%s ORDER BY %d, w.id",
+		strings.Join(cols, ", "), p.Table(schema.UsageLayout), schema.IDOf("u.workload"), s.joins, schema.HasContent("u"), clusterCondition(&args, d.all.q.Scope), s.outsideCondition("n.id", "u.workload"), len(keys)+1)
 	err := eachInRange(s.v, p, args, func(scan func(...any) error) error {
 		if err := scan(into...); err != nil {
 			return err

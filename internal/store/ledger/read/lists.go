@@ -204,6 +204,9 @@ func (rd *Reader) Workloads(ctx context.Context, q query.Query) ([]query.Workloa
 			return err
 		}
 		from, to := queryRange(v, q.From, q.To)
+		if err := s.nesting.find(v, from, to); err != nil {
+			return rd.db.Fault(err)
+		}
 		found := map[int64]*query.Workload{}
 		if err := s.findWorkloads(v.Cover(from, to, v.Days), found); err != nil {
 			return rd.db.Fault(err)
@@ -238,7 +241,8 @@ func (s *selection) findWorkloads(ranges []schema.Range, found map[int64]*query.
 	}
 	ends := map[int64]schema.MinuteSpan{}
 	err = s.rd.scanBlocks(s.v, usageBlocks, 0, ranges, false, chosen, func(b *block) error {
-		for i, w := range b.keys {
+		for i, key := range b.keys {
+			w, _ := schema.SplitKey(key)
 			first, end := b.span(i)
 			if e, ok := ends[w]; ok {
 				first, end = min(first, e.First), max(end, e.Last)
@@ -273,9 +277,9 @@ func (s *selection) findWorkloads(ranges []schema.Range, found map[int64]*query.
 // findWorkloadsIn adds the workloads that have rows in one range.
 func (s *selection) findWorkloadsIn(p schema.Range, found map[int64]*query.Workload) error {
 	text := fmt.Sprintf(`SELECT w.id, n.name, n.cluster, u.first, u.last, %s
-		FROM (SELECT workload, min(minute) AS first, max(minute) AS last FROM %s WHERE minute >= $1 AND minute < $2 GROUP BY workload) AS u
-		JOIN workload w ON w.id = u.workload JOIN node n ON n.id = w.node%s WHERE true%s`,
-		schema.NameColumns, p.Table(schema.UsageLayout), s.joins, s.where)
+		FROM (SELECT %s AS id, min(r.minute) AS first, max(r.minute) AS last FROM %s r WHERE r.minute >= $1 AND r.minute < $2 AND %s GROUP BY %[2]s) AS u
+		JOIN workload w ON w.id = u.id JOIN node n ON n.id = w.node%[5]s WHERE true%[6]s`,
+		schema.NameColumns, schema.IDOf("r.workload"), p.Table(schema.UsageLayout), schema.HasContent("r"), s.joins, s.where)
 	var id, first, last int64
 	var node, cluster string
 	return s.eachRow(p, func(scan func(...any) error) error {

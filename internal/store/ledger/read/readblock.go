@@ -27,6 +27,9 @@ func (b *blockReader) takeRow(values []driver.Value) {
 		b.row[to], _ = values[2+i].(int64)
 	}
 	if b.kind == usageBlocks {
+		if b.row[blockPresent] == 0 && b.row[blockCovered] == 0 {
+			return // see schema.HasContent
+		}
 		b.row[blockUncertainty] &= uncertaintyMask(usage.Set(b.row[blockPresent]))
 		b.row[blockGivenCPU], b.row[blockGivenCovered] = 0, 0
 		if usage.Set(b.row[blockPresent]).Has(usage.EnergyIdle) {

@@ -53,7 +53,7 @@ func (rd *Reader) Self(ctx context.Context, node string, id workload.ID) (*query
 		if last > 0 {
 			from = min(from, first)
 		}
-		g, err := rd.sumLife(v, w, from)
+		g, err := rd.sumLife(v, n, w, from)
 		if err != nil || g.Usage.Present == 0 && g.Usage.Covered == (unit.Sum{}) {
 			return err
 		}
@@ -67,8 +67,13 @@ func (rd *Reader) Self(ctx context.Context, node string, id workload.ID) (*query
 	return out, nil
 }
 
-// life sums the rows of one workload from a minute on.
-func (rd *Reader) sumLife(v *db.View, w, from int64) (*query.Group, error) {
+// sumLife sums the rows of one workload of a node from a minute on.
+func (rd *Reader) sumLife(v *db.View, node, w, from int64) (*query.Group, error) {
+	hosts, err := db.Ints(v.Ctx, v.SQL, "SELECT DISTINCT host FROM within_day WHERE node = $1", node)
+	if err != nil {
+		return nil, rd.db.Fault(err)
+	}
+	keys := (&nesting{hosts: map[int64][]int64{node: hosts}}).rowKeys(nil, w, node)
 	var minute, present, rough, covered int64
 	var amount [usage.Limit]int64
 	into := []any{&minute, &present, &rough, &covered}
@@ -81,9 +86,9 @@ func (rd *Reader) sumLife(v *db.View, w, from int64) (*query.Group, error) {
 	for _, p := range v.Cover(from, to, v.Days) {
 		// CROSS JOIN makes spans the outer loop, so that each row is a lookup by primary key.
 		text := rd.db.Expand(fmt.Sprintf(`WITH RECURSIVE spans (at) AS (SELECT CAST($1 AS {int}) UNION ALL SELECT at + %d FROM spans WHERE at + %[1]d < $2)
-			SELECT u.minute, u.present, u.rough, u.covered_ms%s FROM spans CROSS JOIN %s u WHERE u.minute = spans.at AND u.workload = $3`,
-			p.Level.Width(), amountColumns(), p.Table(schema.UsageLayout)))
-		err := eachInRange(v, p, arguments{nil, nil, w}, func(scan func(...any) error) error {
+			SELECT u.minute, u.present, u.rough, u.covered_ms%s FROM spans CROSS JOIN %s u WHERE u.minute = spans.at AND u.workload IN (%s) AND %s`,
+			p.Level.Width(), amountColumns(), p.Table(schema.UsageLayout), schema.JoinInts(keys), schema.HasContent("u")))
+		err := eachInRange(v, p, arguments{nil, nil}, func(scan func(...any) error) error {
 			if err := scan(into...); err != nil {
 				return err
 			}

@@ -67,9 +67,9 @@ func (s *selection) aggregate(p schema.Range, gs *groupSet) error {
 		}
 		cols = append(cols, "CAST(div(sum("+name+"), 4294967296) AS {int})", "CAST(mod(sum("+name+"), 4294967296) AS {int})")
 	})
-	text := fmt.Sprintf(`SELECT %s FROM %s u JOIN workload w ON w.id = u.workload JOIN node n ON n.id = w.node%s
-		WHERE u.minute >= $1 AND u.minute < $2%s%s GROUP BY %s, n.id, u.present, u.rough`,
-		strings.Join(cols, ", "), p.Table(schema.UsageLayout), s.joins, s.where, s.outsideCondition("n.id"), strings.Join(s.keys, ", "))
+	text := fmt.Sprintf(`SELECT %s FROM %s u JOIN workload w ON w.id = %s JOIN node n ON n.id = w.node%s
+		WHERE u.minute >= $1 AND u.minute < $2 AND %s%s%s GROUP BY %s, n.id, u.present, u.rough`,
+		strings.Join(cols, ", "), p.Table(schema.UsageLayout), schema.IDOf("u.workload"), s.joins, schema.HasContent("u"), s.where, s.outsideCondition("n.id", "u.workload"), strings.Join(s.keys, ", "))
 	var r summedRow
 	return s.eachRow(p, func(scan func(...any) error) error {
 		var node int64

@@ -22,7 +22,7 @@ func (rd *Reader) Minutes(ctx context.Context, nodes []string, from, to time.Tim
 		into = append(into, &m.Usage.Amount[r])
 	}
 	text := "SELECT w.short, w.node, u.minute, u.present, u.rough, u.covered_ms" + amountColumns() +
-		" FROM %s u JOIN workload w ON w.id = u.workload WHERE u.minute >= $1 AND u.minute < $2 AND w.node IN (%s) ORDER BY u.minute"
+		" FROM %s u JOIN workload w ON w.id = " + schema.IDOf("u.workload") + " WHERE u.minute >= $1 AND u.minute < $2 AND " + schema.HasContent("u") + " AND w.node IN (%s) ORDER BY u.minute"
 	return rd.eachMinuteRow(ctx, schema.UsageLayout, nodes, from, to, text, func(at map[int64]int, scan func(...any) error) error {
 		if err := scan(into...); err != nil {
 			return err
@@ -41,7 +41,7 @@ func (rd *Reader) Wholes(ctx context.Context, nodes []string, from, to time.Time
 	var m batch.NodeMinute
 	into := []any{&id, &minute, &present, &rough, &covered, &m.CPUs}
 	var text strings.Builder
-	text.WriteString("SELECT u.node, u.minute, u.present, u.rough, u.covered_ms, u.cpus")
+	text.WriteString("SELECT " + schema.IDOf("u.node") + ", u.minute, u.present, u.rough, u.covered_ms, u.cpus")
 	for i, r := range usage.Wholes {
 		into = append(into, &m.Whole[i])
 		text.WriteString(", u.whole_" + r.String())
@@ -49,7 +49,7 @@ func (rd *Reader) Wholes(ctx context.Context, nodes []string, from, to time.Time
 	for r := usage.Resource(1); r < usage.Limit; r++ {
 		into = append(into, &m.Total.Amount[r])
 	}
-	text.WriteString(amountColumns() + " FROM %s u WHERE u.minute >= $1 AND u.minute < $2 AND u.node IN (%s) ORDER BY u.minute")
+	text.WriteString(amountColumns() + " FROM %s u WHERE u.minute >= $1 AND u.minute < $2 AND (" + schema.HasContent("u") + " OR u.cpus > 0) AND " + schema.IDOf("u.node") + " IN (%s) ORDER BY u.minute")
 	return rd.eachMinuteRow(ctx, schema.NodeLayout, nodes, from, to, text.String(), func(at map[int64]int, scan func(...any) error) error {
 		if err := scan(into...); err != nil {
 			return err

@@ -30,8 +30,12 @@ func (rd *Reader) VMs(ctx context.Context, from, to time.Time, s query.Scope) (o
 			return err
 		}
 		a, b := queryRange(v, from, to)
+		var nested nesting
+		if err := nested.find(v, a, b); err != nil {
+			return err
+		}
 		for _, p := range v.Cover(a, b, v.Days) {
-			if err := list.addUsage(p); err != nil {
+			if err := list.addUsage(p, &nested); err != nil {
 				return err
 			}
 		}
@@ -134,12 +138,12 @@ func (l *vmList) line(k vmKey, node string) *query.VM {
 var energyResources = append(slices.Clone(usage.Energies[:]), usage.EnergyError, usage.EnergyIdle)
 
 // addUsage adds the energy of a range.
-func (l *vmList) addUsage(p schema.Range) error {
+func (l *vmList) addUsage(p schema.Range, nested *nesting) error {
 	at := map[int64][]int{}
 	var ids []int64
 	for k, places := range l.places {
 		if at[k.workload] == nil {
-			ids = append(ids, k.workload)
+			ids = nested.rowKeys(ids, k.workload, k.host)
 		}
 		at[k.workload] = append(at[k.workload], places...)
 	}
@@ -159,6 +163,7 @@ func (l *vmList) addUsage(p schema.Range) error {
 			if err := scan(into...); err != nil {
 				return err
 			}
+			w, _ = schema.SplitKey(w)
 			set := usage.Set(present) & usage.SetOf(energyResources...)
 			set.Each(func(r usage.Resource) { l.uncertainty[w] |= rough & (3 << (2 * r)) })
 			for _, i := range at[w] {

@@ -59,8 +59,8 @@ func (s *selection) sumWholes(ranges []schema.Range) (sums []*big.Int, most int6
 	most = -1
 	for _, p := range ranges {
 		args := arguments{p.From, p.To}
-		text := fmt.Sprintf("SELECT %s FROM %s u JOIN node n ON n.id = u.node WHERE u.minute >= $1 AND u.minute < $2%s%s",
-			strings.Join(cols, ", "), p.Table(schema.NodeLayout), clusterCondition(&args, s.q.Scope), s.outsideCondition("u.node"))
+		text := fmt.Sprintf("SELECT %s FROM %s u JOIN node n ON n.id = %s WHERE u.minute >= $1 AND u.minute < $2%s%s",
+			strings.Join(cols, ", "), p.Table(schema.NodeLayout), schema.IDOf("u.node"), clusterCondition(&args, s.q.Scope), s.outsideCondition("n.id", "u.node"))
 		if err := s.v.SQL.QueryRowContext(s.v.Ctx, s.rd.db.Expand(text), args...).Scan(dest...); err != nil {
 			return nil, 0, s.rd.db.Fault(err)
 		}
@@ -88,24 +88,20 @@ func noWholes() []*big.Int {
 // wholesOfBlocks is sumWholes from blocks.
 func (s *selection) wholesOfBlocks(ranges []schema.Range) (sums []*big.Int, most int64, err error) {
 	args := arguments{}
-	within, err := s.nodesWhere(clusterCondition(&args, s.q.Scope), args)
+	matches, err := s.nodesWhere(clusterCondition(&args, s.q.Scope), args)
 	if err != nil {
 		return nil, 0, s.rd.db.Fault(err)
 	}
 	// Sum upper and lower halves, so that no sum overflows.
 	var high, low [len(usage.Wholes)]int64
-	guests := &guestDays{selection: s}
 	most = -1
-	if s.nesting.guestsOnly && len(s.nesting.guests) == 0 {
+	if s.nesting.guestsOnly && len(s.nesting.covered) == 0 {
 		return noWholes(), most, nil
 	}
-	err = s.rd.scanBlocks(s.v, nodeBlocks, 0, ranges, len(s.nesting.guests) > 0, nil, func(b *block) error {
-		out, err := guests.onDay(b.From - b.From%schema.DayMinutes)
-		if err != nil {
-			return err
-		}
-		for i, node := range b.keys {
-			if !within[node] || len(s.nesting.guests) > 0 && out[node] != s.nesting.guestsOnly {
+	err = s.rd.scanBlocks(s.v, nodeBlocks, 0, ranges, false, nil, func(b *block) error {
+		for i, key := range b.keys {
+			node, host := schema.SplitKey(key)
+			if !matches[node] || s.nesting.excludes(node, host) {
 				continue
 			}
 			most = max(most, b.value(blockCPUs, i))
@@ -145,13 +141,13 @@ func (s *selection) longestCovered(ranges []schema.Range) (longest time.Duration
 	}
 	if s.rd.db.IsSQLite() {
 		args := arguments{}
-		within, err := s.nodesWhere(nodeCondition(&args, s.q.Scope), args)
+		matches, err := s.nodesWhere(nodeCondition(&args, s.q.Scope), args)
 		if err != nil {
 			return 0, s.rd.db.Fault(err)
 		}
-		err = s.rd.scanBlocks(s.v, nodeBlocks, 0, ranges, len(s.nesting.guests) > 0, nil, func(b *block) error {
-			for i, node := range b.keys {
-				if within[node] {
+		err = s.rd.scanBlocks(s.v, nodeBlocks, 0, ranges, false, nil, func(b *block) error {
+			for i, key := range b.keys {
+				if node, _ := schema.SplitKey(key); matches[node] {
 					add(node, b.value(blockMeasured, i))
 				}
 			}
@@ -161,8 +157,8 @@ func (s *selection) longestCovered(ranges []schema.Range) (longest time.Duration
 	}
 	for _, p := range ranges {
 		args := arguments{p.From, p.To}
-		text := fmt.Sprintf("SELECT n.id, CAST(sum(u.covered_ms) AS {int}) FROM %s u JOIN node n ON n.id = u.node WHERE u.minute >= $1 AND u.minute < $2 AND u.cpus > 0%s GROUP BY n.id",
-			p.Table(schema.NodeLayout), nodeCondition(&args, s.q.Scope))
+		text := fmt.Sprintf("SELECT n.id, CAST(sum(u.covered_ms) AS {int}) FROM %s u JOIN node n ON n.id = %s WHERE u.minute >= $1 AND u.minute < $2 AND u.cpus > 0%s GROUP BY n.id",
+			p.Table(schema.NodeLayout), schema.IDOf("u.node"), nodeCondition(&args, s.q.Scope))
 		err := db.Each(s.v.Ctx, s.v.SQL, func(scan func(...any) error) error {
 			var node, ms int64
 			err := scan(&node, &ms)

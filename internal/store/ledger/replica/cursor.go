@@ -31,7 +31,7 @@ const (
 	kindHour
 	kindNodeDay
 	kindDay
-	kindNesting // a and b are node and minute
+	kindNesting // a and b are minute and the key of node and host
 	kindEnd     // after everything of a revision
 )
 

@@ -19,7 +19,7 @@ import (
 // States returns the next page for an upstream server at mark m: at most o.Rows records of one
 // snapshot. The page is empty if there are none.
 func (e *Exchange) States(ctx context.Context, m replica.Mark, o replica.Offer) (*replica.Page, error) {
-	p := &replica.Page{From: m}
+	p := &replica.Page{From: m, Within: true}
 	err := e.db.View(ctx, func(v *db.View) error {
 		var rev int64
 		if err := v.SQL.QueryRowContext(ctx, "SELECT rev FROM counter WHERE id = 1").Scan(&rev); err != nil {
@@ -72,8 +72,8 @@ type record struct {
 	gap    replica.Gap
 	shift  replica.Shift
 	node   int64 // of a gap or a shift
-	// The host of a nested node and its workload there; 0 is unknown.
-	host, hostWorkload int64
+	// The workload of a nested node on its host; 0 is unknown.
+	hostWorkload int64
 }
 
 // holdBack excludes all changes since the first change of a minute that is not over. They follow
@@ -240,12 +240,18 @@ func (pb *pageBuilder) collectShifts() error {
 
 func (pb *pageBuilder) collectNestings() error {
 	rev, a, b := pb.startAfter(kindNesting)
+	node, host := b, b // before or after all of a revision
+	if b >= 0 && b < math.MaxInt64 {
+		node, host = schema.SplitKey(b)
+	}
 	err := db.Each(pb.v.Ctx, pb.v.SQL, func(scan func(...any) error) error {
 		i := record{at: cursor{kind: kindNesting}}
-		err := scan(&i.at.rev, &i.at.a, &i.at.b, &i.host, &i.hostWorkload)
+		var node, host int64
+		err := scan(&i.at.rev, &i.at.a, &node, &host, &i.hostWorkload)
+		i.at.b = schema.Key(node, host)
 		pb.records = append(pb.records, i)
 		return err
-	}, "SELECT rev, node, minute, host, workload FROM nested_day WHERE (rev, node, minute) > ($1, $2, $3) AND rev <= $4 ORDER BY rev, node, minute LIMIT $5", rev, a, b, pb.last, pb.limit+1)
+	}, "SELECT rev, minute, node, host, workload FROM within_day WHERE (rev, minute, host, node) > ($1, $2, $3, $4) AND rev <= $5 ORDER BY rev, minute, host, node LIMIT $6", rev, a, host, node, pb.last, pb.limit+1)
 	pb.truncate()
 	return pb.v.DB.Fault(err)
 }
@@ -255,25 +261,26 @@ func (pb *pageBuilder) fillPage() error {
 	changed := map[int64]bool{} // workloads
 	workloads, nodes := map[int64]int{}, map[int64]int{}
 	for _, i := range pb.records {
-		switch i.at.kind {
+		switch id, within := schema.SplitKey(i.at.b); i.at.kind {
 		case kindNode:
 			nodes[i.at.a] = 0
 		case kindWorkload:
 			workloads[i.at.a], changed[i.at.a] = 0, true
 		case kindGap, kindShift:
 			nodes[i.node] = 0
-		case kindNodeMinute, kindNodeHour, kindNodeDay:
-			nodes[i.at.b] = 0
-		case kindNesting:
-			nodes[i.at.a] = 0
-			if i.host != 0 {
-				nodes[i.host] = 0
+		case kindNodeMinute, kindNodeHour, kindNodeDay, kindNesting:
+			nodes[id] = 0
+			if within != 0 {
+				nodes[within] = 0
 			}
 			if i.hostWorkload != 0 {
 				workloads[i.hostWorkload] = 0
 			}
 		default:
-			workloads[i.at.b] = 0
+			workloads[id] = 0
+			if within != 0 {
+				nodes[within] = 0
+			}
 		}
 	}
 	if err := pb.addWorkloads(workloads, nodes, changed); err != nil {
@@ -281,6 +288,11 @@ func (pb *pageBuilder) fillPage() error {
 	}
 	p := pb.page
 	for _, i := range pb.records {
+		id, host := schema.SplitKey(i.at.b)
+		within := 0
+		if host != 0 {
+			within = nodes[host] + 1
+		}
 		switch i.at.kind {
 		case kindGap:
 			i.gap.Node = nodes[i.node]
@@ -289,18 +301,18 @@ func (pb *pageBuilder) fillPage() error {
 			i.shift.Node = nodes[i.node]
 			p.Shifts = append(p.Shifts, i.shift)
 		case kindNesting:
-			n := replica.Nesting{Node: nodes[i.at.a], Host: -1, Workload: -1, Minute: i.at.b}
-			if i.host != 0 {
-				n.Host = nodes[i.host]
+			n := replica.Nesting{Node: nodes[id], Host: within - 1, Workload: -1, Minute: i.at.a}
+			if host == id {
+				n.Host = -1 // not known here either
 			}
 			if i.hostWorkload != 0 {
 				n.Workload = workloads[i.hostWorkload]
 			}
 			p.Nestings = append(p.Nestings, n)
 		case kindNodeMinute, kindNodeHour, kindNodeDay:
-			p.NodeRows = append(p.NodeRows, replica.NodeRow{Resolution: i.level, Node: nodes[i.at.b], NodeMinute: schema.DecodeNodeMinute(i.at.a, i.values)})
+			p.NodeRows = append(p.NodeRows, replica.NodeRow{Resolution: i.level, Node: nodes[id], Within: within, NodeMinute: schema.DecodeNodeMinute(i.at.a, i.values)})
 		case kindMinute, kindHour, kindDay:
-			p.Rows = append(p.Rows, replica.Row{Resolution: i.level, Minute: i.at.a, Workload: workloads[i.at.b], Usage: schema.DecodeUsage(i.values, schema.ColRest)})
+			p.Rows = append(p.Rows, replica.Row{Resolution: i.level, Minute: i.at.a, Workload: workloads[id], Within: within, Usage: schema.DecodeUsage(i.values, schema.ColRest)})
 		}
 	}
 	return nil

@@ -47,7 +47,7 @@ func (e *Exchange) TakeStates(ctx context.Context, src replica.Source, p *replic
 	}
 	var moved, reset bool
 	err = e.db.Write(ctx, func(t *db.Tx) error {
-		s := &pageTaker{Tx: t, page: p, src: src, now: now, usage: book.NewChange(schema.UsageLayout), whole: book.NewChange(schema.NodeLayout)}
+		s := &pageTaker{Tx: t, page: p, src: src, now: now, usage: book.NewChange(schema.UsageLayout), whole: book.NewChange(schema.NodeLayout), nested: map[[2]int64]int64{}}
 		var err error
 		if moved, reset, err = s.take(); err == nil && moved {
 			return errMarkMoved
@@ -82,6 +82,7 @@ type pageTaker struct {
 	workloads []int64
 	usage     *book.Change
 	whole     *book.Change
+	nested    map[[2]int64]int64 // host by node and day, where all rows of the day are within it
 }
 
 // take takes the page. moved says that the page does not continue the mark and nothing may change;
@@ -149,14 +150,28 @@ func (t *pageTaker) takeAll() error {
 		return err
 	}
 	for i := range t.page.NodeRows {
-		if r := &t.page.NodeRows[i]; t.nodes[r.Node] != 0 {
-			t.whole.Set(r.Resolution, schema.RowKey{Minute: r.Minute, ID: t.nodes[r.Node]}, schema.EncodeNodeMinute(&r.NodeMinute, t.Rev))
+		r := &t.page.NodeRows[i]
+		node := t.nodes[r.Node]
+		if node == 0 {
+			continue
 		}
+		key, err := t.keyOf(node, node, r.Minute, r.Within)
+		if err != nil {
+			return err
+		}
+		t.whole.Set(r.Resolution, schema.RowKey{Minute: r.Minute, ID: key}, schema.EncodeNodeMinute(&r.NodeMinute, t.Rev))
 	}
 	for i := range t.page.Rows {
-		if r := &t.page.Rows[i]; t.workloads[r.Workload] != 0 {
-			t.usage.Set(r.Resolution, schema.RowKey{Minute: r.Minute, ID: t.workloads[r.Workload]}, schema.EncodeUsage(&r.Usage, t.Rev))
+		r := &t.page.Rows[i]
+		id := t.workloads[r.Workload]
+		if id == 0 {
+			continue
 		}
+		key, err := t.keyOf(id, t.nodes[t.page.Workloads[r.Workload].Node], r.Minute, r.Within)
+		if err != nil {
+			return err
+		}
+		t.usage.Set(r.Resolution, schema.RowKey{Minute: r.Minute, ID: key}, schema.EncodeUsage(&r.Usage, t.Rev))
 	}
 	before := t.coarse
 	for _, c := range []*book.Change{t.whole, t.usage} {
@@ -215,10 +230,12 @@ func (t *pageTaker) newNode(id string) (node int64, err error) {
 	return node, err
 }
 
-// takeNestings stores the days on which nodes of the source were guests.
+// takeNestings stores within which hosts rows of nodes are on a day. A source of an earlier version
+// does not say which rows: then all of them are.
 func (t *pageTaker) takeNestings() error {
 	for _, n := range t.page.Nestings {
-		if t.nodes[n.Node] == 0 {
+		node := t.nodes[n.Node]
+		if node == 0 {
 			continue
 		}
 		var id string
@@ -228,13 +245,70 @@ func (t *pageTaker) takeNestings() error {
 		}
 		host, workload, err := t.findHost(id, short)
 		if err == nil {
-			err = book.SetGuest(t.Tx, t.nodes[n.Node], n.Minute, host, workload)
+			if host == 0 {
+				host = node // not known here
+			}
+			if t.page.Within {
+				err = book.NoteWithin(t.Tx, node, n.Minute, host, workload, false)
+			} else {
+				err = book.NestDay(t.Tx, node, n.Minute, host, workload)
+			}
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// keyOf returns the key of a row of a node: of its workload id, or of the node itself. within is that
+// of the row.
+func (t *pageTaker) keyOf(id, node, minute int64, within int) (key int64, err error) {
+	if t.page.Within {
+		if within == 0 {
+			return schema.Key(id, 0), nil
+		}
+		host := t.nodes[within-1]
+		if host == 0 {
+			if host, err = t.findOwnNode(t.page.Nodes[within-1].ID); err != nil {
+				return 0, err
+			}
+		}
+		if host == 0 || host >= schema.EndWithin {
+			host = node // not known here
+		}
+		return schema.Key(id, host), nil
+	}
+	day := [2]int64{node, minute - minute%schema.DayMinutes}
+	host, ok := t.nested[day]
+	if !ok {
+		hosts, err := t.Ints("SELECT host FROM within_day WHERE node = $1 AND minute = $2 AND whole = 1", node, day[1])
+		if err != nil {
+			return 0, err
+		}
+		if len(hosts) > 0 {
+			host = hosts[0]
+		}
+		t.nested[day] = host
+	}
+	return schema.Key(id, host), nil
+}
+
+// findOwnNode returns a node of another source that is in a cluster of this one, or 0.
+func (t *pageTaker) findOwnNode(id string) (node int64, err error) {
+	var owner int64
+	var cluster string
+	err = t.QueryRow("SELECT id, source, cluster FROM node WHERE node_id = $1", schema.Clean(id)).Scan(&node, &owner, &cluster)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	if mine, err := t.isOwnCluster(owner, cluster); err != nil || !mine {
+		return 0, err
+	}
+	return node, nil
 }
 
 // takeNodes stores the nodes of the page. reset says that the source took over a node of another
