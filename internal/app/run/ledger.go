@@ -18,6 +18,7 @@ import (
 	"mete.dev/mete/internal/job/socket"
 	"mete.dev/mete/internal/job/standalone"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/pki/token"
 	"mete.dev/mete/internal/ui/cli"
 	"mete.dev/mete/internal/x/secretenv"
@@ -127,7 +128,7 @@ func (j *job) startLedgerRun(group *launch.Group) (*ledgerRun, error) {
 	if group != nil {
 		path = group.Path()
 	}
-	l.run, err = j.sender.Begin(standalone.Job{ID: j.report.ID, Name: j.report.Name, Labels: j.report.Labels, Path: path, UID: os.Getuid()})
+	l.run, err = j.sender.Begin(standalone.Job{ID: j.report.ID, Name: j.report.Name, Labels: j.report.Labels, Path: path, Scope: j.windowScope(group), UID: os.Getuid()})
 	if err != nil {
 		j.notify(fmt.Sprintf("the job is not in the ledger of %s: %v", j.cfg.server, err))
 		l.releaseClaim()
@@ -150,6 +151,27 @@ func (j *job) scope(group *launch.Group) (exclusive.Scope, error) {
 		}
 	}
 	return exclusive.Scope{Path: "/", Tree: os.Getpid()}, nil
+}
+
+// windowScope returns the scope that the job's windows state: its group, or the one that mete run is in.
+// The server thus knows what of the job an agent of the machine books later. It is "" if it cannot be
+// read.
+func (j *job) windowScope(group *launch.Group) usage.Scope {
+	dir := ""
+	if group != nil {
+		dir, _ = group.Dir("cpuacct")
+	} else if ys, err := j.h.Hierarchies(); err == nil {
+		for _, y := range ys {
+			if y.V2 || y.Has("cpuacct") {
+				dir, _ = y.Dir(y.Self)
+			}
+		}
+	}
+	id, err := j.h.ID(dir)
+	if dir == "" || err != nil {
+		return ""
+	}
+	return usage.ScopeOf(id)
 }
 
 // explainUnsent adds a note if the job does not send its figures despite --server. An agent may

@@ -568,6 +568,62 @@ func TestServerForeignClaim(t *testing.T) {
 	}
 }
 
+// TestServerAgentAway checks that what a job sent while the machine's agent was down counts once when the
+// agent is back and books that time too.
+func TestServerAgentAway(t *testing.T) {
+	hosttest.Need(t, "root")
+	b := newBench(t)
+	m := b.program()
+	text, _, err := b.Authority.Tokens().Create(t.Context(), registry.Token{Role: registry.Agent, Cluster: "lab", Uses: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := agent.Default()
+	cfg.Server, cfg.Token, cfg.State, cfg.Socket, cfg.Status, cfg.Machine.Reader = b.url(), text, t.TempDir(), "", "", "files"
+	cfg.Machine.Window = 2 * time.Second
+	measure := func(until func()) {
+		t.Helper()
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- agent.Run(ctx, cfg, io.Discard, slog.New(slog.DiscardHandler)) }()
+		until()
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	ofMachine := func() (through time.Time) {
+		for _, n := range b.nodes() {
+			if !registry.IsJobsMachine(n.MachineID) {
+				through = n.Through
+			}
+		}
+		return through
+	}
+	measure(func() {
+		testkit.Eventually(t, "the agent's first windows are in the ledger", func() bool { return !ofMachine().IsZero() })
+	})
+	_, out := m.job("--server", b.url(), patient, "--name", "away", "--", "sh", "-c", burn)
+	ended := time.Now()
+	if out.code != 0 {
+		t.Fatalf("exit %d: %s", out.code, out.stderr)
+	}
+	if _, ok := b.job("away"); !ok {
+		t.Fatal("the job is not in the ledger")
+	}
+	measure(func() {
+		testkit.Eventually(t, "the agent booked the time of the job", func() bool { return ofMachine().After(ended) })
+	})
+	if g, ok := b.job("away"); ok {
+		t.Errorf("the job counts beside the machine, which includes it: %+v", g)
+	}
+	now := time.Now()
+	a, err := b.Ledger.Usage(t.Context(), query.Query{From: now.Add(-time.Hour), To: now.Add(time.Hour), By: []query.Dimension{query.ByJob}, Scope: query.Scope{All: true}, Nested: query.NestedOnly})
+	if err != nil || len(a.Groups) != 1 || a.Groups[0].Keys[0] != "away" {
+		t.Errorf("within the machine are %+v, %v; want the job", a, err)
+	}
+}
+
 type writer func(line string)
 
 func (w writer) Write(b []byte) (int, error) { w(string(b)); return len(b), nil }

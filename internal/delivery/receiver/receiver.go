@@ -217,7 +217,7 @@ func (rc *Receiver) prepare(ctx context.Context, q *admissionQueue, node string,
 	s := &submission{
 		entry: &batch.Entry{
 			Node: node, Stream: b.Stream, Number: b.Number, Previous: b.Previous, Hash: batch.HashOf(sent), Sent: sent,
-			Boot: c.Boot, Boottime: c.Boottime, Measured: batch.MeasuredBy(b.Windows),
+			Boot: c.Boot, Boottime: c.Boottime, Measured: batch.MeasuredBy(b.Windows, by),
 			Names: b.Names, Minutes: cuts.Minutes, Nodes: cuts.Nodes, Gaps: gaps,
 			Shifts: rc.newShifts(node, timeline.Shifts(now, b.Windows, by)),
 		},
@@ -253,7 +253,7 @@ func (rc *Receiver) prepare(ctx context.Context, q *admissionQueue, node string,
 // restored state of the agent, a second agent, a restored machine, no time of a kernel is booked
 // twice.
 func (rc *Receiver) clipBooked(ctx context.Context, node string, c batch.Clock, ws []usage.Window, by []time.Duration, gaps []usage.Gap) ([]usage.Window, []time.Duration, []usage.Gap, error) {
-	measured := batch.MeasuredBy(ws)
+	measured := batch.MeasuredBy(ws, by)
 	if len(measured) == 0 {
 		return ws, by, gaps, nil
 	}

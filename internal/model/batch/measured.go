@@ -16,6 +16,8 @@ type Measured struct {
 	From, To int64
 	// Resumed reports that its first window also covers time in which its meter was away.
 	Resumed bool
+	// Offset is what is added to its stamps for wall time, ns.
+	Offset int64
 }
 
 // Overlaps reports whether some time is in both: of the same kernel and scope.
@@ -24,8 +26,9 @@ func (m Measured) Overlaps(o Measured) bool {
 }
 
 // MeasuredBy lists what windows measured, in their order. Adjacent windows are one. Windows
-// without a scope or without a length are left out, since nothing can overlap with them.
-func MeasuredBy(ws []usage.Window) (list []Measured) {
+// without a scope or without a length are left out, since nothing can overlap with them. by is added to
+// the stamps of each.
+func MeasuredBy(ws []usage.Window, by []time.Duration) (list []Measured) {
 	for i := range ws {
 		w := &ws[i]
 		if w.Scope == "" || w.End <= w.Start {
@@ -33,10 +36,10 @@ func MeasuredBy(ws []usage.Window) (list []Measured) {
 		}
 		resumed := w.StartReason.CoversPause()
 		if n := len(list); n > 0 && !resumed && list[n-1].Boot == w.Boot && list[n-1].Scope == w.Scope && list[n-1].To == w.Start {
-			list[n-1].To = w.End
+			list[n-1].To, list[n-1].Offset = w.End, w.Offset+int64(by[i])
 			continue
 		}
-		list = append(list, Measured{w.Boot, w.Scope, w.Start, w.End, resumed})
+		list = append(list, Measured{w.Boot, w.Scope, w.Start, w.End, resumed, w.Offset + int64(by[i])})
 	}
 	return list
 }

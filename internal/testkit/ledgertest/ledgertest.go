@@ -63,7 +63,7 @@ func Run(t *testing.T, dsn func(testing.TB) string) {
 		"Unsampled": testUnsampled, "Booked": testBooked, "BookedOnce": testBookedOnce,
 		"NodeNames": testNodeNames,
 		"Quota":     testQuota,
-		"Within":    testWithin, "WithinDrawn": testWithinDrawn, "NestedDays": testNestedDays,
+		"Within":    testWithin, "WithinDrawn": testWithinDrawn, "NestedDays": testNestedDays, "Inner": testInner,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, dsn(t)) })
 	}

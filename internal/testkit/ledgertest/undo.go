@@ -14,6 +14,7 @@ var undo = map[int][]string{
 	8:  {"DROP TABLE booked", "DROP TABLE kernel_run", "ALTER TABLE node DROP COLUMN run"},
 	9:  {"DROP TABLE outer_energy", "ALTER TABLE outer_minute DROP COLUMN before"},
 	10: {"DROP TABLE node_quota"},
+	13: {"DROP TABLE inner_range"},
 	12: {
 		"DROP TABLE nested_series", "DROP INDEX share_series_host", "ALTER TABLE share_series DROP COLUMN given", "ALTER TABLE share_series DROP COLUMN held",
 		"ALTER TABLE share_series DROP COLUMN since_ns", "DROP TABLE within_day",

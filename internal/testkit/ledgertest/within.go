@@ -98,6 +98,65 @@ func testWithin(t *testing.T, dsn string) {
 	check("energy that is not booked", "1122", "other", "guest")
 }
 
+// testInner: what a standalone job measured is within an agent of its machine for the time that the
+// agent booked too, whichever came first.
+func testInner(t *testing.T, dsn string) {
+	l := Open(t, dsn)
+	round := byte(0)
+	for _, order := range [][]string{{"job", "agent"}, {"agent", "job"}, {"together"}} {
+		round++
+		cluster := fmt.Sprint("inner", round)
+		node := func(name, machine, of string) string {
+			n := registry.Node{ID: cluster + "-" + name, Cluster: of, Name: cluster + "-" + name, MachineID: machine, At: Day}
+			if err := l.PutNode(t.Context(), n); err != nil {
+				t.Fatal(err)
+			}
+			return n.ID
+		}
+		// The agent's boottime is 0 at the beginning of the day.
+		entry := func(node string, number byte, from, to time.Duration, scope usage.Scope, used int64) *batch.Entry {
+			e := &batch.Entry{Node: node, Stream: batch.Stream{round, number, node[len(node)-1]}, Number: 1, Boot: cluster, Boottime: int64(to), Through: Day.Add(to)}
+			e.Hash = batch.HashOf(fmt.Append(nil, node, number))
+			e.Measured = []batch.Measured{{Boot: cluster, Scope: scope, From: int64(from), To: int64(to), Offset: Day.UnixNano()}}
+			for at := from - from%time.Minute; at < to; at += time.Minute {
+				row := batch.Minute{Workload: 1, Minute: minuteOf(Day.Add(at)), Usage: usage.Usage{Covered: time.Second}}
+				row.Usage.Put(usage.CPU, used, usage.Measured)
+				e.Minutes = append(e.Minutes, row)
+			}
+			return e
+		}
+		agent, jobs, far := node("agent", "m", cluster), node("jobs", registry.JobsMachineID("m"), cluster), node("far", registry.JobsMachineID("m"), cluster+"x")
+		job := usage.ScopeOf(77)
+		entries := map[string][]*batch.Entry{
+			// One job runs before the agent measures anything, one while it is away, one is killed after it.
+			"job": {entry(jobs, 1, 0, 5*time.Minute, job, 1), entry(jobs, 2, 20*time.Minute, 25*time.Minute, job, 10), entry(jobs, 3, 59*time.Minute, 62*time.Minute, job, 100),
+				entry(far, 1, 20*time.Minute, 25*time.Minute, job, 10_000)},
+			"agent": {entry(agent, 1, 5*time.Minute, 18*time.Minute, usage.Machine, 1000), entry(agent, 2, 18*time.Minute, 60*time.Minute, usage.Machine, 1000)},
+		}
+		entries["together"] = append(slices.Clone(entries["agent"]), entries["job"]...)
+		for _, which := range order {
+			book(t, l, batch.Accepted, entries[which]...)
+		}
+		for range 2 {
+			// Of the machine 55 minutes; of jobs 5 minutes before, and 2 of 3 after.
+			for want, nodes := range map[string][]string{"55205": {agent, jobs}, "355": {jobs}} {
+				if got := cpuOf(t, l, Day, Day.Add(24*time.Hour), cluster, nodes...); got != want {
+					t.Errorf("%v: %v: %s ns, want %s", order, nodes, got, want)
+				}
+			}
+			if got := cpuOf(t, l, Day, Day.Add(24*time.Hour), cluster+"x"); got != "50000" {
+				t.Errorf("%v: in another cluster %s ns, want 50000", order, got)
+			}
+			if err := l.Fold(t.Context(), Day.Add(30*time.Hour)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := (reader{t, DB(t, dsn)}).number("SELECT count(*) FROM booked WHERE scope <> '/'"); n != 0 {
+		t.Errorf("jobs booked %d ranges of a machine", n)
+	}
+}
+
 // testNestedDays: an older ledger has nested days, as a whole; their rows stay out of sums.
 func testNestedDays(t *testing.T, dsn string) {
 	s := newHandoverTest(t, dsn)

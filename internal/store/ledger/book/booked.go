@@ -137,7 +137,10 @@ var errOverlap = &fault.RetryError{
 // of it is booked, after which nothing has changed.
 func (b *booking) addMeasured(e *batch.Entry, n *bookedNode) error {
 	if n.jobs {
-		return nil
+		return b.addInner(e, n)
+	}
+	if err := b.findInner(e, n); err != nil {
+		return err
 	}
 	runs := make([]kernelRun, len(e.Measured))
 	restored := make([]bool, len(e.Measured))

@@ -3,6 +3,7 @@ package book
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -33,6 +34,9 @@ type guest struct {
 	before  []stay // that the booked rows follow
 	stays   []stay // at the end of the transaction
 	whole   map[int64]stay
+	// boots are, of a node of jobs, the kernels that the transaction concerns, from an instant of
+	// CLOCK_BOOTTIME on.
+	boots map[string]int64
 }
 
 // guest returns a guest. The first call must precede all changes that concern it.
@@ -40,7 +44,7 @@ func (b *booking) guest(node int64) (*guest, error) {
 	if g := b.guests[node]; g != nil {
 		return g, nil
 	}
-	g := &guest{node: node, whole: map[int64]stay{}}
+	g := &guest{node: node, whole: map[int64]stay{}, boots: map[string]int64{}}
 	err := b.QueryRow("SELECT through_ns FROM node WHERE id = $1", node).Scan(&g.through)
 	if err == nil {
 		g.before, err = findStays(b.Tx, node)
@@ -143,7 +147,7 @@ func (g *guest) owner(t *db.Tx, from, to int64) (stay, error) {
 
 // hostIn returns the host that rows of a node's minute are within, 0 if none.
 func hostIn(t *db.Tx, node, minute int64) (int64, error) {
-	g := &guest{node: node, whole: map[int64]stay{}}
+	g := &guest{node: node, whole: map[int64]stay{}, boots: map[string]int64{}}
 	var err error
 	if g.stays, err = findStays(t, node); err != nil {
 		return 0, err
@@ -167,6 +171,13 @@ func (b *booking) settleGuests() error {
 		var err error
 		if g.stays, err = findStays(b.Tx, id); err != nil {
 			return err
+		}
+		for _, boot := range slices.Sorted(maps.Keys(g.boots)) {
+			more, err := findInnerStays(b.Tx, id, boot, g.boots[boot], math.MaxInt64)
+			if err != nil {
+				return err
+			}
+			g.stays = append(g.stays, more...)
 		}
 		for _, r := range changedMinutes(g.before, g.stays, g.through) {
 			if err := g.move(b.Tx, r[0], r[1]); err != nil {
@@ -393,6 +404,6 @@ func NestDay(t *db.Tx, node, day, host, workload int64) error {
 	if err := NoteWithin(t, node, day, host, workload, true); err != nil {
 		return err
 	}
-	g := &guest{node: node, whole: map[int64]stay{}}
+	g := &guest{node: node, whole: map[int64]stay{}, boots: map[string]int64{}}
 	return g.move(t, day, day+schema.DayMinutes)
 }
