@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mete.dev/mete/internal/app/check"
 	"mete.dev/mete/internal/app/server"
 	"mete.dev/mete/internal/app/up"
 	"mete.dev/mete/internal/collect/powersim"
@@ -30,7 +31,7 @@ func command() *cobra.Command {
 		ctx, _ := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 		cmd.SetContext(ctx)
 	}
-	root.AddCommand(up.Command(openAllInOne), server.Command())
+	root.AddCommand(up.Command(openAllInOne), server.Command(), check.Command())
 	cli.Complete(root)
 	return root
 }

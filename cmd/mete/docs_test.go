@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"mete.dev/mete/internal/app/agent"
+	"mete.dev/mete/internal/app/check"
 	"mete.dev/mete/internal/app/server"
 	"mete.dev/mete/internal/app/up"
 	"mete.dev/mete/internal/ui/cli"
@@ -28,7 +29,7 @@ var update = flag.Bool("update", false, "rewrite docs/cli.md")
 // allCommands returns the program with all commands, including those of mete-server.
 func allCommands() *cobra.Command {
 	root := command()
-	for _, c := range []*cobra.Command{up.Command(nil), server.Command()} {
+	for _, c := range []*cobra.Command{up.Command(nil), server.Command(), check.Command()} {
 		stub, _, _ := root.Find([]string{c.Name()})
 		root.RemoveCommand(stub)
 		root.AddCommand(c)
@@ -39,11 +40,11 @@ func allCommands() *cobra.Command {
 // TestFar compares mete's help about the commands of mete-server with their own help.
 func TestFar(t *testing.T) {
 	root := command()
-	for _, c := range []*cobra.Command{up.Command(nil), server.Command()} {
+	for _, c := range []*cobra.Command{up.Command(nil), server.Command(), check.Command()} {
 		if found, _, err := root.Find([]string{c.Name()}); err != nil || found.Short != c.Short || found == root {
 			t.Errorf("%s: mete says %q, mete-server %q", c.Name(), found.Short, c.Short)
 		}
-		if len(serverCommands) != 2 {
+		if len(serverCommands) != 3 {
 			t.Errorf("mete names %d commands of mete-server", len(serverCommands))
 		}
 	}

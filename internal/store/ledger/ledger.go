@@ -99,7 +99,21 @@ type (
 	Stats         = fold.Stats
 	ExternalMeter = book.MeterState
 	MeterRatio    = book.MeterRatio
+	Finding       = check.Finding
+	CheckResult   = check.Result
+	CheckProgress = check.Progress
 )
+
+// Check checks the ledger at dsn, as [check.Checker.Run] does, which it opens as [db.OpenReadOnly]
+// does: it changes nothing, and a server may write meanwhile.
+func Check(ctx context.Context, dsn string, progress func(CheckProgress)) (*CheckResult, error) {
+	database, err := db.OpenReadOnly(ctx, dsn)
+	if err != nil {
+		return nil, err
+	}
+	result, err := check.New(database).Run(ctx, progress)
+	return result, errors.Join(err, database.Close())
+}
 
 // Open opens the ledger at dsn: a path or sqlite:PATH, which it creates if it does not exist, or
 // postgres://... It migrates an older schema. A schema newer than this program is

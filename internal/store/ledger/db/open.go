@@ -84,7 +84,7 @@ func postgresFault(err error) error {
 // openConnections opens the database at dsn: one handle for writing and one for reading, whose
 // connections can pass rows to sinks.
 func openConnections(dsn string, s *rowSinks) (d *schema.Dialect, writer, reader *sql.DB, err error) {
-	if strings.HasPrefix(dsn, "postgres://") || strings.HasPrefix(dsn, "postgresql://") {
+	if isPostgres(dsn) {
 		writer, err = sql.Open("pgx", dsn)
 		if err != nil {
 			return nil, nil, nil, fmt.Errorf("ledger: %w: %w", err, fault.ErrInvalid)
@@ -93,14 +93,9 @@ func openConnections(dsn string, s *rowSinks) (d *schema.Dialect, writer, reader
 		writer.SetMaxOpenConns(16)
 		return schema.PostgreSQL, writer, writer, nil
 	}
-	path, err := filepath.Abs(strings.TrimPrefix(dsn, "sqlite:"))
+	path, err := sqlitePath(dsn)
 	if err != nil {
-		return nil, nil, nil, fmt.Errorf("ledger: %w", err)
-	}
-	if kind, _, ok := strings.Cut(dsn, "://"); ok || strings.TrimPrefix(dsn, "sqlite:") == "" {
-		// The rest may hold a password.
-		return nil, nil, nil, fault.WithHint(fmt.Errorf("ledger: no database has the form %q: %w", kind+"://...", fault.ErrInvalid),
-			"give the path of a file, or postgres://user@host/database")
+		return nil, nil, nil, err
 	}
 	// The file holds hashes of tokens: only this user may read it. SQLite gives the files beside it
 	// the same mode.
@@ -129,6 +124,25 @@ func openConnections(dsn string, s *rowSinks) (d *schema.Dialect, writer, reader
 	reader.SetMaxOpenConns(8 + MaxWorkers())
 	reader.SetMaxIdleConns(4 + MaxWorkers())
 	return schema.SQLite, writer, reader, nil
+}
+
+func isPostgres(dsn string) bool {
+	return strings.HasPrefix(dsn, "postgres://") || strings.HasPrefix(dsn, "postgresql://")
+}
+
+// sqlitePath returns the absolute path of an SQLite database.
+func sqlitePath(dsn string) (string, error) {
+	path := strings.TrimPrefix(dsn, "sqlite:")
+	if kind, _, ok := strings.Cut(dsn, "://"); ok || path == "" {
+		// The rest may hold a password.
+		return "", fault.WithHint(fmt.Errorf("ledger: no database has the form %q: %w", kind+"://...", fault.ErrInvalid),
+			"give the path of a file, or postgres://user@host/database")
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", fmt.Errorf("ledger: %w", err)
+	}
+	return path, nil
 }
 
 // MaxWorkers is the maximum number of concurrent scan helpers: one per core beyond the first, at

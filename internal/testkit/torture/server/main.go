@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"mete.dev/mete/internal/app/check"
 	app "mete.dev/mete/internal/app/server"
 	"mete.dev/mete/internal/server"
 	"mete.dev/mete/internal/ui/cli"
@@ -21,7 +22,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	root := cli.Root("mete", "Keep a ledger", nil)
-	root.AddCommand(app.Command(configure))
+	root.AddCommand(app.Command(configure), check.Command())
 	os.Exit(cli.Run(ctx, root, os.Args[1:]))
 }
 

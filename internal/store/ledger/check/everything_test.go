@@ -1,0 +1,462 @@
+package check_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/attribute/external"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/replica"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/store/ledger"
+	"mete.dev/mete/internal/testkit/ledgertest"
+)
+
+const guestUUID = "00112233-4455-6677-8899-aabbccddeeff"
+
+// A full ledger has something of everything: see fill.
+type full struct {
+	t     *testing.T
+	l     *ledger.Ledger
+	marks map[string]batch.Mark
+}
+
+// entry returns the next entry of a node: balanced minutes of a virtual machine, the system and idle,
+// of which its meters measured a part of its boottime each.
+func (f *full) entry(node, boot string, minutes ...int64) *batch.Entry {
+	m := f.marks[node]
+	m.Next = max(m.Next, 1)
+	e := &batch.Entry{Node: node, Stream: batch.Stream{node[0], node[1]}, Number: m.Next, Previous: m.Last, Boot: boot, Sent: fmt.Append(nil, node, m.Next)}
+	e.Hash = batch.HashOf(e.Sent)
+	f.marks[node] = batch.Mark{Next: m.Next + 1, Last: e.Hash}
+	for _, minute := range minutes {
+		n := batch.NodeMinute{Minute: minute, Covered: time.Minute, CPUs: 1}
+		for i, r := range usage.Wholes {
+			switch r {
+			case usage.CPU:
+				n.Whole[i], n.Skew[i] = 60e9+5, -5
+			case usage.EnergyPackage:
+				n.Whole[i] = 30e6
+			}
+		}
+		e.Nodes = append(e.Nodes, n)
+		for i, k := range []workload.Kind{workload.VM, workload.System, workload.Idle} {
+			key := ""
+			if k == workload.VM {
+				key = guestUUID
+			}
+			id := workload.NewID(node, k, key)
+			short, _ := workload.ShortIDOf(id)
+			if minute == minutes[0] {
+				e.Names = append(e.Names, batch.Name{ID: id, Kind: k, Key: key, Name: k.String(), Labels: map[string]string{"app": "x"}})
+			}
+			u := usage.Usage{Covered: time.Minute}
+			u.Put(usage.CPU, []int64{20e9, 10e9, 30e9}[i], usage.Measured)
+			u.Put(usage.EnergyPackage, []int64{10e6, 5e6, 15e6}[i], usage.Measured)
+			e.Minutes = append(e.Minutes, batch.Minute{Workload: short, Minute: minute, Usage: u})
+		}
+		e.Through = time.Unix(60*(minute+1), 0).UTC()
+		e.Boottime = e.Through.UnixNano() - ledgertest.Day.UnixNano() + int64(time.Hour)
+	}
+	return e
+}
+
+// measured states the seconds of boottime that an entry measured.
+func measured(e *batch.Entry, from, to time.Duration) {
+	e.Measured = append(e.Measured, batch.Measured{Boot: e.Boot, Scope: usage.Machine, From: int64(from), To: int64(to)})
+}
+
+func (f *full) book(es ...*batch.Entry) {
+	f.t.Helper()
+	results, err := f.l.Book(f.t.Context(), es)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for _, r := range results {
+		if r.Err != nil || r.Verdict != batch.Accepted {
+			f.t.Fatalf("%v, %v", r.Verdict, r.Err)
+		}
+	}
+}
+
+func (f *full) must(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// fill fills a ledger with two folded days and an open one: a host with its guest, a node of jobs, a
+// meter outside, gaps, clipped batches with holes in what is booked, a restored kernel, and nodes
+// with equal host names.
+func fill(t *testing.T, dsn string) *full {
+	t.Helper()
+	ctx := t.Context()
+	f := &full{t: t, l: ledgertest.Open(t, dsn), marks: map[string]batch.Mark{}}
+	for _, n := range []registry.Node{{ID: "host", MachineID: "1"}, {ID: "guest", MachineID: "2"}, {ID: "clone", MachineID: "3"}, {ID: "jobs", MachineID: registry.JobsMachineID("1")}} {
+		n.Cluster, n.Name, n.Boot, n.At = "c", "same", "b", ledgertest.Day
+		f.must(f.l.PutNode(ctx, n))
+	}
+	m := ledgertest.Day.Unix() / 60
+	_, err := f.l.ExternalMeters(ctx, []external.Meter{{Name: "pdu", Kind: power.Energy, Wait: 26 * time.Hour}}, time.Unix(60*(m-1), 0))
+	f.must(err)
+	end := ledgertest.Day.Add(2 * time.Minute)
+	handover := func(e *batch.Entry, as workload.ID, off int64) *batch.Entry {
+		h := batch.TimedHandover{From: end.Add(-10 * time.Second), To: end}
+		h.Guest, h.Workload = guestUUID, as
+		for n := int64(1); n < 5; n++ {
+			h.Shares = append(h.Shares, power.Share{Epoch: "e", N: n, Active: 7*n + off*(n/4), Idle: 3 * n})
+		}
+		e.Handovers = append(e.Handovers, h)
+		return e
+	}
+	host, guest := f.entry("host", "b1", m, m+1, m+61), f.entry("guest", "b2", m, m+1)
+	measured(host, time.Hour, time.Hour+2*time.Minute)
+	measured(host, time.Hour+3*time.Minute, time.Hour+4*time.Minute) // with a hole
+	handover(host, workload.NewID("host", workload.VM, guestUUID), 0)
+	handover(guest, "", 5) // one share differs
+	jobs := f.entry("jobs", "b1", m)
+	f.book(host, guest, jobs, f.entry("clone", "b3", m))
+	for minute := m; minute < m+2; minute++ {
+		gm := &external.GroupMinute{Minute: minute, Meters: []external.MeterEnergy{{Meter: "pdu", Nodes: []string{"host", "clone"}, Energy: 80e6, Error: 1e6}},
+			NeededFrom: map[string]int64{"pdu": external.MinuteStart(minute)}, Failures: map[string]string{}}
+		_, _, err := f.l.BookMeterMinute(ctx, gm)
+		f.must(err)
+	}
+	r, err := f.l.Lost(ctx, "clone", batch.Loss{Stream: batch.Stream{9}, From: 1, To: 3, Hash: batch.Hash{3},
+		Gap: usage.Gap{From: ledgertest.Day, To: end, Reason: usage.Forgotten, Detail: "gone"}}, end)
+	if err != nil || r.Verdict != batch.Accepted {
+		t.Fatal(r, err)
+	}
+	f.must(f.l.Fold(ctx, ledgertest.Day.Add(30*time.Hour)))
+	next := f.entry("host", "b1", m+60, m+1440, m+2880) // late, on the second day, and on the open one
+	measured(next, 30*time.Hour, 49*time.Hour)
+	next.Gaps = []usage.Gap{{From: ledgertest.Day.Add(time.Hour), To: ledgertest.Day.Add(2 * time.Hour), Reason: usage.Overlapped}}
+	f.book(next, f.entry("guest", "b2", m+1440))
+	restored := f.entry("host", "b1", m+1441) // an earlier memory image measures booked time again
+	restored.Boottime = int64(40 * time.Hour)
+	measured(restored, 41*time.Hour, 42*time.Hour)
+	f.book(restored)
+	f.must(f.l.Fold(ctx, ledgertest.Day.Add(50*time.Hour)))
+	return f
+}
+
+// run checks the ledger at dsn.
+func run(t *testing.T, dsn string) *ledger.CheckResult {
+	t.Helper()
+	r, err := ledger.Check(t.Context(), dsn, func(ledger.CheckProgress) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func lines(r *ledger.CheckResult) string {
+	var b strings.Builder
+	for _, f := range r.Findings {
+		fmt.Fprintf(&b, "%s\n", f)
+	}
+	return b.String()
+}
+
+func TestEverythingSQLite(t *testing.T)     { testEverything(t, ledgertest.SQLite) }
+func TestEverythingPostgreSQL(t *testing.T) { testEverything(t, ledgertest.PostgreSQL) }
+
+// testEverything checks that a ledger with something of everything is clean, and so is a server
+// above it, and that each kind of damage is named.
+func testEverything(t *testing.T, newDSN func(testing.TB) string) {
+	dsn := newDSN(t)
+	f := fill(t, dsn)
+	if r := run(t, dsn); r.Total() > 0 || r.Nodes != 4 || len(r.Days) != 3 {
+		t.Fatalf("%d nodes, %d days:\n%s", r.Nodes, len(r.Days), lines(r))
+	}
+	db, err := ledgertest.DB(t, dsn).Conn(t.Context())
+	f.must(err)
+	defer func() { _ = db.Close() }() // only this test's
+	exec := func(query string, args ...any) {
+		t.Helper()
+		if n, err := db.ExecContext(t.Context(), query, args...); err != nil {
+			t.Fatalf("%s: %v", query, err)
+		} else if rows, err := n.RowsAffected(); err == nil && rows == 0 && !strings.HasPrefix(query, "SET") && !strings.HasPrefix(query, "PRAGMA") {
+			t.Fatalf("%s: no rows", query)
+		}
+	}
+	if !strings.HasPrefix(dsn, "postgres") {
+		exec("PRAGMA foreign_keys = 0")
+	} else {
+		exec("SET session_replication_role = replica") // no checks of references
+	}
+	one := func(query string, args ...any) (v any) {
+		t.Helper()
+		if err := db.QueryRowContext(t.Context(), query, args...).Scan(&v); err != nil {
+			t.Fatalf("%s: %v", query, err)
+		}
+		return v
+	}
+	m := ledgertest.Day.Unix() / 60
+	system := one("SELECT w.id FROM workload w JOIN node n ON n.id = w.node WHERE n.node_id = 'host' AND w.kind = 'system'")
+	host, guest := one("SELECT id FROM node WHERE node_id = 'host'"), one("SELECT id FROM node WHERE node_id = 'guest'")
+	stream := batch.Stream{'h', 'o'}
+	last := one("SELECT last FROM stream WHERE id = $1", stream[:])
+	kept := one("SELECT rows FROM kept WHERE day = $1", m)
+	for _, c := range []struct {
+		damage, repair string
+		args           []any
+		want           string
+	}{
+		{"UPDATE minute_20260301 SET workload = 999 WHERE minute = $1 AND workload = $2", "UPDATE minute_20260301 SET workload = $2 WHERE minute = $1 AND workload = 999", []any{m, system},
+			"orphan: 2026-03-01T00:00Z: 1 rows of table minute_20260301 have workload 999, which does not exist"},
+		{"UPDATE node_hour SET node = 999 WHERE minute = $1 AND node = $2", "UPDATE node_hour SET node = $2 WHERE minute = $1 AND node = 999", []any{m, host},
+			"orphan: 2026-03-01T00:00Z: 1 rows of table node_hour have node 999, which does not exist"},
+		{"UPDATE batch SET stream = $2 WHERE stream = $1 AND number = 1", "UPDATE batch SET stream = $1 WHERE stream = $2", []any{stream[:], []byte{7}},
+			"orphan: 1 rows of table batch have stream 07, which does not exist in table stream"},
+		{"UPDATE workload_label SET workload = 999 WHERE workload = $1", "UPDATE workload_label SET workload = $1 WHERE workload = 999", []any{system},
+			"orphan: 1 rows of table workload_label have workload 999, which does not exist in table workload"},
+		{"UPDATE node SET run = 999, rev = rev + $1 - $1 WHERE id = $2", "UPDATE node SET run = $1 WHERE id = $2", []any{one("SELECT run FROM node WHERE id = $1", host), host},
+			"orphan: 1 rows of table node have run 999, which does not exist in table kernel_run"},
+		{"INSERT INTO kept (day, rows) VALUES ($1, 0)", "DELETE FROM kept WHERE day = $1", []any{m + 20*1440},
+			"place: table minute_20260321 is missing"},
+		{"DELETE FROM kept WHERE day = $1 AND rows = $2", "INSERT INTO kept (day, rows) VALUES ($1, $2)", []any{m, kept},
+			"place: table minute_20260301 belongs to no day that is kept"},
+		{"UPDATE minute_20260301 SET minute = minute + 7200 WHERE minute = $1 AND workload = $2", "UPDATE minute_20260301 SET minute = $1 WHERE minute = $1 + 7200 AND workload = $2", []any{m, system},
+			"place: 2026-03-06T00:00Z: 1 rows of table minute_20260301 begin where no reader looks for them"},
+		{"UPDATE hour SET minute = minute + 1 WHERE minute = $1 AND workload = $2", "UPDATE hour SET minute = $1 WHERE minute = $1 + 1 AND workload = $2", []any{m, system},
+			"place: 2026-03-01T00:01Z: 1 rows of table hour begin where no reader looks for them"},
+		{"UPDATE counter SET day_mark = day_mark + 1", "UPDATE counter SET day_mark = day_mark - 1", nil,
+			"place: days are folded up to 2026-03-03T00:01Z, in the middle of one"},
+		{"UPDATE counter SET minute_floor = hour_mark + 1440 - hour_mark % 1440", "UPDATE counter SET minute_floor = 0", nil,
+			"place: minutes are dropped up to 2026-03-04T00:00Z, but hours are folded only up to 2026-03-03T01:00Z"},
+		{"UPDATE stream SET next = next - 1 WHERE id = $1", "UPDATE stream SET next = next + 1 WHERE id = $1", []any{stream[:]},
+			"stream: node same (host): stream 686f0000000000000000000000000000: batch 3 is booked, but the next one is 3"},
+		{"UPDATE stream SET last = $2 WHERE id = $1 AND last = $3", "UPDATE stream SET last = $3 WHERE id = $1 AND last = $2", []any{stream[:], make([]byte, 32), last},
+			"stream: node same (host): stream 686f0000000000000000000000000000: the mark has another hash than the last batch, 3"},
+		{"UPDATE booked SET from_ns = from_ns - 120000000000 WHERE from_ns = $1 AND scope = '/'", "UPDATE booked SET from_ns = $1 WHERE from_ns = $1 - 120000000000 AND scope = '/'", []any{int64(time.Hour + 3*time.Minute)},
+			"booked: node same (host): run 1 of boot b1, scope /: the range from 3660000000000 to 3840000000000 ns does not begin after the previous one, which ends at 3720000000000 ns: 1m0s booked twice"},
+		{"UPDATE node SET name = 'same' WHERE node_id = 'clone'", "UPDATE node SET name = 'same~clone' WHERE node_id = 'clone'", nil,
+			`name: 2 nodes of cluster "c" have the name "same", the first is clone, the last host`},
+		{"UPDATE reconciled SET differing = compared + 1 WHERE node = $1", "UPDATE reconciled SET differing = 1 WHERE node = $1", []any{guest},
+			"share: node same~guest (guest): 2026-03-01T00:00Z: guest " + guestUUID + ": 4 shares compared, 5 of them differ, by at most 5 uJ"},
+		{"UPDATE reconciled SET compared = 2 WHERE node = $1", "UPDATE reconciled SET compared = 4 WHERE node = $1", []any{guest},
+			"share: node same~guest (guest): 2026-03-01T00:00Z: 2 shares are counted as compared, but 4 received ones were"},
+		{"UPDATE within_day SET node = $2, host = $1 WHERE node = $1 AND host = $2", "UPDATE within_day SET node = $1, host = $2 WHERE node = $2 AND host = $1", []any{guest, host},
+			"nested: node same (host): 2026-03-01T00:00Z: it is a guest of node guest, but as a workload of another node"},
+		{"UPDATE within_day SET minute = minute + 1440 WHERE node = $1", "UPDATE within_day SET minute = minute - 1440 WHERE node = $1", []any{guest},
+			"nested: node same~guest (guest): 2026-03-01T00:00Z: 3 rows of table day are within node 1, which is not known as its host on this day"},
+		{"UPDATE node SET source = 999 WHERE id = $1", "UPDATE node SET source = 0 WHERE id = $1", []any{host},
+			"orphan: 1 rows of table node have source 999, which does not exist in table source"},
+		{"UPDATE gap SET to_ns = from_ns - 1, detail = $1 WHERE reason = 'overlapped' AND to_ns = $2", "UPDATE gap SET to_ns = $2, detail = $1 WHERE reason = 'overlapped'", []any{"", ledgertest.Day.Add(2 * time.Hour).UnixNano()},
+			"gap: node same (host): gap overlapped begins at 2026-03-01 01:00:00 +0000 UTC and ends at 2026-03-01 00:59:59.999999999 +0000 UTC"},
+	} {
+		query, args := renumber(c.damage, c.args)
+		exec(query, args...)
+		if r := run(t, dsn); !strings.Contains("\n"+lines(r), "\n"+c.want+"\n") || r.Total() == 0 {
+			t.Errorf("%s: got\n%s\nwant\n%s", c.damage, lines(r), c.want)
+		}
+		query, args = renumber(c.repair, c.args)
+		exec(query, args...)
+	}
+	if r := run(t, dsn); r.Total() > 0 {
+		t.Errorf("after all repairs:\n%s", lines(r))
+	}
+
+	// A server above has the same, and is clean too.
+	above := newDSN(t)
+	core := ledgertest.Open(t, above)
+	src := replica.Source{ID: "below", Cluster: "eu"}
+	mark, err := core.StatesMark(t.Context(), src)
+	for err == nil {
+		var p *replica.Page
+		if p, err = f.l.States(t.Context(), mark, replica.Offer{Rows: 7}); err != nil || p.Empty() {
+			break
+		}
+		mark, err = core.TakeStates(t.Context(), src, p, ledgertest.Day)
+	}
+	f.must(err)
+	f.must(core.Fold(t.Context(), ledgertest.Day.Add(48*time.Hour+6*time.Minute)))
+	if r := run(t, above); r.Total() > 0 || r.Nodes != 4 {
+		t.Errorf("the server above has %d nodes:\n%s", r.Nodes, lines(r))
+	}
+	// Rows that it may not have yet are only a warning.
+	if _, err := ledgertest.DB(t, above).ExecContext(t.Context(), "UPDATE minute_20260303 SET cpu = cpu + 1 WHERE cpu = 30000000000"); err != nil {
+		t.Fatal(err)
+	}
+	if r := run(t, above); r.Defects > 0 || !strings.Contains(lines(r), "balance: node same (host): 2026-03-03T00:00Z: cpu: whole + skew is 60000000000, the rows are 60000000001; the server below may still be sending") {
+		t.Errorf("%d defects:\n%s", r.Defects, lines(r))
+	}
+	if _, err := ledgertest.DB(t, above).ExecContext(t.Context(), "INSERT INTO foreign_node (source, node) SELECT source, id FROM node WHERE node_id = 'host'"); err != nil {
+		t.Fatal(err)
+	}
+	if r := run(t, above); !strings.Contains(lines(r), "foreign: node same (host): its rows are from server below, whose rows of it are to be left out") {
+		t.Errorf("rows of a foreign node:\n%s", lines(r))
+	}
+}
+
+// renumber leaves out of a query's arguments those that it does not use: a database refuses them.
+func renumber(query string, all []any) (string, []any) {
+	var args []any
+	for i, a := range all {
+		if old := fmt.Sprintf("$%d", i+1); strings.Contains(query, old) {
+			args = append(args, a)
+			query = strings.ReplaceAll(query, old, fmt.Sprintf("$%d", len(args)))
+		}
+	}
+	return query, args
+}
+
+// Two clusters that book one kernel's time are warned about.
+func TestTwoClusters(t *testing.T) {
+	dsn := ledgertest.SQLite(t)
+	f := &full{t: t, l: ledgertest.Open(t, dsn), marks: map[string]batch.Mark{}}
+	m := ledgertest.Day.Unix() / 60
+	for i, cluster := range []string{"eu", "us"} {
+		node := "node" + cluster
+		f.must(f.l.PutNode(t.Context(), registry.Node{ID: "n" + node, Cluster: cluster, Name: "alpha", MachineID: "m", Boot: "b", At: ledgertest.Day}))
+		e := f.entry("n"+node, "b", m)
+		e.Stream[2] = byte(i)
+		measured(e, time.Minute*time.Duration(1+i), time.Minute*time.Duration(5+i))
+		f.book(e)
+	}
+	r := run(t, dsn)
+	const want = "clusters: node alpha (nnodeeu): the kernel with boot id b is booked in cluster eu and, by node nnodeus, in cluster us: both have its time between 2m0s and 5m0s after boot\n"
+	if got := lines(r); got != want || r.Defects > 0 {
+		t.Errorf("%d defects:\n%s\nwant a warning\n%s", r.Defects, got, want)
+	}
+}
+
+// Hours and days are balanced too, where nothing finer is kept.
+func TestBalanceOfCoarseRows(t *testing.T) {
+	dsn := ledgertest.SQLite(t)
+	f := fill(t, dsn)
+	ctx := t.Context()
+	now := ledgertest.Day.Add(60 * 24 * time.Hour)
+	f.must(errors.Join(f.l.Fold(ctx, now), f.l.Retain(ctx, now)))
+	db := ledgertest.DB(t, dsn)
+	check := func(want string) {
+		t.Helper()
+		if r := run(t, dsn); want == "" && r.Total() > 0 || !strings.Contains(lines(r), want) {
+			t.Errorf("got\n%s\nwant %s", lines(r), want)
+		}
+	}
+	damage := func(query string) {
+		t.Helper()
+		if _, err := db.ExecContext(ctx, query, ledgertest.Day.Unix()/60); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("")
+	damage("UPDATE node_hour SET whole_cpu = whole_cpu + 1 WHERE minute = $1")
+	check("balance: node same (host): 2026-03-01T00:00Z: the hour: cpu: whole + skew is 120000000001, the rows are 120000000000")
+	damage("UPDATE node_hour SET whole_cpu = whole_cpu - 1 WHERE minute = $1")
+	now = ledgertest.Day.Add(3 * 365 * 24 * time.Hour)
+	f.must(errors.Join(f.l.Fold(ctx, now), f.l.Retain(ctx, now)))
+	check("")
+	damage("UPDATE day SET energy_package = energy_package + 1 WHERE minute = $1")
+	check("balance: node same (host): 2026-03-01T00:00Z: the day: energy_package: whole + skew is")
+}
+
+// A check reads beside a server that writes, and changes nothing.
+func TestOpenReadOnly(t *testing.T) {
+	ctx := t.Context()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "ledger.db")
+	f := fill(t, file)
+	before, err := f.l.Audits(ctx, 100)
+	f.must(err)
+	if r := run(t, file); r.Total() > 0 {
+		t.Errorf("beside a server:\n%s", lines(r))
+	}
+	backup := filepath.Join(dir, "backup.db")
+	f.must(f.l.Backup(ctx, backup))
+	f.must(f.l.Close())
+	after := func(path string) []byte {
+		t.Helper()
+		b, err := os.ReadFile(path)
+		f.must(err)
+		return b
+	}
+	stopped, copied := after(file), after(backup)
+	for _, path := range []string{file, backup} {
+		if r := run(t, path); r.Total() > 0 {
+			t.Errorf("%s:\n%s", path, lines(r))
+		}
+	}
+	if !slices.Equal(stopped, after(file)) || !slices.Equal(copied, after(backup)) {
+		t.Error("the check changed a file")
+	}
+	if names, err := filepath.Glob(backup + "?*"); err != nil || len(names) > 0 {
+		t.Errorf("the check left %v, %v beside a backup", names, err)
+	}
+
+	write := func(name string, content []byte) string {
+		path := filepath.Join(dir, name)
+		f.must(os.WriteFile(path, content, 0o600))
+		return path
+	}
+	sqlite := func(name string, statements ...string) string {
+		path := write(name, copied)
+		db, err := sql.Open("sqlite", path)
+		f.must(err)
+		for _, s := range statements {
+			_, err := db.ExecContext(ctx, s)
+			f.must(err)
+		}
+		f.must(db.Close())
+		return path
+	}
+	for _, c := range []struct {
+		path string
+		kind error
+		want string
+	}{
+		{filepath.Join(dir, "none.db"), fault.ErrNotFound, "none.db: no such file"},
+		{filepath.Join(dir, "none", "ledger.db"), fault.ErrNotFound, "no such file"},
+		{dir, fault.ErrInvalid, "is not a file: it is not a ledger"},
+		{write("empty.db", nil), fault.ErrInvalid, "is an empty file: it is not a ledger"},
+		{write("text.db", []byte(strings.Repeat("no database ", 1000))), fault.ErrInvalid, "text.db: it is not a ledger"},
+		{write("cut.db", copied[:len(copied)/2]), nil, fmt.Sprintf("is cut off: it has %d of %d bytes", len(copied)/2, len(copied))},
+		{write("head.db", copied[:50]), nil, "head.db is"},
+		{sqlite("other.db", "DROP TABLE meta"), fault.ErrInvalid, "it is not a ledger"},
+		{sqlite("older.db", "UPDATE meta SET value = '7' WHERE key = 'ledger.schema'"), fault.ErrUnsupported, "its schema has version 7, this program reads version"},
+		{sqlite("newer.db", "UPDATE meta SET value = '1000' WHERE key = 'ledger.schema'"), fault.ErrUnsupported, "its schema has version 1000, this program supports"},
+		{sqlite("column.db", "ALTER TABLE hour DROP COLUMN pressure_io"), fault.ErrUnsupported, "table hour has no column pressure_io: an older mete wrote it"},
+		{sqlite("columns.db", "ALTER TABLE group_day ADD COLUMN gravity INTEGER"), fault.ErrUnsupported, "table group_day has unknown column gravity"},
+		{"mysql://u:secret@h/d", fault.ErrInvalid, `no database has the form "mysql://..."`},
+	} {
+		_, err := ledger.Check(ctx, c.path, nil)
+		if err == nil || !strings.Contains(err.Error(), c.want) || c.kind != nil && !errors.Is(err, c.kind) || fault.Hint(err) == "" && c.kind != fault.ErrNotFound {
+			t.Errorf("%s: %v, hint %q; want %q, %v", c.path, err, fault.Hint(err), c.want, c.kind)
+		}
+	}
+	// A damaged table is a defect.
+	damaged := slices.Clone(copied)
+	var root, page int
+	f.must(ledgertest.DB(t, backup).QueryRowContext(ctx, "SELECT rootpage, (SELECT page_size FROM pragma_page_size()) FROM sqlite_schema WHERE name = 'minute_20260301'").Scan(&root, &page))
+	for i := (root - 1) * page; i < root*page; i++ {
+		damaged[i] = 0xa5
+	}
+	if r := run(t, write("damaged.db", damaged)); r.Defects == 0 || r.Counts["file"] < 2 || !strings.Contains(lines(r), "file: minute_20260301: ") {
+		t.Errorf("a damaged table:\n%s", lines(r))
+	}
+	// A check ends with its context.
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := ledger.Check(ended, backup, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("canceled: %v", err)
+	}
+	l := ledgertest.Open(t, file)
+	if now, err := l.Audits(ctx, 100); err != nil || len(now) != len(before) {
+		t.Errorf("%d audit lines, %v; want %d", len(now), err, len(before))
+	}
+}
