@@ -202,8 +202,11 @@ func (b *booking) addRun(e *batch.Entry, n *bookedNode, before kernelRun, boot s
 	err = b.QueryRow(`INSERT INTO kernel_run (cluster, boot, number, highest_ns)
 		SELECT cluster, CAST($2 AS text), (SELECT COALESCE(max(k.number) + 1, 0) FROM kernel_run k WHERE k.cluster = node.cluster AND k.boot = $2), CAST($3 AS bigint) FROM node WHERE id = $1
 		RETURNING id, number`, n.id, schema.Clean(boot), r.highest).Scan(&r.id, &r.number)
-	if err != nil || before.id == 0 {
+	if err != nil {
 		return r, err
+	}
+	if before.id == 0 {
+		return r, b.auditOtherCluster(e, n, boot)
 	}
 	_, err = b.Exec(`INSERT INTO booked (run, scope, from_ns, to_ns, node, taken_ns)
 		SELECT CAST($2 AS bigint), scope, from_ns, CASE WHEN to_ns < $3 THEN to_ns ELSE $3 END, node, taken_ns FROM booked WHERE run = $1 AND from_ns < $3`,
@@ -214,6 +217,21 @@ func (b *booking) addRun(e *batch.Entry, n *bookedNode, before kernelRun, boot s
 	return r, b.Audit(registry.Audit{
 		At: schema.FromNanos(b.now), Actor: e.Node, Action: "kernel.restored", Object: boot,
 		Detail: fmt.Sprintf("its boottime was %v and is %v: the machine was restored to an earlier memory image, or is a clone", time.Duration(before.highest), time.Duration(e.Boottime)),
+	})
+}
+
+// auditOtherCluster writes an audit line if another cluster books a kernel too. Time is compared
+// within a cluster, since clusters have no rights in each other.
+func (b *booking) auditOtherCluster(e *batch.Entry, n *bookedNode, boot string) error {
+	var other string
+	err := b.Each(func(scan func(...any) error) error { return scan(&other) },
+		"SELECT k.cluster FROM kernel_run k JOIN node n ON n.cluster <> k.cluster WHERE n.id = $1 AND k.boot = $2 ORDER BY k.cluster DESC", n.id, schema.Clean(boot))
+	if err != nil || other == "" || boot == "" {
+		return err
+	}
+	return b.Audit(registry.Audit{
+		At: schema.FromNanos(b.now), Actor: e.Node, Action: "kernel.second-cluster", Object: boot,
+		Detail: fmt.Sprintf("cluster %s books this kernel too: a machine sends to two clusters, and both count it", other),
 	})
 }
 

@@ -315,7 +315,7 @@ func renumber(query string, all []any) (string, []any) {
 	return query, args
 }
 
-// Two clusters that book one kernel's time are warned about.
+// Two clusters that book one kernel's time are warned about, and audited when the second begins.
 func TestTwoClusters(t *testing.T) {
 	dsn := ledgertest.SQLite(t)
 	f := &full{t: t, l: ledgertest.Open(t, dsn), marks: map[string]batch.Mark{}}
@@ -332,6 +332,10 @@ func TestTwoClusters(t *testing.T) {
 	const want = "clusters: node alpha (nnodeeu): the kernel with boot id b is booked in cluster eu and, by node nnodeus, in cluster us: both have its time between 2m0s and 5m0s after boot\n"
 	if got := lines(r); got != want || r.Defects > 0 {
 		t.Errorf("%d defects:\n%s\nwant a warning\n%s", r.Defects, got, want)
+	}
+	found, err := f.l.Audits(t.Context(), 10)
+	if err != nil || len(found) != 1 || found[0].Action != "kernel.second-cluster" || found[0].Actor != "nnodeus" || found[0].Object != "b" || !strings.Contains(found[0].Detail, "eu") {
+		t.Errorf("audit: %+v, %v", found, err)
 	}
 }
 
