@@ -47,6 +47,12 @@ func (r *rig) missed() (what []string) {
 	n := r.hits()
 	n[birth], n[death] = r.unseen()
 	wanted := append([]string{birth, death}, r.v.points...)
+	if r.v.again {
+		for _, what := range []string{restored, putBack} {
+			n[what] = r.faults[what]
+			wanted = append(wanted, what)
+		}
+	}
 	if r.v.clock {
 		for _, s := range steps {
 			n[s.name] = r.faults[s.name]
@@ -101,7 +107,7 @@ func (r *rig) scarce() (what []string) {
 		"groups removed while an agent ran":  !r.v.clock && r.v.reader != "files" && ended < 60,
 		"use of the disk while an agent ran": !r.v.clock && r.v.reader != "files" && r.fleet.disk != "" && disk < 60,
 	} {
-		if few {
+		if few && (!r.v.again || name == "faults") {
 			what = append(what, name)
 		}
 	}

@@ -80,10 +80,13 @@ func (s *store) mount() error {
 	return tool("mount", "-o", "loop,commit=300,noauto_da_alloc,noatime", s.image, s.at)
 }
 
-// unmount unmounts the file system. It retries while an exiting process still uses it.
-func (s *store) unmount() error {
+func (s *store) unmount() error { return unmount(s.at) }
+
+// unmount unmounts a file system. It retries while an exiting process or an ending loop device still
+// uses it.
+func unmount(at string) error {
 	for {
-		err := syscall.Unmount(s.at, 0)
+		err := syscall.Unmount(at, 0)
 		if !errors.Is(err, syscall.EBUSY) {
 			return err
 		}

@@ -22,6 +22,7 @@ type child struct {
 	args   []string
 	points map[string]int  // failpoints, with the highest visit at which it is killed
 	env    func() []string // environment of the next life
+	begin  func(*exec.Cmd) error
 	log    *os.File
 	dir    string // holds the file of failpoints at which it died
 
@@ -61,7 +62,11 @@ func (c *child) start(point string) error {
 	}
 	c.cmd.Stdout, c.cmd.Stderr = c.log, c.log
 	fmt.Fprintf(c.log, "--- life %d %s %q %q\n", c.lives, time.Now().UTC().Format(time.RFC3339Nano), point, c.cmd.Env[len(os.Environ())+2:])
-	if err := c.cmd.Start(); err != nil {
+	begin := (*exec.Cmd).Start
+	if c.begin != nil {
+		begin = c.begin
+	}
+	if err := begin(c.cmd); err != nil {
 		return err
 	}
 	c.done, c.up, c.armed, c.began = make(chan struct{}), true, point, time.Now()

@@ -70,7 +70,11 @@ type rig struct {
 	faults   map[string]int
 	restarts [3]time.Time // times of the next starts of server, agent and core
 	weather  time.Time    // time of the next fault
-	outage   time.Time    // end of the network outage
+	course   *used        // of the lasting groups, or nil
+
+	other      bool // the agent's next lives are another identity
+	otherToken string
+	outage     time.Time // end of the network outage
 }
 
 type span struct{ from, to time.Time }
@@ -150,7 +154,7 @@ func (r *rig) mount() {
 	r.must(os.Mkdir(r.ram(), 0o700))
 	r.must(syscall.Mount("tmpfs", r.ram(), "tmpfs", 0, ""))
 	r.t.Cleanup(func() {
-		if err := syscall.Unmount(r.ram(), 0); err != nil {
+		if err := unmount(r.ram()); err != nil {
 			r.t.Error(err)
 		}
 	})
@@ -199,6 +203,9 @@ func (r *rig) serverEnv() []string {
 // agentEnv makes the agent lose unsynced data in half of its lives.
 func (r *rig) agentEnv() []string {
 	env := []string{"METE_TOKEN=" + r.token, "METE_TORTURE_SEGMENT=6000", "METE_TORTURE_BACKOFF=50ms", "METE_TORTURE_CLOCK=" + r.clock.path}
+	if r.other {
+		env[0] = "METE_TOKEN=" + r.otherToken
+	}
 	if s := r.stores[r.agent]; r.rnd.IntN(2) > 0 {
 		s.forgets = true
 		env = append(env, "METE_TORTURE_DROP=1")
@@ -212,6 +219,11 @@ func (r *rig) run(long time.Duration) {
 	r.end = r.began.Add(long)
 	r.must(r.server.start(""))
 	r.token = r.makeToken(r.server, r.state(), "agent")
+	if r.v.again {
+		// An agent that is killed while it enrolls needs another use.
+		r.otherToken = r.makeToken(r.server, r.state(), "agent", "--uses", "100")
+		r.course = r.observe(r.t)
+	}
 	r.fleet.held.begin()
 	r.must(r.agent.start(""))
 	testkit.Eventually(r.t, "the agent keeps and sends a window", func() bool { return r.metric("mete_agent_sent_batches_total") > 0 })
@@ -238,14 +250,14 @@ func (r *rig) run(long time.Duration) {
 }
 
 // makeToken creates a token at a server.
-func (r *rig) makeToken(c *child, state, role string) (token string) {
+func (r *rig) makeToken(c *child, state, role string, more ...string) (token string) {
 	r.t.Helper()
 	testkit.Eventually(r.t, "the "+c.name+" makes a token", func() bool {
 		if c.look() {
 			r.t.Fatalf("the %s ended\n%s", c.name, c.tail())
 		}
 		var out bytes.Buffer
-		cmd := exec.Command(filepath.Join(r.bin, "mete"), "token", "create", "--role", role, "--state", state)
+		cmd := exec.Command(filepath.Join(r.bin, "mete"), append([]string{"token", "create", "--role", role, "--state", state}, more...)...)
 		cmd.Stdout = &out
 		err := cmd.Run()
 		token = strings.TrimSpace(out.String())
@@ -313,6 +325,7 @@ func (r *rig) revive() {
 			}
 		}
 		if c == r.agent {
+			r.goBack()
 			if r.v.clock && !r.calm && r.rnd.IntN(3) == 0 {
 				r.misdate()
 			}
@@ -452,7 +465,7 @@ func (r *rig) fill() {
 
 // swap copies the state of the stopped server, or replaces it by the older copy.
 func (r *rig) swap() {
-	if r.v.postgres || r.calm || r.stores[r.agent].full || r.stores[r.server].full || r.reign.lasts() {
+	if r.v.postgres || r.v.again || r.calm || r.stores[r.agent].full || r.stores[r.server].full || r.reign.lasts() {
 		return
 	}
 	older := filepath.Join(r.dir, "older")

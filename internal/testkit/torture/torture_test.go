@@ -50,6 +50,7 @@ type variant struct {
 	upstream bool          // a second server, to which the first one replicates
 	drill    bool          // a fixed list of faults, see TestTortureShort
 	clock    bool          // set the wall clock of the agent's machine at random
+	again    bool          // agents measure booked time again, see again_test.go
 	span     time.Duration // length of the short run
 	faults   int           // minimum number of faults
 	points   []string      // failpoints to hit at least three times
@@ -60,6 +61,7 @@ var variants = []variant{
 	{name: "sqlite-files", reader: "files", span: 12 * time.Second},
 	{name: "postgres-upstream-bpf", reader: "bpf", postgres: true, upstream: true, clock: true, span: 20 * time.Second,
 		points: append(names(corePoints), upPoint)},
+	{name: "again-bpf", reader: "bpf", again: true, span: 20 * time.Second},
 	{name: "upstream-bpf", reader: "bpf", upstream: true},
 	{name: "postgres-bpf", reader: "bpf", postgres: true},
 }
