@@ -36,7 +36,7 @@ func OpenReadOnly(ctx context.Context, dsn string) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Queries may sort more rows than fit into memory.
+	// A few connections, each with a small cache: SQLite sorts what exceeds the cache in files.
 	handle.SetMaxOpenConns(2)
 	db := &DB{Dialect: d, writer: handle, Reader: handle, observer: unobserved{}}
 	if err := db.checkVersion(ctx); err != nil {
@@ -75,7 +75,7 @@ func openReadOnlyHandle(dsn string) (d *schema.Dialect, handle *sql.DB, file str
 		}
 		return nil, nil, "", fmt.Errorf("ledger: %s is %s: %w", file, what, notALedger)
 	}
-	options := "?mode=ro&_pragma=busy_timeout(10000)&_pragma=query_only(1)&_pragma=cache_size(-65536)"
+	options := "?mode=ro&_pragma=busy_timeout(10000)&_pragma=query_only(1)&_pragma=cache_size(-16384)"
 	if isFrozen(file) {
 		options += "&immutable=1"
 	}
