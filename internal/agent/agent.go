@@ -117,6 +117,9 @@ func Open(cfg Config, node string, server sender.Server, log *slog.Logger) (_ *A
 	if a.host, err = hostfs.Open("/"); err != nil {
 		return nil, err
 	}
+	if cfg.Machine.Scope != machine.ScopeOwn {
+		_ = a.host.ShowRoots() // the machine logs why it sees only a part
+	}
 	if a.Spool, err = spool.Open(cfg.Spool, log.With("part", "spool")); err != nil {
 		return nil, err
 	}

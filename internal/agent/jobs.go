@@ -79,6 +79,8 @@ func (a *Agent) forgetJobs(keys []string) {
 type Status struct {
 	Node    string    `json:"node"`
 	Reader  string    `json:"reader"`
+	Scope   string    `json:"scope"`             // what is measured: "/" is the machine
+	Partial string    `json:"partial,omitempty"` // what of the machine is not seen by name
 	Time    time.Time `json:"time"`
 	Jobs    int       `json:"jobs"` // registered and not ended
 	Windows int64     `json:"windows"`
@@ -98,7 +100,7 @@ type Status struct {
 func (a *Agent) Status() any { return a.State() }
 
 func (a *Agent) State() Status {
-	s := Status{Node: a.node, Reader: a.Machine.Reader, Time: time.Now().UTC(), Windows: a.windows.Load(), Rows: a.rows.Load(),
+	s := Status{Node: a.node, Reader: a.Machine.Reader, Scope: string(a.Machine.Scope()), Partial: a.Machine.Partial(), Time: time.Now().UTC(), Windows: a.windows.Load(), Rows: a.rows.Load(),
 		Violations: a.violated.Load(), Missed: a.missed.Load(),
 		Sender: a.Sender.Status(), Spool: a.Spool.Stats(), Streams: a.Spool.Streams()}
 	if a.GuestRelay != nil {

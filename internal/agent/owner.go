@@ -47,12 +47,13 @@ func jobKeyNear(h *hostfs.FS, p socket.Peer, id string) (string, error) {
 			if int(y.ID) != m.Hierarchy {
 				continue
 			}
-			if n, ok := workload.Recognize(m.Path); ok && n.Kind == workload.Job && n.Key == id {
-				if key := keyOfGroup(h, y, m.Path, id); key != "" {
+			at := y.Absolute(m.Path)
+			if n, ok := workload.Recognize(at); ok && n.Kind == workload.Job && n.Key == id {
+				if key := keyOfGroup(h, y, at, id); key != "" {
 					return key, nil
 				}
 			}
-			for _, above := range []string{m.Path, path.Dir(m.Path)} {
+			for _, above := range []string{at, path.Dir(at)} {
 				group := path.Join(above, "mete-run-"+id)
 				if key := keyOfGroup(h, y, group, id); key != "" && (p.UID == 0 || isOwner(h, y, group, p.UID)) {
 					return key, nil

@@ -61,6 +61,7 @@ type Accounts struct {
 	memoryTotal unit.Integral // total memory
 	memoryFree  unit.Integral // free memory
 	skew        usage.Shares  // skew still to be compensated
+	unseen      int64         // use outside of the groups that was booked too early: 0 or less, in ns
 	tick        usage.Balance
 	window      usage.Balance
 	elapsed     int64         // ns of CLOCK_BOOTTIME in the latest tick

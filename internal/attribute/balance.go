@@ -25,9 +25,13 @@ func (acc *Accounts) balanceTick(s *usage.Snapshot) {
 	for i, r := range usage.Wholes {
 		switch r {
 		case usage.CPU:
-			t.System[i] = root.share.Amount[r]
 			var q usage.Quality
-			t.Whole[i], q = acc.wholeCPU(s, t.System[i]+sum[i])
+			t.Whole[i], q = acc.wholeCPU(s, root.share.Amount[r]+sum[i])
+			if s.Node.Partial {
+				acc.bookUnseen(root, s, t.Whole[i]-root.share.Amount[r]-sum[i])
+				q = usage.Apportioned
+			}
+			t.System[i] = root.share.Amount[r]
 			t.Idle[i], t.Skew[i] = carrySkew(t.Whole[i]-t.System[i]-sum[i], &acc.skew[i])
 			acc.idle.share.Put(r, t.Idle[i], q)
 		case usage.Memory:
@@ -68,6 +72,24 @@ func (acc *Accounts) wholeCPU(s *usage.Snapshot, used int64) (whole int64, q usa
 		q = usage.Measured
 	}
 	return max(least, int64(cpus)*(s.Mono-acc.mono)-(s.Node.Steal-acc.lastNode.Steal)), q
+}
+
+// idleStep is the step in which the kernel shows idle time, in ns.
+const idleStep = 10_000_000
+
+// bookUnseen books to system what was used outside of the groups, where these are a part of the
+// machine: of rest, which no group used, what the kernel does not show as idle. It shows that in
+// steps, so what was booked too early is made up, up to two steps of each CPU.
+func (acc *Accounts) bookUnseen(root *account, s *usage.Snapshot, rest int64) {
+	idle := s.Node.Idle - acc.lastNode.Idle
+	if acc.tickStart == usage.StartResumed && acc.lastNode.Idle == 0 {
+		idle = rest // a checkpoint of before knows no idle time
+	}
+	used := rest - max(0, idle) + acc.unseen
+	acc.unseen = max(min(0, used), -2*idleStep*int64(s.Node.CPUs))
+	root.share.Put(usage.CPU, max(0, used), usage.Apportioned)
+	root.share.Amount[usage.CPUUser], root.share.Amount[usage.CPUSystem] = 0, 0
+	root.splitCPU()
 }
 
 func (acc *Accounts) bookMemory(root *account, s *usage.Snapshot, system, idle int64) {

@@ -15,7 +15,7 @@ import (
 // record that it follows, and holds the accounts that changed since, with the new values only.
 // Integrals of unchanged levels are not included; Restore computes them.
 const (
-	checkpointVersion = 3 // version 1 has no energy, version 2 no virtual machines
+	checkpointVersion = 4 // version 1 has no energy, version 2 no virtual machines, version 3 no idle time
 	recordFull        = 'F'
 	recordDelta       = 'D'
 )
@@ -150,7 +150,7 @@ func (acc *Accounts) appendNode(dst []byte) []byte {
 	dst = binary.AppendVarint(dst, acc.offset)
 	dst = binary.AppendUvarint(dst, acc.serial)
 	dst = binary.AppendVarint(dst, acc.first)
-	for _, v := range [...]int64{int64(n.CPUs), n.Steal, n.MemTotal, n.MemFree, n.Tasks} {
+	for _, v := range [...]int64{int64(n.CPUs), n.Steal, n.MemTotal, n.MemFree, n.Tasks, n.Idle} {
 		dst = binary.AppendVarint(dst, v)
 	}
 	dst = binary.AppendUvarint(dst, uint64(n.Total.Has))

@@ -231,10 +231,10 @@ func TestRestoredTwice(t *testing.T) {
 	}
 }
 
-// TestRestoreOlder checks that accounts of versions without energy or virtual machines continue,
+// TestRestoreOlder checks that accounts of versions without energy, virtual machines or idle time continue,
 // and have all energy from then on.
 func TestRestoreOlder(t *testing.T) {
-	for version, was := range map[byte]int64{1: 0, 2: 20_000_000} {
+	for version, was := range map[byte]int64{1: 0, 2: 20_000_000, 3: 20_000_000} {
 		acc := older(t, version)
 		acc.SetMeters(energy.New(energy.Config{Meters: allMeters[:1]}))
 		var w usage.Window

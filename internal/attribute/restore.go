@@ -120,6 +120,9 @@ func (r *restorer) node() {
 		acc.first = r.int()
 	}
 	n := usage.Node{CPUs: int(r.int()), Steal: r.int(), MemTotal: r.level(r.int()), MemFree: r.level(r.int()), Tasks: r.level(r.int())}
+	if r.version > 3 {
+		n.Idle = r.int()
+	}
 	n.Total.Has = r.readingSet()
 	for set := n.Total.Has; set != 0; set &= set - 1 {
 		n.Total.Value[bits.TrailingZeros64(uint64(set))] = r.int()

@@ -31,9 +31,25 @@ func (acc *Accounts) startTick(s *usage.Snapshot) {
 		acc.startFirst(s)
 	case s.Boot != acc.boot:
 		acc.startAfterReboot(s)
+	case away && acc.seesOtherGroups(s):
+		acc.startElsewhere(s)
 	case away:
 		acc.startResumed(s)
 	}
+}
+
+// seesOtherGroups reports whether the root group is another one than that of the restored accounts,
+// as in a container that was replaced, or after a change of what the agent may see.
+func (acc *Accounts) seesOtherGroups(s *usage.Snapshot) bool {
+	before, now := acc.current[0].life.ID, s.Groups[0].Life.ID
+	return before != now && before != 0 && max(before, now) < firstSubstituteID
+}
+
+// startElsewhere starts over with other groups: it is not known what these used before.
+func (acc *Accounts) startElsewhere(s *usage.Snapshot) {
+	from := wall(acc.at + s.Offset)
+	acc.startFirst(s)
+	acc.gaps = []usage.Gap{gap(from, s.Wall(), usage.StateLost, "the agent sees another part of the machine's control groups than before")}
 }
 
 // startFirst starts over at the first snapshot of a boot.

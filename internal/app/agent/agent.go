@@ -86,6 +86,7 @@ func (c *Config) Flags(f *flag.FlagSet) {
 	f.DurationVar(&c.Machine.Tick, "tick", c.Machine.Tick, "`time` between two readings")
 	f.DurationVar(&c.Machine.Window, "window", c.Machine.Window, "`time` that a window spans")
 	f.StringVar(&c.Machine.Reader, "reader", c.Machine.Reader, "how to read the kernel: "+strings.Join(machine.Readers, ", "))
+	f.StringVar(&c.Machine.Scope, "scope", machine.ScopeAuto, "what to measure in a container: auto is the machine where its control groups can be opened, own is the container; use outside of the container then counts for system")
 	f.StringVar(&c.Server, "server", c.Server, "`URL` of the server to send to, as https://mete.example.org:9797 (METE_SERVER); without one nothing is kept or sent")
 	f.StringVar(&c.TokenFile, "token-file", "", "`file` with the token that enrolls this machine (default: $METE_TOKEN); it may be gone once that is done")
 	f.StringVar(&c.State, "state", c.State, "`directory` for this machine's identity and what is not sent yet")
@@ -166,7 +167,7 @@ func Run(ctx context.Context, cfg Config, out io.Writer, log *slog.Logger) (err 
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
-	log.Info("measuring", "reader", m.Reader, "tick", cfg.Machine.Tick, "window", cfg.Machine.Window)
+	log.Info("measuring", "reader", m.Reader, "scope", string(m.Scope()), "tick", cfg.Machine.Tick, "window", cfg.Machine.Window)
 	w := bufio.NewWriter(out)
 	var failed error
 	guestRelay, err := agent.NewGuestRelay(cfg.Agent.Handover, m, log)

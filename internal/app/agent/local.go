@@ -17,7 +17,7 @@ import (
 
 // statusOf returns the status of an agent that sends to a server.
 func statusOf(a *agent.Agent, shown *machineMetrics) status {
-	return status{failing: func() string { return a.State().Failing }, metrics: func() string { return metrics(a.State()) }, machine: shown}
+	return status{failing: func() string { return a.State().Failing }, partial: a.Machine.Partial(), metrics: func() string { return metrics(a.State()) }, machine: shown}
 }
 
 // runLocal measures without a server until ctx ends: it stores nothing, and serves metrics.
@@ -36,7 +36,7 @@ func runLocal(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
-	log.Info("measuring", "reader", m.Reader, "tick", cfg.Machine.Tick, "window", cfg.Machine.Window)
+	log.Info("measuring", "reader", m.Reader, "scope", string(m.Scope()), "tick", cfg.Machine.Tick, "window", cfg.Machine.Window)
 	log.Warn("no server: windows are not stored", "metrics", cfg.Status, "hint", "name one with -server or METE_SERVER")
 	guestRelay, err := agent.NewGuestRelay(cfg.Agent.Handover, m, log)
 	if err != nil {
@@ -58,7 +58,7 @@ func runLocal(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	g.Go(func() error { return guestRelay.Run(gctx) })
 	if cfg.Status != "" {
 		g.Go(func() error {
-			return serveStatus(gctx, cfg.Status, status{failing: func() string { return "" }, metrics: func() string { return count.text(guestRelay.Status()) }, machine: shown})
+			return serveStatus(gctx, cfg.Status, status{failing: func() string { return "" }, partial: m.Partial(), metrics: func() string { return count.text(m.Partial(), guestRelay.Status()) }, machine: shown})
 		})
 	}
 	g.Go(func() error { return releaseIdleMemory(gctx, cfg.Machine.Window) })
@@ -73,10 +73,12 @@ func (d *defects) add(b *usage.Balance) {
 	d.missed.Add(b.Lost)
 }
 
-// text returns the counters and the state of the guest relay as metrics.
-func (d *defects) text(s agent.GuestRelayStatus) string {
+// text returns the counters, whether groups cannot be seen, and the state of the guest relay as
+// metrics.
+func (d *defects) text(partial string, s agent.GuestRelayStatus) string {
 	var t exposition.Text
 	writeDefects(&t, d.violations.Load(), d.missed.Load())
+	writePartial(&t, partial)
 	writeGuestRelayMetrics(&t, s)
 	return t.String()
 }

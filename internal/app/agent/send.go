@@ -187,7 +187,7 @@ func measure(ctx context.Context, cfg Config, h *hostfs.FS, id *enroll.Identity,
 	if err := exclusive.MarkAll(id.LedgerID(), filepath.Dir(cfg.State), c.Socket); err != nil {
 		log.Warn("cannot leave a mark for mete run --server while this agent is down", "err", err)
 	}
-	log.Info("measuring", "node", id.Node(), "reader", a.Machine.Reader, "tick", c.Machine.Tick, "window", c.Machine.Window, "server", id.Server())
+	log.Info("measuring", "node", id.Node(), "reader", a.Machine.Reader, "scope", string(a.Machine.Scope()), "tick", c.Machine.Tick, "window", c.Machine.Window, "server", id.Server())
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.Run(gctx, nil) })
 	g.Go(func() error {

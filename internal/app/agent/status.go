@@ -21,6 +21,7 @@ import (
 // A status provides the data of an agent's status endpoints.
 type status struct {
 	failing func() string   // why windows cannot be stored; "" if they can
+	partial string          // what of the machine is not seen by name; "" if all is
 	metrics func() string   // of the agent
 	machine *machineMetrics // of the machine
 }
@@ -56,7 +57,11 @@ func (s status) handler(at net.Addr) http.Handler {
 			http.Error(w, "windows cannot be kept: "+why, http.StatusServiceUnavailable)
 			return
 		}
-		_, _ = io.WriteString(w, "ok\n") // the client may be gone
+		text := "ok\n"
+		if s.partial != "" {
+			text += s.partial + "\n"
+		}
+		_, _ = io.WriteString(w, text) // the client may be gone
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", exposition.ContentType)
@@ -72,21 +77,28 @@ func (s status) handler(at net.Addr) http.Handler {
 	})
 }
 
+// writePartial writes whether groups of the machine cannot be seen.
+func writePartial(t *exposition.Text, partial string) {
+	t.Gauge("mete_agent_partial", "1 if the agent sees only a part of the machine's control groups, as in a container; use outside of them counts for system.", oneIf(partial != ""))
+}
+
+func oneIf(on bool) float64 {
+	if on {
+		return 1
+	}
+	return 0
+}
+
 // metrics returns the state of an agent in Prometheus's text format.
 func metrics(s agent.Status) string {
-	flag := func(on bool) float64 {
-		if on {
-			return 1
-		}
-		return 0
-	}
 	var t exposition.Text
 	t.Counter("mete_agent_windows_total", "Windows that were made durable.", float64(s.Windows))
 	t.Counter("mete_agent_rows_total", "Rows of those windows.", float64(s.Rows))
 	t.Gauge("mete_agent_jobs", "Registered jobs that have not ended.", float64(s.Jobs))
-	t.Gauge("mete_agent_spool_failing", "1 while windows cannot be made durable.", flag(s.Failing != ""))
+	t.Gauge("mete_agent_spool_failing", "1 while windows cannot be made durable.", oneIf(s.Failing != ""))
 	writeDefects(&t, s.Violations, s.Missed)
-	t.Gauge("mete_agent_connected", "1 while the server takes batches.", flag(s.Sender.State == sender.Connected))
+	writePartial(&t, s.Partial)
+	t.Gauge("mete_agent_connected", "1 while the server takes batches.", oneIf(s.Sender.State == sender.Connected))
 	t.Counter("mete_agent_sent_batches_total", "Batches that the server took.", float64(s.Sender.Batches))
 	t.Counter("mete_agent_sent_bytes_total", "Bytes of those batches.", float64(s.Sender.Bytes))
 	t.Counter("mete_agent_send_retries_total", "Offers that failed and were repeated.", float64(s.Sender.Retries))

@@ -22,7 +22,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 // TestMetrics compares all metrics: their names are an interface.
 func TestMetrics(t *testing.T) {
 	got := metrics(agent.Status{
-		Windows: 12345678, Rows: 1 << 40, Jobs: 3, Failing: "no space", Violations: 1, Missed: 2,
+		Windows: 12345678, Rows: 1 << 40, Jobs: 3, Failing: "no space", Violations: 1, Missed: 2, Partial: "only a part",
 		Sender: sender.Status{State: sender.Connected, Since: time.Unix(1, 0), Batches: 4, Bytes: 5_000_000_000, Retries: 6},
 		GuestRelay: agent.GuestRelayStatus{
 			Guests: []relay.Status{{Guest: "6f1c3f0e-7a52-4c1b-9d2e-0a1b2c3d4e5f", Name: "web", Published: 12, Streams: 1, Equal: 13, Differing: 14, Unknown: 15}},
@@ -47,7 +47,7 @@ func TestMetrics(t *testing.T) {
 
 // TestStatusOtherSites checks that a page of another site gets no answer of the status listener.
 func TestStatusOtherSites(t *testing.T) {
-	h := status{func() string { return "" }, func() string { return "" }, newTestMetrics(Config{})}.handler(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9798})
+	h := status{func() string { return "" }, "", func() string { return "" }, newTestMetrics(Config{})}.handler(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9798})
 	for site, want := range map[string]int{"": 200, "none": 200, "same-origin": 200, "cross-site": 403, "same-site": 403} {
 		r := httptest.NewRequest("GET", "http://127.0.0.1:9798/metrics", nil)
 		if site != "" {
@@ -56,6 +56,18 @@ func TestStatusOtherSites(t *testing.T) {
 		w := httptest.NewRecorder()
 		if h.ServeHTTP(w, r); w.Code != want {
 			t.Errorf("Sec-Fetch-Site %q: %d, want %d", site, w.Code, want)
+		}
+	}
+}
+
+// TestHealthPartial checks that /healthz names what an agent in a container does not see.
+func TestHealthPartial(t *testing.T) {
+	for partial, want := range map[string]string{"": "ok\n", "only a part": "ok\nonly a part\n"} {
+		s := status{func() string { return "" }, partial, func() string { return "" }, newTestMetrics(Config{})}
+		w := httptest.NewRecorder()
+		s.handler(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9798}).ServeHTTP(w, httptest.NewRequest("GET", "http://127.0.0.1:9798/healthz", nil))
+		if w.Code != 200 || w.Body.String() != want {
+			t.Errorf("partial %q: %d %q, want %q", partial, w.Code, w.Body, want)
 		}
 	}
 }

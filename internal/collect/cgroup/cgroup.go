@@ -157,6 +157,9 @@ func newTable(h *hostfs.FS, r reader, cfg Config, log *slog.Logger) (*Table, err
 		}
 		if t.byRole[role] == nil {
 			tr := &tree{Hierarchy: *y, index: len(t.trees), byPath: map[string]*node{}}
+			if tr.whole, err = h.ShowsRoot(*y); err != nil {
+				return nil, err
+			}
 			if r.identifiesByID() {
 				tr.byID = map[uint64]*node{}
 			}
@@ -224,9 +227,15 @@ func (t *Table) UnifiedID(slot usage.Slot) uint64 {
 // HasUnified reports whether cgroup v2 is mounted, with or without controllers.
 func (t *Table) HasUnified() bool { return t.src[rolePSI] != nil }
 
-// CountsRoot reports whether the root group's CPU reading includes all tasks of the
-// machine: version 1 has such a counter, version 2 only inside the kernel.
-func (t *Table) CountsRoot() bool { return !t.src[roleCPU].V2 || t.reader.countsRoot() }
+// IsWhole reports whether the table has all groups of the machine. In a container it may have
+// those of the container only: then the root group is the container's.
+func (t *Table) IsWhole() bool { return t.byRole[roleCPU].whole }
+
+// CountsRoot reports whether the root group's CPU reading includes all tasks in it and below:
+// version 1 has such a counter, version 2 for the machine's root group only inside the kernel.
+func (t *Table) CountsRoot() bool {
+	return !t.src[roleCPU].V2 || !t.IsWhole() || t.reader.countsRoot()
+}
 
 // Notes returns what is absent on this machine, and why.
 func (t *Table) Notes() []string { return t.notes }

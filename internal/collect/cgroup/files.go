@@ -187,7 +187,7 @@ func (f *files) readAll(t *Table, nodes []*node) {
 		if n.group.Final {
 			continue
 		}
-		if n.id[cpu.index] != 0 && !(n == t.root && cpu.V2) {
+		if n.id[cpu.index] != 0 && !(n == t.root && cpu.V2 && cpu.whole) {
 			f.readCPU(t, n, cpu)
 		}
 		if memory != nil && n.id[memory.index] != 0 && n != t.root && !n.dead {

@@ -161,7 +161,7 @@ func (r *kernel) applyEvent(t *Table, tr *tree, e *bpf.Event) {
 }
 
 func (r *kernel) applyBirth(t *Table, tr *tree, e *bpf.Event) {
-	p, ok := tr.pathBelowMount(string(e.Path))
+	p, ok := tr.pathOf(e)
 	if e.Cut {
 		t.lost++
 	}
@@ -229,15 +229,18 @@ func (r *kernel) setFinalCPU(tr *tree, n *node, e *bpf.Event) (exact bool) {
 	return exact
 }
 
-// pathBelowMount converts a kernel path of a group into the path below the mount.
-func (tr *tree) pathBelowMount(p string) (string, bool) {
-	if tr.Root == "/" {
-		return p, true
+// pathOf returns the path below the mount of a group that was born. The kernel names it from the
+// machine's root, wherever this process is; where the mount shows a part of the hierarchy, the
+// group's parent shows whether it belongs there.
+func (tr *tree) pathOf(e *bpf.Event) (string, bool) {
+	if tr.whole {
+		return string(e.Path), true
 	}
-	if dir, ok := tr.Dir(p); ok {
-		return dir[len(tr.Mount):], true
+	parent := tr.byID[e.Parent]
+	if parent == nil {
+		return "", false
 	}
-	return "", false
+	return path.Join(parent.paths[tr.index], path.Base(string(e.Path))), true
 }
 
 // read applies the rows of the walks and the counts.

@@ -21,6 +21,7 @@ const maxTrees = 4
 type tree struct {
 	hostfs.Hierarchy
 	index  int
+	whole  bool // it is mounted from the machine's root group
 	byPath map[string]*node
 	byID   map[uint64]*node // nil if the reader identifies groups by path
 }

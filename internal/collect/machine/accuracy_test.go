@@ -27,6 +27,10 @@ import (
 // TestMain makes the test binary its own load, and the power simulator.
 func TestMain(m *testing.M) {
 	powersim.Main()
+	if os.Getenv(burnEnv) != "" {
+		burnLines()
+		return
+	}
 	if kind := os.Getenv("METE_TEST_LOAD"); kind != "" {
 		drive(kind)
 		return

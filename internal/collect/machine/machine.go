@@ -38,10 +38,21 @@ const (
 // Readers lists the values of Config.Reader.
 var Readers = []string{Auto, BPF, Files}
 
+// Values of Config.Scope. In a container they differ.
+const (
+	ScopeAuto = "auto" // the machine where its groups can be opened, else what the container sees
+	ScopeOwn  = "own"  // what the container sees
+)
+
+// Scopes lists the values of Config.Scope.
+var Scopes = []string{ScopeAuto, ScopeOwn}
+
 // A Config configures a Machine.
 type Config struct {
 	sampler.Config
 	Reader string
+	// Scope is what to measure: ScopeAuto or ScopeOwn.
+	Scope string
 	// Slow is how often each group's slow set is read; 0 means once a window.
 	Slow time.Duration
 	// Node is the node id; "" means the machine's own id.
@@ -74,6 +85,9 @@ func (c Config) Validate() error {
 	if !slices.Contains(Readers, c.Reader) {
 		return fault.WithHint(fmt.Errorf("reader %q: %w", c.Reader, fault.ErrInvalid), "readers are auto, bpf and files")
 	}
+	if c.Scope != "" && !slices.Contains(Scopes, c.Scope) {
+		return fault.WithHint(fmt.Errorf("scope %q: %w", c.Scope, fault.ErrInvalid), "scopes are auto and own")
+	}
 	return c.Config.Validate()
 }
 
@@ -86,6 +100,7 @@ type Machine struct {
 	name      string
 	boot      string
 	scope     usage.Scope
+	partial   string // what of the machine is not seen by name; "" if all is
 	table     *cgroup.Table
 	kernel    *bpf.Kernel // nil without BPF
 	sources   []sampler.Source
@@ -151,6 +166,10 @@ func New(h *hostfs.FS, cfg Config, log *slog.Logger) (_ *Machine, err error) {
 		slow = cfg.Window
 	}
 	groups := cgroup.Config{Node: id, Boot: boot, Every: max(1, int(slow/cfg.Tick)), Files: descriptors()}
+	var hidden error
+	if cfg.Scope != ScopeOwn {
+		hidden = h.ShowRoots()
+	}
 	if err := m.openTable(cfg, groups, log); err != nil {
 		return nil, err
 	}
@@ -164,7 +183,7 @@ func New(h *hostfs.FS, cfg Config, log *slog.Logger) (_ *Machine, err error) {
 		return nil, err
 	}
 	m.boot = boot
-	if m.scope, err = scopeOf(h); err != nil {
+	if err := m.openScope(hidden, log); err != nil {
 		return nil, err
 	}
 	accounts := restore(id, cfg.Checkpoint, log)

@@ -27,6 +27,11 @@ func TestNewRefuses(t *testing.T) {
 		t.Errorf("an unknown reader: %v, want ErrInvalid", err)
 	}
 	cfg := everyTick(machine.Files)
+	cfg.Scope = "some"
+	if _, err := machine.New(h, cfg, log); !errors.Is(err, fault.ErrInvalid) || fault.Hint(err) == "" {
+		t.Errorf("an unknown scope: %v, want ErrInvalid with a hint", err)
+	}
+	cfg = everyTick(machine.Files)
 	cfg.Tick = 0
 	if _, err := machine.Open(cfg, log); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("no tick: %v, want ErrInvalid", err)

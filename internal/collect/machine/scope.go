@@ -1,9 +1,42 @@
 package machine
 
 import (
+	"log/slog"
+
 	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
 )
+
+// openScope finds out what of the machine the table shows. hidden is why it does not show all of
+// it, if that is known.
+func (m *Machine) openScope(hidden error, log *slog.Logger) (err error) {
+	if m.scope, err = scopeOf(m.host); err != nil || m.table.IsWhole() {
+		return err
+	}
+	m.sources = append(m.sources, partial{})
+	m.partial = "only the groups below this container's are seen; use outside of it counts for system"
+	const message = "not all groups of the machine can be seen: use outside of this container counts for system, apportioned"
+	if hidden == nil {
+		m.notes = append(m.notes, m.partial)
+		log.Info(message, "scope", string(m.scope), "why", "the configuration or the mounts show no more")
+		return nil
+	}
+	m.notes = append(m.notes, m.partial+" ("+oneLine(hidden)+")")
+	log.Warn(message, "scope", string(m.scope), "why", hidden, "hint", fault.Hint(hidden))
+	return nil
+}
+
+// partial marks snapshots of a part of the machine.
+type partial struct{}
+
+func (partial) Read(s *usage.Snapshot) error {
+	s.Node.Partial = true
+	return nil
+}
+
+// Partial says what of the machine is not seen by name; "" if all is.
+func (m *Machine) Partial() string { return m.partial }
 
 // scopeOf returns the scope that the CPU time of a machine's root group has: of the
 // hierarchy that counts it, v1 before v2. It is "" if the root has no id, as on most captured

@@ -95,6 +95,9 @@ func (t *rootTasks) Read(s *usage.Snapshot) error {
 	g := s.Groups[0]
 	g.Put(usage.CPU, t.root.CPU())
 	g.Own |= usage.SetOf(usage.CPU)
+	if t.root.Unreadable > 0 { // in another PID namespace
+		s.Node.Partial = true
+	}
 	return nil
 }
 

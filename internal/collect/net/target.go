@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/host/procfmt"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/workload"
@@ -72,7 +73,7 @@ func (t *Table) chooseFrom(x *target, pid int32, id uint64) bool {
 		why = atOther + held.path
 	case t.foreign.shared[id]:
 		why = ofMachine
-	case x.Born && t.foreign.existedBefore(id, x.round, func(pid int32) bool { return isBelow(t.groupPath(pid, t.primary.ID), x.Path) }):
+	case x.Born && t.foreign.existedBefore(id, x.round, func(pid int32) bool { return isBelow(t.groupPath(pid, &t.primary), x.Path) }):
 		why = ofOthers
 	default:
 		ns, err := t.holdNamespace(id, pid, x.Path)
@@ -90,7 +91,7 @@ func (t *Table) chooseFrom(x *target, pid int32, id uint64) bool {
 		x.candidateReason = why
 	case t.sockets == nil:
 		x.candidateReason = why + uncounted + t.uncounted
-	case x.Group == 0 || !isBelow(t.groupPath(pid, 0), x.Path):
+	case x.Group == 0 || !isBelow(t.groupPath(pid, t.v2), x.Path):
 		x.candidateReason = why + ungrouped
 	default:
 		x.candidate, x.candidateReason = Sockets, ""
@@ -272,7 +273,7 @@ func (t *Table) groupID(path string) uint64 {
 }
 
 // groupPath returns the path of a process's group in a hierarchy, "" if it is unknown.
-func (t *Table) groupPath(pid int32, hierarchy uint32) string {
+func (t *Table) groupPath(pid int32, y *hostfs.Hierarchy) string {
 	b, err := t.h.ReadFile("/proc/" + strconv.Itoa(int(pid)) + "/cgroup")
 	if err != nil {
 		return ""
@@ -282,8 +283,8 @@ func (t *Table) groupPath(pid int32, hierarchy uint32) string {
 		return ""
 	}
 	for _, m := range ms {
-		if m.Hierarchy == int(hierarchy) {
-			return m.Path
+		if m.Hierarchy == int(y.ID) {
+			return y.Absolute(m.Path)
 		}
 	}
 	return ""

@@ -77,7 +77,7 @@ func (s *Source) Read(snap *usage.Snapshot) error {
 		return err
 	}
 	n := &snap.Node
-	n.CPUs, n.Steal = sys.CPUs, sys.Steal
+	n.CPUs, n.Steal, n.Idle = sys.CPUs, sys.Steal, sys.Idle+sys.IOWait
 	n.MemTotal, n.MemFree, n.MemAvail = mem.Total, mem.Free, mem.Available
 	if s.load != nil {
 		if b, err = s.read("/proc/loadavg", s.load); err != nil {

@@ -187,7 +187,7 @@ func (r *tasks) path(s *sum) (string, error) {
 	if !ok {
 		return "", fmt.Errorf("%s: hierarchy %d: %w", name, r.hierarchy.ID, fault.ErrInvalid)
 	}
-	at := string(b)
+	at := r.hierarchy.Absolute(string(b))
 	d, ok := r.hierarchy.Dir(at)
 	if !ok {
 		return at, nil

@@ -24,7 +24,7 @@ const idleReadings = 16
 // valid only if its descriptor is still readable afterwards.
 type files struct {
 	h                *hostfs.FS
-	hierarchy        uint32
+	hierarchy        hostfs.Hierarchy
 	page             int64
 	clock            bool // PIDs are those of this namespace, so that CPU clocks can be read
 	proc             *hostfs.File
@@ -58,7 +58,7 @@ func openFiles(h *hostfs.FS, y hostfs.Hierarchy, descriptors int) (*files, error
 		return nil, err
 	}
 	return &files{
-		h: h, hierarchy: y.ID, page: int64(os.Getpagesize()), clock: CanReadCPUTime(h), proc: proc,
+		h: h, hierarchy: y, page: int64(os.Getpagesize()), clock: CanReadCPUTime(h), proc: proc,
 		known: map[int32]*entry{}, spareDescriptors: descriptors, buf: make([]byte, 16<<10), names: make([]byte, 32<<10),
 	}, nil
 }
@@ -226,11 +226,13 @@ func (r *files) group(e *entry, p *Process, opened *[3]*hostfs.File) error {
 	if err != nil {
 		return err
 	}
-	g, ok := parseGroup(b, r.hierarchy)
-	if !ok {
-		return fmt.Errorf("%s/cgroup: hierarchy %d: %w", dir(p.ID.PID), r.hierarchy, fault.ErrInvalid)
-	}
-	if p.Group != string(g) {
+	g, ok := parseGroup(b, r.hierarchy.ID)
+	switch {
+	case !ok:
+		return fmt.Errorf("%s/cgroup: hierarchy %d: %w", dir(p.ID.PID), r.hierarchy.ID, fault.ErrInvalid)
+	case r.hierarchy.Namespace != "":
+		p.Group = r.hierarchy.Absolute(string(g))
+	case p.Group != string(g):
 		p.Group = string(g)
 	}
 	return nil

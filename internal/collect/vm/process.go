@@ -179,7 +179,7 @@ func (t *Table) group(pid int32) (string, error) {
 	}
 	for _, m := range ms {
 		if m.Hierarchy == int(t.hierarchy.ID) {
-			return m.Path, nil
+			return t.hierarchy.Absolute(m.Path), nil
 		}
 	}
 	return "", fmt.Errorf("%s/cgroup: no hierarchy %d: %w", dir(pid), t.hierarchy.ID, fault.ErrInvalid)

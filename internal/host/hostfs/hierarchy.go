@@ -26,6 +26,9 @@ type Hierarchy struct {
 	// Self is the path of this process's group as in kernel files; [Hierarchy.Dir] turns it
 	// into a directory. It is empty if unknown.
 	Self string
+	// Namespace is the path of the group that the control group namespace of this process
+	// shows as "/", where [FS.ShowRoots] shows more than that; else empty.
+	Namespace string
 }
 
 // Has reports whether the controller is in the hierarchy.
@@ -77,6 +80,9 @@ func (h *FS) Hierarchies() ([]Hierarchy, error) {
 	}
 	if len(ys) == 0 {
 		return nil, fmt.Errorf("control groups: none mounted: %w", fault.ErrUnsupported)
+	}
+	for i, y := range ys {
+		ys[i] = h.show(y)
 	}
 	slices.SortStableFunc(ys, func(a, b Hierarchy) int { return int(a.ID) - int(b.ID) })
 	return ys, nil

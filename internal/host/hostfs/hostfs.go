@@ -27,6 +27,8 @@ const clocksFile = "/mete/clocks"
 type FS struct {
 	root     string   // without a slash at its end; "" for this machine
 	captured *os.Root // nil for a live machine
+
+	shown map[string]shownRoot // by key of the hierarchy; nil without ShowRoots
 }
 
 // Open opens the machine whose /proc and /sys are below root: "/" or "" for this machine as
@@ -57,10 +59,17 @@ func Open(root string) (*FS, error) {
 
 // Close releases the root. Files opened through h stay open.
 func (h *FS) Close() error {
-	if h.captured == nil {
-		return nil
+	var err error
+	for _, r := range h.shown {
+		if r.dir != nil {
+			err = errors.Join(err, r.dir.Close())
+		}
 	}
-	return h.captured.Close()
+	h.shown = nil
+	if h.captured != nil {
+		err = errors.Join(err, h.captured.Close())
+	}
+	return err
 }
 
 // Live reports whether h is a running machine, not a captured one.

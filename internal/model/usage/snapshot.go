@@ -93,6 +93,10 @@ type Node struct {
 	MemFree  int64 // bytes, not in use
 	MemAvail int64 // bytes that are available without swapping
 	Tasks    int64 // alive, threads and kernel threads included; 0 if not known
+	Idle     int64 // CPU ns in which the CPUs had nothing to run, since boot, in steps of 10 ms
+	// Partial says that the groups are a part of the machine only: its CPUs were used by others
+	// too, as far as they were not idle.
+	Partial bool
 	// Total holds the use of the machine as a whole since boot: disk over leaf devices, network
 	// over the interfaces of the host's namespace without lo.
 	Total Reading

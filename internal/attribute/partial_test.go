@@ -1,0 +1,102 @@
+package attribute_test
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"mete.dev/mete/internal/attribute"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+)
+
+// A container is what an agent sees of a machine of which it sees a part: the container's own
+// groups, and the machine's idle time.
+type container struct {
+	t            *testing.T
+	acc          *attribute.Accounts
+	v            recordLog
+	w            usage.Window
+	at, cpu      int64 // of the container
+	idle, system int64 // booked
+	quality      usage.Quality
+}
+
+func (c *container) tick(root uint64, elapsed, cpu, idle int64) usage.Balance {
+	c.t.Helper()
+	c.at, c.cpu = c.at+elapsed, cpu
+	g := &usage.Group{Slot: 0, Parent: usage.NoSlot, Life: workload.Life{ID: root}, Workload: workload.Workload{ID: "s", Kind: workload.System}}
+	g.Put(usage.CPU, cpu)
+	s := &usage.Snapshot{Boot: "b", At: c.at, Mono: c.at, Groups: []*usage.Group{g},
+		Node: usage.Node{CPUs: 2, MemTotal: 10, MemFree: 5, Idle: idle, Partial: true}}
+	b := c.acc.Tick(s)
+	if !b.IsBalanced(usage.CPU) {
+		c.t.Errorf("the parts do not sum to the whole: %+v", b)
+	}
+	c.acc.CloseWindow(&c.w)
+	if c.w.Balance.Violations > 0 {
+		c.t.Errorf("%d violations", c.w.Balance.Violations)
+	}
+	c.idle += b.Idle.Get(usage.CPU)
+	c.system += b.System.Get(usage.CPU)
+	for _, r := range c.w.Rows {
+		if r.Workload.Kind == workload.System {
+			c.quality = r.Usage.Quality.Get(usage.CPU)
+		}
+	}
+	return b
+}
+
+// Use that an agent in a container cannot see counts for system: the idle time of the kernel alone is
+// idle, also after the agent was away.
+func TestPartial(t *testing.T) {
+	c := &container{t: t, acc: attribute.New("n")}
+	c.tick(7, second, 5*second, 100*second)
+	// In a second of two CPUs the container used 0.2 s, and the machine was idle for 0.5 s.
+	c.tick(7, second, 5*second+second/5, 100*second+second/2)
+	if c.system != second*3/2 || c.idle != second/2 || c.quality != usage.Apportioned {
+		t.Errorf("system %d ns, %v, idle %d; want 1.5 s, apportioned, and 0.5 s", c.system, c.quality, c.idle)
+	}
+	c.v.save(c.acc, true)
+	c.acc = c.v.restore(t)
+	c.system, c.idle = 0, 0
+	b := c.tick(7, 10*second, 6*second, 108*second)
+	if want := second * 15 / 2; c.idle != want || b.Whole.Get(usage.CPU) != 20*second {
+		t.Errorf("over a pause: idle %d ns of %d, want %d", c.idle, b.Whole.Get(usage.CPU), want)
+	}
+}
+
+// The kernel shows idle time in steps: over time idle is what it shows, however the ticks fall.
+func TestPartialSteps(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	c := &container{t: t, acc: attribute.New("n")}
+	idle, cpu := 50*second, int64(0)
+	c.tick(7, second, 0, idle)
+	for range 1000 {
+		cpu += rnd.Int64N(second / 2)
+		idle += rnd.Int64N(second)
+		c.tick(7, second, cpu, idle/10_000_000*10_000_000)
+	}
+	if off := c.idle - (idle - 50*second); off > 40_000_000 || off < -40_000_000 {
+		t.Errorf("idle %d ns, the kernel shows %d", c.idle, idle-50*second)
+	}
+}
+
+// An agent whose container was replaced, or that sees more of the machine than before, starts
+// over: what the groups used before is not booked to the pause.
+func TestOtherGroups(t *testing.T) {
+	c := &container{t: t, acc: attribute.New("n")}
+	c.tick(7, second, 5*second, 100*second)
+	c.tick(7, second, 6*second, 101*second)
+	c.v.save(c.acc, true)
+	c.acc = c.v.restore(t)
+	b := c.tick(1, 5*second, 90*second, 102*second)
+	if b != (usage.Balance{}) {
+		t.Errorf("booked %+v for a time in which other groups were seen", b)
+	}
+	if len(c.w.Gaps) != 1 || c.w.Gaps[0].Reason != usage.StateLost || c.w.Gaps[0].To.Sub(c.w.Gaps[0].From) != 5e9 {
+		t.Errorf("gaps %+v, want the time in which other groups were seen", c.w.Gaps)
+	}
+	if b := c.tick(1, second, 91*second, 102*second); b.System.Get(usage.CPU) != 2*second {
+		t.Errorf("afterwards: %+v, want 2 s of system", b)
+	}
+}
