@@ -250,6 +250,10 @@ func (t *Table) attach(n *node, tr *tree, p string, id uint64) {
 	if n.owner == n && n != t.root {
 		t.setParents(n)
 	}
+	if tr == t.byRole[roleCPU] { // from now on the kernel counts it, see AddCPU
+		n.group.Apportioned &^= usage.SetOf(usage.CPU)
+		n.group.Counted &^= usage.SetOf(usage.CPU)
+	}
 }
 
 // setParents sets the group's parent in its primary tree, and in the memory hierarchy if

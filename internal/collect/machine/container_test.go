@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mete.dev/mete/internal/collect/machine"
+	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/host/procfmt"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
@@ -163,8 +164,48 @@ func runInContainer(t *testing.T, version, reader, how string) {
 // A burner is a process that uses CPU time on request.
 type burner struct {
 	t   *testing.T
+	cmd *exec.Cmd // nil if another process started it
 	in  *os.File
 	out *bufio.Reader
+}
+
+// startBurner starts a burner in the groups of this process.
+func startBurner(t *testing.T) *burner {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+	cmd.Env = append(os.Environ(), burnEnv+"=1")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	b := &burner{t, cmd, in.(*os.File), bufio.NewReader(out)}
+	b.burn(0) // it has started
+	return b
+}
+
+// enter moves the process into the groups with these directories.
+func (b *burner) enter(dirs ...string) {
+	b.t.Helper()
+	for _, dir := range dirs {
+		if err := os.WriteFile(dir+"/cgroup.procs", []byte(strconv.Itoa(b.cmd.Process.Pid)), 0); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+}
+
+// end ends the process.
+func (b *burner) end() {
+	b.t.Helper()
+	if err := errors.Join(b.in.Close(), b.cmd.Wait()); err != nil {
+		b.t.Error(err)
+	}
 }
 
 // burn makes the process use ms of CPU time, and returns what it has used since its start, in ns.
@@ -245,34 +286,12 @@ func measureInside(t *testing.T, args []string) {
 	if err := os.Mkdir(inner, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	outside := &burner{t, os.NewFile(3, "in"), bufio.NewReader(os.NewFile(4, "out"))}
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
-	cmd.Env = append(os.Environ(), burnEnv+"=1")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	inside := &burner{t, in.(*os.File), bufio.NewReader(out)}
-	enter := func(dir string) {
-		t.Helper()
-		if err := os.WriteFile(dir+"/cgroup.procs", []byte(strconv.Itoa(cmd.Process.Pid)), 0); err != nil {
-			t.Fatal(err)
-		}
-	}
-	enter(inner)
-	outside.burn(0) // they have started
-	inside.burn(0)
+	outside := &burner{t: t, in: os.NewFile(3, "in"), out: bufio.NewReader(os.NewFile(4, "out"))}
+	inside := startBurner(t)
+	inside.enter(inner)
+	outside.burn(0) // it has started
 	defer func() {
-		if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
-			t.Error(err)
-		}
+		inside.end()
 		testkit.Eventually(t, "the group is empty", func() bool { return unix.Rmdir(inner) == nil })
 	}()
 
@@ -293,6 +312,10 @@ func measureInside(t *testing.T, args []string) {
 	}
 	if how == "denied" && !strings.Contains(log.String(), "CAP_DAC_READ_SEARCH") {
 		t.Errorf("the log does not say what is missing:\n%s", &log)
+	}
+
+	if wholly {
+		checkPaths(t, version, top)
 	}
 
 	used := map[string]usage.Usage{}
@@ -341,10 +364,10 @@ func measureInside(t *testing.T, args []string) {
 		if err := os.Mkdir(inner+"/late", 0o755); err != nil {
 			t.Fatal(err)
 		}
-		enter(inner + "/late")
+		inside.enter(inner + "/late")
 		before := inside.burn(0)
 		after := inside.burn(20)
-		enter(inner)
+		inside.enter(inner)
 		if err := os.Remove(inner + "/late"); err != nil {
 			t.Fatal(err)
 		}
@@ -390,6 +413,39 @@ func measureInside(t *testing.T, args []string) {
 	i := 0 // CPU, the first of the wholes
 	if balance.Whole[i]+balance.Skew[i] != balance.Workloads[i]+balance.System[i]+balance.Idle[i] || balance.System[i] != system {
 		t.Errorf("the parts do not sum to the whole: %+v", balance)
+	}
+}
+
+// checkPaths checks the paths of processes, which the kernel shows relative to the namespace.
+func checkPaths(t *testing.T, version, top string) {
+	t.Helper()
+	h, err := hostfs.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = h.Close() }() // nothing was written
+	ys, err := h.Hierarchies()
+	if err == nil {
+		err = h.ShowRoots()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := ys
+	if ys, err = h.Hierarchies(); err != nil {
+		t.Fatal(err)
+	}
+	for i, y := range ys {
+		if y.V2 != (version == "v2") || !y.V2 && !y.Has("cpuacct") {
+			continue
+		}
+		other := y.Absolute("/../outside")
+		if dir, ok := y.Dir(other); before[i].Self != "/" || y.Self != top+"/box" || other != top+"/outside" || !ok || dir != y.Mount+other {
+			t.Errorf("this process is in %q, in the namespace in %q; the other one is in %q: %q", y.Self, before[i].Self, other, dir)
+		}
+		if whole, err := h.ShowsRoot(y); !whole || err != nil {
+			t.Errorf("%s does not show the root: %v", y.Mount, err)
+		}
 	}
 }
 

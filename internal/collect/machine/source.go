@@ -80,7 +80,7 @@ func (t *traffic) Read(s *usage.Snapshot) error {
 // rootTasks sets the CPU time of the root group to that of its tasks if the kernel has no
 // counter for the root: cgroup v2 read by files.
 type rootTasks struct {
-	root  *proc.Root
+	root  *proc.Members
 	every int
 	tick  int
 }
@@ -114,6 +114,11 @@ func (m *Machine) openRest(every int, log *slog.Logger) error {
 			m.closers = append(m.closers, r.Close)
 		}
 	}
+	u, err := newUncounted(m.host, m.table, log)
+	if err != nil {
+		return err
+	}
+	m.sources = append(m.sources, u)
 	t, err := openTraffic(m.host, m.kernel, m.table, every, log)
 	if err != nil {
 		return err

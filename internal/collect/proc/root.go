@@ -11,15 +11,14 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// Root sums the CPU time of the tasks in the root group of v2: kernel threads, and
-// processes never put into a group. Without a v1 hierarchy with cpuacct, the machine used
-// that plus the top-level groups: the root's own cpu.stat is sampled at clock ticks and 2
-// to 3 % low.
+// Members sums the CPU time of the processes in one group, for groups whose CPU time the kernel
+// does not count. It misses what a process used between its last reading and its end.
 //
 // Only one goroutine may use it.
-type Root struct {
+type Members struct {
 	h                *hostfs.FS
-	procs            string // the root group's list of processes
+	procs            string // the group's list of processes
+	counts           func(pid int32) bool
 	clock            bool
 	tasks            map[int32]*task
 	endedCPU         int64 // CPU ns of tasks that are gone
@@ -32,20 +31,22 @@ type Root struct {
 	Unreadable int
 }
 
-// task is a process in the root group.
+// task is a process in the group.
 type task struct {
 	pid     int32
 	start   int64
 	cpu     int64        // when it was last read
-	entered int64        // CPU time when it entered the root group
+	entered int64        // CPU time when it entered the group
 	stat    *hostfs.File // nil if it is not kept open
 	seen    bool
 }
 
-// OpenRoot opens the root group of h's v2 hierarchy and reads its processes. It keeps at
-// most the given number of descriptors. The error wraps fault.ErrUnsupported without a v2
-// hierarchy.
-func OpenRoot(h *hostfs.FS, descriptors int) (*Root, error) {
+// OpenRoot opens the root group of h's v2 hierarchy and reads its processes: kernel threads, and
+// processes never put into a group. Without a v1 hierarchy with cpuacct, the machine used that plus
+// the top-level groups: the root's own cpu.stat is sampled at clock ticks and 2 to 3 % low. Of the
+// existing processes all counts that they used since their birth. It keeps at most the given number
+// of descriptors. The error wraps fault.ErrUnsupported without a v2 hierarchy.
+func OpenRoot(h *hostfs.FS, descriptors int) (*Members, error) {
 	ys, err := h.Hierarchies()
 	if err != nil {
 		return nil, err
@@ -58,21 +59,34 @@ func OpenRoot(h *hostfs.FS, descriptors int) (*Root, error) {
 	if !ok {
 		return nil, fmt.Errorf("root group: not below %s: %w", ys[i].Mount, fault.ErrUnsupported)
 	}
-	r := &Root{h: h, procs: root + "/cgroup.procs", clock: CanReadCPUTime(h), tasks: map[int32]*task{}, spareDescriptors: descriptors, buf: make([]byte, 4096)}
+	r := newMembers(h, root, descriptors)
 	return r, r.Refresh()
 }
 
+// NewMembers returns the processes for which counts returns true in the group with this directory,
+// before the first [Members.Refresh]. Of processes that started before since, in ns of
+// CLOCK_BOOTTIME, nothing counts that they used until they are first seen.
+func NewMembers(h *hostfs.FS, dir string, since int64, counts func(pid int32) bool) *Members {
+	r := newMembers(h, dir, 0)
+	r.last, r.counts = max(1, since), counts
+	return r
+}
+
+func newMembers(h *hostfs.FS, dir string, descriptors int) *Members {
+	return &Members{h: h, procs: dir + "/cgroup.procs", counts: func(int32) bool { return true }, clock: CanReadCPUTime(h), tasks: map[int32]*task{}, spareDescriptors: descriptors, buf: make([]byte, 4096)}
+}
+
 // Close closes the descriptors.
-func (r *Root) Close() error {
+func (r *Members) Close() error {
 	for _, t := range r.tasks {
 		r.closeKept(t)
 	}
 	return nil
 }
 
-// Refresh reads which processes are in the root group: once a window is enough, since
-// kernel threads live long. It misses processes that come and go between two calls.
-func (r *Root) Refresh() error {
+// Refresh reads which processes are in the group. It misses processes that come and go between two
+// calls; of the root group once a window is enough, since kernel threads live long.
+func (r *Members) Refresh() error {
 	now, err := r.h.Clocks()
 	if err != nil {
 		return err
@@ -110,8 +124,11 @@ func (r *Root) Refresh() error {
 	return nil
 }
 
-// add adds a process that was not in the root group at the last Refresh.
-func (r *Root) add(pid int32) error {
+// add adds a process that was not in the group at the last Refresh.
+func (r *Members) add(pid int32) error {
+	if !r.counts(pid) {
+		return nil
+	}
 	t := &task{pid: pid, seen: true}
 	p, err := r.read(t)
 	if err == nil {
@@ -130,10 +147,10 @@ func (r *Root) add(pid int32) error {
 	return nil
 }
 
-// CPU returns the CPU ns that tasks used in the root group: existing ones since their start
+// CPU returns the CPU ns that tasks used in the group: existing ones since their start
 // or entry, and those that left, until they were last seen. It never decreases. It detects
 // reused PIDs.
-func (r *Root) CPU() int64 {
+func (r *Members) CPU() int64 {
 	sum := int64(0)
 	for _, t := range r.tasks {
 		r.update(t)
@@ -145,7 +162,7 @@ func (r *Root) CPU() int64 {
 }
 
 // update reads t's CPU time, and removes t if it is gone.
-func (r *Root) update(t *task) {
+func (r *Members) update(t *task) {
 	cpu := int64(-1)
 	if r.clock {
 		var err error
@@ -170,7 +187,7 @@ func (r *Root) update(t *task) {
 }
 
 // cpu returns the CPU time of t, whose stat is p.
-func (r *Root) cpu(t *task, p procfmt.Process) (int64, error) {
+func (r *Members) cpu(t *task, p procfmt.Process) (int64, error) {
 	if !r.clock {
 		return p.User + p.System, nil
 	}
@@ -182,7 +199,7 @@ func (r *Root) cpu(t *task, p procfmt.Process) (int64, error) {
 }
 
 // read reads t's stat, and keeps its descriptor if one is left.
-func (r *Root) read(t *task) (procfmt.Process, error) {
+func (r *Members) read(t *task) (procfmt.Process, error) {
 	name := dir(t.pid) + fileNames[statFile]
 	f := t.stat
 	if f == nil {
@@ -206,13 +223,13 @@ func (r *Root) read(t *task) (procfmt.Process, error) {
 }
 
 // remove removes t and keeps its CPU time.
-func (r *Root) remove(t *task) {
+func (r *Members) remove(t *task) {
 	r.endedCPU += t.cpu - t.entered
 	r.closeKept(t)
 	delete(r.tasks, t.pid)
 }
 
-func (r *Root) closeKept(t *task) {
+func (r *Members) closeKept(t *task) {
 	if t.stat != nil {
 		_ = t.stat.Close() // nothing was written
 		t.stat = nil

@@ -10,7 +10,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-func openRoot(t testing.TB, f fake, descriptors int) *proc.Root {
+func openRoot(t testing.TB, f fake, descriptors int) *proc.Members {
 	t.Helper()
 	r, err := proc.OpenRoot(open(t, f.dir), descriptors)
 	if err != nil {
