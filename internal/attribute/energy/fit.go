@@ -70,7 +70,13 @@ func (pm *PowerModel) compute() fit {
 		}
 	}
 	least = min(least, most)
-	f.static, f.error = (least+most)/2, (most-least)/2
+	expected := idleRange{least, most}
+	if pm.curve != nil {
+		expected = pm.idleRange(f.noise)
+		least = min(least, expected.least)
+	}
+	f.static, f.error = expected.middle(), expected.error()
+	f.limit(least, most)
 	if last-first < minRange {
 		return f
 	}
@@ -81,10 +87,21 @@ func (pm *PowerModel) compute() fit {
 		f.nonlinearity += f.lines[i].probability * math.Abs(1-p)
 	}
 	static, off := pm.predict(&f, 0)
-	f.static = max(least, min(static, most))
-	// The possible range limits the error too.
-	f.error = min(off, max(most-f.static, f.static-least))
+	switch {
+	case pm.curve == nil:
+		f.static, f.error = static, off
+	case first <= idleLoad:
+		off = math.Hypot(off, wakingError*max(0, pm.nearestBin(0, 1).power-static))
+		f.static, f.error = combine(static, off, expected.middle(), expected.error())
+	}
+	f.limit(least, most)
 	return f
+}
+
+// limit limits static power to the possible range, and its error to what it may be off in it.
+func (f *fit) limit(least, most float64) {
+	f.static = max(least, min(f.static, most))
+	f.error = min(f.error, max(most-f.static, f.static-least))
 }
 
 // evaluate returns the mean of the lines at a load, and its standard deviation.

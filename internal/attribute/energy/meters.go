@@ -67,6 +67,7 @@ func New(c Config) *Meters {
 			m.meters[i].host = &hostState{}
 		}
 	}
+	m.setCurves()
 	return m
 }
 

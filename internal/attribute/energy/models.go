@@ -91,6 +91,7 @@ func (m *Meters) RestoreModels(machine string, b []byte) error {
 		}
 	}
 	m.domainModels = models
+	m.setCurves()
 	return nil
 }
 

@@ -1,6 +1,10 @@
 package energy
 
-import "math"
+import (
+	"math"
+
+	"mete.dev/mete/internal/model/power"
+)
 
 // A PowerModel is the learned relation of power to load, of one meter or one domain. The zero value
 // is untrained.
@@ -17,6 +21,7 @@ type PowerModel struct {
 	bins   [len(edges)]bin
 	points int // total points, which may exceed the memory of the bins
 	fit    fit
+	curve  *power.Curve // of such machines, with idle power; nil if none is known
 }
 
 // A bin holds statistics of the points with loads between two edges.
