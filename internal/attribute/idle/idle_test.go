@@ -71,6 +71,19 @@ func TestNothingIsLost(t *testing.T) {
 	})
 }
 
+// TestShareAdd checks sums by numbers, because sums in the other tests are made by Add on both sides.
+func TestShareAdd(t *testing.T) {
+	t.Parallel()
+	of := func(energy, off int64) idle.Share {
+		return idle.Share{Energy: unit.Sum{}.Add(energy), Error: unit.Sum{}.Add(off)}
+	}
+	got := of(70, 3)
+	got.Add(of(5, 4))
+	if got != of(75, 7) {
+		t.Errorf("70 +- 3 and 5 +- 4 are %v", got)
+	}
+}
+
 // TestClaims checks which workloads claim idle energy.
 func TestClaims(t *testing.T) {
 	t.Parallel()
