@@ -39,10 +39,14 @@ func TestSavedModels(t *testing.T) {
 	if err := energy.New(one).RestoreModels("Xeon x 8", kept); !errors.Is(err, fault.ErrConflict) {
 		t.Errorf("models of another machine are accepted: %v", err)
 	}
-	for _, bad := range []string{"", "{}", `{"version":1,"meters":[{}]}`, `{"version":1,"domains":[[[99,1,1,1,1]]]}`, `{"version":1,"domains":[[[0,1,1,-1,1]]]}`} {
+	for _, bad := range []string{"", "{}", `{"version":1,"meters":[{}]}`, `{"version":1,"domains":[[[25,1,1,1,1]]]}`,
+		`{"version":1,"domains":[[[24,601,1,1,1]]]}`, `{"version":1,"domains":[[[24,1,1000001,1,1]]]}`, `{"version":1,"domains":[[[24,0,1,1,1]]]}`, `{"version":1,"domains":[[[0,1,1,-1,1]]]}`} {
 		if err := energy.New(one).RestoreModels("", []byte(bad)); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%q: %v", bad, err)
 		}
+	}
+	if err := energy.New(one).RestoreModels("", []byte(`{"version":1,"domains":[[[0,1,0,0,0],[24,600,1000000,1,1]]]}`)); err != nil {
+		t.Errorf("the smallest and the largest values: %v", err)
 	}
 }
 

@@ -78,6 +78,11 @@ func TestParseRefuses(t *testing.T) {
 	if _, err := external.Parse([]byte(good), false); err != nil {
 		t.Fatal(err)
 	}
+	for _, limit := range []string{"wait: 2m", "wait: 26h", "interval: 1s", "interval: 1h", "stale: 10s", "stale: 26h", "error_percent: 0", "error_percent: 100"} {
+		if _, err := external.Parse([]byte(good+"    "+limit+"\n"), false); err != nil {
+			t.Errorf("%s: %v", limit, err)
+		}
+	}
 	for text, want := range map[string]string{
 		"":                                                               "no list of meters",
 		"meters: 3":                                                      "1",

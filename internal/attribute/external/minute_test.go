@@ -184,6 +184,20 @@ func TestMinutes(t *testing.T) {
 	}
 }
 
+// TestNeededFrom checks from when on samples are kept: the latest one that is used up to the minute.
+func TestNeededFrom(t *testing.T) {
+	samples := at(-10, 1e6, 20, 1e6, 60, 1e6, 70, 1e6)
+	for _, c := range []struct {
+		samples []external.Sample
+		from    int64 // minutes after base
+		want    int64 // s after base
+	}{{samples, 0, -10}, {samples, 1, 60}, {samples, 2, 70}, {nil, 1, 60}, {at(30, 1e6), 0, 0}, {at(30, 1e6), 1, 30}} {
+		if got := external.NeededFrom(&watts, c.samples, base+c.from) - external.MinuteStart(base); got != c.want*second {
+			t.Errorf("from minute %d of %d samples: %d ns, want %d s", c.from, len(c.samples), got, c.want)
+		}
+	}
+}
+
 func TestGroupConnected(t *testing.T) {
 	of := func(nodes ...[]string) (ms []external.Meter) {
 		for _, n := range nodes {
