@@ -125,6 +125,41 @@ func TestPowerModelKnowsItsError(t *testing.T) {
 	}
 }
 
+// TestPowerModelOfOneLoad checks that a model that knows one load only gives the power there, and at
+// other loads one between that and ten times as much, whichever load it is.
+func TestPowerModelOfOneLoad(t *testing.T) {
+	for _, load := range []float64{.003, .008, .015, .025, .04, .06, .09, .12, .17, .22, .27, .32, .37, .42, .47, .52, .57, .62, .67, .72, .77, .82, .87, .92, .98} {
+		var pm energy.PowerModel
+		for range 10 {
+			pm.Add(load, 100e6)
+		}
+		if p, off := pm.Power(load); math.Abs(p-100e6) > 1e6 || off > 5e6 {
+			t.Errorf("at %.3f, where 100 W were measured, %.1f +- %.1f W", load, p/1e6, off/1e6)
+		}
+		if p, off := pm.Power(1); p < 100e6 || p > 1000e6 || off < p-100e6-1e6 {
+			t.Errorf("at full load %.1f +- %.1f W, while 100 W were measured at %.3f only", p/1e6, off/1e6, load)
+		}
+	}
+}
+
+// TestPowerModelBetweenLoads checks that between two known loads, whichever they are, the power is
+// as certain as a straight line allows.
+func TestPowerModelBetweenLoads(t *testing.T) {
+	for _, loads := range [][]float64{{.008, .22, .42, .62, .82}, {.003, .17, .37, .57, .77}} {
+		var pm energy.PowerModel
+		for range 60 {
+			for _, u := range loads {
+				pm.Add(u, 50e6+100e6*u)
+			}
+		}
+		for _, u := range []float64{.1, .3, .5, .7} {
+			if p, off := pm.Power(u); math.Abs(p-50e6-100e6*u) > .5e6 || off > 1e6 {
+				t.Errorf("of loads %v: %.2f +- %.2f W at %.2f, want %.2f +- 1 or less", loads, p/1e6, off/1e6, u, 50+100*u)
+			}
+		}
+	}
+}
+
 // TestPowerModelFollows checks that a model follows a permanent change, and ignores an outlier.
 func TestPowerModelFollows(t *testing.T) {
 	var pm energy.PowerModel

@@ -161,6 +161,8 @@ func TestAdjust(t *testing.T) {
 		"no row":       {nil, 0, 1000, 10, []int64{1000}, []int64{10}},
 		"no CPU time":  {rows{row(workload.Service, 0, pkg, 300, 0, usage.Apportioned)}, time.Minute, 1000, 0, []int64{0, 700}, []int64{0, 0}},
 		"no energy":    {rows{{Key: 1, Kind: workload.Service, Usage: cpuOnly(1e9)}}, time.Minute, 1000, 10, []int64{0, 1000}, []int64{0, 10}},
+		"1 uJ":         {rows{row(workload.Service, 30e9, pkg, 1, 0, usage.Apportioned)}, time.Minute, 101, 0, []int64{100, 0}, []int64{0, 0}},
+		"only a guest": {rows{vm}, time.Minute, 10_200, 0, []int64{10_000, 0}, []int64{20, 0}},
 		"with a guest": {rows{vm, row(workload.Idle, 50e9, pkg, 300, 0, usage.Apportioned)}, time.Minute, 1000, 0, []int64{100 + 100, 300}, []int64{10 + 4, 6}},
 	} {
 		got, _ := external.Adjust(c.rows, c.covered, c.e, c.off)
@@ -173,6 +175,22 @@ func TestAdjust(t *testing.T) {
 		}
 		if diff := cmp.Diff(c.errors, errs); diff != "" {
 			t.Errorf("%s: errors (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// TestAdjustIdleOfRows checks that the idle part of a guest and of the row idle grow with their
+// energy, and that other rows get none.
+func TestAdjustIdleOfRows(t *testing.T) {
+	vm := row(workload.VM, 10e9, usage.EnergyPackage, 200, 0, usage.Apportioned)
+	vm.Usage.Put(usage.EnergyIdle, 100, usage.Apportioned)
+	got, _ := external.Adjust([]external.Row{
+		vm, row(workload.Service, 10e9, usage.EnergyPackage, 100, 0, usage.Apportioned), row(workload.Idle, 0, usage.EnergyPackage, 300, 0, usage.Apportioned),
+	}, time.Minute, 1200, 0)
+	for i, want := range []int64{200, 0, 600} {
+		v, has := got[i].Usage.Get(usage.EnergyIdle)
+		if v != want || has != (want > 0) {
+			t.Errorf("%v: %d uJ are idle (present: %t), want %d", got[i].Kind, v, has, want)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package external_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -70,6 +71,9 @@ func TestFind(t *testing.T) {
 		if got, err := (external.Path{"a"}).Find([]byte(text)); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("in %q it is %q, %v", text, got, err)
 		}
+	}
+	if _, err := (external.Path{"a"}).Find([]byte("nonsense")); !strings.Contains(err.Error(), "not valid JSON") {
+		t.Errorf("of text that is not JSON it says %v", err)
 	}
 }
 
