@@ -226,6 +226,27 @@ func TestIdleRange(t *testing.T) {
 	}
 }
 
+// TestStaticLimits checks that idle power may be as low as a calibrated curve says, and that it is
+// not less than what full load allows where lines would be below zero.
+func TestStaticLimits(t *testing.T) {
+	deep := power.Curve{Domain: power.Package, ErrorPPM: 50_000, Points: []power.Point{{Load: 0, Power: 5e6}, {Load: power.PPM, Power: 195e6}}}
+	pm := PowerModel{curve: &deep}
+	for range 5 {
+		pm.Add(.5, 100e6)
+	}
+	if static, off := pm.Static(); math.Abs(static-5e6) > .2e6 || off < .5e6 || off > 2.5e6 {
+		t.Errorf("%.2f +- %.2f W, want about 5", static/1e6, off/1e6)
+	}
+	pm = PowerModel{}
+	for range 20 {
+		pm.Add(.3, 100e6)
+		pm.Add(.9, 1000e6)
+	}
+	if static, _ := pm.Static(); static < 80e6 || static > 150e6 {
+		t.Errorf("%.2f W, while 100 W were the least and 1000 W the most", static/1e6)
+	}
+}
+
 // TestIdleRangeIsUsed checks which domains use the curve.
 func TestIdleRangeIsUsed(t *testing.T) {
 	pkg := power.Meter{Name: "package", Level: power.Part, Domain: power.Package, Kind: power.Energy, From: power.Powercap}

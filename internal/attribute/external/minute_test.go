@@ -170,7 +170,7 @@ func TestMinutes(t *testing.T) {
 		"one back":        {counter, at(0, 100e6, 20, 0, 60, 160e6), 60, want{{base, 60e6, 0, 0}}},
 		"it restarted":    {counter, at(0, 100_000e6, 50, 3e6, 60, 4e6, 120, 10e6), 120, want{{base, 0, 0, energy.WentBack}, {base + 1, 6e6, 0, 0}}},
 		"it jumped":       {counter, at(0, 0, 50, 1e15, 60, 1e15+1e6, 120, 1e15+7e6), 120, want{{base, 0, 0, energy.Jumped}, {base + 1, 6e6, 0, 0}}},
-		// Each value is impossible after the one before, until no value can count for the first 300 s.
+		// Each value is impossible after the previous value, until no value can count for the first 300 s.
 		"it makes no sense": {counter, at(0, 1000e6, 300, 1e15, 600, 5, 900, 1e15, 1200, 6, 1500, 1e15), 1500, want{{base, 0, 0, energy.Unreadable}, {base + 1, 0, 0, energy.Unreadable}, {base + 2, 0, 0, energy.Unreadable}, {base + 3, 0, 0, energy.Unreadable}, {base + 4, 0, 0, energy.Unreadable}}},
 		"away for an hour":  {counter, at(0, 0, 60, 1e6, 3600, 70e6, 3660, 71e6), 180, want{{base, 1e6, 0, 0}}},
 	} {

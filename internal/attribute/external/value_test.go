@@ -62,7 +62,7 @@ func TestFind(t *testing.T) {
 			t.Errorf("%s is %q, %v", path, got, err)
 		}
 	}
-	for _, path := range []string{".a", "a.", "a..b", "a[", "a[x]", "a[-1]", "a[0", `a["x]`, `a["x"`, "a b", "a]"} {
+	for _, path := range []string{".a", "a.", "a..b", "a[", "a[x]", "a[-1]", "a[a]", "a[0", `a["x]`, `a["x"`, "a b", "a]"} {
 		if p, err := external.ParsePath(path); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s is %v, %v", path, p, err)
 		}
