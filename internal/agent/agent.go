@@ -84,7 +84,8 @@ type Agent struct {
 	host       *hostfs.FS
 	socket     *socket.Server // nil without
 	names      *nameTracker
-	retired    RetiredSpools // not yet reported
+	earlier    []batch.BootEnd // boots before this one of which the spool held windows
+	retired    RetiredSpools   // not yet reported
 	powerModel powerModelFile
 	onWindow   func(*usage.Window, func(*workload.Workload) string) // may be nil
 	selfAccess selfAccess
@@ -127,6 +128,7 @@ func Open(cfg Config, node string, server sender.Server, log *slog.Logger) (_ *A
 	if a.Machine, err = machine.Open(cfg.Machine, log.With("part", "machine")); err != nil {
 		return nil, err
 	}
+	a.earlier = slices.DeleteFunc(a.Spool.Boots(), func(b batch.BootEnd) bool { return b.Boot == a.Machine.Boot() })
 	a.powerModel.handleRefusal(a.Machine.PowerModelsError())
 	if a.GuestRelay, err = NewGuestRelay(cfg.Handover, a.Machine, log.With("part", "relay")); err != nil {
 		return nil, err
@@ -292,5 +294,5 @@ func (a *Agent) maintainSpool(ctx context.Context) error {
 // clock reads this machine's clocks for the server.
 func (a *Agent) clock() (batch.Clock, error) {
 	boot, wall, err := a.Machine.Clock()
-	return batch.Clock{Boot: a.Machine.Boot(), Boottime: boot, Wall: wall}, err
+	return batch.Clock{Boot: a.Machine.Boot(), Boottime: boot, Wall: wall, Earlier: a.earlier}, err
 }

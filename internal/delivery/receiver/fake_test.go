@@ -159,6 +159,20 @@ func (l *ledger) Through(_ context.Context, node string) (time.Time, error) {
 	return l.through[node], nil
 }
 
+func (l *ledger) BootPlaces(_ context.Context, node string, boots []string) (map[string]int64, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	places := map[string]int64{}
+	for _, e := range l.entries {
+		for _, p := range e.Boots {
+			if e.Node == node && slices.Contains(boots, p.Boot) {
+				places[p.Boot] = p.Offset
+			}
+		}
+	}
+	return places, nil
+}
+
 func (l *ledger) Booked(_ context.Context, node, _ string, _ int64, ms []batch.Measured) (list []batch.Measured, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

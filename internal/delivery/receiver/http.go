@@ -41,7 +41,7 @@ func (rc *Receiver) Handler(identify func(*http.Request) (node string, err error
 }
 
 func (rc *Receiver) postBatch(r *http.Request, node string, body []byte) (batch.Reply, error) {
-	c := batch.Clock{Boot: r.Header.Get(wire.HeaderBoot)}
+	c := batch.Clock{Boot: r.Header.Get(wire.HeaderBoot), Earlier: wire.ParseBoots(r.Header.Get(wire.HeaderBoots))}
 	var err, err2 error
 	c.Boottime, err = strconv.ParseInt(r.Header.Get(wire.HeaderBoottime), 10, 64)
 	c.Wall, err2 = strconv.ParseInt(r.Header.Get(wire.HeaderWall), 10, 64)

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -38,6 +39,9 @@ type Ledger interface {
 	// boottime are its clock. Its error is batch.RivalError while another node measures the
 	// same machine.
 	Booked(ctx context.Context, node, boot string, boottime int64, ms []batch.Measured) ([]batch.Measured, error)
+	// BootPlaces returns, for those of a node's boots of which something is booked, what was added
+	// to boottimes to get wall times, in ns.
+	BootPlaces(ctx context.Context, node string, boots []string) (map[string]int64, error)
 }
 
 // Metrics is a time series database. Appending the same again changes nothing.
@@ -198,7 +202,11 @@ func (rc *Receiver) prepare(ctx context.Context, q *admissionQueue, node string,
 		return nil, false, fmt.Errorf("batch: %w", err)
 	}
 	now := time.Now()
-	by, err := timeline.Judge(now, rc.stabilizeClock(node, now, c), b.Windows)
+	places, err := rc.bootPlaces(ctx, node, c, b.Windows)
+	if err != nil {
+		return nil, false, err
+	}
+	by, err := timeline.Judge(now, rc.stabilizeClock(node, now, c), b.Windows, places)
 	if err != nil {
 		return nil, false, fmt.Errorf("batch %d: %w", b.Number, err)
 	}
@@ -217,7 +225,7 @@ func (rc *Receiver) prepare(ctx context.Context, q *admissionQueue, node string,
 	s := &submission{
 		entry: &batch.Entry{
 			Node: node, Stream: b.Stream, Number: b.Number, Previous: b.Previous, Hash: batch.HashOf(sent), Sent: sent,
-			Boot: c.Boot, Boottime: c.Boottime, Measured: batch.MeasuredBy(b.Windows, by),
+			Boot: c.Boot, Boottime: c.Boottime, Measured: batch.MeasuredBy(b.Windows, by), Boots: timeline.Places(c, sentWindows, sentBy, places),
 			Names: b.Names, Minutes: cuts.Minutes, Nodes: cuts.Nodes, Gaps: gaps,
 			Shifts: rc.newShifts(node, timeline.Shifts(now, b.Windows, by)),
 		},
@@ -247,6 +255,30 @@ func (rc *Receiver) prepare(ctx context.Context, q *admissionQueue, node string,
 	}
 	s.entry.Unsampled = rc.writeMetrics(ctx, node, b.Names, cuts.Windows)
 	return s, false, nil
+}
+
+// bootPlaces returns where the earlier boots of windows are booked already. Most batches have no
+// windows of earlier boots, and need no query.
+func (rc *Receiver) bootPlaces(ctx context.Context, node string, c batch.Clock, ws []usage.Window) (map[string]int64, error) {
+	var boots []string
+	for i := range ws {
+		if ws[i].Boot != c.Boot && !slices.Contains(boots, ws[i].Boot) {
+			boots = append(boots, ws[i].Boot)
+		}
+	}
+	if len(boots) == 0 {
+		return nil, nil
+	}
+	for _, b := range c.Earlier {
+		if !slices.Contains(boots, b.Boot) {
+			boots = append(boots, b.Boot)
+		}
+	}
+	places, err := rc.ledger.BootPlaces(ctx, node, boots)
+	if err != nil {
+		return nil, classify(err)
+	}
+	return places, nil
 }
 
 // clipBooked removes from windows the time that is booked already. Whatever comes back, a

@@ -304,6 +304,45 @@ func testWrongClock(t *testing.T) {
 	}
 }
 
+// The backlog of an earlier boot without a battery takes three batches. Each minute is covered once,
+// and the last one ends where the present boot began.
+func TestBacklogOfEarlierBoot(t *testing.T) { synctest.Test(t, testBacklogOfEarlierBoot) }
+
+func testBacklogOfEarlierBoot(t *testing.T) {
+	l := newLedger()
+	in := start(t, quick(), l)
+	present := newMachine("present", time.Hour, 1)
+	m := newMachine("earlier", 0, 2)
+	m.began = time.Unix(0, 0)
+	for range 3 {
+		var ws []usage.Window
+		for range 60 {
+			ws = append(ws, m.window(time.Minute))
+		}
+		c := present.clock()
+		c.Earlier = []batch.BootEnd{{Boot: "earlier", End: int64(3 * time.Hour)}}
+		offer(t, in, "n1", c, m.batch(t, ws...), batch.Accepted)
+	}
+	covered, cpu := map[int64]time.Duration{}, int64(0)
+	for _, e := range l.taken() {
+		for _, n := range e.Nodes {
+			covered[n.Minute] += n.Covered
+			cpu += n.Whole[0]
+		}
+	}
+	for minute, d := range covered {
+		if d > time.Minute {
+			t.Fatalf("minute %d is covered for %v", minute, d)
+		}
+	}
+	if want := 4 * int64(3*time.Hour); cpu != want {
+		t.Errorf("%d ns of CPU are booked, want %d", cpu, want)
+	}
+	if through := l.through["n1"]; !through.Equal(present.began) {
+		t.Errorf("the boot ends at %v, the next one began at %v", through, present.began)
+	}
+}
+
 func TestStateLost(t *testing.T) { synctest.Test(t, testStateLost) }
 
 func testStateLost(t *testing.T) {

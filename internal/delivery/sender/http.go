@@ -55,6 +55,9 @@ func (h *HTTP) Offer(ctx context.Context, c batch.Clock, sent []byte) (batch.Rep
 		wire.HeaderBoottime: {strconv.FormatInt(c.Boottime, 10)},
 		wire.HeaderWall:     {strconv.FormatInt(c.Wall, 10)},
 	}
+	if boots := wire.FormatBoots(c.Earlier); boots != "" {
+		header.Set(wire.HeaderBoots, boots)
+	}
 	if h.Spool != nil {
 		header.Set(wire.HeaderSpool, wire.FormatSpool(h.Spool()))
 	}

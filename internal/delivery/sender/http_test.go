@@ -52,7 +52,7 @@ func TestHTTP(t *testing.T) {
 		proto string
 	}{{httptest.NewServer(handler), "HTTP/1.1"}, {secure, "HTTP/2.0"}} {
 		h := serve(t, c.s)
-		r, err := h.Offer(t.Context(), batch.Clock{Boot: "b", Boottime: 12, Wall: -3}, []byte("bytes"))
+		r, err := h.Offer(t.Context(), batch.Clock{Boot: "b", Boottime: 12, Wall: -3, Earlier: []batch.BootEnd{{Boot: "a-1", End: 5, Offset: -7}, {Boot: "a_2", End: 6}}}, []byte("bytes"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +60,7 @@ func TestHTTP(t *testing.T) {
 			t.Errorf("reply %+v", r)
 		}
 		for k, want := range map[string]string{
-			"Mete-Boot": "b", "Mete-Boottime-Ns": "12", "Mete-Wall-Ns": "-3", "Mete-Version": "v1.2.3", "Content-Type": "application/vnd.mete.batch",
+			"Mete-Boot": "b", "Mete-Boottime-Ns": "12", "Mete-Wall-Ns": "-3", "Mete-Boots": "a-1=5/-7, a_2=6/0", "Mete-Version": "v1.2.3", "Content-Type": "application/vnd.mete.batch",
 		} {
 			if got.Get(k) != want {
 				t.Errorf("%s: %q, want %q", k, got.Get(k), want)

@@ -18,16 +18,26 @@ import (
 // Judge keeps these. The decision is the same for all of them, so that they keep
 // their distances.
 //
-// The server cannot check the clock of an earlier boot. Windows of that boot get the
-// offset of its last window, which is the last one that the boot knew, unless they
-// would end after the sender's boot began or MaxAge ago: then the last of them
-// ends where the sender's boot began. If Judge moves any window, boots do not
-// overlap afterwards.
+// The server cannot check the clock of an earlier boot. A boot of which something is booked
+// already stays where it was placed: booked is, by boot, what was added to boottimes then. That is
+// best where the boot was the sender's at that time, so that its clock was checked. Windows of another
+// boot get the offset of its last window, which is the last one that the boot knew, unless that window
+// would end after the next boot began or MaxAge ago: then it ends where the next boot began. Which
+// window is the last one follows from c.Earlier, so that a backlog is placed alike however it is
+// divided into batches. Of a boot that is not in it, the last one in the batch counts.
+//
+// An older agent states no boots. If its backlog of one boot takes several batches, the first is
+// placed as if no other followed, and the others follow it: they may be booked over windows of the
+// next boot, and, if they would end in the future, over the previous ones.
+//
+// If Judge moves any window, boots that it places by their windows in the batch do not overlap
+// afterwards.
 //
 // So no window ends later than Tolerance after now, a batch whose clocks are right
-// does not change, and windows that did not overlap do not overlap afterwards.
+// does not change by more than Tolerance, and windows that did not overlap do not overlap
+// afterwards, but for those of older agents.
 // The error wraps fault.ErrInvalid: a stamp is impossible.
-func Judge(now time.Time, c batch.Clock, ws []usage.Window) ([]time.Duration, error) {
+func Judge(now time.Time, c batch.Clock, ws []usage.Window, booked map[string]int64) ([]time.Duration, error) {
 	if err := Check(ws); err != nil {
 		return nil, err
 	}
@@ -36,15 +46,56 @@ func Judge(now time.Time, c batch.Clock, ws []usage.Window) ([]time.Duration, er
 	}
 	j := judgment{now: now.UnixNano(), clock: c, ws: ws, by: make([]time.Duration, len(ws))}
 	boots := j.boots()
+	j.places = j.placeBoots(boots, booked)
 	moved := false
 	for _, b := range boots {
-		if j.ws[b[0]].Boot == c.Boot {
+		boot := j.ws[b[0]].Boot
+		offset, placed := j.places[boot]
+		switch {
+		case boot == c.Boot:
 			moved = j.judgeCurrent(b) || moved
-		} else {
+		case placed:
+			j.setOffset(b, offset)
+			if l := j.latest(b); l > j.now+int64(Tolerance) {
+				j.move(b, j.now-l)
+			}
+		default:
 			moved = j.judgeEarlier(b) || moved
 		}
 	}
 	return j.by, j.separateBoots(boots, moved)
+}
+
+// placeBoots returns, for the boots before the sender's that are booked already or stated by the
+// sender, what to add to boottimes. Boots follow each other: a boot ends before the next one began,
+// whose boottime was 0 then.
+func (j *judgment) placeBoots(boots [][]int, booked map[string]int64) map[string]int64 {
+	places := map[string]int64{}
+	j.limit = j.now - j.clock.Boottime
+	for _, e := range slices.Backward(j.clock.Earlier) {
+		offset, ok := booked[e.Boot]
+		if _, twice := places[e.Boot]; twice || e.Boot == j.clock.Boot || e.End < 0 || e.End > maxBoottime || abs(e.Offset) > maxOffset {
+			continue
+		}
+		if !ok {
+			// A batch that was made before the agent started may hold later windows.
+			for _, b := range boots {
+				if last := &j.ws[b[len(b)-1]]; last.Boot == e.Boot && last.End > e.End {
+					e.End, e.Offset = last.End, last.Offset
+				}
+			}
+			offset = e.Offset
+			if end := e.End + offset; end > j.limit || end < j.now-int64(MaxAge) {
+				offset = j.limit - e.End
+			}
+		}
+		places[e.Boot] = offset
+		j.limit = min(j.limit, offset)
+	}
+	for boot, offset := range booked {
+		places[boot] = offset
+	}
+	return places
 }
 
 type judgment struct {
@@ -52,6 +103,9 @@ type judgment struct {
 	clock batch.Clock
 	ws    []usage.Window
 	by    []time.Duration
+	// places is what to add to boottimes of earlier boots that are placed without their windows.
+	places map[string]int64
+	limit  int64 // wall time at which the first of the stated boots began, else the sender's
 }
 
 // boots returns the windows' indices by boot, in the order in which boots
@@ -89,15 +143,14 @@ func (j *judgment) judgeCurrent(b []int) bool {
 	return true
 }
 
-// judgeEarlier judges the windows of a boot before the sender's.
+// judgeEarlier judges the windows of an earlier boot that is not in places.
 func (j *judgment) judgeEarlier(b []int) (moved bool) {
 	if offset := j.ws[b[len(b)-1]].Offset; !j.offsetsAgree(b, offset) {
 		j.setOffset(b, offset)
 		moved = true
 	}
-	began := j.now - j.clock.Boottime
-	if l := j.latest(b); l > began+int64(Tolerance) || l < j.now-int64(MaxAge) {
-		j.move(b, began-l)
+	if l := j.latest(b); l > j.limit+int64(Tolerance) || l < j.now-int64(MaxAge) {
+		j.move(b, j.limit-l)
 		moved = true
 	}
 	return moved
@@ -109,7 +162,8 @@ func (j *judgment) separateBoots(boots [][]int, moved bool) error {
 	limit := int64(0)
 	for n := len(boots) - 1; n >= 0; n-- {
 		b := boots[n]
-		if l := j.latest(b); moved && n < len(boots)-1 && l > limit {
+		_, placed := j.places[j.ws[b[0]].Boot]
+		if l := j.latest(b); moved && !placed && n < len(boots)-1 && l > limit {
 			j.move(b, limit-l)
 		}
 		earliest := j.earliest(b)
@@ -177,13 +231,13 @@ func BootStart(now time.Time, c batch.Clock, held int64) int64 {
 	return fresh
 }
 
-// Shifts says what was moved: one line for each run of windows of a boot that
-// were moved alike.
+// Shifts says what was moved by more than OffsetJitter: one line for each run of windows of a
+// boot that were moved alike.
 func Shifts(now time.Time, ws []usage.Window, by []time.Duration) []batch.Shift {
 	var shifts []batch.Shift
 	last := -1
 	for i := range ws {
-		if by[i] == 0 {
+		if by[i].Abs() <= OffsetJitter {
 			last = -1
 			continue
 		}
@@ -194,4 +248,20 @@ func Shifts(now time.Time, ws []usage.Window, by []time.Duration) []batch.Shift 
 		shifts = append(shifts, batch.Shift{Boot: ws[i].Boot, At: now.UTC(), By: by[i], From: Start(&ws[i], by[i])})
 	}
 	return shifts
+}
+
+// Places says where windows are placed that by moves: for each boot, what was added to the boottime
+// of its last window. booked are the boots of which something is booked, as for [Judge].
+func Places(c batch.Clock, ws []usage.Window, by []time.Duration, booked map[string]int64) (places []batch.BootPlace) {
+	for i := range ws {
+		_, known := booked[ws[i].Boot]
+		p := batch.BootPlace{Boot: ws[i].Boot, Offset: ws[i].Offset + int64(by[i]), New: !known && ws[i].Boot != c.Boot}
+		at := slices.IndexFunc(places, func(o batch.BootPlace) bool { return o.Boot == p.Boot })
+		if at < 0 {
+			places = append(places, p)
+			continue
+		}
+		places[at] = p
+	}
+	return places
 }

@@ -64,7 +64,7 @@ func overlap(a, b span) bool { return a.start.Before(b.end) && b.start.Before(a.
 func TestJudge(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c, ws := drawBoots(t)
-		by, err := timeline.Judge(now, c, ws)
+		by, err := timeline.Judge(now, c, ws, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -156,7 +156,7 @@ func TestJudgeTable(t *testing.T) {
 		{"moved into an earlier boot, which moves too", []usage.Window{w("a", 0, h, began-int64(h)+minute), w("p", 0, time.Minute, began+3*minute)},
 			[]time.Duration{-time.Minute, -3 * time.Minute}},
 	} {
-		by, err := timeline.Judge(now, c, c2.ws)
+		by, err := timeline.Judge(now, c, c2.ws, nil)
 		if err != nil {
 			t.Errorf("%s: %v", c2.name, err)
 		}
@@ -185,7 +185,7 @@ func TestJudgeRefuses(t *testing.T) {
 		"overlap":            {sound, []usage.Window{{Boot: "p", Start: 0, End: 10}, {Boot: "p", Start: 9, End: 20}}},
 		"before 1970":        {sound, []usage.Window{{Boot: "a", End: int64(30 * 365 * 24 * time.Hour)}, {Boot: "b", End: int64(30 * 365 * 24 * time.Hour)}}},
 	} {
-		if by, err := timeline.Judge(now, c.clock, c.ws); !errors.Is(err, fault.ErrInvalid) {
+		if by, err := timeline.Judge(now, c.clock, c.ws, nil); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s: %v, %v, want invalid", name, by, err)
 		}
 	}
@@ -195,10 +195,10 @@ func TestJudgeRefuses(t *testing.T) {
 func TestJudgeSince1970(t *testing.T) {
 	c := batch.Clock{Boot: "p", Boottime: int64(time.Hour)}
 	ws := []usage.Window{{Boot: "p", End: minute}}
-	if by, err := timeline.Judge(time.Unix(3600, 0), c, ws); err != nil || by[0] != 0 {
+	if by, err := timeline.Judge(time.Unix(3600, 0), c, ws, nil); err != nil || by[0] != 0 {
 		t.Errorf("%v, %v", by, err)
 	}
-	if by, err := timeline.Judge(time.Unix(3600, -1), c, []usage.Window{{Boot: "p", End: minute, Offset: -1}}); !errors.Is(err, fault.ErrInvalid) {
+	if by, err := timeline.Judge(time.Unix(3600, -1), c, []usage.Window{{Boot: "p", End: minute, Offset: -1}}, nil); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("a nanosecond before 1970: %v, %v", by, err)
 	}
 }
@@ -255,4 +255,149 @@ func TestMoveGaps(t *testing.T) {
 			t.Errorf("%s: from %v to %v, want %v to %v", c.name, got.From, got.To, c.from, c.to)
 		}
 	}
+}
+
+// A backlog is of earlier boots and of the present one. Each boot but the present one ended before the
+// next one began.
+func drawBacklog(t *rapid.T) (c batch.Clock, ws []usage.Window) {
+	c = batch.Clock{Boot: "present", Boottime: rapid.Int64Range(int64(time.Hour), int64(30*24*time.Hour)).Draw(t, "boottime")}
+	began := now.UnixNano() - c.Boottime
+	// Of the present boot the clock is right, or the server corrects it: one within Tolerance could
+	// begin before the server says that the boot did.
+	wrong := rapid.SampledFrom([]int64{0, -began, 5 * minute, -5 * minute, int64(800 * 24 * time.Hour)})
+	fill := func(boot string, began int64, length int64) {
+		off := began + wrong.Draw(t, "wrong")
+		for at := rapid.Int64Range(0, minute).Draw(t, "at"); at < length && len(ws) < 60; {
+			if rapid.IntRange(0, 5).Draw(t, "step") == 0 && boot != c.Boot {
+				off = began + wrong.Draw(t, "wrong") + rapid.SampledFrom([]int64{0, 30e9, -30e9}).Draw(t, "slightly")
+			}
+			w := usage.Window{Boot: boot, Scope: usage.Machine, Start: at, End: min(length, at+rapid.Int64Range(1, 5*minute).Draw(t, "length")), Offset: off}
+			at = w.End + rapid.SampledFrom([]int64{0, 0, 10e9}).Draw(t, "pause")
+			ws = append(ws, w)
+		}
+	}
+	var lengths []int64
+	for range rapid.IntRange(1, 3).Draw(t, "earlier") {
+		lengths = append(lengths, rapid.Int64Range(minute, int64(2*time.Hour)).Draw(t, "boot"))
+	}
+	at := began
+	for _, length := range slices.Backward(lengths) {
+		at -= length + rapid.Int64Range(0, int64(time.Hour)).Draw(t, "off")
+	}
+	for i, length := range lengths {
+		boot := fmt.Sprint("boot", i)
+		fill(boot, at, length)
+		if n := len(ws); n > 0 && ws[n-1].Boot == boot {
+			c.Earlier = append(c.Earlier, batch.BootEnd{Boot: boot, End: ws[n-1].End, Offset: ws[n-1].Offset})
+		}
+		at += length
+	}
+	fill(c.Boot, began, min(c.Boottime, int64(time.Hour)))
+	return c, ws
+}
+
+// deliver judges the windows in batches that end before these, and returns where they are placed.
+func deliver(t fatal, c batch.Clock, ws []usage.Window, ends []int) []span {
+	t.Helper()
+	booked := map[string]int64{}
+	var placed []span
+	from := 0
+	for _, to := range append(ends, len(ws)) {
+		if to <= from {
+			continue
+		}
+		b := ws[from:to]
+		known := map[string]int64{}
+		for boot, offset := range booked {
+			if boot != c.Boot {
+				known[boot] = offset
+			}
+		}
+		by, err := timeline.Judge(now, c, b, known)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range timeline.Places(c, b, by, known) {
+			booked[p.Boot] = p.Offset
+		}
+		placed, from = append(placed, spans(b, by)...), to
+	}
+	return placed
+}
+
+type fatal interface {
+	Helper()
+	Fatal(...any)
+}
+
+// TestBacklog checks that a backlog is placed alike however it is divided into batches: in the order
+// of its windows, no time twice, and none in the future.
+func TestBacklog(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c, ws := drawBacklog(t)
+		if len(ws) == 0 {
+			return
+		}
+		whole := deliver(t, c, ws, nil)
+		ends := rapid.SliceOfN(rapid.IntRange(1, len(ws)), 0, 4).Draw(t, "cuts")
+		slices.Sort(ends)
+		cut := deliver(t, c, ws, ends)
+		if d := gocmp.Diff(whole, cut, gocmp.AllowUnexported(span{})); d != "" {
+			t.Fatalf("in batches up to %v (-one batch +several):\n%s", ends, d)
+		}
+		for i := range cut {
+			if cut[i].end.Sub(cut[i].start) != ws[i].Length() {
+				t.Fatalf("window %d of %v takes %v", i, ws[i].Length(), cut[i])
+			}
+			if i > 0 && cut[i].start.Before(cut[i-1].end) {
+				t.Fatalf("window %d of boot %s begins at %v, before the previous one ended at %v", i, ws[i].Boot, cut[i].start, cut[i-1].end)
+			}
+			if cut[i].end.After(now.Add(timeline.Tolerance)) {
+				t.Fatalf("window %d ends at %v, now is %v", i, cut[i].end, now)
+			}
+		}
+	})
+}
+
+// TestBacklogOfOlderAgents checks backlogs of agents that do not state what they hold of earlier boots.
+func TestBacklogOfOlderAgents(t *testing.T) {
+	const h = time.Hour
+	began := now.Add(-2 * h)
+	c := batch.Clock{Boot: "p", Boottime: int64(2 * h)}
+	ws := []usage.Window{{Boot: "a", Start: 0, End: int64(h)}, {Boot: "a", Start: int64(h), End: int64(2 * h)}, {Boot: "a", Start: int64(2 * h), End: int64(4 * h)}}
+	got := deliver(t, c, ws, []int{1, 2})
+	want := []span{{began.Add(-h), began}, {began, began.Add(h)}, {now.Add(-2 * h), now}} // the last one would end in the future
+	if d := gocmp.Diff(want, got, gocmp.AllowUnexported(span{})); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	// A boot that was booked while it ran stays where it was placed then.
+	by, err := timeline.Judge(now, c, ws[:1], map[string]int64{"a": now.Add(-9 * h).UnixNano()})
+	if err != nil || !timeline.Start(&ws[0], by[0]).Equal(now.Add(-9*h)) {
+		t.Errorf("a boot that was booked 9 h ago is placed at %v, %v", timeline.Start(&ws[0], by[0]), err)
+	}
+}
+
+// TestJudgeOddStatements checks that no statement of a sender harms more than its own windows' places.
+func TestJudgeOddStatements(t *testing.T) {
+	odd := rapid.OneOf(rapid.Int64(), rapid.Int64Range(0, int64(24*time.Hour)), rapid.SampledFrom([]int64{math.MinInt64, math.MaxInt64, -1, 0}))
+	rapid.Check(t, func(t *rapid.T) {
+		c, ws := drawBoots(t)
+		booked := map[string]int64{}
+		for range rapid.IntRange(0, 5).Draw(t, "stated") {
+			boot := rapid.SampledFrom([]string{"a", "b", "present", "other"}).Draw(t, "boot")
+			c.Earlier = append(c.Earlier, batch.BootEnd{Boot: boot, End: odd.Draw(t, "end"), Offset: odd.Draw(t, "offset")})
+		}
+		by, err := timeline.Judge(now, c, ws, booked)
+		if err != nil {
+			if !errors.Is(err, fault.ErrInvalid) {
+				t.Fatal(err)
+			}
+			return
+		}
+		for i, s := range spans(ws, by) {
+			if s.end.After(now.Add(timeline.Tolerance)) || s.start.Before(time.Unix(0, 0)) {
+				t.Fatalf("window %d is placed at %v", i, s)
+			}
+		}
+	})
 }

@@ -25,14 +25,15 @@ import (
 const MediaType = "application/vnd.mete.batch"
 
 // Headers of the request that carries a batch: the sender's clocks as it sends
-// (batch.Clock), its program's version, and how full its spool is (FormatSpool),
-// which may be absent.
+// (batch.Clock), its program's version, how full its spool is (FormatSpool), and what it
+// holds of earlier boots (FormatBoots). The last two may be absent.
 const (
 	HeaderBoot     = "Mete-Boot"
 	HeaderBoottime = "Mete-Boottime-Ns"
 	HeaderWall     = "Mete-Wall-Ns"
 	HeaderVersion  = "Mete-Version"
 	HeaderSpool    = "Mete-Spool"
+	HeaderBoots    = "Mete-Boots"
 )
 
 // FormatSpool writes the bytes of a spool, and how many it holds at most.
@@ -46,6 +47,46 @@ func ParseSpool(s string) (bytes, limit int64, ok bool) {
 	bytes, err := strconv.ParseInt(a, 10, 64)
 	limit, err2 := strconv.ParseInt(b, 10, 64)
 	return bytes, limit, err == nil && err2 == nil && bytes >= 0 && limit > 0
+}
+
+// maxBoots is how many earlier boots a request states at most: the latest ones.
+const maxBoots = 64
+
+// FormatBoots writes what a sender holds of earlier boots, as ID=END/OFFSET, ID=END/OFFSET. A boot
+// whose id is not of letters, digits, - and _ is left out.
+func FormatBoots(boots []batch.BootEnd) string {
+	boots = boots[max(0, len(boots)-maxBoots):]
+	texts := make([]string, 0, len(boots))
+	for _, b := range boots {
+		if isBootID(b.Boot) {
+			texts = append(texts, b.Boot+"="+strconv.FormatInt(b.End, 10)+"/"+strconv.FormatInt(b.Offset, 10))
+		}
+	}
+	return strings.Join(texts, ", ")
+}
+
+// ParseBoots reads what FormatBoots wrote; of something else it returns none.
+func ParseBoots(s string) (boots []batch.BootEnd) {
+	if s == "" {
+		return nil
+	}
+	for text := range strings.SplitSeq(s, ",") {
+		boot, rest, _ := strings.Cut(strings.TrimSpace(text), "=")
+		end, offset, _ := strings.Cut(rest, "/")
+		b := batch.BootEnd{Boot: boot}
+		var err, err2 error
+		b.End, err = strconv.ParseInt(end, 10, 64)
+		b.Offset, err2 = strconv.ParseInt(offset, 10, 64)
+		if err != nil || err2 != nil || !isBootID(boot) || len(boots) == maxBoots {
+			return nil
+		}
+		boots = append(boots, b)
+	}
+	return boots
+}
+
+func isBootID(s string) bool {
+	return s != "" && len(s) <= 128 && strings.Trim(s, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_") == ""
 }
 
 // layoutVersion is that of the layout. A reader refuses a higher one: see Format.

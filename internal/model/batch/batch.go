@@ -142,4 +142,22 @@ type Clock struct {
 	Boot     string // boot id
 	Boottime int64  // ns of CLOCK_BOOTTIME
 	Wall     int64  // ns since 1970
+	// Earlier are the boots before this one of which the agent held windows when it started, in
+	// their order. Older agents state none.
+	Earlier []BootEnd
+}
+
+// A BootEnd is the end of the last window of a boot.
+type BootEnd struct {
+	Boot   string
+	End    int64 // ns of CLOCK_BOOTTIME
+	Offset int64 // wall time minus CLOCK_BOOTTIME at the end, ns
+}
+
+// A BootPlace is the wall time at which windows of a boot are booked: their boottime plus Offset.
+type BootPlace struct {
+	Boot   string
+	Offset int64 // ns
+	// New reports that the boot is not the sender's, and was not known to be booked anywhere.
+	New bool
 }

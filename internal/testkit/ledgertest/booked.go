@@ -175,6 +175,53 @@ func testBooked(t *testing.T, dsn string) {
 	}
 }
 
+// testBootPlaces holds a ledger to where it places boots: of the sender's boot where it was last, of
+// an earlier one where it was first, and for each node apart.
+func testBootPlaces(t *testing.T, dsn string) {
+	ctx := t.Context()
+	l := Open(t, dsn)
+	Node(t, l, "a")
+	Node(t, l, "b")
+	b := &bookedSeconds{l: l}
+	send := func(node string, places ...batch.BootPlace) error {
+		t.Helper()
+		e := b.entry(node, "present", 100)
+		e.Boots = places
+		r, err := l.Book(ctx, []*batch.Entry{e})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r[0].Err
+	}
+	check := func(node string, want map[string]int64) {
+		t.Helper()
+		got, err := l.BootPlaces(ctx, node, []string{"present", "earlier", "other"})
+		if err != nil || cmp.Diff(want, got) != "" {
+			t.Errorf("places of %s: %v, %v, want %v", node, got, err, want)
+		}
+	}
+	const ms = int64(time.Millisecond)
+	for _, places := range [][]batch.BootPlace{
+		{{Boot: "earlier", Offset: 5, New: true}, {Boot: "present", Offset: 7 * ms}},
+		{{Boot: "earlier", Offset: 900 * ms}, {Boot: "present", Offset: 700 * ms}},
+		{{Boot: "earlier", Offset: 6, New: true}},
+	} {
+		if err := send("a", places...); err != nil {
+			t.Error(err)
+		}
+	}
+	check("a", map[string]int64{"earlier": 5, "present": 700 * ms})
+	check("b", map[string]int64{})
+	// Another batch was prepared at the same time.
+	if err := send("a", batch.BootPlace{Boot: "earlier", Offset: 900 * ms, New: true}); !errors.Is(err, fault.ErrUnavailable) {
+		t.Errorf("another place of the same boot: %v, want unavailable", err)
+	}
+	if err := l.Retain(ctx, time.Now().Add(10*365*24*time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	check("a", map[string]int64{})
+}
+
 // testBookedOnce books windows that nodes draw, clipped as the receiver does, and compares what
 // is booked with a set of seconds.
 func testBookedOnce(t *testing.T, dsn string) {

@@ -2,6 +2,8 @@ package ledgertest
 
 import (
 	"database/sql"
+	"maps"
+	"slices"
 	"strconv"
 	"testing"
 )
@@ -21,6 +23,7 @@ var undo = map[int][]string{
 		"CREATE TABLE nested_day (node bigint NOT NULL, minute bigint NOT NULL, host bigint NOT NULL, workload bigint NOT NULL, rev bigint NOT NULL, PRIMARY KEY (node, minute))",
 	},
 	11: {"ALTER TABLE node DROP COLUMN certified_ns", "ALTER TABLE node DROP COLUMN key_hash", "ALTER TABLE node DROP COLUMN token", "ALTER TABLE token DROP COLUMN node"},
+	14: {"DROP TABLE placed_boot"},
 }
 
 // undoMigrations gives a closed ledger the schema of an older program, which has migrations up to the
@@ -28,8 +31,10 @@ var undo = map[int][]string{
 func undoMigrations(t testing.TB, db *sql.DB, version int) {
 	t.Helper()
 	var statements []string
-	for n := 5 + len(undo); n > version; n-- {
-		statements = append(statements, undo[n]...)
+	for _, n := range slices.Backward(slices.Sorted(maps.Keys(undo))) {
+		if n > version {
+			statements = append(statements, undo[n]...)
+		}
 	}
 	for _, do := range append(statements, "UPDATE meta SET value = '"+strconv.Itoa(version)+"' WHERE key = 'ledger.schema'") {
 		if _, err := db.ExecContext(t.Context(), do); err != nil {

@@ -156,8 +156,15 @@ func (b *booking) bookEntry(e *batch.Entry) (r batch.Result, err error) {
 	r.Verdict, r.Next = s.mark.Judge(e.Number, e.Previous, e.Hash, known), s.mark.Next
 	switch r.Verdict {
 	case batch.Accepted:
-		if err = b.addMeasured(e, n); isOverlap(err) {
+		var places []batch.BootPlace
+		if places, err = b.checkPlaces(e, n); err == nil {
+			err = b.addMeasured(e, n)
+		}
+		if isOverlap(err) {
 			return refuse(err), nil
+		}
+		if err == nil {
+			err = b.storePlaces(n, places)
 		}
 		if err != nil {
 			return r, err

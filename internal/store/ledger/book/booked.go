@@ -262,5 +262,5 @@ func (b *booking) addRange(run kernelRun, m batch.Measured, n *bookedNode) error
 	return err
 }
 
-// isOverlap reports whether an entry is refused because its time is booked.
-func isOverlap(err error) bool { return errors.Is(err, errOverlap) }
+// isOverlap reports whether an entry is refused because another batch was booked meanwhile.
+func isOverlap(err error) bool { return errors.Is(err, errOverlap) || errors.Is(err, errPlaced) }

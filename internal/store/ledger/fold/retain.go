@@ -41,6 +41,7 @@ func (f *Folder) Retain(ctx context.Context, now time.Time) error {
 		{"batch", "taken_ns", now.Add(-f.cfg.Batches).UnixNano()},
 		{"booked", "taken_ns", now.Add(-f.cfg.Hours).UnixNano()},
 		{"inner_range", "taken_ns", now.Add(-f.cfg.Minutes).UnixNano()},
+		{"placed_boot", "taken_ns", now.Add(-f.cfg.Hours).UnixNano()},
 		{"share_part", "booked_ns", now.Add(-schema.KeepShares).UnixNano()},
 		{"closing", "booked_ns", now.Add(-schema.KeepShares).UnixNano()},
 		{"share_series", "last_ns", now.Add(-f.cfg.Hours - schema.KeepShares).UnixNano()},
