@@ -121,6 +121,7 @@ type nodeState struct {
 	bucket    tokenBucket
 	inFlight  int         // requests
 	shift     batch.Shift // latest that was booked
+	cpus      int         // most that a window stated
 	anomalies Anomalies
 	spool     SpoolUsage
 }
@@ -201,6 +202,9 @@ func (rc *Receiver) prepare(ctx context.Context, q *admissionQueue, node string,
 	if err != nil {
 		return nil, false, fmt.Errorf("batch: %w", err)
 	}
+	if err := timeline.CheckCPU(b.Windows); err != nil {
+		return nil, false, fmt.Errorf("batch %d: %w", b.Number, err)
+	}
 	now := time.Now()
 	places, err := rc.bootPlaces(ctx, node, c, b.Windows)
 	if err != nil {
@@ -215,6 +219,7 @@ func (rc *Receiver) prepare(ctx context.Context, q *admissionQueue, node string,
 	if b.Windows, by, gaps, err = rc.clipBooked(ctx, node, c, b.Windows, by, gaps); err != nil {
 		return nil, false, err
 	}
+	rc.markImplausible(node, b.Windows)
 	cuts, err := timeline.Cut(b.Windows, by)
 	if err != nil {
 		return nil, false, fmt.Errorf("batch %d: %w", b.Number, err)
@@ -255,6 +260,22 @@ func (rc *Receiver) prepare(ctx context.Context, q *admissionQueue, node string,
 	}
 	s.entry.Unsampled = rc.writeMetrics(ctx, node, b.Names, cuts.Windows)
 	return s, false, nil
+}
+
+// markImplausible counts a violation in windows with more use than their machine can have had.
+// They are booked, since a faulty meter must not cost the rest of a machine's use.
+func (rc *Receiver) markImplausible(node string, ws []usage.Window) {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	s := rc.nodeState(node)
+	for i := range ws {
+		s.cpus = max(s.cpus, ws[i].CPUs)
+	}
+	for i := range ws {
+		if b := &ws[i].Balance; b.Violations == 0 && !timeline.IsPlausible(&ws[i], s.cpus) {
+			b.Violations = 1
+		}
+	}
 }
 
 // bootPlaces returns where the earlier boots of windows are booked already. Most batches have no

@@ -83,6 +83,31 @@ func testViolations(t *testing.T) {
 	if n := in.Stats().Violations; n != 3 {
 		t.Errorf("%d violations, want 3", n)
 	}
+	// More than the machine has is booked, and counted; more than any machine has is refused.
+	much, most := m.window(10*time.Second), m.window(10*time.Second)
+	for _, w := range []*usage.Window{&much, &most} {
+		w.Rows[0].Usage.Amount[usage.CPU] += 200e9
+		w.Balance.Workloads[0], w.Balance.Skew[0] = w.Balance.Workloads[0]+200e9, 200e9
+	}
+	offer(t, in, "n1", m.clock(), m.batch(t, much), batch.Accepted)
+	if n := in.Stats().Violations; n != 4 {
+		t.Errorf("%d violations, want 4", n)
+	}
+	most.Rows[0].Usage.Amount[usage.CPU] = 4.5e15
+	if _, err := in.Offer(context.Background(), "n1", m.clock(), m.batch(t, most)); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("4.5 million CPU seconds in 10 s: %v, want invalid", err)
+	}
+	// A machine of 64 CPUs that lost 60 of them in a window is honest.
+	big := newMachine("b2", time.Minute, 3)
+	before, after := big.window(10*time.Second), big.window(10*time.Second)
+	before.CPUs = 64
+	after.Rows[0].Usage.Amount[usage.CPU] += 600e9
+	after.Balance.Whole[0], after.Balance.Workloads[0] = after.Balance.Whole[0]+600e9, after.Balance.Workloads[0]+600e9
+	offer(t, in, "n2", big.clock(), big.batch(t, before), batch.Accepted)
+	offer(t, in, "n2", big.clock(), big.batch(t, after), batch.Accepted)
+	if n := in.Stats().Violations; n != 4 {
+		t.Errorf("%d violations after CPUs were removed, want 4", n)
+	}
 }
 
 func TestLatest(t *testing.T) { synctest.Test(t, testLatest) }

@@ -230,7 +230,11 @@ func (w *window) add(to, u *usage.Usage, n int, shares *usage.Shares) error {
 		}
 		to.Put(r, v, u.Quality.Get(r))
 	}
-	to.Covered += time.Duration(w.amountOf(int64(u.Covered), n))
+	covered := time.Duration(w.amountOf(int64(u.Covered), n))
+	if covered >= MaxAmount || to.Covered+covered >= MaxAmount {
+		return fmt.Errorf("it covers %v of a minute: %w", to.Covered+covered, fault.ErrInvalid)
+	}
+	to.Covered += covered
 	if shares != nil {
 		for i, r := range usage.Wholes {
 			if v, ok := u.Get(r); ok {
@@ -305,7 +309,7 @@ func checkUsage(u *usage.Usage) error {
 	if u.Present&^usage.All != 0 {
 		return fmt.Errorf("resources %x are not known: %w", u.Present&^usage.All, fault.ErrInvalid)
 	}
-	if u.Covered < 0 || u.Covered >= MaxAmount {
+	if u.Covered < 0 {
 		return fmt.Errorf("it covers %d ns: %w", int64(u.Covered), fault.ErrInvalid)
 	}
 	for set := u.Present; set != 0; set &= set - 1 {
