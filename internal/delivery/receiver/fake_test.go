@@ -159,6 +159,16 @@ func (l *ledger) Through(_ context.Context, node string) (time.Time, error) {
 	return l.through[node], nil
 }
 
+func (l *ledger) Mark(_ context.Context, _ string, stream batch.Stream) (batch.Mark, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m, ok := l.marks[stream]
+	if !ok {
+		m.Next = 1
+	}
+	return m, nil
+}
+
 func (l *ledger) BootPlaces(_ context.Context, node string, boots []string) (map[string]int64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

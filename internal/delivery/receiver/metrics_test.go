@@ -11,6 +11,7 @@ import (
 	"mete.dev/mete/internal/delivery/receiver"
 	"mete.dev/mete/internal/delivery/timeline"
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // metrics is a time series database whose results are set by the test.
@@ -60,5 +61,70 @@ func testUnsampled(t *testing.T) {
 	}
 	if n := in.Stats().MetricsFailed; n != 1 {
 		t.Errorf("%d batches failed, want 1", n)
+	}
+}
+
+// Only batches that the ledger books get samples: no forged, repeated or early one does.
+func TestSamplesOfBooked(t *testing.T) { synctest.Test(t, testSamplesOfBooked) }
+
+func testSamplesOfBooked(t *testing.T) {
+	l, m := newLedger(), &sampled{}
+	in := receiver.New(quick(), l, m, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- in.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	node := newMachine("boot", time.Hour, 1)
+	samples := func(want int, of string) {
+		t.Helper()
+		if len(m.windows) != want {
+			t.Errorf("%s: %d windows have samples, want %d", of, len(m.windows), want)
+		}
+	}
+	window := func() usage.Window { return node.window(10 * time.Second) }
+	sent := node.batch(t, window())
+	offer(t, in, "n1", node.clock(), sent, batch.Accepted)
+	samples(1, "a batch")
+	offer(t, in, "n1", node.clock(), sent, batch.Duplicate)
+	samples(1, "the same again")
+	forged := *node
+	forged.number, forged.last = 0, batch.Hash{}
+	offer(t, in, "n1", node.clock(), forged.batch(t, window()), batch.Conflict)
+	samples(1, "other content under its number")
+	offer(t, in, "n1", node.clock(), forged.batch(t, window()), batch.Conflict)
+	samples(1, "a successor of the other content")
+	forged.number = 7
+	offer(t, in, "n1", node.clock(), forged.batch(t, window()), batch.OutOfOrder)
+	samples(1, "a later batch")
+
+	// The second batch is prepared while the first one is being booked.
+	l.hold = make(chan struct{})
+	first, second := node.batch(t, window()), window()
+	next := node.batch(t, second)
+	results := make(chan error, 2)
+	send := func(sent []byte) {
+		_, err := in.Offer(ctx, "n1", node.clock(), sent)
+		results <- err
+	}
+	go send(first)
+	synctest.Wait()
+	go send(next)
+	synctest.Wait()
+	close(l.hold)
+	for range 2 {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+	samples(2, "two at once")
+	es := l.taken()
+	want := batch.Span{From: timeline.Start(&second, 0), To: timeline.End(&second, 0)}
+	if len(es) != 3 || es[2].Unsampled != want {
+		t.Errorf("%d batches are booked, the last one lacks samples of %v, want %v", len(es), es[len(es)-1].Unsampled, want)
 	}
 }

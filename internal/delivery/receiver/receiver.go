@@ -33,6 +33,8 @@ type Ledger interface {
 	// Lost books a gap for lost batches and moves the mark behind them, if l.From is the number
 	// that the mark expects.
 	Lost(ctx context.Context, node string, l batch.Loss, now time.Time) (batch.Reply, error)
+	// Mark returns the mark of a stream of the node.
+	Mark(ctx context.Context, node string, stream batch.Stream) (batch.Mark, error)
 	// Through returns the time through which a node is booked, or zero if it is not.
 	Through(ctx context.Context, node string) (time.Time, error)
 	// Booked returns what of the time that a node's windows measured is booked already; boot and
@@ -258,7 +260,9 @@ func (rc *Receiver) prepare(ctx context.Context, q *admissionQueue, node string,
 	if len(sentWindows) > 0 && sentWindows[0].StartReason == usage.StartFirst {
 		s.countingFrom = timeline.Start(&sentWindows[0], sentBy[0])
 	}
-	s.entry.Unsampled = rc.writeMetrics(ctx, node, b.Names, cuts.Windows)
+	if s.entry.Unsampled, err = rc.writeMetrics(ctx, s.entry, cuts.Windows); err != nil {
+		return nil, false, err
+	}
 	return s, false, nil
 }
 
@@ -321,14 +325,25 @@ func (rc *Receiver) clipBooked(ctx context.Context, node string, c batch.Clock, 
 // writeMetrics appends a batch to the metrics, before it is booked: if booking fails, the agent
 // sends the batch again, and samples that come twice change nothing. If the metrics do not
 // take it, it is booked nevertheless, with the span that is returned: from it the metrics
-// are rebuilt.
-func (rc *Receiver) writeMetrics(ctx context.Context, node string, names []batch.Name, ws []timeline.CutWindow) batch.Span {
+// are rebuilt. A batch that the ledger does not expect is not appended, since it will not be booked;
+// if it is nevertheless, as the previous one is booked meanwhile, its samples are rebuilt too.
+func (rc *Receiver) writeMetrics(ctx context.Context, e *batch.Entry, ws []timeline.CutWindow) (unsampled batch.Span, err error) {
 	if rc.metrics == nil {
-		return batch.Span{}
+		return batch.Span{}, nil
 	}
-	unsampled, err := rc.metrics.Append(ctx, node, names, ws)
+	mark, err := rc.ledger.Mark(ctx, e.Node, e.Stream)
+	if err != nil {
+		return batch.Span{}, classify(err)
+	}
+	if mark.Judge(e.Number, e.Previous, e.Hash, nil) != batch.Accepted {
+		for i := range ws {
+			unsampled = unsampled.Union(batch.Span{From: time.Unix(0, ws[i].Began()).UTC(), To: time.Unix(0, ws[i].Ended()).UTC()})
+		}
+		return unsampled, nil
+	}
+	unsampled, err = rc.metrics.Append(ctx, e.Node, e.Names, ws)
 	if ctx.Err() != nil {
-		return unsampled
+		return unsampled, nil
 	}
 	rc.mu.Lock()
 	was := rc.metricsDown
@@ -343,7 +358,7 @@ func (rc *Receiver) writeMetrics(ctx context.Context, node string, names []batch
 	case err == nil && was:
 		rc.log.Info("the metrics take samples again")
 	}
-	return unsampled
+	return unsampled, nil
 }
 
 // stabilizeClock returns a sender's clock with the boottime that agrees with the believed start
