@@ -50,7 +50,8 @@ func Default() Config {
 	return Config{
 		Minutes: 7 * day, MinuteBytes: 20 << 30, Hours: 25 * 31 * day,
 		Batches: 2 * day, Grace: 5 * time.Minute, Every: time.Minute, Slice: 1 << 18,
-		Quota: book.Quota{Workloads: 200_000, Bytes: 64 << 20},
+		// A batch each ten seconds is 8,640 a day; each standalone job has a stream.
+		Quota: book.Quota{Workloads: 200_000, Bytes: 64 << 20, Streams: 100_000, Batches: 1_000_000, Ranges: 20_000, Handovers: 10_000_000},
 	}
 }
 
@@ -59,8 +60,8 @@ func (c Config) Validate() error {
 	switch {
 	case c.Minutes <= 0 || c.MinuteBytes <= 0 || c.Hours <= 0 || c.Batches <= 0 || c.Every <= 0:
 		return fmt.Errorf("ledger: durations and sizes must be positive: %w", fault.ErrInvalid)
-	case c.Quota.Workloads < 1 || c.Quota.Bytes < 1:
-		return fmt.Errorf("ledger: quota of %d workloads and %d bytes: %w", c.Quota.Workloads, c.Quota.Bytes, fault.ErrInvalid)
+	case min(c.Quota.Workloads, c.Quota.Bytes, c.Quota.Streams, c.Quota.Batches, c.Quota.Ranges, c.Quota.Handovers) < 1:
+		return fmt.Errorf("ledger: quota %+v: %w", c.Quota, fault.ErrInvalid)
 	case c.Slice < 1:
 		return fmt.Errorf("ledger: slice of %d rows: %w", c.Slice, fault.ErrInvalid)
 	case c.Hours < c.Minutes:

@@ -62,8 +62,8 @@ func Run(t *testing.T, dsn func(testing.TB) string) {
 		"Slices": testSlices, "Concurrent": testConcurrent, "Answers": testAnswers, "Groups": testGroups, "Self": testSelf,
 		"Unsampled": testUnsampled, "Booked": testBooked, "BookedOnce": testBookedOnce, "BootPlaces": testBootPlaces,
 		"NodeNames": testNodeNames,
-		"Quota":     testQuota,
-		"Within":    testWithin, "WithinDrawn": testWithinDrawn, "NestedDays": testNestedDays, "Inner": testInner,
+		"Quota":     testQuota, "RowQuota": testRowQuota,
+		"Within": testWithin, "WithinDrawn": testWithinDrawn, "NestedDays": testNestedDays, "Inner": testInner,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, dsn(t)) })
 	}

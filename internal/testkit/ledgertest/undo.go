@@ -23,7 +23,8 @@ var undo = map[int][]string{
 		"CREATE TABLE nested_day (node bigint NOT NULL, minute bigint NOT NULL, host bigint NOT NULL, workload bigint NOT NULL, rev bigint NOT NULL, PRIMARY KEY (node, minute))",
 	},
 	11: {"ALTER TABLE node DROP COLUMN certified_ns", "ALTER TABLE node DROP COLUMN key_hash", "ALTER TABLE node DROP COLUMN token", "ALTER TABLE token DROP COLUMN node"},
-	14: {"DROP TABLE placed_boot"},
+	14: {"DROP TABLE placed_boot", "DROP INDEX stream_seen", "ALTER TABLE node_quota DROP COLUMN streams", "ALTER TABLE node_quota DROP COLUMN batches",
+		"ALTER TABLE node_quota DROP COLUMN ranges", "ALTER TABLE node_quota DROP COLUMN handovers"},
 }
 
 // undoMigrations gives a closed ledger the schema of an older program, which has migrations up to the

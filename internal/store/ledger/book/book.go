@@ -156,19 +156,13 @@ func (b *booking) bookEntry(e *batch.Entry) (r batch.Result, err error) {
 	r.Verdict, r.Next = s.mark.Judge(e.Number, e.Previous, e.Hash, known), s.mark.Next
 	switch r.Verdict {
 	case batch.Accepted:
-		var places []batch.BootPlace
-		if places, err = b.checkPlaces(e, n); err == nil {
-			err = b.addMeasured(e, n)
-		}
-		if isOverlap(err) {
+		if err = b.addBoots(e, n, s); isOverlap(err) || errors.Is(err, errQuota) {
 			return refuse(err), nil
-		}
-		if err == nil {
-			err = b.storePlaces(n, places)
 		}
 		if err != nil {
 			return r, err
 		}
+		n.takeEntryQuota(e, s)
 		r.Next++
 		r.Names, err = b.takeEntry(e, n)
 	case batch.Conflict:

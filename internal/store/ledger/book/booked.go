@@ -133,10 +133,13 @@ var errOverlap = &fault.RetryError{
 	After: time.Second,
 }
 
-// addMeasured books what the windows of an entry measured. The error wraps errOverlap if some
-// of it is booked, after which nothing has changed.
-func (b *booking) addMeasured(e *batch.Entry, n *bookedNode) error {
+// addMeasured books what the windows of an entry measured, if the quota of the node has room for that
+// and for fresh other rows. The error wraps errOverlap if some of it is booked.
+func (b *booking) addMeasured(e *batch.Entry, n *bookedNode, s streamState, fresh int64) error {
 	if n.jobs {
+		if err := b.checkQuota(e, n, s, fresh); err != nil {
+			return err
+		}
 		return b.addInner(e, n)
 	}
 	if err := b.findInner(e, n); err != nil {
@@ -161,6 +164,14 @@ func (b *booking) addMeasured(e *batch.Entry, n *bookedNode) error {
 			return errOverlap
 		}
 		runs[i] = run
+		more, err := b.countFresh(run, m, restored[i])
+		if err != nil {
+			return err
+		}
+		fresh += more
+	}
+	if err := b.checkQuota(e, n, s, fresh); err != nil {
+		return err
 	}
 	added := false
 	for i, m := range e.Measured {
@@ -193,6 +204,17 @@ func (b *booking) addMeasured(e *batch.Entry, n *bookedNode) error {
 	return nil
 }
 
+// countFresh returns how many rows the booking of free time of a run adds: none if it follows booked
+// time.
+func (b *booking) countFresh(run kernelRun, m batch.Measured, restored bool) (int64, error) {
+	if run.id == 0 || restored {
+		return 2, nil
+	}
+	var adjoining int64
+	err := b.QueryRow("SELECT count(*) FROM booked WHERE run = $1 AND scope = $2 AND from_ns < $3 AND to_ns = $3", run.id, schema.Clean(string(m.Scope)), m.From).Scan(&adjoining)
+	return 1 - min(adjoining, 1), err
+}
+
 // addRun adds a run of a kernel: the first one, or the one after before, with which it has
 // in common what was booked up to the present boottime.
 func (b *booking) addRun(e *batch.Entry, n *bookedNode, before kernelRun, boot string) (r kernelRun, err error) {
@@ -202,6 +224,7 @@ func (b *booking) addRun(e *batch.Entry, n *bookedNode, before kernelRun, boot s
 	err = b.QueryRow(`INSERT INTO kernel_run (cluster, boot, number, highest_ns)
 		SELECT cluster, CAST($2 AS text), (SELECT COALESCE(max(k.number) + 1, 0) FROM kernel_run k WHERE k.cluster = node.cluster AND k.boot = $2), CAST($3 AS bigint) FROM node WHERE id = $1
 		RETURNING id, number`, n.id, schema.Clean(boot), r.highest).Scan(&r.id, &r.number)
+	n.takeRange()
 	if err != nil {
 		return r, err
 	}
@@ -241,6 +264,7 @@ func (b *booking) addRange(run kernelRun, m batch.Measured, n *bookedNode) error
 	extended, err := b.Exec("UPDATE booked SET to_ns = $4, node = $5, taken_ns = $6 WHERE run = $1 AND scope = $2 AND to_ns = $3",
 		run.id, scope, m.From, m.To, n.id, b.now)
 	if err == nil && extended == 0 {
+		n.takeRange()
 		_, err = b.Exec("INSERT INTO booked (run, scope, from_ns, to_ns, node, taken_ns) VALUES ($1, $2, $3, $4, $5, $6)",
 			run.id, scope, m.From, m.To, n.id, b.now)
 	}

@@ -46,23 +46,41 @@ var errPlaced = &fault.RetryError{
 	After: time.Second,
 }
 
+// addBoots books what an entry measured of its boots, and where it places them. After an error that
+// wraps errPlaced, errOverlap or errQuota nothing has changed, apart from the audit.
+func (b *booking) addBoots(e *batch.Entry, n *bookedNode, s streamState) error {
+	places, fresh, err := b.checkPlaces(e, n)
+	if err != nil {
+		return err
+	}
+	if err := b.addMeasured(e, n, s, fresh); err != nil {
+		return err
+	}
+	for range fresh {
+		n.takeRange()
+	}
+	return b.storePlaces(n, places)
+}
+
 // checkPlaces returns which places of an entry's boots are to be stored. The place of an earlier
 // boot does not change any more; the error wraps errPlaced if another batch has placed it meanwhile.
-func (b *booking) checkPlaces(e *batch.Entry, n *bookedNode) (changed []batch.BootPlace, err error) {
+// fresh is how many of them are new.
+func (b *booking) checkPlaces(e *batch.Entry, n *bookedNode) (changed []batch.BootPlace, fresh int64, err error) {
 	for _, p := range e.Boots {
 		var offset, taken int64
 		err := b.QueryRow("SELECT offset_ns, taken_ns FROM placed_boot WHERE node = $1 AND boot = $2", n.id, schema.Clean(p.Boot)).Scan(&offset, &taken)
 		if errors.Is(err, sql.ErrNoRows) {
 			changed = append(changed, p)
+			fresh++
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		moved := max(offset-p.Offset, p.Offset-offset) > placeJitter
 		switch {
 		case p.New && moved:
-			return nil, errPlaced
+			return nil, 0, errPlaced
 		case p.Boot != e.Boot:
 			p.Offset, moved = offset, false
 		}
@@ -70,7 +88,7 @@ func (b *booking) checkPlaces(e *batch.Entry, n *bookedNode) (changed []batch.Bo
 			changed = append(changed, p)
 		}
 	}
-	return changed, nil
+	return changed, fresh, nil
 }
 
 // storePlaces stores where boots of a node are placed.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
@@ -17,17 +18,26 @@ import (
 
 // A Quota limits what one node adds to the ledger permanently in a UTC day of the server's clock.
 // Amounts have no quota: those of new workloads beyond it are booked to one workload of the
-// node, so that sums stay exact, and names beyond it are stored without their texts.
+// node, so that sums stay exact, and names beyond it are stored without their texts. A batch that
+// needs more than is left of the others waits for the next day.
 type Quota struct {
 	Workloads int64 // new ones
 	Bytes     int64 // of names, labels, gaps and other texts
+	Streams   int64 // new ones
+	Batches   int64
+	Ranges    int64 // new ones of booked time, kernel runs and boots
+	Handovers int64
 }
 
-var unlimited = Quota{math.MaxInt64, math.MaxInt64}
+var unlimited = Quota{math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64}
 
 const (
 	exceededWorkloads = 1 << iota
 	exceededBytes
+	exceededStreams
+	exceededBatches
+	exceededRanges
+	exceededHandovers
 )
 
 // rowBytes is about what a row of a gap, shift or audit line takes beside its text.
@@ -38,6 +48,8 @@ type quotaUse struct {
 	loaded, changed       bool
 	day, workloads, bytes int64
 	exceeded              int64
+
+	streams, batches, ranges, handovers int64
 }
 
 // loadQuota reads what a node has used today.
@@ -46,7 +58,8 @@ func (b *booking) loadQuota(n *bookedNode) error {
 	if q.loaded {
 		return nil
 	}
-	err := b.QueryRow("SELECT day, workloads, bytes, exceeded FROM node_quota WHERE node = $1", n.id).Scan(&q.day, &q.workloads, &q.bytes, &q.exceeded)
+	err := b.QueryRow("SELECT day, workloads, bytes, exceeded, streams, batches, ranges, handovers FROM node_quota WHERE node = $1", n.id).
+		Scan(&q.day, &q.workloads, &q.bytes, &q.exceeded, &q.streams, &q.batches, &q.ranges, &q.handovers)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
@@ -83,6 +96,67 @@ func (b *booking) takeBytes(n *bookedNode, bytes int) (bool, error) {
 	return true, nil
 }
 
+// checkStream returns an error if a node has used up its new streams, and the stream is new.
+func (b *booking) checkStream(n *bookedNode, s streamState) error {
+	if err := b.loadQuota(n); err != nil {
+		return err
+	}
+	if s.node != 0 || n.quota.streams < b.quota.Streams {
+		return nil
+	}
+	return b.refuse(n, exceededStreams, fmt.Sprintf("%d new streams today: batches of further ones wait", b.quota.Streams))
+}
+
+// checkQuota returns an error if a node may not book an entry today, which adds so many ranges. It
+// wraps errQuota, unless it is of the database.
+func (b *booking) checkQuota(e *batch.Entry, n *bookedNode, s streamState, ranges int64) error {
+	if err := b.checkStream(n, s); err != nil {
+		return err
+	}
+	q := &n.quota
+	switch {
+	case q.batches >= b.quota.Batches:
+		return b.refuse(n, exceededBatches, fmt.Sprintf("%d batches today: further ones wait", b.quota.Batches))
+	case ranges > 0 && q.ranges+ranges > b.quota.Ranges:
+		return b.refuse(n, exceededRanges, fmt.Sprintf("%d boots, scopes and ranges of booked time today: batches with further ones wait", b.quota.Ranges))
+	case len(e.Handovers) > 0 && q.handovers+int64(len(e.Handovers)) > b.quota.Handovers:
+		return b.refuse(n, exceededHandovers, fmt.Sprintf("%d handovers of energy today: batches with further ones wait", b.quota.Handovers))
+	}
+	return nil
+}
+
+// takeEntryQuota counts an entry that is booked. Its ranges are counted as they are added.
+func (n *bookedNode) takeEntryQuota(e *batch.Entry, s streamState) {
+	if s.node == 0 {
+		n.quota.streams++
+	}
+	n.quota.batches++
+	n.quota.handovers += int64(len(e.Handovers))
+	n.quota.changed = true
+}
+
+// takeRange counts a row of booked time, of a kernel run or of a boot.
+func (n *bookedNode) takeRange() {
+	n.quota.ranges++
+	n.quota.changed = true
+}
+
+// errQuota refuses what a node may book tomorrow.
+var errQuota = errors.New("over its quota")
+
+// refuse audits that a node has used up a quota, and returns an error that wraps errQuota and
+// fault.ErrUnavailable, with the time until the next day.
+func (b *booking) refuse(n *bookedNode, what int64, detail string) error {
+	if err := b.exceed(n, what, detail); err != nil {
+		return err
+	}
+	const day = int64(24 * time.Hour)
+	return &fault.RetryError{
+		Err:   fault.WithHint(fmt.Errorf("node %s is %w: %s: %w", n.node, errQuota, detail, fault.ErrUnavailable), "see the audit log of the server; a quota begins anew at 00:00 UTC"),
+		After: time.Duration(day - b.now%day),
+	}
+}
+
 // exceed audits that a node has used up a quota, once a day.
 func (b *booking) exceed(n *bookedNode, what int64, detail string) error {
 	if n.quota.exceeded&what != 0 {
@@ -99,9 +173,11 @@ func (b *booking) flushQuotas() error {
 		if !n.quota.changed {
 			continue
 		}
-		_, err := b.Exec(`INSERT INTO node_quota (node, day, workloads, bytes, exceeded) VALUES ($1, $2, $3, $4, $5)
-			ON CONFLICT (node) DO UPDATE SET day = excluded.day, workloads = excluded.workloads, bytes = excluded.bytes, exceeded = excluded.exceeded`,
-			n.id, n.quota.day, n.quota.workloads, n.quota.bytes, n.quota.exceeded)
+		q := &n.quota
+		_, err := b.Exec(`INSERT INTO node_quota (node, day, workloads, bytes, exceeded, streams, batches, ranges, handovers) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+			ON CONFLICT (node) DO UPDATE SET day = excluded.day, workloads = excluded.workloads, bytes = excluded.bytes, exceeded = excluded.exceeded,
+				streams = excluded.streams, batches = excluded.batches, ranges = excluded.ranges, handovers = excluded.handovers`,
+			n.id, q.day, q.workloads, q.bytes, q.exceeded, q.streams, q.batches, q.ranges, q.handovers)
 		if err != nil {
 			return err
 		}

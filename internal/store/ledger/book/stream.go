@@ -132,7 +132,9 @@ func (b *Booker) Lost(ctx context.Context, node string, lost batch.Loss, now tim
 	if lost.From == 0 || lost.To < lost.From || lost.To >= math.MaxInt64 {
 		return r, db.Wrap(fmt.Errorf("batches %d to %d: %w", lost.From, lost.To, fault.ErrInvalid), "lost batches of stream %s", lost.Stream)
 	}
+	var refused error
 	err = b.db.Write(ctx, func(t *db.Tx) error {
+		refused = nil
 		run := &booking{Tx: t, now: schema.Nanos(now), quota: b.quota, nodes: map[string]*bookedNode{}}
 		n, err := run.findNode(node)
 		if err != nil {
@@ -154,6 +156,16 @@ func (b *Booker) Lost(ctx context.Context, node string, lost batch.Loss, now tim
 			r = batch.Reply{Verdict: batch.OutOfOrder, Next: s.mark.Next}
 			return nil
 		}
+		if refused = run.checkStream(n, s); refused != nil {
+			if !errors.Is(refused, errQuota) {
+				return refused
+			}
+			return run.flushQuotas() // with the audit line
+		}
+		if s.node == 0 {
+			n.quota.streams++
+			n.quota.changed = true
+		}
 		r = batch.Reply{Verdict: batch.Accepted, Next: lost.To + 1}
 		ok, err := run.takeBytes(n, 2*rowBytes+len(lost.Gap.Detail))
 		if err == nil {
@@ -173,6 +185,9 @@ func (b *Booker) Lost(ctx context.Context, node string, lost batch.Loss, now tim
 			Detail: fmt.Sprintf("batches %d to %d: %s", lost.From, lost.To, lost.Gap.Reason),
 		})
 	})
+	if err == nil {
+		err = refused
+	}
 	if err == nil && r.Verdict == batch.Accepted {
 		failpoint.At("ledger.lost")
 	}

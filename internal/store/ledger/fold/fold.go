@@ -33,6 +33,8 @@ type Folder struct {
 	heldNS     atomic.Int64 // ns that folding held the writer
 	sliceCount atomic.Int64 // transactions of folding
 	deleteRows atomic.Int64 // rows to delete in one transaction, adapted to the time it takes
+
+	runsDropped time.Time // when Retain dropped kernel runs last
 }
 
 func New(database *db.DB, cfg Config) *Folder {

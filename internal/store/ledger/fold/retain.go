@@ -42,6 +42,7 @@ func (f *Folder) Retain(ctx context.Context, now time.Time) error {
 		{"booked", "taken_ns", now.Add(-f.cfg.Hours).UnixNano()},
 		{"inner_range", "taken_ns", now.Add(-f.cfg.Minutes).UnixNano()},
 		{"placed_boot", "taken_ns", now.Add(-f.cfg.Hours).UnixNano()},
+		{"stream", "seen_ns", now.Add(-f.cfg.Hours).UnixNano()},
 		{"share_part", "booked_ns", now.Add(-schema.KeepShares).UnixNano()},
 		{"closing", "booked_ns", now.Add(-schema.KeepShares).UnixNano()},
 		{"share_series", "last_ns", now.Add(-f.cfg.Hours - schema.KeepShares).UnixNano()},
@@ -51,7 +52,33 @@ func (f *Folder) Retain(ctx context.Context, now time.Time) error {
 			return db.Wrap(err, "forgetting rows of %s", old.table)
 		}
 	}
-	return nil
+	return db.Wrap(f.dropRuns(ctx, now), "forgetting kernel runs")
+}
+
+// runsInterval is how often kernel runs are dropped, since finding them reads all of them.
+const runsInterval = time.Hour
+
+// dropRuns drops the kernel runs of which no booked time is kept any more, apart from those that
+// nodes measured last.
+func (f *Folder) dropRuns(ctx context.Context, now time.Time) error {
+	if now.Sub(f.runsDropped) < runsInterval && now.After(f.runsDropped) {
+		return nil
+	}
+	const unused = "SELECT id FROM kernel_run WHERE id NOT IN (SELECT run FROM node) AND NOT EXISTS (SELECT 1 FROM booked b WHERE b.run = kernel_run.id) ORDER BY id"
+	err := f.deleteSlices(ctx, func(v *db.View, rows int64) (place []int64, full bool, err error) {
+		ids, err := db.Ints(ctx, v.SQL, unused+" LIMIT $1", rows)
+		if len(ids) == 0 {
+			return nil, false, err
+		}
+		return []int64{ids[len(ids)-1]}, int64(len(ids)) == rows, err
+	}, func(t *db.Tx, place []int64) error {
+		_, err := t.Exec("DELETE FROM kernel_run WHERE id <= $1 AND id IN ("+unused+")", place[0])
+		return err
+	})
+	if err == nil {
+		f.runsDropped = now
+	}
+	return err
 }
 
 // droppableDays returns the days whose minutes are folded and are before the limit or exceed the

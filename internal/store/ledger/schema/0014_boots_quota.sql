@@ -8,3 +8,12 @@ CREATE TABLE placed_boot (
 	PRIMARY KEY (node, boot)
 ) {keyed};
 CREATE INDEX placed_boot_taken ON placed_boot (taken_ns);
+
+-- What else nodes have added on their latest day.
+ALTER TABLE node_quota ADD COLUMN streams {int} NOT NULL DEFAULT 0;
+ALTER TABLE node_quota ADD COLUMN batches {int} NOT NULL DEFAULT 0;
+ALTER TABLE node_quota ADD COLUMN ranges {int} NOT NULL DEFAULT 0; -- of booked time, with their kernel runs and boots
+ALTER TABLE node_quota ADD COLUMN handovers {int} NOT NULL DEFAULT 0;
+
+-- Streams that nobody has used for long are dropped.
+CREATE INDEX stream_seen ON stream (seen_ns);
