@@ -38,6 +38,10 @@ const (
 // maxWorkloads is the largest number of workloads in a list.
 const maxWorkloads = v1.MaxGroups
 
+// maxListBytes is about how many bytes of texts of workloads one answer has. A page ends where it has
+// them.
+const maxListBytes = 8 << 20
+
 // A Ledger answers queries about booked use. A query with a dimension that the ledger does
 // not have returns fault.ErrInvalid.
 type Ledger interface {

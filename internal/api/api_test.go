@@ -138,12 +138,13 @@ func (b *book) Workloads(_ context.Context, q query.Query) ([]query.Workload, er
 	var list []query.Workload
 	for i := range b.rows {
 		if u := &b.rows[i]; b.match(u, q) {
-			list = append(list, query.Workload{Node: u.node, Name: u.name, First: u.at, Last: u.at.Add(time.Minute)})
+			w := query.Workload{Node: u.node, Name: u.name, First: u.at, Last: u.at.Add(time.Minute)}
+			if w.PageKey() > q.After {
+				list = append(list, w)
+			}
 		}
 	}
-	slices.SortFunc(list, func(a, b query.Workload) int {
-		return cmp.Compare(a.Node+"\x00"+a.Name.Name, b.Node+"\x00"+b.Name.Name)
-	})
+	slices.SortFunc(list, func(a, b query.Workload) int { return cmp.Compare(a.PageKey(), b.PageKey()) })
 	if q.Limit > 0 && len(list) > q.Limit {
 		list = list[:q.Limit]
 	}

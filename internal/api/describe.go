@@ -163,7 +163,7 @@ func (d *description) registerHealthz() {
 func (d *description) registerFile(path, kind string, body func() []byte) {
 	d.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", kind)
-		sendTagged(w, r, body())
+		sendTagged(w, r, encoded(body()))
 	})
 	d.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { allowMethods(w, r, http.MethodGet, http.MethodHead) })
 	if !slices.Contains(d.paths, path) {

@@ -31,7 +31,7 @@ func (d *description) registerDocs() {
 		d.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Security-Policy", pagePolicy)
 			w.Header().Set("Content-Type", file[1])
-			sendTagged(w, r, body)
+			sendTagged(w, r, encoded(body))
 		})
 		d.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { allowMethods(w, r, http.MethodGet, http.MethodHead) })
 	}

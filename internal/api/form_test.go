@@ -213,3 +213,73 @@ func TestPage(t *testing.T) {
 		}
 	}
 }
+
+// A large answer is the same as a small one: with its length and its tag, and not held in memory.
+func TestLargeAnswer(t *testing.T) {
+	b := crowd(5000)
+	for i := range b.rows {
+		b.rows[i].name.Path = strings.Repeat("x", 500)
+	}
+	h := handler(b, all)
+	for _, target := range []string{"/v1/workloads", "/v1/workloads?format=csv"} {
+		w := get(h, target)
+		body := w.Body.String()
+		if w.Code != http.StatusOK || len(body) < 2<<20 || w.Header().Get("Content-Length") != fmt.Sprint(len(body)) || strings.Count(body, strings.Repeat("x", 500)) != 5000 {
+			t.Fatalf("%s: %d with %d bytes, said to be %s", target, w.Code, len(body), w.Header().Get("Content-Length"))
+		}
+		if again := get(h, target, "If-None-Match", w.Header().Get("ETag")); again.Code != http.StatusNotModified || again.Body.Len() > 0 {
+			t.Errorf("%s again: %d with %d bytes", target, again.Code, again.Body.Len())
+		}
+		for _, v := range [][]string{{"If-None-Match", `"another"`}, nil} {
+			if again := get(h, target, v...); again.Body.String() != body {
+				t.Errorf("%s: another answer", target)
+			}
+		}
+	}
+	counting := &counter{header: http.Header{}}
+	if h.ServeHTTP(counting, httptest.NewRequest(http.MethodGet, "/v1/workloads", nil)); counting.largest > 64<<10 {
+		t.Errorf("%d bytes are written at once", counting.largest)
+	}
+}
+
+// A counter is a ResponseWriter that keeps the size of the largest write.
+type counter struct {
+	header  http.Header
+	largest int
+}
+
+func (c *counter) Header() http.Header { return c.header }
+func (c *counter) WriteHeader(int)     {}
+func (c *counter) Write(b []byte) (int, error) {
+	c.largest = max(c.largest, len(b))
+	return len(b), nil
+}
+
+// A page ends where it has 8 MiB of texts, and together pages are the whole list. All of it at once is
+// refused.
+func TestPageBytes(t *testing.T) {
+	b := crowd(3000)
+	for i := range b.rows {
+		b.rows[i].name.Path = strings.Repeat("x", 7000)
+	}
+	h := handler(b, all)
+	if code, _, m := ask(t, h, "GET", "/v1/workloads", ""); code != http.StatusBadRequest || !strings.Contains(fmt.Sprint(m), "8 MiB") {
+		t.Errorf("20 MiB at once: %d", code)
+	}
+	pages, found := 0, map[string]bool{}
+	for target := "/v1/workloads?limit=3000"; target != ""; pages++ {
+		w := get(h, target)
+		_, _, m := ask(t, h, "GET", target, "")
+		list, _ := m["workloads"].([]any)
+		if w.Body.Len() > 10<<20 || len(list) == 0 {
+			t.Fatalf("page %d: %d bytes, %d workloads", pages, w.Body.Len(), len(list))
+		}
+		for _, v := range list {
+			found[v.(map[string]any)["name"].(string)] = true
+		}
+		target, _, _ = strings.Cut(strings.TrimPrefix(w.Header().Get("Link"), "<"), ">")
+	}
+	if len(found) != 3000 || pages != 3 {
+		t.Errorf("%d workloads in %d pages, want 3000 in 3", len(found), pages)
+	}
+}

@@ -1,11 +1,13 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"net/http"
 	"net/url"
@@ -114,12 +116,12 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request, name string, p 
 		if form, ok := p.(interface{ wantsCSV() bool }); ok && form.wantsCSV() {
 			head.Set("Content-Type", typeCSV)
 			head.Set("Content-Disposition", `attachment; filename="`+name+`.csv"`)
-			sendTagged(w, r, v1.CSV(table))
+			sendTagged(w, r, table.WriteCSV)
 			return
 		}
 	}
 	head.Set("Content-Type", typeJSON)
-	sendTagged(w, r, v1.JSON(f.body))
+	sendTagged(w, r, f.body.WriteJSON)
 }
 
 // queued calls ask when it is the caller's turn: callers with the same scope share their
@@ -204,10 +206,34 @@ func wantsCSV(accept string) bool {
 	return csv > other
 }
 
-// sendTagged answers with a body and its ETag, or 304 where the caller has it.
-func sendTagged(w http.ResponseWriter, r *http.Request, body []byte) {
-	sum := sha256.Sum256(body)
-	tag := `"` + hex.EncodeToString(sum[:12]) + `"`
+// maxHeld is the size up to which an answer is held in memory to be sent.
+const maxHeld = 1 << 20
+
+// A digester makes the tag of an answer, and holds it if it is small.
+type digester struct {
+	sum  hash.Hash
+	size int64
+	held bytes.Buffer // the answer, if it has at most maxHeld bytes
+}
+
+func (d *digester) Write(b []byte) (int, error) {
+	d.sum.Write(b)
+	if d.size += int64(len(b)); d.size <= maxHeld {
+		d.held.Write(b)
+	} else {
+		d.held = bytes.Buffer{}
+	}
+	return len(b), nil
+}
+
+// sendTagged answers with what write writes and its ETag, or 304 where the caller has it. It calls
+// write again for a large answer, which it does not hold.
+func sendTagged(w http.ResponseWriter, r *http.Request, write func(io.Writer) error) {
+	d := &digester{sum: sha256.New()}
+	if err := write(d); err != nil {
+		panic("api: " + err.Error()) // a digester takes everything
+	}
+	tag := `"` + hex.EncodeToString(d.sum.Sum(nil)[:12]) + `"`
 	h := w.Header()
 	h.Set("ETag", tag)
 	// The caller may keep it, and has to ask each time whether it is still valid.
@@ -219,9 +245,25 @@ func sendTagged(w http.ResponseWriter, r *http.Request, body []byte) {
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
-	h.Set("Content-Length", strconv.Itoa(len(body)))
+	h.Set("Content-Length", strconv.FormatInt(d.size, 10))
 	w.WriteHeader(http.StatusOK)
-	_, _ = w.Write(body) // the caller may have gone
+	if r.Method == http.MethodHead {
+		return
+	}
+	// The caller may have gone.
+	if d.size <= maxHeld {
+		_, _ = w.Write(d.held.Bytes())
+		return
+	}
+	_ = write(w)
+}
+
+// encoded writes an answer that is encoded already.
+func encoded(body []byte) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := w.Write(body)
+		return err
+	}
 }
 
 // hasTag reports whether an If-None-Match header names a tag.

@@ -84,25 +84,41 @@ func (h *handler) streams(ctx context.Context, p *streamsParams) (*response, err
 }
 
 func (h *handler) workloads(ctx context.Context, p *useParams) (*response, error) {
-	q := query.Query{From: p.start, To: p.end, Where: p.filters, Scope: p.scope}
-	// One workload more than the limit shows that another page follows. A page after a cursor
-	// is cut from the list of all workloads.
-	switch {
-	case p.page.IsAll():
-		q.Limit = maxWorkloads + 1
-	case !p.page.HasCursor():
-		q.Limit = p.limit + 1
+	// One workload more than the limit shows that another page follows.
+	limit := maxWorkloads
+	if p.limit > 0 {
+		limit = p.limit
 	}
+	q := query.Query{From: p.start, To: p.end, Where: p.filters, Scope: p.scope, After: p.page.After(), Limit: limit + 1}
 	list, err := h.ledger.Workloads(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	if p.page.IsAll() && len(list) > maxWorkloads {
-		return nil, fault.WithHint(fmt.Errorf("more than %d workloads: %w", maxWorkloads, fault.ErrInvalid),
+	// The answer is held while a caller reads it, as slowly as that may be.
+	fits, size := 0, 0
+	for fits < min(len(list), limit) && size < maxListBytes {
+		size += textSize(&list[fits])
+		fits++
+	}
+	page := p.page
+	switch {
+	case fits == len(list):
+	case p.limit > 0:
+		page = page.AtMost(fits)
+	default:
+		return nil, fault.WithHint(fmt.Errorf("more than %d workloads, or %d MiB: %w", maxWorkloads, maxListBytes>>20, fault.ErrInvalid),
 			"narrow the question with from, to and where, or set a limit")
 	}
-	key := func(w *query.Workload) string { return v1.SortKey(w.Cluster, w.Node, w.Name.Name+string(w.ID)) }
-	return paginate(p.page, list, key, v1.WorkloadOf), nil
+	return paginate(page, list, (*query.Workload).PageKey, v1.WorkloadOf), nil
+}
+
+// textSize returns the bytes of the texts of a workload.
+func textSize(w *query.Workload) int {
+	n := len(w.Name.Name) + len(w.Key) + len(w.Path) + len(w.Job) + len(w.User) + len(w.Project) + len(w.Node) + len(w.Cluster)
+	for k, v := range w.Labels {
+		n += len(k) + len(v)
+	}
+	return n
 }
 
 func (h *handler) gaps(ctx context.Context, p *gapsParams) (*response, error) {

@@ -46,6 +46,17 @@ func ParsePageRequest(given map[string][]string) (p PageRequest, err error) {
 // HasCursor reports whether the part begins at a cursor.
 func (p PageRequest) HasCursor() bool { return p.hasCursor }
 
+// After returns the key of the last element of the page before, "" where there is none.
+func (p PageRequest) After() string { return p.after }
+
+// AtMost returns a request of the same part with at most n elements.
+func (p PageRequest) AtMost(n int) PageRequest {
+	if p.limit == 0 || n < p.limit {
+		p.limit = n
+	}
+	return p
+}
+
 // IsAll reports whether all of the list is requested.
 func (p PageRequest) IsAll() bool { return p.limit == 0 && !p.hasCursor }
 

@@ -5,6 +5,7 @@ package query
 import (
 	"cmp"
 	"slices"
+	"strconv"
 	"time"
 
 	"mete.dev/mete/internal/model/batch"
@@ -38,6 +39,8 @@ type Query struct {
 	Where    map[Dimension][]string // rows with one of these values; "" matches rows without a value
 	Scope    Scope
 	Limit    int // maximum number of groups; 0 is the store's own limit
+	// After is the key of the last workload of the previous page of a list; see [Workload.PageKey].
+	After string
 	// Top selects the groups to return, if not all: the others may be summed in Other.
 	Top *Top
 	// Resources are the resources to return; others are not present in the answer and need not be
@@ -257,7 +260,18 @@ type Gap struct {
 
 // A Workload is the ledger's state of a workload.
 type Workload struct {
+	Row           int64 // number in the ledger
 	Node, Cluster string
 	batch.Name
 	First, Last time.Time // first and last minute with use
+}
+
+// PageKey returns the unique text by which workloads are ordered: cluster, node, and name with id, or
+// with the number of one that has no id yet.
+func (w *Workload) PageKey() string {
+	id := string(w.ID)
+	if id == "" {
+		id = strconv.FormatInt(w.Row, 10)
+	}
+	return w.Cluster + "\x00" + w.Node + "\x00" + w.Name.Name + id
 }

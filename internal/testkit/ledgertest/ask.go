@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"mete.dev/mete/internal/model/batch"
@@ -572,5 +573,22 @@ func (r *queryRound) checkWorkloads(q query.Query, from, to int64) {
 	}
 	if a, b := slices.Sorted(maps.Keys(found)), slices.Sorted(maps.Keys(want)); !slices.Equal(a, b) {
 		r.Fatalf("workloads of %+v: %v, want %v", q, a, b)
+	}
+	// Pages are the same list.
+	q.Limit = max(1, len(got)/3)
+	var pages []query.Workload
+	for {
+		page, err := r.l.Workloads(r.t.Context(), q)
+		if err != nil || len(page) > q.Limit {
+			r.Fatalf("page of %+v: %d workloads, %v", q, len(page), err)
+		}
+		if len(page) == 0 {
+			break
+		}
+		pages = append(pages, page...)
+		q.After = page[len(page)-1].PageKey()
+	}
+	if d := cmp.Diff(got, pages); d != "" {
+		r.Fatalf("pages of %+v (-list +pages):\n%s", q, d)
 	}
 }

@@ -188,8 +188,8 @@ func (rd *Reader) GapTimes(ctx context.Context) (map[string]time.Duration, error
 	return out, db.Wrap(rd.db.Fault(err), "gaps")
 }
 
-// Workloads lists the workloads used in a range that match the query's filters, by node and name,
-// at most q.Limit.
+// Workloads lists the workloads used in a range that match the query's filters, in the order of their
+// keys: at most q.Limit, after q.After. It holds no more of them at once than about twice the limit.
 func (rd *Reader) Workloads(ctx context.Context, q query.Query) ([]query.Workload, error) {
 	if !q.Scope.All && len(q.Scope.Clusters)+len(q.Scope.Projects) == 0 {
 		return nil, nil
@@ -211,14 +211,8 @@ func (rd *Reader) Workloads(ctx context.Context, q query.Query) ([]query.Workloa
 		if err := s.findWorkloads(v.Cover(from, to, v.Days), found); err != nil {
 			return rd.db.Fault(err)
 		}
-		for _, w := range found {
-			out = append(out, *w)
-		}
-		slices.SortFunc(out, func(a, b query.Workload) int {
-			return strings.Compare(a.Cluster+"\x00"+a.Node+"\x00"+a.Name.Name+string(a.ID), b.Cluster+"\x00"+b.Node+"\x00"+b.Name.Name+string(b.ID))
-		})
-		if q.Limit > 0 && len(out) > q.Limit {
-			out = out[:q.Limit]
+		for _, id := range s.page().cut(found) {
+			out = append(out, *found[id])
 		}
 		return nil
 	})
@@ -263,8 +257,9 @@ func (s *selection) findWorkloads(ranges []schema.Range, found map[int64]*query.
 			if err := scan(append([]any{&id, &node, &cluster}, r.Targets()...)...); err != nil {
 				return err
 			}
+			s.page().prune(found)
 			e := ends[id]
-			found[id] = &query.Workload{Node: node, Cluster: cluster, Name: r.Name(), First: time.Unix(e.First*60, 0).UTC(), Last: time.Unix(e.Last*60, 0).UTC()}
+			found[id] = &query.Workload{Row: id, Node: node, Cluster: cluster, Name: r.Name(), First: time.Unix(e.First*60, 0).UTC(), Last: time.Unix(e.Last*60, 0).UTC()}
 			return nil
 		}, text, s.args...)
 		if err != nil {
@@ -290,7 +285,8 @@ func (s *selection) findWorkloadsIn(p schema.Range, found map[int64]*query.Workl
 		a, b := time.Unix(first*60, 0).UTC(), time.Unix((last+p.Level.Width())*60, 0).UTC()
 		w := found[id]
 		if w == nil {
-			found[id] = &query.Workload{Node: node, Cluster: cluster, Name: r.Name(), First: a, Last: b}
+			s.page().prune(found)
+			found[id] = &query.Workload{Row: id, Node: node, Cluster: cluster, Name: r.Name(), First: a, Last: b}
 			return nil
 		}
 		if a.Before(w.First) {

@@ -1,0 +1,49 @@
+package read
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/model/query"
+)
+
+// TestWorkloadPage checks that pruning while workloads are found leaves the page, also where they are
+// found again, and that few are held at once.
+func TestWorkloadPage(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const all = 4_000
+		p := workloadPage{limit: rapid.SampledFrom([]int{1, 10, 1100, 2500}).Draw(t, "limit")}
+		if after := rapid.IntRange(-1, all).Draw(t, "after"); after >= 0 {
+			p.after = fmt.Sprintf("\x00n\x00%05dw", after)
+		}
+		step := rapid.SampledFrom([]int{1, 7919, all - 1}).Draw(t, "step") // orders in which they are found
+		found, at := map[int64]*query.Workload{}, 0
+		for range all * 2 {
+			id := int64(at)
+			at = (at + step) % all
+			p.prune(found)
+			if found[id] == nil {
+				w := &query.Workload{Node: "n"}
+				w.ID = "w"
+				w.Name.Name = fmt.Sprintf("%05d", id)
+				found[id] = w
+			}
+			if most := p.limit + max(lookupSize, p.limit/2); len(found) > most {
+				t.Fatalf("%d are held, want %d at most", len(found), most)
+			}
+		}
+		var want []int64
+		for id := int64(0); id < all && len(want) < p.limit; id++ {
+			if fmt.Sprintf("\x00n\x00%05dw", id) > p.after {
+				want = append(want, id)
+			}
+		}
+		if got := p.cut(found); !slices.Equal(got, want) || !slices.Equal(slices.Sorted(maps.Keys(found)), want) {
+			t.Fatalf("the page has %d workloads, want %d", len(got), len(want))
+		}
+	})
+}
