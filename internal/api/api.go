@@ -38,7 +38,7 @@ const (
 // maxWorkloads is the largest number of workloads in a list.
 const maxWorkloads = v1.MaxGroups
 
-// maxListBytes is about how many bytes of texts of workloads one answer has. A page ends where it has
+// maxListBytes is about how many bytes of texts of workloads one answer has. A page ends as soon as it has
 // them.
 const maxListBytes = 8 << 20
 

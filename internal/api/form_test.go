@@ -255,7 +255,7 @@ func (c *counter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A page ends where it has 8 MiB of texts, and together pages are the whole list. All of it at once is
+// A page ends at 8 MiB of texts, and together pages are the whole list. All of it at once is
 // refused.
 func TestPageBytes(t *testing.T) {
 	b := crowd(3000)

@@ -46,7 +46,7 @@ func ParsePageRequest(given map[string][]string) (p PageRequest, err error) {
 // HasCursor reports whether the part begins at a cursor.
 func (p PageRequest) HasCursor() bool { return p.hasCursor }
 
-// After returns the key of the last element of the page before, "" where there is none.
+// After returns the key of the last element of the page before, "" if there is none.
 func (p PageRequest) After() string { return p.after }
 
 // AtMost returns a request of the same part with at most n elements.

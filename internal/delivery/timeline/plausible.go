@@ -54,7 +54,7 @@ func IsPlausible(w *usage.Window, cpus int) bool {
 	return energy <= float64(maxPower)*(w.Length()+readingSlack).Seconds()
 }
 
-// cpuTime returns the CPU time of so many CPUs in a window and readingSlack, in ns.
+// cpuTime returns the CPU time of the given number of CPUs in a window and readingSlack, in ns.
 func cpuTime(cpus int, w *usage.Window) float64 {
 	return float64(cpus) * float64(w.Length()+readingSlack)
 }

@@ -119,8 +119,8 @@ func testRowQuota(t *testing.T, dsn string) {
 	}
 	must(send("a", 7, measured(boots[4:]...)))
 
-	// What nobody has used for as long as hours are kept is dropped, apart from the runs that nodes
-	// measured last.
+	// Rows that no node has used for as long as hours are kept are dropped, apart from the runs that
+	// nodes measured last.
 	if n := count("SELECT count(*) FROM stream"); n != 6 {
 		t.Errorf("%d streams, want 6", n)
 	}

@@ -107,7 +107,7 @@ func (b *booking) checkStream(n *bookedNode, s streamState) error {
 	return b.refuse(n, exceededStreams, fmt.Sprintf("%d new streams today: batches of further ones wait", b.quota.Streams))
 }
 
-// checkQuota returns an error if a node may not book an entry today, which adds so many ranges. It
+// checkQuota returns an error if a node may not book an entry today, which adds the given number of ranges. It
 // wraps errQuota, unless it is of the database.
 func (b *booking) checkQuota(e *batch.Entry, n *bookedNode, s streamState, ranges int64) error {
 	if err := b.checkStream(n, s); err != nil {
@@ -152,7 +152,7 @@ func (b *booking) refuse(n *bookedNode, what int64, detail string) error {
 	}
 	const day = int64(24 * time.Hour)
 	return &fault.RetryError{
-		Err:   fault.WithHint(fmt.Errorf("node %s is %w: %s: %w", n.node, errQuota, detail, fault.ErrUnavailable), "see the audit log of the server; a quota begins anew at 00:00 UTC"),
+		Err:   fault.WithHint(fmt.Errorf("node %s is %w: %s: %w", n.node, errQuota, detail, fault.ErrUnavailable), "see the audit log of the server; a quota begins again at 00:00 UTC"),
 		After: time.Duration(day - b.now%day),
 	}
 }

@@ -14,11 +14,11 @@ type workloadPage struct {
 	limit int // 0 is all
 }
 
-// page returns the page of workloads that is asked for.
+// page returns the page of workloads that the query requests.
 func (s *selection) page() workloadPage { return workloadPage{s.q.After, s.q.Limit} }
 
 // prune removes from found what is not in the page, if that is many: a page never holds more than
-// twice its limit, or a thousand more. What it removes may be found again, and is removed again then.
+// twice its limit, or a thousand more. A workload that it removes may be found again, and is removed again then.
 func (p workloadPage) prune(found map[int64]*query.Workload) {
 	if p.limit > 0 && len(found) >= p.limit+max(lookupSize, p.limit/2) {
 		p.cut(found)
