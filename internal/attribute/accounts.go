@@ -31,6 +31,8 @@ type Accounts struct {
 	previous  []*account // of the snapshot before
 	round     uint64     // counts snapshots
 	ended     []*account // ended in this window, kept for its rows
+	endsSaved int        // how many of these are in a durable record
+	ending    []*account // in the latest record without having ended
 	idle      *account
 	guests    []*account // of this tick that host a virtual machine, or did
 	guestList []Guest
@@ -44,14 +46,17 @@ type Accounts struct {
 	start    int64 // of the open window, ns of CLOCK_BOOTTIME
 	offset   int64
 
-	tickStart   usage.StartReason // StartContinued except for the first tick
-	windowStart usage.StartReason // of the open window
-	gaps        []usage.Gap       // at the beginning of the open window
-	lossDetail  string            // why earlier accounts could not be restored
-	interval    time.Duration     // expected time between ticks; 0 is unknown
-	machine     usage.Usage       // of the machine as a whole in the open window
-	restored    bool              // restored, with no tick since
-	noDormancy  bool              // disables dormancy, for tests
+	tickStart   usage.StartReason   // StartContinued except for the first tick
+	windowStart usage.StartReason   // of the open window
+	gaps        []usage.Gap         // at the beginning of the open window
+	lossDetail  string              // why earlier accounts could not be restored
+	interval    time.Duration       // expected time between ticks; 0 is unknown
+	machine     usage.Usage         // of the machine as a whole in the open window
+	restored    bool                // restored, with no tick since
+	ends        []end               // recorded after the restored checkpoint
+	endsBoot    string              // of ends
+	shownEnds   map[usage.Slot]*end // in the latest tick, while it is booked
+	noDormancy  bool                // disables dormancy, for tests
 
 	serial         uint64   // of the latest account
 	saved          bool     // a checkpoint of this boot is durable
@@ -85,9 +90,11 @@ type account struct {
 	round     uint64   // of the latest snapshot that contains it
 	since     uint64   // round in which it was opened
 	final     bool
-	closed    bool // final and fully booked
-	born      bool // its life began after counting did, so everything it shows is booked
-	uncertain bool // its remainder includes use of a child that was not seen
+	closed    bool  // final and fully booked
+	unread    bool  // it ended without a reading in this run of the meter
+	recorded  int64 // CPU time in a durable record of its ending job, plus 1; 0 is none
+	born      bool  // its life began after counting did, so everything it shows is booked
+	uncertain bool  // its remainder includes use of a child that was not seen
 
 	reading   usage.Reading // latest
 	previous  usage.Reading // of the previous tick
@@ -135,7 +142,9 @@ func (acc *Accounts) SetInterval(tick time.Duration) { acc.interval = tick }
 // Tick books what was used since the previous snapshot and returns the tick's balance. The first
 // snapshot books nothing: counting begins there.
 func (acc *Accounts) Tick(s *usage.Snapshot) usage.Balance {
+	s, ends := acc.showEnds(s)
 	acc.startTick(s)
+	acc.shownEnds = ends
 	acc.round++
 	acc.elapsed = s.At - acc.at
 	acc.tick = usage.Balance{Lost: s.Lost}
@@ -156,6 +165,7 @@ func (acc *Accounts) Tick(s *usage.Snapshot) usage.Balance {
 	acc.addMachineTotals(s)
 	acc.addToWindow()
 	acc.retireEnded()
+	acc.shownEnds = nil
 	acc.stolen, acc.lastTotal = s.Node.Steal-acc.lastNode.Steal, acc.lastNode.Total
 	acc.at, acc.mono, acc.offset, acc.lastNode = s.At, s.Mono, s.Offset, s.Node
 	acc.window.Add(&acc.tick)
@@ -192,7 +202,7 @@ func (acc *Accounts) updateAccounts(s *usage.Snapshot) {
 		if a.round == acc.round || a.closed {
 			continue
 		}
-		a.final, a.childValues = true, [nestedSlots]int64{}
+		a.final, a.unread, a.childValues = true, true, [nestedSlots]int64{}
 		for i, r := range nestedCounters {
 			if a.holders[i] != nil {
 				a.raiseToBooked(r)
@@ -217,6 +227,10 @@ func (acc *Accounts) growSlots(s usage.Slot) {
 
 // book books a's share of the tick.
 func (acc *Accounts) book(a *account, s *usage.Snapshot) {
+	if e := acc.shownEnds[a.slot]; e != nil {
+		acc.bookEnd(a, e)
+		return
+	}
 	if a.dormant = a.dormant && acc.canBeDormant(a); a.dormant {
 		acc.bookDormant(a)
 		return

@@ -191,7 +191,7 @@ func (acc *Accounts) CloseWindow(w *usage.Window) {
 	}
 	emit(acc.idle)
 	clear(acc.ended)
-	acc.ended = acc.ended[:0]
+	acc.ended, acc.endsSaved = acc.ended[:0], 0
 
 	for i := range usage.Wholes {
 		if sum[i] != acc.window.Whole[i]+acc.window.Skew[i] {

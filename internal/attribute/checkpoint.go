@@ -13,11 +13,13 @@ import (
 // A checkpoint is the state of the accounts between two windows, in bytes for [Restore]: a version,
 // then a full record or a delta. A full record holds all accounts. A delta names the tick of the
 // record that it follows, and holds the accounts that changed since, with the new values only.
-// Integrals of unchanged levels are not included; Restore computes them.
+// Integrals of unchanged levels are not included; Restore computes them. Records of ends may follow
+// each of them.
 const (
 	checkpointVersion = 4 // version 1 has no energy, version 2 no virtual machines, version 3 no idle time
 	recordFull        = 'F'
 	recordDelta       = 'D'
+	recordEnds        = 'E' // see ends.go
 )
 
 // Parts of an account in a record.

@@ -25,6 +25,7 @@ type forest struct {
 	used   map[string]int64
 	blurry map[string]bool // their use cannot be fully attributed
 	calm   bool            // no group is found late in this step
+	plain  bool            // every group is readable
 }
 
 type tree struct {
@@ -142,7 +143,7 @@ func (f *forest) snapshot() *usage.Snapshot {
 			r.MemoryParent = r.Parent
 		}
 		// An unreadable file; the root has another source.
-		if g.parent != nil && g.shown && g.nap <= 0 && rapid.IntRange(0, 5).Draw(f.t, "unreadable") == 0 {
+		if !f.plain && g.parent != nil && g.shown && g.nap <= 0 && rapid.IntRange(0, 5).Draw(f.t, "unreadable") == 0 {
 			f.blur(g)
 		} else {
 			r.Put(usage.CPU, g.cpu)

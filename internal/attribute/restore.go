@@ -15,11 +15,12 @@ import (
 )
 
 // Restore returns the accounts of a node as of a checkpoint: records made by [Accounts.Checkpoint],
-// a full one and all deltas saved after it, in order. Without records they are empty. The error
+// a full one and all deltas saved after it, in order, and by [Accounts.Ends]. Without records they are empty. The error
 // wraps fault.ErrInvalid if a record is unreadable or missing.
 //
 // The next snapshot of the same boot is booked without a break: counters are complete, including
-// those of new groups. The use of groups that ended meanwhile is in the account above, apportioned.
+// those of new groups. The use of groups that ended meanwhile is in the account above, apportioned,
+// unless their ends were recorded.
 // A level seen before and after is taken as a straight line; other levels are unknown for the time
 // between. In another boot everything counts from 0.
 func Restore(node string, records [][]byte) (*Accounts, error) {
@@ -67,12 +68,18 @@ func (r *restorer) record(rec []byte) error {
 	acc := r.acc
 	r.scanner = scanner{rest: rec}
 	r.count++
-	if r.version = r.byte(); r.version < 1 || r.version > checkpointVersion {
-		return fmt.Errorf("unknown version %d: %w", r.version, fault.ErrInvalid)
+	version := r.byte()
+	if version < 1 || version > checkpointVersion {
+		return fmt.Errorf("unknown version %d: %w", version, fault.ErrInvalid)
 	}
 	kind := r.byte()
 	full := kind == recordFull
 	switch {
+	case kind == recordEnds:
+		if r.ends(); r.bad || len(r.rest) > 0 {
+			return fmt.Errorf("truncated or corrupt: %w", fault.ErrInvalid)
+		}
+		return nil
 	case full:
 		*acc = *New(acc.node)
 		r.accounts = map[uint64]*restored{}
@@ -87,6 +94,8 @@ func (r *restorer) record(rec []byte) error {
 	case r.int() != acc.at:
 		return fmt.Errorf("the record before it is missing: %w", fault.ErrInvalid)
 	}
+	r.version = version
+	acc.ends, acc.endsBoot = nil, ""
 	since := acc.at
 	r.node()
 	if !full {

@@ -163,7 +163,7 @@ func (acc *Accounts) isBorn(g *usage.Group) bool {
 	case usage.StartFirst:
 		return false
 	}
-	return true
+	return g.Born || acc.shownEnds[g.Slot] == nil
 }
 
 // reconcileNew revises groups assumed to be new since a pause if they show more CPU time than the
@@ -189,7 +189,7 @@ func (acc *Accounts) reconcileNew(s *usage.Snapshot) {
 		return
 	}
 	for _, a := range acc.current {
-		if a.parent == nil || a.since != acc.round || !a.born {
+		if a.parent == nil || a.since != acc.round || !a.born || acc.shownEnds[a.slot] != nil {
 			continue
 		}
 		up := holderOf(a, usage.CPU)
