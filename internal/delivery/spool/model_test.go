@@ -66,6 +66,7 @@ type agent struct {
 	pending *usage.Window
 	durable int64   // end of the last window that was appended
 	tried   []int64 // ends of later windows whose append failed
+	notes   int     // appended since that window
 	opening usage.StartReason
 }
 
@@ -81,7 +82,15 @@ func state(at int64, full bool) []byte {
 func (a *agent) restore(t tb, parts [][]byte) {
 	t.Helper()
 	a.pending, a.booked, a.opening = nil, 0, usage.StartFirst
+	found := 0
 	for i, part := range parts {
+		if part[0] == 'n' {
+			if at := int64(binary.LittleEndian.Uint64(part[1:])); at != a.booked {
+				t.Fatalf("a note follows the window to %d, the checkpoint is of %d", at, a.booked)
+			}
+			found++
+			continue
+		}
 		if (part[0] == 'f') != (i == 0) {
 			t.Fatalf("part %d of the checkpoint is %q", i, part)
 		}
@@ -91,6 +100,22 @@ func (a *agent) restore(t tb, parts [][]byte) {
 		}
 		a.booked, a.opening = at, usage.StartResumed
 	}
+	if a.booked == a.durable && found < a.notes {
+		t.Fatalf("%d notes, %d were appended", found, a.notes)
+	}
+	a.notes = found
+}
+
+// note appends a note, if there is a durable window that it can follow.
+func (a *agent) note(s *spool.Spool) error {
+	if a.pending != nil || a.booked != a.durable || a.durable == 0 {
+		return nil
+	}
+	err := s.AppendNote(nil, func() []byte { return append([]byte{'n'}, state(a.durable, false)[1:]...) })
+	if err == nil {
+		a.notes++
+	}
+	return err
 }
 
 // window closes a window and appends it, merged with those whose append failed.
@@ -106,7 +131,7 @@ func (a *agent) window(s *spool.Spool, ticks int64, names []batch.Name) error {
 	a.tried = append(a.tried, a.booked)
 	err := s.Append(a.pending, names, nil, func(full bool) []byte { return state(a.booked, full) })
 	if err == nil {
-		a.pending, a.durable, a.tried = nil, a.booked, nil
+		a.pending, a.durable, a.tried, a.notes = nil, a.booked, nil, 0
 	}
 	return err
 }
@@ -351,6 +376,9 @@ func (w *world) reopen(t *rapid.T) {
 		t.Fatal(err)
 	}
 	w.s = s
+	if w.lossy {
+		w.agent.notes = 0
+	}
 	w.agent.restore(t, w.s.Checkpoint())
 	if w.agent.booked == 0 && w.agent.durable > 0 && w.lossy {
 		// The checkpoint is lost, and the agent reports a gap.
@@ -373,6 +401,11 @@ func (w *world) actions(longNames bool) map[string]func(*rapid.T) {
 			}
 			for range rapid.IntRange(1, 8).Draw(t, "windows") {
 				_ = w.agent.window(w.s, rapid.Int64Range(1, 6).Draw(t, "ticks"), names)
+			}
+		},
+		"note": func(t *rapid.T) {
+			for range rapid.IntRange(1, 3).Draw(t, "notes") {
+				_ = w.agent.note(w.s)
 			}
 		},
 		"exchange": func(t *rapid.T) {

@@ -62,6 +62,10 @@ func (r *recovery) readState(p location, kind byte, payload []byte) {
 
 // readWindow processes a record of the log of windows.
 func (r *recovery) readWindow(p location, kind byte, payload []byte) {
+	if kind == kindNote {
+		r.readNote(p, payload)
+		return
+	}
 	s := r.s
 	var head windowHead
 	body, err := unpack(payload, &head)
@@ -88,8 +92,26 @@ func (r *recovery) readWindow(p location, kind byte, payload []byte) {
 	for len(s.index) > 0 && s.index[len(s.index)-1].Last >= head.First {
 		s.index = s.index[:len(s.index)-1]
 	}
-	r.lastWindow, s.lastEnd = head.Last, head.wallEnd()
+	r.lastWindow, s.lastEnd, s.notes = head.Last, head.wallEnd(), nil
 	s.index = append(s.index, window{head, p})
+}
+
+// readNote processes a note in the log of windows. One that does not follow the last window is
+// useless, as a part of the checkpoint before it is lost.
+func (r *recovery) readNote(p location, payload []byte) {
+	s := r.s
+	var head noteHead
+	if _, err := unpack(payload, &head); err != nil {
+		r.corrupt++
+		return
+	}
+	switch {
+	case head.Full:
+		s.checkpoints, s.notes, r.checkpointBroken = nil, []location{p}, false
+		r.lastWindow = max(r.lastWindow, head.After)
+	case head.After == r.lastWindow && !r.checkpointBroken:
+		s.notes = append(s.notes, p)
+	}
 }
 
 // reconcile finishes the recovery after all records were read. It ensures that one live
@@ -100,7 +122,7 @@ func (r *recovery) reconcile() error {
 	if r.top > r.lastWindow {
 		// The last windows are lost, and the checkpoint is older. With it the agent would
 		// book their use again, although it may have been sent.
-		s.checkpoints = nil
+		s.checkpoints, s.notes = nil, nil
 	}
 	s.lastWindow = max(r.top, r.lastWindow)
 	r.truncateStreams()

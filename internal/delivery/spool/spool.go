@@ -1,7 +1,7 @@
 // Package spool keeps an agent's windows on its disk until a server has them.
 //
 // Two logs do that. The log of windows takes each window with the state of the
-// books at its end; the log of batches takes what is offered to a server, as it
+// books at its end, and notes of what must not wait for the end of a window; the log of batches takes what is offered to a server, as it
 // is offered, and how far each stream is. A window is as good as sent, and its
 // record not needed any more, when the record of a batch with it is durable. So
 // whatever happens between two records, each window is in exactly one batch,
@@ -118,6 +118,7 @@ type Stats struct {
 	Evicted int64     // batches given up because the spool was full
 	Refused int64     // batches put into quarantine because a server called them invalid
 	Corrupt int64     // records that could not be read
+	Notes   int64     // notes written, each with a sync of its own
 }
 
 // A Spool holds windows and batches in a directory. Its methods may be called
@@ -136,6 +137,7 @@ type Spool struct {
 
 	index       []window   // in no batch yet, in order
 	checkpoints []location // a full one, then what changed
+	notes       []location // after them; the first may have a full checkpoint in place of them
 	unappended  bool       // nothing was appended since it was opened
 	lastWindow  uint64     // number of the last window
 	lastEnd     int64      // of that, wall time in ns
@@ -246,9 +248,9 @@ func (s *Spool) flush() error {
 // Changes returns a channel that receives a value after an Append.
 func (s *Spool) Changes() <-chan struct{} { return s.changes }
 
-// Checkpoint returns the state of the books at the end of the last window: a
-// full checkpoint and then its changes, in order. It is nil if there is none, as
-// in a new spool.
+// Checkpoint returns the state of the books at the end of the last window, a
+// full checkpoint and then its changes, and then what the notes since say of
+// them, in order. It is nil if there is none, as in a new spool.
 func (s *Spool) Checkpoint() [][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -269,6 +271,11 @@ func (s *Spool) Checkpoint() [][]byte {
 			return nil
 		}
 		all = append(all, body[head.Wire:])
+	}
+	for _, n := range s.readNotes() {
+		if len(n.body) > 0 {
+			all = append(all, n.body)
+		}
 	}
 	return all
 }
@@ -328,7 +335,7 @@ func (s *Spool) append(w *usage.Window, names []batch.Name, gaps []usage.Gap, ch
 		return err
 	}
 	failpoint.At("spool.window-synced")
-	s.lastWindow, s.lastEnd, s.unappended = number, head.wallEnd(), false
+	s.lastWindow, s.lastEnd, s.unappended, s.notes = number, head.wallEnd(), false, nil
 	s.index = append(s.index, window{head, p})
 	if head.Full {
 		s.checkpoints = nil

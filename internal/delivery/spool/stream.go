@@ -18,6 +18,7 @@ import (
 const (
 	kindWindow = 1
 	kindState  = 2
+	kindNote   = 3
 )
 
 // A payload is the length of the head in 4 bytes, the head as JSON, and the body.
