@@ -91,6 +91,8 @@ type Agent struct {
 	selfAccess selfAccess
 	projects   socket.Projects
 	unsaved    *usage.Window // not durable yet; the next window is merged into it
+	gaps       []usage.Gap   // that an earlier agent noted, for the next window
+	started    bool          // the first tick was recorded
 	log        *slog.Logger
 	windows    atomic.Int64 // stored
 	rows       atomic.Int64
@@ -101,6 +103,9 @@ type Agent struct {
 	jobNames   map[string]batch.Name // of jobs by key, for the next window
 	openJobs   map[string]batch.Name // jobs that have not ended, by key
 	spoolError string                // why the spool rejects windows, or ""
+	// recordError is why ends of jobs and groups are not recorded at once, or nil. Only the
+	// goroutine that owns the machine sets it.
+	recordError error
 }
 
 // Open opens the spool, restores the accounts in it, and opens the sources of this machine. It
@@ -129,6 +134,8 @@ func Open(cfg Config, node string, server sender.Server, log *slog.Logger) (_ *A
 		return nil, err
 	}
 	a.earlier = slices.DeleteFunc(a.Spool.Boots(), func(b batch.BootEnd) bool { return b.Boot == a.Machine.Boot() })
+	a.restoreNotes()
+	a.Machine.OnBooked(a.record)
 	a.powerModel.handleRefusal(a.Machine.PowerModelsError())
 	if a.GuestRelay, err = NewGuestRelay(cfg.Handover, a.Machine, log.With("part", "relay")); err != nil {
 		return nil, err
@@ -231,7 +238,7 @@ func (a *Agent) storeWindow(w *usage.Window) {
 	a.names.markWanted(a.Sender.Wanted())
 	names := a.names.collectDue(w, now)
 	sent := wire.Prepare(w)
-	err := a.Spool.Append(&sent, names, slices.Concat(w.Gaps, a.retired.gaps), func(full bool) []byte { return a.Machine.Accounts().Checkpoint(nil, full) })
+	err := a.Spool.Append(&sent, names, slices.Concat(w.Gaps, a.retired.gaps, a.gaps), func(full bool) []byte { return a.Machine.Accounts().Checkpoint(nil, full) })
 	a.reportSpool(err)
 	if err != nil {
 		if a.unsaved == nil {
@@ -239,7 +246,8 @@ func (a *Agent) storeWindow(w *usage.Window) {
 		}
 		return
 	}
-	a.unsaved = nil
+	a.reportRecord(nil) // the window has what was not recorded
+	a.unsaved, a.gaps = nil, nil
 	a.retired.remove(a.log)
 	a.retired = RetiredSpools{}
 	a.Machine.Accounts().MarkSaved()

@@ -35,15 +35,15 @@ func (h jobHooks) Register(key string, j socket.Job) (socket.Registration, error
 // Snapshot requests a tick.
 func (h jobHooks) Snapshot(ctx context.Context) error { return h.Machine.RequestTick(ctx) }
 
-// End takes a last tick of a job, so that its group can be removed. After an error the job stays
-// open and End can be called again.
+// End takes a last tick of a job and makes it durable with the job's name, so that its group can be
+// removed. After an error the job stays open and End can be called again.
 func (h jobHooks) End(ctx context.Context, key string, o socket.Outcome) error {
 	h.mu.Lock()
 	n := h.openJobs[key]
 	n.Ended, n.Exit = o.Ended, &o.Exit
 	h.jobNames[key] = n
 	h.mu.Unlock()
-	if err := h.Machine.RequestTick(ctx); err != nil {
+	if err := h.Machine.RequestEnd(ctx, key); err != nil {
 		return err
 	}
 	h.mu.Lock()
@@ -87,9 +87,12 @@ type Status struct {
 	Rows    int64     `json:"rows"`
 	// Violations counts failed conservation checks, and Missed births and deaths of groups that the
 	// reader missed.
-	Violations int64            `json:"violations"`
-	Missed     int64            `json:"missed"`
-	Failing    string           `json:"failing,omitempty"` // why windows cannot be stored
+	Violations int64  `json:"violations"`
+	Missed     int64  `json:"missed"`
+	Failing    string `json:"failing,omitempty"` // why windows cannot be stored
+	// Unrecorded is why ends of jobs and groups are not recorded at once, so that a killed agent
+	// would forget their names; "" if they are.
+	Unrecorded string           `json:"unrecorded,omitempty"`
 	Sender     sender.Status    `json:"ship"`
 	Spool      spool.Stats      `json:"spool"`
 	Streams    []spool.Status   `json:"streams"`
@@ -109,5 +112,8 @@ func (a *Agent) State() Status {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s.Jobs, s.Failing = len(a.openJobs), a.spoolError
+	if a.recordError != nil {
+		s.Unrecorded = a.recordError.Error()
+	}
 	return s
 }

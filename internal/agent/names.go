@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"mete.dev/mete/internal/delivery/wire"
@@ -45,8 +47,9 @@ type nameState struct {
 // A jobName is what a job registered.
 type jobName struct {
 	batch.Name
-	changed bool      // not sent yet
-	seen    time.Time // time of registration, or of the latest window with a row of it
+	changed  bool      // not sent yet
+	recorded bool      // in a note since the last window
+	seen     time.Time // time of registration, or of the latest window with a row of it
 }
 
 func newNameTracker() *nameTracker {
@@ -55,7 +58,25 @@ func newNameTracker() *nameTracker {
 
 // setJob stores what a job registered. It is sent with the job's next window.
 func (n *nameTracker) setJob(key string, job batch.Name, now time.Time) {
-	n.jobs[key] = &jobName{job, true, now}
+	n.jobs[key] = &jobName{Name: job, changed: true, seen: now}
+}
+
+// unrecorded returns the jobs whose names are neither sent nor in a note.
+func (n *nameTracker) unrecorded() (jobs []jobText) {
+	for key, job := range n.jobs {
+		if job.changed && !job.recorded {
+			jobs = append(jobs, textOfJob(key, &job.Name))
+		}
+	}
+	slices.SortFunc(jobs, func(a, b jobText) int { return cmp.Compare(a.Key, b.Key) })
+	return jobs
+}
+
+// markRecorded records that a note with all of unrecorded is stored.
+func (n *nameTracker) markRecorded() {
+	for _, job := range n.jobs {
+		job.recorded = true
+	}
 }
 
 // displayName returns a workload's name, preferring a registered one.
@@ -182,6 +203,7 @@ func (n *nameTracker) markSent(w *usage.Window, now time.Time) (gone []string) {
 		}
 	}
 	for id, s := range n.jobs {
+		s.recorded = false // the window ends the notes
 		if now.Sub(s.seen) >= jobTimeout {
 			delete(n.jobs, id)
 			gone = append(gone, id)

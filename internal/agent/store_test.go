@@ -29,6 +29,7 @@ type taker struct {
 	mu      sync.Mutex
 	windows []usage.Window
 	names   []batch.Name
+	gaps    []usage.Gap
 }
 
 func (s *taker) Offer(_ context.Context, _ batch.Clock, sent []byte) (batch.Reply, error) {
@@ -38,7 +39,7 @@ func (s *taker) Offer(_ context.Context, _ batch.Clock, sent []byte) (batch.Repl
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.windows, s.names = append(s.windows, b.Windows...), append(s.names, b.Names...)
+	s.windows, s.names, s.gaps = append(s.windows, b.Windows...), append(s.names, b.Names...), append(s.gaps, b.Gaps...)
 	return batch.Reply{Verdict: batch.Accepted, Next: b.Number + 1}, nil
 }
 
@@ -58,6 +59,12 @@ type bench struct {
 // open opens an agent whose spool is in fs.
 func open(t *testing.T, fs *spooltest.FS, server *taker) *bench {
 	t.Helper()
+	return openWith(t, fs, server, time.Second) // a window at each tick
+}
+
+// openWith is open with windows of a length.
+func openWith(t *testing.T, fs *spooltest.FS, server *taker, window time.Duration) *bench {
+	t.Helper()
 	b := &bench{server: server, log: &journal.Journal{}}
 	log := slog.New(slog.NewTextHandler(b.log, nil))
 	a := &Agent{node: "n", names: newNameTracker(), jobNames: map[string]batch.Name{}, openJobs: map[string]batch.Name{}, powerModel: powerModelFile{log: log}, log: log}
@@ -71,8 +78,7 @@ func open(t *testing.T, fs *spooltest.FS, server *taker) *bench {
 	if a.Spool, err = spool.Open(cfg, log); err != nil {
 		t.Fatal(err)
 	}
-	// A window at each tick.
-	a.Machine, err = machine.Open(machine.Config{Config: sampler.Config{Tick: time.Second, Window: time.Second}, Reader: machine.Files,
+	a.Machine, err = machine.Open(machine.Config{Config: sampler.Config{Tick: time.Second, Window: window}, Reader: machine.Files,
 		Node: "n", Checkpoint: a.Spool.Checkpoint()}, log)
 	if err != nil {
 		t.Fatal(err)

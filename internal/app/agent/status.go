@@ -96,6 +96,8 @@ func metrics(s agent.Status) string {
 	t.Counter("mete_agent_rows_total", "Rows of those windows.", float64(s.Rows))
 	t.Gauge("mete_agent_jobs", "Registered jobs that have not ended.", float64(s.Jobs))
 	t.Gauge("mete_agent_spool_failing", "1 while windows cannot be made durable.", oneIf(s.Failing != ""))
+	t.Gauge("mete_agent_record_failing", "1 while ends of jobs and groups are not recorded at once.", oneIf(s.Unrecorded != ""))
+	t.Counter("mete_agent_spool_notes_total", "Records of ends of jobs and groups between windows, each synced.", float64(s.Spool.Notes))
 	writeDefects(&t, s.Violations, s.Missed)
 	writePartial(&t, s.Partial)
 	t.Gauge("mete_agent_connected", "1 while the server takes batches.", oneIf(s.Sender.State == sender.Connected))

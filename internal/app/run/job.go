@@ -65,6 +65,9 @@ func run(c *config, stdout, stderr io.Writer) error {
 	if lives := j.report.Survivors(); c.quiet && lives != "" {
 		j.printLine("%s: lives on: %s", report.Clean(c.name), lives) // the other formats contain it
 	}
+	if named := j.report.InLedgerByName; c.quiet && named != nil && !*named {
+		j.printLine("%s: %s", report.Clean(c.name), report.NotInLedger)
+	}
 	if err := out.write(&j.report); err != nil {
 		j.printLine("cannot write the report: %v", err)
 	}
@@ -165,7 +168,7 @@ func (j *job) watch(place launch.Job, group *launch.Group, c launch.Command, n *
 		own.cancel()
 		return exit, err
 	}
-	agent.end(measured, exit)
+	j.report.InLedgerByName = agent.end(measured, exit, s.c)
 	own.end(measured, exit, s.c)
 	j.report.Fill(measured)
 	j.energy.fillReport(&j.report)

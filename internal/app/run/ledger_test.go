@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -677,6 +678,34 @@ func TestServerOrdinaryUser(t *testing.T) {
 	out = as("run", "-q", "--server", b.url(), patient, "--name", "outer", "--", "env", "METE_TEST_MAIN=1", prog, "run", "--server", b.url(), patient, "--", "true")
 	if out.code != 125 || !strings.Contains(out.stderr, "measures ") {
 		t.Errorf("exit %d: %s", out.code, out.stderr)
+	}
+}
+
+// TestAgentDown checks that the report of a job says that it is not in the ledger by name where a
+// killed agent left its socket, and nothing of it without an agent.
+func TestAgentDown(t *testing.T) {
+	m := program(t)
+	sock := filepath.Join(m.dir, "agent.sock")
+	m.env = append(m.env, "METE_SOCKET="+sock)
+	if r, out := m.job("--", "true"); r.InLedgerByName != nil || strings.Contains(out.stderr, report.NotInLedger) {
+		t.Errorf("without an agent: %v, %s", r.InLedgerByName, out.stderr)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: sock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r, out := m.job("--", "true")
+	if r.InLedgerByName == nil || *r.InLedgerByName || out.code != 0 || out.stderr != "mete: true: not in the ledger by name\n" {
+		t.Errorf("quietly: %v, exit %d, %q", r.InLedgerByName, out.code, out.stderr)
+	}
+	for form, want := range map[string]string{"text": "\n  not in the ledger by name\n  note: this machine's agent is down\n", "json": `"in_ledger_by_name": false`} {
+		if out := m.run("run", "-o", form, "--", "true"); !strings.Contains(out.stderr, want) {
+			t.Errorf("-o %s: %s\nwant %q", form, out.stderr, want)
+		}
 	}
 }
 

@@ -20,6 +20,7 @@ type agentJob struct {
 	client *socket.Client // nil without an agent; the search sets it until it has ended
 	job    socket.Job
 	note   func(...string)
+	away   bool // an agent's socket exists, and no agent answers
 
 	stop      context.CancelFunc // of startSearch; nil if there is no search
 	searching sync.WaitGroup
@@ -78,6 +79,9 @@ func (a *agentJob) registerOnce() (notes []string) {
 	for _, path := range socket.Paths(os.Getenv, os.Geteuid()) {
 		c, err := socket.Dial(path)
 		if errors.Is(err, fault.ErrUnavailable) {
+			// A killed agent leaves its socket.
+			info, err := os.Lstat(path)
+			a.away = a.away || err == nil && info.Mode()&os.ModeSocket != 0
 			continue
 		}
 		if err != nil {
@@ -98,20 +102,41 @@ func (a *agentJob) registerOnce() (notes []string) {
 	return notes
 }
 
-// end reports to the agent how the job ended. It returns after the agent's last reading of the
-// group, which can then be removed.
-func (a *agentJob) end(m *report.Measurement, e launch.Exit) {
+// endWait is how long end waits for an agent that does not answer, such as one that is restarted.
+const endWait = 10 * time.Second
+
+// endRetry is the time between two attempts.
+const endRetry = 100 * time.Millisecond
+
+// end reports to the agent how the job ended. It returns when the agent has the last values of the
+// group, which can then be removed, and the job's name on its disk. named says whether it has; it is
+// nil if the machine has no agent. A signal ends the wait.
+func (a *agentJob) end(m *report.Measurement, e launch.Exit, signals <-chan os.Signal) (named *bool) {
 	a.stopSearch()
 	if a.client == nil {
-		return
+		if !a.away {
+			return nil
+		}
+		a.note("this machine's agent is down")
+		return new(bool)
 	}
 	o := socket.Outcome{Ended: m.Ended, Exit: e.Code()}
 	if e.Status.Signaled() {
 		o.Signal = int(e.Status.Signal())
 	}
-	err := a.client.End(context.Background(), a.job.ID, o)
-	if err != nil {
-		a.note("this machine's agent does not know how the job ended: " + err.Error())
+	ctx, stop := context.WithTimeout(context.Background(), endWait)
+	defer stop()
+	go cancelOnSignal(ctx, stop, signals)
+	for {
+		err := a.client.End(ctx, a.job.ID, o)
+		done := err == nil
+		if !done && errors.Is(err, fault.ErrUnavailable) && sleep.For(ctx, endRetry) == nil {
+			continue
+		}
+		if !done {
+			a.note("this machine's agent does not know how the job ended: " + err.Error())
+		}
+		return &done
 	}
 }
 

@@ -110,7 +110,10 @@ no meters. Next to it is the job's share, by CPU time, of the machine's idle
 energy. Both are shown with their possible error and their source.
 
 mete run registers the job with an agent of this machine, so that its ledger has
-the job's name. Without an agent, --server sends the job's figures to a server,
+the job's name, and waits at the end of the job, for at most 10 s, until the agent
+has the job's use on disk. If it has not, or if it is down, the report says "not in
+the ledger by name" (in_ledger_by_name in JSON): the job's use is in the ledger, but
+possibly as that of the group above it. Without an agent, --server sends the job's figures to a server,
 while it runs and at its end: this needs a token of mete token create --role job
 once, best in a file that only its user can read. The command's environment is that
 of mete run without METE_TOKEN and METE_UPSTREAM_TOKEN. Figures that cannot be sent

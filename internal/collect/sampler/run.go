@@ -3,6 +3,7 @@ package sampler
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"mete.dev/mete/internal/model/fault"
@@ -13,10 +14,22 @@ import (
 // everything that groups showed at the call. Any goroutine may call it while Run runs;
 // before that it waits. Requests within a few milliseconds share a tick. The error wraps
 // fault.ErrUnavailable if Run has ended.
-func (s *Sampler) RequestTick(ctx context.Context) error {
+func (s *Sampler) RequestTick(ctx context.Context) error { return s.request(ctx, "") }
+
+// RequestEnd is [Sampler.RequestTick] for the end of the job with a key: the function of OnBooked
+// gets the key, and its error is that of RequestEnd.
+func (s *Sampler) RequestEnd(ctx context.Context, key string) error { return s.request(ctx, key) }
+
+// A request is one for a tick.
+type request struct {
+	done chan<- error
+	job  string // key of the job that ends; "" is none
+}
+
+func (s *Sampler) request(ctx context.Context, job string) error {
 	done := make(chan error, 1)
 	select {
-	case s.requests <- done:
+	case s.requests <- request{done, job}:
 	case <-s.ended:
 		return fmt.Errorf("tick: the sampler has ended: %w", fault.ErrUnavailable)
 	case <-ctx.Done():
@@ -29,6 +42,10 @@ func (s *Sampler) RequestTick(ctx context.Context) error {
 		return ctx.Err()
 	}
 }
+
+// OnBooked sets a function that Run calls after each tick, and after the window that it closed, with
+// the keys of the jobs whose ends were requested before it. Call it before Run.
+func (s *Sampler) OnBooked(f func(ending []string) error) { s.onBooked = f }
 
 // Run ticks until ctx ends, and once more then; call it once. It calls tick after each tick
 // that was not requested, and window with each closed window, the last one shorter; either
@@ -60,6 +77,7 @@ func (s *Sampler) Run(ctx context.Context, tick func(), window func(*usage.Windo
 			if s.closed && window != nil {
 				window(&s.window)
 			}
+			s.callOnBooked()
 		case !s.started:
 			return err
 		case !failing:
@@ -97,10 +115,30 @@ func (s *Sampler) collectRequests() {
 	}
 }
 
+// callOnBooked calls the function of OnBooked, and answers the requests for ends with its error.
+func (s *Sampler) callOnBooked() {
+	if s.onBooked == nil {
+		return
+	}
+	var ending []string
+	for _, w := range s.waiting {
+		if w.job != "" {
+			ending = append(ending, w.job)
+		}
+	}
+	err := s.onBooked(ending)
+	s.waiting = slices.DeleteFunc(s.waiting, func(w request) bool {
+		if w.job != "" {
+			w.done <- err
+		}
+		return w.job != ""
+	})
+}
+
 // answerRequests returns the result of the tick to all waiting requests.
 func (s *Sampler) answerRequests(err error) {
 	for _, w := range s.waiting {
-		w <- err
+		w.done <- err
 	}
 	clear(s.waiting)
 	s.waiting = s.waiting[:0]
@@ -118,5 +156,6 @@ func (s *Sampler) finish(window func(*usage.Window)) error {
 	if window != nil && s.window.Length() > 0 {
 		window(&s.window)
 	}
+	s.callOnBooked()
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -76,6 +77,58 @@ func TestRequestTick(t *testing.T) {
 		}
 		if err := s.RequestTick(t.Context()); !errors.Is(err, fault.ErrUnavailable) {
 			t.Errorf("request after the end: %v, want ErrUnavailable", err)
+		}
+	})
+}
+
+// A request for the end of a job gets a tick that begins after it, whose keys the function of OnBooked
+// gets once, after the window of that tick, and its error; other requests do not get that error.
+func TestRequestEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var x seen
+		s := newSampler(&clock{start: time.Now()}, newGroups(), &x)
+		var calls [][]string
+		failed := errors.New("the disk is full")
+		var fail error
+		closed := 0
+		s.OnBooked(func(ending []string) error {
+			if calls = append(calls, slices.Clone(ending)); fail == nil && len(ending) > 0 && ending[0] == "last" && closed == 0 {
+				t.Error("called before the last window")
+			}
+			return fail
+		})
+		stop := running(t, s, nil, func(*usage.Window) { closed++ })
+		time.Sleep(500 * time.Millisecond)
+		if len(calls) != 1 || calls[0] != nil {
+			t.Errorf("calls %q, want one for the first tick", calls)
+		}
+		fail = failed
+		var both sync.WaitGroup
+		both.Go(func() {
+			if err := s.RequestEnd(t.Context(), "a"); !errors.Is(err, failed) {
+				t.Errorf("the end of a job: %v", err)
+			}
+		})
+		both.Go(func() {
+			if err := s.RequestTick(t.Context()); err != nil {
+				t.Errorf("a tick: %v", err)
+			}
+		})
+		both.Wait()
+		fail = nil
+		if err := s.RequestEnd(t.Context(), "b"); err != nil {
+			t.Error(err)
+		}
+		calls = slices.DeleteFunc(calls, func(c []string) bool { return len(c) == 0 })
+		if want := [][]string{{"a"}, {"b"}}; !slices.EqualFunc(calls, want, slices.Equal) {
+			t.Errorf("calls %q, want %q", calls, want)
+		}
+		last := make(chan error, 1)
+		go func() { last <- s.RequestEnd(t.Context(), "last") }()
+		synctest.Wait() // it waits for its tick
+		stop()
+		if err := <-last; err != nil || !slices.Equal(calls[len(calls)-1], []string{"last"}) {
+			t.Errorf("as Run ended: %v, calls %q", err, calls)
 		}
 	})
 }

@@ -93,9 +93,10 @@ type Sampler struct {
 	window   usage.Window
 	closed   bool // the latest tick closed it
 
-	requests chan chan<- error // requests for a tick
-	ended    chan struct{}     // closed when Run has returned
-	waiting  []chan<- error    // requests that the next tick answers
+	requests chan request                // for a tick
+	ended    chan struct{}               // closed when Run has returned
+	waiting  []request                   // that the next tick answers
+	onBooked func(ending []string) error // may be nil
 }
 
 // NewSampler returns a sampler that continues the accounts. The first source provides the
@@ -103,7 +104,7 @@ type Sampler struct {
 func NewSampler(cfg Config, accounts *attribute.Accounts, boot string, clock Clock, sources []Source, log *slog.Logger) *Sampler {
 	accounts.SetInterval(cfg.Tick)
 	return &Sampler{cfg: cfg, boot: boot, clock: clock, sources: sources, unsupported: make([]bool, len(sources)), accounts: accounts, log: log,
-		requests: make(chan chan<- error), ended: make(chan struct{})}
+		requests: make(chan request), ended: make(chan struct{})}
 }
 
 // SetMeters sets the energy meters, before the first tick. Call

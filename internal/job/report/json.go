@@ -40,6 +40,7 @@ type tail struct {
 	Group   string                   `json:"group"`
 	Notes   []string                 `json:"notes"`
 	LivesOn []Process                `json:"lives_on"`
+	ByName  *bool                    `json:"in_ledger_by_name,omitempty"`
 	Meter   meterJSON                `json:"meter"`
 }
 
@@ -57,7 +58,7 @@ func (r *Report) JSON() []byte {
 	}
 	t := tail{
 		Quality: map[string]usage.Quality{}, Source: r.EnergySource, Reader: r.Reader, Group: r.Group,
-		Notes: append([]string{}, r.Notes...), LivesOn: append([]Process{}, r.LivesOn...),
+		Notes: append([]string{}, r.Notes...), LivesOn: append([]Process{}, r.LivesOn...), ByName: r.InLedgerByName,
 		Meter: meterJSON{number(r.Meter.CPU, unit.Nanosecond), number(r.Meter.MemoryPeak, unit.Byte)},
 	}
 	var mid bytes.Buffer
@@ -146,7 +147,7 @@ func Parse(b []byte) (*Report, error) {
 	r := &Report{
 		ID: h.ID, Name: h.Name, Labels: h.Labels, Command: h.Command, Started: h.Started.UTC(), Ended: h.Ended.UTC(),
 		ExitCode: *h.ExitCode, Signal: h.Signal, CPUs: h.CPUs,
-		EnergySource: t.Source, Reader: t.Reader, Group: t.Group, Notes: t.Notes, LivesOn: t.LivesOn,
+		EnergySource: t.Source, Reader: t.Reader, Group: t.Group, Notes: t.Notes, LivesOn: t.LivesOn, InLedgerByName: t.ByName,
 	}
 	for k := range r.Figures {
 		name, u := details[k].name, details[k].unit

@@ -117,8 +117,15 @@ type Report struct {
 	// LivesOn are processes of the job that were alive when the command ended or, if it has not,
 	// when the report was made.
 	LivesOn []Process
-	Meter   Meter
+	// InLedgerByName says whether this machine's agent has the job's end on disk, with its name: then
+	// the ledger gets its use under its name. Otherwise a restart of the agent may book it without.
+	// It is nil if no agent measured the job.
+	InLedgerByName *bool
+	Meter          Meter
 }
+
+// NotInLedger is what a report says where InLedgerByName is false.
+const NotInLedger = "not in the ledger by name"
 
 // Meter is mete's own use for measuring the job.
 type Meter struct {

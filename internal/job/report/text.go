@@ -49,6 +49,9 @@ func (r *Report) Text() []byte {
 	if r.EnergySource != "" {
 		fmt.Fprintf(&b, "  energy is %s: %s\n", r.energySource(), Clean(r.EnergySource))
 	}
+	if r.InLedgerByName != nil && !*r.InLedgerByName {
+		fmt.Fprintf(&b, "  %s\n", NotInLedger)
+	}
 	for _, n := range r.Notes {
 		fmt.Fprintf(&b, "  note: %s\n", Clean(n))
 	}

@@ -26,7 +26,7 @@ const (
 
 // A Client is mete run's side of the socket. Each call takes two seconds at most. After a call
 // that timed out, calls fail at once for a while, so that an agent that hangs does not delay a
-// job. Several goroutines may use it.
+// job; only End is tried again. Several goroutines may use it.
 type Client struct {
 	path           string
 	http           *http.Client
@@ -121,9 +121,13 @@ func (c *Client) Snapshot(ctx context.Context, id string) error {
 	})
 }
 
-// End tells the agent how a job ended, and returns when the agent has read the job's last values:
-// then the job's groups may be removed.
+// End tells the agent how a job ended, and returns when the agent has the job's last values and its
+// name on disk: then the job's groups may be removed. It calls the agent also after a call that timed
+// out a moment ago. After fault.ErrUnavailable the caller may try again.
 func (c *Client) End(ctx context.Context, id string, o Outcome) error {
+	c.mu.Lock()
+	c.retryAt = time.Time{}
+	c.mu.Unlock()
 	err := c.callRegistered(ctx, id, func() error {
 		return c.call(ctx, http.MethodPut, "/v1/jobs/"+id+"/end", o, nil)
 	})

@@ -5,7 +5,7 @@
 //
 //	POST /v1/jobs                a job begins: Job; the answer is Registration
 //	POST /v1/jobs/{id}/snapshot  take a tick now; answered when it is taken
-//	PUT  /v1/jobs/{id}/end       the job ended: Outcome; answered when its last values are read
+//	PUT  /v1/jobs/{id}/end       the job ended: Outcome; answered when its last values and its name are on the agent's disk
 //	GET  /v1/status              the agent's status
 //
 // Any user of the machine may register jobs of their own. The kernel identifies the user of a
@@ -82,7 +82,8 @@ type Hooks interface {
 	Register(key string, j Job) (Registration, error)
 	// Snapshot takes a tick now.
 	Snapshot(ctx context.Context) error
-	// End takes the outcome of the job with a key, and returns when its last values are read.
+	// End takes the outcome of the job with a key, and returns when its last values and its name are
+	// on disk. After an error it may be called again.
 	End(ctx context.Context, key string, o Outcome) error
 	// Status returns the agent's status, to be encoded as JSON. Every user may read it.
 	Status() any

@@ -541,19 +541,19 @@ func TestHang(t *testing.T) {
 	}
 	c.Hurry(time.Second, time.Hour)
 	o := socket.Outcome{Ended: time.Now()}
-	for _, err := range []error{c.Snapshot(ctx, id), c.End(ctx, id, o), c.Status(ctx, new(any))} {
+	for _, err := range []error{c.Snapshot(ctx, id), c.Snapshot(ctx, id), c.End(ctx, id, o), c.Status(ctx, new(any))} {
 		if !errors.Is(err, fault.ErrUnavailable) {
 			t.Errorf("an agent that hangs: %v", err)
 		}
 	}
-	testkit.Eventually(t, "the agent gets two calls", func() bool { return len(a.done()) >= 2 })
-	if want, did := []string{"register " + id, "snapshot"}, a.done(); !slices.Equal(did, want) {
+	testkit.Eventually(t, "the agent gets three calls", func() bool { return len(a.done()) >= 3 })
+	if want, did := []string{"register " + id, "snapshot", "end " + id}, a.done(); !slices.Equal(did, want) {
 		t.Errorf("the agent got the calls %q, want %q", did, want)
 	}
 	// Another job waits in it as the agent ends.
 	late := make(chan error, 1)
 	go func() { late <- dial(t, path).Snapshot(ctx, id) }()
-	testkit.Eventually(t, "the other job waits", func() bool { return len(a.done()) >= 3 })
+	testkit.Eventually(t, "the other job waits", func() bool { return len(a.done()) >= 4 })
 	stop() // ends, though the agent hangs
 	if err := <-late; !errors.Is(err, fault.ErrUnavailable) {
 		t.Errorf("as the agent ended: %v", err)

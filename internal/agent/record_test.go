@@ -1,0 +1,175 @@
+package agent
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/attribute"
+	"mete.dev/mete/internal/job/socket"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/testkit/hosttest"
+	"mete.dev/mete/internal/testkit/spooltest"
+)
+
+// openLong opens an agent whose windows only store closes.
+func openLong(t *testing.T, fs *spooltest.FS, server *taker) *bench {
+	t.Helper()
+	return openWith(t, fs, server, time.Hour)
+}
+
+// sample takes a tick.
+func (b *bench) sample(t *testing.T) {
+	t.Helper()
+	if _, err := b.Machine.Tick(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// store takes a tick, closes the window and stores it.
+func (b *bench) store(t *testing.T) {
+	t.Helper()
+	b.sample(t)
+	var w usage.Window
+	b.Machine.Accounts().CloseWindow(&w)
+	b.storeWindow(&w)
+}
+
+// reopen kills the agent, and opens another one on what is durable.
+func (b *bench) reopen(t *testing.T, fs *spooltest.FS) *bench {
+	t.Helper()
+	b.close(t, true)
+	fs.Crash()
+	next := openLong(t, fs, b.server)
+	next.restoreNotes()
+	return next
+}
+
+// TestRecordStart checks that the very first tick is durable before a window is, with its gaps: an
+// agent that is killed in its first window resumes there.
+func TestRecordStart(t *testing.T) {
+	hosttest.Need(t, "procfs")
+	fs := spooltest.New(func(int) int { return 0 })
+	b := openLong(t, fs, &taker{})
+	*b.Machine.Accounts() = *attribute.NewAfterLoss("n", "for a test")
+	b.sample(t)
+	at := b.Machine.Snapshot().At
+	if err := b.record(nil); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		b = b.reopen(t, fs)
+	}
+	b.store(t)
+	if err := b.Sender.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if w := b.server.windows; len(w) == 0 || w[0].Start != at || w[0].StartReason != usage.StartResumed {
+		t.Errorf("%d windows, want the first one to resume at %d", len(w), at)
+	}
+	var why []usage.Reason
+	for _, g := range b.server.gaps {
+		why = append(why, g.Reason)
+	}
+	if want := []usage.Reason{usage.Unwatched, usage.StateLost}; !slices.Equal(why, want) {
+		t.Errorf("gaps %v, want %v", why, want)
+	}
+	b.close(t, false)
+}
+
+// TestRecordJobs checks that registered and ended jobs survive a kill, until a window has their
+// names.
+func TestRecordJobs(t *testing.T) {
+	hosttest.Need(t, "procfs")
+	fs := spooltest.New(func(int) int { return 0 })
+	b := openLong(t, fs, &taker{})
+	b.sample(t)
+	if err := b.record(nil); err != nil {
+		t.Fatal(err)
+	}
+	exit := 3
+	for _, id := range []string{jobA, jobB} {
+		if _, err := (jobHooks{b.Agent}).Register(id, socket.Job{ID: id, Name: "n" + id, User: "u", Project: "p", Labels: map[string]string{"k": "v"}, Started: noon}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := b.openJobs[jobA]
+	n.Ended, n.Exit = noon.Add(time.Minute), &exit
+	b.jobNames[jobA] = n
+	if err := b.record([]string{jobA}); err != nil {
+		t.Fatal(err)
+	}
+	notes := b.Spool.Stats().Notes
+	if err := b.record(nil); err != nil || b.Spool.Stats().Notes != notes {
+		t.Errorf("nothing new: %v, %d notes, want %d", err, b.Spool.Stats().Notes, notes)
+	}
+	b = b.reopen(t, fs)
+	if s := b.State(); s.Jobs != 1 {
+		t.Errorf("%d jobs are open, want the one that has not ended", s.Jobs)
+	}
+	got := b.jobNames[jobA]
+	if got.Exit == nil || *got.Exit != 3 || !got.Ended.Equal(n.Ended) || got.Job != "n"+jobA || got.User != "u" || got.Project != "p" || got.Labels["k"] != "v" || !got.Started.Equal(noon) {
+		t.Errorf("the ended job's name is %+v", got)
+	}
+	if got := b.jobNames[jobB]; got.Name != "n"+jobB || !got.Ended.IsZero() {
+		t.Errorf("the other job's name is %+v", got)
+	}
+	b.store(t)
+	if left := b.Spool.Notes(); len(left) > 0 {
+		t.Errorf("after a window: %q", left)
+	}
+	b.close(t, false)
+}
+
+// TestRecordFullDisk checks that a full disk stops neither measuring nor windows, that the status says
+// what is not recorded, and that ends are recorded again after the next window.
+func TestRecordFullDisk(t *testing.T) {
+	hosttest.Need(t, "procfs")
+	fs := spooltest.New(func(int) int { return 0 })
+	b := openLong(t, fs, &taker{})
+	b.sample(t)
+	if err := b.record(nil); err != nil {
+		t.Fatal(err)
+	}
+	fs.SetFree(0)
+	if _, err := (jobHooks{b.Agent}).Register(jobA, socket.Job{ID: jobA, Name: "a", Started: noon}); err != nil {
+		t.Fatal(err)
+	}
+	err := b.record([]string{jobA})
+	if !errors.Is(err, fault.ErrUnavailable) || !strings.Contains(err.Error(), "is not on disk") {
+		t.Errorf("the job gets %v", err)
+	}
+	for range 3 {
+		b.sample(t)
+		_ = b.record(nil) // as Run does
+	}
+	if s := b.State(); !strings.Contains(s.Unrecorded, "no checkpoint since the last failed write") {
+		t.Errorf("status %q", s.Unrecorded)
+	}
+	if n := strings.Count(b.log.String(), "not recorded at once"); n != 1 {
+		t.Errorf("logged %d times:\n%s", n, b.log)
+	}
+	b.store(t) // the window does not fit either
+	if b.unsaved == nil {
+		t.Fatal("a window on a full disk")
+	}
+	if err := b.record([]string{jobA}); !errors.Is(err, fault.ErrUnavailable) {
+		t.Errorf("while windows are held: %v", err)
+	}
+	fs.SetFree(-1)
+	b.store(t)
+	if s := b.State(); s.Unrecorded != "" || s.Failing != "" {
+		t.Errorf("status %+v", s)
+	}
+	b.sample(t)
+	if err := b.record([]string{jobA}); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(b.log.String(), "recorded at once again") {
+		t.Errorf("log:\n%s", b.log)
+	}
+	b.close(t, false)
+}
