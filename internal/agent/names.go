@@ -61,15 +61,19 @@ func (n *nameTracker) setJob(key string, job batch.Name, now time.Time) {
 	n.jobs[key] = &jobName{Name: job, changed: true, seen: now}
 }
 
-// unrecorded returns the jobs whose names are neither sent nor in a note.
-func (n *nameTracker) unrecorded() (jobs []jobText) {
+// unrecorded returns the jobs whose names are neither sent nor in a note, and since when the oldest
+// of these waits.
+func (n *nameTracker) unrecorded() (jobs []jobText, since time.Time) {
 	for key, job := range n.jobs {
 		if job.changed && !job.recorded {
 			jobs = append(jobs, textOfJob(key, &job.Name))
+			if len(jobs) == 1 || job.seen.Before(since) {
+				since = job.seen
+			}
 		}
 	}
 	slices.SortFunc(jobs, func(a, b jobText) int { return cmp.Compare(a.Key, b.Key) })
-	return jobs
+	return jobs, since
 }
 
 // markRecorded records that a note with all of unrecorded is stored.

@@ -99,8 +99,13 @@ func (a *Agent) recordStart() error {
 	return err
 }
 
+// nameDelay is for how long a name may wait for a note that is written anyway: that of a short job's
+// end has its name too. mete run registers again where the agent forgot a job.
+const nameDelay = time.Second
+
 func (a *Agent) recordEnds(ending []string) error {
-	a.applyJobNames(time.Now())
+	now := time.Now()
+	a.applyJobNames(now)
 	acc := a.Machine.Accounts()
 	if a.unsaved != nil || !acc.CanRecordEnds() {
 		if len(ending) == 0 {
@@ -112,13 +117,15 @@ func (a *Agent) recordEnds(ending []string) error {
 	for _, key := range ending {
 		keys[key] = true
 	}
-	text := noteText{Jobs: a.names.unrecorded()}
+	jobs, since := a.names.unrecorded()
+	text := noteText{Jobs: jobs}
 	body := acc.Ends(nil, func(w *workload.Workload) bool { return keys[w.Key] })
-	if len(body)+len(text.Jobs) == 0 {
-		if len(ending) == 0 {
-			return a.recordError // nothing was tried
-		}
-		return nil
+	switch due := len(jobs) > 0 && now.Sub(since) >= nameDelay; {
+	case len(body) > 0 || due || len(ending) > 0 && len(jobs) > 0:
+	case len(ending) > 0:
+		return nil // the last window has it all
+	default:
+		return a.recordError // nothing was tried
 	}
 	b, err := text.encode()
 	if err == nil {

@@ -99,6 +99,9 @@ func TestRecordJobs(t *testing.T) {
 	n := b.openJobs[jobA]
 	n.Ended, n.Exit = noon.Add(time.Minute), &exit
 	b.jobNames[jobA] = n
+	if err := b.record(nil); err != nil || b.Spool.Stats().Notes != 1 {
+		t.Errorf("a name alone: %v, %d notes, want that of the start", err, b.Spool.Stats().Notes)
+	}
 	if err := b.record([]string{jobA}); err != nil {
 		t.Fatal(err)
 	}
@@ -114,6 +117,11 @@ func TestRecordJobs(t *testing.T) {
 	if got.Exit == nil || *got.Exit != 3 || !got.Ended.Equal(n.Ended) || got.Job != "n"+jobA || got.User != "u" || got.Project != "p" || got.Labels["k"] != "v" || !got.Started.Equal(noon) {
 		t.Errorf("the ended job's name is %+v", got)
 	}
+	b.applyJobNames(time.Now().Add(-nameDelay))
+	if err := b.record(nil); err != nil || b.Spool.Stats().Notes != 1 {
+		t.Errorf("a name that waits: %v, %d notes, want one", err, b.Spool.Stats().Notes)
+	}
+	b = b.reopen(t, fs)
 	if got := b.jobNames[jobB]; got.Name != "n"+jobB || !got.Ended.IsZero() {
 		t.Errorf("the other job's name is %+v", got)
 	}
@@ -144,7 +152,8 @@ func TestRecordFullDisk(t *testing.T) {
 	}
 	for range 3 {
 		b.sample(t)
-		_ = b.record(nil) // as Run does
+		_ = b.record([]string{jobA}) // it tries again
+		_ = b.record(nil)
 	}
 	if s := b.State(); !strings.Contains(s.Unrecorded, "no checkpoint since the last failed write") {
 		t.Errorf("status %q", s.Unrecorded)

@@ -28,7 +28,7 @@ import (
 // The failpoints, with the highest visit at which a program is killed: it reaches that visit
 // within a second or two.
 var (
-	agentPoints = map[string]int{"ship.sent": 2, "spool.written": 4, "spool.window-synced": 3, "spool.batch-synced": 2,
+	agentPoints = map[string]int{"ship.sent": 2, "spool.written": 4, "spool.window-synced": 3, "spool.note-synced": 3, "spool.batch-synced": 2,
 		"spool.merged": 1, "spool.acked": 2}
 	serverPoints = map[string]int{"ingest.decoded": 2, "ledger.before-commit": 4, "ledger.committed": 4, "ledger.folding": 5}
 	corePoints   = map[string]int{"upstream.before-commit": 1, "upstream.committed": 1}
