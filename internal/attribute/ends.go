@@ -69,7 +69,7 @@ func (acc *Accounts) Ends(dst []byte, isEnding func(*workload.Workload) bool) []
 	dst = binary.AppendVarint(dst, base)
 	header := len(dst)
 	for _, a := range acc.ended[acc.endsSaved:] {
-		if !a.unread && a.recorded != a.reading.Value[usage.CPU]+1 {
+		if !a.unread && a.recorded != a.cpuTime()+1 {
 			dst = appendEnd(dst, a)
 		}
 	}
@@ -92,7 +92,7 @@ func (acc *Accounts) Ends(dst []byte, isEnding func(*workload.Workload) bool) []
 func (acc *Accounts) MarkEndsSaved() {
 	acc.endsSaved = len(acc.ended)
 	for _, a := range acc.ending {
-		a.recorded = a.reading.Value[usage.CPU] + 1
+		a.recorded = a.cpuTime() + 1
 	}
 }
 
@@ -107,11 +107,12 @@ func appendEnd(dst []byte, a *account) []byte {
 		dst = appendString(dst, s)
 	}
 	dst = appendBool(dst, a.born)
-	for _, s := range [...]usage.Set{a.reading.Has, a.reading.Own, a.reading.Apportioned, a.reading.Counted} {
+	last := a.lastReading()
+	for _, s := range [...]usage.Set{last.Has, last.Own, last.Apportioned, last.Counted} {
 		dst = binary.AppendUvarint(dst, uint64(s))
 	}
-	for set := a.reading.Has; set != 0; set &= set - 1 {
-		dst = binary.AppendVarint(dst, a.reading.Value[bits.TrailingZeros64(uint64(set))])
+	for set := last.Has; set != 0; set &= set - 1 {
+		dst = binary.AppendVarint(dst, last.Value[bits.TrailingZeros64(uint64(set))])
 	}
 	dst = binary.AppendUvarint(dst, uint64(a.window.Present))
 	dst = binary.AppendUvarint(dst, uint64(a.window.Quality))
@@ -120,6 +121,24 @@ func appendEnd(dst []byte, a *account) []byte {
 		dst = binary.AppendVarint(dst, a.window.Amount[bits.TrailingZeros64(uint64(set))])
 	}
 	return dst
+}
+
+// cpuTime returns the CPU time of the last reading.
+func (a *account) cpuTime() int64 {
+	last := a.lastReading()
+	return last.Value[usage.CPU]
+}
+
+// lastReading returns the latest reading, with what is booked of nested counters that it lacks: the
+// files of a removed group may be unreadable in the tick that shows its end.
+func (a *account) lastReading() usage.Reading {
+	last := a.reading
+	missing := nestedSet & a.seen &^ (last.Has | last.Own | a.previous.Own | a.stale.own)
+	for set := missing; set != 0; set &= set - 1 {
+		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
+		last.Put(r, a.booked[r]+a.childValues[nestedSlot[r]]+a.excluded[nestedSlot[r]])
+	}
+	return last
 }
 
 func appendLife(dst []byte, l workload.Life) []byte {

@@ -205,6 +205,8 @@ func TestEndsOnce(t *testing.T) {
 		{"same", true, 250, false},
 		{"more", true, 251, true},
 		{"not saved", false, 250, true},
+		{"unreadable", true, -1, false},
+		{"unreadable and not saved", false, -1, true},
 	} {
 		s := newScenario(t)
 		s.tick(10*second, 1000)
@@ -215,8 +217,16 @@ func TestEndsOnce(t *testing.T) {
 			s.acc.MarkEndsSaved()
 		}
 		s.tick(12*second, 1310, namedGroup{name: "job", life: 5, cpu: c.last, final: true, also: job})
-		if again := len(s.acc.Ends(nil, nil)) > 0; again != c.again {
+		rec := s.acc.Ends(nil, nil)
+		if again := len(rec) > 0; again != c.again {
 			t.Errorf("%s: recorded again %v, want %v", c.name, again, c.again)
+		}
+		if c.again {
+			s.v.records = append(s.v.records, rec)
+			s.acc = s.v.restore(t)
+			s.tick(20*second, 1310)
+			s.close()
+			s.want("job", usage.CPU, max(250, c.last), usage.Measured)
 		}
 	}
 }
