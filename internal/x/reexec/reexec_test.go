@@ -123,17 +123,19 @@ func tree(t *testing.T) (above, tree string) {
 	if err := os.Chmod(above, 0o777|os.ModeSticky); err != nil {
 		t.Fatal(err)
 	}
+	// Otherwise each program that is built, also one that should be refused, compiles the standard
+	// library.
+	cache, err := exec.Command("go", "env", "GOCACHE").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GOCACHE", strings.TrimSpace(string(cache)))
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	return above, tree
 }
 
 // Files above a tree and settings of the go command do not change what is built from it.
 func TestBuildIsolated(t *testing.T) {
-	cache, err := exec.Command("go", "env", "GOCACHE").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("GOCACHE", strings.TrimSpace(string(cache)))
 	for _, variable := range []string{"GOENV", "GOFLAGS"} {
 		above, tree := tree(t)
 		if variable == "GOENV" {
