@@ -58,12 +58,18 @@ type finder struct {
 
 	mutants    []*mutant
 	statements int
+	skipped    map[ast.Node]bool
 }
 
 // find walks the file. It leaves out what only people read: log lines, texts of errors and
-// panics, and methods that describe a value.
+// panics, and methods that describe a value. It also leaves out capacities, which change the cost of
+// code but not its results.
 func (f *finder) find(file *ast.File) {
+	f.skipped = map[ast.Node]bool{}
 	ast.Inspect(file, func(n ast.Node) bool {
+		if f.skipped[n] {
+			return false
+		}
 		if s, ok := n.(ast.Stmt); ok && !isBlock(s) {
 			f.statements++
 		}
@@ -93,6 +99,9 @@ func (f *finder) find(file *ast.File) {
 		case *ast.ReturnStmt:
 			f.dropError(n)
 		case *ast.CallExpr:
+			if c := f.capacity(n); c != nil {
+				f.skipped[c] = true
+			}
 			return !f.isForPeople(n)
 		case *ast.BinaryExpr:
 			f.changeOperation(n)
@@ -187,6 +196,41 @@ func (f *finder) isForPeople(c *ast.CallExpr) bool {
 	return false
 }
 
+// capacity returns the argument of a call that says for how much there is to be room, or nil.
+func (f *finder) capacity(c *ast.CallExpr) ast.Expr {
+	last := len(c.Args) - 1
+	switch fun := ast.Unparen(c.Fun).(type) {
+	case *ast.Ident:
+		if b, ok := f.info.Uses[fun].(*types.Builtin); !ok || b.Name() != "make" || last < 1 {
+			return nil
+		}
+		if _, isMap := f.info.TypeOf(c.Args[0]).Underlying().(*types.Map); isMap || last == 2 {
+			return c.Args[last]
+		}
+	case *ast.SelectorExpr:
+		if o, ok := f.info.Uses[fun.Sel].(*types.Func); ok && o.Name() == "Grow" && o.Pkg() != nil && slices.Contains([]string{"slices", "strings", "bytes"}, o.Pkg().Path()) {
+			return c.Args[last]
+		}
+	}
+	return nil
+}
+
+// isRoom reports whether a statement only makes room: b.Grow(n), or x = slices.Grow(x, n).
+func (f *finder) isRoom(s ast.Stmt) bool {
+	switch s := s.(type) {
+	case *ast.ExprStmt:
+		c, ok := s.X.(*ast.CallExpr)
+		return ok && f.capacity(c) != nil
+	case *ast.AssignStmt:
+		if len(s.Rhs) != 1 || len(s.Lhs) != 1 {
+			return false
+		}
+		c, ok := s.Rhs[0].(*ast.CallExpr)
+		return ok && len(c.Args) == 2 && f.capacity(c) == c.Args[1] && f.code(s.Lhs[0]) == f.code(c.Args[0])
+	}
+	return false
+}
+
 // negate adds the negation of a condition.
 func (f *finder) negate(cond ast.Expr) {
 	if cond != nil {
@@ -198,6 +242,9 @@ func (f *finder) negate(cond ast.Expr) {
 // Declarations stay, because code without them seldom compiles.
 func (f *finder) removeStatements(list []ast.Stmt) {
 	for _, s := range list {
+		if f.isRoom(s) {
+			continue
+		}
 		switch s := s.(type) {
 		case *ast.ExprStmt:
 			if c, ok := s.X.(*ast.CallExpr); ok && f.isForPeople(c) {

@@ -72,6 +72,8 @@ fixture.go:52: removed statement: defer f(x) -> (nothing)
 `), "\n")
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("mutants (-want +have):\n%s", diff)
+room.go:13: removed statement: known[n] = true -> (nothing)
+room.go:10: off by one: 0 -> 1
 	}
 }
 
@@ -133,10 +135,11 @@ func TestRun(t *testing.T) {
 	run := func(args ...string) (string, bool) {
 		t.Helper()
 		c, err := parseFlags(args)
+	minimum := time.Hour
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.minimum = time.Hour
+		c.minimum = minimum
 		var out strings.Builder
 		ok, err := c.run(t.Context(), &out, io.Discard)
 		if err != nil {
@@ -164,7 +167,8 @@ func TestRun(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &r); err != nil || r.Total != 2 || r.Killed != 0 || len(r.Survivors) != 2 || r.Survivors[0].Line != 5 || r.Survivors[0].Kind == "" {
 		t.Errorf("%v %s", err, out)
 	}
-	if out, _ = run("./...", "-n", "4", "-seed", "7"); !strings.HasSuffix(out, "/4 killed, 0 of them hung\n") {
+	minimum = time.Second // there may be an endless loop among them
+	if out, _ = run("./...", "-n", "4", "-seed", "7"); !strings.Contains(out, "/4 killed, ") {
 		t.Error(out)
 	}
 	c := &config{pattern: "./nothing"}
