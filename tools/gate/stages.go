@@ -47,6 +47,10 @@ func stages() []stage {
 		{"peers", "beside a stock Prometheus, Alertmanager and MQTT broker", release, 5 * m, []string{"mosquitto", "mosquitto-clients", "prometheus", "prometheus-alertmanager"}, staged("peers", "-v", "-p=1")},
 		{"vm", "virtual machines and their shares of energy", release, 8 * m, []string{"qemu-system-x86"}, staged("vm", "-v", "-p=1")},
 		{"pages", "every page of the dashboard in light, dark and on a phone, and of 1000 machines", release, 9 * m, []string{"chromium"}, staged("pages", "-p=1")},
+		{"regressions", "each fix, undone by itself, makes its test fail", release, 30 * m, tested, func(sh *shell) error {
+			sh.env = must()
+			return sh.do("go", "run", "./tools/mutate", "-regressions", "./tools/mutate/regressions")
+		}},
 		{"fuzz", "each fuzz target for 10 s", release, 20 * m, nil, fuzz},
 		{"bench", "the cost of measuring and of the ledger, against their budgets", release, 10 * m, []string{"prometheus"}, bench},
 	}

@@ -61,7 +61,10 @@ func newBench(ctx context.Context, minimum time.Duration) (*bench, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &bench{ctx, minimum, dir, wd}, os.Mkdir(filepath.Join(dir, "t"), 0o700)
+	// Tests with processes of other users let these look into directories for temporary files.
+	tmp := filepath.Join(dir, "t")
+	err = errors.Join(os.Mkdir(tmp, 0o700), os.Chmod(tmp, 0o777|os.ModeSticky), os.Chmod(dir, 0o711))
+	return &bench{ctx, minimum, dir, wd}, err
 }
 
 func (b *bench) close() { _ = os.RemoveAll(b.dir) } // what is left is in the directory for temporary files
@@ -243,9 +246,7 @@ func (b *bench) try(t *target, program string, limit time.Duration) (result, err
 	// Tests that are killed leave their files and processes.
 	c.Dir, c.Env = t.dir, append(os.Environ(), "PWD="+t.dir, "TMPDIR="+filepath.Join(b.dir, "t"))
 	err := c.Run()
-	if c.Process != nil {
-		_ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
-	}
+	killGroup(c)
 	_, failed := errors.AsType[*exec.ExitError](err)
 	switch {
 	case b.ctx.Err() != nil:
@@ -278,4 +279,11 @@ func command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
 	c.WaitDelay = time.Second
 	return c
+}
+
+// killGroup ends what a command has left running.
+func killGroup(c *exec.Cmd) {
+	if c.Process != nil {
+		_ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL) // none is left as a rule
+	}
 }

@@ -7,6 +7,11 @@
 // printed. The exit code is 1 if too many survive. A pattern that ends in /... draws from all
 // its packages, in proportion to their statements.
 //
+//	go run ./tools/mutate -regressions ./tools/mutate/regressions [NAME...]
+//
+// It undoes each fix of which the directory has a regression, and expects that the test of
+// the regression fails.
+//
 // No file of the tree is changed: the go command gets each change as an overlay. The tests run
 // with the rights of the user, and a mistake may be in code that removes files or kills
 // processes: test such packages as a user with few rights.
@@ -40,7 +45,11 @@ func main() {
 		err = syscall.Setrlimit(syscall.RLIMIT_DATA, &syscall.Rlimit{Cur: maxData, Max: maxData})
 	}
 	var passed bool
-	if err == nil {
+	switch {
+	case err != nil:
+	case c.regressions != "":
+		passed, err = c.runRegressions(ctx, os.Stdout, os.Stderr)
+	default:
 		passed, err = c.run(ctx, os.Stdout, os.Stderr)
 	}
 	switch {
@@ -63,6 +72,9 @@ type config struct {
 	json    bool
 	again   string        // a file with the output of an earlier run
 	minimum time.Duration // the shortest time limit of a test run
+
+	regressions string   // a directory: test these instead of mutants
+	names       []string // of regressions; none: all
 }
 
 // parseFlags reads a command line, whose flags may follow the package.
@@ -76,6 +88,7 @@ func parseFlags(args []string) (*config, error) {
 	set.IntVar(&c.want, "want", 57, "of 60 mutants, how many have to be killed")
 	set.StringVar(&c.again, "again", "", "a file with the output of an earlier run: test only the survivors in it")
 	set.StringVar(&output, "o", "text", "output: text or json")
+	set.StringVar(&c.regressions, "regressions", "", "a directory with regressions: test all of them, or those that are named")
 	for {
 		if err := set.Parse(args); err != nil {
 			return nil, err
@@ -86,8 +99,12 @@ func parseFlags(args []string) (*config, error) {
 		patterns = append(patterns, set.Arg(0))
 		args = set.Args()[1:]
 	}
+	if c.regressions != "" && (output == "text" || output == "json") {
+		c.names, c.json, c.minimum = patterns, output == "json", 40*time.Second // testkit.Eventually gives up 10 s earlier
+		return c, nil
+	}
 	if len(patterns) != 1 || c.n < 1 || output != "text" && output != "json" {
-		return nil, errors.New("usage: mutate PACKAGE [-seed N] [-n 60] [-want 57] [-o text|json] [-again FILE]")
+		return nil, errors.New("usage: mutate PACKAGE [-seed N] [-n 60] [-want 57] [-o text|json] [-again FILE], or mutate -regressions DIR [NAME...] [-o text|json]")
 	}
 	c.pattern, c.json = patterns[0], output == "json"
 	return c, nil

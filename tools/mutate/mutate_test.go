@@ -5,9 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"go/parser"
+	"go/token"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -69,11 +72,11 @@ fixture.go:44: off by one: 0 -> 1
 fixture.go:51: negated condition: f(x) && x < 0.5 -> !(f(x) && x < 0.5)
 fixture.go:51: swapped operands: x < 0.5 -> (0.5) < (x)
 fixture.go:52: removed statement: defer f(x) -> (nothing)
+room.go:13: removed statement: known[n] = true -> (nothing)
+room.go:10: off by one: 0 -> 1
 `), "\n")
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("mutants (-want +have):\n%s", diff)
-room.go:13: removed statement: known[n] = true -> (nothing)
-room.go:10: off by one: 0 -> 1
 	}
 }
 
@@ -132,10 +135,10 @@ func TestResults(t *testing.T) {
 // TestRun checks the reports, and that a package without tests kills nothing.
 func TestRun(t *testing.T) {
 	t.Chdir("testdata/fixture")
+	minimum := time.Hour
 	run := func(args ...string) (string, bool) {
 		t.Helper()
 		c, err := parseFlags(args)
-	minimum := time.Hour
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -244,5 +247,137 @@ func TestNames(t *testing.T) {
 	b.wd = filepath.Join(b.wd, "untested")
 	if p := loadOne(t, b); !filepath.IsAbs(p.mutants[0].File) {
 		t.Errorf("a file outside the directory is named %s", p.mutants[0].File)
+	}
+}
+
+// TestRegressions checks the outcome of each sort of regression.
+func TestRegressions(t *testing.T) {
+	t.Chdir("testdata/fixture")
+	run := func(minimum time.Duration, args ...string) (string, bool) {
+		t.Helper()
+		c, err := parseFlags(append([]string{"-regressions", "../regressions"}, args...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.minimum = minimum
+		var out strings.Builder
+		ok, err := c.runRegressions(t.Context(), &out, io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out.String(), ok
+	}
+	outcomes := func(text string) map[string]outcome {
+		t.Helper()
+		var list []outcome
+		if err := json.Unmarshal([]byte(text), &list); err != nil {
+			t.Fatal(err)
+		}
+		by := map[string]outcome{}
+		for _, o := range list {
+			by[o.Name] = o
+		}
+		return by
+	}
+	out, ok := run(time.Hour, "-o", "json", "code-is-ambiguous", "code-is-gone", "crashes", "does-not-compile", "fails-anyway", "no-such-test", "noticed", "skipped", "skipped-without-need", "unnoticed")
+	if ok {
+		t.Error("some are not noticed, and all is well")
+	}
+	got := outcomes(out)
+	for name, want := range map[string][2]string{
+		"code-is-ambiguous":    {outcomeBroken, "has these lines 4 times"},
+		"code-is-gone":         {outcomeBroken, "no longer has these lines"},
+		"crashes":              {outcomeCrashed, ""},
+		"does-not-compile":     {outcomeBroken, "with the change it does not compile"},
+		"fails-anyway":         {outcomeBroken, "without the change the test does not pass:"},
+		"no-such-test":         {outcomeBroken, "the package has no such test"},
+		"noticed":              {outcomeFailed, ""},
+		"skipped":              {outcomeNotRun, "needs another machine\n"},
+		"skipped-without-need": {outcomeBroken, "without the change the test does not pass:"},
+		"unnoticed":            {outcomePassed, "the test does not notice"},
+	} {
+		o, known := got[name]
+		if !known || o.Outcome != want[0] || !strings.HasPrefix(o.Detail, want[1]) && !strings.Contains(o.Detail, want[1]) || want[1] == "" && o.Detail != "" {
+			t.Errorf("%s: %q %s; want %q", name, o.Outcome, o.Detail, want)
+		}
+	}
+	if o := got["noticed"]; o.What != "The difference has the wrong sign." || o.Package != "./" || o.Test != "TestLeft/five_less_three" || len(o.Files) != 1 || o.Files[0] != "fixture.go" {
+		t.Errorf("%+v", o)
+	}
+	// However long it is, the endless loop is not done.
+	out, ok = run(100*time.Millisecond, "-o", "json", "hangs")
+	if o := outcomes(out)["hangs"]; !ok || o.Outcome != outcomeHung {
+		t.Errorf("%t %+v", ok, o)
+	}
+	if out, ok = run(time.Hour, "noticed", "skipped"); !ok || !strings.HasSuffix(out, "\n1 of 2 regressions noticed, 1 not run here\n") || !strings.HasPrefix(out, "noticed  ./ TestLeft/five_less_three  failed") {
+		t.Errorf("%t %s", ok, out)
+	}
+	t.Setenv("FIXTURE_STAGE", "nowhere")
+	if out, _ = run(time.Hour, "fails-anyway"); !strings.Contains(out, outcomePassed) {
+		t.Errorf("its stage is not set: %s", out)
+	}
+	c := &config{regressions: "../regressions", names: []string{"unknown", "noticed"}}
+	if _, err := c.runRegressions(t.Context(), io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "no unknown.diff") {
+		t.Errorf("a name that does not exist: %v", err)
+	}
+}
+
+// TestParseRegression checks the form of files.
+func TestParseRegression(t *testing.T) {
+	const head = "It is\nwrong.\n\ntest: ./x TestX/a\nneeds: root\nstage: vm\n\n"
+	r, err := parseRegression("n", head+"--- a.go\n@@\n one\n-two\n@@\n+three\n\n\tfour\n--- b.js\n@@\n-x\n+y\n")
+	want := []hunk{{"a.go", "one\ntwo\n", "one\n"}, {"a.go", "\nfour\n", "three\n\nfour\n"}, {"b.js", "x\n", "y\n"}}
+	if err == nil {
+		t.Errorf("a line that begins with a tab: %+v", r)
+	}
+	r, err = parseRegression("n", head+"--- a.go\n@@\n one\n-two\n@@\n+three\n\n four\n\n--- b.js\n@@\n-x\n+y\n")
+	if err != nil || r.what != "It is wrong." || r.dir != "./x" || r.test != "TestX/a" || r.needs != "root" || r.stage != "vm" || !cmp.Equal(r.hunks, want, cmp.AllowUnexported(hunk{})) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	for name, text := range map[string]string{
+		"nothing":        "",
+		"no test":        "Wrong.\n\nneeds: root\n\n--- a.go\n@@\n-x\n",
+		"no description": "test: ./x TestX\n\n--- a.go\n@@\n-x\n",
+		"other setting":  "Wrong.\n\ntest: ./x TestX\nneed: root\n\n--- a.go\n@@\n-x\n",
+		"no package":     "Wrong.\n\ntest: TestX\n\n--- a.go\n@@\n-x\n",
+		"no piece":       "Wrong.\n\ntest: ./x TestX\n",
+		"no @@":          head + "--- a.go\n-x\n",
+		"no change":      head + "--- a.go\n@@\n x\n",
+		"only new lines": head + "--- a.go\n@@\n+x\n",
+	} {
+		if r, err := parseRegression("n", text); err == nil {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}
+
+// TestOwnRegressions checks that each regression of this project fits the code, is Go afterwards,
+// and names a test that exists. Whether that test fails is for the gate's stage regressions.
+func TestOwnRegressions(t *testing.T) {
+	all, err := readRegressions("regressions", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range all {
+		changed, err := r.apply("../..")
+		if err != nil {
+			t.Errorf("%s: %v", r.name, err)
+		}
+		for path, source := range changed {
+			if _, err := parser.ParseFile(token.NewFileSet(), path, source, 0); filepath.Ext(path) == ".go" && err != nil {
+				t.Errorf("%s: %v", r.name, err)
+			}
+		}
+		files, err := filepath.Glob(filepath.Join("../..", r.dir, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		name, _, _ := strings.Cut(r.test, "/")
+		if !slices.ContainsFunc(files, func(path string) bool {
+			text, err := os.ReadFile(path)
+			return err == nil && bytes.Contains(text, []byte("\nfunc "+name+"(t *testing.T)"))
+		}) {
+			t.Errorf("%s: %s has no %s", r.name, r.dir, name)
+		}
 	}
 }

@@ -1,0 +1,392 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// A regression is a change that undoes one fix, and the test that has to notice it.
+type regression struct {
+	name  string // of its file, without .diff
+	what  string // the defect that it puts back
+	dir   string // of the test's package, such as ./internal/model/batch
+	test  string // TestX or TestX/case
+	needs string // what the test needs of the machine; empty: nothing that may be missing
+	stage string // of the test, empty for the default gate
+	hunks []hunk
+}
+
+// A hunk replaces one piece of a file, whole lines.
+type hunk struct{ file, before, after string }
+
+// readRegressions reads the *.diff files of a directory, or of those the named ones, in the
+// order of their names.
+func readRegressions(dir string, names []string) ([]*regression, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.diff"))
+	if err != nil {
+		return nil, err
+	}
+	var all []*regression
+	var errs []error
+	unknown := slices.Clone(names)
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".diff")
+		if len(names) > 0 && !slices.Contains(names, name) {
+			continue
+		}
+		unknown = slices.DeleteFunc(unknown, func(n string) bool { return n == name })
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		r, err := parseRegression(name, string(text))
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", file, err))
+		}
+		all = append(all, r)
+	}
+	if len(unknown) > 0 {
+		errs = append(errs, fmt.Errorf("%s has no %s.diff", dir, strings.Join(unknown, ".diff, no ")))
+	}
+	if len(files) == 0 {
+		errs = append(errs, fmt.Errorf("%s has no *.diff", dir))
+	}
+	return all, errors.Join(errs...)
+}
+
+var isTest = regexp.MustCompile(`^Test\w*(/[^ ]+)?$`)
+
+// parseRegression reads the text of a file: a paragraph that says what is wrong, settings, and
+// pieces of files in the form of a diff without line numbers.
+func parseRegression(name, text string) (*regression, error) {
+	r := &regression{name: name}
+	head, diff, _ := strings.Cut(text, "\n--- ")
+	what, settings, _ := strings.Cut(head, "\n\n")
+	r.what = strings.Join(strings.Fields(what), " ")
+	for line := range strings.Lines(settings) {
+		key, value, ok := strings.Cut(strings.TrimSpace(line), ": ")
+		switch {
+		case key == "":
+		case ok && key == "test":
+			r.dir, r.test, _ = strings.Cut(value, " ")
+		case ok && key == "needs":
+			r.needs = value
+		case ok && key == "stage":
+			r.stage = value
+		default:
+			return r, fmt.Errorf("%q is not a setting; there are test, needs and stage", strings.TrimSpace(line))
+		}
+	}
+	if r.what == "" || !strings.HasPrefix(r.dir, "./") || !isTest.MatchString(r.test) {
+		return r, errors.New(`the file begins with what is wrong, an empty line, and "test: ./PACKAGE TestName"`)
+	}
+	for _, part := range strings.Split(diff, "\n--- ") {
+		file, hunks, _ := strings.Cut(part, "\n")
+		for i, lines := range strings.Split("\n"+hunks, "\n@@\n") {
+			if i == 0 {
+				if strings.TrimSpace(lines) != "" {
+					return r, fmt.Errorf("%s: the line after --- is @@", file)
+				}
+				continue
+			}
+			h := hunk{file: file}
+			for line := range strings.Lines(lines) {
+				sign, line := line[0], strings.TrimSuffix(line[1:], "\n")+"\n"
+				switch sign {
+				case ' ':
+					h.before, h.after = h.before+line, h.after+line
+				case '-':
+					h.before += line
+				case '+':
+					h.after += line
+				case '\n':
+					h.before, h.after = h.before+"\n", h.after+"\n"
+				default:
+					return r, fmt.Errorf("%s: a line begins with %q instead of a space, - or +", file, sign)
+				}
+			}
+			if h.before == "" || h.before == h.after {
+				return r, fmt.Errorf("%s: a piece changes nothing, or does not say where", file)
+			}
+			r.hunks = append(r.hunks, h)
+		}
+	}
+	if len(r.hunks) == 0 {
+		return r, errors.New("there is no piece of a file: --- FILE, @@, and lines that begin with a space, - or +")
+	}
+	return r, nil
+}
+
+// apply returns the changed files of the tree below root.
+func (r *regression) apply(root string) (map[string][]byte, error) {
+	changed := map[string][]byte{}
+	for _, h := range r.hunks {
+		path := filepath.Join(root, h.file)
+		source, ok := changed[path]
+		if !ok {
+			var err error
+			if source, err = os.ReadFile(path); err != nil {
+				return nil, err
+			}
+		}
+		// A piece is whole lines.
+		switch n := bytes.Count(append([]byte("\n"), source...), []byte("\n"+h.before)); n {
+		case 1:
+		case 0:
+			return nil, fmt.Errorf("%s no longer has these lines; adapt the regression, or delete it with the code:\n%s", h.file, h.before)
+		default:
+			return nil, fmt.Errorf("%s has these lines %d times; add lines around them:\n%s", h.file, n, h.before)
+		}
+		changed[path] = bytes.Replace(append([]byte("\n"), source...), []byte("\n"+h.before), []byte("\n"+h.after), 1)[1:]
+	}
+	return changed, nil
+}
+
+// The outcomes of a regression.
+const (
+	outcomeFailed  = "failed"  // the test fails, as it should
+	outcomeCrashed = "crashed" // the test's process ends early
+	outcomeHung    = "hung"    // the test ran for much longer than without the change
+	outcomeNotRun  = "not run" // the machine lacks what the test needs
+	outcomePassed  = "PASSED"  // the test does not notice
+	outcomeBroken  = "BROKEN"  // nothing could be learned
+)
+
+// An outcome is what the test says about a regression.
+type outcome struct {
+	Name    string   `json:"name"`
+	What    string   `json:"what"`
+	Files   []string `json:"files"`
+	Package string   `json:"package"`
+	Test    string   `json:"test"`
+	Outcome string   `json:"outcome"`
+	Seconds float64  `json:"seconds"`          // that the test ran with the change
+	Detail  string   `json:"detail,omitempty"` // of what is not as it should be
+}
+
+func (o *outcome) good() bool {
+	return o.Outcome == outcomeFailed || o.Outcome == outcomeCrashed || o.Outcome == outcomeHung
+}
+
+// runRegressions tests each regression. It reports whether every test that could run noticed.
+func (c *config) runRegressions(ctx context.Context, out, progress io.Writer) (bool, error) {
+	all, err := readRegressions(c.regressions, c.names)
+	if err != nil {
+		return false, err
+	}
+	b, err := newBench(ctx, c.minimum)
+	if err != nil {
+		return false, err
+	}
+	defer b.close()
+	// The unchanged tests of one package are built once.
+	order := slices.Clone(all)
+	slices.SortStableFunc(order, func(x, y *regression) int { return strings.Compare(x.dir, y.dir) })
+	found := map[*regression]*outcome{}
+	u := unchanged{bench: b}
+	for i, r := range order {
+		fmt.Fprintf(progress, "\r\x1b[K%d/%d %s ", i+1, len(order), r.name)
+		if found[r], err = u.try(r); err != nil {
+			return false, err
+		}
+	}
+	fmt.Fprint(progress, "\r\x1b[K")
+	var outcomes []*outcome
+	noticed, notRun := 0, 0
+	for _, r := range all {
+		o := found[r]
+		outcomes = append(outcomes, o)
+		switch {
+		case o.good():
+			noticed++
+		case o.Outcome == outcomeNotRun:
+			notRun++
+		}
+	}
+	ok := noticed+notRun == len(all)
+	if c.json {
+		e := json.NewEncoder(out)
+		e.SetEscapeHTML(false)
+		e.SetIndent("", "  ")
+		return ok, e.Encode(outcomes)
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, o := range outcomes {
+		fmt.Fprintf(w, "%s\t%s %s\t%s\t%.1f s\n", o.Name, o.Package, o.Test, o.Outcome, o.Seconds)
+	}
+	if err := w.Flush(); err != nil {
+		return false, err
+	}
+	for _, o := range outcomes {
+		if o.Detail != "" {
+			fmt.Fprintf(out, "\n%s: %s\n%s\n", o.Name, o.What, strings.TrimSpace(o.Detail))
+		}
+	}
+	_, err = fmt.Fprintf(out, "%d of %d regressions noticed, %d not run here\n", noticed, len(all), notRun)
+	return ok, err
+}
+
+// unchanged is the tests of the last package without a change.
+type unchanged struct {
+	*bench
+	dir, program string
+	err          error
+	tests        map[string]testRun // by environment and name
+}
+
+// A testRun is the result of one test.
+type testRun struct {
+	passed, skipped, failed, started, hung bool
+	took                                   time.Duration
+	output                                 string
+}
+
+// try runs the test of a regression, first without the change and then with it.
+func (u *unchanged) try(r *regression) (*outcome, error) {
+	o := &outcome{Name: r.name, What: r.what, Package: r.dir, Test: r.test, Outcome: outcomeBroken}
+	for _, h := range r.hunks {
+		if !slices.Contains(o.Files, h.file) {
+			o.Files = append(o.Files, h.file)
+		}
+	}
+	changed, err := r.apply(u.wd)
+	if err != nil {
+		o.Detail = err.Error()
+		return o, nil
+	}
+	if r.dir != u.dir {
+		u.dir, u.tests = r.dir, map[string]testRun{}
+		u.program, u.err = u.buildTests(r.dir, "unchanged", "")
+	}
+	if u.ctx.Err() != nil {
+		return nil, u.ctx.Err()
+	}
+	if u.err != nil {
+		o.Detail = "without the change: " + u.err.Error()
+		return o, nil
+	}
+	key := r.stage + " " + r.test
+	before, ok := u.tests[key]
+	if !ok {
+		if before, err = u.runTest(r, u.program, "", time.Hour); err != nil {
+			return nil, err
+		}
+		u.tests[key] = before
+	}
+	switch {
+	case before.skipped && r.needs != "":
+		o.Outcome, o.Detail = outcomeNotRun, "needs "+r.needs+"\n"+before.output
+		return o, nil
+	case !before.started:
+		o.Detail = "the package has no such test"
+		return o, nil
+	case !before.passed:
+		o.Detail = "without the change the test does not pass:\n" + before.output
+		return o, nil
+	}
+	overlay, err := u.overlay(changed)
+	if err != nil {
+		return nil, err
+	}
+	program, err := u.buildTests(r.dir, "changed", overlay)
+	if u.ctx.Err() != nil {
+		return nil, u.ctx.Err()
+	}
+	if err != nil {
+		o.Detail = "with the change it does not compile: " + err.Error()
+		return o, nil
+	}
+	after, err := u.runTest(r, program, overlay, max(u.minimum, 10*before.took))
+	if err != nil {
+		return nil, err
+	}
+	o.Seconds = after.took.Seconds()
+	switch {
+	case after.failed:
+		o.Outcome = outcomeFailed
+	case after.hung:
+		o.Outcome = outcomeHung
+	case after.passed || after.skipped || !after.started:
+		o.Outcome, o.Detail = outcomePassed, "the test does not notice:\n"+after.output
+	default:
+		o.Outcome = outcomeCrashed
+	}
+	return o, nil
+}
+
+// overlay writes changed files, and returns the file that tells the go command of them.
+func (b *bench) overlay(changed map[string][]byte) (string, error) {
+	replace := map[string]string{}
+	for path, source := range changed {
+		file := filepath.Join(b.dir, fmt.Sprintf("changed%d%s", len(replace), filepath.Ext(path)))
+		if err := os.WriteFile(file, source, 0o600); err != nil {
+			return "", err
+		}
+		replace[path] = file
+	}
+	text, err := json.Marshal(map[string]map[string]string{"Replace": replace})
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(b.dir, "overlay.json")
+	return file, os.WriteFile(file, text, 0o600)
+}
+
+// buildTests builds the tests of a package.
+func (b *bench) buildTests(dir, name, overlay string) (program string, err error) {
+	program = filepath.Join(b.dir, name)
+	args := []string{"test", "-c", "-ldflags=-s -w", "-o", program}
+	if overlay != "" {
+		args = append(args, "-overlay", overlay)
+	}
+	_, err = b.run("go", append(args, dir)...)
+	return program, err
+}
+
+// runTest runs one test. Programs that it builds have the change too.
+func (b *bench) runTest(r *regression, program, overlay string, limit time.Duration) (testRun, error) {
+	var pattern []string
+	for part := range strings.SplitSeq(r.test, "/") {
+		pattern = append(pattern, "^"+regexp.QuoteMeta(part)+"$")
+	}
+	// The limit of the process is longer, so that the test can say what it waits for.
+	ctx, cancel := context.WithTimeout(b.ctx, limit+time.Minute)
+	defer cancel()
+	c := command(ctx, program, "-test.v", "-test.count=1", "-test.paniconexit0", "-test.timeout="+limit.String(), "-test.run="+strings.Join(pattern, "/"))
+	c.Dir = filepath.Join(b.wd, r.dir)
+	c.Env = append(os.Environ(), "PWD="+c.Dir, "TMPDIR="+filepath.Join(b.dir, "t"), "METE_STAGE="+r.stage)
+	if overlay != "" {
+		c.Env = append(c.Env, "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay))
+	}
+	var output bytes.Buffer
+	c.Stdout, c.Stderr = &output, &output
+	began := time.Now()
+	err := c.Run()
+	t := testRun{took: time.Since(began), hung: ctx.Err() != nil, output: output.String()}
+	killGroup(c)
+	if b.ctx.Err() != nil {
+		return t, b.ctx.Err()
+	}
+	_, exited := errors.AsType[*exec.ExitError](err)
+	if err != nil && !exited && !t.hung {
+		return t, err
+	}
+	t.started = strings.Contains(t.output, "=== RUN   "+r.test+"\n")
+	t.skipped = strings.Contains(t.output, "--- SKIP: "+r.test+" (")
+	t.failed = strings.Contains(t.output, "--- FAIL: "+r.test+" (")
+	t.passed = err == nil && strings.Contains(t.output, "--- PASS: "+r.test+" (")
+	t.hung = t.hung || strings.Contains(t.output, "panic: test timed out after ")
+	return t, nil
+}
