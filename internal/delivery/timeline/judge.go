@@ -2,6 +2,7 @@ package timeline
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -92,9 +93,7 @@ func (j *judgment) placeBoots(boots [][]int, booked map[string]int64) map[string
 		places[e.Boot] = offset
 		j.limit = min(j.limit, offset)
 	}
-	for boot, offset := range booked {
-		places[boot] = offset
-	}
+	maps.Copy(places, booked)
 	return places
 }
 
