@@ -40,12 +40,13 @@ type used struct {
 
 // A book is a ledger in memory.
 type book struct {
-	rows []used
-	node []query.Node
-	gaps []query.Gap
-	slow time.Duration
-	err  error
-	last query.Query
+	rows   []used
+	node   []query.Node
+	gaps   []query.Gap
+	stream *query.Stream // instead of that of node N1, whatever the scope
+	slow   time.Duration
+	err    error
+	last   query.Query
 }
 
 func (b *book) key(u *used, d query.Dimension) string {
@@ -177,6 +178,9 @@ func (b *book) VMs(_ context.Context, from, to time.Time, s query.Scope) ([]quer
 }
 
 func (b *book) Streams(_ context.Context, s query.Scope) ([]query.Stream, error) {
+	if b.stream != nil {
+		return []query.Stream{*b.stream}, b.err
+	}
 	if !s.All {
 		return nil, b.err
 	}

@@ -191,14 +191,17 @@ func TestMachinesOfOthers(t *testing.T) {
 	some := handler(b, func(*http.Request) (query.Scope, error) {
 		return query.Scope{Clusters: []string{b.node[0].Cluster}}, nil
 	})
+	b.stream = &query.Stream{ID: "07", Node: b.node[0].ID, Cluster: b.node[0].Cluster, Boot: "boot-1"}
 	for name, c := range map[string]struct {
 		h    http.Handler
 		want string
-	}{"all": {handler(b, all), "4d1c boot-1"}, "one cluster": {some, " "}} {
+	}{"all": {handler(b, all), "4d1c boot-1 boot-1"}, "one cluster": {some, "  "}} {
 		_, _, m := ask(t, c.h, "GET", "/v1/nodes", "")
 		n := m["nodes"].([]any)[0].(map[string]any)
-		if got := fmt.Sprint(n["machine_id"], " ", n["boot"]); got != c.want {
-			t.Errorf("a reader of %s receives machine id and boot %q, want %q", name, got, c.want)
+		_, _, m = ask(t, c.h, "GET", "/v1/streams", "")
+		s := m["streams"].([]any)[0].(map[string]any)
+		if got := fmt.Sprint(n["machine_id"], " ", n["boot"], " ", s["boot"]); got != c.want {
+			t.Errorf("a reader of %s receives machine id, boot and boot of a stream %q, want %q", name, got, c.want)
 		}
 	}
 }
