@@ -308,7 +308,7 @@ func (u *unchanged) try(r *regression) (*outcome, error) {
 		o.Detail = "with the change it does not compile: " + err.Error()
 		return o, nil
 	}
-	after, err := u.runTest(r, program, overlay, max(u.minimum, 10*before.took))
+	after, err := u.runTest(r, program, overlay, max(u.minimum, 3*before.took))
 	if err != nil {
 		return nil, err
 	}
