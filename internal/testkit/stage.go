@@ -18,7 +18,8 @@ import (
 //	timing         depends on wall time or on a share of CPU
 //	torture-short  real processes, a fixed list of faults (in the default gate)
 //	torture        real processes, killed at random for minutes
-//	drawn          many drawn histories
+//	drawn          many drawn histories, and queries
+//	attack         attacks on real programs for some seconds each
 //	postgres       the ledger on PostgreSQL
 //	peers          a stock Prometheus, Alertmanager or MQTT broker
 //	vm             boots virtual machines

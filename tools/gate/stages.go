@@ -38,7 +38,8 @@ func stages() []stage {
 		{"accuracy", "figures against real load on this kernel, one test at a time", release, 10 * m, []string{"iproute2"}, staged("accuracy", "-v", "-p=1", "-parallel=1")},
 		{"timing", "tests that depend on wall time or on a share of CPU", release, 5 * m, []string{"chromium", "iproute2", "prometheus"}, staged("timing", "-p=1")},
 		{"torture", "the ledger against the kernel's counters, while everything is killed at random", release, 8 * m, []string{"iproute2", "postgresql-15"}, staged("torture,postgres", "-v")},
-		{"drawn", "properties, with many drawn cases", release, 10 * m, nil, drawn},
+		{"drawn", "properties and queries, with many drawn cases", release, 60 * m, nil, drawn},
+		{"attack", "attacks on real programs", release, 5 * m, nil, staged("attack", "-v", "-p=1", "-parallel=1")},
 		{"race", "the tests with the race detector, in random order", release, 20 * m, tested, func(sh *shell) error {
 			sh.env = append(must(), "CGO_ENABLED=1")
 			return sh.test("-timeout=60m", "-race", "-shuffle=on", "./...")

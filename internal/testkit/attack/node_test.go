@@ -1,0 +1,271 @@
+package attack_test
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"mete.dev/mete/internal/delivery/wire"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/replica"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/pki/enroll"
+	"mete.dev/mete/internal/pki/token"
+	"mete.dev/mete/internal/testkit/attack"
+)
+
+func enrollFacts(name string) enroll.Facts {
+	return enroll.Facts{Machine: "machine-of-" + name, Boot: "boot-of-" + name, Name: name}
+}
+
+// bomb returns a frame of zstd that expands to 512 MiB of zeros, and says so.
+func bomb(t *testing.T) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	enc, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	enc.ResetContentSize(&b, 512<<20)
+	zeros := make([]byte, 1<<20)
+	for range 512 {
+		if _, err := enc.Write(zeros); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := enc.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// valueTimes are the times of the values of an instant query.
+var valueTimes = regexp.MustCompile(`\[[0-9.]+,`)
+
+func batchNames(names ...batch.Name) []batch.Name { return names }
+
+// nodeAttempts are those of an enrolled machine, and of an enrolled server below.
+var nodeAttempts = []attempt{
+	{"agent", "machine id and boot of another one", func(t *testing.T, s *scene) {
+		for _, tok := range []string{s.agent, s.prodAgent} {
+			n, err := s.Enroll(t, tok, s.victim.Facts)
+			if err == nil && n.ID == s.victim.ID {
+				t.Error("another key is the victim's node")
+			}
+		}
+	}},
+	{"agent", "batches of another node", func(t *testing.T, s *scene) {
+		n, err := s.Enroll(t, s.prodAgent, enrollFacts("thief"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		theirs := *n
+		theirs.ID = s.victim.ID // rows of the victim's workloads
+		if r := theirs.Send(t, batchNames(theirs.Name("payroll", "stolen", nil)), theirs.Window(n.Boottime-windowLength, n.Boottime, windowLength, theirs.Name("payroll", "stolen", nil))); r.Status == 500 {
+			t.Errorf("%+v", r)
+		}
+		theirs.NewStream(77)
+		theirs.Facts = s.victim.Facts
+		theirs.Boottime, theirs.Offset = s.victim.Boottime, s.victim.Offset
+		headers := []string{token.NodeHeader, s.victim.ID}
+		if r := n.Post(t, []byte("x"), headers...); r.Status != 400 {
+			t.Errorf("the victim's id in a header: %+v", r)
+		}
+		for _, path := range []string{"/v1/states/mark", "/v1/usage", "/v1/self", "/api/v1/query?query=up", "/v1/nodes"} {
+			if a := attack.Do(t, n.Client, "GET", s.URL+path, nil); !is(a.Status, 401, 403) {
+				t.Errorf("an agent asks %s: %d %.200s", path, a.Status, a.Body)
+			}
+		}
+		if a := attack.Do(t, n.Client, "POST", s.URL+"/v1/states", strings.NewReader("x"), "Content-Type", wire.MediaTypeStates); a.Status != 403 {
+			t.Errorf("an agent replicates: %d %s", a.Status, a.Body)
+		}
+	}},
+	{"agent", "streams of another node", func(t *testing.T, s *scene) {
+		n, err := s.Enroll(t, s.prodAgent, enrollFacts("stream-thief"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := n.ID
+		n.ID = s.victim.ID
+		n.NewStream(s.victim.StreamByte())
+		n.ID = own
+		w := n.Window(n.Boottime-windowLength, n.Boottime, 0)
+		if r := n.Send(t, nil, w); r.Verdict == "taken" {
+			t.Errorf("a batch of the victim's stream: %+v", r)
+		}
+		lost := fmt.Sprintf(`{"stream":%q,"from":"2","to":"9000000000000000000","hash":"%s"}`, n.StreamText(), strings.Repeat("0", 64))
+		if a := attack.Do(t, n.Client, "POST", s.URL+"/v1/lost", strings.NewReader(lost), "Content-Type", "application/json"); !is(a.Status, 400, 403) {
+			t.Errorf("lost batches of the victim's stream: %d %s", a.Status, a.Body)
+		}
+	}},
+	{"agent", "bodies that grow", func(t *testing.T, s *scene) {
+		n, err := s.Enroll(t, s.agent, enrollFacts("bomber"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := n.Post(t, bomb(t)); r.Status != 400 {
+			t.Errorf("512 MiB of zeros: %+v", r)
+		}
+		enc, err := zstd.NewWriter(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, raw := range [][]byte{bytes.Repeat([]byte{0x1a, 0}, 4<<20), bytes.Repeat([]byte{0x22, 0}, 4<<20), []byte("x"), nil} {
+			if r := n.Post(t, enc.EncodeAll(raw, nil)); r.Status/100 != 4 {
+				t.Errorf("%d bytes: %+v", len(raw), r)
+			}
+		}
+		// A frame that promises 1 TiB.
+		if r := n.Post(t, []byte{0x28, 0xb5, 0x2f, 0xfd, 0xe0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0}); r.Status != 400 {
+			t.Errorf("a frame of 1 TiB: %+v", r)
+		}
+		for _, headers := range [][]string{{wire.HeaderBoottime, "-1"}, {wire.HeaderBoottime, "9223372036854775807"}, {wire.HeaderWall, "-9223372036854775808"}, {wire.HeaderBoot, strings.Repeat("b", 1000)}} {
+			if r := n.Post(t, enc.EncodeAll(nil, nil), headers...); r.Status != 400 {
+				t.Errorf("%v: %+v", headers, r)
+			}
+		}
+	}},
+	{"agent", "names that fill the disk", func(t *testing.T, s *scene) {
+		n, err := s.Enroll(t, s.agent, enrollFacts("namer"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 5 {
+			var names []batch.Name
+			labels := map[string]string{}
+			for k := range 32 {
+				labels[fmt.Sprintf("l%d", k)] = strings.Repeat("x", 4000)
+			}
+			for k := range 55 {
+				names = append(names, n.Name(fmt.Sprint(i, " ", k), "big", labels))
+			}
+			from := n.Boottime - int64(20-i)*windowLength
+			if r := n.Send(t, names, n.Window(from, from+windowLength, 1000, names...)); r.Status == 500 {
+				t.Errorf("%+v", r)
+			}
+		}
+	}},
+	{"agent", "impossible amounts and times", func(t *testing.T, s *scene) {
+		n, err := s.Enroll(t, s.agent, enrollFacts("liar"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := n.Name("w", "w", nil)
+		for i, w := range []usage.Window{
+			n.Window(0, math.MaxInt64-1, 1, name), n.Window(n.Boottime, n.Boottime+int64(1000*24*time.Hour), 1, name), n.Window(n.Boottime-windowLength, n.Boottime, math.MaxInt64/2, name),
+		} {
+			n.NewStream(byte(100 + i))
+			if r := n.Send(t, batchNames(name), w); r.Status != 400 {
+				t.Errorf("window %d: %+v", i, r)
+			}
+		}
+		if a := s.Do(t, http.MethodGet, "/v1/usage?by=cluster", nil, attack.Bearer(s.admin)...); a.Status != 200 {
+			t.Errorf("sums: %d %.300s", a.Status, a.Body)
+		}
+	}},
+	{"agent", "the name of another machine", func(t *testing.T, s *scene) {
+		count := func(name string) string {
+			query := fmt.Sprintf(`sum by (__name__) (last_over_time({__name__=~"mete_node_.*cpu.*",cluster="prod",node=%q}[1h]))`, name)
+			_, result, _ := strings.Cut(s.Do(t, "GET", "/api/v1/query?time="+unix(time.Now().Add(time.Minute))+"&query="+url.QueryEscape(query), nil, attack.Bearer(s.admin)...).Body, `"result"`)
+			return valueTimes.ReplaceAllString(result, "")
+		}
+		before := count(s.victim.Facts.Name)
+		f := enrollFacts("twin")
+		f.Name = s.victim.Facts.Name
+		n, err := s.Enroll(t, s.prodAgent, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := n.Send(t, nil, n.Window(n.Boottime-windowLength, n.Boottime, 0)); r.Verdict != "taken" {
+			t.Fatalf("%+v", r)
+		}
+		if after := count(s.victim.Facts.Name); after != before || !strings.Contains(after, `"value"`) {
+			t.Errorf("series of payroll-host: %s, were %s", after, before)
+		}
+		if twins := count("payroll-host~" + n.ID[len(n.ID)-6:]); !strings.Contains(twins, `"value"`) {
+			t.Errorf("series of its twin: %s", twins)
+		}
+	}},
+	{"agent", "a guest in another cluster", func(t *testing.T, s *scene) {
+		share := power.Share{Epoch: "epochx", N: 5, Active: 300, Idle: 0}
+		const uuid = "00112233-4455-6677-8899-aabbccddeeff"
+		host, err := s.Enroll(t, s.agent, enrollFacts("host"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		guest := batch.Name{ID: workload.NewID(host.ID, workload.VM, uuid), Kind: workload.VM, Key: uuid, Name: "guest"}
+		w := host.Window(host.Boottime-windowLength, host.Boottime, 1000, guest)
+		for i := range w.Rows {
+			if w.Rows[i].Workload.Kind == workload.VM {
+				w.Rows[i].Usage.Put(usage.EnergyPackage, 300, usage.Apportioned)
+			}
+		}
+		w.Balance.Whole[6], w.Balance.Workloads[6] = 300, 300
+		w.Handovers = []usage.Handover{{Guest: uuid, Workload: guest.ID, Shares: []power.Share{share}, Booked: 300}}
+		if r := host.Send(t, batchNames(guest), w); r.Verdict != "taken" {
+			t.Errorf("%+v", r)
+		}
+		w = s.victim.Window(s.at, s.at+windowLength, windowLength, s.payroll)
+		w.Handovers = []usage.Handover{{Guest: uuid, Shares: []power.Share{share}, Booked: 300}}
+		if r := s.victim.Send(t, nil, w); r.Verdict != "taken" {
+			t.Errorf("%+v", r)
+		}
+		s.at += windowLength
+		s.before = s.figures(t) // with what the victim sent
+		for line := range strings.Lines(s.before) {
+			if !strings.Contains(line, "nested=false") { // a nested group is in no sum
+				t.Errorf("a host of lab hides %s", line)
+			}
+		}
+	}},
+	{"server below", "nodes of others", func(t *testing.T, s *scene) {
+		below, err := s.EnrollServer(t, s.Token(t, "upstream", "--cluster", "lab"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := time.Now().UTC()
+		p := &replica.Page{To: "1", Nodes: []replica.Node{
+			{Node: registry.Node{ID: s.victim.ID, Cluster: "prod", Name: "stolen", MachineID: "m", At: now}, CPUs: 1, Through: now},
+			{Node: registry.Node{ID: "01J0000000000000000000FAKE", Cluster: "prod", Name: "payroll-host", MachineID: "m2", At: now}, CPUs: 1, Through: now},
+		}}
+		var u usage.Usage
+		u.Put(usage.CPU, int64(time.Hour), usage.Measured)
+		u.Covered = time.Minute
+		minute := now.Add(-10*time.Minute).Unix() / 60
+		p.Workloads = []replica.Workload{{Node: 0, Short: 7}, {Node: 1, Short: 7}}
+		p.Rows = []replica.Row{{Minute: minute, Workload: 0, Usage: u}, {Minute: minute, Workload: 1, Usage: u}}
+		a := below.SendStates(t, p)
+		if a.Status == 500 {
+			t.Errorf("%d %s", a.Status, a.Body)
+		}
+		if a := s.Do(t, "GET", "/v1/nodes?cluster=prod", nil, attack.Bearer(s.admin)...); strings.Contains(a.Body, "FAKE") || strings.Contains(a.Body, "stolen") {
+			t.Errorf("a server of lab has nodes of prod: %s", a.Body)
+		}
+		if a := below.PostStates(t, bomb(t)); a.Status != 400 {
+			t.Errorf("512 MiB of zeros: %d %s", a.Status, a.Body)
+		}
+		enc, err := zstd.NewWriter(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, raw := range [][]byte{bytes.Repeat([]byte{0x22, 0}, 4<<20), bytes.Repeat([]byte{0x2a, 0}, 4<<20), []byte("x")} {
+			if a := below.PostStates(t, enc.EncodeAll(raw, nil)); a.Status/100 != 4 {
+				t.Errorf("a page of %d bytes: %d %s", len(raw), a.Status, a.Body)
+			}
+		}
+		if a := attack.Do(t, below.Client, "POST", s.URL+"/v1/batches", strings.NewReader("x"), "Content-Type", wire.MediaType); a.Status != 403 {
+			t.Errorf("a server sends a batch: %d %s", a.Status, a.Body)
+		}
+	}},
+}
