@@ -85,17 +85,22 @@ func testBooked(t *testing.T) {
 
 	stream(3)
 	offer(t, in, "twin", node.clock(), node.batch(t, window(85*s, 95*s, usage.StartContinued)), batch.Accepted)
-	check("second agent", 75*s)
+	check("second agent", 70*s)
+	gaps = l.entries[2].Gaps
+	want = usage.Gap{From: node.began.Add(90 * s).UTC(), To: node.began.Add(95 * s).UTC(), Reason: usage.Overlapped}
+	if len(gaps) != 1 || gaps[0] != want {
+		t.Errorf("gaps %v, want %v", gaps, want)
+	}
 
 	other := newMachine("another boot", time.Hour, 9)
 	w := other.window(60 * s)
 	w.Scope = usage.Machine
 	offer(t, in, "other", other.clock(), other.batch(t, w), batch.Accepted)
-	check("another machine", 135*s)
+	check("another machine", 130*s)
 
 	old := newMachine("boot", time.Hour, 8)
 	offer(t, in, "old", old.clock(), old.batch(t, old.window(60*s)), batch.Accepted) // states no scope
-	check("old agent", 195*s)
+	check("old agent", 190*s)
 
 	l.rival = "n"
 	stream(4)
@@ -103,5 +108,5 @@ func testBooked(t *testing.T) {
 	if wait, ok := fault.RetryAfter(err); !errors.Is(err, fault.ErrUnavailable) || !ok || wait != time.Minute {
 		t.Errorf("beside an agent of the same machine: %v, %v", err, wait)
 	}
-	check("rival", 195*s)
+	check("rival", 190*s)
 }

@@ -216,9 +216,9 @@ func (rc *Receiver) prepare(ctx context.Context, q *admissionQueue, node string,
 	if err != nil {
 		return nil, false, fmt.Errorf("batch %d: %w", b.Number, err)
 	}
-	sentWindows, sentBy := b.Windows, by
+	sentWindows, sentBy, claimed := b.Windows, by, batch.MeasuredBy(b.Windows, by)
 	gaps := timeline.MoveGaps(now, b.Windows, by, b.Gaps)
-	if b.Windows, by, gaps, err = rc.clipBooked(ctx, node, c, b.Windows, by, gaps); err != nil {
+	if b.Windows, by, gaps, err = rc.clipBooked(ctx, node, c, claimed, b.Windows, by, gaps); err != nil {
 		return nil, false, err
 	}
 	rc.markImplausible(node, b.Windows)
@@ -232,7 +232,7 @@ func (rc *Receiver) prepare(ctx context.Context, q *admissionQueue, node string,
 	s := &submission{
 		entry: &batch.Entry{
 			Node: node, Stream: b.Stream, Number: b.Number, Previous: b.Previous, Hash: batch.HashOf(sent), Sent: sent,
-			Boot: c.Boot, Boottime: c.Boottime, Measured: batch.MeasuredBy(b.Windows, by), Boots: timeline.Places(c, sentWindows, sentBy, places),
+			Boot: c.Boot, Boottime: c.Boottime, Measured: batch.MeasuredBy(b.Windows, by), Claimed: claimed, Boots: timeline.Places(c, sentWindows, sentBy, places),
 			Names: b.Names, Minutes: cuts.Minutes, Nodes: cuts.Nodes, Gaps: gaps,
 			Shifts: rc.newShifts(node, timeline.Shifts(now, b.Windows, by)),
 		},
@@ -309,8 +309,7 @@ func (rc *Receiver) bootPlaces(ctx context.Context, node string, c batch.Clock, 
 // clipBooked removes from windows the time that is booked already. Whatever comes back, a
 // restored state of the agent, a second agent, a restored machine, no time of a kernel is booked
 // twice.
-func (rc *Receiver) clipBooked(ctx context.Context, node string, c batch.Clock, ws []usage.Window, by []time.Duration, gaps []usage.Gap) ([]usage.Window, []time.Duration, []usage.Gap, error) {
-	measured := batch.MeasuredBy(ws, by)
+func (rc *Receiver) clipBooked(ctx context.Context, node string, c batch.Clock, measured []batch.Measured, ws []usage.Window, by []time.Duration, gaps []usage.Gap) ([]usage.Window, []time.Duration, []usage.Gap, error) {
 	if len(measured) == 0 {
 		return ws, by, gaps, nil
 	}

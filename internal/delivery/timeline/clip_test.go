@@ -1,6 +1,7 @@
 package timeline_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -10,99 +11,53 @@ import (
 	"mete.dev/mete/internal/delivery/timeline"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/usage"
-	"mete.dev/mete/internal/model/workload"
 )
 
-// The parts that are clipped off and the parts that are left sum to the windows, whatever is
-// booked; no part that is left overlaps with it, and each is balanced.
-func TestClipSumsToTheWhole(t *testing.T) {
+// A window that overlaps with nothing that is booked stays as it is; of the others all time that is not
+// booked is a gap.
+func TestClipDrawn(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ws := drawWindows(t)
 		first, last := ws[0].Start, ws[len(ws)-1].End
-		var booked, rest []batch.Measured
+		var booked []batch.Measured
 		for at := first; at < last; {
 			to := min(last, at+rapid.OneOf(rapid.Int64Range(1, 90e9), rapid.Int64Range(1, last-first)).Draw(t, "length"))
-			m := batch.Measured{Boot: "b", Scope: usage.Machine, From: at, To: to}
 			if rapid.Bool().Draw(t, "booked") {
-				booked = append(booked, m)
-			} else {
-				rest = append(rest, m)
+				booked = append(booked, batch.Measured{Boot: "b", Scope: usage.Machine, From: at, To: to})
 			}
 			at = to
 		}
 		by := make([]time.Duration, len(ws))
+		var want []usage.Window
+		var wantBy []time.Duration
+		var lost time.Duration
 		for i := range ws {
-			ws[i].Scope = usage.Machine
-			by[i] = time.Duration(i)
-			for j := range ws[i].Rows {
-				r := &ws[i].Rows[j]
-				for k := range r.Usage.Amount {
-					r.Has |= r.Usage.Present & usage.SetOf(usage.Resource(k))
-					r.Total[k] = r.Usage.Amount[k] + 1000
-				}
-			}
-		}
-		kept, keptBy, _ := timeline.Clip(ws, by, nil, booked)
-		off, _, _ := timeline.Clip(ws, by, nil, rest)
-		if len(keptBy) != len(kept) {
-			t.Fatalf("%d shifts of %d windows", len(keptBy), len(kept))
-		}
-		if err := timeline.Check(kept); err != nil {
-			t.Fatal(err)
-		}
-		for i := range kept {
+			ws[i].Scope, by[i] = usage.Machine, time.Duration(i)
+			free, overlaps := ws[i].End-ws[i].Start, false
 			for _, m := range booked {
-				if kept[i].End > kept[i].Start && (batch.Measured{Boot: "b", Scope: usage.Machine, From: kept[i].Start, To: kept[i].End}).Overlaps(m) {
-					t.Fatalf("window %d to %d overlaps with %v", kept[i].Start, kept[i].End, m)
+				if both := min(m.To, ws[i].End) - max(m.From, ws[i].Start); both > 0 {
+					overlaps = true
+					free -= both
 				}
 			}
-		}
-		type sums struct {
-			Used    map[workload.ShortID][usage.Limit]int64
-			Covered time.Duration
-			Balance usage.Balance
-			Length  int64
-		}
-		sumOf := func(lists ...[]usage.Window) sums {
-			s := sums{Used: map[workload.ShortID][usage.Limit]int64{}}
-			for _, list := range lists {
-				for i := range list {
-					w := &list[i]
-					if w.Start == w.End {
-						continue // in both lists, or in neither
-					}
-					s.Length += w.End - w.Start
-					s.Balance.Add(&w.Balance)
-					s.Covered += w.Total.Covered
-					var rows usage.Shares
-					for j := range w.Rows {
-						r := &w.Rows[j]
-						u := s.Used[r.ShortID]
-						r.Usage.Present.Each(func(k usage.Resource) {
-							if k.Detail().Kind != usage.Peak {
-								u[k] += r.Usage.Amount[k]
-							}
-						})
-						s.Used[r.ShortID] = u
-						s.Covered += r.Usage.Covered
-						for k, res := range usage.Wholes {
-							rows[k] += r.Usage.Amount[res]
-						}
-					}
-					for k := range usage.Wholes {
-						b := &w.Balance
-						if b.Whole[k]+b.Skew[k] != rows[k] {
-							t.Fatalf("%s: whole %d + skew %d, rows %d", usage.Wholes[k], b.Whole[k], b.Skew[k], rows[k])
-						}
-					}
-				}
+			if overlaps {
+				lost += time.Duration(free)
+				continue
 			}
-			// How skew and use of workloads are divided is a rounding.
-			s.Balance.Workloads = usage.Shares{}
-			return s
+			want, wantBy = append(want, ws[i]), append(wantBy, by[i])
 		}
-		if d := gocmp.Diff(sumOf(ws), sumOf(kept, off)); d != "" {
-			t.Fatalf("clipped %v:\n%s", booked, d)
+		kept, keptBy, gaps := timeline.Clip(ws, by, nil, booked)
+		if d := gocmp.Diff(want, kept); d != "" || !slices.Equal(wantBy, keptBy) {
+			t.Fatalf("booked %v, shifts %v, want %v:\n%s", booked, keptBy, wantBy, d)
+		}
+		for _, g := range gaps {
+			if g.Reason != usage.Overlapped {
+				t.Fatalf("gap %v", g)
+			}
+			lost -= g.To.Sub(g.From)
+		}
+		if lost != 0 {
+			t.Fatalf("booked %v: the gaps %v lack %v", booked, gaps, lost)
 		}
 	})
 }
@@ -126,6 +81,9 @@ func TestClip(t *testing.T) {
 	booked := func(scope usage.Scope, boot string, from, to int64) []batch.Measured {
 		return []batch.Measured{{Boot: boot, Scope: scope, From: from * 1e9, To: to * 1e9}}
 	}
+	overlapped := func(from, to int64) usage.Gap {
+		return usage.Gap{From: wall(from), To: wall(to), Reason: usage.Overlapped}
+	}
 	for _, c := range []struct {
 		name   string
 		reason usage.StartReason
@@ -136,11 +94,11 @@ func TestClip(t *testing.T) {
 		{"free", usage.StartResumed, booked("/", "b", 0, 100), [][2]int64{{100, 200}}, append(explained, other)},
 		{"another kernel", usage.StartResumed, booked("/", "c", 0, 300), [][2]int64{{100, 200}}, append(explained, other)},
 		{"another scope", usage.StartResumed, booked("cgroup:7", "b", 0, 300), [][2]int64{{100, 200}}, append(explained, other)},
-		{"beginning", usage.StartContinued, booked("/", "b", 0, 130), [][2]int64{{130, 200}}, append(explained, other)},
-		{"middle", usage.StartFirst, booked("/", "b", 130, 150), [][2]int64{{100, 130}, {150, 200}}, append(explained, other)},
+		{"beginning", usage.StartContinued, booked("/", "b", 0, 130), nil, append(explained, other, overlapped(130, 200))},
+		{"middle", usage.StartFirst, booked("/", "b", 130, 150), nil, append(explained, other, overlapped(100, 130), overlapped(150, 200))},
 		{"all", usage.StartContinued, booked("/", "b", 100, 200), nil, append(explained, other)},
-		{"resumed", usage.StartResumed, booked("/", "b", 90, 130), nil, []usage.Gap{other, {From: wall(130), To: wall(200), Reason: usage.Overlapped}}},
-		{"booted", usage.StartBooted, booked("/", "b", 150, 250), nil, []usage.Gap{other, {From: wall(100), To: wall(150), Reason: usage.Overlapped}}},
+		{"resumed", usage.StartResumed, booked("/", "b", 90, 130), nil, []usage.Gap{other, overlapped(130, 200)}},
+		{"booted", usage.StartBooted, booked("/", "b", 150, 250), nil, []usage.Gap{other, overlapped(100, 150)}},
 		{"resumed, all", usage.StartResumed, booked("/", "b", 0, 250), nil, []usage.Gap{other}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -157,28 +115,5 @@ func TestClip(t *testing.T) {
 				t.Errorf("gaps:\n%s", d)
 			}
 		})
-	}
-}
-
-// A part has its portion, apportioned, and the totals that its workload had at its end.
-func TestClipRow(t *testing.T) {
-	ws, _, _ := timeline.Clip([]usage.Window{clipCase(usage.StartContinued)}, []time.Duration{0}, nil,
-		[]batch.Measured{{Boot: "b", Scope: usage.Machine, From: 130e9, To: 150e9}})
-	if len(ws) != 2 {
-		t.Fatalf("%d windows", len(ws))
-	}
-	for i, want := range []struct {
-		cpu, total int64
-		ended      bool
-	}{{30e6, 130e6, false}, {50e6, 200e6, true}} {
-		r := &ws[i].Rows[0]
-		cpu, _ := r.Usage.Get(usage.CPU)
-		peak, _ := r.Usage.Get(usage.MemoryPeak)
-		if cpu != want.cpu || r.Total[usage.CPU] != want.total || r.Ended != want.ended || peak != 7 {
-			t.Errorf("part %d: %d ns of CPU, total %d, ended %v, peak %d; want %v", i, cpu, r.Total[usage.CPU], r.Ended, peak, want)
-		}
-		if q := r.Usage.Quality; q.Get(usage.CPU) != usage.Apportioned || q.Get(usage.EnergyRest) != usage.Modelled {
-			t.Errorf("part %d: CPU is %s, energy %s", i, q.Get(usage.CPU), q.Get(usage.EnergyRest))
-		}
 	}
 }

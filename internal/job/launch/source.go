@@ -216,7 +216,7 @@ func (g *Group) isLeaf(d procfmt.Dev) bool {
 	if _, known := g.leaves[d]; !known {
 		g.listDevices()
 		if g.leaves != nil {
-			g.leaves[d] = g.leaves[d] // known now, also if it is no leaf
+			g.leaves[d] = g.leaves[d] // known now, whether it counts or not
 		}
 	}
 	return g.leaves[d]

@@ -20,6 +20,8 @@ type Entry struct {
 	Boottime int64  // of the sender, ns of CLOCK_BOOTTIME
 	// Measured is what its windows measured: nothing of it may be booked already.
 	Measured []Measured
+	// Claimed is what its windows measured before what is booked was cut off.
+	Claimed []Measured
 	// Boots says where its windows are placed in wall time, one for each boot.
 	Boots   []BootPlace
 	Through time.Time // end of the last window in it, wall time; zero without windows

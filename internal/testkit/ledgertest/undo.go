@@ -25,6 +25,7 @@ var undo = map[int][]string{
 	11: {"ALTER TABLE node DROP COLUMN certified_ns", "ALTER TABLE node DROP COLUMN key_hash", "ALTER TABLE node DROP COLUMN token", "ALTER TABLE token DROP COLUMN node"},
 	14: {"DROP TABLE placed_boot", "DROP INDEX stream_seen", "ALTER TABLE node_quota DROP COLUMN streams", "ALTER TABLE node_quota DROP COLUMN batches",
 		"ALTER TABLE node_quota DROP COLUMN ranges", "ALTER TABLE node_quota DROP COLUMN handovers"},
+	15: {"ALTER TABLE kernel_run DROP COLUMN node", "ALTER TABLE kernel_run DROP COLUMN began_ns"},
 }
 
 // undoMigrations gives a closed ledger the schema of an older program, which has migrations up to the

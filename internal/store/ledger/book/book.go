@@ -156,7 +156,7 @@ func (b *booking) bookEntry(e *batch.Entry) (r batch.Result, err error) {
 	r.Verdict, r.Next = s.mark.Judge(e.Number, e.Previous, e.Hash, known), s.mark.Next
 	switch r.Verdict {
 	case batch.Accepted:
-		if err = b.addBoots(e, n, s); isOverlap(err) || errors.Is(err, errQuota) {
+		if err = b.addBoots(e, n, s); isOverlap(err) || errors.Is(err, errQuota) || errors.Is(err, errAhead) {
 			return refuse(err), nil
 		}
 		if err != nil {

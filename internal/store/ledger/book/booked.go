@@ -18,11 +18,37 @@ import (
 // request states that of its sending.
 const restoreTolerance = 2 * time.Second
 
+// maxClockAhead is by how much the boottime of a kernel may be ahead of what the node says that booked the
+// kernel first.
+const maxClockAhead = time.Minute
+
 // A kernelRun is one execution of a booted kernel.
 type kernelRun struct {
 	id      int64 // 0 if there is none
 	number  int64
 	highest int64 // boottime that its meters showed last, ns
+	owner   int64 // the node that booked time of it first
+	began   int64 // this machine's time of the boot by the owner's clock, ns; 0 if not known
+}
+
+// fits reports whether a node may measure a run, if its boottime is at now. Boottime stands still while
+// a machine is paused, but is never ahead. So no other node books time before the machine itself has it.
+func (r kernelRun) fits(n *bookedNode, at, now int64) bool {
+	return r.owner == n.id || r.began == 0 || at <= now-r.began+int64(maxClockAhead)
+}
+
+// A clock is what a request states of its sender's kernel, and this machine's time.
+type clock struct {
+	boot          string
+	boottime, now int64
+}
+
+// at returns the boottime of what was measured: now for the present boot, else the end of it.
+func (c clock) at(m batch.Measured) int64 {
+	if m.Boot == c.boot {
+		return c.boottime
+	}
+	return m.To
 }
 
 // A bookedRange is booked time of a kernel run.
@@ -37,8 +63,8 @@ type each func(f func(scan func(...any) error) error, query string, args ...any)
 
 // Booked returns what of the time that a node's windows measured is booked already, in order
 // of the windows; boot and boottime are its clock. The node of a machine's jobs books no time of the
-// machine: any user can send jobs. The error is [batch.RivalError] while an
-// older node of the cluster measures the same kernel.
+// machine: any user can send jobs. The error is [batch.RivalError] while the
+// node of the cluster that booked the same kernel first measures it too.
 func (b *Booker) Booked(ctx context.Context, node, boot string, boottime int64, ms []batch.Measured) (list []batch.Measured, err error) {
 	each := func(f func(scan func(...any) error) error, query string, args ...any) error {
 		return b.db.Fault(db.Each(ctx, b.db.Reader, f, query, args...))
@@ -47,12 +73,12 @@ func (b *Booker) Booked(ctx context.Context, node, boot string, boottime int64, 
 	var machine string
 	err = each(func(scan func(...any) error) error { return scan(&n.id, &n.run, &machine) },
 		"SELECT id, run, machine_id FROM node WHERE node_id = $1 AND source = 0", schema.Clean(node))
-	now := time.Now().UnixNano()
+	c := clock{boot, boottime, time.Now().UnixNano()}
 	for i := 0; i < len(ms) && err == nil && n.id != 0 && !registry.IsJobsMachine(machine); i++ {
 		m := ms[i]
 		var run kernelRun
 		var ranges []bookedRange
-		if run, err = findRun(each, &n, m.Boot); err != nil || run.id == 0 {
+		if run, err = findRun(each, &n, m, c); err != nil || run.id == 0 {
 			continue
 		}
 		if ranges, err = findBooked(each, run, m); err != nil {
@@ -62,7 +88,7 @@ func (b *Booker) Booked(ctx context.Context, node, boot string, boottime int64, 
 			ranges = trimRanges(ranges, m, boottime)
 		}
 		for _, r := range ranges {
-			if r.node < n.id && now-r.taken < int64(batch.RivalTimeout) && !m.Resumed {
+			if r.node == run.owner && r.node != n.id && c.now-r.taken < int64(batch.RivalTimeout) && !m.Resumed {
 				return nil, b.rivalError(ctx, r.node)
 			}
 			list = append(list, batch.Measured{Boot: m.Boot, Scope: m.Scope, From: max(r.from, m.From), To: min(r.to, m.To)})
@@ -80,18 +106,18 @@ func (b *Booker) rivalError(ctx context.Context, id int64) error {
 }
 
 // findRun returns the run of a kernel that a node measures: that which it measured last, else
-// the latest.
-func findRun(each each, n *bookedNode, boot string) (found kernelRun, err error) {
+// the latest that agrees with its clock.
+func findRun(each each, n *bookedNode, m batch.Measured, c clock) (found kernelRun, err error) {
 	err = each(func(scan func(...any) error) error {
 		var r kernelRun
-		if err := scan(&r.id, &r.number, &r.highest); err != nil {
+		if err := scan(&r.id, &r.number, &r.highest, &r.owner, &r.began); err != nil {
 			return err
 		}
-		if found.id == 0 || found.id != n.run {
+		if r.fits(n, c.at(m), c.now) && (found.id == 0 || found.id != n.run) {
 			found = r
 		}
 		return nil
-	}, "SELECT k.id, k.number, k.highest_ns FROM kernel_run k JOIN node n ON n.cluster = k.cluster WHERE n.id = $1 AND k.boot = $2 ORDER BY k.number", n.id, schema.Clean(boot))
+	}, "SELECT k.id, k.number, k.highest_ns, k.node, k.began_ns FROM kernel_run k JOIN node n ON n.cluster = k.cluster WHERE n.id = $1 AND k.boot = $2 ORDER BY k.number", n.id, schema.Clean(m.Boot))
 	return found, err
 }
 
@@ -133,6 +159,9 @@ var errOverlap = &fault.RetryError{
 	After: time.Second,
 }
 
+// errAhead refuses an entry with a window of the future.
+var errAhead = fmt.Errorf("a window ends after the boottime of its request: %w", fault.ErrInvalid)
+
 // addMeasured books what the windows of an entry measured, if the quota of the node has room for that
 // and for fresh other rows. The error wraps errOverlap if some of it is booked.
 func (b *booking) addMeasured(e *batch.Entry, n *bookedNode, s streamState, fresh int64) error {
@@ -145,26 +174,33 @@ func (b *booking) addMeasured(e *batch.Entry, n *bookedNode, s streamState, fres
 	if err := b.findInner(e, n); err != nil {
 		return err
 	}
+	c := clock{e.Boot, e.Boottime, b.now}
+	before, err := b.findRestored(e, n, c)
+	if err != nil {
+		return err
+	}
+	if before.id != 0 {
+		fresh += 2
+	}
 	runs := make([]kernelRun, len(e.Measured))
-	restored := make([]bool, len(e.Measured))
 	for i, m := range e.Measured {
-		run, err := findRun(b.Each, n, m.Boot)
+		if m.Boot == e.Boot && m.To > e.Boottime+int64(restoreTolerance) {
+			return errAhead
+		}
+		if runs[i], err = findRun(b.Each, n, m, c); err != nil {
+			return err
+		}
+		ranges, err := findBooked(b.Each, runs[i], m)
 		if err != nil {
 			return err
 		}
-		ranges, err := findBooked(b.Each, run, m)
-		if err != nil {
-			return err
-		}
-		restored[i] = isRestored(run, m, e.Boot, e.Boottime, ranges)
-		if restored[i] {
+		if before.id != 0 && runs[i].id == before.id {
 			ranges = trimRanges(ranges, m, e.Boottime)
 		}
 		if len(ranges) > 0 {
 			return errOverlap
 		}
-		runs[i] = run
-		more, err := b.countFresh(run, m, restored[i])
+		more, err := b.countFresh(runs[i], m)
 		if err != nil {
 			return err
 		}
@@ -173,41 +209,71 @@ func (b *booking) addMeasured(e *batch.Entry, n *bookedNode, s streamState, fres
 	if err := b.checkQuota(e, n, s, fresh); err != nil {
 		return err
 	}
-	added := false
+	if before.id != 0 {
+		if _, err = b.addRun(e, n, before, batch.Measured{Boot: e.Boot}, c); err != nil {
+			return err
+		}
+	}
 	for i, m := range e.Measured {
 		run := runs[i]
-		if run.id == 0 || added {
-			var err error
-			if run, err = findRun(b.Each, n, m.Boot); err != nil {
+		if run.id == 0 || run.id == before.id { // it may be there now
+			if run, err = findRun(b.Each, n, m, c); err != nil {
 				return err
 			}
 		}
-		if run.id == 0 || restored[i] && run.id == runs[i].id {
-			var err error
-			if run, err = b.addRun(e, n, run, m.Boot); err != nil {
+		if run.id == 0 {
+			if run, err = b.addRun(e, n, kernelRun{}, m, c); err != nil {
 				return err
 			}
-			added = true
 		}
 		if err := b.addRange(run, m, n); err != nil {
 			return err
 		}
-		if m.Boot == e.Boot && (n.run != run.id || run.highest < e.Boottime) {
-			if _, err := b.Exec("UPDATE kernel_run SET highest_ns = $2 WHERE id = $1 AND highest_ns < $2", run.id, e.Boottime); err != nil {
+		if m.Boot == e.Boot {
+			if err := b.noteClock(run, n, c); err != nil {
 				return err
-			}
-			if n.run != run.id {
-				n.run, n.changed = run.id, true
 			}
 		}
 	}
 	return nil
 }
 
+// findRestored returns the run of a kernel of which an entry shows that it was restored to an earlier
+// memory image: the node measures another run from now on. Of the windows up to the boottime that it
+// shows first some use may be that of the run before, so they count as booked.
+func (b *booking) findRestored(e *batch.Entry, n *bookedNode, c clock) (run kernelRun, err error) {
+	for _, m := range e.Claimed {
+		if run, err = findRun(b.Each, n, m, c); err != nil {
+			return run, err
+		}
+		ranges, err := findBooked(b.Each, run, m)
+		if err != nil || isRestored(run, m, e.Boot, e.Boottime, ranges) {
+			return run, err
+		}
+	}
+	return kernelRun{}, nil
+}
+
+// noteClock keeps what a node's clock shows of the run that it measures.
+func (b *booking) noteClock(run kernelRun, n *bookedNode, c clock) error {
+	if n.run != run.id {
+		n.run, n.changed = run.id, true
+	}
+	began := run.began
+	if now := c.now - c.boottime; run.owner == n.id && max(now-began, began-now) > int64(time.Second) {
+		began = now
+	}
+	if run.highest >= c.boottime && began == run.began {
+		return nil
+	}
+	_, err := b.Exec("UPDATE kernel_run SET highest_ns = CASE WHEN highest_ns < $2 THEN $2 ELSE highest_ns END, began_ns = $3 WHERE id = $1", run.id, c.boottime, began)
+	return err
+}
+
 // countFresh returns how many rows the booking of free time of a run adds: none if it follows booked
 // time.
-func (b *booking) countFresh(run kernelRun, m batch.Measured, restored bool) (int64, error) {
-	if run.id == 0 || restored {
+func (b *booking) countFresh(run kernelRun, m batch.Measured) (int64, error) {
+	if run.id == 0 {
 		return 2, nil
 	}
 	var adjoining int64
@@ -217,16 +283,21 @@ func (b *booking) countFresh(run kernelRun, m batch.Measured, restored bool) (in
 
 // addRun adds a run of a kernel: the first one, or the one after before, with which it has
 // in common what was booked up to the present boottime.
-func (b *booking) addRun(e *batch.Entry, n *bookedNode, before kernelRun, boot string) (r kernelRun, err error) {
-	if before.id != 0 {
-		r.highest = e.Boottime
+func (b *booking) addRun(e *batch.Entry, n *bookedNode, before kernelRun, m batch.Measured, c clock) (r kernelRun, err error) {
+	r.highest, r.owner = c.at(m), n.id
+	if m.Boot == c.boot {
+		r.began = c.now - c.boottime
 	}
-	err = b.QueryRow(`INSERT INTO kernel_run (cluster, boot, number, highest_ns)
-		SELECT cluster, CAST($2 AS text), (SELECT COALESCE(max(k.number) + 1, 0) FROM kernel_run k WHERE k.cluster = node.cluster AND k.boot = $2), CAST($3 AS bigint) FROM node WHERE id = $1
-		RETURNING id, number`, n.id, schema.Clean(boot), r.highest).Scan(&r.id, &r.number)
+	boot := m.Boot
+	err = b.QueryRow(`INSERT INTO kernel_run (cluster, boot, number, highest_ns, node, began_ns)
+		SELECT cluster, CAST($2 AS text), (SELECT COALESCE(max(k.number) + 1, 0) FROM kernel_run k WHERE k.cluster = node.cluster AND k.boot = $2), CAST($3 AS bigint), id, CAST($4 AS bigint) FROM node WHERE id = $1
+		RETURNING id, number`, n.id, schema.Clean(boot), r.highest, r.began).Scan(&r.id, &r.number)
 	n.takeRange()
 	if err != nil {
 		return r, err
+	}
+	if m.Boot == c.boot {
+		n.run, n.changed = r.id, true
 	}
 	if before.id == 0 {
 		return r, b.auditOtherCluster(e, n, boot)
