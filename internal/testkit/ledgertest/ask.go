@@ -191,7 +191,9 @@ func (r *queryRound) send() {
 				had[i] += row.Usage.Amount[res]
 			}
 			e.Minutes = append(e.Minutes, row)
-			r.book.rows = append(r.book.rows, bookRow{w, m, row.Usage})
+			if hasContent(&row.Usage) {
+				r.book.rows = append(r.book.rows, bookRow{w, m, row.Usage})
+			}
 			if end := time.Unix(60*(m+1), 0); end.After(e.Through) {
 				e.Through = end
 			}

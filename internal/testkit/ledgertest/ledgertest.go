@@ -60,7 +60,7 @@ func Run(t *testing.T, dsn func(testing.TB) string) {
 		"Nodes": testNodes, "Clones": testClones, "Tokens": testTokens, "Audit": testAudit, "Schema": testSchema,
 		"Handovers": testHandovers, "Forged": testForged, "NestedEnds": testNestedEnds, "Guests": testGuests,
 		"Slices": testSlices, "Concurrent": testConcurrent, "Answers": testAnswers, "Groups": testGroups, "Self": testSelf,
-		"Unsampled": testUnsampled, "Booked": testBooked, "BookedOnce": testBookedOnce, "BootPlaces": testBootPlaces,
+		"Unsampled": testUnsampled, "NoContent": testNoContent, "Booked": testBooked, "BookedOnce": testBookedOnce, "BootPlaces": testBootPlaces,
 		"NodeNames": testNodeNames,
 		"Quota":     testQuota, "RowQuota": testRowQuota,
 		"Within": testWithin, "WithinDrawn": testWithinDrawn, "NestedDays": testNestedDays, "Inner": testInner,

@@ -45,6 +45,9 @@ func (m *model) book(e *batch.Entry) {
 	s.taken = append(s.taken, e)
 	s.last = e.Hash
 	for _, row := range e.Minutes {
+		if !hasContent(&row.Usage) {
+			continue
+		}
 		at := rowKey{e.Node, row.Workload, row.Minute}
 		if m.minutes[at] == nil {
 			m.minutes[at] = &usage.Usage{}
@@ -72,6 +75,12 @@ func (m *model) book(e *batch.Entry) {
 	if e.Through.After(m.through[e.Node]) {
 		m.through[e.Node] = e.Through
 	}
+}
+
+// hasContent reports whether a ledger stores usage: whether anything was measured, or for how long, in whole
+// milliseconds.
+func hasContent(u *usage.Usage) bool {
+	return u.Present != 0 || u.Covered.Round(time.Millisecond) != 0
 }
 
 func addNode(to, n *batch.NodeMinute) {

@@ -21,8 +21,12 @@ type Pending struct {
 
 func NewPending(s *Layout) Pending { return Pending{s, map[RowKey][]int64{}} }
 
-// Add adds values to the row of a key. It may keep the slice.
+// Add adds values to the row of a key. It may keep the slice. It leaves out usage without content, which
+// no answer includes; see [HasContent].
 func (p Pending) Add(k RowKey, values []int64) error {
+	if p.Layout == UsageLayout && values[ColPresent] == 0 && values[ColCovered] == 0 {
+		return nil
+	}
 	have, ok := p.Rows[k]
 	if !ok {
 		p.Rows[k] = values

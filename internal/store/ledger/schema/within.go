@@ -29,7 +29,8 @@ func IDOf(column string) string { return fmt.Sprintf("(%s & %d)", column, int64(
 func WithinOf(column string) string { return fmt.Sprintf("(%s >> %d)", column, withinShift) }
 
 // HasContent returns the condition that a row is not empty. Rows that were moved within another
-// node, or out of it, leave an empty one behind, which a server above has to learn of.
+// node, or out of it, leave an empty one behind, which a server above has to learn of; others are not
+// written, see [Pending.Add].
 func HasContent(row string) string {
 	return fmt.Sprintf("(%[1]s.present <> 0 OR %[1]s.covered_ms <> 0)", row)
 }
