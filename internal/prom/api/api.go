@@ -101,7 +101,7 @@ func newAPI(cfg Config, identify Identify, queryLog *Log, log *slog.Logger) *API
 	a := &API{limits: l, small: fairqueue.New(l.small.slots, l.maxWaiting), large: fairqueue.New(l.large.slots, l.maxWaiting),
 		memory: &memoryWatch{memory: l.Memory}, queryLog: queryLog, identify: identify, parser: parser.NewParser(parser.Options{}), log: log}
 	newEngine := func(samples int, timeout time.Duration) promql.QueryEngine {
-		return subquery.Engine(promql.NewEngine(l.engineOpts(samples, timeout, a.parser, log)))
+		return subquery.Engine(promql.NewEngine(l.engineOpts(samples, timeout, a.parser, log)), timeout)
 	}
 	a.engine = &tieredEngine{a, newEngine(l.small.samples, l.smallTimeout), newEngine(l.large.samples, l.Timeout)}
 	return a

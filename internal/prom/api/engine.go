@@ -25,7 +25,7 @@ func Engine(cfg Config, queryLog *Log, log *slog.Logger) promql.QueryEngine {
 	if queryLog != nil {
 		e.SetQueryLogger(queryLog)
 	}
-	return subquery.Engine(e)
+	return subquery.Engine(e, cfg.Timeout)
 }
 
 // engineOpts returns the options of an engine.

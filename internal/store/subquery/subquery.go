@@ -1,4 +1,5 @@
-// Package subquery limits the steps of the subqueries of a PromQL expression.
+// Package subquery limits the steps of the subqueries of a PromQL expression, and ends
+// functions over long ranges at the timeout of their query.
 //
 // Prometheus's evaluator allocates 16 bytes for each step of a subquery before it evaluates
 // anything. No limit of samples counts them, and no timeout stops the allocation:
@@ -39,23 +40,33 @@ func (p limitedParser) ParseExpr(text string) (parser.Expr, error) {
 	return e, err
 }
 
-// Engine wraps e and rejects queries whose subqueries have more than [MaxSteps] steps. The
-// default step of subqueries in e must be [DefaultStep].
-func Engine(e promql.QueryEngine) promql.QueryEngine { return limitedEngine{e} }
+// Engine wraps e and rejects queries whose subqueries have more than [MaxSteps] steps. Its
+// queries end soon after their context or timeout, the timeout of e, with a
+// [promql.ErrQueryCanceled] or [promql.ErrQueryTimeout]. The default step of subqueries in e
+// must be [DefaultStep].
+func Engine(e promql.QueryEngine, timeout time.Duration) promql.QueryEngine {
+	interruptCalls()
+	return limitedEngine{e, timeout}
+}
 
-type limitedEngine struct{ next promql.QueryEngine }
+type limitedEngine struct {
+	next    promql.QueryEngine
+	timeout time.Duration
+}
 
 func (e limitedEngine) NewInstantQuery(ctx context.Context, q storage.Queryable, opts promql.QueryOpts, text string, at time.Time) (promql.Query, error) {
-	return checkQuery(e.next.NewInstantQuery(ctx, q, opts, text, at))
+	next, err := e.next.NewInstantQuery(ctx, q, opts, text, at)
+	return e.checkQuery(next, err)
 }
 
 func (e limitedEngine) NewRangeQuery(ctx context.Context, q storage.Queryable, opts promql.QueryOpts, text string, start, end time.Time, step time.Duration) (promql.Query, error) {
-	return checkQuery(e.next.NewRangeQuery(ctx, q, opts, text, start, end, step))
+	next, err := e.next.NewRangeQuery(ctx, q, opts, text, start, end, step)
+	return e.checkQuery(next, err)
 }
 
 // checkQuery returns q or an error if it has too many steps. It checks the statement, not the
 // text, because the statement has the values of durations that are expressions.
-func checkQuery(q promql.Query, err error) (promql.Query, error) {
+func (e limitedEngine) checkQuery(q promql.Query, err error) (promql.Query, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +80,7 @@ func checkQuery(q promql.Query, err error) (promql.Query, error) {
 			return nil, err
 		}
 	}
-	return q, nil
+	return interruptibleQuery{q, e.timeout}, nil
 }
 
 // check returns an error if the subqueries of e have more than [MaxSteps] steps when e is

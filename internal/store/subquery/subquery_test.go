@@ -20,7 +20,7 @@ func limitedEngine() promql.QueryEngine {
 	return subquery.Engine(promql.NewEngine(promql.EngineOpts{
 		Logger: slog.New(slog.DiscardHandler), MaxSamples: 5e6, Timeout: time.Hour, EnableAtModifier: true, EnableNegativeOffset: true, Parser: experimental,
 		NoStepSubqueryIntervalFn: func(int64) int64 { return subquery.DefaultStep.Milliseconds() },
-	}))
+	}), time.Hour)
 }
 
 var empty = storage.QueryableFunc(func(int64, int64) (storage.Querier, error) { return storage.NoopQuerier(), nil })

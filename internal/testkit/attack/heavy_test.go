@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -147,6 +148,47 @@ func TestSlowBodies(t *testing.T) {
 	}
 	wait.Wait()
 	s.Check(t, mostMemory)
+}
+
+// TestLongQuery asks for functions over long subqueries of one series at thousands of steps,
+// which would take minutes to hours: each ends at the timeout of queries, and with its client and
+// its server.
+func TestLongQuery(t *testing.T) {
+	attackStage(t)
+	s := attack.StartServer(t, programs, attack.Config{}, "--query-timeout", "3s")
+	viewer := s.Token(t, "viewer")
+	for _, query := range []string{
+		"quantile_over_time(0.5, (vector(1))[1d:100ms])",
+		"sum(predict_linear((sin(vector(time())))[1d:100ms], 3600))",
+		"quantile_over_time(0.5, quantile_over_time(0.5, vector(1)[1h:100ms])[1h:100ms])",
+	} {
+		a := s.Do(t, http.MethodGet, "/api/v1/query_range?start=0&end=10000&step=1&query="+url.QueryEscape(query), nil, attack.Bearer(viewer)...)
+		t.Logf("%s: %d after %v", query, a.Status, a.Took)
+		if a.Status != http.StatusServiceUnavailable || !strings.Contains(a.Body, "--query-timeout") || a.Took > 15*time.Second {
+			t.Errorf("%s: %d %s after %v; want 503 after 3s", query, a.Status, a.Body, a.Took)
+		}
+	}
+	s.Check(t, mostMemory)
+
+	// Neither a query whose client has left nor one in flight keeps a server alive.
+	s = attack.StartServer(t, programs, attack.Config{}, "--query-timeout", "10m")
+	viewer = s.Token(t, "viewer")
+	long := s.URL + "/api/v1/query_range?start=0&end=10000&step=1&query=" + url.QueryEscape("quantile_over_time(0.5, (vector(1))[1d:100ms])")
+	leaves := attack.NewClient(t)
+	leaves.Timeout = 3 * time.Second // the small attempt takes 2
+	if a := attack.Do(t, leaves, http.MethodGet, long, nil, attack.Bearer(viewer)...); a.Status != 0 {
+		t.Errorf("%d %s", a.Status, a.Body)
+	}
+	var wait sync.WaitGroup
+	wait.Go(func() { attack.Do(t, attack.NewClient(t), http.MethodGet, long, nil, attack.Bearer(viewer)...) })
+	time.Sleep(3 * time.Second) // while it runs
+	began := time.Now()
+	err := s.Stop()
+	t.Logf("the server ended after %v: %v", time.Since(began), err)
+	if time.Since(began) > 15*time.Second {
+		t.Error("a query kept the server alive")
+	}
+	wait.Wait()
 }
 
 // TestSeriesFlood writes as many series with as large labels as a writer's token lets it, and
