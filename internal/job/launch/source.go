@@ -215,8 +215,8 @@ var errDevices = errors.New("the block devices are unknown")
 func (g *Group) isLeaf(d procfmt.Dev) bool {
 	if _, known := g.leaves[d]; !known {
 		g.listDevices()
-		if g.leaves != nil {
-			g.leaves[d] = g.leaves[d] // known now, whether it counts or not
+		if leaf := g.leaves[d]; g.leaves != nil {
+			g.leaves[d] = leaf // known now, whether it counts or not
 		}
 	}
 	return g.leaves[d]

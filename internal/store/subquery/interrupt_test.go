@@ -17,6 +17,7 @@ import (
 
 // onCall runs hook before each call of function name, with the number of the call.
 func onCall(t *testing.T, name string, hook func(n int)) {
+	limitedEngine() // the first engine makes the functions interruptible
 	call, n := promql.FunctionCalls[name], 0
 	promql.FunctionCalls[name] = func(s []promql.Vector, m promql.Matrix, args parser.Expressions, enh *promql.EvalNodeHelper) (promql.Vector, annotations.Annotations) {
 		n++

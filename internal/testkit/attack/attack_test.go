@@ -139,12 +139,7 @@ func attackAll(t *testing.T, s *scene, attempts []attempt) {
 
 // is reports whether status is one of the wanted ones.
 func is(status int, wanted ...int) bool {
-	for _, w := range wanted {
-		if status == w {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(wanted, status)
 }
 
 // refused fails the test unless a request of the attacker has one of the statuses, and the answer

@@ -42,7 +42,7 @@ func (f *Folder) Retain(ctx context.Context, now time.Time) error {
 		{"booked", "taken_ns", now.Add(-f.cfg.Hours).UnixNano()},
 		{"inner_range", "taken_ns", now.Add(-f.cfg.Minutes).UnixNano()},
 		{"placed_boot", "taken_ns", now.Add(-f.cfg.Hours).UnixNano()},
-		{"stream", "seen_ns", now.Add(-f.cfg.Hours).UnixNano()},
+		{"stream", "seen_ns", now.Add(-f.cfg.Hours - keepStreams).UnixNano()},
 		{"share_part", "booked_ns", now.Add(-schema.KeepShares).UnixNano()},
 		{"closing", "booked_ns", now.Add(-schema.KeepShares).UnixNano()},
 		{"share_series", "last_ns", now.Add(-f.cfg.Hours - schema.KeepShares).UnixNano()},
@@ -54,6 +54,10 @@ func (f *Folder) Retain(ctx context.Context, now time.Time) error {
 	}
 	return db.Wrap(f.dropRuns(ctx, now), "forgetting kernel runs")
 }
+
+// keepStreams is how much longer than hours the marks of unused streams are kept: a batch of a stream
+// without a mark would be booked again.
+const keepStreams = 365 * 24 * time.Hour
 
 // runsInterval is how often kernel runs are dropped, since finding them reads all of them.
 const runsInterval = time.Hour
@@ -216,10 +220,13 @@ func (f *Folder) dropHours(ctx context.Context, s *schema.Layout, limit int64) e
 }
 
 // deleteBefore deletes the rows of a table whose column is less than before, except series that
-// have shares.
+// have shares and streams that have batches.
 func (f *Folder) deleteBefore(ctx context.Context, table, column string, before int64) error {
 	var only string
-	if table == "share_series" {
+	switch table {
+	case "stream":
+		only = " AND NOT EXISTS (SELECT 1 FROM batch b WHERE b.stream = stream.id)"
+	case "share_series":
 		only = " AND NOT EXISTS (SELECT 1 FROM share_part p WHERE p.series = share_series.id)"
 	}
 	query := fmt.Sprintf("SELECT %[1]s FROM %[2]s WHERE %[1]s < $1%[3]s ORDER BY %[1]s LIMIT 1 OFFSET $2", column, table, only)
