@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -178,6 +179,11 @@ func TestUnwritable(t *testing.T) {
 
 // TestSignal checks that the command gets signals sent to mete, and that the report is complete.
 func TestSignal(t *testing.T) {
+	// A caught signal is at its default in a child. Otherwise one that this process ignores, as
+	// SIGHUP below nohup, is ignored there too.
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1)
+	defer signal.Stop(caught)
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1, syscall.Signal(40)} {
 		m := program(t)
 		c := m.command("run", "--", "sh", "-c", "echo ready; exec sleep 1000000")
