@@ -240,8 +240,12 @@ func (b *booking) addMeasured(e *batch.Entry, n *bookedNode, s streamState, fres
 
 // findRestored returns the run of a kernel of which an entry shows that it was restored to an earlier
 // memory image: the node measures another run from now on. Of the windows up to the boottime that it
-// shows first some use may be that of the run before, so they count as booked.
+// shows first some use may be that of the run before, so they count as booked. Where nothing was cut
+// off, nothing was booked before.
 func (b *booking) findRestored(e *batch.Entry, n *bookedNode, c clock) (run kernelRun, err error) {
+	if slices.Equal(e.Claimed, e.Measured) {
+		return kernelRun{}, nil
+	}
 	for _, m := range e.Claimed {
 		if run, err = findRun(b.Each, n, m, c); err != nil {
 			return run, err
