@@ -63,8 +63,8 @@ type Adjustment struct {
 // missing.
 func Adjust(rows []Row, covered time.Duration, e, off int64) ([]Row, Adjustment) {
 	a := adjuster{rows: rows, result: Adjustment{Meter: e}}
+	a.findIdleRow()
 	a.sumBefore()
-	a.idleRow() // creates the row if it is missing
 	a.removeModelled()
 	above := max(0, e-a.result.Measured)
 	empty := min(above, e-energy.MulDiv(e, int64(min(max(0, covered), time.Minute)), minute))
@@ -80,6 +80,7 @@ func Adjust(rows []Row, covered time.Duration, e, off int64) ([]Row, Adjustment)
 
 type adjuster struct {
 	rows          []Row
+	idle          int // index of the row idle
 	result        Adjustment
 	modelled      [power.DomainLimit]bool
 	anyModelled   bool    // one of them is
@@ -87,6 +88,16 @@ type adjuster struct {
 	idleEnergy    []int64 // how much of it is idle
 	errors        int64   // of all rows, before
 	measuredError int64   // errors of the measured energy
+}
+
+// findIdleRow finds the row idle. It adds the row if it is missing.
+func (a *adjuster) findIdleRow() {
+	for a.idle < len(a.rows) && a.rows[a.idle].Kind != workload.Idle {
+		a.idle++
+	}
+	if a.idle == len(a.rows) {
+		a.rows = append(a.rows, Row{Kind: workload.Idle})
+	}
 }
 
 // sumBefore sums the energy and the errors that the rows have before the adjustment.
@@ -105,18 +116,6 @@ func (a *adjuster) sumBefore() {
 		a.energy, a.idleEnergy = append(a.energy, all), append(a.idleEnergy, r.idleEnergy(all))
 		a.result.Inside, a.errors = energy.AddSaturated(a.result.Inside, all), energy.AddSaturated(a.errors, off)
 	}
-}
-
-// idleRow returns the index of the row idle. It adds the row if it is missing.
-func (a *adjuster) idleRow() int {
-	for i := range a.rows {
-		if a.rows[i].Kind == workload.Idle {
-			return i
-		}
-	}
-	a.rows = append(a.rows, Row{Kind: workload.Idle})
-	a.energy, a.idleEnergy = append(a.energy, 0), append(a.idleEnergy, 0)
-	return len(a.rows) - 1
 }
 
 // removeModelled takes what was modelled out of the rows, with its part of their errors.
@@ -169,11 +168,10 @@ func (a *adjuster) distribute(above, empty, off int64) {
 	spread := int64(0) // how far the border between the two may be off
 	if a.anyModelled {
 		p := min(a.errors, a.result.Inside)
-		spread = energy.MulDiv(energy.MulDiv(still, above-still, max(1, above)), p, max(1, a.result.Inside))
+		spread = energy.MulDiv(energy.MulDiv(still, above-still, above), p, a.result.Inside)
 	}
-	place := a.idleRow()
 	if !energy.Divide(above-still, used, active) {
-		resting[place] += above - still
+		resting[a.idle] += above - still
 	}
 	parts := make([]int64, n)
 	if energy.Divide(still, a.idleEnergy, parts) {
@@ -181,9 +179,9 @@ func (a *adjuster) distribute(above, empty, off int64) {
 			resting[i] += p
 		}
 	} else {
-		resting[place] += still
+		resting[a.idle] += still
 	}
-	resting[place] += empty
+	resting[a.idle] += empty
 	offs := make([]int64, n)
 	for i := range offs {
 		parts[i] = active[i] + resting[i]
@@ -196,14 +194,14 @@ func (a *adjuster) distribute(above, empty, off int64) {
 			}
 		}
 	}
-	a.writeRows(used, active, resting, offs)
+	a.writeRows(active, resting, offs)
 }
 
 // writeRows writes into the rows what each gets.
-func (a *adjuster) writeRows(used, active, resting, offs []int64) {
+func (a *adjuster) writeRows(active, resting, offs []int64) {
 	for i := range a.rows {
 		r := &a.rows[i]
-		if r.Kind != workload.Idle && used[i] == 0 && resting[i] == 0 && !r.Usage.Present.Has(usage.EnergyRest) && !r.Usage.Present.Has(usage.CPU) {
+		if r.Kind != workload.Idle && resting[i] == 0 && !r.Usage.Present.Has(usage.EnergyRest) && !r.Usage.Present.Has(usage.CPU) {
 			continue // of what it used nothing is known
 		}
 		r.Usage.Put(usage.EnergyRest, active[i]+resting[i], usage.Apportioned)

@@ -114,6 +114,9 @@ func TestAdjustSums(t *testing.T) {
 			if a, b := old.Amount[usage.CPU], u.Amount[usage.CPU]; a != b {
 				t.Fatalf("row %d: CPU time was %d and is %d", i, a, b)
 			}
+			if !old.Present.Has(usage.CPU) && rows[i].Kind != workload.Idle && old.Quality.Get(usage.EnergyRest) != usage.Apportioned && u.Present.Has(usage.EnergyRest) && u.Amount[usage.EnergyRest] == 0 {
+				t.Fatalf("row %d: of unknown CPU time, and its energy of the rest is 0, not absent", i)
+			}
 		}
 		if measured != out.Measured {
 			t.Fatalf("%d uJ were measured, and Measured is %d", measured, out.Measured)
@@ -159,6 +162,8 @@ func TestAdjust(t *testing.T) {
 		"half a minute": {rows{row(workload.Service, 30e9, pkg, 300, 0, usage.Apportioned), row(workload.Idle, 80e9, pkg, 100, 0, usage.Apportioned)},
 			30 * time.Second, 1200, 12, []int64{150, 50 + 600}, []int64{2, 10}},
 		"no row":       {nil, 0, 1000, 10, []int64{1000}, []int64{10}},
+		"no time":      {rows{row(workload.Service, 30e9, pkg, 300, 0, usage.Apportioned), row(workload.Idle, 80e9, pkg, 0, 0, usage.Apportioned)}, -1, 1e12, 0, []int64{0, 1e12 - 300}, []int64{0, 0}},
+		"idle first":   {rows{row(workload.Idle, 80e9, pkg, 300, 0, usage.Apportioned), row(workload.Service, 30e9, pkg, 100, 0, usage.Apportioned)}, time.Minute, 800, 0, []int64{300, 100}, []int64{0, 0}},
 		"no CPU time":  {rows{row(workload.Service, 0, pkg, 300, 0, usage.Apportioned)}, time.Minute, 1000, 0, []int64{0, 700}, []int64{0, 0}},
 		"no energy":    {rows{{Key: 1, Kind: workload.Service, Usage: cpuOnly(1e9)}}, time.Minute, 1000, 10, []int64{0, 1000}, []int64{0, 10}},
 		"1 uJ":         {rows{row(workload.Service, 30e9, pkg, 1, 0, usage.Apportioned)}, time.Minute, 101, 0, []int64{100, 0}, []int64{0, 0}},
@@ -250,15 +255,26 @@ func TestIsComplete(t *testing.T) {
 		now  time.Duration // after the minute
 		want bool
 	}{
-		"all of it":         {external.Node{Covered: time.Minute - 3*time.Millisecond, BookedUntil: end, Streams: 2}, time.Second, true},
+		"all of it":         {external.Node{Covered: time.Minute - 100*time.Millisecond, BookedUntil: end, Streams: 2}, time.Second, true},
+		"almost all of it":  {external.Node{Covered: time.Minute - 100*time.Millisecond - 1, BookedUntil: end, Streams: 2}, time.Second, false},
 		"a part":            {external.Node{Covered: 50 * time.Second, BookedUntil: end, Streams: 1}, time.Second, false},
 		"a part, then on":   {external.Node{Covered: 50 * time.Second, BookedUntil: end.Add(2 * time.Minute), Streams: 1}, 2 * time.Minute, true},
+		"a bit, then on":    {external.Node{Covered: 1, BookedUntil: end.Add(2 * time.Minute), Streams: 1}, 2 * time.Minute, true},
 		"a backlog drains":  {external.Node{Covered: 50 * time.Second, BookedUntil: end.Add(2 * time.Minute), Streams: 2}, 2 * time.Minute, false},
 		"nothing":           {external.Node{BookedUntil: end.Add(time.Hour), Streams: 1}, time.Hour, false},
+		"nothing, at last":  {external.Node{}, 26 * time.Hour, false},
 		"nothing, too late": {external.Node{}, 26*time.Hour + 1, true},
 	} {
 		if got := c.n.IsComplete(base, 26*time.Hour, end.Add(c.now)); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
+	}
+}
+
+// TestGroupMinuteNodes checks that each machine is named once, however many meters feed it.
+func TestGroupMinuteNodes(t *testing.T) {
+	b := external.GroupMinute{Meters: []external.MeterEnergy{{Nodes: []string{"b", "a"}}, {Nodes: []string{"a"}}, {}, {Nodes: []string{"c", "b"}}}}
+	if got, want := b.Nodes(), []string{"b", "a", "c"}; !slices.Equal(got, want) {
+		t.Errorf("the machines are %q, want %q", got, want)
 	}
 }

@@ -79,14 +79,10 @@ func (m *Meter) decidedUntil(samples []Sample, ps []segment, now int64) int64 {
 	if len(ps) > 0 {
 		kept = ps[len(ps)-1].to.At
 	}
-	stale := int64(m.Stale)
-	switch {
-	case now-last > stale:
-		return max(kept, now) // the next one would come too late
-	case now-kept > 2*stale:
+	if stale := int64(m.Stale); now-last <= stale {
 		return max(kept, now-2*stale)
 	}
-	return kept
+	return now // the next one would come too late
 }
 
 // NeededFrom is the instant from which on samples are needed for the minutes from one on.
@@ -115,8 +111,6 @@ type segment struct {
 func (m *Meter) energyUntil(p segment, at int64) int64 {
 	t, whole := at-p.from.At, p.to.At-p.from.At
 	switch {
-	case t <= 0:
-		return 0
 	case m.Kind == power.Energy:
 		return energy.MulDiv(p.energy, t, whole)
 	case t == whole:
@@ -133,7 +127,10 @@ func (m *Meter) energyUntil(p segment, at int64) int64 {
 func (m *Meter) segments(samples []Sample) (ps []segment) {
 	var last, read, doubt *Sample // the last one used, the last one read, and one that cannot follow from last
 	add := func(s *Sample, reason energy.Reason) {
-		e, _ := m.gainBetween(last, s)
+		e := int64(0)
+		if m.Kind == power.Energy {
+			e, _ = m.gainBetween(last, s)
+		}
 		if reason == energy.OK && s.At-last.At > 2*int64(m.Stale) {
 			reason = energy.Unreadable
 		}
@@ -146,8 +143,7 @@ func (m *Meter) segments(samples []Sample) (ps []segment) {
 		case !m.isPossible(s):
 			continue
 		case last == nil:
-			last, read = s, s
-			continue
+			last = s
 		case s.At-read.At > int64(m.Stale):
 			add(s, energy.Unreadable)
 		case m.Kind == power.Power:
@@ -190,11 +186,8 @@ func (m *Meter) isPossible(s *Sample) bool {
 }
 
 // gainBetween returns the gain of a counter between two samples, in uJ, or 0 and the reason if the
-// gain cannot be determined. For a meter of power it returns 0.
+// gain cannot be determined.
 func (m *Meter) gainBetween(from, to *Sample) (int64, energy.Reason) {
-	if m.Kind != power.Energy {
-		return 0, energy.OK
-	}
 	possible := energy.MulDiv(m.MaxPower, to.At-from.At, second)
 	return energy.CounterGain(from.Value, to.Value, m.Wrap, possible, possible)
 }

@@ -145,31 +145,51 @@ func TestMinutes(t *testing.T) {
 	classy := watts
 	classy.ErrorPPM = 10_000
 	type want = []external.MeterMinute
+	twenty := func(v external.MeterMinute) (w want) {
+		for v.Minute = base; len(w) < 20; v.Minute++ {
+			w = append(w, v)
+		}
+		return w
+	}
 	for name, c := range map[string]struct {
 		m       external.Meter
 		samples []external.Sample
 		now     int64 // s
 		want    want
 	}{
-		"a constant":      {classy, at(-10, 100e6, 20, 100e6, 50, 100e6, 70, 100e6), 70, want{{base, 6000e6, 60e6, 0}}},
-		"a ramp, cut":     {watts, at(0, 0, 30, 0, 60, 60e6), 60, want{{base, 900e6, 900e6, 0}}},
-		"cut in a ramp":   {watts, at(0, 60e6, 30, 60e6, 50, 60e6, 70, 120e6), 70, want{{base, 50*60e6 + 10*75e6, 10 * 30e6, 0}}},
-		"not yet":         {watts, at(0, 1e6, 30, 1e6), 59, nil},
-		"no sample":       {watts, nil, 60, want{{base, 0, 0, energy.Unreadable}}},
-		"it began late":   {watts, at(10, 1e6, 40, 1e6, 65, 1e6), 65, want{{base, 0, 0, energy.Unreadable}}},
-		"a gap":           {watts, at(0, 1e6, 10, 1e6, 45, 1e6, 70, 1e6, 100, 1e6, 120, 1e6), 120, want{{base, 0, 0, energy.Unreadable}, {base + 1, 60e6, 0, 0}}},
-		"it fell silent":  {watts, at(0, 1e6, 30, 1e6, 60, 1e6, 80, 1e6), 121, want{{base, 60e6, 0, 0}, {base + 1, 0, 0, energy.Unreadable}}},
-		"absurd power":    {watts, at(0, 1e6, 20, 2e12, 25, 1e6, 50, 1e6, 60, 1e6), 60, want{{base, 60e6, 0, 0}}},
-		"a counter":       {counter, at(-30, 0, 30, 6000e6, 90, 9000e6), 90, want{{base, 4500e6, 0, 0}}},
-		"coarse":          {counter, at(0, 0, 40, 0, 80, 0, 120, 12000e6, 160, 12000e6), 160, want{{base, 6000e6, 0, 0}, {base + 1, 6000e6, 0, 0}}},
-		"coarse, not yet": {counter, at(0, 0, 40, 0, 80, 0, 120, 0), 120, nil},
-		"it stands":       {counter, at(0, 5, 300, 5, 600, 5), 600, want{{base, 0, 0, 0}, {base + 1, 0, 0, 0}, {base + 2, 0, 0, 0}, {base + 3, 0, 0, 0}, {base + 4, 0, 0, 0}, {base + 5, 0, 0, 0}, {base + 6, 0, 0, 0}, {base + 7, 0, 0, 0}, {base + 8, 0, 0, 0}, {base + 9, 0, 0, 0}}},
-		"it wraps":        {wrapping, at(0, 199_000e6, 60, 2_000e6), 60, want{{base, 3_000e6, 0, 0}}},
-		"it wraps twice":  {wrapping, at(0, 199_000e6, 300, 2_000e6, 360, 3_000e6), 360, want{{base, 0, 0, energy.Ambiguous}, {base + 1, 0, 0, energy.Ambiguous}, {base + 2, 0, 0, energy.Ambiguous}, {base + 3, 0, 0, energy.Ambiguous}, {base + 4, 0, 0, energy.Ambiguous}, {base + 5, 1_000e6, 0, 0}}},
-		"one wrong value": {counter, at(0, 100e6, 20, 9e15, 60, 160e6), 60, want{{base, 60e6, 0, 0}}},
-		"one back":        {counter, at(0, 100e6, 20, 0, 60, 160e6), 60, want{{base, 60e6, 0, 0}}},
-		"it restarted":    {counter, at(0, 100_000e6, 50, 3e6, 60, 4e6, 120, 10e6), 120, want{{base, 0, 0, energy.WentBack}, {base + 1, 6e6, 0, 0}}},
-		"it jumped":       {counter, at(0, 0, 50, 1e15, 60, 1e15+1e6, 120, 1e15+7e6), 120, want{{base, 0, 0, energy.Jumped}, {base + 1, 6e6, 0, 0}}},
+		"a constant":             {classy, at(-10, 100e6, 20, 100e6, 50, 100e6, 70, 100e6), 70, want{{base, 6000e6, 60e6, 0}}},
+		"a ramp, cut":            {watts, at(0, 0, 30, 0, 60, 60e6), 60, want{{base, 900e6, 900e6, 0}}},
+		"a ramp down":            {watts, at(0, 60e6, 30, 0, 60, 0), 60, want{{base, 900e6, 900e6, 0}}},
+		"cut in a ramp":          {watts, at(0, 60e6, 30, 60e6, 50, 60e6, 70, 120e6), 70, want{{base, 50*60e6 + 10*75e6, 10 * 30e6, 0}}},
+		"not yet":                {watts, at(0, 1e6, 30, 1e6), 59, nil},
+		"no sample":              {watts, nil, 60, want{{base, 0, 0, energy.Unreadable}}},
+		"it began late":          {watts, at(10, 1e6, 40, 1e6, 65, 1e6), 65, want{{base, 0, 0, energy.Unreadable}}},
+		"a gap":                  {watts, at(0, 1e6, 10, 1e6, 45, 1e6, 70, 1e6, 100, 1e6, 120, 1e6), 120, want{{base, 0, 0, energy.Unreadable}, {base + 1, 60e6, 0, 0}}},
+		"it fell silent":         {watts, at(0, 1e6, 30, 1e6, 60, 1e6, 80, 1e6), 121, want{{base, 60e6, 0, 0}, {base + 1, 0, 0, energy.Unreadable}}},
+		"silent, not yet":        {watts, at(0, 1e6, 30, 1e6), 60, nil},
+		"a gap after it":         {watts, at(0, 1e6, 30, 1e6, 60, 1e6, 120, 1e6), 120, want{{base, 60e6, 0, 0}, {base + 1, 0, 0, energy.Unreadable}}},
+		"highest power":          {watts, at(0, 1e6, 20, 1e12, 40, 1e6, 60, 1e6), 60, want{{base, 20e12 + 40e6, 20e12 - 20e6, 0}}},
+		"wrong for long":         {watts, at(0, 1e6, 20, 2e12, 40, 1e6, 60, 1e6), 60, want{{base, 0, 0, energy.Unreadable}}},
+		"absurd power":           {watts, at(0, 1e6, 20, 2e12, 25, 1e6, 50, 1e6, 60, 1e6), 60, want{{base, 60e6, 0, 0}}},
+		"a counter":              {counter, at(-30, 0, 30, 6000e6, 90, 9000e6), 90, want{{base, 4500e6, 0, 0}}},
+		"coarse":                 {counter, at(0, 0, 40, 0, 80, 0, 120, 12000e6, 160, 12000e6), 160, want{{base, 6000e6, 0, 0}, {base + 1, 6000e6, 0, 0}}},
+		"coarse, not yet":        {counter, at(0, 0, 40, 0, 80, 0, 120, 0), 120, nil},
+		"first value":            {counter, at(100, 5), 100, want{{base, 0, 0, energy.Unreadable}}},
+		"it stands":              {counter, at(0, 5, 300, 5, 600, 5), 600, want{{base, 0, 0, 0}, {base + 1, 0, 0, 0}, {base + 2, 0, 0, 0}, {base + 3, 0, 0, 0}, {base + 4, 0, 0, 0}, {base + 5, 0, 0, 0}, {base + 6, 0, 0, 0}, {base + 7, 0, 0, 0}, {base + 8, 0, 0, 0}, {base + 9, 0, 0, 0}}},
+		"it wraps":               {wrapping, at(0, 199_000e6, 60, 2_000e6), 60, want{{base, 3_000e6, 0, 0}}},
+		"at its wrap":            {wrapping, at(0, 199_000e6, 30, 200_000e6, 60, 2_000e6), 60, want{{base, 3_000e6, 0, 0}}},
+		"above its wrap":         {wrapping, at(0, 199_000e6, 30, 200_000e6+1, 60, 2_000e6), 60, want{{base, 3_000e6, 0, 0}}},
+		"it wraps twice":         {wrapping, at(0, 199_000e6, 300, 2_000e6, 360, 3_000e6), 360, want{{base, 0, 0, energy.Ambiguous}, {base + 1, 0, 0, energy.Ambiguous}, {base + 2, 0, 0, energy.Ambiguous}, {base + 3, 0, 0, energy.Ambiguous}, {base + 4, 0, 0, energy.Ambiguous}, {base + 5, 1_000e6, 0, 0}}},
+		"one wrong value":        {counter, at(0, 100e6, 20, 9e15, 60, 160e6), 60, want{{base, 60e6, 0, 0}}},
+		"one back":               {counter, at(0, 100e6, 20, 0, 60, 160e6), 60, want{{base, 60e6, 0, 0}}},
+		"wrong and again":        {counter, at(0, 100e6, 20, 9e15, 40, 100e6, 50, 9e15+1, 60, 160e6), 60, want{{base, 60e6, 0, 0}}},
+		"it restarted":           {counter, at(0, 100_000e6, 50, 3e6, 60, 4e6, 120, 10e6), 120, want{{base, 0, 0, energy.WentBack}, {base + 1, 6e6, 0, 0}}},
+		"it jumped":              {counter, at(0, 0, 50, 1e15, 60, 1e15+1e6, 120, 1e15+7e6), 120, want{{base, 0, 0, energy.Jumped}, {base + 1, 6e6, 0, 0}}},
+		"restarted, then stood":  {counter, at(0, 100_000e6, 50, 3e6, 60, 3e6, 120, 10e6), 120, want{{base, 0, 0, energy.WentBack}, {base + 1, 6e6, 0, 0}}},
+		"restarted, then slowed": {counter, at(0, 100_000e6, 50, 3e6, 60, 8e6, 120, 10e6), 120, want{{base, 0, 0, energy.WentBack}, {base + 1, 2e6, 0, 0}}},
+		// It makes sense again after twice the time that it may stand still, and a second later.
+		"right in time":  {counter, at(0, 1000e6, 300, 1e15, 600, 5, 900, 1e15, 1200, 1020e6), 1200, twenty(external.MeterMinute{Energy: 1e6})},
+		"right but late": {counter, at(0, 1000e6, 300, 1e15, 600, 5, 900, 1e15, 1201, 1020e6), 1201, twenty(external.MeterMinute{Reason: energy.Unreadable})},
 		// Each value is impossible after the previous value, until no value can count for the first 300 s.
 		"it makes no sense": {counter, at(0, 1000e6, 300, 1e15, 600, 5, 900, 1e15, 1200, 6, 1500, 1e15), 1500, want{{base, 0, 0, energy.Unreadable}, {base + 1, 0, 0, energy.Unreadable}, {base + 2, 0, 0, energy.Unreadable}, {base + 3, 0, 0, energy.Unreadable}, {base + 4, 0, 0, energy.Unreadable}}},
 		"away for an hour":  {counter, at(0, 0, 60, 1e6, 3600, 70e6, 3660, 71e6), 180, want{{base, 1e6, 0, 0}}},

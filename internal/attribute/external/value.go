@@ -82,10 +82,7 @@ func ParsePath(text string) (p Path, err error) {
 			if err != nil || !strings.HasPrefix(rest[1+len(quoted):], "]") {
 				return nil, bad(`a key in quotes ends with "]`)
 			}
-			key, err := strconv.Unquote(quoted)
-			if err != nil {
-				return nil, bad("this is not a quoted string")
-			}
+			key, _ := strconv.Unquote(quoted) // it is a quoted string
 			p, rest = append(p, key), rest[len(quoted)+2:]
 		case rest[0] == '[':
 			place, after, found := strings.Cut(rest[1:], "]")

@@ -26,13 +26,14 @@ func TestValue(t *testing.T) {
 	}{
 		{"W", "123.456", 123456000}, {"kW", " 0.1\n", 100_000_000}, {"mW", "1.5e3", 1_500_000}, {"J", "0", 0}, {"J", "-0", 0},
 		{"kWh", "123456.789012345", 444444440444442000}, {"Wh", "0.0000000001", 0}, {"J", "1e-999999999", 0}, {"kJ", "4", 4e9},
+		{"J", "0.0000015", 1}, {"J", "0.0000009", 0}, {"W", "4611686018427", 4611686018427e6}, {"W", strings.Repeat("0", 63) + "1", 1e6},
 	} {
 		if got, err := unitOf(t, c.unit).Value(c.text); err != nil || got != c.want {
 			t.Errorf("%s %s is %d, %v; want %d", c.text, c.unit, got, err, c.want)
 		}
 	}
-	for _, text := range []string{"", "-1", "NaN", "inf", "0x10", "1_000", "1e30", "12 W", "1,5", "1/2"} {
-		if v, err := unitOf(t, "W").Value(text); !errors.Is(err, fault.ErrInvalid) {
+	for _, text := range []string{"", "-1", "NaN", "inf", "0x10", "1_000", "1e30", "12 W", "1,5", "1/2", "4611686018428", strings.Repeat("0", 64) + "1"} {
+		if v, err := unitOf(t, "W").Value(text); v != 0 || !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%q is %d, %v", text, v, err)
 		}
 	}
@@ -42,13 +43,14 @@ func TestFind(t *testing.T) {
 	const text = `{"a": {"b": [{"c": 12.50}, "7", null]}, "x y": {"ü\"": 3}, "t": "-1", "big": 123456789012345678901}`
 	for path, want := range map[string]string{
 		"a.b[0].c": "12.50", "a.b[1]": "7", `["x y"]["ü\""]`: "3", "t": "-1", `a["b"][0]["c"]`: "12.50", "big": "123456789012345678901",
+		"": text,
 	} {
 		p, err := external.ParsePath(path)
 		if err != nil {
 			t.Errorf("%s: %v", path, err)
 			continue
 		}
-		if got, err := p.Find([]byte(text)); err != nil || got != want {
+		if got, err := p.Find([]byte(text + "\n")); err != nil || got != want {
 			t.Errorf("%s is %q, %v; want %q", path, got, err, want)
 		}
 	}
@@ -62,7 +64,7 @@ func TestFind(t *testing.T) {
 			t.Errorf("%s is %q, %v", path, got, err)
 		}
 	}
-	for _, path := range []string{".a", "a.", "a..b", "a[", "a[x]", "a[-1]", "a[a]", "a[0", `a["x]`, `a["x"`, "a b", "a]"} {
+	for _, path := range []string{".a", "a.", "a..b", "a[", "a[x]", "a[-1]", "a[a]", "a[2147483648]", "a[0", `a["x]`, `a["x"`, "a b", "a]"} {
 		if p, err := external.ParsePath(path); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s is %v, %v", path, p, err)
 		}
