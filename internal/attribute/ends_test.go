@@ -292,3 +292,24 @@ func TestEndsRefused(t *testing.T) {
 		t.Error("after a window that was not saved")
 	}
 }
+
+// TestEndsSplit checks that user and system time of a recorded end sum to its CPU time.
+func TestEndsSplit(t *testing.T) {
+	for _, c := range []struct{ user, system, want int64 }{{30, 10, 150}, {10, 30, 50}, {5, 0, 200}, {0, 5, 0}} {
+		s := newScenario(t)
+		s.tick(10*second, 1000)
+		s.v.save(s.acc, true)
+		split := func(g *usage.Group) {
+			g.Put(usage.CPUUser, c.user)
+			g.Put(usage.CPUSystem, c.system)
+		}
+		s.tick(11*second, 1300, namedGroup{name: "a", life: 5, cpu: 200, born: true, final: true, also: split})
+		s.v.records = append(s.v.records, s.acc.Ends(nil, nil))
+		s.acc = s.v.restore(t)
+		s.tick(20*second, 1310)
+		s.close()
+		s.want("a", usage.CPU, 200, usage.Measured)
+		s.want("a", usage.CPUUser, c.want, usage.Apportioned)
+		s.want("a", usage.CPUSystem, 200-c.want, usage.Apportioned)
+	}
+}

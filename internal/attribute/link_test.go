@@ -402,6 +402,20 @@ func TestTasksOutside(t *testing.T) {
 	}
 }
 
+// TestTasksShownLate checks that tasks count from the tick that first shows their number as if it had
+// been the same before, and that from 0 on they are not known at once.
+func TestTasksShownLate(t *testing.T) {
+	acc := attribute.New("n")
+	for i, c := range []struct{ tasks, want int64 }{{0, 0}, {10, 10}, {20, 15}, {0, 0}, {8, 8}} {
+		s := two(int64(i+1)*second, 0, 0)
+		s.Node.Tasks = c.tasks
+		acc.Tick(s)
+		if u, _ := acc.Share(0); u.Amount[usage.PIDs] != c.want || u.Present.Has(usage.PIDs) != (c.tasks > 0) {
+			t.Errorf("tick %d: %d task-seconds of %d tasks, want %d", i, u.Amount[usage.PIDs], c.tasks, c.want)
+		}
+	}
+}
+
 // TestStolenTime checks the CPUs that the hypervisor took in the latest tick.
 func TestStolenTime(t *testing.T) {
 	acc := attribute.New("n")

@@ -11,6 +11,7 @@ import (
 
 	"mete.dev/mete/internal/attribute"
 	"mete.dev/mete/internal/attribute/energy"
+	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/usage"
 )
@@ -57,5 +58,62 @@ func TestLiveGolden(t *testing.T) {
 	}
 	if d := cmp.Diff(string(want), text); d != "" {
 		t.Errorf("the tick is not told as before (-want +got):\n%s", d)
+	}
+}
+
+// TestLiveRates checks figures of a tick by numbers: before there is a tick, over two seconds, with
+// traffic and meters that are not always there.
+func TestLiveRates(t *testing.T) {
+	board := energy.Config{Meters: []power.Meter{packages.Meters[0],
+		{Name: "psys", Level: power.Board, Domain: power.Rest, Kind: power.Energy, From: power.Powercap}}, Static: packages.Static}
+	acc := attribute.New("n")
+	acc.SetMeters(energy.New(board))
+	show := func(i, span int64, disk bool) *live.Machine {
+		s := two(i*span, i*3*second, i*second)
+		s.Node.Steal = i * second / 2
+		s.Groups[1].CPULimit, s.Groups[1].MemoryLimit = second/2, 1<<30
+		if disk {
+			s.Node.Total.Put(usage.DiskRead, i*8192)
+			s.Node.Total.Put(usage.DiskWritten, i*4096)
+		}
+		s.Before = []power.Reading{{Meter: 0, At: s.At, Value: i * 100 * watt}, {Meter: 1, At: s.At, Value: i * 160 * watt}}
+		acc.Tick(s)
+		return acc.Live()
+	}
+	m := show(1, 2*second, false)
+	if m.CPU != (live.CPUParts{}) || m.Energy != nil || m.Disk != nil || m.Rows[0].CPU == nil || *m.Rows[0].CPU != 0 {
+		t.Errorf("the first tick has %+v, %+v, %+v, %+v", m.CPU, m.Energy, m.Disk, m.Rows[0])
+	}
+	show(2, 2*second, false)
+	if m = show(3, 2*second, true); m.Disk != nil {
+		t.Errorf("a rate of traffic that was not counted before: %+v", m.Disk)
+	}
+	m = show(4, 2*second, true)
+	if want := (live.CPUParts{Whole: 1.75, Workloads: .5, System: 1, Idle: .25, Steal: .25}); m.CPU != want {
+		t.Errorf("CPUs %+v, want %+v", m.CPU, want)
+	}
+	if m.Disk == nil || *m.Disk != (live.Flow{In: 4096, Out: 2048}) || m.Network != nil {
+		t.Errorf("traffic %+v, %+v; want 4096 and 2048 B/s, and none", m.Disk, m.Network)
+	}
+	if e := m.Energy; e == nil || len(e.Domains) != 2 || e.Watts != 80 || e.Domains[0].Watts != 50 || e.Domains[0].Idle != 40 || e.Domains[1].Watts != 30 || len(e.Ratios) != 1 || e.Ratios["board"] != .625 {
+		t.Errorf("energy %+v, want 50 W of packages, 40 of them idle, and 30 W, of a board that shows 80 W", m.Energy)
+	}
+	row := m.Rows[0]
+	if row.CPULimit == nil || *row.CPULimit != .5 || row.MemoryLimit == nil || *row.MemoryLimit != 1<<30 || row.CPU == nil || *row.CPU != .5 {
+		t.Errorf("row %+v, want half a CPU of half a CPU, and a limit of 1 GiB", row)
+	}
+	if root := m.Rows[len(m.Rows)-2]; root.CPULimit != nil || root.MemoryLimit != nil || root.DiskRead == nil || *root.DiskRead != 4096 {
+		t.Errorf("row %+v, want no limits, and all traffic", root)
+	}
+	gone := two(10*second, 12*second, 4*second)
+	gone.Node.Total.Put(usage.DiskRead, 0) // less than before
+	gone.Node.Total.Put(usage.DiskWritten, 4*4096+2)
+	acc.Tick(gone)
+	if m = acc.Live(); m.Disk == nil || *m.Disk != (live.Flow{Out: 1}) {
+		t.Errorf("traffic %+v, want 0 and 1 B/s", m.Disk)
+	}
+	acc.SetMeters(nil)
+	if m = acc.Live(); m.Energy != nil {
+		t.Errorf("energy %+v without meters", m.Energy)
 	}
 }

@@ -100,3 +100,20 @@ func TestOtherGroups(t *testing.T) {
 		t.Errorf("afterwards: %+v, want 2 s of system", b)
 	}
 }
+
+// A checkpoint of a version that knew no idle time does not say what was idle during the pause: then
+// nothing that the container cannot see counts for system.
+func TestPartialResumedFromOlder(t *testing.T) {
+	c := &container{t: t, acc: attribute.New("n")}
+	c.tick(7, second, 5*second, 0)
+	c.v.save(c.acc, true)
+	c.acc = c.v.restore(t)
+	c.tick(7, 10*second, 6*second, 100*second)
+	if c.system != second || c.idle != 19*second {
+		t.Errorf("over a pause: system %d ns, idle %d; want 1 s of the container, and 19 s", c.system, c.idle)
+	}
+	c.tick(7, second, 6*second, 101*second)
+	if c.system != 2*second || c.idle != 20*second {
+		t.Errorf("a second later: system %d ns, idle %d; want 2 s and 20 s", c.system, c.idle)
+	}
+}

@@ -362,26 +362,34 @@ func TestResumedByName(t *testing.T) {
 	}
 }
 
-// TestRestoreOutlives checks a checkpoint of the tick in which a group ended before a renamed group
-// below it.
+// TestRestoreOutlives checks a checkpoint, full or not, of the tick in which two groups ended before a
+// renamed group below them.
 func TestRestoreOutlives(t *testing.T) {
-	s := newScenario(t)
-	up, low := namedGroup{name: "up", life: 5, cpu: 500}, namedGroup{name: "low", up: "up", life: 6, cpu: 300}
-	s.tick(10*second, 1000, up, low)
-	s.close()
-	s.v.save(s.acc, true)
-	up.final = true
-	rename := func(g *usage.Group) { g.Workload.Name = "lower" }
-	low.also = rename
-	s.tick(11*second, 1000, up, low)
-	s.restart()
-	s.tick(12*second, 1100, namedGroup{name: "low", life: 6, cpu: 350, also: rename})
-	s.restart()
-	s.want("lower", usage.CPU, 50, usage.Measured)
-	s.tick(13*second, 1100)
-	s.close()
-	if !s.row("lower").Ended {
-		t.Error("no row with the end under the latest name")
+	for _, full := range []bool{false, true} {
+		s := newScenario(t)
+		top, up, low := namedGroup{name: "top", life: 4, cpu: 600}, namedGroup{name: "up", up: "top", life: 5, cpu: 500}, namedGroup{name: "low", up: "up", life: 6, cpu: 300, mem: 100}
+		s.tick(10*second, 1000, top, up, low)
+		s.close()
+		s.v.save(s.acc, true)
+		top.final, up.final = true, true
+		rename := func(g *usage.Group) { g.Workload.Name = "lower" }
+		low.also = rename
+		s.tick(11*second, 1000, top, up, low)
+		s.close()
+		s.v.save(s.acc, full)
+		s.acc = s.v.restore(t)
+		clear(s.known)
+		low.cpu, low.up = 350, ""
+		s.tick(12*second, 1100, low)
+		s.restart()
+		s.want("lower", usage.CPU, 50, usage.Measured)
+		s.want("lower", usage.Memory, 100, usage.Apportioned)
+		s.want("", usage.CPU, 50, usage.Measured)
+		s.tick(13*second, 1100)
+		s.close()
+		if !s.row("lower").Ended {
+			t.Errorf("full %v: no row with the end under the latest name", full)
+		}
 	}
 }
 

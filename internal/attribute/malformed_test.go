@@ -1,0 +1,161 @@
+package attribute
+
+import (
+	"encoding/binary"
+	"errors"
+	"testing"
+
+	"mete.dev/mete/internal/attribute/energy"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+)
+
+// threeGroups returns accounts of a root, a group below it and one below that, after some ticks. The
+// lowest group is a virtual machine, the machine has a meter.
+func threeGroups() *Accounts {
+	acc := New("n")
+	acc.SetMeters(energy.New(energy.Config{Meters: []power.Meter{{Name: "rapl", Level: power.Part, Domain: power.Package, Kind: power.Energy, From: power.Powercap}}}))
+	for i := range int64(3) {
+		s := &usage.Snapshot{Boot: "b", At: (i + 1) * 1e9, Mono: (i + 1) * 1e9, Node: usage.Node{CPUs: 2, MemTotal: 1 << 40, MemFree: 1 << 39, Tasks: 20}}
+		s.Node.Total.Put(usage.DiskRead, i*4096)
+		s.Before = []power.Reading{{At: s.At, Value: i * 1e6}}
+		for j := range usage.Slot(3) {
+			g := &usage.Group{Slot: j, Parent: j - 1, MemoryParent: j - 1, Life: workload.Life{ID: uint64(j + 1)}, Final: i == 2 && j == 2,
+				Workload: workload.Workload{Kind: workload.Service, ID: workload.ID(rune('a' + j)), Key: "key", Name: "name", Path: "/path"}}
+			g.Put(usage.CPU, i*1000)
+			g.Put(usage.CPUUser, i*300)
+			g.Put(usage.CPUSystem, i*200)
+			g.Put(usage.Memory, 1<<20)
+			if j == 2 {
+				g.Guest = &usage.Guest{UUID: "uuid", Name: "vm", VCPUs: 1}
+			}
+			s.Groups = append(s.Groups, g)
+		}
+		acc.Tick(s)
+		if i == 1 {
+			acc.CloseWindow(&usage.Window{})
+			acc.Checkpoint(nil, true)
+			acc.MarkSaved()
+		}
+	}
+	return acc
+}
+
+// TestRestoreRefusesPrefix checks that no record is accepted that ends early, wherever it ends.
+func TestRestoreRefusesPrefix(t *testing.T) {
+	acc := threeGroups()
+	ends := acc.Ends(nil, nil)
+	full := acc.Checkpoint(nil, true)
+	for i := range full {
+		if _, err := Restore("n", [][]byte{full[:i]}); !errors.Is(err, fault.ErrInvalid) {
+			t.Fatalf("%d of %d bytes: %v", i, len(full), err)
+		}
+	}
+	for i := range ends {
+		if _, err := Restore("n", [][]byte{full, ends[:i]}); !errors.Is(err, fault.ErrInvalid) {
+			t.Fatalf("ends, %d of %d bytes: %v", i, len(ends), err)
+		}
+	}
+	if _, err := Restore("n", [][]byte{full, ends}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Restore("n", [][]byte{full, append(ends, 0)}); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("more than a record of ends: %v", err)
+	}
+}
+
+// TestRestoreRefusesState spoils one value of accounts before they are saved.
+func TestRestoreRefusesState(t *testing.T) {
+	for name, spoil := range map[string]func(acc *Accounts, root, upper *account){
+		"nothing":                  func(*Accounts, *account, *account) {},
+		"two roots":                func(_ *Accounts, _, upper *account) { upper.parent = nil },
+		"no root":                  func(_ *Accounts, root, upper *account) { root.parent = upper },
+		"a cycle":                  func(_ *Accounts, _, upper *account) { upper.parent = upper },
+		"a cycle of memory":        func(_ *Accounts, _, upper *account) { upper.memory = upper },
+		"a number not yet given":   func(acc *Accounts, _, upper *account) { upper.serial = acc.serial + 1 },
+		"one number twice":         func(_ *Accounts, root, upper *account) { upper.serial = root.serial },
+		"a time before the first":  func(acc *Accounts, _, _ *account) { acc.at = -1 },
+		"negative memory":          func(acc *Accounts, _, _ *account) { acc.lastNode.MemFree = -1 },
+		"too much memory":          func(acc *Accounts, _, _ *account) { acc.lastNode.MemTotal = levelLimit },
+		"negative tasks":           func(acc *Accounts, _, _ *account) { acc.lastNode.Tasks = -1 },
+		"energy of a group":        func(_ *Accounts, _, upper *account) { upper.reading.Has |= 1 << usage.EnergyPackage },
+		"a negative level":         func(_ *Accounts, _, upper *account) { upper.level[levelSlot[usage.Memory]] = -1 },
+		"a guest without an epoch": func(_ *Accounts, _, upper *account) { upper.guest = &guest{} },
+		"a negative share":         func(_ *Accounts, _, upper *account) { upper.guest = &guest{share: power.Share{Epoch: "e", Idle: -1}} },
+		"a share past all sums": func(_ *Accounts, _, upper *account) {
+			upper.guest = &guest{share: power.Share{Epoch: "e", Active: 1<<61 + 1}}
+		},
+	} {
+		acc := threeGroups()
+		spoil(acc, acc.current[0], acc.current[1])
+		if _, err := Restore("n", [][]byte{acc.Checkpoint(nil, true)}); (err == nil) != (name == "nothing") || err != nil && !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// Records of ends, and what no account can be made to write.
+	for name, spoil := range map[string]func(a *account){
+		"a negative amount": func(a *account) { a.window.Amount[usage.CPU] = -1 },
+		"energy of a group": func(a *account) { a.reading.Apportioned |= 1 << usage.EnergyPackage },
+	} {
+		acc := threeGroups()
+		spoil(acc.ended[0])
+		if _, err := Restore("n", [][]byte{acc.Checkpoint(nil, true), acc.Ends(nil, nil)}); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("ends, %s: %v", name, err)
+		}
+	}
+	for v, bad := range map[int64]bool{0: false, 1: true} {
+		r := restorer{scanner: scanner{rest: binary.AppendVarint(nil, v)}}
+		r.rest = append(r.rest, 0, 0)
+		if r.resource(&restored{account: &account{}}, usage.EnergyRest); r.bad != bad {
+			t.Errorf("a reading of %d uJ of a group is refused: %v", v, r.bad)
+		}
+	}
+	for set, bad := range map[usage.Set]bool{usage.All: false, usage.All + 1: true, 1 << usage.Limit: true} {
+		s := scanner{rest: binary.AppendUvarint(nil, uint64(set))}
+		if s.set(); s.bad != bad {
+			t.Errorf("a set of resources %b is refused: %v", set, s.bad)
+		}
+	}
+	for hierarchy, bad := range map[uint64]bool{1<<32 - 1: false, 1 << 32: true} {
+		s := scanner{rest: binary.AppendUvarint(binary.AppendUvarint(nil, hierarchy), 7)}
+		if s.life(); s.bad != bad {
+			t.Errorf("hierarchy %d is refused: %v", hierarchy, s.bad)
+		}
+	}
+}
+
+// TestRestoreRefusesLongPause checks that a delta is refused if a level that it leaves out would have
+// held too long for its integral.
+func TestRestoreRefusesLongPause(t *testing.T) {
+	for _, c := range []struct {
+		seconds int64
+		ok      bool
+	}{{1 << 19, true}, {1 << 23, false}} {
+		acc := threeGroups()
+		acc.current[1].level[levelSlot[usage.Memory]] = 1 << 42
+		records := [][]byte{acc.Checkpoint(nil, true)}
+		acc.MarkSaved()
+		acc.at += c.seconds * 1e9
+		records = append(records, acc.Checkpoint(nil, false))
+		if _, err := Restore("n", records); (err == nil) != c.ok || err != nil && !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("4 TiB for %d s: %v", c.seconds, err)
+		}
+	}
+}
+
+// TestViolations checks that a window whose rows do not sum to its balance says so, for each
+// resource.
+func TestViolations(t *testing.T) {
+	acc := threeGroups()
+	acc.window.Whole[indexOf(usage.CPU)]++
+	acc.window.Skew[indexOf(usage.Memory)]--
+	var w usage.Window
+	if acc.CloseWindow(&w); w.Balance.Violations != 2 {
+		t.Errorf("%d violations, want 2", w.Balance.Violations)
+	}
+	if acc.CloseWindow(&w); w.Balance.Violations != 0 {
+		t.Errorf("%d violations in the window after it, want none", w.Balance.Violations)
+	}
+}
