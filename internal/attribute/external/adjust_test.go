@@ -162,7 +162,7 @@ func TestAdjust(t *testing.T) {
 		"half a minute": {rows{row(workload.Service, 30e9, pkg, 300, 0, usage.Apportioned), row(workload.Idle, 80e9, pkg, 100, 0, usage.Apportioned)},
 			30 * time.Second, 1200, 12, []int64{150, 50 + 600}, []int64{2, 10}},
 		"no row":       {nil, 0, 1000, 10, []int64{1000}, []int64{10}},
-		"no time":      {rows{row(workload.Service, 30e9, pkg, 300, 0, usage.Apportioned), row(workload.Idle, 80e9, pkg, 0, 0, usage.Apportioned)}, -1, 1e12, 0, []int64{0, 1e12 - 300}, []int64{0, 0}},
+		"no time":      {rows{row(workload.Service, 30e9, pkg, 1, 0, usage.Apportioned), row(workload.Idle, 80e9, pkg, 0, 0, usage.Apportioned)}, -1, 1e12, 0, []int64{0, 1e12 - 1}, []int64{0, 0}},
 		"idle first":   {rows{row(workload.Idle, 80e9, pkg, 300, 0, usage.Apportioned), row(workload.Service, 30e9, pkg, 100, 0, usage.Apportioned)}, time.Minute, 800, 0, []int64{300, 100}, []int64{0, 0}},
 		"no CPU time":  {rows{row(workload.Service, 0, pkg, 300, 0, usage.Apportioned)}, time.Minute, 1000, 0, []int64{0, 700}, []int64{0, 0}},
 		"no energy":    {rows{{Key: 1, Kind: workload.Service, Usage: cpuOnly(1e9)}}, time.Minute, 1000, 10, []int64{0, 1000}, []int64{0, 10}},

@@ -88,8 +88,8 @@ func (m *Meter) decidedUntil(samples []Sample, ps []segment, now int64) int64 {
 // NeededFrom is the instant from which on samples are needed for the minutes from one on.
 func NeededFrom(m *Meter, samples []Sample, from int64) (at int64) {
 	at = MinuteStart(from)
-	if len(samples) > 0 && samples[0].At < at {
-		at = samples[0].At
+	if len(samples) > 0 {
+		at = min(at, samples[0].At)
 	}
 	for _, p := range m.segments(samples) {
 		if p.to.At > MinuteStart(from) {
@@ -127,7 +127,7 @@ func (m *Meter) energyUntil(p segment, at int64) int64 {
 func (m *Meter) segments(samples []Sample) (ps []segment) {
 	var last, read, doubt *Sample // the last one used, the last one read, and one that cannot follow from last
 	add := func(s *Sample, reason energy.Reason) {
-		e := int64(0)
+		var e int64
 		if m.Kind == power.Energy {
 			e, _ = m.gainBetween(last, s)
 		}

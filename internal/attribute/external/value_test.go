@@ -40,10 +40,10 @@ func TestValue(t *testing.T) {
 }
 
 func TestFind(t *testing.T) {
-	const text = `{"a": {"b": [{"c": 12.50}, "7", null]}, "x y": {"ü\"": 3}, "t": "-1", "big": 123456789012345678901}`
+	const text = `{"a": {"b": [{"c": 12.50}, "7", null]}, "x y": {"ü\"": 3}, "t": "-1", "big": 123456789012345678901, "_0aA-9zZ": [5]}`
 	for path, want := range map[string]string{
 		"a.b[0].c": "12.50", "a.b[1]": "7", `["x y"]["ü\""]`: "3", "t": "-1", `a["b"][0]["c"]`: "12.50", "big": "123456789012345678901",
-		"": text,
+		"": text, "_0aA-9zZ[0]": "5",
 	} {
 		p, err := external.ParsePath(path)
 		if err != nil {
