@@ -45,6 +45,15 @@ func TestCalibration(t *testing.T) {
 	}
 }
 
+// TestCalibrationSamples checks that a sample says by how much it is above the curve.
+func TestCalibrationSamples(t *testing.T) {
+	c := energy.Calibration{Curve: power.Curve{Domain: power.Rest, Threads: 1, Points: []power.Point{{Load: 0, Power: 100}}},
+		Samples: []energy.Sample{{Load: 0, Power: 130}, {Load: 500_000, Power: 60}}}
+	if text := string(c.Encode()); !strings.Contains(text, `"off_uw": 30`) || !strings.Contains(text, `"off_uw": -40`) {
+		t.Errorf("samples of 130 and 60 uW, where the curve has 100, are encoded as\n%s", text)
+	}
+}
+
 // TestDecodeCalibrationLimits checks the smallest and the largest values that a curve may have.
 func TestDecodeCalibrationLimits(t *testing.T) {
 	for _, c := range []struct {
@@ -75,6 +84,7 @@ func TestDecodeCalibrationRefuses(t *testing.T) {
 		"error":           {`"error_ppm": `, `"error_ppm": -`},
 		"no points":       {`"points"`, `"dots"`},
 		"falling loads":   {`"load_ppm": 2500`, `"load_ppm": 5000`},
+		"same loads":      {`"load_ppm": 2500`, `"load_ppm": 0`},
 		"too much load":   {`"load_ppm": 1000000`, `"load_ppm": 1000001`},
 		"negative power":  {`"power_uw": `, `"power_uw": -`},
 		"absurd power":    {`"power_uw": `, `"power_uw": 99999`},

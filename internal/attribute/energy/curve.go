@@ -71,16 +71,12 @@ func FitCurve(domain power.Domain, samples []Sample) (power.Curve, int64) {
 	c := pm.Curve(domain)
 	var square, sum float64
 	for _, s := range samples {
-		d := float64(s.Power - CurvePower(&c, s.Load))
+		d := float64(distance(s.Power, CurvePower(&c, s.Load)))
 		square += d * d
 		sum += float64(s.Power)
 	}
-	if sum == 0 {
-		return c, 0
-	}
 	n := float64(len(samples))
-	residual := roundToInt(math.Sqrt(square/n) / (sum / n) * power.PPM)
-	return c, residual
+	return c, roundToInt(math.Sqrt(square/n) / (sum / n) * power.PPM) // 0 without power
 }
 
 // knots are the loads in ppm of the points of fitted curves.

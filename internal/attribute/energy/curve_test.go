@@ -3,6 +3,7 @@ package energy_test
 import (
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"mete.dev/mete/internal/attribute/energy"
@@ -30,8 +31,16 @@ func TestScaleCurve(t *testing.T) {
 	if c.Points[0].Power != 64e6 {
 		t.Error("the argument was changed")
 	}
-	if same := energy.ScaleCurve(power.Curve{Points: c.Points}, 4); same.Points[0].Power != 64e6 {
-		t.Error("a curve of unknown size was scaled")
+	for _, same := range []power.Curve{energy.ScaleCurve(power.Curve{Points: c.Points}, 4), energy.ScaleCurve(c, 64), energy.ScaleCurve(c, 0), energy.ScaleCurve(c, -1)} {
+		if same.Points[0].Power != 64e6 || strings.Contains(same.Source, "scaled") {
+			t.Errorf("a curve of the same or of unknown size was scaled: %+v", same)
+		}
+	}
+	if one := energy.ScaleCurve(c, 1); one.Points[0].Power != 1e6 || one.Threads != 1 {
+		t.Errorf("1 of 64 threads: %+v", one)
+	}
+	if c.Threads = 1; energy.ScaleCurve(c, 2).Points[0].Power != 128e6 {
+		t.Errorf("twice as many threads: %+v", energy.ScaleCurve(c, 2))
 	}
 }
 
@@ -80,6 +89,11 @@ func TestFitCurve(t *testing.T) {
 		for i := 1; i < len(c.Points); i++ {
 			if c.Points[i].Power < c.Points[i-1].Power {
 				t.Errorf("%s: the curve falls at %d", name, c.Points[i].Load)
+			}
+		}
+		for i, percent := range []float64{0, .25, .5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 40, 50, 60, 70, 80, 90, 100} {
+			if c.Points[i].Load != int64(percent*1e4) {
+				t.Errorf("%s: point %d is at %d ppm, want %v %%", name, i, c.Points[i].Load, percent)
 			}
 		}
 	}

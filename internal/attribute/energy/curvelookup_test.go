@@ -101,7 +101,8 @@ func checkPoints(t *testing.T, r *curveRow) {
 }
 
 func TestLookupCurve(t *testing.T) {
-	const model, family, none = modelErrorPPM, familyErrorPPM, unknownErrorPPM
+	const model, family, none = 300_000, 400_000, 700_000
+	idleErrors := map[int64]int64{model: 600_000, family: 850_000, none: 1_400_000}
 	for _, c := range []struct {
 		model string
 		error int64
@@ -137,7 +138,7 @@ func TestLookupCurve(t *testing.T) {
 		{"", none, false, "generic server"},
 	} {
 		got, known := LookupCurve(c.model, 4)
-		if known != c.known || got.ErrorPPM != c.error || !strings.Contains(got.Source, c.from) {
+		if known != c.known || got.ErrorPPM != c.error || got.IdleErrorPPM != idleErrors[c.error] || !strings.Contains(got.Source, c.from) {
 			t.Errorf("Lookup(%q) = %q, %d ppm, %v; want %q, %d ppm, %v",
 				c.model, got.Source, got.ErrorPPM, known, c.from, c.error, c.known)
 		}

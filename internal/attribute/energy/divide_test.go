@@ -60,6 +60,9 @@ func TestPoliciesAreExact(t *testing.T) {
 		}), 0, 20).Draw(t, "claims")
 		p := rapid.SampledFrom([]power.Policy{power.None, power.Equal, power.Reserved, power.Used}).Draw(t, "policy")
 		out := make([]int64, len(claims))
+		for i := range out {
+			out[i] = amount.Draw(t, "of before")
+		}
 		left := energy.DivideIdle(p, idle, claims, out)
 		if got := left + sum(out); got != idle {
 			t.Fatalf("%v gives %d of %d", p, got, idle)
