@@ -47,15 +47,11 @@ func freeParts(w *usage.Window, booked []batch.Measured) (free [][2]int64) {
 		}
 		var left [][2]int64
 		for _, f := range free {
-			if r.To <= f[0] || f[1] <= r.From {
-				left = append(left, f)
-				continue
+			if to := min(f[1], r.From); f[0] < to {
+				left = append(left, [2]int64{f[0], to})
 			}
-			if f[0] < r.From {
-				left = append(left, [2]int64{f[0], r.From})
-			}
-			if r.To < f[1] {
-				left = append(left, [2]int64{r.To, f[1]})
+			if from := max(f[0], r.To); from < f[1] {
+				left = append(left, [2]int64{from, f[1]})
 			}
 		}
 		free = left

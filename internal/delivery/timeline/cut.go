@@ -95,9 +95,6 @@ func countPieces(ws []usage.Window, tight bool) (n int64) {
 	for i := range ws {
 		w := &ws[i]
 		n += int64(len(w.Rows)+1) * ((w.End-w.Start)/grainOf(w, tight) + 1)
-		if n > maxPieces {
-			break
-		}
 	}
 	return n
 }

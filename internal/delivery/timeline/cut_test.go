@@ -3,6 +3,7 @@ package timeline_test
 import (
 	"cmp"
 	"errors"
+	"math"
 	"math/big"
 	"slices"
 	"testing"
@@ -110,6 +111,14 @@ func TestPiecesSumToTheWhole(t *testing.T) {
 				s[i] += m.Usage.Amount[r]
 			}
 			rows[m.Minute] = s
+		}
+		if !slices.IsSortedFunc(c.Minutes, func(a, b batch.Minute) int {
+			return cmp.Or(cmp.Compare(a.Minute, b.Minute), cmp.Compare(a.Workload, b.Workload), -1)
+		}) {
+			t.Fatalf("minutes are out of order, or twice: %v", c.Minutes)
+		}
+		if !slices.IsSortedFunc(c.Nodes, func(a, b batch.NodeMinute) int { return cmp.Or(cmp.Compare(a.Minute, b.Minute), -1) }) {
+			t.Fatalf("minutes of the node are out of order, or twice: %v", c.Nodes)
 		}
 		for _, n := range c.Nodes {
 			gotNode.Covered += n.Covered
@@ -297,8 +306,81 @@ func TestCutOfLargeMachine(t *testing.T) {
 	}
 }
 
+// TestCutGrain checks how far apart the edges of a window are: by its length, and by the largest
+// amount of a row or of the machine, of which the pieces of a minute, ten minutes or an hour may be
+// too large.
+func TestCutGrain(t *testing.T) {
+	const h, d, half = time.Hour, 24 * time.Hour, 1 << 51 // half of what a minute may hold
+	for _, c := range []struct {
+		length time.Duration
+		amount int64
+		want   time.Duration
+	}{
+		{2 * h, 0, time.Minute}, {2*h + 1, 0, h}, {7 * d, 0, h}, {7*d + 1, 0, d},
+		{4 * h, 4*half - 8, h}, {4 * h, 4 * half, 10 * time.Minute},
+		{4 * h, 24*half - 64, 10 * time.Minute}, {4 * h, 24 * half, time.Minute}, {4 * h, 240 * half, time.Minute},
+		{8 * d, 8*half - 16, d}, {8 * d, 8 * half, h},
+		{8 * d, 192*half - 512, h}, {8 * d, 192 * half, 10 * time.Minute},
+	} {
+		ofRow := usage.Window{Boot: "b", End: int64(c.length), Rows: []usage.Row{{ShortID: 1}, {ShortID: 2}}}
+		ofMachine := ofRow
+		ofRow.Rows[0].Usage.Put(usage.DiskRead, c.amount, usage.Measured)
+		ofMachine.Rows = nil
+		ofMachine.Balance.Whole[1] = c.amount
+		for name, w := range map[string]usage.Window{"row": ofRow, "machine": ofMachine} {
+			cuts, err := timeline.Cut([]usage.Window{w}, []time.Duration{0})
+			if err != nil {
+				t.Errorf("%v with %d: %v", c.length, c.amount, err)
+				continue
+			}
+			edges := cuts.Windows[0].Edges
+			if got := time.Duration(edges[1].At - edges[0].At); got != c.want || len(edges) != int((c.length+c.want-1)/c.want) {
+				t.Errorf("%v with %d of the %s: %d pieces of %v, want %v", c.length, c.amount, name, len(edges), got, c.want)
+			}
+		}
+	}
+}
+
+// TestCutTight checks that a batch that would become more than 1<<18 pieces has windows of more than
+// ten minutes cut at hours, and that one of more than 1<<20 pieces is refused nevertheless.
+func TestCutTight(t *testing.T) {
+	const m, ten = time.Minute, 10 * time.Minute
+	// windows returns n windows of a length, each with the same rows, which used nothing.
+	windows := func(n int, length time.Duration, rows int) (ws []usage.Window) {
+		all := make([]usage.Row, rows)
+		for i := range n {
+			ws = append(ws, usage.Window{Boot: "b", Start: int64(i) * int64(length), End: int64(i+1) * int64(length), Rows: all})
+		}
+		return ws
+	}
+	more := windows(1, 0, 0) // one piece more
+	for name, c := range map[string]struct {
+		ws   []usage.Window
+		want int // pieces of the first window, 0 if the batch is refused
+	}{
+		"1<<18":                       {windows(64, 63*m, 63), 63},
+		"more":                        {append(windows(64, 63*m, 63), more...), 2},
+		"more, of ten minutes":        {append(windows(600, ten, 63), more...), 10},
+		"more, of slightly more time": {append(windows(600, ten+1, 63), more...), 1},
+		"1<<20":                       {windows(128, 7*m, 1023), 7},
+		"more than 1<<20":             {append(windows(128, 7*m, 1023), more...), 0},
+	} {
+		cuts, err := timeline.Cut(c.ws, make([]time.Duration, len(c.ws)))
+		switch {
+		case c.want == 0:
+			if !errors.Is(err, fault.ErrInvalid) {
+				t.Errorf("%s: %v, want invalid", name, err)
+			}
+		case err != nil:
+			t.Errorf("%s: %v", name, err)
+		case len(cuts.Windows[0].Edges) != c.want:
+			t.Errorf("%s: %d pieces, want %d", name, len(cuts.Windows[0].Edges), c.want)
+		}
+	}
+}
+
 func TestCutRefuses(t *testing.T) {
-	const big = timeline.MaxAmount
+	const big = 1 << 52
 	for name, ruin := range map[string]func(w *usage.Window){
 		"negative":             func(w *usage.Window) { w.Rows[0].Usage.Amount[usage.CPU] = -1 },
 		"too large":            func(w *usage.Window) { w.Rows[0].Usage.Amount[usage.CPU] = big },
@@ -332,7 +414,7 @@ func TestCutRefuses(t *testing.T) {
 
 // TestCutLimits checks the largest amounts that a minute holds, in one window and in two.
 func TestCutLimits(t *testing.T) {
-	const most = timeline.MaxAmount - 1
+	const most = 1<<52 - 1
 	part := func(id workload.ShortID, amount int64) usage.Row {
 		r := usage.Row{ShortID: id}
 		r.Usage.Put(usage.CPU, amount, usage.Measured)
@@ -346,6 +428,10 @@ func TestCutLimits(t *testing.T) {
 			w.Balance.Skew[0] += rows[i].Usage.Amount[usage.CPU]
 		}
 		return w
+	}
+	// missing has 30 years in which whole and skew exceed the rows by this.
+	missing := func(skew int64) usage.Window {
+		return usage.Window{Boot: "b", End: int64(30 * 365 * 24 * time.Hour), Balance: usage.Balance{Skew: usage.Shares{skew}}}
 	}
 	total := window(0)
 	total.Total.Put(usage.CPU, 1, usage.Measured)
@@ -368,6 +454,12 @@ func TestCutLimits(t *testing.T) {
 		"total":                {[]usage.Window{largest}, true},
 		"total, more together": {[]usage.Window{largest, total}, false},
 		"violations":           {[]usage.Window{violations}, true},
+		"CPUs":                 {[]usage.Window{{Boot: "b", End: 1, CPUs: -1}}, false},
+		"skew, far below":      {[]usage.Window{{Boot: "b", End: 1, Balance: usage.Balance{Skew: usage.Shares{math.MinInt64}}}}, false},
+		"missing":              {[]usage.Window{missing(1<<62 - 1)}, true},
+		"too much is missing":  {[]usage.Window{missing(1 << 62)}, false},
+		"excess":               {[]usage.Window{missing(1 - 1<<62)}, true},
+		"too much excess":      {[]usage.Window{missing(-1 << 62)}, false},
 		"lost":                 {[]usage.Window{lost}, true},
 		"covers":               {[]usage.Window{covers}, true},
 	} {

@@ -3,6 +3,7 @@ package timeline
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -158,20 +159,17 @@ func (j *judgment) judgeEarlier(b []int) (moved bool) {
 // separateBoots moves earlier boots so that they end before later ones begin, where
 // anything was moved at all.
 func (j *judgment) separateBoots(boots [][]int, moved bool) error {
-	limit := int64(0)
-	for n := len(boots) - 1; n >= 0; n-- {
-		b := boots[n]
+	limit := int64(math.MaxInt64)
+	for _, b := range slices.Backward(boots) {
 		_, placed := j.places[j.ws[b[0]].Boot]
-		if l := j.latest(b); moved && !placed && n < len(boots)-1 && l > limit {
+		if l := j.latest(b); moved && !placed && l > limit {
 			j.move(b, limit-l)
 		}
 		earliest := j.earliest(b)
 		if earliest < 0 {
 			return invalid(b[0], "begins before 1970")
 		}
-		if n == len(boots)-1 || earliest < limit {
-			limit = earliest
-		}
+		limit = min(limit, earliest)
 	}
 	return nil
 }
@@ -196,25 +194,22 @@ func (j *judgment) move(b []int, by int64) {
 	}
 }
 
+// latest returns the latest end of the windows in wall time, ns.
 func (j *judgment) latest(b []int) int64 {
-	return j.extreme(b, func(w *usage.Window) int64 { return w.End }, 1)
-}
-
-func (j *judgment) earliest(b []int) int64 {
-	return j.extreme(b, func(w *usage.Window) int64 { return w.Start }, -1)
-}
-
-// extreme is the highest wall time of the windows' stamps, or the lowest where
-// sign is -1.
-func (j *judgment) extreme(b []int, stamp func(*usage.Window) int64, sign int64) int64 {
-	at := func(i int) int64 { return stamp(&j.ws[i]) + j.ws[i].Offset + int64(j.by[i]) }
-	best := at(b[0])
-	for _, i := range b[1:] {
-		if v := at(i); v*sign > best*sign {
-			best = v
-		}
+	at := int64(math.MinInt64)
+	for _, i := range b {
+		at = max(at, End(&j.ws[i], j.by[i]).UnixNano())
 	}
-	return best
+	return at
+}
+
+// earliest returns the earliest start of the windows in wall time, ns.
+func (j *judgment) earliest(b []int) int64 {
+	at := int64(math.MaxInt64)
+	for _, i := range b {
+		at = min(at, Start(&j.ws[i], j.by[i]).UnixNano())
+	}
+	return at
 }
 
 func abs(v int64) int64 { return max(v, -v) }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -166,6 +167,89 @@ func TestJudgeTable(t *testing.T) {
 	}
 }
 
+// TestJudgeEdges checks the edges of the rules: how far a clock may be off, how late and how old a
+// window may be, and which statements and earlier bookings are followed.
+func TestJudgeEdges(t *testing.T) {
+	const h, d, m, year = time.Hour, 24 * time.Hour, time.Minute, 365 * 24 * time.Hour
+	began := now.Add(-h)
+	at := func(d time.Duration) int64 { return now.Add(d).UnixNano() } // an offset: the boot began then
+	w := func(boot string, from, to time.Duration, offset int64) usage.Window {
+		return usage.Window{Boot: boot, Start: int64(from), End: int64(to), Offset: offset}
+	}
+	windows := func(ws ...usage.Window) []usage.Window { return ws }
+	one := windows(w("a", 0, h, at(-9*h))) // of an earlier boot, and right
+	end := func(boot string, end time.Duration, offset int64) batch.BootEnd {
+		return batch.BootEnd{Boot: boot, End: int64(end), Offset: offset}
+	}
+	type ends = []batch.BootEnd
+	type placed = map[string]int64
+	for _, c := range []struct {
+		name    string
+		earlier ends
+		booked  placed
+		ws      []usage.Window
+		want    []time.Duration
+	}{
+		{"2 m ahead", nil, nil, windows(w("p", 0, m, at(-h+2*m))), []time.Duration{0}},
+		{"more ahead", nil, nil, windows(w("p", 0, m, at(-h+2*m+1))), []time.Duration{-2*m - 1}},
+		{"2 m behind", nil, nil, windows(w("p", 0, m, at(-h-2*m))), []time.Duration{0}},
+		{"more behind", nil, nil, windows(w("p", 0, m, at(-h-2*m-1))), []time.Duration{2*m + 1}},
+		{"2 m into the future", nil, nil, windows(w("p", 0, h+2*m, at(-h))), []time.Duration{0}},
+		{"more", nil, nil, windows(w("p", 0, h+2*m+1, at(-h))), []time.Duration{-2*m - 1}},
+		{"more, of a wrong clock", nil, nil, windows(w("p", 0, h+m+1, at(-h+m))), []time.Duration{-m}},
+		{"corrected, 2 m into the future", nil, nil, windows(w("p", 0, h+2*m, at(-h+3*m))), []time.Duration{-3 * m}},
+		{"corrected, more", nil, nil, windows(w("p", 0, h+2*m+1, at(-h+3*m))), []time.Duration{-5*m - 1}},
+		{"the latest window counts", nil, nil, windows(w("p", 0, h+3*m, at(-h)), w("p", h+3*m, h+3*m, at(-h-2*m))), []time.Duration{-3 * m, -m}},
+
+		{"earlier boot, 2 m into the next", nil, nil, windows(w("a", 0, h, at(-2*h+2*m))), []time.Duration{0}},
+		{"earlier boot, more", nil, nil, windows(w("a", 0, h, at(-2*h+2*m+1))), []time.Duration{-2*m - 1}},
+		{"earlier boot, 400 days old", nil, nil, windows(w("a", 0, h, at(-400*d-h))), []time.Duration{0}},
+		{"earlier boot, older", nil, nil, windows(w("a", 0, h, at(-400*d-h-1))), []time.Duration{400*d - h + 1}},
+		{"earlier boot, set by 2 m", nil, nil, windows(w("a", 0, h, at(-9*h)), w("a", h, h, at(-9*h+2*m))), []time.Duration{0, 0}},
+		{"earlier boot, set by more", nil, nil, windows(w("a", 0, h, at(-9*h)), w("a", h, h, at(-9*h+2*m+1))), []time.Duration{2*m + 1, 0}},
+		{"earlier boot, set back by 2 m", nil, nil, windows(w("a", 0, h, at(-9*h)), w("a", h, h, at(-9*h-2*m))), []time.Duration{0, 0}},
+		{"earlier boot, set back by more", nil, nil, windows(w("a", 0, h, at(-9*h)), w("a", h, h, at(-9*h-2*m-1))), []time.Duration{-2*m - 1, 0}},
+		{"two earlier boots: both end before the next one", nil, nil, windows(w("a", 0, h, at(-9*h)), w("b", 0, h, at(-9*h+m)), w("p", 0, m, 0)), []time.Duration{0 - 59*m, 0, began.Sub(time.Unix(0, 0))}},
+		{"two earlier boots, nothing wrong", nil, nil, windows(w("a", 0, h, at(-9*h)), w("b", 0, h, at(-9*h+m))), []time.Duration{0, 0}},
+		{"the first of three is limited by the earliest later one", nil, nil, windows(w("a", 0, h, at(-5*h)), w("b", 0, h, at(-9*h)), w("p", 0, m, 0)), []time.Duration{-5 * h, 0, began.Sub(time.Unix(0, 0))}},
+
+		{"stated, up to the next boot", ends{end("a", h, at(-2*h))}, nil, one, []time.Duration{7 * h}},
+		{"stated, into the next boot", ends{end("a", h, at(-2*h+1))}, nil, one, []time.Duration{7 * h}},
+		{"stated, before it", ends{end("a", h, at(-2*h-1))}, nil, one, []time.Duration{7*h - 1}},
+		{"stated, 400 days old", ends{end("a", h, at(-400*d-h))}, nil, one, []time.Duration{-400*d + 8*h}},
+		{"stated, older", ends{end("a", h, at(-400*d-h-1))}, nil, one, []time.Duration{7 * h}},
+		{"stated, with a later window in the batch", ends{end("a", h-1, at(-20*h))}, nil, one, []time.Duration{0}},
+		{"stated, with the last window in the batch", ends{end("a", h, at(-20*h))}, nil, one, []time.Duration{-11 * h}},
+		{"two stated: the first ends where the second begins", ends{end("a", h, at(-9*h)), end("b", h, at(-9*h))}, nil, one, []time.Duration{-h}},
+		{"stated twice: the last one counts", ends{end("a", h, at(-30*h)), end("a", h, at(-20*h))}, nil, one, []time.Duration{-11 * h}},
+		{"an impossible end is ignored", ends{end("x", -1, at(-20*h))}, nil, one, []time.Duration{0}},
+		{"an end at 0", ends{end("x", 0, at(-20*h))}, nil, one, []time.Duration{-12 * h}},
+		{"the latest end", ends{end("x", 30*year, at(-20*h))}, nil, one, []time.Duration{7*h - 30*year}},
+		{"a later end is ignored", ends{end("x", 30*year+1, at(-20*h))}, nil, one, []time.Duration{0}},
+		{"the latest offset", ends{end("a", h, int64(260*year))}, nil, one, []time.Duration{7 * h}},
+		{"a later offset is ignored", ends{end("a", h, int64(260*year+1))}, nil, one, []time.Duration{0}},
+		{"an offset far below 0", ends{end("a", h, int64(-260*year))}, nil, one, []time.Duration{7 * h}},
+		{"a lower offset is ignored", ends{end("a", h, int64(-260*year-1))}, nil, one, []time.Duration{0}},
+		{"the present boot is not stated", ends{end("p", h, at(-20*h))}, nil, one, []time.Duration{0}},
+
+		{"booked elsewhere", nil, placed{"a": at(-20 * h)}, one, []time.Duration{-11 * h}},
+		{"booked and stated", ends{end("a", h, at(-30*h))}, placed{"a": at(-20 * h)}, one, []time.Duration{-11 * h}},
+		{"booked, 2 m into the future", nil, placed{"a": at(-h + 2*m)}, one, []time.Duration{8*h + 2*m}},
+		{"booked, more", nil, placed{"a": at(-h + 2*m + 1)}, one, []time.Duration{8 * h}},
+		{"stated before a booked one", ends{end("a", h, at(-9*h)), end("b", h, at(-9*h))}, placed{"b": at(-20 * h)}, one, []time.Duration{-12 * h}},
+		{"booked later than the next boot", ends{end("a", h, at(-9*h)), end("b", h, at(-9*h)), end("c", h, at(-30*h))}, placed{"b": at(-20 * h)}, one, []time.Duration{-22 * h}},
+		{"what is booked stays, whatever moves", nil, placed{"a": at(-90 * m)}, append(windows(w("p", 0, m, 0)), one...), []time.Duration{began.Sub(time.Unix(0, 0)), 7*h + 30*m}},
+	} {
+		by, err := timeline.Judge(now, batch.Clock{Boot: "p", Boottime: int64(h), Earlier: c.earlier}, c.ws, c.booked)
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if d := gocmp.Diff(c.want, by); d != "" {
+			t.Errorf("%s (-want +got):\n%s", c.name, d)
+		}
+	}
+}
+
 func TestJudgeRefuses(t *testing.T) {
 	const far = 1 << 62
 	sound := batch.Clock{Boot: "p", Boottime: int64(time.Hour)}
@@ -191,6 +275,61 @@ func TestJudgeRefuses(t *testing.T) {
 	}
 }
 
+// TestStampLimits checks the first and last stamps that a window and a clock may have.
+func TestStampLimits(t *testing.T) {
+	const year = 365 * 24 * int64(time.Hour)
+	id := strings.Repeat("b", 128)
+	for _, c := range []struct {
+		name string
+		w    usage.Window
+		ok   bool
+	}{
+		{"longest boot id", usage.Window{Boot: id}, true},
+		{"longer boot id", usage.Window{Boot: id + "b"}, false},
+		{"no boot id", usage.Window{}, false},
+		{"from 0 on", usage.Window{Boot: "b", Start: 0, End: 5}, true},
+		{"from before 0 on", usage.Window{Boot: "b", Start: -1, End: 5}, false},
+		{"no length", usage.Window{Boot: "b", Start: 5, End: 5}, true},
+		{"less than no length", usage.Window{Boot: "b", Start: 5, End: 4}, false},
+		{"30 years", usage.Window{Boot: "b", Start: 5, End: 30 * year}, true},
+		{"more than 30 years", usage.Window{Boot: "b", Start: 5, End: 30*year + 1}, false},
+		{"clock at the latest", usage.Window{Boot: "b", Offset: 260 * year}, true},
+		{"clock later", usage.Window{Boot: "b", Offset: 260*year + 1}, false},
+		{"clock at the earliest", usage.Window{Boot: "b", Offset: -30 * year}, true},
+		{"clock earlier", usage.Window{Boot: "b", Offset: -30*year - 1}, false},
+	} {
+		if err := timeline.Check([]usage.Window{c.w}); (err == nil) != c.ok || err != nil && !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	for _, c := range []struct {
+		start int64
+		boot  string
+		ok    bool
+	}{{10, "b", true}, {9, "b", false}, {9, "c", true}} {
+		ws := []usage.Window{{Boot: "b", Start: 5, End: 10}, {Boot: "a", Start: 50, End: 100}, {Boot: c.boot, Start: c.start, End: 20}}
+		if err := timeline.Check(ws); (err == nil) != c.ok {
+			t.Errorf("a window of boot %s from %d on, after one of boot b up to 10: %v", c.boot, c.start, err)
+		}
+	}
+	for _, c := range []struct {
+		name  string
+		clock batch.Clock
+		ok    bool
+	}{
+		{"longest boot id", batch.Clock{Boot: id}, true},
+		{"longer boot id", batch.Clock{Boot: id + "b"}, false},
+		{"at 0", batch.Clock{Boot: "b"}, true},
+		{"before 0", batch.Clock{Boot: "b", Boottime: -1}, false},
+		{"at 30 years", batch.Clock{Boot: "b", Boottime: 30 * year}, true},
+		{"after 30 years", batch.Clock{Boot: "b", Boottime: 30*year + 1}, false},
+	} {
+		if _, err := timeline.Judge(now, c.clock, nil, nil); (err == nil) != c.ok || err != nil && !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("clock %s: %v", c.name, err)
+		}
+	}
+}
+
 // TestJudgeSince1970 checks that 1970 is the first time that a window may have.
 func TestJudgeSince1970(t *testing.T) {
 	c := batch.Clock{Boot: "p", Boottime: int64(time.Hour)}
@@ -206,7 +345,7 @@ func TestJudgeSince1970(t *testing.T) {
 func TestBootStart(t *testing.T) {
 	c := batch.Clock{Boot: "p", Boottime: int64(time.Hour)}
 	fresh := now.Add(-time.Hour).UnixNano()
-	for _, x := range []struct{ held, want int64 }{{0, fresh}, {fresh + 5e8, fresh + 5e8}, {fresh - 1e9, fresh - 1e9}, {fresh + 2e9, fresh}} {
+	for _, x := range []struct{ held, want int64 }{{0, fresh}, {fresh + 5e8, fresh + 5e8}, {fresh - 1e9, fresh - 1e9}, {fresh + 1e9, fresh + 1e9}, {fresh - 1e9 - 1, fresh}, {fresh + 1e9 + 1, fresh}} {
 		if got := timeline.BootStart(now, c, x.held); got != x.want {
 			t.Errorf("Began with %d held = %d, want %d", x.held-fresh, got-fresh, x.want-fresh)
 		}
@@ -229,6 +368,78 @@ func TestShifts(t *testing.T) {
 	}
 	if got := timeline.Shifts(now, ws, make([]time.Duration, len(ws))); got != nil {
 		t.Errorf("nothing moved gives %v", []batch.Shift(got))
+	}
+}
+
+// TestShiftsEdges checks that a shift of a second is not one, and that windows whose shifts differ by
+// a second were moved alike.
+func TestShiftsEdges(t *testing.T) {
+	const s = time.Second
+	for _, c := range []struct {
+		by   []time.Duration
+		want []time.Duration
+	}{
+		{[]time.Duration{s, -s}, nil},
+		{[]time.Duration{s + 1, -s - 1}, []time.Duration{s + 1, -s - 1}},
+		{[]time.Duration{5 * s, 6 * s, 4 * s}, []time.Duration{5 * s}},
+		{[]time.Duration{5 * s, 6*s + 1, 5*s + 1}, []time.Duration{5 * s, 6*s + 1}},
+		{[]time.Duration{5 * s, 4*s - 1}, []time.Duration{5 * s, 4*s - 1}},
+		{[]time.Duration{5 * s, s, 5 * s}, []time.Duration{5 * s, 5 * s}},
+	} {
+		var got []time.Duration
+		for _, s := range timeline.Shifts(now, []usage.Window{{Boot: "a"}, {Boot: "a"}, {Boot: "a"}}[:len(c.by)], c.by) {
+			got = append(got, s.By)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("shifts of %v: %v, want %v", c.by, got, c.want)
+		}
+	}
+}
+
+// TestPlaces checks where boots are placed: where their last windows are.
+func TestPlaces(t *testing.T) {
+	ws := []usage.Window{{Boot: "a", Offset: 10}, {Boot: "b", Offset: 20}, {Boot: "a", Offset: 30}, {Boot: "p", Offset: 40}}
+	got := timeline.Places(batch.Clock{Boot: "p"}, ws, []time.Duration{1, 2, 3, 4}, map[string]int64{"b": 7})
+	want := []batch.BootPlace{{Boot: "a", Offset: 33, New: true}, {Boot: "b", Offset: 22}, {Boot: "p", Offset: 44}}
+	if d := gocmp.Diff(want, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+// TestMoveGapsEdges checks which window an edge of a gap moves with: the nearest one, of two that are
+// as near the first, and none out of what nanoseconds can hold.
+func TestMoveGapsEdges(t *testing.T) {
+	const m, year = time.Minute, 365 * 24 * time.Hour
+	at := func(d time.Duration) time.Time { return now.Add(d) }
+	date := func(year int, month time.Month, day int) time.Time {
+		return time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
+	}
+	// Windows from -60 m to -50 m, and from -40 m to -30 m.
+	ws := []usage.Window{{End: int64(10 * m), Offset: at(-60 * m).UnixNano()}, {Start: int64(20 * m), End: int64(30 * m), Offset: at(-60 * m).UnixNano()}}
+	for _, c := range []struct {
+		name   string
+		reason usage.Reason
+		by     []time.Duration
+		from   time.Time
+		want   time.Time
+	}{
+		{"in the middle", usage.Unwatched, []time.Duration{-1, -2}, at(-45 * m), at(-45*m - 1)},
+		{"nearer to the second", usage.Unwatched, []time.Duration{-1, -2}, at(-45*m + 1), at(-45*m - 1)},
+		{"within the second", usage.Unwatched, []time.Duration{-1, -2}, at(-35 * m), at(-35*m - 2)},
+		{"before both", usage.Unwatched, []time.Duration{-1, -2}, at(-90 * m), at(-90*m - 1)},
+		{"after both", usage.Unwatched, []time.Duration{-1, -2}, at(-10 * m), at(-10*m - 2)},
+		{"within reach of a reboot", usage.Rebooted, []time.Duration{-1, -2}, at(-62 * m), at(-62*m - 1)},
+		{"out of reach of a reboot", usage.Rebooted, []time.Duration{-1, -2}, at(-62*m - 1), at(-62*m - 1)},
+		{"in 1970", usage.Unwatched, []time.Duration{50 * year, 0}, date(1970, 1, 1), date(1970, 1, 1).Add(50 * year)},
+		{"in 1969", usage.Unwatched, []time.Duration{50 * year, 0}, date(1969, 12, 31), date(1970, 1, 1)},
+		{"in 2261", usage.Unwatched, []time.Duration{0, -250 * year}, date(2261, 12, 31), date(2261, 12, 31).Add(-250 * year)},
+		{"in 2262", usage.Unwatched, []time.Duration{0, -250 * year}, date(2262, 1, 1), at(2 * m)},
+	} {
+		// The end of the gap is far behind all cases.
+		got := timeline.MoveGaps(now, ws, c.by, []usage.Gap{{From: c.from, To: date(2299, 1, 1), Reason: c.reason}})[0]
+		if !got.From.Equal(c.want) || !got.To.Equal(at(2*m)) {
+			t.Errorf("%s: from %v to %v, want from %v to %v", c.name, got.From, got.To, c.want, at(2*m))
+		}
 	}
 }
 
