@@ -62,6 +62,39 @@ func TestPresence(t *testing.T) {
 	}
 }
 
+// TestPresenceForgets checks that the tracker remembers the latest 4 earlier boots and the latest 16
+// clones.
+func TestPresenceForgets(t *testing.T) {
+	var p bootTracker
+	now := time.Unix(1e9, 0)
+	send := func(boot int, newest int64) bool {
+		now = now.Add(time.Second)
+		return p.observe(now, batch.Clock{Boot: fmt.Sprint(boot), Boottime: now.UnixNano()}, newest)
+	}
+	for boot := range 7 {
+		send(boot, -1)
+	}
+	var earlier []string
+	for _, b := range p.earlier {
+		earlier = append(earlier, b.boot)
+	}
+	if got := strings.Join(earlier, " "); got != "5 4 3 2" || p.current.boot != "6" {
+		t.Errorf("current boot %s, earlier %s", p.current.boot, got)
+	}
+	p = bootTracker{}
+	for boot := range 18 {
+		send(0, now.UnixNano()+1e9)
+		send(boot+1, -1)
+		send(0, now.UnixNano()+1e9)
+	}
+	if len(p.clones) != 16 || p.clones[0] != "3" || p.clones[15] != "18" || p.current.boot != "0" {
+		t.Errorf("current boot %s, clones %v", p.current.boot, p.clones)
+	}
+	if !send(3, -1) || send(2, -1) {
+		t.Errorf("clones are %v", p.clones)
+	}
+}
+
 // TestPresenceIsBounded checks that the tracker remembers a limited number of boots,
 // whatever requests arrive.
 func TestPresenceIsBounded(t *testing.T) {

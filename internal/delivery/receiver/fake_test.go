@@ -47,6 +47,8 @@ type ledger struct {
 	begun   int   // calls, those that wait included
 
 	fail  func(*batch.Entry) error // breaks the whole transaction
+	fails map[string]error         // by method
+	asked [][]string               // boots, of each call of BootPlaces
 	rival string                   // measures the machine of all others
 	hold  chan struct{}            // Book waits for one of these, or until it is closed
 }
@@ -135,6 +137,9 @@ func (l *ledger) book(e *batch.Entry) batch.Reply {
 func (l *ledger) Lost(_ context.Context, _ string, lost batch.Loss, _ time.Time) (batch.Reply, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if err := l.fails["Lost"]; err != nil {
+		return batch.Reply{}, err
+	}
 	m, ok := l.marks[lost.Stream]
 	if !ok {
 		m.Next = 1
@@ -153,6 +158,9 @@ func (l *ledger) Lost(_ context.Context, _ string, lost batch.Loss, _ time.Time)
 func (l *ledger) Through(_ context.Context, node string) (time.Time, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if err := l.fails["Through"]; err != nil {
+		return time.Time{}, err
+	}
 	if node == "stranger" {
 		return time.Time{}, fmt.Errorf("node %s: %w", node, fault.ErrNotFound)
 	}
@@ -162,6 +170,9 @@ func (l *ledger) Through(_ context.Context, node string) (time.Time, error) {
 func (l *ledger) Mark(_ context.Context, _ string, stream batch.Stream) (batch.Mark, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if err := l.fails["Mark"]; err != nil {
+		return batch.Mark{}, err
+	}
 	m, ok := l.marks[stream]
 	if !ok {
 		m.Next = 1
@@ -172,6 +183,10 @@ func (l *ledger) Mark(_ context.Context, _ string, stream batch.Stream) (batch.M
 func (l *ledger) BootPlaces(_ context.Context, node string, boots []string) (map[string]int64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if err := l.fails["BootPlaces"]; err != nil {
+		return nil, err
+	}
+	l.asked = append(l.asked, slices.Clone(boots))
 	places := map[string]int64{}
 	for _, e := range l.entries {
 		for _, p := range e.Boots {
@@ -186,6 +201,9 @@ func (l *ledger) BootPlaces(_ context.Context, node string, boots []string) (map
 func (l *ledger) Booked(_ context.Context, node, _ string, _ int64, ms []batch.Measured) (list []batch.Measured, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if err := l.fails["Booked"]; err != nil {
+		return nil, err
+	}
 	if l.rival != "" && node != l.rival {
 		return nil, batch.RivalError(l.rival)
 	}
@@ -213,13 +231,13 @@ type fatal interface {
 	Fatalf(string, ...any)
 }
 
-// run makes a Receiver that books until the function is called that comes back.
-func run(t fatal, cfg receiver.Config, l receiver.Ledger) (*receiver.Receiver, func()) {
+// run makes a Receiver that books until the function is called that comes back. m may be nil.
+func run(t fatal, cfg receiver.Config, l receiver.Ledger, m receiver.Metrics) (*receiver.Receiver, func()) {
 	t.Helper()
 	if err := cfg.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	in := receiver.New(cfg, l, nil, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	in := receiver.New(cfg, l, m, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- in.Run(ctx) }()
@@ -234,7 +252,13 @@ func run(t fatal, cfg receiver.Config, l receiver.Ledger) (*receiver.Receiver, f
 // start is run until the test ends.
 func start(t *testing.T, cfg receiver.Config, l receiver.Ledger) *receiver.Receiver {
 	t.Helper()
-	in, stop := run(t, cfg, l)
+	return startWith(t, cfg, l, nil)
+}
+
+// startWith is start with metrics.
+func startWith(t *testing.T, cfg receiver.Config, l receiver.Ledger, m receiver.Metrics) *receiver.Receiver {
+	t.Helper()
+	in, stop := run(t, cfg, l, m)
 	t.Cleanup(stop)
 	return in
 }

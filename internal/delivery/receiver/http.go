@@ -17,7 +17,6 @@ import (
 
 const (
 	maxLossBody = 64 << 10        // bytes of a report of lost batches
-	maxBoot     = 128             // bytes of a boot id, which is kept with each stream; the kernel's has 36
 	retryDelay  = 5 * time.Second // of a request that may be booked later
 	// upgradeDelay is the delay of an agent that is newer than this server.
 	upgradeDelay = time.Minute
@@ -45,7 +44,7 @@ func (rc *Receiver) postBatch(r *http.Request, node string, body []byte) (batch.
 	var err, err2 error
 	c.Boottime, err = strconv.ParseInt(r.Header.Get(wire.HeaderBoottime), 10, 64)
 	c.Wall, err2 = strconv.ParseInt(r.Header.Get(wire.HeaderWall), 10, 64)
-	if c.Boot == "" || len(c.Boot) > maxBoot || err != nil || err2 != nil {
+	if c.Boot == "" || err != nil || err2 != nil {
 		return batch.Reply{}, fmt.Errorf("headers %s, %s and %s: %w", wire.HeaderBoot, wire.HeaderBoottime, wire.HeaderWall, fault.ErrInvalid)
 	}
 	if used, limit, ok := wire.ParseSpool(r.Header.Get(wire.HeaderSpool)); ok {

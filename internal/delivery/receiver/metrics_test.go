@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,19 +13,36 @@ import (
 	"mete.dev/mete/internal/delivery/timeline"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/testkit/journal"
 )
 
 // metrics is a time series database whose results are set by the test.
 type metrics struct {
 	unsampled bool
 	err       error
+	left      func() // is called meanwhile: the sender gives up
 }
 
 func (m *metrics) Append(_ context.Context, _ string, _ []batch.Name, ws []timeline.CutWindow) (s batch.Span, err error) {
+	if m.left != nil {
+		m.left()
+	}
 	if m.unsampled {
 		s = batch.Span{From: time.Unix(0, ws[0].Began()).UTC(), To: time.Unix(0, ws[len(ws)-1].Ended()).UTC()}
 	}
 	return s, m.err
+}
+
+// slowMetrics takes samples when the test lets it.
+type slowMetrics struct {
+	calls int
+	hold  chan struct{}
+}
+
+func (m *slowMetrics) Append(context.Context, string, []batch.Name, []timeline.CutWindow) (batch.Span, error) {
+	m.calls++
+	<-m.hold
+	return batch.Span{}, nil
 }
 
 // A batch whose samples are not all taken is booked with the span of its windows.
@@ -61,6 +79,43 @@ func testUnsampled(t *testing.T) {
 	}
 	if n := in.Stats().MetricsFailed; n != 1 {
 		t.Errorf("%d batches failed, want 1", n)
+	}
+}
+
+// TestMetricsDown checks that the first failure of the metrics is logged and the first success after it,
+// and that a sender that gives up does not count as a failure.
+func TestMetricsDown(t *testing.T) { synctest.Test(t, testMetricsDown) }
+
+func testMetricsDown(t *testing.T) {
+	var log journal.Journal
+	m := &metrics{}
+	in := receiver.New(quick(), newLedger(), m, slog.New(slog.NewTextHandler(&log, nil)))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- in.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	node := newMachine("boot", time.Hour, 1)
+	send := func(ctx context.Context, err error) {
+		m.err = err
+		_, _ = in.Offer(ctx, "n1", node.clock(), node.batch(t, node.window(10*time.Second)))
+	}
+	full := errors.New("the disk is full")
+	for _, err := range []error{nil, full, full, nil, nil} {
+		send(ctx, err)
+	}
+	if s := log.String(); strings.Count(s, "level=ERROR") != 1 || strings.Count(s, "take samples again") != 1 || in.Stats().MetricsFailed != 2 {
+		t.Errorf("%d failures, log:\n%s", in.Stats().MetricsFailed, s)
+	}
+	gone, leave := context.WithCancel(ctx)
+	m.left = leave
+	send(gone, full)
+	if n := in.Stats().MetricsFailed; n != 2 {
+		t.Errorf("%d failures after a sender gave up, want 2", n)
 	}
 }
 

@@ -220,7 +220,7 @@ func testLatestOfMany(t *testing.T) {
 func TestOrderOfOffersIsNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := newLedger()
-		in, stop := run(t, quick(), l)
+		in, stop := run(t, quick(), l, nil)
 		defer stop()
 		type stream struct {
 			node   string
@@ -534,7 +534,7 @@ func TestGroupsAndGoingDown(t *testing.T) { synctest.Test(t, testGroupsAndGoingD
 func testGroupsAndGoingDown(t *testing.T) {
 	l := newLedger()
 	l.hold = make(chan struct{})
-	in, stop := run(t, receiver.Default(), l)
+	in, stop := run(t, receiver.Default(), l, nil)
 	const n = 40
 	var wg sync.WaitGroup
 	for i := range n {
@@ -598,6 +598,14 @@ func testLost(t *testing.T) {
 	if g.To.After(time.Now().Add(timeline.Tolerance)) || len(g.Detail) > 4096 || strings.ContainsAny(g.Detail, "\x00") || strings.ToValidUTF8(g.Detail, "?") != g.Detail {
 		t.Errorf("gap to %v with a detail of %d bytes", g.To, len(g.Detail))
 	}
+	lost.From, lost.To, lost.Gap.Detail = 4, 4, strings.Repeat("x", 4096)
+	if r, err := in.ReportLoss(context.Background(), "n", lost); err != nil || r.Next != 5 || l.lost[1].Gap.Detail != lost.Gap.Detail {
+		t.Errorf("a detail of 4096 bytes: %+v, %v, booked with %d", r, err, len(l.lost[1].Gap.Detail))
+	}
+	lost.From, lost.To = 5, 1<<64-2
+	if r, err := in.ReportLoss(context.Background(), "n", lost); err != nil || r.Next != 1<<64-1 {
+		t.Errorf("the last number: %+v, %v", r, err)
+	}
 	for _, n := range [][2]uint64{{0, 1}, {2, 1}, {1, 1<<64 - 1}} {
 		lost.From, lost.To = n[0], n[1]
 		if _, err := in.ReportLoss(context.Background(), "n", lost); !errors.Is(err, fault.ErrInvalid) {
@@ -606,18 +614,298 @@ func testLost(t *testing.T) {
 	}
 }
 
+// TestConfig checks each limit with the least value that works, and with the next lower one.
 func TestConfig(t *testing.T) {
-	for name, ruin := range map[string]func(*receiver.Config){
-		"decoders": func(c *receiver.Config) { c.Decoders = 0 },
-		"bodies":   func(c *receiver.Config) { c.BodyBytes = 1 },
-		"rate":     func(c *receiver.Config) { c.Rate = 0 },
+	for _, c := range []struct {
+		name   string
+		change func(*receiver.Config)
+		ok     bool
+	}{
+		{"default", func(*receiver.Config) {}, true},
+		{"one decoder", func(c *receiver.Config) { c.Decoders = 1 }, true},
+		{"no decoder", func(c *receiver.Config) { c.Decoders = 0 }, false},
+		{"queue of a row", func(c *receiver.Config) { c.QueueRows = 1 }, true},
+		{"no queue", func(c *receiver.Config) { c.QueueRows = 0 }, false},
+		{"group of a row", func(c *receiver.Config) { c.GroupRows = 1 }, true},
+		{"no group", func(c *receiver.Config) { c.GroupRows = 0 }, false},
+		{"no gathering", func(c *receiver.Config) { c.GatherTime = 0 }, true},
+		{"less than no gathering", func(c *receiver.Config) { c.GatherTime = -1 }, false},
+		{"shortest commit", func(c *receiver.Config) { c.CommitTimeout = 1 }, true},
+		{"no commit", func(c *receiver.Config) { c.CommitTimeout = 0 }, false},
+		{"batch of a byte", func(c *receiver.Config) { c.Limits.Sent = 1 }, true},
+		{"no batch", func(c *receiver.Config) { c.Limits.Sent = 0 }, false},
+		{"bodies of one batch", func(c *receiver.Config) { c.BodyBytes = int64(c.Limits.Sent) }, true},
+		{"bodies of less", func(c *receiver.Config) { c.BodyBytes = int64(c.Limits.Sent) - 1 }, false},
+		{"shortest idle time", func(c *receiver.Config) { c.IdleTimeout = 1 }, true},
+		{"no idle time", func(c *receiver.Config) { c.IdleTimeout = 0 }, false},
+		{"shortest request", func(c *receiver.Config) { c.RequestTimeout = 1 }, true},
+		{"no request", func(c *receiver.Config) { c.RequestTimeout = 0 }, false},
+		{"lowest rate", func(c *receiver.Config) { c.Rate = 0x1p-1000 }, true},
+		{"no rate", func(c *receiver.Config) { c.Rate = 0 }, false},
+		{"burst of one", func(c *receiver.Config) { c.Burst = 1 }, true},
+		{"no burst", func(c *receiver.Config) { c.Burst = 0 }, false},
+		{"one at once", func(c *receiver.Config) { c.Parallel = 1 }, true},
+		{"none at once", func(c *receiver.Config) { c.Parallel = 0 }, false},
+		{"no snapshots", func(c *receiver.Config) { c.SnapshotRows = 0 }, true},
+		{"less than none", func(c *receiver.Config) { c.SnapshotRows = -1 }, false},
+		{"shortest life", func(c *receiver.Config) { c.SnapshotTTL = 1 }, true},
+		{"no life", func(c *receiver.Config) { c.SnapshotTTL = 0 }, false},
 	} {
-		c := receiver.Default()
-		ruin(&c)
-		if err := c.Validate(); !errors.Is(err, fault.ErrInvalid) {
-			t.Errorf("%s: %v, want invalid", name, err)
+		cfg := receiver.Default()
+		c.change(&cfg)
+		if err := cfg.Validate(); (err == nil) != c.ok || err != nil && !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%s: %v", c.name, err)
 		}
 	}
+}
+
+// TestDefault checks the limits of a server of 2 cores and 1 GB: they say how much memory the requests
+// and rows of agents take, and how much an agent may send.
+func TestDefault(t *testing.T) {
+	want := receiver.Config{
+		Limits: wire.Default(), Decoders: 2, QueueRows: 200_000, GroupRows: 20_000, GatherTime: 5 * time.Millisecond, CommitTimeout: 30 * time.Second,
+		BodyBytes: 64 << 20, IdleTimeout: 10 * time.Second, RequestTimeout: time.Minute, Rate: 20, Burst: 200, Parallel: 8,
+		SnapshotRows: 100_000, SnapshotTTL: 5 * time.Minute,
+	}
+	if d := cmp.Diff(want, receiver.Default()); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+// TestLedgerFails lets each method of the ledger fail, with an error of no kind and with one that
+// refuses: the sender gets an error of the same kind, nothing is booked, and the same batch is booked
+// when the ledger works again.
+func TestLedgerFails(t *testing.T) { synctest.Test(t, testLedgerFails) }
+
+func testLedgerFails(t *testing.T) {
+	for _, method := range []string{"BootPlaces", "Booked", "Mark", "Through"} {
+		l := newLedger()
+		in := startWith(t, quick(), l, &metrics{})
+		m := newMachine("b1", time.Hour, 1)
+		earlier := newMachine("b0", 3*time.Hour, 1)
+		first := earlier.window(time.Minute)
+		first.StartReason = usage.StartFirst
+		present := m.window(time.Minute)
+		present.Scope = usage.Machine
+		sent := m.batch(t, first, present)
+		for _, kind := range []error{fault.ErrUnavailable, fault.ErrDenied} {
+			cause := errors.New("disk")
+			if kind == fault.ErrDenied { //nolint:errorlint // one of two
+				cause = kind
+			}
+			l.fails = map[string]error{method: cause}
+			if _, err := in.Offer(t.Context(), "n1", m.clock(), sent); !errors.Is(err, kind) || !errors.Is(err, cause) {
+				t.Errorf("%s fails with %v: %v", method, cause, err)
+			}
+			if n := len(l.taken()); n != 0 {
+				t.Fatalf("%s fails with %v: %d batches are booked", method, cause, n)
+			}
+		}
+		l.fails = nil
+		offer(t, in, "n1", m.clock(), sent, batch.Accepted)
+	}
+	l := newLedger()
+	in := start(t, quick(), l)
+	lost := batch.Loss{Stream: batch.Stream{1}, From: 1, To: 3}
+	l.fails = map[string]error{"Lost": errors.New("disk")}
+	if _, err := in.ReportLoss(t.Context(), "n1", lost); !errors.Is(err, fault.ErrUnavailable) || in.Stats().Losses != 0 {
+		t.Errorf("Lost fails: %v, %d losses", err, in.Stats().Losses)
+	}
+	l.fails = nil
+	if _, err := in.ReportLoss(t.Context(), "n1", lost); err != nil || in.Stats().Losses != 1 {
+		t.Errorf("a loss: %v, %d losses", err, in.Stats().Losses)
+	}
+}
+
+// TestBootPlacesAsked checks for which boots the receiver queries the ledger: the earlier ones that have
+// windows in the batch, and then those that the sender states; none if all windows are of the present
+// boot.
+func TestBootPlacesAsked(t *testing.T) { synctest.Test(t, testBootPlacesAsked) }
+
+func testBootPlacesAsked(t *testing.T) {
+	l := newLedger()
+	in := start(t, quick(), l)
+	m := newMachine("p", time.Hour, 1)
+	a, b := newMachine("a", 9*time.Hour, 1), newMachine("b", 5*time.Hour, 1)
+	c := m.clock()
+	c.Earlier = []batch.BootEnd{{Boot: "x", End: 1}, {Boot: "a", End: int64(2 * time.Minute)}, {Boot: "b", End: int64(time.Minute)}, {Boot: "y", End: 1}}
+	offer(t, in, "n1", c, m.batch(t, m.window(time.Minute)), batch.Accepted)
+	if len(l.asked) != 0 {
+		t.Errorf("without windows of earlier boots: %v", l.asked)
+	}
+	offer(t, in, "n1", c, m.batch(t, b.window(time.Minute), a.window(time.Minute), a.window(time.Minute), m.window(time.Minute)), batch.Accepted)
+	if want := [][]string{{"b", "a", "x", "y"}}; !cmp.Equal(l.asked, want) {
+		t.Errorf("asked of %v, want %v", l.asked, want)
+	}
+}
+
+// TestLiveBoot checks that a node is live for two minutes after its last request.
+func TestLiveBoot(t *testing.T) { synctest.Test(t, testLiveBoot) }
+
+func testLiveBoot(t *testing.T) {
+	in := start(t, quick(), newLedger())
+	m := newMachine("b1", time.Minute, 1)
+	offer(t, in, "n1", m.clock(), m.batch(t, m.window(time.Second)), batch.Accepted)
+	time.Sleep(2 * time.Minute)
+	if boot, ok := in.LiveBoot("n1"); boot != "b1" || !ok {
+		t.Errorf("after two minutes: %q, %t", boot, ok)
+	}
+	time.Sleep(1)
+	if boot, ok := in.LiveBoot("n1"); boot != "" || ok {
+		t.Errorf("after more: %q, %t", boot, ok)
+	}
+}
+
+// TestSnapshotAge checks that a latest window is shown until it is five minutes old, and that one which
+// is older when it comes is never shown.
+func TestSnapshotAge(t *testing.T) { synctest.Test(t, testSnapshotAge) }
+
+func testSnapshotAge(t *testing.T) {
+	in := start(t, quick(), newLedger())
+	shown := func(node string) bool {
+		_, ok := in.Snapshot(node)
+		if all := in.Snapshots(); ok != (len(all) == 1) || ok && all[0].Node != node {
+			t.Errorf("%s is shown %t, of all %v", node, ok, all)
+		}
+		return ok
+	}
+	m := newMachine("b1", time.Minute, 1)
+	offer(t, in, "n1", m.clock(), m.batch(t, m.window(time.Minute)), batch.Accepted)
+	time.Sleep(5 * time.Minute)
+	if !shown("n1") {
+		t.Error("a window of five minutes ago is not shown")
+	}
+	time.Sleep(1)
+	if shown("n1") {
+		t.Error("an older window is shown")
+	}
+	for node, age := range map[string]time.Duration{"n2": 5 * time.Minute, "n3": 5*time.Minute + 1} {
+		in := start(t, quick(), newLedger())
+		m := newMachine("b1", time.Minute+age, 1)
+		offer(t, in, node, m.clock(), m.batch(t, m.window(time.Minute)), batch.Accepted)
+		if _, ok := in.Snapshot(node); ok != (node == "n2") {
+			t.Errorf("a window that comes after %v is shown %t", age, ok)
+		}
+	}
+}
+
+// TestLatestWindow checks that the window that ends last, wherever it is in a batch, says through when a
+// node is booked and what it uses at present.
+func TestLatestWindow(t *testing.T) { synctest.Test(t, testLatestWindow) }
+
+func testLatestWindow(t *testing.T) {
+	l := newLedger()
+	in := start(t, quick(), l)
+	m, before := newMachine("b1", time.Minute, 1), newMachine("b0", 10*time.Minute, 1)
+	ws := []usage.Window{m.window(20 * time.Second), m.window(10 * time.Second), before.window(5 * time.Second)}
+	ws[1].CPUs = 7
+	offer(t, in, "n1", m.clock(), m.batch(t, ws...), batch.Accepted)
+	e := l.taken()[0]
+	if want := m.began.Add(30 * time.Second); !e.Through.Equal(want) {
+		t.Errorf("through %v, want %v", e.Through, want)
+	}
+	if s, ok := in.Snapshot("n1"); !ok || s.CPUs != 7 || s.To.Sub(s.From) != 10*time.Second {
+		t.Errorf("latest %+v", s)
+	}
+}
+
+// TestNodeStatus checks the status of a node: its anomalies and its spool.
+func TestNodeStatus(t *testing.T) { synctest.Test(t, testNodeStatus) }
+
+func testNodeStatus(t *testing.T) {
+	in, s := serve(t, quick(), newLedger())
+	want := func(what string, anomalies receiver.Anomalies, spool receiver.SpoolUsage) {
+		t.Helper()
+		if a, u := in.NodeStatus("n1"); a != anomalies || u != spool {
+			t.Errorf("%s: %+v, %+v; want %+v, %+v", what, a, u, anomalies, spool)
+		}
+	}
+	m := newMachine("b1", time.Minute, 1)
+	want("unknown", receiver.Anomalies{}, receiver.SpoolUsage{})
+	send := func(spool string) {
+		t.Helper()
+		w := m.window(10 * time.Second)
+		w.Balance.Violations, w.Balance.Lost = 2, 3
+		r := ask(t, s, "n1", m.clock(), m.batch(t, w))
+		if spool != "" {
+			r.Header.Set(wire.HeaderSpool, spool)
+		}
+		if w, _, _ := do(t, s, r); w.StatusCode != 200 {
+			t.Fatal(w.Status)
+		}
+	}
+	send("")
+	want("without a spool", receiver.Anomalies{Violations: 2, Missed: 3}, receiver.SpoolUsage{})
+	send(wire.FormatSpool(5, 9))
+	want("with a spool", receiver.Anomalies{Violations: 4, Missed: 6}, receiver.SpoolUsage{Bytes: 5, Limit: 9})
+	send("nonsense")
+	want("with nonsense", receiver.Anomalies{Violations: 6, Missed: 9}, receiver.SpoolUsage{Bytes: 5, Limit: 9})
+}
+
+// TestShiftAgain checks that a shift is booked again when it differs by more than two seconds, or is of
+// another boot.
+func TestShiftAgain(t *testing.T) { synctest.Test(t, testShiftAgain) }
+
+func testShiftAgain(t *testing.T) {
+	l := newLedger()
+	in := start(t, quick(), l)
+	m := newMachine("b1", 10*time.Minute, 1)
+	for _, c := range []struct {
+		ahead time.Duration
+		want  int
+	}{
+		{time.Hour, 1}, {time.Hour, 0}, {time.Hour + 2*time.Second, 0}, {time.Hour + 2*time.Second + 1, 1},
+		{time.Hour + 1, 0}, {time.Hour, 1}, {time.Hour - 2*time.Second, 0}, {0, 0}, {time.Hour - 2*time.Second - 1, 1},
+	} {
+		m.ahead = c.ahead
+		offer(t, in, "n1", m.clock(), m.batch(t, m.window(time.Second)), batch.Accepted)
+		all := l.taken()
+		if got := all[len(all)-1].Shifts; len(got) != c.want {
+			t.Errorf("%v ahead: shifts %v, want %d", c.ahead, got, c.want)
+		}
+	}
+	m.ahead = time.Hour - 2*time.Second
+	two := []usage.Window{m.window(time.Second), m.window(time.Second)}
+	two[1].Offset += int64(time.Hour)
+	offer(t, in, "n1", m.clock(), m.batch(t, two...), batch.Accepted)
+	all := l.taken()
+	if got := all[len(all)-1].Shifts; len(got) != 1 || got[0].By != -2*time.Hour+2*time.Second {
+		t.Errorf("one as before and one more: %v", got)
+	}
+	again := newMachine("b2", 5*time.Second, 2)
+	again.ahead = 2 * time.Hour
+	offer(t, in, "n1", again.clock(), again.batch(t, again.window(time.Second)), batch.Accepted)
+	all = l.taken()
+	if got := all[len(all)-1].Shifts; len(got) != 1 {
+		t.Errorf("of another boot: %v", got)
+	}
+}
+
+// TestDecoders checks that a batch waits while as many are decoded as may be, until its sender gives up.
+func TestDecoders(t *testing.T) { synctest.Test(t, testDecoders) }
+
+func testDecoders(t *testing.T) {
+	l := newLedger()
+	cfg := quick()
+	cfg.Decoders = 2 // of small batches one
+	slow := &slowMetrics{hold: make(chan struct{})}
+	in := startWith(t, cfg, l, slow)
+	var wg sync.WaitGroup
+	a, b := newMachine("a", time.Minute, 1), newMachine("b", time.Minute, 2)
+	first, second := a.batch(t, a.window(time.Second)), b.batch(t, b.window(time.Second))
+	wg.Go(func() { offer(t, in, "n1", a.clock(), first, batch.Accepted) })
+	synctest.Wait()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := in.Offer(ctx, "n2", b.clock(), second); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a second one: %v", err)
+	}
+	if slow.calls != 1 {
+		t.Errorf("%d batches are decoded at once", slow.calls)
+	}
+	close(slow.hold)
+	wg.Wait()
+	offer(t, in, "n2", b.clock(), second, batch.Accepted)
 }
 
 // Whatever sound bytes claim, nothing panics, an error is the sender's and books
@@ -693,7 +981,7 @@ func TestOddBatches(t *testing.T) {
 func BenchmarkOffer(b *testing.B) {
 	const rows = 500
 	l := newLedger()
-	in, stop := run(b, quick(), l)
+	in, stop := run(b, quick(), l, nil)
 	defer stop()
 	m := newMachine("b", time.Hour, 1)
 	w := m.window(10 * time.Second)
@@ -724,7 +1012,7 @@ func FuzzOffer(f *testing.F) {
 	w.StartReason = usage.StartBooted
 	f.Add(m.batch(f, w, m.window(0)), int64(300*time.Hour))
 	l := newLedger()
-	in, stop := run(f, quick(), l)
+	in, stop := run(f, quick(), l, nil)
 	f.Cleanup(stop)
 	f.Fuzz(func(t *testing.T, sent []byte, boottime int64) {
 		before := len(l.taken())
