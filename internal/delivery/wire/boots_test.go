@@ -20,6 +20,10 @@ func TestBoots(t *testing.T) {
 	if got := wire.FormatBoots([]batch.BootEnd{{Boot: "a,b"}, {Boot: ""}, {Boot: strings.Repeat("x", 129)}}); got != "" {
 		t.Errorf("boots without a proper id are written as %q", got)
 	}
+	longest := []batch.BootEnd{{Boot: strings.Repeat("x", 128)}}
+	if got := wire.ParseBoots(wire.FormatBoots(longest)); cmp.Diff(longest, got) != "" {
+		t.Errorf("the longest id is read as %+v", got)
+	}
 	var many []batch.BootEnd
 	for i := range 100 {
 		many = append(many, batch.BootEnd{Boot: fmt.Sprint(i)})

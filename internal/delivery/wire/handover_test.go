@@ -162,12 +162,17 @@ func TestDecodeRefusesHandovers(t *testing.T) {
 		"nothing to go on":    func(h *pb.Handovers) { h.Opened[0] = pb.Opened_OPENED_LAST },
 		"newer":               func(h *pb.Handovers) { h.Opened[0] = 7 },
 		"one share too many":  func(h *pb.Handovers) { h.Shares[0]-- },
-		"one too few":         func(h *pb.Handovers) { h.Shares[0]++ },
-		"far too few":         func(h *pb.Handovers) { h.Shares[0] = 1 << 31 },
-		"column":              func(h *pb.Handovers) { h.Idle = h.Idle[1:] },
-		"booked":              func(h *pb.Handovers) { h.Booked = []int64{1} },
-		"negative":            func(h *pb.Handovers) { h.Active[0] = -1 },
-		"overflow":            func(h *pb.Handovers) { h.Active[0], h.Idle[0] = 1<<62, 1<<62 },
+		"a last one too many": func(h *pb.Handovers) { h.Shares[len(h.Shares)-1]-- },
+		"no shares at all": func(h *pb.Handovers) {
+			h.Opened, h.Epoch, h.N, h.Active, h.Idle = []pb.Opened{pb.Opened_OPENED_TOLD, 0, 0, 0}, nil, nil, nil, nil
+			clear(h.Shares)
+		},
+		"one too few": func(h *pb.Handovers) { h.Shares[0]++ },
+		"far too few": func(h *pb.Handovers) { h.Shares[0] = 1 << 31 },
+		"column":      func(h *pb.Handovers) { h.Idle = h.Idle[1:] },
+		"booked":      func(h *pb.Handovers) { h.Booked = []int64{1} },
+		"negative":    func(h *pb.Handovers) { h.Active[0] = -1 },
+		"overflow":    func(h *pb.Handovers) { h.Active[0], h.Idle[0] = 1<<62, 1<<62 },
 	} {
 		var m pb.Batch
 		if err := proto.Unmarshal(content(t, encode(t, handed(1, 2, 2))), &m); err != nil {

@@ -245,6 +245,9 @@ func TestSpool(t *testing.T) {
 	if a, b, ok := wire.ParseSpool(wire.FormatSpool(5, 1<<40)); a != 5 || b != 1<<40 || !ok {
 		t.Errorf("%d of %d, %v", a, b, ok)
 	}
+	if a, b, ok := wire.ParseSpool("0/1"); a != 0 || b != 1 || !ok {
+		t.Errorf("%d of %d, %v", a, b, ok)
+	}
 	for _, s := range []string{"", "5", "5/", "/5", "-1/5", "5/0", "5/-5", "5/5/5", "a/b", "99999999999999999999/5"} {
 		if a, b, ok := wire.ParseSpool(s); ok {
 			t.Errorf("%q is %d of %d", s, a, b)
