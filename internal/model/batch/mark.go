@@ -62,12 +62,10 @@ func (m Mark) Judge(number uint64, previous, hash Hash, known *Hash) Verdict {
 	switch {
 	case number > m.Next:
 		return OutOfOrder
-	case number < m.Next && known != nil && *known != hash:
-		return Conflict
-	case number < m.Next:
-		return Duplicate
-	case previous != m.Last:
+	case number == m.Next && previous == m.Last:
+		return Accepted
+	case number == m.Next || known != nil && *known != hash:
 		return Conflict
 	}
-	return Accepted
+	return Duplicate
 }
