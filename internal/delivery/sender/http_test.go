@@ -72,6 +72,41 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
+// TestHTTPSpool checks that an offer states how full the spool is.
+func TestHTTPSpool(t *testing.T) {
+	var got string
+	h := serve(t, httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = r.Header.Get("Mete-Spool")
+		_, _ = io.WriteString(w, `{"verdict":"taken","next":"2"}`)
+	})))
+	for _, want := range []string{"", "5/9"} {
+		if want != "" {
+			h.Spool = func() (bytes, limit int64) { return 5, 9 }
+		}
+		if _, err := h.Offer(t.Context(), batch.Clock{}, nil); err != nil || got != want {
+			t.Errorf("the spool is stated as %q, %v; want %q", got, err, want)
+		}
+	}
+}
+
+// TestHTTPCannotAsk checks requests that cannot be made: to a URL that is none, and of a time that JSON
+// does not have.
+func TestHTTPCannotAsk(t *testing.T) {
+	h := sender.NewHTTP(&url.URL{Scheme: "http", Host: "a b"}, &http.Client{}, "")
+	if _, err := h.Offer(t.Context(), batch.Clock{}, nil); err == nil {
+		t.Error("an offer to a URL that is none")
+	}
+	if _, err := h.Reads(t.Context()); err == nil {
+		t.Error("a query of a URL that is none")
+	}
+	h = serve(t, httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		t.Error("there is a request")
+	})))
+	if _, err := h.Lost(t.Context(), batch.Loss{Gap: usage.Gap{From: time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC)}}); err == nil {
+		t.Error("a loss in the year 10000")
+	}
+}
+
 // TestHTTPLost checks the request that reports a loss.
 func TestHTTPLost(t *testing.T) {
 	var body []byte

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -532,19 +533,33 @@ func TestFlush(t *testing.T) {
 	})
 }
 
-// TestConfig checks that Validate refuses invalid settings.
-func TestConfig(t *testing.T) {
-	if err := sender.Default().Validate(); err != nil {
-		t.Error(err)
-	}
-	for _, change := range []func(*sender.Config){
-		func(c *sender.Config) { c.MinBackoff = 0 }, func(c *sender.Config) { c.MaxBackoff = time.Millisecond },
-		func(c *sender.Config) { c.DrainRate = 0 }, func(c *sender.Config) { c.Timeout = -1 },
-	} {
-		c := sender.Default()
-		change(&c)
-		if err := c.Validate(); !errors.Is(err, fault.ErrInvalid) {
-			t.Errorf("Validate(%+v) = %v", c, err)
+// TestRunTwice checks that a second Run waits for the first one, until its context ends.
+func TestRunTwice(t *testing.T) {
+	withBench(t, nil, func(b *bench) {
+		b.run()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+		defer cancel()
+		start := time.Now()
+		if err := b.sender.Run(ctx); err != nil || time.Since(start) != time.Minute {
+			b.Errorf("a second Run ended after %v: %v", time.Since(start), err)
 		}
-	}
+	})
+}
+
+// TestClockFails checks that offers wait while this machine's clock cannot be read, which says nothing
+// about the server.
+func TestClockFails(t *testing.T) {
+	withBench(t, nil, func(b *bench) {
+		broken := errors.New("no clock")
+		b.sender = sender.New(sender.Default(), b.spool, b.server, func() (batch.Clock, error) { return batch.Clock{Boot: "boot"}, broken }, slog.New(slog.NewJSONHandler(b.log, nil)))
+		b.run()
+		b.wait(5 * time.Minute)
+		if s := b.sender.Status(); s.State != sender.Unknown || s.Retries == 0 || len(b.server.offers) > 0 {
+			b.Errorf("%d offers, status %+v", len(b.server.offers), s)
+		}
+		broken = nil
+		b.wait(2 * time.Minute)
+		b.server.checkBookedOnce(b.spool)
+	})
 }
