@@ -12,8 +12,11 @@ import (
 	"go/token"
 	"go/types"
 	"io"
+	"iter"
+	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,15 +26,20 @@ import (
 
 // A target is a package to be changed.
 type target struct {
-	path, dir  string
-	tested     bool // it has tests
+	path       string
+	suites     []*suite // in the order in which they run
 	sources    map[string][]byte
 	mutants    []*mutant
 	statements int
 
 	check func(*mutant) error // whether the package compiles with the change
-	limit time.Duration       // of a test run; 0 before the first
-	flags []string            // of the test program
+}
+
+// A suite is the tests of a package. Targets share it.
+type suite struct {
+	path, dir string
+	limit     time.Duration // of a run; 0 before the first
+	flags     []string      // of the program
 }
 
 // A result is what the tests say about a mutant.
@@ -73,30 +81,48 @@ func (b *bench) close() { _ = os.RemoveAll(b.dir) } // what is left is in the di
 type listed struct {
 	ImportPath, Dir, Export            string
 	GoFiles, TestGoFiles, XTestGoFiles []string
-	CgoFiles                           []string
+	CgoFiles, Deps                     []string
 	DepOnly                            bool
 	ImportMap                          map[string]string
+	Module                             *struct{ Path string }
 }
 
-// load finds the packages of a pattern and all their mutants.
+func (l *listed) tested() bool { return len(l.TestGoFiles)+len(l.XTestGoFiles) > 0 }
+
+// list runs go list.
+func (b *bench) list(args ...string) (all []*listed, err error) {
+	out, err := b.run("go", append([]string{"list", "-json=ImportPath,Dir,Export,GoFiles,TestGoFiles,XTestGoFiles,CgoFiles,Deps,DepOnly,ImportMap,Module"}, args...)...)
+	if err != nil {
+		return nil, err
+	}
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		l := new(listed)
+		if err := d.Decode(l); err == io.EOF {
+			return all, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("go list: %w", err)
+		}
+		all = append(all, l)
+	}
+}
+
+// load finds the packages of a pattern, all their mutants and the tests for these.
 func (b *bench) load(pattern string) ([]*target, error) {
-	out, err := b.run("go", "list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,TestGoFiles,XTestGoFiles,CgoFiles,DepOnly,ImportMap", pattern)
+	all, err := b.list("-export", "-deps", pattern)
 	if err != nil {
 		return nil, err
 	}
 	exports := map[string]string{}
 	var found []*listed
-	for d := json.NewDecoder(bytes.NewReader(out)); ; {
-		l := new(listed)
-		if err := d.Decode(l); err == io.EOF {
-			break
-		} else if err != nil {
-			return nil, fmt.Errorf("go list: %w", err)
-		}
+	for _, l := range all {
 		exports[l.ImportPath] = l.Export
 		if !l.DepOnly {
 			found = append(found, l)
 		}
+	}
+	suites, err := b.suites(found)
+	if err != nil {
+		return nil, err
 	}
 	var targets []*target
 	for _, l := range found {
@@ -107,14 +133,66 @@ func (b *bench) load(pattern string) ([]*target, error) {
 		if err != nil {
 			return nil, err
 		}
+		t.suites = suites[l]
 		targets = append(targets, t)
 	}
 	return targets, nil
 }
 
+// suites returns the tests for each package: its own, then those of the packages in the
+// directories above it, within the module, that import it directly or indirectly.
+func (b *bench) suites(packages []*listed) (map[*listed][]*suite, error) {
+	above := map[string]*listed{} // by path; nil: a directory without a package
+	for _, l := range packages {
+		for dir := range parents(l) {
+			above[dir] = nil
+		}
+	}
+	if len(above) > 0 {
+		all, err := b.list(append([]string{"-e"}, slices.Sorted(maps.Keys(above))...)...)
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range all {
+			above[l.ImportPath] = l
+		}
+	}
+	known := map[string]*suite{}
+	found := map[*listed][]*suite{}
+	add := func(l, tests *listed) {
+		if !tests.tested() {
+			return
+		}
+		if known[tests.ImportPath] == nil {
+			known[tests.ImportPath] = &suite{path: tests.ImportPath, dir: tests.Dir}
+		}
+		found[l] = append(found[l], known[tests.ImportPath])
+	}
+	for _, l := range packages {
+		add(l, l)
+		for dir := range parents(l) {
+			if p := above[dir]; p != nil && slices.Contains(p.Deps, l.ImportPath) {
+				add(l, p)
+			}
+		}
+	}
+	return found, nil
+}
+
+// parents returns the import paths of the directories above a package, the nearest first.
+func parents(l *listed) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for p := l.ImportPath; l.Module != nil && p != l.Module.Path; {
+			if p = path.Dir(p); !yield(p) {
+				return
+			}
+		}
+	}
+}
+
 // newTarget parses and checks a package. exports are the files with the types of all packages.
 func (b *bench) newTarget(l *listed, exports map[string]string) (*target, error) {
-	t := &target{path: l.ImportPath, dir: l.Dir, tested: len(l.TestGoFiles)+len(l.XTestGoFiles) > 0, sources: map[string][]byte{}}
+	t := &target{path: l.ImportPath, sources: map[string][]byte{}}
 	fset := token.NewFileSet()
 	imports := importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
 		if mapped, ok := l.ImportMap[path]; ok {
@@ -171,45 +249,38 @@ func (b *bench) newTarget(l *listed, exports map[string]string) (*target, error)
 	return t, nil
 }
 
-// test runs the tests of a package with a mutant. The first time, it runs them without one, to
-// learn how long they take.
+// test runs the tests for a mutant, one suite after another until one fails.
 func (b *bench) test(t *target, m *mutant) (result, error) {
 	if t.check(m) != nil {
 		return invalid, nil
 	}
-	if !t.tested {
-		return survived, nil
+	overlay, err := b.overlay(map[string][]byte{m.path: m.apply(t.sources[m.path])})
+	if err != nil {
+		return 0, err
 	}
-	if t.limit == 0 {
-		if err := b.measure(t); err != nil {
+	for _, s := range t.suites {
+		if s.limit == 0 {
+			if err := b.measure(s); err != nil {
+				return 0, err
+			}
+		}
+		program, err := b.build(s, "-overlay", overlay)
+		if err != nil && b.ctx.Err() == nil {
+			return invalid, nil // by a rule that only the compiler has
+		}
+		if err != nil {
 			return 0, err
 		}
+		if r, err := b.try(s, program, s.limit); r != survived {
+			return r, err
+		}
 	}
-	changed := filepath.Join(b.dir, "changed.go")
-	if err := os.WriteFile(changed, m.apply(t.sources[m.path]), 0o600); err != nil {
-		return 0, err
-	}
-	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {m.path: changed}})
-	if err != nil {
-		return 0, err
-	}
-	file := filepath.Join(b.dir, "overlay.json")
-	if err := os.WriteFile(file, overlay, 0o600); err != nil {
-		return 0, err
-	}
-	program, err := b.build(t, "-overlay", file)
-	if err != nil && b.ctx.Err() == nil {
-		return invalid, nil // by a rule that only the compiler has
-	}
-	if err != nil {
-		return 0, err
-	}
-	return b.try(t, program, t.limit)
+	return survived, nil
 }
 
-// measure runs the tests of the unchanged package, and sets the time limit of the others.
-func (b *bench) measure(t *target) error {
-	program, err := b.build(t)
+// measure runs tests with unchanged code, and sets the time limit of the other runs.
+func (b *bench) measure(s *suite) error {
+	program, err := b.build(s)
 	if err != nil {
 		return err
 	}
@@ -217,34 +288,34 @@ func (b *bench) measure(t *target) error {
 	// them in testdata.
 	rapid := []string{"-rapid.seed=1", "-rapid.nofailfile", "-rapid.shrinktime=0s"}
 	if _, err := b.run(program, append(rapid, "-test.list=^$")...); err == nil {
-		t.flags = rapid
+		s.flags = rapid
 	}
 	began := time.Now()
-	switch r, err := b.try(t, program, time.Hour); {
+	switch r, err := b.try(s, program, time.Hour); {
 	case err != nil:
 		return err
 	case r != survived:
-		return fmt.Errorf("%s: the tests fail without any change", t.path)
+		return fmt.Errorf("%s: the tests fail without any change", s.path)
 	}
-	t.limit = max(b.minimum, 10*time.Since(began))
+	s.limit = max(b.minimum, 10*time.Since(began))
 	return nil
 }
 
-// build builds the tests of a package.
-func (b *bench) build(t *target, flags ...string) (program string, err error) {
+// build builds tests.
+func (b *bench) build(s *suite, flags ...string) (program string, err error) {
 	program = filepath.Join(b.dir, "tests")
-	args := slices.Concat([]string{"test", "-c", "-ldflags=-s -w", "-o", program}, flags, []string{t.path})
+	args := slices.Concat([]string{"test", "-c", "-ldflags=-s -w", "-o", program}, flags, []string{s.path})
 	_, err = b.run("go", args...)
 	return program, err
 }
 
 // try runs a test program.
-func (b *bench) try(t *target, program string, limit time.Duration) (result, error) {
+func (b *bench) try(s *suite, program string, limit time.Duration) (result, error) {
 	ctx, cancel := context.WithTimeout(b.ctx, limit)
 	defer cancel()
-	c := command(ctx, program, append([]string{"-test.short=false", "-test.count=1", "-test.failfast", "-test.paniconexit0"}, t.flags...)...)
+	c := command(ctx, program, append([]string{"-test.short=false", "-test.count=1", "-test.failfast", "-test.paniconexit0"}, s.flags...)...)
 	// Tests that are killed leave their files and processes.
-	c.Dir, c.Env = t.dir, append(os.Environ(), "PWD="+t.dir, "TMPDIR="+filepath.Join(b.dir, "t"))
+	c.Dir, c.Env = s.dir, append(os.Environ(), "PWD="+s.dir, "TMPDIR="+filepath.Join(b.dir, "t"))
 	err := c.Run()
 	killGroup(c)
 	_, failed := errors.AsType[*exec.ExitError](err)

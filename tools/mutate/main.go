@@ -3,9 +3,11 @@
 //	go run ./tools/mutate ./internal/model/batch -seed 1
 //
 // It draws changes of the package's Go files at random, each of which makes one small mistake,
-// and runs the package's own tests with each. A change that no test notices survives and is
+// and runs tests with each: the package's own, and if these notice nothing, those of the packages in
+// the directories above it that import it. A change that no test notices survives and is
 // printed. The exit code is 1 if too many survive. A pattern that ends in /... draws from all
-// its packages, in proportion to their statements.
+// its packages, in proportion to their statements. METE_STAGE=postgres lets the tests of that
+// stage run too.
 //
 //	go run ./tools/mutate -regressions ./tools/mutate/regressions [NAME...]
 //

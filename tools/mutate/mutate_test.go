@@ -30,10 +30,10 @@ func open(t *testing.T) *bench {
 	return b
 }
 
-// loadOne returns the only package of the fixture that has tests.
-func loadOne(t *testing.T, b *bench) *target {
+// loadOne returns a package of the fixture.
+func loadOne(t *testing.T, b *bench, dir string) *target {
 	t.Helper()
-	all, err := b.load(".")
+	all, err := b.load(dir)
 	if err != nil || len(all) != 1 {
 		t.Fatal(all, err)
 	}
@@ -42,7 +42,7 @@ func loadOne(t *testing.T, b *bench) *target {
 
 // TestMutants checks all changes of a package, and which of them compile.
 func TestMutants(t *testing.T) {
-	p := loadOne(t, open(t))
+	p := loadOne(t, open(t), ".")
 	var got []string
 	for _, m := range p.mutants {
 		line := m.String()
@@ -95,7 +95,7 @@ func findMutant(t *testing.T, p *target, line int, kind string) *mutant {
 // TestResults checks the result of each sort of mutant, and that no file is changed.
 func TestResults(t *testing.T) {
 	b := open(t)
-	p := loadOne(t, b)
+	p := loadOne(t, b, ".")
 	for _, c := range []struct {
 		line int
 		kind string
@@ -110,7 +110,7 @@ func TestResults(t *testing.T) {
 			t.Errorf("line %d, %s: %d, %v, want %d", c.line, c.kind, got, err, c.want)
 		}
 	}
-	p.limit = 100 * time.Millisecond // however long it is, this one is not done
+	p.suites[0].limit = 100 * time.Millisecond // however long it is, this one is not done
 	if got, err := b.test(p, findMutant(t, p, 29, kindRemoved)); got != hung || err != nil {
 		t.Errorf("an endless loop: %d, %v", got, err)
 	}
@@ -125,10 +125,39 @@ func TestResults(t *testing.T) {
 	if got, err := b.test(p, findMutant(t, p, 24, kindSwapped)); err == nil {
 		t.Errorf("after an interrupt: %d", got)
 	}
-	p.limit, b.ctx = 0, t.Context()
+	p.suites[0].limit, b.ctx = 0, t.Context()
 	t.Setenv("FIXTURE_FAILS", "1")
 	if got, err := b.test(p, findMutant(t, p, 24, kindSwapped)); err == nil || !strings.Contains(err.Error(), "fail without any change") {
 		t.Errorf("tests that fail: %d, %v", got, err)
+	}
+}
+
+// TestSuites checks that a package is tested by its own tests, and then by those of packages above
+// it that import it.
+func TestSuites(t *testing.T) {
+	b := open(t)
+	all, err := b.load("./...")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, p := range all {
+		for _, s := range p.suites {
+			got[p.path] += s.path + " "
+		}
+	}
+	want := map[string]string{"fixture": "fixture ", "fixture/part": "fixture ", "fixture/part/deep": "fixture/part/deep fixture "}
+	if !cmp.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	p := loadOne(t, b, "./part/deep")
+	for line, want := range map[int]result{5: killed, 8: killed, 11: survived} {
+		if got, err := b.test(p, findMutant(t, p, line, kindSwapped)); got != want || err != nil {
+			t.Errorf("line %d: %d, %v, want %d", line, got, err, want)
+		}
+	}
+	if p.suites[0].limit == 0 || p.suites[1].limit == 0 || p.suites[0].dir == p.suites[1].dir {
+		t.Errorf("%+v, %+v", p.suites[0], p.suites[1])
 	}
 }
 
@@ -245,7 +274,7 @@ func TestFlags(t *testing.T) {
 func TestNames(t *testing.T) {
 	b := open(t)
 	b.wd = filepath.Join(b.wd, "untested")
-	if p := loadOne(t, b); !filepath.IsAbs(p.mutants[0].File) {
+	if p := loadOne(t, b, "."); !filepath.IsAbs(p.mutants[0].File) {
 		t.Errorf("a file outside the directory is named %s", p.mutants[0].File)
 	}
 }
