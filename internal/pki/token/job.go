@@ -129,9 +129,6 @@ func ParseJob(s string) (UnverifiedJob, error) {
 	malformed := func() (UnverifiedJob, error) {
 		return UnverifiedJob{}, fault.WithHint(fmt.Errorf("not a job token: %w", fault.ErrInvalid), "use the whole METE_SELF_TOKEN that mete run gives a job")
 	}
-	if len(s) > 256 {
-		return malformed()
-	}
 	parts := strings.Split(s, "_")
 	if len(parts) != jobParts || parts[0] != jobPrefix {
 		return malformed()

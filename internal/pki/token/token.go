@@ -19,7 +19,6 @@ import (
 	"hash/crc32"
 	"io"
 	"strings"
-	"unicode"
 	"unique"
 
 	"mete.dev/mete/internal/model/fault"
@@ -121,13 +120,8 @@ func (t Token) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 // Parse parses the text of a token as people paste it: it ignores white space and upper case,
 // nothing else. The error is fault.ErrInvalid with a hint, and contains nothing of the text.
 func Parse(s string) (Token, error) {
-	s = strings.ToLower(strings.Map(func(r rune) rune {
-		if unicode.IsSpace(r) {
-			return -1
-		}
-		return r
-	}, s))
-	last := max(strings.LastIndexByte(s, '_'), 0)
+	s = strings.ToLower(strings.Join(strings.Fields(s), ""))
+	last := strings.LastIndexByte(s, '_') // not -1 where it is used: after the prefix
 	switch {
 	case s == "":
 		return Token{}, invalid("is empty")
