@@ -192,10 +192,7 @@ func isRefused(err error) bool {
 
 // post sends a claim to the server and returns the grant.
 func (i *Identity) post(ctx context.Context, c *http.Client, path string, claim token.Claim) (g token.Grant, err error) {
-	body, err := json.Marshal(claim)
-	if err != nil {
-		return g, err
-	}
+	body := must(json.Marshal(claim)) // strings
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, i.base.String()+path, bytes.NewReader(body))
@@ -234,8 +231,5 @@ func refusalOf(a *httpx.Answer) error {
 	if a.StatusCode == http.StatusUnauthorized {
 		err = refusedError{err}
 	}
-	if after := httpx.RetryAfter(a.Header, time.Now()); after > 0 {
-		err = &fault.RetryError{Err: err, After: after}
-	}
-	return err
+	return &fault.RetryError{Err: err, After: httpx.RetryAfter(a.Header, time.Now())}
 }

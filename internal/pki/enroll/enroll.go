@@ -88,7 +88,7 @@ func Open(cfg Config, log *slog.Logger) (*Identity, error) {
 		return nil, err
 	}
 	if cfg.Token == nil {
-		cfg.Token = func() (token.Token, error) { return token.Token{}, fault.ErrNotFound }
+		cfg.Token = func() (none token.Token, err error) { return none, nil }
 	}
 	i := &Identity{cfg: cfg, base: base, local: local, log: log}
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
@@ -292,9 +292,7 @@ func (i *Identity) requestIdentity(ctx context.Context, c *http.Client, tok toke
 	if err != nil {
 		return err
 	}
-	if claim.CSR, err = newCSR(key); err != nil {
-		return err
-	}
+	claim.CSR = newCSR(key)
 	g, err := i.post(ctx, c, "/v1/enroll", claim)
 	if err != nil {
 		return err
@@ -321,14 +319,8 @@ func (i *Identity) renew(ctx context.Context, s *state) error {
 	if i.local {
 		return nil
 	}
-	key, err := newKey()
-	if err != nil {
-		return err
-	}
-	claim := i.claim()
-	if claim.CSR, err = newCSR(key); err != nil {
-		return err
-	}
+	key, claim := newKey(), i.claim()
+	claim.CSR = newCSR(key)
 	g, err := i.post(ctx, i.Client(), "/v1/renew", claim)
 	if err != nil {
 		return err

@@ -69,21 +69,34 @@ func (*fakeRegistry) Audit(context.Context, registry.Audit) error    { return ni
 
 // A bench is a server that clients reach over pipes, for tests in virtual time.
 type bench struct {
+	server   string // its address
+	ca       *ca.Authority
 	conns    chan net.Conn
 	down     atomic.Bool
+	frozen   atomic.Bool  // nothing that either side sends arrives
+	open     atomic.Int32 // connections
+	enrolls  atomic.Int32
 	renewals atomic.Int32
+	answer   atomic.Pointer[http.HandlerFunc] // instead of the authority
 	tok      token.Token
 	dir      string
 	log      journal.Journal
 }
 
-func newBench(t *testing.T) *bench {
+func newBench(t *testing.T) *bench { return serveBench(t, "https://server") }
+
+// newLocalBench returns a server without TLS that trusts its clients.
+func newLocalBench(t *testing.T) *bench { return serveBench(t, "http://127.0.0.1:9797") }
+
+func serveBench(t *testing.T, server string) *bench {
 	t.Helper()
-	b := &bench{conns: make(chan net.Conn), dir: t.TempDir()}
-	a, err := ca.Open(ca.Config{Dir: t.TempDir()}, &fakeRegistry{}, slog.New(slog.DiscardHandler))
+	b := &bench{server: server, conns: make(chan net.Conn), dir: t.TempDir()}
+	isLocal := strings.HasPrefix(server, "http:")
+	a, err := ca.Open(ca.Config{Dir: t.TempDir(), Local: isLocal}, &fakeRegistry{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
+	b.ca = a
 	text, _, err := a.Tokens().Create(t.Context(), registry.Token{Role: registry.Agent})
 	if err != nil {
 		t.Fatal(err)
@@ -96,16 +109,45 @@ func newBench(t *testing.T) *bench {
 			w.WriteHeader(http.StatusBadGateway)
 			return
 		}
-		if r.URL.Path == "/v1/renew" {
+		switch r.URL.Path {
+		case "/v1/renew":
 			b.renewals.Add(1)
+		case "/v1/enroll":
+			b.enrolls.Add(1)
+		}
+		if answer := b.answer.Load(); answer != nil {
+			(*answer)(w, r)
+			return
 		}
 		a.Handler().ServeHTTP(w, r)
 	})}
-	ln := tls.NewListener(pipeListener{b.conns, make(chan struct{})}, a.ServerTLS())
+	h.ConnState = func(_ net.Conn, s http.ConnState) {
+		switch s {
+		case http.StateNew:
+			b.open.Add(1)
+		case http.StateClosed, http.StateHijacked:
+			b.open.Add(-1)
+		}
+	}
+	var ln net.Listener = pipeListener{b.conns, make(chan struct{})}
+	if isLocal {
+		h.Handler = ca.TrustLocal(h.Handler)
+	} else {
+		ln = tls.NewListener(ln, a.ServerTLS())
+	}
 	done := make(chan struct{})
 	go func() { defer close(done); _ = h.Serve(ln) }()
 	t.Cleanup(func() { _ = h.Close(); <-done })
 	return b
+}
+
+// answers makes the server answer all requests by f; nil is as the authority does.
+func (b *bench) answers(f http.HandlerFunc) {
+	if f == nil {
+		b.answer.Store(nil)
+		return
+	}
+	b.answer.Store(&f)
 }
 
 // pipeListener is a listener whose connections are pipes.
@@ -127,20 +169,21 @@ func (p pipeListener) Close() error { close(p.closed); return nil }
 func (pipeListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
 // pipe returns a connection whose writes do not wait for the reader.
-func pipe() (near, far net.Conn) {
+func (b *bench) pipe() (near, far net.Conn) {
 	near, far = net.Pipe()
-	return newBufferedConn(near), newBufferedConn(far)
+	return newBufferedConn(near, &b.frozen), newBufferedConn(far, &b.frozen)
 }
 
 type bufferedConn struct {
 	net.Conn
+	frozen *atomic.Bool
 	writes chan []byte
 	closed chan struct{}
 	once   sync.Once
 }
 
-func newBufferedConn(c net.Conn) *bufferedConn {
-	b := &bufferedConn{Conn: c, writes: make(chan []byte, 1000), closed: make(chan struct{})}
+func newBufferedConn(c net.Conn, frozen *atomic.Bool) *bufferedConn {
+	b := &bufferedConn{Conn: c, frozen: frozen, writes: make(chan []byte, 1000), closed: make(chan struct{})}
 	go func() {
 		defer func() { _ = c.Close() }() // never fails for a pipe
 		for {
@@ -160,6 +203,9 @@ func newBufferedConn(c net.Conn) *bufferedConn {
 }
 
 func (b *bufferedConn) Write(p []byte) (int, error) {
+	if b.frozen.Load() {
+		return len(p), nil
+	}
 	select {
 	case <-b.closed:
 		return 0, net.ErrClosed
@@ -173,13 +219,13 @@ func (b *bufferedConn) Close() error {
 	return nil
 }
 
-func (b *bench) open(t *testing.T, tok token.Token) *Identity {
-	t.Helper()
-	i, err := Open(Config{
-		Dir: b.dir, Server: "https://server", Facts: Facts{"m", "b", "n"},
+// config returns the configuration of a client with a token.
+func (b *bench) config(tok token.Token) Config {
+	return Config{
+		Dir: b.dir, Server: b.server, Facts: Facts{"m", "b", "n"},
 		Token: func() (token.Token, error) { return tok, nil },
 		dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			near, far := pipe()
+			near, far := b.pipe()
 			select {
 			case b.conns <- far:
 				return near, nil
@@ -187,12 +233,22 @@ func (b *bench) open(t *testing.T, tok token.Token) *Identity {
 				return nil, ctx.Err()
 			}
 		},
-	}, slog.New(slog.NewTextHandler(&b.log, nil)))
+	}
+}
+
+func (b *bench) openWith(t *testing.T, cfg Config) *Identity {
+	t.Helper()
+	i, err := Open(cfg, slog.New(slog.NewTextHandler(&b.log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { i.Client().CloseIdleConnections() })
 	return i
+}
+
+func (b *bench) identity(t *testing.T, tok token.Token) *Identity {
+	t.Helper()
+	return b.openWith(t, b.config(tok))
 }
 
 const day = 24 * time.Hour
@@ -202,7 +258,7 @@ const day = 24 * time.Hour
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		i := b.open(t, b.tok)
+		i := b.identity(t, b.tok)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- i.Run(ctx) }() // Run enrolls too
@@ -251,13 +307,13 @@ func TestRun(t *testing.T) {
 func TestEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		i := b.open(t, b.tok)
+		i := b.identity(t, b.tok)
 		if err := i.Enroll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		node := i.Node()
 		time.Sleep(31 * day) // the machine is off
-		late := b.open(t, token.Token{})
+		late := b.identity(t, token.Token{})
 		err := late.Enroll(t.Context())
 		if !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "ended on") || !strings.Contains(fault.Hint(err), "mete token create") {
 			t.Errorf("without a token: %v (hint %q)", err, fault.Hint(err))
@@ -268,7 +324,7 @@ func TestEnded(t *testing.T) {
 		if late.Node() != node {
 			t.Errorf("node %q, want %q", late.Node(), node)
 		}
-		again := b.open(t, b.tok)
+		again := b.identity(t, b.tok)
 		if err := again.Enroll(t.Context()); err != nil || again.Node() != node || time.Until(again.Expiry()) < 29*day {
 			t.Errorf("with the token: %v; node %s, want %s", err, again.Node(), node)
 		}
@@ -280,7 +336,7 @@ func TestEnded(t *testing.T) {
 func TestWrongClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		i := b.open(t, b.tok)
+		i := b.identity(t, b.tok)
 		if err := i.Enroll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -323,7 +379,7 @@ func TestWrongClock(t *testing.T) {
 func TestCrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		i := b.open(t, b.tok)
+		i := b.identity(t, b.tok)
 		if err := i.Enroll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -347,7 +403,7 @@ func TestCrash(t *testing.T) {
 		if old := time.Now().Add(-2 * tempFileAge); os.Chtimes(filepath.Join(b.dir, ".new-123"), old, old) != nil {
 			t.Fatal("no such file")
 		}
-		again := b.open(t, token.Token{})
+		again := b.identity(t, token.Token{})
 		if err := again.Enroll(t.Context()); err != nil || again.Node() != i.Node() {
 			t.Errorf("%v; node %q, want %q", err, again.Node(), i.Node())
 		}
@@ -366,10 +422,7 @@ func TestCrash(t *testing.T) {
 		if err := json.Unmarshal(whole, &f); err != nil {
 			t.Fatal(err)
 		}
-		other, err := newKey()
-		if err != nil {
-			t.Fatal(err)
-		}
+		other := newKey()
 		damaged := map[string][]byte{"empty": {}, "half": whole[:len(whole)/2], "no brace": whole[:len(whole)-2]}
 		for name, change := range map[string]func(*identityFile){
 			"other's key":    func(f *identityFile) { f.Key = encodeKey(other) },

@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"mete.dev/mete/internal/model/fault"
@@ -119,14 +120,11 @@ func (i *Identity) loadPendingKey() (*ecdsa.PrivateKey, error) {
 	path := filepath.Join(i.cfg.Dir, pendingFile)
 	// An unreadable key is replaced; that costs one use of the token.
 	if p, err := readFile[pendingKey](path); err == nil && p.Machine == i.cfg.Facts.Machine && p.Boot == i.cfg.Facts.Boot {
-		if key, err := decodeKey(p.Key); err == nil && !i.isCurrentKey(key) {
+		if key := decodeKey(p.Key); key != nil && !i.isCurrentKey(key) {
 			return key, nil
 		}
 	}
-	key, err := newKey()
-	if err != nil {
-		return nil, err
-	}
+	key := newKey()
 	return key, writeFile(path, pendingKey{i.cfg.Facts.Machine, i.cfg.Facts.Boot, encodeKey(key)})
 }
 
@@ -136,37 +134,47 @@ func (i *Identity) isCurrentKey(key *ecdsa.PrivateKey) bool {
 	return s != nil && s.leaf != nil && key.PublicKey.Equal(s.leaf.PublicKey)
 }
 
-func (i *Identity) dropPending() error { return os.Remove(filepath.Join(i.cfg.Dir, pendingFile)) }
+// dropPending removes the key of a finished enrollment. Another enrolling process may have removed
+// it.
+func (i *Identity) dropPending() error {
+	if err := os.Remove(filepath.Join(i.cfg.Dir, pendingFile)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
 
-func newKey() (*ecdsa.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }
+func newKey() *ecdsa.PrivateKey {
+	return must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader)) // the system's random numbers never fail
+}
 
 func encodeKey(key *ecdsa.PrivateKey) string {
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		panic(err) // impossible for P-256
-	}
+	der := must(x509.MarshalPKCS8PrivateKey(key)) // possible for P-256
 	return string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 }
 
-func decodeKey(text string) (*ecdsa.PrivateKey, error) {
+// decodeKey returns the key of a text of encodeKey, or nil.
+func decodeKey(text string) *ecdsa.PrivateKey {
 	block, _ := pem.Decode([]byte(text))
 	if block == nil {
-		return nil, errors.New("no PEM")
+		return nil
 	}
-	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if err != nil {
-		return nil, err
-	}
-	if ec, ok := key.(*ecdsa.PrivateKey); ok {
-		return ec, nil
-	}
-	return nil, fmt.Errorf("key is a %T", key)
+	parsed, _ := x509.ParsePKCS8PrivateKey(block.Bytes)
+	key, _ := parsed.(*ecdsa.PrivateKey)
+	return key
 }
 
 // newCSR returns a certificate request for a key. The claim names the requester.
-func newCSR(key *ecdsa.PrivateKey) (string, error) {
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})), err
+func newCSR(key *ecdsa.PrivateKey) string {
+	der := must(x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)) // possible for P-256
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
+}
+
+// must returns the value of a function that cannot fail.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
 
 // tempFileAge is the age up to which another process may still be writing a temporary file.
@@ -174,25 +182,21 @@ const tempFileAge = time.Minute
 
 // cleanUp removes temporary files that a crash left and restricts permissions.
 func cleanUp(dir string) error {
-	left, err := filepath.Glob(filepath.Join(dir, ".new-*"))
+	files, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
-	for _, name := range left {
-		if info, err := os.Stat(name); err != nil || time.Since(info.ModTime()) < tempFileAge {
-			continue
+	for _, f := range files {
+		path := filepath.Join(dir, f.Name())
+		info, err := f.Info()
+		switch {
+		case err != nil: // another enrolling process has removed it
+		case strings.HasPrefix(f.Name(), ".new-") && time.Since(info.ModTime()) >= tempFileAge:
+			err = os.Remove(path)
+		case filepath.Ext(f.Name()) == ".json":
+			err = os.Chmod(path, 0o600)
 		}
-		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
-	if err != nil {
-		return err
-	}
-	for _, name := range files {
-		// Another enrolling process may have removed the file.
-		if err := os.Chmod(name, 0o600); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -209,9 +213,6 @@ func readFile[T identityFile | pendingKey](path string) (v T, err error) {
 
 // writeFile replaces a file atomically and durably.
 func writeFile[T identityFile | pendingKey](path string, v T) error {
-	b, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return err
-	}
+	b := must(json.MarshalIndent(v, "", "  ")) // strings
 	return atomicfile.Replace(path, append(b, '\n'))
 }

@@ -87,7 +87,7 @@ func (i *Identity) isDue(now, last time.Time) bool {
 		// A clock before NotBefore is wrong and tells nothing about the remaining life.
 		return now.Before(s.leaf.NotBefore) || !now.Before(s.renewalTime())
 	}
-	return s.isDueAgain(now, now.Sub(last), now.Round(0).Sub(last.Round(0)))
+	return s.isDueAgain(now, now.Sub(last), now.Round(0).Sub(last))
 }
 
 // isDueAgain reports whether to renew the certificate, given the time since the last

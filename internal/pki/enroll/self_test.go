@@ -1,7 +1,10 @@
 package enroll_test
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
+	"regexp"
 	"testing"
 
 	"mete.dev/mete/internal/pki/enroll"
@@ -36,5 +39,12 @@ func TestWriteCA(t *testing.T) {
 	}
 	if other, err := enroll.WriteCA(dir, "another"); err != nil || other == path {
 		t.Errorf("other authority: %s, %v", other, err)
+	}
+	// Running jobs have the path in their environment.
+	if name := filepath.Base(path); !regexp.MustCompile("^ca-[0-9a-f]{16}[.]pem$").MatchString(name) {
+		t.Errorf("the file is %s", name)
+	}
+	if path, err := enroll.WriteCA(filepath.Join(dir, "none"), "a certificate"); !errors.Is(err, os.ErrNotExist) || path != "" {
+		t.Errorf("without a directory: %s, %v", path, err)
 	}
 }
