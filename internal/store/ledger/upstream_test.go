@@ -923,11 +923,11 @@ func TestSpill(t *testing.T) {
 	}
 }
 
-// TestSource checks that a source that lost its identity becomes the same source again.
+// TestSource checks what the registry of servers below keeps.
 func TestSource(t *testing.T) {
 	ctx := t.Context()
 	_, above := pair(t)
-	n := registry.Node{ID: "s1", Cluster: "c", Name: "n", MachineID: "m", Boot: "b", At: at(0).UTC()}
+	n := registry.Node{ID: "s1", Cluster: "c", Name: "n", MachineID: "m", Boot: "b", At: at(0).UTC(), KeyHash: "key", Token: "token"}
 	for _, n := range []registry.Node{n, n, {ID: "s2", Cluster: "c", MachineID: "m", At: at(1)}} {
 		if err := above.PutSource(ctx, n); err != nil {
 			t.Fatal(err)
@@ -942,6 +942,13 @@ func TestSource(t *testing.T) {
 	}
 	if ids, err := above.RevokedNodes(ctx); err != nil || !slices.Equal(ids, []string{"s2"}) {
 		t.Errorf("revoked are %v, %v", ids, err)
+	}
+	one, err := above.Source(ctx, "s1")
+	if diff := cmp.Diff(n, one); err != nil || diff != "" {
+		t.Errorf("%v, source s1 (-want +got):\n%s", err, diff)
+	}
+	if one, err := above.Source(ctx, "s3"); !errors.Is(err, fault.ErrNotFound) {
+		t.Errorf("an unknown source: %+v, %v", one, err)
 	}
 }
 

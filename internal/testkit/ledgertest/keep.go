@@ -346,6 +346,30 @@ func testClones(t *testing.T, dsn string) {
 	}
 }
 
+// testEnrolled: a node or server below is found by the token and the key with which it enrolled last.
+func testEnrolled(t *testing.T, dsn string) {
+	ctx := t.Context()
+	l := Open(t, dsn)
+	for _, n := range []registry.Node{
+		{ID: "old", KeyHash: "k1", Token: "t1", At: Day}, {ID: "a", KeyHash: "k1", Token: "t1", At: Day.Add(1)}, {ID: "b", KeyHash: "k1", Token: "t2", At: Day},
+		{ID: "c", KeyHash: "k2", Token: "t1", At: Day}, {ID: "c", KeyHash: "k3", Token: "t1", At: Day.Add(1)}, {ID: "d", At: Day},
+	} {
+		if err := l.PutNode(ctx, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, n := range []registry.Node{{ID: "s", KeyHash: "k4", Token: "t1", At: Day}, {ID: "s", KeyHash: "k5", Token: "t3", At: Day}} {
+		if err := l.PutSource(ctx, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range [][3]string{{"t1", "k1", "a"}, {"t2", "k1", "b"}, {"t1", "k2", ""}, {"t1", "k3", "c"}, {"t1", "k4", ""}, {"t3", "k5", "s"}, {"t9", "k1", ""}, {"t1", "k9", ""}} {
+		if id, err := l.Enrolled(ctx, c[0], c[1]); err != nil || id != c[2] {
+			t.Errorf("by token %s and key %s: %q, %v, want %q", c[0], c[1], id, err, c[2])
+		}
+	}
+}
+
 func testTokens(t *testing.T, dsn string) {
 	ctx := t.Context()
 	l := Open(t, dsn)

@@ -57,7 +57,7 @@ func Run(t *testing.T, dsn func(testing.TB) string) {
 	for name, test := range map[string]func(*testing.T, string){
 		"Model": testModel, "Streams": testStreams, "Lost": testLost, "Names": testNames,
 		"Range": testRange, "Text": testText, "Late": testLate, "Large": testLarge, "Retain": testRetain,
-		"Nodes": testNodes, "Clones": testClones, "Tokens": testTokens, "Audit": testAudit, "Schema": testSchema,
+		"Nodes": testNodes, "Clones": testClones, "Tokens": testTokens, "Enrolled": testEnrolled, "Audit": testAudit, "Schema": testSchema,
 		"Handovers": testHandovers, "Forged": testForged, "NestedEnds": testNestedEnds, "Guests": testGuests,
 		"Slices": testSlices, "Concurrent": testConcurrent, "Answers": testAnswers, "Groups": testGroups, "Self": testSelf,
 		"Unsampled": testUnsampled, "NoContent": testNoContent, "Booked": testBooked, "BookedOnce": testBookedOnce, "BootPlaces": testBootPlaces,

@@ -246,12 +246,31 @@ func (r *Registry) Secret(ctx context.Context, key string) (secret string, err e
 // PutSource enrolls a downstream server or updates it.
 func (r *Registry) PutSource(ctx context.Context, n registry.Node) error {
 	return db.Wrap(r.db.Write(ctx, func(t *db.Tx) error {
-		_, err := t.Exec(`INSERT INTO source (source_id, cluster, name, machine_id, boot, enrolled_ns) VALUES ($1, $2, $3, $4, $5, $6)
+		_, err := t.Exec(`INSERT INTO source (source_id, cluster, name, machine_id, boot, enrolled_ns, key_hash, token) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 			ON CONFLICT (source_id) DO UPDATE SET cluster = excluded.cluster, name = excluded.name, machine_id = excluded.machine_id,
-			boot = excluded.boot, enrolled_ns = excluded.enrolled_ns`,
-			schema.Clean(n.ID), schema.Clean(n.Cluster), schema.Clean(n.Name), schema.Clean(n.MachineID), schema.Clean(n.Boot), schema.Nanos(n.At))
+			boot = excluded.boot, enrolled_ns = excluded.enrolled_ns, key_hash = excluded.key_hash, token = excluded.token`,
+			schema.Clean(n.ID), schema.Clean(n.Cluster), schema.Clean(n.Name), schema.Clean(n.MachineID), schema.Clean(n.Boot), schema.Nanos(n.At), schema.Clean(n.KeyHash), schema.Clean(n.Token))
 		return err
 	}), "source %q", n.ID)
+}
+
+const sourceFields = "source_id, cluster, name, machine_id, boot, enrolled_ns, '', 0, key_hash, token"
+
+// Source returns a downstream server by its id.
+func (r *Registry) Source(ctx context.Context, id string) (registry.Node, error) {
+	n, err := scanNode(r.db.Reader.QueryRowContext(ctx, "SELECT "+sourceFields+" FROM source WHERE source_id = $1", schema.Clean(id)).Scan)
+	return n, db.Wrap(r.db.NotFound(err), "source %q", id)
+}
+
+// Enrolled returns the id of the node or downstream server that enrolled last with a token, by its
+// id, and a key; "" is none.
+func (r *Registry) Enrolled(ctx context.Context, tokenID, keyHash string) (id string, err error) {
+	err = r.db.Reader.QueryRowContext(ctx, `SELECT node_id, enrolled_ns FROM node WHERE key_hash = $1 AND token = $2 AND source = 0
+		UNION ALL SELECT source_id, enrolled_ns FROM source WHERE key_hash = $1 AND token = $2 ORDER BY 2 DESC LIMIT 1`, schema.Clean(keyHash), schema.Clean(tokenID)).Scan(&id, new(int64))
+	if err = r.db.NotFound(err); errors.Is(err, fault.ErrNotFound) {
+		return "", nil
+	}
+	return id, db.Wrap(err, "enrollment by token %q", tokenID)
 }
 
 // Sources returns the servers that enrolled with a ledger's id and are not revoked, newest first.
@@ -260,6 +279,6 @@ func (r *Registry) Sources(ctx context.Context, machineID string) (found []regis
 		n, err := scanNode(scan)
 		found = append(found, n)
 		return err
-	}, "SELECT source_id, cluster, name, machine_id, boot, enrolled_ns, '', 0, '', '' FROM source WHERE machine_id = $1 AND revoked_ns = 0 ORDER BY enrolled_ns DESC, id DESC", schema.Clean(machineID))
+	}, "SELECT "+sourceFields+" FROM source WHERE machine_id = $1 AND revoked_ns = 0 ORDER BY enrolled_ns DESC, id DESC", schema.Clean(machineID))
 	return found, db.Wrap(r.db.Fault(err), "sources of %q", machineID)
 }
