@@ -6,6 +6,7 @@
 package enroll
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -53,10 +54,15 @@ type Config struct {
 
 // newTokenHint is the hint when only a new token helps.
 func (i *Identity) newTokenHint() string {
+	role := cmp.Or(i.cfg.Role, registry.Agent)
 	if registry.IsJobsMachine(i.cfg.Facts.Machine) {
-		return "on the server's machine: mete token create --role job"
+		role = registry.Job
 	}
-	return "on the server's machine: mete token create --role agent"
+	hint := "on the server's machine: mete token create --role " + string(role)
+	if node := i.Node(); role == registry.Upstream && node != "" {
+		hint += " --node " + node
+	}
+	return hint
 }
 
 // An Identity is the identity of this machine to a server. Its methods are safe for

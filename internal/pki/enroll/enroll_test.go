@@ -60,7 +60,8 @@ func (r *fakeRegistry) UseToken(context.Context, string, [32]byte, registry.Role
 	return r.tokens[0], nil
 }
 
-func (*fakeRegistry) Certify(context.Context, string, time.Time) error { return nil }
+func (*fakeRegistry) Enrolled(context.Context, string, string) (string, error) { return "", nil }
+func (*fakeRegistry) Certify(context.Context, string, time.Time) error         { return nil }
 func (*fakeRegistry) Node(context.Context, string) (registry.Node, error) {
 	return registry.Node{}, nil
 }
@@ -390,7 +391,7 @@ func TestCrash(t *testing.T) {
 		}
 		// A crash after the identity was written, before the pending key was removed.
 		key := encodeKey(i.state.Load().pair.PrivateKey.(*ecdsa.PrivateKey))
-		left, err := json.Marshal(pendingKey{"m", "b", key})
+		left, err := json.Marshal(pendingKey{"m", key})
 		if err != nil {
 			t.Fatal(err)
 		}

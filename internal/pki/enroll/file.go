@@ -32,12 +32,11 @@ type identityFile struct {
 	JobKey      string `json:"job_key,omitempty"`
 }
 
-// pendingKey is the key of an unfinished enrollment. If the answer is lost, the same
-// machine repeats the request with the same key in the same boot, so that the server
-// recognizes the enrollment and counts no second use of the token.
+// pendingKey is the key of an unfinished enrollment. If the answer is lost, or the agent is
+// killed before it keeps the answer, the same machine repeats the request with the same key, so
+// that the server recognizes the enrollment and counts no second use of the token.
 type pendingKey struct {
 	Machine string `json:"machine_id"`
-	Boot    string `json:"boot"`
 	Key     string `json:"key"`
 }
 
@@ -119,13 +118,13 @@ func (i *Identity) adopt(g token.Grant, key *ecdsa.PrivateKey) error {
 func (i *Identity) loadPendingKey() (*ecdsa.PrivateKey, error) {
 	path := filepath.Join(i.cfg.Dir, pendingFile)
 	// An unreadable key is replaced; that costs one use of the token.
-	if p, err := readFile[pendingKey](path); err == nil && p.Machine == i.cfg.Facts.Machine && p.Boot == i.cfg.Facts.Boot {
+	if p, err := readFile[pendingKey](path); err == nil && p.Machine == i.cfg.Facts.Machine {
 		if key := decodeKey(p.Key); key != nil && !i.isCurrentKey(key) {
 			return key, nil
 		}
 	}
 	key := newKey()
-	return key, writeFile(path, pendingKey{i.cfg.Facts.Machine, i.cfg.Facts.Boot, encodeKey(key)})
+	return key, writeFile(path, pendingKey{i.cfg.Facts.Machine, encodeKey(key)})
 }
 
 // isCurrentKey reports whether a key is that of the identity, whose enrollment is finished.

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/pki/token"
 	"mete.dev/mete/internal/x/httpx"
@@ -461,13 +462,21 @@ func TestTokenUnreadable(t *testing.T) {
 
 // TestHints checks which token an operator is told to make.
 func TestHints(t *testing.T) {
-	for machine, want := range map[string]string{"m": "--role agent", "m jobs": "--role job"} {
-		i, err := Open(Config{Dir: t.TempDir(), Server: "https://server", Facts: Facts{Machine: machine}}, slog.New(slog.DiscardHandler))
+	for _, c := range []struct {
+		machine string
+		role    registry.Role
+		want    string
+	}{{"m", "", "--role agent"}, {"m", registry.Agent, "--role agent"}, {"m jobs", "", "--role job"}, {"ledger", registry.Upstream, "--role upstream"}} {
+		i, err := Open(Config{Dir: t.TempDir(), Server: "https://server", Role: c.role, Facts: Facts{Machine: c.machine}}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := i.Enroll(t.Context()); !strings.HasSuffix(fault.Hint(err), want) {
-			t.Errorf("%s: %v (hint %q), want %s", machine, err, fault.Hint(err), want)
+		if err := i.Enroll(t.Context()); !strings.HasSuffix(fault.Hint(err), c.want) {
+			t.Errorf("%s: %v (hint %q), want %s", c.machine, err, fault.Hint(err), c.want)
+		}
+		i.state.Store(&state{node: "S1"})
+		if got := i.newTokenHint(); strings.HasSuffix(got, "--node S1") != (c.role == registry.Upstream) {
+			t.Errorf("%s as S1: %s", c.machine, got)
 		}
 	}
 }
@@ -632,7 +641,7 @@ func TestUnwritable(t *testing.T) {
 MC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC
 -----END PRIVATE KEY-----
 `} {
-			if err := writeFile(filepath.Join(b.dir, pendingFile), pendingKey{"m", "b", text}); err != nil {
+			if err := writeFile(filepath.Join(b.dir, pendingFile), pendingKey{"m", text}); err != nil {
 				t.Fatal(err)
 			}
 			if key, err := i.loadPendingKey(); err != nil || key == nil {
