@@ -128,7 +128,18 @@ func (n *nowhere) WriteHeader(int)             {}
 
 func (u *upper) token(role registry.Role) token.Token {
 	u.t.Helper()
-	text, _, err := u.Authority.Tokens().Create(u.t.Context(), registry.Token{Role: role, Cluster: "lab"})
+	return u.make(registry.Token{Role: role, Cluster: "lab"})
+}
+
+// tokenFor returns a token for a server that enrolled.
+func (u *upper) tokenFor(source string) token.Token {
+	u.t.Helper()
+	return u.make(registry.Token{Role: registry.Upstream, Node: source})
+}
+
+func (u *upper) make(want registry.Token) token.Token {
+	u.t.Helper()
+	text, _, err := u.Authority.Tokens().Create(u.t.Context(), want)
 	if err != nil {
 		u.t.Fatal(err)
 	}
@@ -264,8 +275,15 @@ func testPush(t *testing.T, place func(testing.TB) string) {
 				t.Fatal(err)
 			}
 			compare(t, l, u.Ledger)
-			// Another identity of the same ledger is the same source.
-			if err := open(t, l, u, func(c *replicate.Config) { c.Finest = finest }).Push(t.Context()); err != nil || len(u.sources()) != 1 {
+			// Another identity of the same ledger is the same source by a token for it, and refused by
+			// another one.
+			if err := open(t, l, u, func(c *replicate.Config) { c.Finest = finest }).Push(t.Context()); !errors.Is(err, fault.ErrDenied) {
+				t.Errorf("another identity: %v", err)
+			}
+			bound := u.tokenFor(u.sources()[0].ID)
+			if err := open(t, l, u, func(c *replicate.Config) {
+				c.Finest, c.Token = finest, func() (token.Token, error) { return bound, nil }
+			}).Push(t.Context()); err != nil || len(u.sources()) != 1 {
 				t.Errorf("%v, %d sources", err, len(u.sources()))
 			}
 			compare(t, l, u.Ledger)
@@ -330,7 +348,8 @@ func compare(t *testing.T, below, above *ledger.Ledger) {
 func TestPseudonyms(t *testing.T) {
 	dsn := ledgertest.SQLite(t)
 	l, u := below(t), above(t, dsn)
-	up := open(t, l, u, func(c *replicate.Config) { c.Pseudonyms = true })
+	dir := t.TempDir()
+	up := open(t, l, u, func(c *replicate.Config) { c.Dir, c.Pseudonyms = dir, true })
 	if err := up.Push(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -356,7 +375,7 @@ func TestPseudonyms(t *testing.T) {
 		t.Errorf("projects are %v, want two", got)
 	}
 	// Without pseudonyms the ledger sends all rows again.
-	if err := open(t, l, u, nil).Push(t.Context()); err != nil {
+	if err := open(t, l, u, func(c *replicate.Config) { c.Dir = dir }).Push(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	compare(t, l, u.Ledger)

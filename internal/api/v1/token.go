@@ -59,7 +59,7 @@ func tokenState(t *registry.Token, now time.Time) string {
 type TokenRequest struct {
 	Role    registry.Role `json:"role"`
 	Cluster string        `json:"cluster,omitempty"`
-	Node    string        `json:"node,omitempty"` // that an agent becomes again
+	Node    string        `json:"node,omitempty"` // that an agent or a server below becomes again
 	Uses    int           `json:"uses,omitempty"` // 0 is the role's default, -1 any number
 	Expires *time.Time    `json:"expires_at,omitempty"`
 }
@@ -72,8 +72,8 @@ func (r *TokenRequest) Check(now time.Time) error {
 		return invalid("it is one of agent, job, viewer, upstream, writer", "role %q", r.Role)
 	case r.Uses < -1:
 		return invalid("1 or more, or -1 for any number", "uses %d", r.Uses)
-	case r.Node != "" && (r.Role != registry.Agent || r.Uses > 1 || r.Uses < 0):
-		return invalid("one machine enrolls once with it, by role agent", "role %q, uses %d of a token for node %q", r.Role, r.Uses, r.Node)
+	case r.Node != "" && (r.Role != registry.Agent && r.Role != registry.Upstream || r.Uses > 1 || r.Uses < 0):
+		return invalid("one machine or server enrolls once with it, by role agent or upstream", "role %q, uses %d of a token for node %q", r.Role, r.Uses, r.Node)
 	case r.Role == registry.Viewer && r.Uses > 0:
 		return invalid("what reads may read until it expires or is revoked", "uses %d of a viewer's token", r.Uses)
 	case r.Role == registry.Writer && r.Uses > 0:

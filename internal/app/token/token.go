@@ -65,7 +65,8 @@ An agent's token enrolls machines, by default one. A job's enrolls users for met
 upstream's enrolls a server that sends its figures here.
 
 A machine that lost its state is a new node, unless it enrolls with a token for the
-node that it was: --node.`,
+node that it was: --node. A server that lost its identity needs one to send its ledger
+again: --role upstream --node.`,
 		Example: `  mete token create > token
   mete token create --cluster lab --uses 20 --expires 1h
   mete token create --role job --uses -1 --expires 90d
@@ -104,7 +105,7 @@ node that it was: --node.`,
 	f := cmd.Flags()
 	f.StringVar(&role, "role", "agent", "what it opens: agent, job, viewer, upstream or writer")
 	f.StringVar(&cluster, "cluster", "", "the cluster that it enrolls into, or that its bearer sees or writes into (default: the server's, or all)")
-	f.StringVar(&node, "node", "", "the `ID` of the node that a machine becomes again with it, once")
+	f.StringVar(&node, "node", "", "the `ID` of the node, or of the server below, that a machine or server becomes again with it, once")
 	f.IntVar(&uses, "uses", 0, "how many machines or users may enroll with it; -1 is any number (default: one)")
 	f.StringVar(&expires, "expires", "24h", "end after `TIME`: 30m, 24h, 90d, or never")
 	cli.Choices(cmd, "role", "agent", "job", "viewer", "upstream", "writer")

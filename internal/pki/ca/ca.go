@@ -64,7 +64,11 @@ type Registry interface {
 	// of a machine that are not revoked, newest first. RevokeNode and RevokedNodes treat them as
 	// nodes.
 	PutSource(ctx context.Context, n registry.Node) error
+	Source(ctx context.Context, id string) (registry.Node, error)
 	Sources(ctx context.Context, machineID string) ([]registry.Node, error)
+	// Enrolled returns the id of the node or downstream server that enrolled last with a token, by
+	// its id, and a key; "" is none.
+	Enrolled(ctx context.Context, tokenID, keyHash string) (string, error)
 	// RevokeNode revokes a node and those whose Root it is.
 	RevokeNode(ctx context.Context, id string, now time.Time) error
 	RevokedNodes(ctx context.Context) ([]string, error)

@@ -33,6 +33,8 @@ func (r *tokenRegistry) Tokens(context.Context) ([]registry.Token, error) {
 
 func (*tokenRegistry) RevokedNodes(context.Context) ([]string, error) { return nil, nil }
 
+func (*tokenRegistry) Enrolled(context.Context, string, string) (string, error) { return "", nil }
+
 func (r *tokenRegistry) UseToken(context.Context, string, [32]byte, registry.Role, time.Time) (registry.Token, error) {
 	r.used++
 	return r.token, nil
@@ -44,6 +46,7 @@ func TestChargeToken(t *testing.T) {
 	tok := token.New([5]byte{1}, [20]byte{2}, token.Fingerprint{3})
 	reg := &tokenRegistry{token: registry.Token{ID: tok.ID(), Hash: tok.Hash(), Role: registry.Agent, Cluster: "lab", Uses: -1}}
 	a := &Authority{reg: reg, log: slog.New(slog.DiscardHandler), enrollments: enrollments{recent: map[[32]byte]enrollment{}}}
+	a.cfg.LiveBoot = func(string) (string, bool) { return "", false }
 	a.registryCache.reg = reg
 	public, _, err := ed25519.GenerateKey(nil)
 	if err != nil {

@@ -52,7 +52,7 @@ type authorization struct {
 	node     string            // the node that it is a clone of, or ""
 	root     string            // the first node of the clones, or itself
 	token    string            // id of the token, or ""
-	bound    string            // the node that the token is bound to, or ""
+	bound    string            // the node or downstream server that the claim becomes again, or ""
 	local    bool              // over the trusted loopback
 	claimKey [sha256.Size]byte // key in recent; zero for the loopback, which uses no token
 }
@@ -102,40 +102,19 @@ func (a *Authority) enroll(ctx context.Context, c token.Claim, peer *token.Princ
 // assignNode assigns a node to a machine and stores it.
 func (a *Authority) assignNode(ctx context.Context, n *registry.Node, by authorization) error {
 	action, what := "node.enrol", "new"
-	if by.role == registry.Agent {
+	n.ID = by.bound
+	if by.role == registry.Agent && n.ID == "" {
 		var others []string
 		var err error
-		switch {
-		case by.bound != "":
-			n.ID, what = by.bound, "again, by a token for this node"
-		case by.node != "":
+		if by.node != "" {
 			n.Root, others = by.root, []string{by.node}
-		default:
-			if n.ID, others, err = a.findNode(ctx, n, by); err != nil {
-				return err
-			}
-			if n.ID != "" {
-				what = "again"
-			}
+		} else if n.ID, others, err = a.findNode(ctx, n, by); err != nil {
+			return err
 		}
 		if n.ID == "" && len(others) > 0 {
 			action, what = "node.clone", "new, as the machine's id is in use by "+strings.Join(others, " ")
 			a.log.Warn("a machine with the machine id of another node gets a node id of its own", "machine", n.MachineID, "node", others[0], "name", n.Name,
 				"hint", "if it is that node and lost its state: mete token create --node "+others[0])
-		}
-	}
-	if by.role == registry.Upstream {
-		// A server sends its ledger's id as machine id. A server that lost its identity gets the
-		// same one again, so that its rows are not counted twice.
-		sources, err := a.reg.Sources(ctx, n.MachineID)
-		if err != nil {
-			return err
-		}
-		if sources, err = a.candidates(ctx, sources, n.Cluster); err != nil {
-			return err
-		}
-		if len(sources) > 0 {
-			n.ID, what = sources[0].ID, "again"
 		}
 	}
 	put := a.reg.PutNode
@@ -144,6 +123,8 @@ func (a *Authority) assignNode(ctx context.Context, n *registry.Node, by authori
 	}
 	if n.ID == "" {
 		n.ID = ulid.Make().String()
+	} else {
+		what = "again"
 	}
 	if err := put(ctx, *n); err != nil {
 		return err
@@ -286,34 +267,23 @@ func (a *Authority) chargeToken(ctx context.Context, c token.Claim, key crypto.P
 		return authorization{}, err
 	}
 	t, isKnown, err := a.registryCache.token(ctx, tok)
-	if err != nil {
-		return authorization{}, err
-	}
-	paid := claimKeyOf(c.Token, key, c)
-	if e, ok := a.recent[paid]; ok && now.Sub(e.at) < repeatWindow && isKnown && t.Revoked.IsZero() {
-		return authorizationBy(t, paid), nil
-	}
-	if !isKnown {
+	if err == nil && !isKnown {
 		if wait := a.wrongTokens.take(from, now); wait > 0 {
 			return authorization{}, &fault.RetryError{Err: fmt.Errorf("too many wrong tokens: %w", fault.ErrUnavailable), After: wait}
 		}
+		a.registryCache.invalidate() // another process may have made it
+		t, isKnown, err = a.registryCache.token(ctx, tok)
 	}
-	role := c.Role
-	if isKnown && t.Role == registry.Job {
-		if err = checkJobClaim(c); err == nil {
-			role = registry.Job
-		}
+	if err != nil {
+		return authorization{}, err
 	}
-	if err == nil && isKnown && t.Node != "" {
-		err = a.checkBound(ctx, t.Node, c)
-	}
-	if err == nil {
-		t, err = a.reg.UseToken(ctx, tok.ID(), tok.Hash(), role, now)
-	}
-	switch {
-	case errors.Is(err, fault.ErrNotFound):
+	by := authorizationBy(t, claimKeyOf(c.Token, key, c))
+	if isKnown {
+		by.bound, err = a.useToken(ctx, t, c, hashKey(key), by.claimKey, now)
+	} else {
 		err = fault.WithHint(fmt.Errorf("token %s: %w", tok.ID(), fault.ErrDenied), "mete token list shows the server's tokens; this one may belong to another server")
-	case errors.Is(err, fault.ErrDenied) && fault.Hint(err) == "":
+	}
+	if errors.Is(err, fault.ErrDenied) && fault.Hint(err) == "" {
 		err = fault.WithHint(err, "mete token create makes a new one on the server's machine")
 	}
 	if err != nil {
@@ -322,27 +292,93 @@ func (a *Authority) chargeToken(ctx context.Context, c token.Claim, key crypto.P
 	if t.Role == registry.Agent && registry.IsJobsMachine(c.Machine) {
 		a.log.Warn("jobs enrolled with a token that also enrolls machines", "token", t.ID, "name", c.Name, "hint", "give users tokens of mete token create --role job")
 	}
-	a.rememberClaim(paid, now)
-	return authorizationBy(t, paid), nil
+	return by, nil
+}
+
+// useToken takes a use of a token for a claim, and none if its key used the token before. It returns
+// the node or downstream server that the claim becomes again, or "".
+func (a *Authority) useToken(ctx context.Context, t registry.Token, c token.Claim, keyHash string, claimKey [sha256.Size]byte, now time.Time) (bound string, err error) {
+	role := c.Role
+	if t.Role == registry.Job {
+		if err := checkJobClaim(c); err != nil {
+			return "", err
+		}
+		role = registry.Job
+	}
+	if t.Role == role {
+		var isSame bool
+		if bound, isSame, err = a.findBound(ctx, t, c, keyHash, now); err != nil {
+			return "", err
+		}
+		if e, ok := a.recent[claimKey]; isSame || ok && now.Sub(e.at) < repeatWindow && t.Revoked.IsZero() {
+			return bound, nil
+		}
+	}
+	if _, err := a.reg.UseToken(ctx, t.ID, t.Hash, role, now); err != nil {
+		return "", err
+	}
+	a.rememberClaim(claimKey, now)
+	return bound, nil
 }
 
 // authorizationBy returns the right that a token gives. The jobs of a machine have a certificate
 // like that of an agent.
 func authorizationBy(t registry.Token, paid [sha256.Size]byte) authorization {
-	by := authorization{actor: t.ID, role: t.Role, cluster: t.Cluster, token: t.ID, bound: t.Node, claimKey: paid}
+	by := authorization{actor: t.ID, role: t.Role, cluster: t.Cluster, token: t.ID, claimKey: paid}
 	if t.Role == registry.Job {
 		by.role = registry.Agent
 	}
 	return by
 }
 
-// checkBound checks a claim with a token that is bound to a node.
+// findBound returns the node or downstream server that a claim with a token becomes again, or "".
+// isSame says that this key used the token before: its owner may not have received the answer.
+func (a *Authority) findBound(ctx context.Context, t registry.Token, c token.Claim, keyHash string, now time.Time) (id string, isSame bool, err error) {
+	if id, err = a.reg.Enrolled(ctx, t.ID, keyHash); err != nil {
+		return "", false, err
+	}
+	if boot, isLive := a.cfg.LiveBoot(id); isLive && boot != c.Boot {
+		id = "" // another machine has a copy of the key
+	}
+	isSame = id != "" && t.Revoked.IsZero() && (t.Expires.IsZero() || now.Before(t.Expires))
+	if t.Node != "" {
+		id = t.Node
+	}
+	if id == "" && t.Role == registry.Upstream {
+		id, err = a.findSource(ctx, t.Cluster, c.Machine, keyHash)
+	}
+	if err == nil && id != "" {
+		err = a.checkBound(ctx, id, c)
+	}
+	return id, isSame, err
+}
+
+// findSource returns the downstream server with a ledger and a key, or "". A server states the id of
+// its ledger, which is not secret: the servers above and their readers know it. So if a server with
+// another key enrolled with this ledger, the claim is refused. As another source the rows of the
+// ledger would count twice.
+func (a *Authority) findSource(ctx context.Context, cluster, ledger, keyHash string) (string, error) {
+	sources, err := a.reg.Sources(ctx, ledger)
+	if err != nil {
+		return "", err
+	}
+	if sources, err = a.candidates(ctx, sources, cluster); err != nil || len(sources) == 0 {
+		return "", err
+	}
+	if i := slices.IndexFunc(sources, func(s registry.Node) bool { return s.KeyHash == keyHash }); i >= 0 {
+		return sources[i].ID, nil
+	}
+	return "", fault.WithHint(fmt.Errorf("server %s enrolled with ledger %.60q and another key: %w", sources[0].ID, ledger, fault.ErrDenied),
+		"if it is that server and lost its identity: mete token create --role upstream --node "+sources[0].ID)
+}
+
+// checkBound checks a claim by which a machine or server becomes a node again.
 func (a *Authority) checkBound(ctx context.Context, node string, c token.Claim) error {
 	if err := a.CheckAllowed(ctx, node); err != nil {
 		return err
 	}
 	n, err := a.reg.Node(ctx, node)
-	if errors.Is(err, fault.ErrNotFound) { // the ledger was restored from a backup
+	if errors.Is(err, fault.ErrNotFound) { // a downstream server, or the ledger was restored from a backup
 		return nil
 	}
 	return cmp.Or(err, sameKindOf(n, c))

@@ -1,6 +1,7 @@
 package ca_test
 
 import (
+	"crypto/elliptic"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -82,17 +83,76 @@ func TestUpstream(t *testing.T) {
 	if err := i.Reenroll(t.Context()); !errors.Is(err, fault.ErrDenied) {
 		t.Errorf("a server as a clone: %v", err)
 	}
-	// A server that lost its identity and has the same ledger gets the same id; in another cluster
-	// it does not.
-	for cluster, same := range map[string]bool{"edge": true, "other": false} {
-		tok := s.token(registry.Token{Role: registry.Upstream, Cluster: cluster})
-		again, err := enroll.Open(enroll.Config{Dir: t.TempDir(), Server: s.url, Role: registry.Upstream, Facts: blade, Token: func() (token.Token, error) { return tok, nil }}, slog.New(slog.DiscardHandler))
-		if err == nil {
-			err = again.Enroll(t.Context())
+}
+
+// upstream returns the identity of a server with a ledger, and the error of its enrollment.
+func (s *server) upstream(tok token.Token, ledger string) (*enroll.Identity, error) {
+	s.t.Helper()
+	i, err := enroll.Open(enroll.Config{
+		Dir: s.t.TempDir(), Server: s.url, Role: registry.Upstream, Facts: enroll.Facts{Machine: ledger, Boot: ledger, Name: "n"}, Token: func() (token.Token, error) { return tok, nil },
+	}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return i, i.Enroll(s.t.Context())
+}
+
+// TestLedgerOfAnotherServer checks that no token takes over the downstream server of a ledger, whose
+// id is not secret, but one that was made for that server.
+func TestLedgerOfAnotherServer(t *testing.T) {
+	s := serve(t, ca.Config{})
+	shared := s.token(registry.Token{Role: registry.Upstream, Cluster: "edge", Uses: 3})
+	first, err := s.upstream(shared, "ledger")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.reg.actions()
+	once := s.token(registry.Token{Role: registry.Upstream, Cluster: "edge"})
+	for name, tok := range map[string]token.Token{"the same token": shared, "another token": once} {
+		s.reg.audits = nil
+		_, err := s.upstream(tok, "ledger")
+		if !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "another key") || !strings.HasSuffix(fault.Hint(err), "--role upstream --node "+first.Node()) {
+			t.Errorf("%s: %v (hint %q)", name, err, fault.Hint(err))
 		}
-		if err != nil || (again.Node() == i.Node()) != same {
-			t.Errorf("in cluster %s: %s, %v; before: %s", cluster, again.Node(), err, i.Node())
+		if len(s.reg.audits) != 1 || s.reg.audits[0].Action != "enrol.denied" || s.reg.audits[0].Actor != tok.ID() || !strings.Contains(s.reg.audits[0].Detail, first.Node()) {
+			t.Errorf("%s: audited %+v", name, s.reg.audits)
 		}
+	}
+	if left := s.reg.tokens[0].Uses + s.reg.tokens[1].Uses; left != 3 {
+		t.Errorf("%d uses are left, want 3: a refused claim takes none", left)
+	}
+	// Another ledger, or another cluster, has a server of its own.
+	if other, err := s.upstream(shared, "another"); err != nil || other.Node() == first.Node() {
+		t.Errorf("another ledger: %s, %v", other.Node(), err)
+	}
+	if other, err := s.upstream(s.token(registry.Token{Role: registry.Upstream, Cluster: "prod"}), "ledger"); err != nil || other.Node() == first.Node() {
+		t.Errorf("another cluster: %s, %v", other.Node(), err)
+	}
+	// The administrator knows that it is the server.
+	for name, want := range map[string]registry.Token{
+		"of a cluster": {Cluster: "prod", Node: first.Node()}, "unknown": {Node: "N1"}, "twice": {Node: first.Node(), Uses: 2}, "often": {Node: first.Node(), Uses: -1},
+	} {
+		want.Role = registry.Upstream
+		if _, _, err := s.Tokens().Create(t.Context(), want); err == nil || name == "unknown" && !strings.Contains(fault.Hint(err), "mete sources") {
+			t.Errorf("a token for the server, %s: %v", name, err)
+		}
+	}
+	bound := s.token(registry.Token{Role: registry.Upstream, Node: first.Node()})
+	again, err := s.upstream(bound, "ledger")
+	if err != nil || again.Node() != first.Node() || again.Cluster() != "edge" {
+		t.Errorf("with a token for it: %s in %s, %v, want %s", again.Node(), again.Cluster(), err, first.Node())
+	}
+	if _, err := s.upstream(bound, "ledger"); !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "used up") {
+		t.Errorf("with a token for it, twice: %v", err)
+	}
+	if err := s.RevokeNode(t.Context(), first.Node()); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.Tokens().Create(t.Context(), registry.Token{Role: registry.Upstream, Node: first.Node()}); !errors.Is(err, fault.ErrDenied) {
+		t.Errorf("a token for a revoked server: %v", err)
+	}
+	if other, err := s.upstream(once, "ledger"); err != nil || other.Node() == first.Node() {
+		t.Errorf("after the server was revoked: %s, %v", other.Node(), err)
 	}
 }
 
@@ -243,23 +303,133 @@ func TestRenewedIsCertified(t *testing.T) {
 	}
 }
 
-// TestSameKey checks that a machine that did not get the answer becomes the same node with the same
-// key, even if the server was restarted meanwhile.
+// TestSameKey checks that a machine or server that did not get the answer becomes the same node with
+// the same key and token, of one use too, after restarts of both sides, and that nobody else does.
 func TestSameKey(t *testing.T) {
+	jobs := enroll.Facts{Machine: "4d1c jobs", Boot: "boot-1", Name: "blade"}
+	for name, c := range map[string]struct {
+		want  registry.Token
+		facts enroll.Facts
+	}{
+		"once": {registry.Token{Role: registry.Agent}, blade}, "often": {registry.Token{Role: registry.Agent, Uses: -1}, blade},
+		"jobs": {registry.Token{Role: registry.Job}, jobs}, "server": {registry.Token{Role: registry.Upstream}, blade},
+	} {
+		t.Run(name, func(t *testing.T) {
+			live := map[string]string{}
+			s := serve(t, ca.Config{LiveBoot: func(node string) (string, bool) { b, ok := live[node]; return b, ok }})
+			c.want.Expires = time.Now().Add(time.Hour)
+			tok, dir := s.token(c.want), t.TempDir()
+			start := func(dir, boot string) (string, error) {
+				role := c.want.Role
+				if role == registry.Job {
+					role = registry.Agent
+				}
+				f := c.facts
+				f.Boot = boot
+				i, err := enroll.Open(enroll.Config{Dir: dir, Server: s.url, Role: role, Facts: f, Token: func() (token.Token, error) { return tok, nil }}, slog.New(slog.DiscardHandler))
+				if err != nil {
+					t.Fatal(err)
+				}
+				err = i.Enroll(t.Context())
+				return i.Node(), err
+			}
+			s.lose.Store(1)
+			if _, err := start(dir, "boot-1"); !errors.Is(err, fault.ErrUnavailable) {
+				t.Fatalf("without an answer: %v", err)
+			}
+			made := append(s.reg.nodes, s.reg.sources...)
+			pending, err := os.ReadFile(filepath.Join(dir, "pending.json"))
+			if len(made) != 1 || err != nil {
+				t.Fatalf("%+v, %v, want one node", made, err)
+			}
+			// with starts the machine again as it was before the answer.
+			with := func(boot string) (string, error) {
+				s.Forget()
+				dir := t.TempDir()
+				if err := os.WriteFile(filepath.Join(dir, "pending.json"), pending, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				return start(dir, boot)
+			}
+			for _, boot := range []string{"boot-1", "boot-2"} { // killed, and out of power
+				if node, err := with(boot); err != nil || node != made[0].ID {
+					t.Errorf("in %s: %s, %v, want %s", boot, node, err, made[0].ID)
+				}
+			}
+			if n := len(s.reg.nodes) + len(s.reg.sources); n != 1 || s.reg.tokens[0].Uses != min(0, c.want.Uses) {
+				t.Errorf("%d nodes, want 1; %d uses are left", n, s.reg.tokens[0].Uses)
+			}
+			if c.want.Uses == 0 {
+				if node, err := start(t.TempDir(), "boot-2"); !errors.Is(err, fault.ErrDenied) {
+					t.Errorf("with another key: %s, %v", node, err)
+				}
+				live[made[0].ID] = "boot-2"
+				if node, err := with("boot-3"); !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "used up") {
+					t.Errorf("a copy of the machine, while it sends: %s, %v", node, err)
+				}
+				if node, err := with("boot-2"); err != nil || node != made[0].ID {
+					t.Errorf("while it sends: %s, %v", node, err)
+				}
+			}
+			s.reg.tokens[0].Expires = time.Now()
+			if node, err := with("boot-2"); !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "has ended") {
+				t.Errorf("after the token ended: %s, %v", node, err)
+			}
+			s.reg.tokens[0].Expires = time.Time{}
+			if err := s.RevokeNode(t.Context(), made[0].ID); err != nil {
+				t.Fatal(err)
+			}
+			if node, err := with("boot-2"); !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "is revoked") {
+				t.Errorf("after the node was revoked: %s, %v", node, err)
+			}
+			s.reg.revoked = nil
+			if err := s.Tokens().Revoke(t.Context(), tok.ID()); err != nil {
+				t.Fatal(err)
+			}
+			if node, err := with("boot-2"); !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "is revoked") {
+				t.Errorf("after the token was revoked: %s, %v", node, err)
+			}
+		})
+	}
+}
+
+// TestSameKeyOtherToken checks that a machine that got no answer becomes the same node with the same
+// key and another token.
+func TestSameKeyOtherToken(t *testing.T) {
 	dir := t.TempDir()
 	s := serve(t, ca.Config{})
-	tok := s.agents(-1)
 	s.lose.Store(1)
-	if err := identity(t, dir, s.url, tok, blade).Enroll(t.Context()); !errors.Is(err, fault.ErrUnavailable) {
+	if err := identity(t, dir, s.url, s.agents(1), blade).Enroll(t.Context()); !errors.Is(err, fault.ErrUnavailable) {
 		t.Fatalf("without an answer: %v", err)
 	}
-	s.Forget()
-	i := identity(t, dir, s.url, tok, blade)
-	if err := i.Enroll(t.Context()); err != nil {
-		t.Fatal(err)
+	i := identity(t, dir, s.url, s.agents(1), blade)
+	if err := i.Enroll(t.Context()); err != nil || len(s.reg.nodes) != 1 || s.reg.nodes[0].ID != i.Node() {
+		t.Errorf("%v; nodes %+v, want %s alone", err, s.reg.nodes, i.Node())
 	}
-	if len(s.reg.nodes) != 1 || s.reg.nodes[0].ID != i.Node() {
-		t.Errorf("nodes %+v, want %s alone", s.reg.nodes, i.Node())
+}
+
+// TestSameKeyAsAnother checks that a key that used a token gives no other right: it makes no jobs of
+// a machine, and no machine of a server.
+func TestSameKeyAsAnother(t *testing.T) {
+	s := serve(t, ca.Config{})
+	for _, c := range []struct {
+		token registry.Role
+		first token.Claim
+		other token.Claim
+	}{
+		{registry.Agent, token.Claim{Machine: "m"}, token.Claim{Machine: "m jobs"}},
+		{registry.Agent, token.Claim{Machine: "m"}, token.Claim{Machine: "m", Role: registry.Upstream}},
+		{registry.Upstream, token.Claim{Machine: "m", Role: registry.Upstream}, token.Claim{Machine: "m"}},
+		{registry.Job, token.Claim{Machine: "m jobs"}, token.Claim{Machine: "m"}},
+	} {
+		request, text := csr(t, elliptic.P256()), s.token(registry.Token{Role: c.token}).Reveal()
+		for _, claim := range []token.Claim{c.first, c.other} {
+			claim.Token, claim.CSR, claim.Boot, claim.Name = text, request, "b", "n"
+			g, err := s.Enroll(t.Context(), claim)
+			if isFirst := claim.Machine == c.first.Machine && claim.Role == c.first.Role; (err == nil) != isFirst || err != nil && !errors.Is(err, fault.ErrDenied) {
+				t.Errorf("%s's token, %q as %q: %+v, %v", c.token, claim.Machine, claim.Role, g, err)
+			}
+		}
 	}
 }
 

@@ -66,6 +66,28 @@ func (m *memory) PutSource(_ context.Context, n registry.Node) error {
 	return err
 }
 
+func (m *memory) Source(_ context.Context, id string) (registry.Node, error) {
+	unlock, err := m.lock()
+	defer unlock()
+	if i := slices.IndexFunc(m.sources, func(n registry.Node) bool { return n.ID == id }); err == nil && i >= 0 {
+		return m.sources[i], nil
+	} else if err == nil {
+		err = fmt.Errorf("source %s: %w", id, fault.ErrNotFound)
+	}
+	return registry.Node{}, err
+}
+
+func (m *memory) Enrolled(_ context.Context, tokenID, keyHash string) (string, error) {
+	unlock, err := m.lock()
+	defer unlock()
+	for _, n := range slices.Concat(m.nodes, m.sources) {
+		if err == nil && n.Token == tokenID && n.KeyHash == keyHash {
+			return n.ID, nil
+		}
+	}
+	return "", err
+}
+
 func (m *memory) Sources(_ context.Context, machine string) (found []registry.Node, err error) {
 	unlock, err := m.lock()
 	defer unlock()

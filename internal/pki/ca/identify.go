@@ -106,8 +106,11 @@ func (a *Authority) identifyByCertificate(ctx context.Context, cert *x509.Certif
 	}
 	// Checked for each request, as a connection may outlive the certificate.
 	if now := time.Now(); now.Before(cert.NotBefore) || now.After(cert.NotAfter) {
-		return token.Principal{}, unidentifiedError{fault.WithHint(fmt.Errorf("certificate of node %s is valid from %s to %s: %w", n.ID, cert.NotBefore.Format(time.RFC3339), cert.NotAfter.Format(time.RFC3339), fault.ErrDenied),
-			"enroll the machine with a new token: mete token create --role agent")}
+		hint := "enroll the machine with a new token: mete token create --role agent"
+		if role == registry.Upstream {
+			hint = "enroll the server with a new token: mete token create --role upstream --node " + n.ID
+		}
+		return token.Principal{}, unidentifiedError{fault.WithHint(fmt.Errorf("certificate of node %s is valid from %s to %s: %w", n.ID, cert.NotBefore.Format(time.RFC3339), cert.NotAfter.Format(time.RFC3339), fault.ErrDenied), hint)}
 	}
 	if err := a.CheckAllowed(ctx, n.ID); err != nil {
 		return token.Principal{}, err

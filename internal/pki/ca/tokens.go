@@ -78,14 +78,18 @@ func (t *Tokens) Create(ctx context.Context, want registry.Token) (text string, 
 	return tok.Reveal(), made, t.a.audit(ctx, actor, "token.create", made.ID, detail)
 }
 
-// bind checks a token that is bound to a node, and gives it the node's cluster.
+// bind checks a token that is bound to a node or downstream server, and gives it its cluster.
 func (t *Tokens) bind(ctx context.Context, made *registry.Token) error {
-	if made.Role != registry.Agent || made.Uses < 0 || made.Uses > 1 {
-		return fault.WithHint(fmt.Errorf("role %s, uses %d for node %s: %w", made.Role, made.Uses, made.Node, fault.ErrInvalid), "one machine enrolls once with a token for a node; its role is agent")
+	read, hint := t.a.reg.Node, "mete nodes -o json shows the ids of nodes"
+	switch {
+	case made.Uses < 0 || made.Uses > 1 || made.Role != registry.Agent && made.Role != registry.Upstream:
+		return fault.WithHint(fmt.Errorf("role %s, uses %d for node %s: %w", made.Role, made.Uses, made.Node, fault.ErrInvalid), "one machine or server enrolls once with a token for a node; its role is agent or upstream")
+	case made.Role == registry.Upstream:
+		read, hint = t.a.reg.Source, "mete sources -o json shows the ids of servers"
 	}
-	n, err := t.a.reg.Node(ctx, made.Node)
+	n, err := read(ctx, made.Node)
 	if errors.Is(err, fault.ErrNotFound) {
-		return fault.WithHint(err, "mete nodes -o json shows the ids of nodes")
+		return fault.WithHint(err, hint)
 	}
 	if err != nil {
 		return err
