@@ -151,11 +151,7 @@ func (a *Authority) open() error {
 	if err := a.openCA(now); err != nil {
 		return err
 	}
-	secret, err := a.ca.jobSecret()
-	if err != nil {
-		return err
-	}
-	a.jobs = secret
+	a.jobs = a.ca.jobSecret()
 	a.roots = x509.NewCertPool()
 	a.roots.AddCert(a.ca.cert)
 	if left := a.ca.cert.NotAfter.Sub(now); left < 365*24*time.Hour {
@@ -197,9 +193,7 @@ func (a *Authority) openCA(now time.Time) error {
 		return fault.WithHint(fmt.Errorf("%s: %w, but %s exists", path, fault.ErrNotFound, serverFile),
 			fmt.Sprintf("restore %s from a backup; if there is none, remove %s and enroll every machine again", path, serverFile))
 	}
-	if ca, err = newCA(now); err != nil {
-		return err
-	}
+	ca = newCA(now)
 	if err := atomicfile.Replace(path, ca.encode()); err != nil {
 		return err
 	}
@@ -273,13 +267,15 @@ func cleanUp(dir string, log *slog.Logger) error {
 	if err := restrict(dir, 0o700, log); err != nil {
 		return err
 	}
-	left, err := filepath.Glob(filepath.Join(dir, ".new-*"))
+	files, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
-	for _, name := range left {
-		if err := os.Remove(name); err != nil {
-			return err
+	for _, f := range files {
+		if strings.HasPrefix(f.Name(), ".new-") {
+			if err := os.Remove(filepath.Join(dir, f.Name())); err != nil {
+				return err
+			}
 		}
 	}
 	return errors.Join(restrict(filepath.Join(dir, caFile), 0o600, log), restrict(filepath.Join(dir, serverFile), 0o600, log))
@@ -304,10 +300,7 @@ type keyPair struct {
 }
 
 func (p keyPair) encode() []byte {
-	key, err := x509.MarshalPKCS8PrivateKey(p.key)
-	if err != nil {
-		panic(err) // P-256 is always supported
-	}
+	key := must(x509.MarshalPKCS8PrivateKey(p.key)) // possible for P-256
 	return append(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), encodeCertificate(p.cert.Raw)...)
 }
 

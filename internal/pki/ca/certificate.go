@@ -10,7 +10,6 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net"
 	"net/url"
 	"slices"
@@ -36,16 +35,21 @@ func renewalTime(c *x509.Certificate) time.Time {
 	return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) * 2 / 3)
 }
 
-func newKey() (*ecdsa.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }
+func newKey() *ecdsa.PrivateKey {
+	return must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader)) // the system's random numbers never fail
+}
+
+// must returns the value of a function that cannot fail.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
 
 // template returns what all certificates have in common.
 func template(now time.Time, life time.Duration) *x509.Certificate {
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		panic(err) // the system's random numbers never fail
-	}
-	return &x509.Certificate{
-		SerialNumber:          serial.Add(serial, big.NewInt(1)),
+	return &x509.Certificate{ // its serial number is random, as it has none here
 		NotBefore:             now.Add(-clockSkew).UTC(),
 		NotAfter:              now.Add(life).UTC(),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
@@ -54,18 +58,13 @@ func template(now time.Time, life time.Duration) *x509.Certificate {
 }
 
 // newCA creates an authority that may not sign other authorities.
-func newCA(now time.Time) (keyPair, error) {
-	key, err := newKey()
-	if err != nil {
-		return keyPair{}, err
-	}
-	t := template(now, caLife)
-	// The serial number in the name distinguishes authorities for clients that look them up by
-	// name.
-	t.Subject = pkix.Name{CommonName: "mete certificate authority " + t.SerialNumber.Text(36)[:8]}
+func newCA(now time.Time) keyPair {
+	key, t := newKey(), template(now, caLife)
+	// The random part distinguishes authorities for clients that look them up by name.
+	t.Subject = pkix.Name{CommonName: "mete certificate authority " + rand.Text()[:8]}
 	t.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 	t.IsCA, t.MaxPathLenZero = true, true
-	return sign(keyPair{key, t}, t, key)
+	return must(sign(keyPair{key, t}, t, key))
 }
 
 // sign signs a certificate for key's public half with p.
@@ -87,10 +86,6 @@ func (p keyPair) sign(t *x509.Certificate, public crypto.PublicKey) (*x509.Certi
 
 // signServer creates the certificate of a server with these names and addresses.
 func (p keyPair) signServer(now time.Time, names []string) (keyPair, error) {
-	key, err := newKey()
-	if err != nil {
-		return keyPair{}, err
-	}
 	t := template(now, serverLife)
 	t.Subject = pkix.Name{CommonName: "mete server"}
 	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
@@ -101,7 +96,7 @@ func (p keyPair) signServer(now time.Time, names []string) (keyPair, error) {
 			t.DNSNames = append(t.DNSNames, n)
 		}
 	}
-	return sign(p, t, key)
+	return sign(p, t, newKey())
 }
 
 // namesOf returns the names and addresses of a server's certificate, sorted.

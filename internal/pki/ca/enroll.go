@@ -423,11 +423,7 @@ func (a *Authority) rememberClaim(paid [sha256.Size]byte, now time.Time) {
 
 // encodeKey returns a public key that parseCSR returned.
 func encodeKey(key crypto.PublicKey) []byte {
-	der, err := x509.MarshalPKIXPublicKey(key)
-	if err != nil {
-		panic(err) // parseCSR allows only supported keys
-	}
-	return der
+	return must(x509.MarshalPKIXPublicKey(key))
 }
 
 // hashKey returns the hash by which the registry knows a public key.
@@ -438,11 +434,7 @@ func hashKey(key crypto.PublicKey) string {
 
 // claimKeyOf identifies a claim: the same key, machine and boot repeat an earlier one.
 func claimKeyOf(by string, key crypto.PublicKey, c token.Claim) [sha256.Size]byte {
-	b, err := json.Marshal([]any{strings.TrimSpace(by), encodeKey(key), c.Machine, c.Boot})
-	if err != nil {
-		panic(err) // strings and bytes
-	}
-	return sha256.Sum256(b)
+	return sha256.Sum256(must(json.Marshal([]any{strings.TrimSpace(by), encodeKey(key), c.Machine, c.Boot}))) // strings and bytes
 }
 
 func (a *Authority) issueCertificate(g token.Grant, key crypto.PublicKey, now time.Time) (token.Grant, error) {

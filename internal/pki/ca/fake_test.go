@@ -2,6 +2,7 @@ package ca_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -20,10 +21,20 @@ type memory struct {
 	tokens  []registry.Token
 	audits  []registry.Audit
 	err     error // returned by every method
+
+	delay  time.Duration // of every method
+	calls  int
+	failAt int // the number of the call that fails; 0 is none
 }
 
+var errDisk = errors.New("disk failure")
+
 func (m *memory) lock() (unlock func(), err error) {
+	time.Sleep(m.delay)
 	m.mu.Lock()
+	if m.calls++; m.calls == m.failAt {
+		return m.mu.Unlock, errDisk
+	}
 	return m.mu.Unlock, m.err
 }
 
@@ -50,7 +61,7 @@ func (m *memory) Certify(_ context.Context, id string, until time.Time) error {
 	unlock, err := m.lock()
 	defer unlock()
 	for i := range m.nodes {
-		if m.nodes[i].ID == id && until.After(m.nodes[i].Certified) {
+		if err == nil && m.nodes[i].ID == id && until.After(m.nodes[i].Certified) {
 			m.nodes[i].Certified = until
 		}
 	}
@@ -124,6 +135,9 @@ func (m *memory) NodesByMachine(_ context.Context, id string) (list []registry.N
 func (m *memory) RevokeNode(_ context.Context, id string, _ time.Time) error {
 	unlock, err := m.lock()
 	defer unlock()
+	if err != nil {
+		return err
+	}
 	m.revoked = append(m.revoked, id)
 	for _, n := range m.nodes {
 		if n.Root == id {
@@ -142,7 +156,9 @@ func (m *memory) RevokedNodes(context.Context) ([]string, error) {
 func (m *memory) PutToken(_ context.Context, t registry.Token) error {
 	unlock, err := m.lock()
 	defer unlock()
-	m.tokens = append(m.tokens, t)
+	if err == nil {
+		m.tokens = append(m.tokens, t)
+	}
 	return err
 }
 
@@ -183,10 +199,13 @@ func (m *memory) Tokens(context.Context) ([]registry.Token, error) {
 func (m *memory) RevokeToken(_ context.Context, id string, now time.Time) error {
 	unlock, err := m.lock()
 	defer unlock()
+	if err != nil {
+		return err
+	}
 	for i := range m.tokens {
 		if m.tokens[i].ID == id {
 			m.tokens[i].Revoked = now
-			return err
+			return nil
 		}
 	}
 	return fmt.Errorf("token %s: %w", id, fault.ErrNotFound)
@@ -195,7 +214,9 @@ func (m *memory) RevokeToken(_ context.Context, id string, now time.Time) error 
 func (m *memory) Audit(_ context.Context, a registry.Audit) error {
 	unlock, err := m.lock()
 	defer unlock()
-	m.audits = append(m.audits, a)
+	if err == nil {
+		m.audits = append(m.audits, a)
+	}
 	return err
 }
 

@@ -14,12 +14,9 @@ import (
 
 // jobSecret derives the secret for the keys of jobs from the authority's key, so that it is the
 // same in all processes and need not be stored or restored.
-func (p keyPair) jobSecret() ([]byte, error) {
-	key, err := p.key.Bytes()
-	if err != nil {
-		return nil, err
-	}
-	return hkdf.Key(sha256.New, key, nil, "mete keys of jobs 1", sha256.Size)
+func (p keyPair) jobSecret() []byte {
+	key := must(p.key.Bytes()) // possible for a named curve
+	return must(hkdf.Key(sha256.New, key, nil, "mete keys of jobs 1", sha256.Size))
 }
 
 // JobKey returns the key with which a node signs the tokens of its jobs.

@@ -195,10 +195,7 @@ func (i *Identity) post(ctx context.Context, c *http.Client, path string, claim 
 	body := must(json.Marshal(claim)) // strings
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, i.base.String()+path, bytes.NewReader(body))
-	if err != nil {
-		return g, err
-	}
+	r := must(http.NewRequestWithContext(ctx, http.MethodPost, i.base.String()+path, bytes.NewReader(body))) // base was parsed
 	r.Header.Set("Content-Type", "application/json")
 	a, err := httpx.Do(c, r, maxGrant)
 	switch {

@@ -181,10 +181,7 @@ const tempFileAge = time.Minute
 
 // cleanUp removes temporary files that a crash left and restricts permissions.
 func cleanUp(dir string) error {
-	files, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
+	files, failed := os.ReadDir(dir)
 	for _, f := range files {
 		path := filepath.Join(dir, f.Name())
 		info, err := f.Info()
@@ -199,7 +196,7 @@ func cleanUp(dir string) error {
 			return err
 		}
 	}
-	return os.Chmod(dir, 0o700)
+	return errors.Join(failed, os.Chmod(dir, 0o700))
 }
 
 func readFile[T identityFile | pendingKey](path string) (v T, err error) {

@@ -207,6 +207,24 @@ func TestLocalIdentity(t *testing.T) {
 	})
 }
 
+// TestLargeAnswer checks that an answer has up to 1 MiB.
+func TestLargeAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newLocalBench(t)
+		i := b.identity(t, token.Token{})
+		text := `{"node":"N1","cluster":"c"}`
+		for size, want := range map[int]error{1<<20 + 1: fault.ErrUnavailable, 1 << 20: nil} {
+			b.answers(func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = io.WriteString(w, text+strings.Repeat(" ", size-len(text))) // the client reports errors
+			})
+			i.state.Store(nil)
+			if err := i.Enroll(t.Context()); !errors.Is(err, want) {
+				t.Errorf("%d bytes: %v, want %v", size, err, want)
+			}
+		}
+	})
+}
+
 func page(status int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
 }

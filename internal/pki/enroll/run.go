@@ -87,7 +87,8 @@ func (i *Identity) isDue(now, last time.Time) bool {
 		// A clock before NotBefore is wrong and tells nothing about the remaining life.
 		return now.Before(s.leaf.NotBefore) || !now.Before(s.renewalTime())
 	}
-	return s.isDueAgain(now, now.Sub(last), now.Round(0).Sub(last))
+	passed := time.Duration(now.UnixNano() - last.UnixNano()) // by the wall clock
+	return s.isDueAgain(now, now.Sub(last), passed)
 }
 
 // isDueAgain reports whether to renew the certificate, given the time since the last
@@ -123,7 +124,10 @@ func (s *state) renewalTime() time.Time { return s.leaf.NotBefore.Add(s.renewAft
 
 // backoff returns the delay after a failure.
 func backoff(failures int, err error) time.Duration {
-	wait := min(minWait<<min(failures, 10), maxWait)
+	wait := maxWait
+	if failures < 6 {
+		wait = minWait << failures
+	}
 	wait = wait/2 + rand.N(wait/2)
 	if after, ok := fault.RetryAfter(err); ok {
 		wait = max(wait, min(after, maxWait))
