@@ -304,7 +304,7 @@ func TestRenewedIsCertified(t *testing.T) {
 }
 
 // TestSameKey checks that a machine or server that did not get the answer becomes the same node with
-// the same key and token, of one use too, after restarts of both sides, and that nobody else does.
+// the same key and token, of one use too, after restarts of both sides, and that no other key does.
 func TestSameKey(t *testing.T) {
 	jobs := enroll.Facts{Machine: "4d1c jobs", Boot: "boot-1", Name: "blade"}
 	for name, c := range map[string]struct {

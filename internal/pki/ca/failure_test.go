@@ -360,7 +360,7 @@ func TestOpenFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	fails("no lock", "lock", ca.Config{})
-	// Parts of the file that are no key or certificate.
+	// Parts of the file that are neither a key nor a certificate.
 	if err := os.Remove(filepath.Join(dir, "lock")); err != nil {
 		t.Fatal(err)
 	}

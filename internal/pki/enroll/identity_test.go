@@ -122,7 +122,7 @@ func TestIdentity(t *testing.T) {
 }
 
 // TestLocalIdentity checks the identity of a machine to a server of its own user: it needs no
-// certificate, and is asked for at each start, as the server may have another ledger.
+// certificate, and the machine requests it at each start, as the server may have another ledger.
 func TestLocalIdentity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newLocalBench(t)
@@ -452,7 +452,7 @@ func TestTokenOfOtherAuthority(t *testing.T) {
 	})
 }
 
-// TestTokenUnreadable checks that an error of reading the token is told, and nothing is sent.
+// TestTokenUnreadable checks that an error of reading the token is returned, and nothing is sent.
 func TestTokenUnreadable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -478,7 +478,7 @@ func TestTokenUnreadable(t *testing.T) {
 	})
 }
 
-// TestHints checks which token an operator is told to make.
+// TestHints checks which token the hint for an operator names.
 func TestHints(t *testing.T) {
 	for _, c := range []struct {
 		machine string
