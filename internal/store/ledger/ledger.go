@@ -33,15 +33,16 @@ import (
 
 // Config sets how long rows are kept and how they are folded.
 type Config struct {
-	Minutes     time.Duration // maximum age of minutes
-	MinuteBytes int64         // approximate size limit of minutes; the oldest are dropped first
-	Hours       time.Duration // maximum age of hours; days are kept forever
-	Batches     time.Duration // how long the hash of a batch is kept
-	Grace       time.Duration // time from the end of an hour until it is folded; before its end if negative
-	Every       time.Duration // interval at which Run folds and drops rows
-	Slice       int           // approximate maximum of rows per fold transaction; fewer when that takes too long
-	Quota       book.Quota    // of each node
-	Upstream    bool          // rows are replicated to an upstream server: index them by rev
+	Minutes      time.Duration // maximum age of minutes
+	MinuteBytes  int64         // approximate size limit of minutes; the oldest are dropped first
+	Hours        time.Duration // maximum age of hours; days are kept forever
+	Batches      time.Duration // how long the hash of a batch is kept
+	Grace        time.Duration // time from the end of an hour until it is folded; before its end if negative
+	Every        time.Duration // interval at which Run folds and drops rows
+	Slice        int           // approximate maximum of rows per fold transaction; fewer when that takes too long
+	Quota        book.Quota    // of each node
+	ClusterNodes int64         // a cluster has the quota of this many nodes
+	Upstream     bool          // rows are replicated to an upstream server: index them by rev
 }
 
 // Default keeps minutes for a week, and hours for 25 months.
@@ -52,6 +53,8 @@ func Default() Config {
 		Batches: 2 * day, Grace: 5 * time.Minute, Every: time.Minute, Slice: 1 << 18,
 		// A batch each ten seconds is 8,640 a day; each standalone job has a stream.
 		Quota: book.Quota{Workloads: 200_000, Bytes: 64 << 20, Streams: 100_000, Batches: 1_000_000, Ranges: 20_000, Handovers: 10_000_000},
+		// 10,000 nodes that send each ten seconds send 86,400,000 batches a day.
+		ClusterNodes: 100,
 	}
 }
 
@@ -62,6 +65,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("ledger: durations and sizes must be positive: %w", fault.ErrInvalid)
 	case min(c.Quota.Workloads, c.Quota.Bytes, c.Quota.Streams, c.Quota.Batches, c.Quota.Ranges, c.Quota.Handovers) < 1:
 		return fmt.Errorf("ledger: quota %+v: %w", c.Quota, fault.ErrInvalid)
+	case c.ClusterNodes < 1:
+		return fmt.Errorf("ledger: quota of a cluster for %d nodes: %w", c.ClusterNodes, fault.ErrInvalid)
 	case c.Slice < 1:
 		return fmt.Errorf("ledger: slice of %d rows: %w", c.Slice, fault.ErrInvalid)
 	case c.Hours < c.Minutes:
@@ -133,7 +138,7 @@ func Open(ctx context.Context, dsn string, cfg Config, log *slog.Logger) (*Ledge
 	}
 	return &Ledger{
 		cfg: cfg, log: log, db: database,
-		reader: answers, booker: book.New(database, cfg.Minutes, cfg.Quota), folder: fold.New(database, fold.Config{
+		reader: answers, booker: book.New(database, cfg.Minutes, cfg.Quota, cfg.ClusterNodes), folder: fold.New(database, fold.Config{
 			Minutes: cfg.Minutes, MinuteBytes: cfg.MinuteBytes, Hours: cfg.Hours, Batches: cfg.Batches, Grace: cfg.Grace, Slice: cfg.Slice,
 		}),
 		exchange: replica.New(database), registrar: registry.New(database), checker: check.New(database),

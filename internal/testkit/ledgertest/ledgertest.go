@@ -62,7 +62,7 @@ func Run(t *testing.T, dsn func(testing.TB) string) {
 		"Slices": testSlices, "Concurrent": testConcurrent, "Answers": testAnswers, "Groups": testGroups, "Self": testSelf,
 		"Unsampled": testUnsampled, "NoContent": testNoContent, "Booked": testBooked, "BookedOnce": testBookedOnce, "BootPlaces": testBootPlaces,
 		"NodeNames": testNodeNames,
-		"Quota":     testQuota, "RowQuota": testRowQuota,
+		"Quota":     testQuota, "RowQuota": testRowQuota, "ClusterQuota": testClusterQuota,
 		"Within": testWithin, "WithinDrawn": testWithinDrawn, "NestedDays": testNestedDays, "Inner": testInner,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, dsn(t)) })

@@ -27,6 +27,7 @@ var undo = map[int][]string{
 		"ALTER TABLE node_quota DROP COLUMN ranges", "ALTER TABLE node_quota DROP COLUMN handovers"},
 	15: {"ALTER TABLE kernel_run DROP COLUMN node", "ALTER TABLE kernel_run DROP COLUMN began_ns"},
 	16: {"DROP INDEX node_key", "ALTER TABLE source DROP COLUMN key_hash", "ALTER TABLE source DROP COLUMN token"},
+	17: {"DROP TABLE cluster_quota"},
 }
 
 // undoMigrations gives a closed ledger the schema of an older program, which has migrations up to the

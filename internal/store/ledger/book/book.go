@@ -26,10 +26,12 @@ type Booker struct {
 	db    *db.DB
 	keep  time.Duration // maximum age of minutes
 	quota Quota
+	// clusterNodes is how many nodes' quotas a cluster has.
+	clusterNodes int64
 }
 
-func New(database *db.DB, keep time.Duration, quota Quota) *Booker {
-	return &Booker{database, keep, quota}
+func New(database *db.DB, keep time.Duration, quota Quota, clusterNodes int64) *Booker {
+	return &Booker{database, keep, quota, clusterNodes}
 }
 
 // Book books entries in one transaction: after an error nothing has changed. (If the connection
@@ -81,21 +83,24 @@ func (b *Booker) bookApart(t *db.Tx, e []*batch.Entry, result []batch.Result) er
 // A booking accumulates the rows of the entries of one transaction.
 type booking struct {
 	*db.Tx
-	now       int64 // this machine's clock, ns
-	quota     Quota
-	nodes     map[string]*bookedNode
-	usageRows schema.Pending
-	nodeRows  schema.Pending
-	guests    map[int64]*guest // of which rows may have to be moved
+	now          int64 // this machine's clock, ns
+	quota        Quota
+	clusterNodes int64
+	clusters     map[string]*quotaHolder
+	nodes        map[string]*bookedNode
+	usageRows    schema.Pending
+	nodeRows     schema.Pending
+	guests       map[int64]*guest // of which rows may have to be moved
 }
 
 // A bookedNode is a node that sent an entry.
 type bookedNode struct {
 	id      int64 // 0 if not enrolled or revoked
 	node    string
-	quota   quotaUse
-	through int64 // ns, end of its latest window
-	cpus    int   // in the latest minute
+	quota   quotaHolder
+	cluster *quotaHolder // nil where nothing counts
+	through int64        // ns, end of its latest window
+	cpus    int          // in the latest minute
 	minute  int64
 	host    int64 // host of a nested node, 0 if not nested
 	run     int64 // kernel run that it measured last, 0 if none
@@ -110,7 +115,7 @@ type bookedNode struct {
 
 func (k *Booker) bookAll(t *db.Tx, es []*batch.Entry, results []batch.Result) error {
 	b := &booking{
-		Tx: t, now: time.Now().UnixNano(), quota: k.quota, nodes: map[string]*bookedNode{},
+		Tx: t, now: time.Now().UnixNano(), quota: k.quota, clusterNodes: k.clusterNodes, nodes: map[string]*bookedNode{},
 		usageRows: schema.NewPending(schema.UsageLayout), nodeRows: schema.NewPending(schema.NodeLayout), guests: map[int64]*guest{},
 	}
 	for i, e := range es {
@@ -253,13 +258,13 @@ func (b *booking) findNode(id string) (*bookedNode, error) {
 		return n, nil
 	}
 	n := &bookedNode{node: id, workloads: map[int64]bool{}}
-	var machine string
+	var machine, cluster string
 	var guest, host int64
-	err := b.QueryRow(`SELECT id, through_ns, cpus, cpus_minute, host, run, machine_id, revoked_ns,
+	err := b.QueryRow(`SELECT id, through_ns, cpus, cpus_minute, host, run, machine_id, cluster, revoked_ns,
 		CASE WHEN EXISTS (SELECT 1 FROM nested_series x WHERE x.node = node.id) OR EXISTS (SELECT 1 FROM within_day x WHERE x.node = node.id) THEN 1 ELSE 0 END,
 		CASE WHEN EXISTS (SELECT 1 FROM nested_series x WHERE x.host = node.id) THEN 1 ELSE 0 END
 		FROM node WHERE node_id = $1 AND source = 0`, schema.Clean(id)).
-		Scan(&n.id, &n.through, &n.cpus, &n.minute, &n.host, &n.run, &machine, &n.revoked, &guest, &host)
+		Scan(&n.id, &n.through, &n.cpus, &n.minute, &n.host, &n.run, &machine, &cluster, &n.revoked, &guest, &host)
 	n.isGuest, n.isHost = guest != 0, host != 0
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return nil, err
@@ -268,6 +273,8 @@ func (b *booking) findNode(id string) (*bookedNode, error) {
 		n.id = 0
 	}
 	n.jobs = registry.IsJobsMachine(machine)
+	n.quota = quotaHolder{kind: "node", id: id, key: n.id, limit: b.quota}
+	n.cluster = b.findCluster(cluster)
 	b.nodes[id] = n
 	return n, nil
 }

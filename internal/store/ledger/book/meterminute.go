@@ -298,8 +298,9 @@ func (m *meterMinute) adjustNode(n int64, id string, part external.NodeEnergy, g
 // idleWorkload returns the key of the idle workload of a node, creating it for a minute without an idle row.
 func (m *meterMinute) idleWorkload(node int64, id string) (int64, error) {
 	name := batch.Name{ID: workload.NewID(id, workload.Idle, ""), Kind: workload.Idle, Name: "idle"}
-	b := &booking{Tx: m.Tx, quota: unlimited} // the server adds it, not the node
-	if err := b.bookName(&name, &bookedNode{id: node, quota: quotaUse{loaded: true}}, 0); err != nil {
+	b := &booking{Tx: m.Tx}
+	serverAdds := quotaHolder{limit: unlimited, quotaUse: quotaUse{loaded: true}} // not the node
+	if err := b.bookName(&name, &bookedNode{id: node, quota: serverAdds}, 0); err != nil {
 		return 0, err
 	}
 	short, _ := workload.ShortIDOf(name.ID)

@@ -4,7 +4,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"mete.dev/mete/internal/model/batch"
@@ -16,8 +18,9 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// A Quota limits what one node adds to the ledger permanently in a UTC day of the server's clock.
-// Amounts have no quota: those of new workloads beyond it are booked to one workload of the
+// A Quota limits what one node adds to the ledger permanently in a UTC day of the server's clock. A
+// cluster has the quota of some nodes, however many it has: a token can enroll many. Amounts have no
+// quota: those of new workloads beyond it are booked to one workload of the
 // node, so that sums stay exact, and names beyond it are stored without their texts. A batch that
 // needs more than is left of the others waits for the next day.
 type Quota struct {
@@ -31,6 +34,18 @@ type Quota struct {
 
 var unlimited = Quota{math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64}
 
+// times returns the quota of n nodes.
+func (q Quota) times(n int64) Quota {
+	for _, v := range []*int64{&q.Workloads, &q.Bytes, &q.Streams, &q.Batches, &q.Ranges, &q.Handovers} {
+		if *v > math.MaxInt64/n {
+			*v = math.MaxInt64
+		} else {
+			*v *= n
+		}
+	}
+	return q
+}
+
 const (
 	exceededWorkloads = 1 << iota
 	exceededBytes
@@ -43,7 +58,7 @@ const (
 // rowBytes is about what a row of a gap, shift or audit line takes beside its text.
 const rowBytes = 128
 
-// quotaUse is what a node has used of its quota.
+// quotaUse is what a node or a cluster has used of its quota.
 type quotaUse struct {
 	loaded, changed       bool
 	day, workloads, bytes int64
@@ -52,59 +67,104 @@ type quotaUse struct {
 	streams, batches, ranges, handovers int64
 }
 
-// loadQuota reads what a node has used today.
-func (b *booking) loadQuota(n *bookedNode) error {
-	q := &n.quota
-	if q.loaded {
-		return nil
+// A quotaHolder has a quota: a node, or a cluster.
+type quotaHolder struct {
+	kind  string // "node" or "cluster"
+	id    string
+	key   any // in the table KIND_quota
+	limit Quota
+	quotaUse
+}
+
+// holders returns the node and its cluster: what the node adds counts for both.
+func (n *bookedNode) holders() []*quotaHolder {
+	if n.cluster == nil {
+		return []*quotaHolder{&n.quota}
 	}
-	err := b.QueryRow("SELECT day, workloads, bytes, exceeded, streams, batches, ranges, handovers FROM node_quota WHERE node = $1", n.id).
-		Scan(&q.day, &q.workloads, &q.bytes, &q.exceeded, &q.streams, &q.batches, &q.ranges, &q.handovers)
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return err
+	return []*quotaHolder{&n.quota, n.cluster}
+}
+
+// addUse counts what a node adds.
+func (n *bookedNode) addUse(add func(*quotaUse)) {
+	for _, h := range n.holders() {
+		add(&h.quotaUse)
+		h.changed = true
 	}
-	if today := b.now / int64(24*time.Hour); q.day != today {
-		*q = quotaUse{day: today}
+}
+
+// findCluster returns the quota of a cluster, which its nodes share.
+func (b *booking) findCluster(name string) *quotaHolder {
+	if b.clusters == nil {
+		b.clusters = map[string]*quotaHolder{}
 	}
-	q.loaded = true
-	return nil
+	if b.clusters[name] == nil {
+		b.clusters[name] = &quotaHolder{kind: "cluster", id: name, key: name, limit: b.quota.times(b.clusterNodes)}
+	}
+	return b.clusters[name]
+}
+
+// loadQuotas reads what a node and its cluster have used today.
+func (b *booking) loadQuotas(n *bookedNode) ([]*quotaHolder, error) {
+	for _, h := range n.holders() {
+		if h.loaded {
+			continue
+		}
+		q := &h.quotaUse
+		err := b.QueryRow("SELECT day, workloads, bytes, exceeded, streams, batches, ranges, handovers FROM "+h.kind+"_quota WHERE "+h.kind+" = $1", h.key).
+			Scan(&q.day, &q.workloads, &q.bytes, &q.exceeded, &q.streams, &q.batches, &q.ranges, &q.handovers)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return nil, err
+		}
+		if today := b.now / int64(24*time.Hour); q.day != today {
+			*q = quotaUse{day: today}
+		}
+		q.loaded = true
+	}
+	return n.holders(), nil
 }
 
 // takeWorkload reports whether a node may add a workload, and counts it then.
 func (b *booking) takeWorkload(n *bookedNode) (bool, error) {
-	if err := b.loadQuota(n); err != nil {
+	holders, err := b.loadQuotas(n)
+	if err != nil {
 		return false, err
 	}
-	if n.quota.workloads >= b.quota.Workloads {
-		return false, b.exceed(n, exceededWorkloads, fmt.Sprintf("%d new workloads today: the use of further ones is booked to one workload of the node", b.quota.Workloads))
+	for _, h := range holders {
+		if h.workloads >= h.limit.Workloads {
+			return false, b.exceed(h, exceededWorkloads, fmt.Sprintf("%d new workloads today: the use of further ones is booked to one workload of the node", h.limit.Workloads))
+		}
 	}
-	n.quota.workloads++
-	n.quota.changed = true
+	n.addUse(func(q *quotaUse) { q.workloads++ })
 	return true, nil
 }
 
 // takeBytes reports whether a node may add text, and counts it then.
 func (b *booking) takeBytes(n *bookedNode, bytes int) (bool, error) {
-	if err := b.loadQuota(n); err != nil {
+	holders, err := b.loadQuotas(n)
+	if err != nil {
 		return false, err
 	}
-	if n.quota.bytes+int64(bytes) > b.quota.Bytes {
-		return false, b.exceed(n, exceededBytes, fmt.Sprintf("%d bytes of names and labels today: further ones are left out", b.quota.Bytes))
+	for _, h := range holders {
+		if h.bytes+int64(bytes) > h.limit.Bytes {
+			return false, b.exceed(h, exceededBytes, fmt.Sprintf("%d bytes of names and labels today: further ones are left out", h.limit.Bytes))
+		}
 	}
-	n.quota.bytes += int64(bytes)
-	n.quota.changed = true
+	n.addUse(func(q *quotaUse) { q.bytes += int64(bytes) })
 	return true, nil
 }
 
 // checkStream returns an error if a node has used up its new streams, and the stream is new.
 func (b *booking) checkStream(n *bookedNode, s streamState) error {
-	if err := b.loadQuota(n); err != nil {
+	holders, err := b.loadQuotas(n)
+	if err != nil {
 		return err
 	}
-	if s.node != 0 || n.quota.streams < b.quota.Streams {
-		return nil
+	for _, h := range holders {
+		if s.node == 0 && h.streams >= h.limit.Streams {
+			return b.refuse(h, exceededStreams, fmt.Sprintf("%d new streams today: batches of further ones wait", h.limit.Streams))
+		}
 	}
-	return b.refuse(n, exceededStreams, fmt.Sprintf("%d new streams today: batches of further ones wait", b.quota.Streams))
+	return nil
 }
 
 // checkQuota returns an error if a node may not book an entry today, which adds the given number of ranges. It
@@ -113,75 +173,78 @@ func (b *booking) checkQuota(e *batch.Entry, n *bookedNode, s streamState, range
 	if err := b.checkStream(n, s); err != nil {
 		return err
 	}
-	q := &n.quota
-	switch {
-	case q.batches >= b.quota.Batches:
-		return b.refuse(n, exceededBatches, fmt.Sprintf("%d batches today: further ones wait", b.quota.Batches))
-	case ranges > 0 && q.ranges+ranges > b.quota.Ranges:
-		return b.refuse(n, exceededRanges, fmt.Sprintf("%d boots, scopes and ranges of booked time today: batches with further ones wait", b.quota.Ranges))
-	case len(e.Handovers) > 0 && q.handovers+int64(len(e.Handovers)) > b.quota.Handovers:
-		return b.refuse(n, exceededHandovers, fmt.Sprintf("%d handovers of energy today: batches with further ones wait", b.quota.Handovers))
+	for _, h := range n.holders() {
+		switch {
+		case h.batches >= h.limit.Batches:
+			return b.refuse(h, exceededBatches, fmt.Sprintf("%d batches today: further ones wait", h.limit.Batches))
+		case ranges > 0 && h.ranges+ranges > h.limit.Ranges:
+			return b.refuse(h, exceededRanges, fmt.Sprintf("%d boots, scopes and ranges of booked time today: batches with further ones wait", h.limit.Ranges))
+		case len(e.Handovers) > 0 && h.handovers+int64(len(e.Handovers)) > h.limit.Handovers:
+			return b.refuse(h, exceededHandovers, fmt.Sprintf("%d handovers of energy today: batches with further ones wait", h.limit.Handovers))
+		}
 	}
 	return nil
 }
 
 // takeEntryQuota counts an entry that is booked. Its ranges are counted as they are added.
 func (n *bookedNode) takeEntryQuota(e *batch.Entry, s streamState) {
-	if s.node == 0 {
-		n.quota.streams++
-	}
-	n.quota.batches++
-	n.quota.handovers += int64(len(e.Handovers))
-	n.quota.changed = true
+	n.addUse(func(q *quotaUse) {
+		if s.node == 0 {
+			q.streams++
+		}
+		q.batches++
+		q.handovers += int64(len(e.Handovers))
+	})
 }
 
 // takeRange counts a row of booked time, of a kernel run or of a boot.
-func (n *bookedNode) takeRange() {
-	n.quota.ranges++
-	n.quota.changed = true
-}
+func (n *bookedNode) takeRange() { n.addUse(func(q *quotaUse) { q.ranges++ }) }
 
 // errQuota refuses what a node may book tomorrow.
 var errQuota = errors.New("over its quota")
 
-// refuse audits that a node has used up a quota, and returns an error that wraps errQuota and
+// refuse audits that a quota is used up, and returns an error that wraps errQuota and
 // fault.ErrUnavailable, with the time until the next day.
-func (b *booking) refuse(n *bookedNode, what int64, detail string) error {
-	if err := b.exceed(n, what, detail); err != nil {
+func (b *booking) refuse(h *quotaHolder, what int64, detail string) error {
+	if err := b.exceed(h, what, detail); err != nil {
 		return err
 	}
 	const day = int64(24 * time.Hour)
 	return &fault.RetryError{
-		Err:   fault.WithHint(fmt.Errorf("node %s is %w: %s: %w", n.node, errQuota, detail, fault.ErrUnavailable), "see the audit log of the server; a quota begins again at 00:00 UTC"),
+		Err:   fault.WithHint(fmt.Errorf("%s %s is %w: %s: %w", h.kind, h.id, errQuota, detail, fault.ErrUnavailable), "see the audit log of the server; a quota begins again at 00:00 UTC"),
 		After: time.Duration(day - b.now%day),
 	}
 }
 
-// exceed audits that a node has used up a quota, once a day.
-func (b *booking) exceed(n *bookedNode, what int64, detail string) error {
-	if n.quota.exceeded&what != 0 {
+// exceed audits that a quota is used up, once a day.
+func (b *booking) exceed(h *quotaHolder, what int64, detail string) error {
+	if h.exceeded&what != 0 {
 		return nil
 	}
-	n.quota.exceeded |= what
-	n.quota.changed = true
-	return b.Audit(registry.Audit{At: schema.FromNanos(b.now), Actor: n.node, Action: "node.quota", Object: n.node, Detail: detail})
+	h.exceeded |= what
+	h.changed = true
+	return b.Audit(registry.Audit{At: schema.FromNanos(b.now), Actor: h.id, Action: h.kind + ".quota", Object: h.id, Detail: detail})
 }
 
-// flushQuotas writes what nodes have used.
+// flushQuotas writes what nodes and clusters have used.
 func (b *booking) flushQuotas() error {
+	holders := slices.Collect(maps.Values(b.clusters))
 	for _, n := range b.nodes {
-		if !n.quota.changed {
+		holders = append(holders, &n.quota)
+	}
+	for _, h := range holders {
+		if !h.changed {
 			continue
 		}
-		q := &n.quota
-		_, err := b.Exec(`INSERT INTO node_quota (node, day, workloads, bytes, exceeded, streams, batches, ranges, handovers) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
-			ON CONFLICT (node) DO UPDATE SET day = excluded.day, workloads = excluded.workloads, bytes = excluded.bytes, exceeded = excluded.exceeded,
+		q := &h.quotaUse
+		_, err := b.Exec("INSERT INTO "+h.kind+"_quota ("+h.kind+`, day, workloads, bytes, exceeded, streams, batches, ranges, handovers) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+			ON CONFLICT (`+h.kind+`) DO UPDATE SET day = excluded.day, workloads = excluded.workloads, bytes = excluded.bytes, exceeded = excluded.exceeded,
 				streams = excluded.streams, batches = excluded.batches, ranges = excluded.ranges, handovers = excluded.handovers`,
-			n.id, q.day, q.workloads, q.bytes, q.exceeded, q.streams, q.batches, q.ranges, q.handovers)
+			h.key, q.day, q.workloads, q.bytes, q.exceeded, q.streams, q.batches, q.ranges, q.handovers)
 		if err != nil {
 			return err
 		}
-		n.quota.changed = false
+		q.changed = false
 	}
 	return nil
 }

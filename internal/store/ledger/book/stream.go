@@ -135,7 +135,7 @@ func (b *Booker) Lost(ctx context.Context, node string, lost batch.Loss, now tim
 	var refused error
 	err = b.db.Write(ctx, func(t *db.Tx) error {
 		refused = nil
-		run := &booking{Tx: t, now: schema.Nanos(now), quota: b.quota, nodes: map[string]*bookedNode{}}
+		run := &booking{Tx: t, now: schema.Nanos(now), quota: b.quota, clusterNodes: b.clusterNodes, nodes: map[string]*bookedNode{}}
 		n, err := run.findNode(node)
 		if err != nil {
 			return err
@@ -163,8 +163,7 @@ func (b *Booker) Lost(ctx context.Context, node string, lost batch.Loss, now tim
 			return run.flushQuotas() // with the audit line
 		}
 		if s.node == 0 {
-			n.quota.streams++
-			n.quota.changed = true
+			n.addUse(func(q *quotaUse) { q.streams++ })
 		}
 		r = batch.Reply{Verdict: batch.Accepted, Next: lost.To + 1}
 		ok, err := run.takeBytes(n, 2*rowBytes+len(lost.Gap.Detail))
