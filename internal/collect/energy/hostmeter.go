@@ -93,9 +93,7 @@ func openHostMeter(h *hostfs.FS, cfg Config) *hostMeter {
 	case cfg.Dial != nil:
 		hm.dial = cfg.Dial
 	case cfg.VSock:
-		hm.dial = func(ctx context.Context) (net.Conn, error) {
-			return vsock.Dial(ctx, vsock.Addr{CID: vsock.Host, Port: share.Port}, dialLimit)
-		}
+		hm.dial = func(ctx context.Context) (net.Conn, error) { return dialHost(ctx, vsock.Dial) }
 	}
 	if hm.dial == nil && hm.dir == "" || !h.Live() || cfg.Dial == nil && !isVirtualMachine(h, hm.dir) {
 		return nil
@@ -112,6 +110,22 @@ func openHostMeter(h *hostfs.FS, cfg Config) *hostMeter {
 		hm.uuid = validUUID(strings.ToLower(strings.TrimSpace(string(b))))
 	}
 	return hm
+}
+
+// dialHost connects to the agent of the host, at a port at which no ordinary user of the host can
+// listen. It does not use a process that answers at a port that is open to all.
+func dialHost(ctx context.Context, dial func(context.Context, vsock.Addr, time.Duration) (net.Conn, error)) (net.Conn, error) {
+	c, err := dial(ctx, vsock.Addr{CID: vsock.Host, Port: share.Port}, dialLimit)
+	if !errors.Is(err, fault.ErrUnavailable) {
+		return c, err
+	}
+	open, openErr := dial(ctx, vsock.Addr{CID: vsock.Host, Port: share.OpenPort}, dialLimit)
+	if openErr != nil {
+		return nil, err
+	}
+	_ = open.Close() // nothing is read
+	return nil, refusal{fmt.Errorf("the host answers at port %d, where any of its users can listen, and not at port %d: update mete-agent on the host, or give it CAP_NET_BIND_SERVICE: %w",
+		share.OpenPort, share.Port, err)}
 }
 
 // validUUID returns a machine's UUID, "" if it is malformed or a placeholder.

@@ -8,15 +8,18 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"mete.dev/mete/internal/guest/share"
 	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/vsock"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/testkit"
@@ -248,6 +251,50 @@ func TestHostNone(t *testing.T) {
 		t.Error("a host share without a channel")
 	}
 	s.Ack(share.Ack{Epoch: "E"}) // does nothing
+}
+
+// A guest takes shares only from a port of its host at which no ordinary user can listen. If another
+// one answers it says what to do.
+func TestHostPorts(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		listen []uint32
+		taken  bool
+		err    string
+	}{
+		{"an agent", []uint32{979}, true, ""},
+		{"an agent that serves older guests too", []uint32{979, 9799}, true, ""},
+		{"an older agent, or any user", []uint32{9799}, false, "update mete-agent on the host"},
+		{"none", nil, false, "unavailable"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h, err := hostfs.Open("/")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = h.Close() }()
+			dial := func(_ context.Context, to vsock.Addr, _ time.Duration) (net.Conn, error) {
+				if to.CID != vsock.Host || !slices.Contains(c.listen, to.Port) {
+					return nil, fault.ErrUnavailable
+				}
+				ours, theirs := net.Pipe()
+				go func() {
+					m := message(someUUID, 7)
+					_, _ = ours.Write(share.Append(nil, &m)) // fails if the meter does not read
+				}()
+				return theirs, nil
+			}
+			hm := &hostMeter{host: h, acks: make(chan share.Ack), dial: func(ctx context.Context) (net.Conn, error) { return dialHost(ctx, dial) }}
+			hm.channels[viaStream].name = "vsock"
+			if err := hm.receive(t.Context(), 1); err != nil {
+				hm.setError(viaStream, err)
+			}
+			st := hm.status(hm.now())
+			if st.Seen != c.taken || !strings.Contains(st.Err, c.err) || (st.Refused != "") != (len(c.listen) > 0 && !c.taken) {
+				t.Errorf("%+v", st)
+			}
+		})
+	}
 }
 
 // A streamHost is a host that accepts connections: it counts them, and records each line

@@ -73,8 +73,10 @@ type Relay struct {
 	serial int64             // of the newest guest
 	files  files
 
-	wake   chan struct{} // some shares are not in files yet
-	hasCID chan struct{} // a virtual machine has a CID
+	wake     chan struct{} // some shares are not in files yet
+	hasCID   chan struct{} // closed once a virtual machine has a CID
+	firstCID sync.Once
+	open     func(port uint32) (Listener, error) // listens at a port of AF_VSOCK
 }
 
 // A guest is a virtual machine that receives shares.
@@ -99,7 +101,7 @@ func New(cfg Config, log *slog.Logger) (*Relay, error) {
 	}
 	return &Relay{cfg: cfg, log: log, guests: map[workload.ID]*guest{}, cids: map[uint32]*guest{},
 		files: files{dir: cfg.Dir, keepFor: keepFolderFor, folders: map[workload.ID]*folder{}, log: log},
-		wake:  make(chan struct{}, 1), hasCID: make(chan struct{}, 1)}, nil
+		wake:  make(chan struct{}, 1), hasCID: make(chan struct{}), open: openVSock}, nil
 }
 
 // Publish takes the shares of all virtual machines after a tick, from attribute.Accounts.Guests. A
@@ -163,7 +165,7 @@ func (r *Relay) mapCIDs() {
 		r.cids[cid] = g
 	}
 	if len(r.cids) > 0 {
-		notify(r.hasCID)
+		r.firstCID.Do(func() { close(r.hasCID) })
 	}
 }
 
@@ -182,7 +184,9 @@ func (r *Relay) Run(ctx context.Context) error {
 		g.Go(func() error { return r.writeFiles(ctx) })
 	}
 	if r.cfg.VSock {
-		g.Go(func() error { return r.listen(ctx) })
+		for _, port := range []uint32{share.Port, share.OpenPort} {
+			g.Go(func() error { return r.listen(ctx, port) })
+		}
 	}
 	for _, s := range r.cfg.Sockets {
 		g.Go(func() error { return r.serveSocket(ctx, s) })
@@ -222,25 +226,34 @@ func (r *Relay) entries(list []entry) []entry {
 // retryEvery is the interval between retries.
 const retryEvery = 10 * time.Second
 
-// listen serves virtual machines by AF_VSOCK once one has a CID.
-func (r *Relay) listen(ctx context.Context) error {
+// openVSock listens at a port of AF_VSOCK.
+func openVSock(port uint32) (Listener, error) {
+	l, err := vsock.Listen(port)
+	if err != nil {
+		return nil, err // avoid an interface holding a nil pointer
+	}
+	return l, nil
+}
+
+// listen serves virtual machines at a port of AF_VSOCK once one has a CID.
+func (r *Relay) listen(ctx context.Context, port uint32) error {
 	select {
 	case <-ctx.Done():
 		return nil
 	case <-r.hasCID:
 	}
 	for o := (outage{}); ; {
-		l, err := vsock.Listen(share.Port)
+		l, err := r.open(port)
 		if errors.Is(err, fault.ErrUnsupported) {
 			r.log.Info("virtual machines cannot be served by vsock", "err", err)
 			return nil
 		}
 		if err == nil {
 			o = outage{}
-			r.log.Info("virtual machines are served by vsock", "port", share.Port)
+			r.log.Info("virtual machines are served by vsock", "port", port)
 			err = r.Serve(ctx, l)
 		}
-		o.report(r.log, "virtual machines are not served by vsock; retrying", "", err, "port", share.Port)
+		o.report(r.log, "virtual machines are not served by vsock; retrying", "", err, "port", port)
 		if sleep.For(ctx, retryEvery) != nil {
 			return nil
 		}

@@ -3,6 +3,7 @@ package relay_test
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -16,6 +17,7 @@ import (
 	"mete.dev/mete/internal/guest/relay"
 	"mete.dev/mete/internal/guest/share"
 	"mete.dev/mete/internal/host/vsock"
+	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/testkit"
 )
 
@@ -246,6 +248,49 @@ func TestServeRefuses(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	})
+}
+
+// TestServePorts checks that a relay listens at a port that no ordinary user can have, and for guests
+// that know no other at one that all can have. Each works without the other.
+func TestServePorts(t *testing.T) {
+	for _, missing := range []uint32{0, share.Port, share.OpenPort} {
+		synctest.Test(t, func(t *testing.T) {
+			var log strings.Builder
+			r, err := relay.New(relay.Config{VSock: true}, slog.New(slog.NewTextHandler(&log, nil)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ports := map[uint32]*listener{979: newListener(), 9799: newListener()}
+			r.ListenBy(func(port uint32) (relay.Listener, error) {
+				if port == missing {
+					return nil, fault.WithHint(fault.ErrDenied, "some right")
+				}
+				return ports[port], nil
+			})
+			ctx, stop := context.WithCancel(t.Context())
+			ended := make(chan error)
+			go func() { ended <- r.Run(ctx) }()
+			r.Publish([]attribute.Guest{given(1, "a", 1), given(2, "b", 1)})
+			for port, l := range ports {
+				if port == missing {
+					continue
+				}
+				a := l.call(t, 101)
+				a.gets(1, 1)
+				if err := a.Close(); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(time.Second)
+			}
+			stop()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			if warned := strings.Contains(log.String(), fmt.Sprintf("port=%d", missing)) && strings.Contains(log.String(), "some right"); warned != (missing != 0) {
+				t.Errorf("without port %d: log:\n%s", missing, &log)
+			}
+		})
+	}
 }
 
 // A unix socket that is one virtual machine's serves that one.

@@ -20,8 +20,12 @@ import (
 const (
 	// Version is the version of the messages. Readers refuse higher ones.
 	Version = 1
-	// Port is the AF_VSOCK port of the host.
-	Port = 9799
+	// Port is the AF_VSOCK port of the host. To listen at a port below 1024 a process needs
+	// CAP_NET_BIND_SERVICE: a guest knows thereby that no ordinary user of its host answers.
+	Port = 979
+	// OpenPort is a port at which any user of the host can listen. A host also serves guests there
+	// that connect to no other port; no guest takes shares from there.
+	OpenPort = 9799
 	// MaxLine is the maximum length of a message in bytes, including the line break.
 	MaxLine = 4096
 	// MaxEnergy is the maximum energy in a message, in uJ.

@@ -71,7 +71,7 @@ func kind(err error) error {
 	case errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ESOCKTNOSUPPORT):
 		return fmt.Errorf("vsock: %w: %w", err, fault.ErrUnsupported)
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		return fmt.Errorf("vsock: %w: %w", err, fault.ErrDenied)
+		return fault.WithHint(fmt.Errorf("vsock: %w: %w", err, fault.ErrDenied), "a port below 1024 needs CAP_NET_BIND_SERVICE")
 	case errors.Is(err, unix.EADDRINUSE):
 		return fmt.Errorf("vsock: %w: %w", err, fault.ErrConflict)
 	}
@@ -84,9 +84,9 @@ type Listener struct {
 	closed atomic.Bool
 }
 
-// Listen listens at a port for every peer. The error is fault.ErrUnsupported if the kernel
-// has no such sockets, and fault.ErrConflict if another process listens there. The caller
-// closes the Listener.
+// Listen listens at a port for every peer; a port below 1024 needs CAP_NET_BIND_SERVICE. The
+// error is fault.ErrUnsupported if the kernel has no such sockets, fault.ErrDenied without that
+// right, and fault.ErrConflict if another process listens there. The caller closes the Listener.
 func Listen(port uint32) (*Listener, error) {
 	fd, err := open()
 	if err != nil {

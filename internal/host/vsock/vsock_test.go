@@ -6,13 +6,16 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"mete.dev/mete/internal/guest/share"
 	"mete.dev/mete/internal/host/vsock"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/testkit"
@@ -70,6 +73,47 @@ func TestListen(t *testing.T) {
 	}
 	if err := l.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// An ordinary user cannot listen at the port of shares of energy, as at any below 1024, but can
+// listen at others.
+func TestListenReserved(t *testing.T) {
+	if what := os.Getenv("METE_TEST_LISTEN"); what != "" {
+		for _, port := range []uint32{share.Port, 1023} {
+			l, err := vsock.Listen(port)
+			denied := errors.Is(err, fault.ErrDenied) && strings.Contains(fault.Hint(err), "CAP_NET_BIND_SERVICE")
+			if denied != (what == "denied") || !denied && err != nil && !errors.Is(err, fault.ErrConflict) {
+				t.Errorf("%s at port %d: %v, hint %q", what, port, err, fault.Hint(err))
+			}
+			if l != nil {
+				_ = l.Close()
+			}
+		}
+		l, err := vsock.Listen(port(3))
+		if err == nil {
+			err = l.Close()
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		return
+	}
+	hosttest.Need(t, "root")
+	l, err := vsock.Listen(port(4))
+	if errors.Is(err, fault.ErrUnsupported) {
+		t.Skip(err)
+	}
+	if err = errors.Join(err, l.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for what, caps := range map[string][]uintptr{"denied": nil, "allowed": {unix.CAP_NET_BIND_SERVICE}} {
+		cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestListenReserved$", "-test.count=1")
+		cmd.Env = append(os.Environ(), "METE_TEST_LISTEN="+what)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}, AmbientCaps: caps}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("as another user, %s: %v\n%s", what, err, out)
+		}
 	}
 }
 
