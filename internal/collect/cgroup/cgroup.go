@@ -237,6 +237,10 @@ func (t *Table) CountsRoot() bool {
 	return !t.src[roleCPU].V2 || !t.IsWhole() || t.reader.countsRoot()
 }
 
+// CountsMergedRequests reports whether disk requests of groups count as they are submitted, before
+// the kernel merges neighboring ones: its files count so.
+func (t *Table) CountsMergedRequests() bool { return t.disk == diskV2 || t.disk == diskBlkio }
+
 // Notes returns what is absent on this machine, and why.
 func (t *Table) Notes() []string { return t.notes }
 

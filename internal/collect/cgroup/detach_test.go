@@ -94,7 +94,7 @@ Total 2
 				t.Fatal(err)
 			}
 			defer func() { _ = table.Close() }()
-			totals, err := node.Open(h, 1)
+			totals, err := node.Open(h, 1, table.CountsMergedRequests())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -59,8 +59,8 @@ func blkioCounts(h *hostfs.FS, y *hostfs.Hierarchy) bool {
 		return false
 	}
 	all := len(counted) > 0
-	err = procfmt.Diskstats(stats, func(d procfmt.Dev, _ string, reads, _, writes, _ int64) {
-		if _, leaf := leaves[d]; leaf && reads+writes > 0 && !counted[d] {
+	err = procfmt.Diskstats(stats, func(d procfmt.Dev, _ string, c procfmt.DiskIO) {
+		if _, leaf := leaves[d]; leaf && c.Reads+c.Writes > 0 && !counted[d] {
 			all = false
 		}
 	})

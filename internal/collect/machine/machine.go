@@ -173,7 +173,7 @@ func New(h *hostfs.FS, cfg Config, log *slog.Logger) (_ *Machine, err error) {
 	if err := m.openTable(cfg, groups, log); err != nil {
 		return nil, err
 	}
-	totals, err := node.Open(h, cfg.Ticks())
+	totals, err := node.Open(h, cfg.Ticks(), m.table.CountsMergedRequests())
 	if err != nil {
 		return nil, err
 	}

@@ -3,7 +3,9 @@ package machine_test
 import (
 	"errors"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -89,5 +91,53 @@ func run(t *testing.T, h *hostfs.FS, file string, ticks int) {
 	fields[stime] = strconv.Itoa(v + ticks)
 	if err := os.WriteFile(h.Path(file), []byte(strings.Join(fields, " ")+"\n"), 0o644); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Groups count disk requests as they are submitted, so the whole has those too that the kernel merged
+// with others before the device got them. Where no group counts requests it has those of the device.
+func TestMergedRequests(t *testing.T) {
+	for name, want := range map[string]int64{"v2-systemd-containerd": 12, "v1-kubelet": 12, "vm-v1-apart": 2} {
+		t.Run(name, func(t *testing.T) {
+			h := hosttest.Open(t, name)
+			m, err := machine.New(h, everyTick(machine.Auto), slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer mustClose(t, m)
+			mustTick(t, m)
+			leaves, err := h.LeafDevices()
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := h.ReadFile("/proc/diskstats")
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines := strings.Split(string(b), "\n")
+			for i, line := range lines {
+				fields := strings.Fields(line)
+				if len(fields) == 0 || !slices.Contains(slices.Collect(maps.Values(leaves)), fields[2]) {
+					continue
+				}
+				const writes, merged = 7, 8 // of Documentation/admin-guide/iostats.rst, from 0
+				for field, n := range map[int]int{writes: 2, merged: 10} {
+					v, err := strconv.Atoi(fields[field])
+					if err != nil {
+						t.Fatal(err)
+					}
+					fields[field] = strconv.Itoa(v + n)
+				}
+				lines[i] = strings.Join(fields, " ")
+				break
+			}
+			if err := os.WriteFile(h.Path("/proc/diskstats"), []byte(strings.Join(lines, "\n")), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			balance := mustTick(t, m)
+			if got := balance.Whole.Get(usage.DiskWrites); got != want {
+				t.Errorf("the machine wrote %d times, want %d", got, want)
+			}
+		})
 	}
 }

@@ -21,15 +21,17 @@ type Source struct {
 	disks   *hostfs.File // nil if the kernel has no block devices
 	leaves  map[procfmt.Dev]string
 	totals  disk.Totals
+	merged  bool // requests that were merged count
 	buf     []byte
 	every   int // ticks between searches for new devices
 	tick    int
 }
 
-// Open returns a source that searches for new block devices every so often, in ticks. The
-// caller closes it.
-func Open(h *hostfs.FS, every int) (*Source, error) {
-	s := &Source{host: h, every: max(1, every)}
+// Open returns a source that searches for new block devices every so often, in ticks. With
+// merged, disk requests count before the kernel merges them, as in groups that count them then.
+// The caller closes it.
+func Open(h *hostfs.FS, every int, merged bool) (*Source, error) {
+	s := &Source{host: h, every: max(1, every), merged: merged}
 	var err error
 	if s.stat, err = h.Open("/proc/stat"); err != nil {
 		return nil, err
@@ -107,9 +109,12 @@ func (s *Source) readDisks(n *usage.Node) error {
 		return err
 	}
 	s.totals.Begin()
-	err = procfmt.Diskstats(b, func(dev procfmt.Dev, _ string, r, rb, w, wb int64) {
+	err = procfmt.Diskstats(b, func(dev procfmt.Dev, _ string, c procfmt.DiskIO) {
+		if s.merged {
+			c.Reads, c.Writes = c.Reads+c.MergedReads, c.Writes+c.MergedWrites
+		}
 		_, leaf := s.leaves[dev]
-		s.totals.Add(dev, leaf, procfmt.IO{Reads: r, ReadBytes: rb, Writes: w, WrittenBytes: wb})
+		s.totals.Add(dev, leaf, c.IO)
 	})
 	if err != nil {
 		return err

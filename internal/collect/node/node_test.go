@@ -14,7 +14,7 @@ import (
 
 func open(t *testing.T, h *hostfs.FS, every int) *node.Source {
 	t.Helper()
-	s, err := node.Open(h, every)
+	s, err := node.Open(h, every, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,9 +58,9 @@ func TestCaptured(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				err = procfmt.Diskstats(b, func(d procfmt.Dev, name string, _, _, _, written int64) {
+				err = procfmt.Diskstats(b, func(d procfmt.Dev, name string, c procfmt.DiskIO) {
 					if _, leaf := leaves[d]; leaf {
-						want += written
+						want += c.WrittenBytes
 						if strings.HasPrefix(name, "dm-") || strings.HasPrefix(name, "loop") {
 							t.Errorf("%s counts as a leaf device", name)
 						}
@@ -102,7 +102,7 @@ func TestMalformed(t *testing.T) {
 		if err := os.Remove(h.Path(file)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := node.Open(h, 1); err == nil {
+		if _, err := node.Open(h, 1, false); err == nil {
 			t.Errorf("opened without %s", file)
 		}
 	}

@@ -105,9 +105,16 @@ func BlkioServiceBytes(b []byte, f func(dev Dev, read, written int64)) (devices 
 	return devices, nil
 }
 
-// Diskstats reads /proc/diskstats and calls f for each device and partition with the
-// requests and bytes read and written since boot.
-func Diskstats(b []byte, f func(dev Dev, name string, reads, readBytes, writes, writtenBytes int64)) error {
+// DiskIO is the traffic of a block device or partition since boot. Its requests are those that the
+// device completed. MergedReads and MergedWrites are requests that the kernel made parts of others
+// before.
+type DiskIO struct {
+	IO
+	MergedReads, MergedWrites int64
+}
+
+// Diskstats reads /proc/diskstats and calls f for each device and partition.
+func Diskstats(b []byte, f func(dev Dev, name string, c DiskIO)) error {
 	// Documentation/admin-guide/iostats.rst: a sector is always 512 bytes.
 	const sector = 512
 	for line := []byte(nil); len(b) > 0; {
@@ -128,12 +135,14 @@ func Diskstats(b []byte, f func(dev Dev, name string, reads, readBytes, writes, 
 		if !ok || !okMajor || !okMinor {
 			return invalid("diskstats", line)
 		}
-		readBytes, okRead := scale(v[2], sector)
-		writtenBytes, okWritten := scale(v[6], sector)
-		if !okRead || !okWritten || v[0] < 0 || v[4] < 0 {
+		c := DiskIO{IO: IO{Reads: v[0], Writes: v[4]}, MergedReads: v[1], MergedWrites: v[5]}
+		var okRead, okWritten bool
+		c.ReadBytes, okRead = scale(v[2], sector)
+		c.WrittenBytes, okWritten = scale(v[6], sector)
+		if !okRead || !okWritten || min(c.Reads, c.Writes, c.MergedReads, c.MergedWrites) < 0 {
 			return invalid("diskstats", line)
 		}
-		f(d, string(name), v[0], readBytes, v[4], writtenBytes)
+		f(d, string(name), c)
 	}
 	return nil
 }

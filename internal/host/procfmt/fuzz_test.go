@@ -169,7 +169,9 @@ func FuzzBlkioServiceBytes(f *testing.F) {
 func FuzzDiskstats(f *testing.F) {
 	f.Add([]byte(diskstats))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		check(t, procfmt.Diskstats(b, func(_ procfmt.Dev, _ string, r, rb, w, wb int64) { notNegative(t, r, rb, w, wb) }))
+		check(t, procfmt.Diskstats(b, func(_ procfmt.Dev, _ string, c procfmt.DiskIO) {
+			notNegative(t, c.Reads, c.ReadBytes, c.MergedReads, c.Writes, c.WrittenBytes, c.MergedWrites)
+		}))
 	})
 }
 

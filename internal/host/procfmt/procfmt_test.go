@@ -185,19 +185,17 @@ func TestBlkioServiceBytes(t *testing.T) {
 
 func TestDiskstats(t *testing.T) {
 	type row struct {
-		Dev          procfmt.Dev
-		Name         string
-		R, RB, W, WB int64
+		Dev  procfmt.Dev
+		Name string
+		IO   procfmt.DiskIO
 	}
 	var got []row
-	err := procfmt.Diskstats([]byte(diskstats), func(d procfmt.Dev, name string, r, rb, w, wb int64) {
-		got = append(got, row{d, name, r, rb, w, wb})
-	})
+	err := procfmt.Diskstats([]byte(diskstats), func(d procfmt.Dev, name string, c procfmt.DiskIO) { got = append(got, row{d, name, c}) })
 	equal(t, got, []row{
-		{procfmt.Dev{Major: 7}, "loop0", 0, 0, 0, 0},
-		{procfmt.Dev{Major: 254}, "vda", 34625, 1532546 * 512, 5247, 1591808 * 512},
+		{procfmt.Dev{Major: 7}, "loop0", procfmt.DiskIO{}},
+		{procfmt.Dev{Major: 254}, "vda", procfmt.DiskIO{IO: procfmt.IO{Reads: 34625, ReadBytes: 1532546 * 512, Writes: 5247, WrittenBytes: 1591808 * 512}, MergedReads: 7150, MergedWrites: 18951}},
 	}, err)
-	err = procfmt.Diskstats([]byte("8 0 sda 1 2 3\n"), func(procfmt.Dev, string, int64, int64, int64, int64) {})
+	err = procfmt.Diskstats([]byte("8 0 sda 1 2 3\n"), func(procfmt.Dev, string, procfmt.DiskIO) {})
 	invalid(t, err, "sda")
 }
 

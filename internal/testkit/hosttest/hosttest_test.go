@@ -206,7 +206,7 @@ var parsers = map[string]func([]byte) error{
 	"meminfo":                                   func(b []byte) error { _, err := procfmt.Meminfo(b); return err },
 	"devices":                                   func(b []byte) error { _, err := procfmt.Devices(b); return err },
 	"diskstats": func(b []byte) error {
-		return procfmt.Diskstats(b, func(procfmt.Dev, string, int64, int64, int64, int64) {})
+		return procfmt.Diskstats(b, func(procfmt.Dev, string, procfmt.DiskIO) {})
 	},
 	"stat": func(b []byte) error {
 		if strings.HasPrefix(string(b), "cpu") {
