@@ -32,13 +32,15 @@ type Receiver struct {
 	log        *slog.Logger
 	logLimiter httpx.LogLimiter // by source
 
-	decoders chan struct{}
+	bodies   chan struct{} // holds an element for each page that is in memory
+	decoders chan struct{} // likewise, for each that is decoded or stored
 	mu       sync.Mutex
 	open     map[string]bool // sources with a request that is being served
 }
 
 const (
-	maxDecoders = 2                // pages in memory at once: one takes about 20 MB
+	maxBodies   = 16               // pages that are read at once, 4 MiB each
+	maxDecoders = 2                // pages that are decoded at once: one takes about 20 MB
 	idleTimeout = 10 * time.Second // without a byte of a page
 	bodyTimeout = time.Minute      // for all bytes of a page
 	retryDelay  = 5 * time.Second  // of a page that may be stored later
@@ -56,7 +58,7 @@ var (
 // answered with 403 if it wraps fault.ErrDenied, with 503 if it wraps fault.ErrUnavailable, else
 // with 401.
 func NewReceiver(s Store, identify func(*http.Request) (replica.Source, error), log *slog.Logger) *Receiver {
-	return &Receiver{store: s, limits: wire.Default(), identify: identify, log: log, decoders: make(chan struct{}, maxDecoders), open: map[string]bool{}}
+	return &Receiver{store: s, limits: wire.Default(), identify: identify, log: log, bodies: make(chan struct{}, maxBodies), decoders: make(chan struct{}, maxDecoders), open: map[string]bool{}}
 }
 
 // Handler serves POST /v1/states and GET /v1/states/mark. Both answer with a mark; a page that
@@ -125,21 +127,36 @@ func (rc *Receiver) post(w http.ResponseWriter, r *http.Request, src replica.Sou
 	if err := httpx.CheckMediaType(r, wire.MediaTypeStates); err != nil {
 		return m, err
 	}
-	select {
-	case rc.decoders <- struct{}{}:
-		defer func() { <-rc.decoders }()
-	case <-r.Context().Done():
-		return m, r.Context().Err()
+	leave, err := enter(r.Context(), rc.bodies)
+	if err != nil {
+		return m, err
 	}
+	defer leave()
 	body, err := httpx.ReadBody(w, r, int64(rc.limits.Sent), idleTimeout, bodyTimeout)
 	if err != nil {
 		return m, err
 	}
+	// A page that comes slowly keeps no other from being decoded.
+	leave, err = enter(r.Context(), rc.decoders)
+	if err != nil {
+		return m, err
+	}
+	defer leave()
 	p, err := wire.DecodeStates(body, rc.limits)
 	if err != nil {
 		return m, err
 	}
 	return rc.store.TakeStates(r.Context(), src, p, time.Now())
+}
+
+// enter waits for room in a channel, and takes it until leave is called.
+func enter(ctx context.Context, room chan struct{}) (leave func(), err error) {
+	select {
+	case room <- struct{}{}:
+		return func() { <-room }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // fail answers an error, and logs it once a minute for each source.
