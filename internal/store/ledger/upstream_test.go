@@ -198,6 +198,9 @@ func (s *side) page(m replica.Mark, o replica.Offer) (*replica.Page, []byte) {
 	return got, sent
 }
 
+// takenAt is when the server above takes pages: after the times of all rows.
+var takenAt = at(3000 * day)
+
 // push sends everything that is left to send.
 func push(below, above *side, o replica.Offer) (pages int) {
 	below.t.Helper()
@@ -211,7 +214,7 @@ func push(below, above *side, o replica.Offer) (pages int) {
 		if p.Empty() {
 			return pages
 		}
-		m, err = above.TakeStates(ctx, source, p, at(0))
+		m, err = above.TakeStates(ctx, source, p, takenAt)
 	}
 	below.t.Fatal(err)
 	return 0
@@ -417,7 +420,7 @@ func (c *climb) push() {
 			if err != nil {
 				c.Fatal(err)
 			}
-			if _, err := c.above.TakeStates(ctx, source, c.old, at(0)); !before.SamePosition(c.old.From) && !errors.Is(err, fault.ErrConflict) {
+			if _, err := c.above.TakeStates(ctx, source, c.old, takenAt); !before.SamePosition(c.old.From) && !errors.Is(err, fault.ErrConflict) {
 				c.Fatalf("an old page: %v", err)
 			}
 		}
@@ -433,7 +436,7 @@ func (c *climb) push() {
 				c.Fatal(err)
 			}
 		}
-		next, err := c.above.TakeStates(ctx, source, p, at(0))
+		next, err := c.above.TakeStates(ctx, source, p, takenAt)
 		if err != nil && !errors.Is(err, fault.ErrConflict) {
 			c.Fatal(err)
 		}
@@ -616,7 +619,7 @@ func TestNestedDayOfOlderSource(t *testing.T) {
 			p.Workloads = append(p.Workloads, replica.Workload{Node: len(p.Nodes) - 2, Short: 7})
 			p.Nestings = []replica.Nesting{{Node: len(p.Nodes) - 1, Host: len(p.Nodes) - 2, Workload: len(p.Workloads) - 1, Minute: first}}
 		}
-		if _, err := above.TakeStates(t.Context(), source, p, at(0)); err != nil {
+		if _, err := above.TakeStates(t.Context(), source, p, takenAt); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -709,17 +712,17 @@ func TestForeign(t *testing.T) {
 	}
 	send := func(now time.Time) error { return sendAll(below, above, replica.Source{ID: "s2", Cluster: "c"}, now) }
 	below.use(&a, "a", 4, 1)
-	if err := send(at(1)); err != nil || above.cpu("a") != 1 {
+	if err := send(takenAt.Add(time.Minute)); err != nil || above.cpu("a") != 1 {
 		t.Errorf("%v, %d ns: taken from two sources", err, above.cpu("a"))
 	}
 	if lines, err := above.Audits(ctx, 10); err != nil || len(lines) != 3 || lines[0].Action != "states.foreign" {
 		t.Errorf("audit is %v, %v", lines, err)
 	}
 	below.use(&a, "a", 8, 2)
-	if err := send(at(0).Add(25 * time.Hour)); !errors.Is(err, fault.ErrConflict) {
+	if err := send(takenAt.Add(25 * time.Hour)); !errors.Is(err, fault.ErrConflict) {
 		t.Errorf("replication does not start over: %v", err)
 	}
-	if err := send(at(0).Add(25 * time.Hour)); err != nil || above.cpu("a") != 13 {
+	if err := send(takenAt.Add(25 * time.Hour)); err != nil || above.cpu("a") != 13 {
 		t.Errorf("%v, %d ns after a day without the first, want 13", err, above.cpu("a"))
 	}
 }
@@ -735,7 +738,7 @@ func TestForeignHours(t *testing.T) {
 	push(below, above, replica.Offer{Finest: replica.Hour, Rows: 100})
 	other, _ := pair(t)
 	other.use(&batch.Mark{}, "a", 1, 61)
-	now, own := at(0).Add(25*time.Hour), replica.Source{ID: "s2", Cluster: "c"}
+	now, own := takenAt.Add(25*time.Hour), replica.Source{ID: "s2", Cluster: "c"}
 	if err := sendAll(other, above, own, now); !errors.Is(err, fault.ErrConflict) {
 		t.Errorf("replication does not start over: %v", err)
 	}
@@ -978,5 +981,24 @@ func TestRevIndexes(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestFutureRows checks that rows of the future wait until their time.
+func TestFutureRows(t *testing.T) {
+	below, above := pair(t)
+	var m batch.Mark
+	below.use(&m, "a", 10, 0, 60)
+	p, _ := below.page(replica.Mark{}, replica.Offer{Rows: 100})
+	if _, err := above.TakeStates(t.Context(), source, p, at(-1)); !errors.Is(err, fault.ErrUnavailable) {
+		t.Errorf("a row that begins in 61 minutes: %v", err)
+	} else if wait, _ := fault.RetryAfter(err); wait != time.Minute {
+		t.Errorf("retry after %v", wait)
+	}
+	if _, err := above.TakeStates(t.Context(), source, p, at(0)); err != nil {
+		t.Errorf("a row that begins in 60 minutes: %v", err)
+	}
+	if got := above.sum(0, day); got != "20" {
+		t.Errorf("%s ns, want 20", got)
 	}
 }

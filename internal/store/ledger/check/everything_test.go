@@ -283,7 +283,7 @@ func testEverything(t *testing.T, newDSN func(testing.TB) string) {
 		if p, err = f.l.States(t.Context(), mark, replica.Offer{Rows: 7}); err != nil || p.Empty() {
 			break
 		}
-		mark, err = core.TakeStates(t.Context(), src, p, ledgertest.Day)
+		mark, err = core.TakeStates(t.Context(), src, p, ledgertest.Day.Add(72*time.Hour))
 	}
 	f.must(err)
 	f.must(core.Fold(t.Context(), ledgertest.Day.Add(48*time.Hour+6*time.Minute)))

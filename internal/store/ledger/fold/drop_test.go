@@ -11,6 +11,8 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger"
 	"mete.dev/mete/internal/testkit/ledgertest"
@@ -81,6 +83,44 @@ func testDrop(t *testing.T, dsn string) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestFloorSQLite(t *testing.T)     { testFloor(t, ledgertest.SQLite(t)) }
+func TestFloorPostgreSQL(t *testing.T) { testFloor(t, ledgertest.PostgreSQL(t)) }
+
+// testFloor checks that days too old for minutes have no tables of minutes, whether there were any
+// before or not, and that their use is booked nevertheless.
+func testFloor(t *testing.T, dsn string) {
+	l := ledgertest.Open(t, dsn)
+	ledgertest.Node(t, l, "a")
+	now := ledgertest.Day.Add(100 * 24 * time.Hour)
+	if err := errors.Join(l.Fold(t.Context(), now), l.Retain(t.Context(), now)); err != nil {
+		t.Fatal(err)
+	}
+	var minutes []int64
+	for day := range int64(96) {
+		minutes = append(minutes, ledgertest.Day.Unix()/60+day*24*60)
+	}
+	if _, err := l.Book(t.Context(), []*batch.Entry{ledgertest.Entry("a", batch.Stream{1}, batch.Mark{Next: 1}, 1, 10, minutes...)}); err != nil {
+		t.Fatal(err)
+	}
+	err := l.Reading(t.Context(), func(count func(string) (int64, error)) error {
+		n, err := count("kept")
+		if err != nil || n != 3 { // of the days 93 to 95
+			t.Errorf("%d days have minutes, %v; want 3", n, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := everything()
+	q.To = now
+	q.From = ledgertest.Day
+	a, err := l.Usage(t.Context(), q)
+	if err != nil || len(a.Groups) != 1 || a.Groups[0].Usage.Sum[usage.CPU] != (unit.Sum{}).Add(960) {
+		t.Errorf("%+v, %v; want 960 ns of CPU time", a, err)
 	}
 }
 

@@ -29,6 +29,9 @@ func (f *Folder) Retain(ctx context.Context, now time.Time) error {
 			return db.Wrap(err, "dropping the minutes of %s", schema.FormatMinute(d))
 		}
 	}
+	if err := f.raiseFloor(ctx, day(f.cfg.Minutes)); err != nil {
+		return db.Wrap(err, "dropping minutes")
+	}
 	for _, s := range []*schema.Layout{schema.UsageLayout, schema.NodeLayout} {
 		if err := f.dropHours(ctx, s, min(day(f.cfg.Hours), oldest)); err != nil {
 			return db.Wrap(err, "dropping hours")
@@ -53,6 +56,27 @@ func (f *Folder) Retain(ctx context.Context, now time.Time) error {
 		}
 	}
 	return db.Wrap(f.dropRuns(ctx, now), "forgetting kernel runs")
+}
+
+// raiseFloor moves the floor of minutes to the limit, where all minutes before it are dropped or never
+// were: what is booked there later goes into hours and days. Otherwise each day of a window that spans
+// years would have tables of minutes.
+func (f *Folder) raiseFloor(ctx context.Context, limit int64) error {
+	low := false
+	err := f.db.View(ctx, func(v *db.View) error {
+		low = v.MinuteFloor < limit && limit <= v.Hour
+		return nil
+	})
+	if err != nil || !low {
+		return err
+	}
+	return f.db.Write(ctx, func(t *db.Tx) error {
+		kept, err := t.Ints("SELECT day FROM kept WHERE day < $1 LIMIT 1", limit)
+		if err != nil || len(kept) > 0 || limit > t.Hour {
+			return err
+		}
+		return setMark(t, "minute_floor", max(t.MinuteFloor, limit))
+	})
 }
 
 // keepStreams is how much longer than hours the marks of unused streams are kept: a batch of a stream

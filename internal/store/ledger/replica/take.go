@@ -39,10 +39,13 @@ func (e *Exchange) StatesMark(ctx context.Context, src replica.Source) (m replic
 
 // TakeStates takes a page of a source in one transaction, and returns the mark after it. A page
 // that does not continue the mark, or has rows finer than are kept here, changes nothing and is
-// fault.ErrConflict; the source continues from the returned mark. A page that can never be taken is
-// fault.ErrInvalid.
+// fault.ErrConflict; the source continues from the returned mark. One with rows of the future is
+// fault.ErrUnavailable until their time. A page that can never be taken is fault.ErrInvalid.
 func (e *Exchange) TakeStates(ctx context.Context, src replica.Source, p *replica.Page, now time.Time) (m replica.Mark, err error) {
 	if err := p.Check(); err != nil {
+		return m, db.Wrap(err, "source %q", src.ID)
+	}
+	if err := checkFuture(p, now); err != nil {
 		return m, db.Wrap(err, "source %q", src.ID)
 	}
 	var moved, reset bool
@@ -65,6 +68,29 @@ func (e *Exchange) TakeStates(ctx context.Context, src replica.Source, p *replic
 	}
 	failpoint.At("upstream.committed")
 	return e.StatesMark(ctx, src)
+}
+
+// maxAhead is how far the clock of a source may be ahead.
+const maxAhead = time.Hour
+
+// checkFuture returns an error that wraps fault.ErrUnavailable if a page has rows of the future.
+// Each of their days would have tables that are not dropped before that day is over.
+func checkFuture(p *replica.Page, now time.Time) error {
+	latest := int64(0)
+	for i := range p.Rows {
+		latest = max(latest, p.Rows[i].Minute)
+	}
+	for i := range p.NodeRows {
+		latest = max(latest, p.NodeRows[i].Minute)
+	}
+	if latest <= now.Add(maxAhead).Unix()/60 {
+		return nil
+	}
+	return &fault.RetryError{
+		Err: fault.WithHint(fmt.Errorf("rows of %s, and here it is %s: %w", schema.FormatMinute(latest), schema.FormatMinute(now.Unix()/60), fault.ErrUnavailable),
+			"compare the clocks of both servers; rows of the future wait until their time"),
+		After: time.Minute,
+	}
 }
 
 var errMarkMoved = errors.New("the mark has moved")
