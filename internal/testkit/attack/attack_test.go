@@ -1,6 +1,7 @@
 package attack_test
 
 import (
+	"database/sql"
 	"encoding/csv"
 	"fmt"
 	"net/http"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	_ "modernc.org/sqlite"
 
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/pki/enroll"
@@ -29,7 +32,7 @@ type attempt struct {
 // attempts are the attacks that need no more than requests. After each of them the server must
 // live and be within its memory, the figures of the victim must be unchanged, its next batch must
 // be taken, and no output may have a token.
-var attempts = slices.Concat(readerAttempts, nodeAttempts)
+var attempts = slices.Concat(readerAttempts, nodeAttempts, belowAttempts)
 
 // A scene is a server with a victim: a machine of the cluster prod, with a workload "payroll". The
 // attackers have access to the cluster lab, except where an attack says otherwise.
@@ -82,8 +85,14 @@ func (s *scene) victimSends(t *testing.T) {
 // figures returns the victim's figures, as the administrator sees them.
 func (s *scene) figures(t *testing.T) string {
 	t.Helper()
+	return s.figuresOf(t, "payroll-host")
+}
+
+// figuresOf returns the figures of a node, as the administrator sees them.
+func (s *scene) figuresOf(t *testing.T, node string) string {
+	t.Helper()
 	a := s.Do(t, http.MethodGet, "/v1/usage?by=node,pod,workload,cluster&format=csv&from="+url.QueryEscape(time.Now().Add(-2*time.Hour).UTC().Truncate(time.Hour).Format(time.RFC3339)), nil, attack.Bearer(s.admin)...)
-	if a.Status != http.StatusOK || !strings.Contains(a.Body, "payroll") {
+	if a.Status != http.StatusOK {
 		t.Fatalf("figures: %d %s", a.Status, a.Body)
 	}
 	rows, err := csv.NewReader(strings.NewReader(a.Body)).ReadAll()
@@ -94,7 +103,7 @@ func (s *scene) figures(t *testing.T) string {
 	for _, row := range rows[1:] {
 		// Where nodes of two clusters have one name, it has the id.
 		row[0] = strings.Replace(row[0], "payroll-host "+s.victim.ID, "payroll-host", 1)
-		if row[0] != "payroll-host" {
+		if row[0] != node {
 			continue
 		}
 		for i, column := range rows[0] {
@@ -106,7 +115,7 @@ func (s *scene) figures(t *testing.T) string {
 		own.WriteString("\n")
 	}
 	if own.Len() == 0 {
-		t.Fatalf("the victim has no figures: %s", a.Body)
+		t.Fatalf("%s has no figures: %s", node, a.Body)
 	}
 	return own.String()
 }
@@ -130,11 +139,28 @@ func attackAll(t *testing.T, s *scene, attempts []attempt) {
 			t.Logf("peak RSS %d MiB", s.PeakRSS()>>20)
 		})
 	}
+	if n := s.minuteDays(t); n > 10 {
+		t.Errorf("the ledger has tables of minutes for %d days", n)
+	}
 	for _, name := range []string{"ledger.db", "ledger.db-wal"} {
 		if i, err := os.Stat(filepath.Join(s.State, name)); err == nil && i.Size() > 64<<20 {
 			t.Errorf("%s has %d MiB", name, i.Size()>>20)
 		}
 	}
+}
+
+// minuteDays returns the number of days for which the ledger has tables of minutes.
+func (s *scene) minuteDays(t *testing.T) (n int) {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(s.State, "ledger.db")+"?mode=ro")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }() // it was only read
+	if err := db.QueryRowContext(t.Context(), "SELECT count(*) FROM kept").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // is reports whether status is one of the wanted ones.

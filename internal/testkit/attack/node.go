@@ -152,15 +152,20 @@ func (n *Node) Post(t testing.TB, sent []byte, headers ...string) Reply {
 func (n *Node) StreamByte() byte   { return n.stream[0] }
 func (n *Node) StreamText() string { return n.stream.String() }
 
-// EnrollServer enrolls a server below with a token.
-func (s *Server) EnrollServer(t testing.TB, tok string) (*Node, error) {
+// EnrollServer enrolls a server below, which has a ledger with this id, with a token.
+func (s *Server) EnrollServer(t testing.TB, tok, ledger string) (*Node, error) {
 	t.Helper()
-	return s.enroll(t, tok, registry.Upstream, enroll.Facts{Machine: "server-below", Boot: "boot-below", Name: "below"})
+	return s.enroll(t, tok, registry.Upstream, enroll.Facts{Machine: ledger, Boot: ledger, Name: "below"})
 }
 
-// SendStates sends a page of row states, as a server below.
+// SendStates sends a page of row states, as a server below, from where the server's mark is.
 func (n *Node) SendStates(t testing.TB, p *replica.Page) Answer {
 	t.Helper()
+	a := Do(t, n.Client, http.MethodGet, n.Server.URL+"/v1/states/mark", nil)
+	if err := json.Unmarshal([]byte(a.Body), &p.From); err != nil {
+		t.Fatalf("%d %s: %v", a.Status, a.Body, err)
+	}
+	p.To = strconv.FormatUint(p.From.Sequence+1, 10)
 	sent, err := wire.EncodeStates(nil, p)
 	if err != nil {
 		t.Fatal(err)

@@ -16,8 +16,6 @@ import (
 	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/power"
-	"mete.dev/mete/internal/model/registry"
-	"mete.dev/mete/internal/model/replica"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/pki/enroll"
@@ -55,7 +53,7 @@ var valueTimes = regexp.MustCompile(`\[[0-9.]+,`)
 
 func batchNames(names ...batch.Name) []batch.Name { return names }
 
-// nodeAttempts are those of an enrolled machine, and of an enrolled server below.
+// nodeAttempts are those of an enrolled machine.
 var nodeAttempts = []attempt{
 	{"agent", "machine id and boot of another one", func(t *testing.T, s *scene) {
 		for _, tok := range []string{s.agent, s.prodAgent} {
@@ -174,6 +172,26 @@ var nodeAttempts = []attempt{
 			t.Errorf("sums: %d %.300s", a.Status, a.Body)
 		}
 	}},
+	{"agent", "windows of years", func(t *testing.T, s *scene) {
+		n, err := s.Enroll(t, s.agent, enrollFacts("old"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		const day = int64(24 * time.Hour)
+		n.Boottime, n.Offset = 20*365*day, time.Now().UnixNano()-20*365*day
+		name := n.Name("w", "w", nil)
+		var ws []usage.Window
+		for i := range int64(1000) {
+			ws = append(ws, n.Window(4*i*day, 4*i*day+windowLength, 1000, name))
+		}
+		ws = append(ws, n.Window(4001*day, n.Boottime, 1000, name)) // one of nine years
+		if r := n.Send(t, batchNames(name), ws...); r.Verdict != "taken" {
+			t.Errorf("%+v", r)
+		}
+		if days := s.minuteDays(t); days > 10 {
+			t.Errorf("tables of minutes for %d days", days)
+		}
+	}},
 	{"agent", "the name of another machine", func(t *testing.T, s *scene) {
 		count := func(name string) string {
 			query := fmt.Sprintf(`sum by (__name__) (last_over_time({__name__=~"mete_node_.*cpu.*",cluster="prod",node=%q}[1h]))`, name)
@@ -227,45 +245,6 @@ var nodeAttempts = []attempt{
 			if !strings.Contains(line, "nested=false") { // a nested group is in no sum
 				t.Errorf("a host of lab hides %s", line)
 			}
-		}
-	}},
-	{"server below", "nodes of others", func(t *testing.T, s *scene) {
-		below, err := s.EnrollServer(t, s.Token(t, "upstream", "--cluster", "lab"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		now := time.Now().UTC()
-		p := &replica.Page{To: "1", Nodes: []replica.Node{
-			{Node: registry.Node{ID: s.victim.ID, Cluster: "prod", Name: "stolen", MachineID: "m", At: now}, CPUs: 1, Through: now},
-			{Node: registry.Node{ID: "01J0000000000000000000FAKE", Cluster: "prod", Name: "payroll-host", MachineID: "m2", At: now}, CPUs: 1, Through: now},
-		}}
-		var u usage.Usage
-		u.Put(usage.CPU, int64(time.Hour), usage.Measured)
-		u.Covered = time.Minute
-		minute := now.Add(-10*time.Minute).Unix() / 60
-		p.Workloads = []replica.Workload{{Node: 0, Short: 7}, {Node: 1, Short: 7}}
-		p.Rows = []replica.Row{{Minute: minute, Workload: 0, Usage: u}, {Minute: minute, Workload: 1, Usage: u}}
-		a := below.SendStates(t, p)
-		if a.Status == 500 {
-			t.Errorf("%d %s", a.Status, a.Body)
-		}
-		if a := s.Do(t, "GET", "/v1/nodes?cluster=prod", nil, attack.Bearer(s.admin)...); strings.Contains(a.Body, "FAKE") || strings.Contains(a.Body, "stolen") {
-			t.Errorf("a server of lab has nodes of prod: %s", a.Body)
-		}
-		if a := below.PostStates(t, bomb(t)); a.Status != 400 {
-			t.Errorf("512 MiB of zeros: %d %s", a.Status, a.Body)
-		}
-		enc, err := zstd.NewWriter(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, raw := range [][]byte{bytes.Repeat([]byte{0x22, 0}, 4<<20), bytes.Repeat([]byte{0x2a, 0}, 4<<20), []byte("x")} {
-			if a := below.PostStates(t, enc.EncodeAll(raw, nil)); a.Status/100 != 4 {
-				t.Errorf("a page of %d bytes: %d %s", len(raw), a.Status, a.Body)
-			}
-		}
-		if a := attack.Do(t, below.Client, "POST", s.URL+"/v1/batches", strings.NewReader("x"), "Content-Type", wire.MediaType); a.Status != 403 {
-			t.Errorf("a server sends a batch: %d %s", a.Status, a.Body)
 		}
 	}},
 }
