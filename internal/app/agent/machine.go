@@ -41,19 +41,17 @@ func (m *machineMetrics) addWindow(w *usage.Window, name func(*workload.Workload
 	m.view.Store(m.accumulator.Add(m.host, w, meters))
 }
 
-// text returns the metrics for a request to host at an address. It includes workloads, whose names
-// are not for every user of the machine, only if the configuration says so; and at an address of
-// the loopback only for a host name of it.
-func (m *machineMetrics) text(at net.Addr, host string) string {
+// text returns the metrics. They include workloads, whose names are not for every user of the
+// machine, only if the configuration says so.
+func (m *machineMetrics) text() string {
 	v := m.view.Load()
 	if v == nil {
 		return "" // no window yet
 	}
 	var t exposition.Text
-	workloads := m.open && (isLocal(host) || !isLocal(at.String()))
-	v.Mete(&t, workloads)
+	v.Mete(&t, m.open)
 	if m.kepler {
-		v.Kepler(&t, workloads)
+		v.Kepler(&t, m.open)
 	}
 	return t.String()
 }

@@ -38,40 +38,22 @@ func newTestMetrics(c Config) *machineMetrics {
 // TestWhoSeesWorkloads checks that no request sees workloads, not even one of this machine, unless
 // configured otherwise; a foreign web page with its own host name sees none on the loopback.
 func TestWhoSeesWorkloads(t *testing.T) {
-	loopback, open := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9798}, &net.TCPAddr{IP: net.IPv4zero, Port: 9798}
-	for _, c := range []struct {
-		at    net.Addr
-		host  string
-		given bool
-		want  bool
-	}{
-		{loopback, "127.0.0.1:9798", false, false},
-		{loopback, "127.0.0.1:9798", true, true},
-		{loopback, "localhost:9798", true, true},
-		{loopback, "evil.example:9798", false, false},
-		{loopback, "", false, false},
-		{&net.TCPAddr{IP: net.IPv6loopback, Port: 1}, "[::1]:1", true, true},
-		{open, "127.0.0.1:9798", false, false},
-		{open, "192.0.2.1:9798", false, false},
-		{open, "192.0.2.1:9798", true, true},
-		{loopback, "evil.example:9798", true, false},
-	} {
-		s := newTestMetrics(Config{StatusWorkloads: c.given, Compat: kepler})
-		text := s.text(c.at, c.host)
-		if got := strings.Contains(text, "secret.service") && strings.Contains(text, "kepler_container_cpu_joules_total{"); got != c.want {
-			t.Errorf("at %v for %q, given %v: workloads shown: %v, want %v", c.at, c.host, c.given, got, c.want)
+	for _, given := range []bool{false, true} {
+		text := newTestMetrics(Config{StatusWorkloads: given, Compat: kepler}).text()
+		if got := strings.Contains(text, "secret.service") && strings.Contains(text, "kepler_container_cpu_joules_total{"); got != given {
+			t.Errorf("given %v: workloads shown: %v", given, got)
 		}
-		if !c.want && (strings.Contains(text, "secret") || strings.Contains(text, "5e5e")) {
-			t.Errorf("at %v for %q: a name is shown:\n%s", c.at, c.host, text)
+		if !given && (strings.Contains(text, "secret") || strings.Contains(text, "5e5e")) {
+			t.Errorf("a name is shown:\n%s", text)
 		}
 		if !strings.Contains(text, "mete_node_cpu_seconds_total") || !strings.Contains(text, "kepler_node_cpu_usage_ratio") {
-			t.Errorf("at %v for %q the machine is not shown", c.at, c.host)
+			t.Error("the machine is not shown")
 		}
 	}
-	if text := newTestMetrics(Config{StatusWorkloads: true}).text(loopback, "localhost"); strings.Contains(text, "kepler") || !strings.Contains(text, "secret.service") {
+	if text := newTestMetrics(Config{StatusWorkloads: true}).text(); strings.Contains(text, "kepler") || !strings.Contains(text, "secret.service") {
 		t.Errorf("without -compat:\n%s", text)
 	}
-	if text := new(Config).newMachineMetrics("HOST").text(loopback, "localhost"); text != "" {
+	if text := new(Config).newMachineMetrics("HOST").text(); text != "" {
 		t.Errorf("before the first window: %q", text)
 	}
 }

@@ -26,6 +26,9 @@ type status struct {
 	machine *machineMetrics // of the machine
 }
 
+// maxStatusConns limits the connections to the status listener: any user of the machine can open them.
+const maxStatusConns = 64
+
 // serveStatus serves /healthz and /metrics on an address until ctx ends.
 func serveStatus(ctx context.Context, addr string, s status) error {
 	var lc net.ListenConfig
@@ -37,7 +40,7 @@ func serveStatus(ctx context.Context, addr string, s status) error {
 		WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		if err := srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		if err := srv.Serve(httpx.LimitConns(ln, maxStatusConns)); !errors.Is(err, http.ErrServerClosed) {
 			return err
 		}
 		return nil
@@ -49,7 +52,8 @@ func serveStatus(ctx context.Context, addr string, s status) error {
 	return g.Wait()
 }
 
-// handler serves the listener at an address. It refuses requests of web pages of other sites.
+// handler serves the listener at an address. It refuses requests of web pages of other sites, and at
+// an address of the loopback those to other host names: such a page may point its own name there.
 func (s status) handler(at net.Addr) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -63,14 +67,18 @@ func (s status) handler(at net.Addr) http.Handler {
 		}
 		_, _ = io.WriteString(w, text) // the client may be gone
 	})
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", exposition.ContentType)
 		_, _ = io.WriteString(w, s.metrics())
-		_, _ = io.WriteString(w, s.machine.text(at, r.Host))
+		_, _ = io.WriteString(w, s.machine.text())
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := httpx.CheckSite(r, false); err != nil {
 			httpx.Fail(w, err)
+			return
+		}
+		if isLocal(at.String()) && !isLocal(r.Host) {
+			http.Error(w, "this name is not served here: use the address of -status", http.StatusMisdirectedRequest)
 			return
 		}
 		mux.ServeHTTP(w, r)

@@ -60,6 +60,35 @@ func TestStatusOtherSites(t *testing.T) {
 	}
 }
 
+// TestStatusOtherHosts checks that a name of another site that leads to the loopback is not served.
+func TestStatusOtherHosts(t *testing.T) {
+	loopback, open := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9798}, &net.TCPAddr{IP: net.IPv4zero, Port: 9798}
+	for _, c := range []struct {
+		at   net.Addr
+		host string
+		want int
+	}{
+		{loopback, "127.0.0.1:9798", 200},
+		{loopback, "localhost:9798", 200},
+		{&net.TCPAddr{IP: net.IPv6loopback, Port: 1}, "[::1]:1", 200},
+		{loopback, "evil.example:9798", 421},
+		{loopback, "192.0.2.1:9798", 421},
+		{loopback, "", 421},
+		{open, "192.0.2.1:9798", 200},
+		{open, "node.example:9798", 200},
+	} {
+		h := status{func() string { return "" }, "", func() string { return "" }, newTestMetrics(Config{})}.handler(c.at)
+		for _, path := range []string{"/metrics", "/healthz"} {
+			r := httptest.NewRequest("GET", path, nil)
+			r.Host = c.host
+			w := httptest.NewRecorder()
+			if h.ServeHTTP(w, r); w.Code != c.want {
+				t.Errorf("%s at %v for %q: %d, want %d", path, c.at, c.host, w.Code, c.want)
+			}
+		}
+	}
+}
+
 // TestHealthPartial checks that /healthz names what an agent in a container does not see.
 func TestHealthPartial(t *testing.T) {
 	for partial, want := range map[string]string{"": "ok\n", "only a part": "ok\nonly a part\n"} {

@@ -17,6 +17,9 @@ import (
 	"mete.dev/mete/internal/x/httpx"
 )
 
+// maxConns limits the connections of the page's listener: any user of the machine can open them.
+const maxConns = 256
+
 // newServer returns the server of a feed for requests to allowed hosts; kept answers from the
 // ledger, and may be nil; authorize returns why the sender of a request may not see the machine.
 // Its time limits are such that a slow or silent client holds nothing

@@ -24,6 +24,7 @@ import (
 	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/server"
 	"mete.dev/mete/internal/ui/cli"
+	"mete.dev/mete/internal/x/httpx"
 	"mete.dev/mete/internal/x/loopback"
 	"mete.dev/mete/internal/x/statedir"
 	"mete.dev/mete/internal/x/text"
@@ -226,7 +227,7 @@ func run(ctx context.Context, c *config, open Open, out io.Writer) (err error) {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return f.run(gctx, c.tick, m) })
 	g.Go(func() error {
-		if err := server.ServeUntil(gctx, srv, ln); err != nil {
+		if err := server.ServeUntil(gctx, srv, httpx.LimitConns(ln, maxConns)); err != nil {
 			return fmt.Errorf("up: %w", err)
 		}
 		return nil
