@@ -69,6 +69,7 @@ func ask(t *testing.T, s *httptest.Server, node string, c batch.Clock, sent []by
 	r.Header.Set(wire.HeaderBoot, c.Boot)
 	r.Header.Set(wire.HeaderBoottime, strconv.FormatInt(c.Boottime, 10))
 	r.Header.Set(wire.HeaderWall, strconv.FormatInt(c.Wall, 10))
+	r.Header.Set(wire.HeaderBoots, wire.FormatBoots(c.Earlier))
 	return r
 }
 

@@ -335,7 +335,7 @@ func TestBacklogOfEarlierBoot(t *testing.T) { synctest.Test(t, testBacklogOfEarl
 
 func testBacklogOfEarlierBoot(t *testing.T) {
 	l := newLedger()
-	in := start(t, quick(), l)
+	_, s := serve(t, quick(), l)
 	present := newMachine("present", time.Hour, 1)
 	m := newMachine("earlier", 0, 2)
 	m.began = time.Unix(0, 0)
@@ -346,7 +346,9 @@ func testBacklogOfEarlierBoot(t *testing.T) {
 		}
 		c := present.clock()
 		c.Earlier = []batch.BootEnd{{Boot: "earlier", End: int64(3 * time.Hour)}}
-		offer(t, in, "n1", c, m.batch(t, ws...), batch.Accepted)
+		if w, r, _ := do(t, s, ask(t, s, "n1", c, m.batch(t, ws...))); r.Verdict != batch.Accepted {
+			t.Fatalf("%s, %v", w.Status, r.Verdict)
+		}
 	}
 	covered, cpu := map[int64]time.Duration{}, int64(0)
 	for _, e := range l.taken() {
