@@ -207,23 +207,23 @@ func (rd *Reader) Workloads(ctx context.Context, q query.Query) ([]query.Workloa
 		if err := s.nesting.find(v, from, to); err != nil {
 			return rd.db.Fault(err)
 		}
-		found := map[int64]*query.Workload{}
-		if err := s.findWorkloads(v.Cover(from, to, v.Days), found); err != nil {
+		page := s.newPage()
+		if err := s.findWorkloads(v.Cover(from, to, v.Days), page); err != nil {
 			return rd.db.Fault(err)
 		}
-		for _, id := range s.page().cut(found) {
-			out = append(out, *found[id])
+		for _, id := range page.cut() {
+			out = append(out, *page.found[id])
 		}
 		return nil
 	})
 	return out, db.Wrap(err, "workloads")
 }
 
-// findWorkloads adds the workloads that have rows in ranges to found.
-func (s *selection) findWorkloads(ranges []schema.Range, found map[int64]*query.Workload) error {
+// findWorkloads adds the workloads that have rows in ranges to a page.
+func (s *selection) findWorkloads(ranges []schema.Range, page *workloadPage) error {
 	if !s.rd.db.IsSQLite() {
 		for _, p := range ranges {
-			if err := s.findWorkloadsIn(p, found); err != nil {
+			if err := s.findWorkloadsIn(p, page); err != nil {
 				return err
 			}
 		}
@@ -257,9 +257,8 @@ func (s *selection) findWorkloads(ranges []schema.Range, found map[int64]*query.
 			if err := scan(append([]any{&id, &node, &cluster}, r.Targets()...)...); err != nil {
 				return err
 			}
-			s.page().prune(found)
 			e := ends[id]
-			found[id] = &query.Workload{Row: id, Node: node, Cluster: cluster, Name: r.Name(), First: time.Unix(e.First*60, 0).UTC(), Last: time.Unix(e.Last*60, 0).UTC()}
+			page.add(&query.Workload{Row: id, Node: node, Cluster: cluster, Name: r.Name(), First: time.Unix(e.First*60, 0).UTC(), Last: time.Unix(e.Last*60, 0).UTC()})
 			return nil
 		}, text, s.args...)
 		if err != nil {
@@ -270,7 +269,7 @@ func (s *selection) findWorkloads(ranges []schema.Range, found map[int64]*query.
 }
 
 // findWorkloadsIn adds the workloads that have rows in one range.
-func (s *selection) findWorkloadsIn(p schema.Range, found map[int64]*query.Workload) error {
+func (s *selection) findWorkloadsIn(p schema.Range, page *workloadPage) error {
 	text := fmt.Sprintf(`SELECT w.id, n.name, n.cluster, u.first, u.last, %s
 		FROM (SELECT %s AS id, min(r.minute) AS first, max(r.minute) AS last FROM %s r WHERE r.minute >= $1 AND r.minute < $2 AND %s GROUP BY %[2]s) AS u
 		JOIN workload w ON w.id = u.id JOIN node n ON n.id = w.node%[5]s WHERE true%[6]s`,
@@ -283,10 +282,9 @@ func (s *selection) findWorkloadsIn(p schema.Range, found map[int64]*query.Workl
 			return err
 		}
 		a, b := time.Unix(first*60, 0).UTC(), time.Unix((last+p.Level.Width())*60, 0).UTC()
-		w := found[id]
+		w := page.found[id]
 		if w == nil {
-			s.page().prune(found)
-			found[id] = &query.Workload{Row: id, Node: node, Cluster: cluster, Name: r.Name(), First: a, Last: b}
+			page.add(&query.Workload{Row: id, Node: node, Cluster: cluster, Name: r.Name(), First: a, Last: b})
 			return nil
 		}
 		if a.Before(w.First) {

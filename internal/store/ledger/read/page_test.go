@@ -16,24 +16,23 @@ import (
 func TestWorkloadPage(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const all = 4_000
-		p := workloadPage{limit: rapid.SampledFrom([]int{1, 10, 1100, 2500}).Draw(t, "limit")}
+		p := &workloadPage{found: map[int64]*query.Workload{}, limit: rapid.SampledFrom([]int{1, 10, 1100, 2500}).Draw(t, "limit")}
 		if after := rapid.IntRange(-1, all).Draw(t, "after"); after >= 0 {
 			p.after = fmt.Sprintf("\x00n\x00%05dw", after)
 		}
 		step := rapid.SampledFrom([]int{1, 7919, all - 1}).Draw(t, "step") // orders in which they are found
-		found, at := map[int64]*query.Workload{}, 0
+		at := 0
 		for range all * 2 {
 			id := int64(at)
 			at = (at + step) % all
-			p.prune(found)
-			if found[id] == nil {
-				w := &query.Workload{Node: "n"}
+			if p.found[id] == nil {
+				w := &query.Workload{Row: id, Node: "n"}
 				w.ID = "w"
 				w.Name.Name = fmt.Sprintf("%05d", id)
-				found[id] = w
+				p.add(w)
 			}
-			if most := p.limit + max(lookupSize, p.limit/2); len(found) > most {
-				t.Fatalf("%d are held, want %d at most", len(found), most)
+			if most := p.limit + max(lookupSize, p.limit/2); len(p.found) > most {
+				t.Fatalf("%d are held, want %d at most", len(p.found), most)
 			}
 		}
 		var want []int64
@@ -42,7 +41,7 @@ func TestWorkloadPage(t *testing.T) {
 				want = append(want, id)
 			}
 		}
-		if got := p.cut(found); !slices.Equal(got, want) || !slices.Equal(slices.Sorted(maps.Keys(found)), want) {
+		if got := p.cut(); !slices.Equal(got, want) || !slices.Equal(slices.Sorted(maps.Keys(p.found)), want) {
 			t.Fatalf("the page has %d workloads, want %d", len(got), len(want))
 		}
 	})
