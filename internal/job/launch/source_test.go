@@ -158,6 +158,38 @@ func TestDetachedDevice(t *testing.T) {
 	}
 }
 
+// TestAttachedDevice checks that a device counts that was attached after the job's start, and not one that
+// is built on another.
+func TestAttachedDevice(t *testing.T) {
+	line := func(dev string) string { return dev + " rbytes=3 wbytes=5 rios=1 wios=1 dbytes=0 dios=0\n" }
+	dir := write(t, map[string]string{"mete/clocks": "boottime 1\nmonotonic 1\nrealtime 1\n", "proc/devices": "Block devices:\n  8 sd\n", "sys/block/sda/dev": "8:0\n", "job/io.stat": line("8:0")})
+	h, err := hostfs.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = h.Close() }() // nothing was written
+	g := &Group{h: h}
+	g.listDevices()
+	p := &part{y: hostfs.Hierarchy{V2: true}, dir: "/job", lock: -1}
+	p.open(g)
+	defer p.close()
+	g.parts = append(g.parts, p)
+	for name, text := range map[string]string{"sys/block/sdb/dev": "8:16\n", "sys/block/dm-0/dev": "8:32\n", "sys/block/dm-0/slaves/sdb": "", "job/io.stat": line("8:0") + line("8:16") + line("8:32")} {
+		file := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var r usage.Reading
+	g.Read(&r)
+	if d := cmp.Diff(map[string]int64{"disk_read": 6, "disk_written": 10}, values(&r)); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
 // TestPlace checks that a job is placed where its figures and limits are, and never outside the
 // caller's limits.
 func TestPlace(t *testing.T) {
