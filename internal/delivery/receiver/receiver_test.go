@@ -329,44 +329,56 @@ func testWrongClock(t *testing.T) {
 	}
 }
 
-// The backlog of an earlier boot without a battery takes three batches. Each minute is covered once,
-// and the last one ends where the present boot began.
+// The backlog of an earlier boot without a battery takes several batches. Each minute is covered once, and
+// the last one ends where the present boot began. Of an agent that does not state the boot, the first one does.
 func TestBacklogOfEarlierBoot(t *testing.T) { synctest.Test(t, testBacklogOfEarlierBoot) }
 
 func testBacklogOfEarlierBoot(t *testing.T) {
 	l := newLedger()
 	_, s := serve(t, quick(), l)
-	present := newMachine("present", time.Hour, 1)
-	m := newMachine("earlier", 0, 2)
-	m.began = time.Unix(0, 0)
-	for range 3 {
-		var ws []usage.Window
-		for range 60 {
-			ws = append(ws, m.window(time.Minute))
+	for node, c := range map[string]struct {
+		batches int
+		stated  bool
+		after   time.Duration // from the beginning of the present boot to the end of the last batch
+	}{
+		"stated": {3, true, 0},
+		"older":  {2, false, time.Hour},
+	} {
+		present, m := newMachine("present", time.Hour, 1), newMachine("earlier", 0, byte(c.batches))
+		m.began = time.Unix(0, 0)
+		for range c.batches {
+			var ws []usage.Window
+			for range 60 {
+				ws = append(ws, m.window(time.Minute))
+			}
+			clock := present.clock()
+			if c.stated {
+				clock.Earlier = []batch.BootEnd{{Boot: "earlier", End: int64(c.batches) * int64(time.Hour)}}
+			}
+			if w, r, _ := do(t, s, ask(t, s, node, clock, m.batch(t, ws...))); r.Verdict != batch.Accepted {
+				t.Fatalf("%s: %s, %v", node, w.Status, r.Verdict)
+			}
 		}
-		c := present.clock()
-		c.Earlier = []batch.BootEnd{{Boot: "earlier", End: int64(3 * time.Hour)}}
-		if w, r, _ := do(t, s, ask(t, s, "n1", c, m.batch(t, ws...))); r.Verdict != batch.Accepted {
-			t.Fatalf("%s, %v", w.Status, r.Verdict)
+		covered, cpu := map[int64]time.Duration{}, int64(0)
+		for _, e := range l.taken() {
+			for _, n := range e.Nodes {
+				if e.Node == node {
+					covered[n.Minute] += n.Covered
+					cpu += n.Whole[0]
+				}
+			}
 		}
-	}
-	covered, cpu := map[int64]time.Duration{}, int64(0)
-	for _, e := range l.taken() {
-		for _, n := range e.Nodes {
-			covered[n.Minute] += n.Covered
-			cpu += n.Whole[0]
+		for minute, d := range covered {
+			if d > time.Minute {
+				t.Fatalf("%s: minute %d is covered for %v", node, minute, d)
+			}
 		}
-	}
-	for minute, d := range covered {
-		if d > time.Minute {
-			t.Fatalf("minute %d is covered for %v", minute, d)
+		if want := 4 * int64(c.batches) * int64(time.Hour); cpu != want {
+			t.Errorf("%s: %d ns of CPU are booked, want %d", node, cpu, want)
 		}
-	}
-	if want := 4 * int64(3*time.Hour); cpu != want {
-		t.Errorf("%d ns of CPU are booked, want %d", cpu, want)
-	}
-	if through := l.through["n1"]; !through.Equal(present.began) {
-		t.Errorf("the boot ends at %v, the next one began at %v", through, present.began)
+		if through := l.through[node]; through.Sub(present.began) != c.after {
+			t.Errorf("%s: the boot ends at %v, the next one began at %v", node, through, present.began)
+		}
 	}
 }
 

@@ -588,6 +588,19 @@ func TestBacklogOfOlderAgents(t *testing.T) {
 	}
 }
 
+// TestBatchOfLaterWindows checks that a batch that was made before its agent started, of later windows than
+// those that waited then, ends before the next boot begins, and that earlier windows follow it.
+func TestBatchOfLaterWindows(t *testing.T) {
+	const h = time.Hour
+	began := now.Add(-2 * h)
+	c := batch.Clock{Boot: "p", Boottime: int64(2 * h), Earlier: []batch.BootEnd{{Boot: "a", End: int64(h)}}}
+	got := deliver(t, c, []usage.Window{{Boot: "a", Start: int64(h), End: int64(3 * h)}, {Boot: "a", Start: 0, End: int64(h)}}, []int{1})
+	want := []span{{began.Add(-2 * h), began}, {began.Add(-3 * h), began.Add(-2 * h)}}
+	if d := gocmp.Diff(want, got, gocmp.AllowUnexported(span{})); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
 // TestJudgeOddStatements checks that no statement of a sender harms more than its own windows' places.
 func TestJudgeOddStatements(t *testing.T) {
 	odd := rapid.OneOf(rapid.Int64(), rapid.Int64Range(0, int64(24*time.Hour)), rapid.SampledFrom([]int64{math.MinInt64, math.MaxInt64, -1, 0}))
