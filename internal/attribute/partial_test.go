@@ -71,9 +71,10 @@ func TestPartialSteps(t *testing.T) {
 	c := &container{t: t, acc: attribute.New("n")}
 	idle, cpu := 50*second, int64(0)
 	c.tick(7, second, 0, idle)
-	for range 1000 {
-		cpu += rnd.Int64N(second / 2)
-		idle += rnd.Int64N(second)
+	for i := range 1000 {
+		used := rnd.Int64N(second / 2)
+		outside := rnd.Int64N(second) * int64(i%2)
+		cpu, idle = cpu+used, idle+2*second-used-outside
 		c.tick(7, second, cpu, idle/10_000_000*10_000_000)
 	}
 	if off := c.idle - (idle - 50*second); off > 40_000_000 || off < -40_000_000 {
