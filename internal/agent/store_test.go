@@ -110,11 +110,12 @@ func (b *bench) close(t *testing.T, killed bool) {
 }
 
 // TestHeld checks that windows that do not fit on the disk are held, merged, and stored later, so
-// that the server gets each nanosecond once, even if the agent is killed meanwhile.
+// that the server gets each nanosecond once, even if the agent is killed meanwhile, or after the first
+// window that fits again.
 func TestHeld(t *testing.T) {
 	hosttest.Need(t, "procfs")
-	for _, killed := range []bool{false, true} {
-		t.Run(fmt.Sprintf("killed=%v", killed), func(t *testing.T) {
+	for _, when := range []string{"not killed", "killed meanwhile", "killed after"} {
+		t.Run(when, func(t *testing.T) {
 			fs, server := spooltest.New(func(int) int { return 0 }), &taker{}
 			b := open(t, fs, server)
 			b.tick(t)
@@ -131,17 +132,24 @@ func TestHeld(t *testing.T) {
 				t.Errorf("logged %d times, want once:\n%s", n, b.log)
 			}
 			fs.SetFree(-1)
-			if killed {
+			kill := func() {
 				b.close(t, true)
 				fs.Crash()
 				b = open(t, fs, server)
 			}
+			if when == "killed meanwhile" {
+				kill()
+			}
 			b.tick(t)
+			if when == "killed after" {
+				kill()
+				b.tick(t)
+			}
 			b.tick(t)
 			if b.unsaved != nil || b.State().Failing != "" {
 				t.Errorf("status %+v, want that windows are stored", b.State())
 			}
-			if !killed && !strings.Contains(b.log.String(), "accepts windows again") {
+			if when == "not killed" && !strings.Contains(b.log.String(), "accepts windows again") {
 				t.Errorf("log:\n%s", b.log)
 			}
 			if err := b.Sender.Flush(t.Context()); err != nil {
@@ -154,7 +162,7 @@ func TestHeld(t *testing.T) {
 					named[n.ID]++
 				}
 			}
-			if want := 1; !killed && (len(named) != 1 || named[workload.NewID("n", workload.Idle, "")] != want) {
+			if want := 1; when == "not killed" && (len(named) != 1 || named[workload.NewID("n", workload.Idle, "")] != want) {
 				t.Errorf("the name of idle was sent %v times, want once", named)
 			}
 			b.close(t, false)
