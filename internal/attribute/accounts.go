@@ -220,8 +220,8 @@ func (acc *Accounts) updateAccounts(s *usage.Snapshot) {
 }
 
 func (acc *Accounts) growSlots(s usage.Slot) {
-	if n := int(s) + 1; n > len(acc.bySlot) {
-		acc.bySlot = append(acc.bySlot, make([]*account, n-len(acc.bySlot))...)
+	for int(s) >= len(acc.bySlot) {
+		acc.bySlot = append(acc.bySlot, nil)
 	}
 }
 

@@ -21,6 +21,7 @@ func TestCPUsChangedUnwatched(t *testing.T) {
 	}{
 		"added":               {from: 4, to: 64, used: hour, want: 4 * hour, idle: 3 * hour, quality: usage.Apportioned},
 		"added, late":         {from: 4, to: 64, used: hour, late: true, want: 4 * hour, idle: 3 * hour, quality: usage.Apportioned},
+		"added to one":        {from: 1, to: 4, used: hour / 2, want: hour, idle: hour / 2, quality: usage.Apportioned},
 		"removed":             {from: 64, to: 4, used: hour, want: 4 * hour, idle: 3 * hour, quality: usage.Apportioned},
 		"removed after use":   {from: 64, to: 4, used: 50 * hour, want: 50 * hour, quality: usage.Apportioned},
 		"unchanged":           {from: 4, to: 4, used: hour, want: 4 * hour, idle: 3 * hour, quality: usage.Measured},

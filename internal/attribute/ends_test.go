@@ -313,3 +313,38 @@ func TestEndsSplit(t *testing.T) {
 		s.want("a", usage.CPUSystem, 200-c.want, usage.Apportioned)
 	}
 }
+
+// TestEndsOfKnown checks the recorded end of a group that the checkpoint has: it holds no memory any
+// more, and its end is not recorded again.
+func TestEndsOfKnown(t *testing.T) {
+	s := newScenario(t)
+	a := namedGroup{name: "a", life: 5, cpu: 200, mem: 30}
+	s.tick(10*second, 1000, a)
+	s.tick(11*second, 1000, a)
+	s.close()
+	s.v.save(s.acc, true)
+	a.cpu, a.final = 250, true
+	s.tick(12*second, 1060, a)
+	s.v.records = append(s.v.records, s.acc.Ends(nil, nil))
+	s.acc = s.v.restore(t)
+	s.tick(20*second, 1100)
+	if rec := s.acc.Ends(nil, nil); len(rec) > 0 {
+		t.Errorf("an end is recorded again: %d bytes", len(rec))
+	}
+	if got := s.acc.Live().Memory.System; got != 6000 {
+		t.Errorf("system holds %d bytes, want 6000", got)
+	}
+	s.close()
+	s.want("a", usage.CPU, 50, usage.Measured)
+	s.want("", usage.CPU, 50, usage.Apportioned)
+	if !s.row("a").Ended {
+		t.Error("it has not ended")
+	}
+	s.tick(21*second, 1100)
+	s.close()
+	for _, r := range s.w.Rows {
+		if r.Workload.Name == "a" {
+			t.Errorf("a row after its end: %+v", r.Usage)
+		}
+	}
+}

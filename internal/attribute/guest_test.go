@@ -31,6 +31,7 @@ func TestGuestsHaveIdle(t *testing.T) {
 	}{
 		{[2]int{1, 2}, false, [3]int64{10, 20, 10}},
 		{[2]int{0, 2}, false, [3]int64{0, 20, 20}},
+		{[2]int{1, 0}, false, [3]int64{10, 0, 30}},
 		{[2]int{-1, 0}, false, [3]int64{0, 0, 40}},
 		{[2]int{4, 4}, false, [3]int64{20, 20, 0}},
 		{[2]int{3, 5}, false, [3]int64{15, 25, 0}},
@@ -69,6 +70,9 @@ func TestGuestsHaveIdle(t *testing.T) {
 			if got, want := idle[name], c.want[i]*watt; got > want+watt/1000 || got < want-watt/1000 {
 				t.Errorf("%v: %q has %d uJ of idle energy, want %d", c.vcpus, name, got, want)
 			}
+		}
+		if got := idle["2"]; c.vcpus[0] == 1<<40 && got != 38 && got != 39 {
+			t.Errorf("beside all CPUs that a machine can have, one has %d uJ of 40 J, want 38", got)
 		}
 		if all != 100*watt || w.Balance.Violations > 0 {
 			t.Errorf("%v: %d uJ in all, %d violations", c.vcpus, all, w.Balance.Violations)

@@ -270,6 +270,8 @@ func TestAccountsCounterDips(t *testing.T) {
 		{[]int64{9100, 5050, 2010}, []int64{50, 40, 10}},
 		{[]int64{9200, 5100, 2005}, []int64{50, 55, 0}},
 		{[]int64{9300, 5100, 2020}, []int64{100, 0, 10}},
+		{[]int64{8290, 4090, 1010}, []int64{0, 0, 0}},  // half of it is a dip
+		{[]int64{8794, 4594, 504}, []int64{0, 0, 504}}, // less than half is not
 	} {
 		acc.Tick(two(int64(i+2)*1e9, c.cpu...))
 		if got := shares(acc, usage.CPU); !slices.Equal(got, c.want) {
@@ -406,7 +408,7 @@ func TestTasksOutside(t *testing.T) {
 // been the same before, and that from 0 on they are not known at once.
 func TestTasksShownLate(t *testing.T) {
 	acc := attribute.New("n")
-	for i, c := range []struct{ tasks, want int64 }{{0, 0}, {10, 10}, {20, 15}, {0, 0}, {8, 8}} {
+	for i, c := range []struct{ tasks, want int64 }{{0, 0}, {10, 10}, {20, 15}, {0, 0}, {8, 8}, {1, 4}, {5, 3}, {5, 5}} {
 		s := two(int64(i+1)*second, 0, 0)
 		s.Node.Tasks = c.tasks
 		acc.Tick(s)
@@ -446,5 +448,65 @@ func TestAccountsForget(t *testing.T) {
 				t.Fatalf("%d rows in a window of 10 ticks", len(w.Rows))
 			}
 		}
+	}
+}
+
+// TestAccountsParentUnknown checks that a group whose parent is not shown, or is the group itself, is
+// below the root.
+func TestAccountsParentUnknown(t *testing.T) {
+	for _, parent := range []usage.Slot{1, 2, 3, 1000, usage.NoSlot} {
+		acc := attribute.New("n")
+		for i := range int64(2) {
+			s := two((i+1)*second, i*100, i*40)
+			s.Groups[1].MemoryParent = parent
+			if parent != usage.NoSlot { // which only the root has
+				s.Groups[1].Parent = parent
+			}
+			s.Groups[1].Put(usage.Memory, 50)
+			acc.Tick(s)
+		}
+		if got := shares(acc, usage.CPU); !slices.Equal(got, []int64{60, 40}) {
+			t.Errorf("below %d: %v, want 60 and 40", parent, got)
+		}
+	}
+}
+
+// TestAccountsMemoryBeyond checks that system holds nothing where the groups hold all used memory, or
+// more, as it is read later.
+func TestAccountsMemoryBeyond(t *testing.T) {
+	for held, want := range map[int64]int64{5990: 10, 6000: 0, 6100: 0} {
+		acc := attribute.New("n")
+		for i := range int64(2) {
+			s := two((i+1)*second, 0, 0)
+			s.Node.MemTotal, s.Node.MemFree = 10_000, 4000
+			s.Groups[1].Put(usage.Memory, held)
+			acc.Tick(s)
+		}
+		u, _ := acc.Share(usage.Root)
+		if m := acc.Live(); u.Amount[usage.MemoryPeak] != want || m.Memory.System != want || m.Memory.Workloads != held {
+			t.Errorf("%d of 6000 bytes are held: system has %d, shown as %d beside %d; want %d", held, u.Amount[usage.MemoryPeak], m.Memory.System, m.Memory.Workloads, want)
+		}
+	}
+}
+
+// TestAccountsUncertain checks that a group that ended unseen makes the remainder of the nearest group
+// above uncertain that is still there, and no other.
+func TestAccountsUncertain(t *testing.T) {
+	s := newScenario(t)
+	top, up, low := namedGroup{name: "top", life: 4, cpu: 600}, namedGroup{name: "up", up: "top", life: 5, cpu: 500}, namedGroup{name: "low", up: "up", life: 6, cpu: 300}
+	s.tick(10*second, 1000, top, up, low)
+	s.tick(11*second, 1000, top, up, low)
+	s.close()
+	s.tick(12*second, 1000, top, up)
+	s.close()
+	for name, q := range map[string]usage.Quality{"up": usage.Apportioned, "top": usage.Measured, "": usage.Measured} {
+		s.want(name, usage.CPU, 0, q)
+	}
+	s.tick(13*second, 1000, top, up, low)
+	s.close()
+	s.tick(14*second, 1000, top)
+	s.close()
+	for name, q := range map[string]usage.Quality{"top": usage.Apportioned, "": usage.Measured} {
+		s.want(name, usage.CPU, 0, q)
 	}
 }

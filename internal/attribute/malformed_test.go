@@ -8,6 +8,7 @@ import (
 	"mete.dev/mete/internal/attribute/energy"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 )
@@ -84,13 +85,16 @@ func TestRestoreRefusesState(t *testing.T) {
 		"a negative level":         func(_ *Accounts, _, upper *account) { upper.level[levelSlot[usage.Memory]] = -1 },
 		"a guest without an epoch": func(_ *Accounts, _, upper *account) { upper.guest = &guest{} },
 		"a negative share":         func(_ *Accounts, _, upper *account) { upper.guest = &guest{share: power.Share{Epoch: "e", Idle: -1}} },
+		"the largest share": func(_ *Accounts, _, upper *account) {
+			upper.guest = &guest{share: power.Share{Epoch: "e", Active: 1<<61 - 1}}
+		},
 		"a share past all sums": func(_ *Accounts, _, upper *account) {
 			upper.guest = &guest{share: power.Share{Epoch: "e", Active: 1<<61 + 1}}
 		},
 	} {
 		acc := threeGroups()
 		spoil(acc, acc.current[0], acc.current[1])
-		if _, err := Restore("n", [][]byte{acc.Checkpoint(nil, true)}); (err == nil) != (name == "nothing") || err != nil && !errors.Is(err, fault.ErrInvalid) {
+		if _, err := Restore("n", [][]byte{acc.Checkpoint(nil, true)}); (err == nil) != (name == "nothing" || name == "the largest share") || err != nil && !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -157,5 +161,78 @@ func TestViolations(t *testing.T) {
 	}
 	if acc.CloseWindow(&w); w.Balance.Violations != 0 {
 		t.Errorf("%d violations in the window after it, want none", w.Balance.Violations)
+	}
+}
+
+// TestScan checks what is read of single values, and that after an error all are zero.
+func TestScan(t *testing.T) {
+	for in, want := range map[byte]bool{0: true, 1: true, 2: false} {
+		s := scanner{rest: []byte{in}}
+		if got := s.bool(); s.bad == want || want && got != (in == 1) {
+			t.Errorf("bool of %d: %v, bad %v", in, got, s.bad)
+		}
+	}
+	s := scanner{rest: []byte{1, 'a', 3, 'b', 'c'}}
+	if got := s.string(); got != "a" || s.bad {
+		t.Errorf("text: %q, bad %v", got, s.bad)
+	}
+	if got := s.string(); got != "" || !s.bad {
+		t.Errorf("a text that is cut: %q, bad %v", got, s.bad)
+	}
+	if a, b, c, d, e := s.byte(), s.bool(), s.uint(), s.int(), s.string(); a != 0 || b || c != 0 || d != 0 || e != "" {
+		t.Errorf("after an error: %v, %v, %v, %v, %q", a, b, c, d, e)
+	}
+	s = scanner{rest: []byte{2, 'x', 'y'}}
+	if got := s.string(); got != "xy" || s.bad || len(s.rest) > 0 {
+		t.Errorf("a text at the end: %q, bad %v", got, s.bad)
+	}
+	for _, halves := range [][2]uint64{{0, 0}, {0, 1}, {0, 1<<63 - 1}, {0, 1 << 63}, {0, 1<<64 - 1}, {1, 0}, {7, 1 << 63}, {1<<62 - 1, 1<<64 - 1}} {
+		s := scanner{rest: appendSum(nil, unit.SumOf(halves[0], halves[1]))}
+		hi, lo := s.sum().Halves()
+		if hi != halves[0] || lo != halves[1] || s.bad || len(s.rest) > 0 {
+			t.Errorf("sum %x is read as %x %x", halves, hi, lo)
+		}
+	}
+	if n := len(appendSum(nil, unit.SumOf(0, 63))); n != 1 {
+		t.Errorf("a small sum has %d bytes", n)
+	}
+}
+
+// TestTotalAdd checks that amounts add up and peaks do not, and when presence or quality change.
+func TestTotalAdd(t *testing.T) {
+	var sum total
+	for i, c := range []struct {
+		cpu, peak int64
+		q         usage.Quality
+		changed   bool
+		want      [2]int64
+	}{
+		{5, 7, usage.Measured, true, [2]int64{5, 7}},
+		{5, 3, usage.Measured, false, [2]int64{10, 7}},
+		{0, 9, usage.Apportioned, true, [2]int64{10, 9}},
+		{1, 9, usage.Measured, false, [2]int64{11, 9}},
+	} {
+		var u usage.Usage
+		u.Put(usage.CPU, c.cpu, c.q)
+		u.Put(usage.MemoryPeak, c.peak, usage.Measured)
+		changed := sum.add(&u)
+		if got := [2]int64{sum.amount[usage.CPU].Int64(), sum.amount[usage.MemoryPeak].Int64()}; got != c.want || changed != c.changed {
+			t.Errorf("%d: %v, changed %v; want %v, %v", i, got, changed, c.want, c.changed)
+		}
+	}
+	var to [usage.Limit]int64
+	if has := sum.row(&to); has != 1<<usage.CPU || to[usage.CPU] != 11 || to[usage.MemoryPeak] != 0 {
+		t.Errorf("the row has %v of %b", to, has)
+	}
+}
+
+// TestDeltaAtOnce checks that a delta of the same tick as the record before is accepted.
+func TestDeltaAtOnce(t *testing.T) {
+	acc := threeGroups()
+	records := [][]byte{acc.Checkpoint(nil, true)}
+	acc.MarkSaved()
+	records = append(records, acc.Checkpoint(nil, false))
+	if _, err := Restore("n", records); err != nil {
+		t.Error(err)
 	}
 }

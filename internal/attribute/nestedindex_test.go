@@ -26,4 +26,7 @@ func TestNestedIndex(t *testing.T) {
 			t.Errorf("nestedIndex(%v) = %d, want %d", r, nestedIndex(r), i)
 		}
 	}
+	if i := nestedIndex(usage.NetworkRx); i != -1 {
+		t.Errorf("nestedIndex of a counter without those below is %d, want -1", i)
+	}
 }

@@ -118,3 +118,55 @@ func TestPartialResumedFromOlder(t *testing.T) {
 		t.Errorf("a second later: system %d ns, idle %d; want 2 s and 20 s", c.system, c.idle)
 	}
 }
+
+// Of the CPU time that an agent in a container cannot see, what was booked to system too early is made
+// up exactly, up to two steps of each CPU.
+func TestPartialMadeUp(t *testing.T) {
+	const ms = second / 1000
+	acc := attribute.New("n")
+	at, cpu, idle := second, int64(0), 500*second
+	for i, c := range []struct{ used, idle, want int64 }{
+		{0, 2000, 0},
+		{400, 1500, 500}, // of 2 s
+		{400, 1600, 400}, // neither more nor less than there was
+		{0, 2030, 0},     // 30 ms too much
+		{0, 1900, 70},    // are made up
+		{0, 2100, 0},     // 100 ms too much: 40 of them count
+		{0, 1930, 30},    // and are made up
+		{0, 1999, 1},     // nothing is left of them
+		{100, -50, 2000}, // it went back
+		{0, 2000, 0},
+	} {
+		at, cpu, idle = at+second, cpu+c.used*ms, idle+c.idle*ms
+		g := &usage.Group{Parent: usage.NoSlot, Life: workload.Life{ID: 7}}
+		g.Put(usage.CPU, cpu)
+		g.Put(usage.CPUUser, cpu/4)
+		g.Put(usage.CPUSystem, cpu/4)
+		b := acc.Tick(&usage.Snapshot{Boot: "b", At: at, Mono: at, Groups: []*usage.Group{g}, Node: usage.Node{CPUs: 2, MemTotal: 10, MemFree: 5, Idle: idle, Partial: true}})
+		if i == 0 {
+			continue // counting begins
+		}
+		u, _ := acc.Share(usage.Root)
+		if got := b.System.Get(usage.CPU); got != c.want*ms || !b.IsBalanced(usage.CPU) || u.Amount[usage.CPUUser]+u.Amount[usage.CPUSystem] != got {
+			t.Errorf("tick %d: system has %d ns, %d and %d of them user and system time; want %d ms", i, got, u.Amount[usage.CPUUser], u.Amount[usage.CPUSystem], c.want)
+		}
+	}
+}
+
+// A root group is another one if both have an id of the kernel, and these differ.
+func TestOtherRoots(t *testing.T) {
+	const fake = 1 << 63
+	for _, c := range []struct {
+		before, now uint64
+		other       bool
+	}{{1, 7, true}, {7, 7, false}, {0, 7, false}, {7, fake, false}, {fake, 7, false}, {7, fake - 1, true}} {
+		p := &container{t: t, acc: attribute.New("n")}
+		p.tick(c.before, second, 5*second, 100*second)
+		p.v.save(p.acc, true)
+		p.acc = p.v.restore(t)
+		p.tick(c.now, second, 6*second, 101*second)
+		if other := p.w.StartReason == usage.StartFirst; other != c.other {
+			t.Errorf("id %d after %d: other groups %v, want %v", c.now, c.before, other, c.other)
+		}
+	}
+}

@@ -259,7 +259,7 @@ func TestRestoredAtOnce(t *testing.T) {
 // TestResumedKnowsTheOld checks that a group that shows more than the group above gained is taken
 // to be older than the pause: its use is booked above.
 func TestResumedKnowsTheOld(t *testing.T) {
-	for _, c := range []struct{ cpu, late, above int64 }{{100, 100, 50}, {151, 0, 150}, {5000, 0, 150}} {
+	for _, c := range []struct{ cpu, late, above int64 }{{100, 100, 50}, {150, 150, 0}, {151, 0, 150}, {5000, 0, 150}} {
 		s := newScenario(t)
 		s.tick(10*second, 9000, namedGroup{name: "a", life: 5, cpu: 7000})
 		s.restart()
@@ -271,6 +271,53 @@ func TestResumedKnowsTheOld(t *testing.T) {
 			q = usage.Apportioned
 		}
 		s.want("a", usage.CPU, c.above, q)
+	}
+}
+
+// TestResumedSlack checks that a new group may show more than the group above gained, by what all CPUs
+// do while the groups are read, at this tick and before the pause.
+func TestResumedSlack(t *testing.T) {
+	for extra, late := range map[int64]int64{8: 158, 9: 0} {
+		s := newScenario(t)
+		s.tick(10*second, 9000, namedGroup{name: "a", life: 5, cpu: 7000})
+		s.restart()
+		snap := two(12*second, 9300, 7150, 150+extra)
+		snap.Took, snap.Node.CPUs = 1, 4
+		snap.Groups[1].Life.ID = 5
+		for i, name := range []string{"", "a", "late"} {
+			snap.Groups[i].New = true
+			snap.Groups[i].Workload = workload.Workload{ID: workload.ID("id of " + name), Key: "key of " + name, Name: name}
+		}
+		snap.Groups[2].Life.ID = 6
+		s.show(snap)
+		s.close()
+		s.want("late", usage.CPU, late, usage.Measured)
+	}
+}
+
+// TestResumedByNameAlone checks that a single group is matched by name, if its counters stayed as they
+// were or grew.
+func TestResumedByNameAlone(t *testing.T) {
+	const fake = 1 << 63
+	for _, c := range []struct {
+		life uint64
+		cpu  int64
+		same bool
+	}{{fake | 9, 300, true}, {fake | 9, 310, true}, {fake | 9, 299, false}, {12, 300, true}, {fake, 300, true}} {
+		s := newScenario(t)
+		s.tick(10*second, 1000, namedGroup{name: "a", life: fake | 1, cpu: 300})
+		s.restart()
+		s.tick(11*second, 1000, namedGroup{name: "a", life: c.life, cpu: c.cpu})
+		s.close()
+		rows := 0
+		for _, r := range s.w.Rows {
+			if r.Workload.Name == "a" {
+				rows++
+			}
+		}
+		if same := rows == 1; same != c.same {
+			t.Errorf("id %d, %d ns after 300: the same group %v, want %v", c.life, c.cpu, same, c.same)
+		}
 	}
 }
 
@@ -417,17 +464,17 @@ func TestResumedSplit(t *testing.T) {
 func TestCovered(t *testing.T) {
 	s := newScenario(t)
 	s.acc.SetInterval(time.Second)
-	for _, at := range []int64{10, 11, 13, 18, 19} {
+	for _, at := range []int64{10, 11, 13, 18, 19, 23} {
 		s.tick(at*second, 0, namedGroup{name: "a", life: 5})
 	}
 	s.close()
 	for _, name := range []string{"a", "", "idle"} {
-		if got := s.row(name).Usage.Covered; got != 4*time.Second {
-			t.Errorf("covered %v of %q, want 4s", got, name)
+		if got := s.row(name).Usage.Covered; got != 8*time.Second {
+			t.Errorf("covered %v of %q, want 8s", got, name)
 		}
 	}
-	if s.w.Total.Covered != 9*time.Second {
-		t.Errorf("covered %v of the machine, want 9s", s.w.Total.Covered)
+	if s.w.Total.Covered != 13*time.Second {
+		t.Errorf("covered %v of the machine, want 13s", s.w.Total.Covered)
 	}
 }
 

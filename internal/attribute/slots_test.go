@@ -10,12 +10,14 @@ import (
 func TestSlots(t *testing.T) {
 	t.Parallel()
 	seen := map[[2]int]usage.Resource{}
+	count := [2]int{}
 	own := func(table int, r usage.Resource, place uint8, last int) {
 		k := [2]int{table, int(place)}
 		if other, ok := seen[k]; ok || int(place) >= last-1 {
 			t.Errorf("%s shares its slot with %d", r, other)
 		}
 		seen[k] = r
+		count[table]++
 	}
 	for r := usage.Resource(1); r < usage.Limit; r++ {
 		d := r.Detail()
@@ -25,5 +27,8 @@ func TestSlots(t *testing.T) {
 		if d.Kind == usage.Integral {
 			own(1, r, levelSlot[r], levelSlots)
 		}
+	}
+	if count[0] != nestedSlots-1 || count[1] != levelSlots-1 {
+		t.Errorf("%v resources have a slot, of %d and %d", count, nestedSlots, levelSlots)
 	}
 }
