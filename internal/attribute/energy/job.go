@@ -42,9 +42,8 @@ func (j *Job) Add(t *Tick, cpu, memory JobUse) {
 		}
 		DivideIdle(power.Used, idle, []Claim{{Used: cpu.Job}, {Used: max(0, cpu.All-cpu.Job)}}, j.parts[:])
 		j.Idle = AddSaturated(j.Idle, j.parts[0])
-		if all := max(cpu.All, cpu.Job); all > 0 {
-			j.IdleError = AddSaturated(j.IdleError, rootSumSquare(MulDiv(a.IdleError, cpu.Job, all), MulDiv(j.parts[0], cpu.AllError, all)))
-		}
+		all := max(cpu.All, cpu.Job)
+		j.IdleError = AddSaturated(j.IdleError, rootSumSquare(MulDiv(a.IdleError, cpu.Job, all), MulDiv(j.parts[0], cpu.AllError, all)))
 	}
 }
 

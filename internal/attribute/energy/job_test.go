@@ -101,3 +101,28 @@ func TestJobError(t *testing.T) {
 		}
 	}
 }
+
+// TestJobMemory checks that energy of memory is divided by bytes held, its idle part by CPU time, and
+// that accelerators give only idle energy.
+func TestJobMemory(t *testing.T) {
+	cpu, memory := energy.JobUse{Job: 1, All: 2}, energy.JobUse{Job: 1, All: 4}
+	for d, want := range map[power.Domain][2]int64{power.Package: {40, 10}, power.DRAM: {20, 10}, power.GPU: {0, 10}, power.Rest: {40, 10}} {
+		var tick energy.Tick
+		var j energy.Job
+		tick.Domain[d] = energy.DomainEnergy{Quality: usage.Measured, Energy: 100, Idle: 20}
+		j.Add(&tick, cpu, memory)
+		if got := [2]int64{j.Active, j.Idle}; got != want || j.Quality != usage.Apportioned {
+			t.Errorf("%v: %v, %v; want %v, apportioned", d, got, j.Quality, want)
+		}
+		// What nobody used is idle energy too.
+		j = energy.Job{}
+		if j.Add(&tick, energy.JobUse{}, energy.JobUse{}); j != (energy.Job{Quality: usage.Apportioned}) {
+			t.Errorf("%v: nothing used: %+v", d, j)
+		}
+		if d == power.DRAM {
+			if j.Add(&tick, cpu, energy.JobUse{}); j.Active != 0 || j.Idle != 50 {
+				t.Errorf("no memory known: %+v, want half of everything, as idle", j)
+			}
+		}
+	}
+}

@@ -25,6 +25,12 @@ func TestPowerBetween(t *testing.T) {
 	}{
 		{"energy", &rapl, at(5, 100), at(7, 60_000_100), energy.MeterPower{Power: 30_000_000, Error: 1_500_000 + 61 + 15_000}},
 		{"energy that wrapped", &rapl, at(1, 990_000_000), at(2, 20_000_000), energy.MeterPower{Power: 30_000_000, Error: 1_500_000 + 122 + 30_000}},
+		{"nothing used", &rapl, at(1, 5), at(2, 5), energy.MeterPower{Error: 122}},
+		{"nothing used of a share", &host, shared("e", 1, 5, 5), shared("e", 2, 5, 5), energy.MeterPower{}},
+		{"negative power", &plug, at(1, 7), at(2, -200_000_000), energy.MeterPower{Power: -200_000_000, Error: 3_000_000}},
+		{"no time", &rapl, at(1, 5), at(1, 9), energy.MeterPower{Reason: "nothing new"}},
+		{"back in time", &rapl, at(2, 5), at(1, 9), energy.MeterPower{Reason: "nothing new"}},
+		{"a short time", &rapl, at(0, 0), power.Reading{At: 500_000, Value: 15}, energy.MeterPower{Power: 30_000, Error: 1500 + 244_000 + 30_000}},
 		{"power", &plug, at(1, 7), at(2, 200_000_000), energy.MeterPower{Power: 200_000_000, Error: 3_000_000}},
 		{"a share", &host, shared("e", 1, 0, 5), shared("e", 3, 8_000_000, 5), energy.MeterPower{Power: 4_000_000, Error: 1_000_000}},
 		{"a share that is modelled", &host, shared("e", 1, 0, 5), shared("e", 2, 8_000_000, 6), energy.MeterPower{Power: 8_000_000, Error: 2_000_000, Modelled: true}},
