@@ -62,7 +62,7 @@ func (d *Divider) Divide(whole Share, claims []Claim) []Share {
 		d.claims = append(d.claims, energy.Claim{Used: c.CPU, Present: c.Covered})
 	}
 	d.out = slices.Grow(d.out[:0], len(claims))[:len(claims)]
-	if energy.DivideIdle(d.Policy, 1, d.claims, d.out) > 0 {
+	if energy.DivideIdle(d.Policy, 1, d.claims, d.out) == 1 {
 		return nil
 	}
 	clear(d.shares)
