@@ -222,14 +222,14 @@ func (w *window) add(to, u *usage.Usage, n int, shares *usage.Shares) error {
 		if r.Detail().Kind != usage.Peak {
 			v = w.amountOf(v, n)
 		}
-		if v >= MaxAmount || to.Amount[r]+v >= MaxAmount {
+		if v >= MaxAmount-to.Amount[r] {
 			return fmt.Errorf("%s is more than a minute can hold: %w", r, fault.ErrInvalid)
 		}
 		to.Put(r, v, u.Quality.Get(r))
 	}
 	covered := time.Duration(w.amountOf(int64(u.Covered), n))
-	if covered >= MaxAmount || to.Covered+covered >= MaxAmount {
-		return fmt.Errorf("it covers %v of a minute: %w", to.Covered+covered, fault.ErrInvalid)
+	if covered >= MaxAmount-to.Covered {
+		return fmt.Errorf("it covers %v of a minute, and %v more: %w", to.Covered, covered, fault.ErrInvalid)
 	}
 	to.Covered += covered
 	if shares != nil {
@@ -288,11 +288,11 @@ func (c *cutter) addNode(w *window) error {
 		for i, r := range usage.Wholes {
 			whole := w.amountOf(b.Whole[i], n)
 			skew := w.shares[n][i] - whole + w.amountOf(missing[i], n)
-			to.Whole[i] += whole
-			to.Skew[i] += skew
-			if whole >= MaxAmount || to.Whole[i] >= MaxAmount || abs(skew) >= MaxAmount || abs(to.Skew[i]) >= MaxAmount {
+			if whole >= MaxAmount-to.Whole[i] || abs(skew) >= MaxAmount || abs(to.Skew[i]+skew) >= MaxAmount {
 				return fmt.Errorf("whole of %s is more than a minute can hold: %w", r, fault.ErrInvalid)
 			}
+			to.Whole[i] += whole
+			to.Skew[i] += skew
 		}
 		if err := w.add(&to.Total, &w.Total, n, nil); err != nil {
 			return fmt.Errorf("total: %w", err)
@@ -318,20 +318,12 @@ func checkUsage(u *usage.Usage) error {
 	return nil
 }
 
-// portion is floor(total x part / length) in 128 bits, for 0 <= part <= length.
-// Below zero it rounds down too, so that pieces of any total sum to it.
+// portion is total x part / length in 128 bits, rounded toward 0, for 0 <= part <= length.
 func portion(total, part, length int64) int64 {
-	m := uint64(total)
+	hi, lo := bits.Mul64(uint64(abs(total)), uint64(part))
+	q, _ := bits.Div64(hi, lo, uint64(length))
 	if total < 0 {
-		m = -m
+		return -int64(q)
 	}
-	hi, lo := bits.Mul64(m, uint64(part))
-	q, rest := bits.Div64(hi, lo, uint64(length))
-	if total >= 0 {
-		return int64(q)
-	}
-	if rest > 0 {
-		q++
-	}
-	return -int64(q)
+	return int64(q)
 }

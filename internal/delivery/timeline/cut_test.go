@@ -121,6 +121,9 @@ func TestPiecesSumToTheWhole(t *testing.T) {
 			t.Fatalf("minutes of the node are out of order, or twice: %v", c.Nodes)
 		}
 		for _, n := range c.Nodes {
+			if n.CPUs != 2 {
+				t.Fatalf("minute %d: %d CPUs", n.Minute, n.CPUs)
+			}
 			gotNode.Covered += n.Covered
 			gotNode.Violations += n.Violations
 			gotNode.Lost += n.Lost
@@ -255,6 +258,8 @@ func TestCut(t *testing.T) {
 			}},
 		{"up to an edge", usage.Window{Start: 110 * s, End: 120 * s, Rows: row(usageOf(map[usage.Resource]int64{usage.CPU: 5}, 10))}, 0,
 			[]batch.Minute{{Workload: 7, Minute: 1, Usage: usageOf(map[usage.Resource]int64{usage.CPU: 5}, 10)}}},
+		{"from just before an edge", usage.Window{Start: 60*s - 1, End: 120 * s, Rows: row(usageOf(map[usage.Resource]int64{usage.CPU: 60*s + 1}, 0))}, 0,
+			[]batch.Minute{{Workload: 7, Minute: 0, Usage: usageOf(map[usage.Resource]int64{usage.CPU: 1}, 0)}, {Workload: 7, Minute: 1, Usage: usageOf(map[usage.Resource]int64{usage.CPU: 60 * s}, 0)}}},
 		{"of no length, on an edge, moved", usage.Window{Start: 60 * s, End: 60 * s, Offset: 60 * s, Rows: row(usageOf(map[usage.Resource]int64{usage.CPU: 5}, 0))}, time.Minute,
 			[]batch.Minute{{Workload: 7, Minute: 3, Usage: usageOf(map[usage.Resource]int64{usage.CPU: 5}, 0)}}},
 		{"3 h stand at hours, in the first minute of each", usage.Window{Start: 1800 * s, End: 12600 * s, Rows: row(usageOf(map[usage.Resource]int64{usage.CPU: 6}, 12))}, 0,
@@ -433,6 +438,16 @@ func TestCutLimits(t *testing.T) {
 	missing := func(skew int64) usage.Window {
 		return usage.Window{Boot: "b", End: int64(30 * 365 * 24 * time.Hour), Balance: usage.Balance{Skew: usage.Shares{skew}}}
 	}
+	// many has 30 days with a row for each amount, and all of them as its whole and skew.
+	many := func(amounts ...int64) usage.Window {
+		w := usage.Window{Boot: "b", End: int64(30 * 24 * time.Hour)}
+		for i, v := range amounts {
+			w.Rows = append(w.Rows, part(workload.ShortID(i), v))
+			w.Balance.Skew[0] += v
+		}
+		w.Balance.Whole[0], w.Balance.Skew[0] = 1<<62, w.Balance.Skew[0]-1<<62
+		return w
+	}
 	total := window(0)
 	total.Total.Put(usage.CPU, 1, usage.Measured)
 	largest := window(0)
@@ -455,6 +470,9 @@ func TestCutLimits(t *testing.T) {
 		"total, more together": {[]usage.Window{largest, total}, false},
 		"violations":           {[]usage.Window{violations}, true},
 		"CPUs":                 {[]usage.Window{{Boot: "b", End: 1, CPUs: -1}}, false},
+		"rows of all together": {[]usage.Window{many(1<<62, 1<<62-1)}, true},
+		"rows of more":         {[]usage.Window{many(1<<62, 1<<62)}, false},
+		"rows of still more":   {[]usage.Window{many(1<<62, 1<<62, 1<<62)}, false},
 		"skew, far below":      {[]usage.Window{{Boot: "b", End: 1, Balance: usage.Balance{Skew: usage.Shares{math.MinInt64}}}}, false},
 		"missing":              {[]usage.Window{missing(1<<62 - 1)}, true},
 		"too much is missing":  {[]usage.Window{missing(1 << 62)}, false},

@@ -29,7 +29,7 @@ func (w *CutWindow) Ended() int64 { return w.Edges[len(w.Edges)-1].At }
 // Cumulative is what of a window's total stands before its n-th edge: what stands
 // between two edges is the difference.
 func (w *CutWindow) Cumulative(total int64, n int) int64 {
-	if n == len(w.Edges)-1 {
+	if w.Start == w.End {
 		return total
 	}
 	return portion(total, w.Edges[n].Elapsed, w.End-w.Start)

@@ -177,7 +177,7 @@ func (j *judgment) separateBoots(boots [][]int, moved bool) error {
 // offsetsAgree reports whether all windows' offsets are within Tolerance of offset.
 func (j *judgment) offsetsAgree(b []int, offset int64) bool {
 	return !slices.ContainsFunc(b, func(i int) bool {
-		return abs(j.ws[i].Offset-offset) > int64(Tolerance)
+		return distance(j.ws[i].Offset, offset) > int64(Tolerance)
 	})
 }
 
@@ -214,12 +214,15 @@ func (j *judgment) earliest(b []int) int64 {
 
 func abs(v int64) int64 { return max(v, -v) }
 
+// distance returns the difference of two numbers, which is never negative.
+func distance[T ~int64](a, b T) T { return max(a, b) - min(a, b) }
+
 // BootStart returns the wall time, in ns since 1970, at which the sender's boot began
 // if its clock shows c now. held is the previous result for the same boot, 0 if there
 // is none; BootStart returns it while the new result is within OffsetJitter of it.
 func BootStart(now time.Time, c batch.Clock, held int64) int64 {
 	fresh := now.UnixNano() - c.Boottime
-	if held != 0 && abs(fresh-held) <= int64(OffsetJitter) {
+	if distance(fresh, held) <= int64(OffsetJitter) {
 		return held
 	}
 	return fresh
@@ -229,17 +232,17 @@ func BootStart(now time.Time, c batch.Clock, held int64) int64 {
 // boot that were moved alike.
 func Shifts(now time.Time, ws []usage.Window, by []time.Duration) []batch.Shift {
 	var shifts []batch.Shift
-	last := -1
+	var last *batch.Shift // that the window before was moved by
 	for i := range ws {
 		if by[i].Abs() <= OffsetJitter {
-			last = -1
+			last = nil
 			continue
 		}
-		if last >= 0 && ws[last].Boot == ws[i].Boot && (by[i]-by[last]).Abs() <= OffsetJitter {
+		if last != nil && last.Boot == ws[i].Boot && distance(by[i], last.By) <= OffsetJitter {
 			continue
 		}
-		last = i
 		shifts = append(shifts, batch.Shift{Boot: ws[i].Boot, At: now.UTC(), By: by[i], From: Start(&ws[i], by[i])})
+		last = &shifts[len(shifts)-1]
 	}
 	return shifts
 }

@@ -196,6 +196,7 @@ func TestJudgeEdges(t *testing.T) {
 		{"more behind", nil, nil, windows(w("p", 0, m, at(-h-2*m-1))), []time.Duration{2*m + 1}},
 		{"2 m into the future", nil, nil, windows(w("p", 0, h+2*m, at(-h))), []time.Duration{0}},
 		{"more", nil, nil, windows(w("p", 0, h+2*m+1, at(-h))), []time.Duration{-2*m - 1}},
+		{"2 m into the future, of a wrong clock", nil, nil, windows(w("p", 0, h+m, at(-h+m))), []time.Duration{0}},
 		{"more, of a wrong clock", nil, nil, windows(w("p", 0, h+m+1, at(-h+m))), []time.Duration{-m}},
 		{"corrected, 2 m into the future", nil, nil, windows(w("p", 0, h+2*m, at(-h+3*m))), []time.Duration{-3 * m}},
 		{"corrected, more", nil, nil, windows(w("p", 0, h+2*m+1, at(-h+3*m))), []time.Duration{-5*m - 1}},
@@ -414,8 +415,8 @@ func TestMoveGapsEdges(t *testing.T) {
 	date := func(year int, month time.Month, day int) time.Time {
 		return time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
 	}
-	// Windows from -60 m to -50 m, and from -40 m to -30 m.
-	ws := []usage.Window{{End: int64(10 * m), Offset: at(-60 * m).UnixNano()}, {Start: int64(20 * m), End: int64(30 * m), Offset: at(-60 * m).UnixNano()}}
+	// Windows from -60 m to -50 m, from -40 m to -30 m, and from 1 ns later on to -20 m.
+	ws := []usage.Window{{End: int64(10 * m), Offset: at(-60 * m).UnixNano()}, {Start: int64(20 * m), End: int64(30 * m), Offset: at(-60 * m).UnixNano()}, {Start: int64(30*m) + 1, End: int64(40 * m), Offset: at(-60 * m).UnixNano()}}
 	for _, c := range []struct {
 		name   string
 		reason usage.Reason
@@ -423,17 +424,19 @@ func TestMoveGapsEdges(t *testing.T) {
 		from   time.Time
 		want   time.Time
 	}{
-		{"in the middle", usage.Unwatched, []time.Duration{-1, -2}, at(-45 * m), at(-45*m - 1)},
-		{"nearer to the second", usage.Unwatched, []time.Duration{-1, -2}, at(-45*m + 1), at(-45*m - 1)},
-		{"within the second", usage.Unwatched, []time.Duration{-1, -2}, at(-35 * m), at(-35*m - 2)},
-		{"before both", usage.Unwatched, []time.Duration{-1, -2}, at(-90 * m), at(-90*m - 1)},
-		{"after both", usage.Unwatched, []time.Duration{-1, -2}, at(-10 * m), at(-10*m - 2)},
-		{"within reach of a reboot", usage.Rebooted, []time.Duration{-1, -2}, at(-62 * m), at(-62*m - 1)},
-		{"out of reach of a reboot", usage.Rebooted, []time.Duration{-1, -2}, at(-62*m - 1), at(-62*m - 1)},
-		{"in 1970", usage.Unwatched, []time.Duration{50 * year, 0}, date(1970, 1, 1), date(1970, 1, 1).Add(50 * year)},
-		{"in 1969", usage.Unwatched, []time.Duration{50 * year, 0}, date(1969, 12, 31), date(1970, 1, 1)},
-		{"in 2261", usage.Unwatched, []time.Duration{0, -250 * year}, date(2261, 12, 31), date(2261, 12, 31).Add(-250 * year)},
-		{"in 2262", usage.Unwatched, []time.Duration{0, -250 * year}, date(2262, 1, 1), at(2 * m)},
+		{"in the middle", usage.Unwatched, []time.Duration{-1, -2, -3}, at(-45 * m), at(-45*m - 1)},
+		{"nearer to the second", usage.Unwatched, []time.Duration{-1, -2, -3}, at(-45*m + 1), at(-45*m - 1)},
+		{"within the second", usage.Unwatched, []time.Duration{-1, -2, -3}, at(-35 * m), at(-35*m - 2)},
+		{"before all", usage.Unwatched, []time.Duration{-1, -2, -3}, at(-90 * m), at(-90*m - 1)},
+		{"after all", usage.Unwatched, []time.Duration{-1, -2, -3}, at(-10 * m), at(-10*m - 3)},
+		{"within the third, close to the second", usage.Unwatched, []time.Duration{-1, -2, -3}, at(-30*m + 1), at(-30*m - 2)},
+		{"at the end of the second, close to the third", usage.Unwatched, []time.Duration{-1, -2, -3}, at(-30 * m), at(-30*m - 2)},
+		{"within reach of a reboot", usage.Rebooted, []time.Duration{-1, -2, -3}, at(-62 * m), at(-62*m - 1)},
+		{"out of reach of a reboot", usage.Rebooted, []time.Duration{-1, -2, -3}, at(-62*m - 1), at(-62*m - 1)},
+		{"in 1970", usage.Unwatched, []time.Duration{50 * year, 0, 0}, date(1970, 1, 1), date(1970, 1, 1).Add(50 * year)},
+		{"in 1969", usage.Unwatched, []time.Duration{50 * year, 0, 0}, date(1969, 12, 31), date(1970, 1, 1)},
+		{"in 2261", usage.Unwatched, []time.Duration{0, 0, -250 * year}, date(2261, 12, 31), date(2261, 12, 31).Add(-250 * year)},
+		{"in 2262", usage.Unwatched, []time.Duration{0, 0, -250 * year}, date(2262, 1, 1), at(2 * m)},
 	} {
 		// The end of the gap is far behind all cases.
 		got := timeline.MoveGaps(now, ws, c.by, []usage.Gap{{From: c.from, To: date(2299, 1, 1), Reason: c.reason}})[0]

@@ -63,10 +63,7 @@ func cpuTime(cpus int, w *usage.Window) float64 {
 func sumOf(w *usage.Window, r usage.Resource) (sum int64) {
 	for i := range w.Rows {
 		if v, ok := w.Rows[i].Usage.Get(r); ok {
-			if v > math.MaxInt64-sum {
-				return math.MaxInt64
-			}
-			sum += v
+			sum += min(v, math.MaxInt64-sum)
 		}
 	}
 	return sum
