@@ -39,7 +39,7 @@ func (q *admissionQueue) poll() *submission {
 }
 
 // queueFor returns the queue for a request of the given size.
-func (rc *Receiver) queueFor(bytes int64) *admissionQueue {
+func (rc *Receiver) queueFor(bytes uint64) *admissionQueue {
 	if bytes <= lightBytes {
 		return rc.light
 	}

@@ -69,7 +69,7 @@ func (b *bootTracker) observe(now time.Time, c batch.Clock, newest int64) (clone
 	r := &b.earlier[i]
 	r.update(now, c, fresh)
 	// A request that was long in transit does not show that its machine runs.
-	if newest < 0 || r.earliest+newest <= b.current.since.UnixNano() {
+	if r.earliest+newest <= b.current.since.UnixNano() {
 		return false
 	}
 	back := *r
@@ -107,7 +107,6 @@ func (r *bootRecord) update(now time.Time, c batch.Clock, fresh int64) {
 	r.last = now
 	if r.unheard {
 		r.began, r.earliest, r.unheard = fresh, fresh, false
-		return
 	}
 	r.began = timeline.BootStart(now, c, r.began)
 	r.earliest = min(r.earliest, fresh)

@@ -28,7 +28,11 @@ func TestPresence(t *testing.T) {
 		"two clones":                                 "a1+ b5+ c6+ a10+ C11+ B12+ a13+ B14+ a15+",
 		"put back to a snapshot":                     fmt.Sprintf("a1+ b40+ a%d+ a%d+", 40+long, 50+long),
 		"put back, and the other one comes up after": fmt.Sprintf("a1+ b40+ a%d+ B%d+ a%d+ B%d+", 40+long, 45+long, 50+long, 51+long),
-		"silent just as long as is allowed":          "a1+ b40+ a340+ B341+",
+		"silent just as long as is allowed":          "a1+ b40+ a340+ B341",
+		"not silent, though first heard long ago":    "a1+ b40+ b340+ a360+ B361",
+		"newer by nothing":                           "a1+ b40+ a41+~1 b50+",
+		"late from the first request on":             "a11+~10 a20+ b40+ a45+~10 b50+",
+		"put back, and a late request before that":   "a1+ b40+ a350+ b351+~6 a360+ b361 a370+",
 		"booked before the server started":           "*a b1+ a10+ B11+ a20+",
 		"rebooted while the server was down":         "*a b1+ b10+ b20+",
 		"booked before, a word without windows":      "*a b1+ a10 b20+ a30+ B31+",
@@ -80,6 +84,14 @@ func TestPresenceForgets(t *testing.T) {
 	}
 	if got := strings.Join(earlier, " "); got != "5 4 3 2" || p.current.boot != "6" {
 		t.Errorf("current boot %s, earlier %s", p.current.boot, got)
+	}
+	p = bootTracker{}
+	send(1, -1)
+	send(2, -1)
+	now = now.Add(time.Hour)
+	send(1, now.UnixNano()) // put back
+	if len(p.earlier) != 1 || p.earlier[0].boot != "2" || p.current.boot != "1" {
+		t.Errorf("current boot %s, earlier %v", p.current.boot, p.earlier)
 	}
 	p = bootTracker{}
 	for boot := range 18 {

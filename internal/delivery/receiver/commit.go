@@ -99,8 +99,7 @@ func (rc *Receiver) gather(ctx context.Context) (group []*submission) {
 	} else if s := rc.heavy.poll(); s != nil {
 		take(s)
 	}
-	enough := time.NewTimer(rc.cfg.GatherTime)
-	defer enough.Stop()
+	enough := time.After(rc.cfg.GatherTime)
 	for rows < limit {
 		s := rc.light.poll()
 		if s == nil {
@@ -110,7 +109,7 @@ func (rc *Receiver) gather(ctx context.Context) (group []*submission) {
 			select {
 			case s = <-rc.light.pending:
 			case s = <-rc.heavy.pending:
-			case <-enough.C:
+			case <-enough:
 				return group
 			case <-ctx.Done():
 				return group

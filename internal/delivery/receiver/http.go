@@ -143,7 +143,7 @@ func (e *endpoint) read(w http.ResponseWriter, r *http.Request) (body []byte, re
 	}
 	release = func() {}
 	if size <= e.maxBody { // else it is refused unread
-		q := e.rc.queueFor(size)
+		q := e.rc.queueFor(uint64(size))
 		release = func() { q.bodyBytes.Add(-size) }
 		if q.bodyBytes.Add(size) > q.maxBodyBytes || q.isFull() {
 			return nil, release, newRetryError("too many requests at once")

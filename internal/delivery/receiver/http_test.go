@@ -2,6 +2,7 @@ package receiver_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -136,7 +137,7 @@ func testVerdicts(t *testing.T) {
 	do(t, s, ask(t, s, "n1", clone.clock(), clone.batch(t, clone.window(time.Second))))
 	m.at = int64(time.Since(m.began))
 	do(t, s, ask(t, s, "n1", m.clock(), m.batch(t, m.window(time.Millisecond))))
-	if w, r, _ := do(t, s, ask(t, s, "n1", clone.clock(), clone.batch(t, clone.window(time.Second)))); w.StatusCode != 409 || r.Verdict != batch.Clone {
+	if w, r, _ := do(t, s, ask(t, s, "n1", clone.clock(), clone.batch(t, clone.window(time.Second)))); w.StatusCode != 409 || r.Verdict != batch.Clone || r.Next != 1 {
 		t.Errorf("a clone got %s, %v", w.Status, r.Verdict)
 	}
 }
@@ -165,6 +166,7 @@ func testRefused(t *testing.T) {
 		"no boot":          {func(r *http.Request) *http.Request { r.Header.Del(wire.HeaderBoot); return r }, 400},
 		"no boottime":      {func(r *http.Request) *http.Request { r.Header.Del(wire.HeaderBoottime); return r }, 400},
 		"odd wall":         {func(r *http.Request) *http.Request { r.Header.Set(wire.HeaderWall, "1e9"); return r }, 400},
+		"wall in letters":  {func(r *http.Request) *http.Request { r.Header.Set(wire.HeaderWall, "a"); return r }, 400},
 		"boottime below 0": {func(r *http.Request) *http.Request { r.Header.Set(wire.HeaderBoottime, "-1"); return r }, 400},
 		"garbage":          {func(r *http.Request) *http.Request { return ask(t, s, "n1", m.clock(), []byte(secret)) }, 400},
 		"nothing":          {func(r *http.Request) *http.Request { return ask(t, s, "n1", m.clock(), nil) }, 400},
@@ -458,6 +460,92 @@ func testLogHoldsNoBody(t *testing.T) {
 	}
 	if s := log.String(); !strings.Contains(s, "node=n1") || strings.Contains(s, "SECRET") || strings.Count(s, "\n") != 1 {
 		t.Errorf("log:\n%s", s)
+	}
+}
+
+// TestLogOfFailures checks that a transaction that fails is logged, and a batch that the ledger does not
+// take, with its node.
+func TestLogOfFailures(t *testing.T) { synctest.Test(t, testLogOfFailures) }
+
+func testLogOfFailures(t *testing.T) {
+	var log journal.Journal
+	l := newLedger()
+	in := receiver.New(quick(), l, nil, slog.New(slog.NewTextHandler(&log, nil)))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- in.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	s, p := server(in)
+	s.Start()
+	s.Client().Transport.(*http.Transport).DialContext = p.dial
+	defer s.Close()
+	m := newMachine("b1", time.Minute, 1)
+	first, second := m.batch(t, m.window(time.Second)), m.batch(t, m.window(time.Second))
+	if w, _, _ := do(t, s, ask(t, s, "n1", m.clock(), second)); w.StatusCode != 409 {
+		t.Errorf("the second one first: %s", w.Status)
+	}
+	if text := log.String(); !strings.Contains(text, "batch not taken") || !strings.Contains(text, "node=n1") || strings.Count(text, "\n") != 1 {
+		t.Errorf("log of a batch that was not taken:\n%s", text)
+	}
+	l.fail = func(*batch.Entry) error { return errors.New("disk full") }
+	w, _, _ := do(t, s, ask(t, s, "n1", m.clock(), first))
+	if w.StatusCode != 503 || w.Header.Get("Retry-After") != "5" {
+		t.Errorf("while the ledger fails: %s, retry after %q", w.Status, w.Header.Get("Retry-After"))
+	}
+	if text := log.String(); strings.Count(text, "level=ERROR") != 1 || !strings.Contains(text, "disk full") {
+		t.Errorf("log of a transaction that failed:\n%s", text)
+	}
+}
+
+// TestGone checks the answer to a client that gave up while its batch waits: it may be a proxy that
+// passes the answer on.
+func TestGone(t *testing.T) { synctest.Test(t, testGone) }
+
+func testGone(t *testing.T) {
+	l := newLedger()
+	l.hold = make(chan struct{})
+	in := start(t, quick(), l)
+	m := newMachine("b1", time.Minute, 1)
+	for _, gone := range []func(context.Context) (context.Context, context.CancelFunc){
+		func(ctx context.Context) (context.Context, context.CancelFunc) {
+			return context.WithTimeout(ctx, time.Second)
+		},
+		func(ctx context.Context) (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancel(ctx)
+			time.AfterFunc(time.Second, cancel)
+			return ctx, cancel
+		},
+	} {
+		ctx, cancel := gone(t.Context())
+		r := ask(t, &httptest.Server{URL: "http://x"}, "n1", m.clock(), m.batch(t, m.window(time.Second))).WithContext(ctx)
+		answer := httptest.NewRecorder()
+		in.Handler(identify).ServeHTTP(answer, r)
+		cancel()
+		if answer.Code != 503 || answer.Header().Get("Retry-After") != "5" || !strings.Contains(answer.Body.String(), "the request was canceled") {
+			t.Errorf("%d, retry after %q: %s", answer.Code, answer.Header().Get("Retry-After"), answer.Body)
+		}
+	}
+	close(l.hold)
+}
+
+// TestLossBody checks how long a report of lost batches may be.
+func TestLossBody(t *testing.T) { synctest.Test(t, testLossBody) }
+
+func testLossBody(t *testing.T) {
+	_, s := serve(t, quick(), newLedger())
+	for n, status := range map[int]int{64 << 10: 200, 64<<10 + 1: 413} {
+		body := []byte(`{"stream":"07000000000000000000000000000000","from":"1","to":"2"}`)
+		r := ask(t, s, "n1", batch.Clock{}, append(body, bytes.Repeat([]byte(" "), n-len(body))...))
+		r.URL.Path = "/v1/lost"
+		r.Header.Set("Content-Type", "application/json")
+		if w, _, _ := do(t, s, r); w.StatusCode != status {
+			t.Errorf("%d bytes: %s, want %d", n, w.Status, status)
+		}
 	}
 }
 

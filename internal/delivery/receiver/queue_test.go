@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
@@ -40,8 +41,53 @@ func TestNew(t *testing.T) {
 				t.Errorf("a queue of %d rows: full with one less %t, with all %t", q.maxRows, before, q.isFull())
 			}
 		}
+		if cap(rc.light.pending) != 4096 || cap(rc.heavy.pending) != 4096 {
+			t.Errorf("%d small and %d large batches may wait, want 4096", cap(rc.light.pending), cap(rc.heavy.pending))
+		}
 		if rc.queueFor(64<<10) != rc.light || rc.queueFor(64<<10+1) != rc.heavy {
 			t.Error("64 KiB are not the limit of a small request")
+		}
+	}
+}
+
+// TestLightRows checks that a batch of up to 2000 rows is a small one, whatever its size in bytes.
+func TestLightRows(t *testing.T) {
+	for rows, light := range map[int]bool{1998: true, 1999: false} { // and a row of the node and one of the stream
+		w := usage.Window{Boot: "b", End: 1e9, Rows: make([]usage.Row, rows)}
+		for i := range w.Rows {
+			w.Rows[i].ShortID = workload.ShortID(i + 1)
+			w.Rows[i].Usage.Put(usage.CPU, 1, usage.Measured)
+		}
+		sent, err := wire.Encode(nil, &batch.Batch{Number: 1, Windows: []usage.Window{w}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rc := New(Default(), nil, nil, nil)
+		s, _, err := rc.prepare(t.Context(), rc.light, "n", batch.Clock{Boot: "b", Boottime: 1e9}, sent)
+		if err != nil || s.rows != int64(rows)+2 || (s.queue == rc.light) != light {
+			t.Errorf("%d rows: %d are written, small %t, %v", rows, s.rows, s.queue == rc.light, err)
+		}
+	}
+}
+
+// TestStabilizeClock checks that the boottime of a sender follows from the believed start of its boot, if
+// the two are not more than a second apart, and is never negative.
+func TestStabilizeClock(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	for _, c := range []struct {
+		boot           string
+		unheard        bool
+		boottime, held int64 // held is how long ago the boot began
+		want           int64
+	}{
+		{"b", false, 100e9, 100e9 + 1e9, 101e9}, {"b", false, 100e9, 100e9 - 1e9, 99e9}, {"b", false, 100e9, 100e9 + 1e9 + 1, 100e9},
+		{"b", false, 0, 1, 1}, {"b", false, 5, -5e8, 0}, {"b", false, -1, 5, -1},
+		{"c", false, 100e9, 100e9 + 1e9, 100e9}, {"b", true, 100e9, 100e9 + 1e9, 100e9},
+	} {
+		rc := New(Default(), nil, nil, nil)
+		rc.nodeState("n").boots.current = bootRecord{boot: "b", unheard: c.unheard, began: now.UnixNano() - c.held}
+		if got := rc.stabilizeClock("n", now, batch.Clock{Boot: c.boot, Boottime: c.boottime}).Boottime; got != c.want {
+			t.Errorf("%+v: boottime %d", c, got)
 		}
 	}
 }
@@ -89,6 +135,53 @@ func TestCommit(t *testing.T) {
 		s.done <- batch.Result{Reply: batch.Reply{Next: 7}, Err: booked}
 		if r, err := rc.commit(t.Context(), s); r.Next != 7 || !errors.Is(err, booked) {
 			t.Fatalf("the receiver ended after it booked: %v, %v", r, err)
+		}
+	}
+}
+
+// TestGather checks what one transaction takes of batches that wait, where ten rows are a group: small
+// ones up to that, a large one beside them, and more large ones while there is room.
+func TestGather(t *testing.T) {
+	for _, c := range []struct {
+		name                 string
+		light, heavy         int // batches
+		lightRows, heavyRows int64
+		want                 [2]int
+	}{
+		{"small ones", 12, 0, 1, 0, [2]int{10, 0}},
+		{"fewer small ones", 3, 0, 3, 0, [2]int{3, 0}},
+		{"small ones that exceed it", 5, 0, 3, 0, [2]int{4, 0}},
+		{"large ones", 0, 9, 0, 3, [2]int{0, 4}},
+		{"one large one", 0, 9, 0, 10, [2]int{0, 1}},
+		{"both", 12, 2, 1, 50, [2]int{10, 1}},
+		{"both, with room", 2, 9, 1, 3, [2]int{2, 3}},
+	} {
+		for range 100 { // whichever it takes first
+			cfg := Default()
+			cfg.GroupRows, cfg.GatherTime = 10, 0
+			rc := New(cfg, nil, nil, nil)
+			for range c.light {
+				rc.light.pending <- &submission{rows: c.lightRows, queue: rc.light}
+			}
+			for range c.heavy {
+				rc.heavy.pending <- &submission{rows: c.heavyRows, queue: rc.heavy}
+			}
+			var got [2]int
+			for _, s := range rc.gather(t.Context()) {
+				if s.queue == rc.light {
+					got[0]++
+				} else {
+					got[1]++
+				}
+			}
+			if got != c.want {
+				t.Fatalf("%s: %d small and %d large ones, want %v", c.name, got[0], got[1], c.want)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			if group := rc.gather(ctx); group != nil {
+				t.Fatalf("%s: %d batches after the end", c.name, len(group))
+			}
 		}
 	}
 }
@@ -163,6 +256,7 @@ func TestPut(t *testing.T) {
 		"a98/4 b99/4 c112/9":          "c112/9",
 		"a98/1 b112/9 c113/1":         "b112/9 c113/1",
 		"a111/0 b112/9 c113/2":        "a111/0 b112/0 c113/2",
+		"a98/0 b112/9 c113/2":         "a98/0 b112/0 c113/2",
 		"a111/0 b112/9 c113/2 b114/8": "a111/0 b114/8 c113/2",
 	} {
 		s := snapshotStore{nodes: map[string]NodeSnapshot{}}

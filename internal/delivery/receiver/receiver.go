@@ -165,11 +165,7 @@ func (rc *Receiver) Offer(ctx context.Context, node string, c batch.Clock, sent 
 }
 
 func (rc *Receiver) offer(ctx context.Context, node string, c batch.Clock, sent []byte) (batch.Reply, error) {
-	q := rc.heavy
-	if size := wire.ExpandedSize(sent); size > 0 && size <= lightBytes {
-		q = rc.light
-	}
-	s, clone, err := rc.prepare(ctx, q, node, c, sent)
+	s, clone, err := rc.prepare(ctx, rc.queueFor(wire.ExpandedSize(sent)), node, c, sent)
 	if err != nil {
 		return batch.Reply{}, err
 	}
@@ -240,21 +236,21 @@ func (rc *Receiver) prepare(ctx context.Context, q *admissionQueue, node string,
 		done:  make(chan batch.Result, 1),
 		queue: rc.heavy,
 	}
-	last := -1
+	last := 0 // the window that ends last
 	for i := range b.Windows {
 		s.windowRows += len(b.Windows[i].Rows)
 		for _, h := range b.Windows[i].Handovers {
 			s.entry.Handovers = append(s.entry.Handovers, batch.TimedHandover{
 				From: timeline.Start(&b.Windows[i], by[i]), To: timeline.End(&b.Windows[i], by[i]), Handover: h})
 		}
-		if end := timeline.End(&b.Windows[i], by[i]); last < 0 || end.After(s.entry.Through) {
+		if end := timeline.End(&b.Windows[i], by[i]); end.After(s.entry.Through) {
 			s.entry.Through, last = end, i
 		}
 	}
 	if s.rows += int64(len(s.entry.Handovers)); s.rows <= lightRows {
 		s.queue = rc.light
 	}
-	if last >= 0 && now.Sub(s.entry.Through) <= rc.cfg.SnapshotTTL {
+	if now.Sub(s.entry.Through) <= rc.cfg.SnapshotTTL {
 		s.snapshot = newSnapshot(node, &b.Windows[last], by[last], rc.cfg.SnapshotRows/snapshotShare)
 	}
 	if len(sentWindows) > 0 && sentWindows[0].StartReason == usage.StartFirst {
@@ -458,9 +454,7 @@ func (rc *Receiver) ReportLoss(ctx context.Context, node string, l batch.Loss) (
 	l.Gap = timeline.ClampGap(now, l.Gap)
 	// PostgreSQL stores no NUL in a text.
 	l.Gap.Detail = strings.ReplaceAll(l.Gap.Detail, "\x00", "")
-	if limit := rc.cfg.Limits.Text; len(l.Gap.Detail) > limit {
-		l.Gap.Detail = strings.ToValidUTF8(l.Gap.Detail[:limit], "")
-	}
+	l.Gap.Detail = strings.ToValidUTF8(l.Gap.Detail[:min(len(l.Gap.Detail), rc.cfg.Limits.Text)], "")
 	r, err := rc.ledger.Lost(ctx, node, l, now)
 	if err != nil {
 		return batch.Reply{}, classify(err)

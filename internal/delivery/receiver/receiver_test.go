@@ -504,8 +504,37 @@ func testPoison(t *testing.T) {
 	for _, n := range l.calls {
 		sum += n
 	}
-	if sum != 3 {
-		t.Errorf("the transactions had %v batches, want each batch once", l.calls)
+	if sum != 3 || in.Stats().Queue != 0 {
+		t.Errorf("the transactions had %v batches, want each batch once; %d rows wait", l.calls, in.Stats().Queue)
+	}
+}
+
+// TestPoisonPair checks that of two batches, of which one breaks the transaction, the other one is booked.
+func TestPoisonPair(t *testing.T) { synctest.Test(t, testPoisonPair) }
+
+func testPoisonPair(t *testing.T) {
+	l := newLedger()
+	l.fail = func(e *batch.Entry) error {
+		if e.Node == "bad" {
+			return errors.New("disk: bad row")
+		}
+		return nil
+	}
+	cfg := quick()
+	cfg.GatherTime = 50 * time.Millisecond
+	in := start(t, cfg, l)
+	var wg sync.WaitGroup
+	for i, node := range []string{"good", "bad"} {
+		wg.Go(func() {
+			m := newMachine("b", time.Minute, byte(i))
+			if _, err := in.Offer(context.Background(), node, m.clock(), m.batch(t, m.window(time.Second))); (err == nil) != (node == "good") {
+				t.Errorf("%s: %v", node, err)
+			}
+		})
+	}
+	wg.Wait()
+	if st := in.Stats(); !cmp.Equal(l.calls, []int{2, 1, 1}) || st.Queue != 0 || st.Accepted != 1 || st.Unavailable != 1 || st.Commits != 3 {
+		t.Errorf("transactions of %v batches, %+v", l.calls, st)
 	}
 }
 
@@ -557,7 +586,7 @@ func testGroupsAndGoingDown(t *testing.T) {
 			offer(t, in, fmt.Sprint("n", i), m.clock(), m.batch(t, m.window(time.Second)), batch.Accepted)
 		})
 	}
-	until(t, "all batches are queued", func() bool { return in.Stats().Queue >= n*4 })
+	until(t, "all batches are queued", func() bool { return in.Stats().Queue == n*5 })
 	close(l.hold)
 	wg.Wait()
 	l.mu.Lock()
