@@ -125,10 +125,16 @@ func Check(ctx context.Context, dsn string, progress func(CheckProgress)) (*Chec
 // postgres://... It migrates an older schema. A schema newer than this program is
 // fault.ErrUnsupported.
 func Open(ctx context.Context, dsn string, cfg Config, log *slog.Logger) (*Ledger, error) {
+	return OpenWrapped(ctx, dsn, cfg, log, nil)
+}
+
+// OpenWrapped is [Open] with connections to SQLite that go through wrap, if it is not nil: tests let
+// statements fail.
+func OpenWrapped(ctx context.Context, dsn string, cfg Config, log *slog.Logger, wrap db.Wrapper) (*Ledger, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	database, err := db.Open(ctx, dsn, cfg.Upstream)
+	database, err := db.Open(ctx, dsn, cfg.Upstream, wrap)
 	if err != nil {
 		return nil, err
 	}

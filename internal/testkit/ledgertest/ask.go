@@ -46,9 +46,7 @@ func testAnswers(t *testing.T, dsn string) {
 		}
 		for i := range 8 {
 			if i == 4 && rapid.Bool().Draw(rt, "all folded") {
-				if err := l.Fold(t.Context(), time.Unix(60*(r.day+(queryDays+1)*dayMinutes), 0)); err != nil {
-					rt.Fatal(err)
-				}
+				fold(t, l, time.Unix(60*(r.day+(queryDays+1)*dayMinutes), 0))
 			}
 			r.checkAnswer()
 		}
@@ -149,7 +147,7 @@ func (r *queryRound) step() {
 	case "fold":
 		err = r.l.Fold(ctx, now)
 	case "retain":
-		err = r.l.Retain(ctx, now)
+		err = Try(r, func() error { return r.l.Retain(ctx, now) })
 	}
 	if err != nil {
 		r.Fatal(err)
@@ -401,7 +399,11 @@ func (r *queryRound) granularity(at int64) int64 {
 // checkAnswer compares an answer with the book.
 func (r *queryRound) checkAnswer() {
 	q := r.query()
-	got, err := r.l.Usage(r.t.Context(), q)
+	var got *query.Answer
+	err := Try(r, func() (err error) {
+		got, err = r.l.Usage(r.t.Context(), q)
+		return err
+	})
 	if err != nil {
 		r.Fatalf("%+v: %v", q, err)
 	}
@@ -559,7 +561,11 @@ func (r *queryRound) checkTotals(q *query.Query, got *query.Answer, groups []*gr
 // checkWorkloads compares the list of the query's workloads.
 func (r *queryRound) checkWorkloads(q query.Query, from, to int64) {
 	q.Limit = 0
-	got, err := r.l.Workloads(r.t.Context(), q)
+	var got []query.Workload
+	err := Try(r, func() (err error) {
+		got, err = r.l.Workloads(r.t.Context(), q)
+		return err
+	})
 	if err != nil {
 		r.Fatalf("workloads of %+v: %v", q, err)
 	}

@@ -21,6 +21,7 @@ import (
 
 // bookedSeconds holds the seconds of boottime that are booked, and offers more.
 type bookedSeconds struct {
+	t      tester
 	l      *ledger.Ledger
 	stream byte
 }
@@ -38,7 +39,11 @@ func (b *bookedSeconds) entry(node, boot string, at int64, ranges ...[2]int64) *
 
 // find returns what of the seconds of an entry is booked, as text.
 func (b *bookedSeconds) find(ctx context.Context, e *batch.Entry) string {
-	ms, err := b.l.Booked(ctx, e.Node, e.Boot, e.Boottime, e.Measured)
+	var ms []batch.Measured
+	err := Try(b.t, func() (err error) {
+		ms, err = b.l.Booked(ctx, e.Node, e.Boot, e.Boottime, e.Measured)
+		return err
+	})
 	if err != nil {
 		if errors.Is(err, fault.ErrUnavailable) {
 			return "rival"
@@ -63,7 +68,7 @@ func testBooked(t *testing.T, dsn string) {
 	if err := l.PutNode(ctx, registry.Node{ID: "far", Cluster: "another", Name: "far", MachineID: "m", Boot: "boot", At: Day}); err != nil {
 		t.Fatal(err)
 	}
-	b := &bookedSeconds{l: l}
+	b := &bookedSeconds{t: t, l: l}
 	want := func(e *batch.Entry, want string) {
 		t.Helper()
 		if got := b.find(ctx, e); got != want {
@@ -77,7 +82,7 @@ func testBooked(t *testing.T, dsn string) {
 			t.Fatal(err)
 		}
 		e.Through = before.Add(time.Hour)
-		results, err := l.Book(ctx, []*batch.Entry{e})
+		results, err := tryBook(t, l, e)
 		if err != nil || !errors.Is(results[0].Err, fault.ErrUnavailable) {
 			t.Errorf("booked %v: %v, %v", e.Measured, results, err)
 		}
@@ -171,7 +176,7 @@ func testBooked(t *testing.T, dsn string) {
 
 	// No node books time before the machine has it, nor holds the machine's own node back.
 	future := b.entry("b", "x", 70, [2]int64{70, 90})
-	if r, err := l.Book(ctx, []*batch.Entry{future}); err != nil || !errors.Is(r[0].Err, fault.ErrInvalid) {
+	if r, err := tryBook(t, l, future); err != nil || !errors.Is(r[0].Err, fault.ErrInvalid) {
 		t.Errorf("a window of the future: %v, %v, want invalid", r, err)
 	}
 	ahead := b.entry("b", "x", 3600, [2]int64{70, 3600})
@@ -199,12 +204,12 @@ func testBootPlaces(t *testing.T, dsn string) {
 	l := Open(t, dsn)
 	Node(t, l, "a")
 	Node(t, l, "b")
-	b := &bookedSeconds{l: l}
+	b := &bookedSeconds{t: t, l: l}
 	send := func(node string, places ...batch.BootPlace) error {
 		t.Helper()
 		e := b.entry(node, "present", 100)
 		e.Boots = places
-		r, err := l.Book(ctx, []*batch.Entry{e})
+		r, err := tryBook(t, l, e)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -254,7 +259,7 @@ func testBookedOnce(t *testing.T, dsn string) {
 		kernels++
 		boot := fmt.Sprint("boot", kernels)
 		booked := map[int64]bool{}
-		b := &bookedSeconds{l: l}
+		b := &bookedSeconds{t: t, l: l}
 		at := int64(0)
 		for range rapid.IntRange(1, 12).Draw(t, "batches") { // their clocks agree within a minute
 			if _, err := db.Exec("UPDATE booked SET taken_ns = 0"); err != nil { // no rival is alive
@@ -286,7 +291,7 @@ func testBookedOnce(t *testing.T, dsn string) {
 			}
 			whole := len(free) == 1 && free[0] == [2]int64{from, at}
 			if from < at && !whole {
-				if r, err := l.Book(ctx, []*batch.Entry{e}); err != nil || r[0].Err == nil {
+				if r, err := tryBook(t, l, e); err != nil || r[0].Err == nil {
 					t.Fatalf("booked twice: %v, %v", r, err)
 				}
 			}
@@ -297,7 +302,7 @@ func testBookedOnce(t *testing.T, dsn string) {
 					booked[s] = true
 				}
 			}
-			r, err := l.Book(ctx, []*batch.Entry{e})
+			r, err := tryBook(t, l, e)
 			if err != nil || r[0].Err != nil {
 				t.Fatalf("%v, %v", r, err)
 			}

@@ -60,9 +60,7 @@ func testGroups(t *testing.T, dsn string) {
 	}
 	check("minutes")
 	for _, age := range []time.Duration{12 * time.Hour, 25 * time.Hour} {
-		if err := l.Fold(ctx, Day.Add(age)); err != nil {
-			t.Fatal(err)
-		}
+		fold(t, l, Day.Add(age))
 		check(fmt.Sprintf("folded after %v", age))
 	}
 	if n := (reader{t, DB(t, dsn)}).number("SELECT count(*) FROM group_day"); n != 1 {

@@ -331,7 +331,7 @@ func testNestedEnds(t *testing.T, dsn string) {
 	s.expect("late", "other", 0, 1, 2, 3, 4)
 
 	// Shares are dropped after two days by the ledger's own clock; their results stay.
-	if err := s.l.Retain(t.Context(), time.Now().Add(49*time.Hour)); err != nil {
+	if err := Try(t, func() error { return s.l.Retain(t.Context(), time.Now().Add(49*time.Hour)) }); err != nil {
 		t.Fatal(err)
 	}
 	if parts, closing := s.db.number("SELECT count(*) FROM share_part"), s.db.number("SELECT count(*) FROM closing"); parts+closing > 0 {
@@ -456,13 +456,9 @@ func testGuests(t *testing.T, dsn string) {
 		u.Sum[usage.EnergyIdle].String() != "20000000" || u.Sum[usage.EnergyError].String() != "2000000" {
 		t.Errorf("virtual machine %+v", list[0])
 	}
-	if err := s.l.Fold(ctx, Day.Add(25*time.Hour)); err != nil {
-		t.Fatal(err)
-	}
+	fold(t, s.l, Day.Add(25*time.Hour))
 	check("hours, and the first day")
-	if err := s.l.Fold(ctx, Day.Add(60*time.Hour)); err != nil {
-		t.Fatal(err)
-	}
+	fold(t, s.l, Day.Add(60*time.Hour))
 	check("days")
 	if n := s.db.number("SELECT count(*) FROM stale_day"); n != 0 {
 		t.Errorf("%d stale days", n)
@@ -477,9 +473,7 @@ func testGuests(t *testing.T, dsn string) {
 		if a := ask(query.Query{By: []query.Dimension{query.ByNamespace}}); lines(a.Groups) != "other=20000 on 1; ns=2000 on 1; =200 on 1; " {
 			t.Errorf("%s: %s", when, lines(a.Groups))
 		}
-		if err := s.l.Fold(ctx, Day.Add(60*time.Hour)); err != nil {
-			t.Fatal(err)
-		}
+		fold(t, s.l, Day.Add(60*time.Hour))
 	}
 	// Without access to the host the guest is shown as a separate machine.
 	if err := s.l.PutNode(ctx, registry.Node{ID: "host", Cluster: "hosts", Name: "name-host", MachineID: "m", Boot: "b", At: Day}); err != nil {

@@ -31,17 +31,28 @@ func SQLite(t testing.TB) string { return filepath.Join(t.TempDir(), "ledger.db"
 // Open opens a ledger until the test ends.
 func Open(t testing.TB, dsn string) *ledger.Ledger {
 	t.Helper()
-	return openWith(t, dsn, ledger.Default())
+	return OpenWith(t, dsn, ledger.Default())
 }
 
-func openWith(t testing.TB, dsn string, cfg ledger.Config) *ledger.Ledger {
+// OpenWith opens a ledger with settings until the test ends.
+func OpenWith(t testing.TB, dsn string, cfg ledger.Config) *ledger.Ledger {
 	t.Helper()
-	l, err := ledger.Open(context.Background(), dsn, cfg, quiet)
+	l, err := openFaulty(t, dsn, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { closeLedger(t, l) })
 	return l
+}
+
+// openFaulty opens a ledger for [Try].
+func openFaulty(t tester, dsn string, cfg ledger.Config) (l *ledger.Ledger, err error) {
+	t.Helper()
+	err = Try(t, func() (err error) {
+		l, err = ledger.OpenWrapped(context.Background(), dsn, cfg, quiet, faults.wrap)
+		return err
+	})
+	return l, err
 }
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -106,10 +117,28 @@ func Entry(node string, s batch.Stream, mark batch.Mark, short workload.ShortID,
 	return e
 }
 
+// tryBook books entries, with faults before.
+func tryBook(t tester, l *ledger.Ledger, es ...*batch.Entry) (results []batch.Result, err error) {
+	t.Helper()
+	err = Try(t, func() (err error) {
+		results, err = l.Book(context.Background(), es)
+		return err
+	})
+	return results, err
+}
+
+// fold folds up to a time, with faults before.
+func fold(t tester, l *ledger.Ledger, now time.Time) {
+	t.Helper()
+	if err := Try(t, func() error { return l.Fold(context.Background(), now) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // book books entries, which must all get the same verdict.
 func book(t testing.TB, l *ledger.Ledger, want batch.Verdict, es ...*batch.Entry) []batch.Result {
 	t.Helper()
-	results, err := l.Book(context.Background(), es)
+	results, err := tryBook(t, l, es...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,14 +188,14 @@ func testStreams(t *testing.T, dsn string) {
 		Entry("unknown", batch.Stream{2}, batch.Mark{Next: 1}, 7, 5, m),
 		Entry("b", batch.Stream{3}, batch.Mark{Next: 1}, 7, 5, m),
 	}
-	results, err := l.Book(ctx, denied)
+	results, err := tryBook(t, l, denied...)
 	if err != nil || !errors.Is(results[0].Err, fault.ErrDenied) || !errors.Is(results[1].Err, fault.ErrDenied) || results[2].Verdict != batch.Accepted {
 		t.Errorf("streams of other nodes: %v, %v", results, err)
 	}
 	if err := l.RevokeNode(ctx, "b", Day); err != nil {
 		t.Fatal(err)
 	}
-	results, err = l.Book(ctx, []*batch.Entry{Entry("b", batch.Stream{4}, batch.Mark{Next: 1}, 7, 5, m)})
+	results, err = tryBook(t, l, Entry("b", batch.Stream{4}, batch.Mark{Next: 1}, 7, 5, m))
 	if err != nil || !errors.Is(results[0].Err, fault.ErrDenied) || !strings.Contains(results[0].Err.Error(), "node b is revoked") || fault.Hint(results[0].Err) == "" {
 		t.Errorf("entry of a revoked node: %v, %v", results, err)
 	}
@@ -379,7 +408,7 @@ func testRange(t *testing.T, dsn string) {
 		Entry("a", batch.Stream{7}, batch.Mark{Next: 1}, 6, 1, -m),             // before the epoch
 		Entry("a", batch.Stream{8}, batch.Mark{Next: 1}, 2, large-100, m, m+1), // in range
 	}
-	results, err := l.Book(t.Context(), es)
+	results, err := tryBook(t, l, es...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -440,7 +469,7 @@ func testLarge(t *testing.T, dsn string) {
 		t.Errorf("audit is %v, %v", lines, err)
 	}
 	// One more is refused.
-	results, err := l.Book(t.Context(), []*batch.Entry{Entry("a", batch.Stream{4}, batch.Mark{Next: 1}, 3, 1, m+dayMinutes-1)})
+	results, err := tryBook(t, l, Entry("a", batch.Stream{4}, batch.Mark{Next: 1}, 3, 1, m+dayMinutes-1))
 	if err != nil || !errors.Is(results[0].Err, fault.ErrInvalid) {
 		t.Errorf("more for a full day: %v, %v", results, err)
 	}

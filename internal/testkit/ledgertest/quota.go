@@ -16,7 +16,7 @@ import (
 func testQuota(t *testing.T, dsn string) {
 	cfg := ledger.Default()
 	cfg.Quota.Workloads, cfg.Quota.Bytes = 20, 5000
-	l := openWith(t, dsn, cfg)
+	l := OpenWith(t, dsn, cfg)
 	Node(t, l, "a")
 	Node(t, l, "b")
 	s, m := batch.Stream{1}, minuteOf(Day)
@@ -54,7 +54,7 @@ func testQuota(t *testing.T, dsn string) {
 		t.Errorf("%d workloads have their name", n)
 	}
 	closeLedger(t, l)
-	l = openWith(t, dsn, cfg)
+	l = OpenWith(t, dsn, cfg)
 	send("a", 15, 40, strings.Repeat("z", 1000)) // beyond the workloads
 	if len(asked) > 0 {
 		t.Errorf("asks for names of %v, which it does not keep", asked)

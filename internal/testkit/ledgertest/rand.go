@@ -115,7 +115,7 @@ type modelRound struct {
 func (r *modelRound) open() {
 	cfg := ledger.Default()
 	cfg.Slice = rapid.SampledFrom([]int{1, 180, cfg.Slice, cfg.Slice}).Draw(r.T, "slice")
-	l, err := ledger.Open(r.t.Context(), r.dsn, cfg, quiet)
+	l, err := openFaulty(r, r.dsn, cfg)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -152,7 +152,8 @@ func (r *modelRound) step() {
 	case "fold":
 		err = r.fold(rapid.SampledFrom([]int{1, 3, 10, 200}).Draw(r.T, "slices"))
 	case "retain":
-		err = r.l.Retain(ctx, r.now().Add(time.Duration(rapid.SampledFrom([]int{0, 6, 7, 8, 780}).Draw(r.T, "days"))*24*time.Hour))
+		now := r.now().Add(time.Duration(rapid.SampledFrom([]int{0, 6, 7, 8, 780}).Draw(r.T, "days")) * 24 * time.Hour)
+		err = Try(r, func() error { return r.l.Retain(ctx, now) })
 	case "reopen":
 		closeLedger(r.t, r.l)
 		r.open()
@@ -162,7 +163,12 @@ func (r *modelRound) step() {
 		next := uint64(len(m.taken)) + 1
 		lost := batch.Loss{Stream: s, From: next, To: next + 1, Hash: batch.Hash{byte(next)}, Gap: usage.Gap{From: Day, To: r.now(), Reason: usage.Forgotten}}
 		var reply batch.Reply
-		if reply, err = r.l.Lost(ctx, m.node, lost, r.now()); reply.Next != next+2 {
+		now := r.now()
+		err = Try(r, func() (err error) {
+			reply, err = r.l.Lost(ctx, m.node, lost, now)
+			return err
+		})
+		if reply.Next != next+2 {
 			r.Fatalf("lost %d and %d: %v, %v", next, next+1, reply, err)
 		}
 		m.taken, m.last = append(m.taken, nil, nil), lost.Hash
@@ -230,7 +236,7 @@ func (r *modelRound) book() {
 		}
 		es, want = append(es, e), append(want, x)
 	}
-	results, err := r.l.Book(r.t.Context(), es)
+	results, err := tryBook(r.t, r.l, es...)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -317,9 +323,7 @@ func (r *modelRound) check() {
 			r.Fatalf("node rows of %d minutes (-want +got):\n%s", level.width, diff)
 		}
 	}
-	if err := r.l.Fold(r.t.Context(), time.Unix(0, 0)); err != nil { // only stale days
-		r.Fatal(err)
-	}
+	fold(r, r.l, time.Unix(0, 0)) // only stale days
 	groups := r.db.groups()
 	for g := range groups {
 		if g.day < r.day {

@@ -19,7 +19,7 @@ import (
 func testRowQuota(t *testing.T, dsn string) {
 	cfg := ledger.Default()
 	cfg.Quota.Streams, cfg.Quota.Batches, cfg.Quota.Ranges, cfg.Quota.Handovers = 3, 8, 12, 5
-	l := openWith(t, dsn, cfg)
+	l := OpenWith(t, dsn, cfg)
 	Node(t, l, "a")
 	Node(t, l, "b")
 	marks := map[byte]batch.Mark{}
@@ -34,7 +34,7 @@ func testRowQuota(t *testing.T, dsn string) {
 		if change != nil {
 			change(e)
 		}
-		r, err := l.Book(t.Context(), []*batch.Entry{e})
+		r, err := tryBook(t, l, e)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +106,7 @@ func testRowQuota(t *testing.T, dsn string) {
 	waits(send("a", 1, handovers(2)), "handovers")
 	must(send("a", 1, nil)) // the eighth batch
 	closeLedger(t, l)
-	l = openWith(t, dsn, cfg)
+	l = OpenWith(t, dsn, cfg)
 	waits(send("a", 1, nil), "batches")
 	must(lost("b", 1))
 	marks = map[byte]batch.Mark{}

@@ -86,13 +86,11 @@ func testSelf(t *testing.T, dsn string) {
 		e.Gaps = []usage.Gap{{From: Day.Add(time.Hour), To: Day.Add(2 * time.Hour), Reason: usage.Rebooted}, {From: Day.Add(-time.Hour), To: Day, Reason: usage.Rebooted}}
 		book(t, l, batch.Accepted, e)
 	}
-	for _, fold := range []time.Duration{0, 2 * time.Hour, 49 * time.Hour, 300 * time.Hour} {
-		if err := l.Fold(t.Context(), Day.Add(fold)); err != nil {
-			t.Fatal(err)
-		}
+	for _, age := range []time.Duration{0, 2 * time.Hour, 49 * time.Hour, 300 * time.Hour} {
+		fold(t, l, Day.Add(age))
 		s := self("a", mine.ID)
 		if cpu := s.Usage.Sum[usage.CPU].String(); cpu != "15" || s.Name.Name != "mine" || s.Gaps != 1 || !s.First.Equal(Day) || !s.Through.Equal(Day.Add(72*time.Hour+time.Minute)) || s.Usage.Covered.Int64() != int64(30*time.Second) {
-			t.Errorf("folded up to %v: CPU %s, %+v", fold, cpu, s)
+			t.Errorf("folded up to %v: CPU %s, %+v", age, cpu, s)
 		}
 	}
 	if s := self("a", other.ID); s.Usage.Present != 0 || s.Name.Name != "" {

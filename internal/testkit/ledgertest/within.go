@@ -86,9 +86,7 @@ func testWithin(t *testing.T, dsn string) {
 		if findings, err := s.l.Check(t.Context()); err != nil || len(findings) > 0 {
 			t.Errorf("%s: the check reports %q, %v", when, findings, err)
 		}
-		if err := s.l.Fold(t.Context(), map[string]time.Time{"after the move": at(14 * time.Hour), "folded into hours": at(50 * time.Hour)}[when]); err != nil {
-			t.Fatal(err)
-		}
+		fold(t, s.l, map[string]time.Time{"after the move": at(14 * time.Hour), "folded into hours": at(50 * time.Hour)}[when])
 	}
 	// A host that says it gave energy that its rows do not have nests nothing.
 	entry := s.window("other", at(15*time.Hour), 0, handover(at(15*time.Hour), vm("other"), "g", 0, 1, 2))
@@ -150,9 +148,7 @@ func testInner(t *testing.T, dsn string) {
 			}) {
 				t.Errorf("%v: among all clusters %+v, %v; want 50000 ns of another cluster's jobs", order, a, err)
 			}
-			if err := l.Fold(t.Context(), Day.Add(30*time.Hour)); err != nil {
-				t.Fatal(err)
-			}
+			fold(t, l, Day.Add(30*time.Hour))
 		}
 	}
 	if n := (reader{t, DB(t, dsn)}).number("SELECT count(*) FROM booked WHERE scope <> '/'"); n != 0 {
@@ -168,9 +164,7 @@ func testNestedDays(t *testing.T, dsn string) {
 		s.book(s.window("guest", at(d), int64(d/time.Hour)), s.window("host", at(d), 100))
 	}
 	// The second day is folded in part.
-	if err := s.l.Fold(t.Context(), at(25*time.Hour+30*time.Minute)); err != nil {
-		t.Fatal(err)
-	}
+	fold(t, s.l, at(25*time.Hour+30*time.Minute))
 	closeLedger(t, s.l)
 	db := DB(t, dsn)
 	undoMigrations(t, db, 11)
@@ -193,9 +187,7 @@ func testNestedDays(t *testing.T, dsn string) {
 		if findings, err := s.l.Check(t.Context()); err != nil || len(findings) > 0 {
 			t.Errorf("%s: the check reports %q, %v", when, findings, err)
 		}
-		if err := s.l.Fold(t.Context(), at(80*time.Hour)); err != nil {
-			t.Fatal(err)
-		}
+		fold(t, s.l, at(80*time.Hour))
 	}
 	// A late row of a nested day is nested too.
 	s.book(s.window("guest", at(2*time.Hour), 1000))
@@ -237,9 +229,7 @@ func testWithinDrawn(t *testing.T, dsn string) {
 			d.book(rt, t, l, cluster)
 			for _, when := range []string{"minutes", "hours", "days"} {
 				d.check(rt, t, l, cluster, when)
-				if err := l.Fold(t.Context(), d.first.Add(map[string]time.Duration{"minutes": 4 * time.Hour, "hours": 60 * time.Hour, "days": 60 * time.Hour}[when])); err != nil {
-					rt.Fatal(err)
-				}
+				fold(t, l, d.first.Add(map[string]time.Duration{"minutes": 4 * time.Hour, "hours": 60 * time.Hour, "days": 60 * time.Hour}[when]))
 			}
 		}
 	})
@@ -363,9 +353,7 @@ func (d *drawnVM) book(rt *rapid.T, t *testing.T, l *ledger.Ledger, cluster stri
 			es = nil
 		}
 		if rapid.IntRange(0, 19).Draw(rt, "fold") == 0 {
-			if err := l.Fold(t.Context(), d.time(w.to)); err != nil {
-				rt.Fatal(err)
-			}
+			fold(t, l, d.time(w.to))
 		}
 	}
 }

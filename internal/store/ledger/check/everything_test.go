@@ -12,148 +12,13 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/attribute/external"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
-	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/replica"
-	"mete.dev/mete/internal/model/usage"
-	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger"
 	"mete.dev/mete/internal/testkit/ledgertest"
 )
-
-const guestUUID = "00112233-4455-6677-8899-aabbccddeeff"
-
-// A full ledger has something of everything: see fill.
-type full struct {
-	t     *testing.T
-	l     *ledger.Ledger
-	marks map[string]batch.Mark
-}
-
-// entry returns the next entry of a node: balanced minutes of a virtual machine, the system and idle,
-// of which its meters measured a part of its boottime each.
-func (f *full) entry(node, boot string, minutes ...int64) *batch.Entry {
-	m := f.marks[node]
-	m.Next = max(m.Next, 1)
-	e := &batch.Entry{Node: node, Stream: batch.Stream{node[0], node[1]}, Number: m.Next, Previous: m.Last, Boot: boot, Sent: fmt.Append(nil, node, m.Next)}
-	e.Hash = batch.HashOf(e.Sent)
-	f.marks[node] = batch.Mark{Next: m.Next + 1, Last: e.Hash}
-	for _, minute := range minutes {
-		n := batch.NodeMinute{Minute: minute, Covered: time.Minute, CPUs: 1}
-		for i, r := range usage.Wholes {
-			switch r {
-			case usage.CPU:
-				n.Whole[i], n.Skew[i] = 60e9+5, -5
-			case usage.EnergyPackage:
-				n.Whole[i] = 30e6
-			}
-		}
-		e.Nodes = append(e.Nodes, n)
-		for i, k := range []workload.Kind{workload.VM, workload.System, workload.Idle} {
-			key := ""
-			if k == workload.VM {
-				key = guestUUID
-			}
-			id := workload.NewID(node, k, key)
-			short, _ := workload.ShortIDOf(id)
-			if minute == minutes[0] {
-				e.Names = append(e.Names, batch.Name{ID: id, Kind: k, Key: key, Name: k.String(), Labels: map[string]string{"app": "x"}})
-			}
-			u := usage.Usage{Covered: time.Minute}
-			u.Put(usage.CPU, []int64{20e9, 10e9, 30e9}[i], usage.Measured)
-			u.Put(usage.EnergyPackage, []int64{10e6, 5e6, 15e6}[i], usage.Measured)
-			e.Minutes = append(e.Minutes, batch.Minute{Workload: short, Minute: minute, Usage: u})
-		}
-		e.Through = time.Unix(60*(minute+1), 0).UTC()
-		e.Boottime = e.Through.UnixNano() - ledgertest.Day.UnixNano() + int64(time.Hour)
-	}
-	return e
-}
-
-// measured states the seconds of boottime that an entry measured.
-func measured(e *batch.Entry, from, to time.Duration) {
-	e.Boottime = max(e.Boottime, int64(to))
-	e.Measured = append(e.Measured, batch.Measured{Boot: e.Boot, Scope: usage.Machine, From: int64(from), To: int64(to)})
-}
-
-func (f *full) book(es ...*batch.Entry) {
-	f.t.Helper()
-	results, err := f.l.Book(f.t.Context(), es)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	for _, r := range results {
-		if r.Err != nil || r.Verdict != batch.Accepted {
-			f.t.Fatalf("%v, %v", r.Verdict, r.Err)
-		}
-	}
-}
-
-func (f *full) must(err error) {
-	f.t.Helper()
-	if err != nil {
-		f.t.Fatal(err)
-	}
-}
-
-// fill fills a ledger with two folded days and an open one: a host with its guest, a node of jobs, a
-// meter outside, gaps, clipped batches with holes in what is booked, a restored kernel, and nodes
-// with equal host names.
-func fill(t *testing.T, dsn string) *full {
-	t.Helper()
-	ctx := t.Context()
-	f := &full{t: t, l: ledgertest.Open(t, dsn), marks: map[string]batch.Mark{}}
-	for _, n := range []registry.Node{{ID: "host", MachineID: "1"}, {ID: "guest", MachineID: "2"}, {ID: "clone", MachineID: "3"}, {ID: "jobs", MachineID: registry.JobsMachineID("1")}} {
-		n.Cluster, n.Name, n.Boot, n.At = "c", "same", "b", ledgertest.Day
-		f.must(f.l.PutNode(ctx, n))
-	}
-	m := ledgertest.Day.Unix() / 60
-	_, err := f.l.ExternalMeters(ctx, []external.Meter{{Name: "pdu", Kind: power.Energy, Wait: 26 * time.Hour}}, time.Unix(60*(m-1), 0))
-	f.must(err)
-	end := ledgertest.Day.Add(2 * time.Minute)
-	handover := func(e *batch.Entry, as workload.ID, off int64) *batch.Entry {
-		h := batch.TimedHandover{From: end.Add(-10 * time.Second), To: end}
-		h.Guest, h.Workload = guestUUID, as
-		for n := int64(1); n < 5; n++ {
-			h.Shares = append(h.Shares, power.Share{Epoch: "e", N: n, Active: 7*n + off*(n/4), Idle: 3 * n})
-		}
-		e.Handovers = append(e.Handovers, h)
-		return e
-	}
-	host, guest := f.entry("host", "b1", m, m+1, m+61), f.entry("guest", "b2", m, m+1)
-	measured(host, time.Hour, time.Hour+2*time.Minute)
-	measured(host, time.Hour+3*time.Minute, time.Hour+4*time.Minute) // with a hole
-	handover(host, workload.NewID("host", workload.VM, guestUUID), 0)
-	handover(guest, "", 5) // one share differs
-	jobs := f.entry("jobs", "b1", m)
-	f.book(host, guest, jobs, f.entry("clone", "b3", m))
-	for minute := m; minute < m+2; minute++ {
-		gm := &external.GroupMinute{Minute: minute, Meters: []external.MeterEnergy{{Meter: "pdu", Nodes: []string{"host", "clone"}, Energy: 80e6, Error: 1e6}},
-			NeededFrom: map[string]int64{"pdu": external.MinuteStart(minute)}, Failures: map[string]string{}}
-		_, _, err := f.l.BookMeterMinute(ctx, gm)
-		f.must(err)
-	}
-	r, err := f.l.Lost(ctx, "clone", batch.Loss{Stream: batch.Stream{9}, From: 1, To: 3, Hash: batch.Hash{3},
-		Gap: usage.Gap{From: ledgertest.Day, To: end, Reason: usage.Forgotten, Detail: "gone"}}, end)
-	if err != nil || r.Verdict != batch.Accepted {
-		t.Fatal(r, err)
-	}
-	f.must(f.l.Fold(ctx, ledgertest.Day.Add(30*time.Hour)))
-	next := f.entry("host", "b1", m+60, m+1440, m+2880) // late, on the second day, and on the open one
-	measured(next, 30*time.Hour, 49*time.Hour)
-	next.Gaps = []usage.Gap{{From: ledgertest.Day.Add(time.Hour), To: ledgertest.Day.Add(2 * time.Hour), Reason: usage.Overlapped}}
-	f.book(next, f.entry("guest", "b2", m+1440))
-	restored := f.entry("host", "b1", m+1441) // an earlier memory image measures booked time again
-	restored.Boottime = int64(42 * time.Hour)
-	measured(restored, 41*time.Hour, 42*time.Hour)
-	restored.Claimed, restored.Measured = restored.Measured, nil // as the receiver cuts it
-	f.book(restored)
-	f.must(f.l.Fold(ctx, ledgertest.Day.Add(50*time.Hour)))
-	return f
-}
 
 // run checks the ledger at dsn.
 func run(t *testing.T, dsn string) *ledger.CheckResult {
@@ -180,12 +45,12 @@ func TestEverythingPostgreSQL(t *testing.T) { testEverything(t, ledgertest.Postg
 // above it, and that each kind of damage is named.
 func testEverything(t *testing.T, newDSN func(testing.TB) string) {
 	dsn := newDSN(t)
-	f := fill(t, dsn)
+	f := ledgertest.Fill(t, ledgertest.Open(t, dsn))
 	if r := run(t, dsn); r.Total() > 0 || r.Nodes != 4 || len(r.Days) != 3 {
 		t.Fatalf("%d nodes, %d days:\n%s", r.Nodes, len(r.Days), lines(r))
 	}
 	db, err := ledgertest.DB(t, dsn).Conn(t.Context())
-	f.must(err)
+	f.Must(err)
 	defer func() { _ = db.Close() }() // only this test's
 	exec := func(query string, args ...any) {
 		t.Helper()
@@ -249,7 +114,7 @@ func testEverything(t *testing.T, newDSN func(testing.TB) string) {
 		{"UPDATE node SET name = 'same' WHERE node_id = 'clone'", "UPDATE node SET name = 'same~clone' WHERE node_id = 'clone'", nil,
 			`name: 2 nodes of cluster "c" have the name "same", the first is clone, the last host`},
 		{"UPDATE reconciled SET differing = compared + 1 WHERE node = $1", "UPDATE reconciled SET differing = 1 WHERE node = $1", []any{guest},
-			"share: node same~guest (guest): 2026-03-01T00:00Z: guest " + guestUUID + ": 4 shares compared, 5 of them differ, by at most 5 uJ"},
+			"share: node same~guest (guest): 2026-03-01T00:00Z: guest " + ledgertest.GuestUUID + ": 4 shares compared, 5 of them differ, by at most 5 uJ"},
 		{"UPDATE reconciled SET compared = 2 WHERE node = $1", "UPDATE reconciled SET compared = 4 WHERE node = $1", []any{guest},
 			"share: node same~guest (guest): 2026-03-01T00:00Z: 2 shares are counted as compared, but 4 received ones were"},
 		{"UPDATE within_day SET node = $2, host = $1 WHERE node = $1 AND host = $2", "UPDATE within_day SET node = $1, host = $2 WHERE node = $2 AND host = $1", []any{guest, host},
@@ -280,13 +145,13 @@ func testEverything(t *testing.T, newDSN func(testing.TB) string) {
 	mark, err := core.StatesMark(t.Context(), src)
 	for err == nil {
 		var p *replica.Page
-		if p, err = f.l.States(t.Context(), mark, replica.Offer{Rows: 7}); err != nil || p.Empty() {
+		if p, err = f.L.States(t.Context(), mark, replica.Offer{Rows: 7}); err != nil || p.Empty() {
 			break
 		}
 		mark, err = core.TakeStates(t.Context(), src, p, ledgertest.Day.Add(72*time.Hour))
 	}
-	f.must(err)
-	f.must(core.Fold(t.Context(), ledgertest.Day.Add(48*time.Hour+6*time.Minute)))
+	f.Must(err)
+	f.Must(core.Fold(t.Context(), ledgertest.Day.Add(48*time.Hour+6*time.Minute)))
 	if r := run(t, above); r.Total() > 0 || r.Nodes != 4 {
 		t.Errorf("the server above has %d nodes:\n%s", r.Nodes, lines(r))
 	}
@@ -320,22 +185,22 @@ func renumber(query string, all []any) (string, []any) {
 // Two clusters that book one kernel's time are warned about, and audited when the second begins.
 func TestTwoClusters(t *testing.T) {
 	dsn := ledgertest.SQLite(t)
-	f := &full{t: t, l: ledgertest.Open(t, dsn), marks: map[string]batch.Mark{}}
+	f := ledgertest.NewFull(t, ledgertest.Open(t, dsn))
 	m := ledgertest.Day.Unix() / 60
 	for i, cluster := range []string{"eu", "us"} {
 		node := "node" + cluster
-		f.must(f.l.PutNode(t.Context(), registry.Node{ID: "n" + node, Cluster: cluster, Name: "alpha", MachineID: "m", Boot: "b", At: ledgertest.Day}))
-		e := f.entry("n"+node, "b", m)
+		f.Must(f.L.PutNode(t.Context(), registry.Node{ID: "n" + node, Cluster: cluster, Name: "alpha", MachineID: "m", Boot: "b", At: ledgertest.Day}))
+		e := f.Entry("n"+node, "b", m)
 		e.Stream[2] = byte(i)
-		measured(e, time.Minute*time.Duration(1+i), time.Minute*time.Duration(5+i))
-		f.book(e)
+		ledgertest.Measured(e, time.Minute*time.Duration(1+i), time.Minute*time.Duration(5+i))
+		f.Book(e)
 	}
 	r := run(t, dsn)
 	const want = "clusters: node alpha (nnodeeu): the kernel with boot id b is booked in cluster eu and, by node nnodeus, in cluster us: both have its time between 2m0s and 5m0s after boot\n"
 	if got := lines(r); got != want || r.Defects > 0 {
 		t.Errorf("%d defects:\n%s\nwant a warning\n%s", r.Defects, got, want)
 	}
-	found, err := f.l.Audits(t.Context(), 10)
+	found, err := f.L.Audits(t.Context(), 10)
 	if err != nil || len(found) != 1 || found[0].Action != "kernel.second-cluster" || found[0].Actor != "nnodeus" || found[0].Object != "b" || !strings.Contains(found[0].Detail, "eu") {
 		t.Errorf("audit: %+v, %v", found, err)
 	}
@@ -344,10 +209,10 @@ func TestTwoClusters(t *testing.T) {
 // Hours and days are balanced too, where nothing finer is kept.
 func TestBalanceOfCoarseRows(t *testing.T) {
 	dsn := ledgertest.SQLite(t)
-	f := fill(t, dsn)
+	f := ledgertest.Fill(t, ledgertest.Open(t, dsn))
 	ctx := t.Context()
 	now := ledgertest.Day.Add(60 * 24 * time.Hour)
-	f.must(errors.Join(f.l.Fold(ctx, now), f.l.Retain(ctx, now)))
+	f.Must(errors.Join(f.L.Fold(ctx, now), f.L.Retain(ctx, now)))
 	db := ledgertest.DB(t, dsn)
 	check := func(want string) {
 		t.Helper()
@@ -366,7 +231,7 @@ func TestBalanceOfCoarseRows(t *testing.T) {
 	check("balance: node same (host): 2026-03-01T00:00Z: the hour: cpu: whole + skew is 120000000001, the rows are 120000000000")
 	damage("UPDATE node_hour SET whole_cpu = whole_cpu - 1 WHERE minute = $1")
 	now = ledgertest.Day.Add(3 * 365 * 24 * time.Hour)
-	f.must(errors.Join(f.l.Fold(ctx, now), f.l.Retain(ctx, now)))
+	f.Must(errors.Join(f.L.Fold(ctx, now), f.L.Retain(ctx, now)))
 	check("")
 	damage("UPDATE day SET energy_package = energy_package + 1 WHERE minute = $1")
 	check("balance: node same (host): 2026-03-01T00:00Z: the day: energy_package: whole + skew is")
@@ -377,19 +242,19 @@ func TestOpenReadOnly(t *testing.T) {
 	ctx := t.Context()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "ledger.db")
-	f := fill(t, file)
-	before, err := f.l.Audits(ctx, 100)
-	f.must(err)
+	f := ledgertest.Fill(t, ledgertest.Open(t, file))
+	before, err := f.L.Audits(ctx, 100)
+	f.Must(err)
 	if r := run(t, file); r.Total() > 0 {
 		t.Errorf("beside a server:\n%s", lines(r))
 	}
 	backup := filepath.Join(dir, "backup.db")
-	f.must(f.l.Backup(ctx, backup))
-	f.must(f.l.Close())
+	f.Must(f.L.Backup(ctx, backup))
+	f.Must(f.L.Close())
 	after := func(path string) []byte {
 		t.Helper()
 		b, err := os.ReadFile(path)
-		f.must(err)
+		f.Must(err)
 		return b
 	}
 	stopped, copied := after(file), after(backup)
@@ -407,18 +272,18 @@ func TestOpenReadOnly(t *testing.T) {
 
 	write := func(name string, content []byte) string {
 		path := filepath.Join(dir, name)
-		f.must(os.WriteFile(path, content, 0o600))
+		f.Must(os.WriteFile(path, content, 0o600))
 		return path
 	}
 	sqlite := func(name string, statements ...string) string {
 		path := write(name, copied)
 		db, err := sql.Open("sqlite", path)
-		f.must(err)
+		f.Must(err)
 		for _, s := range statements {
 			_, err := db.ExecContext(ctx, s)
-			f.must(err)
+			f.Must(err)
 		}
-		f.must(db.Close())
+		f.Must(db.Close())
 		return path
 	}
 	for _, c := range []struct {
@@ -448,7 +313,7 @@ func TestOpenReadOnly(t *testing.T) {
 	// A damaged table is a defect.
 	damaged := slices.Clone(copied)
 	var root, page int
-	f.must(ledgertest.DB(t, backup).QueryRowContext(ctx, "SELECT rootpage, (SELECT page_size FROM pragma_page_size()) FROM sqlite_schema WHERE name = 'minute_20260301'").Scan(&root, &page))
+	f.Must(ledgertest.DB(t, backup).QueryRowContext(ctx, "SELECT rootpage, (SELECT page_size FROM pragma_page_size()) FROM sqlite_schema WHERE name = 'minute_20260301'").Scan(&root, &page))
 	for i := (root - 1) * page; i < root*page; i++ {
 		damaged[i] = 0xa5
 	}

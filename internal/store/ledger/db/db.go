@@ -47,10 +47,10 @@ func (unobserved) Committing(int64, int64, map[schema.Bucket]bool) {}
 func (unobserved) CommitFailed(int64)                              {}
 
 // Open opens the database at dsn and migrates its schema. upstream says that rows are replicated to
-// an upstream server.
-func Open(ctx context.Context, dsn string, upstream bool) (*DB, error) {
+// an upstream server. Connections to SQLite go through wrap, if it is not nil.
+func Open(ctx context.Context, dsn string, upstream bool, wrap Wrapper) (*DB, error) {
 	sinks := &rowSinks{}
-	d, writer, reader, err := openConnections(dsn, sinks)
+	d, writer, reader, err := openConnections(dsn, sinks, wrap)
 	if err != nil {
 		return nil, err
 	}

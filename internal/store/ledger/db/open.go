@@ -82,8 +82,8 @@ func postgresFault(err error) error {
 }
 
 // openConnections opens the database at dsn: one handle for writing and one for reading, whose
-// connections can pass rows to sinks.
-func openConnections(dsn string, s *rowSinks) (d *schema.Dialect, writer, reader *sql.DB, err error) {
+// connections can pass rows to sinks. Connections to SQLite are made through wrap, if it is not nil.
+func openConnections(dsn string, s *rowSinks, wrap Wrapper) (d *schema.Dialect, writer, reader *sql.DB, err error) {
 	if isPostgres(dsn) {
 		writer, err = sql.Open("pgx", dsn)
 		if err != nil {
@@ -111,14 +111,14 @@ func openConnections(dsn string, s *rowSinks) (d *schema.Dialect, writer, reader
 	}
 	const common = "?_pragma=busy_timeout(10000)&_pragma=foreign_keys(1)&_pragma=temp_store(memory)"
 	file := "file:" + (&url.URL{Path: path}).EscapedPath() + common
-	if writer, err = sql.Open("sqlite", file+"&_txlock=immediate&_pragma=journal_mode(wal)&_pragma=synchronous(full)"+
-		"&_pragma=cache_size(-32768)&_pragma=wal_autocheckpoint(4000)&_pragma=journal_size_limit(67108864)"); err != nil {
+	write := sqliteConnector{&sqlite.Driver{}, file + "&_txlock=immediate&_pragma=journal_mode(wal)&_pragma=synchronous(full)" +
+		"&_pragma=cache_size(-32768)&_pragma=wal_autocheckpoint(4000)&_pragma=journal_size_limit(67108864)"}
+	read, err := s.connector(file + "&_pragma=query_only(1)")
+	if err != nil {
 		return nil, nil, nil, fmt.Errorf("ledger: %w", err)
 	}
+	writer, reader = openSQLite(write, wrap), openSQLite(read, wrap)
 	writer.SetMaxOpenConns(1)
-	if reader, err = openSQLiteReader(file+"&_pragma=query_only(1)", s); err != nil {
-		return nil, nil, nil, errors.Join(fmt.Errorf("ledger: %w", err), writer.Close())
-	}
 	// Reserve connections for scan helpers and for authentication so that neither waits behind
 	// running queries.
 	reader.SetMaxOpenConns(8 + MaxWorkers())

@@ -38,14 +38,24 @@ type sqliteConnector struct {
 	dsn    string
 }
 
-func openSQLiteReader(dsn string, s *rowSinks) (*sql.DB, error) {
+// A Wrapper wraps connections to SQLite. Tests let their statements fail.
+type Wrapper func(driver.Connector) driver.Connector
+
+func openSQLite(c driver.Connector, wrap Wrapper) *sql.DB {
+	if wrap != nil {
+		c = wrap(c)
+	}
+	return sql.OpenDB(c)
+}
+
+// connector returns the connector of readers.
+func (s *rowSinks) connector(dsn string) (sqliteConnector, error) {
 	r := sqliteConnector{&sqlite.Driver{}, dsn}
-	err := r.driver.RegisterFunction("mete_take", &sqlite.FunctionImpl{NArgs: -1,
+	return r, r.driver.RegisterFunction("mete_take", &sqlite.FunctionImpl{NArgs: -1,
 		Scalar: func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) {
 			s.find(args[0])(args[1:]) // all are integers
 			return nil, nil
 		}})
-	return sql.OpenDB(r), err
 }
 
 // Connect implements driver.Connector.

@@ -1,0 +1,188 @@
+package ledger_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/attribute/external"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/replica"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/store/ledger"
+	"mete.dev/mete/internal/testkit/ledgertest"
+)
+
+// TestFaults checks that no call of a ledger reports success if a step of its database failed, and
+// that what failed can be repeated. The suite does so too, with what it books and folds.
+func TestFaults(t *testing.T) {
+	cfg := ledger.Default()
+	cfg.Upstream = true
+	l := ledgertest.OpenWith(t, ledgertest.SQLite(t), cfg)
+	f := ledgertest.Fill(t, l)
+	day, m := ledgertest.Day, dayMinute
+	end := day.Add(72 * time.Hour)
+	all := query.Scope{All: true}
+	try := func(what string, call func(ctx context.Context) error) {
+		t.Helper()
+		if err := ledgertest.Try(t, func() error { return call(t.Context()) }); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+
+	try("nodes", func(ctx context.Context) error { return second(l.Nodes(ctx, all)) })
+	try("nodes of clusters", func(ctx context.Context) error {
+		return second(l.Nodes(ctx, query.Scope{Clusters: []string{"c"}}))
+	})
+	try("sources", func(ctx context.Context) error { return second(l.Below(ctx, all)) })
+	try("streams", func(ctx context.Context) error { return second(l.Streams(ctx, all)) })
+	try("gaps", func(ctx context.Context) error { return second(l.Gaps(ctx, day, end, "", all)) })
+	try("times of gaps", func(ctx context.Context) error { return second(l.GapTimes(ctx)) })
+	try("virtual machines", func(ctx context.Context) error { return second(l.VMs(ctx, day, end, all)) })
+	try("names", func(ctx context.Context) error {
+		short, _ := workload.ShortIDOf(workload.NewID("host", workload.System, ""))
+		return second(l.Names(ctx, "host", []workload.ShortID{short}))
+	})
+	try("a workload of its own", func(ctx context.Context) error {
+		return second(l.Self(ctx, "host", workload.NewID("host", workload.System, "")))
+	})
+	try("minutes", func(ctx context.Context) error {
+		return l.Minutes(ctx, []string{"host", "guest"}, day, end, func(int, *batch.Minute) error { return nil })
+	})
+	try("wholes", func(ctx context.Context) error {
+		return l.Wholes(ctx, []string{"host", "guest"}, day, end, func(int, *batch.NodeMinute) error { return nil })
+	})
+	for _, q := range []query.Query{
+		{By: []query.Dimension{query.ByNode}},
+		{By: []query.Dimension{query.ByLabel + "app", query.ByCluster}},
+		{By: []query.Dimension{query.ByNamespace, query.ByProject}},
+		{By: []query.Dimension{query.ByWorkload}, Idle: "used", Where: map[query.Dimension][]string{query.ByNode: {"same"}}},
+		{By: []query.Dimension{query.ByKind}, OmitOwn: true, Where: map[query.Dimension][]string{query.ByLabel + "app": {"x"}}},
+	} {
+		q.From, q.To, q.Scope = day.Add(time.Minute), end, all
+		try("usage", func(ctx context.Context) error { return second(l.Usage(ctx, q)) })
+		q.Limit = 2
+		try("workloads", func(ctx context.Context) error { return second(l.Workloads(ctx, q)) })
+	}
+	try("stats", func(ctx context.Context) error { return second(l.Stats(ctx)) })
+	try("check", func(ctx context.Context) error { return second(l.Check(ctx)) })
+	n := 0
+	try("backup", func(ctx context.Context) error {
+		n++
+		return l.Backup(ctx, filepath.Join(t.TempDir(), "backup"))
+	})
+	if n < 2 {
+		t.Error("no step of a backup failed")
+	}
+
+	try("booked time", func(ctx context.Context) error {
+		return second(l.Booked(ctx, "host", "b1", int64(50*time.Hour), []batch.Measured{{Boot: "b1", Scope: usage.Machine, From: int64(time.Hour), To: int64(40 * time.Hour)}}))
+	})
+	try("booked time of another node", func(ctx context.Context) error {
+		err := second(l.Booked(ctx, "clone", "b1", int64(50*time.Hour), []batch.Measured{{Boot: "b1", Scope: usage.Machine, From: int64(time.Hour), To: int64(40 * time.Hour)}}))
+		if errors.Is(err, fault.ErrUnavailable) {
+			return nil // the node that booked it measures it now
+		}
+		return err
+	})
+	try("places of boots", func(ctx context.Context) error { return second(l.BootPlaces(ctx, "host", []string{"b1"})) })
+	try("the end of a node", func(ctx context.Context) error { return second(l.Through(ctx, "host")) })
+	try("a mark", func(ctx context.Context) error { return second(l.Mark(ctx, "host", batch.Stream{'h', 'o'})) })
+	span := batch.Span{From: day, To: day.Add(time.Hour)}
+	try("unsampled time", func(ctx context.Context) error { return l.MarkUnsampled(ctx, "host", span) })
+	try("unsampled time of all", func(ctx context.Context) error { return l.MarkAllUnsampled(ctx, span) })
+	try("all unsampled time", func(ctx context.Context) error { return second(l.Unsampled(ctx)) })
+	try("sampled time", func(ctx context.Context) error { return l.ClearUnsampled(ctx, "host", span) })
+
+	try("samples of meters", func(ctx context.Context) error {
+		return l.PutMeterSamples(ctx, map[string][]external.Sample{"pdu": {{At: day.UnixNano(), Value: 1}, {At: day.Add(time.Second).UnixNano(), Value: 2}}})
+	})
+	try("meters", func(ctx context.Context) error {
+		return second(l.ExternalMeters(ctx, []external.Meter{{Name: "pdu", Kind: power.Energy, Wait: 260 * time.Hour}}, time.Unix(60*(m+2), 0)))
+	})
+	try("the node of a meter", func(ctx context.Context) error { return second(l.MeterNode(ctx, "host")) })
+	try("nodes of meters", func(ctx context.Context) error {
+		return second(l.MeterNodes(ctx, []string{"host", "guest"}, m, end))
+	})
+	try("ratios of meters", func(ctx context.Context) error { return second(l.MeterRatios(ctx, day)) })
+	f.MeterMinute(m+2, map[string]string{"pdu": "it does not answer"})
+	f.MeterMinute(m+3, map[string]string{"pdu": "it does not answer"})
+	f.Book(f.Entry("clone", "b3", m, m+4)) // late for a minute that the meter has settled
+
+	try("an audit line", func(ctx context.Context) error { return l.Audit(ctx, registry.Audit{At: day, Action: "x"}) })
+	try("audit", func(ctx context.Context) error { return second(l.Audits(ctx, 10)) })
+	token := registry.Token{ID: "t", Hash: [32]byte{1}, Role: registry.Agent, Uses: 2, Created: day}
+	try("a token", func(ctx context.Context) error { return l.PutToken(ctx, token) })
+	try("use of a token", func(ctx context.Context) error { return second(l.UseToken(ctx, "t", token.Hash, token.Role, day)) })
+	try("tokens", func(ctx context.Context) error { return second(l.Tokens(ctx)) })
+	try("revoking a token", func(ctx context.Context) error { return l.RevokeToken(ctx, "t", day) })
+	try("a value", func(ctx context.Context) error { return l.SetMeta(ctx, "k", "v") })
+	try("the value", func(ctx context.Context) error { return second(l.Meta(ctx, "k")) })
+	try("a secret", func(ctx context.Context) error { return second(l.Secret(ctx, "s")) })
+	try("a server below", func(ctx context.Context) error {
+		return l.PutSource(ctx, registry.Node{ID: "below", Cluster: "c", Name: "below", MachineID: "e", At: day})
+	})
+	try("servers below", func(ctx context.Context) error { return second(l.Sources(ctx, "e")) })
+	try("a node", func(ctx context.Context) error { return second(l.Node(ctx, "host")) })
+	try("nodes of a machine", func(ctx context.Context) error { return second(l.NodesByMachine(ctx, "1")) })
+	try("a certificate", func(ctx context.Context) error { return l.Certify(ctx, "host", end) })
+	try("a clone", func(ctx context.Context) error {
+		return l.PutNode(ctx, registry.Node{ID: "copy", Root: "host", Cluster: "c", Name: "same", At: day})
+	})
+	try("another cluster", func(ctx context.Context) error {
+		return l.PutNode(ctx, registry.Node{ID: "clone", Cluster: "d", Name: "clone", MachineID: "3", At: day})
+	})
+
+	// A server above takes pages, and again after its copy has other floors.
+	above := ledgertest.Open(t, ledgertest.SQLite(t))
+	src := replica.Source{ID: "below", Cluster: "eu"}
+	take := func(rows int) {
+		t.Helper()
+		for {
+			var p *replica.Page
+			try("a page", func(ctx context.Context) error {
+				mark, err := above.StatesMark(ctx, src)
+				if err == nil {
+					p, err = l.States(ctx, mark, replica.Offer{Rows: rows})
+				}
+				return err
+			})
+			if t.Failed() || p.Empty() {
+				return
+			}
+			try("taking a page", func(ctx context.Context) error {
+				if err := second(above.TakeStates(ctx, src, p, day)); !errors.Is(err, fault.ErrConflict) {
+					return err
+				}
+				return nil // it was taken, and the fault was in reading the mark; or the mark begins again
+			})
+		}
+	}
+	take(50)
+	old := day.AddDate(0, 0, 20)
+	try("folding above", func(ctx context.Context) error { return above.Fold(ctx, old) })
+	try("dropping minutes above", func(ctx context.Context) error { return above.Retain(ctx, old) })
+	f.Book(f.Entry("host", "b1", m+2, m+1500), f.Entry("guest", "b2", m+2))
+	try("folding", func(ctx context.Context) error { return l.Fold(ctx, old) })
+	take(7)
+
+	try("revoking a node", func(ctx context.Context) error { return l.RevokeNode(ctx, "jobs", day) })
+	try("revoking a server", func(ctx context.Context) error { return l.RevokeNode(ctx, "below", day) })
+	try("revoked nodes", func(ctx context.Context) error { return second(l.RevokedNodes(ctx)) })
+	checkLedger(t, l)
+	checkLedger(t, above)
+	for _, age := range []int{10, 800, 2000} {
+		try("dropping", func(ctx context.Context) error { return l.Retain(ctx, day.AddDate(0, 0, age)) })
+	}
+	checkLedger(t, l)
+}
+
+// second returns the error of a call.
+func second[T any](_ T, err error) error { return err }
