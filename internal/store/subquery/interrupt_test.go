@@ -13,6 +13,8 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunks"
 	"github.com/prometheus/prometheus/util/annotations"
+
+	"mete.dev/mete/internal/store/subquery"
 )
 
 // onCall runs hook before each call of function name, with the number of the call.
@@ -58,6 +60,11 @@ func TestInterrupt(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer q.Close()
+				defer func() {
+					if n := subquery.Running(); n != 0 {
+						t.Errorf("%s, %s: %d calls are still known", text, name, n)
+					}
+				}()
 				if r := q.Exec(ctx); !c.want(r.Err) || last != 3 {
 					t.Errorf("%s, %s: %v after %d calls; want an error and no call after the third", text, name, r.Err, last)
 				}

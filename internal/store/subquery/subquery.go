@@ -104,7 +104,7 @@ func count(text string, n parser.Node, span, step, before int64) (int64, error) 
 			step = n.Step.Milliseconds()
 		}
 		if step <= 0 {
-			return 0, refusal(text, n, "subquery", fmt.Sprintf("has a step of %v: the minimum is 1ms", n.Step))
+			return all, refusal(text, n, "subquery", fmt.Sprintf("has a step of %v: the minimum is 1ms", n.Step))
 		}
 		// The inner expression is evaluated over the span extended by the range. An offset
 		// and @ move this time and do not change its length.
@@ -115,20 +115,20 @@ func count(text string, n parser.Node, span, step, before int64) (int64, error) 
 			if before > 0 {
 				over = fmt.Sprintf(", and the previous ones have %d", before)
 			}
-			return 0, refusal(text, n, "subquery", fmt.Sprintf("has %d steps of %v, over %s%s: the subqueries of an expression may have %d steps in all; use a larger step or a shorter range",
+			return all, refusal(text, n, "subquery", fmt.Sprintf("has %d steps of %v, over %s%s: the subqueries of an expression may have %d steps in all; use a larger step or a shorter range",
 				own, time.Duration(step)*time.Millisecond, formatMillis(span), over, MaxSteps))
 		}
 	}
 	if call, ok := n.(*parser.Call); ok && step > 0 && call.Func.Name == "absent_over_time" {
 		if all = addCapped(all, addCapped(span/step, 1)); all > MaxSteps {
-			return 0, refusal(text, call, "function", fmt.Sprintf("is evaluated at %d steps in a subquery, and the parts before it have %d: an expression may have %d in all; use a larger step or a shorter range",
+			return all, refusal(text, call, "function", fmt.Sprintf("is evaluated at %d steps in a subquery, and the parts before it have %d: an expression may have %d in all; use a larger step or a shorter range",
 				addCapped(span/step, 1), before, MaxSteps))
 		}
 	}
 	for c := range parser.ChildrenIter(n) {
 		var err error
 		if all, err = count(text, c, span, step, all); err != nil {
-			return 0, err
+			return all, err
 		}
 	}
 	return all, nil
@@ -155,7 +155,7 @@ const maxShown = 200
 
 func refusal(text string, n parser.Expr, what, why string) error {
 	at := n.PositionRange()
-	own := text[max(0, min(int(at.Start), len(text))):max(0, min(int(at.End), len(text)))]
+	own := text[min(int(at.Start), len(text)):min(int(at.End), len(text))]
 	if len(own) > maxShown {
 		own = own[:maxShown] + "..."
 	}

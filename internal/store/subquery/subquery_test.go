@@ -1,6 +1,7 @@
 package subquery_test
 
 import (
+	"context"
 	"log/slog"
 	"strings"
 	"testing"
@@ -16,11 +17,13 @@ import (
 // experimental is a parser with all experimental features.
 var experimental = parser.NewParser(parser.Options{EnableExperimentalFunctions: true, ExperimentalDurationExpr: true, EnableExtendedRangeSelectors: true})
 
-func limitedEngine() promql.QueryEngine {
-	return subquery.Engine(promql.NewEngine(promql.EngineOpts{
+func limitedEngine() promql.QueryEngine { return subquery.Engine(plainEngine(), time.Hour) }
+
+func plainEngine() promql.QueryEngine {
+	return promql.NewEngine(promql.EngineOpts{
 		Logger: slog.New(slog.DiscardHandler), MaxSamples: 5e6, Timeout: time.Hour, EnableAtModifier: true, EnableNegativeOffset: true, Parser: experimental,
 		NoStepSubqueryIntervalFn: func(int64) int64 { return subquery.DefaultStep.Milliseconds() },
-	}), time.Hour)
+	})
 }
 
 var empty = storage.QueryableFunc(func(int64, int64) (storage.Querier, error) { return storage.NoopQuerier(), nil })
@@ -46,6 +49,7 @@ func TestEngine(t *testing.T) {
 		{`nosuch[1d:1ms]`, 0, 0, "has 86400001 steps"},
 		{`nosuch[292y:1ms] offset -292y`, 0, 0, "has 9208512000001 steps"},
 		{`max_over_time(nosuch[3y:])`, 0, 0, "has 1576801 steps of 1m0s"},
+		{`max_over_time(nosuch[2d:1ms])`, 0, 0, "has 172800001 steps of 1ms, over 2 days: "},
 		// The position in the expression makes no difference.
 		{`1 + sum by (a) (-(abs(max_over_time(nosuch[1d:1ms]))))`, 0, 0, "86400001 steps"},
 		{`topk(scalar(max_over_time(nosuch[1d:1ms])), x)`, 0, 0, "86400001 steps"},
@@ -65,6 +69,7 @@ func TestEngine(t *testing.T) {
 		// The steps of independent subqueries add up.
 		{`max_over_time(a[9d:1s]) + max_over_time(b[2d:1s])`, 0, 0, ""},
 		{`max_over_time(a[9d:1s]) + max_over_time(b[3d:1s])`, 0, 0, "subquery b[3d:1s] has 259201 steps of 1s, over 3 days, and the previous ones have 777601: "},
+		{`max_over_time(a[1s:1m]) + max_over_time(b[1d:1ms])`, 0, 0, ", and the previous ones have 1: "},
 		// A range query adds its own range, except to parts that are evaluated once.
 		{`max_over_time(nosuch[1h:1s])`, 10 * 24 * time.Hour, time.Hour, ""},
 		{`max_over_time(nosuch[1h:1s])`, 12 * 24 * time.Hour, time.Hour, "has 1040401 steps of 1s, over 12.04 days"},
@@ -78,6 +83,10 @@ func TestEngine(t *testing.T) {
 		{`count_over_time((` + strings.Repeat("absent_over_time(a[1m]) or (", 60) + "b" + strings.Repeat(")", 60) + `)[5m:5ms])`, 0, 0, "1:438: parse error: function absent_over_time(a[1m]) is evaluated at 60001 steps"},
 		{strings.Repeat("absent_over_time(a[1m]) or (", 60) + "b" + strings.Repeat(")", 60), 0, 0, ""},
 		{`count_over_time((absent_over_time(a[1m] @ 1000))[16m:1ms])`, 0, 0, ""},
+		{`count_over_time(absent_over_time(a[1m])[499999s:1s])`, 0, 0, ""},
+		{`count_over_time(absent_over_time(a[1m])[500000s:1s])`, 0, 0, "is evaluated at 500001 steps"},
+		{`count_over_time(absent_over_time(a[1m])[16m:1ms])`, 0, 0, "is evaluated at 960001 steps"},
+		{`absent_over_time(a[1m])`, 12 * 24 * time.Hour, time.Hour, ""},
 		// Durations may be expressions.
 		{`max_over_time(nosuch[step()*1000:1ms])`, time.Hour, time.Minute, "has 63600001 steps of 1ms"},
 		{`max_over_time(nosuch[range()*1000:1s])`, time.Hour, time.Minute, "has 3603601 steps of 1s"},
@@ -101,6 +110,51 @@ func TestEngine(t *testing.T) {
 			t.Errorf("%s over %v: %.1000v; want %q", name, c.span, err, c.want)
 		}
 	}
+}
+
+// An engine's error is returned. A rejected query is closed.
+func TestRejected(t *testing.T) {
+	if q, err := limitedEngine().NewInstantQuery(t.Context(), empty, nil, "sum(", time.Unix(1e9, 0)); err == nil || q != nil {
+		t.Errorf("%v, %v", q, err)
+	}
+	var inner closingEngine
+	e := subquery.Engine(&inner, time.Hour)
+	for text, closed := range map[string]int{`max_over_time(x[1d:1m])`: 0, `max_over_time(x[1d:1ms])`: 1} {
+		inner.closed = 0
+		q, err := e.NewInstantQuery(t.Context(), empty, nil, text, time.Unix(1e9, 0))
+		if inner.closed != closed || (err == nil) != (closed == 0) || (q != nil) != (closed == 0) {
+			t.Errorf("%s: %v, %v, closed %d times", text, q, err, inner.closed)
+		}
+	}
+	// The message has the first 200 bytes of the subquery.
+	for n, cut := range map[int]bool{200: false, 201: true} {
+		name := strings.Repeat("x", n-len("[1d:1ms]"))
+		_, err := limitedEngine().NewInstantQuery(t.Context(), empty, nil, name+"[1d:1ms]", time.Unix(1e9, 0))
+		if err == nil || strings.Contains(err.Error(), "... has") != cut {
+			t.Errorf("%d bytes: %v", n, err)
+		}
+	}
+}
+
+// A closingEngine counts the queries that are closed.
+type closingEngine struct {
+	promql.QueryEngine
+	closed int
+}
+
+func (e *closingEngine) NewInstantQuery(ctx context.Context, s storage.Queryable, o promql.QueryOpts, text string, at time.Time) (promql.Query, error) {
+	q, err := plainEngine().NewInstantQuery(ctx, s, o, text, at)
+	return closingQuery{q, e}, err
+}
+
+type closingQuery struct {
+	promql.Query
+	e *closingEngine
+}
+
+func (q closingQuery) Close() {
+	q.e.closed++
+	q.Query.Close()
 }
 
 // The longest possible range does not overflow.
