@@ -264,13 +264,8 @@ func lock(dir string) (unlock func() error, err error) {
 
 // cleanUp removes temporary files of a crash, and restricts permissions.
 func cleanUp(dir string, log *slog.Logger) error {
-	if err := restrict(dir, 0o700, log); err != nil {
-		return err
-	}
+	restricted := restrict(dir, 0o700, log)
 	files, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
 	for _, f := range files {
 		if strings.HasPrefix(f.Name(), ".new-") {
 			if err := os.Remove(filepath.Join(dir, f.Name())); err != nil {
@@ -278,7 +273,7 @@ func cleanUp(dir string, log *slog.Logger) error {
 			}
 		}
 	}
-	return errors.Join(restrict(filepath.Join(dir, caFile), 0o600, log), restrict(filepath.Join(dir, serverFile), 0o600, log))
+	return errors.Join(restricted, err, restrict(filepath.Join(dir, caFile), 0o600, log), restrict(filepath.Join(dir, serverFile), 0o600, log))
 }
 
 func restrict(path string, mode fs.FileMode, log *slog.Logger) error {

@@ -1,7 +1,9 @@
 package ca_test
 
 import (
+	"crypto/ed25519"
 	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -386,6 +388,11 @@ func TestOpenFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	open(t, ca.Config{Dir: dir}, &memory{}) // other parts do not matter
+	server := filepath.Join(dir, "server.pem")
+	if err := errors.Join(os.Remove(server), os.Symlink("server.pem", server)); err != nil {
+		t.Fatal(err)
+	}
+	fails("permissions that cannot be restricted", "server.pem", ca.Config{})
 }
 
 // TestEnrollRequests checks the answers to requests that no client of mete sends.
@@ -438,6 +445,64 @@ func TestEnrollRequests(t *testing.T) {
 			if w := post("/v1/enroll", `{"machine_id":"`+values["machine_id"]+`","boot":"`+values["boot"]+`","name":"`+values["name"]+good[strings.Index(good, `","csr"`):]+"}", func(*http.Request) {}); w.Code != status {
 				t.Errorf("%s of %d bytes: %d %s, want %d", field, n, w.Code, w.Body, status)
 			}
+		}
+	}
+}
+
+// TestEd25519 checks that a machine may have a key of this kind.
+func TestEd25519(t *testing.T) {
+	s := serve(t, ca.Config{})
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
+	g, err := s.Enroll(t.Context(), claimOf(s.agents(1).Reveal(), request, "m"))
+	block, _ := pem.Decode([]byte(g.Certificate))
+	if err != nil || block == nil {
+		t.Fatal(err)
+	}
+	if c, err := x509.ParseCertificate(block.Bytes); err != nil || !key.Public().(ed25519.PublicKey).Equal(c.PublicKey) {
+		t.Errorf("the certificate has another key: %v", err)
+	}
+}
+
+// TestEndedHints checks which token the hint for an ended certificate names, and that no
+// certificate identifies a job.
+func TestEndedHints(t *testing.T) {
+	s := serve(t, ca.Config{})
+	caText, key := s.ca()
+	for role, want := range map[registry.Role]string{registry.Agent: "--role agent", registry.Upstream: "--role upstream --node N1"} {
+		g, err := s.Renew(t.Context(), claimOf("", csr(t, elliptic.P256()), "m"), token.Principal{Node: "N1", Cluster: "lab", Role: role})
+		if err != nil {
+			t.Fatal(err)
+		}
+		block, _ := pem.Decode([]byte(g.Certificate))
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := httptest.NewRequest(http.MethodGet, "https://localhost/", nil)
+		r.TLS.PeerCertificates = []*x509.Certificate{c}
+		if _, err := s.IdentifyJob(r); !errors.Is(err, fault.ErrDenied) || ca.IsUnidentified(err) {
+			t.Errorf("%s: the certificate as a job: %v", role, err)
+		}
+		r.Header.Set("Authorization", "Bearer "+s.JobKey("N1").Sign(jobOf("N1", time.Hour)))
+		if _, err := s.IdentifyJob(r); !errors.Is(err, fault.ErrDenied) || ca.IsUnidentified(err) {
+			t.Errorf("%s: the certificate and a token as a job: %v", role, err)
+		}
+		r.Header.Del("Authorization")
+		if p, err := s.Identify(r); err != nil || p.Role != role {
+			t.Errorf("%s: %+v, %v", role, p, err)
+		}
+		c.NotAfter = time.Now().Add(-time.Minute)
+		r.TLS.PeerCertificates[0] = certificate(t, c, caText, key.Public(), key)
+		if _, err := s.Identify(r); !ca.IsUnidentified(err) || !strings.HasSuffix(fault.Hint(err), want) {
+			t.Errorf("%s: %v (hint %q), want %s", role, err, fault.Hint(err), want)
 		}
 	}
 }

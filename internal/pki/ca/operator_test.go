@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/registry"
@@ -49,7 +50,7 @@ func TestCreateToken(t *testing.T) {
 			t.Errorf("%+v: %+v, %v, want cluster %q, %d uses", c.in, got, err, c.want.Cluster, c.want.Uses)
 		}
 	}
-	for _, in := range []registry.Token{{}, {Role: registry.Agent, Uses: -2}, {Role: registry.Viewer, Uses: 1}, {Role: registry.Writer, Uses: 1}, {Role: registry.Agent, Cluster: "a/b"}} {
+	for _, in := range []registry.Token{{}, {Role: registry.Agent, Uses: -2}, {Role: registry.Viewer, Uses: 1}, {Role: registry.Writer, Uses: 1}, {Role: registry.Agent, Cluster: "a/b"}, {Role: registry.Agent, Expires: time.Now()}} {
 		if _, got, err := a.Tokens().Create(t.Context(), in); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%+v: %+v, %v, want invalid", in, got, err)
 		}

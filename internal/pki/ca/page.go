@@ -42,20 +42,17 @@ func (a *Authority) NewPageCode() string {
 	if p.codes == nil {
 		p.codes = map[[sha256.Size]byte]time.Time{}
 	}
-	now := time.Now()
-	var oldest [sha256.Size]byte
-	for c, end := range p.codes {
-		if now.After(end) {
-			delete(p.codes, c)
-		} else if first, ok := p.codes[oldest]; !ok || end.Before(first) {
-			oldest = c
-		}
-	}
 	if len(p.codes) >= maxPageCodes {
+		var oldest [sha256.Size]byte // one that has ended, if there is any
+		for c, end := range p.codes {
+			if first, ok := p.codes[oldest]; !ok || end.Before(first) {
+				oldest = c
+			}
+		}
 		delete(p.codes, oldest)
 	}
 	code := rand.Text()
-	p.codes[sha256.Sum256([]byte(code))] = now.Add(pageCodeLife)
+	p.codes[sha256.Sum256([]byte(code))] = time.Now().Add(pageCodeLife)
 	return code
 }
 
