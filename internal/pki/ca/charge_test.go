@@ -87,7 +87,11 @@ func TestChargeNode(t *testing.T) {
 		return err
 	}
 	for i := range byte(10) {
-		if err := charge(i, morning); err != nil {
+		at := morning
+		if i == 0 {
+			at = morning.Add(-2)
+		}
+		if err := charge(i, at); err != nil {
 			t.Fatalf("clone %d: %v", i, err)
 		}
 	}
@@ -97,13 +101,15 @@ func TestChargeNode(t *testing.T) {
 			t.Errorf("%v, wait %v, want %v", err, wait, want)
 		}
 	}
-	limited(charge(10, morning), 24*time.Hour)
+	limited(charge(10, morning), 24*time.Hour-2)
 	limited(charge(9, morning.Add(time.Hour-1)), 0)
-	limited(charge(9, morning.Add(time.Hour)), 23*time.Hour)
-	limited(charge(10, morning.Add(24*time.Hour-1)), 1)
-	limited(charge(10, morning.Add(24*time.Hour)), 0)
-	if n := len(a.clones["N0"]); n != 1 {
-		t.Errorf("%d clones are remembered, want that of today", n)
+	limited(charge(9, morning.Add(time.Hour)), 23*time.Hour-2)
+	limited(charge(10, morning.Add(24*time.Hour-3)), 1)
+	limited(charge(10, morning.Add(24*time.Hour-2)), 0)
+	limited(charge(11, morning.Add(24*time.Hour-1)), 1)
+	limited(charge(11, morning.Add(24*time.Hour)), 0)
+	if n := len(a.clones["N0"]); n != 2 {
+		t.Errorf("%d clones are remembered, want those of the last day", n)
 	}
 }
 

@@ -438,6 +438,11 @@ func TestEnrollRequests(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d, %q", name, w.Code, w.Body, c.status, c.text)
 		}
 	}
+	for size, status := range map[int]int{64 << 10: 401, 64<<10 + 1: 413} {
+		if w := post("/v1/enroll", good+"}"+strings.Repeat(" ", size-len(good)-1), func(*http.Request) {}); w.Code != status {
+			t.Errorf("a request of %d bytes: %d, want %d", size, w.Code, status)
+		}
+	}
 	for field, longest := range map[string]int{"machine_id": 128, "boot": 64, "name": 253} {
 		for n, status := range map[int]int{longest: 401, longest + 1: 400} { // 401: it lacks a token
 			values := map[string]string{"machine_id": "m", "boot": "b", "name": "n"}

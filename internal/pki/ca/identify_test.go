@@ -68,6 +68,9 @@ func TestViewer(t *testing.T) {
 		}
 	}
 	agent, everything := s.agents(-1), s.token(registry.Token{Role: registry.Viewer})
+	if _, status, err := identify(t, reader(everything), s.url); status != 200 {
+		t.Errorf("a token that was made after a request: %d, %v", status, err)
+	}
 	unknown := token.New([5]byte{1}, [20]byte{2}, s.CA())
 	s.reg.mu.Lock()
 	s.reg.tokens[1].Expires = time.Now()
@@ -119,6 +122,9 @@ func TestLocal(t *testing.T) {
 	if p, _, err := identify(t, i.Client(), s.url); err != nil || p != (token.Principal{Node: i.Node(), Cluster: "home", Role: registry.Agent}) {
 		t.Errorf("%+v, %v", p, err)
 	}
+	if i.LedgerID() != enroll.LedgerID(s.CA()) {
+		t.Errorf("the ledger is %s, want %s", i.LedgerID(), enroll.LedgerID(s.CA()))
+	}
 	reader, err := enroll.ReaderClient(s.url, token.Token{})
 	if err != nil {
 		t.Fatal(err)
@@ -168,11 +174,12 @@ func TestLocal(t *testing.T) {
 				r.Header.Set(token.NodeHeader, node)
 			}
 			w := httptest.NewRecorder()
-			if c.a.Handler().ServeHTTP(w, r); w.Code != 403 || !strings.Contains(w.Body.String(), `"hint"`) {
+			isLocal := c.a == s.Authority
+			if c.a.Handler().ServeHTTP(w, r); w.Code != 403 || strings.Contains(w.Body.String(), `METE_STATE`) != isLocal || strings.Contains(w.Body.String(), `"hint":"use https"`) == isLocal {
 				t.Errorf("%s: %d %s", name, w.Code, w.Body)
 			}
-			if p, err := c.a.Identify(r); !ca.IsUnidentified(err) {
-				t.Errorf("%s: %+v, %v", name, p, err)
+			if p, err := c.a.Identify(r); !ca.IsUnidentified(err) || strings.Contains(fault.Hint(err), "as the user that runs the server") != isLocal {
+				t.Errorf("%s: %+v, %v (hint %q)", name, p, err, fault.Hint(err))
 			}
 			// A viewer's token is taken from this machine only.
 			r.Header.Set("Authorization", "Bearer "+viewer)

@@ -57,6 +57,37 @@ func TestCreateToken(t *testing.T) {
 	}
 }
 
+// TestAudits checks what the audit log says of tokens.
+func TestAudits(t *testing.T) {
+	reg := &memory{nodes: []registry.Node{{ID: "N1", Cluster: "x"}}}
+	a := open(t, ca.Config{Cluster: "lab"}, reg)
+	expires := time.Now().Add(time.Hour)
+	ids := map[string]bool{}
+	for _, c := range []struct {
+		want   registry.Token
+		detail string
+	}{
+		{registry.Token{Role: registry.Viewer}, `role viewer, cluster "", uses -1, expires never`},
+		{registry.Token{Role: registry.Agent, Node: "N1", Uses: 1, Expires: expires}, `role agent, cluster "x", uses 1, expires ` + expires.UTC().Format(time.RFC3339) + ", for node N1"},
+	} {
+		text, made, err := a.Tokens().Create(t.Context(), c.want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := reg.audits[len(reg.audits)-1]
+		if last.Actor != "local" || last.Action != "token.create" || last.Object != made.ID || last.Detail != c.detail || last.At.IsZero() {
+			t.Errorf("audited %+v, want %q", last, c.detail)
+		}
+		ids[made.ID], ids[text[:30]] = true, true
+	}
+	if len(ids) != 4 {
+		t.Errorf("tokens are alike: %v", ids)
+	}
+	if secrets := [2][32]byte{reg.tokens[0].Hash, reg.tokens[1].Hash}; secrets[0] == secrets[1] {
+		t.Error("two tokens have one secret")
+	}
+}
+
 // TestRevokeToken checks that the revocation of a token is recorded, and of none is an error.
 func TestRevokeToken(t *testing.T) {
 	reg := &memory{}
