@@ -74,9 +74,10 @@ type Registry interface {
 	RevokedNodes(ctx context.Context) ([]string, error)
 
 	PutToken(ctx context.Context, t registry.Token) error // fault.ErrConflict if its ID is taken
-	// UseToken takes one use of a token with this hash and role that has not expired and is not
-	// used up. The error is fault.ErrNotFound for a wrong ID or hash, fault.ErrDenied otherwise.
-	UseToken(ctx context.Context, id string, hash [32]byte, role registry.Role, now time.Time) (registry.Token, error)
+	// UseToken takes one use of a token with this hash and role, which has not expired and is not
+	// used up, for a key, by its hash. A key that took a use takes no second one; "" is not
+	// remembered. The error is fault.ErrNotFound for a wrong ID or hash, fault.ErrDenied otherwise.
+	UseToken(ctx context.Context, id string, hash [32]byte, role registry.Role, key string, now time.Time) (registry.Token, error)
 	Tokens(ctx context.Context) ([]registry.Token, error)
 	RevokeToken(ctx context.Context, id string, now time.Time) error
 

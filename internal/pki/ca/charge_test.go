@@ -35,7 +35,7 @@ func (*tokenRegistry) RevokedNodes(context.Context) ([]string, error) { return n
 
 func (*tokenRegistry) Enrolled(context.Context, string, string) (string, error) { return "", nil }
 
-func (r *tokenRegistry) UseToken(context.Context, string, [32]byte, registry.Role, time.Time) (registry.Token, error) {
+func (r *tokenRegistry) UseToken(context.Context, string, [32]byte, registry.Role, string, time.Time) (registry.Token, error) {
 	r.used++
 	return r.token, nil
 }

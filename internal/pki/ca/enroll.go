@@ -295,9 +295,10 @@ func (a *Authority) chargeToken(ctx context.Context, c token.Claim, key crypto.P
 	return by, nil
 }
 
-// useToken takes a use of a token for a claim, and none if its key used the token before. It returns
-// the node or downstream server that the claim becomes again, or "".
-func (a *Authority) useToken(ctx context.Context, t registry.Token, c token.Claim, keyHash string, claimKey [sha256.Size]byte, now time.Time) (bound string, err error) {
+// useToken takes a use of a token for a claim, and none if its key used the token before: its owner
+// may not have received the answer. It returns the node or downstream server that the claim becomes
+// again, or "".
+func (a *Authority) useToken(ctx context.Context, t registry.Token, c token.Claim, key string, claimKey [sha256.Size]byte, now time.Time) (bound string, err error) {
 	role := c.Role
 	if t.Role == registry.Job {
 		if err := checkJobClaim(c); err != nil {
@@ -306,15 +307,17 @@ func (a *Authority) useToken(ctx context.Context, t registry.Token, c token.Clai
 		role = registry.Job
 	}
 	if t.Role == role {
-		var isSame bool
-		if bound, isSame, err = a.findBound(ctx, t, c, keyHash, now); err != nil {
+		if bound, err = a.findBound(ctx, t, c, key); err != nil {
 			return "", err
 		}
-		if e, ok := a.recent[claimKey]; isSame || ok && now.Sub(e.at) < repeatWindow && t.Revoked.IsZero() {
+		if e, ok := a.recent[claimKey]; ok && now.Sub(e.at) < repeatWindow && t.Revoked.IsZero() {
 			return bound, nil
 		}
 	}
-	if _, err := a.reg.UseToken(ctx, t.ID, t.Hash, role, now); err != nil {
+	if boot, isLive := a.cfg.LiveBoot(bound); isLive && boot != c.Boot && t.Node == "" {
+		bound, key = "", "" // another machine has a copy of the key
+	}
+	if _, err := a.reg.UseToken(ctx, t.ID, t.Hash, role, key, now); err != nil {
 		return "", err
 	}
 	a.rememberClaim(claimKey, now)
@@ -331,26 +334,19 @@ func authorizationBy(t registry.Token, paid [sha256.Size]byte) authorization {
 	return by
 }
 
-// findBound returns the node or downstream server that a claim with a token becomes again, or "".
-// isSame says that this key used the token before: its owner may not have received the answer.
-func (a *Authority) findBound(ctx context.Context, t registry.Token, c token.Claim, keyHash string, now time.Time) (id string, isSame bool, err error) {
-	if id, err = a.reg.Enrolled(ctx, t.ID, keyHash); err != nil {
-		return "", false, err
+// findBound returns the node or downstream server that a claim with a token becomes again, or "": the
+// one that the token is made for, or that of the key.
+func (a *Authority) findBound(ctx context.Context, t registry.Token, c token.Claim, key string) (id string, err error) {
+	if id = t.Node; id == "" {
+		id, err = a.reg.Enrolled(ctx, t.ID, key)
 	}
-	if boot, isLive := a.cfg.LiveBoot(id); isLive && boot != c.Boot {
-		id = "" // another machine has a copy of the key
-	}
-	isSame = id != "" && t.Revoked.IsZero() && (t.Expires.IsZero() || now.Before(t.Expires))
-	if t.Node != "" {
-		id = t.Node
-	}
-	if id == "" && t.Role == registry.Upstream {
-		id, err = a.findSource(ctx, t.Cluster, c.Machine, keyHash)
+	if err == nil && id == "" && t.Role == registry.Upstream {
+		id, err = a.findSource(ctx, t.Cluster, c.Machine, key)
 	}
 	if err == nil && id != "" {
 		err = a.checkBound(ctx, id, c)
 	}
-	return id, isSame, err
+	return id, err
 }
 
 // findSource returns the downstream server with a ledger and a key, or "". A server states the id of

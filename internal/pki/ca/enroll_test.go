@@ -409,7 +409,7 @@ func TestSameKeyOtherToken(t *testing.T) {
 }
 
 // TestSameKeyAsAnother checks that a key that used a token gives no other right: it makes no jobs of
-// a machine, and no machine of a server.
+// a machine, no machine of a server, and no second node.
 func TestSameKeyAsAnother(t *testing.T) {
 	s := serve(t, ca.Config{})
 	for _, c := range []struct {
@@ -423,12 +423,20 @@ func TestSameKeyAsAnother(t *testing.T) {
 		{registry.Job, token.Claim{Machine: "m jobs"}, token.Claim{Machine: "m"}},
 	} {
 		request, text := csr(t, elliptic.P256()), s.token(registry.Token{Role: c.token}).Reveal()
-		for _, claim := range []token.Claim{c.first, c.other} {
+		send := func(claim token.Claim) (token.Grant, error) {
 			claim.Token, claim.CSR, claim.Boot, claim.Name = text, request, "b", "n"
-			g, err := s.Enroll(t.Context(), claim)
-			if isFirst := claim.Machine == c.first.Machine && claim.Role == c.first.Role; (err == nil) != isFirst || err != nil && !errors.Is(err, fault.ErrDenied) {
-				t.Errorf("%s's token, %q as %q: %+v, %v", c.token, claim.Machine, claim.Role, g, err)
-			}
+			return s.Enroll(t.Context(), claim)
+		}
+		first, err := send(c.first)
+		if err != nil {
+			t.Errorf("%s's token, %q as %q: %v", c.token, c.first.Machine, c.first.Role, err)
+		}
+		if g, err := send(c.other); !errors.Is(err, fault.ErrDenied) {
+			t.Errorf("%s's token, %q as %q: %+v, %v", c.token, c.other.Machine, c.other.Role, g, err)
+		}
+		c.first.Machine = "another " + c.first.Machine
+		if g, err := send(c.first); err != nil || g.Node != first.Node {
+			t.Errorf("%s's token, %q as %q: %s, %v, want node %s", c.token, c.first.Machine, c.first.Role, g.Node, err, first.Node)
 		}
 	}
 }

@@ -20,7 +20,8 @@ type memory struct {
 	revoked []string
 	tokens  []registry.Token
 	audits  []registry.Audit
-	err     error // returned by every method
+	err     error              // returned by every method
+	used    map[[2]string]bool // token and key
 
 	delay  time.Duration // of every method
 	calls  int
@@ -162,7 +163,7 @@ func (m *memory) PutToken(_ context.Context, t registry.Token) error {
 	return err
 }
 
-func (m *memory) UseToken(_ context.Context, id string, hash [32]byte, role registry.Role, now time.Time) (registry.Token, error) {
+func (m *memory) UseToken(_ context.Context, id string, hash [32]byte, role registry.Role, key string, now time.Time) (registry.Token, error) {
 	unlock, err := m.lock()
 	defer unlock()
 	if err != nil {
@@ -180,10 +181,15 @@ func (m *memory) UseToken(_ context.Context, id string, hash [32]byte, role regi
 			err = fmt.Errorf("token %s is revoked: %w", id, fault.ErrDenied)
 		case !t.Expires.IsZero() && !now.Before(t.Expires):
 			err = fmt.Errorf("token %s has ended: %w", id, fault.ErrDenied)
+		case m.used[[2]string{id, key}]:
 		case t.Uses == 0:
 			err = fmt.Errorf("token %s is used up: %w", id, fault.ErrDenied)
 		case t.Uses > 0:
 			t.Uses--
+			if m.used == nil {
+				m.used = map[[2]string]bool{}
+			}
+			m.used[[2]string{id, key}] = key != ""
 		}
 		return *t, err
 	}

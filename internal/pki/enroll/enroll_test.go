@@ -56,7 +56,7 @@ func (r *fakeRegistry) PutToken(_ context.Context, t registry.Token) error {
 	return nil
 }
 
-func (r *fakeRegistry) UseToken(context.Context, string, [32]byte, registry.Role, time.Time) (registry.Token, error) {
+func (r *fakeRegistry) UseToken(context.Context, string, [32]byte, registry.Role, string, time.Time) (registry.Token, error) {
 	return r.tokens[0], nil
 }
 

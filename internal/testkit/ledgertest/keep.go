@@ -377,7 +377,7 @@ func testTokens(t *testing.T, dsn string) {
 		t.Errorf("%v, tokens (-want +got):\n%s", err, diff)
 	}
 	use := func(id string, hash byte, role registry.Role, now time.Time) error {
-		_, err := l.UseToken(ctx, id, [32]byte{hash}, role, now)
+		_, err := l.UseToken(ctx, id, [32]byte{hash}, role, "", now)
 		return err
 	}
 	for i, c := range []struct {
@@ -415,6 +415,30 @@ func testTokens(t *testing.T, dsn string) {
 	}
 	if used != 8 {
 		t.Errorf("used %d times, want 8", used)
+	}
+	// A key takes one use, also of a token that is used up meanwhile.
+	if err := l.PutToken(ctx, registry.Token{ID: "u", Hash: [32]byte{3}, Role: registry.Agent, Uses: 2, Created: Day.Add(2), Expires: Day.Add(time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range []struct {
+		key  string
+		now  time.Time
+		want error
+		left int
+	}{
+		{"k1", Day, nil, 1}, {"k1", Day, nil, 1}, {"k2", Day, nil, 0}, {"k1", Day, nil, 0}, {"k2", Day, nil, 0}, {"k3", Day, fault.ErrDenied, 0}, {"", Day, fault.ErrDenied, 0},
+		{"k1", Day.Add(time.Hour), fault.ErrDenied, 0},
+	} {
+		k, err := l.UseToken(ctx, "u", [32]byte{3}, registry.Agent, c.key, c.now)
+		if !errors.Is(err, c.want) || err == nil && k.Uses != c.left {
+			t.Errorf("use %d, by key %q: %v, %d are left, want %v, %d", i, c.key, err, k.Uses, c.want, c.left)
+		}
+	}
+	if err := l.RevokeToken(ctx, "u", Day); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.UseToken(ctx, "u", [32]byte{3}, registry.Agent, "k1", Day); !errors.Is(err, fault.ErrDenied) {
+		t.Errorf("a revoked one by a key that used it: %v", err)
 	}
 	if err := l.RevokeToken(ctx, "f", Day); err != nil {
 		t.Fatal(err)

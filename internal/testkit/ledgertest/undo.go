@@ -26,7 +26,7 @@ var undo = map[int][]string{
 	14: {"DROP TABLE placed_boot", "DROP INDEX stream_seen", "ALTER TABLE node_quota DROP COLUMN streams", "ALTER TABLE node_quota DROP COLUMN batches",
 		"ALTER TABLE node_quota DROP COLUMN ranges", "ALTER TABLE node_quota DROP COLUMN handovers"},
 	15: {"ALTER TABLE kernel_run DROP COLUMN node", "ALTER TABLE kernel_run DROP COLUMN began_ns"},
-	16: {"DROP INDEX node_key", "ALTER TABLE source DROP COLUMN key_hash", "ALTER TABLE source DROP COLUMN token"},
+	16: {"DROP TABLE token_use", "DROP INDEX node_key", "ALTER TABLE source DROP COLUMN key_hash", "ALTER TABLE source DROP COLUMN token"},
 	17: {"DROP TABLE cluster_quota"},
 }
 

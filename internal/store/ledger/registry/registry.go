@@ -151,19 +151,30 @@ func scanToken(scan func(...any) error) (k registry.Token, err error) {
 	return k, err
 }
 
-// UseToken takes one use of a token, and returns the token after that. A token that does not exist
-// or has another hash is fault.ErrNotFound; one without the role, or used up, expired or revoked,
-// is fault.ErrDenied.
-func (r *Registry) UseToken(ctx context.Context, id string, hash [32]byte, role registry.Role, now time.Time) (k registry.Token, err error) {
-	const query = "SELECT " + tokenFields + " FROM token WHERE id = $1 AND hash = $2"
-	k, err = scanToken(r.db.Reader.QueryRowContext(ctx, query, schema.Clean(id), hash[:]).Scan)
-	err = checkToken(k, r.db.NotFound(err), role, now)
-	if err == nil && k.Uses > 0 {
+// UseToken takes one use of a token for a key, by its hash, and returns the token after that. A key
+// that took a use takes no second one; "" is not remembered. A token that does not exist or has
+// another hash is fault.ErrNotFound; one without the role, or used up, expired or revoked, is
+// fault.ErrDenied.
+func (r *Registry) UseToken(ctx context.Context, id string, hash [32]byte, role registry.Role, key string, now time.Time) (k registry.Token, err error) {
+	const query = "SELECT " + tokenFields + `, CASE WHEN EXISTS (SELECT 1 FROM token_use u WHERE u.token = token.id AND u.key_hash = $3) THEN 1 ELSE 0 END
+		FROM token WHERE id = $1 AND hash = $2`
+	args := []any{schema.Clean(id), hash[:], schema.Clean(key)}
+	check := func(scan func(...any) error) (k registry.Token, used int, err error) {
+		k, err = scanToken(func(into ...any) error { return scan(append(into, &used)...) })
+		return k, used, checkToken(k, used > 0, r.db.NotFound(err), role, now)
+	}
+	k, used, err := check(r.db.Reader.QueryRowContext(ctx, query, args...).Scan)
+	if err == nil && used == 0 && k.Uses > 0 {
 		err = r.db.Write(ctx, func(t *db.Tx) error {
 			// Another request may have used it meanwhile.
-			k, err = scanToken(t.QueryRow(query, schema.Clean(id), hash[:]).Scan)
-			if err := checkToken(k, r.db.NotFound(err), role, now); err != nil {
+			var err error
+			if k, used, err = check(t.QueryRow(query, args...).Scan); err != nil || used > 0 {
 				return err
+			}
+			if key != "" {
+				if _, err := t.Exec("INSERT INTO token_use (token, key_hash, used_ns) VALUES ($1, $2, $3)", k.ID, schema.Clean(key), schema.Nanos(now)); err != nil {
+					return err
+				}
 			}
 			k.Uses--
 			_, err = t.Exec("UPDATE token SET uses = $2 WHERE id = $1", k.ID, int64(k.Uses))
@@ -176,8 +187,9 @@ func (r *Registry) UseToken(ctx context.Context, id string, hash [32]byte, role 
 	return k, nil
 }
 
-// checkToken returns why a token, which was read with err, may not be used.
-func checkToken(k registry.Token, err error, role registry.Role, now time.Time) error {
+// checkToken returns why a token, which was read with err, may not be used. used says that its bearer
+// took a use before.
+func checkToken(k registry.Token, used bool, err error, role registry.Role, now time.Time) error {
 	switch {
 	case err != nil:
 		return err
@@ -187,7 +199,7 @@ func checkToken(k registry.Token, err error, role registry.Role, now time.Time) 
 		return fmt.Errorf("it expired at %s: %w", k.Expires.Format(time.RFC3339), fault.ErrDenied)
 	case k.Role != role:
 		return fmt.Errorf("it is for role %s, not %s: %w", k.Role, role, fault.ErrDenied)
-	case k.Uses == 0:
+	case k.Uses == 0 && !used:
 		return fmt.Errorf("it is used up: %w", fault.ErrDenied)
 	}
 	return nil
