@@ -454,6 +454,70 @@ func TestEnrollRequests(t *testing.T) {
 	}
 }
 
+// TestTokenOfAnotherProcess checks that a token that another process makes is valid at once.
+func TestTokenOfAnotherProcess(t *testing.T) {
+	reg, dir := &memory{}, filepath.Join(t.TempDir(), "authority")
+	a, b := open(t, ca.Config{Dir: dir}, reg), open(t, ca.Config{Dir: dir}, reg)
+	if err := a.CheckAllowed(t.Context(), "N1"); err != nil { // which reads the tokens
+		t.Fatal(err)
+	}
+	text, _, err := b.Tokens().Create(t.Context(), registry.Token{Role: registry.Agent})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Enroll(t.Context(), claimOf(text, csr(t, elliptic.P256()), "m")); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestEnrollLogs checks what the log and the audit log say of enrollments.
+func TestEnrollLogs(t *testing.T) {
+	reg, log := &memory{}, &strings.Builder{}
+	a, err := ca.Open(ca.Config{Dir: filepath.Join(t.TempDir(), "authority")}, reg, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, other := csr(t, elliptic.P256()), csr(t, elliptic.P256())
+	for _, c := range []struct {
+		role             registry.Role // of the token
+		request, machine string
+		detail           string // begins the audit line
+		warning          string // "" is none
+	}{
+		{registry.Agent, key, "m", `new: role agent, cluster "default", name "n", machine "m", boot "b"`, ""},
+		{registry.Agent, key, "m", "again: ", ""},
+		{registry.Agent, other, "m", "new, as the machine's id is in use by ", "gets a node id of its own"},
+		{registry.Agent, key, "m jobs", "new: ", "jobs enrolled with a token that also enrolls machines"},
+		{registry.Job, other, "m2 jobs", "new: ", ""},
+		{registry.Upstream, key, "ledger", "new: role upstream", ""},
+		{registry.Upstream, key, "ledger", "again: role upstream", ""},
+	} {
+		text, _, err := a.Tokens().Create(t.Context(), registry.Token{Role: c.role})
+		if err != nil {
+			t.Fatal(err)
+		}
+		log.Reset()
+		claim := claimOf(text, c.request, c.machine)
+		if c.role == registry.Upstream {
+			claim.Role = registry.Upstream
+		}
+		g, err := a.Enroll(t.Context(), claim)
+		if err != nil {
+			t.Fatalf("%s of role %s: %v", c.machine, c.role, err)
+		}
+		tok, err := token.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if last := reg.audits[len(reg.audits)-1]; !strings.HasPrefix(last.Detail, c.detail) || last.Object != g.Node || last.Actor != tok.ID() {
+			t.Errorf("%s of role %s: audited %+v, want %q", c.machine, c.role, last, c.detail)
+		}
+		if !strings.Contains(log.String(), c.warning) || (log.Len() == 0) != (c.warning == "") {
+			t.Errorf("%s of role %s: log %q, want %q", c.machine, c.role, log, c.warning)
+		}
+	}
+}
+
 // TestEd25519 checks that a machine may have a key of this kind.
 func TestEd25519(t *testing.T) {
 	s := serve(t, ca.Config{})
