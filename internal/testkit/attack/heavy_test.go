@@ -3,6 +3,7 @@ package attack_test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,36 +30,50 @@ func attackStage(t *testing.T) {
 }
 
 // TestIdleConnections holds connections without a credential against a server with few
-// descriptors: a viewer is served meanwhile.
+// descriptors, and opens another one for each that the server closes: a viewer is served meanwhile.
 func TestIdleConnections(t *testing.T) {
 	attackStage(t)
 	s := &scene{Server: attack.StartServer(t, programs, attack.Config{Files: 300})}
 	viewer := s.Token(t, "viewer")
 	address := strings.TrimPrefix(s.URL, "https://")
 	// Of another address than the viewer: clients of one address can keep each other out.
-	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	dialer := &tls.Dialer{NetDialer: &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}, Config: &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}}
 	var wait sync.WaitGroup
-	stop := make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
+	var opened atomic.Int64
 	for range 400 {
 		wait.Go(func() {
-			c, err := tls.DialWithDialer(&dialer, "tcp", address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
-			if err != nil {
-				return // refused
+			for ctx.Err() == nil {
+				c, err := dialer.DialContext(ctx, "tcp", address)
+				if err != nil {
+					time.Sleep(100 * time.Millisecond) // refused
+					continue
+				}
+				opened.Add(1)
+				left := context.AfterFunc(ctx, func() { _ = c.Close() })
+				_, _ = io.WriteString(c, http2.ClientPreface)
+				_ = http2.NewFramer(c, c).WriteSettings()
+				_, _ = io.Copy(io.Discard, c) // until the server closes it
+				_ = c.Close()
+				left()
+				time.Sleep(100 * time.Millisecond)
 			}
-			defer func() { _ = c.Close() }()
-			_, _ = io.WriteString(c, http2.ClientPreface)
-			_ = http2.NewFramer(c, c).WriteSettings()
-			<-stop
 		})
 	}
+	time.Sleep(2 * time.Second) // so that there are as many as the server lets in
 	for range 20 {
-		if a := attack.Do(t, attack.NewClient(t), http.MethodGet, s.URL+"/v1/nodes", nil, attack.Bearer(viewer)...); a.Status != http.StatusOK {
+		c := attack.NewClient(t)
+		c.Timeout = 8 * time.Second // silent connections are closed after ten
+		a := attack.Do(t, c, http.MethodGet, s.URL+"/v1/nodes", nil, attack.Bearer(viewer)...)
+		if a.Status != http.StatusOK {
 			t.Errorf("a viewer beside idle connections: %d %s", a.Status, a.Body)
+			break
 		}
 		time.Sleep(200 * time.Millisecond) // while connections come
 	}
-	close(stop)
+	stop()
 	wait.Wait()
+	t.Logf("%d connections", opened.Load())
 	s.Check(t, mostMemory)
 }
 

@@ -1,17 +1,22 @@
 package attack_test
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
+	"mete.dev/mete/internal/pki/enroll"
 	"mete.dev/mete/internal/pki/token"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/testkit/attack"
+	"mete.dev/mete/internal/testkit/exclusivetest"
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
@@ -146,17 +151,36 @@ func TestLocalAttacks(t *testing.T) {
 	attackAll(t, newScene(t, "--insecure"), localAttempts)
 }
 
-// TestAgentUnderAttack checks the real agent of this machine: another user who holds its claim
-// does not keep it from measuring, and what it shows to everyone has no workloads.
+// startAgent starts the real agent of this machine, whose status has the names of workloads if args say so.
+func (s *scene) startAgent(t *testing.T, args ...string) (a *attack.Process, status, socket string) {
+	t.Helper()
+	status, socket = freeAddress(t), filepath.Join(s.State, "agent.sock")
+	a = attack.Start(t, attack.Config{Env: []string{"METE_TOKEN=" + s.agent}}, filepath.Join(programs.Dir(t), "mete-agent"), append([]string{"-server", s.URL, "-state", filepath.Join(s.State, "agent"),
+		"-socket", socket, "-status", status, "-tick", "200ms", "-window", "1s"}, args...)...)
+	a.Await(t, "server reached")
+	return a, status, socket
+}
+
+// stopAgent stops an agent and checks what it printed.
+func (s *scene) stopAgent(t *testing.T, a *attack.Process) {
+	t.Helper()
+	a.CheckSecrets(t, s.secrets...)
+	if strings.Contains(a.Log.String(), "panic") {
+		t.Errorf("the agent panicked:\n%s", a.Log.String())
+	}
+	if err := a.Stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAgentUnderAttack checks the real agent of this machine: what it shows to everyone has no
+// workloads, and another user cannot register jobs of others, use up its connections, or speak for a
+// page of another site.
 func TestAgentUnderAttack(t *testing.T) {
 	attackStage(t)
 	hosttest.Need(t, "root")
 	s := newScene(t)
-	status := freeAddress(t)
-	socket := filepath.Join(s.State, "agent.sock")
-	a := attack.Start(t, attack.Config{Env: []string{"METE_TOKEN=" + s.agent}}, filepath.Join(programs.Dir(t), "mete-agent"), "-server", s.URL, "-state", filepath.Join(s.State, "agent"),
-		"-socket", socket, "-status", status, "-tick", "200ms", "-window", "1s")
-	a.Await(t, "server reached")
+	a, status, socket := s.startAgent(t)
 	code, body := attack.CallAsOther(t, attack.Call{Network: "tcp", Address: status, Method: "GET", Path: "/metrics"})
 	if code != http.StatusOK || !strings.Contains(body, "mete_workload_info") {
 		t.Errorf("the agent's status for another user: %d %.500s", code, body)
@@ -168,16 +192,142 @@ func TestAgentUnderAttack(t *testing.T) {
 		}
 	}
 	for _, body := range []string{
-		`{"id":"01J00000000000000000000000","groups":["/"],"name":"stolen"}`, `{}`, `{"labels":{"io.kubernetes.pod.namespace":"kube-system"}}`, strings.Repeat("x", 100<<10),
+		`{"id":"01J00000000000000000000000","groups":["/"],"name":"stolen"}`, `{}`, `{"labels":{"io.kubernetes.pod.namespace":"kube-system"}}`, strings.Repeat("x", 100<<10), strings.Repeat(`{"labels":`, 5000), strings.Repeat("[", 60<<10),
 	} {
 		if code, answer := attack.CallAsOther(t, attack.Call{Network: "unix", Address: socket, Method: "POST", Path: "/v1/jobs", Body: body}); code == http.StatusOK || strings.Contains(answer, "metejob_") {
 			t.Errorf("another user registers %.80s: %d %s", body, code, answer)
 		}
 	}
-	a.CheckSecrets(t, s.secrets...)
-	if err := a.Stop(); err != nil {
-		t.Error(err)
+	for _, headers := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Host", "evil.example:9798"}} {
+		for _, path := range []string{"/metrics", "/healthz"} {
+			if a := attack.Do(t, attack.NewClient(t), "GET", "http://"+status+path, nil, headers...); !is(a.Status, 403, 421) {
+				t.Errorf("%s with %v: %d %.200s", path, headers, a.Status, a.Body)
+			}
+		}
 	}
+	// Connections that send nothing: others are served, and few stay open.
+	for range 2000 {
+		c, err := net.Dial("tcp", status)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+	}
+	if code, _ := attack.CallAsOther(t, attack.Call{Network: "tcp", Address: status, Method: "GET", Path: "/metrics"}); code != http.StatusOK {
+		t.Errorf("beside silent connections: %d", code)
+	}
+	if files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", a.Cmd.Process.Pid)); err != nil || len(files) > 1000 {
+		t.Errorf("the agent has %d descriptors, %v", len(files), err)
+	}
+	s.stopAgent(t, a)
+}
+
+// TestAgentClaimed checks that another user who holds the claim to measure this machine keeps
+// neither the real agent nor a standalone job from measuring.
+func TestAgentClaimed(t *testing.T) {
+	attackStage(t)
+	hosttest.Need(t, "root")
+	s := newScene(t)
+	a, _, _ := s.startAgent(t)
+	b, err := os.ReadFile("/proc/net/unix")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok, err := token.Parse(s.agent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ledger := enroll.LedgerID(tok.CA())
+	claim := regexp.MustCompile(`@mete\.claim\.(` + regexp.QuoteMeta(ledger) + `\S*)`).FindSubmatch(b)
+	if claim == nil {
+		t.Fatalf("no claim for %s in %s", ledger, b)
+	}
+	s.stopAgent(t, a)
+	exclusivetest.Hold(t, string(claim[1]), exclusivetest.Listening, "")
+	a, _, _ = s.startAgent(t)
+	if !strings.Contains(a.Log.String(), "claim") {
+		t.Errorf("the agent does not say that its claim is held:\n%s", a.Log.String())
+	}
+	s.stopAgent(t, a)
+	job := s.Token(t, "job", "--cluster", "lab")
+	cmd := exec.CommandContext(t.Context(), filepath.Join(programs.Dir(t), "mete"), "run", "--server", s.URL, "--name", "beside-a-claim", "--", "true")
+	cmd.Env = append(os.Environ(), "METE_TOKEN="+job, "METE_STATE="+t.TempDir(), "METE_SOCKET="+filepath.Join(t.TempDir(), "none"))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("mete run: %v\n%s", err, out)
+	}
+	testkit.Eventually(t, "the job is in the ledger", func() bool {
+		return strings.Contains(s.Do(t, "GET", "/v1/workloads", nil, attack.Bearer(s.admin)...).Body, "beside-a-claim")
+	})
+}
+
+// TestAgentIdentities checks that another user books what they use to no job, container or virtual
+// machine of others, with the names and command lines of these.
+func TestAgentIdentities(t *testing.T) {
+	attackStage(t)
+	hosttest.Need(t, "root", "cgroup1")
+	s := newScene(t)
+	own := delegate(t)
+	const job, container, uuid = "01J0000000000000000000VICT", "docker-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef.scope", "01234567-89ab-4def-8123-456789abcdef"
+	a, _, _ := s.startAgent(t)
+	for _, group := range []string{"mete-run-" + job, container} {
+		attack.Start(t, attack.Config{UID: hosttest.OtherUID}, "/bin/sh", "-c", `mkdir "$0" && echo $$ > "$0/cgroup.procs" && i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; kill -STOP $$`, filepath.Join(own, group))
+	}
+	dir, err := os.MkdirTemp("", "mete-attack-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	b, err := os.ReadFile("/bin/dash")
+	if err != nil {
+		t.Fatal(err)
+	}
+	qemu := filepath.Join(dir, "qemu-system-x86_64")
+	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(qemu, b, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	attack.Start(t, attack.Config{UID: hosttest.OtherUID}, qemu, "-c", `mkdir "$0" && echo $$ > "$0/cgroup.procs" && i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; kill -STOP $$`, filepath.Join(own, "fake"), "-uuid", uuid, "-name", "victim-vm", "-device", "vhost-vsock-pci,guest-cid=42")
+	// The groups are booked.
+	var workloads string
+	testkit.Eventually(t, "the groups are booked", func() bool {
+		workloads = s.Do(t, "GET", "/v1/workloads?limit=10000", nil, attack.Bearer(s.admin)...).Body
+		return strings.Contains(workloads, job) && strings.Contains(workloads, "0123456789ab") && strings.Contains(workloads, "fake")
+	})
+	for line := range strings.Lines(workloads) {
+		for _, key := range []string{job, strings.TrimSuffix(strings.TrimPrefix(container, "docker-"), ".scope"), uuid} {
+			if strings.Contains(line, fmt.Sprintf(`"key":%q`, key)) {
+				t.Errorf("another user books to %s", line)
+			}
+		}
+	}
+	a.Await(t, "which are not believed") // what its command line says
+	if vms := s.Do(t, "GET", "/v1/vms", nil, attack.Bearer(s.admin)...).Body; strings.Contains(vms, uuid) || strings.Contains(vms, "victim-vm") {
+		t.Errorf("another user's program is a virtual machine: %s", vms)
+	}
+	s.stopAgent(t, a)
+}
+
+// delegate returns the directory of a new control group that root delegated to another user.
+func delegate(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/sys/fs/cgroup/cpuacct", "mete-attack-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		testkit.Eventually(t, "the control group is empty", func() bool {
+			below, _ := filepath.Glob(filepath.Join(dir, "*", "cgroup.procs"))
+			for _, g := range below {
+				_ = os.Remove(filepath.Dir(g))
+			}
+			return os.Remove(dir) == nil
+		})
+	})
+	for _, name := range []string{"", "cgroup.procs", "tasks"} {
+		if err := os.Chown(filepath.Join(dir, name), hosttest.OtherUID, hosttest.OtherUID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
 }
 
 // freeAddress returns an address of the loopback at which nothing listens.
