@@ -265,6 +265,6 @@ func writeJSON(w io.Writer, name string, r *ledger.CheckResult) error {
 	if err := e.Encode(d); err != nil {
 		return err
 	}
-	_, err := w.Write(b.Bytes())
+	_, err := w.Write(text.JSON(b.Bytes()))
 	return err
 }

@@ -181,7 +181,7 @@ func (c *config) print(out, aside io.Writer, a *result.Answer, o chart.Options) 
 	var body []byte
 	switch form {
 	case "json":
-		body = append(a.Raw, '\n')
+		body = append(text.JSON(a.Raw), '\n')
 	case "csv":
 		body = chart.CSV(a)
 	case "chart":

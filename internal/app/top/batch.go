@@ -1,6 +1,7 @@
 package top
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"github.com/charmbracelet/x/term"
 
 	"mete.dev/mete/internal/ui/top"
+	"mete.dev/mete/internal/x/text"
 )
 
 // batch prints c.count ticks, or all until ctx ends. The first failed tick ends it, because a
@@ -22,18 +24,22 @@ func batch(ctx context.Context, c *config, m Meter, out io.Writer) error {
 		}
 		if c.output == "json" {
 			// No HTML escapes: the reader is not a browser.
-			enc := json.NewEncoder(out)
+			var line bytes.Buffer
+			enc := json.NewEncoder(&line)
 			enc.SetEscapeHTML(false)
 			if err := enc.Encode(top.Arrange(machine, c.view).Shown(machine)); err != nil {
 				return err
 			}
+			if _, err := out.Write(text.JSON(line.Bytes())); err != nil {
+				return err
+			}
 			continue
 		}
-		text := top.Text(machine, columns(out), c.view)
+		page := top.Text(machine, columns(out), c.view)
 		if n > 0 {
-			text = "\n" + text
+			page = "\n" + page
 		}
-		if _, err := fmt.Fprint(out, text); err != nil {
+		if _, err := fmt.Fprint(out, page); err != nil {
 			return err
 		}
 	}

@@ -55,7 +55,7 @@ func (s *serverFlags) print(cmd *cobra.Command, answer v1.Table, table func() st
 	case "csv":
 		body = v1.CSV(answer)
 	case "json":
-		body = v1.JSON(answer)
+		body = text.JSON(v1.JSON(answer))
 	default:
 		body = []byte(table())
 	}

@@ -6,6 +6,9 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -170,6 +173,41 @@ var nodeAttempts = []attempt{
 		}
 		if a := s.Do(t, http.MethodGet, "/v1/usage?by=cluster", nil, attack.Bearer(s.admin)...); a.Status != 200 {
 			t.Errorf("sums: %d %.300s", a.Status, a.Body)
+		}
+	}},
+	{"agent", "texts that control a terminal", func(t *testing.T, s *scene) {
+		const evil = "a\x1b]0;pwned\a\x1b[2J\u009b31m\u202eevil\r\nx\x7f"
+		f := enrollFacts("evil")
+		f.Name = evil
+		if _, err := s.Enroll(t, s.agent, f); err == nil {
+			t.Error("a machine with such a name enrolls")
+		}
+		n, err := s.Enroll(t, s.agent, enrollFacts("evil"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := n.Name("k", evil, map[string]string{"app": evil, "io.kubernetes.pod.name": evil})
+		name.Path, name.Job, name.User, name.Project = "/"+evil, evil, evil, evil
+		w := n.Window(n.Boottime-windowLength, n.Boottime, 1000, name)
+		w.Gaps = []usage.Gap{{From: time.Now().Add(-time.Minute), To: time.Now(), Reason: usage.Unwatched, Detail: evil}}
+		if r := n.Send(t, batchNames(name), w); r.Verdict != "taken" {
+			t.Errorf("%+v", r)
+		}
+		if a := s.Write(t, s.writer, time.Second, attack.Sample{Labels: []string{"__name__", "app_evil", "l", evil}, Values: []float64{1, 2}}); a.Status/100 != 2 {
+			t.Errorf("%d %s", a.Status, a.Body)
+		}
+		for _, args := range [][]string{{"usage"}, {"usage", "--by", "workload,user,project,label:app"}, {"nodes"}, {"gaps"}, {"workloads"}, {"query", "app_evil"}, {"query", "mete_workload_info"}} {
+			for _, form := range []string{"table", "csv", "json"} {
+				cmd := exec.CommandContext(t.Context(), filepath.Join(programs.Dir(t), "mete"), append(args, "-o", form, "--server", s.URL)...)
+				cmd.Env = append(os.Environ(), "METE_TOKEN="+s.admin, "METE_STATE="+t.TempDir())
+				out, err := cmd.CombinedOutput()
+				if i := bytes.IndexAny(out, "\x1b\a\u009b\u202e\r\x7f"); i >= 0 || err != nil {
+					t.Errorf("mete %s -o %s: %v, %.200q", args, form, err, out[max(0, i-50):])
+				}
+			}
+		}
+		if log := s.Log.String() + s.Out.String(); strings.ContainsAny(log, "\x1b\a\u009b\u202e\r\x7f") {
+			t.Errorf("the log: %q", log)
 		}
 	}},
 	{"agent", "windows of years", func(t *testing.T, s *scene) {
