@@ -76,13 +76,13 @@ func TestChargeToken(t *testing.T) {
 // TestChargeNode checks how many clones a node may create in a day, and that a claim that is
 // repeated within an hour is not another one.
 func TestChargeNode(t *testing.T) {
-	a := &Authority{enrollments: enrollments{recent: map[[32]byte]enrollment{}, clones: map[string][]time.Time{}}}
+	a := &Authority{enrollments: enrollments{recent: map[[32]byte]enrollment{}, made: map[string][]time.Time{}}}
 	charge := func(claim byte, at time.Time) error {
 		by := authorization{node: "N1", root: "N0", claimKey: [32]byte{claim}}
 		err := a.chargeNode(by, at)
 		if err == nil && a.recent[by.claimKey].node == "" {
 			a.recent[by.claimKey] = enrollment{at, "a node"}
-			a.clones[by.root] = append(a.clones[by.root], at)
+			a.made[by.root] = append(a.made[by.root], at)
 		}
 		return err
 	}
@@ -108,8 +108,43 @@ func TestChargeNode(t *testing.T) {
 	limited(charge(10, morning.Add(24*time.Hour-2)), 0)
 	limited(charge(11, morning.Add(24*time.Hour-1)), 1)
 	limited(charge(11, morning.Add(24*time.Hour)), 0)
-	if n := len(a.clones["N0"]); n != 2 {
+	if n := len(a.made["N0"]); n != 2 {
 		t.Errorf("%d clones are remembered, want those of the last day", n)
+	}
+}
+
+// newNodes is a registry that knows no machine.
+type newNodes struct{ Registry }
+
+func (newNodes) NodesByMachine(context.Context, string) ([]registry.Node, error) { return nil, nil }
+func (newNodes) PutNode(context.Context, registry.Node) error                    { return nil }
+func (newNodes) Audit(context.Context, registry.Audit) error                     { return nil }
+
+// TestJobNodesPerDay checks that a token for jobs enrolls those of a limited number of machines in a
+// day, whatever machine ids are claimed, and that other tokens go on.
+func TestJobNodesPerDay(t *testing.T) {
+	a := &Authority{reg: newNodes{}, log: slog.New(slog.DiscardHandler), enrollments: enrollments{made: map[string][]time.Time{}}}
+	enroll := func(by authorization, at time.Time) error {
+		n := registry.Node{MachineID: registry.JobsMachineID("m"), Cluster: "lab", At: at}
+		return a.assignNode(t.Context(), &n, by)
+	}
+	jobs := authorizationBy(registry.Token{ID: "T", Role: registry.Job, Cluster: "lab"}, [32]byte{})
+	for i := range 1000 {
+		if err := enroll(jobs, morning.Add(time.Duration(i))); err != nil {
+			t.Fatalf("node %d: %v", i, err)
+		}
+	}
+	err := enroll(jobs, morning.Add(time.Hour))
+	if wait, _ := fault.RetryAfter(err); !errors.Is(err, fault.ErrUnavailable) || wait != 23*time.Hour {
+		t.Errorf("node 1001: %v, wait %v", err, wait)
+	}
+	for _, by := range []authorization{authorizationBy(registry.Token{ID: "T2", Role: registry.Job}, [32]byte{}), authorizationBy(registry.Token{ID: "T", Role: registry.Agent}, [32]byte{})} {
+		if err := enroll(by, morning.Add(time.Hour)); err != nil {
+			t.Errorf("another token: %v", err)
+		}
+	}
+	if err := enroll(jobs, morning.Add(24*time.Hour)); err != nil {
+		t.Errorf("a day later: %v", err)
 	}
 }
 

@@ -29,7 +29,7 @@ import (
 type enrollments struct {
 	assign sync.Mutex
 	recent map[[sha256.Size]byte]enrollment // by claim key
-	clones map[string][]time.Time           // by root: times of clones, its own and theirs, within the last day
+	made   map[string][]time.Time           // times of new nodes within the last day: of clones by root, of jobs by token
 }
 
 // An enrollment is one that used up a token. Its machine may repeat it for a while, in case the
@@ -42,6 +42,9 @@ type enrollment struct {
 const (
 	repeatWindow    = time.Hour
 	maxClonesPerDay = 10 // of one node and its clones
+	// maxJobNodesPerDay limits the machines whose jobs one token enrolls: each node has quotas of its own,
+	// and the machine ids are the user's words.
+	maxJobNodesPerDay = 1000
 )
 
 // An authorization is the right by which a claim is granted.
@@ -52,6 +55,7 @@ type authorization struct {
 	node     string            // the node that it is a clone of, or ""
 	root     string            // the first node of the clones, or itself
 	token    string            // id of the token, or ""
+	forJobs  bool              // the token is for jobs
 	bound    string            // the node or downstream server that the claim becomes again, or ""
 	local    bool              // over the trusted loopback
 	claimKey [sha256.Size]byte // key in recent; zero for the loopback, which uses no token
@@ -122,6 +126,12 @@ func (a *Authority) assignNode(ctx context.Context, n *registry.Node, by authori
 		put = a.reg.PutSource
 	}
 	if n.ID == "" {
+		if by.forJobs {
+			if err := a.checkDay(by.token, maxJobNodesPerDay, n.At); err != nil {
+				return err
+			}
+			a.made[by.token] = append(a.made[by.token], n.At)
+		}
 		n.ID = ulid.Make().String()
 	} else {
 		what = "again"
@@ -130,7 +140,7 @@ func (a *Authority) assignNode(ctx context.Context, n *registry.Node, by authori
 		return err
 	}
 	if by.node != "" {
-		a.clones[by.root] = append(a.clones[by.root], n.At)
+		a.made[by.root] = append(a.made[by.root], n.At)
 	}
 	a.log.Info("enrolled", "node", n.ID, "role", string(by.role), "cluster", n.Cluster, "name", n.Name, "by", by.actor, "as", what)
 	return a.audit(ctx, by.actor, action, n.ID, fmt.Sprintf("%s: role %s, cluster %q, name %q, machine %q, boot %q", what, by.role, n.Cluster, n.Name, n.MachineID, n.Boot))
@@ -213,7 +223,7 @@ func matchNode(nodes []registry.Node, n registry.Node, live func(string) (string
 // authorize finds the right for a claim, and takes a use of it.
 func (a *Authority) authorize(ctx context.Context, c token.Claim, key crypto.PublicKey, peer *token.Principal, local bool, from netip.Addr, now time.Time) (authorization, error) {
 	if a.recent == nil {
-		a.recent, a.clones = map[[sha256.Size]byte]enrollment{}, map[string][]time.Time{}
+		a.recent, a.made = map[[sha256.Size]byte]enrollment{}, map[string][]time.Time{}
 	}
 	switch {
 	case local:
@@ -248,13 +258,22 @@ func (a *Authority) chargeNode(by authorization, now time.Time) error {
 	if e, ok := a.recent[by.claimKey]; ok && now.Sub(e.at) < repeatWindow {
 		return nil
 	}
-	day := slices.DeleteFunc(a.clones[by.root], func(t time.Time) bool { return now.Sub(t) >= 24*time.Hour })
-	a.clones[by.root] = day
-	if len(day) >= maxClonesPerDay {
-		return &fault.RetryError{Err: fmt.Errorf("node %s became %d others within a day: %w", by.root, len(day), fault.ErrUnavailable), After: day[0].Add(24 * time.Hour).Sub(now)}
+	if err := a.checkDay(by.root, maxClonesPerDay, now); err != nil {
+		return err
 	}
 	a.rememberClaim(by.claimKey, now)
 	return nil
+}
+
+// checkDay returns an error with the time to wait if a node and its clones, or a token for jobs, made the
+// most nodes that they may within a day.
+func (a *Authority) checkDay(by string, most int, now time.Time) error {
+	day := slices.DeleteFunc(a.made[by], func(t time.Time) bool { return now.Sub(t) >= 24*time.Hour })
+	a.made[by] = day
+	if len(day) < most {
+		return nil
+	}
+	return &fault.RetryError{Err: fmt.Errorf("%s became %d other nodes within a day: %w", by, len(day), fault.ErrUnavailable), After: day[0].Add(24 * time.Hour).Sub(now)}
 }
 
 // chargeToken takes a use of the claim's token.
@@ -328,7 +347,7 @@ func (a *Authority) useToken(ctx context.Context, t registry.Token, c token.Clai
 // like that of an agent.
 func authorizationBy(t registry.Token, paid [sha256.Size]byte) authorization {
 	by := authorization{actor: t.ID, role: t.Role, cluster: t.Cluster, token: t.ID, claimKey: paid}
-	if t.Role == registry.Job {
+	if by.forJobs = t.Role == registry.Job; by.forJobs {
 		by.role = registry.Agent
 	}
 	return by
