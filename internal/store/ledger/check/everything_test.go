@@ -119,6 +119,8 @@ func testEverything(t *testing.T, newDSN func(testing.TB) string) {
 			"share: node same~guest (guest): 2026-03-01T00:00Z: 2 shares are counted as compared, but 4 received ones were"},
 		{"UPDATE within_day SET node = $2, host = $1 WHERE node = $1 AND host = $2", "UPDATE within_day SET node = $1, host = $2 WHERE node = $2 AND host = $1", []any{guest, host},
 			"nested: node same (host): 2026-03-01T00:00Z: it is a guest of node guest, but as a workload of another node"},
+		{"INSERT INTO within_day (node, minute, host, workload, whole, rev) VALUES ($1, $2, $3, 0, 0, 1)", "DELETE FROM within_day WHERE node = $1 AND host = $3", []any{host, m, guest},
+			"nested: node same (host): 2026-03-01T00:00Z: it and node guest are guests of each other"},
 		{"UPDATE within_day SET minute = minute + 1440 WHERE node = $1", "UPDATE within_day SET minute = minute - 1440 WHERE node = $1", []any{guest},
 			"nested: node same~guest (guest): 2026-03-01T00:00Z: 3 rows of table day are within node 1, which is not known as its host on this day"},
 		{"UPDATE node SET source = 999 WHERE id = $1", "UPDATE node SET source = 0 WHERE id = $1", []any{host},
