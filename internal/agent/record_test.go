@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -128,6 +129,31 @@ func TestRecordJobs(t *testing.T) {
 	b.store(t)
 	if left := b.Spool.Notes(); len(left) > 0 {
 		t.Errorf("after a window: %q", left)
+	}
+	b.close(t, false)
+}
+
+// TestEndIsRecorded checks that the answer to the end of a job follows its note.
+func TestEndIsRecorded(t *testing.T) {
+	hosttest.Need(t, "procfs")
+	b := openLong(t, spooltest.New(func(int) int { return 0 }), &taker{})
+	b.Machine.OnBooked(b.record)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- b.Machine.Run(ctx, nil, b.storeWindow) }()
+	h := jobHooks{b.Agent}
+	if _, err := h.Register(jobA, socket.Job{ID: jobA, Name: "a", Started: noon}); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.End(ctx, jobA, socket.Outcome{Ended: noon.Add(time.Minute), Exit: 3}); err != nil {
+		t.Error(err)
+	}
+	if notes := b.Spool.Notes(); !slices.ContainsFunc(notes, func(n []byte) bool { return strings.Contains(string(n), `"exit":3`) }) {
+		t.Errorf("notes %q, want one with the end of the job", notes)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 	b.close(t, false)
 }
