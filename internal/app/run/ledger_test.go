@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -25,6 +26,8 @@ import (
 	"mete.dev/mete/internal/host/exclusive"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/job/report"
+	"mete.dev/mete/internal/job/socket"
+	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/usage"
@@ -678,6 +681,48 @@ func TestServerOrdinaryUser(t *testing.T) {
 	out = as("run", "-q", "--server", b.url(), patient, "--name", "outer", "--", "env", "METE_TEST_MAIN=1", prog, "run", "--server", b.url(), patient, "--", "true")
 	if out.code != 125 || !strings.Contains(out.stderr, "measures ") {
 		t.Errorf("exit %d: %s", out.code, out.stderr)
+	}
+}
+
+// A slowAgent is an agent that does not have the end of a job on disk at first.
+type slowAgent struct{ left atomic.Int32 }
+
+func (*slowAgent) Key(_ socket.Peer, id string) string         { return id }
+func (*slowAgent) Project(socket.Peer, string) (string, error) { return "", nil }
+func (*slowAgent) Snapshot(context.Context) error              { return nil }
+func (*slowAgent) Status() any                                 { return nil }
+func (*slowAgent) Register(string, socket.Job) (socket.Registration, error) {
+	return socket.Registration{}, nil
+}
+
+func (a *slowAgent) End(context.Context, string, socket.Outcome) error {
+	if a.left.Add(-1) >= 0 {
+		return fault.ErrUnavailable
+	}
+	return nil
+}
+
+// TestEndIsTriedAgain checks that mete run reports the end of a job until the agent has it on disk.
+func TestEndIsTriedAgain(t *testing.T) {
+	m := program(t)
+	sock := filepath.Join(shortDir(t), "agent.sock")
+	m.env = append(m.env, "METE_SOCKET="+sock)
+	a := &slowAgent{}
+	a.left.Store(3)
+	s, err := socket.Listen(sock, a, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	r, out := m.job("--", "true")
+	if r.InLedgerByName == nil || !*r.InLedgerByName || a.left.Load() != -1 {
+		t.Errorf("in the ledger by name: %v, %d ends: %s", r.InLedgerByName, 3-a.left.Load(), out.stderr)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 
