@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -21,7 +20,6 @@ import (
 // crashing builds the agent with failpoints.
 func crashing(t *testing.T) string {
 	t.Helper()
-	dir := t.TempDir()
 	source := func(pkg string) string {
 		out, err := exec.Command("go", "list", "-f", "{{.Dir}}", "mete.dev/mete/internal/"+pkg).Output()
 		if err != nil {
@@ -29,15 +27,9 @@ func crashing(t *testing.T) string {
 		}
 		return filepath.Join(strings.TrimSpace(string(out)), "failpoint.go")
 	}
-	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {source("x/failpoint"): source("testkit/torture/failpoint")}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	file, bin := filepath.Join(dir, "overlay.json"), filepath.Join(dir, "mete-agent")
-	if err := os.WriteFile(file, overlay, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := exec.Command("go", "build", "-overlay", file, "-o", bin, "mete.dev/mete/cmd/mete-agent").CombinedOutput(); err != nil {
+	overlay := testkit.Overlay(t, map[string]string{source("x/failpoint"): source("testkit/torture/failpoint")})
+	bin := filepath.Join(t.TempDir(), "mete-agent")
+	if out, err := exec.Command("go", "build", "-overlay", overlay, "-o", bin, "mete.dev/mete/cmd/mete-agent").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	return bin

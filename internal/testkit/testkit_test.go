@@ -2,6 +2,8 @@ package testkit_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -68,6 +70,20 @@ func TestStage(t *testing.T) {
 		}
 		if !c.runs && !strings.Contains(r.skipped, "measures real time: METE_STAGE=timing") {
 			t.Errorf("reason %q", r.skipped)
+		}
+	}
+}
+
+func TestOverlay(t *testing.T) {
+	above := filepath.Join(t.TempDir(), "overlay.json")
+	if err := os.WriteFile(above, []byte(`{"Replace":{"a.go":"changed.go","b.go":"changed.go"}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for flags, want := range map[string]string{"-trimpath": `{"Replace":{"b.go":"own.go"}}`, "-trimpath -overlay=" + above: `{"Replace":{"a.go":"changed.go","b.go":"own.go"}}`} {
+		t.Setenv("GOFLAGS", flags)
+		got, err := os.ReadFile(testkit.Overlay(t, map[string]string{"b.go": "own.go"}))
+		if err != nil || string(got) != want {
+			t.Errorf("GOFLAGS=%s: %s, %v, want %s", flags, got, err, want)
 		}
 	}
 }

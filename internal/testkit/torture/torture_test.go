@@ -3,7 +3,6 @@
 package torture
 
 import (
-	"encoding/json"
 	"flag"
 	"fmt"
 	"maps"
@@ -112,7 +111,7 @@ func build(t *testing.T, clock bool) string {
 		if clock && program == "mete-agent" {
 			maps.Copy(replaced, replaceClock(t, dir))
 		}
-		cmd := exec.Command("go", "build", "-overlay", overlay(t, dir, replaced), "-o", filepath.Join(dir, program), pkg)
+		cmd := exec.Command("go", "build", "-overlay", testkit.Overlay(t, replaced), "-o", filepath.Join(dir, program), pkg)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("go build: %v\n%s", err, out)
 		}
@@ -128,20 +127,6 @@ func sourceDir(t *testing.T, pkg string) string {
 		t.Fatal(err)
 	}
 	return strings.TrimSpace(string(out))
-}
-
-// overlay writes the file for go build -overlay from the replaced source files.
-func overlay(t *testing.T, dir string, replaced map[string]string) string {
-	t.Helper()
-	list, err := json.Marshal(map[string]map[string]string{"Replace": replaced})
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(path, list, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }
 
 // place creates the directory of a run, with a path short enough for sockets.
