@@ -623,7 +623,12 @@ type Window struct {
 	Lost       int64                  `protobuf:"varint,9,opt,name=lost,proto3" json:"lost,omitempty"`             // births and deaths that were not seen
 	// What was measured: "/" is the whole machine, "cgroup:ID" the control group with
 	// this id. Absent: that of the window before, in the first that it is not known.
-	Scope         *string `protobuf:"bytes,10,opt,name=scope,proto3,oneof" json:"scope,omitempty"`
+	Scope *string `protobuf:"bytes,10,opt,name=scope,proto3,oneof" json:"scope,omitempty"`
+	// The control groups that contain what was measured, beside the machine: the number of
+	// their hierarchy, and the ids of those that the sender sees, from the innermost one
+	// outward: "0:812,77". Only with a scope; absent: not known. If only some of the scope
+	// was measured, the list begins with the scope's own id.
+	Ancestors     string `protobuf:"bytes,11,opt,name=ancestors,proto3" json:"ancestors,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -724,6 +729,13 @@ func (x *Window) GetLost() int64 {
 func (x *Window) GetScope() string {
 	if x != nil && x.Scope != nil {
 		return *x.Scope
+	}
+	return ""
+}
+
+func (x *Window) GetAncestors() string {
+	if x != nil {
+		return x.Ancestors
 	}
 	return ""
 }
@@ -1295,7 +1307,7 @@ const file_mete_proto_rawDesc = "" +
 	"\x04from\x18\x01 \x01(\x12R\x04from\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\x12R\x02to\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x16\n" +
-	"\x06detail\x18\x04 \x01(\tR\x06detail\"\x9d\x02\n" +
+	"\x06detail\x18\x04 \x01(\tR\x06detail\"\xbb\x02\n" +
 	"\x06Window\x12\x17\n" +
 	"\x04boot\x18\x01 \x01(\tH\x00R\x04boot\x88\x01\x01\x12\x14\n" +
 	"\x05start\x18\x02 \x01(\x12R\x05start\x12\x16\n" +
@@ -1309,7 +1321,8 @@ const file_mete_proto_rawDesc = "" +
 	"violations\x12\x12\n" +
 	"\x04lost\x18\t \x01(\x03R\x04lost\x12\x19\n" +
 	"\x05scope\x18\n" +
-	" \x01(\tH\x01R\x05scope\x88\x01\x01B\a\n" +
+	" \x01(\tH\x01R\x05scope\x88\x01\x01\x12\x1c\n" +
+	"\tancestors\x18\v \x01(\tR\tancestorsB\a\n" +
 	"\x05_bootB\b\n" +
 	"\x06_scope\"\xc2\x01\n" +
 	"\x05Table\x12\x1a\n" +

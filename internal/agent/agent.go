@@ -222,7 +222,7 @@ func (a *Agent) Run(ctx context.Context, tick func()) error {
 // next window: nothing is lost while the agent runs, and after its end the kernel's counters are
 // compared with the last checkpoint.
 func (a *Agent) storeWindow(w *usage.Window) {
-	w.Scope = a.Machine.Scope()
+	w.Extent = a.Machine.Extent()
 	a.countDefects(&w.Balance)
 	now := time.Now()
 	a.applyJobNames(now)

@@ -29,7 +29,7 @@ type simulatedAgent struct {
 func (a *simulatedAgent) send(start, end int64) {
 	a.t.Helper()
 	now := time.Now()
-	w := usage.Window{Boot: a.boot, Scope: usage.Machine, Start: start * 1e9, End: end * 1e9, Offset: now.UnixNano() - end*1e9, CPUs: 1}
+	w := usage.Window{Boot: a.boot, Extent: usage.Extent{Scope: usage.Machine}, Start: start * 1e9, End: end * 1e9, Offset: now.UnixNano() - end*1e9, CPUs: 1}
 	r := usage.NewRow(&usage.Identity{Workload: workload.Workload{ID: workload.NewID(a.id.Node(), workload.Idle, ""), Kind: workload.Idle, Name: "idle"}})
 	r.Usage.Put(usage.CPU, (end-start)*1e9, usage.Measured)
 	r.Usage.Covered = time.Duration(end-start) * time.Second

@@ -128,7 +128,7 @@ func (j *job) startLedgerRun(group *launch.Group) (*ledgerRun, error) {
 	if group != nil {
 		path = group.Path()
 	}
-	l.run, err = j.sender.Begin(standalone.Job{ID: j.report.ID, Name: j.report.Name, Labels: j.report.Labels, Path: path, Scope: j.windowScope(group), UID: os.Getuid()})
+	l.run, err = j.sender.Begin(standalone.Job{ID: j.report.ID, Name: j.report.Name, Labels: j.report.Labels, Path: path, Extent: j.measuredExtent(group), UID: os.Getuid()})
 	if err != nil {
 		j.notify(fmt.Sprintf("the job is not in the ledger of %s: %v", j.cfg.server, err))
 		l.releaseClaim()
@@ -153,25 +153,35 @@ func (j *job) scope(group *launch.Group) (exclusive.Scope, error) {
 	return exclusive.Scope{Path: "/", Tree: os.Getpid()}, nil
 }
 
-// windowScope returns the scope that the job's windows state: its group, or the one that mete run is in.
-// The server thus knows what of the job an agent of the machine books later. It is "" if it cannot be
-// read.
-func (j *job) windowScope(group *launch.Group) usage.Scope {
-	dir := ""
+// measuredExtent returns what of the machine the job's windows measure: its group, or some of the one that
+// mete run is in. The server thus knows what of the job agents, or another job, measure too. It is zero if
+// it cannot be read.
+func (j *job) measuredExtent(group *launch.Group) usage.Extent {
+	var y hostfs.Hierarchy
+	dir, ok := "", false
 	if group != nil {
-		dir, _ = group.Dir("cpuacct")
+		y, dir, ok = group.Hierarchy("cpuacct")
 	} else if ys, err := j.h.Hierarchies(); err == nil {
-		for _, y := range ys {
-			if y.V2 || y.Has("cpuacct") {
-				dir, _ = y.Dir(y.Self)
+		for _, other := range ys {
+			if other.V2 || other.Has("cpuacct") {
+				y = other
 			}
 		}
+		dir, ok = y.Dir(y.Self)
 	}
-	id, err := j.h.ID(dir)
-	if dir == "" || err != nil {
-		return ""
+	if !ok {
+		return usage.Extent{}
 	}
-	return usage.ScopeOf(id)
+	ids, err := j.h.GroupIDs(y, dir)
+	if err != nil {
+		return usage.Extent{}
+	}
+	p := usage.Extent{Scope: usage.ScopeOf(ids[0])}
+	if group != nil {
+		ids = ids[1:]
+	}
+	p.Ancestors = usage.AncestorsOf(y.ID, ids...)
+	return p
 }
 
 // explainUnsent adds a note if the job does not send its figures despite --server. An agent may

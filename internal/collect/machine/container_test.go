@@ -307,7 +307,9 @@ func measureInside(t *testing.T, args []string) {
 	}
 	defer mustClose(t, m)
 	wholly := how == "allowed" || how == "mounted" || how == "pids"
-	if (m.Scope() == usage.Machine) != wholly || (m.Partial() == "") != wholly || strings.Contains(log.String(), "not all groups") == wholly {
+	extent := m.Extent()
+	if (extent == usage.Extent{Scope: usage.Machine}) != wholly || (extent.Ancestors == "") != wholly || !extent.Ancestors.IsValid() || extent.Scope != m.Scope() ||
+		(m.Partial() == "") != wholly || strings.Contains(log.String(), "not all groups") == wholly {
 		t.Errorf("scope %q, %q, log:\n%s", m.Scope(), m.Partial(), &log)
 	}
 	if how == "denied" && !strings.Contains(log.String(), "CAP_DAC_READ_SEARCH") {

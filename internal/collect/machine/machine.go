@@ -99,7 +99,7 @@ type Machine struct {
 	host      *hostfs.FS
 	name      string
 	boot      string
-	scope     usage.Scope
+	extent    usage.Extent
 	partial   string // what of the machine is not seen by name; "" if all is
 	table     *cgroup.Table
 	kernel    *bpf.Kernel // nil without BPF
@@ -210,8 +210,11 @@ func restore(node string, checkpoint [][]byte, log *slog.Logger) *attribute.Acco
 // Boot returns the id of the machine's boot.
 func (m *Machine) Boot() string { return m.boot }
 
-// Scope returns what of the kernel this machine's windows measure.
-func (m *Machine) Scope() usage.Scope { return m.scope }
+// Scope returns the scope of this machine's windows.
+func (m *Machine) Scope() usage.Scope { return m.extent.Scope }
+
+// Extent returns what of the kernel this machine's windows measure.
+func (m *Machine) Extent() usage.Extent { return m.extent }
 
 // Clock returns CLOCK_BOOTTIME and the wall time in ns. Any goroutine may call it.
 func (m *Machine) Clock() (boottime, wall int64, err error) {

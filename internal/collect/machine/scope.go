@@ -11,7 +11,7 @@ import (
 // openScope finds out what of the machine the table shows. hidden is why it does not show all of
 // it, if that is known.
 func (m *Machine) openScope(hidden error, log *slog.Logger) (err error) {
-	if m.scope, err = scopeOf(m.host); err != nil || m.table.IsWhole() {
+	if m.extent, err = extentOf(m.host); err != nil || m.table.IsWhole() {
 		return err
 	}
 	m.sources = append(m.sources, partial{})
@@ -19,11 +19,11 @@ func (m *Machine) openScope(hidden error, log *slog.Logger) (err error) {
 	const message = "not all groups of the machine can be seen: use outside of this container counts for system, apportioned"
 	if hidden == nil {
 		m.notes = append(m.notes, m.partial)
-		log.Info(message, "scope", string(m.scope), "why", "the configuration or the mounts show no more")
+		log.Info(message, "scope", string(m.extent.Scope), "why", "the configuration or the mounts show no more")
 		return nil
 	}
 	m.notes = append(m.notes, m.partial+" ("+oneLine(hidden)+")")
-	log.Warn(message, "scope", string(m.scope), "why", hidden, "hint", fault.Hint(hidden))
+	log.Warn(message, "scope", string(m.extent.Scope), "why", hidden, "hint", fault.Hint(hidden))
 	return nil
 }
 
@@ -38,26 +38,30 @@ func (partial) Read(s *usage.Snapshot) error {
 // Partial says what of the machine is not seen by name; "" if all is.
 func (m *Machine) Partial() string { return m.partial }
 
-// scopeOf returns the scope that the CPU time of a machine's root group has: of the
-// hierarchy that counts it, v1 before v2. It is "" if the root has no id, as on most captured
+// extentOf returns what of the kernel the CPU time of a machine's root group measures: in the
+// hierarchy that counts it, v1 before v2. It is zero if the root has no id, as on most captured
 // machines.
-func scopeOf(h *hostfs.FS) (usage.Scope, error) {
+func extentOf(h *hostfs.FS) (usage.Extent, error) {
 	ys, err := h.Hierarchies()
 	if err != nil {
-		return "", err
+		return usage.Extent{}, err
 	}
-	root := ys[0].Mount
+	root := ys[0]
 	for _, y := range ys {
 		if y.Has("cpuacct") {
-			root = y.Mount
+			root = y
 		}
 	}
-	id, err := h.ID(root)
+	id, err := h.ID(root.Mount)
 	if err != nil {
 		if h.Live() {
-			return "", err
+			return usage.Extent{}, err
 		}
-		return "", nil
+		return usage.Extent{}, nil
 	}
-	return usage.ScopeOf(id), nil
+	p := usage.Extent{Scope: usage.ScopeOf(id)}
+	if p.Scope != usage.Machine {
+		p.Ancestors = usage.AncestorsOf(root.ID) // what is above the mount is not seen
+	}
+	return p, nil
 }

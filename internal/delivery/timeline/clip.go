@@ -39,7 +39,7 @@ func Clip(ws []usage.Window, by []time.Duration, gaps []usage.Gap, booked []batc
 
 // freeParts returns the parts of a window, from and to, that no range covers.
 func freeParts(w *usage.Window, booked []batch.Measured) (free [][2]int64) {
-	own := batch.Measured{Boot: w.Boot, Scope: w.Scope, From: w.Start, To: w.End}
+	own := batch.Measured{Boot: w.Boot, Extent: usage.Extent{Scope: w.Scope}, From: w.Start, To: w.End}
 	free = [][2]int64{{w.Start, w.End}}
 	for _, r := range booked {
 		if !own.Overlaps(r) {

@@ -23,7 +23,7 @@ func TestClipDrawn(t *testing.T) {
 		for at := first; at < last; {
 			to := min(last, at+rapid.OneOf(rapid.Int64Range(1, 90e9), rapid.Int64Range(1, last-first)).Draw(t, "length"))
 			if rapid.Bool().Draw(t, "booked") {
-				booked = append(booked, batch.Measured{Boot: "b", Scope: usage.Machine, From: at, To: to})
+				booked = append(booked, batch.Measured{Boot: "b", Extent: usage.Extent{Scope: usage.Machine}, From: at, To: to})
 			}
 			at = to
 		}
@@ -64,7 +64,7 @@ func TestClipDrawn(t *testing.T) {
 
 // clipCase is 100 s of a machine, of which a workload used 200 ms of CPU by now.
 func clipCase(reason usage.StartReason) usage.Window {
-	w := usage.Window{Boot: "b", Scope: usage.Machine, Start: 100e9, End: 200e9, Offset: 1_700_000_000e9, CPUs: 2, StartReason: reason}
+	w := usage.Window{Boot: "b", Extent: usage.Extent{Scope: usage.Machine}, Start: 100e9, End: 200e9, Offset: 1_700_000_000e9, CPUs: 2, StartReason: reason}
 	r := usage.Row{ShortID: 1, Has: usage.SetOf(usage.CPU), Ended: true}
 	r.Usage.Put(usage.CPU, 100e6, usage.Measured)
 	r.Usage.Put(usage.MemoryPeak, 7, usage.Measured)
@@ -79,7 +79,7 @@ func TestClip(t *testing.T) {
 	explained := []usage.Gap{{From: wall(50), To: wall(100), Reason: usage.Rebooted}, {From: wall(100), To: wall(199), Reason: usage.Unwatched}}
 	other := usage.Gap{From: wall(10), To: wall(20), Reason: usage.Overflow}
 	booked := func(scope usage.Scope, boot string, from, to int64) []batch.Measured {
-		return []batch.Measured{{Boot: boot, Scope: scope, From: from * 1e9, To: to * 1e9}}
+		return []batch.Measured{{Boot: boot, Extent: usage.Extent{Scope: scope}, From: from * 1e9, To: to * 1e9}}
 	}
 	overlapped := func(from, to int64) usage.Gap {
 		return usage.Gap{From: wall(from), To: wall(to), Reason: usage.Overlapped}

@@ -485,7 +485,7 @@ func drawBacklog(t *rapid.T) (c batch.Clock, ws []usage.Window) {
 			if rapid.IntRange(0, 5).Draw(t, "step") == 0 && boot != c.Boot {
 				off = began + wrong.Draw(t, "wrong") + rapid.SampledFrom([]int64{0, 30e9, -30e9}).Draw(t, "slightly")
 			}
-			w := usage.Window{Boot: boot, Scope: usage.Machine, Start: at, End: min(length, at+rapid.Int64Range(1, 5*minute).Draw(t, "length")), Offset: off}
+			w := usage.Window{Boot: boot, Extent: usage.Extent{Scope: usage.Machine}, Start: at, End: min(length, at+rapid.Int64Range(1, 5*minute).Draw(t, "length")), Offset: off}
 			at = w.End + rapid.SampledFrom([]int64{0, 0, 10e9}).Draw(t, "pause")
 			ws = append(ws, w)
 		}

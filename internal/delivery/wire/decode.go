@@ -66,7 +66,7 @@ func windowsFrom(b *batch.Batch, m *proto.Batch, l Limits) error {
 	var last usage.Window
 	for i, w := range m.Windows {
 		now := usage.Window{
-			Boot: last.Boot, Scope: last.Scope, Start: last.End + w.Start, Offset: last.Offset + w.Offset,
+			Boot: last.Boot, Extent: last.Extent, Start: last.End + w.Start, Offset: last.Offset + w.Offset,
 			StartReason: usage.StartReason(w.Opening), CPUs: int(w.Cpus),
 			Balance: usage.Balance{Violations: w.Violations, Lost: w.Lost},
 		}
@@ -79,6 +79,9 @@ func windowsFrom(b *batch.Batch, m *proto.Batch, l Limits) error {
 		if w.Scope != nil {
 			if now.Scope = usage.Scope(*w.Scope); !now.Scope.IsValid() {
 				return invalid("window %d: scope %q", i, *w.Scope)
+			}
+			if now.Ancestors = usage.Ancestors(w.Ancestors); !now.Ancestors.IsValid() {
+				return invalid("window %d: ancestors %q", i, w.Ancestors)
 			}
 		}
 		now.End = now.Start + int64(w.Length)

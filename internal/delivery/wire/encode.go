@@ -71,14 +71,14 @@ func windowMessage(windows []usage.Window, i int) *proto.Window {
 	} else {
 		m.Start -= windows[i-1].End
 	}
-	last := usage.Scope("")
+	var last usage.Window
 	if i > 0 {
 		m.Offset -= windows[i-1].Offset
-		last = windows[i-1].Scope
+		last = windows[i-1]
 	}
-	if w.Scope != last {
+	if w.Extent != last.Extent {
 		scope := cleanText(string(w.Scope))
-		m.Scope = &scope
+		m.Scope, m.Ancestors = &scope, cleanText(string(w.Ancestors))
 	}
 	return m
 }

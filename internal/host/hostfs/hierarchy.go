@@ -48,6 +48,21 @@ func (y Hierarchy) Dir(group string) (string, bool) {
 	return path.Join(y.Mount, rest), true
 }
 
+// GroupIDs returns the ids of the group with this directory, and of the groups above it that the mount
+// shows, from the innermost one outward.
+func (h *FS) GroupIDs(y Hierarchy, dir string) (ids []uint64, err error) {
+	for {
+		id, err := h.ID(dir)
+		if err != nil {
+			return nil, err
+		}
+		if ids = append(ids, id); dir == y.Mount || !isBelow(dir, y.Mount) {
+			return ids, nil
+		}
+		dir = path.Dir(dir)
+	}
+}
+
 // Hierarchies lists the mounted hierarchies of control groups: v2 first, then by the
 // kernel's id. Of several mounts of one it uses the one that shows most, writable before
 // read-only. The error is fault.ErrUnsupported if there is none.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -33,6 +34,36 @@ func group(t *testing.T, h *hostfs.FS, fits func(hostfs.Hierarchy) bool) string 
 	}
 	t.Fatal("no hierarchy fits")
 	return ""
+}
+
+func TestGroupIDs(t *testing.T) {
+	hosttest.Need(t, "cgroup1", "root")
+	h := open(t, "/")
+	ys, err := h.Hierarchies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := group(t, h, func(hostfs.Hierarchy) bool { return true }) + "/below"
+	if err := h.Mkdir(dir); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Remove(dir) })
+	var want []uint64
+	for _, d := range []string{dir, filepath.Dir(dir), ys[0].Mount} {
+		id, err := h.ID(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, id)
+	}
+	for n, d := range []string{dir, filepath.Dir(dir), ys[0].Mount} {
+		if got, err := h.GroupIDs(ys[0], d); err != nil || !slices.Equal(got, want[n:]) {
+			t.Errorf("%s: %v, %v; want %v", d, got, err, want[n:])
+		}
+	}
+	if got, err := h.GroupIDs(ys[0], dir+"/gone"); err == nil {
+		t.Errorf("a group that is gone has the ids %v", got)
+	}
 }
 
 func TestRealGroup(t *testing.T) {

@@ -130,12 +130,21 @@ func (g *Group) DirV2() (string, bool) {
 
 // Dir returns the directory of the job's group in the v1 hierarchy of a controller, or else in v2.
 func (g *Group) Dir(controller string) (string, bool) {
+	_, dir, ok := g.Hierarchy(controller)
+	return dir, ok
+}
+
+// Hierarchy is Dir with the hierarchy.
+func (g *Group) Hierarchy(controller string) (y hostfs.Hierarchy, dir string, ok bool) {
 	for _, p := range g.parts {
 		if !p.y.V2 && p.y.Has(controller) {
-			return p.dir, true
+			return p.y, p.dir, true
+		}
+		if p.y.V2 {
+			y, dir, ok = p.y, p.dir, true
 		}
 	}
-	return g.DirV2()
+	return y, dir, ok
 }
 
 // Path returns the kernel's path of the job's group in the hierarchy that counts its CPU time.

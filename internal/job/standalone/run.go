@@ -25,9 +25,9 @@ type Job struct {
 	ID     string
 	Name   string
 	Labels map[string]string
-	Path   string      // of its control group; "" without one
-	Scope  usage.Scope // that control group, or one that contains it; "" where it is not known
-	UID    int         // owner
+	Path   string       // of its control group; "" without one
+	Extent usage.Extent // that control group, or a part of one that contains the job; zero where it is not known
+	UID    int          // owner
 }
 
 // A Run is a job measured for a server. Sample and End are called by one goroutine.
@@ -78,7 +78,7 @@ func (s *Sender) Begin(j Job) (*Run, error) {
 		return nil, err
 	}
 	r.began = time.Unix(0, at.Realtime).UTC()
-	r.series = series{boot: s.boot, scope: j.Scope, began: at.Boottime, closed: at.Boottime}
+	r.series = series{boot: s.boot, extent: j.Extent, began: at.Boottime, closed: at.Boottime}
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	if r.slot != nil {

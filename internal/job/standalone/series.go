@@ -12,7 +12,7 @@ import (
 // I/O.
 type series struct {
 	boot    string
-	scope   usage.Scope
+	extent  usage.Extent
 	began   int64 // ns of CLOCK_BOOTTIME
 	closed  int64 // end of the last window, or the beginning
 	booked  [usage.Limit]int64
@@ -87,7 +87,7 @@ func figures(m *report.Measurement) (list []figure, covered time.Duration) {
 // Booked amounts stay booked. An apportioned figure may fall; it is booked again once it exceeds
 // its former value. User and system time divide the booked CPU time.
 func (s *series) close(at hostfs.Clocks, m *report.Measurement) usage.Window {
-	w := usage.Window{Boot: s.boot, Scope: s.scope, Start: s.closed, End: max(at.Boottime, s.closed+1), Offset: at.Realtime - at.Boottime}
+	w := usage.Window{Boot: s.boot, Extent: s.extent, Start: s.closed, End: max(at.Boottime, s.closed+1), Offset: at.Realtime - at.Boottime}
 	list, covered := figures(m)
 	var row usage.Row
 	var unshared int64 // booked CPU time that is neither user nor system time yet

@@ -6,12 +6,16 @@ import (
 
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // A Measured is a time of one kernel that windows measured, or that is booked.
 type Measured struct {
-	Boot  string
-	Scope usage.Scope
+	Boot string
+	usage.Extent
+	// Workload is the standalone job whose windows they are. It is 0 where windows have rows of several
+	// workloads, as those of an agent.
+	Workload workload.ShortID
 	// From and To are ns of CLOCK_BOOTTIME.
 	From, To int64
 	// Resumed reports that its first window also covers time in which its meter was away.
@@ -35,11 +39,15 @@ func MeasuredBy(ws []usage.Window, by []time.Duration) (list []Measured) {
 			continue
 		}
 		resumed := w.StartReason.CoversPause()
-		if n := len(list); n > 0 && !resumed && list[n-1].Boot == w.Boot && list[n-1].Scope == w.Scope && list[n-1].To == w.Start {
-			list[n-1].To, list[n-1].Offset = w.End, w.Offset+int64(by[i])
+		m := Measured{Boot: w.Boot, Extent: w.Extent, From: w.Start, To: w.End, Resumed: resumed, Offset: w.Offset + int64(by[i])}
+		if len(w.Rows) == 1 {
+			m.Workload = w.Rows[0].ShortID
+		}
+		if n := len(list); n > 0 && !resumed && list[n-1].Boot == m.Boot && list[n-1].Extent == m.Extent && list[n-1].Workload == m.Workload && list[n-1].To == m.From {
+			list[n-1].To, list[n-1].Offset = m.To, m.Offset
 			continue
 		}
-		list = append(list, Measured{w.Boot, w.Scope, w.Start, w.End, resumed, w.Offset + int64(by[i])})
+		list = append(list, m)
 	}
 	return list
 }

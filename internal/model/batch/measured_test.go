@@ -10,30 +10,51 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // TestMeasuredBy checks what windows measured: windows that adjoin are one, unless the later one also
 // covers a pause, and what nothing can overlap with is left out.
 func TestMeasuredBy(t *testing.T) {
 	w := func(boot string, scope usage.Scope, start, end int64, reason usage.StartReason) usage.Window {
-		return usage.Window{Boot: boot, Scope: scope, Start: start, End: end, StartReason: reason, Offset: 1}
+		return usage.Window{Boot: boot, Extent: usage.Extent{Scope: scope}, Start: start, End: end, StartReason: reason, Offset: 1}
 	}
+	// of is a window of these workloads.
+	of := func(w usage.Window, ids ...workload.ShortID) usage.Window {
+		for _, id := range ids {
+			w.Rows = append(w.Rows, usage.Row{ShortID: id})
+		}
+		return w
+	}
+	in := func(w usage.Window, a usage.Ancestors) usage.Window {
+		w.Ancestors = a
+		return w
+	}
+	m := func(boot string, scope usage.Scope, from, to int64, resumed bool, of workload.ShortID) batch.Measured {
+		return batch.Measured{Boot: boot, Extent: usage.Extent{Scope: scope}, Workload: of, From: from, To: to, Resumed: resumed, Offset: 3}
+	}
+	elsewhere := m("b", "cgroup:7", 1, 2, false, 0)
+	elsewhere.Ancestors = "0:8"
 	const on, after = usage.StartContinued, usage.StartResumed
 	for name, c := range map[string]struct {
 		windows []usage.Window
 		want    []batch.Measured
 	}{
 		"none":            {nil, nil},
-		"one":             {[]usage.Window{w("b", "/", 1, 2, on)}, []batch.Measured{{"b", "/", 1, 2, false, 3}}},
-		"adjacent":        {[]usage.Window{w("b", "/", 1, 2, on), w("b", "/", 2, 5, on), w("b", "/", 5, 6, on)}, []batch.Measured{{"b", "/", 1, 6, false, 3}}},
-		"first":           {[]usage.Window{w("b", "/", 0, 2, usage.StartFirst), w("b", "/", 2, 5, on)}, []batch.Measured{{"b", "/", 0, 5, false, 3}}},
-		"a gap":           {[]usage.Window{w("b", "/", 1, 2, on), w("b", "/", 3, 5, on)}, []batch.Measured{{"b", "/", 1, 2, false, 3}, {"b", "/", 3, 5, false, 3}}},
-		"back in time":    {[]usage.Window{w("b", "/", 2, 4, on), w("b", "/", 1, 3, on)}, []batch.Measured{{"b", "/", 2, 4, false, 3}, {"b", "/", 1, 3, false, 3}}},
-		"another boot":    {[]usage.Window{w("b", "/", 1, 2, on), w("c", "/", 2, 5, on)}, []batch.Measured{{"b", "/", 1, 2, false, 3}, {"c", "/", 2, 5, false, 3}}},
-		"another scope":   {[]usage.Window{w("b", "/", 1, 2, on), w("b", "cgroup:7", 2, 5, on)}, []batch.Measured{{"b", "/", 1, 2, false, 3}, {"b", "cgroup:7", 2, 5, false, 3}}},
-		"resumed":         {[]usage.Window{w("b", "/", 1, 2, on), w("b", "/", 2, 5, after), w("b", "/", 5, 7, on)}, []batch.Measured{{"b", "/", 1, 2, false, 3}, {"b", "/", 2, 7, true, 3}}},
-		"without a scope": {[]usage.Window{w("b", "", 1, 2, on), w("b", "/", 2, 3, on)}, []batch.Measured{{"b", "/", 2, 3, false, 3}}},
-		"without length":  {[]usage.Window{w("b", "/", 1, 1, on), w("b", "/", 4, 3, on), w("b", "/", 5, 6, on)}, []batch.Measured{{"b", "/", 5, 6, false, 3}}},
+		"one":             {[]usage.Window{w("b", "/", 1, 2, on)}, []batch.Measured{m("b", "/", 1, 2, false, 0)}},
+		"adjacent":        {[]usage.Window{w("b", "/", 1, 2, on), w("b", "/", 2, 5, on), w("b", "/", 5, 6, on)}, []batch.Measured{m("b", "/", 1, 6, false, 0)}},
+		"first":           {[]usage.Window{w("b", "/", 0, 2, usage.StartFirst), w("b", "/", 2, 5, on)}, []batch.Measured{m("b", "/", 0, 5, false, 0)}},
+		"a gap":           {[]usage.Window{w("b", "/", 1, 2, on), w("b", "/", 3, 5, on)}, []batch.Measured{m("b", "/", 1, 2, false, 0), m("b", "/", 3, 5, false, 0)}},
+		"back in time":    {[]usage.Window{w("b", "/", 2, 4, on), w("b", "/", 1, 3, on)}, []batch.Measured{m("b", "/", 2, 4, false, 0), m("b", "/", 1, 3, false, 0)}},
+		"another boot":    {[]usage.Window{w("b", "/", 1, 2, on), w("c", "/", 2, 5, on)}, []batch.Measured{m("b", "/", 1, 2, false, 0), m("c", "/", 2, 5, false, 0)}},
+		"another scope":   {[]usage.Window{w("b", "/", 1, 2, on), w("b", "cgroup:7", 2, 5, on)}, []batch.Measured{m("b", "/", 1, 2, false, 0), m("b", "cgroup:7", 2, 5, false, 0)}},
+		"resumed":         {[]usage.Window{w("b", "/", 1, 2, on), w("b", "/", 2, 5, after), w("b", "/", 5, 7, on)}, []batch.Measured{m("b", "/", 1, 2, false, 0), m("b", "/", 2, 7, true, 0)}},
+		"a job":           {[]usage.Window{of(w("b", "/", 1, 2, on), 7), of(w("b", "/", 2, 3, on), 7)}, []batch.Measured{m("b", "/", 1, 3, false, 7)}},
+		"another job":     {[]usage.Window{of(w("b", "/", 1, 2, on), 7), of(w("b", "/", 2, 3, on), 8)}, []batch.Measured{m("b", "/", 1, 2, false, 7), m("b", "/", 2, 3, false, 8)}},
+		"several":         {[]usage.Window{of(w("b", "/", 1, 2, on), 7, 8), of(w("b", "/", 2, 3, on), 7, 9)}, []batch.Measured{m("b", "/", 1, 3, false, 0)}},
+		"elsewhere":       {[]usage.Window{in(w("b", "cgroup:7", 1, 2, on), "0:8"), w("b", "cgroup:7", 2, 3, on)}, []batch.Measured{elsewhere, m("b", "cgroup:7", 2, 3, false, 0)}},
+		"without a scope": {[]usage.Window{w("b", "", 1, 2, on), w("b", "/", 2, 3, on)}, []batch.Measured{m("b", "/", 2, 3, false, 0)}},
+		"without length":  {[]usage.Window{w("b", "/", 1, 1, on), w("b", "/", 4, 3, on), w("b", "/", 5, 6, on)}, []batch.Measured{m("b", "/", 5, 6, false, 0)}},
 	} {
 		by := []time.Duration{2, 2, 2}
 		if got := batch.MeasuredBy(c.windows, by); !slices.Equal(got, c.want) {
@@ -44,7 +65,7 @@ func TestMeasuredBy(t *testing.T) {
 
 // TestOverlaps checks two times of one kernel, in both orders, at their edges.
 func TestOverlaps(t *testing.T) {
-	m := batch.Measured{Boot: "b", Scope: "/", From: 10, To: 20}
+	m := batch.Measured{Boot: "b", Extent: usage.Extent{Scope: "/"}, From: 10, To: 20}
 	for _, c := range []struct {
 		boot     string
 		scope    usage.Scope
@@ -55,7 +76,7 @@ func TestOverlaps(t *testing.T) {
 		{"b", "/", 0, 30, true}, {"b", "/", 19, 30, true}, {"b", "/", 20, 30, false},
 		{"c", "/", 10, 20, false}, {"b", "cgroup:7", 10, 20, false},
 	} {
-		o := batch.Measured{Boot: c.boot, Scope: c.scope, From: c.from, To: c.to}
+		o := batch.Measured{Boot: c.boot, Extent: usage.Extent{Scope: c.scope}, From: c.from, To: c.to}
 		if m.Overlaps(o) != c.want || o.Overlaps(m) != c.want {
 			t.Errorf("%v and %v overlap: %t and %t, want %t", m, o, m.Overlaps(o), o.Overlaps(m), c.want)
 		}

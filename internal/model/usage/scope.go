@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -34,4 +35,86 @@ func (s Scope) IsValid() bool {
 	}
 	id, err := strconv.ParseUint(strings.TrimPrefix(string(s), groupPrefix), 10, 64)
 	return err == nil && id != rootID && s == ScopeOf(id)
+}
+
+// MaxAncestors is the maximum number of groups in [Ancestors]: the innermost ones.
+const MaxAncestors = 32
+
+// Ancestors are the control groups that contain what a window measured, as far as its meter sees them:
+// the number of their hierarchy, and their ids from the innermost one outward, such as "0:812,77". The
+// machine contains everything and is not listed. If the window measured only a part of its scope, the
+// list begins with the scope itself. It is "" where the sender does not state it.
+type Ancestors string
+
+// AncestorsOf returns the ancestors with these ids in a hierarchy, of which 0 is cgroup v2.
+func AncestorsOf(hierarchy uint32, ids ...uint64) Ancestors {
+	b := append(strconv.AppendUint(nil, uint64(hierarchy), 10), ':')
+	n := 0
+	for _, id := range ids {
+		if id == rootID || n == MaxAncestors {
+			break
+		}
+		if n++; n > 1 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendUint(b, id, 10)
+	}
+	return Ancestors(b)
+}
+
+// parse returns the hierarchy and the ids.
+func (a Ancestors) parse() (hierarchy uint32, ids []uint64, ok bool) {
+	first, rest, ok := strings.Cut(string(a), ":")
+	h, err := strconv.ParseUint(first, 10, 32)
+	if !ok || err != nil {
+		return 0, nil, false
+	}
+	for rest != "" {
+		var text string
+		text, rest, _ = strings.Cut(rest, ",")
+		id, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			return 0, nil, false
+		}
+		ids = append(ids, id)
+	}
+	return uint32(h), ids, true
+}
+
+// IsValid reports whether a is "" or a result of [AncestorsOf].
+func (a Ancestors) IsValid() bool {
+	hierarchy, ids, ok := a.parse()
+	return a == "" || ok && a == AncestorsOf(hierarchy, ids...)
+}
+
+// Scopes returns the scopes of the groups.
+func (a Ancestors) Scopes() (list []Scope) {
+	_, ids, _ := a.parse()
+	for _, id := range ids {
+		list = append(list, ScopeOf(id))
+	}
+	return list
+}
+
+// An Extent is what a window measured of a kernel: a scope, or some of it.
+type Extent struct {
+	Scope     Scope
+	Ancestors Ancestors
+}
+
+// LevelIn returns at which level above e the scope of o is, if all of e is in o: 0 is the innermost of its
+// ancestors, and the machine is above all of them. The two parts must be of one kernel. Groups are compared
+// within one hierarchy, since each hierarchy has ids of its own.
+func (e Extent) LevelIn(o Extent) (level int, ok bool) {
+	if o.Scope == Machine {
+		return MaxAncestors, true
+	}
+	inner, outer := e.Ancestors, o.Ancestors
+	if inner == "" || outer == "" || slices.Contains(outer.Scopes(), o.Scope) {
+		return 0, false
+	}
+	a, _, _ := inner.parse()
+	b, _, _ := outer.parse()
+	level = slices.Index(inner.Scopes(), o.Scope)
+	return level, a == b && level >= 0
 }

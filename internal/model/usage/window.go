@@ -63,8 +63,8 @@ func (r *Row) OmitTotals() { r.Has, r.Total = 0, [Limit]int64{} }
 // Epoch, N, Active and Idle only. A handover on a guest has only the share that closed its window.
 // The Name of a handover is "" if it equals the name of the workload.
 type Window struct {
-	Boot        string
-	Scope       Scope
+	Boot string
+	Extent
 	Start, End  int64 // ns of CLOCK_BOOTTIME
 	Offset      int64 // wall minus boottime at End, ns
 	StartReason StartReason

@@ -273,7 +273,7 @@ func (a *Authority) checkDay(by string, most int, now time.Time) error {
 	if len(day) < most {
 		return nil
 	}
-	return &fault.RetryError{Err: fmt.Errorf("%s became %d other nodes within a day: %w", by, len(day), fault.ErrUnavailable), After: day[0].Add(24 * time.Hour).Sub(now)}
+	return &fault.RetryError{Err: fmt.Errorf("%s made %d nodes within a day: %w", by, len(day), fault.ErrUnavailable), After: day[0].Add(24 * time.Hour).Sub(now)}
 }
 
 // chargeToken takes a use of the claim's token.

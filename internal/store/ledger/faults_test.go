@@ -83,10 +83,10 @@ func TestFaults(t *testing.T) {
 	}
 
 	try("booked time", func(ctx context.Context) error {
-		return second(l.Booked(ctx, "host", "b1", int64(50*time.Hour), []batch.Measured{{Boot: "b1", Scope: usage.Machine, From: int64(time.Hour), To: int64(40 * time.Hour)}}))
+		return second(l.Booked(ctx, "host", "b1", int64(50*time.Hour), []batch.Measured{{Boot: "b1", Extent: usage.Extent{Scope: usage.Machine}, From: int64(time.Hour), To: int64(40 * time.Hour)}}))
 	})
 	try("booked time of another node", func(ctx context.Context) error {
-		err := second(l.Booked(ctx, "clone", "b1", int64(50*time.Hour), []batch.Measured{{Boot: "b1", Scope: usage.Machine, From: int64(time.Hour), To: int64(40 * time.Hour)}}))
+		err := second(l.Booked(ctx, "clone", "b1", int64(50*time.Hour), []batch.Measured{{Boot: "b1", Extent: usage.Extent{Scope: usage.Machine}, From: int64(time.Hour), To: int64(40 * time.Hour)}}))
 		if errors.Is(err, fault.ErrUnavailable) {
 			return nil // the node that booked it measures it now
 		}

@@ -90,7 +90,7 @@ func (n *Node) Name(key, name string, labels map[string]string) batch.Name {
 // Window returns a window of the node's boot from a boottime to another, in ns, in which each of
 // the named workloads used cpu ns of CPU time.
 func (n *Node) Window(from, to, cpu int64, names ...batch.Name) usage.Window {
-	w := usage.Window{Boot: n.Facts.Boot, Scope: usage.Machine, Start: from, End: to, Offset: n.Offset, StartReason: usage.StartContinued, CPUs: 4}
+	w := usage.Window{Boot: n.Facts.Boot, Extent: usage.Extent{Scope: usage.Machine}, Start: from, End: to, Offset: n.Offset, StartReason: usage.StartContinued, CPUs: 4}
 	whole := 4 * (to - from)
 	left := whole
 	for _, name := range names {

@@ -32,7 +32,7 @@ func (b *bookedSeconds) entry(node, boot string, at int64, ranges ...[2]int64) *
 	e := Entry(node, batch.Stream{b.stream, 'b'}, batch.Mark{Next: 1}, 1, 1, minuteOf(Day))
 	e.Boot, e.Boottime, e.Minutes = boot, at*1e9, nil
 	for _, r := range ranges {
-		e.Measured = append(e.Measured, batch.Measured{Boot: boot, Scope: usage.Machine, From: r[0] * 1e9, To: r[1] * 1e9})
+		e.Measured = append(e.Measured, batch.Measured{Boot: boot, Extent: usage.Extent{Scope: usage.Machine}, From: r[0] * 1e9, To: r[1] * 1e9})
 	}
 	return e
 }
@@ -297,7 +297,7 @@ func testBookedOnce(t *testing.T, dsn string) {
 			}
 			e.Measured = nil
 			for _, f := range free {
-				e.Measured = append(e.Measured, batch.Measured{Boot: boot, Scope: usage.Machine, From: f[0] * 1e9, To: f[1] * 1e9})
+				e.Measured = append(e.Measured, batch.Measured{Boot: boot, Extent: usage.Extent{Scope: usage.Machine}, From: f[0] * 1e9, To: f[1] * 1e9})
 				for s := f[0]; s < f[1]; s++ {
 					booked[s] = true
 				}

@@ -30,7 +30,7 @@ func testClusterQuota(t *testing.T, dsn string) {
 		"streams":   {func(c *ledger.Config) { c.Quota.Streams = 2 }, func(e *batch.Entry, i int) { e.Stream[5] = byte(i) }, "streams"},
 		"batches":   {func(c *ledger.Config) { c.Quota.Batches = 2 }, nil, "batches"},
 		"ranges": {func(c *ledger.Config) { c.Quota.Ranges = 4 }, func(e *batch.Entry, i int) {
-			e.Measured = []batch.Measured{{Boot: fmt.Sprint(e.Node, i), Scope: usage.Machine, From: 1, To: 2}} // a kernel run and a range
+			e.Measured = []batch.Measured{{Boot: fmt.Sprint(e.Node, i), Extent: usage.Extent{Scope: usage.Machine}, From: 1, To: 2}} // a kernel run and a range
 		}, "booked time"},
 		"handovers": {func(c *ledger.Config) { c.Quota.Handovers = 2 }, func(e *batch.Entry, i int) {
 			e.Handovers = []batch.TimedHandover{{From: Day, To: Day.Add(time.Second), Handover: usage.Handover{Guest: "00000000-0000-0000-0000-000000000001"}}}

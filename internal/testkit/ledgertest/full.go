@@ -69,7 +69,7 @@ func (f *Full) Entry(node, boot string, minutes ...int64) *batch.Entry {
 // Measured states the seconds of boottime that an entry measured.
 func Measured(e *batch.Entry, from, to time.Duration) {
 	e.Boottime = max(e.Boottime, int64(to))
-	e.Measured = append(e.Measured, batch.Measured{Boot: e.Boot, Scope: usage.Machine, From: int64(from), To: int64(to)})
+	e.Measured = append(e.Measured, batch.Measured{Boot: e.Boot, Extent: usage.Extent{Scope: usage.Machine}, From: int64(from), To: int64(to)})
 }
 
 // Book books entries, which must be accepted.

@@ -71,7 +71,7 @@ func testRowQuota(t *testing.T, dsn string) {
 		return func(e *batch.Entry) { e.Measured = ms }
 	}
 	follows := func(e *batch.Entry) {
-		e.Measured = []batch.Measured{{Boot: "boot", Scope: usage.Machine, From: at, To: at + 10}}
+		e.Measured = []batch.Measured{{Boot: "boot", Extent: usage.Extent{Scope: usage.Machine}, From: at, To: at + 10}}
 		at += 10
 	}
 	must(send("a", 1, follows)) // a run and a range
@@ -85,8 +85,8 @@ func testRowQuota(t *testing.T, dsn string) {
 	// Each window has another scope or boot.
 	var scopes, boots []batch.Measured
 	for i := range 10 {
-		scopes = append(scopes, batch.Measured{Boot: "boot", Scope: usage.Scope(fmt.Sprint("cgroup:", i+1)), From: 1, To: 2})
-		boots = append(boots, batch.Measured{Boot: fmt.Sprint("boot", i), Scope: usage.Machine, From: 1, To: 2})
+		scopes = append(scopes, batch.Measured{Boot: "boot", Extent: usage.Extent{Scope: usage.Scope(fmt.Sprint("cgroup:", i+1))}, From: 1, To: 2})
+		boots = append(boots, batch.Measured{Boot: fmt.Sprint("boot", i), Extent: usage.Extent{Scope: usage.Machine}, From: 1, To: 2})
 	}
 	must(send("a", 1, measured(scopes...))) // 12 rows
 	waits(send("a", 1, measured(boots...)), "booked time")

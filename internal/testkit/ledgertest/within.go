@@ -115,7 +115,7 @@ func testInner(t *testing.T, dsn string) {
 		entry := func(node string, number byte, from, to time.Duration, scope usage.Scope, used int64) *batch.Entry {
 			e := &batch.Entry{Node: node, Stream: batch.Stream{round, number, node[len(node)-1]}, Number: 1, Boot: cluster, Boottime: int64(to), Through: Day.Add(to)}
 			e.Hash = batch.HashOf(fmt.Append(nil, node, number))
-			e.Measured = []batch.Measured{{Boot: cluster, Scope: scope, From: int64(from), To: int64(to), Offset: Day.UnixNano()}}
+			e.Measured = []batch.Measured{{Boot: cluster, Extent: usage.Extent{Scope: scope}, From: int64(from), To: int64(to), Offset: Day.UnixNano()}}
 			for at := from - from%time.Minute; at < to; at += time.Minute {
 				row := batch.Minute{Workload: 1, Minute: minuteOf(Day.Add(at)), Usage: usage.Usage{Covered: time.Second}}
 				row.Usage.Put(usage.CPU, used, usage.Measured)

@@ -91,7 +91,7 @@ func (b *Booker) Booked(ctx context.Context, node, boot string, boottime int64, 
 			if r.node == run.owner && r.node != n.id && c.now-r.taken < int64(batch.RivalTimeout) && !m.Resumed {
 				return nil, b.rivalError(ctx, r.node)
 			}
-			list = append(list, batch.Measured{Boot: m.Boot, Scope: m.Scope, From: max(r.from, m.From), To: min(r.to, m.To)})
+			list = append(list, batch.Measured{Boot: m.Boot, Extent: m.Extent, From: max(r.from, m.From), To: min(r.to, m.To)})
 		}
 	}
 	return list, db.Wrap(err, "booked time of node %q", node)
