@@ -120,7 +120,7 @@ func TestFaults(t *testing.T) {
 	try("audit", func(ctx context.Context) error { return second(l.Audits(ctx, 10)) })
 	token := registry.Token{ID: "t", Hash: [32]byte{1}, Role: registry.Agent, Uses: 2, Created: day}
 	try("a token", func(ctx context.Context) error { return l.PutToken(ctx, token) })
-	try("use of a token", func(ctx context.Context) error { return second(l.UseToken(ctx, "t", token.Hash, token.Role, day)) })
+	try("use of a token", func(ctx context.Context) error { return second(l.UseToken(ctx, "t", token.Hash, token.Role, "k", day)) })
 	try("tokens", func(ctx context.Context) error { return second(l.Tokens(ctx)) })
 	try("revoking a token", func(ctx context.Context) error { return l.RevokeToken(ctx, "t", day) })
 	try("a value", func(ctx context.Context) error { return l.SetMeta(ctx, "k", "v") })

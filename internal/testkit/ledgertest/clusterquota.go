@@ -44,8 +44,7 @@ func testClusterQuota(t *testing.T, dsn string) {
 }
 
 func clusterQuotaCase(t *testing.T, dsn, name string, cfg ledger.Config, add func(*batch.Entry, int), waits string) {
-	l := openWith(t, dsn, cfg)
-	defer func() { closeLedger(t, l) }()
+	l := OpenWith(t, dsn, cfg)
 	marks, booked := map[batch.Stream]batch.Mark{}, map[string]int64{}
 	send := func(node string, i int) error {
 		t.Helper()
@@ -99,7 +98,7 @@ func clusterQuotaCase(t *testing.T, dsn, name string, cfg ledger.Config, add fun
 		}
 	}
 	closeLedger(t, l)
-	l = openWith(t, dsn, cfg)
+	l = OpenWith(t, dsn, cfg)
 	for _, node := range []string{"d-" + name, "e-" + name} {
 		err := send(node, 0)
 		if after, ok := fault.RetryAfter(err); waits != "" && (!errors.Is(err, fault.ErrUnavailable) || !strings.Contains(fmt.Sprint(err), "cluster "+cluster+" is over its quota") || !strings.Contains(fmt.Sprint(err), waits) || !ok || after > 24*time.Hour) {

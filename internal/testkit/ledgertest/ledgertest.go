@@ -75,6 +75,7 @@ func Run(t *testing.T, dsn func(testing.TB) string) {
 		"NodeNames": testNodeNames,
 		"Quota":     testQuota, "RowQuota": testRowQuota, "ClusterQuota": testClusterQuota,
 		"Within": testWithin, "WithinDrawn": testWithinDrawn, "NestedDays": testNestedDays, "Inner": testInner,
+		"Extents": testExtents, "ExtentsDrawn": testExtentsDrawn, "OlderExtents": testOlderExtents, "ExtentMinute": testExtentMinute,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, dsn(t)) })
 	}
@@ -87,6 +88,7 @@ func Draw(t *testing.T, dsn func(testing.TB) string, rounds int) {
 	t.Run("Model", func(t *testing.T) { testModel(t, dsn(t)) })
 	t.Run("Answers", func(t *testing.T) { testAnswers(t, dsn(t)) })
 	t.Run("WithinDrawn", func(t *testing.T) { testWithinDrawn(t, dsn(t)) })
+	t.Run("ExtentsDrawn", func(t *testing.T) { testExtentsDrawn(t, dsn(t)) })
 }
 
 // Day is the midnight at which the tests' data begins.

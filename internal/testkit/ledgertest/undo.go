@@ -28,6 +28,7 @@ var undo = map[int][]string{
 	15: {"ALTER TABLE kernel_run DROP COLUMN node", "ALTER TABLE kernel_run DROP COLUMN began_ns"},
 	16: {"DROP TABLE token_use", "DROP INDEX node_key", "ALTER TABLE source DROP COLUMN key_hash", "ALTER TABLE source DROP COLUMN token"},
 	17: {"DROP TABLE cluster_quota"},
+	18: {"DROP TABLE extent_range", "CREATE TABLE inner_range (node bigint NOT NULL, boot text NOT NULL, from_ns bigint NOT NULL, to_ns bigint NOT NULL, offset_ns bigint NOT NULL, taken_ns bigint NOT NULL, PRIMARY KEY (node, boot, from_ns))"},
 }
 
 // undoMigrations gives a closed ledger the schema of an older program, which has migrations up to the

@@ -169,9 +169,12 @@ func (b *booking) addMeasured(e *batch.Entry, n *bookedNode, s streamState, fres
 		if err := b.checkQuota(e, n, s, fresh); err != nil {
 			return err
 		}
-		return b.addInner(e, n)
+		if err := b.findExtents(e, n); err != nil {
+			return err
+		}
+		return b.addExtents(e, n, nil)
 	}
-	if err := b.findInner(e, n); err != nil {
+	if err := b.findExtents(e, n); err != nil {
 		return err
 	}
 	c := clock{e.Boot, e.Boottime, b.now}
@@ -229,13 +232,14 @@ func (b *booking) addMeasured(e *batch.Entry, n *bookedNode, s streamState, fres
 		if err := b.addRange(run, m, n); err != nil {
 			return err
 		}
+		runs[i] = run
 		if m.Boot == e.Boot {
 			if err := b.noteClock(run, n, c); err != nil {
 				return err
 			}
 		}
 	}
-	return nil
+	return b.addExtents(e, n, runs)
 }
 
 // findRestored returns the run of a kernel of which an entry shows that it was restored to an earlier

@@ -7,7 +7,9 @@ import (
 	"slices"
 	"time"
 
+	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/replica"
+	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/store/ledger/db"
 	"mete.dev/mete/internal/store/ledger/schema"
 )
@@ -21,22 +23,33 @@ const (
 	maxLag = 2 * time.Minute
 )
 
-// A stay is time in which a node was a guest of a host, as the shares of one epoch show.
+// A stay is time in which a node was a guest of a host, as the shares of one epoch show, or in which the
+// host measured all that the node did, or one job of it.
 type stay struct {
-	host, workload int64 // workload is what the guest is on the host
+	host, workload int64 // workload is what the guest is on the host, 0 where it is not known
+	of             int64 // the job of the node, 0 for all its rows
+	level          int   // the lower, the narrower is what the host measured
 	from, to       int64 // ns
 }
 
 // A guest is a node of which rows are within others, in one transaction.
 type guest struct {
 	node    int64
+	jobs    bool   // its rows move by workload
 	through int64  // before the transaction, ns: no row is later
 	before  []stay // that the booked rows follow
 	stays   []stay // at the end of the transaction
 	whole   map[int64]stay
-	// boots are, of a node of jobs, the kernels that the transaction concerns, from an instant of
-	// CLOCK_BOOTTIME on.
+	// boots are the kernels of which the node measured a part, as far as the transaction concerns them: from an
+	// instant of CLOCK_BOOTTIME on.
 	boots map[string]int64
+	// moved is, of a node of jobs, what is added to its rows as rows of workloads move. A row that a
+	// faulty sender made may cover less time than the workloads' rows.
+	moved map[schema.RowKey][]int64
+}
+
+func newGuest(node int64) *guest {
+	return &guest{node: node, whole: map[int64]stay{}, boots: map[string]int64{}, moved: map[schema.RowKey][]int64{}}
 }
 
 // guest returns a guest. The first call must precede all changes that concern it.
@@ -44,9 +57,10 @@ func (b *booking) guest(node int64) (*guest, error) {
 	if g := b.guests[node]; g != nil {
 		return g, nil
 	}
-	g := &guest{node: node, whole: map[int64]stay{}, boots: map[string]int64{}}
-	err := b.QueryRow("SELECT through_ns FROM node WHERE id = $1", node).Scan(&g.through)
-	if err == nil {
+	g := newGuest(node)
+	var machine string
+	err := b.QueryRow("SELECT through_ns, machine_id FROM node WHERE id = $1", node).Scan(&g.through, &machine)
+	if g.jobs = registry.IsJobsMachine(machine); err == nil {
 		g.before, err = findStays(b.Tx, node)
 	}
 	b.guests[node] = g
@@ -103,23 +117,31 @@ func findStays(t *db.Tx, node int64) (list []stay, err error) {
 	return list, err
 }
 
-// ownerOf returns the host that rows of minutes [from, to) are within: the one that had the guest
-// for the longest part, if any had it. The zero stay is none.
-func ownerOf(stays []stay, from, to int64) (owner stay) {
+// ownerOf returns the host that rows of minutes [from, to) are within, of one workload or, if that is 0, of
+// the node: of those that had any part of that time the one that measured least beside the guest, so that rows of no
+// other node between the two are counted too; of several the one that had it for longest. The zero stay is none.
+func ownerOf(stays []stay, of, from, to int64) (owner stay) {
 	a, z := from*int64(time.Minute), to*int64(time.Minute)
+	part := func(s stay) int64 {
+		if s.of != 0 && s.of != of {
+			return 0
+		}
+		return max(0, min(s.to, z)-max(s.from, a))
+	}
 	var longest int64
 	for i, s := range stays {
-		if s.from >= z || s.to <= a || slices.ContainsFunc(stays[:i], func(o stay) bool { return o.host == s.host && o.from < z && o.to > a }) {
+		same := func(o stay) bool { return o.host == s.host && o.level == s.level && part(o) > 0 }
+		if part(s) == 0 || slices.ContainsFunc(stays[:i], same) {
 			continue
 		}
-		var part int64
+		var sum int64
 		for _, o := range stays[i:] {
-			if o.host == s.host {
-				part += max(0, min(o.to, z)-max(o.from, a))
+			if same(o) {
+				sum += part(o)
 			}
 		}
-		if part > longest || part == longest && s.host < owner.host {
-			owner, longest = s, part
+		if owner.host == 0 || s.level < owner.level || s.level == owner.level && (sum > longest || sum == longest && s.host < owner.host) {
+			owner, longest = s, sum
 		}
 	}
 	if owner.host >= schema.EndWithin {
@@ -128,10 +150,10 @@ func ownerOf(stays []stay, from, to int64) (owner stay) {
 	return owner
 }
 
-// owner returns the host that rows of minutes [from, to) are within at the end of the transaction.
-// Earlier versions nested whole days.
-func (g *guest) owner(t *db.Tx, from, to int64) (stay, error) {
-	if s := ownerOf(g.stays, from, to); s.host != 0 {
+// owner returns the host that rows of minutes [from, to) are within at the end of the transaction, of one
+// workload or, if that is 0, of the node. Earlier versions nested whole days.
+func (g *guest) owner(t *db.Tx, of, from, to int64) (stay, error) {
+	if s := ownerOf(g.stays, of, from, to); s.host != 0 {
 		return s, nil
 	}
 	day := from - from%schema.DayMinutes
@@ -147,12 +169,30 @@ func (g *guest) owner(t *db.Tx, from, to int64) (stay, error) {
 
 // hostIn returns the host that rows of a node's minute are within, 0 if none.
 func hostIn(t *db.Tx, node, minute int64) (int64, error) {
-	g := &guest{node: node, whole: map[int64]stay{}, boots: map[string]int64{}}
+	g := newGuest(node)
 	var err error
 	if g.stays, err = findStays(t, node); err != nil {
 		return 0, err
 	}
-	s, err := g.owner(t, minute, minute+1)
+	var boots []string
+	err = t.Each(func(scan func(...any) error) error {
+		var boot string
+		err := scan(&boot)
+		boots = append(boots, boot)
+		return err
+	}, "SELECT DISTINCT boot FROM extent_range WHERE node = $1", node)
+	for _, boot := range boots {
+		if err != nil {
+			return 0, err
+		}
+		var more []stay
+		more, err = findExtentStays(t, node, boot, 0, math.MaxInt64)
+		g.stays = append(g.stays, more...)
+	}
+	if err != nil {
+		return 0, err
+	}
+	s, err := g.owner(t, 0, minute, minute+1)
 	if err == nil && s.host != 0 {
 		err = NoteWithin(t, node, minute-minute%schema.DayMinutes, s.host, s.workload, false)
 	}
@@ -165,7 +205,6 @@ func (b *booking) settleGuests() error {
 	if len(b.guests) == 0 {
 		return nil
 	}
-	owners := map[int64]map[int64]stay{} // by node and minute
 	for _, id := range slices.Sorted(maps.Keys(b.guests)) {
 		g := b.guests[id]
 		var err error
@@ -173,7 +212,7 @@ func (b *booking) settleGuests() error {
 			return err
 		}
 		for _, boot := range slices.Sorted(maps.Keys(g.boots)) {
-			more, err := findInnerStays(b.Tx, id, boot, g.boots[boot], math.MaxInt64)
+			more, err := findExtentStays(b.Tx, id, boot, g.boots[boot], math.MaxInt64)
 			if err != nil {
 				return err
 			}
@@ -184,7 +223,6 @@ func (b *booking) settleGuests() error {
 				return err
 			}
 		}
-		owners[id] = map[int64]stay{}
 	}
 	nodeOf := map[int64]int64{} // by workload
 	for _, n := range b.nodes {
@@ -194,49 +232,102 @@ func (b *booking) settleGuests() error {
 			}
 		}
 	}
-	rekey := func(p schema.Pending, nodeOf func(id int64) int64) error {
-		moved := map[schema.RowKey][]int64{}
-		for k, values := range p.Rows {
-			node := nodeOf(k.ID)
-			if owners[node] == nil {
-				continue
-			}
-			s, ok := owners[node][k.Minute]
-			if !ok {
-				var err error
-				if s, err = b.guests[node].owner(b.Tx, k.Minute, k.Minute+1); err != nil {
-					return err
-				}
-				owners[node][k.Minute] = s
-			}
-			if s.host != 0 {
-				moved[schema.RowKey{Minute: k.Minute, ID: schema.Key(k.ID, s.host)}] = values
-				delete(p.Rows, k)
-			}
+	r := rekeying{Tx: b.Tx, owners: map[ownerKey]stay{}, noted: map[[3]int64]bool{}}
+	for _, k := range b.usageRows.SortedKeys() {
+		g := b.guests[nodeOf[k.ID]]
+		if g == nil {
+			continue
 		}
-		maps.Copy(p.Rows, moved)
-		return nil
+		of := int64(0)
+		if g.jobs {
+			of = k.ID
+		}
+		if host, err := r.move(b.usageRows, g, k, of); err != nil {
+			return err
+		} else if host != 0 && g.jobs {
+			g.moveAmounts(k.Minute, 0, host, b.usageRows.Rows[schema.RowKey{Minute: k.Minute, ID: schema.Key(k.ID, host)}])
+		}
 	}
-	if err := rekey(b.usageRows, func(id int64) int64 { return nodeOf[id] }); err != nil {
-		return err
-	}
-	if err := rekey(b.nodeRows, func(id int64) int64 { return id }); err != nil {
-		return err
-	}
-	for _, id := range slices.Sorted(maps.Keys(owners)) {
-		noted := map[[2]int64]bool{}
-		for m, s := range owners[id] {
-			day := m - m%schema.DayMinutes
-			if s.host == 0 || noted[[2]int64{day, s.host}] {
-				continue
-			}
-			noted[[2]int64{day, s.host}] = true
-			if err := NoteWithin(b.Tx, id, day, s.host, s.workload, false); err != nil {
+	for _, k := range b.nodeRows.SortedKeys() {
+		g := b.guests[k.ID]
+		switch {
+		case g == nil:
+		case g.jobs:
+			g.addMoved(b.nodeRows, k.Minute, b.Rev)
+		default:
+			if _, err := r.move(b.nodeRows, g, k, 0); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// A rekeying gives the rows that a transaction adds the keys within their owners.
+type rekeying struct {
+	*db.Tx
+	owners map[ownerKey]stay
+	noted  map[[3]int64]bool // nodes, days and hosts
+}
+
+type ownerKey struct{ node, of, minute int64 }
+
+// move moves a row to the key within its owner, and returns the owner's node, 0 if there is none.
+func (r *rekeying) move(p schema.Pending, g *guest, k schema.RowKey, of int64) (host int64, err error) {
+	at := ownerKey{g.node, of, k.Minute}
+	s, ok := r.owners[at]
+	if !ok {
+		if s, err = g.owner(r.Tx, of, k.Minute, k.Minute+1); err != nil {
+			return 0, err
+		}
+		r.owners[at] = s
+	}
+	if s.host == 0 {
+		return 0, nil
+	}
+	p.Rows[schema.RowKey{Minute: k.Minute, ID: schema.Key(k.ID, s.host)}] = p.Rows[k]
+	delete(p.Rows, k)
+	day := k.Minute - k.Minute%schema.DayMinutes
+	if note := [3]int64{g.node, day, s.host}; !r.noted[note] {
+		r.noted[note] = true
+		err = NoteWithin(r.Tx, g.node, day, s.host, s.workload, false)
+	}
+	return s.host, err
+}
+
+// moveAmounts notes that a row of a workload moves from one host to another, 0 for none: the rows of its
+// node of jobs follow by its amounts. Of other nodes the rows move as a whole.
+func (g *guest) moveAmounts(minute, from, to int64, values []int64) {
+	add := func(host, sign int64) {
+		k := schema.RowKey{Minute: minute, ID: schema.Key(g.node, host)}
+		if g.moved[k] == nil {
+			g.moved[k] = make([]int64, len(schema.NodeLayout.Columns))
+		}
+		g.moved[k][schema.ColCovered] += sign * values[schema.ColCovered]
+		for i, r := range usage.Wholes {
+			g.moved[k][schema.ColSkew+i] += sign * values[schema.ColRest+int(r)-1]
+		}
+	}
+	add(from, -1)
+	add(to, 1)
+}
+
+// addMoved adds what moved to the rows of a minute of the node that a transaction adds.
+func (g *guest) addMoved(p schema.Pending, minute, rev int64) {
+	for at, change := range g.moved {
+		if at.Minute != minute {
+			continue
+		}
+		for i, v := range p.Rows[at] {
+			change[i] += v
+		}
+		change[schema.ColRev], change[schema.ColCovered] = rev, max(0, change[schema.ColCovered])
+		p.Rows[at] = change
+		if !slices.ContainsFunc(change[schema.ColPresent:], func(v int64) bool { return v != 0 }) {
+			delete(p.Rows, at)
+		}
+		delete(g.moved, at)
+	}
 }
 
 // changedMinutes returns the ranges of minutes, up to an instant, in which two lists of stays differ.
@@ -250,13 +341,13 @@ func changedMinutes(a, b []stay, through int64) (ranges [][2]int64) {
 	}
 	slices.Sort(edges)
 	edges = slices.Compact(edges)
-	hosts := func(stays []stay, at int64) (list []int64) {
+	hosts := func(stays []stay, at int64) (list [][3]int64) {
 		for _, s := range stays {
 			if s.from <= at && at < s.to {
-				list = append(list, s.host)
+				list = append(list, [3]int64{s.of, s.host, int64(s.level)})
 			}
 		}
-		slices.Sort(list)
+		slices.SortFunc(list, func(a, b [3]int64) int { return slices.Compare(a[:], b[:]) })
 		return slices.Compact(list)
 	}
 	for i := 1; i < len(edges); i++ {
@@ -320,7 +411,11 @@ func (g *guest) move(t *db.Tx, from, to int64) error {
 			if v == schema.Minutes {
 				span.From, span.To = max(span.From, from), min(span.To, to)
 			}
-			if err := g.moveSpan(t, c, span, keys); err != nil {
+			move := g.moveSpan
+			if g.jobs && l.Layout == schema.NodeLayout {
+				move = g.moveAmountsOf
+			}
+			if err := move(t, c, span, keys); err != nil {
 				return err
 			}
 		}
@@ -349,16 +444,20 @@ func (g *guest) moveSpan(t *db.Tx, c *Change, span schema.Range, keys []int64) e
 	if err != nil {
 		return err
 	}
-	if span.Level != schema.Minutes && len(found) > 0 {
-		// Where rows cannot be divided any more, they move only if their host is another one now.
-		was, now := ownerOf(g.before, span.From, span.To), ownerOf(g.stays, span.From, span.To)
-		if was.host == now.host && now.host != 0 {
-			return nil
-		}
-	}
 	noted := map[int64]bool{}
 	for k, parts := range found {
-		owner, err := g.owner(t, k.Minute, k.Minute+span.Level.Width())
+		of := int64(0)
+		if g.jobs {
+			of = k.ID
+		}
+		if span.Level != schema.Minutes {
+			// Where rows cannot be divided any more, they move only if their host is another one now.
+			was, now := ownerOf(g.before, of, span.From, span.To), ownerOf(g.stays, of, span.From, span.To)
+			if was.host == now.host && now.host != 0 {
+				continue
+			}
+		}
+		owner, err := g.owner(t, of, k.Minute, k.Minute+span.Level.Width())
 		if err != nil {
 			return err
 		}
@@ -369,6 +468,9 @@ func (g *guest) moveSpan(t *db.Tx, c *Change, span schema.Range, keys []int64) e
 		for _, p := range parts {
 			c.wanted[0].AddSaturating(sum, p.values)
 			if p.within != owner.host {
+				if g.jobs {
+					g.moveAmounts(k.Minute, p.within, owner.host, p.values)
+				}
 				empty := make([]int64, len(sum))
 				empty[schema.ColRev] = t.Rev
 				c.Set(replica.Resolution(span.Level), schema.RowKey{Minute: k.Minute, ID: schema.Key(k.ID, p.within)}, empty)
@@ -381,6 +483,29 @@ func (g *guest) moveSpan(t *db.Tx, c *Change, span schema.Range, keys []int64) e
 			if err := NoteWithin(t, g.node, k.Minute-k.Minute%schema.DayMinutes, owner.host, owner.workload, false); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// moveAmountsOf changes the rows of a node of jobs in minutes of one hour, or one coarser row, by what
+// moved of its workloads.
+func (g *guest) moveAmountsOf(t *db.Tx, c *Change, span schema.Range, keys []int64) error {
+	err := c.each(t, span.Level, span.From, span.To, keys, func(k schema.RowKey, values []int64) {
+		if change := g.moved[k]; change != nil {
+			for i, v := range values {
+				change[i] += v
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for k, values := range g.moved {
+		if span.From <= k.Minute && k.Minute < span.To {
+			values[schema.ColRev], values[schema.ColCovered] = t.Rev, max(0, values[schema.ColCovered])
+			c.Set(replica.Resolution(span.Level), k, values)
+			delete(g.moved, k)
 		}
 	}
 	return nil
@@ -404,6 +529,5 @@ func NestDay(t *db.Tx, node, day, host, workload int64) error {
 	if err := NoteWithin(t, node, day, host, workload, true); err != nil {
 		return err
 	}
-	g := &guest{node: node, whole: map[int64]stay{}, boots: map[string]int64{}}
-	return g.move(t, day, day+schema.DayMinutes)
+	return newGuest(node).move(t, day, day+schema.DayMinutes)
 }

@@ -43,7 +43,7 @@ func (f *Folder) Retain(ctx context.Context, now time.Time) error {
 	}{
 		{"batch", "taken_ns", now.Add(-f.cfg.Batches).UnixNano()},
 		{"booked", "taken_ns", now.Add(-f.cfg.Hours).UnixNano()},
-		{"inner_range", "taken_ns", now.Add(-f.cfg.Minutes).UnixNano()},
+		{"extent_range", "taken_ns", now.Add(-f.cfg.Minutes).UnixNano()},
 		{"placed_boot", "taken_ns", now.Add(-f.cfg.Hours).UnixNano()},
 		{"stream", "seen_ns", now.Add(-f.cfg.Hours - keepStreams).UnixNano()},
 		{"share_part", "booked_ns", now.Add(-schema.KeepShares).UnixNano()},

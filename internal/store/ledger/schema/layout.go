@@ -74,6 +74,9 @@ const (
 	ColRest
 )
 
+// ColSkew is the index of the first skew, in the order of [usage.Wholes], in NodeLayout.
+const ColSkew = ColRest + 3 + len(usage.Wholes)
+
 func leadingColumns() []Column {
 	return []Column{{Name: "rev", Merge: MergeLatest}, {Name: "present", Merge: MergeOr}, {Name: "rough", Merge: MergeOr}, {Name: "covered_ms"}}
 }
