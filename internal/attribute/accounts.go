@@ -241,8 +241,7 @@ func (acc *Accounts) book(a *account, s *usage.Snapshot) {
 	if a.parent == nil {
 		set &^= s.Node.Total.Has | usage.SetOf(usage.Memory, usage.PIDs) // see balanceTick
 	}
-	for ; set != 0; set &= set - 1 {
-		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
+	for r := range set.All() {
 		own := a.reading.Value[r]
 		if isInclusive(a, r) {
 			own -= a.childValues[nestedSlot[r]]

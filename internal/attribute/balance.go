@@ -1,7 +1,6 @@
 package attribute
 
 import (
-	"math/bits"
 	"time"
 
 	"mete.dev/mete/internal/model/usage"
@@ -227,8 +226,7 @@ func (acc *Accounts) addMachineTotals(s *usage.Snapshot) {
 	if acc.tickStart == usage.StartBooted {
 		use.Covered = 0
 	}
-	for set := s.Node.Total.Has; set != 0; set &= set - 1 {
-		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
+	for r := range s.Node.Total.Has.All() {
 		switch {
 		case acc.tickStart == usage.StartFirst:
 			use.Put(r, 0, usage.Measured)

@@ -2,7 +2,6 @@ package attribute
 
 import (
 	"encoding/binary"
-	"math/bits"
 
 	"mete.dev/mete/internal/attribute/energy"
 	"mete.dev/mete/internal/model/power"
@@ -67,14 +66,12 @@ func (a *account) markDirty() {
 		a.dirty.sets = true
 	}
 	changed := now.Has ^ before.Has
-	for set := now.Has & before.Has &^ a.dirty.set; set != 0; set &= set - 1 {
-		r := bits.TrailingZeros64(uint64(set))
+	for r := range (now.Has & before.Has &^ a.dirty.set).All() {
 		if now.Value[r] != before.Value[r] {
 			changed |= 1 << r
 		}
 	}
-	for set := a.share.Present & (counterSet | peaksSet) &^ a.dirty.set; set != 0; set &= set - 1 {
-		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
+	for r := range (a.share.Present & (counterSet | peaksSet) &^ a.dirty.set).All() {
 		if v := a.share.Amount[r]; v != 0 && (counterSet.Has(r) || v > a.total.amount[r].Int64()) {
 			changed |= 1 << r
 		}
@@ -156,8 +153,8 @@ func (acc *Accounts) appendNode(dst []byte) []byte {
 		dst = binary.AppendVarint(dst, v)
 	}
 	dst = binary.AppendUvarint(dst, uint64(n.Total.Has))
-	for set := n.Total.Has; set != 0; set &= set - 1 {
-		dst = binary.AppendVarint(dst, n.Total.Value[bits.TrailingZeros64(uint64(set))])
+	for r := range n.Total.Has.All() {
+		dst = binary.AppendVarint(dst, n.Total.Value[r])
 	}
 	dst = binary.AppendUvarint(dst, acc.memoryTotal.Rest())
 	dst = binary.AppendUvarint(dst, acc.memoryFree.Rest())
@@ -183,8 +180,8 @@ func (acc *Accounts) appendNode(dst []byte) []byte {
 	t := &acc.idle.total
 	dst = binary.AppendUvarint(dst, uint64(t.present))
 	dst = binary.AppendUvarint(dst, uint64(t.quality))
-	for set := t.present; set != 0; set &= set - 1 {
-		dst = appendSum(dst, t.amount[bits.TrailingZeros64(uint64(set))])
+	for r := range t.present.All() {
+		dst = appendSum(dst, t.amount[r])
 	}
 	return dst
 }
@@ -233,8 +230,7 @@ func (acc *Accounts) appendAccount(dst []byte, a *account, parts uint64, set usa
 		dst = appendAmounts(dst, &a.guest.share)
 	}
 	dst = binary.AppendUvarint(dst, uint64(set))
-	for ; set != 0; set &= set - 1 {
-		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
+	for r := range set.All() {
 		var v, booked int64
 		if r < usage.EnergyPackage { // groups have no energy readings
 			v, booked = a.reading.Value[r], a.booked[r]

@@ -1,8 +1,6 @@
 package attribute
 
 import (
-	"math/bits"
-
 	"mete.dev/mete/internal/model/usage"
 )
 
@@ -18,8 +16,8 @@ func (acc *Accounts) canBeDormant(a *account) bool {
 
 // sumShares returns the sum of a's shares of several resources.
 func (a *account) sumShares(of usage.Set) (sum int64) {
-	for set := a.share.Present & of; set != 0; set &= set - 1 {
-		sum += a.share.Amount[bits.TrailingZeros64(uint64(set))]
+	for r := range (a.share.Present & of).All() {
+		sum += a.share.Amount[r]
 	}
 	return sum
 }
@@ -27,14 +25,13 @@ func (a *account) sumShares(of usage.Set) (sum int64) {
 // bookDormant books a's share of a tick in which it is dormant. Its energy is booked later.
 func (acc *Accounts) bookDormant(a *account) {
 	u := &a.share
-	for set := u.Present & energySet; set != 0; set &= set - 1 {
-		u.Amount[bits.TrailingZeros64(uint64(set))] = 0
+	for r := range (u.Present & energySet).All() {
+		u.Amount[r] = 0
 	}
 	u.Present &^= energySet
 	u.Quality = u.Quality.Only(u.Present)
 	u.Covered = acc.coveredTime()
-	for set := a.reading.Has & integralSet; set != 0; set &= set - 1 {
-		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
+	for r := range (a.reading.Has & integralSet).All() {
 		i := levelSlot[r]
 		u.Amount[r] = a.remainders[i].Add(a.level[i], a.level[i], acc.elapsed)
 	}

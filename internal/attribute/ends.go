@@ -3,7 +3,6 @@ package attribute
 import (
 	"cmp"
 	"encoding/binary"
-	"math/bits"
 	"slices"
 	"time"
 
@@ -111,14 +110,14 @@ func appendEnd(dst []byte, a *account) []byte {
 	for _, s := range [...]usage.Set{last.Has, last.Own, last.Apportioned, last.Counted} {
 		dst = binary.AppendUvarint(dst, uint64(s))
 	}
-	for set := last.Has; set != 0; set &= set - 1 {
-		dst = binary.AppendVarint(dst, last.Value[bits.TrailingZeros64(uint64(set))])
+	for r := range last.Has.All() {
+		dst = binary.AppendVarint(dst, last.Value[r])
 	}
 	dst = binary.AppendUvarint(dst, uint64(a.window.Present))
 	dst = binary.AppendUvarint(dst, uint64(a.window.Quality))
 	dst = binary.AppendVarint(dst, int64(a.window.Covered))
-	for set := a.window.Present; set != 0; set &= set - 1 {
-		dst = binary.AppendVarint(dst, a.window.Amount[bits.TrailingZeros64(uint64(set))])
+	for r := range a.window.Present.All() {
+		dst = binary.AppendVarint(dst, a.window.Amount[r])
 	}
 	return dst
 }
@@ -134,8 +133,7 @@ func (a *account) cpuTime() int64 {
 func (a *account) lastReading() usage.Reading {
 	last := a.reading
 	missing := nestedSet & a.seen &^ (last.Has | last.Own | a.previous.Own | a.stale.own)
-	for set := missing; set != 0; set &= set - 1 {
-		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
+	for r := range missing.All() {
 		last.Put(r, a.booked[r]+a.childValues[nestedSlot[r]]+a.excluded[nestedSlot[r]])
 	}
 	return last
@@ -171,13 +169,13 @@ func (r *restorer) ends() {
 		for _, s := range [...]*usage.Set{&e.reading.Has, &e.reading.Own, &e.reading.Apportioned, &e.reading.Counted} {
 			*s = r.readingSet()
 		}
-		for set := e.reading.Has; set != 0; set &= set - 1 {
-			e.reading.Value[bits.TrailingZeros64(uint64(set))] = r.int()
+		for res := range e.reading.Has.All() {
+			e.reading.Value[res] = r.int()
 		}
 		e.use.Present, e.use.Quality, e.use.Covered = r.set(), usage.Qualities(r.uint()), time.Duration(r.int())
-		for set := e.use.Present; set != 0; set &= set - 1 {
+		for res := range e.use.Present.All() {
 			v := r.int()
-			e.use.Amount[bits.TrailingZeros64(uint64(set))] = v
+			e.use.Amount[res] = v
 			r.bad = r.bad || v < 0
 		}
 		if follows && !r.bad {
@@ -242,14 +240,13 @@ func (acc *Accounts) showEnds(s *usage.Snapshot) (*usage.Snapshot, map[usage.Slo
 func (acc *Accounts) bookEnd(a *account, e *end) {
 	nested := nestedSet &^ (a.reading.Own & a.reading.Has)
 	u := e.use
-	for set := u.Present & (nested | energySet); set != 0; set &= set - 1 {
-		u.Amount[bits.TrailingZeros64(uint64(set))] = 0
+	for r := range (u.Present & (nested | energySet)).All() {
+		u.Amount[r] = 0
 	}
 	u.Present &^= nested | energySet
 	u.Quality = u.Quality.Only(u.Present)
 	a.share = u
-	for set := nested & a.reading.Has; set != 0; set &= set - 1 {
-		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
+	for r := range (nested & a.reading.Has).All() {
 		acc.bookCounter(a, r, a.reading.Value[r]-a.childValues[nestedSlot[r]])
 	}
 	if a.share.Present.Has(usage.CPUUser) {

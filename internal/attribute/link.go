@@ -2,7 +2,6 @@ package attribute
 
 import (
 	"math"
-	"math/bits"
 	"slices"
 
 	"mete.dev/mete/internal/model/unit"
@@ -102,8 +101,7 @@ func (acc *Accounts) linkCounters() {
 				}
 			}
 		}
-		for set := (a.reading.Has&^a.reading.Own | a.previous.Has&^a.previous.Own) & nestedSet; set != 0; set &= set - 1 {
-			r := usage.Resource(bits.TrailingZeros64(uint64(set)))
+		for r := range ((a.reading.Has&^a.reading.Own | a.previous.Has&^a.previous.Own) & nestedSet).All() {
 			a.updateHolder(nestedIndex(r), r)
 		}
 	}
@@ -242,8 +240,7 @@ type total struct {
 func (t *total) add(u *usage.Usage) (other bool) {
 	present, quality := t.present, t.quality
 	t.quality = quality.Worst(u.Quality.Only(u.Present))
-	for set := u.Present; set != 0; set &= set - 1 {
-		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
+	for r := range u.Present.All() {
 		v := unit.Sum{}.Add(u.Amount[r])
 		if r.Detail().Kind != usage.Peak {
 			v = t.amount[r].Add(u.Amount[r])
@@ -258,8 +255,7 @@ func (t *total) add(u *usage.Usage) (other bool) {
 
 // row writes the total of everything but peaks, modulo 2^63, and returns the resources that have one.
 func (t *total) row(to *[usage.Limit]int64) (has usage.Set) {
-	for set := t.present; set != 0; set &= set - 1 {
-		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
+	for r := range t.present.All() {
 		if r.Detail().Kind != usage.Peak {
 			_, low := t.amount[r].Halves()
 			to[r] = int64(low & math.MaxInt64)

@@ -3,7 +3,6 @@ package attribute
 import (
 	"cmp"
 	"fmt"
-	"math/bits"
 	"slices"
 
 	"mete.dev/mete/internal/attribute/energy"
@@ -133,8 +132,8 @@ func (r *restorer) node() {
 		n.Idle = r.int()
 	}
 	n.Total.Has = r.readingSet()
-	for set := n.Total.Has; set != 0; set &= set - 1 {
-		n.Total.Value[bits.TrailingZeros64(uint64(set))] = r.int()
+	for res := range n.Total.Has.All() {
+		n.Total.Value[res] = r.int()
 	}
 	acc.lastNode = n
 	acc.memoryTotal, acc.memoryFree = r.integral(), r.integral()
@@ -150,8 +149,8 @@ func (r *restorer) node() {
 	}
 	t := &acc.idle.total
 	*t = total{present: r.set(), quality: usage.Qualities(r.uint())}
-	for set := t.present; set != 0; set &= set - 1 {
-		t.amount[bits.TrailingZeros64(uint64(set))] = r.sum()
+	for res := range t.present.All() {
+		t.amount[res] = r.sum()
 	}
 }
 
@@ -207,8 +206,8 @@ func (r *restorer) account(number uint64, elapsed int64) {
 		r.bad = r.bad || a.userPart < 0 || a.userPart > a.userWhole
 	}
 	r.guest(a, parts)
-	for set := r.set(); set != 0; set &= set - 1 {
-		r.resource(a, usage.Resource(bits.TrailingZeros64(uint64(set))))
+	for res := range r.set().All() {
+		r.resource(a, res)
 	}
 }
 
@@ -255,8 +254,7 @@ func (r *restorer) resource(a *restored, res usage.Resource) {
 // extrapolate adds the integrals of unchanged levels over elapsed. For levels that changed, the
 // record's values replace the result.
 func (r *restorer) extrapolate(a *restored, elapsed int64) {
-	for set := a.reading.Has & integralSet; set != 0 && !r.bad; set &= set - 1 {
-		res := bits.TrailingZeros64(uint64(set))
+	for res := range (a.reading.Has & integralSet).All() {
 		level := a.level[levelSlot[res]]
 		if !unit.Fits(level, elapsed) {
 			r.bad = true

@@ -1,7 +1,6 @@
 package attribute
 
 import (
-	"math/bits"
 	"time"
 
 	"mete.dev/mete/internal/model/usage"
@@ -135,8 +134,7 @@ func (a *account) isSameGroup(g *usage.Group) bool {
 	if a.life.Hierarchy == g.Life.Hierarchy && max(a.life.ID, g.Life.ID) < firstSubstituteID {
 		return false
 	}
-	for set := a.reading.Has & g.Has & counterSet &^ a.reading.Counted; set != 0; set &= set - 1 {
-		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
+	for r := range (a.reading.Has & g.Has & counterSet &^ a.reading.Counted).All() {
 		if g.Value[r] < a.reading.Value[r] {
 			return false
 		}

@@ -4,6 +4,7 @@
 package usage
 
 import (
+	"iter"
 	"math/bits"
 
 	"mete.dev/mete/internal/model/power"
@@ -147,6 +148,17 @@ func (s Set) Has(r Resource) bool { return s>>r&1 != 0 }
 
 // Len returns how many resources are in s.
 func (s Set) Len() int { return bits.OnesCount64(uint64(s)) }
+
+// All iterates over the resources in s, in the order of the list.
+func (s Set) All() iter.Seq[Resource] {
+	return func(yield func(Resource) bool) {
+		for ; s != 0; s &= s - 1 {
+			if !yield(Resource(bits.TrailingZeros64(uint64(s)))) {
+				return
+			}
+		}
+	}
+}
 
 // Each calls f for every resource in s, in the order of the list.
 func (s Set) Each(f func(Resource)) {
