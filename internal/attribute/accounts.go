@@ -175,6 +175,7 @@ func (acc *Accounts) Tick(s *usage.Snapshot) usage.Balance {
 // updateAccounts opens accounts for new groups, takes over all readings, and retires the accounts
 // of groups that are gone without a final reading.
 func (acc *Accounts) updateAccounts(s *usage.Snapshot) {
+	clear(acc.guests)
 	acc.previous, acc.current, acc.guests = acc.current, acc.previous[:0], acc.guests[:0]
 	for _, g := range s.Groups {
 		acc.growSlots(g.Slot)
@@ -274,7 +275,7 @@ func (a *account) splitCPU() {
 		return
 	}
 	if user, system := a.reading.Value[usage.CPUUser], a.reading.Value[usage.CPUSystem]; shown && (user != a.user || system != a.system) {
-		if du, ds := user-a.user, system-a.system; du >= 0 && ds >= 0 && du+ds > 0 {
+		if du, ds := user-a.user, system-a.system; du >= 0 && ds >= 0 {
 			a.userPart, a.userWhole = du, du+ds
 		}
 		a.user, a.system, a.dirty.split = user, system, true
@@ -320,7 +321,7 @@ func (acc *Accounts) bookCounter(a *account, r usage.Resource, own int64) {
 	}
 	a.share.Put(r, max(0, used), a.quality(r))
 	a.booked[r] = max(a.booked[r], own)
-	if a.booked[r] != was || used > 0 {
+	if a.booked[r] != was {
 		a.dirty.set |= 1 << r
 	}
 }
@@ -344,10 +345,9 @@ func (acc *Accounts) bookLevel(a *account, r usage.Resource, own int64) {
 		a.remainders[levelSlot[r]] = unit.Integral{}
 		acc.putPeak(a, r, own, q)
 		a.share.Put(r, 0, q)
-		a.dirty.set |= 1 << r
 		return
 	}
-	if from != own || !a.previous.Has.Has(r) {
+	if from != own {
 		a.dirty.set |= 1 << r
 	}
 	a.share.Put(r, a.remainders[levelSlot[r]].Add(from, own, acc.elapsed), how)
@@ -398,12 +398,11 @@ func (acc *Accounts) retire(a *account) {
 		if up := a.holders[i]; up != nil {
 			up.excluded[nestedSlot[r]] += a.reading.Value[r]
 			up.dirty.set |= 1 << r
-			up.dormant = false
 			a.holders[i] = nil
 		}
 	}
 	acc.ended = append(acc.ended, a)
-	if a.slot >= 0 && acc.bySlot[a.slot] == a {
+	if a.slot != usage.NoSlot && acc.bySlot[a.slot] == a {
 		acc.bySlot[a.slot] = nil
 	}
 	if a.dirty.known {

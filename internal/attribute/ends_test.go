@@ -1,6 +1,7 @@
 package attribute_test
 
 import (
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -346,5 +347,82 @@ func TestEndsOfKnown(t *testing.T) {
 		if r.Workload.Name == "a" {
 			t.Errorf("a row after its end: %+v", r.Usage)
 		}
+	}
+}
+
+// TestEndsOfSubstitutes checks ends of groups whose kernel id is unavailable: another run of the meter
+// gives them other ids, so their workload says whether they live.
+func TestEndsOfSubstitutes(t *testing.T) {
+	const fake = 1 << 63
+	for _, c := range []struct {
+		name     string
+		id, now  uint64 // of the group; of one that is there after the restart
+		workload string
+		ended    bool
+	}{
+		{"lives", fake, fake + 1, "a", false},
+		{"lives, with its first id", fake + 1, fake, "a", false},
+		{"its id is another's", fake, fake, "b", true},
+		{"its id is another's, later", fake + 3, fake + 3, "b", true},
+		{"the kernel's id", 7, 7, "b", false},
+		{"the kernel's id, another life", 7, 8, "a", true},
+		{"the largest id of the kernel", fake - 1, fake - 1, "b", false},
+	} {
+		s := newScenario(t)
+		a := namedGroup{name: "a", life: c.id, cpu: 100}
+		s.tick(10*second, 1000, a)
+		s.close()
+		s.v.save(s.acc, true)
+		a.cpu, a.final = 150, true
+		s.tick(11*second, 1100, a)
+		for range 2 { // written again, as the first time was not acknowledged
+			s.v.records = append(s.v.records, s.acc.Ends(nil, nil))
+		}
+		s.acc = s.v.restore(t)
+		clear(s.known)
+		s.tick(20*second, 1100, namedGroup{name: c.workload, life: c.now, cpu: 0})
+		s.close()
+		ended := 0
+		for _, r := range s.w.Rows {
+			if r.Workload.Name == "a" && r.Ended && r.Usage.Amount[usage.CPU] == 50 {
+				ended++
+			}
+		}
+		if ended != map[bool]int{true: 1}[c.ended] {
+			t.Errorf("%s: %d ends with 50 ns are booked, want one: %v", c.name, ended, c.ended)
+		}
+	}
+}
+
+// TestEndsOfNestedJobs checks that a group within two ending jobs is recorded once, and that a record
+// that was not saved is no reason to leave out the end of a group later.
+func TestEndsOfNestedJobs(t *testing.T) {
+	s := newScenario(t)
+	outer := namedGroup{name: "outer", life: 5, cpu: 300, also: job}
+	inner := namedGroup{name: "inner", up: "outer", life: 6, cpu: 100, also: job}
+	s.tick(10*second, 1000, outer, inner)
+	s.close()
+	s.v.save(s.acc, true)
+	s.tick(11*second, 1000, outer, inner)
+	is := func(names string) func(*workload.Workload) bool {
+		return func(w *workload.Workload) bool { return strings.Contains(names, w.Name) }
+	}
+	both, one := s.acc.Ends(nil, is("outer inner")), s.acc.Ends(nil, is("outer"))
+	if len(both) != len(one) || len(one) == 0 {
+		t.Errorf("a record of %d bytes if both end, of %d if the outer one does; want the same", len(both), len(one))
+	}
+	if only := s.acc.Ends(nil, is("inner")); len(only) >= len(one) || len(only) == 0 {
+		t.Errorf("a record of %d bytes for the inner one, of %d for both", len(only), len(one))
+	}
+	s.acc.MarkEndsSaved() // of the inner one
+	outer.final, inner.final = true, true
+	s.tick(12*second, 1000, outer, inner)
+	rec := s.acc.Ends(nil, nil)
+	s.v.records = append(s.v.records, rec)
+	s.acc = s.v.restore(t)
+	s.tick(20*second, 1000)
+	s.close()
+	if !s.row("outer").Ended || len(rec) >= len(one) || len(rec) == 0 {
+		t.Errorf("the record of the ends has %d bytes, want that of the outer group only", len(rec))
 	}
 }

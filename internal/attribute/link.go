@@ -126,7 +126,6 @@ func (a *account) updateHolder(i int, r usage.Resource) {
 		}
 		old.excluded[nestedSlot[r]] += last
 		old.dirty.set |= 1 << r
-		old.dormant = false
 	}
 	if up == nil {
 		return
@@ -139,7 +138,6 @@ func (a *account) updateHolder(i int, r usage.Resource) {
 	if moved {
 		up.excluded[nestedSlot[r]] -= now - grew
 		up.dirty.set |= 1 << r
-		up.dormant = false
 	}
 	up.childValues[nestedSlot[r]] += now
 	up.childGrowth[i] += grew
@@ -170,7 +168,6 @@ func (a *account) lower(r usage.Resource, n int64) {
 	if up := a.holders[nestedIndex(r)]; up != nil {
 		up.booked[r] += n
 		up.dirty.set |= 1 << r
-		up.dormant = false
 	}
 }
 

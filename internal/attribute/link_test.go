@@ -510,3 +510,29 @@ func TestAccountsUncertain(t *testing.T) {
 		s.want(name, usage.CPU, 0, q)
 	}
 }
+
+// TestAccountsSplit checks that CPU time is divided into user and system time as both grew when they
+// last changed, unless one of them fell.
+func TestAccountsSplit(t *testing.T) {
+	acc := attribute.New("n")
+	for i, c := range []struct{ user, system, want int64 }{
+		{0, 0, 0},
+		{0, 0, 100}, // the kernel showed nothing yet
+		{30, 10, 75},
+		{35, 10, 100},
+		{35, 10, 100},
+		{35, 20, 0},
+		{30, 25, 0},
+		{40, 20, 0},
+		{41, 21, 50},
+	} {
+		s := two(int64(i+1)*second, int64(i)*100, int64(i)*100)
+		s.Groups[1].Put(usage.CPUUser, c.user)
+		s.Groups[1].Put(usage.CPUSystem, c.system)
+		acc.Tick(s)
+		u, _ := acc.Share(1)
+		if got := u.Amount[usage.CPUUser]; got != c.want || i > 0 && u.Amount[usage.CPUSystem] != 100-c.want {
+			t.Errorf("tick %d: %d user and %d system, want %d user", i, got, u.Amount[usage.CPUSystem], c.want)
+		}
+	}
+}

@@ -3,7 +3,9 @@ package attribute
 import (
 	"encoding/binary"
 	"errors"
+	"runtime"
 	"testing"
+	"weak"
 
 	"mete.dev/mete/internal/attribute/energy"
 	"mete.dev/mete/internal/model/fault"
@@ -234,5 +236,42 @@ func TestDeltaAtOnce(t *testing.T) {
 	records = append(records, acc.Checkpoint(nil, false))
 	if _, err := Restore("n", records); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestForget checks that nothing holds an account that ended, or its handover, once its windows are
+// closed.
+func TestForget(t *testing.T) {
+	acc := threeGroups()
+	ended := weak.Make(acc.current[2])
+	handed := weak.Make(&acc.current[2].guest.shares[0])
+	var w usage.Window
+	acc.CloseWindow(&w)
+	w = usage.Window{}
+	for i := range int64(2) {
+		s := &usage.Snapshot{Boot: "b", At: (i + 4) * 1e9, Mono: (i + 4) * 1e9, Node: usage.Node{CPUs: 2, MemTotal: 1 << 40, MemFree: 1 << 39}}
+		for j := range usage.Slot(2) { // those above live on
+			g := &usage.Group{Slot: j, Parent: j - 1, MemoryParent: j - 1, Life: workload.Life{ID: uint64(j + 1)}}
+			g.Put(usage.CPU, 9000)
+			s.Groups = append(s.Groups, g)
+		}
+		acc.Tick(s)
+		acc.CloseWindow(&w)
+	}
+	runtime.GC()
+	if ended.Value() != nil || handed.Value() != nil {
+		t.Errorf("an account is held: %v, and its shares: %v", ended.Value() != nil, handed.Value() != nil)
+	}
+	runtime.KeepAlive(acc)
+}
+
+// TestSavedBeforeTick checks that accounts without a tick cannot be the base of a delta.
+func TestSavedBeforeTick(t *testing.T) {
+	acc := New("n")
+	acc.Checkpoint(nil, false)
+	acc.MarkSaved()
+	acc.Tick(&usage.Snapshot{Boot: "b", At: 1e9, Mono: 1e9, Groups: []*usage.Group{{Parent: usage.NoSlot}}})
+	if rec := acc.Checkpoint(nil, false); rec[1] != recordFull {
+		t.Errorf("the first record of a boot is %q", rec[1])
 	}
 }

@@ -77,6 +77,26 @@ func TestAccountsDeviceRemovedEarly(t *testing.T) {
 	}
 }
 
+// TestAccountsDeviceRemovedAsMuch checks a group that was idle and then read from one device as much as
+// another one, which was removed, takes out of its counter.
+func TestAccountsDeviceRemovedAsMuch(t *testing.T) {
+	acc := attribute.New("n")
+	for i := range int64(5) {
+		s := two((i+1)*second, 0, 0)
+		s.Groups[1].Put(usage.DiskRead, 100)
+		if i == 4 {
+			s.Groups[1].Removed = map[usage.Resource]int64{usage.DiskRead: 40}
+		}
+		acc.Tick(s)
+		if i == 3 && acc.DormantAccounts() != 1 {
+			t.Fatalf("%d accounts are dormant, want 1", acc.DormantAccounts())
+		}
+	}
+	if got := shares(acc, usage.DiskRead); !slices.Equal(got, []int64{0, 40}) {
+		t.Errorf("booked %v, want 40 to the group", got)
+	}
+}
+
 // A rack is a machine with groups below each other and block devices that come and go.
 type rack struct {
 	t       *rapid.T
