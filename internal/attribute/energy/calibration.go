@@ -53,10 +53,7 @@ func (c *Calibration) Encode() []byte {
 	for _, s := range c.Samples {
 		w.Samples = append(w.Samples, encodedSample{encodedPoint(s), s.Power - CurvePower(&c.Curve, s.Load)})
 	}
-	b, err := json.MarshalIndent(w, "", "  ")
-	if err != nil {
-		panic("energy: " + err.Error()) // only integers and texts
-	}
+	b, _ := json.MarshalIndent(w, "", "  ") // only integers and texts
 	return append(b, '\n')
 }
 

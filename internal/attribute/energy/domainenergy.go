@@ -77,7 +77,7 @@ func (m *Meters) domainEnergy(d power.Domain, te tickEnergy, iv *Interval) Domai
 	}
 	if te.hasIdle { // the host draws the idle power
 		a.Idle = te.idle
-		a.IdleError = MulDiv(a.Error, a.Idle, max(1, a.Energy))
+		a.IdleError = MulDiv(a.Error, a.Idle, a.Energy)
 		a.ActiveError = a.Error - a.IdleError
 		a.divisionError.noise /= max(1, float64(meanPower(a.Active(), iv.Elapsed)))
 		return a
@@ -95,7 +95,7 @@ func (m *Meters) domainEnergy(d power.Domain, te tickEnergy, iv *Interval) Domai
 	}
 	// Neither part can be off by more than the total.
 	blur := min(energyOver(roundToInt(off), ns), max(a.Idle, a.Active()))
-	class := MulDiv(te.classError, a.Active(), max(1, a.Energy))
+	class := MulDiv(te.classError, a.Active(), a.Energy)
 	a.IdleError = rootSumSquare(te.classError-class, blur)
 	a.ActiveError = rootSumSquare(class, te.otherError, blur)
 	if c := &m.config.Curve; m.usesCurve(d) && m.config.Static[d] == 0 {

@@ -14,7 +14,7 @@ import (
 func (m *Meters) assignDomains(iv *Interval) (flows [power.DomainLimit]tickEnergy) {
 	var inside tickEnergy
 	for d := range flows {
-		flows[d] = m.sumParts(power.Domain(d), iv)
+		flows[d] = m.sumParts(power.Domain(d))
 		inside.add(flows[d])
 	}
 	// Curves exclude accelerators: a machine with meters of them only still draws the rest.
@@ -58,7 +58,7 @@ func (m *Meters) usesCurve(d power.Domain) bool { return m.usedCurve && d == m.c
 // sumParts sums the meters of a domain's parts. A part whose meter never worked is assumed to have
 // drawn the average of the others, with an error of all of it: the part exists, and the sum must
 // not silently be too small.
-func (m *Meters) sumParts(d power.Domain, iv *Interval) (te tickEnergy) {
+func (m *Meters) sumParts(d power.Domain) (te tickEnergy) {
 	var shown, missing int64
 	for i := range m.meters {
 		ms := &m.meters[i]
@@ -71,7 +71,7 @@ func (m *Meters) sumParts(d power.Domain, iv *Interval) (te tickEnergy) {
 			shown++
 		}
 	}
-	if shown > 0 && missing > 0 && iv.Elapsed > 0 {
+	if shown > 0 && missing > 0 {
 		e := MulDiv(te.energy, missing, shown)
 		te.add(tickEnergy{energy: e, otherError: e, quality: usage.Modelled, misaligned: true})
 	}
@@ -96,7 +96,7 @@ func (m *Meters) levelEnergy(l power.Level) tickEnergy {
 			shown[ms.From]++
 		}
 	}
-	best := 0
+	var best int
 	for o := range sums {
 		if shown[o] > 0 && missing[o] > 0 {
 			sums[o].add(tickEnergy{otherError: MulDiv(sums[o].energy, missing[o], shown[o]), quality: usage.Modelled, misaligned: true})

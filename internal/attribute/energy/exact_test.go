@@ -3,6 +3,7 @@ package energy_test
 import (
 	"encoding/json"
 	"errors"
+	"regexp"
 	"testing"
 
 	"mete.dev/mete/internal/attribute/energy"
@@ -117,6 +118,18 @@ func TestSavedModelOfAnyMeter(t *testing.T) {
 		bad := encodeModelsOf(t, saved, m)
 		if err := energy.New(exactMeter).RestoreModels("x", bad); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%+v: %v, want invalid", m, err)
+		}
+	}
+}
+
+// TestSavedPeak checks that the highest power of a saved meter may be zero, but not negative.
+func TestSavedPeak(t *testing.T) {
+	r := newRig(exactMeter)
+	r.run(20, true)
+	for peak, ok := range map[string]bool{"0": true, "-1": false, "5": true} {
+		saved := regexp.MustCompile(`"highest_uw":[0-9]+`).ReplaceAll(r.EncodeModels("x"), []byte(`"highest_uw":`+peak))
+		if err := energy.New(exactMeter).RestoreModels("x", saved); (err == nil) != ok {
+			t.Errorf("a peak of %s uW: %v", peak, err)
 		}
 	}
 }

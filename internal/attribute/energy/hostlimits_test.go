@@ -56,9 +56,9 @@ func TestCheckStep(t *testing.T) {
 // TestTakeHost checks which of two readings of a host counts, when a share is stale, and what starts
 // over.
 func TestTakeHost(t *testing.T) {
-	first := power.Share{Guest: "g", Epoch: "e", N: 1, At: second, Active: 100e6, Idle: 50e6, Error: 9e6}
+	first := power.Share{Guest: "g", Epoch: "e", N: 1, At: second, Active: 2e12 + 100e6, Idle: 50e6, Error: 9e6}
 	next := first
-	next.N, next.At, next.Active, next.Idle, next.Error = 2, 2*second, 120e6, 60e6, 10e6
+	next.N, next.At, next.Active, next.Idle, next.Error = 2, 2*second, 2e12+120e6, 60e6, 10e6
 	of := func(s power.Share, at int64) *power.Reading {
 		return &power.Reading{At: at, Value: s.Energy(), Share: &s}
 	}
@@ -76,26 +76,38 @@ func TestTakeHost(t *testing.T) {
 		reason        Reason
 		n             int64 // of the share that is booked
 		shares        int
+		anew          bool // counting starts over
 	}{
-		{"the later one", of(first, 2*second), of(next, 2*second), 2 * second, 30e6, usage.Apportioned, OK, 2, 1},
-		{"only before", of(next, 2*second), nil, 2 * second, 30e6, usage.Apportioned, OK, 2, 1},
-		{"unreadable after", of(next, 2*second), bad, 2 * second, 30e6, usage.Apportioned, OK, 2, 1},
-		{"unreadable before", bad, of(next, 2*second), 2 * second, 30e6, usage.Apportioned, OK, 2, 1},
-		{"unreadable", bad, bad, 2 * second, 0, usage.Absent, Unreadable, 1, 0},
-		{"nothing", nil, nil, 2 * second, 0, usage.Absent, Unreadable, 1, 0},
-		{"not new", of(first, 6*second), nil, 6 * second, 0, usage.Apportioned, OK, 1, 0},
-		{"stale", of(first, 6*second+1), nil, 6*second + 1, 0, usage.Absent, Stalled, 1, 0},
-		{"another guest", of(moved, 2*second), nil, 2 * second, 0, usage.Absent, OK, 2, 1},
-		{"another epoch", of(anew, 2*second), nil, 2 * second, 0, usage.Absent, OK, 2, 1},
-		{"an older number", of(same, 2*second), nil, 2 * second, 0, usage.Absent, WentBack, 1, 0},
+		{"the later one", of(first, 2*second), of(next, 2*second), 2 * second, 30e6, usage.Apportioned, OK, 2, 1, false},
+		{"only before", of(next, 2*second), nil, 2 * second, 30e6, usage.Apportioned, OK, 2, 1, false},
+		{"unreadable after", of(next, 2*second), bad, 2 * second, 30e6, usage.Apportioned, OK, 2, 1, false},
+		{"unreadable before", bad, of(next, 2*second), 2 * second, 30e6, usage.Apportioned, OK, 2, 1, false},
+		{"unreadable", bad, bad, 2 * second, 0, usage.Absent, Unreadable, 1, 0, false},
+		{"nothing", nil, nil, 2 * second, 0, usage.Absent, Unreadable, 1, 0, false},
+		{"not new", of(first, 6*second), nil, 6 * second, 0, usage.Apportioned, OK, 1, 0, false},
+		{"stale", of(first, 6*second+1), nil, 6*second + 1, 0, usage.Absent, Stalled, 1, 0, false},
+		{"another guest", of(moved, 2*second), nil, 2 * second, 0, usage.Absent, OK, 2, 1, true},
+		{"another epoch", of(anew, 2*second), nil, 2 * second, 0, usage.Absent, OK, 2, 1, true},
+		{"the same number, and all is lost", of(power.Share{Guest: "g", Epoch: "e", N: 1, At: 2 * second}, 2*second), nil, 2 * second, 0, usage.Absent, WentBack, 1, 0, false},
+		{"a host that knows of nothing", of(power.Share{Guest: "g", Epoch: "e", N: 2, At: 2 * second}, 2*second), nil, 2 * second, 0, usage.Absent, OK, 2, 1, true},
+		{"an older number", of(same, 2*second), nil, 2 * second, 0, usage.Absent, WentBack, 1, 0, false},
 	} {
 		ms := meterState{Meter: power.Meter{Kind: power.Energy, From: power.Host, Every: second}, host: &hostState{}}
 		ms.takeHost(of(first, second), nil, &Interval{At: second})
 		ms.host.shares = nil
+		if c.anew {
+			ms.surplus, ms.host.interval = 7, 7
+		}
 		got := ms.takeHost(c.before, c.after, &Interval{At: c.at, Elapsed: second, CPUs: 2, Load: power.PPM / 2})
 		e, h := ms.latest, ms.host
 		if e.energy != c.energy || e.quality != c.quality || ms.reason != c.reason || h.booked.N != c.n || len(h.shares) != c.shares {
 			t.Errorf("%s: %+v, %v, booked up to %+v, %d shares", c.name, e, ms.reason, h.booked, len(h.shares))
+		}
+		if c.n == 1 && h.booked != first {
+			t.Errorf("%s: booked up to %+v, want %+v", c.name, h.booked, first)
+		}
+		if c.anew && (ms.surplus != 0 || h.interval != 0) {
+			t.Errorf("%s: a surplus of %d and an interval of %d are left", c.name, ms.surplus, h.interval)
 		}
 		if c.energy > 0 && (e.idle != 10e6 || e.otherError != 1e6 || e.misaligned || h.booked != next || h.interval != second || h.windowEnergy != c.energy || got.value != next.Energy() || got.shown != next.Energy()) {
 			t.Errorf("%s: %+v, %+v, read %+v", c.name, e, h, got)
@@ -129,6 +141,7 @@ func TestBookShare(t *testing.T) {
 		{"1 uJ of surplus", 1, 1000, [2]int64{20e6, 10e6}, 0, 30e6 - 1, 9_999_999, 0, 6, usage.Modelled, true},
 		{"back", 0, 1000, [2]int64{-20e6, -10e6}, 0, 0, 0, 30e6, 5, usage.Modelled, true},
 		{"back by 1 uJ", 0, 1000, [2]int64{0, -1}, 0, 0, 0, 1, 5, usage.Modelled, true},
+		{"1 uJ of idle", 0, 1000, [2]int64{0, 1}, 0, 1, 1, 0, 5, usage.Apportioned, false},
 		{"nothing", 0, 1000, [2]int64{0, 0}, 0, 0, 0, 0, 5, usage.Apportioned, false},
 		{"idle became active", 0, 1000, [2]int64{20e6, -5e6}, 0, 15e6, 0, 0, 5, usage.Apportioned, false},
 	} {

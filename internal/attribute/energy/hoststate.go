@@ -141,10 +141,8 @@ func (ms *meterState) lostTooMuch(from, to *power.Share) bool {
 func (ms *meterState) bookShare(sh *power.Share, at int64, iv *Interval) {
 	h, last := ms.host, ms.host.received
 	span, gained := sh.At-last.At, sh.Energy()-last.Energy()
-	if gained < 0 { // the host was killed
-		ms.surplus = AddSaturated(ms.surplus, -gained)
-		gained = 0
-	}
+	ms.surplus = AddSaturated(ms.surplus, max(0, -gained)) // the host was killed
+	gained = max(0, gained)
 	te := tickEnergy{energy: gained, otherError: max(0, sh.Error-last.Error), quality: usage.Apportioned, hasIdle: true,
 		misaligned: distance(span, iv.Elapsed) > iv.Elapsed/2}
 	modelled := min(gained, max(0, sh.Modelled-last.Modelled))
@@ -161,7 +159,7 @@ func (ms *meterState) bookShare(sh *power.Share, at int64, iv *Interval) {
 	if modelled > 0 {
 		te.quality = usage.Modelled
 	}
-	te.idle = MulDiv(min(gained, max(0, sh.Idle-last.Idle)), te.energy, max(1, gained))
+	te.idle = MulDiv(min(gained, max(0, sh.Idle-last.Idle)), te.energy, gained)
 	ms.latest, h.quality = te, te.quality
 	h.book(te.energy, te.idle, te.otherError, modelled)
 	h.interval = span

@@ -278,6 +278,18 @@ func TestHostHandsOverAcross(t *testing.T) {
 	}
 }
 
+// TestHostSubstitutedByCurve checks what a curve books while a host gives nothing: all of it is
+// modelled, none is idle.
+func TestHostSubstitutedByCurve(t *testing.T) {
+	l := newHostRig(energy.Config{Curve: guess})
+	l.read(second, power.Reading{Err: "gone"})
+	want := l.now
+	want.Active, want.Modelled = want.Active+20*watt, want.Modelled+20*watt
+	if got, ok := l.BookedShare(); !ok || got != want {
+		t.Errorf("booked %+v, want %+v", got, want)
+	}
+}
+
 // TestHostPlain checks that a counter without a share, from another tool, is an ordinary counter
 // until shares appear, and that counting then restarts.
 func TestHostPlain(t *testing.T) {

@@ -227,9 +227,9 @@ func (ms *meterState) bookCounter(r reading, iv *Interval) {
 		ms.reason, ms.suspect = OK, reading{}
 		return
 	}
-	usual, span := int64(0), r.at-ms.at
+	var usual, off int64
+	span := r.at - ms.at
 	if ms.surplus > 0 {
-		var off int64
 		usual, off = ms.predict(iv)
 		all := AddSaturated(usual, ms.outageSurplus)
 		if ms.outageSurplus >= usual/2 && gained <= AddSaturated(usual, off) && all-gained > max(off+ms.outageError, all/4) {
@@ -280,11 +280,11 @@ func (ms *meterState) learn(uW int64, iv *Interval) {
 
 // predict returns the model's energy for a tick and its error, in uJ: both 0 without a model.
 func (ms *meterState) predict(iv *Interval) (energy, off int64) {
-	if !ms.model.IsTrained() {
-		return 0, 0
+	if ms.model.IsTrained() {
+		p, o := ms.model.Power(fraction(iv.Load))
+		energy, off = energyOver(roundToInt(p), iv.runningTime()), energyOver(roundToInt(o), iv.runningTime())
 	}
-	p, o := ms.model.Power(fraction(iv.Load))
-	return energyOver(roundToInt(p), iv.runningTime()), energyOver(roundToInt(o), iv.runningTime())
+	return energy, off
 }
 
 // bookFailure books the model's energy for an unusable meter.

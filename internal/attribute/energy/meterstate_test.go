@@ -258,6 +258,9 @@ func TestBookCounter(t *testing.T) {
 		if e.energy != c.energy || ms.surplus != c.left || (e.quality == usage.Modelled) != c.modelled || e.classError != c.energy/20 {
 			t.Errorf("%s: booked %+v, a surplus of %d is left; want %d uJ, %d", c.name, e, ms.surplus, c.energy, c.left)
 		}
+		if late := c.modelled || c.span > 1 && c.outage == 0; e.misaligned != late {
+			t.Errorf("%s: misaligned %v, want %v", c.name, e.misaligned, late)
+		}
 		if ms.reason != OK || ms.outageSurplus != 0 || ms.value != c.gained {
 			t.Errorf("%s: %+v afterwards", c.name, ms)
 		}

@@ -17,8 +17,12 @@ func TestStates(t *testing.T) {
 			{Name: "rapl/package-0/dram", Level: power.Part, Domain: power.DRAM, Kind: power.Energy, Every: 1e6}},
 		Static: [power.DomainLimit]int64{power.DRAM: 3 * watt},
 	})
-	if _, _, ok := m.IdlePower(power.Package); ok {
-		t.Error("idle power is known before the first reading")
+	if uW, off, ok := m.IdlePower(power.Package); ok || uW != 0 || off != 0 {
+		t.Errorf("idle power is known before the first reading: %d +- %d uW", uW, off)
+	}
+	given := energy.New(energy.Config{Static: [power.DomainLimit]int64{power.Rest: 1}})
+	if uW, off, ok := given.IdlePower(power.Rest); !ok || uW != 1 || off != 0 {
+		t.Errorf("of 1 uW that is given: %d +- %d uW, %v", uW, off, ok)
 	}
 	at, shown := int64(0), int64(0)
 	tick := func(dram string) {
