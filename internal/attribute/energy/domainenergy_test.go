@@ -34,7 +34,7 @@ func TestSplit(t *testing.T) {
 			t.Errorf("%v by rule %d leaves %d", tc.weights, tc.by, left)
 		}
 		for i := range got {
-			if got[i] != tc.want[i] || errors[i] < tc.low || errors[i] > tc.up {
+			if got[i] != tc.want[i] || errors[i] < tc.low || errors[i] > tc.up || got[i] == 0 && errors[i] != 0 {
 				t.Errorf("%v by rule %d is %v +- %v, want %v", tc.weights, tc.by, got, errors, tc.want)
 			}
 		}

@@ -56,6 +56,12 @@ func TestDomainEnergy(t *testing.T) {
 			t.Errorf("%s: %+v", c.name, d.divisionError)
 		}
 	}
+	// Idle is the power at no load at all.
+	m := New(Config{Curve: power.Curve{Domain: power.Rest, Points: []power.Point{{Load: 0, Power: 40}, {Load: 1, Power: 90}}}})
+	m.usedCurve = true
+	if d := m.domainEnergy(power.Rest, tickEnergy{energy: 90, quality: usage.Modelled}, &Interval{Elapsed: second, Load: power.PPM}); d.Idle != 40 {
+		t.Errorf("by a steep curve %d uJ are idle, want 40", d.Idle)
+	}
 	if d := New(Config{}).domainEnergy(power.Rest, tickEnergy{energy: 5}, &Interval{Elapsed: second}); d != (DomainEnergy{}) {
 		t.Errorf("absent: %+v", d)
 	}

@@ -42,7 +42,7 @@ type line struct {
 
 // fitted returns the fit, recomputing it after 5 % more points or a minute's worth.
 func (pm *PowerModel) fitted() *fit {
-	if pm.points > 0 && (pm.fit.points == 0 || pm.points > pm.fit.points+min(pm.fit.points/20, 60)) {
+	if pm.points > pm.fit.points+min(pm.fit.points/20, 60) {
 		pm.fit = pm.compute()
 	}
 	return &pm.fit
@@ -61,7 +61,7 @@ func (pm *PowerModel) compute() fit {
 	}
 	f.noise = math.Sqrt(squares / weight)
 	// Static power is at most the power at any load, and at least what maxRise implies for any.
-	least, most := 0.0, math.Inf(1)
+	least, most := 0.0, math.MaxFloat64
 	for i := range pm.bins {
 		if b := &pm.bins[i]; b.weight > 0 {
 			off := 2 * f.noise / math.Sqrt(b.weight)
@@ -91,7 +91,7 @@ func (pm *PowerModel) compute() fit {
 	case pm.curve == nil:
 		f.static, f.error = static, off
 	case first <= idleLoad:
-		off = math.Hypot(off, wakingError*max(0, pm.nearestBin(0, 1).power-static))
+		off = math.Hypot(off, wakingError*max(0, pm.binFrom(0).power-static))
 		f.static, f.error = combine(static, off, expected.middle(), expected.error())
 	}
 	f.limit(least, most)
@@ -130,7 +130,7 @@ func (f *fit) residual(b *bin) float64 {
 // regress fits a line for each exponent and computes its probability from the deviation of the bins
 // relative to that of single points.
 func (pm *PowerModel) regress(f *fit) {
-	best, count := 0, 0
+	var best, count int
 	for i, p := range exponents {
 		count = f.lines[i].fitBins(pm, p, 0)
 		if f.lines[i].chi < f.lines[best].chi {
@@ -144,7 +144,7 @@ func (pm *PowerModel) regress(f *fit) {
 		f.lines[i].fitBins(pm, p, f.noise)
 	}
 	scale := max(1, n.chi/float64(max(1, count-3)))
-	sum, least := 0.0, math.Inf(1)
+	sum, least := 0.0, math.MaxFloat64
 	for i := range f.lines {
 		least = min(least, f.lines[i].chi)
 	}

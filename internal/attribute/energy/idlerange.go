@@ -59,7 +59,7 @@ func (pm *PowerModel) idleRange(noise float64) (best idleRange) {
 		active := max(0, float64(CurvePower(pm.curve, roundToInt(load*power.PPM)))-idle)
 		return idle * factor / (idle*factor + active)
 	}
-	best.most = math.Inf(1)
+	best.most = math.MaxFloat64
 	for i := range pm.bins {
 		b := &pm.bins[i]
 		if b.weight == 0 {

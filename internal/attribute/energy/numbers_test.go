@@ -110,7 +110,7 @@ func TestDivisionError(t *testing.T) {
 		for i, ms := range c.used {
 			weights[i] = ms * 1e6
 		}
-		if got := d.loadSpread(weights); math.Abs(got-c.want) > 1e-9 {
+		if got := d.loadSpread(weights); !(math.Abs(got-c.want) <= 1e-9) {
 			t.Errorf("%v ms in %d s on %d CPUs: %v, want %v", c.used, c.elapsed/second, c.cpus, got, c.want)
 		}
 	}

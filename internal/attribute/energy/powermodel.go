@@ -90,7 +90,7 @@ func (pm *PowerModel) Power(load float64) (power, off float64) {
 	}
 	// Only one load is known. The power is on one of the lines from the possible idle power through
 	// it.
-	b := pm.nearestBin(0, 1)
+	b := pm.binFrom(0)
 	rise := math.Pow(load/max(b.load, .001), usualExponent)
 	power = f.static + (b.power-f.static)*rise
 	return power, f.error*math.Abs(1-rise) + extrapolationError*math.Abs(power-b.power) + 2*f.noise
@@ -100,7 +100,7 @@ func (pm *PowerModel) Power(load float64) (power, off float64) {
 // bins, and its error.
 func (pm *PowerModel) predict(f *fit, load float64) (power, off float64) {
 	power, deviation := f.evaluate(load)
-	below, above := pm.nearestBin(load, -1), pm.nearestBin(load, 1)
+	below, above := pm.binBelow(load), pm.binFrom(load)
 	rest, beyond := 0.0, 0.0
 	switch {
 	case below == nil:
@@ -117,15 +117,22 @@ func (pm *PowerModel) predict(f *fit, load float64) (power, off float64) {
 	return power, 2*deviation + math.Abs(rest)/2 + extrapolationError*math.Abs(beyond) + minModelError*power
 }
 
-// nearestBin returns the nearest non-empty bin with a load less than load for step -1, or not less
-// for step 1; nil if there is none.
-func (pm *PowerModel) nearestBin(load float64, step int) *bin {
-	i := 0
-	if step < 0 {
-		i = len(pm.bins) - 1
+// binBelow returns the non-empty bin with the highest load that is less than load; nil if there is
+// none.
+func (pm *PowerModel) binBelow(load float64) (below *bin) {
+	for i := range pm.bins {
+		if b := &pm.bins[i]; b.weight > 0 && b.load < load {
+			below = b
+		}
 	}
-	for ; i >= 0 && i < len(pm.bins); i += step {
-		if b := &pm.bins[i]; b.weight > 0 && (b.load < load) == (step < 0) {
+	return below
+}
+
+// binFrom returns the non-empty bin with the lowest load that is not less than load; nil if there is
+// none.
+func (pm *PowerModel) binFrom(load float64) *bin {
+	for i := range pm.bins {
+		if b := &pm.bins[i]; b.weight > 0 && b.load >= load {
 			return b
 		}
 	}
