@@ -55,6 +55,7 @@ type fakeSpool struct {
 	maxWindows int // per batch
 	rejected   []window
 	splits     int
+	asked      int         // calls of NextOffer
 	fail       error       // returned by NextOffer
 	format     wire.Format // of each batch; zero means the first format
 }
@@ -122,6 +123,7 @@ func (p *fakeSpool) find(st batch.Stream) *fakeStream {
 func (p *fakeSpool) NextOffer(st batch.Stream) (spool.Offer, bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.asked++
 	r := p.find(st)
 	if r == nil || p.fail != nil {
 		return spool.Offer{}, false, p.fail

@@ -76,10 +76,9 @@ func (s *Sender) Run(ctx context.Context) error {
 	l := &loop{Sender: s, streams: map[batch.Stream]*streamState{}, done: make(chan result), enrolled: make(chan error)}
 	defer l.exchanges.Wait()
 	for {
-		t := time.NewTimer(l.dispatch(ctx))
+		due := time.After(l.dispatch(ctx))
 		select {
 		case <-ctx.Done():
-			t.Stop()
 			return nil
 		case <-s.spool.Changes():
 			for _, a := range l.streams {
@@ -91,12 +90,11 @@ func (s *Sender) Run(ctx context.Context) error {
 			}
 		case err := <-l.enrolled:
 			l.handleEnrolled(err)
-		case <-t.C:
+		case <-due:
 			for _, a := range l.streams {
 				a.idle = a.idle && time.Since(a.lastAttempt) < pollInterval
 			}
 		}
-		t.Stop()
 	}
 }
 

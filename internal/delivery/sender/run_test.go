@@ -533,6 +533,45 @@ func TestFlush(t *testing.T) {
 	})
 }
 
+// TestPolls checks that a stream without windows is looked at each minute, and that windows that come
+// without a notification are sent then.
+func TestPolls(t *testing.T) {
+	withBench(t, nil, func(b *bench) {
+		b.run()
+		time.Sleep(10*time.Minute + time.Second)
+		synctest.Wait()
+		if n := b.spool.asked; n != 11 {
+			b.Errorf("%d calls of NextOffer in 10 minutes, want 11", n)
+		}
+		b.spool.mu.Lock()
+		b.spool.windows++
+		b.spool.streams[0].pending = append(b.spool.streams[0].pending, window{1, time.Now()})
+		b.spool.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		b.server.checkBookedOnce(b.spool)
+	})
+}
+
+// TestRunWaits checks that Run returns when the last request has ended.
+func TestRunWaits(t *testing.T) {
+	withBench(t, nil, func(b *bench) {
+		ended := false
+		b.server.set(func(ctx context.Context, _ *parcel) (batch.Reply, error) {
+			<-ctx.Done()
+			time.Sleep(time.Second / 2)
+			ended = true
+			return batch.Reply{}, ctx.Err()
+		})
+		b.run()
+		b.spool.add(1)
+		synctest.Wait()
+		if b.end(); !ended {
+			b.Error("Run returned while a request was open")
+		}
+	})
+}
+
 // TestRunTwice checks that a second Run waits for the first one, until its context ends.
 func TestRunTwice(t *testing.T) {
 	withBench(t, nil, func(b *bench) {
