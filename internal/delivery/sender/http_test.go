@@ -7,10 +7,12 @@ import (
 	"errors"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -85,6 +87,30 @@ func TestHTTPSpool(t *testing.T) {
 		}
 		if _, err := h.Offer(t.Context(), batch.Clock{}, nil); err != nil || got != want {
 			t.Errorf("the spool is stated as %q, %v; want %q", got, err, want)
+		}
+	}
+}
+
+// TestHTTPDenied checks that the request after a denial uses a new connection: TLS presents the
+// certificate once in each.
+func TestHTTPDenied(t *testing.T) {
+	for status, want := range map[int]int32{http.StatusForbidden: 2, http.StatusServiceUnavailable: 1} {
+		var connections atomic.Int32
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+		s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+			if state == http.StateNew {
+				connections.Add(1)
+			}
+		}
+		s.Start()
+		h := serve(t, s)
+		for range 2 {
+			if _, err := h.Offer(t.Context(), batch.Clock{}, nil); err == nil {
+				t.Errorf("an answer with status %d gives no error", status)
+			}
+		}
+		if n := connections.Load(); n != want {
+			t.Errorf("%d connections for two requests with status %d, want %d", n, status, want)
 		}
 	}
 }

@@ -274,3 +274,69 @@ func TestSyncStreams(t *testing.T) {
 		}
 	}
 }
+
+// TestFlushEnds checks how many batches of a stream Flush offers: until nothing is left, the stream is
+// abandoned, or three in a row made no progress.
+func TestFlushEnds(t *testing.T) {
+	taken, behind, conflict := batch.Reply{Verdict: batch.Accepted, Next: 6}, batch.Reply{Verdict: batch.OutOfOrder, Next: 4}, batch.Reply{Verdict: batch.Conflict}
+	for _, c := range []struct {
+		name    string
+		replies []batch.Reply // then the spool has nothing to offer
+		refused error         // of each offer
+		want    int           // offers
+		err     error
+	}{
+		{"nothing", nil, nil, 0, nil},
+		{"some", []batch.Reply{taken, taken, taken, taken, taken}, nil, 5, nil},
+		{"always behind", []batch.Reply{behind, behind, behind, behind, behind}, nil, 3, nil},
+		{"behind at times", []batch.Reply{behind, behind, taken, behind, behind, behind, taken}, nil, 6, nil},
+		{"abandoned", []batch.Reply{taken, conflict, taken}, nil, 2, nil},
+		{"refused", []batch.Reply{taken, taken, taken, taken}, fault.ErrInvalid, 3, nil},
+		{"no answer", []batch.Reply{taken, taken}, fault.ErrUnavailable, 1, fault.ErrUnavailable},
+		{"clone", []batch.Reply{taken, {Verdict: batch.Clone}, taken}, nil, 2, errClone},
+	} {
+		s := &stub{err: c.refused}
+		offers, looked := 0, 0
+		f := &flushed{stub: s, next: func() bool {
+			looked++
+			if offers == len(c.replies) {
+				return false
+			}
+			s.reply = c.replies[offers]
+			offers++
+			return true
+		}}
+		cfg := Default()
+		cfg.Reenroll = func(context.Context) error { return nil }
+		snd := New(cfg, f, s, func() (batch.Clock, error) { return batch.Clock{}, nil }, slog.New(slog.DiscardHandler))
+		if err := snd.Flush(t.Context()); offers != c.want || !errors.Is(err, c.err) || (err == nil) != (c.err == nil) {
+			t.Errorf("%s: %d offers, %v; want %d, %v", c.name, offers, err, c.want, c.err)
+		}
+		if looked > offers+1 {
+			t.Errorf("%s: %d calls of NextOffer for %d offers", c.name, looked, offers)
+		}
+	}
+}
+
+// flushed is a stub that has a next batch while next says so.
+type flushed struct {
+	*stub
+	next func() bool
+}
+
+func (f *flushed) NextOffer(id batch.Stream) (spool.Offer, bool, error) {
+	if !f.next() {
+		return spool.Offer{}, false, nil
+	}
+	return f.stub.NextOffer(id)
+}
+
+func (f *flushed) Streams() []spool.Status                 { return f.stub.Streams() }
+func (f *flushed) SplitBacklog(at time.Time) (bool, error) { return f.stub.SplitBacklog(at) }
+func (f *flushed) ApplyReply(id batch.Stream, r batch.Reply) (*batch.Loss, error) {
+	return f.stub.ApplyReply(id, r)
+}
+func (f *flushed) Reject(id batch.Stream, number uint64, detail string) error {
+	return f.stub.Reject(id, number, detail)
+}
+func (f *flushed) Changes() <-chan struct{} { return nil }
