@@ -157,7 +157,7 @@ func (w *handoverWriter) put(h *usage.Handover) error {
 	switch {
 	case opened.Epoch == "":
 		w.m.Opened = append(w.m.Opened, proto.Opened_OPENED_NONE)
-	case f.told > 0 && opened == f.last:
+	case opened == f.last:
 		w.m.Opened = append(w.m.Opened, proto.Opened_OPENED_LAST)
 	default:
 		w.m.Opened = append(w.m.Opened, proto.Opened_OPENED_TOLD)
@@ -270,7 +270,7 @@ func handoversFrom(windows []usage.Window, m *proto.Handovers, l Limits) error {
 		windows[i].Handovers = list
 	}
 	if r.at != r.total {
-		return invalid("%d shares too many", r.total-r.at)
+		return invalid("there are more shares than handovers have")
 	}
 	return nil
 }
@@ -318,7 +318,7 @@ func (r *handoverReader) read(h *usage.Handover, i int) error {
 	}
 	if n := r.m.Shares[i]; n > 0 {
 		if uint64(n) > uint64(r.total-r.at) {
-			return invalid("handover %d has %d shares, and only %d are left", i, n, r.total-r.at)
+			return invalid("handover %d has %d shares, more than are left", i, n)
 		}
 		h.Shares = make([]power.Share, n)
 		for j := range h.Shares {

@@ -159,6 +159,8 @@ func TestDecodeRefusesHandovers(t *testing.T) {
 		"many":                func(h *pb.Handovers) { h.Counts[0] = 1 << 31 },
 		"no such guest":       func(h *pb.Handovers) { h.Guest[0] = 9 },
 		"no such epoch":       func(h *pb.Handovers) { h.Epoch[0] = 9 },
+		"one epoch further":   func(h *pb.Handovers) { h.Epoch[0] = uint32(len(h.Epochs)) },
+		"one guest further":   func(h *pb.Handovers) { h.Guest[0] = uint32(len(h.Guests)) },
 		"nothing to go on":    func(h *pb.Handovers) { h.Opened[0] = pb.Opened_OPENED_LAST },
 		"newer":               func(h *pb.Handovers) { h.Opened[0] = 7 },
 		"one share too many":  func(h *pb.Handovers) { h.Shares[0]-- },

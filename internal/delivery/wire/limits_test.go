@@ -228,6 +228,20 @@ func TestDecodeBroken(t *testing.T) {
 			t.Errorf("%s in a page: %v, want fault.ErrInvalid", what, err)
 		}
 	}
+	// The rest of the message is sound.
+	detail := protowire.AppendBytes(protowire.AppendTag(nil, 4, protowire.BytesType), []byte("\xff"))
+	raw := protowire.AppendBytes(protowire.AppendTag(content(t, encode(t, small())), 6, protowire.BytesType), detail)
+	if _, err := wire.Decode(frame(t, raw), wire.Default()); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("text in a gap: %v, want fault.ErrInvalid", err)
+	}
+	page, err := wire.EncodeStates(nil, &replica.Page{To: "there"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw = protowire.AppendBytes(protowire.AppendTag(content(t, page), 9, protowire.BytesType), protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), detail))
+	if _, err := wire.DecodeStates(frame(t, raw), wire.Default()); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("text in a gap of a page: %v, want fault.ErrInvalid", err)
+	}
 }
 
 // TestTimes checks the first and last times that can be encoded.

@@ -48,7 +48,7 @@ func nameFrom(m *proto.Name, l Limits) (n batch.Name, err error) {
 		return n, invalid("an id of %d and a parent of %d bytes, not 16", len(m.Id), len(m.Parent))
 	}
 	n = batch.Name{ID: workload.IDFromBytes([16]byte(m.Id)), Key: m.Key, Name: m.Name, Path: m.Path,
-		Started: timeFromNanos(m.Started), Ended: timeFromNanos(m.Ended), Job: m.Job, User: m.User, Project: m.Project}
+		Started: timeFromNanos(m.Started), Ended: timeFromNanos(m.Ended), Job: m.Job, User: m.User, Project: m.Project, Labels: m.Labels}
 	if len(m.Parent) > 0 {
 		n.Parent = workload.IDFromBytes([16]byte(m.Parent))
 	}
@@ -66,9 +66,6 @@ func nameFrom(m *proto.Name, l Limits) (n batch.Name, err error) {
 	if err := checkTexts(l, texts...); err != nil {
 		return n, err
 	}
-	if len(m.Labels) > 0 {
-		n.Labels = m.Labels
-	}
 	// An agent of an earlier version sends longer names; its batch must be booked nevertheless.
 	fitName(&n, l.Name)
 	if m.Exit != nil {
@@ -84,7 +81,6 @@ func cleanName(n *batch.Name) batch.Name {
 	for _, text := range []*string{&c.Key, &c.Name, &c.Path, &c.Job, &c.User, &c.Project} {
 		*text = cleanText(*text)
 	}
-	c.Labels = nil
 	for i, key := range slices.Sorted(maps.Keys(n.Labels)) {
 		if i == 0 {
 			c.Labels = map[string]string{}
@@ -105,20 +101,14 @@ func fitName(n *batch.Name, most int) {
 		most -= len(*text)
 	}
 	const own = "io.kubernetes."
-	keys := slices.SortedFunc(maps.Keys(n.Labels), func(a, b string) int {
-		if first := strings.HasPrefix(a, own); first != strings.HasPrefix(b, own) {
-			if first {
-				return -1
-			}
-			return 1
-		}
-		return strings.Compare(a, b)
-	})
+	keys := slices.Sorted(maps.Keys(n.Labels))
 	kept := map[string]string{}
-	for _, key := range keys {
-		if size := len(key) + len(n.Labels[key]); size <= most {
-			kept[key] = n.Labels[key]
-			most -= size
+	for _, first := range [...]bool{true, false} {
+		for _, key := range keys {
+			if size := len(key) + len(n.Labels[key]); strings.HasPrefix(key, own) == first && size <= most {
+				kept[key] = n.Labels[key]
+				most -= size
+			}
 		}
 	}
 	if len(kept) < len(n.Labels) {

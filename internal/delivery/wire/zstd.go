@@ -52,11 +52,8 @@ func decompress(src []byte, l Limits) ([]byte, error) {
 		return nil, invalid("%d bytes, more than %d", len(src), l.Sent)
 	}
 	var h zstd.Header
-	if err := h.Decode(src); err != nil {
-		return nil, invalid("zstd: %w", err)
-	}
 	switch {
-	case h.Skippable || !h.HasFCS:
+	case h.Decode(src) != nil || h.Skippable || !h.HasFCS:
 		return nil, invalid("zstd: the frame does not say its content's size")
 	case h.FrameContentSize > uint64(l.Size):
 		return nil, invalid("zstd: %d bytes in the frame, more than %d", h.FrameContentSize, l.Size)
