@@ -364,6 +364,38 @@ func TestReplies(t *testing.T) {
 	}
 }
 
+// TestOtherStreams checks that finished streams offer their last batch again after a reply that goes back,
+// and not after another one.
+func TestOtherStreams(t *testing.T) {
+	for _, c := range []struct {
+		reply   batch.Reply
+		streams int
+	}{{batch.Reply{Verdict: batch.OutOfOrder, Next: 2}, 1}, {batch.Reply{Verdict: batch.OutOfOrder, Next: 1}, 2}, {batch.Reply{Verdict: batch.Accepted, Next: 3}, 1}} {
+		s := openSpool(t, config(spooltest.New(func(int) int { return 0 })))
+		a, v := &agent{}, newServer()
+		appendTicks(t, s, a, 1)
+		if done, err := s.SplitBacklog(time.Unix(0, started).Add(time.Hour)); !done || err != nil {
+			t.Fatal(done, err)
+		}
+		for range 2 { // batch 1 of the backlog, and batches 1 and 2 of the live stream
+			appendTicks(t, s, a, 1)
+			if a.now < 3*tick {
+				drain(t, s, v)
+			}
+		}
+		if _, ok, err := s.NextOffer(live(s)); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		if _, err := s.ApplyReply(live(s), c.reply); err != nil {
+			t.Fatal(err)
+		}
+		if all := s.Streams(); len(all) != c.streams {
+			t.Errorf("after %+v: %+v, want %d streams", c.reply, all, c.streams)
+		}
+		shut(t, s)
+	}
+}
+
 // TestRejectOnlyOffered checks which batches can be rejected: those that a stream has to send.
 func TestRejectOnlyOffered(t *testing.T) {
 	s := openSpool(t, config(spooltest.New(func(int) int { return 0 })))
@@ -547,5 +579,92 @@ func TestNamesOfBatch(t *testing.T) {
 	}
 	if s := strings.Join(got, " "); s != "a3 b2 c2" || len(b.Gaps) != 4 {
 		t.Errorf("names %s, %d gaps", s, len(b.Gaps))
+	}
+}
+
+// TestLostBatchLog checks that windows whose stream is lost with the log of batches become a gap: they may
+// have been sent.
+func TestLostBatchLog(t *testing.T) {
+	fs := spooltest.New(func(int) int { return 0 })
+	s := openSpool(t, config(fs))
+	a, v := &agent{}, newServer()
+	appendTicks(t, s, a, 1, 1, 1)
+	shut(t, s)
+	if err := fs.Remove("spool/batches/0000000000000001.seg"); err != nil {
+		t.Fatal(err)
+	}
+	s = openSpool(t, config(fs))
+	defer shut(t, s)
+	appendTicks(t, s, a, 1)
+	drain(t, s, v)
+	wantGaps(t, v, a, 3, "corrupt 0-3")
+	if len(v.taken) != 1 {
+		t.Errorf("%d windows are taken, want the one after the loss", len(v.taken))
+	}
+}
+
+// TestExpireFaults fails each call of the file system while batches expire, one at a time: the error is
+// returned, and the next call removes them.
+func TestExpireFaults(t *testing.T) {
+	for n := 1; ; n++ {
+		faulty := &faultyFS{FS: spooltest.New(func(int) int { return 0 })}
+		cfg := config(faulty)
+		cfg.SegmentBytes = 1
+		s := openSpool(t, cfg)
+		a, v := &agent{}, newServer()
+		for range 3 {
+			appendTicks(t, s, a, 1)
+			drain(t, s, v)
+		}
+		if err := s.Maintain(time.Now()); err != nil { // which writes the acknowledgments
+			t.Fatal(err)
+		}
+		before := s.Stats().Batches
+		later := time.Now().Add(25 * time.Hour)
+		faulty.calls, faulty.fails = 0, n
+		err := s.Maintain(later)
+		faulty.fails = 0
+		done := faulty.failed == ""
+		tolerated := strings.HasPrefix(faulty.failed, "close") // of a segment whose bytes are synced
+		if !done && !tolerated && !errors.Is(err, errFault) || done && err != nil {
+			t.Errorf("call %d, %s: %v", n, faulty.failed, err)
+		}
+		if err := s.Maintain(later); err != nil {
+			t.Errorf("call %d, %s, then again: %v", n, faulty.failed, err)
+		}
+		if st := s.Stats(); before != 3 || st.Batches > 1 || st.Evicted != 0 {
+			t.Errorf("call %d, %s: %+v", n, faulty.failed, st)
+		}
+		appendTicks(t, s, a, 1)
+		drain(t, s, v)
+		wantGaps(t, v, a, 0)
+		shut(t, s)
+		if done {
+			return
+		}
+	}
+}
+
+// TestRetention checks that batches stay for 24 hours after they were acknowledged.
+func TestRetention(t *testing.T) {
+	for more, kept := range map[time.Duration]bool{-time.Minute: true, time.Minute: false} {
+		cfg := config(spooltest.New(func(int) int { return 0 }))
+		cfg.SegmentBytes = 1
+		s := openSpool(t, cfg)
+		a, v := &agent{}, newServer()
+		for range 3 {
+			appendTicks(t, s, a, 1)
+			drain(t, s, v)
+		}
+		if err := s.Maintain(time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Maintain(time.Now().Add(24*time.Hour + more)); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.Stats().Batches; (got == 3) != kept {
+			t.Errorf("after 24 hours and %v there are %d batches", more, got)
+		}
+		shut(t, s)
 	}
 }

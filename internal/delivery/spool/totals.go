@@ -49,7 +49,7 @@ func (t totals) omitDerivable(dst, rows []usage.Row, window uint64) []usage.Row 
 		row := rows[i]
 		before := t[row.ShortID]
 		now := lastTotal{row.Has, digestOf(row.Has, &row.Total), window}
-		follows := before.has == row.Has && row.Has != 0 && (window+uint64(row.ShortID))%totalInterval != 0 &&
+		follows := before.has == row.Has && (window+uint64(row.ShortID))%totalInterval != 0 &&
 			before.digest+digestOf(row.Has&row.Usage.Present, &row.Usage.Amount) == now.digest
 		t[row.ShortID] = now
 		if follows {
