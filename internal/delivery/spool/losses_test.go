@@ -668,3 +668,101 @@ func TestRetention(t *testing.T) {
 		shut(t, s)
 	}
 }
+
+// files are all files of a file system.
+func files(t *testing.T, fs *spooltest.FS) map[string][]byte {
+	t.Helper()
+	all := map[string][]byte{}
+	for _, dir := range []string{"spool/windows", "spool/batches"} {
+		names, err := fs.List(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			all[dir+"/"+name] = fs.Read(dir + "/" + name)
+		}
+	}
+	return all
+}
+
+// TestFullFaults fails each call of the file system while a window is appended to a full spool, one at a
+// time: the error is returned, and no time is lost without a gap or sent twice.
+func TestFullFaults(t *testing.T) {
+	for _, scenario := range []string{"a server has the batches", "a server lacks the batches", "windows wait"} {
+		fs := spooltest.New(func(int) int { return 0 })
+		cfg := config(fs)
+		cfg.SegmentBytes, cfg.MaxBytes = 512<<10, 64<<20
+		if scenario == "windows wait" {
+			cfg.SegmentBytes = 128 << 10
+		}
+		s := openSpool(t, cfg)
+		a, v := &agent{}, newServer()
+		full := func() bool { return s.Stats().Bytes > 1<<20-36<<10 }
+		add := func() {
+			t.Helper()
+			a.opening = usage.StartResumed // is not merged
+			if err := a.window(s, 1, bulky(18)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if scenario != "windows wait" {
+			for range 20 {
+				add()
+				drain(t, s, v)
+			}
+			if err := s.Maintain(time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if scenario == "a server lacks the batches" {
+			sent := v.sent
+			v = newServer()
+			v.sent = sent
+			add()
+			if _, err := exchange(t, s, v, live(s), false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for !full() {
+			add()
+		}
+		shut(t, s)
+		kept := files(t, fs)
+		for n := 1; ; n++ {
+			fs := spooltest.New(func(int) int { return 0 })
+			for name, b := range kept {
+				fill(t, fs, name, b)
+			}
+			faulty := &faultyFS{FS: fs}
+			cfg.FS, cfg.MaxBytes = faulty, 1<<20
+			s := openSpool(t, cfg)
+			a, v := *a, v.backup()
+			v.sent = map[string]batch.Hash{}
+			before := s.Stats()
+			a.opening = usage.StartResumed
+			faulty.calls, faulty.fails = 0, n
+			err := a.window(s, 1, bulky(18))
+			faulty.fails = 0
+			done := faulty.failed == ""
+			// Nothing depends on the closing of a full segment, or on the removal of windows.
+			tolerated := strings.HasPrefix(faulty.failed, "close") || strings.HasPrefix(faulty.failed, "remove spool/windows")
+			if !done && !tolerated && !errors.Is(err, errFault) || (done || tolerated) && err != nil {
+				t.Errorf("%s: call %d, %s: %v", scenario, n, faulty.failed, err)
+			}
+			if st := s.Stats(); done && st.Evicted == before.Evicted && st.Dropped == 0 {
+				t.Errorf("%s: nothing made room: %+v", scenario, st)
+			}
+			for range 2 {
+				if err := a.window(s, 1, nil); err != nil {
+					t.Errorf("%s: call %d, %s, then again: %v", scenario, n, faulty.failed, err)
+				}
+			}
+			drain(t, s, v)
+			v.check(t, a.now)
+			shut(t, s)
+			if done {
+				break
+			}
+		}
+	}
+}
