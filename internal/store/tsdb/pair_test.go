@@ -1,4 +1,4 @@
-package server_test
+package tsdb_test
 
 import (
 	"bytes"
@@ -96,7 +96,7 @@ type runningWorkload struct {
 	permanent bool // it never ends
 }
 
-var resources = []usage.Resource{usage.CPU, usage.Memory, usage.DiskRead, usage.EnergyRest}
+var pairResources = []usage.Resource{usage.CPU, usage.Memory, usage.DiskRead, usage.EnergyRest}
 
 func newPair(t *testing.T, back time.Duration) *pair {
 	t.Helper()
@@ -209,7 +209,7 @@ func (p *pair) window() usage.Window {
 		row := usage.Row{ShortID: w.short, Ended: ends}
 		w.first = false
 		row.Usage.Covered = time.Duration(length)
-		for _, res := range resources {
+		for _, res := range pairResources {
 			v := p.rand.Int64N(1 << 33)
 			row.Usage.Put(res, v, usage.Measured)
 			w.total[res] += v
@@ -423,7 +423,7 @@ func (p *pair) checkEqual(when string, from time.Time) {
 		if !answer.From.Equal(t1) || !answer.To.Equal(t2) {
 			p.t.Fatalf("%s: asked for %v to %v, got %v to %v", when, t1, t2, answer.From, answer.To)
 		}
-		for _, res := range resources {
+		for _, res := range pairResources {
 			f := metric.FamilyOf(res)
 			var want float64
 			if len(answer.Groups) > 0 {

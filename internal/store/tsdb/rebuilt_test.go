@@ -1,4 +1,4 @@
-package server_test
+package tsdb_test
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package server_test
+package tsdb_test
 
 import (
 	"errors"
@@ -234,7 +234,7 @@ func testOverLimit(t *testing.T, p *pair) {
 func (p *pair) checkSum(when string) {
 	p.t.Helper()
 	from, to := p.begin.Truncate(time.Minute).Add(time.Minute), p.wall().Truncate(time.Minute)
-	for _, res := range resources {
+	for _, res := range pairResources {
 		var want int64
 		err := p.ledger.Minutes(p.t.Context(), []string{"n1"}, from, to, func(_ int, m *batch.Minute) error {
 			want += m.Usage.Amount[res]
@@ -273,7 +273,7 @@ func replaceDir(t *testing.T, from, to string) {
 func (p *pair) checkBrief(when string) {
 	p.t.Helper()
 	to := p.wall().Truncate(time.Minute)
-	for _, res := range resources {
+	for _, res := range pairResources {
 		var want int64
 		err := p.ledger.Minutes(p.t.Context(), []string{"n1"}, p.begin.Truncate(time.Minute), to, func(_ int, m *batch.Minute) error {
 			for id := range p.brief {
