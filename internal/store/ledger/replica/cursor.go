@@ -2,6 +2,7 @@
 package replica
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -44,15 +45,7 @@ type cursor struct {
 }
 
 func (c cursor) compare(o cursor) int {
-	for _, d := range [...][2]int64{{c.rev, o.rev}, {int64(c.kind), int64(o.kind)}, {c.a, o.a}, {c.b, o.b}} {
-		if d[0] != d[1] {
-			if d[0] < d[1] {
-				return -1
-			}
-			return 1
-		}
-	}
-	return 0
+	return cmp.Or(cmp.Compare(c.rev, o.rev), cmp.Compare(c.kind, o.kind), cmp.Compare(c.a, o.a), cmp.Compare(c.b, o.b))
 }
 
 // formatPosition encodes a cursor as the upstream server stores it, with everything that must still
