@@ -63,10 +63,7 @@ func parsePosition(o replica.Offer, text string) (epoch string, c cursor, ok boo
 	}
 	var n [4]int64
 	for i := range n {
-		var err error
-		if n[i], err = strconv.ParseInt(f[1+i], 10, 64); err != nil {
-			return "", c, false
-		}
+		n[i], _ = strconv.ParseInt(f[1+i], 10, 64) // another text than that of the number is not ok below
 	}
 	c = cursor{n[0], recordKind(n[1]), n[2], n[3]}
 	return f[0], c, formatPosition(o, f[0], c) == text

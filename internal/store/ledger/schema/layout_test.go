@@ -2,6 +2,7 @@ package schema
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -46,6 +47,42 @@ func TestDefine(t *testing.T) {
 	}
 	if got, want := small.ColumnList(), "minute, thing, rev, set, peak, sum, skew"; got != want {
 		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// The table of groups has their keys as texts, and the sums.
+func TestCreateGroups(t *testing.T) {
+	text := CreateGroups()
+	want := "CREATE TABLE IF NOT EXISTS group_day (\n\tminute {int} NOT NULL,\n\tcluster text NOT NULL"
+	if !strings.HasPrefix(text, want) || !strings.HasSuffix(text, " {int} NOT NULL DEFAULT 0\n) {strict}") {
+		t.Errorf("%s, want %s ... {strict}", text, want)
+	}
+	if lines := strings.Split(text, ",\n\t"); len(lines) != 1+len(GroupKeys)+len(GroupColumns()) || lines[len(GroupKeys)+1] != "present {int} NOT NULL DEFAULT 0" {
+		t.Errorf("%d columns: %s", len(lines), text)
+	}
+}
+
+// A name is scanned with its kind, its times and its exit code, if they are known.
+func TestNameRow(t *testing.T) {
+	code := int64(3)
+	for _, c := range []struct {
+		r    NameRow
+		want string
+	}{
+		{NameRow{name: batch.Name{Key: "k"}, kind: "job", started: 5e9, ended: 7e9, exit: &code}, "job k 1970-01-01 00:00:05 +0000 UTC 1970-01-01 00:00:07 +0000 UTC 3"},
+		{NameRow{kind: "of another version"}, "unknown  0001-01-01 00:00:00 +0000 UTC 0001-01-01 00:00:00 +0000 UTC none"},
+	} {
+		n := c.r.Name()
+		exit := "none"
+		if n.Exit != nil {
+			exit = fmt.Sprint(*n.Exit)
+		}
+		if got := fmt.Sprint(n.Kind, " ", n.Key, " ", n.Started, " ", n.Ended, " ", exit); got != c.want {
+			t.Errorf("%s, want %s", got, c.want)
+		}
+	}
+	if got, want := len((&NameRow{}).Targets()), len(strings.Split(NameColumns, ",")); got != want {
+		t.Errorf("%d targets for %d columns", got, want)
 	}
 }
 
@@ -187,7 +224,7 @@ func TestPending(t *testing.T) {
 		refused              bool
 	}{
 		{1, 2, 3, 3, false}, {5, -7, -2, -2, false}, {math.MaxInt64 - 1, 1, math.MaxInt64, math.MaxInt64, false},
-		{math.MaxInt64, 1, 0, math.MaxInt64, true}, {math.MinInt64 + 1, -1, math.MinInt64, -math.MaxInt64, false},
+		{math.MaxInt64, 1, 0, math.MaxInt64, true}, {math.MaxInt64 - 1, 5, 0, math.MaxInt64, true}, {-math.MaxInt64 + 1, -5, 0, -math.MaxInt64, true}, {math.MaxInt64, 0, math.MaxInt64, math.MaxInt64, false}, {math.MinInt64 + 1, -1, math.MinInt64, -math.MaxInt64, false},
 		{math.MinInt64, -1, 0, -math.MaxInt64, true}, {-math.MaxInt64 + 1, -1, -math.MaxInt64, -math.MaxInt64, false}, {math.MinInt64 + 1, 0, math.MinInt64 + 1, math.MinInt64 + 1, false},
 	} {
 		p, k := NewPending(small), RowKey{1, 2}
@@ -203,8 +240,8 @@ func TestPending(t *testing.T) {
 		case err != nil || !slices.Equal(p.Rows[k], []int64{2, 7, 4, c.sum, c.sum}):
 			t.Errorf("%d + %d: %v, %v", c.a, c.b, p.Rows[k], err)
 		}
-		p.AddSaturating(have, []int64{2, 2, 2, c.b, c.b})
-		if want := []int64{1, 7, 3, c.saturated, c.saturated}; !slices.Equal(have, want) {
+		p.AddSaturating(have, []int64{2, 2, 9, c.b, c.b})
+		if want := []int64{1, 7, 9, c.saturated, c.saturated}; !slices.Equal(have, want) {
 			t.Errorf("%d + %d saturates to %v, want %v", c.a, c.b, have, want)
 		}
 	}

@@ -35,10 +35,11 @@ func (p Pending) Add(k RowKey, values []int64) error {
 	for i, c := range p.Layout.Columns {
 		switch a, b := have[i], values[i]; c.Merge {
 		case MergeSum:
-			if b > 0 && a > math.MaxInt64-b || b < 0 && a < math.MinInt64-b {
+			sum, fits := addInts(a, b)
+			if !fits {
 				return fmt.Errorf("%s of minute %d: %w", c.Name, k.Minute, ErrRange)
 			}
-			have[i] = a + b
+			have[i] = sum
 		case MergeMax:
 			have[i] = max(a, b)
 		case MergeOr:
@@ -49,6 +50,9 @@ func (p Pending) Add(k RowKey, values []int64) error {
 	}
 	return nil
 }
+
+// addInts adds two numbers. fits is false if the sum overflows.
+func addInts(a, b int64) (sum int64, fits bool) { return a + b, (a+b >= a) == (b >= 0) }
 
 // SortedKeys returns the keys in table order.
 func (p Pending) SortedKeys() []RowKey {
@@ -62,14 +66,13 @@ func (p Pending) AddSaturating(have, values []int64) {
 	for i, c := range p.Layout.Columns {
 		switch a, b := have[i], values[i]; c.Merge {
 		case MergeSum:
-			switch {
-			case b > 0 && a > math.MaxInt64-b:
-				have[i] = math.MaxInt64
-			case b < 0 && a < -math.MaxInt64-b:
-				have[i] = -math.MaxInt64
-			default:
-				have[i] = a + b
+			sum, fits := addInts(a, b)
+			if !fits {
+				if sum = -math.MaxInt64; b > 0 {
+					sum = math.MaxInt64
+				}
 			}
+			have[i] = max(sum, -math.MaxInt64)
 		case MergeMax:
 			have[i] = max(a, b)
 		case MergeOr:

@@ -32,11 +32,7 @@ func encodeInto(values []int64, u *usage.Usage, rev int64, first int) {
 	values[ColPresent] = int64(present)
 	values[ColUncertainty] = u.Quality.Uncertainty(present)
 	values[ColCovered] = millis(u.Covered)
-	for r := usage.Resource(1); r < usage.Limit; r++ {
-		if present.Has(r) {
-			values[first+int(r)-1] = u.Amount[r]
-		}
-	}
+	present.Each(func(r usage.Resource) { values[first+int(r)-1] = u.Amount[r] })
 }
 
 // millis rounds each part on its own, so that the order of additions does not matter.
