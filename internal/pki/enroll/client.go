@@ -21,7 +21,10 @@ import (
 // A dialer opens connections; nil means that of package net.
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-const maxGrant = 1 << 20 // bytes; an answer has about 2,000
+const (
+	maxGrant       = 1 << 20          // bytes; an answer has about 2,000
+	connectTimeout = 10 * time.Second // of TCP, and of the handshake
+)
 
 // Client returns a client that presents the current certificate and trusts only servers of
 // the identity's authority. It follows no redirects. After a renewal it presents the new
@@ -71,12 +74,12 @@ func newTransport(check verifier, own *tls.Certificate, dial dialer) *http.Trans
 	case check == nil:
 		dial = loopback.Dial
 	default:
-		dial = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
+		dial = (&net.Dialer{Timeout: connectTimeout}).DialContext
 	}
 	t := &http.Transport{
 		DialContext:         dial,
 		ForceAttemptHTTP2:   true,
-		TLSHandshakeTimeout: 10 * time.Second,
+		TLSHandshakeTimeout: connectTimeout,
 		IdleConnTimeout:     90 * time.Second,
 		// Close the connection to a silent peer after 45 s.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},

@@ -29,11 +29,13 @@ func (i *Identity) Run(ctx context.Context) error {
 		return ctx.Err()
 	}
 	var last time.Time // of the last success in this run, or zero
+	var wait time.Duration
 	for failures := 0; ; {
+		if err := sleep.For(ctx, wait); err != nil {
+			return err
+		}
 		if failures == 0 && !i.isDue(time.Now(), last) {
-			if err := sleep.For(ctx, min(clockInterval, i.untilDue(last))); err != nil {
-				return err
-			}
+			wait = min(clockInterval, i.untilDue(last))
 			continue
 		}
 		err := i.refresh(ctx)
@@ -41,18 +43,15 @@ func (i *Identity) Run(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if err == nil {
-			last, failures = time.Now(), 0
+			last, failures, wait = time.Now(), 0, 0
 			continue
 		}
-		wait := backoff(failures, err)
+		wait = backoff(failures, err)
 		failures++
 		if ends := i.Expiry(); time.Now().Add(maxWait).After(ends) {
 			i.log.Error("cannot renew the certificate, which ends soon", "node", i.Node(), "ends", ends, "err", err, "hint", fault.Hint(err), "wait", wait)
 		} else {
 			i.log.Warn("cannot renew the certificate; retrying", "node", i.Node(), "ends", ends, "err", err, "wait", wait)
-		}
-		if err := sleep.For(ctx, wait); err != nil {
-			return err
 		}
 	}
 }
