@@ -6,6 +6,8 @@ import (
 	"crypto/x509"
 	"encoding/binary"
 	"errors"
+	"log/slog"
+	"net/http/httptest"
 	"net/netip"
 	"testing"
 	"testing/synctest"
@@ -46,8 +48,14 @@ func TestVerifiedCache(t *testing.T) {
 // countingRegistry counts how often it is read.
 type countingRegistry struct {
 	Registry
-	err   error
-	reads int
+	err    error
+	reads  int
+	audits int
+}
+
+func (r *countingRegistry) Audit(context.Context, registry.Audit) error {
+	r.audits++
+	return nil
 }
 
 func (r *countingRegistry) Tokens(context.Context) ([]registry.Token, error) {
@@ -119,6 +127,36 @@ func TestTakenID(t *testing.T) {
 			t.Errorf("%s is not that of %+v: %v", text, made, err)
 		}
 	}
+}
+
+// TestShortestWait checks that a client that sends wrong tokens waits to the nanosecond.
+func TestShortestWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		from, now := netip.MustParseAddr("10.0.0.1"), time.Now()
+		for wait, want := range map[time.Duration]error{0: fault.ErrDenied, 1: fault.ErrUnavailable} {
+			reset := func() *Authority {
+				reg := &countingRegistry{}
+				a := &Authority{reg: reg, log: slog.New(slog.DiscardHandler)}
+				a.registryCache.reg = reg
+				a.wrongTokens.one = map[netip.Prefix]bucket{netip.PrefixFrom(from, 32): {now.Add(9*10*time.Second + wait)}}
+				return a
+			}
+			claim := token.Claim{Token: token.New([5]byte{1}, [20]byte{2}, token.Fingerprint{3}).Reveal()}
+			if _, err := reset().chargeToken(t.Context(), claim, newKey().Public(), from, now); !errors.Is(err, want) {
+				t.Errorf("a wrong token that waits %v: %v, want %v", wait, err, want)
+			}
+			r := httptest.NewRequest("GET", "https://localhost/v1/self", nil)
+			r.RemoteAddr = "10.0.0.1:1"
+			r.Header.Set("Authorization", "Bearer metejob_x")
+			if _, err := reset().IdentifyJob(r); !errors.Is(err, want) {
+				t.Errorf("a wrong job token that waits %v: %v, want %v", wait, err, want)
+			}
+			a := reset()
+			if err := a.recordDenial(t.Context(), "T1", claim, fault.ErrDenied, true, from, now); err != nil || a.reg.(*countingRegistry).audits != int(1-wait) {
+				t.Errorf("a denial that waits %v: %v, %d audit lines", wait, err, a.reg.(*countingRegistry).audits)
+			}
+		}
+	})
 }
 
 // TestLimits states the limits of wrong tokens.
