@@ -57,7 +57,8 @@ type walkPart struct {
 	program *ebpf.Program
 	flush   *ebpf.Program // nil if the kernel has no flush function
 	maps    map[string]*ebpf.Map
-	vars    []byte // walker and seen of walk.bpf.c, mapped
+	rows    *ebpf.MapSpec // of a walker; before Linux 6.2 the types of keys and values must be alike too
+	vars    []byte        // walker and seen of walk.bpf.c, mapped
 	walker  *uint32
 	seen    *uint32
 	taken   uint64 // bit set of walkers
@@ -77,6 +78,7 @@ func (w *walkPart) open(k *Kernel, l *loader) error {
 	if err := l.setConstants(spec); err != nil {
 		return err
 	}
+	w.rows = spec.Maps["walkers"].InnerMap
 	offsets := [2]uint32{spec.Variables["walker"].Offset, spec.Variables["seen"].Offset}
 	if w.maps, err = l.maps(spec); err != nil {
 		return err
@@ -151,14 +153,9 @@ func (w *Walker) open(dirfd int, flush bool) (err error) {
 
 // grow makes room for n rows.
 func (w *Walker) grow(n int) error {
-	m, err := ebpf.NewMap(&ebpf.MapSpec{
-		Name:       "rows",
-		Type:       ebpf.Array,
-		KeySize:    4,
-		ValueSize:  uint32(unsafe.Sizeof(Row{})),
-		MaxEntries: uint32(n),
-		Flags:      unix.BPF_F_MMAPABLE | unix.BPF_F_INNER_MAP,
-	})
+	spec := w.part.rows.Copy()
+	spec.MaxEntries = uint32(n)
+	m, err := ebpf.NewMap(spec)
 	if err != nil {
 		return err
 	}
