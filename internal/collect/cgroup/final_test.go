@@ -54,3 +54,29 @@ func TestSetFinalCPU(t *testing.T) {
 		})
 	}
 }
+
+// A level is absent while its controller is disabled for a group, and read again afterwards.
+func TestApplyRow(t *testing.T) {
+	tr := &tree{Hierarchy: hostfs.Hierarchy{V2: true}}
+	table := &Table{}
+	for role := range table.byRole {
+		table.byRole[role] = tr
+	}
+	n := &node{}
+	n.owner = n
+	r := &kernel{}
+	const all = bpf.HasCPU | bpf.HasMemory | bpf.HasPIDs
+	for i, has := range []bpf.Has{all, bpf.HasCPU, bpf.HasCPU | bpf.HasMemory, bpf.HasCPU | bpf.HasPIDs, all} {
+		v := int64(i + 1)
+		r.applyRow(table, tr, n, &bpf.Row{CPU: uint64(v), Memory: uint64(10 * v), PIDs: uint64(20 * v), Has: has})
+		for r, want := range map[usage.Resource]struct {
+			bit   bpf.Has
+			value int64
+		}{usage.CPU: {bpf.HasCPU, v}, usage.Memory: {bpf.HasMemory, 10 * v}, usage.PIDs: {bpf.HasPIDs, 20 * v}} {
+			shown := n.group.Has.Has(r)
+			if shown != (has&want.bit != 0) || shown && n.group.Value[r] != want.value {
+				t.Errorf("row %d: %v: %t, %d; the row has %b", i, r, shown, n.group.Value[r], has)
+			}
+		}
+	}
+}

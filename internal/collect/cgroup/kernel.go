@@ -315,12 +315,21 @@ func (r *kernel) applyRow(t *Table, tr *tree, n *node, row *bpf.Row) {
 	if n.owner != n || n == t.root {
 		return
 	}
-	if tr == t.byRole[roleMemory] && row.Has&bpf.HasMemory != 0 {
-		g.Put(usage.Memory, int64(row.Memory))
+	if tr == t.byRole[roleMemory] {
+		putLevel(g, usage.Memory, row.Memory, row.Has&bpf.HasMemory != 0)
 	}
-	if tr == t.byRole[rolePIDs] && row.Has&bpf.HasPIDs != 0 {
-		g.Put(usage.PIDs, int64(row.PIDs))
+	if tr == t.byRole[rolePIDs] {
+		putLevel(g, usage.PIDs, row.PIDs, row.Has&bpf.HasPIDs != 0)
 	}
+}
+
+// putLevel sets a level, or makes it absent: its controller may be disabled for a group at any time.
+func putLevel(g *usage.Reading, r usage.Resource, v uint64, has bool) {
+	if !has {
+		g.Has &^= usage.SetOf(r)
+		return
+	}
+	g.Put(r, int64(v))
 }
 
 // applyCounts adds each group's counts since the previous tick to the workload that it
