@@ -148,7 +148,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r = r.Clone(WithScope(r.Context(), s))
 	r.Header.Del("Origin") // Prometheus's API panics on it without a CORS configuration
 	switch {
-	case !s.All && (path == "rules" || path == "alerts"):
+	case !s.All && r.Method == http.MethodGet && (path == "rules" || path == "alerts"): // other methods have no such answer
 		serveVisible(a.handler, s, w, r)
 	case isIn(queuedPaths):
 		a.serveQueued(w, r, reader, path)

@@ -32,7 +32,7 @@ type attempt struct {
 // attempts are the attacks that need no more than requests. After each of them the server must
 // live and be within its memory, the figures of the victim must be unchanged, its next batch must
 // be taken, and no output may have a token.
-var attempts = slices.Concat(readerAttempts, nodeAttempts, belowAttempts)
+var attempts = slices.Concat(readerAttempts, nodeAttempts, belowAttempts, routeAttempts)
 
 // A scene is a server with a victim: a machine of the cluster prod, with a workload "payroll". The
 // attackers have access to the cluster lab, except where an attack says otherwise.
