@@ -208,7 +208,7 @@ type Server struct {
 func StartServer(t testing.TB, p *Programs, cfg Config, args ...string) *Server {
 	t.Helper()
 	s := &Server{bin: p.Dir(t)}
-	s.State = shortDir(t)
+	s.State = ShortDir(t)
 	args = append([]string{"server", "--listen", "127.0.0.1:0", "--state", s.State}, args...)
 	cfg.Env = append(cfg.Env, "METE_STATE="+s.State)
 	s.Process = Start(t, cfg, filepath.Join(s.bin, "mete"), args...)
@@ -219,8 +219,8 @@ func StartServer(t testing.TB, p *Programs, cfg Config, args ...string) *Server 
 	return s
 }
 
-// shortDir returns a new directory whose path is short enough for sockets in it.
-func shortDir(t testing.TB) string {
+// ShortDir returns a new directory whose path is short enough for sockets in it.
+func ShortDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mete-attack-")
 	if err != nil {

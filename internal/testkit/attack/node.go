@@ -44,7 +44,7 @@ func (s *Server) Enroll(t testing.TB, tok string, f enroll.Facts) (*Node, error)
 
 func (s *Server) enroll(t testing.TB, tok string, role registry.Role, f enroll.Facts) (*Node, error) {
 	t.Helper()
-	cfg := enroll.Config{Dir: filepath.Join(shortDir(t), "identity"), Server: s.URL, Role: role, Facts: f}
+	cfg := enroll.Config{Dir: filepath.Join(ShortDir(t), "identity"), Server: s.URL, Role: role, Facts: f}
 	if tok != "" {
 		parsed, err := token.Parse(tok)
 		if err != nil {
