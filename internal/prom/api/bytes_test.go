@@ -9,6 +9,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
 )
 
 // Lists of series, names and values are limited by bytes, not only by number, and what is too
@@ -94,6 +98,35 @@ func TestWatchEndsLargest(t *testing.T) {
 	for i, ctx := range ctxs {
 		if got := errors.Is(context.Cause(ctx), errMemory); got != (i == 1) {
 			t.Errorf("query %d: ended %v", i, got)
+		}
+	}
+}
+
+// TestAnswerOfHistograms checks that the buckets of native histograms count in the size of an answer.
+func TestAnswerOfHistograms(t *testing.T) {
+	e := newAPI(Default(), nil, nil, slog.New(slog.DiscardHandler)).engine
+	e.api.limits.answerBytes = 1 << 20
+	large, small := &histogram.FloatHistogram{PositiveBuckets: make([]float64, 5000), NegativeBuckets: make([]float64, 5000)}, &histogram.FloatHistogram{PositiveBuckets: make([]float64, 50)}
+	points := func(h *histogram.FloatHistogram, n int) (list []promql.HPoint) {
+		for range n {
+			list = append(list, promql.HPoint{H: h})
+		}
+		return list
+	}
+	for _, c := range []struct {
+		what  string
+		value parser.Value
+		ok    bool
+	}{
+		{"one large histogram", promql.Matrix{{Histograms: points(large, 1)}}, true},
+		{"two large histograms", promql.Matrix{{Histograms: points(large, 2)}}, false},
+		{"300 small histograms", promql.Matrix{{Histograms: points(small, 300)}}, true},
+		{"a vector of one large histogram", promql.Vector{{H: large}}, true},
+		{"a vector of two large histograms", promql.Vector{{H: large}, {H: large}}, false},
+		{"a vector of numbers", promql.Vector{{F: 1}, {F: 2}}, true},
+	} {
+		if err := e.checkAnswer(c.value, 0); (err == nil) != c.ok {
+			t.Errorf("%s: %v", c.what, err)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/storage"
@@ -152,11 +153,19 @@ func (e *tieredEngine) checkAnswer(v parser.Value, limit int) error {
 	switch v := v.(type) {
 	case promql.Matrix:
 		for i := range v {
-			add(v[i].Metric.ByteSize(), len(v[i].Floats)+8*len(v[i].Histograms))
+			n := len(v[i].Floats)
+			for _, h := range v[i].Histograms {
+				n += histogramPoints(h.H)
+			}
+			add(v[i].Metric.ByteSize(), n)
 		}
 	case promql.Vector:
 		for i := range v {
-			add(v[i].Metric.ByteSize(), 1)
+			n := 1
+			if v[i].H != nil {
+				n = histogramPoints(v[i].H)
+			}
+			add(v[i].Metric.ByteSize(), n)
 		}
 	}
 	if bytes <= most {
@@ -164,6 +173,12 @@ func (e *tieredEngine) checkAnswer(v parser.Value, limit int) error {
 	}
 	return limitError(fmt.Sprintf("the answer has %d points in %d series, about %s; at most %s are sent", points, series, unit.Bytes(float64(bytes)), unit.Bytes(float64(most))),
 		"use a larger step, or fewer series with topk, sum or a narrower selector", e.api.limits.Memory)
+}
+
+// histogramPoints returns the number of points as which a histogram counts in an answer: it has its
+// buckets there, each with its bounds in about 50 bytes.
+func histogramPoints(h *histogram.FloatHistogram) int {
+	return 8 + 2*(len(h.PositiveBuckets)+len(h.NegativeBuckets))
 }
 
 // explain adds the limit and the remedy to an error of the engine.
