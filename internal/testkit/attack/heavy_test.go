@@ -60,7 +60,7 @@ func TestIdleConnections(t *testing.T) {
 			}
 		})
 	}
-	time.Sleep(2 * time.Second) // so that there are as many as the server lets in
+	time.Sleep(2 * time.Second) // until the server lets no more in
 	for range 20 {
 		c := attack.NewClient(t)
 		c.Timeout = 8 * time.Second // silent connections are closed after ten

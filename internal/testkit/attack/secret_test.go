@@ -16,7 +16,7 @@ import (
 
 // TestSecrets lets a server talk to systems outside, whose addresses and headers hold secrets, and
 // which answer with errors, with a redirect to another server, or not at all: no secret is in its
-// output, its metrics or its API, and the other server is asked nothing.
+// output, its metrics or its API, and the other server gets no request.
 func TestSecrets(t *testing.T) {
 	attackStage(t)
 	var mu sync.Mutex
@@ -67,7 +67,7 @@ func TestSecrets(t *testing.T) {
 		"--remote-write", gone.URL+"/write/PATHSECRET?key=QUERYSECRET",
 		"--alert-webhook", "@"+file("hook", outside.URL+"/hook/PATHSECRET?key=QUERYSECRET"), "--alert-webhook-header", header,
 		"--alertmanager", outside.URL+"/manager", "--alertmanager-header", header)
-	testkit.Eventually(t, "each system outside was asked twice", func() bool {
+	testkit.Eventually(t, "each system outside has two requests", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, who := range []string{"meter-http", "meter-prometheus", "meter-redfish", "write", "hook", "manager"} {
