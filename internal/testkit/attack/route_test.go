@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -71,6 +72,38 @@ var routeAttempts = []attempt{
 					t.Errorf("%s %s by a viewer: %d %.200s", method, route, a.Status, a.Body)
 				}
 			}
+		}
+	}},
+	{"viewer", "absurd parameters", func(t *testing.T, s *scene) {
+		a := s.Do(t, "GET", "/openapi.json", nil, attack.Bearer(s.viewer)...)
+		var description struct {
+			Paths map[string]struct {
+				Get struct{ Parameters []struct{ Name string } }
+			}
+		}
+		if err := json.Unmarshal([]byte(a.Body), &description); err != nil {
+			t.Fatal(err)
+		}
+		absurd := []string{"", "-1", "0", "99999999999999999999", "1e308", "NaN", "0001-01-01", "9999-12-31", "1970-01-01", "-100y", "\x00", "\xff", "'; DROP TABLE node; --", "%s%s%n", "../../etc/passwd", "{{.}}", "${jndi:x}", strings.Repeat("a,", 3000), strings.Repeat("node,", 500), strings.Repeat("(", 5000), "label:" + strings.Repeat("x", 9000),
+			strings.Repeat("a=b&", 10), "a=~(x+x+)+y", "cluster=prod", "node=" + s.victim.ID, "*"}
+		asked := 0
+		for path, of := range description.Paths {
+			for _, parameter := range of.Get.Parameters {
+				for _, value := range absurd {
+					query := "?" + parameter.Name + "=" + url.QueryEscape(value)
+					if value == "*" {
+						query += strings.Repeat("&"+parameter.Name+"=x", 1000)
+					}
+					a := s.Do(t, "GET", path+query, nil, attack.Bearer(s.viewer)...)
+					asked++
+					if s.hidden(t, path, strings.ReplaceAll(a.Body, s.victim.ID, "")); a.Status == 0 || a.Status >= 500 && a.Status != 503 {
+						t.Errorf("%s%.200s: %d %.200s", path, query, a.Status, a.Body)
+					}
+				}
+			}
+		}
+		if t.Logf("%d requests", asked); asked < 500 {
+			t.Errorf("only %d requests", asked)
 		}
 	}},
 	{"everyone", "malformed requests", func(t *testing.T, s *scene) {
