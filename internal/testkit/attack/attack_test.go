@@ -17,6 +17,7 @@ import (
 
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/pki/enroll"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/testkit/attack"
 )
 
@@ -32,7 +33,7 @@ type attempt struct {
 // attempts are the attacks that need no more than requests. After each of them the server must
 // live and be within its memory, the figures of the victim must be unchanged, its next batch must
 // be taken, and no output may have a token.
-var attempts = slices.Concat(readerAttempts, nodeAttempts, belowAttempts, routeAttempts)
+var attempts = slices.Concat(readerAttempts, routeAttempts, nodeAttempts, belowAttempts)
 
 // A scene is a server with a victim: a machine of the cluster prod, with a workload "payroll". The
 // attackers have access to the cluster lab, except where an attack says otherwise.
@@ -150,14 +151,23 @@ func attackAll(t *testing.T, s *scene, attempts []attempt) {
 }
 
 // minuteDays returns the number of days for which the ledger has tables of minutes.
-func (s *scene) minuteDays(t *testing.T) (n int) {
+func (s *scene) minuteDays(t *testing.T) int64 { return s.ledger(t, "SELECT count(*) FROM kept") }
+
+// awaitFloor waits until the server has decided which minutes are too old to be kept.
+func (s *scene) awaitFloor(t *testing.T) {
+	t.Helper()
+	testkit.Eventually(t, "the ledger has a floor of minutes", func() bool { return s.ledger(t, "SELECT minute_floor FROM counter") > 0 })
+}
+
+// ledger returns the number that a query of the ledger has.
+func (s *scene) ledger(t *testing.T, query string) (n int64) {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(s.State, "ledger.db")+"?mode=ro")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = db.Close() }() // it was only read
-	if err := db.QueryRowContext(t.Context(), "SELECT count(*) FROM kept").Scan(&n); err != nil {
+	if err := db.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	return n

@@ -155,6 +155,7 @@ var belowAttempts = []attempt{
 	}},
 	{"server below", "rows of years", func(t *testing.T, s *scene) {
 		below := s.below(t, "time-ledger")
+		s.awaitFloor(t)
 		day := minutesAgo(0) / 1440
 		for _, c := range []struct {
 			what        string

@@ -215,6 +215,7 @@ var nodeAttempts = []attempt{
 		if err != nil {
 			t.Fatal(err)
 		}
+		s.awaitFloor(t)
 		const day = int64(24 * time.Hour)
 		n.Boottime, n.Offset = 20*365*day, time.Now().UnixNano()-20*365*day
 		name := n.Name("w", "w", nil)
