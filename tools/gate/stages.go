@@ -48,7 +48,7 @@ func stages() []stage {
 		{"peers", "beside a stock Prometheus, Alertmanager and MQTT broker", release, 5 * m, []string{"mosquitto", "mosquitto-clients", "prometheus", "prometheus-alertmanager"}, staged("peers", "-v", "-p=1")},
 		{"vm", "virtual machines and their shares of energy", release, 8 * m, []string{"qemu-system-x86"}, staged("vm", "-v", "-p=1")},
 		{"pages", "every page of the dashboard in light, dark and on a phone, and of 1000 machines", release, 9 * m, []string{"chromium"}, staged("pages", "-p=1")},
-		{"regressions", "each fix, undone by itself, makes its test fail", release, 10 * m, tested, func(sh *shell) error {
+		{"regressions", "each fix, undone by itself, makes its test fail", release, 20 * m, tested, func(sh *shell) error {
 			sh.env = must()
 			return sh.do("go", "run", "./tools/mutate", "-regressions", "./tools/mutate/regressions")
 		}},
