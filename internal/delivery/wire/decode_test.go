@@ -212,6 +212,7 @@ func TestBombs(t *testing.T) {
 		"nothing":   nil,
 		"no zstd":   []byte("Batch of nothing"),
 		"size":      frame(t, make([]byte, 1<<20+1)),
+		"much":      frame(t, make([]byte, 64<<20)),
 		"no size":   frame(t, make([]byte, 100), zstd.WithSingleSegment(false)),
 		"more":      append(lies, huge...),
 		"zeros":     huge,
