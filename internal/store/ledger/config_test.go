@@ -19,7 +19,7 @@ import (
 
 // smallest is the configuration with the least valid value of each field.
 func smallest() ledger.Config {
-	c := ledger.Config{Minutes: 1, MinuteBytes: 1, Hours: 1, Batches: 1, Every: 1, Slice: 1, Grace: math.MinInt64}
+	c := ledger.Config{Minutes: 1, MinuteBytes: 1, Hours: 1, Batches: 1, Every: 1, Slice: 1, ClusterNodes: 1, Grace: math.MinInt64}
 	c.Quota.Workloads, c.Quota.Bytes, c.Quota.Streams, c.Quota.Batches, c.Quota.Ranges, c.Quota.Handovers = 1, 1, 1, 1, 1, 1
 	return c
 }
@@ -36,6 +36,7 @@ func TestLeastConfig(t *testing.T) {
 		"workloads": func(c *ledger.Config) { c.Quota.Workloads-- }, "bytes": func(c *ledger.Config) { c.Quota.Bytes-- },
 		"streams": func(c *ledger.Config) { c.Quota.Streams-- }, "batches of a node": func(c *ledger.Config) { c.Quota.Batches-- },
 		"ranges": func(c *ledger.Config) { c.Quota.Ranges-- }, "handovers": func(c *ledger.Config) { c.Quota.Handovers-- },
+		"nodes of a cluster":      func(c *ledger.Config) { c.ClusterNodes-- },
 		"hours less than minutes": func(c *ledger.Config) { c.Minutes, c.Hours = 3, 2 },
 	} {
 		c := smallest()
@@ -55,7 +56,7 @@ func TestDefault(t *testing.T) {
 	const day = 24 * time.Hour
 	want := ledger.Config{
 		Minutes: 168 * time.Hour, MinuteBytes: 21474836480, Hours: 775 * day, Batches: 48 * time.Hour,
-		Grace: 300 * time.Second, Every: 60 * time.Second, Slice: 262144,
+		Grace: 300 * time.Second, Every: 60 * time.Second, Slice: 262144, ClusterNodes: 100,
 	}
 	want.Quota.Workloads, want.Quota.Bytes, want.Quota.Streams = 200000, 67108864, 100000
 	want.Quota.Batches, want.Quota.Ranges, want.Quota.Handovers = 1000000, 20000, 10000000

@@ -158,7 +158,7 @@ func TestFaults(t *testing.T) {
 				return
 			}
 			try("taking a page", func(ctx context.Context) error {
-				if err := second(above.TakeStates(ctx, src, p, day)); !errors.Is(err, fault.ErrConflict) {
+				if err := second(above.TakeStates(ctx, src, p, end)); !errors.Is(err, fault.ErrConflict) {
 					return err
 				}
 				return nil // it was taken, and the fault was in reading the mark; or the mark begins again

@@ -113,11 +113,14 @@ type bookedNode struct {
 	changed   bool
 }
 
+// newBooking returns a booking without rows.
+func (k *Booker) newBooking(t *db.Tx, now time.Time) *booking {
+	return &booking{Tx: t, now: schema.Nanos(now), quota: k.quota, clusterNodes: k.clusterNodes, nodes: map[string]*bookedNode{}}
+}
+
 func (k *Booker) bookAll(t *db.Tx, es []*batch.Entry, results []batch.Result) error {
-	b := &booking{
-		Tx: t, now: time.Now().UnixNano(), quota: k.quota, clusterNodes: k.clusterNodes, nodes: map[string]*bookedNode{},
-		usageRows: schema.NewPending(schema.UsageLayout), nodeRows: schema.NewPending(schema.NodeLayout), guests: map[int64]*guest{},
-	}
+	b := k.newBooking(t, time.Now())
+	b.usageRows, b.nodeRows, b.guests = schema.NewPending(schema.UsageLayout), schema.NewPending(schema.NodeLayout), map[int64]*guest{}
 	for i, e := range es {
 		var err error
 		if results[i], err = b.bookEntry(e); err != nil {

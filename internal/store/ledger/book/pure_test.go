@@ -81,7 +81,7 @@ func TestOwnerOf(t *testing.T) {
 		"id without a key":    {[]stay{of(schema.EndWithin, 0, m)}, 0, 1, 0},
 		"last id":             {[]stay{of(schema.EndWithin-1, 0, m)}, 0, 1, schema.EndWithin - 1},
 	} {
-		got := ownerOf(c.stays, c.from, c.to)
+		got := ownerOf(c.stays, 0, c.from, c.to)
 		if got.host != c.want || got.workload != c.want*10 {
 			t.Errorf("%s: %+v, want host %d", name, got, c.want)
 		}

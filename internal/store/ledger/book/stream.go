@@ -135,7 +135,7 @@ func (b *Booker) Lost(ctx context.Context, node string, lost batch.Loss, now tim
 	var refused error
 	err = b.db.Write(ctx, func(t *db.Tx) error {
 		refused = nil
-		run := &booking{Tx: t, now: schema.Nanos(now), quota: b.quota, clusterNodes: b.clusterNodes, nodes: map[string]*bookedNode{}}
+		run := b.newBooking(t, now)
 		n, err := run.findNode(node)
 		if err != nil {
 			return err

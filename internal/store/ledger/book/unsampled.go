@@ -2,6 +2,7 @@ package book
 
 import (
 	"context"
+	"time"
 
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/store/ledger/db"
@@ -23,8 +24,7 @@ func markUnsampled(t *db.Tx, node int64, s batch.Span) error {
 // not enrolled is left out.
 func (k *Booker) MarkUnsampled(ctx context.Context, node string, s batch.Span) error {
 	return db.Wrap(k.db.Write(ctx, func(t *db.Tx) error {
-		b := &booking{Tx: t, nodes: map[string]*bookedNode{}}
-		n, err := b.findNode(node)
+		n, err := k.newBooking(t, time.Now()).findNode(node)
 		if err != nil || n.id == 0 {
 			return err
 		}
