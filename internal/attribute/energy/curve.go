@@ -1,6 +1,7 @@
 package energy
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -21,10 +22,8 @@ func CurvePower(c *power.Curve, load int64) int64 {
 		return c.Points[i-1].Power
 	}
 	a, b := c.Points[i-1], c.Points[i]
-	if b.Power < a.Power {
-		return a.Power - MulDiv(a.Power-b.Power, load-a.Load, b.Load-a.Load)
-	}
-	return a.Power + MulDiv(b.Power-a.Power, load-a.Load, b.Load-a.Load)
+	change := MulDiv(distance(a.Power, b.Power), load-a.Load, b.Load-a.Load)
+	return a.Power + int64(cmp.Compare(b.Power, a.Power))*change
 }
 
 // certainLoad is the load in ppm from which a curve's rise is known as well as its power at full

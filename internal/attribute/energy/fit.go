@@ -76,7 +76,6 @@ func (pm *PowerModel) compute() fit {
 		least = min(least, expected.least)
 	}
 	f.static, f.error = expected.middle(), expected.error()
-	f.limit(least, most)
 	if last-first < minRange {
 		return f
 	}

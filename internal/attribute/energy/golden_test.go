@@ -50,7 +50,7 @@ func TestModelsGolden(t *testing.T) {
 	for _, name := range []string{"linear", "concave", "steep", "turbo", "two steps", "wakes up"} {
 		powerAt := powerModels[name]
 		for _, span := range []string{"all", "half", "idle", "two", "narrow", "high"} {
-			for _, points := range []int{1, 2, 7, 100, 2000} {
+			for _, points := range []int{1, 2, 3, 7, 100, 2000} {
 				if points > 7 && name != "concave" && name != "wakes up" {
 					continue
 				}

@@ -25,6 +25,7 @@ func TestCheckStep(t *testing.T) {
 		{"as much error as possible", func(to *power.Share) { to.Error += 200e6 + 7 }, OK, OK},
 		{"more error", func(to *power.Share) { to.Error += 200e6 + 8 }, Jumped, Jumped},
 		{"the same number", func(to *power.Share) { to.N = from.N }, WentBack, WentBack},
+		{"a nanosecond later", func(to *power.Share) { to.At = from.At + 1 }, OK, OK},
 		{"the same time", func(to *power.Share) { to.At = from.At }, WentBack, WentBack},
 		{"an earlier time", func(to *power.Share) { to.At = from.At - 1 }, WentBack, WentBack},
 		{"an hour's energy less", func(to *power.Share) { to.Active -= 360e9 }, OK, OK},
@@ -163,6 +164,18 @@ func TestBookShare(t *testing.T) {
 		}
 		if learned := ms.model.points > points; learned != (!c.misaligned && c.gained[0]+c.gained[1] > 0) && c.surplus == 0 {
 			t.Errorf("%s: learned from it: %v", c.name, learned)
+		}
+	}
+}
+
+// TestBookShareOfLessError checks that the error of what is booked is never negative.
+func TestBookShareOfLessError(t *testing.T) {
+	for off, want := range map[int64]int64{10: 0, 7: 0, 11: 1} {
+		last := power.Share{Epoch: "e", N: 1, At: second, Active: 100, Error: 10}
+		ms := meterState{Meter: power.Meter{Kind: power.Energy, From: power.Host, Every: second}, host: &hostState{received: last, booked: last}}
+		ms.bookShare(&power.Share{Epoch: "e", N: 2, At: 2 * second, Active: 130, Error: off}, second, &Interval{Elapsed: second})
+		if got := ms.latest.otherError; got != want {
+			t.Errorf("an error of %d after 10: off by %d, want %d", off, got, want)
 		}
 	}
 }

@@ -92,6 +92,8 @@ func TestJobError(t *testing.T) {
 		// 20 uJ +- 8 of division, rounded up, and +- 4, as the whole use is off by a fifth; 30 uJ +- 12 and +- 6.
 		{energy.JobUse{Job: 5, All: 10, AllError: 2}, energy.Job{Active: 20, ActiveError: 10, Idle: 30, IdleError: 14}},
 		{energy.JobUse{Job: 5, All: 10}, energy.Job{Active: 20, ActiveError: 9, Idle: 30, IdleError: 12}},
+		// 10 uJ +- 4 of division, rounded up, and +- 5, as the whole use is off by a half; 15 uJ +- 6 and +- 7.
+		{energy.JobUse{Job: 1, All: 4, AllError: 2}, energy.Job{Active: 10, ActiveError: 8, Idle: 15, IdleError: 10}},
 		{energy.JobUse{Job: 5, All: 5, AllError: 5}, energy.Job{Active: 40, ActiveError: 16, Idle: 60, IdleError: 65}},
 	} {
 		var j energy.Job

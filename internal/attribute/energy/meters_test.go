@@ -299,6 +299,10 @@ func TestWithoutMeter(t *testing.T) {
 		t.Errorf("with a meter: %+v", tick.Domain)
 	}
 	r.wantLog(t, "rapl/package-0 gone from 0", "rapl/package-0 gone from 0 to 2")
+	c = energy.Config{Curve: power.Curve{Domain: power.Package, Points: []power.Point{{Power: 9 * watt}}}}
+	if d := newRig(c).tick(second, 50).Domain[power.Package]; d.Energy != 9*watt || d.Idle != 9*watt {
+		t.Errorf("by a curve of one point: %+v", d)
+	}
 	if d := newRig(energy.Config{}).tick(second, 50).Domain[power.Rest]; d.Quality != usage.Absent {
 		t.Errorf("without meter and curve: %+v", d)
 	}

@@ -114,8 +114,8 @@ func TestDivisionError(t *testing.T) {
 			t.Errorf("%v ms in %d s on %d CPUs: %v, want %v", c.used, c.elapsed/second, c.cpus, got, c.want)
 		}
 	}
-	if got := (&divisionError{elapsed: 0, cpus: 4}).loadSpread([]int64{1}); got != 1 {
-		t.Errorf("in no time: %v, want that of 1 ns", got)
+	if got := (&divisionError{elapsed: 0, cpus: 4}).loadSpread([]int64{3}); got != math.Sqrt(3)/3 {
+		t.Errorf("3 ns in no time: %v, want as in 1 ns", got)
 	}
 	d := divisionError{elapsed: second, cpus: 4, nonlinearity: .3, noise: .2}
 	weights := []int64{second}
