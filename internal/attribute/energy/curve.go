@@ -90,7 +90,7 @@ func (pm *PowerModel) Curve(domain power.Domain) power.Curve {
 		return c
 	}
 	var off, sum float64
-	reached := int64(0)
+	var reached int64
 	for _, load := range knots {
 		p, e := pm.Power(fraction(load))
 		reached = max(reached, roundToInt(p))

@@ -53,6 +53,9 @@ func TestNumbers(t *testing.T) {
 			t.Errorf("%d ppm are %v, want %v", ppm, got, want)
 		}
 	}
+	if out := make([]int64, 3); !Divide(7, []int64{0, 1, 0}, out) || out[1] != 7 {
+		t.Errorf("7 uJ by one weight of 1 are %v", out)
+	}
 	// Weights that sum to more than 64 bits are shifted.
 	out := make([]int64, 5)
 	if !Divide(10, []int64{most, most, most, most, most}, out) || out[0] != 2 || out[4] != 2 {
@@ -188,6 +191,32 @@ func TestGeneration(t *testing.T) {
 	} {
 		if got := cpuName(model); got != want {
 			t.Errorf("%q is %q in the table, want %q", model, got, want)
+		}
+	}
+}
+
+// TestLookupLarge checks that for a CPU of which only the maker is known the servers of 96 threads and
+// more count.
+func TestLookupLarge(t *testing.T) {
+	of := func(threads int, watts float64) curveRow {
+		r := curveRow{cpu: "Xeon Z", threads: threads}
+		for range curveSteps {
+			r.watts = append(r.watts, watts*float64(threads))
+		}
+		return r
+	}
+	for _, c := range []struct {
+		rows []curveRow
+		want float64
+	}{
+		{[]curveRow{of(95, 1), of(96, 2), of(97, 4)}, 3},
+		{[]curveRow{of(95, 1), of(96, 2)}, 2},
+	} {
+		other := of(128, 9)
+		other.cpu = "EPYC Z"
+		curve, known := lookup(append(c.rows, other), "Intel Xeon", 1)
+		if known || curve.Points[0].Power != int64(c.want*1e6) {
+			t.Errorf("%d uW, known %v; want %v W", curve.Points[0].Power, known, c.want)
 		}
 	}
 }
