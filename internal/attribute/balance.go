@@ -64,7 +64,8 @@ func (acc *Accounts) wholeCPU(s *usage.Snapshot, used int64) (whole int64, q usa
 	if acc.tickStart == usage.StartFirst {
 		return 0, usage.Measured
 	}
-	cpus, before, least := s.Node.CPUs, acc.lastNode.CPUs, int64(0)
+	var least int64
+	cpus, before := s.Node.CPUs, acc.lastNode.CPUs
 	if acc.coveredTime() == 0 && before > 0 && before != cpus {
 		cpus, least, q = min(cpus, before), used, usage.Apportioned
 	} else {

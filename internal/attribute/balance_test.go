@@ -84,6 +84,8 @@ func TestSkewCarried(t *testing.T) {
 		{cpu: 43 * second / 10, disk: 170, whole: 150, idle: 0, skew: -second / 5, system: 0, diskSkew: -30},
 		{cpu: 43 * second / 10, disk: 170, whole: 250, idle: 17 * second / 10, skew: -3 * second / 10, system: 80, diskSkew: -20},
 		{cpu: 44 * second / 10, disk: 180, whole: 270, idle: 19 * second / 10, skew: 0, system: 10, diskSkew: 0},
+		{cpu: 44 * second / 10, disk: 187, whole: 270, idle: 2 * second, skew: 0, system: 0, diskSkew: 7},
+		{cpu: 44 * second / 10, disk: 187, whole: 280, idle: 2 * second, skew: 0, system: 3, diskSkew: -7},
 	} {
 		b := tick(int64(i)+2, c.cpu, c.disk, c.whole)
 		if b.Idle.Get(usage.CPU) != c.idle || b.Skew.Get(usage.CPU) != c.skew || b.System.Get(usage.DiskRead) != c.system || b.Skew.Get(usage.DiskRead) != c.diskSkew {

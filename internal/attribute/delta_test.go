@@ -1,6 +1,7 @@
 package attribute
 
 import (
+	"errors"
 	"testing"
 
 	"mete.dev/mete/internal/model/usage"
@@ -74,7 +75,17 @@ func TestDeltaHoldsChanges(t *testing.T) {
 			acc.MarkSaved()
 		}
 		upper, lower := acc.current[1], acc.current[2]
+		full := acc.Checkpoint(nil, true)
 		show(5, c.change)
+		r := restorer{acc: New("n")}
+		if err := errors.Join(r.record(full), r.record(acc.Checkpoint(nil, false))); err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		for name, a := range map[string]*account{"upper": upper, "lower": lower} {
+			if has := r.accounts[a.serial]; has != nil && (has.last == 2) != (a.dirty != dirty{known: true}) {
+				t.Errorf("%s: the %s group is in the delta: %v", c.name, name, has.last == 2)
+			}
+		}
 		c.upper.known, c.lower.known = true, true
 		if upper.dirty != c.upper || lower.dirty != c.lower {
 			t.Errorf("%s: of the upper group %+v and of the lower %+v are in a delta, want %+v and %+v", c.name, upper.dirty, lower.dirty, c.upper, c.lower)

@@ -37,7 +37,7 @@ func (acc *Accounts) base() (at int64, ok bool) {
 	case acc.windowStart == usage.StartBooted:
 		return newBoot, true
 	}
-	return 0, false
+	return at, false
 }
 
 // CanRecordEnds reports whether a record of ends would follow a durable checkpoint.
@@ -256,5 +256,5 @@ func (acc *Accounts) bookEnd(a *account, e *end) {
 	}
 	a.level = [levelSlots]int64{}
 	a.seen |= a.reading.Has
-	a.stale.set, a.unread = 0, true
+	a.stale, a.unread = stale{}, true
 }

@@ -151,6 +151,12 @@ func TestEnergyIsDividedWhole(t *testing.T) {
 			for i := range bal.Whole {
 				whole[i] += bal.Whole[i]
 			}
+			system, _ := acc.Share(usage.Root)
+			for _, r := range usage.Energies {
+				if bal.System.Get(r) != system.Amount[r] {
+					t.Fatalf("%v: system has %d, its account %d", r, bal.System.Get(r), system.Amount[r])
+				}
+			}
 			if rapid.Bool().Draw(t, "window goes on") {
 				continue
 			}

@@ -73,7 +73,7 @@ func (acc *Accounts) updateGuest(a *account, shown *usage.Guest) {
 func (acc *Accounts) newEpoch(a *account, uuid string, turn uint64) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s\x00%d\x00%s\x00%d\x00%d\x00%s\x00%d", acc.boot, acc.first, a.w.ID, a.life.Hierarchy, a.life.ID, uuid, turn)
-	return string(workload.IDFromBytes([16]byte(h.Sum(nil)[:16])))
+	return string(workload.IDFromBytes([16]byte(h.Sum(nil))))
 }
 
 // mostCPUs exceeds the CPUs of any virtual machine.

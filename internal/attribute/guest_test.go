@@ -1,6 +1,7 @@
 package attribute_test
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"slices"
@@ -100,6 +101,29 @@ func TestGuestsHaveIdleError(t *testing.T) {
 	one := off["idle"]
 	if d1, d2 := off["1"]-one, off["2"]-2*one; one <= 0 || max(d1, -d1) > 2 || max(d2, -d2) > 4 {
 		t.Errorf("errors of idle energy are %v, want 1 to 2 to 1", off)
+	}
+}
+
+// TestGuestWithoutName checks that a delta with a new virtual machine is complete even if that has no
+// name.
+func TestGuestWithoutName(t *testing.T) {
+	acc := attribute.New("n")
+	acc.SetMeters(energy.New(packages))
+	var v recordLog
+	for i := range int64(3) {
+		s := two((i+1)*second, i*2*second, i*second)
+		if i > 0 {
+			s.Groups[1].Guest = &usage.Guest{UUID: "a", VCPUs: 1}
+		}
+		s.Before = []power.Reading{{At: s.At, Value: i * 100 * watt}}
+		acc.Tick(s)
+		if i != 1 {
+			v.save(acc, false)
+		}
+	}
+	again := v.restore(t)
+	if len(v.records) != 2 || !bytes.Equal(again.Checkpoint(nil, true), acc.Checkpoint(nil, true)) {
+		t.Errorf("accounts restored from %d records differ from those saved", len(v.records))
 	}
 }
 

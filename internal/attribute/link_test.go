@@ -525,6 +525,7 @@ func TestAccountsSplit(t *testing.T) {
 		{30, 25, 0},
 		{40, 20, 0},
 		{41, 21, 50},
+		{41, 22, 0},
 	} {
 		s := two(int64(i+1)*second, int64(i)*100, int64(i)*100)
 		s.Groups[1].Put(usage.CPUUser, c.user)
