@@ -87,8 +87,8 @@ func (acc *Accounts) divideIdleEnergy(d power.Domain, a *energy.DomainEnergy, id
 		return idle, a.IdleError
 	}
 	e := &acc.energy
-	last := len(acc.guests)
-	e.weights, e.parts, e.errors = resize(e.weights, last+1), resize(e.parts, last+1), resize(e.errors, last+1)
+	last, n := len(acc.guests), len(acc.guests)+1
+	e.weights, e.parts, e.errors = resize(e.weights, n), resize(e.parts, n), resize(e.errors, n)
 	claimed := int64(0)
 	for i, o := range acc.guests {
 		e.weights[i] = 0

@@ -108,7 +108,11 @@ func TestLiveRates(t *testing.T) {
 	gone := two(10*second, 12*second, 4*second)
 	gone.Node.Total.Put(usage.DiskRead, 0) // less than before
 	gone.Node.Total.Put(usage.DiskWritten, 4*4096+2)
+	gone.Groups[1].CPULimit, gone.Groups[1].MemoryLimit = 1, 1
 	acc.Tick(gone)
+	if row := acc.Live().Rows[0]; row.CPULimit == nil || *row.CPULimit != 1e-9 || row.MemoryLimit == nil || *row.MemoryLimit != 1 {
+		t.Errorf("row %+v, want the smallest limits", row)
+	}
 	if m = acc.Live(); m.Disk == nil || *m.Disk != (live.Flow{Out: 1}) {
 		t.Errorf("traffic %+v, want 0 and 1 B/s", m.Disk)
 	}
