@@ -116,6 +116,31 @@ func TestTakeHost(t *testing.T) {
 	}
 }
 
+// TestTakeHostAgain checks that a share that did not change ends an outage, and any suspicion: a value
+// that cannot follow it is not believed because it follows an earlier such value.
+func TestTakeHostAgain(t *testing.T) {
+	first := power.Share{Guest: "g", Epoch: "e", N: 1, At: second, Active: 100e6}
+	absurd := first
+	absurd.N, absurd.At, absurd.Active = 2, 2*second, 1e15
+	later := absurd
+	later.N, later.At, later.Active = 3, 3*second, 1e15+1e6
+	ms := meterState{Meter: power.Meter{Kind: power.Energy, From: power.Host, Every: second}, host: &hostState{}}
+	for i, c := range []struct {
+		share *power.Share
+		want  Reason
+	}{{&first, OK}, {nil, Unreadable}, {&first, OK}, {&absurd, Jumped}, {&first, OK}, {&later, Jumped}, {&first, OK}, {&absurd, Jumped}, {&later, OK}} {
+		at := int64(i+1) * second / 2
+		r := power.Reading{At: at, Err: "gone"}
+		if c.share != nil {
+			r = power.Reading{At: at, Value: c.share.Energy(), Share: c.share}
+		}
+		ms.takeHost(&r, nil, &Interval{At: at, Elapsed: second / 2, Load: power.PPM / 2, CPUs: 2})
+		if ms.reason != c.want {
+			t.Errorf("reading %d: %v, want %v", i, ms.reason, c.want)
+		}
+	}
+}
+
 // TestBookShare checks what is booked of a share after a model stood in, and in what time it was given.
 // The model expects 30 W.
 func TestBookShare(t *testing.T) {

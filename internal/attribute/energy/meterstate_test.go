@@ -316,3 +316,38 @@ func TestStallTime(t *testing.T) {
 		}
 	}
 }
+
+// TestBookFailure checks what a model books for a counter in an outage, and that it is all known
+// afterwards: for a counter that goes on, and for one whose suspect value proves right.
+func TestBookFailure(t *testing.T) {
+	ms := meterState{Meter: power.Meter{Kind: power.Energy, Wrap: 1e15, Most: 400e6}, seen: true, value: 5e12, surplus: 9}
+	for i := range 100 {
+		ms.model.Add(.5, 100e6+float64(i%5)*4e6)
+	}
+	iv := &Interval{At: 10 * second, Elapsed: second, Load: power.PPM / 2, CPUs: 4}
+	expected, off := ms.predict(iv)
+	for i := range int64(3) {
+		iv.At = (10 + i) * second
+		ms.bookFailure(WentBack, iv)
+		if e := ms.latest; e.energy != expected || e.otherError != off || off == 0 || e.quality != usage.Modelled || ms.failedSince != 9*second {
+			t.Errorf("in an outage %+v since %d, want %d +- %d", e, ms.failedSince, expected, off)
+		}
+	}
+	if ms.surplus != 9+3*expected || ms.outageSurplus != 3*expected || ms.outageError != 3*off || ms.reason != WentBack {
+		t.Errorf("a surplus of %d, %d +- %d of them in the outage; want %d +- %d", ms.surplus, ms.outageSurplus, ms.outageError, 3*expected, 3*off)
+	}
+	// It gained no more than this tick explains, but the model may be off by that.
+	unsure := ms
+	unsure.outageError = 4 * expected
+	unsure.bookCounter(reading{ok: true, at: 13 * second, value: 5e12 + expected}, iv)
+	if unsure.surplus <= 2*expected {
+		t.Errorf("a surplus of %d is left, want most of %d", unsure.surplus, 3*expected)
+	}
+	ms.suspect = reading{ok: true, at: 12 * second, value: 1000, readError: 3}
+	if why := ms.validate(reading{ok: true, at: 13 * second, value: 1000 + expected}, iv); why != OK {
+		t.Errorf("a value that follows the suspect one: %v", why)
+	}
+	if ms.surplus != 9 || ms.outageSurplus != 0 || ms.outageError != 0 || ms.at != 12*second || ms.value != 1000 || ms.readError != 3 {
+		t.Errorf("counting goes on from %d at %d, +- %d, with a surplus of %d, %d +- %d", ms.value, ms.at, ms.readError, ms.surplus, ms.outageSurplus, ms.outageError)
+	}
+}

@@ -39,7 +39,7 @@ func TestSavedModels(t *testing.T) {
 	if err := energy.New(one).RestoreModels("Xeon x 8", kept); !errors.Is(err, fault.ErrConflict) {
 		t.Errorf("models of another machine are accepted: %v", err)
 	}
-	for _, bad := range []string{"", "{}", `{"version":1,"meters":[{}]}`, `{"version":1,"domains":[[[25,1,1,1,1]]]}`,
+	for _, bad := range []string{"", "{}", `{"version":1,"meters":3}`, `{"version":1} {}`, `{"version":1,"meters":[{}]}`, `{"version":1,"domains":[[[25,1,1,1,1]]]}`,
 		`{"version":1,"domains":[[[24,601,1,1,1]]]}`, `{"version":1,"domains":[[[24,1,1000001,1,1]]]}`, `{"version":1,"domains":[[[24,0,1,1,1]]]}`, `{"version":1,"domains":[[[0,1,1,-1,1]]]}`} {
 		if err := energy.New(one).RestoreModels("", []byte(bad)); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%q: %v", bad, err)

@@ -214,9 +214,11 @@ func TestLookupLarge(t *testing.T) {
 	} {
 		other := of(128, 9)
 		other.cpu = "EPYC Z"
-		curve, known := lookup(append(c.rows, other), "Intel Xeon", 1)
-		if known || curve.Points[0].Power != int64(c.want*1e6) {
-			t.Errorf("%d uW, known %v; want %v W", curve.Points[0].Power, known, c.want)
+		for _, model := range []string{"Intel Xeon", "Intel(R) Xeon(R) Platinum 8380 CPU @ 2.30GHz"} { // of a generation that has no row
+			curve, known := lookup(append(c.rows, other), model, 1)
+			if known || curve.Points[0].Power != int64(c.want*1e6) {
+				t.Errorf("%s: %d uW, known %v; want %v W", model, curve.Points[0].Power, known, c.want)
+			}
 		}
 	}
 }
