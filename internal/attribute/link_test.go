@@ -261,6 +261,28 @@ func TestAccountsCounterRestarts(t *testing.T) {
 	}
 }
 
+// TestAccountsRestartUnread checks a counter that restarts while it is unreadable: its use in between
+// is booked to the group above, and from the next reading on it counts.
+func TestAccountsRestartUnread(t *testing.T) {
+	acc := attribute.New("n")
+	acc.Tick(two(1e9, 9000, 5000, 2000))
+	for i, c := range []struct{ cpu, want []int64 }{
+		{[]int64{9100, 5050, 2010}, []int64{50, 40, 10}},
+		{[]int64{9200, 5150, -1}, []int64{0, 100, 0}},
+		{[]int64{9300, 5250, 30}, []int64{0, 100, 0}},
+		{[]int64{9400, 5350, 90}, []int64{0, 40, 60}},
+	} {
+		s := two(int64(i+2)*1e9, c.cpu...)
+		if c.cpu[2] < 0 {
+			s.Groups[2].Reading = usage.Reading{}
+		}
+		acc.Tick(s)
+		if got := shares(acc, usage.CPU); !slices.Equal(got, c.want) {
+			t.Errorf("tick %d: %v, want %v", i, got, c.want)
+		}
+	}
+}
+
 // TestAccountsCounterDips checks that a small decrease is a correction by the kernel, not a new
 // life.
 func TestAccountsCounterDips(t *testing.T) {

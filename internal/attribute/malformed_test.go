@@ -270,6 +270,9 @@ func TestSavedBeforeTick(t *testing.T) {
 	acc := New("n")
 	acc.Checkpoint(nil, false)
 	acc.MarkSaved()
+	if acc.CanRecordEnds() {
+		t.Error("ends can be recorded before the first tick")
+	}
 	acc.Tick(&usage.Snapshot{Boot: "b", At: 1e9, Mono: 1e9, Groups: []*usage.Group{{Parent: usage.NoSlot}}})
 	if rec := acc.Checkpoint(nil, false); rec[1] != recordFull {
 		t.Errorf("the first record of a boot is %q", rec[1])

@@ -1,6 +1,7 @@
 package attribute_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -232,6 +233,39 @@ func TestBooted(t *testing.T) {
 	}
 	if got := s.row("1").Total[usage.CPU]; got != 500 {
 		t.Errorf("total is %d, want 500", got)
+	}
+}
+
+// TestBootedInThePast checks that no gap ends before it begins if the clock was set back at a reboot.
+func TestBootedInThePast(t *testing.T) {
+	s := newScenario(t)
+	s.tick(10*second, 1000)
+	s.restart()
+	snap := two(60*second, 900)
+	snap.Boot, snap.Offset = "c", 500*second
+	s.show(snap)
+	s.close()
+	s.opened(usage.StartBooted, 0, usage.Gap{From: unix(1010 * second), To: unix(1010 * second), Reason: usage.Rebooted},
+		usage.Gap{From: unix(500 * second), To: unix(560 * second), Reason: usage.Unwatched})
+}
+
+// TestResumedByNameOnce checks that only one of two groups of the same name continues an account.
+func TestResumedByNameOnce(t *testing.T) {
+	const fake = 1 << 63
+	s := newScenario(t)
+	s.tick(10*second, 1000, namedGroup{name: "a", life: fake | 1, cpu: 300})
+	s.restart()
+	s.tick(11*second, 2000, namedGroup{name: "a", life: fake | 2, cpu: 310}, namedGroup{name: "a", life: fake | 3, cpu: 320})
+	s.close()
+	var got []int64
+	for _, r := range s.w.Rows {
+		if r.Workload.Name == "a" {
+			got = append(got, r.Usage.Amount[usage.CPU])
+		}
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, []int64{10, 320}) {
+		t.Errorf("booked %v, want 10 to the one that continues and 320 to the other", got)
 	}
 }
 
@@ -511,6 +545,9 @@ func TestWindowTotal(t *testing.T) {
 		acc.Tick(s)
 	}
 	show(1, 100, -1)
+	if acc.CloseWindow(&w); w.Total.Present != usage.SetOf(usage.DiskRead) || w.Total.Amount[usage.DiskRead] != 0 {
+		t.Errorf("before anything is counted the machine has %b, %d bytes; want 0 bytes read", w.Total.Present, w.Total.Amount[usage.DiskRead])
+	}
 	show(2, 150, 1000)
 	show(3, 50, 1100)
 	show(4, 60, 1150)
