@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/klauspost/compress/zstd"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
@@ -226,6 +227,11 @@ func TestDecodeBroken(t *testing.T) {
 		}
 		if _, err := wire.DecodeStates(frame(t, raw), wire.Default()); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s in a page: %v, want fault.ErrInvalid", what, err)
+		}
+	}
+	for _, sent := range [][]byte{nil, []byte("Batch"), frame(t, make([]byte, 100), zstd.WithSingleSegment(false))} {
+		if _, err := wire.Decode(sent, wire.Default()); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "content's size") {
+			t.Errorf("%q: %v", sent, err)
 		}
 	}
 	// The rest of the message is sound.
@@ -453,6 +459,17 @@ func TestEncodeStatesRefuses(t *testing.T) {
 	} {
 		if sent, err := wire.EncodeStates([]byte("x"), p); err == nil || string(sent) != "x" {
 			t.Errorf("%s: %q, %v", name, sent, err)
+		}
+	}
+}
+
+// TestNewerKind checks that a kind of workload that only a newer program knows does not stop a batch.
+func TestNewerKind(t *testing.T) {
+	b := &batch.Batch{Names: []batch.Name{{ID: workload.NewID("n", workload.Pod, "p"), Kind: workload.Pod, Name: "pod"}}}
+	for kind, want := range map[string]workload.Kind{"pod": workload.Pod, "unikernel": workload.Unknown} {
+		got, err := wire.Decode(respell(t, b, func(m *pb.Batch) { m.Names[0].Kind = kind }), wire.Default())
+		if err != nil || got.Names[0].Kind != want || got.Names[0].Name != "pod" {
+			t.Errorf("kind %s: %+v, %v", kind, got, err)
 		}
 	}
 }

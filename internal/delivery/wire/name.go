@@ -52,10 +52,8 @@ func nameFrom(m *proto.Name, l Limits) (n batch.Name, err error) {
 	if len(m.Parent) > 0 {
 		n.Parent = workload.IDFromBytes([16]byte(m.Parent))
 	}
-	if err := n.Kind.UnmarshalText([]byte(m.Kind)); err != nil {
-		// A newer agent's word. It is for display: the id is made already.
-		n.Kind = workload.Unknown
-	}
+	// A newer agent's word leaves workload.Unknown. It is for display: the id is made already.
+	_ = n.Kind.UnmarshalText([]byte(m.Kind))
 	if len(m.Labels) > l.Labels {
 		return n, invalid("%d labels, more than %d", len(m.Labels), l.Labels)
 	}
