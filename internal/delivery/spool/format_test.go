@@ -691,12 +691,16 @@ func TestAbandon(t *testing.T) {
 		{"all are lost", nil, 2, 0, nil, []usage.Gap{newGap(2, 30, usage.Forgotten, "")}, 99},
 		{"in doubt", []uint64{1, 2, 3}, 1, 3, []uint64{3}, []usage.Gap{newGap(0, 20, usage.Corrupt, "")}, 0},
 		{"none", []uint64{1, 2, 3}, 4, 0, nil, nil, 99},
+		{"one between was refused", []uint64{1, 3}, 1, 0, []uint64{1, 3}, []usage.Gap{newGap(12, 18, usage.Refused, "")}, 0},
 	} {
 		s := opened(t, OS{})
 		own := usage.Gap{From: wallTime(5e15), To: wallTime(6e15), Reason: usage.Overflow}
 		st := &stream{ID: id, From: 1, Batched: 3, Live: true, Next: 4, Wanted: c.wanted, UncertainBefore: c.doubt, FirstStart: 2, Through: 30, Last: batch.Hash{99}, Gaps: []usage.Gap{own}}
 		st.Inherited = []inheritedBatch{{batch.Stream{7}, 5, extent{}}}
 		st.Missing = []missingBatch{{9, own}}
+		if strings.Contains(c.name, "refused") {
+			st.Missing = []missingBatch{{2, c.gaps[0]}}
+		}
 		for _, n := range c.has {
 			s.addStored(storedBatch{batchHead: batchHead{Stream: id, Number: n, Previous: batch.Hash{byte(n - 1)}, extent: extent{Start: int64(10*n) - 10, Through: int64(10 * n)}}})
 		}

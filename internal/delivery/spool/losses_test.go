@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -585,22 +586,83 @@ func TestNamesOfBatch(t *testing.T) {
 // TestLostBatchLog checks that windows whose stream is lost with the log of batches become a gap: they may
 // have been sent.
 func TestLostBatchLog(t *testing.T) {
-	fs := spooltest.New(func(int) int { return 0 })
-	s := openSpool(t, config(fs))
-	a, v := &agent{}, newServer()
-	appendTicks(t, s, a, 1, 1, 1)
-	shut(t, s)
-	if err := fs.Remove("spool/batches/0000000000000001.seg"); err != nil {
-		t.Fatal(err)
+	for _, lost := range []int64{1, 3} {
+		fs := spooltest.New(func(int) int { return 0 })
+		s := openSpool(t, config(fs))
+		a, v := &agent{}, newServer()
+		for range lost {
+			appendTicks(t, s, a, 1)
+		}
+		shut(t, s)
+		if err := fs.Remove("spool/batches/0000000000000001.seg"); err != nil {
+			t.Fatal(err)
+		}
+		s = openSpool(t, config(fs))
+		appendTicks(t, s, a, 1)
+		drain(t, s, v)
+		wantGaps(t, v, a, lost, fmt.Sprint("corrupt 0-", lost))
+		if len(v.taken) != 1 {
+			t.Errorf("%d windows are taken, want the one after the loss", len(v.taken))
+		}
+		shut(t, s)
 	}
-	s = openSpool(t, config(fs))
+}
+
+// TestWipedServerAfterStreams checks that a server that lost everything gets a gap for the streams that the
+// spool no longer has.
+func TestWipedServerAfterStreams(t *testing.T) {
+	cfg := config(spooltest.New(func(int) int { return 0 }))
+	cfg.SegmentBytes = 1
+	s := openSpool(t, cfg)
 	defer shut(t, s)
+	a, v := &agent{}, newServer()
+	appendTicks(t, s, a, 1)
+	if done, err := s.SplitBacklog(time.Unix(0, started).Add(time.Hour)); !done || err != nil {
+		t.Fatal(done, err)
+	}
+	for range 3 {
+		appendTicks(t, s, a, 1)
+		drain(t, s, v)
+	}
+	for range 2 {
+		if err := s.Maintain(time.Now().Add(25 * time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		drain(t, s, v)
+	}
+	sent := v.sent
+	v = newServer()
+	v.sent = sent
 	appendTicks(t, s, a, 1)
 	drain(t, s, v)
-	wantGaps(t, v, a, 3, "corrupt 0-3")
-	if len(v.taken) != 1 {
-		t.Errorf("%d windows are taken, want the one after the loss", len(v.taken))
+	v.check(t, a.now)
+	if got := gapsOf(v); !slices.Contains(got, "forgotten 0-1") {
+		t.Errorf("gaps %v", got)
 	}
+}
+
+// TestRetentionKeepsNeeded checks that a batch that no server acknowledged does not expire.
+func TestRetentionKeepsNeeded(t *testing.T) {
+	cfg := config(spooltest.New(func(int) int { return 0 }))
+	cfg.SegmentBytes = 1
+	s := openSpool(t, cfg)
+	defer shut(t, s)
+	a, v := &agent{}, newServer()
+	appendTicks(t, s, a, 1)
+	if _, ok, err := s.NextOffer(live(s)); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if done, err := s.SplitBacklog(time.Unix(0, started).Add(time.Hour)); done || err != nil { // nothing waits
+		t.Fatal(done, err)
+	}
+	for range 3 {
+		appendTicks(t, s, a, 1)
+		if err := s.Maintain(time.Now().Add(25 * time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	drain(t, s, v)
+	wantGaps(t, v, a, 0)
 }
 
 // TestExpireFaults fails each call of the file system while batches expire, one at a time: the error is

@@ -289,11 +289,7 @@ func (s *Spool) addWaiting(st *stream, b *batch.Batch) error {
 // addHole adds a gap for lost windows, from the end of the last batched window to the time
 // to.
 func (st *stream) addHole(to int64) {
-	from := st.Through
-	if from == 0 {
-		from = to
-	}
-	st.addGap(newGap(from, to, usage.Corrupt, ""))
+	st.addGap(newGap(st.Through, to, usage.Corrupt, ""))
 }
 
 // nextWindowStart returns the start of the first window after those of a stream, or the end

@@ -61,6 +61,14 @@ func TestReadState(t *testing.T) {
 			t.Errorf("%s: next %v, %d corrupt, lost %t, uncertain %v; want %+v", c.name, got, r.corrupt, r.recordLost, uncertain, c)
 		}
 	}
+	acked := newRecovery()
+	k := batchHead{Stream: a.ID, Number: 1}
+	for _, head := range []stateHead{{Serial: 1, At: 70, All: true, Batch: &k, Streams: []stream{{ID: a.ID, Wanted: 1, Next: 2}}}, {Serial: 2, At: 77, Streams: []stream{{ID: a.ID, Wanted: 2, Next: 2}}}, {Serial: 3, At: 80}} {
+		acked.readState(location{}, kindState, packed(t, head, ""))
+	}
+	if got := acked.s.stored[a.ID]; len(got) != 1 || got[0].acked != 77 {
+		t.Errorf("a batch that was acknowledged at 77: %+v", got)
+	}
 	r := newRecovery()
 	for _, payload := range [][]byte{packed(t, stateHead{Serial: 1, Streams: []stream{a}}, ""), nil} {
 		kind := byte(kindState)

@@ -85,13 +85,12 @@ func windowsFrom(b *batch.Batch, m *proto.Batch, l Limits) error {
 			}
 		}
 		now.End = now.Start + int64(w.Length)
-		end := now.End + now.Offset
 		switch {
 		case now.Start < 0 || w.Length > math.MaxInt64 || now.End < now.Start:
 			return invalid("window %d: from %d, of %d ns", i, now.Start, w.Length)
-		case i > 0 && now.Boot == last.Boot && now.Start < last.End:
+		case now.Boot == last.Boot && now.Start < last.End:
 			return invalid("window %d: begins at %d, before the end of the previous window at %d", i, now.Start, last.End)
-		case now.Offset > 0 && end < now.End:
+		case now.Offset > math.MaxInt64-now.End:
 			return invalid("window %d: offset %d", i, now.Offset)
 		case w.Opening < proto.Opening_OPENING_CONTINUES || w.Opening > proto.Opening_OPENING_BOOTED:
 			return invalid("window %d: opening %d is unknown", i, w.Opening)

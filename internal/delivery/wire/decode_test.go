@@ -20,6 +20,7 @@ import (
 	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
 	pb "mete.dev/mete/proto"
 )
 
@@ -155,6 +156,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{func(m *pb.Batch) { m.Rows.Uncovered = []int64{1} }, "rows: 1 times without readings too many"},
 		{func(m *pb.Batch) { m.Rows.Amounts[0].Resource = 0 }, "rows: amounts of resource 0 is unknown"},
 		{func(m *pb.Batch) { m.Rows.Amounts[0].Resource = 300 }, "rows: amounts of resource 300 is unknown: the sender is newer"},
+		{func(m *pb.Batch) { m.Rows.Amounts[len(m.Rows.Amounts)-1].Resource = usage.Limit }, "rows: amounts of resource 31 is unknown: the sender is newer"},
 		{func(m *pb.Batch) { m.Rows.Amounts[1].Resource = 1 }, "rows: amounts of cpu: after cpu"},
 		{func(m *pb.Batch) { m.Rows.Amounts[0].Deltas, m.Rows.Amounts[0].Values = []int64{1}, []uint64{1} }, "rows: amounts of cpu: values and deltas"},
 		{func(m *pb.Batch) { c := m.Rows.Amounts[0]; c.Values = c.Values[1:] }, "rows: amounts of cpu: row 23: the number is missing"},

@@ -156,6 +156,7 @@ func TestDecodeWindowLimits(t *testing.T) {
 		{"of negative length", func(m *pb.Window) { m.Start, m.Length, m.Offset = 9, math.MaxUint64, 0 }, false},
 		{"wall time at its end", func(m *pb.Window) { m.Start, m.Length, m.Offset = 5, 5, math.MaxInt64-10 }, true},
 		{"wall time beyond its end", func(m *pb.Window) { m.Start, m.Length, m.Offset = 5, 5, math.MaxInt64-9 }, false},
+		{"wall time at its end, with a clock that is right", func(m *pb.Window) { m.Start, m.Length, m.Offset = 5, math.MaxInt64-5, 1 }, false},
 		{"wall time at its beginning", func(m *pb.Window) { m.Start, m.Length, m.Offset = 5, 5, math.MinInt64 }, true},
 		{"last reason", func(m *pb.Window) { m.Opening = pb.Opening_OPENING_BOOTED }, true},
 		{"unknown reason", func(m *pb.Window) { m.Opening = pb.Opening_OPENING_BOOTED + 1 }, false},
