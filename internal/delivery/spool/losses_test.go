@@ -652,7 +652,8 @@ func TestRetentionKeepsNeeded(t *testing.T) {
 	if _, ok, err := s.NextOffer(live(s)); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
-	if done, err := s.SplitBacklog(time.Unix(0, started).Add(time.Hour)); done || err != nil { // nothing waits
+	appendTicks(t, s, a, 1)
+	if done, err := s.SplitBacklog(time.Unix(0, started).Add(time.Hour)); !done || err != nil { // a later record
 		t.Fatal(done, err)
 	}
 	for range 3 {

@@ -134,7 +134,7 @@ func (r *recovery) reconcile() error {
 	}
 	var changed []*stream
 	if n := len(s.streams); n == 0 || !s.streams[n-1].Live {
-		r.recordLost = r.recordLost || n > 0 || r.lastWindow > 0
+		r.recordLost = r.recordLost || n > 0 // windows without any stream show it by their serials
 		changed = append(changed, s.newLiveStream())
 	}
 	orphans := r.findOrphans()

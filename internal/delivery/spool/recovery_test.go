@@ -246,6 +246,23 @@ func TestFindOrphans(t *testing.T) {
 	}
 }
 
+// TestNoLiveStream checks that windows of no stream become a gap of a new live stream if the record of the
+// last live one is lost.
+func TestNoLiveStream(t *testing.T) {
+	s := opened(t, OS{})
+	r := newRecovery()
+	r.s, r.lastWindow = s, 2
+	s.streams = []*stream{{ID: batch.Stream{1}, From: 1, To: 1, Batched: 1, Next: 2, Wanted: 1}}
+	s.index = []window{numbered(2, 50, 60)}
+	if err := r.reconcile(); err != nil {
+		t.Fatal(err)
+	}
+	live := s.liveStream()
+	if want := []usage.Gap{newGap(50e9, 60e9, usage.Corrupt, "")}; len(s.streams) != 2 || !live.Live || live.From != 3 || !slices.Equal(live.Gaps, want) {
+		t.Errorf("%d streams, the live one is %+v", len(s.streams), live)
+	}
+}
+
 // TestIsNeeded checks which batches a server may still lack.
 func TestIsNeeded(t *testing.T) {
 	s := &Spool{streams: []*stream{{ID: batch.Stream{1}, Wanted: 3, Next: 5}, {ID: batch.Stream{2}, Wanted: 1, Next: 1, Inherited: []inheritedBatch{{Stream: batch.Stream{1}, Number: 7}}}}}
