@@ -83,16 +83,15 @@ func normalizeShare(s *power.Share) power.Share {
 // A sharePredictor predicts the next share of one guest from its previous shares: each
 // grows by as much as the previous share grew.
 type sharePredictor struct {
-	told         int
-	last, before power.Share
+	last, before power.Share // without an epoch there is none
 }
 
 // next returns the prediction of the next share of an epoch; its field Epoch has no meaning.
 func (f *sharePredictor) next(epoch string) power.Share {
 	switch {
-	case f.told == 0 || f.last.Epoch != epoch:
+	case f.last.Epoch != epoch:
 		return power.Share{}
-	case f.told == 1 || f.before.Epoch != epoch:
+	case f.before.Epoch != epoch:
 		return f.last
 	}
 	a, b := &f.last, &f.before
@@ -100,7 +99,7 @@ func (f *sharePredictor) next(epoch string) power.Share {
 }
 
 func (f *sharePredictor) update(s *power.Share) {
-	f.told, f.before, f.last = f.told+1, f.last, *s
+	f.before, f.last = f.last, *s
 }
 
 // booked returns the amount of a handover that was booked according to its shares.
@@ -305,7 +304,7 @@ func (r *handoverReader) read(h *usage.Handover, i int) error {
 	switch opened := elementAt(r.m.Opened, i); opened {
 	case proto.Opened_OPENED_NONE:
 	case proto.Opened_OPENED_LAST:
-		if f.told == 0 {
+		if f.last.Epoch == "" {
 			return invalid("handover %d continues from the last share of a guest without shares", i)
 		}
 		h.Opened = f.last
