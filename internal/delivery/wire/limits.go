@@ -42,20 +42,18 @@ func checkMessageCounts(raw []byte, l Limits) error {
 	return countMessages(raw, proto.File_mete_proto.Messages().ByName("Batch"), most)
 }
 
-// countMessages takes off most what is in one message.
+// countMessages takes off most what is in one message, up to a part that cannot be read: to decode the
+// message ends there too, with an error.
 func countMessages(raw []byte, of protoreflect.MessageDescriptor, most map[protoreflect.Name]int) error {
 	fields := of.Fields()
 	for len(raw) > 0 {
-		number, typ, n := protowire.ConsumeTag(raw)
-		if n < 0 {
-			return invalid("%s: %w", of.Name(), protowire.ParseError(n))
-		}
-		value := raw[n:]
-		size := protowire.ConsumeFieldValue(number, typ, value)
+		number, typ, size := protowire.ConsumeField(raw)
 		if size < 0 {
-			return invalid("%s: %w", of.Name(), protowire.ParseError(size))
+			return nil
 		}
-		raw = value[size:]
+		_, _, n := protowire.ConsumeTag(raw)
+		value := raw[n:size]
+		raw = raw[size:]
 		field := fields.ByNumber(number)
 		if field == nil || field.Message() == nil || typ != protowire.BytesType {
 			continue

@@ -109,10 +109,8 @@ func fitName(n *batch.Name, most int) {
 			}
 		}
 	}
-	if len(kept) < len(n.Labels) {
-		n.Labels = kept
-	}
-	if len(n.Labels) == 0 {
+	n.Labels = kept
+	if len(kept) == 0 {
 		n.Labels = nil
 	}
 }
