@@ -323,7 +323,7 @@ func TestLabelsThatFit(t *testing.T) {
 		room int // bytes that the labels have
 		want string
 	}{
-		{7, "io.kubernetes.x"}, {6, "a c"}, {12, "b io.kubernetes.x"}, {11, "c io.kubernetes.x"}, {15, "b c io.kubernetes.x"}, {17, "a io.kubernetes.x"}, {25, "a b c io.kubernetes.x"},
+		{7, "io.kubernetes.x"}, {6, "a c"}, {-6, ""}, {12, "b io.kubernetes.x"}, {11, "c io.kubernetes.x"}, {15, "b c io.kubernetes.x"}, {17, "a io.kubernetes.x"}, {25, "a b c io.kubernetes.x"},
 	} {
 		labels := map[string]string{"a": strings.Repeat("x", 9), "b": "1234", "c": "12", "io.kubernetes.x": ""}
 		n := batch.Name{ID: id, Key: strings.Repeat("k", 4096), Name: strings.Repeat("n", 4096-c.room-8), Labels: labels}
@@ -433,6 +433,7 @@ func TestDecodeStatesTexts(t *testing.T) {
 		"empty gap":    {func(m *pb.States) { m.Gaps[0].Gap = nil }, fault.ErrInvalid},
 		"id of a name": {func(m *pb.States) { m.Workloads[0].Name.Id = nil }, fault.ErrInvalid},
 		"last level":   {func(m *pb.States) { m.Rows = []*pb.StateTable{{Level: 2}} }, nil},
+		"no such node": {func(m *pb.States) { m.Gaps[0].Node = 1 }, fault.ErrInvalid},
 		"next level":   {func(m *pb.States) { m.Rows = []*pb.StateTable{{Level: 3}} }, fault.ErrInvalid},
 	} {
 		if err := decodePage(c.change); !errors.Is(err, c.want) || c.want == nil && err != nil {
