@@ -115,6 +115,19 @@ func TestHTTPDenied(t *testing.T) {
 	}
 }
 
+// TestHTTPLongReply checks that a reply may have 1 MiB.
+func TestHTTPLongReply(t *testing.T) {
+	const reply = `{"verdict":"taken","next":"2"}`
+	for size, ok := range map[int]bool{1 << 20: true, 1<<20 + 1: false} {
+		h := serve(t, httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, strings.Repeat(" ", size-len(reply))+reply)
+		})))
+		if r, err := h.Offer(t.Context(), batch.Clock{}, nil); (err == nil) != ok || ok && r.Next != 2 || !ok && !errors.Is(err, fault.ErrUnavailable) {
+			t.Errorf("a reply of %d bytes: %+v, %v", size, r, err)
+		}
+	}
+}
+
 // TestHTTPCannotAsk checks requests that cannot be made: to a URL that is none, and of a time that JSON
 // does not have.
 func TestHTTPCannotAsk(t *testing.T) {
