@@ -62,7 +62,7 @@ func TestHTTP(t *testing.T) {
 			t.Errorf("reply %+v", r)
 		}
 		for k, want := range map[string]string{
-			"Mete-Boot": "b", "Mete-Boottime-Ns": "12", "Mete-Wall-Ns": "-3", "Mete-Boots": "a-1=5/-7, a_2=6/0", "Mete-Version": "v1.2.3", "Content-Type": "application/vnd.mete.batch",
+			"Mete-Boot": "b", "Mete-Boottime-Ns": "12", "Mete-Wall-Ns": "-3", "Mete-Boots": "a-1=5/-7, a_2=6/0", "Mete-Version": "v1.2.3", "Content-Type": "application/vnd.mete.batch", "Accept": "application/json, application/problem+json",
 		} {
 			if got.Get(k) != want {
 				t.Errorf("%s: %q, want %q", k, got.Get(k), want)

@@ -743,6 +743,9 @@ func TestLongDetail(t *testing.T) {
 		if err := s.Reject(o.Stream, o.Number, strings.Repeat("x", n)); err != nil {
 			t.Fatal(err)
 		}
+		if h := s.liveStream().History; !slices.Equal(h, []historyEntry{{1, 1}}) {
+			t.Errorf("the spool remembers %v of the first batch", h)
+		}
 		if got := len(s.liveStream().Missing[0].Gap.Detail); got != want {
 			t.Errorf("of %d bytes %d are kept, want %d", n, got, want)
 		}

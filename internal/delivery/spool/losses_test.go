@@ -748,6 +748,46 @@ func files(t *testing.T, fs *spooltest.FS) map[string][]byte {
 	return all
 }
 
+// TestReadFaults fails each call of the file system while a batch is offered again, or made of windows in
+// earlier segments, one at a time: the error is returned, and the batch is offered afterwards.
+func TestReadFaults(t *testing.T) {
+	for _, again := range []bool{true, false} {
+		for n := 1; ; n++ {
+			faulty := &faultyFS{FS: spooltest.New(func(int) int { return 0 })}
+			cfg := config(faulty)
+			cfg.SegmentBytes = 1
+			s := openSpool(t, cfg)
+			a, v := &agent{}, newServer()
+			appendTicks(t, s, a, 1, 1)
+			id := live(s)
+			if again {
+				if _, ok, err := s.NextOffer(id); !ok || err != nil {
+					t.Fatal(ok, err)
+				}
+				appendTicks(t, s, a, 1)
+				if done, err := s.SplitBacklog(time.Unix(0, started).Add(time.Hour)); !done || err != nil { // a later record
+					t.Fatal(done, err)
+				}
+			}
+			faulty.calls, faulty.fails = 0, n
+			_, ok, err := s.NextOffer(id)
+			faulty.fails = 0
+			done := faulty.failed == ""
+			// A segment whose bytes are synced need not be closed, and one that is used up need not be removed.
+			tolerated := faulty.failed == "close" && ok || strings.HasPrefix(faulty.failed, "remove spool/windows")
+			if !done && !tolerated && (ok || !errors.Is(err, errFault)) || (done || tolerated) && (!ok || err != nil) {
+				t.Errorf("again %t, call %d, %s: %t, %v", again, n, faulty.failed, ok, err)
+			}
+			drain(t, s, v)
+			wantGaps(t, v, a, 0)
+			shut(t, s)
+			if done {
+				break
+			}
+		}
+	}
+}
+
 // TestFullFaults fails each call of the file system while a window is appended to a full spool, one at a
 // time: the error is returned, and no time is lost without a gap or sent twice.
 func TestFullFaults(t *testing.T) {
