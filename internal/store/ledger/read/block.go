@@ -1,8 +1,6 @@
 package read
 
 import (
-	"math"
-
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/store/ledger/schema"
 )
@@ -126,10 +124,10 @@ func (b *block) column(c int) []int64 {
 // fits reports whether values can be added to row i without overflow.
 func (b *block) fits(i int32, values []int64) bool {
 	for c, v := range values {
-		if b.kind.rules[c] != schema.MergeSum || v == 0 || b.cols[c] == nil {
+		if b.kind.rules[c] != schema.MergeSum || b.cols[c] == nil {
 			continue
 		}
-		if a := b.cols[c][i]; v > 0 && a > math.MaxInt64-v || v < 0 && a < math.MinInt64-v {
+		if _, fits := schema.AddInts(b.cols[c][i], v); !fits {
 			return false
 		}
 	}

@@ -35,7 +35,7 @@ func (p Pending) Add(k RowKey, values []int64) error {
 	for i, c := range p.Layout.Columns {
 		switch a, b := have[i], values[i]; c.Merge {
 		case MergeSum:
-			sum, fits := addInts(a, b)
+			sum, fits := AddInts(a, b)
 			if !fits {
 				return fmt.Errorf("%s of minute %d: %w", c.Name, k.Minute, ErrRange)
 			}
@@ -51,8 +51,8 @@ func (p Pending) Add(k RowKey, values []int64) error {
 	return nil
 }
 
-// addInts adds two numbers. fits is false if the sum overflows.
-func addInts(a, b int64) (sum int64, fits bool) { return a + b, (a+b >= a) == (b >= 0) }
+// AddInts adds two numbers; fits is false if the sum overflows.
+func AddInts(a, b int64) (sum int64, fits bool) { return a + b, (a+b >= a) == (b >= 0) }
 
 // SortedKeys returns the keys in table order.
 func (p Pending) SortedKeys() []RowKey {
@@ -66,7 +66,7 @@ func (p Pending) AddSaturating(have, values []int64) {
 	for i, c := range p.Layout.Columns {
 		switch a, b := have[i], values[i]; c.Merge {
 		case MergeSum:
-			sum, fits := addInts(a, b)
+			sum, fits := AddInts(a, b)
 			if !fits {
 				if sum = -math.MaxInt64; b > 0 {
 					sum = math.MaxInt64
