@@ -14,7 +14,7 @@ import (
 
 // A node may add exactly the bytes of its quota: names first, then gaps, then shifts. Beyond it a
 // name has no texts, one gap without a text covers all gaps of a batch, and shifts are left out. One audit
-// line tells. A workload without a name is asked for once.
+// line tells. The result names a workload without a name once.
 func TestTextQuota(t *testing.T) {
 	day := ledgertest.Day
 	gap := func(from, to int, detail string) usage.Gap {

@@ -21,7 +21,7 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// Shares come back as they were packed. What is left of cut bytes is the first of them.
+// Shares come back as they were packed. Cut bytes have the first of them.
 func TestPackShares(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var all []power.Share

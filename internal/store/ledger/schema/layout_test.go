@@ -101,7 +101,7 @@ func TestMergeClause(t *testing.T) {
 	}
 }
 
-// The tables of nodes have the names of those of workloads with a prefix, and a level is known by
+// A table of nodes has the name of the table of workloads with a prefix, and a level is known by
 // its table.
 func TestTables(t *testing.T) {
 	day := time.Date(2026, 3, 9, 0, 0, 0, 0, time.UTC).Unix() / 60
