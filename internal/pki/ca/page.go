@@ -93,7 +93,6 @@ func (a *Authority) PageHandler() http.Handler {
 			a.writeProblem(w, r, err)
 			return
 		}
-		w.Header().Set("Cache-Control", "no-store")
 		httpx.WriteJSON(w, http.StatusOK, map[string]string{"token": text})
 	})
 }
