@@ -104,12 +104,12 @@ func TestLives(t *testing.T) {
 		s.tick()
 		s.tick()
 		all := usageOf(t, p) - before
-		if got := s.below(p); got != all {
+		if got := s.below(p); differ(got, all) {
 			t.Errorf("booked %d ns below %s, its counter gained %d", got, p, all)
 		}
 		if s.table.ByName() {
 			for g, ns := range want {
-				if s.booked[g] != ns {
+				if differ(s.booked[g], ns) {
 					t.Errorf("%s: booked %d ns, its counter shows %d", g, s.booked[g], ns)
 				}
 			}
@@ -141,14 +141,14 @@ func TestTicksNotBooked(t *testing.T) {
 		s.tick()
 		s.tick()
 		for g, ns := range want {
-			if s.booked[g] != ns && s.table.ByName() || g == p+"/new" && s.booked[g] != ns {
+			if differ(s.booked[g], ns) && (s.table.ByName() || g == p+"/new") {
 				t.Errorf("%s: booked %d ns, its counter shows %d", g, s.booked[g], ns)
 			}
 			if q := s.used[p].Quality.Get(usage.CPU); q != usage.Measured && s.table.ByName() {
 				t.Errorf("the CPU time of the group above is %v", q)
 			}
 		}
-		if got, all := s.below(p), usageOf(t, p); got != all {
+		if got, all := s.below(p), usageOf(t, p); differ(got, all) {
 			t.Errorf("booked %d ns below %s, its counter shows %d", got, p, all)
 		}
 		rmdir(t, in(p+"/new")...)
@@ -180,7 +180,7 @@ func TestFolding(t *testing.T) {
 		l.do("3ms")
 		l.end()
 		s.tick()
-		if got, want := s.booked[box], usageOf(t, box); got != want || s.rows[box+"/inner"] > 0 {
+		if got, want := s.booked[box], usageOf(t, box); differ(got, want) || s.rows[box+"/inner"] > 0 {
 			t.Errorf("booked %d ns to the container, %d rows for the group in it; want %d and none", got, s.rows[box+"/inner"], want)
 		}
 		if g := s.group(box); g == nil || g.Workload.Kind != workload.Container {
@@ -193,10 +193,10 @@ func TestFolding(t *testing.T) {
 		all := usageOf(t, p)
 		s.tick()
 		s.tick()
-		if got := s.below(p); got != all {
+		if got := s.below(p); differ(got, all) {
 			t.Errorf("booked %d ns below %s, want %d", got, p, all)
 		}
-		if s.table.ByName() && s.booked[box] != all {
+		if s.table.ByName() && differ(s.booked[box], all) {
 			t.Errorf("booked %d ns to both lives of the container, want %d, the second %d", s.booked[box], all, again)
 		}
 	})

@@ -31,6 +31,10 @@ func TestMain(m *testing.M) {
 		burnLines()
 		return
 	}
+	if os.Getenv(workerEnv) != "" {
+		work()
+		return
+	}
 	if kind := os.Getenv("METE_TEST_LOAD"); kind != "" {
 		drive(kind)
 		return

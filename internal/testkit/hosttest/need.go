@@ -27,6 +27,7 @@ var needs = map[string]func() error{
 	"cgroup2":      func() error { return groups(func(y hostfs.Hierarchy) bool { return y.V2 }) },
 	"memcg1":       func() error { return groups(func(y hostfs.Hierarchy) bool { return !y.V2 && y.Has("memory") }) },
 	"memcg2":       func() error { return groups(func(y hostfs.Hierarchy) bool { return y.V2 && y.Has("memory") }) },
+	"unified":      unified,
 	"psi":          func() error { return exists("/proc/pressure/cpu") },
 	"rapl":         func() error { return exists("/sys/class/powercap/intel-rapl:0/energy_uj") },
 	"loop":         func() error { return errors.Join(root(), exists("/dev/loop-control")) },
@@ -50,7 +51,7 @@ var needs = map[string]func() error{
 // Need skips the test unless this machine meets each requirement: root, bpf (programs can
 // be loaded and the kernel has BTF), cgroup1 and cgroup2 (groups of that version can be
 // created; cgroup1 with cpuacct), memcg1 and memcg2 (the same with the memory controller),
-// psi, rapl, loop, netns, chromium, dbus, systemd, procfs, schedstat, promtool, gcc, vsock
+// unified (cgroup v2 alone, whose top groups have the controllers cpu, io, memory and pids), psi, rapl, loop, netns, chromium, dbus, systemd, procfs, schedstat, promtool, gcc, vsock
 // (AF_VSOCK to this machine itself), postgres, prometheus, alertmanager, mosquitto (the
 // broker and its clients), qemu (for x86-64), kvm (this user can open it). If METE_MUST, a
 // comma-separated list, contains the requirement, Need fails the test instead: so the gate
@@ -115,6 +116,32 @@ func bpf() error {
 		return fmt.Errorf("bpf(BPF_PROG_LOAD): %w", errno)
 	}
 	return unix.Close(int(fd))
+}
+
+// unified checks whether this machine has cgroup v2 alone, and enables its controllers.
+func unified() error {
+	h, err := hostfs.Open("/")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = h.Close() }() // nothing was written
+	ys, err := h.Hierarchies()
+	if err != nil {
+		return err
+	}
+	if len(ys) != 1 || !ys[0].V2 {
+		return errors.New("hierarchies of version 1 are mounted")
+	}
+	b, err := h.ReadFile(ys[0].Mount + "/cgroup.subtree_control")
+	if err != nil {
+		return err
+	}
+	for _, c := range []string{"cpu", "io", "memory", "pids"} {
+		if !slices.Contains(strings.Fields(string(b)), c) {
+			return fmt.Errorf("top groups lack the controller %s", c)
+		}
+	}
+	return groups(func(y hostfs.Hierarchy) bool { return true })
 }
 
 // groups creates and removes a group in the first hierarchy that fits.

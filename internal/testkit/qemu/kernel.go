@@ -127,7 +127,7 @@ func tool(ctx context.Context, dir, name string, args ...string) error {
 }
 
 // wantedModules are the modules for the devices of guests.
-var wantedModules = []string{"virtio_pci", "virtio_console", "virtio_rng", "virtio_net", "9pnet_virtio", "9p", "vmw_vsock_virtio_transport", "vsock_loopback"}
+var wantedModules = []string{"virtio_pci", "virtio_blk", "virtio_console", "virtio_rng", "virtio_net", "9pnet_virtio", "9p", "vmw_vsock_virtio_transport", "vsock_loopback"}
 
 // A module is an uncompressed module.
 type module struct {
