@@ -20,6 +20,9 @@ type connLimits struct {
 	tokens       int // of clients with tokens and without certificates
 	perToken     int
 	perNode      int // of clients with one certificate
+	// requests limits the requests that are being served for clients that have not identified
+	// themselves: a connection of HTTP/2 has many at once.
+	requests int
 	// timeout is the time within which a client identifies itself, busyTimeout the same for one
 	// whose first request is still being served.
 	timeout, busyTimeout time.Duration
@@ -30,7 +33,7 @@ type connLimits struct {
 func connLimitsOf(files int) connLimits {
 	total := max(8, min(files, 20_000)*3/4)
 	return connLimits{
-		total: total, unidentified: total / 4, perAddress: total / 8, tokens: total / 2, perToken: total / 4, perNode: 16,
+		total: total, unidentified: total / 4, perAddress: total / 8, tokens: total / 2, perToken: total / 4, perNode: 16, requests: 4096,
 		timeout: 10 * time.Second, busyTimeout: time.Minute,
 	}
 }
@@ -56,6 +59,7 @@ type connections struct {
 	byIdentity   map[string]int
 	tokens       int
 	identified   int
+	requests     int // being served on connections without identity
 }
 
 func newConnections(l connLimits) *connections {
@@ -70,6 +74,7 @@ type conn struct {
 	began   time.Time
 	timer   *time.Timer
 
+	requests  int // being served, while it has no identity
 	closed    bool
 	busy      bool // a request is being served
 	identity  string
@@ -131,6 +136,7 @@ func (s *connections) remove(c *conn) {
 	}
 	c.closed = true
 	c.timer.Stop()
+	s.forgetRequests(c)
 	if c.identity == "" {
 		s.leave(c)
 		return
@@ -194,12 +200,66 @@ func (s *connections) identify(c *conn, identity string, certified bool) {
 	}
 	s.leave(c)
 	c.timer.Stop()
+	s.forgetRequests(c)
 	c.identity, c.certified = identity, certified
 	s.byIdentity[identity]++
 	s.identified++
 	if !certified {
 		s.tokens++
 	}
+}
+
+// begin counts a request on a connection without identity until end is called. If there are too many
+// it closes the connection that has the most.
+func (s *connections) begin(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.closed || c.identity != "" {
+		return
+	}
+	c.requests++
+	if s.requests++; s.requests > s.limits.requests {
+		s.close(s.busiest())
+	}
+}
+
+// end ends the count of a request.
+func (s *connections) end(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.requests > 0 {
+		c.requests--
+		s.requests--
+	}
+}
+
+// forgetRequests ends the count of all requests of a connection. The caller holds mu.
+func (s *connections) forgetRequests(c *conn) {
+	s.requests -= c.requests
+	c.requests = 0
+}
+
+// busiest returns the connection without identity that has the most requests.
+func (s *connections) busiest() (c *conn) {
+	for _, list := range s.unidentified {
+		for _, one := range list {
+			if c == nil || one.requests > c.requests {
+				c = one
+			}
+		}
+	}
+	return c
+}
+
+// count returns a handler that counts the requests of clients without identity.
+func (s *connections) count(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if c, _ := r.Context().Value(connKey{}).(*conn); c != nil {
+			s.begin(c)
+			defer s.end(c)
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // Close implements net.Conn.
@@ -226,6 +286,7 @@ func (l connListener) Accept() (net.Conn, error) {
 
 // track makes srv track the connections of ln.
 func (s *connections) track(srv *http.Server, ln net.Listener) net.Listener {
+	srv.Handler = s.count(srv.Handler)
 	srv.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
 		return context.WithValue(ctx, connKey{}, trackedConn(c))
 	}

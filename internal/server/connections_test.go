@@ -187,3 +187,46 @@ func TestConnectionIdentified(t *testing.T) {
 		t.Errorf("%s, %v: %d connections are identified, %d are not", text, err, s.identified, s.waiting)
 	}
 }
+
+// TestConnectionRequests checks that the connection with the most requests ends where clients that have
+// not identified themselves have too many.
+func TestConnectionRequests(t *testing.T) {
+	l := connLimitsOf(1000)
+	l.requests = 5
+	s := newConnections(l)
+	open := func() *conn {
+		t.Helper()
+		here, there := net.Pipe()
+		t.Cleanup(func() { _, _ = here.Close(), there.Close() })
+		c := s.add(pipeConn{here, "10.0.0.1:1"})
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	few, many, known := open(), open(), open()
+	for range 3 {
+		s.begin(many)
+	}
+	s.begin(few)
+	s.begin(few)
+	s.end(few)
+	s.begin(few)
+	if few.closed || many.closed || s.requests != 5 {
+		t.Errorf("closed %v and %v with %d requests", few.closed, many.closed, s.requests)
+	}
+	s.begin(known)
+	if few.closed || !many.closed || known.closed || s.requests != 3 {
+		t.Errorf("closed %v, %v and %v with %d requests; want the second one", few.closed, many.closed, known.closed, s.requests)
+	}
+	s.end(many)
+	s.identify(known, "node", true)
+	for range 100 {
+		s.begin(known)
+	}
+	if few.closed || known.closed || s.requests != 2 {
+		t.Errorf("closed %v and %v with %d requests; those of a node do not count", few.closed, known.closed, s.requests)
+	}
+	s.end(known)
+	if s.end(few); s.requests != 1 {
+		t.Errorf("%d requests, want 1", s.requests)
+	}
+}

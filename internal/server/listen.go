@@ -73,7 +73,7 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler, secure *tls.Con
 		MaxHeaderBytes:    16 << 10,
 		// Each connection buffers its largest frame and unread bodies; small limits
 		// allow for a thousand connections.
-		HTTP2: &http.HTTP2Config{MaxReadFrameSize: 16 << 10, MaxReceiveBufferPerConnection: 128 << 10, MaxReceiveBufferPerStream: 128 << 10},
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 100, MaxReadFrameSize: 16 << 10, MaxReceiveBufferPerConnection: 128 << 10, MaxReceiveBufferPerStream: 128 << 10},
 		// It would log every broken connection of a client.
 		ErrorLog: log.New(io.Discard, "", 0),
 	}

@@ -77,6 +77,59 @@ func TestIdleConnections(t *testing.T) {
 	s.Check(t, mostMemory)
 }
 
+// TestStreams opens many streams with unfinished requests to enroll, on many connections without a
+// credential: the server stays within its memory, and a viewer is served.
+func TestStreams(t *testing.T) {
+	attackStage(t)
+	s := &scene{Server: attack.StartServer(t, programs, attack.Config{Memory: mostMemory, Env: []string{"GOMEMLIMIT=384MiB"}})}
+	viewer := s.Token(t, "viewer")
+	var wait sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	for i := range 300 {
+		wait.Go(func() {
+			s.openStreams(ctx, net.IPv4(127, 0, 0, byte(2+i%8)))
+		})
+	}
+	for range 10 {
+		c := attack.NewClient(t)
+		if a := attack.Do(t, c, http.MethodGet, s.URL+"/v1/nodes", nil, attack.Bearer(viewer)...); a.Status != http.StatusOK {
+			t.Errorf("a viewer beside streams: %d %s", a.Status, a.Body)
+		}
+		time.Sleep(time.Second) // while streams come
+	}
+	t.Logf("peak RSS %d MiB", s.PeakRSS()>>20)
+	stop()
+	wait.Wait()
+	s.Check(t, mostMemory)
+}
+
+// openStreams opens streams on a connection of an address, and holds them until the server closes it.
+func (s *scene) openStreams(ctx context.Context, from net.IP) {
+	d := &tls.Dialer{NetDialer: &net.Dialer{LocalAddr: &net.TCPAddr{IP: from}}, Config: &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}}
+	c, err := d.DialContext(ctx, "tcp", strings.TrimPrefix(s.URL, "https://"))
+	if err != nil {
+		return // refused
+	}
+	defer func() { _ = c.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
+	w := bufio.NewWriter(c)
+	_, _ = w.WriteString(http2.ClientPreface)
+	f := http2.NewFramer(w, c)
+	_ = f.WriteSettings()
+	var block bytes.Buffer
+	h := hpack.NewEncoder(&block)
+	for id := uint32(1); id < 500; id += 2 {
+		block.Reset()
+		for _, p := range [][2]string{{":method", "POST"}, {":scheme", "https"}, {":authority", "x"}, {":path", "/v1/enroll"}, {"content-type", "application/json"}, {"x-pad", strings.Repeat("x", 3000)}} {
+			_ = h.WriteField(hpack.HeaderField{Name: p[0], Value: p[1]})
+		}
+		if f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true}) != nil || f.WriteData(id, false, []byte("{")) != nil || w.Flush() != nil {
+			return
+		}
+	}
+	_, _ = io.Copy(io.Discard, c) // until the server closes it
+}
+
 // TestRapidReset opens and resets streams of HTTP/2 as fast as it can for ten seconds, with
 // queries: other requests are answered, and memory stays bounded.
 func TestRapidReset(t *testing.T) {
