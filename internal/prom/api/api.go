@@ -58,6 +58,7 @@ type API struct {
 	small    *fairqueue.Queue
 	large    *fairqueue.Queue
 	memory   *memoryWatch
+	bodies   *httpx.Bodies
 	queryLog *Log
 	counts   counts
 	identify Identify
@@ -99,7 +100,7 @@ func New(cfg Config, store *metrics.Store, rs Rules, identify Identify, queryLog
 func newAPI(cfg Config, identify Identify, queryLog *Log, log *slog.Logger) *API {
 	l := cfg.limits()
 	a := &API{limits: l, small: fairqueue.New(l.small.slots, l.maxWaiting), large: fairqueue.New(l.large.slots, l.maxWaiting),
-		memory: &memoryWatch{memory: l.Memory}, queryLog: queryLog, identify: identify, parser: parser.NewParser(parser.Options{}), log: log}
+		memory: &memoryWatch{memory: l.Memory}, bodies: httpx.NewBodies(maxBodies, maxReaderBodies), queryLog: queryLog, identify: identify, parser: parser.NewParser(parser.Options{}), log: log}
 	newEngine := func(samples int, timeout time.Duration) promql.QueryEngine {
 		return subquery.Engine(promql.NewEngine(l.engineOpts(samples, timeout, a.parser, log)), timeout)
 	}
@@ -113,8 +114,12 @@ func statusOf[T any](_ T, err error) (int, bool) {
 	return http.StatusServiceUnavailable, errors.As(err, &slow)
 }
 
-// maxBody limits the body of a request, in bytes.
-const maxBody = 1 << 20
+// Bytes of the body of a request, of the bodies that are held at once, and of those of one reader.
+const (
+	maxBody         = 1 << 20
+	maxBodies       = 32 << 20
+	maxReaderBodies = maxBodies / 4
+)
 
 // scopedPaths are the paths below /api/v1 whose answers respect the caller's scope.
 // globalPaths ignore the scope and need Scope.All.
@@ -151,6 +156,13 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !s.All && r.Method == http.MethodGet && (path == "rules" || path == "alerts"): // other methods have no such answer
 		serveVisible(a.handler, s, w, r)
 	case isIn(queuedPaths):
+		release, ok := a.bodies.Take(r, reader, maxBody)
+		if !ok {
+			httpx.SetRetryAfter(w, time.Second)
+			reject(w, http.StatusServiceUnavailable, "timeout", "requests of this reader, or of all, have too many bytes at once: send this again later, or with its Content-Length")
+			return
+		}
+		defer release()
 		a.serveQueued(w, r, reader, path)
 	default:
 		a.handler.ServeHTTP(w, r)

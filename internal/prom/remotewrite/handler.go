@@ -40,6 +40,13 @@ const (
 	maxAnswer = 16 << 10 // bytes of an answer; clients keep less of it
 )
 
+// Bytes of the bodies that are held at once, and of those of one cluster. Prometheus sends some hundred
+// kB in each of up to 50 requests.
+const (
+	maxBodies        = 64 << 20
+	maxClusterBodies = maxBodies / 2
+)
+
 const (
 	maxUnpacking  = 2                // requests that are unpacked at once
 	unpackTimeout = 10 * time.Second // for which another request waits
@@ -53,6 +60,7 @@ type Handler struct {
 	authorize func(*http.Request) (cluster string, err error)
 	log       *slog.Logger
 	tracker   *seriesTracker
+	bodies    *httpx.Bodies
 	unpacking chan struct{} // holds an element for each request that is being unpacked
 	timeout   time.Duration
 
@@ -67,7 +75,7 @@ func NewHandler(db storage.Appendable, authorize func(*http.Request) (string, er
 	return &Handler{
 		// Its log, which is discarded, would have a line for each refused sample.
 		next:      remote.NewWriteHandler(slog.New(slog.DiscardHandler), prometheus.NewRegistry(), scopedAppendable{db, tracker}, accepted, false, false, false),
-		authorize: authorize, log: log, tracker: tracker, unpacking: make(chan struct{}, maxUnpacking), timeout: unpackTimeout,
+		authorize: authorize, log: log, tracker: tracker, bodies: httpx.NewBodies(maxBodies, maxClusterBodies), unpacking: make(chan struct{}, maxUnpacking), timeout: unpackTimeout,
 	}
 }
 
@@ -116,9 +124,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		reply.status, text = http.StatusBadRequest, fmt.Sprintf("%d samples were refused: %v\n%s", one.refused, one.err, text)
 	}
 	switch {
-	case reply.status/100 == 5:
+	case reply.status/100 == 5 && reply.status != http.StatusServiceUnavailable:
 		h.log.Error("remote write failed", "cluster", cluster, "status", reply.status, "err", text)
-	case reply.status/100 == 4: // at level debug, as any client can cause many
+	case reply.status/100 >= 4: // at level debug, as any client can cause many
 		h.log.Debug("remote write refused", "cluster", cluster, "status", reply.status, "err", text)
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -143,6 +151,12 @@ func (h *Handler) unpack(reply *bufferedReply, w http.ResponseWriter, r *http.Re
 	if err != nil {
 		return err
 	}
+	release, ok := h.bodies.Take(r, one.cluster, maxBody)
+	if !ok {
+		httpx.SetRetryAfter(w, time.Second)
+		return newRefusal(http.StatusServiceUnavailable, "requests of cluster %s, or of all, have too many bytes at once: send this again later", one.cluster)
+	}
+	defer release()
 	sent, err := readBody(w, r)
 	if err != nil {
 		return err
