@@ -114,7 +114,7 @@ func statusOf[T any](_ T, err error) (int, bool) {
 	return http.StatusServiceUnavailable, errors.As(err, &slow)
 }
 
-// Bytes of the body of a request, of the bodies that are held at once, and of those of one reader.
+// Bytes of the body of a request, of the bodies that are held at once, and of the bodies of one reader.
 const (
 	maxBody         = 1 << 20
 	maxBodies       = 32 << 20

@@ -40,7 +40,7 @@ const (
 	maxAnswer = 16 << 10 // bytes of an answer; clients keep less of it
 )
 
-// Bytes of the bodies that are held at once, and of those of one cluster. Prometheus sends some hundred
+// Bytes of the bodies that are held at once, and of the bodies of one cluster. Prometheus sends some hundred
 // kB in each of up to 50 requests.
 const (
 	maxBodies        = 64 << 20
