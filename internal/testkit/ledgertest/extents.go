@@ -371,6 +371,7 @@ func testExtents(t *testing.T, dsn string) {
 		{"container in machine", []meter{{"agent", machine, 1000}, {"inside", box, 100}}, 1000, []string{"inside"}, 100},
 		{"container of an older version in machine", []meter{{"agent", machine, 1000}, {"inside", in(50, ""), 100}}, 1000, []string{"inside"}, 100},
 		{"container in container", []meter{{"agent", box, 100}, {"inside", in(77, "0:50"), 10}}, 100, []string{"inside"}, 10},
+		{"job in job, in windows of several jobs", []meter{{"jobs", in(77, "0:60"), 10}, {"jobs", in(78, "0:77,60"), 1}, {"jobs of several", in(60, "0:"), 100}}, 110, []string{"jobs"}, 110},
 		{"containers", []meter{{"agent", box, 100}, {"inside", in(51, "0:"), 10}}, 110, []string{"inside"}, 10},
 		{"job in container in machine", []meter{{"agent", machine, 1000}, {"inside", box, 100}, {"jobs", in(77, "0:50"), 1}}, 1000, []string{"inside", "jobs"}, 100},
 		{"job in another hierarchy", []meter{{"agent", box, 100}, {"jobs", in(77, "3:50"), 1}}, 101, []string{"jobs"}, 1},
@@ -380,6 +381,10 @@ func testExtents(t *testing.T, dsn string) {
 			var es []*batch.Entry
 			enrolled := map[string]bool{}
 			for k, m := range c.meters {
+				several := m.node == "jobs of several"
+				if several {
+					m.node = "jobs"
+				}
 				n := registry.Node{ID: cluster + m.node, Cluster: cluster, Name: cluster + m.node, MachineID: cluster + m.node, At: Day}
 				job := m.node == "jobs" || m.node == "jobs2"
 				if job {
@@ -397,7 +402,7 @@ func testExtents(t *testing.T, dsn string) {
 					hash := batch.HashOf(fmt.Append(nil, cluster, k, half))
 					e := &batch.Entry{Node: n.ID, Stream: batch.Stream([]byte(hash.String())[:16]), Number: 1, Hash: hash, Boot: cluster, Boottime: 2 * to, Through: Day.Add(time.Duration(to))}
 					e.Measured = []batch.Measured{{Boot: cluster, Extent: m.extent, From: from, To: to, Offset: Day.UnixNano()}}
-					if job {
+					if job && !several {
 						e.Measured[0].Workload = workload.ShortID(k + 1)
 					}
 					for at := 5 * half; at < 5*half+5; at++ {

@@ -141,7 +141,7 @@ func findExtentStays(t *db.Tx, node int64, boot string, since, until int64) (lis
 			return err
 		}
 		for _, i := range inner {
-			if i.from >= o.to || i.to <= o.from || i.run != o.run && i.run != 0 && o.run != 0 || o.node == node && (o.workload == 0 || o.workload == i.workload) {
+			if i.from >= o.to || i.to <= o.from || i.run != o.run && i.run != 0 && o.run != 0 || o.node == node && o.workload == 0 {
 				continue
 			}
 			level, within := i.LevelIn(o.Extent)

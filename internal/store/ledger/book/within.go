@@ -341,13 +341,13 @@ func changedMinutes(a, b []stay, through int64) (ranges [][2]int64) {
 	}
 	slices.Sort(edges)
 	edges = slices.Compact(edges)
-	hosts := func(stays []stay, at int64) (list [][3]int64) {
+	hosts := func(stays []stay, at int64) (list [][2]int64) {
 		for _, s := range stays {
 			if s.from <= at && at < s.to {
-				list = append(list, [3]int64{s.of, s.host, int64(s.level)})
+				list = append(list, [2]int64{s.of, s.host})
 			}
 		}
-		slices.SortFunc(list, func(a, b [3]int64) int { return slices.Compare(a[:], b[:]) })
+		slices.SortFunc(list, func(a, b [2]int64) int { return slices.Compare(a[:], b[:]) })
 		return slices.Compact(list)
 	}
 	for i := 1; i < len(edges); i++ {
