@@ -356,7 +356,7 @@ func TestEndsOfSubstitutes(t *testing.T) {
 	const fake = 1 << 63
 	for _, c := range []struct {
 		name     string
-		id, now  uint64 // of the group; of one that is there after the restart
+		id, now  uint64 // of the group; of a group after the restart
 		workload string
 		ended    bool
 	}{
@@ -394,8 +394,8 @@ func TestEndsOfSubstitutes(t *testing.T) {
 	}
 }
 
-// TestEndsOfNestedJobs checks that a group within two ending jobs is recorded once, and that a record
-// that was not saved is no reason to leave out the end of a group later.
+// TestEndsOfNestedJobs checks that a group within two ending jobs is recorded once, and that the end of
+// a group is recorded although a record with it was made, if that was not saved.
 func TestEndsOfNestedJobs(t *testing.T) {
 	s := newScenario(t)
 	outer := namedGroup{name: "outer", life: 5, cpu: 300, also: job}

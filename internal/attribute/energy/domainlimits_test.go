@@ -195,7 +195,7 @@ func TestPoints(t *testing.T) {
 	}
 }
 
-// TestFitIsKept checks that a fit is computed anew after 5 % more points, or 60.
+// TestFitIsKept checks that a fit is computed again after 5 % more points, or 60.
 func TestFitIsKept(t *testing.T) {
 	for _, c := range []struct{ before, kept int }{{19, 0}, {20, 1}, {100, 5}, {1200, 60}, {1300, 60}, {3000, 60}} {
 		var pm PowerModel
@@ -218,7 +218,7 @@ func TestFitIsKept(t *testing.T) {
 	}
 }
 
-// TestDescribe checks what is told of a reading that is not used.
+// TestDescribe checks the messages of events about readings that are not used.
 func TestDescribe(t *testing.T) {
 	for _, c := range []struct {
 		ms   meterState

@@ -116,7 +116,7 @@ func TestJobMemory(t *testing.T) {
 		if got := [2]int64{j.Active, j.Idle}; got != want || j.Quality != usage.Apportioned {
 			t.Errorf("%v: %v, %v; want %v, apportioned", d, got, j.Quality, want)
 		}
-		// What nobody used is idle energy too.
+		// Energy that no workload used is idle energy too.
 		j = energy.Job{}
 		if j.Add(&tick, energy.JobUse{}, energy.JobUse{}); j != (energy.Job{Quality: usage.Apportioned}) {
 			t.Errorf("%v: nothing used: %+v", d, j)

@@ -265,7 +265,7 @@ func TestBookCounter(t *testing.T) {
 			t.Errorf("%s: %+v afterwards", c.name, ms)
 		}
 	}
-	// A gain over two ticks is off by the half of it that is of the tick before; one over a tick and a
+	// A gain over two ticks is off by the half of it that is of the previous tick; one over a tick and a
 	// half may be of this tick.
 	for span, want := range map[int64]int64{3 * second / 2: 0, 3*second/2 + 2: 33, 2 * second: 50} {
 		ms := meterState{Meter: power.Meter{Kind: power.Energy}, seen: true}

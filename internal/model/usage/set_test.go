@@ -7,8 +7,8 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// TestSetAll checks that a set gives each of its resources once, in order, and no more than are asked
-// for.
+// TestSetAll checks that a set gives each of its resources once, in order, and stops when the loop
+// ends.
 func TestSetAll(t *testing.T) {
 	for _, want := range [][]usage.Resource{nil, {usage.CPU}, {usage.CPU, usage.CPUUser, usage.CPUSystem}, {usage.CPUUser, usage.Memory, usage.Limit - 1}} {
 		s := usage.SetOf(want...)
