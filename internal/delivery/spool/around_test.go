@@ -31,6 +31,7 @@ func TestGapAround(t *testing.T) {
 		{"batched just before", nil, []*stream{{From: 1, Batched: 5, Through: 45e9, FirstStart: 10e9}}, 60, 70},
 		{"lost before a new stream", nil, []*stream{{From: 9, Batched: 8, Through: 85e9}}, 60, 85},
 		{"lost before a stream with batches", nil, []*stream{{From: 9, Batched: 12, Through: 120e9, FirstStart: 88e9}}, 60, 88},
+		{"lost before a stream with one batched window", nil, []*stream{{From: 9, Batched: 9, Through: 95e9, FirstStart: 88e9}}, 60, 88},
 		{"just before a new stream", nil, []*stream{{From: 7, Batched: 6, Through: 85e9}}, 60, 70},
 		{"the nearest counts", []window{numbered(2, 20, 30), numbered(12, 120, 130)}, []*stream{{From: 1, Batched: 4, Through: 45e9}, {From: 9, Batched: 8, Through: 85e9}}, 45, 85},
 		{"clocks that were set", []window{numbered(3, 64, 66), numbered(9, 62, 63)}, nil, 60, 70},
