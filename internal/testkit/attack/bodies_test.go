@@ -28,12 +28,12 @@ func TestHeldBodies(t *testing.T) {
 	} {
 		var wait, sent sync.WaitGroup
 		end := make(chan struct{})
-		codes := make([]int, 600)
+		codes, most := make([]int, 600), bytes.Repeat([]byte("a"), c.bytes)
 		for i := range codes {
 			sent.Add(1)
 			once := sync.OnceFunc(sent.Done)
 			wait.Go(func() {
-				body := io.MultiReader(bytes.NewReader(bytes.Repeat([]byte("a"), c.bytes)), &held{once, end})
+				body := io.MultiReader(bytes.NewReader(most), &held{once, end})
 				codes[i] = attack.Do(t, clients[i%len(clients)], http.MethodPost, s.URL+path, body, append(attack.Bearer(c.token), "Content-Type", c.contentType, "Content-Encoding", map[bool]string{true: "", false: "snappy"}[path == "/api/v1/query"])...).Status
 				once()
 			})
