@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -73,6 +74,20 @@ func (b *container) command(c *exec.Cmd) *exec.Cmd {
 	return inside
 }
 
+// admit makes c run as an ordinary user, with a state directory and a program that the user can read.
+func (s *site) admit(c *exec.Cmd, state string) {
+	s.t.Helper()
+	const user = 65534
+	text, err := os.ReadFile(os.Args[0])
+	program := filepath.Join(s.dir, "program")
+	setpriv, missing := exec.LookPath("setpriv")
+	err = errors.Join(err, missing, os.WriteFile(program, text, 0o755), os.Chmod(s.dir, 0o755), os.Mkdir(state, 0o700), os.Chown(state, user, user))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	c.Path, c.Args = setpriv, append([]string{setpriv, "--reuid", strconv.Itoa(user), "--clear-groups", program}, c.Args[1:]...)
+}
+
 // usedBy returns the CPU seconds by node, of rows that are in sums, or of those within other nodes.
 func (s *site) usedBy(nested bool) map[string]float64 {
 	s.t.Helper()
@@ -134,16 +149,23 @@ func TestMetersInContainer(t *testing.T) {
 		}))
 		inside.waitOutput("msg=measuring.*scope=cgroup:")
 		inside.await("its first window", func() bool { return s.usedBy(false)["inside"]+s.usedBy(true)["inside"] > 0 })
-		job := s.start("job", apart("job", func() *exec.Cmd {
-			return box.command(s.command("mete", "run", "-q", "--server", s.url, "--", "sh", "-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"))
-		}))
-		job.wait()
-		if text := job.log.String(); text != "" {
-			t.Errorf("%s: the job: %s", c.name, text)
+		// An ordinary user's job has no group of its own.
+		for _, user := range []string{"job", "plain"} {
+			job := s.start("job", apart(user, func() *exec.Cmd {
+				cmd := s.command("mete", "run", "-q", "--server", s.url, "--", "sh", "-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done")
+				if user == "plain" {
+					s.admit(cmd, filepath.Join(s.dir, user))
+				}
+				return box.command(cmd)
+			}))
+			job.wait()
+			if text := job.log.String(); text != "" {
+				t.Errorf("%s: the job: %s", c.name, text)
+			}
 		}
-		wanted := map[bool][]string{false: {c.outer}, true: {"job"}}
+		wanted := map[bool][]string{false: {c.outer}, true: {"plain"}} // all jobs are of one node, which has the latest name
 		if c.machine {
-			wanted[true] = []string{"inside", "job"}
+			wanted[true] = []string{"inside", "plain"}
 		}
 		for nested, want := range wanted {
 			s.server.await(fmt.Sprintf("%v in sums or, if %v, within other nodes", want, nested), func() bool {

@@ -602,29 +602,6 @@ func TestWithinAbove(t *testing.T) {
 	}
 }
 
-// TestJobInJobAbove checks that an upstream server leaves out what a job measured of another job of its node.
-func TestJobInJobAbove(t *testing.T) {
-	below, above := pair(t)
-	jobs := registry.Node{ID: "jobs", Cluster: "c", Name: "jobs", MachineID: registry.JobsMachineID("m"), At: at(0)}
-	if err := below.PutNode(t.Context(), jobs); err != nil {
-		t.Fatal(err)
-	}
-	var m batch.Mark
-	for id, p := range map[workload.ShortID]usage.Extent{7: {Scope: usage.ScopeOf(50), Ancestors: "0:"}, 8: {Scope: usage.ScopeOf(51), Ancestors: "0:50"}} {
-		below.useWith(&m, "jobs", int64(id), func(e *batch.Entry) {
-			e.Boot, e.Boottime, e.Through = "boot", int64(time.Hour), at(62)
-			e.Measured = []batch.Measured{{Boot: "boot", Extent: p, Workload: id, From: 1, To: int64(time.Minute) + 1, Offset: at(60).UnixNano()}}
-			e.Minutes[0].Workload = id
-		}, 60)
-	}
-	push(below, above, replica.Offer{Rows: 2})
-	for _, s := range []*side{below, above} {
-		if got := s.sum(0, day); got != "7" {
-			t.Errorf("%s ns, want 7", got)
-		}
-	}
-}
-
 // TestNestedDayOfOlderSource checks that rows of a source that does not say which of them are within a
 // host are nested by whole days, whichever comes first.
 func TestNestedDayOfOlderSource(t *testing.T) {

@@ -113,9 +113,9 @@ type extentRange struct {
 }
 
 // findExtentStays returns the time in which others measured a wider part than a node did, of one kernel: of
-// the node's ranges that end after since and not after until. These are nodes that booked the machine,
-// agents in control groups that contain the part, and other jobs of the node itself: what jobs of other
-// nodes state moves no rows, since any user can send jobs.
+// the node's ranges that end after since and not after until. These are agents that booked the machine, and
+// agents in control groups that contain the part. Jobs move no rows of other jobs, since any user can
+// send jobs.
 func findExtentStays(t *db.Tx, node int64, boot string, since, until int64) (list []stay, err error) {
 	var inner []extentRange
 	wanted := map[usage.Scope]bool{}
@@ -137,22 +137,22 @@ func findExtentStays(t *db.Tx, node int64, boot string, since, until int64) (lis
 	// Of each range of an outer node, those of the node's ranges that it contains.
 	outer := func(scan func(...any) error) error {
 		var o extentRange
-		if err := scan(&o.Scope, &o.Ancestors, &o.node, &o.workload, &o.run, &o.from, &o.to); err != nil {
+		if err := scan(&o.Scope, &o.Ancestors, &o.node, &o.run, &o.from, &o.to); err != nil {
 			return err
 		}
 		for _, i := range inner {
-			if i.from >= o.to || i.to <= o.from || i.run != o.run && i.run != 0 && o.run != 0 || o.node == node && o.workload == 0 {
+			if i.from >= o.to || i.to <= o.from || i.run != o.run && i.run != 0 && o.run != 0 || o.node == node {
 				continue
 			}
 			level, within := i.LevelIn(o.Extent)
 			if !within {
 				continue
 			}
-			list = append(list, stay{host: o.node, workload: o.workload, of: i.workload, level: level, from: max(i.from, o.from) + i.offset, to: min(i.to, o.to) + i.offset})
+			list = append(list, stay{host: o.node, of: i.workload, level: level, from: max(i.from, o.from) + i.offset, to: min(i.to, o.to) + i.offset})
 		}
 		return nil
 	}
-	err = t.Each(outer, `SELECT b.scope, '', b.node, 0, b.run, b.from_ns, b.to_ns FROM node j JOIN kernel_run k ON k.cluster = j.cluster AND k.boot = $2
+	err = t.Each(outer, `SELECT b.scope, '', b.node, b.run, b.from_ns, b.to_ns FROM node j JOIN kernel_run k ON k.cluster = j.cluster AND k.boot = $2
 		JOIN booked b ON b.run = k.id AND b.scope = '/' AND b.to_ns > $3 AND b.from_ns < $4 WHERE j.id = $1 ORDER BY b.run, b.from_ns`, node, boot, first, last)
 	if err != nil || len(wanted) == 0 {
 		return list, err
@@ -162,8 +162,8 @@ func findExtentStays(t *db.Tx, node int64, boot string, since, until int64) (lis
 		scopes = append(scopes, "'"+string(s)+"'")
 	}
 	// Not prepared: the text differs each time.
-	err = db.Each(t.Ctx, t.SQL, outer, fmt.Sprintf(`SELECT o.scope, o.ancestors, o.node, o.workload, o.run, o.from_ns, o.to_ns FROM extent_range o JOIN node h ON h.id = o.node
-		JOIN node j ON j.cluster = h.cluster WHERE o.boot = $2 AND o.scope IN (%s) AND o.to_ns > $3 AND o.from_ns < $4 AND j.id = $1 AND (o.run <> 0 OR o.node = j.id)
-		ORDER BY o.node, o.from_ns, o.workload`, strings.Join(scopes, ", ")), node, boot, first, last)
+	err = db.Each(t.Ctx, t.SQL, outer, fmt.Sprintf(`SELECT o.scope, o.ancestors, o.node, o.run, o.from_ns, o.to_ns FROM extent_range o JOIN node h ON h.id = o.node
+		JOIN node j ON j.cluster = h.cluster WHERE o.boot = $2 AND o.scope IN (%s) AND o.to_ns > $3 AND o.from_ns < $4 AND j.id = $1 AND o.run <> 0
+		ORDER BY o.node, o.from_ns`, strings.Join(scopes, ", ")), node, boot, first, last)
 	return list, t.DB.Fault(err)
 }

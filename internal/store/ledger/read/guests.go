@@ -40,17 +40,14 @@ func (s *selection) findGuests(from, to int64) error {
 	err := db.Each(s.v.Ctx, s.v.SQL, func(scan func(...any) error) error {
 		var p pair
 		var g, h place
-		var workload int64
 		var project string
-		if err := scan(&p.node, &p.host, &workload, &g.cluster, &g.name, &g.id, &h.cluster, &h.name, &h.id, &project); err != nil {
+		if err := scan(&p.node, &p.host, &g.cluster, &g.name, &g.id, &h.cluster, &h.name, &h.id, &project); err != nil {
 			return err
 		}
 		if !slices.Contains(s.nesting.hosts[p.node], p.host) {
 			s.nesting.hosts[p.node] = append(s.nesting.hosts[p.node], p.host)
 		}
-		// The node itself without a workload: its host is not known here. With one, a job is within another
-		// job of the node.
-		if p.host == p.node && workload == 0 || !covers(h, project) {
+		if p.host == p.node || !covers(h, project) { // the node itself: its host is not known here
 			return nil
 		}
 		s.nesting.covered[p] = true
@@ -58,7 +55,7 @@ func (s *selection) findGuests(from, to int64) error {
 			asked[p.node] = true
 		}
 		return nil
-	}, `SELECT x.node, x.host, x.workload, n.cluster, n.name, n.node_id, h.cluster, h.name, h.node_id, coalesce(w.project, '')
+	}, `SELECT x.node, x.host, n.cluster, n.name, n.node_id, h.cluster, h.name, h.node_id, coalesce(w.project, '')
 		FROM (SELECT DISTINCT node, host, workload FROM within_day WHERE minute >= $1 AND minute < $2) AS x
 		JOIN node n ON n.id = x.node JOIN node h ON h.id = x.host LEFT JOIN workload w ON w.id = x.workload`, from-from%schema.DayMinutes, to)
 	for node, hosts := range s.nesting.hosts {

@@ -302,7 +302,7 @@ func (pb *pageBuilder) fillPage() error {
 			p.Shifts = append(p.Shifts, i.shift)
 		case kindNesting:
 			n := replica.Nesting{Node: nodes[id], Host: within - 1, Workload: -1, Minute: i.at.a}
-			if host == id && i.hostWorkload == 0 {
+			if host == id {
 				n.Host = -1 // not known here either
 			}
 			if i.hostWorkload != 0 {
