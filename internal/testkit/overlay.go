@@ -16,7 +16,7 @@ func Overlay(t testing.TB, replaced map[string]string) string {
 	t.Helper()
 	type overlay struct{ Replace map[string]string }
 	all := overlay{map[string]string{}}
-	for _, flag := range strings.Fields(os.Getenv("GOFLAGS")) {
+	for flag := range strings.FieldsSeq(os.Getenv("GOFLAGS")) {
 		path, ok := strings.CutPrefix(flag, "-overlay=")
 		if !ok {
 			continue

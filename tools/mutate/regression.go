@@ -92,7 +92,7 @@ func parseRegression(name, text string) (*regression, error) {
 	if r.what == "" || !strings.HasPrefix(r.dir, "./") || !isTest.MatchString(r.test) {
 		return r, errors.New(`the file begins with what is wrong, an empty line, and "test: ./PACKAGE TestName"`)
 	}
-	for _, part := range strings.Split(diff, "\n--- ") {
+	for part := range strings.SplitSeq(diff, "\n--- ") {
 		file, hunks, _ := strings.Cut(part, "\n")
 		for i, lines := range strings.Split("\n"+hunks, "\n@@\n") {
 			if i == 0 {

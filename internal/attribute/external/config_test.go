@@ -137,11 +137,12 @@ func TestParseKeys(t *testing.T) {
 	} {
 		must, may := strings.Fields(c.must), strings.Fields(c.may)
 		parse := func(given ...string) error {
-			text := "meters:\n  - {name: a, unit: W, nodes: [n], type: " + kind
+			var text strings.Builder
+			text.WriteString("meters:\n  - {name: a, unit: W, nodes: [n], type: " + kind)
 			for _, key := range given {
-				text += ", " + key + ": '" + keys[key] + "'"
+				text.WriteString(", " + key + ": '" + keys[key] + "'")
 			}
-			_, err := external.Parse([]byte(strings.ReplaceAll(text, "'true'", "true")+"}\n"), true)
+			_, err := external.Parse([]byte(strings.ReplaceAll(text.String(), "'true'", "true")+"}\n"), true)
 			return err
 		}
 		if err := parse(must...); err != nil {

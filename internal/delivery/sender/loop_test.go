@@ -183,7 +183,7 @@ func testReenroll(t *testing.T) {
 			l, _ := newLoop()
 			l.clones = clones
 			call(l)
-			if d := l.enrollDue.Sub(time.Now()); !slices.Contains(all, d) {
+			if d := time.Until(l.enrollDue); !slices.Contains(all, d) {
 				all = append(all, d)
 			}
 		}

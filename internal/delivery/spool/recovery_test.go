@@ -309,14 +309,14 @@ func TestOwns(t *testing.T) {
 		{stream{From: 3, Batched: 4, To: 6}, "56"}, {stream{From: 3, Batched: 2, To: 6}, "3456"}, {stream{From: 3, Batched: 0, To: 4}, "34"},
 		{stream{From: 3, Batched: 4, To: 6, Live: true}, "5678"}, {stream{From: 7, Live: true}, "78"},
 	} {
-		got := ""
+		var got strings.Builder
 		for n := range uint64(9) {
 			if c.st.owns(n) {
-				got += fmt.Sprint(n)
+				fmt.Fprint(&got, n)
 			}
 		}
-		if got != c.want {
-			t.Errorf("%+v has windows %s, want %s", c.st, got, c.want)
+		if got.String() != c.want {
+			t.Errorf("%+v has windows %s, want %s", c.st, got.String(), c.want)
 		}
 	}
 }

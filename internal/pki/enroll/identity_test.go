@@ -528,7 +528,7 @@ func TestSilentServer(t *testing.T) {
 		if time.Sleep(90*time.Second - 1); b.open.Load() != 1 {
 			t.Errorf("%d connections within 90 s, want 1", b.open.Load())
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if synctest.Wait(); b.open.Load() != 0 {
 			t.Errorf("%d connections after 90 s without a request", b.open.Load())
 		}

@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,7 +64,8 @@ func TestTextQuota(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := "name " + name + ", gaps "
+		var got strings.Builder
+		got.WriteString("name " + name + ", gaps ")
 		rows, err := db.QueryContext(t.Context(), "SELECT from_ns, to_ns, detail FROM gap ORDER BY id")
 		if err != nil {
 			t.Fatal(err)
@@ -74,13 +76,14 @@ func TestTextQuota(t *testing.T) {
 			if err := rows.Scan(&from, &to, &detail); err != nil {
 				t.Fatal(err)
 			}
-			got += fmt.Sprintf("%d-%d %s, ", (from-day.UnixNano())/1e9, (to-day.UnixNano())/1e9, detail)
+			fmt.Fprintf(&got, "%d-%d %s, ", (from-day.UnixNano())/1e9, (to-day.UnixNano())/1e9, detail)
 		}
 		if err := rows.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if got += fmt.Sprintf("%d shifts, %d lines", shifts, lines); got != c.want {
-			t.Errorf("%d bytes: %s; want %s", c.bytes, got, c.want)
+		fmt.Fprintf(&got, "%d shifts, %d lines", shifts, lines)
+		if got.String() != c.want {
+			t.Errorf("%d bytes: %s; want %s", c.bytes, got.String(), c.want)
 		}
 	}
 }

@@ -138,7 +138,7 @@ func TestSQLiteFault(t *testing.T) {
 	if err := os.WriteFile(file, make([]byte, 4096), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(file, []byte(fmt.Sprintf("%4096d", 1)), 0o600); err != nil {
+	if err := os.WriteFile(file, fmt.Appendf(nil, "%4096d", 1), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := open("").ExecContext(ctx, "SELECT 1 FROM sqlite_schema"); !IsDamage(err) {
