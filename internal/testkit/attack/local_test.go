@@ -1,6 +1,8 @@
 package attack_test
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -267,9 +269,12 @@ func TestAgentIdentities(t *testing.T) {
 	hosttest.Need(t, "root", "cgroup1")
 	s := newScene(t)
 	own := delegate(t)
-	const job, container, uuid = "01J0000000000000000000VICT", "docker-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef.scope", "01234567-89ab-4def-8123-456789abcdef"
+	const job, uuid = "01J0000000000000000000VICT", "01234567-89ab-4def-8123-456789abcdef"
+	id := make([]byte, 32) // other tests have groups of the usual example
+	_, _ = rand.Read(id)
+	container := hex.EncodeToString(id)
 	a, _, _ := s.startAgent(t)
-	for _, group := range []string{"mete-run-" + job, container} {
+	for _, group := range []string{"mete-run-" + job, "docker-" + container + ".scope"} {
 		attack.Start(t, attack.Config{UID: hosttest.OtherUID}, "/bin/sh", "-c", `mkdir "$0" && echo $$ > "$0/cgroup.procs" && i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; kill -STOP $$`, filepath.Join(own, group))
 	}
 	dir, err := os.MkdirTemp("", "mete-attack-")
@@ -290,10 +295,10 @@ func TestAgentIdentities(t *testing.T) {
 	var workloads string
 	testkit.Eventually(t, "the groups are booked", func() bool {
 		workloads = s.Do(t, "GET", "/v1/workloads?limit=10000", nil, attack.Bearer(s.admin)...).Body
-		return strings.Contains(workloads, job) && strings.Contains(workloads, "0123456789ab") && strings.Contains(workloads, "fake")
+		return strings.Contains(workloads, job) && strings.Contains(workloads, container) && strings.Contains(workloads, "fake")
 	})
 	for line := range strings.Lines(workloads) {
-		for _, key := range []string{job, strings.TrimSuffix(strings.TrimPrefix(container, "docker-"), ".scope"), uuid} {
+		for _, key := range []string{job, container, uuid} {
 			if strings.Contains(line, fmt.Sprintf(`"key":%q`, key)) {
 				t.Errorf("another user books to %s", line)
 			}

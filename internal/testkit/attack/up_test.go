@@ -21,7 +21,7 @@ func TestUpUnderAttack(t *testing.T) {
 	attackStage(t)
 	hosttest.Need(t, "root")
 	state := attack.ShortDir(t)
-	p := attack.Start(t, attack.Config{Memory: mostMemory}, filepath.Join(programs.Dir(t), "mete"), "up", "--listen", "127.0.0.1:0", "--state", state, "--interval", "500ms")
+	p := attack.Start(t, attack.Config{Memory: mostMemory, Env: []string{"METE_SOCKET=" + filepath.Join(attack.ShortDir(t), "socket")}}, filepath.Join(programs.Dir(t), "mete"), "up", "--listen", "127.0.0.1:0", "--state", state, "--interval", "500ms")
 	p.Await(t, "#code=")
 	_, rest, _ := strings.Cut(p.Out.String(), "http://")
 	address := strings.TrimSuffix(strings.Fields(rest)[0], "/")
