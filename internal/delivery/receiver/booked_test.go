@@ -3,12 +3,10 @@ package receiver_test
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"mete.dev/mete/internal/delivery/receiver"
 	"mete.dev/mete/internal/delivery/timeline"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
@@ -29,16 +27,8 @@ func TestBooked(t *testing.T) { synctest.Test(t, testBooked) }
 
 func testBooked(t *testing.T) {
 	l, m := newLedger(), &sampled{}
-	in := receiver.New(quick(), l, m, slog.New(slog.DiscardHandler))
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- in.Run(ctx) }()
-	defer func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}()
+	in, stop := run(t, quick(), l, m)
+	defer stop()
 	node := newMachine("boot", time.Hour, 1)
 	window := func(from, to time.Duration, reason usage.StartReason) usage.Window {
 		node.at = int64(from)

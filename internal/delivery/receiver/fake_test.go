@@ -234,10 +234,16 @@ type fatal interface {
 // run makes a Receiver that books until the function is called that comes back. m may be nil.
 func run(t fatal, cfg receiver.Config, l receiver.Ledger, m receiver.Metrics) (*receiver.Receiver, func()) {
 	t.Helper()
+	return runLogged(t, cfg, l, m, io.Discard)
+}
+
+// runLogged is run with a log.
+func runLogged(t fatal, cfg receiver.Config, l receiver.Ledger, m receiver.Metrics, log io.Writer) (*receiver.Receiver, func()) {
+	t.Helper()
 	if err := cfg.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	in := receiver.New(cfg, l, m, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	in := receiver.New(cfg, l, m, slog.New(slog.NewTextHandler(log, nil)))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- in.Run(ctx) }()

@@ -470,16 +470,8 @@ func TestLogOfFailures(t *testing.T) { synctest.Test(t, testLogOfFailures) }
 func testLogOfFailures(t *testing.T) {
 	var log journal.Journal
 	l := newLedger()
-	in := receiver.New(quick(), l, nil, slog.New(slog.NewTextHandler(&log, nil)))
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- in.Run(ctx) }()
-	defer func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}()
+	in, stop := runLogged(t, quick(), l, nil, &log)
+	defer stop()
 	s, p := server(in)
 	s.Start()
 	s.Client().Transport.(*http.Transport).DialContext = p.dial

@@ -3,13 +3,11 @@ package receiver_test
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"mete.dev/mete/internal/delivery/receiver"
 	"mete.dev/mete/internal/delivery/timeline"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/usage"
@@ -50,16 +48,8 @@ func TestUnsampled(t *testing.T) { synctest.Test(t, testUnsampled) }
 
 func testUnsampled(t *testing.T) {
 	l, m := newLedger(), &metrics{}
-	in := receiver.New(quick(), l, m, slog.New(slog.DiscardHandler))
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- in.Run(ctx) }()
-	defer func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}()
+	in, stop := run(t, quick(), l, m)
+	defer stop()
 	node := newMachine("boot", time.Hour, 1)
 	for i, c := range []struct {
 		unsampled bool
@@ -89,16 +79,8 @@ func TestMetricsDown(t *testing.T) { synctest.Test(t, testMetricsDown) }
 func testMetricsDown(t *testing.T) {
 	var log journal.Journal
 	m := &metrics{}
-	in := receiver.New(quick(), newLedger(), m, slog.New(slog.NewTextHandler(&log, nil)))
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- in.Run(ctx) }()
-	defer func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}()
+	in, stop := runLogged(t, quick(), newLedger(), m, &log)
+	defer stop()
 	node := newMachine("boot", time.Hour, 1)
 	send := func(ctx context.Context, err error) {
 		m.err = err
@@ -106,12 +88,12 @@ func testMetricsDown(t *testing.T) {
 	}
 	full := errors.New("the disk is full")
 	for _, err := range []error{nil, full, full, nil, nil} {
-		send(ctx, err)
+		send(t.Context(), err)
 	}
 	if s := log.String(); strings.Count(s, "level=ERROR") != 1 || strings.Count(s, "take samples again") != 1 || in.Stats().MetricsFailed != 2 {
 		t.Errorf("%d failures, log:\n%s", in.Stats().MetricsFailed, s)
 	}
-	gone, leave := context.WithCancel(ctx)
+	gone, leave := context.WithCancel(t.Context())
 	m.left = leave
 	send(gone, full)
 	if n := in.Stats().MetricsFailed; n != 2 {
@@ -124,16 +106,8 @@ func TestSamplesOfBooked(t *testing.T) { synctest.Test(t, testSamplesOfBooked) }
 
 func testSamplesOfBooked(t *testing.T) {
 	l, m := newLedger(), &sampled{}
-	in := receiver.New(quick(), l, m, slog.New(slog.DiscardHandler))
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- in.Run(ctx) }()
-	defer func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}()
+	in, stop := run(t, quick(), l, m)
+	defer stop()
 	node := newMachine("boot", time.Hour, 1)
 	samples := func(want int, of string) {
 		t.Helper()
@@ -163,7 +137,7 @@ func testSamplesOfBooked(t *testing.T) {
 	next := node.batch(t, second)
 	results := make(chan error, 2)
 	send := func(sent []byte) {
-		_, err := in.Offer(ctx, "n1", node.clock(), sent)
+		_, err := in.Offer(t.Context(), "n1", node.clock(), sent)
 		results <- err
 	}
 	go send(first)

@@ -453,11 +453,8 @@ func testCloneAfterRestart(t *testing.T) {
 	offer(t, in, "n1", a.clock(), a.batch(t, a.window(time.Second)), batch.Accepted)
 }
 
-// TestPoison checks that one batch that breaks the transaction does not make the
-// receiver refuse the others.
-func TestPoison(t *testing.T) { synctest.Test(t, testPoison) }
-
-func testPoison(t *testing.T) {
+// newPoisoned returns a ledger whose transactions fail with a batch of the node "bad".
+func newPoisoned() *ledger {
 	l := newLedger()
 	l.fail = func(e *batch.Entry) error {
 		if e.Node == "bad" {
@@ -465,6 +462,15 @@ func testPoison(t *testing.T) {
 		}
 		return nil
 	}
+	return l
+}
+
+// TestPoison checks that one batch that breaks the transaction does not make the
+// receiver refuse the others.
+func TestPoison(t *testing.T) { synctest.Test(t, testPoison) }
+
+func testPoison(t *testing.T) {
+	l := newPoisoned()
 	cfg := quick()
 	cfg.GatherTime = 50 * time.Millisecond
 	in := start(t, cfg, l)
@@ -513,13 +519,7 @@ func testPoison(t *testing.T) {
 func TestPoisonPair(t *testing.T) { synctest.Test(t, testPoisonPair) }
 
 func testPoisonPair(t *testing.T) {
-	l := newLedger()
-	l.fail = func(e *batch.Entry) error {
-		if e.Node == "bad" {
-			return errors.New("disk: bad row")
-		}
-		return nil
-	}
+	l := newPoisoned()
 	cfg := quick()
 	cfg.GatherTime = 50 * time.Millisecond
 	in := start(t, cfg, l)

@@ -64,16 +64,7 @@ func testEqual(t *testing.T, p *pair) {
 	p.checkEqual("started again", p.begin)
 
 	// A power failure loses the last half hour of samples.
-	copied := filepath.Join(p.dir, "copy")
-	p.close()
-	if err := os.CopyFS(copied, os.DirFS(p.metricsDir())); err != nil {
-		t.Fatal(err)
-	}
-	p.open()
-	p.live(30 * time.Minute)
-	p.close()
-	replaceDir(t, copied, p.metricsDir())
-	p.open()
+	p.losePower(30 * time.Minute)
 	p.live(10 * time.Minute)
 	if p.fill() == 0 {
 		t.Error("no sample was filled in")
@@ -198,16 +189,7 @@ func testOverLimit(t *testing.T, p *pair) {
 	p.live(time.Hour)
 	p.checkSum("live")
 
-	copied := filepath.Join(p.dir, "copy")
-	p.close()
-	if err := os.CopyFS(copied, os.DirFS(p.metricsDir())); err != nil {
-		t.Fatal(err)
-	}
-	p.open()
-	p.live(30 * time.Minute)
-	p.close()
-	replaceDir(t, copied, p.metricsDir())
-	p.open()
+	p.losePower(30 * time.Minute)
 	p.live(15 * time.Minute)
 	if p.fill() == 0 {
 		t.Error("no sample was filled in")
@@ -259,6 +241,21 @@ func (p *pair) checkSum(when string) {
 			p.t.Errorf("%s: %d of %d workloads have own series of %s, want %d", when, own, len(p.all), res, p.maxWorkloads)
 		}
 	}
+}
+
+// losePower runs the machine for a time of which a power failure takes all samples.
+func (p *pair) losePower(lost time.Duration) {
+	p.t.Helper()
+	copied := filepath.Join(p.dir, "copy")
+	p.close()
+	if err := os.CopyFS(copied, os.DirFS(p.metricsDir())); err != nil {
+		p.t.Fatal(err)
+	}
+	p.open()
+	p.live(lost)
+	p.close()
+	replaceDir(p.t, copied, p.metricsDir())
+	p.open()
 }
 
 func replaceDir(t *testing.T, from, to string) {
