@@ -162,8 +162,7 @@ func (s Set) All() iter.Seq[Resource] {
 
 // Each calls f for every resource in s, in the order of the list.
 func (s Set) Each(f func(Resource)) {
-	for s != 0 {
-		f(Resource(bits.TrailingZeros64(uint64(s))))
-		s &= s - 1
+	for r := range s.All() {
+		f(r)
 	}
 }

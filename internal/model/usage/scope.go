@@ -109,12 +109,12 @@ func (e Extent) LevelIn(o Extent) (level int, ok bool) {
 	if o.Scope == Machine {
 		return MaxAncestors, true
 	}
-	inner, outer := e.Ancestors, o.Ancestors
-	if inner == "" || outer == "" || slices.Contains(outer.Scopes(), o.Scope) {
+	a, inner, stated := e.Ancestors.parse()
+	b, outer, known := o.Ancestors.parse()
+	isOuter := func(id uint64) bool { return ScopeOf(id) == o.Scope }
+	if !stated || !known || a != b || slices.ContainsFunc(outer, isOuter) {
 		return 0, false
 	}
-	a, _, _ := inner.parse()
-	b, _, _ := outer.parse()
-	level = slices.Index(inner.Scopes(), o.Scope)
-	return level, a == b && level >= 0
+	level = slices.IndexFunc(inner, isOuter)
+	return level, level >= 0
 }

@@ -115,7 +115,8 @@ type bookedNode struct {
 
 // newBooking returns a booking without rows.
 func (k *Booker) newBooking(t *db.Tx, now time.Time) *booking {
-	return &booking{Tx: t, now: schema.Nanos(now), quota: k.quota, clusterNodes: k.clusterNodes, nodes: map[string]*bookedNode{}}
+	return &booking{Tx: t, now: schema.Nanos(now), quota: k.quota, clusterNodes: k.clusterNodes,
+		clusters: map[string]*quotaHolder{}, nodes: map[string]*bookedNode{}}
 }
 
 func (k *Booker) bookAll(t *db.Tx, es []*batch.Entry, results []batch.Result) error {

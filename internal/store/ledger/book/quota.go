@@ -94,9 +94,6 @@ func (n *bookedNode) addUse(add func(*quotaUse)) {
 
 // findCluster returns the quota of a cluster, which its nodes share.
 func (b *booking) findCluster(name string) *quotaHolder {
-	if b.clusters == nil {
-		b.clusters = map[string]*quotaHolder{}
-	}
 	if b.clusters[name] == nil {
 		b.clusters[name] = &quotaHolder{kind: "cluster", id: name, key: name, limit: b.quota.times(b.clusterNodes)}
 	}
