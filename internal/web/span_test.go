@@ -33,6 +33,7 @@ func TestPage(t *testing.T) {
 		t.Errorf("console: %s", c)
 	}
 	ranges(t, ctx)
+	lists(t, ctx)
 }
 
 // ranges checks the times that the page requests for its ranges. An open range ends now, at

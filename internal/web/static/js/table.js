@@ -5,14 +5,15 @@ import { useHere, Empty } from "./ui.js";
 
 const rowHeight = 34;
 
-// sortBy puts rows in the order of a column; what is absent is last either way.
+// sortBy puts rows in the order of a column, by its order where it has one; what is absent is last
+// either way.
 export function sortBy(rows, column, down) {
   const list = rows.map((r) => [column.value(r), r]);
   list.sort(([a], [b]) => {
     if (a === b) return 0;
     if (a === null || a === undefined) return 1;
     if (b === null || b === undefined) return -1;
-    return (a < b ? -1 : 1) * (down ? -1 : 1);
+    return (column.order ? column.order(a, b) : a < b ? -1 : 1) * (down ? -1 : 1);
   });
   return list.map(([, r]) => r);
 }
@@ -52,7 +53,7 @@ export function useWindow(count, box, all) {
 
 export const Gap = ({ rows, columns }) => (rows > 0 ? html`<tr aria-hidden="true" class="gap"><td colspan=${columns} style=${{ height: rows * rowHeight + "px" }}></td></tr>` : null);
 
-// Table draws rows. Columns are { key, title, num, value(row), cell(row), help,
+// Table draws rows. Columns are { key, title, num, value(row), order(a, b), cell(row), help,
 // width }; one without value cannot be sorted by. seen is told which rows are.
 // Where wraps says that rows are of different heights, all are drawn, up to 500.
 export function Table({ columns, rows, id = (r) => r.id, empty, name = "sort", label, seen, tall, foot, wraps }) {
@@ -88,5 +89,5 @@ export function Columns({ columns, shown }) {
   };
   return html`<div class="menu" ref=${box}><button type="button" aria-expanded=${open ? "true" : "false"} onClick=${() => set(!open)}>Columns</button>
     ${open && html`<fieldset class="pop"><legend class="hidden">columns</legend>${columns.filter((c) => !c.always).map((c) => html`<label><input type="checkbox" checked=${shown.includes(c.key)} onChange=${() => flip(c.key)} /> ${c.long || c.title}</label>`)}
-      <button type="button" class="quiet" onClick=${() => put({ cols: "" }, true)}>As at first</button></fieldset>`}</div>`;
+      <button type="button" class="quiet" onClick=${() => put({ cols: "" }, true)}>Reset columns</button></fieldset>`}</div>`;
 }

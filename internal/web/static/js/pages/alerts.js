@@ -1,46 +1,124 @@
-// Alerts: what fires, and what is watched for.
-import { html } from "../../vendor/preact.mjs";
-import { get } from "../api.js";
-import { Card, Shown, Empty, Search, Segments, useData, useHere } from "../ui.js";
+// Alerts: what fires, what fired in the range, and the rules.
+import { html, useState } from "../../vendor/preact.mjs";
+import { get, range } from "../api.js";
+import { useSpan } from "../span.js";
+import { quote } from "../series.js";
+import { Card, Shown, Empty, Search, Select, Segments, Dialog, useData, useHere } from "../ui.js";
+import { Table } from "../table.js";
+import { byRule, describe, extent, isHeartbeat, prefixes } from "../firing.js";
+import { natural } from "../names.js";
 import { text, length, when, ago, exactly, few } from "../fmt.js";
 import { put, nodeAt, href } from "../route.js";
 
 const tone = { firing: "bad", pending: "warn", inactive: "good" };
+const brief = 5; // alerts of a group that are shown at first
 
-const calm = (a) => a.labels.severity === "none";
+const Since = ({ at }) => html`<span class="num" title=${exactly(at)}>${when(at)}, ${ago(at)}</span>`;
 
-function Labels({ of }) {
-  return html`<span class="labels">${Object.entries(of).filter(([k]) => k !== "alertname").map(([k, v]) => (k === "node" ? html`<a class="tag" href=${nodeAt(v)}>${k}=${v}</a>` : html`<span class="tag">${k}=${v}</span>`))}</span>`;
+// About is what one alert is about: its node, or its labels.
+function About({ a }) {
+  const { node, alertname, severity, cluster, ...other } = a.labels;
+  if (node) return html`<a href=${nodeAt(node)}>${node}</a>`;
+  return html`<span>${Object.entries(other).map(([k, v]) => k + "=" + v).join(", ") || cluster || alertname}</span>`;
 }
 
-function Firing({ alerts }) {
-  const wanted = alerts.filter((a) => !calm(a)).length;
-  return html`${wanted === 0 && html`<${Nothing} />`}${alerts.length > 0 && html`<${List} alerts=${alerts} />`}`;
+const columns = [
+  { key: "node", title: "Node", class: "name", width: "13rem", first: true, order: natural, value: (a) => a.labels.node || "", cell: (a) => html`<${About} a=${a} />` },
+  { key: "cluster", title: "Cluster", width: "8rem", value: (a) => a.labels.cluster || null },
+  { key: "since", title: "Since", width: "12rem", value: (a) => a.activeAt, cell: (a) => html`<${Since} at=${a.activeAt} />` },
+  { key: "summary", title: "Summary", class: "name", width: "26rem", value: (a) => a.annotations.summary || "", cell: (a) => html`<span title=${a.annotations.summary}>${a.annotations.summary}</span>` },
+];
+const idOf = (a) => Object.entries(a.labels).map(([k, v]) => k + "=" + v).join("\n");
+
+// Group shows one rule's alerts: how many, where, the first of them, and all on request.
+function Group({ g, open }) {
+  const many = prefixes(g.alerts), one = g.alerts.length === 1 ? g.alerts[0] : null, first = g.alerts.slice(0, brief);
+  return html`<li class=${tone[g.state]} data-rule=${g.rule}><div class="row"><b>${g.rule}</b><span class=${"tag " + tone[g.state]}>${g.state}</span>${g.severity && html`<span class="tag">${g.severity}</span>`}<span class="extent">${extent(g.alerts)}</span><span class="muted end">since <${Since} at=${g.since} /></span></div>
+    ${one && html`<p>${one.annotations.summary} ${one.annotations.description && html`<span class="muted">${one.annotations.description}</span>`}</p>`}
+    ${!one && many.length > 1 && html`<div class="labels">${many.slice(0, 8).map((p) => html`<button type="button" class="tag" title=${"filter by " + p.name} onClick=${() => put({ q: p.name }, true)}>${p.name} ${p.count.toLocaleString()}</button>`)}${many.length > 8 && html`<span class="muted small">and ${few(many.length - 8, "more group")} of names</span>`}</div>`}
+    ${!one && (open ? html`<${Table} columns=${columns} rows=${g.alerts} id=${idOf} name=${"by" + g.rule} label=${"alerts of " + g.rule} />`
+      : html`<ul class="brief">${first.map((a) => html`<li><${About} a=${a} /><span class="muted">${a.labels.node ? a.labels.cluster : ""}</span><span class="muted num">${ago(a.activeAt)}</span><span class="muted summary">${a.annotations.summary}</span></li>`)}</ul>`)}
+    ${!one && (open || g.alerts.length > brief) && html`<button type="button" class="quiet" onClick=${() => put({ open: open ? "" : g.rule }, true)}>${open ? "Show fewer" : "Show all " + g.alerts.length.toLocaleString()}</button>`}</li>`;
 }
 
-function Nothing() {
-  return html`<div class="calm"><span class="tick" aria-hidden="true"></span><div><b>Nothing fires</b><div class="muted">No rule finds anything that somebody should look at.</div></div></div>`;
+function Nothing({ filtered }) {
+  if (filtered) return html`<${Empty} title="No alert passes the filters"><button onClick=${() => put({ q: "", cluster: "", severity: "" })}>Show all</button></${Empty}>`;
+  return html`<div class="calm"><span class="tick" aria-hidden="true"></span><div><b>No alerts firing</b></div></div>`;
 }
 
-function List({ alerts }) {
-  return html`<ul class="alerts">${alerts.map((a) => html`<li class=${calm(a) ? "" : tone[a.state]}><div class="row"><b>${a.labels.alertname}</b><span class=${"tag " + (calm(a) ? "" : tone[a.state])}>${a.state}</span><span class="muted end" title=${exactly(a.activeAt)}>since ${when(a.activeAt)}, ${ago(a.activeAt)}</span></div>
-    ${(a.annotations.summary || a.annotations.description) && html`<p>${a.annotations.summary} ${a.annotations.description && html`<span class="muted">${a.annotations.description}</span>`}</p>`}<${Labels} of=${a.labels} /></li>`)}</ul>`;
+// Heartbeat shows the rules that fire always.
+function Heartbeat({ rules }) {
+  return html`${rules.map((r) => html`<div class="calm heartbeat">${r.state === "firing" ? html`<span class="tick" aria-hidden="true"></span>` : html`<span class=${r.state === "unknown" ? "tag" : "tag bad"}>${r.state === "unknown" ? "waiting" : "missing"}</span>`}<div><b>Heartbeat: ${r.state === "firing" ? "alerting works" : r.state === "unknown" ? "not evaluated yet" : "missing"}</b>
+    <div class="muted">${r.name} always fires, and receivers get it regularly. If it stops, alerting is broken.${r.lastEvaluation && r.state !== "unknown" && html` <span class="num">Last evaluated ${ago(r.lastEvaluation)}.</span>`}</div></div></div>`)}`;
+}
+
+// episodes finds the times at which a series had values, at steps of so many seconds: [{ from, to,
+// most, open }]. Each value is of the window of seconds before it; open marks the one that lasts.
+export function episodes(values, step, window, end) {
+  const out = [];
+  for (const [t, v] of values) {
+    const last = out.at(-1);
+    if (last && t - last.at <= 1.5 * step) { last.at = t; last.most = Math.max(last.most, Number(v)); } else out.push({ from: t, at: t, most: Number(v) });
+  }
+  return out.map(({ from, at, most }) => ({ from, to: Math.max(from, at - Math.max(0, window - step)), most, open: at >= end - step / 2 }));
+}
+
+const seen = (labels, window) => `max_over_time(ALERTS{alertstate="firing",severity!="none"${labels}}[${window}s])`;
+const windowOf = (step) => Math.max(120, step); // the rules are evaluated each minute or more often
+
+// Who lists the alerts of an episode.
+function Who({ e, close }) {
+  const step = Math.max(10, Math.ceil((e.to - e.from) / 60)), window = windowOf(step), to = e.from + Math.ceil((e.to - e.from) / step) * step;
+  const data = useData(async (signal) => (await range(seen(",alertname=" + quote(e.rule) + ",severity=" + quote(e.severity), window), { from: e.from, to, step }, signal))
+    .flatMap((s) => episodes(s.values.map(([t, v]) => [Number(t), v]), step, window, to).map((x) => ({ labels: s.metric, ...x }))), [e.rule, e.from, e.to]);
+  const list = [columns[0], columns[1], { key: "from", title: "From", width: "9rem", value: (a) => a.from, cell: (a) => html`<span class="num">${when(a.from * 1000)}</span>` }, { key: "length", title: "Length", num: true, width: "7rem", value: (a) => a.to - a.from, cell: (a) => text(a.to - a.from, "seconds") }];
+  return html`<${Dialog} title=${e.rule + ", from " + when(e.from * 1000)} close=${close} wide><${Shown} of=${data} lines=${5}>${(rows) => html`<${Table} columns=${list} rows=${rows} id=${(a) => idOf(a) + a.from} name="who" label="alerts" />`}</${Shown}></${Dialog}>`;
+}
+
+// History lists when the rules fired in the range, from the series that their evaluation records.
+function History({ q }) {
+  const span = useSpan(useHere().query), window = windowOf(span.step);
+  const [shown, show] = useState(null);
+  const data = useData(async (signal) => (await range(`count by (alertname, severity) (${seen("", window)})`, span, signal))
+    .flatMap((s) => episodes(s.values.map(([t, v]) => [Number(t), v]), span.step, window, span.to).map((e) => ({ rule: s.metric.alertname, severity: s.metric.severity || "", ...e }))), [span.from, span.to]);
+  const list = [
+    { key: "rule", title: "Alert", class: "name", width: "15rem", value: (e) => e.rule, cell: (e) => html`<button type="button" class="plain" onClick=${() => show(e)}>${e.rule}</button>` },
+    { key: "severity", title: "Severity", width: "7rem", value: (e) => e.severity, cell: (e) => html`<span class="tag">${e.severity}</span>` },
+    { key: "from", title: "Started", num: true, first: true, width: "10rem", value: (e) => e.from, cell: (e) => html`<span class="num" title=${exactly(e.from * 1000)}>${e.from <= span.from ? "before " : ""}${when(e.from * 1000)}</span>` },
+    { key: "to", title: "Ended", num: true, width: "10rem", value: (e) => (e.open ? Infinity : e.to), cell: (e) => (e.open ? html`<span class="tag bad">firing</span>` : html`<span class="num" title=${exactly(e.to * 1000)}>${when(e.to * 1000)}</span>`) },
+    { key: "length", title: "Length", num: true, width: "7rem", value: (e) => e.to - e.from, cell: (e) => text(e.to - e.from, "seconds") },
+    { key: "most", title: "Alerts", num: true, width: "6rem", help: "the highest number of alerts of this rule at one time", value: (e) => e.most, cell: (e) => e.most.toLocaleString() },
+  ];
+  return html`<${Card} title="History" note=${"times to about " + length(Math.max(span.step, 60))} flush><${Shown} of=${data} lines=${4}>${(all) => { const rows = all.filter((e) => !q || e.rule.toLowerCase().includes(q)); return html`<${Table} columns=${list} rows=${rows} id=${(e) => e.rule + e.severity + e.from} name="past" label="past alerts" empty=${html`<${Empty} title=${all.length ? "No past alert passes the filter" : "No alert fired in this range"} />`} />`; }}</${Shown}></${Card}>
+    ${shown && html`<${Who} e=${shown} close=${() => show(null)} />`}`;
 }
 
 function Rule({ r }) {
-  return html`<li><details><summary><span class=${"tag " + (r.health === "err" ? "bad" : r.type === "alerting" && !(r.labels && r.labels.severity === "none") ? tone[r.state] || "" : "")}>${r.health === "err" ? "failing" : r.type === "alerting" ? (r.state === "unknown" ? "not yet" : r.state) : "recorded"}</span><b>${r.name}</b>${r.duration > 0 && html`<span class="muted small">for ${length(r.duration)}</span>`}</summary>
-    <pre>${r.query}</pre>${r.lastError && html`<p class="notice bad">${r.lastError}</p>`}${r.annotations && r.annotations.summary && html`<p class="muted">${r.annotations.summary}</p>`}<div class="bar"><a class="button" href=${href("/query", { expr: r.query })}>Ask</a>${r.lastEvaluation && html`<span class="small muted num">looked ${ago(r.lastEvaluation)}, in ${text(r.evaluationTime, "seconds")}</span>`}</div></details></li>`;
+  return html`<li><details><summary><span class=${"tag " + (r.health === "err" ? "bad" : r.type === "alerting" && !isHeartbeat(r) ? tone[r.state] || "" : "")}>${r.health === "err" ? "failing" : r.type !== "alerting" ? "recorded" : isHeartbeat(r) ? "heartbeat" : r.state === "unknown" ? "not yet" : r.state}</span><b>${r.name}</b>${r.duration > 0 && html`<span class="muted small">for ${length(r.duration)}</span>`}</summary>
+    <pre>${r.query}</pre>${r.lastError && html`<p class="notice bad">${r.lastError}</p>`}${r.annotations && r.annotations.summary && html`<p>${describe(r.annotations.summary)}${r.annotations.description && html` <span class="muted">${describe(r.annotations.description)}</span>`}</p>`}<div class="bar"><a class="button" href=${href("/query", { expr: r.query })}>Run query</a>${r.lastEvaluation && html`<span class="small muted num">last evaluated ${ago(r.lastEvaluation)}, took ${text(r.evaluationTime, "seconds")}</span>`}</div></details></li>`;
+}
+
+function Rules({ groups, q, show }) {
+  const passes = (r) => (!q || (r.name + r.query).toLowerCase().includes(q)) && (!show || (show === "recording") === (r.type === "recording"));
+  return html`<${Card} title="Rules" note=${few(groups.reduce((a, g) => a + g.rules.length, 0), "rule")} aside=${html`<${Segments} label="rules" options=${[["", "all"], ["alerting", "alerts"], ["recording", "recorded"]]} value=${show} choose=${(v) => put({ show: v }, true)} />`}>
+    ${groups.map((g) => ({ g, rules: g.rules.filter(passes) })).filter(({ rules }) => rules.length).map(({ g, rules }) => html`<h3 class="second">${g.name} <span class="muted">every ${length(g.interval)}</span></h3><ul class="rules">${rules.map((r) => html`<${Rule} r=${r} />`)}</ul>`)}</${Card}>`;
 }
 
 export function Alerts() {
   const { query } = useHere();
   const data = useData(async (signal) => {
-    const [rules, alerts] = await Promise.all([get("/api/v1/rules", {}, signal), get("/api/v1/alerts", {}, signal)]);
+    const [rules, alerts] = await Promise.all([get("/api/v1/rules", { exclude_alerts: "true" }, signal), get("/api/v1/alerts", {}, signal)]);
     return { groups: rules.data.groups, alerts: alerts.data.alerts };
   }, [], 15000);
   const q = (query.q || "").toLowerCase(), show = query.show || "";
-  const passes = (r) => (!q || (r.name + r.query).toLowerCase().includes(q)) && (!show || (show === "recording") === (r.type === "recording"));
-  return html`<${Shown} of=${data} lines=${6}>${({ groups, alerts }) => html`<${Card} title="Firing and pending" note=${alerts.length ? few(alerts.length, "alert") : ""}>${groups.length === 0 ? html`<${Empty} title="There are no rules here"><span>This server evaluates none, so nothing can fire. Any Prometheus can: it reads the same series from <code>/api/v1</code>.</span><a href="/health">Health shows what needs a look now.</a></${Empty}>` : html`<${Firing} alerts=${[...alerts].sort((a, b) => calm(a) - calm(b) || (a.state < b.state ? -1 : 1))} />`}</${Card}>
-    ${groups.length > 0 && html`<${Card} title="Rules" note=${few(groups.reduce((a, g) => a + g.rules.length, 0), "rule")} aside=${html`<div class="bar"><${Segments} label="rules" options=${[["", "all"], ["alerting", "alerts"], ["recording", "recorded"]]} value=${show} choose=${(v) => put({ show: v }, true)} /><${Search} placeholder="Filter rules" /></div>`}>
-      ${groups.map((g) => ({ g, rules: g.rules.filter(passes) })).filter(({ rules }) => rules.length).map(({ g, rules }) => html`<h3 class="second">${g.name} <span class="muted">each ${length(g.interval)}</span></h3><ul class="rules">${rules.map((r) => html`<${Rule} r=${r} />`)}</ul>`)}</${Card}>`}`}</${Shown}>`;
+  return html`<${Shown} of=${data} lines=${6}>${({ groups, alerts }) => {
+    if (groups.length === 0) return html`<${Card} title="Alerts"><${Empty} title="There are no rules here"><span>This server evaluates none, so nothing can fire. Any Prometheus can: it reads the same series from <code>/api/v1</code>.</span><a href="/health">Health shows what needs a look now.</a></${Empty}></${Card}>`;
+    const wanted = alerts.filter((a) => !isHeartbeat(a)), of = (k) => [...new Set(wanted.map((a) => a.labels[k]).filter(Boolean))].sort(natural), clusters = of("cluster"), severities = of("severity");
+    const passing = wanted.filter((a) => (!q || [a.annotations.summary || "", ...Object.values(a.labels)].some((v) => v.toLowerCase().includes(q))) && (!query.cluster || a.labels.cluster === query.cluster) && (!query.severity || a.labels.severity === query.severity));
+    const shown = byRule(passing), filtered = passing.length < wanted.length;
+    return html`<${Card} title="Firing and pending" note=${wanted.length ? (filtered ? passing.length.toLocaleString() + " of " : "") + few(wanted.length, "alert") + ", " + few(byRule(wanted).length, "rule") : ""} aside=${html`<div class="bar">${(clusters.length > 1 || query.cluster) && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}${(severities.length > 1 || query.severity) && html`<${Select} name="severity" label="Severity" all="all" options=${severities} />`}<${Search} placeholder="Filter alerts and rules" /></div>`}>
+        ${shown.length === 0 ? html`<${Nothing} filtered=${filtered} />` : html`<ul class="alerts">${shown.map((g) => html`<${Group} key=${g.rule + g.state + g.severity} g=${g} open=${query.open === g.rule} />`)}</ul>`}
+        <${Heartbeat} rules=${groups.flatMap((g) => g.rules).filter((r) => r.type === "alerting" && isHeartbeat(r))} /></${Card}>
+      <${History} q=${q} /><${Rules} groups=${groups} q=${q} show=${show} />`;
+  }}</${Shown}>`;
 }

@@ -24,10 +24,10 @@ export const pages = [
   { path: "/node/", title: "Node", match: (p) => p.startsWith("/node/"), view: Node, under: "/nodes", name: (p) => p.slice(6) },
   { key: "e", path: "/flow", title: "Energy flow", icon: "flow", match: is("/flow"), view: Flow },
   { key: "q", path: "/query", title: "Query", icon: "query", match: is("/query"), view: Query },
-  { key: "a", path: "/alerts", title: "Alerts", icon: "alerts", match: is("/alerts"), view: Alerts, ranged: false },
+  { key: "a", path: "/alerts", title: "Alerts", icon: "alerts", match: is("/alerts"), view: Alerts },
   { key: "h", path: "/health", title: "Health", icon: "health", match: is("/health"), view: Health },
 ];
 
 export function missing() {
-  return html`<section class="card"><${Empty} title="There is no such page"><p>The address may have been cut. <a href="/">Overview</a> leads everywhere.</p></${Empty}></section>`;
+  return html`<section class="card"><${Empty} title="Page not found"><a href="/">Go to Overview</a></${Empty}></section>`;
 }

@@ -5,6 +5,7 @@ import { ledger, steps, useSpan } from "../span.js";
 import { resources, busiest } from "../series.js";
 import { Card, Stat, Shown, Empty, Figure, Kind, Job, Segments, Skeleton, useData, useHere, partsOf } from "../ui.js";
 import { Stacked, Flows, Whole, Gaps } from "../parts.js";
+import { Brief } from "../firing.js";
 import { text, few, ago, worst } from "../fmt.js";
 import { href, nodeAt, put, ranged } from "../route.js";
 
@@ -54,9 +55,9 @@ export function Fleet({ nodes, by = "cpu_cores" }) {
 function Attention({ nodes, gaps, alerts }) {
   const quiet = nodes.filter((n) => n.state === "silent" || n.state === "behind");
   const list = [
-    ...alerts.filter(alarms).map((a) => html`<li class="bad"><a href="/alerts">${a.labels.alertname}</a><span>${a.annotations.summary || a.labels.node || ""}</span></li>`),
-    ...quiet.slice(0, 5).map((n) => html`<li class="warn"><a href=${nodeAt(n.name)}>${n.name}</a><span>${n.state}${n.booked_through ? ", booked up to " + ago(n.booked_through) : ""}</span></li>`),
-    ...(quiet.length > 5 ? [html`<li class="warn"><a href="/nodes">${quiet.length - 5} more nodes</a><span>silent or behind</span></li>`] : []),
+    ...(alerts.some(alarms) ? [html`<${Brief} alerts=${alerts} />`] : []),
+    ...(quiet.length > 5 ? [] : quiet).map((n) => html`<li class="warn"><a href=${nodeAt(n.name)}>${n.name}</a><span>${n.state}${n.booked_through ? ", booked up to " + ago(n.booked_through) : ""}</span></li>`),
+    ...(quiet.length > 5 ? [html`<li class="warn"><a href="/nodes">${few(quiet.length, "node")}</a><span>silent or behind</span></li>`] : []),
     ...gaps.slice(0, 4).map((g) => html`<li class=${["unwatched", "rebooted"].includes(g.reason) ? "warn" : "bad"}><a href=${nodeAt(g.name)}>${g.name}</a><span title=${g.meaning}>${g.reason} for ${text(g.seconds, "seconds")}, ${ago(g.to)}</span></li>`),
     ...(gaps.length > 4 ? [html`<li><a href="/health">${few(gaps.length - 4, "more gap")}</a></li>`] : []),
   ];

@@ -1,0 +1,108 @@
+package web_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"mete.dev/mete/internal/testkit/fleet"
+)
+
+// expect evaluates JavaScript in which modules of the page are imported by of("NAME.js"), and
+// compares its result, as JSON, with want.
+func expect(t *testing.T, ctx context.Context, what, script, want string) {
+	t.Helper()
+	got, err := chromedp.Run(ctx, chromedp.Evaluate[string](`(async () => {
+		const of = (name) => import(document.querySelector("script[type=module]").src.replace("app.js", name));
+		return JSON.stringify(await (async () => { `+script+` })());
+	})()`, chromedp.EvalAwaitPromise))
+	if err != nil {
+		t.Errorf("%s: %v", what, err)
+		return
+	}
+	if got != want {
+		t.Errorf("%s: got\n%s\nwant\n%s", what, got, want)
+	}
+}
+
+// lists checks the rules by which pages sort, group and describe what they list.
+func lists(t *testing.T, ctx context.Context) {
+	t.Helper()
+	expect(t, ctx, "names in natural order", `
+		const { natural } = await of("names.js");
+		return ["rack10", "rack2-n10", "rack1", "b", "rack2-n9", "Rack2", "a7.x", "a07.x"].sort(natural);`,
+		`["a07.x","a7.x","b","rack1","Rack2","rack2-n9","rack2-n10","rack10"]`)
+	expect(t, ctx, "prefixes of names", `
+		const { prefixOf } = await of("names.js");
+		return ["rack12-n03", "web-01.example.org", "node7", "db", "42", "10.0.0.7", "gpu_a_1", "-x"].map(prefixOf);`,
+		`["rack12","web","node","db","42","10.0.0","gpu_a","-x"]`)
+	const alerts = `
+		const { byRule, extent, prefixes, describe, isHeartbeat } = await of("firing.js");
+		const alerts = [{ labels: { alertname: "Alive", severity: "none" }, state: "firing", activeAt: "2026-01-01T00:00:00Z", annotations: {} }];
+		for (let i = 999; i >= 0; i--) alerts.push({ labels: { alertname: "Silent", severity: "critical", node: "rack" + (Math.floor(i / 8) + 1) + "-n" + (i % 8 + 1), cluster: i % 2 ? "north" : "south" }, state: i < 2 ? "pending" : "firing", activeAt: "2026-01-01T00:0" + i % 10 + ":00Z", annotations: {} });
+		alerts.push({ labels: { alertname: "Busy", severity: "warning", node: "rack1-n1", cluster: "south" }, state: "firing", activeAt: "2026-01-01T00:00:00Z", annotations: {} });
+		alerts.push({ labels: { alertname: "Cap", severity: "critical", cluster: "south" }, state: "firing", activeAt: "2026-01-01T00:00:00Z", annotations: {} });`
+	expect(t, ctx, "alerts by rule", alerts+`
+		return byRule(alerts.filter((a) => !isHeartbeat(a))).map((g) => [g.rule, g.state, g.alerts.length, extent(g.alerts), g.alerts[0].labels.node ?? null, g.since.slice(11, 16)].join(" "));`,
+		`["Silent firing 998 998 nodes in 2 clusters rack1-n3 00:00","Cap firing 1 south  00:00","Busy firing 1 rack1-n1 in south rack1-n1 00:00","Silent pending 2 2 nodes in 2 clusters rack1-n1 00:00"]`)
+	expect(t, ctx, "the alerts by prefixes of nodes", alerts+`
+		const found = prefixes(byRule(alerts).find((g) => g.rule === "Silent").alerts);
+		return [found.length, found.slice(0, 2), found.at(-1)];`,
+		`[125,[{"name":"rack2","count":8},{"name":"rack3","count":8}],{"name":"rack1","count":6}]`)
+	expect(t, ctx, "templates of rules", `
+		const { describe } = await of("firing.js");
+		return describe("{{ $labels.node }} draws {{ $value | humanize }}W, {{$value | humanizePercentage}} for {{ $value | humanizeDuration }}.");`,
+		`"<node> draws <value>W, <percentage> for <duration>."`)
+	expect(t, ctx, "the times at which an alert fired", `
+		const { episodes } = await of("pages/alerts.js");
+		const values = [[0, "1"], [60, "3"], [120, "2"], [600, "1"], [660, "1"]];
+		return [episodes(values, 60, 120, 660), episodes(values, 120, 120, 900), episodes([], 60, 120, 60)];`,
+		`[[{"from":0,"to":60,"most":3,"open":false},{"from":600,"to":600,"most":1,"open":true}],[{"from":0,"to":120,"most":3,"open":false},{"from":600,"to":660,"most":1,"open":false}],[]]`)
+}
+
+// outage replaces the alerts that the page gets by those of 1000 silent nodes in 125 racks, and by
+// the heartbeat.
+const outage = `(() => {
+	const ask = window.fetch, alerts = [{ labels: { alertname: "MeteDeadMan", severity: "none" }, annotations: { summary: "Alerts of this server arrive." }, state: "firing", activeAt: new Date().toISOString(), value: "1" }];
+	for (let i = 0; i < 1000; i++) {
+		const node = "rack" + (Math.floor(i / 8) + 1) + "-n0" + (i % 8 + 1);
+		alerts.push({ labels: { alertname: "MeteNodeSilent", severity: "critical", node, cluster: i % 2 ? "north" : "south" }, annotations: { summary: "Node " + node + " sends nothing.", description: "Look there." }, state: "firing", activeAt: new Date().toISOString(), value: "0" });
+	}
+	window.fetch = (path, more) => (String(path).startsWith("/api/v1/alerts") ? Promise.resolve(new Response(JSON.stringify({ status: "success", data: { alerts } }))) : ask(path, more));
+	return true;
+})()`
+
+// With 1000 alerts of one rule, pages Alerts and Overview stay short, and all alerts are reachable.
+func TestOutageInChromium(t *testing.T) {
+	needPagesStage(t)
+	f := fleet.Open(t, fleet.Config{Nodes: 3, Each: 2, Tame: true})
+	ctx := browser(t)
+	u := &user{t, ctx}
+	u.does(chromedp.EmulateViewport(1440, 900), chromedp.Navigate(f.URL+"/health?range=15m"))
+	u.writes("#token", f.Viewer+"\r")
+	u.sees("the page", `document.querySelector("#main") !== null`)
+	u.sees("the outage", outage)
+	height := func(page string, most float64) {
+		t.Helper()
+		h, err := chromedp.Run(ctx, chromedp.Evaluate[float64](`document.documentElement.scrollHeight`))
+		if err != nil || h > most {
+			t.Errorf("%s is %v px tall, want at most %v; %v", page, h, most, err)
+		}
+	}
+	u.clicks(`nav a[href^="/alerts"]`)
+	u.sees("one group", `document.querySelectorAll(".alerts > li").length === 1 && document.querySelector(".alerts > li").innerText.includes("1,000 nodes in 2 clusters")`)
+	u.sees("five of its alerts", `document.querySelectorAll(".alerts .brief li").length === 5`)
+	u.sees("the heartbeat, which is no alert", `document.querySelector(".heartbeat").innerText.includes("Heartbeat") && !document.querySelector(".alerts").innerText.includes("MeteDeadMan")`)
+	height("Alerts", 2500)
+	picture(t, ctx, "outage-alerts")
+	u.button("Show all 1,000")
+	u.sees("all of them in a table", `document.querySelector(".alerts table")?.getAttribute("aria-rowcount") === "1000"`)
+	height("Alerts with all of them", 2700)
+	u.filters("rack17-n03")
+	u.sees("the one that passes the filter", `document.querySelectorAll(".alerts > li").length === 1 && document.querySelector(".alerts > li").innerText.includes("rack17-n03 in south")`)
+	u.clicks(`nav a[href="/?range=15m"]`)
+	u.sees("one line on Overview", fmt.Sprintf(`[...document.querySelectorAll(".attention li")].filter((li) => li.innerText.includes("MeteNodeSilent")).map((li) => li.innerText.replace(/\s+/g, " ").trim()).join() === %s`, quote("MeteNodeSilent 1,000 nodes in 2 clusters")))
+	height("Overview", 3000)
+}
