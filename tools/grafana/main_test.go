@@ -143,6 +143,9 @@ func TestNames(t *testing.T) {
 		values := []string{"$__rate_interval", "1m", "$__range", "15m"}
 		for _, b := range boards() {
 			for _, c := range b.choices {
+				if len(c.options) > 0 {
+					values = append(values, "$"+c.name, c.options[0])
+				}
 				values = append(values, "$"+c.name, ".*")
 			}
 		}
@@ -160,6 +163,9 @@ func TestNames(t *testing.T) {
 	}
 	for _, b := range boards() {
 		for _, c := range b.choices {
+			if len(c.options) > 0 {
+				continue
+			}
 			check(b.title+", "+c.name, strings.TrimPrefix(c.query[:strings.LastIndex(c.query, ", ")], "label_values("))
 		}
 		for i := range b.panels {
@@ -193,6 +199,11 @@ func TestQueries(t *testing.T) {
 		all := []string{"$__rate_interval", "1m", "$__range", "15m"}
 		first := append([]string{}, all...)
 		for _, c := range b.choices {
+			if n := len(c.options); n > 0 {
+				all = append(all, "$"+c.name, c.options[0])
+				first = append(first, "$"+c.name, c.options[n-1])
+				continue
+			}
 			at := strings.LastIndex(c.query, ", ")
 			expr, label := strings.TrimPrefix(c.query[:at], "label_values("), strings.TrimSuffix(c.query[at+2:], ")")
 			found := s.ask("/api/v1/label/"+label+"/values", url.Values{"match[]": {strings.NewReplacer(first...).Replace(expr)}})
@@ -208,6 +219,7 @@ func TestQueries(t *testing.T) {
 				for _, values := range [][]string{all, first} {
 					asked++
 					found := s.query(p, strings.NewReplacer(values...).Replace(q.expr))
+					s.checkLinks(p, found)
 					if len(found) == 0 && !p.quiet {
 						t.Errorf("%s, %s: empty result of %s with %q", b.title, p.title, q.expr, values)
 					}
@@ -216,6 +228,68 @@ func TestQueries(t *testing.T) {
 		}
 	}
 	t.Logf("%d queries", asked)
+}
+
+// checkLinks checks that each series of a panel has the labels that its links need.
+func (s *server) checkLinks(p *panel, found []any) {
+	s.t.Helper()
+	for _, l := range p.links {
+		for _, name := range l.labels {
+			for _, f := range found {
+				series, ok := f.(map[string]any)
+				labels, isMap := series["metric"].(map[string]any)
+				if !ok || !isMap || labels[name] == nil {
+					s.t.Errorf("%s: a series has no label %s for the link %q: %v", p.title, name, l.title, f)
+				}
+			}
+		}
+	}
+}
+
+// Every link leads to a dashboard that has the variables which it sets.
+func TestLinks(t *testing.T) {
+	t.Parallel()
+	byUID := map[string]board{}
+	for _, b := range boards() {
+		byUID[b.uid] = b
+	}
+	links := 0
+	for _, b := range boards() {
+		for _, p := range b.panels {
+			for _, l := range p.links {
+				links++
+				to, ok := byUID[l.board]
+				if !ok {
+					t.Errorf("%s, %s: no dashboard %s", b.title, p.title, l.board)
+				}
+				for _, name := range l.labels {
+					if !to.knows(name) {
+						t.Errorf("%s, %s: %s has no variable %s", b.title, p.title, to.title, name)
+					}
+				}
+			}
+		}
+	}
+	if links == 0 {
+		t.Error("no links")
+	}
+}
+
+// Values at and beyond their limits have the colors of warnings and errors, in either direction.
+func TestThresholds(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		panel panel
+		want  string
+	}{
+		{panel{limits: [2]float64{1, 10}}, `[{"color":"green","value":null},{"color":"yellow","value":1},{"color":"red","value":10}]`},
+		{panel{limits: [2]float64{0, 1}}, `[{"color":"green","value":null},{"color":"red","value":1}]`},
+		{panel{limits: [2]float64{3, 9}, below: true}, `[{"color":"red","value":null},{"color":"yellow","value":3},{"color":"green","value":9}]`},
+	} {
+		if got, err := json.Marshal(c.panel.thresholds()["steps"]); err != nil || string(got) != c.want {
+			t.Errorf("%+v: %s, %v; want %s", c.panel, got, err, c.want)
+		}
+	}
 }
 
 // quoted returns a value as Grafana quotes it in a regular expression in a string.
