@@ -71,7 +71,7 @@ func Admin(t Tokens, n Nodes, b Backups, p Pages, now func() time.Time, log *slo
 	mux.HandleFunc("/v1/backup", h.serveBackup)
 	mux.HandleFunc("/v1/page-links", h.servePageLinks)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		fail(w, fault.WithHint(fmt.Errorf("%q: %w", r.URL.Path, fault.ErrNotFound), "there are /v1/tokens, /v1/nodes/NODE, /v1/backup and /v1/page-links"))
+		fail(w, fault.WithHint(fmt.Errorf("%q: %w", r.URL.Path, fault.ErrNotFound), "the paths are /v1/tokens, /v1/nodes/NODE, /v1/backup and /v1/page-links"))
 	})
 	return mux
 }

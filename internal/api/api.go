@@ -27,9 +27,9 @@ import (
 // queryTimeout is how long a ledger may take for an answer.
 const queryTimeout = 30 * time.Second
 
-// The number of questions that are answered at once, and that wait of callers with one
-// scope: a question holds a connection to the database, which has a few more, and one to
-// a large ledger takes all CPUs for seconds.
+// Limits on the requests that are answered at once, and on those that wait of callers with the
+// same scope. A request holds one of the database's few connections, and one to a large ledger
+// takes all CPUs for seconds.
 const (
 	maxConcurrent = 4
 	maxQueue      = 256
@@ -38,8 +38,8 @@ const (
 // maxWorkloads is the largest number of workloads in a list.
 const maxWorkloads = v1.MaxGroups
 
-// maxListBytes is about how many bytes of texts of workloads one answer has. A page ends as soon as it has
-// them.
+// maxListBytes limits the bytes of texts of workloads in an answer. A page ends with the workload
+// that reaches it.
 const maxListBytes = 8 << 20
 
 // A Ledger answers queries about booked use. A query with a dimension that the ledger does
@@ -96,7 +96,7 @@ func New(l Ledger, live Live, jobs Jobs, authorize func(*http.Request) (query.Sc
 	mux := http.NewServeMux()
 	paths := h.describe(mux)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		fail(w, fault.WithHint(fmt.Errorf("%q: %w", r.URL.Path, fault.ErrNotFound), "there are "+strings.Join(paths, ", ")+", /metrics and /docs"))
+		fail(w, fault.WithHint(fmt.Errorf("%q: %w", r.URL.Path, fault.ErrNotFound), "the paths are "+strings.Join(paths, ", ")+", /metrics and /docs"))
 	})
 	return Guard(mux, func(path string) bool { return path == DocsPath })
 }

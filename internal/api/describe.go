@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"slices"
 	"strconv"
 	"sync"
 
@@ -15,16 +14,16 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// version is the version of the API: its first number changes when an answer loses
-// something.
+// version is the version of the API. Its major number changes when an answer loses a key.
 const version = "1.0.0"
 
-// An endpoint describes a question.
+// An endpoint describes a path that answers GET.
 type endpoint struct {
 	path, id, tag string
 	summary, text string
 	schema        string // of its JSON, by the name of [schemas.lookup]
-	csv, notFound bool   // it has CSV; what it names may not exist
+	csv           bool   // it can answer in CSV
+	notFound      bool   // it answers 404 for an unknown node
 	forJobs       bool   // its callers are jobs
 }
 
@@ -33,7 +32,7 @@ type reply struct {
 	Body func(huma.Context)
 }
 
-// A description is the description of all questions, while they are registered.
+// A description registers the endpoints and collects their OpenAPI description.
 type description struct {
 	handler *handler
 	mux     *http.ServeMux
@@ -42,8 +41,8 @@ type description struct {
 	paths   []string
 }
 
-// describe registers all questions, their description and its page, and returns their
-// paths.
+// describe registers all endpoints, their OpenAPI description and the page that shows it. It
+// returns the paths of the endpoints and of the description.
 func (h *handler) describe(mux *http.ServeMux) []string {
 	s := newSchemas()
 	cfg := huma.Config{OpenAPI: &huma.OpenAPI{
@@ -71,7 +70,9 @@ func (h *handler) describe(mux *http.ServeMux) []string {
 	d.registerHealth()
 	d.registerHealthz()
 	s.finish()
-	d.registerFile("/openapi.json", "application/openapi+json", sync.OnceValue(d.encode))
+	const openAPIPath = "/openapi.json"
+	d.registerFile(openAPIPath, "application/openapi+json", sync.OnceValue(d.encode))
+	d.paths = append(d.paths, openAPIPath)
 	d.registerDocs()
 	return d.paths
 }
@@ -90,40 +91,41 @@ func (d *description) encode() []byte {
 	return b.Bytes()
 }
 
-// register adds a question whose parameters are the fields of I, and no others.
+// register adds an endpoint whose parameters are the fields of I, and no others. ask computes its
+// answer.
 func register[I any, P interface {
 	*I
 	parameters
-}](d *description, a endpoint, ask func(context.Context, P) (*response, error)) {
-	op := huma.Operation{OperationID: a.id, Method: http.MethodGet, Path: a.path, Tags: []string{a.tag}, Summary: a.summary, Description: a.text,
-		SkipValidateParams: true, Responses: d.responses(&a), Middlewares: huma.Middlewares{d.handler.admit(a.forJobs)}}
-	if a.forJobs {
+}](d *description, e endpoint, ask func(context.Context, P) (*response, error)) {
+	op := huma.Operation{OperationID: e.id, Method: http.MethodGet, Path: e.path, Tags: []string{e.tag}, Summary: e.summary, Description: e.text,
+		SkipValidateParams: true, Responses: d.responses(&e), Middlewares: huma.Middlewares{d.handler.admit(e.forJobs)}}
+	if e.forJobs {
 		op.Security = []map[string][]string{{"job": {}}}
 	}
 	huma.Register(d.api, op, func(_ context.Context, in *I) (*reply, error) {
 		return &reply{func(c huma.Context) {
 			r, w := humago.Unwrap(c)
 			p := P(in)
-			d.handler.answer(w, r, a.id, p, func(ctx context.Context) (*response, error) { return ask(ctx, p) })
+			d.handler.answer(w, r, e.id, p, func(ctx context.Context) (*response, error) { return ask(ctx, p) })
 		}}, nil
 	})
-	d.rejectOtherMethods(a.path)
+	d.paths = append(d.paths, e.path)
+	d.rejectOtherMethods(e.path)
 }
 
-// rejectOtherMethods refuses all other methods at a path.
+// rejectOtherMethods refuses all methods other than GET and HEAD at a path.
 func (d *description) rejectOtherMethods(path string) {
-	d.paths = append(d.paths, path)
 	d.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { allowMethods(w, r, http.MethodGet, http.MethodHead) })
 }
 
-// responses describes the answers to a question.
-func (d *description) responses(a *endpoint) map[string]*huma.Response {
+// responses describes the answers of an endpoint, by status.
+func (d *description) responses(e *endpoint) map[string]*huma.Response {
 	text := func(s string) *huma.Param {
 		return &huma.Param{Description: s, Schema: &huma.Schema{Type: huma.TypeString}}
 	}
 	ok := &huma.Response{Description: "the answer", Headers: map[string]*huma.Param{"ETag": text("for If-None-Match")},
-		Content: map[string]*huma.MediaType{typeJSON: {Schema: d.schemas.lookup(a.schema)}}}
-	if a.csv {
+		Content: map[string]*huma.MediaType{typeJSON: {Schema: d.schemas.lookup(e.schema)}}}
+	if e.csv {
 		ok.Content["text/csv"] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Description: "a header and a row for each element, with the keys of the JSON form; absent is empty"}}
 		ok.Headers["Link"] = text(`URL of the next page, with rel="next"; absent on the last page`)
 	}
@@ -131,16 +133,16 @@ func (d *description) responses(a *endpoint) map[string]*huma.Response {
 	for status, what := range map[int]string{400: "a parameter is unknown or invalid, or the answer would be too large", 401: "authentication is required", 403: "the caller may not ask this", 503: "it may work later: Retry-After says when"} {
 		out[strconv.Itoa(status)] = d.problem(what)
 	}
-	if a.forJobs {
+	if e.forJobs {
 		out["404"] = d.problem("the server does not know the node")
 		out["429"] = d.problem("too many wrong tokens: Retry-After says when to try again")
-	} else if a.notFound {
+	} else if e.notFound {
 		out["404"] = d.problem("the node does not exist, or the caller may not see it")
 	}
 	return out
 }
 
-// problem describes a refusal.
+// problem describes an error answer.
 func (d *description) problem(what string) *huma.Response {
 	return &huma.Response{Description: what, Content: map[string]*huma.MediaType{fault.ProblemType: {Schema: d.schemas.lookup("problem")}}}
 }
@@ -156,17 +158,15 @@ func (d *description) registerHealthz() {
 		w.Header().Set("Cache-Control", "no-store")
 		_, _ = w.Write([]byte("ok\n")) // an error means that the client disconnected
 	})
+	d.paths = append(d.paths, path)
 	d.rejectOtherMethods(path)
 }
 
 // registerFile registers a file that needs no authorization.
-func (d *description) registerFile(path, kind string, body func() []byte) {
+func (d *description) registerFile(path, mediaType string, body func() []byte) {
 	d.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", kind)
+		w.Header().Set("Content-Type", mediaType)
 		sendTagged(w, r, encoded(body()))
 	})
-	d.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { allowMethods(w, r, http.MethodGet, http.MethodHead) })
-	if !slices.Contains(d.paths, path) {
-		d.paths = append(d.paths, path)
-	}
+	d.rejectOtherMethods(path)
 }

@@ -5,19 +5,19 @@ import (
 	"net/http"
 )
 
-// docs is the page that shows the description to people.
+// docs holds the files of the page that shows the API description in a browser.
 //
 //go:embed docs
 var docs embed.FS
 
-// DocsPath is the path of that page.
+// DocsPath is the path of the page.
 const DocsPath = "/docs"
 
-// pagePolicy lets that page load its own files and query this server only, and make no
-// element out of text.
+// pagePolicy is the Content-Security-Policy of the page: it may load its own files, query this
+// server only, and never parse text as HTML.
 const pagePolicy = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// registerDocs registers the page that shows /openapi.json.
+// registerDocs registers the files of the page, which need no authorization.
 func (d *description) registerDocs() {
 	for path, file := range map[string][2]string{
 		DocsPath:         {"docs/index.html", "text/html; charset=utf-8"},
@@ -26,13 +26,13 @@ func (d *description) registerDocs() {
 	} {
 		body, err := docs.ReadFile(file[0])
 		if err != nil {
-			panic("api: " + err.Error()) // it is part of the program
+			panic("api: " + err.Error()) // the file is embedded
 		}
 		d.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Security-Policy", pagePolicy)
 			w.Header().Set("Content-Type", file[1])
 			sendTagged(w, r, encoded(body))
 		})
-		d.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { allowMethods(w, r, http.MethodGet, http.MethodHead) })
+		d.rejectOtherMethods(path)
 	}
 }

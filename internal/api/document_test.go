@@ -17,9 +17,9 @@ import (
 	"mete.dev/mete/internal/testkit/apitest"
 )
 
-// words are values that mean something to the example. Of ranges and cursors not
-// every right value goes with every other, so these are few.
-var words = map[string][]string{
+// knownValues are valid values of parameters that select something in [example]. There are few
+// ranges and cursors, since not all valid ones can be combined.
+var knownValues = map[string][]string{
 	"from": {"-1h", "2026-02-28", "-7d"}, "to": {"now", "2026-03-02T00:00:00Z", "1772400000"}, "by": {"job", "kind,node", "label:app"},
 	"where": {"job=build", "kind=", "label:app=web&"}, "node": {"N1", "web-1", "none"}, "cluster": {"", "lab"}, "cursor": {"TjE"}, "If-None-Match": {`"x"`, "*"},
 }
@@ -52,7 +52,7 @@ func TestDocument(t *testing.T) {
 // others, and never fails.
 func TestFuzz(t *testing.T) {
 	h := handler(example(), all)
-	apitest.Read(t, h).Fuzz(t, h, words)
+	apitest.Read(t, h).Fuzz(t, h, knownValues)
 }
 
 // TestRefusalsAsDescribed checks that a refusal matches the description, whether or not the
@@ -73,10 +73,10 @@ func TestRefusalsAsDescribed(t *testing.T) {
 	}
 }
 
-// laden is a ledger of which each group held much memory for long.
-type laden struct{ *book }
+// A hugeLedger answers with groups of which each amount exceeds 2^63.
+type hugeLedger struct{ *book }
 
-func (l laden) Usage(ctx context.Context, q query.Query) (*query.Answer, error) {
+func (l hugeLedger) Usage(ctx context.Context, q query.Query) (*query.Answer, error) {
 	a, err := l.book.Usage(ctx, q)
 	for i := range a.Groups {
 		all := query.Total{Present: usage.All}
@@ -92,7 +92,7 @@ func (l laden) Usage(ctx context.Context, q query.Query) (*query.Answer, error) 
 // TestLargeAsDescribed checks that the description also covers amounts above 2^53, which a
 // float64 cannot hold exactly, such as the byte-seconds of 105 GB over a day.
 func TestLargeAsDescribed(t *testing.T) {
-	b := laden{example()}
+	b := hugeLedger{example()}
 	h := api.New(b, b, b, all, func() time.Time { return noon }, slog.New(slog.DiscardHandler))
 	d := apitest.Read(t, h)
 	for _, target := range []string{"/v1/usage", "/v1/jobs"} {

@@ -42,13 +42,13 @@ func callOf(c huma.Context) *call {
 	return found
 }
 
-// parameters are the parsed parameters of a question.
+// parameters are the parsed parameters of a request.
 type parameters interface {
 	caller() *Caller
 	check() error // the first mistake in them
 }
 
-// A response is an answer to be written; one that is a [v1.Table] as CSV too.
+// A response is an answer to be written: as JSON, or if it is a [v1.Table] also as CSV.
 type response struct {
 	body v1.Document
 	next string // the cursor of the next page
@@ -87,7 +87,7 @@ func (h *handler) admit(forJobs bool) func(huma.Context, func(huma.Context)) {
 	}
 }
 
-// answer writes what ask finds, as the parameters want it, or why it finds nothing.
+// answer writes the result of ask in the form that the parameters select, or its error.
 func (h *handler) answer(w http.ResponseWriter, r *http.Request, name string, p parameters, ask func(context.Context) (*response, error)) {
 	if err := p.check(); err != nil {
 		fail(w, err)
@@ -130,7 +130,7 @@ func (h *handler) queued(ctx context.Context, c *Caller, ask func() error) error
 	who := fmt.Sprintf("%+v %s", c.scope, c.job.Node)
 	switch err := h.queue.Acquire(ctx, who); {
 	case errors.Is(err, fairqueue.ErrQueueFull):
-		return fault.WithHint(fmt.Errorf("%w: %d questions of those who see the same: %w", err, maxQueue, fault.ErrUnavailable), "ask again later, or fewer at once")
+		return fault.WithHint(fmt.Errorf("%w: %d requests of callers with the same scope: %w", err, maxQueue, fault.ErrUnavailable), "retry later, or send fewer requests at once")
 	case err != nil:
 		return err
 	}
@@ -138,10 +138,10 @@ func (h *handler) queued(ctx context.Context, c *Caller, ask func() error) error
 	return ask()
 }
 
-// explainTimeout gives an error a text and a hint where the time was over.
+// explainTimeout replaces the error of a request that took too long by one with a hint.
 func explainTimeout(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fault.WithHint(fmt.Errorf("no answer within %s: %w", queryTimeout, fault.ErrUnavailable), "ask about less time or fewer groups")
+		return fault.WithHint(fmt.Errorf("no answer within %s: %w", queryTimeout, fault.ErrUnavailable), "query a shorter range or fewer groups")
 	}
 	return err
 }
@@ -160,8 +160,7 @@ func (h *handler) readCall(w http.ResponseWriter, r *http.Request, allowed []str
 		h.failDenied(w, r, err)
 		return nil
 	}
-	// The standard library's Query leaves out what it cannot read, and so would answer
-	// another question.
+	// URL.Query drops parameters that it cannot parse, which would change the request.
 	c.given, err = url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		err = fault.WithHint(fmt.Errorf("parameters: %w: %w", err, fault.ErrInvalid), "write them as name=value, with & between them and special characters as %XX")
@@ -307,7 +306,7 @@ func (h *handler) failDenied(w http.ResponseWriter, r *http.Request, err error) 
 // failLogged answers with an error, and logs one of the server itself.
 func (h *handler) failLogged(w http.ResponseWriter, r *http.Request, err error) {
 	if httpx.ProblemOf(err).Status >= http.StatusInternalServerError && !errors.Is(err, fairqueue.ErrQueueFull) { // which would fill the log
-		h.log.Error("question not answered", "path", r.URL.Path, "err", err)
+		h.log.Error("request not answered", "path", r.URL.Path, "err", err)
 	}
 	fail(w, err)
 }

@@ -107,7 +107,7 @@ func (h *handler) workloads(ctx context.Context, p *useParams) (*response, error
 		page = page.AtMost(fits)
 	default:
 		return nil, fault.WithHint(fmt.Errorf("more than %d workloads, or %d MiB: %w", maxWorkloads, maxListBytes>>20, fault.ErrInvalid),
-			"narrow the question with from, to and where, or set a limit")
+			"narrow the query with from, to and where, or set a limit")
 	}
 	return paginate(page, list, (*query.Workload).PageKey, v1.WorkloadOf), nil
 }

@@ -1,8 +1,7 @@
 package api
 
-// The parameters of each question. The order of embedded groups is that of parameters in
-// the description. check returns the first mistake, first that of the form, then that of
-// the page.
+// The parameters of each endpoint, as groups in the order of the API description. The method
+// check returns the first mistake: of the form, else of the page.
 type (
 	usageParams struct {
 		Caller

@@ -53,7 +53,7 @@ func TestCrowd(t *testing.T) {
 				w := get("many")
 				switch body := w.Body.String(); {
 				case w.Code == 200:
-				case w.Code == 503 && strings.Contains(body, "too many wait: 256 questions") && w.Header().Get("Retry-After") != "":
+				case w.Code == 503 && strings.Contains(body, "too many wait: 256 requests") && w.Header().Get("Retry-After") != "":
 					crowd.Add(1)
 				case w.Code == 503 && strings.Contains(body, "no answer within 30s"):
 					late.Add(1)
@@ -64,7 +64,7 @@ func TestCrowd(t *testing.T) {
 		}
 		synctest.Wait()
 		if running := l.running.Load(); running != 3 {
-			t.Errorf("%d questions of one cluster run, want 3", running)
+			t.Errorf("%d requests of one cluster run, want 3", running)
 		}
 		if w := get("few"); w.Code != 200 || time.Since(began) != time.Second {
 			t.Errorf("another one after %v: %d %s", time.Since(began), w.Code, w.Body)

@@ -10,9 +10,9 @@ import (
 	"mete.dev/mete/internal/x/httpx"
 )
 
-// TextHandler returns the handler of one question without parameters, whose answer is text
-// of a media type. authorize is that of [New].
-func TextHandler(kind string, ask func(context.Context, query.Scope) (string, error), authorize func(*http.Request) (query.Scope, error), log *slog.Logger) http.Handler {
+// TextHandler returns the handler of an endpoint without parameters that answers with text of
+// the given media type. For authorize see [New].
+func TextHandler(mediaType string, ask func(context.Context, query.Scope) (string, error), authorize func(*http.Request) (query.Scope, error), log *slog.Logger) http.Handler {
 	h := &handler{authorize: authorize, log: log, queue: fairqueue.New(1, maxQueue)}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !allowMethods(w, r, http.MethodGet, http.MethodHead) {
@@ -34,7 +34,7 @@ func TextHandler(kind string, ask func(context.Context, query.Scope) (string, er
 		case err != nil:
 			h.failLogged(w, r, explainTimeout(err))
 		default:
-			httpx.Write(w, http.StatusOK, kind, []byte(text))
+			httpx.Write(w, http.StatusOK, mediaType, []byte(text))
 		}
 	})
 }

@@ -52,7 +52,7 @@ func (h *handler) queryUsage(ctx context.Context, scope query.Scope, q query.Que
 	}
 	if bounded && max(len(got.Groups), len(got.NestedGroups)) > v1.MaxGroups {
 		return nil, fault.WithHint(fmt.Errorf("more than %d groups by %s: %w", v1.MaxGroups, dimensionNames(q.By), fault.ErrInvalid),
-			"ask for the largest with limit, group by less, or narrow the question with from, to and where")
+			"ask for the largest with limit, group by less, or narrow the query with from, to and where")
 	}
 	if got.AveragedOver > 0 {
 		return got, nil
