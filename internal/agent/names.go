@@ -18,12 +18,12 @@ const (
 	jobTimeout = 5 * time.Minute
 )
 
-// Limits on the names, and their bytes, sent with one window: a batch holds no more than
-// wire.Limits. Names of living workloads can wait for the next window; those of ended ones cannot,
-// so they have their own limit.
+// Limits on the names sent with one window, and on the bytes of their texts, so that a batch stays
+// within wire.Limits. Names of living workloads can wait for the next window. Names of ended ones
+// cannot, so they have limits of their own.
 const (
-	livingNames, livingText = 4000, 1 << 20
-	endedNames, endedText   = maxEnded, 2 << 20
+	maxLivingNames, maxLivingBytes = 4000, 1 << 20
+	maxEndedNames, maxEndedBytes   = maxEnded, 2 << 20
 )
 
 // A nameTracker records which names the server has, and the names that jobs registered. It is not
@@ -33,18 +33,18 @@ type nameTracker struct {
 	jobs   map[string]*jobName       // by key
 	wanted map[workload.ShortID]bool // names that the server lacks
 	pass   int64                     // number of calls of collectDue
-	out    []batch.Name              // of the current window
+	out    []batch.Name              // the names to send with the current window
 }
 
-// A nameState records what was sent of one workload.
+// A nameState records when the name of one workload was sent, and its state in a window.
 type nameState struct {
 	sentAt time.Time // zero if never
 	pass   int64     // the pass that set the fields below
-	lives  bool      // it has a row that has not ended
+	alive  bool      // one of its lives has not ended
 	named  bool      // its name is in out
 }
 
-// A jobName is what a job registered.
+// A jobName is the name and other values that a job registered.
 type jobName struct {
 	batch.Name
 	changed  bool      // not sent yet
@@ -61,8 +61,8 @@ func (n *nameTracker) setJob(key string, job batch.Name, now time.Time) {
 	n.jobs[key] = &jobName{Name: job, changed: true, seen: now}
 }
 
-// unrecorded returns the jobs whose names are neither sent nor in a note, and since when the oldest
-// of these waits.
+// unrecorded returns the jobs whose names are neither sent nor in a note, and the time since which
+// the oldest of them waits.
 func (n *nameTracker) unrecorded() (jobs []jobText, since time.Time) {
 	for key, job := range n.jobs {
 		if job.changed && !job.recorded {
@@ -101,15 +101,15 @@ func (n *nameTracker) markWanted(list []workload.ShortID) {
 }
 
 // collectDue returns the names to send with w: of new workloads, names due for refresh, changed
-// ones, and those that the server requests. The result is valid until the next call. It repeats
-// until [nameTracker.markSent] is called.
+// ones, and those that the server requests. The result is valid until the next call. Until
+// [nameTracker.markSent] is called, the same names are due again.
 func (n *nameTracker) collectDue(w *usage.Window, now time.Time) []batch.Name {
 	n.out = n.out[:0]
 	n.observe(w)
-	var living, ended budget
+	living, ended := budget{maxLivingNames, maxLivingBytes}, budget{maxEndedNames, maxEndedBytes}
 	for i := range w.Rows {
 		row := &w.Rows[i]
-		t := n.states[row.Workload.ID]
+		state := n.states[row.Workload.ID]
 		var job *jobName
 		if row.Workload.Kind == workload.Job {
 			job = n.jobs[row.Workload.Key]
@@ -117,40 +117,45 @@ func (n *nameTracker) collectDue(w *usage.Window, now time.Time) []batch.Name {
 		if job != nil {
 			job.seen = now
 		}
-		due := !t.lives || t.sentAt.IsZero() || now.Sub(t.sentAt) >= nameRefresh || n.wanted[row.ShortID] || job != nil && job.changed
-		// A workload with several lives has a row for each.
-		if !due || t.named || t.lives && row.Ended {
+		due := !state.alive || state.sentAt.IsZero() || now.Sub(state.sentAt) >= nameRefresh || n.wanted[row.ShortID] || job != nil && job.changed
+		// A workload with several lives has a row for each. It is named once: with a row that has
+		// not ended, if there is one.
+		if !due || state.named || state.alive && row.Ended {
 			continue
 		}
 		name := wire.NameOf(row)
-		if !t.lives {
+		if !state.alive {
 			name.Ended = time.Unix(0, w.End+w.Offset).UTC()
 		}
 		if job != nil {
 			job.apply(&name)
 		}
-		if t.lives && living.spend(&name, livingNames, livingText) || !t.lives && ended.spend(&name, endedNames, endedText) {
-			t.named = true
+		left := &living
+		if !state.alive {
+			left = &ended
+		}
+		if left.spend(&name) {
+			state.named = true
 			n.out = append(n.out, name)
 		}
 	}
 	return n.out
 }
 
-// observe records which workloads have rows in w, and whether they live.
+// observe records which workloads have rows in w, and whether they are alive.
 func (n *nameTracker) observe(w *usage.Window) {
 	n.pass++
 	for i := range w.Rows {
 		row := &w.Rows[i]
-		t := n.states[row.Workload.ID]
-		if t == nil {
-			t = &nameState{}
-			n.states[row.Workload.ID] = t
+		state := n.states[row.Workload.ID]
+		if state == nil {
+			state = &nameState{}
+			n.states[row.Workload.ID] = state
 		}
-		if t.pass != n.pass {
-			t.pass, t.lives, t.named = n.pass, false, false
+		if state.pass != n.pass {
+			state.pass, state.alive, state.named = n.pass, false, false
 		}
-		t.lives = t.lives || !row.Ended
+		state.alive = state.alive || !row.Ended
 	}
 }
 
@@ -163,54 +168,54 @@ func (j *jobName) apply(n *batch.Name) {
 	}
 }
 
-// budget is what was spent on names.
-type budget struct{ names, text int }
+// A budget is the number of names that may still be sent, and the bytes of their texts.
+type budget struct{ names, bytes int }
 
-// spend reports whether one more name fits, and counts it.
-func (b *budget) spend(n *batch.Name, names, text int) bool {
+// spend deducts a name from the budget, or returns false if it does not fit.
+func (b *budget) spend(n *batch.Name) bool {
 	size := len(n.Key) + len(n.Name) + len(n.Path) + len(n.Job) + len(n.User) + len(n.Project)
 	for k, v := range n.Labels {
 		size += len(k) + len(v)
 	}
-	if b.names >= names || b.text+size > text {
+	if b.names < 1 || size > b.bytes {
 		return false
 	}
-	b.names++
-	b.text += size
+	b.names--
+	b.bytes -= size
 	return true
 }
 
 // markSent records that w and the names of collectDue are stored. It returns the jobs that ended,
 // and those that timed out.
 func (n *nameTracker) markSent(w *usage.Window, now time.Time) (gone []string) {
-	clear(n.wanted) // names without a row are unknown here too
+	clear(n.wanted) // a wanted name without a row in w is not known here
 	for i := range w.Rows {
 		row := &w.Rows[i]
-		t := n.states[row.Workload.ID]
-		if t == nil {
-			continue // the workload had two rows
+		state := n.states[row.Workload.ID]
+		if state == nil {
+			continue // deleted with another row of the workload
 		}
-		job := row.Workload.Kind == workload.Job
-		if t.named {
-			t.sentAt = now
-			if s := n.jobs[row.Workload.Key]; job && s != nil {
-				s.changed = false
+		isJob := row.Workload.Kind == workload.Job
+		if state.named {
+			state.sentAt = now
+			if job := n.jobs[row.Workload.Key]; isJob && job != nil {
+				job.changed = false
 			}
 		}
-		if t.lives {
+		if state.alive {
 			continue
 		}
 		delete(n.states, row.Workload.ID)
-		if job {
+		if isJob {
 			delete(n.jobs, row.Workload.Key)
 			gone = append(gone, row.Workload.Key)
 		}
 	}
-	for id, s := range n.jobs {
-		s.recorded = false // the window ends the notes
-		if now.Sub(s.seen) >= jobTimeout {
-			delete(n.jobs, id)
-			gone = append(gone, id)
+	for key, job := range n.jobs {
+		job.recorded = false // the stored window supersedes the notes before it
+		if now.Sub(job.seen) >= jobTimeout {
+			delete(n.jobs, key)
+			gone = append(gone, key)
 		}
 	}
 	return gone

@@ -157,7 +157,7 @@ func TestManyNames(t *testing.T) {
 			t.Fatalf("%s has not got its name", r.Workload.Name)
 		}
 	}
-	if len(told) < 6000+endedNames-1000 || len(n.states) != 6000 {
+	if len(told) < 6000+maxEndedNames-1000 || len(n.states) != 6000 {
 		t.Errorf("%d were named, %d are remembered; want all that live and most of those that ended, and 6000", len(told), len(n.states))
 	}
 }
