@@ -7,11 +7,12 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A hostState is the state of a meter that shows what a host gave this machine.
+// A hostState is the additional state of the meter that shows the share of this machine, a guest,
+// in the energy of its host.
 type hostState struct {
 	received power.Share // the latest accepted share; no epoch before the first
-	// suspect is a share that cannot follow received. If the next share follows it, the host's
-	// state really changed.
+	// suspect is a rejected share that cannot follow received. If the next share follows it, the
+	// host's state really changed.
 	suspect power.Share
 	// booked is what was booked up to received: the same energy, unless a model substituted for a
 	// while, or the host was killed and resumed a little earlier. It equals received plus the
@@ -26,14 +27,14 @@ type hostState struct {
 	windowEnergy int64         // booked in the window, uJ
 }
 
-// minStallTime is how long in ns a share may stay unchanged: a host updates it each second. A host
-// with longer ticks gets three of them, up to maxStallTime.
+// minStallTime is how long in ns a share may stay unchanged: a host updates it each second by
+// default. A host with longer ticks may take three of them, up to maxStallTime.
 const minStallTime, maxStallTime = 5 * second, 180 * second
 
 func (h *hostState) stallTime() int64 { return max(minStallTime, min(3*h.interval, maxStallTime)) }
 
-// maxSetback is the maximum time in ns of given energy that a killed host may forget. If more is
-// missing it starts over.
+// maxSetback limits the energy that a killed host may have forgotten, as the time in ns in which
+// this machine draws it. If more is missing, counting starts over.
 const maxSetback = 3600 * second
 
 // isValidShare reports whether a share's numbers are in range.
@@ -44,26 +45,26 @@ func isValidShare(s *power.Share) bool {
 }
 
 // takeHost takes the readings of a host's share at the end of a tick. Only the later of the two
-// counts, without interpolation: the guest books the energy that the host booked up to a tick of the host.
-// A reading without a share, from another tool, is an ordinary counter.
+// counts, without interpolation: the guest books the energy that the host booked up to a tick of
+// the host. A reading without a share comes from another tool, and is an ordinary counter.
 func (ms *meterState) takeHost(before, after *power.Reading, iv *Interval) reading {
 	h, r := ms.host, after
 	if r == nil || r.Err != "" {
 		r = before
 	}
 	h.substituted = false
-	switch {
-	case r == nil || r.Err != "" || r.Share == nil:
-		if r != nil && r.Err == "" && h.received.Epoch != "" {
-			ms.seen, ms.surplus, h.received = false, 0, power.Share{} // its counting base changed
+	if r == nil || r.Err != "" || r.Share == nil {
+		if r != nil && r.Err == "" && h.received.Epoch != "" { // a counter after shares has another base
+			ms.seen, ms.surplus, h.received = false, 0, power.Share{}
 		}
 		plain := midpoint(ms.Kind, before, after)
 		ms.update(plain, iv)
 		if !plain.ok {
-			ms.bookSubstitute()
+			ms.recordSubstitute()
 		}
 		return plain
-	case h.received.Epoch == "":
+	}
+	if h.received.Epoch == "" {
 		ms.seen = false
 	}
 	ms.latest = tickEnergy{}
@@ -71,13 +72,14 @@ func (ms *meterState) takeHost(before, after *power.Reading, iv *Interval) readi
 	return reading{ok: true, at: r.At, value: r.Share.Energy(), shown: r.Share.Energy()}
 }
 
-// takeShare books the difference of a share to the last accepted one.
+// takeShare books the difference between a share and the last accepted one. If the share cannot be
+// used, or counts from another start, a model books the tick.
 func (ms *meterState) takeShare(sh *power.Share, at int64, iv *Interval) {
 	h := ms.host
 	switch last := &h.received; {
 	case !isValidShare(sh):
 		ms.rejectShare(Jumped, iv)
-	case last.Epoch != sh.Epoch || last.Guest != sh.Guest, sh.N > last.N && ms.lostTooMuch(last, sh):
+	case ms.startsOver(last, sh):
 		ms.bookModelled(iv)
 		if h.received.Epoch != "" {
 			h.windowEnergy += ms.latest.energy
@@ -92,6 +94,7 @@ func (ms *meterState) takeShare(sh *power.Share, at int64, iv *Interval) {
 	default:
 		why := ms.checkFollows(last, sh)
 		if why != OK && h.suspect.Epoch == sh.Epoch && ms.checkFollows(&h.suspect, sh) == OK {
+			// The suspect share was right.
 			if ms.checkStep(last, sh) != OK {
 				ms.restartFrom(&h.suspect, at)
 			}
@@ -106,8 +109,13 @@ func (ms *meterState) takeShare(sh *power.Share, at int64, iv *Interval) {
 	}
 }
 
+// startsOver reports whether a share counts from another start than the last one.
+func (ms *meterState) startsOver(last, sh *power.Share) bool {
+	return last.Epoch != sh.Epoch || last.Guest != sh.Guest || sh.N > last.N && ms.lostTooMuch(last, sh)
+}
+
 // checkStep checks whether a share can follow an earlier one, regardless of its idle part. It uses
-// the host's time, since a suspended machine is given energy too.
+// the host's time, since a host books energy to a suspended machine too.
 func (ms *meterState) checkStep(from, to *power.Share) Reason {
 	span := to.At - from.At
 	possible := AddSaturated(energyOver(ms.maxPower(), AddSaturated(span, ms.Every)), ms.Step)
@@ -120,8 +128,8 @@ func (ms *meterState) checkStep(from, to *power.Share) Reason {
 	return OK
 }
 
-// checkFollows checks whether a share can follow an earlier one. After a host was killed both parts
-// may be less.
+// checkFollows checks whether a share can follow an earlier one. After a host was killed its active
+// and its idle part may both be less, but neither is less while the other grows.
 func (ms *meterState) checkFollows(from, to *power.Share) Reason {
 	active, idle := to.Active-from.Active, to.Idle-from.Idle
 	if active < 0 && idle > 0 || active > 0 && idle < 0 {
@@ -130,18 +138,18 @@ func (ms *meterState) checkFollows(from, to *power.Share) Reason {
 	return ms.checkStep(from, to)
 }
 
-// lostTooMuch reports whether a share is so much less than before that a killed host does not
-// explain it. A machine that drew next to nothing so far may have drawn a watt.
+// lostTooMuch reports whether a share is less than an earlier one by more than a killed host may
+// have forgotten. A machine is assumed to draw at least one watt.
 func (ms *meterState) lostTooMuch(from, to *power.Share) bool {
 	return from.Energy()-to.Energy() > energyOver(max(ms.likelyMaxPower(), 1e6), maxSetback)
 }
 
-// bookShare books the difference of a share to the last one. It deducts what a model booked too
-// much before, but leaves at least half of the tick's expected energy.
+// bookShare books the difference between a share and the last one. It deducts the surplus that a
+// model booked before, but leaves at least half of the tick's expected energy.
 func (ms *meterState) bookShare(sh *power.Share, at int64, iv *Interval) {
 	h, last := ms.host, ms.host.received
 	span, gained := sh.At-last.At, sh.Energy()-last.Energy()
-	ms.surplus = AddSaturated(ms.surplus, max(0, -gained)) // the host was killed
+	ms.surplus = AddSaturated(ms.surplus, max(0, -gained)) // a killed host counts it again
 	gained = max(0, gained)
 	te := tickEnergy{energy: gained, otherError: max(0, sh.Error-last.Error), quality: usage.Apportioned, hasIdle: true,
 		misaligned: distance(span, iv.Elapsed) > iv.Elapsed/2}
@@ -192,19 +200,20 @@ func (ms *meterState) appendWindowShare() {
 // rejectShare ignores a share and books the model's energy.
 func (ms *meterState) rejectShare(why Reason, iv *Interval) {
 	ms.bookFailure(why, iv)
-	ms.bookSubstitute()
+	ms.recordSubstitute()
 }
 
-// bookSubstitute records that the tick was booked by a model.
-func (ms *meterState) bookSubstitute() {
+// recordSubstitute adds the energy that a model booked in this tick to the booked share.
+func (ms *meterState) recordSubstitute() {
 	h := ms.host
 	if h.substituted = h.received.Epoch != ""; h.substituted {
 		h.book(ms.latest.energy, 0, ms.latest.otherError, ms.latest.energy)
 	}
 }
 
-// bookCurveSubstitute records that a curve substituted, if no model was trained.
-func (m *Meters) bookCurveSubstitute(flows *[power.DomainLimit]tickEnergy) {
+// recordCurveSubstitute adds the energy that a curve booked in this tick, as no model was trained,
+// to the booked share.
+func (m *Meters) recordCurveSubstitute(flows *[power.DomainLimit]tickEnergy) {
 	for i := range m.meters {
 		ms := &m.meters[i]
 		if ms.host == nil || !ms.host.substituted {
@@ -221,17 +230,17 @@ func (m *Meters) bookCurveSubstitute(flows *[power.DomainLimit]tickEnergy) {
 	}
 }
 
-// book adds to the booked amounts, in uJ.
-func (h *hostState) book(energy, idle, off, modelled int64) {
+// book adds to the booked share, in uJ.
+func (h *hostState) book(energy, idle, absError, modelled int64) {
 	b := &h.booked
 	b.Active, b.Idle = AddSaturated(b.Active, energy-idle), AddSaturated(b.Idle, idle)
-	b.Error, b.Modelled = AddSaturated(b.Error, off), AddSaturated(b.Modelled, modelled)
+	b.Error, b.Modelled = AddSaturated(b.Error, absError), AddSaturated(b.Modelled, modelled)
 	h.windowEnergy = AddSaturated(h.windowEnergy, energy)
 }
 
-// hostState returns the state of the meter for the host's share, or nil if there is none or it
-// never gave anything.
-func (m *Meters) hostState() *hostState {
+// receivingHost returns the state of the meter of the host's share, or nil if this machine never
+// received a share.
+func (m *Meters) receivingHost() *hostState {
 	for i := range m.meters {
 		if h := m.meters[i].host; h != nil && h.received.Epoch != "" {
 			return h
@@ -241,19 +250,19 @@ func (m *Meters) hostState() *hostState {
 }
 
 // BookedShare returns the host's share up to which this machine has booked, with the booked
-// amounts: those of the share, except for energy of a substituting model that is still to be
-// compensated. It returns false if no host gave anything.
+// amounts. They exceed those of the share by the energy of a substituting model that is still to be
+// deducted. It returns false if this machine never received a share.
 func (m *Meters) BookedShare() (power.Share, bool) {
-	if h := m.hostState(); h != nil {
+	if h := m.receivingHost(); h != nil {
 		return h.booked, true
 	}
 	return power.Share{}, false
 }
 
-// TakeHandover returns what the host gave this machine since the previous call; false if there is
-// nothing new. The caller owns the shares.
+// TakeHandover returns the energy that the host gave this machine since the previous call, or
+// false if there is no new share. The caller owns the shares.
 func (m *Meters) TakeHandover() (usage.Handover, bool) {
-	h := m.hostState()
+	h := m.receivingHost()
 	if h == nil {
 		return usage.Handover{}, false
 	}

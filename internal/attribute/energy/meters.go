@@ -99,7 +99,7 @@ func (m *Meters) Tick(iv Interval, before, after []power.Reading) *Tick {
 	}
 	flows := m.assignDomains(&iv)
 	if m.usedCurve {
-		m.bookCurveSubstitute(&flows)
+		m.recordCurveSubstitute(&flows)
 	}
 	for d := power.Package; d < power.DomainLimit; d++ {
 		m.tick.Domain[d] = m.domainEnergy(d, flows[d], &iv)
