@@ -21,8 +21,8 @@ import (
 	"mete.dev/mete/internal/store/ledger"
 )
 
-// testAnswers books random entries, folds and drops in between, and sends random queries:
-// every answer must match the maps exactly, whichever rows it was read from.
+// testAnswers books random entries, folds and removes rows in between, and sends random queries:
+// every answer must match the [ledgerBook] exactly, whether it was read from minutes, hours or days.
 func testAnswers(t *testing.T, dsn string) {
 	checks(t, dsn)
 	cfg := ledger.Default()
@@ -58,18 +58,18 @@ func testAnswers(t *testing.T, dsn string) {
 // queryDays is how many days of a round have rows.
 const queryDays = 5
 
-// A queryRound is one round.
+// A queryRound is one round of testAnswers: nodes, what they sent, and queries of it.
 type queryRound struct {
 	*rapid.T
 	t         *testing.T
 	l         *ledger.Ledger
 	db        reader
 	round     int
-	day       int64 // the first minute of its days
-	book      *ledgerBook
+	day       int64       // the first minute of its days
+	book      *ledgerBook // the expected content of the ledger
 	workloads []*bookWorkload
 	marks     map[*bookNode]batch.Mark
-	told      int // number of shares sent
+	handovers int // number of calls of nest that sent a share
 }
 
 // hostile is text with special meaning in SQL, or in the ledger's queries.
@@ -126,13 +126,14 @@ func (r *queryRound) enroll() {
 	}
 }
 
-// minute draws a minute of the round's days.
+// minute draws a minute of the round's days: one of few, so that entries often have rows of the
+// same minute.
 func (r *queryRound) minute() int64 {
-	// Few hours, so that rows coincide.
 	return r.day + dayMinutes*int64(rapid.IntRange(0, queryDays-1).Draw(r.T, "day")) +
 		int64(rapid.SampledFrom([]int{0, 1, 59, 60, 600, 1439}).Draw(r.T, "minute"))
 }
 
+// step books entries or a handover, folds, or removes old rows.
 func (r *queryRound) step() {
 	ctx := r.t.Context()
 	now := time.Unix(60*(r.day+int64(rapid.IntRange(0, (queryDays+3)*24).Draw(r.T, "now"))*hourMinutes+7), 0)
@@ -154,7 +155,7 @@ func (r *queryRound) step() {
 	}
 }
 
-// send books an entry of one node, whose parts sum to the whole.
+// send books an entry of one node, in which workloads, system and idle sum to whole and skew.
 func (r *queryRound) send() {
 	n := r.book.nodes[rapid.IntRange(0, len(r.book.nodes)-1).Draw(r.T, "node")]
 	mark := r.marks[n]
@@ -234,8 +235,9 @@ func (n *bookNode) minuteAt(m int64) *bookMinute {
 	return at
 }
 
-// nest makes a host and a guest report the same share in some minute that is kept, in any order. A node of
-// the same cluster is then a guest in that minute, unless its host was ever a guest of it.
+// nest makes a host and a guest report the same share, in either order, in a minute whose rows are
+// kept. A node of the same cluster is then a guest in that minute, unless its host was ever a guest
+// of it.
 func (r *queryRound) nest() {
 	pick := func(what string) *bookNode {
 		return r.book.nodes[rapid.IntRange(0, len(r.book.nodes)-1).Draw(r.T, what)]
@@ -244,59 +246,60 @@ func (r *queryRound) nest() {
 	if r.granularity(m) != 1 {
 		return
 	}
-	var as *bookWorkload
+	var vm *bookWorkload // the last workload of the host
 	for _, w := range r.workloads {
 		if w.node == host {
-			as = w // the last one
+			vm = w
 		}
 	}
-	r.told++
+	r.handovers++
 	const uuid = "00112233-4455-6677-8899-aabbccddeeff"
 	h := batch.TimedHandover{From: time.Unix(60*m, 0), To: time.Unix(60*m+10, 0)}
-	h.Guest, h.Shares = uuid, []power.Share{{Epoch: fmt.Sprint(r.round, ".", r.told), N: 1, Active: 5, Idle: 6}}
-	reported := h
-	reported.Workload = as.name.ID
-	both := 0
-	for _, of := range rapid.Permutation([]*bookNode{host, guest}).Draw(r.T, "order") {
-		mark := r.marks[of]
-		e := &batch.Entry{Node: of.id, Stream: batch.Stream{byte(r.round >> 8), byte(r.round), of.id[len(of.id)-1]}, Number: mark.Next, Previous: mark.Last,
-			Through: h.To, Handovers: []batch.TimedHandover{reported}}
-		if of == guest {
+	h.Guest, h.Shares = uuid, []power.Share{{Epoch: fmt.Sprint(r.round, ".", r.handovers), N: 1, Active: 5, Idle: 6}}
+	hostHandover := h
+	hostHandover.Workload = vm.name.ID
+	reports := 0
+	for _, n := range rapid.Permutation([]*bookNode{host, guest}).Draw(r.T, "order") {
+		mark := r.marks[n]
+		e := &batch.Entry{Node: n.id, Stream: batch.Stream{byte(r.round >> 8), byte(r.round), n.id[len(n.id)-1]}, Number: mark.Next, Previous: mark.Last,
+			Through: h.To, Handovers: []batch.TimedHandover{hostHandover}}
+		if n == guest {
 			e.Handovers[0] = h
 		}
-		if of == host && e.Handovers[0].Workload != "" {
-			// It has the energy, and has long seen the last of the guest.
+		if n == host && e.Handovers[0].Workload != "" {
+			// The host books the energy that it gave. Its entry ends long after the last share of
+			// the guest.
 			e.Through = h.To.Add(10 * time.Minute)
-			row := batch.Minute{Workload: as.short, Minute: m, Usage: usage.Usage{Covered: time.Second}}
+			row := batch.Minute{Workload: vm.short, Minute: m, Usage: usage.Usage{Covered: time.Second}}
 			row.Usage.Put(usage.EnergyRest, 11, usage.Apportioned)
 			node := batch.NodeMinute{Minute: m, CPUs: 2}
 			i := slices.Index(usage.Wholes[:], usage.EnergyRest)
 			node.Whole[i] = 11
 			e.Minutes, e.Nodes = []batch.Minute{row}, []batch.NodeMinute{node}
-			r.book.rows = append(r.book.rows, bookRow{as, m, row.Usage})
+			r.book.rows = append(r.book.rows, bookRow{vm, m, row.Usage})
 			had := host.minuteAt(m).had[i]
 			had.Add(had, big.NewInt(11))
 		}
-		e.Hash = batch.HashOf(fmt.Append(nil, of.id, e.Number))
-		r.marks[of] = batch.Mark{Next: mark.Next + 1, Last: e.Hash}
+		e.Hash = batch.HashOf(fmt.Append(nil, n.id, e.Number))
+		r.marks[n] = batch.Mark{Next: mark.Next + 1, Last: e.Hash}
 		book(r.t, r.l, batch.Accepted, e)
-		if both++; both == 2 && host != guest && host.cluster == guest.cluster {
-			guest.recordEqualShare(as, m, h.To)
+		if reports++; reports == 2 && host != guest && host.cluster == guest.cluster {
+			guest.recordEqualShare(vm, m, h.To)
 		}
-		if of == guest {
+		if n == guest {
 			guest.recordGuestEntry(h.From, h.To, h.To)
 		} else {
-			of.recordGuestEntry(time.Time{}, time.Time{}, e.Through)
+			n.recordGuestEntry(time.Time{}, time.Time{}, e.Through)
 		}
 	}
 }
 
-// checkNested compares which nodes are guests at the end.
+// checkNested compares the host of each node at the end.
 func (r *queryRound) checkNested() {
-	in := map[string]string{}
+	hosts := map[string]string{} // by node; "" if it is not a guest
 	for _, n := range r.book.nodes {
-		if in[n.id] = ""; n.in != nil {
-			in[n.id] = n.in.node.id
+		if hosts[n.id] = ""; n.in != nil {
+			hosts[n.id] = n.in.node.id
 		}
 	}
 	nodes, err := r.l.Nodes(r.t.Context(), query.Scope{All: true})
@@ -308,8 +311,8 @@ func (r *queryRound) checkNested() {
 		if n.Nested != nil {
 			host = n.Nested.Host
 		}
-		if want, ok := in[n.ID]; ok && host != want {
-			r.Fatalf("node %s is in %q, want %q", n.ID, host, want)
+		if want, ok := hosts[n.ID]; ok && host != want {
+			r.Fatalf("node %s is nested in %q, want %q", n.ID, host, want)
 		}
 	}
 }
@@ -440,7 +443,7 @@ func (r *queryRound) checkAnswer() {
 	}
 }
 
-// checkGuests compares the groups of guests beside the others.
+// checkGuests compares the groups of guests that an answer has beside its other groups.
 func (r *queryRound) checkGuests(q query.Query, got *query.Answer, from, to int64) {
 	mode, also := q.Nested, q.Nested == query.NestedAlso || q.Nested == "" && slices.Contains(q.By, query.ByNode)
 	if also {
@@ -464,6 +467,7 @@ func (r *queryRound) checkGuests(q query.Query, got *query.Answer, from, to int6
 	}
 }
 
+// checkGroup compares a group of an answer with the expected one.
 func (r *queryRound) checkGroup(q *query.Query, got *query.Group, want *groupTotal) {
 	fail := func(what string, g, w any) {
 		r.Helper()
@@ -487,7 +491,7 @@ func (r *queryRound) checkGroup(q *query.Query, got *query.Group, want *groupTot
 			fail(usage.Resource(i).String(), u.Sum[i], s)
 		}
 	}
-	// They are as fine as the rows that were read.
+	// The instants are as fine as the rows that the answer was read from.
 	first, last := got.First.Unix()/60, got.Last.Unix()/60
 	if first > want.first || first < want.first-want.first%dayMinutes {
 		fail("first", got.First, time.Unix(60*want.first, 0))
@@ -497,7 +501,7 @@ func (r *queryRound) checkGroup(q *query.Query, got *query.Group, want *groupTot
 	}
 }
 
-// checkTotals compares the totals of the nodes.
+// checkTotals compares an answer's time, gaps and capacity with those of the nodes.
 func (r *queryRound) checkTotals(q *query.Query, got *query.Answer, groups []*groupTotal, from, to int64) {
 	var over time.Duration
 	gaps := 0
@@ -540,7 +544,7 @@ func (r *queryRound) checkTotals(q *query.Query, got *query.Answer, groups []*gr
 				quality = max(quality, g.quality.Get(res))
 			}
 		}
-		// Capacity has no energy other than that of its parts.
+		// Energy has no capacity of its own: it is the sum of the groups.
 		energy := slices.Contains(usage.Energies[:], res)
 		there := !filtered && (!energy || quality != usage.Absent)
 		if there != got.Capacity.Present.Has(res) {
@@ -582,7 +586,7 @@ func (r *queryRound) checkWorkloads(q query.Query, from, to int64) {
 	if a, b := slices.Sorted(maps.Keys(found)), slices.Sorted(maps.Keys(want)); !slices.Equal(a, b) {
 		r.Fatalf("workloads of %+v: %v, want %v", q, a, b)
 	}
-	// Pages are the same list.
+	// The pages together are the same list.
 	q.Limit = max(1, len(got)/3)
 	var pages []query.Workload
 	for {
