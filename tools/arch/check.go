@@ -64,7 +64,7 @@ func (p *Plan) forbids(from Line, name string, exists map[string]bool) string {
 	case to.Room > from.Room:
 		return fmt.Sprintf("the room %s is below the room %s", p.Rooms[to.Room-1], p.Rooms[from.Room-1])
 	case isBelow(from.Name, name):
-		return "a child never imports its face"
+		return "a child never imports its parent"
 	}
 	return `packages of one room import each other only where the line says so after "<"`
 }

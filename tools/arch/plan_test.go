@@ -19,10 +19,10 @@ host/root < host/procfmt | the door
 # collect | snapshots
 collect/split * | processes
 collect/net collect/proc < collect/split | sources
-collect | the face
+collect | the parent
 # store
 store/ledger/book | writing
-store/ledger | its face
+store/ledger | its parent
 # app
 app/run app/top | commands
 # testkit
@@ -133,7 +133,7 @@ func TestCheck(t *testing.T) {
 		{"model/usage", "log/slog", "a pure package does no I/O"},
 		{"model/unit", "net/http", "a pure package does no I/O"},
 		{"collect/split", "context", "a pure package does no I/O"},
-		{"collect/net", "collect", "a child never imports its face"},
+		{"collect/net", "collect", "a child never imports its parent"},
 		{"collect/proc", "collect/net", "packages of one room import each other only where"},
 		{"collect", "testkit/hosttest", "the room testkit is below the room collect"},
 		{"collect", "app/run", "the room app is below the room collect"},
