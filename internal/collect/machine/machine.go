@@ -1,4 +1,5 @@
-// Package machine combines all sources of this machine in one sampler.
+// Package machine combines all sources of this machine in one sampler: the groups, processes,
+// network, virtual machines and energy meters, and the totals that package node reads.
 package machine
 
 import (

@@ -1,5 +1,5 @@
 // Package node reads the totals of the machine: CPUs, steal, memory, and the traffic of its
-// leaf block devices.
+// leaf block devices. Package machine combines it with the other sources.
 package node
 
 import (

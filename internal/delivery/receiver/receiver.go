@@ -1,5 +1,6 @@
-// Package receiver takes batches from agents on a server: it decodes them, moves their windows
-// to wall time, cuts these at minutes, and books them, those of many nodes in one transaction.
+// Package receiver takes batches from agents on a server: it decodes them, moves their windows to
+// wall time, cuts the windows at minute edges, and books the batches of many nodes in one
+// transaction.
 //
 // A batch is acknowledged once it is durably in the ledger. The caller identifies the node that
 // sends it, by a certificate; nothing in a batch changes that.

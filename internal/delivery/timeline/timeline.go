@@ -1,11 +1,10 @@
-// Package timeline puts windows into wall time: which clock is believed (Judge),
-// and what of a window stands in which minute (Cut).
+// Package timeline assigns windows to minutes of wall time: [Judge] decides which clock to
+// believe, and [Cut] divides windows at minute edges.
 //
-// A window is stamped in CLOCK_BOOTTIME, which no one can set, and carries how
-// far the wall clock was from it. Wall clocks are wrong now and then, by years
-// where a machine has no battery for its own. A ledger is only as good as the
-// minute that an amount stands in, so a server compares each sender's clock with
-// its own before it books.
+// A window is stamped in CLOCK_BOOTTIME, which cannot be set, and carries the offset of the wall
+// clock. Wall clocks can be wrong, by years if a machine has no battery for its clock. An amount
+// in the wrong minute makes a ledger wrong, so a server compares each sender's clock with its own
+// before it books.
 package timeline
 
 import (

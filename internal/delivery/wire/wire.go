@@ -1,9 +1,9 @@
 // Package wire turns batches into the bytes that agents send, and back.
 //
-// A batch is a message of proto/mete.proto in one zstd frame. Rows stand in
-// columns, one for each resource, over all windows of the batch; what a reader
-// can predict is left out of them. docs/formats/wire.md describes the format
-// for those who write another agent.
+// A batch is a message of proto/mete.proto in one zstd frame. The rows of all
+// its windows are stored by columns, one for each resource, without the values
+// that a reader can predict. docs/formats/wire.md describes the format for
+// authors of other agents.
 package wire
 
 import (

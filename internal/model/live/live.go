@@ -1,8 +1,8 @@
-// Package live holds the present. An agent makes a [Machine] of each tick, which mete top
-// and the page of mete up show. A server makes [NodeRates] and a [Summary] of the latest
-// window of each node, which are the JSON of /v1/rates and /v1/summary; mete top --server
-// makes a [Machine] of the first. Both have the figures of a workload as [Rates] with the
-// quality of each, and reckon with them as [Figures].
+// Package live holds the types of present use. An agent makes a [Machine] of each tick, which
+// mete top and the page of mete up show. A server makes [NodeRates] and a [Summary] of the
+// latest window of each node, which are the JSON of /v1/rates and /v1/summary; mete top
+// --server makes a [Machine] of the rates. In these types the figures of a workload are
+// [Rates], with the quality of each; sums of them are computed as [Figures].
 package live
 
 import (

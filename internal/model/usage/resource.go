@@ -1,6 +1,6 @@
-// Package usage holds the nouns of measuring: what can be used (Resource),
-// how sure a figure is (Quality), what a machine shows at an instant
-// (Snapshot), and what its workloads used over a span (Usage, Window).
+// Package usage holds the types of measuring: the resources (Resource), the
+// reliability of a figure (Quality), the readings of a machine at an instant
+// (Snapshot), and the use of its workloads over a span (Usage, Window).
 package usage
 
 import (

@@ -1,5 +1,5 @@
-// Package rule holds the rules that every server evaluates, and decides when a receiver is
-// notified of an alert.
+// Package rule holds the rules that every server evaluates, parses power caps, and decides when
+// a receiver is notified of an alert. Package alert evaluates and notifies.
 package rule
 
 import _ "embed"

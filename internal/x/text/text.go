@@ -1,4 +1,4 @@
-// Package text makes text from outside safe to print on a terminal.
+// Package text makes text from outside safe to print on a terminal and to write as CSV.
 package text
 
 import (
