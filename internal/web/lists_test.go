@@ -94,7 +94,7 @@ func TestOutageInChromium(t *testing.T) {
 	u.clicks(`nav a[href^="/alerts"]`)
 	u.sees("one group", `document.querySelectorAll(".alerts > li").length === 1 && document.querySelector(".alerts > li").innerText.includes("1,000 nodes in 2 clusters")`)
 	u.sees("five of its alerts", `document.querySelectorAll(".alerts .brief li").length === 5`)
-	u.sees("the heartbeat, which is no alert", `document.querySelector(".heartbeat").innerText.includes("Heartbeat") && !document.querySelector(".alerts").innerText.includes("MeteDeadMan")`)
+	u.sees("the heartbeat, apart from the alerts", `document.querySelector(".heartbeat").innerText.includes("Heartbeat") && !document.querySelector(".alerts").innerText.includes("MeteDeadMan")`)
 	height("Alerts", 2500)
 	picture(t, ctx, "outage-alerts")
 	u.button("Show all 1,000")

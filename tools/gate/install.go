@@ -14,11 +14,13 @@ var fileOf = map[string]string{
 	"chromium":                "/usr/bin/chromium",                   // the dashboard
 	"clang-19":                "/usr/bin/clang-19",                   // BPF programs
 	"dbus-daemon":             "/usr/bin/dbus-daemon",                // the scopes of systemd
+	"e2fsprogs":               "/usr/sbin/mke2fs",                    // the disk of a virtual machine
 	"gcc":                     "/usr/bin/gcc",                        // the race detector; a stub of NVIDIA's library
 	"iproute2":                "/usr/sbin/ip",                        // network namespaces and interfaces
 	"libbpf-dev":              "/usr/include/bpf/bpf_helpers.h",      // BPF programs
 	"libc6-dev":               "/usr/include/stdlib.h",               // the race detector; a stub of NVIDIA's library
 	"llvm-19":                 "/usr/bin/llvm-strip-19",              // BPF programs
+	"mmdebstrap":              "/usr/bin/mmdebstrap",                 // Debian in a virtual machine
 	"mosquitto":               "/usr/sbin/mosquitto",                 // meters that publish by MQTT
 	"mosquitto-clients":       "/usr/bin/mosquitto_pub",              // the same
 	"postgresql-15":           "/usr/lib/postgresql/15/bin/postgres", // the ledger on PostgreSQL
@@ -26,6 +28,7 @@ var fileOf = map[string]string{
 	"prometheus-alertmanager": "/usr/bin/prometheus-alertmanager",    // alerts
 	"protobuf-compiler":       "/usr/bin/protoc",                     // the generated code of the wire
 	"qemu-system-x86":         "/usr/bin/qemu-system-x86_64",         // virtual machines
+	"rpm":                     "/usr/bin/rpm",                        // checks packages
 }
 
 // install installs the missing Debian packages. If it cannot, for example without root, the

@@ -46,7 +46,8 @@ func stages() []stage {
 		}},
 		{"postgres", "the ledger on PostgreSQL", release, 3 * m, []string{"postgresql-15"}, staged("postgres")},
 		{"peers", "beside a stock Prometheus, Alertmanager and MQTT broker", release, 5 * m, []string{"mosquitto", "mosquitto-clients", "prometheus", "prometheus-alertmanager"}, staged("peers", "-v", "-p=1")},
-		{"vm", "virtual machines and their shares of energy", release, 8 * m, []string{"qemu-system-x86"}, staged("vm", "-v", "-p=1")},
+		{"vm", "virtual machines: shares of energy, cgroup v2 alone, installed packages", release, 12 * m, []string{"e2fsprogs", "mmdebstrap", "qemu-system-x86"}, staged("vm", "-v", "-p=1")},
+		{"release", "two builds of a release give the same bytes, and RPM accepts its packages", release, 15 * m, []string{"rpm"}, staged("release", "-v")},
 		{"pages", "every page of the dashboard in light, dark and on a phone, and of 1000 machines", release, 9 * m, []string{"chromium"}, staged("pages", "-p=1")},
 		{"regressions", "each fix, undone by itself, makes its test fail", release, 20 * m, tested, func(sh *shell) error {
 			sh.env = must()

@@ -30,7 +30,7 @@ type panel struct {
 	// quiet means that an empty panel is normal: it is good news, or the machine lacks the
 	// resource.
 	quiet bool
-	// limits are the values from which a stat is shown in yellow and in red; 0 is no such value.
+	// limits are the values from which a stat is shown in yellow and in red; 0 stands for no such value.
 	limits [2]float64
 	// below reverses limits: values under them are yellow and red.
 	below bool

@@ -13,7 +13,7 @@ var (
 	ofCluster = variable{name: "cluster", title: "Cluster", query: "label_values(mete_node_cpus, cluster)"}
 	ofNode    = variable{name: "node", title: "Node", query: `label_values(mete_node_cpus{cluster=~"$cluster"}, node)`}
 	ofJob     = variable{name: "job", title: "Job", query: `label_values(mete_workload_info{cluster=~"$cluster", job!=""}, job)`}
-	// A server that nobody tells namespaces or projects has none: jobs come first.
+	// Few servers know namespaces or projects, so jobs come first.
 	by = variable{name: "by", title: "By", options: []string{"job", "name", "kind", "user", "project", "namespace"}}
 )
 

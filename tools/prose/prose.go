@@ -11,7 +11,7 @@ import (
 )
 
 // british are beginnings of words in British spelling.
-var british = regexp.MustCompile(`(?i:enrol)(?:[^l]|$)|(?i)(?:behaviour|colour|neighbour|favour|honour|cancelled|labelled|signalled|travelled|recognis|initialis|normalis|summaris|organis|serialis|synchronis|authoris|minimis(?:e|ing)|maximis(?:e|ing)|optimis(?:e|ing|ation)|prioritis|analys(?:e[ds]?\b|ing)|\bgrey|judgement|artefact|catalogue|\bcentred?\b|licence|fulfils|per cent\b)`)
+var british = regexp.MustCompile(`(?i:enrol)(?:[^l]|$)|(?i)(?:behaviour|colour|neighbour|favour|honour|cancelled|labelled|signalled|travelled|recognis|initialis|normalis|summaris|organis|serialis|synchronis|authoris|minimis(?:e|ing)|maximis(?:e|ing)|optimis(?:e|ing|ation)|prioritis|analys(?:e[ds]?\b|ing)|\bgrey|judgement|artefact|catalogue|\bcentred?\b|licence(?:[^:]|$)|fulfils|per cent\b)`)
 
 // kept are words of stored data and of other programs, whose spelling is fixed.
 var kept = regexp.MustCompile(`node\.enrol\b|enrol\.denied|cancelled_write_bytes|ErrRefusedNotAuthorised`)
