@@ -16,6 +16,7 @@ import (
 	"mete.dev/mete/internal/app/power"
 	"mete.dev/mete/internal/app/query"
 	"mete.dev/mete/internal/app/run"
+	"mete.dev/mete/internal/app/silence"
 	"mete.dev/mete/internal/app/token"
 	"mete.dev/mete/internal/app/top"
 	"mete.dev/mete/internal/app/usage"
@@ -38,7 +39,7 @@ func command() *cobra.Command {
 	}
 	root.AddCommand(run.Command(), run.Report(), top.Command(meter),
 		usage.Usage(), usage.Nodes(), usage.Sources(), usage.Gaps(), usage.Workloads(), usage.VMs(), query.Command(),
-		token.Command(), backup.Command(), power.Command(), capture.Command())
+		token.Command(), silence.Command(), backup.Command(), power.Command(), capture.Command())
 	for _, c := range serverCommands { // list the commands of mete-server
 		root.AddCommand(&cobra.Command{Use: c.name, Short: c.short, Run: func(*cobra.Command, []string) {}})
 	}

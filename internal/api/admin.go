@@ -50,28 +50,41 @@ type Pages interface {
 	PageLink() (string, error)
 }
 
+// Silences makes and ends silences.
+type Silences interface {
+	// Silence makes a silence, and returns it with its id.
+	Silence(ctx context.Context, s query.Silence) (query.Silence, error)
+	// EndSilence ends the silence with this id, and returns it.
+	EndSilence(ctx context.Context, id string) (query.Silence, error)
+	// AllSilences lists the silences, those that ended lately included.
+	AllSilences() []query.Silence
+}
+
 type adminHandler struct {
 	handler
-	tokens  Tokens
-	nodes   Nodes
-	backups Backups
-	pages   Pages
+	tokens   Tokens
+	nodes    Nodes
+	backups  Backups
+	pages    Pages
+	silences Silences
 }
 
 // Admin returns the handler of the administrator's orders: POST /v1/tokens, GET
 // /v1/tokens, DELETE /v1/tokens/ID, DELETE /v1/nodes/NODE, POST /v1/backup, POST
-// /v1/page-links. It authorizes
+// /v1/page-links, GET and POST /v1/silences, DELETE /v1/silences/ID. It authorizes
 // every caller: it is for a unix socket that only the administrator can open.
-func Admin(t Tokens, n Nodes, b Backups, p Pages, now func() time.Time, log *slog.Logger) http.Handler {
-	h := &adminHandler{handler{now: now, log: log}, t, n, b, p}
+func Admin(t Tokens, n Nodes, b Backups, p Pages, s Silences, now func() time.Time, log *slog.Logger) http.Handler {
+	h := &adminHandler{handler{now: now, log: log}, t, n, b, p, s}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/v1/tokens", h.serveTokens)
 	mux.HandleFunc("/v1/tokens/{id}", h.serveToken)
 	mux.HandleFunc("/v1/nodes/{node}", h.serveNode)
 	mux.HandleFunc("/v1/backup", h.serveBackup)
 	mux.HandleFunc("/v1/page-links", h.servePageLinks)
+	mux.HandleFunc("/v1/silences", h.serveSilences)
+	mux.HandleFunc("/v1/silences/{id}", h.serveSilence)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		fail(w, fault.WithHint(fmt.Errorf("%q: %w", r.URL.Path, fault.ErrNotFound), "the paths are /v1/tokens, /v1/nodes/NODE, /v1/backup and /v1/page-links"))
+		fail(w, fault.WithHint(fmt.Errorf("%q: %w", r.URL.Path, fault.ErrNotFound), "the paths are /v1/tokens, /v1/nodes/NODE, /v1/backup, /v1/page-links and /v1/silences"))
 	})
 	return mux
 }
@@ -182,4 +195,53 @@ func (h *adminHandler) serveNode(w http.ResponseWriter, r *http.Request) {
 	}
 	h.log.Info("node revoked", "node", n.ID, "name", n.Name)
 	writeJSON(w, http.StatusOK, v1.List[v1.Node]{Items: []v1.Node{v1.NodeOf(&n)}})
+}
+
+func (h *adminHandler) serveSilences(w http.ResponseWriter, r *http.Request) {
+	if !allowMethods(w, r, http.MethodGet, http.MethodPost) {
+		return
+	}
+	now := h.now()
+	one := func(s *query.Silence) v1.Silence { return v1.SilenceOf(s, now) }
+	if r.Method == http.MethodGet {
+		list := h.silences.AllSilences()
+		v1.SortSilences(list, now)
+		writeJSON(w, http.StatusOK, v1.ListOf(list, one))
+		return
+	}
+	body, err := readBody(w, r)
+	if err != nil {
+		h.failLogged(w, r, err)
+		return
+	}
+	order, err := v1.ParseSilenceRequest(body)
+	if err != nil {
+		h.failLogged(w, r, err)
+		return
+	}
+	want, err := order.Silence(now)
+	if err != nil {
+		h.failLogged(w, r, err)
+		return
+	}
+	made, err := h.silences.Silence(r.Context(), want)
+	if err != nil {
+		h.failLogged(w, r, err)
+		return
+	}
+	h.log.Info("silence made", "silence", made.ID)
+	writeJSON(w, http.StatusCreated, one(&made))
+}
+
+func (h *adminHandler) serveSilence(w http.ResponseWriter, r *http.Request) {
+	if !allowMethods(w, r, http.MethodDelete) {
+		return
+	}
+	ended, err := h.silences.EndSilence(r.Context(), r.PathValue("id"))
+	if err != nil {
+		h.failLogged(w, r, err)
+		return
+	}
+	h.log.Info("silence ended", "silence", ended.ID)
+	writeJSON(w, http.StatusOK, v1.SilenceOf(&ended, h.now()))
 }

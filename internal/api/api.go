@@ -74,6 +74,8 @@ type Live interface {
 	Summary(ctx context.Context, s query.Scope, node string, top int) (*live.Summary, error)
 	// Alerts lists the alerts that are pending or fire.
 	Alerts(ctx context.Context, s query.Scope) ([]query.Alert, error)
+	// Silences lists the silences, those that ended lately included.
+	Silences(ctx context.Context, s query.Scope) ([]query.Silence, error)
 	ServerHealth(ctx context.Context) (*query.ServerHealth, error)
 }
 

@@ -191,6 +191,10 @@ func (b *book) Alerts(context.Context, query.Scope) ([]query.Alert, error) {
 	return []query.Alert{{Rule: "Silent", State: "firing", Cluster: "lab", Since: noon, Value: 2}, {Rule: "Gap", State: "pending", Since: noon}}, b.err
 }
 
+func (b *book) Silences(context.Context, query.Scope) ([]query.Silence, error) {
+	return silencesOf(noon), b.err
+}
+
 func (b *book) ServerHealth(context.Context) (*query.ServerHealth, error) {
 	return &query.ServerHealth{Conflicts: 3}, b.err
 }
@@ -576,6 +580,36 @@ func (f fleet) Revoke(_ context.Context, which string) (query.Node, error) {
 	return f.Node, nil
 }
 
+// silences keep one silence.
+type silences struct{ one query.Silence }
+
+func (s *silences) Silence(_ context.Context, made query.Silence) (query.Silence, error) {
+	s.one, s.one.ID = made, "s1"
+	return s.one, nil
+}
+
+func (s *silences) EndSilence(_ context.Context, id string) (query.Silence, error) {
+	if id != s.one.ID {
+		return query.Silence{}, fmt.Errorf("silence %q: %w", id, fault.ErrNotFound)
+	}
+	s.one.Ends = noon
+	return s.one, nil
+}
+
+func (s *silences) AllSilences() []query.Silence { return []query.Silence{s.one} }
+
+// silencesOf returns a silence in each state.
+func silencesOf(now time.Time) (list []query.Silence) {
+	for i, start := range []time.Duration{-2 * time.Hour, time.Hour, -time.Minute} {
+		ms, err := query.ParseMatchers(`alertname="Silent", node=~"rack\\d+|a\"b"`)
+		if err != nil {
+			panic(err) // it is a constant
+		}
+		list = append(list, query.Silence{ID: fmt.Sprint("s", i), Matchers: ms, Starts: now.Add(start), Ends: now.Add(start + time.Hour), By: "me", Comment: "<why>"})
+	}
+	return list
+}
+
 // copier says that it made a backup of any directory but one.
 type copier struct{}
 
@@ -594,7 +628,7 @@ func (copier) PageLink() (string, error) { return "http://127.0.0.1:9797/#code=o
 
 func TestAdmin(t *testing.T) {
 	r := &ring{}
-	h := api.Admin(r, fleet{query.Node{ID: "N1", Name: "web-1"}}, copier{}, copier{}, func() time.Time { return noon }, slog.New(slog.DiscardHandler))
+	h := api.Admin(r, fleet{query.Node{ID: "N1", Name: "web-1"}}, copier{}, copier{}, &silences{}, func() time.Time { return noon }, slog.New(slog.DiscardHandler))
 	code, _, m := ask(t, h, "POST", "/v1/tokens", `{"role":"agent","cluster":"lab","uses":2,"expires_at":"2026-03-02T12:00:00Z"}`)
 	if code != 201 || m["token"] != "mete_text_of_id0" || m["uses_left"] != 2.0 || m["state"] != "valid" || m["cluster"] != "lab" {
 		t.Errorf("POST: %d %v", code, m)
@@ -649,5 +683,24 @@ func TestAdmin(t *testing.T) {
 	}
 	if code, _, _ = ask(t, h, "GET", "/", ""); code != 404 {
 		t.Errorf("GET /: %d", code)
+	}
+	code, _, m = ask(t, h, "POST", "/v1/silences", `{"matchers":"alertname=Down","ends_at":"2026-03-01T13:00:00Z","created_by":"me"}`)
+	if code != 201 || m["id"] != "s1" || m["state"] != "active" || m["matchers"] != `alertname="Down"` || m["starts_at"] != "2026-03-01T12:00:00Z" {
+		t.Errorf("POST of a silence: %d %v", code, m)
+	}
+	for _, body := range []string{"", `{}`, `{"matchers":"alertname=Down","created_by":"me"}`, `{"matchers":"alertname=Down","ends_at":"2026-03-01T11:00:00Z","created_by":"me"}`, `{"matchers":"a=b","ends_at":"2026-03-01T13:00:00Z"}`,
+		`{"matchers":"a=b","ends_at":"2036-03-01T13:00:00Z","created_by":"me"}`, `{"matchers":"a=b","starts_at":"2026-03-01T14:00:00Z","ends_at":"2026-03-01T13:00:00Z","created_by":"me"}`, `{"matchers":"a=~b(","ends_at":"2026-03-01T13:00:00Z","created_by":"me"}`, `{"x":1}`} {
+		if code, _, m := ask(t, h, "POST", "/v1/silences", body); code != 400 {
+			t.Errorf("POST of a silence, %s: %d %v", body, code, m)
+		}
+	}
+	if code, _, m := ask(t, h, "DELETE", "/v1/silences/s1", ""); code != 200 || m["state"] != "expired" {
+		t.Errorf("DELETE of a silence: %d %v", code, m)
+	}
+	if code, _, _ := ask(t, h, "DELETE", "/v1/silences/s9", ""); code != 404 {
+		t.Errorf("DELETE of no silence: %d", code)
+	}
+	if code, _, m := ask(t, h, "GET", "/v1/silences", ""); code != 200 || !strings.Contains(fmt.Sprint(m), "state:expired") {
+		t.Errorf("GET of silences: %d %v", code, m)
 	}
 }

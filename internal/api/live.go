@@ -51,6 +51,20 @@ func (h *handler) alerts(ctx context.Context, p *alertsParams) (*response, error
 	return paginate(p.page, list, key, v1.AlertOf), nil
 }
 
+func (h *handler) silences(ctx context.Context, p *silencesParams) (*response, error) {
+	if h.live == nil {
+		return nil, fmt.Errorf("silences: %w", fault.ErrUnsupported)
+	}
+	list, err := h.live.Silences(ctx, p.scope)
+	if err != nil {
+		return nil, err
+	}
+	list = keep(list, func(s *query.Silence) bool { return p.inState(s.State(p.now)) })
+	v1.SortSilences(list, p.now)
+	key := func(s *query.Silence) string { return v1.SortKey(v1.DescendingKey(s.Ends.UnixNano()), s.ID) }
+	return paginate(p.page, list, key, func(s *query.Silence) v1.Silence { return v1.SilenceOf(s, p.now) }), nil
+}
+
 // health collects how complete the measurements are.
 func (h *handler) health(ctx context.Context, p *rangeParams) (*response, error) {
 	out := &v1.Health{From: new(p.start.UTC()), To: new(p.end.UTC()), Nodes: map[string]int{}, Alerts: map[string]int{}}

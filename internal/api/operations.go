@@ -98,6 +98,13 @@ type (
 		Form
 		Conditional
 	}
+	silencesParams struct {
+		Caller
+		SilenceFilter
+		Paged
+		Form
+		Conditional
+	}
 )
 
 func (p *usageParams) check() error {
@@ -126,6 +133,9 @@ func (p *gapsParams) check() error {
 func (p *vmsParams) check() error { return first(p.Form.err, p.Paged.err, p.Range.err) }
 func (p *alertsParams) check() error {
 	return first(p.Form.err, p.Paged.err, p.ClusterFilter.err, p.AlertFilter.err)
+}
+func (p *silencesParams) check() error {
+	return first(p.Form.err, p.Paged.err, p.SilenceFilter.err)
 }
 
 func (d *description) registerUsage() {
@@ -158,4 +168,6 @@ func (d *description) registerHealth() {
 	register(d, endpoint{path: "/v1/streams", id: "streams", tag: "trust", schema: "streams", csv: true, notFound: true, summary: "Streams of nodes",
 		text: "How far each stream of batches is booked."}, d.handler.streams)
 	register(d, endpoint{path: "/v1/alerts", id: "alerts", tag: "trust", schema: "alerts", csv: true, summary: "Alerts that are pending or fire"}, d.handler.alerts)
+	register(d, endpoint{path: "/v1/silences", id: "silences", tag: "trust", schema: "silences", csv: true, summary: "Silences",
+		text: "Receivers are not notified of the alerts that a silence matches. Those that ended stay in the list for 30 days. A viewer of one cluster sees the silences that match only alerts of that cluster. The command mete silence makes them."}, d.handler.silences)
 }

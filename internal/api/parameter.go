@@ -15,16 +15,17 @@ import (
 // The types of parameters say what is valid. Their values are texts, which the groups
 // below parse.
 type (
-	instant    string
-	dimension  string
-	figure     string
-	policy     string
-	nesting    string
-	format     string
-	nodeState  string
-	alertState string
-	integer    string
-	flag       string
+	instant      string
+	dimension    string
+	figure       string
+	policy       string
+	nesting      string
+	format       string
+	nodeState    string
+	alertState   string
+	silenceState string
+	integer      string
+	flag         string
 )
 
 func (instant) Schema(huma.Registry) *huma.Schema {
@@ -68,6 +69,10 @@ func (nodeState) Schema(huma.Registry) *huma.Schema {
 
 func (alertState) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeString, Enum: words(v1.AlertStates())}
+}
+
+func (silenceState) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Enum: words(v1.SilenceStates())}
 }
 
 func (integer) Schema(huma.Registry) *huma.Schema { return &huma.Schema{Type: huma.TypeInteger} }
@@ -145,6 +150,11 @@ type (
 	}
 	AlertFilter struct {
 		State alertState `query:"state" doc:"only elements in this state"`
+		state string
+		checked
+	}
+	SilenceFilter struct {
+		State silenceState `query:"state" doc:"only elements in this state"`
 		state string
 		checked
 	}
@@ -265,6 +275,15 @@ func (g *AlertFilter) Resolve(c huma.Context) []error {
 
 // inState reports whether what is in a state passes.
 func (g *AlertFilter) inState(state string) bool { return g.state == "" || g.state == state }
+
+// Resolve implements [huma.Resolver].
+func (g *SilenceFilter) Resolve(c huma.Context) []error {
+	g.state, g.err = v1.ParseEnum(callOf(c).given, v1.ParamState, v1.SilenceStates())
+	return nil
+}
+
+// inState reports whether what is in a state passes.
+func (g *SilenceFilter) inState(state string) bool { return g.state == "" || g.state == state }
 
 // Resolve implements [huma.Resolver].
 func (g *NodeFilter) Resolve(c huma.Context) []error {

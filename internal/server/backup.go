@@ -18,7 +18,7 @@ import (
 
 // backupPaths are the entries of a state directory that a backup copies beside the ledger
 // and the metrics.
-var backupPaths = []string{"authority", "upstream", "alerts.json"}
+var backupPaths = []string{"authority", "upstream", "alerts.json", "silences.json"}
 
 // Backup copies the data of the running server to dir, which is then a valid state
 // directory. dir must be an absolute path outside the state directory whose parent exists.

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"slices"
+	"time"
 
 	"mete.dev/mete/internal/model/metric"
 	"mete.dev/mete/internal/model/query"
@@ -11,6 +12,7 @@ import (
 // Alerts implements api.Live. A scope of clusters contains the alerts with the label of one
 // of them; a scope with projects contains none, because alerts belong to clusters.
 func (r liveProvider) Alerts(_ context.Context, s query.Scope) (out []query.Alert, err error) {
+	now := time.Now()
 	for _, rule := range r.alerts.AlertingRules() {
 		for _, a := range rule.ActiveAlerts() {
 			cluster := a.Labels.Get(metric.Cluster)
@@ -18,10 +20,18 @@ func (r liveProvider) Alerts(_ context.Context, s query.Scope) (out []query.Aler
 				continue
 			}
 			out = append(out, query.Alert{Rule: rule.Name(), State: a.State.String(), Cluster: cluster, Labels: a.Labels.Map(),
-				Annotations: a.Annotations.Map(), Since: a.ActiveAt.UTC(), Value: a.Value})
+				Annotations: a.Annotations.Map(), Since: a.ActiveAt.UTC(), Value: a.Value, SilencedBy: r.alerts.SilencedBy(a.Labels, now)})
 		}
 	}
 	return out, nil
+}
+
+// Silences implements api.Live. A scope of clusters contains the silences that match only alerts of
+// one of them, because the text of another one may name what is out of the scope.
+func (r liveProvider) Silences(_ context.Context, s query.Scope) ([]query.Silence, error) {
+	return slices.DeleteFunc(r.alerts.Silences(), func(one query.Silence) bool {
+		return !s.All && (len(s.Projects) > 0 || !one.Matchers.Only(metric.Cluster, s.Clusters))
+	}), nil
 }
 
 // ServerHealth implements api.Live.

@@ -67,7 +67,8 @@ type Config struct {
 	// to the process.
 	Metrics tsdb.Config
 	Query   promapi.Config
-	// Alerts configures rules and alert receivers; an empty State means alerts.json in
+	// Alerts configures rules and alert receivers; an empty State means alerts.json, and an empty
+	// Silences silences.json, in
 	// State. Caps are the power caps that rules can refer to.
 	Alerts alert.Config
 	Caps   []rule.Cap
@@ -169,6 +170,9 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 	s.remoteWrite = remotewrite.NewHandler(s.Metrics.DB(), s.authorizeWriter, log.With("part", "remote"))
 	if cfg.Alerts.State == "" {
 		cfg.Alerts.State = filepath.Join(cfg.State, "alerts.json")
+	}
+	if cfg.Alerts.Silences == "" {
+		cfg.Alerts.Silences = filepath.Join(cfg.State, "silences.json")
 	}
 	if cfg.Query.Memory == 0 {
 		if cfg.Query.Memory, err = queryMemory(); err != nil {
@@ -326,8 +330,8 @@ func isPage(path string) bool { return web.IsPage(path) || path == api.DocsPath 
 // and everything that h serves, without a credential.
 func (s *Server) AdminHandler(h http.Handler) http.Handler {
 	mux := http.NewServeMux()
-	admin := api.Admin(s.Authority.Tokens(), nodeRevoker{s}, s, s, time.Now, s.log.With("part", "admin"))
-	for _, path := range []string{"/v1/tokens", "/v1/tokens/{id}", "/v1/nodes/{node}", "/v1/backup", "/v1/page-links"} {
+	admin := api.Admin(s.Authority.Tokens(), nodeRevoker{s}, s, s, silencer{s}, time.Now, s.log.With("part", "admin"))
+	for _, path := range []string{"/v1/tokens", "/v1/tokens/{id}", "/v1/nodes/{node}", "/v1/backup", "/v1/page-links", "/v1/silences", "/v1/silences/{id}"} {
 		mux.Handle(path, admin)
 	}
 	mux.Handle("/", ca.TrustLocal(h))

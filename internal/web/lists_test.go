@@ -55,6 +55,11 @@ func lists(t *testing.T, ctx context.Context) {
 		const { describe } = await of("firing.js");
 		return describe("{{ $labels.node }} draws {{ $value | humanize }}W, {{$value | humanizePercentage}} for {{ $value | humanizeDuration }}.");`,
 		`"<node> draws <value>W, <percentage> for <duration>."`)
+	expect(t, ctx, "the command that silences", `
+		const { command, common } = await of("pages/alerts.js");
+		const alerts = [{ labels: { alertname: "Down", severity: "critical", cluster: "lab", node: "a1", job: "a'b, c" } }, { labels: { alertname: "Down", severity: "critical", cluster: "lab", node: "a2", job: "a'b, c" } }];
+		return [command(common(alerts)), command({ alertname: "$(x)" }), command({ a: "" })];`,
+		`["mete silence create alertname=Down cluster=lab 'job=\"a'\\''b, c\"' --for 2h --comment WHY","mete silence create 'alertname=\"$(x)\"' --for 2h --comment WHY","mete silence create 'a=\"\"' --for 2h --comment WHY"]`)
 	expect(t, ctx, "the times at which an alert fired", `
 		const { episodes } = await of("pages/alerts.js");
 		const values = [[0, "1"], [60, "3"], [120, "2"], [600, "1"], [660, "1"]];
@@ -70,7 +75,7 @@ const outage = `(() => {
 		const node = "rack" + (Math.floor(i / 8) + 1) + "-n0" + (i % 8 + 1);
 		alerts.push({ labels: { alertname: "MeteNodeSilent", severity: "critical", node, cluster: i % 2 ? "north" : "south" }, annotations: { summary: "Node " + node + " sends nothing.", description: "Look there." }, state: "firing", activeAt: new Date().toISOString(), value: "0" });
 	}
-	window.fetch = (path, more) => (String(path).startsWith("/api/v1/alerts") ? Promise.resolve(new Response(JSON.stringify({ status: "success", data: { alerts } }))) : ask(path, more));
+	window.fetch = (path, more) => (/^\/(api\/)?v1\/alerts/.test(path) ? Promise.resolve(new Response(JSON.stringify({ status: "success", data: { alerts }, alerts: alerts.map((a) => ({ ...a, since: a.activeAt, silenced_by: a.labels.cluster === "north" ? ["s1"] : [] })) }))) : ask(path, more));
 	return true;
 })()`
 
@@ -93,6 +98,7 @@ func TestOutageInChromium(t *testing.T) {
 	}
 	u.clicks(`nav a[href^="/alerts"]`)
 	u.sees("one group", `document.querySelectorAll(".alerts > li").length === 1 && document.querySelector(".alerts > li").innerText.includes("1,000 nodes in 2 clusters")`)
+	u.sees("that half are silenced", `document.querySelector(".alerts > li").innerText.includes("500 silenced")`)
 	u.sees("five of its alerts", `document.querySelectorAll(".alerts .brief li").length === 5`)
 	u.sees("the heartbeat, apart from the alerts", `document.querySelector(".heartbeat").innerText.includes("Heartbeat") && !document.querySelector(".alerts").innerText.includes("MeteDeadMan")`)
 	height("Alerts", 2500)

@@ -99,6 +99,35 @@ func (l *Local) RevokeToken(ctx context.Context, id string) error {
 	return err
 }
 
+// Silence makes a silence.
+func (l *Local) Silence(ctx context.Context, want v1.SilenceRequest) (v1.Silence, error) {
+	order, err := json.Marshal(want)
+	if err != nil {
+		return v1.Silence{}, err
+	}
+	body, err := l.do(ctx, http.MethodPost, "/v1/silences", order)
+	if err != nil {
+		return v1.Silence{}, err
+	}
+	s, err := decode[v1.Silence]("silence", body)
+	return *s, err
+}
+
+// Silences lists the silences, those that ended lately included.
+func (l *Local) Silences(ctx context.Context) ([]v1.Silence, error) {
+	body, err := l.do(ctx, http.MethodGet, "/v1/silences", nil)
+	if err != nil {
+		return nil, err
+	}
+	return decodeList[v1.Silence](body)
+}
+
+// EndSilence ends a silence.
+func (l *Local) EndSilence(ctx context.Context, id string) error {
+	_, err := l.do(ctx, http.MethodDelete, "/v1/silences/"+url.PathEscape(id), nil)
+	return err
+}
+
 // RevokeNode takes the right to send from a node or a server below, by id or by name,
 // and returns it.
 func (l *Local) RevokeNode(ctx context.Context, which string) (n v1.Node, err error) {

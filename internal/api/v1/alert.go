@@ -18,6 +18,7 @@ type Alert struct {
 	Annotations map[string]string `json:"annotations" doc:"what it means and what to do, in words"`
 	Since       *time.Time        `json:"since" doc:"since when the condition holds"`
 	Value       string            `json:"value" doc:"value of the condition, as Prometheus writes numbers"`
+	SilencedBy  []string          `json:"silenced_by" csv:"-" doc:"ids of the silences that apply to it: receivers are not notified of it" nullable:"false"`
 }
 
 // ListKey implements [Element].
@@ -26,7 +27,7 @@ func (Alert) ListKey() string { return "alerts" }
 // AlertOf makes an Alert.
 func AlertOf(a *query.Alert) Alert {
 	return Alert{Rule: a.Rule, State: a.State, Cluster: a.Cluster, Labels: orEmpty(a.Labels), Annotations: orEmpty(a.Annotations), Since: timeOrNil(a.Since),
-		Value: strconv.FormatFloat(a.Value, 'g', -1, 64)}
+		Value: strconv.FormatFloat(a.Value, 'g', -1, 64), SilencedBy: append([]string{}, a.SilencedBy...)}
 }
 
 // SortAlerts sorts alerts: those that fire first, then by rule, cluster and labels.

@@ -20,6 +20,7 @@ type Alert struct {
 	Annotations map[string]string
 	Since       time.Time // when the rule's condition began to hold
 	Value       float64   // of the condition at the latest evaluation
+	SilencedBy  []string  // ids of the silences that apply to it now
 }
 
 // A ServerHealth is a server's state since its start.

@@ -42,8 +42,9 @@ type Config struct {
 	AlertmanagerHeader, WebhookHeader string
 	// PageURL is the address of the server's page, for links in alerts; without it, alerts have no links.
 	PageURL string
-	// State is the file with the alerts that the webhook received.
-	State string
+	// State is the file with the alerts that the webhook received, and Silences the file with the
+	// silences; "" keeps them in memory only.
+	State, Silences string
 	// Interval is the evaluation interval of groups without one. Resend is the interval at
 	// which a firing alert is sent to Alertmanagers again.
 	Interval, Resend time.Duration
@@ -99,6 +100,7 @@ type Alerts struct {
 	notifier *notifier.Manager
 	targets  targets
 	webhook  *webhook // nil without
+	silences *silences
 	files    *files
 	log      *slog.Logger
 
@@ -119,8 +121,11 @@ func Open(cfg Config, engine promql.QueryEngine, store *tsdb.Store, reg promethe
 		return nil, err
 	}
 	var err error
+	if a.silences, err = openSilences(cfg.Silences, log); err != nil {
+		return nil, err
+	}
 	if cfg.Webhook != "" {
-		if a.webhook, err = openWebhook(cfg, log); err != nil {
+		if a.webhook, err = openWebhook(cfg, a.silences, log); err != nil {
 			return nil, err
 		}
 	}
@@ -185,7 +190,8 @@ func (a *Alerts) updateRules() error {
 	return a.rules.Update(a.cfg.Interval, a.files.names(), labels.EmptyLabels(), a.cfg.PageURL, nil)
 }
 
-// notify passes alerts of the rule manager to the receivers.
+// notify passes alerts of the rule manager to the receivers. An Alertmanager does not get an alert
+// that is silenced, and so takes it as ended; it gets the end of one, which is harmless.
 func (a *Alerts) notify(_ context.Context, expr string, alerts ...*rules.Alert) {
 	if len(alerts) == 0 {
 		return
@@ -194,14 +200,21 @@ func (a *Alerts) notify(_ context.Context, expr string, alerts ...*rules.Alert) 
 	if a.cfg.PageURL != "" {
 		source = strings.TrimSuffix(a.cfg.PageURL, "/") + "/query?" + url.Values{"q": {expr}}.Encode()
 	}
-	list := make([]*notifier.Alert, len(alerts))
-	for i, one := range alerts {
-		list[i] = &notifier.Alert{StartsAt: one.FiredAt, EndsAt: one.ValidUntil, Labels: one.Labels, Annotations: one.Annotations, GeneratorURL: source}
-		if !one.ResolvedAt.IsZero() {
-			list[i].EndsAt = one.ResolvedAt
+	now := time.Now()
+	var list []*notifier.Alert
+	for _, one := range alerts {
+		out := &notifier.Alert{StartsAt: one.FiredAt, EndsAt: one.ValidUntil, Labels: one.Labels, Annotations: one.Annotations, GeneratorURL: source}
+		switch {
+		case !one.ResolvedAt.IsZero():
+			out.EndsAt = one.ResolvedAt
+		case len(a.SilencedBy(one.Labels, now)) > 0:
+			continue
 		}
+		list = append(list, out)
 	}
-	a.notifier.Send(list...)
+	if len(list) > 0 {
+		a.notifier.Send(list...)
+	}
 	if a.webhook != nil {
 		a.webhook.add(alerts, source)
 	}

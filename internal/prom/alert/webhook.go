@@ -36,12 +36,14 @@ type webhook struct {
 	wake   chan struct{}
 	log    *slog.Logger
 
+	silences *silences
+
 	mu            sync.Mutex
 	notifications rule.Notifications
 	sent, failed  int64
 }
 
-func openWebhook(cfg Config, log *slog.Logger) (*webhook, error) {
+func openWebhook(cfg Config, silences *silences, log *slog.Logger) (*webhook, error) {
 	text := cfg.Webhook
 	if path, ok := strings.CutPrefix(text, "@"); ok {
 		b, err := os.ReadFile(path)
@@ -58,7 +60,7 @@ func openWebhook(cfg Config, log *slog.Logger) (*webhook, error) {
 		return nil, fmt.Errorf("--alert-webhook-header: %w", err)
 	}
 	wh := &webhook{
-		target: u, cfg: cfg, wake: make(chan struct{}, 1), log: log.With("receiver", u.Scheme+"://"+u.Host),
+		target: u, cfg: cfg, wake: make(chan struct{}, 1), log: log.With("receiver", u.Scheme+"://"+u.Host), silences: silences,
 		client: &http.Client{
 			Timeout:       requestTimeout,
 			CheckRedirect: httpx.NoRedirect,
@@ -142,7 +144,8 @@ func (wh *webhook) run(over <-chan struct{}) error {
 // others.
 func (wh *webhook) deliver(ctx context.Context) error {
 	wh.mu.Lock()
-	list := wh.notifications.Pending(time.Now())
+	now := time.Now()
+	list := wh.notifications.Pending(now, func(labels map[string]string) bool { return len(wh.silences.ids(labels, now)) > 0 })
 	wh.mu.Unlock()
 	var errs []error
 	for _, m := range list {

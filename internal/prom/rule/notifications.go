@@ -85,8 +85,9 @@ func (n *Notifications) Add(a Alert, until time.Time) {
 }
 
 // Pending returns the messages that are due, sorted by name. It forgets alerts that started
-// and ended without a notification.
-func (n *Notifications) Pending(now time.Time) (list []Message) {
+// and ended without a notification. The receiver is not notified that a silenced alert fires, but
+// is notified that one has ended of which it knows.
+func (n *Notifications) Pending(now time.Time, silenced func(labels map[string]string) bool) (list []Message) {
 	by := map[string][]Alert{}
 	for _, id := range slices.Sorted(maps.Keys(n.alerts)) {
 		k := n.alerts[id]
@@ -98,6 +99,8 @@ func (n *Notifications) Pending(now time.Time) (list []Message) {
 			delete(n.alerts, id)
 			continue
 		case k.Alert.IsFiring() && k.NotifiedStart.Equal(k.Alert.StartsAt) && now.Sub(k.Notified) < k.repeat():
+			continue
+		case k.Alert.IsFiring() && silenced(k.Alert.Labels):
 			continue
 		}
 		name := k.Alert.Labels[model.AlertNameLabel]

@@ -19,10 +19,13 @@ func one(name string, since time.Duration, ended ...time.Duration) rule.Alert {
 	return a
 }
 
+// loud silences no alert.
+func loud(map[string]string) bool { return false }
+
 // deliver delivers all pending messages and returns them as text.
 func deliver(notified *rule.Notifications, at time.Duration) string {
 	var text strings.Builder
-	for _, m := range notified.Pending(start.Add(at)) {
+	for _, m := range notified.Pending(start.Add(at), loud) {
 		for i := range m.Alerts {
 			state := "ends"
 			if m.Alerts[i].IsFiring() {
@@ -92,15 +95,43 @@ func TestNotifications(t *testing.T) {
 	}
 }
 
+// A receiver is not notified that a silenced alert fires, until the silence ends; it is notified of
+// the end of an alert that it knows.
+func TestSilenced(t *testing.T) {
+	t.Parallel()
+	var notified rule.Notifications
+	silent := func(labels map[string]string) bool { return labels["alertname"] == "A" || labels["alertname"] == "B" }
+	names := func(list []rule.Message) (out string) {
+		for i, m := range list {
+			out += m.Name + fmt.Sprint(m.Alerts[0].IsFiring()) + " "
+			notified.Ack(list[i], start)
+		}
+		return out
+	}
+	for _, name := range []string{"A", "B", "C"} {
+		notified.Add(one(name, 0), start.Add(time.Hour))
+	}
+	if got := names(notified.Pending(start, silent)); got != "Ctrue " {
+		t.Errorf("A and B are silenced: notified of %s", got)
+	}
+	if got := names(notified.Pending(start, loud)); got != "Atrue Btrue " {
+		t.Errorf("no silence any more: notified of %s", got)
+	}
+	notified.Add(one("A", 0, time.Minute), start)
+	if got := names(notified.Pending(start.Add(5*time.Minute), silent)); got != "Afalse " {
+		t.Errorf("A ended during a silence: notified of %s", got)
+	}
+}
+
 // A change during a delivery is notified with the next one.
 func TestChangeDuringDelivery(t *testing.T) {
 	t.Parallel()
 	var notified rule.Notifications
 	notified.Add(one("A", 0), start.Add(time.Hour))
-	m := notified.Pending(start)
+	m := notified.Pending(start, loud)
 	notified.Add(one("A", 0, time.Minute), start)
 	notified.Ack(m[0], start)
-	m = notified.Pending(start.Add(time.Minute))
+	m = notified.Pending(start.Add(time.Minute), loud)
 	if len(m) != 1 || m[0].Alerts[0].IsFiring() {
 		t.Fatalf("%+v, want the end", m)
 	}
@@ -152,7 +183,7 @@ func TestAlertLimits(t *testing.T) {
 		notified.Add(a, start.Add(time.Hour))
 	}
 	n := 0
-	for _, m := range notified.Pending(start) {
+	for _, m := range notified.Pending(start, loud) {
 		if len(m.Alerts) > 200 {
 			t.Errorf("%d alerts in one message", len(m.Alerts))
 		}

@@ -54,6 +54,7 @@ var localAttempts = []attempt{
 			{"unix", socket, "GET", "/v1/nodes", "", "X-None: 1", []int{0}},
 			{"unix", socket, "POST", "/v1/tokens", `{"role":"viewer"}`, "X-None: 1", []int{0}},
 			{"unix", socket, "POST", "/v1/page-links", "", "X-None: 1", []int{0}},
+			{"unix", socket, "POST", "/v1/silences", "{}", "X-None: 1", []int{0}},
 		} {
 			status, body := attack.CallAsOther(t, attack.Call{Network: c.network, Address: c.address, Method: c.method, Path: c.path, Headers: strings.Split(c.header, "\r\n"), Body: c.body})
 			if !is(status, c.want...) {

@@ -142,6 +142,22 @@ func WorkloadsText(list []v1.Workload, s Style) string {
 	})
 }
 
+// SilencesText writes silences as a table.
+func SilencesText(list []v1.Silence, s Style) string {
+	if len(list) == 0 {
+		return "there are no silences; mete silence create makes one\n"
+	}
+	return write(each(list), []column[v1.Silence]{
+		{"ID", false, func(o *v1.Silence) string { return s.text(o.ID) }},
+		{"STATE", false, func(o *v1.Silence) string { return s.text(o.State) }},
+		{"STARTS", false, func(o *v1.Silence) string { return s.time(o.Starts) }},
+		{"ENDS", false, func(o *v1.Silence) string { return s.time(o.Ends) }},
+		{"BY", false, func(o *v1.Silence) string { return s.text(o.By) }},
+		{"MATCHERS", false, func(o *v1.Silence) string { return s.text(o.Matchers) }},
+		{"COMMENT", false, func(o *v1.Silence) string { return s.text(o.Comment) }},
+	})
+}
+
 // TokensText writes tokens as a table.
 func TokensText(list []v1.Token, s Style) string {
 	if len(list) == 0 {

@@ -30,15 +30,36 @@ const columns = [
 ];
 const idOf = (a) => Object.entries(a.labels).map(([k, v]) => k + "=" + v).join("\n");
 
+// command is the command that silences alerts with these labels. A value that a shell could read in
+// another way is quoted.
+export function command(labels) {
+  const word = (s) => (/^[\w=.:/~-]+$/.test(s) ? s : "'" + s.replaceAll("'", "'\\''") + "'");
+  return ["mete silence create", ...Object.entries(labels).map(([k, v]) => word(k + "=" + (/^[\w.:/-]+$/.test(v) ? v : JSON.stringify(v)))), "--for 2h", "--comment WHY"].join(" ");
+}
+
+// common are the labels that all alerts of a list have with the same value.
+export const common = (alerts) => Object.fromEntries(Object.entries(alerts[0].labels).filter(([k, v]) => k !== "severity" && alerts.every((a) => a.labels[k] === v)));
+
+// Silence shows how the alerts of a group are silenced, which takes the administrator of the server.
+function Silence({ g, close }) {
+  const text = command({ alertname: g.rule, ...common(g.alerts) });
+  const [copied, set] = useState(false);
+  const copy = async () => { try { await navigator.clipboard.writeText(text); set(true); } catch { set(false); } };
+  return html`<${Dialog} title=${"Silence " + g.rule} close=${close}><p>The administrator of this server makes silences. On the server:</p><pre class="mono">${text}</pre>
+    <div class="bar"><button type="button" onClick=${copy}>${copied ? "Copied" : "Copy"}</button><span class="muted small">matches ${few(g.alerts.length, "alert")} that ${g.alerts.length === 1 ? "fires" : "fire"} now; receivers are not notified of them for 2 h</span></div></${Dialog}>`;
+}
+
 // Group shows one rule's alerts: how many, where, the first of them, and all on request.
 function Group({ g, open }) {
+  const [silence, set] = useState(false), silenced = g.alerts.filter((a) => (a.silenced_by || []).length > 0).length;
   const many = prefixes(g.alerts), one = g.alerts.length === 1 ? g.alerts[0] : null, first = g.alerts.slice(0, brief);
-  return html`<li class=${tone[g.state]} data-rule=${g.rule}><div class="row"><b>${g.rule}</b><span class=${"tag " + tone[g.state]}>${g.state}</span>${g.severity && html`<span class="tag">${g.severity}</span>`}<span class="extent">${extent(g.alerts)}</span><span class="muted end">since <${Since} at=${g.since} /></span></div>
+  return html`<li class=${tone[g.state]} data-rule=${g.rule}><div class="row"><b>${g.rule}</b><span class=${"tag " + tone[g.state]}>${g.state}</span>${g.severity && html`<span class="tag">${g.severity}</span>`}${silenced > 0 && html`<span class="tag" title="receivers are not notified">${silenced === g.alerts.length ? "silenced" : silenced.toLocaleString() + " silenced"}</span>`}<span class="extent">${extent(g.alerts)}</span><span class="muted end">since <${Since} at=${g.since} /></span></div>
     ${one && html`<p>${one.annotations.summary} ${one.annotations.description && html`<span class="muted">${one.annotations.description}</span>`}</p>`}
     ${!one && many.length > 1 && html`<div class="labels">${many.slice(0, 8).map((p) => html`<button type="button" class="tag" title=${"filter by " + p.name} onClick=${() => put({ q: p.name }, true)}>${p.name} ${p.count.toLocaleString()}</button>`)}${many.length > 8 && html`<span class="muted small">and ${few(many.length - 8, "more group")} of names</span>`}</div>`}
     ${!one && (open ? html`<${Table} columns=${columns} rows=${g.alerts} id=${idOf} name=${"by" + g.rule} label=${"alerts of " + g.rule} />`
       : html`<ul class="brief">${first.map((a) => html`<li><${About} a=${a} /><span class="muted">${a.labels.node ? a.labels.cluster : ""}</span><span class="muted num">${ago(a.activeAt)}</span><span class="muted summary">${a.annotations.summary}</span></li>`)}</ul>`)}
-    ${!one && (open || g.alerts.length > brief) && html`<button type="button" class="quiet" onClick=${() => put({ open: open ? "" : g.rule }, true)}>${open ? "Show fewer" : "Show all " + g.alerts.length.toLocaleString()}</button>`}</li>`;
+    <div class="bar">${!one && (open || g.alerts.length > brief) && html`<button type="button" class="quiet" onClick=${() => put({ open: open ? "" : g.rule }, true)}>${open ? "Show fewer" : "Show all " + g.alerts.length.toLocaleString()}</button>`}${silenced < g.alerts.length && html`<button type="button" class="quiet" onClick=${() => set(true)}>Silence…</button>`}</div>
+    ${silence && html`<${Silence} g=${g} close=${() => set(false)} />`}</li>`;
 }
 
 function Nothing({ filtered }) {
@@ -93,6 +114,19 @@ function History({ q }) {
     ${shown && html`<${Who} e=${shown} close=${() => show(null)} />`}`;
 }
 
+// Silences lists the silences that have not ended.
+function Silences({ list }) {
+  const soon = (s) => (new Date(s.ends_at) - Date.now()) / 1000;
+  const of = [
+    { key: "matchers", title: "Alerts", class: "name mono", width: "24rem", value: (s) => s.matchers, cell: (s) => html`<span title=${s.matchers}>${s.matchers}</span>` },
+    { key: "state", title: "State", width: "6rem", value: (s) => s.state, cell: (s) => html`<span class="tag">${s.state}</span>` },
+    { key: "ends", title: "Ends", num: true, first: true, width: "13rem", value: (s) => s.ends_at, cell: (s) => html`<span class="num" title=${exactly(s.ends_at)}>${when(s.ends_at)}, in ${text(soon(s), "seconds")}</span>` },
+    { key: "by", title: "By", width: "8rem", value: (s) => s.created_by }, { key: "comment", title: "Comment", class: "name", width: "14rem", value: (s) => s.comment, cell: (s) => html`<span title=${s.comment}>${s.comment}</span>` },
+    { key: "id", title: "ID", class: "mono", width: "9rem", value: (s) => s.id },
+  ];
+  return html`<${Card} title="Silences" note=${few(list.length, "silence")} flush><${Table} columns=${of} rows=${list} id=${(s) => s.id} name="silences" label="silences" /><p class="small muted reading">On the server, <code>mete silence end ID</code> ends one.</p></${Card}>`;
+}
+
 function Rule({ r }) {
   return html`<li><details><summary><span class=${"tag " + (r.health === "err" ? "bad" : r.type === "alerting" && !isHeartbeat(r) ? tone[r.state] || "" : "")}>${r.health === "err" ? "failing" : r.type !== "alerting" ? "recorded" : isHeartbeat(r) ? "heartbeat" : r.state === "unknown" ? "not yet" : r.state}</span><b>${r.name}</b>${r.duration > 0 && html`<span class="muted small">for ${length(r.duration)}</span>`}</summary>
     <pre>${r.query}</pre>${r.lastError && html`<p class="notice bad">${r.lastError}</p>`}${r.annotations && r.annotations.summary && html`<p>${describe(r.annotations.summary)}${r.annotations.description && html` <span class="muted">${describe(r.annotations.description)}</span>`}</p>`}<div class="bar"><a class="button" href=${href("/query", { expr: r.query })}>Run query</a>${r.lastEvaluation && html`<span class="small muted num">last evaluated ${ago(r.lastEvaluation)}, took ${text(r.evaluationTime, "seconds")}</span>`}</div></details></li>`;
@@ -107,11 +141,11 @@ function Rules({ groups, q, show }) {
 export function Alerts() {
   const { query } = useHere();
   const data = useData(async (signal) => {
-    const [rules, alerts] = await Promise.all([get("/api/v1/rules", { exclude_alerts: "true" }, signal), get("/api/v1/alerts", {}, signal)]);
-    return { groups: rules.data.groups, alerts: alerts.data.alerts };
+    const [rules, alerts, silences] = await Promise.all([get("/api/v1/rules", { exclude_alerts: "true" }, signal), get("/v1/alerts", {}, signal), get("/v1/silences", {}, signal)]);
+    return { groups: rules.data.groups, alerts: alerts.alerts.map((a) => ({ ...a, activeAt: a.since })), silences: silences.silences.filter((s) => s.state !== "expired") };
   }, [], 15000);
   const q = (query.q || "").toLowerCase(), show = query.show || "";
-  return html`<${Shown} of=${data} lines=${6}>${({ groups, alerts }) => {
+  return html`<${Shown} of=${data} lines=${6}>${({ groups, alerts, silences }) => {
     if (groups.length === 0) return html`<${Card} title="Alerts"><${Empty} title="There are no rules here"><span>This server evaluates none, so nothing can fire. Any Prometheus can: it reads the same series from <code>/api/v1</code>.</span><a href="/health">Health shows what needs a look now.</a></${Empty}></${Card}>`;
     const wanted = alerts.filter((a) => !isHeartbeat(a)), of = (k) => [...new Set(wanted.map((a) => a.labels[k]).filter(Boolean))].sort(natural), clusters = of("cluster"), severities = of("severity");
     const passing = wanted.filter((a) => (!q || [a.annotations.summary || "", ...Object.values(a.labels)].some((v) => v.toLowerCase().includes(q))) && (!query.cluster || a.labels.cluster === query.cluster) && (!query.severity || a.labels.severity === query.severity));
@@ -119,6 +153,6 @@ export function Alerts() {
     return html`<${Card} title="Firing and pending" note=${wanted.length ? (filtered ? passing.length.toLocaleString() + " of " : "") + few(wanted.length, "alert") + ", " + few(byRule(wanted).length, "rule") : ""} aside=${html`<div class="bar">${(clusters.length > 1 || query.cluster) && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}${(severities.length > 1 || query.severity) && html`<${Select} name="severity" label="Severity" all="all" options=${severities} />`}<${Search} placeholder="Filter alerts and rules" /></div>`}>
         ${shown.length === 0 ? html`<${Nothing} filtered=${filtered} />` : html`<ul class="alerts">${shown.map((g) => html`<${Group} key=${g.rule + g.state + g.severity} g=${g} open=${query.open === g.rule} />`)}</ul>`}
         <${Heartbeat} rules=${groups.flatMap((g) => g.rules).filter((r) => r.type === "alerting" && isHeartbeat(r))} /></${Card}>
-      <${History} q=${q} /><${Rules} groups=${groups} q=${q} show=${show} />`;
+      ${silences.length > 0 && html`<${Silences} list=${silences} />`}<${History} q=${q} /><${Rules} groups=${groups} q=${q} show=${show} />`;
   }}</${Shown}>`;
 }
