@@ -55,6 +55,22 @@ func lists(t *testing.T, ctx context.Context) {
 		const { describe } = await of("firing.js");
 		return describe("{{ $labels.node }} draws {{ $value | humanize }}W, {{$value | humanizePercentage}} for {{ $value | humanizeDuration }}.");`,
 		`"<node> draws <value>W, <percentage> for <duration>."`)
+	const nodes = `
+		const { heatOf, scaleOf, groupings, arrange } = await of("heat.js");
+		const nodes = ["web-10", "web-2", "db-1", "db-2", "web-1"].map((name, i) => ({ name, cluster: i % 2 ? "b" : "a", cpu_cores: { workloads: i, system: 1, idle: 19 - i, whole: 20 }, power_watts: { whole: 100 * i + 17 } }));
+		nodes.push({ name: "web-3", cluster: "a" });`
+	expect(t, ctx, "groups of nodes", nodes+`
+		return [groupings(nodes), groupings(nodes.slice(0, 1)), ...["name", "cluster", "none"].map((g) => arrange(nodes, g).map((b) => b.name + ": " + b.list.map((n) => n.name).join(" ")))];`,
+		`[["name","cluster","none"],["none"],["db: db-1 db-2","web: web-1 web-2 web-3 web-10"],["a: db-1 web-1 web-3 web-10","b: db-2 web-2"],[": db-1 db-2 web-1 web-2 web-3 web-10"]]`)
+	expect(t, ctx, "shades of nodes and their scale", nodes+`
+		const of1 = (by) => nodes.map((n) => heatOf(n, by));
+		return [of1("cpu_cores"), scaleOf(of1("cpu_cores"), "cpu_cores"), of1("power_watts"), scaleOf(of1("power_watts"), "power_watts"), scaleOf([0.3], "cpu_cores"), scaleOf([1.2], "cpu_cores"), scaleOf([null], "cpu_cores"), scaleOf([], "power_watts")];`,
+		`[[0.05,0.1,0.15,0.2,0.25,null],0.3,[17,117,217,317,417,null],420,0.3,1,0.1,1]`)
+	expect(t, ctx, "what nodes used in a range", `
+		const { summed } = await of("pages/nodes.js");
+		const g = (node, kind, cpu_seconds, energy_joules) => ({ node, kind, cpu_seconds, energy_joules, disk_written_bytes: null });
+		return summed([g("a", "container", 1.5, 10), g("a", "system", "0.5", 5), g("a", "idle", 98, 100), g("b", "idle", 50, null)]);`,
+		`{"a":{"cpu_seconds":2,"energy_joules":115},"b":{}}`)
 	expect(t, ctx, "the command that silences", `
 		const { command, common } = await of("pages/alerts.js");
 		const alerts = [{ labels: { alertname: "Down", severity: "critical", cluster: "lab", node: "a1", job: "a'b, c" } }, { labels: { alertname: "Down", severity: "critical", cluster: "lab", node: "a2", job: "a'b, c" } }];
@@ -111,4 +127,29 @@ func TestOutageInChromium(t *testing.T) {
 	u.clicks(`nav a[href="/?range=15m"]`)
 	u.sees("one line on Overview", fmt.Sprintf(`[...document.querySelectorAll(".attention li")].filter((li) => li.innerText.includes("MeteNodeSilent")).map((li) => li.innerText.replace(/\s+/g, " ").trim()).join() === %s`, quote("MeteNodeSilent 1,000 nodes in 2 clusters")))
 	height("Overview", 3000)
+}
+
+// The map of nodes groups them by their names, and shows a node's figures under the pointer; the
+// table sorts names as people count.
+func TestNodesInChromium(t *testing.T) {
+	needPagesStage(t)
+	f := fleet.Open(t, fleet.Config{Nodes: 88, Each: 2, Tame: true})
+	ctx := browser(t)
+	u := &user{t, ctx}
+	u.does(chromedp.EmulateViewport(1440, 900), chromedp.Navigate(f.URL+"/nodes?range=15m"))
+	u.writes("#token", f.Viewer+"\r")
+	u.sees("eleven groups of eight", `[...document.querySelectorAll(".block")].map((b) => b.querySelector("h3").innerText.replace(/\s/g, " ") + b.querySelectorAll("li").length).join() === [1,2,3,4,5,6,7,8,9,10,11].map((n) => "rack" + n + "88").join()`)
+	u.sees("names in natural order", `[...document.querySelectorAll("tbody td:first-child")].map((td) => td.innerText).filter((n) => n.startsWith("rack")).slice(0, 24).join() === [1,2,3].flatMap((r) => [1,2,3,4,5,6,7,8].map((n) => "rack" + r + "-n0" + n)).join()`)
+	box, err := chromedp.Run(ctx, chromedp.Evaluate[[]float64](`(() => { const r = document.querySelectorAll(".fleet a")[10].getBoundingClientRect(); return [r.left + 5, r.top + 5]; })()`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.does(chromedp.MouseEvent("mouseMoved", box[0], box[1]))
+	u.sees("the node under the pointer", `(() => { const tip = document.querySelector(".heat .tip")?.innerText ?? ""; return tip.startsWith("rack2-n03") && /CPU\s*[\d.]+ % of [\d.]+ cores/.test(tip) && /power\s*[\d.]+ W/.test(tip); })()`)
+	picture(t, ctx, "nodes-tip")
+	u.button("cluster")
+	u.sees("two clusters", `[...document.querySelectorAll(".block h3")].map((h) => h.innerText.replace(/\s/g, " ")).join() === "north44,south44"`)
+	u.button("Columns")
+	u.sees("the choice of energy in the range", `(() => { const l = [...document.querySelectorAll(".pop label")].find((l) => l.innerText.trim() === "Energy in the range"); l?.querySelector("input").click(); return Boolean(l); })()`)
+	u.sees("energy of each node", `[...document.querySelectorAll("th")].some((th) => th.innerText.trim() === "Energy") && /[\d.]+ ?k?(J|Wh)/.test(document.querySelector("tbody tr:not(.gap) td:last-child").innerText)`)
 }
