@@ -144,7 +144,7 @@ func visits(host string) []visit {
 		{"query-table", "/query?expr=mete_node_cpus&mode=table", "mete_node_cpus"},
 		{"query-wrong", "/query?expr=sum(mete_node_cpus", "line 1, character"},
 		{"alerts", "/alerts", "rules"},
-		{"health", "/health", "Rows taken"},
+		{"health", "/health", "Rows ingested"},
 		{"missing-job", "/job?job=no-such-job", "Nothing of no-such-job"},
 		{"missing-node", "/node/no-such-node", "No node is called"},
 	}
@@ -279,7 +279,7 @@ func TestFleetInChromium(t *testing.T) {
 		for _, v := range []visit{
 			{"fleet-overview", "/?range=15m", "Parts and whole"}, {"fleet-jobs", "/jobs?range=15m&cols=kind~namespace~user~cluster~nodes~trend~cpu_seconds~memory_average_bytes~energy_joules", "postgres-main"},
 			{"fleet-job", "/job?job=postgres-main&range=15m&parts=workload", "All figures"}, {"fleet-nodes", "/nodes", "rack1-n01"}, {"fleet-node", "/node/rack1-n01?range=15m", "Who used it"},
-			{"fleet-flow", "/flow?range=15m", "CPU packages"}, {"fleet-evil", "/job?range=15m&job=" + url.QueryEscape(fleet.HostileNames[0]), fleet.HostileNames[0]}, {"fleet-health", "/health?range=15m", "rack3-n08"},
+			{"fleet-flow", "/flow?range=15m", "CPU packages"}, {"fleet-evil", "/job?range=15m&job=" + url.QueryEscape(fleet.HostileNames[0]), fleet.HostileNames[0]}, {"fleet-health", "/health?range=15m", "Nodes that do not report"},
 		} {
 			t.Run(v.name+"-"+s.name, func(t *testing.T) {
 				look(t, ctx, console, f.URL, v, s, string(axe))

@@ -52,7 +52,7 @@ func TestLargeInChromium(t *testing.T) {
 	for _, v := range []visit{
 		{"overview", "/?range=1h", "Parts and whole"}, {"jobs", "/jobs?range=1h", "postgres-main"}, {"job", "/job?job=postgres-main&range=1h", "All figures"},
 		{"nodes", "/nodes", "rack1-n01"}, {"node", "/node/rack1-n01?range=1h", "Who used it"}, {"flow", "/flow?range=1h", "CPU packages"},
-		{"query", "/query?expr=sum+by+(part)+(mete_node_cpu_cores)", "workloads"}, {"alerts", "/alerts", "rules"}, {"health", "/health?range=1h", "Rows taken"},
+		{"query", "/query?expr=sum+by+(part)+(mete_node_cpu_cores)", "workloads"}, {"alerts", "/alerts", "rules"}, {"health", "/health?range=1h", "Rows ingested"},
 		{"day", "/?range=24h", "Parts and whole"},
 	} {
 		t.Run(v.name, func(t *testing.T) {

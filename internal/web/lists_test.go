@@ -71,6 +71,20 @@ func lists(t *testing.T, ctx context.Context) {
 		const g = (node, kind, cpu_seconds, energy_joules) => ({ node, kind, cpu_seconds, energy_joules, disk_written_bytes: null });
 		return summed([g("a", "container", 1.5, 10), g("a", "system", "0.5", 5), g("a", "idle", 98, 100), g("b", "idle", 50, null)]);`,
 		`{"a":{"cpu_seconds":2,"energy_joules":115},"b":{}}`)
+	expect(t, ctx, "averages of a job while it ran", `
+		const { running } = await of("pages/jobs.js");
+		const r = { memory_byte_seconds: "1073741824000", cpu_seconds: 90, energy_joules: null, covered_seconds: 20 };
+		return [running(r, "memory_byte_seconds"), running(r, "cpu_seconds"), running(r, "energy_joules"), running({ ...r, covered_seconds: 0 }, "cpu_seconds")];`,
+		`[53687091200,4.5,null,null]`)
+	expect(t, ctx, "columns of a narrow screen", `
+		const { inOrder } = await of("pages/jobs.js");
+		const columns = [{ key: "job", always: true }, { key: "kind" }, { key: "trend" }, { key: "cpu_seconds", fields: ["cpu_seconds"], width: "9rem" }, { key: "peak", fields: ["peak"], width: "5rem" }];
+		return [inOrder(columns, false).map((c) => c.key).join(), inOrder(columns, true).map((c) => c.key + (c.width || "")).join()];`,
+		`["job,kind,trend,cpu_seconds,peak","job,cpu_seconds6rem,peak5rem,kind,trend"]`)
+	expect(t, ctx, "how far the ledger is summed up", `
+		const { folded } = await of("pages/health.js");
+		return [null, 5e9, 450].map((lag) => folded({ of: () => lag }));`,
+		`["","","summed up to 7.50 min ago"]`)
 	expect(t, ctx, "the command that silences", `
 		const { command, common } = await of("pages/alerts.js");
 		const alerts = [{ labels: { alertname: "Down", severity: "critical", cluster: "lab", node: "a1", job: "a'b, c" } }, { labels: { alertname: "Down", severity: "critical", cluster: "lab", node: "a2", job: "a'b, c" } }];
@@ -152,4 +166,17 @@ func TestNodesInChromium(t *testing.T) {
 	u.button("Columns")
 	u.sees("the choice of energy in the range", `(() => { const l = [...document.querySelectorAll(".pop label")].find((l) => l.innerText.trim() === "Energy in the range"); l?.querySelector("input").click(); return Boolean(l); })()`)
 	u.sees("energy of each node", `[...document.querySelectorAll("th")].some((th) => th.innerText.trim() === "Energy") && /[\d.]+ ?k?(J|Wh)/.test(document.querySelector("tbody tr:not(.gap) td:last-child").innerText)`)
+}
+
+// On a phone, page Jobs shows figures beside the names.
+func TestJobsOnPhoneInChromium(t *testing.T) {
+	needPagesStage(t)
+	f := fleet.Open(t, fleet.Config{Nodes: 3, Each: 9, Tame: true})
+	ctx := browser(t)
+	u := &user{t, ctx}
+	u.does(chromedp.EmulateViewport(390, 844), chromedp.Navigate(f.URL+"/jobs?range=15m"))
+	u.writes("#token", f.Viewer+"\r")
+	u.sees("the jobs", `document.querySelectorAll("tbody tr:not(.gap)").length >= 8`)
+	u.sees("two figures within the screen", `(() => { const heads = [...document.querySelectorAll("thead th")].filter((th) => th.getBoundingClientRect().right <= innerWidth).map((th) => th.innerText.replace(/[↓↑]/g, "").trim()); return heads.join() === "Job,CPU,Peak memory"; })()`)
+	picture(t, ctx, "jobs-phone")
 }

@@ -3,12 +3,13 @@
 import { html, useRef } from "../../vendor/preact.mjs";
 import { get, plain, instant } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
-import { Card, Stat, Shown, Empty, Facts, Figure, Job, useData, useHere } from "../ui.js";
+import { Card, Stat, Shown, Empty, Facts, Figure, Job, Search, useData, useHere } from "../ui.js";
 import { Table } from "../table.js";
 import { Gaps, Whole } from "../parts.js";
 import { State } from "./nodes.js";
 import { text, few, ago, exactly } from "../fmt.js";
-import { nodeAt } from "../route.js";
+import { natural } from "../names.js";
+import { href, nodeAt } from "../route.js";
 
 const own = ["mete", "mete-agent", "mete-server", "mete.service", "mete-agent.service", "mete-server.service", "mete-up.service"];
 
@@ -40,16 +41,22 @@ function useMetrics() {
   }, [], 5000);
 }
 
+// folded says how far the ledger has summed minutes up into hours; "" before the first time.
+export function folded(m) {
+  const lag = m.of("mete_server_ledger_hour_lag_seconds");
+  return lag === null || lag > 1e9 ? "" : "summed up to " + text(lag, "seconds") + " ago";
+}
+
 function Server({ m }) {
   const refused = m.of("mete_server_refused_total"), broken = m.broken;
   const failing = ["conflict", "clone"].map((v) => m.of("mete_server_batches_total", { verdict: v }) || 0).reduce((a, b) => a + b, 0);
   return html`<section class="card stats" aria-label="the server">
-    <${Stat} title="Rows taken" v=${m.rate("mete_server_rows_total")} unit="persecond" below=${html`<span>${text(m.of("mete_server_rows_total"), "count")} since it started</span>`} />
-    <${Stat} title="Waiting" v=${m.of("mete_server_queue_rows")} unit="count" below=${html`<span>${m.of("mete_server_queue_rows") === 1 ? "row" : "rows"} to be booked</span>`} />
-    <${Stat} title="Refused" v=${refused} unit="count" below=${html`<span class=${refused > 0 ? "warn" : ""}>requests and batches</span>${failing > 0 && html`<span class="tag bad">${failing} conflicts or clones</span>`}`} />
-    <${Stat} title="Series" v=${m.of("mete_server_metrics_series")} unit="count" below=${html`<span>in memory</span><span>${text(m.rate("mete_server_metrics_samples_total"), "persecond")} samples</span>`} />
-    <${Stat} title="Ledger" v=${m.of("mete_server_ledger_bytes")} unit="bytes" below=${html`<span>${text(m.of("mete_server_ledger_minute_rows"), "count")} minute rows</span><span>${text(m.of("mete_server_ledger_day_rows"), "count")} day rows</span>`} />
-    <${Stat} title="Broken sums" v=${broken} unit="count" below=${broken > 0 ? html`<span class="tag bad">a defect: please report it</span>` : html`<span>${broken === null ? "not counted here" : "every window adds up"}</span>`} /></section>`;
+    <${Stat} title="Rows ingested" v=${m.of("mete_server_rows_total")} unit="count" below=${html`<span>${m.rate("mete_server_rows_total") === null ? "since the server started" : text(m.rate("mete_server_rows_total"), "persecond") + " now"}</span>`} />
+    <${Stat} title="Queue" v=${m.of("mete_server_queue_rows")} unit="count" below=${html`<span>${m.of("mete_server_queue_rows") === 1 ? "row waits" : "rows wait"} to be stored</span>`} />
+    <${Stat} title="Refused" v=${refused} unit="count" below=${html`<span class=${refused > 0 ? "warn" : ""}>requests of agents</span>${failing > 0 && html`<span class="tag bad">${failing} conflicts or clones</span>`}`} />
+    <${Stat} title="Time series" v=${m.of("mete_server_metrics_series")} unit="count" below=${html`<span>in memory</span>${m.rate("mete_server_metrics_samples_total") !== null && html`<span>${text(m.rate("mete_server_metrics_samples_total"), "persecond")} samples</span>`}`} />
+    <${Stat} title="Ledger" v=${m.of("mete_server_ledger_bytes")} unit="bytes" below=${html`<span>on disk</span>${folded(m) && html`<span title="minutes are kept for a while after they are summed up into hours and days">${folded(m)}</span>`}`} />
+    <${Stat} title="Failed balance checks" v=${broken} unit="count" below=${broken > 0 ? html`<span class="tag bad">a bug: please report it</span>` : html`<span>${broken === null ? "not counted here" : "parts sum to the whole"}</span>`} /></section>`;
 }
 
 // Own is what mete's own programs used in the range.
@@ -62,8 +69,23 @@ function Own({ span }) {
     { key: "mem", title: "Memory", num: true, value: (r) => Number(r.memory_average_bytes), cell: (r) => html`<${Figure} v=${r.memory_average_bytes} unit="bytes" />` },
     { key: "disk", title: "Written", num: true, value: (r) => Number(r.disk_written_bytes), cell: (r) => html`<${Figure} v=${r.disk_written_bytes} unit="bytes" />` },
     { key: "energy", title: "Energy", num: true, value: (r) => Number(r.energy_joules), cell: (r) => html`<${Figure} v=${r.energy_joules} unit="joules" off=${r.energy_error_joules} quality=${r.quality.energy_joules} />` }];
-  return html`<${Shown} of=${data} lines=${3}>${(d) => html`${live.data && html`<div class="inset"><${Facts} of=${[["This process", html`<b class="num">${text(live.data.cpu_seconds_per_minute, "none")}</b> CPU seconds a minute, <b class="num">${text(live.data.rss_bytes, "bytes")}</b> of memory`], ["One reading", html`<b class="num">${text(live.data.tick_us / 1e6, "seconds")}</b>`]]} /></div>`}
-    ${d.groups.length > 0 ? html`<${Table} columns=${columns} rows=${d.groups} id=${(r) => r.workload} name="own" label="mete's own programs" />` : !live.data && html`<${Empty} title="No program of mete has a control group of its own"><span>Run as services, they show here as any workload does.</span></${Empty}>`}`}</${Shown}>`;
+  return html`<${Shown} of=${data} lines=${3}>${(d) => html`${live.data && html`<div class="inset"><${Facts} of=${[["This process", html`<b class="num">${text(live.data.cpu_seconds_per_minute, "none")}</b> CPU seconds a minute, <b class="num">${text(live.data.rss_bytes, "bytes")}</b> of memory`], ["One measurement takes", html`<b class="num">${text(live.data.tick_us / 1e6, "seconds")}</b>`]]} /></div>`}
+    ${d.groups.length > 0 ? html`<${Table} columns=${columns} rows=${d.groups} id=${(r) => r.workload} name="own" label="mete's own programs" />` : !live.data && html`<${Empty} title="No data about mete's own programs"><span>Run mete-agent and mete-server as services: each then has a control group, and is listed here.</span></${Empty}>`}`}</${Shown}>`;
+}
+
+// Late lists the nodes that do not report in time: by state, with all of them a click away.
+function Late({ nodes }) {
+  const states = ["silent", "behind"].map((s) => [s, nodes.filter((n) => n.state === s).sort((a, b) => natural(a.name, b.name))]).filter(([, list]) => list.length);
+  if (states.length === 0) return html`<div class="calm"><span class="tick" aria-hidden="true"></span><div><b>${nodes.length === 1 ? "The node is" : "All " + few(nodes.length, "node") + " are"} up to date</b></div></div>`;
+  return html`${states.map(([state, list]) => html`<div class="row late"><${State} of=${state} /><b>${few(list.length, "node")}</b>${list.length > 5 && html`<a class="end" href=${href("/nodes", { state })}>Show all</a>`}</div>
+    <ul class="attention">${list.slice(0, 5).map((n) => html`<li class=${state === "silent" ? "bad" : "warn"}><a href=${nodeAt(n.name)}>${n.name}</a><span>${n.cluster}</span><span title=${n.booked_through ? exactly(n.booked_through) : ""}>${n.booked_through ? "last data " + ago(n.booked_through) : "no data yet"}</span></li>`)}</ul>`)}`;
+}
+
+// Metrics lists all metrics of the server.
+function Metrics({ m, q }) {
+  const rows = Object.entries(m.found).flatMap(([name, list]) => list.map((x) => ({ name, labels: Object.entries(x.labels).map(([k, v]) => k + "=" + v).join(" "), value: x.value, help: m.help[name] || "" }))).filter((r) => !q || (r.name + r.labels + r.help).toLowerCase().includes(q));
+  const columns = [{ key: "name", title: "Metric", class: "mono", value: (r) => r.name }, { key: "labels", title: "Labels", value: (r) => r.labels }, { key: "v", title: "Value", num: true, value: (r) => r.value, cell: (r) => html`<span title=${String(r.value)}>${text(r.value, /bytes/.test(r.name) ? "bytes" : /timestamp/.test(r.name) ? "none" : /seconds/.test(r.name) ? "seconds" : "count")}</span>` }, { key: "help", title: "Description", class: "wrap muted", value: (r) => r.help }];
+  return html`<${Table} columns=${columns} rows=${rows} id=${(r) => r.name + r.labels} name="figures" label="server metrics" wraps empty=${html`<${Empty} title="No metric passes the filter" />`} />`;
 }
 
 export function Health({ nodes }) {
@@ -72,13 +94,12 @@ export function Health({ nodes }) {
   const m = useMetrics();
   const gaps = useData(async (signal) => (await get("/v1/gaps", ledger(span), signal)).gaps, [steps(span)]);
   const used = useData((signal) => get("/v1/usage", { by: "kind", fields: "cpu_seconds,memory_byte_seconds,disk_read_bytes,disk_written_bytes,energy_joules", ...ledger(span) }, signal), [steps(span)]);
-  const late = nodes.filter((n) => n.state !== "live" && n.state !== "revoked");
+  const active = nodes.filter((n) => n.state !== "revoked");
   return html`<${Shown} of=${m} height=${108}>${(d) => html`<${Server} m=${d} />`}</${Shown}>
-    <div class="grid"><${Card} title="Gaps" note="time of which not all is known" flush width="w8"><${Shown} of=${gaps} lines=${4}>${(g) => html`<${Gaps} gaps=${g} />`}</${Shown}></${Card}>
-      <${Card} title="Parts and whole" note="in the range" width="w4"><${Shown} of=${used} height=${180}>${(u) => html`<${Whole} used=${u} />`}</${Shown}></${Card}>
-      <${Card} title="What measuring costs" flush width="w6"><${Own} span=${span} /></${Card}>
-      <${Card} title="Nodes that need a look" width="w6">${late.length === 0 ? html`<div class="calm"><span class="tick" aria-hidden="true"></span><div><b>${nodes.length === 1 ? "The node is" : "All " + few(nodes.length, "node") + " are"} up to date</b><div class="muted">Windows arrive as they close.</div></div></div>`
-        : html`<ul class="attention">${late.slice(0, 50).map((n) => html`<li class=${n.state === "silent" ? "bad" : "warn"}><a href=${nodeAt(n.name)}>${n.name}</a><${State} of=${n.state} /><span title=${n.booked_through ? exactly(n.booked_through) : ""}>${n.booked_through ? "booked up to " + ago(n.booked_through) : "never heard"}</span></li>`)}</ul>`}</${Card}>
-      <${Card} title="All figures of the server" note="/metrics" flush width="w12"><${Shown} of=${m} lines=${6}>${(d) => html`<${Table} columns=${[{ key: "name", title: "Figure", class: "mono", value: (r) => r.name }, { key: "labels", title: "Of", value: (r) => r.labels }, { key: "v", title: "Value", num: true, value: (r) => r.value, cell: (r) => html`<span title=${String(r.value)}>${text(r.value, /bytes/.test(r.name) ? "bytes" : /seconds/.test(r.name) ? "seconds" : "count")}</span>` }, { key: "help", title: "What it is", class: "wrap muted", value: (r) => r.help }]}
-        rows=${Object.entries(d.found).flatMap(([name, list]) => list.map((x) => ({ name, labels: Object.entries(x.labels).map(([k, v]) => k + "=" + v).join(" "), value: x.value, help: d.help[name] || "" })))} id=${(r) => r.name + r.labels} name="figures" label="figures of the server" wraps />`}</${Shown}></${Card}></div>`;
+    <div class="grid starts">
+      <${Card} title="Nodes that do not report" width="w6"><${Late} nodes=${active} /></${Card}>
+      <${Card} title="Balance" note="parts and whole, in the range" width="w6"><${Shown} of=${used} height=${180}>${(u) => html`<${Whole} used=${u} />`}</${Shown}></${Card}>
+      <${Card} title="Gaps in the data" flush=${gaps.data && gaps.data.length > 0} width=${gaps.data && gaps.data.length > 0 ? "w12" : "w6"}><${Shown} of=${gaps} lines=${2}>${(g) => (g.length > 0 ? html`<${Gaps} gaps=${g} />` : html`<div class="calm"><span class="tick" aria-hidden="true"></span><div><b>No gaps</b><div class="muted">All data of this range is complete.</div></div></div>`)}</${Shown}></${Card}>
+      <${Card} title="Cost of measuring" note="what mete's own programs used in the range" flush width=${gaps.data && gaps.data.length > 0 ? "w12" : "w6"}><${Own} span=${span} /></${Card}>
+      <${Card} title="Server metrics" note="/metrics" flush width="w12" aside=${html`<${Search} placeholder="Filter metrics" />`}><${Shown} of=${m} lines=${6}>${(d) => html`<${Metrics} m=${d} q=${(query.q || "").toLowerCase()} />`}</${Shown}></${Card}></div>`;
 }

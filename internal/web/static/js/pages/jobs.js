@@ -12,6 +12,10 @@ const some = 2000; // rows that are loaded at first
 
 const amount = (key, title, unit, help, more = {}) => ({ key, title, num: true, fields: [key], help, width: "7.4rem", ...more,
   value: (r) => (r[key] === null ? null : Number(r[key])), cell: (r) => html`<${Figure} v=${r[key]} unit=${unit} quality=${r.quality[key]} off=${more.off && r[more.off]} />` });
+// running is the average of one of a job's workloads while it ran: of a sum over time, by the time
+// that each workload was measured.
+export const running = (r, key) => (r[key] === null || r[key] === undefined || !(r.covered_seconds > 0) ? null : Number(r[key]) / Number(r.covered_seconds));
+const whileRunning = (key, title, field, unit, help) => ({ ...amount(key, title, unit, help), long: title + ", while it ran", fields: [field], value: (r) => running(r, field), cell: (r) => html`<${Figure} v=${running(r, field)} unit=${unit} quality=${r.quality[field]} />` });
 const named = (key, title, width) => ({ key, title, dim: key, width, value: (r) => r[key] || null, cell: (r) => (r[key] ? html`<span title=${r[key]}>${r[key]}</span>` : html`<span class="absent" title="none">–</span>`) });
 
 function allColumns(trend, total) {
@@ -23,16 +27,38 @@ function allColumns(trend, total) {
     { key: "trend", title: "CPU over time", width: "8.6rem", help: "the cores that it kept busy over the range; each line to its own height", cell: (r) => html`<${Spark} values=${trend[keyOf(r)]} label=${"CPU of " + r.job} />` },
     { ...amount("cpu_seconds", "CPU", "seconds", "CPU time", { first: true }), width: "9.6rem", cell: (r) => html`<${Figure} v=${r.cpu_seconds} unit="seconds" quality=${r.quality.cpu_seconds} /><span class="share" title=${text(Number(r.cpu_seconds) / total.cpu, "percent") + " of all CPU time that was used"}><i style=${{ width: Math.min(100, 100 * Number(r.cpu_seconds) / total.most) + "%" }}></i></span>` },
     amount("cpu_throttled_seconds", "Throttled", "seconds", "time in which a CPU limit held runnable tasks back"),
-    amount("memory_average_bytes", "Memory", "bytes", "average over the range of memory charged, page cache included"),
-    amount("memory_peak_bytes", "Peak", "bytes", "highest memory charged", { long: "Memory peak" }),
+    amount("memory_peak_bytes", "Peak memory", "bytes", "highest memory charged to one of its workloads", { long: "Memory, peak" }),
+    whileRunning("memory", "Memory", "memory_byte_seconds", "bytes", "average of one of its workloads while it ran, page cache included"),
+    whileRunning("cores", "Cores", "cpu_seconds", "cores", "average of one of its workloads while it ran"),
+    amount("memory_average_bytes", "Memory, range", "bytes", "sum of all its workloads, averaged over the whole range, page cache included", { long: "Memory, average over the range" }),
     amount("disk_read_bytes", "Read", "bytes", "bytes read from disks", { long: "Disk read" }), amount("disk_written_bytes", "Written", "bytes", "bytes written to disks", { long: "Disk written" }),
     amount("network_rx_bytes", "Received", "bytes", "bytes received", { long: "Network received" }), amount("network_tx_bytes", "Sent", "bytes", "bytes sent", { long: "Network sent" }),
     amount("processes", "Started", "count", "processes started", { long: "Processes started" }), amount("oom_kills", "OOM kills", "count", "processes killed for want of memory"),
     { ...amount("energy_joules", "Energy", "joules", "energy that its activity took, and by how much that may be off"), width: "12rem", fields: ["energy_joules", "energy_error_joules"], cell: (r) => html`<${Figure} v=${r.energy_joules} unit="joules" off=${r.energy_error_joules} quality=${r.quality.energy_joules} />` },
-    { ...amount("energy_average_watts", "Power", "watts", "average over the range", { long: "Power, average" }) },
+    { ...amount("energy_average_watts", "Power", "watts", "average over the whole range", { long: "Power, average over the range" }) },
   ];
 }
-const usual = ["kind", "trend", "cpu_seconds", "memory_average_bytes", "disk_written_bytes", "network_rx_bytes", "energy_joules"];
+const usual = ["kind", "trend", "cpu_seconds", "memory_peak_bytes", "memory", "disk_written_bytes", "network_rx_bytes", "energy_joules"];
+
+// inOrder puts the figures of a narrow screen beside the names, and what is said of a job after them.
+export function inOrder(columns, narrow) {
+  if (!narrow) return columns;
+  const rank = (c) => (c.always ? 0 : c.fields ? 1 : 2);
+  return columns.map((c) => (c.fields ? { ...c, width: Math.min(c.key === "cpu_seconds" ? 6 : 7.2, parseFloat(c.width)) + "rem" } : c)).sort((a, b) => rank(a) - rank(b));
+}
+
+// The columns that the server does not sort by, and what it sorts by instead.
+const sortedBy = { memory: "memory_byte_seconds", cores: "cpu_seconds" };
+
+function useNarrow() {
+  const screen = useMemo(() => matchMedia("(max-width: 40rem)"), []), [narrow, set] = useState(screen.matches);
+  useEffect(() => {
+    const changed = () => set(screen.matches);
+    screen.addEventListener("change", changed);
+    return () => screen.removeEventListener("change", changed);
+  }, []);
+  return narrow;
+}
 
 // sameAs says whether a workload is of a row, by what rows are told apart by.
 const apart = ["kind", "namespace", "user", "project", "cluster"];
@@ -91,13 +117,13 @@ function useTrends(span) {
 export function Jobs({ nodes }) {
   const { query } = useHere();
   const span = useSpan(query);
-  const [trend, seen] = useTrends(span);
+  const [trend, seen] = useTrends(span), narrow = useNarrow();
   const shown = query.cols ? query.cols.split("~") : usual;
   const columns = allColumns(trend, { cpu: 1, most: 1 });
   const picked = columns.filter((c) => c.always || shown.includes(c.key));
   const by = ["job", "kind", ...["namespace", "user", "project", "cluster"].filter((d) => shown.includes(d))].join(",");
   const wanted = new Set(picked.flatMap((c) => c.fields || []).concat("cpu_seconds"));
-  const fields = [...wanted].join(","), sort = (query.sort || "cpu_seconds").split(".")[0];
+  const fields = [...wanted].join(","), sorting = (query.sort || "cpu_seconds").split(".")[0], sort = sortedBy[sorting] || sorting;
   const where = [...["cluster", "namespace", "user", "project", "kind"].filter((d) => query[d]).map((d) => d + "=" + query[d]), ...(query.label ? ["label:" + query.label] : [])];
   const limit = query.all ? 10000 : some, params = { by, fields, where, limit, sort: wanted.has(sort) && sort !== "trend" ? sort : "" };
   const data = useData((signal) => get("/v1/usage", { ...params, ...ledger(span) }, signal), [JSON.stringify(params), steps(span)], 0);
@@ -112,15 +138,16 @@ export function Jobs({ nodes }) {
   const total = data.data && data.data.total, share = { cpu: Math.max(1e-9, total ? Number(total.cpu_seconds) - idleOf(data.data) : 1), most: Math.max(1e-9, ...rows.slice(0, 3000).map((r) => Number(r.cpu_seconds))) };
   const o = offers.data || { namespace: [], user: [], kind: [] };
   const filtered = where.length > 0 || q;
-  return html`<section class="card flush fill"><header class="bar"><${Search} placeholder="Filter jobs" />
-      ${clusters.length > 1 && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}
+  const filters = html`${clusters.length > 1 && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}
       ${(o.namespace.length > 0 || query.namespace) && html`<${Select} name="namespace" label="Namespace" all="all" options=${o.namespace} />`}
       ${(o.user.length > 0 || query.user) && html`<${Select} name="user" label="User" all="all" options=${o.user} />`}
-      <${Select} name="kind" label="Kind" all="all" options=${o.kind} /><${Label} value=${query.label} />
+      <${Select} name="kind" label="Kind" all="all" options=${o.kind} /><${Label} value=${query.label} />`;
+  return html`<section class="card flush fill"><header class="bar"><${Search} placeholder="Filter jobs" />
+      ${narrow ? html`<details class="filters" open=${where.length > 0}><summary>Filters${where.length > 0 ? " (" + where.length + ")" : ""}</summary><div class="bar">${filters}</div></details>` : filters}
       <div class="end bar"><span class="muted num" role="status">${data.data ? (data.data.rest_groups > 0 ? rows.length.toLocaleString() + " of " + few(rows.length + data.data.rest_groups, "job") : few(rows.length, "job")) : "…"}</span><${Columns} columns=${columns} shown=${shown} />
-      <button type="button" onClick=${() => save("/v1/usage", { by, where, ...ledger(span) }, "usage.json")} title="all figures of all rows, as JSON">Save</button></div></header>
-    <${Shown} of=${data} lines=${14}>${(d) => html`<${Table} tall columns=${allColumns(trend, share).filter((c) => c.always || shown.includes(c.key))} rows=${rows} id=${keyOf} label="jobs" seen=${shown.includes("trend") ? seen : null}
-      empty=${html`<${Empty} title=${filtered ? "No job passes the filters" : "No job used anything in this range"}>${filtered ? html`<button onClick=${() => put({ q: "", cluster: "", namespace: "", user: "", project: "", kind: "", label: "" })}>Show all</button>` : html`<span>Look at a longer range, or start one: <code>mete run -- COMMAND</code></span>`}</${Empty}>`} />
+      <button type="button" onClick=${() => save("/v1/usage", { by, where, format: "csv", ...ledger(span) }, "jobs.csv")} title="all figures of all rows">Download CSV</button></div></header>
+    <${Shown} of=${data} lines=${14}>${(d) => html`<${Table} tall columns=${inOrder(allColumns(trend, share).filter((c) => c.always || shown.includes(c.key)), narrow)} rows=${rows} id=${keyOf} label="jobs" seen=${shown.includes("trend") ? seen : null}
+      empty=${html`<${Empty} title=${filtered ? "No job passes the filters" : "No job used anything in this range"}>${filtered ? html`<button onClick=${() => put({ q: "", cluster: "", namespace: "", user: "", project: "", kind: "", label: "" })}>Show all</button>` : html`<span>Choose a longer range, or run a job: <code>mete run -- COMMAND</code></span>`}</${Empty}>`} />
       ${d.rest_groups > 0 && html`<footer class="foot muted"><span>${few(d.rest_groups, "more job")} used ${text(d.rest.cpu_seconds, "seconds")} of CPU.</span><button onClick=${() => put({ all: "1" }, true)} disabled=${query.all === "1"}>Load ${query.all === "1" ? "no more than 10,000" : "up to 10,000"}</button></footer>`}`}</${Shown}></section>`;
 }
 
