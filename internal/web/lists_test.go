@@ -85,6 +85,29 @@ func lists(t *testing.T, ctx context.Context) {
 		const { folded } = await of("pages/health.js");
 		return [null, 5e9, 450].map((lag) => folded({ of: () => lag }));`,
 		`["","","summed up to 7.50 min ago"]`)
+	expect(t, ctx, "the parts of a query", `
+		const { tokens } = await of("promql.js");
+		const q = "sum by (node) (rate(mete_x_total{node=~\"a|b\", job!='c'}[5m] offset 1h)) > 1.5e3 # rate(x)\nor up";
+		const list = tokens(q);
+		return [list.map((t) => t.text).join("") === q, list.filter((t) => !["space", "mark"].includes(t.kind)).map((t) => t.kind + ":" + t.text).join(" ")];`,
+		`[true,"function:sum keyword:by label:node function:rate metric:mete_x_total label:node op:=~ string:\"a|b\" label:job op:!= string:'c' duration:5m keyword:offset duration:1h op:> number:1.5e3 comment:# rate(x) keyword:or metric:up"]`)
+	expect(t, ctx, "what can stand at places of a query", `
+		const { placeAt } = await of("promql.js");
+		const at = (q) => { const [a, b = ""] = q.split("^"), p = placeAt(a + b, a.length); return [p.kind, p.from, p.prefix, p.metric ?? "", p.label ?? ""].join("/"); };
+		return ["mete_no^", "rate(mete_n^ode)", "x{^", "x{no^", "x{node=^", "x{node=\"^", "x{a=\"b\",node=~\"ra^ck\"}", "x{node=\"a\"^", "x{node=\"a\"}^", "sum by (^) (up)", "sum by (no^) (up)", "x[^", "x[5^", "x[5m]^ ", "# mete^", "1^", "x * on (n^", "x{node=\"a\\\"^"].map(at);`,
+		`["metric/0/mete_no//","metric/5/mete_n//","label/2//x/","label/2/no/x/","none/7///","value/8//x/node","value/15/ra/x/node","none/10///","metric/11///","label/8//up/","label/8/no/up/","duration/2///","duration/2/5//","metric/5///","none/6///","none/1///","label/8/n/x/","value/8/a\\\"/x/node"]`)
+	expect(t, ctx, "completions", `
+		const { matching, complete } = await of("promql.js");
+		const options = ["mete_cpu", "cpus", "a_cpu", "xcpu", "b"].map((text) => ({ text }));
+		const place = (kind, from, prefix) => ({ kind, from, prefix });
+		return [matching(options, "cpu").map((o) => o.text).join(), matching(options, "", 2).length, complete("ra", 2, place("metric", 0, "ra"), { text: "rate", call: true }), complete("ra(x)", 2, place("metric", 0, "ra"), { text: "rate", call: true }), complete("x{a=\"b\"}", 6, place("value", 5, "b"), { text: "b\"c" })];`,
+		`["cpus,mete_cpu,a_cpu,xcpu",2,{"query":"rate(","at":5},{"query":"rate(x)","at":4},{"query":"x{a=\"b\\\"c\"}","at":9}]`)
+	expect(t, ctx, "names of series", `
+		const { namer, turns } = await of("pages/query.js");
+		const list = [{ metric: { __name__: "m", workload: "id1", node: "a" } }, { metric: { __name__: "m", workload: "id2", node: "a" } }, { metric: { __name__: "m", workload: "id3", node: "a" } }];
+		const names = new Map([["id1", "build"], ["id2", "test"]]);
+		return [list.map(namer(list, names)), list.map(namer(list)), [list[0]].map(namer([list[0]], names)), turns("topk(5, x)", 7), turns("topk(5, x)", 5), turns("sum(x)", 9)];`,
+		`[["build","test","id3"],["id1","id2","id3"],["m"]," · topk chooses 5 at each step anew","",""]`)
 	expect(t, ctx, "the command that silences", `
 		const { command, common } = await of("pages/alerts.js");
 		const alerts = [{ labels: { alertname: "Down", severity: "critical", cluster: "lab", node: "a1", job: "a'b, c" } }, { labels: { alertname: "Down", severity: "critical", cluster: "lab", node: "a2", job: "a'b, c" } }];
@@ -179,4 +202,36 @@ func TestJobsOnPhoneInChromium(t *testing.T) {
 	u.sees("the jobs", `document.querySelectorAll("tbody tr:not(.gap)").length >= 8`)
 	u.sees("two figures within the screen", `(() => { const heads = [...document.querySelectorAll("thead th")].filter((th) => th.getBoundingClientRect().right <= innerWidth).map((th) => th.innerText.replace(/[↓↑]/g, "").trim()); return heads.join() === "Job,CPU,Peak memory"; })()`)
 	picture(t, ctx, "jobs-phone")
+}
+
+// The query field completes metrics, labels and values, and names workloads in its answer.
+func TestQueryInChromium(t *testing.T) {
+	needPagesStage(t)
+	f := fleet.Open(t, fleet.Config{Nodes: 3, Each: 9, Tame: true})
+	ctx := browser(t)
+	u := &user{t, ctx}
+	u.does(chromedp.EmulateViewport(1440, 900), chromedp.Navigate(f.URL+"/query?range=15m"))
+	u.writes("#token", f.Viewer+"\r")
+	u.sees("the field", `document.querySelector("#expr") !== null`)
+	options := func(want string) {
+		t.Helper()
+		u.sees(want, fmt.Sprintf(`[...document.querySelectorAll(".options b")].slice(0, 2).map((b) => b.innerText).join() === %s`, quote(want)))
+	}
+	u.writes("#expr", "mete_node_cp")
+	options("mete_node_cpu_cores,mete_node_cpus")
+	u.presses("\t{cl")
+	options("cluster")
+	u.presses("\t=\"s")
+	options("south")
+	u.presses("\t,pa\t=\"id")
+	options("idle")
+	picture(t, ctx, "query-completes")
+	u.presses("\t}")
+	u.sees("the completed query", fmt.Sprintf(`document.querySelector("#expr").value === %s`, quote(`mete_node_cpu_cores{cluster="south",part="idle"}`)))
+	u.sees("its colors", `[...document.querySelectorAll(".editor .t-label")].map((s) => s.innerText).join() === "cluster,part" && document.querySelector(".editor .t-metric").innerText === "mete_node_cpu_cores"`)
+	u.presses("\r")
+	u.sees("its answer", `document.querySelector(".legend") !== null && location.search.includes("mete_node_cpu_cores")`)
+	u.sees("the query in the history", `[...document.querySelectorAll('[aria-label="History"] button')].some((b) => b.innerText.includes("south"))`)
+	u.opens(f.URL + "/query?range=15m&expr=topk(3,rate(mete_workload_cpu_seconds_total[2m]))")
+	u.sees("names of jobs instead of ids", `(() => { const names = [...document.querySelectorAll(".legend button span")].map((s) => s.title || s.innerText); return names.length >= 3 && names.every((n) => !/[a-z0-9]{26}/.test(n)); })()`)
 }
