@@ -44,7 +44,7 @@ const usual = ["kind", "trend", "cpu_seconds", "memory_peak_bytes", "memory", "d
 export function inOrder(columns, narrow) {
   if (!narrow) return columns;
   const rank = (c) => (c.always ? 0 : c.fields ? 1 : 2);
-  return columns.map((c) => (c.fields ? { ...c, width: Math.min(c.key === "cpu_seconds" ? 6 : 7.2, parseFloat(c.width)) + "rem" } : c)).sort((a, b) => rank(a) - rank(b));
+  return columns.map((c) => (c.fields ? { ...c, width: c.key === "cpu_seconds" ? "6rem" : c.width } : c)).sort((a, b) => rank(a) - rank(b));
 }
 
 // The columns that the server does not sort by, and what it sorts by instead.
