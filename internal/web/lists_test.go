@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
 	"mete.dev/mete/internal/testkit/fleet"
@@ -108,6 +109,11 @@ func lists(t *testing.T, ctx context.Context) {
 		const names = new Map([["id1", "build"], ["id2", "test"]]);
 		return [list.map(namer(list, names)), list.map(namer(list)), [list[0]].map(namer([list[0]], names)), turns("topk(5, x)", 7), turns("topk(5, x)", 5), turns("sum(x)", 9)];`,
 		`[["build","test","id3"],["id1","id2","id3"],["m"]," · topk chooses 5 at each step anew","",""]`)
+	expect(t, ctx, "what a search finds", `
+		const { found, rankOf } = await of("find.js");
+		const things = ["Nodes", "rack1-n02", "rack12-n01", "track1", "n02-rack1"].map((name) => ({ name }));
+		return [found(things, "rack1").map((t) => t.name), found(things, "n02 RACK1").map((t) => t.name), found(things, "").length, found(things, "none").length, rankOf("build", "build"), rankOf("build-2", "build"), rankOf("build", "x")];`,
+		`[["rack1-n02","rack12-n01","n02-rack1","track1"],["rack1-n02","n02-rack1"],5,0,0,1,null]`)
 	expect(t, ctx, "the command that silences", `
 		const { command, common } = await of("pages/alerts.js");
 		const alerts = [{ labels: { alertname: "Down", severity: "critical", cluster: "lab", node: "a1", job: "a'b, c" } }, { labels: { alertname: "Down", severity: "critical", cluster: "lab", node: "a2", job: "a'b, c" } }];
@@ -234,4 +240,66 @@ func TestQueryInChromium(t *testing.T) {
 	u.sees("the query in the history", `[...document.querySelectorAll('[aria-label="History"] button')].some((b) => b.innerText.includes("south"))`)
 	u.opens(f.URL + "/query?range=15m&expr=topk(3,rate(mete_workload_cpu_seconds_total[2m]))")
 	u.sees("names of jobs instead of ids", `(() => { const names = [...document.querySelectorAll(".legend button span")].map((s) => s.title || s.innerText); return names.length >= 3 && names.every((n) => !/[a-z0-9]{26}/.test(n)); })()`)
+}
+
+// Ctrl+K finds pages, nodes, clusters and jobs from anywhere, by keys alone.
+func TestFindInChromium(t *testing.T) {
+	needPagesStage(t)
+	f := fleet.Open(t, fleet.Config{Nodes: 20, Each: 9, Tame: true})
+	ctx := browser(t)
+	u := &user{t, ctx}
+	u.does(chromedp.EmulateViewport(1440, 900), chromedp.Navigate(f.URL+"/?range=15m"))
+	u.writes("#token", f.Viewer+"\r")
+	u.sees("the page", `document.querySelector(".find") !== null`)
+	finds := func(open, text, first, at string) {
+		t.Helper()
+		u.sees("the dialog", open)
+		u.sees("its field", `document.activeElement?.closest(".finder") !== null`)
+		u.presses(text)
+		u.sees(first, fmt.Sprintf(`document.querySelector('.finder [aria-selected="true"]')?.innerText.replace(/\s+/g, " ") === %s`, quote(first)))
+		u.presses("\r")
+		u.sees("the place", fmt.Sprintf(`location.pathname + location.search === %s && document.querySelector("dialog[open]") === null`, quote(at)))
+	}
+	keys := func(key, more string) string {
+		return fmt.Sprintf(`(document.querySelector("dialog[open]") || document.body.dispatchEvent(new KeyboardEvent("keydown", {key: %q, bubbles: true, %s})), document.querySelector("dialog.finder[open]") !== null)`, key, more)
+	}
+	finds(keys("k", "ctrlKey: true"), "rack2-n03", "rack2-n03 north node", "/node/rack2-n03?range=15m")
+	finds(keys("/", ""), "kafka", "kafka job", "/job?job=kafka&range=15m")
+	finds(keys("k", "metaKey: true"), "sou", "south cluster", "/nodes?cluster=south&range=15m")
+	finds(keys("k", "ctrlKey: true"), "heal", "Health page", "/health?range=15m")
+	finds(keys("k", "ctrlKey: true"), "no such job", "no such job by this exact name job", "/job?job=no+such+job&range=15m")
+}
+
+// On a phone the navigation has names, targets are large enough for fingers, and a tap on a mark
+// explains it.
+func TestTouchInChromium(t *testing.T) {
+	needPagesStage(t)
+	f := fleet.Open(t, fleet.Config{Nodes: 3, Each: 9, Tame: true})
+	ctx := browser(t)
+	u := &user{t, ctx}
+	u.does(chromedp.EmulateViewport(390, 844, func(p *emulation.SetDeviceMetricsOverrideParams, touch *emulation.SetTouchEmulationEnabledParams) {
+		p.Mobile, touch.Enabled = true, true
+	}), chromedp.Navigate(f.URL+"/jobs?range=15m"))
+	u.writes("#token", f.Viewer+"\r")
+	u.sees("marks", `document.querySelector(".quality.apportioned") !== null`)
+	u.sees("names in the navigation", `[...document.querySelectorAll(".side nav a span:not(.count)")].every((s) => s.getBoundingClientRect().width > 12 && s.getBoundingClientRect().bottom <= innerHeight)`)
+	for _, path := range []string{"/jobs?range=15m", "/alerts", "/nodes", "/query", "/job?job=kafka&range=15m"} {
+		u.opens(f.URL + path)
+		small, err := chromedp.Run(ctx, chromedp.Evaluate[string](`[...document.querySelectorAll("button:not(.plain):not(.twist), select, .side nav a, .legend button, input:not([type=checkbox])")].filter((e) => { const r = e.getBoundingClientRect(); return r.width > 0 && (r.height < 43.5 || r.width < 43.5) && getComputedStyle(e).visibility === "visible"; }).map((e) => e.tagName + "." + e.className + " " + e.innerText.slice(0, 20) + " " + Math.round(e.getBoundingClientRect().width) + "x" + Math.round(e.getBoundingClientRect().height)).slice(0, 5).join("; ")`))
+		if err != nil || small != "" {
+			t.Errorf("%s: smaller than 44 px: %s, %v", path, small, err)
+		}
+	}
+	u.opens(f.URL + "/jobs?range=15m")
+	u.sees("an explanation after a tap", `(() => {
+		const mark = document.querySelector(".quality.apportioned");
+		if (!mark) return false;
+		mark.scrollIntoView({ block: "center", inline: "center" });
+		mark.dispatchEvent(new PointerEvent("pointerdown", { pointerType: "touch", bubbles: true }));
+		mark.click();
+		const b = document.querySelector(".bubble");
+		return !b.hidden && b.innerText.startsWith("apportioned: a measured total") && b.getBoundingClientRect().right <= innerWidth && b.getBoundingClientRect().bottom <= innerHeight;
+	})()`)
+	picture(t, ctx, "touch-mark")
+	u.sees("no explanation after another tap", `(document.querySelector("#main").click(), document.querySelector(".bubble").hidden)`)
 }

@@ -7,6 +7,8 @@ import { ranges, choose, spanOf, begin, firstRange } from "./span.js";
 import { useHere, useData, Segments, Legend, Dialog } from "./ui.js";
 import { when } from "./fmt.js";
 import { Icon } from "./icon.js";
+import { Find } from "./find.js";
+import "./touch.js";
 import { pages, missing } from "./pages/all.js";
 
 const root = document.documentElement;
@@ -44,7 +46,7 @@ function SignIn({ done, why }) {
 }
 
 function Keys({ close }) {
-  const keys = [["/", "filter"], ["g then a letter", "go to a page: " + pages.filter((p) => p.key).map((p) => p.key + " " + p.title.toLowerCase()).join(", ")],
+  const keys = [["/", "filter"], ["Ctrl K", "find a page, node, cluster or job"], ["g then a letter", "go to a page: " + pages.filter((p) => p.key).map((p) => p.key + " " + p.title.toLowerCase()).join(", ")],
     ["[  ]", "a shorter or a longer range"], ["t", "light or dark"], ["← →", "on a chart: the values at each step"], ["Esc", "leave a field, close a dialog"], ["?", "these keys"]];
   return html`<${Dialog} title="Keys" close=${close}><dl class="facts">${keys.map(([k, what]) => html`<dt><kbd>${k}</kbd></dt><dd>${what}</dd>`)}</dl></${Dialog}>`;
 }
@@ -73,7 +75,7 @@ function useKeys(query, showKeys) {
 }
 
 function Side({ page, keep, dark, showKeys, leave, alarms }) {
-  return html`<aside class="side"><a class="brand" href=${href("/", keep)}><img src="/icon.svg" alt="" /><b>mete</b></a>
+  return html`<aside class="side"><a class="brand" href=${href("/", keep)}><img src="/icon.svg" alt="" /><b>mete</b></a><${Find} />
     <nav aria-label="pages">${pages.filter((p) => p.key).map((p) => html`<a href=${href(p.path, keep)} aria-current=${page === p || (page && page.under === p.path) ? "page" : null} title=${p.title + " (g " + p.key + ")"}><${Icon} name=${p.icon} /><span>${p.title}</span>${p.path === "/alerts" && alarms > 0 && html`<span class="count">${alarms}</span>`}</a>`)}</nav>
     <footer><${Legend} /><div class="tools"><button class="quiet" onClick=${flipTheme} aria-label=${dark ? "light" : "dark"} title="light or dark (t)"><${Icon} name=${dark ? "sun" : "moon"} /></button>
       <button class="quiet" onClick=${() => showKeys(true)} aria-label="keys" title="keys (?)"><kbd>?</kbd></button><a href="/docs" data-native title="what programs can ask">API</a>${signedIn() && html`<button class="quiet" onClick=${leave} aria-label="sign out" title="sign out"><${Icon} name="leave" /></button>`}</div></footer></aside>`;
