@@ -114,6 +114,13 @@ func lists(t *testing.T, ctx context.Context) {
 		const things = ["Nodes", "rack1-n02", "rack12-n01", "track1", "n02-rack1"].map((name) => ({ name }));
 		return [found(things, "rack1").map((t) => t.name), found(things, "n02 RACK1").map((t) => t.name), found(things, "").length, found(things, "none").length, rankOf("build", "build"), rankOf("build-2", "build"), rankOf("build", "x")];`,
 		`[["rack1-n02","rack12-n01","n02-rack1","track1"],["rack1-n02","n02-rack1"],5,0,0,1,null]`)
+	expect(t, ctx, "the order of a machine's workloads", `
+		const { arrange } = await of("tree.js");
+		const row = (id, kind, cpu_cores, memory_bytes) => ({ id, name: id, kind, cpu_cores, memory_bytes, quality: {} });
+		const machine = { memory_bytes: { whole: 1000 }, workloads: [row("a", "path", 0.5, 1), row("idle", "idle", 3, 900), row("system", "system", 0.9, 50), row("b", "path", 1, 1), row("still", "path", 0, 9), row("large", "path", 0, 10)] };
+		const opt = { filter: "", flat: true, sort: "cpu", reverse: false, folded: new Set() };
+		return [false, true].map((busy) => { const t = arrange(machine, { ...opt, busy }); return t.rows.map((r) => r.label).join() + " " + t.restCount; });`,
+		`["b,system,a,large,still,idle 0","b,system,a,large,idle 1"]`)
 	expect(t, ctx, "the command that silences", `
 		const { command, common } = await of("pages/alerts.js");
 		const alerts = [{ labels: { alertname: "Down", severity: "critical", cluster: "lab", node: "a1", job: "a'b, c" } }, { labels: { alertname: "Down", severity: "critical", cluster: "lab", node: "a2", job: "a'b, c" } }];

@@ -20,6 +20,7 @@ const (
 	filter              // text of the filter
 	help                // keys and notes
 	details             // one workload
+	choosing            // which columns are shown
 )
 
 // A model is the state of the screen. Only the goroutine of bubbletea uses it.
@@ -43,14 +44,32 @@ type model struct {
 	top    int // first row on the screen
 	scroll int // first line of help or details
 
+	// inspected is the workload of details, as of the latest reading that has it.
+	inspected inspected
+	// seen holds the reading, counted in ticks, in which a workload was busy last.
+	seen  map[workload.ID]int
+	ticks int
+
 	// watch requests the processes of a workload; nil if the meter has none.
 	watch func(workload.ID)
 }
 
+// An inspected is a workload of which details are shown.
+type inspected struct {
+	id      workload.ID
+	row     *live.Row
+	machine *live.Machine
+	ended   bool // the present reading does not have it
+}
+
+// recent is how many readings a workload stays on the screen that is no longer busy: rows that come
+// and go each second cannot be read.
+const recent = 10
+
 func newModel(o top.Options, p *top.Painter) *model {
-	o.Folded = map[workload.ID]bool{}
+	o.Folded, o.Recent = map[workload.ID]bool{}, map[workload.ID]bool{}
 	// The default size until the terminal reports its own.
-	return &model{paint: p, opt: o, width: 80, height: 24}
+	return &model{paint: p, opt: o, width: 80, height: 24, seen: map[workload.ID]int{}}
 }
 
 // Init implements tea.Model.
@@ -68,6 +87,7 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 				m.foldNodes(m.latest)
 			}
 			m.shown = m.latest
+			m.remember()
 			m.arrange()
 		}
 	case errorMsg:
@@ -97,6 +117,9 @@ func (m *model) arrange() {
 		return
 	}
 	m.table = top.Arrange(m.shown, m.opt)
+	if m.mode == details {
+		m.inspect(m.inspected.id)
+	}
 	if m.cursor == "" {
 		m.at = 0
 		return
@@ -107,11 +130,37 @@ func (m *model) arrange() {
 			return
 		}
 	}
-	// The workload is gone: select the row in its place.
-	if m.mode == details {
-		m.mode = list
+	m.move(0) // the workload is gone: select the row in its place
+}
+
+// remember notes the workloads that are busy in this reading, and those that were lately.
+func (m *model) remember() {
+	m.ticks++
+	for i := range m.shown.Rows {
+		r := &m.shown.Rows[i]
+		if a := r.Figures(); top.IsBusy(m.shown, &a) {
+			m.seen[r.ID] = m.ticks
+		}
 	}
-	m.move(0)
+	clear(m.opt.Recent)
+	for id, at := range m.seen {
+		if m.ticks-at < recent {
+			m.opt.Recent[id] = true
+		} else {
+			delete(m.seen, id)
+		}
+	}
+}
+
+// inspect updates the details of a workload. Those of one that has ended stay as they were.
+func (m *model) inspect(id workload.ID) {
+	for i := range m.shown.Rows {
+		if r := &m.shown.Rows[i]; r.ID == id {
+			m.inspected = inspected{id, r, m.shown, false}
+			return
+		}
+	}
+	m.inspected.ended = true
 }
 
 // move moves the cursor by n rows.
@@ -145,6 +194,8 @@ func (m *model) key(k tea.KeyPressMsg) tea.Cmd {
 	case filter:
 		m.filterKey(k)
 		return nil
+	case choosing:
+		return m.columnKey(k.String())
 	case help, details:
 		return m.pageKey(k.String())
 	}
@@ -193,6 +244,20 @@ func (m *model) pageKey(k string) tea.Cmd {
 	default:
 		m.mode, m.scroll = list, 0
 		m.look("")
+	}
+	return nil
+}
+
+// columnKey hides or shows the column of a digit.
+func (m *model) columnKey(k string) tea.Cmd {
+	i := strings.Index("123456789", k)
+	switch {
+	case k == "q":
+		return tea.Quit
+	case len(k) == 1 && i >= 0 && i < len(top.Optional):
+		m.opt.Hidden = m.opt.Hidden.Toggle(top.Optional[i])
+	default:
+		m.mode = list
 	}
 	return nil
 }
@@ -253,6 +318,8 @@ func (m *model) listKey(k string) tea.Cmd {
 		m.opt.HideIdle = !m.opt.HideIdle
 	case "%":
 		m.opt.Percent = !m.opt.Percent
+	case "v":
+		m.mode = choosing
 	case "/":
 		m.mode = filter
 	case "esc":
@@ -265,6 +332,7 @@ func (m *model) listKey(k string) tea.Cmd {
 	case "i":
 		if r := m.row(); r != nil {
 			m.mode, m.scroll, m.cursor = details, 0, r.Row.ID
+			m.inspect(r.Row.ID)
 			m.look(r.Row.ID)
 		}
 	default:

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
+	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/testkit/toptest"
 	"mete.dev/mete/internal/ui/top"
@@ -177,7 +179,8 @@ func TestHelpAndDetails(t *testing.T) {
 	empty := toptest.Machine(2)
 	empty.Rows = empty.Rows[len(empty.Rows)-2:]
 	s.m.Update(tickMsg{empty})
-	s.expect(false, "SINCE FIRST SEEN") // it is gone
+	s.expect(true, "SINCE FIRST SEEN", "ended: these are its last figures")
+	s.press("esc")
 	s.expect(true, "idle")
 }
 
@@ -286,4 +289,83 @@ func TestPosition(t *testing.T) {
 	s.expect(true, fmt.Sprintf("%d-%d of %d", rows-s.m.body()+1, rows, rows))
 	s.m.Update(tea.WindowSizeMsg{Width: 140, Height: 100})
 	s.expect(false, fmt.Sprintf("of %d", rows))
+}
+
+// A workload that is no longer busy stays on the screen for ten readings, then the key z shows it.
+func TestIdleIsHidden(t *testing.T) {
+	s := open(t, 200, 60)
+	s.m.opt.HideIdle, s.m.opt.Flat = true, true
+	m := toptest.Machine(0)
+	var still *live.Row
+	for i := range m.Rows {
+		if r := &m.Rows[i]; strings.Contains(r.Name, "sshd") {
+			still = r
+		}
+	}
+	if still == nil {
+		t.Fatal("no sshd")
+	}
+	set := func(cores float64, memory int64) {
+		none := 0.0
+		still.CPU, still.Memory, still.DiskRead, still.DiskWritten, still.NetworkRx, still.NetworkTx = &cores, &memory, &none, &none, &none, &none
+		s.m.Update(tickMsg{m})
+	}
+	set(0.5, 0)
+	s.expect(true, still.Name)
+	for range recent - 1 {
+		set(0, 0)
+	}
+	s.expect(true, still.Name)
+	set(0, 0)
+	s.expect(false, still.Name)
+	s.expect(true, "not shown")
+	s.press("z")
+	s.expect(true, still.Name)
+	s.press("z")
+	s.expect(false, still.Name)
+	// Much memory counts as busy.
+	set(0, m.Memory.Whole/50)
+	s.expect(true, still.Name)
+}
+
+// Details stay on the screen when the workload has ended.
+func TestDetailsOfTheEnded(t *testing.T) {
+	s := open(t, 100, 40)
+	s.tick(0)
+	s.press("t", "/", "postgres", "enter", "i")
+	s.expect(true, "postgres", "SINCE FIRST SEEN")
+	m := toptest.Machine(1)
+	m.Rows = slices.DeleteFunc(m.Rows, func(r live.Row) bool { return r.ID == s.m.inspected.id })
+	s.m.Update(tickMsg{m})
+	s.expect(true, "postgres", "SINCE FIRST SEEN", "ended: these are its last figures")
+	s.tick(2)
+	s.expect(false, "ended: these")
+	s.press("esc")
+	s.expect(true, "WORKLOAD")
+}
+
+// The key v hides and shows columns.
+func TestColumns(t *testing.T) {
+	s := open(t, 160, 30)
+	s.tick(0)
+	s.expect(true, "MEMORY", "POWER", "P.CPU")
+	s.press("v", "2", "7")
+	s.expect(true, "memory (hidden)", "3 power", "pressure (hidden)")
+	s.press("esc")
+	s.expect(false, "MEMORY", "P.CPU", "hidden")
+	s.expect(true, "POWER")
+	s.press("v", "2", "8", "x")
+	s.expect(true, "MEMORY")
+	for _, bad := range []string{"name", "x", ""} {
+		if _, err := top.ParseColumns([]string{"cpu", bad}); !errors.Is(err, fault.ErrInvalid) || fault.Hint(err) == "" {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+	hidden, err := top.ParseColumns([]string{"cpu", "mem"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.m.opt.Hidden = hidden
+	s.expect(true, "CPU", "MEMORY")
+	s.expect(false, "POWER", "PIDS", "READ/s")
 }

@@ -2,6 +2,8 @@ package top
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 
 	tea "charm.land/bubbletea/v2"
@@ -64,8 +66,12 @@ func (m *model) screen() string {
 	switch {
 	case m.mode == help:
 		put(m.page(m.helpLines())...)
-	case m.mode == details && m.row() != nil:
-		put(m.page(top.Details(m.shown, m.row().Row, m.width, m.opt))...)
+	case m.mode == details && m.inspected.row != nil:
+		lines := top.Details(m.inspected.machine, m.inspected.row, m.width, m.opt)
+		if m.inspected.ended {
+			lines = slices.Insert(lines, 1, top.Line{{Text: "ended: these are its last figures", Role: top.Alarm}})
+		}
+		put(m.page(lines)...)
 	case m.table == nil:
 		put(top.Line{{Text: "mete top", Role: top.Strong}}, nil, top.Line{{Text: "Waiting for the first reading ..."}})
 	default:
@@ -74,7 +80,7 @@ func (m *model) screen() string {
 		lines = append(lines, m.rows()...)
 	}
 	feet := 0
-	if m.mode == list || m.mode == filter {
+	if m.mode == list || m.mode == filter || m.mode == choosing {
 		feet = m.feet()
 	}
 	// The status line stays at the bottom, even if the rest is short.
@@ -133,6 +139,17 @@ func (m *model) status() top.Line {
 			l = append(l, top.Span{Text: "   Enter keeps it, Esc clears it", Role: top.Dim})
 		}
 		return l
+	case m.mode == choosing:
+		l = top.Line{{Text: "columns: ", Role: top.Key}}
+		for i, s := range top.Optional {
+			name := s.String()
+			if m.opt.Hidden.Has(s) {
+				name += " (hidden)"
+			}
+			key(strconv.Itoa(i+1), name)
+		}
+		key("Esc", "back")
+		return l
 	case m.mode != list:
 		key("Esc", "back")
 		key("j k", "scroll")
@@ -166,7 +183,12 @@ func (m *model) status() top.Line {
 	if !m.opt.Flat {
 		key("s", "sums")
 	}
-	key("z", "hide idle")
+	if m.opt.HideIdle {
+		key("z", "show idle")
+	} else {
+		key("z", "hide idle")
+	}
+	key("v", "columns")
 	key("f", "pause")
 	return l
 }
@@ -181,7 +203,9 @@ c m d n        sort by CPU, memory, disk, network
 w p P N        sort by power in watts, PIDs, pressure, name
 r              reverse the order
 /              filter by a part of name, path or kind; Esc clears it
-z              hide workloads that use no CPU, disk or network now
+z              show or hide idle workloads: those that used no CPU, disk or network in
+               the last ten readings, and hold less than 1 % of the memory
+v              choose columns
 %              CPU in cores or in percent of one CPU
 i              details: all that a workload used, each figure with its quality
 f              freeze or go on; metering goes on all the time

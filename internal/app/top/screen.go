@@ -35,7 +35,7 @@ func show(ctx context.Context, c *config, m Meter, in io.Reader, out io.Writer) 
 		defer func() { _ = tty.Close() }() // read only
 		in = tty
 	}
-	screen := newModel(c.view, top.NewPainter(out))
+	screen := newModel(screenView(c), top.NewPainter(out))
 	if w, ok := m.(watcher); ok {
 		screen.watch = w.Watch
 	}
@@ -88,4 +88,11 @@ func pump(ctx context.Context, c *config, m Meter, send func(tea.Msg)) error {
 		}
 	}
 	return nil
+}
+
+// screenView returns the options with which the screen begins.
+func screenView(c *config) top.Options {
+	o := c.view
+	o.HideIdle = !c.all
+	return o
 }

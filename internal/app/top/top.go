@@ -58,6 +58,8 @@ type config struct {
 	count    int
 	output   string
 	sort     string
+	columns  []string
+	all      bool
 	view     top.Options
 
 	tick   time.Duration // parsed interval
@@ -72,6 +74,8 @@ func Command(open Open) *cobra.Command {
 		Short: "Show live what every workload of this machine uses",
 		Long: `Show live what every workload of this machine uses: containers, pods, services,
 sessions, virtual machines, jobs; and the two that no job caused, system and idle.
+
+The screen begins without idle workloads, whose figures are in a line of their own.
 
 Amounts are exclusive: a row shows what a workload used and nothing below it did,
 so the rows add up to the machine. A folded row shows all that is in it.
@@ -118,6 +122,8 @@ text, tick after tick.`,
 	f.BoolVar(&c.view.Reverse, "reverse", false, "turn the order round")
 	f.BoolVar(&c.view.Flat, "flat", false, "a list instead of a tree")
 	f.StringVar(&c.view.Filter, "filter", "", "keep workloads that have this in name, path or kind")
+	f.BoolVar(&c.all, "all", false, "begin with idle workloads on the screen too; the key z hides them (text and JSON always have them)")
+	f.StringSliceVar(&c.columns, "columns", nil, "show only these `COLUMNS`: cpu, memory, power, disk, network, pids, pressure (default: as many as fit)")
 	f.BoolVar(&c.view.ASCII, "ascii", false, "draw with ASCII characters only")
 	cli.Choices(cmd, "reader", "auto", "bpf", "files")
 	cli.Choices(cmd, "output", "text", "json")
@@ -147,6 +153,11 @@ func (c *config) validate(chosen bool) (err error) {
 	}
 	if c.view.Sort, err = top.ParseSort(c.sort); err != nil {
 		return fmt.Errorf("--sort: %w", err)
+	}
+	if len(c.columns) > 0 {
+		if c.view.Hidden, err = top.ParseColumns(c.columns); err != nil {
+			return fmt.Errorf("--columns: %w", err)
+		}
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 	"mete.dev/mete/internal/x/text"
 )
 
-// Arrange orders the workloads of m. Idle and system are always last.
+// Arrange orders the workloads of m. Idle is always last.
 func Arrange(m *live.Machine, o Options) *Table {
 	f := newForest(m, o.Filter)
 	t := &Table{Count: len(m.Rows), fleet: m.Fleet}
@@ -20,7 +20,7 @@ func Arrange(m *live.Machine, o Options) *Table {
 		t.Total = t.Total.Plus(&f.nodes[i].own)
 	}
 	t.Differs = differs(m, &t.Total)
-	f.prune(o)
+	f.prune(o, m)
 	if o.Flat {
 		f.list(t, o)
 	} else {
@@ -128,11 +128,14 @@ func matches(r *live.Row, label, filter string) bool {
 
 // prune selects the nodes to keep: those that match, their descendants and, in a tree,
 // their ancestors.
-func (f *forest) prune(o Options) {
+func (f *forest) prune(o Options, m *live.Machine) {
+	shown := func(n *node) bool {
+		return !o.HideIdle || IsBusy(m, &n.own) || residual(n.row) || o.Recent[n.row.ID]
+	}
 	var visit func(n *node, above bool) bool
 	visit = func(n *node, above bool) bool {
 		within := n.match || above
-		n.keep = within && (!o.HideIdle || busy(&n.own) || residual(n.row))
+		n.keep = within && shown(n)
 		any := n.keep
 		for _, k := range n.kids {
 			if visit(&f.nodes[k], within) {
@@ -219,9 +222,8 @@ func (f *forest) cover(n *node) {
 func (f *forest) sort(idx []int, o Options) {
 	slices.SortStableFunc(idx, func(i, j int) int {
 		a, b := &f.nodes[i], &f.nodes[j]
-		if ra, rb := residual(a.row), residual(b.row); ra || rb {
-			// system and idle always come last, in this order.
-			return cmp.Compare(rank(a.row), rank(b.row))
+		if ia, ib := a.row.Kind == workload.Idle, b.row.Kind == workload.Idle; ia || ib {
+			return cmp.Compare(index(ia), index(ib)) // idle comes last
 		}
 		order := cmp.Or(compare(a, b, o.Sort), cmp.Compare(a.label, b.label))
 		if o.Reverse {
@@ -231,12 +233,9 @@ func (f *forest) sort(idx []int, o Options) {
 	})
 }
 
-func rank(r *live.Row) int {
-	switch r.Kind {
-	case workload.System:
+func index(b bool) int {
+	if b {
 		return 1
-	case workload.Idle:
-		return 2
 	}
 	return 0
 }

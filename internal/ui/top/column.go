@@ -1,13 +1,50 @@
 package top
 
 import (
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
+	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/usage"
 )
+
+// Columns is a set of columns, by the orders that sort by them.
+type Columns uint16
+
+// Has reports whether the column of an order is in the set.
+func (c Columns) Has(s Sort) bool { return c>>s&1 == 1 }
+
+// Toggle returns the set with the column of an order if c lacks it, else without.
+func (c Columns) Toggle(s Sort) Columns { return c ^ 1<<s }
+
+// Optional are the orders whose columns can be hidden.
+var Optional = []Sort{ByCPU, ByMemory, ByPower, ByDisk, ByNetwork, ByPIDs, ByPressure}
+
+// ParseColumns returns the columns to hide where only those with the names, or prefixes of them, are
+// wanted. The error wraps fault.ErrInvalid.
+func ParseColumns(names []string) (hidden Columns, err error) {
+	for _, s := range Optional {
+		hidden = hidden.Toggle(s)
+	}
+	for _, name := range names {
+		s, err := ParseSort(name)
+		if err != nil || !slices.Contains(Optional, s) {
+			var all []string
+			for _, o := range Optional {
+				all = append(all, o.String())
+			}
+			return 0, fault.WithHint(fmt.Errorf("column %q: %w", name, fault.ErrInvalid), "choose some of "+strings.Join(all, ", "))
+		}
+		if hidden.Has(s) {
+			hidden = hidden.Toggle(s)
+		}
+	}
+	return hidden, nil
+}
 
 // A column is one figure of every row, or several combined.
 type column struct {
@@ -94,6 +131,14 @@ func (l *layout) width() int {
 	return w
 }
 
+// without returns the layout without hidden columns.
+func (l *layout) without(hidden Columns) *layout {
+	if hidden == 0 {
+		return l
+	}
+	return &layout{l.min, l.kind, slices.DeleteFunc(slices.Clone(l.columns), func(c *column) bool { return hidden.Has(c.sort) })}
+}
+
 // longest is the maximum width of names on a screen of unlimited width, shortest their
 // minimum width if there is room.
 const (
@@ -105,10 +150,10 @@ const (
 // names need. Width 0 means unlimited.
 func (t *Table) layoutFor(width int, o Options) (*layout, int) {
 	if width <= 0 {
-		return &layouts[0], t.names(24, maxNameWidth)
+		return layouts[0].without(o.Hidden), t.names(24, maxNameWidth)
 	}
 	for i := range layouts {
-		if l := &layouts[i]; width-l.width() >= l.min {
+		if l := layouts[i].without(o.Hidden); width-l.width() >= l.min {
 			name := width - l.width()
 			if name > shortest {
 				name = t.names(shortest, name)

@@ -9,9 +9,13 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// busy reports whether the workload used an amount in the tick that a screen can show.
-func busy(a *live.Figures) bool {
-	return a[live.CPU].Value >= 0.0005 || a[live.DiskRead].Value > 0 || a[live.DiskWritten].Value > 0 ||
+// busyMemory is the part of a machine's memory that makes a workload busy which uses nothing else.
+const busyMemory = 0.01
+
+// IsBusy reports whether a workload with these figures used CPU, disk or network in the tick, as far
+// as a screen can show it, or holds a hundredth of the machine's memory.
+func IsBusy(m *live.Machine, a *live.Figures) bool {
+	return a[live.Memory].Value > 0 && a[live.Memory].Value >= busyMemory*float64(m.Memory.Whole) || a[live.CPU].Value >= 0.0005 || a[live.DiskRead].Value > 0 || a[live.DiskWritten].Value > 0 ||
 		a[live.NetworkRx].Value > 0 || a[live.NetworkTx].Value > 0
 }
 

@@ -67,10 +67,14 @@ type Options struct {
 	Sort     Sort   // amounts from high to low, names from A to Z
 	Reverse  bool   // reverse order
 	Filter   string // keep rows whose name, path or kind contains it, ignoring case
-	HideIdle bool   // hide workloads without CPU, disk or network use in the tick
+	HideIdle bool   // hide workloads that are not busy in the tick, see [IsBusy]
 	Sums     bool   // in a tree, show a parent with all its descendants
 	Percent  bool   // write CPU in percent of one CPU instead of cores
 	ASCII    bool   // only ASCII characters
+	// Recent holds the workloads that HideIdle leaves, since they were busy a short while ago.
+	Recent map[workload.ID]bool
+	// Hidden are the columns that are not shown.
+	Hidden Columns
 	// Folded holds the workloads whose subtree is shown as one row. A filter matches inside
 	// them anyway.
 	Folded map[workload.ID]bool

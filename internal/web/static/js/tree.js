@@ -36,7 +36,9 @@ function sum(a, b) {
 }
 
 export const residual = (row) => row.kind === "idle" || row.kind === "system";
-const busy = (f) => (f.cpu?.value ?? 0) >= 0.0005 || ["diskRead", "diskWritten", "networkRx", "networkTx"].some((k) => f[k]?.value > 0);
+// A hundredth of the machine's memory makes a workload busy which uses nothing else.
+const busyMemory = 0.01;
+const busy = (f, machine) => (f.memory?.value > 0 && f.memory.value >= busyMemory * (machine.memory_bytes?.whole ?? Infinity)) || (f.cpu?.value ?? 0) >= 0.0005 || ["diskRead", "diskWritten", "networkRx", "networkTx"].some((k) => f[k]?.value > 0);
 
 const keys = {
   cpu: (f) => f.cpu, memory: (f) => f.memory, pids: (f) => f.pids, power: (f) => f.power,
@@ -70,12 +72,12 @@ export function arrange(machine, opt) {
   }
   for (const n of nodes) {
     n.within = n.hit || !!n.parent?.within;
-    n.keep = n.within && (!opt.busy || busy(n.own) || residual(n.row));
+    n.keep = n.within && (!opt.busy || busy(n.own, machine) || residual(n.row));
   }
   if (!opt.flat) for (const n of nodes.toReversed()) if (n.keep && n.parent) n.parent.keep = true;
 
   const rows = [];
-  const rank = (n) => ({ system: 1, idle: 2 })[n.row.kind] ?? 0;
+  const rank = (n) => (n.row.kind === "idle" ? 1 : 0); // idle comes last
   const value = (n) => keys[opt.sort]?.(opt.flat ? n.own : n.sum)?.value ?? -Infinity;
   const byName = (a, b) => a.label.localeCompare(b.label, "en");
   const order = (list) => list.sort((a, b) => rank(a) - rank(b) ||
