@@ -54,6 +54,9 @@ type Ledger interface {
 	// sorted by cluster, node, name and id: the first q.Limit, or all if q.Limit is 0. q.By
 	// has no effect.
 	Workloads(ctx context.Context, q query.Query) ([]query.Workload, error)
+	// Runs lists runs that used something in the range of q and match its filters, as
+	// [query.Workload.RunKey] orders them: the first q.Limit, or all if q.Limit is 0.
+	Runs(ctx context.Context, q query.RunQuery) ([]query.Run, error)
 	// Gaps lists the gaps that overlap the range and the clock corrections in it. node is the
 	// id or name of one node; "" selects all nodes.
 	Gaps(ctx context.Context, from, to time.Time, node string, s query.Scope) ([]query.Gap, error)

@@ -20,14 +20,14 @@ import (
 // knownValues are valid values of parameters that select something in [example]. There are few
 // ranges and cursors, since not all valid ones can be combined.
 var knownValues = map[string][]string{
-	"from": {"-1h", "2026-02-28", "-7d"}, "to": {"now", "2026-03-02T00:00:00Z", "1772400000"}, "by": {"job", "kind,node", "label:app"},
+	"run": {"a", "abc27"}, "from": {"-1h", "2026-02-28", "-7d"}, "to": {"now", "2026-03-02T00:00:00Z", "1772400000"}, "by": {"job", "kind,node", "label:app"},
 	"where": {"job=build", "kind=", "label:app=web&"}, "node": {"N1", "web-1", "none"}, "cluster": {"", "lab"}, "cursor": {"TjE"}, "If-None-Match": {`"x"`, "*"},
 }
 
 func TestDocument(t *testing.T) {
 	h := handler(example(), all)
 	d := apitest.Read(t, h)
-	for _, path := range []string{"/v1/usage", "/v1/jobs", "/v1/energy", "/v1/rates", "/v1/summary", "/v1/clusters", "/v1/nodes", "/v1/workloads", "/v1/vms",
+	for _, path := range []string{"/v1/usage", "/v1/jobs", "/v1/energy", "/v1/rates", "/v1/summary", "/v1/clusters", "/v1/nodes", "/v1/workloads", "/v1/runs", "/v1/vms",
 		"/v1/sources", "/v1/health", "/v1/gaps", "/v1/streams", "/v1/alerts", "/healthz"} {
 		if q := d.Paths[path].Get; q.OperationID == "" || q.Summary == "" {
 			t.Errorf("%s is not described: %+v", path, q)

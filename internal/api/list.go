@@ -85,31 +85,56 @@ func (h *handler) streams(ctx context.Context, p *streamsParams) (*response, err
 
 func (h *handler) workloads(ctx context.Context, p *useParams) (*response, error) {
 	// One workload more than the limit shows that another page follows.
-	limit := maxWorkloads
-	if p.limit > 0 {
-		limit = p.limit
-	}
-	q := query.Query{From: p.start, To: p.end, Where: p.filters, Scope: p.scope, After: p.page.After(), Limit: limit + 1}
+	q := query.Query{From: p.start, To: p.end, Where: p.filters, Scope: p.scope, After: p.page.After(), Limit: p.most() + 1}
 	list, err := h.ledger.Workloads(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	// The answer is held while a caller reads it, as slowly as that may be.
+	page, err := fit(&p.Paged, list, func(w *query.Workload) *query.Workload { return w })
+	if err != nil {
+		return nil, err
+	}
+	return paginate(page, list, (*query.Workload).PageKey, v1.WorkloadOf), nil
+}
+
+func (h *handler) runs(ctx context.Context, p *runsParams) (*response, error) {
+	q := query.RunQuery{Query: query.Query{From: p.start, To: p.end, Where: p.filters, Scope: p.scope, After: p.page.After(), Limit: p.most() + 1}, Failed: p.failed, ID: p.run}
+	list, err := h.ledger.Runs(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	page, err := fit(&p.Paged, list, func(r *query.Run) *query.Workload { return &r.Workload })
+	if err != nil {
+		return nil, err
+	}
+	return paginate(page, list, func(r *query.Run) string { return r.RunKey() }, v1.RunOf), nil
+}
+
+// most is the largest number of workloads on the page.
+func (g *Paged) most() int {
+	if g.limit > 0 {
+		return g.limit
+	}
+	return maxWorkloads
+}
+
+// fit returns the page that the answer has, of what the ledger found for it: the answer is held while a
+// caller reads it, as slowly as that may be.
+func fit[T any](p *Paged, list []T, of func(*T) *query.Workload) (v1.PageRequest, error) {
 	fits, size := 0, 0
-	for fits < min(len(list), limit) && size < maxListBytes {
-		size += textSize(&list[fits])
+	for fits < min(len(list), p.most()) && size < maxListBytes {
+		size += textSize(of(&list[fits]))
 		fits++
 	}
-	page := p.page
 	switch {
 	case fits == len(list):
 	case p.limit > 0:
-		page = page.AtMost(fits)
+		return p.page.AtMost(fits), nil
 	default:
-		return nil, fault.WithHint(fmt.Errorf("more than %d workloads, or %d MiB: %w", maxWorkloads, maxListBytes>>20, fault.ErrInvalid),
+		return p.page, fault.WithHint(fmt.Errorf("more than %d workloads, or %d MiB: %w", maxWorkloads, maxListBytes>>20, fault.ErrInvalid),
 			"narrow the query with from, to and where, or set a limit")
 	}
-	return paginate(page, list, (*query.Workload).PageKey, v1.WorkloadOf), nil
+	return p.page, nil
 }
 
 // textSize returns the bytes of the texts of a workload.

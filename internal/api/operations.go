@@ -33,6 +33,15 @@ type (
 		Form
 		Conditional
 	}
+	runsParams struct {
+		Caller
+		Range
+		Where
+		RunFilter
+		Paged
+		Form
+		Conditional
+	}
 	rangeParams struct {
 		Caller
 		Range
@@ -116,6 +125,9 @@ func (p *jobsParams) check() error {
 func (p *useParams) check() error {
 	return first(p.Form.err, p.Paged.err, p.Range.err, p.Where.err)
 }
+func (p *runsParams) check() error {
+	return first(p.Form.err, p.Paged.err, p.Range.err, p.Where.err, p.RunFilter.err)
+}
 func (p *rangeParams) check() error   { return p.Range.err }
 func (p *plainParams) check() error   { return nil }
 func (p *selfParams) check() error    { return p.Form.err }
@@ -143,6 +155,8 @@ func (d *description) registerUsage() {
 		text: "Sums over a range, which is extended to whole minutes. The groups, idle and system included, and the rest sum to the capacity of the machines."}, d.handler.usage)
 	register(d, endpoint{path: "/v1/jobs", id: "jobs", tag: "use", schema: "jobs", csv: true, summary: "Usage by jobs",
 		text: "Sorted by cluster and name, in pages. A job is identified by cluster, job, namespace, user and project."}, d.handler.jobs)
+	register(d, endpoint{path: "/v1/runs", id: "runs", tag: "use", schema: "runs", csv: true, summary: "Runs of jobs",
+		text: "The runs that used something in the range, the latest start first; those without a reported start last. A run is one execution of a job: a workload of kind job or slurm-job. Its figures are of all its life, whatever the range, and include the workloads below it, such as the steps of a Slurm job."}, d.handler.runs)
 	register(d, endpoint{path: "/v1/energy", id: "energy", tag: "use", schema: "energy", csv: true, summary: "Energy by nodes",
 		text: "Energy of workloads, system and idle, by node and domain. The sum is of all nodes, on whatever page they are."}, d.handler.energy)
 	register(d, endpoint{path: "/v1/rates", id: "rates", tag: "use", schema: "rates", summary: "Present rates of all workloads",

@@ -163,6 +163,13 @@ type (
 		node string
 		checked
 	}
+	RunFilter struct {
+		Failed flag   `query:"failed" doc:"1 selects runs whose exit code is known and not 0"`
+		Run    string `query:"run" doc:"only runs whose id begins with this"`
+		failed bool
+		run    string
+		checked
+	}
 	Grouping struct {
 		By []dimension `query:"by" nullable:"false" doc:"the dimensions of the groups, at most 8 (default: job). label:KEY is the label KEY"`
 		by []query.Dimension
@@ -288,6 +295,15 @@ func (g *SilenceFilter) inState(state string) bool { return g.state == "" || g.s
 // Resolve implements [huma.Resolver].
 func (g *NodeFilter) Resolve(c huma.Context) []error {
 	g.node, g.err = v1.ParseString(callOf(c).given, v1.ParamNode)
+	return nil
+}
+
+// Resolve implements [huma.Resolver].
+func (g *RunFilter) Resolve(c huma.Context) []error {
+	given := callOf(c).given
+	if g.failed, g.err = v1.ParseFlag(given, v1.ParamFailed); g.err == nil {
+		g.run, g.err = v1.ParseRunID(given)
+	}
 	return nil
 }
 

@@ -80,6 +80,12 @@ func (c *Client) Workloads(ctx context.Context, q query.Query) ([]v1.Workload, e
 	return list[v1.Workload](ctx, c, "/v1/workloads", v1.FormatQuery(query.Query{From: q.From, To: q.To, Where: q.Where, Limit: q.Limit}))
 }
 
+// Runs requests the runs that used something in the range of q and match its filters, the latest first.
+// q.By has no effect.
+func (c *Client) Runs(ctx context.Context, q query.RunQuery) ([]v1.Run, error) {
+	return list[v1.Run](ctx, c, "/v1/runs", v1.FormatRunQuery(q))
+}
+
 // Gaps requests the gaps and the clock corrections in a range. node is the id or name of one
 // node; "" selects all nodes.
 func (c *Client) Gaps(ctx context.Context, from, to time.Time, node string) ([]v1.Gap, error) {

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"mete.dev/mete/internal/model/usage"
 	safe "mete.dev/mete/internal/x/text"
 )
 
@@ -174,6 +175,8 @@ func appendValue(b []byte, v reflect.Value) []byte {
 		return x.UTC().AppendFormat(b, time.RFC3339Nano)
 	case map[string]string:
 		return append(b, LabelsText(x)...)
+	case map[string]usage.Quality:
+		return append(b, labelsText(x, usage.Quality.String)...)
 	case map[string]int:
 		return append(b, labelsText(x, strconv.Itoa)...)
 	case encoding.TextMarshaler:

@@ -30,6 +30,8 @@ const (
 	ParamFormat  = "format"
 	ParamState   = "state"
 	ParamCluster = "cluster"
+	ParamRun     = "run"
+	ParamFailed  = "failed"
 )
 
 // noPolicy is the word of the policy that leaves idle energy undivided.

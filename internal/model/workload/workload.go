@@ -40,6 +40,10 @@ func (k Kind) String() string {
 	return fmt.Sprintf("kind(%d)", k)
 }
 
+// IsRun reports whether a workload of the kind is a run: one execution of a job, with a start and an
+// end. Jobs of mete run and Slurm jobs are; a Slurm job's steps are parts of its run.
+func (k Kind) IsRun() bool { return k == Job || k == SlurmJob }
+
 // MarshalText implements encoding.TextMarshaler.
 func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 

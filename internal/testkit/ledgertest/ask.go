@@ -52,6 +52,11 @@ func testAnswers(t *testing.T, dsn string) {
 		}
 		r.checkNested()
 		r.checkSelf()
+		// Of days that are not folded, every minute of every run is looked up.
+		if rapid.IntRange(0, 4).Draw(rt, "folded") > 0 {
+			fold(t, l, time.Unix(60*(r.day+(queryDays+1)*dayMinutes), 0))
+		}
+		r.checkRuns()
 	})
 }
 
@@ -107,7 +112,11 @@ func (r *queryRound) enroll() {
 				w.name.Kind = []workload.Kind{workload.Idle, workload.System}[j]
 				w.name.Name = w.name.Kind.String()
 			default:
-				w.name.Kind = rapid.SampledFrom([]workload.Kind{workload.Job, workload.Container, workload.Service}).Draw(r.T, "kind")
+				w.name.Kind = rapid.SampledFrom([]workload.Kind{workload.Job, workload.Container, workload.Service, workload.SlurmJob}).Draw(r.T, "kind")
+				r.drawLife(&w.name)
+				if last := r.workloads[len(r.workloads)-1]; j > 2 && rapid.Bool().Draw(r.T, "below") {
+					w.name.Parent = last.name.ID
+				}
 				w.name.Name = r.oneOf("name", "mete-agent.service", "w", "v", hostile[0])
 				w.name.Job = r.oneOf("job", "", "j", "w", hostile[1])
 				w.name.User = r.oneOf("user", "", "u", "idle")
@@ -399,6 +408,20 @@ func (r *queryRound) granularity(at int64) int64 {
 	return 1
 }
 
+// minutes returns the range of a query in minutes, extended to kept rows.
+func (r *queryRound) minutes(q *query.Query) (from, to int64) {
+	from, to = q.From.Unix()/60, (q.To.Unix()+59)/60
+	if q.To.Nanosecond() > 0 && q.To.Unix()%60 == 0 {
+		to++
+	}
+	f := r.granularity(from)
+	from -= from % f
+	if f = r.granularity(to - 1); to%f != 0 {
+		to += f - to%f
+	}
+	return from, to
+}
+
 // checkAnswer compares an answer with the book.
 func (r *queryRound) checkAnswer() {
 	q := r.query()
@@ -410,15 +433,7 @@ func (r *queryRound) checkAnswer() {
 	if err != nil {
 		r.Fatalf("%+v: %v", q, err)
 	}
-	from, to := q.From.Unix()/60, (q.To.Unix()+59)/60
-	if q.To.Nanosecond() > 0 && q.To.Unix()%60 == 0 {
-		to++
-	}
-	f := r.granularity(from)
-	from -= from % f
-	if f = r.granularity(to - 1); to%f != 0 {
-		to += f - to%f
-	}
+	from, to := r.minutes(&q)
 	if got.From.Unix() != 60*from || got.To.Unix() != 60*to || got.From.Nanosecond()+got.To.Nanosecond() != 0 {
 		r.Fatalf("%+v: from %v to %v, want from %v to %v", q, got.From, got.To, time.Unix(60*from, 0).UTC(), time.Unix(60*to, 0).UTC())
 	}

@@ -207,7 +207,7 @@ func (rd *Reader) Workloads(ctx context.Context, q query.Query) ([]query.Workloa
 		if err := s.nesting.find(v, from, to); err != nil {
 			return rd.db.Fault(err)
 		}
-		page := s.newPage()
+		page := s.newPage((*query.Workload).PageKey)
 		if err := s.findWorkloads(v.Cover(from, to, v.Days), page); err != nil {
 			return rd.db.Fault(err)
 		}

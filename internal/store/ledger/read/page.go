@@ -11,13 +11,14 @@ import (
 // A workloadPage is a part of a list of workloads while it is read: those with the lowest keys after one.
 type workloadPage struct {
 	after string
-	limit int // 0 is all
+	limit int                          // 0 is all
+	key   func(*query.Workload) string // unique, and the same whenever a workload is found
 	found map[int64]*query.Workload
 }
 
 // newPage returns the page of workloads that the query requests, without any.
-func (s *selection) newPage() *workloadPage {
-	return &workloadPage{s.q.After, s.q.Limit, map[int64]*query.Workload{}}
+func (s *selection) newPage(key func(*query.Workload) string) *workloadPage {
+	return &workloadPage{s.q.After, s.q.Limit, key, map[int64]*query.Workload{}}
 }
 
 // add adds a workload that was found. A page never holds more than twice its limit, or a thousand more:
@@ -33,7 +34,7 @@ func (p *workloadPage) add(w *query.Workload) {
 func (p *workloadPage) cut() []int64 {
 	keys := make(map[int64]string, len(p.found))
 	for id, w := range p.found {
-		if key := w.PageKey(); key > p.after {
+		if key := p.key(w); key > p.after {
 			keys[id] = key
 		} else {
 			delete(p.found, id)

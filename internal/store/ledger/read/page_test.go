@@ -16,7 +16,7 @@ import (
 func TestWorkloadPage(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const all = 4_000
-		p := &workloadPage{found: map[int64]*query.Workload{}, limit: rapid.SampledFrom([]int{1, 10, 1100, 2500}).Draw(t, "limit")}
+		p := &workloadPage{key: (*query.Workload).PageKey, found: map[int64]*query.Workload{}, limit: rapid.SampledFrom([]int{1, 10, 1100, 2500}).Draw(t, "limit")}
 		if after := rapid.IntRange(-1, all).Draw(t, "after"); after >= 0 {
 			p.after = fmt.Sprintf("\x00n\x00%05dw", after)
 		}

@@ -69,39 +69,15 @@ func (rd *Reader) Self(ctx context.Context, node string, id workload.ID) (*query
 
 // sumLife sums the rows of one workload of a node from a minute on.
 func (rd *Reader) sumLife(v *db.View, node, w, from int64) (*query.Group, error) {
-	hosts, err := db.Ints(v.Ctx, v.SQL, "SELECT DISTINCT host FROM within_day WHERE node = $1", node)
-	if err != nil {
+	lives := []life{{node: node, workload: w, MinuteSpan: schema.MinuteSpan{First: from, Last: floorMinute(time.Now()) + aheadMinutes}}}
+	var n nesting
+	if err := n.findLives(v, lives); err != nil {
 		return nil, rd.db.Fault(err)
 	}
-	keys := (&nesting{hosts: map[int64][]int64{node: hosts}}).rowKeys(nil, w, node)
-	var minute, present, rough, covered int64
-	var amount [usage.Limit]int64
-	into := []any{&minute, &present, &rough, &covered}
-	for r := usage.Resource(1); r < usage.Limit; r++ {
-		into = append(into, &amount[r])
-	}
-	from, to := queryRange(v, time.Unix(from*60, 0), time.Now().Add(aheadMinutes*time.Minute))
 	gs := newGroups(usage.All)
 	g := gs.get(nil)
-	for _, p := range v.Cover(from, to, v.Days) {
-		// CROSS JOIN makes spans the outer loop, so that each row is a lookup by primary key.
-		text := rd.db.Expand(fmt.Sprintf(`WITH RECURSIVE spans (at) AS (SELECT CAST($1 AS {int}) UNION ALL SELECT at + %d FROM spans WHERE at + %[1]d < $2)
-			SELECT u.minute, u.present, u.rough, u.covered_ms%s FROM spans CROSS JOIN %s u WHERE u.minute = spans.at AND u.workload IN (%s) AND %s`,
-			p.Level.Width(), amountColumns(), p.Table(schema.UsageLayout), schema.JoinInts(keys), schema.HasContent("u")))
-		err := eachInRange(v, p, arguments{nil, nil}, func(scan func(...any) error) error {
-			if err := scan(into...); err != nil {
-				return err
-			}
-			g.extend(minute, minute+p.Level.Width())
-			g.addRow(present, rough, covered)
-			for r := usage.Resource(1); r < usage.Limit; r++ {
-				gs.add(g, r, unit.Sum{}.Add(amount[r]))
-			}
-			return nil
-		}, text)
-		if err != nil {
-			return nil, rd.db.Fault(err)
-		}
+	if err := rd.eachLifeRow(v, &n, lives, gs.want, func(_ *life, row *lifeRow) { row.addTo(gs, g) }); err != nil {
+		return nil, rd.db.Fault(err)
 	}
 	out := gs.toGroup(g)
 	return &out, nil

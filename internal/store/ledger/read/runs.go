@@ -1,0 +1,345 @@
+package read
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"mete.dev/mete/internal/model/outlier"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/store/ledger/db"
+	"mete.dev/mete/internal/store/ledger/schema"
+)
+
+// runKinds are the kinds of workloads that are runs, as the database has them.
+var runKinds = func() (kinds []string) {
+	for k := workload.Unknown; k <= workload.Job; k++ {
+		if k.IsRun() {
+			kinds = append(kinds, k.String())
+		}
+	}
+	return kinds
+}()
+
+// Runs lists the runs with use in a range that match the query's filters, in the order of their keys:
+// at most q.Limit, after q.After. It holds no more of them at once than about twice the limit. Use and
+// times of each are of all its life; the rows of its life are looked up by key.
+func (rd *Reader) Runs(ctx context.Context, q query.RunQuery) ([]query.Run, error) {
+	if !q.Scope.All && len(q.Scope.Clusters)+len(q.Scope.Projects) == 0 {
+		return nil, nil
+	}
+	q.By, q.Resources = []query.Dimension{query.ByWorkload}, query.RunResources
+	var out []query.Run
+	err := rd.db.View(ctx, func(v *db.View) error {
+		s, err := rd.newSelection(v, &q.Query)
+		if err != nil {
+			return err
+		}
+		s.where += " AND w.kind IN " + s.args.addList(runKinds)
+		if q.Failed {
+			s.where += " AND w.exit_code <> 0"
+		}
+		if q.ID != "" {
+			s.where += fmt.Sprintf(" AND substr(w.wid, 1, %d) = %s", len(q.ID), s.args.add(schema.Clean(q.ID)))
+		}
+		from, to := queryRange(v, q.From, q.To)
+		if err := s.nesting.find(v, from, to); err != nil {
+			return rd.db.Fault(err)
+		}
+		page := s.newPage((*query.Workload).RunKey)
+		if err := s.findWorkloads(v.Cover(from, to, v.Days), page); err != nil {
+			return rd.db.Fault(err)
+		}
+		l := &runList{selection: s, now: time.Now(), byRow: map[int64]*listedRun{}}
+		for _, id := range page.cut() {
+			r := &listedRun{Run: query.Run{Workload: *page.found[id]}, listed: true}
+			l.runs, l.byRow[id] = append(l.runs, r), r
+		}
+		before, err := l.addBefore()
+		if err != nil {
+			return rd.db.Fault(err)
+		}
+		if err := l.complete(); err != nil {
+			return rd.db.Fault(err)
+		}
+		for r, ids := range before {
+			list := make([]*query.Run, len(ids))
+			for i, id := range ids {
+				list[i] = &l.byRow[id].Run
+			}
+			r.Compare(list)
+		}
+		for _, r := range l.runs {
+			if r.listed {
+				out = append(out, r.Run)
+			}
+		}
+		return nil
+	})
+	return out, db.Wrap(err, "runs")
+}
+
+// A runList completes the runs of a list.
+type runList struct {
+	*selection
+	now   time.Time
+	runs  []*listedRun
+	byRow map[int64]*listedRun
+}
+
+// A listedRun is a run while its use is summed.
+type listedRun struct {
+	query.Run
+	listed  bool // it is in the list, not only compared with
+	node    int64
+	through time.Time // end of the latest booked window of its node
+	group   *group
+	covered int64 // ms, of the run itself
+}
+
+// complete sets everything of the runs that their workloads do not say.
+func (l *runList) complete() error {
+	lives, err := l.findLives()
+	if err != nil {
+		return err
+	}
+	if lives, err = l.addBelow(lives); err != nil {
+		return err
+	}
+	if err := l.nesting.findLives(l.v, lives); err != nil {
+		return err
+	}
+	gs := newGroups(l.want)
+	for _, r := range l.runs {
+		r.group = gs.getNamed(fmt.Sprint(r.Row), nil)
+	}
+	err = l.rd.eachLifeRow(l.v, &l.nesting, lives, l.want, func(of *life, row *lifeRow) {
+		row.addTo(gs, of.run.group)
+		if of.workload == of.run.Row {
+			of.run.covered += row.covered
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for _, r := range l.runs {
+		g := gs.toGroup(r.group)
+		if r.Usage = g.Usage; r.group.last > 0 {
+			r.First, r.Last = g.First, g.Last
+		}
+		r.setState(l.now)
+	}
+	return nil
+}
+
+// A runStart is the start of a run.
+type runStart struct{ at, row int64 }
+
+// addBefore adds to the runs the successful ones before them of the same jobs, with which they are
+// compared, and returns those of each run, the latest first.
+func (l *runList) addBefore() (map[*listedRun][]int64, error) {
+	jobs := map[string][]runStart{}
+	names := map[string]bool{}
+	for _, r := range l.runs {
+		if !r.Ended.IsZero() && !r.Started.IsZero() {
+			jobs[r.JobKey()] = nil
+			names[cmp.Or(r.Job, r.Name.Name)] = true
+		}
+	}
+	if len(jobs) == 0 {
+		return nil, nil
+	}
+	args := arguments{}
+	where := " AND w.kind IN " + args.addList(runKinds)
+	if len(names) <= lookupSize {
+		where += " AND CASE WHEN w.job <> '' THEN w.job ELSE w.name END IN " + args.addList(slices.Collect(maps.Keys(names)))
+	}
+	var w query.Workload
+	var start runStart
+	err := db.Each(l.v.Ctx, l.v.SQL, func(scan func(...any) error) error {
+		if err := scan(&start.row, &start.at, &w.Cluster, &w.Job, &w.User, &w.Project); err != nil {
+			return err
+		}
+		key := w.JobKey()
+		if _, ok := jobs[key]; ok {
+			jobs[key] = append(jobs[key], start)
+		}
+		return nil
+	}, `SELECT w.id, w.started_ns, n.cluster, CASE WHEN w.job <> '' THEN w.job ELSE w.name END, w.username, w.project FROM workload w JOIN node n ON n.id = w.node
+		WHERE w.exit_code = 0 AND w.started_ns > 0 AND w.ended_ns > 0`+where, args...)
+	if err != nil {
+		return nil, err
+	}
+	for _, starts := range jobs {
+		slices.SortFunc(starts, func(a, b runStart) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.row, b.row)) })
+	}
+	out := map[*listedRun][]int64{}
+	var missing []int64
+	for _, r := range l.runs {
+		starts := jobs[r.JobKey()]
+		if r.Ended.IsZero() || r.Started.IsZero() {
+			continue
+		}
+		at, _ := slices.BinarySearchFunc(starts, r.Started.UnixNano(), func(s runStart, ns int64) int { return cmp.Compare(s.at, ns) })
+		if at < outlier.MinSample {
+			continue
+		}
+		for i := at - 1; i >= max(0, at-outlier.MaxSample); i-- {
+			id := starts[i].row
+			if out[r] = append(out[r], id); l.byRow[id] == nil {
+				l.byRow[id] = &listedRun{}
+				missing = append(missing, id)
+			}
+		}
+	}
+	for some := range slices.Chunk(missing, lookupSize) {
+		err := db.Each(l.v.Ctx, l.v.SQL, func(scan func(...any) error) error {
+			var id int64
+			var row schema.NameRow
+			err := scan(append([]any{&id}, row.Targets()...)...)
+			r := l.byRow[id]
+			r.Row, r.Name = id, row.Name()
+			l.runs = append(l.runs, r)
+			return err
+		}, "SELECT w.id, "+schema.NameColumns+" FROM workload w WHERE w.id IN ("+schema.JoinInts(some)+")")
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// findLives loads the nodes of the runs, and returns when there may be rows of each run.
+func (l *runList) findLives() (lives []life, err error) {
+	for some := range slices.Chunk(l.runs, lookupSize) {
+		ids := make([]int64, len(some))
+		for i, r := range some {
+			ids[i] = r.Row
+		}
+		err := db.Each(l.v.Ctx, l.v.SQL, func(scan func(...any) error) error {
+			var id, through, first, last int64
+			var node string
+			var at int64
+			if err := scan(&id, &at, &node, &through, &first, &last); err != nil {
+				return err
+			}
+			r := l.byRow[id]
+			r.node, r.NodeID, r.through = at, node, schema.FromNanos(through)
+			lives = append(lives, life{run: r, node: at, workload: id, MinuteSpan: l.lifeOf(&r.Workload, first, last)})
+			return nil
+		}, "SELECT w.id, n.id, n.node_id, n.through_ns, w.first_minute, w.last_minute FROM workload w JOIN node n ON n.id = w.node WHERE w.id IN ("+schema.JoinInts(ids)+")")
+		if err != nil {
+			return nil, err
+		}
+	}
+	return lives, nil
+}
+
+// lifeOf returns a first minute and an end between which all rows of a workload are. The first and the
+// last folded minute with use are known exactly. Rows that are not folded yet are where rows were found,
+// or where the workload says that it lived; clocks may have been set by some minutes.
+func (l *runList) lifeOf(w *query.Workload, first, last int64) schema.MinuteSpan {
+	span := schema.MinuteSpan{}
+	if last > 0 {
+		span = schema.MinuteSpan{First: first, Last: last + 1}
+	}
+	extend := func(from, to int64) {
+		if from = max(from, l.v.Hour); from < to {
+			span = span.Extend(from)
+			span = schema.MinuteSpan{First: min(span.First, from), Last: max(span.Last, to)}
+		}
+	}
+	if !w.First.IsZero() {
+		extend(floorMinute(w.First), floorMinute(w.Last)+1)
+	}
+	end := floorMinute(l.now) + aheadMinutes
+	from, to := int64(0), end
+	if !w.Started.IsZero() {
+		from = floorMinute(w.Started) - aheadMinutes
+	}
+	if !w.Ended.IsZero() {
+		to = min(end, floorMinute(w.Ended)+aheadMinutes+1)
+	}
+	extend(from, to)
+	return span
+}
+
+// belowChunk is how many workloads one statement finds the workloads below of: it reads all workloads
+// of their nodes.
+const belowChunk = 10 * lookupSize
+
+// addBelow adds the lives of the workloads below runs, at any depth, such as the steps of a Slurm job. A
+// run below another one is on its own.
+func (l *runList) addBelow(lives []life) ([]life, error) {
+	type key struct {
+		node int64
+		id   workload.ID
+	}
+	runs, level := map[key]*listedRun{}, []key{}
+	for _, r := range l.runs {
+		if r.ID != "" {
+			k := key{r.node, r.ID}
+			runs[k], level = r, append(level, k)
+		}
+	}
+	for len(level) > 0 {
+		var next []key
+		for some := range slices.Chunk(level, belowChunk) {
+			args, nodes := arguments{}, map[int64]bool{}
+			var parents []string
+			for _, k := range some {
+				nodes[k.node] = true
+				parents = append(parents, string(k.id))
+			}
+			var ids []int64
+			for n := range nodes {
+				ids = append(ids, n)
+			}
+			list := args.addList(parents)
+			err := db.Each(l.v.Ctx, l.v.SQL, func(scan func(...any) error) error {
+				var at, first, last int64
+				var w query.Workload
+				var r schema.NameRow
+				if err := scan(append([]any{&w.Row, &at, &first, &last}, r.Targets()...)...); err != nil {
+					return err
+				}
+				w.Name = r.Name()
+				run := runs[key{at, w.Parent}]
+				if k := (key{at, w.ID}); run != nil && runs[k] == nil && !w.Kind.IsRun() {
+					runs[k], next = run, append(next, k)
+					lives = append(lives, life{run: run, node: at, workload: w.Row, MinuteSpan: l.lifeOf(&w, first, last)})
+				}
+				return nil
+			}, "SELECT w.id, w.node, w.first_minute, w.last_minute, "+schema.NameColumns+" FROM workload w WHERE w.parent IN "+list+" AND w.node IN ("+schema.JoinInts(ids)+")", args...)
+			if err != nil {
+				return nil, err
+			}
+		}
+		level = next
+	}
+	return lives, nil
+}
+
+// setState sets state and length.
+func (r *listedRun) setState(now time.Time) {
+	measured := time.Duration(min(r.covered, int64(1<<62/time.Millisecond))) * time.Millisecond
+	r.Length = measured
+	switch fresh := r.Last.Add(aheadMinutes * time.Minute); {
+	case !r.Ended.IsZero():
+		r.State = query.Ended
+		if d := r.Ended.Sub(r.Started); !r.Started.IsZero() && d > 0 {
+			r.Length = d
+		}
+	case fresh.Before(r.through) || now.Sub(r.through) > reportedFor:
+		r.State = query.EndUnknown
+	default:
+		r.State = query.Running
+		if d := r.through.Sub(r.Started); !r.Started.IsZero() && d > 0 {
+			r.Length = d
+		}
+	}
+}
