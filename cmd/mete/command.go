@@ -38,7 +38,7 @@ func command() *cobra.Command {
 		cmd.SetContext(ctx)
 	}
 	root.AddCommand(run.Command(), run.Report(), top.Command(meter),
-		usage.Usage(), usage.Nodes(), usage.Sources(), usage.Gaps(), usage.Workloads(), usage.VMs(), query.Command(),
+		usage.Usage(), usage.Runs(), usage.Compare(), usage.Nodes(), usage.Sources(), usage.Gaps(), usage.Workloads(), usage.VMs(), query.Command(),
 		token.Command(), silence.Command(), backup.Command(), power.Command(), capture.Command())
 	for _, c := range serverCommands { // list the commands of mete-server
 		root.AddCommand(&cobra.Command{Use: c.name, Short: c.short, Run: func(*cobra.Command, []string) {}})

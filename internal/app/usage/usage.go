@@ -1,5 +1,5 @@
-// Package usage implements the commands that query a server's ledger: mete usage, mete nodes, mete
-// sources, mete workloads, mete vms and mete gaps.
+// Package usage implements the commands that query a server's ledger: mete usage, mete runs, mete
+// compare, mete nodes, mete sources, mete workloads, mete vms and mete gaps.
 package usage
 
 import (

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,7 +41,10 @@ func TestMain(m *testing.M) {
 }
 
 // A book is a ledger with a fixed answer to each query; it records the last query.
-type book struct{ asked query.Query }
+type book struct {
+	asked query.Query
+	runs  query.RunQuery
+}
 
 func (b *book) Usage(_ context.Context, q query.Query) (*query.Answer, error) {
 	b.asked = q
@@ -104,6 +108,46 @@ func (b *book) Workloads(_ context.Context, q query.Query) ([]query.Workload, er
 	return []query.Workload{w}, nil
 }
 
+func (b *book) Runs(_ context.Context, q query.RunQuery) (list []query.Run, _ error) {
+	b.asked, b.runs = q.Query, q
+	for i := range 8 {
+		r := query.Run{NodeID: "01K5X3V7QZ8R9S0T1V2W3X4Y5Z", State: query.Ended, Length: 10 * time.Second}
+		r.Node, r.Cluster, r.Kind, r.Job, r.User = "web-1", "lab", workload.Job, "bu\x1bild", "ann"
+		r.ID, r.Started = workload.NewID("web-1", workload.Job, fmt.Sprint(i)), noon.Add(-time.Duration(i)*time.Minute)
+		r.Ended, r.Exit = r.Started.Add(r.Length), new(0)
+		put := func(res modelusage.Resource, v int64, q modelusage.Quality) {
+			r.Usage.Present |= 1 << res
+			r.Usage.Quality.Set(res, q)
+			r.Usage.Sum[res] = unit.Sum{}.Add(v)
+		}
+		put(modelusage.CPU, int64(12e9+i*1e7), modelusage.Measured)
+		put(modelusage.MemoryPeak, 300<<20, modelusage.Measured)
+		put(modelusage.DiskWritten, int64(i)<<20, modelusage.Apportioned)
+		put(modelusage.EnergyRest, 150e6, modelusage.Modelled)
+		put(modelusage.EnergyError, 60e6, modelusage.Modelled)
+		list = append(list, r)
+	}
+	list[0].Usage.Sum[modelusage.CPU], list[0].State, list[0].Ended, list[0].Exit = unit.Sum{}.Add(20e9), query.Running, time.Time{}, nil
+	list[1].Usage.Sum[modelusage.CPU] = unit.Sum{}.Add(18e9)
+	list[2].Exit, list[2].Usage.Present = new(137), list[2].Usage.Present|modelusage.SetOf(modelusage.OOMKills)
+	list[2].Usage.Quality.Set(modelusage.OOMKills, modelusage.Measured)
+	list[2].Usage.Sum[modelusage.OOMKills] = unit.Sum{}.Add(1)
+	for i := range list {
+		var before []*query.Run
+		for k := i + 1; k < len(list); k++ {
+			before = append(before, &list[k])
+		}
+		list[i].Compare(before)
+	}
+	if q.ID != "" {
+		list = slices.DeleteFunc(list, func(r query.Run) bool { return !strings.HasPrefix(string(r.ID), q.ID) })
+	}
+	if q.Limit > 0 && len(list) > q.Limit {
+		list = list[:q.Limit]
+	}
+	return list, nil
+}
+
 func (b *book) Gaps(_ context.Context, from, to time.Time, node string, _ query.Scope) ([]query.Gap, error) {
 	b.asked = query.Query{From: from, To: to, Where: map[query.Dimension][]string{"node": {node}}}
 	return []query.Gap{{Node: "01K5X3V7QZ8R9S0T1V2W3X4Y5Z", Name: "web-1", Gap: modelusage.Gap{From: noon, To: noon.Add(90 * time.Second), Reason: modelusage.Unwatched}}}, nil
@@ -126,7 +170,7 @@ func mete(t *testing.T, b *book, line ...string) (stdout string, err error) {
 // run runs a command line.
 func run(line ...string) (string, error) {
 	root := &cobra.Command{Use: "mete", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(usage.Usage(), usage.Nodes(), usage.Sources(), usage.Gaps(), usage.Workloads(), usage.VMs())
+	root.AddCommand(usage.Usage(), usage.Nodes(), usage.Sources(), usage.Gaps(), usage.Workloads(), usage.VMs(), usage.Runs(), usage.Compare())
 	cli.Complete(root)
 	var out bytes.Buffer
 	root.SetOut(&out)
@@ -155,6 +199,8 @@ func TestCommands(t *testing.T) {
 		"gaps " + hour, "gaps --node web-1 -o json " + hour, "gaps -o csv " + hour,
 		"vms " + hour, "vms -o csv " + hour, "vms -o json " + hour,
 		"workloads --where kind=job --limit 7 " + hour, "workloads -o json " + hour, "workloads -o csv " + hour,
+		"runs " + hour, "runs build --failed --limit 2 -o json --where node=web-1 " + hour, "runs -o csv " + hour, "runs --ascii " + hour,
+		"compare build@6 build@2 build@3 " + hour, "compare build@1 build@2 -o csv " + hour, "compare build@2 build@1 -o json " + hour,
 	} {
 		b := &book{}
 		out, err := mete(t, b, strings.Fields(c)...)
