@@ -95,6 +95,7 @@ type account struct {
 	recorded  int64 // CPU time in a durable record of its ending job, plus 1; 0 is none
 	born      bool  // its life began after counting did, so everything it shows is booked
 	uncertain bool  // its remainder includes use of a child that was not seen
+	nested    bool  // other workloads are or were below it in the hierarchy that charges memory
 
 	reading   usage.Reading // latest
 	previous  usage.Reading // of the previous tick
@@ -357,12 +358,33 @@ func (acc *Accounts) bookLevel(a *account, r usage.Resource, own int64) {
 // peaks maps a level to the resource that holds its peak.
 var peaks = [usage.Limit]usage.Resource{usage.Memory: usage.MemoryPeak, usage.PIDs: usage.PIDsPeak}
 
-// putPeak stores the level itself and its peak.
+// putPeak stores the level itself and its peak: the level, or the kernel's high-water mark if the
+// mark rose since its reading before.
 func (acc *Accounts) putPeak(a *account, r usage.Resource, own int64, q usage.Quality) {
 	a.level[levelSlot[r]] = own
-	if p := peaks[r]; p != 0 {
-		a.share.Put(p, own, q)
+	p := peaks[r]
+	if p == 0 {
+		return
 	}
+	if acc.markRose(a, p) {
+		own = max(own, a.reading.Value[p])
+	}
+	a.share.Put(p, own, q)
+}
+
+// markRose reports whether the high-water mark of a's own level rose since its reading before. The
+// first reading of a mark says so of a group that was born in this run of the meter; of others it may
+// be older than the tick. The mark of a group includes that of the groups below it, so a workload
+// with others below it has no mark of its own.
+func (acc *Accounts) markRose(a *account, p usage.Resource) bool {
+	switch {
+	case !a.reading.Has.Has(p) || a.nested:
+		return false
+	case a.previous.Has.Has(p):
+		return a.reading.Value[p] > a.previous.Value[p]
+	}
+	const restored = 0
+	return a.since != restored && a.born && !a.seen.Has(p)
 }
 
 // quality returns the quality of a's share of r in this tick.

@@ -69,6 +69,7 @@ func (acc *Accounts) linkParents(a *account, g *usage.Group) {
 		return
 	}
 	parent, memory := acc.accountAt(a, g.Parent), acc.accountAt(a, g.MemoryParent)
+	memory.nested = true
 	if parent != a.parent || memory != a.memory {
 		a.parent, a.memory, a.dirty.links = parent, memory, true
 	}

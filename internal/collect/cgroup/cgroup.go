@@ -259,7 +259,7 @@ func (t *Table) Read(s *usage.Snapshot) error {
 		return err
 	}
 	t.readWindow()
-	t.readSlow()
+	t.readSlow(s.Ending)
 	if t.needsSort {
 		slices.SortStableFunc(t.workloads, func(a, b *node) int { return a.depth() - b.depth() })
 		t.needsSort = false

@@ -2,20 +2,26 @@ package cgroup
 
 import (
 	"errors"
+	"slices"
 
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/host/procfmt"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // readSlow reads the slow set: values that change slowly or cost much to read. Each group
 // has its turn once in Every ticks, and is skipped while it is inactive; a new one is read
-// at once.
-func (t *Table) readSlow() {
+// at once, and an ending job for the last time.
+func (t *Table) readSlow(ending []string) {
 	every := max(1, t.cfg.Every)
 	for _, n := range t.workloads {
 		if n.group.Final || n.dead {
+			continue
+		}
+		if len(ending) > 0 && n.isOfJob(ending) {
+			t.readSlowOf(n)
 			continue
 		}
 		mark := n.group.Value[usage.CPU] + n.group.Value[usage.Memory]
@@ -25,6 +31,16 @@ func (t *Table) readSlow() {
 			n.slowMark, n.slowUnread = mark, false
 		}
 	}
+}
+
+// isOfJob reports whether n is the group of a job with one of these keys, or below it.
+func (n *node) isOfJob(keys []string) bool {
+	for w := n; w != nil; w = w.parentWorkload {
+		if w.group.Workload.Kind == workload.Job && slices.Contains(keys, w.group.Workload.Key) {
+			return true
+		}
+	}
+	return false
 }
 
 func (t *Table) readSlowOf(n *node) {
@@ -54,6 +70,7 @@ func (t *Table) readSlowOf(n *node) {
 	if n.children > 0 || !t.slowMemory(n, memory) {
 		r.Has &^= usage.SetOf(usage.MemoryAnon, usage.MemoryFile, usage.MemoryWorking)
 	}
+	t.slowMark(n, memory)
 	t.slowKills(n, memory)
 	t.slowPressure(n)
 	t.slowLimits(n)
@@ -103,6 +120,18 @@ func (t *Table) slowMemory(n *node, memory *hostfs.Hierarchy) bool {
 		}
 		return nil
 	})
+}
+
+// slowMark reads the high-water mark of the memory that is charged to the group. Between two readings
+// it shows a rise that no tick saw. cgroup v2 has it since Linux 5.19.
+func (t *Table) slowMark(n *node, memory *hostfs.Hierarchy) {
+	name := "/memory.max_usage_in_bytes"
+	if memory != nil && memory.V2 {
+		name = "/memory.peak"
+	}
+	if v, ok := t.slowInt(n, memory, name); ok {
+		n.group.Put(usage.MemoryPeak, v)
+	}
 }
 
 func (t *Table) slowKills(n *node, memory *hostfs.Hierarchy) {

@@ -120,19 +120,23 @@ func (s *Sampler) callOnBooked() {
 	if s.onBooked == nil {
 		return
 	}
-	var ending []string
-	for _, w := range s.waiting {
-		if w.job != "" {
-			ending = append(ending, w.job)
-		}
-	}
-	err := s.onBooked(ending)
+	err := s.onBooked(s.endingJobs(nil))
 	s.waiting = slices.DeleteFunc(s.waiting, func(w request) bool {
 		if w.job != "" {
 			w.done <- err
 		}
 		return w.job != ""
 	})
+}
+
+// endingJobs appends the keys of the jobs whose ends are requested.
+func (s *Sampler) endingJobs(to []string) []string {
+	for _, w := range s.waiting {
+		if w.job != "" {
+			to = append(to, w.job)
+		}
+	}
+	return to
 }
 
 // answerRequests returns the result of the tick to all waiting requests.

@@ -32,11 +32,17 @@ func running(t *testing.T, s *sampler.Sampler, tick func(), window func(*usage.W
 }
 
 // seen is a source that counts its readings, readable from another goroutine.
-type seen struct{ reads, at, fails atomic.Int64 }
+type seen struct {
+	reads, at, fails atomic.Int64
+	ending           [][]string // keys of ending jobs, of readings with some
+}
 
 func (x *seen) Read(s *usage.Snapshot) error {
 	x.reads.Add(1)
 	x.at.Store(s.At)
+	if len(s.Ending) > 0 {
+		x.ending = append(x.ending, slices.Clone(s.Ending))
+	}
 	if x.fails.Load() > 0 {
 		return errors.New("failed on purpose")
 	}
@@ -122,6 +128,8 @@ func TestRequestEnd(t *testing.T) {
 		calls = slices.DeleteFunc(calls, func(c []string) bool { return len(c) == 0 })
 		if want := [][]string{{"a"}, {"b"}}; !slices.EqualFunc(calls, want, slices.Equal) {
 			t.Errorf("calls %q, want %q", calls, want)
+		} else if !slices.EqualFunc(x.ending, want, slices.Equal) {
+			t.Errorf("sources were told of the ends of %q, want %q", x.ending, want)
 		}
 		last := make(chan error, 1)
 		go func() { last <- s.RequestEnd(t.Context(), "last") }()

@@ -159,7 +159,7 @@ func (s *Sampler) sample() (_ usage.Balance, offset int64, err error) {
 		}
 	}
 	snap := &s.snapshot
-	*snap = usage.Snapshot{Boot: s.boot, At: boot, Mono: mono, Offset: s.offset, Groups: snap.Groups[:0],
+	*snap = usage.Snapshot{Boot: s.boot, At: boot, Mono: mono, Offset: s.offset, Groups: snap.Groups[:0], Ending: s.endingJobs(snap.Ending[:0]),
 		Before: s.readMeters(snap.Before[:0]), After: snap.After}
 	if err := s.read(snap); err != nil {
 		return usage.Balance{}, 0, err

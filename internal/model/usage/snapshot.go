@@ -121,6 +121,9 @@ type Snapshot struct {
 	Groups []*Group
 	// Lost counts births and deaths that the source knows it did not see.
 	Lost int64
+	// Ending holds the keys of jobs that are about to end, so that their groups are
+	// removed: sources read all of their figures for the last time.
+	Ending []string
 	// Before and After are what the energy meters showed just before the first
 	// group was read and just after the last.
 	Before, After []power.Reading
