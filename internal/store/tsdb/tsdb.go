@@ -252,8 +252,9 @@ func (h quietHandler) WithGroup(name string) slog.Handler {
 // Close flushes and closes the database.
 func (s *Store) Close() error { return s.db.Close() }
 
-// Queryable returns the database for queries.
-func (s *Store) Queryable() storage.SampleAndChunkQueryable { return s.db }
+// Queryable returns the database for queries. Ranges of the counters of workloads have the samples at
+// the ends of windows, evenly spaced, and not those at minute edges between them.
+func (s *Store) Queryable() storage.SampleAndChunkQueryable { return evenQueryable{s.db} }
 
 // Retention returns Config.Retention.
 func (s *Store) Retention() time.Duration { return s.cfg.Retention }
