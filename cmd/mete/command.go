@@ -54,5 +54,5 @@ func meter(_ context.Context, o top.Options) (top.Meter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return m, nil
+	return top.NameJobs(m), nil
 }

@@ -8,6 +8,7 @@ import (
 	"mete.dev/mete/internal/delivery/spool"
 	"mete.dev/mete/internal/job/socket"
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/workload"
 )
 
@@ -60,6 +61,15 @@ func (a *Agent) applyJobNames(now time.Time) {
 		a.names.setJob(key, n, now)
 	}
 	clear(a.jobNames)
+}
+
+// Live returns the result of the latest tick, with what jobs registered: a job has its name as soon as
+// it is registered, not with the first window. Only the goroutine that owns the machine may call it.
+func (a *Agent) Live() *live.Machine {
+	a.applyJobNames(time.Now())
+	m := a.Machine.Live()
+	a.names.apply(a.node, m.Rows)
+	return m
 }
 
 // forgetJobs closes jobs whose groups are gone, even if their mete run was killed before it

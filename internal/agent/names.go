@@ -7,6 +7,7 @@ import (
 
 	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 )
@@ -91,6 +92,22 @@ func (n *nameTracker) displayName(w *workload.Workload) string {
 		}
 	}
 	return w.Name
+}
+
+// apply puts what jobs of a node registered into rows.
+func (n *nameTracker) apply(node string, rows []live.Row) {
+	if len(n.jobs) == 0 {
+		return
+	}
+	byID := make(map[workload.ID]*jobName, len(n.jobs))
+	for key, job := range n.jobs {
+		byID[workload.NewID(node, workload.Job, key)] = job
+	}
+	for i := range rows {
+		if job := byID[rows[i].ID]; job != nil {
+			rows[i].Name, rows[i].User, rows[i].Project = job.Name.Name, job.User, job.Project
+		}
+	}
 }
 
 // markWanted records which names the server requests.

@@ -17,6 +17,7 @@ import (
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/job/socket"
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/testkit/hosttest"
@@ -234,6 +235,10 @@ func TestJobs(t *testing.T) {
 		t.Errorf("%d jobs are open, want 2", s.Jobs)
 	}
 	b.applyJobNames(noon)
+	rows := []live.Row{{ID: workload.NewID(b.node, workload.Job, jobA), Name: "run 000000"}, {ID: workload.NewID(b.node, workload.Job, "other"), Name: "run 000001"}}
+	if b.names.apply(b.node, rows); rows[0].Name != "n"+jobA || rows[0].User != "u" || rows[1].Name != "run 000001" {
+		t.Errorf("rows of a tick after the registration: %+v", rows)
+	}
 	if n := b.names.jobs[jobA]; n == nil || n.Job != "n"+jobA || n.User != "u" || n.Labels["k"] != "v" || !n.Started.Equal(noon) {
 		t.Errorf("the job's name is %+v", n)
 	}

@@ -101,8 +101,9 @@ func (j *job) run(c launch.Command) (launch.Exit, error) {
 		}
 	}
 	_, taken := errors.AsType[*exclusive.ConflictError](err)
+	_, denied := errors.AsType[*projectError](err)
 	switch {
-	case taken, !launch.IsGroupError(err):
+	case taken, denied, !launch.IsGroupError(err):
 		return launch.Exit{}, err
 	case j.cfg.limits != launch.Limits{}:
 		return launch.Exit{}, fault.WithHint(fmt.Errorf("limits need a control group: %w", err), "run as root, or in a control group delegated to you")
@@ -142,8 +143,12 @@ func (j *job) watch(place launch.Job, group *launch.Group, c launch.Command, n *
 		return launch.Exit{}, err
 	}
 	n.attachTo(group)
-	agent := j.register(group)
+	agent, err := j.register(group)
 	defer agent.close()
+	if err != nil {
+		own.cancel()
+		return launch.Exit{}, err
+	}
 	own.explainUnsent(agent)
 	c.Env = withSelfAccess(c.Env, j.selfAccess(own, agent))
 	agent.startSearch()

@@ -726,6 +726,57 @@ func TestEndIsTriedAgain(t *testing.T) {
 	}
 }
 
+// A projectAgent is an agent of a machine whose administrator gave this user the project shop.
+type projectAgent struct {
+	slowAgent
+	project atomic.Pointer[string] // of the latest job
+}
+
+func (*projectAgent) Project(_ socket.Peer, wanted string) (string, error) {
+	return socket.Projects{1234: "shop"}.Of(1234, wanted)
+}
+
+func (a *projectAgent) Register(_ string, j socket.Job) (socket.Registration, error) {
+	a.project.Store(&j.Project)
+	return socket.Registration{}, nil
+}
+
+// TestProject checks that a job is registered with the project of --project, that a job which may not use
+// it does not start, and that one without an agent starts and says that nothing books it so.
+func TestProject(t *testing.T) {
+	m := program(t)
+	sock := filepath.Join(shortDir(t), "agent.sock")
+	m.env = append(m.env, "METE_SOCKET="+sock)
+	if out := m.run("run", "-q", "--project", "shop", "--", "true"); out.code != 0 || !strings.Contains(out.stderr, "not booked to project shop") {
+		t.Errorf("without an agent: exit %d, %s", out.code, out.stderr)
+	}
+	a := &projectAgent{}
+	s, err := socket.Listen(sock, a, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	for _, args := range [][]string{{"--project", "shop"}, nil} {
+		out := m.run(append(append([]string{"run", "-q"}, args...), "--", "true")...)
+		if p := a.project.Load(); out.code != 0 || out.stderr != "" || p == nil || *p != "shop" {
+			t.Errorf("%q: exit %d, %s, project %v", args, out.code, out.stderr, p)
+		}
+	}
+	out := m.run("run", "-q", "--project", "bank", "--", "touch", filepath.Join(m.dir, "started"))
+	if out.code != 125 || !strings.Contains(out.stderr, `--project: project "bank"`) || !strings.Contains(out.stderr, socket.ProjectsFile) {
+		t.Errorf("another's project: exit %d, %s", out.code, out.stderr)
+	}
+	if _, err := os.Stat(filepath.Join(m.dir, "started")); err == nil {
+		t.Error("the command of a job that was refused has started")
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestAgentDown checks that the report of a job says that it is not in the ledger by name where a
 // killed agent left its socket, and nothing of it without an agent.
 func TestAgentDown(t *testing.T) {

@@ -3,6 +3,7 @@ package run
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"sync"
 	"time"
@@ -20,7 +21,8 @@ type agentJob struct {
 	client *socket.Client // nil without an agent; the search sets it until it has ended
 	job    socket.Job
 	note   func(...string)
-	away   bool // an agent's socket exists, and no agent answers
+	denied error // why the user may not use the project
+	away   bool  // an agent's socket exists, and no agent answers
 
 	stop      context.CancelFunc // of startSearch; nil if there is no search
 	searching sync.WaitGroup
@@ -28,18 +30,37 @@ type agentJob struct {
 
 // register registers the job at this machine's agent, before the job starts. The job also runs
 // without an agent, or if it does not answer.
-func (j *job) register(group *launch.Group) *agentJob {
+// The error says that its user may not use the project that was asked for.
+func (j *job) register(group *launch.Group) (*agentJob, error) {
 	a := &agentJob{job: socket.Job{
-		ID: j.report.ID, Name: j.report.Name, Labels: j.report.Labels, Command: j.report.Command,
+		ID: j.report.ID, Name: j.report.Name, Project: j.cfg.project, Labels: j.report.Labels, Command: j.report.Command,
 	}, note: j.addNotes}
 	if group == nil {
-		return a // the agent measures groups
+		j.explainProject(a)
+		return a, nil // the agent measures groups
 	}
 	a.job.Groups, a.job.Started = []string{group.Path()}, time.Now().UTC()
 	for _, why := range a.registerOnce() {
 		j.addNotes(why)
 	}
-	return a
+	if a.denied != nil {
+		return a, &projectError{a.denied}
+	}
+	j.explainProject(a)
+	return a, nil
+}
+
+// A projectError says why a job may not use the project of --project.
+type projectError struct{ err error }
+
+func (e *projectError) Error() string { return "--project: " + e.err.Error() }
+func (e *projectError) Unwrap() error { return e.err }
+
+// explainProject says that nothing books the job to the project that was asked for.
+func (j *job) explainProject(a *agentJob) {
+	if a.job.Project != "" && a.client == nil {
+		j.notify(fmt.Sprintf("the job is not booked to project %s: only an agent of this machine does that, and none has its name", a.job.Project))
+	}
 }
 
 // startSearch keeps looking for an agent, to register the job at one that starts while the job
@@ -89,6 +110,9 @@ func (a *agentJob) registerOnce() (notes []string) {
 			continue
 		}
 		err = c.Register(ctx, a.job)
+		if a.job.Project != "" && errors.Is(err, fault.ErrDenied) {
+			a.denied = err
+		}
 		if err == nil {
 			// The agent reads the group before it has any process.
 			err = c.Snapshot(ctx, a.job.ID)

@@ -51,6 +51,7 @@ func (e *Exit) Exit() (code int, show error) { return e.Code, e.Err }
 // options are the flags as given.
 type options struct {
 	name    string
+	project string
 	labels  []string
 	cpus    string
 	memory  string
@@ -72,6 +73,7 @@ type options struct {
 // config is the parsed options.
 type config struct {
 	name    string
+	project string // "" is the one that the administrator gave the user
 	labels  map[string]string
 	limits  launch.Limits
 	reader  string
@@ -113,7 +115,10 @@ mete run registers the job with an agent of this machine, so that its ledger has
 the job's name, and waits at the end of the job, for at most 10 s, until the agent
 has the job's use on disk. If it has not, or if it is down, the report says "not in
 the ledger by name" (in_ledger_by_name in JSON): the job's use is in the ledger, but
-possibly as that of the group above it. Without an agent, --server sends the job's figures to a server,
+possibly as that of the group above it. A project is booked by an agent only, and
+only the one that the administrator of the machine gave the user in
+/etc/mete/projects; root may name any by --project. A job that asks for another does
+not start. Without an agent, --server sends the job's figures to a server,
 while it runs and at its end: this needs a token of mete token create --role job
 once, best in a file that only its user can read. The command's environment is that
 of mete run without METE_TOKEN and METE_UPSTREAM_TOKEN. Figures that cannot be sent
@@ -131,6 +136,7 @@ Sizes take K M G T (powers of 1000) and Ki Mi Gi Ti (powers of 1024).`
 const example = `  mete run -- make -j8
   mete run --name nightly --label team=web --json usage.json -- ./build.sh
   mete run --cpus 1.5 --memory 2Gi -- python3 train.py
+  mete run --project shop --name nightly -- ./build.sh
   mete run --quiet --json - -- true | jq .cpu_seconds
   mete run --server https://mete.example.org:9797 --token-file FILE -- make test`
 
@@ -163,6 +169,7 @@ func Command() *cobra.Command {
 	f := cmd.Flags()
 	f.SetInterspersed(false)
 	f.StringVar(&o.name, "name", "", "call the job `NAME` (default: the command's)")
+	f.StringVar(&o.project, "project", "", "book the job to `PROJECT` (default: the one of /etc/mete/projects for this user; others only as root)")
 	f.StringArrayVar(&o.labels, "label", nil, "label the job `KEY=VALUE`; may be repeated")
 	f.StringVar(&o.cpus, "cpus", "", "limit the job to `N` CPUs' time, such as 1.5")
 	f.StringVar(&o.memory, "memory", "", "limit the job's memory to `BYTES`, such as 512Mi")
@@ -187,7 +194,7 @@ func (o *options) config(args []string) (*config, error) {
 		return nil, fault.WithHint(errors.New("no command given"), "mete run -- COMMAND [ARGUMENT]...")
 	}
 	c := &config{
-		name: o.name, labels: map[string]string{}, reader: o.reader, output: o.output, json: o.json,
+		name: o.name, project: o.project, labels: map[string]string{}, reader: o.reader, output: o.output, json: o.json,
 		quiet: o.quiet, waitAll: o.waitAll, self: o.self, command: args, powercap: o.powercap,
 		server: o.server, tokenFile: o.tokenFile, wait: o.wait,
 	}
@@ -196,6 +203,9 @@ func (o *options) config(args []string) (*config, error) {
 	}
 	if c.name != printable(c.name) {
 		return nil, fmt.Errorf("--name %q: not plain text", o.name)
+	}
+	if c.project != printable(c.project) {
+		return nil, fmt.Errorf("--project %q: not plain text", o.project)
 	}
 	for _, l := range o.labels {
 		k, v, ok := strings.Cut(l, "=")

@@ -123,7 +123,7 @@ func (a *AllInOne) run(ctx context.Context) {
 
 // publish passes the latest tick to Next; it replaces one that Next has not taken.
 func (a *AllInOne) publish() {
-	m := a.agent.Machine.Live()
+	m := a.agent.Live()
 	select {
 	case <-a.ticks:
 	default:

@@ -139,6 +139,12 @@ func (c *Client) End(ctx context.Context, id string, o Outcome) error {
 	return err
 }
 
+// Jobs returns what this user's open jobs are called, or those of all users if this is root.
+func (c *Client) Jobs(ctx context.Context) (list []Named, err error) {
+	err = c.call(ctx, http.MethodGet, "/v1/jobs", nil, &list)
+	return list, err
+}
+
 // Status reads the agent's status.
 func (c *Client) Status(ctx context.Context, into any) error {
 	return c.call(ctx, http.MethodGet, "/v1/status", nil, into)

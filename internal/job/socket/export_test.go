@@ -22,3 +22,12 @@ const (
 	MaxJobs   = maxJobs
 	MaxOfUser = maxOfUser
 )
+
+// AddNamed opens a job with a name as if a user had registered it.
+func (s *Server) AddNamed(id string, uid uint32, name string) {
+	s.open[id], s.named[id] = uid, Named{ID: id, Name: name}
+	s.jobsByUser[uid]++
+}
+
+// JobsFor returns what a peer is shown.
+func (s *Server) JobsFor(p Peer) []Named { return s.jobsOf(p) }

@@ -1,6 +1,7 @@
 package socket
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os/user"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -35,6 +37,7 @@ type Server struct {
 	mu         sync.Mutex
 	open       map[string]uint32 // users who registered the jobs that have not ended, by key
 	jobsByUser map[uint32]int    // number of open jobs, by user
+	named      map[string]Named  // what these jobs are called, by key
 }
 
 // Listen creates the socket at path, and its directory if it is missing. It replaces a socket on
@@ -45,7 +48,7 @@ func Listen(path string, hooks Hooks, logger *slog.Logger) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{ln: ln, hooks: hooks, log: logger, open: map[string]uint32{}, jobsByUser: map[uint32]int{}}
+	s := &Server{ln: ln, hooks: hooks, log: logger, open: map[string]uint32{}, jobsByUser: map[uint32]int{}, named: map[string]Named{}}
 	s.http = &http.Server{
 		Handler:           s.routes(),
 		ReadHeaderTimeout: 2 * time.Second,
@@ -95,6 +98,7 @@ func (s *Server) Forget(key string) {
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/jobs", s.handle(s.register))
+	mux.HandleFunc("GET /v1/jobs", s.handle(s.list))
 	mux.HandleFunc("POST /v1/jobs/{id}/snapshot", s.handle(s.snapshot))
 	mux.HandleFunc("PUT /v1/jobs/{id}/end", s.handle(s.end))
 	mux.HandleFunc("GET /v1/status", s.handle(func(*http.Request, []byte) (any, error) { return s.hooks.Status(), nil }))
@@ -159,7 +163,30 @@ func (s *Server) register(r *http.Request, body []byte) (any, error) {
 		}
 		return nil, err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, open := s.open[key]; open {
+		s.named[key] = Named{j.ID, j.Name, j.User, j.Project}
+	}
 	return reply, nil
+}
+
+func (s *Server) list(r *http.Request, _ []byte) (any, error) {
+	return s.jobsOf(peerOf(r.Context())), nil
+}
+
+// jobsOf returns the open jobs of a peer; to root those of all users.
+func (s *Server) jobsOf(p Peer) []Named {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := []Named{}
+	for key, n := range s.named {
+		if p.UID == 0 || p.UID == s.open[key] {
+			out = append(out, n)
+		}
+	}
+	slices.SortFunc(out, func(a, b Named) int { return cmp.Compare(a.ID, b.ID) })
+	return out
 }
 
 // add opens the job with a key, and reports whether it was open already. Root takes it over from a
@@ -187,6 +214,7 @@ func (s *Server) add(key string, uid uint32) (known bool, err error) {
 // remove closes the job with a key. The caller holds mu.
 func (s *Server) remove(key string, uid uint32) {
 	delete(s.open, key)
+	delete(s.named, key)
 	if s.jobsByUser[uid]--; s.jobsByUser[uid] == 0 {
 		delete(s.jobsByUser, uid)
 	}

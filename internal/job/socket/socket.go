@@ -4,6 +4,7 @@
 // It speaks HTTP with JSON, and problem+json for errors:
 //
 //	POST /v1/jobs                a job begins: Job; the answer is Registration
+//	GET  /v1/jobs                the caller's open jobs, of root all: a list of Named
 //	POST /v1/jobs/{id}/snapshot  take a tick now; answered when it is taken
 //	PUT  /v1/jobs/{id}/end       the job ended: Outcome; answered when its last values and its name are on the agent's disk
 //	GET  /v1/status              the agent's status
@@ -53,6 +54,14 @@ type Outcome struct {
 type Registration struct {
 	// Self is nil if the agent has no server to ask.
 	Self *SelfAccess `json:"self,omitempty"`
+}
+
+// A Named is what an open job is called.
+type Named struct {
+	ID      string `json:"id"`
+	Name    string `json:"name"`
+	User    string `json:"user,omitempty"`
+	Project string `json:"project,omitempty"`
 }
 
 // A SelfAccess is what a job needs to ask a server for its own use.

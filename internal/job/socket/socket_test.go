@@ -192,12 +192,18 @@ func TestJob(t *testing.T) {
 	if me := (socket.Peer{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), PID: os.Getpid()}); a.peer != me {
 		t.Errorf("the peer is %+v, want %+v", a.peer, me)
 	}
+	if list, err := c.Jobs(ctx); err != nil || !slices.Equal(list, []socket.Named{{ID: id, Name: j.Name, User: a.job.User, Project: j.Project}}) {
+		t.Errorf("the open jobs are %v, %v", list, err)
+	}
 	if err := c.Snapshot(ctx, id); err != nil {
 		t.Fatal(err)
 	}
 	o := socket.Outcome{Ended: time.Now().UTC(), Exit: 143, Signal: 15}
 	if err := c.End(ctx, id, o); err != nil {
 		t.Fatal(err)
+	}
+	if list, err := c.Jobs(ctx); err != nil || list == nil || len(list) > 0 {
+		t.Errorf("after the end the open jobs are %v, %v", list, err)
 	}
 	if a.end != o {
 		t.Errorf("the end is %+v, want %+v", a.end, o)
@@ -376,7 +382,8 @@ func TestOthers(t *testing.T) {
 		{0, "PUT", "jobs/" + id + "/end", end, 200},
 		{54322, "GET", "status", "", 200},
 		{54322, "DELETE", "jobs/" + id, "", 404},
-		{54322, "GET", "jobs", "", 405},
+		{54322, "GET", "jobs", "", 200},
+		{54322, "DELETE", "jobs", "", 405},
 		{54322, "PUT", "jobs/..%2f/end", end, 400},
 	} {
 		if got := ask(x.uid, x.method, x.what, x.body); got != x.status {
@@ -610,6 +617,23 @@ func TestPaths(t *testing.T) {
 		}
 		if got := socket.Paths(getenv, x.uid); !slices.Equal(got, x.all) {
 			t.Errorf("Paths(%v, %d) = %q, want %q", x.env, x.uid, got, x.all)
+		}
+	}
+}
+
+// TestJobsOfOthers checks that a user other than root is shown their own open jobs only.
+func TestJobsOfOthers(t *testing.T) {
+	path := filepath.Join(dir(t), "agent.sock")
+	s, _ := listen(t, path, &fakeAgent{})
+	s.AddNamed("01m8bbv84mrbx1gh178pvz8s15", 1234, "of 1234")
+	s.AddNamed("01m8bbv9y28bykrgtcqnahb50w", 65534, "of 65534")
+	for uid, want := range map[uint32][]string{0: {"of 1234", "of 65534"}, 1234: {"of 1234"}, 65534: {"of 65534"}, 7: {}} {
+		got := []string{}
+		for _, n := range s.JobsFor(socket.Peer{UID: uid}) {
+			got = append(got, n.Name)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("user %d is shown %q, want %q", uid, got, want)
 		}
 	}
 }

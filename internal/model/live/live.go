@@ -104,6 +104,10 @@ type Row struct {
 	Depth  int           `json:"depth"` // number of workloads above it
 	Ended  bool          `json:"ended,omitempty"`
 
+	// What a job of mete run registered at the agent; "" without.
+	User    string `json:"user,omitempty"`
+	Project string `json:"project,omitempty"`
+
 	// For a fleet only: the kind of a row that groups others, Cluster or Node; its state; and for a
 	// workload the name of its node.
 	Group string `json:"group,omitempty"`
