@@ -119,6 +119,22 @@ func (b *book) Usage(ctx context.Context, q query.Query) (*query.Answer, error) 
 	return a, nil
 }
 
+func (b *book) EachPeriod(ctx context.Context, q query.Query, every query.Period, f func(*query.Answer) error) error {
+	from, to := q.From, q.To
+	a, err := b.Usage(ctx, q)
+	for at := from; err == nil; at = q.To {
+		if err = f(a); err != nil || !at.Before(to) {
+			return err
+		}
+		q.From, q.To = at, at.Truncate(time.Duration(every)).Add(time.Duration(every))
+		if q.To.After(to) {
+			q.To = to
+		}
+		a, err = b.Usage(ctx, q)
+	}
+	return err
+}
+
 func (b *book) Nodes(_ context.Context, s query.Scope) ([]query.Node, error) {
 	list := slices.Clone(b.node)
 	if !s.All {

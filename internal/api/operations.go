@@ -1,5 +1,7 @@
 package api
 
+import "mete.dev/mete/internal/api/v1"
+
 // The parameters of each endpoint, as groups in the order of the API description. The method
 // check returns the first mistake: of the form, else of the page.
 type (
@@ -13,6 +15,7 @@ type (
 		Division
 		Fields
 		Order
+		Periods
 		Form
 		Conditional
 	}
@@ -117,7 +120,7 @@ type (
 )
 
 func (p *usageParams) check() error {
-	return first(p.Form.err, p.Fields.err, p.Order.err, p.Range.err, p.Where.err, p.Largest.err, p.Grouping.err, p.Own.err, p.Division.err)
+	return first(p.Form.err, p.Fields.err, p.Order.err, p.Range.err, p.Where.err, p.Largest.err, p.Grouping.err, p.Own.err, p.Division.err, p.Periods.err, v1.CheckPeriods(p.start, p.end, p.every))
 }
 func (p *jobsParams) check() error {
 	return first(p.Form.err, p.Paged.err, p.Fields.err, p.Range.err, p.Where.err)

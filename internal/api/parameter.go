@@ -24,6 +24,7 @@ type (
 	nodeState    string
 	alertState   string
 	silenceState string
+	period       string
 	integer      string
 	flag         string
 )
@@ -73,6 +74,10 @@ func (alertState) Schema(huma.Registry) *huma.Schema {
 
 func (silenceState) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeString, Enum: words(v1.SilenceStates())}
+}
+
+func (period) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Enum: words(v1.Periods())}
 }
 
 func (integer) Schema(huma.Registry) *huma.Schema { return &huma.Schema{Type: huma.TypeInteger} }
@@ -200,6 +205,11 @@ type (
 	Order struct {
 		Sort figure `query:"sort" doc:"the figure by which groups are sorted, in descending order (default: CPU time)"`
 		sort string
+		checked
+	}
+	Periods struct {
+		Every period `query:"every" doc:"also the same groups in each UTC hour or day of the range, at most 1000 of them, and at most 10000 groups in all: limit selects the largest of the range"`
+		every query.Period
 		checked
 	}
 	Detail struct {
@@ -343,6 +353,12 @@ func (g *Fields) Resolve(c huma.Context) []error {
 // Resolve implements [huma.Resolver].
 func (g *Order) Resolve(c huma.Context) []error {
 	g.sort, g.err = v1.ParseSort(callOf(c).given)
+	return nil
+}
+
+// Resolve implements [huma.Resolver].
+func (g *Periods) Resolve(c huma.Context) []error {
+	g.every, g.err = v1.ParsePeriod(callOf(c).given)
 	return nil
 }
 

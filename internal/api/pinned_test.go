@@ -255,7 +255,7 @@ func TestPinnedAnswers(t *testing.T) {
 		m := museum{example(), empty}
 		h := api.New(m, m, m, all, func() time.Time { return noon }, slog.New(slog.DiscardHandler))
 		for _, target := range []string{"/v1/usage?by=job,label:" + url.QueryEscape(`<&"`), "/v1/usage?by=node,user&limit=2&idle=used", "/v1/usage?by=cluster&nested=also&fields=cpu_seconds,memory_byte_seconds,energy_joules&sort=memory_byte_seconds",
-			"/v1/usage?nested=only&limit=3", "/v1/usage?by=kind&nested=also&limit=1", "/v1/jobs", "/v1/jobs?limit=2&fields=cpu_seconds", "/v1/energy", "/v1/energy?limit=1", "/v1/rates", "/v1/summary", "/v1/clusters", "/v1/clusters?limit=2",
+			"/v1/usage?by=node,user&limit=1&every=1d&fields=cpu_seconds&from=2026-02-28T12:00:00Z", "/v1/usage?nested=only&limit=3", "/v1/usage?by=kind&nested=also&limit=1", "/v1/jobs", "/v1/jobs?limit=2&fields=cpu_seconds", "/v1/energy", "/v1/energy?limit=1", "/v1/rates", "/v1/summary", "/v1/clusters", "/v1/clusters?limit=2",
 			"/v1/nodes", "/v1/nodes?limit=3", "/v1/nodes?cluster=none", "/v1/workloads", "/v1/workloads?limit=3", "/v1/runs", "/v1/runs?limit=2", "/v1/runs?failed=1", "/v1/vms", "/v1/vms?limit=2", "/v1/sources", "/v1/sources?state=live&limit=1", "/v1/health", "/v1/gaps", "/v1/gaps?limit=4",
 			"/v1/streams", "/v1/streams?limit=1", "/v1/alerts", "/v1/alerts?state=firing&limit=2", "/v1/self"} {
 			for _, accept := range []string{"application/json", "text/csv"} {
@@ -271,7 +271,7 @@ func TestPinnedAnswers(t *testing.T) {
 var wrongValues = map[string][]string{
 	"by": {"color", "", "job,job", "job,", "label:", "a,b", "label:a,label:b,label:c,label:d,label:e,label:f,label:g,label:h,label:i"}, "from": {"soon", "", "now", "3000-01-01", "1900-01-01", "-", "99999-01-01"},
 	"to": {"soon", "", "-48h", "10000-01-01T00:00:00Z", "0"}, "where": {"job", "color=1", "=", "", "label:=x"}, "omit-own": {"maybe", "", "2"}, "limit": {"0", "10001", "x", "", "-1", "1.5"},
-	"idle": {"some", "", "reserved"}, "nested": {"some", ""}, "fields": {"cpu", "", "cpu_seconds,", "cpu_seconds,x"}, "sort": {"cpu", "cpu_seconds,memory_average_bytes"}, "failed": {"2", "yes", ""}, "run": {"A", "", "a1", "abcdefghijklmnopqrstuvwxyz2"}, "format": {"xml", "", "CSV"},
+	"idle": {"some", "", "reserved"}, "nested": {"some", ""}, "fields": {"cpu", "", "cpu_seconds,", "cpu_seconds,x"}, "sort": {"cpu", "cpu_seconds,memory_average_bytes"}, "every": {"2h", "", "1w"}, "failed": {"2", "yes", ""}, "run": {"A", "", "a1", "abcdefghijklmnopqrstuvwxyz2"}, "format": {"xml", "", "CSV"},
 	"cursor": {"", "%", "a b", "TjE="}, "cluster": {}, "state": {"dead", "", "Live"}, "node": {"nowhere"}, "nodes": {"2", "x", "", "-1"}, "top": {"101", "x", "", "-1"},
 }
 

@@ -20,6 +20,9 @@ func (h *handler) usage(ctx context.Context, p *usageParams) (*response, error) 
 	if p.limit > 0 { // the others are a sum
 		q.Top = v1.NewTop(q.By, p.sort, p.limit)
 	}
+	if p.every > 0 {
+		return h.usagePeriods(ctx, p, q)
+	}
 	got, err := h.queryUsage(ctx, p.scope, q, p.limit == 0)
 	if err != nil {
 		return nil, err
@@ -31,6 +34,46 @@ func (h *handler) usage(ctx context.Context, p *usageParams) (*response, error) 
 		v1.LimitGroups(got, p.limit)
 	}
 	return &response{body: v1.UsageOf(got, p.keys)}, nil
+}
+
+// usagePeriods is usage by hours or days. The whole range says which groups the periods have.
+func (h *handler) usagePeriods(ctx context.Context, p *usageParams, q query.Query) (*response, error) {
+	nodes, err := h.ledger.Nodes(ctx, p.scope)
+	if err != nil {
+		return nil, err
+	}
+	if q.Scope = p.scope; p.limit == 0 {
+		q.Limit = v1.MaxGroups + 1
+	}
+	var whole *query.Answer
+	var list []query.Answer
+	rows := 0
+	err = h.ledger.EachPeriod(ctx, q, p.every, func(a *query.Answer) error {
+		v1.SetAveragedOver(a, nodes)
+		if whole != nil {
+			v1.KeepGroups(a, whole)
+			list = append(list, *a)
+		} else {
+			whole = a
+			if p.sort != "" {
+				v1.SortGroups(a, p.sort)
+			}
+			if p.limit > 0 {
+				v1.LimitGroups(a, p.limit)
+			}
+		}
+		if rows += max(len(a.Groups), len(a.NestedGroups)); rows > v1.MaxGroups {
+			return fault.WithHint(fmt.Errorf("more than %d groups by %s in all periods and the range: %w", v1.MaxGroups, dimensionNames(q.By), fault.ErrInvalid),
+				"ask for the largest with limit, group by less, or narrow the question with from, to and where")
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	u := v1.UsageOf(whole, p.keys)
+	u.PeriodsOf(p.every, list, p.keys)
+	return &response{body: u}, nil
 }
 
 // sortFields returns the figure to sort by, if there is one.

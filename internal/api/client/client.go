@@ -60,8 +60,8 @@ func New(server string, t token.Token) (*Client, error) {
 }
 
 // Usage asks what was used. The scope of q is the server's to decide.
-func (c *Client) Usage(ctx context.Context, q query.Query) (*v1.Usage, error) {
-	return read[v1.Usage](ctx, c, "/v1/usage", v1.FormatQuery(q))
+func (c *Client) Usage(ctx context.Context, q v1.UsageQuery) (*v1.Usage, error) {
+	return read[v1.Usage](ctx, c, "/v1/usage", v1.FormatUsageQuery(q))
 }
 
 // Nodes asks which nodes a server has.

@@ -62,7 +62,7 @@ func TestQuestions(t *testing.T) {
 	q := query.Query{From: noon, To: noon.Add(time.Hour), By: []query.Dimension{"job", "node"}, Where: map[query.Dimension][]string{"job": {"a&b"}}, OmitOwn: true, Idle: "used", Nested: query.NestedAlso}
 	const span = "from=2026-03-01T12%3A00%3A00Z"
 	const end = "to=2026-03-01T13%3A00%3A00Z"
-	a, err := c.Usage(t.Context(), q)
+	a, err := c.Usage(t.Context(), v1.UsageQuery{Query: q})
 	if want := "/v1/usage?by=job%2Cnode&" + span + "&idle=used&nested=also&omit-own=1&" + end + "&where=job%3Da%26b"; err != nil || a.Gaps != 3 || asked != want {
 		t.Errorf("Usage: %v, %v, asked %s, want %s", a, err, asked, want)
 	}

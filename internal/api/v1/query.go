@@ -32,6 +32,7 @@ const (
 	ParamCluster = "cluster"
 	ParamRun     = "run"
 	ParamFailed  = "failed"
+	ParamEvery   = "every"
 )
 
 // noPolicy is the word of the policy that leaves idle energy undivided.
@@ -65,7 +66,7 @@ func CheckParameters(given map[string][]string, allowed ...string) error {
 // to the caller. Without a range it is about the last 24 hours, without
 // dimensions by job.
 func ParseQuery(given map[string][]string, now time.Time) (query.Query, error) {
-	if err := CheckParameters(given, ParamBy, ParamFrom, ParamTo, ParamWhere, ParamOmitOwn, ParamLimit, ParamIdle, ParamNested, ParamFields, ParamSort, ParamFormat); err != nil {
+	if err := CheckParameters(given, ParamBy, ParamFrom, ParamTo, ParamWhere, ParamOmitOwn, ParamLimit, ParamIdle, ParamNested, ParamFields, ParamSort, ParamEvery, ParamFormat); err != nil {
 		return query.Query{}, err
 	}
 	q, err := ParseFilter(given, now)

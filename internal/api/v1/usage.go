@@ -37,6 +37,8 @@ type Usage struct {
 	Rest          *Figures          `json:"rest" doc:"what the groups beyond the limit used together"`
 	Total         *Figures          `json:"total" line:"own" doc:"the sum of groups and rest"`
 	Whole         *Figures          `json:"whole" line:"own" doc:"capacity of the machines: without filters, the total"`
+	Every         string            `json:"every,omitempty" doc:"length of the periods, if the question has every"`
+	Periods       []Usage           `json:"periods,omitempty" doc:"the same groups in each UTC hour or day of the range, in order: their amounts sum to those of the groups above. The first and the last are cut at the ends of the range"`
 
 	over    time.Duration
 	figures []figure // of all groups

@@ -1,6 +1,7 @@
 package v1
 
 import (
+	"errors"
 	"io"
 	"reflect"
 	"strconv"
@@ -67,10 +68,27 @@ func (e *encoder) fields(v reflect.Value, first bool) {
 			e.groups(x)
 		case *Figures:
 			e.total(x)
+		case []Usage:
+			e.periods(x)
 		default:
 			e.b = append(e.b, marshal(x)...)
 		}
 	}
+}
+
+// periods appends the answers of periods.
+func (e *encoder) periods(list []Usage) {
+	e.b = append(e.b, '[')
+	for i := range list {
+		if i > 0 {
+			e.b = append(e.b, ',')
+		}
+		e.b = append(e.b, "\n{"...)
+		e.fields(reflect.ValueOf(&list[i]).Elem(), true)
+		e.b = append(e.b, '}')
+		e.flush(chunk)
+	}
+	e.b = append(e.b, ']')
 }
 
 func (e *encoder) groups(groups []Group) {
@@ -209,7 +227,8 @@ func keyPrefixes(by []query.Dimension) (prefixes []string) {
 }
 
 // WriteCSV implements [Table]: a row for each group, then one without names for the groups
-// beyond the limit, then those of guests, which say so under nested.
+// beyond the limit, then those of guests, which say so under nested. With periods it has these
+// rows for each period, which from and to tell, and none for the whole range.
 func (u *Usage) WriteCSV(w io.Writer) error {
 	grow(w, 1+len(u.Groups)+len(u.NestedGroups), 40*len(u.figures))
 	r := newRowWriter(w)
@@ -226,6 +245,20 @@ func (u *Usage) WriteCSV(w io.Writer) error {
 		r.add(s)
 	}
 	err := r.flush()
+	if u.Every == "" {
+		err = errors.Join(err, u.writeRows(r))
+	}
+	for i := 0; i < len(u.Periods) && err == nil; i++ {
+		err = u.Periods[i].writeRows(r)
+	}
+	if err != nil {
+		return err
+	}
+	return r.close()
+}
+
+// writeRows writes the rows of one range.
+func (u *Usage) writeRows(r *rowWriter) (err error) {
 	for i := 0; i < len(u.Groups) && err == nil; i++ {
 		err = u.writeRow(r, &u.Groups[i], 0, false)
 	}
@@ -239,10 +272,7 @@ func (u *Usage) WriteCSV(w io.Writer) error {
 	for i := 0; i < len(u.NestedGroups) && err == nil; i++ {
 		err = u.writeRow(r, &u.NestedGroups[i], 0, true)
 	}
-	if err != nil {
-		return err
-	}
-	return r.close()
+	return err
 }
 
 func (u *Usage) writeRow(r *rowWriter, g *Group, rest int, nested bool) error {

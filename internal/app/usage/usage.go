@@ -153,6 +153,25 @@ func (q *queryFlags) parameters() map[string][]string {
 	return given
 }
 
+// usageQuery returns the flags of mete usage as a query.
+func (q *queryFlags) usageQuery(sort, every string) (of v1.UsageQuery, err error) {
+	given := q.parameters()
+	if of.Query, err = v1.ParseQuery(given, time.Now()); err != nil {
+		return of, err
+	}
+	if of.Sort, err = table.SortKey(sort); err != nil {
+		return of, err
+	}
+	if every != "" {
+		given[v1.ParamEvery] = []string{every}
+	}
+	of.Every, err = v1.ParsePeriod(given)
+	if err == nil {
+		err = v1.CheckPeriods(of.From, of.To, of.Every)
+	}
+	return of, err
+}
+
 // defaultLimit is the default number of rows of a table: people look for the largest.
 const defaultLimit = "40"
 
@@ -160,6 +179,9 @@ const defaultLimit = "40"
 func Usage() *cobra.Command {
 	var s serverFlags
 	var q queryFlags
+	var sort, every string
+	var columns []string
+	var full bool
 	cmd := &cobra.Command{
 		Use:   "usage",
 		Short: "Show what was used, by job or other dimensions",
@@ -183,6 +205,11 @@ The figures of a host include those of a virtual machine to which it gives energ
 sums leave such a guest out; by node, its row is below the sum. --node NAME selects
 one guest, --nested only selects all of them.
 
+--every 1d shows the same rows for each UTC day of the range, --every 1h for each UTC
+hour: their amounts sum to those of the whole range. --columns and --sort take the
+columns of the table in lower case, as cpu, memory or energy, and the keys of -o json.
+-o csv has the columns of the table; with --full it has every figure, as -o json does.
+
 –  absent (not zero)   ~  a measured total, apportioned   ≈  modelled
 
 Dimensions: ` + strings.Join(v1.Dimensions(), ", ") + `.`,
@@ -190,6 +217,8 @@ Dimensions: ` + strings.Join(v1.Dimensions(), ", ") + `.`,
   mete usage --by user,job --from today
   mete usage --by workload --where job=nightly --from -7d
   mete usage --by project --from -30d --idle used
+  mete usage --by project --from 2026-03-01 --to 2026-04-01 --every 1d -o csv
+  mete usage --sort energy --columns energy,power,cpu
   mete usage --by namespace --nested only
   mete usage --self
   mete usage --by label:team --from 2026-03-01 --to 2026-04-01 -o csv > march.csv`,
@@ -203,13 +232,25 @@ Dimensions: ` + strings.Join(v1.Dimensions(), ", ") + `.`,
 			if s.output == "table" && q.limit == "" {
 				q.limit = defaultLimit
 			}
+			shown, err := table.ParseColumns(columns)
+			if err != nil {
+				return err
+			}
 			return show(&s, cmd, func(ctx context.Context, c *client.Client) (*v1.Usage, error) {
-				asked, err := v1.ParseQuery(q.parameters(), time.Now())
+				asked, err := q.usageQuery(sort, every)
 				if err != nil {
 					return nil, err
 				}
-				return c.Usage(ctx, asked)
-			}, table.Text)
+				if s.output == "csv" && !full || columns != nil {
+					asked.Fields = table.Fields(shown)
+				}
+				a, err := c.Usage(ctx, asked)
+				if err == nil {
+					a.Only(asked.Fields)
+					a.PutResidualsLast()
+				}
+				return a, err
+			}, func(a *v1.Usage, style table.Style) string { return table.UsageText(a, shown, style) })
 		},
 	}
 	cmd.Flags().StringArrayVar(&q.by, "by", []string{"job"}, "group by `DIMENSION`, or by several with commas")
@@ -220,10 +261,17 @@ Dimensions: ` + strings.Join(v1.Dimensions(), ", ") + `.`,
 	cmd.Flags().BoolVar(&q.omitOwn, "omit-own", false, "leave out what mete itself used")
 	cmd.Flags().StringVar(&q.idle, "idle", v1.IdlePolicies()[0], "divide the energy of idle machines by `POLICY`: none, equal or used")
 	cmd.Flags().BoolVar(&q.self, "self", false, "show what the job of which this command is part used itself in all its life, by METE_SELF_URL and METE_SELF_TOKEN of its environment; of the other flags only -o and --ascii apply")
+	cmd.Flags().StringVar(&sort, "sort", "cpu", "sort by `COLUMN`, the largest first")
+	cmd.Flags().StringSliceVar(&columns, "columns", nil, "show only these `COLUMNS`, with commas: "+strings.Join(table.ColumnNames(), ", "))
+	cmd.Flags().StringVar(&every, "every", "", "show each `PERIOD` of the range: 1h or 1d, of UTC")
+	cmd.Flags().BoolVar(&full, "full", false, "with -o csv: every figure")
 	q.limitFlag(cmd, "show the `N` largest rows, and the sum of the others (default: "+defaultLimit+" of a table, else all)")
 	s.flags(cmd)
 	cli.Choices(cmd, "by", v1.Dimensions()...)
 	cli.Choices(cmd, "idle", v1.IdlePolicies()...)
+	cli.Choices(cmd, "sort", table.ColumnNames()...)
+	cli.Choices(cmd, "columns", table.ColumnNames()...)
+	cli.Choices(cmd, "every", v1.Periods()...)
 	cli.Choices(cmd, "nested", v1.NestedModes()...)
 	return cmd
 }

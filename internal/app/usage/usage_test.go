@@ -78,6 +78,22 @@ func (b *book) Usage(_ context.Context, q query.Query) (*query.Answer, error) {
 	return a, nil
 }
 
+func (b *book) EachPeriod(ctx context.Context, q query.Query, every query.Period, f func(*query.Answer) error) error {
+	from, to := q.From, q.To
+	a, err := b.Usage(ctx, q)
+	for at := from; err == nil; at = q.To {
+		if err = f(a); err != nil || !at.Before(to) {
+			return err
+		}
+		q.From, q.To = at, at.Truncate(time.Duration(every)).Add(time.Duration(every))
+		if q.To.After(to) {
+			q.To = to
+		}
+		a, err = b.Usage(ctx, q)
+	}
+	return err
+}
+
 func (b *book) Nodes(context.Context, query.Scope) ([]query.Node, error) {
 	return []query.Node{{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y5Z", Name: "web-1", Cluster: "lab", Enrolled: noon.AddDate(-1, 0, 0), Through: noon, State: "live", CPUs: 8, Streams: 1,
 		Nested: &query.Nesting{Host: "01K5X3V7QZ8R9S0T1V2W3X4Y61", HostName: "metal", Name: "vm\x1b1", Since: noon.Add(-time.Hour), Seen: noon}}}, nil
@@ -193,7 +209,9 @@ func TestCommands(t *testing.T) {
 		"usage --node web-1 " + hour,
 		"usage --by user,node --nested also " + hour,
 		"usage --nested only -o csv --limit 1 " + hour,
-		"usage -o csv " + hour,
+		"usage -o csv " + hour, "usage -o csv --full " + hour,
+		"usage --sort energy --columns energy,cpu,power --limit 3 " + hour, "usage --sort memory_byte_seconds --columns cpu -o json " + hour,
+		"usage --every 1h --limit 2 --columns cpu,cores,memory,peak --from 2026-03-01T10:30:00Z --to 2026-03-01T12:00:00Z", "usage --every 1d --limit 1 --columns cpu -o csv --from 2026-02-27T22:00:00Z --to 2026-03-01T12:00:00Z", "usage --every 1d --limit 1 --columns cpu -o json --from 2026-02-28T22:00:00Z --to 2026-03-01T12:00:00Z",
 		"usage -o json " + hour,
 		"nodes", "nodes -o csv", "nodes -o json", "sources", "sources -o csv", "sources -o json",
 		"gaps " + hour, "gaps --node web-1 -o json " + hour, "gaps -o csv " + hour,
@@ -264,6 +282,16 @@ func TestErrors(t *testing.T) {
 		{"nodes --server https://127.0.0.1:1", "a token is needed", "mete token create --role viewer", cli.Denied},
 		{"nodes --server http://192.0.2.1:9797", "http", "", cli.Invalid},
 		{"gaps --from x", `time "x": invalid`, "write a time as", cli.Invalid},
+		{"usage --every 2h", `parameter every="2h": invalid`, "it is 1h for UTC hours, or 1d", cli.Invalid},
+		{"usage --every 1h --from -60d", "1440 periods of 1h: invalid", "at most 1000: choose a shorter range, or 1d", cli.Invalid},
+		{"usage --sort color", `sort by "color": invalid`, "sort by cpu, cores", cli.Invalid},
+		{"usage --columns cpu,color", `column "color": invalid`, "columns are cpu, cores", cli.Invalid},
+		{"runs a b", "", "mete runs --help", cli.Invalid},
+		{"compare build@1", "", "mete compare --help", cli.Invalid},
+		{"compare build@1 build@9", `run "build@9": the job has 8 runs in the range`, "--from looks further back", cli.NotFound},
+		{"compare build@0 build@1", `run "build@0": invalid`, "write JOB@N with N from 1", cli.Invalid},
+		{"compare build@1 BUILD", `run "BUILD": invalid`, "or as JOB@1", cli.Invalid},
+		{"compare build@1 zzz", `run "zzz"`, "mete runs lists the runs", cli.NotFound},
 		{"workloads --where x=y", `dimension "x": invalid`, "it is one of", cli.Invalid},
 	} {
 		_, err := mete(t, &book{}, strings.Fields(c.line)...)

@@ -81,6 +81,15 @@ func (r *Rank) Compare(o *Rank) int {
 	return 1
 }
 
+// A Period is the length of the periods of usage over time.
+type Period time.Duration
+
+// The periods, which begin at UTC hours and days.
+const (
+	Hourly = Period(time.Hour)
+	Daily  = Period(24 * time.Hour)
+)
+
 // Values of Query.Nested.
 const (
 	NestedOnly = "only" // sum guests and nothing else

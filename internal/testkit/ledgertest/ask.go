@@ -450,6 +450,9 @@ func (r *queryRound) checkAnswer() {
 	}
 	r.checkGuests(q, got, from, to)
 	r.checkWorkloads(q, from, to)
+	if rapid.IntRange(0, 3).Draw(r.T, "periods") == 0 {
+		r.checkPeriods(q, from, to)
+	}
 	if rapid.Bool().Draw(r.T, "few") {
 		r.checkTop(q)
 	}

@@ -19,6 +19,7 @@ import (
 
 // A figureColumn shows a figure.
 type figureColumn struct {
+	name    string // in flags
 	title   string
 	key     string    // of the figure; "" is all energy
 	unit    unit.Unit // of the figure
@@ -29,17 +30,17 @@ type figureColumn struct {
 // figureColumns are the columns behind the names.
 func figureColumns() []figureColumn {
 	return []figureColumn{
-		{title: "CPU TIME", key: "cpu_seconds", unit: unit.Nanosecond},
-		{title: "CORES", key: "cpu_seconds", unit: unit.Nanosecond, average: true},
-		{title: "MEMORY", key: "memory_byte_seconds", unit: unit.ByteSecond, average: true},
-		{title: "PEAK", key: "memory_peak_bytes", unit: unit.Byte, peak: true},
-		{title: "ENERGY", unit: unit.Microjoule},
-		{title: "POWER", unit: unit.Microjoule, average: true},
-		{title: "READ", key: "disk_read_bytes", unit: unit.Byte},
-		{title: "WRITTEN", key: "disk_written_bytes", unit: unit.Byte},
-		{title: "RECEIVED", key: "network_rx_bytes", unit: unit.Byte},
-		{title: "SENT", key: "network_tx_bytes", unit: unit.Byte},
-		{title: "STARTED", key: "processes", unit: unit.Count},
+		{name: "cpu", title: "CPU TIME", key: "cpu_seconds", unit: unit.Nanosecond},
+		{name: "cores", title: "CORES", key: "cpu_seconds", unit: unit.Nanosecond, average: true},
+		{name: "memory", title: "MEMORY", key: "memory_byte_seconds", unit: unit.ByteSecond, average: true},
+		{name: "peak", title: "PEAK", key: "memory_peak_bytes", unit: unit.Byte, peak: true},
+		{name: "energy", title: "ENERGY", unit: unit.Microjoule},
+		{name: "power", title: "POWER", unit: unit.Microjoule, average: true},
+		{name: "read", title: "READ", key: "disk_read_bytes", unit: unit.Byte},
+		{name: "written", title: "WRITTEN", key: "disk_written_bytes", unit: unit.Byte},
+		{name: "received", title: "RECEIVED", key: "network_rx_bytes", unit: unit.Byte},
+		{name: "sent", title: "SENT", key: "network_tx_bytes", unit: unit.Byte},
+		{name: "started", title: "STARTED", key: "processes", unit: unit.Count},
 	}
 }
 
@@ -49,12 +50,16 @@ type usageRow struct {
 	figures *v1.Figures
 	seen    *qualityMarks           // records the marks of the row; nil if the caller does not need them
 	empty   func(figureColumn) bool // reports which cells to leave empty; nil for none
+	of      *v1.Usage               // of the row's period
 }
 
 // Text writes an answer as a table: a row for each group, then system and idle, then the
 // sum and the capacity of the machines, then the groups of guests. It contains no control
 // characters, whatever a workload is called.
-func Text(a *v1.Usage, s Style) string {
+func Text(a *v1.Usage, s Style) string { return UsageText(a, figureColumns(), s) }
+
+// UsageText is Text with some columns. An answer with periods has the rows of each period.
+func UsageText(a *v1.Usage, figures []figureColumn, s Style) string {
 	var b strings.Builder
 	b.WriteString(span(a, s) + "\n")
 	if len(a.Groups) == 0 && a.RestGroups == 0 && len(a.NestedGroups) == 0 {
@@ -68,7 +73,11 @@ func Text(a *v1.Usage, s Style) string {
 		return b.String()
 	}
 	var seen qualityMarks
-	b.WriteString(write(slices.Values(s.usageRows(a, &seen)), s.usageColumns(a)))
+	rows := s.usageRows(a, &seen)
+	if a.Every != "" {
+		rows = s.periodRows(a, rows, &seen)
+	}
+	b.WriteString(write(slices.Values(rows), s.usageColumns(a, figures)))
 	b.WriteString(notes(a))
 	b.WriteString(s.guests(a))
 	b.WriteString(s.legend(&seen))
@@ -85,11 +94,19 @@ func SelfText(self *v1.Self, s Style) string {
 }
 
 // usageColumns are the columns of names and figures.
-func (s Style) usageColumns(a *v1.Usage) (cols []column[usageRow]) {
+func (s Style) usageColumns(a *v1.Usage, figures []figureColumn) (cols []column[usageRow]) {
+	if a.Every != "" {
+		cols = append(cols, column[usageRow]{"UTC", false, func(r *usageRow) string {
+			if r.of == a {
+				return ""
+			}
+			return r.of.Name(a.Every)
+		}})
+	}
 	for i, d := range a.By {
 		cols = append(cols, column[usageRow]{strings.ToUpper(s.text(string(d))), false, func(r *usageRow) string { return r.names[i] }})
 	}
-	for _, c := range figureColumns() {
+	for _, c := range figures {
 		title := c.title
 		if c.key == "" && !c.average && a.Idle != power.None.String() {
 			title += " (ACTIVE + IDLE)"
@@ -101,7 +118,7 @@ func (s Style) usageColumns(a *v1.Usage) (cols []column[usageRow]) {
 			if r.seen != nil {
 				r.seen.note(c.quality(r.figures))
 			}
-			return s.cell(c, r.figures, a)
+			return s.cell(c, r.figures, r.of)
 		}})
 	}
 	return cols
@@ -140,10 +157,10 @@ func (s Style) usageRows(a *v1.Usage, seen *qualityMarks) []*usageRow {
 	}
 	rows = slices.Concat(rows, system, idle)
 	isPeak := func(c figureColumn) bool { return c.peak }
-	rows = append(rows, nil, &usageRow{label("SUM"), orNone(a.Total), seen, isPeak})
+	rows = append(rows, nil, &usageRow{names: label("SUM"), figures: orNone(a.Total), seen: seen, empty: isPeak})
 	if a.Whole != nil {
 		isAbsent := absentIn(a.Whole)
-		rows = append(rows, &usageRow{label("MACHINE HAD"), a.Whole, seen, func(c figureColumn) bool { return c.peak || isAbsent(c) }})
+		rows = append(rows, &usageRow{names: label("MACHINE HAD"), figures: a.Whole, seen: seen, empty: func(c figureColumn) bool { return c.peak || isAbsent(c) }})
 	}
 	if len(a.NestedGroups) > 0 {
 		rows = append(rows, nil)
@@ -160,7 +177,32 @@ func (s Style) usageRows(a *v1.Usage, seen *qualityMarks) []*usageRow {
 	if a.NestedOmitted > 0 {
 		rows = append(rows, &usageRow{names: label(s.inside() + plural(a.NestedOmitted, "other"))})
 	}
+	for _, r := range rows {
+		if r != nil {
+			r.of = a
+		}
+	}
 	return rows
+}
+
+// periodRows are the rows of the groups of each period, and then the sums of the whole range, from its rows.
+func (s Style) periodRows(a *v1.Usage, whole []*usageRow, seen *qualityMarks) (rows []*usageRow) {
+	for i := range a.Periods {
+		p := &a.Periods[i]
+		of := s.usageRows(p, seen)
+		groups, _ := splitRows(of)
+		if len(of) > 0 && len(p.Groups)+p.RestGroups > 0 {
+			rows = append(rows, groups...)
+		}
+	}
+	_, sums := splitRows(whole)
+	return append(rows, sums...)
+}
+
+// splitRows splits rows at the first rule.
+func splitRows(rows []*usageRow) (groups, sums []*usageRow) {
+	i := max(0, slices.Index(rows, nil))
+	return rows[:i], rows[i:]
 }
 
 // orNone returns f, or figures that are all absent if f is nil.

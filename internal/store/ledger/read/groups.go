@@ -195,6 +195,10 @@ func (gs *groupSet) top(t *query.Top, a *query.Answer) []query.Group {
 			continue
 		}
 		gs.fillTotal(g, &u)
+		if t.Limit == 0 {
+			drop()
+			continue
+		}
 		p := place{t.Rank(g.keys, &u, a.AveragedOver), g}
 		if full && p.Compare(&first[t.Limit-1].Rank) > 0 {
 			drop()

@@ -22,8 +22,8 @@ func (s *selection) computeGroups(ranges []schema.Range, a *query.Answer) ([]que
 		if err != nil {
 			return nil, s.rd.db.Fault(err)
 		}
-		if s.q.Top != nil && a.AveragedOver > 0 {
-			return sums.top(s.q.Top, a), nil
+		if t := s.q.Top; t != nil && (a.AveragedOver > 0 || t.Limit == 0) {
+			return sums.top(t, a), nil
 		}
 		return sums.sorted(), nil
 	}

@@ -19,53 +19,58 @@ import (
 // Usage sums what was used in a range of time, by group. It returns at most q.Limit groups, those
 // with the most CPU time; groups that q.Top leaves out are summed in Other. An unknown dimension is
 // fault.ErrInvalid.
-func (rd *Reader) Usage(ctx context.Context, q query.Query) (*query.Answer, error) {
-	out := &query.Answer{By: q.By, Idle: q.Idle, Nested: q.Nested}
-	also := q.Nested == query.NestedAlso || q.Nested == "" && slices.Contains(q.By, query.ByNode)
-	if also {
-		out.Nested, q.Nested = query.NestedAlso, ""
-	}
-	err := rd.db.View(ctx, func(v *db.View) error {
+func (rd *Reader) Usage(ctx context.Context, q query.Query) (out *query.Answer, err error) {
+	err = rd.db.View(ctx, func(v *db.View) (err error) {
 		from, to := queryRange(v, q.From, q.To)
-		out.From, out.To = time.Unix(from*60, 0).UTC(), time.Unix(to*60, 0).UTC()
-		s, err := rd.newSelection(v, &q)
-		if err != nil || s.hasEmptyScope() {
-			return err
-		}
-		if err := s.findGuests(from, to); err != nil {
-			return err
-		}
-		out.NestedNodes = s.nesting.count
-		ranges := v.Cover(from, to, v.Days)
-		if out.AveragedOver, err = s.longestCovered(ranges); err != nil {
-			return err
-		}
-		groups, err := s.computeGroups(ranges, out)
-		if err != nil {
-			return err
-		}
-		if err := s.addWhole(ranges, &out.Capacity); err != nil {
-			return err
-		}
-		judgeEnergies(groups, &out.Other, &out.Capacity)
-		if also && s.nesting.count > 0 {
-			if out.NestedGroups, err = s.guestGroups(from, to, ranges); err != nil {
-				return err
-			}
-		}
-		if q.Limit > 0 && len(out.NestedGroups) > q.Limit {
-			out.NestedGroups = out.NestedGroups[:q.Limit]
-		}
-		if out.Groups = groups; q.Limit > 0 && len(groups) > q.Limit {
-			out.Groups = groups[:q.Limit]
-		}
-		out.Gaps, err = s.countGaps(out.From, out.To)
+		out, err = rd.usageIn(v, q, from, to)
 		return err
 	})
 	if err != nil {
 		return nil, db.Wrap(err, "usage")
 	}
 	return out, nil
+}
+
+// usageIn is Usage for a widened range in minutes.
+func (rd *Reader) usageIn(v *db.View, q query.Query, from, to int64) (*query.Answer, error) {
+	out := &query.Answer{By: q.By, Idle: q.Idle, Nested: q.Nested, From: time.Unix(from*60, 0).UTC(), To: time.Unix(to*60, 0).UTC()}
+	also := q.Nested == query.NestedAlso || q.Nested == "" && slices.Contains(q.By, query.ByNode)
+	if also {
+		out.Nested, q.Nested = query.NestedAlso, ""
+	}
+	s, err := rd.newSelection(v, &q)
+	if err != nil || s.hasEmptyScope() {
+		return out, err
+	}
+	if err := s.findGuests(from, to); err != nil {
+		return nil, err
+	}
+	out.NestedNodes = s.nesting.count
+	ranges := v.Cover(from, to, v.Days)
+	if out.AveragedOver, err = s.longestCovered(ranges); err != nil {
+		return nil, err
+	}
+	groups, err := s.computeGroups(ranges, out)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.addWhole(ranges, &out.Capacity); err != nil {
+		return nil, err
+	}
+	judgeEnergies(groups, &out.Other, &out.Capacity)
+	if also && s.nesting.count > 0 {
+		if out.NestedGroups, err = s.guestGroups(from, to, ranges); err != nil {
+			return nil, err
+		}
+	}
+	if q.Limit > 0 && len(out.NestedGroups) > q.Limit {
+		out.NestedGroups = out.NestedGroups[:q.Limit]
+	}
+	if out.Groups = groups; q.Limit > 0 && len(groups) > q.Limit {
+		out.Groups = groups[:q.Limit]
+	}
+	out.Gaps, err = s.countGaps(out.From, out.To)
+	return out, err
 }
 
 // queryRange returns a range in minutes, widened to kept rows and limited to the years that can be

@@ -1,0 +1,74 @@
+package table
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/fault"
+)
+
+// ColumnNames returns the names of the columns of usage in flags.
+func ColumnNames() (names []string) {
+	for _, c := range figureColumns() {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+// ParseColumns reads names of columns of usage; nil are all. The error wraps fault.ErrInvalid.
+func ParseColumns(names []string) (cols []figureColumn, err error) {
+	all := figureColumns()
+	if names == nil {
+		return all, nil
+	}
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(c figureColumn) bool { return strings.EqualFold(c.name, strings.TrimSpace(name)) })
+		if i < 0 {
+			return nil, fault.WithHint(fmt.Errorf("column %q: %w", name, fault.ErrInvalid), "columns are "+strings.Join(ColumnNames(), ", "))
+		}
+		cols = append(cols, all[i])
+	}
+	return cols, nil
+}
+
+// figuresOf are the keys of the figures that a column shows.
+func (c figureColumn) figuresOf() []string {
+	switch c.name {
+	case "energy":
+		return []string{"energy_joules", "energy_error_joules", "energy_idle_joules", "energy_idle_error_joules"}
+	case "power":
+		return []string{"energy_average_watts", "energy_joules", "energy_idle_joules"}
+	case "memory":
+		return []string{"memory_average_bytes", "memory_byte_seconds"}
+	}
+	return []string{c.key}
+}
+
+// Fields returns the keys of the figures that columns show, in the order of the table.
+func Fields(cols []figureColumn) (keys []string) {
+	for _, c := range cols {
+		for _, k := range c.figuresOf() {
+			if !slices.Contains(keys, k) {
+				keys = append(keys, k)
+			}
+		}
+	}
+	return keys
+}
+
+// SortKey returns the key of the figure by which a column sorts; "" is CPU time. A key of a figure is taken
+// as well. The error wraps fault.ErrInvalid.
+func SortKey(name string) (string, error) {
+	cols, err := ParseColumns([]string{name})
+	switch key, other := v1.ParseSort(map[string][]string{v1.ParamSort: {name}}); {
+	case err == nil && (cols[0].name == "cpu" || cols[0].name == "cores"):
+		return "", nil
+	case err == nil:
+		return cols[0].figuresOf()[0], nil
+	case other == nil && key != "":
+		return key, nil
+	}
+	return "", fault.WithHint(fmt.Errorf("sort by %q: %w", name, fault.ErrInvalid), "sort by "+strings.Join(ColumnNames(), ", ")+", or by the key of a figure of -o json")
+}
