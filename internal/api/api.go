@@ -48,8 +48,7 @@ type Ledger interface {
 	// Usage returns at most q.Limit groups.
 	Usage(ctx context.Context, q query.Query) (*query.Answer, error)
 	// EachPeriod calls f with the answer of Usage, then with those of the UTC hours or days of its
-	// range, in order. What f removes from the groups of the first, if q.Top is set, is not in the
-	// groups of the others.
+	// range, in order. Groups that f removes from the first are not in the others if q.Top is set.
 	EachPeriod(ctx context.Context, q query.Query, every query.Period, f func(*query.Answer) error) error
 	Nodes(ctx context.Context, s query.Scope) ([]query.Node, error)
 	// Below lists the servers that send their rows to this one.

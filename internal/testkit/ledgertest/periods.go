@@ -31,7 +31,7 @@ func groupsByKeys(a *query.Answer) map[string]query.Total {
 }
 
 // checkPeriods compares the hours or days of an answer with the answer: they follow each other, and each of
-// its groups is the sum of those of the periods, with the idle energy that it was given, and whether some of
+// its groups is the sum of the groups of the periods, with the idle energy that it was given, and whether some of
 // the groups are left out or not.
 func (r *queryRound) checkPeriods(q query.Query, from, to int64) {
 	q.Limit = 0

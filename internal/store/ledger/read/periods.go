@@ -14,8 +14,8 @@ import (
 
 // EachPeriod answers a query as [Reader.Usage] does and calls f with the answer, then with the answers of
 // the UTC hours or days of its range, in order; the first and the last are cut at the ends of the range. All
-// are of one snapshot, so the periods sum to the range. What q.Top leaves out of the range is not in the
-// groups of a period, except groups that are always kept. f may change an answer: groups that it removes
+// are of one snapshot, so the periods sum to the range. Groups that q.Top leaves out of the range are not
+// in a period either, except those that are always kept. f may change an answer: groups that it removes
 // from the first are not in those of the periods if q.Top is set. Its error ends the query. Hours of a time
 // of which only days are kept are fault.ErrInvalid.
 func (rd *Reader) EachPeriod(ctx context.Context, q query.Query, every query.Period, f func(*query.Answer) error) error {
