@@ -7,6 +7,7 @@ import { Card, Stat, Shown, Empty, Figure, Facts, Quality, Kind, Segments, useDa
 import { Chart } from "../chart.js";
 import { Table } from "../table.js";
 import { bandOf } from "../parts.js";
+import { Runs } from "../runs.js";
 import { text, few, when, exactly, fieldUnit, qualities, known } from "../fmt.js";
 import { nodeAt, jobAt, put } from "../route.js";
 
@@ -127,6 +128,7 @@ export function Job({ nodes }) {
       <${Stat} title="Energy" v=${sum.energy_joules} unit="joules" quality=${q.energy_joules} off=${sum.energy_error_joules === null ? null : sum.energy_error_joules} below=${known(watts) ? text(watts, "watts") + " while it ran " : ""} />
       <${Stat} title="Disk" v=${sum.disk_read_bytes === null ? null : Number(sum.disk_read_bytes) + Number(sum.disk_written_bytes)} unit="bytes" quality=${q.disk_read_bytes} below=${sum.disk_read_bytes === null ? "not seen here" : html`<span>read ${text(sum.disk_read_bytes, "bytes")}</span><span>written ${text(sum.disk_written_bytes, "bytes")}</span>`} />
       <${Stat} title="Network" v=${sum.network_rx_bytes === null ? null : Number(sum.network_rx_bytes) + Number(sum.network_tx_bytes)} unit="bytes" quality=${q.network_rx_bytes} below=${sum.network_rx_bytes === null ? "not seen here" : html`<span>in ${text(sum.network_rx_bytes, "bytes")}</span><span>out ${text(sum.network_tx_bytes, "bytes")}</span>`} /></section>`}</${Shown}>
+    <div class="grid"><${Runs} where=${where} span=${span} /></div>
     ${several && html`<div class="bar"><${Segments} label="lines" options=${[["", "what it is"], ["1", "each workload"]]} value=${split ? "1" : ""} choose=${(v) => put({ split: v }, true)} />${split && ids.length > 10 && html`<span class="muted">the ten that use most at each instant</span>`}</div>`}
     <div class="grid">${list.data && ids.length > 0 ? drawn.map((c, i) => html`<${JobChart} key=${c.title} c=${c} split=${split && several} names=${names} span=${span} quality=${q[c.q]} width=${i < 2 ? "w6" : "w4"} />`) : list.data ? html`<section class="card"><${Empty} title="No series of it in this range" /></section>` : [0, 1].map(() => html`<section class="card w6"><div class="skeleton" style=${{ height: "244px" }}></div></section>`)}
       <${Card} title="About" width="w4"><${Shown} of=${list} lines=${6}>${(l) => html`<${About} list=${l} job=${job} group=${sum} span=${span} />`}</${Shown}></${Card}>

@@ -1,0 +1,205 @@
+package web_test
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/testkit/fleet"
+)
+
+// bookRuns books some runs of 0.1 s of job ci, 10 s apart, of which one failed for want of memory, and the
+// latest used three times the CPU time.
+func bookRuns(t *testing.T, f *fleet.Fleet, count int) {
+	t.Helper()
+	const node = "01J00000000000000000009999"
+	now := time.Now().UTC().Truncate(time.Second)
+	l := f.Server.Ledger
+	if err := l.PutNode(t.Context(), registry.Node{ID: node, Name: "runner", Cluster: "north", MachineID: "runner", Boot: "b", At: now.Add(-time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	mark := batch.Mark{Next: 1}
+	for first := 0; first < count; first += 100 {
+		e := &batch.Entry{Node: node, Stream: batch.Stream{9}, Number: mark.Next, Previous: mark.Last, Sent: fmt.Append(nil, first), Boot: "b", Through: now}
+		e.Hash = batch.HashOf(e.Sent)
+		for i := first; i < min(first+100, count); i++ {
+			exit, cpu := 0, 80e6+float64(i%7)*1e6
+			switch i {
+			case 0:
+				cpu *= 3
+			case 40:
+				exit = 137
+			}
+			start := now.Add(-time.Duration(i+1) * 10 * time.Second)
+			n := batch.Name{ID: workload.NewID(node, workload.Job, fmt.Sprint(i)), Kind: workload.Job, Key: fmt.Sprint(i), Name: "ci", Job: "ci", User: "ann",
+				Started: start, Ended: start.Add(100 * time.Millisecond), Exit: &exit}
+			short, _ := workload.ShortIDOf(n.ID)
+			u := usage.Usage{Covered: 100 * time.Millisecond}
+			u.Put(usage.CPU, int64(cpu), usage.Measured)
+			u.Put(usage.MemoryPeak, int64(i+1)<<20, usage.Measured)
+			u.Put(usage.DiskWritten, int64(i)*4096, usage.Apportioned)
+			u.Put(usage.OOMKills, int64(exit/137), usage.Measured)
+			u.Put(usage.EnergyRest, int64(cpu)/100, usage.Modelled)
+			u.Put(usage.EnergyError, int64(cpu)/400, usage.Modelled)
+			e.Names = append(e.Names, n)
+			e.Minutes = append(e.Minutes, batch.Minute{Workload: short, Minute: start.Unix() / 60, Usage: u})
+		}
+		if r, err := l.Book(t.Context(), []*batch.Entry{e}); err != nil || r[0].Err != nil || r[0].Verdict != batch.Accepted {
+			t.Fatalf("Book: %+v, %v", r, err)
+		}
+		mark = batch.Mark{Next: mark.Next + 1, Last: e.Hash}
+	}
+}
+
+// A shownRun is a row of the table of runs.
+type shownRun struct {
+	Run, Exit, Marks string
+	Values           map[string]float64 // exact, by figure
+	Texts            map[string]string
+}
+
+// readRuns scrolls through the table of runs and collects its rows.
+const readRuns = `(async () => {
+	const box = document.querySelector('[role=region][aria-label="runs"]'), rows = {};
+	for (let at = 0; at <= box.scrollHeight; at += 200) {
+		box.scrollTop = at;
+		await new Promise((r) => setTimeout(r, 60));
+		for (const tr of box.querySelectorAll("tbody tr")) {
+			const pick = tr.querySelector("input[type=checkbox]");
+			if (!pick) continue;
+			const data = [...tr.querySelectorAll("data")];
+			rows[pick.value] = { Run: pick.value, Exit: tr.cells[3].innerText.trim(), Marks: tr.cells[10].innerText.trim(),
+				Values: Object.fromEntries(data.map((d) => [d.dataset.figure, Number(d.value)])), Texts: Object.fromEntries(data.map((d) => [d.dataset.figure, d.innerText])) };
+		}
+	}
+	return Object.values(rows);
+})()`
+
+// shownNumber is the number that a text with a unit shows, in the base unit.
+func shownNumber(t *testing.T, text string) float64 {
+	t.Helper()
+	number, name, _ := strings.Cut(text, " ")
+	v, err := strconv.ParseFloat(strings.ReplaceAll(number, ",", ""), 64)
+	if err != nil {
+		t.Fatalf("%q: %v", text, err)
+	}
+	factor, ok := map[string]float64{"": 1, "s": 1, "ms": 1e-3, "µs": 1e-6, "min": 60, "cores": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "J": 1, "mJ": 1e-3, "µJ": 1e-6}[name]
+	if !ok {
+		t.Fatalf("%q has an unknown unit", text)
+	}
+	return v * factor
+}
+
+// The Runs table of a job with 300 runs of 0.1 s has the numbers of the ledger's answer, exactly in its data
+// and to three digits in its text; the failed run says why first; the marked one has its mark; two chosen
+// runs are compared, and a click on a start shows its time.
+func TestRunsInChromium(t *testing.T) {
+	needPagesStage(t)
+	axe, err := os.ReadFile("testdata/axe.min.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const count = 300
+	f := fleet.Open(t, fleet.Config{Nodes: 1, Each: 3})
+	bookRuns(t, f, count)
+	ctx := browser(t)
+	console := &complaints{}
+	if err := chromedp.Listen(ctx, console.listen); err != nil {
+		t.Fatal(err)
+	}
+	u := &user{t, ctx}
+	u.does(chromedp.EmulateViewport(1440, 900), chromedp.Navigate(f.URL+"/query"))
+	u.writes("#token", f.Viewer+"\r")
+	u.sees("the page", `document.querySelector("#main") !== null`)
+	for _, s := range screens {
+		look(t, ctx, console, f.URL, visit{"runs", "/job?job=ci&range=1h", "300 runs"}, s, string(axe))
+	}
+	u.does(chromedp.EmulateViewport(1440, 900))
+	u.opens(f.URL + "/job?job=ci&range=1h")
+	u.sees("the table", `document.querySelector('[aria-label="runs"] tbody data') !== null`)
+	rows, err := chromedp.Run(ctx, chromedp.Evaluate[[]shownRun](readRuns, chromedp.EvalAwaitPromise))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := f.Server.Ledger.Runs(t.Context(), query.RunQuery{Query: query.Query{From: time.Now().Add(-2 * time.Hour), To: time.Now().Add(time.Minute),
+		Where: map[query.Dimension][]string{query.ByJob: {"ci"}}, Scope: query.Scope{All: true}}})
+	if err != nil || len(list) != count || len(rows) != count {
+		t.Fatalf("%d runs in the ledger, %d on the page: %v", len(list), len(rows), err)
+	}
+	want := map[string]v1.Run{}
+	for i := range list {
+		r := v1.RunOf(&list[i])
+		want[string(r.ID)] = r
+	}
+	failed, marked := 0, 0
+	for _, row := range rows {
+		r := want[row.Run]
+		exit := "0"
+		if *r.Exit != 0 {
+			exit = "out of memory (137)"
+			failed++
+		}
+		if row.Exit != exit {
+			t.Errorf("%s: exit %q, want %q", row.Run, row.Exit, exit)
+		}
+		if (row.Marks != "") != (r.Marks != "") {
+			t.Errorf("%s: marks %q, want %q", row.Run, row.Marks, r.Marks)
+		}
+		if strings.Contains(row.Marks, "CPU +") {
+			marked++
+		}
+		for key, v := range map[string]string{"length_seconds": r.Length.String(), "cpu_seconds": r.CPU.String(), "cpu_average_cores": r.Cores.String(), "memory_peak_bytes": r.Peak.String(),
+			"disk_written_bytes": r.DiskWritten.String(), "energy_joules": r.Energy.String()} {
+			exact, err := strconv.ParseFloat(v, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			shown := shownNumber(t, row.Texts[key])
+			if row.Values[key] != exact || math.Abs(shown-exact) > 0.006*exact {
+				t.Errorf("%s: %s is %v, shown as %q; want %v", row.Run, key, row.Values[key], row.Texts[key], exact)
+			}
+		}
+		if _, ok := row.Values["disk_read_bytes"]; ok {
+			t.Errorf("%s: bytes read, which are absent, are %v", row.Run, row.Values["disk_read_bytes"])
+		}
+	}
+	if failed != 1 || marked != 1 {
+		t.Errorf("%d failed and %d marked for CPU time, want one each", failed, marked)
+	}
+	u.does(chromedp.Evaluate[chromedp.Void](`document.querySelector('[role=region][aria-label="runs"]').scrollTop = 0`))
+	u.sees("the top of the table", `document.querySelectorAll('[aria-label="runs"] tbody input').length > 8 && !document.querySelector('[aria-label="runs"] tbody tr.gap')?.nextSibling?.matches(".gap")`)
+	for i := range 2 {
+		u.does(chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`document.querySelectorAll('[aria-label="runs"] tbody input')[%d].click()`, i)))
+	}
+	u.sees("two runs side by side", `document.querySelector('[aria-label="two runs"]')?.innerText.includes("%")`)
+	change, err := chromedp.Run(ctx, chromedp.Evaluate[string](`[...document.querySelectorAll('[aria-label="two runs"] tr')].find((tr) => tr.cells[0].innerText === "CPU").cells[3].innerText`))
+	first, second := v1.RunOf(&list[0]), v1.RunOf(&list[1])
+	for _, d := range v1.CompareRuns([]v1.Run{second, first}).Figures {
+		if wanted := fmt.Sprintf("+%.0f %%", 100**orZero(d.Changes[1])); d.Figure == "cpu_seconds" && (err != nil || change != wanted) {
+			t.Errorf("the difference in CPU time is %q, %v; want %q", change, err, wanted)
+		}
+	}
+	picture(t, ctx, "runs-compared")
+	u.does(chromedp.Evaluate[chromedp.Void](`document.querySelector('[aria-label="runs"] tbody button').click()`))
+	u.sees("the time of the run", fmt.Sprintf(`(() => { const q = new URLSearchParams(location.search), at = %d; return Number(q.get("from")) <= at && Number(q.get("to")) >= at && Number(q.get("to")) - Number(q.get("from")) < 120; })()`, list[0].Started.Unix()))
+}
+
+// orZero returns a pointer to 0 for nil.
+func orZero(v *float64) *float64 {
+	if v == nil {
+		return new(float64)
+	}
+	return v
+}

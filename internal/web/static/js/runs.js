@@ -1,0 +1,112 @@
+// Runs: each execution of a job, what it used, and how it compares with those before it.
+import { html, useMemo } from "../vendor/preact.mjs";
+import { get, save } from "./api.js";
+import { ledger, steps, zoom } from "./span.js";
+import { Card, Shown, Empty, Quality, Segments, useData, useHere } from "./ui.js";
+import { Table } from "./table.js";
+import { text, few, exactly, qualities, known } from "./fmt.js";
+import { nodeAt, put } from "./route.js";
+
+const most = 1000; // runs on the page
+
+// Runs of one minute differ in their seconds.
+const second = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const when = (ms) => second.format(new Date(ms));
+
+const number = (v) => (known(v) ? Number(v) : null);
+const began = (r) => Date.parse(r.started_at || r.first_at) / 1000;
+const ended = (r) => Date.parse(r.ended_at || r.last_at || r.started_at) / 1000;
+
+// figures are those of the table and of a comparison. The first ones can be drawn as a trend.
+const figures = [
+  { key: "length_seconds", title: "Length", unit: "seconds", trend: true }, { key: "cpu_seconds", title: "CPU", unit: "seconds", trend: true },
+  { key: "memory_peak_bytes", title: "Peak", unit: "bytes", help: "highest memory", trend: true }, { key: "energy_joules", title: "Energy", unit: "joules", trend: true },
+  { key: "cpu_average_cores", title: "Cores", unit: "cores", help: "CPU time divided by the length" }, { key: "memory_average_bytes", title: "Memory", unit: "bytes" },
+  { key: "disk_read_bytes", title: "Read", unit: "bytes" }, { key: "disk_written_bytes", title: "Written", unit: "bytes" },
+  { key: "network_rx_bytes", title: "Received", unit: "bytes" }, { key: "network_tx_bytes", title: "Sent", unit: "bytes" },
+  { key: "processes", title: "Processes", unit: "count", help: "processes started" }, { key: "energy_average_watts", title: "Power", unit: "watts" },
+];
+const figure = (key) => figures.find((f) => f.key === key);
+
+const signals = { 1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 6: "SIGABRT", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM" };
+
+// exitOf says how a run ended, its cause first.
+export function exitOf(r) {
+  if (r.state === "running") return "running";
+  if (!known(r.exit_code)) return "unknown";
+  if (r.exit_code !== 0 && number(r.oom_kills) > 0) return `out of memory (${r.exit_code})`;
+  return r.exit_code > 128 && signals[r.exit_code - 128] ? `${signals[r.exit_code - 128]} (${r.exit_code})` : String(r.exit_code);
+}
+const failed = (r) => known(r.exit_code) && r.exit_code !== 0;
+
+// look shows the time of a run, with a little around it.
+function look(r) {
+  const from = began(r), to = Math.max(ended(r), from), around = Math.max(30, (to - from) / 10);
+  zoom(from - around, to + around);
+}
+
+// Value is a figure of a run as a number and as text.
+function Value({ r, f, bar }) {
+  const v = number(r[f.key]), off = f.key === "energy_joules" ? number(r.energy_error_joules) : null;
+  if (v === null) return html`<span class="absent" title=${qualities.absent}>–</span>`;
+  return html`<data class="num" value=${v} data-figure=${f.key}>${text(v, f.unit)}</data>${off !== null && html` <span class="off" title="by how much it may be off, either way">± ${text(off, f.unit, v)}</span>`}<${Quality} of=${r.quality[f.key]} />${bar > 0 && html`<span class="runbar" aria-hidden="true"><i style=${{ width: Math.max(1, (100 * v) / bar) + "%" }}></i></span>`}`;
+}
+
+const percent = (c) => (c === null ? "" : (c >= 0 ? "+" : "") + (Math.abs(c) < 0.0995 ? (c * 100).toFixed(1) : (c * 100).toFixed(0)) + " %");
+
+function Marks({ r }) {
+  const marked = r.comparisons.filter((c) => c.marked);
+  return html`${marked.map((c) => html`<span class="tag warn" title=${c.text}>${(figure(c.figure) || {}).title || c.figure} ${c.change === null ? "from 0" : percent(c.change)}</span> `)}`;
+}
+
+// Trend draws one figure of the runs, the oldest first.
+function Trend({ runs, f }) {
+  const list = runs.filter((r) => number(r[f.key]) !== null).sort((a, b) => began(a) - began(b)).slice(-200);
+  if (list.length < 2) return null;
+  const w = 600, h = 90, top = Math.max(...list.map((r) => number(r[f.key])), 1e-12), each = w / list.length;
+  const fine = list.filter((r) => r.state === "ended" && r.exit_code === 0).slice(-20).map((r) => number(r[f.key])).sort((a, b) => a - b);
+  const median = fine.length ? (fine[Math.floor((fine.length - 1) / 2)] + fine[Math.floor(fine.length / 2)]) / 2 : null;
+  const y = (v) => h - (v / top) * (h - 4);
+  const tone = (r) => (failed(r) ? "var(--bad)" : r.comparisons.some((c) => c.marked && c.figure === f.key) ? "var(--warn)" : "var(--accent)");
+  return html`<figure class="trend"><svg viewBox="0 0 ${w} ${h}" preserveAspectRatio="none" role="img" aria-label=${`${f.title} of the latest ${list.length} runs, up to ${text(top, f.unit)}`}>
+      ${list.map((r, i) => html`<rect key=${r.run} x=${i * each} width=${Math.max(each * 0.8, 0.5)} y=${y(number(r[f.key]))} height=${h - y(number(r[f.key]))} fill=${tone(r)} onClick=${() => look(r)}><title>${when(began(r) * 1000)}: ${text(r[f.key], f.unit)}, exit ${exitOf(r)}</title></rect>`)}
+      ${median !== null && html`<line x1="0" x2=${w} y1=${y(median)} y2=${y(median)} stroke="var(--muted)" stroke-dasharray="4 3" vector-effect="non-scaling-stroke" />`}</svg>
+    <figcaption class="muted">${few(list.length, "run")}, the oldest first, up to ${text(top, f.unit)}${median !== null && html`; dashed: median of the last ${few(fine.length, "successful run")}, ${text(median, f.unit)}`}</figcaption></figure>`;
+}
+
+// Compared shows two runs side by side.
+function Compared({ pair }) {
+  const [a, b] = pair;
+  return html`<div class="table pair" tabindex="0" role="region" aria-label="two runs"><table><thead><tr><th scope="col">Figure</th>${pair.map((r) => html`<th scope="col" class="num">${when(began(r) * 1000)}</th>`)}<th scope="col" class="num">Difference</th></tr></thead><tbody>
+    <tr><td>Exit</td>${pair.map((r) => html`<td class="num">${exitOf(r)}</td>`)}<td></td></tr>
+    ${figures.map((f) => {
+      const x = number(a[f.key]), y = number(b[f.key]);
+      return html`<tr><td>${f.title}</td>${pair.map((r) => html`<td class="num"><${Value} r=${r} f=${f} /></td>`)}<td class="num">${x !== null && y !== null && x !== 0 ? percent((y - x) / x) : ""}</td></tr>`;
+    })}</tbody></table></div>`;
+}
+
+export function Runs({ where, span }) {
+  const { query } = useHere();
+  const data = useData((signal) => get("/v1/runs", { where, limit: most, ...ledger(span) }, signal), [where.join(), steps(span)]);
+  const runs = data.data ? data.data.runs : [];
+  const chosen = (query.runs || "").split("~").filter(Boolean), f = figure(query.trend) || figures[0];
+  const largest = useMemo(() => Object.fromEntries(figures.map((g) => [g.key, Math.max(0, ...runs.map((r) => number(r[g.key]) || 0))])), [runs]);
+  const choose = (id) => put({ runs: (chosen.includes(id) ? chosen.filter((c) => c !== id) : [...chosen, id].slice(-2)).join("~") }, true);
+  const pair = chosen.map((id) => runs.find((r) => r.run === id)).filter(Boolean).sort((a, b) => began(a) - began(b));
+  const column = (key, bar) => { const g = figure(key); return { key, title: g.title, help: g.help, num: true, value: (r) => number(r[key]), cell: (r) => html`<${Value} r=${r} f=${g} bar=${bar ? largest[key] : 0} />` }; };
+  const columns = [
+    { key: "pick", title: "", cell: (r) => html`<input type="checkbox" value=${r.run} checked=${chosen.includes(r.run)} onChange=${() => choose(r.run)} aria-label=${"compare the run of " + when(began(r) * 1000)} />` },
+    { key: "start", title: "Start", num: true, first: true, value: began, cell: (r) => html`<button type="button" class="quiet" title=${exactly(began(r) * 1000) + ": show this time"} onClick=${() => look(r)}>${when(began(r) * 1000)}</button>` },
+    column("length_seconds", true),
+    { key: "exit", title: "Exit", value: exitOf, cell: (r) => html`<span class=${failed(r) ? "failed" : ""}>${exitOf(r)}</span>` },
+    column("cpu_seconds", true), column("cpu_average_cores"), column("memory_peak_bytes", true), column("disk_read_bytes"), column("disk_written_bytes"), column("energy_joules", true),
+    { key: "marks", title: "Marks", help: "change against the median of the latest successful runs before it, where it is unusual", value: (r) => r.comparisons.filter((c) => c.marked).length || null, cell: (r) => html`<${Marks} r=${r} />` },
+    { key: "node", title: "Node", class: "name", value: (r) => r.node, cell: (r) => html`<a href=${nodeAt(r.node)}>${r.node}</a>` },
+  ];
+  if (data.data && runs.length === 0) return null; // it is no job whose runs are known
+  return html`<${Card} title="Runs" flush width="w12" note=${data.data && data.data.next_cursor ? "the latest " + most : runs.length ? few(runs.length, "run") : null}
+    aside=${html`<${Segments} label="trend of" options=${figures.filter((g) => g.trend).map((g) => [g.key, g.title])} value=${f.key} choose=${(v) => put({ trend: v === figures[0].key ? "" : v }, true)} /><button type="button" onClick=${() => save("/v1/runs", { where, format: "csv", ...ledger(span) }, "runs.csv")}>Save as CSV</button>`}>
+    <${Shown} of=${data} lines=${6}>${() => html`<${Trend} runs=${runs} f=${f} />
+      ${pair.length === 2 ? html`<${Compared} pair=${pair} />` : html`<p class="muted hint">${chosen.length === 1 ? "Choose one more run to compare." : "Choose two runs to compare them; click a start to see its time."}</p>`}
+      <${Table} columns=${columns} rows=${runs} id=${(r) => r.run} name="runsort" label="runs" tall=${runs.length > 12} empty=${html`<${Empty} title="No runs in this range" />`} />`}</${Shown}></${Card}>`;
+}
