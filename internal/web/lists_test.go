@@ -130,7 +130,7 @@ func lists(t *testing.T, ctx context.Context) {
 		const { episodes } = await of("pages/alerts.js");
 		const values = [[0, "1"], [60, "3"], [120, "2"], [600, "1"], [660, "1"]];
 		return [episodes(values, 60, 120, 660), episodes(values, 120, 120, 900), episodes([], 60, 120, 60)];`,
-		`[[{"from":0,"to":60,"most":3,"open":false},{"from":600,"to":600,"most":1,"open":true}],[{"from":0,"to":120,"most":3,"open":false},{"from":600,"to":660,"most":1,"open":false}],[]]`)
+		`[[{"from":0,"to":60,"most":3,"open":false},{"from":600,"to":660,"most":1,"open":true}],[{"from":0,"to":120,"most":3,"open":false},{"from":600,"to":660,"most":1,"open":false}],[]]`)
 }
 
 // outage replaces the alerts that the page gets by those of 1000 silent nodes in 125 racks, and by

@@ -70,7 +70,7 @@ function Nothing({ filtered }) {
 // Heartbeat shows the rules that fire always.
 function Heartbeat({ rules }) {
   return html`${rules.map((r) => html`<div class="calm heartbeat">${r.state === "firing" ? html`<span class="tick" aria-hidden="true"></span>` : html`<span class=${r.state === "unknown" ? "tag" : "tag bad"}>${r.state === "unknown" ? "waiting" : "missing"}</span>`}<div><b>Heartbeat: ${r.state === "firing" ? "alerting works" : r.state === "unknown" ? "not evaluated yet" : "missing"}</b>
-    <div class="muted">${r.name} always fires, and receivers get it regularly. If it stops, alerting is broken.${r.lastEvaluation && r.state !== "unknown" && html` <span class="num">Last evaluated ${ago(r.lastEvaluation)}.</span>`}</div></div></div>`)}`;
+    <div class="muted">${r.name} always fires; receivers of alerts, where there are any, get it regularly. If it stops, alerting is broken.${r.lastEvaluation && r.state !== "unknown" && html` <span class="num">Last evaluated ${ago(r.lastEvaluation)}.</span>`}</div></div></div>`)}`;
 }
 
 // episodes finds the times at which a series had values, at steps of so many seconds: [{ from, to,
@@ -81,7 +81,7 @@ export function episodes(values, step, window, end) {
     const last = out.at(-1);
     if (last && t - last.at <= 1.5 * step) { last.at = t; last.most = Math.max(last.most, Number(v)); } else out.push({ from: t, at: t, most: Number(v) });
   }
-  return out.map(({ from, at, most }) => ({ from, to: Math.max(from, at - Math.max(0, window - step)), most, open: at >= end - step / 2 }));
+  return out.map(({ from, at, most }) => { const open = at >= end - step / 2; return { from, to: open ? at : Math.max(from, at - Math.max(0, window - step)), most, open }; });
 }
 
 const seen = (labels, window) => `max_over_time(ALERTS{alertstate="firing",severity!="none"${labels}}[${window}s])`;
@@ -120,7 +120,7 @@ function Silences({ list }) {
   const of = [
     { key: "matchers", title: "Alerts", class: "name mono", width: "24rem", value: (s) => s.matchers, cell: (s) => html`<span title=${s.matchers}>${s.matchers}</span>` },
     { key: "state", title: "State", width: "6rem", value: (s) => s.state, cell: (s) => html`<span class="tag">${s.state}</span>` },
-    { key: "ends", title: "Ends", num: true, first: true, width: "13rem", value: (s) => s.ends_at, cell: (s) => html`<span class="num" title=${exactly(s.ends_at)}>${when(s.ends_at)}, in ${text(soon(s), "seconds")}</span>` },
+    { key: "ends", title: "Ends", num: true, first: true, width: "15rem", value: (s) => s.ends_at, cell: (s) => html`<span class="num" title=${exactly(s.ends_at)}>${when(s.ends_at)}, in ${text(soon(s), "seconds")}</span>` },
     { key: "by", title: "By", width: "8rem", value: (s) => s.created_by }, { key: "comment", title: "Comment", class: "name", width: "14rem", value: (s) => s.comment, cell: (s) => html`<span title=${s.comment}>${s.comment}</span>` },
     { key: "id", title: "ID", class: "mono", width: "9rem", value: (s) => s.id },
   ];
