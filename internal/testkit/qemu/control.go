@@ -46,6 +46,7 @@ type Settings struct {
 	Name    string   // hostname
 	Modules []string // files, in loading order
 	Shares  []Share  // to mount
+	Root    string   // device with the root file system; "" if init serves in the initramfs alone
 }
 
 // SettingsFile is the path of the Settings in the guest.

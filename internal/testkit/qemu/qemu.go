@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -47,6 +48,9 @@ type Config struct {
 	Shares     []Share
 	Network    bool     // makes the host's loopback reachable as Gateway
 	Args       []string // more arguments for QEMU
+	// Root is an image of an ext4 root file system, which is changed. Its /sbin/init becomes the
+	// first process, and requests are handled beside it. Files and shares are not for it.
+	Root string
 	// Groups are directories of control groups of this machine for QEMU, one for each
 	// hierarchy.
 	Groups []string
@@ -112,11 +116,16 @@ func (cfg *Config) initramfs() (err error) {
 	for _, d := range []string{"proc", "sys", "dev", "run", "tmp", "var", "etc"} {
 		a.dir(d)
 	}
-	modules, err := cfg.Kernel.load(wantedModules)
+	s := Settings{Name: cfg.Name, Shares: cfg.Shares}
+	wanted := wantedModules
+	if cfg.Root != "" {
+		s.Root = "/dev/vda"
+		wanted = append(slices.Clone(wanted), "crc32c_generic", "ext4")
+	}
+	modules, err := cfg.Kernel.load(wanted)
 	if err != nil {
 		return err
 	}
-	s := Settings{Name: cfg.Name, Shares: cfg.Shares}
 	for _, m := range modules {
 		path := "/lib/modules/" + m.name + ".ko"
 		s.Modules = append(s.Modules, path)
@@ -163,6 +172,9 @@ func (cfg *Config) command() []string {
 			share += ",readonly=on"
 		}
 		args = append(args, "-virtfs", share)
+	}
+	if cfg.Root != "" {
+		args = append(args, "-drive", "file="+cfg.Root+",if=none,id=root,format=raw,cache=unsafe", "-device", "virtio-blk-pci,drive=root")
 	}
 	if cfg.Network {
 		args = append(args, "-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile=")

@@ -1,5 +1,7 @@
-// Command init is the first and only process of a guest that tests boot: it loads modules,
-// mounts file systems, and then handles requests over a virtio port, see [qemu.Request].
+// Command init is the first process of a guest that tests boot: it loads modules,
+// mounts file systems, and then handles requests over a virtio port, see [qemu.Request]. In a guest
+// with a root file system it starts itself there to handle them, and becomes that system's
+// /sbin/init.
 package main
 
 import (
@@ -23,24 +25,77 @@ import (
 	"mete.dev/mete/internal/testkit/qemu"
 )
 
+// inRoot is the path of this program in a root file system, and its only argument.
+const inRoot = "/mete-init"
+
 func main() {
-	fmt.Println("init: began")
-	if err := setUp(); err != nil {
-		fmt.Println("init:", err)
+	if len(os.Args) == 1 {
+		fmt.Println("init: began")
+		if err := begin(); err != nil {
+			fmt.Println("init:", err)
+		}
 	}
 	err := serve()
 	fmt.Println("init: ended:", err)
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 }
 
-// setUp does as much of the setup as possible, and returns all errors.
-func setUp() error {
+// begin sets the guest up. With a root file system it returns only if that fails.
+func begin() error {
 	var s qemu.Settings
 	text, err := os.ReadFile(qemu.SettingsFile)
 	if err == nil {
 		err = json.Unmarshal(text, &s)
 	}
-	errs := []error{err, unix.Sethostname([]byte(s.Name))}
+	if s.Root != "" {
+		return errors.Join(err, enter(&s))
+	}
+	return errors.Join(err, setUp(&s))
+}
+
+// enter starts this program in the root file system, and executes its /sbin/init.
+func enter(s *qemu.Settings) error {
+	const root = "/root"
+	if err := mount("devtmpfs", "devtmpfs", "/dev", "", 0); err != nil {
+		return err
+	}
+	for _, m := range s.Modules {
+		if err := load(m); err != nil {
+			return err
+		}
+	}
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if _, err := os.Stat(s.Root); err == nil {
+			break
+		}
+	}
+	program, err := os.ReadFile("/init")
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(
+		mount(s.Root, "ext4", root, "", 0),
+		os.WriteFile(root+inRoot, program, 0o700),
+		mount("proc", "proc", root+"/proc", "", 0),
+		mount("sysfs", "sysfs", root+"/sys", "", 0),
+		mount("devtmpfs", "devtmpfs", root+"/dev", "", 0),
+		unix.Chdir(root), unix.Mount(".", "/", "", unix.MS_MOVE, ""), unix.Chroot("."),
+	); err != nil {
+		return err
+	}
+	cmd := exec.Command(inRoot, inRoot)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	// In a session of its own, signals for the console do not reach it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	return unix.Exec("/sbin/init", []string{"/sbin/init"}, []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"})
+}
+
+// setUp does as much of the setup as possible, and returns all errors.
+func setUp(s *qemu.Settings) error {
+	errs := []error{unix.Sethostname([]byte(s.Name))}
 	for _, m := range []struct{ kind, at, options string }{
 		{"proc", "/proc", ""},
 		{"sysfs", "/sys", ""},
@@ -224,7 +279,7 @@ func (s *supervisor) handle(q qemu.Request) {
 // start starts a program, whose output goes to the console.
 func (s *supervisor) start(q qemu.Request) (int, error) {
 	cmd := exec.Command(q.Args[0], q.Args[1:]...)
-	cmd.Env = append([]string{"PATH=/bin", "HOME=/tmp"}, q.Env...)
+	cmd.Env = append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/tmp"}, q.Env...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if q.Group != "" {
 		if err := os.MkdirAll(q.Group, 0o755); err != nil {
