@@ -320,8 +320,81 @@ func TestRestoredSpool(t *testing.T) {
 	if n := len(v.taken); n != taken+1 || v.taken[n-1].End != a.now {
 		t.Errorf("%d windows are taken, want one more than %d", n, taken)
 	}
+	// The window before is not booked, as the server took it for another one.
+	if want := (usage.Gap{From: wall(a.now - 2*tick), To: wall(a.now - tick), Reason: usage.Forgotten}); !slices.Contains(v.gaps, want) {
+		t.Errorf("gaps %v, want %v", v.gaps, want)
+	}
 	if st := s.Stats(); st.Streams != 1 {
 		t.Errorf("%+v", st)
+	}
+}
+
+// TestAhead checks a spool whose server knows the numbers of batches 2 to 4 and of more than were made: each
+// batch is offered in turn, since only its own answer tells what the server has. A batch of which the
+// server knows only the number, and one that is missing, are gaps in the stream that follows.
+func TestAhead(t *testing.T) {
+	for _, c := range []struct {
+		booked string // answers to batches 2 to 4
+		reject uint64
+		gaps   []int // batches
+	}{
+		{"yyy", 0, nil}, {"nnn", 0, []int{2, 3, 4}}, {"yny", 0, []int{3}}, {"nyn", 0, []int{2, 4}},
+		{"?yy", 2, []int{2}}, {"y?n", 3, []int{3, 4}}, {"yy?", 4, []int{4}},
+	} {
+		s := openSpool(t, config(spooltest.New(func(int) int { return 0 })))
+		a, v := &agent{}, newServer()
+		for range 4 {
+			appendTicks(t, s, a, 30) // apart, so that gaps are not joined
+			drain(t, s, v)
+		}
+		old := live(s)
+		if _, err := s.ApplyReply(old, batch.Reply{Verdict: batch.OutOfOrder, Next: 2}); err != nil {
+			t.Fatal(err)
+		}
+		if c.reject > 0 {
+			if err := s.Reject(old, c.reject, "for a test"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var offered []uint64
+		for {
+			o, ok, err := s.NextOffer(old)
+			if errors.Is(err, fault.ErrNotFound) || live(s) != old {
+				break
+			}
+			if err != nil || !ok || len(offered) > 9 {
+				t.Fatal(offered, ok, err)
+			}
+			if n := len(offered); n == 0 || offered[n-1] != o.Number { // after a missing one it is offered twice
+				offered = append(offered, o.Number)
+			}
+			if lost, err := s.ApplyReply(old, batch.Reply{Verdict: batch.Duplicate, Next: 9, Booked: c.booked[o.Number-2] == 'y'}); lost != nil || err != nil {
+				t.Fatal(lost, err)
+			}
+		}
+		want := slices.DeleteFunc([]uint64{2, 3, 4}, func(n uint64) bool { return n == c.reject })
+		if !slices.Equal(offered, want) {
+			t.Errorf("%+v: batches %v are offered, want %v", c, offered, want)
+		}
+		v.gaps = nil
+		appendTicks(t, s, a, 30)
+		drain(t, s, v)
+		var gaps []int
+		for n := range 5 {
+			from, to := wall(int64(n-1)*30*tick), wall(int64(n)*30*tick)
+			if slices.ContainsFunc(v.gaps, func(g usage.Gap) bool { return !g.From.After(from) && !g.To.Before(to) }) {
+				gaps = append(gaps, n)
+			}
+		}
+		for _, g := range v.gaps {
+			if refused := g.Reason == usage.Refused && g.Detail == "for a test" && c.reject > 0; g.Reason != usage.Forgotten && !refused {
+				t.Errorf("%+v: %+v", c, g)
+			}
+		}
+		if !slices.Equal(gaps, c.gaps) {
+			t.Errorf("%+v: gaps of batches %v, want %v: %v", c, gaps, c.gaps, v.gaps)
+		}
+		shut(t, s)
 	}
 }
 

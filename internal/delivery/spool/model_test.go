@@ -187,7 +187,7 @@ func (v *server) offer(t tb, o spool.Offer) batch.Reply {
 		m = batch.Mark{Next: b.Number + 1, Last: o.Hash}
 		v.marks[o.Stream], v.hashes[key] = m, o.Hash
 	}
-	return batch.Reply{Verdict: verdict, Next: m.Next}
+	return batch.Reply{Verdict: verdict, Next: m.Next, Booked: verdict == batch.Duplicate && known != nil}
 }
 
 func (v *server) book(t tb, b *batch.Batch) {

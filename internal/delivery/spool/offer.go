@@ -47,7 +47,7 @@ func (s *Spool) Streams() []Status {
 				status.Oldest = at
 			}
 		}
-		if k, ok := s.findBatch(st.ID, st.Wanted); ok && k.Number < st.Next {
+		if k, ok := s.findOffered(st); ok {
 			oldest(k.Through)
 		}
 		for i := range s.index {
@@ -98,8 +98,8 @@ func (s *Spool) NextOffer(id batch.Stream) (o Offer, ok bool, err error) {
 // answers that it is out of order, and ApplyReply returns the loss to report.
 func (s *Spool) reoffer(st *stream) (Offer, bool, error) {
 	for {
-		k, ok := s.findBatch(st.ID, st.Wanted)
-		if !ok || k.Number >= st.Next {
+		k, ok := s.findOffered(st)
+		if !ok {
 			return Offer{}, false, nil
 		}
 		sent, err := s.readBatch(k)

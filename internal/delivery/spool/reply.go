@@ -51,10 +51,10 @@ func (s *Spool) ApplyReply(id batch.Stream, r batch.Reply) (*batch.Loss, error) 
 	case r.Next > st.Next:
 		// The server has batches that this spool has not made: the spool was restored from
 		// a backup. The server would not accept new batches with these numbers.
-		s.log.Warn("abandoning stream: the server is ahead", "stream", id, "number", st.Next, "next", r.Next)
-		st.Wanted = st.Next
-		s.dirty[id] = true
-		err = s.abandon(st)
+		if !s.passAhead(st, r.Booked) {
+			s.log.Warn("abandoning stream: the server is ahead", "stream", id, "number", st.Next, "next", r.Next)
+			err = s.abandon(st)
+		}
 	default:
 		return s.applyReply(st, r), nil
 	}
@@ -62,6 +62,27 @@ func (s *Spool) ApplyReply(id batch.Stream, r batch.Reply) (*batch.Loss, error) 
 		return nil, fmt.Errorf("spool: %w", err)
 	}
 	return nil, nil
+}
+
+// passAhead goes on after a batch, or after missing ones, whose numbers a server knows that is
+// ahead. It reports whether there is another batch to offer: the server may refuse each as another
+// one. A batch that the server has not compared may be another one than it booked, and it will not
+// take it: that is a gap.
+func (s *Spool) passAhead(st *stream, booked bool) (more bool) {
+	if k, ok := s.findOffered(st); ok {
+		if k.Number > st.Wanted {
+			st.Gaps = append(st.Gaps, s.lossGap(st, st.Wanted, k.Number-1, k.Start, usage.Forgotten))
+			st.Wanted = k.Number
+		} else {
+			if !booked {
+				st.addGap(k.gap(usage.Forgotten, ""))
+			}
+			st.Wanted++
+		}
+		s.dirty[st.ID] = true
+	}
+	_, more = s.findOffered(st)
+	return more
 }
 
 func (s *Spool) applyReply(st *stream, r batch.Reply) *batch.Loss {

@@ -44,6 +44,9 @@ func shut(t tb, s *spool.Spool) {
 	}
 }
 
+// wall returns the wall time of a boottime of the model's machine.
+func wall(at int64) time.Time { return time.Unix(0, started+at).UTC() }
+
 func live(s *spool.Spool) batch.Stream {
 	all := s.Streams()
 	return all[len(all)-1].Stream

@@ -339,6 +339,12 @@ func (s *Spool) findBatch(id batch.Stream, number uint64) (storedBatch, bool) {
 	return list[i], true
 }
 
+// findOffered returns the first stored batch of a stream that the server may lack.
+func (s *Spool) findOffered(st *stream) (storedBatch, bool) {
+	k, ok := s.findBatch(st.ID, st.Wanted)
+	return k, ok && k.Number < st.Next
+}
+
 // removeBatch removes a batch from the index.
 func (s *Spool) removeBatch(id batch.Stream, number uint64) {
 	s.stored[id] = slices.DeleteFunc(s.stored[id], func(k storedBatch) bool { return k.Number == number })

@@ -51,6 +51,10 @@ func (v *Verdict) UnmarshalText(b []byte) error {
 type Reply struct {
 	Verdict Verdict `json:"verdict"`
 	Next    uint64  `json:"next,string"` // number of the batch that the server expects next
+	// Booked says of a Duplicate that the server has compared it: this content was booked, or all time that
+	// its windows measured is. Without it only the number was booked, which an agent whose spool was restored
+	// from a backup may have given to other windows. Servers of earlier versions never say it.
+	Booked bool `json:"booked,omitempty"`
 	// Names are workloads whose names the server lacks: the agent sends them
 	// with its next batch.
 	Names []workload.ShortID `json:"names,omitempty"`

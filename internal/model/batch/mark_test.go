@@ -133,6 +133,9 @@ func TestVerdictText(t *testing.T) {
 
 // TestReplyText checks a reply to the letter: numbers are strings, since JavaScript rounds them.
 func TestReplyText(t *testing.T) {
+	if b, err := json.Marshal(batch.Reply{Verdict: batch.Duplicate, Next: 2, Booked: true}); err != nil || string(b) != `{"verdict":"known","next":"2","booked":true}` {
+		t.Errorf("%s, %v", b, err)
+	}
 	reply := batch.Reply{Verdict: batch.OutOfOrder, Next: 1<<63 + 1, Names: []workload.ShortID{7}}
 	b, err := json.Marshal(reply)
 	if want := `{"verdict":"behind","next":"9223372036854775809","names":["0000000000000007"]}`; err != nil || string(b) != want {

@@ -197,6 +197,69 @@ func testBooked(t *testing.T, dsn string) {
 	}
 }
 
+// testNumberAgain holds a ledger to its verdict on a batch whose number is booked. Once the hash is
+// gone, the ledger compares their time: a spool that was restored from a backup gives numbers again.
+func testNumberAgain(t *testing.T, dsn string) {
+	ctx := t.Context()
+	l := Open(t, dsn)
+	Node(t, l, "a")
+	if err := l.PutNode(ctx, registry.Node{ID: "jobs", Cluster: "c", Name: "a", MachineID: registry.JobsMachineID("machine-a"), Boot: "boot", At: Day}); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now().Add(-time.Hour)
+	measured := func(began time.Time, from, to int64) []batch.Measured {
+		return []batch.Measured{{Boot: "boot", Extent: usage.Extent{Scope: usage.Machine}, From: from * 1e9, To: to * 1e9, Offset: began.UnixNano()}}
+	}
+	overlapped := func(at time.Time, why usage.Reason) []usage.Gap {
+		return []usage.Gap{{From: at, To: at.Add(time.Second), Reason: why}}
+	}
+	now, old := measured(began, 10, 20), measured(began.Add(-7*24*time.Hour), 10, 20)
+	claimed := measured(began, 0, 20)
+	db := DB(t, dsn)
+	for _, c := range []struct {
+		what              string
+		node              string
+		same, known       bool
+		claimed, measured []batch.Measured
+		gaps              []usage.Gap
+		verdict           batch.Verdict
+		booked            bool
+	}{
+		{"the same", "a", true, true, claimed, nil, nil, batch.Duplicate, true},
+		{"the same, without windows", "a", true, true, nil, nil, nil, batch.Duplicate, true},
+		{"another", "a", false, true, claimed, nil, nil, batch.Conflict, false},
+		{"all of its time is booked", "a", true, false, claimed, nil, nil, batch.Duplicate, true},
+		{"some is not", "a", false, false, claimed, now, nil, batch.Conflict, false},
+		{"some is not, beside what overlaps", "a", false, false, claimed, nil, overlapped(began, usage.Overlapped), batch.Conflict, false},
+		{"only a gap", "a", false, false, claimed, nil, overlapped(began, usage.Rebooted), batch.Duplicate, true},
+		{"so old that booked time may be dropped", "a", false, false, old, old, nil, batch.Duplicate, false},
+		{"so old, beside what overlaps", "a", false, false, old, nil, overlapped(began.Add(-7*24*time.Hour), usage.Overlapped), batch.Duplicate, false},
+		{"measured nothing", "a", false, false, nil, nil, nil, batch.Duplicate, false},
+		{"of jobs, whose time is not kept", "jobs", false, false, claimed, claimed, nil, batch.Duplicate, false},
+	} {
+		stream := batch.Stream{1, c.node[0]}
+		mark, err := l.Mark(ctx, c.node, stream)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := Entry(c.node, stream, mark, 1, 1, minuteOf(Day))
+		book(t, l, batch.Accepted, first)
+		if !c.known {
+			if _, err := db.Exec("DELETE FROM batch"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		again := Entry(c.node, stream, mark, 1, 1, minuteOf(Day))
+		if !c.same {
+			again.Hash[0]++
+		}
+		again.Claimed, again.Measured, again.Gaps = c.claimed, c.measured, c.gaps
+		if r := book(t, l, c.verdict, again)[0]; r.Booked != c.booked || r.Next != mark.Next+1 {
+			t.Errorf("%s: %+v, want booked %t", c.what, r.Reply, c.booked)
+		}
+	}
+}
+
 // testBootPlaces holds a ledger to where it places boots: of the sender's boot where it was last, of
 // an earlier one where it was first, and for each node apart.
 func testBootPlaces(t *testing.T, dsn string) {

@@ -72,7 +72,7 @@ func Run(t *testing.T, dsn func(testing.TB) string) {
 		"Handovers": testHandovers, "Forged": testForged, "NestedEnds": testNestedEnds, "Guests": testGuests,
 		"Slices": testSlices, "Concurrent": testConcurrent, "Answers": testAnswers, "Groups": testGroups, "Self": testSelf,
 		"Unsampled": testUnsampled, "NoContent": testNoContent, "Booked": testBooked, "BookedOnce": testBookedOnce, "BootPlaces": testBootPlaces,
-		"NodeNames": testNodeNames, "Runs": testRuns, "RunOrder": testRunOrder, "RunMarks": testRunMarks,
+		"NumberAgain": testNumberAgain, "NodeNames": testNodeNames, "Runs": testRuns, "RunOrder": testRunOrder, "RunMarks": testRunMarks,
 		"Quota": testQuota, "RowQuota": testRowQuota, "ClusterQuota": testClusterQuota,
 		"Within": testWithin, "WithinDrawn": testWithinDrawn, "NestedDays": testNestedDays, "Inner": testInner,
 		"Extents": testExtents, "ExtentsDrawn": testExtentsDrawn, "OlderExtents": testOlderExtents, "ExtentMinute": testExtentMinute,

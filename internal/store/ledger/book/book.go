@@ -84,6 +84,7 @@ func (b *Booker) bookApart(t *db.Tx, e []*batch.Entry, result []batch.Result) er
 type booking struct {
 	*db.Tx
 	now          int64 // this machine's clock, ns
+	keptFrom     int64 // wall time, ns, since when all booked time is kept
 	quota        Quota
 	clusterNodes int64
 	clusters     map[string]*quotaHolder
@@ -115,7 +116,7 @@ type bookedNode struct {
 
 // newBooking returns a booking without rows.
 func (k *Booker) newBooking(t *db.Tx, now time.Time) *booking {
-	return &booking{Tx: t, now: schema.Nanos(now), quota: k.quota, clusterNodes: k.clusterNodes,
+	return &booking{Tx: t, now: schema.Nanos(now), keptFrom: schema.Nanos(now.Add(-k.keep)), quota: k.quota, clusterNodes: k.clusterNodes,
 		clusters: map[string]*quotaHolder{}, nodes: map[string]*bookedNode{}}
 }
 
@@ -163,6 +164,9 @@ func (b *booking) bookEntry(e *batch.Entry) (r batch.Result, err error) {
 		}
 	}
 	r.Verdict, r.Next = s.mark.Judge(e.Number, e.Previous, e.Hash, known), s.mark.Next
+	if r.Verdict == batch.Duplicate {
+		r.Verdict, r.Booked = b.judgeDuplicate(e, n, known != nil)
+	}
 	switch r.Verdict {
 	case batch.Accepted:
 		if err = b.addBoots(e, n, s); isOverlap(err) || errors.Is(err, errQuota) || errors.Is(err, errAhead) {
@@ -178,6 +182,31 @@ func (b *booking) bookEntry(e *batch.Entry) (r batch.Result, err error) {
 		err = b.keepConflict(e, n)
 	}
 	return r, err
+}
+
+// judgeDuplicate judges an entry whose number was booked. Where the hash of that is not kept any more, its time tells:
+// a spool that was restored from a backup gives numbers again, and what it measured later is booked nowhere.
+// Booked time is kept for longer than minutes.
+func (b *booking) judgeDuplicate(e *batch.Entry, n *bookedNode, same bool) (v batch.Verdict, booked bool) {
+	if same {
+		return batch.Duplicate, true
+	}
+	if n.jobs { // their time is not kept
+		return batch.Duplicate, false
+	}
+	var end int64 // of its time that is not booked
+	for _, m := range e.Measured {
+		end = max(end, m.To+m.Offset)
+	}
+	for _, g := range e.Gaps {
+		if g.Reason == usage.Overlapped {
+			end = max(end, schema.Nanos(g.To))
+		}
+	}
+	if end > b.keptFrom {
+		return batch.Conflict, false
+	}
+	return batch.Duplicate, end == 0 && len(e.Claimed) > 0
 }
 
 // takeEntry books the next entry of a stream and returns the workloads without a name.
