@@ -108,7 +108,7 @@ func lists(t *testing.T, ctx context.Context) {
 		const list = [{ metric: { __name__: "m", workload: "id1", node: "a" } }, { metric: { __name__: "m", workload: "id2", node: "a" } }, { metric: { __name__: "m", workload: "id3", node: "a" } }];
 		const names = new Map([["id1", "build"], ["id2", "test"]]);
 		return [list.map(namer(list, names)), list.map(namer(list)), [list[0]].map(namer([list[0]], names)), turns("topk(5, x)", 7), turns("topk(5, x)", 5), turns("sum(x)", 9)];`,
-		`[["build","test","id3"],["id1","id2","id3"],["m"]," · topk chooses 5 at each step anew","",""]`)
+		`[["build","test","id3"],["id1","id2","id3"],["m"]," · topk chooses 5 again at each step","",""]`)
 	expect(t, ctx, "what a search finds", `
 		const { found, rankOf } = await of("find.js");
 		const things = ["Nodes", "rack1-n02", "rack12-n01", "track1", "n02-rack1"].map((name) => ({ name }));

@@ -16,11 +16,11 @@ import (
 type mode uint8
 
 const (
-	list    mode = iota // the table
-	filter              // text of the filter
-	help                // keys and notes
-	details             // one workload
-	choosing            // which columns are shown
+	list     mode = iota // the table
+	filter               // text of the filter
+	help                 // keys and notes
+	details              // one workload
+	choosing             // which columns are shown
 )
 
 // A model is the state of the screen. Only the goroutine of bubbletea uses it.

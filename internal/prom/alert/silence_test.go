@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -137,12 +138,7 @@ func TestSilencedNotifications(t *testing.T) {
 	seen := func(want string) bool {
 		mu.Lock()
 		defer mu.Unlock()
-		for _, one := range got {
-			if one == want {
-				return true
-			}
-		}
-		return false
+		return slices.Contains(got, want)
 	}
 	r.run(t)
 	r.set(t, 0)

@@ -51,8 +51,8 @@ async function namesOf(list, span, signal) {
   return new Map(found.map((i) => [i.workload, i.job || i.name || i.workload]));
 }
 
-// turns says of topk and bottomk that they choose anew at each step, where that gives more series.
-export const turns = (query, count) => { const m = /^\s*(topk|bottomk)\s*\(\s*(\d+)/.exec(query); return m && count > Number(m[2]) ? ` · ${m[1]} chooses ${m[2]} at each step anew` : ""; };
+// turns says of topk and bottomk that they choose again at each step, where that gives more series.
+export const turns = (query, count) => { const m = /^\s*(topk|bottomk)\s*\(\s*(\d+)/.exec(query); return m && count > Number(m[2]) ? ` · ${m[1]} chooses ${m[2]} again at each step` : ""; };
 
 // place finds where in a query an error is: "1:7: parse error: ...".
 function place(message, query) {
@@ -123,7 +123,7 @@ export function Query() {
   const ask = (q) => { field.current.value = q; changed(); put({ expr: q }); };
   const insert = (name) => { const f = field.current; f.setRangeText(name, f.selectionStart, f.selectionEnd, "end"); changed(); f.focus(); };
   useEffect(() => { if (field.current.value.trim() !== expr) { field.current.value = expr; changed(); } }, [expr]);
-  const [, forget] = useState(0); // draws the history anew
+  const [, forget] = useState(0); // draws the history again
   return html`<form class="card ask" onSubmit=${submit}><label class="hidden" for="expr">PromQL</label><${Editor} field=${field} initial=${expr} run=${() => submit()} />
       <div class="bar"><button class="primary">Run</button><${Segments} label="show as" options=${[["chart", "chart"], ["table", "table", "the values at the end of the range"]]} value=${mode} choose=${(v) => put({ mode: v === "chart" ? "" : v })} /><span class="end small muted"><kbd>Enter</kbd> run, <kbd>Tab</kbd> complete, <kbd>Shift</kbd>+<kbd>Enter</kbd> new line</span></div></form>
     ${expr ? html`<${Result} key=${again} query=${expr} span=${span} mode=${mode} kept=${() => forget((n) => n + 1)} />` : null}
