@@ -25,6 +25,7 @@ type (
 	alertState   string
 	silenceState string
 	period       string
+	runID        string
 	integer      string
 	flag         string
 )
@@ -78,6 +79,10 @@ func (silenceState) Schema(huma.Registry) *huma.Schema {
 
 func (period) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeString, Enum: words(v1.Periods())}
+}
+
+func (runID) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Pattern: "^[a-z2-7]{1,26}$", Examples: []any{"k7fq2"}}
 }
 
 func (integer) Schema(huma.Registry) *huma.Schema { return &huma.Schema{Type: huma.TypeInteger} }
@@ -169,8 +174,8 @@ type (
 		checked
 	}
 	RunFilter struct {
-		Failed flag   `query:"failed" doc:"1 selects runs whose exit code is known and not 0"`
-		Run    string `query:"run" doc:"only runs whose id begins with this"`
+		Failed flag  `query:"failed" doc:"1 selects runs whose exit code is known and not 0"`
+		Run    runID `query:"run" doc:"only runs whose id begins with this"`
 		failed bool
 		run    string
 		checked

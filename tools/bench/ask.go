@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/query"
 )
 
@@ -68,7 +69,7 @@ func (s *serverFlags) measureQuery(ctx context.Context, dir string, d *database,
 	for range 3 {
 		start := time.Now()
 		server, database := t.cpu()
-		answer, err := t.reader.Usage(ctx, query.Query{From: h.end.AddDate(0, 0, -h.days), To: h.end, By: []query.Dimension{by}})
+		answer, err := t.reader.Usage(ctx, v1.UsageQuery{Query: query.Query{From: h.end.AddDate(0, 0, -h.days), To: h.end, By: []query.Dimension{by}}})
 		if err != nil {
 			return a, err
 		}

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/unit"
@@ -409,8 +410,8 @@ func (t *target) watch(ctx context.Context, f *fleet, end time.Time, visible *st
 	o := f.origins[len(f.origins)-1]
 	live := newStream()
 	ask := func(since time.Time) (int64, error) {
-		a, err := t.reader.Usage(ctx, query.Query{From: since.Truncate(time.Minute), To: since.Add(2 * time.Minute),
-			By: []query.Dimension{query.ByKind}, Where: map[query.Dimension][]string{query.ByNode: {o.node}}})
+		a, err := t.reader.Usage(ctx, v1.UsageQuery{Query: query.Query{From: since.Truncate(time.Minute), To: since.Add(2 * time.Minute),
+			By: []query.Dimension{query.ByKind}, Where: map[query.Dimension][]string{query.ByNode: {o.node}}}})
 		if err != nil {
 			return 0, err
 		}

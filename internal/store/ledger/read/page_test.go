@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -17,8 +18,19 @@ func TestWorkloadPage(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const all = 4_000
 		p := &workloadPage{key: (*query.Workload).PageKey, found: map[int64]*query.Workload{}, limit: rapid.SampledFrom([]int{1, 10, 1100, 2500}).Draw(t, "limit")}
-		if after := rapid.IntRange(-1, all).Draw(t, "after"); after >= 0 {
-			p.after = fmt.Sprintf("\x00n\x00%05dw", after)
+		if rapid.Bool().Draw(t, "runs") {
+			p.key = (*query.Workload).RunKey
+		}
+		workload := func(id int64) *query.Workload {
+			w := &query.Workload{Row: id, Node: "n"}
+			w.ID = "w"
+			w.Name.Name = fmt.Sprintf("%05d", id)
+			w.Started = time.Unix(all-id, 0) // the latest first
+			return w
+		}
+		after := rapid.Int64Range(-1, all).Draw(t, "after")
+		if after >= 0 {
+			p.after = p.key(workload(after))
 		}
 		step := rapid.SampledFrom([]int{1, 7919, all - 1}).Draw(t, "step") // orders in which they are found
 		at := 0
@@ -26,10 +38,7 @@ func TestWorkloadPage(t *testing.T) {
 			id := int64(at)
 			at = (at + step) % all
 			if p.found[id] == nil {
-				w := &query.Workload{Row: id, Node: "n"}
-				w.ID = "w"
-				w.Name.Name = fmt.Sprintf("%05d", id)
-				p.add(w)
+				p.add(workload(id))
 			}
 			if most := p.limit + max(lookupSize, p.limit/2); len(p.found) > most {
 				t.Fatalf("%d are held, want %d at most", len(p.found), most)
@@ -37,7 +46,7 @@ func TestWorkloadPage(t *testing.T) {
 		}
 		var want []int64
 		for id := int64(0); id < all && len(want) < p.limit; id++ {
-			if fmt.Sprintf("\x00n\x00%05dw", id) > p.after {
+			if id > after {
 				want = append(want, id)
 			}
 		}
