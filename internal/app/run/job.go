@@ -47,7 +47,7 @@ func run(c *config, stdout, stderr io.Writer) error {
 	defer out.discard()
 
 	j := &job{cfg: c, h: h, stderr: stderr}
-	j.report = report.Report{ID: newID(), Name: c.name, Labels: c.labels, Command: c.command}
+	j.report = report.Report{ID: newID(), Name: c.name, Labels: c.labels, Command: c.command, MemoryLimit: c.limits.Memory}
 	if err := j.openSender(); err != nil {
 		return &Exit{codeFailed, err}
 	}
@@ -63,7 +63,7 @@ func run(c *config, stdout, stderr io.Writer) error {
 		j.notify(fmt.Sprintf("cannot store the report: %v", err))
 	}
 	if lives := j.report.Survivors(); c.quiet && lives != "" {
-		j.printLine("%s: lives on: %s", report.Clean(c.name), lives) // the other formats contain it
+		j.printLine("%s: still running: %s", report.Clean(c.name), lives) // the other formats contain it
 	}
 	if named := j.report.InLedgerByName; c.quiet && named != nil && !*named {
 		j.printLine("%s: %s", report.Clean(c.name), report.NotInLedger)

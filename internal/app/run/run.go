@@ -103,7 +103,8 @@ When the command ends, mete prints the report to standard error and keeps it in
 the state directory ($METE_STATE, else /var/lib/mete for root, $XDG_STATE_HOME/mete
 or ~/.local/state/mete for others), where mete report finds it. The report names
 processes that the command leaves running; they continue in its group, and
---wait-all waits for them. Data that is still waiting to be written to disk when
+--wait-all waits for them. What they use later is not in the report; an agent of
+this machine still books it to the job. Data that is still waiting to be written to disk when
 the job ends is not counted.
 
 Energy is that of the job's own activity: its part, by CPU time and memory, of the
@@ -176,7 +177,7 @@ func Command() *cobra.Command {
 	f.StringVar(&o.reader, "reader", "auto", "take figures from `READER`: bpf, files (control group files only), or auto (bpf where the kernel allows it)")
 	f.StringVarP(&o.output, "output", "o", "text", "print the report to standard error as `FORM`: text, json or csv")
 	f.StringVar(&o.json, "json", "", "also write the report as JSON to `FILE`; - is standard output")
-	f.BoolVarP(&o.quiet, "quiet", "q", false, "print no report; only what lives on is named, in one line on standard error")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "print no report; only what is still running is named, in one line on standard error")
 	f.BoolVar(&o.waitAll, "wait-all", false, "wait for everything that the command left running")
 	f.BoolVar(&o.self, "self", true, "give the job what it needs to ask for its own use; --self=false gives it nothing")
 	f.StringVar(&o.powercap, "powercap", "", "read the energy meters in `DIR`, laid out as /sys/class/powercap, in place of the machine's")

@@ -267,7 +267,7 @@ func TestWaitAll(t *testing.T) {
 	if len(rep.LivesOn) != 1 {
 		t.Fatalf("lives on: %v, want one", rep.LivesOn)
 	}
-	if want := fmt.Sprintf("mete: sh: lives on: 1 process, no longer metered: %s (%d)\n", rep.LivesOn[0].Name, rep.LivesOn[0].PID); r.stderr != want {
+	if want := fmt.Sprintf("mete: sh: still running: 1 process (%s (%d)): use from now on is not in this report\n", rep.LivesOn[0].Name, rep.LivesOn[0].PID); r.stderr != want {
 		t.Errorf("with --quiet: %q, want %q", r.stderr, want)
 	}
 	first, lives := rep.ID, int(rep.LivesOn[0].PID)

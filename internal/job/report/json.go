@@ -31,6 +31,7 @@ type head struct {
 	ExitCode *int              `json:"exit_code"`
 	Signal   string            `json:"signal,omitempty"`
 	CPUs     int               `json:"machine_cpus"`
+	Limit    int64             `json:"memory_limit_bytes,omitempty"` // of --memory
 }
 
 type tail struct {
@@ -52,7 +53,7 @@ type meterJSON struct {
 // JSON returns the report as one indented object with a final newline. Amounts are decimals in base
 // units; absent ones are null; integers above 2^53, which many readers would round, are strings.
 func (r *Report) JSON() []byte {
-	h := head{format, r.ID, r.Name, r.Labels, r.Command, r.Started.UTC(), r.Ended.UTC(), &r.ExitCode, r.Signal, r.CPUs}
+	h := head{format, r.ID, r.Name, r.Labels, r.Command, r.Started.UTC(), r.Ended.UTC(), &r.ExitCode, r.Signal, r.CPUs, r.MemoryLimit}
 	if h.Labels == nil {
 		h.Labels = map[string]string{}
 	}
@@ -146,7 +147,7 @@ func Parse(b []byte) (*Report, error) {
 	}
 	r := &Report{
 		ID: h.ID, Name: h.Name, Labels: h.Labels, Command: h.Command, Started: h.Started.UTC(), Ended: h.Ended.UTC(),
-		ExitCode: *h.ExitCode, Signal: h.Signal, CPUs: h.CPUs,
+		ExitCode: *h.ExitCode, Signal: h.Signal, CPUs: h.CPUs, MemoryLimit: max(h.Limit, 0),
 		EnergySource: t.Source, Reader: t.Reader, Group: t.Group, Notes: t.Notes, LivesOn: t.LivesOn, InLedgerByName: t.ByName,
 	}
 	for k := range r.Figures {

@@ -105,6 +105,7 @@ type Report struct {
 	ExitCode       int    // as shown by a shell: 128 + n after signal n
 	Signal         string // that ended the command, or ""
 	CPUs           int    // online in the machine
+	MemoryLimit    int64  // bytes that --memory allowed the job; 0 is none
 
 	Figures [limit]Figure
 

@@ -336,3 +336,49 @@ func TestCSVFormula(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestOutOfMemory checks that the first line says that memory ran out, with the limit, and that the limit
+// survives the JSON form.
+func TestOutOfMemory(t *testing.T) {
+	for _, c := range []struct {
+		kills, limit int64
+		signal       string
+		code         int
+		want         string
+	}{
+		{1, 64 << 20, "SIGKILL", 137, "killed: out of memory (limit 64.0 MiB), SIGKILL (exit 137)"},
+		{1, 0, "SIGKILL", 137, "killed: out of memory, SIGKILL (exit 137)"},
+		{1, 64 << 20, "", 3, "out of memory (limit 64.0 MiB): 1 process killed; exit 3"},
+		{2, 0, "SIGTERM", 143, "out of memory: 2 processes killed; ended by SIGTERM (exit 143)"},
+		{0, 64 << 20, "SIGKILL", 137, "ended by SIGKILL (exit 137)"},
+	} {
+		r := follow()
+		r.Signal, r.ExitCode, r.MemoryLimit = c.signal, c.code, c.limit
+		r.Put(report.OOMKills, c.kills, usage.Measured)
+		r, err := report.Parse(r.JSON())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _, _ := strings.Cut(string(r.Text()), "\n"); got != "true: "+c.want {
+			t.Errorf("%q, want %q", got, "true: "+c.want)
+		}
+	}
+}
+
+// TestStillRunning checks what is said of processes that the command left running.
+func TestStillRunning(t *testing.T) {
+	r := follow()
+	r.LivesOn = []report.Process{{PID: 4711, Name: "sleep"}}
+	const here = "1 process (sleep (4711)): use from now on is not in this report"
+	if got := r.Survivors(); got != here {
+		t.Errorf("without an agent: %q", got)
+	}
+	r.InLedgerByName = new(bool)
+	if got := r.Survivors(); got != here {
+		t.Errorf("with an agent that does not know: %q", got)
+	}
+	*r.InLedgerByName = true
+	if got := r.Survivors(); got != here+"; the ledger books it to the job" {
+		t.Errorf("with an agent: %q", got)
+	}
+}

@@ -44,7 +44,7 @@ func (r *Report) Text() []byte {
 		b.WriteString(strings.TrimRight(s, " ") + "\n")
 	}
 	if s := r.Survivors(); s != "" {
-		fmt.Fprintf(&b, "  lives on: %s\n", s)
+		fmt.Fprintf(&b, "  still running: %s\n", s)
 	}
 	if r.EnergySource != "" {
 		fmt.Fprintf(&b, "  energy is %s: %s\n", r.energySource(), Clean(r.EnergySource))
@@ -59,7 +59,22 @@ func (r *Report) Text() []byte {
 	return []byte(b.String())
 }
 
+// outcome says how the job ended, and first that memory ran out.
 func (r *Report) outcome() string {
+	if n, ok := r.Get(OOMKills); ok && n > 0 {
+		limit := ""
+		if r.MemoryLimit > 0 {
+			limit = fmt.Sprintf(" (limit %s)", unit.Bytes(float64(r.MemoryLimit)))
+		}
+		if r.Signal == "SIGKILL" {
+			return fmt.Sprintf("killed: out of memory%s, SIGKILL (exit %d)", limit, r.ExitCode)
+		}
+		return fmt.Sprintf("out of memory%s: %s killed; %s", limit, processes(n), r.end())
+	}
+	return r.end()
+}
+
+func (r *Report) end() string {
 	if r.Signal != "" {
 		return fmt.Sprintf("ended by %s (exit %d)", r.Signal, r.ExitCode)
 	}
@@ -79,11 +94,18 @@ func (r *Report) Survivors() string {
 		}
 		s = append(s, fmt.Sprintf("%s (%d)", Clean(p.Name), p.PID))
 	}
-	noun := "processes"
-	if len(r.LivesOn) == 1 {
-		noun = "process"
+	after := "use from now on is not in this report"
+	if r.InLedgerByName != nil && *r.InLedgerByName {
+		after += "; the ledger books it to the job"
 	}
-	return fmt.Sprintf("%d %s, no longer metered: %s", len(r.LivesOn), noun, strings.Join(s, ", "))
+	return fmt.Sprintf("%s (%s): %s", processes(int64(len(r.LivesOn))), strings.Join(s, ", "), after)
+}
+
+func processes(n int64) string {
+	if n == 1 {
+		return "1 process"
+	}
+	return fmt.Sprintf("%d processes", n)
 }
 
 func (r *Report) lines() []line {
