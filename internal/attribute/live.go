@@ -23,6 +23,7 @@ func (acc *Accounts) Live() *live.Machine {
 		System:    acc.cores(acc.tick.System[cpu]),
 		Idle:      acc.cores(acc.tick.Idle[cpu]),
 		Steal:     acc.cores(acc.stolen),
+		Skew:      acc.cores(acc.tick.Skew[cpu]),
 	}
 	m.Memory = live.MemoryParts{Whole: acc.lastNode.MemTotal, Idle: acc.lastNode.MemFree, Available: acc.lastNode.MemAvail}
 	m.Disk = acc.trafficRate(usage.DiskRead, usage.DiskWritten)
@@ -44,6 +45,7 @@ func (acc *Accounts) Live() *live.Machine {
 	root := acc.current[0]
 	walk(root, 0)
 	m.Memory.System = root.level[levelSlot[usage.Memory]]
+	m.Memory.Skew = m.Memory.Workloads + m.Memory.System + m.Memory.Idle - m.Memory.Whole
 	m.Rows = append(m.Rows, acc.row(root, 0), acc.row(acc.idle, 0))
 	return m
 }

@@ -121,3 +121,64 @@ func TestLiveRates(t *testing.T) {
 		t.Errorf("energy %+v without meters", m.Energy)
 	}
 }
+
+// TestLiveAddsUp checks that the rows of each tick sum to the machine and the skew that the snapshot
+// states: while hundreds of groups vanish and free memory is read after theirs, and in a tick that reads
+// more CPU time than it had.
+func TestLiveAddsUp(t *testing.T) {
+	s := crowd(500)
+	accounts := attribute.New("n")
+	var skewed [2]bool
+	for tick := range 12 {
+		s.At += 1e9
+		s.Mono = s.At
+		busy(s)
+		var held int64
+		for i, g := range s.Groups[1:] {
+			if g.Parent == usage.Root {
+				g.Put(usage.Memory, 1<<20)
+				held += 1 << 20
+			}
+			g.Final = tick == 8 && i >= 250
+		}
+		s.Node.MemTotal = held + 100<<20
+		s.Node.MemFree = 50 << 20
+		if tick >= 6 && tick <= 9 {
+			s.Node.MemFree = 300 << 20 // freed since the groups were read
+		}
+		if tick == 5 { // read later than the clock, by which there are 64 s
+			s.Groups[1].Value[usage.CPU] += 65e9
+		}
+		accounts.Tick(s)
+		if tick == 8 {
+			s.Groups = s.Groups[:251]
+		}
+		m := accounts.Live()
+		var cpu float64
+		var memory int64
+		for _, r := range m.Rows {
+			if r.CPU != nil {
+				cpu += *r.CPU
+			}
+			if r.Memory != nil {
+				memory += *r.Memory
+			}
+		}
+		if memory != m.Memory.Whole+m.Memory.Skew {
+			t.Errorf("tick %d: rows have %d B, the machine %d B and a skew of %d B", tick, memory, m.Memory.Whole, m.Memory.Skew)
+		}
+		if d := cpu - m.CPU.Whole - m.CPU.Skew; tick > 0 && (d > 1e-6 || d < -1e-6) {
+			t.Errorf("tick %d: rows have %v cores, the machine %v and a skew of %v", tick, cpu, m.CPU.Whole, m.CPU.Skew)
+		}
+		skewed[0], skewed[1] = skewed[0] || m.CPU.Skew != 0, skewed[1] || m.Memory.Skew > 0
+		if m.Balance.Violations > 0 {
+			t.Errorf("tick %d: %d violations", tick, m.Balance.Violations)
+		}
+	}
+	if !skewed[1] {
+		t.Error("no tick had a skew of memory: it tests nothing")
+	}
+	if !skewed[0] {
+		t.Error("no tick had a skew of CPU time: it tests nothing")
+	}
+}

@@ -37,22 +37,27 @@ type Machine struct {
 	Rows  []Row  `json:"workloads"` // parents before children; idle and system last
 }
 
-// CPUParts is the machine's CPU time by part, in cores.
+// CPUParts is the machine's CPU time by part, in cores. Whole and Skew are the sum of workloads, system
+// and idle: Skew is by how much they exceed the whole in this tick, as the kernel cannot be read at one
+// instant.
 type CPUParts struct {
 	Whole     float64 `json:"whole"`
 	Workloads float64 `json:"workloads"`
 	System    float64 `json:"system"`
 	Idle      float64 `json:"idle"`
 	Steal     float64 `json:"steal"`
+	Skew      float64 `json:"skew"`
 }
 
-// MemoryParts is the machine's memory by part, in bytes.
+// MemoryParts is the machine's memory by part, in bytes. Whole and Skew are the sum of workloads, system
+// and idle: memory that a group showed and that was free when the machine's was read counts twice.
 type MemoryParts struct {
 	Whole     int64 `json:"whole"`
 	Workloads int64 `json:"workloads"`
 	System    int64 `json:"system"`
 	Idle      int64 `json:"idle"`
 	Available int64 `json:"available"`
+	Skew      int64 `json:"skew"`
 }
 
 // Flow is traffic in bytes per second.
