@@ -188,6 +188,7 @@ func (j *job) measuredExtent(group *launch.Group) usage.Extent {
 // still book them, such as that of mete up, which accepts figures of no other sender.
 func (l *ledgerRun) explainUnsent(agent *agentJob) {
 	switch err := l.j.unsent; {
+	case err != nil && agent.isOf(l.j.cfg.server): // its ledger gets the job
 	case err != nil && agent.client != nil:
 		l.j.notify(fmt.Sprintf("this machine's agent books the job in its own ledger; not sending it to %s: %v", l.j.cfg.server, err))
 	case err != nil:

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -775,6 +776,48 @@ func TestProject(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+}
+
+// TestOwnServer checks that --server with the address of the server whose agent measures this machine, as
+// that of mete up, is not complained about: the job is registered, and that server gets its use.
+func TestOwnServer(t *testing.T) {
+	up := httptest.NewServer(http.NotFoundHandler()) // it enrolls no senders
+	t.Cleanup(up.Close)
+	_, port, _ := strings.Cut(strings.TrimPrefix(up.URL, "http://"), ":")
+	m := program(t)
+	sock := filepath.Join(shortDir(t), "agent.sock")
+	m.env = append(m.env, "METE_SOCKET="+sock)
+	s, err := socket.Listen(sock, &upAgent{url: up.URL + "/v1/self"}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	for _, server := range []string{up.URL, "http://localhost:" + port} {
+		if out := m.run("run", "-q", "--server", server, "--", "true"); out.code != 0 || out.stderr != "" {
+			t.Errorf("--server %s: exit %d, %s", server, out.code, out.stderr)
+		}
+	}
+	other := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(other.Close)
+	if out := m.run("run", "-q", "--server", other.URL, "--", "true"); out.code != 0 || !strings.Contains(out.stderr, "not sending it to "+other.URL) {
+		t.Errorf("another server: exit %d, %s", out.code, out.stderr)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// An upAgent is the agent of a server with an address.
+type upAgent struct {
+	slowAgent
+	url string
+}
+
+func (a *upAgent) Register(string, socket.Job) (socket.Registration, error) {
+	return socket.Registration{Self: &socket.SelfAccess{URL: a.url, Token: "t"}}, nil
 }
 
 // TestAgentDown checks that the report of a job says that it is not in the ledger by name where a

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"net/url"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -61,6 +64,32 @@ func (j *job) explainProject(a *agentJob) {
 	if a.job.Project != "" && a.client == nil {
 		j.notify(fmt.Sprintf("the job is not booked to project %s: only an agent of this machine does that, and none has its name", a.job.Project))
 	}
+}
+
+// isOf reports whether the agent with which the job is registered belongs to the server at an address, as
+// that of mete up does.
+func (a *agentJob) isOf(server string) bool {
+	if a.client == nil {
+		return false
+	}
+	self, ok := a.client.SelfAccess(a.job.ID)
+	return ok && isSameServer(self.URL, server)
+}
+
+// isSameServer reports whether two URLs name the same port of the same host. All names of the loopback
+// interface are one host.
+func isSameServer(a, b string) bool {
+	x, err := url.Parse(a)
+	y, err2 := url.Parse(b)
+	if err != nil || err2 != nil || x.Host == "" || x.Scheme != y.Scheme || x.Port() != y.Port() {
+		return false
+	}
+	return strings.EqualFold(x.Hostname(), y.Hostname()) || isLoopback(x.Hostname()) && isLoopback(y.Hostname())
+}
+
+func isLoopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || err == nil && ip.IsLoopback()
 }
 
 // startSearch keeps looking for an agent, to register the job at one that starts while the job
