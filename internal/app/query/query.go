@@ -49,7 +49,8 @@ time is cores, that of joules watts, that of byte-seconds bytes. Tables and char
 rounded for people; CSV and JSON (as Prometheus answers) have the values as they are.
 
 A series can contain measured, apportioned and modelled amounts: mete usage and mete top
-mark each amount with its quality. The names of workloads are labels of
+mark each amount with its quality. Without data the output is empty, or has no rows or
+series, and the exit code is 0. The names of workloads are labels of
 mete_workload_info, whose value is 1, so that multiplying a series by it adds names.`,
 		Example: `  mete query 'sum by (part) (mete_node_power_watts)'
   mete query 'topk(5, rate(mete_workload_cpu_seconds_total[5m]))' --from -1h
@@ -164,7 +165,7 @@ func (e *queryError) Error() string      { return e.text }
 func (*queryError) Is(target error) bool { return target == fault.ErrInvalid }
 
 // emptyHint is the hint for an empty answer.
-const emptyHint = `hint: a metric begins about two minutes after its machine, and rate() needs two samples, as [5m] has;
+const emptyHint = `hint: samples arrive about 20 s after a machine or a job begins, and rate() needs two samples, as [5m] has;
 hint: list the present names: mete query 'count by (__name__) ({__name__=~"mete_.+"})'
 `
 
@@ -191,9 +192,6 @@ func (c *config) print(out, aside io.Writer, a *result.Answer, o chart.Options) 
 			body = []byte(chart.Table(a, o))
 		}
 	}
-	if len(body) == 0 {
-		body = []byte("nothing matches, or has a value then\n")
-	}
 	for _, w := range a.Warnings {
 		_, _ = fmt.Fprintln(aside, "note:", text.Clean(w))
 	}
@@ -202,7 +200,7 @@ func (c *config) print(out, aside io.Writer, a *result.Answer, o chart.Options) 
 	}
 	_, err = out.Write(body)
 	if len(a.Series) == 0 && a.Histograms == 0 {
-		_, _ = io.WriteString(aside, emptyHint)
+		_, _ = io.WriteString(aside, "no data\n"+emptyHint)
 	}
 	return err
 }
