@@ -53,6 +53,8 @@ type Ledger interface {
 	Nodes(ctx context.Context, s query.Scope) ([]query.Node, error)
 	// Below lists the servers that send their rows to this one.
 	Below(ctx context.Context, s query.Scope) ([]query.Source, error)
+	// Dimensions counts the workloads that have a value of each optional dimension.
+	Dimensions(ctx context.Context, s query.Scope) ([]query.DimensionCount, error)
 	// Workloads lists workloads that used something in the range of q and match its filters,
 	// sorted by cluster, node, name and id: the first q.Limit, or all if q.Limit is 0. q.By
 	// has no effect.

@@ -150,6 +150,14 @@ func (b *book) Below(_ context.Context, s query.Scope) ([]query.Source, error) {
 	return []query.Source{{ID: "S1", Name: "core-1", State: "live", Pages: 7}}, b.err
 }
 
+func (b *book) Dimensions(_ context.Context, s query.Scope) ([]query.DimensionCount, error) {
+	list := []query.DimensionCount{{Dimension: query.ByJob}, {Dimension: query.ByProject}}
+	if s.All {
+		list[0].Workloads = 3
+	}
+	return list, b.err
+}
+
 func (b *book) Workloads(_ context.Context, q query.Query) ([]query.Workload, error) {
 	b.last = q
 	var list []query.Workload
@@ -457,6 +465,10 @@ func TestLists(t *testing.T) {
 	}
 	if _, _, m = ask(t, h, "GET", "/v1/usage?nested=only", ""); b.last.Nested != query.NestedOnly {
 		t.Errorf("asked %+v: %v", b.last, m)
+	}
+	_, _, m = ask(t, h, "GET", "/v1/dimensions", "")
+	if s := fmt.Sprint(m["dimensions"]); s != "[map[dimension:job workloads:3] map[dimension:project workloads:0]]" {
+		t.Errorf("dimensions: %s", s)
 	}
 	_, _, m = ask(t, h, "GET", "/v1/sources", "")
 	if s := fmt.Sprint(m["sources"]); !strings.Contains(s, "name:core-1") || !strings.Contains(s, "pages:7") {

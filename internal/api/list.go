@@ -62,6 +62,14 @@ func (h *handler) sources(ctx context.Context, p *nodesParams) (*response, error
 	return paginate(p.page, list, func(s *query.Source) string { return v1.SortKey(s.Cluster, s.Name, s.ID) }, v1.SourceOf), nil
 }
 
+func (h *handler) dimensions(ctx context.Context, p *listParams) (*response, error) {
+	list, err := h.ledger.Dimensions(ctx, p.scope)
+	if err != nil {
+		return nil, err
+	}
+	return paginate(p.page, list, func(d *query.DimensionCount) string { return v1.SortKey(string(d.Dimension)) }, v1.DimensionOf), nil
+}
+
 func (h *handler) streams(ctx context.Context, p *streamsParams) (*response, error) {
 	list, err := h.ledger.Streams(ctx, p.scope)
 	if err != nil {

@@ -173,6 +173,8 @@ func (d *description) registerInventory() {
 	register(d, endpoint{path: "/v1/nodes", id: "nodes", tag: "who", schema: "nodes", csv: true, summary: "Nodes"}, d.handler.nodes)
 	register(d, endpoint{path: "/v1/workloads", id: "workloads", tag: "who", schema: "workloads", csv: true, summary: "Workloads that used something",
 		text: "In the range, sorted by cluster, node and name."}, d.handler.workloads)
+	register(d, endpoint{path: "/v1/dimensions", id: "dimensions", tag: "who", schema: "dimensions", csv: true, summary: "Dimensions, and how many workloads have a value",
+		text: "Of the dimensions that a workload may lack, besides labels: of one that no workload has, all usage is in one group without a value."}, d.handler.dimensions)
 	register(d, endpoint{path: "/v1/vms", id: "vms", tag: "who", schema: "vms", csv: true, summary: "Virtual machines that hosts gave energy",
 		text: "And how the reports of hosts and guests compare."}, d.handler.vms)
 	register(d, endpoint{path: "/v1/sources", id: "sources", tag: "who", schema: "sources", csv: true, summary: "Servers below"}, d.handler.sources)

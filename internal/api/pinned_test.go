@@ -110,6 +110,13 @@ func (m museum) Nodes(context.Context, query.Scope) ([]query.Node, error) {
 	return append(list, query.Node{ID: "N99", State: "live", Through: noon.Add(-time.Minute), Nested: &query.Nesting{Host: "H"}}), nil
 }
 
+func (m museum) Dimensions(context.Context, query.Scope) ([]query.DimensionCount, error) {
+	if m.empty {
+		return nil, nil
+	}
+	return []query.DimensionCount{{Dimension: query.ByJob, Workloads: 1<<53 + 1}, {Dimension: query.ByNamespace}}, nil
+}
+
 func (m museum) Below(context.Context, query.Scope) ([]query.Source, error) {
 	if m.empty {
 		return nil, nil
@@ -256,7 +263,7 @@ func TestPinnedAnswers(t *testing.T) {
 		h := api.New(m, m, m, all, func() time.Time { return noon }, slog.New(slog.DiscardHandler))
 		for _, target := range []string{"/v1/usage?by=job,label:" + url.QueryEscape(`<&"`), "/v1/usage?by=node,user&limit=2&idle=used", "/v1/usage?by=cluster&nested=also&fields=cpu_seconds,memory_byte_seconds,energy_joules&sort=memory_byte_seconds",
 			"/v1/usage?by=node,user&limit=1&every=1d&fields=cpu_seconds&from=2026-02-28T12:00:00Z", "/v1/usage?nested=only&limit=3", "/v1/usage?by=kind&nested=also&limit=1", "/v1/jobs", "/v1/jobs?limit=2&fields=cpu_seconds", "/v1/energy", "/v1/energy?limit=1", "/v1/rates", "/v1/summary", "/v1/clusters", "/v1/clusters?limit=2",
-			"/v1/nodes", "/v1/nodes?limit=3", "/v1/nodes?cluster=none", "/v1/workloads", "/v1/workloads?limit=3", "/v1/runs", "/v1/runs?limit=2", "/v1/runs?failed=1", "/v1/vms", "/v1/vms?limit=2", "/v1/sources", "/v1/sources?state=live&limit=1", "/v1/health", "/v1/gaps", "/v1/gaps?limit=4",
+			"/v1/nodes", "/v1/nodes?limit=3", "/v1/nodes?cluster=none", "/v1/workloads", "/v1/workloads?limit=3", "/v1/runs", "/v1/runs?limit=2", "/v1/runs?failed=1", "/v1/vms", "/v1/vms?limit=2", "/v1/dimensions", "/v1/sources", "/v1/sources?state=live&limit=1", "/v1/health", "/v1/gaps", "/v1/gaps?limit=4",
 			"/v1/streams", "/v1/streams?limit=1", "/v1/alerts", "/v1/alerts?state=firing&limit=2", "/v1/self"} {
 			for _, accept := range []string{"application/json", "text/csv"} {
 				dump(&b, fmt.Sprintf("%s, empty %t, %s", target, empty, accept), get(h, target, "Accept", accept))

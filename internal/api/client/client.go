@@ -74,6 +74,11 @@ func (c *Client) Sources(ctx context.Context) ([]v1.Source, error) {
 	return list[v1.Source](ctx, c, "/v1/sources", nil)
 }
 
+// Dimensions requests how many workloads have a value of each dimension that they may lack.
+func (c *Client) Dimensions(ctx context.Context) ([]v1.Dimension, error) {
+	return list[v1.Dimension](ctx, c, "/v1/dimensions", nil)
+}
+
 // Workloads requests the workloads that used something in the range of q and match its
 // filters. q.By has no effect.
 func (c *Client) Workloads(ctx context.Context, q query.Query) ([]v1.Workload, error) {

@@ -12,7 +12,7 @@ func DocumentTypes() map[string]any {
 // ElementTypes returns values of the types of elements, by the names of their lists.
 func ElementTypes() map[string]any {
 	all := map[string]any{"rates": live.NodeRates{}}
-	for _, e := range []Element{Node{}, Source{}, Workload{}, Run{}, Gap{}, VM{}, Cluster{}, Stream{}, Alert{}, Silence{}} {
+	for _, e := range []Element{Node{}, Source{}, Workload{}, Run{}, Gap{}, VM{}, Cluster{}, Dimension{}, Stream{}, Alert{}, Silence{}} {
 		all[e.ListKey()] = e
 	}
 	return all

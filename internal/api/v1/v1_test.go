@@ -530,3 +530,26 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestTextWithoutValues checks that a table by a dimension that no workload has says so in place of rows.
+func TestTextWithoutValues(t *testing.T) {
+	group := func(keys ...string) v1.Group { return v1.Group{Keys: keys} }
+	const none = "no workload in this range has a "
+	for _, c := range []struct {
+		by     []query.Dimension
+		groups []v1.Group
+		want   string // "" is a table
+	}{
+		{[]query.Dimension{query.ByNamespace}, []v1.Group{group(""), group("system"), group("idle")}, none + "namespace:"},
+		{[]query.Dimension{query.ByLabel + "team"}, []v1.Group{group("")}, none + "label team:"},
+		{[]query.Dimension{query.ByNamespace}, []v1.Group{group(""), group("shop"), group("idle")}, ""},
+		{[]query.Dimension{query.ByNamespace}, []v1.Group{group("system"), group("idle")}, ""},
+		{[]query.Dimension{query.ByNode}, []v1.Group{group("")}, ""},
+		{[]query.Dimension{query.ByUser, query.ByNamespace}, []v1.Group{group("", "")}, ""},
+	} {
+		got := table.Text(&v1.Usage{By: c.by, Groups: c.groups, AveragedOver: "60"}, utc)
+		if c.want == "" && (strings.Contains(got, none) || !strings.Contains(got, "CPU TIME")) || !strings.Contains(got, c.want) || c.want != "" && strings.Contains(got, "CPU TIME") {
+			t.Errorf("by %v, groups %v:\n%s", c.by, c.groups, got)
+		}
+	}
+}

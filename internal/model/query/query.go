@@ -106,6 +106,15 @@ type Scope struct {
 	Projects []string
 }
 
+// OptionalDimensions are those that workloads may lack, besides labels.
+var OptionalDimensions = []Dimension{ByJob, ByUser, ByProject, ByNamespace, ByPod, ByContainer}
+
+// A DimensionCount is how many workloads have a value of a dimension.
+type DimensionCount struct {
+	Dimension Dimension
+	Workloads int64
+}
+
 // An Answer is the result of a query.
 type Answer struct {
 	// From and To are the range of the sums: wider than requested where minutes are no longer kept.

@@ -59,6 +59,20 @@ func testGroups(t *testing.T, dsn string) {
 		}
 	}
 	check("minutes")
+	for _, c := range []struct {
+		scope query.Scope
+		want  int64 // workloads with a namespace
+	}{{query.Scope{All: true}, workloads}, {query.Scope{}, 0}, {query.Scope{Clusters: []string{"another"}}, 0}, {query.Scope{Projects: []string{"shop"}}, 0}} {
+		list, err := l.Dimensions(ctx, c.scope)
+		if err != nil || len(list) != len(query.OptionalDimensions) {
+			t.Fatalf("%+v: dimensions %v, %v", c.scope, list, err)
+		}
+		for _, d := range list {
+			if want := map[bool]int64{true: c.want}[d.Dimension == query.ByNamespace]; d.Workloads != want {
+				t.Errorf("%+v: %d workloads have a %s, want %d", c.scope, d.Workloads, d.Dimension, want)
+			}
+		}
+	}
 	for _, age := range []time.Duration{12 * time.Hour, 25 * time.Hour} {
 		fold(t, l, Day.Add(age))
 		check(fmt.Sprintf("folded after %v", age))

@@ -72,6 +72,11 @@ func UsageText(a *v1.Usage, figures []figureColumn, s Style) string {
 		b.WriteString(gaps(a))
 		return b.String()
 	}
+	if d, ok := unvalued(a); ok {
+		fmt.Fprintf(&b, "no workload in this range has a %s: grouping by it shows one group; mete usage shows jobs\n", s.text(d))
+		b.WriteString(gaps(a))
+		return b.String()
+	}
 	var seen qualityMarks
 	rows := s.usageRows(a, &seen)
 	if a.Every != "" {
@@ -83,6 +88,29 @@ func UsageText(a *v1.Usage, figures []figureColumn, s Style) string {
 	b.WriteString(s.legend(&seen))
 	b.WriteString(gaps(a))
 	return b.String()
+}
+
+// unvalued returns the dimension of an answer by one dimension that no workload in it has.
+func unvalued(a *v1.Usage) (dimension string, ok bool) {
+	if len(a.By) != 1 || a.RestGroups > 0 || v1.IsMachineDimension(a.By[0]) {
+		return "", false
+	}
+	lacking := 0
+	for _, groups := range [][]v1.Group{a.Groups, a.NestedGroups} {
+		for i := range groups {
+			switch {
+			case groups[i].Keys[0] == "":
+				lacking++
+			case v1.ResidualKind(a.By, groups[i].Keys) == "":
+				return "", false
+			}
+		}
+	}
+	key, _ := strings.CutPrefix(string(a.By[0]), string(query.ByLabel))
+	if key != string(a.By[0]) {
+		key = "label " + key
+	}
+	return key, lacking > 0
 }
 
 // SelfText writes what a job used in all its life.

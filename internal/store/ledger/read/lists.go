@@ -107,6 +107,33 @@ func (rd *Reader) Below(ctx context.Context, s query.Scope) (out []query.Source,
 	return out, db.Wrap(rd.db.Fault(err), "downstream servers")
 }
 
+// Dimensions counts, of the workloads that a scope covers, those that have a value of each optional
+// dimension.
+func (rd *Reader) Dimensions(ctx context.Context, s query.Scope) (out []query.DimensionCount, err error) {
+	for _, d := range query.OptionalDimensions {
+		out = append(out, query.DimensionCount{Dimension: d})
+	}
+	if !s.All && len(s.Clusters)+len(s.Projects) == 0 {
+		return out, nil
+	}
+	var args arguments
+	where := clusterCondition(&args, s)
+	if !s.All && len(s.Projects) > 0 {
+		where += " AND w.project IN " + args.addList(s.Projects)
+	}
+	err = rd.db.View(ctx, func(v *db.View) error {
+		return db.Each(ctx, v.SQL, func(scan func(...any) error) error {
+			into := make([]any, len(out))
+			for i := range out {
+				into[i] = &out[i].Workloads
+			}
+			return scan(into...)
+		}, `SELECT count(nullif(w.job, '')), count(nullif(w.username, '')), count(nullif(w.project, '')), count(nullif(w.namespace, '')),
+			count(nullif(w.pod, '')), count(nullif(w.container, '')) FROM workload w JOIN node n ON n.id = w.node WHERE w.wid <> ''`+where, args...)
+	})
+	return out, db.Wrap(rd.db.Fault(err), "dimensions")
+}
+
 // Streams lists the streams of the nodes that a scope covers, by cluster, name and time of opening.
 func (rd *Reader) Streams(ctx context.Context, s query.Scope) (out []query.Stream, err error) {
 	if !s.All && len(s.Clusters) == 0 {
