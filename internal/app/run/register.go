@@ -33,7 +33,7 @@ type agentJob struct {
 
 // register registers the job at this machine's agent, before the job starts. The job also runs
 // without an agent, or if it does not answer.
-// The error says that its user may not use the project that was asked for.
+// The error says that its user may not use the project of --project.
 func (j *job) register(group *launch.Group) (*agentJob, error) {
 	a := &agentJob{job: socket.Job{
 		ID: j.report.ID, Name: j.report.Name, Project: j.cfg.project, Labels: j.report.Labels, Command: j.report.Command,
@@ -59,7 +59,7 @@ type projectError struct{ err error }
 func (e *projectError) Error() string { return "--project: " + e.err.Error() }
 func (e *projectError) Unwrap() error { return e.err }
 
-// explainProject says that nothing books the job to the project that was asked for.
+// explainProject says that nothing books the job to the project of --project.
 func (j *job) explainProject(a *agentJob) {
 	if a.job.Project != "" && a.client == nil {
 		j.notify(fmt.Sprintf("the job is not booked to project %s: only an agent of this machine does that, and none has its name", a.job.Project))

@@ -103,8 +103,8 @@ When the command ends, mete prints the report to standard error and keeps it in
 the state directory ($METE_STATE, else /var/lib/mete for root, $XDG_STATE_HOME/mete
 or ~/.local/state/mete for others), where mete report finds it. The report names
 processes that the command leaves running; they continue in its group, and
---wait-all waits for them. What they use later is not in the report; an agent of
-this machine still books it to the job. Data that is still waiting to be written to disk when
+--wait-all waits for them. Their later use is not in the report; an agent of this
+machine still books it to the job. Data that is still waiting to be written to disk when
 the job ends is not counted.
 
 Energy is that of the job's own activity: its part, by CPU time and memory, of the

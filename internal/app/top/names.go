@@ -15,11 +15,11 @@ type namedMeter struct {
 	Meter
 	ask   func(context.Context) []socket.Named
 	named map[string]socket.Named // by the job's id
-	wait  map[string]int          // ticks until the agent is asked of a job again that it did not know
+	wait  map[string]int          // ticks until the next request for a job that the agent did not know
 }
 
-// askAgain is the number of ticks after which the agent is asked again of a job that it did not know:
-// it may be one that registers late, or one without an agent.
+// askAgain is the number of ticks until the next request for a job that the agent did not know: it may
+// be one that registers late, or one without an agent.
 const askAgain = 10
 
 // NameJobs returns a meter of this machine whose jobs have their names, as far as this user's agent or

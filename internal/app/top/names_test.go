@@ -23,8 +23,8 @@ func (m *jobMeter) Next(context.Context) (*live.Machine, error) {
 
 func (m *jobMeter) Close() error { return nil }
 
-// TestNameJobs checks that a job has its registered name in its first tick, that the agent is asked once of
-// a job that it knows and seldom of one that it does not.
+// TestNameJobs checks that a job has its registered name in its first tick, that the meter requests
+// the names once for a job that the agent knows and seldom for one that it does not.
 func TestNameJobs(t *testing.T) {
 	const a, b = "01m8bbv84mrbx1gh178pvz8s15", "01m8bbv9y28bykrgtcqnahb50w"
 	known, asked := []socket.Named{{ID: a, Name: "hog", User: "ann", Project: "shop"}}, 0
@@ -40,7 +40,7 @@ func TestNameJobs(t *testing.T) {
 		return l.Rows
 	}
 	if next(); asked != 0 {
-		t.Errorf("the agent was asked %d times without a job", asked)
+		t.Errorf("%d requests without a job", asked)
 	}
 	inner.paths = []string{"/x/mete-run-" + a}
 	for range 5 {
@@ -55,7 +55,7 @@ func TestNameJobs(t *testing.T) {
 		}
 	}
 	if asked != 2 {
-		t.Errorf("the agent was asked %d times of a job that it does not know, in %d ticks", asked-1, askAgain)
+		t.Errorf("%d requests for a job that the agent does not know, in %d ticks", asked-1, askAgain)
 	}
 	known = append(known, socket.Named{ID: b, Name: "late"})
 	for range askAgain {

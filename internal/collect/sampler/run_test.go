@@ -129,7 +129,7 @@ func TestRequestEnd(t *testing.T) {
 		if want := [][]string{{"a"}, {"b"}}; !slices.EqualFunc(calls, want, slices.Equal) {
 			t.Errorf("calls %q, want %q", calls, want)
 		} else if !slices.EqualFunc(x.ending, want, slices.Equal) {
-			t.Errorf("sources were told of the ends of %q, want %q", x.ending, want)
+			t.Errorf("sources received the ends of %q, want %q", x.ending, want)
 		}
 		last := make(chan error, 1)
 		go func() { last <- s.RequestEnd(t.Context(), "last") }()

@@ -109,7 +109,7 @@ type Row struct {
 	Depth  int           `json:"depth"` // number of workloads above it
 	Ended  bool          `json:"ended,omitempty"`
 
-	// What a job of mete run registered at the agent; "" without.
+	// Values that a job of mete run registered at the agent; "" without.
 	User    string `json:"user,omitempty"`
 	Project string `json:"project,omitempty"`
 
