@@ -1,8 +1,9 @@
 // Values over time: lines, or areas that add up.
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.mjs";
 import uPlot from "../vendor/uplot.mjs";
-import { text, when, time as clock, ticks, brief } from "./fmt.js";
+import { text, unitText, bare, when, time as clock, ticks, brief } from "./fmt.js";
 import { zoom } from "./span.js";
+import { Menu, saveText } from "./ui.js";
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -30,17 +31,29 @@ function aligned(series, times) {
   const at = new Map(times.map((t, i) => [t, i]));
   return [times, ...series.map((s) => {
     const out = new Array(times.length).fill(null);
-    for (const [t, v] of s.values) { const i = at.get(Number(t)); if (i !== undefined && Number.isFinite(Number(v))) out[i] = Number(v); }
+    for (const [t, v] of s.values) { const i = at.get(Number(t)); if (i !== undefined && known(v) && Number.isFinite(Number(v))) out[i] = Number(v); }
     return out;
   })];
 }
 
-// piled adds each series to those below it. Where some are known, the others count
-// as nothing.
-function piled(data) {
-  const sum = new Array(data[0].length).fill(0);
-  const some = data[0].map((_, j) => data.slice(1).some((r) => r[j] !== null));
-  return [data[0], ...data.slice(1).map((r) => r.map((v, j) => { sum[j] += v || 0; return some[j] ? sum[j] : null; }))];
+// piled adds each series to those below it, but for those drawn over the pile. Where some
+// are known, the others count as nothing.
+function piled(data, over) {
+  const sum = new Array(data[0].length).fill(0), rows = data.slice(1);
+  const some = data[0].map((_, j) => rows.some((r, n) => !over[n] && r[j] !== null));
+  return [data[0], ...rows.map((r, n) => (over[n] ? r : r.map((v, j) => { sum[j] += v || 0; return some[j] ? sum[j] : null; })))];
+}
+
+// A bucket is drawn as a bar of its length: at its begin, and just before the next one.
+const edge = 1e-3;
+const edges = (buckets) => buckets.flatMap((b) => [b.from, b.to - edge]);
+const doubled = (row) => row.flatMap((v) => [v, v]);
+
+// table puts series on their times: { times, rows } with a column for each bucket or step, and
+// plotted, the same as uPlot draws it.
+function table(series, span, buckets) {
+  const times = buckets ? buckets.map((b) => b.from) : axis(series, span), rows = aligned(series, times).slice(1);
+  return { times, rows, plotted: buckets ? [edges(buckets), ...rows.map(doubled)] : [times, ...rows] };
 }
 
 const sync = uPlot.sync("time");
@@ -48,14 +61,20 @@ const sync = uPlot.sync("time");
 // What an axis reaches to at least, and the steps of one of bytes: halves of a
 // KiB are no round numbers in tens.
 const least = { rate: 1024, bytes: 1024, watts: 0.001, cores: 0.01, count: 1, percent: 0.01 };
-const doubled = Array.from({ length: 54 }, (_, i) => 2 ** i);
+const powers = Array.from({ length: 54 }, (_, i) => 2 ** i);
 const trimmed = (s) => s.replace(/(\.\d*?)0+(?=\D|$)/, "$1").replace(/\.(?=\D|$)/, "");
 
-function axes(unit) {
+// axes: the unit stands once, above the axis.
+function axes(unit, node) {
   const font = "11px " + css("--sans"), stroke = css("--muted"), grid = { stroke: css("--grid"), width: 1 };
+  const values = (u, at) => {
+    const like = at[at.length - 1], numbers = at.map((v) => trimmed(bare(v, unit, like)));
+    node.dataset.unit = unitText(unit, like);
+    return numbers;
+  };
   return [
-    { stroke, grid: { show: false }, ticks: { stroke: css("--line"), size: 4 }, font, size: 24, gap: 3, space: 64, values: (u, at, axis, space, apart) => ticks(at, apart) },
-    { stroke, grid, ticks: { show: false }, font, size: (u, texts) => Math.max(38, ...(texts || []).map((t) => t.length * 6.3 + 14)), gap: 8, space: 34, values: (u, at) => at.map((v) => trimmed(text(v, unit, at[at.length - 1]))), ...(unit === "bytes" || unit === "rate" ? { incrs: doubled } : {}) },
+    { stroke, grid: { show: false }, ticks: { stroke: css("--line"), size: 4 }, font, size: 24, gap: 3, space: (u, i, from, to, width) => (to - from < 1200 ? 74 : 58), values: (u, at, axis, space, apart) => ticks(at, apart) },
+    { stroke, grid, ticks: { show: false }, font, size: (u, texts) => Math.max(34, ...(texts || []).map((t) => t.length * 6.3 + 14)), gap: 8, space: 34, values, ...(unit === "bytes" || unit === "rate" ? { incrs: powers } : {}) },
   ];
 }
 
@@ -63,22 +82,42 @@ function axes(unit) {
 // point.
 const lone = (row) => row.flatMap((v, i) => (known(v) && !known(row[i - 1]) && !known(row[i + 1]) ? [i] : []));
 
+// marksOn draws what happened: times as lines, and spans as tinted ground.
+function marksOn(u, marks) {
+  const c = u.ctx, { left, top, width, height } = u.bbox;
+  c.save();
+  c.beginPath();
+  c.rect(left, top, width, height);
+  c.clip();
+  for (const m of marks) {
+    const a = u.valToPos(m.from, "x", true), b = u.valToPos(m.to ?? m.from, "x", true), tone = css("--" + (m.tone || "faint"));
+    c.fillStyle = tone;
+    if (m.strip) { c.globalAlpha = 0.9; c.fillRect(a, top + height - 4 * devicePixelRatio, Math.max(b - a, 2), 4 * devicePixelRatio); continue; }
+    c.globalAlpha = 0.13;
+    if (b - a > 2) c.fillRect(a, top, b - a, height);
+    c.globalAlpha = 0.75;
+    c.fillRect(a, top, Math.max(1, devicePixelRatio), height);
+  }
+  c.restore();
+}
+
 // options are those of uPlot for series that are piled, or lines.
-function options({ seen, unit, stacked, whole, band, tone }, node, height, hover) {
+function options({ seen, unit, stacked, whole, band, tone, bars, marks }, node, height, hover, pick) {
   const lines = seen.map((s, i) => ({
-    label: s.name, stroke: tone[i], width: stacked ? 1 : 1.75, fill: stacked ? tone[i] + (s.tone === "idle" ? "55" : "cc") : seen.length === 1 ? tone[i] + "1f" : undefined,
-    points: { show: false, filter: (u, of) => lone(u.data[of]), size: 5, fill: tone[i] }, dash: s.dash, spanGaps: false,
+    label: s.name, stroke: tone[i], width: s.over ? 1.5 : stacked ? 1 : 1.75, fill: s.over ? undefined : stacked ? tone[i] + (s.tone === "idle" ? "55" : "cc") : seen.length === 1 ? tone[i] + "1f" : undefined,
+    points: { show: false, filter: (u, of) => (bars ? [] : lone(u.data[of])), size: 5, fill: tone[i] }, dash: s.dash, spanGaps: false,
   }));
   // The area of each is between its own line and that of the one below.
-  const bands = stacked ? seen.slice(1).map((_, i) => ({ series: [i + 2, i + 1] })) : [];
+  const piles = seen.flatMap((s, i) => (s.over ? [] : [i + 1]));
+  const bands = stacked ? piles.slice(1).map((n, i) => ({ series: [n, piles[i]] })) : [];
   if (band) {
     const edge = { stroke: "transparent", width: 0, points: { show: false }, fill: css("--band") };
     lines.push({ label: "most", ...edge }, { label: "least", ...edge, fill: undefined });
     bands.push({ series: [seen.length + 1, seen.length + 2], fill: css("--band") });
   }
   return {
-    width: node.clientWidth, height, padding: [10, 18, 0, 0],
-    cursor: { sync: { key: sync.key, setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { size: 6, width: 0 } },
+    width: node.clientWidth, height, padding: [18, 22, 0, 0],
+    cursor: { sync: { key: sync.key, setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { size: 6, width: 0 }, bind: { click: (u, of, handler) => (e) => { pick(u, e); return handler(e); } } },
     legend: { show: false },
     hooks: {
       setSelect: [(u) => {
@@ -87,10 +126,10 @@ function options({ seen, unit, stacked, whole, band, tone }, node, height, hover
         u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
         if (b - a >= 60) zoom(a, b);
       }],
-      setCursor: [hover],
+      setCursor: [hover], drawClear: [(u) => marksOn(u, marks())],
     },
     scales: { x: { time: true }, y: { range: (u, lo, hi) => [Math.min(0, lo || 0), Math.max((whole || 0) * 1.001, (hi || 0) * 1.06, least[unit] || 1e-9)] } },
-    axes: axes(unit), series: [{}, ...lines], bands,
+    axes: axes(unit, node), series: [{}, ...lines], bands,
   };
 }
 
@@ -108,52 +147,108 @@ function tipLine(name, v, tone, unit) {
   return d;
 }
 
-// fillTip writes what is at an instant, the highest first.
-function fillTip(el, u, i, { seen, raw, tone, unit, stacked, band }) {
-  const rows = seen.map((s, n) => [s.name, raw[n + 1][i], tone[n]]).filter(([, v]) => v !== null);
-  if (rows.length === 0) { el.hidden = true; return; }
-  const sum = rows.reduce((a, [, v]) => a + v, 0);
-  if (!stacked) rows.sort((a, b) => b[1] - a[1]); else rows.reverse();
-  const at = u.data[0][i] * 1000, most = 12;
-  const lines = rows.slice(0, most).map(([n, v, t]) => tipLine(brief(n, 34), v, t, unit));
-  if (rows.length > most) lines.push(tipLine(rows.length - most + " more", rows.slice(most).reduce((a, [, v]) => a + v, 0), "", unit));
-  if (stacked && rows.length > 1) { const l = tipLine("all", sum, "", unit); l.className = "sum"; lines.push(l); }
-  if (band && u.data[seen.length + 1][i] !== null) lines.push(tipLine("may be", u.data[seen.length + 2][i], "", unit), tipLine("to", u.data[seen.length + 1][i], "", unit));
-  el.replaceChildren(element("div", "muted", when(at).split(",")[0] + " " + clock(at)), ...lines);
+const far = 86400 * 2;
+
+// said is a time or a bucket as text.
+function said(from, to) {
+  const day = when(from * 1000).split(",")[0];
+  if (!to) return day + " " + clock(from * 1000);
+  const short = (t) => clock(t * 1000).replace(/:00$/, "");
+  return to - from >= far / 2 ? day + " – " + when(to * 1000).split(",")[0] : day + " " + short(from) + " – " + short(to);
+}
+
+// fillTip writes what is in a column, the highest first.
+function fillTip(el, u, i, { seen, rows, times, buckets, tone, unit, stacked, band, marks }) {
+  const list = seen.map((s, n) => [s.name, rows[n][i], tone[n], s.over]).filter(([, v]) => v !== null && v !== undefined);
+  const from = times[i], to = buckets ? buckets[i].to : 0, here = marks.filter((m) => m.title && m.from < (to || from + 1) && (m.to ?? m.from + 1) > from);
+  if (list.length === 0 && here.length === 0) { el.hidden = true; return; }
+  const pile = list.filter(([, , , over]) => !over), sum = pile.reduce((a, [, v]) => a + v, 0);
+  if (!stacked) list.sort((a, b) => b[1] - a[1]); else list.reverse();
+  const most = 12;
+  const lines = list.slice(0, most).map(([n, v, t]) => tipLine(brief(n, 34), v, t, unit));
+  if (list.length > most) lines.push(tipLine(list.length - most + " more", list.slice(most).reduce((a, [, v]) => a + v, 0), "", unit));
+  if (stacked && pile.length > 1) { const l = tipLine("all", sum, "", unit); l.className = "sum"; lines.push(l); }
+  const at = buckets ? 2 * i : i;
+  if (band && known(u.data[seen.length + 1][at])) { const d = element("div"); d.append(element("span", "", "range"), element("b", "", bare(u.data[seen.length + 2][at], unit, u.data[seen.length + 1][at]) + "–" + text(u.data[seen.length + 1][at], unit))); lines.push(d); }
+  for (const m of here.slice(0, 4)) lines.push(element("div", "muted", m.title));
+  if (here.length > 4) lines.push(element("div", "muted", here.length - 4 + " more"));
+  el.replaceChildren(element("div", "muted", said(from, to)), ...lines);
   el.hidden = false;
   const width = el.offsetWidth, left = u.cursor.left + u.bbox.left / devicePixelRatio;
   el.style.left = Math.max(4, left + width + 24 > u.width ? left - width - 14 : left + 14) + "px";
 }
 
-// Chart draws series of { name, values: [[t, v]], key, tone, dash }. stacked adds
-// them up, the first one at the bottom; whole is what the axis reaches to; band is
-// { low, high } of the values' sum, drawn faintly.
-export function Chart({ series, span, unit, height = 220, stacked = false, whole = 0, band, legend = true, label }) {
+// csvOf writes the columns of a chart, in base units.
+function csvOf({ seen, rows, times, buckets, unit }) {
+  const cell = (s) => (/[",\n]/.test(s) ? '"' + s.replaceAll('"', '""') + '"' : s), iso = (t) => new Date(t * 1000).toISOString();
+  const base = { rate: "bytes/s", bytes: "bytes", cores: "cores", watts: "watts", joules: "joules", seconds: "seconds", percent: "ratio" }[unit] || unit;
+  const head = [...(buckets ? ["from", "to"] : ["time"]), ...seen.map((s) => s.name + " (" + base + ")")];
+  return [head, ...times.map((t, i) => [...(buckets ? [iso(buckets[i].from), iso(buckets[i].to)] : [iso(t)]), ...rows.map((r) => (known(r[i]) ? String(r[i]) : ""))])].map((r) => r.map(cell).join(",")).join("\n") + "\n";
+}
+
+// pictureOf draws a chart with its title and legend as a PNG.
+function pictureOf(u, { seen, tone, label }, done) {
+  const ratio = devicePixelRatio, from = u.ctx.canvas, pad = 12 * ratio, line = 16 * ratio, head = 28 * ratio;
+  const c = element("canvas"), g = c.getContext("2d");
+  g.font = 11 * ratio + "px sans-serif";
+  const rows = [[]];
+  let x = 0;
+  for (const [i, s] of seen.entries()) {
+    const w = g.measureText(brief(s.name)).width + 26 * ratio;
+    if (x + w > from.width && x > 0) { rows.push([]); x = 0; }
+    rows[rows.length - 1].push([x, s.name, tone[i]]);
+    x += w;
+  }
+  c.width = from.width + 2 * pad; c.height = head + from.height + rows.length * line + 2 * pad;
+  g.fillStyle = css("--card"); g.fillRect(0, 0, c.width, c.height);
+  g.fillStyle = css("--text"); g.font = "600 " + 13 * ratio + "px sans-serif";
+  g.fillText([label, u.root.parentElement.dataset.unit].filter(Boolean).join(", "), pad, pad + 12 * ratio);
+  g.drawImage(from, pad, head);
+  g.font = 11 * ratio + "px sans-serif";
+  rows.forEach((r, n) => r.forEach(([x, name, t]) => {
+    const y = head + from.height + pad / 2 + n * line;
+    g.fillStyle = t; g.fillRect(pad + x, y, 9 * ratio, 9 * ratio);
+    g.fillStyle = css("--text"); g.fillText(brief(name), pad + x + 14 * ratio, y + 9 * ratio);
+  }));
+  c.toBlob(done);
+}
+
+// Chart draws series of { name, values: [[t, v]], key, tone, dash, over }. stacked adds them
+// up, the first one at the bottom, and draws those that are over it as lines; buckets are the
+// { from, to } whose average each value is, which are drawn as bars; whole is what the axis
+// reaches to; band is { low, high } of the values' sum, drawn faintly; marks are { from, to,
+// title, tone } of what happened; pick is called with a series that is clicked.
+export function Chart({ series, span, unit, height = 220, stacked = false, whole = 0, band, legend = true, label, buckets, marks = [], pick }) {
   const box = useRef(), plot = useRef(), tip = useRef(), keys = useRef(), inside = useRef(false), hand = useRef(null);
   // Nothing changes under a hand that draws across the chart.
   const held = useRef(false), last = useRef(), [, drawn] = useState(0);
-  if (!held.current) last.current = { series, span, whole, band };
-  ({ series, span, whole, band } = last.current);
-  const hold = () => {
+  if (!held.current) last.current = { series, span, whole, band, buckets, marks };
+  ({ series, span, whole, band, buckets, marks } = last.current);
+  const pressed = useRef(0);
+  const hold = (e) => {
     held.current = true;
+    pressed.current = e.clientX;
     window.addEventListener("mouseup", () => { held.current = false; drawn((n) => n + 1); }, { once: true });
   };
   const [off, setOff] = useState(() => new Set());
   const theme = document.documentElement.dataset.theme;
   const seen = series.filter((s) => !off.has(s.name));
   const tone = seen.map((s) => toneOf(s, series.indexOf(s)));
-  const times = useMemo(() => axis(series, span), [series, span]);
-  const raw = useMemo(() => aligned(seen, times), [series, times, off]);
+  const { times, rows, plotted } = useMemo(() => table(seen, span, buckets), [series, span, buckets, off]);
   const data = useMemo(() => {
-    const shown = stacked ? piled(raw) : [...raw];
-    return band ? [...shown, ...aligned([{ values: band.high }, { values: band.low }], times).slice(1)] : shown;
-  }, [raw, stacked, band]);
+    const shown = stacked ? piled(plotted, seen.map((s) => s.over)) : plotted;
+    if (!band) return shown;
+    const both = aligned([{ values: band.high }, { values: band.low }], times).slice(1);
+    return [...shown, ...(buckets ? both.map(doubled) : both)];
+  }, [plotted, stacked, band]);
+  const ends = buckets && buckets.length ? [buckets[0].from, buckets[buckets.length - 1].to] : [span.from, span.to];
   const now = useRef();
-  now.current = { seen, raw, tone, unit, stacked, band };
-  const shape = JSON.stringify([seen.map((s, i) => [s.name, tone[i], s.dash]), unit, stacked, whole, Boolean(band), height, theme]);
+  now.current = { seen, rows, times, buckets, tone, unit, stacked, band, marks, label, pick };
+  const shape = JSON.stringify([seen.map((s, i) => [s.name, tone[i], s.dash, s.over]), unit, stacked, whole, Boolean(band), Boolean(buckets), height, theme]);
 
+  const column = (i) => (now.current.buckets ? i >> 1 : i);
   const hover = (u) => {
-    const i = u.cursor.idx, at = known(i) && u.cursor.left >= 0 ? i : null;
+    const i = u.cursor.idx, at = known(i) && u.cursor.left >= 0 && column(i) < now.current.times.length ? column(i) : null;
     if (at !== null) hand.current = { left: u.cursor.left, top: u.cursor.top };
     legendAt(at);
     if (!tip.current) return;
@@ -165,50 +260,67 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
     if (plot.current && inside.current && hand.current) plot.current.setCursor(hand.current);
     else legendAt(null);
   });
-  // legendAt writes the values at an instant beside the names, else the latest.
+  // legendAt writes the values in a column beside the names, else the latest.
   const legendAt = (i) => {
     if (!keys.current) return;
-    const { raw, seen, unit } = now.current;
+    const { rows, seen, unit } = now.current;
     for (const b of keys.current.querySelectorAll("[data-name]")) {
       const n = seen.findIndex((s) => s.name === b.dataset.name);
-      const row = n < 0 ? null : raw[n + 1];
+      const row = n < 0 ? null : rows[n];
       let v = null;
       if (row) v = i === null ? latestOf(row) : row[i];
       const s = row ? text(v, unit) : "";
       if (b.textContent !== s) b.textContent = s;
     }
   };
+  // picked finds the area or line under the hand, if it was not moved.
+  const picked = (u, e) => {
+    const { pick, seen, stacked } = now.current, i = u.cursor.idx;
+    if (!pick || !stacked || !known(i) || u.cursor.left < 0 || Math.abs(e.clientX - pressed.current) > 3) return;
+    const y = u.posToVal(u.cursor.top, "y");
+    const n = seen.findIndex((s, n) => !s.over && known(u.data[n + 1][i]) && y >= 0 && y <= u.data[n + 1][i]);
+    if (n >= 0 && seen[n].pick) pick(seen[n].pick);
+  };
 
   useEffect(() => {
     const node = box.current;
     if (!node) return undefined;
-    plot.current = new uPlot(options({ seen, unit, stacked, whole, band, tone }, node, height, hover), data, node);
+    plot.current = new uPlot(options({ seen, unit, stacked, whole, band, tone, bars: Boolean(buckets), marks: () => now.current.marks }, node, height, hover, picked), data, node);
     const resized = new ResizeObserver(() => { if (plot.current && node.clientWidth) plot.current.setSize({ width: node.clientWidth, height }); });
     resized.observe(node);
     return () => { resized.disconnect(); plot.current.destroy(); plot.current = null; };
   }, [shape]);
   useEffect(() => {
     if (plot.current && plot.current.data !== data) plot.current.setData(data, false);
-    if (plot.current) plot.current.setScale("x", { min: span.from, max: span.to });
+    if (plot.current) plot.current.setScale("x", { min: ends[0], max: ends[1] });
     rest();
-  }, [data, shape]);
+  }, [data, shape, ends[0], ends[1]]);
+  useEffect(() => { if (plot.current) plot.current.redraw(false); }, [JSON.stringify(marks)]);
 
   const step = (e) => {
-    const u = plot.current, way = { ArrowLeft: -1, ArrowRight: 1 }[e.key];
-    if (!u || !way) return;
+    const u = plot.current, way = { ArrowLeft: -1, ArrowRight: 1 }[e.key], wide = buckets ? 2 : 1;
+    if (!u) return;
+    if (e.key === "Enter" && known(u.cursor.idx) && u.cursor.left >= 0 && pick) { const s = biggest(column(u.cursor.idx)); if (s) pick(s.pick); return; }
+    if (!way) return;
     e.preventDefault();
     inside.current = true;
-    const from = known(u.cursor.idx) && u.cursor.left >= 0 ? u.cursor.idx : u.data[0].length - 1;
-    const i = Math.min(u.data[0].length - 1, Math.max(0, from + way * (e.shiftKey ? 10 : 1)));
-    u.setCursor({ left: u.valToPos(u.data[0][i], "x"), top: 10 });
+    const count = u.data[0].length / wide, from = known(u.cursor.idx) && u.cursor.left >= 0 ? Math.floor(u.cursor.idx / wide) : count - 1;
+    const i = Math.min(count - 1, Math.max(0, from + way * (e.shiftKey ? 10 : 1))), x = buckets ? (u.data[0][i * 2] + u.data[0][i * 2 + 1]) / 2 : u.data[0][i];
+    u.setCursor({ left: Math.min(u.over.clientWidth - 1, u.valToPos(x, "x")), top: 10 });
   };
+  const biggest = (i) => seen.filter((s) => s.pick).map((s) => [s, rows[seen.indexOf(s)][i]]).filter(([, v]) => known(v)).sort((a, b) => b[1] - a[1]).map(([s]) => s)[0];
   const leave = () => { inside.current = false; hand.current = null; if (tip.current) tip.current.hidden = true; };
   const toggle = (name) => setOff((s) => { const n = new Set(s); if (!n.delete(name)) n.add(name); return n; });
-  const says = (label || "chart") + ": " + series.slice(0, 12).map((s) => s.name + " " + text(latestOf(s.values.map(([, v]) => Number(v))), unit)).join(", ");
-  return html`<figure class="chart" onMouseEnter=${() => { inside.current = true; }} onMouseLeave=${leave}>
+  // isolate shows one series alone, or all if it is alone.
+  const isolate = (name) => setOff((s) => (s.size === series.length - 1 && !s.has(name) ? new Set() : new Set(series.map((s) => s.name).filter((n) => n !== name))));
+  const says = (label || "chart") + ": " + series.slice(0, 12).map((s) => s.name + " " + text(latestOf(s.values.map(([, v]) => (known(v) ? Number(v) : null))), unit)).join(", ");
+  const file = (label || "chart").toLowerCase().replace(/\W+/g, "-");
+  const menu = [["Download CSV", () => saveText(csvOf(now.current), "text/csv", file + ".csv")], ["Download PNG", () => pictureOf(plot.current, now.current, (blob) => saveText(blob, "", file + ".png"))], ["Copy link", () => navigator.clipboard.writeText(location.href)]];
+  return html`<figure class=${"chart" + (pick ? " picks" : "")} onMouseEnter=${() => { inside.current = true; }} onMouseLeave=${leave}>
     <div ref=${box} class="plot" style=${{ height: height + "px" }} role="img" tabindex="0" aria-label=${says} onMouseDown=${hold} onKeyDown=${step} onBlur=${leave}></div>
+    <${Menu} label=${"save " + (label || "chart")} items=${menu} />
     <div class="tip" ref=${tip} hidden></div>
-    ${legend && (series.length > 1 || legend === "always") && html`<div class="legend" ref=${keys}>${series.map((s, i) => html`<button type="button" key=${s.name} aria-pressed=${off.has(s.name) ? "false" : "true"} onClick=${() => toggle(s.name)} title=${s.title || s.name}>
+    ${legend && (series.length > 1 || legend === "always") && html`<div class="legend" ref=${keys}>${series.map((s, i) => html`<button type="button" key=${s.name} aria-pressed=${off.has(s.name) ? "false" : "true"} onClick=${(e) => { if (e.shiftKey) isolate(s.name); else toggle(s.name); }} onDblClick=${() => isolate(s.name)} title=${(s.title || s.name) + " (double click: this one alone)"}>
       <i style=${{ background: toneOf(s, i) }}></i><span>${brief(s.name)}</span><b data-name=${s.name}></b></button>`)}</div>`}</figure>`;
 }
 

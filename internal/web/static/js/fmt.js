@@ -64,6 +64,10 @@ export function text(v, unit, like = v) {
   return u ? n + " " + u : n;
 }
 
+// bare is a figure without its unit, unitText the unit alone, both as beside the figure like.
+export const bare = (v, unit, like = v) => (units[unit] || units.none)(Number(v), Number(like))[0];
+export const unitText = (unit, like) => (units[unit] || units.none)(Number(like), Number(like))[1];
+
 // unitOf guesses the unit of a metric by its name, as Prometheus's names say it;
 // rated says that the query made a rate of it.
 export function unitOf(query) {
@@ -112,9 +116,11 @@ export function ago(date, now = Date.now()) {
   return s < 1 ? "now" : (s < 120 ? s + " s" : s < 7200 ? Math.round(s / 60) + " min" : s < 172800 ? Math.round(s / 3600) + " h" : Math.round(s / 86400) + " d") + " ago";
 }
 
-const short = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
-const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const long = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+// Clocks have 24 hours, as the times of the commands.
+const hours = { hourCycle: "h23" };
+const short = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", ...hours });
+const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", ...hours });
+const long = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium", ...hours });
 export const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
 export const when = (date) => short.format(new Date(date));
 export const time = (date) => clock.format(new Date(date));
@@ -131,7 +137,7 @@ export function brief(name, most = 26) {
 
 // ticker writes the instants of an axis that are so many seconds apart: one line
 // each, in the reader's zone.
-const day = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" }), minute = new Intl.DateTimeFormat(undefined, { hour: "numeric", minute: "2-digit" });
+const day = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" }), minute = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", ...hours });
 export function ticks(at, apart) {
   return at.map((t) => { const d = new Date(t * 1000); return apart >= 86400 || (apart >= 3600 && d.getHours() === 0 && d.getMinutes() === 0) ? day.format(d) : apart < 60 ? clock.format(d) : minute.format(d); });
 }

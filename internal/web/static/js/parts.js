@@ -1,35 +1,76 @@
 // Pieces that several pages are made of: charts of machines, what sums to the
 // whole, gaps.
-import { html } from "../vendor/preact.mjs";
+import { html, useMemo } from "../vendor/preact.mjs";
 import { Card, Shown, Empty, Bar, Figure, Quality, useData } from "./ui.js";
 import { Chart } from "./chart.js";
-import { resources, stack, flows, together } from "./series.js";
-import { range } from "./api.js";
+import { resources, stacks, stack, capacity, errors, traffic, flows } from "./series.js";
+import { before } from "./span.js";
 import { text, when, exactly } from "./fmt.js";
 import { nodeAt } from "./route.js";
 import { Table } from "./table.js";
 
-// Nothing says that a chart has no values yet, and when it will.
+// Nothing says that a chart has no values in its range.
 function Nothing({ what }) {
-  return html`<${Empty} title=${what[0].toUpperCase() + what.slice(1) + " is not known"}><span>Nothing tells it here, or it began a moment ago: what is measured shows some 20 seconds later.</span></${Empty}>`;
+  return html`<${Empty} title=${"No " + what + " data in this range"}><span>The first values appear about 20 s after the start of measuring. Where no meter or counter shows it, it is absent.</span></${Empty}>`;
 }
 
-// Stacked is the use of a resource over time by workloads, of all machines that
-// match, or of one.
-export function Stacked({ resource, top, match = "", nodes = 1, span, height = 230, whole, width, quality, aside, note }) {
-  const r = resources[resource], ids = top === "namespaces" ? top : top ? top.map((t) => t.id).join() : null;
-  const data = useData((signal) => stack(resource, top || [], match, nodes, span, signal), [resource, ids, match, span.from, span.to], 0);
-  const off = useData((signal) => (resource === "power" ? range(`sum(${together("mete_node_power_error_watts", match, span, nodes)})`, span, signal) : Promise.resolve([])), [resource, match, span.from, span.to]);
-  return html`<${Card} title=${html`${r.title}<${Quality} of=${quality} />`} note=${note} width=${width} aside=${aside}>
-    <${Shown} of=${data} height=${height + 34}>${(series) => (series.length === 0 ? html`<div class="hollow" style=${{ minHeight: height + 34 + "px" }}><${Nothing} what=${resource === "power" ? "power" : r.title} /></div>`
-    : html`<${Chart} series=${series} span=${span} unit=${r.unit} stacked height=${height} whole=${whole} label=${r.title} band=${bandOf(series, off.data)} />`)}</${Shown}></${Card}>`;
+const gapTones = { unwatched: "warn", rebooted: "accent" };
+
+// gapMarks are the gaps of a range as marks of charts.
+export const gapMarks = (gaps) => (gaps || []).slice(0, 200).map((g) => ({ from: Date.parse(g.from) / 1000, to: Date.parse(g.to) / 1000, tone: gapTones[g.reason] || "bad", title: (g.reason === "rebooted" ? "rebooted" : "gap: " + g.reason) + (g.name ? ", " + g.name : "") }));
+
+// alertMarks are the times at which alerts began to fire.
+export const alertMarks = (alerts) => (alerts || []).filter((a) => a.activeAt).slice(0, 50).map((a) => ({ from: Date.parse(a.activeAt) / 1000, tone: "bad", title: "alert: " + a.labels.alertname + (a.labels.node ? ", " + a.labels.node : "") }));
+
+// since says from when on there is data, where that is less than the range.
+const since = (begin) => (begin ? "data begins " + when(begin * 1000) : "");
+
+// Stacked is the use of a resource over time by groups of workloads. of is the state of
+// stacks; previous that of the range before, whose sum is drawn as a line.
+export function Stacked({ resource, of, previous, span, height = 230, width, quality, aside, note, idle, marks, pick }) {
+  const r = resources[resource];
+  const drawn = useMemo(() => of.data && drawing(of.data, resource, idle, previous), [of.data, resource, idle, previous]);
+  const empty = html`<div class="hollow" style=${{ minHeight: height + 34 + "px" }}><${Nothing} what=${r.title === "CPU" ? "CPU" : r.title.toLowerCase()} /></div>`;
+  const says = [note, drawn && drawn.note, of.data && since(of.data.begin)].filter(Boolean).join(" · ");
+  return html`<${Card} title=${html`${r.title}<${Quality} of=${quality} />`} note=${says} width=${width} aside=${aside}>
+    <${Shown} of=${of} height=${height + 34}>${() => (!drawn || drawn.series.length === 0 ? empty
+    : html`<${Chart} series=${drawn.series} buckets=${of.data.buckets} span=${span} unit=${r.unit} stacked height=${height} label=${r.title} band=${drawn.band} marks=${marks} pick=${pick} />`)}</${Shown}></${Card}>`;
+}
+
+// drawing is what Stacked draws. The capacity is a line where it is not far above what was used.
+function drawing(of, resource, idle, previous) {
+  if (of.empty) return { series: [] };
+  const series = stack(of, resource, idle), r = resources[resource];
+  const sum = new Map(), all = capacity(of, resource), most = Math.max(0, ...all.map(([, v]) => v || 0));
+  for (const s of series) for (const [t, v] of s.values) sum.set(t, (sum.get(t) || 0) + (v || 0));
+  const used = Math.max(0, ...sum.values()), out = { series };
+  if (resource === "power") out.band = bandOf(series, [{ values: errors(of, idle).filter(([, v]) => v !== null) }]);
+  else if (most > 0) {
+    out.note = "of " + text(most, r.unit);
+    if (!idle && most < 1.6 * used) out.series = [...series, { name: "capacity", tone: "capacity", over: true, dash: [5, 4], values: all }];
+  }
+  if (previous && !previous.empty) {
+    const before = stack(previous, resource, idle), shift = of.range.from - previous.range.from, sums = new Map();
+    for (const s of before) for (const [t, v] of s.values) if (v !== null) sums.set(t, (sums.get(t) || 0) + v);
+    const at = of.buckets.map((b) => { const i = previous.buckets.findIndex((p) => p.from + shift < b.to && p.to + shift > b.from); return [b.from, i < 0 ? null : sums.get(previous.buckets[i].from) ?? null]; });
+    if (at.some(([, v]) => v !== null)) out.series = [...out.series, { name: "previous period", tone: "previous", over: true, dash: [2, 3], values: at }];
+  }
+  return out;
+}
+
+// useStacks asks for stacks, and with compare for those of the range before too.
+export function useStacks({ by, where, span, nodes, compare }) {
+  const keys = [by, (where || []).join("\n"), nodes > 100, span.from, span.to];
+  const now = useData((signal) => stacks({ by, where, span, nodes }, signal), keys);
+  const past = useData((signal) => (compare ? stacks({ by: "parts", where, span: before(span), nodes }, signal) : Promise.resolve(null)), [...keys, compare]);
+  return [now, past.data];
 }
 
 // bandOf is how far the sum of series may be off.
 export function bandOf(series, off) {
-  if (!off || !off.length) return undefined;
+  if (!off || !off.length || !off[0].values.length) return undefined;
   const sum = new Map();
-  for (const s of series) for (const [t, v] of s.values) sum.set(Number(t), (sum.get(Number(t)) || 0) + Number(v));
+  for (const s of series) if (!s.over) for (const [t, v] of s.values) if (v !== null) sum.set(Number(t), (sum.get(Number(t)) || 0) + Number(v));
   const low = [], high = [];
   for (const [t, v] of off[0].values) {
     if (!sum.has(Number(t))) continue;
@@ -39,12 +80,15 @@ export function bandOf(series, off) {
   return { low, high };
 }
 
-// Flows is the traffic of machines over time, both ways.
-export function Flows({ title, name, match = "", nodes = 1, span, height = 170, width }) {
-  const data = useData((signal) => flows(name, match, nodes, span, signal), [name, match, span.from, span.to]);
-  return html`<${Card} title=${title} width=${width}><${Shown} of=${data} height=${height + 34}>${(series) => (series.length === 0
+// Flows is the traffic of machines over time, both ways; that of workloads, by the ledger, where
+// this server has no series of it. names are the figures of the ledger.
+export function Flows({ title, name, match = "", nodes = 1, of, names, span, height = 170, width, marks }) {
+  const at = of.data ? of.data.span : span;
+  const data = useData((signal) => (of.loading && !of.data ? Promise.resolve(null) : flows(name, match, nodes, at, signal)), [name, match, at.from, at.to, of.loading && !of.data]);
+  const booked = useMemo(() => (of.data && !of.data.empty && data.data && data.data.length === 0 ? traffic(of.data, names) : []), [of.data, data.data]);
+  return html`<${Card} title=${title} note=${booked.length ? "of workloads" : ""} width=${width}><${Shown} of=${data} height=${height + 34}>${(series) => (series.length + booked.length === 0
     ? html`<div class="hollow" style=${{ minHeight: height + 34 + "px" }}><${Nothing} what=${title.toLowerCase()} /></div>`
-    : html`<${Chart} series=${series} span=${span} unit="rate" height=${height} label=${title} />`)}</${Shown}></${Card}>`;
+    : html`<${Chart} series=${series.length ? series : booked} buckets=${series.length ? undefined : of.data.buckets} span=${at} unit="rate" height=${height} label=${title} marks=${marks} />`)}</${Shown}></${Card}>`;
 }
 
 const summed = [["CPU", "cpu_seconds", "seconds"], ["Memory", "memory_byte_seconds", "bytehours"], ["Energy", "energy_joules", "joules"], ["Disk read", "disk_read_bytes", "bytes"], ["Disk written", "disk_written_bytes", "bytes"]];
@@ -58,7 +102,7 @@ export function Whole({ used }) {
     return { name, unit, whole, parts, off: Math.abs(off) <= 1e-9 * whole ? 0 : off, quality: used.total.quality[f] };
   });
   if (rows.length === 0) return html`<${Empty} title="Nothing to add up yet" />`;
-  return html`<ul class="wholes">${rows.map((r) => html`<li><div class="row"><b>${r.name}</b><span class="num muted">${text(r.whole, r.unit)}</span><span class=${"tag " + (r.off === 0 ? "good" : "bad")} title=${r.off === 0 ? "workloads + system + idle = the whole" : "the parts are not the whole: a defect"}>${r.off === 0 ? "adds up" : "off by " + text(r.off, r.unit)}</span></div>
+  return html`<ul class="wholes">${rows.map((r) => html`<li><div class="row"><b>${r.name}</b><span class="num muted">${text(r.whole, r.unit)}</span><span class=${"tag " + (r.off === 0 ? "good" : "bad")} title=${r.off === 0 ? "workloads + system + idle = the whole" : "the parts are not the whole: a defect, please report it"}>${r.off === 0 ? "adds up" : "off by " + text(r.off, r.unit)}</span></div>
     <${Bar} parts=${[["workloads", "var(--accent)"], ["system", "var(--c-system)"], ["idle", "transparent"]].map(([p, color]) => ({ share: r.parts[p] / r.whole, color, title: `${p} ${text(r.parts[p], r.unit)}, ${text(r.parts[p] / r.whole, "percent")}` }))} />
     <div class="row small muted num"><span>workloads ${text(r.parts.workloads / r.whole, "percent")}</span><span>system ${text(r.parts.system / r.whole, "percent")}</span><span>idle ${text(r.parts.idle / r.whole, "percent")}</span></div></li>`)}</ul>`;
 }

@@ -1,13 +1,16 @@
-// What machines and workloads did over time, in PromQL: of a few workloads, and of
-// whole machines by the levels that the server keeps of them. No question is about
-// all workloads at every step.
+// What machines and workloads did over time. What somebody used comes from the ledger (see
+// history.js); the traffic of whole machines, which the ledger does not have, in PromQL by the
+// levels that the server keeps of them. No query is about all workloads at every step.
 import { get, range } from "./api.js";
 import { ledger } from "./span.js";
+import { history, mean } from "./history.js";
 
+// amount is the figure of the ledger whose average over time is drawn, off its possible error,
+// and field the figure that tables show and sort by.
 export const resources = {
-  cpu: { title: "CPU", unit: "cores", level: "mete_node_cpu_cores", metric: "mete_workload_cpu_seconds_total", recorded: "namespace:mete_cpu_cores:rate5m", now: "cpu_cores", field: "cpu_seconds" },
-  memory: { title: "Memory", unit: "bytes", level: "mete_node_memory_held_bytes", metric: "mete_workload_memory_byte_seconds_total", recorded: "namespace:mete_memory_bytes:rate5m", now: "memory_bytes", field: "memory_average_bytes" },
-  power: { title: "Power", unit: "watts", level: "mete_node_power_watts", metric: "mete_workload_energy_joules_total", recorded: "namespace:mete_power_watts:rate5m", now: "power_watts", field: "energy_joules" },
+  cpu: { title: "CPU", unit: "cores", amount: "cpu_seconds", field: "cpu_seconds" },
+  memory: { title: "Memory", unit: "bytes", amount: "memory_byte_seconds", field: "memory_average_bytes" },
+  power: { title: "Power", unit: "watts", amount: "energy_joules", off: "energy_error_joules", field: "energy_joules" },
 };
 
 // quote is text as a PromQL string, literal one that a regular expression matches as it is.
@@ -19,78 +22,80 @@ export const oneOf = (list) => quote(list.map(literal).join("|"));
 const readings = 3e6;
 
 // level is a node's level over time, the average of each step where that is not too
-// much to read.
+// much to read. Windows have at most a minute: no step is shorter than one.
 export function level(name, match, span, nodes) {
-  const raw = nodes * 3 * span.length / 10 * (span.window / span.step);
-  return raw < readings ? `avg_over_time(${name}{${match}}[${span.window}s])` : `${name}{${match}}`;
+  const over = Math.max(60, span.step), raw = nodes * 3 * span.length / 10 * (over / span.step);
+  return raw < readings ? `avg_over_time(${name}{${match}}[${over}s])` : `${name}{${match}}`;
 }
 
 // together is a level of several nodes without those that are guests of others, whose
 // use is theirs too; of one node that is asked for it is its own.
 export const together = (name, match, span, nodes) => level(name, match, span, nodes) + (/\bnode=/.test(match) ? "" : " unless on (cluster, node) mete_node_nested");
 
-// stack is the use of a resource over time by the workloads of top, the rest, the
-// system and what is idle. top is [{ id, name }], or "namespaces".
-export async function stack(resource, top, match, nodes, span, signal) {
-  const r = resources[resource], spaces = top === "namespaces", ids = spaces ? [] : top.map((t) => t.id).filter(Boolean);
-  const [parts, each] = await Promise.all([
-    range(`sum by (part) (${together(r.level, match, span, nodes)})`, span, signal),
-    spaces ? range(`topk(8, sum by (namespace) (${r.recorded}))`, span, signal) : ids.length ? range(`sum by (workload) (rate(${r.metric}{workload=~${oneOf(ids)}}[${span.window}s]))`, span, signal) : [],
-  ]);
-  const numbers = (e) => e.values.map(([t, v]) => [t, Number(v)]);
-  const part = Object.fromEntries(parts.map((p) => [p.metric.part, numbers(p)]));
-  const named = spaces ? each.map((e) => ({ id: "namespace " + e.metric.namespace, name: e.metric.namespace, values: numbers(e) }))
-    : top.map((t) => ({ ...t, values: numbers(each.find((e) => e.metric.workload === t.id) || { values: [] }) })).filter((t) => t.values.length);
-  // Two of one name are told apart by their nodes.
-  const twice = (n) => named.filter((m) => m.name === n.name).length > 1;
-  for (const n of named) n.label = twice(n) && n.node ? n.name + " @" + n.node : n.name;
-  const all = new Map(part.workloads || []), rest = new Map(all), sum = new Map();
-  for (const n of named) for (const [t, v] of n.values) sum.set(t, (sum.get(t) || 0) + v);
-  // A rate reaches a little past its readings, most where a series begins: what is
-  // named is never more than what all workloads used.
-  for (const n of named) n.values = n.values.filter(([t]) => all.has(t)).map(([t, v]) => [t, sum.get(t) > all.get(t) ? v * all.get(t) / sum.get(t) : v]);
-  for (const [t, v] of sum) if (rest.has(t)) rest.set(t, Math.max(0, all.get(t) - v));
-  const series = named.map((n) => ({ key: n.id, name: n.label, values: n.values }));
-  if (rest.size) series.push({ name: named.length ? "other workloads" : "workloads", tone: "rest", values: [...rest] });
-  if (part.system) series.push({ name: "system", tone: "system", values: part.system });
-  if (part.idle) series.push({ name: "idle", tone: "idle", values: part.idle });
-  return series;
+export const kinds = ["path", "slice", "service", "scope", "session", "user", "pod", "container", "slurm-job", "slurm-step", "vm", "job"];
+
+// divisions are the dimensions by which the use of workloads is stacked: the dimension of the
+// ledger, and the names on the page. "parts" stacks workloads as a whole.
+export const divisions = { "": ["job", "jobs"], users: ["user", "users"], nodes: ["node", "nodes"], namespaces: ["namespace", "namespaces"], parts: [null, "workloads"] };
+const shownGroups = 8;
+const fields = [...new Set(Object.values(resources).flatMap((r) => [r.amount, r.off]).filter(Boolean)), "disk_read_bytes", "disk_written_bytes", "network_rx_bytes", "network_tx_bytes"].join(",");
+const ofWorkloads = kinds.map((k) => "kind=" + k);
+
+// stacks is what all workloads that match used over time, and what those groups of a dimension
+// used that have the most of a resource in the range: from the ledger, bucket by bucket.
+export async function stacks({ by, where = [], span, nodes = 1 }, signal) {
+  const [dimension] = divisions[by] || divisions[""];
+  const tops = dimension ? await Promise.all(Object.values(resources).map((r) => get("/v1/usage", { by: dimension, where: [...ofWorkloads, ...where], sort: r.field, fields: r.field, limit: shownGroups, ...ledger(span) }, signal))) : [];
+  const top = Object.fromEntries(Object.keys(resources).map((r, i) => [r, dimension ? tops[i].groups.map((g) => g[dimension]) : []]));
+  const names = [...new Set(Object.values(top).flat())];
+  const questions = [{ by: "kind", where, fields }];
+  if (names.length > 0) questions.push({ by: dimension, where: [...ofWorkloads, ...where.filter((w) => !w.startsWith(dimension + "=")), ...names.map((n) => dimension + "=" + n)], fields });
+  const found = await history(questions, span, nodes, signal);
+  if (!found) return { empty: true, span, begin: null };
+  return { by, dimension, top, ...found, kinds: found.of[0], groups: found.of[1] || [] };
+}
+
+// partsAt are the amounts of a figure by workloads, system and idle in an answer by kind; null
+// where none is known.
+function partsAt(answer, field) {
+  if (!answer || answer.groups.every((g) => g[field] === null || g[field] === undefined)) return null;
+  const p = { workloads: 0, system: 0, idle: 0 };
+  for (const g of answer.groups) p[g.kind === "idle" || g.kind === "system" ? g.kind : "workloads"] += Number(g[field] || 0);
+  return p;
+}
+
+// stack makes the series of a resource of stacks: the groups with the most, the others, the
+// system and, if wanted, what is idle.
+export function stack(of, resource, withIdle) {
+  const r = resources[resource], { buckets, dimension } = of, at = buckets.map((b) => b.from);
+  const parts = of.kinds.map((a) => partsAt(a, r.amount));
+  const line = (f) => buckets.map((b, i) => [at[i], parts[i] ? f(i) / (b.to - b.from) : null]);
+  const amount = (i, name) => { const g = of.groups[i] && of.groups[i].groups.find((g) => g[dimension] === name); return g ? Number(g[r.amount] || 0) : 0; };
+  const top = of.top[resource].filter((name) => buckets.some((_, i) => amount(i, name) > 0));
+  const series = top.map((name) => ({ key: dimension + " " + name, name: name || "(none)", pick: { [dimension]: name }, values: line((i) => amount(i, name)) }));
+  const rest = line((i) => Math.max(0, parts[i].workloads - top.reduce((a, name) => a + amount(i, name), 0)));
+  if (rest.some(([, v]) => v > 1e-9)) series.push({ name: top.length ? "other " + divisions[of.by][1] : "workloads", tone: top.length ? "rest" : "", values: rest });
+  if (parts.some((p) => p && p.system > 0)) series.push({ name: "system", tone: "system", values: line((i) => parts[i].system) });
+  if (withIdle && parts.some((p) => p && p.idle > 0)) series.push({ name: "idle", tone: "idle", values: line((i) => parts[i].idle) });
+  return parts.some(Boolean) ? series : [];
+}
+
+// capacity is the whole of a resource over time.
+export const capacity = (of, resource) => of.buckets.map((b, i) => [b.from, of.kinds[i] && of.kinds[i].whole ? mean(of.kinds[i].whole, resources[resource].amount, b) : null]);
+
+// errors is how far the power of the parts that are drawn may be off.
+export const errors = (of, withIdle) => of.buckets.map((b, i) => {
+  const list = of.kinds[i] ? of.kinds[i].groups.filter((g) => (withIdle || g.kind !== "idle") && g[resources.power.off] !== null) : [];
+  return [b.from, list.length ? list.reduce((a, g) => a + Number(g[resources.power.off]), 0) / (b.to - b.from) : null];
+});
+
+// traffic is what workloads read and wrote, or received and sent, from the ledger.
+export function traffic(of, names) {
+  return names.map(([name, field]) => ({ name, values: of.buckets.map((b, i) => { const p = partsAt(of.kinds[i], field); return [b.from, p ? p.workloads / (b.to - b.from) : null]; }) })).filter((s) => s.values.some(([, v]) => v !== null));
 }
 
 // flows are the bytes a second of machines, both ways.
 export async function flows(name, match, nodes, span, signal) {
   const found = await range(`sum by (direction) (${together(name, match, span, nodes)})`, span, signal);
   return found.map((f) => ({ name: f.metric.direction, values: f.values.map(([t, v]) => [t, Number(v)]) })).sort((a, b) => (a.name < b.name ? -1 : 1));
-}
-
-export const kinds = ["path", "slice", "service", "scope", "session", "user", "pod", "container", "slurm-job", "slurm-step", "vm", "job"];
-
-// few are as many machines as the ledger is asked about for a chart of the present.
-const few = 50;
-
-// busiest are the n workloads that used most of a resource in a span, by the ledger;
-// in one that goes on half of them are those that use most now, and of a large fleet
-// all, as the server has these in memory.
-export async function busiest(resource, n, span, node, signal, nodes = 1) {
-  const goesOn = span.name && span.length <= 21600;
-  const [now, all] = await Promise.all([goesOn ? present(resource, n, node, signal) : [], goesOn && !node && nodes > few ? [] : ranked(resource, n, span, node, signal)]);
-  const list = all.slice(0, Math.max(n - now.length, Math.ceil(n / 2)));
-  for (const w of [...now, ...all]) if (list.length < n && !list.some((l) => l.id === w.id)) list.push(w);
-  return list;
-}
-
-async function present(resource, n, node, signal) {
-  const now = await get("/v1/summary", { top: n, node }, signal);
-  return ((now.top || {})[resource] || []).map((t) => ({ id: t.workload, name: t.job || t.name, node: t.node }));
-}
-
-async function ranked(resource, n, span, node, signal) {
-  const used = await get("/v1/usage", { by: "workload,node", sort: resources[resource].field, fields: resources[resource].field, limit: n,
-    where: [...kinds.map((k) => "kind=" + k), ...(node ? ["node=" + node] : [])], ...ledger(span) }, signal);
-  if (!used.groups.length) return [];
-  const found = await get("/v1/workloads", { where: [...new Set(used.groups.map((g) => "workload=" + g.workload)), ...new Set(used.groups.map((g) => "node=" + g.node))], limit: 200, ...ledger(span) }, signal);
-  return used.groups.map((g) => {
-    const w = found.workloads.find((w) => w.node === g.node && (w.name === g.workload || w.workload === g.workload));
-    return { id: w ? w.workload : "", name: w && w.job ? w.job : g.workload, node: g.node };
-  }).filter((w) => w.id);
 }

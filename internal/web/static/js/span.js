@@ -34,8 +34,18 @@ function stepOf(length) {
   return 86400;
 }
 
-// The window of rates is two steps, and long enough for three readings.
-function stepped(s) { return { ...s, length: s.to - s.from, window: Math.max(30, s.step * 2) }; }
+// The window of rates is two steps, and long enough for two readings of windows of a minute,
+// the longest that there are.
+function stepped(s) { return { ...s, length: s.to - s.from, window: Math.max(120, s.step * 2) }; }
+
+// fitted is a span from a later begin.
+export function fitted(s, from) {
+  const step = stepOf(s.to - from);
+  return stepped({ ...s, from: s.to - Math.max(1, Math.ceil((s.to - from) / step)) * step, step });
+}
+
+// before is the span of the same length that ends where s begins.
+export const before = (s) => ({ ...s, name: "", from: s.from - s.length, to: s.from });
 
 // often is after how many seconds a range that goes on is looked at anew.
 const often = (step) => Math.max(10, Math.min(step, 300));

@@ -51,11 +51,12 @@ export function useData(ask, keys, every = 0) {
   return state;
 }
 
-// Figure is a value with its unit and its quality.
-export function Figure({ v, unit, quality, off }) {
+// Figure is a value with its unit and its quality. like is the figure whose unit it has: in a
+// column, the largest.
+export function Figure({ v, unit, quality, off, like = v }) {
   if (!known(v)) return html`<span class="absent" title=${qualities.absent}>–</span>`;
-  const [n, u] = (units[unit] || units.none)(Number(v));
-  return html`<span class="num">${n}${u && html`<span class="unit">${u}</span>`}${known(off) ? html`<span class="off" title="by how much it may be off, either way">± ${text(off, unit, v)}</span>` : null}<${Quality} of=${quality} /></span>`;
+  const [n, u] = (units[unit] || units.none)(Number(v), Number(like));
+  return html`<span class="num">${n}${u && html`<span class="unit">${u}</span>`}${known(off) ? html`<span class="off" title="possible error, either way">± ${text(off, unit, like)}</span>` : null}<${Quality} of=${quality} /></span>`;
 }
 
 // Quality marks how a figure came about. What is measured is the rule, and has a
@@ -80,7 +81,7 @@ export function Card({ title, aside, width, flush, children, id, note }) {
 
 export function Stat({ title, v, unit, quality, off, below, parts, children }) {
   return html`<div class="stat"><h3>${title}</h3><div class="value"><${Figure} v=${v} unit=${unit} quality=${quality} /></div>
-    <div class="below">${below}${known(off) && html`<span title="by how much it may be off, either way">± ${text(off, unit, v)}</span>`}</div>${parts && html`<${Bar} parts=${parts} />`}${children}</div>`;
+    <div class="below">${below}${known(off) && html`<span title="possible error, either way">± ${text(off, unit, v)}</span>`}</div>${parts && html`<${Bar} parts=${parts} />`}${children}</div>`;
 }
 
 // Bar shows parts of a whole: [{ share, color, title }].
@@ -153,6 +154,29 @@ export function Dialog({ title, close, children, wide }) {
   const outside = (e) => { if (e.target === box.current) box.current.close(); };
   return html`<dialog ref=${box} class=${wide ? "wide" : ""} onClose=${close} onClick=${outside} aria-label=${title}>
     <header><h2>${title}</h2><form method="dialog"><button aria-label="close">Close</button></form></header>${children}</dialog>`;
+}
+
+// saveText gives the reader a text or a blob as a file.
+export function saveText(content, type, name) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+// Menu is a button with a list of [name, action] behind it.
+export function Menu({ label, items, title = "⋯" }) {
+  const [open, set] = useState(false), box = useRef();
+  useEffect(() => {
+    if (!open) return undefined;
+    const close = (e) => { if (e.type === "keydown" ? e.key === "Escape" : !box.current.contains(e.target)) set(false); };
+    document.addEventListener("mousedown", close);
+    document.addEventListener("keydown", close);
+    return () => { document.removeEventListener("mousedown", close); document.removeEventListener("keydown", close); };
+  }, [open]);
+  return html`<div class="menu" ref=${box}><button type="button" class="quiet" aria-label=${label} aria-expanded=${open ? "true" : "false"} onClick=${() => set(!open)}>${title}</button>
+    ${open && html`<div class="pop">${items.map(([name, act]) => html`<button type="button" class="quiet" onClick=${() => { set(false); act(); }}>${name}</button>`)}</div>`}</div>`;
 }
 
 // Facts is a list of names and what they are; what is not known is left out.

@@ -1,60 +1,15 @@
 // Job: all that one job used, over time, where, and how that is known.
 import { html, useMemo } from "../../vendor/preact.mjs";
-import { get, range, save } from "../api.js";
+import { get, save } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
-import { oneOf } from "../series.js";
 import { Card, Stat, Shown, Empty, Figure, Facts, Quality, Kind, Segments, useData, useHere } from "../ui.js";
-import { Chart } from "../chart.js";
+import { JobCharts, useJobCharts } from "../jobcharts.js";
 import { Table } from "../table.js";
-import { bandOf } from "../parts.js";
 import { Runs } from "../runs.js";
 import { text, few, when, exactly, fieldUnit, qualities, known } from "../fmt.js";
-import { nodeAt, jobAt, put } from "../route.js";
+import { nodeAt, go, put } from "../route.js";
 
-const most = 300; // workloads whose series are shown
-
-// charts are what is drawn of a job: title, unit and the lines, each by a query.
-const charts = (w, match) => {
-  const rate = (m, more = "") => `rate(mete_workload_${m}_total{${match}${more}}[${w}s])`;
-  return [
-    { title: "CPU", unit: "cores", split: rate("cpu_seconds"), lines: [["user", `sum(${rate("cpu_user_seconds")})`], ["in the kernel", `sum(${rate("cpu_system_seconds")})`]], extra: [["throttled", `sum(${rate("cpu_throttled_seconds")})`]], q: "cpu_seconds" },
-    { title: "Memory", unit: "bytes", split: rate("memory_byte_seconds"), lines: [["anonymous", `sum(${rate("memory_anon_byte_seconds")})`], ["page cache", `sum(${rate("memory_file_byte_seconds")})`]], extra: [["charged", `sum(${rate("memory_byte_seconds")})`]], q: "memory_byte_seconds" },
-    { title: "Power", unit: "watts", split: `sum by (cluster,node,workload) (${rate("energy_joules")})`, by: `sum by (domain) (${rate("energy_joules")})`, off: `sum(${rate("energy_error_joules")})`, q: "energy_joules" },
-    { title: "Disk", unit: "rate", lines: [["read", `sum(${rate("disk_read_bytes")})`], ["written", `sum(${rate("disk_written_bytes")})`]], plain: true, q: "disk_read_bytes" },
-    { title: "Network", unit: "rate", lines: [["received", `sum(${rate("network_rx_bytes")})`], ["sent", `sum(${rate("network_tx_bytes")})`]], plain: true, q: "network_rx_bytes" },
-    { title: "Pressure", unit: "percent", note: "time in which some task waited", lines: [["CPU", `max(${rate("pressure_cpu_seconds")})`], ["memory", `max(${rate("pressure_memory_seconds")})`], ["I/O", `max(${rate("pressure_io_seconds")})`]], plain: true, q: "pressure_cpu_seconds" },
-    { title: "Tasks", unit: "count", note: "alive", lines: [["tasks", `sum(${rate("pids")})`]], plain: true, q: "pids_seconds" },
-  ];
-};
-
-const domains = { package: "CPU packages", dram: "memory", gpu: "accelerators" };
-
-async function linesOf(c, split, names, span, signal) {
-  const numbers = (r) => r.values.map(([t, v]) => [t, Number(v)]);
-  if (split && c.split) {
-    const found = await range(`topk(10, ${c.split})`, span, signal);
-    const list = found.map((r) => ({ key: r.metric.workload, name: names.get(r.metric.workload) || r.metric.workload, values: numbers(r) }));
-    const seen = {};
-    for (const s of list) { seen[s.name] = (seen[s.name] || 0) + 1; if (seen[s.name] > 1) s.name += " (" + seen[s.name] + ")"; }
-    return { series: list };
-  }
-  if (c.by) {
-    const [parts, off] = await Promise.all([range(c.by, span, signal), range(c.off, span, signal)]);
-    const series = parts.map((r) => ({ name: domains[r.metric.domain] || (parts.length === 1 ? "its part of the machine" : "rest of the machine"), values: numbers(r) }));
-    return { series, band: bandOf(series, off) };
-  }
-  const all = await Promise.all([...c.lines, ...(c.extra || [])].map(async ([name, q]) => ({ name, found: await range(q, span, signal) })));
-  const series = all.filter((a) => a.found.length).map((a) => ({ name: a.name, values: numbers(a.found[0]), dash: (c.extra || []).some(([n]) => n === a.name) && all.some((b) => b.found.length && c.lines.some(([n]) => n === b.name)) ? [4, 3] : undefined }));
-  return { series };
-}
-
-function JobChart({ c, split, names, span, quality, width }) {
-  const data = useData((signal) => linesOf(c, split, names, span, signal), [c.title, c.split || c.lines[0][1], split, span.from, span.to]);
-  const stacked = !c.plain && !(c.extra && !split);
-  return html`<${Card} title=${html`${c.title}<${Quality} of=${quality} />`} note=${c.note} width=${width}><${Shown} of=${data} height=${214}>${({ series, band }) => (series.every((s) => s.values.length === 0)
-    ? html`<div class="hollow" style=${{ minHeight: "214px" }}><${Empty} title=${"No " + c.title.toLowerCase() + " known in this range"}>${quality === "absent" && html`<span>It cannot be seen for this job: absent, not zero.</span>`}</${Empty}></div>`
-    : html`<${Chart} series=${series} span=${span} unit=${c.unit} height=${180} stacked=${stacked || Boolean(split)} band=${split ? undefined : band} legend="always" label=${c.title} />`)}</${Shown}></${Card}>`;
-}
+const most = 301; // workloads that are listed: one more than have marks
 
 // Parts lists where the job ran, and of what it is made.
 function Parts({ by, where, span }) {
@@ -111,10 +66,8 @@ export function Job({ nodes }) {
   const split = query.split === "1", by = ["node", "workload", "container"].includes(query.parts) ? query.parts : "node";
   const used = useData((signal) => get("/v1/usage", { by: "job", where, ...ledger(span) }, signal), [where.join(), steps(span)]);
   const list = useData(async (signal) => (await get("/v1/workloads", { where, limit: most, ...ledger(span) }, signal)).workloads, [where.join(), steps(span)]);
-  const ids = list.data ? list.data.map((w) => w.workload) : [];
-  const names = useMemo(() => new Map((list.data || []).map((w) => [w.workload, w.name && w.name !== job ? w.name : w.node])), [list.data]);
-  const several = ids.length > 1, key = ids.join();
-  const drawn = useMemo(() => charts(span.window, `workload=~${oneOf(ids)}`), [key, span.window]);
+  const several = new Set((list.data || []).map((w) => w.node)).size > 1;
+  const drawn = useJobCharts({ where, span, split: split && several });
   const lived = useMemo(() => life(list.data, span), [list.data, span.from, span.to]);
   if (!job) return html`<section class="card"><${Empty} title="Which job?"><a href="/jobs">Choose one</a></${Empty}></section>`;
   const sum = used.data && used.data.groups[0];
@@ -129,8 +82,8 @@ export function Job({ nodes }) {
       <${Stat} title="Disk" v=${sum.disk_read_bytes === null ? null : Number(sum.disk_read_bytes) + Number(sum.disk_written_bytes)} unit="bytes" quality=${q.disk_read_bytes} below=${sum.disk_read_bytes === null ? "not seen here" : html`<span>read ${text(sum.disk_read_bytes, "bytes")}</span><span>written ${text(sum.disk_written_bytes, "bytes")}</span>`} />
       <${Stat} title="Network" v=${sum.network_rx_bytes === null ? null : Number(sum.network_rx_bytes) + Number(sum.network_tx_bytes)} unit="bytes" quality=${q.network_rx_bytes} below=${sum.network_rx_bytes === null ? "not seen here" : html`<span>in ${text(sum.network_rx_bytes, "bytes")}</span><span>out ${text(sum.network_tx_bytes, "bytes")}</span>`} /></section>`}</${Shown}>
     <div class="grid"><${Runs} where=${where} span=${span} /></div>
-    ${several && html`<div class="bar"><${Segments} label="lines" options=${[["", "what it is"], ["1", "each workload"]]} value=${split ? "1" : ""} choose=${(v) => put({ split: v }, true)} />${split && ids.length > 10 && html`<span class="muted">the ten that use most at each instant</span>`}</div>`}
-    <div class="grid">${list.data && ids.length > 0 ? drawn.map((c, i) => html`<${JobChart} key=${c.title} c=${c} split=${split && several} names=${names} span=${span} quality=${q[c.q]} width=${i < 2 ? "w6" : "w4"} />`) : list.data ? html`<section class="card"><${Empty} title="No series of it in this range" /></section>` : [0, 1].map(() => html`<section class="card w6"><div class="skeleton" style=${{ height: "244px" }}></div></section>`)}
+    ${several && html`<div class="bar"><${Segments} label="lines" options=${[["", "by type"], ["1", "by node"]]} value=${split ? "1" : ""} choose=${(v) => put({ split: v }, true)} /></div>`}
+    <div class="grid"><${JobCharts} data=${drawn} split=${split && several} span=${span} quality=${q} list=${list.data} pick=${(p) => go(nodeAt(p.node))} />
       <${Card} title="About" width="w4"><${Shown} of=${list} lines=${6}>${(l) => html`<${About} list=${l} job=${job} group=${sum} span=${span} />`}</${Shown}></${Card}>
       <${Card} title="Parts" flush width="w12" aside=${html`<${Segments} label="parts by" options=${[["node", "by node"], ["workload", "by workload"], ["container", "by container"]]} value=${by} choose=${(v) => put({ parts: v === "node" ? "" : v }, true)} />`}><${Parts} by=${by} where=${where} span=${span} /></${Card}>
       <${Card} title="All figures" note="over the range, as the ledger has them" flush width="w12" aside=${html`<button type="button" onClick=${() => save("/v1/usage", { by: "workload,node", where, ...ledger(span) }, "job.json")}>Save as JSON</button>`}><${Shown} of=${used} lines=${8}>${() => html`<${Raw} sum=${sum} />`}</${Shown}></${Card}></div>`;

@@ -1,13 +1,14 @@
 // Overview: what all machines do, now and over the range, and who uses most.
 import { html, useMemo } from "../../vendor/preact.mjs";
-import { get, instant, alarms } from "../api.js";
+import { get, alarms } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
-import { resources, busiest } from "../series.js";
-import { Card, Stat, Shown, Empty, Figure, Kind, Job, Segments, Skeleton, useData, useHere, partsOf } from "../ui.js";
-import { Stacked, Flows, Whole, Gaps } from "../parts.js";
+import { resources, divisions, kinds } from "../series.js";
+import { Starting, isStarting, isNew, usePresent } from "../starting.js";
+import { Card, Stat, Shown, Empty, Figure, Kind, Job, Segments, useData, useHere, partsOf } from "../ui.js";
+import { Stacked, Flows, Whole, useStacks, gapMarks, alertMarks } from "../parts.js";
 import { Brief } from "../firing.js";
-import { text, few, ago, worst } from "../fmt.js";
-import { href, nodeAt, put, ranged } from "../route.js";
+import { text, few, ago } from "../fmt.js";
+import { href, nodeAt, jobAt, go, put, ranged } from "../route.js";
 
 const fields = "cpu_seconds,memory_byte_seconds,memory_average_bytes,disk_read_bytes,disk_written_bytes,energy_joules,energy_error_joules";
 
@@ -16,13 +17,13 @@ function Now({ now, nodes }) {
   const s = now.sum, share = (p) => (p && p.whole > 0 ? text((p.workloads + p.system) / p.whole, "percent") + " of " : "");
   const flow = (f) => f && f.in + f.out;
   return html`<section class="card stats" aria-label="now">
-    <${Stat} title="CPU" v=${s.cpu_cores && s.cpu_cores.workloads + s.cpu_cores.system} unit="cores" quality=${s.cpu_cores && s.cpu_cores.quality} parts=${partsOf(s.cpu_cores, "cores")} below=${s.cpu_cores ? share(s.cpu_cores) + few(s.cpus, "CPU") : "not seen"} />
-    <${Stat} title="Memory" v=${s.memory_bytes && s.memory_bytes.workloads + s.memory_bytes.system} unit="bytes" quality=${s.memory_bytes && s.memory_bytes.quality} parts=${partsOf(s.memory_bytes, "bytes")} below=${s.memory_bytes ? share(s.memory_bytes) + text(s.memory_bytes.whole, "bytes") : "not seen"} />
+    <${Stat} title="CPU" v=${s.cpu_cores && s.cpu_cores.workloads + s.cpu_cores.system} unit="cores" quality=${s.cpu_cores && s.cpu_cores.quality} parts=${partsOf(s.cpu_cores, "cores")} below=${s.cpu_cores ? share(s.cpu_cores) + few(s.cpus, "CPU") : "not available"} />
+    <${Stat} title="Memory" v=${s.memory_bytes && s.memory_bytes.workloads + s.memory_bytes.system} unit="bytes" quality=${s.memory_bytes && s.memory_bytes.quality} parts=${partsOf(s.memory_bytes, "bytes")} below=${s.memory_bytes ? share(s.memory_bytes) + text(s.memory_bytes.whole, "bytes") : "not available"} />
     <${Stat} title="Power" v=${s.power_watts && s.power_watts.whole} unit="watts" quality=${s.power_watts && s.power_watts.quality} off=${s.power_watts && s.power_watts.error} parts=${partsOf(s.power_watts, "watts")} below=${s.power_watts ? text(s.power_watts.idle, "watts") + " idle " : "no meter, no model"} />
-    <${Stat} title="Disk" v=${flow(s.disk_bytes_per_second)} unit="rate" quality=${s.disk_bytes_per_second && s.disk_bytes_per_second.quality} below=${s.disk_bytes_per_second ? html`<span>read ${text(s.disk_bytes_per_second.in, "rate")}</span><span>written ${text(s.disk_bytes_per_second.out, "rate")}</span>` : "not seen here"} />
-    <${Stat} title="Network" v=${flow(s.network_bytes_per_second)} unit="rate" quality=${s.network_bytes_per_second && s.network_bytes_per_second.quality} below=${s.network_bytes_per_second ? html`<span>in ${text(s.network_bytes_per_second.in, "rate")}</span><span>out ${text(s.network_bytes_per_second.out, "rate")}</span>` : "not seen here"} />
+    <${Stat} title="Disk" v=${flow(s.disk_bytes_per_second)} unit="rate" quality=${s.disk_bytes_per_second && s.disk_bytes_per_second.quality} below=${s.disk_bytes_per_second ? html`<span>read ${text(s.disk_bytes_per_second.in, "rate")}</span><span>written ${text(s.disk_bytes_per_second.out, "rate")}</span>` : "not available here"} />
+    <${Stat} title="Network" v=${flow(s.network_bytes_per_second)} unit="rate" quality=${s.network_bytes_per_second && s.network_bytes_per_second.quality} below=${s.network_bytes_per_second ? html`<span>in ${text(s.network_bytes_per_second.in, "rate")}</span><span>out ${text(s.network_bytes_per_second.out, "rate")}</span>` : "not available here"} />
     <div class="stat"><h3>${nodes.length === 1 ? "Machine" : "Nodes"}</h3><div class="value">${nodes.length === 1 ? html`<a class="plain" href=${nodeAt(nodes[0].name)}>${nodes[0].name}</a>` : now.measured.toLocaleString()}</div>
-      <div class="below"><span>${few(s.workloads, "workload")}</span>${Object.entries(now.states).filter(([k]) => k !== "live").map(([k, n]) => html`<span class=${"tag " + (k === "revoked" ? "" : "warn")}>${n} ${k}</span>`)}</div></div>
+      <div class="below"><span>${few(s.workloads, "workload")}</span>${Object.entries(now.states).filter(([k]) => k !== "live" && !nodes.every((n) => isNew(n))).map(([k, n]) => html`<span class=${"tag " + (k === "revoked" ? "" : "warn")}>${n} ${k}</span>`)}</div></div>
   </section>`;
 }
 
@@ -37,8 +38,8 @@ function Top({ span, sort }) {
   return html`<${Shown} of=${data} lines=${14}>${(d) => (jobs.length === 0
     ? html`<${Empty} title="No job used anything in this range"><span>Start one: <code>mete run -- COMMAND</code></span></${Empty}>`
     : html`<ol class="rank">${jobs.map((j) => html`<li><i style=${{ width: (100 * Number(j[sort] || 0)) / most + "%" }}></i><${Job} name=${j.job} /><${Kind} of=${j.kind} />
-      <${Figure} v=${j[sort]} unit=${sorts.find(([k]) => k === sort)[2]} quality=${j.quality[sort]} off=${sort === "energy_joules" ? j.energy_error_joules : null} /></li>`)}</ol>
-      <footer class="foot muted small"><span>${d.rest_groups > 0 ? `${few(d.rest_groups, "more job")}: ${text(d.rest[sort], sorts.find(([k]) => k === sort)[2])}` : "These are all."}</span><a href=${href("/jobs", keep)}>All jobs</a></footer>`)}</${Shown}>`;
+      <${Figure} v=${j[sort]} like=${most} unit=${sorts.find(([k]) => k === sort)[2]} quality=${j.quality[sort]} off=${sort === "energy_joules" ? j.energy_error_joules : null} /></li>`)}</ol>
+      <footer class="foot muted small"><span>${d.rest_groups > 0 ? `${few(d.rest_groups, "more job")}: ${text(d.rest[sort], sorts.find(([k]) => k === sort)[2], most)}` : "All jobs shown"}</span><a href=${href("/jobs", keep)}>All jobs</a></footer>`)}</${Shown}>`;
 }
 
 // Fleet shows each node as a cell, the busier the darker.
@@ -50,48 +51,61 @@ export function Fleet({ nodes, by = "cpu_cores" }) {
   })}</ul>`;
 }
 
-// Attention is what somebody should look at: alerts that fire, machines that say
-// nothing, gaps.
+const shownRows = 5;
+
+// Attention is what somebody should look at: alerts that fire, machines that send nothing, gaps.
+// Many of one kind are one row.
 function Attention({ nodes, gaps, alerts }) {
-  const quiet = nodes.filter((n) => n.state === "silent" || n.state === "behind");
+  const quiet = nodes.filter((n) => (n.state === "silent" || n.state === "behind") && !isNew(n));
+  const more = (n, one, path) => (n > shownRows ? [html`<li class="warn"><a href=${path}>${few(n - shownRows, one)}</a></li>`] : []);
   const list = [
     ...(alerts.some(alarms) ? [html`<${Brief} alerts=${alerts} />`] : []),
-    ...(quiet.length > 5 ? [] : quiet).map((n) => html`<li class="warn"><a href=${nodeAt(n.name)}>${n.name}</a><span>${n.state}${n.booked_through ? ", booked up to " + ago(n.booked_through) : ""}</span></li>`),
-    ...(quiet.length > 5 ? [html`<li class="warn"><a href="/nodes">${few(quiet.length, "node")}</a><span>silent or behind</span></li>`] : []),
-    ...gaps.slice(0, 4).map((g) => html`<li class=${["unwatched", "rebooted"].includes(g.reason) ? "warn" : "bad"}><a href=${nodeAt(g.name)}>${g.name}</a><span title=${g.meaning}>${g.reason} for ${text(g.seconds, "seconds")}, ${ago(g.to)}</span></li>`),
-    ...(gaps.length > 4 ? [html`<li><a href="/health">${few(gaps.length - 4, "more gap")}</a></li>`] : []),
+    ...(quiet.length > shownRows ? [] : quiet).map((n) => html`<li class="warn"><a href=${nodeAt(n.name)}>${n.name}</a><span>${n.state}${n.booked_through ? ", last data " + ago(n.booked_through) : ""}</span></li>`),
+    ...(quiet.length > shownRows ? [html`<li class="warn"><a href="/nodes">${few(quiet.length, "node")}</a><span>silent or behind</span></li>`] : []),
+    ...gaps.slice(0, shownRows).map((g) => html`<li class=${["unwatched", "rebooted"].includes(g.reason) ? "warn" : "bad"}><a href=${nodeAt(g.name)}>${g.name}</a><span title=${g.meaning}>${g.reason} for ${text(g.seconds, "seconds")}, ${ago(g.to)}</span></li>`), ...more(gaps.length, "more gap", "/health"),
   ];
-  if (list.length === 0) return html`<div class="calm"><span class="tick" aria-hidden="true"></span><div><b>All is well</b><div class="muted">No alert fires, no node is silent, all of this range is known.</div></div></div>`;
+  if (list.length === 0) return html`<div class="calm"><span class="tick" aria-hidden="true"></span><div><b>All is well</b><div class="muted">No alerts firing, no silent node, no gaps in this range.</div></div></div>`;
   return html`<ul class="attention">${list}</ul>`;
 }
 
 export function Overview({ nodes }) {
   const { query } = useHere();
-  const span = useSpan(query);
-  const by = ["namespaces", "parts"].includes(query.by) ? query.by : "workloads", sort = sorts.some(([k]) => k === query.top) ? query.top : "cpu_seconds";
-  const now = useData((signal) => get("/v1/summary", { nodes: nodes.length > 1 ? 1 : "" }, signal), [nodes.length > 1], nodes.length > 100 ? 15000 : 5000);
-  const minute = Math.floor(span.to / 60);
-  const top = useData(async (signal) => (by === "parts" ? { cpu: [], memory: [], power: [] } : by === "namespaces" ? { cpu: by, memory: by, power: by }
-    : Object.fromEntries(await Promise.all(Object.keys(resources).map(async (r) => [r, await busiest(r, 6, span, "", signal, nodes.length)])))), [by, span.length, span.name ? minute : span.to, nodes.length > 50]);
-  const used = useData((signal) => get("/v1/usage", { by: "kind", fields, ...ledger(span) }, signal), [steps(span)]);
+  const span = useSpan(query), starting = isStarting(nodes);
+  const by = divisions[query.by] ? query.by : "", sort = sorts.some(([k]) => k === query.top) ? query.top : "cpu_seconds";
+  const live = useData((signal) => get("/v1/summary", { nodes: nodes.length > 1 ? 1 : "" }, signal), [nodes.length > 1], nodes.length > 100 ? 15000 : 5000);
+  const present = usePresent(starting);
+  const [of, previous] = useStacks({ by, span, nodes: nodes.length, compare: query.compare === "1" });
+  const used = useData((signal) => get("/v1/usage", { by: "kind", fields, ...ledger(span) }, signal), [steps(span), starting]);
   const gaps = useData(async (signal) => (await get("/v1/gaps", ledger(span), signal)).gaps, [steps(span)]);
   const alerts = useData(async (signal) => (await get("/api/v1/alerts", {}, signal)).data.alerts, [], 30000);
-  const spaces = useData(async (signal) => (await instant(`count(${resources.cpu.recorded})`, undefined, signal)).length > 0, [], 120000);
-  const several = nodes.length > 1;
-  const whole = useMemo(() => now.data && { cpu: now.data.sum.cpu_cores && now.data.sum.cpus, memory: now.data.sum.memory_bytes && now.data.sum.memory_bytes.whole }, [now.data && now.data.sum.cpus, several]);
+  const dimensions = useData(async (signal) => {
+    const has = async (by) => (await get("/v1/usage", { by, where: kinds.map((k) => "kind=" + k), fields: "cpu_seconds", limit: 2, from: "-24h" }, signal)).groups.some((g) => g[by]);
+    return (await Promise.all(["namespace", "user"].map(has)));
+  }, []);
+  const marks = useMemo(() => [...gapMarks(gaps.data), ...alertMarks((alerts.data || []).filter(alarms))], [gaps.data, alerts.data]);
   if (nodes.length === 0) return html`<section class="card"><${Empty} title="No machine has enrolled yet"><p>On the server, make a token, then start an agent with it on each machine:</p><pre>mete token create --role agent
 mete-agent -server URL -token TOKEN</pre></${Empty}></section>`;
-  const measured = now.data ? now.data.measured : 1;
+  const several = nodes.length > 1, [spaces, users] = dimensions.data || [];
+  if (starting) return html`${present.now && html`<${Now} now=${present.now} nodes=${nodes} />`}<${Starting} nodes=${nodes} history=${present.history} />`;
+  const now = live.data && live.data.measured === 0 && present.now ? { ...live, data: present.now } : live;
+  const measured = live.data ? live.data.measured : 1, idle = query.idle === "1";
   const q = (f) => used.data && used.data.total && used.data.total.quality[f];
-  const chart = (r, more) => html`<${Stacked} resource=${r} top=${top.data && top.data[r]} nodes=${measured} span=${span} width="w6" quality=${q(resources[r].field)} ...${more} />`;
+  const pick = (p) => go(p.node ? nodeAt(p.node) : p.job ? jobAt(p.job) : href("/jobs", { ...ranged(query), ...p }));
+  const chart = (r, aside) => html`<${Stacked} resource=${r} of=${of} previous=${previous} idle=${idle} span=${span} width="w6" quality=${q(resources[r].field)} marks=${marks} pick=${by === "parts" ? undefined : pick} aside=${aside} />`;
+  const choices = [["", "jobs"], ...(users || by === "users" ? [["users", "users"]] : []), ...(several || by === "nodes" ? [["nodes", "nodes"]] : []), ...(spaces || by === "namespaces" ? [["namespaces", "namespaces"]] : []), ["parts", "parts"]];
+  const large = nodes.length > 100;
+  const cells = several && live.data && html`<${Card} title="Nodes" note="CPU in use" width=${large ? "w12" : ""} aside=${html`<a href="/nodes">All nodes</a>`}><${Fleet} nodes=${live.data.nodes || []} /></${Card}>`;
   return html`<${Shown} of=${now} height=${124}>${(d) => html`<${Now} now=${d} nodes=${nodes} />`}</${Shown}>
+    <div class="bar"><${Segments} label="stack by" options=${choices} value=${by} choose=${(v) => put({ by: v })} />
+      <label class="check"><input type="checkbox" checked=${idle} onChange=${(e) => put({ idle: e.target.checked ? "1" : "" }, true)} /> show idle</label>
+      <label class="check"><input type="checkbox" checked=${query.compare === "1"} onChange=${(e) => put({ compare: e.target.checked ? "1" : "" }, true)} /> compare with the previous period</label></div>
     <div class="grid">
-      ${chart("cpu", { whole: whole && whole.cpu, aside: html`<${Segments} label="areas" options=${[["workloads", "workloads"], ...(spaces.data || by === "namespaces" ? [["namespaces", "namespaces"]] : []), ["parts", "parts"]]} value=${by} choose=${(v) => put({ by: v === "workloads" ? "" : v })} />` })}
-      ${chart("memory", {})}${chart("power", {})}
-      <div class="w6 grid inner"><${Flows} title="Disk" name="mete_node_disk_bytes_per_second" nodes=${measured} span=${span} width="w6" height=${230} /><${Flows} title="Network" name="mete_node_network_bytes_per_second" nodes=${measured} span=${span} width="w6" height=${230} /></div>
-      <${Card} title="Most used" width="w6" aside=${html`<${Segments} label="most used by" options=${sorts} value=${sort} choose=${(v) => put({ top: v === "cpu_seconds" ? "" : v })} />`}><${Top} span=${span} sort=${sort} /></${Card}>
+      ${chart("cpu")}${chart("memory")}${chart("power")}
+      <div class="w6 grid inner"><${Flows} title="Disk" name="mete_node_disk_bytes_per_second" nodes=${measured} of=${of} names=${[["read", "disk_read_bytes"], ["written", "disk_written_bytes"]]} span=${span} width="w6" height=${230} marks=${marks} /><${Flows} title="Network" name="mete_node_network_bytes_per_second" nodes=${measured} of=${of} names=${[["received", "network_rx_bytes"], ["sent", "network_tx_bytes"]]} span=${span} width="w6" height=${230} marks=${marks} /></div>
+      <${Card} title="Most used" note="jobs, in the range" width="w6" aside=${html`<${Segments} label="most used by" options=${sorts} value=${sort} choose=${(v) => put({ top: v === "cpu_seconds" ? "" : v })} />`}><${Top} span=${span} sort=${sort} /></${Card}>
       <div class="w6 stack"><${Card} title="Attention"><${Shown} of=${gaps} height=${60}>${(g) => html`<${Attention} nodes=${nodes} gaps=${g} alerts=${alerts.data || []} />`}</${Shown}></${Card}>
-        ${several && now.data && html`<${Card} title="Nodes" note="CPU in use" aside=${html`<a href="/nodes">All nodes</a>`}><${Fleet} nodes=${now.data.nodes || []} /></${Card}>`}
+        ${!large && cells}
         <${Card} title="Parts and whole" note="over the range, to the last nanosecond, byte and microjoule"><${Shown} of=${used} height=${180}>${(u) => html`<${Whole} used=${u} />`}</${Shown}></${Card}></div>
+      ${large && cells}
     </div>`;
 }

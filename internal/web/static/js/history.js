@@ -1,0 +1,105 @@
+// Use over time from the ledger, in buckets of whole minutes. These are the rows that the
+// tables sum: the areas of a chart are the amounts beside it, of runs of any length and
+// number, and of servers whose metrics lie elsewhere.
+import { get, address } from "./api.js";
+import { ledger, fitted } from "./span.js";
+
+// A chart has up to this many buckets.
+const most = 60;
+const widths = [60, 120, 300, 600, 900, 1800, 3600, 10800, 21600, 43200, 86400, 604800];
+
+// Folded minutes cost much less than minutes. For many nodes, a bucket of a range of hours is an hour.
+const many = 100;
+
+// rangeOf is the range of a span that the ledger is asked about, in seconds.
+function rangeOf(span) { const l = ledger(span); return { from: Date.parse(l.from) / 1000, to: Date.parse(l.to) / 1000 }; }
+
+// bucketsOf divides a range into buckets { from, to }, which begin at multiples of their
+// width. least is the smallest width.
+export function bucketsOf({ from, to }, nodes = 1, least = 60) {
+  const length = to - from;
+  if (nodes > many && length > 7200) least = Math.max(least, 3600);
+  const width = widths.find((w) => w >= least && w >= length / most) || Math.ceil(length / most / 604800) * 604800;
+  const out = [];
+  for (let a = from; a < to;) { const b = Math.min(to, Math.floor(a / width) * width + width); out.push({ from: a, to: b }); a = b; }
+  return out;
+}
+
+// Answers about time that is over change only by rows that arrive late.
+const kept = new Map();
+const keptFor = 600, keptMost = 4000, late = 180;
+
+async function ask(params, b, signal) {
+  const now = Date.now() / 1000, range = { from: new Date(b.from * 1000).toISOString(), to: new Date(b.to * 1000).toISOString() };
+  const url = address("/v1/usage", { ...params, ...range }), hit = kept.get(url);
+  if (hit && hit.until > now) return hit.answer;
+  const answer = await get("/v1/usage", { ...params, ...range }, signal);
+  if (b.to < now - late) {
+    kept.set(url, { answer, until: now + keptFor });
+    if (kept.size > keptMost) kept.delete(kept.keys().next().value);
+  }
+  return answer;
+}
+
+// forget makes the next questions go to the server.
+export const forget = () => kept.clear();
+
+const atOnce = 6; // as many as a browser sends to one server
+
+// answers asks the same question about each bucket.
+export async function answers(params, buckets, signal) {
+  const out = new Array(buckets.length);
+  let next = 0;
+  await Promise.all(Array.from({ length: Math.min(atOnce, buckets.length) }, async () => {
+    while (next < buckets.length) { const i = next++; out[i] = await ask(params, buckets[i], signal); }
+  }));
+  return out;
+}
+
+// widened reports whether the ledger has no finer rows than those of hours or days for a
+// bucket: then its answer is about more time.
+const widened = (b, a) => Date.parse(a.from) / 1000 < b.from || Date.parse(a.to) / 1000 > b.to;
+
+// begins is the time from which the ledger has something in a range; null if it has nothing.
+async function begins(params, range, signal) {
+  const answer = await ask(params, range, signal), first = answer.groups.map((g) => g.first_at).filter(Boolean).sort()[0];
+  return first ? Math.max(range.from, Date.parse(first) / 1000) : null;
+}
+
+// history answers each of the questions for each bucket of a span, from where the ledger has
+// something of the first: { buckets, of, range, span, begin }, where of[i] are the answers to the i-th
+// question, and begin is where data begins, if the span is longer. It is null where there is
+// nothing.
+export async function history(questions, span, nodes, signal) {
+  const range = rangeOf(span), first = await begins(questions[0], range, signal);
+  if (first === null) return null;
+  const short = first - range.from > 0.1 * (range.to - range.from), from = short ? first : range.from;
+  for (const least of [60, 3600, 86400]) {
+    const buckets = bucketsOf({ from, to: range.to }, nodes, least), list = await answers(questions[0], buckets, signal);
+    const wide = buckets.map((b, i) => widened(b, list[i]));
+    if (least < 86400 && wide.includes(true)) continue;
+    // Rows of hours begin with their hour, and not with the first minute of data.
+    const lead = short ? Math.max(0, list.findIndex((a) => a.groups.length > 0)) : 0;
+    const rest = await Promise.all(questions.slice(1).map((q) => answers(q, buckets, signal))), cut = known(buckets, list).slice(lead), begin = cut[0].from;
+    return { buckets: cut, of: [list, ...rest].map((l) => l.map((a, i) => (wide[i] ? null : a)).slice(lead)), range, span: short ? fitted(span, begin) : span, begin: short ? begin : null };
+  }
+  return null;
+}
+
+// known cuts the first and the last bucket with data to the time that was measured in them:
+// a server that began, or whose latest window ended, within a bucket.
+function known(buckets, list) {
+  const has = list.map((a) => (a.total && a.groups.length > 0)), first = has.indexOf(true), last = has.lastIndexOf(true), now = Date.now() / 1000;
+  return buckets.map((b, i) => {
+    const length = list[i].averages_over_seconds;
+    if ((i !== first && i !== last) || !(length > 0) || length >= b.to - b.from) return b;
+    if (i === last && (i !== first || b.to > now)) {
+      const to = i === first ? Math.min(b.to, now) : Math.min(b.to, b.from + length);
+      return { from: i === first ? Math.max(b.from, to - length) : b.from, to };
+    }
+    return { from: b.to - length, to: b.to };
+  });
+}
+
+// mean is the average of a figure over the time of a bucket; null where it is absent.
+export const mean = (sum, field, b) => (sum && sum[field] !== null && sum[field] !== undefined ? Number(sum[field]) / (b.to - b.from) : null);

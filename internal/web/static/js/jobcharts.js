@@ -1,0 +1,81 @@
+// Charts of a job: what all its runs used in each bucket of a range, by the ledger.
+import { html, useMemo } from "../vendor/preact.mjs";
+import { Card, Shown, Empty, Quality, useData } from "./ui.js";
+import { Chart } from "./chart.js";
+import { history, mean } from "./history.js";
+import { bandOf } from "./parts.js";
+import { known, when } from "./fmt.js";
+import { get } from "./api.js";
+import { ledger } from "./span.js";
+
+const domains = [["energy_package_joules", "CPU packages"], ["energy_dram_joules", "memory"], ["energy_gpu_joules", "accelerators"], ["energy_rest_joules", "job's share"]];
+
+// Of each chart: the stacked lines, those over them, and, where it is divided by node, the
+// figure that is. share divides by the time that the runs were there, all together.
+const charts = [
+  { title: "CPU", unit: "cores", lines: [["user", "cpu_user_seconds"], ["system", "cpu_system_seconds"]], else: ["used", "cpu_seconds"], over: [["throttled", "cpu_throttled_seconds"]], split: "cpu_seconds", q: "cpu_seconds" },
+  { title: "Memory", unit: "bytes", lines: [["anonymous", "memory_anon_byte_seconds"], ["page cache", "memory_file_byte_seconds"]], else: ["charged", "memory_byte_seconds"], over: [["charged", "memory_byte_seconds"]], peak: ["peak of a run", "memory_peak_bytes"], split: "memory_byte_seconds", q: "memory_byte_seconds" },
+  { title: "Power", unit: "watts", lines: domains.map(([f, n]) => [n, f]), off: "energy_error_joules", split: "energy_joules", q: "energy_joules" },
+  { title: "Disk", unit: "rate", lines: [["read", "disk_read_bytes"], ["written", "disk_written_bytes"]], plain: true, q: "disk_read_bytes" },
+  { title: "Network", unit: "rate", lines: [["received", "network_rx_bytes"], ["sent", "network_tx_bytes"]], plain: true, q: "network_rx_bytes" },
+  { title: "Pressure", unit: "percent", note: "time in which some task waited, average of the runs", share: true, lines: [["CPU", "pressure_cpu_seconds"], ["memory", "pressure_memory_seconds"], ["I/O", "pressure_io_seconds"]], plain: true, q: "pressure_cpu_seconds" },
+  { title: "Tasks", unit: "count", note: "alive, on average", lines: [["tasks", "pids_seconds"]], plain: true, q: "pids_seconds" },
+];
+
+const fields = [...new Set(charts.flatMap((c) => [...c.lines, ...(c.over || []), ...(c.else ? [c.else] : []), ...(c.peak ? [c.peak] : [])].map(([, f]) => f).concat(c.off || [], c.split || [])))].join(",");
+const shownNodes = 10;
+
+// useJobCharts asks for what is drawn of a job; split divides it by node.
+export function useJobCharts({ where, span, split }) {
+  return useData(async (signal) => {
+    const questions = [{ by: "job", where, fields }];
+    let top = [];
+    if (split) {
+      const nodes = await get("/v1/usage", { by: "node", where, fields: "cpu_seconds", limit: shownNodes, ...ledger(span) }, signal);
+      top = nodes.groups.map((g) => g.node);
+      if (top.length) questions.push({ by: "node", where: [...where.filter((w) => !w.startsWith("node=")), ...top.map((n) => "node=" + n)], fields });
+    }
+    const found = await history(questions, span, 1, signal);
+    return found ? { ...found, top, sums: found.of[0].map((a) => (a && a.groups[0]) || null), nodes: found.of[1] || [] } : { empty: true, span };
+  }, [where.join("\n"), split, span.from, span.to]);
+}
+
+// linesOf are the series of a chart of a job.
+function linesOf(c, d, split) {
+  const at = (f) => d.buckets.map((b, i) => [b.from, d.sums[i] ? (c.share ? ratio(d.sums[i], f) : mean(d.sums[i], f, b)) : null]);
+  const some = (s) => s.values.some(([, v]) => v !== null), line = ([name, f], more) => ({ name, values: at(f), ...more });
+  if (split && c.split) {
+    const of = (i, node) => { const g = d.nodes[i] && d.nodes[i].groups.find((g) => g.node === node); return g ? mean(g, c.split, d.buckets[i]) : null; };
+    const series = d.top.map((node) => ({ key: "node " + node, name: node, pick: { node }, values: d.buckets.map((b, i) => [b.from, of(i, node)]) })).filter(some);
+    const rest = at(c.split).map(([t, v], i) => [t, v === null ? null : Math.max(0, v - series.reduce((a, s) => a + (s.values[i][1] || 0), 0))]);
+    if (rest.some(([, v]) => v > 1e-9)) series.push({ name: "other nodes", tone: "rest", values: rest });
+    return series;
+  }
+  let lines = c.lines.map((l) => line(l)).filter(some);
+  const over = lines.length === 0 ? [] : (c.over || []).map((l) => line(l, { over: true, dash: [4, 3] })).filter(some);
+  if (lines.length === 0 && c.else) lines = [line(c.else)].filter(some);
+  if (c.peak) over.push({ name: c.peak[0], over: true, tone: "previous", dash: [2, 3], values: d.buckets.map((b, i) => [b.from, d.sums[i] && known(d.sums[i][c.peak[1]]) ? Number(d.sums[i][c.peak[1]]) : null]) });
+  return lines.length ? [...lines, ...over.filter(some)] : [];
+}
+
+const ratio = (sum, f) => (known(sum[f]) && Number(sum.covered_seconds) > 0 ? Number(sum[f]) / Number(sum.covered_seconds) : null);
+
+// runMarks are runs with a begin, as marks of charts.
+const marked = 300;
+export const runMarks = (list) => (list && list.length <= marked ? list : []).filter((w) => w.started_at).map((w) => ({ from: Date.parse(w.started_at) / 1000, to: w.ended_at ? Date.parse(w.ended_at) / 1000 : Date.now() / 1000, strip: true, tone: w.exit_code ? "bad" : "accent", title: `run from ${when(w.started_at)}${known(w.exit_code) ? ", exit code " + w.exit_code : ""}` }));
+
+// JobCharts draws all charts of a job. data is of useJobCharts, list its runs, if they are few.
+export function JobCharts({ data, split, span, quality, list, pick }) {
+  const marks = useMemo(() => runMarks(list), [list]);
+  const drawn = useMemo(() => (data.data && !data.data.empty ? charts.map((c) => [c, linesOf(c, data.data, split)]) : []), [data.data, split]);
+  const absent = drawn.filter(([, s]) => s.length === 0).map(([c]) => c.title.toLowerCase()), shown = drawn.filter(([, s]) => s.length > 0);
+  const runs = (list || []).filter((w) => w.started_at && w.ended_at), short = runs.length > 0 && runs.every((w) => Date.parse(w.ended_at) - Date.parse(w.started_at) < 10000);
+  const d = data.data;
+  return html`<${Shown} of=${data} height=${214}>${() => html`
+    ${short && html`<p class="small muted w12">${runs.length === 1 ? "This run was" : "These runs were"} shorter than one 10 s window: totals and bars are exact, there is no curve within a run. The strip below the bars shows when ${runs.length === 1 ? "it" : "each"} ran.</p>`}
+    ${list && list.length > marked && html`<p class="small muted w12">The charts sum all runs. Only the marks of single runs are left out: there are more than ${marked}.</p>`}
+    ${shown.map(([c, series], i) => html`<${Card} key=${c.title} title=${html`${c.title}<${Quality} of=${quality[c.q]} />`} note=${[c.note, d.begin && i === 0 && "first use " + when(d.begin * 1000)].filter(Boolean).join(" · ")} width=${i < 2 ? "w6" : "w4"}>
+      <${Chart} series=${series} buckets=${d.buckets} span=${span} unit=${c.unit} height=${180} stacked=${!c.plain || Boolean(split && c.split)} band=${c.off && !split ? bandOf(series, [{ values: d.buckets.map((b, i) => [b.from, mean(d.sums[i], c.off, b)]).filter(([, v]) => v !== null) }]) : undefined} legend="always" label=${c.title} marks=${marks} pick=${split && c.split ? pick : undefined} /></${Card}>`)}
+    ${absent.length > 0 && html`<p class="small muted w12">Not available for this job: ${absent.join(", ")}. Absent is not zero.</p>`}
+    ${d.empty && html`<section class="card w12"><${Empty} title="No samples in this range" /></section>`}`}</${Shown}>`;
+}
