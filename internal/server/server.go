@@ -311,11 +311,11 @@ func (s *Server) QueryHandler() http.Handler {
 	mux := http.NewServeMux()
 	pages := web.New(false)
 	pages.Mount(mux)
-	mux.Handle("/metrics", api.TextHandler(exposition.ContentType, s.serverMetrics, s.Authorize, s.log.With("part", "metrics")))
+	mux.Handle("/metrics", api.Compress(api.TextHandler(exposition.ContentType, s.serverMetrics, s.Authorize, s.log.With("part", "metrics"))))
 	mux.Handle("/api/v1/", s.prom)
 	mux.Handle("/api/v1/write", s.remoteWrite)
 	mux.Handle("/v1/page-token", limitReadTime(s.Authority.PageHandler()))
-	queryAPI := api.New(s.Ledger, liveProvider{s}, jobProvider{s}, s.Authorize, time.Now, s.log.With("part", "api"))
+	queryAPI := api.Compress(api.New(s.Ledger, liveProvider{s}, jobProvider{s}, s.Authorize, time.Now, s.log.With("part", "api")))
 	for _, path := range []string{"/v1/", "/docs", "/docs/", "/openapi.json", "/healthz"} {
 		mux.Handle(path, queryAPI)
 	}

@@ -37,13 +37,13 @@ func newServer(f *feed, kept http.Handler, authorize func(*http.Request) error, 
 		mux.Handle("/docs/", kept)
 		mux.Handle("/openapi.json", kept)
 	}
-	mux.HandleFunc("/api/v0/snapshot", func(w http.ResponseWriter, r *http.Request) {
+	mux.Handle("/api/v0/snapshot", api.Compress(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := authorize(r); err != nil {
 			refuse(w, r, err)
 			return
 		}
 		f.snapshot(w, r)
-	})
+	})))
 	mux.HandleFunc("/healthz", f.health)
 	return &http.Server{
 		Handler:           guard(mux, allow),
