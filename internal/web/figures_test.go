@@ -83,4 +83,10 @@ func TestPageFigures(t *testing.T) {
 			t.Errorf("%s, %s, %s: %d bars, up to now: %v", d.Range, d.Chart, d.Name, d.Buckets, d.Ends)
 		}
 	}
+
+	// One notice says that the server is down, and the page recovers by itself.
+	u.sees("requests that fail", `(window.reached = window.fetch, window.fetch = () => Promise.reject(new TypeError("down")), true)`)
+	u.sees("one notice", `document.querySelector("#down") !== null && document.querySelectorAll("[role=alert]").length === 1 && document.querySelectorAll(".uplot canvas").length >= 4`)
+	u.sees("requests that succeed", `(window.fetch = window.reached, true)`)
+	u.sees("no notice", `document.querySelector("#down") === null`)
 }

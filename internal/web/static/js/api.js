@@ -36,11 +36,23 @@ export class Failure extends Error {
 // capital begins a sentence; a command stays as it is typed.
 function capital(s) { return s && !s.startsWith("mete ") ? s[0].toUpperCase() + s.slice(1) : s; }
 
+// down says that the latest request did not reach the server; the event mete-reach, that this changed.
+let down = false;
+export const isDown = () => down;
+function reached(yes) {
+  if (down !== yes) return;
+  down = !yes;
+  dispatchEvent(new Event("mete-reach"));
+}
+
 async function ask(path, signal) {
   try {
-    return await fetch(path, { signal, headers: credentials(), credentials: "omit", cache: "no-store" });
+    const r = await fetch(path, { signal, headers: credentials(), credentials: "omit", cache: "no-store" });
+    reached(true);
+    return r;
   } catch (e) {
     if (e.name === "AbortError") throw e;
+    reached(false);
     throw new Failure("The server does not answer.", "Check that it still runs, and the tunnel if you came through one. This page tries again by itself.");
   }
 }

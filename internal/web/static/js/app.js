@@ -1,7 +1,7 @@
 // The frame around all pages: where one is, where one can go, which range is
 // looked at.
 import { html, render, useState, useEffect, useRef, useMemo } from "../vendor/preact.mjs";
-import { signIn, signedIn, signOut, exchange, linkTrouble, get, alarms } from "./api.js";
+import { signIn, signedIn, signOut, exchange, linkTrouble, get, alarms, isDown } from "./api.js";
 import { go, href, ranged } from "./route.js";
 import { ranges, choose, spanOf, begin, firstRange } from "./span.js";
 import { useHere, useData, Segments, Legend, Dialog } from "./ui.js";
@@ -41,7 +41,7 @@ function SignIn({ done, why }) {
     <form class="bar" onSubmit=${submit}><label class="hidden" for="token">token</label><input id="token" type="password" ref=${field} autocomplete="off" spellcheck="false" placeholder="token" /><button class="primary">Sign in</button></form>
     ${linkTrouble && html`<p role="alert" class="notice bad">${linkTrouble}</p>`}
     ${location.protocol === "http:" && html`<p class="muted">Without a token this page opens by a link, which works once. The user that runs the server makes one:</p><pre class="mono">mete token link</pre>`}
-    ${tried && html`<p role="alert" class="notice bad">This token is not good here.${why && html`<span class="small">${why.message}</span>`}</p>`}
+    ${tried && html`<p role="alert" class="notice bad">Invalid or expired token.${why && html`<span class="small">${why.message}</span>`}</p>`}
     <p class="muted small">It is kept until this tab is closed, and sent to this server alone.</p></main>`;
 }
 
@@ -89,14 +89,25 @@ function Head({ page, title, path, keep, span }) {
       <${Segments} label="range of time" options=${ranges.map(([n]) => [n, n, "the last " + n])} value=${span.name} choose=${choose} /></div>`}</header>`;
 }
 
+// useDown follows whether the server can be reached.
+function useDown() {
+  const [down, set] = useState(isDown());
+  useEffect(() => {
+    const changed = () => set(isDown());
+    addEventListener("mete-reach", changed);
+    return () => removeEventListener("mete-reach", changed);
+  }, []);
+  return down;
+}
+
 function App() {
   const { path, query } = useHere();
   const [keys, showKeys] = useState(false);
   const [tries, again] = useState(0);
-  const theme = useTheme();
+  const theme = useTheme(), down = useDown();
   const who = useData((signal) => get("/v1/nodes", {}, signal), [tries], 15000);
   const firing = useData(async (signal) => (await get("/api/v1/alerts", {}, signal)).data.alerts.filter(alarms).length, [tries], 30000);
-  const played = useData(async (signal) => (root.querySelector("#app").dataset.live === "1" ? (await get("/api/v0/snapshot", {}, signal)).simulated : ""), [], 60000);
+  const played = useData(async (signal) => (root.querySelector("#app").dataset.live === "1" ? (await get("/api/v0/snapshot", {}, signal)).simulated : ""), [tries]); // it is fixed when mete up starts
   const page = pages.find((p) => p.match(path));
   const oldest = useMemo(() => (who.data ? Math.min(...who.data.nodes.map((n) => Date.parse(n.enrolled_at))) : 0), [Boolean(who.data)]);
   if (oldest && Number.isFinite(oldest)) begin((Date.now() - oldest) / 1000);
@@ -110,7 +121,7 @@ function App() {
   return html`<div class="frame"><a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); document.getElementById("main").focus(); }}>Skip to the page</a>
     <${Side} page=${page} keep=${keep} dark=${theme === "dark"} showKeys=${showKeys} alarms=${firing.data} leave=${() => { signOut(); again(tries + 1); }} />
     <div class="body"><${Head} page=${page} title=${title} path=${path} keep=${keep} span=${spanOf(query)} />
-      <main class="page" id="main" tabindex="-1">${played.data && html`<div class="notice bad" role="note" id="simulated"><div><b>Simulated power</b> <span id="simulated-text">${played.data}</span><span>: nobody measured it, nor what follows from it.</span></div></div>`}${who.error && html`<div class="notice bad" role="alert"><div><b>${who.error.message}</b> <span>${who.error.hint}</span></div></div>`}
+      <main class=${"page" + (down ? " stale" : "")} id="main" tabindex="-1">${down && html`<div class="notice bad" role="alert" id="down"><div><b>The server does not answer.</b> <span>What you see is from before. Check that it runs, and the tunnel if you use one. This page connects again by itself.</span></div></div>`}${played.data && html`<div class="notice bad" role="note" id="simulated"><div><b>Simulated power</b> <span id="simulated-text">${played.data}</span><span>: nobody measured it, nor what follows from it.</span></div></div>`}${who.error && who.error.status !== 0 && html`<div class="notice bad" role="alert"><div><b>${who.error.message}</b> <span>${who.error.hint}</span></div></div>`}
         ${(who.data || page && page.alone) && html`<${View} key=${path + (query.job || "") + "\n" + (query.node || "")} path=${path} nodes=${who.data ? who.data.nodes : null} theme=${theme} />`}</main></div>
     ${keys && html`<${Keys} close=${() => showKeys(false)} />`}</div>`;
 }

@@ -114,9 +114,11 @@ export function Trouble({ error, retry }) {
 
 // Shown draws what data says, or why there is none.
 export function Shown({ of, height, lines, children }) {
-  if (of.data === null && of.error) return html`<${Trouble} error=${of.error} />`;
+  // That the server is down is said once, above the page.
+  const trouble = of.error && of.error.status !== 0;
+  if (of.data === null && trouble) return html`<${Trouble} error=${of.error} />`;
   if (of.data === null) return html`<${Skeleton} height=${height} lines=${lines} />`;
-  return html`${of.error && html`<${Trouble} error=${of.error} />`}${children(of.data)}`;
+  return html`${trouble && html`<${Trouble} error=${of.error} />`}${children(of.data)}`;
 }
 
 export function Segments({ label, options, value, choose }) {
