@@ -173,6 +173,10 @@ func (b *book) EachGap(context.Context, time.Time, time.Time, query.Scope, func(
 	return nil
 }
 
+func (b *book) Dimensions(context.Context, query.Scope) ([]query.DimensionCount, error) {
+	return nil, nil
+}
+
 // mete runs a command line against a server with the ledger b.
 func mete(t *testing.T, b *book, line ...string) (stdout string, err error) {
 	t.Helper()
