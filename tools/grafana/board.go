@@ -125,13 +125,14 @@ var others = object{"type": "dashboards", "title": "mete", "tags": []string{"met
 
 // alerts marks the times at which alerts fired for what the dashboard shows.
 func (b *board) alerts(source object) object {
-	which := `alertstate="firing", severity!="none"`
+	var which strings.Builder
+	which.WriteString(`alertstate="firing", severity!="none"`)
 	for _, name := range []string{"cluster", "node"} {
 		if b.knows(name) {
-			which += ", " + name + `=~"$` + name + `"`
+			which.WriteString(", " + name + `=~"$` + name + `"`)
 		}
 	}
-	return object{"name": "Alerts", "enable": true, "iconColor": "red", "datasource": source, "expr": "ALERTS{" + which + "}", "step": "60s",
+	return object{"name": "Alerts", "enable": true, "iconColor": "red", "datasource": source, "expr": "ALERTS{" + which.String() + "}", "step": "60s",
 		"titleFormat": "{{alertname}}", "tagKeys": "node,severity"}
 }
 
@@ -148,15 +149,16 @@ func (v *variable) custom() object {
 // url returns the address of the dashboard, relative to Grafana's. In a table the labels are the
 // fields of the row.
 func (l *link) url(kind string) string {
-	text := "/d/" + l.board + "?${" + dataSourceVariable + ":queryparam}&${__url_time_range}"
+	var text strings.Builder
+	text.WriteString("/d/" + l.board + "?${" + dataSourceVariable + ":queryparam}&${__url_time_range}")
 	from := "__field.labels."
 	if kind == table {
 		from = "__data.fields."
 	}
 	for _, name := range l.labels {
-		text += "&var-" + name + "=${" + from + name + "}"
+		text.WriteString("&var-" + name + "=${" + from + name + "}")
 	}
-	return text
+	return text.String()
 }
 
 // thresholds returns the colors of a panel's values.

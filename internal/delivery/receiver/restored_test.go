@@ -49,7 +49,7 @@ func (a *restorable) close() {
 	}
 }
 
-// measure appends a window from the end of the one before to an instant of boottime.
+// measure appends a window from the end of the previous one to an instant of boottime.
 func (a *restorable) measure(to time.Duration) {
 	a.t.Helper()
 	w := a.window(to - time.Duration(a.at))
@@ -143,7 +143,7 @@ func (a *restorable) accounted(l *store.Ledger, what string) (length time.Durati
 }
 
 // A spool that is put back from a copy gives numbers again that the server has booked with other
-// content, whether or not the server still knows the hashes of that. What is measured later is booked.
+// content, whether or not the server still knows the hashes of that. Later windows are booked.
 func TestRestoredSpool(t *testing.T) {
 	l := ledgertest.Open(t, ledgertest.SQLite(t))
 	in := start(t, quick(), l)

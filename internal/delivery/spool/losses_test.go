@@ -330,7 +330,7 @@ func TestRestoredSpool(t *testing.T) {
 }
 
 // TestAhead checks a spool whose server knows the numbers of batches 2 to 4 and of more than were made: each
-// batch is offered in turn, since only its own answer tells what the server has. A batch of which the
+// batch is offered in turn, since only its own answer shows which windows the server has. A batch of which the
 // server knows only the number, and one that is missing, are gaps in the stream that follows.
 func TestAhead(t *testing.T) {
 	for _, c := range []struct {
