@@ -27,7 +27,7 @@ const orchard, quarry = "01J00000000000000000000000", "01J0000000000000000000000
 
 // job returns the token of a service of the tenants server as if it were a job.
 func job(node, name string) token.Job {
-	return token.Job{Workload: workload.NewID(node, workload.Service, name+".service"), Node: node, Ends: time.Now().Add(time.Hour)}
+	return token.Job{Workload: workload.NewID(node, workload.Job, name), Node: node, Ends: time.Now().Add(time.Hour)}
 }
 
 // bearing returns b's handler with a bearer token in each request.
@@ -149,7 +149,7 @@ func TestSelfTLS(t *testing.T) {
 	if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Accepted {
 		t.Fatalf("%+v, %v", r, err)
 	}
-	self := id.Self(id.Node(), workload.NewID(id.Node(), workload.Service, "make.service"))
+	self := id.Self(id.Node(), workload.NewID(id.Node(), workload.Job, "make"))
 	jobClient, err := client.ForSelf(self)
 	if err != nil {
 		t.Fatal(err)

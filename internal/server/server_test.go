@@ -110,7 +110,7 @@ func aBatchOf(t *testing.T, node string, stream byte, name string) ([]byte, batc
 		r.Usage.Covered = 10 * time.Second
 		w.Rows = append(w.Rows, r)
 	}
-	add(workload.Service, name+".service", name, 1e9)
+	add(workload.Job, name, name, 1e9)
 	add(workload.System, "", "system", 2e9)
 	add(workload.Idle, "", "idle", 7e9)
 	w.Balance = usage.Balance{Whole: usage.Shares{10e9}, Workloads: usage.Shares{1e9}, System: usage.Shares{2e9}, Idle: usage.Shares{7e9}}

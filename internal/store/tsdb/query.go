@@ -2,6 +2,7 @@ package tsdb
 
 import (
 	"context"
+	"math"
 	"strings"
 
 	"github.com/prometheus/common/model"
@@ -25,11 +26,16 @@ type evenQueryable struct {
 }
 
 func (q evenQueryable) Querier(from, to int64) (storage.Querier, error) {
-	wide, err := q.SampleAndChunkQueryable.Querier(from-maxEvenWindow, to+maxEvenWindow)
+	wide, err := q.SampleAndChunkQueryable.Querier(widen(from, to))
 	if err != nil {
 		return nil, err
 	}
 	return evenQuerier{wide, from, to}, nil
+}
+
+// widen adds the longest window to both ends of a range, as far as numbers go.
+func widen(from, to int64) (earlier, later int64) {
+	return max(from, math.MinInt64+maxEvenWindow) - maxEvenWindow, min(to, math.MaxInt64-maxEvenWindow) + maxEvenWindow
 }
 
 // An evenQuerier has samples of one window more on both sides than it returns: they show whether the
@@ -48,7 +54,7 @@ func (q evenQuerier) Select(ctx context.Context, sorted bool, hints *storage.Sel
 		return q.Querier.Select(ctx, sorted, &h, ms...)
 	}
 	from, to := h.Start, h.End
-	h.Start, h.End = from-maxEvenWindow, to+maxEvenWindow
+	h.Start, h.End = widen(from, to)
 	return evenSeriesSet{q.Querier.Select(ctx, sorted, &h, ms...), from, to}
 }
 
