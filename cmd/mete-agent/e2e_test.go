@@ -122,8 +122,8 @@ func TestStartedWrongly(t *testing.T) {
 		{"a viewer's token", "", s.viewer, 1, []string{"role", "hint: "}},
 		{"a revoked token", "", once, 1, []string{"revoked", "hint: "}},
 		{"an expired token", "", short, 1, []string{"expired at", "hint: "}},
-		{"a spool too small", "-spool-cap 5", s.token, 2, []string{"cap of 5 bytes"}},
-		{"an unknown reader", "-reader tea", s.token, 2, []string{"hint: readers are"}},
+		{"a spool too small", "-spool-cap 5", s.token, 2, []string{"-spool-cap", "from 1.00 MiB"}},
+		{"an unknown reader", "-reader tea", s.token, 2, []string{"it is one of auto, bpf, files"}},
 	} {
 		if c.token == short {
 			time.Sleep(time.Until(made.Add(1100 * time.Millisecond)))

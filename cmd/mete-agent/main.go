@@ -25,15 +25,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 	cfg := agent.Default()
 	flags := flag.NewFlagSet("mete-agent", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // explain prints errors
-	cfg.Flags(flags)
+	set := cfg.Flags(flags)
 	info, _ := debug.ReadBuildInfo() // nil unless built by the go command
 	cfg.Version = version(info)
 	err := flags.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		fmt.Fprintf(stdout, "Usage: mete-agent [flags]\n\n%s\n\n", agent.Long)
-		flags.SetOutput(stdout)
-		flags.PrintDefaults()
+		set.PrintFlags(stdout)
 		return 0
 	case err == nil && cfg.ShowVersion:
 		fmt.Fprintln(stdout, "mete-agent", cfg.Version)
@@ -44,6 +43,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err != nil {
 		return explain(stderr, fault.WithHint(err, "mete-agent -help lists the flags"), 2)
 	}
+	if err := set.Load(os.Getenv); err != nil {
+		return explain(stderr, err, code(err))
+	}
 	// The agent allocates little once it knows all groups, so collecting earlier costs almost
 	// nothing and saves a third of the memory.
 	if os.Getenv("GOGC") == "" {
@@ -52,13 +54,18 @@ func run(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	err = agent.Run(ctx, cfg, stdout, slog.New(slog.NewTextHandler(stderr, nil)))
-	switch {
-	case errors.Is(err, fault.ErrInvalid):
-		return explain(stderr, err, 2)
-	case err != nil:
-		return explain(stderr, err, 1)
+	if err != nil {
+		return explain(stderr, err, code(err))
 	}
 	return 0
+}
+
+// code returns the exit code of an error.
+func code(err error) int {
+	if errors.Is(err, fault.ErrInvalid) {
+		return 2
+	}
+	return 1
 }
 
 // version returns the version that the go command recorded.

@@ -11,16 +11,28 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mete.dev/mete/internal/app/agent"
 	"mete.dev/mete/internal/app/check"
+	"mete.dev/mete/internal/app/config"
 	"mete.dev/mete/internal/app/server"
 	"mete.dev/mete/internal/app/up"
 	"mete.dev/mete/internal/collect/powersim"
 	"mete.dev/mete/internal/ui/cli"
+	"mete.dev/mete/internal/x/settings"
 )
 
 func main() {
 	powersim.Main() // returns except in a simulator of mete up --demo-power
 	os.Exit(cli.Run(context.Background(), command(), os.Args[1:]))
+}
+
+// programs are those that read the file of settings.
+func programs() []config.Program {
+	return []config.Program{
+		{Command: "mete server", Settings: server.Settings},
+		{Command: "mete up", Settings: up.Settings},
+		{Command: "mete-agent", Settings: func() *settings.Set { c := agent.Default(); return c.Settings() }},
+	}
 }
 
 // command returns the program with its commands, under the name mete.
@@ -31,7 +43,7 @@ func command() *cobra.Command {
 		ctx, _ := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 		cmd.SetContext(ctx)
 	}
-	root.AddCommand(up.Command(openAllInOne), server.Command(), check.Command())
+	root.AddCommand(up.Command(openAllInOne), server.Command(), check.Command(), config.Command(programs()...))
 	cli.Complete(root)
 	return root
 }

@@ -15,21 +15,30 @@ import (
 
 	"mete.dev/mete/internal/app/agent"
 	"mete.dev/mete/internal/app/check"
+	"mete.dev/mete/internal/app/config"
 	"mete.dev/mete/internal/app/server"
 	"mete.dev/mete/internal/app/up"
 	"mete.dev/mete/internal/ui/cli"
+	"mete.dev/mete/internal/x/settings"
 )
 
-//go:generate go test . -run=^TestReference -count=1 -update
+//go:generate go test . -run=^Test(Reference|Configuration) -count=1 -update
 
 const reference = "../../docs/cli.md"
 
 var update = flag.Bool("update", false, "rewrite docs/cli.md")
 
+// programs are those of mete-server.
+var programs = []config.Program{
+	{Command: "mete server", Settings: server.Settings},
+	{Command: "mete up", Settings: up.Settings},
+	{Command: "mete-agent", Settings: func() *settings.Set { c := agent.Default(); return c.Settings() }},
+}
+
 // allCommands returns the program with all commands, including those of mete-server.
 func allCommands() *cobra.Command {
 	root := command()
-	for _, c := range []*cobra.Command{up.Command(nil), server.Command(), check.Command()} {
+	for _, c := range []*cobra.Command{up.Command(nil), server.Command(), check.Command(), config.Command(programs...)} {
 		stub, _, _ := root.Find([]string{c.Name()})
 		root.RemoveCommand(stub)
 		root.AddCommand(c)
@@ -40,11 +49,11 @@ func allCommands() *cobra.Command {
 // TestFar compares mete's help about the commands of mete-server with their own help.
 func TestFar(t *testing.T) {
 	root := command()
-	for _, c := range []*cobra.Command{up.Command(nil), server.Command(), check.Command()} {
+	for _, c := range []*cobra.Command{up.Command(nil), server.Command(), check.Command(), config.Command(programs...)} {
 		if found, _, err := root.Find([]string{c.Name()}); err != nil || found.Short != c.Short || found == root {
 			t.Errorf("%s: mete says %q, mete-server %q", c.Name(), found.Short, c.Short)
 		}
-		if len(serverCommands) != 3 {
+		if len(serverCommands) != 4 {
 			t.Errorf("mete names %d commands of mete-server", len(serverCommands))
 		}
 	}
@@ -80,6 +89,28 @@ func TestReference(t *testing.T) {
 	}
 }
 
+// TestConfiguration compares docs/config.md with the settings.
+func TestConfiguration(t *testing.T) {
+	for _, name := range []string{"METE_STATE", "METE_SOCKET", "METE_SERVER", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("METE_HOST_VSOCK", "true") // the default of METE_HOST_VSOCK
+	const file = "../../docs/config.md"
+	want := config.Reference(programs...)
+	if *update {
+		if err := os.WriteFile(file, []byte(want), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := gocmp.Diff(want, string(have)); diff != "" {
+		t.Errorf("docs/config.md is stale; go generate ./cmd/mete rewrites it (-want +have):\n%s", diff)
+	}
+}
+
 // TestExamples checks the examples against the flags and arguments.
 func TestExamples(t *testing.T) {
 	for _, c := range leaves(allCommands().Commands()) {
@@ -98,7 +129,7 @@ func TestExamples(t *testing.T) {
 			if err == nil {
 				err = found.ValidateArgs(found.Flags().Args())
 			}
-			if err != nil || found.Name() != c.Name() {
+			if err != nil || found.Name() != c.Name() && found.Parent() != c {
 				t.Errorf("%s: %v", strings.TrimSpace(line), err)
 			}
 		}
@@ -248,12 +279,9 @@ func agentSection(b *strings.Builder) {
 	b.WriteString("\n## mete-agent\n\nThis is a program of its own, to stay small.\n\n" + prose(agent.Long) +
 		"\n    mete-agent [flags]\n\n| flag | meaning | default |\n|---|---|---|\n")
 	cfg := agent.Default()
-	flags := flag.NewFlagSet("mete-agent", flag.ContinueOnError)
-	cfg.Flags(flags)
-	flags.VisitAll(func(f *flag.Flag) {
-		value, usage := flag.UnquoteUsage(f)
-		flagRow(b, "-"+f.Name, value, usage, f.DefValue)
-	})
+	for _, s := range cfg.Settings().All() {
+		flagRow(b, "-"+s.Name, s.Arg, s.Help, s.Default())
+	}
 }
 
 // flagRow writes a row of a table of flags; a flag that is off or empty by default has no default

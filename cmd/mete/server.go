@@ -12,6 +12,7 @@ import (
 // serverCommands are the commands of mete-server with their short help.
 var serverCommands = []struct{ name, short string }{
 	{"check", "Check a whole ledger for contradictions"},
+	{"config", "Show the configuration, and where each value is from"},
 	{"server", "Keep the ledger of many machines"},
 	{"up", "Measure this machine, keep what is measured, and serve a live page of it"},
 }

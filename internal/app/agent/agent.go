@@ -15,6 +15,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -28,6 +29,8 @@ import (
 	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/x/secretenv"
+	"mete.dev/mete/internal/x/settings"
 
 	meters "mete.dev/mete/internal/collect/energy"
 )
@@ -43,10 +46,15 @@ this machine an id and a certificate, which it keeps in its state directory and
 renews by itself. From then on the agent measures whether the server can be reached
 or not: what cannot be sent waits in the state directory too.
 
-Environment: METE_SERVER and METE_TOKEN as below; METE_STATE, the directory of
-which -state is a part; METE_SOCKET, for mete run too; METE_HOST_VSOCK=false, as
--host-vsock=false.
-Exit codes: 0 after a signal; 2 where the command line is wrong; else 1.`
+Each flag is also a key in the section agent of /etc/mete/mete.yaml and a variable
+of the environment: -vm-shares is vm_shares and METE_AGENT_VM_SHARES, except that
+-server is METE_SERVER, -socket METE_SOCKET, for mete run too, and -host-vsock
+METE_HOST_VSOCK. Flags come before the environment, and that before the file.
+METE_STATE is the directory of which -state is a part, METE_TOKEN the token; see
+docs/config.md.
+
+Exit codes: 0 after a signal; 2 where the command line, the environment or the file
+is wrong; else 1.`
 
 // A Config configures the agent.
 type Config struct {
@@ -74,54 +82,80 @@ func Default() Config {
 	c := Config{
 		Machine: machine.Config{Config: sampler.Default(), Reader: machine.Auto, Energy: meters.Config{Shares: meters.DefaultShares, VSock: meters.DefaultVSock(os.Getenv)}},
 		Agent:   agent.Default(),
-		Server:  os.Getenv("METE_SERVER"), Token: os.Getenv("METE_TOKEN"),
-		State: stateDir(), Socket: socketPath(), Status: "127.0.0.1:9798",
+		Token:   os.Getenv(secretenv.Token),
+		State:   stateDir(), Socket: socketPath(), Status: "127.0.0.1:9798",
 	}
 	c.Agent.Handover = relay.Default()
 	return c
 }
 
-// Flags adds a flag for every setting; the values in c are the defaults.
-func (c *Config) Flags(f *flag.FlagSet) {
-	f.DurationVar(&c.Machine.Tick, "tick", c.Machine.Tick, "`time` between two readings")
-	f.DurationVar(&c.Machine.Window, "window", c.Machine.Window, "`time` that a window spans")
-	f.StringVar(&c.Machine.Reader, "reader", c.Machine.Reader, "how to read the kernel: "+strings.Join(machine.Readers, ", "))
-	f.StringVar(&c.Machine.Scope, "scope", machine.ScopeAuto, "what to measure in a container: auto is the machine where its control groups can be opened, own is the container; use outside of the container then counts for system")
-	f.StringVar(&c.Server, "server", c.Server, "`URL` of the server to send to, as https://mete.example.org:9797 (METE_SERVER); without one nothing is kept or sent")
-	f.StringVar(&c.TokenFile, "token-file", "", "`file` with the token that enrolls this machine (default: $METE_TOKEN); it may be gone once that is done")
-	f.StringVar(&c.State, "state", c.State, "`directory` for this machine's identity and what is not sent yet")
-	f.Int64Var(&c.Agent.Spool.MaxBytes, "spool-cap", c.Agent.Spool.MaxBytes, "most `bytes` that the spool takes on disk")
-	f.StringVar(&c.Machine.Energy.Powercap, "powercap", c.Machine.Energy.Powercap, "`directory` to read RAPL's counters in, in place of this machine's /sys/class/powercap and hwmon")
-	f.StringVar(&c.Machine.Energy.IPMI, "ipmi", c.Machine.Energy.IPMI, "`device` of the management controller to ask for the machine's power, as /dev/ipmi0; '' leaves it alone")
-	f.StringVar(&c.Machine.Energy.NVML, "nvml", gpu.Auto, "`mode` of reading NVIDIA's accelerators, by mete-nvml, a program beside this one: auto, on (also one that may sleep, which it then does not), off, or the path of that program")
-	f.StringVar(&c.Curve, "power-curve", c.Curve, "`file`, written by mete power calibrate, with the power that this machine draws by its load, for the time in which no meter shows it")
-	f.Func("idle-power", "`DOMAIN=WATTS` that a domain (package, dram, gpu, rest) draws when the machine does nothing, several with commas; rest is the whole machine where nothing finer is metered; what is not given is learned", c.parseIdlePower)
-	c.guestRelayFlags(f)
-	f.StringVar(&c.Socket, "socket", c.Socket, "unix `socket` at which mete run registers jobs; '' is none")
-	f.StringVar(&c.Status, "status", c.Status, "`address` of this agent's own /metrics and /healthz; '' is none")
-	f.BoolVar(&c.StatusWorkloads, "status-workloads", false, "show at /metrics what each workload used, and its name, to everyone who reaches the -status address: on the loopback every user of this machine")
-	f.StringVar(&c.Compat, "compat", "", "add to /metrics the names of another `program`: kepler")
-	f.BoolVar(&c.ShowVersion, "version", false, "write the program's version, and end")
-	f.BoolVar(&c.Print, "print", c.Print, "write each window to standard output as JSON lines: its balance, then each workload's row; nothing is kept or sent then")
+// Settings returns the table of the settings of the agent; the values in c are the defaults.
+func (c *Config) Settings() *settings.Set {
+	s := settings.New("agent")
+	s.Duration(&c.Machine.Tick, sampler.MinTick, sampler.MaxTick, "tick", "time between two readings")
+	s.Duration(&c.Machine.Window, sampler.MinTick, 24*time.Hour, "window", "time that a window spans")
+	s.Text(&c.Machine.Reader, "reader", "READER", "how to read the kernel: "+strings.Join(machine.Readers, ", ")).OneOf(machine.Readers...)
+	c.Machine.Scope = machine.ScopeAuto
+	s.Text(&c.Machine.Scope, "scope", "SCOPE", "what to measure in a container: auto is the machine where its control groups can be opened, own is the container; use outside of the container then counts for system").OneOf(machine.Scopes...)
+	s.Text(&c.Server, "server", "URL", "URL of the server to send to, as https://mete.example.org:9797; without one nothing is kept or sent").WithEnv("METE_SERVER").SecretURL("the token belongs into token_file")
+	s.Text(&c.TokenFile, "token-file", "FILE", "file with the token that enrolls this machine (default: $METE_TOKEN); it may be gone once that is done")
+	s.Text(&c.State, "state", "DIR", "directory for this machine's identity and what is not sent yet")
+	s.Size(&c.Agent.Spool.MaxBytes, 1<<20, 1<<60, "spool-cap", "most bytes that the spool takes on disk, as 512MiB")
+	s.Text(&c.Machine.Energy.Powercap, "powercap", "DIR", "directory to read RAPL's counters in, in place of this machine's /sys/class/powercap and hwmon")
+	s.Text(&c.Machine.Energy.IPMI, "ipmi", "DEVICE", "device of the management controller to ask for the machine's power, as /dev/ipmi0; '' leaves it alone")
+	c.Machine.Energy.NVML = gpu.Auto
+	s.Text(&c.Machine.Energy.NVML, "nvml", "MODE", "how to read NVIDIA's accelerators, by mete-nvml, a program beside this one: auto, on (also one that may sleep, which it then does not), off, or the path of that program")
+	s.Text(&c.Curve, "power-curve", "FILE", "file, written by mete power calibrate, with the power that this machine draws by its load, for the time in which no meter shows it")
+	s.ListFunc("idle-power", "DOMAIN=WATTS", "power that a domain (package, dram, gpu, rest) draws when the machine does nothing, several with commas; rest is the whole machine where nothing finer is metered; what is not given is learned", c.parseIdlePower)
+	c.guestRelaySettings(s)
+	s.Text(&c.Socket, "socket", "PATH", "unix socket at which mete run registers jobs; '' is none").WithEnv("METE_SOCKET")
+	s.Text(&c.Status, "status", "ADDRESS", "address of this agent's own /metrics and /healthz; '' is none").Check(func(text string) error {
+		if text == "" {
+			return nil
+		}
+		return settings.Address(text)
+	})
+	s.Switch(&c.StatusWorkloads, "status-workloads", "show at /metrics what each workload used, and its name, to everyone who reaches the status address: on the loopback every user of this machine")
+	s.Text(&c.Compat, "compat", "PROGRAM", "add to /metrics the names of another program: kepler")
+	s.Switch(&c.Print, "print", "write each window to standard output as JSON lines: its balance, then each workload's row; nothing is kept or sent then").OnlyFlag()
+	s.Switch(&c.ShowVersion, "version", "write the program's version, and end").OnlyFlag()
+	return s
 }
 
-// parseIdlePower parses the flag of that name.
-func (c *Config) parseIdlePower(text string) error {
-	for part := range strings.SplitSeq(text, ",") {
-		name, watts, ok := strings.Cut(part, "=")
-		w, err := strconv.ParseFloat(watts, 64)
-		if !ok || err != nil || !(w > 0 && w <= maxIdlePower) {
-			return fmt.Errorf("%q is not DOMAIN=WATTS, above 0 and at most %d W", part, maxIdlePower)
+// Flags adds a flag for each setting to f, and returns the settings.
+func (c *Config) Flags(f *flag.FlagSet) *settings.Set {
+	s := c.Settings()
+	for _, one := range s.All() {
+		if one.Kind == settings.Switch {
+			f.BoolFunc(one.Name, one.Help, one.SetFlag)
+			continue
 		}
-		d := power.Package
-		for d < power.DomainLimit && d.String() != name {
-			d++
-		}
-		if d == power.DomainLimit {
-			return fmt.Errorf("%q is not one of package, dram, gpu and rest", name)
-		}
-		c.Machine.Static[d] = int64(math.Round(w * 1e6))
+		f.Func(one.Name, one.Help, one.SetFlag)
 	}
+	return s
+}
+
+// parseIdlePower parses the setting of that name.
+func (c *Config) parseIdlePower(texts []string) error {
+	var static [power.DomainLimit]int64
+	for _, text := range texts {
+		for part := range strings.SplitSeq(text, ",") {
+			name, watts, ok := strings.Cut(part, "=")
+			w, err := strconv.ParseFloat(watts, 64)
+			if !ok || err != nil || !(w > 0 && w <= maxIdlePower) {
+				return fmt.Errorf("%q is not DOMAIN=WATTS, above 0 and at most %d W", part, maxIdlePower)
+			}
+			d := power.Package
+			for d < power.DomainLimit && d.String() != name {
+				d++
+			}
+			if d == power.DomainLimit {
+				return fmt.Errorf("%q is not one of package, dram, gpu and rest", name)
+			}
+			static[d] = int64(math.Round(w * 1e6))
+		}
+	}
+	c.Machine.Static = static
 	return nil
 }
 

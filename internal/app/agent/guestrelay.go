@@ -1,33 +1,37 @@
 package agent
 
 import (
-	"flag"
 	"fmt"
 	"strings"
 
 	"mete.dev/mete/internal/agent"
 	"mete.dev/mete/internal/guest/relay"
 	"mete.dev/mete/internal/prom/exposition"
+	"mete.dev/mete/internal/x/settings"
 )
 
-// guestRelayFlags adds the flags for energy passed to virtual machines, and from the host.
-func (c *Config) guestRelayFlags(f *flag.FlagSet) {
-	f.StringVar(&c.Agent.Handover.Dir, "vm-shares", c.Agent.Handover.Dir, "`directory` in which each virtual machine of this machine has a folder with the energy that it is given; the default is used where it is there, '' is none")
-	f.BoolVar(&c.Agent.Handover.VSock, "vm-vsock", c.Agent.Handover.VSock, "tell virtual machines that have a CID by vsock what energy they are given")
-	f.Func("vm-vsock-socket", "`UUID=PATH` of a unix socket at which the hypervisor of a virtual machine hands over its connections by vsock, several with commas", c.parseGuestSocket)
-	f.StringVar(&c.Machine.Energy.Shares, "host-shares", c.Machine.Energy.Shares, "`directory` in which the host puts the energy that it gives this virtual machine; '' is none")
-	f.BoolVar(&c.Machine.Energy.VSock, "host-vsock", c.Machine.Energy.VSock, "ask the host of this virtual machine by vsock (METE_HOST_VSOCK)")
+// guestRelaySettings adds the settings of energy passed to virtual machines, and from the host.
+func (c *Config) guestRelaySettings(s *settings.Set) {
+	s.Text(&c.Agent.Handover.Dir, "vm-shares", "DIR", "directory in which each virtual machine of this machine has a folder with the energy that it is given; the default is used where it is there, '' is none")
+	s.Switch(&c.Agent.Handover.VSock, "vm-vsock", "tell virtual machines that have a CID by vsock what energy they are given")
+	s.ListFunc("vm-vsock-socket", "UUID=PATH", "unix socket at which the hypervisor of a virtual machine hands over its connections by vsock, several with commas", c.parseGuestSockets)
+	s.Text(&c.Machine.Energy.Shares, "host-shares", "DIR", "directory in which the host puts the energy that it gives this virtual machine; '' is none")
+	s.Switch(&c.Machine.Energy.VSock, "host-vsock", "ask the host of this virtual machine by vsock").WithEnv("METE_HOST_VSOCK")
 }
 
-// parseGuestSocket parses the flag of that name.
-func (c *Config) parseGuestSocket(text string) error {
-	for part := range strings.SplitSeq(text, ",") {
-		guest, path, ok := strings.Cut(part, "=")
-		if !ok {
-			return fmt.Errorf("%q is not UUID=PATH", part)
+// parseGuestSockets parses the setting vm-vsock-socket.
+func (c *Config) parseGuestSockets(texts []string) error {
+	var sockets []relay.Socket
+	for _, text := range texts {
+		for part := range strings.SplitSeq(text, ",") {
+			guest, path, ok := strings.Cut(part, "=")
+			if !ok {
+				return fmt.Errorf("%q is not UUID=PATH", part)
+			}
+			sockets = append(sockets, relay.Socket{Guest: guest, Path: path})
 		}
-		c.Agent.Handover.Sockets = append(c.Agent.Handover.Sockets, relay.Socket{Guest: guest, Path: path})
 	}
+	c.Agent.Handover.Sockets = sockets
 	return nil
 }
 

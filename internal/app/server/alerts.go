@@ -9,41 +9,45 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/spf13/pflag"
-
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/prom/rule"
 	"mete.dev/mete/internal/server"
+	"mete.dev/mete/internal/x/settings"
 )
 
-// alertFlags are the flags for rules and for receivers of alerts.
-type alertFlags struct {
-	rules, alertmanagers, caps                []string
+// alertSettings are the settings of rules and of receivers of alerts.
+type alertSettings struct {
+	rules, alertmanagers                      []string
+	caps                                      []rule.Cap
 	webhook, header, alertmanagerHeader, page string
 }
 
-func (a *alertFlags) flags(f *pflag.FlagSet) {
-	f.StringArrayVar(&a.rules, "rules", nil, "rules in Prometheus's format, in addition to the built-in ones: a file, or a directory of *.yml; may be repeated")
-	f.StringArrayVar(&a.alertmanagers, "alertmanager", nil, "http(s)://HOST:PORT of an Alertmanager that receives the alerts; may be repeated")
-	f.StringVar(&a.alertmanagerHeader, "alertmanager-header", "", "`FILE` with lines \"Name: value\", headers of requests to them, as for a secret")
-	f.StringVar(&a.webhook, "alert-webhook", "", "`URL` to which alerts are posted as JSON, as Alertmanager's webhooks are, or @FILE with it")
-	f.StringVar(&a.header, "alert-webhook-header", "", "`FILE` with lines \"Name: value\", headers of these requests, as for a secret")
-	f.StringVar(&a.page, "page", "", "`URL` at which people reach this server, for links in alerts (default: --name and the port)")
-	f.StringArrayVar(&a.caps, "power-cap", nil, "CLUSTER=WATTS or CLUSTER/NODE=WATTS above which an alert fires; may be repeated")
+func (a *alertSettings) add(s *settings.Set) {
+	s.List(&a.rules, "rules", "PATH", "rules in Prometheus's format, in addition to the built-in ones: a file, or a directory of *.yml; may be repeated")
+	s.List(&a.alertmanagers, "alertmanager", "URL", "http(s)://HOST:PORT of an Alertmanager that receives the alerts; may be repeated").SecretURL("a header with a password belongs into the file of --alertmanager-header")
+	s.Text(&a.alertmanagerHeader, "alertmanager-header", "FILE", "file with lines \"Name: value\", headers of requests to them, as for a secret")
+	s.Text(&a.webhook, "alert-webhook", "URL", "URL to which alerts are posted as JSON, as Alertmanager's webhooks are, or @FILE with it").Secret()
+	s.Text(&a.header, "alert-webhook-header", "FILE", "file with lines \"Name: value\", headers of these requests, as for a secret")
+	s.Text(&a.page, "page", "URL", "URL at which people reach this server, for links in alerts (default: --name and the port)")
+	s.ListFunc("power-cap", "CAP", "CLUSTER=WATTS or CLUSTER/NODE=WATTS above which an alert fires; may be repeated", func(texts []string) error {
+		var caps []rule.Cap
+		for _, text := range texts {
+			one, err := rule.ParseCap(text)
+			if err != nil {
+				return err
+			}
+			caps = append(caps, one)
+		}
+		a.caps = caps
+		return nil
+	})
 }
 
-// apply copies the flags into a configuration.
-func (a *alertFlags) apply(c *server.Config) error {
+// apply copies the settings into a configuration.
+func (a *alertSettings) apply(c *server.Config) {
 	c.Alerts.Rules, c.Alerts.Alertmanagers, c.Alerts.AlertmanagerHeader = a.rules, a.alertmanagers, a.alertmanagerHeader
 	c.Alerts.Webhook, c.Alerts.WebhookHeader, c.Alerts.PageURL = a.webhook, a.header, a.page
-	for _, text := range a.caps {
-		one, err := rule.ParseCap(text)
-		if err != nil {
-			return err
-		}
-		c.Caps = append(c.Caps, one)
-	}
-	return nil
+	c.Caps = append(c.Caps, a.caps...)
 }
 
 // pageURL returns the URL at which people reach a server that listens on an address.

@@ -3,23 +3,22 @@ package server
 import (
 	"fmt"
 
-	"github.com/spf13/pflag"
-
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/prom/remotewrite"
+	"mete.dev/mete/internal/x/settings"
 )
 
-// remoteWriteFlags are the flags for receivers of samples.
-type remoteWriteFlags struct{ urls, versions, headers []string }
+// remoteWriteSettings are the settings of receivers of samples.
+type remoteWriteSettings struct{ urls, versions, headers []string }
 
-func (r *remoteWriteFlags) flags(f *pflag.FlagSet) {
-	f.StringArrayVar(&r.urls, "remote-write", nil, "`URL` of a receiver of Prometheus's remote write, to which the server sends all new samples, or @FILE with it; may be repeated")
-	f.StringArrayVar(&r.versions, "remote-write-version", nil, "1.0 or 2.0, of remote write: the first for the first --remote-write, and so on, the last for all that follow (default 1.0)")
-	f.StringArrayVar(&r.headers, "remote-write-header", nil, "`FILE` with lines \"Name: value\", headers of requests to it, as for a secret: the first for the first --remote-write, and so on")
+func (r *remoteWriteSettings) add(s *settings.Set) {
+	s.List(&r.urls, "remote-write", "URL", "URL of a receiver of Prometheus's remote write, to which the server sends all new samples, or @FILE with it; may be repeated").SecretURL("")
+	s.List(&r.versions, "remote-write-version", "VERSION", "1.0 or 2.0, of remote write: the first for the first --remote-write, and so on, the last for all that follow (default 1.0)").OneOf("1.0", "2.0")
+	s.List(&r.headers, "remote-write-header", "FILE", "file with lines \"Name: value\", headers of requests to it, as for a secret: the first for the first --remote-write, and so on")
 }
 
-// receivers returns what the flags configure.
-func (r *remoteWriteFlags) receivers() (list []remotewrite.Receiver, err error) {
+// receivers returns what the settings configure.
+func (r *remoteWriteSettings) receivers() (list []remotewrite.Receiver, err error) {
 	for _, of := range []struct {
 		flag   string
 		values []string

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mete.dev/mete/internal/server"
+	"mete.dev/mete/internal/ui/cli"
 	"mete.dev/mete/internal/x/loopback"
 	"mete.dev/mete/internal/x/statedir"
 )
@@ -24,10 +25,10 @@ import (
 type config struct {
 	server.Config
 	listen   string
-	up       upstreamFlags
+	up       upstreamSettings
 	meters   string
-	alerts   alertFlags
-	remote   remoteWriteFlags
+	alerts   alertSettings
+	remote   remoteWriteSettings
 	insecure bool
 	debug    bool
 }
@@ -35,7 +36,8 @@ type config struct {
 // Command returns the command. It ends without an error when its context ends.
 // Each of configure may change the configuration that the flags give, before the server opens.
 func Command(configure ...func(*server.Config)) *cobra.Command {
-	c := config{Config: server.Default()}
+	c := config{Config: server.Default(), listen: defaultListen}
+	set := c.settings()
 	cmd := &cobra.Command{
 		Use:   "server",
 		Short: "Keep the ledger of many machines",
@@ -85,6 +87,9 @@ remote write that --remote-write names.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := set.Load(os.Getenv); err != nil {
+				return err
+			}
 			if c.State == "" {
 				dir, err := statedir.Default(os.Getenv, os.Geteuid())
 				if err != nil {
@@ -99,9 +104,7 @@ remote write that --remote-write names.`,
 			if c.Meters, err = readMeters(c.meters); err != nil {
 				return err
 			}
-			if err := c.alerts.apply(&c.Config); err != nil {
-				return err
-			}
+			c.alerts.apply(&c.Config)
 			if c.Remote, err = c.remote.receivers(); err != nil {
 				return err
 			}
@@ -111,22 +114,7 @@ remote write that --remote-write names.`,
 			return run(cmd.Context(), c, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	f := cmd.Flags()
-	f.StringVar(&c.listen, "listen", ":9797", "address and port to serve on (port 0: any free one)")
-	f.StringVar(&c.State, "state", "", "directory of what the server keeps (default: server in the state directory of mete)")
-	f.StringVar(&c.Database, "database", "", "ledger: a file for SQLite, or postgres://USER@HOST/NAME (default: ledger.db in --state)")
-	f.StringArrayVar(&c.Names, "name", nil, "host name or address under which agents reach the server, beside its own; may be repeated")
-	f.BoolVar(&c.insecure, "insecure", false, "serve plain HTTP, on this machine only: to programs of the same user and of root without a token, to others with one")
-	f.Var((*ageFlag)(&c.Ledger.Minutes), "keep-minutes", "keep minutes for `TIME`, as 7d or 48h; then hours")
-	f.Var((*ageFlag)(&c.Ledger.Hours), "keep-hours", "keep hours for `TIME`; then days, which stay")
-	f.Var((*ageFlag)(&c.Metrics.Retention), "keep-metrics", "keep samples for `TIME`: what charts and PromQL see")
-	f.Var((*sizeFlag)(&c.Metrics.MaxBytes), "metrics-size", "keep at most `SIZE` of samples on disk, as 20GiB; the oldest go first (default: no limit)")
-	addQueryFlags(f, &c.Query)
-	c.up.flags(f)
-	f.StringVar(&c.meters, "meters", "", "`FILE` of meters outside the machines (YAML), which are read and booked here")
-	c.alerts.flags(f)
-	c.remote.flags(f)
-	f.BoolVar(&c.debug, "debug", false, "log more")
+	cli.Settings(cmd, set)
 	return cmd
 }
 

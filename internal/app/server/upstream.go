@@ -7,30 +7,29 @@ import (
 	"os"
 	"strings"
 
-	"github.com/spf13/pflag"
-
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/replica"
 	"mete.dev/mete/internal/pki/token"
 	"mete.dev/mete/internal/replicate"
 	"mete.dev/mete/internal/x/secretenv"
+	"mete.dev/mete/internal/x/settings"
 )
 
-// upstreamFlags are the flags for upstream servers.
-type upstreamFlags struct {
+// upstreamSettings are the settings of upstream servers.
+type upstreamSettings struct {
 	urls, tokens, resolutions []string
 	pseudonyms                bool
 }
 
-func (u *upstreamFlags) flags(f *pflag.FlagSet) {
-	f.StringArrayVar(&u.urls, "upstream", nil, "https://HOST:PORT of a server above this one, to which its rows go; may be repeated")
-	f.StringArrayVar(&u.tokens, "upstream-token", nil, "token of the role upstream, or @FILE with it: the first for the first --upstream, and so on; once enrolled none is needed (or METE_UPSTREAM_TOKEN)")
-	f.StringArrayVar(&u.resolutions, "upstream-resolution", nil, "1m or 1h: what goes up is never finer; for several servers as with --upstream-token, the last for all that follow (default 1m)")
-	f.BoolVar(&u.pseudonyms, "upstream-pseudonyms", false, "send pseudonyms instead of names of nodes, workloads, jobs, users and projects; labels and paths stay here")
+func (u *upstreamSettings) add(s *settings.Set) {
+	s.List(&u.urls, "upstream", "URL", "https://HOST:PORT of a server above this one, to which its rows go; may be repeated").SecretURL("the token belongs into --upstream-token")
+	s.List(&u.tokens, "upstream-token", "TOKEN", "token of the role upstream, or @FILE with it: the first for the first --upstream, and so on; once enrolled none is needed (or METE_UPSTREAM_TOKEN)").WithEnv("").Secret()
+	s.List(&u.resolutions, "upstream-resolution", "RESOLUTION", "1m or 1h: what goes up is never finer; for several servers as with --upstream-token, the last for all that follow (default 1m)").OneOf("1m", "1h")
+	s.Switch(&u.pseudonyms, "upstream-pseudonyms", "send pseudonyms instead of names of nodes, workloads, jobs, users and projects; labels and paths stay here")
 }
 
-// configs returns what the flags configure.
-func (u *upstreamFlags) configs() (all []replicate.Config, err error) {
+// configs returns what the settings configure.
+func (u *upstreamSettings) configs() (all []replicate.Config, err error) {
 	for _, list := range []struct {
 		flag   string
 		values []string

@@ -17,7 +17,7 @@ func TestUpstreams(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	u := upstreamFlags{urls: []string{"https://a:1", "https://b:2", "https://c:3"}, tokens: []string{text, "@" + file}, resolutions: []string{"1m", "1h"}, pseudonyms: true}
+	u := upstreamSettings{urls: []string{"https://a:1", "https://b:2", "https://c:3"}, tokens: []string{text, "@" + file}, resolutions: []string{"1m", "1h"}, pseudonyms: true}
 	got, err := u.configs()
 	if err != nil || len(got) != 3 {
 		t.Fatal(got, err)
@@ -34,12 +34,12 @@ func TestUpstreams(t *testing.T) {
 		}
 	}
 	t.Setenv("METE_UPSTREAM_TOKEN", text)
-	if got, err := (&upstreamFlags{urls: []string{"https://a:1"}}).configs(); err != nil || got[0].Finest != replica.Minute {
+	if got, err := (&upstreamSettings{urls: []string{"https://a:1"}}).configs(); err != nil || got[0].Finest != replica.Minute {
 		t.Errorf("%v, %v", got, err)
 	} else if _, err := got[0].Token(); err != nil {
 		t.Errorf("token of the environment: %v", err)
 	}
-	for name, u := range map[string]upstreamFlags{
+	for name, u := range map[string]upstreamSettings{
 		"more tokens":       {urls: []string{"https://a:1"}, tokens: []string{text, text}},
 		"a resolution":      {resolutions: []string{"1h"}},
 		"another":           {urls: []string{"https://a:1"}, resolutions: []string{"10s"}},

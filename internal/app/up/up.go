@@ -26,6 +26,7 @@ import (
 	"mete.dev/mete/internal/ui/cli"
 	"mete.dev/mete/internal/x/httpx"
 	"mete.dev/mete/internal/x/loopback"
+	"mete.dev/mete/internal/x/settings"
 	"mete.dev/mete/internal/x/statedir"
 	"mete.dev/mete/internal/x/text"
 )
@@ -81,20 +82,20 @@ type keeper interface {
 type config struct {
 	listen   string
 	insecure bool
-	interval string
+	interval interval
 	reader   string
 	state    string
 	powercap string
 	demo     bool
 
-	given bool          // state is not the default
-	tick  time.Duration // parsed interval
-	host  string        // of listen
+	given bool   // state is not the default
+	host  string // of listen
 }
 
 // Command returns the command. It ends without an error when its context ends.
 func Command(open Open) *cobra.Command {
-	var c config
+	c := defaultConfig()
+	set := c.settings()
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Measure this machine, keep what is measured, and serve a live page of it",
@@ -123,6 +124,9 @@ elsewhere, come through a tunnel: ssh -L 9797:127.0.0.1:9797 HOST`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := set.Load(os.Getenv); err != nil {
+				return err
+			}
 			if err := c.validate(); err != nil {
 				return err
 			}
@@ -137,29 +141,52 @@ elsewhere, come through a tunnel: ssh -L 9797:127.0.0.1:9797 HOST`,
 			return run(cmd.Context(), &c, open, cmd.OutOrStdout())
 		},
 	}
-	f := cmd.Flags()
-	f.StringVar(&c.listen, "listen", defaultListen, "address and port to serve on (port 0: any free one)")
-	f.BoolVar(&c.insecure, "insecure", false, "listen on other addresses too, and show everyone who reaches them the latest second of this machine, in the clear")
-	f.StringVarP(&c.interval, "interval", "d", "1s", `time between two readings: "500ms", "2s" or seconds`)
-	f.StringVar(&c.state, "state", "", "directory of what is kept (default: $METE_STATE, else /var/lib/mete of root, else in the home directory)")
-	f.StringVar(&c.powercap, "powercap", "", "read RAPL's counters in `DIR`, in place of this machine's own")
-	f.BoolVar(&c.demo, "demo-power", false, "play power meters over this machine's real load, to see what energy looks like: nothing of it is measured, all of it says so, and the ledger goes with the end")
-	f.StringVar(&c.reader, "reader", "auto", "how to read the kernel: auto, bpf or files")
-	cli.Choices(cmd, "reader", "auto", "bpf", "files")
+	cli.Settings(cmd, set)
 	return cmd
 }
 
-// validate checks and parses the flags.
+// Settings returns the table of the settings of the command.
+func Settings() *settings.Set {
+	c := defaultConfig()
+	return c.settings()
+}
+
+func defaultConfig() config {
+	return config{listen: defaultListen, interval: interval(time.Second), reader: "auto"}
+}
+
+// settings returns the table, whose values are those of c.
+func (c *config) settings() *settings.Set {
+	s := settings.New("up")
+	s.Text(&c.listen, "listen", "ADDRESS", "address and port to serve on (port 0: any free one)").Check(settings.Address)
+	s.Switch(&c.insecure, "insecure", "listen on other addresses too, and show everyone who reaches them the latest second of this machine, in the clear")
+	s.Var(&c.interval, settings.Duration, "interval", "DURATION", `time between two readings: "500ms", "2s" or seconds`).WithShort("d")
+	s.Text(&c.state, "state", "DIR", "directory of what is kept (default: $METE_STATE, else /var/lib/mete of root, else in the home directory)")
+	s.Text(&c.powercap, "powercap", "DIR", "read RAPL's counters in DIR, in place of this machine's own")
+	s.Switch(&c.demo, "demo-power", "play power meters over this machine's real load, to see what energy looks like: nothing of it is measured, all of it says so, and the ledger goes with the end").OnlyFlag()
+	s.Text(&c.reader, "reader", "READER", "how to read the kernel: auto, bpf or files").OneOf("auto", "bpf", "files")
+	return s
+}
+
+// An interval is the time between two readings.
+type interval time.Duration
+
+func (i *interval) String() string { return time.Duration(*i).String() }
+
+func (i *interval) Set(text string) error {
+	d, err := unit.ParseSeconds(text)
+	if err != nil {
+		return err
+	}
+	if d < minTick || d > maxTick {
+		return fault.WithHint(fault.ErrInvalid, "from 100ms to 1m")
+	}
+	*i = interval(d)
+	return nil
+}
+
+// validate checks settings that depend on each other.
 func (c *config) validate() (err error) {
-	if c.tick, err = unit.ParseSeconds(c.interval); err != nil {
-		return fmt.Errorf("--interval: %w", err)
-	}
-	if c.tick < minTick || c.tick > maxTick {
-		return fault.WithHint(fmt.Errorf("--interval %s: %w", c.interval, fault.ErrInvalid), "from 100ms to 1m")
-	}
-	if c.reader != "auto" && c.reader != "bpf" && c.reader != "files" {
-		return fault.WithHint(fmt.Errorf("--reader %q: %w", c.reader, fault.ErrInvalid), "auto, bpf or files")
-	}
 	if c.demo && c.state != "" {
 		return fault.WithHint(fmt.Errorf("--demo-power with --state %s: %w", c.state, fault.ErrInvalid),
 			"what is simulated is never kept beside what was measured: leave --state out")
@@ -196,7 +223,7 @@ func run(ctx context.Context, c *config, open Open, out io.Writer) (err error) {
 	// The server closes it too, without an error; an early return must.
 	defer func() { _ = ln.Close() }()
 
-	m, kept, err := open(ctx, Options{Tick: c.tick, Reader: c.reader, State: c.state, Powercap: c.powercap, Demo: c.demo})
+	m, kept, err := open(ctx, Options{Tick: time.Duration(c.interval), Reader: c.reader, State: c.state, Powercap: c.powercap, Demo: c.demo})
 	if err != nil {
 		return err
 	}
@@ -225,7 +252,7 @@ func run(ctx context.Context, c *config, open Open, out io.Writer) (err error) {
 	f := newFeed()
 	srv := newServer(f, kept, authorize, allowed(ln.Addr(), c.host))
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return f.run(gctx, c.tick, m) })
+	g.Go(func() error { return f.run(gctx, time.Duration(c.interval), m) })
 	g.Go(func() error {
 		if err := server.ServeUntil(gctx, srv, httpx.LimitConns(ln, maxConns)); err != nil {
 			return fmt.Errorf("up: %w", err)
@@ -285,7 +312,7 @@ func (p *page) announce(out io.Writer, m *live.Machine) error {
 			fmt.Fprintf(&b, "  another browser: %s\n", again)
 		}
 	}
-	fmt.Fprintf(&b, "  %s: %d CPUs, %d workloads, reader %s, every %s\n", text.Clean(m.Host), m.CPUs, len(m.Rows), text.Clean(m.Reader), c.tick)
+	fmt.Fprintf(&b, "  %s: %d CPUs, %d workloads, reader %s, every %s\n", text.Clean(m.Host), m.CPUs, len(m.Rows), text.Clean(m.Reader), time.Duration(c.interval))
 	if m.Simulated != "" {
 		fmt.Fprintf(&b, "  SIMULATED POWER %s: nobody measured it, nor what follows from it\n", text.Clean(m.Simulated))
 	}

@@ -42,6 +42,12 @@ type Clock interface {
 	Clocks() (boot, mono, wall int64, err error)
 }
 
+// Limits of a tick.
+const (
+	MinTick = 10 * time.Millisecond
+	MaxTick = time.Minute
+)
+
 // A Config sets how often to read.
 type Config struct {
 	Tick   time.Duration // between snapshots
@@ -54,9 +60,9 @@ func Default() Config { return Config{Tick: time.Second, Window: 10 * time.Secon
 // Validate returns an error wrapping fault.ErrInvalid if c cannot work.
 func (c Config) Validate() error {
 	switch {
-	case c.Tick < 10*time.Millisecond:
+	case c.Tick < MinTick:
 		return fmt.Errorf("tick %v is shorter than 10ms: %w", c.Tick, fault.ErrInvalid)
-	case c.Tick > time.Minute:
+	case c.Tick > MaxTick:
 		return fmt.Errorf("tick %v is longer than a minute: %w", c.Tick, fault.ErrInvalid)
 	case c.Window < c.Tick:
 		return fmt.Errorf("window %v is shorter than the tick of %v: %w", c.Window, c.Tick, fault.ErrInvalid)

@@ -25,7 +25,12 @@ func newUsageError(cmd *cobra.Command, what string) error {
 // help, and errors for wrong usage that wrap fault.ErrInvalid and name the help. A
 // FlagErrorFunc of a command takes precedence.
 func Complete(root *cobra.Command) {
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return newUsageError(cmd, err.Error()) })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if hint := fault.Hint(err); hint != "" {
+			return fault.WithHint(usageError{err.Error()}, hint)
+		}
+		return newUsageError(cmd, err.Error())
+	})
 	root.SetHelpCommand(helpCommand())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()

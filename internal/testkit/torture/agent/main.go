@@ -25,8 +25,12 @@ import (
 
 func main() {
 	cfg := agent.Default()
-	cfg.Flags(flag.CommandLine)
+	set := cfg.Flags(flag.CommandLine)
 	flag.Parse()
+	if err := set.Load(os.Getenv); err != nil {
+		fmt.Fprintln(os.Stderr, "mete-agent: error:", err)
+		os.Exit(2)
+	}
 	configure(&cfg)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
