@@ -40,7 +40,7 @@ func Command(programs ...Program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "config", Short: "Show the configuration, and where each value is from", Long: long,
 		Example: "  mete config server\n  mete config agent --config new.yaml -o yaml",
-		Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args:    cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	for _, p := range programs {
 		cmd.AddCommand(p.command())
