@@ -59,6 +59,9 @@ func (p Program) command() *cobra.Command {
 		Example: "  mete config " + set.Section + "\n  mete config " + set.Section + " --config new.yaml -o yaml",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cli.OneOf("-o", form, "text", "json", "yaml"); err != nil {
+				return err
+			}
 			if err := set.Load(os.Getenv); err != nil {
 				return err
 			}

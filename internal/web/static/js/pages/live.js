@@ -94,10 +94,13 @@ function Row({ r, opt, wholes, fold, show }) {
     <td class="num psi">${pressing.map(([k]) => html`<span class=${figures[k] ? press(figures[k].value) : "absent"}>${figures[k] ? (figures[k].value < 0.0005 ? "0" : Math.round(figures[k].value * 1000) / 10 + "%") : "–"}</span>`)}</td></tr>`;
 }
 
-function Foot({ t, wholes }) {
-  const off = ["cpu", "memory", "power"].some((k) => t.total[k] && wholes[k] > 0 && Math.abs(t.total[k].value - wholes[k]) > 1e-5 * wholes[k] + 1e-6);
+// Foot sums the rows. They are the machine and its skew: what was read twice, as groups and the
+// machine cannot be read at one instant.
+function Foot({ t, wholes, skews }) {
+  const off = ["cpu", "memory", "power"].some((k) => t.total[k] && wholes[k] > 0 && Math.abs(t.total[k].value - wholes[k] - (skews[k] || 0)) > 1e-5 * wholes[k] + 1e-6);
+  const overlap = [skews.cpu > 0 && text(skews.cpu, "cores"), skews.memory > 0 && text(skews.memory, "bytes")].filter(Boolean).join(", ");
   const line = (name, f, cls) => html`<tr class=${cls}><th scope="row">${name}</th>${columns.map(([k, , unit]) => html`<td class="num"><${Cell} f=${f[k]} unit=${unit} /></td>`)}<td></td></tr>`;
-  return html`<tfoot>${t.restCount > 0 && line(`not shown: ${few(t.restCount, "workload")}`, t.rest, "muted")}${line(off ? "Total, which is not the machine: a defect" : "Total = the machine", t.total, off ? "bad" : "")}</tfoot>`;
+  return html`<tfoot>${t.restCount > 0 && line(`not shown: ${few(t.restCount, "workload")}`, t.rest, "muted")}${line(off ? "Rows do not add up to the machine (please report)" : overlap ? `Total = the machine, and ${overlap} read twice in this tick` : "Total = the machine", t.total, off ? "bad" : "")}</tfoot>`;
 }
 
 const resourceName = (n) => n.replaceAll("_", " ");
@@ -140,6 +143,7 @@ function Tree({ m, query }) {
   const opt = { filter: query.q || "", flat: query.show === "list", sums: query.show === "sums", sort, reverse: way === "up", busy: query.busy === "1", folded };
   const t = useMemo(() => arrange(m, opt), [m, query.q, query.show, query.sort, query.busy, folded]);
   const { first, last, look } = useWindow(t.rows.length, box);
+  const skews = { cpu: m.cpu_cores.skew, memory: m.memory_bytes.skew };
   const wholes = { cpu: m.cpu_cores.whole, memory: m.memory_bytes.whole, power: m.energy ? m.energy.watts : 0 };
   const fold = (id) => setFolded((s) => { const n = new Set(s); if (!n.delete(id)) n.add(id); return n; });
   const by = (key) => put({ sort: key === sort && way !== "up" ? key + ".up" : key === "cpu" ? "" : key }, true);
@@ -148,7 +152,7 @@ function Tree({ m, query }) {
   return html`<div class="table tall" ref=${box} onScroll=${look} tabindex="0" role="region" aria-label="workloads"><table class="fixed tree" aria-rowcount=${t.rows.length}>
     <thead><tr>${head("name", "Workload", "", "name")}${columns.map(([, name, , key, help]) => head(key, name, help, "num"))}${head("pressure", html`<span class="three">Pressure<br /><i>CPU</i><i>mem</i><i>I/O</i></span>`, "share of the time in which some task waited for CPU, memory, I/O", "num psi")}</tr></thead>
     <tbody><${Gap} rows=${first} columns=${10} />${t.rows.slice(first, last).map((r, i) => html`<${Row} key=${r.row.id + (i && r.row.id === t.rows[first + i - 1].row.id ? i : "")} r=${r} opt=${opt} wholes=${wholes} fold=${fold} show=${show} />`)}<${Gap} rows=${t.rows.length - last} columns=${10} /></tbody>
-    <${Foot} t=${t} wholes=${wholes} /></table></div>
+    <${Foot} t=${t} wholes=${wholes} skews=${skews} /></table></div>
     ${t.rows.length === 0 && html`<${Empty} title="No workload matches"><span>The filter looks at names, paths and kinds.</span></${Empty}>`}
     ${row && html`<${Details} row=${row} close=${() => show("")} />`}`;
 }
