@@ -72,10 +72,8 @@ copy are valid again in a server that is started from it.`,
 			return err
 		},
 	}
-	f := cmd.Flags()
-	f.StringVarP(&form, "output", "o", "text", "print `FORM`: text or json")
-	f.StringVar(&state, "state", "", "`directory` that mete up or mete server was given with --state (default: as theirs)")
-	cli.Choices(cmd, "output", "text", "json")
+	cli.OutputFlag(cmd, &form, "text", "json")
+	cli.StateFlag(cmd, &state)
 	return cmd
 }
 

@@ -36,17 +36,6 @@ use that can give them. It keeps the silences, and who made them.`,
 	return cmd
 }
 
-// stateFlag adds the flag for the server's state directory.
-func stateFlag(cmd *cobra.Command, dir *string) {
-	cmd.Flags().StringVar(dir, "state", "", "`directory` that mete up or mete server was given with --state (default: as theirs)")
-}
-
-// outputFlag adds the flag for the output format.
-func outputFlag(cmd *cobra.Command, form *string, forms ...string) {
-	cmd.Flags().StringVarP(form, "output", "o", forms[0], "print `FORM`: "+strings.Join(forms[:len(forms)-1], ", ")+" or "+forms[len(forms)-1])
-	cli.Choices(cmd, "output", forms...)
-}
-
 func create() *cobra.Command {
 	var length, comment, by, form, dir string
 	cmd := &cobra.Command{
@@ -94,8 +83,8 @@ silence, and of an alert that still fires when the silence ends.`,
 	f.StringVar(&length, "for", "2h", "end after `TIME`: 30m, 2h, 7d")
 	f.StringVar(&comment, "comment", "", "why, for others to read")
 	f.StringVar(&by, "by", "", "`NAME` of its author (default: this user)")
-	outputFlag(cmd, &form, "text", "json")
-	stateFlag(cmd, &dir)
+	cli.OutputFlag(cmd, &form, "text", "json")
+	cli.StateFlag(cmd, &dir)
 	return cmd
 }
 
@@ -146,21 +135,12 @@ func list() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var body []byte
-			switch form {
-			case "json":
-				body = v1.JSON(v1.List[v1.Silence]{Items: all})
-			case "csv":
-				body = v1.CSV(v1.List[v1.Silence]{Items: all})
-			default:
-				body = []byte(table.SilencesText(all, table.Style{Zone: time.Local}))
-			}
-			_, err = cmd.OutOrStdout().Write(body)
+			_, err = cmd.OutOrStdout().Write(table.Encode(form, v1.List[v1.Silence]{Items: all}, func() string { return table.SilencesText(all, table.Style{Zone: time.Local}) }))
 			return err
 		},
 	}
-	outputFlag(cmd, &form, "table", "csv", "json")
-	stateFlag(cmd, &dir)
+	cli.OutputFlag(cmd, &form, "table", "csv", "json")
+	cli.StateFlag(cmd, &dir)
 	return cmd
 }
 
@@ -186,6 +166,6 @@ func end() *cobra.Command {
 			return err
 		},
 	}
-	stateFlag(cmd, &dir)
+	cli.StateFlag(cmd, &dir)
 	return cmd
 }

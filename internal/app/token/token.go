@@ -5,7 +5,6 @@ package token
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -38,17 +37,6 @@ use that can give them.`,
 	}
 	cmd.AddCommand(create(), list(), revoke(), link())
 	return cmd
-}
-
-// stateFlag adds the flag for the server's state directory.
-func stateFlag(cmd *cobra.Command, dir *string) {
-	cmd.Flags().StringVar(dir, "state", "", "`directory` that mete up or mete server was given with --state (default: as theirs)")
-}
-
-// outputFlag adds the flag for the output format.
-func outputFlag(cmd *cobra.Command, form *string, forms ...string) {
-	cmd.Flags().StringVarP(form, "output", "o", forms[0], "print `FORM`: "+strings.Join(forms[:len(forms)-1], ", ")+" or "+forms[len(forms)-1])
-	cli.Choices(cmd, "output", forms...)
 }
 
 func create() *cobra.Command {
@@ -109,8 +97,8 @@ again: --role upstream --node.`,
 	f.IntVar(&uses, "uses", 0, "how many machines or users may enroll with it; -1 is any number (default: one)")
 	f.StringVar(&expires, "expires", "24h", "end after `TIME`: 30m, 24h, 90d, or never")
 	cli.Choices(cmd, "role", "agent", "job", "viewer", "upstream", "writer")
-	outputFlag(cmd, &form, "text", "json")
-	stateFlag(cmd, &dir)
+	cli.OutputFlag(cmd, &form, "text", "json")
+	cli.StateFlag(cmd, &dir)
 	return cmd
 }
 
@@ -150,21 +138,12 @@ func list() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var body []byte
-			switch form {
-			case "json":
-				body = v1.JSON(v1.List[v1.Token]{Items: all})
-			case "csv":
-				body = v1.CSV(v1.List[v1.Token]{Items: all})
-			default:
-				body = []byte(table.TokensText(all, table.Style{Zone: time.Local}))
-			}
-			_, err = cmd.OutOrStdout().Write(body)
+			_, err = cmd.OutOrStdout().Write(table.Encode(form, v1.List[v1.Token]{Items: all}, func() string { return table.TokensText(all, table.Style{Zone: time.Local}) }))
 			return err
 		},
 	}
-	outputFlag(cmd, &form, "table", "csv", "json")
-	stateFlag(cmd, &dir)
+	cli.OutputFlag(cmd, &form, "table", "csv", "json")
+	cli.StateFlag(cmd, &dir)
 	return cmd
 }
 
@@ -193,7 +172,7 @@ the server ends. At a server with TLS, sign in with a viewer's token instead.`,
 			return err
 		},
 	}
-	stateFlag(cmd, &dir)
+	cli.StateFlag(cmd, &dir)
 	return cmd
 }
 
@@ -224,6 +203,6 @@ stay enrolled.`,
 			return err
 		},
 	}
-	stateFlag(cmd, &dir)
+	cli.StateFlag(cmd, &dir)
 	return cmd
 }

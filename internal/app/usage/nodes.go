@@ -9,6 +9,7 @@ import (
 
 	"mete.dev/mete/internal/api/client"
 	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/ui/cli"
 	"mete.dev/mete/internal/ui/table"
 )
 
@@ -71,7 +72,7 @@ access to that can give it.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&state, "state", "", "`directory` that mete up or mete server was given with --state (default: as theirs)")
+	cli.StateFlag(cmd, &state)
 	return cmd
 }
 

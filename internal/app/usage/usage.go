@@ -49,16 +49,8 @@ func (s *serverFlags) checkOutput() error { return cli.OneOf("-o", s.output, "ta
 func (s *serverFlags) style() table.Style { return table.Style{Zone: time.Local, ASCII: s.ascii} }
 
 // print writes an answer in the format of -o.
-func (s *serverFlags) print(cmd *cobra.Command, answer v1.Table, table func() string) error {
-	var body []byte
-	switch s.output {
-	case "csv":
-		body = v1.CSV(answer)
-	case "json":
-		body = text.JSON(v1.JSON(answer))
-	default:
-		body = []byte(table())
-	}
+func (s *serverFlags) print(cmd *cobra.Command, answer v1.Table, write func() string) error {
+	body := table.Encode(s.output, answer, write)
 	out := cmd.OutOrStdout()
 	if f, ok := out.(*os.File); ok && term.IsTerminal(f.Fd()) {
 		body = escapeControl(body)
