@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/testkit"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // fake is a build whose programs are texts.
@@ -115,9 +116,7 @@ func TestDeb(t *testing.T) {
 // dpkg accepts the packages, and the sums in them are right.
 func TestDebAccepted(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("dpkg-deb"); err != nil {
-		t.Skip("no dpkg-deb")
-	}
+	hosttest.Need(t, "dpkg")
 	dir := t.TempDir()
 	if err := fake(t, "1.2.3").debs(dir); err != nil {
 		t.Fatal(err)
@@ -143,9 +142,7 @@ func TestDebAccepted(t *testing.T) {
 // Versions of packages are ordered as those of the programs: a candidate before the version itself.
 func TestVersionOrder(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("dpkg"); err != nil {
-		t.Skip("no dpkg")
-	}
+	hosttest.Need(t, "dpkg")
 	list := []string{"0.0.0-20261126065856-8c3622c48cc8", "0.0.0-20261127065856-0c3622c48cc8", "0.1.0-rc.1", "0.1.0", "0.1.1-0.20261128065856-1c3622c48cc8", "0.1.1", "0.10.0", "1.0.0"}
 	for i := range list[1:] {
 		a, b := debVersion(list[i]), debVersion(list[i+1])

@@ -26,6 +26,7 @@ import (
 	"mete.dev/mete/internal/model/unit"
 	modelusage "mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/testkit/apitest"
 	"mete.dev/mete/internal/ui/cli"
 )
 
@@ -79,19 +80,7 @@ func (b *book) Usage(_ context.Context, q query.Query) (*query.Answer, error) {
 }
 
 func (b *book) EachPeriod(ctx context.Context, q query.Query, every query.Period, f func(*query.Answer) error) error {
-	from, to := q.From, q.To
-	a, err := b.Usage(ctx, q)
-	for at := from; err == nil; at = q.To {
-		if err = f(a); err != nil || !at.Before(to) {
-			return err
-		}
-		q.From, q.To = at, at.Truncate(time.Duration(every)).Add(time.Duration(every))
-		if q.To.After(to) {
-			q.To = to
-		}
-		a, err = b.Usage(ctx, q)
-	}
-	return err
+	return apitest.EachPeriod(ctx, q, every, b.Usage, f)
 }
 
 func (b *book) Nodes(context.Context, query.Scope) ([]query.Node, error) {

@@ -33,6 +33,7 @@ var needs = map[string]func() error{
 	"loop":         func() error { return errors.Join(root(), exists("/dev/loop-control")) },
 	"netns":        func() error { return errors.Join(root(), exists("/proc/self/ns/net")) },
 	"chromium":     func() error { _, err := exec.LookPath("chromium"); return err },
+	"dpkg":         func() error { _, err := exec.LookPath("dpkg-deb"); return err },
 	"dbus":         func() error { _, err := exec.LookPath("dbus-daemon"); return err },
 	"systemd":      func() error { return exists("/run/systemd/system") },
 	"procfs":       func() error { return exists("/proc/self/stat") },
@@ -51,8 +52,8 @@ var needs = map[string]func() error{
 // Need skips the test unless this machine meets each requirement: root, bpf (programs can
 // be loaded and the kernel has BTF), cgroup1 and cgroup2 (groups of that version can be
 // created; cgroup1 with cpuacct), memcg1 and memcg2 (the same with the memory controller),
-// unified (cgroup v2 alone, whose top groups have the controllers cpu, io, memory and pids), psi, rapl, loop, netns, chromium, dbus, systemd, procfs, schedstat, promtool, gcc, vsock
-// (AF_VSOCK to this machine itself), postgres, prometheus, alertmanager, mosquitto (the
+// unified (cgroup v2 alone, whose top groups have the controllers cpu, io, memory and pids), psi, rapl, loop, netns, chromium, dpkg, dbus, systemd, procfs,
+// schedstat, promtool, gcc, vsock (AF_VSOCK to this machine itself), postgres, prometheus, alertmanager, mosquitto (the
 // broker and its clients), qemu (for x86-64), kvm (this user can open it). If METE_MUST, a
 // comma-separated list, contains the requirement, Need fails the test instead: so the gate
 // knows that nothing was skipped.

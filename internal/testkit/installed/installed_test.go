@@ -110,10 +110,8 @@ func start(t *testing.T) *guest {
 	if err != nil {
 		t.Fatal(err)
 	}
-	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", filepath.Join(dir, "init"), "mete.dev/mete/internal/testkit/qemu/init")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	if err := qemu.Build(t.Context(), filepath.Join(dir, "init"), "internal/testkit/qemu/init"); err != nil {
+		t.Fatal(err)
 	}
 	kernel, err := qemu.FindKernel(t.Context())
 	if err != nil {

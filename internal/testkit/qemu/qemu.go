@@ -57,6 +57,21 @@ type Config struct {
 	Dir    string // for sockets and the initramfs; its path must be short
 }
 
+// Build builds programs of this project for a guest, linked statically, into a directory or a
+// file, as go build -o does.
+func Build(ctx context.Context, to string, packages ...string) error {
+	args := []string{"build", "-ldflags=-s -w", "-o", to}
+	for _, p := range packages {
+		args = append(args, "mete.dev/mete/"+p)
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return nil
+}
+
 // A Share is a directory of this machine that the guest mounts by 9p.
 type Share struct {
 	Dir      string // on this machine

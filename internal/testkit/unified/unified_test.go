@@ -52,7 +52,9 @@ func TestInGuest(t *testing.T) {
 		files["/bin/"+name] = filepath.Join(dir, name)
 		goTool(t, "test", "-c", "-ldflags=-s -w", "-o", filepath.Join(dir, name), "mete.dev/mete/internal/"+p.pkg)
 	}
-	goTool(t, "build", "-ldflags=-s -w", "-o", filepath.Join(dir, "init"), "mete.dev/mete/internal/testkit/qemu/init")
+	if err := qemu.Build(t.Context(), filepath.Join(dir, "init"), "internal/testkit/qemu/init"); err != nil {
+		t.Fatal(err)
+	}
 	var console journal.Journal
 	m := boot(t, dir, files, &console)
 	for _, p := range programs {
