@@ -60,9 +60,7 @@ func TestPageFigures(t *testing.T) {
 	hosttest.Need(t, "chromium")
 	f := fleet.Open(t, fleet.Config{Nodes: 4, Each: 8, Windows: 40, Window: 60e9})
 	ctx := browser(t)
-	u := &user{t, ctx}
-	u.does(chromedp.EmulateViewport(1440, 900), chromedp.Navigate(f.URL+"/?range=15m"))
-	u.writes("#token", f.Viewer+"\r")
+	u := signIn(t, ctx, f, 1440, 900, "/?range=15m")
 	u.sees("charts", `document.querySelectorAll(".uplot canvas").length >= 4 && !document.querySelector(".skeleton")`)
 	text, err := chromedp.Run(ctx, chromedp.Evaluate[string](figuresScript+`("postgres-main", "rack1-n01")`, chromedp.EvalAwaitPromise))
 	if err != nil {

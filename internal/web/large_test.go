@@ -42,9 +42,7 @@ func TestLargeInChromium(t *testing.T) {
 	if err := chromedp.Listen(ctx, console.listen); err != nil {
 		t.Fatal(err)
 	}
-	u := &user{t, ctx}
-	u.does(chromedp.EmulateViewport(1440, 900), chromedp.Navigate(f.URL+"/query"))
-	u.writes("#token", f.Viewer+"\r")
+	u := signIn(t, ctx, f, 1440, 900, "/query")
 	u.sees("the page", `document.querySelector("#main") !== null`)
 	f.Requests()
 	questions := map[string]string{} // to the page that sent it first

@@ -150,9 +150,7 @@ func TestOutageInChromium(t *testing.T) {
 	needPagesStage(t)
 	f := fleet.Open(t, fleet.Config{Nodes: 3, Each: 2, Tame: true})
 	ctx := browser(t)
-	u := &user{t, ctx}
-	u.does(chromedp.EmulateViewport(1440, 900), chromedp.Navigate(f.URL+"/health?range=15m"))
-	u.writes("#token", f.Viewer+"\r")
+	u := signIn(t, ctx, f, 1440, 900, "/health?range=15m")
 	u.sees("the page", `document.querySelector("#main") !== null`)
 	u.sees("the outage", outage)
 	height := func(page string, most float64) {
@@ -185,9 +183,7 @@ func TestNodesInChromium(t *testing.T) {
 	needPagesStage(t)
 	f := fleet.Open(t, fleet.Config{Nodes: 88, Each: 2, Tame: true})
 	ctx := browser(t)
-	u := &user{t, ctx}
-	u.does(chromedp.EmulateViewport(1440, 900), chromedp.Navigate(f.URL+"/nodes?range=15m"))
-	u.writes("#token", f.Viewer+"\r")
+	u := signIn(t, ctx, f, 1440, 900, "/nodes?range=15m")
 	u.sees("eleven groups of eight", `[...document.querySelectorAll(".block")].map((b) => b.querySelector("h3").innerText.replace(/\s/g, " ") + b.querySelectorAll("li").length).join() === [1,2,3,4,5,6,7,8,9,10,11].map((n) => "rack" + n + "88").join()`)
 	u.sees("names in natural order", `[...document.querySelectorAll("tbody td:first-child")].map((td) => td.innerText).filter((n) => n.startsWith("rack")).slice(0, 24).join() === [1,2,3].flatMap((r) => [1,2,3,4,5,6,7,8].map((n) => "rack" + r + "-n0" + n)).join()`)
 	box, err := chromedp.Run(ctx, chromedp.Evaluate[[]float64](`(() => { const r = document.querySelectorAll(".fleet a")[10].getBoundingClientRect(); return [r.left + 5, r.top + 5]; })()`))
@@ -209,9 +205,7 @@ func TestJobsOnPhoneInChromium(t *testing.T) {
 	needPagesStage(t)
 	f := fleet.Open(t, fleet.Config{Nodes: 3, Each: 9, Tame: true})
 	ctx := browser(t)
-	u := &user{t, ctx}
-	u.does(chromedp.EmulateViewport(390, 844), chromedp.Navigate(f.URL+"/jobs?range=15m"))
-	u.writes("#token", f.Viewer+"\r")
+	u := signIn(t, ctx, f, 390, 844, "/jobs?range=15m")
 	u.sees("the jobs", `document.querySelectorAll("tbody tr:not(.gap)").length >= 8`)
 	u.sees("two figures within the screen", `(() => { const heads = [...document.querySelectorAll("thead th")].filter((th) => th.getBoundingClientRect().right <= innerWidth).map((th) => th.innerText.replace(/[↓↑]/g, "").trim()); return heads.join() === "Job,CPU,Peak memory"; })()`)
 	picture(t, ctx, "jobs-phone")
@@ -222,9 +216,7 @@ func TestQueryInChromium(t *testing.T) {
 	needPagesStage(t)
 	f := fleet.Open(t, fleet.Config{Nodes: 3, Each: 9, Tame: true})
 	ctx := browser(t)
-	u := &user{t, ctx}
-	u.does(chromedp.EmulateViewport(1440, 900), chromedp.Navigate(f.URL+"/query?range=15m"))
-	u.writes("#token", f.Viewer+"\r")
+	u := signIn(t, ctx, f, 1440, 900, "/query?range=15m")
 	u.sees("the field", `document.querySelector("#expr") !== null`)
 	options := func(want string) {
 		t.Helper()
@@ -254,9 +246,7 @@ func TestFindInChromium(t *testing.T) {
 	needPagesStage(t)
 	f := fleet.Open(t, fleet.Config{Nodes: 20, Each: 9, Tame: true})
 	ctx := browser(t)
-	u := &user{t, ctx}
-	u.does(chromedp.EmulateViewport(1440, 900), chromedp.Navigate(f.URL+"/?range=15m"))
-	u.writes("#token", f.Viewer+"\r")
+	u := signIn(t, ctx, f, 1440, 900, "/?range=15m")
 	u.sees("the page", `document.querySelector(".find") !== null`)
 	finds := func(open, text, first, at string) {
 		t.Helper()

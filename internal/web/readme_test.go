@@ -20,9 +20,7 @@ func TestReadmeInChromium(t *testing.T) {
 		t.Skip("takes pictures if METE_PICTURES names a directory")
 	}
 	f := fleet.Open(t, fleet.Config{Nodes: 24, Each: 9, Tame: true})
-	u := &user{t, browser(t)}
-	u.does(chromedp.EmulateViewport(1440, 900), chromedp.Navigate(f.URL+"/query"))
-	u.writes("#token", f.Viewer+"\r")
+	u := signIn(t, browser(t), f, 1440, 900, "/query")
 	u.sees("the page", `document.querySelector("#main") !== null`)
 	for _, v := range []struct {
 		visit

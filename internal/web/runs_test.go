@@ -119,9 +119,7 @@ func TestRunsInChromium(t *testing.T) {
 	if err := chromedp.Listen(ctx, console.listen); err != nil {
 		t.Fatal(err)
 	}
-	u := &user{t, ctx}
-	u.does(chromedp.EmulateViewport(1440, 900), chromedp.Navigate(f.URL+"/query"))
-	u.writes("#token", f.Viewer+"\r")
+	u := signIn(t, ctx, f, 1440, 900, "/query")
 	u.sees("the page", `document.querySelector("#main") !== null`)
 	for _, s := range screens {
 		look(t, ctx, console, f.URL, visit{"runs", "/job?job=ci&range=1h", "300 runs"}, s, string(axe))

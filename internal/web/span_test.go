@@ -22,9 +22,7 @@ func TestPage(t *testing.T) {
 	if err := chromedp.Listen(ctx, console.listen); err != nil {
 		t.Fatal(err)
 	}
-	u := &user{t, ctx}
-	u.does(chromedp.EmulateViewport(1440, 900), chromedp.Navigate(f.URL+"/jobs?range=30d"))
-	u.writes("#token", f.Viewer+"\r")
+	u := signIn(t, ctx, f, 1440, 900, "/jobs?range=30d")
 	u.sees("the jobs", `document.body.innerText.includes("postgres-main") && document.querySelectorAll("tbody tr").length >= 8`)
 	console.take() // the missing token
 	u.clicks("tbody tr:first-child a")

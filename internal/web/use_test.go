@@ -90,6 +90,15 @@ func (u *user) writes(css, text string) {
 	u.presses(text)
 }
 
+// signIn opens a page of a fleet in a window of this size, with the token of a viewer.
+func signIn(t *testing.T, ctx context.Context, f *fleet.Fleet, width, height int64, path string) *user {
+	t.Helper()
+	u := &user{t, ctx}
+	u.does(chromedp.EmulateViewport(width, height), chromedp.Navigate(f.URL+path))
+	u.writes("#token", f.Viewer+"\r")
+	return u
+}
+
 // Operations on the pages of a fleet work by mouse and by keys, and change the address.
 func TestUse(t *testing.T) {
 	testkit.Stage(t, "pages", "a browser is operated for half a minute")
@@ -100,9 +109,7 @@ func TestUse(t *testing.T) {
 	if err := chromedp.Listen(ctx, console.listen); err != nil {
 		t.Fatal(err)
 	}
-	u := &user{t, ctx}
-	u.does(chromedp.EmulateViewport(1440, 900), chromedp.Navigate(f.URL+"/?range=15m"))
-	u.writes("#token", f.Viewer+"\r")
+	u := signIn(t, ctx, f, 1440, 900, "/?range=15m")
 	u.sees("the page", `document.querySelector("#main") !== null`)
 	console.take() // the missing token
 	u.sees("charts", `document.querySelectorAll(".uplot canvas").length >= 4 && !document.querySelector(".skeleton")`)

@@ -89,6 +89,19 @@ function Head({ page, title, path, keep, span }) {
       <${Segments} label="range of time" options=${ranges.map(([n]) => [n, n, "the last " + n])} value=${span.name} choose=${choose} /></div>`}</header>`;
 }
 
+// A Notice is a message that stands above a page.
+function Notice({ id, role = "alert", children }) {
+  return html`<div class="notice bad" role=${role} id=${id}><div>${children}</div></div>`;
+}
+
+// Notices are what concerns every page: the server is down, the power is simulated, an error.
+function Notices({ down, simulated, error }) {
+  return html`
+    ${down && html`<${Notice} id="down"><b>The server does not answer.</b> <span>This page shows earlier data. Check that the server runs, and the tunnel if you use one. The page connects again by itself.</span></${Notice}>`}
+    ${simulated && html`<${Notice} id="simulated" role="note"><b>Simulated power</b> <span id="simulated-text">${simulated}</span><span>: not measured, nor are figures that follow from it.</span></${Notice}>`}
+    ${error && error.status !== 0 && html`<${Notice}><b>${error.message}</b> <span>${error.hint}</span></${Notice}>`}`;
+}
+
 // useDown follows whether the server can be reached.
 function useDown() {
   const [down, set] = useState(isDown());
@@ -121,7 +134,7 @@ function App() {
   return html`<div class="frame"><a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); document.getElementById("main").focus(); }}>Skip to the page</a>
     <${Side} page=${page} keep=${keep} dark=${theme === "dark"} showKeys=${showKeys} alarms=${firing.data} leave=${() => { signOut(); again(tries + 1); }} />
     <div class="body"><${Head} page=${page} title=${title} path=${path} keep=${keep} span=${spanOf(query)} />
-      <main class=${"page" + (down ? " stale" : "")} id="main" tabindex="-1">${down && html`<div class="notice bad" role="alert" id="down"><div><b>The server does not answer.</b> <span>What you see is from before. Check that it runs, and the tunnel if you use one. This page connects again by itself.</span></div></div>`}${played.data && html`<div class="notice bad" role="note" id="simulated"><div><b>Simulated power</b> <span id="simulated-text">${played.data}</span><span>: nobody measured it, nor what follows from it.</span></div></div>`}${who.error && who.error.status !== 0 && html`<div class="notice bad" role="alert"><div><b>${who.error.message}</b> <span>${who.error.hint}</span></div></div>`}
+      <main class=${"page" + (down ? " stale" : "")} id="main" tabindex="-1"><${Notices} down=${down} simulated=${played.data} error=${who.error} />
         ${(who.data || page && page.alone) && html`<${View} key=${path + (query.job || "") + "\n" + (query.node || "")} path=${path} nodes=${who.data ? who.data.nodes : null} theme=${theme} />`}</main></div>
     ${keys && html`<${Keys} close=${() => showKeys(false)} />`}</div>`;
 }

@@ -2,7 +2,7 @@
 import { html, useMemo } from "../../vendor/preact.mjs";
 import { get, alarms } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
-import { resources, divisions, kinds } from "../series.js";
+import { resources, divisions } from "../series.js";
 import { Starting, isStarting, isNew, usePresent } from "../starting.js";
 import { Card, Stat, Shown, Empty, Figure, Kind, Job, Segments, useData, useHere, partsOf } from "../ui.js";
 import { Stacked, Flows, Whole, useStacks, gapMarks, alertMarks } from "../parts.js";
@@ -79,12 +79,12 @@ export function Overview({ nodes }) {
   const gaps = useData(async (signal) => (await get("/v1/gaps", ledger(span), signal)).gaps, [steps(span)]);
   const alerts = useData(async (signal) => (await get("/api/v1/alerts", {}, signal)).data.alerts, [], 30000);
   const dimensions = useData(async (signal) => {
-    const has = async (by) => (await get("/v1/usage", { by, where: kinds.map((k) => "kind=" + k), fields: "cpu_seconds", limit: 2, from: "-24h" }, signal)).groups.some((g) => g[by]);
-    return (await Promise.all(["namespace", "user"].map(has)));
+    const list = (await get("/v1/dimensions", {}, signal)).dimensions;
+    return ["namespace", "user"].map((name) => list.some((d) => d.dimension === name && d.workloads > 0));
   }, []);
   const marks = useMemo(() => [...gapMarks(gaps.data), ...alertMarks((alerts.data || []).filter(alarms))], [gaps.data, alerts.data]);
   if (nodes.length === 0) return html`<section class="card"><${Empty} title="No machine has enrolled yet"><p>On the server, make a token, then start an agent with it on each machine:</p><pre>mete token create --role agent
-mete-agent -server URL -token TOKEN</pre></${Empty}></section>`;
+mete-agent -server URL -token-file FILE</pre></${Empty}></section>`;
   const several = nodes.length > 1, [spaces, users] = dimensions.data || [];
   if (starting) return html`${present.now && html`<${Now} now=${present.now} nodes=${nodes} />`}<${Starting} nodes=${nodes} history=${present.history} />`;
   const now = live.data && live.data.measured === 0 && present.now ? { ...live, data: present.now } : live;
