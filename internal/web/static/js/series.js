@@ -32,7 +32,7 @@ export function level(name, match, span, nodes) {
 // use is theirs too; of one node that is asked for it is its own.
 export const together = (name, match, span, nodes) => level(name, match, span, nodes) + (/\bnode=/.test(match) ? "" : " unless on (cluster, node) mete_node_nested");
 
-export const kinds = ["path", "slice", "service", "scope", "session", "user", "pod", "container", "slurm-job", "slurm-step", "vm", "job"];
+const kinds = ["path", "slice", "service", "scope", "session", "user", "pod", "container", "slurm-job", "slurm-step", "vm", "job"];
 
 // divisions are the dimensions by which the use of workloads is stacked: the dimension of the
 // ledger, and the names on the page. "parts" stacks workloads as a whole.
