@@ -118,7 +118,8 @@ type account struct {
 	user, system        int64 // latest readings
 	userPart, userWhole int64 // user / (user + system) when they last changed
 
-	cpuLimit, memoryLimit int64 // as in usage.Group
+	cpuLimit, memoryLimit int64                    // as in usage.Group
+	held                  map[usage.Resource]int64 // as in usage.Group
 
 	guest  *guest      // nil if the account never hosted a virtual machine
 	share  usage.Usage // of the latest tick
@@ -190,7 +191,7 @@ func (acc *Accounts) updateAccounts(s *usage.Snapshot) {
 			a.w, a.dirty.head = g.Workload, true
 		}
 		a.final, a.uncertain, a.round = g.Final, false, acc.round
-		a.cpuLimit, a.memoryLimit = g.CPULimit, g.MemoryLimit
+		a.cpuLimit, a.memoryLimit, a.held = g.CPULimit, g.MemoryLimit, g.Held
 		if same := a.reading == g.Reading; !same || !a.unchanged {
 			a.previous, a.reading, a.unchanged = a.reading, g.Reading, same
 		}
@@ -327,12 +328,18 @@ func (acc *Accounts) bookCounter(a *account, r usage.Resource, own int64) {
 	}
 }
 
-// bookLevel books a level over the tick as the trapezoid from the previous tick. A group born in
+// bookLevel books a level over the tick: what its source integrated, or else the trapezoid from the
+// previous tick. A group born in
 // the tick begins at zero. The integral is unknown for a group that existed before it was seen or
 // whose level was unreadable, and after a pause of the agent unless the group was seen before it;
 // then the trapezoid is a guess.
 func (acc *Accounts) bookLevel(a *account, r usage.Resource, own int64) {
 	q := a.quality(r)
+	if held, ok := a.held[r]; ok {
+		acc.putPeak(a, r, own, q)
+		a.share.Put(r, held, q)
+		return
+	}
 	from, how := own, q
 	switch {
 	case a.previous.Has.Has(r):

@@ -10,7 +10,7 @@ import (
 
 // canBeDormant reports whether nothing can change a's share.
 func (acc *Accounts) canBeDormant(a *account) bool {
-	return a.unchanged && a.childValues == [nestedSlots]int64{} && a.parent != nil && a.guest == nil &&
+	return a.unchanged && a.childValues == [nestedSlots]int64{} && a.parent != nil && a.guest == nil && a.held == nil &&
 		!a.final && !a.uncertain && a.stale.set == 0 && acc.tickStart == usage.StartContinued && !acc.noDormancy
 }
 

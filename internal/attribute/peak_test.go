@@ -149,3 +149,32 @@ func TestPeakAfterRestart(t *testing.T) {
 		}
 	}
 }
+
+// A level that its source integrated between ticks is booked as the source says, with the level of the
+// tick as its last; afterwards the trapezoid continues from there.
+func TestHeldLevel(t *testing.T) {
+	m, acc := newPeakMachine(), attribute.New("n")
+	m.tick(acc)
+	g := m.add(usage.Root, true)
+	held := func(level, integral int64) (booked int64) {
+		g.Put(usage.Memory, level)
+		g.Held = nil
+		if integral >= 0 {
+			g.Held = map[usage.Resource]int64{usage.Memory: integral}
+		}
+		m.tick(acc)
+		u, ok := acc.Share(g.Slot)
+		if !ok || u.Quality.Get(usage.Memory) != usage.Measured {
+			t.Fatalf("share %+v, %v", u, ok)
+		}
+		return u.Amount[usage.Memory]
+	}
+	for i, c := range []struct{ level, integral, want int64 }{
+		{100, 70, 70}, {100, 90, 90}, {100, 90, 90}, {100, 20, 20}, // it does not repeat a share
+		{300, -1, 200}, // from 100 to 300
+	} {
+		if got := held(c.level, c.integral); got != c.want {
+			t.Errorf("tick %d: %d byte-seconds, want %d", i, got, c.want)
+		}
+	}
+}

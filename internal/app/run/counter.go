@@ -171,14 +171,14 @@ func (c *counter) reader() string {
 	return "files"
 }
 
-// notes returns which figures are absent, and why.
-func (c *counter) notes(final *usage.Reading) []string {
+// notes returns which figures are not present, and why.
+func (c *counter) notes(present usage.Set) []string {
 	var absent []string
 	for _, a := range []struct {
 		res  usage.Resource
 		name string
 	}{{usage.DiskRead, "disk"}, {usage.NetworkRx, "network"}, {usage.Processes, "processes"}} {
-		if !final.Has.Has(a.res) {
+		if !present.Has(a.res) {
 			absent = append(absent, a.name)
 		}
 	}

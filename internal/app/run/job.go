@@ -11,6 +11,7 @@ import (
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/job/archive"
 	"mete.dev/mete/internal/job/launch"
+	"mete.dev/mete/internal/job/meter"
 	"mete.dev/mete/internal/job/report"
 	"mete.dev/mete/internal/job/scope"
 	"mete.dev/mete/internal/job/standalone"
@@ -24,7 +25,7 @@ type job struct {
 	h      *hostfs.FS
 	report report.Report
 	stderr io.Writer
-	energy *energyMeter
+	power  *powerMeters
 	sender *standalone.Sender // nil if the job does not send its figures
 	unsent error              // why it does not, despite --server
 }
@@ -82,8 +83,8 @@ func run(c *config, stdout, stderr io.Writer) error {
 func (j *job) run(c launch.Command) (launch.Exit, error) {
 	counter := openCounter(j.h, j.cfg.reader)
 	defer counter.close()
-	j.energy = openEnergyMeter(j.h, j.cfg.powercap)
-	defer j.energy.close()
+	j.power = openPower(j.h, j.cfg.powercap)
+	defer j.power.close()
 	signals := listen()
 	defer signals.close()
 
@@ -152,21 +153,30 @@ func (j *job) watch(place launch.Job, group *launch.Group, c launch.Command, n *
 	own.explainUnsent(agent)
 	c.Env = withSelfAccess(c.Env, j.selfAccess(own, agent))
 	agent.startSearch()
-	c.Before = func() {
+	m, err := meter.Open(j.h, place, n.read)
+	if err != nil {
+		own.cancel()
+		return launch.Exit{}, err
+	}
+	defer func() { _ = m.Close() }() // read only
+	c.Before = func() error {
 		// The thread that becomes the job only waits.
-		ready := make(chan struct{})
+		ready := make(chan error)
 		go func() {
-			defer close(ready)
 			n.wait()
-			j.energy.begin()
+			j.power.addTo(m)
+			ready <- m.Begin()
 		}()
-		<-ready
+		return <-ready
 	}
 	measured, exit, err := launch.Run(j.h, place, c, launch.Watch{
-		WaitAll: j.cfg.waitAll, ReadMore: n.read, Signals: s.c, NeedsSignal: s.needsSignal,
-		OnSample: func(at hostfs.Clocks, m *report.Measurement) {
-			j.energy.tick(at, m)
-			own.onSample(at, m)
+		WaitAll: j.cfg.waitAll, Signals: s.c, NeedsSignal: s.needsSignal,
+		Sample: func(at launch.Moment) bool {
+			seen := m.Sample(at)
+			if at == launch.Full {
+				own.sampled(m)
+			}
+			return seen
 		},
 	})
 	if err != nil {
@@ -174,15 +184,18 @@ func (j *job) watch(place launch.Job, group *launch.Group, c launch.Command, n *
 		return exit, err
 	}
 	j.report.InLedgerByName = agent.end(measured, exit, s.c)
-	own.end(measured, exit, s.c)
+	last := m.CloseWindow()
+	own.end(&last, measured, exit, s.c)
+	metered := m.Metered()
 	j.report.Fill(measured)
-	j.energy.fillReport(&j.report)
+	j.report.FillUse(&metered)
+	j.power.explain(&j.report, m.Events())
 	j.report.Reader = n.reader()
 	if group != nil {
 		j.report.Group = group.Path()
 		j.addNotes(group.Notes()...)
 	}
-	j.addNotes(n.notes(&measured.Final)...)
+	j.addNotes(n.notes(metered.Use.Present)...)
 	return exit, nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"mete.dev/mete/internal/host/exclusive"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/job/launch"
+	"mete.dev/mete/internal/job/meter"
 	"mete.dev/mete/internal/job/report"
 	"mete.dev/mete/internal/job/socket"
 	"mete.dev/mete/internal/job/standalone"
@@ -84,7 +85,6 @@ type ledgerRun struct {
 	run           *standalone.Run // nil if it does not send
 	claim         *exclusive.Claim
 	machineHolder exclusive.Holder // the process that measures the machine for the ledger; none if it has no scope
-	at            hostfs.Clocks    // of the last sample
 	handedOff     bool             // to an agent that started while the job ran
 }
 
@@ -199,32 +199,29 @@ func (l *ledgerRun) explainUnsent(agent *agentJob) {
 	}
 }
 
-// onSample takes a sample of the job. At the end of a window it checks whether an agent for the
-// same ledger has started: that one measures the job from then on, and what the job used before
-// stays booked.
-func (l *ledgerRun) onSample(at hostfs.Clocks, m *report.Measurement) {
-	if l.run == nil || l.handedOff {
+// sampled stores the job's window if one is due. Then it checks whether an agent for the same ledger
+// has started: that one measures the job from then on, and what the job used before stays booked.
+func (l *ledgerRun) sampled(m *meter.Meter) {
+	if l.run == nil || l.handedOff || !l.run.IsReady() || !m.IsDue(l.run.Window()) {
 		return
 	}
-	l.at = at
-	if !l.run.Sample(at, m) {
-		return
-	}
+	w := m.CloseWindow()
 	_, err := l.claim.Conflicts()
 	by, taken := errors.AsType[*exclusive.ConflictError](err)
+	if taken {
+		_, taken = by.MachineHolder()
+	}
 	if !taken {
+		l.run.Add(&w)
 		return
 	}
-	if _, ok := by.MachineHolder(); !ok {
-		return
-	}
-	l.run.HandOff(at, m)
+	l.run.HandOff(&w)
 	l.releaseClaim()
 	l.handedOff = true
 }
 
-// end sends the rest and completes the report with what was booked.
-func (l *ledgerRun) end(m *report.Measurement, e launch.Exit, signals <-chan os.Signal) {
+// end sends the rest, the last window w included.
+func (l *ledgerRun) end(w *usage.Window, m *report.Measurement, e launch.Exit, signals <-chan os.Signal) {
 	if l.run == nil {
 		return
 	}
@@ -236,7 +233,7 @@ func (l *ledgerRun) end(m *report.Measurement, e launch.Exit, signals <-chan os.
 		l.j.notify("an agent that sends to " + l.j.cfg.server + " started while the job ran, and measured the rest of it")
 		err = l.run.FinishHandOff(ctx)
 	} else {
-		err = l.run.End(ctx, l.at, m, standalone.Outcome{At: m.Ended, Code: e.Code()})
+		err = l.run.End(ctx, w, standalone.Outcome{At: m.Ended, Code: e.Code()})
 	}
 	l.releaseClaim()
 	if err != nil {

@@ -146,6 +146,15 @@ func (b *bench) equal(name string, r *report.Report) {
 			b.t.Errorf("job %s: %v: the ledger has %s (%v), the report %d (%v)", name, res, got, g.Usage.Present.Has(res), want, has)
 		}
 	}
+	var sum int64
+	for _, res := range usage.Energies {
+		sum += g.Usage.Sum[res].Int64()
+	}
+	want, _ := r.Get(report.Energy)
+	off, _ := r.Get(report.EnergyError)
+	if got := g.Usage.Sum[usage.EnergyError].Int64(); sum != want || got != off || sum == 0 {
+		b.t.Errorf("job %s: the ledger has %d +-%d uJ, the report %d +-%d", name, sum, got, want, off)
+	}
 }
 
 func (b *bench) workload(name string) query.Workload {

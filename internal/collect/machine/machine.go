@@ -191,7 +191,7 @@ func New(h *hostfs.FS, cfg Config, log *slog.Logger) (_ *Machine, err error) {
 	if err := m.openEnergy(cfg, accounts, log); err != nil {
 		return nil, err
 	}
-	m.Sampler = sampler.NewSampler(cfg.Config, accounts, boot, clock{h}, m.sources, log)
+	m.Sampler = sampler.NewSampler(cfg.Config, accounts, boot, Clock{h}, m.sources, log)
 	m.SetMeters(m.power.Meters)
 	m.selfAt, m.selfCPU = time.Now(), CPUTime()
 	return m, nil
@@ -219,7 +219,7 @@ func (m *Machine) Extent() usage.Extent { return m.extent }
 
 // Clock returns CLOCK_BOOTTIME and the wall time in ns. Any goroutine may call it.
 func (m *Machine) Clock() (boottime, wall int64, err error) {
-	boottime, _, wall, err = clock{m.host}.Clocks()
+	boottime, _, wall, err = Clock{m.host}.Clocks()
 	return boottime, wall, err
 }
 
@@ -372,10 +372,11 @@ func RSS(h *hostfs.FS) int64 {
 	return resident * int64(unix.Getpagesize())
 }
 
-// clock adapts the host's clocks.
-type clock struct{ *hostfs.FS }
+// A Clock is the clocks of a host for a sampler.
+type Clock struct{ *hostfs.FS }
 
-func (c clock) Clocks() (boot, mono, wall int64, err error) {
+// Clocks implements sampler.Clock.
+func (c Clock) Clocks() (boot, mono, wall int64, err error) {
 	k, err := c.FS.Clocks()
 	return k.Boottime, k.Monotonic, k.Realtime, err
 }

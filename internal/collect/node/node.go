@@ -18,7 +18,7 @@ type Source struct {
 	stat    *hostfs.File
 	meminfo *hostfs.File
 	load    *hostfs.File // nil if missing
-	disks   *hostfs.File // nil if the kernel has no block devices
+	disks   *hostfs.File // nil if the kernel has no block devices, or they are not read
 	leaves  map[procfmt.Dev]string
 	totals  disk.Totals
 	merged  bool // requests that were merged count
@@ -31,7 +31,21 @@ type Source struct {
 // merged, disk requests count before the kernel merges them, as in groups that count them then.
 // The caller closes it.
 func Open(h *hostfs.FS, every int, merged bool) (*Source, error) {
-	s := &Source{host: h, every: max(1, every), merged: merged}
+	s, err := OpenWithoutDisks(h)
+	if err != nil {
+		return nil, err
+	}
+	s.every, s.merged = max(1, every), merged
+	s.disks, err = h.Open("/proc/diskstats")
+	if err != nil && !errors.Is(err, fault.ErrNotFound) {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// OpenWithoutDisks returns a source that does not read block devices. The caller closes it.
+func OpenWithoutDisks(h *hostfs.FS) (*Source, error) {
+	s := &Source{host: h}
 	var err error
 	if s.stat, err = h.Open("/proc/stat"); err != nil {
 		return nil, err
@@ -40,10 +54,6 @@ func Open(h *hostfs.FS, every int, merged bool) (*Source, error) {
 		return nil, errors.Join(err, s.Close())
 	}
 	s.load, err = h.Open("/proc/loadavg")
-	if err != nil && !errors.Is(err, fault.ErrNotFound) {
-		return nil, errors.Join(err, s.Close())
-	}
-	s.disks, err = h.Open("/proc/diskstats")
 	if err != nil && !errors.Is(err, fault.ErrNotFound) {
 		return nil, errors.Join(err, s.Close())
 	}

@@ -66,7 +66,7 @@ func (s *Sampler) Run(ctx context.Context, tick func(), window func(*usage.Windo
 		if ours {
 			_, err = s.Tick()
 		} else {
-			_, _, err = s.sample()
+			_, err = s.Sample()
 		}
 		switch {
 		case err == nil:
@@ -154,8 +154,7 @@ func (s *Sampler) finish(window func(*usage.Window)) error {
 		return err
 	}
 	if !s.closed {
-		s.accounts.CloseWindow(&s.window)
-		s.ticks, s.closed = 1, true
+		s.CloseWindow()
 	}
 	if window != nil && s.window.Length() > 0 {
 		window(&s.window)

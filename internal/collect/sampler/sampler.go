@@ -94,6 +94,7 @@ type Sampler struct {
 
 	snapshot usage.Snapshot
 	offset   int64 // wall minus boottime for the stamps of windows, ns
+	wall     int64 // wall minus boottime at the latest snapshot, ns
 	started  bool
 	ticks    int // in the open window, including the one that opened it
 	window   usage.Window
@@ -136,31 +137,38 @@ func (s *Sampler) ClosedWindow() *usage.Window {
 // Tick takes a snapshot and books it, and closes the window at its end. After an error
 // nothing is booked: the next tick makes up for it, since all counters are cumulative.
 func (s *Sampler) Tick() (usage.Balance, error) {
-	b, wall, err := s.sample()
+	b, err := s.Sample()
 	if err != nil {
 		return b, err
 	}
 	if s.ticks++; s.ticks > s.cfg.Ticks() {
-		s.ticks = 1
-		s.accounts.CloseWindow(&s.window)
-		s.closed = true
-		s.updateOffset(wall)
+		s.CloseWindow()
 	}
 	return b, nil
 }
 
-// sample takes a snapshot and books it. It also returns how far the wall clock is ahead of
-// CLOCK_BOOTTIME.
-func (s *Sampler) sample() (_ usage.Balance, offset int64, err error) {
+// CloseWindow closes the window at the latest snapshot and returns it, for callers that end windows
+// by another rule than Tick. It is valid until the next window closes.
+func (s *Sampler) CloseWindow() *usage.Window {
+	s.ticks = 1
+	s.accounts.CloseWindow(&s.window)
+	s.closed = true
+	s.updateOffset(s.wall)
+	return &s.window
+}
+
+// Sample takes a snapshot and books it, and leaves the window open. After an error nothing is booked,
+// as after one of Tick.
+func (s *Sampler) Sample() (_ usage.Balance, err error) {
 	s.closed = false
 	boot, mono, wall, err := s.clock.Clocks()
 	if err != nil {
-		return usage.Balance{}, 0, err
+		return usage.Balance{}, err
 	}
-	offset = wall - boot
+	s.wall = wall - boot
 	if !s.started {
-		s.offset = offset
-		if kept, ok := s.accounts.Offset(s.boot); ok && time.Duration(kept-offset).Abs() <= clockStep {
+		s.offset = s.wall
+		if kept, ok := s.accounts.Offset(s.boot); ok && time.Duration(kept-s.wall).Abs() <= clockStep {
 			s.offset = kept // so that windows are contiguous in wall time too
 		}
 	}
@@ -168,7 +176,7 @@ func (s *Sampler) sample() (_ usage.Balance, offset int64, err error) {
 	*snap = usage.Snapshot{Boot: s.boot, At: boot, Mono: mono, Offset: s.offset, Groups: snap.Groups[:0], Ending: s.endingJobs(snap.Ending[:0]),
 		Before: s.readMeters(snap.Before[:0]), After: snap.After}
 	if err := s.read(snap); err != nil {
-		return usage.Balance{}, 0, err
+		return usage.Balance{}, err
 	}
 	snap.After = s.readMeters(snap.After[:0])
 	if end, _, _, err := s.clock.Clocks(); err == nil {
@@ -182,7 +190,7 @@ func (s *Sampler) sample() (_ usage.Balance, offset int64, err error) {
 		}
 	}
 	s.logMeterEvents()
-	return b, offset, nil
+	return b, nil
 }
 
 // repeatInterval is the time after which the same fault of a meter is logged again.

@@ -162,10 +162,7 @@ func (g *Group) Notes() []string { return g.notes }
 
 // Read adds the job's use so far to r: totals of counters and present levels. Unreadable files are
 // left out.
-func (g *Group) Read(r *usage.Reading) {
-	g.read(r, false)
-	g.finish(r)
-}
+func (g *Group) Read(r *usage.Reading) { g.read(r, false) }
 
 // ReadLevels adds only the present levels to r.
 func (g *Group) ReadLevels(r *usage.Reading) { g.read(r, true) }
@@ -181,27 +178,6 @@ func (g *Group) read(r *usage.Reading, levels bool) {
 	if !r.Has.Has(usage.Memory) {
 		// No memory controller: sum the memory of the processes.
 		addMemory(g.h, g.Members(), r)
-	}
-}
-
-// finish reconciles values from different files.
-func (g *Group) finish(r *usage.Reading) {
-	if !r.Has.Has(usage.CPU) {
-		return
-	}
-	cpu := r.Value[usage.CPU]
-	if r.Has.Has(usage.CPUUser) {
-		// The kernel divides the exact time by samples taken at clock ticks, and v1 shows the parts
-		// in units of 10 ms: divide again.
-		user, sys := r.Value[usage.CPUUser], r.Value[usage.CPUSystem]
-		if user+sys <= 0 {
-			r.Has &^= usage.SetOf(usage.CPUUser, usage.CPUSystem)
-			return
-		}
-		user = int64(float64(cpu) * (float64(user) / float64(user+sys)))
-		r.Put(usage.CPUUser, user)
-		r.Put(usage.CPUSystem, cpu-user)
-		r.Apportioned |= usage.SetOf(usage.CPUUser, usage.CPUSystem)
 	}
 }
 

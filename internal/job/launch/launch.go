@@ -39,9 +39,9 @@ type Command struct {
 	// Files are the descriptors that become 0, 1 and so on. Other descriptors without close-on-exec
 	// are inherited too, as by exec.
 	Files []uintptr
-	// Before, if not nil, is called when everything is ready, and the start waits for it. Its own
-	// use may count for the job, so it should only wait.
-	Before func()
+	// Before, if not nil, is called when everything is ready, and the start waits for it; an error of
+	// it prevents the start. Its own use may count for the job, so it should only wait.
+	Before func() error
 }
 
 // A Member is a living process of a job.

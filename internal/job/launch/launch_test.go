@@ -194,10 +194,28 @@ func read(t *testing.T, f *os.File) string {
 	return string(b)
 }
 
-func run(t *testing.T, h *hostfs.FS, j launch.Job, c launch.Command, w launch.Watch) (*report.Measurement, launch.Exit) {
+// measured is what a run of a job was, and its last reading.
+type measured struct {
+	*report.Measurement
+	Final usage.Reading
+}
+
+func run(t *testing.T, h *hostfs.FS, j launch.Job, c launch.Command, w launch.Watch) (m measured, e launch.Exit) {
 	t.Helper()
-	m, e, err := launch.Run(h, j, c, w)
-	if err != nil {
+	also := w.Sample
+	w.Sample = func(at launch.Moment) bool {
+		if also != nil {
+			also(at)
+		}
+		var r usage.Reading
+		j.Read(&r)
+		if r.Has.Has(usage.CPU) {
+			m.Final = r
+		}
+		return r.Has.Has(usage.CPU)
+	}
+	var err error
+	if m.Measurement, e, err = launch.Run(h, j, c, w); err != nil {
 		t.Fatal(err)
 	}
 	return m, e
@@ -429,7 +447,10 @@ func TestStrayed(t *testing.T) {
 	at := t.TempDir()
 	c.Env = append(c.Env, "GROUPS_OF_JOB="+strings.Join(mine, " "), "AT="+at)
 	looks := map[string]int{}
-	m, e := run(t, h, g, c, launch.Watch{OnSample: func(hostfs.Clocks, *report.Measurement) {
+	m, e := run(t, h, g, c, launch.Watch{Sample: func(moment launch.Moment) bool {
+		if moment != launch.Full {
+			return true
+		}
 		for done, seen := range map[string]string{"moved": "seen", "removed": "seen2"} {
 			if _, err := os.Stat(filepath.Join(at, done)); err != nil {
 				continue
@@ -441,6 +462,7 @@ func TestStrayed(t *testing.T) {
 				}
 			}
 		}
+		return true
 	}})
 	notes := strings.Join(m.Notes, "\n")
 	if e.Code() != 0 || !strings.Contains(notes, "moved out") || !strings.Contains(notes, "removed while it ran") {
@@ -548,7 +570,13 @@ func TestTree(t *testing.T) {
 	spin := `i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done`
 	c, out := sh(t, fmt.Sprintf(`mkfifo "$1"; (setsid sh -c '%s; cat /proc/$$/schedstat; echo >"$1"' sh "$1" &); sh -c '%[1]s'; %[1]s; read x <"$1"; (setsid sleep 1000000 &); sleep 1.2`, spin),
 		filepath.Join(t.TempDir(), "fifo"))
-	m, e := run(t, h, tree, c, launch.Watch{})
+	var peak int64
+	m, e := run(t, h, tree, c, launch.Watch{Sample: func(launch.Moment) bool {
+		var r usage.Reading
+		tree.Read(&r)
+		peak = max(peak, r.Value[usage.Memory])
+		return true
+	}})
 	if len(m.LivesOn) != 1 || m.LivesOn[0].Name != "sleep" {
 		t.Errorf("lives on: %v, want sleep: %s", m.LivesOn, read(t, out))
 	}
@@ -571,7 +599,7 @@ func TestTree(t *testing.T) {
 			t.Errorf("%s is there, which a tree cannot see", r)
 		}
 	}
-	if peak, _ := m.Memory.Peak(); peak < 1<<20 {
+	if peak < 1<<20 {
 		t.Errorf("memory peak %d", peak)
 	}
 	for _, p := range m.LivesOn {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/host/hostfs"
-	"mete.dev/mete/internal/host/procfmt"
 	"mete.dev/mete/internal/job/report"
 	"mete.dev/mete/internal/model/usage"
 )
@@ -24,6 +23,15 @@ type Job interface {
 	IsGone() bool
 }
 
+// A Moment is when a job is sampled.
+type Moment uint8
+
+const (
+	Early Moment = iota // between two full samples, while the job is young
+	Full                // about once a second
+	Last                // the job has ended: what it holds now is not what it held
+)
+
 // Watch configures how a job is watched.
 type Watch struct {
 	// Signals are passed to the command. After its end a signal ends waiting for other processes.
@@ -33,31 +41,26 @@ type Watch struct {
 	NeedsSignal func(s os.Signal) bool
 	// WaitAll waits for all processes of the job, not only the command.
 	WaitAll bool
-	// ReadMore adds values to a reading, overriding those of the job's files. It may be nil.
-	ReadMore func(r *usage.Reading)
-	// OnSample is called after each complete reading, about once a second and at the end, with its
-	// time and the measurement so far. It must not keep m; the command's signals wait meanwhile. It
-	// may be nil.
-	OnSample func(at hostfs.Clocks, m *report.Measurement)
+	// Sample measures the job and reports whether it still can. The command's signals wait
+	// meanwhile. It may be nil.
+	Sample func(Moment) bool
 }
 
-// Levels are sampled every tenth of the job's age, so that averages are accurate for a job of 50 ms
-// and cheap for one of a week.
+// A job is sampled every tenth of its age, so that averages are accurate for a job of 50 ms and cheap
+// for one of a week.
 const (
 	firstSample = 2 * time.Millisecond
 	lastSample  = time.Second
 	sampleShare = 10
 )
 
-// Run starts the command, passes signals to it, and measures the job until it ends. An error means
+// Run starts the command, passes signals to it, and has the job sampled until it ends. An error means
 // that the command was not started.
 func Run(h *hostfs.FS, job Job, c Command, w Watch) (*report.Measurement, Exit, error) {
 	r := &run{h: h, job: job, watch: w, out: &report.Measurement{}}
-	if w.OnSample == nil {
-		r.watch.OnSample = func(hostfs.Clocks, *report.Measurement) {}
+	if w.Sample == nil {
+		r.watch.Sample = func(Moment) bool { return true }
 	}
-	// Before the start, so that the job is not charged for reading /proc/stat.
-	steal := r.readSteal()
 	p, err := job.Start(c)
 	if err != nil {
 		return nil, Exit{}, err
@@ -73,15 +76,12 @@ func Run(h *hostfs.FS, job Job, c Command, w Watch) (*report.Measurement, Exit, 
 	if err != nil {
 		ended = began // cannot happen: clocks do not fail
 	}
-	r.sample(ended.Monotonic, true)
-	r.watch.OnSample(ended, r.out)
+	r.sample(Last)
 	for _, m := range job.Members() {
 		r.out.LivesOn = append(r.out.LivesOn, report.Process{PID: m.PID, Name: m.Name})
 	}
 	r.out.Ended = time.Unix(0, ended.Realtime).UTC()
 	r.out.Wall = ended.Boottime - began.Boottime
-	r.out.Awake = ended.Monotonic - began.Monotonic
-	r.out.Stolen = r.readSteal() - steal
 	return r.out, exit, nil
 }
 
@@ -128,7 +128,7 @@ func (r *run) follow(p *Process) Exit {
 	}
 }
 
-// tick takes a sample, a complete one once a second, and returns the time until the next.
+// tick takes a sample, a full one once a second, and returns the time until the next.
 func (r *run) tick(p *Process) time.Duration {
 	c, err := r.h.Clocks()
 	if err != nil {
@@ -136,13 +136,10 @@ func (r *run) tick(p *Process) time.Duration {
 	}
 	age := time.Duration(c.Monotonic - r.began)
 	if age-r.lastFull < lastSample {
-		var m usage.Reading
-		r.job.ReadLevels(&m)
-		r.addLevels(&m, c.Monotonic)
+		r.watch.Sample(Early)
 	} else {
 		r.lastFull = age
-		r.sample(c.Monotonic, false)
-		r.watch.OnSample(c, r.out)
+		r.sample(Full)
 		if p != nil {
 			r.checkLeft(p, false)
 		}
@@ -150,45 +147,13 @@ func (r *run) tick(p *Process) time.Duration {
 	return min(max(firstSample, age/sampleShare), lastSample)
 }
 
-// sample takes a complete reading. At the end levels keep their last sample: what remains then is
-// not what the job had.
-func (r *run) sample(now int64, end bool) {
-	var m usage.Reading
-	r.job.Read(&m)
-	if r.watch.ReadMore != nil {
-		r.watch.ReadMore(&m)
-	}
-	if end {
-		r.holdLevels(now)
-	}
-	r.addLevels(&m, now)
+// sample takes a full sample, or the last one.
+func (r *run) sample(at Moment) {
 	// A removed group shows nothing more; its last reading is the best available.
-	if m.Has.Has(usage.CPU) {
-		r.out.Final = m
-	} else if !r.gone && r.job.IsGone() {
+	if !r.watch.Sample(at) && !r.gone && r.job.IsGone() {
 		r.gone = true
 		r.addNote("the job's group was removed while it ran: the figures are those of the last reading before")
 	}
-}
-
-func (r *run) eachLevel(f func(usage.Resource, *report.Gauge)) {
-	f(usage.Memory, &r.out.Memory)
-	f(usage.MemoryAnon, &r.out.Anon)
-	f(usage.MemoryFile, &r.out.File)
-	f(usage.PIDs, &r.out.PIDs)
-}
-
-func (r *run) addLevels(m *usage.Reading, now int64) {
-	r.eachLevel(func(res usage.Resource, l *report.Gauge) {
-		if m.Has.Has(res) {
-			l.Add(now, m.Value[res])
-			r.out.Apportioned |= m.Apportioned & usage.SetOf(res)
-		}
-	})
-}
-
-func (r *run) holdLevels(now int64) {
-	r.eachLevel(func(_ usage.Resource, l *report.Gauge) { l.Hold(now) })
 }
 
 // checkLeft adds a note, once, that the command has left its groups.
@@ -226,17 +191,3 @@ func (r *run) drain() {
 }
 
 func (r *run) addNote(s string) { r.out.Notes = append(r.out.Notes, s) }
-
-// readSteal reads the steal time and the number of CPUs.
-func (r *run) readSteal() int64 {
-	b, err := r.h.ReadFile("/proc/stat")
-	if err != nil {
-		return 0
-	}
-	s, err := procfmt.Stat(b)
-	if err != nil {
-		return 0
-	}
-	r.out.CPUs = s.CPUs
-	return s.Steal
-}

@@ -74,10 +74,9 @@ func TestSources(t *testing.T) {
 		"v2": {[]map[string]string{v2}, []hostfs.Hierarchy{{V2: true}}, map[string]int64{
 			"cpu": 3e6, "cpu_user": 2e6, "cpu_system": 1e6, "cpu_throttled": 40e3, "memory": 5000, "memory_peak": 9000,
 			"memory_anon": 3000, "memory_file": 1500, "oom_kills": 1, "pids": 3, "pids_peak": 2, "disk_read": 100, "disk_written": 200}},
-		// The start's own 1 ms is subtracted, the rest divided like the ticks; the two tasks may be
-		// one and the starting thread.
+		// The start's own 1 ms is subtracted; the two tasks may be one and the starting thread.
 		"v1": {[]map[string]string{v1}, []hostfs.Hierarchy{all}, map[string]int64{
-			"cpu": 2e6, "cpu_user": 5e5, "cpu_system": 15e5, "cpu_throttled": 40e3, "memory": 5000, "memory_peak": 9000,
+			"cpu": 2e6, "cpu_user": 1e7, "cpu_system": 3e7, "cpu_throttled": 40e3, "memory": 5000, "memory_peak": 9000,
 			"memory_anon": 3000, "memory_file": 1500, "oom_kills": 1, "pids": 3, "disk_read": 100, "disk_written": 200}},
 		"hybrid": {[]map[string]string{bare, v1}, []hostfs.Hierarchy{{V2: true}, all}, map[string]int64{
 			"cpu": 7e6, "cpu_user": 7e6, "cpu_system": 0, "cpu_throttled": 40e3, "memory": 5000, "memory_peak": 9000,

@@ -139,7 +139,9 @@ func (g *Group) start(d *openGroups, c Command) (*Process, error) {
 		return nil, fmt.Errorf("%s: %w", g.notes[len(g.notes)-1], fault.ErrDenied)
 	}
 	if c.Before != nil {
-		c.Before()
+		if err := c.Before(); err != nil {
+			return nil, err
+		}
 	}
 	p, err := c.exec(g.h, d.v2)
 	if err != nil && d.v2 >= 0 && isGroupRefusal(err) {

@@ -40,7 +40,9 @@ func OpenTree(h *hostfs.FS) (*Tree, error) {
 // Start starts the command. The error is a *[StartError] if the command is at fault.
 func (t *Tree) Start(c Command) (*Process, error) {
 	if c.Before != nil {
-		c.Before()
+		if err := c.Before(); err != nil {
+			return nil, err
+		}
 	}
 	p, err := c.exec(t.h, -1)
 	if err != nil {

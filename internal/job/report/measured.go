@@ -3,6 +3,7 @@ package report
 import (
 	"time"
 
+	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/usage"
 )
 
@@ -11,25 +12,31 @@ type Measurement struct {
 	// Started and Ended are wall time, for display.
 	Started, Ended time.Time
 	Wall           int64 // ns of CLOCK_BOOTTIME, suspend included
-	Awake          int64 // ns of CLOCK_MONOTONIC
-	Stolen         int64 // CPU ns of steal time
-	CPUs           int   // online; 0 if unknown
-
-	Final usage.Reading // the last reading with the job's values
-
-	Memory, Anon, File, PIDs Gauge
-	// Apportioned are the levels with an apportioned sample, which the last reading may lack.
-	Apportioned usage.Set
-
-	LivesOn []Process
-	Notes   []string
+	LivesOn        []Process
+	Notes          []string
 }
 
-// Fill sets the report's figures from m.
+// A Metered is what the meter of a job booked to it.
+type Metered struct {
+	Use  usage.Usage
+	Span int64 // ns that Use is of, from just before the start of the job
+	// AnonPeak and FilePeak are the highest samples, in bytes.
+	AnonPeak, FilePeak int64
+	// IdleEnergy is the job's part of the machine's idle energy in uJ, by CPU time, and its error.
+	IdleEnergy, IdleEnergyError int64
+	MachineCPU                  int64 // ns of CPU time that the machine had
+	CPUs                        int   // online; 0 if unknown
+}
+
+// Fill sets the report's times and what it says of processes from m.
 func (r *Report) Fill(m *Measurement) {
-	r.Started, r.Ended, r.CPUs, r.LivesOn = m.Started, m.Ended, m.CPUs, m.LivesOn
+	r.Started, r.Ended, r.LivesOn = m.Started, m.Ended, m.LivesOn
 	r.Notes = append(r.Notes, m.Notes...)
 	r.Put(Wall, m.Wall, usage.Measured)
+}
+
+// FillUse sets the report's figures from m.
+func (r *Report) FillUse(m *Metered) {
 	for _, c := range []struct {
 		key Key
 		res usage.Resource
@@ -39,37 +46,43 @@ func (r *Report) Fill(m *Measurement) {
 		{NetworkRx, usage.NetworkRx}, {NetworkTx, usage.NetworkTx}, {Processes, usage.Processes},
 		{PIDsPeak, usage.PIDsPeak}, {OOMKills, usage.OOMKills},
 	} {
-		if m.Final.Has.Has(c.res) {
-			r.Put(c.key, m.Final.Value[c.res], quality(m.Final.Apportioned, c.res))
+		if v, ok := m.Use.Get(c.res); ok {
+			r.Put(c.key, v, m.Use.Quality.Get(c.res))
 		}
 	}
-	r.putGauge(&m.Memory, MemoryAverage, MemoryPeak, quality(m.Apportioned, usage.Memory))
-	r.putGauge(&m.Anon, AnonAverage, AnonPeak, quality(m.Apportioned, usage.MemoryAnon))
-	r.putGauge(&m.File, FileAverage, FilePeak, quality(m.Apportioned, usage.MemoryFile))
-	if _, ok := r.Get(PIDsPeak); !ok {
-		if v, ok := m.PIDs.Peak(); ok && v > 0 {
-			r.Put(PIDsPeak, v, quality(m.Apportioned, usage.PIDs))
+	for _, c := range []struct {
+		key Key
+		res usage.Resource
+	}{{MemoryAverage, usage.Memory}, {AnonAverage, usage.MemoryAnon}, {FileAverage, usage.MemoryFile}} {
+		if v, ok := m.Use.Get(c.res); ok && m.Span > 0 {
+			r.Put(c.key, int64(float64(v)/time.Duration(m.Span).Seconds()), m.Use.Quality.Get(c.res))
 		}
 	}
-	if m.CPUs > 0 {
-		r.Put(MachineCPU, max(0, int64(m.CPUs)*m.Awake-m.Stolen), usage.Measured)
+	if m.Use.Present.Has(usage.MemoryAnon) {
+		r.Put(AnonPeak, m.AnonPeak, m.Use.Quality.Get(usage.MemoryAnon))
 	}
+	if m.Use.Present.Has(usage.MemoryFile) {
+		r.Put(FilePeak, m.FilePeak, m.Use.Quality.Get(usage.MemoryFile))
+	}
+	if r.CPUs = m.CPUs; m.CPUs > 0 {
+		r.Put(MachineCPU, m.MachineCPU, usage.Measured)
+	}
+	r.fillEnergy(m)
 }
 
-func quality(apportioned usage.Set, res usage.Resource) usage.Quality {
-	if apportioned.Has(res) {
-		return usage.Apportioned
+// fillEnergy sets the energy of all domains together.
+func (r *Report) fillEnergy(m *Metered) {
+	q, sum := usage.Absent, int64(0)
+	for d := power.Package; d < power.DomainLimit; d++ {
+		if v, ok := m.Use.Get(usage.EnergyOf(d)); ok {
+			sum, q = sum+v, max(q, m.Use.Quality.Get(usage.EnergyOf(d)))
+		}
 	}
-	return usage.Measured
-}
-
-// putGauge sets average and peak from samples; an exact peak of the kernel takes precedence.
-func (r *Report) putGauge(l *Gauge, average, peak Key, q usage.Quality) {
-	if v, ok := l.Average(); ok {
-		r.Put(average, v, q)
+	if q == usage.Absent {
+		return
 	}
-	v, ok := l.Peak()
-	if _, kept := r.Get(peak); ok && !kept {
-		r.Put(peak, v, q)
-	}
+	r.Put(Energy, sum, q)
+	r.Put(EnergyError, m.Use.Amount[usage.EnergyError], q)
+	r.Put(EnergyIdle, m.IdleEnergy, q)
+	r.Put(EnergyIdleError, m.IdleEnergyError, q)
 }

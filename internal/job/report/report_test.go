@@ -6,10 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
-	"math"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -256,41 +254,6 @@ func TestNewID(t *testing.T) {
 	}
 }
 
-func TestLevel(t *testing.T) {
-	var l report.Gauge
-	if _, ok := l.Average(); ok {
-		t.Error("an empty level has an average")
-	}
-	const s = int64(time.Second)
-	l.Add(10*s, 100)
-	l.Add(12*s, 300) // a straight line: 200 on average
-	l.Add(11*s, 350) // time does not go back, but the level counts for the peak
-	l.Hold(14 * s)   // 350 for two seconds
-	l.Add(14*s, 0)   // what remained
-	avg, _ := l.Average()
-	peak, ok := l.Peak()
-	if avg != 275 || peak != 350 || !ok {
-		t.Errorf("average %d, peak %d, %v, want 275, 350", avg, peak, ok)
-	}
-}
-
-// TestLevelBounds checks that an average is between the lowest and the highest sample.
-func TestLevelBounds(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var l report.Gauge
-		vs := rapid.SliceOfN(rapid.Int64Range(0, math.MaxInt32), 1, 20).Draw(t, "levels")
-		at := int64(0)
-		for _, v := range vs {
-			at += rapid.Int64Range(0, 1e12).Draw(t, "gap")
-			l.Add(at, v)
-		}
-		avg, ok := l.Average()
-		if !ok || avg < slices.Min(vs) || avg > slices.Max(vs) {
-			t.Fatalf("average %d, %v, of %v", avg, ok, vs)
-		}
-	})
-}
-
 func TestQuote(t *testing.T) {
 	if got, want := report.Quote([]string{"a", "", "b c", "it's", "$x"}), `a '' 'b c' 'it'\''s' '$x'`; got != want {
 		t.Errorf("Quote = %s, want %s", got, want)
@@ -298,30 +261,32 @@ func TestQuote(t *testing.T) {
 }
 
 func TestFill(t *testing.T) {
-	m := &report.Measurement{Wall: 3e9, Awake: 2e9, Stolen: 1e9, CPUs: 4, Notes: []string{"n"}}
-	m.Final.Put(usage.CPU, 5)
-	m.Final.Put(usage.MemoryPeak, 900)
-	m.Final.Put(usage.CPUUser, 2)
-	m.Final.Apportioned = usage.SetOf(usage.CPUUser)
-	m.Memory.Add(0, 100)
-	m.Memory.Add(1e9, 800)
-	m.Anon.Add(0, 50)
-	m.File.Add(0, 70)
-	m.Apportioned = usage.SetOf(usage.MemoryFile) // from samples; the last reading has none
-	m.PIDs.Add(0, 0)
 	var r report.Report
-	r.Fill(m)
+	r.Fill(&report.Measurement{Wall: 3e9, Notes: []string{"n"}})
+	m := report.Metered{Span: 2e9, AnonPeak: 60, FilePeak: 80, IdleEnergy: 40, IdleEnergyError: 4, MachineCPU: 7e9, CPUs: 4}
+	for res, amount := range map[usage.Resource]int64{usage.CPU: 5, usage.MemoryPeak: 900, usage.Memory: 900, usage.MemoryAnon: 100, usage.EnergyError: 3} {
+		m.Use.Put(res, amount, usage.Measured)
+	}
+	m.Use.Put(usage.CPUUser, 2, usage.Apportioned)
+	m.Use.Put(usage.MemoryFile, 140, usage.Apportioned)
+	m.Use.Put(usage.EnergyPackage, 20, usage.Apportioned)
+	m.Use.Put(usage.EnergyRest, 10, usage.Modelled)
+	r.FillUse(&m)
 	want := report.Report{CPUs: 4, Notes: []string{"n"}}
 	want.Put(report.Wall, 3e9, usage.Measured)
 	want.Put(report.CPU, 5, usage.Measured)
 	want.Put(report.CPUUser, 2, usage.Apportioned)
-	want.Put(report.MemoryAverage, 450, usage.Measured)
-	want.Put(report.MemoryPeak, 900, usage.Measured) // from the kernel, not from samples
+	want.Put(report.MemoryAverage, 450, usage.Measured) // byte-seconds in two seconds
+	want.Put(report.MemoryPeak, 900, usage.Measured)
 	want.Put(report.AnonAverage, 50, usage.Measured)
-	want.Put(report.AnonPeak, 50, usage.Measured)
+	want.Put(report.AnonPeak, 60, usage.Measured)
 	want.Put(report.FileAverage, 70, usage.Apportioned)
-	want.Put(report.FilePeak, 70, usage.Apportioned)
-	want.Put(report.MachineCPU, 7e9, usage.Measured) // a suspended machine has no CPU time
+	want.Put(report.FilePeak, 80, usage.Apportioned)
+	want.Put(report.MachineCPU, 7e9, usage.Measured)
+	want.Put(report.Energy, 30, usage.Modelled) // of all domains, as good as the worst
+	want.Put(report.EnergyError, 3, usage.Modelled)
+	want.Put(report.EnergyIdle, 40, usage.Modelled)
+	want.Put(report.EnergyIdleError, 4, usage.Modelled)
 	if d := cmp.Diff(want, r); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}

@@ -12,8 +12,6 @@ import (
 
 	"mete.dev/mete/internal/delivery/sender"
 	"mete.dev/mete/internal/delivery/wire"
-	"mete.dev/mete/internal/host/hostfs"
-	"mete.dev/mete/internal/job/report"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
@@ -30,12 +28,12 @@ type Job struct {
 	UID    int          // owner
 }
 
-// A Run is a job measured for a server. Sample and End are called by one goroutine.
+// A Run is a job measured for a server. Its methods are called by one goroutine.
 type Run struct {
 	sender *Sender
 	job    Job
 	began  time.Time
-	series series
+	since  int64 // ns of CLOCK_BOOTTIME, of that time
 	closed chan closedWindow
 	wrote  sync.WaitGroup
 	stop   context.CancelFunc // ends sending while the job runs
@@ -78,7 +76,7 @@ func (s *Sender) Begin(j Job) (*Run, error) {
 		return nil, err
 	}
 	r.began = time.Unix(0, at.Realtime).UTC()
-	r.series = series{boot: s.boot, extent: j.Extent, began: at.Boottime, closed: at.Boottime}
+	r.since = at.Boottime
 	ctx, stop := context.WithCancel(context.Background())
 	r.stop = stop
 	if r.slot != nil {
@@ -88,31 +86,29 @@ func (s *Sender) Begin(j Job) (*Run, error) {
 	return r, nil
 }
 
-// Sample takes the job's present figures, and closes a window if one is due. Windows are longer
-// while the disk is slow.
-func (r *Run) Sample(at hostfs.Clocks, m *report.Measurement) (closed bool) {
-	if !r.series.isDue(at, r.sender.cfg.Window) || len(r.closed) > 0 {
-		return false
-	}
-	w := r.series.close(at, m)
-	r.closed <- closedWindow{window: &w}
-	return true
-}
+// Window returns how long a window may be at most.
+func (r *Run) Window() time.Duration { return r.sender.cfg.Window }
 
-// End takes the job's last figures, and returns when everything is sent or, with an error, left on
-// disk for the next job. It corrects m to what was booked.
-func (r *Run) End(ctx context.Context, at hostfs.Clocks, m *report.Measurement, out Outcome) error {
-	w := r.series.close(at, m)
+// IsReady reports whether the previous window is stored: windows are longer while the disk is slow.
+func (r *Run) IsReady() bool { return len(r.closed) == 0 }
+
+// Add takes a window of the job, whose row has no identity.
+func (r *Run) Add(w *usage.Window) { r.closed <- closedWindow{window: w} }
+
+// End takes the job's last window, and returns when everything is sent or, with an error, left on
+// disk for the next job.
+func (r *Run) End(ctx context.Context, w *usage.Window, out Outcome) error {
 	w.Rows[0].Ended = true
-	r.series.correctReport(m)
-	r.closed <- closedWindow{&w, &out}
-	return r.finish(ctx)
+	r.closed <- closedWindow{w, &out}
+	close(r.closed)
+	r.wrote.Wait()
+	return r.send(ctx)
 }
 
-// HandOff ends measuring while the job continues, because another process measures it from now on.
-func (r *Run) HandOff(at hostfs.Clocks, m *report.Measurement) {
-	w := r.series.close(at, m)
-	r.closed <- closedWindow{window: &w}
+// HandOff takes the last window that this process measures, because another one measures the job from
+// now on.
+func (r *Run) HandOff(w *usage.Window) {
+	r.Add(w)
 	close(r.closed)
 	r.wrote.Wait()
 }
@@ -133,12 +129,6 @@ func (r *Run) Cancel() error {
 		return errors.Join(err, r.slot.spool.Close())
 	}
 	return r.slot.close()
-}
-
-func (r *Run) finish(ctx context.Context) error {
-	close(r.closed)
-	r.wrote.Wait()
-	return r.send(ctx)
 }
 
 // takeSlot takes a slot for windows that begin at since, once there is an identity.
@@ -197,7 +187,7 @@ func (r *Run) enroll(ctx context.Context) {
 	if r.storeErr = r.sender.enroll(asking); r.storeErr != nil {
 		return
 	}
-	if r.storeErr = r.takeSlot(r.series.began); r.storeErr == nil {
+	if r.storeErr = r.takeSlot(r.since); r.storeErr == nil {
 		r.startSending(ctx)
 	}
 }
@@ -222,6 +212,7 @@ func (r *Run) storeWindow(w *usage.Window) {
 	node := r.sender.id.Node()
 	job := &usage.Identity{Workload: workload.Workload{ID: workload.NewID(node, workload.Job, r.job.ID), Kind: workload.Job, Key: r.job.ID, Name: r.job.Name, Path: r.job.Path}}
 	short, _ := workload.ShortIDOf(job.ID)
+	w.Extent = r.job.Extent
 	for i := range w.Rows {
 		w.Rows[i].Workload, w.Rows[i].ShortID = job, short
 	}
@@ -261,7 +252,7 @@ func (r *Run) send(ctx context.Context) error {
 		// The server was unreachable when the job began.
 		err := r.sender.enroll(ctx)
 		if err == nil {
-			err = r.takeSlot(r.series.began)
+			err = r.takeSlot(r.since)
 		}
 		if err != nil {
 			return fmt.Errorf("%w; it is in no ledger", err)

@@ -70,6 +70,9 @@ type Group struct {
 	// Exact says of a Final group that its CPU time was read as the group ended, not at the
 	// previous tick.
 	Exact bool
+	// Held are integrals of levels since the latest booked snapshot, from a source that samples levels
+	// between snapshots; nil if the levels of the two snapshots are all that is known.
+	Held map[Resource]int64
 	// Removed is by how much counters of the reading fell since the latest booked snapshot, as
 	// block devices and their counters were removed; nil if none were.
 	Removed map[Resource]int64
