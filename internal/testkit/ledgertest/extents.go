@@ -471,6 +471,44 @@ func testExtentMinute(t *testing.T, dsn string) {
 	}
 }
 
+// testInnerExtentMinute: where an inner meter begins within a minute, the whole minute is within it, also what was
+// booked of its earlier part.
+func testInnerExtentMinute(t *testing.T, dsn string) {
+	l := Open(t, dsn)
+	box := usage.Extent{Scope: usage.ScopeOf(50), Ancestors: "0:"}
+	inside := usage.Extent{Scope: usage.ScopeOf(77), Ancestors: "0:50"}
+	for _, id := range []string{"agent", "box", "inside"} {
+		if err := l.PutNode(t.Context(), registry.Node{ID: id, Cluster: "c", Name: id, MachineID: id, At: Day}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n, c := range []struct {
+		node         string
+		extent       usage.Extent
+		from, to     time.Duration // of the minute
+		cpu          int64
+		all, without string // in all nodes, and in all but the box
+	}{
+		{"agent", usage.Extent{Scope: usage.Machine}, 0, time.Minute, 1000, "1000", "1000"},
+		{"inside", inside, 0, 10 * time.Second, 1, "1000", "1000"},
+		{"box", box, 10 * time.Second, time.Minute, 100, "1000", "1000"},
+		{"inside", inside, 10 * time.Second, time.Minute, 10, "1000", "1011"},
+	} {
+		e := &batch.Entry{Node: c.node, Stream: batch.Stream{byte(n)}, Number: 1, Boot: "b", Boottime: int64(time.Hour), Through: Day.Add(c.to)}
+		e.Measured = []batch.Measured{{Boot: "b", Extent: c.extent, From: int64(c.from), To: int64(c.to), Offset: Day.UnixNano()}}
+		row := batch.Minute{Workload: 1, Minute: minuteOf(Day), Usage: usage.Usage{Covered: c.to - c.from}}
+		row.Usage.Put(usage.CPU, c.cpu, usage.Measured)
+		e.Minutes = append(e.Minutes, row)
+		book(t, l, batch.Accepted, e)
+		if got := cpuOf(t, l, Day, Day.Add(time.Hour), "c"); got != c.all {
+			t.Errorf("after %d entries: %s ns, want %s", n+1, got, c.all)
+		}
+		if got := cpuOf(t, l, Day, Day.Add(time.Hour), "c", "agent", "inside"); got != c.without {
+			t.Errorf("after %d entries: %s ns without the box, want %s", n+1, got, c.without)
+		}
+	}
+}
+
 // testOlderExtents: what jobs measured before the ledger knew of which job it was is within the machine as before.
 func testOlderExtents(t *testing.T, dsn string) {
 	l := Open(t, dsn)

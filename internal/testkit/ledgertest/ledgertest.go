@@ -75,7 +75,7 @@ func Run(t *testing.T, dsn func(testing.TB) string) {
 		"NumberAgain": testNumberAgain, "NodeNames": testNodeNames, "Runs": testRuns, "RunOrder": testRunOrder, "RunMarks": testRunMarks,
 		"Quota": testQuota, "RowQuota": testRowQuota, "ClusterQuota": testClusterQuota,
 		"Within": testWithin, "WithinDrawn": testWithinDrawn, "NestedDays": testNestedDays, "Inner": testInner,
-		"Extents": testExtents, "ExtentsDrawn": testExtentsDrawn, "OlderExtents": testOlderExtents, "ExtentMinute": testExtentMinute,
+		"Extents": testExtents, "ExtentsDrawn": testExtentsDrawn, "OlderExtents": testOlderExtents, "ExtentMinute": testExtentMinute, "InnerExtentMinute": testInnerExtentMinute,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, dsn(t)) })
 	}

@@ -88,7 +88,8 @@ func TestOwnerOf(t *testing.T) {
 	}
 }
 
-// The changed minutes are those in which a moment has other hosts than before, up to an instant.
+// The changed minutes are those in which a moment has other hosts than before, up to the minute of an
+// instant.
 func TestChangedMinutes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		draw := func(what string) (list []stay) {
@@ -108,7 +109,7 @@ func TestChangedMinutes(t *testing.T) {
 			return found
 		}
 		want := map[int64]bool{}
-		for slot := range through {
+		for slot := range (through + 3) / 4 * 4 {
 			if hosts(a, slot) != hosts(b, slot) {
 				want[slot/4] = true
 			}

@@ -330,11 +330,14 @@ func (g *guest) addMoved(p schema.Pending, minute, rev int64) {
 	}
 }
 
-// changedMinutes returns the ranges of minutes, up to an instant, in which two lists of stays differ.
+// changedMinutes returns the ranges of minutes, up to that of an instant, in which two lists of stays
+// differ.
 func changedMinutes(a, b []stay, through int64) (ranges [][2]int64) {
 	if slices.Equal(a, b) {
 		return nil
 	}
+	// A later part of the last minute decides for the rows of the earlier part.
+	through += (int64(time.Minute) - through%int64(time.Minute)) % int64(time.Minute)
 	var edges []int64
 	for _, s := range slices.Concat(a, b) {
 		edges = append(edges, min(s.from, through), min(s.to, through))
