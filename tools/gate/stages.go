@@ -109,8 +109,9 @@ func drawn(sh *shell) error {
 	}
 	err = staged("drawn")(sh)
 	sh.env = must()
-	// Each package runs its tests with the flag; tests without properties run once.
-	return errors.Join(err, sh.test(append([]string{"-timeout=60m", "-rapid.checks=2000"}, sorted(packages)...)...))
+	// Each package runs its tests with the flag; tests without properties run once. The go command knows
+	// no such flag, and takes what follows it for arguments of the tests.
+	return errors.Join(err, sh.test(append(append([]string{"-timeout=60m"}, sorted(packages)...), "-rapid.checks=2000")...))
 }
 
 // must returns the setting that makes tests fail instead of skip if their requirements can
