@@ -141,6 +141,9 @@ func run(ctx context.Context, c config, out, logTo io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
+	if err := server.LimitMemory(); err != nil {
+		log.Warn("cannot read the memory limit; set GOMEMLIMIT in a control group with one", "err", err)
+	}
 	admin, err := server.ListenAdmin(c.State)
 	if err != nil {
 		return err

@@ -66,6 +66,9 @@ func OpenAllInOne(ctx context.Context, cfg AllInOneConfig, log *slog.Logger) (_ 
 	if s.server, err = server.Open(ctx, cfg.Server, log); err != nil {
 		return nil, err
 	}
+	if err := server.LimitMemory(); err != nil {
+		log.Warn("cannot read the memory limit; set GOMEMLIMIT in a control group with one", "err", err)
+	}
 	if s.admin, err = server.ListenAdmin(cfg.Server.State); err != nil {
 		return nil, err
 	}
