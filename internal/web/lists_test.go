@@ -119,8 +119,15 @@ func lists(t *testing.T, ctx context.Context) {
 		const row = (id, kind, cpu_cores, memory_bytes) => ({ id, name: id, kind, cpu_cores, memory_bytes, quality: {} });
 		const machine = { memory_bytes: { whole: 1000 }, workloads: [row("a", "path", 0.5, 1), row("idle", "idle", 3, 900), row("system", "system", 0.9, 50), row("b", "path", 1, 1), row("still", "path", 0, 9), row("large", "path", 0, 10)] };
 		const opt = { filter: "", flat: true, sort: "cpu", reverse: false, folded: new Set() };
-		return [false, true].map((busy) => { const t = arrange(machine, { ...opt, busy }); return t.rows.map((r) => r.label).join() + " " + t.restCount; });`,
-		`["b,system,a,large,still,idle 0","b,system,a,large,idle 1"]`)
+		const of1 = (more) => { const t = arrange(machine, { ...opt, ...more }); return t.rows.map((r) => r.label).join() + " " + t.restCount + " " + t.idleCount; };
+		return [of1({ hideIdle: false }), of1({ hideIdle: true }), of1({ hideIdle: true, recent: new Set(["still"]) }), of1({ hideIdle: true, filter: "still" }), of1({ hideIdle: true, filter: "lar" })];`,
+		`["b,system,a,large,still,idle 0 0","b,system,a,large,idle 1 1","b,system,a,large,still,idle 0 0"," 6 1","large 5 0"]`)
+	expect(t, ctx, "workloads that were busy lately", `
+		const { remember } = await of("tree.js");
+		const machine = (cpu) => ({ memory_bytes: { whole: 1000 }, workloads: [{ id: "a", cpu_cores: cpu, quality: {} }, { id: "b", cpu_cores: 1, quality: {} }] });
+		const seen = new Map();
+		return [[1, 1], [2, 0], [10, 0], [11, 0]].map(([tick, cpu]) => [...remember(seen, machine(cpu), tick)].sort().join());`,
+		`["a,b","a,b","a,b","b"]`)
 	expect(t, ctx, "the command that silences", `
 		const { command, common } = await of("pages/alerts.js");
 		const alerts = [{ labels: { alertname: "Down", severity: "critical", cluster: "lab", node: "a1", job: "a'b, c" } }, { labels: { alertname: "Down", severity: "critical", cluster: "lab", node: "a2", job: "a'b, c" } }];
@@ -197,7 +204,7 @@ func TestNodesInChromium(t *testing.T) {
 	u.sees("two clusters", `[...document.querySelectorAll(".block h3")].map((h) => h.innerText.replace(/\s/g, " ")).join() === "north44,south44"`)
 	u.button("Columns")
 	u.sees("the choice of energy in the range", `(() => { const l = [...document.querySelectorAll(".pop label")].find((l) => l.innerText.trim() === "Energy in the range"); l?.querySelector("input").click(); return Boolean(l); })()`)
-	u.sees("energy of each node", `[...document.querySelectorAll("th")].some((th) => th.innerText.trim() === "Energy") && /[\d.]+ ?k?(J|Wh)/.test(document.querySelector("tbody tr:not(.gap) td:last-child").innerText)`)
+	u.sees("energy of each node", `[...document.querySelectorAll("th")].some((th) => th.innerText.trim() === "Energy") && /[\d.]+ ?k?(J|Wh)/.test(document.querySelector("tbody tr:not(.spacer) td:last-child").innerText)`)
 }
 
 // On a phone, page Jobs shows figures beside the names.
@@ -206,7 +213,7 @@ func TestJobsOnPhoneInChromium(t *testing.T) {
 	f := fleet.Open(t, fleet.Config{Nodes: 3, Each: 9, Tame: true})
 	ctx := browser(t)
 	u := signIn(t, ctx, f, 390, 844, "/jobs?range=15m")
-	u.sees("the jobs", `document.querySelectorAll("tbody tr:not(.gap)").length >= 8`)
+	u.sees("the jobs", `document.querySelectorAll("tbody tr:not(.spacer)").length >= 8`)
 	u.sees("two figures within the screen", `(() => { const heads = [...document.querySelectorAll("thead th")].filter((th) => th.getBoundingClientRect().right <= innerWidth).map((th) => th.innerText.replace(/[↓↑]/g, "").trim()); return heads.join() === "Job,CPU,Peak memory"; })()`)
 	picture(t, ctx, "jobs-phone")
 }

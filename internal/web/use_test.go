@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 
 	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/testkit/fleet"
@@ -224,22 +225,42 @@ func TestLive(t *testing.T) {
 	u.opens(address + "/live")
 	u.sees("the machine", `document.querySelector("tfoot")?.innerText.includes("Total = the machine")`)
 	u.filters("idle")
-	u.sees("the filter", `location.search.includes("q=idle") && [...document.querySelectorAll("tbody tr:not(.gap)")].some((r) => r.innerText.startsWith("idle"))`)
+	u.sees("the filter", `location.search.includes("q=idle") && [...document.querySelectorAll("tbody tr:not(.spacer)")].some((r) => r.innerText.startsWith("idle"))`)
 	u.sees("the line of what is not shown", `document.querySelector("tfoot")?.innerText.includes("not shown")`)
 	u.clicks("tr.residual .label")
 	u.sees("details", `document.querySelector("dialog[open]")?.innerText.includes("Since first seen")`)
 	u.presses("\x1b")
 	u.sees("no details", `document.querySelector("dialog[open]") === null`)
+	// Idle workloads are hidden and counted; a button and a key show them, and the address holds the choice.
+	u.opens(address + "/live?show=list")
+	idle := `document.querySelector("#idle")?.innerText`
+	u.sees("how many idle workloads are hidden", `/^[\d,]+ idle hidden, show$/.test(`+idle+`) && document.querySelector("tfoot")?.innerText.includes("not shown")`)
+	u.clicks("#idle")
+	u.sees("idle workloads", idle+` === "Hide idle" && location.search.includes("idle=1") && !document.querySelector("tfoot").innerText.includes("not shown")`)
+	u.sees("another focus", `(document.activeElement.blur(), true)`)
+	u.presses("z")
+	u.sees("no idle workloads", `!location.search.includes("idle=1") && `+idle+`.includes("hidden")`)
+	// Keys move between the rows, also to those that are not drawn yet, and open one.
+	u.opens(address + "/live?idle=1")
+	at := `[...document.querySelectorAll("tr[data-id]")].findIndex((tr) => tr.contains(document.activeElement))`
+	u.sees("the table", `(document.querySelector('[aria-label="workloads"].table')?.focus(), document.activeElement?.matches(".table"))`)
+	u.does(chromedp.KeyEvent(kb.ArrowDown))
+	u.sees("the first row with the focus", at+` === 0 && document.activeElement.matches(".label")`)
+	u.does(chromedp.KeyEvent(kb.End))
+	u.sees("the last row with the focus", `document.activeElement.closest("tr")?.dataset.id === "idle" || document.activeElement.innerText === "idle"`)
+	u.presses("\r")
+	u.sees("its details by a key", `document.querySelector("dialog[open]")?.innerText.includes("Since first seen")`)
+	u.presses("\x1b")
 	u.opens(address + "/live?show=list")
 	u.sees("a list", `document.querySelector(".twist[aria-expanded]") === null`)
 	u.clicks("#pause")
 	still := `[...document.querySelectorAll(".facts-line .num")][0]?.innerText`
-	at, err := chromedp.Run(u.ctx, chromedp.Evaluate[string](still))
+	was, err := chromedp.Run(u.ctx, chromedp.Evaluate[string](still))
 	if err != nil {
 		t.Fatal(err)
 	}
 	u.does(chromedp.Sleep(2500 * time.Millisecond))
-	u.sees("that it is paused", still+` === `+quote(at))
+	u.sees("that it is paused", still+` === `+quote(was))
 	u.clicks("#pause")
-	u.sees("that it continues", still+` !== `+quote(at))
+	u.sees("that it continues", still+` !== `+quote(was))
 }

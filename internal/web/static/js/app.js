@@ -47,7 +47,7 @@ function SignIn({ done, why }) {
 
 function Keys({ close }) {
   const keys = [["/", "filter"], ["Ctrl K", "find a page, node, cluster or job"], ["g then a letter", "go to a page: " + pages.filter((p) => p.key).map((p) => p.key + " " + p.title.toLowerCase()).join(", ")],
-    ["[  ]", "a shorter or a longer range"], ["t", "light or dark"], ["← →", "on a chart: the values at each step"], ["Esc", "leave a field, close a dialog"], ["?", "these keys"]];
+    ["[  ]", "a shorter or a longer range"], ["t", "light or dark"], ["← →", "on a chart: the values at each step"], ["↑ ↓ ← →", "in the table of Live: move, fold and unfold"], ["z, f", "on Live: show or hide idle workloads, freeze the readings"], ["Esc", "leave a field, close a dialog"], ["?", "these keys"]];
   return html`<${Dialog} title="Keys" close=${close}><dl class="facts">${keys.map(([k, what]) => html`<dt><kbd>${k}</kbd></dt><dd>${what}</dd>`)}</dl></${Dialog}>`;
 }
 

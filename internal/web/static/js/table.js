@@ -3,7 +3,7 @@ import { html, useState, useEffect, useRef, useMemo } from "../vendor/preact.mjs
 import { put } from "./route.js";
 import { useHere, Empty } from "./ui.js";
 
-const rowHeight = 34;
+export const rowHeight = 34; // in CSS pixels, as in the style sheet
 
 // sortBy puts rows in the order of a column, by its order where it has one; what is absent is last
 // either way.
@@ -51,7 +51,8 @@ export function useWindow(count, box, all) {
   return all === undefined ? { first, last: Math.min(count, at[1]), look } : { first: 0, last: all, look: () => {} };
 }
 
-export const Gap = ({ rows, columns }) => (rows > 0 ? html`<tr aria-hidden="true" class="gap"><td colspan=${columns} style=${{ height: rows * rowHeight + "px" }}></td></tr>` : null);
+// Spacer takes the place of rows that are not drawn.
+export const Spacer = ({ rows, columns }) => (rows > 0 ? html`<tr aria-hidden="true" class="spacer"><td colspan=${columns} style=${{ height: rows * rowHeight + "px" }}></td></tr>` : null);
 
 // Table draws rows. Columns are { key, title, num, value(row), order(a, b), cell(row), help,
 // width }; one without value cannot be sorted by. seen is told which rows are.
@@ -67,9 +68,9 @@ export function Table({ columns, rows, id = (r) => r.id, empty, name = "sort", l
   if (rows.length === 0) return empty || html`<${Empty} title="Nothing here" />`;
   return html`<div class=${"table" + (tall ? " tall" : "")} tabindex="0" role="region" aria-label=${label || "table"} ref=${box} onScroll=${look}>
     <table class=${wide ? "fixed" : ""} style=${wide ? { minWidth: wide + "rem" } : null} aria-rowcount=${sorted.length}><${Head} columns=${columns} column=${column} down=${down} name=${name} />
-    <tbody><${Gap} rows=${first} columns=${columns.length} />
+    <tbody><${Spacer} rows=${first} columns=${columns.length} />
       ${shown.map((r) => html`<tr key=${id(r)}>${columns.map((c) => html`<td class=${(c.num ? "num " : "") + (c.class || "")}>${c.cell ? c.cell(r) : c.value(r)}</td>`)}</tr>`)}
-      <${Gap} rows=${wraps ? 0 : sorted.length - last} columns=${columns.length} /></tbody>${foot}</table></div>`;
+      <${Spacer} rows=${wraps ? 0 : sorted.length - last} columns=${columns.length} /></tbody>${foot}</table></div>`;
 }
 
 // Columns chooses which columns are shown; the choice stands in the URL as cols.

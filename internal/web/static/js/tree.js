@@ -11,7 +11,7 @@ const source = {
 };
 const qualities = ["absent", "measured", "apportioned", "modelled"];
 
-// figuresOf reads a row; a figure is null where it is absent.
+// figuresOf reads a row; a figure that is absent is null.
 function figuresOf(row) {
   const out = {};
   for (const f of fields) {
@@ -28,30 +28,53 @@ function plus(a, b) {
   return { value: a.value + b.value, quality: Math.max(a.quality, b.quality) };
 }
 
+const pressures = ["pressureCPU", "pressureMemory", "pressureIO"];
+const additive = fields.filter((f) => !pressures.includes(f));
+
 // sum adds b to a, except pressure, which has no sum.
 function sum(a, b) {
   const out = { ...a };
-  for (const f of fields.slice(0, 8)) out[f] = plus(a[f] ?? null, b[f]);
+  for (const f of additive) out[f] = plus(a[f] ?? null, b[f]);
   return out;
 }
 
 export const residual = (row) => row.kind === "idle" || row.kind === "system";
-// A hundredth of the machine's memory makes a workload busy which uses nothing else.
-const busyMemory = 0.01;
-const busy = (f, machine) => (f.memory?.value > 0 && f.memory.value >= busyMemory * (machine.memory_bytes?.whole ?? Infinity)) || (f.cpu?.value ?? 0) >= 0.0005 || ["diskRead", "diskWritten", "networkRx", "networkTx"].some((k) => f[k]?.value > 0);
+
+const shownCores = 0.0005; // less is written as 0
+const busyMemory = 0.01; // the part of the machine's memory that makes a workload busy which uses nothing else
+
+// isBusy reports whether a workload used something in a tick, or holds much memory.
+export function isBusy(f, machine) {
+  const held = f.memory?.value ?? 0, cores = f.cpu?.value ?? 0;
+  return cores >= shownCores || (held > 0 && held >= busyMemory * (machine.memory_bytes?.whole ?? Infinity)) || ["diskRead", "diskWritten", "networkRx", "networkTx"].some((k) => f[k]?.value > 0);
+}
+
+const recent = 10; // ticks for which a workload stays that is no longer busy: rows that come and go each second cannot be read
+
+// remember notes in seen, id to tick, the workloads that are busy in this tick, and returns those that
+// are or were lately.
+export function remember(seen, machine, tick) {
+  for (const id of busyIds(machine)) seen.set(id, tick);
+  for (const [id, at] of seen) if (tick - at >= recent) seen.delete(id);
+  return new Set(seen.keys());
+}
+
+// busyIds are the workloads of a machine that are busy in this tick.
+const busyIds = (machine) => (machine.workloads ?? []).filter((row) => isBusy(figuresOf(row), machine)).map((row) => row.id);
 
 const keys = {
   cpu: (f) => f.cpu, memory: (f) => f.memory, pids: (f) => f.pids, power: (f) => f.power,
   disk: (f) => plus(f.diskRead, f.diskWritten), network: (f) => plus(f.networkRx, f.networkTx),
-  pressure: (f) => [f.pressureCPU, f.pressureMemory, f.pressureIO].reduce((a, b) => (b && (!a || b.value > a.value) ? b : a), null),
+  pressure: (f) => pressures.map((k) => f[k]).reduce((a, b) => (b && (!a || b.value > a.value) ? b : a), null),
 };
 
 export function label(row) {
   return row.name || (row.path ?? "").split("/").pop() || row.id || "?";
 }
 
-// arrange returns { rows, rest, restCount, total }: rows in the order of the
-// page, each { row, label, figures, depth, below, folded, match }.
+// arrange returns { rows, rest, restCount, idleCount, total }: rows in the order of the page, each
+// { row, label, figures, depth, below, folded, match }; the sum and the number of the workloads without
+// a row; how many of them only opt.hideIdle leaves out. opt.recent has the workloads that it does not.
 export function arrange(machine, opt) {
   const filter = opt.filter.toLowerCase();
   const seen = new Map();
@@ -72,7 +95,7 @@ export function arrange(machine, opt) {
   }
   for (const n of nodes) {
     n.within = n.hit || !!n.parent?.within;
-    n.keep = n.within && (!opt.busy || busy(n.own, machine) || residual(n.row));
+    n.keep = n.within && (!opt.hideIdle || isBusy(n.own, machine) || residual(n.row) || !!opt.recent?.has(n.row.id));
   }
   if (!opt.flat) for (const n of nodes.toReversed()) if (n.keep && n.parent) n.parent.keep = true;
 
@@ -92,15 +115,18 @@ export function arrange(machine, opt) {
   };
   order(nodes.filter((n) => n.keep && (opt.flat || !n.parent))).forEach((n) => draw(n, 0));
 
-  let total = {}, rest = {}, restCount = 0;
+  let total = {}, rest = {}, restCount = 0, idleCount = 0;
   for (const n of nodes) {
     total = sum(total, n.own);
-    if (!n.shown) { rest = sum(rest, n.own); restCount++; }
+    if (n.shown) continue;
+    rest = sum(rest, n.own);
+    restCount++;
+    if (n.within) idleCount++;
   }
-  return { rows, rest, restCount, total };
+  return { rows, rest, restCount, idleCount, total };
 }
 
 export const quality = (q) => qualities[q];
 
 // pressing are the three pressures of a row.
-export const pressing = [["pressureCPU", "CPU"], ["pressureMemory", "memory"], ["pressureIO", "I/O"]];
+export const pressing = pressures.map((k, i) => [k, ["CPU", "memory", "I/O"][i]]);

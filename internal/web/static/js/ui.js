@@ -51,6 +51,20 @@ export function useData(ask, keys, every = 0) {
   return state;
 }
 
+// useKey does something when a key is pressed outside fields and dialogs.
+export function useKey(key, act) {
+  const latest = useRef(act);
+  latest.current = act;
+  useEffect(() => {
+    const press = (e) => {
+      if (e.key !== key || e.metaKey || e.ctrlKey || e.altKey || e.defaultPrevented || /^(INPUT|TEXTAREA|SELECT)$/.test(e.target.tagName) || document.querySelector("dialog[open]")) return;
+      latest.current();
+    };
+    addEventListener("keydown", press);
+    return () => removeEventListener("keydown", press);
+  }, [key]);
+}
+
 // Figure is a value with its unit and its quality. like is the figure whose unit it has: in a
 // column, the largest.
 export function Figure({ v, unit, quality, off, like = v }) {

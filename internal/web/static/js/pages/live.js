@@ -1,8 +1,8 @@
 // Live: this machine as it was in its latest second, each workload of it.
 import { html, useState, useEffect, useMemo, useRef } from "../../vendor/preact.mjs";
-import { arrange, label, residual, pressing, quality } from "../tree.js";
-import { Stat, Search, Segments, Dialog, Facts, Quality, Figure, Skeleton, Empty, Spark, useHere } from "../ui.js";
-import { useWindow, Gap } from "../table.js";
+import { arrange, label, remember, residual, pressing, quality } from "../tree.js";
+import { Stat, Search, Segments, Dialog, Facts, Quality, Figure, Skeleton, Empty, Spark, useHere, useKey } from "../ui.js";
+import { useWindow, rowHeight, Spacer } from "../table.js";
 import { text, known, time, qualities, few, fieldUnit } from "../fmt.js";
 import { put } from "../route.js";
 import { get, credentials } from "../api.js";
@@ -45,6 +45,7 @@ function watch(state, tell) {
     }
     if (gone) return;
     if (!state.paused) tell({ machine, trouble, history: [...history] });
+    clearTimeout(timer); // of a poll that ended meanwhile
     if (!document.hidden) timer = setTimeout(poll, next);
   };
   const seen = () => { if (!document.hidden) poll(); };
@@ -86,7 +87,7 @@ const press = (v) => (v >= 0.4 ? "hot" : v >= 0.1 ? "warm" : v < 0.0005 ? "zero"
 function Row({ r, opt, wholes, fold, show }) {
   const { row, figures } = r, none = residual(row);
   const kind = (none || row.kind === "path" ? "" : row.kind) + (row.ended ? " ended" : "");
-  return html`<tr class=${(none ? "residual " : "") + (opt.filter && !r.match ? "way" : "")}>
+  return html`<tr class=${(none ? "residual " : "") + (opt.filter && !r.match ? "way" : "")} data-id=${row.id}>
     <td class="name"><div style=${{ paddingInlineStart: Math.min(r.depth, 12) * 1.05 + "em" }}>
       ${r.below > 0 ? html`<button type="button" class="twist" aria-expanded=${r.folded ? "false" : "true"} aria-label=${`${r.label}: ${r.below} below`} onClick=${() => fold(row.id)}>${r.folded ? "▸" : "▾"}</button>` : html`<span class="twist"></span>`}
       <button type="button" class="label" title=${row.path || r.label} onClick=${() => show(row.id)}>${r.label}</button>${kind && html`<span class="tag">${kind}</span>`}${r.folded && html`<span class="tag">+${r.below}</span>`}</div></td>
@@ -134,27 +135,73 @@ function useNames(m) {
   return names.current;
 }
 
+// useRecent are the workloads that are busy, or were a few ticks ago.
+function useRecent(m) {
+  const of = useRef({ seen: new Map(), tick: 0, time: "", recent: new Set() }).current;
+  if (m && m.time !== of.time) {
+    of.time = m.time;
+    of.recent = remember(of.seen, m, ++of.tick);
+  }
+  return of.recent;
+}
+
+const byKey = { ArrowDown: 1, ArrowUp: -1, PageDown: 15, PageUp: -15, Home: -Infinity, End: Infinity };
+
+// useRowKeys lets keys move between the rows of a table that draws only those that are seen, and fold
+// and unfold them. The row with the focus is known by its id, as rows change places each second.
+function useRowKeys({ rows, box, fold }) {
+  const wanted = useRef("");
+  const focus = (id) => { const e = [...box.current.querySelectorAll("tr[data-id]")].find((tr) => tr.dataset.id === id); if (e) e.querySelector(".label").focus({ preventScroll: true }); return Boolean(e); };
+  useEffect(() => { if (wanted.current && focus(wanted.current)) wanted.current = ""; });
+  return (e) => {
+    const tr = e.target.closest && e.target.closest("tr[data-id]");
+    if (e.ctrlKey || e.metaKey || e.altKey || rows.length === 0) return;
+    const at = tr ? rows.findIndex((r) => r.row.id === tr.dataset.id) : -1, r = rows[at];
+    if (r && r.below > 0 && ((e.key === "ArrowLeft" && !r.folded) || (e.key === "ArrowRight" && r.folded))) { e.preventDefault(); fold(r.row.id); return; }
+    if (!(e.key in byKey) || e.target.matches("input, select")) return;
+    e.preventDefault();
+    const to = Math.max(0, Math.min(rows.length - 1, at < 0 && e.key === "ArrowDown" ? 0 : at + byKey[e.key])), b = box.current, edge = 3 * rowHeight;
+    if (to * rowHeight < b.scrollTop) b.scrollTop = to * rowHeight;
+    if ((to + 1) * rowHeight > b.scrollTop + b.clientHeight - edge) b.scrollTop = (to + 1) * rowHeight - b.clientHeight + edge;
+    if (!focus(rows[to].row.id)) wanted.current = rows[to].row.id;
+  };
+}
+
 // Tree is the table of all workloads, as a tree or a list.
-function Tree({ m, query }) {
-  const box = useRef();
-  const [folded, setFolded] = useState(() => new Set());
-  const [shown, show] = useState("");
-  const [sort, way] = (query.sort || "cpu").split(".");
-  const opt = { filter: query.q || "", flat: query.show === "list", sums: query.show === "sums", sort, reverse: way === "up", busy: query.busy === "1", folded };
-  const t = useMemo(() => arrange(m, opt), [m, query.q, query.show, query.sort, query.busy, folded]);
+function Tree({ m, t, opt, fold }) {
+  const box = useRef(), [shown, show] = useState("");
   const { first, last, look } = useWindow(t.rows.length, box);
+  const { sort, reverse } = opt, press = useRowKeys({ rows: t.rows, box, fold });
   const skews = { cpu: m.cpu_cores.skew, memory: m.memory_bytes.skew };
   const wholes = { cpu: m.cpu_cores.whole, memory: m.memory_bytes.whole, power: m.energy ? m.energy.watts : 0 };
-  const fold = (id) => setFolded((s) => { const n = new Set(s); if (!n.delete(id)) n.add(id); return n; });
-  const by = (key) => put({ sort: key === sort && way !== "up" ? key + ".up" : key === "cpu" ? "" : key }, true);
-  const head = (key, name, help, cls) => html`<th scope="col" class=${cls} title=${help || null} aria-sort=${sort === key ? ((key === "name") === (way === "up") ? "descending" : "ascending") : null}><button type="button" onClick=${() => by(key)}>${name}<span class="arrow" aria-hidden="true">${sort === key ? ((way === "up") === (key === "name") ? "↓" : "↑") : ""}</span></button></th>`;
+  const by = (key) => put({ sort: key === sort && !reverse ? key + ".up" : key === "cpu" ? "" : key }, true);
+  const head = (key, name, help, cls) => html`<th scope="col" class=${cls} title=${help || null} aria-sort=${sort === key ? ((key === "name") === reverse ? "descending" : "ascending") : null}><button type="button" onClick=${() => by(key)}>${name}<span class="arrow" aria-hidden="true">${sort === key ? (reverse === (key === "name") ? "↓" : "↑") : ""}</span></button></th>`;
   const row = shown && (m.workloads || []).find((w) => w.id === shown);
-  return html`<div class="table tall" ref=${box} onScroll=${look} tabindex="0" role="region" aria-label="workloads"><table class="fixed tree" aria-rowcount=${t.rows.length}>
+  const nothing = t.idleCount > 0
+    ? html`<${Empty} title=${few(t.idleCount, "idle workload") + (t.idleCount === 1 ? " matches" : " match")}><button type="button" onClick=${() => put({ idle: "1" }, true)}>Show idle</button></${Empty}>`
+    : html`<${Empty} title="No workload matches"><span>The filter searches names, paths and kinds.</span><button type="button" onClick=${() => put({ q: "" }, true)}>Clear the filter</button></${Empty}>`;
+  return html`<div class="table tall" ref=${box} onScroll=${look} onKeyDown=${press} tabindex="0" role="region" aria-label="workloads"><table class="fixed tree" aria-rowcount=${t.rows.length}>
     <thead><tr>${head("name", "Workload", "", "name")}${columns.map(([, name, , key, help]) => head(key, name, help, "num"))}${head("pressure", html`<span class="three">Pressure<br /><i>CPU</i><i>mem</i><i>I/O</i></span>`, "share of the time in which some task waited for CPU, memory, I/O", "num psi")}</tr></thead>
-    <tbody><${Gap} rows=${first} columns=${10} />${t.rows.slice(first, last).map((r, i) => html`<${Row} key=${r.row.id + (i && r.row.id === t.rows[first + i - 1].row.id ? i : "")} r=${r} opt=${opt} wholes=${wholes} fold=${fold} show=${show} />`)}<${Gap} rows=${t.rows.length - last} columns=${10} /></tbody>
+    <tbody><${Spacer} rows=${first} columns=${10} />${t.rows.slice(first, last).map((r, i) => html`<${Row} key=${r.row.id + (i && r.row.id === t.rows[first + i - 1].row.id ? i : "")} r=${r} opt=${opt} wholes=${wholes} fold=${fold} show=${show} />`)}<${Spacer} rows=${t.rows.length - last} columns=${10} /></tbody>
     <${Foot} t=${t} wholes=${wholes} skews=${skews} /></table></div>
-    ${t.rows.length === 0 && html`<${Empty} title="No workload matches"><span>The filter looks at names, paths and kinds.</span></${Empty}>`}
+    ${t.rows.length === 0 && nothing}
     ${row && html`<${Details} row=${row} close=${() => show("")} />`}`;
+}
+
+// Workloads is the table with what it shows.
+function Workloads({ m, query }) {
+  const [folded, setFolded] = useState(() => new Set());
+  const [sort, way] = (query.sort || "cpu").split("."), recent = useRecent(m), hideIdle = query.idle !== "1";
+  const opt = { filter: query.q || "", flat: query.show === "list", sums: query.show === "sums", sort, reverse: way === "up", hideIdle, recent, folded };
+  const t = useMemo(() => arrange(m, opt), [m, query.q, query.show, query.sort, hideIdle, folded]);
+  const fold = (id) => setFolded((s) => { const n = new Set(s); if (!n.delete(id)) n.add(id); return n; });
+  const idle = () => put({ idle: hideIdle ? "1" : "" }, true);
+  useKey("z", idle);
+  return html`<header class="bar"><${Search} placeholder="Filter by name, path or kind" />
+      <${Segments} label="show" options=${[["", "tree"], ["sums", "tree with sums", "each row includes all rows below it"], ["list", "list"]]} value=${query.show || ""} choose=${(v) => put({ show: v }, true)} />
+      <label class="select"><span>Sort by</span><select onChange=${(e) => put({ sort: e.target.value === "cpu" ? "" : e.target.value }, true)}>${sorts.map(([v, n]) => html`<option value=${v} selected=${sort === v}>${n}</option>`)}</select></label>
+      <button type="button" class="end" id="idle" title="workloads that used no CPU, disk or network lately, and hold less than 1 % of the memory (z)" onClick=${idle}>${hideIdle ? (t.idleCount > 0 ? `${t.idleCount.toLocaleString()} idle hidden, show` : "None idle") : "Hide idle"}</button></header>
+      <${Tree} m=${m} t=${t} opt=${opt} fold=${fold} />`;
 }
 
 export function Live() {
@@ -164,6 +211,7 @@ export function Live() {
   const state = useRef({ paused: false }), watcher = useRef();
   useEffect(() => { watcher.current = watch(state.current, set); return () => watcher.current.stop(); }, []);
   const flip = () => { state.current.paused = !paused; pause(!paused); if (paused) watcher.current.poll(); };
+  useKey("f", flip);
   const names = useNames(seen.machine);
   const m = useMemo(() => seen.machine && { ...seen.machine, workloads: (seen.machine.workloads || []).map((w) => (names.has(w.id) ? { ...w, name: names.get(w.id) } : w)) }, [seen.machine, names.size]);
   useEffect(() => { if (m) document.title = `${text(m.cpu_cores.workloads + m.cpu_cores.system, "none")} CPUs · ${m.host} · mete`; }, [m]);
@@ -173,13 +221,9 @@ export function Live() {
     ${!m ? !seen.trouble && html`<${Skeleton} height=${150} /><${Skeleton} height=${420} />` : html`<div class=${"live " + (seen.trouble ? "stale" : "")}>
     <div class="bar facts-line"><b>${m.host}</b><span class="muted num">${time(m.time)}</span><span class="muted">${few(m.cpus, "CPU")}</span><span class="muted">${few((m.workloads || []).length, "workload")}</span><span class="muted">reader ${m.reader}</span><span class="muted num">tick ${text(m.tick_ns / 1e9, "seconds")}</span>
       <span class="muted num" title="what mete up itself costs">mete ${text(m.self.cpu_seconds_per_minute, "none")} CPU s/min, ${text(m.self.rss_bytes, "bytes")}</span>
-      <button id="pause" type="button" class="end" aria-pressed=${paused ? "true" : "false"} onClick=${flip}>${paused ? "Paused" : "Pause"}</button></div>
+      <button id="pause" type="button" class="end" aria-pressed=${paused ? "true" : "false"} title="freeze the readings (f)" onClick=${flip}>${paused ? "Paused" : "Pause"}</button></div>
     <${Cards} m=${m} history=${seen.history} />
-    <section class="card flush" aria-label="workloads"><header class="bar"><${Search} placeholder="Filter by name, path or kind" />
-      <${Segments} label="show" options=${[["", "tree"], ["sums", "tree, sums", "a row holds all below it too"], ["list", "list"]]} value=${query.show || ""} choose=${(v) => put({ show: v }, true)} />
-      <label class="select"><span>Sort by</span><select onChange=${(e) => put({ sort: e.target.value === "cpu" ? "" : e.target.value }, true)}>${sorts.map(([v, n]) => html`<option value=${v} selected=${(query.sort || "cpu").split(".")[0] === v}>${n}</option>`)}</select></label>
-      <label class="check"><input type="checkbox" checked=${query.busy === "1"} onChange=${(e) => put({ busy: e.target.checked ? "1" : "" }, true)} /> hide idle</label></header>
-      <${Tree} m=${m} query=${query} />
+    <section class="card flush" aria-label="workloads"><${Workloads} m=${m} query=${query} />
       <p class="small muted reading">A row is what its workload used without those below it, so that rows add up to the machine; a folded row holds all below it. Power is what a row's activity makes the machine draw; what the machine draws anyway is in the row idle, undivided.</p>
       ${notes.length > 0 && html`<ul class="small notes">${notes.map((n) => html`<li>${n}</li>`)}</ul>`}</section></div>`}`;
 }
