@@ -145,8 +145,8 @@ func visits(host string) []visit {
 		{"query-wrong", "/query?expr=sum(mete_node_cpus", "line 1, character"},
 		{"alerts", "/alerts", "rules"},
 		{"health", "/health", "Rows ingested"},
-		{"missing-job", "/job?job=no-such-job", "Nothing of no-such-job"},
-		{"missing-node", "/node/no-such-node", "No node is called"},
+		{"missing-job", "/job?job=no-such-job", `No data for "no-such-job"`},
+		{"missing-node", "/node/no-such-node", "No node is named"},
 	}
 }
 

@@ -133,6 +133,10 @@ func lists(t *testing.T, ctx context.Context) {
 		const alerts = [{ labels: { alertname: "Down", severity: "critical", cluster: "lab", node: "a1", job: "a'b, c" } }, { labels: { alertname: "Down", severity: "critical", cluster: "lab", node: "a2", job: "a'b, c" } }];
 		return [command(common(alerts)), command({ alertname: "$(x)" }), command({ a: "" })];`,
 		`["mete silence create alertname=Down cluster=lab 'job=\"a'\\''b, c\"' --for 2h --comment WHY","mete silence create 'alertname=\"$(x)\"' --for 2h --comment WHY","mete silence create 'a=\"\"' --for 2h --comment WHY"]`)
+	expect(t, ctx, "the command that shows a job", `
+		const { command } = await of("pages/job.js");
+		return [command("build", { name: "15m" }), command("a'b $x", { name: "", from: 0, to: 60 })];`,
+		`["mete usage --where job=build --from -15m --by node","mete usage --where 'job=a'\\''b $x' --from 1970-01-01T00:00:00Z --to 1970-01-01T00:01:00Z --by node"]`)
 	expect(t, ctx, "the times at which an alert fired", `
 		const { episodes } = await of("pages/alerts.js");
 		const values = [[0, "1"], [60, "3"], [120, "2"], [600, "1"], [660, "1"]];

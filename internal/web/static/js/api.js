@@ -1,5 +1,4 @@
-// What the server knows. Every answer is JSON; every failure is a Failure that
-// says what to do.
+// Requests to the server. Answers are JSON; an error is a Failure with a hint.
 
 const key = "mete.token";
 let token = "";
@@ -9,7 +8,7 @@ try { token = sessionStorage.getItem(key) || localStorage.getItem(key) || ""; } 
 export function signIn(t) { token = t.trim(); try { sessionStorage.setItem(key, token); } catch { /* as above */ } }
 export function signOut() { token = ""; try { sessionStorage.removeItem(key); localStorage.removeItem(key); } catch { /* as above */ } }
 
-// credentials are the headers of every question.
+// credentials are the headers of every request.
 export const credentials = () => (token ? { Authorization: "Bearer " + token } : {});
 
 // exchange signs this browser in where the page was opened by a link with a code: #code=CODE. The
@@ -73,18 +72,18 @@ export async function get(path, params = {}, signal) {
   let v;
   try { v = JSON.parse(body); } catch { v = null; }
   if (r.ok && v !== null) return v;
-  if (r.status === 401) throw new Failure("This server wants a token.", "Sign in with a token of the role viewer.", 401);
-  throw new Failure(capital((v && (v.detail || v.error || v.title)) || body.trim() || "The server answers " + r.status + "."), v && v.hint && capital(v.hint) + ".", r.status);
+  if (r.status === 401) throw new Failure("This server requires a token.", "Sign in with a token of the role viewer.", 401);
+  throw new Failure(capital((v && (v.detail || v.error || v.title)) || body.trim() || "The server answered with status " + r.status + "."), v && v.hint && capital(v.hint) + ".", r.status);
 }
 
-// plain asks for text.
+// plain requests text.
 export async function plain(path, signal) {
   const r = await ask(path, signal);
-  if (!r.ok) throw new Failure("The server answers " + r.status + " for " + path + ".", "", r.status);
+  if (!r.ok) throw new Failure("The server answered " + path + " with status " + r.status + ".", "", r.status);
   return r.text();
 }
 
-// instant and range ask in PromQL. Times are seconds since 1970.
+// instant and range evaluate PromQL. Times are in seconds since 1970.
 export async function instant(query, time, signal) {
   return (await get("/api/v1/query", { query, time }, signal)).data.result;
 }
@@ -93,7 +92,7 @@ export async function range(query, span, signal) {
   return (await get("/api/v1/query_range", { query, start: span.from, end: span.to, step: span.step }, signal)).data.result;
 }
 
-// save gives the reader an answer as a file.
+// save downloads an answer as a file.
 export async function save(path, params, name) {
   const r = await ask(address(path, params));
   const link = document.createElement("a");
@@ -103,6 +102,5 @@ export async function save(path, params, name) {
   URL.revokeObjectURL(link.href);
 }
 
-// alarms are alerts that fire and want somebody to look: not one that fires always,
-// to show that alerts arrive.
+// alarms selects firing alerts, without the heartbeat, which always fires.
 export const alarms = (a) => a.state === "firing" && a.labels.severity !== "none";

@@ -1,5 +1,4 @@
-// The frame around all pages: where one is, where one can go, which range is
-// looked at.
+// The frame around all pages: navigation, title, range of time, notices.
 import { html, render, useState, useEffect, useRef, useMemo } from "../vendor/preact.mjs";
 import { signIn, signedIn, signOut, exchange, linkTrouble, get, alarms, isDown } from "./api.js";
 import { go, href, ranged } from "./route.js";
@@ -36,13 +35,13 @@ function SignIn({ done, why }) {
   useEffect(() => { document.title = "Sign in · mete"; field.current.focus(); }, []);
   const submit = (e) => { e.preventDefault(); if (!field.current.value.trim()) return; signIn(field.current.value); setTried(true); done(); };
   return html`<main class="alone"><div class="brand"><img src="/icon.svg" alt="" /><b>mete</b></div><h1>Sign in</h1>
-    <p class="muted">This server shows what its machines used to those who have a token of the role <b>viewer</b>. On the server, this makes one:</p>
+    <p class="muted">This server requires a token with the role <b>viewer</b>. Create one on the server:</p>
     <pre class="mono">mete token create --role viewer</pre>
     <form class="bar" onSubmit=${submit}><label class="hidden" for="token">token</label><input id="token" type="password" ref=${field} autocomplete="off" spellcheck="false" placeholder="token" /><button class="primary">Sign in</button></form>
     ${linkTrouble && html`<p role="alert" class="notice bad">${linkTrouble}</p>`}
-    ${location.protocol === "http:" && html`<p class="muted">Without a token this page opens by a link, which works once. The user that runs the server makes one:</p><pre class="mono">mete token link</pre>`}
+    ${location.protocol === "http:" && html`<p class="muted">Or open a one-time link. The user that runs the server creates it:</p><pre class="mono">mete token link</pre>`}
     ${tried && html`<p role="alert" class="notice bad">Invalid or expired token.${why && html`<span class="small">${why.message}</span>`}</p>`}
-    <p class="muted small">It is kept until this tab is closed, and sent to this server alone.</p></main>`;
+    <p class="muted small">The token is kept until you close this tab, and is sent only to this server.</p></main>`;
 }
 
 function Keys({ close }) {
@@ -78,7 +77,7 @@ function Side({ page, keep, dark, showKeys, leave, alarms }) {
   return html`<aside class="side"><a class="brand" href=${href("/", keep)}><img src="/icon.svg" alt="" /><b>mete</b></a><${Find} />
     <nav aria-label="pages">${pages.filter((p) => p.key).map((p) => html`<a href=${href(p.path, keep)} aria-current=${page === p || (page && page.under === p.path) ? "page" : null} title=${p.title + " (g " + p.key + ")"}><${Icon} name=${p.icon} /><span>${p.title}</span>${p.path === "/alerts" && alarms > 0 && html`<span class="count">${alarms}</span>`}</a>`)}</nav>
     <footer><${Legend} /><div class="tools"><button class="quiet" onClick=${flipTheme} aria-label=${dark ? "light" : "dark"} title="light or dark (t)"><${Icon} name=${dark ? "sun" : "moon"} /></button>
-      <button class="quiet" onClick=${() => showKeys(true)} aria-label="keys" title="keys (?)"><kbd>?</kbd></button><a href="/docs" data-native title="what programs can ask">API</a>${signedIn() && html`<button class="quiet" onClick=${leave} aria-label="sign out" title="sign out"><${Icon} name="leave" /></button>`}</div></footer></aside>`;
+      <button class="quiet" onClick=${() => showKeys(true)} aria-label="keys" title="keys (?)"><kbd>?</kbd></button><a href="/docs" data-native title="documentation of the HTTP API">API</a>${signedIn() && html`<button class="quiet" onClick=${leave} aria-label="sign out" title="sign out"><${Icon} name="leave" /></button>`}</div></footer></aside>`;
 }
 
 // Head says where one is, and which time is looked at.
@@ -98,7 +97,7 @@ function Notice({ id, role = "alert", children }) {
 function Notices({ down, simulated, error }) {
   return html`
     ${down && html`<${Notice} id="down"><b>The server does not answer.</b> <span>This page shows earlier data. Check that the server runs, and the tunnel if you use one. The page connects again by itself.</span></${Notice}>`}
-    ${simulated && html`<${Notice} id="simulated" role="note"><b>Simulated power</b> <span id="simulated-text">${simulated}</span><span>: not measured, nor are figures that follow from it.</span></${Notice}>`}
+    ${simulated && html`<${Notice} id="simulated" role="note"><b>Simulated power</b> <span id="simulated-text">${simulated}</span><span>: power and energy are not measured, nor are figures computed from them.</span></${Notice}>`}
     ${error && error.status !== 0 && html`<${Notice}><b>${error.message}</b> <span>${error.hint}</span></${Notice}>`}`;
 }
 

@@ -41,7 +41,7 @@ function Finder({ close }) {
   const [typed, set] = useState(""), [at, move] = useState(0);
   const data = useData(load, []);
   const own = useMemo(() => pages.filter((p) => p.key).map((p) => ({ kind: "page", name: p.title, to: href(p.path, ranged(here().query)) })), []);
-  const rows = useMemo(() => { const text = typed.trim(), rows = found([...own, ...(data.data || [])], text); return text && !rows.some((r) => r.kind === "job" && r.name === text) ? [...rows, { kind: "job", name: text, more: "by this exact name", to: jobAt(text) }] : rows; }, [typed, data.data]);
+  const rows = useMemo(() => { const text = typed.trim(), rows = found([...own, ...(data.data || [])], text); return text && !rows.some((r) => r.kind === "job" && r.name === text) ? [...rows, { kind: "job", name: text, more: "exact name", to: jobAt(text) }] : rows; }, [typed, data.data]);
   useEffect(() => { box.current.showModal(); field.current.focus(); }, []);
   useEffect(() => { const li = list.current && list.current.children[at]; if (li) li.scrollIntoView({ block: "nearest" }); }, [at]);
   const open = (r) => { box.current.close(); go(r.to); };

@@ -1,9 +1,9 @@
-// Figures as people read them: a number, its unit, and how it came about.
+// Figures as text: a number, its unit and its quality.
 
 const binary = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 const metric = ["", "k", "M", "G", "T", "P"];
 
-// digits writes v with three that count.
+// digits writes v with three significant digits.
 export function digits(v) {
   const a = Math.abs(v);
   if (v === 0) return "0";
@@ -14,8 +14,7 @@ export function digits(v) {
   return Number(v.toPrecision(2)).toString();
 }
 
-// scaled writes v with the prefix that like has, which is v itself but for what
-// stands beside another figure.
+// scaled writes v with the prefix that like has: v itself, or a figure beside which it stands.
 function scaled(v, like, base, names) {
   let i = 0;
   for (let a = Math.abs(like); a >= (base === 1024 ? 1000 : 999.5) && i < names.length - 1; i++) { v /= base; a /= base; }
@@ -57,7 +56,7 @@ export const units = {
 
 export const known = (v) => v !== null && v !== undefined && !Number.isNaN(v);
 
-// text is a figure as one string; what is not known is a dash.
+// text is a figure as one string; an absent one is a dash.
 export function text(v, unit, like = v) {
   if (!known(v)) return "–";
   const [n, u] = (units[unit] || units.none)(Number(v), Number(like));
@@ -68,8 +67,8 @@ export function text(v, unit, like = v) {
 export const bare = (v, unit, like = v) => (units[unit] || units.none)(Number(v), Number(like))[0];
 export const unitText = (unit, like) => (units[unit] || units.none)(Number(like), Number(like))[1];
 
-// unitOf guesses the unit of a metric by its name, as Prometheus's names say it;
-// rated says that the query made a rate of it.
+// unitOf guesses the unit of a query from the name of its metric, by the naming rules of
+// Prometheus, and from whether it takes a rate.
 export function unitOf(query) {
   const rated = /\b(rate|irate|deriv)\s*\(/.test(query), has = (s) => query.includes(s);
   if (/(^|[^-+*/]*)\bcount\b/.test(query) && /^\s*count/.test(query)) return "count";
@@ -99,18 +98,18 @@ export function fieldUnit(key) {
 export const qualities = {
   measured: "measured: read from a counter or a meter",
   apportioned: "apportioned: a measured total, divided by a rule",
-  modelled: "modelled: computed, as no meter shows it",
-  absent: "absent: not known, which is not zero",
+  modelled: "modelled: computed by a model, as there is no meter",
+  absent: "absent: no data, which is not zero",
 };
 const order = ["measured", "apportioned", "modelled"];
 
 // worst is the quality of a sum.
 export const worst = (list) => order[Math.max(-1, ...list.map((q) => order.indexOf(q)))] || "absent";
 
-// length is a span of so many seconds that is a round one.
+// length is a round span of seconds as text.
 export const length = (s) => (s % 86400 === 0 && s > 0 ? s / 86400 + " d" : s % 3600 === 0 && s > 0 ? s / 3600 + " h" : s % 60 === 0 && s > 0 ? s / 60 + " min" : s + " s");
 
-// ago is how long before now an instant was.
+// ago is the time since an instant as text.
 export function ago(date, now = Date.now()) {
   const s = Math.round((now - new Date(date)) / 1000);
   return s < 1 ? "now" : (s < 120 ? s + " s" : s < 7200 ? Math.round(s / 60) + " min" : s < 172800 ? Math.round(s / 3600) + " h" : Math.round(s / 86400) + " d") + " ago";
@@ -126,8 +125,7 @@ export const when = (date) => short.format(new Date(date));
 export const time = (date) => clock.format(new Date(date));
 export const exactly = (date) => long.format(new Date(date)) + " " + zone;
 
-// brief is a name that is short enough for a legend: of a path the end, of an id
-// both ends.
+// brief shortens a name for a legend: a path to its end, an id to both of its ends.
 export function brief(name, most = 26) {
   if (name.length <= most) return name;
   const last = name.startsWith("/") ? name.slice(name.lastIndexOf("/") + 1) : name;
@@ -135,8 +133,7 @@ export function brief(name, most = 26) {
   return last.slice(0, most - 9) + "…" + last.slice(-6);
 }
 
-// ticker writes the instants of an axis that are so many seconds apart: one line
-// each, in the reader's zone.
+// ticks writes the instants of an axis, so many seconds apart, in the time zone of the browser.
 const day = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" }), minute = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", ...hours });
 export function ticks(at, apart) {
   return at.map((t) => { const d = new Date(t * 1000); return apart >= 86400 || (apart >= 3600 && d.getHours() === 0 && d.getMinutes() === 0) ? day.format(d) : apart < 60 ? clock.format(d) : minute.format(d); });
@@ -144,3 +141,6 @@ export function ticks(at, apart) {
 
 // few is a whole number with its noun.
 export const few = (n, one, many = one + "s") => n.toLocaleString() + " " + (n === 1 ? one : many);
+
+// shellWord quotes a word of a command where a shell could read it in another way.
+export const shellWord = (s) => (/^[\w=.:/~-]+$/.test(s) ? s : "'" + s.replaceAll("'", "'\\''") + "'");

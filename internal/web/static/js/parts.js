@@ -101,21 +101,21 @@ export function Whole({ used }) {
     const off = Number(used.total[f]) - whole;
     return { name, unit, whole, parts, off: Math.abs(off) <= 1e-9 * whole ? 0 : off, quality: used.total.quality[f] };
   });
-  if (rows.length === 0) return html`<${Empty} title="Nothing to add up yet" />`;
-  return html`<ul class="wholes">${rows.map((r) => html`<li><div class="row"><b>${r.name}</b><span class="num muted">${text(r.whole, r.unit)}</span><span class=${"tag " + (r.off === 0 ? "good" : "bad")} title=${r.off === 0 ? "workloads + system + idle = the whole" : "the parts are not the whole: a defect, please report it"}>${r.off === 0 ? "adds up" : "off by " + text(r.off, r.unit)}</span></div>
+  if (rows.length === 0) return html`<${Empty} title="No data yet" />`;
+  return html`<ul class="wholes">${rows.map((r) => html`<li><div class="row"><b>${r.name}</b><span class="num muted">${text(r.whole, r.unit)}</span><span class=${"tag " + (r.off === 0 ? "good" : "bad")} title=${r.off === 0 ? "workloads + system + idle = the whole" : "the parts do not sum to the whole. This is a bug, please report it"}>${r.off === 0 ? "adds up" : "off by " + text(r.off, r.unit)}</span></div>
     <${Bar} parts=${[["workloads", "var(--accent)"], ["system", "var(--c-system)"], ["idle", "transparent"]].map(([p, color]) => ({ share: r.parts[p] / r.whole, color, title: `${p} ${text(r.parts[p], r.unit)}, ${text(r.parts[p] / r.whole, "percent")}` }))} />
     <div class="row small muted num"><span>workloads ${text(r.parts.workloads / r.whole, "percent")}</span><span>system ${text(r.parts.system / r.whole, "percent")}</span><span>idle ${text(r.parts.idle / r.whole, "percent")}</span></div></li>`)}</ul>`;
 }
 
 // Gaps lists time of which not all is known.
 export function Gaps({ gaps, own }) {
-  if (gaps.length === 0) return html`<${Empty} title="No gaps"><span>All of this range is known.</span></${Empty}>`;
+  if (gaps.length === 0) return html`<${Empty} title="No gaps"><span>The data of this range is complete.</span></${Empty}>`;
   const columns = [
     { key: "from", title: "From", num: false, first: true, value: (g) => g.from, cell: (g) => html`<span class="num" title=${exactly(g.from)}>${when(g.from)}</span>` },
     ...(own ? [] : [{ key: "node", title: "Node", value: (g) => g.name, cell: (g) => html`<a href=${nodeAt(g.name)}>${g.name}</a>` }]),
     { key: "length", title: "Length", num: true, value: (g) => g.seconds, cell: (g) => html`<${Figure} v=${g.seconds} unit="seconds" />` },
     { key: "reason", title: "Reason", value: (g) => g.reason, cell: (g) => html`<span class=${"tag " + (["unwatched", "rebooted"].includes(g.reason) ? "warn" : "bad")}>${g.reason}</span>` },
-    { key: "why", title: "What it means", class: "wrap", value: (g) => g.why, cell: (g) => html`<span title=${g.detail || null}>${g.why}: ${g.meaning}</span>` },
+    { key: "why", title: "Meaning", class: "wrap", value: (g) => g.why, cell: (g) => html`<span title=${g.detail || null}>${g.why}: ${g.meaning}</span>` },
   ];
   return html`<${Table} columns=${columns} rows=${gaps} id=${(g) => g.node + g.from + g.reason} name="gaps" label="gaps" wraps />`;
 }

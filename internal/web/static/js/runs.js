@@ -49,7 +49,7 @@ function look(r) {
 function Value({ r, f, bar }) {
   const v = number(r[f.key]), off = f.key === "energy_joules" ? number(r.energy_error_joules) : null;
   if (v === null) return html`<span class="absent" title=${qualities.absent}>–</span>`;
-  return html`<data class="num" value=${v} data-figure=${f.key}>${text(v, f.unit)}</data>${off !== null && html` <span class="off" title="by how much it may be off, either way">± ${text(off, f.unit, v)}</span>`}<${Quality} of=${r.quality[f.key]} />${bar > 0 && html`<span class="runbar" aria-hidden="true"><i style=${{ width: Math.max(1, (100 * v) / bar) + "%" }}></i></span>`}`;
+  return html`<data class="num" value=${v} data-figure=${f.key}>${text(v, f.unit)}</data>${off !== null && html` <span class="off" title="possible error, either way">± ${text(off, f.unit, v)}</span>`}<${Quality} of=${r.quality[f.key]} />${bar > 0 && html`<span class="runbar" aria-hidden="true"><i style=${{ width: Math.max(1, (100 * v) / bar) + "%" }}></i></span>`}`;
 }
 
 const percent = (c) => (c === null ? "" : (c >= 0 ? "+" : "") + (Math.abs(c) < 0.0995 ? (c * 100).toFixed(1) : (c * 100).toFixed(0)) + " %");
@@ -96,17 +96,17 @@ export function Runs({ where, span }) {
   const column = (key, bar) => { const g = figure(key); return { key, title: g.title, help: g.help, num: true, value: (r) => number(r[key]), cell: (r) => html`<${Value} r=${r} f=${g} bar=${bar ? largest[key] : 0} />` }; };
   const columns = [
     { key: "pick", title: "", cell: (r) => html`<input type="checkbox" value=${r.run} checked=${chosen.includes(r.run)} onChange=${() => choose(r.run)} aria-label=${"compare the run of " + when(began(r) * 1000)} />` },
-    { key: "start", title: "Start", num: true, first: true, value: began, cell: (r) => html`<button type="button" class="quiet" title=${exactly(began(r) * 1000) + ": show this time"} onClick=${() => look(r)}>${when(began(r) * 1000)}</button>` },
+    { key: "start", title: "Start", num: true, first: true, value: began, cell: (r) => html`<button type="button" class="quiet" title=${exactly(began(r) * 1000) + ": zoom to this run"} onClick=${() => look(r)}>${when(began(r) * 1000)}</button>` },
     column("length_seconds", true),
     { key: "exit", title: "Exit", value: exitOf, cell: (r) => html`<span class=${failed(r) ? "failed" : ""}>${exitOf(r)}</span>` },
     column("cpu_seconds", true), column("cpu_average_cores"), column("memory_peak_bytes", true), column("disk_read_bytes"), column("disk_written_bytes"), column("energy_joules", true),
     { key: "marks", title: "Marks", help: "change against the median of the latest successful runs before it, where it is unusual", value: (r) => r.comparisons.filter((c) => c.marked).length || null, cell: (r) => html`<${Marks} r=${r} />` },
     { key: "node", title: "Node", class: "name", value: (r) => r.node, cell: (r) => html`<a href=${nodeAt(r.node)}>${r.node}</a>` },
   ];
-  if (data.data && runs.length === 0) return null; // it is no job whose runs are known
+  if (data.data && runs.length === 0) return null; // a job without runs
   return html`<${Card} title="Runs" flush width="w12" note=${data.data && data.data.next_cursor ? "the latest " + most : runs.length ? few(runs.length, "run") : null}
-    aside=${html`<${Segments} label="trend of" options=${figures.filter((g) => g.trend).map((g) => [g.key, g.title])} value=${f.key} choose=${(v) => put({ trend: v === figures[0].key ? "" : v }, true)} /><button type="button" onClick=${() => save("/v1/runs", { where, format: "csv", ...ledger(span) }, "runs.csv")}>Save as CSV</button>`}>
+    aside=${html`<${Segments} label="trend of" options=${figures.filter((g) => g.trend).map((g) => [g.key, g.title])} value=${f.key} choose=${(v) => put({ trend: v === figures[0].key ? "" : v }, true)} /><button type="button" onClick=${() => save("/v1/runs", { where, format: "csv", ...ledger(span) }, "runs.csv")}>Download CSV</button>`}>
     <${Shown} of=${data} lines=${6}>${() => html`<${Trend} runs=${runs} f=${f} />
-      ${pair.length === 2 ? html`<${Compared} pair=${pair} />` : html`<p class="muted hint">${chosen.length === 1 ? "Choose one more run to compare." : "Choose two runs to compare them; click a start to see its time."}</p>`}
+      ${pair.length === 2 ? html`<${Compared} pair=${pair} />` : html`<p class="muted hint">${chosen.length === 1 ? "Choose one more run to compare." : "Choose two runs to compare them. Click a start time to zoom to the run."}</p>`}
       <${Table} columns=${columns} rows=${runs} id=${(r) => r.run} name="runsort" label="runs" tall=${runs.length > 12} empty=${html`<${Empty} title="No runs in this range" />`} />`}</${Shown}></${Card}>`;
 }

@@ -1,12 +1,11 @@
-// A flow of something through levels, drawn by ECharts. It is loaded only where a
-// flow is shown.
+// A flow through levels, drawn by ECharts, which is loaded only for it.
 import { html, useEffect, useRef } from "../vendor/preact.mjs";
 import { text, brief } from "./fmt.js";
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 // Sankey draws nodes { id, name, depth, tone, value } and links { from, to, value,
-// off }. Its tips are drawn, not made of text as elements.
+// off }. Tooltips are drawn on the canvas: no text becomes an element.
 export function Sankey({ nodes, links, unit, height, theme, pick }) {
   const box = useRef(), chart = useRef();
   useEffect(() => {

@@ -1,5 +1,5 @@
-// The first seconds of a server: nothing is booked before the first window ends. Until then
-// this machine's latest second is shown, where the server has it, and what is awaited.
+// The first seconds of a server, before the end of the first window: a countdown and, in mete up,
+// the latest second of this machine.
 import { html, useState, useEffect } from "../vendor/preact.mjs";
 import { get } from "./api.js";
 import { Card, useData } from "./ui.js";
@@ -41,7 +41,7 @@ export function Starting({ nodes, history }) {
   const from = history.length ? Math.floor(history[0].at) : 0, span = { from, to: from + 30, step: 1 };
   const series = (key) => ["workloads", "system"].map((p) => ({ name: p, tone: p === "system" ? "system" : "", values: history.map((h) => [Math.floor(h.at), h[key][p]]) }));
   return html`<section class="card starting" role="status"><div class="calm"><span class="spinner" aria-hidden="true"></span><div><b>Collecting the first 10 s …</b>
-      <div class="muted">${seconds > 0 ? html`Charts and tables begin in about <span class="num">${seconds} s</span>.` : "Charts and tables begin at any moment."} ${history.length > 0 && "Until then: this machine, second by second."}</div></div></div></section>
+      <div class="muted">${seconds > 0 ? html`Charts and tables appear in about <span class="num">${seconds} s</span>.` : "Charts and tables appear in a moment."} ${history.length > 0 && "Until then: the latest seconds of this machine."}</div></div></div></section>
     ${history.length > 1 && html`<div class="grid"><${Card} title="CPU" width="w6"><${Chart} series=${series("cpu")} span=${span} unit="cores" stacked height=${200} label="CPU" /></${Card}>
       <${Card} title="Memory" width="w6"><${Chart} series=${series("memory")} span=${span} unit="bytes" stacked height=${200} label="Memory" /></${Card}></div>`}`;
 }

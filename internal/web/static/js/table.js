@@ -1,12 +1,12 @@
-// Tables that are sorted by a column, and draw only the rows that are seen.
+// Tables that are sorted by a column, and draw only the visible rows.
 import { html, useState, useEffect, useRef, useMemo } from "../vendor/preact.mjs";
 import { put } from "./route.js";
 import { useHere, Empty } from "./ui.js";
 
 export const rowHeight = 34; // in CSS pixels, as in the style sheet
 
-// sortBy puts rows in the order of a column, by its order where it has one; what is absent is last
-// either way.
+// sortBy sorts rows by a column, by its own order if it has one. Absent values are last in both
+// directions.
 export function sortBy(rows, column, down) {
   const list = rows.map((r) => [column.value(r), r]);
   list.sort(([a], [b]) => {
@@ -18,7 +18,7 @@ export function sortBy(rows, column, down) {
   return list.map(([, r]) => r);
 }
 
-// useOrder is the column by which a table is sorted, as the URL says it.
+// useOrder is the column by which a table is sorted, and the direction, from the URL.
 function useOrder(columns, name) {
   const { query } = useHere();
   const [by, way] = (query[name] || "").split(".");
@@ -32,7 +32,7 @@ function Head({ columns, column, down, name }) {
     ${c.value ? html`<button type="button" onClick=${() => sort(c)}>${c.title}<span class="arrow" aria-hidden="true">${c.key === column.key ? (down ? "↓" : "↑") : ""}</span></button>` : c.title}</th>`)}</tr></thead>`;
 }
 
-// useWindow says which rows of so many are seen in a box that scrolls.
+// useWindow returns which of count rows are visible in a box that scrolls.
 export function useWindow(count, box, all) {
   const [at, set] = useState([0, 40]);
   const look = () => {
@@ -55,8 +55,8 @@ export function useWindow(count, box, all) {
 export const Spacer = ({ rows, columns }) => (rows > 0 ? html`<tr aria-hidden="true" class="spacer"><td colspan=${columns} style=${{ height: rows * rowHeight + "px" }}></td></tr>` : null);
 
 // Table draws rows. Columns are { key, title, num, value(row), order(a, b), cell(row), help,
-// width }; one without value cannot be sorted by. seen is told which rows are.
-// Where wraps says that rows are of different heights, all are drawn, up to 500.
+// width }; a table cannot be sorted by one without value. seen is called
+// with the visible rows. With wraps, rows have different heights, and up to 500 are drawn.
 export function Table({ columns, rows, id = (r) => r.id, empty, name = "sort", label, seen, tall, foot, wraps }) {
   const { column, down } = useOrder(columns, name);
   const box = useRef();
@@ -65,7 +65,7 @@ export function Table({ columns, rows, id = (r) => r.id, empty, name = "sort", l
   const shown = sorted.slice(first, last), names = shown.map(id).join("\n");
   useEffect(() => { if (seen) seen(shown); }, [names]);
   const wide = columns.reduce((a, c) => a + (parseFloat(c.width) || 0), 0);
-  if (rows.length === 0) return empty || html`<${Empty} title="Nothing here" />`;
+  if (rows.length === 0) return empty || html`<${Empty} title="No rows" />`;
   return html`<div class=${"table" + (tall ? " tall" : "")} tabindex="0" role="region" aria-label=${label || "table"} ref=${box} onScroll=${look}>
     <table class=${wide ? "fixed" : ""} style=${wide ? { minWidth: wide + "rem" } : null} aria-rowcount=${sorted.length}><${Head} columns=${columns} column=${column} down=${down} name=${name} />
     <tbody><${Spacer} rows=${first} columns=${columns.length} />

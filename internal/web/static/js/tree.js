@@ -1,4 +1,4 @@
-// A machine as it is, arranged as a tree or a list. The rules are those of mete top.
+// The workloads of a machine as a tree or a list, by the rules of mete top.
 
 export const fields = ["cpu", "memory", "diskRead", "diskWritten", "networkRx", "networkTx", "pids", "power", "pressureCPU", "pressureMemory", "pressureIO"];
 

@@ -15,8 +15,8 @@ export function useHere() {
   return at;
 }
 
-// useData asks, and asks again every so many ms while the page is seen. What was
-// known stays while something newer is on its way, and after a failure.
+// useData requests data, and again after so many ms while the page is visible. The previous data
+// stays until newer data arrives, and after an error.
 export function useData(ask, keys, every = 0) {
   const [state, set] = useState({ data: null, error: null, loading: true });
   const latest = useRef(ask), got = useRef(false);
@@ -73,8 +73,7 @@ export function Figure({ v, unit, quality, off, like = v }) {
   return html`<span class="num">${n}${u && html`<span class="unit">${u}</span>`}${known(off) ? html`<span class="off" title="possible error, either way">± ${text(off, unit, like)}</span>` : null}<${Quality} of=${quality} /></span>`;
 }
 
-// Quality marks how a figure came about. What is measured is the rule, and has a
-// mark only where all says so.
+// Quality is the symbol of a figure's quality. Measured figures have one only with all.
 export function Quality({ of, all }) {
   if (!qualities[of] || of === "absent" || (of === "measured" && !all)) return null;
   return html`<span class=${"quality " + of} role="img" aria-label=${of} title=${qualities[of]}></span>`;
@@ -120,13 +119,13 @@ export function Empty({ title, children }) {
   return html`<div class="empty"><b>${title}</b>${children}</div>`;
 }
 
-// Trouble says what went wrong and what to do.
+// Trouble shows an error and what to do about it.
 export function Trouble({ error, retry }) {
   return html`<div class="notice bad" role="alert"><div><b>${error.message}</b>${error.hint && html`<div>${error.hint}</div>`}</div>
     ${retry && html`<button onClick=${retry}>Try again</button>`}</div>`;
 }
 
-// Shown draws what data says, or why there is none.
+// Shown draws data, or a skeleton until there is some, or the error.
 export function Shown({ of, height, lines, children }) {
   // That the server is down is said once, above the page.
   const trouble = of.error && of.error.status !== 0;
@@ -140,7 +139,7 @@ export function Segments({ label, options, value, choose }) {
     html`<button type="button" aria-pressed=${v === value ? "true" : "false"} title=${title} onClick=${() => choose(v)}>${name}</button>`)}</div>`;
 }
 
-// Select stands in the URL under its name.
+// Select is a choice that the URL holds under its name.
 export function Select({ name, label, options, all }) {
   const { query } = useHere();
   const value = query[name] || "";
@@ -153,7 +152,7 @@ export function Select({ name, label, options, all }) {
 // Search filters by text, which stands in the URL as q.
 export function Search({ placeholder = "Filter", name = "q" }) {
   const { query } = useHere();
-  // What is typed stands in the field, also where all is drawn anew before it is in the URL.
+  // The field keeps what is typed when the page is redrawn before the URL has it.
   const timer = useRef(), typing = useRef(null);
   const typed = (e) => {
     const v = typing.current = e.target.value;
@@ -163,7 +162,7 @@ export function Search({ placeholder = "Filter", name = "q" }) {
   return html`<div class="search"><input type="search" data-search placeholder=${placeholder} aria-label=${placeholder} value=${typing.current ?? (query[name] || "")} onInput=${typed} autocomplete="off" spellcheck="false" /><kbd aria-hidden="true">/</kbd></div>`;
 }
 
-// Dialog is one over the page, until it is closed.
+// Dialog is a modal dialog.
 export function Dialog({ title, close, children, wide }) {
   const box = useRef();
   useEffect(() => { box.current.showModal(); }, []);
@@ -172,7 +171,7 @@ export function Dialog({ title, close, children, wide }) {
     <header><h2>${title}</h2><form method="dialog"><button aria-label="close">Close</button></form></header>${children}</dialog>`;
 }
 
-// saveText gives the reader a text or a blob as a file.
+// saveText downloads a text or a blob as a file.
 export function saveText(content, type, name) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type }));
@@ -195,18 +194,18 @@ export function Menu({ label, items, title = "⋯" }) {
     ${open && html`<div class="pop">${items.map(([name, act]) => html`<button type="button" class="quiet" onClick=${() => { set(false); act(); }}>${name}</button>`)}</div>`}</div>`;
 }
 
-// Facts is a list of names and what they are; what is not known is left out.
+// Facts is a list of names and values, without the values that are absent.
 export function Facts({ of }) {
   return html`<dl class="facts">${of.filter(([, v]) => known(v) && v !== "").map(([k, v]) => html`<dt>${k}</dt><dd>${v}</dd>`)}</dl>`;
 }
 
-// Kind is what sort of workload it is.
+// Kind is the kind of a workload.
 export const Kind = ({ of }) => (of && of !== "path" ? html`<span class="tag">${of}</span>` : null);
 
-// Job is the name of a job, and the way to it.
+// Job is the name of a job, as a link to its page.
 export function Job({ name, node, kind }) {
   if (kind === "idle" || kind === "system") return html`<span class="muted">${name}</span>`;
-  if (!name) return html`<span class="muted" title="nobody said what it is called">unnamed</span>`;
+  if (!name) return html`<span class="muted" title="this job has no name">unnamed</span>`;
   return html`<a href=${jobAt(name, node ? { node } : {})} title=${name}>${name}</a>`;
 }
 

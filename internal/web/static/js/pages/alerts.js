@@ -1,4 +1,4 @@
-// Alerts: what fires, what fired in the range, and the rules.
+// Alerts: firing alerts, those of the range, silences, rules.
 import { html, useState } from "../../vendor/preact.mjs";
 import { get, range } from "../api.js";
 import { useSpan } from "../span.js";
@@ -7,7 +7,7 @@ import { Card, Shown, Empty, Search, Select, Segments, Dialog, useData, useHere 
 import { Table } from "../table.js";
 import { byRule, describe, extent, isHeartbeat, prefixes } from "../firing.js";
 import { natural } from "../names.js";
-import { text, length, when, ago, exactly, few } from "../fmt.js";
+import { text, length, when, ago, exactly, few, shellWord } from "../fmt.js";
 import { put, nodeAt, href } from "../route.js";
 
 const tone = { firing: "bad", pending: "warn", inactive: "good" };
@@ -30,11 +30,9 @@ const columns = [
 ];
 const idOf = (a) => Object.entries(a.labels).map(([k, v]) => k + "=" + v).join("\n");
 
-// command is the command that silences alerts with these labels. A value that a shell could read in
-// another way is quoted.
+// command is the command that silences alerts with these labels.
 export function command(labels) {
-  const word = (s) => (/^[\w=.:/~-]+$/.test(s) ? s : "'" + s.replaceAll("'", "'\\''") + "'");
-  return ["mete silence create", ...Object.entries(labels).map(([k, v]) => word(k + "=" + (/^[\w.:/-]+$/.test(v) ? v : JSON.stringify(v)))), "--for 2h", "--comment WHY"].join(" ");
+  return ["mete silence create", ...Object.entries(labels).map(([k, v]) => shellWord(k + "=" + (/^[\w.:/-]+$/.test(v) ? v : JSON.stringify(v)))), "--for 2h", "--comment WHY"].join(" ");
 }
 
 // common are the labels that all alerts of a list have with the same value.
@@ -45,17 +43,17 @@ function Silence({ g, close }) {
   const text = command({ alertname: g.rule, ...common(g.alerts) });
   const [copied, set] = useState(false);
   const copy = async () => { try { await navigator.clipboard.writeText(text); set(true); } catch { set(false); } };
-  return html`<${Dialog} title=${"Silence " + g.rule} close=${close}><p>The administrator of this server makes silences. On the server:</p><pre class="mono">${text}</pre>
-    <div class="bar"><button type="button" onClick=${copy}>${copied ? "Copied" : "Copy"}</button><span class="muted small">matches ${few(g.alerts.length, "alert")} that ${g.alerts.length === 1 ? "fires" : "fire"} now; receivers are not notified of them for 2 h</span></div></${Dialog}>`;
+  return html`<${Dialog} title=${"Silence " + g.rule} close=${close}><p>Only the administrator of this server can create silences. Run this on the server:</p><pre class="mono">${text}</pre>
+    <div class="bar"><button type="button" onClick=${copy}>${copied ? "Copied" : "Copy"}</button><span class="muted small">matches ${few(g.alerts.length, "alert")} now; receivers get no notification for 2 h</span></div></${Dialog}>`;
 }
 
 // Group shows one rule's alerts: how many, where, the first of them, and all on request.
 function Group({ g, open }) {
   const [silence, set] = useState(false), silenced = g.alerts.filter((a) => (a.silenced_by || []).length > 0).length;
   const many = prefixes(g.alerts), one = g.alerts.length === 1 ? g.alerts[0] : null, first = g.alerts.slice(0, brief);
-  return html`<li class=${tone[g.state]} data-rule=${g.rule}><div class="row"><b>${g.rule}</b><span class=${"tag " + tone[g.state]}>${g.state}</span>${g.severity && html`<span class="tag">${g.severity}</span>`}${silenced > 0 && html`<span class="tag" title="receivers are not notified">${silenced === g.alerts.length ? "silenced" : silenced.toLocaleString() + " silenced"}</span>`}<span class="extent">${extent(g.alerts)}</span><span class="muted end">since <${Since} at=${g.since} /></span></div>
+  return html`<li class=${tone[g.state]} data-rule=${g.rule}><div class="row"><b>${g.rule}</b><span class=${"tag " + tone[g.state]}>${g.state}</span>${g.severity && html`<span class="tag">${g.severity}</span>`}${silenced > 0 && html`<span class="tag" title="receivers get no notification">${silenced === g.alerts.length ? "silenced" : silenced.toLocaleString() + " silenced"}</span>`}<span class="extent">${extent(g.alerts)}</span><span class="muted end">since <${Since} at=${g.since} /></span></div>
     ${one && html`<p>${one.annotations.summary} ${one.annotations.description && html`<span class="muted">${one.annotations.description}</span>`}</p>`}
-    ${!one && many.length > 1 && html`<div class="labels">${many.slice(0, 8).map((p) => html`<button type="button" class="tag" title=${"filter by " + p.name} onClick=${() => put({ q: p.name }, true)}>${p.name} ${p.count.toLocaleString()}</button>`)}${many.length > 8 && html`<span class="muted small">and ${few(many.length - 8, "more group")} of names</span>`}</div>`}
+    ${!one && many.length > 1 && html`<div class="labels">${many.slice(0, 8).map((p) => html`<button type="button" class="tag" title=${"filter by " + p.name} onClick=${() => put({ q: p.name }, true)}>${p.name} ${p.count.toLocaleString()}</button>`)}${many.length > 8 && html`<span class="muted small">and ${few(many.length - 8, "more group")}</span>`}</div>`}
     ${!one && (open ? html`<${Table} columns=${columns} rows=${g.alerts} id=${idOf} name=${"by" + g.rule} label=${"alerts of " + g.rule} />`
       : html`<ul class="brief">${first.map((a) => html`<li><${About} a=${a} /><span class="muted">${a.labels.node ? a.labels.cluster : ""}</span><span class="muted num">${ago(a.activeAt)}</span><span class="muted summary">${a.annotations.summary}</span></li>`)}</ul>`)}
     <div class="bar">${!one && (open || g.alerts.length > brief) && html`<button type="button" class="quiet" onClick=${() => put({ open: open ? "" : g.rule }, true)}>${open ? "Show fewer" : "Show all " + g.alerts.length.toLocaleString()}</button>`}${silenced < g.alerts.length && html`<button type="button" class="quiet" onClick=${() => set(true)}>Silence…</button>`}</div>
@@ -63,14 +61,14 @@ function Group({ g, open }) {
 }
 
 function Nothing({ filtered }) {
-  if (filtered) return html`<${Empty} title="No alert passes the filters"><button onClick=${() => put({ q: "", cluster: "", severity: "" })}>Show all</button></${Empty}>`;
+  if (filtered) return html`<${Empty} title="No alerts match the filters"><button onClick=${() => put({ q: "", cluster: "", severity: "" })}>Show all</button></${Empty}>`;
   return html`<div class="calm"><span class="tick" aria-hidden="true"></span><div><b>No alerts firing</b></div></div>`;
 }
 
 // Heartbeat shows the rules that fire always.
 function Heartbeat({ rules }) {
   return html`${rules.map((r) => html`<div class="calm heartbeat">${r.state === "firing" ? html`<span class="tick" aria-hidden="true"></span>` : html`<span class=${r.state === "unknown" ? "tag" : "tag bad"}>${r.state === "unknown" ? "waiting" : "missing"}</span>`}<div><b>Heartbeat: ${r.state === "firing" ? "alerting works" : r.state === "unknown" ? "not evaluated yet" : "missing"}</b>
-    <div class="muted">${r.name} always fires; receivers of alerts, where there are any, get it regularly. If it stops, alerting is broken.${r.lastEvaluation && r.state !== "unknown" && html` <span class="num">Last evaluated ${ago(r.lastEvaluation)}.</span>`}</div></div></div>`)}`;
+    <div class="muted">${r.name} always fires and is sent to receivers regularly. If it stops, alerting is broken.${r.lastEvaluation && r.state !== "unknown" && html` <span class="num">Last evaluated ${ago(r.lastEvaluation)}.</span>`}</div></div></div>`)}`;
 }
 
 // episodes finds the times at which a series had values, at steps of so many seconds: [{ from, to,
@@ -108,9 +106,9 @@ function History({ q }) {
     { key: "from", title: "Started", num: true, first: true, width: "10rem", value: (e) => e.from, cell: (e) => html`<span class="num" title=${exactly(e.from * 1000)}>${e.from <= span.from ? "before " : ""}${when(e.from * 1000)}</span>` },
     { key: "to", title: "Ended", num: true, width: "10rem", value: (e) => (e.open ? Infinity : e.to), cell: (e) => (e.open ? html`<span class="tag bad">firing</span>` : html`<span class="num" title=${exactly(e.to * 1000)}>${when(e.to * 1000)}</span>`) },
     { key: "length", title: "Length", num: true, width: "7rem", value: (e) => e.to - e.from, cell: (e) => text(e.to - e.from, "seconds") },
-    { key: "most", title: "Alerts", num: true, width: "6rem", help: "the highest number of alerts of this rule at one time", value: (e) => e.most, cell: (e) => e.most.toLocaleString() },
+    { key: "most", title: "Alerts", num: true, width: "6rem", help: "most alerts of this rule at the same time", value: (e) => e.most, cell: (e) => e.most.toLocaleString() },
   ];
-  return html`<${Card} title="History" note=${"times to about " + length(Math.max(span.step, 60))} flush><${Shown} of=${data} lines=${4}>${(all) => { const rows = all.filter((e) => !q || e.rule.toLowerCase().includes(q)); return html`<${Table} columns=${list} rows=${rows} id=${(e) => e.rule + e.severity + e.from} name="past" label="past alerts" empty=${html`<${Empty} title=${all.length ? "No past alert passes the filter" : "No alert fired in this range"} />`} />`; }}</${Shown}></${Card}>
+  return html`<${Card} title="History" note=${length(Math.max(span.step, 60)) + " resolution"} flush><${Shown} of=${data} lines=${4}>${(all) => { const rows = all.filter((e) => !q || e.rule.toLowerCase().includes(q)); return html`<${Table} columns=${list} rows=${rows} id=${(e) => e.rule + e.severity + e.from} name="past" label="past alerts" empty=${html`<${Empty} title=${all.length ? "No past alerts match the filter" : "No alerts fired in this range"} />`} />`; }}</${Shown}></${Card}>
     ${shown && html`<${Who} e=${shown} close=${() => show(null)} />`}`;
 }
 
@@ -121,14 +119,14 @@ function Silences({ list }) {
     { key: "matchers", title: "Alerts", class: "name mono", width: "24rem", value: (s) => s.matchers, cell: (s) => html`<span title=${s.matchers}>${s.matchers}</span>` },
     { key: "state", title: "State", width: "6rem", value: (s) => s.state, cell: (s) => html`<span class="tag">${s.state}</span>` },
     { key: "ends", title: "Ends", num: true, first: true, width: "15rem", value: (s) => s.ends_at, cell: (s) => html`<span class="num" title=${exactly(s.ends_at)}>${when(s.ends_at)}, in ${text(soon(s), "seconds")}</span>` },
-    { key: "by", title: "By", width: "8rem", value: (s) => s.created_by }, { key: "comment", title: "Comment", class: "name", width: "14rem", value: (s) => s.comment, cell: (s) => html`<span title=${s.comment}>${s.comment}</span>` },
+    { key: "by", title: "Created by", width: "8rem", value: (s) => s.created_by }, { key: "comment", title: "Comment", class: "name", width: "14rem", value: (s) => s.comment, cell: (s) => html`<span title=${s.comment}>${s.comment}</span>` },
     { key: "id", title: "ID", class: "mono", width: "9rem", value: (s) => s.id },
   ];
   return html`<${Card} title="Silences" note=${few(list.length, "silence")} flush><${Table} columns=${of} rows=${list} id=${(s) => s.id} name="silences" label="silences" /><p class="small muted reading">On the server, <code>mete silence end ID</code> ends one.</p></${Card}>`;
 }
 
 function Rule({ r }) {
-  return html`<li><details><summary><span class=${"tag " + (r.health === "err" ? "bad" : r.type === "alerting" && !isHeartbeat(r) ? tone[r.state] || "" : "")}>${r.health === "err" ? "failing" : r.type !== "alerting" ? "recorded" : isHeartbeat(r) ? "heartbeat" : r.state === "unknown" ? "not yet" : r.state}</span><b>${r.name}</b>${r.duration > 0 && html`<span class="muted small">for ${length(r.duration)}</span>`}</summary>
+  return html`<li><details><summary><span class=${"tag " + (r.health === "err" ? "bad" : r.type === "alerting" && !isHeartbeat(r) ? tone[r.state] || "" : "")}>${r.health === "err" ? "failing" : r.type !== "alerting" ? "recorded" : isHeartbeat(r) ? "heartbeat" : r.state === "unknown" ? "not evaluated" : r.state}</span><b>${r.name}</b>${r.duration > 0 && html`<span class="muted small">for ${length(r.duration)}</span>`}</summary>
     <pre>${r.query}</pre>${r.lastError && html`<p class="notice bad">${r.lastError}</p>`}${r.annotations && r.annotations.summary && html`<p>${describe(r.annotations.summary)}${r.annotations.description && html` <span class="muted">${describe(r.annotations.description)}</span>`}</p>`}<div class="bar"><a class="button" href=${href("/query", { expr: r.query })}>Run query</a>${r.lastEvaluation && html`<span class="small muted num">last evaluated ${ago(r.lastEvaluation)}, took ${text(r.evaluationTime, "seconds")}</span>`}</div></details></li>`;
 }
 
@@ -146,7 +144,7 @@ export function Alerts() {
   }, [], 15000);
   const q = (query.q || "").toLowerCase(), show = query.show || "";
   return html`<${Shown} of=${data} lines=${6}>${({ groups, alerts, silences }) => {
-    if (groups.length === 0) return html`<${Card} title="Alerts"><${Empty} title="There are no rules here"><span>This server evaluates none, so nothing can fire. Any Prometheus can: it reads the same series from <code>/api/v1</code>.</span><a href="/health">Health shows what needs a look now.</a></${Empty}></${Card}>`;
+    if (groups.length === 0) return html`<${Card} title="Alerts"><${Empty} title="No alerting rules"><span>This server evaluates no rules. A Prometheus server can: it reads the same series from <code>/api/v1</code>.</span><a href="/health">Health shows current problems.</a></${Empty}></${Card}>`;
     const wanted = alerts.filter((a) => !isHeartbeat(a)), of = (k) => [...new Set(wanted.map((a) => a.labels[k]).filter(Boolean))].sort(natural), clusters = of("cluster"), severities = of("severity");
     const passing = wanted.filter((a) => (!q || [a.annotations.summary || "", ...Object.values(a.labels)].some((v) => v.toLowerCase().includes(q))) && (!query.cluster || a.labels.cluster === query.cluster) && (!query.severity || a.labels.severity === query.severity));
     const shown = byRule(passing), filtered = passing.length < wanted.length;

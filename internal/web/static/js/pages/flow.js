@@ -1,5 +1,4 @@
-// Energy flow: from what shows it to the job that it went to. All of it goes
-// somewhere: what no job caused goes to the system or to idle.
+// Energy flow: from the meter or model to the job. Energy that no job caused goes to system or idle.
 import { html, useMemo } from "../../vendor/preact.mjs";
 import { get } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
@@ -13,8 +12,8 @@ const domains = [["package", "energy_package_joules", "CPU packages"], ["dram", 
 const fields = domains.map(([, f]) => f).concat("energy_joules", "energy_idle_joules", "energy_error_joules", "energy_idle_error_joules").join(",");
 const residual = { idle: "--c-idle", system: "--c-system" };
 
-// flowOf makes nodes and links of rows: source, domain, node, kind or namespace,
-// job. Of nodes and jobs those with the most stand by themselves.
+// flowOf makes nodes and links of rows: source, domain, node, kind or namespace, job. Only the nodes
+// and jobs with the largest values have their own.
 export function flowOf(rows, most = { node: 10, job: 18 }) {
   const nodes = new Map(), links = new Map();
   const sums = (key) => { const m = new Map(); for (const r of rows) m.set(key(r), (m.get(key(r)) || 0) + r.value); return [...m].sort((a, b) => b[1] - a[1]).map(([k]) => k); };
@@ -40,22 +39,21 @@ export function flowOf(rows, most = { node: 10, job: 18 }) {
   return { nodes: [...nodes.values()], links: [...links.values()].sort((a, b) => b.value - a.value) };
 }
 
-// rowsOf cuts an answer of the ledger into energy by domain. The error of a group
-// is divided as its energy is.
+// rowsOf divides an answer of the ledger by domain. The error of a group is divided as its energy is.
 function rowsOf(used, what) {
   const rows = [], places = [...new Set(used.groups.map((g) => g.node || "other nodes"))];
-  // What is above the limit stands together.
+  // Groups beyond the limit are combined.
   const rest = used.rest ? [{ ...used.rest, node: places.length === 1 ? places[0] : "other nodes", kind: "path", job: "", small: true }] : [];
   for (const g of [...used.groups, ...rest]) {
     const sort = g.small ? "small jobs" : g.namespace && !(g.namespace in residual) ? g.namespace : g.kind === "path" ? "control groups" : g.kind + "s";
     const base = { node: g.node || "other nodes", job: g.kind in residual ? g.kind : g.job, group: sort };
-    if (what === "cpu") { rows.push({ ...base, source: "kernel's counters", domain: "CPU time", value: Number(g.cpu_seconds || 0), off: 0 }); continue; }
+    if (what === "cpu") { rows.push({ ...base, source: "kernel counters", domain: "CPU time", value: Number(g.cpu_seconds || 0), off: 0 }); continue; }
     const all = Number(g.energy_joules || 0), idle = Number(g.energy_idle_joules || 0), off = Number(g.energy_error_joules || 0);
     for (const [, f, name] of domains) {
       const v = Number(g[f] || 0);
       if (v > 0) rows.push({ ...base, source: g.quality[f] === "modelled" ? "model" : "meters", domain: name, value: v, off: all > 0 ? off * v / all : 0 });
     }
-    if (idle > 0) rows.push({ ...base, source: "divided", domain: "idle energy", value: idle, off: Number(g.energy_idle_error_joules || 0) });
+    if (idle > 0) rows.push({ ...base, source: "idle, divided", domain: "idle energy", value: idle, off: Number(g.energy_idle_error_joules || 0) });
   }
   return rows;
 }
@@ -66,7 +64,7 @@ function Links({ flow, unit }) {
     { key: "from", title: "From", class: "name", value: (l) => names.get(l.from).depth + names.get(l.from).name, cell: (l) => names.get(l.from).name },
     { key: "to", title: "To", class: "name", value: (l) => names.get(l.to).name, cell: (l) => names.get(l.to).name },
     { key: "value", title: unit === "joules" ? "Energy" : "CPU time", num: true, first: true, value: (l) => l.value, cell: (l) => html`<${Figure} v=${l.value} unit=${unit} off=${unit === "joules" ? l.off : null} />` },
-    { key: "share", title: "Of the source", num: true, value: (l) => l.value / names.get(l.from).value, cell: (l) => text(l.value / names.get(l.from).value, "percent") },
+    { key: "share", title: "Share of the source", num: true, value: (l) => l.value / names.get(l.from).value, cell: (l) => text(l.value / names.get(l.from).value, "percent") },
   ];
   return html`<${Table} columns=${columns} rows=${flow.links} id=${(l) => l.from + l.to} name="links" label="all flows" />`;
 }
@@ -83,11 +81,11 @@ export function Flow({ theme }) {
   const pick = (id) => { const [kind, ...rest] = id.split(" "); if (kind === "node" && rest[0] !== "other") go(nodeAt(rest.join(" "))); if (kind === "job") { const n = flow.nodes.find((n) => n.id === id); if (n.name !== "other jobs") go(jobAt(n.name)); } };
   const sum = flow ? [0, 1].map((d) => flow.nodes.filter((n) => n.depth === d).reduce((a, n) => a + n.value, 0))[0] : 0;
   return html`<div class="bar"><${Segments} label="flow of" options=${[["energy", "energy"], ["cpu", "CPU time"]]} value=${what} choose=${(v) => put({ of: v === "energy" ? "" : v })} />
-      ${what === "energy" && html`<${Segments} label="idle energy" options=${[["", "idle as it is"], ["used", "divided by use"], ["equal", "divided equally"]]} value=${idle} choose=${(v) => put({ idle: v })} />`}
-      ${total && html`<span class="end num"><b><${Figure} v=${what === "cpu" ? total.cpu_seconds : Number(total.energy_joules || 0) + Number(total.energy_idle_joules || 0)} unit=${unit} off=${what === "cpu" ? null : Number(total.energy_error_joules || 0) + Number(total.energy_idle_error_joules || 0)} quality=${total.quality[what === "cpu" ? "cpu_seconds" : "energy_joules"]} /></b> <span class="muted">in all</span></span>`}</div>
+      ${what === "energy" && html`<${Segments} label="idle energy" options=${[["", "idle separate"], ["used", "idle divided by use"], ["equal", "idle divided equally"]]} value=${idle} choose=${(v) => put({ idle: v })} />`}
+      ${total && html`<span class="end num"><b><${Figure} v=${what === "cpu" ? total.cpu_seconds : Number(total.energy_joules || 0) + Number(total.energy_idle_joules || 0)} unit=${unit} off=${what === "cpu" ? null : Number(total.energy_error_joules || 0) + Number(total.energy_idle_error_joules || 0)} quality=${total.quality[what === "cpu" ? "cpu_seconds" : "energy_joules"]} /></b> <span class="muted">in total</span></span>`}</div>
     <section class="card" aria-label="flow"><${Shown} of=${used} height=${420}>${(u) => (!flow || flow.links.length === 0
-      ? html`<${Empty} title=${what === "cpu" ? "No CPU time in this range" : "No energy is known in this range"}><span>Look at a longer range. <code>mete power</code> on a machine says which meters it has.</span></${Empty}>`
+      ? html`<${Empty} title=${what === "cpu" ? "No CPU time in this range" : "No energy data in this range"}><span>Choose a longer range. On a machine, <code>mete power</code> lists its meters.</span></${Empty}>`
       : html`<${Sankey} nodes=${flow.nodes} links=${flow.links} unit=${unit} height=${tall} theme=${theme} pick=${pick} />
-        <p class="small muted">${what === "energy" ? "Each flow may be off by the amount behind ±, which its tip and the table show. " : ""}The parts of each level sum to the same: nothing is left out${u.rest_groups > 0 ? `; ${few(u.rest_groups, "small job")} ${u.rest_groups === 1 ? "is" : "are"} drawn together` : ""}.</p>`)}</${Shown}></section>
+        <p class="small muted">${what === "energy" ? "The possible error (±) of each flow is in its tooltip and in the table. " : ""}Each level sums to the same total${u.rest_groups > 0 ? `; ${few(u.rest_groups, "small job")} ${u.rest_groups === 1 ? "is" : "are"} combined` : ""}.</p>`)}</${Shown}></section>
     ${flow && flow.links.length > 0 && html`<${Card} title="All flows" note=${few(flow.links.length, "flow")} flush><${Links} flow=${flow} unit=${unit} /></${Card}>`}`;
 }

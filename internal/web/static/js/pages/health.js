@@ -1,5 +1,4 @@
-// Health of the measuring: what is not known, whether sums hold, what measuring
-// costs, how the server does.
+// Health: nodes that do not report, gaps, balance checks, the cost of measuring, the server.
 import { html, useRef } from "../../vendor/preact.mjs";
 import { get, plain, instant } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
@@ -27,7 +26,7 @@ export function parse(body) {
   return { found, help };
 }
 
-// useMetrics is what the server says of itself, with rates between two readings.
+// useMetrics are the metrics of the server, with rates between two readings.
 function useMetrics() {
   const before = useRef(null);
   return useData(async (signal) => {
@@ -53,10 +52,10 @@ function Server({ m }) {
   return html`<section class="card stats" aria-label="the server">
     <${Stat} title="Rows ingested" v=${m.of("mete_server_rows_total")} unit="count" below=${html`<span>${m.rate("mete_server_rows_total") === null ? "since the server started" : text(m.rate("mete_server_rows_total"), "persecond") + " now"}</span>`} />
     <${Stat} title="Queue" v=${m.of("mete_server_queue_rows")} unit="count" below=${html`<span>${m.of("mete_server_queue_rows") === 1 ? "row waits" : "rows wait"} to be stored</span>`} />
-    <${Stat} title="Refused" v=${refused} unit="count" below=${html`<span class=${refused > 0 ? "warn" : ""}>requests of agents</span>${failing > 0 && html`<span class="tag bad">${failing} conflicts or clones</span>`}`} />
+    <${Stat} title="Refused" v=${refused} unit="count" below=${html`<span class=${refused > 0 ? "warn" : ""}>requests of agents refused</span>${failing > 0 && html`<span class="tag bad">${failing} conflicts or clones</span>`}`} />
     <${Stat} title="Time series" v=${m.of("mete_server_metrics_series")} unit="count" below=${html`<span>in memory</span>${m.rate("mete_server_metrics_samples_total") !== null && html`<span>${text(m.rate("mete_server_metrics_samples_total"), "persecond")} samples</span>`}`} />
     <${Stat} title="Ledger" v=${m.of("mete_server_ledger_bytes")} unit="bytes" below=${html`<span>on disk</span>${folded(m) && html`<span title="minutes are kept for a while after they are summed up into hours and days">${folded(m)}</span>`}`} />
-    <${Stat} title="Failed balance checks" v=${broken} unit="count" below=${broken > 0 ? html`<span class="tag bad">a bug: please report it</span>` : html`<span>${broken === null ? "not counted here" : "parts sum to the whole"}</span>`} /></section>`;
+    <${Stat} title="Failed balance checks" v=${broken} unit="count" below=${broken > 0 ? html`<span class="tag bad">a bug, please report it</span>` : html`<span>${broken === null ? "not available" : "all parts sum to their total"}</span>`} /></section>`;
 }
 
 // Own is what mete's own programs used in the range.
@@ -85,7 +84,7 @@ function Late({ nodes }) {
 function Metrics({ m, q }) {
   const rows = Object.entries(m.found).flatMap(([name, list]) => list.map((x) => ({ name, labels: Object.entries(x.labels).map(([k, v]) => k + "=" + v).join(" "), value: x.value, help: m.help[name] || "" }))).filter((r) => !q || (r.name + r.labels + r.help).toLowerCase().includes(q));
   const columns = [{ key: "name", title: "Metric", class: "mono", value: (r) => r.name }, { key: "labels", title: "Labels", value: (r) => r.labels }, { key: "v", title: "Value", num: true, value: (r) => r.value, cell: (r) => html`<span title=${String(r.value)}>${text(r.value, /bytes/.test(r.name) ? "bytes" : /timestamp/.test(r.name) ? "none" : /seconds/.test(r.name) ? "seconds" : "count")}</span>` }, { key: "help", title: "Description", class: "wrap muted", value: (r) => r.help }];
-  return html`<${Table} columns=${columns} rows=${rows} id=${(r) => r.name + r.labels} name="figures" label="server metrics" wraps empty=${html`<${Empty} title="No metric passes the filter" />`} />`;
+  return html`<${Table} columns=${columns} rows=${rows} id=${(r) => r.name + r.labels} name="figures" label="server metrics" wraps empty=${html`<${Empty} title="No metrics match the filter" />`} />`;
 }
 
 export function Health({ nodes }) {

@@ -1,4 +1,4 @@
-// Job: all that one job used, over time, where, and how that is known.
+// Job: the use of one job over time, by node and workload, with the quality of each figure.
 import { html, useMemo } from "../../vendor/preact.mjs";
 import { get, save } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
@@ -6,12 +6,12 @@ import { Card, Stat, Shown, Empty, Figure, Facts, Quality, Kind, Segments, useDa
 import { JobCharts, useJobCharts } from "../jobcharts.js";
 import { Table } from "../table.js";
 import { Runs } from "../runs.js";
-import { text, few, when, exactly, fieldUnit, qualities, known } from "../fmt.js";
+import { text, few, when, exactly, fieldUnit, qualities, known, shellWord } from "../fmt.js";
 import { nodeAt, go, put } from "../route.js";
 
 const most = 301; // workloads that are listed: one more than have marks
 
-// Parts lists where the job ran, and of what it is made.
+// Parts breaks the use of a job down by node, workload or container.
 function Parts({ by, where, span }) {
   const dims = { node: "node", workload: "workload,node,kind", container: "namespace,pod,container" }[by];
   const data = useData((signal) => get("/v1/usage", { by: dims, where, limit: 1000, fields: "cpu_seconds,memory_average_bytes,memory_peak_bytes,disk_written_bytes,network_rx_bytes,energy_joules,energy_error_joules", ...ledger(span) }, signal), [by, where.join(), steps(span)]);
@@ -20,20 +20,26 @@ function Parts({ by, where, span }) {
   const figure = (key, title, unit, off) => ({ key, title, num: true, value: (r) => (r[key] === null ? null : Number(r[key])), cell: (r) => html`<${Figure} v=${r[key]} unit=${unit} quality=${r.quality[key]} off=${off && r[off]} />` });
   const columns = [...keys.map((d) => ({ key: d, title: d[0].toUpperCase() + d.slice(1), class: "name", value: (r) => r[d] || null, cell: cell(d) })),
     { ...figure("cpu_seconds", "CPU", "seconds"), first: true }, figure("memory_average_bytes", "Memory", "bytes"), figure("memory_peak_bytes", "Peak", "bytes"), figure("disk_written_bytes", "Written", "bytes"), figure("network_rx_bytes", "Received", "bytes"), figure("energy_joules", "Energy", "joules", "energy_error_joules")];
-  return html`<${Shown} of=${data} lines=${4}>${(d) => html`<${Table} columns=${columns} rows=${d.groups} id=${(r) => keys.map((k) => r[k]).join("\u0000")} name="parts" label=${"parts by " + by} empty=${html`<${Empty} title="Nothing in this range" />`} />`}</${Shown}>`;
+  return html`<${Shown} of=${data} lines=${4}>${(d) => html`<${Table} columns=${columns} rows=${d.groups} id=${(r) => keys.map((k) => r[k]).join("\u0000")} name="parts" label=${"parts by " + by} empty=${html`<${Empty} title="No data in this range" />`} />`}</${Shown}>`;
 }
 
 const words = (key) => key.replace(/_(byte_seconds|bytes|joules|seconds|watts)$/, "").replaceAll("_", " ").replace(/^(\w)/, (c) => c.toUpperCase()).replace(/^Cpu/, "CPU").replace(/^Pids/, "Tasks").replace(/^Oom/, "OOM");
 
-// Raw is every figure as the ledger has it.
-function Raw({ sum, by }) {
+// Raw lists every figure of the ledger.
+function Raw({ sum }) {
   const rows = Object.keys(sum.quality).map((k) => ({ key: k, v: sum[k], q: sum.quality[k] })).filter((r) => !(r.q === "absent" && /idle/.test(r.key)));
-  return html`<div class="table raw" tabindex="0" role="region" aria-label="raw figures"><table><thead><tr><th scope="col">Figure</th><th scope="col" class="num">Amount</th><th scope="col" class="num">Exactly</th><th scope="col">Quality</th></tr></thead><tbody>
+  return html`<div class="table raw" tabindex="0" role="region" aria-label="raw figures"><table><thead><tr><th scope="col">Figure</th><th scope="col" class="num">Amount</th><th scope="col" class="num">Exact value</th><th scope="col">Quality</th></tr></thead><tbody>
     ${rows.map((r) => html`<tr><td title=${r.key}>${words(r.key)}</td><td class="num">${known(r.v) ? text(r.v, fieldUnit(r.key)) : html`<span class="absent">–</span>`}</td><td class="num mono">${known(r.v) ? String(r.v) : ""}</td><td><span title=${qualities[r.q]}><${Quality} of=${r.q} all=${true} /> ${r.q}</span></td></tr>`)}</tbody></table></div>`;
 }
 
-// Requests is what was asked for, where a label or the exit says something.
-function About({ list, job, group, span }) {
+// command is the command that shows the same use in a terminal.
+export function command(job, span) {
+  const at = (s) => new Date(s * 1000).toISOString().replace(".000", "");
+  return `mete usage --where ${shellWord("job=" + job)} ${span.name ? "--from -" + span.name : `--from ${at(span.from)} --to ${at(span.to)}`} --by node`;
+}
+
+// About lists what is known about the job besides its use.
+function About({ list, job, span }) {
   const one = list[0], labels = Object.entries(one ? one.labels : {});
   const kinds = [...new Set(list.map((w) => w.kind))], nodes = [...new Set(list.map((w) => w.node))];
   const started = list.map((w) => w.started_at || w.first_at).filter(Boolean).sort()[0], ended = list.every((w) => w.ended_at) ? list.map((w) => w.ended_at).sort().pop() : null;
@@ -41,15 +47,14 @@ function About({ list, job, group, span }) {
   return html`<${Facts} of=${[["Kind", kinds.join(", ")], ["User", one && one.user], ["Project", one && one.project], ["Cluster", one && one.cluster],
     ["Nodes", nodes.length > 0 && nodes.length <= 6 ? nodes.map((n, i) => html`${i > 0 && ", "}<a href=${nodeAt(n)}>${n}</a>`) : few(nodes.length, "node")],
     ["Workloads", list.length > 1 ? (list.length >= most ? "more than " + most : list.length.toLocaleString()) : null],
-    ["First use", started && html`<span title=${exactly(started)}>${when(started)}</span>`], ["Ended", ended ? html`<span title=${exactly(ended)}>${when(ended)}</span>` : list.length ? "still there" : null],
+    ["First use", started && html`<span title=${exactly(started)}>${when(started)}</span>`], ["Ended", ended ? html`<span title=${exactly(ended)}>${when(ended)}</span>` : list.length ? "running" : null],
     ["Exit code", exits.length ? exits.join(", ") : null], ["Path", list.length === 1 && one.path ? html`<code>${one.path}</code>` : null],
-    ["Requested", html`<span class="absent" title="nothing tells this server what was requested">– not known here</span>`],
     ...labels.slice(0, 12).map(([k, v]) => [html`<code>${k}</code>`, v]),
-    ["In a terminal", html`<code>mete usage --where job=${/^[\w./:-]+$/.test(job) ? job : JSON.stringify(job)} --by node</code>`]]} />`;
+    ["Command", html`<code>${command(job, span)}</code>`]]} />`;
 }
 
-// life is for how many seconds of a span some of the workloads were there; null where
-// that is not known.
+// life is the time in seconds of a span in which at least one of the workloads ran; null if it is
+// not known.
 function life(list, span) {
   if (!list || list.length >= most) return null;
   const at = (t, or) => (t ? Date.parse(t) / 1000 : or);
@@ -69,22 +74,22 @@ export function Job({ nodes }) {
   const several = new Set((list.data || []).map((w) => w.node)).size > 1;
   const drawn = useJobCharts({ where, span, split: split && several });
   const lived = useMemo(() => life(list.data, span), [list.data, span.from, span.to]);
-  if (!job) return html`<section class="card"><${Empty} title="Which job?"><a href="/jobs">Choose one</a></${Empty}></section>`;
+  if (!job) return html`<section class="card"><${Empty} title="No job selected"><a href="/jobs">All jobs</a></${Empty}></section>`;
   const sum = used.data && used.data.groups[0];
-  if (used.data && !sum) return html`<section class="card"><${Empty} title=${"Nothing of " + job + " in this range"}><span>It may have ended before, or be spelled in another way.</span><div class="bar"><button onClick=${() => put({ range: "7d", from: "", to: "" })}>Look at 7 days</button><a class="button" href="/jobs">All jobs</a></div></${Empty}></section>`;
-  const q = sum ? sum.quality : {}, share = (f, of) => (sum && used.data.whole === null ? "" : "");
+  if (used.data && !sum) return html`<section class="card"><${Empty} title=${`No data for "${job}" in this range`}><span>Check the spelling or widen the range.</span><div class="bar"><button onClick=${() => put({ range: "7d", from: "", to: "" })}>Show 7 days</button><a class="button" href="/jobs">All jobs</a></div></${Empty}></section>`;
+  const q = sum ? sum.quality : {};
   const mean = (v) => (known(v) && lived ? Number(v) / lived : null);
   const cores = sum && mean(sum.cpu_seconds), bytes = sum && mean(sum.memory_byte_seconds), watts = sum && mean(sum.energy_joules);
   return html`<${Shown} of=${used} height=${108}>${() => html`<section class="card stats five" aria-label="in this range">
       <${Stat} title="CPU" v=${sum.cpu_seconds} unit="seconds" quality=${q.cpu_seconds} below=${known(cores) ? html`<span>${text(cores, "cores")} while it ran</span>` : ""} />
       <${Stat} title="Memory" v=${known(bytes) ? bytes : sum.memory_average_bytes} unit="bytes" quality=${q.memory_average_bytes} below=${html`<span>average ${known(bytes) ? "while it ran" : "over the range"}</span>${known(sum.memory_peak_bytes) && html`<span>peak ${text(sum.memory_peak_bytes, "bytes")}</span>`}`} />
       <${Stat} title="Energy" v=${sum.energy_joules} unit="joules" quality=${q.energy_joules} off=${sum.energy_error_joules === null ? null : sum.energy_error_joules} below=${known(watts) ? text(watts, "watts") + " while it ran " : ""} />
-      <${Stat} title="Disk" v=${sum.disk_read_bytes === null ? null : Number(sum.disk_read_bytes) + Number(sum.disk_written_bytes)} unit="bytes" quality=${q.disk_read_bytes} below=${sum.disk_read_bytes === null ? "not seen here" : html`<span>read ${text(sum.disk_read_bytes, "bytes")}</span><span>written ${text(sum.disk_written_bytes, "bytes")}</span>`} />
-      <${Stat} title="Network" v=${sum.network_rx_bytes === null ? null : Number(sum.network_rx_bytes) + Number(sum.network_tx_bytes)} unit="bytes" quality=${q.network_rx_bytes} below=${sum.network_rx_bytes === null ? "not seen here" : html`<span>in ${text(sum.network_rx_bytes, "bytes")}</span><span>out ${text(sum.network_tx_bytes, "bytes")}</span>`} /></section>`}</${Shown}>
+      <${Stat} title="Disk" v=${sum.disk_read_bytes === null ? null : Number(sum.disk_read_bytes) + Number(sum.disk_written_bytes)} unit="bytes" quality=${q.disk_read_bytes} below=${sum.disk_read_bytes === null ? "not available" : html`<span>read ${text(sum.disk_read_bytes, "bytes")}</span><span>written ${text(sum.disk_written_bytes, "bytes")}</span>`} />
+      <${Stat} title="Network" v=${sum.network_rx_bytes === null ? null : Number(sum.network_rx_bytes) + Number(sum.network_tx_bytes)} unit="bytes" quality=${q.network_rx_bytes} below=${sum.network_rx_bytes === null ? "not available" : html`<span>in ${text(sum.network_rx_bytes, "bytes")}</span><span>out ${text(sum.network_tx_bytes, "bytes")}</span>`} /></section>`}</${Shown}>
     <div class="grid"><${Runs} where=${where} span=${span} /></div>
     ${several && html`<div class="bar"><${Segments} label="lines" options=${[["", "by type"], ["1", "by node"]]} value=${split ? "1" : ""} choose=${(v) => put({ split: v }, true)} /></div>`}
     <div class="grid"><${JobCharts} data=${drawn} split=${split && several} span=${span} quality=${q} list=${list.data} pick=${(p) => go(nodeAt(p.node))} />
-      <${Card} title="About" width="w4"><${Shown} of=${list} lines=${6}>${(l) => html`<${About} list=${l} job=${job} group=${sum} span=${span} />`}</${Shown}></${Card}>
+      <${Card} title="About" width="w4"><${Shown} of=${list} lines=${6}>${(l) => html`<${About} list=${l} job=${job} span=${span} />`}</${Shown}></${Card}>
       <${Card} title="Parts" flush width="w12" aside=${html`<${Segments} label="parts by" options=${[["node", "by node"], ["workload", "by workload"], ["container", "by container"]]} value=${by} choose=${(v) => put({ parts: v === "node" ? "" : v }, true)} />`}><${Parts} by=${by} where=${where} span=${span} /></${Card}>
-      <${Card} title="All figures" note="over the range, as the ledger has them" flush width="w12" aside=${html`<button type="button" onClick=${() => save("/v1/usage", { by: "workload,node", where, ...ledger(span) }, "job.json")}>Save as JSON</button>`}><${Shown} of=${used} lines=${8}>${() => html`<${Raw} sum=${sum} />`}</${Shown}></${Card}></div>`;
+      <${Card} title="All figures" note="in the range, from the ledger" flush width="w12" aside=${html`<button type="button" onClick=${() => save("/v1/usage", { by: "workload,node", where, ...ledger(span) }, "job.json")}>Download JSON</button>`}><${Shown} of=${used} lines=${8}>${() => html`<${Raw} sum=${sum} />`}</${Shown}></${Card}></div>`;
 }

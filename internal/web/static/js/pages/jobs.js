@@ -1,4 +1,4 @@
-// Jobs: who used what in the range, as many rows as there are.
+// Jobs: the use of each job in the range.
 import { html, useState, useRef, useEffect, useMemo } from "../../vendor/preact.mjs";
 import { get, save, range } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
@@ -24,30 +24,30 @@ function allColumns(trend, total) {
     { key: "kind", title: "Kind", width: "6.6rem", value: (r) => r.kind, cell: (r) => html`<${Kind} of=${r.kind} />${r.kind === "path" && html`<span class="muted">group</span>`}` },
     named("namespace", "Namespace", "9rem"), named("user", "User", "7rem"), named("project", "Project", "8rem"), named("cluster", "Cluster", "7rem"),
     { key: "nodes", title: "Nodes", num: true, width: "5rem", value: (r) => r.nodes, cell: (r) => r.nodes.toLocaleString() },
-    { key: "trend", title: "CPU over time", width: "8.6rem", help: "the cores that it kept busy over the range; each line to its own height", cell: (r) => html`<${Spark} values=${trend[keyOf(r)]} label=${"CPU of " + r.job} />` },
-    { ...amount("cpu_seconds", "CPU", "seconds", "CPU time", { first: true }), width: "9.6rem", cell: (r) => html`<${Figure} v=${r.cpu_seconds} unit="seconds" quality=${r.quality.cpu_seconds} /><span class="share" title=${text(Number(r.cpu_seconds) / total.cpu, "percent") + " of all CPU time that was used"}><i style=${{ width: Math.min(100, 100 * Number(r.cpu_seconds) / total.most) + "%" }}></i></span>` },
-    amount("cpu_throttled_seconds", "Throttled", "seconds", "time in which a CPU limit held runnable tasks back"),
+    { key: "trend", title: "CPU over time", width: "8.6rem", help: "CPU use over the range; each chart has its own scale", cell: (r) => html`<${Spark} values=${trend[keyOf(r)]} label=${"CPU of " + r.job} />` },
+    { ...amount("cpu_seconds", "CPU", "seconds", "CPU time", { first: true }), width: "9.6rem", cell: (r) => html`<${Figure} v=${r.cpu_seconds} unit="seconds" quality=${r.quality.cpu_seconds} /><span class="share" title=${text(Number(r.cpu_seconds) / total.cpu, "percent") + " of the CPU time of all jobs and the system"}><i style=${{ width: Math.min(100, 100 * Number(r.cpu_seconds) / total.most) + "%" }}></i></span>` },
+    amount("cpu_throttled_seconds", "Throttled", "seconds", "time in which a CPU limit held back tasks that could run"),
     amount("memory_peak_bytes", "Peak memory", "bytes", "highest memory charged to one of its workloads", { long: "Memory, peak" }),
     whileRunning("memory", "Memory", "memory_byte_seconds", "bytes", "average of one of its workloads while it ran, page cache included"),
     whileRunning("cores", "Cores", "cpu_seconds", "cores", "average of one of its workloads while it ran"),
     amount("memory_average_bytes", "Memory, range", "bytes", "sum of all its workloads, averaged over the whole range, page cache included", { long: "Memory, average over the range" }),
     amount("disk_read_bytes", "Read", "bytes", "bytes read from disks", { long: "Disk read" }), amount("disk_written_bytes", "Written", "bytes", "bytes written to disks", { long: "Disk written" }),
     amount("network_rx_bytes", "Received", "bytes", "bytes received", { long: "Network received" }), amount("network_tx_bytes", "Sent", "bytes", "bytes sent", { long: "Network sent" }),
-    amount("processes", "Started", "count", "processes started", { long: "Processes started" }), amount("oom_kills", "OOM kills", "count", "processes killed for want of memory"),
-    { ...amount("energy_joules", "Energy", "joules", "energy that its activity took, and by how much that may be off"), width: "12rem", fields: ["energy_joules", "energy_error_joules"], cell: (r) => html`<${Figure} v=${r.energy_joules} unit="joules" off=${r.energy_error_joules} quality=${r.quality.energy_joules} />` },
+    amount("processes", "Started", "count", "processes started", { long: "Processes started" }), amount("oom_kills", "OOM kills", "count", "processes killed because memory ran out"),
+    { ...amount("energy_joules", "Energy", "joules", "energy of its activity, with the possible error"), width: "12rem", fields: ["energy_joules", "energy_error_joules"], cell: (r) => html`<${Figure} v=${r.energy_joules} unit="joules" off=${r.energy_error_joules} quality=${r.quality.energy_joules} />` },
     { ...amount("energy_average_watts", "Power", "watts", "average over the whole range", { long: "Power, average over the range" }) },
   ];
 }
 const usual = ["kind", "trend", "cpu_seconds", "memory_peak_bytes", "memory", "disk_written_bytes", "network_rx_bytes", "energy_joules"];
 
-// inOrder puts the figures of a narrow screen beside the names, and what is said of a job after them.
+// inOrder moves the figures beside the names on a narrow screen, and the other columns after them.
 export function inOrder(columns, narrow) {
   if (!narrow) return columns;
   const rank = (c) => (c.always ? 0 : c.fields ? 1 : 2);
   return columns.map((c) => (c.fields ? { ...c, width: c.key === "cpu_seconds" ? "6rem" : c.width } : c)).sort((a, b) => rank(a) - rank(b));
 }
 
-// The columns that the server does not sort by, and what it sorts by instead.
+// Columns by which the server cannot sort, and the figure by which it sorts instead.
 const sortedBy = { memory: "memory_byte_seconds", cores: "cpu_seconds" };
 
 function useNarrow() {
@@ -60,12 +60,12 @@ function useNarrow() {
   return narrow;
 }
 
-// sameAs says whether a workload is of a row, by what rows are told apart by.
+// sameAs reports whether a workload belongs to a row.
 const apart = ["kind", "namespace", "user", "project", "cluster"];
 const sameAs = (info, row) => (info.job || info.name) === row.job && apart.every((d) => row[d] === undefined || (info[d] || "") === row[d]);
 const keyOf = (r) => [r.job, ...apart.map((d) => r[d])].join("\u0000");
 
-// trendsOf asks for the lines of rows: key to values, or null where there is none.
+// trendsOf requests the small charts of rows: key to values, null if there are none.
 async function trendsOf(rows, span, signal) {
   const lines = Object.fromEntries(rows.map((r) => [keyOf(r), null])), names = [...new Set(rows.map((r) => r.job))];
   const infos = (await get("/api/v1/series", { "match[]": [`mete_workload_info{job=~${oneOf(names)}}`, `mete_workload_info{job="",name=~${oneOf(names)}}`], start: span.from, end: span.to, limit: 2000 }, signal)).data;
@@ -76,7 +76,7 @@ async function trendsOf(rows, span, signal) {
     of.set(i.workload, keyOf(r));
     count[keyOf(r)] = (count[keyOf(r)] || 0) + 1;
   }
-  // A line of some of a job's workloads would be no line of the job.
+  // A chart of only some workloads of a job would be wrong.
   const ids = [...of.keys()].filter((id) => count[of.get(id)] <= 100).slice(0, 350);
   // The last of its values is that of the end of the span.
   const step = Math.max(span.step, Math.ceil(span.length / 48 / span.step) * span.step), many = Math.floor(span.length / step), from = span.to - many * step;
@@ -88,8 +88,8 @@ async function trendsOf(rows, span, signal) {
   return lines;
 }
 
-// useTrends finds the small lines of the rows that are seen, a few at a time. Those
-// of before stay until there are newer ones.
+// useTrends requests the small charts of the visible rows, a few at a time. Charts stay until newer
+// ones arrive.
 function useTrends(span) {
   const [found, set] = useState({});
   const work = useRef({ rows: [], have: new Set(), busy: false, timer: 0, control: new AbortController() });
@@ -145,10 +145,10 @@ export function Jobs({ nodes }) {
   return html`<section class="card flush fill"><header class="bar"><${Search} placeholder="Filter jobs" />
       ${narrow ? html`<details class="filters" open=${where.length > 0}><summary>Filters${where.length > 0 ? " (" + where.length + ")" : ""}</summary><div class="bar">${filters}</div></details>` : filters}
       <div class="end bar"><span class="muted num" role="status">${data.data ? (data.data.rest_groups > 0 ? rows.length.toLocaleString() + " of " + few(rows.length + data.data.rest_groups, "job") : few(rows.length, "job")) : "…"}</span><${Columns} columns=${columns} shown=${shown} />
-      <button type="button" onClick=${() => save("/v1/usage", { by, where, format: "csv", ...ledger(span) }, "jobs.csv")} title="all figures of all rows">Download CSV</button></div></header>
+      <button type="button" onClick=${() => save("/v1/usage", { by, where, format: "csv", ...ledger(span) }, "jobs.csv")} title="all columns of all rows, in base units">Download CSV</button></div></header>
     <${Shown} of=${data} lines=${14}>${(d) => html`<${Table} tall columns=${inOrder(allColumns(trend, share).filter((c) => c.always || shown.includes(c.key)), narrow)} rows=${rows} id=${keyOf} label="jobs" seen=${shown.includes("trend") ? seen : null}
-      empty=${html`<${Empty} title=${filtered ? "No job passes the filters" : "No job used anything in this range"}>${filtered ? html`<button onClick=${() => put({ q: "", cluster: "", namespace: "", user: "", project: "", kind: "", label: "" })}>Show all</button>` : html`<span>Choose a longer range, or run a job: <code>mete run -- COMMAND</code></span>`}</${Empty}>`} />
-      ${d.rest_groups > 0 && html`<footer class="foot muted"><span>${few(d.rest_groups, "more job")} used ${text(d.rest.cpu_seconds, "seconds")} of CPU.</span><button onClick=${() => put({ all: "1" }, true)} disabled=${query.all === "1"}>Load ${query.all === "1" ? "no more than 10,000" : "up to 10,000"}</button></footer>`}`}</${Shown}></section>`;
+      empty=${html`<${Empty} title=${filtered ? "No jobs match the filters" : "No jobs in this range"}>${filtered ? html`<button onClick=${() => put({ q: "", cluster: "", namespace: "", user: "", project: "", kind: "", label: "" })}>Show all</button>` : html`<span>Choose a longer range, or run a job: <code>mete run -- COMMAND</code></span>`}</${Empty}>`} />
+      ${d.rest_groups > 0 && html`<footer class="foot muted"><span>${few(d.rest_groups, "more job")} used ${text(d.rest.cpu_seconds, "seconds")} of CPU.</span><button onClick=${() => put({ all: "1" }, true)} disabled=${query.all === "1"}>Load up to 10,000</button></footer>`}`}</${Shown}></section>`;
 }
 
 const idleOf = (u) => u.groups.filter((g) => g.kind === "idle").reduce((a, g) => a + Number(g.cpu_seconds), 0);

@@ -1,4 +1,4 @@
-// Live: this machine as it was in its latest second, each workload of it.
+// Live: every workload of this machine in its latest second.
 import { html, useState, useEffect, useMemo, useRef } from "../../vendor/preact.mjs";
 import { arrange, label, remember, residual, pressing, quality } from "../tree.js";
 import { Stat, Search, Segments, Dialog, Facts, Quality, Figure, Skeleton, Empty, Spark, useHere, useKey } from "../ui.js";
@@ -7,17 +7,17 @@ import { text, known, time, qualities, few, fieldUnit } from "../fmt.js";
 import { put } from "../route.js";
 import { get, credentials } from "../api.js";
 
-const kept = 240; // seconds of the small lines
+const kept = 240; // seconds in the small charts
 
-// watch keeps asking for the latest tick, and says what is wrong with it.
+// watch polls the latest tick, and describes what is wrong with it.
 function watch(state, tell) {
   let timer = 0, gone = false, machine = null, since = performance.now(), tag = "";
   const history = [];
   const ask = async () => {
     const r = await fetch("/api/v0/snapshot", { signal: AbortSignal.timeout(8000), credentials: "omit", headers: { ...credentials(), ...(tag ? { "If-None-Match": tag } : {}) }, cache: "no-store" });
-    if (r.status === 503) throw new Error("mete is up and waits for a reading. " + (await r.text()).trim());
+    if (r.status === 503) throw new Error("mete is starting and has no reading yet. " + (await r.text()).trim());
     if (r.status !== 304) {
-      if (!r.ok) throw new Error(`mete answers ${r.status}: ${(await r.text()).trim()}`);
+      if (!r.ok) throw new Error(`mete answered with status ${r.status}: ${(await r.text()).trim()}`);
       const m = await r.json();
       tag = r.headers.get("ETag") || "";
       if (!machine || m.time !== machine.time) {
@@ -30,8 +30,8 @@ function watch(state, tell) {
     }
     if (performance.now() - since < 5 * Math.max(machine.tick_ns / 1e6, 1000) + 2000) return "";
     const health = await fetch("/healthz", { signal: AbortSignal.timeout(8000), credentials: "omit" });
-    const why = health.ok ? "mete answers, but its readings stand still: look at its terminal." : (await health.text()).trim();
-    return `No new reading since ${time(machine.time)}. What you see is from then. ${why}`;
+    const why = health.ok ? "mete is running, but has no new readings. Check its terminal." : (await health.text()).trim();
+    return `No new reading since ${time(machine.time)}. The page shows that reading. ${why}`;
   };
   const poll = async () => {
     clearTimeout(timer);
@@ -41,7 +41,7 @@ function watch(state, tell) {
       if (machine) next = Math.min(Math.max(machine.tick_ns / 1e6, 500), 60000);
     } catch (e) {
       const known = /^mete /.test(e.message);
-      trouble = known ? e.message : `The connection to mete${machine ? " on " + machine.host : ""} is lost. ${machine ? `What you see is from ${time(machine.time)}. ` : ""}Check that “mete up” still runs there, and the tunnel if you came through one. This page connects again by itself.`;
+      trouble = known ? e.message : `The connection to mete${machine ? " on " + machine.host : ""} is lost. ${machine ? `The page shows the reading of ${time(machine.time)}. ` : ""}Check that “mete up” runs, and the tunnel if you use one. The page connects again by itself.`;
     }
     if (gone) return;
     if (!state.paused) tell({ machine, trouble, history: [...history] });
@@ -60,19 +60,19 @@ function Cards({ m, history }) {
   const cpu = m.cpu_cores, mem = m.memory_bytes, e = m.energy;
   const parts = (p, unit) => [["workloads", "var(--accent)"], ["system", "var(--c-system)"]].map(([k, color]) => ({ share: p[k] / p.whole, color, title: `${k} ${text(p[k], unit)}` }));
   const spark = (k) => html`<${Spark} values=${history.map((h) => h[k])} label=${"the last minutes of " + k} />`;
-  const flow = (name, f, a, b, k) => html`<${Stat} title=${name} v=${f ? both(f) : null} unit="rate" below=${f ? html`<span>${a} ${text(f.in_bytes_per_second, "rate")}</span><span>${b} ${text(f.out_bytes_per_second, "rate")}</span>` : "not seen here"}>${spark(k)}</${Stat}>`;
+  const flow = (name, f, a, b, k) => html`<${Stat} title=${name} v=${f ? both(f) : null} unit="rate" below=${f ? html`<span>${a} ${text(f.in_bytes_per_second, "rate")}</span><span>${b} ${text(f.out_bytes_per_second, "rate")}</span>` : "not available"}>${spark(k)}</${Stat}>`;
   return html`<section class="card stats five" aria-label="the machine">
     <${Stat} title="CPU" v=${cpu.workloads + cpu.system} unit="cores" parts=${parts(cpu, "cores")} below=${html`<span>of ${text(cpu.whole, "none")} CPUs</span><span>workloads ${text(cpu.workloads, "none")}</span><span>system ${text(cpu.system, "none")}</span><span>idle ${text(cpu.idle, "none")}</span>${cpu.steal >= 0.005 && html`<span class="tag warn">stolen ${text(cpu.steal, "none")}</span>`}`}>${spark("cpu")}</${Stat}>
-    <${Stat} title="Memory" v=${mem.workloads + mem.system} unit="bytes" parts=${parts(mem, "bytes")} below=${html`<span>of ${text(mem.whole, "bytes")}</span><span>workloads ${text(mem.workloads, "bytes")}</span><span>free ${text(mem.idle, "bytes")}</span><span title="what programs could get without swapping">available ${text(mem.available, "bytes")}</span>`}>${spark("memory")}</${Stat}>
+    <${Stat} title="Memory" v=${mem.workloads + mem.system} unit="bytes" parts=${parts(mem, "bytes")} below=${html`<span>of ${text(mem.whole, "bytes")}</span><span>workloads ${text(mem.workloads, "bytes")}</span><span>free ${text(mem.idle, "bytes")}</span><span title="memory that programs can get without swapping">available ${text(mem.available, "bytes")}</span>`}>${spark("memory")}</${Stat}>
     <${Stat} title="Power" v=${e && e.watts} unit="watts" quality=${e && e.quality} off=${e && e.error_watts} parts=${e && [{ share: (e.watts - e.idle_watts) / e.watts, color: "var(--accent)", title: "active " + text(e.watts - e.idle_watts, "watts") }]}
-      below=${e ? html`<span>active ${text(e.watts - e.idle_watts, "watts")}</span><span>idle ${text(e.idle_watts, "watts")}</span>${e.domains.length > 1 && e.domains.map((d) => html`<span>${d.domain} ${text(d.watts, "watts")} ± ${text(d.error_watts, "watts")}</span>`)}${Object.entries(e.inside_ratio || {}).map(([l, r]) => html`<span title="how much of what the outer meter shows was seen by the meters inside">parts/${l} ${text(r, "percent")}</span>`)}` : "not seen here"}>${spark("power")}</${Stat}>
+      below=${e ? html`<span>active ${text(e.watts - e.idle_watts, "watts")}</span><span>idle ${text(e.idle_watts, "watts")}</span>${e.domains.length > 1 && e.domains.map((d) => html`<span>${d.domain} ${text(d.watts, "watts")} ± ${text(d.error_watts, "watts")}</span>`)}${Object.entries(e.inside_ratio || {}).map(([l, r]) => html`<span title="part of the outer meter's energy that the inner meters show">parts/${l} ${text(r, "percent")}</span>`)}` : "not available"}>${spark("power")}</${Stat}>
     ${flow("Disk", m.disk, "read", "written", "disk")}${flow("Network", m.network, "received", "sent", "network")}
     ${e && html`<p class="source small muted">Power is ${e.domains.map((d, i) => html`${i > 0 && "; "}${e.domains.length > 1 && d.domain + " "}<b>${d.quality}</b> <${Quality} of=${d.quality} />: ${d.source}`)}</p>`}</section>`;
 }
 
 const columns = [
-  ["cpu", "CPU", "cores", "cpu", "cores that it keeps busy"], ["memory", "Memory", "bytes", "memory", "memory charged to it, page cache included"],
-  ["power", "Power", "watts", "power", "what the row's own activity makes the machine draw; what it draws anyway is in the row idle"],
+  ["cpu", "CPU", "cores", "cpu", "cores in use"], ["memory", "Memory", "bytes", "memory", "memory charged to the workload, with page cache"],
+  ["power", "Power", "watts", "power", "power of the row's own activity; the idle power of the machine is in the row idle"],
   ["diskRead", "Disk read", "rate", "disk"], ["diskWritten", "written", "rate", "disk"], ["networkRx", "Net in", "rate", "network"], ["networkTx", "out", "rate", "network"], ["pids", "PIDs", "count", "pids"],
 ];
 
@@ -95,8 +95,8 @@ function Row({ r, opt, wholes, fold, show }) {
     <td class="num psi">${pressing.map(([k]) => html`<span class=${figures[k] ? press(figures[k].value) : "absent"}>${figures[k] ? (figures[k].value < 0.0005 ? "0" : Math.round(figures[k].value * 1000) / 10 + "%") : "–"}</span>`)}</td></tr>`;
 }
 
-// Foot sums the rows. They are the machine and its skew: what was read twice, as groups and the
-// machine cannot be read at one instant.
+// Foot sums the rows. The sum is the machine and its skew: use that was read twice, because groups and
+// the machine cannot be read at one instant.
 function Foot({ t, wholes, skews }) {
   const off = ["cpu", "memory", "power"].some((k) => t.total[k] && wholes[k] > 0 && Math.abs(t.total[k].value - wholes[k] - (skews[k] || 0)) > 1e-5 * wholes[k] + 1e-6);
   const overlap = [skews.cpu > 0 && text(skews.cpu, "cores"), skews.memory > 0 && text(skews.memory, "bytes")].filter(Boolean).join(", ");
@@ -115,15 +115,15 @@ function Details({ row, close }) {
     <${Facts} of=${[["Kind", row.kind], ["Path", row.path && html`<code>${row.path}</code>`], ["ID", html`<code>${row.id}</code>`], ["PIDs now", known(row.pids) && row.pids.toLocaleString()],
       ["Power now", known(row.power_watts) ? html`<${Figure} v=${row.power_watts} unit="watts" off=${row.power_error_watts || 0} quality=${row.quality.power} />` : null],
       ["Energy", energies.length ? html`<${Figure} v=${energies.reduce((a, n) => a + Number(row.total[n]), 0)} unit="joules" off=${Number(row.total.energy_error || 0)} quality=${row.quality[energies[0]]} />` : null],
-      ["Pressure now", pressure], ["Over time", residual(row) ? null : html`<a href=${"/job?job=" + encodeURIComponent(label(row))} onClick=${close}>charts and raw figures</a>`]]} />
+      ["Pressure now", pressure], ["Over time", residual(row) ? null : html`<a href=${"/job?job=" + encodeURIComponent(label(row))} onClick=${close}>charts and all figures</a>`]]} />
     <div class="table"><table><thead><tr><th scope="col">Since first seen</th><th scope="col" class="num">Amount</th><th scope="col">Quality</th></tr></thead><tbody>
-      ${names.length === 0 && html`<tr><td colspan="3" class="muted">nothing yet</td></tr>`}
+      ${names.length === 0 && html`<tr><td colspan="3" class="muted">no data yet</td></tr>`}
       ${names.map((n) => html`<tr><td>${resourceName(n)}</td><td class="num">${text(Number(row.total[n]), unit(n))}</td><td><${Quality} of=${row.quality[n]} all=${true} /> ${row.quality[n]}</td></tr>`)}</tbody></table></div></${Dialog}>`;
 }
 
 const sorts = [["cpu", "CPU"], ["memory", "memory"], ["power", "power"], ["disk", "disk"], ["network", "network"], ["pids", "PIDs"], ["pressure", "pressure"], ["name", "name"]];
 
-// useNames knows what jobs are called that were told to the ledger alone.
+// useNames are the names of jobs that only the ledger has, by workload.
 function useNames(m) {
   const names = useRef(new Map()), asked = useRef(0);
   useEffect(() => {
@@ -215,15 +215,15 @@ export function Live() {
   const names = useNames(seen.machine);
   const m = useMemo(() => seen.machine && { ...seen.machine, workloads: (seen.machine.workloads || []).map((w) => (names.has(w.id) ? { ...w, name: names.get(w.id) } : w)) }, [seen.machine, names.size]);
   useEffect(() => { if (m) document.title = `${text(m.cpu_cores.workloads + m.cpu_cores.system, "none")} CPUs · ${m.host} · mete`; }, [m]);
-  const notes = m ? [...(m.balance && m.balance.violations > 0 ? [`Defect: ${m.balance.violations} sums of parts were not their whole. Please report this.`] : []),
-    ...(m.balance && m.balance.lost > 0 ? [`${m.balance.lost} births or ends of groups in the last tick were not seen; their parents hold what they used.`] : []), ...(m.notes || [])] : [];
+  const notes = m ? [...(m.balance && m.balance.violations > 0 ? [`${few(m.balance.violations, "balance check")} failed: parts did not sum to their total. This is a bug, please report it.`] : []),
+    ...(m.balance && m.balance.lost > 0 ? [`${few(m.balance.lost, "start or end", "starts or ends")} of control groups in the last tick were missed; their use is counted for their parents.`] : []), ...(m.notes || [])] : [];
   return html`${seen.trouble && html`<div class="notice bad" role="alert"><div>${seen.trouble}</div><button onClick=${() => watcher.current.poll()}>Try now</button></div>`}
     ${!m ? !seen.trouble && html`<${Skeleton} height=${150} /><${Skeleton} height=${420} />` : html`<div class=${"live " + (seen.trouble ? "stale" : "")}>
     <div class="bar facts-line"><b>${m.host}</b><span class="muted num">${time(m.time)}</span><span class="muted">${few(m.cpus, "CPU")}</span><span class="muted">${few((m.workloads || []).length, "workload")}</span><span class="muted">reader ${m.reader}</span><span class="muted num">tick ${text(m.tick_ns / 1e9, "seconds")}</span>
-      <span class="muted num" title="what mete up itself costs">mete ${text(m.self.cpu_seconds_per_minute, "none")} CPU s/min, ${text(m.self.rss_bytes, "bytes")}</span>
+      <span class="muted num" title="CPU time and memory of mete up itself">mete ${text(m.self.cpu_seconds_per_minute, "none")} CPU s/min, ${text(m.self.rss_bytes, "bytes")}</span>
       <button id="pause" type="button" class="end" aria-pressed=${paused ? "true" : "false"} title="freeze the readings (f)" onClick=${flip}>${paused ? "Paused" : "Pause"}</button></div>
     <${Cards} m=${m} history=${seen.history} />
     <section class="card flush" aria-label="workloads"><${Workloads} m=${m} query=${query} />
-      <p class="small muted reading">A row is what its workload used without those below it, so that rows add up to the machine; a folded row holds all below it. Power is what a row's activity makes the machine draw; what the machine draws anyway is in the row idle, undivided.</p>
+      <p class="small muted reading">Each row excludes the rows below it, so that all rows add up to the machine; a folded row includes them. Power is that of the row's own activity. The idle power of the machine is in the row idle, undivided.</p>
       ${notes.length > 0 && html`<ul class="small notes">${notes.map((n) => html`<li>${n}</li>`)}</ul>`}</section></div>`}`;
 }

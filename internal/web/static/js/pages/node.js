@@ -1,4 +1,4 @@
-// Node: one machine, what it has, what it did, and who used it.
+// Node: one machine, its use over time, and its jobs.
 import { html, useMemo } from "../../vendor/preact.mjs";
 import { get } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
@@ -16,7 +16,7 @@ const fields = "cpu_seconds,memory_average_bytes,memory_peak_bytes,disk_read_byt
 function Now({ n }) {
   const share = (p, unit) => (p ? `${text((p.workloads + p.system) / p.whole, "percent")} of ${text(p.whole, unit)}` : "not available");
   const stat = (title, p, unit) => html`<${Stat} title=${title} v=${p && p.workloads + p.system} unit=${unit} quality=${p && p.quality} parts=${partsOf(p, unit)} below=${p ? html`<span>${share(p, unit)}</span><span>workloads ${text(p.workloads, unit)}</span><span>idle ${text(p.idle, unit)}</span>` : "not available"} />`;
-  const flow = (title, f, a, b) => html`<${Stat} title=${title} v=${f && f.in + f.out} unit="rate" quality=${f && f.quality} below=${f ? html`<span>${a} ${text(f.in, "rate")}</span><span>${b} ${text(f.out, "rate")}</span>` : "not available here"} />`;
+  const flow = (title, f, a, b) => html`<${Stat} title=${title} v=${f && f.in + f.out} unit="rate" quality=${f && f.quality} below=${f ? html`<span>${a} ${text(f.in, "rate")}</span><span>${b} ${text(f.out, "rate")}</span>` : "not available"} />`;
   const e = n.power_watts;
   return html`<section class="card stats five" aria-label="now">${stat("CPU", n.cpu_cores, "cores")}${stat("Memory", n.memory_bytes, "bytes")}
     <${Stat} title="Power" v=${e && e.whole} unit="watts" quality=${e && e.quality} off=${e && e.error} parts=${partsOf(e, "watts")} below=${e ? html`<span>active ${text(e.workloads + e.system, "watts")}</span><span>idle ${text(e.idle, "watts")}</span>` : "not available"} />
@@ -35,7 +35,7 @@ function Users({ used, name }) {
     column("disk_read_bytes", "Read", "bytes"), column("disk_written_bytes", "Written", "bytes"), column("network_rx_bytes", "Received", "bytes"), column("energy_joules", "Energy", "joules", "energy_error_joules")];
   const sums = ["cpu_seconds", "memory_average_bytes", null, "disk_read_bytes", "disk_written_bytes", "network_rx_bytes", "energy_joules"], unit = { cpu_seconds: "seconds", energy_joules: "joules" };
   const line = (title, t) => html`<tr><th scope="row" colspan="2">${title}</th>${sums.map((f) => html`<td class="num">${f && t[f] !== null ? text(t[f], unit[f] || "bytes", like(f)) : ""}</td>`)}</tr>`;
-  return html`<${Table} columns=${columns} rows=${used.groups} id=${(r) => r.job + "\u0000" + r.kind} name="jobs" label="jobs on this node" empty=${html`<${Empty} title="Nothing in this range" />`}
+  return html`<${Table} columns=${columns} rows=${used.groups} id=${(r) => r.job + "\u0000" + r.kind} name="jobs" label="jobs on this node" empty=${html`<${Empty} title="No data in this range" />`}
     foot=${used.total && html`<tfoot>${used.rest_groups > 0 && line(few(used.rest_groups, "more job"), used.rest)}${line("All", used.total)}</tfoot>`} />`;
 }
 
@@ -50,7 +50,7 @@ export function Node({ path, nodes }) {
   const used = useData((signal) => (known ? get("/v1/usage", { by: "job,kind", where: "node=" + known.name, limit: 200, fields, ...ledger(span) }, signal) : null), [known && known.node, steps(span)]);
   const gaps = useData(async (signal) => (known ? (await get("/v1/gaps", { node: known.node, ...ledger(span) }, signal)).gaps : []), [known && known.node, steps(span)]);
   const marks = useMemo(() => gapMarks(gaps.data), [gaps.data]);
-  if (!known) return html`<section class="card"><${Empty} title=${"No node is called " + name}><a class="button" href="/nodes">All nodes</a></${Empty}></section>`;
+  if (!known) return html`<section class="card"><${Empty} title=${`No node is named "${name}"`}><a class="button" href="/nodes">All nodes</a></${Empty}></section>`;
   const q = (f) => used.data && used.data.total && used.data.total.quality[f];
   const pick = (p) => go(p.job ? jobAt(p.job, { node: known.name }) : href("/jobs", { ...ranged(query), ...p }));
   const chart = (r) => html`<${Stacked} resource=${r} of=${of} previous=${previous} idle=${idle} span=${span} width="w6" quality=${q(resources[r].field)} marks=${marks} pick=${by === "parts" ? undefined : pick} />`;
@@ -64,5 +64,5 @@ export function Node({ path, nodes }) {
       <div class="w6 grid inner"><${Flows} title="Disk" name="mete_node_disk_bytes_per_second" match=${match} of=${of} names=${[["read", "disk_read_bytes"], ["written", "disk_written_bytes"]]} marks=${marks} span=${span} width="w6" height=${230} /><${Flows} title="Network" name="mete_node_network_bytes_per_second" match=${match} of=${of} names=${[["received", "network_rx_bytes"], ["sent", "network_tx_bytes"]]} marks=${marks} span=${span} width="w6" height=${230} /></div>
       <${Card} title="Who used it" note="in the range" flush width="w12"><${Shown} of=${used} lines=${8}>${(u) => html`<${Users} used=${u} name=${known.name} />`}</${Shown}></${Card}>
       ${gaps.data && gaps.data.length > 0 && html`<${Card} title="Gaps in the data" flush width="w8"><${Gaps} gaps=${gaps.data} own /></${Card}>`}
-      <${Card} title="About" width=${gaps.data && gaps.data.length > 0 ? "w4" : "w12"}><${Facts} of=${[["Enrolled", known.enrolled_at && when(known.enrolled_at)], ["Machine", known.machine_id && html`<code>${known.machine_id}</code>`], ["Boot", known.boot && html`<code>${known.boot}</code>`], ["Open streams", String(known.streams)], ["Gaps", gaps.data && gaps.data.length === 0 && "none in this range"], ["Through", known.source && html`<code>${known.source}</code>`], ["Revoked", known.revoked_at && when(known.revoked_at)]]} /></${Card}></div>`;
+      <${Card} title="About" width=${gaps.data && gaps.data.length > 0 ? "w4" : "w12"}><${Facts} of=${[["Enrolled", known.enrolled_at && when(known.enrolled_at)], ["Machine ID", known.machine_id && html`<code>${known.machine_id}</code>`], ["Boot ID", known.boot && html`<code>${known.boot}</code>`], ["Open streams", String(known.streams)], ["Gaps", gaps.data && gaps.data.length === 0 && "none in this range"], ["Received from server", known.source && html`<code>${known.source}</code>`], ["Revoked", known.revoked_at && when(known.revoked_at)]]} /></${Card}></div>`;
 }

@@ -10,10 +10,10 @@ import { text, few, ago, exactly } from "../fmt.js";
 import { nodeAt, put } from "../route.js";
 
 const states = { live: "good", behind: "warn", silent: "bad", revoked: "" };
-export const State = ({ of }) => html`<span class=${"tag " + (states[of] || "")} title=${{ live: "its data arrives", behind: "its data arrives late", silent: "no data arrives", revoked: "it may not send any more" }[of]}>${of}</span>`;
+export const State = ({ of }) => html`<span class=${"tag " + (states[of] || "")} title=${{ live: "its data arrives", behind: "its data arrives late", silent: "no data arrives", revoked: "its certificate is revoked" }[of]}>${of}</span>`;
 
 const used = (p) => (p && p.whole > 0 ? (p.workloads + p.system) / p.whole : null);
-const shareOf = (key, title, unit) => ({ key, title, width: "12.5rem", value: (n) => used(n[key]), num: false, help: "used by workloads and the system, of all that there is",
+const shareOf = (key, title, unit) => ({ key, title, width: "12.5rem", value: (n) => used(n[key]), num: false, help: "used by workloads and the system, of the total",
   cell: (n) => (n[key] ? html`<div class="barred"><span class="num">${text(used(n[key]), "percent")}</span><${Bar} slim parts=${partsOf(n[key], unit)} /><span class="num muted">${text(n[key].whole, unit)}</span></div>` : html`<span class="absent">–</span>`) });
 const flow = (key, title) => ({ key, title, num: true, width: "6.8rem", value: (n) => (n[key] ? n[key].in + n[key].out : null), cell: (n) => html`<${Figure} v=${n[key] ? n[key].in + n[key].out : null} unit="rate" quality=${n[key] && n[key].quality} />` });
 // ranged is a column of an amount in the range, as the ledger has it.
@@ -64,6 +64,6 @@ export function Nodes({ nodes }) {
     <section class="card flush fill"><header class="bar"><${Search} placeholder="Filter nodes" />${clusters.length > 1 && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}${(have.length > 1 || query.state) && html`<${Select} name="state" label="State" all="all" options=${have} />`}<div class="end bar"><span class="muted num" role="status">${few(rows.length, "node")}</span><${Columns} columns=${columns} shown=${chosen} /></div></header>
     <${Shown} of=${now} lines=${8}>${() => html`<${Table} tall columns=${shown} rows=${rows} id=${(n) => n.node} label="nodes" empty=${nodes.length === 0
       ? html`<${Empty} title="No machine has enrolled yet"><pre>mete token create --role agent
-mete-agent -server URL -token TOKEN</pre></${Empty}>` : html`<${Empty} title="No node passes the filters"><button onClick=${() => put({ q: "", cluster: "", state: "" })}>Show all</button></${Empty}>`} />`}</${Shown}>
-    <p class="small muted reading">Of each bar, blue is what workloads use, gray the system, and the rest is idle.</p></section>`;
+mete-agent -server URL -token-file FILE</pre></${Empty}>` : html`<${Empty} title="No nodes match the filters"><button onClick=${() => put({ q: "", cluster: "", state: "" })}>Show all</button></${Empty}>`} />`}</${Shown}>
+    <p class="small muted reading">Bars: workloads blue, system gray, idle empty.</p></section>`;
 }

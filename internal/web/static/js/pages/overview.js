@@ -1,4 +1,4 @@
-// Overview: what all machines do, now and over the range, and who uses most.
+// Overview: the use of all machines, now and over the range, and the largest users.
 import { html, useMemo } from "../../vendor/preact.mjs";
 import { get, alarms } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
@@ -12,16 +12,16 @@ import { href, nodeAt, jobAt, go, put, ranged } from "../route.js";
 
 const fields = "cpu_seconds,memory_byte_seconds,memory_average_bytes,disk_read_bytes,disk_written_bytes,energy_joules,energy_error_joules";
 
-// Now is the present of all machines in five figures.
+// Now is the present use of all machines.
 function Now({ now, nodes }) {
   const s = now.sum, share = (p) => (p && p.whole > 0 ? text((p.workloads + p.system) / p.whole, "percent") + " of " : "");
   const flow = (f) => f && f.in + f.out;
   return html`<section class="card stats" aria-label="now">
     <${Stat} title="CPU" v=${s.cpu_cores && s.cpu_cores.workloads + s.cpu_cores.system} unit="cores" quality=${s.cpu_cores && s.cpu_cores.quality} parts=${partsOf(s.cpu_cores, "cores")} below=${s.cpu_cores ? share(s.cpu_cores) + few(s.cpus, "CPU") : "not available"} />
     <${Stat} title="Memory" v=${s.memory_bytes && s.memory_bytes.workloads + s.memory_bytes.system} unit="bytes" quality=${s.memory_bytes && s.memory_bytes.quality} parts=${partsOf(s.memory_bytes, "bytes")} below=${s.memory_bytes ? share(s.memory_bytes) + text(s.memory_bytes.whole, "bytes") : "not available"} />
-    <${Stat} title="Power" v=${s.power_watts && s.power_watts.whole} unit="watts" quality=${s.power_watts && s.power_watts.quality} off=${s.power_watts && s.power_watts.error} parts=${partsOf(s.power_watts, "watts")} below=${s.power_watts ? text(s.power_watts.idle, "watts") + " idle " : "no meter, no model"} />
-    <${Stat} title="Disk" v=${flow(s.disk_bytes_per_second)} unit="rate" quality=${s.disk_bytes_per_second && s.disk_bytes_per_second.quality} below=${s.disk_bytes_per_second ? html`<span>read ${text(s.disk_bytes_per_second.in, "rate")}</span><span>written ${text(s.disk_bytes_per_second.out, "rate")}</span>` : "not available here"} />
-    <${Stat} title="Network" v=${flow(s.network_bytes_per_second)} unit="rate" quality=${s.network_bytes_per_second && s.network_bytes_per_second.quality} below=${s.network_bytes_per_second ? html`<span>in ${text(s.network_bytes_per_second.in, "rate")}</span><span>out ${text(s.network_bytes_per_second.out, "rate")}</span>` : "not available here"} />
+    <${Stat} title="Power" v=${s.power_watts && s.power_watts.whole} unit="watts" quality=${s.power_watts && s.power_watts.quality} off=${s.power_watts && s.power_watts.error} parts=${partsOf(s.power_watts, "watts")} below=${s.power_watts ? text(s.power_watts.idle, "watts") + " idle " : "not available"} />
+    <${Stat} title="Disk" v=${flow(s.disk_bytes_per_second)} unit="rate" quality=${s.disk_bytes_per_second && s.disk_bytes_per_second.quality} below=${s.disk_bytes_per_second ? html`<span>read ${text(s.disk_bytes_per_second.in, "rate")}</span><span>written ${text(s.disk_bytes_per_second.out, "rate")}</span>` : "not available"} />
+    <${Stat} title="Network" v=${flow(s.network_bytes_per_second)} unit="rate" quality=${s.network_bytes_per_second && s.network_bytes_per_second.quality} below=${s.network_bytes_per_second ? html`<span>in ${text(s.network_bytes_per_second.in, "rate")}</span><span>out ${text(s.network_bytes_per_second.out, "rate")}</span>` : "not available"} />
     <div class="stat"><h3>${nodes.length === 1 ? "Machine" : "Nodes"}</h3><div class="value">${nodes.length === 1 ? html`<a class="plain" href=${nodeAt(nodes[0].name)}>${nodes[0].name}</a>` : now.measured.toLocaleString()}</div>
       <div class="below"><span>${few(s.workloads, "workload")}</span>${Object.entries(now.states).filter(([k]) => k !== "live" && !nodes.every((n) => isNew(n))).map(([k, n]) => html`<span class=${"tag " + (k === "revoked" ? "" : "warn")}>${n} ${k}</span>`)}</div></div>
   </section>`;
@@ -29,20 +29,20 @@ function Now({ now, nodes }) {
 
 const sorts = [["cpu_seconds", "CPU", "seconds"], ["memory_average_bytes", "memory", "bytes"], ["energy_joules", "energy", "joules"]];
 
-// Top are the jobs that used most in the range.
+// Top lists the jobs with the largest use in the range.
 function Top({ span, sort }) {
   const keep = ranged(useHere().query);
   const data = useData((signal) => get("/v1/usage", { by: "job,kind", sort, limit: 14, fields, ...ledger(span) }, signal), [steps(span), sort], 0);
   const jobs = data.data ? data.data.groups.filter((g) => g.kind !== "idle" && g.kind !== "system") : [];
   const most = Math.max(1e-9, ...jobs.map((j) => Number(j[sort] || 0)));
   return html`<${Shown} of=${data} lines=${14}>${(d) => (jobs.length === 0
-    ? html`<${Empty} title="No job used anything in this range"><span>Start one: <code>mete run -- COMMAND</code></span></${Empty}>`
+    ? html`<${Empty} title="No jobs in this range"><span>Run one: <code>mete run -- COMMAND</code></span></${Empty}>`
     : html`<ol class="rank">${jobs.map((j) => html`<li><i style=${{ width: (100 * Number(j[sort] || 0)) / most + "%" }}></i><${Job} name=${j.job} /><${Kind} of=${j.kind} />
       <${Figure} v=${j[sort]} like=${most} unit=${sorts.find(([k]) => k === sort)[2]} quality=${j.quality[sort]} off=${sort === "energy_joules" ? j.energy_error_joules : null} /></li>`)}</ol>
       <footer class="foot muted small"><span>${d.rest_groups > 0 ? `${few(d.rest_groups, "more job")}: ${text(d.rest[sort], sorts.find(([k]) => k === sort)[2], most)}` : "All jobs shown"}</span><a href=${href("/jobs", keep)}>All jobs</a></footer>`)}</${Shown}>`;
 }
 
-// Fleet shows each node as a cell, the busier the darker.
+// Fleet shows each node as a cell, shaded by its use.
 export function Fleet({ nodes, by = "cpu_cores" }) {
   return html`<ul class="fleet">${nodes.map((n) => {
     const p = n[by], share = p && p.whole > 0 ? (p.workloads + p.system) / p.whole : null;
@@ -53,8 +53,7 @@ export function Fleet({ nodes, by = "cpu_cores" }) {
 
 const shownRows = 5;
 
-// Attention is what somebody should look at: alerts that fire, machines that send nothing, gaps.
-// Many of one kind are one row.
+// Attention lists problems: firing alerts, silent nodes, gaps. Many of one kind are one row.
 function Attention({ nodes, gaps, alerts }) {
   const quiet = nodes.filter((n) => (n.state === "silent" || n.state === "behind") && !isNew(n));
   const more = (n, one, path) => (n > shownRows ? [html`<li class="warn"><a href=${path}>${few(n - shownRows, one)}</a></li>`] : []);
@@ -64,7 +63,7 @@ function Attention({ nodes, gaps, alerts }) {
     ...(quiet.length > shownRows ? [html`<li class="warn"><a href="/nodes">${few(quiet.length, "node")}</a><span>silent or behind</span></li>`] : []),
     ...gaps.slice(0, shownRows).map((g) => html`<li class=${["unwatched", "rebooted"].includes(g.reason) ? "warn" : "bad"}><a href=${nodeAt(g.name)}>${g.name}</a><span title=${g.meaning}>${g.reason} for ${text(g.seconds, "seconds")}, ${ago(g.to)}</span></li>`), ...more(gaps.length, "more gap", "/health"),
   ];
-  if (list.length === 0) return html`<div class="calm"><span class="tick" aria-hidden="true"></span><div><b>All is well</b><div class="muted">No alerts firing, no silent node, no gaps in this range.</div></div></div>`;
+  if (list.length === 0) return html`<div class="calm"><span class="tick" aria-hidden="true"></span><div><b>No problems</b><div class="muted">No firing alerts, silent nodes or gaps in this range.</div></div></div>`;
   return html`<ul class="attention">${list}</ul>`;
 }
 
@@ -83,7 +82,7 @@ export function Overview({ nodes }) {
     return ["namespace", "user"].map((name) => list.some((d) => d.dimension === name && d.workloads > 0));
   }, []);
   const marks = useMemo(() => [...gapMarks(gaps.data), ...alertMarks((alerts.data || []).filter(alarms))], [gaps.data, alerts.data]);
-  if (nodes.length === 0) return html`<section class="card"><${Empty} title="No machine has enrolled yet"><p>On the server, make a token, then start an agent with it on each machine:</p><pre>mete token create --role agent
+  if (nodes.length === 0) return html`<section class="card"><${Empty} title="No machine has enrolled yet"><p>Create a token on the server, then start an agent on each machine:</p><pre>mete token create --role agent
 mete-agent -server URL -token-file FILE</pre></${Empty}></section>`;
   const several = nodes.length > 1, [spaces, users] = dimensions.data || [];
   if (starting) return html`${present.now && html`<${Now} now=${present.now} nodes=${nodes} />`}<${Starting} nodes=${nodes} history=${present.history} />`;
@@ -105,7 +104,7 @@ mete-agent -server URL -token-file FILE</pre></${Empty}></section>`;
       <${Card} title="Most used" note="jobs, in the range" width="w6" aside=${html`<${Segments} label="most used by" options=${sorts} value=${sort} choose=${(v) => put({ top: v === "cpu_seconds" ? "" : v })} />`}><${Top} span=${span} sort=${sort} /></${Card}>
       <div class="w6 stack"><${Card} title="Attention"><${Shown} of=${gaps} height=${60}>${(g) => html`<${Attention} nodes=${nodes} gaps=${g} alerts=${alerts.data || []} />`}</${Shown}></${Card}>
         ${!large && cells}
-        <${Card} title="Parts and whole" note="over the range, to the last nanosecond, byte and microjoule"><${Shown} of=${used} height=${180}>${(u) => html`<${Whole} used=${u} />`}</${Shown}></${Card}></div>
+        <${Card} title="Parts and whole" note="exact to the nanosecond, byte and microjoule"><${Shown} of=${used} height=${180}>${(u) => html`<${Whole} used=${u} />`}</${Shown}></${Card}></div>
       ${large && cells}
     </div>`;
 }

@@ -12,11 +12,11 @@ import { put } from "../route.js";
 
 const examples = [
   ["CPU by part of the machine", "sum by (part) (mete_node_cpu_cores)"],
-  ["The ten busiest workloads, by name", "topk(10, rate(mete_workload_cpu_seconds_total[2m]) * on (cluster, node, workload) group_left (name) mete_workload_info)"],
+  ["Top ten workloads by CPU", "topk(10, rate(mete_workload_cpu_seconds_total[2m]) * on (cluster, node, workload) group_left (name) mete_workload_info)"],
   ["Memory by kind of workload", "sum by (kind) (rate(mete_workload_memory_byte_seconds_total[2m]) * on (cluster, node, workload) group_left (kind) mete_workload_info)"],
   ["Power of each node", "sum by (node) (mete_node_power_watts)"],
   ["Energy of the last hour, by domain", "sum by (domain) (increase(mete_workload_energy_joules_total[1h]))"],
-  ["How busy each node is", "1 - sum by (node) (mete_node_cpu_cores{part=\"idle\"}) / sum by (node) (mete_node_cpu_cores)"],
+  ["CPU utilization of each node", "1 - sum by (node) (mete_node_cpu_cores{part=\"idle\"}) / sum by (node) (mete_node_cpu_cores)"],
   ["Bytes sent and received", "sum by (direction) (mete_node_network_bytes_per_second)"],
 ];
 
@@ -106,7 +106,7 @@ function Values({ list, names, unit }) {
   return html`<${Table} columns=${columns} rows=${rows} id=${(s) => s.i} name="rows" label="answer" />`;
 }
 
-// Names lists what can be asked about.
+// Names lists the metrics.
 function Names({ insert }) {
   const data = useData(async (signal) => Object.entries((await get("/api/v1/metadata", {}, signal)).data).map(([name, [m]]) => ({ name, ...m })).sort((a, b) => (a.name < b.name ? -1 : 1)), []);
   const [q, set] = useState("");
