@@ -73,10 +73,15 @@ func lists(t *testing.T, ctx context.Context) {
 		return summed([g("a", "container", 1.5, 10), g("a", "system", "0.5", 5), g("a", "idle", 98, 100), g("b", "idle", 50, null)]);`,
 		`{"a":{"cpu_seconds":2,"energy_joules":115},"b":{}}`)
 	expect(t, ctx, "averages of a job while it ran", `
-		const { running } = await of("pages/jobs.js");
+		const { running } = await of("amounts.js");
 		const r = { memory_byte_seconds: "1073741824000", cpu_seconds: 90, energy_joules: null, covered_seconds: 20 };
 		return [running(r, "memory_byte_seconds"), running(r, "cpu_seconds"), running(r, "energy_joules"), running({ ...r, covered_seconds: 0 }, "cpu_seconds")];`,
 		`[53687091200,4.5,null,null]`)
+	expect(t, ctx, "the values of a column", `
+		const { aligned, text } = await of("fmt.js");
+		const column = (unit, values) => values.map((v) => aligned(v, unit, Math.max(...values)).join(" "));
+		return [column("joules", [3745, 3599, 70, 0.2, 0]), column("bytes", [900, 12]), column("bytes", [250 * 2 ** 20, 2 ** 20, 100]), column("seconds", [7100, 61]), column("cores", [0.5, 0.0002]), aligned(5, "count", 7), [3599, 3745, 0.0004, 0].map((v) => text(v, "joules")), text(1536, "rate"), text(2 ** 40 * 3600, "bytehours")];`,
+		`[["1.040 Wh","1.000 Wh","0.019 Wh","<0.001 Wh","0 Wh"],["900 B","12 B"],["250.0 MiB","1.0 MiB","<0.1 MiB"],["118.3 min","1.0 min"],["0.500 cores","<0.001 cores"],["5",""],["3.60 kJ","1.04 Wh","400 µJ","0 J"],"1.50 KiB/s","1.00 TiB h"]`)
 	expect(t, ctx, "columns of a narrow screen", `
 		const { inOrder } = await of("pages/jobs.js");
 		const columns = [{ key: "job", always: true }, { key: "kind" }, { key: "trend" }, { key: "cpu_seconds", fields: ["cpu_seconds"], width: "9rem" }, { key: "peak", fields: ["peak"], width: "5rem" }];
@@ -85,7 +90,7 @@ func lists(t *testing.T, ctx context.Context) {
 	expect(t, ctx, "how far the ledger is summed up", `
 		const { folded } = await of("pages/health.js");
 		return [null, 5e9, 450].map((lag) => folded({ of: () => lag }));`,
-		`["","","summed up to 7.50 min ago"]`)
+		`["","","hourly totals up to 7.50 min ago"]`)
 	expect(t, ctx, "the parts of a query", `
 		const { tokens } = await of("promql.js");
 		const q = "sum by (node) (rate(mete_x_total{node=~\"a|b\", job!='c'}[5m] offset 1h)) > 1.5e3 # rate(x)\nor up";

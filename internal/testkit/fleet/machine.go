@@ -94,6 +94,9 @@ func (m *machine) window(i int, at, offset int64) *usage.Window {
 			left[of[k]] -= used[k]
 		}
 		m.put(&r, n, usage.EnergyError, used[2]/20)
+		if name.Kind != workload.Idle && name.Kind != workload.System {
+			m.putPeak(&r, n, usage.MemoryPeak, used[1]/seconds*5/4)
+		}
 		if name.Kind == workload.Container {
 			rate := float64(seconds) / 10
 			m.put(&r, n, usage.NetworkRx, int64(wave*2e6*rate))
@@ -116,6 +119,14 @@ func (m *machine) window(i int, at, offset int64) *usage.Window {
 	w.Total.Put(usage.NetworkRx, int64(len(m.names))*seconds*3e5, usage.Measured)
 	w.Total.Put(usage.NetworkTx, int64(len(m.names))*seconds*2e5, usage.Measured)
 	return w
+}
+
+// putPeak sets a figure of which the highest value stays.
+func (m *machine) putPeak(r *usage.Row, n int, res usage.Resource, v int64) {
+	r.Usage.Put(res, v, usage.Measured)
+	m.totals[n][res] = max(m.totals[n][res], v)
+	r.Total[res] = m.totals[n][res]
+	r.Has |= usage.SetOf(res)
 }
 
 func (m *machine) put(r *usage.Row, n int, res usage.Resource, v int64) {

@@ -14,45 +14,60 @@ export function digits(v) {
   return Number(v.toPrecision(2)).toString();
 }
 
-// scaled writes v with the prefix that like has: v itself, or a figure beside which it stands.
-function scaled(v, like, base, names) {
-  let i = 0;
-  for (let a = Math.abs(like); a >= (base === 1024 ? 1000 : 999.5) && i < names.length - 1; i++) { v /= base; a /= base; }
-  return [i === 0 && base === 1024 ? v.toFixed(0) : digits(v), names[i]];
+// prefixed returns the divisor and the name of the unit with the prefix that suits like.
+function prefixed(like, base, names, unit = "") {
+  let divisor = 1, i = 0;
+  for (let a = Math.abs(like); a >= (base === 1024 ? 1000 : 999.5) && i < names.length - 1; i++) { a /= base; divisor *= base; }
+  return [divisor, names[i] + unit];
 }
 
-function withUnit(unit) {
-  return (v, like = v) => {
-    const a = Math.abs(like);
-    if (a > 0 && a < 0.9995) return a >= 0.0009995 ? [digits(v * 1000), "m" + unit] : [digits(v * 1e6), "µ" + unit];
-    const [n, prefix] = scaled(v, like, 1000, metric);
-    return [n, prefix + unit];
-  };
+function small(like, unit) {
+  const a = Math.abs(like);
+  if (a > 0 && a < 0.9995) return a >= 0.0009995 ? [1e-3, "m" + unit] : [1e-6, "µ" + unit];
+  return prefixed(like, 1000, metric, unit);
 }
 
-// Units: each turns a value in base units into its text and its unit.
-export const units = {
-  bytes: (v, like = v) => scaled(v, like, 1024, binary),
-  rate: (v, like = v) => { const [n, u] = scaled(v, like, 1024, binary); return [n, u + "/s"]; },
-  cores: (v) => [Math.abs(v) < 0.0005 ? "0" : digits(v), "cores"],
-  watts: withUnit("W"),
-  joules: (v, like = v) => (Math.abs(like) >= 3.6e6 ? [digits(v / 3.6e6), "kWh"] : Math.abs(like) >= 3600 ? [digits(v / 3600), "Wh"] : withUnit("J")(v, like)),
-  seconds: (v, like = v) => {
-    const a = Math.abs(like);
-    if (a === 0) return ["0", "s"];
-    if (a < 1e-3) return [digits(v * 1e6), "µs"];
-    if (a < 1) return [digits(v * 1e3), "ms"];
-    if (a < 120) return [digits(v), "s"];
-    if (a < 7200) return [digits(v / 60), "min"];
-    if (a < 172800) return [digits(v / 3600), "h"];
-    return [digits(v / 86400), "d"];
-  },
-  bytehours: (v, like = v) => { const [n, u] = scaled(v / 3600, like / 3600, 1024, binary); return [n, u + " h"]; },
-  percent: (v) => [digits(v * 100), "%"],
-  count: (v) => (Number.isInteger(v) && Math.abs(v) < 1e5 ? [v.toLocaleString(), ""] : scaled(v, v, 1000, metric)),
-  persecond: (v) => { const [n, u] = scaled(v, v, 1000, metric); return [n, u + "/s"]; },
-  none: (v) => [Math.abs(v) >= 1e6 ? scaled(v, v, 1000, metric).join(" ") : Number.isInteger(v) ? String(v) : digits(v), ""],
+function ofTime(like) {
+  const a = Math.abs(like);
+  if (a === 0) return [1, "s"];
+  return a < 1e-3 ? [1e-6, "µs"] : a < 1 ? [1e-3, "ms"] : a < 120 ? [1, "s"] : a < 7200 ? [60, "min"] : a < 172800 ? [3600, "h"] : [86400, "d"];
+}
+
+// Scales: each returns the divisor and the name of the unit in which like, in base units, reads well.
+const scales = {
+  bytes: (like) => prefixed(like, 1024, binary),
+  rate: (like) => prefixed(like, 1024, binary, "/s"),
+  cores: () => [1, "cores"],
+  watts: (like) => small(like, "W"),
+  joules: (like) => (Math.abs(like) >= 3.6e6 ? [3.6e6, "kWh"] : Math.abs(like) >= 3600 ? [3600, "Wh"] : small(like, "J")),
+  seconds: ofTime,
+  bytehours: (like) => { const [d, u] = prefixed(like / 3600, 1024, binary, " h"); return [d * 3600, u]; },
+  percent: () => [0.01, "%"],
 };
+
+const whole = (unit) => unit === "B" || unit === "B/s" || unit === "B h"; // bytes have no decimals
+const short = (v) => { const [d, u] = prefixed(v, 1000, metric); return [digits(v / d), u]; };
+
+function inScale(unit) {
+  return (v, like = v) => { const [d, u] = scales[unit](like); return [whole(u) ? (v / d).toFixed(0) : unit === "cores" && Math.abs(v) < 0.0005 ? "0" : digits(v / d), u]; };
+}
+
+// Units: each turns a value in base units into its text and its unit, as beside the value like.
+export const units = {
+  ...Object.fromEntries(Object.keys(scales).map((unit) => [unit, inScale(unit)])),
+  count: (v) => (Number.isInteger(v) && Math.abs(v) < 1e5 ? [v.toLocaleString(), ""] : short(v)),
+  persecond: (v) => { const [n, u] = short(v); return [n, u + "/s"]; },
+  none: (v) => [Math.abs(v) >= 1e6 ? short(v).join(" ") : Number.isInteger(v) ? String(v) : digits(v), ""],
+};
+
+// aligned is a value of a column whose largest value is like: all have one unit and the same decimals,
+// so that they compare at a glance. What would round to zero is written as less than the last digit.
+export function aligned(v, unit, like) {
+  if (!scales[unit] || !(like > 0)) return (units[unit] || units.none)(v);
+  const [d, u] = scales[unit](like), top = like / d, decimals = whole(u) ? 0 : top >= 99.95 ? 1 : top >= 9.995 ? 2 : 3, least = 10 ** -decimals;
+  if (v !== 0 && Math.abs(v / d) < least / 2) return ["<" + least.toFixed(decimals), u];
+  return [v === 0 ? "0" : (v / d).toFixed(decimals), u];
+}
 
 export const known = (v) => v !== null && v !== undefined && !Number.isNaN(v);
 
@@ -116,12 +131,12 @@ export function ago(date, now = Date.now()) {
 }
 
 // Clocks have 24 hours, as the times of the commands.
-const hours = { hourCycle: "h23" };
-const short = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", ...hours });
+export const hours = { hourCycle: "h23" };
+const shortTime = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", ...hours });
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", ...hours });
 const long = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium", ...hours });
 export const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
-export const when = (date) => short.format(new Date(date));
+export const when = (date) => shortTime.format(new Date(date));
 export const time = (date) => clock.format(new Date(date));
 export const exactly = (date) => long.format(new Date(date)) + " " + zone;
 

@@ -4,13 +4,13 @@ import { get, save } from "./api.js";
 import { ledger, steps, zoom } from "./span.js";
 import { Card, Shown, Empty, Quality, Segments, useData, useHere } from "./ui.js";
 import { Table } from "./table.js";
-import { text, few, exactly, qualities, known } from "./fmt.js";
+import { text, aligned, few, exactly, qualities, known, hours } from "./fmt.js";
 import { nodeAt, put } from "./route.js";
 
 const most = 1000; // runs on the page
 
 // Runs of one minute differ in their seconds.
-const second = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const second = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", ...hours });
 const when = (ms) => second.format(new Date(ms));
 
 const number = (v) => (known(v) ? Number(v) : null);
@@ -45,11 +45,13 @@ function look(r) {
   zoom(from - around, to + around);
 }
 
+const scaled = (v, unit, like) => aligned(v, unit, like).filter(Boolean).join(" ");
+
 // Value is a figure of a run as a number and as text.
-function Value({ r, f, bar }) {
+function Value({ r, f, like, bar }) {
   const v = number(r[f.key]), off = f.key === "energy_joules" ? number(r.energy_error_joules) : null;
   if (v === null) return html`<span class="absent" title=${qualities.absent}>–</span>`;
-  return html`<data class="num" value=${v} data-figure=${f.key}>${text(v, f.unit)}</data>${off !== null && html` <span class="off" title="possible error, either way">± ${text(off, f.unit, v)}</span>`}<${Quality} of=${r.quality[f.key]} />${bar > 0 && html`<span class="runbar" aria-hidden="true"><i style=${{ width: Math.max(1, (100 * v) / bar) + "%" }}></i></span>`}`;
+  return html`<data class="num" value=${v} data-figure=${f.key}>${scaled(v, f.unit, like)}</data>${off !== null && html` <span class="off" title="possible error, either way">± ${scaled(off, f.unit, like)}</span>`}<${Quality} of=${r.quality[f.key]} />${bar > 0 && html`<span class="runbar" aria-hidden="true"><i style=${{ width: Math.max(1, (100 * v) / bar) + "%" }}></i></span>`}`;
 }
 
 const percent = (c) => (c === null ? "" : (c >= 0 ? "+" : "") + (Math.abs(c) < 0.0995 ? (c * 100).toFixed(1) : (c * 100).toFixed(0)) + " %");
@@ -81,7 +83,7 @@ function Compared({ pair }) {
     <tr><td>Exit</td>${pair.map((r) => html`<td class="num">${exitOf(r)}</td>`)}<td></td></tr>
     ${figures.map((f) => {
       const x = number(a[f.key]), y = number(b[f.key]);
-      return html`<tr><td>${f.title}</td>${pair.map((r) => html`<td class="num"><${Value} r=${r} f=${f} /></td>`)}<td class="num">${x !== null && y !== null && x !== 0 ? percent((y - x) / x) : ""}</td></tr>`;
+      return html`<tr><td>${f.title}</td>${pair.map((r) => html`<td class="num"><${Value} r=${r} f=${f} like=${Math.max(x, y)} /></td>`)}<td class="num">${x !== null && y !== null && x !== 0 ? percent((y - x) / x) : ""}</td></tr>`;
     })}</tbody></table></div>`;
 }
 
@@ -93,7 +95,7 @@ export function Runs({ where, span }) {
   const largest = useMemo(() => Object.fromEntries(figures.map((g) => [g.key, Math.max(0, ...runs.map((r) => number(r[g.key]) || 0))])), [runs]);
   const choose = (id) => put({ runs: (chosen.includes(id) ? chosen.filter((c) => c !== id) : [...chosen, id].slice(-2)).join("~") }, true);
   const pair = chosen.map((id) => runs.find((r) => r.run === id)).filter(Boolean).sort((a, b) => began(a) - began(b));
-  const column = (key, bar) => { const g = figure(key); return { key, title: g.title, help: g.help, num: true, value: (r) => number(r[key]), cell: (r) => html`<${Value} r=${r} f=${g} bar=${bar ? largest[key] : 0} />` }; };
+  const column = (key, bar) => { const g = figure(key); return { key, title: g.title, help: g.help, num: true, value: (r) => number(r[key]), cell: (r) => html`<${Value} r=${r} f=${g} like=${largest[key]} bar=${bar ? largest[key] : 0} />` }; };
   const columns = [
     { key: "pick", title: "", cell: (r) => html`<input type="checkbox" value=${r.run} checked=${chosen.includes(r.run)} onChange=${() => choose(r.run)} aria-label=${"compare the run of " + when(began(r) * 1000)} />` },
     { key: "start", title: "Start", num: true, first: true, value: began, cell: (r) => html`<button type="button" class="quiet" title=${exactly(began(r) * 1000) + ": zoom to this run"} onClick=${() => look(r)}>${when(began(r) * 1000)}</button>` },

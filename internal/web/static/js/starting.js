@@ -19,7 +19,7 @@ export const isNew = (n, now = Date.now()) => !n.booked_through && now - Date.pa
 // summaryOf is a snapshot in the form of a summary.
 function summaryOf(m) {
   const e = m.energy, parts = (p) => p && { ...p, quality: "measured" }, flow = (f) => f && { in: f.in_bytes_per_second, out: f.out_bytes_per_second, quality: "measured" };
-  return { measured: 1, states: {}, nodes: [], sum: { cpus: m.cpus, workloads: (m.workloads || []).length, cpu_cores: parts(m.cpu_cores), memory_bytes: parts(m.memory_bytes), disk_bytes_per_second: flow(m.disk), network_bytes_per_second: flow(m.network),
+  return { measured: 1, states: {}, nodes: [], sum: { cpus: m.cpus, workloads: (m.workloads || []).filter((w) => w.kind !== "idle" && w.kind !== "system" && w.cpu_cores > 0).length, cpu_cores: parts(m.cpu_cores), memory_bytes: parts(m.memory_bytes), disk_bytes_per_second: flow(m.disk), network_bytes_per_second: flow(m.network),
     power_watts: e && { whole: e.watts, idle: e.idle_watts, workloads: e.watts - e.idle_watts, system: 0, error: e.error_watts, quality: e.quality } } };
 }
 

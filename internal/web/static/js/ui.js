@@ -1,7 +1,7 @@
 // The pieces that pages are made of.
 import { html, useState, useEffect, useRef } from "../vendor/preact.mjs";
 import { Failure } from "./api.js";
-import { units, qualities, text, known } from "./fmt.js";
+import { units, aligned, qualities, text, known } from "./fmt.js";
 import { here, onMove, put, jobAt } from "./route.js";
 
 // useHere follows the URL.
@@ -65,12 +65,19 @@ export function useKey(key, act) {
   }, [key]);
 }
 
-// Figure is a value with its unit and its quality. like is the figure whose unit it has: in a
-// column, the largest.
-export function Figure({ v, unit, quality, off, like = v }) {
+// Figure is a value with its unit and its quality. like is the largest value of the column that it
+// stands in: then all have one unit.
+export function Figure({ v, unit, quality, off, like }) {
   if (!known(v)) return html`<span class="absent" title=${qualities.absent}>–</span>`;
-  const [n, u] = (units[unit] || units.none)(Number(v), Number(like));
-  return html`<span class="num">${n}${u && html`<span class="unit">${u}</span>`}${known(off) ? html`<span class="off" title="possible error, either way">± ${text(off, unit, like)}</span>` : null}<${Quality} of=${quality} /></span>`;
+  const value = Number(v), column = known(like), [n, u] = column ? aligned(value, unit, Number(like)) : (units[unit] || units.none)(value);
+  const error = known(off) && (column ? aligned(Number(off), unit, Number(like)).filter(Boolean).join(" ") : text(off, unit, v));
+  return html`<span class="num" title=${column && value !== 0 ? text(value, unit) : null}>${n}${u && html`<span class="unit">${u}</span>`}${known(off) ? html`<span class="off" title="possible error, either way">± ${error}</span>` : null}<${Quality} of=${quality} /></span>`;
+}
+
+// largest returns a function that is the largest value of a column of rows.
+export function largest(rows, value) {
+  let most;
+  return () => (most === undefined ? (most = rows.reduce((a, r) => Math.max(a, Number(value(r)) || 0), 0)) : most);
 }
 
 // Quality is the symbol of a figure's quality. Measured figures have one only with all.

@@ -2,7 +2,7 @@
 import { html, useMemo } from "../../vendor/preact.mjs";
 import { get } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
-import { Card, Shown, Empty, Segments, Figure, Quality, useData, useHere } from "../ui.js";
+import { Card, Shown, Empty, Segments, Figure, largest, useData, useHere } from "../ui.js";
 import { Table } from "../table.js";
 import { Sankey } from "../sankey.js";
 import { text, few, qualities } from "../fmt.js";
@@ -59,11 +59,11 @@ function rowsOf(used, what) {
 }
 
 function Links({ flow, unit }) {
-  const names = new Map(flow.nodes.map((n) => [n.id, n]));
+  const names = new Map(flow.nodes.map((n) => [n.id, n])), like = largest(flow.links, (l) => l.value);
   const columns = [
     { key: "from", title: "From", class: "name", value: (l) => names.get(l.from).depth + names.get(l.from).name, cell: (l) => names.get(l.from).name },
     { key: "to", title: "To", class: "name", value: (l) => names.get(l.to).name, cell: (l) => names.get(l.to).name },
-    { key: "value", title: unit === "joules" ? "Energy" : "CPU time", num: true, first: true, value: (l) => l.value, cell: (l) => html`<${Figure} v=${l.value} unit=${unit} off=${unit === "joules" ? l.off : null} />` },
+    { key: "value", title: unit === "joules" ? "Energy" : "CPU time", num: true, first: true, value: (l) => l.value, cell: (l) => html`<${Figure} v=${l.value} like=${like()} unit=${unit} off=${unit === "joules" ? l.off : null} />` },
     { key: "share", title: "Share of the source", num: true, value: (l) => l.value / names.get(l.from).value, cell: (l) => text(l.value / names.get(l.from).value, "percent") },
   ];
   return html`<${Table} columns=${columns} rows=${flow.links} id=${(l) => l.from + l.to} name="links" label="all flows" />`;

@@ -2,8 +2,9 @@
 import { html, useRef } from "../../vendor/preact.mjs";
 import { get, plain, instant } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
-import { Card, Stat, Shown, Empty, Facts, Figure, Job, Search, useData, useHere } from "../ui.js";
+import { Card, Stat, Shown, Empty, Facts, Job, Search, useData, useHere } from "../ui.js";
 import { Table } from "../table.js";
+import { amounts } from "../amounts.js";
 import { Gaps, Whole } from "../parts.js";
 import { State } from "./nodes.js";
 import { text, few, ago, exactly } from "../fmt.js";
@@ -40,10 +41,10 @@ function useMetrics() {
   }, [], 5000);
 }
 
-// folded says how far the ledger has summed minutes up into hours; "" before the first time.
+// folded says up to when the ledger has totals of whole hours; "" before the first hour.
 export function folded(m) {
   const lag = m.of("mete_server_ledger_hour_lag_seconds");
-  return lag === null || lag > 1e9 ? "" : "summed up to " + text(lag, "seconds") + " ago";
+  return lag === null || lag > 1e9 ? "" : "hourly totals up to " + text(lag, "seconds") + " ago";
 }
 
 function Server({ m }) {
@@ -54,20 +55,20 @@ function Server({ m }) {
     <${Stat} title="Queue" v=${m.of("mete_server_queue_rows")} unit="count" below=${html`<span>${m.of("mete_server_queue_rows") === 1 ? "row waits" : "rows wait"} to be stored</span>`} />
     <${Stat} title="Refused" v=${refused} unit="count" below=${html`<span class=${refused > 0 ? "warn" : ""}>requests of agents refused</span>${failing > 0 && html`<span class="tag bad">${failing} conflicts or clones</span>`}`} />
     <${Stat} title="Time series" v=${m.of("mete_server_metrics_series")} unit="count" below=${html`<span>in memory</span>${m.rate("mete_server_metrics_samples_total") !== null && html`<span>${text(m.rate("mete_server_metrics_samples_total"), "persecond")} samples</span>`}`} />
-    <${Stat} title="Ledger" v=${m.of("mete_server_ledger_bytes")} unit="bytes" below=${html`<span>on disk</span>${folded(m) && html`<span title="minutes are kept for a while after they are summed up into hours and days">${folded(m)}</span>`}`} />
+    <${Stat} title="Ledger" v=${m.of("mete_server_ledger_bytes")} unit="bytes" below=${html`<span>on disk</span>${folded(m) && html`<span title="the ledger sums minutes up into hours and days, and deletes old minutes">${folded(m)}</span>`}`} />
     <${Stat} title="Failed balance checks" v=${broken} unit="count" below=${broken > 0 ? html`<span class="tag bad">a bug, please report it</span>` : html`<span>${broken === null ? "not available" : "all parts sum to their total"}</span>`} /></section>`;
 }
 
 // Own is what mete's own programs used in the range.
 function Own({ span }) {
-  const data = useData((signal) => get("/v1/usage", { by: "workload", where: own.map((w) => "workload=" + w), fields: "cpu_seconds,memory_average_bytes,energy_joules,energy_error_joules,disk_written_bytes", ...ledger(span) }, signal), [steps(span)]);
+  const data = useData((signal) => get("/v1/usage", { by: "workload", where: own.map((w) => "workload=" + w), fields: "cpu_seconds,memory_byte_seconds,memory_peak_bytes,energy_joules,energy_error_joules,disk_written_bytes", ...ledger(span) }, signal), [steps(span)]);
   const live = useData(async (signal) => (document.getElementById("app").dataset.live === "1" ? (await get("/api/v0/snapshot", {}, signal)).self : null), [], 30000);
   const over = data.data ? Math.max(1, data.data.averages_over_seconds) : 1;
+  const rows = data.data ? data.data.groups : [], { amount, whileRunning } = amounts(rows);
   const columns = [{ key: "workload", title: "Program", class: "name", value: (r) => r.workload, cell: (r) => html`<${Job} name=${r.workload} />` },
-    { key: "cpu", title: "CPU s a minute", num: true, first: true, value: (r) => Number(r.cpu_seconds), cell: (r) => html`<span title=${text(r.cpu_seconds, "seconds") + " in all"}>${text(Number(r.cpu_seconds) / over * 60, "none")}</span>` },
-    { key: "mem", title: "Memory", num: true, value: (r) => Number(r.memory_average_bytes), cell: (r) => html`<${Figure} v=${r.memory_average_bytes} unit="bytes" />` },
-    { key: "disk", title: "Written", num: true, value: (r) => Number(r.disk_written_bytes), cell: (r) => html`<${Figure} v=${r.disk_written_bytes} unit="bytes" />` },
-    { key: "energy", title: "Energy", num: true, value: (r) => Number(r.energy_joules), cell: (r) => html`<${Figure} v=${r.energy_joules} unit="joules" off=${r.energy_error_joules} quality=${r.quality.energy_joules} />` }];
+    { key: "cpu", title: "CPU s a minute", num: true, first: true, value: (r) => Number(r.cpu_seconds), cell: (r) => html`<span title=${text(r.cpu_seconds, "seconds") + " in the range"}>${text(Number(r.cpu_seconds) / over * 60, "none")}</span>` },
+    whileRunning("memory", "Memory", "memory_byte_seconds", "bytes", "average memory, with page cache,"), amount("memory_peak_bytes", "Peak memory", "bytes", "highest memory"), amount("disk_written_bytes", "Written", "bytes", "bytes written to disks"),
+    amount("energy_joules", "Energy", "joules", "energy of its activity, with the possible error", { off: "energy_error_joules" })];
   return html`<${Shown} of=${data} lines=${3}>${(d) => html`${live.data && html`<div class="inset"><${Facts} of=${[["This process", html`<b class="num">${text(live.data.cpu_seconds_per_minute, "none")}</b> CPU seconds a minute, <b class="num">${text(live.data.rss_bytes, "bytes")}</b> of memory`], ["One measurement takes", html`<b class="num">${text(live.data.tick_us / 1e6, "seconds")}</b>`]]} /></div>`}
     ${d.groups.length > 0 ? html`<${Table} columns=${columns} rows=${d.groups} id=${(r) => r.workload} name="own" label="mete's own programs" />` : !live.data && html`<${Empty} title="No data about mete's own programs"><span>Run mete-agent and mete-server as services: each then has a control group, and is listed here.</span></${Empty}>`}`}</${Shown}>`;
 }
@@ -93,12 +94,13 @@ export function Health({ nodes }) {
   const m = useMetrics();
   const gaps = useData(async (signal) => (await get("/v1/gaps", ledger(span), signal)).gaps, [steps(span)]);
   const used = useData((signal) => get("/v1/usage", { by: "kind", fields: "cpu_seconds,memory_byte_seconds,disk_read_bytes,disk_written_bytes,energy_joules", ...ledger(span) }, signal), [steps(span)]);
-  const active = nodes.filter((n) => n.state !== "revoked");
+  const active = nodes.filter((n) => n.state !== "revoked"), broken = gaps.data && gaps.data.length > 0;
   return html`<${Shown} of=${m} height=${108}>${(d) => html`<${Server} m=${d} />`}</${Shown}>
     <div class="grid starts">
-      <${Card} title="Nodes that do not report" width="w6"><${Late} nodes=${active} /></${Card}>
+      <div class="w6 stack"><${Card} title="Nodes that do not report"><${Late} nodes=${active} /></${Card}>
+        ${!broken && html`<${Card} title="Gaps in the data"><${Shown} of=${gaps} lines=${2}>${() => html`<div class="calm"><span class="tick" aria-hidden="true"></span><div><b>No gaps</b><div class="muted">All data of this range is complete.</div></div></div>`}</${Shown}></${Card}>`}
+        <${Card} title="Cost of measuring" note="use by mete's own programs in the range" flush><${Own} span=${span} /></${Card}></div>
       <${Card} title="Balance" note="parts and whole, in the range" width="w6"><${Shown} of=${used} height=${180}>${(u) => html`<${Whole} used=${u} />`}</${Shown}></${Card}>
-      <${Card} title="Gaps in the data" flush=${gaps.data && gaps.data.length > 0} width=${gaps.data && gaps.data.length > 0 ? "w12" : "w6"}><${Shown} of=${gaps} lines=${2}>${(g) => (g.length > 0 ? html`<${Gaps} gaps=${g} />` : html`<div class="calm"><span class="tick" aria-hidden="true"></span><div><b>No gaps</b><div class="muted">All data of this range is complete.</div></div></div>`)}</${Shown}></${Card}>
-      <${Card} title="Cost of measuring" note="what mete's own programs used in the range" flush width=${gaps.data && gaps.data.length > 0 ? "w12" : "w6"}><${Own} span=${span} /></${Card}>
+      ${broken && html`<${Card} title="Gaps in the data" flush width="w12"><${Gaps} gaps=${gaps.data} /></${Card}>`}
       <${Card} title="Server metrics" note="/metrics" flush width="w12" aside=${html`<${Search} placeholder="Filter metrics" />`}><${Shown} of=${m} lines=${6}>${(d) => html`<${Metrics} m=${d} q=${(query.q || "").toLowerCase()} />`}</${Shown}></${Card}></div>`;
 }

@@ -1,11 +1,12 @@
 // Job: the use of one job over time, by node and workload, with the quality of each figure.
-import { html, useMemo } from "../../vendor/preact.mjs";
+import { html } from "../../vendor/preact.mjs";
 import { get, save } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
-import { Card, Stat, Shown, Empty, Figure, Facts, Quality, Kind, Segments, useData, useHere } from "../ui.js";
+import { Card, Stat, Shown, Empty, Facts, Quality, Kind, Segments, useData, useHere } from "../ui.js";
 import { JobCharts, useJobCharts } from "../jobcharts.js";
 import { Table } from "../table.js";
 import { Runs } from "../runs.js";
+import { running, jobColumns, jobFields } from "../amounts.js";
 import { text, few, when, exactly, fieldUnit, qualities, known, shellWord } from "../fmt.js";
 import { nodeAt, go, put } from "../route.js";
 
@@ -14,13 +15,11 @@ const most = 301; // workloads that are listed: one more than have marks
 // Parts breaks the use of a job down by node, workload or container.
 function Parts({ by, where, span }) {
   const dims = { node: "node", workload: "workload,node,kind", container: "namespace,pod,container" }[by];
-  const data = useData((signal) => get("/v1/usage", { by: dims, where, limit: 1000, fields: "cpu_seconds,memory_average_bytes,memory_peak_bytes,disk_written_bytes,network_rx_bytes,energy_joules,energy_error_joules", ...ledger(span) }, signal), [by, where.join(), steps(span)]);
-  const keys = dims.split(",").filter((d) => d !== "kind");
+  const data = useData((signal) => get("/v1/usage", { by: dims, where, limit: 1000, fields: jobFields, ...ledger(span) }, signal), [by, where.join(), steps(span)]);
+  const keys = dims.split(",").filter((d) => d !== "kind"), rows = data.data ? data.data.groups : [];
   const cell = (d) => (r) => (d === "node" && r.node ? html`<a href=${nodeAt(r.node)}>${r.node}</a>` : r[d] ? html`<span title=${r[d]}>${r[d]}</span>` : html`<span class="absent">–</span>`);
-  const figure = (key, title, unit, off) => ({ key, title, num: true, value: (r) => (r[key] === null ? null : Number(r[key])), cell: (r) => html`<${Figure} v=${r[key]} unit=${unit} quality=${r.quality[key]} off=${off && r[off]} />` });
-  const columns = [...keys.map((d) => ({ key: d, title: d[0].toUpperCase() + d.slice(1), class: "name", value: (r) => r[d] || null, cell: cell(d) })),
-    { ...figure("cpu_seconds", "CPU", "seconds"), first: true }, figure("memory_average_bytes", "Memory", "bytes"), figure("memory_peak_bytes", "Peak", "bytes"), figure("disk_written_bytes", "Written", "bytes"), figure("network_rx_bytes", "Received", "bytes"), figure("energy_joules", "Energy", "joules", "energy_error_joules")];
-  return html`<${Shown} of=${data} lines=${4}>${(d) => html`<${Table} columns=${columns} rows=${d.groups} id=${(r) => keys.map((k) => r[k]).join("\u0000")} name="parts" label=${"parts by " + by} empty=${html`<${Empty} title="No data in this range" />`} />`}</${Shown}>`;
+  const columns = [...keys.map((d) => ({ key: d, title: d[0].toUpperCase() + d.slice(1), class: "name", value: (r) => r[d] || null, cell: cell(d) })), ...jobColumns(rows)];
+  return html`<${Shown} of=${data} lines=${4}>${() => html`<${Table} columns=${columns} rows=${rows} id=${(r) => keys.map((k) => r[k]).join("\u0000")} name="parts" label=${"parts by " + by} empty=${html`<${Empty} title="No data in this range" />`} />`}</${Shown}>`;
 }
 
 const words = (key) => key.replace(/_(byte_seconds|bytes|joules|seconds|watts)$/, "").replaceAll("_", " ").replace(/^(\w)/, (c) => c.toUpperCase()).replace(/^Cpu/, "CPU").replace(/^Pids/, "Tasks").replace(/^Oom/, "OOM");
@@ -53,17 +52,6 @@ function About({ list, job, span }) {
     ["Command", html`<code>${command(job, span)}</code>`]]} />`;
 }
 
-// life is the time in seconds of a span in which at least one of the workloads ran; null if it is
-// not known.
-function life(list, span) {
-  if (!list || list.length >= most) return null;
-  const at = (t, or) => (t ? Date.parse(t) / 1000 : or);
-  const lives = list.map((w) => [Math.max(span.from, at(w.started_at || w.first_at, span.from)), Math.min(span.to, at(w.ended_at, span.to))]).filter(([a, b]) => b > a).sort((a, b) => a[0] - b[0]);
-  let sum = 0, end = 0;
-  for (const [a, b] of lives) { sum += Math.max(0, b - Math.max(a, end)); end = Math.max(end, b); }
-  return sum > 0 ? sum : null;
-}
-
 export function Job({ nodes }) {
   const { query } = useHere();
   const span = useSpan(query), job = query.job || "";
@@ -73,17 +61,16 @@ export function Job({ nodes }) {
   const list = useData(async (signal) => (await get("/v1/workloads", { where, limit: most, ...ledger(span) }, signal)).workloads, [where.join(), steps(span)]);
   const several = new Set((list.data || []).map((w) => w.node)).size > 1;
   const drawn = useJobCharts({ where, span, split: split && several });
-  const lived = useMemo(() => life(list.data, span), [list.data, span.from, span.to]);
   if (!job) return html`<section class="card"><${Empty} title="No job selected"><a href="/jobs">All jobs</a></${Empty}></section>`;
   const sum = used.data && used.data.groups[0];
   if (used.data && !sum) return html`<section class="card"><${Empty} title=${`No data for "${job}" in this range`}><span>Check the spelling or widen the range.</span><div class="bar"><button onClick=${() => put({ range: "7d", from: "", to: "" })}>Show 7 days</button><a class="button" href="/jobs">All jobs</a></div></${Empty}></section>`;
   const q = sum ? sum.quality : {};
-  const mean = (v) => (known(v) && lived ? Number(v) / lived : null);
-  const cores = sum && mean(sum.cpu_seconds), bytes = sum && mean(sum.memory_byte_seconds), watts = sum && mean(sum.energy_joules);
+  const cores = sum && running(sum, "cpu_seconds"), bytes = sum && running(sum, "memory_byte_seconds"), watts = sum && running(sum, "energy_joules");
+  const whileRunning = (list.data || []).length > 1 ? "of a workload while it ran" : "while it ran";
   return html`<${Shown} of=${used} height=${108}>${() => html`<section class="card stats five" aria-label="in this range">
-      <${Stat} title="CPU" v=${sum.cpu_seconds} unit="seconds" quality=${q.cpu_seconds} below=${known(cores) ? html`<span>${text(cores, "cores")} while it ran</span>` : ""} />
-      <${Stat} title="Memory" v=${known(bytes) ? bytes : sum.memory_average_bytes} unit="bytes" quality=${q.memory_average_bytes} below=${html`<span>average ${known(bytes) ? "while it ran" : "over the range"}</span>${known(sum.memory_peak_bytes) && html`<span>peak ${text(sum.memory_peak_bytes, "bytes")}</span>`}`} />
-      <${Stat} title="Energy" v=${sum.energy_joules} unit="joules" quality=${q.energy_joules} off=${sum.energy_error_joules === null ? null : sum.energy_error_joules} below=${known(watts) ? text(watts, "watts") + " while it ran " : ""} />
+      <${Stat} title="CPU" v=${sum.cpu_seconds} unit="seconds" quality=${q.cpu_seconds} below=${known(cores) ? html`<span>${text(cores, "cores")} ${whileRunning}</span>` : ""} />
+      <${Stat} title="Memory" v=${bytes} unit="bytes" quality=${q.memory_byte_seconds} below=${html`<span>average ${whileRunning}</span>${known(sum.memory_peak_bytes) && html`<span>peak ${text(sum.memory_peak_bytes, "bytes")}</span>`}`} />
+      <${Stat} title="Energy" v=${sum.energy_joules} unit="joules" quality=${q.energy_joules} off=${sum.energy_error_joules === null ? null : sum.energy_error_joules} below=${known(watts) ? html`<span>${text(watts, "watts")} ${whileRunning}</span>` : ""} />
       <${Stat} title="Disk" v=${sum.disk_read_bytes === null ? null : Number(sum.disk_read_bytes) + Number(sum.disk_written_bytes)} unit="bytes" quality=${q.disk_read_bytes} below=${sum.disk_read_bytes === null ? "not available" : html`<span>read ${text(sum.disk_read_bytes, "bytes")}</span><span>written ${text(sum.disk_written_bytes, "bytes")}</span>`} />
       <${Stat} title="Network" v=${sum.network_rx_bytes === null ? null : Number(sum.network_rx_bytes) + Number(sum.network_tx_bytes)} unit="bytes" quality=${q.network_rx_bytes} below=${sum.network_rx_bytes === null ? "not available" : html`<span>in ${text(sum.network_rx_bytes, "bytes")}</span><span>out ${text(sum.network_tx_bytes, "bytes")}</span>`} /></section>`}</${Shown}>
     <div class="grid"><${Runs} where=${where} span=${span} /></div>

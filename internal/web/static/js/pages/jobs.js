@@ -7,35 +7,32 @@ import { Card, Shown, Empty, Figure, Kind, Job, Search, Select, Spark, useData, 
 import { Table, Columns } from "../table.js";
 import { text, few } from "../fmt.js";
 import { put } from "../route.js";
+import { amounts } from "../amounts.js";
 
 const some = 2000; // rows that are loaded at first
 
-const amount = (key, title, unit, help, more = {}) => ({ key, title, num: true, fields: [key], help, width: "7.4rem", ...more,
-  value: (r) => (r[key] === null ? null : Number(r[key])), cell: (r) => html`<${Figure} v=${r[key]} unit=${unit} quality=${r.quality[key]} off=${more.off && r[more.off]} />` });
-// running is the average of one of a job's workloads while it ran: of a sum over time, by the time
-// that each workload was measured.
-export const running = (r, key) => (r[key] === null || r[key] === undefined || !(r.covered_seconds > 0) ? null : Number(r[key]) / Number(r.covered_seconds));
-const whileRunning = (key, title, field, unit, help) => ({ ...amount(key, title, unit, help), long: title + ", while it ran", fields: [field], value: (r) => running(r, field), cell: (r) => html`<${Figure} v=${running(r, field)} unit=${unit} quality=${r.quality[field]} />` });
 const named = (key, title, width) => ({ key, title, dim: key, width, value: (r) => r[key] || null, cell: (r) => (r[key] ? html`<span title=${r[key]}>${r[key]}</span>` : html`<span class="absent" title="none">–</span>`) });
 
-function allColumns(trend, total) {
+const widths = { amount: "7.9rem", running: "9.4rem" };
+
+function allColumns(trend, total, rows) {
+  const { amount, whileRunning } = amounts(rows, widths), cpu = amount("cpu_seconds", "CPU", "seconds", "CPU time in the range", { first: true, width: "9.6rem" });
   return [
     { key: "job", title: "Job", always: true, width: "19rem", class: "name", value: (r) => r.job.toLowerCase(), cell: (r) => html`<${Job} name=${r.job} />` },
     { key: "kind", title: "Kind", width: "6.6rem", value: (r) => r.kind, cell: (r) => html`<${Kind} of=${r.kind} />${r.kind === "path" && html`<span class="muted">group</span>`}` },
     named("namespace", "Namespace", "9rem"), named("user", "User", "7rem"), named("project", "Project", "8rem"), named("cluster", "Cluster", "7rem"),
     { key: "nodes", title: "Nodes", num: true, width: "5rem", value: (r) => r.nodes, cell: (r) => r.nodes.toLocaleString() },
     { key: "trend", title: "CPU over time", width: "8.6rem", help: "CPU use over the range; each chart has its own scale", cell: (r) => html`<${Spark} values=${trend[keyOf(r)]} label=${"CPU of " + r.job} />` },
-    { ...amount("cpu_seconds", "CPU", "seconds", "CPU time", { first: true }), width: "9.6rem", cell: (r) => html`<${Figure} v=${r.cpu_seconds} unit="seconds" quality=${r.quality.cpu_seconds} /><span class="share" title=${text(Number(r.cpu_seconds) / total.cpu, "percent") + " of the CPU time of all jobs and the system"}><i style=${{ width: Math.min(100, 100 * Number(r.cpu_seconds) / total.most) + "%" }}></i></span>` },
+    { ...cpu, cell: (r) => html`${cpu.cell(r)}<span class="share" title=${text(Number(r.cpu_seconds) / total.cpu, "percent") + " of the CPU time of all jobs and the system"}><i style=${{ width: Math.min(100, 100 * Number(r.cpu_seconds) / total.most) + "%" }}></i></span>` },
     amount("cpu_throttled_seconds", "Throttled", "seconds", "time in which a CPU limit held back tasks that could run"),
-    amount("memory_peak_bytes", "Peak memory", "bytes", "highest memory charged to one of its workloads", { long: "Memory, peak" }),
-    whileRunning("memory", "Memory", "memory_byte_seconds", "bytes", "average of one of its workloads while it ran, page cache included"),
-    whileRunning("cores", "Cores", "cpu_seconds", "cores", "average of one of its workloads while it ran"),
-    amount("memory_average_bytes", "Memory, range", "bytes", "sum of all its workloads, averaged over the whole range, page cache included", { long: "Memory, average over the range" }),
+    amount("memory_peak_bytes", "Peak memory", "bytes", "highest memory of one of its workloads", { long: "Memory, peak" }),
+    whileRunning("memory", "Memory", "memory_byte_seconds", "bytes", "average memory, with page cache,"),
+    whileRunning("cores", "Cores", "cpu_seconds", "cores", "average CPU use"),
+    whileRunning("power", "Power", "energy_joules", "watts", "average power of the activity"),
     amount("disk_read_bytes", "Read", "bytes", "bytes read from disks", { long: "Disk read" }), amount("disk_written_bytes", "Written", "bytes", "bytes written to disks", { long: "Disk written" }),
     amount("network_rx_bytes", "Received", "bytes", "bytes received", { long: "Network received" }), amount("network_tx_bytes", "Sent", "bytes", "bytes sent", { long: "Network sent" }),
     amount("processes", "Started", "count", "processes started", { long: "Processes started" }), amount("oom_kills", "OOM kills", "count", "processes killed because memory ran out"),
-    { ...amount("energy_joules", "Energy", "joules", "energy of its activity, with the possible error"), width: "12rem", fields: ["energy_joules", "energy_error_joules"], cell: (r) => html`<${Figure} v=${r.energy_joules} unit="joules" off=${r.energy_error_joules} quality=${r.quality.energy_joules} />` },
-    { ...amount("energy_average_watts", "Power", "watts", "average over the whole range", { long: "Power, average over the range" }) },
+    amount("energy_joules", "Energy", "joules", "energy of its activity, with the possible error", { width: "13.5rem", off: "energy_error_joules" }),
   ];
 }
 const usual = ["kind", "trend", "cpu_seconds", "memory_peak_bytes", "memory", "disk_written_bytes", "network_rx_bytes", "energy_joules"];
@@ -48,7 +45,7 @@ export function inOrder(columns, narrow) {
 }
 
 // Columns by which the server cannot sort, and the figure by which it sorts instead.
-const sortedBy = { memory: "memory_byte_seconds", cores: "cpu_seconds" };
+const sortedBy = { memory: "memory_byte_seconds", cores: "cpu_seconds", power: "energy_joules" };
 
 function useNarrow() {
   const screen = useMemo(() => matchMedia("(max-width: 40rem)"), []), [narrow, set] = useState(screen.matches);
@@ -119,7 +116,7 @@ export function Jobs({ nodes }) {
   const span = useSpan(query);
   const [trend, seen] = useTrends(span), narrow = useNarrow();
   const shown = query.cols ? query.cols.split("~") : usual;
-  const columns = allColumns(trend, { cpu: 1, most: 1 });
+  const columns = allColumns(trend, { cpu: 1, most: 1 }, []);
   const picked = columns.filter((c) => c.always || shown.includes(c.key));
   const by = ["job", "kind", ...["namespace", "user", "project", "cluster"].filter((d) => shown.includes(d))].join(",");
   const wanted = new Set(picked.flatMap((c) => c.fields || []).concat("cpu_seconds"));
@@ -144,9 +141,9 @@ export function Jobs({ nodes }) {
       <${Select} name="kind" label="Kind" all="all" options=${o.kind} /><${Label} value=${query.label} />`;
   return html`<section class="card flush fill"><header class="bar"><${Search} placeholder="Filter jobs" />
       ${narrow ? html`<details class="filters" open=${where.length > 0}><summary>Filters${where.length > 0 ? " (" + where.length + ")" : ""}</summary><div class="bar">${filters}</div></details>` : filters}
-      <div class="end bar"><span class="muted num" role="status">${data.data ? (data.data.rest_groups > 0 ? rows.length.toLocaleString() + " of " + few(rows.length + data.data.rest_groups, "job") : few(rows.length, "job")) : "…"}</span><${Columns} columns=${columns} shown=${shown} />
+      <div class="end bar"><span class="muted num" role="status">${data.data ? (data.data.rest_groups > 0 ? rows.length.toLocaleString() + " of " : "") + few(rows.length + data.data.rest_groups, "job") + " with use in " + (span.name || "the range") : "…"}</span><${Columns} columns=${columns} shown=${shown} />
       <button type="button" onClick=${() => save("/v1/usage", { by, where, format: "csv", ...ledger(span) }, "jobs.csv")} title="all columns of all rows, in base units">Download CSV</button></div></header>
-    <${Shown} of=${data} lines=${14}>${(d) => html`<${Table} tall columns=${inOrder(allColumns(trend, share).filter((c) => c.always || shown.includes(c.key)), narrow)} rows=${rows} id=${keyOf} label="jobs" seen=${shown.includes("trend") ? seen : null}
+    <${Shown} of=${data} lines=${14}>${(d) => html`<${Table} tall columns=${inOrder(allColumns(trend, share, rows).filter((c) => c.always || shown.includes(c.key)), narrow)} rows=${rows} id=${keyOf} label="jobs" seen=${shown.includes("trend") ? seen : null}
       empty=${html`<${Empty} title=${filtered ? "No jobs match the filters" : "No jobs in this range"}>${filtered ? html`<button onClick=${() => put({ q: "", cluster: "", namespace: "", user: "", project: "", kind: "", label: "" })}>Show all</button>` : html`<span>Choose a longer range, or run a job: <code>mete run -- COMMAND</code></span>`}</${Empty}>`} />
       ${d.rest_groups > 0 && html`<footer class="foot muted"><span>${few(d.rest_groups, "more job")} used ${text(d.rest.cpu_seconds, "seconds")} of CPU.</span><button onClick=${() => put({ all: "1" }, true)} disabled=${query.all === "1"}>Load up to 10,000</button></footer>`}`}</${Shown}></section>`;
 }

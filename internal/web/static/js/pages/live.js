@@ -219,7 +219,7 @@ export function Live() {
     ...(m.balance && m.balance.lost > 0 ? [`${few(m.balance.lost, "start or end", "starts or ends")} of control groups in the last tick were missed; their use is counted for their parents.`] : []), ...(m.notes || [])] : [];
   return html`${seen.trouble && html`<div class="notice bad" role="alert"><div>${seen.trouble}</div><button onClick=${() => watcher.current.poll()}>Try now</button></div>`}
     ${!m ? !seen.trouble && html`<${Skeleton} height=${150} /><${Skeleton} height=${420} />` : html`<div class=${"live " + (seen.trouble ? "stale" : "")}>
-    <div class="bar facts-line"><b>${m.host}</b><span class="muted num">${time(m.time)}</span><span class="muted">${few(m.cpus, "CPU")}</span><span class="muted">${few((m.workloads || []).length, "workload")}</span><span class="muted">reader ${m.reader}</span><span class="muted num">tick ${text(m.tick_ns / 1e9, "seconds")}</span>
+    <div class="bar facts-line"><b>${m.host}</b><span class="muted num">${time(m.time)}</span><span class="muted">${few(m.cpus, "CPU")}</span><span class="muted" title="jobs included">${few((m.workloads || []).filter((w) => !residual(w)).length, "control group")} now</span><span class="muted">reader ${m.reader}</span><span class="muted num">tick ${text(m.tick_ns / 1e9, "seconds")}</span>
       <span class="muted num" title="CPU time and memory of mete up itself">mete ${text(m.self.cpu_seconds_per_minute, "none")} CPU s/min, ${text(m.self.rss_bytes, "bytes")}</span>
       <button id="pause" type="button" class="end" aria-pressed=${paused ? "true" : "false"} title="freeze the readings (f)" onClick=${flip}>${paused ? "Paused" : "Pause"}</button></div>
     <${Cards} m=${m} history=${seen.history} />

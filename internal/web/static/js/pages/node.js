@@ -4,14 +4,13 @@ import { get } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
 import { resources, quote, divisions } from "../series.js";
 import { Starting, isStarting, usePresent } from "../starting.js";
-import { Card, Stat, Shown, Empty, Figure, Facts, Kind, Job, Segments, useData, useHere, partsOf } from "../ui.js";
+import { Card, Stat, Shown, Empty, Facts, Kind, Job, Segments, useData, useHere, partsOf } from "../ui.js";
 import { Stacked, Flows, Gaps, useStacks, gapMarks } from "../parts.js";
 import { Table } from "../table.js";
 import { State } from "./nodes.js";
 import { text, few, ago, exactly, when } from "../fmt.js";
+import { jobColumns, jobFields } from "../amounts.js";
 import { put, go, jobAt, href, ranged } from "../route.js";
-
-const fields = "cpu_seconds,memory_average_bytes,memory_peak_bytes,disk_read_bytes,disk_written_bytes,network_rx_bytes,energy_joules,energy_error_joules";
 
 function Now({ n }) {
   const share = (p, unit) => (p ? `${text((p.workloads + p.system) / p.whole, "percent")} of ${text(p.whole, unit)}` : "not available");
@@ -23,18 +22,11 @@ function Now({ n }) {
     ${flow("Disk", n.disk_bytes_per_second, "read", "written")}${flow("Network", n.network_bytes_per_second, "in", "out")}</section>`;
 }
 
-// A column has one unit: that of its largest figure.
-const largest = (rows, key) => Math.max(0, ...rows.map((r) => Number(r[key] || 0)));
-
-const figure = (rows) => (key, title, unit, off) => ({ key, title, num: true, value: (r) => (r[key] === null ? null : Number(r[key])), cell: (r) => html`<${Figure} v=${r[key]} like=${largest(rows, key)} unit=${unit} quality=${r.quality[key]} off=${off && r[off]} />` });
-
 function Users({ used, name }) {
-  const column = figure(used.groups), like = (f) => largest(used.groups, f);
   const columns = [{ key: "job", title: "Job", class: "name", value: (r) => r.job, cell: (r) => html`<${Job} name=${r.job} kind=${r.kind} node=${name} />` },
-    { key: "kind", title: "Kind", value: (r) => r.kind, cell: (r) => html`<${Kind} of=${r.kind} />` }, { ...column("cpu_seconds", "CPU", "seconds"), first: true }, column("memory_average_bytes", "Memory", "bytes"), column("memory_peak_bytes", "Peak", "bytes"),
-    column("disk_read_bytes", "Read", "bytes"), column("disk_written_bytes", "Written", "bytes"), column("network_rx_bytes", "Received", "bytes"), column("energy_joules", "Energy", "joules", "energy_error_joules")];
-  const sums = ["cpu_seconds", "memory_average_bytes", null, "disk_read_bytes", "disk_written_bytes", "network_rx_bytes", "energy_joules"], unit = { cpu_seconds: "seconds", energy_joules: "joules" };
-  const line = (title, t) => html`<tr><th scope="row" colspan="2">${title}</th>${sums.map((f) => html`<td class="num">${f && t[f] !== null ? text(t[f], unit[f] || "bytes", like(f)) : ""}</td>`)}</tr>`;
+    { key: "kind", title: "Kind", value: (r) => r.kind, cell: (r) => html`<${Kind} of=${r.kind} />` }, ...jobColumns(used.groups)];
+  // Averages and peaks have no sum.
+  const line = (title, t) => html`<tr><th scope="row" colspan="2">${title}</th>${columns.slice(2).map((c) => html`<td class="num">${c.sums ? c.cell(t) : ""}</td>`)}</tr>`;
   return html`<${Table} columns=${columns} rows=${used.groups} id=${(r) => r.job + "\u0000" + r.kind} name="jobs" label="jobs on this node" empty=${html`<${Empty} title="No data in this range" />`}
     foot=${used.total && html`<tfoot>${used.rest_groups > 0 && line(few(used.rest_groups, "more job"), used.rest)}${line("All", used.total)}</tfoot>`} />`;
 }
@@ -47,7 +39,7 @@ export function Node({ path, nodes }) {
   const by = query.by !== "nodes" && divisions[query.by] ? query.by : "", idle = query.idle === "1", starting = Boolean(known) && isStarting([known]);
   const [of, previous] = useStacks({ by, where: ["node=" + (known ? known.node : "")], span, compare: query.compare === "1" });
   const present = usePresent(starting && nodes.length === 1);
-  const used = useData((signal) => (known ? get("/v1/usage", { by: "job,kind", where: "node=" + known.name, limit: 200, fields, ...ledger(span) }, signal) : null), [known && known.node, steps(span)]);
+  const used = useData((signal) => (known ? get("/v1/usage", { by: "job,kind", where: "node=" + known.name, limit: 200, fields: jobFields, ...ledger(span) }, signal) : null), [known && known.node, steps(span)]);
   const gaps = useData(async (signal) => (known ? (await get("/v1/gaps", { node: known.node, ...ledger(span) }, signal)).gaps : []), [known && known.node, steps(span)]);
   const marks = useMemo(() => gapMarks(gaps.data), [gaps.data]);
   if (!known) return html`<section class="card"><${Empty} title=${`No node is named "${name}"`}><a class="button" href="/nodes">All nodes</a></${Empty}></section>`;

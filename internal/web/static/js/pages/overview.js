@@ -10,7 +10,7 @@ import { Brief } from "../firing.js";
 import { text, few, ago } from "../fmt.js";
 import { href, nodeAt, jobAt, go, put, ranged } from "../route.js";
 
-const fields = "cpu_seconds,memory_byte_seconds,memory_average_bytes,disk_read_bytes,disk_written_bytes,energy_joules,energy_error_joules";
+const fields = "cpu_seconds,memory_byte_seconds,disk_read_bytes,disk_written_bytes,energy_joules,energy_error_joules", topFields = "cpu_seconds,memory_peak_bytes,energy_joules,energy_error_joules";
 
 // Now is the present use of all machines.
 function Now({ now, nodes }) {
@@ -23,23 +23,23 @@ function Now({ now, nodes }) {
     <${Stat} title="Disk" v=${flow(s.disk_bytes_per_second)} unit="rate" quality=${s.disk_bytes_per_second && s.disk_bytes_per_second.quality} below=${s.disk_bytes_per_second ? html`<span>read ${text(s.disk_bytes_per_second.in, "rate")}</span><span>written ${text(s.disk_bytes_per_second.out, "rate")}</span>` : "not available"} />
     <${Stat} title="Network" v=${flow(s.network_bytes_per_second)} unit="rate" quality=${s.network_bytes_per_second && s.network_bytes_per_second.quality} below=${s.network_bytes_per_second ? html`<span>in ${text(s.network_bytes_per_second.in, "rate")}</span><span>out ${text(s.network_bytes_per_second.out, "rate")}</span>` : "not available"} />
     <div class="stat"><h3>${nodes.length === 1 ? "Machine" : "Nodes"}</h3><div class="value">${nodes.length === 1 ? html`<a class="plain" href=${nodeAt(nodes[0].name)}>${nodes[0].name}</a>` : now.measured.toLocaleString()}</div>
-      <div class="below"><span>${few(s.workloads, "workload")}</span>${Object.entries(now.states).filter(([k]) => k !== "live" && !nodes.every((n) => isNew(n))).map(([k, n]) => html`<span class=${"tag " + (k === "revoked" ? "" : "warn")}>${n} ${k}</span>`)}</div></div>
+      <div class="below"><span title="workloads that used something in the latest window">${few(s.workloads, "active workload")}</span>${Object.entries(now.states).filter(([k]) => k !== "live" && !nodes.every((n) => isNew(n))).map(([k, n]) => html`<span class=${"tag " + (k === "revoked" ? "" : "warn")}>${n} ${k}</span>`)}</div></div>
   </section>`;
 }
 
-const sorts = [["cpu_seconds", "CPU", "seconds"], ["memory_average_bytes", "memory", "bytes"], ["energy_joules", "energy", "joules"]];
+const sorts = [["cpu_seconds", "CPU", "seconds"], ["memory_peak_bytes", "peak memory", "bytes"], ["energy_joules", "energy", "joules"]];
 
 // Top lists the jobs with the largest use in the range.
 function Top({ span, sort }) {
   const keep = ranged(useHere().query);
-  const data = useData((signal) => get("/v1/usage", { by: "job,kind", sort, limit: 14, fields, ...ledger(span) }, signal), [steps(span), sort], 0);
+  const data = useData((signal) => get("/v1/usage", { by: "job,kind", sort, limit: 14, fields: topFields, ...ledger(span) }, signal), [steps(span), sort], 0);
   const jobs = data.data ? data.data.groups.filter((g) => g.kind !== "idle" && g.kind !== "system") : [];
   const most = Math.max(1e-9, ...jobs.map((j) => Number(j[sort] || 0)));
   return html`<${Shown} of=${data} lines=${14}>${(d) => (jobs.length === 0
     ? html`<${Empty} title="No jobs in this range"><span>Run one: <code>mete run -- COMMAND</code></span></${Empty}>`
     : html`<ol class="rank">${jobs.map((j) => html`<li><i style=${{ width: (100 * Number(j[sort] || 0)) / most + "%" }}></i><${Job} name=${j.job} /><${Kind} of=${j.kind} />
       <${Figure} v=${j[sort]} like=${most} unit=${sorts.find(([k]) => k === sort)[2]} quality=${j.quality[sort]} off=${sort === "energy_joules" ? j.energy_error_joules : null} /></li>`)}</ol>
-      <footer class="foot muted small"><span>${d.rest_groups > 0 ? `${few(d.rest_groups, "more job")}: ${text(d.rest[sort], sorts.find(([k]) => k === sort)[2], most)}` : "All jobs shown"}</span><a href=${href("/jobs", keep)}>All jobs</a></footer>`)}</${Shown}>`;
+      <footer class="foot muted small"><span>${d.rest_groups === 0 ? "All jobs shown" : few(d.rest_groups, "more job") + (sort === "memory_peak_bytes" ? "" : ": " + text(d.rest[sort], sorts.find(([k]) => k === sort)[2], most))}</span><a href=${href("/jobs", keep)}>All jobs</a></footer>`)}</${Shown}>`;
 }
 
 // Fleet shows each node as a cell, shaded by its use.

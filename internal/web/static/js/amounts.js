@@ -1,0 +1,32 @@
+// Columns of amounts from the ledger.
+import { html } from "../vendor/preact.mjs";
+import { Figure, largest } from "./ui.js";
+import { known } from "./fmt.js";
+
+// running is the average of one of a job's workloads while it ran: of a sum over time, by the time for
+// which each workload was measured.
+export const running = (r, key) => (known(r[key]) && r.covered_seconds > 0 ? Number(r[key]) / Number(r.covered_seconds) : null);
+
+// amounts makes columns of the figures of rows of a usage, each in one unit. widths are those of a table
+// with fixed columns.
+export function amounts(rows, widths = {}) {
+  const column = (key, title, unit, help, { value, field = key, off, ...more }) => {
+    const like = largest(rows, value);
+    return { key, title, num: true, fields: off ? [field, off] : [field], help, width: widths.amount, ...more, value: (r) => (known(value(r)) ? Number(value(r)) : null), cell: (r) => html`<${Figure} v=${value(r)} like=${like()} unit=${unit} quality=${r.quality[field]} off=${off && r[off]} />` };
+  };
+  return {
+    amount: (key, title, unit, help, more = {}) => column(key, title, unit, help, { value: (r) => r[key], sums: !key.includes("peak"), ...more }),
+    whileRunning: (key, title, field, unit, help) => column(key, title + ", running", unit, help + " of one of its workloads while it ran", { field, value: (r) => running(r, field), long: title + ", average while it ran", width: widths.running }),
+  };
+}
+
+// jobColumns are the usual columns of lists of what jobs used.
+export function jobColumns(rows) {
+  const { amount, whileRunning } = amounts(rows);
+  return [amount("cpu_seconds", "CPU", "seconds", "CPU time in the range", { first: true }), whileRunning("memory", "Memory", "memory_byte_seconds", "bytes", "average memory, with page cache,"),
+    amount("memory_peak_bytes", "Peak memory", "bytes", "highest memory of one of its workloads"), amount("disk_read_bytes", "Read", "bytes", "bytes read from disks"), amount("disk_written_bytes", "Written", "bytes", "bytes written to disks"),
+    amount("network_rx_bytes", "Received", "bytes", "bytes received"), whileRunning("power", "Power", "energy_joules", "watts", "average power of the activity"), amount("energy_joules", "Energy", "joules", "energy of its activity, with the possible error", { off: "energy_error_joules" })];
+}
+
+// jobFields are the figures of jobColumns.
+export const jobFields = "cpu_seconds,memory_byte_seconds,memory_peak_bytes,disk_read_bytes,disk_written_bytes,network_rx_bytes,energy_joules,energy_error_joules";
