@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -26,8 +27,11 @@ import (
 	"mete.dev/mete/internal/ui/cli"
 )
 
-// command returns the program with its commands.
-func command() *cobra.Command {
+// command returns the program with its commands, those of mete-server only by name.
+func command() *cobra.Command { return commandWith(serverCommand) }
+
+// commandWith returns the program with its commands. server returns a command of mete-server.
+func commandWith(server func(name string) *cobra.Command) *cobra.Command {
 	info, _ := debug.ReadBuildInfo() // nil unless built by the go command
 	root := cli.Root("mete", "Measure what every job on this machine uses", info)
 	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) {
@@ -37,14 +41,26 @@ func command() *cobra.Command {
 		ctx, _ := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 		cmd.SetContext(ctx)
 	}
-	root.AddCommand(run.Command(), run.Report(), top.Command(meter),
-		usage.Usage(), usage.Runs(), usage.Compare(), usage.Nodes(), usage.Sources(), usage.Gaps(), usage.Workloads(), usage.VMs(), query.Command(),
-		token.Command(), silence.Command(), backup.Command(), power.Command(), capture.Command())
-	for _, c := range serverCommands { // list the commands of mete-server
-		root.AddCommand(&cobra.Command{Use: c.name, Short: c.short, Run: func(*cobra.Command, []string) {}})
-	}
+	root.Long = `Measure what every job on this machine uses: CPU, memory, disk, network and energy.
+
+mete up measures this machine and serves a page of it; mete run measures one command.
+Guides and the reference are in docs/ of the source: https://mete.dev/mete`
+	root.Example = `  mete up
+  mete run --name build -- make -j8
+  mete usage --from -1h
+  mete top`
+	cli.AddGroup(root, "Measure", server("up"), run.Command(), top.Command(meter))
+	cli.AddGroup(root, "See what was used", usage.Usage(), usage.Runs(), usage.Compare(), run.Report(), usage.Workloads(), query.Command(), usage.Gaps())
+	cli.AddGroup(root, "Operate servers and agents", server("server"), usage.Nodes(), usage.Sources(), token.Command(), silence.Command(), backup.Command(), server("check"), server("config"))
+	cli.AddGroup(root, "Examine a machine", power.Command(), usage.VMs(), capture.Command())
 	cli.Complete(root)
 	return root
+}
+
+// serverCommand returns a command of mete-server for the list of commands.
+func serverCommand(name string) *cobra.Command {
+	i := slices.IndexFunc(serverCommands, func(c farCommand) bool { return c.name == name })
+	return &cobra.Command{Use: name, Short: serverCommands[i].short, Run: func(*cobra.Command, []string) {}}
 }
 
 // meter opens this machine.

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -37,13 +38,8 @@ var programs = []config.Program{
 
 // allCommands returns the program with all commands, including those of mete-server.
 func allCommands() *cobra.Command {
-	root := command()
-	for _, c := range []*cobra.Command{up.Command(nil), server.Command(), check.Command(), config.Command(programs...)} {
-		stub, _, _ := root.Find([]string{c.Name()})
-		root.RemoveCommand(stub)
-		root.AddCommand(c)
-	}
-	return root
+	far := map[string]*cobra.Command{"up": up.Command(nil), "server": server.Command(), "check": check.Command(), "config": config.Command(programs...)}
+	return commandWith(func(name string) *cobra.Command { return far[name] })
 }
 
 // TestFar compares mete's help about the commands of mete-server with their own help.
@@ -176,7 +172,11 @@ const preface = `# Command line
 <!-- Made from the commands themselves by: go generate ./cmd/mete -->
 
 What %s says, as one page. In a clone of the source, %s is mete.
+%s
+## Values of flags
 
+| value | meaning |
+|---|---|
 %s
 ## Exit codes
 
@@ -185,6 +185,66 @@ mete run ends as its command does. All other commands end with one of these:
 | code | meaning |
 |---|---|
 `
+
+// flagValues are the words that stand for the values of flags, the same one for the same thing in all
+// commands.
+var flagValues = []struct{ name, meaning string }{
+	{"ADDRESS", "address and port, such as 127.0.0.1:9797"},
+	{"CLUSTER", "name of a cluster"},
+	{"COLUMN", "column of a table; several as COLUMNS, with commas"},
+	{"DEVICE", "device file"},
+	{"DIMENSION", "key by which use is grouped: the help of mete usage lists them"},
+	{"DIR", "directory"},
+	{"DURATION", "length of time: 500ms, 10s, 90m, 24h"},
+	{"FILE", "file; - is standard input or output"},
+	{"FORM", "form of the output"},
+	{"HOST", "host name or address"},
+	{"LEDGER", "database of a ledger: a file, or postgres://USER@HOST/NAME"},
+	{"MODE, POLICY, READER, RESOLUTION, ROLE, SCOPE, VERSION", "a choice: the help of the flag lists the words"},
+	{"N", "number"},
+	{"NAME", "name of a job, or of a person"},
+	{"NODE", "node, by its name or id"},
+	{"PATH", "file or directory"},
+	{"PERIOD", "1h or 1d"},
+	{"PROGRAM", "name of a program"},
+	{"PROJECT", "name of a project"},
+	{"SIZE", "size in bytes: K M G T are powers of 1000, Ki Mi Gi Ti of 1024"},
+	{"TEXT", "any text"},
+	{"TIME", "instant"},
+	{"TOKEN", "token, as mete token create prints it"},
+	{"URL", "address of a server, such as https://mete.example.org:9797"},
+	{"A=B", "two of these, as DOMAIN=WATTS"},
+}
+
+// TestFlagValues checks that the value of each flag of each command has a name, and one of
+// [flagValues].
+func TestFlagValues(t *testing.T) {
+	words := map[string]bool{"COLUMNS": true, "CAP": true}
+	for _, v := range flagValues {
+		for w := range strings.SplitSeq(v.name, ", ") {
+			words[w] = true
+		}
+	}
+	pair := regexp.MustCompile(`^[A-Z]+=[A-Z]+$`)
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if value, _ := pflag.UnquoteUsage(f); value != "" && !words[value] && !pair.MatchString(value) {
+				t.Errorf("%s --%s %s: no word for values of flags", c.CommandPath(), f.Name, value)
+			}
+		})
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	walk(allCommands())
+	agent := agent.Default()
+	for _, s := range agent.Settings().All() {
+		if s.Arg != "" && !words[s.Arg] && !pair.MatchString(s.Arg) {
+			t.Errorf("mete-agent -%s %s: no word for values of flags", s.Name, s.Arg)
+		}
+	}
+}
 
 // codes are the exit codes of all commands except mete run.
 var codes = []struct {
@@ -203,14 +263,21 @@ var codes = []struct {
 
 // page writes the reference.
 func page() string {
-	var b, list strings.Builder
+	var b, list, values strings.Builder
 	commands := slices.DeleteFunc(allCommands().Commands(), func(c *cobra.Command) bool { return !c.IsAvailableCommand() || c.Name() == "help" })
-	slices.SortStableFunc(commands, func(a, b *cobra.Command) int { return rank(a) - rank(b) })
+	group := ""
 	for _, c := range commands {
+		if g := cli.GroupTitle(c); g != group {
+			group = g
+			fmt.Fprintf(&list, "\n%s:\n\n", g)
+		}
 		fmt.Fprintf(&list, "- [%s](#%s): %s\n", c.CommandPath(), strings.ReplaceAll(c.CommandPath(), " ", "-"), lower(c.Short))
 	}
 	list.WriteString("- [mete-agent](#mete-agent): measure this machine without showing it\n")
-	fmt.Fprintf(&b, preface, "`mete COMMAND --help`", "`go run ./cmd/mete`", &list)
+	for _, v := range flagValues {
+		fmt.Fprintf(&values, "| `%s` | %s |\n", v.name, v.meaning)
+	}
+	fmt.Fprintf(&b, preface, "`mete COMMAND --help`", "`go run ./cmd/mete`", &list, &values)
 	for _, c := range codes {
 		fmt.Fprintf(&b, "| %d | %s |\n", c.code, c.meaning)
 	}
@@ -219,15 +286,6 @@ func page() string {
 	}
 	agentSection(&b)
 	return b.String()
-}
-
-// rank orders the commands: those for newcomers first, the rest by name.
-func rank(c *cobra.Command) int {
-	first := []string{"up", "run", "report", "top", "usage", "nodes", "sources", "gaps", "workloads", "server", "token"}
-	if i := slices.Index(first, c.Name()); i >= 0 {
-		return i
-	}
-	return len(first)
 }
 
 // section writes the section of a command.

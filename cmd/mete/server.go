@@ -9,12 +9,14 @@ import (
 	"mete.dev/mete/internal/x/reexec"
 )
 
-// serverCommands are the commands of mete-server with their short help.
-var serverCommands = []struct{ name, short string }{
-	{"check", "Check a whole ledger for contradictions"},
+// A farCommand is a command of mete-server with its short help.
+type farCommand struct{ name, short string }
+
+var serverCommands = []farCommand{
+	{"check", "Check a ledger for contradictions"},
 	{"config", "Show the configuration, and where each value is from"},
-	{"server", "Keep the ledger of many machines"},
-	{"up", "Measure this machine, keep what is measured, and serve a live page of it"},
+	{"server", "Run a server that keeps the ledger of many machines"},
+	{"up", "Measure this machine and serve a page of it"},
 }
 
 // execServer replaces this process by mete-server if the command line names one of its commands,

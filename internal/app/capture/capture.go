@@ -88,7 +88,7 @@ func Command() *cobra.Command {
 	cfg := Default()
 	cmd := &cobra.Command{
 		Use:     "capture [FILE]",
-		Short:   "Write down what this machine shows of itself, without names",
+		Short:   "Record this machine without names, for a bug report",
 		Long:    long,
 		Example: examples,
 		Args:    cobra.MaximumNArgs(1),

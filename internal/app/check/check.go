@@ -31,8 +31,8 @@ func Command() *cobra.Command {
 	var form string
 	cmd := &cobra.Command{
 		Use:   "check [LEDGER]",
-		Short: "Check a whole ledger for contradictions",
-		Long: `Check a whole ledger for contradictions, and name each with its node, time and
+		Short: "Check a ledger for contradictions",
+		Long: `Check a ledger for contradictions, and name each with its node, time and
 amounts. LEDGER is a server's state directory, a backup, a ledger.db, or
 postgres://USER@HOST/NAME; the default is the ledger of this user's server.
 

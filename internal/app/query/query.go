@@ -39,7 +39,7 @@ func Command() *cobra.Command {
 	var c config
 	cmd := &cobra.Command{
 		Use:   "query PROMQL",
-		Short: "Ask for metrics in PromQL, and draw them",
+		Short: "Query metrics in PromQL, as a table or a chart",
 		Long: `Ask a server, mete up or mete server, for metrics in PromQL, Prometheus's language.
 At an instant the answer is a table; from --from on it is a range, and on a terminal a
 chart: the six series that are largest on average.
@@ -64,7 +64,7 @@ mete_workload_info, whose value is 1, so that multiplying a series by it adds na
 	f := cmd.Flags()
 	f.StringVar(&c.from, "from", "", "ask for a range that begins at `TIME`: 2026-03-01, 2026-03-01T12:00:00Z, today, yesterday, -90m, -7d")
 	f.StringVar(&c.to, "to", "now", "end of the range, or the instant to ask for, `TIME`")
-	f.StringVar(&c.step, "step", "", "`LENGTH` between two points of a range: 30s, 5m, 1h (default: about 240 points)")
+	f.StringVar(&c.step, "step", "", "take a point each `DURATION` of a range: 30s, 5m, 1h (default: about 240 points)")
 	f.StringVarP(&c.output, "output", "o", "", "print `FORM`: table, chart, csv or json (default: chart of a range on a terminal, else table)")
 	f.BoolVar(&c.ascii, "ascii", false, "print ASCII characters only")
 	c.Flags(f)

@@ -27,7 +27,7 @@ func Report() *cobra.Command {
 	var last, list bool
 	cmd := &cobra.Command{
 		Use:   "report [ID | --last | --list]",
-		Short: "Print the report of a job of mete run again",
+		Short: "Print the report of an earlier mete run again",
 		Long: `Print the report of a job of mete run again, on standard output: of the job with
 this ID (six characters of its beginning or end will do), or of the last one.`,
 		Example: `  mete report

@@ -173,7 +173,7 @@ func Command() *cobra.Command {
 	f.StringVar(&o.project, "project", "", "book the job to `PROJECT` (default: the one of /etc/mete/projects for this user; others only as root)")
 	f.StringArrayVar(&o.labels, "label", nil, "label the job `KEY=VALUE`; may be repeated")
 	f.StringVar(&o.cpus, "cpus", "", "limit the job to `N` CPUs' time, such as 1.5")
-	f.StringVar(&o.memory, "memory", "", "limit the job's memory to `BYTES`, such as 512Mi")
+	f.StringVar(&o.memory, "memory", "", "limit the job's memory to `SIZE`, such as 512Mi")
 	f.StringVar(&o.reader, "reader", "auto", "take figures from `READER`: bpf, files (control group files only), or auto (bpf where the kernel allows it)")
 	f.StringVarP(&o.output, "output", "o", "text", "print the report to standard error as `FORM`: text, json or csv")
 	f.StringVar(&o.json, "json", "", "also write the report as JSON to `FILE`; - is standard output")
@@ -183,7 +183,7 @@ func Command() *cobra.Command {
 	f.StringVar(&o.powercap, "powercap", "", "read the energy meters in `DIR`, laid out as /sys/class/powercap, in place of the machine's")
 	f.StringVar(&o.server, "server", "", "send what the job used to the ledger of the server at `URL`; METE_SERVER alone does not")
 	f.StringVar(&o.tokenFile, "token-file", "", "`FILE` with the token that enrolls with the server once (default: $METE_TOKEN)")
-	f.DurationVar(&o.wait, "server-wait", standalone.Default().Wait, "wait for the server at most so `LONG`, at the end of the job and before the first one")
+	f.DurationVar(&o.wait, "server-wait", standalone.Default().Wait, "wait for the server at most `DURATION`, at the end of the job and before the first one")
 	cli.Choices(cmd, "reader", "auto", "bpf", "files")
 	cli.Choices(cmd, "output", "text", "json", "csv")
 	return cmd

@@ -40,7 +40,7 @@ func Command(configure ...func(*server.Config)) *cobra.Command {
 	set := c.settings()
 	cmd := &cobra.Command{
 		Use:   "server",
-		Short: "Keep the ledger of many machines",
+		Short: "Run a server that keeps the ledger of many machines",
 		Long: `Receive the measurements of the agents of many machines, book them, and answer
 queries about them.
 

@@ -32,7 +32,7 @@ func (c *config) settings() *settings.Set {
 	s.Size(&c.Metrics.MaxBytes, 1, 1<<60, "metrics-size", "keep at most SIZE of samples on disk, as 20GiB; the oldest go first (default: no limit)")
 	s.Size(&c.Query.Memory, 1, 1<<50, "query-memory", "PromQL queries together hold about SIZE of memory, as 512MiB; what takes more is refused (default: a quarter of GOMEMLIMIT or of what the server may have, at most 8 GiB)")
 	s.Duration(&c.Query.Timeout, time.Millisecond, 24*time.Hour, "query-timeout", "time that one query may take; half of it that it may wait for its turn")
-	s.Number(&c.Query.Parallel, 1, 1<<10, "query-parallel", "NUMBER", "number of queries that are computed at once; of large ones it is a quarter, and no more than half of the CPUs")
+	s.Number(&c.Query.Parallel, 1, 1<<10, "query-parallel", "N", "number of queries that are computed at once; of large ones it is a quarter, and no more than half of the CPUs")
 	s.Text(&c.Query.Log, "query-log", "FILE", "file to which each query is written as a line of JSON, with its client and its cost; the file may be moved at any time")
 	s.Duration(&c.Query.Slow, 0, 24*time.Hour, "query-slow", "the server logs queries that take this time or more (0s: none)")
 	c.up.add(s)

@@ -80,8 +80,8 @@ silence, and of an alert that still fires when the silence ends.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&length, "for", "2h", "end after `TIME`: 30m, 2h, 7d")
-	f.StringVar(&comment, "comment", "", "why, for others to read")
+	f.StringVar(&length, "for", "2h", "end after `DURATION`: 30m, 2h, 7d")
+	f.StringVar(&comment, "comment", "", "`TEXT` that says why, for others to read")
 	f.StringVar(&by, "by", "", "`NAME` of its author (default: this user)")
 	cli.OutputFlag(cmd, &form, "text", "json")
 	cli.StateFlag(cmd, &dir)

@@ -21,7 +21,7 @@ import (
 func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
-		Short: "Make, list and revoke the tokens that open this machine's server",
+		Short: "Create, list and revoke the tokens of this machine's server",
 		Long: `Make, list and revoke the tokens that open this machine's server: to agents that
 enroll, to users whose jobs send their own figures, to people who read, to servers
 that send what they have, to programs that write series of their own.
@@ -91,11 +91,11 @@ again: --role upstream --node.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&role, "role", "agent", "what it opens: agent, job, viewer, upstream or writer")
-	f.StringVar(&cluster, "cluster", "", "the cluster that it enrolls into, or that its bearer sees or writes into (default: the server's, or all)")
-	f.StringVar(&node, "node", "", "the `ID` of the node, or of the server below, that a machine or server becomes again with it, once")
-	f.IntVar(&uses, "uses", 0, "how many machines or users may enroll with it; -1 is any number (default: one)")
-	f.StringVar(&expires, "expires", "24h", "end after `TIME`: 30m, 24h, 90d, or never")
+	f.StringVar(&role, "role", "agent", "give the rights of `ROLE`: agent, job, viewer, upstream or writer")
+	f.StringVar(&cluster, "cluster", "", "enroll into `CLUSTER`, or let the holder read or write there (default: the server's, or all)")
+	f.StringVar(&node, "node", "", "let a machine, or a server below, become the `NODE` of this id again, once")
+	f.IntVar(&uses, "uses", 0, "let `N` machines or users enroll with it; -1 is any number (default: one)")
+	f.StringVar(&expires, "expires", "24h", "expire after `DURATION`: 30m, 24h, 90d, or never")
 	cli.Choices(cmd, "role", "agent", "job", "viewer", "upstream", "writer")
 	cli.OutputFlag(cmd, &form, "text", "json")
 	cli.StateFlag(cmd, &dir)

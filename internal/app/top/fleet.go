@@ -30,7 +30,7 @@ func (r *remoteFlags) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&r.URL, "server", "", "show the machines that the server at `URL` knows, in place of this one")
 	r.TokenFlag(f)
-	f.StringVar(&r.node, "node", "", "of these only the one with this `NAME` or id")
+	f.StringVar(&r.node, "node", "", "only the `NODE` of this name or id")
 }
 
 // conflict rejects flags that only apply to this machine's meter.

@@ -71,7 +71,7 @@ func Command(open Open) *cobra.Command {
 	var c config
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "Show live what every workload of this machine uses",
+		Short: "Show the use of every workload, live",
 		Long: `Show live what every workload of this machine uses: containers, pods, services,
 sessions, virtual machines, jobs; and the two that no job caused, system and idle.
 
@@ -84,7 +84,7 @@ so the rows add up to the machine. A folded row shows all that is in it.
 With --server it shows the machines that a server knows, as of the latest window of
 each: below a machine stand its workloads, and its own row shows what it uses, with
 all power that it draws. A machine that is not heard is marked, and its figures are
-absent; so are those of a guest, which are within its host's: --node NAME shows it.
+absent; so are those of a guest, which are within its host's: --node NODE shows it.
 
 Where the output is not a terminal, or with -b, the table is printed as plain
 text, tick after tick.`,
@@ -111,17 +111,17 @@ text, tick after tick.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&c.interval, "interval", "d", "1s", `time between two readings: "500ms", "2s" or seconds (default with --server: 5s)`)
-	f.StringVar(&c.reader, "reader", "auto", "how to read the kernel: auto, bpf or files")
+	f.StringVarP(&c.interval, "interval", "d", "1s", "take a reading each `DURATION`: 500ms, 2s, or a number of seconds (default with --server: 5s)")
+	f.StringVar(&c.reader, "reader", "auto", "read the kernel by `READER`: auto, bpf or files")
 	f.StringVar(&c.powercap, "powercap", "", "read RAPL's counters in `DIR`, in place of this machine's own")
 	f.BoolVarP(&c.batch, "batch", "b", false, "print plain text instead of taking the screen")
-	f.IntVarP(&c.count, "iterations", "n", 0, "end after this many ticks (0: never)")
-	f.StringVarP(&c.output, "output", "o", "text", "text, or json: one document a line and tick")
+	f.IntVarP(&c.count, "iterations", "n", 0, "end after `N` readings (0: never)")
+	f.StringVarP(&c.output, "output", "o", "text", "print `FORM`: text, or json, one document a line and reading")
 	c.remote.flags(cmd)
-	f.StringVar(&c.sort, "sort", "cpu", "order by "+strings.Join(top.Sorts(), ", "))
-	f.BoolVar(&c.view.Reverse, "reverse", false, "turn the order round")
+	f.StringVar(&c.sort, "sort", "cpu", "sort by `COLUMN`: "+strings.Join(top.Sorts(), ", "))
+	f.BoolVar(&c.view.Reverse, "reverse", false, "reverse the order")
 	f.BoolVar(&c.view.Flat, "flat", false, "a list instead of a tree")
-	f.StringVar(&c.view.Filter, "filter", "", "keep workloads that have this in name, path or kind")
+	f.StringVar(&c.view.Filter, "filter", "", "show only workloads with `TEXT` in name, path or kind")
 	f.BoolVar(&c.all, "all", false, "begin with idle workloads on the screen too; the key z hides them (text and JSON always have them)")
 	f.StringSliceVar(&c.columns, "columns", nil, "show only these `COLUMNS`: cpu, memory, power, disk, network, pids, pressure (default: as many as fit)")
 	f.BoolVar(&c.view.ASCII, "ascii", false, "draw with ASCII characters only")

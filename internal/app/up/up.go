@@ -98,7 +98,7 @@ func Command(open Open) *cobra.Command {
 	set := c.settings()
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Measure this machine, keep what is measured, and serve a live page of it",
+		Short: "Measure this machine and serve a page of it",
 		Long: `Measure what every workload of this machine uses, keep it for years in a ledger
 in the state directory, and serve it, on this machine alone:
 

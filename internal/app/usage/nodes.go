@@ -82,7 +82,7 @@ func VMs() *cobra.Command {
 	var q queryFlags
 	cmd := &cobra.Command{
 		Use:   "vms",
-		Short: "List the virtual machines that hosts gave energy",
+		Short: "Compare the energy of virtual machines as hosts and guests report it",
 		Long: `List the virtual machines that hosts gave energy in a range of time, by the hosts'
 figures: active is what their activity used, idle their part of the host's idle energy.
 An agent in a virtual machine (NODE) reports the shares that it booked, and the server

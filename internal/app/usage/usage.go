@@ -194,7 +194,7 @@ machines use without load is in the row idle; --idle divides it among the worklo
 equal by the time that each existed, used by the CPU time that each used.
 
 The figures of a host include those of a virtual machine to which it gives energy, so
-sums leave such a guest out; by node, its row is below the sum. --node NAME selects
+sums leave such a guest out; by node, its row is below the sum. --node NODE selects
 one guest, --nested only selects all of them.
 
 --every 1d shows the same rows for each UTC day of the range, --every 1h for each UTC
@@ -248,8 +248,8 @@ Dimensions: ` + strings.Join(v1.Dimensions(), ", ") + `.`,
 	cmd.Flags().StringArrayVar(&q.by, "by", []string{"job"}, "group by `DIMENSION`, or by several with commas")
 	q.rangeFlags(cmd)
 	q.whereFlag(cmd)
-	cmd.Flags().StringVar(&q.only, "node", "", "only the node with this `NAME` or id, as --where node=NAME")
-	cmd.Flags().StringVar(&q.nested, "nested", "", "show what ran in guests, which is within their hosts' figures: only that, or also, beside all other")
+	cmd.Flags().StringVar(&q.only, "node", "", "only the `NODE` of this name or id, as --where node=NODE")
+	cmd.Flags().StringVar(&q.nested, "nested", "", "show what ran in guests, which is within their hosts' figures, by `MODE`: only (nothing else) or also (below all other)")
 	cmd.Flags().BoolVar(&q.omitOwn, "omit-own", false, "leave out what mete itself used")
 	cmd.Flags().StringVar(&q.idle, "idle", v1.IdlePolicies()[0], "divide the energy of idle machines by `POLICY`: none, equal or used")
 	cmd.Flags().BoolVar(&q.self, "self", false, "show what the job of which this command is part used itself in all its life, by METE_SELF_URL and METE_SELF_TOKEN of its environment; of the other flags only -o and --ascii apply")
@@ -274,7 +274,7 @@ func Gaps() *cobra.Command {
 	var q queryFlags
 	cmd := &cobra.Command{
 		Use:   "gaps",
-		Short: "List the times of which nothing, or not all, is known",
+		Short: "List the gaps in the data, with their reasons",
 		Long: `List the times of which nothing, or not all, is known, with the reason and what it
 means for the figures. All other time is booked once and in full. The list also has the
 corrections of machines' clocks: from when on, and by how much.`,
@@ -294,7 +294,7 @@ corrections of machines' clocks: from when on, and by how much.`,
 		},
 	}
 	q.rangeFlags(cmd)
-	cmd.Flags().StringVar(&q.node, "node", "", "only of the node with this `NAME` or id")
+	cmd.Flags().StringVar(&q.node, "node", "", "only of the `NODE` of this name or id")
 	s.flags(cmd)
 	return cmd
 }

@@ -18,7 +18,7 @@ func Choices(cmd *cobra.Command, flag string, values ...string) {
 
 // StateFlag adds the flag for the state directory of this machine's server.
 func StateFlag(cmd *cobra.Command, dir *string) {
-	cmd.Flags().StringVar(dir, "state", "", "`directory` that mete up or mete server was given with --state (default: as theirs)")
+	cmd.Flags().StringVar(dir, "state", "", "state directory of the server: the `DIR` given to mete up or mete server as --state (default: as theirs)")
 }
 
 // OutputFlag adds the flag for the form of the output. The first form is the default.

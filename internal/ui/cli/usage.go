@@ -32,6 +32,7 @@ func Complete(root *cobra.Command) {
 		return newUsageError(cmd, err.Error())
 	})
 	root.SetHelpCommand(helpCommand())
+	groupRest(root)
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	for _, c := range root.Commands() {
