@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/app/agent"
 	"mete.dev/mete/internal/app/check"
 	"mete.dev/mete/internal/app/config"
@@ -210,7 +211,7 @@ var flagValues = []struct{ name, meaning string }{
 	{"PROJECT", "name of a project"},
 	{"SIZE", "size in bytes: K M G T are powers of 1000, Ki Mi Gi Ti of 1024"},
 	{"TEXT", "any text"},
-	{"TIME", "instant"},
+	{"TIME", "instant: " + v1.TimeForms + "; one without a zone is in the zone of this machine, and mete usage counts ages from the end of the present minute"},
 	{"TOKEN", "token, as mete token create prints it"},
 	{"URL", "address of a server, such as https://mete.example.org:9797"},
 	{"A=B", "two of these, as DOMAIN=WATTS"},

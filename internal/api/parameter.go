@@ -32,7 +32,7 @@ type (
 
 func (instant) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeString, Examples: []any{"2026-03-01T12:00:00Z", "-24h", "now"},
-		Description: "an instant of RFC 3339, a day, seconds since 1970, now, today, yesterday, or a time before now: -90m, -24h, -7d"}
+		Description: "an instant of RFC 3339, a day, seconds since 1970, now, today, yesterday, or how long ago: 90m, 24h or 7d, also as -24h or now-24h"}
 }
 
 func (dimension) Schema(huma.Registry) *huma.Schema {

@@ -166,7 +166,7 @@ func ParseRange(given map[string][]string, now time.Time) (from, to time.Time, e
 		if err != nil {
 			return time.Time{}, err
 		}
-		if s = strings.TrimSpace(s); s == "now" || strings.HasPrefix(s, "-") {
+		if _, ago := parseAgo(strings.TrimSpace(s)); ago {
 			return ParseTime(s, now.Add(time.Minute-1).Truncate(time.Minute))
 		}
 		return ParseTime(s, now)

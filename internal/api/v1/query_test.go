@@ -29,6 +29,9 @@ func TestParseTime(t *testing.T) {
 		"yesterday":                 "2026-02-27T23:00:00Z",
 		"-90m":                      "2026-03-01T10:30:00Z",
 		"-7d":                       "2026-02-22T12:00:00Z",
+		"90m":                       "2026-03-01T10:30:00Z",
+		"7d":                        "2026-02-22T12:00:00Z",
+		"now-1h":                    "2026-03-01T11:00:00Z",
 		"-1w1d1h":                   "2026-02-21T11:00:00Z",
 		"2026-01-02":                "2026-01-01T23:00:00Z",
 		"2026-01-02T03:04":          "2026-01-02T02:04:00Z",
@@ -42,7 +45,7 @@ func TestParseTime(t *testing.T) {
 			t.Errorf("ParseTime(%q) = %v, %v, want %s", s, got.UTC(), err, want)
 		}
 	}
-	for _, s := range []string{"", "-", "--1h", "-1", "-1x", "-x", "-9999999w", "-100000d", "+1h", "1h", "tomorrow", "NaN", "Inf", "1e5", "0x10", "99999999999999",
+	for _, s := range []string{"", "-", "--1h", "-1", "-1x", "-x", "-9999999w", "-100000d", "+1h", "-+1h", "now+1h", "now1h", "now-", "2 hours ago", "tomorrow", "NaN", "Inf", "1e5", "0x10", "99999999999999",
 		"2026-13-01", "1772366400.", "10000-01-01T00:00:00Z", "1.0000000001", "1969-12-31"} {
 		if s == "1772366400." {
 			continue // a point without decimals means nothing else

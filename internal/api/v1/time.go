@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-const timeHint = `write a time as 2026-03-01T12:00:00Z, 2026-03-01, seconds since 1970, now, today, yesterday, or how long ago: -90m, -24h, -7d`
+// TimeForms lists the forms of an instant that [ParseTime] reads.
+const TimeForms = "how long ago, as 90m, 24h or 7d (also -24h and now-24h), now, today, yesterday, 2026-03-01, 2026-03-01T12:00:00Z, or seconds since 1970"
 
 // The earliest and the latest instant of a query: Unix time is not negative, and RFC 3339
 // has four digits for the year.
@@ -21,7 +22,7 @@ func ParseTime(s string, now time.Time) (time.Time, error) {
 	t, ok := parseTime(strings.TrimSpace(s), now)
 	switch {
 	case !ok:
-		return time.Time{}, invalid(timeHint, "time %q", s)
+		return time.Time{}, invalid("write a time as "+TimeForms, "time %q", s)
 	case t.Before(earliest) || t.After(latest):
 		return time.Time{}, invalid("from 1970 to the end of 9998", "time %q is out of range", s)
 	}
@@ -31,16 +32,13 @@ func ParseTime(s string, now time.Time) (time.Time, error) {
 func parseTime(s string, now time.Time) (time.Time, bool) {
 	midnight := time.Date(now.Year(), now.Month(), now.Day(), 0, 0, 0, 0, now.Location())
 	switch s {
-	case "now":
-		return now, true
 	case "today":
 		return midnight, true
 	case "yesterday":
 		return midnight.AddDate(0, 0, -1), true
 	}
-	if back, ok := strings.CutPrefix(s, "-"); ok {
-		d, ok := parseLength(back)
-		return now.Add(-d), ok
+	if d, ok := parseAgo(s); ok {
+		return now.Add(-d), true
 	}
 	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04Z07:00", time.DateOnly, time.DateTime, "2006-01-02T15:04:05", "2006-01-02T15:04", "2006-01-02 15:04"} {
 		if t, err := time.ParseInLocation(layout, s, now.Location()); err == nil {
@@ -59,8 +57,24 @@ func parseTime(s string, now time.Time) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// parseLength reads a length of time: weeks and days, then a duration as Go writes it.
+// parseAgo reads how long before now an instant is: now, now-1h, -1h or 1h.
+func parseAgo(s string) (time.Duration, bool) {
+	s, isNow := strings.CutPrefix(s, "now")
+	if isNow && s == "" {
+		return 0, true
+	}
+	s, isNegative := strings.CutPrefix(s, "-")
+	if !isNegative && (isNow || s == "0") {
+		return 0, false
+	}
+	return parseLength(s)
+}
+
+// parseLength reads a length of time without a sign: weeks and days, then a duration as Go writes it.
 func parseLength(s string) (time.Duration, bool) {
+	if strings.HasPrefix(s, "+") || strings.HasPrefix(s, "-") {
+		return 0, false
+	}
 	var d time.Duration
 	for _, u := range []struct {
 		name   string

@@ -62,8 +62,7 @@ mete_workload_info, whose value is 1, so that multiplying a series by it adds na
 		RunE:          func(cmd *cobra.Command, args []string) error { return c.run(cmd, args[0]) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&c.from, "from", "", "ask for a range that begins at `TIME`: 2026-03-01, 2026-03-01T12:00:00Z, today, yesterday, -90m, -7d")
-	f.StringVar(&c.to, "to", "now", "end of the range, or the instant to ask for, `TIME`")
+	cli.RangeFlags(cmd, &c.from, &c.to, "", "query a range that begins at", "end of the range, or the instant to query,")
 	f.StringVar(&c.step, "step", "", "take a point each `DURATION` of a range: 30s, 5m, 1h (default: about 240 points)")
 	f.StringVarP(&c.output, "output", "o", "", "print `FORM`: table, chart, csv or json (default: chart of a range on a terminal, else table)")
 	f.BoolVar(&c.ascii, "ascii", false, "print ASCII characters only")
@@ -113,9 +112,9 @@ func (c *config) parseRange(now time.Time) (s timeRange, err error) {
 	switch {
 	case from != "":
 	case c.output == "chart":
-		from = "-1h"
+		from = "1h"
 	case c.step != "":
-		return s, fault.WithHint(fmt.Errorf("--step without --from: %w", fault.ErrInvalid), "a range begins with --from, such as --from -1h")
+		return s, fault.WithHint(fmt.Errorf("--step without --from: %w", fault.ErrInvalid), "a range begins with --from, such as --from 1h")
 	default:
 		return s, nil
 	}

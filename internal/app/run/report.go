@@ -26,11 +26,14 @@ func Report() *cobra.Command {
 	var output string
 	var last, list bool
 	cmd := &cobra.Command{
-		Use:   "report [ID | --last | --list]",
+		Use:   "report [JOB | ID | --last | --list]",
 		Short: "Print the report of an earlier mete run again",
-		Long: `Print the report of a job of mete run again, on standard output: of the job with
-this ID (six characters of its beginning or end will do), or of the last one.`,
+		Long: `Print the report of a job of mete run again, on standard output: of the last one; of
+the latest run of the job with this name (or its beginning, if only one job's name
+begins so); or of the run with this ID (or six or more characters of its beginning or
+end, if only one has them).`,
 		Example: `  mete report
+  mete report build
   mete report 01k5x3 -o json
   mete report --list`,
 		Args:          cobra.MaximumNArgs(1),
@@ -41,7 +44,7 @@ this ID (six characters of its beginning or end will do), or of the last one.`,
 				return err
 			}
 			if (last && list) || len(args) > 0 && (last || list) {
-				return fmt.Errorf("ID, --last and --list: only one of them: %w", fault.ErrInvalid)
+				return fmt.Errorf("JOB, --last and --list: only one of them: %w", fault.ErrInvalid)
 			}
 			dir, err := statedir.Default(os.Getenv, os.Geteuid())
 			if err != nil {

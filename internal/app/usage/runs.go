@@ -107,9 +107,7 @@ time; their figures are of all their life.`,
 			}, table.CompareText)
 		},
 	}
-	q.rangeFlags(cmd)
-	from := cmd.Flags().Lookup("from")
-	from.DefValue, q.from = "-30d", "-30d"
+	q.rangeFrom(cmd, "30d")
 	s.flags(cmd)
 	return cmd
 }

@@ -104,10 +104,11 @@ type queryFlags struct {
 	self     bool
 }
 
-func (q *queryFlags) rangeFlags(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.StringVar(&q.from, "from", "-24h", "begin at `TIME`: 2026-03-01, 2026-03-01T12:00:00Z, today, yesterday, -90m, -7d")
-	f.StringVar(&q.to, "to", "now", "end before `TIME`")
+func (q *queryFlags) rangeFlags(cmd *cobra.Command) { q.rangeFrom(cmd, "24h") }
+
+// rangeFrom adds the flags of a range that begins at from by default.
+func (q *queryFlags) rangeFrom(cmd *cobra.Command, from string) {
+	cli.RangeFlags(cmd, &q.from, &q.to, from, "begin at", "end before")
 }
 
 func (q *queryFlags) whereFlag(cmd *cobra.Command) {

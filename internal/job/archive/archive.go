@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -48,28 +49,66 @@ func (s *Store) Put(r *report.Report) (err error) {
 	return os.Rename(f.Name(), s.file(r.ID))
 }
 
-// Get returns the report with this ID, or the only one whose ID begins or ends with it, if it has
-// at least six characters. The error is fault.ErrNotFound if there is none, fault.ErrConflict if
-// there are several.
-func (s *Store) Get(id string) (*report.Report, error) {
-	id = strings.ToLower(id)
+// minID is the shortest part of an ID that stands for it.
+const minID = 6
+
+// Get returns the report that word names: the one with this ID; or the only one whose ID begins or
+// ends with it, if it has at least six characters; or the latest one of the job with this name; or
+// that of the only job whose name begins with it. The error is fault.ErrNotFound if there is none,
+// fault.ErrConflict if there are several.
+func (s *Store) Get(word string) (*report.Report, error) {
+	id := strings.ToLower(word)
 	if report.ValidID(id) {
 		return s.read(id)
 	}
-	ids, err := s.IDs()
+	all, err := s.IDs()
 	if err != nil {
 		return nil, err
 	}
-	ids = slices.DeleteFunc(ids, func(have string) bool {
-		return len(id) < 6 || !strings.HasPrefix(have, id) && !strings.HasSuffix(have, id)
+	ids := slices.DeleteFunc(slices.Clone(all), func(have string) bool {
+		return len(id) < minID || !strings.HasPrefix(have, id) && !strings.HasSuffix(have, id)
 	})
 	switch len(ids) {
 	case 0:
-		return nil, fmt.Errorf("job %q: %w", id, fault.ErrNotFound)
+		return s.latest(word, all)
 	case 1:
 		return s.read(ids[0])
 	}
-	return nil, fmt.Errorf("job %q: %d jobs match: %w", id, len(ids), fault.ErrConflict)
+	return nil, ambiguous(word, ids)
+}
+
+// latest returns the latest report of the job whose name is word or, of only one job, begins with it.
+// ids are all jobs in order of their starts. Reports that cannot be read have no name.
+func (s *Store) latest(word string, ids []string) (*report.Report, error) {
+	begin := map[string]*report.Report{} // the latest of each name that begins with word
+	for _, id := range slices.Backward(ids) {
+		r, err := s.read(id)
+		switch {
+		case err != nil || word == "" || !strings.HasPrefix(r.Name, word):
+		case r.Name == word:
+			return r, nil
+		case begin[r.Name] == nil:
+			begin[r.Name] = r
+		}
+	}
+	switch names := slices.Sorted(maps.Keys(begin)); len(names) {
+	case 0:
+		return nil, fmt.Errorf("job %q: %w", word, fault.ErrNotFound)
+	case 1:
+		return begin[names[0]], nil
+	default:
+		return nil, ambiguous(word, names)
+	}
+}
+
+// ambiguous is the error of a word that stands for several jobs.
+func ambiguous(word string, matches []string) error {
+	const shown = 5
+	list := strings.Join(matches[:min(shown, len(matches))], ", ")
+	if len(matches) > shown {
+		list += ", ..."
+	}
+	return fmt.Errorf("job %q: %d match (%s): %w", word, len(matches), list, fault.ErrConflict)
 }
 
 func (s *Store) read(id string) (*report.Report, error) {

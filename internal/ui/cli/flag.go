@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"mete.dev/mete/internal/model/fault"
 )
@@ -19,6 +20,23 @@ func Choices(cmd *cobra.Command, flag string, values ...string) {
 // StateFlag adds the flag for the state directory of this machine's server.
 func StateFlag(cmd *cobra.Command, dir *string) {
 	cmd.Flags().StringVar(dir, "state", "", "state directory of the server: the `DIR` given to mete up or mete server as --state (default: as theirs)")
+}
+
+// RangeFlags adds --from and --to, also as --since and --until. from is the default of the first; whatFrom
+// and whatTo say what the two do.
+func RangeFlags(cmd *cobra.Command, begin, end *string, from, whatFrom, whatTo string) {
+	f := cmd.Flags()
+	f.StringVar(begin, "from", from, whatFrom+" `TIME` (or --since): 90m, 24h or 7d ago, today, yesterday, 2026-03-01, 2026-03-01T12:00:00Z")
+	f.StringVar(end, "to", "now", whatTo+" `TIME` (or --until)")
+	f.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		switch name {
+		case "since":
+			name = "from"
+		case "until":
+			name = "to"
+		}
+		return pflag.NormalizedName(name)
+	})
 }
 
 // OutputFlag adds the flag for the form of the output. The first form is the default.
