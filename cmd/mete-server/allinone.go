@@ -14,12 +14,13 @@ import (
 	"mete.dev/mete/internal/job/socket"
 )
 
-// openAllInOne starts a server and an agent for this machine.
-func openAllInOne(ctx context.Context, o up.Options) (up.Meter, http.Handler, error) {
+// openAllInOne starts a server and an agent for this machine. version is that of the program.
+func openAllInOne(ctx context.Context, o up.Options, version string) (up.Meter, http.Handler, error) {
 	if o.Demo {
-		return openDemo(ctx, o)
+		return openDemo(ctx, o, version)
 	}
 	cfg := up.DefaultAllInOne(o.State)
+	cfg.Server.Version = version
 	cfg.Agent.Machine = machine.LiveConfig(o.Tick, o.Reader, energy.Config{Powercap: o.Powercap, NVML: gpu.Auto})
 	cfg.Agent.Machine.Energy.Shares, cfg.Agent.Machine.Energy.VSock = energy.DefaultShares, energy.DefaultVSock(os.Getenv)
 	cfg.Agent.Handover = relay.Default()

@@ -40,7 +40,7 @@ func (d *demo) Close() error {
 
 // openDemo starts an AllInOne with power meters simulated from the real load and with a temporary
 // ledger. It does not register jobs of mete run, whose records would be deleted too.
-func openDemo(ctx context.Context, o up.Options) (_ up.Meter, _ http.Handler, err error) {
+func openDemo(ctx context.Context, o up.Options, version string) (_ up.Meter, _ http.Handler, err error) {
 	if o.Powercap != "" {
 		return nil, nil, fault.WithHint(fmt.Errorf("--demo-power with --powercap %s: %w", o.Powercap, fault.ErrInvalid), "give one of the two")
 	}
@@ -67,6 +67,7 @@ func openDemo(ctx context.Context, o up.Options) (_ up.Meter, _ http.Handler, er
 		return nil, nil, err
 	}
 	cfg := up.DefaultAllInOne(filepath.Join(d.dir, "state"))
+	cfg.Server.Version = version
 	cfg.Agent.Machine = machine.LiveConfig(o.Tick, o.Reader, energy.Config{Powercap: sim.Dir, NVML: gpu.Off})
 	d.AllInOne, err = up.OpenAllInOne(ctx, cfg, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	if err != nil {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"net/http"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -19,6 +20,8 @@ import (
 	"mete.dev/mete/internal/collect/powersim"
 	"mete.dev/mete/internal/ui/cli"
 	"mete.dev/mete/internal/x/settings"
+
+	serving "mete.dev/mete/internal/server"
 )
 
 func main() {
@@ -43,7 +46,10 @@ func command() *cobra.Command {
 		ctx, _ := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 		cmd.SetContext(ctx)
 	}
-	root.AddCommand(up.Command(openAllInOne), server.Command(), check.Command(), config.Command(programs()...))
+	open := func(ctx context.Context, o up.Options) (up.Meter, http.Handler, error) {
+		return openAllInOne(ctx, o, root.Version)
+	}
+	root.AddCommand(up.Command(open), server.Command(func(c *serving.Config) { c.Version = root.Version }), check.Command(), config.Command(programs()...))
 	cli.Complete(root)
 	return root
 }
