@@ -167,7 +167,8 @@ func (ms *meterState) likelyMaxPower() int64 {
 }
 
 // checkStalled checks whether an unchanged value should have changed: a counter, when by its model
-// the load would have moved it several steps; a sensor, when it is unchanged for ten seconds while
+// the load would have moved it several steps for half a second, since a simulated one is moved by a
+// process; a sensor, when it is unchanged for ten seconds while
 // the model contradicts it.
 func (ms *meterState) checkStalled(r reading, iv *Interval) Reason {
 	switch span := r.at - ms.changedAt; {
@@ -176,7 +177,7 @@ func (ms *meterState) checkStalled(r reading, iv *Interval) Reason {
 	case ms.reason == Stalled:
 		return Stalled
 	case ms.Kind == power.Power && span >= max(10*second, 10*ms.Every) && ms.contradictsModel(r, iv),
-		ms.Kind == power.Energy && iv.Load >= busyLoad && span >= 2*ms.Every && ms.minGain(iv) >= 4*max(1, ms.Step):
+		ms.Kind == power.Energy && iv.Load >= busyLoad && span >= max(second/2, 2*ms.Every) && ms.minGain(iv) >= 4*max(1, ms.Step):
 		return Stalled
 	}
 	return OK
