@@ -344,18 +344,24 @@ func look(t *testing.T, ctx context.Context, console *complaints, address string
 			t.Errorf("%s: console: %s", v.path, c)
 		}
 	}
+	findings(t, ctx, axe, v.path)
+	wide, err := chromedp.Run(ctx, chromedp.Evaluate[string](wider))
+	if err != nil || wide != "" {
+		t.Errorf("%s: wider than the screen: %s, %v", v.path, wide, err)
+	}
+}
+
+// findings reports the serious findings of axe-core about what is shown.
+func findings(t *testing.T, ctx context.Context, axe, what string) {
+	t.Helper()
 	type finding struct{ ID, Impact, Help, Nodes string }
 	check := axe + `; axe.run(document, {resultTypes: ["violations"]}).then((r) => r.violations.filter((v) => v.impact === "serious" || v.impact === "critical").map((v) => ({ID: v.id, Impact: v.impact, Help: v.help, Nodes: v.nodes.slice(0, 4).map((n) => n.html.slice(0, 160) + " " + (n.any[0] ? n.any[0].message : "")).join("\n    ")})))`
 	found, err := chromedp.Run(ctx, chromedp.Evaluate[[]finding](check, chromedp.EvalAwaitPromise))
 	if err != nil {
-		t.Errorf("%s: axe: %v", v.path, err)
+		t.Errorf("%s: axe: %v", what, err)
 	}
 	for _, f := range found {
-		t.Errorf("%s: %s, %s: %s\n    %s", v.path, f.Impact, f.ID, f.Help, f.Nodes)
-	}
-	wide, err := chromedp.Run(ctx, chromedp.Evaluate[string](wider))
-	if err != nil || wide != "" {
-		t.Errorf("%s: wider than the screen: %s, %v", v.path, wide, err)
+		t.Errorf("%s: %s, %s: %s\n    %s", what, f.Impact, f.ID, f.Help, f.Nodes)
 	}
 }
 

@@ -31,6 +31,7 @@ func TestPage(t *testing.T) {
 		t.Errorf("console: %s", c)
 	}
 	ranges(t, ctx)
+	instants(t, ctx)
 	lists(t, ctx)
 }
 

@@ -2,9 +2,9 @@
 import { html, render, useState, useEffect, useRef, useMemo } from "../vendor/preact.mjs";
 import { signIn, signedIn, signOut, exchange, linkTrouble, get, alarms, isDown } from "./api.js";
 import { go, href, ranged } from "./route.js";
-import { ranges, choose, spanOf, begin, firstRange } from "./span.js";
-import { useHere, useData, Segments, Legend, Dialog } from "./ui.js";
-import { when } from "./fmt.js";
+import { ranges, choose, spanOf, begin } from "./span.js";
+import { Span } from "./range.js";
+import { useHere, useData, Legend, Dialog } from "./ui.js";
 import { Icon } from "./icon.js";
 import { Find } from "./find.js";
 import "./touch.js";
@@ -46,7 +46,7 @@ function SignIn({ done, why }) {
 
 function Keys({ close }) {
   const keys = [["/", "filter"], ["Ctrl K", "find a page, node, cluster or job"], ["g then a letter", "go to a page: " + pages.filter((p) => p.key).map((p) => p.key + " " + p.title.toLowerCase()).join(", ")],
-    ["[  ]", "a shorter or a longer range"], ["t", "light or dark"], ["← →", "on a chart: the values at each step"], ["↑ ↓ ← →", "in the table of Live: move, fold and unfold"], ["z, f", "on Live: show or hide idle workloads, freeze the readings"], ["Esc", "leave a field, close a dialog"], ["?", "these keys"]];
+    ["[  ]", "a shorter or a longer range"], ["d", "choose a range by its dates"], ["t", "light or dark"], ["← →", "on a chart: the values at each step"], ["↑ ↓ ← →", "in the table of Live: move, fold and unfold"], ["z, f", "on Live: show or hide idle workloads, freeze the readings"], ["Esc", "leave a field, close a dialog"], ["?", "these keys"]];
   return html`<${Dialog} title="Keys" close=${close}><dl class="facts">${keys.map(([k, what]) => html`<dt><kbd>${k}</kbd></dt><dd>${what}</dd>`)}</dl></${Dialog}>`;
 }
 
@@ -56,16 +56,17 @@ function useKeys(query, showKeys) {
   useEffect(() => {
     const press = (e) => {
       if (e.metaKey || e.ctrlKey || e.altKey || document.querySelector("dialog[open]")) return;
-      if (/^(INPUT|TEXTAREA|SELECT)$/.test(e.target.tagName)) { if (e.key === "Escape") e.target.blur(); return; }
+      if (/^(INPUT|TEXTAREA|SELECT)$/.test(e.target.tagName)) { if (e.key === "Escape" && !e.target.closest("[popover]")) e.target.blur(); return; }
       const was = last.current;
       last.current = e.key;
       if (was === "g") { const p = pages.find((p) => p.key === e.key); if (p) { e.preventDefault(); last.current = ""; go(href(p.path, ranged(query))); return; } }
       if (e.key === "/") { const s = document.querySelector("[data-search]"); if (s) { e.preventDefault(); s.focus(); s.select(); } }
       if (e.key === "?") showKeys(true);
       if (e.key === "t") flipTheme();
+      if (e.key === "d") { const b = document.querySelector("#range-open"); if (b) { e.preventDefault(); b.focus(); b.click(); } }
       if (e.key === "[" || e.key === "]") {
-        const i = ranges.findIndex(([n]) => n === spanOf(query).name), j = i + (e.key === "[" ? -1 : 1);
-        if (i >= 0 && ranges[j]) choose(ranges[j][0]);
+        const { name, length } = spanOf(query), next = e.key === "[" ? ranges.findLast(([, l]) => l < length) : ranges.find(([, l]) => l > length);
+        if (name && next) choose(next[0]);
       }
     };
     addEventListener("keydown", press);
@@ -84,8 +85,7 @@ function Side({ page, keep, dark, showKeys, leave, alarms }) {
 function Head({ page, title, path, keep, span }) {
   const above = page && page.under !== undefined && pages.find((p) => p.path === page.under);
   return html`<header class="top"><div class="where">${above && html`<a class="crumb" href=${href(above.path, keep)}>${above.title}</a><span class="crumb" aria-hidden="true">/</span>`}<h1 title=${title}>${title}</h1></div>
-    ${page && page.ranged !== false && html`<div class="bar">${span.name === "" && html`<span class="muted num">${when(span.from * 1000)} – ${when(span.to * 1000)}</span><button onClick=${() => choose(firstRange())}>Back to now</button>`}
-      <${Segments} label="range of time" options=${ranges.map(([n]) => [n, n, "the last " + n])} value=${span.name} choose=${choose} /></div>`}</header>`;
+    ${page && page.ranged !== false && html`<${Span} span=${span} />`}</header>`;
 }
 
 // A Notice is a message that stands above a page.

@@ -1,0 +1,173 @@
+package web_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+
+	v1 "mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/testkit/fleet"
+)
+
+// instants checks that the page reads times as the API does, in a zone with summer time, and the
+// ranges of the calendar.
+func instants(t *testing.T, ctx context.Context) {
+	t.Helper()
+	zone, err := time.LoadLocation("America/New_York")
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := emulation.SetTimezoneOverrideParams{TimezoneID: zone.String()}
+	if _, err := chromedp.Call(ctx, emulation.SetTimezoneOverride, set); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if _, err := chromedp.Call(ctx, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{}); err != nil {
+			t.Error(err)
+		}
+	}()
+	texts := []string{"now", "today", "yesterday", " now ", "-90m", "-24h", "-7d", "-1w2d", "-1w2d3h4m5s", "-1.5h", "-.5h", "-1h30m", "-500ms", "-0h", "-2d1w", "-", "-x", "-7", "-99999d", "- 7d", "tomorrow", "", "0", "1700000000", "1700000000.25", "1700000000.1234567891",
+		"1e9", "1000000000000", "2026-03-01", "2026-03-01T12:00", "2026-03-01 12:00", "2026-03-01 12:00:05", "2026-03-01T12:00:05", "2026-03-01T12:00Z", "2026-03-01T12:00:05Z", "2026-03-01T12:00:05.5Z", "2026-03-01T12:00:05+02:00", "2026-03-01T12:00-05:30", "2026-03-01 12:00Z",
+		"2026-03-08 03:30", "2026-11-01 12:00", "2026-02-29", "2028-02-29", "2026-13-01", "2026-03-01 24:00", "2026-03-01 12:60", "1969-12-31", "9999-12-31", "0026-03-01", "2026-3-1", "1/3/2026"}
+	for _, now := range []time.Time{time.Date(2026, 3, 9, 0, 30, 0, 0, zone), time.Date(2026, 11, 1, 23, 30, 0, 5e8, zone), time.Date(2027, 1, 1, 12, 0, 0, 0, zone)} {
+		want := map[string]*float64{}
+		for _, s := range texts {
+			want[s] = nil
+			if at, err := v1.ParseTime(s, now); err == nil {
+				v := float64(at.UnixMicro()) / 1e6
+				want[s] = &v
+			}
+		}
+		list, err := json.Marshal(texts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := chromedp.Run(ctx, chromedp.Evaluate[string](fmt.Sprintf(`(async () => {
+			const { instantOf } = await import(document.querySelector("script[type=module]").src.replace("app.js", "span.js"));
+			return JSON.stringify(Object.fromEntries(%s.map((s) => [s, instantOf(s, %v)])));
+		})()`, list, float64(now.UnixMicro())/1e6), chromedp.EvalAwaitPromise))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]*float64{}
+		if err := json.Unmarshal([]byte(text), &got); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range texts {
+			if a, b := got[s], want[s]; (a == nil) != (b == nil) || a != nil && math.Abs(*a-*b) > 1e-5 {
+				t.Errorf("time %q at %v: the page reads %v, the API %v", s, now, show(a), show(b))
+			}
+		}
+	}
+	expect(t, ctx, "ranges of the calendar", `
+		const { periods, written } = await of("span.js");
+		return [Date.UTC(2026, 2, 9, 16) / 1000, Date.UTC(2027, 0, 3, 12) / 1000].map((now) => periods.map(([name, f]) => name + " " + f(now).map(written).join(" ")));`,
+		`[["yesterday 2026-03-08 00:00 2026-03-09 00:00","today 2026-03-09 00:00 2026-03-10 00:00","this week 2026-03-09 00:00 2026-03-16 00:00","this month 2026-03-01 00:00 2026-04-01 00:00","last month 2026-02-01 00:00 2026-03-01 00:00"],`+
+			`["yesterday 2027-01-02 00:00 2027-01-03 00:00","today 2027-01-03 00:00 2027-01-04 00:00","this week 2026-12-28 00:00 2027-01-04 00:00","this month 2027-01-01 00:00 2027-02-01 00:00","last month 2026-12-01 00:00 2027-01-01 00:00"]]`)
+	expect(t, ctx, "ranges by two ends", `
+		const { rangeOf } = await of("span.js");
+		const now = 1772900000.5;
+		return [["-3h", "now"], ["-1d", "now"], ["-1h", "now"], ["1772800000", "1772800600"], ["-2h", "-1h"], ["yesterdy", "now"], ["", "now"], ["-1h", ""], ["now", "-1h"], ["-1h", "1772896460"], ["1772910000", "1772920000"]].map(([a, b]) => { const r = rangeOf(a, b, now); return r.wrong ? r.wrong + ": " + r.why.split(/(?<=\.) /)[0] : [r.range, r.from, r.to].join("/"); });`,
+		`["3h//","24h//","//","/1772800000/1772800600","/1772892800/1772896401","from: “yesterdy” is not a time.","from: The begin is missing.","to: The end is missing.","to: The end is not after the begin.","to: The range is shorter than a minute, of which the ledger knows no parts.","from: The begin is in the future, or less than a minute ago."]`)
+	expect(t, ctx, "ranges of any length", `
+		const { spanOf, named, begin } = await of("span.js");
+		const at = (query) => { const s = spanOf(query, 1772900000); return [s.name, s.length, s.step, Boolean(s.open)].join(" "); };
+		const list = [[7200, 86400, 5400, 90, 172800].map(named).join(), at({ range: "2h" }), at({ range: "14d" }), at({ range: "3650d" }), (begin(1), at({ range: "30s" })), at({ from: "1772890000", to: "1772990000" }), at({ from: "1772890000", to: "1772893600" })];
+		begin(3600);
+		return list;`,
+		`["2h,24h,90m,90s,2d","2h 7200 30 false","14d 1209600 7200 false","3650d 315360000 1382400 false","15m 900 10 false"," 10020 60 true"," 3600 15 false"]`)
+}
+
+func show(v *float64) any {
+	if v == nil {
+		return "none"
+	}
+	return *v
+}
+
+// Somebody chooses a range by its dates, by mouse and by keys, on a screen and on a phone.
+func TestRangeInChromium(t *testing.T) {
+	needPagesStage(t)
+	axe, err := os.ReadFile("testdata/axe.min.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := fleet.Open(t, fleet.Config{Nodes: 3, Each: 4, Tame: true})
+	ctx := browser(t)
+	u := signIn(t, ctx, f, 1440, 900, "/?range=15m")
+	u.sees("charts", `document.querySelectorAll(".uplot canvas").length >= 4 && !document.querySelector(".skeleton")`)
+	const open = `document.querySelector("#range:popover-open") !== null`
+
+	// By keys alone: d opens, what is wrong is named and has the focus, Enter applies.
+	keys := func(text string) {
+		t.Helper()
+		u.sees("the field empty", `(document.activeElement.select?.(), document.activeElement.id.startsWith("range-"))`)
+		u.presses(text)
+	}
+	u.sees("the key d", `(document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "d", bubbles: true })), `+open+`)`)
+	u.sees("the present range, selected", `document.activeElement.id === "range-from" && document.activeElement.value === "-15m" && document.querySelector("#range-to").value === "now"`)
+	keys("yesterdy\r")
+	u.sees("what is wrong", `document.querySelector("#range-wrong").innerText.startsWith("“yesterdy” is not a time. Write 2026-03-01 12:00") && document.activeElement.id === "range-from" && document.activeElement.getAttribute("aria-invalid") === "true" && document.activeElement.getAttribute("aria-describedby") === "range-wrong"`)
+	findings(t, ctx, string(axe), "the wrong range")
+	picture(t, ctx, "range-wrong")
+	keys("-45m")
+	u.sees("the complaint gone", `document.querySelector("#range-wrong").innerText === ""`)
+	u.presses("\r")
+	u.sees("a range that moves", `location.search === "?range=45m" && !(`+open+`) && document.querySelector("#range-open").innerText.trim() === "last 45m" && document.activeElement.id === "range-open"`)
+	u.sees("data of it", `document.querySelectorAll(".uplot canvas").length >= 4 && !document.querySelector(".skeleton")`)
+	u.does(chromedp.NavigateBack())
+	u.sees("the range before", `location.search === "?range=15m"`)
+	u.clicks("#range-open")
+	u.sees("the popover", open)
+	u.presses("\x1b")
+	u.sees("no popover after Escape", `!(`+open+`)`)
+
+	// By mouse: a range of the calendar, which keeps the way back.
+	u.clicks("#range-open")
+	u.button("today")
+	u.sees("today, up to now", `(() => { const q = new URLSearchParams(location.search), d = new Date(); d.setHours(0, 0, 0, 0); return Number(q.get("from")) === d / 1000 && Number(q.get("to")) > Date.now() / 1000 && document.querySelector("#range-open").innerText.trim().endsWith("– now"); })()`)
+	u.button("Back to now")
+	u.sees("the range before", `location.search === "?range=15m"`)
+
+	// The browser's calendar writes into the field.
+	u.clicks("#range-open")
+	u.sees("a date of the calendar", `(() => { const p = document.querySelector("#range input[type=datetime-local]"); p.value = "2026-01-02T03:04"; p.dispatchEvent(new Event("change", { bubbles: true })); return document.querySelector("#range-from").value === "2026-01-02 03:04"; })()`)
+	u.sees("the field of the end", `(document.querySelector("#range-to").focus(), true)`)
+	keys("2026-01-03 03:04")
+	u.button("Apply")
+	u.sees("it", `(() => { const q = new URLSearchParams(location.search); return Number(q.get("from")) === new Date(2026, 0, 2, 3, 4) / 1000 && Number(q.get("to")) === new Date(2026, 0, 3, 3, 4) / 1000; })()`)
+	u.clicks("#range-open")
+	u.sees("it in the fields", `document.querySelector("#range-from").value === "2026-01-02 03:04" && document.querySelector("#range-to").value === "2026-01-03 03:04"`)
+	picture(t, ctx, "range-light")
+
+	for _, s := range screens[1:] {
+		scheme := "light"
+		if s.dark {
+			scheme = "dark"
+		}
+		if _, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}); err != nil {
+			t.Fatal(err)
+		}
+		u.does(chromedp.EmulateViewport(s.width, s.height, func(p *emulation.SetDeviceMetricsOverrideParams, _ *emulation.SetTouchEmulationEnabledParams) {
+			p.Mobile = s.phone
+		}))
+		u.opens(f.URL + "/?range=45m")
+		u.clicks("#range-open")
+		u.sees("the popover within the screen", open+` && (() => { const r = document.querySelector("#range").getBoundingClientRect(); return r.left >= 0 && r.right <= innerWidth && r.top >= 0 && r.bottom <= innerHeight && r.width > 280; })()`)
+		findings(t, ctx, string(axe), "the popover, "+s.name)
+		picture(t, ctx, "range-"+s.name)
+		u.button("yesterday")
+		u.sees("yesterday", `location.search.includes("from=") && !(`+open+`)`)
+		wide, err := chromedp.Run(ctx, chromedp.Evaluate[string](wider))
+		if err != nil || wide != "" {
+			t.Errorf("%s: wider than the screen: %s, %v", s.name, wide, err)
+		}
+	}
+}

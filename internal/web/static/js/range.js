@@ -1,0 +1,62 @@
+// The part of the header that chooses the range of time.
+import { html, useState, useRef } from "../vendor/preact.mjs";
+import { ranges, choose, periods, rangeOf, written, instantOf, toNow } from "./span.js";
+import { Segments } from "./ui.js";
+import { when, zone } from "./fmt.js";
+import { put } from "./route.js";
+import { Icon } from "./icon.js";
+
+// said is a range as text: its length where it ends now, else its ends.
+export function said(span) {
+  if (span.name) return "last " + span.name;
+  const [a, b] = [when(span.from * 1000), span.open ? "now" : when(span.to * 1000)], day = a.slice(0, a.lastIndexOf(",") + 2);
+  return a + " – " + (day && b.startsWith(day) ? b.slice(day.length) : b);
+}
+
+// End is a field for one end of a range: a time as text, or chosen in the browser's calendar.
+function End({ name, label, value, set, wrong }) {
+  const picker = useRef(), at = instantOf(value);
+  const show = () => {
+    picker.current.value = at === null ? "" : written(at).replace(" ", "T");
+    try { picker.current.showPicker(); } catch { picker.current.focus(); /* a browser without a calendar to show */ }
+  };
+  return html`<label for=${"range-" + name}>${label}</label><div class="end-field"><input type="text" id=${"range-" + name} value=${value} onInput=${(e) => set(e.target.value)} autocomplete="off" spellcheck="false" aria-invalid=${wrong ? "true" : null} aria-describedby=${wrong ? "range-wrong" : "range-how"} />
+    <button type="button" onClick=${show} aria-label=${label + ": calendar"}><${Icon} name="calendar" /></button><input type="datetime-local" step="1" ref=${picker} tabindex="-1" aria-hidden="true" onChange=${(e) => { if (e.target.value) set(e.target.value.replace("T", " ")); }} /></div>`;
+}
+
+// Picker is a button with a popover, in which a range is chosen by its ends or by the calendar.
+function Picker({ span }) {
+  const [ends, set] = useState({ from: "", to: "" }), [wrong, complain] = useState(null), box = useRef(), button = useRef();
+  const opened = (e) => {
+    if (e.newState !== "open") return;
+    const at = button.current.getBoundingClientRect(), top = Math.min(at.bottom + 6, Math.max(8, innerHeight - 400));
+    box.current.style.top = top + "px";
+    box.current.style.right = Math.max(12, document.documentElement.clientWidth - at.right) + "px";
+    complain(null);
+    set(span.name ? { from: "-" + span.name, to: "now" } : { from: written(span.from), to: span.open ? "now" : written(span.to) });
+  };
+  const apply = (found) => { put(found); box.current.hidePopover(); };
+  const submit = (e) => {
+    e.preventDefault();
+    const found = rangeOf(ends.from, ends.to);
+    if (!found.wrong) return apply(found);
+    complain(found);
+    return box.current.querySelector("#range-" + found.wrong).focus();
+  };
+  const period = (of) => { const [from, to] = of(Date.now() / 1000); apply({ from, to }); };
+  const free = !ranges.some(([n]) => n === span.name);
+  return html`<button type="button" id="range-open" ref=${button} popovertarget="range" class=${"dates" + (free ? " chosen" : "")} aria-haspopup="dialog" title="choose a range by its dates (d)" aria-label=${"dates: " + said(span)}><${Icon} name="calendar" />${free && html`<span class="num">${said(span)}</span>`}</button>
+    <div id="range" popover="auto" role="dialog" aria-label="range of time by dates" ref=${box} onBeforeToggle=${opened} onToggle=${(e) => { if (e.newState === "open") { const f = box.current.querySelector("input"); f.focus(); f.select(); } }}>
+      <form onSubmit=${submit}><${End} name="from" label="From" value=${ends.from} set=${(v) => { set({ ...ends, from: v }); complain(null); }} wrong=${wrong && wrong.wrong === "from"} />
+        <${End} name="to" label="To" value=${ends.to} set=${(v) => { set({ ...ends, to: v }); complain(null); }} wrong=${wrong && wrong.wrong === "to"} />
+        <p id="range-wrong" role="alert" class="bad">${wrong && wrong.why}</p>
+        <p id="range-how" class="muted small">A time in ${zone}, now, today, yesterday, or how long ago: -90m, -24h, -7d. From a length ago to now, the range moves with time.</p>
+        <button class="primary">Apply</button></form>
+      <div class="periods" role="group" aria-label="of the calendar">${periods.map(([name, of]) => html`<button type="button" onClick=${() => period(of)} title=${name === "this week" ? "from Monday" : null}>${name}</button>`)}</div></div>`;
+}
+
+// Span shows and chooses the range.
+export function Span({ span }) {
+  return html`<div class="bar times">${span.name === "" && html`<button type="button" onClick=${toNow}>Back to now</button>`}<${Picker} span=${span} />
+    <${Segments} label="range of time" options=${ranges.map(([n]) => [n, n, "the last " + n])} value=${span.name} choose=${choose} /></div>`;
+}
