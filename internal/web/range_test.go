@@ -13,6 +13,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	v1 "mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/testkit/fleet"
 )
 
@@ -92,7 +93,7 @@ func show(v *float64) any {
 	return *v
 }
 
-// Somebody chooses a range by its dates, by mouse and by keys, on a screen and on a phone.
+// A user chooses a range by its dates, by mouse and by keys, on a screen and on a phone.
 func TestRangeInChromium(t *testing.T) {
 	needPagesStage(t)
 	axe, err := os.ReadFile("testdata/axe.min.js")
@@ -170,4 +171,52 @@ func TestRangeInChromium(t *testing.T) {
 			t.Errorf("%s: wider than the screen: %s, %v", s.name, wide, err)
 		}
 	}
+}
+
+// A range moves by half its length and doubles, by buttons, keys and a double click on a chart, and
+// leads back to now.
+func TestMovedRangeInChromium(t *testing.T) {
+	needPagesStage(t)
+	f := fleet.Open(t, fleet.Config{Nodes: 3, Each: 4, Tame: true})
+	ctx := browser(t)
+	u := signIn(t, ctx, f, 1440, 900, "/?range=15m")
+	u.sees("charts", `document.querySelectorAll(".uplot canvas").length >= 4 && !document.querySelector(".skeleton")`)
+	const ends = `const q = new URLSearchParams(location.search), from = Number(q.get("from")), to = Number(q.get("to")), now = Date.now() / 1000;`
+	is := func(what, condition string) {
+		t.Helper()
+		u.sees(what, `(() => { `+ends+` return `+condition+`; })()`)
+	}
+	later := `button[aria-label="half a range later"]`
+	is("no later than now", `document.querySelector('`+later+`').disabled`)
+	u.clicks(`button[aria-label="half a range earlier"]`)
+	is("half a range earlier", `to - from === 900 && now - to > 445 && now - to < 600 && q.get("range") === "15m"`)
+	key := func(key string) {
+		t.Helper()
+		u.sees("the key "+key, fmt.Sprintf(`(document.body.dispatchEvent(new KeyboardEvent("keydown", { key: %q, bubbles: true })), true)`, key))
+	}
+	key(",")
+	is("a range earlier", `to - from === 900 && now - to > 895 && now - to < 1100`)
+	u.clicks(later)
+	is("half a range earlier again", `to - from === 900 && now - to > 445 && now - to < 600`)
+	key("z")
+	is("twice the range", `to - from === 1800 && to <= now`)
+	key(".")
+	is("later, up to now", `to - from === 1800 && to <= now && now - to < 60`)
+	key("n")
+	is("the range before", `location.search === "?range=15m"`)
+	u.clicks(`button[aria-label="zoom out: twice the range"]`)
+	is("a longer range that moves", `location.search === "?range=30m" && document.querySelector("#range-open").innerText.trim() === "last 30m"`)
+	u.sees("charts", `document.querySelectorAll(".uplot canvas").length >= 4 && !document.querySelector(".skeleton")`)
+	testkit.Eventually(t, "a double click on a chart doubles the range", func() bool {
+		box, err := chromedp.Run(ctx, chromedp.Evaluate[[]float64](`(() => { const r = document.querySelector(".u-over").getBoundingClientRect(); return [r.left + r.width / 2, r.bottom - 5]; })()`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.does(chromedp.MouseClickXY(box[0], box[1], chromedp.ClickCount(1)), chromedp.MouseClickXY(box[0], box[1], chromedp.ClickCount(2)))
+		at, err := chromedp.Run(ctx, chromedp.Evaluate[string](`location.pathname + location.search`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return at == "/?range=1h" || at == "/"
+	})
 }

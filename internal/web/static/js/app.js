@@ -2,7 +2,7 @@
 import { html, render, useState, useEffect, useRef, useMemo } from "../vendor/preact.mjs";
 import { signIn, signedIn, signOut, exchange, linkTrouble, get, alarms, isDown } from "./api.js";
 import { go, href, ranged } from "./route.js";
-import { ranges, choose, spanOf, begin } from "./span.js";
+import { ranges, choose, spanOf, begin, pan, widen, toNow } from "./span.js";
 import { Span } from "./range.js";
 import { useHere, useData, Legend, Dialog } from "./ui.js";
 import { Icon } from "./icon.js";
@@ -46,7 +46,7 @@ function SignIn({ done, why }) {
 
 function Keys({ close }) {
   const keys = [["/", "filter"], ["Ctrl K", "find a page, node, cluster or job"], ["g then a letter", "go to a page: " + pages.filter((p) => p.key).map((p) => p.key + " " + p.title.toLowerCase()).join(", ")],
-    ["[  ]", "a shorter or a longer range"], ["d", "choose a range by its dates"], ["t", "light or dark"], ["← →", "on a chart: the values at each step"], ["↑ ↓ ← →", "in the table of Live: move, fold and unfold"], ["z, f", "on Live: show or hide idle workloads, freeze the readings"], ["Esc", "leave a field, close a dialog"], ["?", "these keys"]];
+    ["[  ]", "a shorter or a longer range"], ["d", "choose a range by its dates"], [",  .", "half a range earlier or later"], ["z", "zoom out: twice the range"], ["n", "back to now"], ["t", "light or dark"], ["← →", "on a chart: the values at each step"], ["↑ ↓ ← →", "in the table of Live: move, fold and unfold"], ["z, f", "on Live: show or hide idle workloads, freeze the readings"], ["Esc", "leave a field, close a dialog"], ["?", "these keys"]];
   return html`<${Dialog} title="Keys" close=${close}><dl class="facts">${keys.map(([k, what]) => html`<dt><kbd>${k}</kbd></dt><dd>${what}</dd>`)}</dl></${Dialog}>`;
 }
 
@@ -63,6 +63,8 @@ function useKeys(query, showKeys) {
       if (e.key === "/") { const s = document.querySelector("[data-search]"); if (s) { e.preventDefault(); s.focus(); s.select(); } }
       if (e.key === "?") showKeys(true);
       if (e.key === "t") flipTheme();
+      const act = document.querySelector("#range-open") && { ",": () => pan(-1), ".": () => pan(1), z: widen, n: toNow }[e.key];
+      if (act) { e.preventDefault(); act(); }
       if (e.key === "d") { const b = document.querySelector("#range-open"); if (b) { e.preventDefault(); b.focus(); b.click(); } }
       if (e.key === "[" || e.key === "]") {
         const { name, length } = spanOf(query), next = e.key === "[" ? ranges.findLast(([, l]) => l < length) : ranges.find(([, l]) => l > length);

@@ -2,7 +2,7 @@
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.mjs";
 import uPlot from "../vendor/uplot.mjs";
 import { text, unitText, bare, when, time as clock, ticks, brief } from "./fmt.js";
-import { zoom } from "./span.js";
+import { zoom, widen } from "./span.js";
 import { Menu, saveText } from "./ui.js";
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -47,13 +47,13 @@ function piled(data, over) {
 // A bucket is drawn as a bar of its length: at its begin, and just before the next one.
 const edge = 1e-3;
 const edges = (buckets) => buckets.flatMap((b) => [b.from, b.to - edge]);
-const doubled = (row) => row.flatMap((v) => [v, v]);
+const twice = (row) => row.flatMap((v) => [v, v]);
 
 // table puts series on their times: { times, rows } with a column for each bucket or step, and
 // plotted, the same as uPlot draws it.
 function table(series, span, buckets) {
   const times = buckets ? buckets.map((b) => b.from) : axis(series, span), rows = aligned(series, times).slice(1);
-  return { times, rows, plotted: buckets ? [edges(buckets), ...rows.map(doubled)] : [times, ...rows] };
+  return { times, rows, plotted: buckets ? [edges(buckets), ...rows.map(twice)] : [times, ...rows] };
 }
 
 const sync = uPlot.sync("time");
@@ -117,7 +117,7 @@ function options({ seen, unit, stacked, whole, band, tone, bars, marks }, node, 
   }
   return {
     width: node.clientWidth, height, padding: [18, 22, 0, 0],
-    cursor: { sync: { key: sync.key, setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { size: 6, width: 0 }, bind: { click: (u, of, handler) => (e) => { pick(u, e); return handler(e); } } },
+    cursor: { sync: { key: sync.key, setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { size: 6, width: 0 }, bind: { click: (u, of, handler) => (e) => { pick(u, e); return handler(e); }, dblclick: () => () => { pick(null); widen(); } } },
     legend: { show: false },
     hooks: {
       setSelect: [(u) => {
@@ -146,6 +146,8 @@ function tipLine(name, v, tone, unit) {
   d.append(element("span", "", name), element("b", "", text(v, unit)));
   return d;
 }
+
+const doubled = 300; // ms between the clicks of a double click, at most
 
 const far = 86400 * 2;
 
@@ -239,7 +241,7 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
     const shown = stacked ? piled(plotted, seen.map((s) => s.over)) : plotted;
     if (!band) return shown;
     const both = aligned([{ values: band.high }, { values: band.low }], times).slice(1);
-    return [...shown, ...(buckets ? both.map(doubled) : both)];
+    return [...shown, ...(buckets ? both.map(twice) : both)];
   }, [plotted, stacked, band]);
   const ends = buckets && buckets.length ? [buckets[0].from, buckets[buckets.length - 1].to] : [span.from, span.to];
   const now = useRef();
@@ -273,13 +275,17 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
       if (b.textContent !== s) b.textContent = s;
     }
   };
-  // picked finds the area or line under the hand, if it was not moved.
+  // picked finds the area or line under the hand, if it was not moved, and waits whether the click
+  // is the first of a double click, which zooms out.
+  const waiting = useRef(0);
   const picked = (u, e) => {
+    clearTimeout(waiting.current);
+    if (!u) return;
     const { pick, seen, stacked } = now.current, i = u.cursor.idx;
     if (!pick || !stacked || !known(i) || u.cursor.left < 0 || Math.abs(e.clientX - pressed.current) > 3) return;
     const y = u.posToVal(u.cursor.top, "y");
     const n = seen.findIndex((s, n) => !s.over && known(u.data[n + 1][i]) && y >= 0 && y <= u.data[n + 1][i]);
-    if (n >= 0 && seen[n].pick) pick(seen[n].pick);
+    if (n >= 0 && seen[n].pick) waiting.current = setTimeout(() => pick(seen[n].pick), doubled);
   };
 
   useEffect(() => {

@@ -1,6 +1,6 @@
 // The part of the header that chooses the range of time.
 import { html, useState, useRef } from "../vendor/preact.mjs";
-import { ranges, choose, periods, rangeOf, written, instantOf, toNow } from "./span.js";
+import { ranges, choose, periods, rangeOf, written, instantOf, toNow, pan, widen, isNow } from "./span.js";
 import { Segments } from "./ui.js";
 import { when, zone } from "./fmt.js";
 import { put } from "./route.js";
@@ -55,8 +55,13 @@ function Picker({ span }) {
       <div class="periods" role="group" aria-label="of the calendar">${periods.map(([name, of]) => html`<button type="button" onClick=${() => period(of)} title=${name === "this week" ? "from Monday" : null}>${name}</button>`)}</div></div>`;
 }
 
-// Span shows and chooses the range.
+// Tool is a button that shows a picture.
+const Tool = ({ name, label, keys, act, off }) => html`<button type="button" class="tool" onClick=${act} disabled=${off} aria-label=${label} title=${label + " (" + keys + ")"}><${Icon} name=${name} /></button>`;
+
+// Span shows and chooses the range, and moves it.
 export function Span({ span }) {
-  return html`<div class="bar times">${span.name === "" && html`<button type="button" onClick=${toNow}>Back to now</button>`}<${Picker} span=${span} />
+  const now = isNow(span);
+  return html`<div class="bar times">${span.name === "" && html`<button type="button" onClick=${toNow} title="(n)">Back to now</button>`}
+    <div class="moves"><${Tool} name="earlier" label="half a range earlier" keys="," act=${() => pan(-1)} /><${Picker} span=${span} /><${Tool} name="later" label="half a range later" keys="." act=${() => pan(1)} off=${now} /><${Tool} name="widen" label="zoom out: twice the range" keys="z" act=${() => widen()} /></div>
     <${Segments} label="range of time" options=${ranges.map(([n]) => [n, n, "the last " + n])} value=${span.name} choose=${choose} /></div>`;
 }

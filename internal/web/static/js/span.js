@@ -152,6 +152,27 @@ export const choose = (name) => put({ range: name === first ? "" : name, from: "
 export const zoom = (from, to) => put({ from: Math.round(from), to: Math.round(to) });
 export const toNow = () => put({ from: "", to: "" });
 
+const longest = 3650 * 86400;
+
+// pan shows the time that is half a range earlier or later, up to now.
+export function pan(way, now = Date.now() / 1000) {
+  const s = spanOf(here().query, now), to = Math.min(s.to + way * s.length / 2, Math.floor(now));
+  if (way > 0 && isNow(s, now)) return;
+  zoom(Math.max(0, to - s.length), to);
+}
+
+// isNow reports whether a span ends now.
+export const isNow = (s, now = Date.now() / 1000) => Boolean(s.name || s.open) || s.to >= Math.floor(now) - 1;
+
+// widen doubles the range: around its middle, but not beyond now.
+export function widen(now = Date.now() / 1000) {
+  const s = spanOf(here().query, now);
+  if (s.length * 2 > longest) return;
+  if (s.name && s.length % 60 === 0) { choose(named(s.length * 2)); return; }
+  const to = Math.min(s.to + s.length / 2, Math.floor(now));
+  zoom(Math.max(0, to - 2 * s.length), to);
+}
+
 // ledger is the same range in the words of questions about the ledger, which knows
 // minutes. Of a range that goes on it has all up to now, and a little of what is to
 // come: so it changes in steps that are small for its length, and nobody adds up a week
