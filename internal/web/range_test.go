@@ -220,3 +220,48 @@ func TestMovedRangeInChromium(t *testing.T) {
 		return at == "/?range=1h" || at == "/"
 	})
 }
+
+// The header says how old the figures are; they are asked for again by a button, by a key and by
+// themselves, but not while the page is paused or hidden.
+func TestRefreshInChromium(t *testing.T) {
+	needPagesStage(t)
+	f := fleet.Open(t, fleet.Config{Nodes: 3, Each: 4, Tame: true})
+	ctx := browser(t)
+	u := signIn(t, ctx, f, 1440, 900, "/?range=15m")
+	u.sees("charts", `document.querySelectorAll(".uplot canvas").length >= 4 && !document.querySelector(".skeleton")`)
+	const age = `document.querySelector(".fresh .num").innerText`
+	u.sees("an age that counts", `/^[1-9]\d* s ago$/.test(`+age+`)`)
+	u.sees("requests that are counted", `(window.asked = [], window.real = window.fetch, window.fetch = (path, more) => { window.asked.push(path); return window.real(path, more); }, true)`)
+	u.clicks(`button[aria-label="refresh"]`)
+	u.sees("all asked again, also what is kept", `window.asked.filter((p) => p.startsWith("/v1/usage")).length > 15 && /^(now|1 s ago)$/.test(`+age+`)`)
+	u.sees("the key r", `(window.asked.length = 0, document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "r", bubbles: true })), true)`)
+	u.sees("all asked again", `window.asked.some((p) => p.startsWith("/v1/usage"))`)
+	u.sees("the range moving by itself, and the machines' present", `(window.asked.length = 0, true)`)
+	u.sees("requests by itself", `window.asked.some((p) => p.startsWith("/v1/summary")) && window.asked.some((p) => p.startsWith("/api/v1/query_range"))`)
+
+	// A paused page asks only for what the frame shows.
+	u.clicks("#auto")
+	u.sees("paused", `document.querySelector("#auto").getAttribute("aria-pressed") === "true"`)
+	u.sees("an old age", `(window.asked.length = 0, parseInt(`+age+`) > 12)`)
+	quiet(t, ctx, `window.asked.filter((p) => !/^.(v1.nodes|api.v1.alerts)/.test(p)).join()`)
+	picture(t, ctx, "refresh-paused")
+	u.clicks("#auto")
+	u.sees("what is new at once", `window.asked.some((p) => p.startsWith("/v1/usage")) && /^(now|\d s ago)$/.test(`+age+`)`)
+
+	// A hidden one asks for nothing; once it is seen, for what is due.
+	u.sees("a hidden page", `(Object.defineProperty(document, "hidden", { configurable: true, get: () => true }), document.dispatchEvent(new Event("visibilitychange")), window.since = performance.now(), true)`)
+	u.sees("some time", `performance.now() - window.since > 3000 && (window.asked.length = 0, true)`)
+	u.sees("more time", `performance.now() - window.since > 19000`)
+	quiet(t, ctx, `window.asked.join()`)
+	u.sees("a page that is seen", `(delete document.hidden, document.dispatchEvent(new Event("visibilitychange")), true)`)
+	u.sees("what is due", `window.asked.some((p) => p.startsWith("/v1/summary"))`)
+}
+
+// quiet checks that an expression, which lists requests, is empty.
+func quiet(t *testing.T, ctx context.Context, script string) {
+	t.Helper()
+	asked, err := chromedp.Run(ctx, chromedp.Evaluate[string](script))
+	if err != nil || asked != "" {
+		t.Errorf("asked: %s, %v", asked, err)
+	}
+}

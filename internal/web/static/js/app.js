@@ -4,6 +4,7 @@ import { signIn, signedIn, signOut, exchange, linkTrouble, get, alarms, isDown }
 import { go, href, ranged } from "./route.js";
 import { ranges, choose, spanOf, begin, pan, widen, toNow } from "./span.js";
 import { Span } from "./range.js";
+import { refresh } from "./refresh.js";
 import { useHere, useData, Legend, Dialog } from "./ui.js";
 import { Icon } from "./icon.js";
 import { Find } from "./find.js";
@@ -46,7 +47,7 @@ function SignIn({ done, why }) {
 
 function Keys({ close }) {
   const keys = [["/", "filter"], ["Ctrl K", "find a page, node, cluster or job"], ["g then a letter", "go to a page: " + pages.filter((p) => p.key).map((p) => p.key + " " + p.title.toLowerCase()).join(", ")],
-    ["[  ]", "a shorter or a longer range"], ["d", "choose a range by its dates"], [",  .", "half a range earlier or later"], ["z", "zoom out: twice the range"], ["n", "back to now"], ["t", "light or dark"], ["← →", "on a chart: the values at each step"], ["↑ ↓ ← →", "in the table of Live: move, fold and unfold"], ["z, f", "on Live: show or hide idle workloads, freeze the readings"], ["Esc", "leave a field, close a dialog"], ["?", "these keys"]];
+    ["[  ]", "a shorter or a longer range"], ["d", "choose a range by its dates"], [",  .", "half a range earlier or later"], ["z", "zoom out: twice the range"], ["n", "back to now"], ["r", "refresh"], ["t", "light or dark"], ["← →", "on a chart: the values at each step"], ["↑ ↓ ← →", "in the table of Live: move, fold and unfold"], ["z, f", "on Live: show or hide idle workloads, freeze the readings"], ["Esc", "leave a field, close a dialog"], ["?", "these keys"]];
   return html`<${Dialog} title="Keys" close=${close}><dl class="facts">${keys.map(([k, what]) => html`<dt><kbd>${k}</kbd></dt><dd>${what}</dd>`)}</dl></${Dialog}>`;
 }
 
@@ -63,8 +64,8 @@ function useKeys(query, showKeys) {
       if (e.key === "/") { const s = document.querySelector("[data-search]"); if (s) { e.preventDefault(); s.focus(); s.select(); } }
       if (e.key === "?") showKeys(true);
       if (e.key === "t") flipTheme();
-      const act = document.querySelector("#range-open") && { ",": () => pan(-1), ".": () => pan(1), z: widen, n: toNow }[e.key];
-      if (act) { e.preventDefault(); act(); }
+      const act = document.querySelector("#range-open") && { ",": () => pan(-1), ".": () => pan(1), z: () => widen(), n: toNow, r: refresh }[e.key];
+      if (act) { e.preventDefault(); act(); return; }
       if (e.key === "d") { const b = document.querySelector("#range-open"); if (b) { e.preventDefault(); b.focus(); b.click(); } }
       if (e.key === "[" || e.key === "]") {
         const { name, length } = spanOf(query), next = e.key === "[" ? ranges.findLast(([, l]) => l < length) : ranges.find(([, l]) => l > length);
@@ -87,7 +88,7 @@ function Side({ page, keep, dark, showKeys, leave, alarms }) {
 function Head({ page, title, path, keep, span }) {
   const above = page && page.under !== undefined && pages.find((p) => p.path === page.under);
   return html`<header class="top"><div class="where">${above && html`<a class="crumb" href=${href(above.path, keep)}>${above.title}</a><span class="crumb" aria-hidden="true">/</span>`}<h1 title=${title}>${title}</h1></div>
-    ${page && page.ranged !== false && html`<${Span} span=${span} />`}</header>`;
+    ${page && page.ranged !== false && html`<${Span} span=${span} path=${path} />`}</header>`;
 }
 
 // A Notice is a message that stands above a page.
@@ -119,9 +120,9 @@ function App() {
   const [keys, showKeys] = useState(false);
   const [tries, again] = useState(0);
   const theme = useTheme(), down = useDown();
-  const who = useData((signal) => get("/v1/nodes", {}, signal), [tries], 15000);
-  const firing = useData(async (signal) => (await get("/api/v1/alerts", {}, signal)).data.alerts.filter(alarms).length, [tries], 30000);
-  const played = useData(async (signal) => (root.querySelector("#app").dataset.live === "1" ? (await get("/api/v0/snapshot", {}, signal)).simulated : ""), [tries]); // it is fixed when mete up starts
+  const who = useData((signal) => get("/v1/nodes", {}, signal), [tries], 15000, true);
+  const firing = useData(async (signal) => (await get("/api/v1/alerts", {}, signal)).data.alerts.filter(alarms).length, [tries], 30000, true);
+  const played = useData(async (signal) => (root.querySelector("#app").dataset.live === "1" ? (await get("/api/v0/snapshot", {}, signal)).simulated : ""), [tries], 0, true); // it is fixed when mete up starts
   const page = pages.find((p) => p.match(path));
   const oldest = useMemo(() => (who.data ? Math.min(...who.data.nodes.map((n) => Date.parse(n.enrolled_at))) : 0), [Boolean(who.data)]);
   if (oldest && Number.isFinite(oldest)) begin((Date.now() - oldest) / 1000);

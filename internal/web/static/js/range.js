@@ -5,6 +5,7 @@ import { Segments } from "./ui.js";
 import { when, zone } from "./fmt.js";
 import { put } from "./route.js";
 import { Icon } from "./icon.js";
+import { Refresh } from "./refresh.js";
 
 // said is a range as text: its length where it ends now, else its ends.
 export function said(span) {
@@ -59,9 +60,9 @@ function Picker({ span }) {
 const Tool = ({ name, label, keys, act, off }) => html`<button type="button" class="tool" onClick=${act} disabled=${off} aria-label=${label} title=${label + " (" + keys + ")"}><${Icon} name=${name} /></button>`;
 
 // Span shows and chooses the range, and moves it.
-export function Span({ span }) {
+export function Span({ span, path }) {
   const now = isNow(span);
   return html`<div class="bar times">${span.name === "" && html`<button type="button" onClick=${toNow} title="(n)">Back to now</button>`}
-    <div class="moves"><${Tool} name="earlier" label="half a range earlier" keys="," act=${() => pan(-1)} /><${Picker} span=${span} /><${Tool} name="later" label="half a range later" keys="." act=${() => pan(1)} off=${now} /><${Tool} name="widen" label="zoom out: twice the range" keys="z" act=${() => widen()} /></div>
+    <div class="moves"><${Tool} name="earlier" label="half a range earlier" keys="," act=${() => pan(-1)} /><${Picker} span=${span} /><${Tool} name="later" label="half a range later" keys="." act=${() => pan(1)} off=${now} /><${Tool} name="widen" label="zoom out: twice the range" keys="z" act=${() => widen()} /><${Refresh} path=${path} moves=${Boolean(span.name || span.open)} /></div>
     <${Segments} label="range of time" options=${ranges.map(([n]) => [n, n, "the last " + n])} value=${span.name} choose=${choose} /></div>`;
 }

@@ -1,6 +1,7 @@
 // The range of time that is looked at.
 import { useState, useEffect, useMemo } from "../vendor/preact.mjs";
 import { here, put } from "./route.js";
+import { useTurn, isPaused } from "./refresh.js";
 
 export const ranges = [["15m", 900], ["1h", 3600], ["6h", 21600], ["24h", 86400], ["7d", 604800], ["30d", 2592000]];
 let first = "1h";
@@ -134,14 +135,14 @@ const often = (step) => Math.max(10, Math.min(step, 300));
 
 // useSpan is the range of the URL, and goes on with time.
 export function useSpan(query) {
-  const [now, set] = useState(Date.now() / 1000);
+  const [now, set] = useState(Date.now() / 1000), turn = useTurn();
   const { name, step, open } = spanOf(query, now), moves = Boolean(name || open);
   useEffect(() => {
     if (!moves) return undefined;
     set(Date.now() / 1000);
-    const timer = setInterval(() => { if (!document.hidden) set(Date.now() / 1000); }, often(step) * 1000);
+    const timer = setInterval(() => { if (!document.hidden && !isPaused()) set(Date.now() / 1000); }, often(step) * 1000);
     return () => clearInterval(timer);
-  }, [name, moves, step]);
+  }, [name, moves, step, turn]);
   const s = spanOf(query, now);
   return useMemo(() => s, [s.from, s.to, s.step]);
 }

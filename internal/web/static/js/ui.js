@@ -3,6 +3,7 @@ import { html, useState, useEffect, useRef } from "../vendor/preact.mjs";
 import { Failure } from "./api.js";
 import { units, aligned, qualities, text, known } from "./fmt.js";
 import { here, onMove, put, jobAt } from "./route.js";
+import { useTurn, isPaused, answered } from "./refresh.js";
 
 // useHere follows the URL.
 export function useHere() {
@@ -15,9 +16,11 @@ export function useHere() {
   return at;
 }
 
-// useData requests data, and again after so many ms while the page is visible. The previous data
-// stays until newer data arrives, and after an error.
-export function useData(ask, keys, every = 0) {
+// useData requests data, and again after so many ms while the page is visible and not paused, and at
+// each refresh. The previous data stays until newer data arrives, and after an error. frame says
+// that the data belongs to the frame around all pages.
+export function useData(ask, keys, every = 0, frame = false) {
+  const turn = useTurn();
   const [state, set] = useState({ data: null, error: null, loading: true });
   const latest = useRef(ask), got = useRef(false);
   latest.current = ask;
@@ -33,6 +36,7 @@ export function useData(ask, keys, every = 0) {
         const data = await latest.current(control.signal);
         if (gone) return;
         got.current = true;
+        if (!frame) answered(every);
         set({ data, error: null, loading: false });
       } catch (error) {
         if (error.name === "AbortError" || gone) return;
@@ -40,14 +44,14 @@ export function useData(ask, keys, every = 0) {
         set((s) => ({ ...s, error, loading: false }));
         if (error.status === 0 || error.status >= 500) next = Math.min(next || 3000, 3000);
       }
-      if (next && !gone) timer = setTimeout(run, next);
+      if (next && !gone && (frame || !isPaused())) timer = setTimeout(() => { if (frame || !isPaused()) run(); }, next);
     };
-    const seen = () => { if (!document.hidden && every && !timer) run(); };
+    const seen = () => { if (!document.hidden && every && !timer && (frame || !isPaused())) run(); };
     document.addEventListener("visibilitychange", seen);
     set((s) => ({ ...s, loading: true }));
     run();
     return () => { gone = true; clearTimeout(timer); control.abort(); document.removeEventListener("visibilitychange", seen); };
-  }, keys);
+  }, [...keys, turn]);
   return state;
 }
 
