@@ -15,6 +15,7 @@ import (
 	v1 "mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/testkit/fleet"
+	"mete.dev/mete/internal/x/text"
 )
 
 // instants checks that the page reads times as the API does, in a zone with summer time, and the
@@ -50,7 +51,7 @@ func instants(t *testing.T, ctx context.Context) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text, err := chromedp.Run(ctx, chromedp.Evaluate[string](fmt.Sprintf(`(async () => {
+		answer, err := chromedp.Run(ctx, chromedp.Evaluate[string](fmt.Sprintf(`(async () => {
 			const { instantOf } = await import(document.querySelector("script[type=module]").src.replace("app.js", "span.js"));
 			return JSON.stringify(Object.fromEntries(%s.map((s) => [s, instantOf(s, %v)])));
 		})()`, list, float64(now.UnixMicro())/1e6), chromedp.EvalAwaitPromise))
@@ -58,7 +59,7 @@ func instants(t *testing.T, ctx context.Context) {
 			t.Fatal(err)
 		}
 		got := map[string]*float64{}
-		if err := json.Unmarshal([]byte(text), &got); err != nil {
+		if err := json.Unmarshal([]byte(answer), &got); err != nil {
 			t.Fatal(err)
 		}
 		for _, s := range texts {
@@ -84,6 +85,33 @@ func instants(t *testing.T, ctx context.Context) {
 		begin(3600);
 		return list;`,
 		`["2h,24h,90m,90s,2d","2h 7200 30 false","14d 1209600 7200 false","3650d 315360000 1382400 false","15m 900 10 false"," 10020 60 true"," 3600 15 false"]`)
+}
+
+// exports checks the CSV of a chart, and how choices of series stand in the address.
+func exports(t *testing.T, ctx context.Context) {
+	t.Helper()
+	expect(t, ctx, "the CSV of a chart", `
+		const { csvOf } = await of("chart.js");
+		const buckets = [{ from: 0, to: 60 }, { from: 60, to: 90 }];
+		const seen = [{ name: "=cmd()", values: [[0, 1.5, "measured"], [60, null, "absent"]] }, { name: 'a"b, c', values: [[0, 2], [60, 0]] }, { name: "-7" , values: [[0, null], [60, 1]] }];
+		return [csvOf({ seen, rows: [[1.5, null], [2, 0], [null, 1]], times: [0, 60], buckets, unit: "cores", band: { low: [[0, 3]], high: [[0, 4]] } }), csvOf({ seen: seen.slice(1, 2), rows: [[2, 0]], times: [0, 60], unit: "rate" })];`,
+		`["from,to,'=cmd() (cores),'=cmd() quality,\"a\"\"b, c (cores)\",'-7 (cores),least (cores),most (cores)\n1970-01-01T00:00:00.000Z,1970-01-01T00:01:00.000Z,1.5,measured,2,,3,4\n1970-01-01T00:01:00.000Z,1970-01-01T00:01:30.000Z,,,0,1,,\n","time,\"a\"\"b, c (bytes/s)\"\n1970-01-01T00:00:00.000Z,2\n1970-01-01T00:01:00.000Z,0\n"]`)
+	texts := []string{"=1+1", "+x", "-x", "@x", "-7", "+1.5e3", "a=b", "a	b", "a‮b", "", "7"}
+	list, err := json.Marshal(texts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := json.Marshal(text.Fields(texts))
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, ctx, "fields of CSV as in the API's", `const { field } = await of("chart.js"); return `+string(list)+`.map(field);`, string(want))
+	expect(t, ctx, "choices of series", `
+		const { choiceOf, chosen } = await of("chart.js");
+		const write = (text, label, only, off) => chosen(text, label, { only: new Set(only), off: new Set(off) }), read = (text, label) => { const c = choiceOf(text, label); return [[...c.only], [...c.off]]; };
+		const all = write(write("Disk:-read", "CPU", [], ["system", "-a:b~c%"]), "Memory", ["-x"], []);
+		return [all, read(all, "CPU"), read(all, "Memory"), read(all, "Disk"), read(all, "Power"), write(all, "CPU", [], [])];`,
+		`["Disk:-read~CPU:-system:-%2Da%3Ab%7Ec%25~Memory:%2Dx",[[],["system","-a:b~c%"]],[["-x"],[]],[[],["read"]],[[],[]],"Disk:-read~Memory:%2Dx"]`)
 }
 
 func show(v *float64) any {
@@ -264,4 +292,49 @@ func quiet(t *testing.T, ctx context.Context, script string) {
 	if err != nil || asked != "" {
 		t.Errorf("asked: %s, %v", asked, err)
 	}
+}
+
+// The legend of a chart hides and isolates series by mouse and by keys; the choice is in the
+// address, and a reload keeps it.
+func TestLegendInChromium(t *testing.T) {
+	needPagesStage(t)
+	f := fleet.Open(t, fleet.Config{Nodes: 3, Each: 4, Tame: true})
+	ctx := browser(t)
+	u := signIn(t, ctx, f, 1440, 900, "/?range=15m")
+	u.sees("charts", `document.querySelectorAll(".uplot canvas").length >= 4 && !document.querySelector(".skeleton")`)
+	const shown = `[...document.querySelectorAll('.chart:has([aria-label="save CPU"]) .legend button[aria-pressed=true]')].map((b) => b.querySelector("b").dataset.name)`
+	const second = `.chart:has([aria-label="save CPU"]) .legend button:nth-of-type(2)`
+	name, err := chromedp.Run(ctx, chromedp.Evaluate[string](`document.querySelector('`+second+` b').dataset.name`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.clicks(second)
+	u.sees("it hidden", `!`+shown+`.includes(`+quote(name)+`) && `+shown+`.length >= 2 && location.search.includes("series=CPU")`)
+	u.does(chromedp.Reload())
+	u.sees("it hidden after a reload", `document.querySelector('`+second+`') !== null && !`+shown+`.includes(`+quote(name)+`) && `+shown+`.length >= 2`)
+	u.clicks(second)
+	u.sees("all", `!location.search.includes("series")`)
+	u.sees("the series focused", `(() => { const b = document.querySelector('`+second+`'); b.focus(); b.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", altKey: true, bubbles: true, cancelable: true })); return true; })()`)
+	u.sees("it alone, by keys", shown+`.join() === `+quote(name))
+	u.does(chromedp.Reload())
+	u.sees("it alone after a reload", shown+`.join() === `+quote(name))
+	picture(t, ctx, "legend-alone")
+	double := `(() => { const b = document.querySelector('` + second + `'); for (const detail of [1, 2]) b.dispatchEvent(new MouseEvent("click", { bubbles: true, detail })); return true; })()`
+	u.sees("a double click", double)
+	u.sees("all by a double click", `!location.search.includes("series")`)
+	u.sees("a double click", double)
+	u.sees("it alone by a double click", shown+`.join() === `+quote(name))
+
+	// The menu saves what is drawn.
+	u.sees("the file", `(window.saved = null, window.make = URL.createObjectURL, URL.createObjectURL = (b) => { b.text().then((s) => { window.saved = s; }); return window.make(b); }, true)`)
+	u.clicks(`button[aria-label="save CPU"]`)
+	u.button("Download CSV")
+	u.sees("one series with its quality", `window.saved?.split("\n")[0] === "from,to," + `+quote(name)+` + " (cores)," + `+quote(name)+` + " quality" && /^\d{4}-\d\d-\d\dT[^,]*Z,[^,]*Z,[\d.]+,measured$/.test(window.saved.split("\n")[2])`)
+	u.clicks(`button[aria-label="save CPU"]`)
+	u.button("Copy link")
+	u.sees("that it was copied, or why not", `[...document.querySelectorAll(".told")].some((e) => /copied|address/.test(e.innerText))`)
+	u.sees("the picture", `(window.png = [], HTMLCanvasElement.prototype.toBlob = function () { window.png = [this.width, this.height]; }, true)`)
+	u.clicks(`button[aria-label="save CPU"]`)
+	u.button("Download PNG")
+	u.sees("a picture", `window.png[0] > 300 && window.png[1] > 200`)
 }

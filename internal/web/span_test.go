@@ -32,6 +32,7 @@ func TestPage(t *testing.T) {
 	}
 	ranges(t, ctx)
 	instants(t, ctx)
+	exports(t, ctx)
 	lists(t, ctx)
 }
 

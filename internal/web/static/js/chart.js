@@ -3,7 +3,8 @@ import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.mjs
 import uPlot from "../vendor/uplot.mjs";
 import { text, unitText, bare, when, time as clock, ticks, brief } from "./fmt.js";
 import { zoom, widen } from "./span.js";
-import { Menu, saveText } from "./ui.js";
+import { Menu, saveText, useHere } from "./ui.js";
+import { put } from "./route.js";
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -180,16 +181,46 @@ function fillTip(el, u, i, { seen, rows, times, buckets, tone, unit, stacked, ba
   el.style.left = Math.max(4, left + width + 24 > u.width ? left - width - 14 : left + 14) + "px";
 }
 
-// csvOf writes the columns of a chart, in base units.
-function csvOf({ seen, rows, times, buckets, unit }) {
-  const cell = (s) => (/[",\n]/.test(s) ? '"' + s.replaceAll('"', '""') + '"' : s), iso = (t) => new Date(t * 1000).toISOString();
+// The query keeps which series of which charts are hidden: series=CPU:-system~Memory:web, where a
+// minus hides a series, and names without one are shown alone.
+const coded = (s) => s.replace(/[%~:]|^-/g, (c) => "%" + c.charCodeAt(0).toString(16).toUpperCase());
+const decoded = (s) => { try { return decodeURIComponent(s); } catch { return s; } };
+
+// choiceOf reads the choice of a chart: { only, off }, sets of names.
+export function choiceOf(text, label) {
+  const part = (text || "").split("~").find((p) => decoded(p.split(":")[0]) === label), names = part ? part.split(":").slice(1) : [];
+  return { only: new Set(names.filter((n) => !n.startsWith("-")).map(decoded)), off: new Set(names.filter((n) => n.startsWith("-")).map((n) => decoded(n.slice(1)))) };
+}
+
+// chosen writes the choice of one chart into the text of all.
+export function chosen(text, label, { only, off }) {
+  const others = (text || "").split("~").filter((p) => p && decoded(p.split(":")[0]) !== label), names = [...[...only].map(coded), ...[...off].map((n) => "-" + coded(n))];
+  return [...others, ...(names.length ? [[coded(label), ...names].join(":")] : [])].join("~");
+}
+
+// isHidden reports whether a series is hidden by a choice; series that are shown alone and do not
+// exist any more hide nothing.
+const isHidden = ({ only, off }, series) => { const alone = series.some((s) => only.has(s.name)); return (name) => off.has(name) || (alone && !only.has(name)); };
+
+// field is a text that a spreadsheet does not take for a formula, as in the CSV of the API.
+export function field(s) {
+  s = s.replace(/[\p{Cc}\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/gu, "\ufffd");
+  return /^[=+\-@]/.test(s) && !/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(s) ? "'" + s : s;
+}
+
+// csvOf writes the columns of a chart as drawn, in base units, with the quality of values that have one.
+export function csvOf({ seen, rows, times, buckets, unit, band }) {
+  const cell = (s) => (/[",\n\r]/.test(s = field(s)) ? '"' + s.replaceAll('"', '""') + '"' : s), iso = (t) => new Date(t * 1000).toISOString();
   const base = { rate: "bytes/s", bytes: "bytes", cores: "cores", watts: "watts", joules: "joules", seconds: "seconds", percent: "ratio" }[unit] || unit;
-  const head = [...(buckets ? ["from", "to"] : ["time"]), ...seen.map((s) => s.name + " (" + base + ")")];
-  return [head, ...times.map((t, i) => [...(buckets ? [iso(buckets[i].from), iso(buckets[i].to)] : [iso(t)]), ...rows.map((r) => (known(r[i]) ? String(r[i]) : ""))])].map((r) => r.map(cell).join(",")).join("\n") + "\n";
+  const known1 = (v) => (known(v) ? String(v) : ""), qualities = seen.map((s) => (s.values.some(([, , q]) => q) ? new Map(s.values.map(([t, , q]) => [Number(t), q || ""])) : null));
+  const ends = band ? [["least", band.low], ["most", band.high]].map(([n, l]) => [n, new Map(l.map(([t, v]) => [Number(t), v]))]) : [];
+  const head = [...(buckets ? ["from", "to"] : ["time"]), ...seen.flatMap((s, n) => [`${s.name} (${base})`, ...(qualities[n] ? [s.name + " quality"] : [])]), ...ends.map(([n]) => `${n} (${base})`)];
+  const line = (t, i) => [...(buckets ? [iso(buckets[i].from), iso(buckets[i].to)] : [iso(t)]), ...rows.flatMap((r, n) => [known1(r[i]), ...(qualities[n] ? [known(r[i]) ? qualities[n].get(t) || "" : ""] : [])]), ...ends.map(([, at]) => known1(at.get(t)))];
+  return [head, ...times.map(line)].map((r) => r.map(cell).join(",")).join("\n") + "\n";
 }
 
 // pictureOf draws a chart with its title and legend as a PNG.
-function pictureOf(u, { seen, tone, label }, done) {
+function pictureOf(u, { seen, tone, label, ends }, done) {
   const ratio = devicePixelRatio, from = u.ctx.canvas, pad = 12 * ratio, line = 16 * ratio, head = 28 * ratio;
   const c = element("canvas"), g = c.getContext("2d");
   g.font = 11 * ratio + "px sans-serif";
@@ -205,6 +236,8 @@ function pictureOf(u, { seen, tone, label }, done) {
   g.fillStyle = css("--card"); g.fillRect(0, 0, c.width, c.height);
   g.fillStyle = css("--text"); g.font = "600 " + 13 * ratio + "px sans-serif";
   g.fillText([label, u.root.parentElement.dataset.unit].filter(Boolean).join(", "), pad, pad + 12 * ratio);
+  g.font = 11 * ratio + "px sans-serif"; g.fillStyle = css("--muted"); g.textAlign = "right";
+  g.fillText(when(ends[0] * 1000) + " – " + when(ends[1] * 1000), c.width - pad, pad + 12 * ratio); g.textAlign = "left";
   g.drawImage(from, pad, head);
   g.font = 11 * ratio + "px sans-serif";
   rows.forEach((r, n) => r.forEach(([x, name, t]) => {
@@ -223,7 +256,8 @@ function pictureOf(u, { seen, tone, label }, done) {
 export function Chart({ series, span, unit, height = 220, stacked = false, whole = 0, band, legend = true, label, buckets, marks = [], pick }) {
   const box = useRef(), plot = useRef(), tip = useRef(), keys = useRef(), inside = useRef(false), hand = useRef(null);
   // Nothing changes under a hand that draws across the chart.
-  const held = useRef(false), last = useRef(), [, drawn] = useState(0);
+  const held = useRef(false), last = useRef(), [, drawn] = useState(0), [told, say] = useState("");
+  const tell = (text) => { say(text); setTimeout(() => say(""), 4000); };
   if (!held.current) last.current = { series, span, whole, band, buckets, marks };
   ({ series, span, whole, band, buckets, marks } = last.current);
   const pressed = useRef(0);
@@ -232,9 +266,10 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
     pressed.current = e.clientX;
     window.addEventListener("mouseup", () => { held.current = false; drawn((n) => n + 1); }, { once: true });
   };
-  const [off, setOff] = useState(() => new Set());
+  const { query } = useHere(), name = label || "chart", choice = choiceOf(query.series, name), hides = isHidden(choice, series);
+  const off = series.map((s) => s.name).filter(hides).join("\n");
   const theme = document.documentElement.dataset.theme;
-  const seen = series.filter((s) => !off.has(s.name));
+  const seen = series.filter((s) => !hides(s.name));
   const tone = seen.map((s) => toneOf(s, series.indexOf(s)));
   const { times, rows, plotted } = useMemo(() => table(seen, span, buckets), [series, span, buckets, off]);
   const data = useMemo(() => {
@@ -245,7 +280,7 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
   }, [plotted, stacked, band]);
   const ends = buckets && buckets.length ? [buckets[0].from, buckets[buckets.length - 1].to] : [span.from, span.to];
   const now = useRef();
-  now.current = { seen, rows, times, buckets, tone, unit, stacked, band, marks, label, pick };
+  now.current = { seen, rows, times, buckets, tone, unit, stacked, band, marks, label, pick, ends };
   const shape = JSON.stringify([seen.map((s, i) => [s.name, tone[i], s.dash, s.over]), unit, stacked, whole, Boolean(band), Boolean(buckets), height, theme]);
 
   const column = (i) => (now.current.buckets ? i >> 1 : i);
@@ -316,17 +351,26 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
   };
   const biggest = (i) => seen.filter((s) => s.pick).map((s) => [s, rows[seen.indexOf(s)][i]]).filter(([, v]) => known(v)).sort((a, b) => b[1] - a[1]).map(([s]) => s)[0];
   const leave = () => { inside.current = false; hand.current = null; if (tip.current) tip.current.hidden = true; };
-  const toggle = (name) => setOff((s) => { const n = new Set(s); if (!n.delete(name)) n.add(name); return n; });
-  // isolate shows one series alone, or all if it is alone.
-  const isolate = (name) => setOff((s) => (s.size === series.length - 1 && !s.has(name) ? new Set() : new Set(series.map((s) => s.name).filter((n) => n !== name))));
+  // Choices stand in the query. toggle hides or shows a series; isolate shows it alone, or all if it is.
+  const choose = (only, off) => put({ series: chosen(query.series, name, { only: new Set(only), off: new Set(off) }) }, true);
+  const toggle = (n) => {
+    const hidden = series.map((s) => s.name).filter((m) => (m === n ? !hides(m) : hides(m)));
+    choose([], hidden);
+  };
+  // The first click of a double click hid a series, or showed it.
+  const alone = useRef("");
+  const isolate = (n) => { if (seen.length === 1 && seen[0].name === n) choose([], []); else choose([n], []); };
+  const keyed = (e, n) => { if (e.key === "Enter" && (e.altKey || e.shiftKey)) { e.preventDefault(); isolate(n); } };
+  const clicked = (e, n) => { if (e.altKey || e.shiftKey) isolate(n); else if (e.detail < 2) { alone.current = seen.length === 1 ? seen[0].name : ""; toggle(n); } else if (e.detail === 2) { if (alone.current === n) choose([], []); else choose([n], []); } };
   const says = (label || "chart") + ": " + series.slice(0, 12).map((s) => s.name + " " + text(latestOf(s.values.map(([, v]) => (known(v) ? Number(v) : null))), unit)).join(", ");
   const file = (label || "chart").toLowerCase().replace(/\W+/g, "-");
-  const menu = [["Download CSV", () => saveText(csvOf(now.current), "text/csv", file + ".csv")], ["Download PNG", () => pictureOf(plot.current, now.current, (blob) => saveText(blob, "", file + ".png"))], ["Copy link", () => navigator.clipboard.writeText(location.href)]];
+  const menu = [["Download CSV", () => saveText(csvOf(now.current), "text/csv", file + ".csv")], ["Download PNG", () => pictureOf(plot.current, now.current, (blob) => saveText(blob, "", file + ".png"))], ["Copy link", () => copy(location.href)]];
+  const copy = async (text) => { try { await navigator.clipboard.writeText(text); tell("Link copied"); } catch { tell("This browser does not let the page copy: copy the address"); } };
   return html`<figure class=${"chart" + (pick ? " picks" : "")} onMouseEnter=${() => { inside.current = true; }} onMouseLeave=${leave}>
     <div ref=${box} class="plot" style=${{ height: height + "px" }} role="img" tabindex="0" aria-label=${says} onMouseDown=${hold} onKeyDown=${step} onBlur=${leave}></div>
     <${Menu} label=${"save " + (label || "chart")} items=${menu} />
-    <div class="tip" ref=${tip} hidden></div>
-    ${legend && (series.length > 1 || legend === "always") && html`<div class="legend" ref=${keys}>${series.map((s, i) => html`<button type="button" key=${s.name} aria-pressed=${off.has(s.name) ? "false" : "true"} onClick=${(e) => { if (e.shiftKey) isolate(s.name); else toggle(s.name); }} onDblClick=${() => isolate(s.name)} title=${(s.title || s.name) + " (double click: this one alone)"}>
+    <span class="told small" role="status">${told}</span><div class="tip" ref=${tip} hidden></div>
+    ${legend && (series.length > 1 || legend === "always") && html`<div class="legend" ref=${keys}>${series.map((s, i) => html`<button type="button" key=${s.name} aria-pressed=${hides(s.name) ? "false" : "true"} onClick=${(e) => clicked(e, s.name)} onKeyDown=${(e) => keyed(e, s.name)} title=${(s.title || s.name) + " (double click or Alt+Enter: this one alone)"}>
       <i style=${{ background: toneOf(s, i) }}></i><span>${brief(s.name)}</span><b data-name=${s.name}></b></button>`)}</div>`}</figure>`;
 }
 

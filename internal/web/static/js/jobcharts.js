@@ -42,7 +42,7 @@ export function useJobCharts({ where, span, split }) {
 
 // linesOf are the series of a chart of a job.
 function linesOf(c, d, split) {
-  const at = (f) => d.buckets.map((b, i) => [b.from, d.sums[i] ? (c.share ? ratio(d.sums[i], f) : mean(d.sums[i], f, b)) : null]);
+  const at = (f) => d.buckets.map((b, i) => [b.from, d.sums[i] ? (c.share ? ratio(d.sums[i], f) : mean(d.sums[i], f, b)) : null, d.sums[i] && d.sums[i].quality ? d.sums[i].quality[f] : ""]);
   const some = (s) => s.values.some(([, v]) => v !== null), line = ([name, f], more) => ({ name, values: at(f), ...more });
   if (split && c.split) {
     const of = (i, node) => { const g = d.nodes[i] && d.nodes[i].groups.find((g) => g.node === node); return g ? mean(g, c.split, d.buckets[i]) : null; };

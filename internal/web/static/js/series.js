@@ -4,6 +4,7 @@
 import { get, range } from "./api.js";
 import { ledger } from "./span.js";
 import { history, mean } from "./history.js";
+import { worst } from "./fmt.js";
 
 // amount is the figure of the ledger whose average over time is drawn, off its possible error,
 // and field the figure that tables show and sort by.
@@ -69,14 +70,15 @@ function partsAt(answer, field) {
 export function stack(of, resource, withIdle) {
   const r = resources[resource], { buckets, dimension } = of, at = buckets.map((b) => b.from);
   const parts = of.kinds.map((a) => partsAt(a, r.amount));
-  const line = (f) => buckets.map((b, i) => [at[i], parts[i] ? f(i) / (b.to - b.from) : null]);
+  const line = (f, q) => buckets.map((b, i) => [at[i], parts[i] ? f(i) / (b.to - b.from) : null, parts[i] ? q(i) : ""]);
+  const quality = (wanted) => (i) => worst(of.kinds[i].groups.filter(wanted).map((g) => g.quality && g.quality[r.amount]).filter(Boolean)), ofWork = quality((g) => g.kind !== "idle" && g.kind !== "system");
   const amount = (i, name) => { const g = of.groups[i] && of.groups[i].groups.find((g) => g[dimension] === name); return g ? Number(g[r.amount] || 0) : 0; };
   const top = of.top[resource].filter((name) => buckets.some((_, i) => amount(i, name) > 0));
-  const series = top.map((name) => ({ key: dimension + " " + name, name: name || "(none)", pick: { [dimension]: name }, values: line((i) => amount(i, name)) }));
-  const rest = line((i) => Math.max(0, parts[i].workloads - top.reduce((a, name) => a + amount(i, name), 0)));
+  const series = top.map((name) => ({ key: dimension + " " + name, name: name || "(none)", pick: { [dimension]: name }, values: line((i) => amount(i, name), (i) => { const g = of.groups[i] && of.groups[i].groups.find((g) => g[dimension] === name); return (g && g.quality && g.quality[r.amount]) || ""; }) }));
+  const rest = line((i) => Math.max(0, parts[i].workloads - top.reduce((a, name) => a + amount(i, name), 0)), ofWork);
   if (rest.some(([, v]) => v > 1e-9)) series.push({ name: top.length ? "other " + divisions[of.by][1] : "workloads", tone: top.length ? "rest" : "", values: rest });
-  if (parts.some((p) => p && p.system > 0)) series.push({ name: "system", tone: "system", values: line((i) => parts[i].system) });
-  if (withIdle && parts.some((p) => p && p.idle > 0)) series.push({ name: "idle", tone: "idle", values: line((i) => parts[i].idle) });
+  if (parts.some((p) => p && p.system > 0)) series.push({ name: "system", tone: "system", values: line((i) => parts[i].system, quality((g) => g.kind === "system")) });
+  if (withIdle && parts.some((p) => p && p.idle > 0)) series.push({ name: "idle", tone: "idle", values: line((i) => parts[i].idle, quality((g) => g.kind === "idle")) });
   return parts.some(Boolean) ? series : [];
 }
 
