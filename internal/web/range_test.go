@@ -338,3 +338,28 @@ func TestLegendInChromium(t *testing.T) {
 	u.button("Download PNG")
 	u.sees("a picture", `window.png[0] > 300 && window.png[1] > 200`)
 }
+
+// A job compares with the previous period of equal length: a dashed line in its charts, and the
+// change of its figures by the ledger's own sums.
+func TestCompareInChromium(t *testing.T) {
+	needPagesStage(t)
+	f := fleet.Open(t, fleet.Config{Nodes: 3, Each: 4, Tame: true, Windows: 40, Window: time.Minute})
+	ctx := browser(t)
+	now := time.Now().Truncate(time.Minute)
+	from, to := now.Add(-12*time.Minute).Unix(), now.Add(-2*time.Minute).Unix()
+	u := signIn(t, ctx, f, 1440, 900, fmt.Sprintf("/job?job=postgres-main&from=%d&to=%d", from, to))
+	u.sees("charts", `document.querySelectorAll(".uplot canvas").length >= 4 && !document.querySelector(".skeleton")`)
+	u.sees("no change", `document.querySelector(".change") === null`)
+	u.sees("the choice", `(() => { const c = [...document.querySelectorAll("label.check")].find((l) => l.innerText.includes("previous period")); c.querySelector("input").click(); return true; })()`)
+	u.sees("it in the address", `location.search.includes("compare=1")`)
+	u.sees("lines of the previous period", `[...document.querySelectorAll(".legend b")].map((b) => b.dataset.name).filter((n) => n.endsWith("previous period")).join() === "previous period,previous period,previous period,read, previous period,written, previous period,received, previous period,sent, previous period"`)
+	expect(t, ctx, "the change of CPU time by the ledger", fmt.Sprintf(`
+		const { get } = await of("api.js"), { changeOf } = await of("pages/job.js");
+		const sum = async (a, b) => (await get("/v1/usage", { by: "job", where: "job=postgres-main", from: a, to: b })).groups[0];
+		const [a, b] = [await sum(%d, %d), await sum(%d, %d)], shown = document.querySelector(".change").innerText, c = 100 * (Number(a.cpu_seconds) / Number(b.cpu_seconds) - 1);
+		return [shown === changeOf(a, b, ["cpu_seconds"]), Math.abs(Number(shown.replace("−", "-").replace(" %%", "")) - c) <= 0.51, changeOf({ x: 1 }, { x: null }, ["x"]), changeOf({ x: 1 }, { x: 0 }, ["x"]), changeOf({ x: 112 }, { x: 100 }, ["x"]), changeOf({ x: 1, y: 1 }, { x: 2, y: 2 }, ["x", "y"])];`, from, to, 2*from-to, from),
+		`[true,true,"","","+12 %","−50 %"]`)
+	picture(t, ctx, "compare-job")
+	u.opens(fmt.Sprintf("%s/job?job=postgres-main&compare=1&from=%d&to=%d", f.URL, now.Add(-30*time.Minute).Unix(), to))
+	u.sees("no change against a period of which a part was not measured", `document.querySelector(".change") === null && document.querySelectorAll('.stat [title^="no change"]').length === 4`)
+}

@@ -6,7 +6,7 @@ import { history, mean } from "./history.js";
 import { bandOf } from "./parts.js";
 import { known, when } from "./fmt.js";
 import { get } from "./api.js";
-import { ledger } from "./span.js";
+import { before, ledger } from "./span.js";
 
 const domains = [["energy_package_joules", "CPU packages"], ["energy_dram_joules", "memory"], ["energy_gpu_joules", "accelerators"], ["energy_rest_joules", "job's share"]];
 
@@ -26,8 +26,10 @@ const fields = [...new Set(charts.flatMap((c) => [...c.lines, ...(c.over || []),
 const shownNodes = 10;
 
 // useJobCharts asks for what is drawn of a job; split divides it by node.
-export function useJobCharts({ where, span, split }) {
-  return useData(async (signal) => {
+// With compare, previous is the same of the range before.
+export function useJobCharts({ where, span, split, compare }) {
+  const past = useData(async (signal) => { const found = compare ? await history([{ by: "job", where, fields }], before(span), 1, signal) : null; return found && { ...found, sums: found.of[0].map((a) => (a && a.groups[0]) || null) }; }, [where.join("\n"), compare, span.from, span.to]);
+  const now = useData(async (signal) => {
     const questions = [{ by: "job", where, fields }];
     let top = [];
     if (split) {
@@ -38,6 +40,24 @@ export function useJobCharts({ where, span, split }) {
     const found = await history(questions, span, 1, signal);
     return found ? { ...found, top, sums: found.of[0].map((a) => (a && a.groups[0]) || null), nodes: found.of[1] || [] } : { empty: true, span };
   }, [where.join("\n"), split, span.from, span.to]);
+  return [now, past.data];
+}
+
+// earlier is the range before as lines of a chart: the total of stacked series, or each of others.
+function earlier(c, d, previous, stacked) {
+  if (!previous) return [];
+  const shift = d.range.from - previous.range.from;
+  // at is the average of a figure, at the time of a bucket, over the buckets of the range before that are at it.
+  const at = (f) => d.buckets.map((b) => {
+    let sum = 0, length = 0;
+    previous.buckets.forEach((p, i) => {
+      const over = Math.min(b.to, p.to + shift) - Math.max(b.from, p.from + shift), v = over > 0 && previous.sums[i] ? (c.share ? ratio(previous.sums[i], f) : mean(previous.sums[i], f, p)) : null;
+      if (v !== null) { sum += v * over; length += over; }
+    });
+    return [b.from, length > 0 ? sum / length : null];
+  });
+  const lines = stacked ? [["previous period", c.split]] : c.lines.map(([n, f]) => [n + ", previous period", f]);
+  return lines.map(([name, f]) => ({ name, tone: "previous", over: true, dash: [6, 4], values: at(f) })).filter((s) => s.values.some(([, v]) => v !== null));
 }
 
 // linesOf are the series of a chart of a job.
@@ -65,9 +85,9 @@ const marked = 300;
 export const runMarks = (list) => (list && list.length <= marked ? list : []).filter((w) => w.started_at).map((w) => ({ from: Date.parse(w.started_at) / 1000, to: w.ended_at ? Date.parse(w.ended_at) / 1000 : Date.now() / 1000, strip: true, tone: w.exit_code ? "bad" : "accent", title: `run from ${when(w.started_at)}${known(w.exit_code) ? ", exit code " + w.exit_code : ""}` }));
 
 // JobCharts draws all charts of a job. data is of useJobCharts, list its runs, if they are few.
-export function JobCharts({ data, split, span, quality, list, pick }) {
+export function JobCharts({ data, previous, split, span, quality, list, pick }) {
   const marks = useMemo(() => runMarks(list), [list]);
-  const drawn = useMemo(() => (data.data && !data.data.empty ? charts.map((c) => [c, linesOf(c, data.data, split)]) : []), [data.data, split]);
+  const drawn = useMemo(() => (data.data && !data.data.empty ? charts.map((c) => { const lines = linesOf(c, data.data, split); return [c, lines.length ? [...lines, ...earlier(c, data.data, previous, !c.plain)] : lines]; }) : []), [data.data, previous, split]);
   const absent = drawn.filter(([, s]) => s.length === 0).map(([c]) => c.title.toLowerCase()), shown = drawn.filter(([, s]) => s.length > 0);
   const runs = (list || []).filter((w) => w.started_at && w.ended_at), short = runs.length > 0 && runs.every((w) => Date.parse(w.ended_at) - Date.parse(w.started_at) < 10000);
   const d = data.data;

@@ -127,8 +127,12 @@ export function fitted(s, from) {
   return stepped({ ...s, from: s.to - Math.max(1, Math.ceil((s.to - from) / step)) * step, step });
 }
 
-// before is the span of the same length that ends where s begins.
-export const before = (s) => ({ ...s, name: "", from: s.from - s.length, to: s.from });
+// before is the span of the same length that ends where s begins: in the ledger it has exactly
+// the whole minutes before those of s.
+export function before(s) {
+  const l = ledger(s), [from, to] = [l.from, l.to].map((t) => Date.parse(t) / 1000);
+  return stepped({ ...s, name: "", open: false, from: from - (to - from), to: from });
+}
 
 // often is after how many seconds a range that goes on is looked at anew.
 const often = (step) => Math.max(10, Math.min(step, 300));

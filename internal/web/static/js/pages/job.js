@@ -1,7 +1,7 @@
 // Job: the use of one job over time, by node and workload, with the quality of each figure.
 import { html } from "../../vendor/preact.mjs";
 import { get, save } from "../api.js";
-import { ledger, steps, useSpan } from "../span.js";
+import { before, ledger, steps, useSpan } from "../span.js";
 import { Card, Stat, Shown, Empty, Facts, Quality, Kind, Segments, useData, useHere } from "../ui.js";
 import { JobCharts, useJobCharts } from "../jobcharts.js";
 import { Table } from "../table.js";
@@ -52,6 +52,21 @@ function About({ list, job, span }) {
     ["Command", html`<code>${command(job, span)}</code>`]]} />`;
 }
 
+// changeOf is the change of the sum of figures against an earlier one, as text; "" where one of them is
+// absent or the earlier is 0.
+export function changeOf(now, past, keys) {
+  const [a, b] = [now, past].map((s) => (s && keys.every((k) => known(s[k])) ? keys.reduce((sum, k) => sum + Number(s[k]), 0) : null));
+  if (a === null || b === null || b === 0) return "";
+  const c = (a - b) / b;
+  return (c < 0 ? "−" : "+") + (Math.abs(c) < 0.0995 ? Math.abs(c * 100).toFixed(1) : Math.abs(c * 100).toFixed(0)) + " %";
+}
+
+// comparable is the sum of an answer about one job; null where a tenth of its range or more was not
+// measured: then the change would be that of what is known.
+const comparable = (a) => (Number(a.averages_over_seconds) * 1000 >= 0.9 * (Date.parse(a.to) - Date.parse(a.from)) && a.groups[0]) || null;
+
+const Change = ({ now, past, keys }) => { const c = changeOf(now, past, keys); return c ? html`<span class="num change" title="against the previous period of equal length">${c}</span>` : html`<span class="absent" title="no change is shown: the previous period has no such use, or it is not known">–</span>`; };
+
 export function Job({ nodes }) {
   const { query } = useHere();
   const span = useSpan(query), job = query.job || "";
@@ -60,7 +75,9 @@ export function Job({ nodes }) {
   const used = useData((signal) => get("/v1/usage", { by: "job", where, ...ledger(span) }, signal), [where.join(), steps(span)]);
   const list = useData(async (signal) => (await get("/v1/workloads", { where, limit: most, ...ledger(span) }, signal)).workloads, [where.join(), steps(span)]);
   const several = new Set((list.data || []).map((w) => w.node)).size > 1;
-  const drawn = useJobCharts({ where, span, split: split && several });
+  const compare = query.compare === "1", past = useData(async (signal) => (compare ? comparable(await get("/v1/usage", { by: "job", where, ...ledger(before(span)) }, signal)) : null), [where.join(), compare, steps(span)]);
+  const [drawn, previous] = useJobCharts({ where, span, split: split && several, compare });
+  const change = (...keys) => compare && html`<${Change} now=${sum} past=${past.data} keys=${keys} />`;
   if (!job) return html`<section class="card"><${Empty} title="No job selected"><a href="/jobs">All jobs</a></${Empty}></section>`;
   const sum = used.data && used.data.groups[0];
   if (used.data && !sum) return html`<section class="card"><${Empty} title=${`No data for "${job}" in this range`}><span>Check the spelling or widen the range.</span><div class="bar"><button onClick=${() => put({ range: "7d", from: "", to: "" })}>Show 7 days</button><a class="button" href="/jobs">All jobs</a></div></${Empty}></section>`;
@@ -68,14 +85,15 @@ export function Job({ nodes }) {
   const cores = sum && running(sum, "cpu_seconds"), bytes = sum && running(sum, "memory_byte_seconds"), watts = sum && running(sum, "energy_joules");
   const whileRunning = (list.data || []).length > 1 ? "of a workload while it ran" : "while it ran";
   return html`<${Shown} of=${used} height=${108}>${() => html`<section class="card stats five" aria-label="in this range">
-      <${Stat} title="CPU" v=${sum.cpu_seconds} unit="seconds" quality=${q.cpu_seconds} below=${known(cores) ? html`<span>${text(cores, "cores")} ${whileRunning}</span>` : ""} />
+      <${Stat} title="CPU" v=${sum.cpu_seconds} unit="seconds" quality=${q.cpu_seconds} below=${html`${known(cores) && html`<span>${text(cores, "cores")} ${whileRunning}</span>`}${change("cpu_seconds")}`} />
       <${Stat} title="Memory" v=${bytes} unit="bytes" quality=${q.memory_byte_seconds} below=${html`<span>average ${whileRunning}</span>${known(sum.memory_peak_bytes) && html`<span>peak ${text(sum.memory_peak_bytes, "bytes")}</span>`}`} />
-      <${Stat} title="Energy" v=${sum.energy_joules} unit="joules" quality=${q.energy_joules} off=${sum.energy_error_joules === null ? null : sum.energy_error_joules} below=${known(watts) ? html`<span>${text(watts, "watts")} ${whileRunning}</span>` : ""} />
-      <${Stat} title="Disk" v=${sum.disk_read_bytes === null ? null : Number(sum.disk_read_bytes) + Number(sum.disk_written_bytes)} unit="bytes" quality=${q.disk_read_bytes} below=${sum.disk_read_bytes === null ? "not available" : html`<span>read ${text(sum.disk_read_bytes, "bytes")}</span><span>written ${text(sum.disk_written_bytes, "bytes")}</span>`} />
-      <${Stat} title="Network" v=${sum.network_rx_bytes === null ? null : Number(sum.network_rx_bytes) + Number(sum.network_tx_bytes)} unit="bytes" quality=${q.network_rx_bytes} below=${sum.network_rx_bytes === null ? "not available" : html`<span>in ${text(sum.network_rx_bytes, "bytes")}</span><span>out ${text(sum.network_tx_bytes, "bytes")}</span>`} /></section>`}</${Shown}>
+      <${Stat} title="Energy" v=${sum.energy_joules} unit="joules" quality=${q.energy_joules} off=${sum.energy_error_joules === null ? null : sum.energy_error_joules} below=${html`${known(watts) && html`<span>${text(watts, "watts")} ${whileRunning}</span>`}${change("energy_joules")}`} />
+      <${Stat} title="Disk" v=${sum.disk_read_bytes === null ? null : Number(sum.disk_read_bytes) + Number(sum.disk_written_bytes)} unit="bytes" quality=${q.disk_read_bytes} below=${sum.disk_read_bytes === null ? "not available" : html`<span>read ${text(sum.disk_read_bytes, "bytes")}</span><span>written ${text(sum.disk_written_bytes, "bytes")}</span>${change("disk_read_bytes", "disk_written_bytes")}`} />
+      <${Stat} title="Network" v=${sum.network_rx_bytes === null ? null : Number(sum.network_rx_bytes) + Number(sum.network_tx_bytes)} unit="bytes" quality=${q.network_rx_bytes} below=${sum.network_rx_bytes === null ? "not available" : html`<span>in ${text(sum.network_rx_bytes, "bytes")}</span><span>out ${text(sum.network_tx_bytes, "bytes")}</span>${change("network_rx_bytes", "network_tx_bytes")}`} /></section>`}</${Shown}>
     <div class="grid"><${Runs} where=${where} span=${span} /></div>
-    ${several && html`<div class="bar"><${Segments} label="lines" options=${[["", "by type"], ["1", "by node"]]} value=${split ? "1" : ""} choose=${(v) => put({ split: v }, true)} /></div>`}
-    <div class="grid"><${JobCharts} data=${drawn} split=${split && several} span=${span} quality=${q} list=${list.data} pick=${(p) => go(nodeAt(p.node))} />
+    <div class="bar">${several && html`<${Segments} label="lines" options=${[["", "by type"], ["1", "by node"]]} value=${split ? "1" : ""} choose=${(v) => put({ split: v }, true)} />`}
+      <label class="check"><input type="checkbox" checked=${compare} onChange=${(e) => put({ compare: e.target.checked ? "1" : "" }, true)} /> compare with the previous period</label></div>
+    <div class="grid"><${JobCharts} data=${drawn} previous=${previous} split=${split && several} span=${span} quality=${q} list=${list.data} pick=${(p) => go(nodeAt(p.node))} />
       <${Card} title="About" width="w4"><${Shown} of=${list} lines=${6}>${(l) => html`<${About} list=${l} job=${job} span=${span} />`}</${Shown}></${Card}>
       <${Card} title="Parts" flush width="w12" aside=${html`<${Segments} label="parts by" options=${[["node", "by node"], ["workload", "by workload"], ["container", "by container"]]} value=${by} choose=${(v) => put({ parts: v === "node" ? "" : v }, true)} />`}><${Parts} by=${by} where=${where} span=${span} /></${Card}>
       <${Card} title="All figures" note="in the range, from the ledger" flush width="w12" aside=${html`<button type="button" onClick=${() => save("/v1/usage", { by: "workload,node", where, ...ledger(span) }, "job.json")}>Download JSON</button>`}><${Shown} of=${used} lines=${8}>${() => html`<${Raw} sum=${sum} />`}</${Shown}></${Card}></div>`;
