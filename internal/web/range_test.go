@@ -96,7 +96,7 @@ func exports(t *testing.T, ctx context.Context) {
 		const seen = [{ name: "=cmd()", values: [[0, 1.5, "measured"], [60, null, "absent"]] }, { name: 'a"b, c', values: [[0, 2], [60, 0]] }, { name: "-7" , values: [[0, null], [60, 1]] }];
 		return [csvOf({ seen, rows: [[1.5, null], [2, 0], [null, 1]], times: [0, 60], buckets, unit: "cores", band: { low: [[0, 3]], high: [[0, 4]] } }), csvOf({ seen: seen.slice(1, 2), rows: [[2, 0]], times: [0, 60], unit: "rate" })];`,
 		`["from,to,'=cmd() (cores),'=cmd() quality,\"a\"\"b, c (cores)\",'-7 (cores),least (cores),most (cores)\n1970-01-01T00:00:00.000Z,1970-01-01T00:01:00.000Z,1.5,measured,2,,3,4\n1970-01-01T00:01:00.000Z,1970-01-01T00:01:30.000Z,,,0,1,,\n","time,\"a\"\"b, c (bytes/s)\"\n1970-01-01T00:00:00.000Z,2\n1970-01-01T00:01:00.000Z,0\n"]`)
-	texts := []string{"=1+1", "+x", "-x", "@x", "-7", "+1.5e3", "a=b", "a	b", "a‮b", "", "7"}
+	texts := []string{"=1+1", "+x", "-x", "@x", "-7", "+1.5e3", "a=b", "a\tb", "a\u202eb", "", "7"}
 	list, err := json.Marshal(texts)
 	if err != nil {
 		t.Fatal(err)
@@ -249,8 +249,8 @@ func TestMovedRangeInChromium(t *testing.T) {
 	})
 }
 
-// The header says how old the figures are; they are asked for again by a button, by a key and by
-// themselves, but not while the page is paused or hidden.
+// The header says how old the figures are. The page requests them again after a button, after a key
+// and by itself, but not while it is paused or hidden.
 func TestRefreshInChromium(t *testing.T) {
 	needPagesStage(t)
 	f := fleet.Open(t, fleet.Config{Nodes: 3, Each: 4, Tame: true})
