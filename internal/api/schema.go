@@ -138,7 +138,7 @@ func (s *schemas) addFigures() {
 	group["wall_seconds"] = oneOf("number", "null")
 	both := []string{"covered_seconds", "quality"}
 	s.add("Group", &huma.Schema{Type: huma.TypeObject, Properties: group, Required: append([]string{"nodes", "first_at", "last_at", "wall_seconds"}, both...),
-		Description:          "what one group used; it also has a key for each dimension of the question, whose value is empty for a group without one",
+		Description:          "use of one group. It also has a key for each dimension of the query, with an empty value if the group has none",
 		AdditionalProperties: &huma.Schema{Type: huma.TypeString, Description: "the group's name in that dimension"}})
 	s.add("Total", &huma.Schema{Type: huma.TypeObject, Properties: figures(), Required: both, Description: "a sum of figures", AdditionalProperties: true})
 }

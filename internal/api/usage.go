@@ -64,7 +64,7 @@ func (h *handler) usagePeriods(ctx context.Context, p *usageParams, q query.Quer
 		}
 		if rows += max(len(a.Groups), len(a.NestedGroups)); rows > v1.MaxGroups {
 			return fault.WithHint(fmt.Errorf("more than %d groups by %s in all periods and the range: %w", v1.MaxGroups, dimensionNames(q.By), fault.ErrInvalid),
-				"ask for the largest with limit, group by less, or narrow the question with from, to and where")
+				"set limit to get only the largest groups, use fewer dimensions, or narrow the query with from, to and where")
 		}
 		return nil
 	})
@@ -95,7 +95,7 @@ func (h *handler) queryUsage(ctx context.Context, scope query.Scope, q query.Que
 	}
 	if bounded && max(len(got.Groups), len(got.NestedGroups)) > v1.MaxGroups {
 		return nil, fault.WithHint(fmt.Errorf("more than %d groups by %s: %w", v1.MaxGroups, dimensionNames(q.By), fault.ErrInvalid),
-			"ask for the largest with limit, group by less, or narrow the query with from, to and where")
+			"set limit to get only the largest groups, use fewer dimensions, or narrow the query with from, to and where")
 	}
 	if got.AveragedOver > 0 {
 		return got, nil

@@ -35,26 +35,26 @@ const (
 	ParamEvery   = "every"
 )
 
-// noPolicy is the word of the policy that leaves idle energy undivided.
+// noPolicy is the name of the idle policy that does not divide idle energy.
 var noPolicy = power.None.String()
 
-// The largest numbers of dimensions and filters of a query.
+// Limits of a query: the number of its dimensions and of its filters.
 const (
 	maxBy    = 8
 	maxWhere = 1000
 )
 
-// day is the length of the range of a query that gives none.
+// day is the length of the default range of a query.
 const day = 24 * time.Hour
 
-// CheckParameters refuses parameters other than those allowed, since a query without its
-// mistyped parameter is another query.
+// CheckParameters returns an error if a parameter is not among those allowed. Ignoring a
+// mistyped parameter would answer a different query without a warning.
 func CheckParameters(given map[string][]string, allowed ...string) error {
 	for _, p := range slices.Sorted(maps.Keys(given)) {
 		if !slices.Contains(allowed, p) {
-			hint := "there are none here"
+			hint := "this request has no parameters"
 			if len(allowed) > 0 {
-				hint = "there are: " + strings.Join(allowed, ", ")
+				hint = "parameters: " + strings.Join(allowed, ", ")
 			}
 			return invalid(hint, "parameter %q is not known", p)
 		}
@@ -62,9 +62,8 @@ func CheckParameters(given map[string][]string, allowed ...string) error {
 	return nil
 }
 
-// ParseQuery reads a query of usage from URL parameters. Its scope is left
-// to the caller. Without a range it is about the last 24 hours, without
-// dimensions by job.
+// ParseQuery reads a query of usage from URL parameters. The caller sets the scope. The
+// default range is the last 24 hours, the default dimension is job.
 func ParseQuery(given map[string][]string, now time.Time) (query.Query, error) {
 	if err := CheckParameters(given, ParamBy, ParamFrom, ParamTo, ParamWhere, ParamOmitOwn, ParamLimit, ParamIdle, ParamNested, ParamFields, ParamSort, ParamEvery, ParamFormat); err != nil {
 		return query.Query{}, err
@@ -86,7 +85,7 @@ func ParseQuery(given map[string][]string, now time.Time) (query.Query, error) {
 	return q, err
 }
 
-// ParseOmitOwn reads whether what mete itself used is left out.
+// ParseOmitOwn reads whether to leave out the use of mete itself.
 func ParseOmitOwn(given map[string][]string) (bool, error) {
 	switch s, err := singleValue(given, ParamOmitOwn, "0"); {
 	case err != nil:
@@ -94,39 +93,39 @@ func ParseOmitOwn(given map[string][]string) (bool, error) {
 	case s == "1" || s == "true":
 		return true, nil
 	case s != "0" && s != "false":
-		return false, invalid("write 1 to leave out what mete itself used", "parameter %s=%q", ParamOmitOwn, s)
+		return false, invalid("1 leaves out the use of mete itself, 0 does not", "parameter %s=%q", ParamOmitOwn, s)
 	}
 	return false, nil
 }
 
-// NestedModes returns the words for the treatment of guests, other than none.
+// NestedModes returns the values of the parameter nested, other than none.
 func NestedModes() []string { return []string{query.NestedOnly, query.NestedAlso} }
 
-// ParseNested reads how nodes that are guests are treated: "" leaves them out.
+// ParseNested reads the treatment of nodes that are guests: "" leaves them out.
 func ParseNested(given map[string][]string) (string, error) {
 	s, err := singleValue(given, ParamNested, noPolicy)
 	switch {
 	case err != nil || s == noPolicy:
 		return "", err
 	case !slices.Contains(NestedModes(), s):
-		return "", invalid("it is only, for what runs in guest machines and nothing else, or also, for that beside all other", "parameter %s=%q", ParamNested, s)
+		return "", invalid("only returns guest machines alone, also returns them beside all other machines, none leaves them out", "parameter %s=%q", ParamNested, s)
 	}
 	return s, nil
 }
 
-// IdlePolicies returns the words for the policies that divide idle energy.
+// IdlePolicies returns the names of the policies that divide idle energy.
 func IdlePolicies() []string {
 	return []string{noPolicy, power.Equal.String(), power.Used.String()}
 }
 
-// ParseIdle reads the policy that divides idle energy: "" does not.
+// ParseIdle reads the policy that divides idle energy: "" does not divide it.
 func ParseIdle(given map[string][]string) (string, error) {
 	s, err := singleValue(given, ParamIdle, noPolicy)
 	switch {
 	case err != nil || s == noPolicy:
 		return "", err
 	case s == power.Reserved.String():
-		return "", invalid("nothing reserves CPUs that a ledger knows of; divide it by what was used, or equally", "parameter %s=%q", ParamIdle, s)
+		return "", invalid("a ledger does not know reservations of CPUs; use used or equal", "parameter %s=%q", ParamIdle, s)
 	case !slices.Contains(IdlePolicies(), s):
 		return "", invalid("it is one of "+strings.Join(IdlePolicies(), ", "), "parameter %s=%q", ParamIdle, s)
 	}
@@ -159,7 +158,7 @@ func ParseLimit(given map[string][]string) (int, error) {
 }
 
 // ParseRange reads the range of a query; the default is the last 24 hours. A time relative to
-// now counts from the end of the present minute, since a ledger keeps minutes.
+// now counts from the end of the current minute, because a ledger keeps minutes.
 func ParseRange(given map[string][]string, now time.Time) (from, to time.Time, err error) {
 	parse := func(name, without string) (time.Time, error) {
 		s, err := singleValue(given, name, without)
@@ -183,13 +182,13 @@ func ParseRange(given map[string][]string, now time.Time) (from, to time.Time, e
 		}
 	}
 	if !from.Before(to) {
-		return from, to, invalid("from is the earlier one", "range from %s to %s is empty",
+		return from, to, invalid("from must be earlier than to", "range from %s to %s is empty",
 			from.Format(time.RFC3339), to.Format(time.RFC3339))
 	}
 	return from, to, nil
 }
 
-// singleValue returns the value of a parameter that may be given once only.
+// singleValue returns the value of a parameter that may be given at most once.
 func singleValue(given map[string][]string, name, without string) (string, error) {
 	switch v := given[name]; len(v) {
 	case 0:
@@ -200,8 +199,7 @@ func singleValue(given map[string][]string, name, without string) (string, error
 	return "", invalid("give it once", "parameter %q is given twice", name)
 }
 
-// ParseBy reads dimensions: each value may name several, with commas. Without any it is
-// by job.
+// ParseBy reads dimensions: each value may name several, with commas. The default is job.
 func ParseBy(values []string) (by []query.Dimension, err error) {
 	for _, v := range values {
 		for s := range strings.SplitSeq(v, ",") {
@@ -225,7 +223,7 @@ func ParseBy(values []string) (by []query.Dimension, err error) {
 }
 
 // ParseWhere reads filters of the form DIMENSION=VALUE. Several values of one dimension
-// are alternatives; an empty value selects what has none.
+// are alternatives; an empty value selects workloads without a value.
 func ParseWhere(values []string) (map[query.Dimension][]string, error) {
 	if len(values) > maxWhere {
 		return nil, invalid("at most "+strconv.Itoa(maxWhere), "%d filters", len(values))

@@ -98,7 +98,7 @@ func TestParseQuery(t *testing.T) {
 
 func TestParseQueryRefuses(t *testing.T) {
 	for raw, want := range map[string]string{
-		"form=-1h":          `parameter "form" is not known: invalid; there are: by, from, to, where, omit-own, limit, idle`,
+		"form=-1h":          `parameter "form" is not known: invalid; parameters: by, from, to, where, omit-own, limit, idle`,
 		"by=color":          `dimension "color": invalid; it is one of job, workload, node, cluster, kind, user, project, namespace, pod, container, label:KEY`,
 		"by=label:":         `dimension "label:"`,
 		"by=job,job":        `dimension "job" is named twice`,
@@ -107,12 +107,12 @@ func TestParseQueryRefuses(t *testing.T) {
 		"where=color=x":     `dimension "color"`,
 		"from=then":         `time "then": invalid; write a time as`,
 		"from=":             `time ""`,
-		"from=now&to=-1h":   "is empty: invalid; from is the earlier one",
+		"from=now&to=-1h":   "is empty: invalid; from must be earlier than to",
 		"from=-1h&from=-2h": `parameter "from" is given twice`,
 		"limit=0":           `parameter limit="0": invalid; from 1 to 10000`,
 		"limit=10001":       `parameter limit="10001"`,
 		"idle=":             `parameter idle="": invalid; it is one of none, equal, used`,
-		"idle=reserved":     `parameter idle="reserved": invalid; nothing reserves CPUs`,
+		"idle=reserved":     `parameter idle="reserved": invalid; a ledger does not know reservations`,
 		"omit-own=maybe":    `parameter omit-own="maybe"`,
 		"by=label:a,label:b,label:c,label:d,label:e,label:f,label:g,label:h,label:i": "9 dimensions",
 		strings.Repeat("where=job=x&", 1001):                                         "1001 filters",

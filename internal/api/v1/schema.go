@@ -3,7 +3,7 @@ package v1
 import "mete.dev/mete/internal/model/live"
 
 // DocumentTypes returns values of the types that answers are written from, by the names
-// of their questions, for the description of the API. The elements of lists come from
+// of their queries, for the description of the API. The elements of lists come from
 // [ElementTypes].
 func DocumentTypes() map[string]any {
 	return map[string]any{"usage": Usage{}, "jobs": Jobs{}, "energy": Energy{}, "health": Health{}, "self": Self{}, "summary": live.Summary{}}

@@ -26,21 +26,21 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup DIR",
 		Short: "Copy the state of this machine's server, while it runs",
-		Long: `Copy the state of this machine's server into a new directory: the ledger, the
-metrics, its certificate authority, its certificates at servers above, and the state
-of its alerts. The server continues to run meanwhile.
+		Long: `Copy the state of this machine's server into a new directory, while the server runs:
+the ledger, the metrics, the certificate authority, the certificates for servers above,
+and the state of the alerts.
 
-The copy is itself a state directory: mete server --state DIR continues from it.
-That server fills in metrics from the ledger where the ledger is more recent, and
-requests from the agents the data that they sent after the copy. The copy does not
-contain a ledger in PostgreSQL: dump it with pg_dump, right after.
+The copy is a state directory: mete server --state DIR starts from it. That server
+adds metrics from the ledger where the ledger is more recent, and requests from the
+agents the data that they sent after the copy. A ledger in PostgreSQL is not in the
+copy: dump it with pg_dump immediately afterwards.
 
 The server writes the copy, with its own permissions. On the file system of its
 metrics the copy has hard links to past samples: they take space once the server has
 deleted its own, and a program that changes them in place changes the server's files
-too. A copy on another file system is independent. It contains the authority's key:
-keep it as safe as the server. Tokens and certificates that were revoked after the
-copy are valid again in a server that is started from it.`,
+too. A copy on another file system is independent. The copy contains the key of the
+certificate authority: protect it like the server. Tokens and certificates that were
+revoked after the copy are valid again in a server that starts from it.`,
 		Example: `  mete backup /srv/backup/mete-1
   mete backup /mnt/nas/mete-1 --state /srv/mete -o json`,
 		Args:          cobra.ExactArgs(1),

@@ -26,8 +26,8 @@ func Command() *cobra.Command {
 		Long: `Suppress notifications of alerts for a time: Alertmanagers and the webhook do not get
 the alerts that a silence matches. The page and the API still show them.
 
-The server takes these orders on a socket in its state directory, so only who may
-use that can give them. It keeps the silences, and who made them.`,
+The command uses a socket in the state directory of the server, so it needs access to
+that directory. The server keeps the silences with their authors.`,
 		Example: `  mete silence create alertname=MeteNodeSilent 'node=~rack1-.*' --for 2h --comment "new switch"
   mete silence list
   mete silence end k3v7q2mzx4ab`,

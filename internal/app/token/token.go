@@ -22,12 +22,12 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
 		Short: "Create, list and revoke the tokens of this machine's server",
-		Long: `Make, list and revoke the tokens that open this machine's server: to agents that
-enroll, to users whose jobs send their own figures, to people who read, to servers
-that send what they have, to programs that write series of their own.
+		Long: `Create, list and revoke the tokens of this machine's server. A token admits agents that
+enroll, users whose jobs send their own figures, readers, servers that send their
+ledgers, or programs that write their own series.
 
-The server takes these orders on a socket in its state directory, so only who may
-use that can give them.`,
+The command uses a socket in the state directory of the server, so it needs access to
+that directory.`,
 		Example: `  mete token create --uses 20 --expires 1h
   mete token create --role viewer --cluster lab
   mete token create --role writer --cluster lab --expires 90d
@@ -44,17 +44,21 @@ func create() *cobra.Command {
 	var uses int
 	cmd := &cobra.Command{
 		Use:   "create",
-		Short: "Make a token and print it",
-		Long: `Make a token and print it on standard output. It is shown this once: the server
-keeps no more of it than it takes to know it again.
+		Short: "Create a token and print it",
+		Long: `Create a token and print it on standard output. It is shown only once: the server keeps
+only a hash of it.
 
-An agent's token enrolls machines, by default one. A job's enrolls users for mete run
---server, and no machine. A viewer's lets who has it read, all clusters or one. An
-upstream's enrolls a server that sends its figures here.
+The role says what a token permits:
 
-A machine that lost its state is a new node, unless it enrolls with a token for the
-node that it was: --node. A server that lost its identity needs one to send its ledger
-again: --role upstream --node.`,
+  agent     enrolls machines, by default one
+  job       enrolls users for mete run --server, but no machines
+  viewer    permits its holder to read all clusters, or one (--cluster)
+  writer    permits its holder to write series into one cluster
+  upstream  enrolls a server that sends its ledger to this one
+
+A machine that lost its state enrolls as a new node. To continue as its earlier node,
+it needs a token for that node: --node. A server that lost its identity needs one too,
+to send its ledger again: --role upstream --node.`,
 		Example: `  mete token create > token
   mete token create --cluster lab --uses 20 --expires 1h
   mete token create --role job --uses -1 --expires 90d
@@ -151,10 +155,11 @@ func link() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:   "link",
-		Short: "Make a link that opens the page in a browser, once",
-		Long: `Make a link that opens the page of mete up, or of mete server --insecure, in a
-browser on this machine. It works once, within an hour. That browser may read until
-the server ends. At a server with TLS, sign in with a viewer's token instead.`,
+		Short: "Create a link that opens the page in a browser, once",
+		Long: `Create a link that opens the page of mete up, or of mete server --insecure, in a
+browser on this machine. The link works once, within an hour, and the browser stays
+signed in until the server ends. For a server with TLS, sign in with a viewer's token
+instead.`,
 		Example:       "  mete token link",
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
@@ -180,9 +185,9 @@ func revoke() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:   "revoke ID",
-		Short: "End a token",
-		Long: `End a token: from now on it opens nothing. Machines that have enrolled with it
-stay enrolled.`,
+		Short: "Revoke a token",
+		Long: `Revoke a token: the server no longer accepts it. Machines that enrolled with it stay
+enrolled.`,
 		Example:       "  mete token revoke abcd2345",
 		Args:          cobra.ExactArgs(1),
 		SilenceUsage:  true,
