@@ -272,7 +272,7 @@ func (a *Agent) reportSpool(err error) {
 	defer a.mu.Unlock()
 	switch {
 	case err != nil && a.spoolError == "":
-		a.log.Error("the spool rejects windows; they are held in memory", "err", err, "hint", fault.Hint(err))
+		a.log.Error("the spool rejects windows; they are held in memory", fault.Attrs(err)...)
 		a.spoolError = err.Error()
 	case err == nil && a.spoolError != "":
 		a.log.Info("the spool accepts windows again")

@@ -110,13 +110,13 @@ func (c *Config) waitEnrolled(ctx context.Context, id *enroll.Identity, log *slo
 			case id.Node() == "" || missing == nil && id.IsForOtherAuthority(tok):
 				return err
 			}
-			log.Error("cannot renew this machine's identity; windows wait in the spool", "node", id.Node(), "err", err, "hint", fault.Hint(err))
+			log.Error("cannot renew this machine's identity; windows wait in the spool", fault.Attrs(err, "node", id.Node())...)
 			return nil
 		case id.Node() != "":
 			log.Warn("cannot renew this machine's identity yet; windows wait in the spool", "node", id.Node(), "err", err)
 			return nil
 		case first:
-			log.Warn("cannot enroll yet; retrying", "server", id.Server(), "err", err, "hint", fault.Hint(err))
+			log.Warn("cannot enroll yet; retrying", fault.Attrs(err, "server", id.Server())...)
 		}
 		pause := wait/2 + rand.N(wait)
 		if after, ok := fault.RetryAfter(err); ok {

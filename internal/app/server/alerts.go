@@ -81,7 +81,7 @@ func reload(ctx context.Context, hup <-chan os.Signal, s *server.Server, log *sl
 		select {
 		case <-hup:
 			if err := s.Reload(); err != nil {
-				log.Error("cannot reload rules; keeping the old ones", "err", err, "hint", fault.Hint(err))
+				log.Error("cannot reload rules; keeping the old ones", fault.Attrs(err)...)
 				continue
 			}
 			log.Info("rules reloaded")

@@ -258,10 +258,10 @@ func (l *loop) setServerState(s State, err error, now time.Time) {
 		l.log.Warn("server unreachable; windows wait in the spool", "err", err)
 		return
 	case Outdated:
-		l.log.Error("server older than this program; windows wait in the spool", "err", err, "hint", fault.Hint(err))
+		l.log.Error("server older than this program; windows wait in the spool", fault.Attrs(err)...)
 		return
 	case Denied:
-		l.log.Error("server denies this machine; windows wait in the spool", "err", err, "hint", fault.Hint(err))
+		l.log.Error("server denies this machine; windows wait in the spool", fault.Attrs(err)...)
 		return
 	}
 	if before.State == Unknown {

@@ -297,7 +297,7 @@ func (o *outage) report(log *slog.Logger, begins, ends string, err error, attrs 
 	switch {
 	case err != nil && o.text == "":
 		o.text = err.Error()
-		log.Warn(begins, append(attrs, "err", err, "hint", fault.Hint(err))...)
+		log.Warn(begins, fault.Attrs(err, attrs...)...)
 	case err == nil && o.text != "":
 		o.text = ""
 		if ends != "" {

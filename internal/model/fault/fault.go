@@ -4,7 +4,10 @@
 // ("memory.stat: ..."), and check with errors.Is.
 package fault
 
-import "errors"
+import (
+	"errors"
+	"slices"
+)
 
 var (
 	// ErrNotFound means that the named thing does not exist.
@@ -39,4 +42,13 @@ func Hint(err error) string {
 		return h.Hint
 	}
 	return ""
+}
+
+// Attrs returns the attributes of a log line about err: others, then err and, if it has one, its hint.
+func Attrs(err error, others ...any) []any {
+	attrs := append(slices.Clip(others), "err", err)
+	if hint := Hint(err); hint != "" {
+		attrs = append(attrs, "hint", hint)
+	}
+	return attrs
 }
