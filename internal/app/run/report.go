@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -67,7 +68,38 @@ end, if only one has them).`,
 	f.BoolVar(&last, "last", false, "the job that started last (the default)")
 	f.BoolVar(&list, "list", false, "list all jobs")
 	cli.Choices(cmd, "output", "text", "json", "csv")
+	cmd.ValidArgsFunction = complete
 	return cmd
+}
+
+// maxCompletions is how many of the latest reports completion offers.
+const maxCompletions = 20
+
+// complete offers the names of the latest jobs, and their IDs. It is silent where they cannot be read.
+func complete(_ *cobra.Command, args []string, _ string) (words []cobra.Completion, _ cobra.ShellCompDirective) {
+	dir, err := statedir.Default(os.Getenv, os.Geteuid())
+	if err != nil || len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	s := archive.New(dir)
+	ids, err := s.IDs()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	names := map[string]bool{}
+	for _, id := range slices.Backward(ids[max(0, len(ids)-maxCompletions):]) {
+		r, err := s.Get(id)
+		if err != nil {
+			continue
+		}
+		name, about := report.Clean(r.Name), r.Started.Local().Format(time.DateTime)
+		if name == r.Name && !names[name] {
+			names[name] = true
+			words = append(words, cobra.CompletionWithDesc(name, "latest run, "+about))
+		}
+		words = append(words, cobra.CompletionWithDesc(id, name+", "+about))
+	}
+	return words, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 }
 
 func find(s *archive.Store, args []string) (*report.Report, error) {

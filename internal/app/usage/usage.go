@@ -113,6 +113,12 @@ func (q *queryFlags) rangeFrom(cmd *cobra.Command, from string) {
 
 func (q *queryFlags) whereFlag(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&q.where, "where", nil, "only what has `DIMENSION=VALUE`; of one dimension several are alternatives, an empty value is none")
+	var keys []string
+	for _, d := range v1.Dimensions() {
+		keys = append(keys, d+"=")
+	}
+	// The only error is an unknown flag.
+	_ = cmd.RegisterFlagCompletionFunc("where", cobra.FixedCompletions(keys, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
 }
 
 func (q *queryFlags) limitFlag(cmd *cobra.Command, usage string) {

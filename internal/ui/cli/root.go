@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Root returns a program without commands. build is the build information of the program,
@@ -32,6 +34,9 @@ type Exit interface {
 // code.
 func Run(ctx context.Context, root *cobra.Command, args []string) int {
 	root.SetArgs(args)
+	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
+		unquote(root)
+	}
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return OK
@@ -47,4 +52,14 @@ func Run(ctx context.Context, root *cobra.Command, args []string) int {
 		Explain(os.Stderr, root.Name(), show)
 	}
 	return code
+}
+
+// unquote removes the backticks from the help of all flags, which completion shows as it is.
+func unquote(c *cobra.Command) {
+	plain := func(f *pflag.Flag) { _, f.Usage = pflag.UnquoteUsage(f) }
+	c.Flags().VisitAll(plain)
+	c.PersistentFlags().VisitAll(plain)
+	for _, sub := range c.Commands() {
+		unquote(sub)
+	}
 }
