@@ -138,6 +138,12 @@ func lists(t *testing.T, ctx context.Context) {
 		const alerts = [{ labels: { alertname: "Down", severity: "critical", cluster: "lab", node: "a1", job: "a'b, c" } }, { labels: { alertname: "Down", severity: "critical", cluster: "lab", node: "a2", job: "a'b, c" } }];
 		return [command(common(alerts)), command({ alertname: "$(x)" }), command({ a: "" })];`,
 		`["mete silence create alertname=Down cluster=lab 'job=\"a'\\''b, c\"' --for 2h --comment WHY","mete silence create 'alertname=\"$(x)\"' --for 2h --comment WHY","mete silence create 'a=\"\"' --for 2h --comment WHY"]`)
+	expect(t, ctx, "the levels of a flow, and of a narrow one", `
+		const { flowOf } = await of("pages/flow.js");
+		const rows = [["n1", "web", 3], ["n2", "web", 2], ["n2", "idle", 5]].map(([node, job, value]) => ({ source: "meters", domain: "dram", node, group: "shop", job, value, off: 0 }));
+		const levels = (f) => f.nodes.map((n) => n.depth + " " + n.name + " " + n.value).join(", ");
+		return [flowOf(rows), flowOf(rows, { node: 0, job: 1 }, true)].map(levels);`,
+		`["0 meters 10, 1 dram 10, 2 n1 3, 3 shop 5, 4 web 5, 2 n2 7, 3 idle 5","0 dram 10, 1 shop 5, 2 web 5, 1 idle 5"]`)
 	expect(t, ctx, "the command that shows a job", `
 		const { command } = await of("pages/job.js");
 		return [command("build", { name: "15m" }), command("a'b $x", { name: "", from: 0, to: 60 })];`,
@@ -296,7 +302,7 @@ func TestTouchInChromium(t *testing.T) {
 	u.writes("#token", f.Viewer+"\r")
 	u.sees("marks", `document.querySelector(".quality.apportioned") !== null`)
 	u.sees("names in the navigation", `[...document.querySelectorAll(".side nav a span:not(.count)")].every((s) => s.getBoundingClientRect().width > 12 && s.getBoundingClientRect().bottom <= innerHeight)`)
-	for _, path := range []string{"/jobs?range=15m", "/alerts", "/nodes", "/query", "/job?job=kafka&range=15m"} {
+	for _, path := range []string{"/jobs?range=15m", "/alerts", "/nodes", "/query", "/job?job=kafka&range=15m", "/flow?range=15m"} {
 		u.opens(f.URL + path)
 		small, err := chromedp.Run(ctx, chromedp.Evaluate[string](`[...document.querySelectorAll("button:not(.plain):not(.twist), select, .side nav a, .legend button, input:not([type=checkbox])")].filter((e) => { const r = e.getBoundingClientRect(); return r.width > 0 && (r.height < 43.5 || r.width < 43.5) && getComputedStyle(e).visibility === "visible"; }).map((e) => e.tagName + "." + e.className + " " + e.innerText.slice(0, 20) + " " + Math.round(e.getBoundingClientRect().width) + "x" + Math.round(e.getBoundingClientRect().height)).slice(0, 5).join("; ")`))
 		if err != nil || small != "" {
@@ -304,6 +310,7 @@ func TestTouchInChromium(t *testing.T) {
 		}
 	}
 	u.opens(f.URL + "/jobs?range=15m")
+	u.sees("marks of the size of letters", `[...document.querySelectorAll(".quality")].every((m) => m.getBoundingClientRect().width < 14)`)
 	u.sees("an explanation after a tap", `(() => {
 		const mark = document.querySelector(".quality.apportioned");
 		if (!mark) return false;

@@ -1,5 +1,5 @@
 // The pieces that pages are made of.
-import { html, useState, useEffect, useRef } from "../vendor/preact.mjs";
+import { html, useState, useEffect, useMemo, useRef } from "../vendor/preact.mjs";
 import { Failure } from "./api.js";
 import { units, aligned, qualities, text, known } from "./fmt.js";
 import { here, onMove, put, jobAt } from "./route.js";
@@ -53,6 +53,17 @@ export function useData(ask, keys, every = 0, frame = false) {
     return () => { gone = true; clearTimeout(timer); control.abort(); document.removeEventListener("visibilitychange", seen); };
   }, [...keys, turn]);
   return state;
+}
+
+// useNarrow reports whether the screen is as narrow as a phone.
+export function useNarrow() {
+  const screen = useMemo(() => matchMedia("(max-width: 40rem)"), []), [narrow, set] = useState(screen.matches);
+  useEffect(() => {
+    const changed = () => set(screen.matches);
+    screen.addEventListener("change", changed);
+    return () => screen.removeEventListener("change", changed);
+  }, []);
+  return narrow;
 }
 
 // useKey does something when a key is pressed outside fields and dialogs.

@@ -2,7 +2,7 @@
 import { html, useMemo } from "../../vendor/preact.mjs";
 import { get } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
-import { Card, Shown, Empty, Segments, Figure, largest, useData, useHere } from "../ui.js";
+import { Card, Shown, Empty, Segments, Figure, largest, useData, useHere, useNarrow } from "../ui.js";
 import { Table } from "../table.js";
 import { Sankey } from "../sankey.js";
 import { text, few, qualities } from "../fmt.js";
@@ -13,19 +13,20 @@ const fields = domains.map(([, f]) => f).concat("energy_joules", "energy_idle_jo
 const residual = { idle: "--c-idle", system: "--c-system" };
 
 // flowOf makes nodes and links of rows: source, domain, node, kind or namespace, job. Only the nodes
-// and jobs with the largest values have their own.
-export function flowOf(rows, most = { node: 10, job: 18 }) {
+// and jobs with the largest values have their own. A narrow flow leaves out source and node.
+export function flowOf(rows, most = { node: 10, job: 18 }, narrow = false) {
   const nodes = new Map(), links = new Map();
   const sums = (key) => { const m = new Map(); for (const r of rows) m.set(key(r), (m.get(key(r)) || 0) + r.value); return [...m].sort((a, b) => b[1] - a[1]).map(([k]) => k); };
   const topNodes = new Set(sums((r) => r.node).slice(0, most.node)), topJobs = new Set(sums((r) => r.group + "\u0000" + r.job).filter((k) => k.split("\u0000")[1] && !(k.split("\u0000")[1] in residual)).slice(0, most.job));
-  const several = new Set(rows.map((r) => r.node)).size > 1;
+  const several = !narrow && new Set(rows.map((r) => r.node)).size > 1;
   const at = (id, name, depth, tone, r) => { const n = nodes.get(id) || { id, name, depth, tone, value: 0, off: 0 }; n.value += r.value; n.off += r.off; nodes.set(id, n); return id; };
   const flow = (from, to, r) => { const k = from + "\u0001" + to, l = links.get(k) || { from, to, value: 0, off: 0 }; l.value += r.value; l.off += r.off; links.set(k, l); };
   for (const r of rows) {
     if (!(r.value > 0)) continue;
-    const way = [at("source " + r.source, r.source, 0, "--c-rest", r), at("domain " + r.domain, r.domain, 1, "", r)];
+    const way = narrow ? [] : [at("source " + r.source, r.source, 0, "--c-rest", r)];
+    way.push(at("domain " + r.domain, r.domain, way.length, "", r));
     const node = topNodes.has(r.node) ? r.node : "other nodes";
-    let depth = 2;
+    let depth = way.length;
     if (several) way.push(at("node " + node, node, depth++, "", r));
     if (r.job in residual) way.push(at("residual " + r.job, r.job === "idle" ? "idle" : "system", depth, residual[r.job], r));
     else {
@@ -74,18 +75,18 @@ export function Flow({ theme }) {
   const span = useSpan(query), what = query.of === "cpu" ? "cpu" : "energy", idle = ["used", "equal"].includes(query.idle) ? query.idle : "";
   const params = { by: "node,kind,namespace,job", fields: what === "cpu" ? "cpu_seconds" : fields, sort: what === "cpu" ? "cpu_seconds" : "energy_joules", limit: 1000, idle: what === "cpu" ? "" : idle };
   const used = useData((signal) => get("/v1/usage", { ...params, ...ledger(span) }, signal), [what, idle, steps(span)]);
-  const flow = useMemo(() => used.data && flowOf(rowsOf(used.data, what)), [used.data]);
+  const narrow = useNarrow(), rows = useMemo(() => used.data && rowsOf(used.data, what), [used.data]);
+  const flow = useMemo(() => rows && flowOf(rows), [rows]), drawn = useMemo(() => rows && (narrow ? flowOf(rows, { node: 0, job: 10 }, true) : flow), [rows, narrow]);
   const unit = what === "cpu" ? "seconds" : "joules", total = used.data && used.data.total;
-  const depths = flow ? Math.max(0, ...flow.nodes.map((n) => n.depth)) + 1 : 0;
-  const tall = flow ? Math.max(360, Math.min(1100, 29 * Math.max(...Array.from({ length: depths }, (_, d) => flow.nodes.filter((n) => n.depth === d).length)))) : 420;
-  const pick = (id) => { const [kind, ...rest] = id.split(" "); if (kind === "node" && rest[0] !== "other") go(nodeAt(rest.join(" "))); if (kind === "job") { const n = flow.nodes.find((n) => n.id === id); if (n.name !== "other jobs") go(jobAt(n.name)); } };
-  const sum = flow ? [0, 1].map((d) => flow.nodes.filter((n) => n.depth === d).reduce((a, n) => a + n.value, 0))[0] : 0;
+  const depths = drawn ? Math.max(0, ...drawn.nodes.map((n) => n.depth)) + 1 : 0;
+  const tall = drawn ? Math.max(360, Math.min(1100, (narrow ? 42 : 29) * Math.max(...Array.from({ length: depths }, (_, d) => drawn.nodes.filter((n) => n.depth === d).length)))) : 420;
+  const pick = (id) => { const [kind, ...rest] = id.split(" "); if (kind === "node" && rest[0] !== "other") go(nodeAt(rest.join(" "))); if (kind === "job") { const n = drawn.nodes.find((n) => n.id === id); if (n.name !== "other jobs") go(jobAt(n.name)); } };
   return html`<div class="bar"><${Segments} label="flow of" options=${[["energy", "energy"], ["cpu", "CPU time"]]} value=${what} choose=${(v) => put({ of: v === "energy" ? "" : v })} />
-      ${what === "energy" && html`<${Segments} label="idle energy" options=${[["", "idle separate"], ["used", "idle divided by use"], ["equal", "idle divided equally"]]} value=${idle} choose=${(v) => put({ idle: v })} />`}
+      ${what === "energy" && html`<div class="bar"><span class="muted">Idle energy</span><${Segments} label="idle energy" options=${[["", "separate"], ["used", "divided by use"], ["equal", "equally"]]} value=${idle} choose=${(v) => put({ idle: v })} /></div>`}
       ${total && html`<span class="end num"><b><${Figure} v=${what === "cpu" ? total.cpu_seconds : Number(total.energy_joules || 0) + Number(total.energy_idle_joules || 0)} unit=${unit} off=${what === "cpu" ? null : Number(total.energy_error_joules || 0) + Number(total.energy_idle_error_joules || 0)} quality=${total.quality[what === "cpu" ? "cpu_seconds" : "energy_joules"]} /></b> <span class="muted">in total</span></span>`}</div>
     <section class="card" aria-label="flow"><${Shown} of=${used} height=${420}>${(u) => (!flow || flow.links.length === 0
       ? html`<${Empty} title=${what === "cpu" ? "No CPU time in this range" : "No energy data in this range"}><span>Choose a longer range. On a machine, <code>mete power</code> lists its meters.</span></${Empty}>`
-      : html`<${Sankey} nodes=${flow.nodes} links=${flow.links} unit=${unit} height=${tall} theme=${theme} pick=${pick} />
+      : html`<${Sankey} nodes=${drawn.nodes} links=${drawn.links} unit=${unit} height=${tall} theme=${theme} pick=${pick} narrow=${narrow} />
         <p class="small muted">${what === "energy" ? "The possible error (±) of each flow is in its tooltip and in the table. " : ""}Each level sums to the same total${u.rest_groups > 0 ? `; ${few(u.rest_groups, "small job")} ${u.rest_groups === 1 ? "is" : "are"} combined` : ""}.</p>`)}</${Shown}></section>
     ${flow && flow.links.length > 0 && html`<${Card} title="All flows" note=${few(flow.links.length, "flow")} flush><${Links} flow=${flow} unit=${unit} /></${Card}>`}`;
 }

@@ -3,7 +3,7 @@ import { html, useState, useRef, useEffect, useMemo } from "../../vendor/preact.
 import { get, save, range } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
 import { oneOf } from "../series.js";
-import { Card, Shown, Empty, Figure, Kind, Job, Search, Select, Spark, useData, useHere } from "../ui.js";
+import { Card, Shown, Empty, Figure, Kind, Job, Search, Select, Spark, useData, useHere, useNarrow } from "../ui.js";
 import { Table, Columns } from "../table.js";
 import { text, few } from "../fmt.js";
 import { put } from "../route.js";
@@ -46,16 +46,6 @@ export function inOrder(columns, narrow) {
 
 // Columns by which the server cannot sort, and the figure by which it sorts instead.
 const sortedBy = { memory: "memory_byte_seconds", cores: "cpu_seconds", power: "energy_joules" };
-
-function useNarrow() {
-  const screen = useMemo(() => matchMedia("(max-width: 40rem)"), []), [narrow, set] = useState(screen.matches);
-  useEffect(() => {
-    const changed = () => set(screen.matches);
-    screen.addEventListener("change", changed);
-    return () => screen.removeEventListener("change", changed);
-  }, []);
-  return narrow;
-}
 
 // sameAs reports whether a workload belongs to a row.
 const apart = ["kind", "namespace", "user", "project", "cluster"];
