@@ -82,6 +82,10 @@ func lists(t *testing.T, ctx context.Context) {
 		const column = (unit, values) => values.map((v) => aligned(v, unit, Math.max(...values)).join(" "));
 		return [column("joules", [3745, 3599, 70, 0.2, 0]), column("bytes", [900, 12]), column("bytes", [250 * 2 ** 20, 2 ** 20, 100]), column("seconds", [7100, 61]), column("cores", [0.5, 0.0002]), aligned(5, "count", 7), [3599, 3745, 0.0004, 0].map((v) => text(v, "joules")), text(1536, "rate"), text(2 ** 40 * 3600, "bytehours")];`,
 		`[["1.040 Wh","1.000 Wh","0.019 Wh","<0.001 Wh","0 Wh"],["900 B","12 B"],["250.0 MiB","1.0 MiB","<0.1 MiB"],["118.3 min","1.0 min"],["0.500 cores","<0.001 cores"],["5",""],["3.60 kJ","1.04 Wh","400 µJ","0 J"],"1.50 KiB/s","1.00 TiB h"]`)
+	expect(t, ctx, "shares of a whole", `
+		const { shareOf } = await of("fmt.js");
+		return [[1, 4], [4, 4], [4.02, 4], [5, 4], [1, 0], [-1, 4], [null, 4]].map(([part, whole]) => shareOf(part, whole));`,
+		`[0.25,1,1,null,null,null,null]`)
 	expect(t, ctx, "columns of a narrow screen", `
 		const { inOrder } = await of("pages/jobs.js");
 		const columns = [{ key: "job", always: true }, { key: "kind" }, { key: "trend" }, { key: "cpu_seconds", fields: ["cpu_seconds"], width: "9rem" }, { key: "peak", fields: ["peak"], width: "5rem" }];

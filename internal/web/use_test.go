@@ -263,4 +263,15 @@ func TestLive(t *testing.T) {
 	u.sees("that it is paused", still+` === `+quote(was))
 	u.clicks("#pause")
 	u.sees("that it continues", still+` !== `+quote(was))
+	// A hidden tab does not poll.
+	snapshots := `performance.getEntriesByType("resource").filter((e) => e.name.endsWith("/api/v0/snapshot")).length`
+	hide := func(hidden bool) {
+		t.Helper()
+		u.sees("a tab", fmt.Sprintf(`(Object.defineProperty(document, "hidden", { get: () => %v, configurable: true }), document.dispatchEvent(new Event("visibilitychange")), performance.clearResourceTimings(), true)`, hidden))
+	}
+	hide(true)
+	u.does(chromedp.Sleep(3500 * time.Millisecond))
+	u.sees("no more requests than the one that was on its way", snapshots+` <= 1`)
+	hide(false)
+	u.sees("requests again", snapshots+` >= 2`)
 }

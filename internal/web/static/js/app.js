@@ -115,13 +115,15 @@ function useDown() {
   return down;
 }
 
+const none = [];
+
 function App() {
   const { path, query } = useHere();
   const [keys, showKeys] = useState(false);
   const [tries, again] = useState(0);
   const theme = useTheme(), down = useDown();
   const who = useData((signal) => get("/v1/nodes", {}, signal), [tries], 15000, true);
-  const firing = useData(async (signal) => (await get("/api/v1/alerts", {}, signal)).data.alerts.filter(alarms).length, [tries], 30000, true);
+  const firing = useData(async (signal) => (await get("/api/v1/alerts", {}, signal)).data.alerts.filter(alarms), [tries], 30000, true);
   const played = useData(async (signal) => (root.querySelector("#app").dataset.live === "1" ? (await get("/api/v0/snapshot", {}, signal)).simulated : ""), [tries], 0, true); // it is fixed when mete up starts
   const page = pages.find((p) => p.match(path));
   const oldest = useMemo(() => (who.data ? Math.min(...who.data.nodes.map((n) => Date.parse(n.enrolled_at))) : 0), [Boolean(who.data)]);
@@ -134,10 +136,10 @@ function App() {
   const View = page ? page.view : missing;
   const keep = ranged(query);
   return html`<div class="frame"><a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); document.getElementById("main").focus(); }}>Skip to the page</a>
-    <${Side} page=${page} keep=${keep} dark=${theme === "dark"} showKeys=${showKeys} alarms=${firing.data} leave=${() => { signOut(); again(tries + 1); }} />
+    <${Side} page=${page} keep=${keep} dark=${theme === "dark"} showKeys=${showKeys} alarms=${(firing.data || none).length} leave=${() => { signOut(); again(tries + 1); }} />
     <div class="body"><${Head} page=${page} title=${title} path=${path} keep=${keep} span=${spanOf(query)} />
       <main class=${"page" + (down ? " stale" : "")} id="main" tabindex="-1"><${Notices} down=${down} simulated=${played.data} error=${who.error} />
-        ${(who.data || page && page.alone) && html`<${View} key=${path + (query.job || "") + "\n" + (query.node || "")} path=${path} nodes=${who.data ? who.data.nodes : null} theme=${theme} />`}</main></div>
+        ${(who.data || page && page.alone) && html`<${View} key=${path + (query.job || "") + "\n" + (query.node || "")} path=${path} nodes=${who.data ? who.data.nodes : null} alerts=${firing.data || none} theme=${theme} />`}</main></div>
     ${keys && html`<${Keys} close=${() => showKeys(false)} />`}</div>`;
 }
 

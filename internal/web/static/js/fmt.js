@@ -71,6 +71,12 @@ export function aligned(v, unit, like) {
 
 export const known = (v) => v !== null && v !== undefined && !Number.isNaN(v);
 
+// shareOf is a part of a whole as a number from 0 to 1; null where the part exceeds the whole by more
+// than the two readings can differ, as such data is inconsistent.
+const tolerance = 0.01;
+export const shareOf = (part, whole) => (known(part) && whole > 0 && part >= 0 && part <= whole * (1 + tolerance) ? Math.min(1, part / whole) : null);
+export const inconsistent = "absent: the parts exceed the total";
+
 // text is a figure as one string; an absent one is a dash.
 export function text(v, unit, like = v) {
   if (!known(v)) return "–";

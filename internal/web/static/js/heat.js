@@ -1,7 +1,7 @@
 // A map of machines: a cell each, in groups, shaded by how much of a resource is in use.
 import { html, useState, useRef } from "../vendor/preact.mjs";
 import { Segments, Select, useHere } from "./ui.js";
-import { text, few, ago } from "./fmt.js";
+import { text, shareOf, few, ago } from "./fmt.js";
 import { nodeAt, put } from "./route.js";
 import { groupsOf, natural, prefixOf } from "./names.js";
 
@@ -13,7 +13,7 @@ export function heatOf(node, by) {
   const p = node[by];
   if (!p) return null;
   if (by === "power_watts") return p.whole;
-  return p.whole > 0 ? (p.workloads + p.system) / p.whole : null;
+  return shareOf(p.workloads + p.system, p.whole);
 }
 
 // scaleOf returns the value of the darkest cell: the highest value, rounded up to a tenth of the

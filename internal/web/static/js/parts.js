@@ -5,7 +5,7 @@ import { Card, Shown, Empty, Bar, Figure, Quality, useData } from "./ui.js";
 import { Chart } from "./chart.js";
 import { resources, stacks, stack, capacity, errors, traffic, flows } from "./series.js";
 import { before } from "./span.js";
-import { text, when, exactly } from "./fmt.js";
+import { text, shareOf, inconsistent, when, exactly } from "./fmt.js";
 import { nodeAt } from "./route.js";
 import { Table } from "./table.js";
 
@@ -103,8 +103,8 @@ export function Whole({ used }) {
   });
   if (rows.length === 0) return html`<${Empty} title="No data yet" />`;
   return html`<ul class="wholes">${rows.map((r) => html`<li><div class="row"><b>${r.name}</b><span class="num muted">${text(r.whole, r.unit)}</span><span class=${"tag " + (r.off === 0 ? "good" : "bad")} title=${r.off === 0 ? "workloads + system + idle = the whole" : "the parts do not sum to the whole. This is a bug, please report it"}>${r.off === 0 ? "adds up" : "off by " + text(r.off, r.unit)}</span></div>
-    <${Bar} parts=${[["workloads", "var(--accent)"], ["system", "var(--c-system)"], ["idle", "transparent"]].map(([p, color]) => ({ share: r.parts[p] / r.whole, color, title: `${p} ${text(r.parts[p], r.unit)}, ${text(r.parts[p] / r.whole, "percent")}` }))} />
-    <div class="row small muted num"><span>workloads ${text(r.parts.workloads / r.whole, "percent")}</span><span>system ${text(r.parts.system / r.whole, "percent")}</span><span>idle ${text(r.parts.idle / r.whole, "percent")}</span></div></li>`)}</ul>`;
+    <${Bar} parts=${[["workloads", "var(--accent)"], ["system", "var(--c-system)"], ["idle", "transparent"]].map(([p, color]) => ({ share: r.parts[p] / r.whole, color, title: `${p} ${text(r.parts[p], r.unit)}, ${text(shareOf(r.parts[p], r.whole), "percent")}` }))} />
+    <div class="row small muted num">${["workloads", "system", "idle"].map((p) => { const s = shareOf(r.parts[p], r.whole); return html`<span title=${s === null ? inconsistent : null}>${p} ${text(s, "percent")}</span>`; })}</div></li>`)}</ul>`;
 }
 
 // Gaps lists time of which not all is known.

@@ -5,7 +5,7 @@ import { ledger, steps, useSpan } from "../span.js";
 import { oneOf } from "../series.js";
 import { Card, Shown, Empty, Figure, Kind, Job, Search, Select, Spark, useData, useHere, useNarrow } from "../ui.js";
 import { Table, Columns } from "../table.js";
-import { text, few } from "../fmt.js";
+import { text, shareOf, few } from "../fmt.js";
 import { put } from "../route.js";
 import { amounts } from "../amounts.js";
 
@@ -23,7 +23,7 @@ function allColumns(trend, total, rows) {
     named("namespace", "Namespace", "9rem"), named("user", "User", "7rem"), named("project", "Project", "8rem"), named("cluster", "Cluster", "7rem"),
     { key: "nodes", title: "Nodes", num: true, width: "5rem", value: (r) => r.nodes, cell: (r) => r.nodes.toLocaleString() },
     { key: "trend", title: "CPU over time", width: "8.6rem", help: "CPU use over the range; each chart has its own scale", cell: (r) => html`<${Spark} values=${trend[keyOf(r)]} label=${"CPU of " + r.job} />` },
-    { ...cpu, cell: (r) => html`${cpu.cell(r)}<span class="share" title=${text(Number(r.cpu_seconds) / total.cpu, "percent") + " of the CPU time of all jobs and the system"}><i style=${{ width: Math.min(100, 100 * Number(r.cpu_seconds) / total.most) + "%" }}></i></span>` },
+    { ...cpu, cell: (r) => html`${cpu.cell(r)}<span class="share" title=${text(shareOf(Number(r.cpu_seconds), total.cpu), "percent") + " of the CPU time of all jobs and the system"}><i style=${{ width: Math.min(100, 100 * Number(r.cpu_seconds) / total.most) + "%" }}></i></span>` },
     amount("cpu_throttled_seconds", "Throttled", "seconds", "time in which a CPU limit held back tasks that could run"),
     amount("memory_peak_bytes", "Peak memory", "bytes", "highest memory of one of its workloads", { long: "Memory, peak" }),
     whileRunning("memory", "Memory", "memory_byte_seconds", "bytes", "average memory, with page cache,"),

@@ -8,12 +8,12 @@ import { Card, Stat, Shown, Empty, Facts, Kind, Job, Segments, useData, useHere,
 import { Stacked, Flows, Gaps, useStacks, gapMarks } from "../parts.js";
 import { Table } from "../table.js";
 import { State } from "./nodes.js";
-import { text, few, ago, exactly, when } from "../fmt.js";
+import { text, shareOf, few, ago, exactly, when } from "../fmt.js";
 import { jobColumns, jobFields } from "../amounts.js";
 import { put, go, jobAt, href, ranged } from "../route.js";
 
 function Now({ n }) {
-  const share = (p, unit) => (p ? `${text((p.workloads + p.system) / p.whole, "percent")} of ${text(p.whole, unit)}` : "not available");
+  const share = (p, unit) => (p ? `${text(shareOf(p.workloads + p.system, p.whole), "percent")} of ${text(p.whole, unit)}` : "not available");
   const stat = (title, p, unit) => html`<${Stat} title=${title} v=${p && p.workloads + p.system} unit=${unit} quality=${p && p.quality} parts=${partsOf(p, unit)} below=${p ? html`<span>${share(p, unit)}</span><span>workloads ${text(p.workloads, unit)}</span><span>idle ${text(p.idle, unit)}</span>` : "not available"} />`;
   const flow = (title, f, a, b) => html`<${Stat} title=${title} v=${f && f.in + f.out} unit="rate" quality=${f && f.quality} below=${f ? html`<span>${a} ${text(f.in, "rate")}</span><span>${b} ${text(f.out, "rate")}</span>` : "not available"} />`;
   const e = n.power_watts;

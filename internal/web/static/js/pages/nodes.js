@@ -6,15 +6,15 @@ import { Card, Shown, Empty, Figure, Bar, Search, Select, largest, useData, useH
 import { Table, Columns } from "../table.js";
 import { Heat } from "../heat.js";
 import { natural } from "../names.js";
-import { text, few, ago, exactly } from "../fmt.js";
+import { text, shareOf, inconsistent, few, ago, exactly } from "../fmt.js";
 import { nodeAt, put } from "../route.js";
 
 const states = { live: "good", behind: "warn", silent: "bad", revoked: "" };
 export const State = ({ of }) => html`<span class=${"tag " + (states[of] || "")} title=${{ live: "its data arrives", behind: "its data arrives late", silent: "no data arrives", revoked: "its certificate is revoked" }[of]}>${of}</span>`;
 
-const used = (p) => (p && p.whole > 0 ? (p.workloads + p.system) / p.whole : null);
-const shareOf = (key, title, unit) => ({ key, title, width: "12.5rem", value: (n) => used(n[key]), num: false, help: "used by workloads and the system, of the total",
-  cell: (n) => (n[key] ? html`<div class="barred"><span class="num">${text(used(n[key]), "percent")}</span><${Bar} slim parts=${partsOf(n[key], unit)} /><span class="num muted">${text(n[key].whole, unit)}</span></div>` : html`<span class="absent">–</span>`) });
+const used = (p) => (p ? shareOf(p.workloads + p.system, p.whole) : null);
+const usedOf = (key, title, unit) => ({ key, title, width: "12.5rem", value: (n) => used(n[key]), num: false, help: "used by workloads and the system, of the total",
+  cell: (n) => (n[key] ? html`<div class="barred"><span class="num" title=${used(n[key]) === null ? inconsistent : null}>${text(used(n[key]), "percent")}</span><${Bar} slim parts=${partsOf(n[key], unit)} /><span class="num muted">${text(n[key].whole, unit)}</span></div>` : html`<span class="absent">–</span>`) });
 // columnsOf are the columns of nodes, each in one unit.
 function columnsOf(rows) {
   const column = (key, title, unit, width, value, more = {}) => { const like = largest(rows, value); return { key, title, num: true, width, value, cell: (n) => html`<${Figure} v=${value(n)} like=${like()} unit=${unit} quality=${more.quality && more.quality(n)} off=${more.off && more.off(n)} />`, ...more }; };
@@ -23,7 +23,7 @@ function columnsOf(rows) {
   return [
     { key: "name", title: "Node", always: true, width: "10rem", class: "name", first: true, order: natural, value: (n) => n.name, cell: (n) => html`<a href=${nodeAt(n.name)} title=${n.node}>${n.name}</a>` },
     { key: "state", title: "State", width: "5.6rem", value: (n) => n.state, cell: (n) => html`<${State} of=${n.state} />` },
-    { ...shareOf("cpu_cores", "CPU", "cores"), desc: true }, shareOf("memory_bytes", "Memory", "bytes"),
+    { ...usedOf("cpu_cores", "CPU", "cores"), desc: true }, usedOf("memory_bytes", "Memory", "bytes"),
     column("power", "Power", "watts", "11.5rem", (n) => (n.power_watts ? n.power_watts.whole : null), { off: (n) => n.power_watts && n.power_watts.error, quality: (n) => n.power_watts && n.power_watts.quality }),
     flow("disk_bytes_per_second", "Disk"), flow("network_bytes_per_second", "Network"),
     { key: "workloads", title: "Active workloads", num: true, width: "9rem", help: "workloads that used something in the latest window", value: (n) => n.workloads, cell: (n) => n.workloads.toLocaleString() },

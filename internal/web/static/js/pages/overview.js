@@ -1,20 +1,20 @@
 // Overview: the use of all machines, now and over the range, and the largest users.
 import { html, useMemo } from "../../vendor/preact.mjs";
-import { get, alarms } from "../api.js";
+import { get } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
 import { resources, divisions } from "../series.js";
 import { Starting, isStarting, isNew, usePresent } from "../starting.js";
 import { Card, Stat, Shown, Empty, Figure, Kind, Job, Segments, useData, useHere, partsOf } from "../ui.js";
 import { Stacked, Flows, Whole, useStacks, gapMarks, alertMarks } from "../parts.js";
 import { Brief } from "../firing.js";
-import { text, few, ago } from "../fmt.js";
+import { text, few, ago, known, shareOf } from "../fmt.js";
 import { href, nodeAt, jobAt, go, put, ranged } from "../route.js";
 
 const fields = "cpu_seconds,memory_byte_seconds,disk_read_bytes,disk_written_bytes,energy_joules,energy_error_joules", topFields = "cpu_seconds,memory_peak_bytes,energy_joules,energy_error_joules";
 
 // Now is the present use of all machines.
 function Now({ now, nodes }) {
-  const s = now.sum, share = (p) => (p && p.whole > 0 ? text((p.workloads + p.system) / p.whole, "percent") + " of " : "");
+  const s = now.sum, share = (p) => (p && p.whole > 0 ? text(shareOf(p.workloads + p.system, p.whole), "percent") + " of " : "");
   const flow = (f) => f && f.in + f.out;
   return html`<section class="card stats" aria-label="now">
     <${Stat} title="CPU" v=${s.cpu_cores && s.cpu_cores.workloads + s.cpu_cores.system} unit="cores" quality=${s.cpu_cores && s.cpu_cores.quality} parts=${partsOf(s.cpu_cores, "cores")} below=${s.cpu_cores ? share(s.cpu_cores) + few(s.cpus, "CPU") : "not available"} />
@@ -45,9 +45,9 @@ function Top({ span, sort }) {
 // Fleet shows each node as a cell, shaded by its use.
 export function Fleet({ nodes, by = "cpu_cores" }) {
   return html`<ul class="fleet">${nodes.map((n) => {
-    const p = n[by], share = p && p.whole > 0 ? (p.workloads + p.system) / p.whole : null;
-    const says = `${n.name}: ${share === null ? n.state : text(share, "percent")}`;
-    return html`<li><a href=${nodeAt(n.name)} class=${n.state === "live" ? "" : "not " + n.state} title=${says} aria-label=${says} style=${share === null ? null : { "--heat": share.toFixed(3) }}></a></li>`;
+    const p = n[by], share = p && shareOf(p.workloads + p.system, p.whole);
+    const says = `${n.name}: ${!known(share) ? n.state : text(share, "percent")}`;
+    return html`<li><a href=${nodeAt(n.name)} class=${n.state === "live" ? "" : "not " + n.state} title=${says} aria-label=${says} style=${!known(share) ? null : { "--heat": share.toFixed(3) }}></a></li>`;
   })}</ul>`;
 }
 
@@ -58,7 +58,7 @@ function Attention({ nodes, gaps, alerts }) {
   const quiet = nodes.filter((n) => (n.state === "silent" || n.state === "behind") && !isNew(n));
   const more = (n, one, path) => (n > shownRows ? [html`<li class="warn"><a href=${path}>${few(n - shownRows, one)}</a></li>`] : []);
   const list = [
-    ...(alerts.some(alarms) ? [html`<${Brief} alerts=${alerts} />`] : []),
+    ...(alerts.length > 0 ? [html`<${Brief} alerts=${alerts} />`] : []),
     ...(quiet.length > shownRows ? [] : quiet).map((n) => html`<li class="warn"><a href=${nodeAt(n.name)}>${n.name}</a><span>${n.state}${n.booked_through ? ", last data " + ago(n.booked_through) : ""}</span></li>`),
     ...(quiet.length > shownRows ? [html`<li class="warn"><a href="/nodes">${few(quiet.length, "node")}</a><span>silent or behind</span></li>`] : []),
     ...gaps.slice(0, shownRows).map((g) => html`<li class=${["unwatched", "rebooted"].includes(g.reason) ? "warn" : "bad"}><a href=${nodeAt(g.name)}>${g.name}</a><span title=${g.meaning}>${g.reason} for ${text(g.seconds, "seconds")}, ${ago(g.to)}</span></li>`), ...more(gaps.length, "more gap", "/health"),
@@ -67,7 +67,7 @@ function Attention({ nodes, gaps, alerts }) {
   return html`<ul class="attention">${list}</ul>`;
 }
 
-export function Overview({ nodes }) {
+export function Overview({ nodes, alerts }) {
   const { query } = useHere();
   const span = useSpan(query), starting = isStarting(nodes);
   const by = divisions[query.by] ? query.by : "", sort = sorts.some(([k]) => k === query.top) ? query.top : "cpu_seconds";
@@ -76,12 +76,11 @@ export function Overview({ nodes }) {
   const [of, previous] = useStacks({ by, span, nodes: nodes.length, compare: query.compare === "1" });
   const used = useData((signal) => get("/v1/usage", { by: "kind", fields, ...ledger(span) }, signal), [steps(span), starting]);
   const gaps = useData(async (signal) => (await get("/v1/gaps", ledger(span), signal)).gaps, [steps(span)]);
-  const alerts = useData(async (signal) => (await get("/api/v1/alerts", {}, signal)).data.alerts, [], 30000);
   const dimensions = useData(async (signal) => {
     const list = (await get("/v1/dimensions", {}, signal)).dimensions;
     return ["namespace", "user"].map((name) => list.some((d) => d.dimension === name && d.workloads > 0));
   }, []);
-  const marks = useMemo(() => [...gapMarks(gaps.data), ...alertMarks((alerts.data || []).filter(alarms))], [gaps.data, alerts.data]);
+  const marks = useMemo(() => [...gapMarks(gaps.data), ...alertMarks(alerts)], [gaps.data, alerts]);
   if (nodes.length === 0) return html`<section class="card"><${Empty} title="No machine has enrolled yet"><p>Create a token on the server, then start an agent on each machine:</p><pre>mete token create --role agent
 mete-agent -server URL -token-file FILE</pre></${Empty}></section>`;
   const several = nodes.length > 1, [spaces, users] = dimensions.data || [];
@@ -102,7 +101,7 @@ mete-agent -server URL -token-file FILE</pre></${Empty}></section>`;
       ${chart("cpu")}${chart("memory")}${chart("power")}
       <div class="w6 grid inner"><${Flows} title="Disk" name="mete_node_disk_bytes_per_second" nodes=${measured} of=${of} names=${[["read", "disk_read_bytes"], ["written", "disk_written_bytes"]]} span=${span} width="w6" height=${230} marks=${marks} /><${Flows} title="Network" name="mete_node_network_bytes_per_second" nodes=${measured} of=${of} names=${[["received", "network_rx_bytes"], ["sent", "network_tx_bytes"]]} span=${span} width="w6" height=${230} marks=${marks} /></div>
       <${Card} title="Most used" note="jobs, in the range" width="w6" aside=${html`<${Segments} label="most used by" options=${sorts} value=${sort} choose=${(v) => put({ top: v === "cpu_seconds" ? "" : v })} />`}><${Top} span=${span} sort=${sort} /></${Card}>
-      <div class="w6 stack"><${Card} title="Attention"><${Shown} of=${gaps} height=${60}>${(g) => html`<${Attention} nodes=${nodes} gaps=${g} alerts=${alerts.data || []} />`}</${Shown}></${Card}>
+      <div class="w6 stack"><${Card} title="Attention"><${Shown} of=${gaps} height=${60}>${(g) => html`<${Attention} nodes=${nodes} gaps=${g} alerts=${alerts} />`}</${Shown}></${Card}>
         ${!large && cells}
         <${Card} title="Parts and whole" note="exact to the nanosecond, byte and microjoule"><${Shown} of=${used} height=${180}>${(u) => html`<${Whole} used=${u} />`}</${Shown}></${Card}></div>
       ${large && cells}
