@@ -12,6 +12,7 @@ import (
 	"embed"
 	"encoding/hex"
 	"io/fs"
+	"maps"
 	"mime"
 	"net/http"
 	"path"
@@ -79,12 +80,26 @@ func New(live bool) *Page {
 		panic(err) // embedded in the program
 	}
 	p.version = hex.EncodeToString(all.Sum(nil)[:6])
-	text := strings.ReplaceAll(string(p.files["index.html"].body), "/static/-/", "/static/"+p.version+"/")
+	text := strings.Replace(string(p.files["index.html"].body), "<!-- modules -->\n", p.preloads(), 1)
+	text = strings.ReplaceAll(text, "/static/-/", "/static/"+p.version+"/")
 	if live {
 		text = strings.Replace(text, `<div id="app"`, `<div id="app" data-live="1"`, 1)
 	}
 	p.index = newFile("index.html", []byte(text))
 	return p
+}
+
+// preloads returns the links by which a browser loads all modules of the page at once. Otherwise
+// it learns of each from those that import it, a round trip for each level. Styles come first, so
+// that the skeleton of the page shows meanwhile.
+func (p *Page) preloads() string {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(p.files)) {
+		if strings.HasPrefix(name, "js/") && name != "js/theme.js" && name != "js/app.js" {
+			b.WriteString(`<link rel="modulepreload" fetchpriority="low" href="/static/-/` + name + "\">\n")
+		}
+	}
+	return b.String()
 }
 
 func newFile(name string, body []byte) *file {

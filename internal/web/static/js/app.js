@@ -145,4 +145,5 @@ function App() {
 
 // A link that is put into the address bar of a page that is open does not load it anew.
 addEventListener("hashchange", () => { if (/[#&]code=/.test(location.hash)) location.reload(); });
-exchange().then(() => render(html`<${App} />`, document.getElementById("app")));
+const app = document.getElementById("app");
+exchange().then(() => { app.replaceChildren(); render(html`<${App} />`, app); }); // in place of the skeleton of index.html
