@@ -75,7 +75,7 @@ export const known = (v) => v !== null && v !== undefined && !Number.isNaN(v);
 // than the two readings can differ, as such data is inconsistent.
 const tolerance = 0.01;
 export const shareOf = (part, whole) => (known(part) && whole > 0 && part >= 0 && part <= whole * (1 + tolerance) ? Math.min(1, part / whole) : null);
-export const inconsistent = "absent: the parts exceed the total";
+export const inconsistent = "absent: the parts do not match the total";
 
 // text is a figure as one string; an absent one is a dash.
 export function text(v, unit, like = v) {

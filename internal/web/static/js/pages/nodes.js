@@ -28,7 +28,7 @@ function columnsOf(rows) {
     flow("disk_bytes_per_second", "Disk"), flow("network_bytes_per_second", "Network"),
     { key: "workloads", title: "Active workloads", num: true, width: "9rem", help: "workloads that used something in the latest window", value: (n) => n.workloads, cell: (n) => n.workloads.toLocaleString() },
     { key: "cluster", title: "Cluster", width: "6.2rem", order: natural, value: (n) => n.cluster },
-    { key: "through", title: "Last data", width: "7rem", value: (n) => n.booked_through, cell: (n) => (n.booked_through ? html`<span class="num" title=${exactly(n.booked_through)}>${ago(n.booked_through)}</span>` : html`<span class="absent">–</span>`) },
+    { key: "through", title: "Last data", width: "8rem", value: (n) => n.booked_through, cell: (n) => (n.booked_through ? html`<span class="num" title=${exactly(n.booked_through)}>${ago(n.booked_through)}</span>` : html`<span class="absent">–</span>`) },
     ranged("cpu_seconds", "CPU used", "seconds", "CPU time of workloads and the system in the range"), ranged("energy_joules", "Energy", "joules", "energy of the machine in the range, idle energy included"),
     ranged("disk_written_bytes", "Written", "bytes", "bytes written to disks in the range"),
   ];
