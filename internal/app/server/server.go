@@ -20,6 +20,7 @@ import (
 	"mete.dev/mete/internal/ui/cli"
 	"mete.dev/mete/internal/x/loopback"
 	"mete.dev/mete/internal/x/statedir"
+	"mete.dev/mete/internal/x/text"
 )
 
 type config struct {
@@ -154,14 +155,14 @@ func run(ctx context.Context, c config, out, logTo io.Writer) (err error) {
 	if c.insecure {
 		scheme, tls = "http", nil
 	}
-	link := ""
+	next := c.nextSteps()
 	if c.insecure {
 		s.SetURL("http://" + localAddress(ln.Addr()))
 		page, err := s.PageLink()
 		if err != nil {
 			return err
 		}
-		link = "  open once in a browser, within an hour: " + page + "\n"
+		next = "  open once in a browser, within an hour: " + page + "\n"
 		withdraw, err := loopback.Publish(ln.Addr(), admin.Addr().String())
 		if err != nil {
 			return fmt.Errorf("agents of this machine could not find the server: %w", err)
@@ -175,13 +176,24 @@ func run(ctx context.Context, c config, out, logTo io.Writer) (err error) {
 	g.Go(func() error { reload(gctx, hup, s, log); return nil })
 	g.Go(func() error { return server.Serve(gctx, ln, s.Handler(), tls) })
 	g.Go(func() error { return server.Serve(gctx, admin, s.AdminHandler(s.Handler()), nil) })
-	if _, err := fmt.Fprintf(out, "mete server: %s://%s\n  ledger: %s\n%s", scheme, ln.Addr(), c.describe(), link); err != nil {
+	if _, err := fmt.Fprintf(out, "mete server: %s://%s\n  ledger: %s\n%s", scheme, ln.Addr(), c.describe(), next); err != nil {
 		return errors.Join(err, g.Wait())
 	}
 	if c.insecure {
 		log.Warn("plain HTTP: programs of this user and of root read and send without a token", "addr", ln.Addr(), "socket", admin.Addr())
 	}
 	return g.Wait()
+}
+
+// nextSteps returns how people sign in at a server with TLS, trust its certificate and let
+// machines enroll.
+func (c *config) nextSteps() string {
+	state := text.Clean(c.State)
+	return fmt.Sprintf(`  dashboard: %s
+  sign in with the token of: mete token create --role viewer --state %s
+  let agents enroll with the token of: mete token create --role agent --uses 20 --expires 24h --state %s
+  certificate that browsers have to trust: openssl x509 -in %s -out mete-ca.pem
+`, text.Clean(c.Alerts.PageURL), state, state, filepath.Join(state, "authority", "ca.pem"))
 }
 
 // localAddress returns the address at which browsers of this machine reach a listener.
