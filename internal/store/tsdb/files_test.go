@@ -1,0 +1,521 @@
+package tsdb
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
+)
+
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(*Config)
+		valid  bool
+	}{
+		"default":                {func(*Config) {}, true},
+		"least":                  {func(c *Config) { *c = Config{Retention: 2 * time.Hour, Workloads: 1} }, true},
+		"short retention":        {func(c *Config) { c.Retention = 2*time.Hour - 1 }, false},
+		"no workloads":           {func(c *Config) { c.Workloads = 0 }, false},
+		"negative size":          {func(c *Config) { c.MaxBytes = -1 }, false},
+		"negative window":        {func(c *Config) { c.OutOfOrderWindow = -1 }, false},
+		"negative backfill wait": {func(c *Config) { c.BackfillDelay = -1 }, false},
+	} {
+		cfg := Default()
+		c.change(&cfg)
+		if err := cfg.Validate(); (err == nil) != c.valid || err != nil && !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := Open(Config{Dir: t.TempDir()}, nil, nil, slog.New(slog.DiscardHandler)); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("Open of an invalid configuration: %v", err)
+	}
+	want := Config{Retention: 360 * time.Hour, OutOfOrderWindow: 26 * time.Hour, BackfillDelay: 6 * time.Minute, Workloads: 20_000}
+	if got := Default(); got != want {
+		t.Errorf("default %+v, want %+v", got, want)
+	}
+}
+
+// Open registers the database's own metrics, once.
+func TestRegister(t *testing.T) {
+	t.Parallel()
+	cfg, reg := Default(), prometheus.NewRegistry()
+	cfg.Dir = t.TempDir()
+	cfg.MaxBytes, cfg.Retention = 1<<30, 40*time.Hour
+	s, err := Open(cfg, &memoryLedger{}, reg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range found {
+		got[f.GetName()] = f.GetMetric()[0].GetGauge().GetValue()
+	}
+	if got["prometheus_tsdb_retention_limit_bytes"] != 1<<30 || got["prometheus_tsdb_retention_limit_seconds"] != 40*3600 {
+		t.Errorf("limits %v bytes, %v s", got["prometheus_tsdb_retention_limit_bytes"], got["prometheus_tsdb_retention_limit_seconds"])
+	}
+	if s.Retention() != cfg.Retention {
+		t.Errorf("retention %v", s.Retention())
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := Open(cfg, &memoryLedger{}, reg, slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("registered twice")
+	}
+	for _, method := range []string{"Unsampled"} {
+		if _, err := Open(cfg, &memoryLedger{failing: method}, nil, slog.New(slog.DiscardHandler)); !errors.Is(err, errInjected) {
+			t.Errorf("%s: %v", method, err)
+		}
+	}
+}
+
+// Warnings about overlapping blocks and errors of canceled work are not logged.
+func TestQuietHandler(t *testing.T) {
+	t.Parallel()
+	var b bytes.Buffer
+	log := slog.New(quietHandler{slog.NewTextHandler(&b, nil)})
+	log.Warn("Overlapping blocks found during reloadBlocks")
+	log.Warn("shown 1", "err", errors.New("disk is full"))
+	log.With("part", "x").WithGroup("g").Warn("Overlapping blocks found")
+	log.With("part", "x").Error("compaction failed", "block", 1, "err", fmt.Errorf("write: %w", context.Canceled), "took", 2)
+	log.With("part", "y").WithGroup("g").Warn("shown 2", "a", 1)
+	if got := b.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "shown 1") || !strings.Contains(got, `msg="shown 2" part=y g.a=1`) {
+		t.Errorf("logged %s", got)
+	}
+}
+
+// moveEntries replaces existing entries, and leaves out missing ones.
+func TestMoveEntries(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	from, to := filepath.Join(dir, "from"), filepath.Join(dir, "to")
+	for path, text := range map[string]string{"from/a/x": "new", "from/b": "b", "from/stays": "s", "to/a/old": "old"} {
+		path = filepath.Join(dir, path)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := moveEntries([]string{"missing", "a", "b"}, from, to); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if !d.IsDir() {
+			got = append(got, strings.TrimPrefix(path, dir+"/"))
+		}
+		return err
+	})
+	if text := strings.Join(got, " "); text != "from/stays to/a/x to/b" {
+		t.Errorf("files %s", text)
+	}
+	if err := moveEntries([]string{"stays"}, from, filepath.Join(to, "b")); err == nil {
+		t.Error("moved into a file")
+	}
+}
+
+// Files in the database's directory that state missing samples reach the ledger, and are then removed.
+func TestLoadUnsampled(t *testing.T) {
+	t.Parallel()
+	for name, v := range map[string]struct {
+		missing, holes string // files
+		marked         map[string]batch.Span
+		through        float64
+		failing        string
+		from, to       float64 // expected span of n1; to 0 is now, from < 0 none
+		err            error
+		remain         bool // the files
+	}{
+		"nothing":                   {from: -1},
+		"in the ledger":             {marked: map[string]batch.Span{"n1": {}}, from: 0, to: -1},
+		"backup":                    {missing: `{"since":"1999-12-31T20:00:10Z"}`, from: 10},
+		"interrupted write":         {missing: `{"si`, holes: `{"n1"`, from: -1},
+		"hole":                      {holes: `{"n1":{"From":%d,"Back":%d}}`, from: 10, to: 20},
+		"hole to the last window":   {holes: `{"n1":{"From":%d,"Back":0}}`, through: 50, from: 10, to: 50},
+		"hole of an unbooked node":  {holes: `{"n1":{"From":%d,"Back":0}}`, from: -1},
+		"hole of an unknown node":   {holes: `{"who":{"From":%d,"Back":0}}`, from: -1},
+		"ledger fails, backup":      {missing: `{"since":"1999-12-31T20:00:10Z"}`, failing: "MarkAllUnsampled", err: errInjected, remain: true},
+		"ledger fails, hole":        {holes: `{"n1":{"From":%d,"Back":%d}}`, failing: "MarkUnsampled", err: errInjected, remain: true},
+		"ledger fails, last window": {holes: `{"n1":{"From":%d,"Back":0}}`, failing: "Through", err: errInjected, remain: true},
+		"ledger fails":              {failing: "Unsampled", err: errInjected},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, func(c *scene) {
+				if v.through > 0 {
+					c.l.through = c.at(v.through)
+				}
+				if v.marked != nil {
+					c.l.unsampled["n1"] = batch.Span{From: c.at(0), To: c.at(1)}
+				}
+				if strings.Contains(v.holes, "%d") {
+					v.holes = strings.Replace(strings.Replace(v.holes, "%d", fmt.Sprint(c.at(10).UnixMilli()), 1), "%d", fmt.Sprint(c.at(20).UnixMilli()), 1)
+				}
+				for file, text := range map[string]string{missingFile: v.missing, holesFile: v.holes} {
+					if text != "" {
+						if err := os.WriteFile(filepath.Join(c.cfg.Dir, file), []byte(text), 0o600); err != nil {
+							c.Fatal(err)
+						}
+					}
+				}
+				c.l.failing = v.failing
+				if err := c.s.loadUnsampled(c.Context()); !errors.Is(err, v.err) {
+					c.Errorf("%v, want %v", err, v.err)
+				}
+				c.l.failing = ""
+				left, _ := filepath.Glob(filepath.Join(c.cfg.Dir, "*.json"))
+				if (len(left) > 0) != v.remain {
+					c.Errorf("files remain: %v", left)
+				}
+				if v.err != nil {
+					return
+				}
+				want := batch.Span{From: c.at(v.from), To: c.at(v.to)}
+				switch {
+				case v.marked != nil:
+					want.To = c.at(1)
+				case v.to == 0:
+					want.To = time.Now()
+				}
+				got, ok := c.s.unsampled["n1"]
+				if ok != (v.from >= 0) || ok && (!got.From.Equal(want.From) || !got.To.Equal(want.To) || got.resumed != 0) {
+					c.Errorf("%v %v, want %v", ok, got, want)
+				}
+				if len(c.l.unsampled) > 1 {
+					c.Errorf("marked %v", c.l.unsampled)
+				}
+			})
+		})
+	}
+}
+
+// A directory that cannot be read is an error.
+func TestReadJSON(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var v map[string]int
+	if ok, err := readJSON(dir, &v); ok || err == nil {
+		t.Errorf("a directory: %v, %v", ok, err)
+	}
+	if ok, err := readJSON(filepath.Join(dir, "none"), &v); ok || err != nil {
+		t.Errorf("no file: %v, %v", ok, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "one"), []byte(`{"a":1}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := readJSON(filepath.Join(dir, "one"), &v); !ok || err != nil || v["a"] != 1 {
+		t.Errorf("%v, %v, %v", ok, err, v)
+	}
+}
+
+// A node that is booked after its newest sample lacks samples; a second is the reach of a crash
+// between the two stores.
+func TestDetectUnsampled(t *testing.T) {
+	play(t, func(c *scene) {
+		n := &node{id: "n1"}
+		for _, v := range []struct {
+			newest, through float64
+			want            bool
+		}{{100, 101, false}, {100, 101.001, true}, {100, 99, false}, {0, 50, true}} {
+			clear(c.s.unsampled)
+			clear(c.l.unsampled)
+			c.l.through = c.at(v.through)
+			if err := c.s.detectUnsampled(c.Context(), n, c.at(v.newest).UnixMilli()); err != nil {
+				c.Error(err)
+			}
+			span := batch.Span{From: time.UnixMilli(c.at(v.newest).UnixMilli()), To: c.l.through}
+			if got, ok := c.s.unsampled["n1"]; ok != v.want || ok && (got.Span != span || c.l.unsampled["n1"] != span) {
+				c.Errorf("newest sample at %v, booked through %v: %v, %v", v.newest, v.through, ok, got)
+			}
+		}
+		clear(c.s.unsampled)
+		for _, method := range []string{"Through", "MarkUnsampled"} {
+			c.l.failing = method
+			if err := c.s.detectUnsampled(c.Context(), n, 0); !errors.Is(err, errInjected) || len(c.s.unsampled) > 0 {
+				c.Errorf("%s: %v", method, err)
+			}
+		}
+		c.l.failing, c.l.through = "", time.Time{}
+		if err := c.s.detectUnsampled(c.Context(), n, 0); err != nil || len(c.s.unsampled) > 0 {
+			c.Errorf("nothing booked: %v, %v", err, c.s.unsampled)
+		}
+		c.s.history = nil
+		if err := c.s.detectUnsampled(c.Context(), n, 0); err != nil || len(c.s.unsampled) > 0 {
+			c.Errorf("without a ledger: %v, %v", err, c.s.unsampled)
+		}
+	})
+}
+
+// newestSample finds the newest sample of the idle row or of the gauges, however old it is.
+func TestNewestSample(t *testing.T) {
+	play(t, func(c *scene) {
+		n := &node{id: "n1", cluster: "c", name: "box"}
+		check := func(want float64) {
+			c.Helper()
+			got, err := c.s.newestSample(c.Context(), n)
+			if err != nil || want < 0 && got != 0 || want >= 0 && got != c.at(want).UnixMilli() {
+				c.Errorf("newest sample at %s s, %v, want %v", c.seconds(got), err, want)
+			}
+		}
+		check(-1)
+		c.put(c.window(0, 10)) // only gauges
+		check(10)
+		c.name("idle", nil)
+		c.put(c.window(10, 20, use{key: "idle", res: usage.CPU, amount: 1, total: 1}))
+		check(20)
+		c.put(c.window(20, 80, use{key: "idle", res: usage.CPU, amount: 1, total: 2, ended: true})) // its stale marker does not count
+		check(80)
+		time.Sleep(20 * time.Hour)
+		check(80)
+		time.Sleep(10 * 24 * time.Hour)
+		check(80)
+		time.Sleep(5 * 24 * time.Hour)
+		check(-1)
+	})
+}
+
+// State writes samples, and ends the series that are not repeated.
+func TestState(t *testing.T) {
+	play(t, func(c *scene) {
+		state := c.s.State()
+		put := func(at float64, samples ...Sample) {
+			c.Helper()
+			if err := state.Put(c.Context(), c.at(at), samples); err != nil {
+				c.Fatal(err)
+			}
+		}
+		put(0, Sample{"up", []string{"node", "a"}, 1}, Sample{"up", []string{"node", "b"}, 2}, Sample{"up", []string{"node", "a"}, 9}, Sample{"rows", nil, 3})
+		put(10, Sample{"up", []string{"node", "a"}, 4}, Sample{"rows", nil, 3})
+		put(20, Sample{"up", []string{"node", "b"}, 5})
+		put(20, Sample{"up", []string{"node", "b"}, 6}) // the same time
+		want := "rows: 0=3 10=3 20|\nup node=a: 0=1 10=4 20|\nup node=b: 0=2 10| 20=5\n"
+		if got := c.samples(); got != want {
+			c.Errorf("samples\n%swant\n%s", got, want)
+		}
+		if n := c.s.Stats().Samples; n != 9 {
+			c.Errorf("%d samples, want 9", n)
+		}
+	})
+}
+
+// A block has each sample once; a block without samples is not kept.
+func TestBlockWriter(t *testing.T) {
+	play(t, func(c *scene) {
+		write := func(finish bool, at ...float64) {
+			c.Helper()
+			w, err := newBlockWriter(c.Context(), c.cfg.Dir)
+			if err != nil {
+				c.Fatal(err)
+			}
+			var ref storage.SeriesRef
+			for i, v := range at {
+				if err := w.add(&ref, c.at(v).UnixMilli(), float64(i), func() labels.Labels { return labels.FromStrings("__name__", "x") }); err != nil {
+					c.Fatal(err)
+				}
+			}
+			if (ref != 0) != (len(at) > 0) {
+				c.Errorf("reference %d", ref)
+			}
+			if finish {
+				err = w.finish(c.s.log)
+			} else {
+				err = w.discard()
+			}
+			if err != nil {
+				c.Error(err)
+			}
+		}
+		blocks := func() int {
+			all, _ := filepath.Glob(filepath.Join(c.cfg.Dir, "0*"))
+			return len(all)
+		}
+		// The same time with another value, an earlier one, and one that is too far from the first.
+		if write(true, 0, 60, 60, 30, -20000, 120); blocks() != 1 {
+			c.Errorf("%d blocks, want 1", blocks())
+		}
+		write(true)
+		write(false, 0, 60)
+		if n := blocks(); n != 1 {
+			c.Errorf("%d blocks, want 1", n)
+		}
+		c.close()
+		c.open()
+		if got, want := c.samples(), "x: 0=0 60=1 120=5\n"; got != want {
+			c.Errorf("samples %s, want %s", got, want)
+		}
+		m := c.s.db.Blocks()[0].Meta()
+		if !m.Compaction.FromOutOfOrder() || m.Stats.NumSamples != 3 {
+			c.Errorf("metadata %+v", m)
+		}
+		if _, err := os.Stat(backfillDir(c.cfg.Dir)); !errors.Is(err, fs.ErrNotExist) {
+			c.Errorf("the directory of unfinished blocks remains: %v", err)
+		}
+		if err := os.WriteFile(backfillDir(c.cfg.Dir), nil, 0o600); err != nil {
+			c.Fatal(err)
+		}
+		if _, err := newBlockWriter(c.Context(), c.cfg.Dir); err == nil {
+			c.Error("wrote into a file")
+		}
+		if err := markOutOfOrder(c.cfg.Dir); !errors.Is(err, fs.ErrNotExist) {
+			c.Errorf("a directory without metadata: %v", err)
+		}
+		if err := os.WriteFile(filepath.Join(c.cfg.Dir, "meta.json"), []byte("{"), 0o600); err != nil {
+			c.Fatal(err)
+		}
+		if err := markOutOfOrder(c.cfg.Dir); err == nil {
+			c.Error("took invalid metadata")
+		}
+	})
+}
+
+// checkBlock returns since when samples are missing.
+func TestCheckBlock(t *testing.T) {
+	play(t, func(c *scene) {
+		c.put(c.window(0, 10))
+		aside := filepath.Join(c.TempDir(), "copy")
+		if err := c.s.Backup(c.Context(), aside); err != nil {
+			c.Fatal(err)
+		}
+		all, _ := filepath.Glob(filepath.Join(aside, "0*"))
+		if len(all) != 1 {
+			c.Fatal(all)
+		}
+		check := func(want int64, valid bool) {
+			c.Helper()
+			if from, err := checkBlock(all[0]); from != want || (err == nil) != valid {
+				c.Errorf("%d, %v, want %d", from, err, want)
+			}
+		}
+		begin := c.at(10).UnixMilli()
+		check(begin, true)
+		if lost, err := setAsideUnreadable(aside, c.s.log); lost != never || err != nil {
+			c.Errorf("%d, %v", lost, err)
+		}
+		if err := os.Truncate(filepath.Join(all[0], "index"), 5); err != nil {
+			c.Fatal(err)
+		}
+		check(begin, false)
+		if err := errors.Join(os.Mkdir(filepath.Join(aside, "other"), 0o700), os.WriteFile(filepath.Join(aside, "01ARZ3NDEKTSV4RRFFQ69G5FAV"), nil, 0o600), os.Mkdir(backfillDir(aside), 0o700), os.Mkdir(copyDir(aside), 0o700)); err != nil {
+			c.Fatal(err)
+		}
+		if lost, err := setAsideUnreadable(aside, c.s.log); lost != begin || err != nil {
+			c.Errorf("lost since %d, %v, want %d", lost, err, begin)
+		}
+		entries, err := os.ReadDir(aside)
+		if err != nil {
+			c.Fatal(err)
+		}
+		for _, e := range entries {
+			if e.Name() == filepath.Base(all[0]) || e.Name() == "filling" || e.Name() == "copying" {
+				c.Errorf("%s remains", e.Name())
+			}
+		}
+		all[0] = aside + ".broken-" + filepath.Base(all[0])
+		if err := os.Remove(filepath.Join(all[0], "meta.json")); err != nil {
+			c.Fatal(err)
+		}
+		check(0, false)
+		if _, err := setAsideUnreadable(filepath.Join(aside, "none"), c.s.log); !errors.Is(err, fs.ErrNotExist) {
+			c.Errorf("no directory: %v", err)
+		}
+	})
+}
+
+// A backup has all samples, in blocks of two hours, and states since when samples may be missing.
+func TestBackup(t *testing.T) {
+	t.Parallel()
+	for name, dir := range map[string]string{"same file system": "", "another file system": "/dev/shm"} {
+		t.Run(name, func(t *testing.T) {
+			play(t, func(c *scene) {
+				to := c.TempDir()
+				if dir != "" {
+					var a, b syscall.Stat_t
+					if syscall.Stat(dir, &a) != nil || syscall.Stat(to, &b) != nil || a.Dev == b.Dev {
+						c.Skip(dir, " is the same file system")
+					}
+					var err error
+					if to, err = os.MkdirTemp(dir, "mete-backup"); err != nil {
+						c.Skip(err)
+					}
+					c.Cleanup(func() { _ = os.RemoveAll(to) })
+				}
+				to = filepath.Join(to, "copy")
+				for at := 0.0; at <= 2*3600; at += 3600 {
+					c.put(c.window(at, at+10))
+				}
+				c.s.noteUnsampled("n1", batch.Span{From: c.at(-40 * 3600), To: c.at(5)})
+				c.s.noteUnsampled("n2", batch.Span{From: c.at(0), To: c.at(5)})
+				if err := c.s.Backup(c.Context(), to); err != nil {
+					c.Fatal(err)
+				}
+				if err := c.s.Backup(c.Context(), to); !errors.Is(err, fs.ErrExist) {
+					c.Errorf("into an existing directory: %v", err)
+				}
+				if _, err := os.Stat(copyDir(c.cfg.Dir)); !errors.Is(err, fs.ErrNotExist) {
+					c.Errorf("the temporary copy remains: %v", err)
+				}
+				if left, _ := filepath.Glob(filepath.Join(c.cfg.Dir, ".new-*")); len(left) > 0 {
+					c.Errorf("files remain: %v", left)
+				}
+				want := c.samples()
+				var m missing
+				if ok, err := readJSON(filepath.Join(to, missingFile), &m); !ok || err != nil || !m.Since.Equal(c.at(-40*3600)) {
+					c.Errorf("missing since %v, %v, %v", m.Since, ok, err)
+				}
+				blocks, _ := filepath.Glob(filepath.Join(to, "0*"))
+				if len(blocks) != 2 {
+					c.Errorf("%d blocks, want one for each two hours", len(blocks))
+				}
+				c.close()
+				c.cfg.Dir = to
+				c.open()
+				if got := c.samples(); got != want {
+					c.Errorf("samples\n%swant\n%s", got, want)
+				}
+				for _, b := range c.s.db.Blocks() {
+					if m := b.Meta(); !m.Compaction.FromOutOfOrder() {
+						c.Errorf("block %v is not marked as one of late samples", m.ULID)
+					}
+				}
+			})
+		})
+	}
+}
+
+// An empty database has a backup too; the doubt is then as old as late samples may be.
+func TestBackupEmpty(t *testing.T) {
+	play(t, func(c *scene) {
+		c.s.noteUnsampled("n1", batch.Span{From: time.Now().Add(-25 * time.Hour), To: time.Now()})
+		if got, want := c.s.oldestDoubt(), time.Now().Add(-26*time.Hour); !got.Equal(want) {
+			c.Errorf("since %v, want %v", got, want)
+		}
+		to := filepath.Join(c.TempDir(), "copy")
+		if err := c.s.Backup(c.Context(), to); err != nil {
+			c.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(c.Context())
+		stop()
+		c.put(c.window(0, 10))
+		if err := c.s.Backup(ctx, to+"2"); !errors.Is(err, context.Canceled) {
+			c.Errorf("canceled: %v", err)
+		}
+	})
+}
