@@ -114,7 +114,6 @@ func TestBackfilledSamples(t *testing.T) {
 		from, to float64
 		lost     [2]float64 // of which the windows are lost
 		cfg      func(*Config)
-		first    []string // workloads that the first batch names; the limit applies to others
 	}{
 		"a few minutes":   {lives: base, to: 900, lost: [2]float64{200, 400}},
 		"across a block":  {lives: []life{{key: "idle", to: forever, rate: 2}, {key: "a", to: forever, rate: 10}, {key: "b", from: 7200, to: 7210, rate: 1}}, from: 6900, to: 7900, lost: [2]float64{7050, 7380}},

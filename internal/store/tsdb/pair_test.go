@@ -7,9 +7,12 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -109,26 +112,50 @@ func newPairIn(t *testing.T, seed uint64, back time.Duration, dir, at string) *p
 	p := &pair{t: t, dir: dir, brief: map[workload.ID]bool{}, rand: rand.New(rand.NewPCG(seed, 12))}
 	// Windows start at any offset in a minute and in the two hours of a block.
 	p.begin = time.Now().Truncate(2 * time.Hour).Add(-back - time.Duration(p.rand.Int64N(int64(2*time.Hour))))
-	l, err := ledger.Open(t.Context(), at, ledger.Default(), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.ledger = &flakyLedger{Ledger: l}
-	if err := l.PutNode(t.Context(), registry.Node{ID: "n1", Cluster: "lab", Name: "box", At: time.Now()}); err != nil {
+	p.openLedger(at)
+	if err := p.ledger.PutNode(t.Context(), registry.Node{ID: "n1", Cluster: "lab", Name: "box", At: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	p.open()
-	t.Cleanup(func() {
-		if err := errors.Join(p.metrics.Close(), l.Close()); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(p.close)
 	p.start(workload.Idle, "")
 	p.start(workload.System, "")
 	for i := range 6 {
 		p.start(workload.Container, fmt.Sprint("steady", i))
 	}
 	return p
+}
+
+// copyTo copies a pair, whose test has ended, with its files, for another test. The time series
+// database of the copy is still closed.
+func (p *pair) copyTo(t *testing.T) *pair {
+	t.Helper()
+	o := &pair{t: t, dir: t.TempDir(), rand: rand.New(rand.NewPCG(*seed, 13)), number: p.number, stream: p.stream, begin: p.begin, at: p.at,
+		names: slices.Clone(p.names), all: slices.Clone(p.all), count: p.count, brief: maps.Clone(p.brief)}
+	for _, w := range p.alive {
+		copied := *w
+		o.alive = append(o.alive, &copied)
+	}
+	if err := os.CopyFS(o.dir, os.DirFS(p.dir)); err != nil {
+		t.Fatal(err)
+	}
+	o.openLedger(filepath.Join(o.dir, "ledger.db"))
+	return o
+}
+
+// openLedger opens a ledger until the end of the test.
+func (p *pair) openLedger(at string) {
+	p.t.Helper()
+	l, err := ledger.Open(p.t.Context(), at, ledger.Default(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.ledger = &flakyLedger{Ledger: l}
+	p.t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			p.t.Error(err)
+		}
+	})
 }
 
 func (p *pair) metricsDir() string { return filepath.Join(p.dir, "metrics") }

@@ -17,6 +17,16 @@ import (
 // and restores the series from the ledger.
 func TestBrokenMetrics(t *testing.T) {
 	t.Parallel()
+	var history *pair // each case damages a copy of it
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		history = newPairIn(t, *seed, 9*time.Hour, dir, filepath.Join(dir, "ledger.db"))
+		history.live(4 * time.Hour)
+		if err := history.metrics.DB().Compact(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		history.live(40 * time.Minute)
+	})
 	for _, tc := range []struct {
 		name, files string
 		harm        func(path string) error
@@ -36,13 +46,7 @@ func TestBrokenMetrics(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				p := newPair(t, 9*time.Hour)
-				p.live(4 * time.Hour)
-				if err := p.metrics.DB().Compact(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				p.live(40 * time.Minute)
-				p.close()
+				p := history.copyTo(t)
 				found, err := filepath.Glob(filepath.Join(p.metricsDir(), tc.files))
 				if err != nil || len(found) == 0 {
 					t.Fatal(found, err)
@@ -53,6 +57,7 @@ func TestBrokenMetrics(t *testing.T) {
 					t.Fatal(err)
 				}
 				p.open()
+				t.Cleanup(p.close)
 				p.live(10 * time.Minute)
 				if p.metrics.Stats().IncompleteNodes > 0 {
 					p.fill()
