@@ -6,7 +6,9 @@ import (
 	"database/sql/driver"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -14,9 +16,15 @@ import (
 // ErrFault is the error of a step of a database that [Try] lets fail.
 var ErrFault = errors.New("a fault of the database")
 
+// A faultValue is a value that no integer and no bytes can hold, so that a row with it is not read.
+type faultValue struct{}
+
+// aValue begins the description of a step that reads a faultValue.
+const aValue = "a value of "
+
 // Faults lets steps of SQLite databases fail: the beginning or the end of a transaction, a
-// statement, its preparation, or the first row of its result. Each chain of calls of the product
-// that leads to a step fails once in the test program.
+// statement, its preparation, or the first row of its result, which is not sent or cannot be read.
+// Each chain of calls of the product that leads to a step fails once in the test program.
 type Faults struct {
 	mu      sync.Mutex
 	failed  string // the step that failed since armed
@@ -41,10 +49,16 @@ func Try(t tester, call func() error) error {
 		if failed == "" {
 			return err
 		}
-		if !errors.Is(err, ErrFault) {
+		if !isFault(err) {
 			t.Errorf("a step failed, but the error is %v: %s", err, failed)
 		}
 	}
+}
+
+// isFault reports whether an error is of a step that was let fail. Package sql says which type of
+// value it cannot read, and does not wrap an error.
+func isFault(err error) bool {
+	return errors.Is(err, ErrFault) || err != nil && strings.Contains(err.Error(), fmt.Sprintf("%T", faultValue{}))
 }
 
 // A tester is a test or a round of a property.
@@ -86,6 +100,9 @@ func (f *Faults) step(what string) error {
 		if is {
 			chain = binary.LittleEndian.AppendUint64(chain, uint64(pc))
 		}
+	}
+	if strings.HasPrefix(what, aValue) { // the product makes one call for a row and its values
+		chain = append(chain, aValue...)
 	}
 	key := sha256.Sum256(chain)
 	if f.seen[key] {
@@ -203,7 +220,7 @@ func (s faultyStmt) QueryContext(ctx context.Context, args []driver.NamedValue) 
 	return &faultyRows{Rows: rows, query: s.query, f: s.f}, err
 }
 
-// faultyRows fails at the first row, if any.
+// faultyRows fails at the first row, if any: it is not sent, or its values cannot be read.
 type faultyRows struct {
 	driver.Rows
 	query string
@@ -212,11 +229,20 @@ type faultyRows struct {
 }
 
 func (r *faultyRows) Next(to []driver.Value) error {
-	if !r.begun {
-		r.begun = true
-		if err := r.f.step("a row of " + r.query); err != nil {
-			return err
+	if r.begun {
+		return r.Rows.Next(to)
+	}
+	r.begun = true
+	if err := r.f.step("a row of " + r.query); err != nil {
+		return err
+	}
+	err := r.Rows.Next(to)
+	// Any value can be read as text.
+	isInt := func(v driver.Value) bool { _, ok := v.(int64); return ok }
+	if err == nil && slices.ContainsFunc(to, isInt) && r.f.step(aValue+r.query) != nil {
+		for i := range to {
+			to[i] = faultValue{}
 		}
 	}
-	return r.Rows.Next(to)
+	return err
 }

@@ -3,6 +3,7 @@ package check
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"strings"
 
@@ -152,7 +153,7 @@ func (c *Checker) Run(ctx context.Context, progress func(Progress)) (*Result, er
 // view calls f while run has a snapshot. A damaged file is a finding, so that other steps follow.
 func (c *Checker) view(ctx context.Context, run *checkRun, what string, f func() error) error {
 	err := c.db.View(ctx, func(v *db.View) error {
-		run.View = v
+		run.View, run.prepared = v, map[string]*sql.Stmt{}
 		return f()
 	})
 	if db.IsDamage(err) {
@@ -165,7 +166,8 @@ func (c *Checker) view(ctx context.Context, run *checkRun, what string, f func()
 type checkRun struct {
 	*db.View
 	result     *Result
-	incomplete map[int64]bool // days that lack a table of minutes
+	incomplete map[int64]bool       // days that lack a table of minutes
+	prepared   map[string]*sql.Stmt // of View, by query
 }
 
 // add counts a finding, and lists it unless there are many of its kind.

@@ -1,6 +1,7 @@
 package check_test
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -38,6 +39,12 @@ func lines(r *ledger.CheckResult) string {
 	return b.String()
 }
 
+// fields returns what a finding is about that its text need not say: its minutes, and what is stored
+// and should be.
+func fields(f ledger.Finding) string {
+	return fmt.Sprintf("%d %s %s %s", f.To-f.From, f.Resource, f.Have, f.Want)
+}
+
 func TestEverythingSQLite(t *testing.T)     { testEverything(t, ledgertest.SQLite) }
 func TestEverythingPostgreSQL(t *testing.T) { testEverything(t, ledgertest.PostgreSQL) }
 
@@ -56,7 +63,7 @@ func testEverything(t *testing.T, newDSN func(testing.TB) string) {
 		t.Helper()
 		if n, err := db.ExecContext(t.Context(), query, args...); err != nil {
 			t.Fatalf("%s: %v", query, err)
-		} else if rows, err := n.RowsAffected(); err == nil && rows == 0 && !strings.HasPrefix(query, "SET") && !strings.HasPrefix(query, "PRAGMA") {
+		} else if rows, err := n.RowsAffected(); err == nil && rows == 0 && !strings.HasPrefix(query, "SET") && !strings.HasPrefix(query, "PRAGMA") && !strings.HasPrefix(query, "CREATE") {
 			t.Fatalf("%s: no rows", query)
 		}
 	}
@@ -78,60 +85,89 @@ func testEverything(t *testing.T, newDSN func(testing.TB) string) {
 	stream := batch.Stream{'h', 'o'}
 	last := one("SELECT last FROM stream WHERE id = $1", stream[:])
 	kept := one("SELECT rows FROM kept WHERE day = $1", m)
+	exec("CREATE TEMPORARY TABLE keep AS SELECT * FROM node_minute_20260301 WHERE minute = $1 AND node = $2", m, host)
+	exec("CREATE TEMPORARY TABLE keep2 AS SELECT * FROM minute_20260303 WHERE minute = $1", m+2880)
+	exec("CREATE TEMPORARY TABLE keep3 AS SELECT * FROM group_day WHERE minute = $1", m)
 	for _, c := range []struct {
 		damage, repair string
 		args           []any
 		want           string
+		fields         string // of the finding; "": none
 	}{
 		{"UPDATE minute_20260301 SET workload = 999 WHERE minute = $1 AND workload = $2", "UPDATE minute_20260301 SET workload = $2 WHERE minute = $1 AND workload = 999", []any{m, system},
-			"orphan: 2026-03-01T00:00Z: 1 rows of table minute_20260301 have workload 999, which does not exist"},
+			"orphan: 2026-03-01T00:00Z: 1 rows of table minute_20260301 have workload 999, which does not exist", "1   "},
 		{"UPDATE node_hour SET node = 999 WHERE minute = $1 AND node = $2", "UPDATE node_hour SET node = $2 WHERE minute = $1 AND node = 999", []any{m, host},
-			"orphan: 2026-03-01T00:00Z: 1 rows of table node_hour have node 999, which does not exist"},
+			"orphan: 2026-03-01T00:00Z: 1 rows of table node_hour have node 999, which does not exist", "60   "},
 		{"UPDATE batch SET stream = $2 WHERE stream = $1 AND number = 1", "UPDATE batch SET stream = $1 WHERE stream = $2", []any{stream[:], []byte{7}},
-			"orphan: 1 rows of table batch have stream 07, which does not exist in table stream"},
+			"orphan: 1 rows of table batch have stream 07, which does not exist in table stream", ""},
 		{"UPDATE workload_label SET workload = 999 WHERE workload = $1", "UPDATE workload_label SET workload = $1 WHERE workload = 999", []any{system},
-			"orphan: 1 rows of table workload_label have workload 999, which does not exist in table workload"},
+			"orphan: 1 rows of table workload_label have workload 999, which does not exist in table workload", ""},
 		{"UPDATE node SET run = 999, rev = rev + $1 - $1 WHERE id = $2", "UPDATE node SET run = $1 WHERE id = $2", []any{one("SELECT run FROM node WHERE id = $1", host), host},
-			"orphan: 1 rows of table node have run 999, which does not exist in table kernel_run"},
+			"orphan: 1 rows of table node have run 999, which does not exist in table kernel_run", ""},
 		{"INSERT INTO kept (day, rows) VALUES ($1, 0)", "DELETE FROM kept WHERE day = $1", []any{m + 20*1440},
-			"place: table minute_20260321 is missing"},
+			"place: table minute_20260321 is missing", ""},
 		{"DELETE FROM kept WHERE day = $1 AND rows = $2", "INSERT INTO kept (day, rows) VALUES ($1, $2)", []any{m, kept},
-			"place: table minute_20260301 belongs to no day that is kept"},
+			"place: table minute_20260301 belongs to no day that is kept", ""},
 		{"UPDATE minute_20260301 SET minute = minute + 7200 WHERE minute = $1 AND workload = $2", "UPDATE minute_20260301 SET minute = $1 WHERE minute = $1 + 7200 AND workload = $2", []any{m, system},
-			"place: 2026-03-06T00:00Z: 1 rows of table minute_20260301 begin where no reader looks for them"},
+			"place: 2026-03-06T00:00Z: 1 rows of table minute_20260301 begin where no reader looks for them", "1   "},
 		{"UPDATE hour SET minute = minute + 1 WHERE minute = $1 AND workload = $2", "UPDATE hour SET minute = $1 WHERE minute = $1 + 1 AND workload = $2", []any{m, system},
-			"place: 2026-03-01T00:01Z: 1 rows of table hour begin where no reader looks for them"},
+			"place: 2026-03-01T00:01Z: 1 rows of table hour begin where no reader looks for them", "1   "},
 		{"UPDATE counter SET day_mark = day_mark + 1", "UPDATE counter SET day_mark = day_mark - 1", nil,
-			"place: days are folded up to 2026-03-03T00:01Z, in the middle of one"},
+			"place: days are folded up to 2026-03-03T00:01Z, in the middle of one", ""},
 		{"UPDATE counter SET minute_floor = hour_mark + 1440 - hour_mark % 1440", "UPDATE counter SET minute_floor = 0", nil,
-			"place: minutes are dropped up to 2026-03-04T00:00Z, but hours are folded only up to 2026-03-03T01:00Z"},
+			"place: minutes are dropped up to 2026-03-04T00:00Z, but hours are folded only up to 2026-03-03T01:00Z", ""},
 		{"UPDATE stream SET next = next - 1 WHERE id = $1", "UPDATE stream SET next = next + 1 WHERE id = $1", []any{stream[:]},
-			"stream: node same (host): stream 686f0000000000000000000000000000: batch 3 is booked, but the next one is 3"},
+			"stream: node same (host): stream 686f0000000000000000000000000000: batch 3 is booked, but the next one is 3", ""},
 		{"UPDATE stream SET last = $2 WHERE id = $1 AND last = $3", "UPDATE stream SET last = $3 WHERE id = $1 AND last = $2", []any{stream[:], make([]byte, 32), last},
-			"stream: node same (host): stream 686f0000000000000000000000000000: the mark has another hash than the last batch, 3"},
+			"stream: node same (host): stream 686f0000000000000000000000000000: the mark has another hash than the last batch, 3", ""},
 		{"UPDATE booked SET from_ns = from_ns - 120000000000 WHERE from_ns = $1 AND scope = '/'", "UPDATE booked SET from_ns = $1 WHERE from_ns = $1 - 120000000000 AND scope = '/'", []any{int64(time.Hour + 3*time.Minute)},
-			"booked: node same (host): run 1 of boot b1, scope /: the range from 3660000000000 to 3840000000000 ns does not begin after the previous one, which ends at 3720000000000 ns: 1m0s booked twice"},
+			"booked: node same (host): run 1 of boot b1, scope /: the range from 3660000000000 to 3840000000000 ns does not begin after the previous one, which ends at 3720000000000 ns: 1m0s booked twice", ""},
 		{"UPDATE node SET name = 'same' WHERE node_id = 'clone'", "UPDATE node SET name = 'same~clone' WHERE node_id = 'clone'", nil,
-			`name: 2 nodes of cluster "c" have the name "same", the first is clone, the last host`},
+			`name: 2 nodes of cluster "c" have the name "same", the first is clone, the last host`, ""},
 		{"UPDATE reconciled SET differing = compared + 1 WHERE node = $1", "UPDATE reconciled SET differing = 1 WHERE node = $1", []any{guest},
-			"share: node same~guest (guest): 2026-03-01T00:00Z: guest " + ledgertest.GuestUUID + ": 4 shares compared, 5 of them differ, by at most 5 uJ"},
+			"share: node same~guest (guest): 2026-03-01T00:00Z: guest " + ledgertest.GuestUUID + ": 4 shares compared, 5 of them differ, by at most 5 uJ", "1440   "},
 		{"UPDATE reconciled SET compared = 2 WHERE node = $1", "UPDATE reconciled SET compared = 4 WHERE node = $1", []any{guest},
-			"share: node same~guest (guest): 2026-03-01T00:00Z: 2 shares are counted as compared, but 4 received ones were"},
+			"share: node same~guest (guest): 2026-03-01T00:00Z: 2 shares are counted as compared, but 4 received ones were", "1440  2 4"},
 		{"UPDATE within_day SET node = $2, host = $1 WHERE node = $1 AND host = $2", "UPDATE within_day SET node = $1, host = $2 WHERE node = $2 AND host = $1", []any{guest, host},
-			"nested: node same (host): 2026-03-01T00:00Z: it is a guest of node guest, but as a workload of another node"},
+			"nested: node same (host): 2026-03-01T00:00Z: it is a guest of node guest, but as a workload of another node", "1440   "},
 		{"INSERT INTO within_day (node, minute, host, workload, whole, rev) VALUES ($1, $2, $3, 0, 0, 1)", "DELETE FROM within_day WHERE node = $1 AND host = $3", []any{host, m, guest},
-			"nested: node same (host): 2026-03-01T00:00Z: it and node guest are guests of each other"},
+			"nested: node same (host): 2026-03-01T00:00Z: it and node guest are guests of each other", "1440   "},
 		{"UPDATE within_day SET minute = minute + 1440 WHERE node = $1", "UPDATE within_day SET minute = minute - 1440 WHERE node = $1", []any{guest},
-			"nested: node same~guest (guest): 2026-03-01T00:00Z: 3 rows of table day are within node 1, which is not known as its host on this day"},
+			"nested: node same~guest (guest): 2026-03-01T00:00Z: 3 rows of table day are within node 1, which is not known as its host on this day", "1440   "},
 		{"UPDATE node SET source = 999 WHERE id = $1", "UPDATE node SET source = 0 WHERE id = $1", []any{host},
-			"orphan: 1 rows of table node have source 999, which does not exist in table source"},
+			"orphan: 1 rows of table node have source 999, which does not exist in table source", ""},
 		{"UPDATE gap SET to_ns = from_ns - 1, detail = $1 WHERE reason = 'overlapped' AND to_ns = $2", "UPDATE gap SET to_ns = $2, detail = $1 WHERE reason = 'overlapped'", []any{"", ledgertest.Day.Add(2 * time.Hour).UnixNano()},
-			"gap: node same (host): gap overlapped begins at 2026-03-01 01:00:00 +0000 UTC and ends at 2026-03-01 00:59:59.999999999 +0000 UTC"},
+			"gap: node same (host): gap overlapped begins at 2026-03-01 01:00:00 +0000 UTC and ends at 2026-03-01 00:59:59.999999999 +0000 UTC", ""},
+		{"INSERT INTO aside (node, stream, number, hash, sent, at_ns) VALUES ($1, $2, 4, $3, $3, $4)", "DELETE FROM aside", []any{host, stream[:], []byte{1}, (m + 7) * int64(time.Minute)},
+			"conflict: node same (host): 2026-03-01T00:07Z: batch 4 of stream 686f0000000000000000000000000000 contradicted a booked one, and was put aside", "1   "},
+		{"UPDATE booked SET to_ns = from_ns WHERE from_ns = $1 AND scope = '/'", "UPDATE booked SET to_ns = $2 WHERE from_ns = $1 AND scope = '/'", []any{int64(time.Hour + 3*time.Minute), int64(time.Hour + 4*time.Minute)},
+			"booked: node same (host): run 1 of boot b1, scope /: the range from 3780000000000 to 3780000000000 ns is empty", ""},
+		{"UPDATE booked SET from_ns = $2 WHERE from_ns = $1 AND scope = '/'", "UPDATE booked SET from_ns = $1 WHERE from_ns = $2 AND to_ns = $3 AND scope = '/'", []any{int64(time.Hour + 3*time.Minute), int64(time.Hour + 2*time.Minute), int64(time.Hour + 4*time.Minute)},
+			"booked: node same (host): run 1 of boot b1, scope /: the range from 3720000000000 to 3840000000000 ns does not begin after the previous one, which ends at 3720000000000 ns: 0s booked twice", ""},
+		{"UPDATE counter SET hour_mark = hour_mark + 1", "UPDATE counter SET hour_mark = hour_mark - 1", nil,
+			"place: hours are folded up to 2026-03-03T01:01Z, in the middle of one", ""},
+		{"UPDATE counter SET hour_floor = day_mark + 1440", "UPDATE counter SET hour_floor = 0", nil,
+			"place: hours are dropped up to 2026-03-04T00:00Z, but days are folded only up to 2026-03-03T00:00Z", ""},
+		{"DELETE FROM node_minute_20260301 WHERE minute = $1 AND node = $2", "INSERT INTO node_minute_20260301 SELECT * FROM keep", []any{m, host},
+			"balance: node same (host): 2026-03-01T00:00Z: cpu: whole + skew is 0, the rows are 60000000000", "1 cpu 0 60000000000"},
+		{"DELETE FROM minute_20260303 WHERE minute = $1 + 2880", "INSERT INTO minute_20260303 SELECT * FROM keep2", []any{m},
+			"balance: node same (host): 2026-03-03T00:00Z: cpu: whole + skew is 60000000000, the rows are 0", "1 cpu 60000000000 0"},
+		{"DELETE FROM group_day WHERE minute = $1", "INSERT INTO group_day SELECT * FROM keep3", []any{m},
+			"groups: 2026-03-01T00:00Z: cpu is 0, the rows are 420000000000", "1440 cpu 0 420000000000"},
 	} {
 		query, args := renumber(c.damage, c.args)
 		exec(query, args...)
-		if r := run(t, dsn); !strings.Contains("\n"+lines(r), "\n"+c.want+"\n") || r.Total() == 0 {
+		r := run(t, dsn)
+		if !strings.Contains("\n"+lines(r), "\n"+c.want+"\n") || r.Total() == 0 {
 			t.Errorf("%s: got\n%s\nwant\n%s", c.damage, lines(r), c.want)
+		}
+		for _, f := range r.Findings {
+			if got := fields(f); f.String() == c.want && got != cmp.Or(c.fields, "0   ") {
+				t.Errorf("%s: the finding has %q", c.damage, got)
+			}
+		}
+		if err := ledgertest.Try(t, func() error { return second(f.L.Check(t.Context())) }); err != nil {
+			t.Errorf("%s: %v", c.damage, err)
 		}
 		query, args = renumber(c.repair, c.args)
 		exec(query, args...)
@@ -171,6 +207,9 @@ func testEverything(t *testing.T, newDSN func(testing.TB) string) {
 		t.Errorf("rows of a foreign node:\n%s", lines(r))
 	}
 }
+
+// second returns the error of a call.
+func second[T any](_ T, err error) error { return err }
 
 // renumber leaves out of a query's arguments those that it does not use: a database refuses them.
 func renumber(query string, all []any) (string, []any) {
@@ -237,6 +276,23 @@ func TestBalanceOfCoarseRows(t *testing.T) {
 	check("")
 	damage("UPDATE day SET energy_package = energy_package + 1 WHERE minute = $1")
 	check("balance: node same (host): 2026-03-01T00:00Z: the day: energy_package: whole + skew is")
+}
+
+// All faults of a kind are counted, and the first hundred listed.
+func TestManyFaults(t *testing.T) {
+	dsn := ledgertest.SQLite(t)
+	l := ledgertest.Open(t, dsn)
+	ledgertest.Node(t, l, "a")
+	var minutes []int64
+	for i := range int64(130) {
+		minutes = append(minutes, ledgertest.Day.Unix()/60+i)
+	}
+	if _, err := l.Book(t.Context(), []*batch.Entry{ledgertest.Entry("a", batch.Stream{1}, batch.Mark{Next: 1}, 1, 10, minutes...)}); err != nil {
+		t.Fatal(err)
+	}
+	if r := run(t, dsn); r.Counts["balance"] != 130 || r.Defects != 130 || len(r.Findings) != 100 {
+		t.Errorf("%d of %v are listed, %d defects", len(r.Findings), r.Counts, r.Defects)
+	}
 }
 
 // A check reads beside a server that writes, and changes nothing.

@@ -120,7 +120,11 @@ func (c *checkRun) eachComparison(cols []schema.Column, f func(*comparison), que
 			f(&p)
 		}
 	}
-	err := db.Each(c.Ctx, c.SQL, func(scan func(...any) error) error {
+	statement, err := c.prepare(query)
+	if err != nil {
+		return err
+	}
+	err = db.Each(c.Ctx, db.Prepared{Stmt: statement}, func(scan func(...any) error) error {
 		if err := scan(into...); err != nil {
 			return err
 		}
@@ -134,11 +138,22 @@ func (c *checkRun) eachComparison(cols []schema.Column, f func(*comparison), que
 		}
 		t.add(cols, present, rough, amounts)
 		return nil
-	}, c.DB.Expand(query), args...)
+	}, query, args...)
 	if err == nil {
 		done()
 	}
 	return err
+}
+
+// prepare returns a query of this step as a statement: all hours of a day have the same ones, which
+// SQLite takes longer to prepare than to run. They end with the transaction.
+func (c *checkRun) prepare(query string) (*sql.Stmt, error) {
+	if s := c.prepared[query]; s != nil {
+		return s, nil
+	}
+	s, err := c.SQL.PrepareContext(c.Ctx, c.DB.Expand(query))
+	c.prepared[query] = s
+	return s, err
 }
 
 // reportFaults reports faults of keys of a layout. Those of rows that a server below may still be

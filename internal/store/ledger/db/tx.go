@@ -176,16 +176,16 @@ func (t *Tx) Each(f func(scan func(...any) error) error, query string, args ...a
 		return err
 	}
 	if s != nil {
-		q = prepared{s}
+		q = Prepared{s}
 	}
 	return t.DB.Fault(Each(t.Ctx, q, f, query, args...))
 }
 
-// A prepared runs a statement as a Queryer of that one query.
-type prepared struct{ *sql.Stmt }
+// A Prepared runs a statement as a Queryer of that one query.
+type Prepared struct{ *sql.Stmt }
 
 // QueryContext implements Queryer.
-func (p prepared) QueryContext(ctx context.Context, _ string, args ...any) (*sql.Rows, error) {
+func (p Prepared) QueryContext(ctx context.Context, _ string, args ...any) (*sql.Rows, error) {
 	return p.Stmt.QueryContext(ctx, args...)
 }
 
