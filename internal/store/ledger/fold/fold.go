@@ -241,12 +241,18 @@ func (r *foldRun) foldSlice(ctx context.Context, s *slice) error {
 	took := time.Since(began)
 	r.heldNS.Add(int64(took))
 	r.sliceCount.Add(1)
-	size := r.sliceRows.Load()
-	switch {
-	case took > maxHold:
-		r.sliceRows.Store(max(size*int64(maxHold)/int64(took), min(minSlice, int64(r.cfg.Slice))))
-	case took < maxHold/3 && s.end != schema.MaxKey:
-		r.sliceRows.Store(min(2*size, int64(r.cfg.Slice)))
-	}
+	r.sliceRows.Store(nextSize(r.sliceRows.Load(), took, maxHold, s.end != schema.MaxKey, int64(r.cfg.Slice)))
 	return nil
+}
+
+// nextSize returns the rows of the slice after one of size rows that took some time and should hold
+// the writer for at most hold. It grows, up to limit, only after a full slice.
+func nextSize(size int64, took, hold time.Duration, full bool, limit int64) int64 {
+	switch {
+	case took > hold:
+		return max(size*int64(hold)/int64(took), min(minSlice, limit))
+	case took < hold/3 && full:
+		return min(2*size, limit)
+	}
+	return size
 }

@@ -157,12 +157,7 @@ func (f *Folder) deleteSlices(ctx context.Context, next func(v *db.View, rows in
 		if err != nil {
 			return err
 		}
-		switch took := time.Since(began); {
-		case took > maxHold/2:
-			f.deleteRows.Store(max(size*int64(maxHold/2)/int64(took), min(minSlice, int64(f.cfg.Slice))))
-		case took < maxHold/6 && full:
-			f.deleteRows.Store(min(2*size, int64(f.cfg.Slice)))
-		}
+		f.deleteRows.Store(nextSize(size, time.Since(began), maxHold/2, full, int64(f.cfg.Slice)))
 	}
 }
 
