@@ -15,6 +15,7 @@ import (
 	"mete.dev/mete/internal/app/agent"
 	"mete.dev/mete/internal/app/check"
 	"mete.dev/mete/internal/app/config"
+	"mete.dev/mete/internal/app/doctor"
 	"mete.dev/mete/internal/app/server"
 	"mete.dev/mete/internal/app/up"
 	"mete.dev/mete/internal/collect/powersim"
@@ -49,7 +50,7 @@ func command() *cobra.Command {
 	open := func(ctx context.Context, o up.Options) (up.Meter, http.Handler, error) {
 		return openAllInOne(ctx, o, root.Version)
 	}
-	root.AddCommand(up.Command(open), server.Command(func(c *serving.Config) { c.Version = root.Version }), check.Command(), config.Command(programs()...))
+	root.AddCommand(up.Command(open), server.Command(func(c *serving.Config) { c.Version = root.Version }), check.Command(), config.Command(programs()...), doctor.Command(server.Settings, up.Settings))
 	cli.Complete(root)
 	return root
 }

@@ -18,6 +18,7 @@ import (
 	"mete.dev/mete/internal/app/agent"
 	"mete.dev/mete/internal/app/check"
 	"mete.dev/mete/internal/app/config"
+	"mete.dev/mete/internal/app/doctor"
 	"mete.dev/mete/internal/app/server"
 	"mete.dev/mete/internal/app/up"
 	"mete.dev/mete/internal/ui/cli"
@@ -39,18 +40,18 @@ var programs = []config.Program{
 
 // allCommands returns the program with all commands, including those of mete-server.
 func allCommands() *cobra.Command {
-	far := map[string]*cobra.Command{"up": up.Command(nil), "server": server.Command(), "check": check.Command(), "config": config.Command(programs...)}
+	far := map[string]*cobra.Command{"up": up.Command(nil), "server": server.Command(), "check": check.Command(), "config": config.Command(programs...), "doctor": doctor.Command(server.Settings, up.Settings)}
 	return commandWith(func(name string) *cobra.Command { return far[name] })
 }
 
 // TestFar compares mete's help about the commands of mete-server with their own help.
 func TestFar(t *testing.T) {
 	root := command()
-	for _, c := range []*cobra.Command{up.Command(nil), server.Command(), check.Command(), config.Command(programs...)} {
+	for _, c := range []*cobra.Command{up.Command(nil), server.Command(), check.Command(), config.Command(programs...), doctor.Command(server.Settings, up.Settings)} {
 		if found, _, err := root.Find([]string{c.Name()}); err != nil || found.Short != c.Short || found == root {
 			t.Errorf("%s: mete says %q, mete-server %q", c.Name(), found.Short, c.Short)
 		}
-		if len(serverCommands) != 4 {
+		if len(serverCommands) != 5 {
 			t.Errorf("mete names %d commands of mete-server", len(serverCommands))
 		}
 	}

@@ -15,6 +15,7 @@ type farCommand struct{ name, short string }
 var serverCommands = []farCommand{
 	{"check", "Check a ledger for contradictions"},
 	{"config", "Show the configuration, and where each value is from"},
+	{"doctor", "Check what this machine can measure, and what is missing"},
 	{"server", "Run a server that keeps the ledger of many machines"},
 	{"up", "Measure this machine and serve a page of it"},
 }

@@ -179,12 +179,17 @@ func (c *Config) readCurve() error {
 	return nil
 }
 
-// Run measures this machine until ctx ends.
-func Run(ctx context.Context, cfg Config, out io.Writer, log *slog.Logger) (err error) {
-	if err := cfg.readCurve(); err != nil {
+// Prepare reads the files that the settings name, and checks the settings.
+func (c *Config) Prepare() error {
+	if err := c.readCurve(); err != nil {
 		return err
 	}
-	if err := errors.Join(cfg.Machine.Validate(), cfg.Agent.Handover.Validate()); err != nil {
+	return errors.Join(c.Machine.Validate(), c.Agent.Handover.Validate())
+}
+
+// Run measures this machine until ctx ends.
+func Run(ctx context.Context, cfg Config, out io.Writer, log *slog.Logger) (err error) {
+	if err := cfg.Prepare(); err != nil {
 		return err
 	}
 	if err := cfg.validateMetrics(log); err != nil {

@@ -104,6 +104,7 @@ type Machine struct {
 	partial   string // what of the machine is not seen by name; "" if all is
 	table     *cgroup.Table
 	kernel    *bpf.Kernel // nil without BPF
+	denied    error       // why auto does not use BPF; nil if it does
 	sources   []sampler.Source
 	guests    *guests // nil if guests cannot be read
 	power     *Power
@@ -217,6 +218,22 @@ func (m *Machine) Scope() usage.Scope { return m.extent.Scope }
 // Extent returns what of the kernel this machine's windows measure.
 func (m *Machine) Extent() usage.Extent { return m.extent }
 
+// Programs returns the parts of the BPF programs that are loaded, and why each other one is not. If
+// none is, because the kernel or the rights of this process do not allow it, denied says why; it is nil
+// with [Files] as the configured reader too.
+func (m *Machine) Programs() (loaded bpf.Part, failed []error, denied error) {
+	if m.kernel == nil {
+		return 0, nil, m.denied
+	}
+	loaded = m.kernel.WorkingParts()
+	for p := bpf.Part(1); p <= bpf.All; p <<= 1 {
+		if err := m.kernel.Err(p); err != nil {
+			failed = append(failed, err)
+		}
+	}
+	return loaded, failed, nil
+}
+
 // Clock returns CLOCK_BOOTTIME and the wall time in ns. Any goroutine may call it.
 func (m *Machine) Clock() (boottime, wall int64, err error) {
 	boottime, _, wall, err = Clock{m.host}.Clocks()
@@ -244,7 +261,7 @@ func (m *Machine) openTable(cfg Config, groups cgroup.Config, log *slog.Logger) 
 	}
 	m.Reader, m.table = Files, table
 	m.closers = append(m.closers, table.Close)
-	if denied != nil {
+	if m.denied = denied; denied != nil {
 		m.notes = append(m.notes, "reader files, as BPF cannot be used: "+oneLine(denied))
 		log.Info("reader", "reader", Files, "why", denied)
 	}

@@ -121,6 +121,9 @@ func Check(ctx context.Context, dsn string, progress func(CheckProgress)) (*Chec
 	return result, errors.Join(err, database.Close())
 }
 
+// CheckFile is [db.CheckFile].
+func CheckFile(file string, whole bool) (size int64, err error) { return db.CheckFile(file, whole) }
+
 // Open opens the ledger at dsn: a path or sqlite:PATH, which it creates if it does not exist, or
 // postgres://... It migrates an older schema. A schema newer than this program is
 // fault.ErrUnsupported.

@@ -130,8 +130,32 @@ func explainDamage(err error, file string) error {
 	default:
 		err = fmt.Errorf("%s is damaged: %w", file, err)
 	}
-	return fault.WithHint(err, "restore the server's state from a backup; agents send again what they sent in the last 24 hours")
+	return fault.WithHint(err, restoreHint)
 }
+
+// CheckFile reads the header of an SQLite file, and nothing else: it opens no database. The error wraps
+// fault.ErrInvalid if the file is none of SQLite, or if it is shorter than its header says and whole
+// says that no process writes to it.
+func CheckFile(file string, whole bool) (size int64, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return 0, fileFault(err)
+	}
+	if err := f.Close(); err != nil {
+		return 0, err
+	}
+	have, want, header := fileSizes(file)
+	switch {
+	case !header:
+		return have, fmt.Errorf("%s: %w", file, notALedger)
+	case whole && have < want:
+		return have, fault.WithHint(fmt.Errorf("%s is cut off: it has %d of %d bytes: %w", file, have, want, fault.ErrInvalid), restoreHint)
+	}
+	return have, nil
+}
+
+// restoreHint says what to do about a damaged file.
+const restoreHint = "restore the server's state from a backup; agents send again what they sent in the last 24 hours"
 
 // fileSizes returns the size of an SQLite file in bytes, and the size by its header. header is false
 // if the file has no header of SQLite.
