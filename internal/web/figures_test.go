@@ -1,90 +1,441 @@
 package web_test
 
 import (
-	"encoding/json"
+	"cmp"
+	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
-	"github.com/chromedp/chromedp"
-
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/store/ledger"
 	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/testkit/fleet"
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// A drawn is what charts show of a group in a range, summed over time, and what the ledger
-// says of it for the same range.
-type drawn struct {
-	Range, Chart, Name string
-	Drawn, Booked      float64
-	Buckets            int
-	Ends               bool // the last bucket is the latest with data
+// A book asks the ledger itself, and keeps its answers: the same times are in several charts.
+type book struct {
+	t    *testing.T
+	l    *ledger.Ledger
+	kept map[string]*query.Answer
 }
 
-// figuresScript sums the charts of Overview, of a node and of a job over time, in each range,
-// with the page's own functions, and asks the ledger for the same.
-const figuresScript = `(async (job, node) => {
-	const from = (name) => import(document.querySelector("script[type=module]").src.replace("app.js", name));
-	const [{ ranges, spanOf }, { stacks, stack, resources }, { history, mean, forget }, { get }] = await Promise.all(["span.js", "series.js", "history.js", "api.js"].map(from));
-	const list = [], now = Date.now() / 1000;
-	const spans = [...ranges.map(([range]) => [range, spanOf({ range }, now)]), ["free", spanOf({ from: String(now - 2000), to: String(now - 400) }, now)]];
-	const booked = (range, params) => get("/v1/usage", { ...params, from: new Date(range.from * 1000).toISOString(), to: new Date(range.to * 1000).toISOString() });
-	for (const [name, span] of spans) {
-		for (const [chart, by, where] of [["overview", "", []], ["users", "users", []], ["nodes", "nodes", []], ["node", "", ["node=" + node]]]) {
-			forget();
-			const of = await stacks({ by, where, span, nodes: 1 });
-			if (of.empty) { list.push({ range: name, chart, name: "", drawn: -1, booked: 0 }); continue; }
-			const last = of.buckets[of.buckets.length - 1], ends = last.to > now - 90 || name === "free";
-			for (const r of Object.keys(resources)) {
-				const amount = resources[r].amount, all = await booked(of.range, { by: "kind", where, fields: amount });
-				const series = stack(of, r, true), area = (s) => s.values.reduce((a, [, v], i) => a + (v || 0) * (of.buckets[i].to - of.buckets[i].from), 0);
-				list.push({ range: name, chart, name: r + " in all", drawn: series.reduce((a, s) => a + area(s), 0), booked: Number(all.total[amount]), buckets: of.buckets.length, ends });
-				const groups = of.dimension === "job" || of.dimension === "user" || of.dimension === "node" ? (await booked(of.range, { by: of.dimension, where: [...where, "kind=container", "kind=job"], fields: amount })).groups : [];
-				for (const s of series.filter((s) => s.pick)) list.push({ range: name, chart, name: r + " of " + s.name, drawn: area(s), booked: Number((groups.find((g) => g[of.dimension] === s.pick[of.dimension]) || {})[amount] ?? NaN), buckets: of.buckets.length, ends });
+func newBook(t *testing.T, l *ledger.Ledger) *book {
+	return &book{t, l, map[string]*query.Answer{}}
+}
+
+// usage sums a time that begins and ends at any second: minutes count as a whole.
+func (b *book) usage(from, to float64, where map[query.Dimension][]string, by ...query.Dimension) *query.Answer {
+	b.t.Helper()
+	key := fmt.Sprint(from, to, where, by)
+	if a, ok := b.kept[key]; ok {
+		return a
+	}
+	at := func(s float64) time.Time { return time.UnixMilli(int64(math.Round(s * 1000))) }
+	a, err := b.l.Usage(b.t.Context(), query.Query{From: at(from), To: at(to), By: by, Where: where, Scope: query.Scope{All: true}})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.kept[key] = a
+	return a
+}
+
+// amount is the sum of resources over the groups that match, in base units; nil if all are absent.
+func amount(a *query.Answer, matches func(keys []string) bool, resources ...usage.Resource) *float64 {
+	var sum *float64
+	for i := range a.Groups {
+		g := &a.Groups[i]
+		if !matches(g.Keys) {
+			continue
+		}
+		for _, r := range resources {
+			if !g.Usage.Present.Has(r) {
+				continue
+			}
+			sum = cmp.Or(sum, new(float64))
+			if v := g.Usage.Sum[r].Float(unit.Count) * baseUnit(r); r.Detail().Kind == usage.Peak {
+				*sum = max(*sum, v)
+			} else {
+				*sum += v
 			}
 		}
-		forget();
-		const h = await history([{ by: "job", where: ["job=" + job], fields: "cpu_seconds,memory_peak_bytes" }], span, 1), sum = (await booked(h.range, { by: "job", where: ["job=" + job], fields: "cpu_seconds,memory_peak_bytes" })).groups[0];
-		list.push({ range: name, chart: "job", name: job, drawn: h.buckets.reduce((a, b, i) => a + (mean(h.of[0][i].groups[0], "cpu_seconds", b) || 0) * (b.to - b.from), 0), booked: Number(sum.cpu_seconds), buckets: h.buckets.length, ends: true });
-		list.push({ range: name, chart: "job", name: "peak of " + job, drawn: Math.max(...h.of[0].map((a) => Number(a.groups[0]?.memory_peak_bytes || 0))), booked: Number(sum.memory_peak_bytes || 0), buckets: h.buckets.length, ends: true });
 	}
-	return JSON.stringify(list);
-})`
+	return sum
+}
 
-// Charts show the numbers of the ledger: over each range, the area of each group in a chart is
-// the group's amount in the ledger, and all areas together are the whole. The latest
-// minute is in each open range, and a long range with little data has more than one bar.
+// baseUnit is the unit of a resource's amounts in base units.
+func baseUnit(r usage.Resource) float64 {
+	switch r.Detail().Unit {
+	case unit.Nanosecond:
+		return 1e-9
+	case unit.Microjoule:
+		return 1e-6
+	}
+	return 1
+}
+
+var energies = usage.Energies[:]
+
+func residual(kind string) bool { return kind == "idle" || kind == "system" }
+
+// checkBars compares each bar of a series, multiplied by its length, with the ledger's sum over the
+// same time.
+func (b *book) checkBars(where string, p *plot, s *plotSeries, want func(bar plotBar) *float64) (area float64) {
+	b.t.Helper()
+	top := 0.0
+	for _, v := range s.Values {
+		if v != nil {
+			top = max(top, math.Abs(*v))
+		}
+	}
+	wrong := 0
+	for i, bar := range p.Bars {
+		exact, got := want(bar), s.Values[i]
+		length := bar.To - bar.From
+		switch {
+		case got == nil && (exact == nil || *exact == 0):
+			continue
+		case got == nil, exact == nil && *got > 1e-9*top, exact != nil && math.Abs(*got*length-*exact) > 1e-6*(math.Abs(*exact)+top*length):
+			if wrong++; wrong <= 3 {
+				b.t.Errorf("%s, %s, %s: bar %d of %d, %s to %s, shows %s, the ledger has %s", where, p.Title, s.Name, i, len(p.Bars), clock(bar.From), clock(bar.To), show(scaled(got, length)), show(exact))
+			}
+		}
+		if got != nil {
+			area += *got * length
+		}
+	}
+	if wrong > 3 {
+		b.t.Errorf("%s, %s, %s: %d wrong bars in all", where, p.Title, s.Name, wrong)
+	}
+	if len(s.Hidden) > 0 {
+		b.t.Errorf("%s, %s, %s: of %d bars, these have a value and are not drawn: %v", where, p.Title, s.Name, len(p.Bars), s.Hidden)
+	}
+	return area
+}
+
+func clock(s float64) string { return time.UnixMilli(int64(s * 1000)).UTC().Format("02 15:04:05") }
+
+func scaled(v *float64, by float64) *float64 {
+	if v == nil {
+		return nil
+	}
+	n := *v * by
+	return &n
+}
+
+func show(v *float64) string {
+	if v == nil {
+		return "nothing"
+	}
+	return fmt.Sprint(*v)
+}
+
+// A stackResource is the chart of a resource on Overview and Node.
+type stackResource struct {
+	title     string
+	resources []usage.Resource
+}
+
+var stackResources = []stackResource{{"CPU", []usage.Resource{usage.CPU}}, {"Memory", []usage.Resource{usage.Memory}}, {"Power", energies}}
+
+// checkStacks compares the charts that stack the use of machines with the ledger: each group in each
+// bar, the others, system and idle; and all areas with the whole.
+func (b *book) checkStacks(where string, list []plot, by query.Dimension, from, to float64, filter map[query.Dimension][]string) {
+	b.t.Helper()
+	for _, r := range stackResources {
+		p := find(list, r.title)
+		if p == nil {
+			if amount(b.usage(from+400, to, filter, query.ByKind), func([]string) bool { return true }, r.resources...) != nil {
+				b.t.Errorf("%s: no chart of %s", where, r.title)
+			}
+			continue
+		}
+		named := p.names()
+		for i := range p.Series {
+			s := &p.Series[i]
+			sum := func(matches func(name, kind string) bool) func(plotBar) *float64 {
+				return func(bar plotBar) *float64 {
+					return amount(b.usage(bar.From, bar.To, filter, by, query.ByKind), func(k []string) bool { return matches(k[0], k[1]) }, r.resources...)
+				}
+			}
+			switch {
+			case s.Name == "system" || s.Name == "idle":
+				b.checkBars(where, p, s, sum(func(_, kind string) bool { return kind == s.Name }))
+			case s.Name == "most" || s.Name == "least":
+				b.checkBars(where, p, s, b.band(s.Name, r, filter, named))
+			case s.Name == "capacity":
+				b.checkBars(where, p, s, func(bar plotBar) *float64 {
+					a := b.usage(bar.From, bar.To, filter, by, query.ByKind)
+					return amount(&query.Answer{Groups: []query.Group{{Usage: a.Capacity}}}, func([]string) bool { return true }, r.resources...)
+				})
+			case s.Name == "workloads":
+				b.checkBars(where, p, s, sum(func(_, kind string) bool { return !residual(kind) }))
+			case strings.HasPrefix(s.Name, "other "):
+				b.checkBars(where, p, s, sum(func(name, kind string) bool {
+					return !residual(kind) && !slices.Contains(named, cmp.Or(name, "(none)"))
+				}))
+			default:
+				b.checkBars(where, p, s, sum(func(name, kind string) bool { return !residual(kind) && cmp.Or(name, "(none)") == s.Name }))
+			}
+		}
+		b.checkCover(where, p, filter, r.resources, slices.Contains(named, "idle"))
+	}
+}
+
+// band is an edge of the possible error of a power chart.
+func (b *book) band(edge string, r stackResource, filter map[query.Dimension][]string, named []string) func(plotBar) *float64 {
+	return func(bar plotBar) *float64 {
+		drawn := func(k []string) bool { return k[1] != "idle" || slices.Contains(named, "idle") }
+		a := b.usage(bar.From, bar.To, filter, query.ByKind, query.ByKind)
+		v, off := amount(a, drawn, r.resources...), amount(a, drawn, usage.EnergyError)
+		if v == nil || off == nil {
+			return nil
+		}
+		n := *v + *off
+		if edge == "least" {
+			n = max(0, *v-*off)
+		}
+		return &n
+	}
+}
+
+// checkCover compares the sum of all bars with the ledger's over the whole time of the chart, and
+// finds data outside of it: bars that are missing.
+func (b *book) checkCover(where string, p *plot, filter map[query.Dimension][]string, resources []usage.Resource, idle bool) {
+	b.t.Helper()
+	if len(p.Bars) == 0 {
+		b.t.Errorf("%s, %s: no bars", where, p.Title)
+		return
+	}
+	area := 0.0
+	for i := range p.Series {
+		for j, v := range p.Series[i].Values {
+			if v != nil && !p.Series[i].Over {
+				area += *v * (p.Bars[j].To - p.Bars[j].From)
+			}
+		}
+	}
+	wanted := func(k []string) bool { return idle || k[0] != "idle" }
+	first, last := p.Bars[0].From, p.Bars[len(p.Bars)-1].To
+	if exact := amount(b.usage(first, last, filter, query.ByKind), wanted, resources...); exact != nil && math.Abs(area-*exact) > 1e-6**exact {
+		b.t.Errorf("%s, %s: all bars together show %v, the ledger has %v from %s to %s", where, p.Title, area, *exact, clock(first), clock(last))
+	}
+	for i := 1; i < len(p.Bars); i++ {
+		if p.Bars[i].From != p.Bars[i-1].To {
+			b.t.Errorf("%s, %s: nothing between %s and %s", where, p.Title, clock(p.Bars[i-1].To), clock(p.Bars[i].From))
+		}
+	}
+}
+
+// jobLines are the figures of the lines of a job's charts.
+var jobLines = map[string]map[string][]usage.Resource{
+	"CPU":      {"user": {usage.CPUUser}, "system": {usage.CPUSystem}, "used": {usage.CPU}, "throttled": {usage.CPUThrottled}},
+	"Memory":   {"anonymous": {usage.MemoryAnon}, "page cache": {usage.MemoryFile}, "charged": {usage.Memory}, "peak of a run": {usage.MemoryPeak}},
+	"Power":    {"CPU packages": {usage.EnergyPackage}, "memory": {usage.EnergyDRAM}, "accelerators": {usage.EnergyGPU}, "job's share": {usage.EnergyRest}},
+	"Disk":     {"read": {usage.DiskRead}, "written": {usage.DiskWritten}},
+	"Network":  {"received": {usage.NetworkRx}, "sent": {usage.NetworkTx}},
+	"Pressure": {"CPU": {usage.PressureCPU}, "memory": {usage.PressureMemory}, "I/O": {usage.PressureIO}},
+	"Tasks":    {"tasks": {usage.PIDs}},
+}
+
+// jobSplit are the figures by which a job's charts are divided by node.
+var jobSplit = map[string][]usage.Resource{"CPU": {usage.CPU}, "Memory": {usage.Memory}, "Power": energies}
+
+// checkJob compares the charts of a job with the ledger.
+func (b *book) checkJob(where string, list []plot, job string, from, to float64, split bool) {
+	b.t.Helper()
+	filter := map[query.Dimension][]string{query.ByJob: {job}}
+	every := func([]string) bool { return true }
+	all := b.usage(from+400, to, filter, query.ByJob)
+	for _, title := range slices.Sorted(maps.Keys(jobLines)) {
+		lines, p := jobLines[title], find(list, title)
+		if p == nil {
+			for name, r := range lines {
+				if amount(all, every, r...) != nil {
+					b.t.Errorf("%s: no chart of %s, and the ledger has %s", where, title, name)
+				}
+			}
+			continue
+		}
+		for i := range p.Series {
+			s := &p.Series[i]
+			if by, ok := jobSplit[title]; ok && split {
+				named := p.names()
+				b.checkBars(where, p, s, func(bar plotBar) *float64 {
+					return amount(b.usage(bar.From, bar.To, filter, query.ByNode), func(k []string) bool {
+						return k[0] == s.Name || s.Name == "other nodes" && !slices.Contains(named, k[0])
+					}, by...)
+				})
+				continue
+			}
+			resources, ok := lines[s.Name]
+			if s.Name == "most" || s.Name == "least" {
+				b.checkBars(where, p, s, func(bar plotBar) *float64 {
+					a := b.usage(bar.From, bar.To, filter, query.ByKind, query.ByKind)
+					if amount(a, every, energies...) == nil {
+						return nil
+					}
+					return b.band(s.Name, stackResource{title, energies}, filter, nil)(bar)
+				})
+				continue
+			}
+			if !ok {
+				b.t.Errorf("%s, %s: line %q is not known", where, title, s.Name)
+				continue
+			}
+			b.checkBars(where, p, s, func(bar plotBar) *float64 {
+				a := b.usage(bar.From, bar.To, filter, query.ByJob)
+				v := amount(a, every, resources...)
+				switch {
+				case v == nil:
+				case title == "Pressure": // divided by the time of the runs
+					return scaled(v, (bar.To-bar.From)/a.Groups[0].Usage.Covered.Float(unit.Nanosecond))
+				case resources[0] == usage.MemoryPeak:
+					return scaled(v, bar.To-bar.From)
+				}
+				return v
+			})
+		}
+		if split && jobSplit[title] != nil {
+			b.checkCover(where, p, filter, jobSplit[title], true)
+		}
+	}
+}
+
+// checkRange compares the time of a plot with its range: it begins where the range or its data
+// begins, and ends with the latest data.
+func (b *book) checkRange(where string, p *plot, from, to float64, filter map[query.Dimension][]string) {
+	b.t.Helper()
+	if p == nil || len(p.Bars) == 0 {
+		return
+	}
+	const slack = 400 // a range that goes on has a little of what is to come
+	first, last := p.Bars[0].From, p.Bars[len(p.Bars)-1].To
+	before, after := b.usage(from+slack, max(from+slack, first), filter, query.ByKind), b.usage(min(to, last), to, filter, query.ByKind)
+	for what, a := range map[string]*query.Answer{"before the first bar": before, "after the last bar": after} {
+		if first <= from+slack && a == before || last >= to && a == after {
+			continue
+		}
+		// The minute of an edge is in the chart.
+		if edge := time.UnixMilli(int64(first * 1000)).UTC(); a == before && a.To.After(edge) {
+			a = b.usage(from+slack, math.Floor(first/60)*60, filter, query.ByKind)
+		}
+		if edge := math.Ceil(last/60) * 60; a == after {
+			a = b.usage(edge, max(to, edge), filter, query.ByKind)
+		}
+		if v := amount(a, func([]string) bool { return true }, usage.CPU); v != nil && *v > 0 {
+			b.t.Errorf("%s, %s: the ledger has %v s of CPU %s, at %s to %s", where, p.Title, *v, what, clock(first), clock(last))
+		}
+	}
+}
+
+// figureRanges are the ranges in which figures are compared; the last is a free one.
+var figureRanges = []struct {
+	name   string
+	length float64
+}{{"15m", 900}, {"1h", 3600}, {"24h", 86400}, {"7d", 7 * 86400}, {"30d", 30 * 86400}, {"free", 0}}
+
+// rangeQuery is the query of a range, and the range itself.
+func rangeQuery(name string, length float64) (q string, from, to float64) {
+	now := float64(time.Now().Unix())
+	if name == "free" {
+		from, to = now-4013, now-391
+		return fmt.Sprintf("from=%.0f&to=%.0f", from, to), from, to
+	}
+	return "range=" + name, now - length, now
+}
+
+// A figurePage is a page whose charts are compared.
+type figurePage struct {
+	path string
+	by   query.Dimension // of stacks
+	node string
+	job  string
+}
+
+// filter is what the page is about.
+func (p figurePage) filter() map[query.Dimension][]string {
+	switch {
+	case p.job != "":
+		return map[query.Dimension][]string{query.ByJob: {p.job}}
+	case p.node != "":
+		return map[query.Dimension][]string{query.ByNode: {p.node}}
+	}
+	return nil
+}
+
+// Charts draw the numbers of the ledger: in each range, each bar of each group is the ledger's sum over
+// its time; all bars together are the whole; nothing is hidden.
 func TestPageFigures(t *testing.T) {
 	testkit.Stage(t, "page-figures", "a browser compares all charts with the ledger, in each range")
 	hosttest.Need(t, "chromium")
-	f := fleet.Open(t, fleet.Config{Nodes: 4, Each: 8, Windows: 40, Window: 60e9})
 	ctx := browser(t)
-	u := signIn(t, ctx, f, 1440, 900, "/?range=15m")
-	u.sees("charts", `document.querySelectorAll(".uplot canvas").length >= 4 && !document.querySelector(".skeleton")`)
-	text, err := chromedp.Run(ctx, chromedp.Evaluate[string](figuresScript+`("postgres-main", "rack1-n01")`, chromedp.EvalAwaitPromise))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var list []drawn
-	if err := json.Unmarshal([]byte(strings.ReplaceAll(text, "null", "-2")), &list); err != nil {
-		t.Fatal(err)
-	}
-	if len(list) < 7*40 {
-		t.Errorf("%d figures", len(list))
-	}
-	for _, d := range list {
-		if math.Abs(d.Drawn-d.Booked) > 1e-6*math.Abs(d.Booked)+1e-6 || d.Booked < 0 {
-			t.Errorf("%s, %s, %s: the chart shows %v, the ledger has %v", d.Range, d.Chart, d.Name, d.Drawn, d.Booked)
-		}
-		if d.Buckets < 5 || !d.Ends {
-			t.Errorf("%s, %s, %s: %d bars, up to now: %v", d.Range, d.Chart, d.Name, d.Buckets, d.Ends)
-		}
+	hard := hardLedger(t)
+	overview := []figurePage{{path: "/?idle=1", by: query.ByJob}, {path: "/?by=users", by: query.ByUser}, {path: "/?by=nodes", by: query.ByNode}}
+	for _, c := range []struct {
+		name   string
+		fleet  func() *fleet.Fleet
+		ranges []string // nil is all
+		pages  []figurePage
+	}{
+		{"hard", func() *fleet.Fleet { return hard }, nil, append(slices.Clone(overview),
+			figurePage{path: "/node/gamma?idle=1", by: query.ByJob, node: "gamma"}, figurePage{path: "/node/beta?", by: query.ByJob, node: "beta"},
+			figurePage{path: "/job?job=steady", job: "steady"}, figurePage{path: "/job?split=1&job=steady", job: "steady"}, figurePage{path: "/job?job=many", job: "many"},
+			figurePage{path: "/job?job=short", job: "short"}, figurePage{path: "/job?job=one", job: "one"}, figurePage{path: "/job?job=dry", job: "dry"})},
+		{"above", func() *fleet.Fleet { return above(t, hard) }, nil, []figurePage{overview[0], {path: "/node/alpha?", by: query.ByJob, node: "alpha"}, {path: "/job?job=many", job: "many"}}},
+		{"wide", func() *fleet.Fleet { return wideLedger(t) }, []string{"15m", "1h", "24h"}, []figurePage{overview[0], overview[2], {path: "/job?job=wide", job: "wide"}, {path: "/job?split=1&job=wide", job: "wide"}}},
+		{"windows of a minute", func() *fleet.Fleet {
+			return fleet.Open(t, fleet.Config{Nodes: 4, Each: 8, Windows: 40, Window: time.Minute, Days: 20})
+		}, nil, []figurePage{overview[0], {path: "/node/rack1-n01?", by: query.ByJob, node: "rack1-n01"}, {path: "/job?job=postgres-main", job: "postgres-main"}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := c.fleet()
+			b, u := newBook(t, f.Server.Ledger), signIn(t, ctx, f, 1440, 900, "/query")
+			u.sees("the page", `document.querySelector("#main") !== null`)
+			u.watch()
+			for _, r := range figureRanges {
+				if c.ranges != nil && !slices.Contains(c.ranges, r.name) {
+					continue
+				}
+				for _, p := range c.pages {
+					b.checkPage(u, f.URL, r.name, r.length, p)
+				}
+			}
+		})
 	}
 
 	// One notice says that the server is down, and the page recovers by itself.
+	u := signIn(t, ctx, hard, 1440, 900, "/?range=15m")
+	u.sees("charts", `document.querySelectorAll(".uplot canvas").length >= 4 && !document.querySelector(".skeleton")`)
 	u.sees("requests that fail", `(window.reached = window.fetch, window.fetch = () => Promise.reject(new TypeError("down")), true)`)
 	u.sees("one notice", `document.querySelector("#down") !== null && document.querySelectorAll("[role=alert]").length === 1 && document.querySelectorAll(".uplot canvas").length >= 4`)
 	u.sees("requests that succeed", `(window.fetch = window.reached, true)`)
 	u.sees("no notice", `document.querySelector("#down") === null`)
+}
+
+// checkPage opens a page in a range and compares its charts.
+func (b *book) checkPage(u *user, address, name string, length float64, p figurePage) {
+	b.t.Helper()
+	q, from, to := rangeQuery(name, length)
+	u.settles(address + p.path + "&" + q)
+	list, filter := u.plots(), p.filter()
+	where := p.path + " " + name
+	if p.job != "" {
+		if len(list) == 0 && len(b.usage(from+400, to, filter, query.ByJob).Groups) > 0 {
+			b.t.Errorf("%s: no charts", where)
+		}
+		b.checkJob(where, list, p.job, from, to, strings.Contains(p.path, "split=1"))
+	} else {
+		b.checkStacks(where, list, p.by, from, to, filter)
+	}
+	b.checkRange(where, find(list, "CPU"), from, to, filter)
+	if b.t.Failed() {
+		picture(b.t, u.ctx, "figures-"+strings.NewReplacer("/", "_", "?", "_", "&", "_").Replace(where))
+	}
 }

@@ -21,6 +21,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/server"
+	"mete.dev/mete/internal/store/ledger"
 )
 
 // A Config sets the size of a fleet.
@@ -30,9 +31,8 @@ type Config struct {
 	// their length: 0 means a quarter of an hour in windows of ten seconds.
 	Windows int
 	Window  time.Duration
-	// Days is how many days before today are in the ledger, plus the hours of today,
-	// written directly into its tables as rows of hours and days. The metrics have only the
-	// windows.
+	// Days is how many days before today are in the ledger, written directly into its tables
+	// as rows of hours and days; their minutes are not kept. The metrics have only the windows.
 	Days int
 	// Tame leaves out the hostile names.
 	Tame bool
@@ -42,6 +42,9 @@ type Config struct {
 type Fleet struct {
 	URL, Viewer string // its address, and a viewer token
 	Server      *server.Server
+
+	state string
+	stop  func() error
 
 	mu    sync.Mutex
 	asked []string
@@ -76,46 +79,68 @@ var HostileNames = []string{`<img src=x onerror="document.title='pwned'">`, `"><
 // Silent is how long the last machine has sent nothing.
 const Silent = 12 * time.Minute
 
-// Open starts a server and fills it; it stops with the test.
+// Open starts a server and fills it; it stops with the test. Without nodes it stays empty.
 func Open(t testing.TB, c Config) *Fleet {
 	t.Helper()
 	if c.Windows == 0 {
 		c.Windows, c.Window = 90, 10*time.Second
 	}
-	cfg := server.Default()
-	cfg.State = t.TempDir()
-	s, err := server.Open(t.Context(), cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	var g errgroup.Group
-	g.Go(func() error { return s.Run(ctx) })
-	f := &Fleet{Server: s}
-	web := httptest.NewUnstartedServer(f.recordRequests(s.Handler()))
-	web.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
-	web.TLS = s.Authority.ServerTLS()
-	web.StartTLS()
+	f := &Fleet{state: t.TempDir()}
+	f.start(t)
 	t.Cleanup(func() {
-		web.Close()
-		stop()
-		if err := errors.Join(g.Wait(), s.Close()); err != nil {
+		if err := f.stop(); err != nil {
 			t.Error(err)
 		}
 	})
-	f.URL = web.URL
 	if err := f.sendBatches(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
 	if c.Days > 0 {
-		if err := errors.Join(seed(t.Context(), filepath.Join(cfg.State, "ledger.db"), c.Days, time.Now()), s.Ledger.Fold(t.Context(), time.Now())); err != nil {
+		now := time.Now()
+		// Hours that are over are folded first: only minutes of today remain.
+		err := errors.Join(f.Server.Ledger.Fold(t.Context(), now.Add(ledger.Default().Grace)), seed(t.Context(), filepath.Join(f.state, "ledger.db"), c.Days, now), f.Server.Ledger.Fold(t.Context(), now))
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	if f.Viewer, _, err = s.Authority.Tokens().Create(t.Context(), registry.Token{Role: registry.Viewer, Uses: -1}); err != nil {
+	var err error
+	if f.Viewer, _, err = f.Server.Authority.Tokens().Create(t.Context(), registry.Token{Role: registry.Viewer, Uses: -1}); err != nil {
 		t.Fatal(err)
 	}
 	return f
+}
+
+// start starts the server on the fleet's state.
+func (f *Fleet) start(t testing.TB) {
+	t.Helper()
+	cfg := server.Default()
+	cfg.State = f.state
+	s, err := server.Open(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var g errgroup.Group
+	g.Go(func() error { return s.Run(ctx) })
+	web := httptest.NewUnstartedServer(f.recordRequests(s.Handler()))
+	web.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	web.TLS = s.Authority.ServerTLS()
+	web.StartTLS()
+	f.URL, f.Server = web.URL, s
+	f.stop = func() error {
+		web.Close()
+		cancel()
+		return errors.Join(g.Wait(), s.Close())
+	}
+}
+
+// Restart stops the server and starts it again on the same state, at another address.
+func (f *Fleet) Restart(t testing.TB) {
+	t.Helper()
+	if err := f.stop(); err != nil {
+		t.Fatal(err)
+	}
+	f.start(t)
 }
 
 // sendBatches sends the batches of all machines, some concurrently.

@@ -60,25 +60,29 @@ export async function answers(params, buckets, signal) {
 // bucket: then its answer is about more time.
 const widened = (b, a) => Date.parse(a.from) / 1000 < b.from || Date.parse(a.to) / 1000 > b.to;
 
-// begins is the time from which the ledger has something in a range; null if it has nothing.
-async function begins(params, range, signal) {
+// extent is the time of which the ledger knows something in a range: from and to are the range, wider
+// where it has only rows of hours or days at its ends, and begin is where data begins. It is null
+// where there is nothing.
+async function extent(params, range, signal) {
   const answer = await ask(params, range, signal), first = answer.groups.map((g) => g.first_at).filter(Boolean).sort()[0];
-  return first ? Math.max(range.from, Date.parse(first) / 1000) : null;
+  const from = Math.min(range.from, Date.parse(answer.from) / 1000), to = Math.max(range.to, Date.parse(answer.to) / 1000);
+  return first ? { from, to, begin: Math.max(from, Date.parse(first) / 1000) } : null;
 }
 
 // history answers each of the questions for each bucket of a span, from where the ledger has
 // something of the first: { buckets, of, range, span, begin }, where of[i] are the answers to the i-th
 // question, and begin is where data begins, if the span is longer. It is null where there is
-// nothing.
+// nothing. Buckets are as short as the rows that the ledger has of all of the range.
 export async function history(questions, span, nodes, signal) {
-  const range = rangeOf(span), first = await begins(questions[0], range, signal);
-  if (first === null) return null;
-  const short = first - range.from > 0.1 * (range.to - range.from), from = short ? first : range.from;
+  const range = rangeOf(span), has = await extent(questions[0], range, signal);
+  if (has === null) return null;
+  const short = has.begin - range.from > 0.1 * (range.to - range.from);
   for (const least of [60, 3600, 86400]) {
-    const buckets = bucketsOf({ from, to: range.to }, nodes, least), list = await answers(questions[0], buckets, signal);
+    // Rows of hours begin with their hour, and not with the first minute of data.
+    const from = short ? Math.max(has.from, Math.floor(has.begin / least) * least) : has.from;
+    const buckets = bucketsOf({ from, to: has.to }, nodes, least), list = await answers(questions[0], buckets, signal);
     const wide = buckets.map((b, i) => widened(b, list[i]));
     if (least < 86400 && wide.includes(true)) continue;
-    // Rows of hours begin with their hour, and not with the first minute of data.
     const lead = short ? Math.max(0, list.findIndex((a) => a.groups.length > 0)) : 0;
     const rest = await Promise.all(questions.slice(1).map((q) => answers(q, buckets, signal))), cut = known(buckets, list).slice(lead), begin = cut[0].from;
     return { buckets: cut, of: [list, ...rest].map((l) => l.map((a, i) => (wide[i] ? null : a)).slice(lead)), range, span: short ? fitted(span, begin) : span, begin: short ? begin : null };
@@ -87,19 +91,23 @@ export async function history(questions, span, nodes, signal) {
 }
 
 // known cuts the first and the last bucket with data to the time that was measured in them:
-// a server that began, or whose latest window ended, within a bucket.
+// a server that began, or whose latest window ended, within a bucket. Where something is missing in
+// between, the minutes with use say from when to when.
 function known(buckets, list) {
   const has = list.map((a) => (a.total && a.groups.length > 0)), first = has.indexOf(true), last = has.lastIndexOf(true), now = Date.now() / 1000;
+  const instants = (a, key) => a.groups.map((g) => Date.parse(g[key]) / 1000).filter((t) => !Number.isNaN(t));
   return buckets.map((b, i) => {
     const length = list[i].averages_over_seconds;
     if ((i !== first && i !== last) || !(length > 0) || length >= b.to - b.from) return b;
-    if (i === last && (i !== first || b.to > now)) {
-      const to = i === first ? Math.min(b.to, now) : Math.min(b.to, b.from + length);
-      return { from: i === first ? Math.max(b.from, to - length) : b.from, to };
-    }
-    return { from: b.to - length, to: b.to };
+    const begin = Math.max(b.from, Math.min(...instants(list[i], "first_at"))), end = Math.min(b.to, Math.max(...instants(list[i], "last_at")));
+    const until = i !== last ? b.to : i === first ? Math.min(b.to > now ? now : b.to, end) : b.from + length > end - 60 ? Math.min(b.to, b.from + length) : end;
+    const from = i !== first ? b.from : until - length < begin + 60 ? Math.max(b.from, until - length) : begin;
+    return until > from ? { from, to: until } : b;
   });
 }
 
 // mean is the average of a figure over the time of a bucket; null where it is absent.
 export const mean = (sum, field, b) => (sum && sum[field] !== null && sum[field] !== undefined ? Number(sum[field]) / (b.to - b.from) : null);
+
+// less is what of an amount is not in some of its parts: 0 where only rounding is left.
+export const less = (whole, parts) => (whole - parts > 1e-9 * whole ? whole - parts : 0);

@@ -2,7 +2,7 @@
 import { html, useMemo } from "../vendor/preact.mjs";
 import { Card, Shown, Empty, Quality, useData } from "./ui.js";
 import { Chart } from "./chart.js";
-import { history, mean } from "./history.js";
+import { history, mean, less } from "./history.js";
 import { bandOf } from "./parts.js";
 import { known, when } from "./fmt.js";
 import { get } from "./api.js";
@@ -67,8 +67,8 @@ function linesOf(c, d, split) {
   if (split && c.split) {
     const of = (i, node) => { const g = d.nodes[i] && d.nodes[i].groups.find((g) => g.node === node); return g ? mean(g, c.split, d.buckets[i]) : null; };
     const series = d.top.map((node) => ({ key: "node " + node, name: node, pick: { node }, values: d.buckets.map((b, i) => [b.from, of(i, node)]) })).filter(some);
-    const rest = at(c.split).map(([t, v], i) => [t, v === null ? null : Math.max(0, v - series.reduce((a, s) => a + (s.values[i][1] || 0), 0))]);
-    if (rest.some(([, v]) => v > 1e-9)) series.push({ name: "other nodes", tone: "rest", values: rest });
+    const rest = at(c.split).map(([t, v], i) => [t, v === null ? null : less(v, series.reduce((a, s) => a + (s.values[i][1] || 0), 0))]);
+    if (rest.some(([, v]) => v > 0)) series.push({ name: "other nodes", tone: "rest", values: rest });
     return series;
   }
   let lines = c.lines.map((l) => line(l)).filter(some);

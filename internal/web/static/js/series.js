@@ -3,7 +3,7 @@
 // levels that the server keeps of them. No query is about all workloads at every step.
 import { get, range } from "./api.js";
 import { ledger } from "./span.js";
-import { history, mean } from "./history.js";
+import { history, mean, less } from "./history.js";
 import { worst } from "./fmt.js";
 
 // amount is the figure of the ledger whose average over time is drawn, off its possible error,
@@ -75,8 +75,8 @@ export function stack(of, resource, withIdle) {
   const amount = (i, name) => { const g = of.groups[i] && of.groups[i].groups.find((g) => g[dimension] === name); return g ? Number(g[r.amount] || 0) : 0; };
   const top = of.top[resource].filter((name) => buckets.some((_, i) => amount(i, name) > 0));
   const series = top.map((name) => ({ key: dimension + " " + name, name: name || "(none)", pick: { [dimension]: name }, values: line((i) => amount(i, name), (i) => { const g = of.groups[i] && of.groups[i].groups.find((g) => g[dimension] === name); return (g && g.quality && g.quality[r.amount]) || ""; }) }));
-  const rest = line((i) => Math.max(0, parts[i].workloads - top.reduce((a, name) => a + amount(i, name), 0)), ofWork);
-  if (rest.some(([, v]) => v > 1e-9)) series.push({ name: top.length ? "other " + divisions[of.by][1] : "workloads", tone: top.length ? "rest" : "", values: rest });
+  const rest = line((i) => less(parts[i].workloads, top.reduce((a, name) => a + amount(i, name), 0)), ofWork);
+  if (rest.some(([, v]) => v > 0)) series.push({ name: top.length ? "other " + divisions[of.by][1] : "workloads", tone: top.length ? "rest" : "", values: rest });
   if (parts.some((p) => p && p.system > 0)) series.push({ name: "system", tone: "system", values: line((i) => parts[i].system, quality((g) => g.kind === "system")) });
   if (withIdle && parts.some((p) => p && p.idle > 0)) series.push({ name: "idle", tone: "idle", values: line((i) => parts[i].idle, quality((g) => g.kind === "idle")) });
   return parts.some(Boolean) ? series : [];
