@@ -64,7 +64,7 @@ func instants(t *testing.T, ctx context.Context) {
 		}
 		for _, s := range texts {
 			if a, b := got[s], want[s]; (a == nil) != (b == nil) || a != nil && math.Abs(*a-*b) > 1e-5 {
-				t.Errorf("time %q at %v: the page reads %v, the API %v", s, now, show(a), show(b))
+				t.Errorf("time %q at %v: the page reads %v, the API %v", s, now, shownTime(a), shownTime(b))
 			}
 		}
 	}
@@ -114,7 +114,7 @@ func exports(t *testing.T, ctx context.Context) {
 		`["Disk:-read~CPU:-system:-%2Da%3Ab%7Ec%25~Memory:%2Dx",[[],["system","-a:b~c%"]],[["-x"],[]],[[],["read"]],[[],[]],"Disk:-read~Memory:%2Dx"]`)
 }
 
-func show(v *float64) any {
+func shownTime(v *float64) any {
 	if v == nil {
 		return "none"
 	}

@@ -7,7 +7,7 @@ import { JobCharts, useJobCharts } from "../jobcharts.js";
 import { Table } from "../table.js";
 import { Runs } from "../runs.js";
 import { running, jobColumns, jobFields } from "../amounts.js";
-import { text, few, when, exactly, fieldUnit, qualities, known, shellWord } from "../fmt.js";
+import { text, few, when, exactly, fieldUnit, qualities, known, worst, shellWord } from "../fmt.js";
 import { nodeAt, go, put } from "../route.js";
 
 const most = 301; // workloads that are listed: one more than have marks
@@ -24,11 +24,14 @@ function Parts({ by, where, span }) {
 
 const words = (key) => key.replace(/_(byte_seconds|bytes|joules|seconds|watts)$/, "").replaceAll("_", " ").replace(/^(\w)/, (c) => c.toUpperCase()).replace(/^Cpu/, "CPU").replace(/^Pids/, "Tasks").replace(/^Oom/, "OOM");
 
+// decimal is a number without an exponent.
+const decimal = (v) => (/e-/.test(String(v)) ? Number(v).toFixed(9).replace(/0+$/, "") : String(v));
+
 // Raw lists every figure of the ledger.
 function Raw({ sum }) {
   const rows = Object.keys(sum.quality).map((k) => ({ key: k, v: sum[k], q: sum.quality[k] })).filter((r) => !(r.q === "absent" && /idle/.test(r.key)));
   return html`<div class="table raw" tabindex="0" role="region" aria-label="raw figures"><table><thead><tr><th scope="col">Figure</th><th scope="col" class="num">Amount</th><th scope="col" class="num">Exact value</th><th scope="col">Quality</th></tr></thead><tbody>
-    ${rows.map((r) => html`<tr><td title=${r.key}>${words(r.key)}</td><td class="num">${known(r.v) ? text(r.v, fieldUnit(r.key)) : html`<span class="absent">–</span>`}</td><td class="num mono">${known(r.v) ? String(r.v) : ""}</td><td><span title=${qualities[r.q]}><${Quality} of=${r.q} all=${true} /> ${r.q}</span></td></tr>`)}</tbody></table></div>`;
+    ${rows.map((r) => html`<tr><td title=${r.key}>${words(r.key)}</td><td class="num">${known(r.v) ? text(r.v, fieldUnit(r.key)) : html`<span class="absent">–</span>`}</td><td class="num mono">${known(r.v) ? decimal(r.v) : ""}</td><td><span title=${qualities[r.q]}><${Quality} of=${r.q} all=${true} /> ${r.q}</span></td></tr>`)}</tbody></table></div>`;
 }
 
 // command is the command that shows the same use in a terminal.
@@ -50,6 +53,12 @@ function About({ list, job, span }) {
     ["Exit code", exits.length ? exits.join(", ") : null], ["Path", list.length === 1 && one.path ? html`<code>${one.path}</code>` : null],
     ...labels.slice(0, 12).map(([k, v]) => [html`<code>${k}</code>`, v]),
     ["Command", html`<code>${command(job, span)}</code>`]]} />`;
+}
+
+// Flow is a tile of two amounts, of which one may be absent.
+function Flow({ title, sum, of, change }) {
+  const has = of.filter(([, f]) => known(sum[f]));
+  return html`<${Stat} title=${title} v=${has.length ? has.reduce((a, [, f]) => a + Number(sum[f]), 0) : null} unit="bytes" quality=${worst(has.map(([, f]) => sum.quality[f]))} below=${has.length === 0 ? "not available" : html`${has.map(([name, f]) => html`<span>${name} ${text(sum[f], "bytes")}</span>`)}${change(...has.map(([, f]) => f))}`} />`;
 }
 
 // changeOf is the change of the sum of figures against an earlier one, as text; "" where one of them is
@@ -88,8 +97,8 @@ export function Job({ nodes }) {
       <${Stat} title="CPU" v=${sum.cpu_seconds} unit="seconds" quality=${q.cpu_seconds} below=${html`${known(cores) && html`<span>${text(cores, "cores")} ${whileRunning}</span>`}${change("cpu_seconds")}`} />
       <${Stat} title="Memory" v=${bytes} unit="bytes" quality=${q.memory_byte_seconds} below=${html`<span>average ${whileRunning}</span>${known(sum.memory_peak_bytes) && html`<span>peak ${text(sum.memory_peak_bytes, "bytes")}</span>`}`} />
       <${Stat} title="Energy" v=${sum.energy_joules} unit="joules" quality=${q.energy_joules} off=${sum.energy_error_joules === null ? null : sum.energy_error_joules} below=${html`${known(watts) && html`<span>${text(watts, "watts")} ${whileRunning}</span>`}${change("energy_joules")}`} />
-      <${Stat} title="Disk" v=${sum.disk_read_bytes === null ? null : Number(sum.disk_read_bytes) + Number(sum.disk_written_bytes)} unit="bytes" quality=${q.disk_read_bytes} below=${sum.disk_read_bytes === null ? "not available" : html`<span>read ${text(sum.disk_read_bytes, "bytes")}</span><span>written ${text(sum.disk_written_bytes, "bytes")}</span>${change("disk_read_bytes", "disk_written_bytes")}`} />
-      <${Stat} title="Network" v=${sum.network_rx_bytes === null ? null : Number(sum.network_rx_bytes) + Number(sum.network_tx_bytes)} unit="bytes" quality=${q.network_rx_bytes} below=${sum.network_rx_bytes === null ? "not available" : html`<span>in ${text(sum.network_rx_bytes, "bytes")}</span><span>out ${text(sum.network_tx_bytes, "bytes")}</span>${change("network_rx_bytes", "network_tx_bytes")}`} /></section>`}</${Shown}>
+      <${Flow} title="Disk" sum=${sum} of=${[["read", "disk_read_bytes"], ["written", "disk_written_bytes"]]} change=${change} />
+      <${Flow} title="Network" sum=${sum} of=${[["in", "network_rx_bytes"], ["out", "network_tx_bytes"]]} change=${change} /></section>`}</${Shown}>
     <div class="grid"><${Runs} where=${where} span=${span} /></div>
     <div class="bar">${several && html`<${Segments} label="lines" options=${[["", "by type"], ["1", "by node"]]} value=${split ? "1" : ""} choose=${(v) => put({ split: v }, true)} />`}
       <label class="check"><input type="checkbox" checked=${compare} onChange=${(e) => put({ compare: e.target.checked ? "1" : "" }, true)} /> compare with the previous period</label></div>
