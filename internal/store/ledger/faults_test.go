@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"mete.dev/mete/internal/attribute/external"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/outlier"
 	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/registry"
@@ -44,6 +46,8 @@ func TestFaults(t *testing.T) {
 	try("sources", func(ctx context.Context) error { return second(l.Below(ctx, all)) })
 	try("streams", func(ctx context.Context) error { return second(l.Streams(ctx, all)) })
 	try("gaps", func(ctx context.Context) error { return second(l.Gaps(ctx, day, end, "", all)) })
+	try("each gap", func(ctx context.Context) error { return l.EachGap(ctx, day, end, all, func(*query.Gap) {}) })
+	try("dimensions", func(ctx context.Context) error { return second(l.Dimensions(ctx, all)) })
 	try("times of gaps", func(ctx context.Context) error { return second(l.GapTimes(ctx)) })
 	try("virtual machines", func(ctx context.Context) error { return second(l.VMs(ctx, day, end, all)) })
 	try("names", func(ctx context.Context) error {
@@ -59,6 +63,7 @@ func TestFaults(t *testing.T) {
 	try("wholes", func(ctx context.Context) error {
 		return l.Wholes(ctx, []string{"host", "guest"}, day, end, func(int, *batch.NodeMinute) error { return nil })
 	})
+	f.Book(jobRuns(f.Entry("jobs", "b1", m+2), m+2))
 	for _, q := range []query.Query{
 		{By: []query.Dimension{query.ByNode}},
 		{By: []query.Dimension{query.ByLabel + "app", query.ByCluster}},
@@ -68,6 +73,10 @@ func TestFaults(t *testing.T) {
 	} {
 		q.From, q.To, q.Scope = day.Add(time.Minute), end, all
 		try("usage", func(ctx context.Context) error { return second(l.Usage(ctx, q)) })
+		try("periods", func(ctx context.Context) error {
+			return l.EachPeriod(ctx, q, query.Daily, func(*query.Answer) error { return nil })
+		})
+		try("runs", func(ctx context.Context) error { return second(l.Runs(ctx, query.RunQuery{Query: q})) })
 		q.Limit = 2
 		try("workloads", func(ctx context.Context) error { return second(l.Workloads(ctx, q)) })
 	}
@@ -182,6 +191,22 @@ func TestFaults(t *testing.T) {
 		try("dropping", func(ctx context.Context) error { return l.Retain(ctx, day.AddDate(0, 0, age)) })
 	}
 	checkLedger(t, l)
+}
+
+// jobRuns adds runs of one job to an entry, enough to compare the latest with, and a workload below each.
+func jobRuns(e *batch.Entry, minute int64) *batch.Entry {
+	for i := range outlier.MinSample + 2 {
+		at := time.Unix(60*minute+int64(i), 0).UTC()
+		run := batch.Name{ID: workload.NewID(e.Node, workload.Job, fmt.Sprint(i)), Kind: workload.Job, Key: fmt.Sprint(i), Name: "build", Started: at, Ended: at.Add(time.Second)}
+		below := batch.Name{ID: workload.NewID(e.Node, workload.Container, fmt.Sprint(i)), Kind: workload.Container, Key: fmt.Sprint(i), Name: "step", Parent: run.ID}
+		for _, n := range []batch.Name{run, below} {
+			short, _ := workload.ShortIDOf(n.ID)
+			u := usage.Usage{Covered: time.Second}
+			u.Put(usage.CPU, 0, usage.Measured)
+			e.Names, e.Minutes = append(e.Names, n), append(e.Minutes, batch.Minute{Workload: short, Minute: minute, Usage: u})
+		}
+	}
+	return e
 }
 
 // second returns the error of a call.
