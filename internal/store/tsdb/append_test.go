@@ -152,6 +152,17 @@ func TestSamplesOfWindows(t *testing.T) {
 			c.put(c.window(80, 90, use{key: "a", res: disk, amount: 10, total: thin}))
 			c.check("disk", "info")
 		},
+		"restart while idle": func(c *scene) { // the windows before the restart came, so a used nothing
+			c.name("a", nil)
+			c.name("b", nil)
+			c.put(c.window(0, 10, use{key: "a", res: disk, amount: 10, total: 20}))
+			c.put(c.window(10, 60, use{key: "b", res: disk, amount: 1, total: 1}))
+			c.l.through = c.at(60)
+			c.close()
+			c.open()
+			c.put(c.window(60, 130))
+			c.check("disk")
+		},
 	} {
 		t.Run(name, func(t *testing.T) { play(t, do) })
 	}
