@@ -519,3 +519,26 @@ func TestBackupEmpty(t *testing.T) {
 		}
 	})
 }
+
+// Only the server's user may read the directories of the database.
+func TestDirectoryModes(t *testing.T) {
+	play(t, func(c *scene) {
+		w, err := newBlockWriter(c.Context(), c.cfg.Dir)
+		if err != nil {
+			c.Fatal(err)
+		}
+		if err := w.discard(); err != nil {
+			c.Error(err)
+		}
+		parent := c.TempDir()
+		aside, backup := filepath.Join(parent, "aside"), filepath.Join(parent, "backup")
+		if err := errors.Join(moveEntries(nil, c.cfg.Dir, aside), c.s.Backup(c.Context(), backup)); err != nil {
+			c.Fatal(err)
+		}
+		for _, dir := range []string{c.cfg.Dir, backfillDir(c.cfg.Dir), aside, backup} {
+			if i, err := os.Stat(dir); err != nil || i.Mode().Perm() != 0o700 {
+				c.Errorf("%s: %v, %v, want 0700", dir, i.Mode(), err)
+			}
+		}
+	})
+}

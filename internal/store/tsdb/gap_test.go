@@ -503,3 +503,35 @@ func TestShortLivedBounds(t *testing.T) {
 		t.Error("a row with all of a life is not that of a short-lived workload, or another one is")
 	}
 }
+
+// TestNodeBackfillRange checks which minutes a backfill reads.
+func TestNodeBackfillRange(t *testing.T) {
+	t.Parallel()
+	n := &node{id: "n1", residuals: residuals("n1"), shortLived: &namedWorkload{}}
+	for _, c := range []struct {
+		within      span
+		spans       []span
+		first, last int64
+	}{
+		{span{1000, 1010}, nil, 820, 1018},
+		{span{1000, 1010}, []span{{1001, 1002}, {1008, 1030}}, 820, 1038},
+		{span{100, 110}, []span{{105, 106}}, 0, 118},
+	} {
+		nb := newNodeBackfill(backfillJob{node: n}, c.within, c.spans, 6*time.Minute)
+		if nb.first != c.first || nb.last != c.last {
+			t.Errorf("%v, %v: from %d to %d, want %d, %d", c.within, c.spans, nb.first, nb.last, c.first, c.last)
+		}
+		for m, want := range map[int64]bool{c.first - 1: false, c.first: true, c.last - 1: true, c.last: false} {
+			if nb.contains(m) != want {
+				t.Errorf("from %d to %d: contains %d: %v", c.first, c.last, m, !want)
+			}
+		}
+		for _, sp := range c.spans {
+			for e, want := range map[int64]bool{sp.first - 1: false, sp.first: true, sp.last: true, sp.last + 1: false} {
+				if nb.isUnsampled(e) != want {
+					t.Errorf("%v: edge %d is without samples: %v", c.spans, e, !want)
+				}
+			}
+		}
+	}
+}
