@@ -19,14 +19,14 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A failingAppender takes some samples and fails at the next one.
+// A failingAppender takes all samples but one.
 type failingAppender struct {
 	storage.Appender
 	left int
 }
 
 func (a *failingAppender) Append(ref storage.SeriesRef, _ labels.Labels, _ int64, _ float64) (storage.SeriesRef, error) {
-	if a.left--; a.left < 0 {
+	if a.left--; a.left == -1 {
 		return 0, errInjected
 	}
 	return max(ref, 1), nil
@@ -39,7 +39,7 @@ type failingAppenderV2 struct {
 }
 
 func (a *failingAppenderV2) Append(ref storage.SeriesRef, _ labels.Labels, _, _ int64, _ float64, _ *histogram.Histogram, _ *histogram.FloatHistogram, _ storage.AppendV2Options) (storage.SeriesRef, error) {
-	if a.left--; a.left < 0 {
+	if a.left--; a.left == -1 {
 		return 0, errInjected
 	}
 	return max(ref, 1), nil
@@ -67,14 +67,15 @@ func TestBackfillWriteFails(t *testing.T) {
 				c.Fatal(err)
 			}
 			b.nodes[0].plan(c.l.names, oldest)
-			w := &blockWriter{app: &failingAppender{left: left}}
+			app := &failingAppender{left: left}
+			w := &blockWriter{app: app}
 			err := b.eachSlice(c.Context(), func(ctx context.Context, from, to time.Time) error { return b.writeSlice(ctx, w, from, to) })
-			if err == nil {
+			if err == nil && app.left >= 0 {
 				written = left
 				break
 			}
 			if !errors.Is(err, errInjected) {
-				c.Fatal(err)
+				c.Fatalf("sample %d failed: %v", left, err)
 			}
 			if left > 0 && w.written != int64(left) {
 				c.Fatalf("%d samples written before the failure of number %d", w.written, left)
@@ -115,8 +116,9 @@ func TestAppendFails(t *testing.T) {
 			if err := c.s.fetchNames(c.Context(), n, ws); err != nil {
 				c.Fatal(err)
 			}
-			a := &appendTx{Store: c.s, node: n, app: &failingAppenderV2{left: i}}
-			if err := a.appendWindow(&ws[0]); err == nil {
+			app := &failingAppenderV2{left: i}
+			a := &appendTx{Store: c.s, node: n, app: app}
+			if err := a.appendWindow(&ws[0]); err == nil && app.left >= 0 {
 				break
 			} else if !errors.Is(err, errInjected) {
 				c.Fatal(err)
