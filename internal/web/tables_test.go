@@ -491,7 +491,7 @@ func checkFlow(u *user, f *fleet.Fleet, path string) {
 		}
 	}
 	label := evaluate[string](u, `document.querySelector(".sankey").getAttribute("aria-label")`)
-	for _, line := range strings.Split(strings.TrimPrefix(label, "flow: "), "; ") {
+	for line := range strings.SplitSeq(strings.TrimPrefix(label, "flow: "), "; ") {
 		m := regexp.MustCompile(`^(.*) to (.*?) (\S+ \S+)$`).FindStringSubmatch(line)
 		if m == nil {
 			u.t.Errorf("%s: the drawing says %q", path, line)
