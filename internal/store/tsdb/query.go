@@ -98,9 +98,9 @@ type evenIterator struct {
 }
 
 type floatSample struct {
-	at int64
-	v  float64
-	ok bool
+	at, started int64 // ms; started is the start time of the counter, 0 if unknown
+	v           float64
+	ok          bool
 }
 
 // isWithin reports whether s is at a minute edge within a window.
@@ -112,7 +112,7 @@ func (s floatSample) isWithin(before, after floatSample) bool {
 func (it *evenIterator) fetch() (s floatSample) {
 	if it.Iterator.Next() == chunkenc.ValFloat {
 		s.at, s.v = it.Iterator.At()
-		s.ok = true
+		s.started, s.ok = it.Iterator.AtST(), true
 	}
 	return s
 }
@@ -153,3 +153,5 @@ func (it *evenIterator) Seek(t sampleTime) chunkenc.ValueType {
 func (it *evenIterator) At() (int64, float64) { return it.now.at, it.now.v }
 
 func (it *evenIterator) AtT() int64 { return it.now.at }
+
+func (it *evenIterator) AtST() int64 { return it.now.started }

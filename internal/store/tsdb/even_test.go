@@ -1,0 +1,58 @@
+package tsdb
+
+import (
+	"testing"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/tsdb/chunks"
+)
+
+// A sample is a float at a time in ms.
+type sample struct {
+	chunks.Sample
+	at int64
+	v  float64
+}
+
+func (s sample) T() int64                 { return s.at }
+func (s sample) F() float64               { return s.v }
+func (s sample) ST() int64                { return 7 }
+func (s sample) Type() chunkenc.ValueType { return chunkenc.ValFloat }
+
+// The iterator reads one sample ahead of the one that it shows. It shows its last sample whole when the series has
+// ended: the iterators of several blocks, chained, have none then.
+func TestEvenIteratorAtEnd(t *testing.T) {
+	lset := labels.FromStrings("__name__", "mete_workload_cpu_seconds_total")
+	list := func(from int64) storage.Series {
+		var all []chunks.Sample
+		for i := range int64(7) {
+			all = append(all, sample{at: from + i*10_000, v: float64(from + i)})
+		}
+		return storage.NewListSeries(lset, all)
+	}
+	merged := storage.ChainedSeriesMerge(list(5_000), list(105_000))
+	buffered := storage.NewBuffer(60_000)
+	buffered.Reset(evenSeries{merged, 0, 1_000_000}.Iterator(nil))
+	for _, to := range []int64{30_000, 90_000, 160_000} {
+		if got := buffered.Seek(to); got != chunkenc.ValFloat {
+			t.Fatalf("seek to %d: %v", to, got)
+		}
+		if at, _ := buffered.At(); at < to || buffered.AtST() != 7 {
+			t.Errorf("seek to %d: at %d, started at %d", to, at, buffered.AtST())
+		}
+	}
+	if got := buffered.Next(); got != chunkenc.ValNone {
+		t.Errorf("after the last: %v", got)
+	}
+	n := 0
+	for it := buffered.Buffer(); it.Next() != chunkenc.ValNone; n++ {
+		if it.AtST() != 7 {
+			t.Errorf("a sample before the last started at %d", it.AtST())
+		}
+	}
+	if n < 6 {
+		t.Errorf("%d samples in the minute before", n)
+	}
+}
