@@ -426,7 +426,7 @@ func TestPrograms(t *testing.T) {
 
 // TestSettings checks a file that one program refuses and another accepts.
 func TestSettings(t *testing.T) {
-	file := put(t, filepath.Join(t.TempDir(), "mete.yaml"), "agent:\n  window: 5\nserver:\n  one: yes\n", 0o600)
+	file := put(t, filepath.Join(t.TempDir(), "mete.yaml"), "agent:\n  window: 5\nserver:\n  one: text\n", 0o600)
 	loaded := func(section string, add func(*settings.Set)) program {
 		p := program{name: "mete " + section, set: settings.New(section)}
 		add(p.set)
@@ -447,7 +447,8 @@ func TestSettings(t *testing.T) {
 	}
 	got := d.settings()
 	want(t, one(t, got, "file"), OK, file, "mode 0600")
-	want(t, one(t, got, "section server"), OK, "mete config server")
+	want(t, one(t, got, "section server"), OK, "not the default: 1 setting; mete config server")
+	want(t, one(t, got, "section up"), OK, "not the default: 0 settings")
 	want(t, one(t, got, "section agent"), Failed, "mete.yaml:2:11", "mete-agent does not start", "write it with a unit")
 	// Settings that the agent refuses are not replaced by others.
 	m := d.measure(t.Context())

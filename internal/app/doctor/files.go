@@ -108,7 +108,7 @@ func (d *doctor) settings() (out []Check) {
 		}
 		n := 0
 		for _, s := range p.set.All() {
-			if s.Origin().Kind != settings.Default {
+			if s.InFile && s.Origin().Kind != settings.Default {
 				n++
 			}
 		}

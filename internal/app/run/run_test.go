@@ -69,7 +69,7 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"run", "--json", "/no/such/dir/x", "--", "true"}, 125, "mete: error: --json: "},
 		{[]string{"run", "--json", "/", "--", "true"}, 125, "mete: error: --json /: is a directory"},
 		{[]string{"report", "zzzzzzz"}, 1, "mete: error: job \"zzzzzzz\": not found\nhint: mete report --list"},
-		{[]string{"report", "--last", "--list"}, 1, "mete: error: ID, --last and --list: only one"},
+		{[]string{"report", "--last", "--list"}, 1, "mete: error: JOB, --last and --list: only one"},
 		{[]string{"report", "-o", "xml"}, 1, "mete: error: -o \"xml\": invalid"},
 	} {
 		r := m.run(c.args...)
