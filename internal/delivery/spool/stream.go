@@ -348,9 +348,6 @@ func (s *Spool) findOffered(st *stream) (storedBatch, bool) {
 // removeBatch removes a batch from the index.
 func (s *Spool) removeBatch(id batch.Stream, number uint64) {
 	s.stored[id] = slices.DeleteFunc(s.stored[id], func(k storedBatch) bool { return k.Number == number })
-	if len(s.stored[id]) == 0 {
-		delete(s.stored, id)
-	}
 }
 
 // isNeeded reports whether a server may still lack a batch.

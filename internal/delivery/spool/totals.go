@@ -1,8 +1,6 @@
 package spool
 
 import (
-	"math/bits"
-
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 )
@@ -25,8 +23,7 @@ type lastTotal struct {
 // lists of amounts add up to the digest of their sums. Digests of different lists are equal
 // with a probability of 2^-64.
 func digestOf(set usage.Set, amount *[usage.Limit]int64) (mix uint64) {
-	for ; set != 0; set &= set - 1 {
-		r := bits.TrailingZeros64(uint64(set))
+	for r := range set.All() {
 		mix += uint64(amount[r]) * factors[r]
 	}
 	return mix

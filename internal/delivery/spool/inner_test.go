@@ -1,0 +1,222 @@
+package spool
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
+)
+
+func openInner(t *testing.T, cfg Config) *Spool {
+	t.Helper()
+	s, err := Open(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func innerConfig(t *testing.T) Config {
+	cfg := Default()
+	cfg.Dir = t.TempDir()
+	return cfg
+}
+
+// fill appends n adjacent windows of 10 s.
+func fill(t *testing.T, s *Spool, n int) {
+	t.Helper()
+	const step = int64(10 * time.Second)
+	day := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC).UnixNano()
+	for range n {
+		start := int64(s.lastWindow) * step
+		w := usage.Window{Boot: "boot", Start: start, End: start + step, Offset: day}
+		row := usage.Row{ShortID: 100}
+		row.Usage.Put(usage.CPU, 5, usage.Measured)
+		w.Rows = append(w.Rows, row)
+		if err := s.Append(&w, nil, nil, func(bool) []byte { return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// size returns the bytes of all files in a directory.
+func size(t *testing.T, dir string) (sum int64) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(_ string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			info, err := d.Info()
+			if err != nil {
+				return err
+			}
+			sum += info.Size()
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sum
+}
+
+// Opening a spool that was closed writes nothing.
+func TestReopenWritesNothing(t *testing.T) {
+	cfg := innerConfig(t)
+	s := openInner(t, cfg)
+	fill(t, s, 2)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	before := size(t, cfg.Dir)
+	for range 2 {
+		if err := openInner(t, cfg).Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after := size(t, cfg.Dir); after != before {
+		t.Errorf("%d bytes, then %d", before, after)
+	}
+}
+
+// Where room is needed, windows are merged by the rules for older ones, the first rule first, until
+// no rule merges any.
+func TestMergeEarly(t *testing.T) {
+	cfg := innerConfig(t)
+	cfg.SegmentBytes = 4 << 10
+	s := openInner(t, cfg)
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	fill(t, s, 3*360)
+	var spans []time.Duration
+	for {
+		done, err := s.mergeEarly()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !done {
+			break
+		}
+		spans = append(spans, time.Duration(s.index[0].End-s.index[0].Start))
+	}
+	if len(spans) < 2 || spans[0] != 5*time.Minute || spans[len(spans)-1] != time.Hour {
+		t.Errorf("the first window has in turn %v, want 5 minutes and at last an hour", spans)
+	}
+	if n := s.stats.Merged; n < 900 {
+		t.Errorf("%d of 1080 windows were merged", n)
+	}
+}
+
+// A stream offers its last batch again, not an earlier one.
+func TestReofferLast(t *testing.T) {
+	s := openInner(t, innerConfig(t))
+	st := s.liveStream()
+	for n := range uint64(3) {
+		fill(t, s, 1)
+		o, ok, err := s.NextOffer(st.ID)
+		if err != nil || !ok || o.Number != n+1 {
+			t.Fatal(o, ok, err)
+		}
+		if _, err := s.ApplyReply(st.ID, batch.Reply{Verdict: batch.Accepted, Next: n + 2}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.reofferLast(func(*stream) bool { return false })
+	if got := s.findStream(st.ID).Wanted; got != 4 {
+		t.Errorf("batch %d is wanted of a stream that was not chosen", got)
+	}
+	s.reofferLast(func(*stream) bool { return true })
+	if got := s.findStream(st.ID).Wanted; got != 3 {
+		t.Errorf("batch %d is offered again, want the last one, 3", got)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A failing FS fails to release its lock.
+type failingFS struct{ OS }
+
+type failingLock struct{ io.Closer }
+
+var errLock = errors.New("lock")
+
+func (f failingLock) Close() error { return errors.Join(f.Closer.Close(), errLock) }
+
+func (f failingFS) Lock(name string) (io.Closer, error) {
+	c, err := f.OS.Lock(name)
+	return failingLock{c}, err
+}
+
+func TestCloseFails(t *testing.T) {
+	cfg := innerConfig(t)
+	cfg.FS = failingFS{}
+	if err := openInner(t, cfg).Close(); !errors.Is(err, errLock) {
+		t.Errorf("Close = %v, want the error of the lock", err)
+	}
+}
+
+// An incomplete record at the end of the last segment is cut off, so that the next one follows the
+// last whole record.
+func TestResumeCuts(t *testing.T) {
+	cfg := innerConfig(t)
+	s := openInner(t, cfg)
+	fill(t, s, 2)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(cfg.Dir, "windows", "*.seg"))
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	whole, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(files[0], append(whole, whole[headerSize:headerSize+20]...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s = openInner(t, cfg)
+	if got, err := os.ReadFile(files[0]); err != nil || string(got) != string(whole) {
+		t.Errorf("%d bytes after opening, want %d: %v", len(got), len(whole), err)
+	}
+	fill(t, s, 1)
+	if len(s.index) != 3 {
+		t.Errorf("%d windows, want 3", len(s.index))
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if s = openInner(t, cfg); len(s.index) != 3 || s.stats.Corrupt != 0 {
+		t.Errorf("%d windows after another start, %d corrupt records", len(s.index), s.stats.Corrupt)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A digest depends on each resource of the set, and on no other.
+func TestDigest(t *testing.T) {
+	var amounts [usage.Limit]int64
+	for r := range amounts {
+		amounts[r] = int64(r) * 1000
+	}
+	whole := digestOf(usage.All, &amounts)
+	for r := range usage.All.All() {
+		changed := amounts
+		changed[r]++
+		if digestOf(usage.All, &changed) == whole {
+			t.Errorf("%v makes no difference", r)
+		}
+		if rest := usage.All &^ usage.SetOf(r); digestOf(rest, &changed) != digestOf(rest, &amounts) {
+			t.Errorf("%v makes a difference where it is not in the set", r)
+		}
+	}
+}
