@@ -290,7 +290,7 @@ func TestFindInChromium(t *testing.T) {
 	finds(keys("/", ""), "kafka", "kafka job", "/job?job=kafka&range=15m")
 	finds(keys("k", "metaKey: true"), "sou", "south cluster", "/nodes?cluster=south&range=15m")
 	finds(keys("k", "ctrlKey: true"), "heal", "Health page", "/health?range=15m")
-	finds(keys("k", "ctrlKey: true"), "no such job", "no such job by this exact name job", "/job?job=no+such+job&range=15m")
+	finds(keys("k", "ctrlKey: true"), "no such job", "no such job exact name job", "/job?job=no+such+job&range=15m")
 }
 
 // On a phone the navigation has names, targets are large enough for fingers, and a tap on a mark

@@ -2,7 +2,6 @@ package web_test
 
 import (
 	"fmt"
-	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -87,21 +86,6 @@ const readRuns = `(async () => {
 	return Object.values(rows);
 })()`
 
-// shownNumber is the number that a text with a unit shows, in the base unit.
-func shownNumber(t *testing.T, text string) float64 {
-	t.Helper()
-	number, name, _ := strings.Cut(text, " ")
-	v, err := strconv.ParseFloat(strings.ReplaceAll(number, ",", ""), 64)
-	if err != nil {
-		t.Fatalf("%q: %v", text, err)
-	}
-	factor, ok := map[string]float64{"": 1, "s": 1, "ms": 1e-3, "µs": 1e-6, "min": 60, "cores": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "J": 1, "mJ": 1e-3, "µJ": 1e-6}[name]
-	if !ok {
-		t.Fatalf("%q has an unknown unit", text)
-	}
-	return v * factor
-}
-
 // The Runs table of a job with 300 runs of 0.1 s has the numbers of the ledger's answer, exactly in its data
 // and to three digits in its text; the failed run says why first; the marked one has its mark; two chosen
 // runs are compared, and a click on a start shows its time.
@@ -164,9 +148,9 @@ func TestRunsInChromium(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			shown := shownNumber(t, row.Texts[key])
-			if row.Values[key] != exact || math.Abs(shown-exact) > 0.006*exact {
-				t.Errorf("%s: %s is %v, shown as %q; want %v", row.Run, key, row.Values[key], row.Texts[key], exact)
+			shown, err := parseShown(row.Texts[key])
+			if err != nil || row.Values[key] != exact || !shown.matches(exact) {
+				t.Errorf("%s: %s is %v, shown as %q; want %v, %v", row.Run, key, row.Values[key], row.Texts[key], exact, err)
 			}
 		}
 		if _, ok := row.Values["disk_read_bytes"]; ok {

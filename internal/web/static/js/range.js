@@ -32,7 +32,9 @@ function Picker({ span }) {
     if (e.newState !== "open") return;
     const at = button.current.getBoundingClientRect(), top = Math.min(at.bottom + 6, Math.max(8, innerHeight - 400));
     box.current.style.top = top + "px";
-    box.current.style.right = Math.max(12, document.documentElement.clientWidth - at.right) + "px";
+    // It has no size before it is shown: its width is that of range.css.
+    const whole = document.documentElement.clientWidth, width = 21 * parseFloat(getComputedStyle(document.documentElement).fontSize);
+    box.current.style.right = Math.max(12, Math.min(whole - at.right, whole - width - 12)) + "px";
     complain(null);
     set(span.name ? { from: "-" + span.name, to: "now" } : { from: written(span.from), to: span.open ? "now" : written(span.to) });
   };
