@@ -49,7 +49,7 @@ func stages() []stage {
 		{"vm", "virtual machines: shares of energy, cgroup v2 alone, installed packages", release, 12 * m, []string{"e2fsprogs", "mmdebstrap", "qemu-system-x86"}, staged("vm", "-v", "-p=1")},
 		{"release", "two builds of a release give the same bytes, and RPM accepts its packages", release, 15 * m, []string{"rpm"}, staged("release", "-v")},
 		{"pages", "every page of the dashboard in light, dark and on a phone, and of 1000 machines", release, 9 * m, []string{"chromium"}, staged("pages", "-p=1")},
-		{"page-figures", "each chart of the dashboard against the ledger's numbers", release, 1 * m, []string{"chromium"}, staged("page-figures", "-p=1")},
+		{"page-figures", "each chart of the dashboard against the ledger's numbers", release, 8 * m, []string{"chromium"}, staged("page-figures", "-p=1")},
 		{"regressions", "each fix, undone by itself, makes its test fail", release, 20 * m, tested, func(sh *shell) error {
 			sh.env = must()
 			return sh.do("go", "run", "./tools/mutate", "-regressions", "./tools/mutate/regressions")
