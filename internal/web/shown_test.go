@@ -81,6 +81,13 @@ func compareShown(text, base string, exact *float64) error {
 		}
 		return nil
 	}
+	if most, less := strings.CutPrefix(text, "<"); less { // in the unit of its column
+		s, err := parseShown(most)
+		if err == nil && (s.base != base || *exact <= 0 || *exact >= s.value) {
+			err = fmt.Errorf("%q is shown for %v %s", text, *exact, base)
+		}
+		return err
+	}
 	s, err := parseShown(text)
 	switch {
 	case err != nil:

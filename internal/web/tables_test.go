@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -20,19 +21,20 @@ import (
 )
 
 var (
-	jobColumns = []column{
+	memoryRunning = column{title: "Memory, running", derive: func(g *v1.Group) figure { return per(&g.Figures, "memory_byte_seconds", "B") }}
+	powerRunning  = column{title: "Power, running", derive: func(g *v1.Group) figure { return per(&g.Figures, "energy_joules", "W") }}
+	jobColumns    = []column{
 		{title: "Nodes", derive: func(g *v1.Group) figure { return count(g.Nodes) }}, {title: "CPU", key: "cpu_seconds"}, {title: "Throttled", key: "cpu_throttled_seconds"},
-		{title: "Peak memory", key: "memory_peak_bytes"}, {title: "Memory", derive: func(g *v1.Group) figure { return per(&g.Figures, "memory_byte_seconds", "B") }},
-		{title: "Cores", derive: func(g *v1.Group) figure { return per(&g.Figures, "cpu_seconds", "cores") }}, {title: "Memory, range", key: "memory_average_bytes"},
+		{title: "Peak memory", key: "memory_peak_bytes"}, memoryRunning, {title: "Cores, running", derive: func(g *v1.Group) figure { return per(&g.Figures, "cpu_seconds", "cores") }},
 		{title: "Read", key: "disk_read_bytes"}, {title: "Written", key: "disk_written_bytes"}, {title: "Received", key: "network_rx_bytes"}, {title: "Sent", key: "network_tx_bytes"},
-		{title: "Started", key: "processes"}, {title: "OOM kills", key: "oom_kills"}, {title: "Energy", key: "energy_joules", off: "energy_error_joules"}, {title: "Power", key: "energy_average_watts"},
+		{title: "Started", key: "processes"}, {title: "OOM kills", key: "oom_kills"}, {title: "Energy", key: "energy_joules", off: "energy_error_joules"}, powerRunning,
 	}
-	partColumns = []column{{title: "CPU", key: "cpu_seconds"}, {title: "Memory", key: "memory_average_bytes"}, {title: "Peak", key: "memory_peak_bytes"}, {title: "Written", key: "disk_written_bytes"},
-		{title: "Received", key: "network_rx_bytes"}, {title: "Energy", key: "energy_joules", off: "energy_error_joules"}}
+	partColumns = []column{{title: "CPU", key: "cpu_seconds"}, memoryRunning, {title: "Peak memory", key: "memory_peak_bytes"}, {title: "Written", key: "disk_written_bytes"},
+		{title: "Received", key: "network_rx_bytes"}, powerRunning, {title: "Energy", key: "energy_joules", off: "energy_error_joules"}}
 	nodeColumns = append(slices.Clone(partColumns), column{title: "Read", key: "disk_read_bytes"})
 )
 
-const allJobColumns = "kind~user~nodes~cpu_seconds~cpu_throttled_seconds~memory_peak_bytes~memory~cores~memory_average_bytes~disk_read_bytes~disk_written_bytes~network_rx_bytes~network_tx_bytes~processes~oom_kills~energy_joules~energy_average_watts"
+const allJobColumns = "kind~user~nodes~cpu_seconds~cpu_throttled_seconds~memory_peak_bytes~memory~cores~disk_read_bytes~disk_written_bytes~network_rx_bytes~network_tx_bytes~processes~oom_kills~energy_joules~power"
 
 // Tables show the numbers of the ledger: each figure of each row, in four ranges, parsed back from its
 // text and unit, equals the exact one within the digits that are shown; its mark and its possible error
@@ -103,7 +105,7 @@ func checkNodeTable(u *user, f *fleet.Fleet, path, node string) {
 	shown := u.table("jobs on this node")
 	checkRows(u.t, path, shown, a.Groups, []string{"Job", "Kind"}, nodeColumns)
 	sums := shown.Foot[len(shown.Foot)-1][1:]
-	for i, key := range []string{"cpu_seconds", "memory_average_bytes", "", "disk_read_bytes", "disk_written_bytes", "network_rx_bytes", "energy_joules"} {
+	for i, key := range []string{"cpu_seconds", "", "", "disk_read_bytes", "disk_written_bytes", "network_rx_bytes", "", "energy_joules"} {
 		want := exact(a.Total, key)
 		if key == "" || want.value == nil {
 			if sums[i].Text != "" {
@@ -374,7 +376,16 @@ var wholes = map[string]string{"CPU": "cpu_seconds", "Memory": "memory_byte_seco
 // checkWhole compares the list of parts and whole on Overview.
 func checkWhole(u *user, f *fleet.Fleet, path string) {
 	u.t.Helper()
-	from, to := asked(u.t, u.opensFresh(f, path), "/v1/usage", "kind")
+	// The page asks for the bars of its charts by kind too: the whole is the longest range that ends last.
+	var from, to time.Time
+	for _, r := range u.opensFresh(f, path) {
+		if v, err := url.Parse(r); err == nil && v.Path == "/v1/usage" && v.Query().Get("by") == "kind" {
+			a, z := asked(u.t, []string{r}, "/v1/usage", "kind")
+			if z.After(to) || z.Equal(to) && a.Before(from) {
+				from, to = a, z
+			}
+		}
+	}
 	a := answer(u.t, f.Server.Ledger, from, to, nil, query.ByKind)
 	lines := map[string][]string{}
 	for _, l := range evaluate[[][]string](u, `[...document.querySelectorAll("ul.wholes li")].map((li) => [li.querySelector("b"), li.querySelector(".num"), ...li.querySelectorAll(".small span"), li.querySelector(".tag")].map((e) => e.textContent.trim()))`) {
