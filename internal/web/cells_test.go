@@ -45,7 +45,7 @@ const tableScript = `(async (label) => {
 	for (let at = 0, last = -1; ; at += 250) {
 		box.scrollTop = at;
 		await new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(r)));
-		for (const tr of box.querySelectorAll("tbody tr:not(.gap)")) { const row = of(tr), key = JSON.stringify(row); rows.set(key, row); }
+		for (const tr of box.querySelectorAll("tbody tr:not(.spacer)")) { const row = of(tr), key = JSON.stringify(row); rows.set(key, row); }
 		if (box.scrollTop === last || box.scrollHeight <= box.clientHeight + 1) break;
 		last = box.scrollTop;
 	}

@@ -28,7 +28,7 @@ func certificates(states []state, now time.Time) (out []Check) {
 		}
 	}
 	if len(out) == 0 {
-		out = append(out, of("certificates", Missing, "none that this user can see: no server was started here with TLS, and no agent is enrolled"))
+		out = append(out, of("certificates", Missing, "no certificate that this user can read; a server with TLS and an enrolled agent have one"))
 	}
 	return out
 }
