@@ -63,21 +63,27 @@ func closeLedger(t testing.TB, l *ledger.Ledger) {
 	}
 }
 
-// Run runs the test suite on a kind of ledger. dsn returns an empty database each time.
+// Run runs the test suite on a kind of ledger, the tests that draw many cases last. dsn returns
+// an empty database each time.
 func Run(t *testing.T, dsn func(testing.TB) string) {
-	for name, test := range map[string]func(*testing.T, string){
-		"Model": testModel, "Streams": testStreams, "Lost": testLost, "Names": testNames,
-		"Range": testRange, "Text": testText, "Late": testLate, "Large": testLarge, "Retain": testRetain,
-		"Nodes": testNodes, "Clones": testClones, "Tokens": testTokens, "Enrolled": testEnrolled, "Audit": testAudit, "Schema": testSchema,
-		"Handovers": testHandovers, "Forged": testForged, "NestedEnds": testNestedEnds, "Guests": testGuests,
-		"Slices": testSlices, "Concurrent": testConcurrent, "Answers": testAnswers, "Groups": testGroups, "Self": testSelf,
-		"Unsampled": testUnsampled, "NoContent": testNoContent, "Booked": testBooked, "BookedOnce": testBookedOnce, "BootPlaces": testBootPlaces,
-		"NumberAgain": testNumberAgain, "NodeNames": testNodeNames, "Runs": testRuns, "RunOrder": testRunOrder, "RunMarks": testRunMarks,
-		"Quota": testQuota, "RowQuota": testRowQuota, "ClusterQuota": testClusterQuota,
-		"Within": testWithin, "WithinDrawn": testWithinDrawn, "NestedDays": testNestedDays, "Inner": testInner,
-		"Extents": testExtents, "ExtentsDrawn": testExtentsDrawn, "OlderExtents": testOlderExtents, "ExtentMinute": testExtentMinute, "InnerExtentMinute": testInnerExtentMinute,
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, string)
+	}{
+		{"Streams", testStreams}, {"Lost", testLost}, {"Names", testNames}, {"Range", testRange},
+		{"Text", testText}, {"Late", testLate}, {"Large", testLarge}, {"Retain", testRetain},
+		{"Nodes", testNodes}, {"Clones", testClones}, {"Tokens", testTokens}, {"Enrolled", testEnrolled},
+		{"Audit", testAudit}, {"Schema", testSchema}, {"Handovers", testHandovers}, {"Forged", testForged},
+		{"NestedEnds", testNestedEnds}, {"Guests", testGuests}, {"Slices", testSlices}, {"Concurrent", testConcurrent},
+		{"Groups", testGroups}, {"Self", testSelf}, {"Unsampled", testUnsampled}, {"NoContent", testNoContent},
+		{"Booked", testBooked}, {"BookedOnce", testBookedOnce}, {"BootPlaces", testBootPlaces}, {"NumberAgain", testNumberAgain},
+		{"NodeNames", testNodeNames}, {"Runs", testRuns}, {"RunOrder", testRunOrder}, {"RunMarks", testRunMarks},
+		{"Quota", testQuota}, {"RowQuota", testRowQuota}, {"ClusterQuota", testClusterQuota}, {"Within", testWithin},
+		{"NestedDays", testNestedDays}, {"Inner", testInner}, {"OlderExtents", testOlderExtents}, {"ExtentMinute", testExtentMinute},
+		{"InnerExtentMinute", testInnerExtentMinute}, {"Extents", testExtents}, {"Model", testModel}, {"WithinDrawn", testWithinDrawn},
+		{"ExtentsDrawn", testExtentsDrawn}, {"Answers", testAnswers},
 	} {
-		t.Run(name, func(t *testing.T) { test(t, dsn(t)) })
+		t.Run(test.name, func(t *testing.T) { test.run(t, dsn(t)) })
 	}
 }
 
