@@ -38,9 +38,18 @@ type target struct {
 // A suite is the tests of a package. Targets share it.
 type suite struct {
 	path, dir string
-	limit     time.Duration // of a run; 0 before the first
-	flags     []string      // of the program
+	runs      []way // none before the first mutant
 }
+
+// A way is how a suite runs.
+type way struct {
+	flags, env []string
+	limit      time.Duration
+}
+
+// Some code is only for PostgreSQL. The tests of it have this word in their names and belong to
+// this stage, which the default gate leaves out.
+const postgresTests, postgresStage = "PostgreSQL", "METE_STAGE=postgres"
 
 // A result is what the tests say about a mutant.
 type result int
@@ -58,6 +67,8 @@ type bench struct {
 	minimum time.Duration
 	dir     string // for what it makes
 	wd      string
+
+	postgres string // the program of a PostgreSQL server
 }
 
 func newBench(ctx context.Context, minimum time.Duration) (*bench, error) {
@@ -72,7 +83,7 @@ func newBench(ctx context.Context, minimum time.Duration) (*bench, error) {
 	// Tests with processes of other users let these look into directories for temporary files.
 	tmp := filepath.Join(dir, "t")
 	err = errors.Join(os.Mkdir(tmp, 0o700), os.Chmod(tmp, 0o777|os.ModeSticky), os.Chmod(dir, 0o711))
-	return &bench{ctx, minimum, dir, wd}, err
+	return &bench{ctx, minimum, dir, wd, "/usr/lib/postgresql/15/bin/postgres"}, err
 }
 
 func (b *bench) close() { _ = os.RemoveAll(b.dir) } // what is left is in the directory for temporary files
@@ -249,7 +260,8 @@ func (b *bench) newTarget(l *listed, exports map[string]string) (*target, error)
 	return t, nil
 }
 
-// test runs the tests for a mutant, one suite after another until one fails.
+// test runs the tests for a mutant, one suite after another until one fails, and then those
+// of them that need PostgreSQL, which take longer.
 func (b *bench) test(t *target, m *mutant) (result, error) {
 	if t.check(m) != nil {
 		return invalid, nil
@@ -258,64 +270,82 @@ func (b *bench) test(t *target, m *mutant) (result, error) {
 	if err != nil {
 		return 0, err
 	}
-	for _, s := range t.suites {
-		if s.limit == 0 {
-			if err := b.measure(s); err != nil {
-				return 0, err
+	programs := make([]string, len(t.suites))
+	for round := range 2 {
+		for i, s := range t.suites {
+			if s.runs == nil {
+				if err := b.measure(s); err != nil {
+					return 0, err
+				}
 			}
-		}
-		program, err := b.build(s, "-overlay", overlay)
-		if err != nil && b.ctx.Err() == nil {
-			return invalid, nil // by a rule that only the compiler has
-		}
-		if err != nil {
-			return 0, err
-		}
-		if r, err := b.try(s, program, s.limit); r != survived {
-			return r, err
+			if round >= len(s.runs) {
+				continue
+			}
+			if round == 0 {
+				programs[i] = filepath.Join(b.dir, fmt.Sprintf("tests%d", i))
+				if err := b.build(s, programs[i], "-overlay", overlay); err != nil && b.ctx.Err() == nil {
+					return invalid, nil // by a rule that only the compiler has
+				} else if err != nil {
+					return 0, err
+				}
+			}
+			if r, err := b.try(s, programs[i], s.runs[round]); r != survived {
+				return r, err
+			}
 		}
 	}
 	return survived, nil
 }
 
-// measure runs tests with unchanged code, and sets the time limit of the other runs.
+// measure runs tests with unchanged code, and sets how the other runs are done.
 func (b *bench) measure(s *suite) error {
-	program, err := b.build(s)
-	if err != nil {
+	program := filepath.Join(b.dir, "unchanged")
+	if err := b.build(s, program); err != nil {
 		return err
 	}
+	var all way
 	// Package rapid would draw other values in each run, search for the smallest that fail, and keep
 	// them in testdata.
 	rapid := []string{"-rapid.seed=1", "-rapid.nofailfile", "-rapid.shrinktime=0s"}
 	if _, err := b.run(program, append(rapid, "-test.list=^$")...); err == nil {
-		s.flags = rapid
+		all.flags = rapid
 	}
-	began := time.Now()
-	switch r, err := b.try(s, program, time.Hour); {
-	case err != nil:
+	runs := []way{all}
+	names, err := b.run(program, "-test.list="+postgresTests)
+	if err != nil {
 		return err
-	case r != survived:
-		return fmt.Errorf("%s: the tests fail without any change", s.path)
 	}
-	s.limit = max(b.minimum, 10*time.Since(began))
+	if _, err := os.Stat(b.postgres); err == nil && os.Getenv("METE_STAGE") == "" && bytes.Contains(names, []byte("Test")) {
+		runs = append(runs, way{flags: append(slices.Clone(all.flags), "-test.run="+postgresTests), env: []string{postgresStage}})
+	}
+	for i := range runs {
+		began := time.Now()
+		switch r, err := b.try(s, program, way{runs[i].flags, runs[i].env, time.Hour}); {
+		case err != nil:
+			return err
+		case r != survived:
+			return fmt.Errorf("%s: the tests fail without any change", s.path)
+		}
+		runs[i].limit = max(b.minimum, 10*time.Since(began))
+	}
+	s.runs = runs
 	return nil
 }
 
 // build builds tests.
-func (b *bench) build(s *suite, flags ...string) (program string, err error) {
-	program = filepath.Join(b.dir, "tests")
+func (b *bench) build(s *suite, program string, flags ...string) error {
 	args := slices.Concat([]string{"test", "-c", "-ldflags=-s -w", "-o", program}, flags, []string{s.path})
-	_, err = b.run("go", args...)
-	return program, err
+	_, err := b.run("go", args...)
+	return err
 }
 
 // try runs a test program.
-func (b *bench) try(s *suite, program string, limit time.Duration) (result, error) {
-	ctx, cancel := context.WithTimeout(b.ctx, limit)
+func (b *bench) try(s *suite, program string, run way) (result, error) {
+	ctx, cancel := context.WithTimeout(b.ctx, run.limit)
 	defer cancel()
-	c := command(ctx, program, append([]string{"-test.short=false", "-test.count=1", "-test.failfast", "-test.paniconexit0"}, s.flags...)...)
+	c := command(ctx, program, append([]string{"-test.short=false", "-test.count=1", "-test.failfast", "-test.paniconexit0"}, run.flags...)...)
 	// Tests that are killed leave their files and processes.
-	c.Dir, c.Env = s.dir, append(os.Environ(), "PWD="+s.dir, "TMPDIR="+filepath.Join(b.dir, "t"))
+	c.Dir, c.Env = s.dir, append(append(os.Environ(), "PWD="+s.dir, "TMPDIR="+filepath.Join(b.dir, "t")), run.env...)
 	err := c.Run()
 	killGroup(c)
 	_, failed := errors.AsType[*exec.ExitError](err)

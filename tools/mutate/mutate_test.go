@@ -110,7 +110,7 @@ func TestResults(t *testing.T) {
 			t.Errorf("line %d, %s: %d, %v, want %d", c.line, c.kind, got, err, c.want)
 		}
 	}
-	p.suites[0].limit = 100 * time.Millisecond // however long it is, this one is not done
+	p.suites[0].runs[0].limit = 100 * time.Millisecond // however long it is, this one is not done
 	if got, err := b.test(p, findMutant(t, p, 29, kindRemoved)); got != hung || err != nil {
 		t.Errorf("an endless loop: %d, %v", got, err)
 	}
@@ -125,7 +125,7 @@ func TestResults(t *testing.T) {
 	if got, err := b.test(p, findMutant(t, p, 24, kindSwapped)); err == nil {
 		t.Errorf("after an interrupt: %d", got)
 	}
-	p.suites[0].limit, b.ctx = 0, t.Context()
+	p.suites[0].runs, b.ctx = nil, t.Context()
 	t.Setenv("FIXTURE_FAILS", "1")
 	if got, err := b.test(p, findMutant(t, p, 24, kindSwapped)); err == nil || !strings.Contains(err.Error(), "fail without any change") {
 		t.Errorf("tests that fail: %d, %v", got, err)
@@ -156,8 +156,32 @@ func TestSuites(t *testing.T) {
 			t.Errorf("line %d: %d, %v, want %d", line, got, err, want)
 		}
 	}
-	if p.suites[0].limit == 0 || p.suites[1].limit == 0 || p.suites[0].dir == p.suites[1].dir {
+	if len(p.suites[0].runs) == 0 || len(p.suites[1].runs) == 0 || p.suites[0].dir == p.suites[1].dir {
 		t.Errorf("%+v, %+v", p.suites[0], p.suites[1])
+	}
+}
+
+// TestPostgres checks that tests that need PostgreSQL run, after the others, where it is installed
+// and the caller has not chosen the stages.
+func TestPostgres(t *testing.T) {
+	installed, err := os.Executable() // any file will do
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		server, stage string
+		want          result
+	}{{installed, "", killed}, {installed + ".absent", "", survived}, {installed, "accuracy", survived}, {"", "postgres", killed}} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			t.Setenv("METE_STAGE", c.stage)
+			t.Setenv("FIXTURE_STAGE", c.stage) // of the tests at the top
+			b := open(t)
+			b.postgres = c.server
+			p := loadOne(t, b, "./part/deep")
+			if got, err := b.test(p, findMutant(t, p, 14, kindSwapped)); got != c.want || err != nil {
+				t.Errorf("%d, %v, want %d", got, err, c.want)
+			}
+		})
 	}
 }
 
