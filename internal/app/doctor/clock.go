@@ -38,7 +38,7 @@ func offset(at, server time.Time, took time.Duration) Check {
 	// The server's time lies between server and a second later.
 	d := at.Sub(server.Add(500 * time.Millisecond))
 	slack := 500*time.Millisecond + took/2
-	c := of("clock", OK, "%+.1f s against the server, +-%.1f s", d.Seconds(), slack.Seconds())
+	c := of("clock", OK, "%+.1f s against the server, ±%.1f s", d.Seconds(), slack.Seconds())
 	if max(d, -d)-slack > maxOffset {
 		c.State = Limited
 		c = c.figures("the server shifts the times of what this machine sends, and lists it in mete gaps").do("set the clock that is wrong: timedatectl set-ntp true")

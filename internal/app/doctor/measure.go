@@ -180,7 +180,7 @@ func energyChecks(m *facts, uid int) (out []Check) {
 		if m.isGuest {
 			do = "an agent on the host gives this machine its energy: see virtual"
 		}
-		out = append(out, of("meters", Missing, "no meter that can be read; the model is %s, +-%s, +-%s when idle", c.Source,
+		out = append(out, of("meters", Missing, "no meter that can be read; the model is %s, ±%s, ±%s when idle", c.Source,
 			percent(c.ErrorPPM), percent(max(c.ErrorPPM, c.IdleErrorPPM))).
 			figures("energy is "+usage.Modelled.String()).
 			do(do+"; or fit a curve on an equal machine that has a meter: mete power calibrate -o FILE"))

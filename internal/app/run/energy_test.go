@@ -49,7 +49,7 @@ func TestEnergyModelled(t *testing.T) {
 			t.Errorf("%s: %v W, %v", reader, w, q)
 		}
 		text := string(rep.Text())
-		for _, want := range []string{"\n  energy  ", " +-", " on average ", "modelled\n", "\n  energy is modelled: SPECpower_ssj2008"} {
+		for _, want := range []string{"\n  energy  ", " ±", " on average ", "modelled\n", "\n  energy is modelled: SPECpower_ssj2008"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("%s: the report does not say %q:\n%s", reader, want, text)
 			}

@@ -162,9 +162,9 @@ func (r *Report) energySource() string {
 func (r *Report) formatError(k Key) string {
 	v, ok := r.Get(k)
 	if !ok {
-		return "+- ?"
+		return "± ?"
 	}
-	return "+-" + unit.Joules(float64(v)/1e6)
+	return "±" + unit.Joules(float64(v)/1e6)
 }
 
 // averageAndPeak returns one line with an average and, if present, a peak.
