@@ -22,6 +22,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A target is a package to be changed.
@@ -44,7 +46,8 @@ type suite struct {
 // A way is how a suite runs.
 type way struct {
 	flags, env []string
-	limit      time.Duration
+	limit      time.Duration // of its wall time
+	cpu        time.Duration // of the CPU time of the program, without its child processes; 0: no limit
 }
 
 // Some code is only for PostgreSQL. The tests of it have this word in their names and belong to
@@ -289,7 +292,7 @@ func (b *bench) test(t *target, m *mutant) (result, error) {
 					return 0, err
 				}
 			}
-			if r, err := b.try(s, programs[i], s.runs[round]); r != survived {
+			if r, _, err := b.try(s, programs[i], s.runs[round]); r != survived {
 				return r, err
 			}
 		}
@@ -320,13 +323,15 @@ func (b *bench) measure(s *suite) error {
 	}
 	for i := range runs {
 		began := time.Now()
-		switch r, err := b.try(s, program, way{runs[i].flags, runs[i].env, time.Hour}); {
+		switch r, cpu, err := b.try(s, program, way{flags: runs[i].flags, env: runs[i].env, limit: time.Hour}); {
 		case err != nil:
 			return err
 		case r != survived:
 			return fmt.Errorf("%s: the tests fail without any change", s.path)
+		default:
+			// Of two limits, that of CPU time holds on a busy machine too.
+			runs[i].limit, runs[i].cpu = max(b.minimum, 10*time.Since(began)), b.minimum+3*cpu
 		}
-		runs[i].limit = max(b.minimum, 10*time.Since(began))
 	}
 	s.runs = runs
 	return nil
@@ -339,27 +344,71 @@ func (b *bench) build(s *suite, program string, flags ...string) error {
 	return err
 }
 
-// try runs a test program.
-func (b *bench) try(s *suite, program string, run way) (result, error) {
-	ctx, cancel := context.WithTimeout(b.ctx, run.limit)
+// try runs a test program, and returns its CPU time if it survives.
+func (b *bench) try(s *suite, program string, run way) (result, time.Duration, error) {
+	limited, end := context.WithTimeout(b.ctx, run.limit)
+	defer end()
+	ctx, cancel := context.WithCancel(limited)
 	defer cancel()
 	c := command(ctx, program, append([]string{"-test.short=false", "-test.count=1", "-test.failfast", "-test.paniconexit0"}, run.flags...)...)
 	// Tests that are killed leave their files and processes.
 	c.Dir, c.Env = s.dir, append(append(os.Environ(), "PWD="+s.dir, "TMPDIR="+filepath.Join(b.dir, "t")), run.env...)
-	err := c.Run()
+	if err := c.Start(); err != nil {
+		return 0, 0, err
+	}
+	go watch(ctx, c.Process.Pid, run.cpu, cancel)
+	err := c.Wait()
 	killGroup(c)
 	_, failed := errors.AsType[*exec.ExitError](err)
 	switch {
 	case b.ctx.Err() != nil:
-		return 0, b.ctx.Err()
+		return 0, 0, b.ctx.Err()
 	case ctx.Err() != nil:
-		return hung, nil
+		return hung, 0, nil
 	case failed:
-		return killed, nil
+		return killed, 0, nil
 	case err != nil:
-		return 0, err
+		return 0, 0, err
 	}
-	return survived, nil
+	return survived, c.ProcessState.UserTime() + c.ProcessState.SystemTime(), nil
+}
+
+// watchEvery is the time between two looks at a test program, and idleLooks the number of looks within
+// which a program that used nearly no CPU time is taken to wait for ever: a minute.
+const (
+	watchEvery = 2 * time.Second
+	idleLooks  = 30
+)
+
+// watch calls stop when a program has used up its CPU time, or waits for ever.
+func watch(ctx context.Context, pid int, limit time.Duration, stop func()) {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	var looks []time.Duration
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		var at unix.Timespec
+		if unix.ClockGettime(int32(^pid<<3|2), &at) != nil { // the clock of the CPU time of a process
+			return // it has ended
+		}
+		if looks = append(looks, time.Duration(at.Nano())); isHung(looks, limit) {
+			stop()
+			return
+		}
+	}
+}
+
+// isHung reports whether a program hangs, by its CPU time at each look.
+func isHung(looks []time.Duration, limit time.Duration) bool {
+	last := len(looks) - 1
+	if limit > 0 && looks[last] > limit {
+		return true
+	}
+	return last >= idleLooks && looks[last]-looks[last-idleLooks] < idleLooks*watchEvery/100
 }
 
 // run returns the output of a program, whose error has its messages.

@@ -110,6 +110,9 @@ func TestResults(t *testing.T) {
 			t.Errorf("line %d, %s: %d, %v, want %d", c.line, c.kind, got, err, c.want)
 		}
 	}
+	if cpu := p.suites[0].runs[0].cpu; cpu <= b.minimum || cpu > b.minimum+3*time.Minute {
+		t.Errorf("the tests may use %v of CPU time", cpu)
+	}
 	p.suites[0].runs[0].limit = 100 * time.Millisecond // however long it is, this one is not done
 	if got, err := b.test(p, findMutant(t, p, 29, kindRemoved)); got != hung || err != nil {
 		t.Errorf("an endless loop: %d, %v", got, err)
@@ -182,6 +185,31 @@ func TestPostgres(t *testing.T) {
 				t.Errorf("%d, %v, want %d", got, err, c.want)
 			}
 		})
+	}
+}
+
+// TestIsHung checks that a program hangs if it used more CPU time than it may, or nearly none for a
+// minute.
+func TestIsHung(t *testing.T) {
+	flat := make([]time.Duration, idleLooks+1)
+	busy := slices.Clone(flat)
+	busy[idleLooks] = idleLooks * watchEvery / 100
+	for name, c := range map[string]struct {
+		looks []time.Duration
+		limit time.Duration
+		want  bool
+	}{
+		"within":   {[]time.Duration{1, 5}, 5, false},
+		"beyond":   {[]time.Duration{1, 6}, 5, true},
+		"no limit": {[]time.Duration{time.Hour}, 0, false},
+		"waits":    {flat, time.Hour, true},
+		"not long": {flat[1:], time.Hour, false},
+		"busy":     {busy, time.Hour, false},
+		"again":    {append(slices.Clone(busy), busy[idleLooks]), time.Hour, false},
+	} {
+		if got := isHung(c.looks, c.limit); got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
 	}
 }
 
