@@ -137,7 +137,7 @@ const (
 	Resource_RESOURCE_UNSPECIFIED        Resource = 0
 	Resource_RESOURCE_CPU                Resource = 1  // ns: CPU time
 	Resource_RESOURCE_CPU_USER           Resource = 2  // ns: CPU time in user mode
-	Resource_RESOURCE_CPU_SYSTEM         Resource = 3  // ns: CPU time in the kernel
+	Resource_RESOURCE_CPU_SYSTEM         Resource = 3  // ns: CPU time in kernel mode
 	Resource_RESOURCE_CPU_THROTTLED      Resource = 4  // ns: time in which a CPU limit held runnable tasks back
 	Resource_RESOURCE_MEMORY             Resource = 5  // byte_s: memory charged, page cache included, over time
 	Resource_RESOURCE_MEMORY_PEAK        Resource = 6  // bytes: highest memory charged
@@ -540,7 +540,7 @@ func (x *Name) GetExit() int32 {
 	return 0
 }
 
-// A Gap is time of which nothing, or not all, is known.
+// A Gap is time for which data is missing or incomplete.
 type Gap struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	From          int64                  `protobuf:"zigzag64,1,opt,name=from,proto3" json:"from,omitempty"` // ns since 1970; 0 is not known

@@ -183,7 +183,7 @@ func (d *description) registerInventory() {
 func (d *description) registerHealth() {
 	register(d, endpoint{path: "/v1/health", id: "health", tag: "trust", schema: "health", summary: "Health of the measurements, in short"}, d.handler.health)
 	register(d, endpoint{path: "/v1/gaps", id: "gaps", tag: "trust", schema: "gaps", csv: true, notFound: true, summary: "Gaps",
-		text: "Times of which nothing, or not all, is known, and corrections of clocks, the latest first: at most 10000."}, d.handler.gaps)
+		text: "Times for which data is missing or incomplete, and corrections of clocks, the latest first: at most 10000."}, d.handler.gaps)
 	register(d, endpoint{path: "/v1/streams", id: "streams", tag: "trust", schema: "streams", csv: true, notFound: true, summary: "Streams of nodes",
 		text: "How far each stream of batches is booked."}, d.handler.streams)
 	register(d, endpoint{path: "/v1/alerts", id: "alerts", tag: "trust", schema: "alerts", csv: true, summary: "Alerts that are pending or fire"}, d.handler.alerts)

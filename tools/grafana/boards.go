@@ -150,7 +150,7 @@ func fleetBoard() board {
 			queries: []query{{`topk(12, sum by (cluster, node) (mete_node_cpu_cores{` + in + `, part!="idle"}) / sum by (cluster, node) (mete_node_cpu_cores{` + in + `}))`, "{{node}}"}}},
 		line("Power by cluster", watts, "sum by (cluster) ("+whole("mete_node_power_watts", in)+")", "{{cluster}}", "By meters if there are any, else by a model."),
 		line("Behind, by cluster", seconds, "max by (cluster) (mete_node_behind_seconds{"+in+"})", "{{cluster}}", "Age of the latest booked window of the slowest node."),
-		{title: "Rows taken", about: "Of this server, per second. Visible with access to all clusters.", kind: graph, unit: plain, width: 12, height: 9,
+		{title: "Rows ingested", about: "Of this server, per second. Visible with access to all clusters.", kind: graph, unit: plain, width: 12, height: 9,
 			queries: []query{{"rate(mete_server_rows_total" + window + ")", "rows per second"}}},
 	}}
 }

@@ -86,7 +86,7 @@ function question(path, op) {
   const rows = (op.parameters || []).filter((p) => p.in === "query").map((p) => el("tr", {}, el("th", { scope: "row" }, el("code", {}, p.name)), el("td", {}, input(p)), el("td", { class: "type" }, type(p.schema)), el("td", {}, p.description || "")));
   const form = el("form", { onsubmit(e) { e.preventDefault(); ask(path, form, out); } },
     rows.length ? [el("h3", {}, "Parameters"), el("div", { class: "scroll" }, el("table", {}, el("tbody", {}, rows)))] : null,
-    el("div", { class: "act" }, el("button", {}, "Ask")));
+    el("div", { class: "act" }, el("button", {}, "Send request")));
   const answer = op.responses["200"].content || {};
   const json = answer["application/json"];
   return el("section", { id: op.operationId }, el("h2", {}, el("code", {}, path), op.summary || ""), op.description ? el("p", {}, op.description) : null, form, out,

@@ -13,7 +13,7 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// A Gap is a time of which nothing, or not all, is known, or the moment from which a
+// A Gap is a time for which data is missing or incomplete, or the moment from which a
 // node's clock is corrected: then Shift is set, From and To are that moment, and nothing
 // is missing.
 type Gap struct {

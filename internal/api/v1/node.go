@@ -15,7 +15,7 @@ type Node struct {
 	ID        string     `json:"node" doc:"id: a ULID, assigned when the node enrolled"`
 	Name      string     `json:"name" doc:"host name of the machine"`
 	Cluster   string     `json:"cluster" doc:"cluster of the token that it enrolled with"`
-	State     string     `json:"state" doc:"live: booked up to the last minute; behind: sends, but is not booked up to the last minute; silent: sends nothing; revoked: may not send"`
+	State     string     `json:"state" doc:"live: its data is complete up to the last minute; behind: it sends, but later than that; silent: no data arrives; revoked: it may not send"`
 	MachineID string     `json:"machine_id" doc:"machine id of the operating system; empty where the caller sees some clusters only"`
 	Boot      string     `json:"boot" doc:"id of its latest boot; empty where the caller sees some clusters only"`
 	CPUs      int        `json:"cpus" doc:"online CPUs; 0 where only jobs are measured"`

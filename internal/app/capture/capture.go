@@ -55,10 +55,9 @@ func (c Config) Validate() error {
 	return nil
 }
 
-const long = `Write what this machine shows of itself to FILE, or to standard output: the
-files of /proc, /sys and the control groups that mete reads. mete can be tested
-on the capture as if it ran on this machine, so it is what to attach to a report
-of wrong figures.
+const long = `Copy the files of /proc, /sys and the control groups that mete reads to FILE, or
+to standard output, with names replaced. mete can be tested on the capture as if
+it ran on this machine: attach it to a report of wrong figures.
 
 Captured: mounts and trees of control groups with their counters and limits;
 of processes their times, memory, I/O, groups and network namespace; CPU,

@@ -25,7 +25,7 @@ func (l *listing) putMeters(w io.Writer) {
 	if len(l.Meters) == 0 {
 		fmt.Fprintln(w, "no meter: the energy of this machine is modelled")
 	} else {
-		fmt.Fprintln(w, "METER\tFROM\tLEVEL\tDOMAIN\tSHOWS\tMAY BE OFF\tPOWER")
+		fmt.Fprintln(w, "METER\tFROM\tLEVEL\tDOMAIN\tSHOWS\tERROR\tPOWER")
 	}
 	for _, m := range l.Meters {
 		now := absent(m.Why)

@@ -192,7 +192,10 @@ below them, so the rows add up. Use that no job caused is in the rows system and
 so the sum is the capacity of the machine.
 
 CPU TIME is the amount, CORES its average. MEMORY is the average over the whole range,
-page cache included; PEAK is the largest that any one workload of the row held. A
+page cache included; PEAK is the largest that any one workload of the row held.
+Averages are over the range so that the rows add up: mete runs shows what each run held
+while it ran. PROCESSES were started in the range. Each figure has the prefix that suits
+it: --sort orders the rows by a column, and -o csv has base units. A
 workload without a job has a row under its own name; workloads that lack a dimension,
 such as a user, are in the row (none).
 
@@ -282,7 +285,7 @@ func Gaps() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gaps",
 		Short: "List the gaps in the data, with their reasons",
-		Long: `List the times of which nothing, or not all, is known, with the reason and what it
+		Long: `List the times for which data is missing or incomplete, with the reason and what it
 means for the figures. All other time is booked once and in full. The list also has the
 corrections of machines' clocks: from when on, and by how much.`,
 		Example: `  mete gaps

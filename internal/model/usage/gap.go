@@ -21,7 +21,7 @@ const (
 // CoversPause reports whether the window also covers time in which its meter was away.
 func (r StartReason) CoversPause() bool { return r == StartResumed || r == StartBooted }
 
-// A Gap is time of which nothing, or not all, is known.
+// A Gap is time for which data is missing or incomplete.
 type Gap struct {
 	From   time.Time `json:"from"` // wall time
 	To     time.Time `json:"to"`

@@ -20,7 +20,7 @@ type Resource uint8
 const (
 	CPU              Resource = 1  // CPU time
 	CPUUser          Resource = 2  // CPU time in user mode; with CPUSystem it is CPU
-	CPUSystem        Resource = 3  // CPU time in the kernel
+	CPUSystem        Resource = 3  // CPU time in kernel mode
 	CPUThrottled     Resource = 4  // time that a CPU limit held runnable tasks back
 	Memory           Resource = 5  // memory charged, over time
 	MemoryPeak       Resource = 6  // highest memory charged
@@ -82,7 +82,7 @@ type Detail struct {
 var details = [Limit]Detail{
 	CPU:              {"cpu", unit.Nanosecond, Counter, 0, true, "CPU time"},
 	CPUUser:          {"cpu_user", unit.Nanosecond, Counter, 0, false, "CPU time in user mode"},
-	CPUSystem:        {"cpu_system", unit.Nanosecond, Counter, 0, false, "CPU time in the kernel"},
+	CPUSystem:        {"cpu_system", unit.Nanosecond, Counter, 0, false, "CPU time in kernel mode"},
 	CPUThrottled:     {"cpu_throttled", unit.Nanosecond, Counter, 0, false, "time in which a CPU limit held runnable tasks back"},
 	Memory:           {"memory", unit.ByteSecond, Integral, unit.Byte, true, "memory charged, page cache included, over time"},
 	MemoryPeak:       {"memory_peak", unit.Byte, Peak, unit.Byte, true, "highest memory charged"},

@@ -68,7 +68,7 @@ type Window struct {
 	Start, End  int64 // ns of CLOCK_BOOTTIME
 	Offset      int64 // wall minus boottime at End, ns
 	StartReason StartReason
-	// Gaps are the times before the window of which nothing, or not all, is known.
+	// Gaps are the times before the window for which data is missing or incomplete.
 	Gaps []Gap
 	CPUs int // online at End
 	// Total is the use of the machine as a whole, if it is known: disk over leaf devices, network

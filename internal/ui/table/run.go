@@ -116,7 +116,7 @@ func runFigures() []runFigure {
 		{"WRITTEN", "disk_written_bytes", func(r *v1.Run) *json.Number { return r.DiskWritten }, unit.Bytes, true},
 		{"RECEIVED", "network_rx_bytes", func(r *v1.Run) *json.Number { return r.Received }, unit.Bytes, false},
 		{"SENT", "network_tx_bytes", func(r *v1.Run) *json.Number { return r.Sent }, unit.Bytes, false},
-		{"STARTED", "processes", func(r *v1.Run) *json.Number { return r.Processes }, count, false},
+		{"PROCESSES", "processes", func(r *v1.Run) *json.Number { return r.Processes }, count, false},
 		{"ENERGY", "energy_joules", func(r *v1.Run) *json.Number { return r.Energy }, joules, true},
 		{"POWER", "energy_average_watts", func(r *v1.Run) *json.Number { return r.Power }, unit.Watts, false},
 	}

@@ -40,7 +40,7 @@ func figureColumns() []figureColumn {
 		{name: "written", title: "WRITTEN", key: "disk_written_bytes", unit: unit.Byte},
 		{name: "received", title: "RECEIVED", key: "network_rx_bytes", unit: unit.Byte},
 		{name: "sent", title: "SENT", key: "network_tx_bytes", unit: unit.Byte},
-		{name: "started", title: "STARTED", key: "processes", unit: unit.Count},
+		{name: "processes", title: "PROCESSES", key: "processes", unit: unit.Count},
 	}
 }
 
