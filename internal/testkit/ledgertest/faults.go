@@ -113,6 +113,9 @@ func (f *Faults) step(what string) error {
 	return ErrFault
 }
 
+// Wrap wraps connections of a database that a test opens itself, so that [Try] lets its steps fail.
+func Wrap(c driver.Connector) driver.Connector { return faults.wrap(c) }
+
 // wrap wraps connections; see ledger.OpenWrapped.
 func (f *Faults) wrap(c driver.Connector) driver.Connector { return faultyConnector{c, f} }
 

@@ -2,10 +2,8 @@ package db
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 
 	"mete.dev/mete/internal/model/fault"
@@ -19,12 +17,18 @@ func (db *DB) Backup(ctx context.Context, path string) error {
 		return fault.WithHint(fmt.Errorf("ledger: backup of PostgreSQL: %w", fault.ErrUnsupported), "copy it with pg_dump")
 	}
 	if err := db.backup(ctx, path); err != nil {
-		if err = db.Fault(err); fault.Hint(err) != "" {
-			err = fault.WithHint(err, "free space on the file system of the backup")
-		}
-		return fmt.Errorf("ledger: backup to %s: %w", path, err)
+		return fmt.Errorf("ledger: backup to %s: %w", path, backupFault(err))
 	}
 	return nil
+}
+
+// backupFault adds the fault kind to an error of a backup. What is full is not the ledger's file
+// system.
+func backupFault(err error) error {
+	if err = sqliteFault(err); fault.Hint(err) != "" {
+		err = fault.WithHint(err, "free space on the file system of the backup")
+	}
+	return err
 }
 
 func (db *DB) backup(ctx context.Context, path string) (err error) {
@@ -34,10 +38,7 @@ func (db *DB) backup(ctx context.Context, path string) (err error) {
 		return err
 	}
 	// VACUUM INTO needs a connection without query_only, which readers have.
-	copier, err := sql.Open("sqlite", "file:"+(&url.URL{Path: file}).EscapedPath()+"?mode=ro&_pragma=busy_timeout(10000)")
-	if err != nil {
-		return err
-	}
+	copier := openReading(file, "")
 	defer func() { err = errors.Join(err, copier.Close()) }()
 	// The copy holds hashes of tokens: only this user may read it.
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)

@@ -26,6 +26,7 @@ type DB struct {
 	// turn is held by the writer. It guards the fields below.
 	turn      chan struct{}
 	workloads map[workloadKey]Workload
+	maxCached int             // workloads
 	tables    map[string]bool // tables of minutes known to exist
 	prepared  map[string]*sql.Stmt
 	rev       int64 // of the last transaction of this process
@@ -57,7 +58,7 @@ func Open(ctx context.Context, dsn string, upstream bool, wrap Wrapper) (*DB, er
 	db := &DB{
 		Dialect: d, writer: writer, Reader: reader, sinks: sinks, upstream: upstream,
 		turn:      make(chan struct{}, 1),
-		workloads: map[workloadKey]Workload{}, tables: map[string]bool{}, prepared: map[string]*sql.Stmt{}, observer: unobserved{},
+		workloads: map[workloadKey]Workload{}, maxCached: maxCached, tables: map[string]bool{}, prepared: map[string]*sql.Stmt{}, observer: unobserved{},
 	}
 	if d == schema.SQLite {
 		if db.Conn, err = writer.Conn(ctx); err != nil {
@@ -75,17 +76,15 @@ func Open(ctx context.Context, dsn string, upstream bool, wrap Wrapper) (*DB, er
 
 // Close closes the database. Call it once.
 func (db *DB) Close() (err error) {
+	// A connection that stays with its user does not close its statements.
 	for _, s := range db.prepared {
 		err = errors.Join(err, s.Close())
 	}
 	if db.Conn != nil {
 		err = errors.Join(err, db.Conn.Close())
 	}
-	err = errors.Join(err, db.writer.Close())
-	if db.Reader != db.writer {
-		err = errors.Join(err, db.Reader.Close())
-	}
-	return err
+	// In PostgreSQL both are the same, and the second call does nothing.
+	return errors.Join(err, db.writer.Close(), db.Reader.Close())
 }
 
 // Observe sets the observer of later writes. Call it before the first one.

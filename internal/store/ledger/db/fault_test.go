@@ -122,6 +122,10 @@ func TestSQLiteFault(t *testing.T) {
 		t.Error("the database is not full")
 	} else {
 		checkFault(t, "full", sqliteFault(err), err, true, fault.ErrUnavailable)
+		checkFault(t, "full backup", backupFault(err), err, true, fault.ErrUnavailable)
+		if hint := fault.Hint(backupFault(err)); hint == fault.Hint(sqliteFault(err)) {
+			t.Errorf("the hint about a full backup is %q", hint)
+		}
 	}
 	if err := exec("BEGIN IMMEDIATE"); err != nil {
 		t.Fatal(err)
@@ -130,6 +134,7 @@ func TestSQLiteFault(t *testing.T) {
 		t.Error("the database is not busy")
 	} else {
 		checkFault(t, "busy", sqliteFault(err), err, false, fault.ErrUnavailable)
+		checkFault(t, "busy backup", backupFault(err), err, false, fault.ErrUnavailable)
 	}
 	file = filepath.Join(t.TempDir(), "none", "x.db")
 	_, err := open("").ExecContext(ctx, "SELECT 1 FROM sqlite_schema")
@@ -169,23 +174,24 @@ func TestFileSizes(t *testing.T) {
 		want    int64
 		ok      bool
 	}{
-		"512":   {header(4, 3), 3 * 512, true},
-		"65536": {header(1, 2), 2 * 65536, true},
-		"short": {header(4, 3)[:50], 0, true},
-		"text":  {[]byte("no database at all"), 0, false},
-		"empty": {nil, 0, false},
+		"512":         {header(4, 3), 3 * 512, true},
+		"65536":       {header(1, 2), 2 * 65536, true},
+		"header only": {header(4, 3)[:50], 3 * 512, true},
+		"part of one": {header(4, 3)[:31], 0, false},
+		"text":        {[]byte("no database at all"), 0, false},
+		"empty":       {nil, 0, false},
 	} {
 		path := filepath.Join(t.TempDir(), "x")
 		if err := os.WriteFile(path, c.content, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		have, want, ok := fileSizes(path)
-		if ok != c.ok || ok && have != int64(len(c.content)) || name != "short" && want != c.want {
-			t.Errorf("%s: %d of %d bytes, %t", name, have, want, ok)
+		have, want, err := fileSizes(path)
+		if (err == nil) != c.ok || c.ok && have != int64(len(c.content)) || want != c.want || !c.ok && !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%s: %d of %d bytes, %v", name, have, want, err)
 		}
 	}
-	if _, _, ok := fileSizes(filepath.Join(t.TempDir(), "none")); ok {
-		t.Error("a missing file has a header")
+	if _, _, err := fileSizes(filepath.Join(t.TempDir(), "none")); !errors.Is(err, fault.ErrNotFound) {
+		t.Errorf("a missing file: %v", err)
 	}
 }
 
@@ -209,5 +215,49 @@ func TestSQLitePath(t *testing.T) {
 	}
 	if err := Wrap(io.EOF, "x %d", 1); err.Error() != "ledger: x 1: EOF" || !errors.Is(err, io.EOF) {
 		t.Error(err)
+	}
+}
+
+// A relative path is one of the current directory, if there is any.
+func TestRelativePath(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	if got, err := sqlitePath("x"); err != nil || got != filepath.Join(dir, "x") {
+		t.Errorf("%s, %v; want x in %s", got, err, dir)
+	}
+	gone := filepath.Join(dir, "gone")
+	if err := os.Mkdir(gone, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(gone)
+	if err := os.Remove(gone); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := sqlitePath("x"); !errors.Is(err, fs.ErrNotExist) || got != "" {
+		t.Errorf("in a directory that was removed: %s, %v", got, err)
+	}
+}
+
+// A database is frozen if its directory cannot be written, and nothing waits in its log.
+func TestIsFrozen(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "x.db")
+	if hasLog(file) || isFrozen(file) {
+		t.Error("a database without a log has one, or is frozen")
+	}
+	for n, want := range []bool{false, true} {
+		if err := os.WriteFile(file+"-wal", make([]byte, n), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if hasLog(file) != want {
+			t.Errorf("a log of %d bytes: %t", n, !want)
+		}
+	}
+	if !hasLog(filepath.Join(file+"-wal", "x.db")) {
+		t.Error("a log that cannot be looked at is none")
+	}
+	// No directory, so that it cannot be written, whoever the user is.
+	if !isFrozen(filepath.Join(dir, "none", "x.db")) {
+		t.Error("a database in a directory that cannot be written is not frozen")
 	}
 }

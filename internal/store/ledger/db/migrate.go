@@ -47,30 +47,19 @@ func (t *Tx) migrate() error {
 	if err != nil {
 		return err
 	}
-	steps, err := schema.Migrations.ReadDir(".")
-	if err != nil {
-		return err
+	if made > SchemaVersion() {
+		return newerError(fmt.Sprintf("its schema has version %d, this program supports %d", made, SchemaVersion()))
 	}
-	if made > len(steps) {
-		return newerError(fmt.Sprintf("its schema has version %d, this program supports %d", made, len(steps)))
-	}
-	for _, step := range steps[made:] {
-		text, err := schema.Migrations.ReadFile(step.Name())
+	for i, step := range schema.Migrations[made:] {
+		err := t.Define(step.Text)
+		if err == nil && step.Name == "0012_within.sql" {
+			err = t.moveNestedDays()
+		}
+		if err == nil {
+			err = t.SetMeta(metaSchema, strconv.Itoa(made+i+1))
+		}
 		if err != nil {
-			return err
-		}
-		if err := t.Define(string(text)); err != nil {
-			return fmt.Errorf("%s: %w", step.Name(), err)
-		}
-		if step.Name() == "0012_within.sql" {
-			if err := t.moveNestedDays(); err != nil {
-				return fmt.Errorf("%s: %w", step.Name(), err)
-			}
-		}
-	}
-	if made < len(steps) { // otherwise write nothing, so that a ledger on a full disk can be opened
-		if err := t.SetMeta(metaSchema, strconv.Itoa(len(steps))); err != nil {
-			return err
+			return fmt.Errorf("%s: %w", step.Name, err)
 		}
 	}
 	if made == 0 {
@@ -132,14 +121,7 @@ func newerError(why string) error {
 
 // countMigrations returns the number of applied migrations.
 func (t *Tx) countMigrations() (n int, err error) {
-	err = Each(t.Ctx, t.SQL, func(scan func(...any) error) error {
-		var text string
-		if err := scan(&text); err != nil {
-			return err
-		}
-		n, err = strconv.Atoi(text)
-		return err
-	}, "SELECT value FROM meta WHERE key = $1", metaSchema)
+	err = t.SQL.QueryRowContext(t.Ctx, "SELECT coalesce(max(value), '0') FROM meta WHERE key = $1", metaSchema).Scan(&n)
 	return n, t.DB.Fault(err)
 }
 
@@ -148,7 +130,7 @@ func (t *Tx) SetMeta(key, value string) error {
 	return t.DB.Fault(err)
 }
 
-// usageTables creates the tables of usage, and adds missing columns.
+// ensureUsageTables creates the tables of usage, and adds missing columns.
 func (t *Tx) ensureUsageTables() error {
 	if err := t.Define(schema.CreateGroups()); err != nil {
 		return err
@@ -175,7 +157,7 @@ func (t *Tx) ensureUsageTables() error {
 	return nil
 }
 
-// table creates a table of usage, or adds its missing columns.
+// ensureTable creates a table of usage, or adds its missing columns.
 func (t *Tx) ensureTable(s *schema.Layout, table string, v schema.Level) error {
 	if err := t.Define(s.Create(table, v)); err != nil {
 		return err
@@ -186,15 +168,11 @@ func (t *Tx) ensureTable(s *schema.Layout, table string, v schema.Level) error {
 	return t.addMissingColumns(table, []string{"minute", s.Key}, s.Columns, v)
 }
 
-// complete adds the missing columns to a table. An unknown column was added by a newer program that
+// addMissingColumns adds the missing columns to a table. An unknown column was added by a newer program that
 // relies on it in every row.
 func (t *Tx) addMissingColumns(table string, keys []string, cols []schema.Column, v schema.Level) error {
-	rows, err := t.SQL.QueryContext(t.Ctx, "SELECT * FROM "+table+" WHERE minute < 0")
+	have, err := columnsOf(t.Ctx, t.SQL, table)
 	if err != nil {
-		return t.DB.Fault(err)
-	}
-	have, err := rows.Columns()
-	if err = errors.Join(err, rows.Close()); err != nil {
 		return t.DB.Fault(err)
 	}
 	for _, name := range have {
@@ -210,4 +188,14 @@ func (t *Tx) addMissingColumns(table string, keys []string, cols []schema.Column
 		}
 	}
 	return nil
+}
+
+// columnsOf returns the names of the columns of a table of usage.
+func columnsOf(ctx context.Context, q Queryer, table string) ([]string, error) {
+	rows, err := q.QueryContext(ctx, "SELECT * FROM "+table+" WHERE minute < 0")
+	if err != nil {
+		return nil, err
+	}
+	names, err := rows.Columns()
+	return names, errors.Join(err, rows.Close())
 }

@@ -13,9 +13,10 @@ import (
 	"runtime"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
-	"modernc.org/sqlite"               // the driver "sqlite"
+	"github.com/jackc/pgx/v5/stdlib"
+	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"mete.dev/mete/internal/model/fault"
@@ -30,13 +31,9 @@ func (db *DB) Fault(err error) error {
 	return postgresFault(err)
 }
 
-// viewOptions returns options for a transaction that reads one snapshot.
-func (db *DB) viewOptions() *sql.TxOptions {
-	if db.IsSQLite() {
-		return &sql.TxOptions{ReadOnly: true}
-	}
-	return &sql.TxOptions{ReadOnly: true, Isolation: sql.LevelRepeatableRead}
-}
+// viewOptions are those of a transaction that reads one snapshot. SQLite has no levels of isolation:
+// each transaction reads one.
+var viewOptions = &sql.TxOptions{ReadOnly: true, Isolation: sql.LevelRepeatableRead}
 
 func sqliteFault(err error) error {
 	e, ok := errors.AsType[*sqlite.Error](err)
@@ -85,13 +82,8 @@ func postgresFault(err error) error {
 // connections can pass rows to sinks. Connections to SQLite are made through wrap, if it is not nil.
 func openConnections(dsn string, s *rowSinks, wrap Wrapper) (d *schema.Dialect, writer, reader *sql.DB, err error) {
 	if isPostgres(dsn) {
-		writer, err = sql.Open("pgx", dsn)
-		if err != nil {
-			return nil, nil, nil, fmt.Errorf("ledger: %w: %w", err, fault.ErrInvalid)
-		}
-		writer.SetMaxIdleConns(8)
-		writer.SetMaxOpenConns(16)
-		return schema.PostgreSQL, writer, writer, nil
+		writer, err = openPostgres(dsn)
+		return schema.PostgreSQL, writer, writer, err
 	}
 	path, err := sqlitePath(dsn)
 	if err != nil {
@@ -99,31 +91,52 @@ func openConnections(dsn string, s *rowSinks, wrap Wrapper) (d *schema.Dialect, 
 	}
 	// The file holds hashes of tokens: only this user may read it. SQLite gives the files beside it
 	// the same mode.
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, nil, nil, fmt.Errorf("ledger: %w", err)
-	}
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	err = os.MkdirAll(filepath.Dir(path), 0o700)
 	if err == nil {
-		err = f.Close()
+		err = createFile(path)
 	}
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("ledger: %w", err)
 	}
 	const common = "?_pragma=busy_timeout(10000)&_pragma=foreign_keys(1)&_pragma=temp_store(memory)"
-	file := "file:" + (&url.URL{Path: path}).EscapedPath() + common
+	file := fileURL(path) + common
 	write := sqliteConnector{&sqlite.Driver{}, file + "&_txlock=immediate&_pragma=journal_mode(wal)&_pragma=synchronous(full)" +
 		"&_pragma=cache_size(-32768)&_pragma=wal_autocheckpoint(4000)&_pragma=journal_size_limit(67108864)"}
-	read, err := s.connector(file + "&_pragma=query_only(1)")
-	if err != nil {
-		return nil, nil, nil, fmt.Errorf("ledger: %w", err)
-	}
-	writer, reader = openSQLite(write, wrap), openSQLite(read, wrap)
-	writer.SetMaxOpenConns(1)
+	writer, reader = openSQLite(write, wrap), openSQLite(s.connector(file+"&_pragma=query_only(1)"), wrap)
 	// Reserve connections for scan helpers and for authentication so that neither waits behind
 	// running queries.
 	reader.SetMaxOpenConns(8 + MaxWorkers())
 	reader.SetMaxIdleConns(4 + MaxWorkers())
 	return schema.SQLite, writer, reader, nil
+}
+
+// createFile creates a file that only this user may read, unless it exists.
+func createFile(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// openPostgres returns a handle for the database at dsn.
+func openPostgres(dsn string) (*sql.DB, error) {
+	c, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return nil, fault.WithHint(fmt.Errorf("ledger: %w: %w", err, fault.ErrInvalid), "give the address as postgres://user@host/database")
+	}
+	handle := stdlib.OpenDB(*c)
+	handle.SetMaxIdleConns(8)
+	handle.SetMaxOpenConns(16)
+	return handle, nil
+}
+
+// fileURL returns the beginning of the address of an SQLite file.
+func fileURL(path string) string { return "file:" + (&url.URL{Path: path}).EscapedPath() }
+
+// openReading returns a handle that reads an SQLite file, with further options, and creates nothing.
+func openReading(path, options string) *sql.DB {
+	return sql.OpenDB(sqliteConnector{&sqlite.Driver{}, fileURL(path) + "?mode=ro&_pragma=busy_timeout(10000)" + options})
 }
 
 func isPostgres(dsn string) bool {

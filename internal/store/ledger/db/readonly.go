@@ -6,9 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"net/url"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -51,39 +50,37 @@ func OpenReadOnly(ctx context.Context, dsn string) (*DB, error) {
 // openReadOnlyHandle opens a handle that cannot write. file is the path of an SQLite file.
 func openReadOnlyHandle(dsn string) (d *schema.Dialect, handle *sql.DB, file string, err error) {
 	if isPostgres(dsn) {
-		handle, err = sql.Open("pgx", dsn)
-		if err != nil {
-			return nil, nil, "", fmt.Errorf("ledger: %w: %w", err, fault.ErrInvalid)
-		}
-		return schema.PostgreSQL, handle, "", nil
+		handle, err = openPostgres(dsn)
+		return schema.PostgreSQL, handle, "", err
 	}
 	if file, err = sqlitePath(dsn); err != nil {
 		return nil, nil, "", err
 	}
-	f, err := os.Open(file)
+	info, err := statFile(file)
 	if err != nil {
-		return nil, nil, "", fmt.Errorf("ledger: %w", fileFault(err))
-	}
-	info, err := f.Stat()
-	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, nil, "", fmt.Errorf("ledger: %w", err)
 	}
-	if !info.Mode().IsRegular() || info.Size() == 0 {
-		what := "an empty file"
-		if info.Size() > 0 || info.IsDir() {
-			what = "not a file"
-		}
-		return nil, nil, "", fmt.Errorf("ledger: %s is %s: %w", file, what, notALedger)
+	switch {
+	case !info.Mode().IsRegular():
+		return nil, nil, "", fmt.Errorf("ledger: %s is not a file: %w", file, notALedger)
+	case info.Size() == 0:
+		return nil, nil, "", fmt.Errorf("ledger: %s is an empty file: %w", file, notALedger)
 	}
-	options := "?mode=ro&_pragma=busy_timeout(10000)&_pragma=query_only(1)&_pragma=cache_size(-16384)"
+	options := "&_pragma=query_only(1)&_pragma=cache_size(-16384)"
 	if isFrozen(file) {
 		options += "&immutable=1"
 	}
-	handle, err = sql.Open("sqlite", "file:"+(&url.URL{Path: file}).EscapedPath()+options)
+	return schema.SQLite, openReading(file, options), file, nil
+}
+
+// statFile describes a file that can be opened.
+func statFile(file string) (fs.FileInfo, error) {
+	f, err := os.Open(file)
 	if err != nil {
-		return nil, nil, "", fmt.Errorf("ledger: %w", err)
+		return nil, fileFault(err)
 	}
-	return schema.SQLite, handle, file, nil
+	info, err := f.Stat()
+	return info, errors.Join(err, f.Close())
 }
 
 var notALedger = fault.WithHint(fmt.Errorf("it is not a ledger: %w", fault.ErrInvalid),
@@ -103,11 +100,13 @@ func fileFault(err error) error {
 // isFrozen reports whether no process can write to a database: its directory is not writable, and nothing
 // waits in a log beside it. SQLite otherwise creates files beside one that is in WAL mode.
 func isFrozen(file string) bool {
-	if unix.Access(filepath.Dir(file), unix.W_OK) == nil {
-		return false
-	}
+	return unix.Access(filepath.Dir(file), unix.W_OK) != nil && !hasLog(file)
+}
+
+// hasLog reports whether something may wait in the log beside a database.
+func hasLog(file string) bool {
 	log, err := os.Stat(file + "-wal")
-	return errors.Is(err, fs.ErrNotExist) || err == nil && log.Size() == 0
+	return !errors.Is(err, fs.ErrNotExist) && (err != nil || log.Size() != 0)
 }
 
 // IsDamage reports whether an error says that an SQLite file is damaged.
@@ -121,10 +120,10 @@ func explainDamage(err error, file string) error {
 	if !IsDamage(err) {
 		return err
 	}
-	have, want, header := fileSizes(file)
+	have, want, headerErr := fileSizes(file)
 	switch {
-	case !header:
-		return fmt.Errorf("%s: %w", file, notALedger)
+	case headerErr != nil:
+		return headerErr
 	case have < want:
 		err = fmt.Errorf("%s is cut off: it has %d of %d bytes: %w", file, have, want, err)
 	default:
@@ -137,17 +136,10 @@ func explainDamage(err error, file string) error {
 // fault.ErrInvalid if the file is none of SQLite, or if it is shorter than its header says and whole
 // says that no process writes to it.
 func CheckFile(file string, whole bool) (size int64, err error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return 0, fileFault(err)
-	}
-	if err := f.Close(); err != nil {
-		return 0, err
-	}
-	have, want, header := fileSizes(file)
+	have, want, err := fileSizes(file)
 	switch {
-	case !header:
-		return have, fmt.Errorf("%s: %w", file, notALedger)
+	case err != nil:
+		return have, err
 	case whole && have < want:
 		return have, fault.WithHint(fmt.Errorf("%s is cut off: it has %d of %d bytes: %w", file, have, want, fault.ErrInvalid), restoreHint)
 	}
@@ -157,26 +149,32 @@ func CheckFile(file string, whole bool) (size int64, err error) {
 // restoreHint says what to do about a damaged file.
 const restoreHint = "restore the server's state from a backup; agents send again what they sent in the last 24 hours"
 
-// fileSizes returns the size of an SQLite file in bytes, and the size by its header. header is false
-// if the file has no header of SQLite.
-func fileSizes(file string) (have, want int64, header bool) {
+// fileSizes returns the size of an SQLite file in bytes, and the size by its header.
+func fileSizes(file string) (have, want int64, err error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return 0, 0, false
+		return have, want, fileFault(err)
 	}
-	defer func() { _ = f.Close() }() // only read
-	// The header is described in section 1.3 of SQLite's file format.
-	var b [100]byte
-	n, _ := io.ReadFull(f, b[:])
+	defer func() { err = errors.Join(err, f.Close()) }()
 	info, err := f.Stat()
-	if err != nil || !strings.HasPrefix(string(b[:n]), "SQLite format 3\x00") {
-		return 0, 0, false
+	if err != nil {
+		return have, want, err
 	}
-	page := int64(binary.BigEndian.Uint16(b[16:]))
+	// The header is described in section 1.3 of SQLite's file format.
+	var header struct {
+		Magic [16]byte
+		Page  uint16 // bytes; 1 is 65,536
+		_     [10]byte
+		Pages uint32
+	}
+	if err := binary.Read(f, binary.BigEndian, &header); err != nil || string(header.Magic[:]) != "SQLite format 3\x00" {
+		return have, want, fmt.Errorf("%s: %w", file, notALedger)
+	}
+	page := int64(header.Page)
 	if page == 1 {
-		page = 1 << 16
+		page += math.MaxUint16
 	}
-	return info.Size(), page * int64(binary.BigEndian.Uint32(b[28:])), true
+	return info.Size(), page * int64(header.Pages), nil
 }
 
 // checkVersion checks that this program knows each table and column, and that none is missing.
@@ -193,15 +191,11 @@ func (db *DB) checkVersion(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("its schema has version %q: %w", text, notALedger)
 	}
-	steps, err := schema.Migrations.ReadDir(".")
-	if err != nil {
-		return err
-	}
 	switch {
-	case made > len(steps):
-		return newerError(fmt.Sprintf("its schema has version %d, this program supports %d", made, len(steps)))
-	case made < len(steps):
-		return olderError(fmt.Sprintf("its schema has version %d, this program reads version %d", made, len(steps)))
+	case made > SchemaVersion():
+		return newerError(fmt.Sprintf("its schema has version %d, this program supports %d", made, SchemaVersion()))
+	case made < SchemaVersion():
+		return olderError(fmt.Sprintf("its schema has version %d, this program reads version %d", made, SchemaVersion()))
 	}
 	if db.epoch, err = db.Meta(ctx, metaEpoch); err != nil {
 		return err
@@ -223,12 +217,8 @@ func (db *DB) checkVersion(ctx context.Context) error {
 
 // checkColumns checks that a table has the columns that this program knows, and no others.
 func (v *View) checkColumns(table string, keys []string, cols []schema.Column) error {
-	rows, err := v.SQL.QueryContext(v.Ctx, "SELECT * FROM "+table+" WHERE minute < 0")
+	have, err := columnsOf(v.Ctx, v.SQL, table)
 	if err != nil {
-		return v.DB.Fault(err)
-	}
-	have, err := rows.Columns()
-	if err = errors.Join(err, rows.Close()); err != nil {
 		return v.DB.Fault(err)
 	}
 	known := slices.Clone(keys)
@@ -260,13 +250,7 @@ func isMissingTable(err error) bool {
 }
 
 // SchemaVersion returns the number of migrations that the ledgers of this program have.
-func SchemaVersion() int {
-	steps, err := schema.Migrations.ReadDir(".")
-	if err != nil {
-		panic(err) // embedded
-	}
-	return len(steps)
-}
+func SchemaVersion() int { return len(schema.Migrations) }
 
 // Tables returns the tables of the database, sorted.
 func (v *View) Tables() (names []string, err error) {

@@ -39,20 +39,17 @@ func (t *Tx) Put(table string, h schema.Pending, conflict string) error {
 	}
 	keys := h.SortedKeys()
 	v := h.Layout.LevelOf(table)
-	for i, k := range keys { // ordered by minute
-		if i == 0 || k.Minute != keys[i-1].Minute {
-			t.touched[schema.Bucket{Level: v, Start: k.Minute}] = true
-		}
+	for _, k := range keys {
+		t.touched[schema.Bucket{Level: v, Start: k.Minute}] = true
 	}
 	width := len(h.Layout.Columns) + 2
 	insert := fmt.Sprintf("INSERT INTO %s (%s) ", table, h.Layout.ColumnList())
 	if t.DB.IsSQLite() {
-		query := insert + "VALUES (?" + strings.Repeat(", ?", width-1) + ")" + conflict
-		args := make([]any, width)
+		query := insert + "VALUES (?, ?" + strings.Repeat(", ?", len(h.Layout.Columns)) + ")" + conflict
 		for _, k := range keys {
-			args[0], args[1] = k.Minute, k.ID
-			for i, v := range h.Rows[k] {
-				args[2+i] = v
+			args := append(make([]any, 0, width), k.Minute, k.ID)
+			for _, v := range h.Rows[k] {
+				args = append(args, v)
 			}
 			if _, err := t.Exec(query, args...); err != nil {
 				return err

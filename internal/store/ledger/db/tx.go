@@ -94,21 +94,28 @@ func (t *Tx) Forget() {
 	t.found, t.tables = map[workloadKey]Workload{}, map[string]bool{}
 }
 
-// statement returns query as a prepared statement, or nil if the driver prepares statements itself.
-// It belongs to the connection, so it runs within the connection's transaction.
-func (t *Tx) statement(query string) (*sql.Stmt, error) {
+// A runner runs queries in a transaction.
+type runner interface {
+	Queryer
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// runner returns what runs a query: a prepared statement, unless the driver prepares statements
+// itself. It belongs to the connection, so it runs within the connection's transaction.
+func (t *Tx) runner(query string) (runner, error) {
 	if t.DB.Conn == nil {
-		return nil, nil
+		return t.SQL, nil
 	}
 	if s := t.DB.prepared[query]; s != nil {
-		return s, nil
+		return Prepared{s}, nil
 	}
 	s, err := t.DB.Conn.PrepareContext(t.Ctx, query)
 	if err != nil {
 		return nil, t.DB.Fault(err)
 	}
 	t.DB.prepared[query] = s
-	return s, nil
+	return Prepared{s}, nil
 }
 
 // unprepare closes the statements on a table that is about to be dropped.
@@ -131,21 +138,15 @@ func (t *Tx) Define(statement string) error {
 }
 
 // Exec runs a statement and returns how many rows it changed.
-func (t *Tx) Exec(query string, args ...any) (int64, error) {
-	s, err := t.statement(query)
+func (t *Tx) Exec(query string, args ...any) (n int64, err error) {
+	q, err := t.runner(query)
 	if err != nil {
-		return 0, err
+		return n, err
 	}
-	var r sql.Result
-	if s != nil {
-		r, err = s.ExecContext(t.Ctx, args...)
-	} else {
-		r, err = t.SQL.ExecContext(t.Ctx, query, args...)
+	r, err := q.ExecContext(t.Ctx, query, args...)
+	if err == nil {
+		n, err = r.RowsAffected()
 	}
-	if err != nil {
-		return 0, t.DB.Fault(err)
-	}
-	n, err := r.RowsAffected()
 	return n, t.DB.Fault(err)
 }
 
@@ -157,14 +158,11 @@ type Row struct {
 }
 
 func (t *Tx) QueryRow(query string, args ...any) Row {
-	s, err := t.statement(query)
-	switch {
-	case err != nil:
+	q, err := t.runner(query)
+	if err != nil {
 		return Row{t, nil, err}
-	case s != nil:
-		return Row{t, s.QueryRowContext(t.Ctx, args...), nil}
 	}
-	return Row{t, t.SQL.QueryRowContext(t.Ctx, query, args...), nil}
+	return Row{t, q.QueryRowContext(t.Ctx, query, args...), nil}
 }
 
 // Scan reads the row, or returns sql.ErrNoRows.
@@ -177,19 +175,23 @@ func (r Row) Scan(dest ...any) error {
 
 // Each calls f for every row of the result. f must not use the transaction.
 func (t *Tx) Each(f func(scan func(...any) error) error, query string, args ...any) error {
-	var q Queryer = t.SQL
-	s, err := t.statement(query)
+	q, err := t.runner(query)
 	if err != nil {
 		return err
-	}
-	if s != nil {
-		q = Prepared{s}
 	}
 	return t.DB.Fault(Each(t.Ctx, q, f, query, args...))
 }
 
-// A Prepared runs a statement as a Queryer of that one query.
+// A Prepared runs a statement, whatever the query.
 type Prepared struct{ *sql.Stmt }
+
+func (p Prepared) ExecContext(ctx context.Context, _ string, args ...any) (sql.Result, error) {
+	return p.Stmt.ExecContext(ctx, args...)
+}
+
+func (p Prepared) QueryRowContext(ctx context.Context, _ string, args ...any) *sql.Row {
+	return p.Stmt.QueryRowContext(ctx, args...)
+}
 
 // QueryContext implements Queryer.
 func (p Prepared) QueryContext(ctx context.Context, _ string, args ...any) (*sql.Rows, error) {

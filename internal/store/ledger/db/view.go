@@ -21,7 +21,7 @@ type View struct {
 
 // View calls f with a snapshot of the ledger.
 func (db *DB) View(ctx context.Context, f func(*View) error) (err error) {
-	tx, err := db.Reader.BeginTx(ctx, db.viewOptions())
+	tx, err := db.Reader.BeginTx(ctx, viewOptions)
 	if err != nil {
 		return db.Fault(err)
 	}
@@ -30,7 +30,7 @@ func (db *DB) View(ctx context.Context, f func(*View) error) (err error) {
 
 // ViewOn is View on a given reading connection.
 func (db *DB) ViewOn(ctx context.Context, conn *sql.Conn, f func(*View) error) error {
-	tx, err := conn.BeginTx(ctx, db.viewOptions())
+	tx, err := conn.BeginTx(ctx, viewOptions)
 	if err != nil {
 		return err
 	}
@@ -85,12 +85,12 @@ func Ints(ctx context.Context, q Queryer, query string, args ...any) (all []int6
 }
 
 // FirstMinute returns the earliest minute not before from in the tables, or math.MaxInt64.
-func FirstMinute(ctx context.Context, q Queryer, from int64, tables ...string) (int64, error) {
-	least := int64(math.MaxInt64)
+func FirstMinute(ctx context.Context, q Queryer, from int64, tables ...string) (least int64, err error) {
+	least = math.MaxInt64
 	for _, table := range tables {
 		found, err := Ints(ctx, q, "SELECT minute FROM "+table+" WHERE minute >= $1 ORDER BY minute LIMIT 1", from)
 		if err != nil {
-			return 0, err
+			return least, err
 		}
 		for _, m := range found {
 			least = min(least, m)

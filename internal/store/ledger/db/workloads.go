@@ -69,11 +69,11 @@ func (t *Tx) NameWorkload(node int64, short workload.ShortID, id int64) {
 }
 
 // maxCached is how many workloads are cached, about 40 bytes each.
-const maxCached = 1 << 20
+const maxCached = 1_000_000
 
-// share caches what the transaction found for later ones.
+// publish caches what the transaction found for later ones.
 func (t *Tx) publish() {
-	if len(t.DB.workloads)+len(t.found) > maxCached {
+	if len(t.DB.workloads)+len(t.found) > t.DB.maxCached {
 		clear(t.DB.workloads)
 	}
 	maps.Copy(t.DB.workloads, t.found)

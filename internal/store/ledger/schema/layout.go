@@ -74,8 +74,12 @@ const (
 	ColRest
 )
 
-// ColSkew is the index of the first skew, in the order of [usage.Wholes], in NodeLayout.
-const ColSkew = ColRest + 3 + len(usage.Wholes)
+// Column indexes of NodeLayout. ColSkew is that of the first skew, in the order of [usage.Wholes].
+const (
+	colWhole = ColRest + 3
+	ColSkew  = colWhole + len(usage.Wholes)
+	colTotal = ColSkew + len(usage.Wholes)
+)
 
 func leadingColumns() []Column {
 	return []Column{{Name: "rev", Merge: MergeLatest}, {Name: "present", Merge: MergeOr}, {Name: "rough", Merge: MergeOr}, {Name: "covered_ms"}}
@@ -130,7 +134,7 @@ func (l *Layout) LevelOf(table string) Level {
 
 // MinuteTable returns the table of minutes of the day that begins with minute day.
 func (l *Layout) MinuteTable(day int64) string {
-	return l.prefix() + "minute_" + time.Unix(day*60, 0).UTC().Format("20060102")
+	return l.prefix() + "minute_" + time.UnixMilli(day*60_000).UTC().Format("20060102")
 }
 
 func (l *Layout) prefix() string {

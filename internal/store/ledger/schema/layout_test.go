@@ -163,7 +163,7 @@ func TestColumns(t *testing.T) {
 		t.Errorf("columns of nodes: %v", got)
 	}
 	for i, r := range usage.Wholes {
-		skew := NodeLayout.Columns[ColRest+3+len(usage.Wholes)+i]
+		skew := NodeLayout.Columns[ColSkew+i]
 		if got[3+i] != "whole_"+r.String() || skew.Name != "skew_"+r.String() || !skew.Signed || NodeLayout.Columns[ColRest+3+i].Signed {
 			t.Errorf("%s: %s and %+v", r, got[3+i], skew)
 		}
@@ -197,6 +197,17 @@ func TestRows(t *testing.T) {
 			t.Fatalf("%+v, want %+v", got, n)
 		}
 	})
+	// Flags are bits of no resource, so that they change no usage.
+	var least usage.Usage
+	for r := usage.Resource(1); r < usage.Limit; r++ {
+		least.Put(r, 1, usage.Modelled)
+	}
+	values := EncodeUsage(&least, 1)
+	flags := values[ColUncertainty] & (HoldsHour | HoldsDay)
+	values[ColUncertainty] |= HoldsHour | HoldsDay
+	if got := DecodeUsage(values, ColRest); flags != 0 || got != least || HoldsHour&HoldsDay != 0 {
+		t.Errorf("flags %d, %d and %d; %+v, want %+v", HoldsHour, HoldsDay, flags, got, least)
+	}
 	var u usage.Usage
 	u.Put(usage.CPU, MaxMinuteAmount+1, usage.Measured)
 	if FitsMinute(&u) {
@@ -225,7 +236,7 @@ func TestPending(t *testing.T) {
 	}{
 		{1, 2, 3, 3, false}, {5, -7, -2, -2, false}, {math.MaxInt64 - 1, 1, math.MaxInt64, math.MaxInt64, false},
 		{math.MaxInt64, 1, 0, math.MaxInt64, true}, {math.MaxInt64 - 1, 5, 0, math.MaxInt64, true}, {-math.MaxInt64 + 1, -5, 0, -math.MaxInt64, true}, {math.MaxInt64, 0, math.MaxInt64, math.MaxInt64, false}, {math.MinInt64 + 1, -1, math.MinInt64, -math.MaxInt64, false},
-		{math.MinInt64, -1, 0, -math.MaxInt64, true}, {-math.MaxInt64 + 1, -1, -math.MaxInt64, -math.MaxInt64, false}, {math.MinInt64 + 1, 0, math.MinInt64 + 1, math.MinInt64 + 1, false},
+		{math.MinInt64, -1, 0, -math.MaxInt64, true}, {math.MinInt64, math.MinInt64, 0, -math.MaxInt64, true}, {-math.MaxInt64 + 1, -1, -math.MaxInt64, -math.MaxInt64, false}, {math.MinInt64 + 1, 0, math.MinInt64 + 1, math.MinInt64 + 1, false},
 	} {
 		p, k := NewPending(small), RowKey{1, 2}
 		if err := p.Add(k, []int64{1, 5, 3, c.a, c.a}); err != nil {

@@ -67,10 +67,11 @@ func (p Pending) AddSaturating(have, values []int64) {
 		switch a, b := have[i], values[i]; c.Merge {
 		case MergeSum:
 			sum, fits := AddInts(a, b)
-			if !fits {
-				if sum = -math.MaxInt64; b > 0 {
-					sum = math.MaxInt64
-				}
+			switch {
+			case !fits && sum < 0:
+				sum = math.MaxInt64
+			case !fits:
+				sum = -math.MaxInt64
 			}
 			have[i] = max(sum, -math.MaxInt64)
 		case MergeMax:

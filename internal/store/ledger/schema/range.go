@@ -1,7 +1,5 @@
 package schema
 
-import "slices"
-
 // A Range is a span of time, [From, To) in minutes, and the level of the rows to read for it.
 type Range struct {
 	Level
@@ -25,29 +23,23 @@ func (r Range) Table(s *Layout) string {
 // Widen moves the ends of a range outward to boundaries of kept rows: to whole hours where minutes
 // are dropped, to whole days where hours are.
 func (m Marks) Widen(from, to int64) (int64, int64) {
-	down, up := func(v, w int64) int64 { return v - v%w }, func(v, w int64) int64 { return v + (w-v%w)%w }
-	switch {
-	case from < m.HourFloor:
-		from = down(from, DayMinutes)
-	case from < m.MinuteFloor:
-		from = down(from, HourMinutes)
+	width := func(minute int64) int64 {
+		switch {
+		case minute < m.HourFloor:
+			return DayMinutes
+		case minute < m.MinuteFloor:
+			return HourMinutes
+		}
+		return 1
 	}
-	switch {
-	case to <= m.HourFloor:
-		to = up(to, DayMinutes)
-	case to <= m.MinuteFloor:
-		to = up(to, HourMinutes)
-	}
-	return from, to
+	first, last := width(from), width(to-1)
+	return from - from%first, to + (last-to%last)%last
 }
 
 // Cover covers a widened range with the coarsest rows that fit: whole folded days, then whole
 // hours, then minutes. kept are the days that have minutes. Folded rows are in both the coarser and
 // the finer tables, so each part of the range is read exactly once.
 func (m Marks) Cover(from, to int64, kept []int64) (out []Range) {
-	if from >= to {
-		return nil
-	}
 	hour0, hour1 := wholeUnits(from, min(to, m.Hour), HourMinutes)
 	day0, day1 := wholeUnits(from, min(to, m.Day), DayMinutes)
 	if day0 < day1 {
@@ -75,8 +67,7 @@ func wholeUnits(from, to, unit int64) (int64, int64) {
 
 // CoverMinutes covers [from, to) with the minutes of the days that have any.
 func CoverMinutes(from, to int64, kept []int64) (out []Range) {
-	i, _ := slices.BinarySearch(kept, from-from%DayMinutes)
-	for _, day := range kept[i:] {
+	for _, day := range kept {
 		if a, b := max(from, day), min(to, day+DayMinutes); a < b {
 			out = append(out, Range{Minutes, a, b})
 		}

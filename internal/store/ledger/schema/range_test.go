@@ -1,10 +1,13 @@
 package schema
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/model/replica"
 )
 
 // TestRanges checks that ranges cover the widened range exactly once with rows that are kept,
@@ -81,4 +84,51 @@ func TestRanges(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Where rows are dropped, a range begins and ends with the rows that are left.
+func TestWiden(t *testing.T) {
+	m := Marks{HourFloor: 2 * DayMinutes, MinuteFloor: 3 * DayMinutes}
+	for _, c := range [][4]int64{
+		{1, 2, 0, 1440}, {1439, 1441, 0, 2880}, {2879, 2880, 1440, 2880}, {2880, 2881, 2880, 2940}, {2939, 2940, 2880, 2940},
+		{4319, 4320, 4260, 4320}, {4320, 4321, 4320, 4321}, {4321, 4999, 4321, 4999}, {1440, 4320, 1440, 4320},
+	} {
+		if from, to := m.Widen(c[0], c[1]); from != c[2] || to != c[3] {
+			t.Errorf("[%d, %d) becomes [%d, %d), want [%d, %d)", c[0], c[1], from, to, c[2], c[3])
+		}
+	}
+}
+
+// A range is read in as few parts as possible.
+func TestCover(t *testing.T) {
+	kept := []int64{0, DayMinutes, 2 * DayMinutes}
+	for _, c := range []struct {
+		m        Marks
+		from, to int64
+		want     string
+	}{
+		{Marks{Hour: 600}, 290, 310, "[{0 290 310}]"},
+		{Marks{Hour: 600}, 300, 330, "[{0 300 330}]"},
+		{Marks{Hour: 600}, 290, 365, "[{1 300 360} {0 290 300} {0 360 365}]"},
+		{Marks{Hour: 600}, 290, 660, "[{1 300 600} {0 290 300} {0 600 660}]"},
+		{Marks{Hour: 4320, Day: 4320}, 1380, 2940, "[{2 1440 2880} {1 1380 1440} {1 2880 2940}]"},
+		{Marks{}, 1430, 2890, "[{0 1430 1440} {0 1440 2880} {0 2880 2890}]"},
+		{Marks{Hour: 600}, 300, 300, "[]"},
+		{Marks{Hour: 600}, 330, 290, "[]"},
+	} {
+		if got := fmt.Sprint(c.m.Cover(c.from, c.to, kept)); got != c.want {
+			t.Errorf("%+v: [%d, %d) is read as %s, want %s", c.m, c.from, c.to, got, c.want)
+		}
+	}
+}
+
+// A server below can send each minute that can be stored, and no other.
+func TestEndMinute(t *testing.T) {
+	for minute, want := range map[int64]bool{EndMinute - 1: true, EndMinute: false} {
+		p := replica.Page{Nodes: []replica.Node{{}}, NodeRows: []replica.NodeRow{{}}}
+		p.Nodes[0].ID, p.NodeRows[0].Minute = "a", minute
+		if err := p.Check(); (err == nil) != want {
+			t.Errorf("minute %d: %v", minute, err)
+		}
+	}
 }

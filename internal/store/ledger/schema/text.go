@@ -41,7 +41,7 @@ func Clean(s string) string {
 
 // FormatMinute formats a minute for people.
 func FormatMinute(minute int64) string {
-	return time.Unix(minute*60, 0).UTC().Format("2006-01-02T15:04Z")
+	return time.UnixMilli(minute * 60_000).UTC().Format("2006-01-02T15:04Z")
 }
 
 // ClampNanos is Nanos for the end of a range, which may be in a year beyond its limit.

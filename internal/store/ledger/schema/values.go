@@ -19,9 +19,9 @@ func EncodeUsage(u *usage.Usage, rev int64) []int64 {
 func EncodeNodeMinute(n *batch.NodeMinute, rev int64) []int64 {
 	values := make([]int64, len(NodeLayout.Columns))
 	values[ColRest], values[ColRest+1], values[ColRest+2] = int64(n.CPUs), n.Violations, n.Lost
-	copy(values[ColRest+3:], n.Whole[:])
-	copy(values[ColRest+3+len(n.Whole):], n.Skew[:])
-	encodeInto(values, &n.Total, rev, ColRest+3+2*len(n.Whole))
+	copy(values[colWhole:], n.Whole[:])
+	copy(values[ColSkew:], n.Skew[:])
+	encodeInto(values, &n.Total, rev, colTotal)
 	values[ColCovered] = millis(n.Covered)
 	return values
 }
@@ -62,9 +62,9 @@ func DecodeUsage(values []int64, first int) (u usage.Usage) {
 // DecodeNodeMinute reverses EncodeNodeMinute.
 func DecodeNodeMinute(minute int64, values []int64) (n batch.NodeMinute) {
 	n.Minute, n.CPUs, n.Violations, n.Lost = minute, int(values[ColRest]), values[ColRest+1], values[ColRest+2]
-	copy(n.Whole[:], values[ColRest+3:])
-	copy(n.Skew[:], values[ColRest+3+len(n.Whole):])
-	n.Total = DecodeUsage(values, ColRest+3+2*len(n.Whole))
+	copy(n.Whole[:], values[colWhole:])
+	copy(n.Skew[:], values[ColSkew:])
+	n.Total = DecodeUsage(values, colTotal)
 	n.Covered, n.Total.Covered = n.Total.Covered, 0
 	return n
 }

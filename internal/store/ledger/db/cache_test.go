@@ -1,0 +1,306 @@
+package db
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/store/ledger/schema"
+)
+
+// fresh returns an open database with a node, whose id is 1.
+func fresh(t *testing.T) *DB {
+	t.Helper()
+	d, err := Open(t.Context(), filepath.Join(t.TempDir(), "l.db"), false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	d.write(t, func(tx *Tx) error {
+		_, err := tx.Exec("INSERT INTO node (node_id, cluster, name, machine_id, boot, enrolled_ns, rev) VALUES ('a', '', '', '', '', 0, 0)")
+		return err
+	})
+	return d
+}
+
+func (db *DB) write(t *testing.T, f func(*Tx) error) {
+	t.Helper()
+	if err := db.Write(t.Context(), f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// number returns the integer of a query.
+func (db *DB) number(t *testing.T, query string) (n int64) {
+	t.Helper()
+	if err := db.Reader.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A workload keeps its id, and is looked up once. What a failed transaction found is forgotten.
+func TestWorkloads(t *testing.T) {
+	d := fresh(t)
+	d.write(t, func(tx *Tx) error {
+		if w, ok, err := tx.KnownWorkload(1, 7); ok || err != nil || w != (Workload{}) {
+			t.Errorf("a workload that is not there: %v, %t, %v", w, ok, err)
+		}
+		_, err := tx.Exec("INSERT INTO workload (node, short, wid, rev) VALUES (1, 8, 'w', 1)")
+		return err
+	})
+	stop := errors.New("stop")
+	err := d.Write(t.Context(), func(tx *Tx) error {
+		if _, err := tx.Workload(1, 7); err != nil {
+			return err
+		}
+		return stop
+	})
+	if err != stop || len(d.workloads) > 0 {
+		t.Errorf("%v, %v are known", err, d.workloads)
+	}
+	var first, second Workload
+	for i := range 3 {
+		d.write(t, func(tx *Tx) error {
+			for range 2 {
+				a, err := tx.Workload(1, 7)
+				if err != nil {
+					return err
+				}
+				b, ok, err := tx.KnownWorkload(1, 8)
+				if err != nil {
+					return err
+				}
+				if i == 0 {
+					first, second = a, b
+				}
+				if a != first || a.Named || a.ID == 0 || b != second || !b.Named || b.ID == 0 || !ok || a.ID == b.ID {
+					t.Errorf("workloads %v and %v, before %v and %v", a, b, first, second)
+				}
+			}
+			if want := 2 * min(i, 1); len(tx.DB.workloads) != want || len(tx.found) != 2-want {
+				t.Errorf("%d workloads were found by earlier transactions, and %d by this one", len(tx.DB.workloads), len(tx.found))
+			}
+			return nil
+		})
+	}
+	d.write(t, func(tx *Tx) error {
+		tx.NameWorkload(1, 7, first.ID)
+		tx.Forget()
+		if w, err := tx.Workload(1, 7); w.Named || err != nil {
+			t.Errorf("a name that was forgotten: %v, %v", w, err)
+		}
+		tx.NameWorkload(1, 7, first.ID)
+		if w, ok, err := tx.KnownWorkload(1, 7); !ok || !w.Named || w.ID != first.ID || err != nil {
+			t.Errorf("a named workload: %v, %v", w, err)
+		}
+		if w, err := tx.Workload(1, 8); !w.Named || w != second || err != nil {
+			t.Errorf("the other workload: %v, %v", w, err)
+		}
+		return nil
+	})
+	// Looked up again, each has its name.
+	clear(d.workloads)
+	d.write(t, func(tx *Tx) error {
+		a, err := tx.Workload(1, 8)
+		b, ok, err2 := tx.KnownWorkload(1, 7)
+		if a != second || !ok || b != (Workload{ID: first.ID}) || errors.Join(err, err2) != nil {
+			t.Errorf("workloads %v and %v, %v, %v", a, b, err, err2)
+		}
+		return nil
+	})
+	if n := d.number(t, "SELECT count(*) FROM workload"); n != 2 {
+		t.Errorf("%d workloads, want 2", n)
+	}
+}
+
+// The cache of workloads is emptied before it has too many.
+func TestMaxCached(t *testing.T) {
+	d := fresh(t)
+	d.maxCached = 3
+	for before, want := range []int{1, 2, 3, 1} {
+		clear(d.workloads)
+		for i := range before {
+			d.workloads[workloadKey{2, workload.ShortID(i)}] = Workload{}
+		}
+		d.write(t, func(tx *Tx) error {
+			tx.NameWorkload(1, 6, 1)
+			return nil
+		})
+		if len(d.workloads) != want || !d.workloads[workloadKey{1, 6}].Named {
+			t.Errorf("with %d before: %d workloads are cached, want %d", before, len(d.workloads), want)
+		}
+	}
+}
+
+// The tables of a day are made once, and again after they were dropped. Statements stay prepared until
+// their table is dropped.
+func TestPrepared(t *testing.T) {
+	d := fresh(t)
+	const day = 1440
+	table := schema.UsageMinuteTable(day)
+	p := schema.NewPending(schema.UsageLayout)
+	p.Rows[schema.RowKey{Minute: day, ID: 1}] = make([]int64, len(schema.UsageLayout.Columns))
+	put := func(tx *Tx) error {
+		if err := tx.EnsureMinutes(day); err != nil {
+			return err
+		}
+		return errors.Join(tx.Upsert(table, p), tx.Upsert("hour", p))
+	}
+	stop := errors.New("stop")
+	if err := d.Write(t.Context(), func(tx *Tx) error { return errors.Join(put(tx), stop) }); !errors.Is(err, stop) || len(d.tables) > 0 {
+		t.Errorf("%v, %v are known", err, d.tables)
+	}
+	var prepared []string
+	for i := range 3 {
+		if i == 2 {
+			d.write(t, func(tx *Tx) error {
+				if err := tx.DropTable(table); err != nil {
+					return err
+				}
+				_, err := tx.Exec("DELETE FROM kept WHERE day = $1", int64(day))
+				return err
+			})
+			if d.tables[table] || len(d.prepared) != len(prepared) { // one fewer, and that of kept
+				t.Errorf("after the table was dropped there are %v and %d statements", d.tables, len(d.prepared))
+			}
+			for query, s := range d.prepared {
+				if slices.Contains(prepared, fmt.Sprintf("%s %p", query, s)) != (query != "DELETE FROM kept WHERE day = $1") {
+					t.Errorf("the statement %s was prepared again", query)
+				}
+			}
+			if n := d.number(t, "SELECT count(*) FROM sqlite_schema WHERE name = '"+table+"'"); n != 0 {
+				t.Error("the table is still there")
+			}
+		}
+		d.write(t, put)
+		if !d.tables[table] {
+			t.Errorf("the table is not known: %v", d.tables)
+		}
+		if n := d.number(t, "SELECT count(*) FROM "+table); n != 1 {
+			t.Errorf("%d rows", n)
+		}
+		if n := d.number(t, "SELECT sum(day) FROM kept"); n != day {
+			t.Errorf("the days kept add up to %d", n)
+		}
+		var now []string
+		for query, s := range d.prepared {
+			now = append(now, fmt.Sprintf("%s %p", query, s))
+		}
+		slices.Sort(now)
+		if i == 1 && (!slices.Equal(now, prepared) || len(now) < 4) {
+			t.Errorf("statements %q, before %q", now, prepared)
+		}
+		prepared = now
+	}
+	// A table that is known is not made again, so that a transaction need not look.
+	d.write(t, func(tx *Tx) error { return tx.Define("DROP TABLE " + table) })
+	d.write(t, func(tx *Tx) error {
+		if err := tx.EnsureMinutes(day); err != nil {
+			return err
+		}
+		if err := tx.EnsureMinutes(0); err != nil {
+			return err
+		}
+		if err := tx.Define("DROP TABLE " + schema.UsageMinuteTable(0)); err != nil {
+			return err
+		}
+		return tx.EnsureMinutes(0)
+	})
+	if n := d.number(t, "SELECT count(*) FROM sqlite_schema WHERE name LIKE 'minute!_%' ESCAPE '!' AND type = 'table'"); n != 0 {
+		t.Errorf("%d tables were made again", n)
+	}
+}
+
+// Each opening of a ledger begins an epoch, and so does a revision that is not above the last one. Of the
+// oldest epochs nothing is remembered.
+func TestEpochs(t *testing.T) {
+	ctx := t.Context()
+	file := filepath.Join(t.TempDir(), "l.db")
+	open := func() *DB {
+		t.Helper()
+		d, err := Open(ctx, file, false, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	epochOf := func(d *DB, rev int64) (id string) {
+		t.Helper()
+		err := d.View(ctx, func(v *View) (err error) {
+			id, err = v.EpochOf(rev)
+			return err
+		})
+		if err != nil || id == "" {
+			t.Fatalf("epoch %q, %v", id, err)
+		}
+		return id
+	}
+	d := open()
+	nothing := func(*Tx) error { return nil }
+	d.write(t, nothing)
+	d.write(t, nothing)
+	rev := d.rev
+	epoch := epochOf(d, rev)
+	if epochOf(d, rev-1) != epoch || epochOf(d, 0) != d.Epoch() || epoch == d.Epoch() {
+		t.Error("the epoch changes with each write, or is that of the database")
+	}
+	for _, back := range []int64{1, 2} { // the next revision is that of this write, or of the one before
+		d.write(t, func(tx *Tx) error {
+			_, err := tx.Exec("UPDATE counter SET rev = rev - $1", back)
+			return err
+		})
+		d.write(t, nothing)
+		now := epochOf(d, d.rev)
+		if now == epoch || d.rev != rev+2-back {
+			t.Errorf("back by %d: revision %d after %d, epoch %s after %s", back, d.rev, rev, now, epoch)
+		}
+		epoch, rev = now, d.rev
+		d.write(t, nothing)
+		if d.rev != rev+1 || epochOf(d, d.rev) != epoch {
+			t.Errorf("the revision after it is %d, and has another epoch", d.rev)
+		}
+		rev = d.rev
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d = open()
+	if d.Epoch() == "" || epochOf(d, rev+1) == epoch || epochOf(d, rev) != epoch {
+		t.Error("no epoch begins when a ledger is opened")
+	}
+	d.write(t, func(tx *Tx) error {
+		return tx.Define(fmt.Sprintf("WITH RECURSIVE s (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM s WHERE i < %d) INSERT INTO epoch (rev, id) SELECT 1000 + i, 'old' FROM s; UPDATE counter SET rev = 9000", maxEpochs))
+	})
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d = open()
+	defer func() { _ = d.Close() }()
+	if n, first := d.number(t, "SELECT count(*) FROM epoch"), d.number(t, "SELECT min(rev) FROM epoch"); n != maxEpochs || first != 1002 {
+		t.Errorf("%d epochs since revision %d are remembered, want %d", n, first, maxEpochs)
+	}
+	if epochOf(d, 1001) != d.Epoch() || epochOf(d, 1002) != "old" {
+		t.Error("a revision before all epochs is not of the database's")
+	}
+}
+
+// A sink that was left is forgotten.
+func TestLeave(t *testing.T) {
+	d := fresh(t)
+	n, leave := d.AddSink(nil)
+	if _, ok := d.sinks.all.Load(n); !ok {
+		t.Error("a sink is not known")
+	}
+	leave()
+	if _, ok := d.sinks.all.Load(n); ok {
+		t.Error("a sink that was left is known")
+	}
+}
