@@ -1,6 +1,6 @@
 //go:build race
 
-package ledger_test
+package read_test
 
 // rounds is small: SQLite is slow under the race detector.
 const rounds = 12
