@@ -162,11 +162,6 @@ type Total struct {
 	Covered unit.Sum // ns, summed over the group's workloads
 	Sum     [usage.Limit]unit.Sum
 
-	// ClaimCPU and ClaimCovered are the parts of CPU time and Covered that can claim idle energy:
-	// of all rows except those that got theirs when they were booked.
-	ClaimCPU     unit.Sum // ns
-	ClaimCovered unit.Sum // ns
-
 	// Idle is the part of divided idle energy: it is in addition to the energy of the resources,
 	// and IdleError is its error. If IdleQuality is Absent, idle energy is in the resources of the
 	// idle group.
@@ -191,7 +186,6 @@ func (t *Total) Add(v *Total) {
 		}
 	})
 	t.Covered = t.Covered.Plus(v.Covered)
-	t.ClaimCPU, t.ClaimCovered = t.ClaimCPU.Plus(v.ClaimCPU), t.ClaimCovered.Plus(v.ClaimCovered)
 	t.Idle, t.IdleError = t.Idle.Plus(v.Idle), t.IdleError.Plus(v.IdleError)
 	t.IdleQuality = max(t.IdleQuality, v.IdleQuality)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math/bits"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -23,6 +24,9 @@ func (s Sum) Add(v int64) Sum {
 func (s Sum) Compare(o Sum) int {
 	return cmp.Or(cmp.Compare(s.hi, o.hi), cmp.Compare(s.lo, o.lo))
 }
+
+// Max returns the larger of s and o.
+func (s Sum) Max(o Sum) Sum { return slices.MaxFunc([]Sum{s, o}, Sum.Compare) }
 
 // Decimal formats s, an amount of u, like [Unit.Decimal].
 func (s Sum) Decimal(u Unit) string {

@@ -21,6 +21,9 @@ func TestSum(t *testing.T) {
 			if c := s.Compare(before); c != min(1, int(min(v, 1))) {
 				t.Fatalf("Compare after adding %d = %d", v, c)
 			}
+			if s.Max(before) != s || before.Max(s) != s {
+				t.Fatalf("the larger of %v and %v is %v", s, before, s.Max(before))
+			}
 			if got := s.Add(-v); got != before {
 				t.Fatalf("%v - %d = %v, want %v", s, v, got, before)
 			}

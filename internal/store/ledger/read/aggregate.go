@@ -184,19 +184,15 @@ func (a *aggregation) addBlock(b *block) error {
 			continue
 		}
 		g.extend(b.span(i))
-		ms := b.value(blockCovered, i)
 		g.present |= usage.Set(b.value(blockPresent, i))
 		g.uncertainty |= b.value(blockUncertainty, i)
-		g.covered += ms
-		g.claimCovered += ms - b.value(blockGivenCovered, i)
-		g.claimCPU = g.claimCPU.Add(b.value(blockAmounts+int(usage.CPU), i) - b.value(blockGivenCPU, i))
+		g.covered += b.value(blockCovered, i)
 		for _, c := range cols {
 			sum := &g.sums[c.place]
-			switch v := c.rows[i]; {
-			case !c.peak:
-				*sum = sum.Add(v)
-			case (unit.Sum{}).Add(v).Compare(*sum) > 0:
-				*sum = unit.Sum{}.Add(v)
+			if c.peak {
+				*sum = sum.Max(unit.Sum{}.Add(c.rows[i]))
+			} else {
+				*sum = sum.Add(c.rows[i])
 			}
 		}
 	}

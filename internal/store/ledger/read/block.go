@@ -26,16 +26,13 @@ type blockKind struct {
 	rules  []schema.MergeRule
 }
 
-// Columns of usage blocks: present resources, their quality, ms covered, and the CPU time and ms
-// that already include idle energy and so claim none. The amount of resource r is at blockAmounts +
-// r.
+// Columns of usage blocks: present resources, their quality and ms covered. The amount of resource r
+// is at blockAmounts + r.
 const (
 	blockPresent = iota
 	blockUncertainty
 	blockCovered
-	blockGivenCPU
-	blockGivenCovered
-	blockAmounts = blockGivenCovered // resources begin with 1
+	blockAmounts = blockCovered // resources begin with 1
 )
 
 // Columns of node blocks: CPUs, ms during which the whole machine was measured, and two for each of
@@ -48,7 +45,7 @@ const (
 
 var (
 	usageBlocks = func() *blockKind {
-		k := &blockKind{schema.UsageLayout, []schema.MergeRule{schema.MergeOr, schema.MergeOr, schema.MergeSum, schema.MergeSum, schema.MergeSum}}
+		k := &blockKind{schema.UsageLayout, []schema.MergeRule{schema.MergeOr, schema.MergeOr, schema.MergeSum}}
 		usage.All.Each(func(r usage.Resource) {
 			h := schema.MergeSum
 			if isPeak[r] {
@@ -161,12 +158,11 @@ func (b *block) bytes() int64 {
 
 // joinBlocks merges blocks of parts of a range into one block.
 func joinBlocks(p schema.Range, parts []*block) *block {
-	has, rows := usage.All, 0
+	has := usage.All
 	for _, part := range parts {
 		has &= part.has
-		rows = max(rows, len(part.keys))
 	}
-	s := newBlock(parts[0].kind, p, has, rows+rows/8)
+	s := newBlock(parts[0].kind, p, has, len(parts[0].keys)) // most keys are in all parts
 	row := make([]int64, len(s.cols))
 	for _, part := range parts {
 		for i, key := range part.keys {

@@ -27,15 +27,14 @@ type groupSet struct {
 
 // A group is a query.Group while it is summed.
 type group struct {
-	keys                  []string
-	first, last           int64 // minutes
-	present               usage.Set
-	uncertainty           int64
-	covered, claimCovered int64 // ms
-	claimCPU              unit.Sum
-	node                  int64          // the first node id; 0 is none
-	nodes                 map[int64]bool // all node ids, if there are several
-	sums                  []unit.Sum
+	keys        []string
+	first, last int64 // minutes
+	present     usage.Set
+	uncertainty int64
+	covered     int64          // ms
+	node        int64          // the first node id; 0 is none
+	nodes       map[int64]bool // all node ids, if there are several
+	sums        []unit.Sum
 }
 
 // groupChunk is how many groups are allocated at a time.
@@ -80,10 +79,10 @@ func (gs *groupSet) getNamed(name string, keys []string) *group {
 // add adds an amount of a wanted resource.
 func (gs *groupSet) add(g *group, r usage.Resource, v unit.Sum) {
 	s := &g.sums[gs.column[r]]
-	if !isPeak[r] {
+	if isPeak[r] {
+		*s = s.Max(v)
+	} else {
 		*s = s.Plus(v)
-	} else if v.Compare(*s) > 0 {
-		*s = v
 	}
 }
 
@@ -105,31 +104,19 @@ func (g *group) addNode(node int64) {
 	}
 }
 
-// addClaim adds what a row claims of idle energy, unless it already includes its part.
-func (g *group) addClaim(present, coveredMS int64, cpu unit.Sum) {
-	if !usage.Set(present).Has(usage.EnergyIdle) {
-		g.claimCPU = g.claimCPU.Plus(cpu)
-		g.claimCovered += coveredMS
-	}
-}
-
 // extend extends the group's time to the minutes [first, last).
 func (g *group) extend(first, last int64) { g.first, g.last = min(g.first, first), max(g.last, last) }
 
 // addRow adds presence, quality and covered time of rows.
 func (g *group) addRow(present, rough, coveredMS int64) {
-	set := usage.Set(present)
-	g.present |= set
+	g.present |= usage.Set(present)
 	g.covered += coveredMS
-	if rough != 0 {
-		// Ignore quality bits of absent resources.
-		set.Each(func(r usage.Resource) { g.uncertainty |= rough & (3 << (2 * r)) })
-	}
+	g.uncertainty |= rough & uncertaintyMask(usage.Set(present))
 }
 
 // fillTotal sets to to what a group used.
 func (gs *groupSet) fillTotal(g *group, to *query.Total) {
-	*to = query.Total{Present: g.present & gs.want, Covered: nanos(g.covered), ClaimCPU: g.claimCPU, ClaimCovered: nanos(g.claimCovered)}
+	*to = query.Total{Present: g.present & gs.want, Covered: nanos(g.covered)}
 	to.Quality = usage.QualitiesOfUncertainty(to.Present, g.uncertainty)
 	i := 0
 	gs.want.Each(func(r usage.Resource) { to.Sum[r], i = g.sums[i], i+1 })
@@ -174,44 +161,28 @@ func (gs *groupSet) top(t *query.Top, a *query.Answer) []query.Group {
 		*group
 	}
 	var kept []*group
-	var first []place // the best so far, and some more
+	var first []*place // the best so far, in order
 	var u query.Total
-	drop := func() {
-		a.Other.Add(&u)
-		a.OtherGroups++
-	}
-	cut := func() {
-		slices.SortFunc(first, func(a, b place) int { return a.Compare(&b.Rank) })
-		for len(first) > t.Limit {
-			gs.fillTotal(first[len(first)-1].group, &u)
-			drop()
-			first = first[:len(first)-1]
-		}
-	}
-	full := false
 	for _, g := range gs.all {
 		if t.AlwaysKept(g.keys) {
 			kept = append(kept, g)
 			continue
 		}
 		gs.fillTotal(g, &u)
-		if t.Limit == 0 {
-			drop()
-			continue
+		if t.Limit > 0 {
+			p := &place{t.Rank(g.keys, &u, a.AveragedOver), g}
+			at, _ := slices.BinarySearchFunc(first, p, func(a, b *place) int { return a.Compare(&b.Rank) })
+			if first = slices.Insert(first, at, p); len(first) <= t.Limit {
+				continue
+			}
+			gs.fillTotal(first[t.Limit].group, &u)
+			first = first[:t.Limit]
 		}
-		p := place{t.Rank(g.keys, &u, a.AveragedOver), g}
-		if full && p.Compare(&first[t.Limit-1].Rank) > 0 {
-			drop()
-			continue
-		}
-		if first = append(first, p); len(first) >= 2*t.Limit+groupChunk {
-			cut()
-			full = true
-		}
+		a.Other.Add(&u)
+		a.OtherGroups++
 	}
-	cut()
-	for i := range first {
-		kept = append(kept, first[i].group)
+	for _, p := range first {
+		kept = append(kept, p.group)
 	}
 	return gs.sortGroups(kept)
 }

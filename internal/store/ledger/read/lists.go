@@ -328,7 +328,7 @@ func (s *selection) findWorkloadsIn(p schema.Range, page *workloadPage) error {
 func (rd *Reader) Names(ctx context.Context, node string, shorts []workload.ShortID) (map[workload.ShortID]batch.Name, error) {
 	out := make(map[workload.ShortID]batch.Name, len(shorts))
 	err := rd.db.View(ctx, func(v *db.View) error {
-		for chunk := range slices.Chunk(shorts, 500) {
+		for chunk := range slices.Chunk(shorts, lookupSize) {
 			args := arguments{schema.Clean(node)}
 			places := make([]string, len(chunk))
 			for i, s := range chunk {

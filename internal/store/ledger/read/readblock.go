@@ -31,10 +31,6 @@ func (b *blockReader) takeRow(values []driver.Value) {
 			return // see schema.HasContent
 		}
 		b.row[blockUncertainty] &= uncertaintyMask(usage.Set(b.row[blockPresent]))
-		b.row[blockGivenCPU], b.row[blockGivenCovered] = 0, 0
-		if usage.Set(b.row[blockPresent]).Has(usage.EnergyIdle) {
-			b.row[blockGivenCPU], b.row[blockGivenCovered] = b.row[blockAmounts+int(usage.CPU)], b.row[blockCovered]
-		}
 	}
 	b.add(key, minute, minute, b.row)
 }

@@ -178,9 +178,6 @@ func (gs *groupSet) addSummed(g *group, row *summedRow, width int64) {
 	gs.want.Each(func(r usage.Resource) {
 		hi, lo := row.halves[2*r], row.halves[2*r+1]
 		v := unit.SumOf(uint64(hi)>>32, uint64(hi)<<32).Add(lo)
-		if r == usage.CPU {
-			g.addClaim(row.present, row.coveredMS, v)
-		}
 		gs.add(g, r, v)
 	})
 }

@@ -158,14 +158,14 @@ func (l *vmList) addUsage(p schema.Range, nested *nesting) error {
 	for i := range amounts {
 		into = append(into, &amounts[i])
 	}
-	for chunk := range slices.Chunk(ids, 500) {
+	for chunk := range slices.Chunk(ids, lookupSize) {
 		err := eachInRange(l.v, p, arguments{int64(0), int64(0)}, func(scan func(...any) error) error {
 			if err := scan(into...); err != nil {
 				return err
 			}
 			w, _ = schema.SplitKey(w)
 			set := usage.Set(present) & usage.SetOf(energyResources...)
-			set.Each(func(r usage.Resource) { l.uncertainty[w] |= rough & (3 << (2 * r)) })
+			l.uncertainty[w] |= rough & uncertaintyMask(set)
 			for _, i := range at[w] {
 				u := &l.found[i].Usage
 				u.Present |= set
