@@ -36,12 +36,17 @@ const (
 )
 
 // Columns of node blocks: CPUs, ms during which the whole machine was measured, and two for each of
-// usage.Wholes: the whole and the skew.
+// usage.Wholes, see wholeColumns.
 const (
 	blockCPUs = iota
 	blockMeasured
 	blockWholes
 )
+
+// wholeColumns returns the columns of the whole and the skew of usage.Wholes[i].
+func wholeColumns(i int) (whole, skew int) {
+	return blockWholes + i, blockWholes + len(usage.Wholes) + i
+}
 
 var (
 	usageBlocks = func() *blockKind {
@@ -55,7 +60,7 @@ var (
 		})
 		return k
 	}()
-	nodeBlocks = &blockKind{schema.NodeLayout, append([]schema.MergeRule{schema.MergeMax, schema.MergeSum}, make([]schema.MergeRule, 2*len(usage.Wholes))...)}
+	nodeBlocks = &blockKind{schema.NodeLayout, append([]schema.MergeRule{schema.MergeMax, schema.MergeSum}, make([]schema.MergeRule, len(usage.Wholes)+len(usage.Wholes))...)}
 )
 
 func newBlock(k *blockKind, p schema.Range, has usage.Set, rows int) *block {

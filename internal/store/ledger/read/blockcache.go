@@ -1,6 +1,9 @@
 package read
 
 import (
+	"cmp"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,6 +22,7 @@ type blockCache struct {
 	blocks       map[blockKey]*cachedBlock
 	bytes, uses  int64
 	hits         int64 // lookups that found a block
+	most         int64 // bytes
 	minQuiet     time.Duration
 }
 
@@ -41,11 +45,11 @@ type cachedBlock struct {
 const (
 	// maxCacheBytes limits the memory of cached blocks: about two hours of minutes of 20,000
 	// workloads before blocks are joined.
-	maxCacheBytes = 192 << 20
+	maxCacheBytes = 200_000_000
 	// blockOverhead is added to the size of each block, which limits their number.
-	blockOverhead = 8 << 10
+	blockOverhead = 8_000
 	// maxDirty is the maximum number of buckets in dirty.
-	maxDirty = 1 << 14
+	maxDirty = 16_000
 	// minQuiet is how long rows must be unchanged before several are kept as one block. Late rows
 	// are mostly less late than this.
 	minQuiet = 2 * time.Minute
@@ -56,7 +60,7 @@ const (
 var blockLengths = [...]int64{schema.Minutes: 10, schema.Hours: 6 * schema.HourMinutes, schema.Days: 4 * schema.DayMinutes}
 
 func newBlockCache(rev int64) *blockCache {
-	return &blockCache{since: rev, known: rev, dirty: map[schema.Bucket]dirtyMark{}, blocks: map[blockKey]*cachedBlock{}, minQuiet: minQuiet}
+	return &blockCache{since: rev, known: rev, dirty: map[schema.Bucket]dirtyMark{}, blocks: map[blockKey]*cachedBlock{}, most: maxCacheBytes, minQuiet: minQuiet}
 }
 
 // noteWrites records what a transaction is about to commit; before is the revision of this
@@ -135,7 +139,7 @@ func (c *blockCache) put(b *block, rev int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	size := b.bytes() + blockOverhead
-	if !c.isUnchanged(b.Range, rev, rev) || size > maxCacheBytes/4 {
+	if !c.isUnchanged(b.Range, rev, rev) || size > c.most/4 {
 		return
 	}
 	key := blockKey{b.kind, b.Range}
@@ -144,16 +148,15 @@ func (c *blockCache) put(b *block, rev int64) {
 	}
 	c.uses++
 	c.blocks[key] = &cachedBlock{b, rev, c.uses, size}
-	for c.bytes += size; c.bytes > maxCacheBytes; {
-		var oldest blockKey
-		least := c.uses + 1
-		for k, e := range c.blocks {
-			if e.used < least {
-				oldest, least = k, e.used
-			}
-		}
-		c.drop(oldest, c.blocks[oldest])
+	for c.bytes += size; c.bytes > c.most; {
+		key := leastUsed(c.blocks, func(e *cachedBlock) int64 { return e.used })
+		c.drop(key, c.blocks[key])
 	}
+}
+
+// leastUsed returns the key of the entry that was used longest ago.
+func leastUsed[K comparable, E any](all map[K]E, used func(E) int64) K {
+	return slices.MinFunc(slices.Collect(maps.Keys(all)), func(a, b K) int { return cmp.Compare(used(all[a]), used(all[b])) })
 }
 
 // free removes the blocks of parts of a range.

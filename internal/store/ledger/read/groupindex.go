@@ -1,6 +1,7 @@
 package read
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"slices"
@@ -16,6 +17,7 @@ import (
 type groupIndex struct {
 	mu      sync.Mutex
 	rev     int64 // changes of workloads up to it are applied
+	most    int   // members; beyond it the index is cleared
 	members map[int64]member
 	keys    map[string]*groupKey
 	used    int64
@@ -35,14 +37,14 @@ type groupKey struct {
 
 const (
 	maxIndexes = 12
-	maxIndexed = 200_000 // workloads; beyond it the index is cleared
-	pageSize   = 1 << 8
+	maxIndexed = 200_000 // workloads of an index
+	pageSize   = 250
 	lookupSize = 1000 // workloads per query
-	maxPages   = 1 << 13
+	maxPages   = 8000
 )
 
 func newGroupIndex(rev int64) *groupIndex {
-	return &groupIndex{rev: rev, members: map[int64]member{}, keys: map[string]*groupKey{}}
+	return &groupIndex{rev: rev, most: maxIndexed, members: map[int64]member{}, keys: map[string]*groupKey{}}
 }
 
 // groupIndexes holds the indexes of the latest queries.
@@ -75,13 +77,7 @@ func (g *groupIndexes) find(s *selection) (*groupIndex, error) {
 	g.uses++
 	found.used = g.uses
 	if len(g.all) > maxIndexes {
-		oldest := key
-		for k, e := range g.all {
-			if e.used < g.all[oldest].used {
-				oldest = k
-			}
-		}
-		delete(g.all, oldest)
+		delete(g.all, leastUsed(g.all, func(e *groupIndex) int64 { return e.used }))
 	}
 	return found, nil
 }
@@ -98,17 +94,17 @@ func (g *groupIndexes) clear() {
 func (g *groupIndex) refresh(v *db.View) (*groupIndex, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	switch {
-	case g.rev == v.Rev:
+	switch cmp.Compare(g.rev, v.Rev) {
+	case 0:
 		return g, nil
-	case g.rev > v.Rev:
+	case 1:
 		return newGroupIndex(v.Rev), nil
 	}
 	changed, err := db.Ints(v.Ctx, v.SQL, "SELECT id FROM workload WHERE rev > $1", g.rev)
 	if err != nil {
 		return nil, err
 	}
-	if len(g.members) > maxIndexed {
+	if len(g.members) > g.most {
 		clear(g.members)
 		clear(g.keys)
 	}

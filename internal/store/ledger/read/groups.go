@@ -111,7 +111,7 @@ func (g *group) extend(first, last int64) { g.first, g.last = min(g.first, first
 func (g *group) addRow(present, rough, coveredMS int64) {
 	g.present |= usage.Set(present)
 	g.covered += coveredMS
-	g.uncertainty |= rough & uncertaintyMask(usage.Set(present))
+	g.uncertainty |= onlyPresent(rough, usage.Set(present))
 }
 
 // fillTotal sets to to what a group used.

@@ -22,6 +22,9 @@ type nesting struct {
 	count      int               // guests that the query would cover if they were not nested
 }
 
+// inDays is the SQL condition that a row of a day is in the minutes [$1, $2).
+var inDays = fmt.Sprintf("minute > $1 - %d AND minute < $2", schema.DayMinutes)
+
 // A pair is a node of which rows are within another one.
 type pair struct{ node, host int64 }
 
@@ -56,8 +59,8 @@ func (s *selection) findGuests(from, to int64) error {
 		}
 		return nil
 	}, `SELECT x.node, x.host, n.cluster, n.name, n.node_id, h.cluster, h.name, h.node_id, coalesce(w.project, '')
-		FROM (SELECT DISTINCT node, host, workload FROM within_day WHERE minute >= $1 AND minute < $2) AS x
-		JOIN node n ON n.id = x.node JOIN node h ON h.id = x.host LEFT JOIN workload w ON w.id = x.workload`, from-from%schema.DayMinutes, to)
+		FROM (SELECT DISTINCT node, host, workload FROM within_day WHERE `+inDays+`) AS x
+		JOIN node n ON n.id = x.node JOIN node h ON h.id = x.host LEFT JOIN workload w ON w.id = x.workload`, from, to)
 	for node, hosts := range s.nesting.hosts {
 		for _, h := range hosts {
 			s.nesting.coversAll = s.nesting.coversAll && s.nesting.covered[pair{node, h}]
@@ -165,5 +168,5 @@ func (n *nesting) find(v *db.View, from, to int64) error {
 		err := scan(&p.node, &p.host)
 		n.hosts[p.node] = append(n.hosts[p.node], p.host)
 		return err
-	}, "SELECT DISTINCT node, host FROM within_day WHERE minute >= $1 AND minute < $2", from-from%schema.DayMinutes, to)
+	}, "SELECT DISTINCT node, host FROM within_day WHERE "+inDays, from, to)
 }

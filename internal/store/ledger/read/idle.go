@@ -1,6 +1,7 @@
 package read
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -199,17 +200,15 @@ func (d *idleDivision) readBlocks(units []schema.Range) error {
 	}
 	// Blocks come in any order. One of an hour is a unit; those of minutes are parts of one.
 	var whole []schema.Range
-	for i := 0; i < len(units); {
-		if units[i].Level != schema.Minutes {
-			whole = append(whole, units[i])
-			i++
+	for _, p := range units {
+		if p.Level != schema.Minutes {
+			whole = append(whole, p)
 			continue
 		}
-		if err := scan(units[i:i+1], add); err != nil {
+		if err := scan([]schema.Range{p}, add); err != nil {
 			return err
 		}
 		d.divideUnit()
-		i++
 	}
 	return scan(whole, func(b *block) error {
 		err := add(b)
@@ -283,7 +282,7 @@ type idleMachine struct {
 func (d *idleDivision) divideUnit() {
 	rows := d.rows
 	d.rows = d.rows[:0]
-	slices.SortStableFunc(rows, func(a, b idleRow) int { return int(a.workload - b.workload) })
+	slices.SortStableFunc(rows, func(a, b idleRow) int { return cmp.Compare(a.workload, b.workload) })
 	// A workload may have several rows, of minutes.
 	n := 0
 	for i := range rows {

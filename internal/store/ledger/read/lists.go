@@ -21,7 +21,7 @@ import (
 const (
 	liveFor  = time.Minute
 	heardFor = 2 * time.Minute
-	// reportedFor replaces both for nodes of downstream servers, which send minutes once they are
+	// reportedFor replaces liveFor for nodes of downstream servers, which send minutes once they are
 	// over.
 	reportedFor = 5 * time.Minute
 )
@@ -49,16 +49,11 @@ func (rd *Reader) Nodes(ctx context.Context, s query.Scope) (out []query.Node, e
 				n.Nested = &in
 			}
 			n.Enrolled, n.Through, n.Revoked = schema.FromNanos(enrolled), schema.FromNanos(through), schema.FromNanos(revoked)
-			switch {
-			case !n.Revoked.IsZero():
-				n.State = "revoked"
-			case now.Sub(n.Through) < liveFor, n.Source != "" && now.Sub(n.Through) < reportedFor:
-				n.State = "live"
-			case now.Sub(schema.FromNanos(seen)) < heardFor:
-				n.State = "behind"
-			default:
-				n.State = "silent"
+			live := liveFor
+			if n.Source != "" {
+				live = reportedFor
 			}
+			n.State = stateOf(n.Revoked, now.Sub(n.Through), now.Sub(schema.FromNanos(seen)), live)
 			out = append(out, n)
 			return err
 		}, `SELECT n.node_id, n.name, n.cluster, n.machine_id, n.boot, n.cpus, n.enrolled_ns, n.through_ns,
@@ -68,6 +63,20 @@ func (rd *Reader) Nodes(ctx context.Context, s query.Scope) (out []query.Node, e
 			FROM node n LEFT JOIN source o ON o.id = n.source LEFT JOIN node h ON h.id = n.host`+host+` LEFT JOIN workload w ON w.id = n.host_workload WHERE 1 = 1`+where+" ORDER BY n.cluster, n.name, n.node_id", args...)
 	})
 	return out, db.Wrap(rd.db.Fault(err), "nodes")
+}
+
+// stateOf returns a state, given the times since the latest booked window and the latest batch, and how
+// long one is live.
+func stateOf(revoked time.Time, booked, heard, live time.Duration) string {
+	switch {
+	case !revoked.IsZero():
+		return "revoked"
+	case booked < live:
+		return "live"
+	case heard < heardFor:
+		return "behind"
+	}
+	return "silent"
 }
 
 // Below lists the downstream servers that a scope covers, by cluster and name. Their states are
@@ -88,16 +97,7 @@ func (rd *Reader) Below(ctx context.Context, s query.Scope) (out []query.Source,
 			b.Enrolled, b.Seen, b.Revoked, b.Through = schema.FromNanos(enrolled), schema.FromNanos(seen), schema.FromNanos(revoked), schema.FromNanos(through)
 			b.Pages = uint64(pages)
 			b.Epoch, _, _ = strings.Cut(position, ".")
-			switch {
-			case !b.Revoked.IsZero():
-				b.State = "revoked"
-			case now.Sub(b.Through) < reportedFor:
-				b.State = "live"
-			case now.Sub(b.Seen) < heardFor:
-				b.State = "behind"
-			default:
-				b.State = "silent"
-			}
+			b.State = stateOf(b.Revoked, now.Sub(b.Through), now.Sub(b.Seen), reportedFor)
 			out = append(out, b)
 			return err
 		}, `SELECT n.source_id, n.name, n.cluster, (SELECT count(*) FROM node b WHERE b.source = n.id), n.sequence, n.position,

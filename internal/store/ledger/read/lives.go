@@ -2,8 +2,6 @@ package read
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -40,7 +38,7 @@ func (n *nesting) findLives(v *db.View, lives []life) error {
 	for i := range lives {
 		all = schema.MinuteSpan{First: min(all.First, lives[i].First), Last: max(all.Last, lives[i].Last)}
 	}
-	return n.find(v, max(0, all.First), all.Last)
+	return n.find(v, all.First, all.Last)
 }
 
 // lookups is how many rows one statement looks up by key.
@@ -58,11 +56,8 @@ func (rd *Reader) eachLifeRow(v *db.View, n *nesting, lives []life, want usage.S
 	var keys []int64
 	for i := range lives {
 		of := &lives[i]
-		if of.First >= of.Last {
-			continue
-		}
 		keys = n.rowKeys(keys[:0], of.workload, of.node)
-		from, to := v.Widen(max(0, of.First), min(of.Last, schema.EndMinute))
+		from, to := v.Widen(of.First, min(of.Last, schema.EndMinute))
 		for _, p := range v.Cover(from, to, v.Days) {
 			table := schema.Range{Level: p.Level}
 			if p.Level == schema.Minutes {
@@ -85,20 +80,12 @@ func (rd *Reader) eachLifeRow(v *db.View, n *nesting, lives []life, want usage.S
 			}
 		}
 	}
-	for _, table := range slices.SortedFunc(maps.Keys(pending), compareRanges) {
-		if err := flush(pending[table]); err != nil {
+	for _, l := range pending {
+		if err := flush(l); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// compareRanges orders by level and start.
-func compareRanges(a, b schema.Range) int {
-	if a.Level != b.Level {
-		return int(a.Level) - int(b.Level)
-	}
-	return int(a.From - b.From)
 }
 
 // A lifeLookup collects keys of rows of a table.

@@ -30,23 +30,14 @@ func (b *blockReader) takeRow(values []driver.Value) {
 		if b.row[blockPresent] == 0 && b.row[blockCovered] == 0 {
 			return // see schema.HasContent
 		}
-		b.row[blockUncertainty] &= uncertaintyMask(usage.Set(b.row[blockPresent]))
+		b.row[blockUncertainty] = onlyPresent(b.row[blockUncertainty], usage.Set(b.row[blockPresent]))
 	}
 	b.add(key, minute, minute, b.row)
 }
 
-// uncertaintyMask returns the bits of column rough that belong to some resources; bits of absent
-// resources mean nothing.
-func uncertaintyMask(set usage.Set) int64 {
-	// Each bit moves to twice its index.
-	v := uint64(set)
-	for _, s := range [...]struct {
-		by   int
-		mask uint64
-	}{{16, 0x0000ffff0000ffff}, {8, 0x00ff00ff00ff00ff}, {4, 0x0f0f0f0f0f0f0f0f}, {2, 0x3333333333333333}, {1, 0x5555555555555555}} {
-		v = (v | v<<s.by) & s.mask
-	}
-	return int64(v | v<<1)
+// onlyPresent drops the bits of column rough that belong to absent resources: they mean nothing.
+func onlyPresent(rough int64, present usage.Set) int64 {
+	return int64(usage.Qualities(rough).Only(present)) // both have two bits for each resource
 }
 
 // columns returns the SQL columns of a row u that a block holds, and their indexes in it.
@@ -57,8 +48,9 @@ func (k *blockKind) columns(want usage.Set) (list []string, into []int) {
 		// A node without CPUs is a machine of which only jobs are measured.
 		put(blockMeasured, "CASE WHEN u.cpus > 0 THEN u.covered_ms ELSE 0 END")
 		for i, r := range usage.Wholes {
-			put(blockWholes+2*i, "u.whole_"+r.String())
-			put(blockWholes+2*i+1, "u.skew_"+r.String())
+			whole, skew := wholeColumns(i)
+			put(whole, "u.whole_"+r.String())
+			put(skew, "u.skew_"+r.String())
 		}
 		return list, into
 	}

@@ -128,7 +128,7 @@ func (l *runList) complete() error {
 	}
 	for _, r := range l.runs {
 		g := gs.toGroup(r.group)
-		if r.Usage = g.Usage; r.group.last > 0 {
+		if r.Usage = g.Usage; r.group.last != 0 {
 			r.First, r.Last = g.First, g.Last
 		}
 		r.setState(l.now)
@@ -150,29 +150,25 @@ func (l *runList) addBefore() (map[*listedRun][]int64, error) {
 			names[cmp.Or(r.Job, r.Name.Name)] = true
 		}
 	}
-	if len(jobs) == 0 {
-		return nil, nil
-	}
-	args := arguments{}
-	where := " AND w.kind IN " + args.addList(runKinds)
-	if len(names) <= lookupSize {
-		where += " AND CASE WHEN w.job <> '' THEN w.job ELSE w.name END IN " + args.addList(slices.Collect(maps.Keys(names)))
-	}
-	var w query.Workload
-	var start runStart
-	err := db.Each(l.v.Ctx, l.v.SQL, func(scan func(...any) error) error {
-		if err := scan(&start.row, &start.at, &w.Cluster, &w.Job, &w.User, &w.Project); err != nil {
-			return err
+	for some := range slices.Chunk(slices.Sorted(maps.Keys(names)), lookupSize) {
+		var args arguments
+		where := " AND w.kind IN " + args.addList(runKinds) + " AND CASE WHEN w.job <> '' THEN w.job ELSE w.name END IN " + args.addList(some)
+		var w query.Workload
+		var start runStart
+		err := db.Each(l.v.Ctx, l.v.SQL, func(scan func(...any) error) error {
+			if err := scan(&start.row, &start.at, &w.Cluster, &w.Job, &w.User, &w.Project); err != nil {
+				return err
+			}
+			key := w.JobKey()
+			if _, ok := jobs[key]; ok {
+				jobs[key] = append(jobs[key], start)
+			}
+			return nil
+		}, `SELECT w.id, w.started_ns, n.cluster, CASE WHEN w.job <> '' THEN w.job ELSE w.name END, w.username, w.project FROM workload w JOIN node n ON n.id = w.node
+			WHERE w.exit_code = 0 AND w.started_ns > 0 AND w.ended_ns > 0`+where, args...)
+		if err != nil {
+			return nil, err
 		}
-		key := w.JobKey()
-		if _, ok := jobs[key]; ok {
-			jobs[key] = append(jobs[key], start)
-		}
-		return nil
-	}, `SELECT w.id, w.started_ns, n.cluster, CASE WHEN w.job <> '' THEN w.job ELSE w.name END, w.username, w.project FROM workload w JOIN node n ON n.id = w.node
-		WHERE w.exit_code = 0 AND w.started_ns > 0 AND w.ended_ns > 0`+where, args...)
-	if err != nil {
-		return nil, err
 	}
 	for _, starts := range jobs {
 		slices.SortFunc(starts, func(a, b runStart) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.row, b.row)) })
@@ -244,17 +240,16 @@ func (l *runList) findLives() (lives []life, err error) {
 // or where the workload says that it lived; clocks may have been set by some minutes.
 func (l *runList) lifeOf(w *query.Workload, first, last int64) schema.MinuteSpan {
 	span := schema.MinuteSpan{}
-	if last > 0 {
+	if last != 0 {
 		span = schema.MinuteSpan{First: first, Last: last + 1}
 	}
 	extend := func(from, to int64) {
 		if from = max(from, l.v.Hour); from < to {
-			span = span.Extend(from)
-			span = schema.MinuteSpan{First: min(span.First, from), Last: max(span.Last, to)}
+			span = span.Extend(from).Extend(to)
 		}
 	}
 	if !w.First.IsZero() {
-		extend(floorMinute(w.First), floorMinute(w.Last)+1)
+		extend(floorMinute(w.First), floorMinute(w.Last))
 	}
 	end := floorMinute(l.now) + aheadMinutes
 	from, to := int64(0), end
@@ -262,7 +257,7 @@ func (l *runList) lifeOf(w *query.Workload, first, last int64) schema.MinuteSpan
 		from = floorMinute(w.Started) - aheadMinutes
 	}
 	if !w.Ended.IsZero() {
-		to = min(end, floorMinute(w.Ended)+aheadMinutes+1)
+		to = min(end, floorMinute(w.Ended)+aheadMinutes)
 	}
 	extend(from, to)
 	return span
@@ -326,8 +321,7 @@ func (l *runList) addBelow(lives []life) ([]life, error) {
 
 // setState sets state and length.
 func (r *listedRun) setState(now time.Time) {
-	measured := time.Duration(min(r.covered, int64(1<<62/time.Millisecond))) * time.Millisecond
-	r.Length = measured
+	r.Length = time.Duration(nanos(r.covered).Int64())
 	switch fresh := r.Last.Add(aheadMinutes * time.Minute); {
 	case !r.Ended.IsZero():
 		r.State = query.Ended

@@ -3,6 +3,7 @@ package read
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -42,7 +43,7 @@ func (rd *Reader) scanBlocks(v *db.View, k *blockKind, want usage.Set, ranges []
 		for _, p := range splitForKeys(ranges, single) {
 			g.missing = append(g.missing, chunk{p, want})
 		}
-		return g.loadChunks(use)
+		return g.loadChunks(v, use)
 	}
 	var units int64
 	for _, p := range rd.cache.blocks.splitRanges(ranges, single, time.Now()) {
@@ -64,17 +65,13 @@ func (rd *Reader) scanBlocks(v *db.View, k *blockKind, want usage.Set, ranges []
 		return err
 	}
 	if units*most < minParallelRows {
-		return g.loadChunks(use)
+		return g.loadChunks(v, use)
 	}
 	return g.loadInParallel(use)
 }
 
-// loadChunks reads chunks until none is left.
-func (s *blockScan) loadChunks(use func(*block) error) error {
-	return s.loadChunksIn(s.v, use)
-}
-
-func (s *blockScan) loadChunksIn(v *db.View, use func(*block) error) error {
+// loadChunks reads chunks, as of v, until none is left.
+func (s *blockScan) loadChunks(v *db.View, use func(*block) error) error {
 	end := int64(len(s.missing))
 	for i := s.next.Add(1) - 1; i < end; i = s.next.Add(1) - 1 {
 		b, err := s.loadBlock(v, s.missing[i])
@@ -92,51 +89,25 @@ func (s *blockScan) loadChunksIn(v *db.View, use func(*block) error) error {
 // loadInParallel is loadChunks with helpers. They start at once, as they must see the same
 // snapshot. A helper without a connection when the chunks are gone gives up.
 func (s *blockScan) loadInParallel(use func(*block) error) error {
+	var mu sync.Mutex
+	useOne := func(b *block) error {
+		mu.Lock()
+		defer mu.Unlock()
+		return use(b)
+	}
 	joining, gone := context.WithCancel(s.v.Ctx)
-	defer gone()
 	var helpers errgroup.Group
-	found := make(chan *block)
 	for range db.MaxWorkers() {
-		helpers.Go(func() error { return s.runWorker(joining, found) })
+		helpers.Go(func() error { return s.runWorker(joining, useOne) })
 	}
-	over := make(chan error, 1)
-	go func() {
-		over <- helpers.Wait()
-		close(found)
-	}()
-	err := s.loadChunks(func(b *block) error {
-		if err := use(b); err != nil {
-			return err
-		}
-		for {
-			select {
-			case b := <-found:
-				if b == nil { // no helper is left
-					return nil
-				}
-				if err := use(b); err != nil {
-					return err
-				}
-			default:
-				return nil
-			}
-		}
-	})
+	err := s.loadChunks(s.v, useOne)
 	gone()
-	for b := range found {
-		if err == nil {
-			err = use(b)
-		}
-	}
-	if failed := <-over; err == nil {
-		err = failed
-	}
-	return err
+	return errors.Join(err, helpers.Wait())
 }
 
 // runWorker takes chunks too, if a worker slot is free and its view has the same revision: each
 // write transaction has a revision, so views of one revision are equal.
-func (s *blockScan) runWorker(joining context.Context, found chan<- *block) (err error) {
+func (s *blockScan) runWorker(joining context.Context, use func(*block) error) (err error) {
 	select {
 	case s.rd.workers <- struct{}{}:
 		defer func() { <-s.rd.workers }()
@@ -152,7 +123,7 @@ func (s *blockScan) runWorker(joining context.Context, found chan<- *block) (err
 		if v.Rev != s.v.Rev {
 			return nil
 		}
-		return s.loadChunksIn(v, func(b *block) error { found <- b; return nil })
+		return s.loadChunks(v, use)
 	})
 }
 
@@ -165,9 +136,6 @@ func (s *blockScan) loadBlock(v *db.View, p chunk) (*block, error) {
 	blocks := make([]*block, len(parts))
 	have := 0
 	for i, part := range parts {
-		if len(parts) == 1 {
-			break
-		}
 		if blocks[i], _ = s.rd.cache.blocks.get(s.kind, part, p.want, v.Rev); blocks[i] != nil {
 			have++
 		}

@@ -50,7 +50,7 @@ func (rd *Reader) Self(ctx context.Context, node string, id workload.ID) (*query
 		out.Name = r.Name()
 		// Folded rows begin at the workload's first minute; all others follow the mark.
 		from := v.Hour
-		if last > 0 {
+		if last != 0 {
 			from = min(from, first)
 		}
 		g, err := rd.sumLife(v, n, w, from)

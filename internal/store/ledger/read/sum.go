@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/store/ledger/db"
 	"mete.dev/mete/internal/store/ledger/schema"
@@ -176,8 +175,7 @@ func (gs *groupSet) addSummed(g *group, row *summedRow, width int64) {
 	g.extend(row.first, row.last+width)
 	g.addRow(row.present, row.uncertainty, row.coveredMS)
 	gs.want.Each(func(r usage.Resource) {
-		hi, lo := row.halves[2*r], row.halves[2*r+1]
-		v := unit.SumOf(uint64(hi)>>32, uint64(hi)<<32).Add(lo)
+		v, _ := halves{row.halves[2*r], row.halves[2*r+1]}.total()
 		gs.add(g, r, v)
 	})
 }

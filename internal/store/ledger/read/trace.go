@@ -94,7 +94,7 @@ func (rd *Reader) eachMinuteRow(ctx context.Context, s *schema.Layout, nodes []s
 		if err != nil || len(at) == 0 {
 			return rd.db.Fault(err)
 		}
-		args = arguments{int64(0), int64(0)}
+		args = arguments{nil, nil}
 		var places []string
 		for id := range at {
 			places = append(places, args.add(id))

@@ -63,11 +63,9 @@ func (rd *Reader) usageIn(v *db.View, q query.Query, from, to int64) (*query.Ans
 			return nil, err
 		}
 	}
-	if q.Limit > 0 && len(out.NestedGroups) > q.Limit {
-		out.NestedGroups = out.NestedGroups[:q.Limit]
-	}
-	if out.Groups = groups; q.Limit > 0 && len(groups) > q.Limit {
-		out.Groups = groups[:q.Limit]
+	out.Groups = groups
+	if q.Limit > 0 {
+		out.Groups, out.NestedGroups = groups[:min(len(groups), q.Limit)], out.NestedGroups[:min(len(out.NestedGroups), q.Limit)]
 	}
 	out.Gaps, err = s.countGaps(out.From, out.To)
 	return out, err
@@ -84,10 +82,8 @@ func queryRange(v *db.View, from, to time.Time) (int64, int64) {
 	return v.Widen(a, max(a, b))
 }
 
-func floorMinute(t time.Time) int64 {
-	s := t.Unix()
-	return (s - (s%60+60)%60) / 60
-}
+// floorMinute returns the minute of a time, which is not before 1970.
+func floorMinute(t time.Time) int64 { return t.Unix() / 60 }
 
 // A selection is the part of a query that is the same for all ranges.
 type selection struct {
@@ -112,7 +108,7 @@ func (s *selection) hasEmptyScope() bool {
 }
 
 func (rd *Reader) newSelection(v *db.View, q *query.Query) (*selection, error) {
-	s := &selection{rd: rd, v: v, q: q, args: arguments{int64(0), int64(0)}, grouped: !q.OmitOwn}
+	s := &selection{rd: rd, v: v, q: q, args: arguments{nil, nil}, grouped: !q.OmitOwn}
 	if s.want = q.Resources & usage.All; s.want == 0 {
 		s.want = usage.All
 	}

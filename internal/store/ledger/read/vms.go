@@ -159,13 +159,13 @@ func (l *vmList) addUsage(p schema.Range, nested *nesting) error {
 		into = append(into, &amounts[i])
 	}
 	for chunk := range slices.Chunk(ids, lookupSize) {
-		err := eachInRange(l.v, p, arguments{int64(0), int64(0)}, func(scan func(...any) error) error {
+		err := eachInRange(l.v, p, arguments{nil, nil}, func(scan func(...any) error) error {
 			if err := scan(into...); err != nil {
 				return err
 			}
 			w, _ = schema.SplitKey(w)
 			set := usage.Set(present) & usage.SetOf(energyResources...)
-			l.uncertainty[w] |= rough & uncertaintyMask(set)
+			l.uncertainty[w] |= onlyPresent(rough, set)
 			for _, i := range at[w] {
 				u := &l.found[i].Usage
 				u.Present |= set

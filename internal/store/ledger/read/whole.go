@@ -2,7 +2,6 @@ package read
 
 import (
 	"fmt"
-	"math/big"
 	"strings"
 	"time"
 
@@ -23,80 +22,80 @@ func (s *selection) addWhole(ranges []schema.Range, into *query.Total) error {
 	if err != nil || most == 0 {
 		return err
 	}
-	mask := new(big.Int).SetUint64(1<<64 - 1)
 	for i, r := range usage.Wholes {
-		if sums[i].Sign() < 0 || sums[i].BitLen() > 128 {
+		sum, ok := sums[i].total()
+		if !ok {
 			continue // skew of earlier minutes can exceed a short range
 		}
-		into.Sum[r] = unit.SumOf(new(big.Int).Rsh(sums[i], 64).Uint64(), new(big.Int).And(sums[i], mask).Uint64())
+		into.Sum[r] = sum
 		into.Present |= usage.SetOf(r)
 		into.Quality.Set(r, usage.Measured)
 	}
 	return nil
 }
 
-// sumWholes returns the sums of usage.Wholes, skew included, and the most CPUs that a node had, or
-// -1 without nodes.
-func (s *selection) sumWholes(ranges []schema.Range) (sums []*big.Int, most int64, err error) {
+// wholes are sums of usage.Wholes, skew included.
+type wholes [len(usage.Wholes)]halves
+
+// halves are a sum of integers: of the lower 32 bits of each, and of the rest. Neither overflows.
+type halves struct{ high, low int64 }
+
+// split splits an integer.
+func split(v int64) halves { return halves{v >> 32, int64(uint32(v))} }
+
+func (h *halves) add(o halves) { h.high, h.low = h.high+o.high, h.low+o.low }
+
+// total returns the sum, or false if it is negative.
+func (h halves) total() (unit.Sum, bool) {
+	carry := split(h.low)
+	high := h.high + carry.high
+	return unit.SumOf(uint64(high)>>32, uint64(high)<<32).Add(carry.low), high >= 0
+}
+
+// noNodes is the most CPUs of a node if there is none.
+const noNodes = -1
+
+// sumWholes returns the sums of usage.Wholes, and the most CPUs that a node had. A node without CPUs is
+// a machine of which only jobs are measured.
+func (s *selection) sumWholes(ranges []schema.Range) (sums wholes, most int64, err error) {
 	if s.rd.db.IsSQLite() {
 		return s.wholesOfBlocks(ranges)
 	}
-	var cols []string
-	for _, r := range usage.Wholes {
-		for _, kind := range []string{"whole_", "skew_"} {
-			name := "u." + kind + r.String()
-			cols = append(cols, "CAST(coalesce(sum("+name+" >> 32), 0) AS {int})", "CAST(coalesce(sum("+name+" & 4294967295), 0) AS {int})")
-		}
+	most = noNodes
+	var part wholes
+	var cpus int64
+	cols, into := []string{fmt.Sprintf("CAST(coalesce(max(u.cpus), %d) AS {int})", noNodes)}, []any{&cpus}
+	for i, r := range usage.Wholes {
+		high := fmt.Sprintf("(u.whole_%[1]s >> 32) + (u.skew_%[1]s >> 32)", r)
+		low := fmt.Sprintf("(u.whole_%[1]s & 4294967295) + (u.skew_%[1]s & 4294967295)", r)
+		cols = append(cols, "CAST(coalesce(sum("+high+"), 0) AS {int})", "CAST(coalesce(sum("+low+"), 0) AS {int})")
+		into = append(into, &part[i].high, &part[i].low)
 	}
-	sums = noWholes()
-	// A node without CPUs is a machine of which only jobs are measured.
-	cols = append(cols, "CAST(coalesce(max(u.cpus), -1) AS {int})")
-	parts := make([]int64, len(cols))
-	dest := make([]any, len(cols))
-	for i := range parts {
-		dest[i] = &parts[i]
-	}
-	most = -1
 	for _, p := range ranges {
 		args := arguments{p.From, p.To}
 		text := fmt.Sprintf("SELECT %s FROM %s u JOIN node n ON n.id = %s WHERE u.minute >= $1 AND u.minute < $2%s%s",
 			strings.Join(cols, ", "), p.Table(schema.NodeLayout), schema.IDOf("u.node"), clusterCondition(&args, s.q.Scope), s.outsideCondition("n.id", "u.node"))
-		if err := s.v.SQL.QueryRowContext(s.v.Ctx, s.rd.db.Expand(text), args...).Scan(dest...); err != nil {
-			return nil, 0, s.rd.db.Fault(err)
+		if err := s.v.SQL.QueryRowContext(s.v.Ctx, s.rd.db.Expand(text), args...).Scan(into...); err != nil {
+			return sums, noNodes, s.rd.db.Fault(err)
 		}
-		last := len(parts) - 1
-		most = max(most, parts[last])
-		for i := range parts[:last] {
-			v := big.NewInt(parts[i])
-			if i%2 == 0 {
-				v.Lsh(v, 32)
-			}
-			sums[i/4].Add(sums[i/4], v)
+		most = max(most, cpus)
+		for i := range sums {
+			sums[i].add(part[i])
 		}
 	}
 	return sums, most, nil
 }
 
-func noWholes() []*big.Int {
-	sums := make([]*big.Int, len(usage.Wholes))
-	for i := range sums {
-		sums[i] = new(big.Int)
-	}
-	return sums
-}
-
 // wholesOfBlocks is sumWholes from blocks.
-func (s *selection) wholesOfBlocks(ranges []schema.Range) (sums []*big.Int, most int64, err error) {
+func (s *selection) wholesOfBlocks(ranges []schema.Range) (sums wholes, most int64, err error) {
 	args := arguments{}
 	matches, err := s.nodesWhere(clusterCondition(&args, s.q.Scope), args)
 	if err != nil {
-		return nil, 0, s.rd.db.Fault(err)
+		return sums, noNodes, s.rd.db.Fault(err)
 	}
-	// Sum upper and lower halves, so that no sum overflows.
-	var high, low [len(usage.Wholes)]int64
-	most = -1
+	most = noNodes
 	if s.nesting.guestsOnly && len(s.nesting.covered) == 0 {
-		return noWholes(), most, nil
+		return sums, most, nil
 	}
 	err = s.rd.scanBlocks(s.v, nodeBlocks, 0, ranges, false, nil, func(b *block) error {
 		for i, key := range b.keys {
@@ -105,19 +104,14 @@ func (s *selection) wholesOfBlocks(ranges []schema.Range) (sums []*big.Int, most
 				continue
 			}
 			most = max(most, b.value(blockCPUs, i))
-			for w := range usage.Wholes {
-				for c := blockWholes + 2*w; c < blockWholes+2*w+2; c++ {
-					v := b.value(c, i)
-					high[w], low[w] = high[w]+v>>32, low[w]+v&(1<<32-1)
-				}
+			for w := range sums {
+				whole, skew := wholeColumns(w)
+				sums[w].add(split(b.value(whole, i)))
+				sums[w].add(split(b.value(skew, i)))
 			}
 		}
 		return nil
 	})
-	sums = noWholes()
-	for w := range sums {
-		sums[w].Add(sums[w].Lsh(big.NewInt(high[w]), 32), big.NewInt(low[w]))
-	}
 	return sums, most, s.rd.db.Fault(err)
 }
 
