@@ -23,7 +23,7 @@ type nesting struct {
 }
 
 // inDays is the SQL condition that a row of a day is in the minutes [$1, $2).
-var inDays = fmt.Sprintf("minute > $1 - %d AND minute < $2", schema.DayMinutes)
+var inDays = fmt.Sprintf("minute > CAST($1 AS bigint) - %d AND minute < $2", schema.DayMinutes)
 
 // A pair is a node of which rows are within another one.
 type pair struct{ node, host int64 }
