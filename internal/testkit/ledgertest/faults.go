@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 )
@@ -16,7 +15,7 @@ import (
 // ErrFault is the error of a step of a database that [Try] lets fail.
 var ErrFault = errors.New("a fault of the database")
 
-// A faultValue is a value that no integer and no bytes can hold, so that a row with it is not read.
+// A faultValue is a value that no integer, text and bytes can hold, so that a row with it is not read.
 type faultValue struct{}
 
 // aValue begins the description of a step that reads a faultValue.
@@ -240,9 +239,7 @@ func (r *faultyRows) Next(to []driver.Value) error {
 		return err
 	}
 	err := r.Rows.Next(to)
-	// Any value can be read as text.
-	isInt := func(v driver.Value) bool { _, ok := v.(int64); return ok }
-	if err == nil && slices.ContainsFunc(to, isInt) && r.f.step(aValue+r.query) != nil {
+	if err == nil && r.f.step(aValue+r.query) != nil {
 		for i := range to {
 			to[i] = faultValue{}
 		}

@@ -21,7 +21,7 @@ func uniqueName(t *db.Tx, n *registry.Node) (string, error) {
 	if plain == "" {
 		return "", nil
 	}
-	candidates := []string{plain, plain + "~" + id[max(0, len(id)-shortIDLen):], plain + "~" + id}
+	short, long := plain+"~"+id[max(0, len(id)-shortIDLen):], plain+"~"+id
 	taken, kept := map[string]bool{}, ""
 	err := db.Each(t.Ctx, t.SQL, func(scan func(...any) error) error {
 		var other, name, machine string
@@ -36,17 +36,17 @@ func uniqueName(t *db.Tx, n *registry.Node) (string, error) {
 		}
 		return nil
 	}, "SELECT node_id, name, machine_id FROM node WHERE cluster = $1 AND source = 0 AND name IN ($2, $3, $4) AND (revoked_ns = 0 OR node_id = $5)",
-		schema.Clean(n.Cluster), candidates[0], candidates[1], candidates[2], id)
+		schema.Clean(n.Cluster), plain, short, long, id)
 	if err != nil {
 		return "", t.DB.Fault(err)
 	}
 	if kept != "" && !taken[kept] {
 		return kept, nil
 	}
-	for _, name := range candidates {
+	for _, name := range []string{plain, short} {
 		if !taken[name] {
 			return name, nil
 		}
 	}
-	return candidates[len(candidates)-1], nil
+	return long, nil
 }

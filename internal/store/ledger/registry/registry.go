@@ -156,19 +156,20 @@ func scanToken(scan func(...any) error) (k registry.Token, err error) {
 // another hash is fault.ErrNotFound; one without the role, or used up, expired or revoked, is
 // fault.ErrDenied.
 func (r *Registry) UseToken(ctx context.Context, id string, hash [32]byte, role registry.Role, key string, now time.Time) (k registry.Token, err error) {
-	const query = "SELECT " + tokenFields + `, CASE WHEN EXISTS (SELECT 1 FROM token_use u WHERE u.token = token.id AND u.key_hash = $3) THEN 1 ELSE 0 END
+	// free says that it takes no use.
+	const query = "SELECT " + tokenFields + `, uses < 0 OR EXISTS (SELECT 1 FROM token_use u WHERE u.token = token.id AND u.key_hash = $3)
 		FROM token WHERE id = $1 AND hash = $2`
 	args := []any{schema.Clean(id), hash[:], schema.Clean(key)}
-	check := func(scan func(...any) error) (k registry.Token, used int, err error) {
-		k, err = scanToken(func(into ...any) error { return scan(append(into, &used)...) })
-		return k, used, checkToken(k, used > 0, r.db.NotFound(err), role, now)
+	check := func(scan func(...any) error) (k registry.Token, free bool, err error) {
+		k, err = scanToken(func(into ...any) error { return scan(append(into, &free)...) })
+		return k, free, checkToken(k, free, r.db.NotFound(err), role, now)
 	}
-	k, used, err := check(r.db.Reader.QueryRowContext(ctx, query, args...).Scan)
-	if err == nil && used == 0 && k.Uses > 0 {
+	k, free, err := check(r.db.Reader.QueryRowContext(ctx, query, args...).Scan)
+	if err == nil && !free {
 		err = r.db.Write(ctx, func(t *db.Tx) error {
 			// Another request may have used it meanwhile.
 			var err error
-			if k, used, err = check(t.QueryRow(query, args...).Scan); err != nil || used > 0 {
+			if k, free, err = check(t.QueryRow(query, args...).Scan); err != nil || free {
 				return err
 			}
 			if key != "" {
@@ -187,9 +188,9 @@ func (r *Registry) UseToken(ctx context.Context, id string, hash [32]byte, role 
 	return k, nil
 }
 
-// checkToken returns why a token, which was read with err, may not be used. used says that its bearer
-// took a use before.
-func checkToken(k registry.Token, used bool, err error, role registry.Role, now time.Time) error {
+// checkToken returns why a token, which was read with err, may not be used. free says that this takes no
+// use of it.
+func checkToken(k registry.Token, free bool, err error, role registry.Role, now time.Time) error {
 	switch {
 	case err != nil:
 		return err
@@ -199,7 +200,7 @@ func checkToken(k registry.Token, used bool, err error, role registry.Role, now 
 		return fmt.Errorf("it expired at %s: %w", k.Expires.Format(time.RFC3339), fault.ErrDenied)
 	case k.Role != role:
 		return fmt.Errorf("it is for role %s, not %s: %w", k.Role, role, fault.ErrDenied)
-	case k.Uses == 0 && !used:
+	case k.Uses == 0 && !free:
 		return fmt.Errorf("it is used up: %w", fault.ErrDenied)
 	}
 	return nil
