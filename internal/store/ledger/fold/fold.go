@@ -29,18 +29,21 @@ type Folder struct {
 	db  *db.DB
 	cfg Config
 
-	sliceRows  atomic.Int64 // rows to fold in one transaction, adapted to the time it takes
+	// Rows to fold into hours, days and groups, and to delete, in one transaction. They differ in cost, so
+	// that each is adapted to the time it takes.
+	hourRows, dayRows, groupRows, deleteRows atomic.Int64
+
 	heldNS     atomic.Int64 // ns that folding held the writer
 	sliceCount atomic.Int64 // transactions of folding
-	deleteRows atomic.Int64 // rows to delete in one transaction, adapted to the time it takes
 
 	runsDropped time.Time // when Retain dropped kernel runs last
 }
 
 func New(database *db.DB, cfg Config) *Folder {
 	f := &Folder{db: database, cfg: cfg}
-	f.sliceRows.Store(min(firstSlice, int64(cfg.Slice)))
-	f.deleteRows.Store(min(firstSlice/2, int64(cfg.Slice)))
+	for _, rows := range []*atomic.Int64{&f.hourRows, &f.dayRows, &f.groupRows, &f.deleteRows} {
+		rows.Store(min(minSlice, int64(cfg.Slice)))
+	}
 	return f
 }
 
@@ -93,18 +96,18 @@ type slice struct {
 	keys  *schema.Layout // whose tables; nil is the groups of a day
 	// The keys are [first, end).
 	first, end int64
-	finer      []any // minutes of the rows to sum
-	rows       int64 // rows of minutes, approximately: more may have arrived
-	skip       bool  // nothing to fold before start; only move the mark
+	finer      []any         // minutes of the rows to sum
+	rows       int64         // rows of minutes, approximately: more may have arrived
+	size       *atomic.Int64 // how many rows to sum
+	skip       bool          // nothing to fold before start; only move the mark
 }
 
-const (
-	firstSlice = 1 << 14 // rows
-	minSlice   = 1 << 10
+// minSlice is the number of rows in the first slice and in the smallest one, if Config.Slice is not
+// smaller.
+const minSlice = 1024
 
-	// maxHold is the target for how long a slice holds the writer.
-	maxHold = 150 * time.Millisecond
-)
+// maxHold is the target for how long a slice holds the writer.
+const maxHold = 150 * time.Millisecond
 
 // nextSlice returns the next slice to fold, or nil. It only reads and so blocks no writer.
 func (r *foldRun) nextSlice(ctx context.Context) (s *slice, err error) {
@@ -141,7 +144,10 @@ func (r *foldRun) levelSlice(v *db.View, into schema.Level, limit int64) (*slice
 			return &slice{into: into, start: at, skip: true}, nil
 		}
 	}
-	s := &slice{into: into, start: mark, keys: schema.UsageLayout}
+	s := &slice{into: into, start: mark, keys: schema.UsageLayout, size: &r.hourRows}
+	if into == schema.Days {
+		s.size = &r.dayRows
+	}
 	if done.Workload == schema.MaxKey {
 		s.keys = schema.NodeLayout
 	}
@@ -150,31 +156,20 @@ func (r *foldRun) levelSlice(v *db.View, into schema.Level, limit int64) (*slice
 	for m := from.From; m < from.To; m += from.Level.Width() {
 		s.finer = append(s.finer, m)
 	}
-	cost := int64(hourCost)
-	if into == schema.Days {
-		cost = dayCost
-	}
 	var err error
-	if s.end, err = r.sliceEnd(v, from.Table(s.keys), s.keys.Key, s.finer, s.first, cost); err != nil || into != schema.Hours || s.keys != schema.UsageLayout {
+	if s.end, err = sliceEnd(v, from.Table(s.keys), s.keys.Key, s.finer, s); err != nil || into != schema.Hours || s.keys != schema.UsageLayout {
 		return s, err
 	}
 	query := fmt.Sprintf("SELECT count(*) FROM %s WHERE %s", from.Table(s.keys), keyRange(s.keys, 1, len(s.finer)))
 	return s, v.SQL.QueryRowContext(v.Ctx, query, append([]any{s.first, s.end}, s.finer...)...).Scan(&s.rows)
 }
 
-// Cost of summing a row and writing the sum, relative to a row of minutes.
-const (
-	hourCost  = 1
-	dayCost   = 3
-	groupCost = 16
-)
-
-// sliceEnd returns the end of a slice that begins with key first, chosen to limit the slice's rows.
-func (r *foldRun) sliceEnd(v *db.View, table, key string, minutes []any, first, cost int64) (int64, error) {
+// sliceEnd returns the end of a slice of the rows of some minutes, chosen to limit the slice's rows.
+func sliceEnd(v *db.View, table, key string, minutes []any, s *slice) (int64, error) {
 	query := fmt.Sprintf("SELECT %[1]s FROM %[2]s WHERE minute = $1 AND %[1]s >= $2 ORDER BY %[1]s LIMIT 1 OFFSET $3", key, table)
-	end, rows := int64(schema.MaxKey), max(1, r.sliceRows.Load()/cost/int64(len(minutes)))
+	end, rows := int64(schema.MaxKey), max(1, s.size.Load()/int64(len(minutes)))
 	for _, m := range minutes {
-		ends, err := db.Ints(v.Ctx, v.SQL, query, m, first, rows)
+		ends, err := db.Ints(v.Ctx, v.SQL, query, m, s.first, rows)
 		if err != nil {
 			return 0, err
 		}
@@ -192,13 +187,13 @@ func (r *foldRun) groupSlice(v *db.View) (s *slice, err error) {
 		if err := scan(&day, &first); err != nil || s != nil || first == 0 && r.begun[day] {
 			return err
 		}
-		s = &slice{into: schema.Days, start: day, first: first}
+		s = &slice{into: schema.Days, start: day, first: first, size: &r.groupRows}
 		return nil
 	}, "SELECT minute, next FROM stale_day WHERE minute < $1 ORDER BY minute", v.Day)
 	if err != nil || s == nil {
 		return nil, err
 	}
-	s.end, err = r.sliceEnd(v, schema.UsageLayout.DayTable(), schema.UsageLayout.Key, []any{s.start}, s.first, groupCost)
+	s.end, err = sliceEnd(v, schema.UsageLayout.DayTable(), schema.UsageLayout.Key, []any{s.start}, s)
 	return s, err
 }
 
@@ -208,14 +203,11 @@ func firstUnfolded(ctx context.Context, q db.Queryer, m *schema.Marks, into sche
 	if into == schema.Days {
 		return db.FirstMinute(ctx, q, m.Day, schema.UsageLayout.HourTable(), schema.NodeLayout.HourTable())
 	}
-	kept, err := db.Ints(ctx, q, "SELECT day FROM kept WHERE day > $1 ORDER BY day", m.Hour-schema.DayMinutes)
+	kept, err := db.Ints(ctx, q, fmt.Sprintf("SELECT day FROM kept WHERE day + %d > $1 ORDER BY day", schema.DayMinutes), m.Hour)
 	if err != nil {
 		return 0, err
 	}
 	for _, day := range kept {
-		if day+schema.DayMinutes <= m.MinuteFloor {
-			continue
-		}
 		at, err := db.FirstMinute(ctx, q, m.Hour, schema.UsageMinuteTable(day), schema.NodeMinuteTable(day))
 		if err != nil || at < math.MaxInt64 {
 			return at, err
@@ -241,8 +233,13 @@ func (r *foldRun) foldSlice(ctx context.Context, s *slice) error {
 	took := time.Since(began)
 	r.heldNS.Add(int64(took))
 	r.sliceCount.Add(1)
-	r.sliceRows.Store(nextSize(r.sliceRows.Load(), took, maxHold, s.end != schema.MaxKey, int64(r.cfg.Slice)))
+	r.adapt(s.size, took, maxHold, s.end != schema.MaxKey)
 	return nil
+}
+
+// adapt adapts the rows of slices after one that took some time, see [nextSize].
+func (f *Folder) adapt(size *atomic.Int64, took, hold time.Duration, full bool) {
+	size.Store(nextSize(size.Load(), took, hold, full, int64(f.cfg.Slice)))
 }
 
 // nextSize returns the rows of the slice after one of size rows that took some time and should hold

@@ -15,3 +15,22 @@ func (f *Folder) Reading(ctx context.Context, use func(count func(table string) 
 		})
 	})
 }
+
+// RowBytes is how large a row of minutes is assumed to be.
+const RowBytes = rowBytes
+
+// MaxHold is how long folding is to hold the writer at most, and MinSlice the size of the first slices.
+const (
+	MaxHold  = maxHold
+	MinSlice = minSlice
+)
+
+// Sizes returns how many rows the next transaction folds into hours, days and groups, and deletes.
+func (f *Folder) Sizes() [4]int64 {
+	return [4]int64{f.hourRows.Load(), f.dayRows.Load(), f.groupRows.Load(), f.deleteRows.Load()}
+}
+
+// Exec changes the database, in its turn.
+func (f *Folder) Exec(ctx context.Context, statement string) error {
+	return f.db.Write(ctx, func(t *db.Tx) error { return t.Define(statement) })
+}

@@ -2,7 +2,9 @@ package fold
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"mete.dev/mete/internal/model/fault"
@@ -29,7 +31,7 @@ func (f *Folder) Retain(ctx context.Context, now time.Time) error {
 			return db.Wrap(err, "dropping the minutes of %s", schema.FormatMinute(d))
 		}
 	}
-	if err := f.raiseFloor(ctx, day(f.cfg.Minutes)); err != nil {
+	if err := f.passMinutes(ctx, day(f.cfg.Minutes)); err != nil {
 		return db.Wrap(err, "dropping minutes")
 	}
 	for _, s := range []*schema.Layout{schema.UsageLayout, schema.NodeLayout} {
@@ -37,31 +39,45 @@ func (f *Folder) Retain(ctx context.Context, now time.Time) error {
 			return db.Wrap(err, "dropping hours")
 		}
 	}
-	for _, old := range []struct {
-		table, column string
-		before        int64
-	}{
-		{"batch", "taken_ns", now.Add(-f.cfg.Batches).UnixNano()},
-		{"booked", "taken_ns", now.Add(-f.cfg.Hours).UnixNano()},
-		{"extent_range", "taken_ns", now.Add(-f.cfg.Minutes).UnixNano()},
-		{"placed_boot", "taken_ns", now.Add(-f.cfg.Hours).UnixNano()},
-		{"stream", "seen_ns", now.Add(-f.cfg.Hours - keepStreams).UnixNano()},
-		{"share_part", "booked_ns", now.Add(-schema.KeepShares).UnixNano()},
-		{"closing", "booked_ns", now.Add(-schema.KeepShares).UnixNano()},
-		{"share_series", "last_ns", now.Add(-f.cfg.Hours - schema.KeepShares).UnixNano()},
-		{"reconciled", "minute", day(f.cfg.Hours)},
+	age := func(age time.Duration) int64 { return now.Add(-age).UnixNano() }
+	for _, o := range []oldRows{
+		{table: "batch", column: "taken_ns", before: age(f.cfg.Batches)},
+		{table: "booked", column: "taken_ns", before: age(f.cfg.Hours)},
+		{table: "extent_range", column: "taken_ns", before: age(f.cfg.Minutes)},
+		{table: "placed_boot", column: "taken_ns", before: age(f.cfg.Hours)},
+		{table: "stream", column: "seen_ns", before: age(f.cfg.Hours + keepStreams), only: "NOT EXISTS (SELECT 1 FROM batch b WHERE b.stream = stream.id)"},
+		{table: "share_part", column: "booked_ns", before: age(schema.KeepShares)},
+		{table: "closing", column: "booked_ns", before: age(schema.KeepShares)},
+		{table: "share_series", column: "last_ns", before: age(f.cfg.Hours + schema.KeepShares), only: "NOT EXISTS (SELECT 1 FROM share_part p WHERE p.series = share_series.id)", with: dropNested},
+		{table: "reconciled", column: "minute", before: day(f.cfg.Hours)},
 	} {
-		if err := f.deleteBefore(ctx, old.table, old.column, old.before); err != nil {
-			return db.Wrap(err, "forgetting rows of %s", old.table)
+		if err := f.deleteSlices(ctx, o); err != nil {
+			return db.Wrap(err, "forgetting rows of %s", o.table)
 		}
 	}
 	return db.Wrap(f.dropRuns(ctx, now), "forgetting kernel runs")
 }
 
-// raiseFloor moves the floor of minutes to the limit, where all minutes before it are dropped or never
+// dropNested drops what belongs to series that are dropped.
+func dropNested(t *db.Tx) error {
+	_, err := t.Exec("DELETE FROM nested_series WHERE series NOT IN (SELECT id FROM share_series)")
+	return err
+}
+
+// raiseFloor moves a floor to a minute, where everything before it is folded. It fails if it is not: the
+// database may have been replaced by an older copy of itself since a reader looked.
+func raiseFloor(t *db.Tx, column string, to, folded int64) error {
+	if to > folded {
+		return fmt.Errorf("what is before %s is not folded: %w", schema.FormatMinute(to), fault.ErrConflict)
+	}
+	_, err := t.Exec(fmt.Sprintf("UPDATE counter SET %[1]s = $1 WHERE id = 1 AND %[1]s < $1", column), to)
+	return err
+}
+
+// passMinutes moves the floor of minutes to the limit, where all minutes before it are dropped or never
 // were: what is booked there later goes into hours and days. Otherwise each day of a window that spans
 // years would have tables of minutes.
-func (f *Folder) raiseFloor(ctx context.Context, limit int64) error {
+func (f *Folder) passMinutes(ctx context.Context, limit int64) error {
 	low := false
 	err := f.db.View(ctx, func(v *db.View) error {
 		low = v.MinuteFloor < limit && limit <= v.Hour
@@ -70,13 +86,7 @@ func (f *Folder) raiseFloor(ctx context.Context, limit int64) error {
 	if err != nil || !low {
 		return err
 	}
-	return f.db.Write(ctx, func(t *db.Tx) error {
-		kept, err := t.Ints("SELECT day FROM kept WHERE day < $1 LIMIT 1", limit)
-		if err != nil || len(kept) > 0 || limit > t.Hour {
-			return err
-		}
-		return setMark(t, "minute_floor", max(t.MinuteFloor, limit))
-	})
+	return f.db.Write(ctx, func(t *db.Tx) error { return raiseFloor(t, "minute_floor", limit, t.Hour) })
 }
 
 // keepStreams is how much longer than hours the marks of unused streams are kept: a batch of a stream
@@ -92,17 +102,8 @@ func (f *Folder) dropRuns(ctx context.Context, now time.Time) error {
 	if now.Sub(f.runsDropped) < runsInterval && now.After(f.runsDropped) {
 		return nil
 	}
-	const unused = "SELECT id FROM kernel_run WHERE id NOT IN (SELECT run FROM node) AND NOT EXISTS (SELECT 1 FROM booked b WHERE b.run = kernel_run.id) ORDER BY id"
-	err := f.deleteSlices(ctx, func(v *db.View, rows int64) (place []int64, full bool, err error) {
-		ids, err := db.Ints(ctx, v.SQL, unused+" LIMIT $1", rows)
-		if len(ids) == 0 {
-			return nil, false, err
-		}
-		return []int64{ids[len(ids)-1]}, int64(len(ids)) == rows, err
-	}, func(t *db.Tx, place []int64) error {
-		_, err := t.Exec("DELETE FROM kernel_run WHERE id <= $1 AND id IN ("+unused+")", place[0])
-		return err
-	})
+	const unused = "id NOT IN (SELECT run FROM node) AND NOT EXISTS (SELECT 1 FROM booked b WHERE b.run = kernel_run.id)"
+	err := f.deleteSlices(ctx, oldRows{table: "kernel_run", column: "id", before: schema.MaxKey, only: unused})
 	if err == nil {
 		f.runsDropped = now
 	}
@@ -133,135 +134,95 @@ func (f *Folder) droppableDays(ctx context.Context, limit int64) (drop []int64, 
 	return drop, folded, err
 }
 
-// deleteSlices deletes rows a slice at a time. Each slice is one transaction that holds the writer
-// half as long as a fold's, since old rows are not urgent. next reads where a slice of at most rows
-// ends; an empty place means that nothing is left, and full that the slice has that many rows. del
-// deletes up to place.
-func (f *Folder) deleteSlices(ctx context.Context, next func(v *db.View, rows int64) (place []int64, full bool, err error), del func(t *db.Tx, place []int64) error) error {
+// oldRows are rows to delete: those of a table whose column is less than before and that meet a condition.
+type oldRows struct {
+	table, column string
+	before        int64
+	only          string             // "" is all of them
+	key           string             // orders rows with an equal column; "" is none
+	with          func(*db.Tx) error // belongs to each transaction; nil is nothing
+}
+
+// deleteSlices deletes rows a slice at a time. Each slice is one transaction that holds the writer half as
+// long as a fold's, since old rows are not urgent.
+func (f *Folder) deleteSlices(ctx context.Context, o oldRows) error {
+	columns, places, only := []string{o.column}, "$1", ""
+	if o.key != "" {
+		columns, places = append(columns, o.key), "$1, $2"
+	}
+	if o.only != "" {
+		only = " AND " + o.only
+	}
+	list := strings.Join(columns, ", ")
+	find := func(order string) string {
+		return fmt.Sprintf("SELECT %s FROM %s WHERE %s < $1%s ORDER BY %s LIMIT 1 OFFSET $2", list, o.table, o.column, only, order)
+	}
+	del := fmt.Sprintf("DELETE FROM %s WHERE (%s) <= (%s)%s", o.table, list, places, only)
 	for {
 		size := f.deleteRows.Load()
-		var place []int64
-		var full bool
-		err := f.db.View(ctx, func(v *db.View) (err error) {
-			place, full, err = next(v, size)
+		var last []any // *int64
+		err := f.db.View(ctx, func(v *db.View) error {
+			read := func(scan func(...any) error) error {
+				for range columns {
+					last = append(last, new(int64))
+				}
+				return scan(last...)
+			}
+			err := db.Each(ctx, v.SQL, read, find(list), o.before, size)
+			if err == nil && last == nil { // fewer rows are left: all of them
+				err = db.Each(ctx, v.SQL, read, find(strings.Join(columns, " DESC, ")+" DESC"), o.before, int64(0))
+			}
 			return f.db.Fault(err)
 		})
-		if err != nil || len(place) == 0 {
+		if err != nil || last == nil {
 			return err
 		}
 		var began time.Time
-		err = f.db.Write(ctx, func(t *db.Tx) error {
+		var deleted int64
+		err = f.db.Write(ctx, func(t *db.Tx) (err error) {
 			began = time.Now()
-			return del(t, place)
+			if deleted, err = t.Exec(del, last...); err == nil && o.with != nil {
+				err = o.with(t)
+			}
+			return err
 		})
 		if err != nil {
 			return err
 		}
-		f.deleteRows.Store(nextSize(size, time.Since(began), maxHold/2, full, int64(f.cfg.Slice)))
+		f.adapt(&f.deleteRows, time.Since(began), maxHold/2, deleted > size)
 	}
 }
 
-// dropDay drops a day's minutes unless they are not folded. The floor moves first, so that no
-// reader relies on a part of them. DROP TABLE in SQLite visits all pages of a table, so the rows
+// dropDay drops a day's minutes unless they are not folded. The floor moves with the first of them, so that
+// no reader relies on a part of them. DROP TABLE in SQLite visits all pages of a table, so the rows
 // are deleted in slices before.
 func (f *Folder) dropDay(ctx context.Context, day int64) error {
-	for _, s := range []*schema.Layout{schema.UsageLayout, schema.NodeLayout} {
-		if !f.db.IsSQLite() {
-			break
-		}
-		table := s.MinuteTable(day)
-		err := f.deleteSlices(ctx, func(v *db.View, rows int64) (place []int64, full bool, err error) {
-			err = db.Each(ctx, v.SQL, func(scan func(...any) error) error {
-				place = make([]int64, 2)
-				return scan(&place[0], &place[1])
-			}, fmt.Sprintf("SELECT minute, %[1]s FROM %[2]s ORDER BY minute, %[1]s LIMIT 1 OFFSET $1", s.Key, table), rows)
-			return place, true, err
-		}, func(t *db.Tx, place []int64) error {
-			if day+schema.DayMinutes > t.Hour {
-				return fmt.Errorf("the day is not folded: %w", fault.ErrConflict)
-			}
-			if err := setMark(t, "minute_floor", max(t.MinuteFloor, day+schema.DayMinutes)); err != nil {
+	pass := func(t *db.Tx) error { return raiseFloor(t, "minute_floor", day+schema.DayMinutes, t.Hour) }
+	layouts := []*schema.Layout{schema.UsageLayout, schema.NodeLayout}
+	if f.db.IsSQLite() {
+		for _, s := range layouts {
+			if err := f.deleteSlices(ctx, oldRows{table: s.MinuteTable(day), column: "minute", key: s.Key, before: schema.MaxKey, with: pass}); err != nil {
 				return err
 			}
-			_, err := t.Exec(fmt.Sprintf("DELETE FROM %s WHERE (minute, %s) <= ($1, $2)", table, s.Key), place[0], place[1])
-			return err
-		})
-		if err != nil {
-			return err
 		}
 	}
-	return f.db.Write(ctx, func(t *db.Tx) error { return dropTables(t, day) })
-}
-
-// dropTables drops a day's tables of minutes unless they are not folded.
-func dropTables(t *db.Tx, day int64) error {
-	if day+schema.DayMinutes > t.Hour {
-		return nil
-	}
-	if err := t.LockDays(); err != nil {
-		return err
-	}
-	for _, s := range []*schema.Layout{schema.UsageLayout, schema.NodeLayout} {
-		if err := t.DropTable(s.MinuteTable(day)); err != nil {
+	return f.db.Write(ctx, func(t *db.Tx) error {
+		if err := errors.Join(pass(t), t.LockDays()); err != nil {
 			return err
 		}
-	}
-	if _, err := t.Exec("DELETE FROM kept WHERE day = $1", day); err != nil {
+		for _, s := range layouts {
+			if err := t.DropTable(s.MinuteTable(day)); err != nil {
+				return err
+			}
+		}
+		_, err := t.Exec("DELETE FROM kept WHERE day = $1", day)
 		return err
-	}
-	return setMark(t, "minute_floor", max(t.MinuteFloor, day+schema.DayMinutes))
+	})
 }
 
-// dropHours drops the hours before the limit. The floor moves first, so that no reader relies on a
+// dropHours drops the hours before the limit. The floor moves with the first of them, so that no reader relies on a
 // part of them.
 func (f *Folder) dropHours(ctx context.Context, s *schema.Layout, limit int64) error {
-	table := s.HourTable()
-	return f.deleteSlices(ctx, func(v *db.View, rows int64) (place []int64, full bool, err error) {
-		var least int64
-		err = v.SQL.QueryRowContext(ctx, fmt.Sprintf("SELECT coalesce(min(minute), $1) FROM %s", table), limit).Scan(&least)
-		if err != nil || least >= limit {
-			return nil, false, err
-		}
-		ends, err := db.Ints(ctx, v.SQL, fmt.Sprintf("SELECT %[1]s FROM %[2]s WHERE minute = $1 ORDER BY %[1]s LIMIT 1 OFFSET $2", s.Key, table), least, rows)
-		if len(ends) == 0 {
-			return []int64{least, schema.MaxKey}, false, err
-		}
-		return []int64{least, ends[0]}, true, err
-	}, func(t *db.Tx, place []int64) error {
-		if t.HourFloor < limit {
-			if err := setMark(t, "hour_floor", min(limit, t.Day)); err != nil {
-				return err
-			}
-		}
-		_, err := t.Exec(fmt.Sprintf("DELETE FROM %s WHERE minute = $1 AND %s <= $2", table, s.Key), place[0], place[1])
-		return err
-	})
-}
-
-// deleteBefore deletes the rows of a table whose column is less than before, except series that
-// have shares and streams that have batches.
-func (f *Folder) deleteBefore(ctx context.Context, table, column string, before int64) error {
-	var only string
-	switch table {
-	case "stream":
-		only = " AND NOT EXISTS (SELECT 1 FROM batch b WHERE b.stream = stream.id)"
-	case "share_series":
-		only = " AND NOT EXISTS (SELECT 1 FROM share_part p WHERE p.series = share_series.id)"
-	}
-	query := fmt.Sprintf("SELECT %[1]s FROM %[2]s WHERE %[1]s < $1%[3]s ORDER BY %[1]s LIMIT 1 OFFSET $2", column, table, only)
-	return f.deleteSlices(ctx, func(v *db.View, rows int64) (place []int64, full bool, err error) {
-		if place, err = db.Ints(ctx, v.SQL, query, before, rows); err != nil || len(place) > 0 {
-			return place, true, err
-		}
-		if place, err = db.Ints(ctx, v.SQL, query, before, int64(0)); len(place) > 0 {
-			place[0] = before - 1
-		}
-		return place, false, err
-	}, func(t *db.Tx, place []int64) error {
-		_, err := t.Exec(fmt.Sprintf("DELETE FROM %[1]s WHERE %[2]s <= $1%[3]s", table, column, only), place[0])
-		if err == nil && table == "share_series" {
-			_, err = t.Exec("DELETE FROM nested_series WHERE series NOT IN (SELECT id FROM share_series)")
-		}
-		return err
-	})
+	pass := func(t *db.Tx) error { return raiseFloor(t, "hour_floor", limit, t.Day) }
+	return f.deleteSlices(ctx, oldRows{table: s.HourTable(), column: "minute", key: s.Key, before: limit, with: pass})
 }

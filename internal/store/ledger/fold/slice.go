@@ -56,14 +56,14 @@ func (r *foldRun) foldIn(t *db.Tx, s *slice) error {
 // skipTo moves a mark to the first rows to fold.
 func skipTo(t *db.Tx, s *slice) error {
 	mark, done := t.Mark(s.into)
-	if mark >= s.start || *done != (schema.Progress{}) {
+	if *done != (schema.Progress{}) {
 		return nil
 	}
 	first, err := firstUnfolded(t.Ctx, t.SQL, &t.Marks, s.into)
 	if err != nil || first < s.start {
 		return t.DB.Fault(err)
 	}
-	return finishSpan(t, s.into, s.start)
+	return finishSpan(t, s.into, max(mark, s.start))
 }
 
 // finishSpan records that everything before to is folded.
@@ -174,14 +174,7 @@ func setMark(t *db.Tx, column string, to int64) error {
 // lookup by primary key.
 func foldRows(s *schema.Layout, from, to string, n int, d *schema.Dialect) string {
 	saturates := to == s.DayTable()
-	var group string
-	switch {
-	case d.Aggregates:
-		group = " GROUP BY " + s.Key
-	case !saturates:
-		// Sum rows with equal bits; the conflict clause merges the few sums of a key.
-		group = " GROUP BY " + s.Key + ", present, rough"
-	}
+	group := grouping(s, saturates, d)
 	var cols []string
 	for _, c := range s.Columns[1:] {
 		switch {
@@ -199,6 +192,18 @@ func foldRows(s *schema.Layout, from, to string, n int, d *schema.Dialect) strin
 	}
 	return fmt.Sprintf("INSERT INTO %s (%s) SELECT CAST($1 AS {int}), %s, CAST($2 AS {int}), %s FROM %s WHERE %s%s%s",
 		to, s.ColumnList(), s.Key, strings.Join(cols, ", "), from, keyRange(s, 3, n), group, s.MergeClause(to, d, saturates))
+}
+
+// grouping returns how foldRows groups the rows.
+func grouping(s *schema.Layout, saturates bool, d *schema.Dialect) string {
+	switch {
+	case d.Aggregates:
+		return " GROUP BY " + s.Key
+	case saturates:
+		return ""
+	}
+	// Sum rows with equal bits; the conflict clause merges the few sums of a key.
+	return " GROUP BY " + s.Key + ", present, rough"
 }
 
 // keyRange returns the condition for the keys [$i, $i+1) at the n minutes from $i+2 on.
