@@ -15,6 +15,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -51,8 +54,7 @@ func find(name, tree string, notes io.Writer) (string, error) {
 		return trusted.File(beside)
 	}
 	missing := func(why error) error {
-		return fault.WithHint(fmt.Errorf("%s is missing: %w", beside, why),
-			fmt.Sprintf("install both programs of mete in one directory; from source: go build -o %s/ ./cmd/mete ./cmd/%s", filepath.Dir(self), name))
+		return fault.WithHint(fmt.Errorf("%s is missing: %w", beside, why), hint(filepath.Dir(self), name))
 	}
 	if tree == "" {
 		return "", missing(fault.ErrNotFound)
@@ -65,6 +67,16 @@ func find(name, tree string, notes io.Writer) (string, error) {
 		return "", err
 	}
 	return path, nil
+}
+
+// hint says how to put the program name beside this one, which is in dir.
+func hint(dir, name string) string {
+	how := "install both programs of mete in one directory; from source: "
+	// The go command removes or moves the directories of go run.
+	if strings.Contains(dir, "go-build") {
+		return how + fmt.Sprintf("go build -o DIRECTORY/ ./cmd/mete ./cmd/%s, then DIRECTORY/mete (go run with -trimpath does not find the source)", name)
+	}
+	return how + fmt.Sprintf("go build -o %s/ ./cmd/mete ./cmd/%s", dir, name)
 }
 
 // sourceTree returns the directory of this program's source, "" if it is gone or unknown.
@@ -109,7 +121,13 @@ func build(name, tree string, notes io.Writer) (string, error) {
 		slow := time.AfterFunc(2*time.Second, func() { fmt.Fprintf(notes, "mete: building %s from %s\n", name, tree) })
 		defer slow.Stop()
 	}
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", path, "./cmd/"+name)
+	args := []string{"build", "-buildvcs=false", "-o", path}
+	// With the same flag as this program, the build takes from the cache what go run compiled for
+	// it; with another one it compiles all again, the standard library too.
+	if trimmed() {
+		args = append(args, "-trimpath")
+	}
+	cmd := exec.Command("go", append(args, "./cmd/"+name)...)
 	cmd.Dir = tree
 	// A go.work above the tree or a file of go env -w can replace code of the tree, and
 	// GOFLAGS can run other programs.
@@ -122,4 +140,10 @@ func build(name, tree string, notes io.Writer) (string, error) {
 			fmt.Sprintf("the build ignores GOFLAGS and settings of go env -w: set what is needed, such as GOPROXY, in the environment, or build it yourself: cd %s && go build -o DIRECTORY/ ./cmd/mete ./cmd/%s", tree, name))
 	}
 	return path, nil
+}
+
+// trimmed reports whether this program was built with -trimpath.
+func trimmed() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-trimpath", Value: "true"})
 }

@@ -2,11 +2,13 @@ package reexec
 
 import (
 	"bytes"
+	"debug/buildinfo"
 	"errors"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -49,8 +51,13 @@ func TestExecFromSource(t *testing.T) {
 			t.Errorf("run %d: notes %q", i+1, &notes)
 		}
 	}
-	if _, err := os.Stat(filepath.Join(dir, "cache/mete/mete-server")); err != nil {
-		t.Errorf("the built program is not kept: %v", err)
+	// Another -trimpath than mete's would compile all packages again.
+	info, err := buildinfo.ReadFile(filepath.Join(dir, "cache/mete/mete-server"))
+	if err != nil {
+		t.Fatalf("the built program is not kept: %v", err)
+	}
+	if !slices.Contains(info.Settings, debug.BuildSetting{Key: "-trimpath", Value: "true"}) {
+		t.Errorf("built with %v", info.Settings)
 	}
 }
 
@@ -63,7 +70,7 @@ func TestFind(t *testing.T) {
 		t.Fatal(err)
 	}
 	var notes bytes.Buffer
-	if _, err := find("nosuch", "", &notes); !errors.Is(err, fault.ErrNotFound) || !strings.Contains(fault.Hint(err), "go build -o "+filepath.Dir(self)+"/ ./cmd/mete ./cmd/nosuch") {
+	if _, err := find("nosuch", "", &notes); !errors.Is(err, fault.ErrNotFound) || fault.Hint(err) != hint(filepath.Dir(self), "nosuch") {
 		t.Errorf("without program and source: %v, %q", err, fault.Hint(err))
 	}
 	beside := filepath.Join(filepath.Dir(self), "beside")
@@ -76,6 +83,19 @@ func TestFind(t *testing.T) {
 	}
 	if notes.Len() > 0 {
 		t.Errorf("notes: %s", &notes)
+	}
+}
+
+// The hint names the directory of this program, unless it is one of go run.
+func TestHint(t *testing.T) {
+	for dir, want := range map[string]string{
+		"/opt/mete":                       "go build -o /opt/mete/ ./cmd/mete ./cmd/other",
+		"/tmp/go-build28/b001/exe":        "go build -o DIRECTORY/ ./cmd/mete ./cmd/other, then DIRECTORY/mete",
+		"/root/.cache/go-build/28/28dd-d": "go build -o DIRECTORY/ ./cmd/mete ./cmd/other, then DIRECTORY/mete",
+	} {
+		if got := hint(dir, "other"); !strings.Contains(got, want) {
+			t.Errorf("%s: %q", dir, got)
+		}
 	}
 }
 
