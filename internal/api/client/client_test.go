@@ -187,7 +187,7 @@ func TestServerURL(t *testing.T) {
 func TestLocal(t *testing.T) {
 	dir := t.TempDir()
 	l := client.NewLocal(dir)
-	if _, err := l.Tokens(t.Context()); !errors.Is(err, fault.ErrUnavailable) || !strings.Contains(err.Error(), "no server runs here") {
+	if _, err := l.Tokens(t.Context()); !errors.Is(err, fault.ErrUnavailable) || !strings.Contains(err.Error(), "no server runs here") || !strings.Contains(fault.Hint(err), "--state /var/lib/mete-server") {
 		t.Errorf("without a server: %v", err)
 	}
 	ln, err := net.Listen("unix", filepath.Join(dir, v1.AdminSocket))

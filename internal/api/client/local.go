@@ -170,7 +170,7 @@ func (l *Local) explain(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return fault.WithHint(fmt.Errorf("%s: no server runs here: %w", l.socket, fault.ErrUnavailable),
-			"run this on the server's machine, as the user that runs it; --state names its state directory if it is not the default")
+			"run this on the server's machine, as the user that runs it; --state names its state directory if it is not the default (--state /var/lib/mete-server for the service of the package)")
 	case errors.Is(err, fs.ErrPermission):
 		return fault.WithHint(fmt.Errorf("%s: %w", l.socket, fault.ErrDenied), "only the user that runs the server may do this: try it with sudo")
 	}
