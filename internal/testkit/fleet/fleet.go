@@ -34,6 +34,8 @@ type Config struct {
 	// Days is how many days before today are in the ledger, written directly into its tables
 	// as rows of hours and days; their minutes are not kept. The metrics have only the windows.
 	Days int
+	// Ago is how long all machines have sent nothing: the latest window ends that long before now.
+	Ago time.Duration
 	// Tame leaves out the hostile names.
 	Tame bool
 }
@@ -149,9 +151,9 @@ func (f *Fleet) sendBatches(ctx context.Context, c Config) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)
 	for i := range c.Nodes {
-		end := now
+		end := now.Add(-c.Ago)
 		if i == c.Nodes-1 {
-			end = now.Add(-Silent)
+			end = end.Add(-Silent)
 		}
 		m := &machine{Config: c, node: fmt.Sprintf("01J0000000000000000000%04d", i), name: fmt.Sprintf("rack%d-n%02d", i/8+1, i%8+1), seed: i, cpus: 16 + 16*(i%3)}
 		cluster := []string{"north", "south"}[i%2]

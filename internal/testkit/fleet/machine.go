@@ -22,7 +22,7 @@ type machine struct {
 
 func (m *machine) fill() {
 	add := func(kind workload.Kind, key, name string, labels map[string]string) {
-		m.names = append(m.names, batch.Name{ID: workload.NewID(m.node, kind, key), Kind: kind, Key: key, Name: name, Labels: labels, Started: time.Now().Add(-time.Hour)})
+		m.names = append(m.names, batch.Name{ID: workload.NewID(m.node, kind, key), Kind: kind, Key: key, Name: name, Labels: labels, Started: time.Now().Add(-m.Ago - time.Hour)})
 	}
 	jobs := []string{"checkout", "search-index", "ml-train", "postgres-main", "kafka", "web-frontend", "etl-nightly", "grafana"}
 	spaces := []string{"shop", "data", "platform"}

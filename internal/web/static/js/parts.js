@@ -4,14 +4,41 @@ import { html, useMemo } from "../vendor/preact.mjs";
 import { Card, Shown, Empty, Bar, Figure, Quality, useData } from "./ui.js";
 import { Chart } from "./chart.js";
 import { resources, stacks, stack, capacity, errors, traffic, flows } from "./series.js";
-import { before } from "./span.js";
-import { text, shareOf, inconsistent, when, exactly } from "./fmt.js";
+import { before, isNow, zoom } from "./span.js";
+import { text, shareOf, inconsistent, when, ago, few, exactly } from "./fmt.js";
 import { nodeAt } from "./route.js";
 import { Table } from "./table.js";
 
-// Nothing says that a chart has no values in its range.
-function Nothing({ what }) {
-  return html`<${Empty} title=${"No " + what + " data in this range"}><span>The first values appear about 20 s after the start of measuring. Where no meter or counter shows it, it is absent.</span></${Empty}>`;
+// NoData says that a chart has no values in its range, in which other charts have some.
+function NoData({ what }) {
+  return html`<${Empty} title=${"No " + what + " data in this range"}><span>No meter or counter here reports it.</span></${Empty}>`;
+}
+
+// latest is the end of the latest data of nodes, in seconds; 0 where there is none.
+export const latest = (nodes) => nodes.reduce((at, n) => Math.max(at, Date.parse(n.booked_through) / 1000 || 0), 0);
+
+// late is how old the latest data of all nodes may be, in seconds: windows of a minute, and their way.
+const late = 180;
+
+// stopped is since when no node sends data, in seconds; 0 where one does.
+export function stopped(nodes, now = Date.now() / 1000) { const at = latest(nodes); return at > 0 && at < now - late ? at : 0; }
+
+const check = (n) => (n === 1 ? "Check that mete-agent runs there, and the network between it and this server." : "Check the network between the nodes and this server, and that mete-agent runs there.");
+
+// Stopped is a message above charts that end early, as no node sends data any more.
+export function Stopped({ nodes, span }) {
+  const at = isNow(span) ? stopped(nodes) : 0;
+  if (!at) return null;
+  return html`<div class="notice warn" role="status" id="stopped"><div><b>No data since ${when(at * 1000)} (${ago(at * 1000)})</b>${nodes.length > 1 && ` from any of ${few(nodes.length, "node")}`}. <span>${check(nodes.length)}</span></div></div>`;
+}
+
+// Blank stands in place of all charts of a range without any data. It leads to the latest data.
+export function Blank({ nodes, span }) {
+  const last = latest(nodes), at = isNow(span) ? stopped(nodes) : 0;
+  return html`<section class="card w12" id="blank"><${Empty} title=${at ? "No data since " + when(at * 1000) : "No data in this range"}>
+    ${at > 0 ? html`<span>The latest data of ${nodes.length === 1 ? nodes[0].name : few(nodes.length, "node")} came ${ago(at * 1000)}. ${check(nodes.length)}</span>`
+    : html`<span>${last ? "The latest data is from " + when(last * 1000) + "." : "The first values appear about 20 s after the start of measuring."}</span>`}
+    ${last > 0 && html`<button type="button" onClick=${() => zoom(last - span.length, last)}>Show the latest data</button>`}</${Empty}></section>`;
 }
 
 const gapTones = { unwatched: "warn", rebooted: "accent" };
@@ -30,7 +57,7 @@ const since = (begin) => (begin ? "data begins " + when(begin * 1000) : "");
 export function Stacked({ resource, of, previous, span, height = 230, width, quality, aside, note, idle, marks, pick }) {
   const r = resources[resource];
   const drawn = useMemo(() => of.data && drawing(of.data, resource, idle, previous), [of.data, resource, idle, previous]);
-  const empty = html`<div class="hollow" style=${{ minHeight: height + 34 + "px" }}><${Nothing} what=${r.title === "CPU" ? "CPU" : r.title.toLowerCase()} /></div>`;
+  const empty = html`<div class="hollow" style=${{ minHeight: height + 34 + "px" }}><${NoData} what=${r.title === "CPU" ? "CPU" : r.title.toLowerCase()} /></div>`;
   const says = [note, drawn && drawn.note, of.data && since(of.data.begin)].filter(Boolean).join(" · ");
   return html`<${Card} title=${html`${r.title}<${Quality} of=${quality} />`} note=${says} width=${width} aside=${aside}>
     <${Shown} of=${of} height=${height + 34}>${() => (!drawn || drawn.series.length === 0 ? empty
@@ -87,7 +114,7 @@ export function Flows({ title, name, match = "", nodes = 1, of, names, span, hei
   const data = useData((signal) => (of.loading && !of.data ? Promise.resolve(null) : flows(name, match, nodes, at, signal)), [name, match, at.from, at.to, of.loading && !of.data]);
   const booked = useMemo(() => (of.data && !of.data.empty && data.data && data.data.length === 0 ? traffic(of.data, names) : []), [of.data, data.data]);
   return html`<${Card} title=${title} note=${booked.length ? "of workloads" : ""} width=${width}><${Shown} of=${data} height=${height + 34}>${(series) => (series.length + booked.length === 0
-    ? html`<div class="hollow" style=${{ minHeight: height + 34 + "px" }}><${Nothing} what=${title.toLowerCase()} /></div>`
+    ? html`<div class="hollow" style=${{ minHeight: height + 34 + "px" }}><${NoData} what=${title.toLowerCase()} /></div>`
     : html`<${Chart} series=${series.length ? series : booked} buckets=${series.length ? undefined : of.data.buckets} span=${at} unit="rate" height=${height} label=${title} marks=${marks} />`)}</${Shown}></${Card}>`;
 }
 
@@ -101,7 +128,7 @@ export function Whole({ used }) {
     const off = Number(used.total[f]) - whole;
     return { name, unit, whole, parts, off: Math.abs(off) <= 1e-9 * whole ? 0 : off, quality: used.total.quality[f] };
   });
-  if (rows.length === 0) return html`<${Empty} title="No data yet" />`;
+  if (rows.length === 0) return html`<${Empty} title="No data in this range" />`;
   return html`<ul class="wholes">${rows.map((r) => html`<li><div class="row"><b>${r.name}</b><span class="num muted">${text(r.whole, r.unit)}</span><span class=${"tag " + (r.off === 0 ? "good" : "bad")} title=${r.off === 0 ? "workloads + system + idle = the whole" : "the parts do not sum to the whole. This is a bug, please report it"}>${r.off === 0 ? "adds up" : "off by " + text(r.off, r.unit)}</span></div>
     <${Bar} parts=${[["workloads", "var(--accent)"], ["system", "var(--c-system)"], ["idle", "transparent"]].map(([p, color]) => ({ share: r.parts[p] / r.whole, color, title: `${p} ${text(r.parts[p], r.unit)}, ${text(shareOf(r.parts[p], r.whole), "percent")}` }))} />
     <div class="row small muted num">${["workloads", "system", "idle"].map((p) => { const s = r.off === 0 ? shareOf(r.parts[p], r.whole) : null; return html`<span title=${s === null ? inconsistent : null}>${p} ${text(s, "percent")}</span>`; })}</div></li>`)}</ul>`;
