@@ -133,12 +133,12 @@ type visit struct{ name, path, want string }
 
 func visits(host string) []visit {
 	return []visit{
-		{"overview", "/", "Parts and whole"},
+		{"overview", "/", "Balance"},
 		{"live", "/live", "Total = the machine"},
 		{"jobs", "/jobs", "page-test"},
 		{"job", "/job?job=page-test", "All figures"},
 		{"nodes", "/nodes", host},
-		{"node", "/node/" + host, "Who used it"},
+		{"node", "/node/" + host, "Jobs on this node"},
 		{"flow", "/flow", "All flows"},
 		{"query", "/query?expr=sum+by+(part)+(mete_node_cpu_cores)", "workloads"},
 		{"query-table", "/query?expr=mete_node_cpus&mode=table", "mete_node_cpus"},
@@ -277,8 +277,8 @@ func TestFleetInChromium(t *testing.T) {
 	}
 	for _, s := range screens {
 		for _, v := range []visit{
-			{"fleet-overview", "/?range=15m", "Parts and whole"}, {"fleet-jobs", "/jobs?range=15m&cols=kind~namespace~user~cluster~nodes~trend~cpu_seconds~memory_average_bytes~energy_joules", "postgres-main"},
-			{"fleet-job", "/job?job=postgres-main&range=15m&parts=workload", "All figures"}, {"fleet-nodes", "/nodes", "rack1-n01"}, {"fleet-node", "/node/rack1-n01?range=15m", "Who used it"},
+			{"fleet-overview", "/?range=15m", "Balance"}, {"fleet-jobs", "/jobs?range=15m&cols=kind~namespace~user~cluster~nodes~trend~cpu_seconds~memory_average_bytes~energy_joules", "postgres-main"},
+			{"fleet-job", "/job?job=postgres-main&range=15m&parts=workload", "All figures"}, {"fleet-nodes", "/nodes", "rack1-n01"}, {"fleet-node", "/node/rack1-n01?range=15m", "Jobs on this node"},
 			{"fleet-flow", "/flow?range=15m", "CPU packages"}, {"fleet-evil", "/job?range=15m&job=" + url.QueryEscape(fleet.HostileNames[0]), fleet.HostileNames[0]}, {"fleet-health", "/health?range=15m", "Nodes that do not report"},
 		} {
 			t.Run(v.name+"-"+s.name, func(t *testing.T) {

@@ -48,10 +48,10 @@ func TestLargeInChromium(t *testing.T) {
 	questions := map[string]string{} // to the page that sent it first
 	var painted []string
 	for _, v := range []visit{
-		{"overview", "/?range=1h", "Parts and whole"}, {"jobs", "/jobs?range=1h", "postgres-main"}, {"job", "/job?job=postgres-main&range=1h", "All figures"},
-		{"nodes", "/nodes", "rack1-n01"}, {"node", "/node/rack1-n01?range=1h", "Who used it"}, {"flow", "/flow?range=1h", "CPU packages"},
+		{"overview", "/?range=1h", "Balance"}, {"jobs", "/jobs?range=1h", "postgres-main"}, {"job", "/job?job=postgres-main&range=1h", "All figures"},
+		{"nodes", "/nodes", "rack1-n01"}, {"node", "/node/rack1-n01?range=1h", "Jobs on this node"}, {"flow", "/flow?range=1h", "CPU packages"},
 		{"query", "/query?expr=sum+by+(part)+(mete_node_cpu_cores)", "workloads"}, {"alerts", "/alerts", "rules"}, {"health", "/health?range=1h", "Rows ingested"},
-		{"day", "/?range=24h", "Parts and whole"},
+		{"day", "/?range=24h", "Balance"},
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			look(t, ctx, console, f.URL, visit{"large-" + v.name, v.path, v.want}, screens[0], string(axe))

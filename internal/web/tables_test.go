@@ -322,7 +322,7 @@ func checkRuns(u *user, f *fleet.Fleet, path string, from, to time.Time, job str
 // A rankedRow is a line of the list of what used most.
 type rankedRow struct{ Name, Kind, Text, Off, Quality string }
 
-// checkOverviewLists compares what Overview lists: the largest users, and parts and whole.
+// checkOverviewLists compares what Overview lists: the largest users, and the balance.
 func checkOverviewLists(u *user, f *fleet.Fleet, path string) {
 	u.t.Helper()
 	for sort, key := range map[string]string{"": "cpu_seconds", "energy_joules": "energy_joules"} {
@@ -370,10 +370,10 @@ func checkOverviewLists(u *user, f *fleet.Fleet, path string) {
 	checkWhole(u, f, path)
 }
 
-// wholes are the lines of parts and whole.
+// wholes are the lines of the balance.
 var wholes = map[string]string{"CPU": "cpu_seconds", "Memory": "memory_byte_seconds", "Energy": "energy_joules", "Disk read": "disk_read_bytes", "Disk written": "disk_written_bytes"}
 
-// checkWhole compares the list of parts and whole on Overview.
+// checkWhole compares the balance on Overview.
 func checkWhole(u *user, f *fleet.Fleet, path string) {
 	u.t.Helper()
 	// The page asks for the bars of its charts by kind too: the whole is the longest range that ends last.

@@ -24,8 +24,8 @@ export function amounts(rows, widths = {}) {
 export function jobColumns(rows) {
   const { amount, whileRunning } = amounts(rows);
   return [amount("cpu_seconds", "CPU", "seconds", "CPU time in the range", { first: true }), whileRunning("memory", "Memory", "memory_byte_seconds", "bytes", "average memory, with page cache,"),
-    amount("memory_peak_bytes", "Peak memory", "bytes", "highest memory of one of its workloads"), amount("disk_read_bytes", "Read", "bytes", "bytes read from disks"), amount("disk_written_bytes", "Written", "bytes", "bytes written to disks"),
-    amount("network_rx_bytes", "Received", "bytes", "bytes received"), whileRunning("power", "Power", "energy_joules", "watts", "average power of the activity"), amount("energy_joules", "Energy", "joules", "energy of its activity, with the possible error", { off: "energy_error_joules" })];
+    amount("memory_peak_bytes", "Peak memory", "bytes", "peak memory of a single workload"), amount("disk_read_bytes", "Read", "bytes", "bytes read from disks"), amount("disk_written_bytes", "Written", "bytes", "bytes written to disks"),
+    amount("network_rx_bytes", "Received", "bytes", "bytes received"), whileRunning("power", "Power", "energy_joules", "watts", "average power of the activity"), amount("energy_joules", "Energy", "joules", "energy of the activity, with the possible error", { off: "energy_error_joules" })];
 }
 
 // jobFields are the figures of jobColumns.

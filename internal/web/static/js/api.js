@@ -52,7 +52,7 @@ async function ask(path, signal) {
   } catch (e) {
     if (e.name === "AbortError") throw e;
     reached(false);
-    throw new Failure("The server does not answer.", "Check that it still runs, and the tunnel if you came through one. This page tries again by itself.");
+    throw new Failure("The server does not answer.", "Check that it still runs, and the tunnel if you use one. This page retries automatically.");
   }
 }
 

@@ -47,7 +47,7 @@ function SignIn({ done, why }) {
 
 function Keys({ close }) {
   const keys = [["/", "filter"], ["Ctrl K", "find a page, node, cluster or job"], ["g then a letter", "go to a page: " + pages.filter((p) => p.key).map((p) => p.key + " " + p.title.toLowerCase()).join(", ")],
-    ["[  ]", "a shorter or a longer range"], ["d", "choose a range by its dates"], [",  .", "half a range earlier or later"], ["z", "zoom out: twice the range"], ["n", "back to now"], ["r", "refresh"], ["t", "light or dark"], ["← →", "on a chart: the values at each step"], ["↑ ↓ ← →", "in the table of Live: move, fold and unfold"], ["z, f", "on Live: show or hide idle workloads, freeze the readings"], ["Esc", "leave a field, close a dialog"], ["?", "these keys"]];
+    ["[  ]", "a shorter or a longer range"], ["d", "choose a date range"], [",  .", "move half a range earlier or later"], ["z", "zoom out: twice the range"], ["n", "back to now"], ["r", "refresh"], ["t", "light or dark"], ["← →", "on a chart: the values at each step"], ["↑ ↓ ← →", "in the table of Live: move, fold and unfold"], ["z, f", "on Live: show or hide idle workloads, pause"], ["Esc", "leave a field, close a dialog"], ["?", "these keys"]];
   return html`<${Dialog} title="Keys" close=${close}><dl class="facts">${keys.map(([k, what]) => html`<dt><kbd>${k}</kbd></dt><dd>${what}</dd>`)}</dl></${Dialog}>`;
 }
 
@@ -99,7 +99,7 @@ function Notice({ id, role = "alert", children }) {
 // Notices are what concerns every page: the server is down, the power is simulated, an error.
 function Notices({ down, simulated, error }) {
   return html`
-    ${down && html`<${Notice} id="down"><b>The server does not answer.</b> <span>This page shows earlier data. Check that the server runs, and the tunnel if you use one. The page connects again by itself.</span></${Notice}>`}
+    ${down && html`<${Notice} id="down"><b>The server does not answer.</b> <span>This page shows earlier data. Check that the server runs, and the tunnel if you use one. The page reconnects automatically.</span></${Notice}>`}
     ${simulated && html`<${Notice} id="simulated" role="note"><b>Simulated power</b> <span id="simulated-text">${simulated}</span><span>: power and energy are not measured, nor are figures computed from them.</span></${Notice}>`}
     ${error && error.status !== 0 && html`<${Notice}><b>${error.message}</b> <span>${error.hint}</span></${Notice}>`}`;
 }

@@ -18,8 +18,8 @@ const charts = [
   { title: "Power", unit: "watts", lines: domains.map(([f, n]) => [n, f]), off: "energy_error_joules", split: "energy_joules", q: "energy_joules" },
   { title: "Disk", unit: "rate", lines: [["read", "disk_read_bytes"], ["written", "disk_written_bytes"]], plain: true, q: "disk_read_bytes" },
   { title: "Network", unit: "rate", lines: [["received", "network_rx_bytes"], ["sent", "network_tx_bytes"]], plain: true, q: "network_rx_bytes" },
-  { title: "Pressure", unit: "percent", note: "time in which some task waited, average of the runs", share: true, lines: [["CPU", "pressure_cpu_seconds"], ["memory", "pressure_memory_seconds"], ["I/O", "pressure_io_seconds"]], plain: true, q: "pressure_cpu_seconds" },
-  { title: "Tasks", unit: "count", note: "alive, on average", lines: [["tasks", "pids_seconds"]], plain: true, q: "pids_seconds" },
+  { title: "Pressure", unit: "percent", note: "time in which tasks waited, average of the runs", share: true, lines: [["CPU", "pressure_cpu_seconds"], ["memory", "pressure_memory_seconds"], ["I/O", "pressure_io_seconds"]], plain: true, q: "pressure_cpu_seconds" },
+  { title: "Tasks", unit: "count", note: "average number", lines: [["tasks", "pids_seconds"]], plain: true, q: "pids_seconds" },
 ];
 
 const fields = [...new Set(charts.flatMap((c) => [...c.lines, ...(c.over || []), ...(c.else ? [c.else] : []), ...(c.peak ? [c.peak] : [])].map(([, f]) => f).concat(c.off || [], c.split || [])))].join(",");

@@ -58,5 +58,5 @@ export function Refresh({ path, moves }) {
   useEffect(() => { began(); }, [path]);
   const at = answers.ranged || answers.other, old = at ? ago(at) : "…", what = stopped ? "paused" : moves ? "it moves with time" : "the range is fixed";
   return html`<div class="fresh"><button type="button" class="tool" id="refresh" onClick=${refresh} aria-label=${"refresh, updated " + old} title=${"refresh (r): updated " + old + ", " + what}><${Icon} name="refresh" /><span class="num">${old}</span></button>
-    <button type="button" class="tool" id="auto" onClick=${() => pause(!stopped)} aria-pressed=${stopped ? "true" : "false"} aria-label="pause" title=${stopped ? "go on: refresh by itself" : "pause: do not refresh by itself"}><${Icon} name=${stopped ? "play" : "pause"} /></button></div>`;
+    <button type="button" class="tool" id="auto" onClick=${() => pause(!stopped)} aria-pressed=${stopped ? "true" : "false"} aria-label="pause" title=${stopped ? "go on: refresh by itself" : "pause automatic refresh"}><${Icon} name=${stopped ? "play" : "pause"} /></button></div>`;
 }

@@ -20,7 +20,7 @@ const ended = (r) => Date.parse(r.ended_at || r.last_at || r.started_at) / 1000;
 // figures are those of the table and of a comparison. The first ones can be drawn as a trend.
 const figures = [
   { key: "length_seconds", title: "Length", unit: "seconds", trend: true }, { key: "cpu_seconds", title: "CPU", unit: "seconds", trend: true },
-  { key: "memory_peak_bytes", title: "Peak", unit: "bytes", help: "highest memory", trend: true }, { key: "energy_joules", title: "Energy", unit: "joules", trend: true },
+  { key: "memory_peak_bytes", title: "Peak", unit: "bytes", help: "peak memory", trend: true }, { key: "energy_joules", title: "Energy", unit: "joules", trend: true },
   { key: "cpu_average_cores", title: "Cores", unit: "cores", help: "CPU time divided by the length" }, { key: "memory_average_bytes", title: "Memory", unit: "bytes" },
   { key: "disk_read_bytes", title: "Read", unit: "bytes" }, { key: "disk_written_bytes", title: "Written", unit: "bytes" },
   { key: "network_rx_bytes", title: "Received", unit: "bytes" }, { key: "network_tx_bytes", title: "Sent", unit: "bytes" },

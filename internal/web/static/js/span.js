@@ -80,11 +80,11 @@ function month(now, more) { const d = new Date(now * 1000); return [0, 1].map((n
 export function rangeOf(from, to, now = Date.now() / 1000) {
   const how = "Write 2026-03-01 12:00, today, yesterday, now, or how long ago: -90m, -24h, -7d.";
   const [a, b] = [instantOf(from, now), instantOf(to, now)];
-  if (a === null) return { wrong: "from", why: (from.trim() ? `“${from.trim()}” is not a time. ` : "The begin is missing. ") + how };
+  if (a === null) return { wrong: "from", why: (from.trim() ? `“${from.trim()}” is not a time. ` : "The start is missing. ") + how };
   if (b === null) return { wrong: "to", why: (to.trim() ? `“${to.trim()}” is not a time. ` : "The end is missing. ") + how };
-  if (a >= b) return { wrong: "to", why: "The end is not after the begin." };
-  if (a > now - 60) return { wrong: "from", why: "The begin is in the future, or less than a minute ago." };
-  if (b - a < 60) return { wrong: "to", why: "The range is shorter than a minute, of which the ledger knows no parts." };
+  if (a >= b) return { wrong: "to", why: "The end must be after the start." };
+  if (a > now - 60) return { wrong: "from", why: "The start must be at least a minute ago." };
+  if (b - a < 60) return { wrong: "to", why: "The range must be at least a minute long." };
   const back = from.trim().startsWith("-") && to.trim() === "now" ? lengthOf(from.trim().slice(1)) : 0;
   if (back && back % 60 === 0) return { range: named(back) === first ? "" : named(back), from: "", to: "" };
   return { from: Math.floor(a), to: Math.ceil(b) };

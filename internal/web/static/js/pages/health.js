@@ -53,7 +53,7 @@ function Server({ m }) {
   return html`<section class="card stats" aria-label="the server">
     <${Stat} title="Rows ingested" v=${m.of("mete_server_rows_total")} unit="count" below=${html`<span>${m.rate("mete_server_rows_total") === null ? "since the server started" : text(m.rate("mete_server_rows_total"), "persecond") + " now"}</span>`} />
     <${Stat} title="Queue" v=${m.of("mete_server_queue_rows")} unit="count" below=${html`<span>${m.of("mete_server_queue_rows") === 1 ? "row waits" : "rows wait"} to be stored</span>`} />
-    <${Stat} title="Refused" v=${refused} unit="count" below=${html`<span class=${refused > 0 ? "warn" : ""}>requests of agents refused</span>${failing > 0 && html`<span class="tag bad">${failing} conflicts or clones</span>`}`} />
+    <${Stat} title="Refused" v=${refused} unit="count" below=${html`<span class=${refused > 0 ? "warn" : ""}>agent requests rejected</span>${failing > 0 && html`<span class="tag bad">${failing} conflicts or clones</span>`}`} />
     <${Stat} title="Time series" v=${m.of("mete_server_metrics_series")} unit="count" below=${html`<span>in memory</span>${m.rate("mete_server_metrics_samples_total") !== null && html`<span>${text(m.rate("mete_server_metrics_samples_total"), "persecond")} samples</span>`}`} />
     <${Stat} title="Ledger" v=${m.of("mete_server_ledger_bytes")} unit="bytes" below=${html`<span>on disk</span>${folded(m) && html`<span title="the ledger sums minutes up into hours and days, and deletes old minutes">${folded(m)}</span>`}`} />
     <${Stat} title="Failed balance checks" v=${broken} unit="count" below=${broken > 0 ? html`<span class="tag bad">a bug, please report it</span>` : html`<span>${broken === null ? "not available" : "all parts sum to their total"}</span>`} /></section>`;
@@ -67,10 +67,10 @@ function Own({ span }) {
   const rows = data.data ? data.data.groups : [], { amount, whileRunning } = amounts(rows);
   const columns = [{ key: "workload", title: "Program", class: "name", value: (r) => r.workload, cell: (r) => html`<${Job} name=${r.workload} />` },
     { key: "cpu", title: "CPU s a minute", num: true, first: true, value: (r) => Number(r.cpu_seconds), cell: (r) => html`<span title=${text(r.cpu_seconds, "seconds") + " in the range"}>${text(Number(r.cpu_seconds) / over * 60, "none")}</span>` },
-    whileRunning("memory", "Memory", "memory_byte_seconds", "bytes", "average memory, with page cache,"), amount("memory_peak_bytes", "Peak memory", "bytes", "highest memory"), amount("disk_written_bytes", "Written", "bytes", "bytes written to disks"),
-    amount("energy_joules", "Energy", "joules", "energy of its activity, with the possible error", { off: "energy_error_joules" })];
+    whileRunning("memory", "Memory", "memory_byte_seconds", "bytes", "average memory, with page cache,"), amount("memory_peak_bytes", "Peak memory", "bytes", "peak memory"), amount("disk_written_bytes", "Written", "bytes", "bytes written to disks"),
+    amount("energy_joules", "Energy", "joules", "energy of the activity, with the possible error", { off: "energy_error_joules" })];
   return html`<${Shown} of=${data} lines=${3}>${(d) => html`${live.data && html`<div class="inset"><${Facts} of=${[["This process", html`<b class="num">${text(live.data.cpu_seconds_per_minute, "none")}</b> CPU seconds a minute, <b class="num">${text(live.data.rss_bytes, "bytes")}</b> of memory`], ["One measurement takes", html`<b class="num">${text(live.data.tick_us / 1e6, "seconds")}</b>`]]} /></div>`}
-    ${d.groups.length > 0 ? html`<${Table} columns=${columns} rows=${d.groups} id=${(r) => r.workload} name="own" label="mete's own programs" />` : !live.data && html`<${Empty} title="No data about mete's own programs"><span>Run mete-agent and mete-server as services: each then has a control group, and is listed here.</span></${Empty}>`}`}</${Shown}>`;
+    ${d.groups.length > 0 ? html`<${Table} columns=${columns} rows=${d.groups} id=${(r) => r.workload} name="own" label="mete's own programs" />` : !live.data && html`<${Empty} title="No data on mete's own programs"><span>Run mete-agent and mete-server as services: each then has a control group, and is listed here.</span></${Empty}>`}`}</${Shown}>`;
 }
 
 // Late lists the nodes that do not report in time: by state, with all of them a click away.
@@ -99,8 +99,8 @@ export function Health({ nodes }) {
     <div class="grid starts">
       <div class="w6 stack"><${Card} title="Nodes that do not report"><${Late} nodes=${active} /></${Card}>
         ${!broken && html`<${Card} title="Gaps in the data"><${Shown} of=${gaps} lines=${2}>${() => html`<div class="calm"><span class="tick" aria-hidden="true"></span><div><b>No gaps</b><div class="muted">All data of this range is complete.</div></div></div>`}</${Shown}></${Card}>`}
-        <${Card} title="Cost of measuring" note="use by mete's own programs in the range" flush><${Own} span=${span} /></${Card}></div>
-      <${Card} title="Balance" note="parts and whole, in the range" width="w6"><${Shown} of=${used} height=${180}>${(u) => html`<${Whole} used=${u} />`}</${Shown}></${Card}>
+        <${Card} title="Overhead of mete" note="resources used by its programs in the range" flush><${Own} span=${span} /></${Card}></div>
+      <${Card} title="Balance" note="workloads + system + idle = total" width="w6"><${Shown} of=${used} height=${180}>${(u) => html`<${Whole} used=${u} />`}</${Shown}></${Card}>
       ${broken && html`<${Card} title="Gaps in the data" flush width="w12"><${Gaps} gaps=${gaps.data} /></${Card}>`}
       <${Card} title="Server metrics" note="/metrics" flush width="w12" aside=${html`<${Search} placeholder="Filter metrics" />`}><${Shown} of=${m} lines=${6}>${(d) => html`<${Metrics} m=${d} q=${(query.q || "").toLowerCase()} />`}</${Shown}></${Card}></div>`;
 }

@@ -74,7 +74,7 @@ export function changeOf(now, past, keys) {
 // measured: then the change would be that of what is known.
 const comparable = (a) => (Number(a.averages_over_seconds) * 1000 >= 0.9 * (Date.parse(a.to) - Date.parse(a.from)) && a.groups[0]) || null;
 
-const Change = ({ now, past, keys }) => { const c = changeOf(now, past, keys); return c ? html`<span class="num change" title="against the previous period of equal length">${c}</span>` : html`<span class="absent" title="no change is shown: the previous period has no such use, or it is not known">–</span>`; };
+const Change = ({ now, past, keys }) => { const c = changeOf(now, past, keys); return c ? html`<span class="num change" title="against the previous period of equal length">${c}</span>` : html`<span class="absent" title="no comparison: the previous period has no or incomplete data">–</span>`; };
 
 export function Job({ nodes }) {
   const { query } = useHere();

@@ -24,15 +24,15 @@ function allColumns(trend, total, rows) {
     { key: "nodes", title: "Nodes", num: true, width: "5rem", value: (r) => r.nodes, cell: (r) => r.nodes.toLocaleString() },
     { key: "trend", title: "CPU over time", width: "8.6rem", help: "CPU use over the range; each chart has its own scale", cell: (r) => html`<${Spark} values=${trend[keyOf(r)]} label=${"CPU of " + r.job} />` },
     { ...cpu, cell: (r) => html`${cpu.cell(r)}<span class="share" title=${text(shareOf(Number(r.cpu_seconds), total.cpu), "percent") + " of the CPU time of all jobs and the system"}><i style=${{ width: Math.min(100, 100 * Number(r.cpu_seconds) / total.most) + "%" }}></i></span>` },
-    amount("cpu_throttled_seconds", "Throttled", "seconds", "time in which a CPU limit held back tasks that could run"),
-    amount("memory_peak_bytes", "Peak memory", "bytes", "highest memory of one of its workloads", { long: "Memory, peak" }),
+    amount("cpu_throttled_seconds", "Throttled", "seconds", "time in which tasks were throttled by a CPU limit"),
+    amount("memory_peak_bytes", "Peak memory", "bytes", "peak memory of a single workload", { long: "Memory, peak" }),
     whileRunning("memory", "Memory", "memory_byte_seconds", "bytes", "average memory, with page cache,"),
     whileRunning("cores", "Cores", "cpu_seconds", "cores", "average CPU use"),
     whileRunning("power", "Power", "energy_joules", "watts", "average power of the activity"),
     amount("disk_read_bytes", "Read", "bytes", "bytes read from disks", { long: "Disk read" }), amount("disk_written_bytes", "Written", "bytes", "bytes written to disks", { long: "Disk written" }),
     amount("network_rx_bytes", "Received", "bytes", "bytes received", { long: "Network received" }), amount("network_tx_bytes", "Sent", "bytes", "bytes sent", { long: "Network sent" }),
     amount("processes", "Started", "count", "processes started", { long: "Processes started" }), amount("oom_kills", "OOM kills", "count", "processes killed because memory ran out"),
-    amount("energy_joules", "Energy", "joules", "energy of its activity, with the possible error", { width: "13.5rem", off: "energy_error_joules" }),
+    amount("energy_joules", "Energy", "joules", "energy of the activity, with the possible error", { width: "13.5rem", off: "energy_error_joules" }),
   ];
 }
 const usual = ["kind", "trend", "cpu_seconds", "memory_peak_bytes", "memory", "disk_written_bytes", "network_rx_bytes", "energy_joules"];

@@ -41,7 +41,7 @@ function watch(state, tell) {
       if (machine) next = Math.min(Math.max(machine.tick_ns / 1e6, 500), 60000);
     } catch (e) {
       const known = /^mete /.test(e.message);
-      trouble = known ? e.message : `The connection to mete${machine ? " on " + machine.host : ""} is lost. ${machine ? `The page shows the reading of ${time(machine.time)}. ` : ""}Check that “mete up” runs, and the tunnel if you use one. The page connects again by itself.`;
+      trouble = known ? e.message : `The connection to mete${machine ? " on " + machine.host : ""} is lost. ${machine ? `The page shows the reading of ${time(machine.time)}. ` : ""}Check that “mete up” runs, and the tunnel if you use one. The page reconnects automatically.`;
     }
     if (gone) return;
     if (!state.paused) tell({ machine, trouble, history: [...history] });
@@ -221,7 +221,7 @@ export function Live() {
     ${!m ? !seen.trouble && html`<${Skeleton} height=${150} /><${Skeleton} height=${420} />` : html`<div class=${"live " + (seen.trouble ? "stale" : "")}>
     <div class="bar facts-line"><b>${m.host}</b><span class="muted num">${time(m.time)}</span><span class="muted">${few(m.cpus, "CPU")}</span><span class="muted" title="jobs included">${few((m.workloads || []).filter((w) => !residual(w)).length, "control group")} now</span><span class="muted">reader ${m.reader}</span><span class="muted num">tick ${text(m.tick_ns / 1e9, "seconds")}</span>
       <span class="muted num" title="CPU time and memory of mete up itself">mete ${text(m.self.cpu_seconds_per_minute, "none")} CPU s/min, ${text(m.self.rss_bytes, "bytes")}</span>
-      <button id="pause" type="button" class="end" aria-pressed=${paused ? "true" : "false"} title="freeze the readings (f)" onClick=${flip}>${paused ? "Paused" : "Pause"}</button></div>
+      <button id="pause" type="button" class="end" aria-pressed=${paused ? "true" : "false"} title="pause (f)" onClick=${flip}>${paused ? "Paused" : "Pause"}</button></div>
     <${Cards} m=${m} history=${seen.history} />
     <section class="card flush" aria-label="workloads"><${Workloads} m=${m} query=${query} />
       <p class="small muted reading">Each row excludes the rows below it, so that all rows add up to the machine; a folded row includes them. Power is that of the row's own activity. The idle power of the machine is in the row idle, undivided.</p>

@@ -10,7 +10,7 @@ import { text, shareOf, inconsistent, few, ago, exactly } from "../fmt.js";
 import { nodeAt, put } from "../route.js";
 
 const states = { live: "good", behind: "warn", silent: "bad", revoked: "" };
-export const State = ({ of }) => html`<span class=${"tag " + (states[of] || "")} title=${{ live: "its data arrives", behind: "its data arrives late", silent: "no data arrives", revoked: "its certificate is revoked" }[of]}>${of}</span>`;
+export const State = ({ of }) => html`<span class=${"tag " + (states[of] || "")} title=${{ live: "data is up to date", behind: "data is late", silent: "no data received", revoked: "certificate revoked" }[of]}>${of}</span>`;
 
 const used = (p) => (p ? shareOf(p.workloads + p.system, p.whole) : null);
 const usedOf = (key, title, unit) => ({ key, title, width: "12.5rem", value: (n) => used(n[key]), num: false, help: "used by workloads and the system, of the total",

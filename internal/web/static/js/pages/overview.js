@@ -104,7 +104,7 @@ mete-agent -server URL -token-file FILE</pre></${Empty}></section>`;
       <${Card} title="Most used" note="jobs, in the range" width="w6" aside=${html`<${Segments} label="most used by" options=${sorts} value=${sort} choose=${(v) => put({ top: v === "cpu_seconds" ? "" : v })} />`}><${Top} span=${span} sort=${sort} /></${Card}>
       <div class="w6 stack"><${Card} title="Attention"><${Shown} of=${gaps} height=${60}>${(g) => html`<${Attention} nodes=${nodes} gaps=${g} alerts=${alerts} />`}</${Shown}></${Card}>
         ${!large && cells}
-        <${Card} title="Parts and whole" note="exact to the nanosecond, byte and microjoule"><${Shown} of=${used} height=${180}>${(u) => html`<${Whole} used=${u} />`}</${Shown}></${Card}></div>
+        <${Card} title="Balance" note="workloads + system + idle = total"><${Shown} of=${used} height=${180}>${(u) => html`<${Whole} used=${u} />`}</${Shown}></${Card}></div>
       ${large && cells}
     </div>`;
 }
