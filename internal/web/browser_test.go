@@ -279,7 +279,7 @@ func TestFleetInChromium(t *testing.T) {
 		for _, v := range []visit{
 			{"fleet-overview", "/?range=15m", "Balance"}, {"fleet-jobs", "/jobs?range=15m&cols=kind~namespace~user~cluster~nodes~trend~cpu_seconds~memory_average_bytes~energy_joules", "postgres-main"},
 			{"fleet-job", "/job?job=postgres-main&range=15m&parts=workload", "All figures"}, {"fleet-nodes", "/nodes", "rack1-n01"}, {"fleet-node", "/node/rack1-n01?range=15m", "Jobs on this node"},
-			{"fleet-flow", "/flow?range=15m", "CPU packages"}, {"fleet-evil", "/job?range=15m&job=" + url.QueryEscape(fleet.HostileNames[0]), fleet.HostileNames[0]}, {"fleet-health", "/health?range=15m", "Nodes that do not report"},
+			{"fleet-flow", "/flow?range=15m", "CPU packages"}, {"fleet-evil", "/job?range=15m&job=" + url.QueryEscape(fleet.HostileNames[0]), fleet.HostileNames[0]}, {"fleet-health", "/health?range=15m", "Nodes not reporting"},
 		} {
 			t.Run(v.name+"-"+s.name, func(t *testing.T) {
 				look(t, ctx, console, f.URL, v, s, string(axe))

@@ -92,8 +92,8 @@ func lists(t *testing.T, ctx context.Context) {
 		return [inOrder(columns, false).map((c) => c.key).join(), inOrder(columns, true).map((c) => c.key + (c.width || "")).join()];`,
 		`["job,kind,trend,cpu_seconds,peak","job,cpu_seconds6rem,peak5rem,kind,trend"]`)
 	expect(t, ctx, "how far the ledger is summed up", `
-		const { folded } = await of("pages/health.js");
-		return [null, 5e9, 450].map((lag) => folded({ of: () => lag }));`,
+		const { folded } = await of("checks.js");
+		return [null, 5e9, 450].map((lag) => folded(lag));`,
 		`["","","hourly totals up to 7.50 min ago"]`)
 	expect(t, ctx, "the parts of a query", `
 		const { tokens } = await of("promql.js");

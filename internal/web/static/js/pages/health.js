@@ -1,8 +1,10 @@
-// Health: nodes that do not report, gaps, balance checks, the cost of measuring, the server.
+// Health: what works, what does not and what to do; then nodes, gaps, balance, overhead, the server.
 import { html, useRef } from "../../vendor/preact.mjs";
 import { get, plain, instant } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
-import { Card, Stat, Shown, Empty, Facts, Job, Search, useData, useHere } from "../ui.js";
+import { Card, Figure, Shown, Empty, Facts, Job, Search, useData, useHere } from "../ui.js";
+import { checksOf, problems } from "../checks.js";
+import { isNew } from "../starting.js";
 import { Table } from "../table.js";
 import { amounts } from "../amounts.js";
 import { Gaps, Whole } from "../parts.js";
@@ -36,27 +38,27 @@ function useMetrics() {
     const of = (name, labels = {}) => { const s = (now.found[name] || []).filter((x) => Object.entries(labels).every(([k, v]) => x.labels[k] === v)); return s.length ? s.reduce((a, x) => a + x.value, 0) : null; };
     const sum = (m, name) => (m.found[name] || []).reduce((a, x) => a + x.value, 0);
     const rate = (name) => (was && now.found[name] ? (sum(now, name) - sum(was, name)) / ((now.at - was.at) / 1000) : null);
-    const violations = await instant("sum(mete_conservation_violations_total)", undefined, signal).catch(() => []);
-    return { of, rate, found: now.found, help: now.help, broken: violations.length ? Number(violations[0].value[1]) : null };
+    const ask = async (query) => { const list = await instant(query, undefined, signal).catch(() => []); return list.length ? Number(list[0].value[1]) : null; };
+    const [broken, expiry, spool, refused, grown] = await Promise.all(["sum(mete_conservation_violations_total)", "min(mete_node_certificate_expiry_timestamp_seconds)", "max(mete_agent_spool_waiting_bytes / mete_agent_spool_limit_bytes)", "sum(increase(mete_server_refused_total[1h]))", "sum(mete_server_ledger_bytes) - sum(mete_server_ledger_bytes offset 1d)"].map(ask));
+    return { of, rate, found: now.found, help: now.help, recent: { broken, expiry, spool, refused, grown } };
   }, [], 5000);
 }
 
-// folded says up to when the ledger has totals of whole hours; "" before the first hour.
-export function folded(m) {
-  const lag = m.of("mete_server_ledger_hour_lag_seconds");
-  return lag === null || lag > 1e9 ? "" : "hourly totals up to " + text(lag, "seconds") + " ago";
+const names = { good: "OK", warn: "warning", bad: "problem", "": "no data" };
+
+// Verdict says whether all works; and of each problem, what to do.
+function Verdict({ checks }) {
+  const list = problems(checks), bad = list.filter((c) => c.state === "bad").length, warn = list.length - bad, blind = checks.filter((c) => c.state === "").length;
+  const title = list.length === 0 ? "Everything works" : [bad && few(bad, "problem"), warn && few(warn, "warning")].filter(Boolean).join(", ");
+  return html`<section class="card verdict" aria-label="verdict"><div class="calm"><span class=${list.length === 0 ? "tick" : "cross " + (bad ? "bad" : "warn")} aria-hidden="true"></span><div><b class="title">${title}</b>
+      <div class="muted">${checks.length - list.length - blind} of ${few(checks.length, "check")} passed${blind > 0 && `, ${blind} without data`}</div></div></div>
+    ${list.length > 0 && html`<ul class="attention problems">${list.map((c) => html`<li class=${c.state} data-check=${c.key}><b>${c.problem}</b><span>${c.action}</span>${c.link && html`<a class="end" href=${c.link}>Show</a>`}</li>`)}</ul>`}</section>`;
 }
 
-function Server({ m }) {
-  const refused = m.of("mete_server_refused_total"), broken = m.broken;
-  const failing = ["conflict", "clone"].map((v) => m.of("mete_server_batches_total", { verdict: v }) || 0).reduce((a, b) => a + b, 0);
-  return html`<section class="card stats" aria-label="the server">
-    <${Stat} title="Rows ingested" v=${m.of("mete_server_rows_total")} unit="count" below=${html`<span>${m.rate("mete_server_rows_total") === null ? "since the server started" : text(m.rate("mete_server_rows_total"), "persecond") + " now"}</span>`} />
-    <${Stat} title="Queue" v=${m.of("mete_server_queue_rows")} unit="count" below=${html`<span>${m.of("mete_server_queue_rows") === 1 ? "row waits" : "rows wait"} to be stored</span>`} />
-    <${Stat} title="Refused" v=${refused} unit="count" below=${html`<span class=${refused > 0 ? "warn" : ""}>agent requests rejected</span>${failing > 0 && html`<span class="tag bad">${failing} conflicts or clones</span>`}`} />
-    <${Stat} title="Time series" v=${m.of("mete_server_metrics_series")} unit="count" below=${html`<span>in memory</span>${m.rate("mete_server_metrics_samples_total") !== null && html`<span>${text(m.rate("mete_server_metrics_samples_total"), "persecond")} samples</span>`}`} />
-    <${Stat} title="Ledger" v=${m.of("mete_server_ledger_bytes")} unit="bytes" below=${html`<span>on disk</span>${folded(m) && html`<span title="the ledger sums minutes up into hours and days, and deletes old minutes">${folded(m)}</span>`}`} />
-    <${Stat} title="Failed balance checks" v=${broken} unit="count" below=${broken > 0 ? html`<span class="tag bad">a bug, please report it</span>` : html`<span>${broken === null ? "not available" : "all parts sum to their total"}</span>`} /></section>`;
+// Check is the tile of one check.
+function Check({ c }) {
+  return html`<div class="stat" data-check=${c.key} data-state=${c.state}><h3>${c.link ? html`<a class="plain" href=${c.link}>${c.title}</a>` : c.title}<span class=${"tag " + c.state}>${names[c.state]}</span></h3>
+    <div class="value">${c.unit ? html`<${Figure} v=${c.value} unit=${c.unit} />` : c.value}</div><div class="below">${c.detail.map((d) => html`<span>${d}</span>`)}</div></div>`;
 }
 
 // Own is what mete's own programs used in the range.
@@ -75,8 +77,7 @@ function Own({ span }) {
 
 // Late lists the nodes that do not report in time: by state, with all of them a click away.
 function Late({ nodes }) {
-  const states = ["silent", "behind"].map((s) => [s, nodes.filter((n) => n.state === s).sort((a, b) => natural(a.name, b.name))]).filter(([, list]) => list.length);
-  if (states.length === 0) return html`<div class="calm"><span class="tick" aria-hidden="true"></span><div><b>${nodes.length === 1 ? "The node is" : "All " + few(nodes.length, "node") + " are"} up to date</b></div></div>`;
+  const states = ["silent", "behind"].map((s) => [s, nodes.filter((n) => n.state === s && !isNew(n)).sort((a, b) => natural(a.name, b.name))]).filter(([, list]) => list.length);
   return html`${states.map(([state, list]) => html`<div class="row late"><${State} of=${state} /><b>${few(list.length, "node")}</b>${list.length > 5 && html`<a class="end" href=${href("/nodes", { state })}>Show all</a>`}</div>
     <ul class="attention">${list.slice(0, 5).map((n) => html`<li class=${state === "silent" ? "bad" : "warn"}><a href=${nodeAt(n.name)}>${n.name}</a><span>${n.cluster}</span><span title=${n.booked_through ? exactly(n.booked_through) : ""}>${n.booked_through ? "last data " + ago(n.booked_through) : "no data yet"}</span></li>`)}</ul>`)}`;
 }
@@ -88,19 +89,20 @@ function Metrics({ m, q }) {
   return html`<${Table} columns=${columns} rows=${rows} id=${(r) => r.name + r.labels} name="figures" label="server metrics" wraps empty=${html`<${Empty} title="No metrics match the filter" />`} />`;
 }
 
-export function Health({ nodes }) {
+export function Health({ nodes, alerts }) {
   const { query } = useHere();
   const span = useSpan(query);
   const m = useMetrics();
   const gaps = useData(async (signal) => (await get("/v1/gaps", ledger(span), signal)).gaps, [steps(span)]);
+  const rules = useData(async (signal) => (await get("/api/v1/rules", { exclude_alerts: "true" }, signal)).data.groups.flatMap((g) => g.rules), [], 15000);
   const used = useData((signal) => get("/v1/usage", { by: "kind", fields: "cpu_seconds,memory_byte_seconds,disk_read_bytes,disk_written_bytes,energy_joules", ...ledger(span) }, signal), [steps(span)]);
-  const active = nodes.filter((n) => n.state !== "revoked"), broken = gaps.data && gaps.data.length > 0;
-  return html`<${Shown} of=${m} height=${108}>${(d) => html`<${Server} m=${d} />`}</${Shown}>
-    <div class="grid starts">
-      <div class="w6 stack"><${Card} title="Nodes that do not report"><${Late} nodes=${active} /></${Card}>
-        ${!broken && html`<${Card} title="Gaps in the data"><${Shown} of=${gaps} lines=${2}>${() => html`<div class="calm"><span class="tick" aria-hidden="true"></span><div><b>No gaps</b><div class="muted">All data of this range is complete.</div></div></div>`}</${Shown}></${Card}>`}
-        <${Card} title="Overhead of mete" note="resources used by its programs in the range" flush><${Own} span=${span} /></${Card}></div>
-      <${Card} title="Balance" note="workloads + system + idle = total" width="w6"><${Shown} of=${used} height=${180}>${(u) => html`<${Whole} used=${u} />`}</${Shown}></${Card}>
+  const active = nodes.filter((n) => n.state !== "revoked"), all = { ...m, data: m.data && gaps.data && (rules.data || rules.error) ? checksOf({ nodes: active, gaps: gaps.data, alerts, rules: rules.data || [], m: m.data, recent: m.data.recent }) : null };
+  const late = all.data && all.data[0].state !== "good" && all.data[0].state !== "", broken = gaps.data && gaps.data.length > 0;
+  return html`<${Shown} of=${all} height=${260}>${(checks) => html`<div class="stack"><${Verdict} checks=${checks} /><section class="card stats checks" aria-label="checks">${checks.map((c) => html`<${Check} key=${c.key} c=${c} />`)}</section></div>`}</${Shown}>
+    <div class="grid">
       ${broken && html`<${Card} title="Gaps in the data" flush width="w12"><${Gaps} gaps=${gaps.data} /></${Card}>`}
+      <${Card} title="Balance" note="workloads + system + idle = total" width="w6"><${Shown} of=${used} height=${180}>${(u) => html`<${Whole} used=${u} />`}</${Shown}></${Card}>
+      <div class=${"w6 " + (late ? "stack" : "grid")}>${late && html`<${Card} title="Nodes not reporting"><${Late} nodes=${active} /></${Card}>`}
+        <${Card} title="Overhead of mete" note="resources used by its programs in the range" flush><${Own} span=${span} /></${Card}></div>
       <${Card} title="Server metrics" note="/metrics" flush width="w12" aside=${html`<${Search} placeholder="Filter metrics" />`}><${Shown} of=${m} lines=${6}>${(d) => html`<${Metrics} m=${d} q=${(query.q || "").toLowerCase()} />`}</${Shown}></${Card}></div>`;
 }

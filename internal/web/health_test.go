@@ -1,0 +1,49 @@
+package web_test
+
+import (
+	"testing"
+
+	"mete.dev/mete/internal/testkit/fleet"
+)
+
+// healthScript makes the checks of a state that is given, and says them as "key state: detail".
+const healthScript = `
+	const { checksOf, problems } = await of("checks.js"), { parse } = await of("pages/health.js");
+	const now = Date.parse("2026-03-01T12:00:00Z"), at = (s) => new Date(now - s * 1000).toISOString(), node = (state, ago) => ({ name: state, state, enrolled_at: at(1e6), booked_through: at(ago) });
+	const metrics = (text) => { const { found } = parse(text); return { of: (name, labels = {}) => { const s = (found[name] || []).filter((x) => Object.entries(labels).every(([k, v]) => x.labels[k] === v)); return s.length ? s.reduce((a, x) => a + x.value, 0) : null; }, rate: () => 2 }; };
+	const server = (more = "", lag = 600, cert = now / 1000 + 60 * 86400) => metrics('mete_server_rows_total 7\nmete_server_queue_rows 0\nmete_server_refused_total{reason="invalid"} 3\nmete_server_ledger_bytes 1048576\nmete_server_metrics_series 5\nmete_server_ledger_hour_lag_seconds ' + lag + '\nmete_server_certificate_expiry_timestamp_seconds{certificate="server"} ' + cert + '\nmete_server_certificate_expiry_timestamp_seconds{certificate="authority"} ' + (now / 1000 + 3000 * 86400) + '\n' + more);
+	const beat = { type: "alerting", name: "Beat", labels: { severity: "none" }, state: "firing", health: "ok", lastEvaluation: at(17) };
+	const well = { nodes: [node("live", 5)], gaps: [], alerts: [], rules: [beat], m: server(), recent: { broken: 0, expiry: now / 1000 + 20 * 86400, spool: 0.1, refused: 0, grown: 2048 }, now };
+	const says = (more) => checksOf({ ...well, ...more }), short = (list) => list.map((c) => c.key + " " + (c.state || "none")).join(), bad = (more) => short(problems(says(more)));
+`
+
+// Page Health says first whether everything works, with what to do about each problem, and shows the
+// figures of the server's own answer.
+func TestHealthInChromium(t *testing.T) {
+	needPagesStage(t)
+	f := fleet.Open(t, fleet.Config{Nodes: 24, Each: 3, Tame: true})
+	ctx := browser(t)
+	u := signIn(t, ctx, f, 1440, 900, "/health?range=15m")
+	u.sees("the checks", `document.querySelectorAll(".checks .stat").length === 8`)
+	expect(t, ctx, "checks of a server that works", healthScript+`
+		const list = says({}), detail = (key) => list.find((c) => c.key === key).detail.join(", ");
+		return [short(list), list[0].value, detail("ingest"), detail("ledger"), detail("certificates"), detail("heartbeat"), problems(list).length];`,
+		`["nodes good,gaps good,alerts good,heartbeat good,ingest good,ledger good,certificates good,balance good","1 of 1","2.00 /s now, 0 rows wait, 3 requests rejected","+2.00 KiB in 24 h, hourly totals up to 10.0 min ago, 5 time series in memory","server 60.0 d, authority 8 years, agents 20.0 d","evaluated 17 s ago",0]`)
+	expect(t, ctx, "checks that fail, one at a time", healthScript+`
+		const gap = (reason) => ({ reason, seconds: 60 }), alert = (severity) => ({ state: "firing", activeAt: at(60), labels: { alertname: "A", severity, node: "x" }, annotations: {} }), recent = (more) => ({ recent: { ...well.recent, ...more } });
+		return [bad({ nodes: [node("live", 5), node("behind", 600)] }), bad({ nodes: [node("silent", 600)] }), bad({ nodes: [{ ...node("silent", 5), booked_through: null, enrolled_at: at(5) }] }), bad({ gaps: [gap("lost")] }), bad({ gaps: [gap("rebooted"), gap("unwatched")] }),
+			bad({ alerts: [alert("warning")] }), bad({ alerts: [alert("critical")] }), bad({ rules: [beat, { ...beat, labels: {}, state: "inactive", health: "err" }] }), bad({ rules: [{ ...beat, state: "inactive" }] }), bad({ rules: [{ ...beat, state: "unknown" }] }), bad({ rules: [] }),
+			bad({ m: server('mete_server_batches_total{verdict="clone"} 1') }), bad(recent({ refused: 2 })), bad({ m: server("", 4 * 3600) }), bad({ m: server("", 600, now / 1000 + 13 * 86400) }), bad(recent({ expiry: now / 1000 + 4 * 86400 })), bad(recent({ broken: 1 })), bad(recent({ spool: 0.9 })),
+			bad({ m: metrics(""), recent: { broken: null, expiry: null, spool: null, refused: null, grown: null } })];`,
+		`["nodes warn","nodes bad","","gaps warn","","alerts warn","alerts bad","alerts bad","heartbeat bad","","","ingest bad","ingest warn","ledger warn","certificates bad","certificates bad","balance bad","spool warn",""]`)
+	expect(t, ctx, "the worst first", healthScript+`return bad({ nodes: [node("behind", 600)], rules: [{ ...beat, state: "inactive" }], recent: { ...well.recent, broken: 2 } });`, `"heartbeat bad,balance bad,nodes warn"`)
+	// One machine is behind for good; the server's metrics may be young, so only these are compared.
+	u.sees("the verdict", `document.querySelector(".verdict .title").innerText === "1 warning" && document.querySelector('.problems [data-check="nodes"]').innerText.includes("Check that mete-agent runs there")`)
+	expect(t, ctx, "the figures of the server", `
+		const { get } = await of("api.js"), h = await get("/v1/health", { from: "-15m" }), shown = (key) => document.querySelector('.checks [data-check="' + key + '"] .value').innerText.replace(/\s+/g, " ");
+		const all = Object.entries(h.nodes).filter(([k]) => k !== "revoked").reduce((a, [, n]) => a + n, 0);
+		const [size, unit] = shown("ledger").match(/[\d.]+|[A-Za-z]+/g); // it grows
+		return [shown("nodes") === h.nodes.live + " of " + all, all, shown("gaps") === String(h.gaps.reduce((a, g) => a + g.count, 0)), Math.abs(size * { KiB: 2 ** 10, MiB: 2 ** 20 }[unit] / h.server.ledger_bytes - 1) < 0.2, h.server.conservation_violations];`, `[true,24,true,true,0]`)
+	u.clicks(`.problems [data-check="nodes"] a`)
+	u.sees("the nodes", `location.pathname === "/nodes"`)
+}
