@@ -160,6 +160,7 @@ func TestRunsInChromium(t *testing.T) {
 	if failed != 1 || marked != 1 {
 		t.Errorf("%d failed and %d marked for CPU time, want one each", failed, marked)
 	}
+	checkRunMarks(u, count)
 	u.does(chromedp.Evaluate[chromedp.Void](`document.querySelector('[role=region][aria-label="runs"]').scrollTop = 0`))
 	u.sees("the top of the table", `document.querySelectorAll('[aria-label="runs"] tbody input').length > 8 && !document.querySelector('[aria-label="runs"] tbody tr.spacer')?.nextSibling?.matches(".spacer")`)
 	for i := range 2 {
@@ -176,6 +177,51 @@ func TestRunsInChromium(t *testing.T) {
 	picture(t, ctx, "runs-compared")
 	u.does(chromedp.Evaluate[chromedp.Void](`document.querySelector('[aria-label="runs"] tbody button').click()`))
 	u.sees("the time of the run", fmt.Sprintf(`(() => { const q = new URLSearchParams(location.search), at = %d; return Number(q.get("from")) <= at && Number(q.get("to")) >= at && Number(q.get("to")) - Number(q.get("from")) < 120; })()`, list[0].Started.Unix()))
+	checkRunTip(u, f)
+}
+
+// runMarkScript reads at the place of each run of the API's answer, on every chart, whether the strip there
+// is of the tone of a failed run, and what the marks say.
+const runMarkScript = `
+	const { get } = await of("api.js"), { runMarks } = await of("runs.js"), uPlot = (await import(document.querySelector("script[type=module]").src.replace("js/app.js", "vendor/uplot.mjs"))).default;
+	const q = new URLSearchParams(location.search), { runs } = await get("/v1/runs", { where: "job=ci", limit: 1000, from: q.get("from") || "-1h", to: q.get("to") || undefined }), marks = runMarks(runs);
+	const tone = (name) => { const c = document.createElement("canvas").getContext("2d"); c.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim(); c.fillRect(0, 0, 1, 1); return [...c.getImageData(0, 0, 1, 1).data]; };
+	const near = (a, b) => [0, 1, 2].every((i) => Math.abs(a[i] - b[i]) < 40), bad = tone("bad"), fine = tone("accent"), seconds = (t) => Date.parse(t) / 1000;
+	await new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(r)));
+	const plots = uPlot.sync("time").plots.filter((u) => u.root.isConnected), wrong = [];
+	const red = (u, x, y) => near(u.ctx.getImageData(Math.round(x), Math.round(y), 1, 1).data, bad), blue = (u, x, y) => near(u.ctx.getImageData(Math.round(x), Math.round(y), 1, 1).data, fine);
+	for (const u of plots) for (const r of runs) {
+		const at = u.valToPos(seconds(runs.find((r) => r.exit_code).started_at), "x", true), x = u.valToPos(seconds(r.started_at), "x", true), y = u.bbox.top + u.bbox.height - 2;
+		if (x < u.bbox.left || x > u.bbox.left + u.bbox.width - 3) continue;
+		const failed = r.exit_code !== 0, color = [0, 1].some((d) => (failed ? red : blue)(u, x + d, y));
+		if (!color && (failed || Math.abs(x - at) > 4)) // else it is below the failed one
+			wrong.push(u.root.closest(".card").querySelector("h2").innerText + " " + r.started_at);
+	}
+`
+
+// checkRunMarks compares the marks of charts with the runs of the API.
+func checkRunMarks(u *user, count int) {
+	u.t.Helper()
+	expect(u.t, u.ctx, "marks of all runs on all charts", runMarkScript+`
+		const same = marks.every((m) => { const r = runs.find((r) => seconds(r.started_at) === m.from && seconds(r.ended_at) === m.to); return r && m.title.startsWith("run ci, ") && m.title.includes(r.exit_code ? "exit out of memory (137)" : "exit 0,") && m.title.endsWith(", runner") && m.tone === (r.exit_code ? "bad" : "accent") && m.ends === (r.exit_code ? "to" : ""); });
+		return [plots.length > 1, marks.length, same, marks.at(-1).tone, wrong];`, fmt.Sprintf(`[true,%d,true,"bad",[]]`, count))
+	expect(u.t, u.ctx, "marks of a few runs, one of which goes on", runMarkScript+`
+		const few = runMarks([{ ...runs[0], state: "running", ended_at: null, exit_code: null }, runs.find((r) => r.exit_code), runs[1]], 5e9);
+		return few.map((m) => [m.ends, m.tone, m.to === 5e9, /, running, runner$/.test(m.title)].join());`, `["from,accent,true,true","both,accent,false,false","both,bad,false,false"]`)
+}
+
+// checkRunTip checks that of the minutes around the failed run, the tip of a chart says how it ended.
+func checkRunTip(u *user, f *fleet.Fleet) {
+	u.t.Helper()
+	failed := evaluate[float64](u, `(async () => { const { get } = await import(document.querySelector("script[type=module]").src.replace("app.js", "api.js")); return Date.parse((await get("/v1/runs", { where: "job=ci", limit: 1000, from: "-1h" })).runs.find((r) => r.exit_code).started_at) / 1000; })()`)
+	u.opens(fmt.Sprintf("%s/job?job=ci&from=%.0f&to=%.0f", f.URL, failed-120, failed+120))
+	u.sees("charts", `document.querySelectorAll(".uplot canvas").length >= 2`)
+	expect(u.t, u.ctx, "the failed run in the tip", fmt.Sprintf(`
+		const uPlot = (await import(document.querySelector("script[type=module]").src.replace("js/app.js", "vendor/uplot.mjs"))).default, u = uPlot.sync("time").plots.filter((u) => u.root.isConnected)[0];
+		u.root.closest("figure").dispatchEvent(new MouseEvent("mouseenter"));
+		u.setCursor({ left: u.valToPos(%f, "x"), top: 20 });
+		return [...u.root.closest("figure").querySelectorAll(".tip .muted")].map((e) => e.innerText)[1].replace(/^.*, exit/, "exit");`, failed), `"exit out of memory (137), runner"`)
+	picture(u.t, u.ctx, "runs-marks")
 }
 
 // orZero returns a pointer to 0 for nil.

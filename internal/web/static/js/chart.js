@@ -83,17 +83,25 @@ function axes(unit, node) {
 // point.
 const lone = (row) => row.flatMap((v, i) => (known(v) && !known(row[i - 1]) && !known(row[i + 1]) ? [i] : []));
 
-// marksOn draws what happened: times as lines, and spans as tinted ground.
-function marksOn(u, marks) {
+// marksOn draws what happened: times as lines, spans as tinted ground or as strips, whose ends may be
+// lines too. Strips are drawn over the values.
+function marksOn(u, marks, strips) {
   const c = u.ctx, { left, top, width, height } = u.bbox;
   c.save();
   c.beginPath();
   c.rect(left, top, width, height);
   c.clip();
   for (const m of marks) {
+    if (Boolean(m.strip) !== strips) continue;
     const a = u.valToPos(m.from, "x", true), b = u.valToPos(m.to ?? m.from, "x", true), tone = css("--" + (m.tone || "faint"));
     c.fillStyle = tone;
-    if (m.strip) { c.globalAlpha = 0.9; c.fillRect(a, top + height - 4 * devicePixelRatio, Math.max(b - a, 2), 4 * devicePixelRatio); continue; }
+    if (m.strip) {
+      c.globalAlpha = 0.45;
+      for (const [x, on] of [[a, m.ends === "both" || m.ends === "from"], [b, m.ends === "both" || m.ends === "to"]]) if (on) c.fillRect(x, top, Math.max(1, devicePixelRatio), height);
+      c.globalAlpha = 0.9;
+      c.fillRect(a, top + height - 4 * devicePixelRatio, Math.max(b - a, 2), 4 * devicePixelRatio);
+      continue;
+    }
     c.globalAlpha = 0.13;
     if (b - a > 2) c.fillRect(a, top, b - a, height);
     c.globalAlpha = 0.75;
@@ -127,7 +135,7 @@ function options({ seen, unit, stacked, whole, band, tone, bars, marks }, node, 
         u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
         if (b - a >= 60) zoom(a, b);
       }],
-      setCursor: [hover], drawClear: [(u) => marksOn(u, marks())],
+      setCursor: [hover], drawClear: [(u) => marksOn(u, marks(), false)], draw: [(u) => marksOn(u, marks(), true)],
     },
     scales: { x: { time: true }, y: { range: (u, lo, hi) => [Math.min(0, lo || 0), Math.max((whole || 0) * 1.001, (hi || 0) * 1.06, least[unit] || 1e-9)] } },
     axes: axes(unit, node), series: [{}, ...lines], bands,
@@ -163,7 +171,7 @@ function said(from, to) {
 // fillTip writes what is in a column, the highest first.
 function fillTip(el, u, i, { seen, rows, times, buckets, tone, unit, stacked, band, marks }) {
   const list = seen.map((s, n) => [s.name, rows[n][i], tone[n], s.over]).filter(([, v]) => v !== null && v !== undefined);
-  const from = times[i], to = buckets ? buckets[i].to : 0, here = marks.filter((m) => m.title && m.from < (to || from + 1) && (m.to ?? m.from + 1) > from);
+  const from = times[i], to = buckets ? buckets[i].to : 0, here = marks.filter((m) => m.title && m.from < (to || from + 1) && (m.to ?? m.from + 1) > from).sort((a, b) => (b.tone === "bad" ? 1 : 0) - (a.tone === "bad" ? 1 : 0));
   if (list.length === 0 && here.length === 0) { el.hidden = true; return; }
   const pile = list.filter(([, , , over]) => !over), sum = pile.reduce((a, [, v]) => a + v, 0);
   if (!stacked) list.sort((a, b) => b[1] - a[1]); else list.reverse();

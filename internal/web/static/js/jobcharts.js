@@ -7,6 +7,7 @@ import { bandOf } from "./parts.js";
 import { known, when } from "./fmt.js";
 import { get } from "./api.js";
 import { before, ledger } from "./span.js";
+import { runMarks, most } from "./runs.js";
 
 const domains = [["energy_package_joules", "CPU packages"], ["energy_dram_joules", "memory"], ["energy_gpu_joules", "accelerators"], ["energy_rest_joules", "job's share"]];
 
@@ -80,22 +81,28 @@ function linesOf(c, d, split) {
 
 const ratio = (sum, f) => (known(sum[f]) && Number(sum.covered_seconds) > 0 ? Number(sum[f]) / Number(sum.covered_seconds) : null);
 
-// runMarks are runs with a begin, as marks of charts.
+// lifeMarks are begins and ends in a range of workloads that are no runs, such as containers.
 const marked = 300;
-export const runMarks = (list) => (list && list.length <= marked ? list : []).filter((w) => w.started_at).map((w) => ({ from: Date.parse(w.started_at) / 1000, to: w.ended_at ? Date.parse(w.ended_at) / 1000 : Date.now() / 1000, strip: true, tone: w.exit_code ? "bad" : "accent", title: `run from ${when(w.started_at)}${known(w.exit_code) ? ", exit code " + w.exit_code : ""}` }));
+export const lifeMarks = (list, span) => (list && list.length <= marked ? list : []).filter((w) => Date.parse(w.started_at) / 1000 > span.from || w.ended_at).map((w) => ({ from: Date.parse(w.started_at || w.first_at) / 1000, to: w.ended_at ? Date.parse(w.ended_at) / 1000 : Date.now() / 1000, strip: true, tone: w.exit_code ? "bad" : "accent", title: `${w.name || w.workload} from ${when(w.started_at || w.first_at)}${known(w.exit_code) ? ", exit " + w.exit_code : ""}` }));
 
-// JobCharts draws all charts of a job. data is of useJobCharts, list its runs, if they are few.
-export function JobCharts({ data, previous, split, span, quality, list, pick }) {
-  const marks = useMemo(() => runMarks(list), [list]);
+// widths are those of cards that fill rows: two in the first one, three in each of the others, and a last
+// one that has the rest.
+const widths = (n) => [...Array.from({ length: n }, (_, i) => (i < 2 ? "w6" : "w4")), n === 1 ? "w6" : { 0: "w12", 1: "w8", 2: "w4" }[Math.max(0, n - 2) % 3]];
+
+// JobCharts draws all charts of a job. data is of useJobCharts, runs are its runs, list its workloads if
+// they are few. last makes the card that fills the last row, of a width.
+export function JobCharts({ data, previous, split, span, quality, runs: ran, list, pick, last }) {
+  const marks = useMemo(() => (ran.length ? runMarks(ran) : lifeMarks(list, span)), [ran, list, span]);
   const drawn = useMemo(() => (data.data && !data.data.empty ? charts.map((c) => { const lines = linesOf(c, data.data, split); return [c, lines.length ? [...lines, ...earlier(c, data.data, previous, !c.plain)] : lines]; }) : []), [data.data, previous, split]);
   const absent = drawn.filter(([, s]) => s.length === 0).map(([c]) => c.title.toLowerCase()), shown = drawn.filter(([, s]) => s.length > 0);
   const runs = (list || []).filter((w) => w.started_at && w.ended_at), short = runs.length > 0 && runs.every((w) => Date.parse(w.ended_at) - Date.parse(w.started_at) < 10000);
-  const d = data.data;
+  const d = data.data, width = widths(shown.length), left = ran.length === 0 && list && list.length > marked ? marked : ran.length >= most ? most : 0;
   return html`<${Shown} of=${data} height=${214}>${() => html`
     ${short && html`<p class="small muted w12">${runs.length === 1 ? "This run was" : "These runs were"} shorter than one 10 s window: totals and bars are exact, there is no curve within a run. The strip below the bars shows when ${runs.length === 1 ? "it" : "each"} ran.</p>`}
-    ${list && list.length > marked && html`<p class="small muted w12">The charts sum all runs. Only the marks of single runs are left out: there are more than ${marked}.</p>`}
-    ${shown.map(([c, series], i) => html`<${Card} key=${c.title} title=${html`${c.title}<${Quality} of=${quality[c.q]} />`} note=${[c.note, d.begin && i === 0 && "first use " + when(d.begin * 1000)].filter(Boolean).join(" · ")} width=${i < 2 ? "w6" : "w4"}>
+    ${left > 0 && html`<p class="small muted w12">The charts sum all runs. Only ${ran.length ? "the latest " + left.toLocaleString() + " are marked" : "the marks of single runs are left out: there are more than " + left}.</p>`}
+    ${shown.map(([c, series], i) => html`<${Card} key=${c.title} title=${html`${c.title}<${Quality} of=${quality[c.q]} />`} note=${[c.note, d.begin && i === 0 && "first use " + when(d.begin * 1000)].filter(Boolean).join(" · ")} width=${width[i]}>
       <${Chart} series=${series} buckets=${d.buckets} span=${span} unit=${c.unit} height=${180} stacked=${!c.plain || Boolean(split && c.split)} band=${c.off && !split ? bandOf(series, [{ values: d.buckets.map((b, i) => [b.from, mean(d.sums[i], c.off, b)]).filter(([, v]) => v !== null) }]) : undefined} legend="always" label=${c.title} marks=${marks} pick=${split && c.split ? pick : undefined} /></${Card}>`)}
-    ${absent.length > 0 && html`<p class="small muted w12">Not available for this job: ${absent.join(", ")}. Absent is not zero.</p>`}
-    ${d.empty && html`<section class="card w12"><${Empty} title="No samples in this range" /></section>`}`}</${Shown}>`;
+    ${d.empty && html`<section class="card w12"><${Empty} title="No samples in this range" /></section>`}
+    ${last(width[shown.length])}
+    ${absent.length > 0 && html`<p class="small muted w12">Not available for this job: ${absent.join(", ")}. Absent is not zero.</p>`}`}</${Shown}>`;
 }

@@ -4,10 +4,10 @@ import { get, save } from "./api.js";
 import { ledger, steps, zoom } from "./span.js";
 import { Card, Shown, Empty, Quality, Segments, useData, useHere } from "./ui.js";
 import { Table } from "./table.js";
-import { text, aligned, few, exactly, qualities, known, hours } from "./fmt.js";
+import { text, aligned, few, time, exactly, qualities, known, hours } from "./fmt.js";
 import { nodeAt, put } from "./route.js";
 
-const most = 1000; // runs on the page
+export const most = 1000; // runs on the page
 
 // Runs of one minute differ in their seconds.
 const second = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", ...hours });
@@ -38,6 +38,22 @@ export function exitOf(r) {
   return r.exit_code > 128 && signals[r.exit_code - 128] ? `${signals[r.exit_code - 128]} (${r.exit_code})` : String(r.exit_code);
 }
 const failed = (r) => known(r.exit_code) && r.exit_code !== 0;
+
+// many is from how many runs on their begins and ends are no lines: they would hide the chart.
+const many = 12;
+
+// runMarks are runs as marks of charts: a strip while each ran, lines at its begin and its end where
+// they are few, red where it failed, which is drawn over the others.
+export function runMarks(runs, now = Date.now() / 1000) {
+  return runs.filter((r) => r.started_at).map((r) => {
+    const from = began(r), running = r.state === "running", to = running ? now : ended(r);
+    return { from, to, strip: true, ends: runs.length <= many ? (running ? "from" : "both") : failed(r) ? "to" : "", tone: failed(r) ? "bad" : "accent",
+      title: `run ${r.job}, ${when(from * 1000)}${running ? "" : " – " + (to - from < 43200 ? time : when)(to * 1000)}, ${running ? "running" : "exit " + exitOf(r)}, ${r.node}` };
+  }).sort((a, b) => (a.tone === "bad" ? 1 : 0) - (b.tone === "bad" ? 1 : 0));
+}
+
+// useRuns asks for the runs of a job in a range: { data: { runs, next_cursor } }.
+export const useRuns = ({ where, span }) => useData((signal) => get("/v1/runs", { where, limit: most, ...ledger(span) }, signal), [where.join(), steps(span)]);
 
 // look shows the time of a run, with a little around it.
 function look(r) {
@@ -87,9 +103,9 @@ function Compared({ pair }) {
     })}</tbody></table></div>`;
 }
 
-export function Runs({ where, span }) {
+// Runs is the card of the runs, data of useRuns; nothing for a job without runs.
+export function Runs({ data, where, span }) {
   const { query } = useHere();
-  const data = useData((signal) => get("/v1/runs", { where, limit: most, ...ledger(span) }, signal), [where.join(), steps(span)]);
   const runs = data.data ? data.data.runs : [];
   const chosen = (query.runs || "").split("~").filter(Boolean), f = figure(query.trend) || figures[0];
   const largest = useMemo(() => Object.fromEntries(figures.map((g) => [g.key, Math.max(0, ...runs.map((r) => number(r[g.key]) || 0))])), [runs]);
@@ -105,10 +121,10 @@ export function Runs({ where, span }) {
     { key: "marks", title: "Marks", help: "change against the median of the latest successful runs before it, where it is unusual", value: (r) => r.comparisons.filter((c) => c.marked).length || null, cell: (r) => html`<${Marks} r=${r} />` },
     { key: "node", title: "Node", class: "name", value: (r) => r.node, cell: (r) => html`<a href=${nodeAt(r.node)}>${r.node}</a>` },
   ];
-  if (data.data && runs.length === 0) return null; // a job without runs
-  return html`<${Card} title="Runs" flush width="w12" note=${data.data && data.data.next_cursor ? "the latest " + most : runs.length ? few(runs.length, "run") : null}
+  if (data.data && runs.length === 0) return null;
+  return html`<div class="grid"><${Card} title="Runs" flush width="w12" note=${data.data && data.data.next_cursor ? "the latest " + most : runs.length ? few(runs.length, "run") : null}
     aside=${html`<${Segments} label="trend of" options=${figures.filter((g) => g.trend).map((g) => [g.key, g.title])} value=${f.key} choose=${(v) => put({ trend: v === figures[0].key ? "" : v }, true)} /><button type="button" onClick=${() => save("/v1/runs", { where, format: "csv", ...ledger(span) }, "runs.csv")}>Download CSV</button>`}>
     <${Shown} of=${data} lines=${6}>${() => html`<${Trend} runs=${runs} f=${f} />
       ${pair.length === 2 ? html`<${Compared} pair=${pair} />` : html`<p class="muted hint">${chosen.length === 1 ? "Choose one more run to compare." : "Choose two runs to compare them. Click a start time to zoom to the run."}</p>`}
-      <${Table} columns=${columns} rows=${runs} id=${(r) => r.run} name="runsort" label="runs" tall=${runs.length > 12} empty=${html`<${Empty} title="No runs in this range" />`} />`}</${Shown}></${Card}>`;
+      <${Table} columns=${columns} rows=${runs} id=${(r) => r.run} name="runsort" label="runs" tall=${runs.length > 12} empty=${html`<${Empty} title="No runs in this range" />`} />`}</${Shown}></${Card}></div>`;
 }

@@ -216,9 +216,10 @@ export function Menu({ label, items, title = "⋯" }) {
     ${open && html`<div class="pop">${items.map(([name, act]) => html`<button type="button" class="quiet" onClick=${() => { set(false); act(); }}>${name}</button>`)}</div>`}</div>`;
 }
 
-// Facts is a list of names and values, without the values that are absent.
-export function Facts({ of }) {
-  return html`<dl class="facts">${of.filter(([, v]) => known(v) && v !== "").map(([k, v]) => html`<dt>${k}</dt><dd>${v}</dd>`)}</dl>`;
+// Facts is a list of names and values, without the values that are absent, in so many columns on
+// wide screens.
+export function Facts({ of, columns = 1 }) {
+  return html`<dl class=${"facts" + (columns > 1 ? " columns" : "")} style=${columns > 1 ? { "--columns": columns } : null}>${of.filter(([, v]) => known(v) && v !== "").map(([k, v]) => html`<dt>${k}</dt><dd>${v}</dd>`)}</dl>`;
 }
 
 // Kind is the kind of a workload.

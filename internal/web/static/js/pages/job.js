@@ -5,7 +5,7 @@ import { before, ledger, steps, useSpan } from "../span.js";
 import { Card, Stat, Shown, Empty, Facts, Quality, Kind, Segments, useData, useHere } from "../ui.js";
 import { JobCharts, useJobCharts } from "../jobcharts.js";
 import { Table } from "../table.js";
-import { Runs } from "../runs.js";
+import { Runs, useRuns } from "../runs.js";
 import { running, jobColumns, jobFields } from "../amounts.js";
 import { text, few, when, exactly, fieldUnit, qualities, known, worst, shellWord } from "../fmt.js";
 import { nodeAt, go, put } from "../route.js";
@@ -41,12 +41,12 @@ export function command(job, span) {
 }
 
 // About lists what is known about the job besides its use.
-function About({ list, job, span }) {
+function About({ list, job, span, columns }) {
   const one = list[0], labels = Object.entries(one ? one.labels : {});
   const kinds = [...new Set(list.map((w) => w.kind))], nodes = [...new Set(list.map((w) => w.node))];
   const started = list.map((w) => w.started_at || w.first_at).filter(Boolean).sort()[0], ended = list.every((w) => w.ended_at) ? list.map((w) => w.ended_at).sort().pop() : null;
   const exits = [...new Set(list.map((w) => w.exit_code).filter(known))];
-  return html`<${Facts} of=${[["Kind", kinds.join(", ")], ["User", one && one.user], ["Project", one && one.project], ["Cluster", one && one.cluster],
+  return html`<${Facts} columns=${columns} of=${[["Kind", kinds.join(", ")], ["User", one && one.user], ["Project", one && one.project], ["Cluster", one && one.cluster],
     ["Nodes", nodes.length > 0 && nodes.length <= 6 ? nodes.map((n, i) => html`${i > 0 && ", "}<a href=${nodeAt(n)}>${n}</a>`) : few(nodes.length, "node")],
     ["Workloads", list.length > 1 ? (list.length >= most ? "more than " + most : list.length.toLocaleString()) : null],
     ["First use", started && html`<span title=${exactly(started)}>${when(started)}</span>`], ["Ended", ended ? html`<span title=${exactly(ended)}>${when(ended)}</span>` : list.length ? "running" : null],
@@ -76,6 +76,8 @@ const comparable = (a) => (Number(a.averages_over_seconds) * 1000 >= 0.9 * (Date
 
 const Change = ({ now, past, keys }) => { const c = changeOf(now, past, keys); return c ? html`<span class="num change" title="against the previous period of equal length">${c}</span>` : html`<span class="absent" title="no comparison: the previous period has no or incomplete data">–</span>`; };
 
+const none = [];
+
 export function Job({ nodes }) {
   const { query } = useHere();
   const span = useSpan(query), job = query.job || "";
@@ -83,6 +85,7 @@ export function Job({ nodes }) {
   const split = query.split === "1", by = ["node", "workload", "container"].includes(query.parts) ? query.parts : "node";
   const used = useData((signal) => get("/v1/usage", { by: "job", where, ...ledger(span) }, signal), [where.join(), steps(span)]);
   const list = useData(async (signal) => (await get("/v1/workloads", { where, limit: most, ...ledger(span) }, signal)).workloads, [where.join(), steps(span)]);
+  const runs = useRuns({ where, span });
   const several = new Set((list.data || []).map((w) => w.node)).size > 1;
   const compare = query.compare === "1", past = useData(async (signal) => (compare ? comparable(await get("/v1/usage", { by: "job", where, ...ledger(before(span)) }, signal)) : null), [where.join(), compare, steps(span)]);
   const [drawn, previous] = useJobCharts({ where, span, split: split && several, compare });
@@ -99,11 +102,11 @@ export function Job({ nodes }) {
       <${Stat} title="Energy" v=${sum.energy_joules} unit="joules" quality=${q.energy_joules} off=${sum.energy_error_joules === null ? null : sum.energy_error_joules} below=${html`${known(watts) && html`<span>${text(watts, "watts")} ${whileRunning}</span>`}${change("energy_joules")}`} />
       <${Flow} title="Disk" sum=${sum} of=${[["read", "disk_read_bytes"], ["written", "disk_written_bytes"]]} change=${change} />
       <${Flow} title="Network" sum=${sum} of=${[["in", "network_rx_bytes"], ["out", "network_tx_bytes"]]} change=${change} /></section>`}</${Shown}>
-    <div class="grid"><${Runs} where=${where} span=${span} /></div>
+    <${Runs} data=${runs} where=${where} span=${span} />
     <div class="bar">${several && html`<${Segments} label="lines" options=${[["", "by type"], ["1", "by node"]]} value=${split ? "1" : ""} choose=${(v) => put({ split: v }, true)} />`}
       <label class="check"><input type="checkbox" checked=${compare} onChange=${(e) => put({ compare: e.target.checked ? "1" : "" }, true)} /> compare with the previous period</label></div>
-    <div class="grid"><${JobCharts} data=${drawn} previous=${previous} split=${split && several} span=${span} quality=${q} list=${list.data} pick=${(p) => go(nodeAt(p.node))} />
-      <${Card} title="About" width="w4"><${Shown} of=${list} lines=${6}>${(l) => html`<${About} list=${l} job=${job} span=${span} />`}</${Shown}></${Card}>
+    <div class="grid"><${JobCharts} data=${drawn} previous=${previous} split=${split && several} span=${span} quality=${q} runs=${runs.data ? runs.data.runs : none} list=${list.data} pick=${(p) => go(nodeAt(p.node))}
+        last=${(width) => html`<${Card} title="About" width=${width}><${Shown} of=${list} lines=${6}>${(l) => html`<${About} list=${l} job=${job} span=${span} columns=${{ w12: 3, w8: 2 }[width]} />`}</${Shown}></${Card}>`} />
       <${Card} title="Parts" flush width="w12" aside=${html`<${Segments} label="parts by" options=${[["node", "by node"], ["workload", "by workload"], ["container", "by container"]]} value=${by} choose=${(v) => put({ parts: v === "node" ? "" : v }, true)} />`}><${Parts} by=${by} where=${where} span=${span} /></${Card}>
       <${Card} title="All figures" note="in the range, from the ledger" flush width="w12" aside=${html`<button type="button" onClick=${() => save("/v1/usage", { by: "workload,node", where, ...ledger(span) }, "job.json")}>Download JSON</button>`}><${Shown} of=${used} lines=${8}>${() => html`<${Raw} sum=${sum} />`}</${Shown}></${Card}></div>`;
 }
