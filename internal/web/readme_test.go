@@ -30,7 +30,7 @@ func TestReadmeInChromium(t *testing.T) {
 		u.does(chromedp.EmulateViewport(1440, 900), chromedp.Navigate(link), chromedp.WaitVisible(chromedp.CSS("#main")))
 		job := "/job?range=15m&job=" + url.QueryEscape(os.Getenv("METE_PICTURES_JOB"))
 		u.pictures(dir, at.Scheme+"://"+at.Host, []shot{
-			{visit{"overview", "/?range=15m", "Parts and whole"}, screens[0]},
+			{visit{"overview", "/?range=15m", "Balance"}, screens[0]},
 			{visit{"job", job, "All figures"}, screens[0]},
 		})
 		return
