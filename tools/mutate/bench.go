@@ -48,6 +48,7 @@ type way struct {
 	flags, env []string
 	limit      time.Duration // of its wall time
 	cpu        time.Duration // of the CPU time of the program, without its child processes; 0: no limit
+	output     io.Writer     // nil: none
 }
 
 // Some code is only for PostgreSQL. The tests of it have this word in their names and belong to
@@ -323,11 +324,14 @@ func (b *bench) measure(s *suite) error {
 	}
 	for i := range runs {
 		began := time.Now()
-		switch r, cpu, err := b.try(s, program, way{flags: runs[i].flags, env: runs[i].env, limit: time.Hour}); {
+		var out bytes.Buffer
+		switch r, cpu, err := b.try(s, program, way{flags: runs[i].flags, env: runs[i].env, limit: time.Hour, output: &out}); {
 		case err != nil:
 			return err
+		case r == hung:
+			return fmt.Errorf("%s: the tests stand still without any change", s.path)
 		case r != survived:
-			return fmt.Errorf("%s: the tests fail without any change", s.path)
+			return fmt.Errorf("%s: the tests fail without any change:\n%s", s.path, &out)
 		default:
 			// Of two limits, that of CPU time holds on a busy machine too.
 			runs[i].limit, runs[i].cpu = max(b.minimum, 10*time.Since(began)), b.minimum+3*cpu
@@ -353,6 +357,7 @@ func (b *bench) try(s *suite, program string, run way) (result, time.Duration, e
 	c := command(ctx, program, append([]string{"-test.short=false", "-test.count=1", "-test.failfast", "-test.paniconexit0"}, run.flags...)...)
 	// Tests that are killed leave their files and processes.
 	c.Dir, c.Env = s.dir, append(append(os.Environ(), "PWD="+s.dir, "TMPDIR="+filepath.Join(b.dir, "t")), run.env...)
+	c.Stdout, c.Stderr = run.output, run.output
 	if err := c.Start(); err != nil {
 		return 0, 0, err
 	}
