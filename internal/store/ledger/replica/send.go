@@ -82,10 +82,8 @@ func (pb *pageBuilder) holdBack(o replica.Offer) error {
 	if o.OpenMinute == 0 || o.Finest != replica.Minute {
 		return nil
 	}
-	for _, day := range pb.v.Days {
-		if day+schema.DayMinutes <= o.OpenMinute {
-			continue
-		}
+	open, _ := slices.BinarySearch(pb.v.Days, schema.DayOf(o.OpenMinute))
+	for _, day := range pb.v.Days[open:] {
 		for _, s := range []*schema.Layout{schema.UsageLayout, schema.NodeLayout} {
 			var rev sql.NullInt64
 			err := pb.v.SQL.QueryRowContext(pb.v.Ctx, "SELECT min(rev) FROM "+s.MinuteTable(day)+" WHERE rev >= $1 AND minute >= $2", pb.from.rev, o.OpenMinute).Scan(&rev)
@@ -111,10 +109,8 @@ func (pb *pageBuilder) collect(m replica.Mark, o replica.Offer) error {
 		kind recordKind
 		s    *schema.Layout
 	}{{kindNodeMinute, schema.NodeLayout}, {kindMinute, schema.UsageLayout}} {
-		for _, day := range pb.v.Days {
-			if day < floor {
-				continue
-			}
+		kept, _ := slices.BinarySearch(pb.v.Days, floor)
+		for _, day := range pb.v.Days[kept:] {
 			if err := pb.collectRows(t.kind, replica.Minute, t.s, t.s.MinuteTable(day), floor, math.MaxInt64); err != nil {
 				return err
 			}
@@ -161,7 +157,6 @@ func (pb *pageBuilder) truncate() {
 		return
 	}
 	slices.SortFunc(pb.records, func(a, b record) int { return a.at.compare(b.at) })
-	clear(pb.records[pb.limit:])
 	pb.records, pb.truncated = pb.records[:pb.limit], true
 	pb.last = pb.records[pb.limit-1].at.rev
 }
@@ -180,17 +175,22 @@ func (pb *pageBuilder) collectRows(k recordKind, v replica.Resolution, s *schema
 	for i := range values {
 		dest = append(dest, &values[i])
 	}
-	query := fmt.Sprintf("SELECT %[1]s FROM %[2]s AS r WHERE (rev, minute, %[3]s) > ($1, $2, $3) AND rev <= $4 AND minute >= $5 AND minute < $6%[4]s ORDER BY rev, minute, %[3]s LIMIT $7",
-		s.ColumnList(), table, s.Key, heldCondition(s, table))
-	begin := len(pb.records)
-	err := db.Each(pb.v.Ctx, pb.v.SQL, func(scan func(...any) error) error {
+	return pb.query(k, func(i *record, scan func(...any) error) error {
 		err := scan(dest...)
-		pb.records = append(pb.records, record{at: cursor{values[schema.ColRev], k, minute, key}, level: heldLevel(v, values), values: slices.Clone(values)})
+		i.at.rev, i.at.a, i.at.b, i.level, i.values = values[schema.ColRev], minute, key, heldLevel(v, values), slices.Clone(values)
 		return err
-	}, query, rev, a, b, pb.last, from, to, pb.limit+1)
-	for i := begin; i < len(pb.records) && err == nil; i++ {
-		err = pb.addSpilled(v, s, table, &pb.records[i])
-	}
+	}, fmt.Sprintf("SELECT %[1]s FROM %[2]s AS r WHERE (rev, minute, %[3]s) > ($1, $2, $3) AND rev <= $4 AND minute >= $5 AND minute < $6%[4]s ORDER BY rev, minute, %[3]s",
+		s.ColumnList(), table, s.Key, heldCondition(s, table)), rev, a, b, pb.last, from, to)
+}
+
+// query collects records of a kind: the first rows of a result, which f scans.
+func (pb *pageBuilder) query(k recordKind, f func(i *record, scan func(...any) error) error, query string, args ...any) error {
+	err := db.Each(pb.v.Ctx, pb.v.SQL, func(scan func(...any) error) error {
+		i := record{at: cursor{kind: k}}
+		err := f(&i, scan)
+		pb.records = append(pb.records, i)
+		return err
+	}, fmt.Sprintf("%s LIMIT %d", query, pb.limit+1), args...)
 	pb.truncate()
 	return pb.v.DB.Fault(err)
 }
@@ -198,44 +198,30 @@ func (pb *pageBuilder) collectRows(k recordKind, v replica.Resolution, s *schema
 // collectIDs collects records that have an id and a revision.
 func (pb *pageBuilder) collectIDs(k recordKind, table string) error {
 	rev, a, _ := pb.startAfter(k)
-	err := db.Each(pb.v.Ctx, pb.v.SQL, func(scan func(...any) error) error {
-		i := record{at: cursor{kind: k}}
-		err := scan(&i.at.rev, &i.at.a)
-		pb.records = append(pb.records, i)
-		return err
-	}, "SELECT rev, id FROM "+table+" WHERE (rev, id) > ($1, $2) AND rev <= $3 ORDER BY rev, id LIMIT $4", rev, a, pb.last, pb.limit+1)
-	pb.truncate()
-	return pb.v.DB.Fault(err)
+	return pb.query(k, func(i *record, scan func(...any) error) error { return scan(&i.at.rev, &i.at.a) },
+		"SELECT rev, id FROM "+table+" WHERE (rev, id) > ($1, $2) AND rev <= $3 ORDER BY rev, id", rev, a, pb.last)
 }
 
 func (pb *pageBuilder) collectGaps() error {
 	rev, a, _ := pb.startAfter(kindGap)
-	err := db.Each(pb.v.Ctx, pb.v.SQL, func(scan func(...any) error) error {
-		i := record{at: cursor{kind: kindGap}}
+	return pb.query(kindGap, func(i *record, scan func(...any) error) error {
 		var from, to, booked int64
 		var reason string
 		g := &i.gap
 		err := scan(&i.at.rev, &i.at.a, &i.node, &from, &to, &reason, &g.Detail, &booked)
 		g.From, g.To, g.Booked, g.Reason = schema.FromNanos(from), schema.FromNanos(to), schema.FromNanos(booked), usage.ParseReason(reason)
-		pb.records = append(pb.records, i)
 		return err
-	}, "SELECT rev, id, node, from_ns, to_ns, reason, detail, booked_ns FROM gap WHERE (rev, id) > ($1, $2) AND rev <= $3 ORDER BY rev, id LIMIT $4", rev, a, pb.last, pb.limit+1)
-	pb.truncate()
-	return pb.v.DB.Fault(err)
+	}, "SELECT rev, id, node, from_ns, to_ns, reason, detail, booked_ns FROM gap WHERE (rev, id) > ($1, $2) AND rev <= $3 ORDER BY rev, id", rev, a, pb.last)
 }
 
 func (pb *pageBuilder) collectShifts() error {
 	rev, a, _ := pb.startAfter(kindShift)
-	err := db.Each(pb.v.Ctx, pb.v.SQL, func(scan func(...any) error) error {
-		i := record{at: cursor{kind: kindShift}}
+	return pb.query(kindShift, func(i *record, scan func(...any) error) error {
 		var at, by, from int64
 		err := scan(&i.at.rev, &i.at.a, &i.node, &i.shift.Boot, &at, &by, &from)
 		i.shift.At, i.shift.By, i.shift.From = schema.FromNanos(at), time.Duration(by), schema.FromNanos(from)
-		pb.records = append(pb.records, i)
 		return err
-	}, "SELECT rev, id, node, boot, at_ns, by_ns, from_ns FROM shift WHERE (rev, id) > ($1, $2) AND rev <= $3 ORDER BY rev, id LIMIT $4", rev, a, pb.last, pb.limit+1)
-	pb.truncate()
-	return pb.v.DB.Fault(err)
+	}, "SELECT rev, id, node, boot, at_ns, by_ns, from_ns FROM shift WHERE (rev, id) > ($1, $2) AND rev <= $3 ORDER BY rev, id", rev, a, pb.last)
 }
 
 func (pb *pageBuilder) collectNestings() error {
@@ -244,43 +230,51 @@ func (pb *pageBuilder) collectNestings() error {
 	if b >= 0 && b < math.MaxInt64 {
 		node, host = schema.SplitKey(b)
 	}
-	err := db.Each(pb.v.Ctx, pb.v.SQL, func(scan func(...any) error) error {
-		i := record{at: cursor{kind: kindNesting}}
+	return pb.query(kindNesting, func(i *record, scan func(...any) error) error {
 		var node, host int64
 		err := scan(&i.at.rev, &i.at.a, &node, &host, &i.hostWorkload)
 		i.at.b = schema.Key(node, host)
-		pb.records = append(pb.records, i)
 		return err
-	}, "SELECT rev, minute, node, host, workload FROM within_day WHERE (rev, minute, host, node) > ($1, $2, $3, $4) AND rev <= $5 ORDER BY rev, minute, host, node LIMIT $6", rev, a, host, node, pb.last, pb.limit+1)
-	pb.truncate()
-	return pb.v.DB.Fault(err)
+	}, "SELECT rev, minute, node, host, workload FROM within_day WHERE (rev, minute, host, node) > ($1, $2, $3, $4) AND rev <= $5 ORDER BY rev, minute, host, node", rev, a, host, node, pb.last)
 }
+
+// places are the indexes of nodes or workloads in a page, by id.
+type places map[int64]int
+
+// add adds an id, whose index is found later; 0 is none.
+func (p places) add(id int64) {
+	if id != 0 {
+		p[id] = 0
+	}
+}
+
+// maxIDs is how many ids a query lists.
+const maxIDs = 500
 
 // fillPage builds the page from the records.
 func (pb *pageBuilder) fillPage() error {
+	if err := pb.addSpilled(); err != nil {
+		return err
+	}
 	changed := map[int64]bool{} // workloads
-	workloads, nodes := map[int64]int{}, map[int64]int{}
+	workloads, nodes := places{}, places{}
 	for _, i := range pb.records {
-		switch id, within := schema.SplitKey(i.at.b); i.at.kind {
+		id, within := schema.SplitKey(i.at.b)
+		switch i.at.kind {
 		case kindNode:
-			nodes[i.at.a] = 0
+			nodes.add(i.at.a)
 		case kindWorkload:
-			workloads[i.at.a], changed[i.at.a] = 0, true
+			workloads.add(i.at.a)
+			changed[i.at.a] = true
 		case kindGap, kindShift:
-			nodes[i.node] = 0
+			nodes.add(i.node)
 		case kindNodeMinute, kindNodeHour, kindNodeDay, kindNesting:
-			nodes[id] = 0
-			if within != 0 {
-				nodes[within] = 0
-			}
-			if i.hostWorkload != 0 {
-				workloads[i.hostWorkload] = 0
-			}
+			nodes.add(id)
+			nodes.add(within)
+			workloads.add(i.hostWorkload)
 		default:
-			workloads[id] = 0
-			if within != 0 {
-				nodes[within] = 0
-			}
+			workloads.add(id)
+			nodes.add(within)
 		}
 	}
 	if err := pb.addWorkloads(workloads, nodes, changed); err != nil {
@@ -319,9 +313,9 @@ func (pb *pageBuilder) fillPage() error {
 }
 
 // addWorkloads adds workloads and nodes to the page, and stores their indexes in the maps.
-func (pb *pageBuilder) addWorkloads(workloads, nodes map[int64]int, changed map[int64]bool) error {
+func (pb *pageBuilder) addWorkloads(workloads, nodes places, changed map[int64]bool) error {
 	nodeOf := map[int64]int64{} // node by workload
-	for ids := range slices.Chunk(slices.Sorted(maps.Keys(workloads)), 500) {
+	for ids := range slices.Chunk(slices.Sorted(maps.Keys(workloads)), maxIDs) {
 		err := db.Each(pb.v.Ctx, pb.v.SQL, func(scan func(...any) error) error {
 			var id, node, short, named int64
 			var w replica.Workload
@@ -334,7 +328,8 @@ func (pb *pageBuilder) addWorkloads(workloads, nodes map[int64]int, changed map[
 			} else {
 				w.Namespace, w.Pod, w.Container = "", "", ""
 			}
-			workloads[id], nodeOf[id], nodes[node] = len(pb.page.Workloads), node, 0
+			nodes.add(node)
+			workloads[id], nodeOf[id] = len(pb.page.Workloads), node
 			pb.page.Workloads = append(pb.page.Workloads, w)
 			return err
 		}, "SELECT w.id, w.node, w.short, w.named_ns, w.namespace, w.pod, w.container, "+schema.NameColumns+" FROM workload w WHERE w.id IN ("+schema.JoinInts(ids)+") ORDER BY w.id")
@@ -345,7 +340,7 @@ func (pb *pageBuilder) addWorkloads(workloads, nodes map[int64]int, changed map[
 	if err := pb.addLabels(slices.Sorted(maps.Keys(changed)), workloads); err != nil {
 		return err
 	}
-	for ids := range slices.Chunk(slices.Sorted(maps.Keys(nodes)), 500) {
+	for ids := range slices.Chunk(slices.Sorted(maps.Keys(nodes)), maxIDs) {
 		err := db.Each(pb.v.Ctx, pb.v.SQL, func(scan func(...any) error) error {
 			var id, at, revoked, through, short, since, seen int64
 			var n replica.Node
@@ -371,8 +366,8 @@ func (pb *pageBuilder) addWorkloads(workloads, nodes map[int64]int, changed map[
 	return nil
 }
 
-func (pb *pageBuilder) addLabels(ids []int64, workloads map[int64]int) error {
-	for ids := range slices.Chunk(ids, 500) {
+func (pb *pageBuilder) addLabels(ids []int64, workloads places) error {
+	for ids := range slices.Chunk(ids, maxIDs) {
 		err := db.Each(pb.v.Ctx, pb.v.SQL, func(scan func(...any) error) error {
 			var id int64
 			var key, value string

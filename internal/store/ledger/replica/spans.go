@@ -32,22 +32,28 @@ func heldCondition(s *schema.Layout, table string) string {
 		table, s.Key, schema.HourMinutes, schema.DayMinutes, schema.HoldsHour, schema.HoldsDay)
 }
 
-// addSpilled adds the spilled amounts to a row of minutes that holds a coarser span.
-func (pb *pageBuilder) addSpilled(v replica.Resolution, s *schema.Layout, table string, i *record) error {
-	if v != replica.Minute || i.level == v || !slices.Contains(i.values, schema.MaxMinuteAmount) && !slices.Contains(i.values, -schema.MaxMinuteAmount) {
-		return nil
+// addSpilled adds the spilled amounts to rows of minutes that hold a coarser span.
+func (pb *pageBuilder) addSpilled() error {
+	layouts := map[recordKind]*schema.Layout{kindNodeMinute: schema.NodeLayout, kindMinute: schema.UsageLayout}
+	for _, i := range pb.records {
+		s := layouts[i.at.kind]
+		if s == nil || i.level == replica.Minute || !slices.Contains(i.values, schema.MaxMinuteAmount) && !slices.Contains(i.values, -schema.MaxMinuteAmount) {
+			continue
+		}
+		values := make([]int64, len(s.Columns))
+		dest := []any{new(int64), new(int64)}
+		for c := range values {
+			dest = append(dest, &values[c])
+		}
+		err := db.Each(pb.v.Ctx, pb.v.SQL, func(scan func(...any) error) error {
+			err := scan(dest...)
+			schema.NewPending(s).AddSaturating(i.values, values)
+			return err
+		}, fmt.Sprintf("SELECT %s FROM %s WHERE %s = $1 AND minute > $2 AND minute < $3 AND (rough & %d) <> 0", s.ColumnList(), s.MinuteTable(schema.DayOf(i.at.a)), s.Key, schema.HoldsHour|schema.HoldsDay),
+			i.at.b, i.at.a, i.at.a+i.level.Minutes())
+		if err != nil {
+			return pb.v.DB.Fault(err)
+		}
 	}
-	values := make([]int64, len(s.Columns))
-	dest := make([]any, len(values)+2)
-	var minute, key int64
-	dest[0], dest[1] = &minute, &key
-	for c := range values {
-		dest[2+c] = &values[c]
-	}
-	return db.Each(pb.v.Ctx, pb.v.SQL, func(scan func(...any) error) error {
-		err := scan(dest...)
-		schema.NewPending(s).AddSaturating(i.values, values)
-		return err
-	}, fmt.Sprintf("SELECT %s FROM %s WHERE %s = $1 AND minute > $2 AND minute < $3 AND (rough & %d) <> 0", s.ColumnList(), table, s.Key, schema.HoldsHour|schema.HoldsDay),
-		i.at.b, i.at.a, i.at.a+i.level.Minutes())
+	return nil
 }

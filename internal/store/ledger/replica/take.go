@@ -42,26 +42,21 @@ func (e *Exchange) StatesMark(ctx context.Context, src replica.Source) (m replic
 // fault.ErrConflict; the source continues from the returned mark. One with rows of the future is
 // fault.ErrUnavailable until their time. A page that can never be taken is fault.ErrInvalid.
 func (e *Exchange) TakeStates(ctx context.Context, src replica.Source, p *replica.Page, now time.Time) (m replica.Mark, err error) {
-	if err := p.Check(); err != nil {
-		return m, db.Wrap(err, "source %q", src.ID)
+	var reset bool
+	if err = p.Check(); err == nil {
+		err = checkFuture(p, now)
 	}
-	if err := checkFuture(p, now); err != nil {
-		return m, db.Wrap(err, "source %q", src.ID)
+	if err == nil {
+		err = e.db.Write(ctx, func(t *db.Tx) (err error) {
+			s := &pageTaker{Tx: t, page: p, src: src, now: now, usage: book.NewChange(schema.UsageLayout), whole: book.NewChange(schema.NodeLayout)}
+			reset, err = s.take()
+			return err
+		})
 	}
-	var moved, reset bool
-	err = e.db.Write(ctx, func(t *db.Tx) error {
-		s := &pageTaker{Tx: t, page: p, src: src, now: now, usage: book.NewChange(schema.UsageLayout), whole: book.NewChange(schema.NodeLayout), nested: map[[2]int64]int64{}}
-		var err error
-		if moved, reset, err = s.take(); err == nil && moved {
-			return errMarkMoved
-		}
-		return err
-	})
-	if reset || errors.Is(err, errMarkMoved) {
+	if err == nil && reset || errors.Is(err, errMarkMoved) {
 		if m, err = e.StatesMark(ctx, src); err == nil {
 			err = fmt.Errorf("the states do not continue at page %d: %w", m.Sequence, fault.ErrConflict)
 		}
-		return m, db.Wrap(err, "source %q", src.ID)
 	}
 	if err != nil {
 		return m, db.Wrap(err, "states of source %q", src.ID)
@@ -76,7 +71,7 @@ const maxAhead = time.Hour
 // checkFuture returns an error that wraps fault.ErrUnavailable if a page has rows of the future.
 // Each of their days would have tables that are not dropped before that day is over.
 func checkFuture(p *replica.Page, now time.Time) error {
-	latest := int64(0)
+	var latest int64
 	for i := range p.Rows {
 		latest = max(latest, p.Rows[i].Minute)
 	}
@@ -105,39 +100,40 @@ type pageTaker struct {
 	source    int64   // surrogate id
 	coarse    int64   // column coarse of table source
 	nodes     []int64 // surrogate ids of the page's nodes; 0 for nodes of another source
+	hosts     []int64 // likewise, of nodes that rows can be within; 0 for nodes of other clusters
 	workloads []int64
 	usage     *book.Change
 	whole     *book.Change
-	nested    map[[2]int64]int64 // host by node and day, where all rows of the day are within it
 }
 
-// take takes the page. moved says that the page does not continue the mark and nothing may change;
-// reset says that the source must start over and the page itself is not taken.
-func (t *pageTaker) take() (moved, reset bool, err error) {
+// take takes the page. errMarkMoved says that the page does not continue the mark; reset says that the
+// source must start over and the page itself is not taken.
+func (t *pageTaker) take() (reset bool, err error) {
 	var sequence int64
 	var position string
 	err = t.QueryRow(`INSERT INTO source (source_id, cluster, seen_ns) VALUES ($1, $2, $3)
 		ON CONFLICT (source_id) DO UPDATE SET cluster = excluded.cluster, seen_ns = excluded.seen_ns RETURNING id, sequence, position, coarse`,
 		schema.Clean(t.src.ID), schema.Clean(t.src.Cluster), schema.Nanos(t.now)).Scan(&t.source, &sequence, &position, &t.coarse)
 	if err != nil {
-		return false, false, err
+		return false, err
 	}
 	here := replica.Mark{Sequence: uint64(sequence), Position: position}
 	if !here.SamePosition(t.page.From) || t.hasTooFineRows() {
-		return true, false, nil
+		return false, errMarkMoved
 	}
-	position = schema.Clean(t.page.To)
 	if reset, err = t.takeNodes(); err != nil {
-		return false, false, err
+		return false, err
 	}
-	if reset {
-		position = ""
-	} else if err := t.takeAll(); err != nil {
-		return false, false, err
+	position = ""
+	if !reset {
+		position = schema.Clean(t.page.To)
+		if err := t.takeAll(); err != nil {
+			return false, err
+		}
 	}
 	_, err = t.Exec("UPDATE source SET sequence = $2, position = $3, coarse = $4 WHERE id = $1", t.source, sequence+1, position, t.coarse)
 	failpoint.At("upstream.before-commit")
-	return false, reset, err
+	return reset, err
 }
 
 // hasTooFineRows reports whether the page has rows of a level that is no longer kept, so that it is
@@ -223,30 +219,44 @@ func (t *pageTaker) takeShift(node int64, s *batch.Shift) error {
 	return err
 }
 
+// A known is what is known of a node; id is 0 if there is none.
+type known struct {
+	id, owner     int64 // owner is its source
+	cluster, pool string
+	// mine says that it is of the source, or in a cluster of it: rights in one cluster give none to
+	// nodes of another.
+	mine bool
+}
+
+// lookUp returns the node with an id.
+func (t *pageTaker) lookUp(id string) (n known, err error) {
+	var of string // a node that is only created is in the cluster of its source
+	err = t.QueryRow(`SELECT n.id, n.source, n.cluster, n.pool, coalesce(nullif(n.cluster, ''), s.cluster, '') FROM node n
+		LEFT JOIN source s ON s.id = n.source WHERE n.node_id = $1`, schema.Clean(id)).Scan(&n.id, &n.owner, &n.cluster, &n.pool, &of)
+	if errors.Is(err, sql.ErrNoRows) {
+		return n, nil
+	}
+	n.mine = n.owner == t.source || schema.Clean(t.src.ResolveCluster(of)) == of
+	return n, err
+}
+
 // findHost returns the node that hosts a guest and the guest's workload in it. Both are 0 if there
 // is none or if the host is in a cluster that the source may not write to. A host that the source
 // has yet to send is created.
 func (t *pageTaker) findHost(id string, short workload.ShortID) (node, workload int64, err error) {
 	if id == "" {
-		return 0, 0, nil
+		return node, workload, nil
 	}
-	var owner int64
-	var cluster string
-	err = t.QueryRow("SELECT id, source, cluster FROM node WHERE node_id = $1", schema.Clean(id)).Scan(&node, &owner, &cluster)
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		node, err = t.newNode(id)
-	case err == nil && owner != t.source:
-		var mine bool
-		if mine, err = t.isOwnCluster(owner, cluster); err == nil && !mine {
-			return 0, 0, nil
-		}
+	n, err := t.lookUp(id)
+	if err == nil && n.id == 0 {
+		n.id, err = t.newNode(id)
+		n.mine = true
 	}
-	if err != nil {
-		return 0, 0, err
+	if err != nil || !n.mine {
+		return node, workload, err
 	}
-	ref, err := t.Workload(node, short)
-	return node, ref.ID, err
+	ref, err := t.Workload(n.id, short)
+	return n.id, ref.ID, err
 }
 
 // newNode creates a node of the source.
@@ -292,90 +302,62 @@ func (t *pageTaker) takeNestings() error {
 func (t *pageTaker) keyOf(id, node, minute int64, within int) (key int64, err error) {
 	if t.page.Within {
 		if within == 0 {
-			return schema.Key(id, 0), nil
+			return id, nil
 		}
-		host := t.nodes[within-1]
+		host := t.hosts[within-1]
 		if host == 0 {
-			if host, err = t.findOwnNode(t.page.Nodes[within-1].ID); err != nil {
-				return 0, err
-			}
-		}
-		if host == 0 || host >= schema.EndWithin {
 			host = node // not known here
+		}
+		if host >= schema.EndWithin {
+			return id, nil // as when rows are booked
 		}
 		return schema.Key(id, host), nil
 	}
-	day := [2]int64{node, minute - minute%schema.DayMinutes}
-	host, ok := t.nested[day]
-	if !ok {
-		hosts, err := t.Ints("SELECT host FROM within_day WHERE node = $1 AND minute = $2 AND whole = 1", node, day[1])
-		if err != nil {
-			return 0, err
-		}
-		if len(hosts) > 0 {
-			host = hosts[0]
-		}
-		t.nested[day] = host
-	}
-	return schema.Key(id, host), nil
-}
-
-// findOwnNode returns a node of another source that is in a cluster of this one, or 0.
-func (t *pageTaker) findOwnNode(id string) (node int64, err error) {
-	var owner int64
-	var cluster string
-	err = t.QueryRow("SELECT id, source, cluster FROM node WHERE node_id = $1", schema.Clean(id)).Scan(&node, &owner, &cluster)
-	if errors.Is(err, sql.ErrNoRows) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, err
-	}
-	if mine, err := t.isOwnCluster(owner, cluster); err != nil || !mine {
-		return 0, err
-	}
-	return node, nil
+	var host int64
+	err = t.QueryRow("SELECT coalesce(min(host), 0) FROM within_day WHERE node = $1 AND minute = $2 AND whole = 1", node, schema.DayOf(minute)).Scan(&host)
+	return schema.Key(id, host), err
 }
 
 // takeNodes stores the nodes of the page. reset says that the source took over a node of another
 // source, and must send all of it.
 func (t *pageTaker) takeNodes() (reset bool, err error) {
-	t.nodes = make([]int64, len(t.page.Nodes))
+	t.nodes, t.hosts = make([]int64, len(t.page.Nodes)), make([]int64, len(t.page.Nodes))
 	for i := range t.page.Nodes {
 		n := &t.page.Nodes[i]
-		var id, owner int64
-		var cluster, pool string
-		err := t.QueryRow("SELECT id, source, cluster, pool FROM node WHERE node_id = $1", schema.Clean(n.ID)).Scan(&id, &owner, &cluster, &pool)
+		had, err := t.lookUp(n.ID)
+		got := true
 		switch {
-		case errors.Is(err, sql.ErrNoRows):
-			id, err = t.newNode(n.ID)
-		case err == nil && owner != t.source:
-			var got bool
-			if got, err = t.claimForeign(id, owner, n.ID, cluster); err == nil && !got {
-				continue
-			}
-			reset = true
+		case err != nil:
+		case had.id == 0:
+			had.id, err = t.newNode(n.ID)
+			had.mine = true
+		case had.owner != t.source:
+			got, err = t.claimForeign(&had, n.ID)
+			reset = reset || got
 		}
 		if err != nil {
 			return false, err
 		}
-		t.nodes[i] = id
+		if had.mine && had.id < schema.EndWithin {
+			t.hosts[i] = had.id
+		}
+		if !got {
+			continue
+		}
+		t.nodes[i] = had.id
 		host, workload, err := t.findHost(n.Host.Node, n.Host.Workload)
 		if err != nil {
 			return false, err
 		}
+		cluster, pool := schema.Clean(t.src.ResolveCluster(n.Cluster)), schema.Clean(n.Pool)
 		_, err = t.Exec(`UPDATE node SET cluster = $2, name = $3, machine_id = $4, boot = $5, pool = $6, enrolled_ns = $7, revoked_ns = $8, through_ns = $9,
 			cpus = $10, cpus_minute = $11, rev = $12, source = $13, host = $14, host_workload = $15, nested_ns = $16, equal_ns = $17 WHERE id = $1`,
-			id, schema.Clean(t.src.ResolveCluster(n.Cluster)), schema.Clean(n.Name), schema.Clean(n.MachineID), schema.Clean(n.Boot), schema.Clean(n.Pool), schema.Nanos(n.At), schema.Nanos(n.Revoked), schema.Nanos(n.Through),
+			had.id, cluster, schema.Clean(n.Name), schema.Clean(n.MachineID), schema.Clean(n.Boot), pool, schema.Nanos(n.At), schema.Nanos(n.Revoked), schema.Nanos(n.Through),
 			int64(n.CPUs), n.CPUMinute, t.Rev, t.source, host, workload, schema.Nanos(n.Host.Since), schema.Nanos(n.Host.Seen))
-		if err != nil {
-			return false, err
+		if err == nil && (cluster != had.cluster || pool != had.pool) {
+			// Its days are in other groups now.
+			_, err = t.Exec("INSERT INTO stale_day (minute) SELECT DISTINCT minute FROM group_day WHERE cluster = $1 AND pool = $2 ON CONFLICT (minute) DO UPDATE SET next = 0", had.cluster, had.pool)
 		}
-		if cluster == schema.Clean(t.src.ResolveCluster(n.Cluster)) && pool == schema.Clean(n.Pool) {
-			continue
-		}
-		// Its days are in other groups now.
-		_, err = t.Exec("INSERT INTO stale_day (minute) SELECT DISTINCT minute FROM group_day WHERE cluster = $1 AND pool = $2 ON CONFLICT (minute) DO UPDATE SET next = 0", cluster, pool)
 		if err != nil {
 			return false, err
 		}
@@ -383,27 +365,12 @@ func (t *pageTaker) takeNodes() (reset bool, err error) {
 	return reset, nil
 }
 
-// isOwnCluster reports whether a node of another source is in a cluster of this source: rights in
-// one cluster give none to nodes of another.
-func (t *pageTaker) isOwnCluster(owner int64, cluster string) (bool, error) {
-	if cluster == "" && owner != 0 { // the node is only created; use the cluster of its source
-		if err := t.QueryRow("SELECT cluster FROM source WHERE id = $1", owner).Scan(&cluster); err != nil {
-			return false, err
-		}
-	}
-	return schema.Clean(t.src.ResolveCluster(cluster)) == cluster, nil
-}
-
 // claimForeign decides about a node that another source sent before. Its rows count once: from the
 // first source, unless that one has gone silent and this source is of the node's cluster.
-func (t *pageTaker) claimForeign(node, owner int64, id, cluster string) (got bool, err error) {
-	mine, err := t.isOwnCluster(owner, cluster)
-	if err != nil {
-		return false, err
-	}
-	if owner != 0 && mine {
+func (t *pageTaker) claimForeign(n *known, id string) (got bool, err error) {
+	if n.owner != 0 && n.mine {
 		var seen, revoked, coarse int64
-		if err := t.QueryRow("SELECT seen_ns, revoked_ns, coarse FROM source WHERE id = $1", owner).Scan(&seen, &revoked, &coarse); err != nil {
+		if err := t.QueryRow("SELECT seen_ns, revoked_ns, coarse FROM source WHERE id = $1", n.owner).Scan(&seen, &revoked, &coarse); err != nil {
 			return false, err
 		}
 		if revoked != 0 || schema.Nanos(t.now)-seen > int64(abandonAfter) {
@@ -411,12 +378,12 @@ func (t *pageTaker) claimForeign(node, owner int64, id, cluster string) (got boo
 			return true, t.Audit(registry.Audit{At: t.now, Actor: t.src.ID, Action: "states.node-moved", Object: id, Detail: "from a server that no longer sends"})
 		}
 	}
-	fresh, err := t.Exec("INSERT INTO foreign_node (source, node) VALUES ($1, $2) ON CONFLICT DO NOTHING", t.source, node)
+	fresh, err := t.Exec("INSERT INTO foreign_node (source, node) VALUES ($1, $2) ON CONFLICT DO NOTHING", t.source, n.id)
 	if err != nil || fresh == 0 {
 		return false, err
 	}
 	detail := "another source already sends rows of this node; rows from this server are ignored"
-	if !mine {
+	if !n.mine {
 		detail = "the node is in another cluster; its rows from this server are ignored"
 	}
 	return false, t.Audit(registry.Audit{At: t.now, Actor: t.src.ID, Action: "states.foreign", Object: id, Detail: detail})
@@ -441,7 +408,6 @@ func (t *pageTaker) takeWorkloads() error {
 		if err := book.ReplaceName(t.Tx, ref.ID, w); err != nil {
 			return err
 		}
-		t.NameWorkload(node, w.Short, ref.ID)
 	}
 	return nil
 }

@@ -125,8 +125,13 @@ func TestTables(t *testing.T) {
 	if Minutes.Width() != 1 || Hours.Width() != 60 || Days.Width() != 1440 || Hours.Name() != "hour" || Days.Name() != "day" {
 		t.Error("levels")
 	}
-	if got := FormatMinute(day + 61); got != "2026-03-09T01:01Z" {
-		t.Error(got)
+	for minute, want := range map[int64]string{day + 61: "2026-03-09T01:01Z", EndMinute - 1: "6053-01-23T02:07Z"} {
+		if got := FormatMinute(minute); got != want {
+			t.Errorf("minute %d is %s, want %s", minute, got, want)
+		}
+	}
+	if got := UsageMinuteTable(DayOf(EndMinute)); got != "minute_60530123" {
+		t.Errorf("the last day is in table %s", got)
 	}
 }
 

@@ -6,6 +6,9 @@ type Range struct {
 	From, To int64
 }
 
+// DayOf returns the first minute of a minute's day.
+func DayOf(minute int64) int64 { return minute - minute%DayMinutes }
+
 // Len returns the number of minutes, hours or days.
 func (r Range) Len() int64 { return (r.To - r.From) / r.Level.Width() }
 
@@ -17,7 +20,7 @@ func (r Range) Table(s *Layout) string {
 	case Hours:
 		return s.HourTable()
 	}
-	return s.MinuteTable(r.From - r.From%DayMinutes)
+	return s.MinuteTable(DayOf(r.From))
 }
 
 // Widen moves the ends of a range outward to boundaries of kept rows: to whole hours where minutes
