@@ -153,6 +153,10 @@ func TestLifeOf(t *testing.T) {
 			t.Errorf("%s: from %d to %d, want %d to %d", name, got.First-hour, got.Last-hour, c.from-hour, c.to-hour)
 		}
 	}
+	l.v.Hour = 0
+	if got := l.lifeOf(&query.Workload{}, 0, 0); got.First != 0 || got.Last != hour+103 {
+		t.Errorf("of a ledger in which nothing is folded: %v", got)
+	}
 }
 
 // Idle energy is divided hour by hour, and by days where no hours are kept.

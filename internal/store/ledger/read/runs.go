@@ -245,7 +245,8 @@ func (l *runList) lifeOf(w *query.Workload, first, last int64) schema.MinuteSpan
 	}
 	extend := func(from, to int64) {
 		if from = max(from, l.v.Hour); from < to {
-			span = span.Extend(from).Extend(to)
+			span = span.Extend(from)
+			span = schema.MinuteSpan{First: min(span.First, from), Last: max(span.Last, to)}
 		}
 	}
 	if !w.First.IsZero() {
