@@ -216,14 +216,16 @@ export function field(s) {
   return /^[=+\-@]/.test(s) && !/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(s) ? "'" + s : s;
 }
 
-// csvOf writes the columns of a chart as drawn, in base units, with the quality of values that have one.
+// csvOf writes the columns of a chart as drawn, in base units, with the quality of values that have one;
+// it is unknown of a chart of which none has, as of answers to queries.
 export function csvOf({ seen, rows, times, buckets, unit, band }) {
   const cell = (s) => (/[",\n\r]/.test(s = field(s)) ? '"' + s.replaceAll('"', '""') + '"' : s), iso = (t) => new Date(t * 1000).toISOString();
   const base = { rate: "bytes/s", bytes: "bytes", cores: "cores", watts: "watts", joules: "joules", seconds: "seconds", percent: "ratio" }[unit] || unit;
   const known1 = (v) => (known(v) ? String(v) : ""), qualities = seen.map((s) => (s.values.some(([, , q]) => q) ? new Map(s.values.map(([t, , q]) => [Number(t), q || ""])) : null));
   const ends = band ? [["least", band.low], ["most", band.high]].map(([n, l]) => [n, new Map(l.map(([t, v]) => [Number(t), v]))]) : [];
-  const head = [...(buckets ? ["from", "to"] : ["time"]), ...seen.flatMap((s, n) => [`${s.name} (${base})`, ...(qualities[n] ? [s.name + " quality"] : [])]), ...ends.map(([n]) => `${n} (${base})`)];
-  const line = (t, i) => [...(buckets ? [iso(buckets[i].from), iso(buckets[i].to)] : [iso(t)]), ...rows.flatMap((r, n) => [known1(r[i]), ...(qualities[n] ? [known(r[i]) ? qualities[n].get(t) || "" : ""] : [])]), ...ends.map(([, at]) => known1(at.get(t)))];
+  const blind = qualities.every((q) => q === null);
+  const head = [...(buckets ? ["from", "to"] : ["time"]), ...seen.flatMap((s, n) => [`${s.name} (${base})`, ...(qualities[n] ? [s.name + " quality"] : [])]), ...ends.map(([n]) => `${n} (${base})`), ...(blind ? ["quality"] : [])];
+  const line = (t, i) => [...(buckets ? [iso(buckets[i].from), iso(buckets[i].to)] : [iso(t)]), ...rows.flatMap((r, n) => [known1(r[i]), ...(qualities[n] ? [known(r[i]) ? qualities[n].get(t) || "" : ""] : [])]), ...ends.map(([, at]) => known1(at.get(t))), ...(blind ? ["unknown"] : [])];
   return [head, ...times.map(line)].map((r) => r.map(cell).join(",")).join("\n") + "\n";
 }
 
