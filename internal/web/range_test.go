@@ -95,7 +95,7 @@ func exports(t *testing.T, ctx context.Context) {
 		const buckets = [{ from: 0, to: 60 }, { from: 60, to: 90 }];
 		const seen = [{ name: "=cmd()", values: [[0, 1.5, "measured"], [60, null, "absent"]] }, { name: 'a"b, c', values: [[0, 2], [60, 0]] }, { name: "-7" , values: [[0, null], [60, 1]] }];
 		return [csvOf({ seen, rows: [[1.5, null], [2, 0], [null, 1]], times: [0, 60], buckets, unit: "cores", band: { low: [[0, 3]], high: [[0, 4]] } }), csvOf({ seen: seen.slice(1, 2), rows: [[2, 0]], times: [0, 60], unit: "rate" })];`,
-		`["from,to,'=cmd() (cores),'=cmd() quality,\"a\"\"b, c (cores)\",'-7 (cores),least (cores),most (cores)\n1970-01-01T00:00:00.000Z,1970-01-01T00:01:00.000Z,1.5,measured,2,,3,4\n1970-01-01T00:01:00.000Z,1970-01-01T00:01:30.000Z,,,0,1,,\n","time,\"a\"\"b, c (bytes/s)\"\n1970-01-01T00:00:00.000Z,2\n1970-01-01T00:01:00.000Z,0\n"]`)
+		`["from,to,'=cmd() (cores),'=cmd() quality,\"a\"\"b, c (cores)\",'-7 (cores),least (cores),most (cores)\n1970-01-01T00:00:00.000Z,1970-01-01T00:01:00.000Z,1.5,measured,2,,3,4\n1970-01-01T00:01:00.000Z,1970-01-01T00:01:30.000Z,,,0,1,,\n","time,\"a\"\"b, c (bytes/s)\",quality\n1970-01-01T00:00:00.000Z,2,unknown\n1970-01-01T00:01:00.000Z,0,unknown\n"]`)
 	texts := []string{"=1+1", "+x", "-x", "@x", "-7", "+1.5e3", "a=b", "a\tb", "a\u202eb", "", "7"}
 	list, err := json.Marshal(texts)
 	if err != nil {
@@ -361,5 +361,44 @@ func TestCompareInChromium(t *testing.T) {
 		`[true,true,"","","+12 %","−50 %"]`)
 	picture(t, ctx, "compare-job")
 	u.opens(fmt.Sprintf("%s/job?job=postgres-main&compare=1&from=%d&to=%d", f.URL, now.Add(-30*time.Minute).Unix(), to))
-	u.sees("no change against a period of which a part was not measured", `document.querySelector(".change") === null && document.querySelectorAll('.stat [title^="no change"]').length === 4`)
+	u.sees("no change against a period of which a part was not measured", `document.querySelector(".change") === null && document.querySelectorAll('.stat [title^="no comparison"]').length === 4`)
+}
+
+// Overview and Node compare with the previous period too: the tiles show by how much the average of the
+// range changed, and disk and network have dashed lines of the series of that period. The CSV of these
+// charts has the quality that the ledger has.
+func TestCompareTilesInChromium(t *testing.T) {
+	needPagesStage(t)
+	f := fleet.Open(t, fleet.Config{Nodes: 3, Each: 4, Tame: true, Windows: 40, Window: time.Minute})
+	now := time.Now().Truncate(time.Minute)
+	from, to := now.Add(-22*time.Minute).Unix(), now.Add(-12*time.Minute).Unix()
+	ctx := browser(t)
+	u := signIn(t, ctx, f, 1440, 900, "/query")
+	u.sees("the page", `document.querySelector("#main") !== null`)
+	expect(t, ctx, "the text of a change", `
+		const { movedBy } = await of("changes.js");
+		return [movedBy(2.5, 2, "cores"), movedBy(1024, 2048, "bytes"), movedBy(5, 0, "watts"), movedBy(5, null, "watts"), movedBy(undefined, 5, "watts"), movedBy(0, 0, "rate"), movedBy(5.002, 5, "watts"), movedBy(5.003, 5, "watts")];`,
+		`["+0.50 cores (+25 %)","−1.00 KiB (−50 %)","+5.00 W","","","unchanged","unchanged","+3.00 mW (+0.1 %)"]`)
+	for path, where := range map[string]string{"/": "", "/node/rack1-n01": "node=rack1-n01"} {
+		u.opens(fmt.Sprintf("%s%s?compare=1&from=%d&to=%d", f.URL, path, from, to))
+		u.sees("lines of the previous period", `[...document.querySelectorAll(".legend b")].map((b) => b.dataset.name).filter((n) => n.endsWith("previous period")).join() === "previous period,previous period,previous period,read, previous period,written, previous period,received, previous period,sent, previous period"`)
+		u.sees("the change in five tiles", `document.querySelectorAll("section[aria-label=now] .change").length === 5`)
+		expect(t, ctx, "changes by the ledger, lines by the series", fmt.Sprintf(`
+			const { get, range } = await of("api.js"), { movedBy } = await of("changes.js"), uPlot = (await import(document.querySelector("script[type=module]").src.replace("js/app.js", "vendor/uplot.mjs"))).default;
+			const [from, to, where] = [%d, %d, %s], sum = async (a, b) => (await get("/v1/usage", { by: "kind", where, from: a, to: b })).groups;
+			const [a, b] = [await sum(from, to), await sum(2 * from - to, from)], total = (groups, keys, idle) => groups.filter((g) => idle || g.kind !== "idle").reduce((s, g) => s + keys.reduce((s, k) => s + Number(g[k] || 0), 0), 0) / (to - from);
+			const want = [[["cpu_seconds"], "cores"], [["memory_byte_seconds"], "bytes"], [["energy_joules"], "watts", true], [["disk_read_bytes", "disk_written_bytes"], "rate"], [["network_rx_bytes", "network_tx_bytes"], "rate"]].map(([k, unit, idle]) => movedBy(total(a, k, idle), total(b, k, idle), unit));
+			const shown = [...document.querySelectorAll("section[aria-label=now] .change")].map((e) => e.innerText), plots = uPlot.sync("time").plots.filter((u) => u.root.isConnected), titled = (u) => u.root.closest(".card").querySelector("h2").innerText;
+			const { step } = (await of("span.js")).spanOf({ from, to }), disk = plots.find((u) => titled(u) === "Disk"), n = disk.series.findIndex((s) => s.label === "written, previous period");
+			const [past] = await range('sum(avg_over_time(mete_node_disk_bytes_per_second{direction="written"%s}[60s]))', { from: disk.data[0][0] - (to - from), to: disk.data[0].at(-1) - (to - from), step }, undefined), at = new Map(past.values.map(([t, v]) => [Number(t) + (to - from), Number(v)]));
+			const known = disk.data[n].filter((v) => v !== null).length, same = disk.data[0].every((t, i) => disk.data[n][i] === null || Math.abs(disk.data[n][i] / at.get(t) - 1) < 1e-9);
+			return [shown.join() === want.join() || [shown, want], disk.series[n].dash.join(), known > 10, same];`, from, to, quote(where), map[string]string{"": "", "node=rack1-n01": `,node="rack1-n01"`}[where]), `[true,"6,4",true,true]`)
+		picture(t, ctx, "compare-tiles")
+		// The CSV of Disk.
+		u.sees("the menu", `(() => { window.saved = null; URL.createObjectURL = (b) => { b.text().then((t) => { window.saved = t; }); return "#"; }; const m = document.querySelector('[aria-label="save Disk"]'); m.click(); return true; })()`)
+		u.sees("the CSV", `(() => { if (window.saved) return true; const b = [...document.querySelectorAll(".pop button")].find((b) => b.innerText === "Download CSV"); if (b) b.click(); return false; })()`)
+		if got := evaluate[string](u, `window.saved.split("\n").slice(0, 1).join() + "|" + [...new Set(window.saved.trim().split("\n").slice(1).map((l) => l.split(",")[2]))].filter(Boolean).join()`); got != "time,read (bytes/s),read quality,written (bytes/s),written quality,\"read, previous period (bytes/s)\",\"written, previous period (bytes/s)\"|measured" {
+			t.Errorf("%s: CSV of disk: %s", path, got)
+		}
+	}
 }

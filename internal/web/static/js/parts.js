@@ -4,7 +4,7 @@ import { html, useMemo } from "../vendor/preact.mjs";
 import { Card, Shown, Empty, Bar, Figure, Quality, useData } from "./ui.js";
 import { Chart } from "./chart.js";
 import { resources, stacks, stack, capacity, errors, traffic, flows } from "./series.js";
-import { before, isNow, zoom } from "./span.js";
+import { before, isNow, ledger, zoom } from "./span.js";
 import { text, shareOf, inconsistent, when, ago, few, exactly } from "./fmt.js";
 import { nodeAt } from "./route.js";
 import { Table } from "./table.js";
@@ -107,16 +107,33 @@ export function bandOf(series, off) {
   return { low, high };
 }
 
+// qualityAt is the quality of a figure of the ledger at a time; of all uses of it, the worst.
+const qualityAt = (of, field, t) => { const i = of.buckets.findIndex((b) => t >= b.from && t <= b.to), a = of.kinds[i]; return (a && a.total && a.total.quality && a.total.quality[field]) || ""; };
+
+// moved is a series of the range before as a dashed line of this one, so many seconds later.
+const moved = (s, shift) => ({ name: s.name + ", previous period", tone: "previous", over: true, dash: [6, 4], values: s.values.map(([t, v]) => [Number(t) + shift, v]) });
+
 // Flows is the traffic of machines over time, both ways; that of workloads, by the ledger, where
-// this server has no series of it. names are the figures of the ledger.
-export function Flows({ title, name, match = "", nodes = 1, of, names, span, height = 170, width, marks }) {
-  const at = of.data ? of.data.span : span;
-  const data = useData((signal) => (of.loading && !of.data ? Promise.resolve(null) : flows(name, match, nodes, at, signal)), [name, match, at.from, at.to, of.loading && !of.data]);
-  const booked = useMemo(() => (of.data && !of.data.empty && data.data && data.data.length === 0 ? traffic(of.data, names) : []), [of.data, data.data]);
-  return html`<${Card} title=${title} note=${booked.length ? "of workloads" : ""} width=${width}><${Shown} of=${data} height=${height + 34}>${(series) => (series.length + booked.length === 0
+// this server has no series of it. names are the figures of the ledger. previous is as of Stacked.
+export function Flows({ title, name, match = "", nodes = 1, of, names, span, previous, compare, height = 170, width, marks }) {
+  const at = of.data ? of.data.span : span, waits = of.loading && !of.data, shift = Date.parse(ledger(span).from) / 1000 - before(span).from;
+  const data = useData((signal) => (waits ? Promise.resolve(null) : flows(name, match, nodes, at, signal)), [name, match, at.from, at.to, waits]);
+  const past = useData((signal) => (waits || !compare ? Promise.resolve(null) : flows(name, match, nodes, { ...at, from: at.from - shift, to: at.to - shift }, signal)), [name, match, at.from, at.to, waits, compare]);
+  const lines = useMemo(() => {
+    const known = of.data && !of.data.empty && of.data.kinds ? of.data : null;
+    if (!data.data) return [];
+    if (data.data.length === 0) return known ? [...traffic(known, names), ...(previous && !previous.empty ? traffic(previous, names).map((s) => laid(moved(s, shift), previous, known, shift)) : [])] : [];
+    const fields = Object.fromEntries(names), own = data.data.map((s) => ({ ...s, values: s.values.map(([t, v]) => [t, v, known ? qualityAt(known, fields[s.name], Number(t)) : ""]) }));
+    return [...own, ...(compare && past.data ? past.data.map((s) => moved(s, shift)) : [])];
+  }, [of.data, data.data, past.data, previous, compare]);
+  const booked = data.data && data.data.length === 0;
+  return html`<${Card} title=${title} note=${booked && lines.length ? "of workloads" : ""} width=${width}><${Shown} of=${data} height=${height + 34}>${() => (lines.length === 0
     ? html`<div class="hollow" style=${{ minHeight: height + 34 + "px" }}><${NoData} what=${title.toLowerCase()} /></div>`
-    : html`<${Chart} series=${series.length ? series : booked} buckets=${series.length ? undefined : of.data.buckets} span=${at} unit="rate" height=${height} label=${title} marks=${marks} />`)}</${Shown}></${Card}>`;
+    : html`<${Chart} series=${lines} buckets=${booked ? of.data.buckets : undefined} span=${at} unit="rate" height=${height} label=${title} marks=${marks} />`)}</${Shown}></${Card}>`;
 }
+
+// laid puts a moved series of buckets on those of this range.
+const laid = (s, previous, of, shift) => ({ ...s, values: of.buckets.map((b) => { const i = previous.buckets.findIndex((p) => p.from + shift < b.to && p.to + shift > b.from); return [b.from, i < 0 ? null : s.values[i][1]]; }) });
 
 const summed = [["CPU", "cpu_seconds", "seconds"], ["Memory", "memory_byte_seconds", "bytehours"], ["Energy", "energy_joules", "joules"], ["Disk read", "disk_read_bytes", "bytes"], ["Disk written", "disk_written_bytes", "bytes"]];
 

@@ -93,7 +93,7 @@ export const errors = (of, withIdle) => of.buckets.map((b, i) => {
 
 // traffic is what workloads read and wrote, or received and sent, from the ledger.
 export function traffic(of, names) {
-  return names.map(([name, field]) => ({ name, values: of.buckets.map((b, i) => { const p = partsAt(of.kinds[i], field); return [b.from, p ? p.workloads / (b.to - b.from) : null]; }) })).filter((s) => s.values.some(([, v]) => v !== null));
+  return names.map(([name, field]) => ({ name, values: of.buckets.map((b, i) => { const p = partsAt(of.kinds[i], field); return [b.from, p ? p.workloads / (b.to - b.from) : null, p && of.kinds[i].total && of.kinds[i].total.quality ? of.kinds[i].total.quality[field] : ""]; }) })).filter((s) => s.values.some(([, v]) => v !== null));
 }
 
 // flows are the bytes a second of machines, both ways.

@@ -4,6 +4,7 @@ import { get, save } from "../api.js";
 import { before, ledger, steps, useSpan } from "../span.js";
 import { Card, Stat, Shown, Empty, Facts, Quality, Kind, Segments, useData, useHere } from "../ui.js";
 import { JobCharts, useJobCharts } from "../jobcharts.js";
+import { percentOf, isMeasured } from "../changes.js";
 import { Table } from "../table.js";
 import { Runs, useRuns } from "../runs.js";
 import { running, jobColumns, jobFields } from "../amounts.js";
@@ -66,13 +67,12 @@ function Flow({ title, sum, of, change }) {
 export function changeOf(now, past, keys) {
   const [a, b] = [now, past].map((s) => (s && keys.every((k) => known(s[k])) ? keys.reduce((sum, k) => sum + Number(s[k]), 0) : null));
   if (a === null || b === null || b === 0) return "";
-  const c = (a - b) / b;
-  return (c < 0 ? "−" : "+") + (Math.abs(c) < 0.0995 ? Math.abs(c * 100).toFixed(1) : Math.abs(c * 100).toFixed(0)) + " %";
+  return percentOf(a, b);
 }
 
 // comparable is the sum of an answer about one job; null where a tenth of its range or more was not
 // measured: then the change would be that of what is known.
-const comparable = (a) => (Number(a.averages_over_seconds) * 1000 >= 0.9 * (Date.parse(a.to) - Date.parse(a.from)) && a.groups[0]) || null;
+const comparable = (a) => (isMeasured(a) && a.groups[0]) || null;
 
 const Change = ({ now, past, keys }) => { const c = changeOf(now, past, keys); return c ? html`<span class="num change" title="against the previous period of equal length">${c}</span>` : html`<span class="absent" title="no comparison: the previous period has no or incomplete data">–</span>`; };
 

@@ -6,20 +6,21 @@ import { resources, quote, divisions } from "../series.js";
 import { Starting, isStarting, usePresent } from "../starting.js";
 import { Card, Stat, Shown, Empty, Facts, Kind, Job, Segments, useData, useHere, partsOf } from "../ui.js";
 import { Stacked, Flows, Gaps, Stopped, Blank, stopped, useStacks, gapMarks } from "../parts.js";
+import { useChange } from "../changes.js";
 import { Table } from "../table.js";
 import { State } from "./nodes.js";
 import { text, shareOf, few, ago, exactly, when } from "../fmt.js";
 import { jobColumns, jobFields } from "../amounts.js";
 import { put, go, jobAt, href, ranged } from "../route.js";
 
-function Now({ n, since }) {
+function Now({ n, since, change = () => null }) {
   const none = since ? "no data since " + when(since * 1000) : "not available";
   const share = (p, unit) => (p ? `${text(shareOf(p.workloads + p.system, p.whole), "percent")} of ${text(p.whole, unit)}` : none);
-  const stat = (title, p, unit) => html`<${Stat} title=${title} v=${p && p.workloads + p.system} unit=${unit} quality=${p && p.quality} parts=${partsOf(p, unit)} below=${p ? html`<span>${share(p, unit)}</span><span>workloads ${text(p.workloads, unit)}</span><span>idle ${text(p.idle, unit)}</span>` : none} />`;
-  const flow = (title, f, a, b) => html`<${Stat} title=${title} v=${f && f.in + f.out} unit="rate" quality=${f && f.quality} below=${f ? html`<span>${a} ${text(f.in, "rate")}</span><span>${b} ${text(f.out, "rate")}</span>` : none} />`;
+  const stat = (title, p, unit, tile) => html`<${Stat} title=${title} v=${p && p.workloads + p.system} unit=${unit} quality=${p && p.quality} parts=${partsOf(p, unit)} below=${p ? html`<span>${share(p, unit)}</span><span>workloads ${text(p.workloads, unit)}</span><span>idle ${text(p.idle, unit)}</span>${change(tile, unit)}` : html`<span>${none}</span>${change(tile, unit)}`} />`;
+  const flow = (title, f, a, b) => html`<${Stat} title=${title} v=${f && f.in + f.out} unit="rate" quality=${f && f.quality} below=${f ? html`<span>${a} ${text(f.in, "rate")}</span><span>${b} ${text(f.out, "rate")}</span>${change(title.toLowerCase(), "rate")}` : html`<span>${none}</span>${change(title.toLowerCase(), "rate")}`} />`;
   const e = n.power_watts;
-  return html`<section class="card stats five" aria-label="now">${stat("CPU", n.cpu_cores, "cores")}${stat("Memory", n.memory_bytes, "bytes")}
-    <${Stat} title="Power" v=${e && e.whole} unit="watts" quality=${e && e.quality} off=${e && e.error} parts=${partsOf(e, "watts")} below=${e ? html`<span>active ${text(e.workloads + e.system, "watts")}</span><span>idle ${text(e.idle, "watts")}</span>` : none} />
+  return html`<section class="card stats five" aria-label="now">${stat("CPU", n.cpu_cores, "cores", "cpu")}${stat("Memory", n.memory_bytes, "bytes", "memory")}
+    <${Stat} title="Power" v=${e && e.whole} unit="watts" quality=${e && e.quality} off=${e && e.error} parts=${partsOf(e, "watts")} below=${e ? html`<span>active ${text(e.workloads + e.system, "watts")}</span><span>idle ${text(e.idle, "watts")}</span>${change("power", "watts")}` : html`<span>${none}</span>${change("power", "watts")}`} />
     ${flow("Disk", n.disk_bytes_per_second, "read", "written")}${flow("Network", n.network_bytes_per_second, "in", "out")}</section>`;
 }
 
@@ -38,7 +39,8 @@ export function Node({ path, nodes }) {
   const known = nodes.find((n) => n.name === name || n.node === name), match = known ? "node=" + quote(known.name) : "";
   const now = useData(async (signal) => (known ? (await get("/v1/summary", { nodes: 1, node: known.node }, signal)).nodes[0] : null), [known && known.node], 5000);
   const by = query.by !== "nodes" && divisions[query.by] ? query.by : "", idle = query.idle === "1", starting = Boolean(known) && isStarting([known]);
-  const [of, previous] = useStacks({ by, where: ["node=" + (known ? known.node : "")], span, compare: query.compare === "1" });
+  const compare = query.compare === "1", where = ["node=" + (known ? known.node : "")], change = useChange({ where, span, compare });
+  const [of, previous] = useStacks({ by, where, span, compare });
   const present = usePresent(starting && nodes.length === 1);
   const used = useData((signal) => (known ? get("/v1/usage", { by: "job,kind", where: "node=" + known.name, limit: 200, fields: jobFields, ...ledger(span) }, signal) : null), [known && known.node, steps(span)]);
   const gaps = useData(async (signal) => (known ? (await get("/v1/gaps", { node: known.node, ...ledger(span) }, signal)).gaps : []), [known && known.node, steps(span)]);
@@ -50,12 +52,12 @@ export function Node({ path, nodes }) {
   if (starting) return html`${present.now && html`<${Now} n=${{ ...present.now.sum }} />`}<${Starting} nodes=${[known]} history=${present.history} />`;
   const blank = of.data && of.data.empty;
   return html`<div class="bar facts-line"><${State} of=${known.state} /><span class="muted">${known.cluster}</span><span class="muted">${few(known.cpus, "CPU")}</span><span class="muted" title=${known.booked_through ? exactly(known.booked_through) : ""}>${known.booked_through ? "last data " + ago(known.booked_through) : "no data yet"}</span><code class="muted small">${known.node}</code></div>
-    ${!blank && html`<${Stopped} nodes=${[known]} span=${span} />`}<${Shown} of=${now} height=${124}>${(n) => html`<${Now} n=${n} since=${!n.cpu_cores && stopped([known])} />`}</${Shown}>
+    ${!blank && html`<${Stopped} nodes=${[known]} span=${span} />`}<${Shown} of=${now} height=${124}>${(n) => html`<${Now} n=${n} since=${!n.cpu_cores && stopped([known])} change=${change} />`}</${Shown}>
     <div class="bar"><${Segments} label="stack by" options=${[["", "jobs"], ["users", "users"], ["parts", "parts"]]} value=${by} choose=${(v) => put({ by: v })} />
       <label class="check"><input type="checkbox" checked=${idle} onChange=${(e) => put({ idle: e.target.checked ? "1" : "" }, true)} /> show idle</label>
       <label class="check"><input type="checkbox" checked=${query.compare === "1"} onChange=${(e) => put({ compare: e.target.checked ? "1" : "" }, true)} /> compare with the previous period</label></div>
     <div class="grid">${blank ? html`<${Blank} nodes=${[known]} span=${span} />` : html`${chart("cpu")}${chart("memory")}${chart("power")}
-      <div class="w6 grid inner"><${Flows} title="Disk" name="mete_node_disk_bytes_per_second" match=${match} of=${of} names=${[["read", "disk_read_bytes"], ["written", "disk_written_bytes"]]} marks=${marks} span=${span} width="w6" height=${230} /><${Flows} title="Network" name="mete_node_network_bytes_per_second" match=${match} of=${of} names=${[["received", "network_rx_bytes"], ["sent", "network_tx_bytes"]]} marks=${marks} span=${span} width="w6" height=${230} /></div>`}
+      <div class="w6 grid inner"><${Flows} title="Disk" name="mete_node_disk_bytes_per_second" match=${match} of=${of} names=${[["read", "disk_read_bytes"], ["written", "disk_written_bytes"]]} marks=${marks} span=${span} previous=${previous} compare=${compare} width="w6" height=${230} /><${Flows} title="Network" name="mete_node_network_bytes_per_second" match=${match} of=${of} names=${[["received", "network_rx_bytes"], ["sent", "network_tx_bytes"]]} marks=${marks} span=${span} previous=${previous} compare=${compare} width="w6" height=${230} /></div>`}
       <${Card} title="Jobs on this node" note="in the range" flush width="w12"><${Shown} of=${used} lines=${8}>${(u) => html`<${Users} used=${u} name=${known.name} />`}</${Shown}></${Card}>
       ${gaps.data && gaps.data.length > 0 && html`<${Card} title="Gaps in the data" flush width="w8"><${Gaps} gaps=${gaps.data} own /></${Card}>`}
       <${Card} title="About" width=${gaps.data && gaps.data.length > 0 ? "w4" : "w12"}><${Facts} of=${[["Enrolled", known.enrolled_at && when(known.enrolled_at)], ["Machine ID", known.machine_id && html`<code>${known.machine_id}</code>`], ["Boot ID", known.boot && html`<code>${known.boot}</code>`], ["Open streams", String(known.streams)], ["Gaps", !blank && gaps.data && gaps.data.length === 0 && "none in this range"], ["Received from server", known.source && html`<code>${known.source}</code>`], ["Revoked", known.revoked_at && when(known.revoked_at)]]} /></${Card}></div>`;

@@ -6,6 +6,7 @@ import { resources, divisions } from "../series.js";
 import { Starting, isStarting, isNew, usePresent } from "../starting.js";
 import { Card, Stat, Shown, Empty, Figure, Kind, Job, Segments, useData, useHere, partsOf } from "../ui.js";
 import { Stacked, Flows, Whole, Stopped, Blank, latest, stopped, useStacks, gapMarks, alertMarks } from "../parts.js";
+import { useChange } from "../changes.js";
 import { Brief } from "../firing.js";
 import { text, few, ago, when, known, shareOf } from "../fmt.js";
 import { href, nodeAt, jobAt, go, put, ranged } from "../route.js";
@@ -13,15 +14,15 @@ import { href, nodeAt, jobAt, go, put, ranged } from "../route.js";
 const fields = "cpu_seconds,memory_byte_seconds,disk_read_bytes,disk_written_bytes,energy_joules,energy_error_joules", topFields = "cpu_seconds,memory_peak_bytes,energy_joules,energy_error_joules";
 
 // Now is the present use of all machines.
-function Now({ now, nodes }) {
+function Now({ now, nodes, change = () => null }) {
   const s = now.sum, share = (p) => (p && p.whole > 0 ? text(shareOf(p.workloads + p.system, p.whole), "percent") + " of " : "");
   const flow = (f) => f && f.in + f.out, at = now.measured === 0 && stopped(nodes), none = at ? "no data since " + when(at * 1000) : "not available";
   return html`<section class="card stats" aria-label="now">
-    <${Stat} title="CPU" v=${s.cpu_cores && s.cpu_cores.workloads + s.cpu_cores.system} unit="cores" quality=${s.cpu_cores && s.cpu_cores.quality} parts=${partsOf(s.cpu_cores, "cores")} below=${s.cpu_cores ? share(s.cpu_cores) + few(s.cpus, "CPU") : none} />
-    <${Stat} title="Memory" v=${s.memory_bytes && s.memory_bytes.workloads + s.memory_bytes.system} unit="bytes" quality=${s.memory_bytes && s.memory_bytes.quality} parts=${partsOf(s.memory_bytes, "bytes")} below=${s.memory_bytes ? share(s.memory_bytes) + text(s.memory_bytes.whole, "bytes") : none} />
-    <${Stat} title="Power" v=${s.power_watts && s.power_watts.whole} unit="watts" quality=${s.power_watts && s.power_watts.quality} off=${s.power_watts && s.power_watts.error} parts=${partsOf(s.power_watts, "watts")} below=${s.power_watts ? text(s.power_watts.idle, "watts") + " idle " : none} />
-    <${Stat} title="Disk" v=${flow(s.disk_bytes_per_second)} unit="rate" quality=${s.disk_bytes_per_second && s.disk_bytes_per_second.quality} below=${s.disk_bytes_per_second ? html`<span>read ${text(s.disk_bytes_per_second.in, "rate")}</span><span>written ${text(s.disk_bytes_per_second.out, "rate")}</span>` : none} />
-    <${Stat} title="Network" v=${flow(s.network_bytes_per_second)} unit="rate" quality=${s.network_bytes_per_second && s.network_bytes_per_second.quality} below=${s.network_bytes_per_second ? html`<span>in ${text(s.network_bytes_per_second.in, "rate")}</span><span>out ${text(s.network_bytes_per_second.out, "rate")}</span>` : none} />
+    <${Stat} title="CPU" v=${s.cpu_cores && s.cpu_cores.workloads + s.cpu_cores.system} unit="cores" quality=${s.cpu_cores && s.cpu_cores.quality} parts=${partsOf(s.cpu_cores, "cores")} below=${html`<span>${s.cpu_cores ? share(s.cpu_cores) + few(s.cpus, "CPU") : none}</span>${change("cpu", "cores")}`} />
+    <${Stat} title="Memory" v=${s.memory_bytes && s.memory_bytes.workloads + s.memory_bytes.system} unit="bytes" quality=${s.memory_bytes && s.memory_bytes.quality} parts=${partsOf(s.memory_bytes, "bytes")} below=${html`<span>${s.memory_bytes ? share(s.memory_bytes) + text(s.memory_bytes.whole, "bytes") : none}</span>${change("memory", "bytes")}`} />
+    <${Stat} title="Power" v=${s.power_watts && s.power_watts.whole} unit="watts" quality=${s.power_watts && s.power_watts.quality} off=${s.power_watts && s.power_watts.error} parts=${partsOf(s.power_watts, "watts")} below=${html`<span>${s.power_watts ? text(s.power_watts.idle, "watts") + " idle" : none}</span>${change("power", "watts")}`} />
+    <${Stat} title="Disk" v=${flow(s.disk_bytes_per_second)} unit="rate" quality=${s.disk_bytes_per_second && s.disk_bytes_per_second.quality} below=${html`${s.disk_bytes_per_second ? html`<span>read ${text(s.disk_bytes_per_second.in, "rate")}</span><span>written ${text(s.disk_bytes_per_second.out, "rate")}</span>` : html`<span>${none}</span>`}${change("disk", "rate")}`} />
+    <${Stat} title="Network" v=${flow(s.network_bytes_per_second)} unit="rate" quality=${s.network_bytes_per_second && s.network_bytes_per_second.quality} below=${html`${s.network_bytes_per_second ? html`<span>in ${text(s.network_bytes_per_second.in, "rate")}</span><span>out ${text(s.network_bytes_per_second.out, "rate")}</span>` : html`<span>${none}</span>`}${change("network", "rate")}`} />
     <div class="stat"><h3>${nodes.length === 1 ? "Machine" : "Nodes"}</h3><div class="value">${nodes.length === 1 ? html`<a class="plain" href=${nodeAt(nodes[0].name)}>${nodes[0].name}</a>` : now.measured.toLocaleString()}</div>
       <div class="below"><span title="workloads that used something in the latest window">${few(s.workloads, "active workload")}</span>${Object.entries(now.states).filter(([k]) => k !== "live" && !nodes.every((n) => isNew(n))).map(([k, n]) => html`<span class=${"tag " + (k === "revoked" ? "" : "warn")}>${n.toLocaleString()} ${k}</span>`)}</div></div>
   </section>`;
@@ -73,7 +74,8 @@ export function Overview({ nodes, alerts }) {
   const by = divisions[query.by] ? query.by : "", sort = sorts.some(([k]) => k === query.top) ? query.top : "cpu_seconds";
   const live = useData((signal) => get("/v1/summary", { nodes: nodes.length > 1 ? 1 : "" }, signal), [nodes.length > 1], nodes.length > 100 ? 15000 : 5000);
   const present = usePresent(starting);
-  const [of, previous] = useStacks({ by, span, nodes: nodes.length, compare: query.compare === "1" });
+  const compare = query.compare === "1", change = useChange({ span, compare });
+  const [of, previous] = useStacks({ by, span, nodes: nodes.length, compare });
   const used = useData((signal) => get("/v1/usage", { by: "kind", fields, ...ledger(span) }, signal), [steps(span), starting]);
   const gaps = useData(async (signal) => (await get("/v1/gaps", ledger(span), signal)).gaps, [steps(span)]);
   const dimensions = useData(async (signal) => {
@@ -94,13 +96,13 @@ mete-agent -server URL -token-file FILE</pre></${Empty}></section>`;
   const large = nodes.length > 100;
   const cells = several && live.data && html`<${Card} title="Nodes" note="CPU in use" width=${large ? "w12" : ""} aside=${html`<a href="/nodes">All nodes</a>`}><${Fleet} nodes=${live.data.nodes || []} /></${Card}>`;
   const active = nodes.filter((n) => n.state !== "revoked"), blank = of.data && of.data.empty;
-  return html`${!blank && html`<${Stopped} nodes=${active} span=${span} />`}<${Shown} of=${now} height=${124}>${(d) => html`<${Now} now=${d} nodes=${nodes} />`}</${Shown}>
+  return html`${!blank && html`<${Stopped} nodes=${active} span=${span} />`}<${Shown} of=${now} height=${124}>${(d) => html`<${Now} now=${d} nodes=${nodes} change=${change} />`}</${Shown}>
     <div class="bar"><${Segments} label="stack by" options=${choices} value=${by} choose=${(v) => put({ by: v })} />
       <label class="check"><input type="checkbox" checked=${idle} onChange=${(e) => put({ idle: e.target.checked ? "1" : "" }, true)} /> show idle</label>
       <label class="check"><input type="checkbox" checked=${query.compare === "1"} onChange=${(e) => put({ compare: e.target.checked ? "1" : "" }, true)} /> compare with the previous period</label></div>
     <div class="grid">
       ${blank ? html`<${Blank} nodes=${active} span=${span} />` : html`${chart("cpu")}${chart("memory")}${chart("power")}
-      <div class="w6 grid inner"><${Flows} title="Disk" name="mete_node_disk_bytes_per_second" nodes=${measured} of=${of} names=${[["read", "disk_read_bytes"], ["written", "disk_written_bytes"]]} span=${span} width="w6" height=${230} marks=${marks} /><${Flows} title="Network" name="mete_node_network_bytes_per_second" nodes=${measured} of=${of} names=${[["received", "network_rx_bytes"], ["sent", "network_tx_bytes"]]} span=${span} width="w6" height=${230} marks=${marks} /></div>`}
+      <div class="w6 grid inner"><${Flows} title="Disk" name="mete_node_disk_bytes_per_second" nodes=${measured} of=${of} names=${[["read", "disk_read_bytes"], ["written", "disk_written_bytes"]]} span=${span} previous=${previous} compare=${compare} width="w6" height=${230} marks=${marks} /><${Flows} title="Network" name="mete_node_network_bytes_per_second" nodes=${measured} of=${of} names=${[["received", "network_rx_bytes"], ["sent", "network_tx_bytes"]]} span=${span} previous=${previous} compare=${compare} width="w6" height=${230} marks=${marks} /></div>`}
       <${Card} title="Most used" note="jobs, in the range" width="w6" aside=${html`<${Segments} label="most used by" options=${sorts} value=${sort} choose=${(v) => put({ top: v === "cpu_seconds" ? "" : v })} />`}><${Top} span=${span} sort=${sort} /></${Card}>
       <div class="w6 stack"><${Card} title="Attention"><${Shown} of=${gaps} height=${60}>${(g) => html`<${Attention} nodes=${nodes} gaps=${g} alerts=${alerts} />`}</${Shown}></${Card}>
         ${!large && cells}
