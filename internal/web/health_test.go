@@ -37,7 +37,7 @@ func TestHealthInChromium(t *testing.T) {
 			bad({ m: metrics(""), recent: { broken: null, expiry: null, spool: null, refused: null, grown: null } })];`,
 		`["nodes warn","nodes bad","","gaps warn","","alerts warn","alerts bad","alerts bad","heartbeat bad","","","ingest bad","ingest warn","ledger warn","certificates bad","certificates bad","balance bad","spool warn",""]`)
 	expect(t, ctx, "the worst first", healthScript+`return bad({ nodes: [node("behind", 600)], rules: [{ ...beat, state: "inactive" }], recent: { ...well.recent, broken: 2 } });`, `"heartbeat bad,balance bad,nodes warn"`)
-	// One machine is behind for good; the server's metrics may be young, so only these are compared.
+	// One machine stays behind; the server's metrics may be young, so only these are compared.
 	u.sees("the verdict", `document.querySelector(".verdict .title").innerText === "1 warning" && document.querySelector('.problems [data-check="nodes"]').innerText.includes("Check that mete-agent runs there")`)
 	expect(t, ctx, "the figures of the server", `
 		const { get } = await of("api.js"), h = await get("/v1/health", { from: "-15m" }), shown = (key) => document.querySelector('.checks [data-check="' + key + '"] .value').innerText.replace(/\s+/g, " ");
