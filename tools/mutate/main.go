@@ -6,8 +6,8 @@
 // and runs tests with each: the package's own, and if these notice nothing, those of the packages in
 // the directories above it that import it. A change that no test notices survives and is
 // printed. The exit code is 1 if too many survive. A pattern that ends in /... draws from all
-// its packages, in proportion to their statements. What survives meets the tests that need
-// PostgreSQL too, if it is installed and METE_STAGE is not set.
+// its packages, in proportion to their statements. Tests that need PostgreSQL run last, if
+// it is installed and METE_STAGE is not set.
 //
 //	go run ./tools/mutate -regressions ./tools/mutate/regressions [NAME...]
 //
