@@ -123,10 +123,15 @@ func (c *blockCache) get(k *blockKind, p schema.Range, want usage.Set, rev int64
 		}
 		return nil, e.has
 	}
-	c.uses++
 	c.hits++
-	e.used = c.uses
+	c.touch(e)
 	return e.block, e.has
+}
+
+// touch makes a block the one used last.
+func (c *blockCache) touch(e *cachedBlock) {
+	c.uses++
+	e.used = c.uses
 }
 
 func (c *blockCache) drop(key blockKey, e *cachedBlock) {
@@ -146,8 +151,9 @@ func (c *blockCache) put(b *block, rev int64) {
 	if e := c.blocks[key]; e != nil {
 		c.drop(key, e)
 	}
-	c.uses++
-	c.blocks[key] = &cachedBlock{b, rev, c.uses, size}
+	e := &cachedBlock{block: b, rev: rev, size: size}
+	c.blocks[key] = e
+	c.touch(e)
 	for c.bytes += size; c.bytes > c.most; {
 		key := leastUsed(c.blocks, func(e *cachedBlock) int64 { return e.used })
 		c.drop(key, c.blocks[key])

@@ -175,9 +175,17 @@ func TestCacheEvicts(t *testing.T) {
 	if got, want := held(), []int64{0, 3, 4, 5}; !reflect.DeepEqual(got, want) || c.bytes != c.most {
 		t.Errorf("held %v, want %v; %d bytes", got, want, c.bytes)
 	}
-	c.most = 4*size - 1
+	for _, m := range []int64{5, 4, 3, 0} {
+		c.get(usageBlocks, minutesOf(m, m+1), 0, 5)
+	}
 	c.put(emptyBlock(minutesOf(1, 2), 0), 5)
-	if got, want := held(), []int64{0, 3, 4, 5}; !reflect.DeepEqual(got, want) {
+	c.put(emptyBlock(minutesOf(2, 3), 0), 5)
+	if got, want := held(), []int64{0, 1, 2, 3}; !reflect.DeepEqual(got, want) {
+		t.Errorf("held %v, want %v", got, want)
+	}
+	c.most = 4*size - 1
+	c.put(emptyBlock(minutesOf(5, 6), 0), 5)
+	if got, want := held(), []int64{0, 1, 2, 3}; !reflect.DeepEqual(got, want) {
 		t.Errorf("held %v after a large one, want %v", got, want)
 	}
 }

@@ -312,7 +312,7 @@ func TestLimits(t *testing.T) {
 	if a, err := l.Usage(t.Context(), q); err != nil || len(a.Groups) != 0 || a.OtherGroups != 37 {
 		t.Errorf("%+v, %v", a, err)
 	}
-	q.Top, q.From, q.To = nil, to, to.AddDate(0, 0, 1) // without rows
+	q.Top, q.From, q.To = nil, to, to.AddDate(0, 0, 1)                                           // without rows
 	for n, ok := range map[int]bool{read.MaxArguments - 2: true, read.MaxArguments - 1: false} { // two are the range
 		q.Where = map[query.Dimension][]string{query.ByUser: make([]string, n)}
 		if _, err := l.Usage(t.Context(), q); (err == nil) != ok || !ok && (!errors.Is(err, fault.ErrInvalid) || fault.Hint(err) == "") {
