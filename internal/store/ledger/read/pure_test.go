@@ -165,7 +165,7 @@ func TestIdleUnits(t *testing.T) {
 	s := &selection{v: &db.View{Marks: schema.Marks{HourFloor: 11 * day}}}
 	r := func(l schema.Level, from, to int64) schema.Range { return schema.Range{Level: l, From: from, To: to} }
 	want := []schema.Range{r(schema.Days, 9*day, 10*day), r(schema.Days, 10*day, 11*day)}
-	for h := int64(0); h < 24; h++ {
+	for h := range int64(24) {
 		want = append(want, r(schema.Hours, 11*day+h*60, 11*day+h*60+60))
 	}
 	want = append(want, r(schema.Hours, 12*day, 12*day+60), r(schema.Hours, 12*day+60, 12*day+120),
