@@ -175,7 +175,7 @@ func testDrops(t *testing.T, dsn string) {
 func TestDeleteSlicesSQLite(t *testing.T)     { testDeleteSlices(t, ledgertest.SQLite(t)) }
 func TestDeleteSlicesPostgreSQL(t *testing.T) { testDeleteSlices(t, ledgertest.PostgreSQL(t)) }
 
-// testThin checks that old rows are deleted in small transactions, and completely.
+// testDeleteSlices checks that old rows are deleted in small transactions, and completely.
 func testDeleteSlices(t *testing.T, dsn string) {
 	cfg := ledger.Default()
 	cfg.Slice = 4

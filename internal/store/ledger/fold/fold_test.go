@@ -141,7 +141,7 @@ func TestHourEnds(t *testing.T) {
 	fold(9*time.Hour+grace, "9 2", 0)
 }
 
-// at returns what a folder does that waits for its turn to write while another call is the next.
+// interleave makes calls that read what to do first and then wait for their turns to write, in this order.
 func interleave(t *testing.T, dsn string, cfg ledger.Config, calls ...func(ctx context.Context, f *fold.Folder) error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -204,7 +204,7 @@ func TestLateBeforePass(t *testing.T) {
 	f.book(1, 300)
 	f.must(f.Close())
 	interleave(t, dsn, ledger.Default(), func(ctx context.Context, g *fold.Folder) error {
-		// It takes its turn first, and moves the row.
+		// This takes its turn first, and moves the row.
 		return g.Exec(ctx, "UPDATE minute_20260301 SET minute = minute - 240")
 	}, func(ctx context.Context, g *fold.Folder) error {
 		return g.Fold(ctx, ledgertest.Day.Add(8*time.Hour))

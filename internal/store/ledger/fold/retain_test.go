@@ -116,7 +116,7 @@ func text(t *testing.T, d *sql.DB, query string) string {
 	return strings.Join(all, " ")
 }
 
-// minutes returns queries for days after the first one.
+// Queries for what is kept, in days and hours after the first day began.
 const (
 	keptDays = "SELECT (day - 29538720) / 1440 FROM kept ORDER BY day"
 	marks    = "SELECT (hour_mark - 29538720) / 60, (day_mark - 29538720) / 1440, (minute_floor - 29538720) / 1440, (hour_floor - 29538720) / 1440 FROM counter"
@@ -297,7 +297,7 @@ func TestKernelRuns(t *testing.T) {
 	}
 }
 
-// What is not folded in an older copy of the ledger, which replaced it meanwhile, is not dropped.
+// Rows that are not folded in an older copy of the ledger, which replaced it meanwhile, are not dropped.
 func TestReplaced(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, meanwhile string
@@ -329,7 +329,7 @@ func TestReplaced(t *testing.T) {
 				done := make(chan error, 1)
 				err := d.Write(t.Context(), func(tx *db.Tx) error {
 					go func() { done <- r.Retain(t.Context(), ledgertest.Day.Add(c.at)) }()
-					synctest.Wait() // until it has looked what to drop, and waits for its turn to write
+					synctest.Wait() // until it has found rows to drop, and waits for its turn to write
 					return tx.Define(c.meanwhile)
 				})
 				if err != nil {
