@@ -22,8 +22,8 @@ func (db *DB) Backup(ctx context.Context, path string) error {
 	return nil
 }
 
-// backupFault adds the fault kind to an error of a backup. What is full is not the ledger's file
-// system.
+// backupFault adds the fault kind to an error of a backup. Space may be missing on the file system of
+// the backup, and not on the ledger's.
 func backupFault(err error) error {
 	if err = sqliteFault(err); fault.Hint(err) != "" {
 		err = fault.WithHint(err, "free space on the file system of the backup")

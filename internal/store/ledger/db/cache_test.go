@@ -46,12 +46,12 @@ func (db *DB) number(t *testing.T, query string) (n int64) {
 	return n
 }
 
-// A workload keeps its id, and is looked up once. What a failed transaction found is forgotten.
+// A workload keeps its id, and is looked up once. A failed transaction leaves nothing.
 func TestWorkloads(t *testing.T) {
 	d := fresh(t)
 	d.write(t, func(tx *Tx) error {
 		if w, ok, err := tx.KnownWorkload(1, 7); ok || err != nil || w != (Workload{}) {
-			t.Errorf("a workload that is not there: %v, %t, %v", w, ok, err)
+			t.Errorf("a workload that does not exist: %v, %t, %v", w, ok, err)
 		}
 		_, err := tx.Exec("INSERT INTO workload (node, short, wid, rev) VALUES (1, 8, 'w', 1)")
 		return err
@@ -252,7 +252,7 @@ func TestEpochs(t *testing.T) {
 	if epochOf(d, rev-1) != epoch || epochOf(d, 0) != d.Epoch() || epoch == d.Epoch() {
 		t.Error("the epoch changes with each write, or is that of the database")
 	}
-	for _, back := range []int64{1, 2} { // the next revision is that of this write, or of the one before
+	for _, back := range []int64{1, 2} { // the next revision is that of this write, or of the previous
 		d.write(t, func(tx *Tx) error {
 			_, err := tx.Exec("UPDATE counter SET rev = rev - $1", back)
 			return err

@@ -256,7 +256,7 @@ func TestIsFrozen(t *testing.T) {
 	if !hasLog(filepath.Join(file+"-wal", "x.db")) {
 		t.Error("a log that cannot be looked at is none")
 	}
-	// No directory, so that it cannot be written, whoever the user is.
+	// No directory, so that no user can write to it.
 	if !isFrozen(filepath.Join(dir, "none", "x.db")) {
 		t.Error("a database in a directory that cannot be written is not frozen")
 	}

@@ -349,7 +349,7 @@ func TestIndexes(t *testing.T) {
 	}
 }
 
-// An observer of a test notes what it is told.
+// An observer of a test notes its calls.
 type observer struct{ told []string }
 
 func (o *observer) Committing(rev, before int64, touched map[schema.Bucket]bool) {
@@ -400,11 +400,11 @@ func testWrite(t *testing.T, dsn string) {
 	}
 	want := []string{fmt.Sprint("committing ", rev, " after 0 []"), fmt.Sprint("committing ", rev+1, " after ", rev, " [hour 1440 hour 1500 hour 1501]")}
 	if !slices.Equal(o.told, want) {
-		t.Errorf("the observer was told %q, want %q", o.told, want)
+		t.Errorf("the observer got %q, want %q", o.told, want)
 	}
 }
 
-// The observer is told of a commit that failed, and the next write succeeds.
+// The observer learns that a commit failed, and the next write succeeds.
 func TestCommitFails(t *testing.T) {
 	d := open(t, ledgertest.SQLite(t))
 	var o observer
@@ -429,7 +429,7 @@ func TestCommitFails(t *testing.T) {
 	})
 	want := []string{fmt.Sprint("committing ", rev, " after 0 []"), fmt.Sprint("failed ", rev), fmt.Sprint("committing ", rev, " after 0 []")}
 	if err != nil || !slices.Equal(o.told, want) {
-		t.Errorf("%v, the observer was told %q, want %q", err, o.told, want)
+		t.Errorf("%v, the observer got %q, want %q", err, o.told, want)
 	}
 }
 
@@ -458,7 +458,7 @@ func TestWriteFaults(t *testing.T) {
 			t.Errorf("%d rows", all)
 		}
 		if err := tx.QueryRow("SELECT value FROM meta WHERE key = $1", "c").Scan(new(string)); !errors.Is(err, sql.ErrNoRows) && !errors.Is(err, ledgertest.ErrFault) {
-			t.Errorf("a row that is not there: %v", err)
+			t.Errorf("a row that does not exist: %v", err)
 		} else if !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
@@ -582,7 +582,7 @@ func TestFirstMinute(t *testing.T) {
 	})
 }
 
-// Writers take turns. Who waits can give up, and who writes to SQLite finishes.
+// Writers take turns. A writer that waits can give up, and one that writes to SQLite finishes.
 func TestTurns(t *testing.T) {
 	d := open(t, ledgertest.SQLite(t))
 	gone := errors.New("gone")
@@ -590,7 +590,7 @@ func TestTurns(t *testing.T) {
 	err := d.Write(ctx, func(tx *db.Tx) error {
 		cancel(gone)
 		if err := d.Write(ctx, func(*db.Tx) error { t.Error("two writers"); return nil }); err != gone {
-			t.Errorf("who waits has the error %v", err)
+			t.Errorf("a writer that waits has the error %v", err)
 		}
 		return tx.SetMeta("k", "v")
 	})

@@ -180,7 +180,7 @@ func TestPages(t *testing.T) {
 		t.Errorf("after the last page: %+v", end)
 	}
 	for _, limit := range []int{0, 1, 3, 7, 20} {
-		// What pages of this size bring to a server is what one page does.
+		// Pages of this size bring the same to a server as one page.
 		above, _ := open(t)
 		var m replica.Mark
 		records, pages := 0, 0
@@ -451,7 +451,7 @@ func TestRowsWithin(t *testing.T) {
 	if got := numbers(t, dsn, fmt.Sprint("SELECT node FROM node_minute_20250220 WHERE minute = ", day+10)); !slices.Equal(got, []int64{schema.EndWithin}) {
 		t.Errorf("the key of a row of node %d is %v", schema.EndWithin, got)
 	}
-	// What is not known here is not known above.
+	// A host that is not known here is not known above.
 	sent := states(t, l, replica.Mark{}, all)
 	for _, n := range sent.Nestings {
 		if n.Host != -1 || n.Workload != -1 || sent.Nodes[n.Node].ID != "guest" {
