@@ -379,13 +379,13 @@ func (b *bench) try(s *suite, program string, run way) (result, time.Duration, e
 }
 
 // watchEvery is the time between two looks at a test program, and idleLooks the number of looks within
-// which a program that used nearly no CPU time is taken to wait for ever: a minute.
+// which a program that used nearly no CPU time is taken to wait forever: a minute.
 const (
 	watchEvery = 2 * time.Second
 	idleLooks  = 30
 )
 
-// watch calls stop when a program has used up its CPU time, or waits for ever.
+// watch calls stop when a program has used up its CPU time, or waits forever.
 func watch(ctx context.Context, pid int, limit time.Duration, stop func()) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()

@@ -42,7 +42,7 @@ func (db *DB) Write(ctx context.Context, f func(*Tx) error) error {
 	}
 	committed := false
 	defer func() {
-		// Also after a panic, which would leave the transaction open for ever. Rollback fails if the database
+		// Also after a panic, which would leave the transaction open forever. Rollback fails if the database
 		// has ended it already.
 		if !committed {
 			_ = tx.Rollback()
