@@ -41,17 +41,19 @@ export function command(job, span) {
   return `mete usage --where ${shellWord("job=" + job)} ${span.name ? "--from -" + span.name : `--from ${at(span.from)} --to ${at(span.to)}`} --by node`;
 }
 
-// About lists what is known about the job besides its use.
+// About lists what is known about the job besides its use. Of a job with more workloads than are listed
+// it leaves out what only the others may tell.
 function About({ list, job, span, columns }) {
   const one = list[0], labels = Object.entries(one ? one.labels : {});
   const kinds = [...new Set(list.map((w) => w.kind))], nodes = [...new Set(list.map((w) => w.node))];
   const started = list.map((w) => w.started_at || w.first_at).filter(Boolean).sort()[0], ended = list.every((w) => w.ended_at) ? list.map((w) => w.ended_at).sort().pop() : null;
+  const all = list.length < most;
   const exits = [...new Set(list.map((w) => w.exit_code).filter(known))];
   return html`<${Facts} columns=${columns} of=${[["Kind", kinds.join(", ")], ["User", one && one.user], ["Project", one && one.project], ["Cluster", one && one.cluster],
-    ["Nodes", nodes.length > 0 && nodes.length <= 6 ? nodes.map((n, i) => html`${i > 0 && ", "}<a href=${nodeAt(n)}>${n}</a>`) : few(nodes.length, "node")],
-    ["Workloads", list.length > 1 ? (list.length >= most ? "more than " + most : list.length.toLocaleString()) : null],
-    ["First use", started && html`<span title=${exactly(started)}>${when(started)}</span>`], ["Ended", ended ? html`<span title=${exactly(ended)}>${when(ended)}</span>` : list.length ? "running" : null],
-    ["Exit code", exits.length ? exits.join(", ") : null], ["Path", list.length === 1 && one.path ? html`<code>${one.path}</code>` : null],
+    ["Nodes", all && nodes.length > 0 && nodes.length <= 6 ? nodes.map((n, i) => html`${i > 0 && ", "}<a href=${nodeAt(n)}>${n}</a>`) : (all ? "" : "at least ") + few(nodes.length, "node")],
+    ["Workloads", list.length > 1 ? (all ? list.length.toLocaleString() : "at least " + list.length) : null],
+    ["First use", all && started ? html`<span title=${exactly(started)}>${when(started)}</span>` : null], ["Ended", !all ? null : ended ? html`<span title=${exactly(ended)}>${when(ended)}</span>` : list.length ? "running" : null],
+    ["Exit code", all && exits.length ? exits.join(", ") : null], ["Path", list.length === 1 && one.path ? html`<code>${one.path}</code>` : null],
     ...labels.slice(0, 12).map(([k, v]) => [html`<code>${k}</code>`, v]),
     ["Command", html`<code>${command(job, span)}</code>`]]} />`;
 }
