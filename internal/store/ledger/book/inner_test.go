@@ -280,7 +280,7 @@ func TestAhead(t *testing.T) {
 	})
 }
 
-// What a node adds counts for it and for its cluster, and what reaches a limit is allowed.
+// Rows that a node adds count for it and for its cluster, and an amount that equals a limit is allowed.
 func TestQuotas(t *testing.T) {
 	d := openDB(t)
 	day := int64(24 * time.Hour)
