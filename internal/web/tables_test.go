@@ -108,8 +108,12 @@ func checkNodeTable(u *user, f *fleet.Fleet, path, node string) {
 	for i, key := range []string{"cpu_seconds", "", "", "disk_read_bytes", "disk_written_bytes", "network_rx_bytes", "", "energy_joules"} {
 		want := exact(a.Total, key)
 		if key == "" || want.value == nil {
-			if sums[i].Text != "" {
-				u.t.Errorf("%s: column %d of the sum is %q", path, i, sums[i].Text)
+			none := "–" // absent
+			if key == "" {
+				none = "" // has no sum
+			}
+			if sums[i].Text != none {
+				u.t.Errorf("%s: column %d of the sum is %q, want %q", path, i, sums[i].Text, none)
 			}
 			continue
 		}
