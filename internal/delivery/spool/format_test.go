@@ -562,10 +562,8 @@ func TestInherited(t *testing.T) {
 	stored := func(number uint64, body string) inheritedBatch {
 		t.Helper()
 		k := storedBatch{batchHead: batchHead{Stream: batch.Stream{1}, Number: number, extent: extent{Start: int64(number) * 1e15, Through: int64(number)*1e15 + 5}}}
-		payload, err := pack(stateHead{}, []byte(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		payload := pack(stateHead{}, []byte(body))
+		var err error
 		if k.location, err = s.batches.append(kindState, payload, false); err != nil {
 			t.Fatal(err)
 		}

@@ -29,6 +29,8 @@ const maxNotes = 16 << 20
 // errNoBase says that a note would follow no checkpoint.
 var errNoBase = errors.New("no checkpoint since the last failed write; the next window has one")
 
+var errNoJSON = errors.New("the text is not JSON")
+
 // Begin makes a full checkpoint durable before there is a window, so that an agent that is killed
 // in its first one knows where counting began. text is JSON for Notes, nil for none.
 func (s *Spool) Begin(text, checkpoint []byte) error {
@@ -56,6 +58,9 @@ func (s *Spool) note(head noteHead, body func() []byte) error {
 }
 
 func (s *Spool) appendNote(head noteHead, body func() []byte) error {
+	if len(head.Text) > 0 && !json.Valid(head.Text) {
+		return errNoJSON
+	}
 	begin := false
 	switch {
 	case head.Full:
@@ -64,10 +69,7 @@ func (s *Spool) appendNote(head noteHead, body func() []byte) error {
 		return errNoBase
 	}
 	head.After = s.lastWindow
-	payload, err := pack(head, body())
-	if err != nil {
-		return err
-	}
+	payload := pack(head, body())
 	if err := s.makeRoom(int64(len(payload))); err != nil {
 		return err
 	}

@@ -212,8 +212,7 @@ func (s *Spool) handOverLosses(st *stream) error {
 
 // estimateBatchSize estimates the size of a stream's next batch on disk.
 func (s *Spool) estimateBatchSize(st *stream) int64 {
-	const state = 4 << 10
-	size := 0
+	var size int
 	for _, i := range st.Inherited {
 		if k, ok := s.findBatch(i.Stream, i.Number); ok {
 			size = max(size, k.location.size)
@@ -224,7 +223,7 @@ func (s *Spool) estimateBatchSize(st *stream) int64 {
 			size += w.Wire
 		}
 	}
-	return state + int64(size)
+	return int64(size)
 }
 
 // addInherited copies the next batch that the stream inherited from an abandoned one to b,

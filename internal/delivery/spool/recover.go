@@ -3,7 +3,6 @@ package spool
 import (
 	"math"
 	"slices"
-	"time"
 
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/usage"
@@ -134,7 +133,7 @@ func (r *recovery) reconcile() error {
 	}
 	var changed []*stream
 	if n := len(s.streams); n == 0 || !s.streams[n-1].Live {
-		r.recordLost = r.recordLost || n > 0 // windows without any stream show it by their serials
+		r.recordLost = true // or the spool is new
 		changed = append(changed, s.newLiveStream())
 	}
 	orphans := r.findOrphans()
@@ -162,14 +161,8 @@ func (r *recovery) reconcile() error {
 			return err
 		}
 	}
-	s.markAcked(time.Now().UnixNano())
 	s.dropFinished()
 	s.prune()
-	for id := range s.stored {
-		if s.findStream(id) == nil && !slices.ContainsFunc(s.stored[id], func(k storedBatch) bool { return s.isNeeded(id, k.Number) }) {
-			delete(s.stored, id)
-		}
-	}
 	return nil
 }
 

@@ -17,11 +17,7 @@ func newRecovery() *recovery {
 
 func packed(t *testing.T, head any, body string) []byte {
 	t.Helper()
-	payload, err := pack(head, []byte(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return payload
+	return pack(head, []byte(body))
 }
 
 // TestReadState checks which records of the log of batches count: those with a serial behind the last

@@ -192,16 +192,12 @@ func (g *segments) resume() error {
 	if err := g.fs.SyncDir(g.dir); err != nil || len(g.list) == 0 {
 		return err
 	}
-	seg := g.list[len(g.list)-1]
+	seg := g.last()
 	f, err := g.fs.Open(g.name(seg.number))
 	if err != nil {
 		return err
 	}
-	size, err := f.Size()
-	if err == nil && size > seg.size {
-		err = f.Truncate(seg.size)
-	}
-	if err == nil {
+	if err = f.Truncate(seg.size); err == nil {
 		err = f.Sync()
 	}
 	if err != nil {

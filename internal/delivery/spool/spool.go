@@ -318,10 +318,8 @@ func (s *Spool) append(w *usage.Window, names []batch.Name, gaps []usage.Gap, ch
 	begin := s.windows.isFull()
 	head := headOf(b, number, number, encoded)
 	head.Full, head.Serial = begin || s.unappended, s.serial
-	payload, err := pack(head, encoded, checkpoint(head.Full))
-	if err != nil {
-		return err
-	}
+	books := checkpoint(head.Full)
+	payload := pack(head, encoded, books)
 	if err := s.makeRoom(int64(len(payload))); err != nil {
 		return err
 	}
@@ -340,7 +338,7 @@ func (s *Spool) append(w *usage.Window, names []batch.Name, gaps []usage.Gap, ch
 	if head.Full {
 		s.checkpoints = nil
 	}
-	if 4+len(encoded) < len(payload) {
+	if len(books) > 0 {
 		s.checkpoints = append(s.checkpoints, p)
 	}
 	return nil

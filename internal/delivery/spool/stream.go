@@ -23,10 +23,10 @@ const (
 
 // A payload is the length of the head in 4 bytes, the head as JSON, and the body.
 
-func pack(head any, body ...[]byte) ([]byte, error) {
+func pack(head any, body ...[]byte) []byte {
 	h, err := json.Marshal(head)
 	if err != nil {
-		return nil, err
+		panic(fmt.Sprintf("spool: a head that JSON lacks: %v", err)) // its types have no such values
 	}
 	n := 4 + len(h)
 	for _, b := range body {
@@ -37,7 +37,7 @@ func pack(head any, body ...[]byte) ([]byte, error) {
 	for _, b := range body {
 		p = append(p, b...)
 	}
-	return p, nil
+	return p
 }
 
 func unpack(payload []byte, head any) (body []byte, err error) {
@@ -299,11 +299,7 @@ func (s *Spool) persist(changed []*stream, b *batchHead, body []byte) error {
 			head.Streams = append(head.Streams, *st)
 		}
 	}
-	payload, err := pack(head, body)
-	if err != nil {
-		return err
-	}
-	p, err := s.batches.append(kindState, payload, begin)
+	p, err := s.batches.append(kindState, pack(head, body), begin)
 	if err != nil {
 		return err
 	}
@@ -388,8 +384,8 @@ func (s *Spool) markAcked(at int64) {
 func (s *Spool) dropFinished() {
 	var before int64
 	s.streams = slices.DeleteFunc(s.streams, func(st *stream) bool {
-		k, ok := s.findBatch(st.ID, 0) // batches from Next on are inherited by another stream
-		gone := s.isDrained(st) && (!ok || k.Number >= st.Next)
+		list := s.stored[st.ID] // batches from Next on are inherited by another stream
+		gone := s.isDrained(st) && (len(list) == 0 || list[0].Number >= st.Next)
 		if gone {
 			before = earliest(before, earliest(st.EarlierStart, st.FirstStart))
 		}

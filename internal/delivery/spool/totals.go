@@ -1,6 +1,8 @@
 package spool
 
 import (
+	"math/rand/v2"
+
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 )
@@ -29,12 +31,10 @@ func digestOf(set usage.Set, amount *[usage.Limit]int64) (mix uint64) {
 	return mix
 }
 
-// factors are arbitrary odd numbers, derived from multiples of 2^64 over the golden ratio.
+// factors are arbitrary numbers. Digests are not stored, so they differ in each process.
 var factors = func() (f [usage.Limit]uint64) {
-	const golden = 0x9e3779b97f4a7c15
 	for r := range f {
-		x := uint64(r+1) * golden
-		f[r] = (x ^ x>>29) | 1
+		f[r] = rand.Uint64()
 	}
 	return f
 }()

@@ -84,9 +84,9 @@ func nearOverflow(u *usage.Usage) (found bool) {
 // canMerge reports whether next may be merged into h where windows have this span:
 // both lie within one span of wall time, and nothing is between them.
 func (h *windowHead) canMerge(next *windowHead, span time.Duration) bool {
-	step := next.Offset - h.Offset
+	const second = int64(time.Second)
 	return next.Continues && !h.Unmergeable && !next.Unmergeable && next.Boot == h.Boot && next.Scope == h.Scope && next.Start == h.End &&
-		max(step, -step) <= int64(time.Second) &&
+		next.Offset <= h.Offset+second && h.Offset <= next.Offset+second &&
 		spanIndex(h.wallEnd(), span) == spanIndex(next.wallEnd(), span)
 }
 
@@ -281,11 +281,7 @@ func (m *merger) flush() error {
 	}
 	head := headOf(m.sum, m.head.First, m.head.Last, encoded)
 	head.Serial = m.head.Serial
-	payload, err := pack(head, encoded)
-	if err != nil {
-		return err
-	}
-	p, err := m.add(kindWindow, payload)
+	p, err := m.add(kindWindow, pack(head, encoded))
 	if err != nil {
 		return err
 	}
