@@ -104,7 +104,7 @@ func TestHeaders(t *testing.T) {
 
 // TestRecordKinds checks the kinds of the records in both logs, and their payloads.
 func TestRecordKinds(t *testing.T) {
-	s := opened(t, OS{})
+	s := opened(t, &hookFS{})
 	if err := s.Begin(nil, []byte("whole")); err != nil {
 		t.Fatal(err)
 	}
@@ -325,14 +325,14 @@ func TestBatchLimits(t *testing.T) {
 		{"names", 3, 1, 2500, []int{2, 1}},
 		{"more names", 2, 1, 2501, []int{1, 1}},
 	} {
-		s := opened(t, OS{})
+		s := opened(t, &hookFS{})
 		add(s, c.n, c.rows, c.names)
 		if got := sizes(s); !slices.Equal(got, c.want) {
 			t.Errorf("%s: batches of %v windows, want %v", c.name, got, c.want)
 		}
 	}
 	for more, want := range map[int][]int{0: {2, 1}, -1: {1, 2}, 1: {2, 1}} {
-		s := opened(t, OS{})
+		s := opened(t, &hookFS{})
 		add(s, 3, 1, 0)
 		s.cfg.BatchBytes = s.index[0].Wire + s.index[1].Wire + more
 		if more < 0 { // the other two have to fit
@@ -484,7 +484,7 @@ func TestTotalsForgotten(t *testing.T) {
 
 // TestUnreadableNotes checks that notes after one that is unreadable are not used.
 func TestUnreadableNotes(t *testing.T) {
-	s := opened(t, OS{})
+	s := opened(t, &hookFS{})
 	if err := s.Begin([]byte(`"first"`), []byte("whole")); err != nil {
 		t.Fatal(err)
 	}
@@ -513,7 +513,7 @@ func TestUnreadableNotes(t *testing.T) {
 
 // TestNoteLimit checks that notes make a segment no longer than its size and 16 MiB.
 func TestNoteLimit(t *testing.T) {
-	s := opened(t, OS{})
+	s := opened(t, &hookFS{})
 	if err := s.Begin(nil, []byte("whole")); err != nil {
 		t.Fatal(err)
 	}
@@ -537,7 +537,7 @@ func TestNoteLimit(t *testing.T) {
 
 // TestInvalidText checks that a text that is not JSON is not written.
 func TestInvalidText(t *testing.T) {
-	s := opened(t, OS{})
+	s := opened(t, &hookFS{})
 	if err := s.Begin([]byte("{"), nil); err == nil || len(s.notes) > 0 || s.windows.last() != nil {
 		t.Errorf("%v, notes %v", err, s.notes)
 	}
@@ -558,7 +558,7 @@ func TestInvalidText(t *testing.T) {
 // TestInherited checks that batches of an abandoned stream that are lost or unreadable become gaps of the
 // stream that inherited them.
 func TestInherited(t *testing.T) {
-	s := opened(t, OS{})
+	s := opened(t, &hookFS{})
 	stored := func(number uint64, body string) inheritedBatch {
 		t.Helper()
 		k := storedBatch{batchHead: batchHead{Stream: batch.Stream{1}, Number: number, extent: extent{Start: int64(number) * 1e15, Through: int64(number)*1e15 + 5}}}
@@ -691,7 +691,7 @@ func TestAbandon(t *testing.T) {
 		{"none", []uint64{1, 2, 3}, 4, 0, nil, nil, 99},
 		{"one between was refused", []uint64{1, 3}, 1, 0, []uint64{1, 3}, []usage.Gap{newGap(12, 18, usage.Refused, "")}, 0},
 	} {
-		s := opened(t, OS{})
+		s := opened(t, &hookFS{})
 		own := usage.Gap{From: wallTime(5e15), To: wallTime(6e15), Reason: usage.Overflow}
 		st := &stream{ID: id, From: 1, Batched: 3, Live: true, Next: 4, Wanted: c.wanted, UncertainBefore: c.doubt, FirstStart: 2, Through: 30, Last: batch.Hash{99}, Gaps: []usage.Gap{own}}
 		st.Inherited = []inheritedBatch{{batch.Stream{7}, 5, extent{}}}
@@ -708,6 +708,10 @@ func TestAbandon(t *testing.T) {
 			t.Fatal(err)
 		}
 		old, next := s.findStream(id), s.liveStream()
+		// A stream without batches is gone.
+		if kept := slices.ContainsFunc(c.has, func(n uint64) bool { return n < c.wanted }); kept != (old != nil) {
+			t.Errorf("%s: the old stream is kept %t", c.name, !kept)
+		}
 		if old != nil && (old.Live || old.To != 3 || old.Next != c.wanted || old.Last != batch.Hash{c.last} || len(old.Gaps)+len(old.Inherited)+len(old.Missing) > 0) {
 			t.Errorf("%s: the old stream is %+v", c.name, old)
 		}
@@ -730,7 +734,7 @@ func TestAbandon(t *testing.T) {
 // TestLongDetail checks how much of a server's text is kept.
 func TestLongDetail(t *testing.T) {
 	for n, want := range map[int]int{499: 499, 500: 500, 501: 500} {
-		s := opened(t, OS{})
+		s := opened(t, &hookFS{})
 		if err := s.Append(&usage.Window{Boot: "b", End: 1}, nil, nil, func(bool) []byte { return nil }); err != nil {
 			t.Fatal(err)
 		}

@@ -24,7 +24,7 @@ func openInner(t *testing.T, cfg Config) *Spool {
 
 func innerConfig(t *testing.T) Config {
 	cfg := Default()
-	cfg.Dir = t.TempDir()
+	cfg.Dir, cfg.FS = t.TempDir(), &hookFS{}
 	return cfg
 }
 

@@ -245,7 +245,7 @@ func TestFindOrphans(t *testing.T) {
 // TestNoLiveStream checks that windows of no stream become a gap of a new live stream if the record of the
 // last live one is lost.
 func TestNoLiveStream(t *testing.T) {
-	s := opened(t, OS{})
+	s := opened(t, &hookFS{})
 	r := newRecovery()
 	r.s, r.lastWindow = s, 2
 	s.streams = []*stream{{ID: batch.Stream{1}, From: 1, To: 1, Batched: 1, Next: 2, Wanted: 1}}

@@ -140,10 +140,10 @@ func (s *Spool) findLoss(st *stream, why usage.Reason) *batch.Loss {
 	l := &batch.Loss{Stream: st.ID, From: st.Wanted, To: st.Next - 1, Hash: st.Last}
 	to := st.Through
 	k, ok := s.findBatch(st.ID, st.Wanted)
-	if ok && k.Number > st.Wanted && k.Number < st.UncertainBefore {
+	if ok && k.Number > st.Wanted {
 		// Batches before UncertainBefore may have been sent in another stream, which the
 		// server would not notice, so they count as lost.
-		k, ok = s.findBatch(st.ID, st.UncertainBefore)
+		k, ok = s.findBatch(st.ID, max(k.Number, st.UncertainBefore))
 	}
 	if ok && k.Number < st.Next {
 		l.To, l.Hash, to = k.Number-1, k.Previous, k.Start

@@ -17,7 +17,7 @@ import (
 func logIn(t *testing.T, dir string, size int64) (*segments, damage, []string) {
 	t.Helper()
 	var found []string
-	g, d, err := openSegments(OS{}, dir, size, func(p location, _ byte, payload []byte) {
+	g, d, err := openSegments(&hookFS{}, dir, size, func(p location, _ byte, payload []byte) {
 		found = append(found, string(payload))
 	})
 	if err != nil {
