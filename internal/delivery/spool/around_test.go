@@ -34,6 +34,9 @@ func TestGapAround(t *testing.T) {
 		{"lost before a stream with one batched window", nil, []*stream{{From: 9, Batched: 9, Through: 95e9, FirstStart: 88e9}}, 60, 88},
 		{"just before a new stream", nil, []*stream{{From: 7, Batched: 6, Through: 85e9}}, 60, 70},
 		{"the nearest counts", []window{numbered(2, 20, 30), numbered(12, 120, 130)}, []*stream{{From: 1, Batched: 4, Through: 45e9}, {From: 9, Batched: 8, Through: 85e9}}, 45, 85},
+		{"lost after the first window", []window{numbered(1, 10, 20)}, nil, 20, 70},
+		{"lost after batches of an unknown time", nil, []*stream{{From: 1, Batched: 4}}, 60, 70},
+		{"lost before batches of an unknown time", []window{numbered(12, 120, 130)}, []*stream{{From: 9, Batched: 10, Through: 110e9}}, 60, 120},
 		{"clocks that were set", []window{numbered(3, 64, 66), numbered(9, 62, 63)}, nil, 60, 70},
 	} {
 		w := numbered(6, 60, 70)
@@ -61,6 +64,7 @@ func TestSplitUncertain(t *testing.T) {
 		{"all", own, 0, 5, 20, 60, 6},
 		{"two, the second is lost", []window{own[0], own[2]}, 0, 4, 20, 50, 5},
 		{"all lost, none follows", nil, 0, 4, 20, 20, 5},
+		{"all lost, one follows", []window{own[2]}, 0, 4, 20, 50, 5},
 		{"none", own, 0, 2, 20, 20, 3},
 		{"more than it has", own, 4, 9, 20, 40, 5},
 	} {
@@ -77,5 +81,16 @@ func TestSplitUncertain(t *testing.T) {
 		if st.Live || st.To != 2 {
 			t.Errorf("%s: the old stream goes on: %+v", c.name, st)
 		}
+	}
+}
+
+// TestSplitFirst checks the gap of a stream without batches: it begins with its first window and the gaps of that.
+func TestSplitFirst(t *testing.T) {
+	first := numbered(1, 20, 30)
+	first.Gap = 15e9
+	s := &Spool{index: []window{first, numbered(2, 30, 40), numbered(3, 40, 50)}}
+	next := (&recovery{s: s}).splitUncertain(&stream{From: 1, Live: true, Next: 1, Wanted: 1}, 2)
+	if want := newGap(15e9, 40e9, usage.Corrupt, ""); len(next.Gaps) != 1 || next.Gaps[0] != want || next.Through != 40e9 {
+		t.Errorf("gaps %v, want %v", next.Gaps, want)
 	}
 }

@@ -417,7 +417,37 @@ func TestFilesAreClosed(t *testing.T) {
 	if done, err := s.merge(1<<62, maxWallTime); err != nil {
 		t.Fatal(done, err)
 	}
-	if err := s.Close(); err != nil || fs.open != 0 {
+	fs.fail = failOn(errDisk, "close")
+	if err := s.Close(); !errors.Is(err, errDisk) || fs.open != 0 {
 		t.Errorf("%v, %d files are open", err, fs.open)
+	}
+}
+
+// TestFullSegment checks that a segment is full at its size.
+func TestFullSegment(t *testing.T) {
+	for n, want := range map[int]bool{2: false, 3: true, 4: true} {
+		g, _, _ := logIn(t, t.TempDir(), headerSize+recordHeadSize+3)
+		put(t, g, strings.Repeat("x", n))
+		if g.isFull() != want {
+			t.Errorf("with %d bytes more than heads it is full %t", n, g.isFull())
+		}
+	}
+}
+
+// TestHugeFile checks that of a file that is too long for a segment only the possible part is read, and that one
+// without a header is numbered by its name.
+func TestHugeFile(t *testing.T) {
+	g := &segments{fs: &hookFS{}, dir: t.TempDir(), size: 1000}
+	for size, want := range map[int64]int64{100: 100, 1 << 40: 1000 + recordHeadSize + 64<<20} {
+		f, err := g.fs.Create(g.name(5))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(f.Truncate(size), f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if seg, err := g.readHeader(5); err != nil || seg.size != want || seg.header != (header{number: 5, through: 5}) {
+			t.Errorf("of %d bytes: %+v, %v", size, seg, err)
+		}
 	}
 }

@@ -428,6 +428,9 @@ func TestValidate(t *testing.T) {
 		{"no span", func(c *spool.Config) { c.MergeRules = []spool.MergeRule{{0, 0}} }, false},
 		{"negative age", func(c *spool.Config) { c.MergeRules = []spool.MergeRule{{-1, 1}} }, false},
 		{"equal ages", func(c *spool.Config) { c.MergeRules = []spool.MergeRule{{1, 1}, {1, 2}} }, false},
+		{"three rules", func(c *spool.Config) { c.MergeRules = []spool.MergeRule{{1, 1}, {2, 2}, {3, 3}} }, true},
+		{"the third age is the second", func(c *spool.Config) { c.MergeRules = []spool.MergeRule{{1, 1}, {2, 2}, {2, 3}} }, false},
+		{"the third span is the second", func(c *spool.Config) { c.MergeRules = []spool.MergeRule{{1, 1}, {2, 2}, {3, 2}} }, false},
 		{"equal spans", func(c *spool.Config) { c.MergeRules = []spool.MergeRule{{1, 1}, {2, 1}} }, false},
 	} {
 		cfg := spool.Default()

@@ -154,6 +154,9 @@ func TestLongestRecord(t *testing.T) {
 	if _, _, ok := parseRecord(append(b, payload...), checksumSeed(1)); ok {
 		t.Error("a record with a longer payload is valid")
 	}
+	if _, got, ok := parseRecord(appendRecord(nil, checksumSeed(1), 1, payload[1:]), checksumSeed(1)); !ok || len(got) != 64<<20 {
+		t.Errorf("the longest record has %d bytes, valid %t", len(got), ok)
+	}
 }
 
 // TestRead checks that a record that was changed, or whose place has another one, is corrupt, and that
@@ -633,6 +636,8 @@ func TestFindLoss(t *testing.T) {
 		{"in doubt", []uint64{3, 5, 6, 7}, 4, 7, nil, nil, 4, 6, newGap(30, 60, usage.Corrupt, "")},
 		{"in doubt, and there", []uint64{3, 5, 6, 7}, 5, 7, nil, nil, 0, 0, usage.Gap{}},
 		{"after the doubt", []uint64{3, 5, 6, 7}, 4, 5, nil, nil, 4, 4, newGap(30, 40, usage.Corrupt, "")},
+		{"two of three given up", []uint64{3, 7}, 4, 0, []uint64{5, 6}, nil, 4, 6, newGap(30, 63, usage.Refused, "why")},
+		{"the next is of another stream", []uint64{3, 10}, 4, 0, nil, nil, 4, 9, newGap(30, 90, usage.Corrupt, "")},
 		{"all in doubt", []uint64{3, 5}, 4, 10, nil, nil, 4, 9, newGap(30, 90, usage.Corrupt, "")},
 	} {
 		s := &Spool{stored: map[batch.Stream][]storedBatch{}}
@@ -689,6 +694,7 @@ func TestAbandon(t *testing.T) {
 		{"all are lost", nil, 2, 0, nil, []usage.Gap{newGap(2, 30, usage.Forgotten, "")}, 99},
 		{"in doubt", []uint64{1, 2, 3}, 1, 3, []uint64{3}, []usage.Gap{newGap(0, 20, usage.Corrupt, "")}, 0},
 		{"none", []uint64{1, 2, 3}, 4, 0, nil, nil, 99},
+		{"the last is lost, the next is of another stream", []uint64{1, 2, 4}, 1, 0, []uint64{1, 2}, []usage.Gap{newGap(20, 30, usage.Forgotten, "")}, 0},
 		{"one between was refused", []uint64{1, 3}, 1, 0, []uint64{1, 3}, []usage.Gap{newGap(12, 18, usage.Refused, "")}, 0},
 	} {
 		s := opened(t, &hookFS{})

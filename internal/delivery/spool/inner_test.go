@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -135,6 +136,15 @@ func TestReofferLast(t *testing.T) {
 	s.reofferLast(func(*stream) bool { return true })
 	if got := s.findStream(st.ID).Wanted; got != 3 {
 		t.Errorf("batch %d is offered again, want the last one, 3", got)
+	}
+	// Batch 4 is of another stream, which inherited it.
+	st = s.findStream(st.ID)
+	s.stored[st.ID] = slices.DeleteFunc(s.stored[st.ID], func(k storedBatch) bool { return k.Number == 3 })
+	s.addStored(storedBatch{batchHead: batchHead{Stream: st.ID, Number: 4}})
+	st.Wanted = 4
+	clear(s.dirty)
+	if s.reofferLast(func(*stream) bool { return true }); st.Wanted != 4 || len(s.dirty) > 0 {
+		t.Errorf("batch %d is offered again, which the stream did not make", st.Wanted)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)

@@ -129,6 +129,10 @@ func TestMaintainMakesRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := s.stats.Evicted
+	s.cfg.MaxBytes = s.bytes()
+	if err := s.Maintain(now); err != nil || s.bytes() != s.cfg.MaxBytes {
+		t.Errorf("%v, all fits, and of %d bytes %d are left", err, s.cfg.MaxBytes, s.bytes())
+	}
 	s.cfg.MaxBytes = s.bytes() - 1
 	if err := s.Maintain(now); err != nil || s.bytes() > s.cfg.MaxBytes || s.stats.Evicted == before {
 		t.Errorf("%v, %d bytes of %d, %d batches are gone", err, s.bytes(), s.cfg.MaxBytes, s.stats.Evicted)
@@ -450,5 +454,35 @@ func TestDroppedWhileComposing(t *testing.T) {
 	s.cfg.MaxBytes = 1
 	if o, ok, err := s.NextOffer(old); ok || err != nil || s.findStream(old) != nil {
 		t.Errorf("%+v, %t, %v", o, ok, err)
+	}
+}
+
+// TestEvictFaults checks that nothing is removed if what is needed cannot be moved.
+func TestEvictFaults(t *testing.T) {
+	for _, failing := range []string{"read", "create"} {
+		fs := &hookFS{}
+		s := spaced(t, fs)
+		offerOne(t, s)
+		s.dirty[s.liveStream().ID] = true
+		if err := s.flush(); err != nil {
+			t.Fatal(err)
+		}
+		if done, err := s.evict(); !done || err != nil { // which has no batch
+			t.Fatal(done, err)
+		}
+		k, _ := s.findBatch(s.liveStream().ID, 1)
+		k.location.seg.size *= 9
+		segments := len(s.batches.list)
+		fs.fail = failIn(errDisk, failing, "batches")
+		if done, err := s.evict(); done || !errors.Is(err, errDisk) || len(s.batches.list) != segments {
+			t.Errorf("%s: %t, %v, %d segments of %d", failing, done, err, len(s.batches.list), segments)
+		}
+		if again, _ := s.findBatch(s.liveStream().ID, 1); again.location != k.location {
+			t.Errorf("%s: the batch is at %+v", failing, again.location)
+		}
+		fs.fail = nil
+		if o, ok, err := s.NextOffer(s.liveStream().ID); !ok || err != nil || o.Number != 1 {
+			t.Errorf("%s: %t, %v", failing, ok, err)
+		}
 	}
 }

@@ -171,6 +171,9 @@ func TestMergedRecord(t *testing.T) {
 		for _, n := range b.Names {
 			names = append(names, n.Key+n.Name)
 		}
+		if b.Number != 1 {
+			t.Errorf("it is batch %d", b.Number)
+		}
 		if !slices.Equal(names, []string{"a1", "b2", "c2"}) || len(b.Gaps) != 3 || b.Windows[0].End != 30e9 {
 			t.Errorf("names %v, gaps %v, window %+v", names, b.Gaps, b.Windows[0])
 		}
@@ -248,5 +251,22 @@ func TestReadWindow(t *testing.T) {
 		if whole := name == "one window"; whole && (err != nil || len(b.Windows) != 1) || !whole && (b != nil || !errors.Is(err, errCorrupt)) {
 			t.Errorf("%s: %+v, %v", name, b, err)
 		}
+	}
+}
+
+// TestMergeAfterClockStep checks that windows in the future do not keep later ones from being merged.
+func TestMergeAfterClockStep(t *testing.T) {
+	segs := []*segment{{}, {}, {}}
+	s := &Spool{windows: &segments{size: 10, list: segs}, streams: []*stream{{From: 1, Live: true}}}
+	for n := range int64(10) {
+		w := numbered(uint64(n+1), n*60, n*60+60)
+		w.Continues, w.location.seg = true, segs[n/5]
+		if n < 5 {
+			w.Offset = 1e18
+		}
+		s.index = append(s.index, w)
+	}
+	if run, windows := s.findMergeable(5*time.Minute, int64(time.Hour)); len(run) != 1 || run[0] != segs[1] || len(windows) != 5 {
+		t.Errorf("%d segments with %d windows, want the second", len(run), len(windows))
 	}
 }

@@ -84,6 +84,7 @@ func TestReconcileUncertain(t *testing.T) {
 		}, 2, 0, true, 3, []usage.Gap{newGap(1e15, 2e15, usage.Corrupt, "")}},
 		{"windows know of it", func(*stream) {}, -1, 5, true, 5, []usage.Gap{newGap(3e9, 5e9, usage.Corrupt, "")}},
 		{"the first window knows of it", func(*stream) {}, -1, 3, false, 1, nil},
+		{"the first window of all knows of it", func(*stream) {}, -1, 1, false, 1, nil},
 		{"windows know more", func(*stream) {}, 3, 5, true, 5, []usage.Gap{newGap(3e9, 5e9, usage.Corrupt, "")}},
 		{"windows know less", func(*stream) {}, 4, 4, true, 5, []usage.Gap{newGap(3e9, 5e9, usage.Corrupt, "")}},
 	} {
@@ -107,6 +108,9 @@ func TestReconcileUncertain(t *testing.T) {
 			t.Errorf("%s: batches before %d are in doubt", c.name, old.UncertainBefore)
 		} else if doubted != (r.s.serial == serial+1) || len(r.s.dirty) > 0 {
 			t.Errorf("%s: %d records are written", c.name, r.s.serial-serial)
+		}
+		if len(old.Gaps)+len(old.Inherited) > 0 && c.ends {
+			t.Errorf("%s: the stream that ended has %v, %v", c.name, old.Gaps, old.Inherited)
 		}
 		if ends := !old.Live; ends != c.ends || live.From != c.from || !slices.Equal(live.Gaps, c.gaps) {
 			t.Errorf("%s: it ends %t, and the live one has windows from %d on, gaps %v; want %t, %d, %v", c.name, ends, live.From, live.Gaps, c.ends, c.from, c.gaps)

@@ -78,12 +78,12 @@ func appendRecord(b []byte, seed uint32, kind byte, payload []byte) []byte {
 // parseRecord parses the record at the start of b. ok is false if there is no valid one.
 func parseRecord(b []byte, seed uint32) (kind byte, payload []byte, ok bool) {
 	if len(b) < recordHeadSize {
-		return 0, nil, false
+		return kind, nil, false
 	}
 	n := int64(binary.LittleEndian.Uint32(b))
 	if n > maxPayload || n > int64(len(b)-recordHeadSize) ||
 		crc32.Update(seed, castagnoli, b[:recordHeadSize-4]) != binary.LittleEndian.Uint32(b[recordHeadSize-4:]) {
-		return 0, nil, false
+		return kind, nil, false
 	}
 	payload = b[recordHeadSize : recordHeadSize+n]
 	return b[4], payload, crc32.Checksum(payload, castagnoli) == binary.LittleEndian.Uint32(b[5:])
@@ -98,7 +98,7 @@ func scanRecords(b []byte, number uint64, visit func(at int64, kind byte, payloa
 		at = headerSize
 	}
 	end = int64(at)
-	for at < len(b) {
+	for at+recordHeadSize <= len(b) {
 		kind, payload, ok := parseRecord(b[at:], seed)
 		if !ok {
 			at++

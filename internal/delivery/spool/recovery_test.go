@@ -46,6 +46,11 @@ func TestReadState(t *testing.T) {
 		for i := range c.records {
 			r.readState(location{}, kindState, packed(t, c.records[i], ""))
 		}
+		for _, head := range c.records {
+			if last := head.Serial; r.top < head.Top || last > 1 && len(head.Streams) > 0 && r.lastSerial[head.Streams[0].ID] < last && c.corrupt == 0 {
+				t.Errorf("%s: top %d, serials %v", c.name, r.top, r.lastSerial)
+			}
+		}
 		var got, uncertain []string
 		for _, st := range r.s.streams {
 			got = append(got, fmt.Sprint(st.Next))

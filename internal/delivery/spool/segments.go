@@ -82,8 +82,8 @@ func openSegments(fs FS, dir string, size int64, visit func(p location, kind byt
 			seg.size = end
 		case end < seg.size && g.list[i+1].before == seg.number:
 			found.corrupt++
-		case end < seg.size:
-			// A failed write, as the original next segment recorded.
+		default:
+			// A failed write, as the original next segment recorded, or nothing.
 			found.torn += seg.size - end
 		}
 	}
@@ -125,7 +125,6 @@ func (g *segments) listSegments() error {
 			if err := g.fs.Remove(filepath.Join(g.dir, name)); err != nil {
 				return err
 			}
-			continue
 		}
 		if n, err := fmt.Sscanf(name, "%016x.seg", &number); n != 1 || err != nil || g.name(number) != filepath.Join(g.dir, name) || number == 0 {
 			continue

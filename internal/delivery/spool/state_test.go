@@ -157,7 +157,7 @@ func TestNotesAreCounted(t *testing.T) {
 	if err := add(s, usage.Row{}, "books"); !errors.Is(err, errDisk) || s.windows.bytes() != before {
 		t.Errorf("a window without room: %v", err)
 	}
-	if _, _, err := s.NextOffer(s.liveStream().ID); !errors.Is(err, errDisk) {
+	if _, _, err := s.NextOffer(s.liveStream().ID); !errors.Is(err, errDisk) || !strings.HasPrefix(err.Error(), "spool: ") {
 		t.Errorf("a batch without room: %v", err)
 	}
 	if n := s.Stats().Notes; n != 2 {
@@ -179,6 +179,14 @@ func TestSmallerCap(t *testing.T) {
 		if err := add(s, usage.Row{}, strings.Repeat("x", 400<<10)); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	cfg.MaxBytes = s.bytes()
+	s = openInner(t, cfg)
+	if st := s.Stats(); st.Bytes != cfg.MaxBytes || st.Windows != 5 || st.Dropped != 0 {
+		t.Errorf("all fits: %+v", st)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -490,5 +498,73 @@ func TestStreamOrder(t *testing.T) {
 	}
 	if string(got) != "2314" || len(before) != 2 || !before[1].Live {
 		t.Errorf("streams %s, want 2314; before %v", got, before)
+	}
+}
+
+// TestWriteFaults checks that nothing changes if the state cannot be written, and that the error is returned.
+func TestWriteFaults(t *testing.T) {
+	for name, call := range map[string]func(s *Spool) error{
+		"a conflict":             func(s *Spool) error { return reply(s, batch.Reply{Verdict: batch.Conflict, Next: 1}) },
+		"a server that is ahead": func(s *Spool) error { return reply(s, batch.Reply{Verdict: batch.OutOfOrder, Next: 9, Booked: true}) },
+		"a backlog": func(s *Spool) error {
+			_, err := s.SplitBacklog(time.Now().Add(1000 * time.Hour))
+			return err
+		},
+		"a batch":          func(s *Spool) error { _, _, err := s.compose(s.liveStream()); return err },
+		"windows too many": func(s *Spool) error { _, err := s.dropWindows(); return err },
+		"batches too many": func(s *Spool) error { _, err := s.dropBatches(); return err },
+		"a note of a loss": func(s *Spool) error {
+			st := &stream{ID: batch.Stream{1}, Next: 2, Wanted: 1}
+			s.streams = append([]*stream{st}, s.streams...)
+			defer func() { s.streams = s.streams[1:] }()
+			return s.handOverLosses(st)
+		},
+	} {
+		fs := &hookFS{}
+		s := spaced(t, fs)
+		offerOne(t, s)
+		fill(t, s, 2)
+		st := s.liveStream()
+		before := fmt.Sprintf("%+v %+v %v", st, s.index, s.totals)
+		fs.fail = failIn(errDisk, "create", "batches")
+		if err := call(s); !errors.Is(err, errDisk) {
+			t.Errorf("%s: %v", name, err)
+		}
+		fs.fail = nil
+		if after := fmt.Sprintf("%+v %+v %v", s.liveStream(), s.index, s.totals); name != "a server that is ahead" && after != before {
+			t.Errorf("%s: %s, before %s", name, after, before)
+		}
+	}
+}
+
+// reply applies a reply to the live stream.
+func reply(s *Spool, r batch.Reply) error {
+	_, err := s.ApplyReply(s.liveStream().ID, r)
+	return err
+}
+
+// TestClone checks that a change of a copy leaves the stream as it is.
+func TestClone(t *testing.T) {
+	st := &stream{History: make([]historyEntry, 1, 9), Gaps: make([]usage.Gap, 1, 9), Inherited: make([]inheritedBatch, 1, 9), Missing: make([]missingBatch, 1, 9)}
+	c := st.clone()
+	c.History[0].Number, c.Gaps[0].Detail, c.Inherited[0].Number, c.Missing[0].Number = 7, "x", 7, 7
+	if st.History[0].Number+st.Inherited[0].Number+st.Missing[0].Number > 0 || st.Gaps[0].Detail != "" {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestChanges checks that windows that nobody waited for count as one change.
+func TestChanges(t *testing.T) {
+	s := opened(t, &hookFS{})
+	fill(t, s, 3)
+	<-s.Changes()
+	select {
+	case <-s.Changes():
+		t.Error("another change")
+	default:
+	}
+	gap := usage.Gap{From: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)} // beyond what a batch can state
+	if err := s.Append(&usage.Window{Boot: "boot", Start: 30e9, End: 31e9}, nil, []usage.Gap{gap}, func(bool) []byte { return nil }); err == nil || len(s.index) != 3 || s.lastWindow != 3 {
+		t.Errorf("a window that cannot be written: %v, %d windows", err, len(s.index))
 	}
 }

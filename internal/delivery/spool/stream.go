@@ -28,16 +28,8 @@ func pack(head any, body ...[]byte) []byte {
 	if err != nil {
 		panic(fmt.Sprintf("spool: a head that JSON lacks: %v", err)) // its types have no such values
 	}
-	n := 4 + len(h)
-	for _, b := range body {
-		n += len(b)
-	}
-	p := binary.LittleEndian.AppendUint32(make([]byte, 0, n), uint32(len(h)))
-	p = append(p, h...)
-	for _, b := range body {
-		p = append(p, b...)
-	}
-	return p
+	length := binary.LittleEndian.AppendUint32(nil, uint32(len(h)))
+	return slices.Concat(append([][]byte{length, h}, body...)...)
 }
 
 func unpack(payload []byte, head any) (body []byte, err error) {
@@ -100,10 +92,10 @@ func extentOf(b *batch.Batch, at int64) (e extent) {
 	} else {
 		e.Start, e.Through = at, at
 	}
-	if len(b.Gaps) > 0 && gaps[0] < e.Start {
+	if gaps[0] < e.Start {
 		e.Gap = gaps[0]
 	}
-	if len(b.Gaps) > 0 && gaps[1] > e.Through {
+	if gaps[1] > e.Through {
 		e.Until = gaps[1]
 	}
 	return e
@@ -401,10 +393,13 @@ func (s *Spool) dropFinished() {
 
 // earliest returns the earlier of two times; 0 is none.
 func earliest(a, b int64) int64 {
-	if a == 0 || b != 0 && b < a {
+	switch {
+	case a == 0:
 		return b
+	case b == 0:
+		return a
 	}
-	return a
+	return min(a, b)
 }
 
 // isDrained reports whether a stream that is not live has nothing left to send.

@@ -251,7 +251,7 @@ func (m *merger) addWindow(w window, span time.Duration) error {
 	b, err := m.s.readWindow(w)
 	if errors.Is(err, errCorrupt) {
 		m.s.stats.Corrupt++
-		return m.flush() // addHole covers the window when the next one is sent
+		return nil // addHole covers the window when the next one is sent
 	}
 	if err != nil {
 		return err
@@ -286,7 +286,6 @@ func (m *merger) flush() error {
 		return err
 	}
 	m.done = append(m.done, window{head, p})
-	m.sum = nil
 	return nil
 }
 
