@@ -282,7 +282,7 @@ func TestExpiredStream(t *testing.T) {
 }
 
 // TestEvict checks which segments are removed for room: those of which not more than half is needed, and which are
-// not the last. What is needed of them is moved, unless it cannot be read.
+// not the last. Needed batches are moved, unless they cannot be read.
 func TestEvict(t *testing.T) {
 	for _, c := range []struct {
 		name    string

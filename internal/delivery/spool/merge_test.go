@@ -25,7 +25,7 @@ func TestSpanIndex(t *testing.T) {
 }
 
 // TestFindMergeable checks which segments are merged in one go. A word is a segment with windows of a
-// minute: "x" is one that continues the one before, "o" one that does not, "-" none; a number is its size
+// minute: "x" is one that continues the previous one, "o" one that does not, "-" none; a number is its size
 // instead of 10, the size at which segments are full. The last segment is being written.
 func TestFindMergeable(t *testing.T) {
 	for _, c := range []struct {
@@ -52,7 +52,7 @@ func TestFindMergeable(t *testing.T) {
 		{"xxooooo xxxx x", time.Hour, "1 2", 11},
 		{"oooo xxxxx oooo x", 10 * time.Minute, "1 2", 9},
 		{"oooo oooo x", time.Hour, "", 0},
-		// Segments without windows are merged with those before.
+		// Segments without windows are merged with the previous ones.
 		{"- xxxxx - x", time.Hour, "2 3", 5},
 		{"- - x", time.Hour, "", 0},
 		{"xxxxx - xxxxx x", time.Hour, "1 2 3", 10},

@@ -94,7 +94,7 @@ func TestReplyReason(t *testing.T) {
 	}
 }
 
-// TestLossBackwards checks that the gap of a lost batch is no negative time if the clock was set back.
+// TestLossBackwards checks that the gap of a lost batch is not a negative time if the clock was set back.
 func TestLossBackwards(t *testing.T) {
 	s := &Spool{}
 	st := &stream{FirstStart: 50}

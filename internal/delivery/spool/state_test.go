@@ -38,7 +38,7 @@ func add(s *Spool, row usage.Row, books string) error {
 	return s.Append(w, nil, nil, func(bool) []byte { return b })
 }
 
-// TestTotalsAfterFailure checks that the first row of a workload has its total if the window with the one before
+// TestTotalsAfterFailure checks that the first row of a workload has its total if the window with its previous row
 // could not be written.
 func TestTotalsAfterFailure(t *testing.T) {
 	fs := &hookFS{}
@@ -97,7 +97,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestNoCheckpoint checks that a window without one is no part of the checkpoint, before a restart and after it.
+// TestNoCheckpoint checks that a window without one is not a part of the checkpoint, before a restart and after it.
 func TestNoCheckpoint(t *testing.T) {
 	cfg := innerConfig(t)
 	s := openInner(t, cfg)
@@ -553,7 +553,7 @@ func TestClone(t *testing.T) {
 	}
 }
 
-// TestChanges checks that windows that nobody waited for count as one change.
+// TestChanges checks that windows for which no reader waited count as one change.
 func TestChanges(t *testing.T) {
 	s := opened(t, &hookFS{})
 	fill(t, s, 3)
