@@ -67,11 +67,9 @@ func (OS) Lock(name string) (io.Closer, error) {
 		return f, nil
 	}
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		err = fmt.Errorf("%s: in use by another process: %w", name, fault.ErrConflict)
-	} else {
-		err = fmt.Errorf("%s: lock: %w", name, err)
+		err = fmt.Errorf("in use by another process: %w", fault.ErrConflict)
 	}
-	return nil, errors.Join(err, f.Close())
+	return nil, errors.Join(fmt.Errorf("%s: lock: %w", name, err), f.Close())
 }
 
 // List implements [FS]. It returns regular files only.
