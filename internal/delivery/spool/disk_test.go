@@ -451,3 +451,19 @@ func TestHugeFile(t *testing.T) {
 		}
 	}
 }
+
+// TestScanWithoutHeader checks that records are found from the first byte on if there is no header.
+func TestScanWithoutHeader(t *testing.T) {
+	record := appendRecord(nil, checksumSeed(1), 7, []byte("one"))
+	for lost, b := range [][]byte{record, append([]byte("?"), record...), nil} {
+		found := 0
+		end, corrupt := scanRecords(b, 1, func(at int64, kind byte, payload []byte) {
+			if found++; at != int64(lost) || kind != 7 || string(payload) != "one" {
+				t.Errorf("record %q of kind %d at %d", payload, kind, at)
+			}
+		})
+		if end != int64(len(b)) || corrupt != lost%2 || found != min(len(b), 1) {
+			t.Errorf("%q: %d records, end at %d, %d corrupt", b, found, end, corrupt)
+		}
+	}
+}
