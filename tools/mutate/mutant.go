@@ -63,7 +63,7 @@ type finder struct {
 
 // find walks the file. It leaves out what only people read: log lines, texts of errors and
 // panics, and methods that describe a value. It also leaves out capacities, which change the cost of
-// code but not its results.
+// code but not its results, and failpoints, which do nothing outside of tests.
 func (f *finder) find(file *ast.File) {
 	f.skipped = map[ast.Node]bool{}
 	ast.Inspect(file, func(n ast.Node) bool {
@@ -168,7 +168,7 @@ func (f *finder) comparesError(cond ast.Expr) bool {
 	return ok && b.Op == token.NEQ && f.info.Types[b.Y].IsNil() && isError(f.info.TypeOf(b.X))
 }
 
-// isForPeople reports whether a call logs, or makes the text of an error or a panic.
+// isForPeople reports whether a call logs, makes the text of an error or a panic, or marks a failpoint.
 func (f *finder) isForPeople(c *ast.CallExpr) bool {
 	var id *ast.Ident
 	switch fun := ast.Unparen(c.Fun).(type) {
@@ -186,8 +186,8 @@ func (f *finder) isForPeople(c *ast.CallExpr) bool {
 		if o.Pkg() == nil {
 			return false
 		}
-		switch path := o.Pkg().Path(); path {
-		case "log", "log/slog":
+		switch path := o.Pkg().Path(); {
+		case path == "log", path == "log/slog", strings.HasSuffix(path, "/x/failpoint"):
 			return true
 		default:
 			return path+"."+o.Name() == "fmt.Errorf" || path+"."+o.Name() == "errors.New"

@@ -44,10 +44,15 @@ function reached(yes) {
   dispatchEvent(new Event("mete-reach"));
 }
 
+// received is the number of answers of the server so far.
+let count = 0;
+export const received = () => count;
+
 async function ask(path, signal) {
   try {
     const r = await fetch(path, { signal, headers: credentials(), credentials: "omit", cache: "no-store" });
     reached(true);
+    count++;
     return r;
   } catch (e) {
     if (e.name === "AbortError") throw e;

@@ -1,6 +1,6 @@
 // The pieces that pages are made of.
 import { html, useState, useEffect, useMemo, useRef } from "../vendor/preact.mjs";
-import { Failure } from "./api.js";
+import { Failure, received } from "./api.js";
 import { units, aligned, qualities, text, known } from "./fmt.js";
 import { here, onMove, put, jobAt } from "./route.js";
 import { useTurn, isPaused, answered } from "./refresh.js";
@@ -32,11 +32,12 @@ export function useData(ask, keys, every = 0, frame = false) {
       timer = 0;
       if (document.hidden && got.current) return; // until the page is seen again
       let next = every;
+      const before = received();
       try {
         const data = await latest.current(control.signal);
         if (gone) return;
         got.current = true;
-        if (!frame) answered(every);
+        if (!frame && received() > before) answered(every); // not what needed no request, or was kept
         set({ data, error: null, loading: false });
       } catch (error) {
         if (error.name === "AbortError" || gone) return;

@@ -12,7 +12,7 @@ const domains = [["package", "energy_package_joules", "CPU packages"], ["dram", 
 const fields = domains.map(([, f]) => f).concat("energy_joules", "energy_idle_joules", "energy_error_joules", "energy_idle_error_joules").join(",");
 const residual = { idle: "--c-idle", system: "--c-system" };
 
-// flowOf makes nodes and links of rows: source, domain, node, kind or namespace, job. Only the nodes
+// flowOf makes nodes and links of rows: source, domain, node or cluster, kind or namespace, job. Only the nodes
 // and jobs with the largest values have their own. A narrow flow leaves out source and node.
 export function flowOf(rows, most = { node: 10, job: 18 }, narrow = false) {
   const nodes = new Map(), links = new Map();
@@ -25,9 +25,9 @@ export function flowOf(rows, most = { node: 10, job: 18 }, narrow = false) {
     if (!(r.value > 0)) continue;
     const way = narrow ? [] : [at("source " + r.source, r.source, 0, "--c-rest", r)];
     way.push(at("domain " + r.domain, r.domain, way.length, "", r));
-    const node = topNodes.has(r.node) ? r.node : "other nodes";
+    const node = topNodes.has(r.node) ? r.node : `other ${r.place}s`;
     let depth = way.length;
-    if (several) way.push(at("node " + node, node, depth++, "", r));
+    if (several) way.push(at(r.place + " " + node, node, depth++, "", r));
     if (r.job in residual) way.push(at("residual " + r.job, r.job === "idle" ? "idle" : "system", depth, residual[r.job], r));
     else {
       way.push(at("group " + r.group, r.group, depth, "", r));
@@ -40,14 +40,16 @@ export function flowOf(rows, most = { node: 10, job: 18 }, narrow = false) {
   return { nodes: [...nodes.values()], links: [...links.values()].sort((a, b) => b.value - a.value) };
 }
 
-// rowsOf divides an answer of the ledger by domain. The error of a group is divided as its energy is.
+// rowsOf divides an answer of the ledger, by node or cluster, by domain. The error of a group is divided as
+// its energy is.
 function rowsOf(used, what) {
-  const rows = [], places = [...new Set(used.groups.map((g) => g.node || "other nodes"))];
+  const place = used.by.includes("node") ? "node" : "cluster", others = `other ${place}s`;
+  const rows = [], places = [...new Set(used.groups.map((g) => g[place] || others))];
   // Groups beyond the limit are combined.
-  const rest = used.rest ? [{ ...used.rest, node: places.length === 1 ? places[0] : "other nodes", kind: "path", job: "", small: true }] : [];
+  const rest = used.rest ? [{ ...used.rest, [place]: places.length === 1 ? places[0] : others, kind: "path", job: "", small: true }] : [];
   for (const g of [...used.groups, ...rest]) {
     const sort = g.small ? "small jobs" : g.namespace && !(g.namespace in residual) ? g.namespace : g.kind === "path" ? "control groups" : g.kind + "s";
-    const base = { node: g.node || "other nodes", job: g.kind in residual ? g.kind : g.job, group: sort };
+    const base = { place, node: g[place] || others, job: g.kind in residual ? g.kind : g.job, group: sort };
     if (what === "cpu") { rows.push({ ...base, source: "kernel counters", domain: "CPU time", value: Number(g.cpu_seconds || 0), off: 0 }); continue; }
     const all = Number(g.energy_joules || 0), idle = Number(g.energy_idle_joules || 0), off = Number(g.energy_error_joules || 0);
     for (const [, f, name] of domains) {
@@ -73,8 +75,11 @@ function Links({ flow, unit }) {
 export function Flow({ theme }) {
   const { query } = useHere();
   const span = useSpan(query), what = query.of === "cpu" ? "cpu" : "energy", idle = ["used", "equal"].includes(query.idle) ? query.idle : "";
-  const params = { by: "node,kind,namespace,job", fields: what === "cpu" ? "cpu_seconds" : fields, sort: what === "cpu" ? "cpu_seconds" : "energy_joules", limit: 1000, idle: what === "cpu" ? "" : idle };
-  const used = useData((signal) => get("/v1/usage", { ...params, ...ledger(span) }, signal), [what, idle, steps(span)]);
+  const params = { fields: what === "cpu" ? "cpu_seconds" : fields, sort: what === "cpu" ? "cpu_seconds" : "energy_joules", limit: 1000, idle: what === "cpu" ? "" : idle };
+  const ask = (place, signal) => get("/v1/usage", { by: place + ",kind,namespace,job", ...params, ...ledger(span) }, signal);
+  // Where the jobs of all nodes are too many to list, those of the clusters are listed: a job of many nodes would be
+  // a part of what it is otherwise, the rest of it among the small ones.
+  const used = useData(async (signal) => { const all = await ask("node", signal); return all.rest_groups > 0 ? ask("cluster", signal) : all; }, [what, idle, steps(span)]);
   const narrow = useNarrow(), rows = useMemo(() => used.data && rowsOf(used.data, what), [used.data]);
   const flow = useMemo(() => rows && flowOf(rows), [rows]), drawn = useMemo(() => rows && (narrow ? flowOf(rows, { node: 0, job: 10 }, true) : flow), [rows, narrow]);
   const unit = what === "cpu" ? "seconds" : "joules", total = used.data && used.data.total;

@@ -48,8 +48,10 @@ function About({ list, job, span, columns }) {
   const kinds = [...new Set(list.map((w) => w.kind))], nodes = [...new Set(list.map((w) => w.node))];
   const started = list.map((w) => w.started_at || w.first_at).filter(Boolean).sort()[0], ended = list.every((w) => w.ended_at) ? list.map((w) => w.ended_at).sort().pop() : null;
   const all = list.length < most;
+  // One job may be of several users, projects or clusters.
+  const every = (key) => { const found = [...new Set(list.map((w) => w[key]).filter(Boolean))].sort(); return found.length > 4 ? `${found.slice(0, 3).join(", ")} and ${found.length - 3} more` : found.join(", "); };
   const exits = [...new Set(list.map((w) => w.exit_code).filter(known))];
-  return html`<${Facts} columns=${columns} of=${[["Kind", kinds.join(", ")], ["User", one && one.user], ["Project", one && one.project], ["Cluster", one && one.cluster],
+  return html`<${Facts} columns=${columns} of=${[["Kind", kinds.join(", ")], ["User", every("user")], ["Project", every("project")], ["Cluster", every("cluster")],
     ["Nodes", all && nodes.length > 0 && nodes.length <= 6 ? nodes.map((n, i) => html`${i > 0 && ", "}<a href=${nodeAt(n)}>${n}</a>`) : (all ? "" : "at least ") + few(nodes.length, "node")],
     ["Workloads", list.length > 1 ? (all ? list.length.toLocaleString() : "at least " + list.length) : null],
     ["First use", all && started ? html`<span title=${exactly(started)}>${when(started)}</span>` : null], ["Ended", !all ? null : ended ? html`<span title=${exactly(ended)}>${when(ended)}</span>` : list.length ? "running" : null],
