@@ -336,7 +336,11 @@ func TestQuotas(t *testing.T) {
 		if c.limit != quota.times(3) || c.workloads != 2 || c.bytes != 10 || c.streams != 2 || c.batches != 2 || c.ranges != 2 || c.handovers != 2 {
 			t.Errorf("of the cluster: %+v", c)
 		}
-		return b.flushQuotas()
+		err := b.flushQuotas()
+		if n.quota.changed || c.changed {
+			t.Error("what is written counts as changed")
+		}
+		return err
 	})
 	if got, want := rows(t, d, 1, "SELECT count(*) FROM audit WHERE action = 'node.quota' AND actor = 'a' AND object = 'a' AND at_ns = $1", 5*day+3), []string{"6"}; !slices.Equal(got, want) {
 		t.Errorf("%q audit lines, want one for each of 6 limits", got)
