@@ -2,11 +2,13 @@ package replica
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"mete.dev/mete/internal/model/replica"
+	"mete.dev/mete/internal/store/ledger/db"
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
@@ -107,5 +109,47 @@ func TestHeldLevel(t *testing.T) {
 		if got := heldLevel(c.level, values(c.flags)); got != c.want {
 			t.Errorf("level %d with flags %d holds %d, want %d", c.level, c.flags, got, c.want)
 		}
+	}
+}
+
+// A position is resumed only if it is of this ledger, up to its revision. A ledger that went back gives the
+// same revisions again for other rows.
+func TestResume(t *testing.T) {
+	d, err := db.Open(t.Context(), filepath.Join(t.TempDir(), "ledger.db"), true, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	var rev int64
+	if err := d.Write(t.Context(), func(x *db.Tx) error { rev = x.Rev; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	at := func(rev int64) cursor { return cursor{rev, kindGap, 4, 6} }
+	err = d.View(t.Context(), func(v *db.View) error {
+		epoch, err := v.EpochOf(rev)
+		if err != nil {
+			return err
+		}
+		for name, c := range map[string]struct {
+			text string
+			want cursor
+		}{
+			"present":        {formatPosition(replica.Offer{}, epoch, at(rev)), at(rev)},
+			"later":          {formatPosition(replica.Offer{}, epoch, at(rev+1)), cursor{}},
+			"other ledger":   {formatPosition(replica.Offer{}, "other", at(rev)), cursor{}},
+			"not a position": {"x", cursor{}},
+		} {
+			if got, err := resume(v, replica.Offer{}, c.text, rev); got != c.want || err != nil {
+				t.Errorf("%s: %+v, %v, want %+v", name, got, err, c.want)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
