@@ -105,10 +105,13 @@ func (s *Spool) removeSegment(seg *segment, in ...storedBatch) error {
 	for _, k := range in {
 		s.removeBatch(k.Stream, k.Number)
 	}
-	s.dropFinished()
-	// Write EarlierStart of the dropped streams before the removal.
-	if err := s.flush(); err != nil {
-		return err
+	streams := len(s.streams)
+	if s.dropFinished(); len(s.streams) < streams {
+		// Write EarlierStart of the dropped streams before the removal. Otherwise nothing is written: a full disk
+		// would keep the segment.
+		if err := s.flush(); err != nil {
+			return err
+		}
 	}
 	return s.batches.remove(seg)
 }

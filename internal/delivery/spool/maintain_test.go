@@ -486,3 +486,33 @@ func TestEvictFaults(t *testing.T) {
 		}
 	}
 }
+
+// TestRemoveOnFullDisk checks that batches which the server has are removed although the disk is full and
+// other state waits to be written: only their room lets it be written.
+func TestRemoveOnFullDisk(t *testing.T) {
+	fs := &hookFS{}
+	s := opened(t, fs)
+	for range 2 {
+		fill(t, s, 1)
+		if _, ok, err := s.compose(s.liveStream()); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+	}
+	s.batches.size = 1 // so that the next record begins a segment
+	s.liveStream().Wanted = 3
+	s.dirty[s.liveStream().ID] = true
+	if err := s.flush(); err != nil {
+		t.Fatal(err)
+	}
+	s.dirty[s.liveStream().ID] = true
+	fs.fail = func(call, _ string) error {
+		if call == "remove" {
+			return nil
+		}
+		return errDisk
+	}
+	seg := s.batches.list[0]
+	if done, err := s.evict(); !done || err != nil || slices.Contains(s.batches.list, seg) {
+		t.Errorf("%t, %v, %d segments", done, err, len(s.batches.list))
+	}
+}

@@ -210,8 +210,9 @@ func (s *Spool) handOverLosses(st *stream) error {
 	return s.persist([]*stream{st, live}, nil, nil)
 }
 
-// estimateBatchSize estimates the size of a stream's next batch on disk.
+// estimateBatchSize estimates the size of a stream's next batch on disk, with the state of the stream.
 func (s *Spool) estimateBatchSize(st *stream) int64 {
+	const state = 4 << 10
 	var size int
 	for _, i := range st.Inherited {
 		if k, ok := s.findBatch(i.Stream, i.Number); ok {
@@ -223,7 +224,7 @@ func (s *Spool) estimateBatchSize(st *stream) int64 {
 			size += w.Wire
 		}
 	}
-	return int64(size)
+	return state + int64(size)
 }
 
 // addInherited copies the next batch that the stream inherited from an abandoned one to b,

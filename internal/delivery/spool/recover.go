@@ -3,6 +3,7 @@ package spool
 import (
 	"math"
 	"slices"
+	"time"
 
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/usage"
@@ -133,7 +134,7 @@ func (r *recovery) reconcile() error {
 	}
 	var changed []*stream
 	if n := len(s.streams); n == 0 || !s.streams[n-1].Live {
-		r.recordLost = true // or the spool is new
+		r.recordLost = r.recordLost || n > 0 // windows without any stream show it by their serials
 		changed = append(changed, s.newLiveStream())
 	}
 	orphans := r.findOrphans()
@@ -161,8 +162,14 @@ func (r *recovery) reconcile() error {
 			return err
 		}
 	}
+	s.markAcked(time.Now().UnixNano())
 	s.dropFinished()
 	s.prune()
+	for id := range s.stored {
+		if s.findStream(id) == nil && !slices.ContainsFunc(s.stored[id], func(k storedBatch) bool { return s.isNeeded(id, k.Number) }) {
+			delete(s.stored, id)
+		}
+	}
 	return nil
 }
 

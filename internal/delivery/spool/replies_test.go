@@ -294,8 +294,9 @@ func TestEstimate(t *testing.T) {
 			st.Inherited = append(st.Inherited, inheritedBatch{Stream: k.Stream, Number: k.Number})
 		}
 		st.Inherited = append(st.Inherited, inheritedBatch{Stream: batch.Stream{2}, Number: 1}) // which is lost
-		if got := s.estimateBatchSize(st); got != c.want {
-			t.Errorf("%s: %d bytes, want %d", c.name, got, c.want)
+		const state = 4 << 10                                                                   // room for that of the stream
+		if got := s.estimateBatchSize(st); got != state+c.want {
+			t.Errorf("%s: %d bytes, want %d", c.name, got, state+c.want)
 		}
 	}
 }
