@@ -129,11 +129,11 @@ func (c faultyConnector) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return faultyConn{inner.(sqliteConn), c.f}, nil
+	return faultyConn{inner.(Conn), c.f}, nil
 }
 
-// A sqliteConn is what package sql uses of a connection.
-type sqliteConn interface {
+// A Conn is what package sql uses of a connection.
+type Conn interface {
 	driver.Conn
 	driver.ConnBeginTx
 	driver.ConnPrepareContext
@@ -144,7 +144,7 @@ type sqliteConn interface {
 }
 
 type faultyConn struct {
-	sqliteConn
+	Conn
 	f *Faults
 }
 
@@ -152,7 +152,7 @@ func (c faultyConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.
 	if err := c.f.step("begin"); err != nil {
 		return nil, err
 	}
-	tx, err := c.sqliteConn.BeginTx(ctx, opts)
+	tx, err := c.Conn.BeginTx(ctx, opts)
 	return faultyTx{tx, c.f}, err
 }
 
@@ -160,7 +160,7 @@ func (c faultyConn) PrepareContext(ctx context.Context, query string) (driver.St
 	if err := c.f.step("prepare " + query); err != nil {
 		return nil, err
 	}
-	s, err := c.sqliteConn.PrepareContext(ctx, query)
+	s, err := c.Conn.PrepareContext(ctx, query)
 	if err != nil {
 		return nil, err
 	}
@@ -171,14 +171,14 @@ func (c faultyConn) ExecContext(ctx context.Context, query string, args []driver
 	if err := c.f.step(query); err != nil {
 		return nil, err
 	}
-	return c.sqliteConn.ExecContext(ctx, query, args)
+	return c.Conn.ExecContext(ctx, query, args)
 }
 
 func (c faultyConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	if err := c.f.step(query); err != nil {
 		return nil, err
 	}
-	rows, err := c.sqliteConn.QueryContext(ctx, query, args)
+	rows, err := c.Conn.QueryContext(ctx, query, args)
 	return &faultyRows{Rows: rows, query: query, f: c.f}, err
 }
 

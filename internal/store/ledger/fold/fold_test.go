@@ -267,26 +267,16 @@ func (s slow) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return slowConn{c.(conn), s.takes}, nil
-}
-
-type conn interface {
-	driver.Conn
-	driver.ConnBeginTx
-	driver.ConnPrepareContext
-	driver.ExecerContext
-	driver.QueryerContext
-	driver.SessionResetter
-	driver.Validator
+	return slowConn{c.(ledgertest.Conn), s.takes}, nil
 }
 
 type slowConn struct {
-	conn
+	ledgertest.Conn
 	takes *time.Duration
 }
 
 func (c slowConn) BeginTx(ctx context.Context, o driver.TxOptions) (driver.Tx, error) {
-	tx, err := c.conn.BeginTx(ctx, o)
+	tx, err := c.Conn.BeginTx(ctx, o)
 	return slowTx{tx, c.takes}, err
 }
 
