@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"mete.dev/mete/internal/ui/cli"
-	"mete.dev/mete/internal/x/reexec"
+	"mete.dev/mete/internal/x/sibling"
 )
 
 // A farCommand is a command of mete-server with its short help.
@@ -26,7 +26,7 @@ func execServer(args []string) {
 	if !isServerCommand(args) {
 		return
 	}
-	err := reexec.Exec("mete-server", "mete", args, os.Stderr)
+	err := sibling.Exec("mete-server", "mete", args, os.Stderr)
 	cli.Explain(os.Stderr, "mete", err)
 	os.Exit(cli.Code(err))
 }

@@ -12,12 +12,12 @@ import (
 	"mete.dev/mete/internal/job/socket"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/testkit/faultfs"
 	"mete.dev/mete/internal/testkit/hosttest"
-	"mete.dev/mete/internal/testkit/spooltest"
 )
 
 // openLong opens an agent whose windows only store closes.
-func openLong(t *testing.T, fs *spooltest.FS, server *taker) *bench {
+func openLong(t *testing.T, fs *faultfs.FS, server *taker) *bench {
 	t.Helper()
 	return openWith(t, fs, server, time.Hour)
 }
@@ -40,7 +40,7 @@ func (b *bench) store(t *testing.T) {
 }
 
 // reopen kills the agent, and opens another one on what is durable.
-func (b *bench) reopen(t *testing.T, fs *spooltest.FS) *bench {
+func (b *bench) reopen(t *testing.T, fs *faultfs.FS) *bench {
 	t.Helper()
 	b.close(t, true)
 	fs.Crash()
@@ -53,7 +53,7 @@ func (b *bench) reopen(t *testing.T, fs *spooltest.FS) *bench {
 // agent that is killed in its first window resumes there.
 func TestRecordStart(t *testing.T) {
 	hosttest.Need(t, "procfs")
-	fs := spooltest.New(func(int) int { return 0 })
+	fs := faultfs.New(func(int) int { return 0 })
 	b := openLong(t, fs, &taker{})
 	*b.Machine.Accounts() = *attribute.NewAfterLoss("n", "for a test")
 	b.sample(t)
@@ -85,7 +85,7 @@ func TestRecordStart(t *testing.T) {
 // names.
 func TestRecordJobs(t *testing.T) {
 	hosttest.Need(t, "procfs")
-	fs := spooltest.New(func(int) int { return 0 })
+	fs := faultfs.New(func(int) int { return 0 })
 	b := openLong(t, fs, &taker{})
 	b.sample(t)
 	if err := b.record(nil); err != nil {
@@ -138,7 +138,7 @@ func TestRecordJobs(t *testing.T) {
 // TestEndIsRecorded checks that the answer to the end of a job follows its note.
 func TestEndIsRecorded(t *testing.T) {
 	hosttest.Need(t, "procfs")
-	b := openLong(t, spooltest.New(func(int) int { return 0 }), &taker{})
+	b := openLong(t, faultfs.New(func(int) int { return 0 }), &taker{})
 	b.Machine.OnBooked(b.record)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -164,7 +164,7 @@ func TestEndIsRecorded(t *testing.T) {
 // what is not recorded, and that ends are recorded again after the next window.
 func TestRecordFullDisk(t *testing.T) {
 	hosttest.Need(t, "procfs")
-	fs := spooltest.New(func(int) int { return 0 })
+	fs := faultfs.New(func(int) int { return 0 })
 	b := openLong(t, fs, &taker{})
 	b.sample(t)
 	if err := b.record(nil); err != nil {

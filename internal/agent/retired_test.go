@@ -13,9 +13,9 @@ import (
 	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/testkit/faultfs"
 	"mete.dev/mete/internal/testkit/hosttest"
 	"mete.dev/mete/internal/testkit/journal"
-	"mete.dev/mete/internal/testkit/spooltest"
 )
 
 // spoolOf creates the spool of a node with a window that ended at a time, acknowledged if sent.
@@ -94,7 +94,7 @@ func TestRetiredSpools(t *testing.T) {
 		t.Errorf("%d lines, want 2:\n%s", n, &said)
 	}
 
-	fs := spooltest.New(func(int) int { return 0 })
+	fs := faultfs.New(func(int) int { return 0 })
 	b := open(t, fs, &taker{})
 	b.retired = past
 	b.tick(t)
@@ -130,7 +130,7 @@ func TestRetiredSpools(t *testing.T) {
 // recovers after the next start.
 func TestCloseWhileFull(t *testing.T) {
 	hosttest.Need(t, "procfs")
-	fs, server := spooltest.New(func(int) int { return 0 }), &taker{}
+	fs, server := faultfs.New(func(int) int { return 0 }), &taker{}
 	b := open(t, fs, server)
 	b.tick(t)
 	b.tick(t)

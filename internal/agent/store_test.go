@@ -20,9 +20,9 @@ import (
 	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/testkit/faultfs"
 	"mete.dev/mete/internal/testkit/hosttest"
 	"mete.dev/mete/internal/testkit/journal"
-	"mete.dev/mete/internal/testkit/spooltest"
 )
 
 // A taker is a server that accepts everything.
@@ -58,13 +58,13 @@ type bench struct {
 }
 
 // open opens an agent whose spool is in fs.
-func open(t *testing.T, fs *spooltest.FS, server *taker) *bench {
+func open(t *testing.T, fs *faultfs.FS, server *taker) *bench {
 	t.Helper()
 	return openWith(t, fs, server, time.Second) // a window at each tick
 }
 
 // openWith is open with windows of a length.
-func openWith(t *testing.T, fs *spooltest.FS, server *taker, window time.Duration) *bench {
+func openWith(t *testing.T, fs *faultfs.FS, server *taker, window time.Duration) *bench {
 	t.Helper()
 	b := &bench{server: server, log: &journal.Journal{}}
 	log := slog.New(slog.NewTextHandler(b.log, nil))
@@ -117,7 +117,7 @@ func TestHeld(t *testing.T) {
 	hosttest.Need(t, "procfs")
 	for _, when := range []string{"not killed", "killed meanwhile", "killed after"} {
 		t.Run(when, func(t *testing.T) {
-			fs, server := spooltest.New(func(int) int { return 0 }), &taker{}
+			fs, server := faultfs.New(func(int) int { return 0 }), &taker{}
 			b := open(t, fs, server)
 			b.tick(t)
 			b.tick(t)
@@ -218,7 +218,7 @@ func checkOnce(t *testing.T, windows []usage.Window) {
 
 // TestJobs checks that jobs are open from registration to end, or until their group is gone.
 func TestJobs(t *testing.T) {
-	b := open(t, spooltest.New(func(int) int { return 0 }), &taker{})
+	b := open(t, faultfs.New(func(int) int { return 0 }), &taker{})
 	defer b.close(t, false)
 	h := jobHooks{b.Agent}
 	path := t.TempDir() + "/s"

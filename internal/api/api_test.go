@@ -26,7 +26,7 @@ import (
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/pki/token"
-	"mete.dev/mete/internal/testkit/apitest"
+	"mete.dev/mete/internal/testkit/apispec"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -121,7 +121,7 @@ func (b *book) Usage(ctx context.Context, q query.Query) (*query.Answer, error) 
 }
 
 func (b *book) EachPeriod(ctx context.Context, q query.Query, every query.Period, f func(*query.Answer) error) error {
-	return apitest.EachPeriod(ctx, q, every, b.Usage, f)
+	return apispec.EachPeriod(ctx, q, every, b.Usage, f)
 }
 
 func (b *book) Nodes(_ context.Context, s query.Scope) ([]query.Node, error) {

@@ -14,7 +14,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"mete.dev/mete/internal/testkit"
-	"mete.dev/mete/internal/testkit/apitest"
+	"mete.dev/mete/internal/testkit/apispec"
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
@@ -29,7 +29,7 @@ func TestPageInChromium(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := handler(example(), all)
-	described := len(apitest.Read(t, h).Paths)
+	described := len(apispec.Read(t, h).Paths)
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
 	home := t.TempDir()

@@ -14,7 +14,7 @@ import (
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
-	"mete.dev/mete/internal/testkit/apitest"
+	"mete.dev/mete/internal/testkit/apispec"
 )
 
 // knownValues are valid values of parameters that select something in [example]. There are few
@@ -26,7 +26,7 @@ var knownValues = map[string][]string{
 
 func TestDocument(t *testing.T) {
 	h := handler(example(), all)
-	d := apitest.Read(t, h)
+	d := apispec.Read(t, h)
 	for _, path := range []string{"/v1/usage", "/v1/jobs", "/v1/energy", "/v1/rates", "/v1/summary", "/v1/clusters", "/v1/nodes", "/v1/workloads", "/v1/runs", "/v1/vms",
 		"/v1/dimensions", "/v1/sources", "/v1/health", "/v1/gaps", "/v1/streams", "/v1/alerts", "/healthz"} {
 		if q := d.Paths[path].Get; q.OperationID == "" || q.Summary == "" {
@@ -52,13 +52,13 @@ func TestDocument(t *testing.T) {
 // others, and never fails.
 func TestFuzz(t *testing.T) {
 	h := handler(example(), all)
-	apitest.Read(t, h).Fuzz(t, h, knownValues)
+	apispec.Read(t, h).Fuzz(t, h, knownValues)
 }
 
 // TestRefusalsAsDescribed checks that a refusal matches the description, whether or not the
 // caller may read anything.
 func TestRefusalsAsDescribed(t *testing.T) {
-	d := apitest.Read(t, handler(example(), all))
+	d := apispec.Read(t, handler(example(), all))
 	nobody := handler(example(), func(*http.Request) (query.Scope, error) { return query.Scope{}, nil })
 	for path := range d.Paths {
 		for _, target := range []string{path + "?no=1", path + "?limit=0", path} {
@@ -94,7 +94,7 @@ func (l hugeLedger) Usage(ctx context.Context, q query.Query) (*query.Answer, er
 func TestLargeAsDescribed(t *testing.T) {
 	b := hugeLedger{example()}
 	h := api.New(b, b, b, all, func() time.Time { return noon }, slog.New(slog.DiscardHandler))
-	d := apitest.Read(t, h)
+	d := apispec.Read(t, h)
 	for _, target := range []string{"/v1/usage", "/v1/jobs"} {
 		r := httptest.NewRequest(http.MethodGet, target, nil)
 		w := httptest.NewRecorder()

@@ -27,7 +27,7 @@ import (
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/pki/token"
-	"mete.dev/mete/internal/testkit/apitest"
+	"mete.dev/mete/internal/testkit/apispec"
 )
 
 // odd are names that a format may have to quote.
@@ -286,7 +286,7 @@ var wrongValues = map[string][]string{
 // mistakes in one request the server reports.
 func TestPinnedRefusals(t *testing.T) {
 	h := handler(example(), all)
-	d := apitest.Read(t, h)
+	d := apispec.Read(t, h)
 	var b strings.Builder
 	tell := func(h http.Handler, target string, header ...string) {
 		w := get(h, target, header...)

@@ -14,7 +14,7 @@ import (
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/server"
-	"mete.dev/mete/internal/testkit/apitest"
+	"mete.dev/mete/internal/testkit/apispec"
 )
 
 // tenants returns a server with a node in each of the clusters orchard and quarry, and its
@@ -69,7 +69,7 @@ var extra = map[string]string{"/v1/usage": "?by=cluster,node,job&from=-1h&to=299
 // At every path a viewer of one cluster sees nothing of another.
 func TestTenancyOfEveryPath(t *testing.T) {
 	_, as := tenants(t)
-	d := apitest.Read(t, as[""])
+	d := apispec.Read(t, as[""])
 	scoped := []string{"/v1/usage", "/v1/jobs", "/v1/energy", "/v1/rates", "/v1/summary", "/v1/clusters", "/v1/nodes", "/v1/workloads", "/v1/runs", "/v1/gaps", "/v1/streams"}
 	for path := range d.Paths {
 		if path == "/v1/self" {
@@ -117,7 +117,7 @@ func TestServerMatchesOpenAPI(t *testing.T) {
 	words := map[string][]string{"from": {"-1h", "-30d", "-7d"}, "to": {"now"}, "by": {"job", "kind,node", "label:app", "cluster,namespace"},
 		"where": {"job=job-orchard", "kind=", "cluster=orchard", "label:a=b"}, "node": {"box-orchard", "box-quarry", "none"}, "cluster": {"", "orchard"}, "cursor": {"TjE"}, "If-None-Match": {`"x"`, "*"}}
 	for _, who := range []string{"", "orchard"} {
-		apitest.Read(t, as[who]).Fuzz(t, as[who], words)
+		apispec.Read(t, as[who]).Fuzz(t, as[who], words)
 	}
 }
 
@@ -126,7 +126,7 @@ func TestServerMatchesOpenAPI(t *testing.T) {
 func TestBrowserSecurity(t *testing.T) {
 	_, as := tenants(t)
 	h := as[""]
-	paths := slices.Collect(maps.Keys(apitest.Read(t, h).Paths))
+	paths := slices.Collect(maps.Keys(apispec.Read(t, h).Paths))
 	paths = append(paths, "/", "/docs", "/docs/docs.js", "/openapi.json", "/metrics", "/none", "/api/v1/query?query=up", "/api/v1/write", "/v1/enroll", "/v1/renew", "/v1/batches", "/v1/lost", "/v1/states")
 	for _, path := range paths {
 		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"} {
@@ -161,7 +161,7 @@ func TestGetChangesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for path := range apitest.Read(t, as[""]).Paths {
+	for path := range apispec.Read(t, as[""]).Paths {
 		answerOf(as[""], "GET", path+extra[path])
 	}
 	after, err := b.Ledger.Stats(t.Context())

@@ -18,7 +18,7 @@ import (
 
 	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/fault"
-	"mete.dev/mete/internal/x/loopback"
+	"mete.dev/mete/internal/x/sameuser"
 )
 
 // Listen opens a TCP address to serve on. Its errors have hints.
@@ -56,7 +56,7 @@ func ListenAdmin(state string) (net.Listener, error) {
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(err, ln.Close())
 	}
-	return loopback.Listen(ln), nil
+	return sameuser.Listen(ln), nil
 }
 
 // Serve serves on ln until ctx ends, with TLS if secure is not nil. Its time-outs bound the

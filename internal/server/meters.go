@@ -8,7 +8,7 @@ import (
 
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/unit"
-	"mete.dev/mete/internal/server/meters"
+	"mete.dev/mete/internal/server/meterreader"
 	"mete.dev/mete/internal/store/ledger"
 )
 
@@ -37,7 +37,7 @@ func (s *Server) meterCollectors(ctx context.Context, scope query.Scope, nodes [
 }
 
 // collectMeters is about reading external meters.
-func collectMeters(states []meters.State, now time.Time) collector {
+func collectMeters(states []meterreader.State, now time.Time) collector {
 	return func(m *metrics) {
 		for i := range states {
 			st := &states[i]

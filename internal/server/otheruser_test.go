@@ -20,7 +20,7 @@ import (
 	"mete.dev/mete/internal/pki/token"
 	"mete.dev/mete/internal/server"
 	"mete.dev/mete/internal/testkit/hosttest"
-	"mete.dev/mete/internal/x/loopback"
+	"mete.dev/mete/internal/x/sameuser"
 )
 
 // TestOtherUser checks a server without TLS: another user of the machine reads nothing, enrolls
@@ -53,7 +53,7 @@ func TestOtherUser(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if _, err := loopback.Publish(tcp.Addr(), own.Addr().String()); err != nil {
+	if _, err := sameuser.Publish(tcp.Addr(), own.Addr().String()); err != nil {
 		t.Fatal(err)
 	}
 	url := "http://" + tcp.Addr().String()

@@ -20,7 +20,7 @@ import (
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/pki/token"
-	"mete.dev/mete/internal/testkit/apitest"
+	"mete.dev/mete/internal/testkit/apispec"
 )
 
 const orchard, quarry = "01J00000000000000000000000", "01J00000000000000000000001"
@@ -49,7 +49,7 @@ func TestSelf(t *testing.T) {
 	mine := job(orchard, "job-orchard")
 	key := b.Authority.JobKey(orchard)
 	h := bearing(b, key.Sign(mine))
-	d := apitest.Read(t, as[""])
+	d := apispec.Read(t, as[""])
 	r := httptest.NewRequest("GET", "/v1/self", nil)
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
@@ -105,7 +105,7 @@ func TestSelfTokenOnOtherPaths(t *testing.T) {
 	b, as := tenants(t)
 	text := b.Authority.JobKey(orchard).Sign(job(orchard, "job-orchard"))
 	h := bearing(b, text)
-	paths := slices.Collect(maps.Keys(apitest.Read(t, as[""]).Paths))
+	paths := slices.Collect(maps.Keys(apispec.Read(t, as[""]).Paths))
 	paths = append(paths, "/metrics", "/api/v1/query?query=up", "/api/v1/query_range?query=up&start=1&end=2&step=1", "/api/v1/series?match[]=up", "/api/v1/labels", "/api/v1/label/node/values",
 		"/api/v1/metadata", "/api/v1/rules", "/api/v1/alerts", "/api/v1/targets", "/api/v1/status/tsdb", "/api/v1/status/config", "/api/v1/write", "/v1/enroll", "/v1/renew", "/v1/batches", "/v1/lost", "/v1/states", "/v1/states/mark")
 	public := []string{"/healthz", "/v1/self"}

@@ -38,7 +38,7 @@ import (
 	"mete.dev/mete/internal/prom/remotewrite"
 	"mete.dev/mete/internal/prom/rule"
 	"mete.dev/mete/internal/replicate"
-	"mete.dev/mete/internal/server/meters"
+	"mete.dev/mete/internal/server/meterreader"
 	"mete.dev/mete/internal/store/ledger"
 	"mete.dev/mete/internal/store/tsdb"
 	"mete.dev/mete/internal/web"
@@ -98,7 +98,7 @@ type Server struct {
 	Ledger    *ledger.Ledger
 	Authority *ca.Authority
 	Receiver  *receiver.Receiver
-	Meters    *meters.Collector // nil without meters
+	Meters    *meterreader.Collector // nil without meters
 	Metrics   *tsdb.Store
 
 	prom        *promapi.API
@@ -153,7 +153,7 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 		return nil, err
 	}
 	if len(cfg.Meters) > 0 {
-		if s.Meters, err = meters.New(cfg.Meters, s.Ledger, log.With("part", "meters")); err != nil {
+		if s.Meters, err = meterreader.New(cfg.Meters, s.Ledger, log.With("part", "meters")); err != nil {
 			return nil, err
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"mete.dev/mete/internal/prom/alert"
 	"mete.dev/mete/internal/prom/api"
 	"mete.dev/mete/internal/prom/remotewrite"
-	"mete.dev/mete/internal/server/meters"
+	"mete.dev/mete/internal/server/meterreader"
 	"mete.dev/mete/internal/store/ledger"
 	"mete.dev/mete/internal/store/tsdb"
 )
@@ -49,7 +49,7 @@ func TestMetricsText(t *testing.T) {
 		collectQueries(func() api.Counts {
 			return api.Counts{Answered: 45, Invalid: 46, Refused: 47, TimedOut: 48, Large: 49, Waited: 50 * time.Second, Took: 51 * time.Second, Waiting: 52}
 		}),
-		collectMeters([]meters.State{{Name: "pdu", Samples: 26, Failures: 27, Minutes: 28, Gaps: 29, Last: now.Add(-30 * time.Second), Watts: 31}}, now),
+		collectMeters([]meterreader.State{{Name: "pdu", Samples: 26, Failures: 27, Minutes: 28, Gaps: 29, Last: now.Add(-30 * time.Second), Watts: 31}}, now),
 		// Two clusters may have nodes of one name.
 		collectMeterRatios([]ledger.MeterRatio{{Name: "web-1", Cluster: "lab", Meter: sum(200e6), Inside: sum(150e6), Measured: sum(100e6)}, {Name: "web-1", Cluster: "prod", Meter: sum(4), Inside: sum(1), Measured: sum(1)}}),
 	))

@@ -19,7 +19,7 @@ import (
 	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/pki/token"
-	"mete.dev/mete/internal/testkit/postgres"
+	"mete.dev/mete/internal/testkit/pgbin"
 )
 
 // A target is a real server on this machine, reached by TLS.
@@ -174,7 +174,7 @@ func (d *database) close() error {
 
 // startPostgres starts a PostgreSQL with default settings on a unix socket in dir.
 func startPostgres(dir string) (_ *exec.Cmd, dsn string, err error) {
-	bin, err := postgres.Programs()
+	bin, err := pgbin.Programs()
 	if err != nil {
 		return nil, "", err
 	}

@@ -36,8 +36,8 @@ import (
 	"mete.dev/mete/internal/pki/enroll"
 	"mete.dev/mete/internal/server"
 	"mete.dev/mete/internal/testkit"
-	"mete.dev/mete/internal/testkit/exclusivetest"
 	"mete.dev/mete/internal/testkit/hosttest"
+	"mete.dev/mete/internal/testkit/otheruser"
 )
 
 // A bench is a server that can be stopped and restarted.
@@ -540,13 +540,13 @@ func TestServerForeignClaim(t *testing.T) {
 	hosttest.Need(t, "root")
 	b := newBench(t)
 	m := b.program()
-	pid, _ := exclusivetest.Hold(t, enroll.LedgerID(b.Authority.CA()), exclusivetest.Listening, "/")
+	pid, _ := otheruser.Hold(t, enroll.LedgerID(b.Authority.CA()), otheruser.Listening, "/")
 	r, out := m.job("--server", b.url(), patient, "--name", "booked", "--", "true")
 	if out.code != 0 {
 		t.Fatalf("exit %d: %s", out.code, out.stderr)
 	}
 	b.equal("booked", r)
-	if want := fmt.Sprintf("process %d of user %d claims to measure this machine", pid, exclusivetest.OtherUID); !slices.ContainsFunc(r.Notes, func(n string) bool { return strings.HasPrefix(n, want) }) {
+	if want := fmt.Sprintf("process %d of user %d claims to measure this machine", pid, otheruser.OtherUID); !slices.ContainsFunc(r.Notes, func(n string) bool { return strings.HasPrefix(n, want) }) {
 		t.Errorf("notes %q, want %q", r.Notes, want)
 	}
 

@@ -17,14 +17,14 @@ import (
 	"mete.dev/mete/internal/collect/powersim"
 	"mete.dev/mete/internal/job/report"
 	"mete.dev/mete/internal/model/fault"
-	"mete.dev/mete/internal/testkit/exclusivetest"
+	"mete.dev/mete/internal/testkit/otheruser"
 )
 
 // TestMain makes the test program act as mete: run changes a process's handling of signals and
 // children, which tests in one process would share.
 func TestMain(m *testing.M) {
 	powersim.Main()
-	exclusivetest.Main()
+	otheruser.Main()
 	if os.Getenv("METE_TEST_SELF") != "" {
 		os.Exit(askSelf())
 	}

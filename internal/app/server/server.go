@@ -18,7 +18,7 @@ import (
 
 	"mete.dev/mete/internal/server"
 	"mete.dev/mete/internal/ui/cli"
-	"mete.dev/mete/internal/x/loopback"
+	"mete.dev/mete/internal/x/sameuser"
 	"mete.dev/mete/internal/x/statedir"
 	"mete.dev/mete/internal/x/text"
 )
@@ -163,7 +163,7 @@ func run(ctx context.Context, c config, out, logTo io.Writer) (err error) {
 			return err
 		}
 		next = "  open once in a browser, within an hour: " + page + "\n"
-		withdraw, err := loopback.Publish(ln.Addr(), admin.Addr().String())
+		withdraw, err := sameuser.Publish(ln.Addr(), admin.Addr().String())
 		if err != nil {
 			return fmt.Errorf("agents of this machine could not find the server: %w", err)
 		}

@@ -25,7 +25,7 @@ import (
 	"mete.dev/mete/internal/server"
 	"mete.dev/mete/internal/ui/cli"
 	"mete.dev/mete/internal/x/httpx"
-	"mete.dev/mete/internal/x/loopback"
+	"mete.dev/mete/internal/x/sameuser"
 	"mete.dev/mete/internal/x/settings"
 	"mete.dev/mete/internal/x/statedir"
 	"mete.dev/mete/internal/x/text"
@@ -241,7 +241,7 @@ func run(ctx context.Context, c *config, open Open, out io.Writer) (err error) {
 				return err
 			}
 		}
-		withdraw, failed := loopback.Publish(ln.Addr(), k.Socket())
+		withdraw, failed := sameuser.Publish(ln.Addr(), k.Socket())
 		if shown.unpublished = failed; failed == nil {
 			defer func() { err = errors.Join(err, withdraw()) }()
 		}

@@ -26,7 +26,7 @@ import (
 	"mete.dev/mete/internal/model/unit"
 	modelusage "mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
-	"mete.dev/mete/internal/testkit/apitest"
+	"mete.dev/mete/internal/testkit/apispec"
 	"mete.dev/mete/internal/ui/cli"
 )
 
@@ -80,7 +80,7 @@ func (b *book) Usage(_ context.Context, q query.Query) (*query.Answer, error) {
 }
 
 func (b *book) EachPeriod(ctx context.Context, q query.Query, every query.Period, f func(*query.Answer) error) error {
-	return apitest.EachPeriod(ctx, q, every, b.Usage, f)
+	return apispec.EachPeriod(ctx, q, every, b.Usage, f)
 }
 
 func (b *book) Nodes(context.Context, query.Scope) ([]query.Node, error) {

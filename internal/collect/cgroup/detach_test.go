@@ -9,7 +9,7 @@ import (
 
 	"mete.dev/mete/internal/attribute"
 	"mete.dev/mete/internal/collect/cgroup"
-	"mete.dev/mete/internal/collect/node"
+	"mete.dev/mete/internal/collect/totals"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/testkit/hosttest"
 )
@@ -94,7 +94,7 @@ Total 2
 				t.Fatal(err)
 			}
 			defer func() { _ = table.Close() }()
-			totals, err := node.Open(h, 1, table.CountsMergedRequests())
+			totals, err := totals.Open(h, 1, table.CountsMergedRequests())
 			if err != nil {
 				t.Fatal(err)
 			}

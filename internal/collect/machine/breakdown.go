@@ -5,8 +5,8 @@ import (
 	"context"
 	"slices"
 
+	"mete.dev/mete/internal/collect/perprocess"
 	"mete.dev/mete/internal/collect/proc"
-	"mete.dev/mete/internal/collect/split"
 	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
@@ -16,7 +16,7 @@ import (
 type processWatch struct {
 	id      workload.ID
 	procs   *proc.Table
-	account *split.Account // nil until the first reading
+	account *perprocess.Account // nil until the first reading
 }
 
 // Watch makes the next ticks break the CPU time of a workload down by process; "" stops
@@ -56,8 +56,8 @@ func (m *Machine) breakDown(ctx context.Context) *live.Breakdown {
 
 // breakDownGroup divides what was booked to g in the latest tick.
 func (m *Machine) breakDownGroup(g *usage.Group) *live.Breakdown {
-	procs := map[split.ID]proc.Process{}
-	var mine []split.Process
+	procs := map[perprocess.ID]proc.Process{}
+	var mine []perprocess.Process
 	for _, p := range m.watch.procs.All() {
 		if owner := m.table.Owner(p.Group); owner != nil && owner.Slot == g.Slot {
 			procs[p.ID] = p
@@ -65,7 +65,7 @@ func (m *Machine) breakDownGroup(g *usage.Group) *live.Breakdown {
 		}
 	}
 	if m.watch.account == nil {
-		m.watch.account = split.New(mine)
+		m.watch.account = perprocess.New(mine)
 		return nil
 	}
 	share, ok := m.Accounts().Share(g.Slot)

@@ -1,5 +1,5 @@
 // Package machine combines all sources of this machine in one sampler: the groups, processes,
-// network, virtual machines and energy meters, and the totals that package node reads.
+// network, virtual machines and energy meters, and the totals that package totals reads.
 package machine
 
 import (
@@ -18,8 +18,8 @@ import (
 	"mete.dev/mete/internal/attribute"
 	"mete.dev/mete/internal/collect/cgroup"
 	"mete.dev/mete/internal/collect/energy"
-	"mete.dev/mete/internal/collect/node"
 	"mete.dev/mete/internal/collect/sampler"
+	"mete.dev/mete/internal/collect/totals"
 	"mete.dev/mete/internal/host/bpf"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/model/fault"
@@ -175,7 +175,7 @@ func New(h *hostfs.FS, cfg Config, log *slog.Logger) (_ *Machine, err error) {
 	if err := m.openTable(cfg, groups, log); err != nil {
 		return nil, err
 	}
-	totals, err := node.Open(h, cfg.Ticks(), m.table.CountsMergedRequests())
+	totals, err := totals.Open(h, cfg.Ticks(), m.table.CountsMergedRequests())
 	if err != nil {
 		return nil, err
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 
-	"mete.dev/mete/internal/collect/split"
+	"mete.dev/mete/internal/collect/perprocess"
 	"mete.dev/mete/internal/host/bpf"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/host/procfmt"
@@ -21,8 +21,8 @@ type tasks struct {
 	clock     bool
 	index     map[uint32]int // process to its index in sums
 	sums      []sum
-	known     map[split.ID]cpuReading
-	next      map[split.ID]cpuReading
+	known     map[perprocess.ID]cpuReading
+	next      map[perprocess.ID]cpuReading
 	groups    map[uint64]*path
 	round     uint32
 	buf       []byte
@@ -77,7 +77,7 @@ func openBPF(h *hostfs.FS, k *bpf.Kernel, y hostfs.Hierarchy) (reader, error) {
 	}
 	return &tasks{
 		h: h, k: k, hierarchy: y, clock: CanReadCPUTime(h), index: map[uint32]int{}, groups: map[uint64]*path{},
-		known: map[split.ID]cpuReading{}, next: map[split.ID]cpuReading{},
+		known: map[perprocess.ID]cpuReading{}, next: map[perprocess.ID]cpuReading{},
 	}, nil
 }
 
@@ -143,7 +143,7 @@ func (r *tasks) add(t *bpf.Task) {
 	}
 	if t.PID == t.TGID {
 		s.leader, s.group = true, t.Group
-		s.ID = split.ID{PID: int32(t.PID), Start: int64(t.Start)}
+		s.ID = perprocess.ID{PID: int32(t.PID), Start: int64(t.Start)}
 		s.Parent, s.Name = int32(t.PPID), t.Comm()
 	}
 }
@@ -151,7 +151,7 @@ func (r *tasks) add(t *bpf.Task) {
 // cpu returns the CPU time of a process, given the sum of its tasks. The value of a running
 // task is as old as the last clock tick, so cpu reads the process's clock if the process
 // ran.
-func (r *tasks) cpu(id split.ID, tasks int64, threads int) int64 {
+func (r *tasks) cpu(id perprocess.ID, tasks int64, threads int) int64 {
 	last, ok := r.known[id]
 	now := cpuReading{tasks, tasks}
 	switch {

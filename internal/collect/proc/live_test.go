@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"mete.dev/mete/internal/collect/perprocess"
 	"mete.dev/mete/internal/collect/proc"
-	"mete.dev/mete/internal/collect/split"
 	"mete.dev/mete/internal/host/procfmt"
 	"mete.dev/mete/internal/testkit"
 )
@@ -192,7 +192,7 @@ func (p *program) total() int64 {
 	return v * by
 }
 
-func shares(ps []proc.Process) (out []split.Process) {
+func shares(ps []proc.Process) (out []perprocess.Process) {
 	for _, p := range ps {
 		out = append(out, p.Process)
 	}
@@ -212,7 +212,7 @@ func TestLiveBreakdown(t *testing.T) {
 			p := start(t, tab)
 			childCPU := p.burn(0, 0)
 			own, before := p.rest(tab)
-			a := split.New(shares(tab.Processes(p.path)))
+			a := perprocess.New(shares(tab.Processes(p.path)))
 			for _, c := range []struct{ self, children time.Duration }{
 				{200 * time.Millisecond, 0}, {0, 200 * time.Millisecond}, {100 * time.Millisecond, 100 * time.Millisecond},
 			} {
@@ -300,7 +300,7 @@ func TestLiveChurn(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = churn.Process.Kill(); _ = churn.Wait() }()
-			last, unreadable := map[split.ID]int64{}, math.MaxInt
+			last, unreadable := map[perprocess.ID]int64{}, math.MaxInt
 			for range 200 {
 				read(t, tab)
 				unreadable = min(unreadable, tab.Unreadable)

@@ -17,7 +17,7 @@ import (
 	"sort"
 	"strings"
 
-	"mete.dev/mete/internal/collect/split"
+	"mete.dev/mete/internal/collect/perprocess"
 	"mete.dev/mete/internal/host/bpf"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/model/fault"
@@ -45,7 +45,7 @@ type Process struct {
 	// Process holds its identity, its CPU time with all threads, ended ones included, and
 	// its CPU time when it entered its group. The time is exact to the ns, or in steps of
 	// 10 ms if only /proc/PID/stat has it.
-	split.Process
+	perprocess.Process
 	Parent  int32  // PID
 	Name    string // the kernel's name: 15 bytes at most
 	Group   string // path in the table's hierarchy, as in kernel files
@@ -73,8 +73,8 @@ type Table struct {
 	hierarchy hostfs.Hierarchy
 	reader    reader
 	name      string
-	known     map[split.ID]state
-	next      map[split.ID]state
+	known     map[perprocess.ID]state
+	next      map[perprocess.ID]state
 	procs     []Process // by group, then PID
 	opened    int64     // ns of CLOCK_BOOTTIME
 	last      int64     // time of the last Read; 0 before the first
@@ -103,7 +103,7 @@ func Open(h *hostfs.FS, k *bpf.Kernel, cfg Config) (*Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Table{h: h, hierarchy: y, known: map[split.ID]state{}, next: map[split.ID]state{}, opened: now.Boottime}
+	t := &Table{h: h, hierarchy: y, known: map[perprocess.ID]state{}, next: map[perprocess.ID]state{}, opened: now.Boottime}
 	if t.reader, err = openBPF(h, k, y); err == nil {
 		t.name = "bpf"
 		return t, nil

@@ -7,16 +7,16 @@ import (
 	"testing/synctest"
 	"time"
 
-	"mete.dev/mete/internal/delivery/timeline"
+	"mete.dev/mete/internal/delivery/walltime"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
 )
 
 // sampled is a time series database that keeps what it is given.
-type sampled struct{ windows []timeline.CutWindow }
+type sampled struct{ windows []walltime.CutWindow }
 
-func (m *sampled) Append(_ context.Context, _ string, _ []batch.Name, ws []timeline.CutWindow) (batch.Span, error) {
+func (m *sampled) Append(_ context.Context, _ string, _ []batch.Name, ws []walltime.CutWindow) (batch.Span, error) {
 	m.windows = append(m.windows, ws...)
 	return batch.Span{}, nil
 }

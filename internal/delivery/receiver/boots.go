@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"mete.dev/mete/internal/delivery/timeline"
+	"mete.dev/mete/internal/delivery/walltime"
 	"mete.dev/mete/internal/model/batch"
 )
 
@@ -108,7 +108,7 @@ func (r *bootRecord) update(now time.Time, c batch.Clock, fresh int64) {
 	if r.unheard {
 		r.began, r.earliest, r.unheard = fresh, fresh, false
 	}
-	r.began = timeline.BootStart(now, c, r.began)
+	r.began = walltime.BootStart(now, c, r.began)
 	r.earliest = min(r.earliest, fresh)
 }
 

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"mete.dev/mete/internal/delivery/timeline"
+	"mete.dev/mete/internal/delivery/walltime"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/testkit/journal"
@@ -21,7 +21,7 @@ type metrics struct {
 	left      func() // is called meanwhile: the sender gives up
 }
 
-func (m *metrics) Append(_ context.Context, _ string, _ []batch.Name, ws []timeline.CutWindow) (s batch.Span, err error) {
+func (m *metrics) Append(_ context.Context, _ string, _ []batch.Name, ws []walltime.CutWindow) (s batch.Span, err error) {
 	if m.left != nil {
 		m.left()
 	}
@@ -37,7 +37,7 @@ type slowMetrics struct {
 	hold  chan struct{}
 }
 
-func (m *slowMetrics) Append(context.Context, string, []batch.Name, []timeline.CutWindow) (batch.Span, error) {
+func (m *slowMetrics) Append(context.Context, string, []batch.Name, []walltime.CutWindow) (batch.Span, error) {
 	m.calls++
 	<-m.hold
 	return batch.Span{}, nil
@@ -60,7 +60,7 @@ func testUnsampled(t *testing.T) {
 		offer(t, in, "n1", node.clock(), node.batch(t, w), batch.Accepted)
 		var want batch.Span
 		if c.unsampled {
-			want = batch.Span{From: timeline.Start(&w, 0), To: timeline.End(&w, 0)}
+			want = batch.Span{From: walltime.Start(&w, 0), To: walltime.End(&w, 0)}
 		}
 		all := l.taken()
 		if got := all[len(all)-1].Unsampled; len(all) != i+1 || got != want {
@@ -152,7 +152,7 @@ func testSamplesOfBooked(t *testing.T) {
 	}
 	samples(2, "two at once")
 	es := l.taken()
-	want := batch.Span{From: timeline.Start(&second, 0), To: timeline.End(&second, 0)}
+	want := batch.Span{From: walltime.Start(&second, 0), To: walltime.End(&second, 0)}
 	if len(es) != 3 || es[2].Unsampled != want {
 		t.Errorf("%d batches are booked, the last one lacks samples of %v, want %v", len(es), es[len(es)-1].Unsampled, want)
 	}

@@ -16,7 +16,7 @@ import (
 	"sync"
 	"time"
 
-	"mete.dev/mete/internal/delivery/timeline"
+	"mete.dev/mete/internal/delivery/walltime"
 	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
@@ -51,7 +51,7 @@ type Ledger interface {
 type Metrics interface {
 	// Append stores the windows of a node's batch, with the edges at which they are cut. It
 	// returns the span of the windows if it did not take all samples, with or without an error.
-	Append(ctx context.Context, node string, names []batch.Name, ws []timeline.CutWindow) (unsampled batch.Span, err error)
+	Append(ctx context.Context, node string, names []batch.Name, ws []walltime.CutWindow) (unsampled batch.Span, err error)
 }
 
 // Config limits what agents can make a server hold.
@@ -201,7 +201,7 @@ func (rc *Receiver) prepare(ctx context.Context, q *admissionQueue, node string,
 	if err != nil {
 		return nil, false, fmt.Errorf("batch: %w", err)
 	}
-	if err := timeline.CheckCPU(b.Windows); err != nil {
+	if err := walltime.CheckCPU(b.Windows); err != nil {
 		return nil, false, fmt.Errorf("batch %d: %w", b.Number, err)
 	}
 	now := time.Now()
@@ -209,17 +209,17 @@ func (rc *Receiver) prepare(ctx context.Context, q *admissionQueue, node string,
 	if err != nil {
 		return nil, false, err
 	}
-	by, err := timeline.Judge(now, rc.stabilizeClock(node, now, c), b.Windows, places)
+	by, err := walltime.Judge(now, rc.stabilizeClock(node, now, c), b.Windows, places)
 	if err != nil {
 		return nil, false, fmt.Errorf("batch %d: %w", b.Number, err)
 	}
 	sentWindows, sentBy, claimed := b.Windows, by, batch.MeasuredBy(b.Windows, by)
-	gaps := timeline.MoveGaps(now, b.Windows, by, b.Gaps)
+	gaps := walltime.MoveGaps(now, b.Windows, by, b.Gaps)
 	if b.Windows, by, gaps, err = rc.clipBooked(ctx, node, c, claimed, b.Windows, by, gaps); err != nil {
 		return nil, false, err
 	}
 	rc.markImplausible(node, b.Windows)
-	cuts, err := timeline.Cut(b.Windows, by)
+	cuts, err := walltime.Cut(b.Windows, by)
 	if err != nil {
 		return nil, false, fmt.Errorf("batch %d: %w", b.Number, err)
 	}
@@ -229,9 +229,9 @@ func (rc *Receiver) prepare(ctx context.Context, q *admissionQueue, node string,
 	s := &submission{
 		entry: &batch.Entry{
 			Node: node, Stream: b.Stream, Number: b.Number, Previous: b.Previous, Hash: batch.HashOf(sent), Sent: sent,
-			Boot: c.Boot, Boottime: c.Boottime, Measured: batch.MeasuredBy(b.Windows, by), Claimed: claimed, Boots: timeline.Places(c, sentWindows, sentBy, places),
+			Boot: c.Boot, Boottime: c.Boottime, Measured: batch.MeasuredBy(b.Windows, by), Claimed: claimed, Boots: walltime.Places(c, sentWindows, sentBy, places),
 			Names: b.Names, Minutes: cuts.Minutes, Nodes: cuts.Nodes, Gaps: gaps,
-			Shifts: rc.newShifts(node, timeline.Shifts(now, b.Windows, by)),
+			Shifts: rc.newShifts(node, walltime.Shifts(now, b.Windows, by)),
 		},
 		rows:  int64(len(cuts.Minutes) + len(cuts.Nodes) + len(b.Names) + len(gaps) + 1),
 		done:  make(chan batch.Result, 1),
@@ -242,9 +242,9 @@ func (rc *Receiver) prepare(ctx context.Context, q *admissionQueue, node string,
 		s.windowRows += len(b.Windows[i].Rows)
 		for _, h := range b.Windows[i].Handovers {
 			s.entry.Handovers = append(s.entry.Handovers, batch.TimedHandover{
-				From: timeline.Start(&b.Windows[i], by[i]), To: timeline.End(&b.Windows[i], by[i]), Handover: h})
+				From: walltime.Start(&b.Windows[i], by[i]), To: walltime.End(&b.Windows[i], by[i]), Handover: h})
 		}
-		if end := timeline.End(&b.Windows[i], by[i]); end.After(s.entry.Through) {
+		if end := walltime.End(&b.Windows[i], by[i]); end.After(s.entry.Through) {
 			s.entry.Through, last = end, i
 		}
 	}
@@ -255,7 +255,7 @@ func (rc *Receiver) prepare(ctx context.Context, q *admissionQueue, node string,
 		s.snapshot = newSnapshot(node, &b.Windows[last], by[last], rc.cfg.SnapshotRows/snapshotShare)
 	}
 	if len(sentWindows) > 0 && sentWindows[0].StartReason == usage.StartFirst {
-		s.countingFrom = timeline.Start(&sentWindows[0], sentBy[0])
+		s.countingFrom = walltime.Start(&sentWindows[0], sentBy[0])
 	}
 	if s.entry.Unsampled, err = rc.writeMetrics(ctx, s.entry, cuts.Windows); err != nil {
 		return nil, false, err
@@ -273,7 +273,7 @@ func (rc *Receiver) markImplausible(node string, ws []usage.Window) {
 		s.cpus = max(s.cpus, ws[i].CPUs)
 	}
 	for i := range ws {
-		if b := &ws[i].Balance; b.Violations == 0 && !timeline.IsPlausible(&ws[i], s.cpus) {
+		if b := &ws[i].Balance; b.Violations == 0 && !walltime.IsPlausible(&ws[i], s.cpus) {
 			b.Violations = 1
 		}
 	}
@@ -314,7 +314,7 @@ func (rc *Receiver) clipBooked(ctx context.Context, node string, c batch.Clock, 
 	if err != nil {
 		return nil, nil, nil, classify(err)
 	}
-	ws, by, gaps = timeline.Clip(ws, by, gaps, booked)
+	ws, by, gaps = walltime.Clip(ws, by, gaps, booked)
 	return ws, by, gaps, nil
 }
 
@@ -323,7 +323,7 @@ func (rc *Receiver) clipBooked(ctx context.Context, node string, c batch.Clock, 
 // take it, it is booked nevertheless, with the span that is returned: from it the metrics
 // are rebuilt. A batch that the ledger does not expect is not appended, since it will not be booked;
 // if it is nevertheless, as the previous one is booked meanwhile, its samples are rebuilt too.
-func (rc *Receiver) writeMetrics(ctx context.Context, e *batch.Entry, ws []timeline.CutWindow) (unsampled batch.Span, err error) {
+func (rc *Receiver) writeMetrics(ctx context.Context, e *batch.Entry, ws []walltime.CutWindow) (unsampled batch.Span, err error) {
 	if rc.metrics == nil {
 		return batch.Span{}, nil
 	}
@@ -363,7 +363,7 @@ func (rc *Receiver) stabilizeClock(node string, now time.Time, c batch.Clock) ba
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
 	if s, ok := rc.nodes[node]; ok && s.boots.current.boot == c.Boot && !s.boots.current.unheard && c.Boottime >= 0 {
-		c.Boottime = max(0, now.UnixNano()-timeline.BootStart(now, c, s.boots.current.began))
+		c.Boottime = max(0, now.UnixNano()-walltime.BootStart(now, c, s.boots.current.began))
 	}
 	return c
 }
@@ -397,7 +397,7 @@ func (rc *Receiver) newShifts(node string, shifts []batch.Shift) []batch.Shift {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
 	last := rc.nodeState(node).shift
-	if s := shifts[0]; s.Boot == last.Boot && (s.By-last.By).Abs() <= 2*timeline.OffsetJitter {
+	if s := shifts[0]; s.Boot == last.Boot && (s.By-last.By).Abs() <= 2*walltime.OffsetJitter {
 		return shifts[1:]
 	}
 	return shifts
@@ -452,7 +452,7 @@ func (rc *Receiver) ReportLoss(ctx context.Context, node string, l batch.Loss) (
 		return batch.Reply{}, fmt.Errorf("lost: numbers %d to %d: %w", l.From, l.To, fault.ErrInvalid)
 	}
 	now := time.Now()
-	l.Gap = timeline.ClampGap(now, l.Gap)
+	l.Gap = walltime.ClampGap(now, l.Gap)
 	// PostgreSQL stores no NUL in a text.
 	l.Gap.Detail = strings.ReplaceAll(l.Gap.Detail, "\x00", "")
 	l.Gap.Detail = strings.ToValidUTF8(l.Gap.Detail[:min(len(l.Gap.Detail), rc.cfg.Limits.Text)], "")

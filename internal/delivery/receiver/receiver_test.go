@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"mete.dev/mete/internal/delivery/receiver"
-	"mete.dev/mete/internal/delivery/timeline"
+	"mete.dev/mete/internal/delivery/walltime"
 	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
@@ -239,7 +239,7 @@ func TestOrderOfOffersIsNothing(t *testing.T) {
 					ws = append(ws, s.m.window(time.Duration(rapid.Int64Range(1, 150e9).Draw(t, "length"))))
 				}
 				s.sents = append(s.sents, s.m.batch(t, ws...))
-				cuts, err := timeline.Cut(ws, make([]time.Duration, len(ws)))
+				cuts, err := walltime.Cut(ws, make([]time.Duration, len(ws)))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -638,7 +638,7 @@ func testLost(t *testing.T) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	g := l.lost[0].Gap
-	if g.To.After(time.Now().Add(timeline.Tolerance)) || len(g.Detail) > 4096 || strings.ContainsAny(g.Detail, "\x00") || strings.ToValidUTF8(g.Detail, "?") != g.Detail {
+	if g.To.After(time.Now().Add(walltime.Tolerance)) || len(g.Detail) > 4096 || strings.ContainsAny(g.Detail, "\x00") || strings.ToValidUTF8(g.Detail, "?") != g.Detail {
 		t.Errorf("gap to %v with a detail of %d bytes", g.To, len(g.Detail))
 	}
 	lost.From, lost.To, lost.Gap.Detail = 4, 4, strings.Repeat("x", 4096)
@@ -994,7 +994,7 @@ func TestOddBatches(t *testing.T) {
 		case len(booked) == 0:
 			return
 		}
-		late := time.Now().Add(timeline.Tolerance)
+		late := time.Now().Add(walltime.Tolerance)
 		for _, m := range booked[0].Minutes {
 			if m.Minute < 0 || time.Unix(m.Minute*60, 0).After(late) {
 				t.Fatalf("booked in minute %d", m.Minute)
@@ -1069,7 +1069,7 @@ func FuzzOffer(f *testing.F) {
 		}
 		for _, e := range after[before:] {
 			for _, r := range e.Minutes {
-				if at := time.Unix(r.Minute*60, 0); at.After(time.Now().Add(timeline.Tolerance)) || r.Minute < 0 {
+				if at := time.Unix(r.Minute*60, 0); at.After(time.Now().Add(walltime.Tolerance)) || r.Minute < 0 {
 					t.Fatalf("booked at %v", at)
 				}
 			}

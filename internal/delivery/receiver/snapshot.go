@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"mete.dev/mete/internal/delivery/timeline"
+	"mete.dev/mete/internal/delivery/walltime"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/live"
@@ -34,7 +34,7 @@ type SnapshotRow struct {
 // newSnapshot makes a snapshot of a window whose times by corrects, with at most maxRows rows:
 // those that used the most CPU time.
 func newSnapshot(node string, w *usage.Window, by time.Duration, maxRows int) NodeSnapshot {
-	s := NodeSnapshot{Node: node, From: timeline.Start(w, by), To: timeline.End(w, by)}
+	s := NodeSnapshot{Node: node, From: walltime.Start(w, by), To: walltime.End(w, by)}
 	s.Present = live.PresentOf(metric.PartsOf(node, w), &w.Total, s.To.Sub(s.From))
 	s.CPUs = w.CPUs
 	var rows []*usage.Row

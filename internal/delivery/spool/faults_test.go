@@ -14,7 +14,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
-	"mete.dev/mete/internal/testkit/spooltest"
+	"mete.dev/mete/internal/testkit/faultfs"
 )
 
 // errFault is an error that no code of the spool knows.
@@ -139,9 +139,9 @@ func (f *faultyFile) Close() error { return errors.Join(f.fs.fault("close"), f.F
 
 // left returns a file system with a spool of several segments, a torn record at their end, and
 // what interrupted rewrites and new segments leave.
-func left(t *testing.T, v *server) (*spooltest.FS, *agent) {
+func left(t *testing.T, v *server) (*faultfs.FS, *agent) {
 	t.Helper()
-	fs := spooltest.New(func(int) int { return 0 })
+	fs := faultfs.New(func(int) int { return 0 })
 	cfg := config(fs)
 	cfg.SegmentBytes = 1 << 10
 	s := openSpool(t, cfg)
@@ -210,7 +210,7 @@ func TestOpenFaults(t *testing.T) {
 // time: the error is returned, and no time is lost or sent twice, now and after a restart.
 func TestMergeFaults(t *testing.T) {
 	for n := 1; ; n++ {
-		faulty := &faultyFS{FS: spooltest.New(func(int) int { return 0 })}
+		faulty := &faultyFS{FS: faultfs.New(func(int) int { return 0 })}
 		cfg := config(faulty)
 		cfg.SegmentBytes = 2 << 10
 		s := openSpool(t, cfg)
@@ -283,7 +283,7 @@ func TestClosed(t *testing.T) {
 // TestWaitingBytes checks how many bytes wait for a server: windows, then their batch until it is
 // acknowledged.
 func TestWaitingBytes(t *testing.T) {
-	fs := spooltest.New(func(int) int { return 0 })
+	fs := faultfs.New(func(int) int { return 0 })
 	cfg := config(fs)
 	cfg.SegmentBytes = 1
 	s := openSpool(t, cfg)
@@ -319,7 +319,7 @@ func TestWaitingBytes(t *testing.T) {
 
 // TestMergeAlone checks that one segment is merged too.
 func TestMergeAlone(t *testing.T) {
-	fs := spooltest.New(func(int) int { return 0 })
+	fs := faultfs.New(func(int) int { return 0 })
 	cfg := config(fs)
 	cfg.SegmentBytes = 8 << 10
 	s := openSpool(t, cfg)
@@ -463,7 +463,7 @@ func conflicted(t *testing.T, fs spool.FS) (*spool.Spool, *agent) {
 // TestConflictTotals checks that the first rows of the stream that follows an abandoned one have
 // their totals.
 func TestConflictTotals(t *testing.T) {
-	s, a := conflicted(t, spooltest.New(func(int) int { return 0 }))
+	s, a := conflicted(t, faultfs.New(func(int) int { return 0 }))
 	defer shut(t, s)
 	appendTicks(t, s, a, 1)
 	var last usage.Window
@@ -498,7 +498,7 @@ func TestConflictTotals(t *testing.T) {
 // over from an abandoned one, one at a time: the error is returned, and nothing is lost.
 func TestOfferFaults(t *testing.T) {
 	for n := 1; ; n++ {
-		faulty := &faultyFS{FS: spooltest.New(func(int) int { return 0 })}
+		faulty := &faultyFS{FS: faultfs.New(func(int) int { return 0 })}
 		s, a := conflicted(t, faulty)
 		faulty.calls, faulty.fails = 0, n
 		_, ok, err := s.NextOffer(live(s))
@@ -523,7 +523,7 @@ func TestOfferFaults(t *testing.T) {
 // lost, as a later window shows: the server has them.
 func TestLostBatchRecord(t *testing.T) {
 	const log = "spool/batches/0000000000000001.seg"
-	fs := spooltest.New(func(int) int { return 0 })
+	fs := faultfs.New(func(int) int { return 0 })
 	s := openSpool(t, config(fs))
 	a, v := &agent{}, newServer()
 	appendTicks(t, s, a, 1)

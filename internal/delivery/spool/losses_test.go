@@ -17,7 +17,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
-	"mete.dev/mete/internal/testkit/spooltest"
+	"mete.dev/mete/internal/testkit/faultfs"
 )
 
 // bulky are names that take about 3 KB each in a record.
@@ -32,7 +32,7 @@ func bulky(n int) []batch.Name {
 }
 
 // rot changes a byte of the payload of the n-th record of a segment.
-func rot(t *testing.T, fs *spooltest.FS, name string, n int) {
+func rot(t *testing.T, fs *faultfs.FS, name string, n int) {
 	t.Helper()
 	const header, head = 52, 13
 	b, at := fs.Read(name), int64(header)
@@ -64,7 +64,7 @@ func wantGaps(t *testing.T, v *server, a *agent, alone int64, want ...string) {
 
 // TestRottenBatch checks that a stored batch that cannot be read is reported as lost.
 func TestRottenBatch(t *testing.T) {
-	fs := spooltest.New(func(int) int { return 0 })
+	fs := faultfs.New(func(int) int { return 0 })
 	s := openSpool(t, config(fs))
 	defer shut(t, s)
 	a, v := &agent{}, newServer()
@@ -104,7 +104,7 @@ func TestRottenWindows(t *testing.T) {
 		{[]int{3}, true, 1, []string{"corrupt 2-6"}},
 		{[]int{2, 4}, true, 2, []string{"corrupt 3-4", "corrupt 1-2"}},
 	} {
-		fs := spooltest.New(func(int) int { return 0 })
+		fs := faultfs.New(func(int) int { return 0 })
 		s := openSpool(t, config(fs))
 		a, v := &agent{}, newServer()
 		appendTicks(t, s, a, 1, 1, 1)
@@ -132,7 +132,7 @@ func TestRottenWindows(t *testing.T) {
 // TestRottenLastWindows checks the gap of a backlog whose last windows cannot be read, if no window
 // follows.
 func TestRottenLastWindows(t *testing.T) {
-	fs := spooltest.New(func(int) int { return 0 })
+	fs := faultfs.New(func(int) int { return 0 })
 	s := openSpool(t, config(fs))
 	defer shut(t, s)
 	a, v := &agent{}, newServer()
@@ -148,7 +148,7 @@ func TestRottenLastWindows(t *testing.T) {
 
 // TestRottenMerge checks that merging skips a window that cannot be read, which leaves a gap.
 func TestRottenMerge(t *testing.T) {
-	fs := spooltest.New(func(int) int { return 0 })
+	fs := faultfs.New(func(int) int { return 0 })
 	cfg := config(fs)
 	cfg.SegmentBytes = 2 << 10
 	s := openSpool(t, cfg)
@@ -173,7 +173,7 @@ func TestRottenMerge(t *testing.T) {
 // server. Both logs have segments of 512 KiB.
 func overflown(t *testing.T, forked bool) (*spool.Spool, *agent, *server) {
 	t.Helper()
-	cfg := config(spooltest.New(func(int) int { return 0 }))
+	cfg := config(faultfs.New(func(int) int { return 0 }))
 	cfg.SegmentBytes, cfg.MaxBytes = 512<<10, 64<<20
 	s := openSpool(t, cfg)
 	a, v := &agent{}, newServer()
@@ -249,7 +249,7 @@ func TestDropBatches(t *testing.T) {
 // TestEvictKeepsNeeded checks that batches that a server has are removed before others, and that those
 // in between that it lacks are moved.
 func TestEvictKeepsNeeded(t *testing.T) {
-	cfg := config(spooltest.New(func(int) int { return 0 }))
+	cfg := config(faultfs.New(func(int) int { return 0 }))
 	cfg.SegmentBytes = 256 << 10
 	s := openSpool(t, cfg)
 	defer shut(t, s)
@@ -287,7 +287,7 @@ func TestEvictKeepsNeeded(t *testing.T) {
 // TestRestoredSpool checks a spool that was put back from a backup: a server that is ahead in its stream
 // would take no later batch of it, so later windows go to another stream.
 func TestRestoredSpool(t *testing.T) {
-	fs := spooltest.New(func(int) int { return 0 })
+	fs := faultfs.New(func(int) int { return 0 })
 	s := openSpool(t, config(fs))
 	a, v := &agent{}, newServer()
 	appendTicks(t, s, a, 1)
@@ -341,7 +341,7 @@ func TestAhead(t *testing.T) {
 		{"yyy", 0, nil}, {"nnn", 0, []int{2, 3, 4}}, {"yny", 0, []int{3}}, {"nyn", 0, []int{2, 4}},
 		{"?yy", 2, []int{2}}, {"y?n", 3, []int{3, 4}}, {"yy?", 4, []int{4}},
 	} {
-		s := openSpool(t, config(spooltest.New(func(int) int { return 0 })))
+		s := openSpool(t, config(faultfs.New(func(int) int { return 0 })))
 		a, v := &agent{}, newServer()
 		for range 4 {
 			appendTicks(t, s, a, 30) // apart, so that gaps are not joined
@@ -410,7 +410,7 @@ func TestReplies(t *testing.T) {
 		{batch.Accepted, 3, nil, 0}, {batch.Duplicate, 3, nil, 0}, {batch.OutOfOrder, 1, nil, 1}, {batch.OutOfOrder, 2, nil, 2},
 		{batch.Clone, 0, nil, 2}, {0, 3, fault.ErrInvalid, 2}, {77, 3, fault.ErrInvalid, 2}, {batch.Accepted, 0, fault.ErrInvalid, 2},
 	} {
-		s := openSpool(t, config(spooltest.New(func(int) int { return 0 })))
+		s := openSpool(t, config(faultfs.New(func(int) int { return 0 })))
 		a := &agent{}
 		for range 2 {
 			appendTicks(t, s, a, 1)
@@ -445,7 +445,7 @@ func TestOtherStreams(t *testing.T) {
 		reply   batch.Reply
 		streams int
 	}{{batch.Reply{Verdict: batch.OutOfOrder, Next: 2}, 1}, {batch.Reply{Verdict: batch.OutOfOrder, Next: 1}, 2}, {batch.Reply{Verdict: batch.Accepted, Next: 3}, 1}} {
-		s := openSpool(t, config(spooltest.New(func(int) int { return 0 })))
+		s := openSpool(t, config(faultfs.New(func(int) int { return 0 })))
 		a, v := &agent{}, newServer()
 		appendTicks(t, s, a, 1)
 		if done, err := s.SplitBacklog(time.Unix(0, started).Add(time.Hour)); !done || err != nil {
@@ -472,7 +472,7 @@ func TestOtherStreams(t *testing.T) {
 
 // TestRejectOnlyOffered checks which batches can be rejected: those that a stream has to send.
 func TestRejectOnlyOffered(t *testing.T) {
-	s := openSpool(t, config(spooltest.New(func(int) int { return 0 })))
+	s := openSpool(t, config(faultfs.New(func(int) int { return 0 })))
 	defer shut(t, s)
 	a, v := &agent{}, newServer()
 	appendTicks(t, s, a, 1)
@@ -548,7 +548,7 @@ func TestQuarantine(t *testing.T) {
 // given up even if it cannot be kept, but not if it cannot be read, or its loss cannot be written.
 func TestQuarantineFaults(t *testing.T) {
 	for n := 1; ; n++ {
-		fs := spooltest.New(func(int) int { return 0 })
+		fs := faultfs.New(func(int) int { return 0 })
 		faulty := &faultyFS{FS: fs}
 		s := openSpool(t, config(faulty))
 		a, v := &agent{}, newServer()
@@ -579,7 +579,7 @@ func TestQuarantineFaults(t *testing.T) {
 // TestSplitBacklogAfter checks that a backlog is split off after ten minutes.
 func TestSplitBacklogAfter(t *testing.T) {
 	for more, want := range map[time.Duration]bool{0: false, 1: true} {
-		s := openSpool(t, config(spooltest.New(func(int) int { return 0 })))
+		s := openSpool(t, config(faultfs.New(func(int) int { return 0 })))
 		a := &agent{}
 		appendTicks(t, s, a, 1)
 		if done, err := s.SplitBacklog(time.Unix(0, started+a.now).Add(10*time.Minute + more)); done != want || err != nil {
@@ -591,7 +591,7 @@ func TestSplitBacklogAfter(t *testing.T) {
 
 // TestStreams checks the state of a stream while its windows wait, are in a batch, and are taken.
 func TestStreams(t *testing.T) {
-	s := openSpool(t, config(spooltest.New(func(int) int { return 0 })))
+	s := openSpool(t, config(faultfs.New(func(int) int { return 0 })))
 	defer shut(t, s)
 	a, v := &agent{}, newServer()
 	at := func(ticks int64) time.Time { return time.Unix(0, started+ticks*tick).UTC() }
@@ -628,7 +628,7 @@ func TestStreams(t *testing.T) {
 
 // TestNamesOfBatch checks that a later name of a workload replaces an earlier one in a batch.
 func TestNamesOfBatch(t *testing.T) {
-	s := openSpool(t, config(spooltest.New(func(int) int { return 0 })))
+	s := openSpool(t, config(faultfs.New(func(int) int { return 0 })))
 	defer shut(t, s)
 	name := func(key, text string) batch.Name {
 		return batch.Name{ID: workload.NewID("n", workload.Path, key), Kind: workload.Path, Key: key, Name: text}
@@ -660,7 +660,7 @@ func TestNamesOfBatch(t *testing.T) {
 // have been sent.
 func TestLostBatchLog(t *testing.T) {
 	for _, lost := range []int64{1, 3} {
-		fs := spooltest.New(func(int) int { return 0 })
+		fs := faultfs.New(func(int) int { return 0 })
 		s := openSpool(t, config(fs))
 		a, v := &agent{}, newServer()
 		for range lost {
@@ -684,7 +684,7 @@ func TestLostBatchLog(t *testing.T) {
 // TestWipedServerAfterStreams checks that a server that lost everything gets a gap for the streams that the
 // spool no longer has.
 func TestWipedServerAfterStreams(t *testing.T) {
-	cfg := config(spooltest.New(func(int) int { return 0 }))
+	cfg := config(faultfs.New(func(int) int { return 0 }))
 	cfg.SegmentBytes = 1
 	s := openSpool(t, cfg)
 	defer shut(t, s)
@@ -716,7 +716,7 @@ func TestWipedServerAfterStreams(t *testing.T) {
 
 // TestRetentionKeepsNeeded checks that a batch that no server acknowledged does not expire.
 func TestRetentionKeepsNeeded(t *testing.T) {
-	cfg := config(spooltest.New(func(int) int { return 0 }))
+	cfg := config(faultfs.New(func(int) int { return 0 }))
 	cfg.SegmentBytes = 1
 	s := openSpool(t, cfg)
 	defer shut(t, s)
@@ -743,7 +743,7 @@ func TestRetentionKeepsNeeded(t *testing.T) {
 // returned, and the next call removes them.
 func TestExpireFaults(t *testing.T) {
 	for n := 1; ; n++ {
-		faulty := &faultyFS{FS: spooltest.New(func(int) int { return 0 })}
+		faulty := &faultyFS{FS: faultfs.New(func(int) int { return 0 })}
 		cfg := config(faulty)
 		cfg.SegmentBytes = 1
 		s := openSpool(t, cfg)
@@ -784,7 +784,7 @@ func TestExpireFaults(t *testing.T) {
 // TestRetention checks that batches stay for 24 hours after they were acknowledged.
 func TestRetention(t *testing.T) {
 	for more, kept := range map[time.Duration]bool{-time.Minute: true, time.Minute: false} {
-		cfg := config(spooltest.New(func(int) int { return 0 }))
+		cfg := config(faultfs.New(func(int) int { return 0 }))
 		cfg.SegmentBytes = 1
 		s := openSpool(t, cfg)
 		a, v := &agent{}, newServer()
@@ -806,7 +806,7 @@ func TestRetention(t *testing.T) {
 }
 
 // files are all files of a file system.
-func files(t *testing.T, fs *spooltest.FS) map[string][]byte {
+func files(t *testing.T, fs *faultfs.FS) map[string][]byte {
 	t.Helper()
 	all := map[string][]byte{}
 	for _, dir := range []string{"spool/windows", "spool/batches"} {
@@ -826,7 +826,7 @@ func files(t *testing.T, fs *spooltest.FS) map[string][]byte {
 func TestReadFaults(t *testing.T) {
 	for _, again := range []bool{true, false} {
 		for n := 1; ; n++ {
-			faulty := &faultyFS{FS: spooltest.New(func(int) int { return 0 })}
+			faulty := &faultyFS{FS: faultfs.New(func(int) int { return 0 })}
 			cfg := config(faulty)
 			cfg.SegmentBytes = 1
 			s := openSpool(t, cfg)
@@ -865,7 +865,7 @@ func TestReadFaults(t *testing.T) {
 // time: the error is returned, and no time is lost without a gap or sent twice.
 func TestFullFaults(t *testing.T) {
 	for _, scenario := range []string{"a server has the batches", "a server lacks the batches", "windows wait"} {
-		fs := spooltest.New(func(int) int { return 0 })
+		fs := faultfs.New(func(int) int { return 0 })
 		cfg := config(fs)
 		cfg.SegmentBytes, cfg.MaxBytes = 512<<10, 64<<20
 		if scenario == "windows wait" {
@@ -905,7 +905,7 @@ func TestFullFaults(t *testing.T) {
 		shut(t, s)
 		kept := files(t, fs)
 		for n := 1; ; n++ {
-			fs := spooltest.New(func(int) int { return 0 })
+			fs := faultfs.New(func(int) int { return 0 })
 			for name, b := range kept {
 				fill(t, fs, name, b)
 			}

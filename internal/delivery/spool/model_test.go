@@ -22,7 +22,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
-	"mete.dev/mete/internal/testkit/spooltest"
+	"mete.dev/mete/internal/testkit/faultfs"
 )
 
 // The machine of the model has one boot. The use of its workloads is a function of the time,
@@ -343,7 +343,7 @@ func newLongNames(t *rapid.T) []batch.Name {
 
 // world is the state of the model.
 type world struct {
-	fs      *spooltest.FS
+	fs      *faultfs.FS
 	cfg     spool.Config
 	s       *spool.Spool
 	agent   agent
@@ -547,7 +547,7 @@ func (w *world) finish(t *rapid.T) (alone int64) {
 }
 
 func newWorld(t *rapid.T, size, segment int64) *world {
-	fs := spooltest.New(func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "pick") })
+	fs := faultfs.New(func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "pick") })
 	w := &world{fs: fs, cfg: config(fs), server: newServer()}
 	w.cfg.MaxBytes = size
 	// A few windows fill a segment.

@@ -10,7 +10,7 @@ import (
 
 	"mete.dev/mete/internal/delivery/spool"
 	"mete.dev/mete/internal/model/usage"
-	"mete.dev/mete/internal/testkit/spooltest"
+	"mete.dev/mete/internal/testkit/faultfs"
 )
 
 // kept is what a spool returns to an agent that starts.
@@ -42,7 +42,7 @@ func saved(t *testing.T, s *spool.Spool, n int64, checkpoint string) {
 // TestNotes checks that notes survive a crash in order, from before the first window on, and that
 // the next window ends them.
 func TestNotes(t *testing.T) {
-	fs := spooltest.New(func(int) int { return 0 })
+	fs := faultfs.New(func(int) int { return 0 })
 	cfg := spool.Default()
 	cfg.Dir, cfg.FS = "/spool", fs
 	s := openSpool(t, cfg)
@@ -90,7 +90,7 @@ func TestNotes(t *testing.T) {
 // TestNotesFullDisk checks that a note that fails leaves windows and earlier notes as they are, and
 // that notes are possible again after the next window.
 func TestNotesFullDisk(t *testing.T) {
-	fs := spooltest.New(func(int) int { return 0 })
+	fs := faultfs.New(func(int) int { return 0 })
 	cfg := spool.Default()
 	cfg.Dir, cfg.FS = "/spool", fs
 	s := openSpool(t, cfg)

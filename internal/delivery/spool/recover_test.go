@@ -5,13 +5,13 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/model/batch"
-	"mete.dev/mete/internal/testkit/spooltest"
+	"mete.dev/mete/internal/testkit/faultfs"
 )
 
 // A stream is abandoned, its successor makes a batch and is split off, and then the record of
 // the abandonment is lost: later records show which stream has the windows.
 func TestLostHandOver(t *testing.T) {
-	fs := spooltest.New(func(int) int { return 0 })
+	fs := faultfs.New(func(int) int { return 0 })
 	s := openSpool(t, config(fs))
 	a, v := &agent{}, newServer()
 	windows := func(n int) {

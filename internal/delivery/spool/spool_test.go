@@ -17,7 +17,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
-	"mete.dev/mete/internal/testkit/spooltest"
+	"mete.dev/mete/internal/testkit/faultfs"
 )
 
 // onDisk returns the configuration of a spool in a temporary directory.
@@ -156,7 +156,7 @@ func TestCheckpoint(t *testing.T) {
 
 // Waiting windows are merged into longer ones with edges at whole spans.
 func TestMerge(t *testing.T) {
-	cfg := config(spooltest.New(func(int) int { return 0 }))
+	cfg := config(faultfs.New(func(int) int { return 0 }))
 	cfg.MaxBytes = 1 << 30
 	cfg.SegmentBytes = 4 << 10
 	s := openSpool(t, cfg)
@@ -193,7 +193,7 @@ func TestMerge(t *testing.T) {
 // A window that covers a pause of the agent is not merged into the previous one: a server that
 // has booked some of its time refuses all of it.
 func TestMergeKeepsPauses(t *testing.T) {
-	cfg := config(spooltest.New(func(int) int { return 0 }))
+	cfg := config(faultfs.New(func(int) int { return 0 }))
 	cfg.MaxBytes = 1 << 30
 	cfg.SegmentBytes = 4 << 10
 	s := openSpool(t, cfg)
@@ -233,7 +233,7 @@ func TestMergeKeepsPauses(t *testing.T) {
 // TestMergedRowsAreInOrder checks that merged windows have their rows in the order of
 // ShortIDs, whichever workloads each window had.
 func TestMergedRowsAreInOrder(t *testing.T) {
-	cfg := config(spooltest.New(func(int) int { return 0 }))
+	cfg := config(faultfs.New(func(int) int { return 0 }))
 	cfg.MaxBytes = 1 << 30
 	cfg.SegmentBytes = 4 << 10
 	s := openSpool(t, cfg)
@@ -396,7 +396,7 @@ func TestServerWentBack(t *testing.T) {
 
 // Append, exchange and Maintain run concurrently.
 func TestConcurrency(t *testing.T) {
-	cfg := config(spooltest.New(func(int) int { return 0 }))
+	cfg := config(faultfs.New(func(int) int { return 0 }))
 	cfg.SegmentBytes = 1 << 10
 	s := openSpool(t, cfg)
 	a, v := agent{}, newServer()
@@ -451,7 +451,7 @@ func fill(t testing.TB, fs spool.FS, name string, b []byte) {
 
 // A spool opens and works with any content of valid records.
 func FuzzOpen(f *testing.F) {
-	fs := spooltest.New(func(int) int { return 0 })
+	fs := faultfs.New(func(int) int { return 0 })
 	s, err := spool.Open(config(fs), quiet())
 	if err != nil {
 		f.Fatal(err)
@@ -471,7 +471,7 @@ func FuzzOpen(f *testing.F) {
 	f.Add(windows[1], windows[0], batches[1], batches[0])
 	f.Add([]byte{}, []byte{2, 0, 0, 0, '{', '}'}, []byte{}, []byte{4, 0, 0, 0, 'n', 'u', 'l', 'l'})
 	f.Fuzz(func(t *testing.T, w1, w2, b1, b2 []byte) {
-		fs := spooltest.New(func(int) int { return 0 })
+		fs := faultfs.New(func(int) int { return 0 })
 		fill(t, fs, "spool/windows"+segment, spool.Segment(1, w1, w2))
 		fill(t, fs, "spool/batches"+segment, spool.Segment(2, b1, b2))
 		s := openSpool(t, config(fs))

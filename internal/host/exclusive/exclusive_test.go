@@ -10,11 +10,11 @@ import (
 	"mete.dev/mete/internal/host/exclusive"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/model/fault"
-	"mete.dev/mete/internal/testkit/exclusivetest"
+	"mete.dev/mete/internal/testkit/otheruser"
 )
 
 func TestMain(m *testing.M) {
-	exclusivetest.Main()
+	otheruser.Main()
 	os.Exit(m.Run())
 }
 

@@ -13,8 +13,8 @@ import (
 	"mete.dev/mete/internal/host/exclusive"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/model/fault"
-	"mete.dev/mete/internal/testkit/exclusivetest"
 	"mete.dev/mete/internal/testkit/hosttest"
+	"mete.dev/mete/internal/testkit/otheruser"
 )
 
 // Another user who holds a claim's name does not prevent the measurement, and the claim is
@@ -25,10 +25,10 @@ func TestForeignHolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, how := range []string{exclusivetest.Listening, exclusivetest.Bound, exclusivetest.Full} {
+	for i, how := range []string{otheruser.Listening, otheruser.Bound, otheruser.Full} {
 		t.Run(how, func(t *testing.T) {
 			ledger := fmt.Sprintf("e%d%014x", i, os.Getpid())
-			pid, _ := exclusivetest.Hold(t, ledger, how, "/")
+			pid, _ := otheruser.Hold(t, ledger, how, "/")
 			var log bytes.Buffer
 			c, err := exclusive.AcquireMachine(t.Context(), h, ledger, slog.New(slog.NewTextHandler(&log, nil)))
 			if err != nil || c == nil {
@@ -40,13 +40,13 @@ func TestForeignHolder(t *testing.T) {
 				}
 			}()
 			want := map[string]string{
-				exclusivetest.Listening: fmt.Sprintf("holder=\"process %d of user %d\"", pid, exclusivetest.OtherUID),
-				exclusivetest.Full:      fmt.Sprintf("holder=\"a process of user %d\"", exclusivetest.OtherUID),
+				otheruser.Listening: fmt.Sprintf("holder=\"process %d of user %d\"", pid, otheruser.OtherUID),
+				otheruser.Full:      fmt.Sprintf("holder=\"a process of user %d\"", otheruser.OtherUID),
 			}[how]
 			if (want == "") != (log.Len() == 0) || !strings.Contains(log.String(), want) {
 				t.Errorf("log %q, want %q", &log, want)
 			}
-			exclusivetest.Hold(t, ledger, how, "/a/mete-run-1")
+			otheruser.Hold(t, ledger, how, "/a/mete-run-1")
 			// A second meter and a job see the claim.
 			if _, err := exclusive.AcquireMachine(t.Context(), h, ledger, slog.New(slog.DiscardHandler)); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
 				t.Errorf("a second meter: %v", err)
@@ -60,7 +60,7 @@ func TestForeignHolder(t *testing.T) {
 			if by == nil || len(by.Holders) != 1 || by.Holders[0].UID != 0 {
 				t.Errorf("a job's conflict: %v", err)
 			}
-			if (len(ignored) == 2) != (how != exclusivetest.Bound) {
+			if (len(ignored) == 2) != (how != otheruser.Bound) {
 				t.Errorf("ignored %v", ignored)
 			}
 			if err := job.Close(); err != nil {
@@ -102,7 +102,7 @@ func TestMarked(t *testing.T) {
 	if info, err := os.Stat(state); err != nil || info.Mode().Perm() != 0o711 {
 		t.Errorf("others cannot look for the note: %v, %v", info.Mode(), err)
 	}
-	if err := os.Chown(file, exclusivetest.OtherUID, exclusivetest.OtherUID); err != nil {
+	if err := os.Chown(file, otheruser.OtherUID, otheruser.OtherUID); err != nil {
 		t.Fatal(err)
 	}
 	if _, ok := exclusive.Marked(dir, "l"); ok {

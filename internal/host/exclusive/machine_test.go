@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/host/hostfs"
-	"mete.dev/mete/internal/testkit/exclusivetest"
 	"mete.dev/mete/internal/testkit/hosttest"
+	"mete.dev/mete/internal/testkit/otheruser"
 )
 
 // waitForOthers waits briefly for jobs of another user, longer for those of this one.
@@ -28,10 +28,10 @@ func TestWaitForOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pid, release := exclusivetest.Hold(t, ledger, exclusivetest.Listening, "/a/mete-run-1")
+	pid, release := otheruser.Hold(t, ledger, otheruser.Listening, "/a/mete-run-1")
 	var logged bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&logged, nil))
-	if err := whole.waitForOthers(t.Context(), time.Hour, 0, log); err != nil || !strings.Contains(logged.String(), fmt.Sprintf("not given way; their use may be counted twice\" jobs=\"[process %d of user %d]", pid, exclusivetest.OtherUID)) {
+	if err := whole.waitForOthers(t.Context(), time.Hour, 0, log); err != nil || !strings.Contains(logged.String(), fmt.Sprintf("not given way; their use may be counted twice\" jobs=\"[process %d of user %d]", pid, otheruser.OtherUID)) {
 		t.Errorf("%v: %s", err, &logged)
 	}
 	own, err := Acquire(h, ledger, Scope{Path: "/b/mete-run-2"})

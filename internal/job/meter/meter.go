@@ -11,8 +11,8 @@ import (
 	"mete.dev/mete/internal/attribute"
 	"mete.dev/mete/internal/attribute/energy"
 	"mete.dev/mete/internal/collect/machine"
-	"mete.dev/mete/internal/collect/node"
 	"mete.dev/mete/internal/collect/sampler"
+	"mete.dev/mete/internal/collect/totals"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/job/launch"
 	"mete.dev/mete/internal/job/report"
@@ -31,7 +31,7 @@ type Job interface {
 // A Meter measures one job. It is not safe for concurrent use.
 type Meter struct {
 	sampler *sampler.Sampler
-	node    *node.Source
+	node    *totals.Source
 	job     *source
 	known   *energy.Meters // nil without energy
 
@@ -51,7 +51,7 @@ func Open(h *hostfs.FS, job Job, more func(*usage.Reading)) (*Meter, error) {
 	if err != nil {
 		return nil, err
 	}
-	totals, err := node.OpenWithoutDisks(h)
+	totals, err := totals.OpenWithoutDisks(h)
 	if err != nil {
 		return nil, err
 	}

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"mete.dev/mete/internal/attribute/energy"
-	"mete.dev/mete/internal/delivery/timeline"
+	"mete.dev/mete/internal/delivery/walltime"
 	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/job/launch"
@@ -96,7 +96,7 @@ func TestWindows(t *testing.T) {
 			}
 			row.Workload = &usage.Identity{Workload: workload.Workload{ID: workload.NewID("n", workload.Job, "j")}}
 			row.ShortID, _ = workload.ShortIDOf(row.Workload.ID)
-			cuts, err := timeline.Cut([]usage.Window{wire.Prepare(&w)}, []time.Duration{0})
+			cuts, err := walltime.Cut([]usage.Window{wire.Prepare(&w)}, []time.Duration{0})
 			if err != nil {
 				rt.Fatal(err)
 			}

@@ -201,7 +201,7 @@ func (a *Authority) identifyLocal(r *http.Request) (token.Principal, error) {
 type localKey struct{}
 
 // TrustLocal wraps a handler for a listener that only the user of this process and root can
-// reach, such as one of package loopback: a request without a credential enrolls and reads as
+// reach, such as one of package sameuser: a request without a credential enrolls and reads as
 // the server's own user.
 func TrustLocal(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -22,7 +22,7 @@ import (
 	"mete.dev/mete/internal/pki/ca"
 	"mete.dev/mete/internal/pki/enroll"
 	"mete.dev/mete/internal/pki/token"
-	"mete.dev/mete/internal/x/loopback"
+	"mete.dev/mete/internal/x/sameuser"
 )
 
 // A server listens on a socket, and answers /who with the client's principal.
@@ -98,12 +98,12 @@ func (s *server) own(h http.Handler, at net.Addr) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if _, err := loopback.Publish(at, ln.Addr().String()); err != nil {
+	if _, err := sameuser.Publish(at, ln.Addr().String()); err != nil {
 		s.t.Fatal(err)
 	}
 	own := &http.Server{Handler: ca.TrustLocal(h)}
 	done := make(chan struct{})
-	go func() { defer close(done); _ = own.Serve(loopback.Listen(ln)) }()
+	go func() { defer close(done); _ = own.Serve(sameuser.Listen(ln)) }()
 	s.t.Cleanup(func() { _ = own.Close(); <-done })
 }
 

@@ -15,7 +15,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/pki/token"
 	"mete.dev/mete/internal/x/httpx"
-	"mete.dev/mete/internal/x/loopback"
+	"mete.dev/mete/internal/x/sameuser"
 )
 
 // A dialer opens connections; nil means that of package net.
@@ -67,12 +67,12 @@ func (i *Identity) newTransport(check verifier, own *tls.Certificate) *http.Tran
 
 // newTransport returns a transport that trusts servers whose certificates pass check and
 // presents own, if not nil. A nil check is for plain HTTP on the loopback interface, where the
-// kernel says whose server it is: package loopback.
+// kernel says whose server it is: package sameuser.
 func newTransport(check verifier, own *tls.Certificate, dial dialer) *http.Transport {
 	switch {
 	case dial != nil:
 	case check == nil:
-		dial = loopback.Dial
+		dial = sameuser.Dial
 	default:
 		dial = (&net.Dialer{Timeout: connectTimeout}).DialContext
 	}

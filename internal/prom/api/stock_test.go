@@ -23,7 +23,7 @@ import (
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
-	"mete.dev/mete/internal/delivery/timeline"
+	"mete.dev/mete/internal/delivery/walltime"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/registry"
@@ -102,7 +102,7 @@ func (f fleet) fill(t *testing.T, store *tsdb.Store, node string, from, to time.
 		}
 		ws = append(ws, w)
 	}
-	cuts, err := timeline.Cut(ws, make([]time.Duration, len(ws)))
+	cuts, err := walltime.Cut(ws, make([]time.Duration, len(ws)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb"
 
-	"mete.dev/mete/internal/delivery/timeline"
+	"mete.dev/mete/internal/delivery/walltime"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/metric"
 	"mete.dev/mete/internal/model/usage"
@@ -22,7 +22,7 @@ import (
 // ledger cuts them. It returns once the samples are in the database. If the database did not
 // take all of them, also after an error, it returns the span of the windows: the caller
 // books it with them, and [Store.Run] rebuilds the samples.
-func (s *Store) Append(ctx context.Context, id string, names []batch.Name, ws []timeline.CutWindow) (unsampled batch.Span, err error) {
+func (s *Store) Append(ctx context.Context, id string, names []batch.Name, ws []walltime.CutWindow) (unsampled batch.Span, err error) {
 	n, err := s.node(ctx, id)
 	complete := false
 	if err == nil {
@@ -57,7 +57,7 @@ func (s *Store) Append(ctx context.Context, id string, names []batch.Name, ws []
 
 // append is one transaction for some windows of a node. It returns whether the database took
 // all samples: it refuses those that are too old.
-func (s *Store) append(ctx context.Context, n *node, ws []timeline.CutWindow) (complete bool, err error) {
+func (s *Store) append(ctx context.Context, n *node, ws []walltime.CutWindow) (complete bool, err error) {
 	a := &appendTx{Store: s, node: n, app: s.db.AppenderV2(ctx)}
 	for i := range ws {
 		if err := a.appendWindow(&ws[i]); err != nil {
@@ -81,7 +81,7 @@ type appendTx struct {
 }
 
 // appendWindow appends the rows of one window, and what its node has.
-func (a *appendTx) appendWindow(w *timeline.CutWindow) error {
+func (a *appendTx) appendWindow(w *walltime.CutWindow) error {
 	began, end := millis(w.Began()), millis(w.Ended())
 	late := end <= a.node.shortLived.end
 	var shortLived, overLimit []*usage.Row
@@ -164,7 +164,7 @@ func isShortLived(r *usage.Row) bool {
 // appendShortLived appends the use of all workloads that lived for less than a window. If each
 // of them had series of its own, a machine that starts many would have hardly any other series.
 // They share series, which also count the use of workloads above the limit of a node.
-func (a *appendTx) appendShortLived(rows []*usage.Row, w *timeline.CutWindow) error {
+func (a *appendTx) appendShortLived(rows []*usage.Row, w *walltime.CutWindow) error {
 	b := a.node.shortLived
 	had := b.had
 	var sum [usage.Limit]int64
@@ -202,7 +202,7 @@ func (a *appendTx) appendShortLived(rows []*usage.Row, w *timeline.CutWindow) er
 
 // appendRow appends what one workload used in a window. A row without totals goes on
 // from where the series is; one of the past says nothing then.
-func (a *appendTx) appendRow(k *namedWorkload, r *usage.Row, w *timeline.CutWindow) error {
+func (a *appendTx) appendRow(k *namedWorkload, r *usage.Row, w *walltime.CutWindow) error {
 	began, end := millis(w.Began()), millis(w.Ended())
 	next := r.Has == 0 && end > k.end && k.end >= a.node.coverage.latestStart()
 	var err error
@@ -236,7 +236,7 @@ func (a *appendTx) appendRow(k *namedWorkload, r *usage.Row, w *timeline.CutWind
 // appendRestart appends the values of a counter whose total reaches 2^63 in a window and restarts
 // from zero. At the start of the window it is 2^63 + before. Just before the first edge after the
 // restart the counter gets 2^63, so that the reset hides no growth.
-func (a *appendTx) appendRestart(k *namedWorkload, res usage.Resource, w *timeline.CutWindow, before, amount int64) error {
+func (a *appendTx) appendRestart(k *namedWorkload, res usage.Resource, w *walltime.CutWindow, before, amount int64) error {
 	last := millis(w.Began())
 	if k.end == 0 {
 		if err := a.appendAmount(k, res, last, untilRestart(before)); err != nil {
@@ -286,7 +286,7 @@ func (k *namedWorkload) startSample(res usage.Resource, before, amount, began, e
 
 // appendEdges appends the value of a counter at each edge of a window, in which it grows
 // from before by amount.
-func (a *appendTx) appendEdges(k *namedWorkload, res usage.Resource, w *timeline.CutWindow, before, amount int64) error {
+func (a *appendTx) appendEdges(k *namedWorkload, res usage.Resource, w *walltime.CutWindow, before, amount int64) error {
 	for i := range w.Edges {
 		at, total := millis(w.Edges[i].At), before+w.Cumulative(amount, i)
 		if i > 0 && at == millis(w.Edges[i-1].At) {

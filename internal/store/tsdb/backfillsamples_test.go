@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/delivery/timeline"
+	"mete.dev/mete/internal/delivery/walltime"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/usage"
 )
@@ -16,7 +16,7 @@ import (
 // book books windows in the ledger, as one batch.
 func (c *scene) book(ws []usage.Window) {
 	c.Helper()
-	cuts, err := timeline.Cut(ws, make([]time.Duration, len(ws)))
+	cuts, err := walltime.Cut(ws, make([]time.Duration, len(ws)))
 	if err != nil {
 		c.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
 
-	"mete.dev/mete/internal/delivery/timeline"
+	"mete.dev/mete/internal/delivery/walltime"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
@@ -98,13 +98,13 @@ func TestAppendFails(t *testing.T) {
 		if err != nil {
 			c.Fatal(err)
 		}
-		window := func(i int) []timeline.CutWindow {
+		window := func(i int) []walltime.CutWindow {
 			at := float64(i) * 200
 			w := c.window(at, at+70, use{key: "a", res: disk, amount: 10, total: 10 + int64(i)*10}, use{key: "a", res: usage.MemoryPeak, amount: 3, total: thin},
 				use{key: "ends", res: disk, amount: 10, total: 30, ended: true}, use{key: "brief", res: disk, amount: 3, total: 3, ended: true},
 				use{key: "idle", res: usage.Memory, amount: 9, total: math.MinInt64 + 4 + math.MaxInt64}) // restarts
 			w.Total.Put(usage.NetworkRx, 5, usage.Measured)
-			cuts, err := timeline.Cut([]usage.Window{w}, []time.Duration{0})
+			cuts, err := walltime.Cut([]usage.Window{w}, []time.Duration{0})
 			if err != nil {
 				c.Fatal(err)
 			}

@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
 
-	"mete.dev/mete/internal/delivery/timeline"
+	"mete.dev/mete/internal/delivery/walltime"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/metric"
 	"mete.dev/mete/internal/model/registry"
@@ -170,7 +170,7 @@ func (n *node) setNames(names []batch.Name) {
 }
 
 // fetchNames looks up the names of workloads that no batch has named since the start.
-func (s *Store) fetchNames(ctx context.Context, n *node, ws []timeline.CutWindow) error {
+func (s *Store) fetchNames(ctx context.Context, n *node, ws []walltime.CutWindow) error {
 	var unknown []workload.ShortID
 	for i := range ws {
 		for j := range ws[i].Rows {

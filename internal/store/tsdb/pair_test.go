@@ -23,7 +23,7 @@ import (
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
-	"mete.dev/mete/internal/delivery/timeline"
+	"mete.dev/mete/internal/delivery/walltime"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/metric"
 	"mete.dev/mete/internal/model/query"
@@ -268,7 +268,7 @@ func (p *pair) batch() sent {
 // that batches can arrive late.
 func (p *pair) put(b sent) {
 	p.t.Helper()
-	cuts, err := timeline.Cut(b.ws, make([]time.Duration, len(b.ws)))
+	cuts, err := walltime.Cut(b.ws, make([]time.Duration, len(b.ws)))
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -279,7 +279,7 @@ func (p *pair) put(b sent) {
 	p.stream++
 	e := &batch.Entry{
 		Node: "n1", Stream: batch.Stream{p.stream, byte(p.number), byte(p.number >> 8)}, Number: 1, Hash: batch.Hash{1}, Boot: "b",
-		Names: b.names, Minutes: cuts.Minutes, Nodes: cuts.Nodes, Through: timeline.End(&b.ws[len(b.ws)-1], 0), Unsampled: unsampled,
+		Names: b.names, Minutes: cuts.Minutes, Nodes: cuts.Nodes, Through: walltime.End(&b.ws[len(b.ws)-1], 0), Unsampled: unsampled,
 	}
 	p.number++
 	r, err := p.ledger.Book(p.t.Context(), []*batch.Entry{e})

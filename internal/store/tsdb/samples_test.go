@@ -20,7 +20,7 @@ import (
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
-	"mete.dev/mete/internal/delivery/timeline"
+	"mete.dev/mete/internal/delivery/walltime"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/metric"
@@ -234,7 +234,7 @@ func (c *scene) window(from, to float64, uses ...use) usage.Window {
 // try appends windows.
 func (c *scene) try(ws ...usage.Window) (batch.Span, error) {
 	c.Helper()
-	cuts, err := timeline.Cut(ws, make([]time.Duration, len(ws)))
+	cuts, err := walltime.Cut(ws, make([]time.Duration, len(ws)))
 	if err != nil {
 		c.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 
-	"mete.dev/mete/internal/delivery/timeline"
+	"mete.dev/mete/internal/delivery/walltime"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/metric"
@@ -120,9 +120,9 @@ func ask(t *testing.T, s *tsdb.Store, query string, at time.Time) (float64, bool
 }
 
 // cut cuts windows that are where their stamps say.
-func cut(t *testing.T, ws ...usage.Window) []timeline.CutWindow {
+func cut(t *testing.T, ws ...usage.Window) []walltime.CutWindow {
 	t.Helper()
-	cuts, err := timeline.Cut(ws, make([]time.Duration, len(ws)))
+	cuts, err := walltime.Cut(ws, make([]time.Duration, len(ws)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestMinutes(t *testing.T) {
 	for range 120 {
 		all = append(all, w.window(int64(5e9)+w.rand.Int64N(40e9), a, b))
 	}
-	cuts, err := timeline.Cut(all, make([]time.Duration, len(all)))
+	cuts, err := walltime.Cut(all, make([]time.Duration, len(all)))
 	if err != nil {
 		t.Fatal(err)
 	}

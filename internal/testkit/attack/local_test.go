@@ -18,8 +18,8 @@ import (
 	"mete.dev/mete/internal/pki/token"
 	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/testkit/attack"
-	"mete.dev/mete/internal/testkit/exclusivetest"
 	"mete.dev/mete/internal/testkit/hosttest"
+	"mete.dev/mete/internal/testkit/otheruser"
 )
 
 // localAttempts are those of another user of the machine, on a server without TLS.
@@ -246,7 +246,7 @@ func TestAgentClaimed(t *testing.T) {
 		t.Fatalf("no claim for %s in %s", ledger, b)
 	}
 	s.stopAgent(t, a)
-	exclusivetest.Hold(t, string(claim[1]), exclusivetest.Listening, "")
+	otheruser.Hold(t, string(claim[1]), otheruser.Listening, "")
 	a, _, _ = s.startAgent(t)
 	if !strings.Contains(a.Log.String(), "claim") {
 		t.Errorf("the agent does not say that its claim is held:\n%s", a.Log.String())

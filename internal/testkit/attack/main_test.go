@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"mete.dev/mete/internal/testkit/attack"
-	"mete.dev/mete/internal/testkit/exclusivetest"
+	"mete.dev/mete/internal/testkit/otheruser"
 )
 
 // programs are the real programs, built once.
@@ -13,7 +13,7 @@ var programs = &attack.Programs{}
 
 func TestMain(m *testing.M) {
 	attack.Main()
-	exclusivetest.Main()
+	otheruser.Main()
 	if err := os.Setenv("METE_HOST_VSOCK", "false"); err != nil { // tests must not query the real host
 		panic(err)
 	}

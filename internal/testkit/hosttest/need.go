@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mete.dev/mete/internal/host/hostfs"
-	"mete.dev/mete/internal/testkit/postgres"
+	"mete.dev/mete/internal/testkit/pgbin"
 )
 
 // needs maps each requirement of tests to a check that returns nil if this machine meets
@@ -41,7 +41,7 @@ var needs = map[string]func() error{
 	"promtool":     func() error { _, err := exec.LookPath("promtool"); return err },
 	"gcc":          func() error { _, err := exec.LookPath("gcc"); return err },
 	"vsock":        func() error { return exists("/sys/module/vsock_loopback") },
-	"postgres":     func() error { _, err := postgres.Programs(); return err },
+	"postgres":     func() error { _, err := pgbin.Programs(); return err },
 	"prometheus":   func() error { _, err := exec.LookPath("prometheus"); return err },
 	"mosquitto":    func() error { return errors.Join(exists("/usr/sbin/mosquitto"), exists("/usr/bin/mosquitto_pub")) },
 	"qemu":         func() error { _, err := exec.LookPath("qemu-system-x86_64"); return err },

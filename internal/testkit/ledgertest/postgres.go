@@ -21,7 +21,7 @@ import (
 
 	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/testkit/hosttest"
-	"mete.dev/mete/internal/testkit/postgres"
+	"mete.dev/mete/internal/testkit/pgbin"
 )
 
 // A server is a PostgreSQL of the test program.
@@ -88,7 +88,7 @@ func (s *server) dsn() string {
 // start creates and starts a server that listens only on a unix socket. Its data is
 // temporary, so it does not sync.
 func start() (_ *server, err error) {
-	bin, err := postgres.Programs()
+	bin, err := pgbin.Programs()
 	if err != nil {
 		return nil, err
 	}

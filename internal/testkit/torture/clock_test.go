@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/delivery/timeline"
+	"mete.dev/mete/internal/delivery/walltime"
 )
 
 // Faults of the wall clock. The real clock is shared, so the agent is built with a time.Now
@@ -99,14 +99,14 @@ const (
 	year = 365 * day
 )
 
-// steps are the sizes of offsets. A server accepts offsets up to timeline.Tolerance; the
+// steps are the sizes of offsets. A server accepts offsets up to walltime.Tolerance; the
 // margins allow for its own inaccuracy.
 var steps = []struct {
 	name        string
 	least, most time.Duration
 }{
-	{"clock seconds off", time.Second, timeline.Tolerance - 20*time.Second},
-	{"clock hours off", timeline.Tolerance + 20*time.Second, 30 * time.Hour},
+	{"clock seconds off", time.Second, walltime.Tolerance - 20*time.Second},
+	{"clock hours off", walltime.Tolerance + 20*time.Second, 30 * time.Hour},
 	{"clock years off", 200 * day, 50 * year},
 }
 
@@ -162,7 +162,7 @@ func (c *checker) placed(told []span) (away []span) {
 		found, longest := false, time.Duration(0)
 		for i, s := range told {
 			if s.covers(d, slack) || s.covers(d, settling) || slices.ContainsFunc(c.clock.during(d.to, d.to.Add(settling)), func(by time.Duration) bool {
-				return by.Abs() < timeline.Tolerance && span{s.from.Add(-by), s.to.Add(-by)}.covers(d, slack)
+				return by.Abs() < walltime.Tolerance && span{s.from.Add(-by), s.to.Add(-by)}.covers(d, slack)
 			}) {
 				found, caused[i] = true, true
 				longest = max(longest, s.to.Sub(s.from))

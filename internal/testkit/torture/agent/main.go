@@ -20,7 +20,7 @@ import (
 
 	"mete.dev/mete/internal/app/agent"
 	"mete.dev/mete/internal/delivery/spool"
-	"mete.dev/mete/internal/testkit/spooltest"
+	"mete.dev/mete/internal/testkit/faultfs"
 )
 
 func main() {
@@ -48,7 +48,7 @@ func configure(cfg *agent.Config) {
 		sp.MergeRules = []spool.MergeRule{{After: time.Second, Span: 2 * time.Second}, {After: 6 * time.Second, Span: 10 * time.Second}}
 	}
 	if os.Getenv("METE_TORTURE_DROP") != "" {
-		sp.FS = &spooltest.Volatile{}
+		sp.FS = &faultfs.Volatile{}
 	}
 	if d, err := time.ParseDuration(os.Getenv("METE_TORTURE_BACKOFF")); err == nil {
 		se.MinBackoff, se.MaxBackoff, se.DrainRate = d, 10*d, 20
