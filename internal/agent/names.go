@@ -27,12 +27,13 @@ const (
 	maxEndedNames, maxEndedBytes   = maxEnded, 2 << 20
 )
 
-// A nameTracker records which names the server has, and the names that jobs registered. It is not
-// safe for concurrent use.
+// A nameTracker decides which names to send with each window: a server needs the name of a workload
+// once, again if it lost it, and when the workload ends. It also holds the names that jobs registered.
+// It is not safe for concurrent use.
 type nameTracker struct {
 	states map[workload.ID]*nameState
 	jobs   map[string]*jobName       // by key
-	wanted map[workload.ShortID]bool // names that the server lacks
+	wanted map[workload.ShortID]bool // names that the server requested
 	pass   int64                     // number of calls of collectDue
 	out    []batch.Name              // the names to send with the current window
 }
@@ -49,7 +50,7 @@ type nameState struct {
 type jobName struct {
 	batch.Name
 	changed  bool      // not sent yet
-	recorded bool      // in a note since the last window
+	recorded bool      // stored in a note of the spool since the last window
 	seen     time.Time // time of registration, or of the latest window with a row of it
 }
 
@@ -62,8 +63,8 @@ func (n *nameTracker) setJob(key string, job batch.Name, now time.Time) {
 	n.jobs[key] = &jobName{Name: job, changed: true, seen: now}
 }
 
-// unrecorded returns the jobs whose names are neither sent nor in a note, and the time since which
-// the oldest of them waits.
+// unrecorded returns the jobs whose names are neither sent nor stored in a note of the spool, which
+// survives a crash, and the earliest time at which one of them was seen.
 func (n *nameTracker) unrecorded() (jobs []jobText, since time.Time) {
 	for key, job := range n.jobs {
 		if job.changed && !job.recorded {
@@ -77,7 +78,7 @@ func (n *nameTracker) unrecorded() (jobs []jobText, since time.Time) {
 	return jobs, since
 }
 
-// markRecorded records that a note with all of unrecorded is stored.
+// markRecorded records that a note in the spool has the names that unrecorded returned.
 func (n *nameTracker) markRecorded() {
 	for _, job := range n.jobs {
 		job.recorded = true
@@ -94,7 +95,7 @@ func (n *nameTracker) displayName(w *workload.Workload) string {
 	return w.Name
 }
 
-// apply puts what jobs of a node registered into rows.
+// apply replaces the names, users and projects of jobs in rows by those that the jobs registered.
 func (n *nameTracker) apply(node string, rows []live.Row) {
 	if len(n.jobs) == 0 {
 		return
@@ -110,7 +111,7 @@ func (n *nameTracker) apply(node string, rows []live.Row) {
 	}
 }
 
-// markWanted records which names the server requests.
+// markWanted records which names the server requested.
 func (n *nameTracker) markWanted(list []workload.ShortID) {
 	for _, s := range list {
 		n.wanted[s] = true
@@ -202,8 +203,8 @@ func (b *budget) spend(n *batch.Name) bool {
 	return true
 }
 
-// markSent records that w and the names of collectDue are stored. It returns the jobs that ended,
-// and those that timed out.
+// markSent records that w and the names of collectDue are in the spool, which sends them. It returns
+// the jobs that ended, and those that timed out.
 func (n *nameTracker) markSent(w *usage.Window, now time.Time) (gone []string) {
 	clear(n.wanted) // a wanted name without a row in w is not known here
 	for i := range w.Rows {

@@ -4,11 +4,12 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// The cost of a tick depends on the number of groups, and most groups do nothing most of the time.
-// An account that showed the same values in two ticks and has no children is dormant: as long as
-// that lasts it repeats its share of the previous tick, except integrals over time.
+// A tick takes time for each group, and most groups do nothing most of the time. An account is dormant
+// if its readings were the same in two ticks, its counters did not grow, and it has no children. While
+// that lasts, its share of the previous tick is used again, except for integrals over time.
 
-// canBeDormant reports whether nothing can change a's share.
+// canBeDormant reports whether a's share must be that of the previous tick: its readings are the same,
+// and no child, virtual machine, end, restart of the meter or restored reading can change the share.
 func (acc *Accounts) canBeDormant(a *account) bool {
 	return a.unchanged && a.childValues == [nestedSlots]int64{} && a.parent != nil && a.guest == nil && a.held == nil &&
 		!a.final && !a.uncertain && a.stale.set == 0 && acc.tickStart == usage.StartContinued && !acc.noDormancy
@@ -22,7 +23,8 @@ func (a *account) sumShares(of usage.Set) (sum int64) {
 	return sum
 }
 
-// bookDormant books a's share of a tick in which it is dormant. Its energy is booked later.
+// bookDormant books a's share of a tick in which it is dormant. It removes the energy of the previous
+// tick: divideEnergy books that of this tick, after all accounts are booked.
 func (acc *Accounts) bookDormant(a *account) {
 	u := &a.share
 	for r := range (u.Present & energySet).All() {
@@ -37,4 +39,5 @@ func (acc *Accounts) bookDormant(a *account) {
 	}
 }
 
+// energySet are the resources that divideEnergy books.
 var energySet = usage.SetOf(append(usage.Energies[:], usage.EnergyError, usage.EnergyIdle)...)

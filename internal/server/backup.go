@@ -23,7 +23,7 @@ var backupPaths = []string{"authority", "upstream", "alerts.json", "silences.jso
 // Backup copies the data of the running server to dir, which is then a valid state
 // directory. dir must be an absolute path outside the state directory whose parent exists.
 // If dir exists or another backup is running, the error wraps fault.ErrConflict. A failed
-// or canceled backup leaves nothing behind; Close cancels it.
+// or canceled backup leaves nothing behind; [Server.Close] cancels it.
 func (s *Server) Backup(ctx context.Context, dir string) (b v1.Backup, err error) {
 	if !filepath.IsAbs(dir) {
 		return b, fmt.Errorf("directory %q is not absolute: %w", dir, fault.ErrInvalid)
@@ -50,6 +50,8 @@ func (s *Server) Backup(ctx context.Context, dir string) (b v1.Backup, err error
 		return b, explainWriteError(err)
 	}
 	began := time.Now()
+	// Everything is copied to a temporary directory, which is renamed at the end: dir either has the
+	// whole backup or does not exist.
 	part, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+".part-*")
 	if errors.Is(err, fs.ErrNotExist) {
 		return b, fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrNotFound), "create its parent directory first")
@@ -79,15 +81,16 @@ func (s *Server) Backup(ctx context.Context, dir string) (b v1.Backup, err error
 		return b, err
 	}
 	err = s.Ledger.Backup(ctx, filepath.Join(part, "ledger.db"))
-	external := errors.Is(err, fault.ErrUnsupported)
-	if err != nil && !external {
+	// PostgreSQL has its own backup tools: then the backup has everything else.
+	inPostgres := errors.Is(err, fault.ErrUnsupported)
+	if err != nil && !inPostgres {
 		return b, err
 	}
 	ledger, err := diskSize(filepath.Join(part, "ledger.db"))
 	if err != nil {
 		return b, err
 	}
-	if !external {
+	if !inPostgres {
 		b.Ledger = &ledger
 	}
 	if b.Metrics, err = diskSize(filepath.Join(part, "metrics")); err != nil {
@@ -106,6 +109,7 @@ func (s *Server) Backup(ctx context.Context, dir string) (b v1.Backup, err error
 func explainWriteError(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+		// A file system without hard links refuses those of the metrics' files with EPERM.
 		return fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrDenied), "name a directory to which the server's user can write, on a file system with hard links")
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrUnavailable), "make room, or name a directory on another file system")

@@ -193,7 +193,7 @@ func TestImage(t *testing.T) {
 // A bill of materials lists the modules that are linked, replaced ones by what replaces them.
 func TestBill(t *testing.T) {
 	t.Parallel()
-	text, err := json.Marshal(fake(t, "1.2.3").bill("mete-agent"))
+	text, err := json.Marshal(fake(t, "1.2.3").sbom("mete-agent"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,23 +18,23 @@ import (
 	"mete.dev/mete/internal/x/statedir"
 )
 
-// A Local gives orders to the server of this machine over a socket in its state
-// directory.
+// A Local sends administration requests to the server of this machine, over a socket in
+// the server's state directory.
 type Local struct {
 	socket string
 	http   *http.Client
 }
 
-// OpenLocal returns a Local of the server with this state directory: that of mete server,
-// or that of mete up, which contains a server's. "" is the default of both. Nothing is
-// sent yet.
+// OpenLocal returns a Local for the server with this state directory. It may also be the
+// state directory of mete up, which has its server's in the subdirectory "server". If state
+// is "", it is the default one. OpenLocal does not connect.
 func OpenLocal(state string) (*Local, error) {
 	if state == "" {
-		all, err := statedir.Default(os.Getenv, os.Geteuid())
+		base, err := statedir.Default(os.Getenv, os.Geteuid())
 		if err != nil {
 			return nil, err
 		}
-		return NewLocal(filepath.Join(all, "server")), nil
+		return NewLocal(filepath.Join(base, "server")), nil
 	}
 	if within := filepath.Join(state, "server"); !exists(filepath.Join(state, v1.AdminSocket)) && exists(filepath.Join(within, v1.AdminSocket)) {
 		state = within
@@ -42,14 +42,14 @@ func OpenLocal(state string) (*Local, error) {
 	return NewLocal(state), nil
 }
 
-// exists reports whether a path exists, or may exist: one that cannot be examined is
-// tried, so that the error is shown.
+// exists reports whether a path exists. It also returns true for a path that cannot be
+// examined: connecting to it then returns the reason.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// NewLocal returns a Local of the server whose state is in dir. Nothing is sent yet.
+// NewLocal returns a Local for the server whose state is in dir. It does not connect.
 func NewLocal(dir string) *Local {
 	socket := filepath.Join(dir, v1.AdminSocket)
 	return &Local{socket, &http.Client{Transport: &http.Transport{
@@ -60,13 +60,13 @@ func NewLocal(dir string) *Local {
 	}}}
 }
 
-// CreateToken creates a token. Its Text is what its bearer shows.
+// CreateToken creates a token. Its Text is the secret that clients send.
 func (l *Local) CreateToken(ctx context.Context, want v1.TokenRequest) (v1.Token, error) {
-	order, err := json.Marshal(want)
+	request, err := json.Marshal(want)
 	if err != nil {
 		return v1.Token{}, err
 	}
-	body, err := l.do(ctx, http.MethodPost, "/v1/tokens", order)
+	body, err := l.do(ctx, http.MethodPost, "/v1/tokens", request)
 	if err != nil {
 		return v1.Token{}, err
 	}
@@ -99,13 +99,13 @@ func (l *Local) RevokeToken(ctx context.Context, id string) error {
 	return err
 }
 
-// Silence makes a silence.
+// Silence creates a silence, which suppresses notifications of alerts.
 func (l *Local) Silence(ctx context.Context, want v1.SilenceRequest) (v1.Silence, error) {
-	order, err := json.Marshal(want)
+	request, err := json.Marshal(want)
 	if err != nil {
 		return v1.Silence{}, err
 	}
-	body, err := l.do(ctx, http.MethodPost, "/v1/silences", order)
+	body, err := l.do(ctx, http.MethodPost, "/v1/silences", request)
 	if err != nil {
 		return v1.Silence{}, err
 	}
@@ -128,8 +128,8 @@ func (l *Local) EndSilence(ctx context.Context, id string) error {
 	return err
 }
 
-// RevokeNode takes the right to send from a node or a server below, by id or by name,
-// and returns it.
+// RevokeNode revokes the right of a node or a downstream server, given by id or name, to
+// send data. It returns the node.
 func (l *Local) RevokeNode(ctx context.Context, which string) (n v1.Node, err error) {
 	body, err := l.do(ctx, http.MethodDelete, "/v1/nodes/"+url.PathEscape(which), nil)
 	if err != nil {
@@ -145,14 +145,14 @@ func (l *Local) RevokeNode(ctx context.Context, which string) (n v1.Node, err er
 	return list[0], nil
 }
 
-// Backup copies what the server keeps into a new directory with an absolute path. It
-// takes as long as ctx lets it.
+// Backup copies the server's data into a new directory, given by its absolute path. A copy
+// may take long, so only ctx limits the time.
 func (l *Local) Backup(ctx context.Context, dir string) (b v1.Backup, err error) {
-	order, err := json.Marshal(v1.BackupRequest{Dir: dir})
+	request, err := json.Marshal(v1.BackupRequest{Dir: dir})
 	if err != nil {
 		return b, err
 	}
-	body, err := roundTrip(ctx, l.http, http.MethodPost, "http://mete/v1/backup", order)
+	body, err := roundTrip(ctx, l.http, http.MethodPost, "http://mete/v1/backup", request)
 	if err != nil {
 		return b, l.explain(err)
 	}

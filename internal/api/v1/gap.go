@@ -92,10 +92,10 @@ var causes = map[usage.Reason]cause{
 		"energy of that time is from other meters of the machine or from a model; nothing else is missing"},
 }
 
-// clockShifted stands for the reason where a clock was corrected.
+// clockShifted is the reason of a clock correction.
 const clockShifted = "clock-shifted"
 
-// causeOf returns the word for the reason of a gap, and its cause.
+// causeOf returns the reason of a gap as it is in JSON, and its explanation.
 func causeOf(g *query.Gap) (reason string, c cause) {
 	if g.Shift != 0 {
 		return clockShifted, cause{"the clock was wrong and is shifted by " + formatShift(g.Shift) + " from here on",
@@ -133,14 +133,15 @@ type GapSums struct {
 	nodes map[[2]string]bool
 }
 
-// A gapSum is a sum in progress. Its explanation is that of the latest gap.
+// A gapSum is a sum in progress. Its explanation is that of the latest gap: that of a clock correction
+// contains the shift.
 type gapSum struct {
 	sum    GapSum
 	latest time.Time
 	length time.Duration
 }
 
-// Add adds a gap. A clock correction has no length and does not count as a gap.
+// Add adds a gap. A clock correction counts under its own reason and adds no length.
 func (s *GapSums) Add(g *query.Gap) {
 	if s.found == nil {
 		s.found, s.nodes = map[string]*gapSum{}, map[[2]string]bool{}

@@ -30,7 +30,8 @@ type slot struct {
 	spool  *spool.Spool
 }
 
-// A debt is a file in a slot that exists from the start of a job until everything has been sent.
+// A debt is the content of a file that marks a slot with unsent data. The file exists from the start
+// of a job until everything has been sent.
 type debt struct {
 	Job   string    `json:"job"` // id
 	Name  string    `json:"name"`
@@ -38,8 +39,8 @@ type debt struct {
 	Ended bool      `json:"ended"` // everything is in the spool
 }
 
-// A state is stored with each window, so that it is known how far the figures of an abandoned job
-// go.
+// A state is stored with each window. If the process that measures a job is killed, the state shows
+// where the job's figures end.
 type state struct {
 	Job     string    `json:"job"`
 	Through time.Time `json:"through"`
@@ -51,8 +52,8 @@ func (s *Sender) slotDir(n int) string {
 	return filepath.Join(s.dir, "spool", s.id.Node(), strconv.Itoa(n))
 }
 
-// acquireSlot takes the first free slot whose windows end by since, in ns of CLOCK_BOOTTIME:
-// windows of a slot must not overlap.
+// acquireSlot takes the first free slot whose last window ended no later than since, in ns of
+// CLOCK_BOOTTIME, because windows of a slot must not overlap.
 func (s *Sender) acquireSlot(since int64) (*slot, error) {
 	for n := range maxSlots {
 		sl, err := s.openSlot(s.slotDir(n))
@@ -113,7 +114,7 @@ func (s *slot) recover() error {
 	return s.writeDebt(d)
 }
 
-// lastState returns how far the slot's windows go.
+// lastState returns the state of the slot's last window; zero if there is none.
 func (s *slot) lastState() (st state) {
 	list := s.spool.Checkpoint()
 	if len(list) == 0 || json.Unmarshal(list[len(list)-1], &st) != nil {
@@ -132,8 +133,8 @@ func (s *slot) append(w *usage.Window, names []batch.Name, job string) error {
 	return s.spool.Append(&sent, names, w.Gaps, func(bool) []byte { return b })
 }
 
-// readDebt reads the debt; zero if there is none. A corrupt one is an incomplete write of a job
-// that had just begun.
+// readDebt reads the debt; zero if there is none. A corrupt one counts as none: the file is not
+// synced, so the machine crashed soon after it was written.
 func (s *slot) readDebt() (d debt, err error) {
 	b, err := os.ReadFile(s.debtFile())
 	if errors.Is(err, fs.ErrNotExist) {

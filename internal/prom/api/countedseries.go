@@ -11,27 +11,27 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// countedSeriesSet counts each series against the admission of its request: the series are
-// in memory together, and the limit of samples does not count them.
+// countedSeriesSet counts each series against the limits of its request: all of them are in
+// memory at once, and the limit of samples does not count them.
 type countedSeriesSet struct {
 	storage.SeriesSet
 	ctx        context.Context
 	admission  *admission
-	span       time.Duration
-	seriesOnly bool // the request reads series without their samples
-	at         storage.Series
+	span       time.Duration  // of the samples, to estimate the memory of their chunks
+	seriesOnly bool           // the request reads series without their samples
+	at         storage.Series // the current one
 	err        error
 }
 
 // countSeries wraps a set so that its series are counted; hints may be nil.
 func countSeries(ctx context.Context, set storage.SeriesSet, hints *storage.SelectHints) storage.SeriesSet {
-	t := admissionOf(ctx)
-	if t == nil {
+	a := admissionOf(ctx)
+	if a == nil {
 		return set
 	}
-	c := &countedSeriesSet{SeriesSet: set, ctx: ctx, admission: t}
+	c := &countedSeriesSet{SeriesSet: set, ctx: ctx, admission: a}
 	if hints != nil {
-		c.seriesOnly = hints.Func == "series"
+		c.seriesOnly = hints.Func == "series" // Prometheus's mark of a request without samples
 		if !c.seriesOnly {
 			c.span = min(time.Duration(hints.End-hints.Start)*time.Millisecond, 366*24*time.Hour)
 		}
@@ -49,7 +49,8 @@ func (c *countedSeriesSet) Next() bool {
 	c.at = c.SeriesSet.At()
 	c.err = c.admission.countSeries(c.span, int64(c.at.Labels().ByteSize()))
 	if c.seriesOnly && errors.Is(c.err, errLarge) {
-		// Keep the series read so far and wait for a turn as a large query.
+		// Wait for a turn as a large query. That resets the counts, but the series read so
+		// far stay in memory.
 		n, labels := c.admission.series, c.admission.labels
 		c.err = c.admission.upgrade(c.ctx)
 		c.admission.series, c.admission.labels = n, labels
@@ -86,12 +87,13 @@ func (c *countedSeriesSet) Err() error {
 	return err
 }
 
-// limitValues limits a list of label names or values, by number and bytes. A list that is too
-// long and that the request did not limit itself is an error, because half of it would look
-// complete. A list that is too long for a small query waits for a turn as a large one.
+// limitValues limits a list of label names or values, by number and bytes. If a list is too
+// long and the request has no limit of its own, that is an error, because a shortened list
+// would look complete. A request whose list is too long for a small query waits for a turn as
+// a large one.
 func limitValues(ctx context.Context, hints *storage.LabelHints, list func(*storage.LabelHints) ([]string, annotations.Annotations, error)) ([]string, annotations.Annotations, error) {
-	t := admissionOf(ctx)
-	if t == nil {
+	a := admissionOf(ctx)
+	if a == nil {
 		return list(hints)
 	}
 	asked := storage.LabelHints{}
@@ -105,25 +107,25 @@ func limitValues(ctx context.Context, hints *storage.LabelHints, list func(*stor
 		}
 		return list(&h)
 	}
-	most, few := t.api.limits.maxValues, t.api.limits.smallValues
-	if t.large {
+	most, few := a.api.limits.maxValues, a.api.limits.smallValues
+	if a.large {
 		few = most
 	}
 	got, notes, err := limited(few)
 	if err == nil && len(got) > few && few < most {
-		got = nil // while it waits
-		if err := t.upgrade(ctx); err != nil {
+		got = nil // frees the memory during the wait
+		if err := a.upgrade(ctx); err != nil {
 			return nil, notes, err
 		}
 		got, notes, err = limited(most)
 	}
 	switch {
 	case err != nil:
-		return nil, notes, t.api.engine.explain(cmp.Or(context.Cause(ctx), err))
+		return nil, notes, a.api.engine.explain(cmp.Or(context.Cause(ctx), err))
 	case len(got) > most:
 		return nil, notes, fmt.Errorf("more than %d names or values: narrow the request with match[], a shorter range or limit", most)
 	case ctx.Err() != nil:
-		return nil, notes, t.api.engine.explain(context.Cause(ctx))
+		return nil, notes, a.api.engine.explain(context.Cause(ctx))
 	}
-	return got, notes, t.countValues(got)
+	return got, notes, a.countValues(got)
 }

@@ -12,15 +12,15 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 )
 
-// maxEvenWindow is the longest window, in ms, whose inner minute edge has no sample in a range of
-// samples. Agents close a window every ten seconds.
+// maxEvenWindow is the maximum length, in ms, of a window for which an evenQueryable leaves out the
+// sample at a minute edge inside it. Agents close a window every ten seconds.
 const maxEvenWindow = 15_000
 
-// An evenQueryable leaves out, where a query selects a range of samples of a counter, the samples at
-// minute edges within a window. rate() extrapolates to the ends of its range by the mean distance of
-// samples. An additional sample at each minute edge makes the distances uneven, so that the rate of a
-// constant use would be up to a sixth lower where the range contains one. Selectors without a range
-// get all samples: at a minute edge a counter shows what the ledger has.
+// An evenQueryable makes the samples of counters evenly spaced for range selectors. The store has a
+// sample at the end of each window, and an additional one at each minute edge inside a window, which
+// range selectors do not get. rate() extrapolates to the ends of its range by the mean distance of
+// samples, so with uneven distances the rate of a constant use would be up to a sixth too low.
+// Selectors without a range get all samples: at a minute edge a counter equals the ledger.
 type evenQueryable struct {
 	storage.SampleAndChunkQueryable
 }
@@ -33,13 +33,13 @@ func (q evenQueryable) Querier(from, to int64) (storage.Querier, error) {
 	return evenQuerier{wide, from, to}, nil
 }
 
-// widen adds the longest window to both ends of a range, as far as numbers go.
+// widen adds maxEvenWindow to both ends of a range, without overflow.
 func widen(from, to int64) (earlier, later int64) {
 	return max(from, math.MinInt64+maxEvenWindow) - maxEvenWindow, min(to, math.MaxInt64-maxEvenWindow) + maxEvenWindow
 }
 
-// An evenQuerier has samples of one window more on both sides than it returns: they show whether the
-// first and the last edge is within a window.
+// An evenQuerier reads more on both sides than it returns: the neighbors of the first and the last
+// sample show whether these are inside a window.
 type evenQuerier struct {
 	storage.Querier
 	from, to int64
@@ -50,6 +50,7 @@ func (q evenQuerier) Select(ctx context.Context, sorted bool, hints *storage.Sel
 	if hints != nil {
 		h = *hints
 	}
+	// Only range selectors have a Range.
 	if h.Range <= 0 || !selectsCounter(ms) {
 		return q.Querier.Select(ctx, sorted, &h, ms...)
 	}
@@ -58,7 +59,7 @@ func (q evenQuerier) Select(ctx context.Context, sorted bool, hints *storage.Sel
 	return evenSeriesSet{q.Querier.Select(ctx, sorted, &h, ms...), from, to}
 }
 
-// selectsCounter reports whether all series that match are counters of workloads: their name is given.
+// selectsCounter reports whether the matchers name a counter of workloads.
 func selectsCounter(ms []*labels.Matcher) bool {
 	for _, m := range ms {
 		if m.Name == model.MetricNameLabel && m.Type == labels.MatchEqual && strings.HasPrefix(m.Value, "mete_workload_") && strings.HasSuffix(m.Value, "_total") {
@@ -89,7 +90,8 @@ func (s evenSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 	return it
 }
 
-// An evenIterator returns the samples from from to to. It reads one sample ahead.
+// An evenIterator returns the samples of the range [from, to], except those that are inside a window.
+// It reads one sample ahead.
 type evenIterator struct {
 	chunkenc.Iterator
 	from, to           int64
@@ -103,8 +105,9 @@ type floatSample struct {
 	ok          bool
 }
 
-// isWithin reports whether s is at a minute edge within a window.
-func (s floatSample) isWithin(before, after floatSample) bool {
+// isInsideWindow reports whether s is at a minute edge inside a window: its neighbors before and after are
+// then the ends of that window.
+func (s floatSample) isInsideWindow(before, after floatSample) bool {
 	return s.at%minute == 0 && before.ok && after.ok && after.at-before.at <= maxEvenWindow &&
 		!value.IsStaleNaN(before.v) && !value.IsStaleNaN(s.v) && !value.IsStaleNaN(after.v)
 }
@@ -124,7 +127,7 @@ func (it *evenIterator) Next() chunkenc.ValueType {
 	for it.ahead.ok && it.ahead.at <= it.to {
 		s := it.ahead
 		it.ahead = it.fetch()
-		if s.isWithin(it.before, it.ahead) {
+		if s.isInsideWindow(it.before, it.ahead) {
 			continue
 		}
 		it.before = s

@@ -14,6 +14,11 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
+// A guest and its host measure the same use, so sums over both would count it twice. Therefore the key of
+// a guest's row names the host that the row is within (see [schema.Key]), and a sum that includes the host
+// leaves the row out. This file finds that host for each row, and moves rows to another key when later
+// data shows another host.
+
 const (
 	// maxAhead is how far rows of a guest may be ahead of what its host has reported: until then they
 	// are taken to be within the host. The window of a guest usually arrives before that of its host.
@@ -23,28 +28,29 @@ const (
 	maxLag = 2 * time.Minute
 )
 
-// A stay is time in which a node was a guest of a host, as the shares of one epoch show, or in which the
-// host measured all that the node did, or one job of it.
+// A stay is a time for which rows of a node are within a host: the node was a virtual machine on it, as
+// the shares of one epoch show, or the host measured everything that the node measured, or one of its jobs.
 type stay struct {
 	host, workload int64 // workload is what the guest is on the host, 0 where it is not known
 	of             int64 // the job of the node, 0 for all its rows
-	level          int   // the lower, the narrower is what the host measured
+	level          int   // a lower level means that the host measured less beside the guest
 	from, to       int64 // ns
 }
 
-// A guest is a node of which rows are within others, in one transaction.
+// A guest is the state, in one transaction, of a node whose rows may be within others.
 type guest struct {
 	node    int64
-	jobs    bool   // its rows move by workload
-	through int64  // before the transaction, ns: no row is later
-	before  []stay // that the booked rows follow
-	stays   []stay // at the end of the transaction
-	whole   map[int64]stay
-	// boots are the kernels of which the node measured a part, as far as the transaction concerns them: from an
-	// instant of CLOCK_BOOTTIME on.
+	jobs    bool           // a node of standalone jobs: the rows of each workload have a host of their own
+	through int64          // end of the rows before the transaction, ns
+	before  []stay         // at the start of the transaction: the booked rows are within their hosts
+	stays   []stay         // at the end of the transaction
+	whole   map[int64]stay // by day, for days that earlier versions nested as a whole
+	// boots has, by boot id, the time from which the transaction may change what was measured of that boot, in ns
+	// of CLOCK_BOOTTIME.
 	boots map[string]int64
-	// moved is, of a node of jobs, what is added to its rows as rows of workloads move. A row that a
-	// faulty sender made may cover less time than the workloads' rows.
+	// moved has, for a node of standalone jobs, the amounts to add to the node's rows because rows of its
+	// workloads move. Covered time may become negative, if a faulty sender's row covers less time than its
+	// workloads' rows; then it is set to zero.
 	moved map[schema.RowKey][]int64
 }
 
@@ -117,9 +123,10 @@ func findStays(t *db.Tx, node int64) (list []stay, err error) {
 	return list, err
 }
 
-// ownerOf returns the host that rows of minutes [from, to) are within, of one workload or, if that is 0, of
-// the node: of those that had any part of that time the one that measured least beside the guest, so that rows of no
-// other node between the two are counted too; of several the one that had it for longest. The zero stay is none.
+// ownerOf returns the stay whose host the rows of minutes [from, to) are within: the rows of workload of, or
+// those of the node if of is 0. Among the stays that overlap these minutes, the lowest level has precedence:
+// otherwise a sum with a node between guest and host would count the guest's rows twice. Among hosts of one
+// level, the one with the longest overlap has precedence. The zero stay means none.
 func ownerOf(stays []stay, of, from, to int64) (owner stay) {
 	a, z := from*int64(time.Minute), to*int64(time.Minute)
 	part := func(s stay) int64 {
@@ -150,8 +157,8 @@ func ownerOf(stays []stay, of, from, to int64) (owner stay) {
 	return owner
 }
 
-// owner returns the host that rows of minutes [from, to) are within at the end of the transaction, of one
-// workload or, if that is 0, of the node. Earlier versions nested whole days.
+// owner is ownerOf at the end of the transaction. For a day without a stay it returns the host within which
+// an earlier version nested the whole day.
 func (g *guest) owner(t *db.Tx, of, from, to int64) (stay, error) {
 	if s := ownerOf(g.stays, of, from, to); s.host != 0 {
 		return s, nil
@@ -167,7 +174,8 @@ func (g *guest) owner(t *db.Tx, of, from, to int64) (stay, error) {
 	return s, err
 }
 
-// hostIn returns the host that rows of a node's minute are within, 0 if none.
+// hostIn returns the host that rows of a node's minute are within, 0 if none, and records it with NoteWithin,
+// because the caller writes such rows.
 func hostIn(t *db.Tx, node, minute int64) (int64, error) {
 	g := newGuest(node)
 	var err error
@@ -199,8 +207,8 @@ func hostIn(t *db.Tx, node, minute int64) (int64, error) {
 	return s.host, err
 }
 
-// settleGuests moves the booked rows of the guests of a transaction to where they belong now, and
-// gives the rows that it adds their keys. Everything else must be written before.
+// settleGuests moves the booked rows of a transaction's guests to the keys of their present hosts, and
+// gives such keys to the rows that the transaction adds. Everything else must be written before.
 func (b *booking) settleGuests() error {
 	if len(b.guests) == 0 {
 		return nil
@@ -245,7 +253,7 @@ func (b *booking) settleGuests() error {
 		if host, err := r.move(b.usageRows, g, k, of); err != nil {
 			return err
 		} else if host != 0 && g.jobs {
-			g.moveAmounts(k.Minute, 0, host, b.usageRows.Rows[schema.RowKey{Minute: k.Minute, ID: schema.Key(k.ID, host)}])
+			g.noteMoved(k.Minute, 0, host, b.usageRows.Rows[schema.RowKey{Minute: k.Minute, ID: schema.Key(k.ID, host)}])
 		}
 	}
 	for _, k := range b.nodeRows.SortedKeys() {
@@ -263,7 +271,7 @@ func (b *booking) settleGuests() error {
 	return nil
 }
 
-// A rekeying gives the rows that a transaction adds the keys within their owners.
+// A rekeying gives keys within their owners to the rows that a transaction adds.
 type rekeying struct {
 	*db.Tx
 	owners map[ownerKey]stay
@@ -295,9 +303,10 @@ func (r *rekeying) move(p schema.Pending, g *guest, k schema.RowKey, of int64) (
 	return s.host, err
 }
 
-// moveAmounts notes that a row of a workload moves from one host to another, 0 for none: the rows of its
-// node of jobs follow by its amounts. Of other nodes the rows move as a whole.
-func (g *guest) moveAmounts(minute, from, to int64, values []int64) {
+// noteMoved notes that a row of a workload with these values moves from one host to another; 0 is none. The
+// rows of a node of standalone jobs are sums of workloads with different hosts, so only these amounts move
+// between them; the rows of other nodes move as a whole.
+func (g *guest) noteMoved(minute, from, to int64, values []int64) {
 	add := func(host, sign int64) {
 		k := schema.RowKey{Minute: minute, ID: schema.Key(g.node, host)}
 		if g.moved[k] == nil {
@@ -312,7 +321,7 @@ func (g *guest) moveAmounts(minute, from, to int64, values []int64) {
 	add(to, 1)
 }
 
-// addMoved adds what moved to the rows of a minute of the node that a transaction adds.
+// addMoved adds the moved amounts of a minute to the node's rows that the transaction adds.
 func (g *guest) addMoved(p schema.Pending, minute, rev int64) {
 	for at, change := range g.moved {
 		if at.Minute != minute {
@@ -330,13 +339,13 @@ func (g *guest) addMoved(p schema.Pending, minute, rev int64) {
 	}
 }
 
-// changedMinutes returns the ranges of minutes, up to that of an instant, in which two lists of stays
-// differ.
+// changedMinutes returns the ranges of minutes, up to the minute of through, in which two lists of stays
+// have different hosts.
 func changedMinutes(a, b []stay, through int64) (ranges [][2]int64) {
 	if slices.Equal(a, b) {
 		return nil
 	}
-	// A later part of the last minute decides for the rows of the earlier part.
+	// Rows have one host for a whole minute, so a stay after through matters for the rest of its minute.
 	through += (int64(time.Minute) - through%int64(time.Minute)) % int64(time.Minute)
 	var edges []int64
 	for _, s := range slices.Concat(a, b) {
@@ -367,8 +376,8 @@ func changedMinutes(a, b []stay, through int64) (ranges [][2]int64) {
 	return ranges
 }
 
-// move moves the booked rows of minutes [from, to) to the keys within their owners. Where minutes are
-// dropped, hours and days that are in the range in part are moved too.
+// move moves the booked rows of minutes [from, to) to the keys within their owners. If only hours or days are
+// left, it moves each one that overlaps the range.
 func (g *guest) move(t *db.Tx, from, to int64) error {
 	hosts := []int64{0}
 	for _, s := range slices.Concat(g.before, g.stays) {
@@ -416,7 +425,7 @@ func (g *guest) move(t *db.Tx, from, to int64) error {
 			}
 			move := g.moveSpan
 			if g.jobs && l.Layout == schema.NodeLayout {
-				move = g.moveAmountsOf
+				move = g.applyMoved
 			}
 			if err := move(t, c, span, keys); err != nil {
 				return err
@@ -454,7 +463,7 @@ func (g *guest) moveSpan(t *db.Tx, c *Change, span schema.Range, keys []int64) e
 			of = k.ID
 		}
 		if span.Level != schema.Minutes {
-			// Where rows cannot be divided any more, they move only if their host is another one now.
+			// A row of an hour or a day cannot be divided: it moves only if its host has changed.
 			was, now := ownerOf(g.before, of, span.From, span.To), ownerOf(g.stays, of, span.From, span.To)
 			if was.host == now.host && now.host != 0 {
 				continue
@@ -472,7 +481,7 @@ func (g *guest) moveSpan(t *db.Tx, c *Change, span schema.Range, keys []int64) e
 			c.wanted[0].AddSaturating(sum, p.values)
 			if p.within != owner.host {
 				if g.jobs {
-					g.moveAmounts(k.Minute, p.within, owner.host, p.values)
+					g.noteMoved(k.Minute, p.within, owner.host, p.values)
 				}
 				empty := make([]int64, len(sum))
 				empty[schema.ColRev] = t.Rev
@@ -491,9 +500,9 @@ func (g *guest) moveSpan(t *db.Tx, c *Change, span schema.Range, keys []int64) e
 	return nil
 }
 
-// moveAmountsOf changes the rows of a node of jobs in minutes of one hour, or one coarser row, by what
-// moved of its workloads.
-func (g *guest) moveAmountsOf(t *db.Tx, c *Change, span schema.Range, keys []int64) error {
+// applyMoved adds the moved amounts to booked rows of a node of standalone jobs: to those in minutes of one
+// hour, or to one coarser row.
+func (g *guest) applyMoved(t *db.Tx, c *Change, span schema.Range, keys []int64) error {
 	err := c.each(t, span.Level, span.From, span.To, keys, func(k schema.RowKey, values []int64) {
 		if change := g.moved[k]; change != nil {
 			for i, v := range values {
@@ -514,8 +523,8 @@ func (g *guest) moveAmountsOf(t *db.Tx, c *Change, span schema.Range, keys []int
 	return nil
 }
 
-// NoteWithin records that rows of a node on a day are within a host. It writes nothing if that is
-// known, so that nothing is replicated again.
+// NoteWithin records that rows of a node on a day are within a host. If that is recorded already, it does
+// not write, because replication would send the entry again.
 func NoteWithin(t *db.Tx, node, day, host, workload int64, whole bool) error {
 	var all int64
 	if whole {
@@ -527,7 +536,7 @@ func NoteWithin(t *db.Tx, node, day, host, workload int64, whole bool) error {
 	return err
 }
 
-// NestDay moves all rows of a node on a day within a host, as servers of earlier versions have it.
+// NestDay puts all rows of a node on a day within a host, as servers of earlier versions did.
 func NestDay(t *db.Tx, node, day, host, workload int64) error {
 	if err := NoteWithin(t, node, day, host, workload, true); err != nil {
 		return err
