@@ -61,7 +61,14 @@ func (s Seconds) MarshalText() ([]byte, error) {
 func (s *Seconds) UnmarshalJSON(body []byte) error {
 	var v float64
 	err := json.Unmarshal(body, &v)
-	*s = Seconds(math.Round(min(v*1e9, math.MaxInt64)))
+	switch ns := math.Round(v * 1e9); {
+	case ns >= math.MaxInt64: // 2^63 as a float64: not an int64
+		*s = math.MaxInt64
+	case ns <= math.MinInt64:
+		*s = math.MinInt64
+	default:
+		*s = Seconds(ns)
+	}
 	return err
 }
 

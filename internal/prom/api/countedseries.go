@@ -33,10 +33,20 @@ func countSeries(ctx context.Context, set storage.SeriesSet, hints *storage.Sele
 	if hints != nil {
 		c.seriesOnly = hints.Func == "series" // Prometheus's mark of a request without samples
 		if !c.seriesOnly {
-			c.span = min(time.Duration(hints.End-hints.Start)*time.Millisecond, 366*24*time.Hour)
+			c.span = spanOf(hints.Start, hints.End)
 		}
 	}
 	return c
+}
+
+// spanOf returns the length of a range of times in ms, at most a year: the client chose both, and a longer
+// range is as large for every limit. A range that ends before it starts has no length.
+func spanOf(start, end int64) time.Duration {
+	const year = 366 * 24 * time.Hour
+	if end <= start {
+		return 0
+	}
+	return time.Duration(min(uint64(end)-uint64(start), uint64(year.Milliseconds()))) * time.Millisecond
 }
 
 func (c *countedSeriesSet) Next() bool {

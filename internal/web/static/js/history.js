@@ -3,6 +3,7 @@
 // number, and of servers whose metrics lie elsewhere.
 import { get, address } from "./api.js";
 import { ledger, fitted } from "./span.js";
+import { turns } from "./refresh.js";
 
 // A chart has up to this many buckets.
 const most = 60;
@@ -25,12 +26,15 @@ export function bucketsOf({ from, to }, nodes = 1, least = 60) {
   return out;
 }
 
-// Answers about time that is over change only by rows that arrive late.
+// Answers about time that is over change only by rows that arrive late. They are kept until
+// the reader refreshes the page.
 const kept = new Map();
+let keptIn = 0;
 const keptFor = 600, keptMost = 4000, late = 180;
 
 async function ask(params, b, signal) {
   const now = Date.now() / 1000, range = { from: new Date(b.from * 1000).toISOString(), to: new Date(b.to * 1000).toISOString() };
+  if (keptIn !== turns()) { kept.clear(); keptIn = turns(); }
   const url = address("/v1/usage", { ...params, ...range }), hit = kept.get(url);
   if (hit && hit.until > now) return hit.answer;
   const answer = await get("/v1/usage", { ...params, ...range }, signal);
@@ -40,9 +44,6 @@ async function ask(params, b, signal) {
   }
   return answer;
 }
-
-// forget makes the next questions go to the server.
-export const forget = () => kept.clear();
 
 const atOnce = 6; // as many as a browser sends to one server
 

@@ -1,7 +1,6 @@
 // When what a page shows was last asked for: by itself, as time goes on, or because the reader
 // wants it. Nothing is asked while the page is hidden or paused.
 import { html, useState, useEffect } from "../vendor/preact.mjs";
-import { forget } from "./history.js";
 import { ago } from "./fmt.js";
 import { Icon } from "./icon.js";
 
@@ -20,9 +19,11 @@ export function pause(yes) {
 // refresh asks for everything on the page again, also for what is kept.
 export function refresh() {
   turn++;
-  forget();
   tell();
 }
+
+// turns is how often everything was asked for again.
+export const turns = () => turn;
 
 // useTurn returns a number that changes with each refresh.
 export function useTurn() {
