@@ -12,8 +12,8 @@ import (
 	"testing"
 
 	"mete.dev/mete/internal/app/up"
-	"mete.dev/mete/internal/collect/machine"
 	"mete.dev/mete/internal/collect/sampler"
+	"mete.dev/mete/internal/collect/sources"
 	"mete.dev/mete/internal/host/procfmt"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/testkit"
@@ -54,7 +54,7 @@ func TestSecondAgent(t *testing.T) {
 
 	// mete up is server and agent of its own ledger.
 	cfg := up.DefaultAllInOne(filepath.Join(one.dir, "up"))
-	cfg.Agent.Machine = machine.Config{Config: sampler.Default(), Reader: machine.Files}
+	cfg.Agent.Machine = sources.Config{Config: sampler.Default(), Reader: sources.Files}
 	cfg.Agent.Socket = socket
 	_, err := up.OpenAllInOne(t.Context(), cfg, slog.New(slog.DiscardHandler))
 	if !errors.Is(err, fault.ErrConflict) || !strings.Contains(fmt.Sprint(err), "another agent listens") || !strings.HasPrefix(fault.Hint(err), "stop it") {

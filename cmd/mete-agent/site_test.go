@@ -26,7 +26,7 @@ import (
 	"mete.dev/mete/internal/job/report"
 	"mete.dev/mete/internal/job/socket"
 	"mete.dev/mete/internal/testkit"
-	"mete.dev/mete/internal/testkit/journal"
+	"mete.dev/mete/internal/testkit/syncbuf"
 	"mete.dev/mete/internal/ui/cli"
 )
 
@@ -56,7 +56,7 @@ type program struct {
 	t     *testing.T
 	name  string
 	cmd   *exec.Cmd
-	log   journal.Journal // both outputs
+	log   syncbuf.Buffer // both outputs
 	ended chan struct{}
 	err   error
 }

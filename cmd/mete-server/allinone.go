@@ -9,8 +9,8 @@ import (
 	"mete.dev/mete/internal/app/up"
 	"mete.dev/mete/internal/collect/energy"
 	"mete.dev/mete/internal/collect/gpu"
-	"mete.dev/mete/internal/collect/machine"
-	"mete.dev/mete/internal/guest/relay"
+	"mete.dev/mete/internal/collect/sources"
+	"mete.dev/mete/internal/guest/publish"
 	"mete.dev/mete/internal/job/socket"
 )
 
@@ -21,9 +21,9 @@ func openAllInOne(ctx context.Context, o up.Options, version string) (up.Meter, 
 	}
 	cfg := up.DefaultAllInOne(o.State)
 	cfg.Server.Version = version
-	cfg.Agent.Machine = machine.LiveConfig(o.Tick, o.Reader, energy.Config{Powercap: o.Powercap, NVML: gpu.Auto})
+	cfg.Agent.Machine = sources.LiveConfig(o.Tick, o.Reader, energy.Config{Powercap: o.Powercap, NVML: gpu.Auto})
 	cfg.Agent.Machine.Energy.Shares, cfg.Agent.Machine.Energy.VSock = energy.DefaultShares, energy.DefaultVSock(os.Getenv)
-	cfg.Agent.Handover = relay.Default()
+	cfg.Agent.Handover = publish.Default()
 	cfg.Agent.Socket = socket.Path(os.Getenv, os.Geteuid())
 	s, err := up.OpenAllInOne(ctx, cfg, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"mete.dev/mete/internal/app/up"
 	"mete.dev/mete/internal/collect/energy"
 	"mete.dev/mete/internal/collect/gpu"
-	"mete.dev/mete/internal/collect/machine"
 	"mete.dev/mete/internal/collect/powersim"
+	"mete.dev/mete/internal/collect/sources"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/model/fault"
 )
@@ -68,7 +68,7 @@ func openDemo(ctx context.Context, o up.Options, version string) (_ up.Meter, _ 
 	}
 	cfg := up.DefaultAllInOne(filepath.Join(d.dir, "state"))
 	cfg.Server.Version = version
-	cfg.Agent.Machine = machine.LiveConfig(o.Tick, o.Reader, energy.Config{Powercap: sim.Dir, NVML: gpu.Off})
+	cfg.Agent.Machine = sources.LiveConfig(o.Tick, o.Reader, energy.Config{Powercap: sim.Dir, NVML: gpu.Off})
 	d.AllInOne, err = up.OpenAllInOne(ctx, cfg, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	if err != nil {
 		return nil, nil, err

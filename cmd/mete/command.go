@@ -23,7 +23,7 @@ import (
 	"mete.dev/mete/internal/app/usage"
 	"mete.dev/mete/internal/collect/energy"
 	"mete.dev/mete/internal/collect/gpu"
-	"mete.dev/mete/internal/collect/machine"
+	"mete.dev/mete/internal/collect/sources"
 	"mete.dev/mete/internal/ui/cli"
 )
 
@@ -66,7 +66,7 @@ func serverCommand(name string) *cobra.Command {
 // meter opens this machine.
 func meter(_ context.Context, o top.Options) (top.Meter, error) {
 	// top shows errors with the figures; a log would disturb the screen.
-	m, err := machine.Open(machine.LiveConfig(o.Tick, o.Reader, energy.Config{Powercap: o.Powercap, NVML: gpu.Auto}), slog.New(slog.NewTextHandler(io.Discard, nil)))
+	m, err := sources.Open(sources.LiveConfig(o.Tick, o.Reader, energy.Config{Powercap: o.Powercap, NVML: gpu.Auto}), slog.New(slog.NewTextHandler(io.Discard, nil)))
 	if err != nil {
 		return nil, err
 	}

@@ -15,12 +15,12 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"mete.dev/mete/internal/collect/machine"
 	"mete.dev/mete/internal/collect/sampler"
+	"mete.dev/mete/internal/collect/sources"
 	"mete.dev/mete/internal/delivery/sender"
 	"mete.dev/mete/internal/delivery/spool"
 	"mete.dev/mete/internal/delivery/wire"
-	"mete.dev/mete/internal/guest/relay"
+	"mete.dev/mete/internal/guest/publish"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/job/socket"
 	"mete.dev/mete/internal/model/batch"
@@ -32,7 +32,7 @@ import (
 
 // A Config configures measuring, storing and sending.
 type Config struct {
-	Machine machine.Config
+	Machine sources.Config
 	Spool   spool.Config
 	Sender  sender.Config
 	// Socket is the path of the unix socket on which jobs register; "" disables it.
@@ -52,13 +52,13 @@ type Config struct {
 	// nothing. It may be nil.
 	SelfAccess func(workload.ID) token.SelfAccess
 	// Handover configures how energy is given to virtual machines of this machine.
-	Handover relay.Config
+	Handover publish.Config
 }
 
 // Default measures once a second and sends every ten seconds.
 func Default() Config {
 	return Config{
-		Machine: machine.Config{Config: sampler.Default(), Reader: machine.Auto},
+		Machine: sources.Config{Config: sampler.Default(), Reader: sources.Auto},
 		Spool:   spool.Default(),
 		Sender:  sender.Default(),
 
@@ -75,7 +75,7 @@ const flushTimeout = 3 * time.Second
 
 // An Agent measures one machine for one server.
 type Agent struct {
-	Machine    *machine.Machine
+	Machine    *sources.Machine
 	Spool      *spool.Spool
 	Sender     *sender.Sender
 	GuestRelay *GuestRelay
@@ -123,14 +123,14 @@ func Open(cfg Config, node string, server sender.Server, log *slog.Logger) (_ *A
 	if a.host, err = hostfs.Open("/"); err != nil {
 		return nil, err
 	}
-	if cfg.Machine.Scope != machine.ScopeOwn {
+	if cfg.Machine.Scope != sources.ScopeOwn {
 		_ = a.host.ShowRoots() // the machine logs why it sees only a part
 	}
 	if a.Spool, err = spool.Open(cfg.Spool, log.With("part", "spool")); err != nil {
 		return nil, err
 	}
 	cfg.Machine.Node, cfg.Machine.Checkpoint, cfg.Machine.PowerModels = node, a.Spool.Checkpoint(), a.powerModel.read()
-	if a.Machine, err = machine.Open(cfg.Machine, log.With("part", "machine")); err != nil {
+	if a.Machine, err = sources.Open(cfg.Machine, log.With("part", "machine")); err != nil {
 		return nil, err
 	}
 	a.earlier = slices.DeleteFunc(a.Spool.Boots(), func(b batch.BootEnd) bool { return b.Boot == a.Machine.Boot() })

@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"mete.dev/mete/internal/collect/machine"
+	"mete.dev/mete/internal/collect/sources"
 	"mete.dev/mete/internal/delivery/spool"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/usage"
@@ -18,7 +18,7 @@ import (
 func TestEarlierBoots(t *testing.T) {
 	hosttest.Need(t, "procfs")
 	cfg := Default()
-	cfg.Machine.Reader, cfg.Projects = machine.Files, ""
+	cfg.Machine.Reader, cfg.Projects = sources.Files, ""
 	cfg.Spool.Dir = t.TempDir()
 	log := slog.New(slog.DiscardHandler)
 	first, err := Open(cfg, "n", &taker{}, log)

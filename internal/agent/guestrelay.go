@@ -5,16 +5,16 @@ import (
 	"log/slog"
 
 	"mete.dev/mete/internal/collect/energy"
-	"mete.dev/mete/internal/collect/machine"
-	"mete.dev/mete/internal/guest/relay"
+	"mete.dev/mete/internal/collect/sources"
+	"mete.dev/mete/internal/guest/publish"
 	"mete.dev/mete/internal/guest/share"
 )
 
 // A GuestRelay passes energy on: to the virtual machines of this machine what each was given, and
 // to this machine's host what was booked of its share.
 type GuestRelay struct {
-	machine *machine.Machine
-	relay   *relay.Relay
+	machine *sources.Machine
+	guests  *publish.Publisher
 	acked   share.Ack // latest
 	log     *slog.Logger
 
@@ -23,22 +23,22 @@ type GuestRelay struct {
 }
 
 // NewGuestRelay returns the relay of a machine. It starts nothing.
-func NewGuestRelay(cfg relay.Config, m *machine.Machine, log *slog.Logger) (*GuestRelay, error) {
-	h, err := relay.New(cfg, log)
+func NewGuestRelay(cfg publish.Config, m *sources.Machine, log *slog.Logger) (*GuestRelay, error) {
+	h, err := publish.New(cfg, log)
 	if err != nil {
 		return nil, err
 	}
-	return &GuestRelay{machine: m, relay: h, log: log}, nil
+	return &GuestRelay{machine: m, guests: h, log: log}, nil
 }
 
 // Run serves virtual machines until ctx ends.
-func (g *GuestRelay) Run(ctx context.Context) error { return g.relay.Run(ctx) }
+func (g *GuestRelay) Run(ctx context.Context) error { return g.guests.Run(ctx) }
 
 // Tick passes on what the latest tick booked. It runs on the goroutine that owns the machine and
 // does not block.
 func (g *GuestRelay) Tick() {
 	acc := g.machine.Accounts()
-	g.relay.Publish(acc.Guests())
+	g.guests.Publish(acc.Guests())
 	s, ok := g.machine.Power().Meters.HostShare()
 	if !ok {
 		return
@@ -73,14 +73,14 @@ func (g *GuestRelay) logChanges(s *energy.HostShare) {
 // A GuestRelayStatus is the state of passing energy on.
 type GuestRelayStatus struct {
 	// Guests are the virtual machines of this machine.
-	Guests []relay.Status `json:"guests,omitempty"`
+	Guests []publish.Status `json:"guests,omitempty"`
 	// Host is the share from this machine's host; nil if there was none.
 	Host *energy.HostShare `json:"host,omitempty"`
 }
 
 // Status returns the state. It is safe for concurrent use.
 func (g *GuestRelay) Status() GuestRelayStatus {
-	s := GuestRelayStatus{Guests: g.relay.Status()}
+	s := GuestRelayStatus{Guests: g.guests.Status()}
 	if got, ok := g.machine.Power().Meters.HostShare(); ok && (got.Seen || got.Refused != "") {
 		s.Host = &got
 	}

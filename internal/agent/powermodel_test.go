@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/collect/machine"
 	"mete.dev/mete/internal/collect/sampler"
+	"mete.dev/mete/internal/collect/sources"
 	"mete.dev/mete/internal/testkit/hosttest"
-	"mete.dev/mete/internal/testkit/journal"
+	"mete.dev/mete/internal/testkit/syncbuf"
 )
 
 // learned is a machine with power models.
@@ -22,7 +22,7 @@ func (l learned) PowerModels() []byte { return []byte(l) }
 // TestPowerModelIsSaved checks that models are saved some minutes after the start and then every
 // five minutes, and that a failure is logged once.
 func TestPowerModelIsSaved(t *testing.T) {
-	var j journal.Journal
+	var j syncbuf.Buffer
 	l := powerModelFile{file: filepath.Join(t.TempDir(), "agent", "power.json"), log: slog.New(slog.NewTextHandler(&j, nil))}
 	minute := int64(time.Minute)
 	for _, step := range []struct {
@@ -54,17 +54,17 @@ func TestPowerModelIsSaved(t *testing.T) {
 // renamed without failing, and that models of another machine are not used.
 func TestPowerModelIsRestored(t *testing.T) {
 	hosttest.Need(t, "procfs")
-	open := func(t *testing.T, text string) (m *machine.Machine, file, log string) {
+	open := func(t *testing.T, text string) (m *sources.Machine, file, log string) {
 		t.Helper()
-		var j journal.Journal
+		var j syncbuf.Buffer
 		l := powerModelFile{file: filepath.Join(t.TempDir(), "power.json"), log: slog.New(slog.NewTextHandler(&j, nil))}
 		if text != "" {
 			if err := os.WriteFile(l.file, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
-		cfg := machine.Config{Config: sampler.Default(), Reader: machine.Files, PowerModels: l.read()}
-		m, err := machine.Open(cfg, slog.New(slog.DiscardHandler))
+		cfg := sources.Config{Config: sampler.Default(), Reader: sources.Files, PowerModels: l.read()}
+		m, err := sources.Open(cfg, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,7 +15,7 @@ import (
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/testkit/faultfs"
 	"mete.dev/mete/internal/testkit/hosttest"
-	"mete.dev/mete/internal/testkit/journal"
+	"mete.dev/mete/internal/testkit/syncbuf"
 )
 
 // spoolOf creates the spool of a node with a window that ended at a time, acknowledged if sent.
@@ -69,7 +69,7 @@ func TestRetiredSpools(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = live.Close() }()
-	var said journal.Journal
+	var said syncbuf.Buffer
 	cfg.Dir = filepath.Join(parent, "own")
 	past := FindRetiredSpools(cfg, now, slog.New(slog.NewTextHandler(&said, nil)))
 	there := func() (names []string) {

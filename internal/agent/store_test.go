@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/collect/machine"
 	"mete.dev/mete/internal/collect/sampler"
+	"mete.dev/mete/internal/collect/sources"
 	"mete.dev/mete/internal/delivery/sender"
 	"mete.dev/mete/internal/delivery/spool"
 	"mete.dev/mete/internal/delivery/wire"
@@ -22,7 +22,7 @@ import (
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/testkit/faultfs"
 	"mete.dev/mete/internal/testkit/hosttest"
-	"mete.dev/mete/internal/testkit/journal"
+	"mete.dev/mete/internal/testkit/syncbuf"
 )
 
 // A taker is a server that accepts everything.
@@ -54,7 +54,7 @@ func (*taker) Reads(context.Context) (wire.Format, error) { return wire.LatestFo
 type bench struct {
 	*Agent
 	server *taker
-	log    *journal.Journal
+	log    *syncbuf.Buffer
 }
 
 // open opens an agent whose spool is in fs.
@@ -66,7 +66,7 @@ func open(t *testing.T, fs *faultfs.FS, server *taker) *bench {
 // openWith is open with windows of a length.
 func openWith(t *testing.T, fs *faultfs.FS, server *taker, window time.Duration) *bench {
 	t.Helper()
-	b := &bench{server: server, log: &journal.Journal{}}
+	b := &bench{server: server, log: &syncbuf.Buffer{}}
 	log := slog.New(slog.NewTextHandler(b.log, nil))
 	a := &Agent{node: "n", names: newNameTracker(), jobNames: map[string]batch.Name{}, openJobs: map[string]batch.Name{}, powerModel: powerModelFile{log: log}, log: log}
 	b.Agent = a
@@ -79,7 +79,7 @@ func openWith(t *testing.T, fs *faultfs.FS, server *taker, window time.Duration)
 	if a.Spool, err = spool.Open(cfg, log); err != nil {
 		t.Fatal(err)
 	}
-	a.Machine, err = machine.Open(machine.Config{Config: sampler.Config{Tick: time.Second, Window: window}, Reader: machine.Files,
+	a.Machine, err = sources.Open(sources.Config{Config: sampler.Config{Tick: time.Second, Window: window}, Reader: sources.Files,
 		Node: "n", Checkpoint: a.Spool.Checkpoint()}, log)
 	if err != nil {
 		t.Fatal(err)

@@ -22,9 +22,9 @@ import (
 	"mete.dev/mete/internal/agent"
 	"mete.dev/mete/internal/attribute/energy"
 	"mete.dev/mete/internal/collect/gpu"
-	"mete.dev/mete/internal/collect/machine"
 	"mete.dev/mete/internal/collect/sampler"
-	"mete.dev/mete/internal/guest/relay"
+	"mete.dev/mete/internal/collect/sources"
+	"mete.dev/mete/internal/guest/publish"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/usage"
@@ -58,7 +58,7 @@ is wrong; else 1.`
 
 // A Config configures the agent.
 type Config struct {
-	Machine machine.Config
+	Machine sources.Config
 	Agent   agent.Config // storing and sending
 	// Server is the URL of the server; "" is none: windows are not stored.
 	Server string
@@ -80,12 +80,12 @@ type Config struct {
 // Default measures with the best available reader, once a second.
 func Default() Config {
 	c := Config{
-		Machine: machine.Config{Config: sampler.Default(), Reader: machine.Auto, Energy: meters.Config{Shares: meters.DefaultShares, VSock: meters.DefaultVSock(os.Getenv)}},
+		Machine: sources.Config{Config: sampler.Default(), Reader: sources.Auto, Energy: meters.Config{Shares: meters.DefaultShares, VSock: meters.DefaultVSock(os.Getenv)}},
 		Agent:   agent.Default(),
 		Token:   os.Getenv(secretenv.Token),
 		State:   stateDir(), Socket: socketPath(), Status: "127.0.0.1:9798",
 	}
-	c.Agent.Handover = relay.Default()
+	c.Agent.Handover = publish.Default()
 	return c
 }
 
@@ -94,9 +94,9 @@ func (c *Config) Settings() *settings.Set {
 	s := settings.New("agent")
 	s.Duration(&c.Machine.Tick, sampler.MinTick, sampler.MaxTick, "tick", "time between two readings")
 	s.Duration(&c.Machine.Window, sampler.MinTick, 24*time.Hour, "window", "time that a window spans")
-	s.Text(&c.Machine.Reader, "reader", "READER", "how to read the kernel: "+strings.Join(machine.Readers, ", ")).OneOf(machine.Readers...)
-	c.Machine.Scope = machine.ScopeAuto
-	s.Text(&c.Machine.Scope, "scope", "SCOPE", "what to measure in a container: auto is the machine where its control groups can be opened, own is the container; use outside of the container then counts for system").OneOf(machine.Scopes...)
+	s.Text(&c.Machine.Reader, "reader", "READER", "how to read the kernel: "+strings.Join(sources.Readers, ", ")).OneOf(sources.Readers...)
+	c.Machine.Scope = sources.ScopeAuto
+	s.Text(&c.Machine.Scope, "scope", "SCOPE", "what to measure in a container: auto is the machine where its control groups can be opened, own is the container; use outside of the container then counts for system").OneOf(sources.Scopes...)
 	s.Text(&c.Server, "server", "URL", "URL of the server to send to, as https://mete.example.org:9797; without one nothing is kept or sent").WithEnv("METE_SERVER").SecretURL("the token belongs into token_file")
 	s.Text(&c.TokenFile, "token-file", "FILE", "file with the token that enrolls this machine (default: $METE_TOKEN); it may be gone once that is done")
 	s.Text(&c.State, "state", "DIR", "directory for this machine's identity and what is not sent yet")
@@ -201,7 +201,7 @@ func Run(ctx context.Context, cfg Config, out io.Writer, log *slog.Logger) (err 
 	if !cfg.Print {
 		return runLocal(ctx, cfg, log)
 	}
-	m, err := machine.Open(cfg.Machine, log)
+	m, err := sources.Open(cfg.Machine, log)
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"mete.dev/mete/internal/agent"
-	"mete.dev/mete/internal/guest/relay"
+	"mete.dev/mete/internal/guest/publish"
 	"mete.dev/mete/internal/prom/exposition"
 	"mete.dev/mete/internal/x/settings"
 )
@@ -21,14 +21,14 @@ func (c *Config) guestRelaySettings(s *settings.Set) {
 
 // parseGuestSockets parses the setting vm-vsock-socket.
 func (c *Config) parseGuestSockets(texts []string) error {
-	var sockets []relay.Socket
+	var sockets []publish.Socket
 	for _, text := range texts {
 		for part := range strings.SplitSeq(text, ",") {
 			guest, path, ok := strings.Cut(part, "=")
 			if !ok {
 				return fmt.Errorf("%q is not UUID=PATH", part)
 			}
-			sockets = append(sockets, relay.Socket{Guest: guest, Path: path})
+			sockets = append(sockets, publish.Socket{Guest: guest, Path: path})
 		}
 	}
 	c.Agent.Handover.Sockets = sockets
@@ -72,7 +72,7 @@ func writeGuestRelayMetrics(t *exposition.Text, s agent.GuestRelayStatus) {
 
 // byUUID returns one entry per UUID: a restarted guest, or guests without a UUID, appear more than
 // once.
-func byUUID(list []relay.Status) (out []relay.Status) {
+func byUUID(list []publish.Status) (out []publish.Status) {
 	for _, g := range list {
 		if n := len(out); n > 0 && out[n-1].Guest == g.Guest {
 			o := &out[n-1]

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mete.dev/mete/internal/agent"
-	"mete.dev/mete/internal/collect/machine"
+	"mete.dev/mete/internal/collect/sources"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/prom/exposition"
@@ -31,7 +31,7 @@ func runLocal(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	m, err := machine.New(h, cfg.Machine, log)
+	m, err := sources.New(h, cfg.Machine, log)
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 	"mete.dev/mete/internal/collect/energy"
 	"mete.dev/mete/internal/delivery/sender"
 	"mete.dev/mete/internal/delivery/spool"
-	"mete.dev/mete/internal/guest/relay"
+	"mete.dev/mete/internal/guest/publish"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -25,7 +25,7 @@ func TestMetrics(t *testing.T) {
 		Windows: 12345678, Rows: 1 << 40, Jobs: 3, Failing: "no space", Unrecorded: "no space", Violations: 1, Missed: 2, Partial: "only a part",
 		Sender: sender.Status{State: sender.Connected, Since: time.Unix(1, 0), Batches: 4, Bytes: 5_000_000_000, Retries: 6},
 		GuestRelay: agent.GuestRelayStatus{
-			Guests: []relay.Status{{Guest: "6f1c3f0e-7a52-4c1b-9d2e-0a1b2c3d4e5f", Name: "web", Published: 12, Streams: 1, Equal: 13, Differing: 14, Unknown: 15}},
+			Guests: []publish.Status{{Guest: "6f1c3f0e-7a52-4c1b-9d2e-0a1b2c3d4e5f", Name: "web", Published: 12, Streams: 1, Equal: 13, Differing: 14, Unknown: 15}},
 			Host:   &energy.HostShare{Seen: true, From: "vsock", Guest: "0d9e1b7c-1111-4222-8333-444455556666", Epoch: "E", N: 1234567890123, Age: 250 * time.Millisecond},
 		},
 		Spool: spool.Stats{Bytes: 7 << 20, Waiting: 6 << 20, Limit: 512 << 20, Windows: 8, Dropped: 9, Corrupt: 10, Refused: 11, Notes: 12},

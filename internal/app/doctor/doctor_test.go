@@ -25,7 +25,7 @@ import (
 	"mete.dev/mete/internal/api/client"
 	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/app/agent"
-	"mete.dev/mete/internal/collect/machine"
+	"mete.dev/mete/internal/collect/sources"
 	"mete.dev/mete/internal/host/bpf"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/model/fault"
@@ -112,11 +112,11 @@ func TestReader(t *testing.T) {
 		state State
 		texts []string
 	}{
-		"bpf":       {facts{reader: machine.BPF, loaded: bpf.All}, OK, []string{"walks+events+forks+disk+net+tasks"}},
-		"a part":    {facts{reader: machine.BPF, loaded: bpf.All &^ bpf.Net, refused: []error{errors.New("bpf: net: no")}}, Limited, []string{"refused: bpf: net: no"}},
-		"denied":    {facts{reader: machine.Files, denied: denied}, Limited, []string{"files", "CAP_BPF", "processes started"}},
-		"old":       {facts{reader: machine.Files, denied: fault.ErrUnsupported}, Limited, []string{"6.1"}},
-		"as wanted": {facts{reader: machine.Files, wanted: machine.Files}, Limited, []string{"as the settings say"}},
+		"bpf":       {facts{reader: sources.BPF, loaded: bpf.All}, OK, []string{"walks+events+forks+disk+net+tasks"}},
+		"a part":    {facts{reader: sources.BPF, loaded: bpf.All &^ bpf.Net, refused: []error{errors.New("bpf: net: no")}}, Limited, []string{"refused: bpf: net: no"}},
+		"denied":    {facts{reader: sources.Files, denied: denied}, Limited, []string{"files", "CAP_BPF", "processes started"}},
+		"old":       {facts{reader: sources.Files, denied: fault.ErrUnsupported}, Limited, []string{"6.1"}},
+		"as wanted": {facts{reader: sources.Files, wanted: sources.Files}, Limited, []string{"as the settings say"}},
 		"late":      {facts{err: errTimeout}, Limited, []string{"--timeout"}},
 		"no groups": {facts{err: fault.WithHint(fault.ErrUnsupported, "mount cgroup2")}, Failed, []string{"the agent cannot measure", "mount cgroup2"}},
 	} {
@@ -125,7 +125,7 @@ func TestReader(t *testing.T) {
 	if _, ok := scopeCheck(&facts{}); ok {
 		t.Error("a machine that was not read has a scope")
 	}
-	c, _ := scopeCheck(&facts{reader: machine.BPF, partial: "only the groups below"})
+	c, _ := scopeCheck(&facts{reader: sources.BPF, partial: "only the groups below"})
 	want(t, c, Limited, "only the groups below", "CAP_DAC_READ_SEARCH")
 }
 

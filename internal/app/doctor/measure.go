@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"mete.dev/mete/internal/collect/machine"
+	"mete.dev/mete/internal/collect/sources"
 	"mete.dev/mete/internal/collect/vm"
 	"mete.dev/mete/internal/host/bpf"
 	"mete.dev/mete/internal/host/hostfs"
@@ -36,7 +36,7 @@ type facts struct {
 	partial  string
 	live     *live.Machine // of two readings
 	guests   []*vm.VM
-	power    *machine.Power
+	power    *sources.Power
 	errors   []error // of meters
 	share    meters.HostShare
 	isGuest  bool // this machine asks a host for a share
@@ -62,10 +62,10 @@ func (d *doctor) measure(ctx context.Context) facts {
 	return facts{err: errTimeout}
 }
 
-func read(ctx context.Context, cfg machine.Config) (f facts) {
+func read(ctx context.Context, cfg sources.Config) (f facts) {
 	cfg.Tick, cfg.Window, cfg.Slow = readInterval, time.Hour, readInterval
 	f.wanted = cfg.Reader
-	m, err := machine.Open(cfg, quiet)
+	m, err := sources.Open(cfg, quiet)
 	if err != nil {
 		f.err = err
 		f.readPower(cfg)
@@ -91,14 +91,14 @@ func read(ctx context.Context, cfg machine.Config) (f facts) {
 }
 
 // readPower reads the meters of a machine that cannot be read as a whole.
-func (f *facts) readPower(cfg machine.Config) {
+func (f *facts) readPower(cfg sources.Config) {
 	h, err := hostfs.Open("/")
 	if err != nil {
 		f.powerErr = err
 		return
 	}
 	defer func() { _ = h.Close() }() // it was only read
-	p, err := machine.OpenPower(h, cfg)
+	p, err := sources.OpenPower(h, cfg)
 	if err != nil {
 		f.powerErr = err
 		return
@@ -119,9 +119,9 @@ func readerCheck(m *facts) Check {
 		return failed("reader", m.err).figures("none: the agent cannot measure this machine")
 	case m.err != nil:
 		return failed("reader", m.err).figures("those of this reading are not known")
-	case m.reader == machine.BPF && len(m.refused) == 0:
+	case m.reader == sources.BPF && len(m.refused) == 0:
 		return of("reader", OK, "bpf; programs loaded: %s", m.loaded)
-	case m.reader == machine.BPF:
+	case m.reader == sources.BPF:
 		var why []string
 		for _, err := range m.refused {
 			why = append(why, err.Error())

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"mete.dev/mete/internal/collect/machine"
 	"mete.dev/mete/internal/collect/sampler"
+	"mete.dev/mete/internal/collect/sources"
 	"mete.dev/mete/internal/collect/vm"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/model/fault"
@@ -22,7 +22,7 @@ import (
 const readInterval = time.Second
 
 // show prints the listing as text or JSON.
-func show(ctx context.Context, cfg machine.Config, form string, out io.Writer) error {
+func show(ctx context.Context, cfg sources.Config, form string, out io.Writer) error {
 	if form != "text" && form != "json" {
 		return fault.WithHint(fmt.Errorf("output %q: %w", form, fault.ErrInvalid), "it is text or json")
 	}
@@ -41,9 +41,9 @@ func show(ctx context.Context, cfg machine.Config, form string, out io.Writer) e
 }
 
 // gather reads the machine twice. If it cannot read the control groups, it only reads the meters.
-func gather(ctx context.Context, cfg machine.Config) (l *listing, err error) {
+func gather(ctx context.Context, cfg sources.Config) (l *listing, err error) {
 	cfg.Config = sampler.Config{Tick: readInterval, Window: time.Hour}
-	m, err := machine.Open(cfg, slog.New(slog.DiscardHandler))
+	m, err := sources.Open(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return metersAlone(ctx, cfg, err)
 	}
@@ -72,13 +72,13 @@ func gather(ctx context.Context, cfg machine.Config) (l *listing, err error) {
 }
 
 // metersAlone is gather for a machine that cannot be read as a whole; why is the reason.
-func metersAlone(ctx context.Context, cfg machine.Config, why error) (l *listing, err error) {
+func metersAlone(ctx context.Context, cfg sources.Config, why error) (l *listing, err error) {
 	h, err := hostfs.Open("/")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, h.Close()) }()
-	p, err := machine.OpenPower(h, cfg)
+	p, err := sources.OpenPower(h, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -101,14 +101,14 @@ func metersAlone(ctx context.Context, cfg machine.Config, why error) (l *listing
 }
 
 // listed returns a listing without virtual machines.
-func listed(p *machine.Power, before, after []power.Reading) *listing {
+func listed(p *sources.Power, before, after []power.Reading) *listing {
 	return &listing{Processor: p.Processor, Meters: meters(p.Meters.Meters(), before, after), Refused: refusals(p.OpenErrors),
 		Curve: curveOf(&p.Curve), VMs: []guest{}}
 }
 
 // observe reads the use of each virtual machine, and queries all of them concurrently for exits
 // from guest mode: one that does not answer takes a second, and is not queried again.
-func observe(ctx context.Context, m *machine.Machine, list []*vm.VM, before []observation) []observation {
+func observe(ctx context.Context, m *sources.Machine, list []*vm.VM, before []observation) []observation {
 	out := make([]observation, len(list))
 	var all sync.WaitGroup
 	for i, v := range list {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"mete.dev/mete/internal/collect/machine"
+	"mete.dev/mete/internal/collect/sources"
 	"mete.dev/mete/internal/collect/vm"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/live"
@@ -99,7 +99,7 @@ func TestGolden(t *testing.T) {
 // TestForm checks that an unknown format is rejected before any device is opened.
 func TestForm(t *testing.T) {
 	var out bytes.Buffer
-	err := show(t.Context(), machine.Config{Reader: "nosuch"}, "xml", &out)
+	err := show(t.Context(), sources.Config{Reader: "nosuch"}, "xml", &out)
 	if !errors.Is(err, fault.ErrInvalid) || fault.Hint(err) == "" || out.Len() > 0 {
 		t.Errorf("%v, %q", err, out.String())
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/attribute/energy"
-	"mete.dev/mete/internal/collect/machine"
+	"mete.dev/mete/internal/collect/sources"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/job/meter"
 	"mete.dev/mete/internal/job/report"
@@ -23,7 +23,7 @@ import (
 type powerMeters struct {
 	h       *hostfs.FS
 	opened  chan struct{}
-	power   *machine.Power
+	power   *sources.Power
 	learned []byte // what this machine's agent learned of its power; nil is none
 	known   *energy.Meters
 	denied  []error // meters that exist but cannot be read
@@ -60,9 +60,9 @@ func openPower(h *hostfs.FS, powercap string) *powerMeters {
 }
 
 func (p *powerMeters) open(powercap string) {
-	var cfg machine.Config
+	var cfg sources.Config
 	cfg.Energy.Powercap = powercap
-	if p.power, p.err = machine.OpenPower(p.h, cfg); p.err != nil {
+	if p.power, p.err = sources.OpenPower(p.h, cfg); p.err != nil {
 		return
 	}
 	p.denied = p.power.Meters.OpenErrors()

@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"mete.dev/mete/internal/attribute/energy"
-	"mete.dev/mete/internal/collect/machine"
 	"mete.dev/mete/internal/collect/powersim"
+	"mete.dev/mete/internal/collect/sources"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/host/procfmt"
 	"mete.dev/mete/internal/job/report"
@@ -168,7 +168,7 @@ func TestEnergyLearned(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = h.Close() }()
-	p, err := machine.OpenPower(h, machine.Config{})
+	p, err := sources.OpenPower(h, sources.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -116,7 +116,7 @@ func (m *mete) job(args ...string) (*report.Report, result) {
 func load(t testing.TB) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "load")
-	c := exec.Command("go", "build", "-o", file, "mete.dev/mete/internal/testkit/load")
+	c := exec.Command("go", "build", "-o", file, "mete.dev/mete/internal/testkit/loadgen")
 	c.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/attribute/energy"
-	"mete.dev/mete/internal/collect/machine"
+	"mete.dev/mete/internal/collect/sources"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/usage"
@@ -22,14 +22,14 @@ import (
 // A Config configures a calibration.
 type Config struct {
 	// Machine configures the meters; Run derives the sampling interval from Step.
-	Machine machine.Config
+	Machine sources.Config
 	Step    time.Duration // how long to measure each load
 	Steps   int           // load steps above idle
 }
 
 // Default returns eleven loads of five seconds each.
 func Default() Config {
-	return Config{Machine: machine.Config{Reader: machine.Files}, Step: 5 * time.Second, Steps: 10}
+	return Config{Machine: sources.Config{Reader: sources.Files}, Step: 5 * time.Second, Steps: 10}
 }
 
 // Validate returns an error wrapping fault.ErrInvalid if c cannot work.
@@ -64,7 +64,7 @@ func Run(ctx context.Context, cfg Config, step func(energy.Sample), log *slog.Lo
 	}
 	sample := min(time.Second, cfg.Step/5)
 	cfg.Machine.Tick, cfg.Machine.Window = sample, cfg.Step
-	m, err := machine.Open(cfg.Machine, log)
+	m, err := sources.Open(cfg.Machine, log)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func Run(ctx context.Context, cfg Config, step func(energy.Sample), log *slog.Lo
 
 // choose selects the meters: those that cover the whole machine if there are any, else
 // those of the packages. It returns how long a new load takes to show in their readings.
-func (r *Result) choose(p *machine.Power) (settle time.Duration, err error) {
+func (r *Result) choose(p *sources.Power) (settle time.Duration, err error) {
 	settle = time.Second
 	meters := p.Meters.Meters()
 	r.Domain = power.Package
@@ -143,7 +143,7 @@ func (r *Result) check() error {
 
 // A collector collects samples.
 type collector struct {
-	machine *machine.Machine
+	machine *sources.Machine
 	every   time.Duration
 	domain  power.Domain
 	at      int64           // of the previous tick, ns of CLOCK_BOOTTIME

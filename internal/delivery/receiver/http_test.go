@@ -25,7 +25,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
-	"mete.dev/mete/internal/testkit/journal"
+	"mete.dev/mete/internal/testkit/syncbuf"
 	pb "mete.dev/mete/proto"
 )
 
@@ -447,7 +447,7 @@ func testOverload(t *testing.T) {
 func TestLogHoldsNoBody(t *testing.T) { synctest.Test(t, testLogHoldsNoBody) }
 
 func testLogHoldsNoBody(t *testing.T) {
-	var log journal.Journal
+	var log syncbuf.Buffer
 	l := newLedger()
 	in := receiver.New(quick(), l, nil, slog.New(slog.NewTextHandler(&log, nil))) // what is refused needs no Run
 	s, p := server(in)
@@ -468,7 +468,7 @@ func testLogHoldsNoBody(t *testing.T) {
 func TestLogOfFailures(t *testing.T) { synctest.Test(t, testLogOfFailures) }
 
 func testLogOfFailures(t *testing.T) {
-	var log journal.Journal
+	var log syncbuf.Buffer
 	l := newLedger()
 	in, stop := runLogged(t, quick(), l, nil, &log)
 	defer stop()

@@ -11,7 +11,7 @@ import (
 	"mete.dev/mete/internal/delivery/walltime"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/usage"
-	"mete.dev/mete/internal/testkit/journal"
+	"mete.dev/mete/internal/testkit/syncbuf"
 )
 
 // metrics is a time series database whose results are set by the test.
@@ -77,7 +77,7 @@ func testUnsampled(t *testing.T) {
 func TestMetricsDown(t *testing.T) { synctest.Test(t, testMetricsDown) }
 
 func testMetricsDown(t *testing.T) {
-	var log journal.Journal
+	var log syncbuf.Buffer
 	m := &metrics{}
 	in, stop := runLogged(t, quick(), newLedger(), m, &log)
 	defer stop()

@@ -10,8 +10,8 @@ import (
 
 	"mete.dev/mete/internal/attribute"
 	"mete.dev/mete/internal/attribute/energy"
-	"mete.dev/mete/internal/collect/machine"
 	"mete.dev/mete/internal/collect/sampler"
+	"mete.dev/mete/internal/collect/sources"
 	"mete.dev/mete/internal/collect/totals"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/job/launch"
@@ -57,7 +57,7 @@ func Open(h *hostfs.FS, job Job, more func(*usage.Reading)) (*Meter, error) {
 	}
 	m := &Meter{node: totals, job: newSource(h, job, more)}
 	accounts := attribute.New("")
-	m.sampler = sampler.NewSampler(sampler.Default(), accounts, boot, machine.Clock{FS: h},
+	m.sampler = sampler.NewSampler(sampler.Default(), accounts, boot, sources.Clock{FS: h},
 		[]sampler.Source{m.job, totals}, slog.New(slog.DiscardHandler))
 	return m, nil
 }

@@ -25,7 +25,7 @@ import (
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/pki/ca"
 	"mete.dev/mete/internal/pki/token"
-	"mete.dev/mete/internal/testkit/journal"
+	"mete.dev/mete/internal/testkit/syncbuf"
 )
 
 // fakeRegistry accepts every token and holds one node.
@@ -81,7 +81,7 @@ type bench struct {
 	answer   atomic.Pointer[http.HandlerFunc] // instead of the authority
 	tok      token.Token
 	dir      string
-	log      journal.Journal
+	log      syncbuf.Buffer
 }
 
 func newBench(t *testing.T) *bench { return serveBench(t, "https://server") }

@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mete.dev/mete/internal/model/fault"
-	"mete.dev/mete/internal/store/subquery"
+	"mete.dev/mete/internal/store/querylimit"
 	"mete.dev/mete/internal/store/tsdb"
 )
 
@@ -116,7 +116,7 @@ func Open(cfg Config, engine promql.QueryEngine, store *tsdb.Store, reg promethe
 	}
 	// Do not log Prometheus's messages about its own start and stop.
 	quiet := slog.New(levelHandler{log.Handler(), slog.LevelWarn})
-	a := &Alerts{cfg: cfg, files: &files{parser: subquery.Parser(parser.NewParser(parser.Options{})), log: quiet}, log: log}
+	a := &Alerts{cfg: cfg, files: &files{parser: querylimit.Parser(parser.NewParser(parser.Options{})), log: quiet}, log: log}
 	if err := a.files.load(cfg.Rules); err != nil {
 		return nil, err
 	}

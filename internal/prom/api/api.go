@@ -33,7 +33,7 @@ import (
 	v1 "github.com/prometheus/prometheus/web/api/v1"
 
 	"mete.dev/mete/internal/model/query"
-	"mete.dev/mete/internal/store/subquery"
+	"mete.dev/mete/internal/store/querylimit"
 	metrics "mete.dev/mete/internal/store/tsdb"
 	"mete.dev/mete/internal/x/fairqueue"
 	"mete.dev/mete/internal/x/httpx"
@@ -102,7 +102,7 @@ func newAPI(cfg Config, identify Identify, queryLog *Log, log *slog.Logger) *API
 	a := &API{limits: l, small: fairqueue.New(l.small.slots, l.maxWaiting), large: fairqueue.New(l.large.slots, l.maxWaiting),
 		memory: &memoryWatch{memory: l.Memory}, bodies: httpx.NewBodies(maxBodies, maxReaderBodies), queryLog: queryLog, identify: identify, parser: parser.NewParser(parser.Options{}), log: log}
 	newEngine := func(samples int, timeout time.Duration) promql.QueryEngine {
-		return subquery.Engine(promql.NewEngine(l.engineOpts(samples, timeout, a.parser, log)), timeout)
+		return querylimit.Engine(promql.NewEngine(l.engineOpts(samples, timeout, a.parser, log)), timeout)
 	}
 	a.engine = &tieredEngine{a, newEngine(l.small.samples, l.smallTimeout), newEngine(l.large.samples, l.Timeout)}
 	return a

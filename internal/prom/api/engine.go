@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 
 	"mete.dev/mete/internal/model/unit"
-	"mete.dev/mete/internal/store/subquery"
+	"mete.dev/mete/internal/store/querylimit"
 )
 
 // Engine returns an engine for queries that do not come over the API, such as rules, with
@@ -26,7 +26,7 @@ func Engine(cfg Config, queryLog *Log, log *slog.Logger) promql.QueryEngine {
 	if queryLog != nil {
 		e.SetQueryLogger(queryLog)
 	}
-	return subquery.Engine(e, cfg.Timeout)
+	return querylimit.Engine(e, cfg.Timeout)
 }
 
 // engineOpts returns the options of an engine.
@@ -34,7 +34,7 @@ func (l limits) engineOpts(samples int, timeout time.Duration, read parser.Parse
 	return promql.EngineOpts{
 		Logger: log, MaxSamples: samples, Timeout: timeout, LookbackDelta: l.Lookback,
 		EnableAtModifier: true, EnableNegativeOffset: true, Parser: read,
-		NoStepSubqueryIntervalFn: func(int64) int64 { return subquery.DefaultStep.Milliseconds() },
+		NoStepSubqueryIntervalFn: func(int64) int64 { return querylimit.DefaultStep.Milliseconds() },
 	}
 }
 

@@ -23,7 +23,7 @@ import (
 
 	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/testkit/hosttest"
-	"mete.dev/mete/internal/testkit/journal"
+	"mete.dev/mete/internal/testkit/syncbuf"
 )
 
 // Programs are the built programs.
@@ -65,7 +65,7 @@ func (p *Programs) Remove() {
 // A Process is a running program.
 type Process struct {
 	Cmd      *exec.Cmd
-	Out, Log journal.Journal // standard output, and standard error
+	Out, Log syncbuf.Buffer // standard output, and standard error
 	done     chan struct{}
 	err      error
 }

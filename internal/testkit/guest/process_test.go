@@ -15,13 +15,13 @@ import (
 	"testing"
 	"time"
 
-	"mete.dev/mete/internal/testkit/journal"
+	"mete.dev/mete/internal/testkit/syncbuf"
 )
 
 // A program is a running program of this machine.
 type program struct {
 	cmd   *exec.Cmd
-	log   journal.Journal
+	log   syncbuf.Buffer
 	ended chan struct{}
 }
 
@@ -92,7 +92,7 @@ func (r *rig) await(limit time.Duration, what string, ok func() bool) {
 }
 
 // says waits for a line after position from that matches, and returns its submatches.
-func (r *rig) says(log *journal.Journal, from int, limit time.Duration, pattern string) (m []string) {
+func (r *rig) says(log *syncbuf.Buffer, from int, limit time.Duration, pattern string) (m []string) {
 	r.t.Helper()
 	re := regexp.MustCompile(pattern)
 	r.await(limit, "log line "+pattern, func() bool {

@@ -19,8 +19,8 @@ import (
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/power"
-	"mete.dev/mete/internal/testkit/journal"
 	"mete.dev/mete/internal/testkit/qemu"
+	"mete.dev/mete/internal/testkit/syncbuf"
 	"mete.dev/mete/internal/testkit/vsockdev"
 )
 
@@ -47,9 +47,9 @@ type rig struct {
 	server, host       *program
 
 	vm      *qemu.Machine
-	console journal.Journal // of the guest, including its agent's log
-	agent   int             // PID in the guest
-	open    atomic.Bool     // the guest can reach the host's agent by vsock
+	console syncbuf.Buffer // of the guest, including its agent's log
+	agent   int            // PID in the guest
+	open    atomic.Bool    // the guest can reach the host's agent by vsock
 	seen    record
 
 	mu    sync.Mutex
@@ -79,7 +79,7 @@ func newRig(t *testing.T) *rig {
 		}
 	}
 	build := exec.Command("go", "build", "-o", dir+"/bin/", "mete.dev/mete/cmd/mete", "mete.dev/mete/cmd/mete-server", "mete.dev/mete/cmd/mete-agent",
-		"mete.dev/mete/internal/testkit/qemu/init", "mete.dev/mete/internal/testkit/qemu/peer", "mete.dev/mete/internal/testkit/load")
+		"mete.dev/mete/internal/testkit/qemu/init", "mete.dev/mete/internal/testkit/qemu/peer", "mete.dev/mete/internal/testkit/loadgen")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)

@@ -15,8 +15,8 @@ import (
 
 	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/testkit/hosttest"
-	"mete.dev/mete/internal/testkit/journal"
 	"mete.dev/mete/internal/testkit/qemu"
+	"mete.dev/mete/internal/testkit/syncbuf"
 )
 
 // limit is how long one step in the virtual machine may take.
@@ -117,7 +117,7 @@ func start(t *testing.T) *guest {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var console journal.Journal
+	var console syncbuf.Buffer
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(console.String())

@@ -15,14 +15,14 @@ import (
 
 	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/testkit/hosttest"
-	"mete.dev/mete/internal/testkit/journal"
 	"mete.dev/mete/internal/testkit/qemu"
+	"mete.dev/mete/internal/testkit/syncbuf"
 )
 
 // programs are the packages whose tests run in the virtual machine, and which of their tests.
 var programs = []struct{ pkg, tests string }{
 	{"collect/cgroup", "^Test(Unified|Lives|TicksNotBooked|Folding|OwnerOfContainer)"},
-	{"collect/machine", "^TestUnified"},
+	{"collect/sources", "^TestUnified"},
 	{"host/vsock", "^Test(Listen|Conn)"},
 }
 
@@ -55,7 +55,7 @@ func TestInGuest(t *testing.T) {
 	if err := qemu.Build(t.Context(), filepath.Join(dir, "init"), "internal/testkit/qemu/init"); err != nil {
 		t.Fatal(err)
 	}
-	var console journal.Journal
+	var console syncbuf.Buffer
 	m := boot(t, dir, files, &console)
 	for _, p := range programs {
 		name := filepath.Base(p.pkg) + ".test"
@@ -85,7 +85,7 @@ func TestInGuest(t *testing.T) {
 }
 
 // boot starts a virtual machine with two CPUs and an empty disk.
-func boot(t *testing.T, dir string, files map[string]string, console *journal.Journal) *qemu.Machine {
+func boot(t *testing.T, dir string, files map[string]string, console *syncbuf.Buffer) *qemu.Machine {
 	t.Helper()
 	kernel, err := qemu.FindKernel(t.Context())
 	if err != nil {
