@@ -59,16 +59,7 @@ func (s *Store) Append(ctx context.Context, id string, names []batch.Name, ws []
 // all samples: it refuses those that are too old.
 func (s *Store) append(ctx context.Context, n *node, ws []walltime.CutWindow) (complete bool, err error) {
 	a := &appendTx{Store: s, node: n, app: s.db.AppenderV2(ctx)}
-	for i := range ws {
-		if err := a.appendWindow(&ws[i]); err != nil {
-			return false, errors.Join(err, a.app.Rollback())
-		}
-	}
-	if err := a.app.Commit(); err != nil {
-		return false, fmt.Errorf("metrics: %w", err)
-	}
-	s.stats.samples.Add(a.appended)
-	return !a.tooOld, nil
+	return a.appendWindows(ws)
 }
 
 // An appendTx is one transaction.
@@ -80,10 +71,23 @@ type appendTx struct {
 	tooOld   bool // the database refused a sample as too old
 }
 
+// appendWindows appends windows and commits.
+func (a *appendTx) appendWindows(ws []timeline.CutWindow) (complete bool, err error) {
+	for i := range ws {
+		if err := a.appendWindow(&ws[i]); err != nil {
+			return false, errors.Join(err, a.app.Rollback())
+		}
+	}
+	if err := a.app.Commit(); err != nil {
+		return false, fmt.Errorf("metrics: %w", err)
+	}
+	a.stats.samples.Add(a.appended)
+	return !a.tooOld, nil
+}
+
 // appendWindow appends the rows of one window, and what its node has.
 func (a *appendTx) appendWindow(w *walltime.CutWindow) error {
 	began, end := millis(w.Began()), millis(w.Ended())
-	late := end <= a.node.shortLived.end
 	var shortLived, overLimit []*usage.Row
 	a.node.addWindow(w.Window, began, end)
 	for i := range w.Rows {
@@ -98,9 +102,7 @@ func (a *appendTx) appendWindow(w *walltime.CutWindow) error {
 		}
 		if k.end == 0 && isShortLived(r) {
 			delete(a.node.workloads, r.ShortID)
-			if !late {
-				shortLived = append(shortLived, r)
-			}
+			shortLived = append(shortLived, r)
 			continue
 		}
 		if k.end == 0 && !a.node.startsSeries(r) {
@@ -128,10 +130,7 @@ func (a *appendTx) appendWindow(w *walltime.CutWindow) error {
 		}
 	}
 	a.countOverLimit(len(overLimit))
-	if !late {
-		shortLived = append(shortLived, overLimit...)
-	}
-	if err := a.appendShortLived(shortLived, w); err != nil {
+	if err := a.appendShortLived(append(shortLived, overLimit...), w); err != nil {
 		return err
 	}
 	a.node.noteEnd(end)
@@ -143,7 +142,7 @@ func (a *appendTx) appendWindow(w *walltime.CutWindow) error {
 		return err
 	}
 	for _, ref := range a.node.outdated {
-		if _, err := a.app.Append(ref, labels.EmptyLabels(), 0, end, staleMarker, nil, nil, storage.AppendV2Options{}); err != nil {
+		if _, err := a.put(ref, labels.EmptyLabels(), end, staleMarker); err != nil {
 			a.stats.refused.Add(1) // it has left memory, or has this sample
 		}
 	}
@@ -164,26 +163,25 @@ func isShortLived(r *usage.Row) bool {
 // appendShortLived appends the use of all workloads that lived for less than a window. If each
 // of them had series of its own, a machine that starts many would have hardly any other series.
 // They share series, which also count the use of workloads above the limit of a node.
-func (a *appendTx) appendShortLived(rows []*usage.Row, w *walltime.CutWindow) error {
-	b := a.node.shortLived
+func (a *appendTx) appendShortLived(rows []*usage.Row, w *timeline.CutWindow) error {
+	b, end := a.node.shortLived, millis(w.Ended())
+	if end <= b.end {
+		return nil // the series has the window, or later ones
+	}
 	had := b.had
 	var sum [usage.Limit]int64
 	for _, r := range rows {
-		(r.Has | r.Usage.Present).Each(func(res usage.Resource) {
-			if metric.FamilyOf(res).Counter {
+		for res := range (r.Has | r.Usage.Present).All() {
+			if isCounter(res) {
 				sum[res] += r.Usage.Amount[res]
 				b.had |= usage.SetOf(res)
 			}
-		})
+		}
 	}
-	end := millis(w.Ended())
-	if b.had == 0 || end <= b.end {
+	if b.had == 0 {
 		return nil
 	}
-	for res := usage.Resource(1); res < usage.Limit; res++ {
-		if !b.had.Has(res) {
-			continue
-		}
+	for res := range b.had.All() {
 		if at := millis(w.Began()); !had.Has(res) || b.restart || b.amount(res) > math.MaxInt64-sum[res] {
 			if had.Has(res) {
 				at++
@@ -202,35 +200,40 @@ func (a *appendTx) appendShortLived(rows []*usage.Row, w *walltime.CutWindow) er
 
 // appendRow appends what one workload used in a window. A row without totals goes on
 // from where the series is; one of the past says nothing then.
-func (a *appendTx) appendRow(k *namedWorkload, r *usage.Row, w *walltime.CutWindow) error {
-	began, end := millis(w.Began()), millis(w.Ended())
+func (a *appendTx) appendRow(k *namedWorkload, r *usage.Row, w *timeline.CutWindow) error {
+	end := millis(w.Ended())
 	next := r.Has == 0 && end > k.end && k.end >= a.node.coverage.latestStart()
-	var err error
-	(r.Has | r.Usage.Present).Each(func(res usage.Resource) {
-		f := metric.FamilyOf(res)
+	for res := range (r.Has | r.Usage.Present).All() {
 		amount := r.Usage.Amount[res]
+		var err error
 		switch {
-		case err != nil:
-		case !f.Counter:
+		case !isCounter(res):
 			err = a.appendAmount(k, res, end, amount)
 		case next && k.had.Has(res):
 			err = a.appendEdges(k, res, w, k.amount(res), amount)
 		case !r.Has.Has(res):
 		default:
-			before := r.Total[res] - amount
-			if before < 0 {
-				err = a.appendRestart(k, res, w, before, amount)
-				return
-			}
-			if at, ok := k.startSample(res, before, amount, began, end); ok {
-				if err = a.appendAmount(k, res, at, before); err != nil {
-					return
-				}
-			}
-			err = a.appendEdges(k, res, w, before, amount)
+			err = a.appendTotal(k, res, w, r.Total[res]-amount, amount)
 		}
-	})
-	return err
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// appendTotal appends the values of a counter whose total in a window is known: before at its
+// start, and negative if it restarts at 2^63 in the window.
+func (a *appendTx) appendTotal(k *namedWorkload, res usage.Resource, w *timeline.CutWindow, before, amount int64) error {
+	if before < 0 {
+		return a.appendRestart(k, res, w, before, amount)
+	}
+	if at, ok := k.startSample(res, before, amount, millis(w.Began()), millis(w.Ended())); ok {
+		if err := a.appendAmount(k, res, at, before); err != nil {
+			return err
+		}
+	}
+	return a.appendEdges(k, res, w, before, amount)
 }
 
 // appendRestart appends the values of a counter whose total reaches 2^63 in a window and restarts
@@ -290,11 +293,7 @@ func (a *appendTx) appendEdges(k *namedWorkload, res usage.Resource, w *walltime
 	for i := range w.Edges {
 		at, total := millis(w.Edges[i].At), before+w.Cumulative(amount, i)
 		if i > 0 && at == millis(w.Edges[i-1].At) {
-			// A window that ends less than a ms after a minute.
-			if at >= k.end {
-				k.total[res] = total
-				k.last[res] = metric.FamilyOf(res).Value(k.total[res])
-			}
+			k.noteValue(res, at, total) // a window that ends less than a ms after a minute
 			continue
 		}
 		if err := a.appendAmount(k, res, at, total); err != nil {
@@ -307,12 +306,14 @@ func (a *appendTx) appendEdges(k *namedWorkload, res usage.Resource, w *walltime
 // appendAmount appends the value of an amount. A value that the database refuses, since it is too
 // old or another value exists, is counted; the ledger has the amount anyway.
 func (a *appendTx) appendAmount(k *namedWorkload, res usage.Resource, at, amount int64) error {
-	v := metric.FamilyOf(res).Value(amount)
-	if at >= k.end {
-		k.last[res], k.total[res] = v, amount
-	}
+	k.noteValue(res, at, amount)
 	k.had |= usage.SetOf(res)
-	return a.appendValue(&k.refs[res], at, v, func() labels.Labels { return a.node.workloadLabels(metric.FamilyOf(res), k.id) })
+	return a.appendValue(&k.refs[res], at, metric.FamilyOf(res).Value(amount), func() labels.Labels { return a.node.workloadLabels(metric.FamilyOf(res), k.id) })
+}
+
+// put appends a value to the transaction. The database ignores the start time of a counter.
+func (a *appendTx) put(ref storage.SeriesRef, ls labels.Labels, at int64, v float64) (storage.SeriesRef, error) {
+	return a.app.Append(ref, ls, 0, at, v, nil, nil, storage.AppendV2Options{})
 }
 
 // appendValue appends a value to the series of a reference, which it finds, or makes, by
@@ -322,10 +323,10 @@ func (a *appendTx) appendValue(ref *storage.SeriesRef, at int64, v float64, of f
 	if *ref == 0 {
 		ls = of()
 	}
-	got, err := a.app.Append(*ref, ls, 0, at, v, nil, nil, storage.AppendV2Options{})
-	if *ref != 0 && errors.Is(err, tsdb.ErrInvalidSample) {
+	got, err := a.put(*ref, ls, at, v)
+	if errors.Is(err, tsdb.ErrInvalidSample) {
 		// The series left memory while it was still.
-		got, err = a.app.Append(0, of(), 0, at, v, nil, nil, storage.AppendV2Options{})
+		got, err = a.put(0, of(), at, v)
 	}
 	switch {
 	case err == nil:
@@ -403,8 +404,8 @@ func (a *appendTx) repeatLast(end int64) error {
 		if k.end < a.node.coverage.latestStart() {
 			continue // what it did in what has not come yet is not known
 		}
-		for res := usage.Resource(1); res < usage.Limit; res++ {
-			if !k.had.Has(res) || !metric.FamilyOf(res).Counter || k.end >= end && k.latest.Has(res) {
+		for res := range k.had.All() {
+			if !isCounter(res) || k.end >= end && k.latest.Has(res) {
 				continue
 			}
 			if err := a.appendValue(&k.refs[res], end, k.last[res], func() labels.Labels { return a.node.workloadLabels(metric.FamilyOf(res), k.id) }); err != nil {
@@ -420,16 +421,10 @@ var staleMarker = math.Float64frombits(value.StaleNaN)
 
 // endSeries ends the series of a workload that is gone.
 func (a *appendTx) endSeries(k *namedWorkload, at int64) error {
-	for res := usage.Resource(1); res < usage.Limit; res++ {
-		if !k.had.Has(res) {
-			continue
-		}
+	for res := range k.had.All() {
 		if err := a.appendValue(&k.refs[res], at, staleMarker, func() labels.Labels { return a.node.workloadLabels(metric.FamilyOf(res), k.id) }); err != nil {
 			return err
 		}
-	}
-	if k.info == 0 {
-		return nil
 	}
 	return a.appendValue(&k.info, at, staleMarker, func() labels.Labels { return a.node.infoLabels(k) })
 }

@@ -43,6 +43,7 @@ func TestSamplesOfWindows(t *testing.T) {
 			c.put(c.window(20, 30, use{key: "a", res: disk, amount: 0, total: 0}))
 			c.put(c.window(30, 30.001, use{key: "a", res: disk, amount: 1, total: 1}))
 			c.put(c.window(30.001, 30.003, use{key: "a", res: disk, amount: 2, total: 2}))
+			c.put(c.window(30.003, 40, use{key: "a", res: disk, amount: 1, total: 1}))
 			c.check("disk")
 		},
 		"thin rows": func(c *scene) {
@@ -218,19 +219,19 @@ func TestWorkloadsLeaveMemory(t *testing.T) {
 		c.fresh = append(c.fresh, c.name("unseen", nil))
 		c.name("a", nil)
 		c.put(c.window(0, 10, use{key: "a", res: usage.DiskRead, amount: 1, total: 2}))
-		c.put(c.window(10, 60, use{key: "a", res: usage.DiskRead, amount: 1, total: 3, ended: true}))
+		c.put(c.window(10, 60), c.window(60, 70, use{key: "a", res: usage.DiskRead, amount: 1, total: 3, ended: true}))
 		n := c.s.nodes["n1"]
 		has := func(key string) bool {
 			short, _ := c.idOf(key)
 			return n.workloads[short] != nil
 		}
-		for at := 60.0; at < 3700; at += 10 {
+		for at := 70.0; at < 3800; at += 10 {
 			c.put(c.window(at, at+10))
 			// Values are repeated at 10 s, 70 s and so on.
 			if got, want := has("unseen"), at+10 < 3610+60; got != want {
 				c.Fatalf("at %v s: unseen %v, want %v", at+10, got, want)
 			}
-			if got, want := has("a"), at+10 < 3670; got != want {
+			if got, want := has("a"), at+10 < 3670+60; got != want {
 				c.Fatalf("at %v s: ended %v, want %v", at+10, got, want)
 			}
 		}

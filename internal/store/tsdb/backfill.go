@@ -35,7 +35,7 @@ func (s *Store) Run(ctx context.Context) error {
 	if s.history == nil {
 		return nil
 	}
-	tick := time.NewTicker(min(max(s.cfg.BackfillDelay/10, 50*time.Millisecond), 15*time.Second))
+	tick := time.NewTicker(backfillInterval(s.cfg.BackfillDelay))
 	defer tick.Stop()
 	for {
 		select {
@@ -59,6 +59,11 @@ func (s *Store) Run(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// backfillInterval returns how often Run looks for nodes whose samples can be rebuilt.
+func backfillInterval(delay time.Duration) time.Duration {
+	return min(max(delay/10, 50*time.Millisecond), 15*time.Second)
 }
 
 // A backfill rebuilds the samples of some nodes.
@@ -95,7 +100,7 @@ func (s *Store) backfill(ctx context.Context, jobs []backfillJob) (put int64, er
 	for _, j := range jobs {
 		ok, err := b.addNode(ctx, j, oldest)
 		if err != nil {
-			return 0, err
+			return put, err
 		}
 		if ok {
 			done = append(done, j)
@@ -144,15 +149,15 @@ func (b *backfill) addNode(ctx context.Context, j backfillJob, oldest time.Time)
 // run reads the minutes twice: first to plan the gaps, then to write the samples.
 func (b *backfill) run(ctx context.Context, oldest time.Time) (put int64, err error) {
 	if err := b.eachSlice(ctx, b.read); err != nil {
-		return 0, err
+		return put, err
 	}
 	for _, nb := range b.nodes {
 		names, err := b.names.Names(ctx, nb.node.id, slices.Collect(maps.Keys(nb.workloads)))
 		if err != nil {
-			return 0, err
+			return put, err
 		}
 		if err := b.findOlderSamples(ctx, nb, names, oldest); err != nil {
-			return 0, err
+			return put, err
 		}
 		nb.plan(names, oldest)
 	}
@@ -207,9 +212,6 @@ func (s *Store) findOlderSamples(ctx context.Context, nb *nodeBackfill, names ma
 	only := labels.MustNewMatcher(labels.MatchRegexp, metric.Workload, strings.Join(ids, "|"))
 	return s.eachCounter(ctx, nb.node, oldest.UnixMilli(), end, func(_ workload.ID, short workload.ShortID, res usage.Resource, it chunkenc.Iterator) {
 		wb := nb.workloads[short]
-		if wb == nil {
-			return
-		}
 		i := slices.IndexFunc(wb.gaps, func(g gap) bool { return g.res == res })
 		if i < 0 || wb.gaps[i].hasStart {
 			return

@@ -1,10 +1,14 @@
 package tsdb
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -79,7 +83,7 @@ func (m *busyMachine) windows() (ws []usage.Window) {
 			totals[l.key] += amount
 			ended := at+10 >= l.to
 			uses = append(uses, use{key: l.key, res: usage.DiskRead, amount: amount, total: totals[l.key], ended: ended},
-				use{key: l.key, res: usage.MemoryPeak, amount: int64(at) + l.rate, total: thin})
+				use{key: l.key, res: usage.CPU, amount: amount * 1e6, total: totals[l.key] * 1e6}, use{key: l.key, res: usage.MemoryPeak, amount: int64(at) + l.rate, total: thin})
 		}
 		w := m.window(at+3, at+13, uses...)
 		w.Balance.Whole[1] = m.whole * 10
@@ -233,16 +237,32 @@ func TestBackfillFails(t *testing.T) {
 			c.Errorf("ClearUnsampled: %d samples, %v", put, err)
 		}
 		c.l.failing = ""
-		// The ledger lacks the latest windows.
+		// The block cannot be written.
+		if err := errors.Join(os.RemoveAll(backfillDir(c.cfg.Dir)), os.WriteFile(backfillDir(c.cfg.Dir), nil, 0o600)); err != nil {
+			c.Fatal(err)
+		}
+		if put, err := c.s.backfill(c.Context(), []backfillJob{job}); err == nil || put != 0 || c.s.IncompleteNodes() != 1 {
+			c.Errorf("no directory for blocks: %d samples, %v", put, err)
+		}
+		if err := os.Remove(backfillDir(c.cfg.Dir)); err != nil {
+			c.Fatal(err)
+		}
+		// The ledger lacks the latest windows. It is not read then.
 		c.l.through = c.at(1199.999)
+		c.l.called = func(method string) {
+			if method != "Through" && method != "ClearUnsampled" {
+				c.Errorf("%s is called although no node is ready", method)
+			}
+		}
 		if put, err := c.s.backfill(c.Context(), []backfillJob{job}); put != 0 || err != nil || c.s.IncompleteNodes() != 1 {
 			c.Errorf("not booked yet: %d samples, %v", put, err)
 		}
+		c.l.called = nil
 		if got := c.samples(); got != before {
 			c.Errorf("samples changed:\n%swere\n%s", got, before)
 		}
 		// The span was extended since.
-		c.l.through = c.at(1203)
+		c.l.through = c.at(1200)
 		c.s.noteUnsampled("n1", batch.Span{From: c.at(100), To: c.at(110)})
 		if _, err := c.s.backfill(c.Context(), []backfillJob{job}); err != nil || c.s.IncompleteNodes() != 1 {
 			c.Errorf("extended: %d incomplete nodes, %v", c.s.IncompleteNodes(), err)
@@ -310,5 +330,198 @@ func TestSlices(t *testing.T) {
 				t.Errorf("from %d to %d: %v", c.from, c.to, err)
 			}
 		}
+	}
+}
+
+// A limitedContext is canceled after it was asked a number of times.
+type limitedContext struct {
+	context.Context
+	left int
+}
+
+func (c *limitedContext) Err() error {
+	if c.left--; c.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// Whenever a backfill is canceled, it returns the error and the node stays incomplete.
+func TestBackfillCanceled(t *testing.T) {
+	play(t, func(c *scene) {
+		m := busyMachine{scene: c, to: 1200, lives: []life{{key: "idle", to: 1e9, rate: 2}, {key: "a", to: 1e9, rate: 10, idle: [2]float64{60, 300}}}}
+		ws := m.windows()
+		c.put(ws[:20]...)
+		c.book(ws)
+		c.put(ws[40:]...)
+		span := batch.Span{From: c.at(203), To: c.at(403)}
+		c.s.noteUnsampled("n1", span)
+		job := backfillJob{c.s.nodes["n1"], span}
+		for left := range 1000 {
+			ctx := &limitedContext{c.Context(), left}
+			put, err := c.s.backfill(ctx, []backfillJob{job})
+			if ctx.left >= 0 {
+				if err != nil || put == 0 || c.s.IncompleteNodes() != 0 || left < 5 {
+					c.Errorf("not canceled: %d samples, %v, %d incomplete nodes, after %d questions", put, err, c.s.IncompleteNodes(), left)
+				}
+				return
+			}
+			if !errors.Is(err, context.Canceled) || c.s.IncompleteNodes() != 1 {
+				c.Fatalf("canceled at question %d: %v, %d incomplete nodes", left, err, c.s.IncompleteNodes())
+			}
+		}
+		c.Error("asked a thousand times")
+	})
+}
+
+// TestAddNodeRange checks the edges of which samples may be missing, in minutes since the begin.
+func TestAddNodeRange(t *testing.T) {
+	play(t, func(c *scene) {
+		m := busyMachine{scene: c, to: 1200, lives: []life{{key: "idle", to: 1e9, rate: 2}}}
+		ws := m.windows()
+		c.put(ws...)
+		c.l.through = c.at(1203)
+		first := c.at(0).UnixMilli() / minute
+		for _, v := range []struct {
+			from, to, oldest float64
+			want             span
+			none             bool
+		}{
+			{from: 203, to: 403, oldest: -100, want: span{3, 7}},
+			{from: 240, to: 419.999, oldest: -100, want: span{4, 7}},
+			{from: 203, to: 420, oldest: -100, want: span{3, 8}},
+			{from: 203, to: 1190, oldest: -100, want: span{3, 20}},
+			{from: 203, to: 403, oldest: 301, want: span{5, 7}},
+			{from: 203, to: 403, oldest: 430, want: span{7, 7}},
+			{from: 203, to: 403, oldest: 480, none: true},
+		} {
+			b := &backfill{Store: c.s, from: never}
+			ok, err := b.addNode(c.Context(), backfillJob{c.s.nodes["n1"], batch.Span{From: c.at(v.from), To: c.at(v.to)}}, c.at(v.oldest))
+			if !ok || err != nil || (len(b.nodes) == 0) != v.none {
+				c.Fatalf("from %v to %v: %v, %v, %d nodes", v.from, v.to, ok, err, len(b.nodes))
+			}
+			if v.none {
+				continue
+			}
+			nb := b.nodes[0]
+			if got := (span{nb.within.first - first, nb.within.last - first}); got != v.want {
+				c.Errorf("from %v to %v, kept since %v: edges %v, want %v", v.from, v.to, v.oldest, got, v.want)
+			}
+			if b.from != nb.first || b.to != nb.last || b.ids[0] != "n1" {
+				c.Errorf("minutes from %d to %d of %v, want %d to %d", b.from, b.to, b.ids, nb.first, nb.last)
+			}
+		}
+	})
+}
+
+func TestBackfillInterval(t *testing.T) {
+	t.Parallel()
+	for delay, want := range map[time.Duration]time.Duration{0: 50 * time.Millisecond, time.Second: 100 * time.Millisecond, time.Minute: 6 * time.Second, 6 * time.Minute: 15 * time.Second} {
+		if got := backfillInterval(delay); got != want {
+			t.Errorf("with a delay of %v: %v, want %v", delay, got, want)
+		}
+	}
+}
+
+// Run ends at once with its context, also during a backfill and in the pause after a failure, and does
+// not take this for a failure.
+func TestRunEnds(t *testing.T) {
+	play(t, func(c *scene) {
+		m := busyMachine{scene: c, to: 1200, lives: []life{{key: "idle", to: 1e9, rate: 2}}}
+		ws := m.windows()
+		c.put(ws[:20]...)
+		c.book(ws)
+		c.put(ws[40:]...)
+		c.s.noteUnsampled("n1", batch.Span{From: c.at(203), To: c.at(403)})
+		c.s.noteResumed(c.s.nodes["n1"], c.at(403).UnixMilli())
+		for _, when := range []string{"before", "during", "after"} {
+			var log bytes.Buffer
+			c.s.log = slog.New(slog.NewTextHandler(&log, nil))
+			ctx, stop := context.WithCancel(c.Context())
+			began, failures, calls := time.Now(), 0, 0
+			c.l.failing = "Minutes"
+			c.l.called = func(method string) {
+				if calls++; when == "during" {
+					stop()
+				}
+			}
+			wait := 30 * time.Second // in which the second try is not
+			switch when {
+			case "before":
+				wait = 0
+			case "after":
+				failures = 1
+			}
+			if when != "during" {
+				time.AfterFunc(wait, stop)
+			}
+			if err := c.s.Run(ctx); err != nil {
+				c.Error(err)
+			}
+			stop()
+			if took := time.Since(began); took > 30*time.Second || when == "before" && calls > 0 || when != "before" && calls == 0 {
+				c.Errorf("%s: took %v, %d calls", when, took, calls)
+			}
+			if n := strings.Count(log.String(), "level=ERROR"); n != failures {
+				c.Errorf("%s: %d failures, want %d: %s", when, n, failures, log.String())
+			}
+			c.l.called = nil
+		}
+		// It logs what it rebuilt. If no sample was missing, it is silent.
+		c.l.failing = ""
+		for _, v := range []struct{ from, to float64 }{{203, 403}, {600, 700}} {
+			var log bytes.Buffer
+			c.s.log = slog.New(slog.NewTextHandler(&log, nil))
+			span := batch.Span{From: c.at(v.from), To: c.at(v.to)}
+			c.s.unsampled["n1"] = unsampledNode{Span: span, resumed: c.at(v.to).UnixMilli()}
+			put := c.s.Stats().Backfilled
+			ctx, stop := context.WithTimeout(c.Context(), time.Minute)
+			if err := c.s.Run(ctx); err != nil || c.s.IncompleteNodes() != 0 {
+				c.Errorf("%v, %d incomplete nodes", err, c.s.IncompleteNodes())
+			}
+			stop()
+			if put = c.s.Stats().Backfilled - put; (put > 0) != (v.from == 203) || strings.Contains(log.String(), "rebuilt") != (put > 0) {
+				c.Errorf("%d samples; logged %s", put, log.String())
+			}
+		}
+	})
+}
+
+// TestLateRow checks that a row just after the range counts for the time that a workload covers.
+func TestLateRow(t *testing.T) {
+	t.Parallel()
+	n := &node{id: "n1", residuals: residuals("n1"), shortLived: &namedWorkload{}, quota: seriesQuota{limit: 10}}
+	nb := newNodeBackfill(backfillJob{node: n}, span{10, 20}, nil, time.Minute)
+	row := func(at int64) *workloadBackfill {
+		m := batch.Minute{Minute: at, Workload: 7}
+		m.Usage.Put(usage.CPU, 1, usage.Measured)
+		m.Usage.Covered = 10 * time.Second
+		nb.addMinute(&m)
+		return nb.workloads[7]
+	}
+	for _, at := range []int64{8, 21, 22} { // one that begins outside the range is not known
+		if row(at) != nil {
+			t.Errorf("the row of minute %d counts", at)
+		}
+	}
+	for _, v := range []struct {
+		at, first, last, use int64
+		covered              time.Duration
+	}{{8, 0, 0, 0, 0}, {9, 9, 9, 1, 10}, {20, 9, 20, 2, 20}, {21, 9, 20, 2, 30}, {22, 9, 20, 2, 30}} {
+		wb := row(v.at)
+		if wb == nil {
+			if v.first > 0 {
+				t.Errorf("the row of minute %d does not count", v.at)
+			}
+			continue
+		}
+		if use := wb.head[usage.CPU] + wb.tail[usage.CPU]; wb.first != v.first || wb.last != v.last || use != v.use || wb.covered != v.covered*time.Second {
+			t.Errorf("minute %d: from %d to %d, use %d, covers %v, want %+v", v.at, wb.first, wb.last, use, wb.covered, v)
+		}
+	}
+	// A workload with samples has use before and after the range, too.
+	nb.workloads[7].sampled = usage.SetOf(usage.CPU)
+	if wb := row(22); wb.last != 22 || wb.covered != 40*time.Second {
+		t.Errorf("with samples: to minute %d, covers %v", wb.last, wb.covered)
 	}
 }

@@ -25,7 +25,7 @@ func (s *Store) Backup(ctx context.Context, dir string) (err error) {
 			err = fmt.Errorf("metrics: back up to %s: %w", dir, err)
 		}
 	}()
-	if err := os.Mkdir(dir, 0o700); err != nil {
+	if err := os.Mkdir(dir, dirMode); err != nil {
 		return err
 	}
 	err = s.checkLink(dir)
@@ -37,16 +37,13 @@ func (s *Store) Backup(ctx context.Context, dir string) (err error) {
 	}
 	near := copyDir(s.cfg.Dir)
 	defer func() { err = errors.Join(err, os.RemoveAll(near)) }()
-	if err := errors.Join(os.RemoveAll(near), os.Mkdir(near, 0o700)); err != nil {
+	if err := errors.Join(os.RemoveAll(near), os.Mkdir(near, dirMode)); err != nil {
 		return err
 	}
 	if err := s.backup(ctx, near); err != nil {
 		return err
 	}
-	if err := os.Remove(dir); err != nil {
-		return err
-	}
-	return atomicfile.Copy(ctx, near, dir)
+	return errors.Join(os.Remove(dir), atomicfile.Copy(ctx, near, dir))
 }
 
 // copyDir returns the temporary directory of a backup to another file system.
@@ -110,13 +107,11 @@ func (s *Store) writeHead(ctx context.Context, dir string) error {
 	for from := head.MinTime(); from <= last; {
 		to := min((from/width+1)*width, last+1)
 		made, err := c.Write(dir, tsdb.NewRangeHead(head, from, to-1), from, to, nil)
+		for _, id := range made {
+			err = errors.Join(err, markOutOfOrder(filepath.Join(dir, id.String())))
+		}
 		if err != nil {
 			return err
-		}
-		for _, id := range made {
-			if err := markOutOfOrder(filepath.Join(dir, id.String())); err != nil {
-				return err
-			}
 		}
 		from = to
 	}

@@ -35,7 +35,7 @@ type blockWriter struct {
 func backfillDir(dir string) string { return filepath.Join(dir, "filling") }
 
 func newBlockWriter(ctx context.Context, dir string) (*blockWriter, error) {
-	if err := os.MkdirAll(backfillDir(dir), 0o700); err != nil {
+	if err := os.MkdirAll(backfillDir(dir), dirMode); err != nil {
 		return nil, err
 	}
 	// A head accepts samples within half its range, and samples of several nodes come in any

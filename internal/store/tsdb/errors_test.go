@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -25,6 +26,9 @@ type failingAppender struct {
 	left int
 }
 
+func (a *failingAppender) Commit() error   { return errInjected }
+func (a *failingAppender) Rollback() error { return nil }
+
 func (a *failingAppender) Append(ref storage.SeriesRef, _ labels.Labels, _ int64, _ float64) (storage.SeriesRef, error) {
 	if a.left--; a.left == -1 {
 		return 0, errInjected
@@ -38,6 +42,15 @@ type failingAppenderV2 struct {
 	left int
 }
 
+func (a *failingAppenderV2) Rollback() error { return nil }
+
+func (a *failingAppenderV2) Commit() error {
+	if a.left >= 0 {
+		return errInjected
+	}
+	return nil
+}
+
 func (a *failingAppenderV2) Append(ref storage.SeriesRef, _ labels.Labels, _, _ int64, _ float64, _ *histogram.Histogram, _ *histogram.FloatHistogram, _ storage.AppendV2Options) (storage.SeriesRef, error) {
 	if a.left--; a.left == -1 {
 		return 0, errInjected
@@ -47,44 +60,75 @@ func (a *failingAppenderV2) Append(ref storage.SeriesRef, _ labels.Labels, _, _ 
 
 // Whichever sample of a backfill cannot be written, the error is returned.
 func TestBackfillWriteFails(t *testing.T) {
-	play(t, func(c *scene) {
-		const forever = 1e9
-		m := busyMachine{scene: c, to: 900, whole: 4096, lives: []life{{key: "idle", to: forever, rate: 2}, {key: "a", to: forever, rate: 10},
-			{key: "ends", to: 300, rate: 4}, {key: "brief", from: 280, to: 290, rate: 7}}}
-		ws := m.windows()
-		c.put(ws[:20]...)
-		c.book(ws)
-		c.put(ws[40:]...)
-		job := backfillJob{c.s.nodes["n1"], batch.Span{From: c.at(203), To: c.at(403)}}
-		written := 0
-		for left := 0; ; left++ {
-			b := &backfill{Store: c.s, from: never}
-			oldest := time.Now().Add(-c.cfg.Retention)
-			if ok, err := b.addNode(c.Context(), job, oldest); !ok || err != nil {
-				c.Fatal(ok, err)
-			}
-			if err := b.eachSlice(c.Context(), b.read); err != nil {
-				c.Fatal(err)
-			}
-			b.nodes[0].plan(c.l.names, oldest)
-			app := &failingAppender{left: left}
-			w := &blockWriter{app: app}
-			err := b.eachSlice(c.Context(), func(ctx context.Context, from, to time.Time) error { return b.writeSlice(ctx, w, from, to) })
-			if err == nil && app.left >= 0 {
-				written = left
-				break
-			}
-			if !errors.Is(err, errInjected) {
-				c.Fatalf("sample %d failed: %v", left, err)
-			}
-			if left > 0 && w.written != int64(left) {
-				c.Fatalf("%d samples written before the failure of number %d", w.written, left)
-			}
+	t.Parallel()
+	const forever = 1e9
+	lives := []life{{key: "idle", to: forever, rate: 2}, {key: "a", to: forever, rate: 10}, {key: "ends", to: 7300, rate: 4}, {key: "brief", from: 7180, to: 7190, rate: 7}}
+	for name, v := range map[string]struct {
+		from, until float64 // the windows that are booked
+		away        bool    // no windows for some minutes
+	}{
+		"across a block":  {from: 6900, until: 7800},
+		"away":            {from: 7200, until: 8100, away: true},
+		"ends in the gap": {from: 6900, until: 7300},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, func(c *scene) {
+				m := busyMachine{scene: c, from: v.from, to: v.from + 900, whole: 4096, lives: lives}
+				ws := m.windows()
+				short, _ := c.idOf("a") // whose counter restarts in the gap
+				for i := 30; i < len(ws); i++ {
+					for j := range ws[i].Rows {
+						if r := &ws[i].Rows[j]; r.ShortID == short {
+							r.Total[usage.DiskRead] -= 30 * 100
+						}
+					}
+				}
+				c.put(ws[:20]...)
+				booked := ws[:int(v.until-v.from)/10]
+				if v.away {
+					booked = slices.Concat(ws[:24], ws[36:])
+				}
+				c.book(booked)
+				if len(booked) > 60 {
+					c.put(ws[40:]...)
+				}
+				job := backfillJob{c.s.nodes["n1"], batch.Span{From: c.at(v.from + 203), To: c.at(v.from + 403)}}
+				job.node.newestEnd.Store(c.at(v.from + 903).UnixMilli())
+				c.l.through = c.at(v.from + 903)
+				failEachSample(c, job)
+			})
+		})
+	}
+}
+
+// failEachSample runs a backfill for each of its samples, which then cannot be written.
+func failEachSample(c *scene, job backfillJob) {
+	c.Helper()
+	for left := 0; ; left++ {
+		b := &backfill{Store: c.s, from: never}
+		oldest := time.Now().Add(-c.cfg.Retention)
+		if ok, err := b.addNode(c.Context(), job, oldest); !ok || err != nil {
+			c.Fatal(ok, err)
 		}
-		if written < 60 {
-			c.Errorf("%d samples, want many", written)
+		if err := b.eachSlice(c.Context(), b.read); err != nil {
+			c.Fatal(err)
 		}
-	})
+		b.nodes[0].plan(c.l.names, oldest)
+		app := &failingAppender{left: left}
+		w := &blockWriter{app: app}
+		err := b.eachSlice(c.Context(), func(ctx context.Context, from, to time.Time) error { return b.writeSlice(ctx, w, from, to) })
+		switch {
+		case err == nil && app.left >= 0:
+			if left < 20 {
+				c.Errorf("%d samples, want many", left)
+			}
+			return
+		case !errors.Is(err, errInjected):
+			c.Fatalf("sample %d failed: %v", left, err)
+		case w.written != int64(left):
+			c.Fatalf("%d samples written before the failure of number %d", w.written, left)
+		}
+	}
 }
 
 // Whichever live sample cannot be appended, the error is returned.
@@ -94,41 +138,46 @@ func TestAppendFails(t *testing.T) {
 		for _, key := range []string{"a", "b", "ends", "brief", "idle"} {
 			c.name(key, nil)
 		}
-		n, err := c.s.node(c.Context(), "n1")
+		// A window of two minutes that restarts counters of a, which has series, and of idle, which
+		// has none; and one in which b is idle.
+		const most, step = int64(math.MaxInt64), int64(1) << 40
+		w1 := c.window(0, 10, use{key: "a", res: disk, amount: 10, total: 10}, use{key: "a", res: usage.Memory, amount: step, total: most - step}, use{key: "b", res: disk, amount: 1, total: 2})
+		w2 := c.window(10, 130, use{key: "a", res: disk, amount: 10, total: 20}, use{key: "a", res: usage.MemoryPeak, amount: 3, total: thin}, use{key: "a", res: usage.Memory, amount: 4 * step, total: step},
+			use{key: "ends", res: disk, amount: 10, total: 30, ended: true}, use{key: "brief", res: disk, amount: 3, total: 3, ended: true},
+			use{key: "idle", res: usage.Memory, amount: 4 * step, total: step})
+		w2.Total.Put(usage.NetworkRx, 5, usage.Measured)
+		w3 := c.window(130, 200, use{key: "a", res: disk, amount: 10, total: thin})
+		cuts, err := timeline.Cut([]usage.Window{w1, w2, w3}, make([]time.Duration, 3))
 		if err != nil {
 			c.Fatal(err)
 		}
-		window := func(i int) []walltime.CutWindow {
-			at := float64(i) * 200
-			w := c.window(at, at+70, use{key: "a", res: disk, amount: 10, total: 10 + int64(i)*10}, use{key: "a", res: usage.MemoryPeak, amount: 3, total: thin},
-				use{key: "ends", res: disk, amount: 10, total: 30, ended: true}, use{key: "brief", res: disk, amount: 3, total: 3, ended: true},
-				use{key: "idle", res: usage.Memory, amount: 9, total: math.MinInt64 + 4 + math.MaxInt64}) // restarts
-			w.Total.Put(usage.NetworkRx, 5, usage.Measured)
-			cuts, err := walltime.Cut([]usage.Window{w}, []time.Duration{0})
+		some := 0
+		for i := 0; ; i++ {
+			delete(c.s.nodes, "n1")
+			n, err := c.s.node(c.Context(), "n1")
 			if err != nil {
 				c.Fatal(err)
 			}
-			return cuts.Windows
-		}
-		some := 0
-		for i := 0; ; i++ {
-			ws := window(i)
-			if err := c.s.fetchNames(c.Context(), n, ws); err != nil {
+			if err := c.s.fetchNames(c.Context(), n, cuts.Windows); err != nil {
 				c.Fatal(err)
 			}
 			app := &failingAppenderV2{left: i}
 			a := &appendTx{Store: c.s, node: n, app: app}
-			if err := a.appendWindow(&ws[0]); err == nil && app.left >= 0 {
+			if complete, err := a.appendWindows(cuts.Windows); complete || !errors.Is(err, errInjected) {
+				c.Fatalf("sample %d failed: complete %v, %v", i, complete, err)
+			}
+			if c.s.Stats().Samples != 0 {
+				c.Fatal("counted samples that are not in the database")
+			}
+			if app.left >= 0 { // the commit failed
 				break
-			} else if !errors.Is(err, errInjected) {
-				c.Fatal(err)
 			}
 			if a.appended != int64(i) {
 				c.Fatalf("%d samples appended before the failure of number %d", a.appended, i)
 			}
 			some++
 		}
-		if some < 15 {
+		if some < 45 {
 			c.Errorf("%d samples, want many", some)
 		}
 	})

@@ -128,7 +128,7 @@ func (g *gap) value() int64 {
 // minute, reset is true, and the life before ends with the value last at the time at.
 func (g *gap) advance(m, v int64) (at, last int64, reset bool) {
 	if !g.contains(m) {
-		return 0, 0, false
+		return at, last, false
 	}
 	// A minute may have several rows.
 	switch {
@@ -145,7 +145,7 @@ func (g *gap) advance(m, v int64) (at, last int64, reset bool) {
 	// is complete.
 	over := g.used > g.resetAfter || g.used == g.resetAfter && m == g.last
 	if was > g.resetAfter || !over || v == 0 || g.base+g.resetAfter == 0 {
-		return 0, 0, false
+		return at, last, false
 	}
 	from, to := max(m*minute, g.from), min((m+1)*minute, g.to)
 	at = from + (to-from)/2

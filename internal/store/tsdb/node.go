@@ -126,6 +126,13 @@ func residuals(node string) (shorts [2]workload.ShortID) {
 	return shorts
 }
 
+// noteValue notes an amount as the latest of a series, unless the workload has later windows.
+func (k *namedWorkload) noteValue(res usage.Resource, at, amount int64) {
+	if at >= k.end {
+		k.last[res], k.total[res] = metric.FamilyOf(res).Value(amount), amount
+	}
+}
+
 // amount returns the amount of the latest value of a series. Sums use amounts, because sums
 // of rounded values would drift, and a counter that falls below an earlier value when the
 // next total comes is a counter reset to rate().
@@ -249,15 +256,9 @@ func (n *node) noteEnd(end int64) {
 
 // workloadLabels returns the labels of a workload's series.
 func (n *node) workloadLabels(f *metric.Family, id workload.ID) labels.Labels {
-	b := labels.NewScratchBuilder(5)
-	b.Add(model.MetricNameLabel, f.Name)
-	b.Add(metric.Cluster, n.cluster)
-	if f.Domain != "" {
-		b.Add(metric.Domain, f.Domain)
-	}
-	b.Add(metric.Node, n.name)
-	b.Add(metric.Workload, string(id))
-	b.Sort()
+	b := labels.NewBuilder(n.nodeLabels(f.Name))
+	b.Set(metric.Domain, f.Domain)
+	b.Set(metric.Workload, string(id))
 	return b.Labels()
 }
 
@@ -276,27 +277,18 @@ func (n *node) levelLabels(l *metric.Level) labels.Labels {
 
 // infoLabels returns the labels of a workload's info series.
 func (n *node) infoLabels(k *namedWorkload) labels.Labels {
-	b := labels.NewScratchBuilder(12)
-	add := func(name, v string) {
-		if v != "" {
-			b.Add(name, v)
-		}
-	}
-	add(model.MetricNameLabel, metric.Info)
-	add(metric.Cluster, n.cluster)
-	add(metric.Node, n.name)
-	add(metric.Workload, string(k.id))
+	b := labels.NewBuilder(n.nodeLabels(metric.Info)) // which leaves out empty labels
+	b.Set(metric.Workload, string(k.id))
 	if k.id != n.shortLived.id {
-		add("kind", k.Kind.String())
+		b.Set("kind", k.Kind.String())
 	}
-	add("name", k.Name.Name)
-	add("job", k.Job)
-	add("user", k.User)
-	add("project", k.Project)
-	add("namespace", k.Labels["io.kubernetes.pod.namespace"])
-	add("pod", k.Labels["io.kubernetes.pod.name"])
-	add("container", k.Labels["io.kubernetes.container.name"])
-	add("parent", string(k.Parent))
-	b.Sort()
+	b.Set("name", k.Name.Name)
+	b.Set("job", k.Job)
+	b.Set("user", k.User)
+	b.Set("project", k.Project)
+	b.Set("namespace", k.Labels[batch.LabelNamespace])
+	b.Set("pod", k.Labels[batch.LabelPod])
+	b.Set("container", k.Labels[batch.LabelContainer])
+	b.Set("parent", string(k.Parent))
 	return b.Labels()
 }

@@ -99,11 +99,11 @@ func (nb *nodeBackfill) addMinute(m *batch.Minute) {
 		sum = new([usage.Limit]int64)
 		nb.untracked[m.Minute] = sum
 	}
-	m.Usage.Present.Each(func(r usage.Resource) {
+	for r := range m.Usage.Present.All() {
 		if isCounter(r) {
 			sum[r] += m.Usage.Amount[r]
 		}
-	})
+	}
 }
 
 // plan decides which workloads have series and plans their gaps. oldest is the start of the

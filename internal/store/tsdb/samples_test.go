@@ -39,11 +39,15 @@ type memoryLedger struct {
 	through   time.Time
 	unsampled map[string]batch.Span
 	failing   string // name of the method that fails
+	called    func(method string)
 }
 
 var errInjected = errors.New("injected failure")
 
 func (l *memoryLedger) fail(method string) error {
+	if l.called != nil {
+		l.called(method)
+	}
 	if l.failing == method {
 		return errInjected
 	}

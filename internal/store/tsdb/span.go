@@ -31,8 +31,7 @@ func (s span) contains(edge int64) bool { return edge >= s.first && edge <= s.la
 // at each edge that a window touches. A node with standalone jobs only has no residual rows;
 // there the samples of all workloads count.
 func (s *Store) unsampledSpans(ctx context.Context, n *node, within span, end int64) (list []span, err error) {
-	sampled, hasResiduals := make([]bool, end-within.first+1), false
-	all := make([]bool, len(sampled))
+	sampled, all := map[int64]bool{}, map[int64]bool{}
 	name := labels.MustNewMatcher(labels.MatchEqual, model.MetricNameLabel, metric.FamilyOf(usage.CPU).Name)
 	err = s.eachCounter(ctx, n, within.first*minute, end*minute, func(_ workload.ID, short workload.ShortID, _ usage.Resource, it chunkenc.Iterator) {
 		residual := short == n.residuals[0] || short == n.residuals[1]
@@ -41,22 +40,22 @@ func (s *Store) unsampledSpans(ctx context.Context, n *node, within span, end in
 			if at%minute != 0 || value.IsStaleNaN(v) {
 				continue
 			}
-			all[at/minute-within.first] = true
+			all[at/minute] = true
 			if residual {
-				sampled[at/minute-within.first], hasResiduals = true, true
+				sampled[at/minute] = true
 			}
 		}
 	}, name)
 	if err != nil {
 		return nil, err
 	}
-	if !hasResiduals {
+	if len(sampled) == 0 {
 		sampled = all
 	}
 	open := false
 	for e := within.first; e <= end; e++ {
 		switch {
-		case sampled[e-within.first]:
+		case sampled[e]:
 			open = false
 		case open:
 			list[len(list)-1].last = e

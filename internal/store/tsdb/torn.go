@@ -3,7 +3,6 @@ package tsdb
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -28,7 +27,7 @@ func truncateTornRecords(dir string, log *slog.Logger) error {
 		if err != nil {
 			return fmt.Errorf("metrics: %w", err)
 		}
-		if good < 0 {
+		if good == never {
 			continue
 		}
 		if err := os.Truncate(path, good); err != nil {
@@ -39,15 +38,11 @@ func truncateTornRecords(dir string, log *slog.Logger) error {
 	return nil
 }
 
-// torn returns the offset of an incomplete record at the end of a segment, or a negative
-// number.
+// torn returns the offset of an incomplete record at the end of a segment, or never.
 func torn(path string) (good int64, err error) {
 	s, err := wlog.OpenReadSegment(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return -1, nil
-	}
 	if err != nil {
-		return -1, err
+		return never, err
 	}
 	buf := wlog.NewSegmentBufReader(s)
 	defer func() { err = errors.Join(err, buf.Close()) }()
@@ -56,11 +51,11 @@ func torn(path string) (good int64, err error) {
 		good = r.Offset()
 	}
 	if r.Err() == nil {
-		return -1, nil
+		return never, nil
 	}
 	i, err := os.Stat(path)
 	if err != nil || i.Size() <= good || (r.Offset()-1)/walPage < (i.Size()-1)/walPage {
-		return -1, err
+		return never, err
 	}
 	return good, nil
 }

@@ -52,7 +52,7 @@ func TestTorn(t *testing.T) {
 		}
 		n := len(ends)
 		last, end := ends[n-2], ends[n-1]
-		if got := try(whole[:end]); got != -1 {
+		if got := try(whole[:end]); got != never {
 			t.Errorf("record of %d bytes: a complete log is torn at %d", length, got)
 		}
 		for _, cut := range []int64{last + 8, last + int64(length)/2, end - 1} {
@@ -62,13 +62,13 @@ func TestTorn(t *testing.T) {
 			if err := truncateTornRecords(filepath.Dir(dir), slog.New(slog.DiscardHandler)); err != nil {
 				t.Fatal(err)
 			}
-			if got := try(whole[:last]); got != -1 {
+			if got := try(whole[:last]); got != never {
 				t.Errorf("record of %d bytes: a truncated log is torn at %d", length, got)
 			}
 		}
 		if end > 2*walPage {
 			whole[100] ^= 0xff
-			if got := try(whole[:end]); got != -1 {
+			if got := try(whole[:end]); got != never {
 				t.Errorf("record of %d bytes: a log damaged at its start is torn at %d", length, got)
 			}
 		}

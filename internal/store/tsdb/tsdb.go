@@ -28,6 +28,9 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
+// dirMode is the mode of directories: only the server's user may read them.
+const dirMode = 0o700
+
 // A Config configures a Store.
 type Config struct {
 	Dir string
@@ -106,7 +109,7 @@ func Open(cfg Config, names Names, reg prometheus.Registerer, log *slog.Logger) 
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+	if err := os.MkdirAll(cfg.Dir, dirMode); err != nil {
 		return nil, err
 	}
 	s := &Store{cfg: cfg, names: names, log: log, nodes: map[string]*node{}, unsampled: map[string]unsampledNode{}}
@@ -130,7 +133,7 @@ func Open(cfg Config, names Names, reg prometheus.Registerer, log *slog.Logger) 
 		}
 		why, aside := err, cfg.Dir+".broken-"+time.Now().UTC().Format("20060102T150405.000")
 		if parts == nil {
-			err = os.Rename(cfg.Dir, aside)
+			err = errors.Join(os.Rename(cfg.Dir, aside), os.Mkdir(cfg.Dir, dirMode))
 			s.missingSince = never // detectUnsampled compares each node with the ledger
 		} else {
 			err = moveEntries(parts, cfg.Dir, aside)
@@ -165,7 +168,7 @@ func Open(cfg Config, names Names, reg prometheus.Registerer, log *slog.Logger) 
 
 // moveEntries moves entries of a directory into another one and replaces those there.
 func moveEntries(parts []string, from, to string) error {
-	errs := []error{os.MkdirAll(to, 0o700)}
+	errs := []error{os.MkdirAll(to, dirMode)}
 	for _, part := range parts {
 		into := filepath.Join(to, part)
 		if _, err := os.Lstat(filepath.Join(from, part)); err != nil {
@@ -176,17 +179,20 @@ func moveEntries(parts []string, from, to string) error {
 	return errors.Join(errs...)
 }
 
+// maxBlockSpan returns the longest time of a compacted block. A block is removed as a whole, so it
+// has at most a tenth of the retention, as in Prometheus.
+func maxBlockSpan(retention time.Duration) time.Duration {
+	return min(31*24*time.Hour, max(blockSpan, retention/10))
+}
+
 // openDB opens the database with a new registry for its own metrics.
 func openDB(cfg Config, log *slog.Logger) (*tsdb.DB, *prometheus.Registry, error) {
-	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
-		return nil, nil, err
-	}
 	own := prometheus.NewRegistry()
 	o := tsdb.DefaultOptions()
 	o.RetentionDuration = cfg.Retention.Milliseconds()
 	o.MaxBytes = cfg.MaxBytes
 	o.OutOfOrderTimeWindow = cfg.OutOfOrderWindow.Milliseconds()
-	o.MaxBlockDuration = min(31*24*time.Hour, max(2*time.Hour, cfg.Retention/10)).Milliseconds()
+	o.MaxBlockDuration = maxBlockSpan(cfg.Retention).Milliseconds()
 	// Series of ended workloads leave memory early.
 	o.StaleSeriesCompactionThreshold = 0.2
 	// The directory of the server's state is already locked, and a stale lock file of a

@@ -196,29 +196,27 @@ func (s *Store) detectUnsampled(ctx context.Context, n *node, newest int64) erro
 	if err := s.history.MarkUnsampled(ctx, n.id, span); err != nil {
 		return fmt.Errorf("node %s: %w", n.id, err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.unsampled[n.id] = unsampledNode{Span: s.unsampled[n.id].Union(span)}
+	s.noteUnsampled(n.id, span)
 	return nil
 }
 
 // newestSample returns the time of the newest sample of a node, in ms since 1970; 0 if no
 // sample is stored.
-func (s *Store) newestSample(ctx context.Context, n *node) (int64, error) {
+func (s *Store) newestSample(ctx context.Context, n *node) (at int64, err error) {
 	end := max(s.db.Head().MaxTime(), time.Now().UnixMilli())
-	for _, back := range []time.Duration{10 * time.Minute, 3 * time.Hour, 26 * time.Hour, s.cfg.Retention} {
-		at, err := s.newestSampleIn(ctx, n, end-back.Milliseconds(), end)
+	for _, back := range []time.Duration{blockSpan, s.cfg.OutOfOrderWindow, s.cfg.Retention} { // mostly it is not old
+		at, err = s.newestSampleIn(ctx, n, end-back.Milliseconds(), end)
 		if at > 0 || err != nil {
-			return at, err
+			break
 		}
 	}
-	return 0, nil
+	return at, err
 }
 
 func (s *Store) newestSampleIn(ctx context.Context, n *node, from, to int64) (newest int64, err error) {
 	q, err := s.db.Querier(from, to)
 	if err != nil {
-		return 0, err
+		return newest, err
 	}
 	defer func() { err = errors.Join(err, q.Close()) }()
 	// The id of the idle row follows from the node's id, whatever the node's name was.
@@ -242,7 +240,7 @@ func (s *Store) newestSampleIn(ctx context.Context, n *node, from, to int64) (ne
 			}
 		}
 		if err := found.Err(); err != nil {
-			return 0, err
+			return newest, err
 		}
 	}
 	return newest, nil

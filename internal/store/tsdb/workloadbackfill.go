@@ -65,9 +65,9 @@ func (wb *workloadBackfill) addMinute(m *batch.Minute, within span) {
 	}
 	wb.last = m.Minute
 	wb.covered += m.Usage.Covered
-	m.Usage.Present.Each(func(r usage.Resource) {
+	for r := range m.Usage.Present.All() {
 		if !isCounter(r) {
-			return
+			continue
 		}
 		v := m.Usage.Amount[r]
 		if m.Minute == wb.first {
@@ -76,7 +76,7 @@ func (wb *workloadBackfill) addMinute(m *batch.Minute, within span) {
 			wb.tail[r] += v
 		}
 		wb.addUse(r, m.Minute, v, within)
-	})
+	}
 }
 
 // isShortLived reports whether the whole life was within one window, as far as the ledger
@@ -129,9 +129,6 @@ func (wb *workloadBackfill) plan() {
 func (wb *workloadBackfill) writeRow(w *blockWriter, n *node, m *batch.Minute) error {
 	for i := range wb.gaps {
 		g := &wb.gaps[i]
-		if !m.Usage.Present.Has(g.res) {
-			continue
-		}
 		at, last, reset := g.advance(m.Minute, m.Usage.Amount[g.res])
 		if !reset {
 			continue
@@ -144,12 +141,12 @@ func (wb *workloadBackfill) writeRow(w *blockWriter, n *node, m *batch.Minute) e
 		}
 	}
 	if wb.labels != nil && wb.labels.id != n.shortLived.id {
-		m.Usage.Present.Each(func(r usage.Resource) {
+		for r := range m.Usage.Present.All() {
 			if !isCounter(r) {
 				wb.row |= usage.SetOf(r)
 				wb.peak[r] = m.Usage.Amount[r]
 			}
-		})
+		}
 	}
 	return nil
 }
@@ -184,15 +181,12 @@ func (wb *workloadBackfill) writeEdge(w *blockWriter, n *node, edge int64) error
 	if !written {
 		return nil
 	}
-	var err error
-	row.Each(func(r usage.Resource) {
-		if err == nil {
-			err = wb.writeValue(w, n, r, at, wb.peak[r])
+	for r := range row.All() {
+		if err := wb.writeValue(w, n, r, at, wb.peak[r]); err != nil {
+			return err
 		}
-	})
-	if err == nil {
-		err = w.add(&wb.info, at, 1, func() labels.Labels { return n.infoLabels(wb.labels) })
 	}
+	err := w.add(&wb.info, at, 1, func() labels.Labels { return n.infoLabels(wb.labels) })
 	if err == nil && ended && wb.info != 0 {
 		err = w.add(&wb.info, at+1, staleMarker, nil)
 	}
