@@ -171,7 +171,7 @@ const sliceMinutes = int64(blockSpan / time.Minute)
 func (b *backfill) eachSlice(ctx context.Context, do func(ctx context.Context, from, to time.Time) error) error {
 	for at := b.from; at < b.to; {
 		next := min(at/sliceMinutes*sliceMinutes+sliceMinutes, b.to)
-		if err := do(ctx, time.Unix(at*60, 0), time.Unix(next*60, 0)); err != nil {
+		if err := do(ctx, time.UnixMilli(at*minute), time.UnixMilli(next*minute)); err != nil {
 			return err
 		}
 		at = next
@@ -196,7 +196,7 @@ func (b *backfill) read(ctx context.Context, from, to time.Time) error {
 // gap, because their workloads used nothing.
 func (s *Store) findOlderSamples(ctx context.Context, nb *nodeBackfill, names map[workload.ShortID]batch.Name, oldest time.Time) error {
 	var ids []string
-	end := int64(0)
+	var end int64
 	for short, wb := range nb.workloads {
 		name, ok := names[short]
 		for i := range wb.gaps {
@@ -217,7 +217,7 @@ func (s *Store) findOlderSamples(ctx context.Context, nb *nodeBackfill, names ma
 			return
 		}
 		g := &wb.gaps[i]
-		at, v := int64(0), 0.0
+		at, v := never, 0.0
 		for it.Next() == chunkenc.ValFloat {
 			next, x := it.At()
 			if next > g.from {
@@ -225,7 +225,7 @@ func (s *Store) findOlderSamples(ctx context.Context, nb *nodeBackfill, names ma
 			}
 			at, v = next, x
 		}
-		if at == 0 || value.IsStaleNaN(v) {
+		if at == never || value.IsStaleNaN(v) {
 			return
 		}
 		wb.sampled |= usage.SetOf(res)
@@ -248,14 +248,12 @@ func (b *backfill) write(ctx context.Context) (put int64, err error) {
 		put += w.written
 		return w.finish(b.log)
 	}
-	if err := b.eachSlice(ctx, writeBlock); err != nil {
-		return put, err
-	}
-	end := time.Unix(b.to*60, 0)
-	return put, writeBlock(ctx, end, end)
+	err = b.eachSlice(ctx, writeBlock)
+	return put, err
 }
 
-// writeSlice writes the edges of one slice. The edge at its end belongs to the next slice.
+// writeSlice writes the edges of one slice. The edge at its end belongs to the next slice; that at the
+// end of the last one gets no samples, because the minutes that are read end later than the gaps.
 func (b *backfill) writeSlice(ctx context.Context, w *blockWriter, from, to time.Time) error {
 	for _, nb := range b.nodes {
 		nb.resetBlock()

@@ -45,6 +45,11 @@ func (c *scene) rebuild() (put int64) {
 	put = c.s.Stats().Backfilled
 	c.close()
 	c.open()
+	for _, b := range c.s.db.Blocks() {
+		if m, width := b.Meta(), blockSpan.Milliseconds(); m.MinTime/width != (m.MaxTime-1)/width {
+			c.Errorf("a block from %s s to %s s is of more than one slice", c.seconds(m.MinTime), c.seconds(m.MaxTime))
+		}
+	}
 	return put
 }
 

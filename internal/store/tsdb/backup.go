@@ -96,9 +96,6 @@ func (s *Store) oldestDoubt() time.Time {
 // writeHead writes the head as blocks within slices: see [backfill.write].
 func (s *Store) writeHead(ctx context.Context, dir string) error {
 	head, width := s.db.Head(), blockSpan.Milliseconds()
-	if head.NumSeries() == 0 {
-		return nil
-	}
 	c, err := tsdb.NewLeveledCompactor(ctx, nil, slog.New(slog.DiscardHandler), []int64{width}, nil, nil)
 	if err != nil {
 		return err

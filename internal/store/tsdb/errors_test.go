@@ -191,13 +191,18 @@ func TestFindOlderSamples(t *testing.T) {
 		c.name("a", started)
 		c.name("ended", started)
 		c.name("late", func(n *batch.Name) { n.Started = c.at(9000) })
-		c.put(c.window(0, 10, use{key: "a", res: disk, amount: 1, total: 5}, use{key: "ended", res: disk, amount: 1, total: 5}, use{key: "late", res: disk, amount: 1, total: 5}))
-		c.put(c.window(10, 20, use{key: "a", res: disk, amount: 1, total: 6}, use{key: "a", res: usage.DiskWritten, amount: 1, total: 8}, use{key: "ended", res: disk, amount: 1, total: 6, ended: true}))
+		c.name("later", func(n *batch.Name) { n.Started = c.at(8000) })
+		c.name("exact", started)
+		c.name("after", started)
+		c.put(c.window(0, 10, use{key: "a", res: disk, amount: 1, total: 5}, use{key: "ended", res: disk, amount: 1, total: 5}, use{key: "late", res: disk, amount: 1, total: 5}, use{key: "later", res: disk, amount: 1, total: 5}))
+		c.put(c.window(10, 20, use{key: "a", res: disk, amount: 1, total: 6}, use{key: "a", res: usage.DiskWritten, amount: 1, total: 8}, use{key: "ended", res: disk, amount: 1, total: 6, ended: true}, use{key: "exact", res: disk, amount: 1, total: 7}))
+		c.put(c.window(7000, 7010, use{key: "after", res: disk, amount: 1, total: 8}))
 		c.put(c.window(9000, 9010, use{key: "a", res: disk, amount: 1, total: 9}))
 		n := c.s.nodes["n1"]
 		nb := newNodeBackfill(backfillJob{node: n}, span{1, 2}, nil, 0)
 		from := c.at(8000).UnixMilli()
-		for _, key := range []string{"a", "ended", "late"} {
+		froms := map[string]int64{"a": from, "ended": from, "late": from, "later": from, "exact": c.at(20).UnixMilli(), "after": c.at(6000).UnixMilli()}
+		for key, from := range froms {
 			short, _ := c.idOf(key)
 			nb.workload(short).gaps = []gap{{res: disk, from: from}}
 		}
@@ -213,11 +218,16 @@ func TestFindOlderSamples(t *testing.T) {
 		if g := wb.gaps[1]; g.from != from || g.startValue != 3 {
 			c.Errorf("a gap with a start changed to %+v", g)
 		}
-		for _, key := range []string{"ended", "late"} {
+		for key, from := range froms {
 			short, _ := c.idOf(key)
-			if g := nb.workloads[short].gaps[0]; g.hasStart || g.from != from {
+			if g := nb.workloads[short].gaps[0]; g.hasStart != (key == "a" || key == "exact") || key != "a" && g.from != from {
 				c.Errorf("%s: gap %+v", key, g)
 			}
+		}
+		// One workload only.
+		nb.workloads = map[workload.ShortID]*workloadBackfill{a: {gaps: []gap{{res: disk, from: from}}}}
+		if err := c.s.findOlderSamples(c.Context(), nb, c.l.names, c.at(-1000)); err != nil || !nb.workloads[a].gaps[0].hasStart {
+			c.Errorf("%+v, %v", nb.workloads[a].gaps[0], err)
 		}
 		// Only samples of the retention count.
 		nb.workloads = map[workload.ShortID]*workloadBackfill{a: {gaps: []gap{{res: disk, from: from}}}}

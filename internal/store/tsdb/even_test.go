@@ -56,3 +56,19 @@ func TestEvenIteratorAtEnd(t *testing.T) {
 		t.Errorf("%d samples in the minute before", n)
 	}
 }
+
+// A seek finds the first sample that is not earlier, or none.
+func TestEvenIteratorSeek(t *testing.T) {
+	list := storage.NewListSeries(labels.FromStrings("__name__", "x"), []chunks.Sample{sample{at: 5_000, v: 1}, sample{at: 15_000, v: 2}, sample{at: 25_000, v: 3}})
+	it := evenSeries{list, 0, 20_000}.Iterator(nil)
+	for _, c := range []struct {
+		to, at int64
+		v      float64
+		want   chunkenc.ValueType
+	}{{5_000, 5_000, 1, chunkenc.ValFloat}, {4_000, 5_000, 1, chunkenc.ValFloat}, {5_001, 15_000, 2, chunkenc.ValFloat}, {15_001, 0, 0, chunkenc.ValNone}, {15_001, 0, 0, chunkenc.ValNone}} {
+		got := it.Seek(c.to)
+		if at, v := it.At(); got != c.want || at != c.at || v != c.v || it.AtT() != at {
+			t.Errorf("seek to %d: %v, %v at %d, want %v at %d", c.to, got, v, at, c.v, c.at)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -466,6 +467,11 @@ func TestBackup(t *testing.T) {
 				if err := c.s.Backup(c.Context(), to); err != nil {
 					c.Fatal(err)
 				}
+				ctx, stop := context.WithCancel(c.Context())
+				stop()
+				if err := c.s.Backup(ctx, to+"2"); !errors.Is(err, context.Canceled) {
+					c.Errorf("canceled: %v", err)
+				}
 				if err := c.s.Backup(c.Context(), to); !errors.Is(err, fs.ErrExist) {
 					c.Errorf("into an existing directory: %v", err)
 				}
@@ -539,6 +545,295 @@ func TestDirectoryModes(t *testing.T) {
 			if i, err := os.Stat(dir); err != nil || i.Mode().Perm() != 0o700 {
 				c.Errorf("%s: %v, %v, want 0700", dir, i.Mode(), err)
 			}
+		}
+	})
+}
+
+// Each step of a backup that fails is an error.
+func TestBackupFails(t *testing.T) {
+	play(t, func(c *scene) {
+		c.put(c.window(3600, 3610))
+		c.put(c.window(0, 10)) // late
+		parent := c.TempDir()
+		next := func() string { return filepath.Join(parent, fmt.Sprint("copy", time.Now().UnixNano())) }
+		// The database's directory is gone, then a file.
+		dir, moved := c.cfg.Dir, filepath.Join(parent, "moved")
+		if err := os.Rename(dir, moved); err != nil {
+			c.Fatal(err)
+		}
+		to := next()
+		if err := c.s.Backup(c.Context(), to); !errors.Is(err, fs.ErrNotExist) {
+			c.Errorf("without the database: %v", err)
+		}
+		if made, _ := os.ReadDir(to); len(made) > 0 {
+			c.Errorf("copied %v", made)
+		}
+		if err := errors.Join(os.WriteFile(dir, nil, 0o600), os.Mkdir(next()+"2", 0o700)); err != nil {
+			c.Fatal(err)
+		}
+		if err := c.s.backup(c.Context(), next()+"2"); !errors.Is(err, syscall.ENOTDIR) { // late samples become a block there
+			c.Errorf("the database is a file: %v", err)
+		}
+		if err := errors.Join(os.Remove(dir), os.Rename(moved, dir)); err != nil {
+			c.Fatal(err)
+		}
+		// There is no directory to link into.
+		if err := c.s.checkLink(filepath.Join(parent, "none")); !errors.Is(err, fs.ErrNotExist) {
+			c.Errorf("no directory: %v", err)
+		}
+		if left, _ := filepath.Glob(filepath.Join(dir, ".new-*")); len(left) > 0 {
+			c.Errorf("files remain: %v", left)
+		}
+		// The database cannot be copied into itself.
+		if err := c.s.backup(c.Context(), dir); err == nil {
+			c.Error("copied into itself")
+		}
+		if _, err := os.Stat(filepath.Join(dir, missingFile)); !errors.Is(err, fs.ErrNotExist) {
+			c.Errorf("a backup that failed states what is missing: %v", err)
+		}
+		// No JSON has such a time.
+		if err := writeMissing(parent, time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC)); err == nil {
+			c.Error("wrote the year 10000")
+		}
+		if _, err := os.Stat(filepath.Join(parent, missingFile)); !errors.Is(err, fs.ErrNotExist) {
+			c.Errorf("a file without content: %v", err)
+		}
+	})
+}
+
+// A block that cannot be written is an error.
+func TestBlockWriterFails(t *testing.T) {
+	play(t, func(c *scene) {
+		open := func(ctx context.Context) *blockWriter {
+			c.Helper()
+			w, err := newBlockWriter(ctx, c.cfg.Dir)
+			if err != nil {
+				c.Fatal(err)
+			}
+			return w
+		}
+		var ref storage.SeriesRef
+		add := func(w *blockWriter, ms int64) error {
+			return w.add(&ref, c.at(0).UnixMilli()+ms, 1, func() labels.Labels { return labels.FromStrings("__name__", "x") })
+		}
+		empty := func(what string) {
+			c.Helper()
+			if all, _ := filepath.Glob(filepath.Join(c.cfg.Dir, "0*")); len(all) > 0 {
+				c.Fatalf("%s: blocks %v", what, all)
+			}
+		}
+
+		// The commit after many samples. The next ones have another transaction.
+		w := open(c.Context())
+		w.app = &failingAppender{left: 1e9}
+		var err error
+		for ms := int64(0); ms < 100_000 && err == nil; ms++ {
+			err = add(w, ms)
+		}
+		if !errors.Is(err, errInjected) || w.pending != 0 {
+			c.Errorf("%v, %d samples pending", err, w.pending)
+		}
+		ref = 0
+		if err := errors.Join(add(w, 1), w.discard()); err != nil {
+			c.Error(err)
+		}
+		empty("discarded")
+
+		w = open(c.Context())
+		w.app = &failingAppender{left: 1e9}
+		ref = 0
+		if err := errors.Join(add(w, 1), w.finish(c.s.log)); !errors.Is(err, errInjected) {
+			c.Errorf("the last commit failed: %v", err)
+		}
+		empty("the last commit failed")
+
+		ctx, stop := context.WithCancel(c.Context())
+		w = open(ctx)
+		ref = 0
+		if err := add(w, 1); err != nil {
+			c.Error(err)
+		}
+		stop()
+		if err := w.finish(c.s.log); !errors.Is(err, context.Canceled) {
+			c.Errorf("canceled: %v", err)
+		}
+		empty("canceled")
+
+		// The finished block vanishes before it is moved.
+		w = open(c.Context())
+		ref = 0
+		if err := add(w, 1); err != nil {
+			c.Error(err)
+		}
+		vanish := hookHandler{slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelDebug}), func() { _ = os.RemoveAll(backfillDir(c.cfg.Dir)) }}
+		if err := w.finish(slog.New(vanish)); !errors.Is(err, fs.ErrNotExist) {
+			c.Errorf("the block vanished: %v", err)
+		}
+	})
+}
+
+// A hookHandler calls a function before each record.
+type hookHandler struct {
+	slog.Handler
+	do func()
+}
+
+func (h hookHandler) Handle(ctx context.Context, r slog.Record) error {
+	h.do()
+	return h.Handler.Handle(ctx, r)
+}
+
+// Many samples take several transactions, and all are in the block.
+func TestLargeBlock(t *testing.T) {
+	play(t, func(c *scene) {
+		const many = 110_000
+		w, err := newBlockWriter(c.Context(), c.cfg.Dir)
+		if err != nil {
+			c.Fatal(err)
+		}
+		var ref storage.SeriesRef
+		most := 0
+		for ms := range int64(many) {
+			if err := w.add(&ref, c.at(0).UnixMilli()+ms, 1, func() labels.Labels { return labels.FromStrings("__name__", "x") }); err != nil {
+				c.Fatal(err)
+			}
+			most = max(most, w.pending)
+		}
+		if most >= many/2 {
+			c.Errorf("%d samples in a transaction", most)
+		}
+		if err := w.finish(c.s.log); err != nil || w.written != many {
+			c.Fatal(w.written, err)
+		}
+		c.close()
+		c.open()
+		if got := c.s.db.Blocks()[0].Meta().Stats.NumSamples; got != many {
+			c.Errorf("%d samples in the block, want %d", got, many)
+		}
+	})
+}
+
+// A block that cannot be set aside is an error.
+func TestSetAsideFails(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "metrics")
+	const name = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
+	if err := errors.Join(os.MkdirAll(filepath.Join(dir, name), 0o700), os.MkdirAll(filepath.Join(dir+".broken-"+name, "x"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if lost, err := setAsideUnreadable(dir, slog.New(slog.DiscardHandler)); err == nil || lost != 0 {
+		t.Errorf("lost since %d, %v", lost, err)
+	}
+	cfg := Default()
+	cfg.Dir = dir
+	if _, err := Open(cfg, &memoryLedger{}, nil, slog.New(slog.DiscardHandler)); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("opened: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name, "meta.json"), []byte(`{"version":1,"minTime":-5}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if from, err := checkBlock(filepath.Join(dir, name)); from != 0 || err == nil {
+		t.Errorf("a block from before 1970: %d, %v", from, err)
+	}
+}
+
+// What Open cannot do is an error, and nothing is reported as set aside then.
+func TestOpenFails(t *testing.T) {
+	play(t, func(c *scene) {
+		c.put(c.window(0, 10))
+		c.close()
+		defer c.open()
+		var log bytes.Buffer
+		open := func(cfg Config) error {
+			_, err := Open(cfg, c.l, nil, slog.New(slog.NewTextHandler(&log, nil)))
+			return err
+		}
+		cfg := c.cfg
+		cfg.Dir = filepath.Join(c.TempDir(), "file", "metrics")
+		if err := os.WriteFile(filepath.Dir(cfg.Dir), nil, 0o600); err != nil {
+			c.Fatal(err)
+		}
+		if err := open(cfg); !errors.Is(err, syscall.ENOTDIR) {
+			c.Errorf("in a file: %v", err)
+		}
+		// The log is a file, and what is in the place of the copy is none that takes it.
+		wal, aside := filepath.Join(c.cfg.Dir, "wal"), c.cfg.Dir+".broken-"+time.Now().UTC().Format("20060102T150405.000")
+		if err := errors.Join(os.RemoveAll(wal), os.WriteFile(wal, nil, 0o600), os.WriteFile(aside, nil, 0o600)); err != nil {
+			c.Fatal(err)
+		}
+		if err := open(c.cfg); !errors.Is(err, syscall.ENOTDIR) || log.Len() > 0 {
+			c.Errorf("cannot set aside: %v, logged %s", err, log.String())
+		}
+		if err := errors.Join(os.Remove(aside), os.Remove(wal)); err != nil {
+			c.Fatal(err)
+		}
+		// The last segment of the log cannot be opened.
+		segment := filepath.Join(wal, "00000000")
+		if err := errors.Join(os.Mkdir(wal, 0o700), os.Symlink(segment, segment)); err != nil {
+			c.Fatal(err)
+		}
+		if err := open(c.cfg); !errors.Is(err, syscall.ELOOP) {
+			c.Errorf("a segment that is a link to itself: %v", err)
+		}
+		// It is a directory, which cannot be truncated.
+		if err := errors.Join(os.Remove(segment), os.Mkdir(segment, 0o700)); err != nil {
+			c.Fatal(err)
+		}
+		if err := truncateTornRecords(c.cfg.Dir, slog.New(slog.DiscardHandler)); !errors.Is(err, syscall.EISDIR) && !errors.Is(err, syscall.EINVAL) {
+			c.Errorf("a segment that is a directory: %v", err)
+		}
+		if err := os.RemoveAll(wal); err != nil {
+			c.Fatal(err)
+		}
+	})
+}
+
+// The database has no lock of its own, and compacts blocks up to a tenth of the retention.
+func TestDatabaseOptions(t *testing.T) {
+	play(t, func(c *scene) {
+		if _, err := os.Stat(filepath.Join(c.cfg.Dir, "lock")); !errors.Is(err, fs.ErrNotExist) {
+			c.Errorf("a lock: %v", err)
+		}
+		for retention, want := range map[time.Duration]time.Duration{2 * time.Hour: 2 * time.Hour, 20 * time.Hour: 2 * time.Hour, 360 * time.Hour: 36 * time.Hour, 1e5 * time.Hour: 31 * 24 * time.Hour} {
+			if got := maxBlockSpan(retention); got != want {
+				c.Errorf("with a retention of %v: %v, want %v", retention, got, want)
+			}
+		}
+		own := prometheus.NewRegistry()
+		own.MustRegister(brokenCollector{prometheus.NewDesc("broken", "", nil, nil)})
+		if err := checkCorruption(own); err == nil || errors.Is(err, errCorrupt) {
+			c.Errorf("metrics that cannot be read: %v", err)
+		}
+	})
+}
+
+// A brokenCollector has a metric that cannot be read.
+type brokenCollector struct{ desc *prometheus.Desc }
+
+func (b brokenCollector) Describe(all chan<- *prometheus.Desc) { all <- b.desc }
+func (b brokenCollector) Collect(all chan<- prometheus.Metric) {
+	all <- prometheus.NewInvalidMetric(b.desc, errInjected)
+}
+
+// Series of ended workloads leave memory early.
+func TestStaleSeriesLeaveMemory(t *testing.T) {
+	play(t, func(c *scene) {
+		var begin, end []use
+		for i := range 20 {
+			key := fmt.Sprint("w", i)
+			c.name(key, nil)
+			begin = append(begin, use{key: key, res: usage.CPU, amount: 1, total: 2})
+			end = append(end, use{key: key, res: usage.CPU, amount: 1, total: 3, ended: true})
+		}
+		now := time.Since(c.begin).Seconds()
+		c.put(c.window(now, now+10, begin...), c.window(now+10, now+20, end...))
+		before := c.s.Stats().Series
+		for at := now + 20; at < now+1200; at += 60 {
+			time.Sleep(time.Minute)
+			c.put(c.window(at, at+60))
+		}
+		if after := c.s.Stats().Series; after > before/2 {
+			c.Errorf("%d series in memory, before their end %d", after, before)
 		}
 	})
 }

@@ -99,3 +99,23 @@ func TestTotalsAtMinuteEdges(t *testing.T) {
 		}
 	}
 }
+
+// Ranges of gauges and of several kinds of series have all samples.
+func TestRangesOfGauges(t *testing.T) {
+	r := fakeRegistry{}
+	short, _ := r.put("c")
+	s := openDB(t, t.TempDir(), r)
+	t.Cleanup(func() { _ = s.Close() })
+	start := time.Unix(1.7e9, 0).Truncate(time.Minute).Add(7 * time.Second)
+	constantUse(t, s, short, start, 30, func(int) int64 { return 0 })
+	end := start.Truncate(time.Minute).Add(4 * time.Minute)
+	for query, want := range map[string]float64{
+		`count_over_time(mete_node_cpus[1m])`:                                     6,
+		`count_over_time(mete_workload_cpu_seconds_total[1m])`:                    6,
+		`sum(count_over_time({__name__=~"mete_workload_cpu_seconds_total"}[1m]))`: 7, // with the edge
+	} {
+		if got, ok := ask(t, s, query, end); !ok || got != want {
+			t.Errorf("%s is %v, %v, want %v", query, got, ok, want)
+		}
+	}
+}

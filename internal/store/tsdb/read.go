@@ -30,11 +30,11 @@ const shortLivedID = workload.ShortID(0)
 func (s *Store) readLastValues(ctx context.Context, n *node, from, to int64) (map[workload.ShortID]*lastValues, error) {
 	all := map[workload.ShortID]*lastValues{}
 	err := s.eachCounter(ctx, n, from, to, func(id workload.ID, short workload.ShortID, res usage.Resource, it chunkenc.Iterator) {
-		at, v := int64(0), 0.0
+		at, v := never, 0.0
 		for it.Next() == chunkenc.ValFloat {
 			at, v = it.At()
 		}
-		if at == 0 || value.IsStaleNaN(v) {
+		if at == never || value.IsStaleNaN(v) {
 			return
 		}
 		k := all[short]

@@ -37,19 +37,24 @@ func TestIsShortLived(t *testing.T) {
 func TestBackfillBounds(t *testing.T) {
 	n := &node{id: "n1", residuals: residuals("n1"), shortLived: &namedWorkload{}, quota: seriesQuota{limit: 10}}
 	h := newNodeBackfill(backfillJob{node: n}, span{1, 10 * sliceMinutes}, nil, time.Minute)
+	l := &memoryLedger{}
+	b := &backfill{Store: &Store{history: l}, nodes: []*nodeBackfill{h}}
 	residuals := len(h.workloads)
 	var want, rest int64
 	next := workload.ShortID(1)
 	for at := range int64(10) {
-		h.started = 0 // the next slice
+		l.minutes = nil
 		for range 100 {
 			m := batch.Minute{Minute: at * sliceMinutes, Workload: next}
 			m.Usage.Put(usage.CPU, int64(next), usage.Measured)
-			h.addMinute(&m)
+			l.minutes = append(l.minutes, m)
 			next++
 			want += int64(next) - 1
 		}
-		if n := len(h.workloads) - residuals; n > 10*int(at+1) || n > maxWorkloadFactor*10 {
+		if err := b.read(t.Context(), time.UnixMilli(at*sliceMinutes*minute), time.UnixMilli((at+1)*sliceMinutes*minute)); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(h.workloads); n != min(10*int(at+1)+residuals, maxWorkloadFactor*10) {
 			t.Fatalf("%d workloads after %d slices", n, at+1)
 		}
 	}
