@@ -379,6 +379,36 @@ func TestBackfillCanceled(t *testing.T) {
 	})
 }
 
+// A backfill whose range begins hours after the last samples is canceled as well while it looks for these.
+func TestBackfillLaterCanceled(t *testing.T) {
+	play(t, func(c *scene) {
+		lives := []life{{key: "idle", to: 1e9, rate: 2}, {key: "a", to: 1e9, rate: 10}}
+		m := busyMachine{scene: c, to: 200, lives: lives}
+		c.put(m.windows()...)
+		m.from, m.to = 14400, 15600
+		ws := m.windows()
+		c.book(ws)
+		c.put(ws[40:]...)
+		job := backfillJob{c.s.nodes["n1"], batch.Span{From: c.at(14403), To: c.at(14803)}}
+		looked := false
+		for left := range 1000 {
+			ctx := &limitedContext{c.Context(), left}
+			c.l.called = func(method string) { looked = looked || method == "Names" }
+			put, err := c.s.backfill(ctx, []backfillJob{job})
+			if ctx.left >= 0 {
+				if err != nil || put == 0 || !looked {
+					c.Errorf("not canceled: %d samples, %v", put, err)
+				}
+				return
+			}
+			if !errors.Is(err, context.Canceled) {
+				c.Fatalf("canceled at question %d: %v", left, err)
+			}
+		}
+		c.Error("asked a thousand times")
+	})
+}
+
 // TestAddNodeRange checks the edges of which samples may be missing, in minutes since the begin.
 func TestAddNodeRange(t *testing.T) {
 	play(t, func(c *scene) {

@@ -37,10 +37,7 @@ func (s *Store) Backup(ctx context.Context, dir string) (err error) {
 	}
 	near := copyDir(s.cfg.Dir)
 	defer func() { err = errors.Join(err, os.RemoveAll(near)) }()
-	if err := errors.Join(os.RemoveAll(near), os.Mkdir(near, dirMode)); err != nil {
-		return err
-	}
-	if err := s.backup(ctx, near); err != nil {
+	if err := errors.Join(os.RemoveAll(near), os.Mkdir(near, dirMode), s.backup(ctx, near)); err != nil {
 		return err
 	}
 	return errors.Join(os.Remove(dir), atomicfile.Copy(ctx, near, dir))

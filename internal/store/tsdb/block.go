@@ -87,14 +87,7 @@ func (w *blockWriter) finish(log *slog.Logger) error {
 		return err
 	}
 	log.Debug("wrote a backfilled block", "block", id, "samples", w.written)
-	if err := os.Rename(made, filepath.Join(w.dir, id.String())); err != nil {
-		return err
-	}
-	d, err := os.Open(w.dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return atomicfile.Move(made, filepath.Join(w.dir, id.String()))
 }
 
 // discard drops the block.

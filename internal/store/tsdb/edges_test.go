@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"regexp"
+	"slices"
 	"testing"
 	"time"
 
@@ -317,6 +318,40 @@ func TestRestoreLimit(t *testing.T) {
 			if n.workloads[short] == nil {
 				c.Error("a residual row is not restored")
 			}
+		}
+	})
+}
+
+// A restored node has the workloads of the last two minutes, and covers these.
+func TestRestoreRecent(t *testing.T) {
+	play(t, func(c *scene) {
+		for _, key := range []string{"a", "b", "d"} {
+			c.name(key, nil)
+		}
+		n, err := c.s.node(c.Context(), "n1")
+		if err != nil || len(n.coverage) > 0 {
+			c.Fatalf("%v, covers %v without samples", err, n.coverage)
+		}
+		row := func(key string) use { return use{key: key, res: usage.CPU, amount: 10, total: 20} }
+		c.put(c.window(0, 10, row("a")))
+		short, _ := c.idOf("a")
+		delete(n.workloads, short) // so that its value is not repeated
+		c.put(c.window(10, 30, row("d")))
+		short, _ = c.idOf("d")
+		delete(n.workloads, short)
+		c.put(c.window(30, 150, row("b")))
+		c.close()
+		c.open()
+		if n, err = c.s.node(c.Context(), "n1"); err != nil {
+			c.Fatal(err)
+		}
+		for key, want := range map[string]bool{"a": false, "b": true, "d": true} {
+			if short, _ := c.idOf(key); (n.workloads[short] != nil) != want {
+				c.Errorf("%s is restored: %v", key, !want)
+			}
+		}
+		if want := (intervals{{c.at(30).UnixMilli(), c.at(150).UnixMilli()}}); !slices.Equal(n.coverage, want) || n.end != want[0].to {
+			c.Errorf("covers %v until %d, want %v", n.coverage, n.end, want)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package tsdb
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -69,6 +70,34 @@ func TestEvenIteratorSeek(t *testing.T) {
 		got := it.Seek(c.to)
 		if at, v := it.At(); got != c.want || at != c.at || v != c.v || it.AtT() != at {
 			t.Errorf("seek to %d: %v, %v at %d, want %v at %d", c.to, got, v, at, c.v, c.at)
+		}
+	}
+}
+
+// A sample at a minute edge is left out if its window is as long as agents make one at most.
+func TestEvenIteratorEdges(t *testing.T) {
+	for _, c := range []struct {
+		at   []int64
+		want string
+	}{
+		{[]int64{50_000, 60_000, 65_000}, "[50000 65000]"},
+		{[]int64{50_000, 60_000, 65_001}, "[50000 60000 65001]"},
+		{[]int64{50_000, 59_999, 65_000}, "[50000 59999 65000]"},
+		{[]int64{60_000, 65_000, 70_000}, "[60000 65000 70000]"},
+		{[]int64{40_000, 50_000, 60_000}, "[50000 60000]"}, // without a later one nothing is known
+		{[]int64{50_000, 60_000, 70_000, 80_000}, "[50000 60000 70000]"},
+	} {
+		var all []chunks.Sample
+		for _, at := range c.at {
+			all = append(all, sample{at: at, v: 1})
+		}
+		var got []int64
+		it := evenSeries{storage.NewListSeries(labels.FromStrings("__name__", "x"), all), 50_000, 70_000}.Iterator(nil)
+		for it.Next() != chunkenc.ValNone {
+			got = append(got, it.AtT())
+		}
+		if fmt.Sprint(got) != c.want {
+			t.Errorf("%v: %v, want %s", c.at, got, c.want)
 		}
 	}
 }

@@ -799,7 +799,15 @@ func TestDatabaseOptions(t *testing.T) {
 				c.Errorf("with a retention of %v: %v, want %v", retention, got, want)
 			}
 		}
-		own := prometheus.NewRegistry()
+		own, corruptions := prometheus.NewRegistry(), prometheus.NewCounter(prometheus.CounterOpts{Name: "prometheus_tsdb_wal_corruptions_total"})
+		own.MustRegister(corruptions, prometheus.NewCounter(prometheus.CounterOpts{Name: "other"}))
+		if err := checkCorruption(own); err != nil {
+			c.Error(err)
+		}
+		corruptions.Inc()
+		if err := checkCorruption(own); !errors.Is(err, errCorrupt) {
+			c.Errorf("a corrupt record: %v", err)
+		}
 		own.MustRegister(brokenCollector{prometheus.NewDesc("broken", "", nil, nil)})
 		if err := checkCorruption(own); err == nil || errors.Is(err, errCorrupt) {
 			c.Errorf("metrics that cannot be read: %v", err)
@@ -836,4 +844,13 @@ func TestStaleSeriesLeaveMemory(t *testing.T) {
 			c.Errorf("%d series in memory, before their end %d", after, before)
 		}
 	})
+}
+
+// A block writer needs a directory for temporary files.
+func TestBlockWriterWithoutTemporaryFiles(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", filepath.Join(dir, "none"))
+	if _, err := newBlockWriter(t.Context(), dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
 }

@@ -89,10 +89,12 @@ func (g *gap) plan(othersReset bool) {
 	more := g.excess()
 	switch {
 	case !g.hasEnd:
-	case !g.hasStart && more <= 0:
-		g.base = -more
 	case more <= g.tolerance():
-		// The ledger lacks use that is not booked yet; the sample after the gap shows it.
+		// The ledger lacks use that is not booked yet; the sample after the gap shows it. Without a
+		// sample before, it is the value at the start.
+		if !g.hasStart {
+			g.base = max(-more, 0)
+		}
 	case g.hasStart && g.endValue >= g.startValue && isEnergy(g.res) && !othersReset:
 		// External meters added energy in the ledger.
 	case g.sum >= g.endValue:
@@ -149,7 +151,7 @@ func (g *gap) advance(m, v int64) (at, last int64, reset bool) {
 	}
 	from, to := max(m*minute, g.from), min((m+1)*minute, g.to)
 	at = from + (to-from)/2
-	return at, g.base + g.resetAfter, at > from && at+1 < to
+	return at, g.base + g.resetAfter, at+1 < to
 }
 
 // hasSample reports whether the gap gets a sample at an edge: any edge between its samples;

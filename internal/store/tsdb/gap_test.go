@@ -54,6 +54,7 @@ func TestCloseGaps(t *testing.T) {
 		"without use":            {[]gap{{res: cpu, head: 1, shownHead: 1}, {res: cpu, sum: 2}}, "2: 0+0"},
 		"minute of two":          {[]gap{{res: cpu, hasEnd: true, last: 5, startValue: 10, endValue: 17, sum: 1, tail: 9}, {res: cpu, cut: true, first: 5, shownHead: 2, head: 9}}, "7: 0+6 1: 1+0"},
 		"minute of two, used up": {[]gap{{res: cpu, hasEnd: true, last: 5, startValue: 10, endValue: 90, sum: 1, tail: 9}, {res: cpu, cut: true, first: 5, shownHead: 2, sum: 3, head: 9}}, "8: 0+7 3: 0+0"},
+		"minute of two, shown":   {[]gap{{res: cpu, hasEnd: true, last: 5, startValue: 10, endValue: 90, sum: 1, tail: 2}, {res: cpu, cut: true, first: 5, shownHead: 5, head: 2}}, "1: 0+0"},
 		"minute of two, reset":   {[]gap{{res: cpu, hasEnd: true, last: 5, startValue: 10, endValue: 3, sum: 1, tail: 9}, {res: cpu, cut: true, first: 5, head: 9}}, "1: 0+0 9: 9+0"},
 		"minutes of two":         {[]gap{{res: cpu, hasEnd: true, last: 5, endValue: 90, tail: 9}, {res: cpu, cut: true, first: 6, head: 9}}, "9: 0+9 9: 9+0"},
 		"two resources":          {[]gap{{res: cpu, hasEnd: true, last: 5, endValue: 90, tail: 9}, {res: usage.Memory, cut: true, first: 5, head: 9}}, "9: 0+9 9: 9+0"},
@@ -88,6 +89,9 @@ func TestGapPlan(t *testing.T) {
 		"another life":                 {gap{hasStart: true, hasEnd: true, startValue: 5, sum: 12, endValue: 9}, false, 5, 3, true},
 		"another life from the start":  {gap{hasStart: true, hasEnd: true, startValue: 50, sum: 9, endValue: 9}, false, 50, 0, true},
 		"the ledger lacks use":         {gap{hasStart: true, hasEnd: true, startValue: 50, sum: 3, endValue: 9}, false, 50, 0, true},
+		"as much as one rounding":      {gap{hasStart: true, hasEnd: true, startValue: 1, sum: 9, endValue: 9}, false, 1, -1, false},
+		"another life of all use":      {gap{hasStart: true, hasEnd: true, startValue: 5, sum: 9, endValue: 9}, false, 5, 0, true},
+		"started in it, a rounding":    {gap{hasEnd: true, sum: 10, endValue: 9}, false, 0, -1, false},
 		"large values":                 {gap{hasStart: true, hasEnd: true, startValue: 2 * large, sum: 3, endValue: 2 * large}, false, 2 * large, -1, false},
 		"large values, another life":   {gap{hasStart: true, hasEnd: true, startValue: 2 * large, sum: 4, endValue: 2 * large}, false, 2 * large, -1, true},
 		"started before":               {gap{hasEnd: true, sum: 4, endValue: 9}, false, 5, -1, false},
@@ -131,6 +135,8 @@ func TestGapAdvance(t *testing.T) {
 		"several rows":                  {gap{base: 0, resetAfter: never, cut: true, first: 10, last: 10, head: 3, to: never}, []int64{0, 2, 0}, "0 2 2"},
 		"reset":                         {gap{base: 5, resetAfter: 3, hasEnd: true, endValue: 20, first: 10, last: 13, from: m10 - 1, to: never}, []int64{0, 3, 2, 4}, "5 8 690000:8 2 6"},
 		"reset at once":                 {gap{base: 5, resetAfter: 0, hasEnd: true, endValue: 20, first: 10, last: 13, from: m10 + 20_000, to: never}, []int64{0, 3, 2}, "5 640000:5 3 5"},
+		"reset by the least use":        {gap{base: 5, resetAfter: 3, hasEnd: true, endValue: 20, first: 10, last: 13, from: m10 - 1, to: never}, []int64{0, 3, 1}, "5 8 690000:8 1"},
+		"reset from one":                {gap{base: 1, resetAfter: 0, hasEnd: true, endValue: 20, first: 10, last: 13, from: m10, to: never}, []int64{0, 3}, "1 630000:1 3"},
 		"reset from zero":               {gap{base: 0, resetAfter: 0, first: 10, last: 13, to: never}, []int64{0, 3}, "0 3"},
 		"first life ends with the gap":  {gap{base: 5, resetAfter: 3, hasEnd: true, endValue: 0, first: 10, last: 10, tail: 3, from: m10, to: m10 + 30_000}, []int64{0, 3}, "5 615000:8 8"},
 		"no room for a sample":          {gap{base: 5, resetAfter: 0, hasEnd: true, endValue: 9, first: 10, last: 10, tail: 3, from: m10, to: m10 + 2}, []int64{0, 3}, "5 3"},
@@ -215,6 +221,11 @@ func TestSeriesScan(t *testing.T) {
 		"after the range":       {[]point{{600_000, 2}, {780_000, 2}, {960_000, 2}, {1_140_000, 9}, {2_000_000, 9}}, nil, ""},
 		"gap after the range":   {[]point{{600_000, 2}, {780_000, 2}, {960_000, 2}, {970_000, 3}, {1_200_000, 9}}, nil, ""},
 		"ends within the range": {[]point{{600_000, 2}, {780_000, 2}, {959_999, 2}, {1_200_000, 9}}, nil, ""},
+		"first edge":            {[]point{{590_000, 1}, {610_000, 4}, {780_000, 4}, {960_000, 4}}, []span{{10, 10}}, "590000=1 to 610000=4, minutes 9 to 10, shown 0 and 0"},
+		"ends with the range":   {[]point{{600_000, 1}, {960_000, 5}}, nil, "600000=1 to 960000=5, minutes 10 to 15, shown 0 and 0"},
+		"just after the range":  {[]point{{600_000, 1}, {970_000, 5}}, nil, "600000=1, minutes 10 to 15, shown 0 and 0"},
+		"pause at the end":      {[]point{{600_000, 1}, {780_000, 2}, {850_000, 3}}, nil, ""},
+		"long pause at the end": {[]point{{600_000, 1}, {780_000, 2}, {839_999, 3}}, nil, "839999=3, minutes 13 to 15, shown 1 and 0"},
 		"last edge":             {[]point{{600_000, 2}, {780_000, 2}, {890_000, 3}, {900_500, 4}, {961_000, 9}}, []span{{15, 15}}, "890000=3 to 900500=4, minutes 14 to 15, shown 1 and 0"},
 	} {
 		s := seriesScan{res: usage.DiskRead, within: span{10, 15}, spans: c.spans}
@@ -227,9 +238,7 @@ func TestSeriesScan(t *testing.T) {
 				break
 			}
 		}
-		if s.at <= 16*minute {
-			s.close(never)
-		}
+		s.close(never)
 		var got strings.Builder
 		for _, g := range s.gaps {
 			got.WriteString(fmt.Sprint(g.from))
@@ -268,6 +277,7 @@ func TestUnsampledSpans(t *testing.T) {
 		"none":                     {within: span{1, 3}, end: 3, want: []span{{1, 3}}},
 		"all":                      {system: []float64{1, 2, 3}, within: span{1, 3}, end: 3},
 		"some":                     {system: []float64{1, 3, 6}, within: span{0, 6}, end: 6, want: []span{{0, 0}, {2, 2}, {4, 5}}},
+		"the last edge":            {system: []float64{1, 2}, within: span{1, 3}, end: 3, want: []span{{3, 3}}},
 		"beyond the range":         {system: []float64{1, 5}, within: span{1, 2}, end: 6, want: []span{{2, 4}}},
 		"begins after the range":   {system: []float64{1, 2}, within: span{1, 2}, end: 6},
 		"not at an edge":           {system: []float64{1, 2.5, 3}, within: span{1, 3}, end: 3, want: []span{{2, 2}}},
@@ -460,6 +470,8 @@ func TestNodeWindow(t *testing.T) {
 		{"b", 3, 4, 50_000, 60_000, intervals{{10_000, 60_000}}},
 		{"b", 5, 6, 70_000, 80_000, intervals{{10_000, 60_000}, {70_000, 80_000}}},
 		{"c", 6, 7, 90_000, 95_000, intervals{{10_000, 60_000}, {70_000, 80_000}, {90_000, 95_000}}},
+		{"c", 7, 8, 95_000, 95_000, intervals{{10_000, 60_000}, {70_000, 80_000}, {90_000, 95_000}}}, // within a ms
+		{"c", 8, 9, 105_000, 106_000, intervals{{10_000, 60_000}, {70_000, 80_000}, {90_000, 106_000}}},
 	} {
 		n.addWindow(&usage.Window{Boot: c.boot, Start: c.start, End: c.end}, c.from, c.to)
 		n.noteEnd(c.to)
@@ -534,4 +546,57 @@ func TestNodeBackfillRange(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestScan checks which series a backfill knows: those with a value in the range that it reads.
+func TestScan(t *testing.T) {
+	play(t, func(c *scene) {
+		n, err := c.s.node(c.Context(), "n1")
+		if err != nil {
+			c.Fatal(err)
+		}
+		app := c.s.db.Appender(c.Context())
+		for _, s := range []struct {
+			key string
+			at  float64
+			v   float64
+		}{{"a", 3600, 1}, {"a", 3700, 2}, {"a", 3930, 5}, {"ended", 3600, staleMarker}, {"early", 3599.999, 4}, {"last", 4020, 6}} {
+			_, name := c.idOf(s.key)
+			if _, err := app.Append(0, n.workloadLabels(metric.FamilyOf(usage.DiskRead), name.ID), c.at(s.at).UnixMilli(), s.v); err != nil {
+				c.Fatal(err)
+			}
+		}
+		if err := app.Commit(); err != nil {
+			c.Fatal(err)
+		}
+		first := c.at(0).UnixMilli() / minute
+		within := span{first + 61, first + 66}
+		nb := newNodeBackfill(backfillJob{node: n}, within, []span{{first + 64, first + 65}}, 0)
+		nb.first, nb.last = first+60, first+68
+		if err := c.s.scan(c.Context(), nb); err != nil {
+			c.Fatal(err)
+		}
+		var got []string
+		for short, wb := range nb.workloads {
+			for _, key := range []string{"a", "ended", "early", "last"} {
+				if s, _ := c.idOf(key); s == short {
+					text := key
+					if wb.sampled != usage.SetOf(usage.DiskRead) {
+						c.Errorf("%s has samples of %v", key, wb.sampled)
+					}
+					for _, g := range wb.gaps {
+						text += fmt.Sprintf(" %s", c.seconds(g.from))
+						if g.hasEnd {
+							text += fmt.Sprintf("-%s", c.seconds(g.to))
+						}
+					}
+					got = append(got, text)
+				}
+			}
+		}
+		slices.Sort(got)
+		if want := []string{"a 3700-3930", "last 3659.999-4020"}; !slices.Equal(got, want) {
+			c.Errorf("%q, want %q", got, want)
+		}
+	})
 }

@@ -94,7 +94,6 @@ type seriesScan struct {
 func (s *seriesScan) add(at int64, x float64) bool {
 	m := (at - 1) / minute
 	if at > (s.within.last+1)*minute && m != s.minute {
-		s.close(at)
 		return false
 	}
 	if value.IsStaleNaN(x) {
@@ -173,9 +172,7 @@ func (s *Store) scan(ctx context.Context, nb *nodeBackfill) error {
 		if !c.seen {
 			return
 		}
-		if c.at <= (nb.within.last+1)*minute {
-			c.close(never)
-		}
+		c.close(never)
 		wb := nb.workload(short)
 		wb.sampled |= usage.SetOf(res)
 		wb.gaps = append(wb.gaps, c.gaps...)

@@ -37,9 +37,7 @@ func filled(samples []point, rows map[int64]int64, first, last int64, spans []sp
 	}
 	t := workloadBackfill{}
 	if c.seen {
-		if c.at <= (last+1)*minute {
-			c.close(never)
-		}
+		c.close(never)
 		t = workloadBackfill{gaps: c.gaps, sampled: usage.SetOf(usage.CPU)}
 	}
 	for m := first - 1; m <= last; m++ {

@@ -14,7 +14,8 @@ import (
 // truncateTornRecords removes a last record that is cut anywhere, and leaves a log with
 // earlier damage unchanged.
 func TestTorn(t *testing.T) {
-	for _, length := range []int{100, 5_000, 3 * walPage} {
+	const page = 32 << 10 // in the documentation of the log's format
+	for _, length := range []int{100, 5_000, page + 32, 3 * page} {
 		dir := filepath.Join(t.TempDir(), "wal")
 		w, err := wlog.New(slog.New(slog.DiscardHandler), nil, dir, compression.None)
 		if err != nil {
@@ -66,10 +67,13 @@ func TestTorn(t *testing.T) {
 				t.Errorf("record of %d bytes: a truncated log is torn at %d", length, got)
 			}
 		}
-		if end > 2*walPage {
-			whole[100] ^= 0xff
-			if got := try(whole[:end]); got != never {
-				t.Errorf("record of %d bytes: a log damaged at its start is torn at %d", length, got)
+		whole[50] ^= 0xff
+		for _, size := range []int64{end, page + 1, page + 500} { // the damage is in the first page
+			if size > end || size <= page {
+				continue
+			}
+			if got := try(whole[:size]); got != never {
+				t.Errorf("record of %d bytes: a log of %d bytes that is damaged at its start is torn at %d", length, size, got)
 			}
 		}
 	}
