@@ -400,3 +400,16 @@ func TestStateFails(t *testing.T) {
 		}
 	})
 }
+
+// A value that a window has is not repeated at its end.
+func TestNoValueTwice(t *testing.T) {
+	play(t, func(c *scene) {
+		c.name("a", nil)
+		c.put(c.window(0, 10, use{key: "a", res: usage.DiskRead, amount: 10, total: 20}))
+		before := c.s.Stats().Samples
+		c.put(c.window(10, 70, use{key: "a", res: usage.DiskRead, amount: 10, total: 30}))
+		if n := c.s.Stats().Samples - before; n != 5 { // two edges, the name and two gauges
+			c.Errorf("%d samples, want 5", n)
+		}
+	})
+}

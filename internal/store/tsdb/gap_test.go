@@ -211,6 +211,7 @@ func TestSeriesScan(t *testing.T) {
 		"no gap":                {[]point{{600_000, 1}, {660_000, 2}, {720_000, 3}, {780_000, 3}, {840_000, 3}, {900_000, 3}, {960_000, 3}}, []span{{17, 19}}, ""},
 		"an edge of the node":   {[]point{{600_000, 1}, {690_000, 2}, {750_000, 5}, {840_000, 6}, {900_000, 6}, {960_000, 3}}, []span{{12, 12}}, "690000=2 to 750000=5, minutes 11 to 12, shown 1 and 0"},
 		"not at an edge":        {[]point{{600_000, 1}, {661_000, 2}, {719_999, 5}, {840_000, 6}, {900_000, 6}, {960_000, 3}}, []span{{11, 11}}, "600000=1 to 661000=2, minutes 10 to 11, shown 0 and 3"},
+		"just after an edge":    {[]point{{600_000, 1}, {660_001, 2}, {780_000, 5}, {840_000, 6}, {900_000, 6}, {960_000, 6}}, []span{{12, 12}}, "660001=2 to 780000=5, minutes 11 to 12, shown 1 and 0"},
 		"exactly a pause":       {[]point{{600_000, 1}, {780_000, 2}, {960_000, 3}}, nil, ""},
 		"longer than a pause":   {[]point{{600_000, 1}, {780_001, 2}, {960_000, 3}}, nil, "600000=1 to 780001=2, minutes 10 to 13, shown 0 and 0"},
 		"a life that ended":     {[]point{{600_000, 1}, {610_000, ended}, {810_000, 2}, {830_000, 4}, {960_000, 3}}, nil, "610000 to 810000=2, minutes 10 to 13, shown 0 and 2"},
@@ -528,6 +529,7 @@ func TestNodeBackfillRange(t *testing.T) {
 		{span{1000, 1010}, nil, 820, 1018},
 		{span{1000, 1010}, []span{{1001, 1002}, {1008, 1030}}, 820, 1038},
 		{span{100, 110}, []span{{105, 106}}, 0, 118},
+		{span{1000, 1010}, []span{{1008, 1030}}, 820, 1038},
 	} {
 		nb := newNodeBackfill(backfillJob{node: n}, c.within, c.spans, 6*time.Minute)
 		if nb.first != c.first || nb.last != c.last {

@@ -29,10 +29,7 @@ func (s intervals) add(from, to int64) intervals {
 		j++
 	}
 	s = slices.Replace(s, i, j, interval{from, to})
-	if len(s) > maxIntervals {
-		s = slices.Delete(s, 0, len(s)-maxIntervals)
-	}
-	return s
+	return s[max(len(s)-maxIntervals, 0):]
 }
 
 // latestStart returns the start of the latest interval, or 0.

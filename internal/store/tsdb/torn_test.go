@@ -63,6 +63,9 @@ func TestTorn(t *testing.T) {
 			if err := truncateTornRecords(filepath.Dir(dir), slog.New(slog.DiscardHandler)); err != nil {
 				t.Fatal(err)
 			}
+			if i, err := os.Stat(path); err != nil || i.Size() != last {
+				t.Errorf("record of %d bytes: truncated to %d, %v, want %d", length, i.Size(), err, last)
+			}
 			if got := try(whole[:last]); got != never {
 				t.Errorf("record of %d bytes: a truncated log is torn at %d", length, got)
 			}

@@ -25,6 +25,7 @@ func TestIsShortLived(t *testing.T) {
 		"across an edge":      {workloadBackfill{first: at - 1, last: at, covered: 11 * time.Second}, end.Add(-50 * time.Second), true},
 		"reported a bit late": {workloadBackfill{first: at, last: at, covered: 10 * time.Second}, end.Add(9 * time.Second), true},
 		"several windows":     {workloadBackfill{first: at, last: at, covered: 20 * time.Second}, end.Add(-5 * time.Second), false},
+		"just too long":       {workloadBackfill{first: at, last: at, covered: 15*time.Second + 1}, end.Add(-5 * time.Second), false},
 		"idle, then ended":    {workloadBackfill{first: at, last: at, covered: 10 * time.Second}, end.Add(time.Minute), false},
 		"alive":               {workloadBackfill{first: at, last: at, covered: 10 * time.Second}, time.Time{}, false},
 		"with samples":        {workloadBackfill{first: at, last: at, covered: 10 * time.Second, sampled: usage.SetOf(usage.CPU)}, end.Add(-5 * time.Second), false},
