@@ -117,6 +117,7 @@ func TestBackfilledSamples(t *testing.T) {
 		{key: "system", to: forever, rate: 1}, {key: "idle", to: forever, rate: 2}, {key: "steady", to: forever, rate: 10},
 		{key: "still", to: forever, rate: 3, idle: [2]float64{60, 2000}}, {key: "stopped", to: 300, rate: 4},
 		{key: "starts", from: 310, to: forever, rate: 5}, {key: "within", from: 250, to: 370, rate: 6}, {key: "brief1", from: 280, to: 290, rate: 7}, {key: "brief2", from: 290, to: 300, rate: 8},
+		{key: "pauses", to: forever, rate: 9, idle: [2]float64{240, 360}},
 	}
 	for name, v := range map[string]struct {
 		lives    []life

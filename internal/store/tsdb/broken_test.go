@@ -1,9 +1,11 @@
 package tsdb_test
 
 import (
+	"bytes"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -34,7 +36,8 @@ func TestBroken(t *testing.T) {
 			}
 			cfg := tsdb.Default()
 			cfg.Dir = dir
-			s, err := tsdb.Open(cfg, fakeRegistry{}, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+			var log bytes.Buffer
+			s, err := tsdb.Open(cfg, fakeRegistry{}, prometheus.NewRegistry(), slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -43,6 +46,9 @@ func TestBroken(t *testing.T) {
 			}
 			if aside, _ := filepath.Glob(dir + ".broken-*"); len(aside) != 1 {
 				t.Errorf("set aside %v, want one directory", aside)
+			}
+			if n := strings.Count(log.String(), "set aside"); n != 1 {
+				t.Errorf("%d times: %s", n, log.String())
 			}
 		})
 	}

@@ -800,7 +800,9 @@ func TestDatabaseOptions(t *testing.T) {
 			}
 		}
 		own, corruptions := prometheus.NewRegistry(), prometheus.NewCounter(prometheus.CounterOpts{Name: "prometheus_tsdb_wal_corruptions_total"})
-		own.MustRegister(corruptions, prometheus.NewCounter(prometheus.CounterOpts{Name: "other"}))
+		other := prometheus.NewCounter(prometheus.CounterOpts{Name: "other"})
+		other.Inc()
+		own.MustRegister(corruptions, other)
 		if err := checkCorruption(own); err != nil {
 			c.Error(err)
 		}
@@ -811,6 +813,25 @@ func TestDatabaseOptions(t *testing.T) {
 		own.MustRegister(brokenCollector{prometheus.NewDesc("broken", "", nil, nil)})
 		if err := checkCorruption(own); err == nil || errors.Is(err, errCorrupt) {
 			c.Errorf("metrics that cannot be read: %v", err)
+		}
+	})
+}
+
+// The database compacts blocks to longer ones.
+func TestCompaction(t *testing.T) {
+	play(t, func(c *scene) {
+		for at := 0.0; at <= 30*3600; at += 1800 {
+			c.put(c.window(at, at+10))
+		}
+		if err := c.s.db.Compact(c.Context()); err != nil {
+			c.Fatal(err)
+		}
+		longest := time.Duration(0)
+		for _, b := range c.s.db.Blocks() {
+			longest = max(longest, time.Duration(b.MaxTime()-b.MinTime())*time.Millisecond)
+		}
+		if longest <= 2*blockSpan {
+			c.Errorf("the longest block has %v", longest)
 		}
 	})
 }

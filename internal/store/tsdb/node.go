@@ -177,15 +177,15 @@ func (n *node) setNames(names []batch.Name) {
 }
 
 // fetchNames looks up the names of workloads that no batch has named since the start.
-func (s *Store) fetchNames(ctx context.Context, n *node, ws []walltime.CutWindow) error {
-	var unknown []workload.ShortID
+func (s *Store) fetchNames(ctx context.Context, n *node, ws []timeline.CutWindow) error {
+	unknown := map[workload.ShortID]bool{}
 	for i := range ws {
 		for j := range ws[i].Rows {
 			short := ws[i].Rows[j].ShortID
 			switch {
 			case n.workloads[short] != nil:
 			case n.hasRoom(short):
-				unknown = append(unknown, short)
+				unknown[short] = true
 			default:
 				n.full = true
 			}
@@ -194,8 +194,7 @@ func (s *Store) fetchNames(ctx context.Context, n *node, ws []walltime.CutWindow
 	if len(unknown) == 0 {
 		return nil
 	}
-	slices.Sort(unknown)
-	found, err := s.names.Names(ctx, n.id, slices.Compact(unknown))
+	found, err := s.names.Names(ctx, n.id, slices.Collect(maps.Keys(unknown)))
 	if err != nil {
 		return err
 	}
@@ -212,7 +211,6 @@ func (s *Store) restoreWorkloads(ctx context.Context, n *node, newest int64) err
 	}
 	if b := alive[shortLivedID]; b != nil {
 		n.shortLived.last, n.shortLived.end, n.shortLived.had = b.last, b.at, b.had
-		delete(alive, shortLivedID)
 	}
 	found, err := s.names.Names(ctx, n.id, slices.Collect(maps.Keys(alive)))
 	if err != nil {

@@ -109,7 +109,6 @@ func (s *seriesScan) add(at int64, x float64) bool {
 	case closed:
 		g := &s.gaps[len(s.gaps)-1]
 		g.hasEnd, g.to, g.endValue, g.last = true, at, v, m
-		s.shown = 0
 	case s.alive:
 		s.show(increase(s.v, v))
 	case s.seen:
@@ -164,10 +163,7 @@ func (s *seriesScan) touches(first, last int64) bool {
 func (s *Store) scan(ctx context.Context, nb *nodeBackfill) error {
 	return s.eachCounter(ctx, nb.node, nb.first*minute, nb.last*minute, func(_ workload.ID, short workload.ShortID, res usage.Resource, it chunkenc.Iterator) {
 		c := seriesScan{res: res, within: nb.within, spans: nb.spans}
-		for it.Next() == chunkenc.ValFloat {
-			if at, v := it.At(); !c.add(at, v) {
-				break
-			}
+		for it.Next() == chunkenc.ValFloat && c.add(it.At()) {
 		}
 		if !c.seen {
 			return

@@ -107,9 +107,6 @@ func (wb *workloadBackfill) addAll(all []*workloadBackfill, nb *nodeBackfill) {
 	}
 	for _, m := range slices.Sorted(maps.Keys(used)) {
 		for r, v := range used[m] {
-			if v == 0 {
-				continue
-			}
 			wb.addUse(usage.Resource(r), m, v, nb.within)
 		}
 	}
