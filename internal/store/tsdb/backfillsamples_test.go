@@ -129,7 +129,7 @@ func TestBackfilledSamples(t *testing.T) {
 		"across a block":  {lives: []life{{key: "idle", to: forever, rate: 2}, {key: "a", to: forever, rate: 10}, {key: "b", from: 7200, to: 7210, rate: 1}}, from: 6900, to: 7900, lost: [2]float64{7050, 7380}},
 		"from nothing":    {lives: base[:3], to: 700, lost: [2]float64{0, 200}},
 		"jobs only":       {lives: []life{{key: "a", to: forever, rate: 10}, {key: "b", from: 220, to: forever, rate: 1}}, to: 900, lost: [2]float64{200, 400}},
-		"above the limit": {lives: append(slices.Clone(base[:4]), base[5:]...), to: 900, lost: [2]float64{200, 400}, cfg: func(c *Config) { c.Workloads = 4 }},
+		"above the limit": {lives: append(slices.Clone(base[:4]), base[5:9]...), to: 900, lost: [2]float64{200, 400}, cfg: func(c *Config) { c.Workloads = 4 }},
 		"too old":         {lives: base[:3], to: 900, lost: [2]float64{200, 400}, cfg: func(c *Config) { c.Retention = 3 * time.Hour }},
 	} {
 		t.Run(name, func(t *testing.T) {

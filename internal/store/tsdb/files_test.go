@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -874,4 +875,78 @@ func TestBlockWriterWithoutTemporaryFiles(t *testing.T) {
 	if _, err := newBlockWriter(t.Context(), dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
+}
+
+// unreadableBlock makes a block without an index.
+func unreadableBlock(dir, name string) error {
+	dir = filepath.Join(dir, name)
+	return errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "meta.json"), []byte(`{"version":1,"ulid":"`+name+`","minTime":1,"maxTime":2}`), 0o600))
+}
+
+// If a block becomes unreadable after the check, the whole database is set aside, and each node is
+// compared with the ledger.
+func TestOpenSetsAllAside(t *testing.T) {
+	t.Parallel()
+	const first, second = "01ARZ3NDEKTSV4RRFFQ69G5FAV", "01BRZ3NDEKTSV4RRFFQ69G5FAV"
+	t.Run("all", func(t *testing.T) {
+		playNow(t, func(c *scene) {
+			c.put(c.window(0, 10))
+			c.l.through = c.at(10)
+			c.close()
+			if err := unreadableBlock(c.cfg.Dir, first); err != nil {
+				c.Fatal(err)
+			}
+			once := sync.OnceFunc(func() {
+				if err := unreadableBlock(c.cfg.Dir, second); err != nil {
+					c.Error(err)
+				}
+			})
+			var err error
+			if c.s, err = Open(c.cfg, c.l, nil, slog.New(hookHandler{slog.NewTextHandler(io.Discard, nil), once})); err != nil {
+				c.Fatal(err)
+			}
+			if len(c.l.unsampled) > 0 {
+				c.Errorf("marked %v", c.l.unsampled)
+			}
+			if got := c.samples(); got != "\n" {
+				c.Errorf("samples remain: %s", got)
+			}
+			if i, err := os.Stat(c.cfg.Dir); err != nil || i.Mode().Perm() != 0o700 {
+				c.Errorf("mode %v, %v", i.Mode(), err)
+			}
+			if all, _ := filepath.Glob(c.cfg.Dir + ".broken-*/" + second); len(all) != 1 {
+				c.Errorf("set aside %v", all)
+			}
+			c.put(c.window(10, 20))
+			if got := c.l.unsampled["n1"]; !got.From.Equal(time.UnixMilli(0)) || !got.To.Equal(c.at(10)) {
+				c.Errorf("the node lacks samples of %v", got)
+			}
+		})
+	})
+	t.Run("not moved back", func(t *testing.T) { // because something else is in the directory
+		playNow(t, func(c *scene) {
+			c.put(c.window(0, 10))
+			c.close()
+			defer c.open()
+			if err := unreadableBlock(c.cfg.Dir, first); err != nil {
+				c.Fatal(err)
+			}
+			hook := func() {
+				errs := []error{unreadableBlock(c.cfg.Dir, second)}
+				all, _ := filepath.Glob(c.cfg.Dir + ".broken-2*")
+				for _, aside := range all {
+					errs = append(errs, os.MkdirAll(filepath.Join(aside, "x"), 0o700))
+				}
+				if err := errors.Join(errs...); err != nil {
+					c.Error(err)
+				}
+			}
+			if _, err := Open(c.cfg, c.l, nil, slog.New(hookHandler{slog.NewTextHandler(io.Discard, nil), hook})); !errors.Is(err, fs.ErrExist) {
+				c.Errorf("opened: %v", err)
+			}
+			if err := os.RemoveAll(filepath.Join(c.cfg.Dir, second)); err != nil {
+				c.Error(err)
+			}
+		})
+	})
 }

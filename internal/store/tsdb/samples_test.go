@@ -145,17 +145,22 @@ type scene struct {
 // play runs do in virtual time, with a new store.
 func play(t *testing.T, do func(c *scene)) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		c := &scene{T: t, begin: time.Now().Truncate(2 * time.Hour).Add(-4 * time.Hour), cfg: Default(), boot: "b", names: map[workload.ID]string{}}
-		c.cfg.Dir = filepath.Join(t.TempDir(), "metrics")
-		c.l = &memoryLedger{names: map[workload.ShortID]batch.Name{}, unsampled: map[string]batch.Span{}}
-		for _, kind := range []workload.Kind{workload.System, workload.Idle} {
-			c.names[workload.NewID("n1", kind, "")] = kind.String()
-		}
-		c.open()
-		defer func() { c.close() }()
-		do(c)
-	})
+	synctest.Test(t, func(t *testing.T) { playNow(t, do) })
+}
+
+// playNow is play in real time: a database that cannot be opened leaves goroutines, for which
+// virtual time would wait.
+func playNow(t *testing.T, do func(c *scene)) {
+	t.Helper()
+	c := &scene{T: t, begin: time.Now().Truncate(2 * time.Hour).Add(-4 * time.Hour), cfg: Default(), boot: "b", names: map[workload.ID]string{}}
+	c.cfg.Dir = filepath.Join(t.TempDir(), "metrics")
+	c.l = &memoryLedger{names: map[workload.ShortID]batch.Name{}, unsampled: map[string]batch.Span{}}
+	for _, kind := range []workload.Kind{workload.System, workload.Idle} {
+		c.names[workload.NewID("n1", kind, "")] = kind.String()
+	}
+	c.open()
+	defer func() { c.close() }()
+	do(c)
 }
 
 func (c *scene) open() {
