@@ -339,7 +339,7 @@ func TestSlices(t *testing.T) {
 	}
 }
 
-// A limitedContext is canceled after it was asked a number of times.
+// A limitedContext is canceled after a number of calls of Err.
 type limitedContext struct {
 	context.Context
 	left int

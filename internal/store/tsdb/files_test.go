@@ -738,7 +738,7 @@ func TestSetAsideFails(t *testing.T) {
 	}
 }
 
-// What Open cannot do is an error, and nothing is reported as set aside then.
+// An error of Open is returned, and the log does not say then that parts were set aside.
 func TestOpenFails(t *testing.T) {
 	play(t, func(c *scene) {
 		c.put(c.window(0, 10))

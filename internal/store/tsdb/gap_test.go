@@ -582,17 +582,18 @@ func TestScan(t *testing.T) {
 		for short, wb := range nb.workloads {
 			for _, key := range []string{"a", "ended", "early", "last"} {
 				if s, _ := c.idOf(key); s == short {
-					text := key
+					var text strings.Builder
+					text.WriteString(key)
 					if wb.sampled != usage.SetOf(usage.DiskRead) {
 						c.Errorf("%s has samples of %v", key, wb.sampled)
 					}
 					for _, g := range wb.gaps {
-						text += fmt.Sprintf(" %s", c.seconds(g.from))
+						fmt.Fprintf(&text, " %s", c.seconds(g.from))
 						if g.hasEnd {
-							text += fmt.Sprintf("-%s", c.seconds(g.to))
+							fmt.Fprintf(&text, "-%s", c.seconds(g.to))
 						}
 					}
-					got = append(got, text)
+					got = append(got, text.String())
 				}
 			}
 		}
