@@ -72,7 +72,7 @@ type appendTx struct {
 }
 
 // appendWindows appends windows and commits.
-func (a *appendTx) appendWindows(ws []timeline.CutWindow) (complete bool, err error) {
+func (a *appendTx) appendWindows(ws []walltime.CutWindow) (complete bool, err error) {
 	for i := range ws {
 		if err := a.appendWindow(&ws[i]); err != nil {
 			return false, errors.Join(err, a.app.Rollback())
@@ -163,7 +163,7 @@ func isShortLived(r *usage.Row) bool {
 // appendShortLived appends the use of all workloads that lived for less than a window. If each
 // of them had series of its own, a machine that starts many would have hardly any other series.
 // They share series, which also count the use of workloads above the limit of a node.
-func (a *appendTx) appendShortLived(rows []*usage.Row, w *timeline.CutWindow) error {
+func (a *appendTx) appendShortLived(rows []*usage.Row, w *walltime.CutWindow) error {
 	b, end := a.node.shortLived, millis(w.Ended())
 	if end <= b.end {
 		return nil // the series has the window, or later ones
@@ -200,7 +200,7 @@ func (a *appendTx) appendShortLived(rows []*usage.Row, w *timeline.CutWindow) er
 
 // appendRow appends what one workload used in a window. A row without totals goes on
 // from where the series is; one of the past says nothing then.
-func (a *appendTx) appendRow(k *namedWorkload, r *usage.Row, w *timeline.CutWindow) error {
+func (a *appendTx) appendRow(k *namedWorkload, r *usage.Row, w *walltime.CutWindow) error {
 	end := millis(w.Ended())
 	next := r.Has == 0 && end > k.end && k.end >= a.node.coverage.latestStart()
 	for res := range (r.Has | r.Usage.Present).All() {
@@ -224,7 +224,7 @@ func (a *appendTx) appendRow(k *namedWorkload, r *usage.Row, w *timeline.CutWind
 
 // appendTotal appends the values of a counter whose total in a window is known: before at its
 // start, and negative if it restarts at 2^63 in the window.
-func (a *appendTx) appendTotal(k *namedWorkload, res usage.Resource, w *timeline.CutWindow, before, amount int64) error {
+func (a *appendTx) appendTotal(k *namedWorkload, res usage.Resource, w *walltime.CutWindow, before, amount int64) error {
 	if before < 0 {
 		return a.appendRestart(k, res, w, before, amount)
 	}

@@ -147,7 +147,7 @@ func TestAppendFails(t *testing.T) {
 			use{key: "idle", res: usage.Memory, amount: 4 * step, total: step})
 		w2.Total.Put(usage.NetworkRx, 5, usage.Measured)
 		w3 := c.window(130, 200, use{key: "a", res: disk, amount: 10, total: thin})
-		cuts, err := timeline.Cut([]usage.Window{w1, w2, w3}, make([]time.Duration, 3))
+		cuts, err := walltime.Cut([]usage.Window{w1, w2, w3}, make([]time.Duration, 3))
 		if err != nil {
 			c.Fatal(err)
 		}

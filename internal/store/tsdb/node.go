@@ -177,7 +177,7 @@ func (n *node) setNames(names []batch.Name) {
 }
 
 // fetchNames looks up the names of workloads that no batch has named since the start.
-func (s *Store) fetchNames(ctx context.Context, n *node, ws []timeline.CutWindow) error {
+func (s *Store) fetchNames(ctx context.Context, n *node, ws []walltime.CutWindow) error {
 	unknown := map[workload.ShortID]bool{}
 	for i := range ws {
 		for j := range ws[i].Rows {
