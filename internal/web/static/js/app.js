@@ -5,7 +5,7 @@ import { go, href, ranged } from "./route.js";
 import { ranges, choose, spanOf, begin, pan, widen, toNow } from "./span.js";
 import { Span } from "./range.js";
 import { refresh } from "./refresh.js";
-import { useHere, useData, Legend, Dialog } from "./ui.js";
+import { useHere, useData, isLoaded, Legend, Dialog } from "./ui.js";
 import { Icon } from "./icon.js";
 import { Find } from "./find.js";
 import "./touch.js";
@@ -97,22 +97,23 @@ function Notice({ id, role = "alert", children }) {
 }
 
 // Notices are what concerns every page: the server is down, the power is simulated, an error.
-function Notices({ down, simulated, error }) {
+function Notices({ down, loaded, simulated, error }) {
   return html`
-    ${down && html`<${Notice} id="down"><b>The server does not answer.</b> <span>This page shows earlier data. Check that the server runs, and the tunnel if you use one. The page reconnects automatically.</span></${Notice}>`}
+    ${down && html`<${Notice} id="down"><b>The server does not answer.</b> <span>${loaded ? "What is gray is earlier data." : "No data is loaded."} Check that the server runs, and the tunnel if you use one. The page reconnects automatically.</span></${Notice}>`}
     ${simulated && html`<${Notice} id="simulated" role="note"><b>Simulated power</b> <span id="simulated-text">${simulated}</span><span>: power and energy are not measured, nor are figures computed from them.</span></${Notice}>`}
     ${error && error.status !== 0 && html`<${Notice}><b>${error.message}</b> <span>${error.hint}</span></${Notice}>`}`;
 }
 
-// useDown follows whether the server can be reached.
-function useDown() {
-  const [down, set] = useState(isDown());
+// useEvent follows a state that an event says has changed.
+function useEvent(event, read) {
+  const [state, set] = useState(read());
   useEffect(() => {
-    const changed = () => set(isDown());
-    addEventListener("mete-reach", changed);
-    return () => removeEventListener("mete-reach", changed);
+    const changed = () => set(read());
+    changed(); // since it was drawn
+    addEventListener(event, changed);
+    return () => removeEventListener(event, changed);
   }, []);
-  return down;
+  return state;
 }
 
 const none = [];
@@ -121,7 +122,7 @@ function App() {
   const { path, query } = useHere();
   const [keys, showKeys] = useState(false);
   const [tries, again] = useState(0);
-  const theme = useTheme(), down = useDown();
+  const theme = useTheme(), down = useEvent("mete-reach", isDown), loaded = useEvent("mete-loaded", isLoaded);
   const who = useData((signal) => get("/v1/nodes", {}, signal), [tries], 15000, true);
   const firing = useData(async (signal) => (await get("/api/v1/alerts", {}, signal)).data.alerts.filter(alarms), [tries], 30000, true);
   const played = useData(async (signal) => (root.querySelector("#app").dataset.live === "1" ? (await get("/api/v0/snapshot", {}, signal)).simulated : ""), [tries], 0, true); // it is fixed when mete up starts
@@ -138,7 +139,7 @@ function App() {
   return html`<div class="frame"><a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); document.getElementById("main").focus(); }}>Skip to the page</a>
     <${Side} page=${page} keep=${keep} dark=${theme === "dark"} showKeys=${showKeys} alarms=${(firing.data || none).length} leave=${() => { signOut(); again(tries + 1); }} />
     <div class="body"><${Head} page=${page} title=${title} path=${path} keep=${keep} span=${spanOf(query)} />
-      <main class=${"page" + (down ? " stale" : "")} id="main" tabindex="-1"><${Notices} down=${down} simulated=${played.data} error=${who.error} />
+      <main class=${"page" + (down ? " stale" : "")} id="main" tabindex="-1"><${Notices} down=${down} loaded=${loaded} simulated=${played.data} error=${who.error} />
         ${(who.data || page && page.alone) && html`<${View} key=${path + (query.job || "") + "\n" + (query.node || "")} path=${path} nodes=${who.data ? who.data.nodes : null} alerts=${firing.data || none} theme=${theme} />`}</main></div>
     ${keys && html`<${Keys} close=${() => showKeys(false)} />`}</div>`;
 }

@@ -1,6 +1,6 @@
 // A flow through levels, drawn by ECharts, which is loaded only for it.
 import { html, useEffect, useRef, useState } from "../vendor/preact.mjs";
-import { Skeleton } from "./ui.js";
+import { Skeleton, Empty } from "./ui.js";
 import { text, brief } from "./fmt.js";
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -9,7 +9,7 @@ const css = (name) => getComputedStyle(document.documentElement).getPropertyValu
 // off }. Tooltips are drawn on the canvas: no text becomes an element.
 export function Sankey({ nodes, links, unit, height, theme, pick, narrow }) {
   const box = useRef(), chart = useRef(), [echarts, load] = useState(null);
-  useEffect(() => { let gone = false; import("../vendor/echarts.mjs").then((m) => { if (!gone) load(m); }); return () => { gone = true; }; }, []);
+  useEffect(() => { let gone = false; import("../vendor/echarts.mjs").then((m) => { if (!gone) load(m); }, () => { if (!gone) load(false); }); return () => { gone = true; }; }, []);
   useEffect(() => {
     if (!echarts) return undefined;
     const drawn = chart.current = echarts.init(box.current, null, { renderer: "canvas" }), resized = new ResizeObserver(() => drawn.resize());
@@ -20,6 +20,7 @@ export function Sankey({ nodes, links, unit, height, theme, pick, narrow }) {
   }, [echarts, theme, narrow]);
   useEffect(() => { if (chart.current) chart.current.setOption(option(nodes, links, unit, narrow), { replaceMerge: ["series"] }); }, [nodes, links, unit]);
   const says = links.slice(0, 30).map((l) => `${label(nodes, l.from)} to ${label(nodes, l.to)} ${text(l.value, unit)}`).join("; ");
+  if (echarts === false) return html`<${Empty} title="The diagram did not load"><span>Reload the page. The table below has all flows.</span></${Empty}>`;
   return html`${!echarts && html`<${Skeleton} height=${height} />`}<div ref=${box} hidden=${!echarts} class="sankey" style=${{ height: height + "px" }} role="img" aria-label=${"flow: " + says}></div>`;
 }
 

@@ -16,6 +16,15 @@ export function useHere() {
   return at;
 }
 
+// The parts of the page that have data; the event mete-loaded says that the first came or the last went.
+const loaded = new Set();
+export const isLoaded = () => loaded.size > 0;
+function load(part, yes) {
+  const was = isLoaded();
+  if (yes) loaded.add(part); else loaded.delete(part);
+  if (was !== isLoaded()) dispatchEvent(new Event("mete-loaded"));
+}
+
 // useData requests data, and again after so many ms while the page is visible and not paused, and at
 // each refresh. The previous data stays until newer data arrives, and after an error. frame says
 // that the data belongs to the frame around all pages.
@@ -53,6 +62,11 @@ export function useData(ask, keys, every = 0, frame = false) {
     run();
     return () => { gone = true; clearTimeout(timer); control.abort(); document.removeEventListener("visibilitychange", seen); };
   }, [...keys, turn]);
+  const has = state.data !== null && !frame;
+  useEffect(() => {
+    load(latest, has);
+    return () => load(latest, false);
+  }, [has]);
   return state;
 }
 
@@ -150,8 +164,9 @@ export function Trouble({ error, retry }) {
 
 // Shown draws data, or a skeleton until there is some, or the error.
 export function Shown({ of, height, lines, children }) {
-  // That the server is down is said once, above the page.
+  // Why the server is not reached is said once, above the page.
   const trouble = of.error && of.error.status !== 0;
+  if (of.data === null && of.error && !trouble) return html`<${Empty} title="No data loaded" />`;
   if (of.data === null && trouble) return html`<${Trouble} error=${of.error} />`;
   if (of.data === null) return html`<${Skeleton} height=${height} lines=${lines} />`;
   return html`${trouble && html`<${Trouble} error=${of.error} />`}${children(of.data)}`;

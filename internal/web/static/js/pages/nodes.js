@@ -54,16 +54,16 @@ export function Nodes({ nodes }) {
   const usual = ["state", "cpu_cores", "memory_bytes", "power", "disk_bytes_per_second", "network_bytes_per_second", "workloads", ...(several ? ["cluster"] : []), "through"];
   const columns = columnsOf([]), chosen = query.cols ? query.cols.split("~") : usual, isShown = (c) => c.always || chosen.includes(c.key), past = columns.some((c) => isShown(c) && c.ranged);
   const now = useData((signal) => get("/v1/summary", { nodes: 1 }, signal), [], nodes.length > 100 ? 15000 : 5000);
-  const amounts = useData(async (signal) => (past ? summed((await get("/v1/usage", { by: "node,kind", fields: "cpu_seconds,energy_joules,disk_written_bytes", limit: 10000, ...ledger(span) }, signal)).groups) : {}), [past, steps(span)]);
+  const amounts = useData(async (signal) => (past ? summed((await get("/v1/usage", { by: "node,kind", fields: "cpu_seconds,energy_joules,disk_written_bytes", limit: 10000, ...ledger(span) }, signal)).groups) : null), [past, steps(span)]);
   const q = (query.q || "").toLowerCase();
   const rows = useMemo(() => {
     const of = new Map(nodes.map((n) => [n.node, n])), sums = amounts.data || {};
     return (now.data ? now.data.nodes || [] : []).map((n) => ({ ...n, booked_through: (of.get(n.node) || {}).booked_through, used: sums[n.name] || sums[n.node] }))
       .filter((n) => (!q || n.name.toLowerCase().includes(q) || n.node.toLowerCase().includes(q)) && (!query.cluster || n.cluster === query.cluster) && (!query.state || n.state === query.state));
   }, [now.data, nodes, q, query.cluster, query.state, amounts.data]);
-  const clusters = [...new Set(nodes.map((n) => n.cluster))].sort(natural), have = [...new Set(nodes.map((n) => n.state))].sort();
-  return html`${nodes.length > 1 && html`<${Card} title="Map" note=${few(rows.length, "node")}><${Shown} of=${now} height=${60}>${() => html`<${Heat} nodes=${rows} />`}</${Shown}></${Card}>`}
-    <section class="card flush fill"><header class="bar"><${Search} placeholder="Filter nodes" />${clusters.length > 1 && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}${(have.length > 1 || query.state) && html`<${Select} name="state" label="State" all="all" options=${have} />`}<div class="end bar"><span class="muted num" role="status">${few(rows.length, "node")}</span><${Columns} columns=${columns} shown=${chosen} /></div></header>
+  const count = now.data ? few(rows.length, "node") : "", clusters = [...new Set(nodes.map((n) => n.cluster))].sort(natural), have = [...new Set(nodes.map((n) => n.state))].sort();
+  return html`${nodes.length > 1 && html`<${Card} title="Map" note=${count}><${Shown} of=${now} height=${60}>${() => html`<${Heat} nodes=${rows} />`}</${Shown}></${Card}>`}
+    <section class="card flush fill"><header class="bar"><${Search} placeholder="Filter nodes" />${clusters.length > 1 && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}${(have.length > 1 || query.state) && html`<${Select} name="state" label="State" all="all" options=${have} />`}<div class="end bar"><span class="muted num" role="status">${count}</span><${Columns} columns=${columns} shown=${chosen} /></div></header>
     <${Shown} of=${now} lines=${8}>${() => html`<${Table} tall columns=${columnsOf(rows).filter(isShown)} rows=${rows} id=${(n) => n.node} label="nodes" empty=${nodes.length === 0
       ? html`<${Empty} title="No machine has enrolled yet"><pre>mete token create --role agent
 mete-agent -server URL -token-file FILE</pre></${Empty}>` : html`<${Empty} title="No nodes match the filters"><button onClick=${() => put({ q: "", cluster: "", state: "" })}>Show all</button></${Empty}>`} />`}</${Shown}>
