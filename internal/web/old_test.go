@@ -2,6 +2,7 @@ package web_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,7 +10,7 @@ import (
 )
 
 // Where no machine has sent data for hours, Overview and Node say since when, and lead to the latest
-// data, in place of empty charts and of tiles without a reason.
+// data, in place of empty charts and of tiles without a reason. Other pages with figures up to now say it too.
 func TestOldDataInChromium(t *testing.T) {
 	needPagesStage(t)
 	const ago = 5 * time.Hour
@@ -33,4 +34,10 @@ func TestOldDataInChromium(t *testing.T) {
 		u.sees("charts, and since when they end", `document.querySelectorAll(".uplot canvas").length >= 4 && document.querySelector("#stopped")?.innerText.includes("No data since ")`)
 		picture(t, ctx, "old-stopped")
 	}
+	for _, page := range []string{"/", "/jobs", "/job?job=kafka", "/flow", "/query"} {
+		u.opens(f.URL + page + map[bool]string{true: "&", false: "?"}[strings.Contains(page, "?")] + "range=24h")
+		u.sees(page+" says that all nodes are out, once", `document.querySelectorAll("#stopped").length === 1 && document.querySelector("#stopped.bad").innerText.includes("from any of 1,000 nodes")`)
+	}
+	u.opens(f.URL + "/jobs?from=1700000000&to=1700003600")
+	u.sees("nothing of it about a range in the past", `document.querySelector("#stopped") === null`)
 }

@@ -6,6 +6,7 @@ import { ranges, choose, spanOf, begin, pan, widen, toNow } from "./span.js";
 import { Span } from "./range.js";
 import { refresh } from "./refresh.js";
 import { useHere, useData, isLoaded, Legend, Dialog } from "./ui.js";
+import { Stopped } from "./parts.js";
 import { Icon } from "./icon.js";
 import { Find } from "./find.js";
 import "./touch.js";
@@ -140,6 +141,7 @@ function App() {
     <${Side} page=${page} keep=${keep} dark=${theme === "dark"} showKeys=${showKeys} alarms=${(firing.data || none).length} leave=${() => { signOut(); again(tries + 1); }} />
     <div class="body"><${Head} page=${page} title=${title} path=${path} keep=${keep} span=${spanOf(query)} />
       <main class=${"page" + (down ? " stale" : "")} id="main" tabindex="-1"><${Notices} down=${down} loaded=${loaded} simulated=${played.data} error=${who.error} />
+        ${who.data && page && page.stopped && html`<${Stopped} nodes=${who.data.nodes.filter((n) => n.state !== "revoked")} span=${spanOf(query)} />`}
         ${(who.data || page && page.alone) && html`<${View} key=${path + (query.job || "") + "\n" + (query.node || "")} path=${path} nodes=${who.data ? who.data.nodes : null} alerts=${firing.data || none} theme=${theme} />`}</main></div>
     ${keys && html`<${Keys} close=${() => showKeys(false)} />`}</div>`;
 }

@@ -5,6 +5,7 @@ import { Card, Shown, Empty, Bar, Figure, Quality, useData } from "./ui.js";
 import { Chart } from "./chart.js";
 import { resources, stacks, stack, capacity, errors, traffic, flows } from "./series.js";
 import { before, isNow, ledger, zoom } from "./span.js";
+import { isDown } from "./api.js";
 import { text, shareOf, inconsistent, when, ago, few, exactly } from "./fmt.js";
 import { nodeAt } from "./route.js";
 import { Table } from "./table.js";
@@ -25,11 +26,12 @@ export function stopped(nodes, now = Date.now() / 1000) { const at = latest(node
 
 const check = (n) => (n === 1 ? "Check that mete-agent runs there, and the network between it and this server." : "Check the network between the nodes and this server, and that mete-agent runs there.");
 
-// Stopped is a message above charts that end early, as no node sends data any more.
+// Stopped is a message above figures that end early, as no node sends data any more. While the server is
+// down, nobody knows.
 export function Stopped({ nodes, span }) {
-  const at = isNow(span) ? stopped(nodes) : 0;
+  const at = isNow(span) && !isDown() ? stopped(nodes) : 0;
   if (!at) return null;
-  return html`<div class="notice warn" role="status" id="stopped"><div><b>No data since ${when(at * 1000)} (${ago(at * 1000)})</b>${nodes.length > 1 && ` from any of ${few(nodes.length, "node")}`}. <span>${check(nodes.length)}</span></div></div>`;
+  return html`<div class="notice bad" role="status" id="stopped"><div><b>No data since ${when(at * 1000)} (${ago(at * 1000)})</b>${nodes.length > 1 && ` from any of ${few(nodes.length, "node")}`}. <span>${check(nodes.length)}</span></div></div>`;
 }
 
 // Blank stands in place of all charts of a range without any data. It leads to the latest data.
