@@ -60,6 +60,9 @@ func TestLargeInChromium(t *testing.T) {
 				t.Errorf("first paint: %v, %v", ms, err)
 			}
 			painted = append(painted, fmt.Sprintf("%5.0f ms: %s", ms, v.name))
+			if v.name == "jobs" {
+				trends(u)
+			}
 		})
 		for _, q := range f.Requests() {
 			if _, ok := questions[q]; !ok {
@@ -75,6 +78,18 @@ func TestLargeInChromium(t *testing.T) {
 	for _, line := range painted {
 		t.Log(line)
 	}
+}
+
+// trends checks that each job of page Jobs has a curve, the largest ones too, whose amounts are those of
+// the table.
+func trends(u *user) {
+	u.t.Helper()
+	u.sees("a curve of each job", `document.querySelectorAll("tbody svg.spark").length > 15 && [...document.querySelectorAll("tbody svg.spark")].every((s) => s.querySelector(".line"))`)
+	expect(u.t, u.ctx, "the amounts of curves", `
+		const { coarse } = await of("history.js"), { spanOf, ledger } = await of("span.js"), { get } = await of("api.js");
+		const span = spanOf({ range: "1h" }), params = { by: "job,kind", where: ["job=postgres-main", "job=kafka"], fields: "cpu_seconds" };
+		const sum = (list) => list.flatMap((a) => a.groups).reduce((a, g) => a + Number(g.cpu_seconds), 0), { buckets, of: parts } = await coarse(params, span, 1000), all = sum([await get("/v1/usage", { ...params, ...ledger(span) })]);
+		return [all > 0, Math.abs(sum(parts) / all - 1) < 1e-9, Math.abs(buckets.length - 30) < 2];`, `[true,true,true]`)
 }
 
 // answers measures requests, whose values are the pages that send them, and measures those

@@ -1,8 +1,8 @@
 // Jobs: the use of each job in the range.
 import { html, useState, useRef, useEffect, useMemo } from "../../vendor/preact.mjs";
-import { get, save, range } from "../api.js";
+import { get, save } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
-import { oneOf } from "../series.js";
+import { coarse, mean } from "../history.js";
 import { Card, Shown, Empty, Figure, Kind, Job, Search, Select, Spark, useData, useHere, useNarrow } from "../ui.js";
 import { Table, Columns } from "../table.js";
 import { text, shareOf, few } from "../fmt.js";
@@ -47,41 +47,24 @@ export function inOrder(columns, narrow) {
 // Columns by which the server cannot sort, and the figure by which it sorts instead.
 const sortedBy = { memory: "memory_byte_seconds", cores: "cpu_seconds", power: "energy_joules" };
 
-// sameAs reports whether a workload belongs to a row.
 const apart = ["kind", "namespace", "user", "project", "cluster"];
-const sameAs = (info, row) => (info.job || info.name) === row.job && apart.every((d) => row[d] === undefined || (info[d] || "") === row[d]);
 const keyOf = (r) => [r.job, ...apart.map((d) => r[d])].join("\u0000");
 
-// trendsOf requests the small charts of rows: key to values, null if there are none.
-async function trendsOf(rows, span, signal) {
-  const lines = Object.fromEntries(rows.map((r) => [keyOf(r), null])), names = [...new Set(rows.map((r) => r.job))];
-  const infos = (await get("/api/v1/series", { "match[]": [`mete_workload_info{job=~${oneOf(names)}}`, `mete_workload_info{job="",name=~${oneOf(names)}}`], start: span.from, end: span.to, limit: 2000 }, signal)).data;
-  const of = new Map(), count = {};
-  for (const i of infos) {
-    const r = rows.find((r) => sameAs(i, r));
-    if (!r || of.has(i.workload)) continue;
-    of.set(i.workload, keyOf(r));
-    count[keyOf(r)] = (count[keyOf(r)] || 0) + 1;
-  }
-  // A chart of only some workloads of a job would be wrong.
-  const ids = [...of.keys()].filter((id) => count[of.get(id)] <= 100).slice(0, 350);
-  // The last of its values is that of the end of the span.
-  const step = Math.max(span.step, Math.ceil(span.length / 48 / span.step) * span.step), many = Math.floor(span.length / step), from = span.to - many * step;
-  const series = ids.length ? await range(`sum by (workload) (rate(mete_workload_cpu_seconds_total{workload=~${oneOf(ids)}}[${Math.max(60, step * 2)}s]))`, { from, to: span.to, step }, signal) : [];
-  for (const s of series) {
-    const k = of.get(s.metric.workload), line = lines[k] || (lines[k] = new Array(many + 1).fill(0));
-    for (const [t, v] of s.values) line[Math.round((t - from) / step)] += Number(v);
-  }
+// trendsOf requests the small charts of rows, from the amounts that the ledger sums: key to values.
+async function trendsOf(rows, { by, where, span, nodes }, signal) {
+  const jobs = [...new Set(rows.map((r) => r.job))], { buckets, of } = await coarse({ by, where: [...where, ...jobs.map((j) => "job=" + j)], fields: "cpu_seconds" }, span, nodes, signal);
+  const lines = Object.fromEntries(rows.map((r) => [keyOf(r), new Array(buckets.length).fill(0)]));
+  of.forEach((a, i) => { for (const g of a.groups) { const line = lines[keyOf(g)]; if (line) line[i] = mean(g, "cpu_seconds", buckets[i]) || 0; } });
   return lines;
 }
 
 // useTrends requests the small charts of the visible rows, a few at a time. Charts stay until newer
 // ones arrive.
-function useTrends(span) {
+function useTrends(of) {
   const [found, set] = useState({});
   const work = useRef({ rows: [], have: new Set(), busy: false, timer: 0, control: new AbortController() });
-  const at = useRef(span);
-  at.current = span;
+  const at = useRef(of);
+  at.current = of;
   const load = async () => {
     const w = work.current, rows = w.rows.filter((r) => !w.have.has(keyOf(r))).slice(0, 40);
     if (w.busy || rows.length === 0) return;
@@ -95,7 +78,7 @@ function useTrends(span) {
     w.busy = false;
     load();
   };
-  useEffect(() => { work.current.have = new Set(); load(); }, [steps(span)]);
+  useEffect(() => { work.current.have = new Set(); load(); }, [of.by, of.where.join("\n"), steps(of.span)]);
   useEffect(() => () => { clearTimeout(work.current.timer); work.current.control.abort(); }, []);
   const seen = (rows) => { const w = work.current; w.rows = rows; clearTimeout(w.timer); w.timer = setTimeout(load, 120); };
   return [found, seen];
@@ -104,14 +87,14 @@ function useTrends(span) {
 export function Jobs({ nodes }) {
   const { query } = useHere();
   const span = useSpan(query);
-  const [trend, seen] = useTrends(span), narrow = useNarrow();
-  const shown = query.cols ? query.cols.split("~") : usual;
-  const columns = allColumns(trend, { cpu: 1, most: 1 }, []);
+  const shown = query.cols ? query.cols.split("~") : usual, narrow = useNarrow();
+  const columns = allColumns({}, { cpu: 1, most: 1 }, []);
   const picked = columns.filter((c) => c.always || shown.includes(c.key));
   const by = ["job", "kind", ...["namespace", "user", "project", "cluster"].filter((d) => shown.includes(d))].join(",");
   const wanted = new Set(picked.flatMap((c) => c.fields || []).concat("cpu_seconds"));
   const fields = [...wanted].join(","), sorting = (query.sort || "cpu_seconds").split(".")[0], sort = sortedBy[sorting] || sorting;
   const where = [...["cluster", "namespace", "user", "project", "kind"].filter((d) => query[d]).map((d) => d + "=" + query[d]), ...(query.label ? ["label:" + query.label] : [])];
+  const [trend, seen] = useTrends({ by, where, span, nodes: nodes.length });
   const limit = query.all ? 10000 : some, params = { by, fields, where, limit, sort: wanted.has(sort) && sort !== "trend" ? sort : "" };
   const data = useData((signal) => get("/v1/usage", { ...params, ...ledger(span) }, signal), [JSON.stringify(params), steps(span)], 0);
   const offers = useData(async (signal) => {
