@@ -191,7 +191,7 @@ const runMarkScript = `
 	const plots = uPlot.sync("time").plots.filter((u) => u.root.isConnected), wrong = [];
 	const red = (u, x, y) => near(u.ctx.getImageData(Math.round(x), Math.round(y), 1, 1).data, bad), blue = (u, x, y) => near(u.ctx.getImageData(Math.round(x), Math.round(y), 1, 1).data, fine);
 	for (const u of plots) for (const r of runs) {
-		const at = u.valToPos(seconds(runs.find((r) => r.exit_code).started_at), "x", true), x = u.valToPos(seconds(r.started_at), "x", true), y = u.bbox.top + u.bbox.height - 2;
+		const at = u.valToPos(seconds(runs.find((r) => r.exit_code).started_at), "x", true), x = u.valToPos(seconds(r.started_at), "x", true), y = u.bbox.top + u.bbox.height + 4;
 		if (x < u.bbox.left || x > u.bbox.left + u.bbox.width - 3) continue;
 		const failed = r.exit_code !== 0, color = [0, 1].some((d) => (failed ? red : blue)(u, x + d, y));
 		if (!color && (failed || Math.abs(x - at) > 4)) // else it is below the failed one

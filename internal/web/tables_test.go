@@ -104,9 +104,19 @@ func checkNodeTable(u *user, f *fleet.Fleet, path, node string) {
 	}
 	shown := u.table("jobs on this node")
 	checkRows(u.t, path, shown, a.Groups, []string{"Job", "Kind"}, nodeColumns)
+	checkSums(u, path, shown, a.Total)
+}
+
+// checkSums compares the last row of a table of what was used with the sum of all.
+func checkSums(u *user, path string, shown *shownTable, total *v1.Figures) {
+	u.t.Helper()
+	if len(shown.Foot) == 0 {
+		u.t.Errorf("%s: no row of sums", path)
+		return
+	}
 	sums := shown.Foot[len(shown.Foot)-1][1:]
 	for i, key := range []string{"cpu_seconds", "", "", "disk_read_bytes", "disk_written_bytes", "network_rx_bytes", "", "energy_joules"} {
-		want := exact(a.Total, key)
+		want := exact(total, key)
 		if key == "" || want.value == nil {
 			none := "–" // absent
 			if key == "" {
@@ -171,8 +181,10 @@ func checkJobTables(u *user, f *fleet.Fleet, path, job, parts string) {
 		dims, keys = []query.Dimension{query.ByNamespace, query.ByPod, query.ByContainer}, []string{"Namespace", "Pod", "Container"}
 	}
 	shown := u.table("parts by " + parts)
-	groups := answer(u.t, f.Server.Ledger, from, to, where, dims...).Groups
+	all := answer(u.t, f.Server.Ledger, from, to, where, dims...)
+	groups := all.Groups
 	checkRows(u.t, path, shown, groups[:min(1000, len(groups))], keys, partColumns)
+	checkSums(u, path, shown, all.Total)
 	checkRaw(u, path, &a.Groups[0])
 	checkTiles(u, path, &a.Groups[0])
 	if list := evaluate[int](u, `document.querySelectorAll('[aria-label="runs"]').length`); list > 0 {
@@ -225,7 +237,11 @@ func checkTiles(u *user, path string, g *v1.Group) {
 		return x
 	}
 	tiles := u.tiles("in this range")
-	for title, want := range map[string]figure{"CPU": exact(&g.Figures, "cpu_seconds"), "Energy": exact(&g.Figures, "energy_joules"), "Disk": sum("disk_read_bytes", "disk_written_bytes"), "Network": sum("network_rx_bytes", "network_tx_bytes")} {
+	memory := per(&g.Figures, "memory_byte_seconds", "B")
+	if sum := exact(&g.Figures, "memory_average_bytes"); sum.value != nil && memory.value != nil && *sum.value > *memory.value {
+		memory = sum // of several at a time
+	}
+	for title, want := range map[string]figure{"CPU": exact(&g.Figures, "cpu_seconds"), "Memory": memory, "Energy": exact(&g.Figures, "energy_joules"), "Disk": sum("disk_read_bytes", "disk_written_bytes"), "Network": sum("network_rx_bytes", "network_tx_bytes")} {
 		if err := tiles[title].value.check(want, nil); err != nil {
 			u.t.Errorf("%s, tile %s: %v", path, title, err)
 		}

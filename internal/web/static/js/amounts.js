@@ -1,7 +1,7 @@
 // Columns of amounts from the ledger.
 import { html } from "../vendor/preact.mjs";
 import { Figure, largest } from "./ui.js";
-import { known } from "./fmt.js";
+import { known, few } from "./fmt.js";
 
 // running is the average of one of a job's workloads while it ran: of a sum over time, by the time for
 // which each workload was measured.
@@ -26,6 +26,13 @@ export function jobColumns(rows) {
   return [amount("cpu_seconds", "CPU", "seconds", "CPU time in the range", { first: true }), whileRunning("memory", "Memory", "memory_byte_seconds", "bytes", "average memory, with page cache,"),
     amount("memory_peak_bytes", "Peak memory", "bytes", "peak memory of a single workload"), amount("disk_read_bytes", "Read", "bytes", "bytes read from disks"), amount("disk_written_bytes", "Written", "bytes", "bytes written to disks"),
     amount("network_rx_bytes", "Received", "bytes", "bytes received"), whileRunning("power", "Power", "energy_joules", "watts", "average power of the activity"), amount("energy_joules", "Energy", "joules", "energy of the activity, with the possible error", { off: "energy_error_joules" })];
+}
+
+// Sums is the foot of a table of what was used: the rows that are not listed, and all. The first of its
+// columns have names of rows. Averages and peaks have no sum.
+export function Sums({ columns, names, used, what }) {
+  const line = (title, t) => html`<tr><th scope="row" colspan=${names}>${title}</th>${columns.slice(names).map((c) => html`<td class="num">${c.sums ? c.cell(t) : ""}</td>`)}</tr>`;
+  return used.total && html`<tfoot>${used.rest_groups > 0 && line(few(used.rest_groups, "more " + what), used.rest)}${line("All", used.total)}</tfoot>`;
 }
 
 // jobFields are the figures of jobColumns.

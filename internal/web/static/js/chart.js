@@ -84,12 +84,12 @@ function axes(unit, node) {
 const lone = (row) => row.flatMap((v, i) => (known(v) && !known(row[i - 1]) && !known(row[i + 1]) ? [i] : []));
 
 // marksOn draws what happened: times as lines, spans as tinted ground or as strips, whose ends may be
-// lines too. Strips are drawn over the values.
+// lines too. Strips are drawn over the values, and below their zero.
 function marksOn(u, marks, strips) {
-  const c = u.ctx, { left, top, width, height } = u.bbox;
+  const c = u.ctx, { left, top, width, height } = u.bbox, strip = 6 * devicePixelRatio;
   c.save();
   c.beginPath();
-  c.rect(left, top, width, height);
+  c.rect(left, top, width, height + (strips ? strip : 0));
   c.clip();
   for (const m of marks) {
     if (Boolean(m.strip) !== strips) continue;
@@ -99,7 +99,7 @@ function marksOn(u, marks, strips) {
       c.globalAlpha = 0.45;
       for (const [x, on] of [[a, m.ends === "both" || m.ends === "from"], [b, m.ends === "both" || m.ends === "to"]]) if (on) c.fillRect(x, top, Math.max(1, devicePixelRatio), height);
       c.globalAlpha = 0.9;
-      c.fillRect(a, top + height - 4 * devicePixelRatio, Math.max(b - a, 2), 4 * devicePixelRatio);
+      c.fillRect(a, top + height + 2 * devicePixelRatio, Math.max(b - a, 2), strip - 2 * devicePixelRatio);
       continue;
     }
     c.globalAlpha = 0.13;

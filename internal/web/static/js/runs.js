@@ -2,7 +2,7 @@
 import { html, useMemo } from "../vendor/preact.mjs";
 import { get, save } from "./api.js";
 import { ledger, steps, zoom } from "./span.js";
-import { Card, Shown, Empty, Quality, Segments, useData, useHere } from "./ui.js";
+import { Card, Shown, Empty, Quality, Segments, useData, useHere, useNarrow } from "./ui.js";
 import { Table } from "./table.js";
 import { text, aligned, few, time, exactly, qualities, known, hours } from "./fmt.js";
 import { nodeAt, put } from "./route.js";
@@ -105,22 +105,25 @@ function Compared({ pair }) {
 
 // Runs is the card of the runs, data of useRuns; nothing for a job without runs.
 export function Runs({ data, where, span }) {
-  const { query } = useHere();
+  const { query } = useHere(), narrow = useNarrow();
   const runs = data.data ? data.data.runs : [];
   const chosen = (query.runs || "").split("~").filter(Boolean), f = figure(query.trend) || figures[0];
   const largest = useMemo(() => Object.fromEntries(figures.map((g) => [g.key, Math.max(0, ...runs.map((r) => number(r[g.key]) || 0))])), [runs]);
   const choose = (id) => put({ runs: (chosen.includes(id) ? chosen.filter((c) => c !== id) : [...chosen, id].slice(-2)).join("~") }, true);
   const pair = chosen.map((id) => runs.find((r) => r.run === id)).filter(Boolean).sort((a, b) => began(a) - began(b));
-  const column = (key, bar) => { const g = figure(key); return { key, title: g.title, help: g.help, num: true, value: (r) => number(r[key]), cell: (r) => html`<${Value} r=${r} f=${g} like=${largest[key]} bar=${bar ? largest[key] : 0} />` }; };
-  const columns = [
+  const column = (key, bar) => { const g = figure(key); return { key, title: g.title, help: g.help, num: true, value: (r) => number(r[key]), cell: (r) => html`<${Value} r=${r} f=${g} like=${largest[key]} bar=${bar && !narrow ? largest[key] : 0} />` }; };
+  const marked = runs.some((r) => r.comparisons.some((c) => c.marked)), today = narrow && runs.every((r) => new Date(began(r) * 1000).toDateString() === new Date().toDateString());
+  const all = [
     { key: "pick", title: "", cell: (r) => html`<input type="checkbox" value=${r.run} checked=${chosen.includes(r.run)} onChange=${() => choose(r.run)} aria-label=${"compare the run of " + when(began(r) * 1000)} />` },
-    { key: "start", title: "Start", num: true, first: true, value: began, cell: (r) => html`<button type="button" class="quiet" title=${exactly(began(r) * 1000) + ": zoom to this run"} onClick=${() => look(r)}>${when(began(r) * 1000)}</button>` },
+    { key: "start", title: "Start", num: true, first: true, value: began, cell: (r) => html`<button type="button" class="quiet" title=${exactly(began(r) * 1000) + ": zoom to this run"} onClick=${() => look(r)}>${(today ? time : when)(began(r) * 1000)}</button>` },
     column("length_seconds", true),
     { key: "exit", title: "Exit", value: exitOf, cell: (r) => html`<span class=${failed(r) ? "failed" : ""}>${exitOf(r)}</span>` },
     column("cpu_seconds", true), column("cpu_average_cores"), column("memory_peak_bytes", true), column("disk_read_bytes"), column("disk_written_bytes"), column("energy_joules", true),
-    { key: "marks", title: "Marks", help: "change against the median of the latest successful runs before it, where it is unusual", value: (r) => r.comparisons.filter((c) => c.marked).length || null, cell: (r) => html`<${Marks} r=${r} />` },
+    ...(marked ? [{ key: "marks", title: "Marks", help: "change against the median of the latest successful runs before it, where it is unusual", value: (r) => r.comparisons.filter((c) => c.marked).length || null, cell: (r) => html`<${Marks} r=${r} />` }] : []),
     { key: "node", title: "Node", class: "name", value: (r) => r.node, cell: (r) => html`<a href=${nodeAt(r.node)}>${r.node}</a>` },
   ];
+  // What a run used stands on the screen of a phone.
+  const first = ["pick", "start", "cpu_seconds", "energy_joules"], columns = narrow ? [...first.map((k) => all.find((c) => c.key === k)), ...all.filter((c) => !first.includes(c.key))] : all;
   if (data.data && runs.length === 0) return null;
   return html`<div class="grid"><${Card} title="Runs" flush width="w12" note=${data.data && data.data.next_cursor ? "the latest " + most : runs.length ? few(runs.length, "run") : null}
     aside=${html`<${Segments} label="trend of" options=${figures.filter((g) => g.trend).map((g) => [g.key, g.title])} value=${f.key} choose=${(v) => put({ trend: v === figures[0].key ? "" : v }, true)} /><button type="button" onClick=${() => save("/v1/runs", { where, format: "csv", ...ledger(span) }, "runs.csv")}>Download CSV</button>`}>

@@ -7,7 +7,7 @@ import { JobCharts, useJobCharts } from "../jobcharts.js";
 import { percentOf, isMeasured } from "../changes.js";
 import { Table } from "../table.js";
 import { Runs, useRuns } from "../runs.js";
-import { running, jobColumns, jobFields } from "../amounts.js";
+import { running, jobColumns, jobFields, Sums } from "../amounts.js";
 import { text, few, when, exactly, fieldUnit, qualities, known, worst, shellWord } from "../fmt.js";
 import { nodeAt, go, put } from "../route.js";
 
@@ -15,12 +15,13 @@ const most = 301; // workloads that are listed: one more than have marks
 
 // Parts breaks the use of a job down by node, workload or container.
 function Parts({ by, where, span }) {
-  const dims = { node: "node", workload: "workload,node,kind", container: "namespace,pod,container" }[by];
+  const dims = { node: "node", workload: "workload,pod,container,node,kind", container: "namespace,pod,container" }[by];
   const data = useData((signal) => get("/v1/usage", { by: dims, where, limit: 1000, fields: jobFields, ...ledger(span) }, signal), [by, where.join(), steps(span)]);
-  const keys = dims.split(",").filter((d) => d !== "kind"), rows = data.data ? data.data.groups : [];
+  // Of workloads with one name, pod and container tell which is which, where there are any.
+  const rows = data.data ? data.data.groups : [], keys = dims.split(",").filter((d) => d !== "kind" && (by === "container" || d === by || d === "node" || rows.some((r) => r[d])));
   const cell = (d) => (r) => (d === "node" && r.node ? html`<a href=${nodeAt(r.node)}>${r.node}</a>` : r[d] ? html`<span title=${r[d]}>${r[d]}</span>` : html`<span class="absent">–</span>`);
   const columns = [...keys.map((d) => ({ key: d, title: d[0].toUpperCase() + d.slice(1), class: "name", value: (r) => r[d] || null, cell: cell(d) })), ...jobColumns(rows)];
-  return html`<${Shown} of=${data} lines=${4}>${() => html`<${Table} columns=${columns} rows=${rows} id=${(r) => keys.map((k) => r[k]).join("\u0000")} name="parts" label=${"parts by " + by} empty=${html`<${Empty} title="No data in this range" />`} />`}</${Shown}>`;
+  return html`<${Shown} of=${data} lines=${4}>${() => html`<${Table} columns=${columns} rows=${rows} id=${(r) => keys.map((k) => r[k]).join("\u0000")} name="parts" label=${"parts by " + by} foot=${html`<${Sums} columns=${columns} names=${keys.length} used=${data.data} what="part" />`} empty=${html`<${Empty} title="No data in this range" />`} />`}</${Shown}>`;
 }
 
 const words = (key) => key.replace(/_(byte_seconds|bytes|joules|seconds|watts)$/, "").replaceAll("_", " ").replace(/^(\w)/, (c) => c.toUpperCase()).replace(/^Cpu/, "CPU").replace(/^Pids/, "Tasks").replace(/^Oom/, "OOM");
@@ -43,7 +44,7 @@ export function command(job, span) {
 
 // About lists what is known about the job besides its use. Of a job with more workloads than are listed
 // it leaves out what only the others may tell.
-function About({ list, job, span, columns }) {
+function About({ list, nodes: ran, job, span, columns }) {
   const one = list[0], labels = Object.entries(one ? one.labels : {});
   const kinds = [...new Set(list.map((w) => w.kind))], nodes = [...new Set(list.map((w) => w.node))];
   const started = list.map((w) => w.started_at || w.first_at).filter(Boolean).sort()[0], ended = list.every((w) => w.ended_at) ? list.map((w) => w.ended_at).sort().pop() : null;
@@ -52,9 +53,9 @@ function About({ list, job, span, columns }) {
   const every = (key) => { const found = [...new Set(list.map((w) => w[key]).filter(Boolean))].sort(); return found.length > 4 ? `${found.slice(0, 3).join(", ")} and ${found.length - 3} more` : found.join(", "); };
   const exits = [...new Set(list.map((w) => w.exit_code).filter(known))];
   return html`<${Facts} columns=${columns} of=${[["Kind", kinds.join(", ")], ["User", every("user")], ["Project", every("project")], ["Cluster", every("cluster")],
-    ["Nodes", all && nodes.length > 0 && nodes.length <= 6 ? nodes.map((n, i) => html`${i > 0 && ", "}<a href=${nodeAt(n)}>${n}</a>`) : (all ? "" : "at least ") + few(nodes.length, "node")],
+    ["Nodes", all && nodes.length > 0 && nodes.length <= 6 ? nodes.map((n, i) => html`${i > 0 && ", "}<a href=${nodeAt(n)}>${n}</a>`) : known(ran) ? few(ran, "node") : null],
     ["Workloads", list.length > 1 ? (all ? list.length.toLocaleString() : "at least " + list.length) : null],
-    ["First use", all && started ? html`<span title=${exactly(started)}>${when(started)}</span>` : null], ["Ended", !all ? null : ended ? html`<span title=${exactly(ended)}>${when(ended)}</span>` : list.length ? "running" : null],
+    ["First use", all && started ? html`<span title=${exactly(started)}>${when(started)}</span>` : null], ["Ended", all && ended ? html`<span title=${exactly(ended)}>${when(ended)}</span>` : null], ["State", all && !ended && list.length ? "running" : null],
     ["Exit code", all && exits.length ? exits.join(", ") : null], ["Path", list.length === 1 && one.path ? html`<code>${one.path}</code>` : null],
     ...labels.slice(0, 12).map(([k, v]) => [html`<code>${k}</code>`, v]),
     ["Command", html`<code>${command(job, span)}</code>`]]} />`;
@@ -99,10 +100,11 @@ export function Job({ nodes }) {
   if (used.data && !sum) return html`<section class="card"><${Empty} title=${`No data for "${job}" in this range`}><span>Check the spelling or widen the range.</span><div class="bar"><button onClick=${() => put({ range: "7d", from: "", to: "" })}>Show 7 days</button><a class="button" href="/jobs">All jobs</a></div></${Empty}></section>`;
   const q = sum ? sum.quality : {};
   const cores = sum && running(sum, "cpu_seconds"), bytes = sum && running(sum, "memory_byte_seconds"), watts = sum && running(sum, "energy_joules");
+  const together = sum && Number(sum.memory_average_bytes) > bytes; // several ran at a time
   const whileRunning = (list.data || []).length > 1 ? "of a workload while it ran" : "while it ran";
   return html`<${Shown} of=${used} height=${108}>${() => html`<section class="card stats five" aria-label="in this range">
       <${Stat} title="CPU" v=${sum.cpu_seconds} unit="seconds" quality=${q.cpu_seconds} below=${html`${known(cores) && html`<span>${text(cores, "cores")} ${whileRunning}</span>`}${change("cpu_seconds")}`} />
-      <${Stat} title="Memory" v=${bytes} unit="bytes" quality=${q.memory_byte_seconds} below=${html`<span>average ${whileRunning}</span>${known(sum.memory_peak_bytes) && html`<span>peak ${text(sum.memory_peak_bytes, "bytes")}</span>`}`} />
+      <${Stat} title="Memory" v=${together ? sum.memory_average_bytes : bytes} unit="bytes" quality=${q.memory_byte_seconds} below=${html`${together ? html`<span>average of all</span><span>${text(bytes, "bytes")} ${whileRunning}</span>` : html`<span>average ${whileRunning}</span>`}${known(sum.memory_peak_bytes) && html`<span>peak ${text(sum.memory_peak_bytes, "bytes")}</span>`}`} />
       <${Stat} title="Energy" v=${sum.energy_joules} unit="joules" quality=${q.energy_joules} off=${sum.energy_error_joules === null ? null : sum.energy_error_joules} below=${html`${known(watts) && html`<span>${text(watts, "watts")} ${whileRunning}</span>`}${change("energy_joules")}`} />
       <${Flow} title="Disk" sum=${sum} of=${[["read", "disk_read_bytes"], ["written", "disk_written_bytes"]]} change=${change} />
       <${Flow} title="Network" sum=${sum} of=${[["in", "network_rx_bytes"], ["out", "network_tx_bytes"]]} change=${change} /></section>`}</${Shown}>
@@ -110,7 +112,7 @@ export function Job({ nodes }) {
     <div class="bar">${several && html`<${Segments} label="lines" options=${[["", "by type"], ["1", "by node"]]} value=${split ? "1" : ""} choose=${(v) => put({ split: v }, true)} />`}
       <label class="check"><input type="checkbox" checked=${compare} onChange=${(e) => put({ compare: e.target.checked ? "1" : "" }, true)} /> compare with the previous period</label></div>
     <div class="grid"><${JobCharts} data=${drawn} previous=${previous} split=${split && several} span=${span} quality=${q} runs=${runs.data ? runs.data.runs : none} list=${list.data} pick=${(p) => go(nodeAt(p.node))}
-        last=${(width) => html`<${Card} title="About" width=${width}><${Shown} of=${list} lines=${6}>${(l) => html`<${About} list=${l} job=${job} span=${span} columns=${{ w12: 3, w8: 2 }[width]} />`}</${Shown}></${Card}>`} />
+        last=${(width) => html`<${Card} title="About" width=${width}><${Shown} of=${list} lines=${6}>${(l) => html`<${About} list=${l} nodes=${sum && sum.nodes} job=${job} span=${span} columns=${{ w12: 3, w8: 2 }[width]} />`}</${Shown}></${Card}>`} />
       <${Card} title="Parts" flush width="w12" aside=${html`<${Segments} label="parts by" options=${[["node", "by node"], ["workload", "by workload"], ["container", "by container"]]} value=${by} choose=${(v) => put({ parts: v === "node" ? "" : v }, true)} />`}><${Parts} by=${by} where=${where} span=${span} /></${Card}>
       <${Card} title="All figures" note="in the range, from the ledger" flush width="w12" aside=${html`<button type="button" onClick=${() => save("/v1/usage", { by: "workload,node", where, ...ledger(span) }, "job.json")}>Download JSON</button>`}><${Shown} of=${used} lines=${8}>${() => html`<${Raw} sum=${sum} />`}</${Shown}></${Card}></div>`;
 }

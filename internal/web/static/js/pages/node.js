@@ -10,7 +10,7 @@ import { useChange } from "../changes.js";
 import { Table } from "../table.js";
 import { State } from "./nodes.js";
 import { text, shareOf, few, ago, exactly, when } from "../fmt.js";
-import { jobColumns, jobFields } from "../amounts.js";
+import { jobColumns, jobFields, Sums } from "../amounts.js";
 import { put, go, jobAt, href, ranged } from "../route.js";
 
 function Now({ n, since, change = () => null }) {
@@ -27,10 +27,8 @@ function Now({ n, since, change = () => null }) {
 function Users({ used, name }) {
   const columns = [{ key: "job", title: "Job", class: "name", value: (r) => r.job, cell: (r) => html`<${Job} name=${r.job} kind=${r.kind} node=${name} />` },
     { key: "kind", title: "Kind", value: (r) => r.kind, cell: (r) => html`<${Kind} of=${r.kind} />` }, ...jobColumns(used.groups)];
-  // Averages and peaks have no sum.
-  const line = (title, t) => html`<tr><th scope="row" colspan="2">${title}</th>${columns.slice(2).map((c) => html`<td class="num">${c.sums ? c.cell(t) : ""}</td>`)}</tr>`;
   return html`<${Table} columns=${columns} rows=${used.groups} id=${(r) => r.job + "\u0000" + r.kind} name="jobs" label="jobs on this node" empty=${html`<${Empty} title="No data in this range" />`}
-    foot=${used.total && html`<tfoot>${used.rest_groups > 0 && line(few(used.rest_groups, "more job"), used.rest)}${line("All", used.total)}</tfoot>`} />`;
+    foot=${html`<${Sums} columns=${columns} names=${2} used=${used} what="job" />`} />`;
 }
 
 export function Node({ path, nodes }) {
