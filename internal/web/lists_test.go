@@ -131,6 +131,11 @@ func lists(t *testing.T, ctx context.Context) {
 		const of1 = (more) => { const t = arrange(machine, { ...opt, ...more }); return t.rows.map((r) => r.label).join() + " " + t.restCount + " " + t.idleCount; };
 		return [of1({ hideIdle: false }), of1({ hideIdle: true }), of1({ hideIdle: true, recent: new Set(["still"]) }), of1({ hideIdle: true, filter: "still" }), of1({ hideIdle: true, filter: "lar" })];`,
 		`["b,system,a,large,still,idle 0 0","b,system,a,large,idle 1 1","b,system,a,large,still,idle 0 0"," 6 1","large 5 0"]`)
+	expect(t, ctx, "the total of a machine whose rows do not show all traffic", `
+		const { machineOf } = await of("pages/live.js"), none = { value: 0, quality: 1 }, total = { cpu: { value: 2, quality: 1 }, diskRead: none, diskWritten: none, networkRx: none, networkTx: none };
+		const shown = (m) => Object.entries(machineOf(m, total)).map(([k, f]) => k + " " + (f ? f.value : "–")).join();
+		return [shown({ disk: null, network: { in_bytes_per_second: 7, out_bytes_per_second: 0 } }), shown({ disk: { in_bytes_per_second: 3, out_bytes_per_second: 4 } })];`,
+		`["cpu 2,diskRead –,diskWritten –,networkRx 7,networkTx 0","cpu 2,diskRead 3,diskWritten 4,networkRx –,networkTx –"]`)
 	expect(t, ctx, "workloads that were busy lately", `
 		const { remember } = await of("tree.js");
 		const machine = (cpu) => ({ memory_bytes: { whole: 1000 }, workloads: [{ id: "a", cpu_cores: cpu, quality: {} }, { id: "b", cpu_cores: 1, quality: {} }] });

@@ -3,7 +3,7 @@ import { html, useState, useEffect, useMemo, useRef } from "../../vendor/preact.
 import { arrange, label, remember, residual, pressing, quality } from "../tree.js";
 import { Stat, Search, Segments, Dialog, Facts, Quality, Figure, Skeleton, Empty, Spark, useHere, useKey } from "../ui.js";
 import { useWindow, rowHeight, Spacer } from "../table.js";
-import { text, known, time, qualities, few, fieldUnit } from "../fmt.js";
+import { text, aligned, known, time, qualities, few, fieldUnit } from "../fmt.js";
 import { put } from "../route.js";
 import { get, credentials } from "../api.js";
 
@@ -59,7 +59,7 @@ const both = (f) => (f ? f.in_bytes_per_second + f.out_bytes_per_second : 0);
 function Cards({ m, history }) {
   const cpu = m.cpu_cores, mem = m.memory_bytes, e = m.energy;
   const parts = (p, unit) => [["workloads", "var(--accent)"], ["system", "var(--c-system)"]].map(([k, color]) => ({ share: p[k] / p.whole, color, title: `${k} ${text(p[k], unit)}` }));
-  const spark = (k) => html`<${Spark} values=${history.map((h) => h[k])} label=${"the last minutes of " + k} />`;
+  const spark = (k) => history.length > 1 && html`<${Spark} values=${history.map((h) => h[k])} label=${"the last minutes of " + k} />`;
   const flow = (name, f, a, b, k) => html`<${Stat} title=${name} v=${f ? both(f) : null} unit="rate" below=${f ? html`<span>${a} ${text(f.in_bytes_per_second, "rate")}</span><span>${b} ${text(f.out_bytes_per_second, "rate")}</span>` : "not available"}>${spark(k)}</${Stat}>`;
   return html`<section class="card stats five" aria-label="the machine">
     <${Stat} title="CPU" v=${cpu.workloads + cpu.system} unit="cores" parts=${parts(cpu, "cores")} below=${html`<span>of ${text(cpu.whole, "none")} CPUs</span><span>workloads ${text(cpu.workloads, "none")}</span><span>system ${text(cpu.system, "none")}</span><span>idle ${text(cpu.idle, "none")}</span>${cpu.steal >= 0.005 && html`<span class="tag warn">stolen ${text(cpu.steal, "none")}</span>`}`}>${spark("cpu")}</${Stat}>
@@ -71,7 +71,7 @@ function Cards({ m, history }) {
 }
 
 const columns = [
-  ["cpu", "CPU", "cores", "cpu", "cores in use"], ["memory", "Memory", "bytes", "memory", "memory charged to the workload, with page cache"],
+  ["cpu", "CPU, cores", "cores", "cpu", "cores in use"], ["memory", "Memory", "bytes", "memory", "memory charged to the workload, with page cache"],
   ["power", "Power", "watts", "power", "power of the row's own activity; the idle power of the machine is in the row idle"],
   ["diskRead", "Disk read", "rate", "disk"], ["diskWritten", "written", "rate", "disk"], ["networkRx", "Net in", "rate", "network"], ["networkTx", "out", "rate", "network"], ["pids", "PIDs", "count", "pids"],
 ];
@@ -79,7 +79,7 @@ const columns = [
 function Cell({ f, unit, share }) {
   if (!f) return html`<span class="absent" title=${qualities.absent}>–</span>`;
   const zero = f.value === 0 || (unit === "cores" && f.value < 0.0005);
-  return html`<span class=${zero ? "zero" : ""}>${zero ? "0" : unit === "cores" ? text(f.value, "cores").replace(/ cores?$/, "") : text(f.value, unit)}<${Quality} of=${quality(f.quality)} /></span>${share > 0 && html`<i class="under" style=${{ width: Math.min(100, share * 100).toFixed(1) + "%" }}></i>`}`;
+  return html`<span class=${zero ? "zero" : ""}>${zero ? "0" : unit === "cores" ? aligned(f.value, "cores", Math.max(1, f.value))[0] : text(f.value, unit)}<${Quality} of=${quality(f.quality)} /></span>${share > 0 && html`<i class="under" style=${{ width: Math.min(100, share * 100).toFixed(1) + "%" }}></i>`}`;
 }
 
 const press = (v) => (v >= 0.4 ? "hot" : v >= 0.1 ? "warm" : v < 0.0005 ? "zero" : "");
@@ -95,13 +95,20 @@ function Row({ r, opt, wholes, fold, show }) {
     <td class="num psi">${pressing.map(([k]) => html`<span class=${figures[k] ? press(figures[k].value) : "absent"}>${figures[k] ? (figures[k].value < 0.0005 ? "0" : Math.round(figures[k].value * 1000) / 10 + "%") : "–"}</span>`)}</td></tr>`;
 }
 
+// machineOf is the sum of the rows, with the traffic of the machine in place of that of the rows: they
+// may show only a part of it, as the row system has none where it is not known.
+export function machineOf(m, total) {
+  const of = (flow, way) => (flow && known(flow[way]) ? { value: flow[way], quality: 1 } : null);
+  return { ...total, diskRead: of(m.disk, "in_bytes_per_second"), diskWritten: of(m.disk, "out_bytes_per_second"), networkRx: of(m.network, "in_bytes_per_second"), networkTx: of(m.network, "out_bytes_per_second") };
+}
+
 // Foot sums the rows. The sum is the machine and its skew: use that was read twice, because groups and
 // the machine cannot be read at one instant.
-function Foot({ t, wholes, skews }) {
+function Foot({ m, t, wholes, skews }) {
   const off = ["cpu", "memory", "power"].some((k) => t.total[k] && wholes[k] > 0 && Math.abs(t.total[k].value - wholes[k] - (skews[k] || 0)) > 1e-5 * wholes[k] + 1e-6);
   const overlap = [skews.cpu > 0 && text(skews.cpu, "cores"), skews.memory > 0 && text(skews.memory, "bytes")].filter(Boolean).join(", ");
   const line = (name, f, cls) => html`<tr class=${cls}><th scope="row">${name}</th>${columns.map(([k, , unit]) => html`<td class="num"><${Cell} f=${f[k]} unit=${unit} /></td>`)}<td></td></tr>`;
-  return html`<tfoot>${t.restCount > 0 && line(`not shown: ${few(t.restCount, "workload")}`, t.rest, "muted")}${line(off ? "Rows do not add up to the machine (please report)" : overlap ? `Total = the machine, and ${overlap} read twice in this tick` : "Total = the machine", t.total, off ? "bad" : "")}</tfoot>`;
+  return html`<tfoot>${t.restCount > 0 && line(`not shown: ${few(t.restCount, "workload")}`, t.rest, "muted")}${line(off ? "Rows do not add up to the machine (please report)" : overlap ? `Total = the machine, and ${overlap} read twice in this tick` : "Total = the machine", machineOf(m, t.total), off ? "bad" : "")}</tfoot>`;
 }
 
 const resourceName = (n) => n.replaceAll("_", " ");
@@ -183,7 +190,7 @@ function Tree({ m, t, opt, fold }) {
   return html`<div class="table tall" ref=${box} onScroll=${look} onKeyDown=${press} tabindex="0" role="region" aria-label="workloads"><table class="fixed tree" aria-rowcount=${t.rows.length}>
     <thead><tr>${head("name", "Workload", "", "name")}${columns.map(([, name, , key, help]) => head(key, name, help, "num"))}${head("pressure", html`<span class="three">Pressure<br /><i>CPU</i><i>mem</i><i>I/O</i></span>`, "share of the time in which some task waited for CPU, memory, I/O", "num psi")}</tr></thead>
     <tbody><${Spacer} rows=${first} columns=${10} />${t.rows.slice(first, last).map((r, i) => html`<${Row} key=${r.row.id + (i && r.row.id === t.rows[first + i - 1].row.id ? i : "")} r=${r} opt=${opt} wholes=${wholes} fold=${fold} show=${show} />`)}<${Spacer} rows=${t.rows.length - last} columns=${10} /></tbody>
-    <${Foot} t=${t} wholes=${wholes} skews=${skews} /></table></div>
+    <${Foot} m=${m} t=${t} wholes=${wholes} skews=${skews} /></table></div>
     ${t.rows.length === 0 && nothing}
     ${row && html`<${Details} row=${row} close=${() => show("")} />`}`;
 }
@@ -219,7 +226,7 @@ export function Live() {
     ...(m.balance && m.balance.lost > 0 ? [`${few(m.balance.lost, "start or end", "starts or ends")} of control groups in the last tick were missed; their use is counted for their parents.`] : []), ...(m.notes || [])] : [];
   return html`${seen.trouble && html`<div class="notice bad" role="alert"><div>${seen.trouble}</div><button onClick=${() => watcher.current.poll()}>Try now</button></div>`}
     ${!m ? !seen.trouble && html`<${Skeleton} height=${150} /><${Skeleton} height=${420} />` : html`<div class=${"live " + (seen.trouble ? "stale" : "")}>
-    <div class="bar facts-line"><b>${m.host}</b><span class="muted num">${time(m.time)}</span><span class="muted">${few(m.cpus, "CPU")}</span><span class="muted" title="jobs included">${few((m.workloads || []).filter((w) => !residual(w)).length, "control group")} now</span><span class="muted">reader ${m.reader}</span><span class="muted num">tick ${text(m.tick_ns / 1e9, "seconds")}</span>
+    <div class="bar facts-line"><b>${m.host}</b><span class="muted num">${time(m.time)}</span><span class="muted">${few(m.cpus, "CPU")}</span><span class="muted" title="jobs included">${few((m.workloads || []).filter((w) => !residual(w)).length, "control group")} now</span><span class="muted num" title=${"reader " + m.reader}>a reading each ${text(m.tick_ns / 1e9, "seconds")}</span>
       <span class="muted num" title="CPU time and memory of mete up itself">mete ${text(m.self.cpu_seconds_per_minute, "none")} CPU s/min, ${text(m.self.rss_bytes, "bytes")}</span>
       <button id="pause" type="button" class="end" aria-pressed=${paused ? "true" : "false"} title="pause (f)" onClick=${flip}>${paused ? "Paused" : "Pause"}</button></div>
     <${Cards} m=${m} history=${seen.history} />
