@@ -123,6 +123,14 @@ func lists(t *testing.T, ctx context.Context) {
 		const things = ["Nodes", "rack1-n02", "rack12-n01", "track1", "n02-rack1"].map((name) => ({ name }));
 		return [found(things, "rack1").map((t) => t.name), found(things, "n02 RACK1").map((t) => t.name), found(things, "").length, found(things, "none").length, rankOf("build", "build"), rankOf("build-2", "build"), rankOf("build", "x")];`,
 		`[["rack1-n02","rack12-n01","n02-rack1","track1"],["rack1-n02","n02-rack1"],5,0,0,1,null]`)
+	expect(t, ctx, "thousands", `
+		const { grouped, text, aligned, few } = await of("fmt.js");
+		return [[0, 999, 1000, -31968, "1234567.1250"].map(grouped), text(31968, "cores"), text(6713.4, "cores"), text(2.5, "cores"), aligned(6713.44, "cores", 9000).join(" "), text(9667 * 86400, "seconds"), few(12345, "node"), text(1e5, "none")];`,
+		`[["0","999","1,000","-31,968","1,234,567.1250"],"31,968 cores","6,713 cores","2.50 cores","6,713.4 cores","9,667 d","12,345 nodes","100,000"]`)
+	expect(t, ctx, "the nodes that are up to date", `
+		const { upToDate } = await of("pages/overview.js");
+		return [{ live: 3, behind: 1000, silent: 1, revoked: 7 }, { behind: 2 }].map((states) => upToDate({ states }));`,
+		`["3 of 1,004","0 of 2"]`)
 	expect(t, ctx, "the order of a machine's workloads", `
 		const { arrange } = await of("tree.js");
 		const row = (id, kind, cpu_cores, memory_bytes) => ({ id, name: id, kind, cpu_cores, memory_bytes, quality: {} });
@@ -229,6 +237,13 @@ func TestNodesInChromium(t *testing.T) {
 	u.button("Columns")
 	u.sees("the choice of energy in the range", `(() => { const l = [...document.querySelectorAll(".pop label")].find((l) => l.innerText.trim() === "Energy in the range"); l?.querySelector("input").click(); return Boolean(l); })()`)
 	u.sees("energy of each node", `[...document.querySelectorAll("th")].some((th) => th.innerText.trim() === "Energy") && /[\d.]+ ?k?(J|Wh)/.test(document.querySelector("tbody tr:not(.spacer) td:last-child").innerText)`)
+	// Overview has the same map in small, and what is wrong above its charts.
+	u.opens(f.URL + "/?range=15m")
+	u.sees("the small map in natural order, with its scale", `[...document.querySelectorAll("#main .fleet a")].map((a) => a.title.split(":")[0]).slice(7, 10).join() === "rack1-n08,rack2-n01,rack2-n02" && document.querySelector("#main .fleet + .scale") !== null`)
+	u.sees("how many are up to date", `[...document.querySelectorAll("section[aria-label=now] .stat")].at(-1).innerText.includes("87 of 88")`)
+	u.sees("problems above the charts", `document.querySelector('[aria-label="Attention"] li').getBoundingClientRect().bottom < document.querySelector(".chart").getBoundingClientRect().top`)
+	u.sees("the parts of the chart of power that are not stacked", `/^without idle, [\d.]+ k?W$/.test(document.querySelector('[aria-label^="Power"] .note, .card:has([aria-label^="Power: "]) .note')?.innerText) && document.querySelector(".bandkey")?.innerText === "possible error"`)
+	picture(t, ctx, "nodes-overview")
 }
 
 // On a phone, page Jobs shows figures beside the names.

@@ -381,7 +381,7 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
     <${Menu} label=${"save " + (label || "chart")} items=${menu} />
     <span class="told small" role="status">${told}</span><div class="tip" ref=${tip} hidden></div>
     ${legend && (series.length > 1 || legend === "always") && html`<div class="legend" ref=${keys}>${series.map((s, i) => html`<button type="button" key=${s.name} aria-pressed=${hides(s.name) ? "false" : "true"} onClick=${(e) => clicked(e, s.name)} onKeyDown=${(e) => keyed(e, s.name)} title=${(s.title || s.name) + " (double click or Alt+Enter: this one alone)"}>
-      <i style=${{ background: toneOf(s, i) }}></i><span>${brief(s.name)}</span><b data-name=${s.name}></b></button>`)}</div>`}</figure>`;
+      <i style=${{ background: toneOf(s, i) }}></i><span>${brief(s.name)}</span><b data-name=${s.name}></b></button>`)}${band && html`<span class="bandkey"><i></i>possible error</span>`}</div>`}</figure>`;
 }
 
 const known = (v) => v !== null && v !== undefined;

@@ -1,5 +1,5 @@
 // Checks of page Health: what works, what does not, and what to do about it.
-import { text, few, ago } from "./fmt.js";
+import { grouped, text, few, ago } from "./fmt.js";
 import { isHeartbeat, byRule } from "./firing.js";
 import { isNew } from "./starting.js";
 import { href } from "./route.js";
@@ -14,8 +14,8 @@ export function folded(lag) { return lag === null || lag > 1e9 ? "" : "hourly to
 function ofNodes(nodes, now) {
   const late = (state) => nodes.filter((n) => n.state === state && !isNew(n, now)), silent = late("silent"), behind = late("behind"), ends = [...silent, ...behind].map((n) => n.booked_through).filter(Boolean).sort();
   const bad = silent.length > 0 ? "bad" : behind.length > 0 ? "warn" : nodes.length ? "good" : "";
-  const says = [silent.length && `${silent.length.toLocaleString()} silent`, behind.length && `${behind.length.toLocaleString()} behind`, ends.length && `oldest data ${ago(ends[0], now)}`].filter(Boolean);
-  return { key: "nodes", title: "Nodes up to date", state: bad, value: `${(nodes.length - silent.length - behind.length).toLocaleString()} of ${nodes.length.toLocaleString()}`, link: "/nodes",
+  const says = [silent.length && `${grouped(silent.length)} silent`, behind.length && `${grouped(behind.length)} behind`, ends.length && `oldest data ${ago(ends[0], now)}`].filter(Boolean);
+  return { key: "nodes", title: "Nodes up to date", state: bad, value: `${grouped(nodes.length - silent.length - behind.length)} of ${grouped(nodes.length)}`, link: "/nodes",
     detail: says.length ? says : [nodes.length ? "all data arrives in time" : "no machine has enrolled"],
     problem: silent.length ? few(silent.length, "node") + " sent nothing for minutes" : few(behind.length, "node") + " without recent data",
     action: "Check that mete-agent runs there, and its network path to this server. Agents keep their data and send it later." };
@@ -25,15 +25,15 @@ const harmless = ["unwatched", "rebooted"];
 
 function ofGaps(gaps, late) {
   const lost = gaps.filter((g) => !harmless.includes(g.reason)), sum = (list) => text(list.reduce((a, g) => a + g.seconds, 0), "seconds"), reasons = [...new Set(gaps.map((g) => g.reason))].sort();
-  return { key: "gaps", title: "Gaps in this range", state: lost.length ? "warn" : "good", value: gaps.length.toLocaleString(), detail: gaps.length ? [sum(gaps) + " in all", reasons.join(", ")] : [late ? "No gaps so far: late data may show some" : "No gaps: the data is complete"],
+  return { key: "gaps", title: "Gaps in this range", state: lost.length ? "warn" : "good", value: grouped(gaps.length), detail: gaps.length ? [sum(gaps) + " in all", reasons.join(", ")] : [late ? "No gaps so far: late data may show some" : "No gaps: the data is complete"],
     problem: `${few(lost.length, "gap")} in the data, ${sum(lost)} in all`, action: "The table of gaps below shows the reason of each. What is lost is not filled in." };
 }
 
 function ofAlerts(alerts, rules) {
   const failing = rules.filter((r) => r.health === "err"), groups = byRule(alerts), critical = alerts.some((a) => a.labels.severity === "critical");
-  return { key: "alerts", title: "Alerts firing", state: rules.length === 0 ? "" : critical || failing.length ? "bad" : alerts.length ? "warn" : "good", value: alerts.length.toLocaleString(), link: "/alerts",
+  return { key: "alerts", title: "Alerts firing", state: rules.length === 0 ? "" : critical || failing.length ? "bad" : alerts.length ? "warn" : "good", value: grouped(alerts.length), link: "/alerts",
     detail: rules.length === 0 ? ["this server evaluates no rules"] : [groups.length ? few(groups.length, "rule") : "no rule fires", failing.length && few(failing.length, "rule") + " cannot be evaluated"].filter(Boolean),
-    problem: groups.length ? groups.slice(0, 3).map((g) => g.rule + (g.alerts.length > 1 ? " × " + g.alerts.length.toLocaleString() : "")).join(", ") + (groups.length > 3 ? ` and ${groups.length - 3} more` : "") + (groups.length === 1 ? " fires" : " fire") : failing.length ? `Rule ${failing[0].name} cannot be evaluated` : "",
+    problem: groups.length ? groups.slice(0, 3).map((g) => g.rule + (g.alerts.length > 1 ? " × " + grouped(g.alerts.length) : "")).join(", ") + (groups.length > 3 ? ` and ${groups.length - 3} more` : "") + (groups.length === 1 ? " fires" : " fire") : failing.length ? `Rule ${failing[0].name} cannot be evaluated` : "",
     action: failing.length ? "Page Alerts shows the error of each rule." : "Page Alerts shows what each is about, and how to silence it." };
 }
 
@@ -41,7 +41,7 @@ function ofHeartbeat(rules, m, now) {
   const list = rules.filter((r) => r.type === "alerting" && isHeartbeat(r)), down = list.filter((r) => r.state !== "firing" && r.state !== "unknown"), at = list.map((r) => r.lastEvaluation).filter(Boolean).sort()[0], waits = list.length > 0 && list.every((r) => r.state === "unknown");
   const sent = m.of("mete_server_alert_requests_total", { result: "taken" }), failed = m.of("mete_server_alert_requests_total", { result: "failed" }), to = sent + failed;
   return { key: "heartbeat", title: "Alert heartbeat", state: list.length === 0 || waits ? "" : down.length ? "bad" : "good", value: list.length === 0 ? "none" : down.length ? "missing" : waits ? "waiting" : "alive", link: "/alerts",
-    detail: [list.length === 0 ? "no rule fires at all times" : waits ? "not evaluated yet" : at && "evaluated " + ago(at, now), sent !== null && (to > 0 ? `${sent.toLocaleString()} notifications sent, ${failed.toLocaleString()} failed` : list.length > 0 && "no notification sent yet")].filter(Boolean),
+    detail: [list.length === 0 ? "no rule fires at all times" : waits ? "not evaluated yet" : at && "evaluated " + ago(at, now), sent !== null && (to > 0 ? `${grouped(sent)} notifications sent, ${grouped(failed)} failed` : list.length > 0 && "no notification sent yet")].filter(Boolean),
     problem: "The heartbeat of alerts is missing: alerting does not work", action: "Check the server's log for errors of rules, then restart the server." };
 }
 
@@ -50,7 +50,7 @@ function ofIngest(m, recent) {
   const refused = recent.refused, lately = refused !== null && refused >= 0.5;
   return { key: "ingest", title: "Rows ingested", state: rows === null ? "" : clash > 0 ? "bad" : lately ? "warn" : "good", value: rows, unit: "count",
     detail: rows === null ? ["not visible to this token"] : [rate === null ? "since the server started" : text(rate, "persecond") + " now", text(queue, "count") + (queue === 1 ? " row waits" : " rows wait"), `${text(m.of("mete_server_refused_total"), "count")} requests rejected`],
-    problem: clash > 0 ? few(clash, "batch", "batches") + " in conflict with accepted ones" : `${Math.round(refused).toLocaleString()} requests of agents rejected in the last hour`,
+    problem: clash > 0 ? few(clash, "batch", "batches") + " in conflict with accepted ones" : `${grouped(Math.round(refused))} requests of agents rejected in the last hour`,
     action: clash > 0 ? "Two machines may use the same agent state: enroll copies of a machine anew." : "The log of the server has the reasons." };
 }
 
@@ -73,7 +73,7 @@ function ofCertificates(m, recent, now) {
 
 function ofBalance(recent) {
   const n = recent.broken;
-  return { key: "balance", title: "Failed balance checks", state: n === null ? "" : n > 0 ? "bad" : "good", value: n === null ? "–" : n.toLocaleString(), detail: [n === null ? "no data yet" : n > 0 ? "a bug" : "workloads + system + idle = total"],
+  return { key: "balance", title: "Failed balance checks", state: n === null ? "" : n > 0 ? "bad" : "good", value: n === null ? "–" : grouped(n), detail: [n === null ? "no data yet" : n > 0 ? "a bug" : "workloads + system + idle = total"],
     problem: `${few(n || 0, "balance check")} failed: parts do not sum to their total`, action: "This is a bug. Please report it with the version and the log of the agent." };
 }
 

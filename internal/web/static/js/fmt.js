@@ -3,11 +3,15 @@
 const binary = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 const metric = ["", "k", "M", "G", "T", "P"];
 
+// grouped writes a number, or its digits, with a comma between thousands: the point is that of decimals in
+// each language of a browser.
+export const grouped = (v) => String(v).replace(/^-?\d{4,}/, (n) => n.replace(/\B(?=(\d{3})+$)/g, ","));
+
 // digits writes v with three significant digits.
 export function digits(v) {
   const a = Math.abs(v);
   if (v === 0) return "0";
-  if (a >= 99.95) return v.toFixed(0);
+  if (a >= 99.95) return grouped(v.toFixed(0));
   if (a >= 9.995) return v.toFixed(1);
   if (a >= 0.0995) return v.toFixed(2);
   if (a >= 0.00095) return v.toFixed(3);
@@ -49,15 +53,15 @@ const whole = (unit) => unit === "B" || unit === "B/s" || unit === "B h"; // byt
 const short = (v) => { const [d, u] = prefixed(v, 1000, metric); return [digits(v / d), u]; };
 
 function inScale(unit) {
-  return (v, like = v) => { const [d, u] = scales[unit](like); return [whole(u) ? (v / d).toFixed(0) : unit === "cores" && Math.abs(v) < 0.0005 ? "0" : digits(v / d), u]; };
+  return (v, like = v) => { const [d, u] = scales[unit](like); return [whole(u) || (unit === "cores" && Number.isInteger(v)) ? grouped((v / d).toFixed(0)) : unit === "cores" && Math.abs(v) < 0.0005 ? "0" : digits(v / d), u]; };
 }
 
 // Units: each turns a value in base units into its text and its unit, as beside the value like.
 export const units = {
   ...Object.fromEntries(Object.keys(scales).map((unit) => [unit, inScale(unit)])),
-  count: (v) => (Number.isInteger(v) && Math.abs(v) < 1e5 ? [v.toLocaleString(), ""] : short(v)),
+  count: (v) => (Number.isInteger(v) && Math.abs(v) < 1e5 ? [grouped(v), ""] : short(v)),
   persecond: (v) => { const [n, u] = short(v); return [n, u + "/s"]; },
-  none: (v) => [Math.abs(v) >= 1e6 ? short(v).join(" ") : Number.isInteger(v) ? String(v) : digits(v), ""],
+  none: (v) => [Math.abs(v) >= 1e6 ? short(v).join(" ") : Number.isInteger(v) ? grouped(v) : digits(v), ""],
 };
 
 // aligned is a value of a column whose largest value is like: all have one unit and the same decimals,
@@ -66,7 +70,7 @@ export function aligned(v, unit, like) {
   if (!scales[unit] || !(like > 0)) return (units[unit] || units.none)(v);
   const [d, u] = scales[unit](like), top = like / d, decimals = whole(u) ? 0 : top >= 99.95 ? 1 : top >= 9.995 ? 2 : 3, least = 10 ** -decimals;
   if (v !== 0 && Math.abs(v / d) < least / 2) return ["<" + least.toFixed(decimals), u];
-  return [v === 0 ? "0" : (v / d).toFixed(decimals), u];
+  return [v === 0 ? "0" : grouped((v / d).toFixed(decimals)), u];
 }
 
 export const known = (v) => v !== null && v !== undefined && !Number.isNaN(v);
@@ -161,7 +165,7 @@ export function ticks(at, apart) {
 }
 
 // few is a whole number with its noun.
-export const few = (n, one, many = one + "s") => n.toLocaleString() + " " + (n === 1 ? one : many);
+export const few = (n, one, many = one + "s") => grouped(n) + " " + (n === 1 ? one : many);
 
 // shellWord quotes a word of a command where a shell could read it in another way.
 export const shellWord = (s) => (/^[\w=.:/~-]+$/.test(s) ? s : "'" + s.replaceAll("'", "'\\''") + "'");

@@ -1,7 +1,7 @@
 // A map of machines: a cell each, in groups, shaded by how much of a resource is in use.
 import { html, useState, useRef } from "../vendor/preact.mjs";
 import { Segments, Select, useHere } from "./ui.js";
-import { text, shareOf, few, ago } from "./fmt.js";
+import { grouped, text, shareOf, few, ago } from "./fmt.js";
 import { nodeAt, put } from "./route.js";
 import { groupsOf, natural, prefixOf } from "./names.js";
 
@@ -42,12 +42,21 @@ export function arrange(nodes, group) {
 
 function Tip({ n }) {
   const line = (by) => (n[by] ? html`<div><span>${shades[by].title}</span><b>${by === "power_watts" ? text(n[by].whole, "watts") : text(heatOf(n, by), "percent") + " of " + text(n[by].whole, shades[by].unit)}</b></div>` : null);
-  return html`<div><b class="tipname">${n.name}</b></div><div><span>${n.cluster}</span><b>${n.state}</b></div>${Object.keys(shades).map(line)}${n.workloads > 0 && html`<div><span>workloads</span><b>${n.workloads.toLocaleString()}</b></div>`}${n.booked_through && html`<div><span>last data</span><b>${ago(n.booked_through)}</b></div>`}`;
+  return html`<div><b class="tipname">${n.name}</b></div><div><span>${n.cluster}</span><b>${n.state}</b></div>${Object.keys(shades).map(line)}${n.workloads > 0 && html`<div><span>workloads</span><b>${grouped(n.workloads)}</b></div>`}${n.booked_through && html`<div><span>last data</span><b>${ago(n.booked_through)}</b></div>`}`;
 }
 
 function Scale({ by, top, states }) {
   const unit = by === "power_watts" ? "watts" : "percent";
   return html`<div class="scale small muted num"><span>${text(0, unit)}</span><i aria-hidden="true"></i><span>${text(top, unit)}</span>${states.map((s) => html`<span class="key"><i class=${"not " + s} aria-hidden="true"></i>${s}</span>`)}</div>`;
+}
+
+// Fleet is a small map of nodes: in the order and in the shades of CPU of the large one.
+export function Fleet({ nodes }) {
+  const by = "cpu_cores", top = scaleOf(nodes.map((n) => heatOf(n, by)), by), states = [...new Set(nodes.map((n) => n.state))].filter((s) => s !== "live").sort();
+  return html`<ul class="fleet">${arrange(nodes, "none")[0].list.map((n) => {
+    const v = heatOf(n, by), says = `${n.name}: ${v === null ? n.state : text(v, "percent")}`;
+    return html`<li key=${n.node}><a href=${nodeAt(n.name)} class=${n.state === "live" ? "" : "not " + n.state} title=${says} aria-label=${says} style=${v === null ? null : { "--heat": Math.min(1, v / top).toFixed(3) }}></a></li>`;
+  })}</ul><${Scale} by=${by} top=${top} states=${states} />`;
 }
 
 // Heat is the map of nodes, with its choices and its scale.

@@ -4,7 +4,7 @@ import { Card, Shown, Empty, Quality, useData } from "./ui.js";
 import { Chart } from "./chart.js";
 import { history, mean, less } from "./history.js";
 import { bandOf } from "./parts.js";
-import { known, when } from "./fmt.js";
+import { grouped, known, when } from "./fmt.js";
 import { get } from "./api.js";
 import { before, ledger } from "./span.js";
 import { runMarks, most } from "./runs.js";
@@ -101,7 +101,7 @@ export function JobCharts({ data, previous, split, span, quality, runs: ran, lis
   const d = data.data, width = widths(shown.length), left = ran.length === 0 && list && list.length > marked ? marked : ran.length >= most ? most : 0;
   return html`<${Shown} of=${data} height=${214}>${() => html`
     ${short && html`<p class="small muted w12">${runs.length === 1 ? "This run was" : "These runs were"} shorter than one 10 s window: totals and bars are exact, there is no curve within a run. The strip below the bars shows when ${runs.length === 1 ? "it" : "each"} ran.</p>`}
-    ${left > 0 && html`<p class="small muted w12">The charts sum all runs. Only ${ran.length ? "the latest " + left.toLocaleString() + " are marked" : "the marks of single runs are left out: there are more than " + left}.</p>`}
+    ${left > 0 && html`<p class="small muted w12">The charts sum all runs. Only ${ran.length ? "the latest " + grouped(left) + " are marked" : "the marks of single runs are left out: there are more than " + left}.</p>`}
     ${shown.map(([c, series], i) => html`<${Card} key=${c.title} title=${html`${c.title}<${Quality} of=${quality[c.q]} />`} note=${[c.note, d.begin && i === 0 && "first use " + when(d.begin * 1000)].filter(Boolean).join(" · ")} width=${width[i]}>
       <${Chart} series=${series} buckets=${d.buckets} span=${span} unit=${c.unit} height=${180} stacked=${!c.plain || Boolean(split && c.split)} band=${c.off && !split ? bandOf(series, [{ values: d.buckets.map((b, i) => [b.from, mean(d.sums[i], c.off, b)]).filter(([, v]) => v !== null) }]) : undefined} legend="always" label=${c.title} marks=${marks} pick=${split && c.split ? pick : undefined} /></${Card}>`)}
     ${d.empty && html`<section class="card w12"><${Empty} title="No samples in this range" /></section>`}

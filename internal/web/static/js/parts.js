@@ -6,7 +6,7 @@ import { Chart } from "./chart.js";
 import { resources, stacks, stack, capacity, errors, traffic, flows } from "./series.js";
 import { before, isNow, ledger, zoom } from "./span.js";
 import { isDown } from "./api.js";
-import { text, shareOf, inconsistent, when, ago, few, exactly } from "./fmt.js";
+import { known, text, shareOf, inconsistent, when, ago, few, exactly } from "./fmt.js";
 import { nodeAt } from "./route.js";
 import { Table } from "./table.js";
 
@@ -72,10 +72,12 @@ function drawing(of, resource, idle, previous) {
   const series = stack(of, resource, idle), r = resources[resource];
   const sum = new Map(), all = capacity(of, resource), most = Math.max(0, ...all.map(([, v]) => v || 0));
   for (const s of series) for (const [t, v] of s.values) sum.set(t, (sum.get(t) || 0) + (v || 0));
-  const used = Math.max(0, ...sum.values()), out = { series };
+  const used = Math.max(0, ...sum.values()), out = { series }, lately = all.map(([, v]) => v).filter(known).slice(-5).sort((a, b) => a - b), whole = lately[lately.length >> 1];
+  if (resource === "power" && !idle) { const w = idlePower(of); if (w > 0) out.note = "without idle, " + text(w, r.unit); }
   if (resource === "power") out.band = bandOf(series, [{ values: errors(of, idle).filter(([, v]) => v !== null) }]);
   else if (most > 0) {
-    out.note = "of " + text(most, r.unit);
+    // The capacity of late, and of whole CPUs: the machines of a bucket may begin and end in it.
+    out.note = "of " + text(resource === "cpu" ? Math.round(whole) : whole, r.unit);
     if (!idle && most < 1.6 * used) out.series = [...series, { name: "capacity", tone: "capacity", over: true, dash: [5, 4], values: all }];
   }
   if (previous && !previous.empty) {
@@ -85,6 +87,12 @@ function drawing(of, resource, idle, previous) {
     if (at.some(([, v]) => v !== null)) out.series = [...out.series, { name: "previous period", tone: "previous", over: true, dash: [2, 3], values: at }];
   }
   return out;
+}
+
+// idlePower is the power that no workload caused, in the latest bucket that has some.
+function idlePower(of) {
+  const i = of.kinds.findLastIndex((a) => a && a.groups.some((g) => g.kind === "idle" && known(g.energy_joules))), b = of.buckets[i];
+  return i < 0 ? 0 : of.kinds[i].groups.reduce((a, g) => a + (g.kind === "idle" ? Number(g.energy_joules || 0) : 0), 0) / (b.to - b.from);
 }
 
 // useStacks asks for stacks, and with compare for those of the range before too.

@@ -7,7 +7,7 @@ import { Card, Shown, Empty, Search, Select, Segments, Dialog, useData, useHere 
 import { Table } from "../table.js";
 import { byRule, describe, extent, isHeartbeat, prefixes } from "../firing.js";
 import { natural } from "../names.js";
-import { text, length, when, ago, exactly, few, shellWord } from "../fmt.js";
+import { grouped, text, length, when, ago, exactly, few, shellWord } from "../fmt.js";
 import { put, nodeAt, href } from "../route.js";
 
 const tone = { firing: "bad", pending: "warn", inactive: "good" };
@@ -51,12 +51,12 @@ function Silence({ g, close }) {
 function Group({ g, open }) {
   const [silence, set] = useState(false), silenced = g.alerts.filter((a) => (a.silenced_by || []).length > 0).length;
   const many = prefixes(g.alerts), one = g.alerts.length === 1 ? g.alerts[0] : null, first = g.alerts.slice(0, brief);
-  return html`<li class=${tone[g.state]} data-rule=${g.rule}><div class="row"><b>${g.rule}</b><span class=${"tag " + tone[g.state]}>${g.state}</span>${g.severity && html`<span class="tag">${g.severity}</span>`}${silenced > 0 && html`<span class="tag" title="receivers get no notification">${silenced === g.alerts.length ? "silenced" : silenced.toLocaleString() + " silenced"}</span>`}<span class="extent">${extent(g.alerts)}</span><span class="muted end">since <${Since} at=${g.since} /></span></div>
+  return html`<li class=${tone[g.state]} data-rule=${g.rule}><div class="row"><b>${g.rule}</b><span class=${"tag " + tone[g.state]}>${g.state}</span>${g.severity && html`<span class="tag">${g.severity}</span>`}${silenced > 0 && html`<span class="tag" title="receivers get no notification">${silenced === g.alerts.length ? "silenced" : grouped(silenced) + " silenced"}</span>`}<span class="extent">${extent(g.alerts)}</span><span class="muted end">since <${Since} at=${g.since} /></span></div>
     ${one && html`<p>${one.annotations.summary} ${one.annotations.description && html`<span class="muted">${one.annotations.description}</span>`}</p>`}
-    ${!one && many.length > 1 && html`<div class="labels">${many.slice(0, 8).map((p) => html`<button type="button" class="tag" title=${"filter by " + p.name} onClick=${() => put({ q: p.name }, true)}>${p.name} ${p.count.toLocaleString()}</button>`)}${many.length > 8 && html`<span class="muted small">and ${few(many.length - 8, "more group")}</span>`}</div>`}
+    ${!one && many.length > 1 && html`<div class="labels">${many.slice(0, 8).map((p) => html`<button type="button" class="tag" title=${"filter by " + p.name} onClick=${() => put({ q: p.name }, true)}>${p.name} ${grouped(p.count)}</button>`)}${many.length > 8 && html`<span class="muted small">and ${few(many.length - 8, "more group")}</span>`}</div>`}
     ${!one && (open ? html`<${Table} columns=${columns} rows=${g.alerts} id=${idOf} name=${"by" + g.rule} label=${"alerts of " + g.rule} />`
       : html`<ul class="brief">${first.map((a) => html`<li><${About} a=${a} /><span class="muted">${a.labels.node ? a.labels.cluster : ""}</span><span class="muted num">${ago(a.activeAt)}</span><span class="muted summary">${a.annotations.summary}</span></li>`)}</ul>`)}
-    <div class="bar">${!one && (open || g.alerts.length > brief) && html`<button type="button" class="quiet" onClick=${() => put({ open: open ? "" : g.rule }, true)}>${open ? "Show fewer" : "Show all " + g.alerts.length.toLocaleString()}</button>`}${silenced < g.alerts.length && html`<button type="button" class="quiet" onClick=${() => set(true)}>Silence…</button>`}</div>
+    <div class="bar">${!one && (open || g.alerts.length > brief) && html`<button type="button" class="quiet" onClick=${() => put({ open: open ? "" : g.rule }, true)}>${open ? "Show fewer" : "Show all " + grouped(g.alerts.length)}</button>`}${silenced < g.alerts.length && html`<button type="button" class="quiet" onClick=${() => set(true)}>Silence…</button>`}</div>
     ${silence && html`<${Silence} g=${g} close=${() => set(false)} />`}</li>`;
 }
 
@@ -106,7 +106,7 @@ function History({ q }) {
     { key: "from", title: "Started", num: true, first: true, width: "10rem", value: (e) => e.from, cell: (e) => html`<span class="num" title=${exactly(e.from * 1000)}>${e.from <= span.from ? "before " : ""}${when(e.from * 1000)}</span>` },
     { key: "to", title: "Ended", num: true, width: "10rem", value: (e) => (e.open ? Infinity : e.to), cell: (e) => (e.open ? html`<span class="tag bad">firing</span>` : html`<span class="num" title=${exactly(e.to * 1000)}>${when(e.to * 1000)}</span>`) },
     { key: "length", title: "Length", num: true, width: "7rem", value: (e) => e.to - e.from, cell: (e) => text(e.to - e.from, "seconds") },
-    { key: "most", title: "Alerts", num: true, width: "6rem", help: "most alerts of this rule at the same time", value: (e) => e.most, cell: (e) => e.most.toLocaleString() },
+    { key: "most", title: "Alerts", num: true, width: "6rem", help: "most alerts of this rule at the same time", value: (e) => e.most, cell: (e) => grouped(e.most) },
   ];
   return html`<${Card} title="History" note=${length(Math.max(span.step, 60)) + " resolution"} flush><${Shown} of=${data} lines=${4}>${(all) => { const rows = all.filter((e) => !q || e.rule.toLowerCase().includes(q)); return html`<${Table} columns=${list} rows=${rows} id=${(e) => e.rule + e.severity + e.from} name="past" label="past alerts" empty=${html`<${Empty} title=${all.length ? "No past alerts match the filter" : "No alerts fired in this range"} />`} />`; }}</${Shown}></${Card}>
     ${shown && html`<${Who} e=${shown} close=${() => show(null)} />`}`;
@@ -148,7 +148,7 @@ export function Alerts() {
     const wanted = alerts.filter((a) => !isHeartbeat(a)), of = (k) => [...new Set(wanted.map((a) => a.labels[k]).filter(Boolean))].sort(natural), clusters = of("cluster"), severities = of("severity");
     const passing = wanted.filter((a) => (!q || [a.annotations.summary || "", ...Object.values(a.labels)].some((v) => v.toLowerCase().includes(q))) && (!query.cluster || a.labels.cluster === query.cluster) && (!query.severity || a.labels.severity === query.severity));
     const shown = byRule(passing), filtered = passing.length < wanted.length;
-    return html`<${Card} title="Firing and pending" note=${wanted.length ? (filtered ? passing.length.toLocaleString() + " of " : "") + few(wanted.length, "alert") + ", " + few(byRule(wanted).length, "rule") : ""} aside=${html`<div class="bar">${(clusters.length > 1 || query.cluster) && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}${(severities.length > 1 || query.severity) && html`<${Select} name="severity" label="Severity" all="all" options=${severities} />`}<${Search} placeholder="Filter alerts and rules" /></div>`}>
+    return html`<${Card} title="Firing and pending" note=${wanted.length ? (filtered ? grouped(passing.length) + " of " : "") + few(wanted.length, "alert") + ", " + few(byRule(wanted).length, "rule") : ""} aside=${html`<div class="bar">${(clusters.length > 1 || query.cluster) && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}${(severities.length > 1 || query.severity) && html`<${Select} name="severity" label="Severity" all="all" options=${severities} />`}<${Search} placeholder="Filter alerts and rules" /></div>`}>
         ${shown.length === 0 ? html`<${Nothing} filtered=${filtered} />` : html`<ul class="alerts">${shown.map((g) => html`<${Group} key=${g.rule + g.state + g.severity} g=${g} open=${query.open === g.rule} />`)}</ul>`}
         <${Heartbeat} rules=${groups.flatMap((g) => g.rules).filter((r) => r.type === "alerting" && isHeartbeat(r))} /></${Card}>
       ${silences.length > 0 && html`<${Silences} list=${silences} />`}<${History} q=${q} /><${Rules} groups=${groups} q=${q} show=${show} />`;

@@ -8,7 +8,7 @@ import { percentOf, isMeasured } from "../changes.js";
 import { Table } from "../table.js";
 import { Runs, useRuns } from "../runs.js";
 import { running, jobColumns, jobFields, Sums } from "../amounts.js";
-import { text, few, when, exactly, fieldUnit, qualities, known, worst, shellWord } from "../fmt.js";
+import { grouped, text, few, when, exactly, fieldUnit, qualities, known, worst, shellWord } from "../fmt.js";
 import { nodeAt, go, put } from "../route.js";
 
 const most = 301; // workloads that are listed: one more than have marks
@@ -54,7 +54,7 @@ function About({ list, nodes: ran, job, span, columns }) {
   const exits = [...new Set(list.map((w) => w.exit_code).filter(known))];
   return html`<${Facts} columns=${columns} of=${[["Kind", kinds.join(", ")], ["User", every("user")], ["Project", every("project")], ["Cluster", every("cluster")],
     ["Nodes", all && nodes.length > 0 && nodes.length <= 6 ? nodes.map((n, i) => html`${i > 0 && ", "}<a href=${nodeAt(n)}>${n}</a>`) : known(ran) ? few(ran, "node") : null],
-    ["Workloads", list.length > 1 ? (all ? list.length.toLocaleString() : "at least " + list.length) : null],
+    ["Workloads", list.length > 1 ? (all ? grouped(list.length) : "at least " + list.length) : null],
     ["First use", all && started ? html`<span title=${exactly(started)}>${when(started)}</span>` : null], ["Ended", all && ended ? html`<span title=${exactly(ended)}>${when(ended)}</span>` : null], ["State", all && !ended && list.length ? "running" : null],
     ["Exit code", all && exits.length ? exits.join(", ") : null], ["Path", list.length === 1 && one.path ? html`<code>${one.path}</code>` : null],
     ...labels.slice(0, 12).map(([k, v]) => [html`<code>${k}</code>`, v]),

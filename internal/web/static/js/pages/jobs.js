@@ -5,7 +5,7 @@ import { ledger, steps, useSpan } from "../span.js";
 import { coarse, mean } from "../history.js";
 import { Card, Shown, Empty, Figure, Kind, Job, Search, Select, Spark, useData, useHere, useNarrow } from "../ui.js";
 import { Table, Columns } from "../table.js";
-import { text, shareOf, few } from "../fmt.js";
+import { grouped, text, shareOf, few } from "../fmt.js";
 import { put } from "../route.js";
 import { amounts } from "../amounts.js";
 
@@ -21,7 +21,7 @@ function allColumns(trend, total, rows) {
     { key: "job", title: "Job", always: true, width: "19rem", class: "name", value: (r) => r.job.toLowerCase(), cell: (r) => html`<${Job} name=${r.job} />` },
     { key: "kind", title: "Kind", width: "6.6rem", value: (r) => r.kind, cell: (r) => html`<${Kind} of=${r.kind} />${r.kind === "path" && html`<span class="muted">group</span>`}` },
     named("namespace", "Namespace", "9rem"), named("user", "User", "7rem"), named("project", "Project", "8rem"), named("cluster", "Cluster", "7rem"),
-    { key: "nodes", title: "Nodes", num: true, width: "5rem", value: (r) => r.nodes, cell: (r) => r.nodes.toLocaleString() },
+    { key: "nodes", title: "Nodes", num: true, width: "5rem", value: (r) => r.nodes, cell: (r) => grouped(r.nodes) },
     { key: "trend", title: "CPU over time", width: "8.6rem", help: "CPU use over the range; each chart has its own scale", cell: (r) => html`<${Spark} values=${trend[keyOf(r)]} label=${"CPU of " + r.job} />` },
     { ...cpu, cell: (r) => html`${cpu.cell(r)}<span class="share" title=${text(shareOf(Number(r.cpu_seconds), total.cpu), "percent") + " of the CPU time of all jobs and the system"}><i style=${{ width: Math.min(100, 100 * Number(r.cpu_seconds) / total.most) + "%" }}></i></span>` },
     amount("cpu_throttled_seconds", "Throttled", "seconds", "time in which tasks were throttled by a CPU limit"),
@@ -114,7 +114,7 @@ export function Jobs({ nodes }) {
       <${Select} name="kind" label="Kind" all="all" options=${o.kind} /><${Label} value=${query.label} />`;
   return html`<section class="card flush fill"><header class="bar"><${Search} placeholder="Filter jobs" />
       ${narrow ? html`<details class="filters" open=${where.length > 0}><summary>Filters${where.length > 0 ? " (" + where.length + ")" : ""}</summary><div class="bar">${filters}</div></details>` : filters}
-      <div class="end bar"><span class="muted num" role="status">${data.data ? (data.data.rest_groups > 0 ? rows.length.toLocaleString() + " of " : "") + few(rows.length + data.data.rest_groups, "job") + " with use in " + (span.name || "the range") : data.error ? "" : "…"}</span><${Columns} columns=${columns} shown=${shown} />
+      <div class="end bar"><span class="muted num" role="status">${data.data ? (data.data.rest_groups > 0 ? grouped(rows.length) + " of " : "") + few(rows.length + data.data.rest_groups, "job") + " with use in " + (span.name || "the range") : data.error ? "" : "…"}</span><${Columns} columns=${columns} shown=${shown} />
       <button type="button" onClick=${() => save("/v1/usage", { by, where, format: "csv", ...ledger(span) }, "jobs.csv")} title="all columns of all rows, in base units">Download CSV</button></div></header>
     <${Shown} of=${data} lines=${14}>${(d) => html`<${Table} tall columns=${inOrder(allColumns(trend, share, rows).filter((c) => c.always || shown.includes(c.key)), narrow)} rows=${rows} id=${keyOf} label="jobs" seen=${shown.includes("trend") ? seen : null}
       empty=${html`<${Empty} title=${filtered ? "No jobs match the filters" : "No jobs in this range"}>${filtered ? html`<button onClick=${() => put({ q: "", cluster: "", namespace: "", user: "", project: "", kind: "", label: "" })}>Show all</button>` : html`<span>Choose a longer range, or run a job: <code>mete run -- COMMAND</code></span>`}</${Empty}>`} />

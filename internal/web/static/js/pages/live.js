@@ -3,7 +3,7 @@ import { html, useState, useEffect, useMemo, useRef } from "../../vendor/preact.
 import { arrange, label, remember, residual, pressing, quality } from "../tree.js";
 import { Stat, Search, Segments, Dialog, Facts, Quality, Figure, Skeleton, Empty, Spark, useHere, useKey } from "../ui.js";
 import { useWindow, rowHeight, Spacer } from "../table.js";
-import { text, aligned, known, time, qualities, few, fieldUnit } from "../fmt.js";
+import { grouped, text, aligned, known, time, qualities, few, fieldUnit } from "../fmt.js";
 import { put } from "../route.js";
 import { get, credentials } from "../api.js";
 
@@ -62,7 +62,7 @@ function Cards({ m, history }) {
   const spark = (k) => history.length > 1 && html`<${Spark} values=${history.map((h) => h[k])} label=${"the last minutes of " + k} />`;
   const flow = (name, f, a, b, k) => html`<${Stat} title=${name} v=${f ? both(f) : null} unit="rate" below=${f ? html`<span>${a} ${text(f.in_bytes_per_second, "rate")}</span><span>${b} ${text(f.out_bytes_per_second, "rate")}</span>` : "not available"}>${spark(k)}</${Stat}>`;
   return html`<section class="card stats five" aria-label="the machine">
-    <${Stat} title="CPU" v=${cpu.workloads + cpu.system} unit="cores" parts=${parts(cpu, "cores")} below=${html`<span>of ${text(cpu.whole, "none")} CPUs</span><span>workloads ${text(cpu.workloads, "none")}</span><span>system ${text(cpu.system, "none")}</span><span>idle ${text(cpu.idle, "none")}</span>${cpu.steal >= 0.005 && html`<span class="tag warn">stolen ${text(cpu.steal, "none")}</span>`}`}>${spark("cpu")}</${Stat}>
+    <${Stat} title="CPU" v=${cpu.workloads + cpu.system} unit="cores" parts=${parts(cpu, "cores")} below=${html`<span>of ${text(cpu.whole, "cores")}</span><span>workloads ${text(cpu.workloads, "none")}</span><span>system ${text(cpu.system, "none")}</span><span>idle ${text(cpu.idle, "none")}</span>${cpu.steal >= 0.005 && html`<span class="tag warn">stolen ${text(cpu.steal, "none")}</span>`}`}>${spark("cpu")}</${Stat}>
     <${Stat} title="Memory" v=${mem.workloads + mem.system} unit="bytes" parts=${parts(mem, "bytes")} below=${html`<span>of ${text(mem.whole, "bytes")}</span><span>workloads ${text(mem.workloads, "bytes")}</span><span>free ${text(mem.idle, "bytes")}</span><span title="memory that programs can get without swapping">available ${text(mem.available, "bytes")}</span>`}>${spark("memory")}</${Stat}>
     <${Stat} title="Power" v=${e && e.watts} unit="watts" quality=${e && e.quality} off=${e && e.error_watts} parts=${e && [{ share: (e.watts - e.idle_watts) / e.watts, color: "var(--accent)", title: "active " + text(e.watts - e.idle_watts, "watts") }]}
       below=${e ? html`<span>active ${text(e.watts - e.idle_watts, "watts")}</span><span>idle ${text(e.idle_watts, "watts")}</span>${e.domains.length > 1 && e.domains.map((d) => html`<span>${d.domain} ${text(d.watts, "watts")} ± ${text(d.error_watts, "watts")}</span>`)}${Object.entries(e.inside_ratio || {}).map(([l, r]) => html`<span title="part of the outer meter's energy that the inner meters show">parts/${l} ${text(r, "percent")}</span>`)}` : "not available"}>${spark("power")}</${Stat}>
@@ -119,7 +119,7 @@ function Details({ row, close }) {
   const pressure = [["CPU", row.pressure_cpu_ratio], ["memory", row.pressure_memory_ratio], ["I/O", row.pressure_io_ratio]].filter(([, v]) => known(v)).map(([k, v]) => k + " " + text(v, "percent")).join(", ");
   const unit = (n) => (/^energy/.test(n) ? "joules" : /^(cpu|pressure)/.test(n) ? "seconds" : /^memory/.test(n) && n !== "memory_peak" ? "bytehours" : /^(memory_peak|disk_read|disk_written|network_rx|network_tx)$/.test(n) ? "bytes" : "count");
   return html`<${Dialog} title=${label(row)} close=${close} wide>
-    <${Facts} of=${[["Kind", row.kind], ["Path", row.path && html`<code>${row.path}</code>`], ["ID", html`<code>${row.id}</code>`], ["PIDs now", known(row.pids) && row.pids.toLocaleString()],
+    <${Facts} of=${[["Kind", row.kind], ["Path", row.path && html`<code>${row.path}</code>`], ["ID", html`<code>${row.id}</code>`], ["PIDs now", known(row.pids) && grouped(row.pids)],
       ["Power now", known(row.power_watts) ? html`<${Figure} v=${row.power_watts} unit="watts" off=${row.power_error_watts || 0} quality=${row.quality.power} />` : null],
       ["Energy", energies.length ? html`<${Figure} v=${energies.reduce((a, n) => a + Number(row.total[n]), 0)} unit="joules" off=${Number(row.total.energy_error || 0)} quality=${row.quality[energies[0]]} />` : null],
       ["Pressure now", pressure], ["Over time", residual(row) ? null : html`<a href=${"/job?job=" + encodeURIComponent(label(row))} onClick=${close}>charts and all figures</a>`]]} />
@@ -207,7 +207,7 @@ function Workloads({ m, query }) {
   return html`<header class="bar"><${Search} placeholder="Filter by name, path or kind" />
       <${Segments} label="show" options=${[["", "tree"], ["sums", "tree with sums", "each row includes all rows below it"], ["list", "list"]]} value=${query.show || ""} choose=${(v) => put({ show: v }, true)} />
       <label class="select"><span>Sort by</span><select onChange=${(e) => put({ sort: e.target.value === "cpu" ? "" : e.target.value }, true)}>${sorts.map(([v, n]) => html`<option value=${v} selected=${sort === v}>${n}</option>`)}</select></label>
-      <button type="button" class="end" id="idle" title="workloads that used no CPU, disk or network lately, and hold less than 1 % of the memory (z)" onClick=${idle}>${hideIdle ? (t.idleCount > 0 ? `${t.idleCount.toLocaleString()} idle hidden, show` : "None idle") : "Hide idle"}</button></header>
+      <button type="button" class="end" id="idle" title="workloads that used no CPU, disk or network lately, and hold less than 1 % of the memory (z)" onClick=${idle}>${hideIdle ? (t.idleCount > 0 ? `${grouped(t.idleCount)} idle hidden, show` : "None idle") : "Hide idle"}</button></header>
       <${Tree} m=${m} t=${t} opt=${opt} fold=${fold} />`;
 }
 
@@ -221,7 +221,7 @@ export function Live() {
   useKey("f", flip);
   const names = useNames(seen.machine);
   const m = useMemo(() => seen.machine && { ...seen.machine, workloads: (seen.machine.workloads || []).map((w) => (names.has(w.id) ? { ...w, name: names.get(w.id) } : w)) }, [seen.machine, names.size]);
-  useEffect(() => { if (m) document.title = `${text(m.cpu_cores.workloads + m.cpu_cores.system, "none")} CPUs · ${m.host} · mete`; }, [m]);
+  useEffect(() => { if (m) document.title = `${text(m.cpu_cores.workloads + m.cpu_cores.system, "none")} cores · ${m.host} · mete`; }, [m]);
   const notes = m ? [...(m.balance && m.balance.violations > 0 ? [`${few(m.balance.violations, "balance check")} failed: parts did not sum to their total. This is a bug, please report it.`] : []),
     ...(m.balance && m.balance.lost > 0 ? [`${few(m.balance.lost, "start or end", "starts or ends")} of control groups in the last tick were missed; their use is counted for their parents.`] : []), ...(m.notes || [])] : [];
   return html`${seen.trouble && html`<div class="notice bad" role="alert"><div>${seen.trouble}</div><button onClick=${() => watcher.current.poll()}>Try now</button></div>`}

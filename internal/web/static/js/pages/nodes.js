@@ -6,7 +6,7 @@ import { Card, Shown, Empty, Figure, Bar, Search, Select, largest, useData, useH
 import { Table, Columns } from "../table.js";
 import { Heat } from "../heat.js";
 import { natural } from "../names.js";
-import { text, shareOf, inconsistent, few, ago, exactly } from "../fmt.js";
+import { grouped, text, shareOf, inconsistent, few, ago, exactly } from "../fmt.js";
 import { nodeAt, put } from "../route.js";
 
 const states = { live: "good", behind: "warn", silent: "bad", revoked: "" };
@@ -26,7 +26,7 @@ function columnsOf(rows) {
     { ...usedOf("cpu_cores", "CPU", "cores"), desc: true }, usedOf("memory_bytes", "Memory", "bytes"),
     column("power", "Power", "watts", "11.5rem", (n) => (n.power_watts ? n.power_watts.whole : null), { off: (n) => n.power_watts && n.power_watts.error, quality: (n) => n.power_watts && n.power_watts.quality }),
     flow("disk_bytes_per_second", "Disk"), flow("network_bytes_per_second", "Network"),
-    { key: "workloads", title: "Active workloads", num: true, width: "9rem", help: "workloads that used something in the latest window", value: (n) => n.workloads, cell: (n) => n.workloads.toLocaleString() },
+    { key: "workloads", title: "Active workloads", num: true, width: "9rem", help: "workloads that used something in the latest window", value: (n) => n.workloads, cell: (n) => grouped(n.workloads) },
     { key: "cluster", title: "Cluster", width: "6.2rem", order: natural, value: (n) => n.cluster },
     { key: "through", title: "Last data", width: "8rem", value: (n) => n.booked_through, cell: (n) => (n.booked_through ? html`<span class="num" title=${exactly(n.booked_through)}>${ago(n.booked_through)}</span>` : html`<span class="absent">–</span>`) },
     ranged("cpu_seconds", "CPU used", "seconds", "CPU time of workloads and the system in the range"), ranged("energy_joules", "Energy", "joules", "energy of the machine in the range, idle energy included"),

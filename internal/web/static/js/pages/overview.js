@@ -8,23 +8,30 @@ import { Card, Stat, Shown, Empty, Figure, Kind, Job, Segments, useData, useHere
 import { Stacked, Flows, Whole, Stopped, Blank, latest, stopped, useStacks, gapMarks, alertMarks } from "../parts.js";
 import { useChange } from "../changes.js";
 import { Brief } from "../firing.js";
-import { text, few, ago, when, known, shareOf } from "../fmt.js";
+import { Fleet } from "../heat.js";
+import { grouped, text, few, ago, when, known, shareOf } from "../fmt.js";
 import { href, nodeAt, jobAt, go, put, ranged } from "../route.js";
 
 const fields = "cpu_seconds,memory_byte_seconds,disk_read_bytes,disk_written_bytes,energy_joules,energy_error_joules", topFields = "cpu_seconds,memory_peak_bytes,energy_joules,energy_error_joules";
+
+// upToDate says how many of the nodes sent their latest data in time.
+export function upToDate({ states }) {
+  const all = Object.entries(states).reduce((a, [k, n]) => a + (k === "revoked" ? 0 : n), 0);
+  return `${grouped(states.live || 0)} of ${grouped(all)}`;
+}
 
 // Now is the present use of all machines.
 function Now({ now, nodes, change = () => null }) {
   const s = now.sum, share = (p) => (p && p.whole > 0 ? text(shareOf(p.workloads + p.system, p.whole), "percent") + " of " : "");
   const flow = (f) => f && f.in + f.out, at = now.measured === 0 && stopped(nodes), none = at ? "no data since " + when(at * 1000) : "not available";
   return html`<section class="card stats" aria-label="now">
-    <${Stat} title="CPU" v=${s.cpu_cores && s.cpu_cores.workloads + s.cpu_cores.system} unit="cores" quality=${s.cpu_cores && s.cpu_cores.quality} parts=${partsOf(s.cpu_cores, "cores")} below=${html`<span>${s.cpu_cores ? share(s.cpu_cores) + few(s.cpus, "CPU") : none}</span>${change("cpu", "cores")}`} />
+    <${Stat} title="CPU" v=${s.cpu_cores && s.cpu_cores.workloads + s.cpu_cores.system} unit="cores" quality=${s.cpu_cores && s.cpu_cores.quality} parts=${partsOf(s.cpu_cores, "cores")} below=${html`<span>${s.cpu_cores ? share(s.cpu_cores) + text(s.cpus, "cores") : none}</span>${change("cpu", "cores")}`} />
     <${Stat} title="Memory" v=${s.memory_bytes && s.memory_bytes.workloads + s.memory_bytes.system} unit="bytes" quality=${s.memory_bytes && s.memory_bytes.quality} parts=${partsOf(s.memory_bytes, "bytes")} below=${html`<span>${s.memory_bytes ? share(s.memory_bytes) + text(s.memory_bytes.whole, "bytes") : none}</span>${change("memory", "bytes")}`} />
     <${Stat} title="Power" v=${s.power_watts && s.power_watts.whole} unit="watts" quality=${s.power_watts && s.power_watts.quality} off=${s.power_watts && s.power_watts.error} parts=${partsOf(s.power_watts, "watts")} below=${html`<span>${s.power_watts ? text(s.power_watts.idle, "watts") + " idle" : none}</span>${change("power", "watts")}`} />
     <${Stat} title="Disk" v=${flow(s.disk_bytes_per_second)} unit="rate" quality=${s.disk_bytes_per_second && s.disk_bytes_per_second.quality} below=${html`${s.disk_bytes_per_second ? html`<span>read ${text(s.disk_bytes_per_second.in, "rate")}</span><span>written ${text(s.disk_bytes_per_second.out, "rate")}</span>` : html`<span>${none}</span>`}${change("disk", "rate")}`} />
     <${Stat} title="Network" v=${flow(s.network_bytes_per_second)} unit="rate" quality=${s.network_bytes_per_second && s.network_bytes_per_second.quality} below=${html`${s.network_bytes_per_second ? html`<span>in ${text(s.network_bytes_per_second.in, "rate")}</span><span>out ${text(s.network_bytes_per_second.out, "rate")}</span>` : html`<span>${none}</span>`}${change("network", "rate")}`} />
-    <div class="stat"><h3>${nodes.length === 1 ? "Machine" : "Nodes"}</h3><div class="value">${nodes.length === 1 ? html`<a class="plain" href=${nodeAt(nodes[0].name)}>${nodes[0].name}</a>` : now.measured.toLocaleString()}</div>
-      <div class="below"><span title="workloads that used something in the latest window">${few(s.workloads, "active workload")}</span>${Object.entries(now.states).filter(([k]) => k !== "live" && !nodes.every((n) => isNew(n))).map(([k, n]) => html`<span class=${"tag " + (k === "revoked" ? "" : "warn")}>${n.toLocaleString()} ${k}</span>`)}</div></div>
+    <div class="stat"><h3>${nodes.length === 1 ? "Machine" : "Nodes up to date"}</h3><div class="value">${nodes.length === 1 ? html`<a class="plain" href=${nodeAt(nodes[0].name)}>${nodes[0].name}</a>` : upToDate(now)}</div>
+      <div class="below"><span title="workloads that used something in the latest window">${few(s.workloads, "active workload")}</span>${Object.entries(now.states).filter(([k]) => k !== "live" && !nodes.every((n) => isNew(n))).map(([k, n]) => html`<span class=${"tag " + ({ silent: "bad", behind: "warn" }[k] || "")}>${grouped(n)} ${k}</span>`)}</div></div>
   </section>`;
 }
 
@@ -43,30 +50,21 @@ function Top({ span, sort }) {
       <footer class="foot muted small"><span>${d.rest_groups === 0 ? "All jobs shown" : few(d.rest_groups, "more job") + (sort === "memory_peak_bytes" ? "" : ": " + text(d.rest[sort], sorts.find(([k]) => k === sort)[2], most))}</span><a href=${href("/jobs", keep)}>All jobs</a></footer>`)}</${Shown}>`;
 }
 
-// Fleet shows each node as a cell, shaded by its use.
-export function Fleet({ nodes, by = "cpu_cores" }) {
-  return html`<ul class="fleet">${nodes.map((n) => {
-    const p = n[by], share = p && shareOf(p.workloads + p.system, p.whole);
-    const says = `${n.name}: ${!known(share) ? n.state : text(share, "percent")}`;
-    return html`<li><a href=${nodeAt(n.name)} class=${n.state === "live" ? "" : "not " + n.state} title=${says} aria-label=${says} style=${!known(share) ? null : { "--heat": share.toFixed(3) }}></a></li>`;
-  })}</ul>`;
-}
-
 const shownRows = 5;
 
-// Attention lists problems: firing alerts, silent nodes, gaps. Many of one kind are one row.
-function Attention({ nodes, gaps, alerts }) {
-  const quiet = nodes.filter((n) => (n.state === "silent" || n.state === "behind") && !isNew(n));
+// problemsOf lists problems: firing alerts, silent nodes, gaps. Many of one kind are one row.
+function problemsOf({ nodes, gaps, alerts }) {
+  const quiet = nodes.filter((n) => (n.state === "silent" || n.state === "behind") && !isNew(n)), of = (state) => quiet.filter((n) => n.state === state).length, bad = of("silent") > 0 ? "bad" : "warn";
   const more = (n, one, path) => (n > shownRows ? [html`<li class="warn"><a href=${path}>${few(n - shownRows, one)}</a></li>`] : []);
-  const list = [
+  return [
     ...(alerts.length > 0 ? [html`<${Brief} alerts=${alerts} />`] : []),
-    ...(quiet.length > shownRows ? [] : quiet).map((n) => html`<li class="warn"><a href=${nodeAt(n.name)}>${n.name}</a><span>${n.state}${n.booked_through ? ", last data " + ago(n.booked_through) : ""}</span></li>`),
-    ...(quiet.length > shownRows ? [html`<li class="warn"><a href="/nodes">${few(quiet.length, "node")}</a><span>silent or behind${latest(quiet) > 0 && ", latest data " + ago(latest(quiet) * 1000)}</span></li>`] : []),
+    ...(quiet.length > shownRows ? [] : quiet).map((n) => html`<li class=${n.state === "silent" ? "bad" : "warn"}><a href=${nodeAt(n.name)}>${n.name}</a><span>${n.state}${n.booked_through ? ", last data " + ago(n.booked_through) : ""}</span></li>`),
+    ...(quiet.length > shownRows ? [html`<li class=${bad}><a href="/nodes">${few(quiet.length, "node")}</a><span>${["silent", "behind"].filter(of).map((s) => grouped(of(s)) + " " + s).join(", ")}${latest(quiet) > 0 && ", latest data " + ago(latest(quiet) * 1000)}</span></li>`] : []),
     ...gaps.slice(0, shownRows).map((g) => html`<li class=${["unwatched", "rebooted"].includes(g.reason) ? "warn" : "bad"}><a href=${nodeAt(g.name)}>${g.name}</a><span title=${g.meaning}>${g.reason} for ${text(g.seconds, "seconds")}, ${ago(g.to)}</span></li>`), ...more(gaps.length, "more gap", "/health"),
   ];
-  if (list.length === 0) return html`<div class="calm"><span class="tick" aria-hidden="true"></span><div><b>No problems</b><div class="muted">No firing alerts, silent nodes or gaps in this range.</div></div></div>`;
-  return html`<ul class="attention">${list}</ul>`;
 }
+
+const Calm = () => html`<div class="calm"><span class="tick" aria-hidden="true"></span><div><b>No problems</b><div class="muted">No firing alerts, silent nodes or gaps in this range.</div></div></div>`;
 
 export function Overview({ nodes, alerts }) {
   const { query } = useHere();
@@ -95,8 +93,10 @@ mete-agent -server URL -token-file FILE</pre></${Empty}></section>`;
   const choices = [["", "jobs"], ...(users || by === "users" ? [["users", "users"]] : []), ...(several || by === "nodes" ? [["nodes", "nodes"]] : []), ...(spaces || by === "namespaces" ? [["namespaces", "namespaces"]] : []), ["parts", "parts"]];
   const large = nodes.length > 100;
   const cells = several && live.data && html`<${Card} title="Nodes" note="CPU in use" width=${large ? "w12" : ""} aside=${html`<a href="/nodes">All nodes</a>`}><${Fleet} nodes=${live.data.nodes || []} /></${Card}>`;
+  const wrong = problemsOf({ nodes, gaps: gaps.data || [], alerts });
   const active = nodes.filter((n) => n.state !== "revoked"), blank = of.data && of.data.empty;
   return html`${!blank && html`<${Stopped} nodes=${active} span=${span} />`}<${Shown} of=${now} height=${124}>${(d) => html`<${Now} now=${d} nodes=${nodes} change=${change} />`}</${Shown}>
+    ${wrong.length > 0 && html`<${Card} title="Attention"><ul class=${"attention" + (wrong.length > 1 ? " two" : "")}>${wrong}</ul></${Card}>`}
     <div class="bar"><${Segments} label="stack by" options=${choices} value=${by} choose=${(v) => put({ by: v })} />
       <label class="check"><input type="checkbox" checked=${idle} onChange=${(e) => put({ idle: e.target.checked ? "1" : "" }, true)} /> show idle</label>
       <label class="check"><input type="checkbox" checked=${query.compare === "1"} onChange=${(e) => put({ compare: e.target.checked ? "1" : "" }, true)} /> compare with the previous period</label></div>
@@ -104,7 +104,7 @@ mete-agent -server URL -token-file FILE</pre></${Empty}></section>`;
       ${blank ? html`<${Blank} nodes=${active} span=${span} />` : html`${chart("cpu")}${chart("memory")}${chart("power")}
       <div class="w6 grid inner"><${Flows} title="Disk" name="mete_node_disk_bytes_per_second" nodes=${measured} of=${of} names=${[["read", "disk_read_bytes"], ["written", "disk_written_bytes"]]} span=${span} previous=${previous} compare=${compare} width="w6" height=${230} marks=${marks} /><${Flows} title="Network" name="mete_node_network_bytes_per_second" nodes=${measured} of=${of} names=${[["received", "network_rx_bytes"], ["sent", "network_tx_bytes"]]} span=${span} previous=${previous} compare=${compare} width="w6" height=${230} marks=${marks} /></div>`}
       <${Card} title="Most used" note="jobs, in the range" width="w6" aside=${html`<${Segments} label="most used by" options=${sorts} value=${sort} choose=${(v) => put({ top: v === "cpu_seconds" ? "" : v })} />`}><${Top} span=${span} sort=${sort} /></${Card}>
-      <div class="w6 stack"><${Card} title="Attention"><${Shown} of=${gaps} height=${60}>${(g) => html`<${Attention} nodes=${nodes} gaps=${g} alerts=${alerts} />`}</${Shown}></${Card}>
+      <div class="w6 stack">${wrong.length === 0 && html`<${Card} title="Attention"><${Shown} of=${gaps} height=${60}>${() => html`<${Calm} />`}</${Shown}></${Card}>`}
         ${!large && cells}
         <${Card} title="Balance" note="workloads + system + idle = total"><${Shown} of=${used} height=${180}>${(u) => html`<${Whole} used=${u} />`}</${Shown}></${Card}></div>
       ${large && cells}
