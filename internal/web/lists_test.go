@@ -345,5 +345,17 @@ func TestTouchInChromium(t *testing.T) {
 		return !b.hidden && b.innerText.startsWith("apportioned: a measured total") && b.getBoundingClientRect().right <= innerWidth && b.getBoundingClientRect().bottom <= innerHeight;
 	})()`)
 	picture(t, ctx, "touch-mark")
+	u.sees("all of the navigation within the screen", `[...document.querySelectorAll(".side nav a, .side .find")].every((e) => e.getBoundingClientRect().right <= innerWidth + 1)`)
+	u.opens(f.URL + "/?range=15m")
+	u.sees("a few names of a legend", `document.querySelectorAll(".legend")[0].querySelectorAll("button[aria-pressed]").length === 6 && /^\+\d more$/.test(document.querySelector(".legend .more")?.innerText)`)
+	picture(t, ctx, "touch-overview")
+	u.clicks(".legend .more")
+	u.sees("all of them", `document.querySelectorAll(".legend")[0].querySelectorAll("button[aria-pressed]").length > 7 && document.querySelectorAll(".legend")[0].querySelector(".more") === null`)
+	u.opens(f.URL + "/nodes?range=15m")
+	u.sees("the list of nodes without the map", `document.querySelectorAll("tbody tr").length === 3 && document.querySelector(".heat") === null`)
+	u.button("Show")
+	u.sees("the map", `document.querySelectorAll(".heat a").length === 3`)
+	u.opens(f.URL + "/query?mode=table&expr=mete_node_power_watts")
+	u.sees("a value beside the first name", `document.querySelector("thead th:nth-child(2)").innerText.includes("Value") && document.querySelector("tbody td:nth-child(2)").getBoundingClientRect().right <= innerWidth`)
 	u.sees("no explanation after another tap", `(document.querySelector("#main").click(), document.querySelector(".bubble").hidden)`)
 }

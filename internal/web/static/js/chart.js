@@ -3,7 +3,7 @@ import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.mjs
 import uPlot from "../vendor/uplot.mjs";
 import { text, unitText, bare, when, time as clock, ticks, brief } from "./fmt.js";
 import { zoom, widen } from "./span.js";
-import { Menu, saveText, useHere } from "./ui.js";
+import { Menu, saveText, useHere, useNarrow } from "./ui.js";
 import { put } from "./route.js";
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -156,6 +156,8 @@ function tipLine(name, v, tone, unit) {
   return d;
 }
 
+const fewNames = 6; // names of a legend that a phone shows at first
+
 const doubled = 300; // ms between the clicks of a double click, at most
 
 const far = 86400 * 2;
@@ -276,6 +278,7 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
     pressed.current = e.clientX;
     window.addEventListener("mouseup", () => { held.current = false; drawn((n) => n + 1); }, { once: true });
   };
+  const narrow = useNarrow(), [allNames, showAll] = useState(false), few = narrow && !allNames && series.length > fewNames + 1;
   const { query } = useHere(), name = label || "chart", choice = choiceOf(query.series, name), hides = isHidden(choice, series);
   const off = series.map((s) => s.name).filter(hides).join("\n");
   const theme = document.documentElement.dataset.theme;
@@ -380,8 +383,8 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
     <div ref=${box} class="plot" style=${{ height: height + "px" }} role="img" tabindex="0" aria-label=${says} onMouseDown=${hold} onKeyDown=${step} onBlur=${leave}></div>
     <${Menu} label=${"save " + (label || "chart")} items=${menu} />
     <span class="told small" role="status">${told}</span><div class="tip" ref=${tip} hidden></div>
-    ${legend && (series.length > 1 || legend === "always") && html`<div class="legend" ref=${keys}>${series.map((s, i) => html`<button type="button" key=${s.name} aria-pressed=${hides(s.name) ? "false" : "true"} onClick=${(e) => clicked(e, s.name)} onKeyDown=${(e) => keyed(e, s.name)} title=${(s.title || s.name) + " (double click or Alt+Enter: this one alone)"}>
-      <i style=${{ background: toneOf(s, i) }}></i><span>${brief(s.name)}</span><b data-name=${s.name}></b></button>`)}${band && html`<span class="bandkey"><i></i>possible error</span>`}</div>`}</figure>`;
+    ${legend && (series.length > 1 || legend === "always") && html`<div class="legend" ref=${keys}>${(few ? series.slice(0, fewNames) : series).map((s, i) => html`<button type="button" key=${s.name} aria-pressed=${hides(s.name) ? "false" : "true"} onClick=${(e) => clicked(e, s.name)} onKeyDown=${(e) => keyed(e, s.name)} title=${(s.title || s.name) + " (double click or Alt+Enter: this one alone)"}>
+      <i style=${{ background: toneOf(s, i) }}></i><span>${brief(s.name)}</span><b data-name=${s.name}></b></button>`)}${few && html`<button type="button" class="more" onClick=${() => showAll(true)}>+${series.length - fewNames} more</button>`}${band && html`<span class="bandkey"><i></i>possible error</span>`}</div>`}</figure>`;
 }
 
 const known = (v) => v !== null && v !== undefined;

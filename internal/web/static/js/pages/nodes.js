@@ -1,8 +1,8 @@
 // Nodes: every machine as it is now, and what it used in the range.
-import { html, useMemo } from "../../vendor/preact.mjs";
+import { html, useState, useMemo } from "../../vendor/preact.mjs";
 import { get } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
-import { Card, Shown, Empty, Figure, Bar, Search, Select, largest, useData, useHere, partsOf } from "../ui.js";
+import { Card, Shown, Empty, Figure, Bar, Search, Select, largest, useData, useHere, useNarrow, partsOf } from "../ui.js";
 import { Table, Columns } from "../table.js";
 import { Heat } from "../heat.js";
 import { natural } from "../names.js";
@@ -16,14 +16,14 @@ const used = (p) => (p ? shareOf(p.workloads + p.system, p.whole) : null);
 const usedOf = (key, title, unit) => ({ key, title, width: "12.5rem", value: (n) => used(n[key]), num: false, help: "used by workloads and the system, of the total",
   cell: (n) => (n[key] ? html`<div class="barred"><span class="num" title=${used(n[key]) === null ? inconsistent : null}>${text(used(n[key]), "percent")}</span><${Bar} slim parts=${partsOf(n[key], unit)} /><span class="num muted">${text(n[key].whole, unit)}</span></div>` : html`<span class="absent">–</span>`) });
 // columnsOf are the columns of nodes, each in one unit.
-function columnsOf(rows) {
+function columnsOf(rows, narrow) {
   const column = (key, title, unit, width, value, more = {}) => { const like = largest(rows, value); return { key, title, num: true, width, value, cell: (n) => html`<${Figure} v=${value(n)} like=${like()} unit=${unit} quality=${more.quality && more.quality(n)} off=${more.off && more.off(n)} />`, ...more }; };
   const flow = (key, title) => column(key, title, "rate", "6.8rem", (n) => (n[key] ? n[key].in + n[key].out : null), { quality: (n) => n[key] && n[key].quality });
   const ranged = (key, title, unit, help) => column(key, title, unit, "8rem", (n) => (n.used ? n.used[key] : null), { long: title + " in the range", ranged: true, help });
   return [
     { key: "name", title: "Node", always: true, width: "10rem", class: "name", first: true, order: natural, value: (n) => n.name, cell: (n) => html`<a href=${nodeAt(n.name)} title=${n.node}>${n.name}</a>` },
     { key: "state", title: "State", width: "5.6rem", value: (n) => n.state, cell: (n) => html`<${State} of=${n.state} />` },
-    { ...usedOf("cpu_cores", "CPU", "cores"), desc: true }, usedOf("memory_bytes", "Memory", "bytes"),
+    ...[{ ...usedOf("cpu_cores", "CPU", "cores"), desc: true }, usedOf("memory_bytes", "Memory", "bytes")].map((c) => (narrow ? { ...c, width: "8.6rem" } : c)),
     column("power", "Power", "watts", "11.5rem", (n) => (n.power_watts ? n.power_watts.whole : null), { off: (n) => n.power_watts && n.power_watts.error, quality: (n) => n.power_watts && n.power_watts.quality }),
     flow("disk_bytes_per_second", "Disk"), flow("network_bytes_per_second", "Network"),
     { key: "workloads", title: "Active workloads", num: true, width: "9rem", help: "workloads that used something in the latest window", value: (n) => n.workloads, cell: (n) => grouped(n.workloads) },
@@ -52,6 +52,7 @@ export function Nodes({ nodes }) {
   const { query } = useHere();
   const span = useSpan(query), several = new Set(nodes.map((n) => n.cluster)).size > 1;
   const usual = ["state", "cpu_cores", "memory_bytes", "power", "disk_bytes_per_second", "network_bytes_per_second", "workloads", ...(several ? ["cluster"] : []), "through"];
+  const narrow = useNarrow(), [map, showMap] = useState(false);
   const columns = columnsOf([]), chosen = query.cols ? query.cols.split("~") : usual, isShown = (c) => c.always || chosen.includes(c.key), past = columns.some((c) => isShown(c) && c.ranged);
   const now = useData((signal) => get("/v1/summary", { nodes: 1 }, signal), [], nodes.length > 100 ? 15000 : 5000);
   const amounts = useData(async (signal) => (past ? summed((await get("/v1/usage", { by: "node,kind", fields: "cpu_seconds,energy_joules,disk_written_bytes", limit: 10000, ...ledger(span) }, signal)).groups) : null), [past, steps(span)]);
@@ -62,9 +63,9 @@ export function Nodes({ nodes }) {
       .filter((n) => (!q || n.name.toLowerCase().includes(q) || n.node.toLowerCase().includes(q)) && (!query.cluster || n.cluster === query.cluster) && (!query.state || n.state === query.state));
   }, [now.data, nodes, q, query.cluster, query.state, amounts.data]);
   const count = now.data ? few(rows.length, "node") : "", clusters = [...new Set(nodes.map((n) => n.cluster))].sort(natural), have = [...new Set(nodes.map((n) => n.state))].sort();
-  return html`${nodes.length > 1 && html`<${Card} title="Map" note=${count}><${Shown} of=${now} height=${60}>${() => html`<${Heat} nodes=${rows} />`}</${Shown}></${Card}>`}
+  return html`${nodes.length > 1 && html`<${Card} title="Map" note=${count} aside=${narrow && html`<button type="button" aria-expanded=${map ? "true" : "false"} onClick=${() => showMap(!map)}>${map ? "Hide" : "Show"}</button>`}>${(map || !narrow) && html`<${Shown} of=${now} height=${60}>${() => html`<${Heat} nodes=${rows} />`}</${Shown}>`}</${Card}>`}
     <section class="card flush fill"><header class="bar"><${Search} placeholder="Filter nodes" />${clusters.length > 1 && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}${(have.length > 1 || query.state) && html`<${Select} name="state" label="State" all="all" options=${have} />`}<div class="end bar"><span class="muted num" role="status">${count}</span><${Columns} columns=${columns} shown=${chosen} /></div></header>
-    <${Shown} of=${now} lines=${8}>${() => html`<${Table} tall columns=${columnsOf(rows).filter(isShown)} rows=${rows} id=${(n) => n.node} label="nodes" empty=${nodes.length === 0
+    <${Shown} of=${now} lines=${8}>${() => html`<${Table} tall columns=${columnsOf(rows, narrow).filter(isShown)} rows=${rows} id=${(n) => n.node} label="nodes" empty=${nodes.length === 0
       ? html`<${Empty} title="No machine has enrolled yet"><pre>mete token create --role agent
 mete-agent -server URL -token-file FILE</pre></${Empty}>` : html`<${Empty} title="No nodes match the filters"><button onClick=${() => put({ q: "", cluster: "", state: "" })}>Show all</button></${Empty}>`} />`}</${Shown}>
     <p class="small muted reading">Bars: workloads blue, system gray, idle empty.</p></section>`;

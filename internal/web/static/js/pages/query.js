@@ -2,7 +2,7 @@
 import { html, useState, useEffect, useRef, useMemo } from "../../vendor/preact.mjs";
 import { get } from "../api.js";
 import { useSpan } from "../span.js";
-import { Card, Shown, Empty, Segments, Skeleton, Trouble, useData, useHere } from "../ui.js";
+import { Card, Shown, Empty, Segments, Skeleton, Trouble, useData, useHere, useNarrow } from "../ui.js";
 import { Chart } from "../chart.js";
 import { Table } from "../table.js";
 import { Editor } from "../editor.js";
@@ -85,7 +85,7 @@ function Result({ query, span, mode, kept }) {
   const d = data.data, list = d.resultType === "scalar" || d.resultType === "string" ? [{ metric: {}, value: d.result }] : d.result, unit = unitOf(d.query);
   return html`<section class="card" aria-label="answer">${data.error && html`<${Wrong} error=${data.error} query=${query} />`}${d.notes.map((n) => html`<p class="notice warn">${n}</p>`)}
     ${list.length === 0 ? html`<${Empty} title="No data"><span>No series matches in this range. Check the metric and its labels.</span></${Empty}>` : mode === "table" ? html`<${Values} list=${list} names=${d.names} unit=${unit} />` : html`<${Lines} list=${list} names=${d.names} span=${span} unit=${unit} />`}
-    <p class="small muted num">${few(list.length, "series", "series")}${mode !== "table" && list.length > drawn ? `, ${drawn} with the highest values drawn` : ""} · ${Math.round(d.took)} ms${mode === "table" ? "" : " · " + length(span.step) + " resolution" + turns(d.query, list.length)}</p></section>`;
+    <p class="small muted">${few(list.length, "series", "series")}${mode !== "table" && list.length > drawn ? `, ${drawn} with the highest values drawn` : ""} · ${Math.round(d.took)} ms${mode === "table" ? "" : " · " + length(span.step) + " resolution" + turns(d.query, list.length)}</p></section>`;
 }
 
 function Lines({ list, names, span, unit }) {
@@ -99,10 +99,12 @@ function Lines({ list, names, span, unit }) {
 
 function Values({ list, names, unit }) {
   const labels = [...new Set(list.flatMap((s) => Object.keys(s.metric)))].sort((a, b) => (a === "__name__" ? -1 : b === "__name__" ? 1 : a < b ? -1 : 1));
-  const rows = useMemo(() => list.map((s, i) => ({ i, ...s })), [list]);
+  const rows = useMemo(() => list.map((s, i) => ({ i, ...s })), [list]), narrow = useNarrow();
   const value = (s) => (s.value ? Number(s.value[1]) : null);
-  const columns = [...labels.map((l) => ({ key: l, title: l === "__name__" ? "metric" : l, class: "name", value: (s) => s.metric[l] || null, cell: (s) => (l === "workload" && names.get(s.metric[l]) ? html`<span title=${s.metric[l]}>${names.get(s.metric[l])}</span>` : s.metric[l] || html`<span class="absent">–</span>`) })),
-    { key: "value", title: "Value", num: true, first: true, value, cell: (s) => (s.value ? html`<span title=${s.value[1]}>${text(value(s), unit)}</span>` : few((s.values || []).length, "sample")) }];
+  const named = labels.map((l) => ({ key: l, title: l === "__name__" ? "metric" : l, class: "name", value: (s) => s.metric[l] || null, cell: (s) => (l === "workload" && names.get(s.metric[l]) ? html`<span title=${s.metric[l]}>${names.get(s.metric[l])}</span>` : s.metric[l] || html`<span class="absent">–</span>`) }));
+  const last = { key: "value", title: "Value", num: true, first: true, value, cell: (s) => (s.value ? html`<span title=${s.value[1]}>${text(value(s), unit)}</span>` : few((s.values || []).length, "sample")) };
+  // On a phone the value stands beside the first name.
+  const columns = narrow ? [...named.slice(0, 1), last, ...named.slice(1)] : [...named, last];
   return html`<${Table} columns=${columns} rows=${rows} id=${(s) => s.i} name="rows" label="answer" />`;
 }
 
