@@ -283,6 +283,12 @@ func TestFleetInChromium(t *testing.T) {
 		} {
 			t.Run(v.name+"-"+s.name, func(t *testing.T) {
 				look(t, ctx, console, f.URL, v, s, string(axe))
+				if s.name == "light" && (v.name == "fleet-job" || v.name == "fleet-node") { // names are long
+					over, err := chromedp.Run(ctx, chromedp.Evaluate[string](`[...document.querySelectorAll("#main .table")].filter((t) => t.scrollWidth > t.clientWidth + 1).map((t) => t.ariaLabel + " " + t.scrollWidth + " > " + t.clientWidth).join()`))
+					if err != nil || over != "" {
+						t.Errorf("%s: tables wider than the page: %s, %v", v.name, over, err)
+					}
+				}
 				marks, err := chromedp.Run(ctx, chromedp.Evaluate[bool](`document.title === "pwned" || document.querySelector('img[src="x"]') !== null || document.querySelector("#app script") !== null`))
 				if err != nil || marks {
 					t.Errorf("a name became an element: %v, %v", marks, err)

@@ -237,6 +237,10 @@ func TestNodesInChromium(t *testing.T) {
 	u.button("Columns")
 	u.sees("the choice of energy in the range", `(() => { const l = [...document.querySelectorAll(".pop label")].find((l) => l.innerText.trim() === "Energy in the range"); l?.querySelector("input").click(); return Boolean(l); })()`)
 	u.sees("energy of each node", `[...document.querySelectorAll("th")].some((th) => th.innerText.trim() === "Energy") && /[\d.]+ ?k?(J|Wh)/.test(document.querySelector("tbody tr:not(.spacer) td:last-child").innerText)`)
+	u.opens(f.URL + "/nodes?range=15m")
+	u.sees("no unit cut", `document.querySelectorAll("tbody tr:not(.spacer)").length > 10 && [...document.querySelectorAll("tbody tr:not(.spacer) td")].every((td) => td.scrollWidth <= td.clientWidth)`)
+	u.opens(f.URL + "/node/rack11-n08?range=15m")
+	u.sees("no claim about a node that is late", `document.querySelector('[aria-label="About"]')?.innerText.includes("none up to the latest data")`)
 	// Overview has the same map in small, and what is wrong above its charts.
 	u.opens(f.URL + "/?range=15m")
 	u.sees("the small map in natural order, with its scale", `[...document.querySelectorAll("#main .fleet a")].map((a) => a.title.split(":")[0]).slice(7, 10).join() === "rack1-n08,rack2-n01,rack2-n02" && document.querySelector("#main .fleet + .scale") !== null`)

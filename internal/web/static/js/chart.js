@@ -125,7 +125,8 @@ function options({ seen, unit, stacked, whole, band, tone, bars, marks }, node, 
     bands.push({ series: [seen.length + 1, seen.length + 2], fill: css("--band") });
   }
   return {
-    width: node.clientWidth, height, padding: [18, 22, 0, 0],
+    // To the right, half of the last label.
+    width: node.clientWidth, height, padding: [18, 28, 0, 0],
     cursor: { sync: { key: sync.key, setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { size: 6, width: 0 }, bind: { click: (u, of, handler) => (e) => { pick(u, e); return handler(e); }, dblclick: () => () => { pick(null); widen(); } } },
     legend: { show: false },
     hooks: {

@@ -53,7 +53,7 @@ const whole = (unit) => unit === "B" || unit === "B/s" || unit === "B h"; // byt
 const short = (v) => { const [d, u] = prefixed(v, 1000, metric); return [digits(v / d), u]; };
 
 function inScale(unit) {
-  return (v, like = v) => { const [d, u] = scales[unit](like); return [whole(u) || (unit === "cores" && Number.isInteger(v)) ? grouped((v / d).toFixed(0)) : unit === "cores" && Math.abs(v) < 0.0005 ? "0" : digits(v / d), u]; };
+  return (v, like = v) => { const [d, u] = scales[unit](like); return [whole(u) || (unit === "cores" && v >= 1 && Math.abs(v - Math.round(v)) < 1e-4) ? grouped((v / d).toFixed(0)) : unit === "cores" && Math.abs(v) < 0.0005 ? "0" : digits(v / d), u]; };
 }
 
 // Units: each turns a value in base units into its text and its unit, as beside the value like.

@@ -77,7 +77,7 @@ function linesOf(c, d, split) {
   if (lines.length === 0 && c.else) lines = [line(c.else)].filter(some);
   // Beside the sum of many runs, the peak of one would lie on zero.
   const peaks = c.peak ? d.sums.map((s) => (s && known(s[c.peak[1]]) ? Number(s[c.peak[1]]) : 0)) : [], most = Math.max(...at(c.split || c.q).map(([, v]) => v || 0));
-  if (c.peak && Math.max(...peaks) > most / 20) over.push({ name: c.peak[0], over: true, tone: "previous", dash: [2, 3], values: d.buckets.map((b, i) => [b.from, d.sums[i] && known(d.sums[i][c.peak[1]]) ? Number(d.sums[i][c.peak[1]]) : null]) });
+  if (c.peak && Math.max(...peaks) > most / 5) over.push({ name: c.peak[0], over: true, tone: "previous", dash: [2, 3], values: d.buckets.map((b, i) => [b.from, d.sums[i] && known(d.sums[i][c.peak[1]]) ? Number(d.sums[i][c.peak[1]]) : null]) });
   return lines.length ? [...lines, ...over.filter(some)] : [];
 }
 

@@ -17,11 +17,12 @@ const most = 301; // workloads that are listed: one more than have marks
 function Parts({ by, where, span }) {
   const dims = { node: "node", workload: "workload,pod,container,node,kind", container: "namespace,pod,container" }[by];
   const data = useData((signal) => get("/v1/usage", { by: dims, where, limit: 1000, fields: jobFields, ...ledger(span) }, signal), [by, where.join(), steps(span)]);
-  // Of workloads with one name, pod and container tell which is which, where there are any.
-  const rows = data.data ? data.data.groups : [], keys = dims.split(",").filter((d) => d !== "kind" && (by === "container" || d === by || d === "node" || rows.some((r) => r[d])));
+  // Pod and container tell which is which of workloads with one name, which is not said of each then.
+  const rows = data.data ? data.data.groups : [], differ = (d) => rows.some((r) => r[d] !== rows[0][d]), one = differ("pod") && !differ("workload");
+  const keys = dims.split(",").filter((d) => d !== "kind" && (by === "container" || d === "node" || (d === by && !one) || differ(d)));
   const cell = (d) => (r) => (d === "node" && r.node ? html`<a href=${nodeAt(r.node)}>${r.node}</a>` : r[d] ? html`<span title=${r[d]}>${r[d]}</span>` : html`<span class="absent">–</span>`);
   const columns = [...keys.map((d) => ({ key: d, title: d[0].toUpperCase() + d.slice(1), class: "name", value: (r) => r[d] || null, cell: cell(d) })), ...jobColumns(rows)];
-  return html`<${Shown} of=${data} lines=${4}>${() => html`<${Table} columns=${columns} rows=${rows} id=${(r) => keys.map((k) => r[k]).join("\u0000")} name="parts" label=${"parts by " + by} foot=${html`<${Sums} columns=${columns} names=${keys.length} used=${data.data} what="part" />`} empty=${html`<${Empty} title="No data in this range" />`} />`}</${Shown}>`;
+  return html`<${Shown} of=${data} lines=${4}>${() => html`<${Table} columns=${columns} rows=${rows} id=${(r) => keys.map((k) => r[k]).join("\u0000")} name="partsort" label=${"parts by " + by} foot=${html`<${Sums} columns=${columns} names=${keys.length} used=${data.data} what="part" />`} empty=${html`<${Empty} title="No data in this range" />`} />`}</${Shown}>`;
 }
 
 const words = (key) => key.replace(/_(byte_seconds|bytes|joules|seconds|watts)$/, "").replaceAll("_", " ").replace(/^(\w)/, (c) => c.toUpperCase()).replace(/^Cpu/, "CPU").replace(/^Pids/, "Tasks").replace(/^Oom/, "OOM");

@@ -26,7 +26,7 @@ function Now({ n, since, change = () => null }) {
 
 function Users({ used, name }) {
   const columns = [{ key: "job", title: "Job", class: "name", value: (r) => r.job, cell: (r) => html`<${Job} name=${r.job} kind=${r.kind} node=${name} />` },
-    { key: "kind", title: "Kind", value: (r) => r.kind, cell: (r) => html`<${Kind} of=${r.kind} />` }, ...jobColumns(used.groups)];
+    { key: "kind", title: "Kind", value: (r) => r.kind, cell: (r) => (r.kind === "path" ? html`<span class="muted">group</span>` : html`<${Kind} of=${r.kind} />`) }, ...jobColumns(used.groups)];
   return html`<${Table} columns=${columns} rows=${used.groups} id=${(r) => r.job + "\u0000" + r.kind} name="jobs" label="jobs on this node" empty=${html`<${Empty} title="No data in this range" />`}
     foot=${html`<${Sums} columns=${columns} names=${2} used=${used} what="job" />`} />`;
 }
@@ -58,5 +58,5 @@ export function Node({ path, nodes }) {
       <div class="w6 grid inner"><${Flows} title="Disk" name="mete_node_disk_bytes_per_second" match=${match} of=${of} names=${[["read", "disk_read_bytes"], ["written", "disk_written_bytes"]]} marks=${marks} span=${span} previous=${previous} compare=${compare} width="w6" height=${230} /><${Flows} title="Network" name="mete_node_network_bytes_per_second" match=${match} of=${of} names=${[["received", "network_rx_bytes"], ["sent", "network_tx_bytes"]]} marks=${marks} span=${span} previous=${previous} compare=${compare} width="w6" height=${230} /></div>`}
       <${Card} title="Jobs on this node" note="in the range" flush width="w12"><${Shown} of=${used} lines=${8}>${(u) => html`<${Users} used=${u} name=${known.name} />`}</${Shown}></${Card}>
       ${gaps.data && gaps.data.length > 0 && html`<${Card} title="Gaps in the data" flush width="w8"><${Gaps} gaps=${gaps.data} own /></${Card}>`}
-      <${Card} title="About" width=${gaps.data && gaps.data.length > 0 ? "w4" : "w12"}><${Facts} of=${[["Enrolled", known.enrolled_at && when(known.enrolled_at)], ["Machine ID", known.machine_id && html`<code>${known.machine_id}</code>`], ["Boot ID", known.boot && html`<code>${known.boot}</code>`], ["Open streams", String(known.streams)], ["Gaps", !blank && gaps.data && gaps.data.length === 0 && "none in this range"], ["Received from server", known.source && html`<code>${known.source}</code>`], ["Revoked", known.revoked_at && when(known.revoked_at)]]} /></${Card}></div>`;
+      <${Card} title="About" width=${gaps.data && gaps.data.length > 0 ? "w4" : "w12"}><${Facts} of=${[["Enrolled", known.enrolled_at && when(known.enrolled_at)], ["Machine ID", known.machine_id && html`<code>${known.machine_id}</code>`], ["Boot ID", known.boot && html`<code>${known.boot}</code>`], ["Open streams", String(known.streams)], ["Gaps", !blank && gaps.data && gaps.data.length === 0 && (known.state === "live" ? "none in this range" : "none up to the latest data")], ["Received from server", known.source && html`<code>${known.source}</code>`], ["Revoked", known.revoked_at && when(known.revoked_at)]]} /></${Card}></div>`;
 }

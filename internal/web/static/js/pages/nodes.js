@@ -13,12 +13,12 @@ const states = { live: "good", behind: "warn", silent: "bad", revoked: "" };
 export const State = ({ of }) => html`<span class=${"tag " + (states[of] || "")} title=${{ live: "data is up to date", behind: "data is late", silent: "no data received", revoked: "certificate revoked" }[of]}>${of}</span>`;
 
 const used = (p) => (p ? shareOf(p.workloads + p.system, p.whole) : null);
-const usedOf = (key, title, unit) => ({ key, title, width: "12.5rem", value: (n) => used(n[key]), num: false, help: "used by workloads and the system, of the total",
+const usedOf = (key, title, unit) => ({ key, title, width: "12.2rem", value: (n) => used(n[key]), num: false, help: "used by workloads and the system, of the total",
   cell: (n) => (n[key] ? html`<div class="barred"><span class="num" title=${used(n[key]) === null ? inconsistent : null}>${text(used(n[key]), "percent")}</span><${Bar} slim parts=${partsOf(n[key], unit)} /><span class="num muted">${text(n[key].whole, unit)}</span></div>` : html`<span class="absent">–</span>`) });
 // columnsOf are the columns of nodes, each in one unit.
 function columnsOf(rows, narrow) {
   const column = (key, title, unit, width, value, more = {}) => { const like = largest(rows, value); return { key, title, num: true, width, value, cell: (n) => html`<${Figure} v=${value(n)} like=${like()} unit=${unit} quality=${more.quality && more.quality(n)} off=${more.off && more.off(n)} />`, ...more }; };
-  const flow = (key, title) => column(key, title, "rate", "6.8rem", (n) => (n[key] ? n[key].in + n[key].out : null), { quality: (n) => n[key] && n[key].quality });
+  const flow = (key, title) => column(key, title, "rate", "8.3rem", (n) => (n[key] ? n[key].in + n[key].out : null), { quality: (n) => n[key] && n[key].quality });
   const ranged = (key, title, unit, help) => column(key, title, unit, "8rem", (n) => (n.used ? n.used[key] : null), { long: title + " in the range", ranged: true, help });
   return [
     { key: "name", title: "Node", always: true, width: "10rem", class: "name", first: true, order: natural, value: (n) => n.name, cell: (n) => html`<a href=${nodeAt(n.name)} title=${n.node}>${n.name}</a>` },
@@ -26,7 +26,7 @@ function columnsOf(rows, narrow) {
     ...[{ ...usedOf("cpu_cores", "CPU", "cores"), desc: true }, usedOf("memory_bytes", "Memory", "bytes")].map((c) => (narrow ? { ...c, width: "8.6rem" } : c)),
     column("power", "Power", "watts", "11.5rem", (n) => (n.power_watts ? n.power_watts.whole : null), { off: (n) => n.power_watts && n.power_watts.error, quality: (n) => n.power_watts && n.power_watts.quality }),
     flow("disk_bytes_per_second", "Disk"), flow("network_bytes_per_second", "Network"),
-    { key: "workloads", title: "Active workloads", num: true, width: "9rem", help: "workloads that used something in the latest window", value: (n) => n.workloads, cell: (n) => grouped(n.workloads) },
+    { key: "workloads", title: "Workloads", long: "Active workloads", num: true, width: "6.9rem", help: "workloads that used something in the latest window", value: (n) => n.workloads, cell: (n) => grouped(n.workloads) },
     { key: "cluster", title: "Cluster", width: "6.2rem", order: natural, value: (n) => n.cluster },
     { key: "through", title: "Last data", width: "8rem", value: (n) => n.booked_through, cell: (n) => (n.booked_through ? html`<span class="num" title=${exactly(n.booked_through)}>${ago(n.booked_through)}</span>` : html`<span class="absent">–</span>`) },
     ranged("cpu_seconds", "CPU used", "seconds", "CPU time of workloads and the system in the range"), ranged("energy_joules", "Energy", "joules", "energy of the machine in the range, idle energy included"),
