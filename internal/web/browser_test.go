@@ -270,6 +270,7 @@ func TestFleetInChromium(t *testing.T) {
 	}
 	picture(t, ctx, "sign-in")
 	err = chromedp.Do(bounded(t, ctx), chromedp.SendKeys(chromedp.CSS("#token"), "mete_wrong\r"), chromedp.WaitVisible(chromedp.CSS("[role=alert]")),
+		chromedp.Poll[chromedp.Void](`document.documentElement.scrollHeight <= innerHeight && !/permission denied|invalid:/.test(document.querySelector("[role=alert]").innerText)`, chromedp.WithPollingTimeout(0)),
 		chromedp.Sleep(time.Second), chromedp.SendKeys(chromedp.CSS("#token"), f.Viewer+"\r"), chromedp.WaitVisible(chromedp.CSS("#main")))
 	if err != nil {
 		picture(t, ctx, "sign-in-failed")

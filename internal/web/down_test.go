@@ -30,3 +30,15 @@ func TestDownInChromium(t *testing.T) {
 		picture(t, ctx, "down-"+page)
 	}
 }
+
+// A server without machines does not claim that everything works, and an address without a page is named.
+func TestEmptyInChromium(t *testing.T) {
+	needPagesStage(t)
+	f := fleet.Open(t, fleet.Config{})
+	ctx := browser(t)
+	u := signIn(t, ctx, f, 1440, 900, "/health")
+	u.sees("the verdict", `document.querySelector(".verdict .title")?.innerText === "No machine reports yet" && document.querySelector(".verdict .tick") === null`)
+	picture(t, ctx, "empty-health")
+	u.opens(f.URL + "/none?range=1h")
+	u.sees("the address that has no page", `document.querySelector(".empty b").innerText === "There is no page /none"`)
+}

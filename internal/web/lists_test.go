@@ -150,6 +150,10 @@ func lists(t *testing.T, ctx context.Context) {
 		const seen = new Map();
 		return [[1, 1], [2, 0], [10, 0], [11, 0]].map(([tick, cpu]) => [...remember(seen, machine(cpu), tick)].sort().join());`,
 		`["a,b","a,b","a,b","b"]`)
+	expect(t, ctx, "the limits of rules", `
+		const { limitOf } = await of("pages/alerts.js");
+		return ["a - b > 240", "x / y >= 0.8", "rate(x[5m]) > bool 3", "(a > 1e-3)", "up == 0 ", "a > b"].map(limitOf);`,
+		`["> 240",">= 0.8","","> 1e-3","== 0",""]`)
 	expect(t, ctx, "the command that silences", `
 		const { command, common } = await of("pages/alerts.js");
 		const alerts = [{ labels: { alertname: "Down", severity: "critical", cluster: "lab", node: "a1", job: "a'b, c" } }, { labels: { alertname: "Down", severity: "critical", cluster: "lab", node: "a2", job: "a'b, c" } }];

@@ -42,7 +42,7 @@ function SignIn({ done, why }) {
     <form class="bar" onSubmit=${submit}><label class="hidden" for="token">token</label><input id="token" type="password" ref=${field} autocomplete="off" spellcheck="false" placeholder="token" /><button class="primary">Sign in</button></form>
     ${linkTrouble && html`<p role="alert" class="notice bad">${linkTrouble}</p>`}
     ${location.protocol === "http:" && html`<p class="muted">Or open a one-time link. The user that runs the server creates it:</p><pre class="mono">mete token link</pre>`}
-    ${tried && html`<p role="alert" class="notice bad">Invalid or expired token.${why && html`<span class="small">${why.message}</span>`}</p>`}
+    ${tried && html`<p role="alert" class="notice bad">Invalid or expired token.${why && html`<span class="small">${why.message.replace(/(: (invalid|permission denied))+(?=\.?$)/, "")}</span>`}</p>`}
     <p class="muted small">The token is kept until you close this tab, and is sent only to this server.</p></main>`;
 }
 

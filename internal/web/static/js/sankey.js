@@ -28,7 +28,8 @@ const label = (nodes, id) => (nodes.find((n) => n.id === id) || { name: id }).na
 
 function option(nodes, links, unit, narrow) {
   const ink = css("--text"), muted = css("--muted"), depths = Math.max(...nodes.map((n) => n.depth)) + 1;
-  const column = narrow ? Math.floor((innerWidth - 60) / depths) - 20 : 215; // pixels of a name
+  const column = narrow ? Math.floor((innerWidth - 60) / depths) - 20 : 228; // pixels of a name and its value
+  const around = { textBorderColor: css("--card"), textBorderWidth: 3 }; // flows may pass behind the text
   return {
     animation: !matchMedia("(prefers-reduced-motion: reduce)").matches, animationDuration: 350, textStyle: { fontFamily: css("--sans") },
     tooltip: {
@@ -36,13 +37,18 @@ function option(nodes, links, unit, narrow) {
       formatter: ({ dataType, data }) => (dataType === "edge" ? `${label(nodes, data.source)} → ${label(nodes, data.target)}\n${text(data.value, unit)}${data.off === null ? "" : "  ± " + text(data.off, unit, data.value)}` : `${data.text}\n${text(data.sum, unit)}${data.off === null ? "" : "  ± " + text(data.off, unit, data.sum)}`),
     },
     series: [{
-      type: "sankey", left: 8, right: narrow ? column + 6 : 230, top: 8, bottom: 8, nodeWidth: 12, nodeGap: narrow ? 26 : 13, nodeAlign: "left", draggable: false, layoutIterations: 48,
+      type: "sankey", left: 8, right: narrow ? column + 6 : 244, top: 8, bottom: narrow ? 22 : 8, nodeWidth: 12, nodeGap: narrow ? 26 : 13, nodeAlign: "left", draggable: false, layoutIterations: 48,
       emphasis: { focus: "trajectory" }, lineStyle: { color: "source", opacity: 0.28, curveness: 0.5 },
-      label: { color: ink, fontSize: 12, width: column, overflow: "truncate", formatter: ({ data }) => `{n|${brief(data.text, narrow ? Math.floor(column / 6.5) : 26)}}${narrow ? "\n" : "  "}{v|${text(data.sum, unit)}}`, rich: { n: { color: ink, fontSize: 12, lineHeight: 15 }, v: { color: muted, fontSize: 11, lineHeight: 14 } } },
-      data: nodes.map((n) => ({ id: n.id, name: n.id, depth: n.depth, text: n.name, sum: n.value, off: n.off, itemStyle: { color: n.tone ? css(n.tone) : css("--c" + (hash(n.id) % 10 + 1)), borderWidth: 0 } })),
+      label: { color: ink, fontSize: 12, width: column, overflow: "truncate", formatter: ({ data }) => `{n|${brief(data.text, narrow ? Math.floor(column / 6.5) : 22)}}${narrow ? "\n" : "  "}{v|${text(data.sum, unit)}}`, rich: { n: { color: ink, fontSize: 12, lineHeight: 15, ...around }, v: { color: muted, fontSize: 11, lineHeight: 14, ...around } } },
+      data: nodes.map((n) => ({ id: n.id, name: n.id, depth: n.depth, text: n.name, sum: n.value, off: n.off, itemStyle: { color: n.tone ? css(n.tone) : css("--c" + toneOf(n.id)), borderWidth: 0 } })),
       links: links.map((l) => ({ source: l.from, target: l.to, value: l.value, off: l.off })),
     }],
   };
 }
 
-function hash(s) { let h = 7; for (let i = 0; i < s.length; i++) h = (h * 31 + s.charCodeAt(i)) >>> 0; return h; }
+// A node has one color for as long as the page is open, and the first ten have different ones.
+const tones = new Map();
+function toneOf(id) {
+  if (!tones.has(id)) tones.set(id, (tones.size % 10) + 1);
+  return tones.get(id);
+}

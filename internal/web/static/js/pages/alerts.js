@@ -3,7 +3,7 @@ import { html, useState } from "../../vendor/preact.mjs";
 import { get, range } from "../api.js";
 import { useSpan } from "../span.js";
 import { quote } from "../series.js";
-import { Card, Shown, Empty, Search, Select, Segments, Dialog, useData, useHere } from "../ui.js";
+import { Card, Shown, Empty, Search, Select, Segments, Dialog, useData, useHere, useNarrow } from "../ui.js";
 import { Table } from "../table.js";
 import { byRule, describe, extent, isHeartbeat, prefixes } from "../firing.js";
 import { natural } from "../names.js";
@@ -52,7 +52,7 @@ function Group({ g, open }) {
   const [silence, set] = useState(false), silenced = g.alerts.filter((a) => (a.silenced_by || []).length > 0).length;
   const many = prefixes(g.alerts), one = g.alerts.length === 1 ? g.alerts[0] : null, first = g.alerts.slice(0, brief);
   return html`<li class=${tone[g.state]} data-rule=${g.rule}><div class="row"><b>${g.rule}</b><span class=${"tag " + tone[g.state]}>${g.state}</span>${g.severity && html`<span class="tag">${g.severity}</span>`}${silenced > 0 && html`<span class="tag" title="receivers get no notification">${silenced === g.alerts.length ? "silenced" : grouped(silenced) + " silenced"}</span>`}<span class="extent">${extent(g.alerts)}</span><span class="muted end">since <${Since} at=${g.since} /></span></div>
-    ${one && html`<p>${one.annotations.summary} ${one.annotations.description && html`<span class="muted">${one.annotations.description}</span>`}</p>`}
+    ${one && html`<p>${one.annotations.summary} ${one.annotations.description && html`<span class="muted">${g.state === "pending" ? "It fires if this lasts." : one.annotations.description}</span>`}</p>`}
     ${!one && many.length > 1 && html`<div class="labels">${many.slice(0, 8).map((p) => html`<button type="button" class="tag" title=${"filter by " + p.name} onClick=${() => put({ q: p.name }, true)}>${p.name} ${grouped(p.count)}</button>`)}${many.length > 8 && html`<span class="muted small">and ${few(many.length - 8, "more group")}</span>`}</div>`}
     ${!one && (open ? html`<${Table} columns=${columns} rows=${g.alerts} id=${idOf} name=${"by" + g.rule} label=${"alerts of " + g.rule} />`
       : html`<ul class="brief">${first.map((a) => html`<li><${About} a=${a} /><span class="muted">${a.labels.node ? a.labels.cluster : ""}</span><span class="muted num">${ago(a.activeAt)}</span><span class="muted summary">${a.annotations.summary}</span></li>`)}</ul>`)}
@@ -96,7 +96,7 @@ function Who({ e, close }) {
 
 // History lists when the rules fired in the range, from the series that their evaluation records.
 function History({ q }) {
-  const span = useSpan(useHere().query), window = windowOf(span.step);
+  const span = useSpan(useHere().query), window = windowOf(span.step), narrow = useNarrow();
   const [shown, show] = useState(null);
   const data = useData(async (signal) => (await range(`count by (alertname, severity) (${seen("", window)})`, span, signal))
     .flatMap((s) => episodes(s.values.map(([t, v]) => [Number(t), v]), span.step, window, span.to).map((e) => ({ rule: s.metric.alertname, severity: s.metric.severity || "", ...e }))), [span.from, span.to]);
@@ -108,7 +108,8 @@ function History({ q }) {
     { key: "length", title: "Length", num: true, width: "7rem", value: (e) => e.to - e.from, cell: (e) => text(e.to - e.from, "seconds") },
     { key: "most", title: "Alerts", num: true, width: "6rem", help: "most alerts of this rule at the same time", value: (e) => e.most, cell: (e) => grouped(e.most) },
   ];
-  return html`<${Card} title="History" note=${length(Math.max(span.step, 60)) + " resolution"} flush><${Shown} of=${data} lines=${4}>${(all) => { const rows = all.filter((e) => !q || e.rule.toLowerCase().includes(q)); return html`<${Table} columns=${list} rows=${rows} id=${(e) => e.rule + e.severity + e.from} name="past" label="past alerts" empty=${html`<${Empty} title=${all.length ? "No past alerts match the filter" : "No alerts fired in this range"} />`} />`; }}</${Shown}></${Card}>
+  const shownColumns = narrow ? ["rule", "from", "to", "length", "severity", "most"].map((k) => ({ ...list.find((c) => c.key === k), width: k === "rule" ? "10.5rem" : "8.2rem" })) : list;
+  return html`<${Card} title="History" note=${length(Math.max(span.step, 60)) + " resolution"} flush><${Shown} of=${data} lines=${4}>${(all) => { const rows = all.filter((e) => !q || e.rule.toLowerCase().includes(q)); return html`<${Table} columns=${shownColumns} rows=${rows} id=${(e) => e.rule + e.severity + e.from} name="past" label="past alerts" empty=${html`<${Empty} title=${all.length ? "No past alerts match the filter" : "No alerts fired in this range"} />`} />`; }}</${Shown}></${Card}>
     ${shown && html`<${Who} e=${shown} close=${() => show(null)} />`}`;
 }
 
@@ -125,14 +126,17 @@ function Silences({ list }) {
   return html`<${Card} title="Silences" note=${few(list.length, "silence")} flush><${Table} columns=${of} rows=${list} id=${(s) => s.id} name="silences" label="silences" /><p class="small muted reading">On the server, <code>mete silence end ID</code> ends one.</p></${Card}>`;
 }
 
+// limitOf is the limit with which a rule compares, where its query ends with one.
+export const limitOf = (query) => { const m = /([<>]=?|[=!]=)\s*([\d.]+(?:e[+-]?\d+)?)\s*\)?\s*$/.exec(query); return m ? m[1] + " " + m[2] : ""; };
+
 function Rule({ r }) {
-  return html`<li><details><summary><span class=${"tag " + (r.health === "err" ? "bad" : r.type === "alerting" && !isHeartbeat(r) ? tone[r.state] || "" : "")}>${r.health === "err" ? "failing" : r.type !== "alerting" ? "recorded" : isHeartbeat(r) ? "heartbeat" : r.state === "unknown" ? "not evaluated" : r.state}</span><b>${r.name}</b>${r.duration > 0 && html`<span class="muted small">for ${length(r.duration)}</span>`}</summary>
+  return html`<li><details><summary><span class=${"tag " + (r.health === "err" ? "bad" : r.type === "alerting" && !isHeartbeat(r) ? tone[r.state] || "" : "")}>${r.health === "err" ? "failing" : r.type !== "alerting" ? "recorded" : isHeartbeat(r) ? "heartbeat" : r.state === "unknown" ? "not evaluated" : r.state}</span><b>${r.name}</b>${r.labels && r.labels.severity && !isHeartbeat(r) && html`<span class="tag">${r.labels.severity}</span>`}${r.type === "alerting" && html`<span class="muted small">${[limitOf(r.query), r.duration > 0 && "for " + length(r.duration)].filter(Boolean).join(" ")}</span>`}${r.annotations && r.annotations.summary && html`<span class="muted small about">${describe(r.annotations.summary)}</span>`}</summary>
     <pre>${r.query}</pre>${r.lastError && html`<p class="notice bad">${r.lastError}</p>`}${r.annotations && r.annotations.summary && html`<p>${describe(r.annotations.summary)}${r.annotations.description && html` <span class="muted">${describe(r.annotations.description)}</span>`}</p>`}<div class="bar"><a class="button" href=${href("/query", { expr: r.query })}>Run query</a>${r.lastEvaluation && html`<span class="small muted num">last evaluated ${ago(r.lastEvaluation)}, took ${text(r.evaluationTime, "seconds")}</span>`}</div></details></li>`;
 }
 
 function Rules({ groups, q, show }) {
-  const passes = (r) => (!q || (r.name + r.query).toLowerCase().includes(q)) && (!show || (show === "recording") === (r.type === "recording"));
-  return html`<${Card} title="Rules" note=${few(groups.reduce((a, g) => a + g.rules.length, 0), "rule")} aside=${html`<${Segments} label="rules" options=${[["", "all"], ["alerting", "alerts"], ["recording", "recorded"]]} value=${show} choose=${(v) => put({ show: v }, true)} />`}>
+  const passes = (r) => (!q || (r.name + r.query).toLowerCase().includes(q)) && (show === "all" || (show === "recording") === (r.type === "recording"));
+  return html`<${Card} title="Rules" note=${few(groups.reduce((a, g) => a + g.rules.length, 0), "rule")} aside=${html`<${Segments} label="rules" options=${[["", "alerts"], ["recording", "recorded"], ["all", "all"]]} value=${show} choose=${(v) => put({ show: v }, true)} />`}>
     ${groups.map((g) => ({ g, rules: g.rules.filter(passes) })).filter(({ rules }) => rules.length).map(({ g, rules }) => html`<h3 class="second">${g.name} <span class="muted">every ${length(g.interval)}</span></h3><ul class="rules">${rules.map((r) => html`<${Rule} r=${r} />`)}</ul>`)}</${Card}>`;
 }
 

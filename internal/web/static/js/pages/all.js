@@ -29,6 +29,6 @@ export const pages = [
   { key: "h", path: "/health", title: "Health", icon: "health", match: is("/health"), view: Health },
 ];
 
-export function missing() {
-  return html`<section class="card"><${Empty} title="Page not found"><a href="/">Go to Overview</a></${Empty}></section>`;
+export function missing({ path }) {
+  return html`<section class="card"><${Empty} title=${`There is no page ${path}`}><span>Find, on the side, searches pages, nodes, clusters and jobs.</span><a href="/">Go to Overview</a></${Empty}></section>`;
 }

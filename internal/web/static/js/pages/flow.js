@@ -61,7 +61,7 @@ function rowsOf(used, what) {
   return rows;
 }
 
-function Links({ flow, unit }) {
+function Links({ flow, unit, narrow }) {
   const names = new Map(flow.nodes.map((n) => [n.id, n])), like = largest(flow.links, (l) => l.value);
   const columns = [
     { key: "from", title: "From", class: "name", value: (l) => names.get(l.from).depth + names.get(l.from).name, cell: (l) => names.get(l.from).name },
@@ -69,7 +69,9 @@ function Links({ flow, unit }) {
     { key: "value", title: unit === "joules" ? "Energy" : "CPU time", num: true, first: true, value: (l) => l.value, cell: (l) => html`<${Figure} v=${l.value} like=${like()} unit=${unit} off=${unit === "joules" ? l.off : null} />` },
     { key: "share", title: "Share of the source", num: true, value: (l) => l.value / names.get(l.from).value, cell: (l) => text(l.value / names.get(l.from).value, "percent") },
   ];
-  return html`<${Table} columns=${columns} rows=${flow.links} id=${(l) => l.from + l.to} name="links" label="all flows" />`;
+  // On a phone the amount stands beside where it flows to.
+  const order = narrow ? [1, 2, 0, 3] : [0, 1, 2, 3];
+  return html`<${Table} columns=${order.map((i) => columns[i])} rows=${flow.links} id=${(l) => l.from + l.to} name="links" label="all flows" />`;
 }
 
 export function Flow({ theme }) {
@@ -93,5 +95,5 @@ export function Flow({ theme }) {
       ? html`<${Empty} title=${what === "cpu" ? "No CPU time in this range" : "No energy data in this range"}><span>Choose a longer range. On a machine, <code>mete power</code> lists its meters.</span></${Empty}>`
       : html`<${Sankey} nodes=${drawn.nodes} links=${drawn.links} unit=${unit} height=${tall} theme=${theme} pick=${pick} narrow=${narrow} />
         <p class="small muted">${what === "energy" ? "The possible error (±) of each flow is in its tooltip and in the table. " : ""}Each level sums to the same total${u.rest_groups > 0 ? `; ${few(u.rest_groups, "small job")} ${u.rest_groups === 1 ? "is" : "are"} combined` : ""}.</p>`)}</${Shown}></section>
-    ${flow && flow.links.length > 0 && html`<${Card} title="All flows" note=${few(flow.links.length, "flow")} flush><${Links} flow=${flow} unit=${unit} /></${Card}>`}`;
+    ${flow && flow.links.length > 0 && html`<${Card} title="All flows" note=${few(flow.links.length, "flow")} flush><${Links} flow=${flow} unit=${unit} narrow=${narrow} /></${Card}>`}`;
 }

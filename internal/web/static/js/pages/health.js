@@ -2,7 +2,7 @@
 import { html, useRef } from "../../vendor/preact.mjs";
 import { get, plain, instant } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
-import { Card, Figure, Shown, Empty, Facts, Job, Search, useData, useHere } from "../ui.js";
+import { Card, Figure, Shown, Empty, Facts, Job, Search, useData, useHere, useNarrow } from "../ui.js";
 import { checksOf, problems } from "../checks.js";
 import { isNew } from "../starting.js";
 import { Table } from "../table.js";
@@ -49,8 +49,9 @@ const names = { good: "OK", warn: "warning", bad: "problem", "": "no data" };
 // Verdict says whether all works; and of each problem, what to do.
 function Verdict({ checks }) {
   const list = problems(checks), bad = list.filter((c) => c.state === "bad").length, warn = list.length - bad, blind = checks.filter((c) => c.state === "").length;
-  const title = list.length === 0 ? "Everything works" : [bad && few(bad, "problem"), warn && few(warn, "warning")].filter(Boolean).join(", ");
-  return html`<section class="card verdict" aria-label="verdict"><div class="calm"><span class=${list.length === 0 ? "tick" : "cross " + (bad ? "bad" : "warn")} aria-hidden="true"></span><div><b class="title">${title}</b>
+  const none = checks[0].state === ""; // of the nodes
+  const title = none && list.length === 0 ? "No machine reports yet" : list.length === 0 ? "Everything works" : [bad && few(bad, "problem"), warn && few(warn, "warning")].filter(Boolean).join(", ");
+  return html`<section class="card verdict" aria-label="verdict"><div class="calm"><span class=${list.length === 0 && !none ? "tick" : "cross " + (bad ? "bad" : "warn")} aria-hidden="true"></span><div><b class="title">${title}</b>
       <div class="muted">${checks.length - list.length - blind} of ${few(checks.length, "check")} passed${blind > 0 && `, ${blind} without data`}</div></div></div>
     ${list.length > 0 && html`<ul class="attention problems">${list.map((c) => html`<li class=${c.state} data-check=${c.key}><b>${c.problem}</b><span>${c.action}</span>${c.link && html`<a class="end" href=${c.link}>Show</a>`}</li>`)}</ul>`}</section>`;
 }
@@ -75,23 +76,27 @@ function Own({ span }) {
     ${d.groups.length > 0 ? html`<${Table} columns=${columns} rows=${d.groups} id=${(r) => r.workload} name="own" label="mete's own programs" />` : !live.data && html`<${Empty} title="No data on mete's own programs"><span>Run mete-agent and mete-server as services: each then has a control group, and is listed here.</span></${Empty}>`}`}</${Shown}>`;
 }
 
-// Late lists the nodes that do not report in time: by state, with all of them a click away.
+const age = (n) => Date.parse(n.booked_through || n.enrolled_at);
+
+// Late lists the nodes that do not report in time: by state, those first that are late longest, with all of
+// them a click away.
 function Late({ nodes }) {
-  const states = ["silent", "behind"].map((s) => [s, nodes.filter((n) => n.state === s && !isNew(n)).sort((a, b) => natural(a.name, b.name))]).filter(([, list]) => list.length);
+  const states = ["silent", "behind"].map((s) => [s, nodes.filter((n) => n.state === s && !isNew(n)).sort((a, b) => age(a) - age(b) || natural(a.name, b.name))]).filter(([, list]) => list.length);
   return html`${states.map(([state, list]) => html`<div class="row late"><${State} of=${state} /><b>${few(list.length, "node")}</b>${list.length > 5 && html`<a class="end" href=${href("/nodes", { state })}>Show all</a>`}</div>
     <ul class="attention">${list.slice(0, 5).map((n) => html`<li class=${state === "silent" ? "bad" : "warn"}><a href=${nodeAt(n.name)}>${n.name}</a><span>${n.cluster}</span><span title=${n.booked_through ? exactly(n.booked_through) : ""}>${n.booked_through ? "last data " + ago(n.booked_through) : "no data yet"}</span></li>`)}</ul>`)}`;
 }
 
 // Metrics lists all metrics of the server.
-function Metrics({ m, q }) {
+function Metrics({ m, q, narrow }) {
   const rows = Object.entries(m.found).flatMap(([name, list]) => list.map((x) => ({ name, labels: Object.entries(x.labels).map(([k, v]) => k + "=" + v).join(" "), value: x.value, help: m.help[name] || "" }))).filter((r) => !q || (r.name + r.labels + r.help).toLowerCase().includes(q));
   const columns = [{ key: "name", title: "Metric", class: "mono", value: (r) => r.name }, { key: "labels", title: "Labels", value: (r) => r.labels }, { key: "v", title: "Value", num: true, value: (r) => r.value, cell: (r) => html`<span title=${String(r.value)}>${text(r.value, /bytes/.test(r.name) ? "bytes" : /timestamp/.test(r.name) ? "none" : /seconds/.test(r.name) ? "seconds" : "count")}</span>` }, { key: "help", title: "Description", class: "wrap muted", value: (r) => r.help }];
-  return html`<${Table} columns=${columns} rows=${rows} id=${(r) => r.name + r.labels} name="figures" label="server metrics" wraps empty=${html`<${Empty} title="No metrics match the filter" />`} />`;
+  const order = narrow ? [0, 2, 1, 3] : [0, 1, 2, 3]; // on a phone the value stands beside the name
+  return html`<${Table} columns=${order.map((i) => columns[i])} rows=${rows} id=${(r) => r.name + r.labels} name="figures" label="server metrics" wraps empty=${html`<${Empty} title="No metrics match the filter" />`} />`;
 }
 
 export function Health({ nodes, alerts }) {
   const { query } = useHere();
-  const span = useSpan(query);
+  const span = useSpan(query), narrow = useNarrow();
   const m = useMetrics();
   const gaps = useData(async (signal) => (await get("/v1/gaps", ledger(span), signal)).gaps, [steps(span)]);
   const rules = useData(async (signal) => (await get("/api/v1/rules", { exclude_alerts: "true" }, signal)).data.groups.flatMap((g) => g.rules), [], 15000);
@@ -102,7 +107,7 @@ export function Health({ nodes, alerts }) {
     <div class="grid">
       ${broken && html`<${Card} title="Gaps in the data" flush width="w12"><${Gaps} gaps=${gaps.data} /></${Card}>`}
       <${Card} title="Balance" note="workloads + system + idle = total" width="w6"><${Shown} of=${used} height=${180}>${(u) => html`<${Whole} used=${u} />`}</${Shown}></${Card}>
-      <div class=${"w6 " + (late ? "stack" : "grid")}>${late && html`<${Card} title="Nodes not reporting"><${Late} nodes=${active} /></${Card}>`}
+      <div class="w6 stack">${late && html`<${Card} title="Nodes not reporting"><${Late} nodes=${active} /></${Card}>`}
         <${Card} title="Overhead of mete" note="resources used by its programs in the range" flush><${Own} span=${span} /></${Card}></div>
-      <${Card} title="Server metrics" note="/metrics" flush width="w12" aside=${html`<${Search} placeholder="Filter metrics" />`}><${Shown} of=${m} lines=${6}>${(d) => html`<${Metrics} m=${d} q=${(query.q || "").toLowerCase()} />`}</${Shown}></${Card}></div>`;
+      <${Card} title="Server metrics" note="/metrics" flush width="w12" aside=${html`<${Search} placeholder="Filter metrics" />`}><${Shown} of=${m} lines=${6}>${(d) => html`<${Metrics} m=${d} q=${(query.q || "").toLowerCase()} narrow=${narrow} />`}</${Shown}></${Card}></div>`;
 }

@@ -26,7 +26,7 @@ function columnsOf(rows, narrow) {
     ...[{ ...usedOf("cpu_cores", "CPU", "cores"), desc: true }, usedOf("memory_bytes", "Memory", "bytes")].map((c) => (narrow ? { ...c, width: "8.6rem" } : c)),
     column("power", "Power", "watts", "11.5rem", (n) => (n.power_watts ? n.power_watts.whole : null), { off: (n) => n.power_watts && n.power_watts.error, quality: (n) => n.power_watts && n.power_watts.quality }),
     flow("disk_bytes_per_second", "Disk"), flow("network_bytes_per_second", "Network"),
-    { key: "workloads", title: "Workloads", long: "Active workloads", num: true, width: "6.9rem", help: "workloads that used something in the latest window", value: (n) => n.workloads, cell: (n) => grouped(n.workloads) },
+    { key: "workloads", title: "Workloads", long: "Active workloads", num: true, width: "6.9rem", help: "workloads that used something in the latest window", value: (n) => (n.cpu_cores ? n.workloads : null), cell: (n) => (n.cpu_cores ? grouped(n.workloads) : html`<span class="absent">–</span>`) },
     { key: "cluster", title: "Cluster", width: "6.2rem", order: natural, value: (n) => n.cluster },
     { key: "through", title: "Last data", width: "8rem", value: (n) => n.booked_through, cell: (n) => (n.booked_through ? html`<span class="num" title=${exactly(n.booked_through)}>${ago(n.booked_through)}</span>` : html`<span class="absent">–</span>`) },
     ranged("cpu_seconds", "CPU used", "seconds", "CPU time of workloads and the system in the range"), ranged("energy_joules", "Energy", "joules", "energy of the machine in the range, idle energy included"),
