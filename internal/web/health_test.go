@@ -36,7 +36,7 @@ func TestHealthInChromium(t *testing.T) {
 			bad({ m: server('mete_server_batches_total{verdict="clone"} 1') }), bad(recent({ refused: 2 })), bad({ m: server("", 4 * 3600) }), bad({ m: server("", 600, now / 1000 + 13 * 86400) }), bad(recent({ expiry: now / 1000 + 4 * 86400 })), bad(recent({ broken: 1 })), bad(recent({ spool: 0.9 })),
 			bad({ m: metrics(""), recent: { broken: null, expiry: null, spool: null, refused: null, grown: null } })];`,
 		`["nodes warn","nodes bad","","gaps warn","","alerts warn","alerts bad","alerts bad","heartbeat bad","","","ingest bad","ingest warn","ledger warn","certificates bad","certificates bad","balance bad","spool warn",""]`)
-	expect(t, ctx, "what of alerts is not counted", healthScript+`return [says({}), says({ rules: [{ ...beat, state: "unknown" }] })].map((list) => list.find((c) => c.key === "alerts").detail[0]);`, `["no rule fires, besides the heartbeat","no rule fires"]`)
+	expect(t, ctx, "what of alerts is not counted", healthScript+`return [says({}), says({ rules: [{ ...beat, state: "unknown" }] })].map((list) => list.find((c) => c.key === "alerts").detail[0]);`, `["no rule fires besides the heartbeat","no rule fires"]`)
 	expect(t, ctx, "the worst first", healthScript+`return bad({ nodes: [node("behind", 600)], rules: [{ ...beat, state: "inactive" }], recent: { ...well.recent, broken: 2 } });`, `"heartbeat bad,balance bad,nodes warn"`)
 	// One machine stays behind; the server's metrics may be young, so only these are compared.
 	u.sees("the verdict", `document.querySelector(".verdict .title").innerText === "1 warning" && document.querySelector('.problems [data-check="nodes"]').innerText.includes("Check that mete-agent runs there")`)

@@ -364,6 +364,7 @@ func TestTouchInChromium(t *testing.T) {
 	u.button("Show")
 	u.sees("the map", `document.querySelectorAll(".heat a").length === 3`)
 	u.opens(f.URL + "/query?mode=table&expr=mete_node_power_watts")
+	u.sees("all of the navigation there too", `[...document.querySelectorAll(".side nav a, .side .find")].every((e) => e.getBoundingClientRect().left >= 0 && e.getBoundingClientRect().right <= innerWidth + 1)`)
 	u.sees("a value beside the first name", `document.querySelector("thead th:nth-child(2)").innerText.includes("Value") && document.querySelector("tbody td:nth-child(2)").getBoundingClientRect().right <= innerWidth`)
 	u.sees("no explanation after another tap", `(document.querySelector("#main").click(), document.querySelector(".bubble").hidden)`)
 }

@@ -32,7 +32,7 @@ function ofGaps(gaps, late) {
 function ofAlerts(alerts, rules) {
   const failing = rules.filter((r) => r.health === "err"), groups = byRule(alerts), critical = alerts.some((a) => a.labels.severity === "critical");
   return { key: "alerts", title: "Alerts firing", state: rules.length === 0 ? "" : critical || failing.length ? "bad" : alerts.length ? "warn" : "good", value: grouped(alerts.length), link: "/alerts",
-    detail: rules.length === 0 ? ["this server evaluates no rules"] : [(groups.length ? few(groups.length, "rule") : "no rule fires") + (rules.some((r) => isHeartbeat(r) && r.state === "firing") ? ", besides the heartbeat" : ""), failing.length && few(failing.length, "rule") + " cannot be evaluated"].filter(Boolean),
+    detail: rules.length === 0 ? ["this server evaluates no rules"] : [(groups.length ? few(groups.length, "rule") : "no rule fires") + (rules.some((r) => isHeartbeat(r) && r.state === "firing") ? " besides the heartbeat" : ""), failing.length && few(failing.length, "rule") + " cannot be evaluated"].filter(Boolean),
     problem: groups.length ? groups.slice(0, 3).map((g) => g.rule + (g.alerts.length > 1 ? " × " + grouped(g.alerts.length) : "")).join(", ") + (groups.length > 3 ? ` and ${groups.length - 3} more` : "") + (groups.length === 1 ? " fires" : " fire") : failing.length ? `Rule ${failing[0].name} cannot be evaluated` : "",
     action: failing.length ? "Page Alerts shows the error of each rule." : "Page Alerts shows what each is about, and how to silence it." };
 }

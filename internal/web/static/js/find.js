@@ -61,9 +61,9 @@ const apple = /Mac|iPhone|iPad/.test(navigator.platform || "");
 // Find is the button that opens it, and what its keys open.
 export function Find() {
   const [open, set] = useState(false);
-  // On a narrow screen the navigation scrolls: the page that is open is within it.
+  // On a narrow screen the navigation may scroll: the page that is open is within it.
   useEffect(() => {
-    const show = () => requestAnimationFrame(() => { const a = document.querySelector(".side nav a[aria-current]"), side = a && a.closest(".side"); if (side && side.scrollWidth > side.clientWidth) side.scrollLeft = a.offsetLeft - (side.clientWidth - a.offsetWidth) / 2; });
+    const show = () => requestAnimationFrame(() => { const a = document.querySelector(".side nav a[aria-current]"), side = a && a.closest(".side"); if (side && side.scrollWidth > side.clientWidth && (a.offsetLeft < side.scrollLeft || a.offsetLeft + a.offsetWidth > side.scrollLeft + side.clientWidth)) side.scrollLeft = a.offsetLeft - (side.clientWidth - a.offsetWidth) / 2; });
     show();
     return onMove(show);
   }, []);

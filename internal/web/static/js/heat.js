@@ -45,9 +45,9 @@ function Tip({ n }) {
   return html`<div><b class="tipname">${n.name}</b></div><div><span>${n.cluster}</span><b>${n.state}</b></div>${Object.keys(shades).map(line)}${n.workloads > 0 && html`<div><span>workloads</span><b>${grouped(n.workloads)}</b></div>`}${n.booked_through && html`<div><span>last data</span><b>${ago(n.booked_through)}</b></div>`}`;
 }
 
-function Scale({ by, top, states }) {
+function Scale({ by, top, states, blank }) {
   const unit = by === "power_watts" ? "watts" : "percent";
-  return html`<div class="scale small muted num"><span>${text(0, unit)}</span><i aria-hidden="true"></i><span>${text(top, unit)}</span>${states.map((s) => html`<span class="key"><i class=${"not " + s} aria-hidden="true"></i>${s}</span>`)}</div>`;
+  return html`<div class="scale small muted num">${!blank && html`<span>${text(0, unit)}</span><i aria-hidden="true"></i><span>${text(top, unit)}</span>`}${states.map((s) => html`<span class="key"><i class=${"not " + s} aria-hidden="true"></i>${s}</span>`)}</div>`;
 }
 
 // Fleet is a small map of nodes: in the order and in the shades of CPU of the large one.
@@ -56,7 +56,7 @@ export function Fleet({ nodes }) {
   return html`<ul class="fleet">${arrange(nodes, "none")[0].list.map((n) => {
     const v = heatOf(n, by), says = `${n.name}: ${v === null ? n.state : text(v, "percent")}`;
     return html`<li key=${n.node}><a href=${nodeAt(n.name)} class=${n.state === "live" ? "" : "not " + n.state} title=${says} aria-label=${says} style=${v === null ? null : { "--heat": Math.min(1, v / top).toFixed(3) }}></a></li>`;
-  })}</ul><${Scale} by=${by} top=${top} states=${states} />`;
+  })}</ul><${Scale} by=${by} top=${top} states=${states} blank=${nodes.every((n) => heatOf(n, by) === null)} />`;
 }
 
 // Heat is the map of nodes, with its choices and its scale.
@@ -75,7 +75,7 @@ export function Heat({ nodes }) {
     return html`<li key=${n.node}><a href=${nodeAt(n.name)} class=${n.state === "live" ? "" : "not " + n.state} aria-label=${n.name + ": " + (v === null ? n.state : text(v, by === "power_watts" ? "watts" : "percent"))} style=${v === null ? null : { "--heat": Math.min(1, v / top).toFixed(3) }} onMouseEnter=${show(n)} onFocus=${show(n)} onMouseLeave=${hide} onBlur=${hide}></a></li>`;
   };
   return html`<div class="bar heatbar"><${Segments} label="shade by" options=${Object.entries(shades).map(([k, s]) => [k, s.title])} value=${by} choose=${(v) => put({ heat: v === "cpu_cores" ? "" : v }, true)} />
-      ${ways.length > 1 && html`<${Segments} label="group by" options=${ways.map((w) => [w, { name: "group of names", cluster: "cluster", none: "no groups" }[w]])} value=${group} choose=${(v) => put({ group: v === ways[0] ? "" : v }, true)} />`}<div class="end"><${Scale} by=${by} top=${top} states=${states} /></div></div>
+      ${ways.length > 1 && html`<${Segments} label="group by" options=${ways.map((w) => [w, { name: "group of names", cluster: "cluster", none: "no groups" }[w]])} value=${group} choose=${(v) => put({ group: v === ways[0] ? "" : v }, true)} />`}<div class="end"><${Scale} by=${by} top=${top} states=${states} blank=${nodes.every((n) => heatOf(n, by) === null)} /></div></div>
     <div class="heat" ref=${box}>${arrange(nodes, group).map((g) => html`<section class=${g.name ? "block" : "block all"} key=${g.name} aria-label=${g.name ? g.name + ", " + few(g.list.length, "node") : null}>${g.name && html`<h3 title=${g.name}>${g.name}<small>${g.list.length}</small></h3>`}<ul class="fleet">${g.list.map(cell)}</ul></section>`)}
       ${tip && html`<div class="tip" style=${{ left: tip.x + "px", top: tip.y + "px" }}><${Tip} n=${tip.n} /></div>`}</div>`;
 }
