@@ -349,7 +349,7 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
     if (plot.current && plot.current.data !== data) plot.current.setData(data, false);
     if (plot.current) plot.current.setScale("x", { min: ends[0], max: ends[1] });
     rest();
-  }, [data, shape, ends[0], ends[1]]);
+  }, [data, shape, ends[0], ends[1], few]);
   useEffect(() => { if (plot.current) plot.current.redraw(false); }, [JSON.stringify(marks)]);
 
   const step = (e) => {
