@@ -95,7 +95,7 @@ func collectTSDB(stats func() tsdb.Stats) collector {
 
 func collectAlerts(counts func() alert.Counts, firing func() int64) collector {
 	return func(m *metrics) {
-		m.gauge("mete_server_alerts_firing", "Alerts that fire.", float64(firing()))
+		m.gauge("mete_server_alerts_firing", "Alerts that fire, the heartbeat among them.", float64(firing()))
 		sent := counts()
 		requests := func(to, result string, n int64) {
 			m.counter("mete_server_alert_requests_total", "Requests with alerts, by kind of receiver and by whether it accepted them.", float64(n), "receiver", to, "result", result)
