@@ -12,6 +12,7 @@
 package energy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 
 	"mete.dev/mete/internal/collect/gpu"
 	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/vsock"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/power"
 )
@@ -68,7 +70,8 @@ func (c Config) Validate() error {
 // A Source reads the meters of one machine. One goroutine may call Read while another runs
 // Run.
 type Source struct {
-	host    *hostfs.FS // has the clock
+	host    *hostfs.FS
+	clock   func() (int64, error) // CLOCK_BOOTTIME of host, ns
 	sample  time.Duration
 	meters  []power.Meter
 	closers []func() error
@@ -90,14 +93,16 @@ type Source struct {
 // Open opens the meters of the machine; none is not an error. [Source.OpenErrors] returns
 // the errors of meters that cannot be read. Open takes a first sample of power meters. The
 // caller closes the Source.
-func Open(h *hostfs.FS, cfg Config) (*Source, error) {
+func Open(h *hostfs.FS, cfg Config) (*Source, error) { return open(h, cfg, h.Boottime) }
+
+func open(h *hostfs.FS, cfg Config, clock func() (int64, error)) (*Source, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	if cfg.Sample == 0 {
 		cfg.Sample = time.Second
 	}
-	s := &Source{host: h, sample: cfg.Sample}
+	s := &Source{host: h, clock: clock, sample: cfg.Sample}
 	files, err := s.findFiles(cfg)
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -109,7 +114,7 @@ func Open(h *hostfs.FS, cfg Config) (*Source, error) {
 			s.sensors = append(s.sensors, g)
 		}
 	}
-	now, err := h.Boottime()
+	now, err := clock()
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -129,7 +134,7 @@ func Open(h *hostfs.FS, cfg Config) (*Source, error) {
 		}
 	}
 	s.latest = make([]power.Reading, len(s.meters)-len(s.counters))
-	if s.hostMeter = openHostMeter(h, cfg); s.hostMeter != nil {
+	if s.hostMeter = openHostMeter(h, cfg, vsock.IsGuest()); s.hostMeter != nil {
 		s.hostMeter.readFirst()
 		s.hostMeter.index = len(s.meters)
 		s.meters = append(s.meters, s.hostMeter.meter())
@@ -158,12 +163,8 @@ func (s *Source) findFiles(cfg Config) ([]*fileMeter, error) {
 		}
 		s.simulated = simulated(h, cfg.Powercap, zones)
 		for _, m := range zones {
-			if cfg.Every > 0 {
-				m.meter.Every = cfg.Every.Nanoseconds()
-			}
-			if cfg.ErrorPPM > 0 {
-				m.meter.ErrorPPM = cfg.ErrorPPM
-			}
+			m.meter.Every = cmp.Or(cfg.Every.Nanoseconds(), m.meter.Every)
+			m.meter.ErrorPPM = cmp.Or(cfg.ErrorPPM, m.meter.ErrorPPM)
 		}
 		s.openErrors = refused
 		return deduplicate(zones, nil), err
@@ -183,22 +184,14 @@ func (s *Source) findFiles(cfg Config) ([]*fileMeter, error) {
 // layoutHint describes a directory of counters.
 const layoutHint = "the directory must be laid out like /sys/class/powercap, with intel-rapl:0/name (package-0) and intel-rapl:0/energy_uj in it"
 
-// openDCMI opens the management controller, and keeps it if it answers.
+// openDCMI opens the management controller, if there is one, and adds it.
 func (s *Source) openDCMI(device string) {
 	b, err := openIPMI(s.host.Path(device))
 	if errors.Is(err, fault.ErrNotFound) {
 		return
 	}
 	if err == nil {
-		s.closers = append(s.closers, b.Close)
-		s.dcmi = &dcmi{index: len(s.meters), path: device, bmc: b}
-		_, err = s.dcmi.read()
-	}
-	switch {
-	case err == nil || s.dcmi != nil && errors.Is(err, fault.ErrUnavailable):
-		s.meters = append(s.meters, s.dcmi.meter())
-	default:
-		s.dcmi = nil
+		err = s.addDCMI(device, b)
 	}
 	if errors.Is(err, fault.ErrDenied) {
 		err = fault.WithHint(err, "run as root, or let this user read and write "+device)
@@ -206,6 +199,17 @@ func (s *Source) openDCMI(device string) {
 	if err != nil {
 		s.openErrors = append(s.openErrors, fmt.Errorf("%s: %w", dcmiName, err))
 	}
+}
+
+// addDCMI adds the meter of a management controller if it answers, or may answer later.
+func (s *Source) addDCMI(device string, b bmc) error {
+	s.closers = append(s.closers, b.Close)
+	d := &dcmi{index: len(s.meters), path: device, bmc: b}
+	_, err := d.read()
+	if err == nil || errors.Is(err, fault.ErrUnavailable) {
+		s.dcmi, s.meters = d, append(s.meters, d.meter())
+	}
+	return err
 }
 
 // Meters returns the meters. Readings refer to a meter by its index here. The list does not
@@ -243,13 +247,13 @@ const grantHint = "only root can read energy counters: run as root, or grant CAP
 // Every. If it is older, because Run is not running or the meter does not answer, there is
 // no value.
 func (s *Source) Read(into []power.Reading) ([]power.Reading, error) {
-	now, err := s.host.Boottime()
+	now, err := s.clock()
 	if err != nil {
 		return into, err
 	}
 	for _, m := range s.counters {
 		r := m.read(now)
-		after, err := s.host.Boottime()
+		after, err := s.clock()
 		if err != nil {
 			return into, err
 		}
@@ -288,13 +292,12 @@ func (s *Source) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	t := time.NewTicker(s.sample)
-	defer t.Stop()
+	tick := time.Tick(s.sample)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-t.C:
+		case <-tick:
 		}
 		if err := s.sampleSensors(); err != nil {
 			return err
@@ -317,12 +320,12 @@ func (s *Source) sampleSensors() error {
 
 // storeSample stores the result of read, timed at the middle of the call.
 func (s *Source) storeSample(i int, read func(now int64) power.Reading) error {
-	before, err := s.host.Boottime()
+	before, err := s.clock()
 	if err != nil {
 		return err
 	}
 	r := read(before)
-	after, err := s.host.Boottime()
+	after, err := s.clock()
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ func TestHostChannels(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = h.Close() }()
-	hm := &hostMeter{host: h}
+	hm := &hostMeter{host: h, clock: h.Boottime}
 	for _, c := range []struct {
 		by int
 		n  int64

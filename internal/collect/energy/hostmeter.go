@@ -29,7 +29,7 @@ const HostName = "host"
 const DefaultShares = "/var/scaphandre"
 
 // DefaultVSock reports whether a virtual machine connects to its host by AF_VSOCK: unless
-// METE_HOST_VSOCK is no.
+// METE_HOST_VSOCK is false.
 func DefaultVSock(getenv func(string) string) bool {
 	on, err := strconv.ParseBool(getenv("METE_HOST_VSOCK"))
 	return on || err != nil
@@ -55,6 +55,7 @@ const (
 // arrive by it.
 type hostMeter struct {
 	host  *hostfs.FS
+	clock func() (int64, error) // CLOCK_BOOTTIME of host, ns
 	index int
 	uuid  string // of this machine; "" if unknown
 	dir   string // "" if none
@@ -86,16 +87,16 @@ type channel struct {
 }
 
 // openHostMeter returns the meter if this is a virtual machine or the directory has entries
-// already, else nil.
-func openHostMeter(h *hostfs.FS, cfg Config) *hostMeter {
-	hm := &hostMeter{host: h, dir: cfg.Shares, acks: make(chan share.Ack, 1)}
+// already, else nil. isGuest is true if this machine has an address for AF_VSOCK.
+func openHostMeter(h *hostfs.FS, cfg Config, isGuest bool) *hostMeter {
+	hm := &hostMeter{host: h, clock: h.Boottime, dir: cfg.Shares, acks: make(chan share.Ack, 1)}
 	switch {
 	case cfg.Dial != nil:
 		hm.dial = cfg.Dial
 	case cfg.VSock:
 		hm.dial = func(ctx context.Context) (net.Conn, error) { return dialHost(ctx, vsock.Dial) }
 	}
-	if hm.dial == nil && hm.dir == "" || !h.Live() || cfg.Dial == nil && !isVirtualMachine(h, hm.dir) {
+	if hm.dial == nil && hm.dir == "" || !h.Live() || cfg.Dial == nil && !isGuest && !isVirtualMachine(h, hm.dir) {
 		return nil
 	}
 	hm.channels[viaStream] = channel{name: "vsock", err: "not connected yet"}
@@ -143,9 +144,6 @@ func isVirtualMachine(h *hostfs.FS, dir string) bool {
 			return true
 		}
 	}
-	if vsock.IsGuest() {
-		return true
-	}
 	b, err := h.ReadFile("/proc/cpuinfo") // x86's bit 31 of CPUID 1 ECX
 	return err == nil && bytes.Contains(b, []byte(" hypervisor"))
 }
@@ -165,33 +163,22 @@ const firstTimeout = 300 * time.Millisecond
 // readFirst waits briefly for a first share by each channel.
 func (hm *hostMeter) readFirst() {
 	ctx, stop := context.WithTimeout(context.Background(), firstTimeout)
-	defer stop()
-	found := make(chan struct{}, 2)
-	look := func(f func()) {
-		go func() {
-			f()
-			found <- struct{}{}
-		}()
-	}
-	tries := 0
+	var ways sync.WaitGroup
 	if hm.dir != "" {
-		tries++
-		look(func() { hm.pollDir() })
+		ways.Go(func() { hm.pollDir() })
 	}
 	if hm.dial != nil {
-		tries++
-		look(func() {
-			if err := hm.receive(ctx, 1); err != nil {
+		ways.Go(func() {
+			if err := hm.receive(ctx, true); err != nil {
 				hm.setError(viaStream, err)
 			}
 		})
 	}
-	for range tries {
-		select {
-		case <-found:
-		case <-ctx.Done():
-		}
-	}
+	go func() {
+		defer stop()
+		ways.Wait()
+	}()
+	<-ctx.Done()
 	hm.mu.Lock()
 	defer hm.mu.Unlock()
 	c := &hm.channels[viaFile]
@@ -200,10 +187,7 @@ func (hm *hostMeter) readFirst() {
 
 // now returns CLOCK_BOOTTIME in ns.
 func (hm *hostMeter) now() int64 {
-	t, err := hm.host.Boottime()
-	if err != nil {
-		return 0
-	}
+	t, _ := hm.clock() // cannot fail on a running machine
 	return t
 }
 
@@ -255,7 +239,7 @@ func (hm *hostMeter) takePlain(uJ int64) {
 	if c.has && c.share == nil && c.value == uJ {
 		return
 	}
-	c.share, c.value, c.has, c.changedAt, c.interval = nil, uJ, true, now, 0
+	c.share, c.value, c.has, c.changedAt = nil, uJ, true, now
 	hm.seen = true
 }
 
@@ -304,7 +288,7 @@ func (hm *hostMeter) problem() string {
 			why = "the share does not change any more"
 		}
 		switch {
-		case c.name == "" || why == "":
+		case why == "":
 		case text == "":
 			text = c.name + ": " + why
 		default:

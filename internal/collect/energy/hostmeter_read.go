@@ -8,13 +8,14 @@ import (
 	"io"
 	"io/fs"
 	"net"
-	"os"
 	"path"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"mete.dev/mete/internal/guest/share"
+	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/host/procfmt"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/x/sleep"
@@ -23,7 +24,7 @@ import (
 // readDir reads a message from the directory or its zone, else the plain counter.
 func (hm *hostMeter) readDir() error {
 	for _, name := range []string{share.File, path.Join(share.Zone, share.File)} {
-		b, err := readShort(hm.host.Path(path.Join(hm.dir, name)))
+		b, err := readShort(hm.host, path.Join(hm.dir, name))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -32,7 +33,7 @@ func (hm *hostMeter) readDir() error {
 		}
 		return hm.decode(viaFile, b)
 	}
-	b, err := readShort(hm.host.Path(path.Join(hm.dir, share.ZoneEnergy)))
+	b, err := readShort(hm.host, path.Join(hm.dir, share.ZoneEnergy))
 	if err != nil {
 		return err
 	}
@@ -62,20 +63,18 @@ func (hm *hostMeter) decode(by int, b []byte) error {
 
 // readShort reads a file with at most one message. It does not block on other kinds of
 // files.
-func readShort(name string) (_ []byte, err error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+func readShort(h *hostfs.FS, name string) ([]byte, error) {
+	f, err := h.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }() // nothing was written
-	st, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !st.Mode().IsRegular() {
+	if fileStat(f).Mode&unix.S_IFMT != unix.S_IFREG {
 		return nil, refusal{fmt.Errorf("%s: not a file: %w", name, fault.ErrInvalid)}
 	}
-	return io.ReadAll(io.LimitReader(f, share.MaxLine+1))
+	buf := make([]byte, share.MaxLine+1) // a longer message is noticed
+	n, err := f.Pread(buf)
+	return buf[:n], hostfs.Kind(name, err)
 }
 
 const (
@@ -93,7 +92,7 @@ const (
 func (hm *hostMeter) keepConnected(ctx context.Context) {
 	for wait := minRetry; ; wait = min(2*wait, maxRetry) {
 		began := time.Now()
-		hm.setError(viaStream, hm.receive(ctx, 0))
+		hm.setError(viaStream, hm.receive(ctx, false))
 		if time.Since(began) > maxRetry {
 			wait = minRetry
 		}
@@ -103,32 +102,28 @@ func (hm *hostMeter) keepConnected(ctx context.Context) {
 	}
 }
 
-// receive connects to the host and takes its shares: most of them, or all if most is 0. It
-// returns why the stream ended.
-func (hm *hostMeter) receive(ctx context.Context, most int) error {
+// receive connects to the host and takes its shares, or the first one only. It returns why
+// the stream ended, nil after the first share.
+func (hm *hostMeter) receive(ctx context.Context, once bool) error {
 	conn, err := hm.dial(ctx)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // ends Read
-	defer stop()
-	answering := make(chan struct{})
-	go func() {
-		defer close(answering)
+	var ways sync.WaitGroup
+	defer ways.Wait()
+	defer cancel()
+	ways.Go(func() {
+		<-ctx.Done()
+		_ = conn.Close() // ends reading and writing
+	})
+	ways.Go(func() {
+		defer cancel()
 		hm.sendAcks(ctx, conn)
-		cancel()
-	}()
-	defer func() {
-		cancel()
-		_ = conn.Close()
-		<-answering
-	}()
+	})
 	r := bufio.NewReaderSize(conn, share.MaxLine)
-	for n := 1; ; n++ {
-		if err := conn.SetReadDeadline(time.Now().Add(readTimeout)); err != nil {
-			return err
-		}
+	for {
+		_ = conn.SetReadDeadline(time.Now().Add(readTimeout)) // if it fails, so does reading
 		line, err := r.ReadSlice('\n')
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
@@ -138,7 +133,7 @@ func (hm *hostMeter) receive(ctx context.Context, most int) error {
 		case err != nil:
 			return err
 		}
-		if err := hm.decode(viaStream, line); err != nil || n == most {
+		if err := hm.decode(viaStream, line); err != nil || once {
 			return err
 		}
 	}
@@ -146,19 +141,15 @@ func (hm *hostMeter) receive(ctx context.Context, most int) error {
 
 // sendAcks writes acknowledgments to the host until ctx or the connection ends.
 func (hm *hostMeter) sendAcks(ctx context.Context, conn net.Conn) {
-	var buf []byte
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case a := <-hm.acks:
-			buf = share.AppendAck(buf[:0], a)
-		}
-		if conn.SetWriteDeadline(time.Now().Add(ackLimit)) != nil {
-			return
-		}
-		if _, err := conn.Write(buf); err != nil {
-			return
+			_ = conn.SetWriteDeadline(time.Now().Add(ackLimit)) // if it fails, so does writing
+			if _, err := conn.Write(share.AppendAck(nil, a)); err != nil {
+				return
+			}
 		}
 	}
 }

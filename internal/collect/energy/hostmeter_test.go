@@ -117,7 +117,10 @@ func TestHostFiles(t *testing.T) {
 	}
 	first := read()
 	putShare(t, dir, message(someUUID, 2))
-	testkit.Eventually(t, "the next share", func() bool { return gets(read(), someUUID, 2) })
+	s.hostMeter.pollDir()
+	if r := read(); !gets(r, someUUID, 2) {
+		t.Errorf("the next share: %+v", r)
+	}
 	if !gets(first, someUUID, 1) {
 		t.Error("an earlier reading has changed")
 	}
@@ -130,7 +133,10 @@ func TestHostFiles(t *testing.T) {
 		t.Errorf("an older share: %+v", r)
 	}
 	putShare(t, dir, message(someUUID, 3))
-	testkit.Eventually(t, "a newer share", func() bool { return gets(read(), someUUID, 3) })
+	s.hostMeter.pollDir()
+	if r := read(); !gets(r, someUUID, 3) {
+		t.Errorf("a newer share: %+v", r)
+	}
 	if r := s.hostMeter.read(lastMoved(s) + staleFor); !gets(r, someUUID, 3) {
 		t.Errorf("%d ns later: %+v", staleFor, r)
 	}
@@ -138,15 +144,28 @@ func TestHostFiles(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	putShare(t, dir, message(someUUID, 4))
-	testkit.Eventually(t, "the shares continue", func() bool { return gets(read(), someUUID, 4) })
+	s.hostMeter.pollDir()
+	if r := read(); !gets(r, someUUID, 4) {
+		t.Errorf("the shares continue: %+v", r)
+	}
 }
 
 // A malformed file is refused with a reason, and later shares are used.
 func TestHostRefuses(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	putShare(t, dir, message(someUUID, 1))
-	s, read := openHost(t, Config{Shares: dir})
+	s := &Source{hostMeter: newHostMeter(t, dir, nil)}
+	poll := func(what string) HostShare {
+		t.Helper()
+		if !s.hostMeter.pollDir() {
+			t.Errorf("%s: the directory has nothing", what)
+		}
+		st, ok := s.HostShare()
+		if !ok {
+			t.Fatal("no host share")
+		}
+		return st
+	}
 	n := int64(1)
 	for _, c := range []struct {
 		what string
@@ -172,10 +191,14 @@ func TestHostRefuses(t *testing.T) {
 		}, "not a number"},
 	} {
 		c.do()
-		testkit.Eventually(t, c.what, func() bool { st, _ := s.HostShare(); return strings.Contains(st.Refused, c.want) })
+		if st := poll(c.what); !strings.HasPrefix(st.Refused, dir+": ") || !strings.Contains(st.Refused, c.want) {
+			t.Errorf("%s: %+v, want one refused as %s", c.what, st, c.want)
+		}
 		n++
 		putShare(t, dir, message(someUUID, n))
-		testkit.Eventually(t, c.what+" : a valid share follows", func() bool { st, _ := s.HostShare(); return gets(read(), someUUID, n) && st.Refused == "" })
+		if st := poll(c.what); st.Refused != "" || st.N != n*1000 {
+			t.Errorf("%s, then a valid share: %+v", c.what, st)
+		}
 	}
 }
 
@@ -193,7 +216,7 @@ func TestHostOtherMachine(t *testing.T) {
 		{someUUID, someUUID, true}, {someUUID, "0" + someUUID[1:], false}, {"", someUUID, true}, {someUUID, "", true},
 		{someUUID, "00000000-0000-0000-0000-000000000000", true},
 	} {
-		hm := &hostMeter{host: h, uuid: c.mine}
+		hm := &hostMeter{host: h, clock: h.Boottime, uuid: c.mine}
 		m := message(c.theirs, 1)
 		for by := range hm.channels {
 			err := hm.decode(by, share.Append(nil, &m))
@@ -221,9 +244,15 @@ func TestHostPlain(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	put(t, "99999\n", dir, share.ZoneEnergy)
-	testkit.Eventually(t, "the counter changes", func() bool { return read().Value == 99999 })
+	s.hostMeter.pollDir()
+	if r := read(); r.Value != 99999 {
+		t.Errorf("the counter changes: %+v", r)
+	}
 	putShare(t, dir, message("", 5)) // mete was installed on the host meanwhile
-	testkit.Eventually(t, "a share", func() bool { return gets(read(), "", 5) })
+	s.hostMeter.pollDir()
+	if r := read(); !gets(r, "", 5) {
+		t.Errorf("then a share: %+v", r)
+	}
 }
 
 // A missing directory is retried and blocks nothing.
@@ -238,7 +267,10 @@ func TestHostDirectoryAppears(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	putShare(t, dir, message(someUUID, 1))
-	testkit.Eventually(t, "the directory is found", func() bool { return gets(read(), someUUID, 1) })
+	s.hostMeter.pollDir()
+	if r := read(); !gets(r, someUUID, 1) {
+		t.Errorf("once it exists: %+v", r)
+	}
 }
 
 // Without channels there is no host meter.
@@ -284,9 +316,9 @@ func TestHostPorts(t *testing.T) {
 				}()
 				return theirs, nil
 			}
-			hm := &hostMeter{host: h, acks: make(chan share.Ack), dial: func(ctx context.Context) (net.Conn, error) { return dialHost(ctx, dial) }}
+			hm := &hostMeter{host: h, clock: h.Boottime, acks: make(chan share.Ack), dial: func(ctx context.Context) (net.Conn, error) { return dialHost(ctx, dial) }}
 			hm.channels[viaStream].name = "vsock"
-			if err := hm.receive(t.Context(), 1); err != nil {
+			if err := hm.receive(t.Context(), true); err != nil {
 				hm.setError(viaStream, err)
 			}
 			st := hm.status(hm.now())
@@ -393,30 +425,14 @@ func TestHostStream(t *testing.T) {
 			}
 		}
 	})
-	for _, break_ := range []struct{ what, say, refused string }{
-		{"closed connection", "", ""},
-		{"refusal by the host", string(share.AppendRefusal(nil, "no virtual machine that is known has the CID 3")), ""},
-		{"a malformed line", "hello\n", "invalid"},
-		{"an endless line", strings.Repeat("x", 5000), "longer than 4096"},
-	} {
-		was := h.conn
-		if break_.say == "" {
-			h.mu.Lock()
-			_ = h.conn.Close()
-			h.mu.Unlock()
-		}
-		h.say(break_.say)
-		if break_.refused != "" {
-			testkit.Eventually(t, break_.what, func() bool { st, _ := s.HostShare(); return strings.Contains(st.Refused, break_.refused) })
-		}
-		if r := read(); !gets(r, someUUID, n) {
-			t.Errorf("%s: the earlier share is gone: %+v", break_.what, r)
-		}
-		testkit.Eventually(t, break_.what+": the meter reconnects", func() bool { h.mu.Lock(); defer h.mu.Unlock(); return h.conn != was && h.open.Load() == 1 })
-		n++
-		testkit.Eventually(t, "shares arrive again", func() bool { h.give(n); return gets(read(), someUUID, n) })
-		if st, _ := s.HostShare(); st.Refused != "" {
-			t.Errorf("%s: %+v", break_.what, st)
-		}
+	h.mu.Lock()
+	was := h.conn
+	_ = was.Close()
+	h.mu.Unlock()
+	if r := read(); !gets(r, someUUID, n) {
+		t.Errorf("the earlier share is gone: %+v", r)
 	}
+	testkit.Eventually(t, "the meter reconnects", func() bool { h.mu.Lock(); defer h.mu.Unlock(); return h.conn != was })
+	n++
+	testkit.Eventually(t, "shares arrive again", func() bool { h.give(n); return gets(read(), someUUID, n) })
 }

@@ -18,11 +18,13 @@ const ipmiTimeout = time.Second
 // An ipmi is the kernel's device of a management controller
 // (include/uapi/linux/ipmi.h).
 type ipmi struct {
-	fd   int
-	path string
-	id   int64 // of the latest request
-	owed bool  // the latest request has not been answered
-	buf  [272]byte
+	fd      int
+	path    string
+	limit   time.Duration                                        // how long to wait for an answer
+	control func(request uintptr, argument unsafe.Pointer) error // ioctl of fd
+	id      int64                                                // of the latest request
+	owed    bool                                                 // the latest request has not been answered
+	buf     [272]byte
 }
 
 func openIPMI(path string) (bmc, error) {
@@ -30,7 +32,8 @@ func openIPMI(path string) (bmc, error) {
 	if err != nil {
 		return nil, hostfs.Kind(path, err)
 	}
-	return &ipmi{fd: fd, path: path}, nil
+	control := func(request uintptr, argument unsafe.Pointer) error { return ioctl(fd, request, argument) }
+	return &ipmi{fd: fd, path: path, limit: ipmiTimeout, control: control}, nil
 }
 
 func (d *ipmi) Close() error { return unix.Close(d.fd) }
@@ -39,7 +42,7 @@ func (d *ipmi) Close() error { return unix.Close(d.fd) }
 // not answer, the kernel eventually does, with a completion code; until then Ask sends no
 // further request.
 func (d *ipmi) Ask(netfn, cmd byte, data []byte) ([]byte, error) {
-	end := time.Now().Add(ipmiTimeout)
+	end := time.Now().Add(d.limit)
 	if d.owed {
 		if _, err := d.receive(end); err != nil {
 			return nil, err
@@ -49,7 +52,7 @@ func (d *ipmi) Ask(netfn, cmd byte, data []byte) ([]byte, error) {
 	d.id++
 	req := unix.IPMIReq{Addr: (*byte)(unsafe.Pointer(&addr)), Len: uint32(unsafe.Sizeof(addr)), Msgid: d.id,
 		Msg: unix.IPMIMsg{Netfn: netfn, Cmd: cmd, Len: uint16(len(data)), Data: unsafe.SliceData(data)}}
-	if err := d.ioctl(unix.IPMICTL_SEND_COMMAND, unsafe.Pointer(&req)); err != nil {
+	if err := d.call(unix.IPMICTL_SEND_COMMAND, unsafe.Pointer(&req)); err != nil {
 		return nil, err
 	}
 	d.owed = true
@@ -63,9 +66,9 @@ func (d *ipmi) receive(end time.Time) ([]byte, error) {
 			return nil, err
 		}
 		var from [unix.IPMI_MAX_ADDR_SIZE]byte
-		recv := unix.IPMIRecv{Addr: &from[0], Addr_len: uint32(len(from)),
-			Msg: unix.IPMIMsg{Len: uint16(len(d.buf)), Data: &d.buf[0]}}
-		if err := d.ioctl(unix.IPMICTL_RECEIVE_MSG, unsafe.Pointer(&recv)); err != nil {
+		recv := unix.IPMIRecv{Addr: unsafe.SliceData(from[:]), Addr_len: uint32(len(from)),
+			Msg: unix.IPMIMsg{Len: uint16(len(d.buf)), Data: unsafe.SliceData(d.buf[:])}}
+		if err := d.call(unix.IPMICTL_RECEIVE_MSG, unsafe.Pointer(&recv)); err != nil {
 			return nil, err
 		}
 		// Skip events.
@@ -79,29 +82,34 @@ func (d *ipmi) receive(end time.Time) ([]byte, error) {
 // wait waits until a message can be received.
 func (d *ipmi) wait(end time.Time) error {
 	fds := []unix.PollFd{{Fd: int32(d.fd), Events: unix.POLLIN}}
+	var n int
+	err := uninterrupted(func() (err error) {
+		n, err = unix.Poll(fds, int(max(0, time.Until(end).Milliseconds()))) // less than 0 waits forever
+		return err
+	})
+	if err == nil && n == 0 {
+		return fmt.Errorf("%s: no answer within %v: %w", d.path, d.limit, fault.ErrUnavailable)
+	}
+	return hostfs.Kind(d.path, err)
+}
+
+// call calls the device.
+func (d *ipmi) call(request uintptr, argument unsafe.Pointer) error {
+	return hostfs.Kind(d.path, uninterrupted(func() error { return d.control(request, argument) }))
+}
+
+// uninterrupted repeats a system call that a signal interrupts.
+func uninterrupted(call func() error) error {
 	for {
-		n, err := unix.Poll(fds, int(max(0, time.Until(end).Milliseconds())))
-		switch {
-		case err == unix.EINTR:
-		case err != nil:
-			return hostfs.Kind(d.path, err)
-		case n == 0:
-			return fmt.Errorf("%s: no answer within %v: %w", d.path, ipmiTimeout, fault.ErrUnavailable)
-		default:
-			return nil
+		if err := call(); err != unix.EINTR {
+			return err
 		}
 	}
 }
 
-func (d *ipmi) ioctl(request uintptr, arg unsafe.Pointer) error {
-	for {
-		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(d.fd), request, uintptr(arg))
-		if errno == unix.EINTR {
-			continue
-		}
-		if errno != 0 {
-			return hostfs.Kind(d.path, errno)
-		}
-		return nil
+func ioctl(fd int, request uintptr, argument unsafe.Pointer) error {
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(argument)); errno != 0 {
+		return errno
 	}
+	return nil
 }
