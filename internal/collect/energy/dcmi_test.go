@@ -14,6 +14,7 @@ type controller struct {
 	answer []byte
 	err    error
 	asked  []byte
+	closed int
 }
 
 func (c *controller) Ask(netfn, cmd byte, data []byte) ([]byte, error) {
@@ -21,7 +22,10 @@ func (c *controller) Ask(netfn, cmd byte, data []byte) ([]byte, error) {
 	return c.answer, c.err
 }
 
-func (c *controller) Close() error { return nil }
+func (c *controller) Close() error {
+	c.closed++
+	return c.err
+}
 
 // answer returns an answer with 214 W now, 2 W minimum, 468 W maximum, 184 W mean over a
 // second, measuring.

@@ -126,7 +126,7 @@ func open(h *hostfs.FS, cfg Config, clock func() (int64, error)) (*Source, error
 		}
 	}
 	if cfg.IPMI != "" && h.Live() {
-		s.openDCMI(cfg.IPMI)
+		s.openDCMI(cfg.IPMI, openIPMI)
 	}
 	for i := range s.meters {
 		if m := &s.meters[i]; m.Kind == power.Power {
@@ -184,14 +184,19 @@ func (s *Source) findFiles(cfg Config) ([]*fileMeter, error) {
 // layoutHint describes a directory of counters.
 const layoutHint = "the directory must be laid out like /sys/class/powercap, with intel-rapl:0/name (package-0) and intel-rapl:0/energy_uj in it"
 
-// openDCMI opens the management controller, if there is one, and adds it.
-func (s *Source) openDCMI(device string) {
-	b, err := openIPMI(s.host.Path(device))
+// openDCMI opens the management controller, if there is one, and keeps it if it answers or
+// may answer later.
+func (s *Source) openDCMI(device string, open func(path string) (bmc, error)) {
+	b, err := open(s.host.Path(device))
 	if errors.Is(err, fault.ErrNotFound) {
 		return
 	}
 	if err == nil {
-		err = s.addDCMI(device, b)
+		s.closers = append(s.closers, b.Close)
+		d := &dcmi{index: len(s.meters), path: device, bmc: b}
+		if _, err = d.read(); err == nil || errors.Is(err, fault.ErrUnavailable) {
+			s.dcmi, s.meters = d, append(s.meters, d.meter())
+		}
 	}
 	if errors.Is(err, fault.ErrDenied) {
 		err = fault.WithHint(err, "run as root, or let this user read and write "+device)
@@ -199,17 +204,6 @@ func (s *Source) openDCMI(device string) {
 	if err != nil {
 		s.openErrors = append(s.openErrors, fmt.Errorf("%s: %w", dcmiName, err))
 	}
-}
-
-// addDCMI adds the meter of a management controller if it answers, or may answer later.
-func (s *Source) addDCMI(device string, b bmc) error {
-	s.closers = append(s.closers, b.Close)
-	d := &dcmi{index: len(s.meters), path: device, bmc: b}
-	_, err := d.read()
-	if err == nil || errors.Is(err, fault.ErrUnavailable) {
-		s.dcmi, s.meters = d, append(s.meters, d.meter())
-	}
-	return err
 }
 
 // Meters returns the meters. Readings refer to a meter by its index here. The list does not
