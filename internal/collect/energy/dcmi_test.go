@@ -60,6 +60,9 @@ func TestDCMI(t *testing.T) {
 			if v != tt.watts*1e6 || !errors.Is(err, tt.kind) {
 				t.Errorf("read() = %d, %v, want %d W, %v", v, err, tt.watts, tt.kind)
 			}
+			if watts, period, err := powerReading(tt.bmc.answer); err != nil && (watts != 0 || period != 0) || err == nil && period != 1e9 {
+				t.Errorf("powerReading() = %d, %d, %v", watts, period, err)
+			}
 			// DCMI 1.5, table 6-16.
 			if got := string(tt.bmc.asked); got != "\x2c\x02\xdc\x01\x00\x00" {
 				t.Errorf("asked % x", got)

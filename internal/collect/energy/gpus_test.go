@@ -16,6 +16,7 @@ import (
 
 // answers stands in for mete-nvml: one device, always at 5 J.
 const answers = `#!/bin/sh
+echo $$ >"$0.pid"
 printf 'meters\tenergy GPU-1\t!GPU-2 shows nothing\n'
 while read -r line; do echo 5000; done
 `
@@ -60,6 +61,16 @@ func TestGPUs(t *testing.T) {
 	}
 	if errs := s.OpenErrors(); len(errs) != 1 || !strings.Contains(errs[0].Error(), "GPU-2") {
 		t.Errorf("OpenErrors() = %v, want the other device", errs)
+	}
+	pid, err := os.ReadFile(program + ".pid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join("/proc", strings.TrimSpace(string(pid)))); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the program still runs after Close: %v", err)
 	}
 	if err := (energy.Config{NVML: "often"}).Validate(); !errors.Is(err, fault.ErrInvalid) || fault.Hint(err) == "" {
 		t.Errorf("an invalid mode: %v", err)

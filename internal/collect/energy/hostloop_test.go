@@ -177,7 +177,26 @@ func TestHostSilent(t *testing.T) {
 		if synctest.Wait(); p.isOpen() || ended != time.Now() {
 			t.Errorf("not closed at the end, %v", err)
 		}
+
+		// It is closed before receive returns.
+		hm.dial = func(context.Context) (net.Conn, error) {
+			ours, theirs := net.Pipe()
+			go func() { _, _ = ours.Write([]byte(line(9))) }()
+			return slowConn{theirs}, nil
+		}
+		began = time.Now()
+		if err := hm.receive(t.Context(), true); err != nil || time.Since(began) != time.Second {
+			t.Errorf("returned after %v with %v, want a second for closing", time.Since(began), err)
+		}
 	})
+}
+
+// A slowConn takes a second to close.
+type slowConn struct{ net.Conn }
+
+func (c slowConn) Close() error {
+	time.Sleep(time.Second)
+	return c.Conn.Close()
 }
 
 // Acknowledgments go to the host: without a connection only the latest one is kept. A host that does not

@@ -29,10 +29,7 @@ func hwmon(h *hostfs.FS) ([]*fileMeter, error) {
 	var list []*fileMeter
 	for _, e := range es {
 		dir := path.Join(hwmonDir, e.Name())
-		driver, err := readWord(h, path.Join(dir, "name"))
-		if err != nil {
-			continue // a device without a name, or removed
-		}
+		driver, _ := readWord(h, path.Join(dir, "name")) // "" if the device is removed
 		switch driver {
 		case "amd_energy":
 			list = append(list, sockets(h, dir)...)
@@ -48,10 +45,7 @@ func hwmon(h *hostfs.FS) ([]*fileMeter, error) {
 // its cores. If powercap shows the same counters, its package is preferred.
 func sockets(h *hostfs.FS, dir string) (list []*fileMeter) {
 	for _, p := range attributes(h, dir, "energy", "_input") {
-		label, err := readWord(h, strings.TrimSuffix(p, "_input")+"_label")
-		if err != nil {
-			continue
-		}
+		label, _ := readWord(h, strings.TrimSuffix(p, "_input")+"_label") // "" if there is none
 		n, err := strconv.Atoi(strings.TrimPrefix(label, "Esocket"))
 		if err != nil {
 			continue
@@ -105,10 +99,7 @@ func meters(h *hostfs.FS, dir string) (list []*fileMeter) {
 
 // attributes lists the files in dir called prefix, a number and suffix.
 func attributes(h *hostfs.FS, dir, prefix, suffix string) (paths []string) {
-	es, err := h.ReadDir(dir)
-	if err != nil {
-		return nil
-	}
+	es, _ := h.ReadDir(dir) // none if there is no directory
 	for _, e := range es {
 		rest, ok := strings.CutPrefix(e.Name(), prefix)
 		if !ok {
@@ -154,10 +145,7 @@ func interval(h *hostfs.FS, p string) int64 {
 // accuracy reads a meter's own class, such as "95.0%", and returns the error in ppm. The
 // kernel writes thousandths after the point without leading zeroes: "95.5%" is 95.005 %.
 func accuracy(h *hostfs.FS, p string) int64 {
-	text, err := readWord(h, p)
-	if err != nil {
-		return boardError
-	}
+	text, _ := readWord(h, p) // "" if the meter states none
 	whole, part, _ := strings.Cut(strings.TrimSuffix(text, "%"), ".")
 	w, werr := strconv.ParseInt(whole, 10, 64)
 	f, ferr := strconv.ParseInt(part, 10, 64)

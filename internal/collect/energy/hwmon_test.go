@@ -59,7 +59,7 @@ func TestInterval(t *testing.T) {
 // TestAttributes checks which files are attributes, and their order.
 func TestAttributes(t *testing.T) {
 	t.Parallel()
-	h := files(t, map[string]string{"/d/power10_input": "", "/d/power2_input": "", "/d/power1_input": "", "/d/power1_average": "", "/d/power_input": "", "/d/powerx_input": "", "/d/energy1_input": "", "/d/power70000_input": ""})
+	h := files(t, map[string]string{"/d/power10_input": "", "/d/power2_input": "", "/d/power1_input": "", "/d/power1_average": "", "/d/power_input": "", "/d/powerx_input": "", "/d/energy1_input": "", "/d/power70000_input": "", "/d/powera_input": "", "/d/7_input": ""})
 	want := []string{"/d/power1_input", "/d/power2_input", "/d/power10_input"}
 	if got := attributes(h, "/d", "power", "_input"); !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
@@ -99,6 +99,9 @@ func TestSensors(t *testing.T) {
 		"/sys/class/hwmon/hwmon3/name":                  "coretemp\n",
 		"/sys/class/hwmon/hwmon3/power1_average":        "1",
 		"/sys/class/hwmon/hwmon4/power1_average":        "1",
+		"/sys/class/hwmon/hwmon5/name":                  "power_meter\n",
+		"/sys/class/hwmon/hwmon5/power1_average":        "1",
+		"/sys/class/hwmon/hwmon5/device/power2_average": "1",
 	})
 	list, err := hwmon(h)
 	if err != nil {
@@ -110,6 +113,7 @@ func TestSensors(t *testing.T) {
 		{Name: "hwmon/grace-2", Level: power.Part, Domain: power.Package, Kind: power.Power, From: power.Hwmon, Step: 1000, Every: 1e9, ErrorPPM: 50_000},
 		{Name: "hwmon/module-3", Level: power.Board, Domain: power.Rest, Kind: power.Power, From: power.Hwmon, Step: 1000, Every: 1e9, ErrorPPM: 50_000},
 		{Name: "hwmon/power_meter/hwmon2", Level: power.Board, Domain: power.Rest, Kind: power.Power, From: power.Hwmon, Step: 1e6, Every: 1e9, ErrorPPM: 50_000},
+		{Name: "hwmon/power_meter/hwmon5", Level: power.Board, Domain: power.Rest, Kind: power.Power, From: power.Hwmon, Step: 1e6, Every: 1e9, ErrorPPM: 50_000},
 	}
 	var got []power.Meter
 	for _, m := range list {
@@ -120,6 +124,41 @@ func TestSensors(t *testing.T) {
 	}
 	if list[0].zoneID != "rapl/package-1" || list[1].path != "/sys/class/hwmon/hwmon1/power1_average" || list[1].zoneID != "" || list[4].path != "/sys/class/hwmon/hwmon2/device/power2_average" {
 		t.Errorf("paths %s, %s, %s", list[0].zoneID, list[1].path, list[4].path)
+	}
+}
+
+// TestRefused checks zones that are refused because of their names, or those of the zones above.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	h := files(t, map[string]string{
+		"/d/intel-rapl:0/name":      "package-0\n",
+		"/d/intel-rapl:0:0/name":    "dram\n",
+		"/d/intel-rapl:0:1/name":    "core\n",
+		"/d/intel-rapl:1/name":      "package-1\x01\n",
+		"/d/intel-rapl:2/name":      " \n",
+		"/d/intel-rapl:3:0/name":    "dram\n",
+		"/d/intel-rapl:4/energy_uj": "1",
+		"/d/intel-rapl/name":        "package-5\n",
+		"/d/other:6/name":           "package-6\n",
+		"/d/intel-rapl-mmio:7/name": "package-7\n",
+	})
+	list, refused, err := powercap(h, "/d")
+	var names []string
+	for _, m := range list {
+		names = append(names, m.meter.Name+" "+m.path+" "+m.zoneID)
+	}
+	want := []string{"rapl/package-0 /d/intel-rapl:0/energy_uj rapl/package-0", "rapl/package-0/dram /d/intel-rapl:0:0/energy_uj rapl/package-0/dram",
+		"rapl/package-7 /d/intel-rapl-mmio:7/energy_uj rapl/package-7"}
+	if err != nil || !slices.Equal(names, want) {
+		t.Errorf("meters %q, %v, want %q", names, err, want)
+	}
+	if len(refused) != 4 {
+		t.Fatalf("refused %v, want 4", refused)
+	}
+	for i, want := range []string{"/d/intel-rapl:1/name: no name", "/d/intel-rapl:2/name: no name", "/d/intel-rapl:3/name: ", "/d/intel-rapl:4/name: "} {
+		if missing := i >= 2; !strings.HasPrefix(refused[i].Error(), want) || errors.Is(refused[i], fault.ErrInvalid) == missing || (fault.Hint(refused[i]) != "") != missing {
+			t.Errorf("refused: %v, want %s", refused[i], want)
+		}
 	}
 }
 
@@ -151,7 +190,7 @@ func TestZone(t *testing.T) {
 func TestSpan(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string][2]int64{
-		"262143328850": {262143328911, 62}, "4294967295": {4294967296, 1}, "4294967296": {4294967297, 2}, "1": {2, 1},
+		"262143328850": {262143328911, 62}, "4294967295": {4294967296, 1}, "4294967296": {4294967297, 2}, "1": {2, 1}, "6871947672": {6871947674, 2},
 		"65532610987": {65532611002, 16}, "0": {0, 1}, "-1": {0, 1}, "x": {0, 1}, "4611686018427387904": {4611686019501129728, 1073741825}, "4611686018427387905": {0, 1},
 	} {
 		if wrap, step := span(files(t, map[string]string{"/a": text + "\n"}), "/a"); wrap != want[0] || step != want[1] {
@@ -193,7 +232,7 @@ func TestDeduplicate(t *testing.T) {
 func TestSimulatedLabel(t *testing.T) {
 	t.Parallel()
 	long := "0123456789012345678901234567890123456789012345678901234567890123456789"
-	for text, want := range map[string]string{"demo": "demo", " a\tb\x7f \n": "a b", "": power.DemoLabel, long: long[:maxLabel], long[:maxLabel-1] + "\u00e9": long[:maxLabel-1]} {
+	for text, want := range map[string]string{"demo": "demo", " a\tb\x7f  c \n": "a b c", "": power.DemoLabel, long: long[:64], long[:63] + "\u00e9": long[:63]} {
 		zones := []*fileMeter{{meter: power.Meter{Name: "rapl/package-0", From: power.Powercap}}}
 		got := simulated(files(t, map[string]string{"/d/" + power.SimulatedFile: text}), "/d", zones)
 		if got != want || zones[0].meter.Name != want+" package-0" || zones[0].meter.From != power.Model {

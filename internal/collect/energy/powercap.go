@@ -117,13 +117,10 @@ func zone(name string) (power.Meter, bool) {
 // its unit, rounded up. RAPL's counters have 32 bits; the kernel multiplies them by their
 // unit, 61 uJ on most machines.
 func span(h *hostfs.FS, p string) (wrap, step int64) {
-	text, err := readWord(h, p)
-	if err != nil {
-		return 0, 1 // not known to wrap
-	}
+	text, _ := readWord(h, p) // "" if there is none
 	top, err := procfmt.Int([]byte(text))
-	if err != nil || top <= 0 || top > 1<<62 {
-		return 0, 1
+	if err != nil || top <= 0 || top > maxValue {
+		return 0, 1 // not known to wrap
 	}
 	const max32 = 1<<32 - 1
 	return top + max(1, (top+max32/2)/max32), (top + max32 - 1) / max32

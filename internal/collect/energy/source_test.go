@@ -61,10 +61,10 @@ func closeAll(t *testing.T, s *Source) {
 
 var errClock = errors.New("no clock")
 
-// failing returns a clock that works n times.
+// failing returns a clock that fails once, after n times.
 func failing(n int) func() (int64, error) {
 	return func() (int64, error) {
-		if n--; n < 0 {
+		if n--; n == -1 {
 			return 0, errClock
 		}
 		return 1e9, nil
@@ -373,12 +373,23 @@ func TestFileValues(t *testing.T) {
 		if r := m.read(0); (r.Err != "") != (want < 0) || r.Value != max(want, 0) {
 			t.Errorf("%q: %+v", text, r)
 		}
+		if v, err := m.readValue(); v != max(want, 0) || (err != nil) != (want < 0) {
+			t.Errorf("%q: value %d, %v", text, v, err)
+		}
 		if isErr := m.reason != nil; isErr != (want < 0) {
 			t.Errorf("%q: %v", text, m.reason)
 		}
 		m.closeFile()
 	}
 	dir := t.TempDir()
+	folder := &fileMeter{host: live(t), path: dir}
+	if !folder.open(0) {
+		t.Fatal(folder.reason)
+	}
+	if v, err := folder.readValue(); v != 0 || !errors.Is(err, unix.EISDIR) {
+		t.Errorf("a directory: value %d, %v", v, err)
+	}
+	folder.closeFile()
 	if err := unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {
 		t.Fatal(err)
 	}
