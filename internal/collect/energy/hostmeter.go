@@ -63,7 +63,7 @@ type hostMeter struct {
 	acks  chan share.Ack
 
 	mu       sync.Mutex
-	channels [2]channel
+	channels [channelCount]channel
 	plain    bool // only a plain counter existed when it was opened
 	seen     bool // a share or a counter has ever been received
 }
@@ -72,6 +72,7 @@ type hostMeter struct {
 const (
 	viaStream = iota
 	viaFile
+	channelCount // how many there are
 )
 
 // A channel is the state of one channel.

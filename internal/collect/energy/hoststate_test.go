@@ -294,6 +294,12 @@ func TestOpenHostMeter(t *testing.T) {
 		if err := errors.Join(err, err2); err != nil || now < before || now > after {
 			t.Errorf("%s: clock %d between %d and %d, %v", c.name, now, before, after, err)
 		}
+		s := &Source{hostMeter: hm}
+		s.Ack(share.Ack{N: 1})
+		s.Ack(share.Ack{N: 2})
+		if c.stream && (len(hm.acks) != 1 || (<-hm.acks).N != 2) || len(hm.acks) > 0 {
+			t.Errorf("%s: kept other acknowledgments than the latest one for the host", c.name)
+		}
 		if c.cfg.Dial != nil {
 			if _, err := hm.dial(t.Context()); !errors.Is(err, fault.ErrUnavailable) {
 				t.Errorf("%s: the dialer is not used: %v", c.name, err)
