@@ -105,29 +105,39 @@ func (p *pipeHost) dial(context.Context) (net.Conn, error) {
 	return theirs, nil
 }
 
+// current returns the latest connection, and the number of all.
+func (p *pipeHost) current() (net.Conn, int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.conn, len(p.dials)
+}
+
 // say writes to the meter. It reports whether the meter has read all of it.
 func (p *pipeHost) say(text string) bool {
-	_ = p.conn.SetWriteDeadline(time.Now().Add(time.Millisecond))
-	_, err := p.conn.Write([]byte(text))
+	conn, _ := p.current()
+	_ = conn.SetWriteDeadline(time.Now().Add(time.Millisecond))
+	_, err := conn.Write([]byte(text))
 	synctest.Wait()
 	return err == nil
 }
 
 // isOpen reports whether the meter has not closed the latest connection. Only for a deaf host.
 func (p *pipeHost) isOpen() bool {
-	_ = p.conn.SetReadDeadline(time.Now().Add(1))
-	_, err := p.conn.Read(nil)
+	conn, _ := p.current()
+	_ = conn.SetReadDeadline(time.Now().Add(1))
+	_, err := conn.Read(nil)
 	return err == nil || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// A meter that cannot connect retries at growing intervals, which begin anew after a connection that
-// lasted for more than 10 s.
+// A meter that cannot connect retries at growing intervals, which start again at 250 ms after a connection
+// that lasted for more than 10 s.
 func TestHostRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPipeHost(-1, -1, -1, -1, -1, -1, -1, -1, 10*time.Second, 10*time.Second+1, -1, -1, -1)
 		hm := newHostMeter(t, "", p.dial)
 		stop := startRun(t, hm)
 		pass(67 * time.Second)
+		stop()
 		want := []time.Duration{0, 250e6, 750e6, 1750e6, 3750e6, 7750e6, 15750e6, 25750e6, 35750e6, 55750e6, 66e9 + 1, 66.5e9 + 1}
 		if !slices.Equal(p.dials, want) {
 			t.Errorf("attempts at %v, want %v", p.dials, want)
@@ -135,7 +145,6 @@ func TestHostRetries(t *testing.T) {
 		if st := hm.status(hm.now()); st.Err != "vsock: unavailable" || st.Refused != "" {
 			t.Errorf("%+v", st)
 		}
-		stop()
 		if pass(time.Minute); len(p.dials) != len(want) {
 			t.Errorf("attempts after the end: %v", p.dials[len(want):])
 		}
@@ -148,34 +157,37 @@ func TestHostSilent(t *testing.T) {
 		p := newPipeHost()
 		p.deaf = true
 		hm := newHostMeter(t, "", p.dial)
-		var err error
-		began, ended := time.Now(), time.Time{}
-		go func() {
-			err = hm.receive(t.Context(), false)
-			ended = time.Now()
-		}()
+		type end struct {
+			err error
+			at  time.Time
+		}
+		ended := make(chan end, 1)
+		receive := func(ctx context.Context) {
+			err := hm.receive(ctx, false)
+			ended <- end{err, time.Now()}
+		}
+		began := time.Now()
+		go receive(t.Context())
 		pass(time.Minute)
 		p.say(line(1))
 		pass(119 * time.Second)
-		if !ended.IsZero() || !gets(hm.read(hm.now()-119e9), someUUID, 1) {
-			t.Fatalf("ended with %v, %+v", err, hm.read(hm.now()))
+		if len(ended) > 0 || !gets(hm.read(hm.now()-119e9), someUUID, 1) {
+			t.Fatalf("%+v, ended: %d", hm.read(hm.now()), len(ended))
 		}
 		pass(time.Hour)
-		if took := ended.Sub(began); took != 3*time.Minute || !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("ended after %v with %v, want 3 min and the deadline", took, err)
+		if e := <-ended; e.at.Sub(began) != 3*time.Minute || !errors.Is(e.err, os.ErrDeadlineExceeded) {
+			t.Errorf("ended after %v with %v, want 3 min and the deadline", e.at.Sub(began), e.err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		go func() {
-			err = hm.receive(ctx, false)
-			ended = time.Now()
-		}()
+		go receive(ctx)
 		pass(time.Second)
 		if !p.isOpen() {
 			t.Error("closed at once")
 		}
 		cancel()
-		if synctest.Wait(); p.isOpen() || ended != time.Now() {
-			t.Errorf("not closed at the end, %v", err)
+		canceled := time.Now()
+		if e := <-ended; p.isOpen() || e.at != canceled {
+			t.Errorf("not closed at the end, %v", e.err)
 		}
 
 		// It is closed before receive returns.
@@ -230,8 +242,9 @@ func TestHostAcks(t *testing.T) {
 		if pass(1); p.isOpen() {
 			t.Error("a host that does not read is not disconnected")
 		}
-		if pass(250 * time.Millisecond); len(p.dials) != 2 {
-			t.Errorf("attempts to connect at %v, want two", p.dials)
+		pass(250 * time.Millisecond)
+		if _, n := p.current(); n != 2 {
+			t.Errorf("%d attempts to connect, want two", n)
 		}
 
 		hm = newHostMeter(t, t.TempDir(), nil)
@@ -242,7 +255,7 @@ func TestHostAcks(t *testing.T) {
 	})
 }
 
-// What a host sends is taken line by line, with the reason why the stream ends.
+// Lines of a host are taken one by one, and the end of the stream has a reason.
 func TestHostLines(t *testing.T) {
 	fill := func(n int) string { // a share of n bytes
 		return strings.TrimSuffix(line(5), "\n") + strings.Repeat(" ", n-len(line(5))) + "\n"
@@ -384,12 +397,18 @@ func TestHostPolls(t *testing.T) {
 		p.say(line(5))
 		putShare(t, dir, message(someUUID, 6))
 		pass(time.Second)
-		if c := hm.channels[viaFile]; c.share.N != 4000 {
-			t.Errorf("the directory was read while shares arrive by connection: %+v", c)
+		inFile := func() int64 {
+			hm.mu.Lock()
+			defer hm.mu.Unlock()
+			return hm.channels[viaFile].share.N
+		}
+		if n := inFile(); n != 4000 {
+			t.Errorf("the directory was read while shares arrive by connection: share %d", n)
 		}
 		pass(4*time.Second + 1)
-		if pass(500 * time.Millisecond); hm.channels[viaFile].share.N != 6000 {
-			t.Errorf("the directory is not read without shares by connection: %+v", hm.channels[viaFile])
+		pass(500 * time.Millisecond)
+		if n := inFile(); n != 6000 {
+			t.Errorf("the directory is not read without shares by connection: share %d", n)
 		}
 		stop()
 	})

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"mete.dev/mete/internal/guest/share"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/host/vsock"
@@ -214,6 +216,17 @@ func TestReadDir(t *testing.T) {
 				t.Errorf("still open: %q", open)
 			}
 		})
+	}
+}
+
+// A file whose reading fails gives that error.
+func TestReadFails(t *testing.T) {
+	hm := newHostMeter(t, t.TempDir(), nil)
+	if err := os.Symlink("/proc/self/mem", filepath.Join(hm.dir, share.File)); err != nil { // nothing is at address 0
+		t.Fatal(err)
+	}
+	if err := hm.readDir(); !errors.Is(err, unix.EIO) || !strings.HasPrefix(err.Error(), hm.dir) {
+		t.Errorf("%v, want an input error", err)
 	}
 }
 

@@ -159,8 +159,8 @@ func TestTimes(t *testing.T) {
 // bmcOf returns a controller with an answer.
 func bmcOf(b ...byte) *controller { return &controller{answer: b} }
 
-// A management controller is kept if it answers or may answer later; an error is returned in any case
-// but that there is none.
+// A management controller is kept if it answers or may answer later; without a controller there is no
+// error.
 func TestOpenDCMI(t *testing.T) {
 	for _, c := range []struct {
 		name    string
