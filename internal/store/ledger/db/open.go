@@ -119,6 +119,9 @@ func createFile(path string) error {
 	return f.Close()
 }
 
+// postgresConns is the largest number of connections to PostgreSQL, whose own limit is 100 by default.
+const postgresConns = 16
+
 // openPostgres returns a handle for the database at dsn.
 func openPostgres(dsn string) (*sql.DB, error) {
 	c, err := pgx.ParseConfig(dsn)
@@ -126,8 +129,8 @@ func openPostgres(dsn string) (*sql.DB, error) {
 		return nil, fault.WithHint(fmt.Errorf("ledger: %w: %w", err, fault.ErrInvalid), "give the address as postgres://user@host/database")
 	}
 	handle := stdlib.OpenDB(*c)
-	handle.SetMaxIdleConns(8)
-	handle.SetMaxOpenConns(16)
+	handle.SetMaxOpenConns(postgresConns)
+	handle.SetMaxIdleConns(postgresConns) // a new connection costs more than an idle one
 	return handle, nil
 }
 
