@@ -134,14 +134,12 @@ func (a *aggregation) findGroups(b *block) error {
 		}
 	}
 	members, err := a.index.lookUp(a.selection, unknown)
+	if err == nil && members == nil { // the index has moved on to a later revision
+		a.index = newGroupIndex(a.v.Rev)
+		members, err = a.index.lookUp(a.selection, unknown)
+	}
 	if err != nil {
 		return err
-	}
-	if members == nil { // the index has moved on to a later revision
-		a.index = newGroupIndex(a.v.Rev)
-		if members, err = a.index.lookUp(a.selection, unknown); err != nil {
-			return err
-		}
 	}
 	for i, w := range unknown {
 		*a.membership(w) = membership{true, members[i].node, members[i].key, nil}

@@ -15,8 +15,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/outlier"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger"
@@ -56,10 +58,14 @@ func at(t time.Time) string {
 	return strings.TrimSuffix(fmt.Sprintf("%dd%v", days, d-days*24*time.Hour), "0s")
 }
 
-// amounts returns what a total has, with the quality of each.
+// amounts returns what a total has, with the quality of each. It leaves out what is measured to be zero.
 func amounts(u *query.Total) string {
 	var all []string
-	u.Present.Each(func(r usage.Resource) { all = append(all, fmt.Sprintf("%v %v %.3s", r, u.Sum[r], u.Quality.Get(r))) })
+	u.Present.Each(func(r usage.Resource) {
+		if q := u.Quality.Get(r); q != usage.Measured || u.Sum[r] != (unit.Sum{}) {
+			all = append(all, fmt.Sprintf("%v %v %.3s", r, u.Sum[r], q))
+		}
+	})
 	if u.IdleQuality != usage.Absent {
 		all = append(all, fmt.Sprintf("idle %v±%v %.3s", u.Idle, u.IdleError, u.IdleQuality))
 	}
@@ -93,7 +99,11 @@ func various(t *testing.T, l *ledger.Ledger) *ledgertest.Full {
 		}
 	}
 	m := ledgertest.Day.Unix() / 60
-	e := f.Entry("other", "b", m, m+1, m+1450, m+2881, m+2941)
+	e := f.Entry("other", "b", m, m+1, m+1450, m+2881, m+2941, m+2942)
+	// Of the last minute, the idle energy of the same hour is larger, and modelled.
+	last := &e.Minutes[len(e.Minutes)-1]
+	last.Usage.Put(usage.EnergyPackage, 25e6, usage.Modelled)
+	last.Usage.Put(usage.EnergyError, 3e6, usage.Modelled)
 	code := []int{0, 3}
 	add := func(n batch.Name, minutes ...int64) {
 		n.ID = workload.NewID(e.Node, n.Kind, n.Key)
@@ -114,18 +124,27 @@ func various(t *testing.T, l *ledger.Ledger) *ledgertest.Full {
 	parent := workload.NewID("other", workload.Job, "1")
 	add(batch.Name{Kind: workload.Container, Key: "s", Name: "step", Parent: parent, Project: "p", Labels: map[string]string{batch.LabelNamespace: "ns", batch.LabelPod: "pod", batch.LabelContainer: "con"}}, m+2881)
 	add(batch.Name{Kind: workload.Job, Key: "2", Name: "make", Job: "build", User: "ann", Project: "p", Started: ledgertest.Day, Ended: ledgertest.Day.Add(2 * time.Minute), Exit: &code[0]}, m, m+1)
-	add(batch.Name{Kind: workload.Job, Key: "3", Name: "endless", User: "bob", Project: "q", Started: ledgertest.Day.Add(time.Hour)}, m+60, m+1450, m+2941)
+	add(batch.Name{Kind: workload.Job, Key: "3", Name: "endless", User: "bob", Project: "q", Started: ledgertest.Day.Add(time.Hour)}, m+60, m+1450, m+2941, m+2943)
+	add(batch.Name{Kind: workload.Container, Key: "i", Name: "inner", Parent: workload.NewID("other", workload.Container, "s")}, m+2882)
 	add(batch.Name{Kind: workload.Service, Key: "4", Name: "mete-agent.service"}, m+1, m+2882)
 	for i := range e.Nodes {
 		e.Nodes[i].CPUs, e.Nodes[i].Covered = 4+i, time.Duration(40+i)*time.Second
 		e.Nodes[i].Total.Covered = e.Nodes[i].Covered
 		e.Nodes[i].Total.Put(usage.NetworkRx, int64(i+1)*100, usage.Modelled)
 	}
+	for i := range outlier.MaxSample + 2 {
+		start := begin.Add(time.Duration(i) * time.Second)
+		add(batch.Name{Kind: workload.Job, Key: fmt.Sprint("test", i), Name: "test", Started: start, Ended: start.Add(time.Duration(i+10) * time.Second), Exit: &code[0]}, m+2884)
+		e.Minutes[len(e.Minutes)-1].Usage.Amount[usage.CPU] = int64(i*i) * 1e8
+	}
 	only := batch.NodeMinute{Minute: m + 2883, Covered: time.Minute} // of a machine of which only jobs are measured
 	only.Whole[0] = 5
 	e.Nodes = append(e.Nodes, only)
 	e.Gaps = []usage.Gap{{From: ledgertest.Day, To: begin, Reason: usage.Rebooted}}
-	f.Book(e)
+	// Of project p, the guest runs within its host.
+	host, guest := f.Entry("host", "b1", m+2944), f.Entry("guest", "b2", m+2944)
+	host.Names[0].Project, guest.Names[0].Project = "p", "p"
+	f.Book(e, host, guest)
 	return f
 }
 
@@ -172,7 +191,7 @@ func (s *scribe) askUsage(when string) {
 	day := ledgertest.Day
 	all := query.Scope{All: true}
 	byNode, byKind := []query.Dimension{query.ByNode}, []query.Dimension{query.ByKind}
-	ranges := [][2]time.Duration{{0, 72 * time.Hour}, {time.Minute, 48*time.Hour + 2*time.Minute}, {24 * time.Hour, 26 * time.Hour}}
+	ranges := [][2]time.Duration{{0, 72 * time.Hour}, {time.Minute, 48*time.Hour + 2*time.Minute}, {24 * time.Hour, 26 * time.Hour}, {49 * time.Hour, 49*time.Hour + 4*time.Minute}}
 	for i, q := range []query.Query{
 		{By: byNode, Scope: all},
 		{By: byNode, Scope: query.Scope{Clusters: []string{"c"}}, Limit: 1},
@@ -192,6 +211,12 @@ func (s *scribe) askUsage(when string) {
 				return query.Rank{Amount: u.Sum[usage.CPU], Keys: keys}
 			}}},
 		{By: byKind, Scope: query.Scope{}},
+		{By: byKind, Scope: all, Nested: query.NestedOnly, Idle: "used"},
+		{By: byKind, Scope: query.Scope{Projects: []string{"p"}}, Idle: "equal", Resources: usage.SetOf(usage.Memory)},
+		{By: []query.Dimension{query.ByJob}, Scope: all, Where: map[query.Dimension][]string{query.ByKind: {"job"}},
+			Top: &query.Top{Limit: 1, AlwaysKept: func([]string) bool { return false }, Rank: func(keys []string, u *query.Total, _ time.Duration) query.Rank {
+				return query.Rank{Amount: u.Sum[usage.CPU], Keys: keys}
+			}}},
 	} {
 		for _, r := range ranges {
 			q := q
@@ -205,7 +230,7 @@ func (s *scribe) askUsage(when string) {
 			})
 		}
 		q.From, q.To = day.Add(time.Minute), day.Add(49*time.Hour)
-		if i%6 == 1 {
+		if i%6 == 1 || q.Top != nil {
 			s.ask(fmt.Sprintf("%sdays of usage %d", when, i), func(ctx context.Context, line func(string, ...any)) error {
 				return s.l.EachPeriod(ctx, q, query.Daily, func(a *query.Answer) error { answer(line, a); return nil })
 			})
@@ -218,13 +243,21 @@ func (s *scribe) askUsage(when string) {
 			return err
 		})
 	}
-	for name, q := range map[string]query.RunQuery{"all": {Query: query.Query{Scope: all}}} {
+	for i, q := range []query.RunQuery{
+		{Query: query.Query{Scope: all}},
+		{Query: query.Query{Scope: query.Scope{Clusters: []string{"d"}}}, Failed: true},
+		{Query: query.Query{Scope: query.Scope{Projects: []string{"p"}}}, ID: string(workload.NewID("other", workload.Job, "1"))[:9]},
+		{Query: query.Query{Scope: query.Scope{}}},
+	} {
 		q.From, q.To = day.Add(time.Hour), day.Add(72*time.Hour)
-		s.ask(when+"runs "+name, func(ctx context.Context, line func(string, ...any)) error {
+		s.ask(fmt.Sprintf("%sruns %d", when, i), func(ctx context.Context, line func(string, ...any)) error {
 			list, err := s.l.Runs(ctx, q)
 			for i := range list {
 				r := &list[i]
 				line("%s %s %s %v of %s, %s to %s, %s", r.Cluster, r.NodeID, r.State, r.Length, r.Name.Name, at(r.First), at(r.Last), amounts(&r.Usage))
+				if c := r.Comparisons; len(c) > 0 {
+					line("  %v compared: %v of %d with median %v", len(c), c[0].Value, c[0].Sample, c[0].Median)
+				}
 			}
 			return err
 		})
@@ -282,7 +315,7 @@ func (s *scribe) askLists() {
 func (s *scribe) askRows(when string) {
 	s.t.Helper()
 	nodes := []string{"other", "unknown", "host"}
-	for _, nodes := range [][]string{nodes, nodes[1:2], nil} {
+	for _, nodes := range [][]string{nodes, nodes[:1], nodes[1:2], nil} {
 		for _, r := range [][2]time.Duration{{-100 * 365 * 24 * time.Hour, 100 * 365 * 24 * time.Hour}, {time.Minute, 61 * time.Minute}} {
 			from, to := ledgertest.Day.Add(r[0]), ledgertest.Day.Add(r[1])
 			title := fmt.Sprintf("%sminutes of %v from %v to %v", when, nodes, r[0], r[1])

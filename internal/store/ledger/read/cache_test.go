@@ -264,3 +264,18 @@ func TestJoinNodes(t *testing.T) {
 		t.Errorf("from %d to %d", first, end)
 	}
 }
+
+// What a transaction writes is noted before it commits, and revoked if it does not; an older copy of the
+// database has other groups too.
+func TestCacheObserves(t *testing.T) {
+	for _, rev := range []int64{4, 5, 6} {
+		c := &cache{newBlockCache(5), &groupIndexes{all: map[[32]byte]*groupIndex{{}: newGroupIndex(5)}}}
+		c.Committing(rev, 5, touched(1))
+		if c.blocks.known != rev || len(c.indexes.all) != int(max(0, rev-5)) {
+			t.Errorf("revision %d: %d is known, %d indexes", rev, c.blocks.known, len(c.indexes.all))
+		}
+		if c.CommitFailed(rev); c.blocks.known != rev-1 {
+			t.Errorf("revision %d failed: %d is known", rev, c.blocks.known)
+		}
+	}
+}

@@ -38,7 +38,7 @@ func (s *selection) computeGroups(ranges []schema.Range, a *query.Answer) ([]que
 	all := of
 	if s.isFiltered() {
 		// Workloads that the filters exclude have their share too.
-		all, err = s.sameNesting(&query.Query{By: ends, Resources: s.want, Scope: query.Scope{All: s.q.Scope.All || len(s.q.Scope.Clusters) == 0, Clusters: s.q.Scope.Clusters}})
+		all, err = s.sameNesting(&query.Query{By: ends, Resources: s.want, Scope: query.Scope{All: s.q.Scope.All, Clusters: s.q.Scope.Clusters}})
 		if err != nil {
 			return nil, err
 		}
@@ -67,15 +67,13 @@ func (s *selection) computeGroups(ranges []schema.Range, a *query.Answer) ([]que
 	return groups, nil
 }
 
-// sameNesting returns the selection of another query, with the guests of this one.
+// sameNesting returns the selection of another query by node, with the guests of this one.
 func (s *selection) sameNesting(q *query.Query) (*selection, error) {
 	other, err := s.rd.newSelection(s.v, q)
 	if err != nil {
 		return nil, err
 	}
-	if other.nesting = s.nesting; s.nesting.guestsOnly || !s.nesting.coversAll {
-		other.grouped = false
-	}
+	other.nesting = s.nesting
 	return other, nil
 }
 
@@ -222,7 +220,6 @@ func (d *idleDivision) readRows(p schema.Range) error {
 	s := d.of
 	width := max(p.Level.Width(), schema.HourMinutes)
 	args := slices.Clone(s.args)
-	args[0], args[1] = p.From, p.To
 	cols := append(slices.Clone(s.keys), "u.minute - u.minute % "+fmt.Sprint(width), "w.id", "n.id", "w.kind",
 		"CASE WHEN true"+s.where+" THEN 1 ELSE 0 END", "u.present", "u.rough", "u.covered_ms", "u.cpu", "u.energy_error")
 	for _, r := range usage.Energies {

@@ -61,7 +61,7 @@ func (rd *Reader) eachLifeRow(v *db.View, n *nesting, lives []life, want usage.S
 		for _, p := range v.Cover(from, to, v.Days) {
 			table := schema.Range{Level: p.Level}
 			if p.Level == schema.Minutes {
-				table.From = p.From - p.From%schema.DayMinutes
+				table.From = schema.DayOf(p.From)
 			}
 			l := pending[table]
 			if l == nil {

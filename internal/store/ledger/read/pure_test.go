@@ -137,6 +137,7 @@ func TestLifeOf(t *testing.T) {
 		"found in the past": {hour - 80, hour - 70, hour - 60, hour - 50, hour - 60, hour - 51, hour - 60, hour - 50},
 		"ended later":       {hour + 10, hour + 900, 0, 0, 0, 0, hour + 7, hour + 103},
 		"unknown":           {0, 0, 0, 0, 0, 0, hour, hour + 103},
+		"just folded":       {hour - 90, hour - 3, 0, 0, 0, 0, 0, 0},
 		"empty":             {hour - 90, hour - 50, 0, 0, 0, 0, 0, 0},
 	} {
 		var w query.Workload

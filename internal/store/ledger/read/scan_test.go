@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/query"
@@ -317,6 +318,23 @@ func TestLimits(t *testing.T) {
 		q.Where = map[query.Dimension][]string{query.ByUser: make([]string, n)}
 		if _, err := l.Usage(t.Context(), q); (err == nil) != ok || !ok && (!errors.Is(err, fault.ErrInvalid) || fault.Hint(err) == "") {
 			t.Errorf("%d values: %v", n, err)
+		}
+	}
+}
+
+// TestHoursKept checks that hours are refused where only days are kept.
+func TestHoursKept(t *testing.T) {
+	dsn := ledgertest.SQLite(t)
+	l := ledgertest.Open(t, dsn)
+	_, to := fill(t, ledgertest.DB(t, dsn), 1, 2) // hours are kept from there on
+	for _, c := range []struct {
+		from  time.Time
+		every query.Period
+		want  error
+	}{{to, query.Hourly, nil}, {to.Add(-time.Minute), query.Hourly, fault.ErrInvalid}, {to.Add(-time.Minute), query.Daily, nil}} {
+		q := query.Query{From: c.from, To: to.Add(2 * time.Hour), By: []query.Dimension{query.ByKind}, Scope: query.Scope{All: true}}
+		if err := l.EachPeriod(t.Context(), q, c.every, func(*query.Answer) error { return nil }); !errors.Is(err, c.want) {
+			t.Errorf("from %v by %v: %v, want %v", c.from, time.Duration(c.every), err, c.want)
 		}
 	}
 }

@@ -137,7 +137,7 @@ func (s *selection) longestCovered(ranges []schema.Range) (longest time.Duration
 		args := arguments{}
 		matches, err := s.nodesWhere(nodeCondition(&args, s.q.Scope), args)
 		if err != nil {
-			return 0, s.rd.db.Fault(err)
+			return longest, s.rd.db.Fault(err)
 		}
 		err = s.rd.scanBlocks(s.v, nodeBlocks, 0, ranges, false, nil, func(b *block) error {
 			for i, key := range b.keys {
@@ -160,7 +160,7 @@ func (s *selection) longestCovered(ranges []schema.Range) (longest time.Duration
 			return err
 		}, s.rd.db.Expand(text), args...)
 		if err != nil {
-			return 0, s.rd.db.Fault(err)
+			return longest, s.rd.db.Fault(err)
 		}
 	}
 	return longest, nil
