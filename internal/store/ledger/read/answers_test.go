@@ -203,7 +203,7 @@ func (s *scribe) askUsage(when string) {
 		{By: []query.Dimension{query.ByCluster, query.ByUser}, Scope: all, Idle: "used"},
 		{By: []query.Dimension{query.ByJob}, Scope: all, Idle: "used", Where: map[query.Dimension][]string{query.ByNode: {"other", "host"}}},
 		{By: []query.Dimension{query.ByWorkload}, Scope: query.Scope{Clusters: []string{"d"}}, Idle: "equal", Where: map[query.Dimension][]string{query.ByKind: {"job"}}},
-		{By: []query.Dimension{query.ByLabel + "app", query.ByProject}, Scope: all, Where: map[query.Dimension][]string{query.ByCluster: {"d"}}},
+		{By: []query.Dimension{query.ByLabel + "app", query.ByLabel + "tier", query.ByProject}, Scope: all, Where: map[query.Dimension][]string{query.ByCluster: {"d"}}},
 		{By: []query.Dimension{query.ByNamespace, query.ByPod, query.ByContainer}, Scope: query.Scope{Clusters: []string{"d"}}, Resources: usage.SetOf(usage.Memory)},
 		{By: byKind, Scope: all, Nested: query.NestedAlso, Limit: 2},
 		{By: []query.Dimension{query.ByWorkload}, Scope: all, Top: &query.Top{Limit: 2, AlwaysKept: func(keys []string) bool { return keys[0] == "idle" },
@@ -246,7 +246,9 @@ func (s *scribe) askUsage(when string) {
 	for i, q := range []query.RunQuery{
 		{Query: query.Query{Scope: all}},
 		{Query: query.Query{Scope: query.Scope{Clusters: []string{"d"}}}, Failed: true},
-		{Query: query.Query{Scope: query.Scope{Projects: []string{"p"}}}, ID: string(workload.NewID("other", workload.Job, "1"))[:9]},
+		{Query: query.Query{Scope: query.Scope{Clusters: []string{"d"}}, Limit: 1}}, // compared with others that are not listed
+		{Query: query.Query{Scope: query.Scope{Projects: []string{"p"}}}},
+		{Query: query.Query{Scope: all}, ID: string(workload.NewID("other", workload.Job, "1"))[:9]},
 		{Query: query.Query{Scope: query.Scope{}}},
 	} {
 		q.From, q.To = day.Add(time.Hour), day.Add(72*time.Hour)

@@ -196,11 +196,13 @@ func (l *runList) addBefore() (map[*listedRun][]int64, error) {
 		err := db.Each(l.v.Ctx, l.v.SQL, func(scan func(...any) error) error {
 			var id int64
 			var row schema.NameRow
-			err := scan(append([]any{&id}, row.Targets()...)...)
+			if err := scan(append([]any{&id}, row.Targets()...)...); err != nil {
+				return err
+			}
 			r := l.byRow[id]
 			r.Row, r.Name = id, row.Name()
 			l.runs = append(l.runs, r)
-			return err
+			return nil
 		}, "SELECT w.id, "+schema.NameColumns+" FROM workload w WHERE w.id IN ("+schema.JoinInts(some)+")")
 		if err != nil {
 			return nil, err
