@@ -265,7 +265,7 @@ func TestJoinNodes(t *testing.T) {
 	}
 }
 
-// What a transaction writes is noted before it commits, and revoked if it does not; an older copy of the
+// Writes of a transaction are noted before it commits, and revoked if it does not; an older copy of the
 // database has other groups too.
 func TestCacheObserves(t *testing.T) {
 	for _, rev := range []int64{4, 5, 6} {
