@@ -169,3 +169,7 @@ export const few = (n, one, many = one + "s") => grouped(n) + " " + (n === 1 ? o
 
 // shellWord quotes a word of a command where a shell could read it in another way.
 export const shellWord = (s) => (/^[\w=.:/~-]+$/.test(s) ? s : "'" + s.replaceAll("'", "'\\''") + "'");
+
+// serverFlag is the flag that a command needs for the server of this page: none for that of mete up at its own
+// address, which commands find by themselves.
+export const serverFlag = (origin = location.origin) => (/^http:\/\/(127\.0\.0\.1|localhost):9797$/.test(origin) ? "" : " --server " + shellWord(origin));

@@ -8,7 +8,7 @@ import { percentOf, isMeasured } from "../changes.js";
 import { Table } from "../table.js";
 import { Runs, useRuns } from "../runs.js";
 import { running, jobColumns, jobFields, Sums } from "../amounts.js";
-import { grouped, text, few, when, exactly, fieldUnit, qualities, known, worst, shellWord } from "../fmt.js";
+import { grouped, text, few, when, exactly, fieldUnit, qualities, known, worst, shellWord, serverFlag } from "../fmt.js";
 import { nodeAt, go, put } from "../route.js";
 
 const most = 301; // workloads that are listed: one more than have marks
@@ -38,9 +38,9 @@ function Raw({ sum }) {
 }
 
 // command is the command that shows the same use in a terminal.
-export function command(job, span) {
+export function command(job, span, origin) {
   const at = (s) => new Date(s * 1000).toISOString().replace(".000", "");
-  return `mete usage --where ${shellWord("job=" + job)} ${span.name ? "--from -" + span.name : `--from ${at(span.from)} --to ${at(span.to)}`} --by node`;
+  return `mete usage --where ${shellWord("job=" + job)} ${span.name ? "--from -" + span.name : `--from ${at(span.from)} --to ${at(span.to)}`} --by node${serverFlag(origin)}`;
 }
 
 // About lists what is known about the job besides its use. Of a job with more workloads than are listed
