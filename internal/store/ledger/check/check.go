@@ -214,13 +214,16 @@ func (c *checkRun) findDays() error {
 // nextDay returns the first day from the given one on that has rows.
 func (c *checkRun) nextDay(from int64) (int64, error) {
 	day, err := db.FirstMinute(c.Ctx, c.SQL, from, schema.UsageLayout.HourTable(), schema.NodeLayout.HourTable(), schema.UsageLayout.DayTable(), schema.NodeLayout.DayTable(), "group_day")
+	if err != nil {
+		return day, err
+	}
 	if day < schema.MaxKey {
 		day -= day % schema.DayMinutes
 	}
 	for _, d := range c.Days {
 		if d >= from {
-			return min(day, d), err
+			return min(day, d), nil
 		}
 	}
-	return day, err
+	return day, nil
 }
