@@ -63,26 +63,40 @@ func closeLedger(t testing.TB, l *ledger.Ledger) {
 	}
 }
 
+// A suiteTest is a test of the suite.
+type suiteTest struct {
+	name string
+	run  func(*testing.T, string)
+}
+
+// bookingTests are those of what nodes send.
+var bookingTests = []suiteTest{
+	{"Streams", testStreams}, {"Lost", testLost}, {"Names", testNames}, {"Range", testRange},
+	{"Text", testText}, {"Late", testLate}, {"Large", testLarge}, {"Handovers", testHandovers}, {"Forged", testForged},
+	{"NestedEnds", testNestedEnds}, {"Guests", testGuests}, {"Groups", testGroups}, {"Unsampled", testUnsampled}, {"NoContent", testNoContent},
+	{"Booked", testBooked}, {"BootPlaces", testBootPlaces}, {"NumberAgain", testNumberAgain},
+	{"Quota", testQuota}, {"RowQuota", testRowQuota}, {"ClusterQuota", testClusterQuota}, {"Within", testWithin},
+	{"NestedDays", testNestedDays}, {"Inner", testInner}, {"OlderExtents", testOlderExtents}, {"ExtentMinute", testExtentMinute},
+	{"InnerExtentMinute", testInnerExtentMinute}, {"Extents", testExtents},
+}
+
 // Run runs the test suite on a kind of ledger, the tests that draw many cases last. dsn returns
 // an empty database each time.
 func Run(t *testing.T, dsn func(testing.TB) string) {
-	for _, test := range []struct {
-		name string
-		run  func(*testing.T, string)
-	}{
-		{"Streams", testStreams}, {"Lost", testLost}, {"Names", testNames}, {"Range", testRange},
-		{"Text", testText}, {"Late", testLate}, {"Large", testLarge}, {"Retain", testRetain},
-		{"Nodes", testNodes}, {"Clones", testClones}, {"Tokens", testTokens}, {"Enrolled", testEnrolled},
-		{"Audit", testAudit}, {"Schema", testSchema}, {"Handovers", testHandovers}, {"Forged", testForged},
-		{"NestedEnds", testNestedEnds}, {"Guests", testGuests}, {"Slices", testSlices}, {"Concurrent", testConcurrent},
-		{"Groups", testGroups}, {"Self", testSelf}, {"Unsampled", testUnsampled}, {"NoContent", testNoContent},
-		{"Booked", testBooked}, {"BookedOnce", testBookedOnce}, {"BootPlaces", testBootPlaces}, {"NumberAgain", testNumberAgain},
+	RunBooking(t, dsn)
+	runTests(t, dsn, []suiteTest{
+		{"Retain", testRetain}, {"Nodes", testNodes}, {"Clones", testClones}, {"Tokens", testTokens}, {"Enrolled", testEnrolled},
+		{"Audit", testAudit}, {"Schema", testSchema}, {"Slices", testSlices}, {"Concurrent", testConcurrent}, {"Self", testSelf},
 		{"NodeNames", testNodeNames}, {"Runs", testRuns}, {"RunOrder", testRunOrder}, {"RunMarks", testRunMarks},
-		{"Quota", testQuota}, {"RowQuota", testRowQuota}, {"ClusterQuota", testClusterQuota}, {"Within", testWithin},
-		{"NestedDays", testNestedDays}, {"Inner", testInner}, {"OlderExtents", testOlderExtents}, {"ExtentMinute", testExtentMinute},
-		{"InnerExtentMinute", testInnerExtentMinute}, {"Extents", testExtents}, {"Model", testModel}, {"WithinDrawn", testWithinDrawn},
-		{"ExtentsDrawn", testExtentsDrawn}, {"Answers", testAnswers},
-	} {
+		{"BookedOnce", testBookedOnce}, {"Model", testModel}, {"WithinDrawn", testWithinDrawn}, {"ExtentsDrawn", testExtentsDrawn}, {"Answers", testAnswers},
+	})
+}
+
+// RunBooking runs the tests of Run of what nodes send. They draw nothing.
+func RunBooking(t *testing.T, dsn func(testing.TB) string) { runTests(t, dsn, bookingTests) }
+
+func runTests(t *testing.T, dsn func(testing.TB) string, tests []suiteTest) {
+	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) { test.run(t, dsn(t)) })
 	}
 }
