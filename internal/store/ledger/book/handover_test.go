@@ -269,3 +269,46 @@ func TestNoteGuest(t *testing.T) {
 		}
 	}
 }
+
+// A share counts for the day in which its window ended, one that ended at midnight for the day before.
+func TestCompareDay(t *testing.T) {
+	const midnight = int64(24 * time.Hour)
+	for name, c := range map[string]struct {
+		from, to int64
+		want     string
+	}{"at midnight": {5, midnight, "0"}, "after it": {5, midnight + 1, "1440"}, "without length": {midnight, midnight, "1440"}} {
+		d := openDB(t)
+		write(t, d, func(x *db.Tx) error {
+			if err := do(x, "INSERT INTO workload (id, node, short, rev) VALUES (7, 1, 7, 1)"); err != nil {
+				return err
+			}
+			b, _ := newTestBooking(x, unlimited, 9)
+			return b.compare(&comparison{guest: "g", epoch: "e", node: 2, host: 1, workload: 7, given: 1, from: c.from, to: c.to})
+		})
+		if got := rows(t, d, 1, "SELECT minute FROM reconciled"); !slices.Equal(got, []string{c.want}) {
+			t.Errorf("%s: %q, want minute %s", name, got, c.want)
+		}
+	}
+}
+
+// A host that goes on with a series moves the rows of its guests, however long ago it was booked last.
+func TestSeriesGoesOn(t *testing.T) {
+	d := openDB(t)
+	write(t, d, func(x *db.Tx) error {
+		if err := do(x, "INSERT INTO workload (id, node, short, rev) VALUES (7, 1, 7, 1)", "INSERT INTO share_series (id, guest, epoch, host, workload, name, first_ns, last_ns, given, held) VALUES (1, 'g', 'e', 1, 7, '', 0, 0, 1, 1)",
+			"INSERT INTO nested_series (node, series, host) VALUES (2, 1, 1)"); err != nil {
+			return err
+		}
+		for epoch, want := range map[string]int{"e": 1, "f": 0} {
+			b, n := newTestBooking(x, unlimited, 9)
+			h := given("n", 1, 2, power.Share{}, power.Share{Epoch: epoch, N: 1})
+			if err := b.bookHandovers(&batch.Entry{Handovers: []batch.TimedHandover{h}}, n); err != nil {
+				return err
+			}
+			if len(b.guests) != want {
+				t.Errorf("epoch %s: %d guests, want %d", epoch, len(b.guests), want)
+			}
+		}
+		return nil
+	})
+}

@@ -187,6 +187,18 @@ func TestChange(t *testing.T) {
 		apply(m+testDay, func(c *Change) { c.Set(replica.Hour, key(m+60, 5), cpuRow(s, 60)) })
 		check("an hour in the place of a day", append([]string{"minute 4380 5 60", "hour 4380 5 60", "day 4320 5 60"}, rest...)...)
 
+		// Minutes in the place of two hours.
+		apply(0, func(c *Change) {
+			c.Set(replica.Hour, key(m+180, 5), cpuRow(s, 70))
+			c.Set(replica.Hour, key(m+240, 5), cpuRow(s, 80))
+		})
+		apply(m+testDay, func(c *Change) {
+			c.Set(replica.Minute, key(m+181, 5), cpuRow(s, 1))
+			c.Set(replica.Minute, key(m+241, 5), cpuRow(s, 2))
+		})
+		rest = append(rest, "minute 4501 5 1", "hour 4500 5 1", "minute 4561 5 2", "hour 4560 5 2")
+		check("minutes in the place of hours", append([]string{"minute 4380 5 60", "hour 4380 5 60", "day 4320 5 63"}, rest...)...)
+
 		// Where no minutes are kept, hours are set, and where these are not, days.
 		if got := apply(0, func(c *Change) {
 			c.Set(replica.Hour, key(2*testDay+60, 5), cpuRow(s, 7))
@@ -195,7 +207,7 @@ func TestChange(t *testing.T) {
 		}); got != 0 {
 			t.Errorf("%s: hours hold spans up to %d", s.Key, got)
 		}
-		rest = append(rest, "minute 4380 5 60", "hour 4380 5 60", "day 4320 5 60")
+		rest = append(rest, "minute 4380 5 60", "hour 4380 5 60", "day 4320 5 63")
 		check("hours and days", append([]string{"hour 2940 5 7", "hour 3000 5 1", "day 2880 5 8", "day 1440 5 9"}, rest...)...)
 		if s == schema.UsageLayout {
 			if got, want := rows(t, d, 3, "SELECT id, first_minute, last_minute FROM workload WHERE last_minute <> 0 ORDER BY id"), []string{"5 1440 3000"}; !slices.Equal(got, want) {
@@ -209,7 +221,7 @@ func TestChange(t *testing.T) {
 		// A day is summed from its hours, of which there are fewer than minutes.
 		write(t, d, func(x *db.Tx) error { return do(x, "UPDATE "+s.HourTable()+" SET cpu = 4000 WHERE minute = 4380") })
 		apply(0, func(c *Change) { c.Set(replica.Minute, key(m, 5), cpuRow(s, 2)) })
-		check("a day of hours", append([]string{"hour 2940 5 7", "hour 3000 5 1", "day 2880 5 8", "day 1440 5 9", "minute 4320 5 2", "hour 4320 5 2", "hour 4380 5 4000", "day 4320 5 4002", "minute 4380 5 60"}, rest[:6]...)...)
+		check("a day of hours", append([]string{"hour 2940 5 7", "hour 3000 5 1", "day 2880 5 8", "day 1440 5 9", "minute 4320 5 2", "hour 4320 5 2", "hour 4380 5 4000", "day 4320 5 4005", "minute 4380 5 60"}, rest[:10]...)...)
 	}
 }
 
