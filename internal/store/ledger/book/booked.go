@@ -271,10 +271,11 @@ func (b *booking) noteClock(run kernelRun, n *bookedNode, c clock) error {
 	if now := c.now - c.boottime; run.owner == n.id && max(now-began, began-now) > int64(time.Second) {
 		began = now
 	}
-	if run.highest >= c.boottime && began == run.began {
+	highest := max(run.highest, c.boottime)
+	if highest == run.highest && began == run.began {
 		return nil
 	}
-	_, err := b.Exec("UPDATE kernel_run SET highest_ns = CASE WHEN highest_ns < $2 THEN $2 ELSE highest_ns END, began_ns = $3 WHERE id = $1", run.id, c.boottime, began)
+	_, err := b.Exec("UPDATE kernel_run SET highest_ns = $2, began_ns = $3 WHERE id = $1", run.id, highest, began)
 	return err
 }
 

@@ -56,11 +56,11 @@ func (c *Change) Apply(t *db.Tx, coarse int64) (through int64, err error) {
 			}
 		}
 		if err := c.clearReplaced(t, v, coarse); err != nil {
-			return 0, err
+			return through, err
 		}
 		for k, values := range c.wanted[v].Rows {
 			if err := c.placeRow(t, v, k, values); err != nil {
-				return 0, err
+				return through, err
 			}
 		}
 		if v == schema.Minutes {
@@ -68,14 +68,14 @@ func (c *Change) Apply(t *db.Tx, coarse int64) (through int64, err error) {
 		}
 	}
 	if err := c.flush(t); err != nil {
-		return 0, err
+		return through, err
 	}
 	for _, v := range []schema.Level{schema.Hours, schema.Days} {
 		if err := c.sumDirty(t, v); err != nil {
-			return 0, err
+			return through, err
 		}
 		if err := c.flush(t); err != nil {
-			return 0, err
+			return through, err
 		}
 	}
 	return through, c.noteChanged(t)

@@ -296,12 +296,12 @@ func (m *meterMinute) adjustNode(n int64, id string, part external.NodeEnergy, g
 }
 
 // idleWorkload returns the key of the idle workload of a node, creating it for a minute without an idle row.
-func (m *meterMinute) idleWorkload(node int64, id string) (int64, error) {
+func (m *meterMinute) idleWorkload(node int64, id string) (key int64, err error) {
 	name := batch.Name{ID: workload.NewID(id, workload.Idle, ""), Kind: workload.Idle, Name: "idle"}
 	b := &booking{Tx: m.Tx}
 	serverAdds := quotaHolder{limit: unlimited, quotaUse: quotaUse{loaded: true}} // not the node
 	if err := b.bookName(&name, &bookedNode{id: node, quota: serverAdds}, 0); err != nil {
-		return 0, err
+		return key, err
 	}
 	short, _ := workload.ShortIDOf(name.ID)
 	w, err := m.Workload(node, short)
@@ -310,16 +310,15 @@ func (m *meterMinute) idleWorkload(node int64, id string) (int64, error) {
 
 // readTotals returns how much of the minute is covered, and the node's own row, which is new if
 // there is none.
-func (m *meterMinute) readTotals(node int64) (time.Duration, []int64, error) {
-	var found []int64
-	err := m.whole.each(m.Tx, schema.Minutes, m.minute, m.minute+1, []int64{schema.Key(node, m.within[node])}, func(_ schema.RowKey, values []int64) { found = slices.Clone(values) })
+func (m *meterMinute) readTotals(node int64) (covered time.Duration, found []int64, err error) {
+	err = m.whole.each(m.Tx, schema.Minutes, m.minute, m.minute+1, []int64{schema.Key(node, m.within[node])}, func(_ schema.RowKey, values []int64) { found = slices.Clone(values) })
 	if err != nil {
-		return 0, nil, err
+		return covered, nil, err
 	}
 	if found == nil {
 		found = make([]int64, len(schema.NodeLayout.Columns))
 		if err := m.QueryRow("SELECT cpus FROM node WHERE id = $1", node).Scan(&found[schema.ColRest]); err != nil {
-			return 0, nil, err
+			return covered, nil, err
 		}
 	}
 	return time.Duration(found[schema.ColCovered]) * time.Millisecond, found, nil

@@ -75,12 +75,12 @@ func (b *booking) checkPlaces(e *batch.Entry, n *bookedNode) (changed []batch.Bo
 			continue
 		}
 		if err != nil {
-			return nil, 0, err
+			return nil, fresh, err
 		}
 		moved := max(offset-p.Offset, p.Offset-offset) > placeJitter
 		switch {
 		case p.New && moved:
-			return nil, 0, errPlaced
+			return nil, fresh, errPlaced
 		case p.Boot != e.Boot:
 			p.Offset, moved = offset, false
 		}

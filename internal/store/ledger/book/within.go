@@ -176,11 +176,10 @@ func (g *guest) owner(t *db.Tx, of, from, to int64) (stay, error) {
 
 // hostIn returns the host that rows of a node's minute are within, 0 if none, and records it with NoteWithin,
 // because the caller writes such rows.
-func hostIn(t *db.Tx, node, minute int64) (int64, error) {
+func hostIn(t *db.Tx, node, minute int64) (host int64, err error) {
 	g := newGuest(node)
-	var err error
 	if g.stays, err = findStays(t, node); err != nil {
-		return 0, err
+		return host, err
 	}
 	var boots []string
 	err = t.Each(func(scan func(...any) error) error {
@@ -191,14 +190,14 @@ func hostIn(t *db.Tx, node, minute int64) (int64, error) {
 	}, "SELECT DISTINCT boot FROM extent_range WHERE node = $1", node)
 	for _, boot := range boots {
 		if err != nil {
-			return 0, err
+			return host, err
 		}
 		var more []stay
 		more, err = findExtentStays(t, node, boot, 0, math.MaxInt64)
 		g.stays = append(g.stays, more...)
 	}
 	if err != nil {
-		return 0, err
+		return host, err
 	}
 	s, err := g.owner(t, 0, minute, minute+1)
 	if err == nil && s.host != 0 {
@@ -286,7 +285,7 @@ func (r *rekeying) move(p schema.Pending, g *guest, k schema.RowKey, of int64) (
 	s, ok := r.owners[at]
 	if !ok {
 		if s, err = g.owner(r.Tx, of, k.Minute, k.Minute+1); err != nil {
-			return 0, err
+			return host, err
 		}
 		r.owners[at] = s
 	}
