@@ -42,13 +42,13 @@ func TestBookGiven(t *testing.T) {
 		hs      []batch.TimedHandover
 		want    []string // name, bounds in s, given, held and numbers of each series
 	}{
-		"from nothing":         {[]batch.Minute{minute(100)}, []batch.TimedHandover{given("n", 1, 2, power.Share{}, e(1, 4), e(2, 9))}, []string{"n 1 2 10 10 1 2"}},
-		"in any order":         {[]batch.Minute{minute(100)}, []batch.TimedHandover{given("n", 1, 2, power.Share{}, e(3, 4), e(1, 2), e(2, 9))}, []string{"n 1 2 10 10 1 3"}},
-		"since the one before": {[]batch.Minute{minute(100)}, []batch.TimedHandover{given("n", 1, 2, e(1, 5), e(2, 9))}, []string{"n 1 2 4 4 2 2"}},
-		"of another epoch":     {[]batch.Minute{minute(100)}, []batch.TimedHandover{given("n", 1, 2, power.Share{Epoch: "d", Active: 5}, e(2, 9))}, []string{"n 1 2 10 10 2 2"}},
-		"less than before":     {[]batch.Minute{minute(100)}, []batch.TimedHandover{given("n", 1, 2, e(1, 50), e(2, 9))}, []string{"n 1 2 0 0 2 2"}},
-		"more than all":        {nil, []batch.TimedHandover{given("n", 1, 2, power.Share{}, e(1, maxGiven))}, []string{fmt.Sprint("n 1 2 ", maxGiven, " 0 1 1")}},
-		"less in the rows":     {[]batch.Minute{minute(2), minute(4)}, []batch.TimedHandover{given("n", 1, 2, power.Share{}, e(1, 9))}, []string{"n 1 2 10 8 1 1"}},
+		"from nothing":       {[]batch.Minute{minute(100)}, []batch.TimedHandover{given("n", 1, 2, power.Share{}, e(1, 4), e(2, 9))}, []string{"n 1 2 10 10 1 2"}},
+		"in any order":       {[]batch.Minute{minute(100)}, []batch.TimedHandover{given("n", 1, 2, power.Share{}, e(3, 4), e(1, 2), e(2, 9))}, []string{"n 1 2 10 10 1 3"}},
+		"since the previous": {[]batch.Minute{minute(100)}, []batch.TimedHandover{given("n", 1, 2, e(1, 5), e(2, 9))}, []string{"n 1 2 4 4 2 2"}},
+		"of another epoch":   {[]batch.Minute{minute(100)}, []batch.TimedHandover{given("n", 1, 2, power.Share{Epoch: "d", Active: 5}, e(2, 9))}, []string{"n 1 2 10 10 2 2"}},
+		"less than before":   {[]batch.Minute{minute(100)}, []batch.TimedHandover{given("n", 1, 2, e(1, 50), e(2, 9))}, []string{"n 1 2 0 0 2 2"}},
+		"more than all":      {nil, []batch.TimedHandover{given("n", 1, 2, power.Share{}, e(1, maxGiven))}, []string{fmt.Sprint("n 1 2 ", maxGiven, " 0 1 1")}},
+		"less in the rows":   {[]batch.Minute{minute(2), minute(4)}, []batch.TimedHandover{given("n", 1, 2, power.Share{}, e(1, 9))}, []string{"n 1 2 10 8 1 1"}},
 		"each once": {[]batch.Minute{minute(10)}, []batch.TimedHandover{given("n", 4, 5, power.Share{}, e(1, 6)), given("m", 3, 6, e(1, 6), e(2, 12)), given("o", 5, 5, e(2, 12), e(3, 12))},
 			[]string{"o 3 6 13 11 1 1", "o 3 6 13 11 2 2", "o 3 6 13 11 3 3"}},
 		"many rows":             {[]batch.Minute{minute(maxGiven - 5), minute(20)}, []batch.TimedHandover{given("n", 1, 2, power.Share{}, e(1, 9))}, []string{"n 1 2 10 10 1 1"}},
@@ -119,7 +119,7 @@ func TestCompareShares(t *testing.T) {
 	}
 }
 
-// Nodes of other clusters and nodes of jobs are no hosts and no guests.
+// A node of another cluster, or of jobs, is not a host and not a guest.
 func TestMayNest(t *testing.T) {
 	d := openDB(t)
 	write(t, d, func(x *db.Tx) error {
@@ -270,7 +270,7 @@ func TestNoteGuest(t *testing.T) {
 	}
 }
 
-// A share counts for the day in which its window ended, one that ended at midnight for the day before.
+// A share counts for the day in which its window ended, one that ended at midnight for the previous day.
 func TestCompareDay(t *testing.T) {
 	const midnight = int64(24 * time.Hour)
 	for name, c := range map[string]struct {

@@ -42,7 +42,7 @@ func meterGroup(minute int64, nodes ...string) *external.GroupMinute {
 	return &external.GroupMinute{Minute: minute, Meters: []external.MeterEnergy{{Meter: "pdu", Nodes: nodes, Energy: 80e6, Error: 1e6}}, NeededFrom: map[string]int64{"pdu": external.MinuteStart(minute)}}
 }
 
-// A minute is booked once, while its meter is at it. What is too old is deleted once an hour. A failure is a gap
+// A minute is booked once, while its meter is at it. Old samples and minutes are deleted once an hour. A failure is a gap
 // of the nodes that are known.
 func TestBookMinutes(t *testing.T) {
 	d := openDB(t)

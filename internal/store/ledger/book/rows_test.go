@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -175,7 +176,7 @@ func TestChange(t *testing.T) {
 		check("an hour", append([]string{"minute 4379 5 1", "minute 4380 5 50", "hour 4320 5 1", "hour 4380 5 50", "day 4320 5 51"}, rest...)...)
 		later := func(c *Change) { c.Set(replica.Minute, key(m+90, 5), cpuRow(s, 3)) }
 		apply(m+90, later) // not before this minute
-		check("a minute where there is no span", append([]string{"minute 4379 5 1", "minute 4380 5 50", "minute 4410 5 3", "hour 4320 5 1", "hour 4380 5 53", "day 4320 5 54"}, rest...)...)
+		check("a minute beside a span", append([]string{"minute 4379 5 1", "minute 4380 5 50", "minute 4410 5 3", "hour 4320 5 1", "hour 4380 5 53", "day 4320 5 54"}, rest...)...)
 		apply(m+91, later)
 		check("a minute in the place of an hour", append([]string{"minute 4379 5 1", "minute 4410 5 3", "hour 4320 5 1", "hour 4380 5 3", "day 4320 5 4"}, rest...)...)
 
@@ -244,7 +245,7 @@ func TestChangeAtFloor(t *testing.T) {
 	}
 }
 
-// What nodes are told about is only written where it changes: a server above gets each row that is written.
+// The row of a node is only written if it changes: an upstream server gets each row that is written.
 func TestNodeRowUnchanged(t *testing.T) {
 	d := openDB(t)
 	k := New(d, time.Hour, unlimited, 3)
@@ -366,13 +367,7 @@ func TestBookName(t *testing.T) {
 		if got := rows(t, d, 1, "SELECT minute FROM stale_day ORDER BY minute"); !slices.Equal(got, c.want.stale) {
 			t.Errorf("%d: stale days are %q, want %q", i, got, c.want.stale)
 		}
-		labels := ""
-		for j, l := range rows(t, d, 1, "SELECT key || value FROM workload_label ORDER BY key") {
-			if j > 0 {
-				labels += " "
-			}
-			labels += l
-		}
+		labels := strings.Join(rows(t, d, 1, "SELECT key || value FROM workload_label ORDER BY key"), " ")
 		if labels != c.want.labels {
 			t.Errorf("%d: labels %q, want %q", i, labels, c.want.labels)
 		}

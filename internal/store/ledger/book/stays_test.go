@@ -268,7 +268,7 @@ func TestFindExtentStays(t *testing.T) {
 	}
 }
 
-// What extends a range is joined with it, if its offset is about the same.
+// Measured time that extends a range is joined with it, if its offset is about the same.
 func TestAddExtents(t *testing.T) {
 	d := openDB(t)
 	write(t, d, func(x *db.Tx) error {
