@@ -101,6 +101,23 @@ func TestPaths(t *testing.T) {
 	}
 }
 
+// Each page of the navigation is served at its own path, so that it can be reloaded.
+func TestPathsOfPages(t *testing.T) {
+	b, err := os.ReadFile("static/js/pages/all.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`path: "([^"]*)"`).FindAllSubmatch(b, -1)
+	if len(found) < 10 {
+		t.Fatalf("all.js lists %d paths", len(found))
+	}
+	for _, m := range found {
+		if !web.IsPage(string(m[1])) {
+			t.Errorf("all.js has a page at %s, which web.Paths lacks", m[1])
+		}
+	}
+}
+
 // A browser at an unknown path gets the page; a program gets the next handler's answer.
 func TestNotFoundHandler(t *testing.T) {
 	h := web.New(false).NotFoundHandler(http.NotFoundHandler())
