@@ -108,7 +108,7 @@ func TestRestore(t *testing.T) {
 		})
 	}
 	write(t, d, func(x *db.Tx) error {
-		if err := do(x, "UPDATE outer_minute SET before = x'FF'"); err != nil {
+		if err := do(x, "DELETE FROM outer_minute", "INSERT INTO outer_minute (node, minute, meters, meter, inside, measured, before) VALUES (1, 3, '', 0, 0, 0, x'FF')"); err != nil {
 			return err
 		}
 		m := &meterMinute{Tx: x, minute: 3, late: map[schema.RowKey][]int64{}, settled: map[int64]bool{}}
