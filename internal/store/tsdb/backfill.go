@@ -133,11 +133,8 @@ func (b *backfill) addNode(ctx context.Context, j backfillJob, oldest time.Time)
 		return true, nil // the samples are older than the retention
 	}
 	spans, err := b.unsampledSpans(ctx, j.node, within, end)
-	if err != nil {
-		return false, err
-	}
 	nb := newNodeBackfill(j, within, spans, b.cfg.BackfillDelay)
-	if err := b.scan(ctx, nb); err != nil {
+	if err := errors.Join(err, b.scan(ctx, nb)); err != nil {
 		return false, err
 	}
 	b.ids = append(b.ids, j.node.id)

@@ -83,10 +83,10 @@ func (w *blockWriter) finish(log *slog.Logger) error {
 		return err
 	}
 	made := filepath.Join(backfillDir(w.dir), id.String())
+	log.Debug("wrote a backfilled block", "block", id, "samples", w.written)
 	if err := markOutOfOrder(made); err != nil {
 		return err
 	}
-	log.Debug("wrote a backfilled block", "block", id, "samples", w.written)
 	return atomicfile.Move(made, filepath.Join(w.dir, id.String()))
 }
 

@@ -238,6 +238,7 @@ func TestCanceled(t *testing.T) {
 		n := c.s.nodes["n1"]
 		ctx, stop := context.WithCancel(c.Context())
 		stop()
+		c.l.through = c.at(600)
 		first := c.at(0).UnixMilli() / minute
 		nb := newNodeBackfill(backfillJob{node: n}, span{first, first + 2}, nil, 0)
 		short, _ := c.idOf("a")
@@ -248,6 +249,11 @@ func TestCanceled(t *testing.T) {
 			"restoreWorkloads": func() error { return c.s.restoreWorkloads(ctx, n, c.at(70).UnixMilli()) },
 			"unsampledSpans":   func() error { _, err := c.s.unsampledSpans(ctx, n, nb.within, first+3); return err },
 			"scan":             func() error { return c.s.scan(ctx, nb) },
+			"addNode": func() error {
+				b := &backfill{Store: c.s}
+				_, err := b.addNode(ctx, backfillJob{node: n, span: batch.Span{From: c.at(0), To: c.at(60)}}, c.at(-1000))
+				return err
+			},
 			"findOlderSamples": func() error { return c.s.findOlderSamples(ctx, nb, c.l.names, c.at(-1000)) },
 			"node": func() error {
 				delete(c.s.nodes, "n1")

@@ -660,15 +660,34 @@ func TestBlockWriterFails(t *testing.T) {
 		}
 		empty("canceled")
 
-		// The finished block vanishes before it is moved.
-		w = open(c.Context())
-		ref = 0
-		if err := add(w, 1); err != nil {
-			c.Error(err)
-		}
-		vanish := hookHandler{slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelDebug}), func() { _ = os.RemoveAll(backfillDir(c.cfg.Dir)) }}
-		if err := w.finish(slog.New(vanish)); !errors.Is(err, fs.ErrNotExist) {
-			c.Errorf("the block vanished: %v", err)
+		// Before the block is marked, its description vanishes, or before it is moved, something is in its place.
+		for what, do := range map[string]func(block string) error{
+			"no description": func(block string) error { return os.Remove(filepath.Join(block, "meta.json")) },
+			"a file in its place": func(block string) error {
+				return os.WriteFile(filepath.Join(c.cfg.Dir, filepath.Base(block)), nil, 0o600)
+			},
+		} {
+			w = open(c.Context())
+			ref = 0
+			if err := add(w, 1); err != nil {
+				c.Error(err)
+			}
+			hook := hookHandler{slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelDebug}), func() {
+				made, err := filepath.Glob(filepath.Join(backfillDir(c.cfg.Dir), "0*"))
+				if err != nil || len(made) != 1 {
+					c.Errorf("%s: blocks %v, %v", what, made, err)
+					return
+				}
+				if err := do(made[0]); err != nil {
+					c.Error(err)
+				}
+			}}
+			if err := w.finish(slog.New(hook)); err == nil {
+				c.Errorf("%s: no error", what)
+			}
+			if err := os.RemoveAll(backfillDir(c.cfg.Dir)); err != nil {
+				c.Error(err)
+			}
 		}
 	})
 }

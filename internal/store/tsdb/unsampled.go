@@ -206,7 +206,7 @@ func (s *Store) newestSample(ctx context.Context, n *node) (at int64, err error)
 	end := max(s.db.Head().MaxTime(), time.Now().UnixMilli())
 	for _, back := range []time.Duration{blockSpan, s.cfg.OutOfOrderWindow, s.cfg.Retention} { // mostly it is not old
 		at, err = s.newestSampleIn(ctx, n, end-back.Milliseconds(), end)
-		if at > 0 || err != nil {
+		if at != 0 || err != nil {
 			break
 		}
 	}

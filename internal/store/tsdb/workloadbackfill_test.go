@@ -57,7 +57,7 @@ func TestBackfillBounds(t *testing.T) {
 		if err := b.read(t.Context(), time.UnixMilli(at*sliceMinutes*minute), time.UnixMilli((at+1)*sliceMinutes*minute)); err != nil {
 			t.Fatal(err)
 		}
-		if n := len(h.workloads); n != min(10*int(at+1)+residuals, maxWorkloadFactor*10) {
+		if n := len(h.workloads); n != min(10*int(at+1)+residuals, 50) {
 			t.Fatalf("%d workloads after %d slices", n, at+1)
 		}
 	}
