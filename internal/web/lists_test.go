@@ -167,7 +167,7 @@ func lists(t *testing.T, ctx context.Context) {
 		`["0 meters 10, 1 dram 10, 2 n1 3, 3 shop 5, 4 web 5, 2 n2 7, 3 idle 5","0 dram 10, 1 shop 5, 2 web 5, 1 idle 5"]`)
 	expect(t, ctx, "the command that shows a job", `
 		const { command } = await of("pages/job.js");
-		return [command("build", { name: "15m" }, "http://localhost:9797"), command("a'b $x", { name: "", from: 0, to: 60 }, "https://mete.example.org:9797")];`,
+		return [command("build", { name: "15m" }, "http://127.0.0.1:9797"), command("a'b $x", { name: "", from: 0, to: 60 }, "https://mete.example.org:9797")];`,
 		`["mete usage --where job=build --from -15m --by node","mete usage --where 'job=a'\\''b $x' --from 1970-01-01T00:00:00Z --to 1970-01-01T00:01:00Z --by node --server https://mete.example.org:9797"]`)
 	expect(t, ctx, "the times at which an alert fired", `
 		const { episodes } = await of("pages/alerts.js");

@@ -172,4 +172,4 @@ export const shellWord = (s) => (/^[\w=.:/~-]+$/.test(s) ? s : "'" + s.replaceAl
 
 // serverFlag is the flag that a command needs for the server of this page: none for that of mete up at its own
 // address, which commands find by themselves.
-export const serverFlag = (origin = location.origin) => (/^http:\/\/(127\.0\.0\.1|localhost):9797$/.test(origin) ? "" : " --server " + shellWord(origin));
+export const serverFlag = (origin = location.origin) => (origin.endsWith("//127.0.0.1:9797") ? "" : " --server " + shellWord(origin));
