@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"mete.dev/mete/internal/delivery/walltime"
@@ -295,6 +296,7 @@ func TestRunRepeats(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- c.s.Run(ctx) }()
 		time.Sleep(16 * time.Second) // the first try is at 15 s
+		synctest.Wait()
 		c.l.failing = ""
 		time.Sleep(58 * time.Second)
 		if c.s.IncompleteNodes() != 1 {
