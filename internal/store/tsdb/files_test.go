@@ -457,7 +457,8 @@ func TestBackup(t *testing.T) {
 					if to, err = os.MkdirTemp(dir, "mete-backup"); err != nil {
 						c.Skip(err)
 					}
-					c.Cleanup(func() { _ = os.RemoveAll(to) })
+					made := to
+					c.Cleanup(func() { _ = os.RemoveAll(made) })
 				}
 				to = filepath.Join(to, "copy")
 				for at := 0.0; at <= 2*3600; at += 3600 {
