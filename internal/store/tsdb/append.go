@@ -319,9 +319,13 @@ func (a *appendTx) put(ref storage.SeriesRef, ls labels.Labels, at int64, v floa
 // appendValue appends a value to the series of a reference, which it finds, or makes, by
 // its labels where the reference says nothing any more.
 func (a *appendTx) appendValue(ref *storage.SeriesRef, at int64, v float64, of func() labels.Labels) error {
-	got, err := a.put(*ref, labels.EmptyLabels(), at, v)
-	if errors.Is(err, tsdb.ErrInvalidSample) {
-		// There is no series yet, or it left memory while it was still.
+	ls := labels.EmptyLabels()
+	if *ref == 0 {
+		ls = of()
+	}
+	got, err := a.put(*ref, ls, at, v)
+	if *ref != 0 && errors.Is(err, tsdb.ErrInvalidSample) {
+		// The series left memory while it was still.
 		got, err = a.put(0, of(), at, v)
 	}
 	switch {
