@@ -196,11 +196,14 @@ func (s *Store) findOlderSamples(ctx context.Context, nb *nodeBackfill, names ma
 	var end int64
 	for short, wb := range nb.workloads {
 		name, ok := names[short]
+		older := false
 		for i := range wb.gaps {
 			if g := &wb.gaps[i]; ok && !g.hasStart && name.Started.UnixMilli() < g.from {
-				ids, end = append(ids, string(name.ID)), max(end, g.from)
-				break
+				older, end = true, max(end, g.from)
 			}
+		}
+		if older {
+			ids = append(ids, string(name.ID))
 		}
 	}
 	if len(ids) == 0 {

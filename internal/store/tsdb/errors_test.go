@@ -229,6 +229,11 @@ func TestFindOlderSamples(t *testing.T) {
 		if err := c.s.findOlderSamples(c.Context(), nb, c.l.names, c.at(-1000)); err != nil || !nb.workloads[a].gaps[0].hasStart {
 			c.Errorf("%+v, %v", nb.workloads[a].gaps[0], err)
 		}
+		// Two gaps of one workload: samples are looked for up to the later one.
+		nb.workloads = map[workload.ShortID]*workloadBackfill{a: {gaps: []gap{{res: disk, from: c.at(15).UnixMilli()}, {res: usage.DiskWritten, from: from}}}}
+		if err := c.s.findOlderSamples(c.Context(), nb, c.l.names, c.at(-1000)); err != nil || !nb.workloads[a].gaps[0].hasStart || nb.workloads[a].gaps[1].startValue != 8 {
+			c.Errorf("%+v, %v", nb.workloads[a].gaps, err)
+		}
 		// Only samples of the retention count.
 		nb.workloads = map[workload.ShortID]*workloadBackfill{a: {gaps: []gap{{res: disk, from: from}}}}
 		if err := c.s.findOlderSamples(c.Context(), nb, c.l.names, c.at(100)); err != nil || nb.workloads[a].gaps[0].hasStart {
