@@ -28,7 +28,7 @@ import (
 
 // A target is a package to be changed.
 type target struct {
-	path       string
+	path, name string
 	suites     []*suite // in the order in which they run
 	sources    map[string][]byte
 	mutants    []*mutant
@@ -40,7 +40,8 @@ type target struct {
 // A suite is the tests of a package. Targets share it.
 type suite struct {
 	path, dir string
-	runs      []way // none before the first mutant
+	runs      []way  // none before the first mutant
+	program   string // with many mutants; empty: its tests fail with these though none is chosen
 }
 
 // A way is how a suite runs.
@@ -72,6 +73,8 @@ type bench struct {
 	dir     string // for what it makes
 	wd      string
 
+	programs int    // with many mutants
+	variants string // the overlay with many mutants; empty: none
 	postgres string // the program of a PostgreSQL server
 }
 
@@ -87,14 +90,14 @@ func newBench(ctx context.Context, minimum time.Duration) (*bench, error) {
 	// Tests with processes of other users let these look into directories for temporary files.
 	tmp := filepath.Join(dir, "t")
 	err = errors.Join(os.Mkdir(tmp, 0o700), os.Chmod(tmp, 0o777|os.ModeSticky), os.Chmod(dir, 0o711))
-	return &bench{ctx, minimum, dir, wd, "/usr/lib/postgresql/15/bin/postgres"}, err
+	return &bench{ctx: ctx, minimum: minimum, dir: dir, wd: wd, postgres: "/usr/lib/postgresql/15/bin/postgres"}, err
 }
 
 func (b *bench) close() { _ = os.RemoveAll(b.dir) } // what is left is in the directory for temporary files
 
 // listed is what go list says of a package.
 type listed struct {
-	ImportPath, Dir, Export            string
+	ImportPath, Name, Dir, Export      string
 	GoFiles, TestGoFiles, XTestGoFiles []string
 	CgoFiles, Deps                     []string
 	DepOnly                            bool
@@ -106,7 +109,7 @@ func (l *listed) tested() bool { return len(l.TestGoFiles)+len(l.XTestGoFiles) >
 
 // list runs go list.
 func (b *bench) list(args ...string) (all []*listed, err error) {
-	out, err := b.run("go", append([]string{"list", "-json=ImportPath,Dir,Export,GoFiles,TestGoFiles,XTestGoFiles,CgoFiles,Deps,DepOnly,ImportMap,Module"}, args...)...)
+	out, err := b.run("go", append([]string{"list", "-json=ImportPath,Name,Dir,Export,GoFiles,TestGoFiles,XTestGoFiles,CgoFiles,Deps,DepOnly,ImportMap,Module"}, args...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -207,7 +210,7 @@ func parents(l *listed) iter.Seq[string] {
 
 // newTarget parses and checks a package. exports are the files with the types of all packages.
 func (b *bench) newTarget(l *listed, exports map[string]string) (*target, error) {
-	t := &target{path: l.ImportPath, sources: map[string][]byte{}}
+	t := &target{path: l.ImportPath, name: l.Name, sources: map[string][]byte{}}
 	fset := token.NewFileSet()
 	imports := importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
 		if mapped, ok := l.ImportMap[path]; ok {
@@ -267,13 +270,6 @@ func (b *bench) newTarget(l *listed, exports map[string]string) (*target, error)
 // test runs the tests for a mutant, one suite after another until one fails, and then those
 // of them that need PostgreSQL, which take longer.
 func (b *bench) test(t *target, m *mutant) (result, error) {
-	if t.check(m) != nil {
-		return invalid, nil
-	}
-	overlay, err := b.overlay(map[string][]byte{m.path: m.apply(t.sources[m.path])})
-	if err != nil {
-		return 0, err
-	}
 	programs := make([]string, len(t.suites))
 	for round := range 2 {
 		for i, s := range t.suites {
@@ -286,8 +282,9 @@ func (b *bench) test(t *target, m *mutant) (result, error) {
 				continue
 			}
 			if round == 0 {
-				programs[i] = filepath.Join(b.dir, fmt.Sprintf("tests%d", i))
-				if err := b.build(s, programs[i], "-overlay", overlay); err != nil && b.ctx.Err() == nil {
+				programs[i] = filepath.Join(b.dir, fmt.Sprintf("tests%d.v%d", i, m.variant))
+				defer os.Remove(programs[i])
+				if err := b.program(t, s, m, programs[i]); err != nil && b.ctx.Err() == nil {
 					return invalid, nil // by a rule that only the compiler has
 				} else if err != nil {
 					return 0, err
@@ -301,12 +298,41 @@ func (b *bench) test(t *target, m *mutant) (result, error) {
 	return survived, nil
 }
 
-// measure runs tests with unchanged code, and sets how the other runs are done.
+// program makes a test program with one mutant.
+func (b *bench) program(t *target, s *suite, m *mutant, program string) error {
+	if m.variant > 0 && s.program != "" {
+		return os.Link(s.program, program)
+	}
+	overlay, err := b.overlay("changed", map[string][]byte{m.path: m.apply(t.sources[m.path])})
+	if err != nil {
+		return err
+	}
+	return b.build(s, program, "-overlay", overlay)
+}
+
+// measure runs tests without a mutant, and sets how the other runs are done.
 func (b *bench) measure(s *suite) error {
+	if b.variants != "" {
+		program := filepath.Join(b.dir, fmt.Sprintf("variants%d", b.programs))
+		b.programs++
+		err := b.build(s, program, "-overlay", b.variants)
+		if err == nil {
+			err = b.measureProgram(s, program)
+		}
+		if s.program = program; err == nil || b.ctx.Err() != nil {
+			return err
+		}
+		s.program = "" // tests of allocations may fail, because functions with mutants are not inlined
+	}
 	program := filepath.Join(b.dir, "unchanged")
 	if err := b.build(s, program); err != nil {
 		return err
 	}
+	return b.measureProgram(s, program)
+}
+
+// measureProgram sets how a suite runs by what its program does without a mutant.
+func (b *bench) measureProgram(s *suite, program string) error {
 	var all way
 	// Package rapid would draw other values in each run, search for the smallest that fail, and keep
 	// them in testdata.

@@ -151,12 +151,23 @@ func (c *config) run(ctx context.Context, out, progress io.Writer) (bool, error)
 			fmt.Fprintf(out, "%s %v\n", word, m)
 		}
 	}
-	for d := newDraw(packages, c.seed); r.Total < c.n; {
+	var all []drawn
+	for d := newDraw(packages, c.seed); len(all) < c.n; {
 		p, m := d.next()
 		if m == nil {
 			break // there are no more
 		}
-		result, err := b.test(p, m)
+		if p.check(m) == nil {
+			all = append(all, drawn{p, m})
+		} else {
+			r.Invalid++
+		}
+	}
+	if err := b.combine(all); err != nil {
+		return false, err
+	}
+	for _, d := range all {
+		result, err := b.test(d.target, d.mutant)
 		if err != nil {
 			return false, err
 		}
@@ -169,11 +180,11 @@ func (c *config) run(ctx context.Context, out, progress io.Writer) (bool, error)
 			r.Killed++
 		case hung:
 			r.Killed++
-			r.Hung = append(r.Hung, *m)
-			show("hung", m)
+			r.Hung = append(r.Hung, *d.mutant)
+			show("hung", d.mutant)
 		case survived:
-			r.Survivors = append(r.Survivors, *m)
-			show("survived", m)
+			r.Survivors = append(r.Survivors, *d.mutant)
+			show("survived", d.mutant)
 		}
 		fmt.Fprintf(progress, "\r%d/%d killed ", r.Killed, r.Total)
 	}

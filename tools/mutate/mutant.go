@@ -32,6 +32,8 @@ type mutant struct {
 	path       string // absolute
 	start, end int
 	text       string
+
+	variant int // its number in programs that have many; 0: none has it
 }
 
 // String returns place, kind and change in one line.

@@ -296,7 +296,7 @@ func (u *unchanged) try(r *regression) (*outcome, error) {
 		o.Detail = "without the change the test does not pass:\n" + before.output
 		return o, nil
 	}
-	overlay, err := u.overlay(changed)
+	overlay, err := u.overlay("changed", changed)
 	if err != nil {
 		return nil, err
 	}
@@ -326,11 +326,12 @@ func (u *unchanged) try(r *regression) (*outcome, error) {
 	return o, nil
 }
 
-// overlay writes changed files, and returns the file that tells the go command of them.
-func (b *bench) overlay(changed map[string][]byte) (string, error) {
+// overlay writes changed files, whose names begin with a prefix, and returns the file that tells
+// the go command of them.
+func (b *bench) overlay(prefix string, changed map[string][]byte) (string, error) {
 	replace := map[string]string{}
 	for path, source := range changed {
-		file := filepath.Join(b.dir, fmt.Sprintf("changed%d%s", len(replace), filepath.Ext(path)))
+		file := filepath.Join(b.dir, fmt.Sprintf("%s%d%s", prefix, len(replace), filepath.Ext(path)))
 		if err := os.WriteFile(file, source, 0o600); err != nil {
 			return "", err
 		}
@@ -340,7 +341,7 @@ func (b *bench) overlay(changed map[string][]byte) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	file := filepath.Join(b.dir, "overlay.json")
+	file := filepath.Join(b.dir, prefix+".json")
 	return file, os.WriteFile(file, text, 0o600)
 }
 
