@@ -353,3 +353,31 @@ func (s *scribe) askRows(when string) {
 		}
 	}
 }
+
+// TestNodesOfDay checks that a group does not have the node of a workload that ran before and after the
+// day that is asked for.
+func TestNodesOfDay(t *testing.T) {
+	l := ledgertest.Open(t, ledgertest.SQLite(t))
+	f := ledgertest.NewFull(t, l)
+	const day = 24 * 60
+	m := ledgertest.Day.Unix() / 60
+	entry := func(node string, minutes ...int64) *batch.Entry {
+		f.Must(l.PutNode(t.Context(), registry.Node{ID: node, Cluster: "c", Name: node, MachineID: node, At: ledgertest.Day}))
+		return f.Entry(node, "b", minutes...)
+	}
+	f.Book(entry("through", m+1, m+day+1, m+2*day+1, m+3*day+1), entry("away", m+1, m+2*day, m+3*day+1))
+	f.Fold(ledgertest.Day.AddDate(0, 0, 20))
+	for i, want := range []int{2, 1, 2} {
+		from := ledgertest.Day.AddDate(0, 0, i)
+		a, err := l.Usage(t.Context(), query.Query{From: from, To: from.AddDate(0, 0, 1), By: []query.Dimension{query.ByKind}, Scope: query.Scope{All: true}})
+		f.Must(err)
+		for _, g := range a.Groups {
+			if g.Nodes != want {
+				t.Errorf("day %d: %v ran on %d nodes, want %d", i, g.Keys, g.Nodes, want)
+			}
+		}
+		if len(a.Groups) != 3 {
+			t.Errorf("day %d: %d kinds", i, len(a.Groups))
+		}
+	}
+}

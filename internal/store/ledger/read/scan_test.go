@@ -131,6 +131,15 @@ func TestParts(t *testing.T) {
 			t.Errorf("with %d parts cached: sum %d, %d blocks; want %d, %d", c.parts, sum, n, c.sum, c.cached)
 		}
 	}
+	l.DropBlocks()
+	scan(days(first, 1), days(first+schema.DayMinutes, 1), days(first+2*schema.DayMinutes, 1))
+	run(t, data, "ALTER TABLE day RENAME TO gone")
+	err := l.InView(t.Context(), func(v *db.View) error {
+		return l.Scan(v, false, func(int64) error { return nil }, days(first, 4))
+	})
+	if err == nil {
+		t.Error("no error although the part that is not cached cannot be read")
+	}
 }
 
 // TestIndex checks that what is known of workloads is kept by query and is that of the query's snapshot.
