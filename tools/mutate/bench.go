@@ -28,7 +28,7 @@ import (
 
 // A target is a package to be changed.
 type target struct {
-	path, name string
+	path       string
 	suites     []*suite // in the order in which they run
 	sources    map[string][]byte
 	mutants    []*mutant
@@ -97,7 +97,7 @@ func (b *bench) close() { _ = os.RemoveAll(b.dir) } // what is left is in the di
 
 // listed is what go list says of a package.
 type listed struct {
-	ImportPath, Name, Dir, Export      string
+	ImportPath, Dir, Export            string
 	GoFiles, TestGoFiles, XTestGoFiles []string
 	CgoFiles, Deps                     []string
 	DepOnly                            bool
@@ -109,7 +109,7 @@ func (l *listed) tested() bool { return len(l.TestGoFiles)+len(l.XTestGoFiles) >
 
 // list runs go list.
 func (b *bench) list(args ...string) (all []*listed, err error) {
-	out, err := b.run("go", append([]string{"list", "-json=ImportPath,Name,Dir,Export,GoFiles,TestGoFiles,XTestGoFiles,CgoFiles,Deps,DepOnly,ImportMap,Module"}, args...)...)
+	out, err := b.run("go", append([]string{"list", "-json=ImportPath,Dir,Export,GoFiles,TestGoFiles,XTestGoFiles,CgoFiles,Deps,DepOnly,ImportMap,Module"}, args...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +210,7 @@ func parents(l *listed) iter.Seq[string] {
 
 // newTarget parses and checks a package. exports are the files with the types of all packages.
 func (b *bench) newTarget(l *listed, exports map[string]string) (*target, error) {
-	t := &target{path: l.ImportPath, name: l.Name, sources: map[string][]byte{}}
+	t := &target{path: l.ImportPath, sources: map[string][]byte{}}
 	fset := token.NewFileSet()
 	imports := importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
 		if mapped, ok := l.ImportMap[path]; ok {
@@ -282,7 +282,7 @@ func (b *bench) test(t *target, m *mutant) (result, error) {
 				continue
 			}
 			if round == 0 {
-				programs[i] = filepath.Join(b.dir, fmt.Sprintf("tests%d.v%d", i, m.variant))
+				programs[i] = filepath.Join(b.dir, withVariant(fmt.Sprintf("tests%d", i), m.variant))
 				defer os.Remove(programs[i])
 				if err := b.program(t, s, m, programs[i]); err != nil && b.ctx.Err() == nil {
 					return invalid, nil // by a rule that only the compiler has
@@ -298,12 +298,15 @@ func (b *bench) test(t *target, m *mutant) (result, error) {
 	return survived, nil
 }
 
+// change returns the file that a mutant changes.
+func (t *target) change(m *mutant) change { return change{m.path: m.apply(t.sources[m.path])} }
+
 // program makes a test program with one mutant.
 func (b *bench) program(t *target, s *suite, m *mutant, program string) error {
 	if m.variant > 0 && s.program != "" {
 		return os.Link(s.program, program)
 	}
-	overlay, err := b.overlay("changed", map[string][]byte{m.path: m.apply(t.sources[m.path])})
+	overlay, err := b.overlay("changed", t.change(m))
 	if err != nil {
 		return err
 	}

@@ -152,21 +152,25 @@ func (c *config) run(ctx context.Context, out, progress io.Writer) (bool, error)
 		}
 	}
 	var all []drawn
+	var changes []change
 	for d := newDraw(packages, c.seed); len(all) < c.n; {
 		p, m := d.next()
 		if m == nil {
 			break // there are no more
 		}
 		if p.check(m) == nil {
-			all = append(all, drawn{p, m})
+			all, changes = append(all, drawn{p, m}), append(changes, p.change(m))
 		} else {
 			r.Invalid++
 		}
 	}
-	if err := b.combine(all); err != nil {
+	overlay, numbers, err := b.combine(changes)
+	if err != nil {
 		return false, err
 	}
-	for _, d := range all {
+	b.variants = overlay
+	for i, d := range all {
+		d.variant = numbers[i]
 		result, err := b.test(d.target, d.mutant)
 		if err != nil {
 			return false, err
@@ -204,6 +208,12 @@ func (c *config) run(ctx context.Context, out, progress io.Writer) (bool, error)
 
 // enough reports whether want of 60 mutants, in proportion, were killed.
 func (r *report) enough(want int) bool { return 60*r.Killed >= want*r.Total }
+
+// A drawn mutant and its package.
+type drawn struct {
+	*target
+	*mutant
+}
 
 // A draw takes mutants of packages at random, none twice.
 type draw struct {

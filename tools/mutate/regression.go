@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -191,15 +192,21 @@ func (c *config) runRegressions(ctx context.Context, out, progress io.Writer) (b
 		return false, err
 	}
 	defer b.close()
-	// The unchanged tests of one package are built once.
-	order := slices.Clone(all)
-	slices.SortStableFunc(order, func(x, y *regression) int { return strings.Compare(x.dir, y.dir) })
+	byDir := map[string][]*regression{}
+	for _, r := range all {
+		byDir[r.dir] = append(byDir[r.dir], r)
+	}
 	found := map[*regression]*outcome{}
-	u := unchanged{bench: b}
-	for i, r := range order {
-		fmt.Fprintf(progress, "\r\x1b[K%d/%d %s ", i+1, len(order), r.name)
-		if found[r], err = u.try(r); err != nil {
+	for _, dir := range slices.Sorted(maps.Keys(byDir)) {
+		g, err := newRegressionGroup(b, byDir[dir])
+		if err != nil {
 			return false, err
+		}
+		for _, r := range byDir[dir] {
+			fmt.Fprintf(progress, "\r\x1b[K%d/%d %s ", len(found)+1, len(all), r.name)
+			if found[r], err = g.try(r); err != nil {
+				return false, err
+			}
 		}
 	}
 	fmt.Fprint(progress, "\r\x1b[K")
@@ -238,12 +245,53 @@ func (c *config) runRegressions(ctx context.Context, out, progress io.Writer) (b
 	return ok, err
 }
 
-// unchanged is the tests of the last package without a change.
-type unchanged struct {
+// A regressionGroup is the regressions that the tests of one package have to notice.
+type regressionGroup struct {
 	*bench
-	dir, program string
-	err          error
-	tests        map[string]testRun // by environment and name
+	changes map[*regression]change
+	errs    map[*regression]error // why there is no change
+	numbers map[*regression]int   // of the changes in the program
+	program string
+	err     error              // of building it
+	tests   map[string]testRun // without a change, by environment and name
+}
+
+// newRegressionGroup builds the tests once for all changes that one program can hold.
+func newRegressionGroup(b *bench, all []*regression) (*regressionGroup, error) {
+	g := &regressionGroup{bench: b, changes: map[*regression]change{}, errs: map[*regression]error{}, numbers: map[*regression]int{}}
+	var together []*regression
+	var changes []change
+	for _, r := range all {
+		c, err := r.apply(b.wd)
+		if g.changes[r], g.errs[r] = c, err; err == nil {
+			together, changes = append(together, r), append(changes, c)
+		}
+	}
+	overlay, numbers, err := b.combine(changes)
+	if err != nil {
+		return nil, err
+	}
+	for i, r := range together {
+		g.numbers[r] = numbers[i]
+	}
+	g.build(all[0].dir, overlay)
+	return g, b.ctx.Err()
+}
+
+// build builds the tests without a change, or with all that the overlay holds.
+func (g *regressionGroup) build(dir, overlay string) {
+	g.tests = map[string]testRun{}
+	g.program, g.err = g.buildTests(dir, "without", overlay)
+}
+
+// before runs the test of a regression without a change.
+func (g *regressionGroup) before(r *regression) (t testRun, err error) {
+	key := r.stage + " " + r.test
+	if t, ok := g.tests[key]; ok || g.err != nil {
+		return t, g.err
+	}
+	g.tests[key], err = g.runTest(r, g.program, "", time.Hour)
+	return g.tests[key], err
 }
 
 // A testRun is the result of one test.
@@ -254,38 +302,30 @@ type testRun struct {
 }
 
 // try runs the test of a regression, first without the change and then with it.
-func (u *unchanged) try(r *regression) (*outcome, error) {
+func (g *regressionGroup) try(r *regression) (*outcome, error) {
 	o := &outcome{Name: r.name, What: r.what, Package: r.dir, Test: r.test, Outcome: outcomeBroken}
 	for _, h := range r.hunks {
 		if !slices.Contains(o.Files, h.file) {
 			o.Files = append(o.Files, h.file)
 		}
 	}
-	changed, err := r.apply(u.wd)
-	if err != nil {
+	if err := g.errs[r]; err != nil {
 		o.Detail = err.Error()
 		return o, nil
 	}
-	if r.dir != u.dir {
-		u.dir, u.tests = r.dir, map[string]testRun{}
-		u.program, u.err = u.buildTests(r.dir, "unchanged", "")
-	}
-	if u.ctx.Err() != nil {
-		return nil, u.ctx.Err()
-	}
-	if u.err != nil {
-		o.Detail = "without the change: " + u.err.Error()
-		return o, nil
-	}
-	key := r.stage + " " + r.test
-	before, ok := u.tests[key]
-	if !ok {
-		if before, err = u.runTest(r, u.program, "", time.Hour); err != nil {
-			return nil, err
-		}
-		u.tests[key] = before
+	before, err := g.before(r)
+	if (err != nil || before.started && !before.passed && !before.skipped) && g.ctx.Err() == nil {
+		// It may fail because the program holds changes, although none is chosen.
+		clear(g.numbers)
+		g.build(r.dir, "")
+		before, err = g.before(r)
 	}
 	switch {
+	case g.ctx.Err() != nil:
+		return nil, g.ctx.Err()
+	case err != nil:
+		o.Detail = "without the change: " + err.Error()
+		return o, nil
 	case before.skipped && r.needs != "":
 		o.Outcome, o.Detail = outcomeNotRun, "needs "+r.needs+"\n"+before.output
 		return o, nil
@@ -296,23 +336,37 @@ func (u *unchanged) try(r *regression) (*outcome, error) {
 		o.Detail = "without the change the test does not pass:\n" + before.output
 		return o, nil
 	}
-	overlay, err := u.overlay("changed", changed)
-	if err != nil {
-		return nil, err
+	if g.numbers[r] > 0 {
+		if err := g.after(r, o, before.took, g.numbers[r]); err != nil || o.good() {
+			return o, err
+		}
 	}
-	program, err := u.buildTests(r.dir, "changed", overlay)
-	if u.ctx.Err() != nil {
-		return nil, u.ctx.Err()
-	}
+	return o, g.after(r, o, before.took, 0)
+}
+
+// after sets the outcome of a regression, whose change the program of the group has under a number, or
+// which is built for it.
+func (g *regressionGroup) after(r *regression, o *outcome, took time.Duration, number int) error {
+	overlay, err := g.overlay("changed", g.changes[r])
 	if err != nil {
+		return err
+	}
+	program := withVariant(filepath.Join(g.dir, "with"), number)
+	defer os.Remove(program)
+	if number > 0 {
+		err = os.Link(g.program, program)
+	} else if _, err = g.buildTests(r.dir, filepath.Base(program), overlay); err != nil && g.ctx.Err() == nil {
 		o.Detail = "with the change it does not compile: " + err.Error()
-		return o, nil
+		return nil
 	}
-	after, err := u.runTest(r, program, overlay, max(u.minimum, 3*before.took))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	o.Seconds = after.took.Seconds()
+	after, err := g.runTest(r, program, overlay, max(g.minimum, 3*took))
+	if err != nil {
+		return err
+	}
+	o.Seconds, o.Detail = after.took.Seconds(), ""
 	switch {
 	case after.failed:
 		o.Outcome = outcomeFailed
@@ -323,7 +377,7 @@ func (u *unchanged) try(r *regression) (*outcome, error) {
 	default:
 		o.Outcome = outcomeCrashed
 	}
-	return o, nil
+	return nil
 }
 
 // overlay writes changed files, whose names begin with a prefix, and returns the file that tells

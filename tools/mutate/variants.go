@@ -6,18 +6,19 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 )
 
-// To build tests for each mutant takes longer than to run them. So they are built once, with all
-// mutants: a mutant is a changed copy of the function in which it lies, and the function calls
-// the copy if the name of the program ends in the number of the mutant. Mutants outside of functions, and
-// those in functions that cannot be copied, are built one by one.
+// To build tests for each change of the code takes longer than to run them. So they are built once, with
+// all changes: a change is a copy of each function that it changes, and the function calls the copy
+// if the name of the program ends in the number of the change. Changes outside of functions, and
+// those of functions that cannot be copied, are built one by one.
 
-// chooser is a file that is added to the changed package. Child processes that run the same program have
-// the same mutant, whatever their arguments and environment are.
+// chooser is a file that is added to a changed package. Child processes that run the same program have
+// the same change, whatever their arguments and environment are.
 const chooser = `package %s
 
 import (
@@ -37,91 +38,128 @@ var mutateVariant = func() int {
 }()
 `
 
-// A drawn mutant and its package.
-type drawn struct {
-	*target
-	*mutant
+// withVariant returns the name of a program that runs with the change of a number.
+func withVariant(name string, number int) string { return fmt.Sprintf("%s.v%d", name, number) }
+
+// A change is some files with their changed text, by path.
+type change map[string][]byte
+
+// combine writes an overlay with as many changes as it can hold, and returns the number of each; 0 is
+// one that has to be built alone.
+func (b *bench) combine(all []change) (overlay string, numbers []int, err error) {
+	numbers = make([]int, len(all))
+	files := map[string]*variants{}
+	for i, c := range all {
+		numbers[i] = i + 1
+		for path, source := range c {
+			if files[path] == nil {
+				if files[path], err = newVariants(path); err != nil {
+					return "", nil, err
+				}
+			}
+			if files[path].differences(source) == nil {
+				numbers[i] = 0
+			}
+		}
+		for path, source := range c {
+			if numbers[i] > 0 {
+				files[path].add(numbers[i], source)
+			}
+		}
+	}
+	combined := change{}
+	build := []string{"build", "-overlay", ""}
+	for path, v := range files {
+		if len(v.cases) == 0 {
+			continue
+		}
+		dir := filepath.Dir(path)
+		combined[path], combined[filepath.Join(dir, "mutate_variant.go")] = v.merged(), fmt.Appendf(nil, chooser, v.file.Name.Name)
+		if !slices.Contains(build, dir) {
+			build = append(build, dir)
+		}
+	}
+	if build[2], err = b.overlay("variants", combined); err != nil {
+		return "", nil, err
+	}
+	if _, err := b.run("go", build...); err != nil { // by a rule that only the compiler has
+		return "", make([]int, len(all)), b.ctx.Err()
+	}
+	return build[2], numbers, nil
 }
 
-// combine numbers mutants, and writes the overlay with which their packages have all of them.
-func (b *bench) combine(all []drawn) error {
-	mutants := map[*target]map[string][]*mutant{} // by file
-	for i, d := range all {
-		if mutants[d.target] == nil {
-			mutants[d.target] = map[string][]*mutant{}
-		}
-		d.variant = i + 1
-		mutants[d.target][d.mutant.path] = append(mutants[d.target][d.mutant.path], d.mutant)
+// variants is a file of a package with copies of its functions.
+type variants struct {
+	source    []byte
+	fset      *token.FileSet
+	file      *ast.File // nil: it has no functions that can be copied
+	functions []*ast.FuncDecl
+	cases     map[int]string // of the switch in a function
+	copies    []byte
+}
+
+func newVariants(path string) (*variants, error) {
+	source, err := os.ReadFile(path)
+	v := &variants{source: source, fset: token.NewFileSet(), cases: map[int]string{}}
+	if err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
+		v.file, v.functions, err = v.parse(source)
 	}
-	changed := map[string][]byte{}
-	build := []string{"build"}
-	for t, files := range mutants {
-		for path, list := range files {
-			source, err := withVariants(t.sources[path], list)
-			if err != nil {
-				return err
-			}
-			changed[path] = source
-			changed[filepath.Join(filepath.Dir(path), "mutate_variant.go")] = fmt.Appendf(nil, chooser, t.name)
-		}
-	}
-	overlay, err := b.overlay("variants", changed)
+	return v, err
+}
+
+// parse returns the functions of a file that have a body.
+func (v *variants) parse(source []byte) (*ast.File, []*ast.FuncDecl, error) {
+	file, err := parser.ParseFile(v.fset, "", source, parser.SkipObjectResolution)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	build = append(build, "-overlay", overlay)
-	for t := range mutants {
-		build = append(build, t.path)
+	var functions []*ast.FuncDecl
+	for _, d := range file.Decls {
+		if f, ok := d.(*ast.FuncDecl); ok && f.Body != nil {
+			functions = append(functions, f)
+		}
 	}
-	if _, err := b.run("go", build...); err == nil {
-		b.variants = overlay
+	return file, functions, nil
+}
+
+// A difference is a function whose body differs.
+type difference struct {
+	function int
+	text     []byte // of the changed function, behind its name
+}
+
+// differences returns what differs in a changed file, or nil if it is not only functions that can be copied.
+func (v *variants) differences(source []byte) []difference {
+	if v.file == nil {
 		return nil
 	}
-	for _, d := range all {
-		d.variant = 0
+	_, changed, err := v.parse(source)
+	if err != nil || len(changed) != len(v.functions) {
+		return nil
 	}
-	return b.ctx.Err()
+	var all []difference
+	at, changedAt := 0, 0 // the ends of the last bodies
+	for i, f := range v.functions {
+		g := changed[i]
+		begin, end, changedBegin, changedEnd := v.offset(f.Body.Lbrace), v.offset(f.Body.End()), v.offset(g.Body.Lbrace), v.offset(g.Body.End())
+		if !bytes.Equal(v.source[at:begin], source[changedAt:changedBegin]) {
+			return nil
+		}
+		if !bytes.Equal(v.source[begin:end], source[changedBegin:changedEnd]) {
+			if f.Name.Name == "_" || callsRecover(f.Body) || callsRecover(g.Body) {
+				return nil
+			}
+			all = append(all, difference{i, source[v.offset(g.Name.End()):changedEnd]})
+		}
+		at, changedAt = end, changedEnd
+	}
+	if !bytes.Equal(v.source[at:], source[changedAt:]) {
+		return nil
+	}
+	return all
 }
 
-// withVariants returns a file with a changed copy of a function for each mutant. It sets the number
-// of those to 0 that it leaves out.
-func withVariants(source []byte, mutants []*mutant) ([]byte, error) {
-	fset := token.NewFileSet()
-	file, err := parser.ParseFile(fset, "", source, parser.SkipObjectResolution)
-	if err != nil {
-		return nil, err
-	}
-	e := &edits{source: source, fset: fset}
-	var copies bytes.Buffer
-	missing := slices.Clone(mutants)
-	for _, d := range file.Decls {
-		f, ok := d.(*ast.FuncDecl)
-		if !ok || f.Body == nil || f.Name.Name == "_" || callsRecover(f.Body) {
-			continue
-		}
-		name, begin, end := e.offset(f.Name.Pos()), e.offset(f.Body.Lbrace), e.offset(f.Body.Rbrace)
-		within := func(m *mutant) bool { return begin < m.start && m.end <= end }
-		if !slices.ContainsFunc(mutants, within) {
-			continue
-		}
-		c := newCaller(f, e)
-		cases := "\nswitch mutateVariant {\n"
-		for _, m := range mutants {
-			if !within(m) {
-				continue
-			}
-			variant := fmt.Sprintf("mutate%d%s", m.variant, f.Name.Name)
-			cases += fmt.Sprintf("case %d: %s\n", m.variant, c.call(variant))
-			fmt.Fprintf(&copies, "\n%s%s%s%s%s\n", source[e.offset(f.Type.Func):name], variant, source[name+len(f.Name.Name):m.start], m.text, source[m.end:end+1])
-			missing = slices.DeleteFunc(missing, func(o *mutant) bool { return o == m })
-		}
-		e.replace(f.Body.Lbrace+1, f.Body.Lbrace+1, cases+"}\n")
-	}
-	for _, m := range missing {
-		m.variant = 0
-	}
-	return append(e.apply(), copies.Bytes()...), nil
-}
+func (v *variants) offset(p token.Pos) int { return v.fset.Position(p).Offset }
 
 // callsRecover reports whether a function calls recover, which works only in the deferred function itself.
 func callsRecover(body *ast.BlockStmt) (found bool) {
@@ -133,87 +171,86 @@ func callsRecover(body *ast.BlockStmt) (found bool) {
 	return found
 }
 
-// A caller is what a call of a function's copy needs.
-type caller struct {
-	receiver, types, args string
-	returns               bool
-}
-
-// newCaller gives names to parameters that have none.
-func newCaller(f *ast.FuncDecl, e *edits) caller {
-	n := 0
-	names := func(list *ast.FieldList) string {
-		var all []string
-		if list == nil {
-			return ""
-		}
-		for _, field := range list.List {
-			if len(field.Names) == 0 {
-				n++
-				all = append(all, fmt.Sprintf("mutateArg%d", n))
-				e.replace(field.Type.Pos(), field.Type.Pos(), all[len(all)-1]+" ")
-			}
-			for _, id := range field.Names {
-				name := id.Name
-				if name == "_" {
-					n++
-					name = fmt.Sprintf("mutateArg%d", n)
-					e.replace(id.Pos(), id.End(), name)
-				}
-				all = append(all, name)
-			}
-			if _, ok := field.Type.(*ast.Ellipsis); ok {
-				all[len(all)-1] += "..."
-			}
-		}
-		return strings.Join(all, ", ")
+// add adds the copies of a change.
+func (v *variants) add(number int, source []byte) {
+	for _, d := range v.differences(source) {
+		f := v.functions[d.function]
+		name := fmt.Sprintf("mutate%d%s", number, f.Name.Name)
+		v.cases[d.function] += fmt.Sprintf("case %d: %s\n", number, call(f, name))
+		v.copies = fmt.Appendf(v.copies, "\n%s%s%s\n", v.source[v.offset(f.Type.Func):v.offset(f.Name.Pos())], name, d.text)
 	}
-	c := caller{returns: f.Type.Results.NumFields() > 0}
-	if f.Recv != nil {
-		c.receiver = names(f.Recv) + "."
-	}
-	if f.Type.TypeParams != nil {
-		c.types = "[" + names(f.Type.TypeParams) + "]"
-	}
-	c.args = names(f.Type.Params)
-	return c
 }
 
 // call returns the statement that calls a copy in place of the function.
-func (c caller) call(name string) string {
-	call := c.receiver + name + c.types + "(" + c.args + ")"
-	if c.returns {
-		return "return " + call
+func call(f *ast.FuncDecl, name string) string {
+	s := name
+	if t := f.Type.TypeParams; t != nil {
+		s += "[" + strings.Join(names(t, ""), ", ") + "]"
 	}
-	return call + "; return"
+	s += "(" + strings.Join(names(f.Type.Params, parameter), ", ") + ")"
+	if f.Recv != nil {
+		s = names(f.Recv, receiver)[0] + "." + s
+	}
+	if f.Type.Results.NumFields() > 0 {
+		return "return " + s
+	}
+	return s + "; return"
 }
 
-// edits are changes of a text.
-type edits struct {
-	fset   *token.FileSet
-	source []byte
-	all    []edit
+// What receivers and parameters are called that have no name, before their number.
+const receiver, parameter = "mutateReceiver", "mutateParameter"
+
+// names returns the names of receivers or parameters as they are passed on.
+func names(list *ast.FieldList, prefix string) (all []string) {
+	for _, field := range list.List {
+		for i := range max(1, len(field.Names)) {
+			name := fmt.Sprint(prefix, len(all))
+			if len(field.Names) > 0 && field.Names[i].Name != "_" {
+				name = field.Names[i].Name
+			}
+			if _, ok := field.Type.(*ast.Ellipsis); ok {
+				name += "..."
+			}
+			all = append(all, name)
+		}
+	}
+	return all
 }
 
-type edit struct {
-	start, end int
-	text       string
-}
-
-func (e *edits) offset(p token.Pos) int { return e.fset.Position(p).Offset }
-
-func (e *edits) replace(from, to token.Pos, text string) {
-	e.all = append(e.all, edit{e.offset(from), e.offset(to), text})
-}
-
-// apply returns the changed text.
-func (e *edits) apply() []byte {
-	slices.SortFunc(e.all, func(a, b edit) int { return a.start - b.start })
+// merged returns the file with all copies.
+func (v *variants) merged() []byte {
 	var out []byte
 	at := 0
-	for _, edit := range e.all {
-		out = append(append(out, e.source[at:edit.start]...), edit.text...)
-		at = edit.end
+	insert := func(p token.Pos, skip int, text string) {
+		out = append(append(out, v.source[at:v.offset(p)]...), text...)
+		at = v.offset(p) + skip
 	}
-	return append(out, e.source[at:]...)
+	for i, f := range v.functions {
+		if v.cases[i] == "" {
+			continue
+		}
+		for _, l := range []struct {
+			*ast.FieldList
+			prefix string
+		}{{f.Recv, receiver}, {f.Type.Params, parameter}} {
+			if l.FieldList == nil {
+				continue
+			}
+			n := 0
+			for _, field := range l.List {
+				for _, id := range field.Names {
+					if id.Name == "_" {
+						insert(id.Pos(), 1, fmt.Sprint(l.prefix, n))
+					}
+					n++
+				}
+				if len(field.Names) == 0 {
+					insert(field.Type.Pos(), 0, fmt.Sprint(l.prefix, n, " "))
+					n++
+				}
+			}
+		}
+		insert(f.Body.Lbrace+1, 0, "\nswitch mutateVariant {\n"+v.cases[i]+"}\n")
+	}
+	return slices.Concat(out, v.source[at:], v.copies)
 }

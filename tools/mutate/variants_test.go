@@ -51,10 +51,28 @@ func openShapes(t *testing.T) (*bench, *target, []drawn) {
 			all = append(all, drawn{p, m})
 		}
 	}
-	if err := b.combine(all); err != nil || b.variants == "" || len(all) < 20 {
-		t.Fatal(err, b.variants, len(all))
+	combine(t, b, all)
+	if b.variants == "" || len(all) < 20 {
+		t.Fatal(b.variants, len(all))
 	}
 	return b, p, all
+}
+
+// combine puts mutants into one program.
+func combine(t *testing.T, b *bench, all []drawn) {
+	t.Helper()
+	var changes []change
+	for _, d := range all {
+		changes = append(changes, d.change(d.mutant))
+	}
+	overlay, numbers, err := b.combine(changes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.variants = overlay
+	for i, d := range all {
+		d.variant = numbers[i]
+	}
 }
 
 // TestVariantsFail checks that mutants are built one by one if the program with all of them fails without
@@ -71,9 +89,9 @@ func TestVariantsFail(t *testing.T) {
 func TestCombineInvalid(t *testing.T) {
 	b, p, all := openShapes(t)
 	wrong := *all[3].mutant
-	wrong.text = "no code"
-	b.variants = ""
-	if err := b.combine(append(all, drawn{p, &wrong})); err != nil || b.variants != "" || all[3].variant != 0 {
-		t.Errorf("%v, %q, %+v", err, b.variants, all[3])
+	wrong.text = "noSuchName"
+	combine(t, b, append(all, drawn{p, &wrong}))
+	if b.variants != "" || all[3].variant != 0 {
+		t.Errorf("%q, %+v", b.variants, all[3])
 	}
 }
