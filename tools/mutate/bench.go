@@ -283,7 +283,7 @@ func (b *bench) test(t *target, m *mutant) (result, error) {
 			}
 			if round == 0 {
 				programs[i] = filepath.Join(b.dir, withVariant(fmt.Sprintf("tests%d", i), m.variant))
-				defer os.Remove(programs[i])
+				defer func() { _ = os.Remove(programs[i]) }()
 				if err := b.program(t, s, m, programs[i]); err != nil && b.ctx.Err() == nil {
 					return invalid, nil // by a rule that only the compiler has
 				} else if err != nil {

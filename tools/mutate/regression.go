@@ -352,7 +352,7 @@ func (g *regressionGroup) after(r *regression, o *outcome, took time.Duration, n
 		return err
 	}
 	program := withVariant(filepath.Join(g.dir, "with"), number)
-	defer os.Remove(program)
+	defer func() { _ = os.Remove(program) }()
 	if number > 0 {
 		err = os.Link(g.program, program)
 	} else if _, err = g.buildTests(r.dir, filepath.Base(program), overlay); err != nil && g.ctx.Err() == nil {
