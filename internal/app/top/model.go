@@ -2,6 +2,7 @@ package top
 
 import (
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	tea "charm.land/bubbletea/v2"
@@ -52,6 +53,9 @@ type model struct {
 
 	// watch requests the processes of a workload; nil if the meter has none.
 	watch func(workload.ID)
+
+	history history
+	frozen  *history // of the reading on screen while paused
 }
 
 // An inspected is a workload of which details are shown.
@@ -59,6 +63,7 @@ type inspected struct {
 	id      workload.ID
 	row     *live.Row
 	machine *live.Machine
+	past    *top.Past
 	ended   bool // the present reading does not have it
 }
 
@@ -69,7 +74,7 @@ const recent = 10
 func newModel(o top.Options, p *top.Painter) *model {
 	o.Folded, o.Recent = map[workload.ID]bool{}, map[workload.ID]bool{}
 	// The default size until the terminal reports its own.
-	return &model{paint: p, opt: o, width: 80, height: 24, seen: map[workload.ID]int{}}
+	return &model{paint: p, opt: o, width: 80, height: 24, seen: map[workload.ID]int{}, history: newHistory(time.Second)}
 }
 
 // Init implements tea.Model.
@@ -82,6 +87,7 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		m.width, m.height = msg.Width, msg.Height
 	case tickMsg:
 		m.latest, m.missed = msg.machine, nil
+		m.history.add(msg.machine, m.opened())
 		if !m.paused {
 			if m.shown == nil {
 				m.foldNodes(m.latest)
@@ -92,6 +98,8 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		}
 	case errorMsg:
 		m.missed = msg.err
+		m.history.fail()
+		m.arrange()
 	case tea.KeyPressMsg:
 		return m, m.key(msg)
 	case tea.PasteMsg:
@@ -156,11 +164,27 @@ func (m *model) remember() {
 func (m *model) inspect(id workload.ID) {
 	for i := range m.shown.Rows {
 		if r := &m.shown.Rows[i]; r.ID == id {
-			m.inspected = inspected{id, r, m.shown, false}
+			m.inspected = inspected{id, r, m.shown, m.past().of(id), false}
 			return
 		}
 	}
 	m.inspected.ended = true
+}
+
+// opened returns the workload of details; "" if they are not on the screen.
+func (m *model) opened() workload.ID {
+	if m.mode == details {
+		return m.inspected.id
+	}
+	return ""
+}
+
+// past returns the history up to the reading on the screen.
+func (m *model) past() *history {
+	if m.frozen != nil {
+		return m.frozen
+	}
+	return &m.history
 }
 
 // move moves the cursor by n rows.
@@ -326,7 +350,10 @@ func (m *model) listKey(k string) tea.Cmd {
 		m.opt.Filter = ""
 	case "f":
 		m.paused = !m.paused
-		m.shown = m.latest
+		m.shown, m.frozen = m.latest, nil
+		if m.paused {
+			m.frozen = m.history.clone()
+		}
 	case "?", "h", "f1":
 		m.mode, m.scroll = help, 0
 	case "i":

@@ -249,6 +249,10 @@ func TestAnyKeysAnyScreen(t *testing.T) {
 			if rng.IntN(20) == 0 {
 				s.m.Update(tea.WindowSizeMsg{Width: rng.IntN(150), Height: rng.IntN(50)})
 			}
+			switch rng.IntN(10) {
+			case 0:
+				s.m.Update(errorMsg{errors.New("gone")})
+			}
 			k := keys[rng.IntN(len(keys))]
 			pressed = append(pressed, k)
 			s.press(k)

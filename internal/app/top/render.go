@@ -12,6 +12,9 @@ import (
 	"mete.dev/mete/internal/x/text"
 )
 
+// pastHeight is the height of a screen from which on the header has the machine's past.
+const pastHeight = 30
+
 // body returns the number of lines for rows.
 func (m *model) body() int {
 	return max(1, m.height-len(m.head())-1-m.feet()-1)
@@ -23,6 +26,9 @@ func (m *model) head() []top.Line {
 		return nil
 	}
 	lines := top.Header(m.shown, m.width, m.opt)
+	if p := m.past(); m.height >= pastHeight && p.machine.to > 0 {
+		lines = append(lines, top.PastCPU(m.shown, p.past(&p.machine), m.width, m.opt))
+	}
 	notes := top.Notes(m.shown, m.width, m.opt)
 	if len(notes) > 1 {
 		more := top.Span{Text: fmt.Sprintf("  (%d more: ?)", len(notes)-1), Role: top.Dim}
@@ -67,7 +73,7 @@ func (m *model) screen() string {
 	case m.mode == help:
 		put(m.page(m.helpLines())...)
 	case m.mode == details && m.inspected.row != nil:
-		lines := top.Details(m.inspected.machine, m.inspected.row, m.width, m.opt)
+		lines := top.Details(m.inspected.machine, m.inspected.row, m.inspected.past, m.width, m.opt)
 		if m.inspected.ended {
 			lines = slices.Insert(lines, 1, top.Line{{Text: "ended: these are its last figures", Role: top.Alarm}})
 		}
@@ -95,13 +101,19 @@ func (m *model) screen() string {
 	return strings.Join(lines, "\n")
 }
 
-// rows returns the part of the table around the cursor.
-func (m *model) rows() []string {
+// first returns the row at the top of the screen, so that the cursor is on it.
+func (m *model) first() int {
 	n := m.body()
 	m.top = min(max(m.top, m.at-n+1, 0), m.at)
 	m.top = max(0, min(m.top, len(m.table.Rows)-n))
+	return m.top
+}
+
+// rows returns the part of the table around the cursor.
+func (m *model) rows() []string {
+	n := m.body()
 	var out []string
-	for i := m.top; i < min(m.top+n, len(m.table.Rows)); i++ {
+	for i := m.first(); i < min(m.top+n, len(m.table.Rows)); i++ {
 		l := m.table.Line(&m.table.Rows[i], m.width, m.opt)
 		if i == m.at {
 			out = append(out, m.paint.Selected(l, m.width))
@@ -207,7 +219,8 @@ z              show or hide idle workloads: those that used no CPU, disk or netw
                the last ten readings, and hold less than 1 % of the memory
 v              choose columns
 %              CPU in cores or in percent of one CPU
-i              details: all that a workload used, each figure with its quality
+i              details: the last readings, and all that a workload used, each
+               figure with its quality
 f              freeze or go on; metering goes on all the time
 ? h            this help
 q Ctrl-C       quit

@@ -36,6 +36,7 @@ func show(ctx context.Context, c *config, m Meter, in io.Reader, out io.Writer) 
 		in = tty
 	}
 	screen := newModel(screenView(c), top.NewPainter(out))
+	screen.history = newHistory(c.tick)
 	if w, ok := m.(watcher); ok {
 		screen.watch = w.Watch
 	}

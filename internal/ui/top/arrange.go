@@ -43,6 +43,25 @@ func Arrange(m *live.Machine, o Options) *Table {
 	return t
 }
 
+// Uses returns the figures of each row of m: its own, but those of a machine or cluster of a fleet
+// are the sums that a table shows, as it has none of its own.
+func Uses(m *live.Machine) []live.Figures {
+	out := make([]live.Figures, len(m.Rows))
+	if m.Fleet == nil {
+		for i := range m.Rows {
+			out[i] = m.Rows[i].Figures()
+		}
+		return out
+	}
+	for i, n := range newForest(m, "").nodes {
+		out[i] = n.own
+		if n.row.Group != "" {
+			out[i] = n.sum
+		}
+	}
+	return out
+}
+
 // A node is a workload in a forest.
 type node struct {
 	row      *live.Row

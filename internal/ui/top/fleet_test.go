@@ -48,7 +48,7 @@ func TestFleetGolden(t *testing.T) {
 			got.WriteString(strings.ReplaceAll(string(arranged), `{"id"`, "\n{\"id\"") + "\n\n")
 		}
 		for i := 0; i < len(m.Rows); i += 5 {
-			for _, l := range top.Details(m, &m.Rows[i], 100, top.Options{}) {
+			for _, l := range top.Details(m, &m.Rows[i], nil, 100, top.Options{}) {
 				got.WriteString(l.String() + "\n")
 			}
 		}

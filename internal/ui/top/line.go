@@ -122,13 +122,14 @@ type glyphs struct {
 	folded, more, absent, pm     string
 	work, sys, free              string
 	up, down                     string
+	steps                        []rune // of a sparkline, from low to high
 }
 
 func glyphsOf(o Options) *glyphs {
 	if o.ASCII {
 		return &glyphs{branch: "|- ", corner: "`- ", trunk: "|  ", blank: "   ", folded: "+", more: ">", absent: "-", pm: "+-",
-			work: "#", sys: "=", free: ".", up: "^", down: "*"}
+			work: "#", sys: "=", free: ".", up: "^", down: "*", steps: []rune("_.:-=+*#")}
 	}
 	return &glyphs{branch: "├─ ", corner: "└─ ", trunk: "│  ", blank: "   ", folded: "▸", more: "…", absent: "–", pm: "±",
-		work: "█", sys: "▒", free: "░", up: "▲", down: "▼"}
+		work: "█", sys: "▒", free: "░", up: "▲", down: "▼", steps: []rune("▁▂▃▄▅▆▇█")}
 }

@@ -29,9 +29,10 @@ func Text(m *live.Machine, width int, o Options) string {
 	return b.String()
 }
 
-// Details describes one workload: its properties, its use in this tick, and its total use
-// since it was first seen, each figure with its quality.
-func Details(m *live.Machine, r *live.Row, width int, o Options) []Line {
+// Details describes one workload: its properties, its use in the last readings if p is not
+// nil, its use in this tick, and its total use since it was first seen, each figure with its
+// quality.
+func Details(m *live.Machine, r *live.Row, p *Past, width int, o Options) []Line {
 	var out []Line
 	add := func(l Line) {
 		out = append(out, l.Fit(widthOr(width, l), o.ASCII))
@@ -61,6 +62,9 @@ func Details(m *live.Machine, r *live.Row, width int, o Options) []Line {
 		fact("power", Mark(r.Quality[live.Power.String()], o.ASCII)+unit.Watts(*r.Power)+errorText(r.PowerError, unit.Watts, o)+"  "+r.Quality[live.Power.String()].String()+", in this tick")
 	}
 	add(nil)
+	for _, l := range past(r, p, width, o) {
+		add(l)
+	}
 	for _, l := range processes(m, r, o) {
 		add(l)
 	}

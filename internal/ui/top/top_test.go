@@ -68,7 +68,7 @@ func TestText(t *testing.T) {
 func TestDetails(t *testing.T) {
 	m := toptest.Machine(3)
 	var b strings.Builder
-	for _, l := range top.Details(m, &m.Rows[3], 100, top.Options{}) {
+	for _, l := range top.Details(m, &m.Rows[3], nil, 100, top.Options{}) {
 		b.WriteString(strings.TrimRight(l.String(), " ") + "\n")
 	}
 	golden(t, "details.txt", b.String())
@@ -212,7 +212,7 @@ func TestLinesFit(t *testing.T) {
 		lines = append(lines, tbl.Titles(width, o))
 		lines = append(append(lines, tbl.Lines(width, o)...), tbl.Foot(width, o)...)
 		for i := range m.Rows {
-			lines = append(lines, top.Details(m, &m.Rows[i], width, o)...)
+			lines = append(lines, top.Details(m, &m.Rows[i], nil, width, o)...)
 		}
 		for _, l := range lines {
 			if w := l.Width(); w > width {
