@@ -102,6 +102,14 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		m.arrange()
 	case tea.KeyPressMsg:
 		return m, m.key(msg)
+	case tea.MouseWheelMsg:
+		m.wheel(msg.Button)
+		m.arrange()
+	case tea.MouseClickMsg:
+		if msg.Button == tea.MouseLeft {
+			m.click(msg.X, msg.Y)
+			m.arrange()
+		}
 	case tea.PasteMsg:
 		m.paste(msg.Content)
 	}

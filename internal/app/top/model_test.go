@@ -252,6 +252,10 @@ func TestAnyKeysAnyScreen(t *testing.T) {
 			switch rng.IntN(10) {
 			case 0:
 				s.m.Update(errorMsg{errors.New("gone")})
+			case 1:
+				s.m.Update(tea.MouseClickMsg{X: rng.IntN(150), Y: rng.IntN(50), Button: tea.MouseLeft})
+			case 2:
+				s.m.Update(tea.MouseWheelMsg{Button: []tea.MouseButton{tea.MouseWheelUp, tea.MouseWheelDown}[rng.IntN(2)]})
 			}
 			k := keys[rng.IntN(len(keys))]
 			pressed = append(pressed, k)

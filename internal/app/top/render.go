@@ -55,6 +55,7 @@ func (m *model) feet() int {
 func (m *model) View() tea.View {
 	v := tea.NewView(m.screen())
 	v.AltScreen = true
+	v.MouseMode = tea.MouseModeCellMotion
 	return v
 }
 
@@ -222,6 +223,10 @@ v              choose columns
 i              details: the last readings, and all that a workload used, each
                figure with its quality
 f              freeze or go on; metering goes on all the time
+wheel          move by three rows; scroll help and details
+click          select a row; on the selected one: fold or unfold it; on a
+               title: sort by it, on the same one again: reverse. With Shift
+               the mouse selects text in the terminal as usual
 ? h            this help
 q Ctrl-C       quit
 `

@@ -212,6 +212,27 @@ func (t *Table) Titles(width int, o Options) Line {
 	return line.Fit(widthOr(width, line), o.ASCII)
 }
 
+// SortAt returns the order of the column that has cell x of the title line, and whether there is
+// one.
+func (t *Table) SortAt(x, width int, o Options) (Sort, bool) {
+	l, name := t.layoutFor(width, o)
+	if x < name {
+		return ByName, true
+	}
+	x -= name
+	if l.kind {
+		if x -= kindWidth + 1; x < 0 {
+			return 0, false // no order
+		}
+	}
+	for _, c := range l.columns {
+		if x -= c.width + 1; x < 0 {
+			return c.sort, true
+		}
+	}
+	return 0, false
+}
+
 // Line returns the line of a row.
 func (t *Table) Line(r *Row, width int, o Options) Line {
 	l, name := t.layoutFor(width, o)

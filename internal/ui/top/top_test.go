@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -396,6 +397,39 @@ func TestParseSort(t *testing.T) {
 	for _, in := range []string{"", "energy"} {
 		if _, err := top.ParseSort(in); !errors.Is(err, fault.ErrInvalid) || fault.Hint(err) == "" {
 			t.Errorf("ParseSort(%q) = %v, want invalid with a hint", in, err)
+		}
+	}
+}
+
+// A cell of a title sorts by its column, on any screen.
+func TestSortAt(t *testing.T) {
+	m := toptest.Machine(0)
+	orders := map[string]top.Sort{"WORKLOAD": top.ByName, "MEMORY": top.ByMemory, "POWER": top.ByPower, "READ/s": top.ByDisk, "WRITE/s": top.ByDisk,
+		"DISK/s": top.ByDisk, "RX/s": top.ByNetwork, "TX/s": top.ByNetwork, "NET/s": top.ByNetwork, "PIDS": top.ByPIDs,
+		"P.CPU": top.ByPressure, "P.IO": top.ByPressure, "PRESS": top.ByPressure}
+	for _, o := range []top.Options{{}, {Flat: true, Hidden: top.Columns(0).Toggle(top.ByPower)}} {
+		table := top.Arrange(m, o)
+		for width := 20; width < 200; width++ {
+			titles := table.Titles(width, o).String()
+			for title, want := range orders {
+				before, _, ok := strings.Cut(titles, title)
+				if !ok {
+					continue
+				}
+				for i := range len(title) {
+					if by, ok := table.SortAt(utf8.RuneCountInString(before)+i, width, o); by != want || !ok {
+						t.Errorf("width %d: cell %d of %s sorts by %v, %v", width, i, title, by, ok)
+					}
+				}
+			}
+			if before, _, ok := strings.Cut(titles, "KIND"); ok {
+				if by, ok := table.SortAt(utf8.RuneCountInString(before), width, o); ok {
+					t.Errorf("width %d: KIND sorts by %v", width, by)
+				}
+			}
+			if by, ok := table.SortAt(utf8.RuneCountInString(titles), width, o); ok && utf8.RuneCountInString(titles) > 30 {
+				t.Errorf("width %d: behind the last title sorts by %v", width, by)
+			}
 		}
 	}
 }
