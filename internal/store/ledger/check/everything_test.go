@@ -15,6 +15,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/replica"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger"
 	"mete.dev/mete/internal/testkit/ledgertest"
 )
@@ -305,6 +306,33 @@ func TestManyFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r := run(t, dsn); r.Counts["balance"] != 130 || r.Defects != 130 || len(r.Findings) != 100 {
+		t.Errorf("%d of %v are listed, %d defects", len(r.Findings), r.Counts, r.Defects)
+	}
+}
+
+// All faults of one hour are counted as well.
+func TestManyFaultsOfHour(t *testing.T) {
+	dsn := ledgertest.SQLite(t)
+	f := ledgertest.NewFull(t, ledgertest.Open(t, dsn))
+	ledgertest.Node(t, f.L, "a")
+	const many = 130
+	m := ledgertest.Day.Unix() / 60
+	e := ledgertest.Entry("a", batch.Stream{1}, batch.Mark{Next: 1}, 1, 10, m)
+	for i := range many - 1 {
+		row := e.Minutes[0]
+		row.Workload += workload.ShortID(i + 1)
+		e.Minutes = append(e.Minutes, row)
+	}
+	n := batch.NodeMinute{Minute: m, Covered: time.Minute, CPUs: 1}
+	n.Whole[0] = 10 * many
+	e.Nodes = append(e.Nodes, n)
+	f.Book(e)
+	f.Fold(ledgertest.Day.Add(4 * time.Hour))
+	db := ledgertest.DB(t, dsn)
+	if _, err := db.ExecContext(t.Context(), "UPDATE hour SET covered_ms = covered_ms + 1"); err != nil {
+		t.Fatal(err)
+	}
+	if r := run(t, dsn); r.Counts["hour"] != many || r.Defects != many || len(r.Findings) != 100 {
 		t.Errorf("%d of %v are listed, %d defects", len(r.Findings), r.Counts, r.Defects)
 	}
 }
