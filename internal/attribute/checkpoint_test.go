@@ -205,6 +205,40 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 }
 
+// TestRestoreFull checks that a full record replaces all records before it, also those of another boot
+// that ran for longer.
+func TestRestoreFull(t *testing.T) {
+	var recs [][]byte
+	for i, boot := range []string{"b", "c"} {
+		acc := attribute.New("n")
+		for at := range 9 - 5*int64(i) {
+			s := two((at+1)*second, at*900, at*500, at*100)
+			s.Boot = boot
+			acc.Tick(s)
+			acc.CloseWindow(&usage.Window{})
+			recs = append(recs, acc.Checkpoint(nil, at%2 == 0))
+			acc.MarkSaved()
+		}
+	}
+	for i := range recs {
+		acc, err := attribute.Restore("n", recs[:i+1])
+		if err != nil {
+			t.Fatalf("%d records: %v", i+1, err)
+		}
+		last := i // the latest full one
+		for recs[last][1] != 'F' {
+			last--
+		}
+		want, err := attribute.Restore("n", recs[last:i+1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(acc.Checkpoint(nil, true), want.Checkpoint(nil, true)) {
+			t.Errorf("the first %d records restore other accounts than those from the latest full one", i+1)
+		}
+	}
+}
+
 // FuzzRestore checks that any bytes are either refused or give usable accounts.
 func FuzzRestore(f *testing.F) {
 	acc := attribute.New("n")

@@ -41,6 +41,16 @@ func TestDeltaHoldsChanges(t *testing.T) {
 		{"a counter of its own", func(_, upper, _ *usage.Group) { upper.Own |= 1 << usage.NetworkRx }, dirty{sets: true}, dirty{}},
 		{"a counter apportioned", func(_, upper, _ *usage.Group) { upper.Apportioned |= 1 << usage.NetworkRx }, dirty{sets: true}, dirty{}},
 		{"a counter of the meter", func(_, upper, _ *usage.Group) { upper.Counted |= 1 << usage.NetworkRx }, dirty{sets: true}, dirty{}},
+		{"a device removed", func(_, upper, lower *usage.Group) {
+			for _, g := range []*usage.Group{upper, lower} {
+				g.Value[usage.DiskRead] -= 40
+				g.Removed = map[usage.Resource]int64{usage.DiskRead: 40}
+			}
+		}, dirty{set: 1 << usage.DiskRead}, dirty{set: 1 << usage.DiskRead}},
+		{"a device removed from the lower", func(_, _, lower *usage.Group) {
+			lower.Value[usage.DiskRead] -= 40
+			lower.Removed = map[usage.Resource]int64{usage.DiskRead: 40}
+		}, dirty{set: 1 << usage.DiskRead}, dirty{set: 1 << usage.DiskRead}},
 		{"user time", func(_, _, lower *usage.Group) { lower.Value[usage.CPUUser]++ }, dirty{}, dirty{split: true, set: 1 << usage.CPUUser}},
 		{"a name", func(_, upper, _ *usage.Group) { upper.Workload.Name = "other" }, dirty{head: true}, dirty{}},
 		{"a place", func(_, _, lower *usage.Group) { lower.MemoryParent = usage.Root }, dirty{set: 1<<usage.Memory | 1<<usage.MemoryPeak}, dirty{links: true}},

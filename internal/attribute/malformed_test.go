@@ -71,6 +71,7 @@ func TestRestoreRefusesPrefix(t *testing.T) {
 
 // TestRestoreRefusesState spoils one value of accounts before they are saved.
 func TestRestoreRefusesState(t *testing.T) {
+	valid := map[string]bool{"nothing": true, "the most memory": true, "the largest share": true}
 	for name, spoil := range map[string]func(acc *Accounts, root, upper *account){
 		"nothing":                  func(*Accounts, *account, *account) {},
 		"two roots":                func(_ *Accounts, _, upper *account) { upper.parent = nil },
@@ -81,7 +82,8 @@ func TestRestoreRefusesState(t *testing.T) {
 		"one number twice":         func(_ *Accounts, root, upper *account) { upper.serial = root.serial },
 		"a time before the first":  func(acc *Accounts, _, _ *account) { acc.at = -1 },
 		"negative memory":          func(acc *Accounts, _, _ *account) { acc.lastNode.MemFree = -1 },
-		"too much memory":          func(acc *Accounts, _, _ *account) { acc.lastNode.MemTotal = levelLimit },
+		"the most memory":          func(acc *Accounts, _, _ *account) { acc.lastNode.MemTotal = 1<<53 - 1 },
+		"too much memory":          func(acc *Accounts, _, _ *account) { acc.lastNode.MemTotal = 1 << 53 },
 		"negative tasks":           func(acc *Accounts, _, _ *account) { acc.lastNode.Tasks = -1 },
 		"energy of a group":        func(_ *Accounts, _, upper *account) { upper.reading.Has |= 1 << usage.EnergyPackage },
 		"a negative level":         func(_ *Accounts, _, upper *account) { upper.level[levelSlot[usage.Memory]] = -1 },
@@ -96,7 +98,7 @@ func TestRestoreRefusesState(t *testing.T) {
 	} {
 		acc := threeGroups()
 		spoil(acc, acc.current[0], acc.current[1])
-		if _, err := Restore("n", [][]byte{acc.Checkpoint(nil, true)}); (err == nil) != (name == "nothing" || name == "the largest share") || err != nil && !errors.Is(err, fault.ErrInvalid) {
+		if _, err := Restore("n", [][]byte{acc.Checkpoint(nil, true)}); (err == nil) != valid[name] || err != nil && !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -129,6 +131,18 @@ func TestRestoreRefusesState(t *testing.T) {
 		if s.life(); s.bad != bad {
 			t.Errorf("hierarchy %d is refused: %v", hierarchy, s.bad)
 		}
+		r := restorer{acc: New("n"), accounts: map[uint64]*restored{1: {account: &account{}}}, count: 1}
+		r.rest = binary.AppendUvarint(binary.AppendUvarint(binary.AppendUvarint(nil, partHead), hierarchy), 7)
+		r.rest = append(r.rest, byte(workload.Service), 0, 0, 0, 0)
+		if r.account(1, 0); r.bad != bad {
+			t.Errorf("hierarchy %d of an account is refused: %v", hierarchy, r.bad)
+		}
+	}
+	acc := threeGroups()
+	full := acc.Checkpoint(nil, true)
+	twice := append(acc.appendAccount(full[:len(full)-1], acc.current[1], partAll, 0), 0)
+	if _, err := Restore("n", [][]byte{twice}); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("an account twice in a record: %v", err)
 	}
 }
 

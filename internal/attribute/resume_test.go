@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"mete.dev/mete/internal/attribute"
+	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 )
@@ -21,6 +22,8 @@ type scenario struct {
 	known map[string]bool // shown since the agent started
 	slots map[string]usage.Slot
 	step  int64 // by how much the wall clock was set, ns
+
+	before []power.Reading // of the next tick
 }
 
 func newScenario(t *testing.T) *scenario {
@@ -42,7 +45,7 @@ const second = int64(time.Second)
 // tick shows the machine at a time, with the root's CPU counter.
 func (s *scenario) tick(at, cpu int64, props ...namedGroup) usage.Balance {
 	s.t.Helper()
-	snap := &usage.Snapshot{Boot: "b", At: at, Mono: at, Offset: 1000*second + s.step}
+	snap := &usage.Snapshot{Boot: "b", At: at, Mono: at, Offset: 1000*second + s.step, Before: s.before}
 	snap.Node = usage.Node{CPUs: 4, MemTotal: 10000, MemFree: 4000, Tasks: 100}
 	root := namedGroup{name: "", life: 1, cpu: cpu}
 	for i, p := range append([]namedGroup{root}, props...) {
@@ -64,6 +67,7 @@ func (s *scenario) tick(at, cpu int64, props ...namedGroup) usage.Balance {
 		}
 		snap.Groups = append(snap.Groups, g)
 	}
+	snap.Groups = slices.Grow(snap.Groups, 4)
 	return s.show(snap)
 }
 
@@ -74,6 +78,9 @@ func (s *scenario) show(snap *usage.Snapshot) usage.Balance {
 		if !b.IsBalanced(r) {
 			s.t.Errorf("parts of %v do not sum to the whole: %+v", r, b)
 		}
+	}
+	if n := len(snap.Groups); slices.ContainsFunc(snap.Groups[n:cap(snap.Groups)], func(g *usage.Group) bool { return g != nil }) {
+		s.t.Error("a tick writes to the groups of its snapshot")
 	}
 	return b
 }
@@ -249,23 +256,26 @@ func TestBootedInThePast(t *testing.T) {
 		usage.Gap{From: unix(500 * second), To: unix(560 * second), Reason: usage.Unwatched})
 }
 
-// TestResumedByNameOnce checks that only one of two groups of the same name continues an account.
+// TestResumedByNameOnce checks that only one of two groups of the same name continues an account: the
+// one with its id, or else the first whose id is not known.
 func TestResumedByNameOnce(t *testing.T) {
 	const fake = 1 << 63
-	s := newScenario(t)
-	s.tick(10*second, 1000, namedGroup{name: "a", life: fake | 1, cpu: 300})
-	s.restart()
-	s.tick(11*second, 2000, namedGroup{name: "a", life: fake | 2, cpu: 310}, namedGroup{name: "a", life: fake | 3, cpu: 320})
-	s.close()
-	var got []int64
-	for _, r := range s.w.Rows {
-		if r.Workload.Name == "a" {
-			got = append(got, r.Usage.Amount[usage.CPU])
+	for _, life := range [][3]uint64{{fake | 1, fake | 2, fake | 3}, {5, 5, fake | 3}, {5, fake | 2, fake | 3}} {
+		s := newScenario(t)
+		s.tick(10*second, 1000, namedGroup{name: "b", life: 4}, namedGroup{name: "a", life: life[0], cpu: 300})
+		s.restart()
+		s.tick(11*second, 2000, namedGroup{name: "a", life: life[1], cpu: 310}, namedGroup{name: "a", life: life[2], cpu: 320})
+		s.close()
+		var got []int64
+		for _, r := range s.w.Rows {
+			if r.Workload.Name == "a" {
+				got = append(got, r.Usage.Amount[usage.CPU])
+			}
 		}
-	}
-	slices.Sort(got)
-	if !slices.Equal(got, []int64{10, 320}) {
-		t.Errorf("booked %v, want 10 to the one that continues and 320 to the other", got)
+		slices.Sort(got)
+		if !slices.Equal(got, []int64{10, 320}) {
+			t.Errorf("%x: booked %v, want 10 to the one that continues and 320 to the other", life, got)
+		}
 	}
 }
 
@@ -403,6 +413,24 @@ func TestResumedCounters(t *testing.T) {
 	}
 }
 
+// TestResumedBelowBooked checks a counter that is less than what was booked of it, after a correction by
+// the kernel: it counts on from where it is since the first restart, also after a second one.
+func TestResumedBelowBooked(t *testing.T) {
+	s := newScenario(t)
+	show := func(at, sent int64) {
+		t.Helper()
+		s.tick(at*second, 0, namedGroup{name: "a", life: 5, also: func(g *usage.Group) { g.Put(usage.NetworkTx, sent) }})
+	}
+	show(10, 100)
+	show(11, 60)
+	s.restart()
+	show(12, 60)
+	s.restart() // the record is a delta
+	show(13, 70)
+	s.close()
+	s.want("a", usage.NetworkTx, 10, usage.Measured)
+}
+
 // TestResumedRootTasks checks a root group without a counter, whose CPU time is a sum over its
 // present tasks: after a restart the sum differs, and never more is booked.
 func TestResumedRootTasks(t *testing.T) {
@@ -459,6 +487,8 @@ func TestRestoreOutlives(t *testing.T) {
 		s.close()
 		s.v.save(s.acc, full)
 		s.acc = s.v.restore(t)
+		s.v.save(s.acc, true) // before a tick
+		s.acc = s.v.restore(t)
 		clear(s.known)
 		low.cpu, low.up = 350, ""
 		s.tick(12*second, 1100, low)
@@ -470,6 +500,27 @@ func TestRestoreOutlives(t *testing.T) {
 		s.close()
 		if !s.row("lower").Ended {
 			t.Errorf("full %v: no row with the end under the latest name", full)
+		}
+	}
+}
+
+// TestRestoredKeys checks the keys of restored workloads, most of which are the boot and the path: of
+// some a record holds another one, until a later record has none.
+func TestRestoredKeys(t *testing.T) {
+	s := newScenario(t)
+	group := func(name, key string) namedGroup {
+		return namedGroup{name: name, life: uint64(name[0]), also: func(g *usage.Group) { g.Workload.Key, g.Workload.Path = key, "/"+name }}
+	}
+	s.tick(10*second, 0, group("a", "b/a"), group("b", "of b"), group("c", "b/c"), group("d", "of d"), group("e", "of e"))
+	s.close()
+	s.v.save(s.acc, true)
+	s.tick(11*second, 0, group("a", "b/a"), group("b", "of b"), group("c", "of c"), group("d", "b/d"), group("e", "later"))
+	s.restart()
+	s.tick(12*second, 0) // all are gone
+	s.close()
+	for name, want := range map[string]string{"a": "b/a", "b": "of b", "c": "of c", "d": "b/d", "e": "later"} {
+		if got := s.row(name).Workload.Key; got != want {
+			t.Errorf("the key of %s is %q, want %q", name, got, want)
 		}
 	}
 }
