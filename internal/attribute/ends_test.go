@@ -7,6 +7,8 @@ import (
 	"pgregory.net/rapid"
 
 	"mete.dev/mete/internal/attribute"
+	"mete.dev/mete/internal/attribute/energy"
+	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 )
@@ -424,5 +426,82 @@ func TestEndsOfNestedJobs(t *testing.T) {
 	s.close()
 	if !s.row("outer").Ended || len(rec) >= len(one) || len(rec) == 0 {
 		t.Errorf("the record of the ends has %d bytes, want that of the outer group only", len(rec))
+	}
+}
+
+// TestEndsOfRuns checks ends that two runs of the meter recorded, both of which were killed. They are of
+// the same group if the kernel's id says so; where it is unavailable, if the workload does: the runs give
+// other ids to groups, and the same id to different ones.
+func TestEndsOfRuns(t *testing.T) {
+	const fake = 1 << 63
+	for _, c := range []struct {
+		name  string
+		first namedGroup
+		then  namedGroup
+		want  [2]int64 // of "a" and "b"
+	}{
+		{"two lives of a workload", namedGroup{name: "a", life: 5, cpu: 50}, namedGroup{name: "a", life: 6, cpu: 30}, [2]int64{50 + 30, 0}},
+		{"a life", namedGroup{name: "a", life: 5, cpu: 50}, namedGroup{name: "a", life: 5, cpu: 80}, [2]int64{80, 0}},
+		{"a workload", namedGroup{name: "a", life: fake | 1, cpu: 50}, namedGroup{name: "a", life: fake | 2, cpu: 80}, [2]int64{80, 0}},
+		{"a workload with the kernel's id", namedGroup{name: "a", life: fake | 1, cpu: 50}, namedGroup{name: "a", life: 5, cpu: 80}, [2]int64{80, 0}},
+		{"two workloads", namedGroup{name: "a", life: fake, cpu: 50}, namedGroup{name: "b", life: fake, cpu: 30}, [2]int64{50, 30}},
+	} {
+		s := newScenario(t)
+		s.tick(10*second, 1000)
+		s.v.save(s.acc, true)
+		for i, g := range []namedGroup{c.first, c.then} {
+			g.born, g.also = true, job
+			g.final = i > 0 // the first record is of an ending job
+			s.tick(11*second+int64(i)*second, 1200, g)
+			s.v.records = append(s.v.records, s.acc.Ends(nil, func(*workload.Workload) bool { return true }))
+			s.acc = s.v.restore(t)
+			clear(s.known)
+		}
+		s.tick(20*second, 1200)
+		s.close()
+		var got [2]int64
+		for _, r := range s.w.Rows {
+			for i, name := range []string{"a", "b"} {
+				if r.Workload.Name == name {
+					got[i] += r.Usage.Amount[usage.CPU]
+				}
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: booked %v ns, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// TestEndsEnergy checks that the energy of a recorded end is that of the tick which books it: a model
+// that replaced the meter before is not in it.
+func TestEndsEnergy(t *testing.T) {
+	s := newScenario(t)
+	show := func(at, uJ int64, groups ...namedGroup) {
+		t.Helper()
+		s.before = []power.Reading{{At: at, Value: uJ}}
+		if uJ < 0 {
+			s.before[0].Err = "permission denied"
+		}
+		s.tick(at, 1000*at, groups...)
+	}
+	s.acc.SetMeters(energy.New(packages))
+	for i := range int64(5) {
+		show((i+6)*second, i*50*watt)
+	}
+	s.close()
+	s.v.save(s.acc, true)
+	show(11*second, -1, namedGroup{name: "a", life: 5, cpu: 500 * second, born: true, final: true})
+	s.v.records = append(s.v.records, s.acc.Ends(nil, nil))
+	s.close()
+	if q := s.row("a").Usage.Quality.Get(usage.EnergyPackage); q != usage.Modelled {
+		t.Fatalf("without its meter energy is %v", q)
+	}
+	s.acc = s.v.restore(t)
+	s.acc.SetMeters(energy.New(packages))
+	show(20*second, 900*watt)
+	s.close()
+	if u := s.row("a").Usage; u.Amount[usage.EnergyPackage] == 0 || u.Quality.Get(usage.EnergyPackage) != usage.Apportioned {
+		t.Errorf("with its meter again: %d uJ, %v; want some, apportioned", u.Amount[usage.EnergyPackage], u.Quality.Get(usage.EnergyPackage))
 	}
 }
