@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"mete.dev/mete/internal/attribute"
@@ -237,11 +238,18 @@ func TestRestoredTwice(t *testing.T) {
 	}
 }
 
-// TestRestoreOlder checks that accounts of versions without energy, virtual machines or idle time continue,
+// TestRestoreOlder checks that accounts of each version, some without energy, virtual machines or idle time, continue,
 // and have all energy from then on.
 func TestRestoreOlder(t *testing.T) {
-	for version, was := range map[byte]int64{1: 0, 2: 20_000_000, 3: 20_000_000} {
+	for version, was := range map[byte]int64{1: 0, 2: 20_000_000, 3: 20_000_000, 4: 20_000_000} {
 		acc := older(t, version)
+		since := int64(second)
+		if version < 3 { // these do not say since when they count
+			since = 3 * second
+		}
+		if got := acc.First(); got != since {
+			t.Errorf("version %d: counting began at %d, want %d", version, got, since)
+		}
 		acc.SetMeters(energy.New(energy.Config{Meters: allMeters[:1]}))
 		var w usage.Window
 		// The machine continues as when the checkpoint was made.
@@ -263,8 +271,12 @@ func TestRestoreOlder(t *testing.T) {
 				if total := r.Total[usage.CPU]; total != 5*400 {
 					t.Errorf("version %d: total of 1 is %d ns, want 2000", version, total)
 				}
-				if len(given) != 1 || given[0].Share.Energy() != r.Usage.Amount[usage.EnergyPackage] || given[0].Share.Idle == 0 {
-					t.Errorf("version %d: %+v given, the row has %d uJ", version, given, r.Usage.Amount[usage.EnergyPackage])
+				all := r.Usage.Amount[usage.EnergyPackage]
+				if version > 3 { // the virtual machine was there before
+					all = r.Total[usage.EnergyPackage]
+				}
+				if len(given) != 1 || given[0].Share.Energy() != all || given[0].Share.Idle == 0 {
+					t.Errorf("version %d: %+v given, the row has %d uJ", version, given, all)
 				}
 			}
 		}
@@ -281,6 +293,46 @@ func TestRestoreOlder(t *testing.T) {
 		if again := v.restore(t); again == nil {
 			t.Error("cannot be restored again")
 		}
+	}
+}
+
+// TestCheckpointFormat compares records with those in the file of the present version. A change of
+// the format needs a new version, with a file of its own, and leaves that of the old one as it is.
+func TestCheckpointFormat(t *testing.T) {
+	acc := attribute.New("n")
+	acc.SetMeters(energy.New(energy.Config{Meters: allMeters[:1]}))
+	var v recordLog
+	for i := range int64(3) {
+		s := two((i+1)*1e9, i*900, i*500, i*100)
+		s.Node.Idle = i * 1e9
+		s.Groups[1].Guest = &usage.Guest{UUID: "a", VCPUs: 1}
+		s.Before = []power.Reading{{Meter: 0, At: s.At, Value: i * 10_000_000}}
+		acc.Tick(s)
+		acc.CloseWindow(&usage.Window{})
+		v.save(acc, false)
+	}
+	acc = v.restore(t)
+	for i := range int64(2) { // after a boot
+		s := two((i+1)*1e9, i*90, i*50)
+		s.Boot, s.Groups[1].Final = "c", i == 1
+		acc.Tick(s)
+	}
+	var text strings.Builder
+	for _, rec := range append(v.records, acc.Ends(nil, nil)) {
+		fmt.Fprintf(&text, "%x\n", rec)
+	}
+	const path = "testdata/checkpoint-v4.hex"
+	if *update {
+		if err := os.WriteFile(path, []byte(text.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), text.String()); d != "" {
+		t.Errorf("records (-want +got):\n%s", d)
 	}
 }
 

@@ -12,3 +12,6 @@ func (acc *Accounts) DormantAccounts() (n int) {
 	}
 	return n
 }
+
+// First returns the time of the first snapshot of this boot.
+func (acc *Accounts) First() int64 { return acc.first }
