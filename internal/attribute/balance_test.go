@@ -66,7 +66,8 @@ func TestCPUsChangedUnwatched(t *testing.T) {
 }
 
 // TestSkewCarried checks that use beyond the whole of a tick, as counters are read one after
-// another, is made up for in the next ticks: the sums of all ticks are exact.
+// another, is made up for in the next ticks: the sums of all ticks are exact. A total of
+// the machine that falls causes no skew.
 func TestSkewCarried(t *testing.T) {
 	acc := attribute.New("n")
 	tick := func(at, cpu, disk, whole int64) usage.Balance {
@@ -86,6 +87,8 @@ func TestSkewCarried(t *testing.T) {
 		{cpu: 44 * second / 10, disk: 180, whole: 270, idle: 19 * second / 10, skew: 0, system: 10, diskSkew: 0},
 		{cpu: 44 * second / 10, disk: 187, whole: 270, idle: 2 * second, skew: 0, system: 0, diskSkew: 7},
 		{cpu: 44 * second / 10, disk: 187, whole: 280, idle: 2 * second, skew: 0, system: 3, diskSkew: -7},
+		{cpu: 44 * second / 10, disk: 192, whole: 50, idle: 2 * second, skew: 0, system: 0, diskSkew: 0},
+		{cpu: 44 * second / 10, disk: 192, whole: 60, idle: 2 * second, skew: 0, system: 10, diskSkew: 0},
 	} {
 		b := tick(int64(i)+2, c.cpu, c.disk, c.whole)
 		if b.Idle.Get(usage.CPU) != c.idle || b.Skew.Get(usage.CPU) != c.skew || b.System.Get(usage.DiskRead) != c.system || b.Skew.Get(usage.DiskRead) != c.diskSkew {

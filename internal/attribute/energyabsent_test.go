@@ -9,6 +9,21 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
+// TestEnergyOfStolenTick checks that a machine from which the hypervisor takes all CPU time draws, by its
+// curve, what it does without load.
+func TestEnergyOfStolenTick(t *testing.T) {
+	t.Parallel()
+	acc := attribute.New("n")
+	acc.SetMeters(energy.New(energy.Config{Curve: power.Curve{Domain: power.Rest, Points: []power.Point{{Load: 0, Power: 20 * watt}, {Load: power.PPM, Power: 90 * watt}}}}))
+	for i := range int64(2) {
+		s := two((i+1)*second, 0)
+		s.Node.Steal = i * second * int64(s.Node.CPUs)
+		if b := acc.Tick(s); b.Whole.Get(usage.CPU) != 0 || b.Whole.Get(usage.EnergyRest) != i*20*watt {
+			t.Errorf("tick %d: %d uJ in %d ns of CPU time, want %d in 0", i, b.Whole.Get(usage.EnergyRest), b.Whole.Get(usage.CPU), i*20*watt)
+		}
+	}
+}
+
 // TestEnergyOfUnknownUse checks that the energy of a workload whose CPU time is not known is absent,
 // while that of one which used none is zero.
 func TestEnergyOfUnknownUse(t *testing.T) {

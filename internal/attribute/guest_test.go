@@ -171,6 +171,11 @@ func TestEpochs(t *testing.T) {
 	other("another life", epoch(acc, "b", 8*second, "one", 7))
 	other("another beginning", epoch(begin("b", second+1), "b", 2*second, "one", 2))
 	other("another boot", epoch(begin("c", second), "c", 2*second, "one", 2))
+	for i := range int64(2) { // the second time the first one's accounts were not saved
+		booted := v.restore(t)
+		booted.SetMeters(energy.New(packages))
+		other(fmt.Sprintf("the boot after, at %d", 3+i), epoch(booted, "d", (3+i)*second, "one", 2))
+	}
 }
 
 // A guestForest puts virtual machines into groups of a forest.

@@ -493,6 +493,19 @@ func TestAccountsParentUnknown(t *testing.T) {
 	}
 }
 
+// TestShareOfUnknown checks that a slot without a group, also beyond those of all groups, has no share.
+func TestShareOfUnknown(t *testing.T) {
+	acc := attribute.New("n")
+	s := two(second, 0, 0, 0)
+	s.Groups[1].Slot, s.Groups[2].Slot, s.Groups[2].Parent, s.Groups[2].MemoryParent = 2, 3, 2, 2
+	acc.Tick(s)
+	for slot, want := range []bool{true, false, true, true, false, false} {
+		if _, ok := acc.Share(usage.Slot(slot)); ok != want {
+			t.Errorf("slot %d has a share: %v, want %v", slot, ok, want)
+		}
+	}
+}
+
 // TestAccountsMemoryBeyond checks that system holds nothing where the groups hold all used memory, or
 // more, as it is read later.
 func TestAccountsMemoryBeyond(t *testing.T) {

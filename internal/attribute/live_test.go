@@ -72,6 +72,8 @@ func TestLiveRates(t *testing.T) {
 		s := two(i*span, i*3*second, i*second)
 		s.Node.Steal = i * second / 2
 		s.Groups[1].CPULimit, s.Groups[1].MemoryLimit = second/2, 1<<30
+		s.Groups[1].Put(usage.NetworkRx, i*200)
+		s.Groups[1].Put(usage.NetworkTx, i*100)
 		if disk {
 			s.Node.Total.Put(usage.DiskRead, i*8192)
 			s.Node.Total.Put(usage.DiskWritten, i*4096)
@@ -83,6 +85,9 @@ func TestLiveRates(t *testing.T) {
 	m := show(1, 2*second, false)
 	if m.CPU != (live.CPUParts{}) || m.Energy != nil || m.Disk != nil || m.Rows[0].CPU == nil || *m.Rows[0].CPU != 0 {
 		t.Errorf("the first tick has %+v, %+v, %+v, %+v", m.CPU, m.Energy, m.Disk, m.Rows[0])
+	}
+	if _, ok := m.Rows[0].Quality[live.Power.String()]; ok || m.Rows[0].Power != nil || m.Rows[0].PowerError != nil {
+		t.Errorf("power of a tick without energy: %+v", m.Rows[0])
 	}
 	show(2, 2*second, false)
 	if m = show(3, 2*second, true); m.Disk != nil {
@@ -101,6 +106,12 @@ func TestLiveRates(t *testing.T) {
 	row := m.Rows[0]
 	if row.CPULimit == nil || *row.CPULimit != .5 || row.MemoryLimit == nil || *row.MemoryLimit != 1<<30 || row.CPU == nil || *row.CPU != .5 {
 		t.Errorf("row %+v, want half a CPU of half a CPU, and a limit of 1 GiB", row)
+	}
+	if q := row.Quality[live.Power.String()]; row.Power == nil || *row.Power <= 0 || row.PowerError == nil || q != usage.Apportioned {
+		t.Errorf("row %+v, want some power, apportioned", row)
+	}
+	if row.NetworkRx == nil || *row.NetworkRx != 100 || row.NetworkTx == nil || *row.NetworkTx != 50 {
+		t.Errorf("row %+v, want 100 B/s received and 50 sent", row)
 	}
 	if root := m.Rows[len(m.Rows)-2]; root.CPULimit != nil || root.MemoryLimit != nil || root.DiskRead == nil || *root.DiskRead != 4096 {
 		t.Errorf("row %+v, want no limits, and all traffic", root)

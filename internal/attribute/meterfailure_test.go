@@ -40,6 +40,7 @@ func TestFailedMeter(t *testing.T) {
 		{[]string{"", "", "", ""}, nil},
 		{[]string{"", gone, gone}, []usage.Gap{gap(5, 7)}},
 		{[]string{gone, gone}, []usage.Gap{gap(7, 9)}},
+		{nil, nil}, // a window without a tick
 		{[]string{gone, "", ""}, []usage.Gap{gap(9, 11)}},
 		{[]string{"", ""}, nil},
 		{[]string{gone, "", gone, "", ""}, []usage.Gap{gap(14, 18)}}, // one per window

@@ -16,9 +16,9 @@ type container struct {
 	acc          *attribute.Accounts
 	v            recordLog
 	w            usage.Window
-	at, cpu      int64 // of the container
-	idle, system int64 // booked
-	quality      usage.Quality
+	at, cpu      int64            // of the container
+	idle, system int64            // booked
+	quality      [2]usage.Quality // of system and of idle
 }
 
 func (c *container) tick(root uint64, elapsed, cpu, idle int64) usage.Balance {
@@ -39,8 +39,11 @@ func (c *container) tick(root uint64, elapsed, cpu, idle int64) usage.Balance {
 	c.idle += b.Idle.Get(usage.CPU)
 	c.system += b.System.Get(usage.CPU)
 	for _, r := range c.w.Rows {
-		if r.Workload.Kind == workload.System {
-			c.quality = r.Usage.Quality.Get(usage.CPU)
+		switch q := r.Usage.Quality.Get(usage.CPU); r.Workload.Kind {
+		case workload.System:
+			c.quality[0] = q
+		case workload.Idle:
+			c.quality[1] = q
 		}
 	}
 	return b
@@ -53,8 +56,8 @@ func TestPartial(t *testing.T) {
 	c.tick(7, second, 5*second, 100*second)
 	// In a second of two CPUs the container used 0.2 s, and the machine was idle for 0.5 s.
 	c.tick(7, second, 5*second+second/5, 100*second+second/2)
-	if c.system != second*3/2 || c.idle != second/2 || c.quality != usage.Apportioned {
-		t.Errorf("system %d ns, %v, idle %d; want 1.5 s, apportioned, and 0.5 s", c.system, c.quality, c.idle)
+	if c.system != second*3/2 || c.idle != second/2 || c.quality != [2]usage.Quality{usage.Apportioned, usage.Apportioned} {
+		t.Errorf("system %d ns, idle %d, %v; want 1.5 s and 0.5 s, both apportioned", c.system, c.idle, c.quality)
 	}
 	c.v.save(c.acc, true)
 	c.acc = c.v.restore(t)
