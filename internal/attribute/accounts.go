@@ -55,7 +55,7 @@ type Accounts struct {
 	restored    bool                // restored, with no tick since
 	ends        []end               // recorded after the restored checkpoint
 	endsBoot    string              // of ends
-	shownEnds   map[usage.Slot]*end // in the latest tick, while it is booked
+	shownEnds   map[usage.Slot]*end // in the latest tick
 	noDormancy  bool                // disables dormancy, for tests
 
 	serial         uint64   // of the latest account
@@ -167,7 +167,6 @@ func (acc *Accounts) Tick(s *usage.Snapshot) usage.Balance {
 	acc.addMachineTotals(s)
 	acc.addToWindow()
 	acc.retireEnded()
-	acc.shownEnds = nil
 	acc.stolen, acc.lastTotal = s.Node.Steal-acc.lastNode.Steal, acc.lastNode.Total
 	acc.at, acc.mono, acc.offset, acc.lastNode = s.At, s.Mono, s.Offset, s.Node
 	acc.window.Add(&acc.tick)
@@ -427,7 +426,6 @@ func (acc *Accounts) retire(a *account) {
 		if up := a.holders[i]; up != nil {
 			up.excluded[nestedSlot[r]] += a.reading.Value[r]
 			up.dirty.set |= 1 << r
-			a.holders[i] = nil
 		}
 	}
 	acc.ended = append(acc.ended, a)

@@ -255,6 +255,5 @@ func (acc *Accounts) bookEnd(a *account, e *end) {
 		a.share.Amount[usage.CPUUser], a.share.Amount[usage.CPUSystem] = user, cpu-user
 	}
 	a.level = [levelSlots]int64{}
-	a.seen |= a.reading.Has
 	a.stale, a.unread = stale{}, true
 }

@@ -109,9 +109,6 @@ func (acc *Accounts) startResumed(s *usage.Snapshot) {
 			unmatched = append(unmatched, g)
 		}
 	}
-	if len(unmatched) == 0 || len(lives) == 0 {
-		return
-	}
 	names := make(map[workload.ID]*account, len(lives))
 	for _, a := range lives {
 		names[a.w.ID] = a
