@@ -169,13 +169,14 @@ func TestDecodeRefusesHandovers(t *testing.T) {
 			h.Opened, h.Epoch, h.N, h.Active, h.Idle = []pb.Opened{pb.Opened_OPENED_TOLD, 0, 0, 0}, nil, nil, nil, nil
 			clear(h.Shares)
 		},
-		"one too few":    func(h *pb.Handovers) { h.Shares[0]++ },
-		"far too few":    func(h *pb.Handovers) { h.Shares[0] = 1 << 31 },
-		"column":         func(h *pb.Handovers) { h.Idle = h.Idle[1:] },
-		"booked":         func(h *pb.Handovers) { h.Booked = []int64{1} },
-		"negative":       func(h *pb.Handovers) { h.Active[0] = -1 },
-		"negative later": func(h *pb.Handovers) { h.Active[1] = -1 << 62 },
-		"overflow":       func(h *pb.Handovers) { h.Active[0], h.Idle[0] = 1<<62, 1<<62 },
+		"one too few":      func(h *pb.Handovers) { h.Shares[0]++ },
+		"far too few":      func(h *pb.Handovers) { h.Shares[0] = 1 << 31 },
+		"column":           func(h *pb.Handovers) { h.Idle = h.Idle[1:] },
+		"booked":           func(h *pb.Handovers) { h.Booked = []int64{1} },
+		"negative":         func(h *pb.Handovers) { h.Active[0] = -1 },
+		"negative later":   func(h *pb.Handovers) { h.Active[1] = -1 << 62 },
+		"negative at last": func(h *pb.Handovers) { h.Active[41] = -1 << 62 },
+		"overflow":         func(h *pb.Handovers) { h.Active[0], h.Idle[0] = 1<<62, 1<<62 },
 	} {
 		var m pb.Batch
 		if err := proto.Unmarshal(content(t, encode(t, handed(1, 2, 2))), &m); err != nil {
@@ -189,7 +190,7 @@ func TestDecodeRefusesHandovers(t *testing.T) {
 		// The first error counts: it says what is wrong.
 		want := map[string]string{
 			"no such guest": "is of guest 9 of 2", "one guest further": "is of guest 2 of 2", "no such epoch": "is of epoch 9 of 2", "one epoch further": "is of epoch 2 of 2",
-			"nothing to go on": "a guest without shares", "newer": "opened 7 is unknown", "far too few": "more than are left", "negative": "share 0: number", "negative later": "share 1: number", "overflow": "share 0: number",
+			"nothing to go on": "a guest without shares", "newer": "opened 7 is unknown", "far too few": "more than are left", "negative": "share 0: number", "negative later": "share 1: number", "negative at last": "share 41: number", "overflow": "share 0: number",
 			"a last one too many": "more shares than handovers have", "no shares at all": "shares are missing", "counts": "counts of 1 windows", "many": "2147483650, more than", "column": "do not have all columns",
 		}[name]
 		if _, err := wire.Decode(frame(t, raw), wire.Default()); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), want) {

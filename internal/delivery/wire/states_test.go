@@ -130,6 +130,10 @@ func TestStates(t *testing.T) {
 				t.Fatalf("too many rows: %v", err)
 			}
 		}
+		l.Rows++
+		if _, err := wire.DecodeStates(sent, l); err != nil {
+			t.Fatalf("as many rows as are allowed: %v", err)
+		}
 	})
 }
 
