@@ -370,13 +370,18 @@ func TestOpenFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	other, err := os.ReadFile(filepath.Join(dir, "server.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	key, cert, _ := strings.Cut(string(whole), "-----BEGIN CERTIFICATE-----")
 	cert = "-----BEGIN CERTIFICATE-----" + cert
+	otherKey, _, _ := strings.Cut(string(other), "-----BEGIN CERTIFICATE-----")
 	garbage := func(kind string) string {
 		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: []byte("x")}))
 	}
 	for text, want := range map[string]string{
-		garbage("PRIVATE KEY") + cert: "ca.pem: ", key + garbage("CERTIFICATE"): "ca.pem: ", cert: "has no ECDSA key", key: "has no certificate",
+		garbage("PRIVATE KEY") + cert: "ca.pem: ", key + garbage("CERTIFICATE"): "ca.pem: ", cert: "has no ECDSA key", key: "has no certificate", otherKey + cert: "do not belong together",
 		garbage("PRIVATE KEY") + string(whole): "ca.pem: ", garbage("CERTIFICATE") + string(whole): "ca.pem: ",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, "ca.pem"), []byte(text), 0o600); err != nil {

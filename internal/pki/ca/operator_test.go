@@ -107,6 +107,21 @@ func TestRevokeToken(t *testing.T) {
 	}
 }
 
+// TestRevokeNode checks that the revocation of a node is recorded.
+func TestRevokeNode(t *testing.T) {
+	reg := &memory{nodes: []registry.Node{{ID: "N1"}}}
+	a := open(t, ca.Config{}, reg)
+	if err := a.RevokeNode(t.Context(), "N1"); err != nil {
+		t.Error(err)
+	}
+	if len(reg.audits) != 1 || reg.audits[0].At.IsZero() {
+		t.Fatalf("audited %+v, want one line", reg.audits)
+	}
+	if got := reg.audits[0]; got.Actor != "local" || got.Action != "node.revoke" || got.Object != "N1" || got.Detail != "with its clones" {
+		t.Errorf("audited %+v", got)
+	}
+}
+
 // TestLocalRegistryDown checks that a node on the loopback is not identified if the registry
 // cannot be read.
 func TestLocalRegistryDown(t *testing.T) {
