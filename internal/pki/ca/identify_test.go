@@ -49,6 +49,23 @@ func TestRevokedNode(t *testing.T) {
 	}
 }
 
+// TestCertificateExpiry checks that the end of a node's certificate is known once the node has shown it.
+func TestCertificateExpiry(t *testing.T) {
+	s := serve(t, ca.Config{})
+	c := leafOf(t, s, "N1")
+	if at, ok := s.CertificateExpiry("N1"); ok {
+		t.Errorf("it ends at %v, before it was shown", at)
+	}
+	r := httptest.NewRequest(http.MethodGet, "https://localhost/", nil)
+	r.TLS.PeerCertificates = []*x509.Certificate{c}
+	if _, err := s.Identify(r); err != nil {
+		t.Fatal(err)
+	}
+	if at, ok := s.CertificateExpiry("N1"); !ok || !at.Equal(c.NotAfter) {
+		t.Errorf("it ends at %v (%v), want %v", at, ok, c.NotAfter)
+	}
+}
+
 func TestViewer(t *testing.T) {
 	s := serve(t, ca.Config{})
 	reader := func(tok token.Token) *http.Client {
