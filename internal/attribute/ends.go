@@ -235,8 +235,8 @@ func (acc *Accounts) showEnds(s *usage.Snapshot) (*usage.Snapshot, map[usage.Slo
 }
 
 // bookEnd books a group whose end an earlier run of the meter recorded. Counters that include those
-// of other groups are booked like any others, so that no use is booked twice or lost; the rest is
-// what that run booked. Energy is divided later.
+// of other groups are booked like any others, so that no use is booked twice or lost, and are not of
+// better quality than that run recorded; the rest is what that run booked. Energy is divided later.
 func (acc *Accounts) bookEnd(a *account, e *end) {
 	nested := nestedSet &^ (a.reading.Own & a.reading.Has)
 	u := e.use
@@ -248,6 +248,7 @@ func (acc *Accounts) bookEnd(a *account, e *end) {
 	a.share = u
 	for r := range (nested & a.reading.Has).All() {
 		acc.bookCounter(a, r, a.reading.Value[r]-a.childValues[nestedSlot[r]])
+		a.share.Quality.Worsen(r, e.use.Quality.Get(r))
 	}
 	if a.share.Present.Has(usage.CPUUser) {
 		cpu := a.share.Amount[usage.CPU]

@@ -505,3 +505,29 @@ func TestEndsEnergy(t *testing.T) {
 		t.Errorf("with its meter again: %d uJ, %v; want some, apportioned", u.Amount[usage.EnergyPackage], u.Quality.Get(usage.EnergyPackage))
 	}
 }
+
+// TestEndsQuality checks that what a recorded end used is not of better quality than recorded: a child that
+// vanished is in it, of which the restored accounts do not know.
+func TestEndsQuality(t *testing.T) {
+	s := newScenario(t)
+	s.tick(10*second, 1000*second)
+	s.close()
+	s.v.save(s.acc, true)
+	a := namedGroup{name: "a", life: 5, cpu: 100 * second, born: true}
+	s.tick(11*second, 1200*second, a, namedGroup{name: "b", up: "a", life: 6, cpu: 40 * second, born: true})
+	a.cpu, a.final = 200*second, true
+	s.tick(12*second, 1400*second, a)
+	s.v.records = append(s.v.records, s.acc.Ends(nil, nil))
+	s.close()
+	want := s.row("a").Usage
+	if want.Quality.Get(usage.CPU) != usage.Apportioned {
+		t.Fatalf("with a child that vanished CPU time is %v", want.Quality.Get(usage.CPU))
+	}
+	s.acc = s.v.restore(t)
+	s.tick(20*second, 1500*second)
+	s.close()
+	got := s.row("a").Usage
+	if got.Amount[usage.CPU] != 200*second || got.Quality.Get(usage.CPU) != usage.Apportioned {
+		t.Errorf("%d ns of CPU time, %v; before %d ns, apportioned", got.Amount[usage.CPU], got.Quality.Get(usage.CPU), want.Amount[usage.CPU])
+	}
+}
