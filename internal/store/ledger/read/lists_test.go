@@ -3,6 +3,7 @@ package read_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
@@ -291,6 +293,23 @@ func TestWorkloadsListed(t *testing.T) {
 		q.Scope, q.After = s, ""
 		if some = list(q); len(some) > 0 {
 			t.Errorf("%+v sees %+v", s, some)
+		}
+	}
+}
+
+// TestSelfUnknown checks that a node that the ledger does not have is not found, that a workload which it
+// does not have yet used nothing, and that what is no id of a workload is invalid.
+func TestSelfUnknown(t *testing.T) {
+	l := ledgertest.Open(t, ledgertest.SQLite(t))
+	ledgertest.Node(t, l, "a")
+	id := workload.NewID("a", workload.Job, "1")
+	for _, c := range []struct {
+		node string
+		id   workload.ID
+		want error
+	}{{"b", id, fault.ErrNotFound}, {"a", id, nil}, {"a", "no id", fault.ErrInvalid}} {
+		if s, err := l.Self(t.Context(), c.node, c.id); !errors.Is(err, c.want) {
+			t.Errorf("workload %s of node %s: %+v, %v, want %v", c.id, c.node, s, err, c.want)
 		}
 	}
 }
