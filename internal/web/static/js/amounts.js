@@ -12,7 +12,8 @@ export const running = (r, key) => (known(r[key]) && r.covered_seconds > 0 ? Num
 export function amounts(rows, widths = {}) {
   const column = (key, title, unit, help, { value, field = key, off, ...more }) => {
     const like = largest(rows, value);
-    return { key, title, num: true, fields: off ? [field, off] : [field], help, width: widths.amount, ...more, value: (r) => (known(value(r)) ? Number(value(r)) : null), cell: (r) => html`<${Figure} v=${value(r)} like=${like()} unit=${unit} quality=${r.quality[field]} off=${off && r[off]} />` };
+    const figure = (r, like) => html`<${Figure} v=${value(r)} like=${like} unit=${unit} quality=${r.quality[field]} off=${off && r[off]} />`;
+    return { key, title, num: true, fields: off ? [field, off] : [field], help, width: widths.amount, ...more, value: (r) => (known(value(r)) ? Number(value(r)) : null), cell: (r) => figure(r, like()), sum: (r) => figure(r) };
   };
   return {
     amount: (key, title, unit, help, more = {}) => column(key, title, unit, help, { value: (r) => r[key], sums: !key.includes("peak"), ...more }),
@@ -29,9 +30,9 @@ export function jobColumns(rows) {
 }
 
 // Sums is the foot of a table of what was used: the rows that are not listed, and all. The first of its
-// columns have names of rows. Averages and peaks have no sum.
+// columns have names of rows. Averages and peaks have no sum. A sum has its own unit, as elsewhere on the page.
 export function Sums({ columns, names, used, what }) {
-  const line = (title, t) => html`<tr><th scope="row" colspan=${names}>${title}</th>${columns.slice(names).map((c) => html`<td class="num">${c.sums ? c.cell(t) : ""}</td>`)}</tr>`;
+  const line = (title, t) => html`<tr><th scope="row" colspan=${names}>${title}</th>${columns.slice(names).map((c) => html`<td class="num">${c.sums ? c.sum(t) : ""}</td>`)}</tr>`;
   return used.total && html`<tfoot>${used.rest_groups > 0 && line(few(used.rest_groups, "more " + what), used.rest)}${line("All", used.total)}</tfoot>`;
 }
 

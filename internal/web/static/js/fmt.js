@@ -21,7 +21,7 @@ export function digits(v) {
 // prefixed returns the divisor and the name of the unit with the prefix that suits like.
 function prefixed(like, base, names, unit = "") {
   let divisor = 1, i = 0;
-  for (let a = Math.abs(like); a >= (base === 1024 ? 1000 : 999.5) && i < names.length - 1; i++) { a /= base; divisor *= base; }
+  for (let a = Math.abs(like); a >= base * 0.9995 && i < names.length - 1; i++) { a /= base; divisor *= base; }
   return [divisor, names[i] + unit];
 }
 
@@ -65,10 +65,13 @@ export const units = {
 };
 
 // aligned is a value of a column whose largest value is like: all have one unit and the same decimals,
-// so that they compare at a glance. What would round to zero is written as less than the last digit.
-export function aligned(v, unit, like) {
-  if (!scales[unit] || !(like > 0)) return (units[unit] || units.none)(v);
+// so that they compare at a glance. Bytes, and what would have less than two digits, have the unit that fits
+// them, as in a terminal. of is the value that an error stands beside, and has the unit of.
+export function aligned(v, unit, like, of = v) {
+  const own = (units[unit] || units.none)(v, of);
+  if (!scales[unit] || !(like > 0) || unit === "bytes" || unit === "rate") return own;
   const [d, u] = scales[unit](like), top = like / d, decimals = whole(u) ? 0 : top >= 99.95 ? 1 : top >= 9.995 ? 2 : 3, least = 10 ** -decimals;
+  if (of !== 0 && Math.abs(of / d) < 10 * least && scales[unit](of)[1] !== u) return own;
   if (v !== 0 && Math.abs(v / d) < least / 2) return ["<" + least.toFixed(decimals), u];
   return [v === 0 ? "0" : grouped((v / d).toFixed(decimals)), u];
 }

@@ -61,13 +61,13 @@ function look(r) {
   zoom(from - around, to + around);
 }
 
-const scaled = (v, unit, like) => aligned(v, unit, like).filter(Boolean).join(" ");
+const scaled = (v, unit, like, of) => aligned(v, unit, like, of).filter(Boolean).join(" ");
 
 // Value is a figure of a run as a number and as text.
 function Value({ r, f, like, bar }) {
   const v = number(r[f.key]), off = f.key === "energy_joules" ? number(r.energy_error_joules) : null;
   if (v === null) return html`<span class="absent" title=${qualities.absent}>–</span>`;
-  return html`<data class="num" value=${v} data-figure=${f.key}>${scaled(v, f.unit, like)}</data>${off !== null && html` <span class="off" title="possible error, either way">± ${scaled(off, f.unit, like)}</span>`}<${Quality} of=${r.quality[f.key]} />${bar > 0 && html`<span class="runbar" aria-hidden="true"><i style=${{ width: Math.max(1, (100 * v) / bar) + "%" }}></i></span>`}`;
+  return html`<data class="num" value=${v} data-figure=${f.key}>${scaled(v, f.unit, like)}</data>${off !== null && html` <span class="off" title="possible error, either way">± ${scaled(off, f.unit, like, v)}</span>`}<${Quality} of=${r.quality[f.key]} />${bar > 0 && html`<span class="runbar" aria-hidden="true"><i style=${{ width: Math.max(1, (100 * v) / bar) + "%" }}></i></span>`}`;
 }
 
 const percent = (c) => (c === null ? "" : (c >= 0 ? "+" : "") + (Math.abs(c) < 0.0995 ? (c * 100).toFixed(1) : (c * 100).toFixed(0)) + " %");

@@ -100,7 +100,7 @@ export function useKey(key, act) {
 export function Figure({ v, unit, quality, off, like }) {
   if (!known(v)) return html`<span class="absent" title=${qualities.absent}>–</span>`;
   const value = Number(v), column = known(like), [n, u] = column ? aligned(value, unit, Number(like)) : (units[unit] || units.none)(value);
-  const error = known(off) && (column ? aligned(Number(off), unit, Number(like)).filter(Boolean).join(" ") : text(off, unit, v));
+  const error = known(off) && (column ? aligned(Number(off), unit, Number(like), value).filter(Boolean).join(" ") : text(off, unit, v));
   return html`<span class="num" title=${column && value !== 0 ? text(value, unit) : null}>${n}${u && html`<span class="unit">${u}</span>`}${known(off) ? html`<span class="off" title="possible error, either way">± ${error}</span>` : null}<${Quality} of=${quality} /></span>`;
 }
 
