@@ -5,7 +5,7 @@ import { go, href, ranged } from "./route.js";
 import { ranges, choose, spanOf, begin, pan, widen, toNow } from "./span.js";
 import { Span } from "./range.js";
 import { refresh } from "./refresh.js";
-import { useHere, useData, isLoaded, Legend, Dialog } from "./ui.js";
+import { useHere, useData, useNarrow, isLoaded, Legend, Dialog } from "./ui.js";
 import { Stopped } from "./parts.js";
 import { Icon } from "./icon.js";
 import { Find } from "./find.js";
@@ -78,17 +78,22 @@ function useKeys(query, showKeys) {
   }, [query]);
 }
 
-function Side({ page, keep, dark, showKeys, leave, alarms }) {
-  return html`<aside class="side"><a class="brand" href=${href("/", keep)}><img src="/icon.svg" alt="" /><b>mete</b></a><${Find} />
-    <nav aria-label="pages">${pages.filter((p) => p.key).map((p) => html`<a href=${href(p.path, keep)} aria-current=${page === p || (page && page.under === p.path) ? "page" : null} title=${p.title + " (g " + p.key + ")"}><${Icon} name=${p.icon} /><span>${p.title}</span>${p.path === "/alerts" && alarms > 0 && html`<span class="count">${alarms}</span>`}</a>`)}</nav>
-    <footer><${Legend} /><div class="tools"><button class="quiet" onClick=${flipTheme} aria-label=${dark ? "light" : "dark"} title="light or dark (t)"><${Icon} name=${dark ? "sun" : "moon"} /></button>
-      <button class="quiet" onClick=${() => showKeys(true)} aria-label="keys" title="keys (?)"><kbd>?</kbd></button><a href="/docs" data-native title="documentation of the HTTP API">API</a>${signedIn() && html`<button class="quiet" onClick=${leave} aria-label="sign out" title="sign out"><${Icon} name="leave" /></button>`}</div></footer></aside>`;
+// Tools change how pages look, explain them, and sign out.
+function Tools({ dark, showKeys, leave }) {
+  return html`<div class="tools"><button class="quiet" onClick=${flipTheme} aria-label=${dark ? "light" : "dark"} title="light or dark (t)"><${Icon} name=${dark ? "sun" : "moon"} /></button>
+    <button class="quiet" onClick=${() => showKeys(true)} aria-label="keys" title="keys (?)"><kbd>?</kbd></button><a href="/docs" data-native title="documentation of the HTTP API">API</a>${signedIn() && html`<button class="quiet" onClick=${leave} aria-label="sign out" title="sign out"><${Icon} name="leave" /></button>`}</div>`;
 }
 
-// Head says where one is, and which time is looked at.
-function Head({ page, title, path, keep, span }) {
+function Side({ page, keep, alarms, tools }) {
+  return html`<aside class="side"><a class="brand" href=${href("/", keep)}><img src="/icon.svg" alt="" /><b>mete</b></a><${Find} />
+    <nav aria-label="pages">${pages.filter((p) => p.key).map((p) => html`<a href=${href(p.path, keep)} aria-current=${page === p || (page && page.under === p.path) ? "page" : null} title=${p.title + " (g " + p.key + ")"}><${Icon} name=${p.icon} /><span>${p.title}</span>${p.path === "/alerts" && alarms > 0 && html`<span class="count">${alarms}</span>`}</a>`)}</nav>
+    <footer><${Legend} />${tools}</footer></aside>`;
+}
+
+// Head says where one is, and which time is looked at. On a phone it has the tools too.
+function Head({ page, title, path, keep, span, tools }) {
   const above = page && page.under !== undefined && pages.find((p) => p.path === page.under);
-  return html`<header class="top"><div class="where">${above && html`<a class="crumb" href=${href(above.path, keep)}>${above.title}</a><span class="crumb" aria-hidden="true">/</span>`}<h1 title=${title}>${title}</h1></div>
+  return html`<header class="top"><div class="where">${above && html`<a class="crumb" href=${href(above.path, keep)}>${above.title}</a><span class="crumb" aria-hidden="true">/</span>`}<h1 title=${title}>${title}</h1>${tools}</div>
     ${page && page.ranged !== false && html`<${Span} span=${span} path=${path} />`}</header>`;
 }
 
@@ -123,7 +128,7 @@ function App() {
   const { path, query } = useHere();
   const [keys, showKeys] = useState(false);
   const [tries, again] = useState(0);
-  const theme = useTheme(), down = useEvent("mete-reach", isDown), loaded = useEvent("mete-loaded", isLoaded);
+  const theme = useTheme(), narrow = useNarrow(), down = useEvent("mete-reach", isDown), loaded = useEvent("mete-loaded", isLoaded);
   const who = useData((signal) => get("/v1/nodes", {}, signal), [tries], 15000, true);
   const firing = useData(async (signal) => (await get("/api/v1/alerts", {}, signal)).data.alerts.filter(alarms), [tries], 30000, true);
   const played = useData(async (signal) => (root.querySelector("#app").dataset.live === "1" ? (await get("/api/v0/snapshot", {}, signal)).simulated : ""), [tries], 0, true); // it is fixed when mete up starts
@@ -136,10 +141,10 @@ function App() {
 
   if (who.error && (who.error.status === 401 || (who.error.status === 403 && signedIn()))) return html`<${SignIn} key=${tries} why=${who.error.status === 403 ? who.error : null} done=${() => again(tries + 1)} />`;
   const View = page ? page.view : missing;
-  const keep = ranged(query);
+  const keep = ranged(query), tools = html`<${Tools} dark=${theme === "dark"} showKeys=${showKeys} leave=${() => { signOut(); again(tries + 1); }} />`;
   return html`<div class="frame"><a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); document.getElementById("main").focus(); }}>Skip to the page</a>
-    <${Side} page=${page} keep=${keep} dark=${theme === "dark"} showKeys=${showKeys} alarms=${(firing.data || none).length} leave=${() => { signOut(); again(tries + 1); }} />
-    <div class="body"><${Head} page=${page} title=${title} path=${path} keep=${keep} span=${spanOf(query)} />
+    <${Side} page=${page} keep=${keep} alarms=${(firing.data || none).length} tools=${narrow ? null : tools} />
+    <div class="body"><${Head} page=${page} title=${title} path=${path} keep=${keep} span=${spanOf(query)} tools=${narrow ? tools : null} />
       <main class=${"page" + (down ? " stale" : "")} id="main" tabindex="-1"><${Notices} down=${down} loaded=${loaded} simulated=${played.data} error=${who.error} />
         ${who.data && page && page.stopped && html`<${Stopped} nodes=${who.data.nodes.filter((n) => n.state !== "revoked")} span=${spanOf(query)} />`}
         ${(who.data || page && page.alone) && html`<${View} key=${path + (query.job || "") + "\n" + (query.node || "")} path=${path} nodes=${who.data ? who.data.nodes : null} alerts=${firing.data || none} theme=${theme} />`}</main></div>

@@ -5,7 +5,7 @@ import { get } from "./api.js";
 import { Icon } from "./icon.js";
 import { useData } from "./ui.js";
 import { natural } from "./names.js";
-import { go, here, href, jobAt, nodeAt, onMove, ranged } from "./route.js";
+import { go, here, href, jobAt, nodeAt, ranged } from "./route.js";
 import { pages } from "./pages/all.js";
 
 const most = 14;
@@ -61,12 +61,6 @@ const apple = /Mac|iPhone|iPad/.test(navigator.platform || "");
 // Find is the button that opens it, and what its keys open.
 export function Find() {
   const [open, set] = useState(false);
-  // On a narrow screen the navigation may scroll: the page that is open is within it.
-  useEffect(() => {
-    const show = () => requestAnimationFrame(() => { const a = document.querySelector(".side nav a[aria-current]"), side = a && a.closest(".side"); if (side && side.scrollWidth > side.clientWidth && (a.offsetLeft < side.scrollLeft || a.offsetLeft + a.offsetWidth > side.scrollLeft + side.clientWidth)) side.scrollLeft = a.offsetLeft - (side.clientWidth - a.offsetWidth) / 2; });
-    show();
-    return onMove(show);
-  }, []);
   useEffect(() => {
     const press = (e) => {
       if (document.querySelector("dialog[open]")) return;
