@@ -129,9 +129,15 @@ func lists(t *testing.T, ctx context.Context) {
 	expect(t, ctx, "names of series", `
 		const { namer, turns } = await of("pages/query.js");
 		const list = [{ metric: { __name__: "m", workload: "id1", node: "a" } }, { metric: { __name__: "m", workload: "id2", node: "a" } }, { metric: { __name__: "m", workload: "id3", node: "a" } }];
-		const names = new Map([["id1", "build"], ["id2", "test"]]);
-		return [list.map(namer(list, names)), list.map(namer(list)), [list[0]].map(namer([list[0]], names)), turns("topk(5, x)", 7), turns("topk(5, x)", 5), turns("sum(x)", 9)];`,
-		`[["build","test","id3"],["id1","id2","id3"],["m"]," · topk chooses 5 again at each step","",""]`)
+		const names = new Map([["id1", { name: "build" }], ["id2", { name: "test" }]]);
+		const grid = [1, 2].flatMap((n) => ["idle", "system"].map((part) => ({ metric: { cluster: "c" + n, node: "n" + n, part, zone: "z" } }))), odd = ["a", "b"].flatMap((x) => ["a", "b"].map((y) => ({ metric: { x, y } })));
+		return [grid.map(namer(grid)), odd.map(namer(odd)), list.map(namer(list, names)), list.map(namer(list)), [list[0]].map(namer([list[0]], names)), turns("topk(5, x)", 7), turns("topk(5, x)", 5), turns("sum(x)", 9)];`,
+		`[["n1 idle","n1 system","n2 idle","n2 system"],["x=a y=a","x=a y=b","x=b y=a","x=b y=b"],["build","test","id3"],["id1","id2","id3"],["m"]," · topk chooses 5 again at each step","",""]`)
+	expect(t, ctx, "queries of possible errors, and figures of metrics", `
+		const { errorQuery, fieldOf } = await of("pages/query.js");
+		return [["sum by (node) (mete_node_power_watts{cluster=\"a\"})", "topk(3, rate(mete_workload_energy_joules_total[2m]))", "mete_node_power_watts / 2", "max(mete_node_power_watts)", "sum(mete_node_cpu_cores)"].map(errorQuery),
+			["mete_workload_cpu_seconds_total", "mete_workload_memory_peak_bytes", "mete_workload_energy_joules_total", "mete_node_power_watts", "mete_workload_info", "mete_node_cpus", "up"].map(fieldOf)];`,
+		`[["sum by (node) (mete_node_power_error_watts{cluster=\"a\"})","topk(3, rate(mete_workload_energy_error_joules_total[2m]))","","",""],["cpu_seconds","memory_peak_bytes","energy_joules","energy_joules",null,null,null]]`)
 	expect(t, ctx, "what a search finds", `
 		const { found, rankOf } = await of("find.js");
 		const things = ["Nodes", "rack1-n02", "rack12-n01", "track1", "n02-rack1"].map((name) => ({ name }));

@@ -3,7 +3,7 @@ import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.mjs
 import uPlot from "../vendor/uplot.mjs";
 import { text, unitText, bare, when, time as clock, ticks, brief } from "./fmt.js";
 import { zoom, widen } from "./span.js";
-import { Menu, saveText, useHere, useNarrow } from "./ui.js";
+import { Menu, Quality, saveText, useHere, useNarrow } from "./ui.js";
 import { put } from "./route.js";
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -158,6 +158,7 @@ function tipLine(name, v, tone, unit) {
 }
 
 const fewNames = 6; // names of a legend that a phone shows at first
+const many = 8; // whole names that stand in one line; more stand in columns
 
 const doubled = 300; // ms between the clicks of a double click, at most
 
@@ -265,8 +266,9 @@ function pictureOf(u, { seen, tone, label, ends }, done) {
 // up, the first one at the bottom, and draws those that are over it as lines; buckets are the
 // { from, to } whose average each value is, which are drawn as bars; whole is what the axis
 // reaches to; band is { low, high } of the values' sum, drawn faintly; marks are { from, to,
-// title, tone } of what happened; pick is called with a series that is clicked.
-export function Chart({ series, span, unit, height = 220, stacked = false, whole = 0, band, legend = true, label, buckets, marks = [], pick }) {
+// title, tone } of what happened; pick is called with a series that is clicked. full writes names
+// whole, with the off, quality and link of their series.
+export function Chart({ series, span, unit, height = 220, stacked = false, whole = 0, band, legend = true, label, buckets, marks = [], pick, full }) {
   const box = useRef(), plot = useRef(), tip = useRef(), keys = useRef(), inside = useRef(false), hand = useRef(null);
   // Nothing changes under a hand that draws across the chart.
   const held = useRef(false), last = useRef(), [, drawn] = useState(0), [told, say] = useState("");
@@ -384,8 +386,11 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
     <div ref=${box} class="plot" style=${{ height: height + "px" }} role="img" tabindex="0" aria-label=${says} onMouseDown=${hold} onKeyDown=${step} onBlur=${leave}></div>
     <${Menu} label=${"save " + (label || "chart")} items=${menu} />
     <span class="told small" role="status">${told}</span><div class="tip" ref=${tip} hidden></div>
-    ${legend && (series.length > 1 || legend === "always") && html`<div class="legend" ref=${keys}>${(few ? series.slice(0, fewNames) : series).map((s, i) => html`<button type="button" key=${s.name} aria-pressed=${hides(s.name) ? "false" : "true"} onClick=${(e) => clicked(e, s.name)} onKeyDown=${(e) => keyed(e, s.name)} title=${(s.title || s.name) + " (double click or Alt+Enter: this one alone)"}>
-      <i style=${{ background: toneOf(s, i) }}></i><span>${brief(s.name)}</span><b data-name=${s.name}></b></button>`)}${few && html`<button type="button" class="more" onClick=${() => showAll(true)}>+${series.length - fewNames} more</button>`}${band && html`<span class="bandkey"><i></i>possible error</span>`}</div>`}</figure>`;
+    ${legend && (series.length > 1 || legend === "always") && html`<div class=${"legend" + (full && series.length > many ? " many" : "")} ref=${keys}>${(few ? series.slice(0, fewNames) : series).map((s, i) => {
+      const button = html`<button type="button" key=${s.name} aria-pressed=${hides(s.name) ? "false" : "true"} onClick=${(e) => clicked(e, s.name)} onKeyDown=${(e) => keyed(e, s.name)} title=${(s.title || s.name) + " (double click or Alt+Enter: this one alone)"}>
+      <i style=${{ background: toneOf(s, i) }}></i><span>${full ? s.name : brief(s.name)}</span><b data-name=${s.name}></b></button>`;
+      return full ? html`<span class="key" key=${s.name}>${button}${s.off && html`<span class="off num" title="possible error, either way">± ${s.off}</span>`}<${Quality} of=${s.quality} />${s.link && html`<a href=${s.link.href} title=${s.link.title} aria-label=${s.link.title}>›</a>`}</span>` : button;
+    })}${few && html`<button type="button" class="more" onClick=${() => showAll(true)}>+${series.length - fewNames} more</button>`}${band && html`<span class="bandkey"><i></i>possible error</span>`}</div>`}</figure>`;
 }
 
 const known = (v) => v !== null && v !== undefined;

@@ -1,0 +1,31 @@
+package web_test
+
+import (
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/testkit/fleet"
+)
+
+// With many series, page Query tells them apart, and shows their pages, quality and error.
+func TestManyInChromium(t *testing.T) {
+	needPagesStage(t)
+	f := fleet.Open(t, fleet.Config{Nodes: 60, Each: 48, Windows: 3, Window: time.Minute, Tame: true})
+	ctx := browser(t)
+	u := signIn(t, ctx, f, 1440, 900, `/query?range=15m&expr=mete_node_power_watts{node=~"rack[1-3]-.*",part!="system"}`)
+	const keys = `[...document.querySelectorAll(".legend .key button span")].map((s) => s.innerText)`
+	u.sees("different names of a node and a part", keys+`.length === 48 && new Set(`+keys+`).size === 48 && `+keys+`.every((n) => /^rack\d+-n\d\d (workloads|idle)$/.test(n))`)
+	u.sees("no name cut", `[...document.querySelectorAll(".legend .key button span")].every((s) => s.scrollWidth <= s.clientWidth)`)
+	u.sees("the quality, and a link to the node", `document.querySelectorAll(".legend .key .quality").length === 48 && /^\/node\/rack\d+-n\d\d\?range=15m$/.test(document.querySelector(".legend .key a").getAttribute("href"))`)
+	picture(t, ctx, "many-query")
+	u.opens(f.URL + "/query?range=15m&expr=sum+by+(node)+(mete_node_power_watts)")
+	u.sees("the possible error of each", `document.querySelectorAll(".legend .key .off").length === 60 && /^± [\d.]+ W$/.test(document.querySelector(".legend .key .off").innerText)`)
+	picture(t, ctx, "many-query-power")
+	u.opens(f.URL + "/query?range=15m&mode=table&expr=sum+by+(node)+(mete_node_power_watts)")
+	u.sees("links, errors and qualities in the table", `[...document.querySelectorAll("tbody tr:not(.spacer)")].every((tr) => tr.querySelector('a[href^="/node/rack"]') && /W± [\d.]+ W/.test(tr.lastElementChild.innerText.replace(/\s+(?=±)/, "")) && tr.querySelector(".quality"))`)
+	picture(t, ctx, "many-query-table")
+	u.opens(f.URL + `/query?range=15m&expr=rate(mete_workload_cpu_seconds_total[2m]) and on (cluster, node, workload) mete_workload_info{kind="container"}`)
+	u.sees("names of workloads that differ", keys+`.length === 60 && `+keys+`.every((n) => !/[a-z0-9]{26}|\(\d+\)$/.test(n))`)
+	u.sees("a link to the job", `/^\/job\?job=[a-z-]+&node=rack/.test(document.querySelector(".legend .key a").getAttribute("href"))`)
+	picture(t, ctx, "many-query-workloads")
+}
