@@ -7,7 +7,8 @@ import (
 	"mete.dev/mete/internal/testkit/fleet"
 )
 
-// With many series, page Query tells them apart, and shows their pages, quality and error.
+// With many series, page Query tells them apart, and shows their pages, quality and error; page Job says how many
+// workloads it lists.
 func TestManyInChromium(t *testing.T) {
 	needPagesStage(t)
 	f := fleet.Open(t, fleet.Config{Nodes: 60, Each: 48, Windows: 3, Window: time.Minute, Tame: true})
@@ -28,4 +29,11 @@ func TestManyInChromium(t *testing.T) {
 	u.sees("names of workloads that differ", keys+`.length === 60 && `+keys+`.every((n) => !/[a-z0-9]{26}|\(\d+\)$/.test(n))`)
 	u.sees("a link to the job", `/^\/job\?job=[a-z-]+&node=rack/.test(document.querySelector(".legend .key a").getAttribute("href"))`)
 	picture(t, ctx, "many-query-workloads")
+
+	u.opens(f.URL + "/job?job=kafka&range=15m")
+	u.sees("that there are more than are listed", `document.querySelector('[aria-label="About"]')?.innerText.includes("more than 300: list them under Parts")`)
+	u.button("list them under Parts")
+	u.sees("the workloads", `location.search.includes("parts=workload") && document.querySelectorAll('[aria-label="parts by workload"] tbody tr').length > 10`)
+	u.sees("one text of one sum", `document.querySelector('[aria-label="parts by workload"] tfoot td').innerText === document.querySelector(".stat .value").innerText.trim()`)
+	picture(t, ctx, "many-job")
 }

@@ -43,6 +43,12 @@ export function command(job, span, origin) {
   return `mete usage --where ${shellWord("job=" + job)} ${span.name ? "--from -" + span.name : `--from ${at(span.from)} --to ${at(span.to)}`} --by node${serverFlag(origin)}`;
 }
 
+// listAll shows the workloads of the job.
+function listAll() {
+  put({ parts: "workload" }, true);
+  document.querySelector('[aria-label="Parts"]').scrollIntoView({ block: "start" });
+}
+
 // About lists what is known about the job besides its use. Of a job with more workloads than are listed
 // it leaves out what only the others may tell.
 function About({ list, nodes: ran, job, span, columns }) {
@@ -55,7 +61,7 @@ function About({ list, nodes: ran, job, span, columns }) {
   const exits = [...new Set(list.map((w) => w.exit_code).filter(known))];
   return html`<${Facts} columns=${columns} of=${[["Kind", kinds.join(", ")], ["User", every("user")], ["Project", every("project")], ["Cluster", every("cluster")],
     ["Nodes", all && nodes.length > 0 && nodes.length <= 6 ? nodes.map((n, i) => html`${i > 0 && ", "}<a href=${nodeAt(n)}>${n}</a>`) : known(ran) ? few(ran, "node") : null],
-    ["Workloads", list.length > 1 ? (all ? grouped(list.length) : "at least " + list.length) : null],
+    ["Workloads", list.length > 1 ? (all ? grouped(list.length) : html`more than ${list.length - 1}: <button type="button" class="plain" onClick=${listAll}>list them under Parts</button>, or choose a shorter range`) : null],
     ["First use", all && started ? html`<span title=${exactly(started)}>${when(started)}</span>` : null], ["Ended", all && ended ? html`<span title=${exactly(ended)}>${when(ended)}</span>` : null], ["State", all && !ended && list.length ? "running" : null],
     ["Exit code", all && exits.length ? exits.join(", ") : null], ["Path", list.length === 1 && one.path ? html`<code>${one.path}</code>` : null],
     ...labels.slice(0, 12).map(([k, v]) => [html`<code>${k}</code>`, v]),
