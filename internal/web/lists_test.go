@@ -374,14 +374,14 @@ func TestTouchInChromium(t *testing.T) {
 	})()`)
 	picture(t, ctx, "touch-mark")
 	u.sees("all of the navigation within the screen", `[...document.querySelectorAll(".side nav a, .side .find")].every((e) => e.getBoundingClientRect().right <= innerWidth + 1)`)
+	const tools = `[...document.querySelectorAll(".tools button, .tools a")].filter((e) => e.getBoundingClientRect().width > 0)`
+	u.sees("the tools within the screen", tools+`.map((e) => e.ariaLabel ?? e.innerText).join() === "dark,API,sign out" && `+tools+`.every((e) => { const r = e.getBoundingClientRect(); return r.left >= 0 && r.right <= innerWidth && r.top >= 0 && r.bottom <= innerHeight && document.elementFromPoint(r.left + r.width / 2, r.top + r.height / 2)?.closest("button, a") === e; })`)
 	u.opens(f.URL + "/?range=15m")
 	u.sees("a few names of a legend", `document.querySelectorAll(".legend")[0].querySelectorAll("button[aria-pressed]").length === 6 && /^\+\d more$/.test(document.querySelector(".legend .more")?.innerText)`)
 	picture(t, ctx, "touch-overview")
 	u.clicks(".legend .more")
 	u.sees("all of them", `document.querySelectorAll(".legend")[0].querySelectorAll("button[aria-pressed]").length > 7 && [...document.querySelectorAll(".legend")[0].querySelectorAll("b")].every((b) => b.innerText !== "") && document.querySelectorAll(".legend")[0].querySelector(".more") === null`)
 	u.opens(f.URL + "/nodes?range=15m")
-	const tools = `[...document.querySelectorAll(".tools button, .tools a")].filter((e) => e.getBoundingClientRect().width > 0)`
-	u.sees("the tools within the screen", tools+`.map((e) => e.ariaLabel ?? e.innerText).join() === "dark,API,sign out" && `+tools+`.every((e) => { const r = e.getBoundingClientRect(); return r.left >= 0 && r.right <= innerWidth && r.top >= 0 && r.bottom <= innerHeight && document.elementFromPoint(r.left + r.width / 2, r.top + r.height / 2)?.closest("button, a") === e; })`)
 	u.sees("the list of nodes without the map", `document.querySelectorAll("tbody tr").length === 3 && document.querySelector(".heat") === null`)
 	u.button("Show")
 	u.sees("the map", `document.querySelectorAll(".heat a").length === 3`)

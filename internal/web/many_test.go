@@ -4,6 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+
 	"mete.dev/mete/internal/testkit/fleet"
 )
 
@@ -36,4 +39,26 @@ func TestManyInChromium(t *testing.T) {
 	u.sees("the workloads", `location.search.includes("parts=workload") && document.querySelectorAll('[aria-label="parts by workload"] tbody tr').length > 10`)
 	u.sees("one text of one sum", `document.querySelector('[aria-label="parts by workload"] tfoot td').innerText === document.querySelector(".stat .value").innerText.trim()`)
 	picture(t, ctx, "many-job")
+}
+
+// A screen that becomes wide while the page loads gets the wide diagram of page Energy flow at once.
+func TestWideInChromium(t *testing.T) {
+	needPagesStage(t)
+	f := fleet.Open(t, fleet.Config{Nodes: 3, Each: 4, Tame: true})
+	ctx := browser(t)
+	u := signIn(t, ctx, f, 1440, 900, "/query")
+	u.sees("the page", `document.querySelector("#main") !== null`)
+	// The screen is narrow until the first effects, and does not tell that it changes.
+	script := page.AddScriptToEvaluateOnNewDocumentParams{Source: `(() => {
+		const real = window.matchMedia.bind(window);
+		let narrow = true;
+		requestAnimationFrame(function wait() { if (document.querySelector('[aria-label="flow of"]')) narrow = false; else requestAnimationFrame(wait); });
+		window.matchMedia = (q) => (q === "(max-width: 40rem)" ? { get matches() { return narrow; }, addEventListener() {}, removeEventListener() {} } : real(q));
+	})()`}
+	if _, err := chromedp.Call(ctx, page.AddScriptToEvaluateOnNewDocument, script); err != nil {
+		t.Fatal(err)
+	}
+	u.opens(f.URL + "/flow?range=15m")
+	u.sees("the levels of the wide diagram", `document.querySelector(".sankey")?.ariaLabel.includes("meters to CPU packages")`)
+	picture(t, ctx, "wide-flow")
 }

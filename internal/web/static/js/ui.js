@@ -76,6 +76,7 @@ export function useNarrow() {
   useEffect(() => {
     const changed = () => set(screen.matches);
     screen.addEventListener("change", changed);
+    changed(); // it may have changed since this was drawn
     return () => screen.removeEventListener("change", changed);
   }, []);
   return narrow;
