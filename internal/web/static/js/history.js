@@ -107,10 +107,10 @@ function known(buckets, list) {
   });
 }
 
-// coarse answers a question for each of about thirty buckets of a span: { buckets, of }. Buckets are as
-// short as the rows that the ledger has of all of the range.
+// coarse answers a question for each of about thirty buckets of a span, a dozen for many nodes: { buckets, of }.
+// Buckets are as short as the rows that the ledger has of all of the range.
 export async function coarse(params, span, nodes, signal) {
-  const range = rangeOf(span), shortest = widths.find((w) => w >= (range.to - range.from) / 30) || 604800;
+  const range = rangeOf(span), shortest = widths.find((w) => w >= (range.to - range.from) / (nodes > many ? 12 : 30)) || 604800;
   for (const least of [60, 3600, 86400]) {
     const buckets = bucketsOf(range, nodes, Math.max(least, shortest)), of = await answers(params, buckets, signal);
     if (least === 86400 || !buckets.some((b, i) => widened(b, of[i]))) return { buckets, of };
