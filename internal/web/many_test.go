@@ -48,17 +48,17 @@ func TestWideInChromium(t *testing.T) {
 	ctx := browser(t)
 	u := signIn(t, ctx, f, 1440, 900, "/query")
 	u.sees("the page", `document.querySelector("#main") !== null`)
-	// The screen is narrow until the first effects, and does not tell that it changes.
+	// The screen becomes wide before the page listens to its changes.
 	script := page.AddScriptToEvaluateOnNewDocumentParams{Source: `(() => {
 		const real = window.matchMedia.bind(window);
-		let narrow = true;
-		requestAnimationFrame(function wait() { if (document.querySelector('[aria-label="flow of"]')) narrow = false; else requestAnimationFrame(wait); });
-		window.matchMedia = (q) => (q === "(max-width: 40rem)" ? { get matches() { return narrow; }, addEventListener() {}, removeEventListener() {} } : real(q));
+		window.matchMedia = (q) => { let narrow = true; return q === "(max-width: 40rem)" ? { get matches() { return narrow; }, addEventListener() { narrow = false; }, removeEventListener() {} } : real(q); };
 	})()`}
 	if _, err := chromedp.Call(ctx, page.AddScriptToEvaluateOnNewDocument, script); err != nil {
 		t.Fatal(err)
 	}
 	u.opens(f.URL + "/flow?range=15m")
 	u.sees("the levels of the wide diagram", `document.querySelector(".sankey")?.ariaLabel.includes("meters to CPU packages")`)
+	u.sees("who and where used most, with a link", `(() => { const of = (t) => [...document.querySelectorAll('[aria-label="sums"] .stat')].find((s) => s.querySelector("h3").innerText === t); return of("Largest job").querySelector("a").getAttribute("href").startsWith("/job?job=") && of("Largest node").querySelector("a").getAttribute("href").startsWith("/node/rack1-n0") && ["Workloads", "System", "Idle"].every((t) => of(t).querySelector(".quality.apportioned") && of(t).innerText.includes("±")); })()`)
+	u.sees("the quality and the page of each flow", `[...document.querySelectorAll('[aria-label="all flows"] tbody tr:not(.spacer)')].every((tr) => tr.querySelector(".quality.apportioned")) && document.querySelectorAll('[aria-label="all flows"] tbody a[href^="/node/"]').length > 3`)
 	picture(t, ctx, "wide-flow")
 }

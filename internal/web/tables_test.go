@@ -455,7 +455,7 @@ func checkFlow(u *user, f *fleet.Fleet, path string) {
 	if total.value == nil {
 		return
 	}
-	text := evaluate[string](u, `(() => { const c = document.querySelector(".bar .end b").cloneNode(true); for (const e of c.querySelectorAll(".off")) e.remove(); for (const e of c.querySelectorAll(".unit")) e.before(" "); return c.textContent.trim(); })()`)
+	text := evaluate[string](u, `(() => { const c = document.querySelector('[aria-label="sums"] .value').cloneNode(true); for (const e of c.querySelectorAll(".off")) e.remove(); for (const e of c.querySelectorAll(".unit")) e.before(" "); return c.textContent.trim(); })()`)
 	if err := compareShown(text, "J", total.value); err != nil {
 		u.t.Errorf("%s: in all: %v", path, err)
 	}

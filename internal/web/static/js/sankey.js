@@ -24,6 +24,9 @@ export function Sankey({ nodes, links, unit, height, theme, pick, narrow }) {
   return html`${!echarts && html`<${Skeleton} height=${height} />`}<div ref=${box} hidden=${!echarts} class="sankey" style=${{ height: height + "px" }} role="img" aria-label=${"flow: " + says}></div>`;
 }
 
+// marks are those of qualities, as Quality draws them.
+const marks = { apportioned: " ◐", modelled: " ○" };
+
 const label = (nodes, id) => (nodes.find((n) => n.id === id) || { name: id }).name;
 
 function option(nodes, links, unit, narrow) {
@@ -34,14 +37,14 @@ function option(nodes, links, unit, narrow) {
     animation: !matchMedia("(prefers-reduced-motion: reduce)").matches, animationDuration: 350, textStyle: { fontFamily: css("--sans") },
     tooltip: {
       renderMode: "richText", backgroundColor: css("--raised"), borderColor: css("--line"), textStyle: { color: ink, fontSize: 12 }, confine: true,
-      formatter: ({ dataType, data }) => (dataType === "edge" ? `${label(nodes, data.source)} → ${label(nodes, data.target)}\n${text(data.value, unit)}${data.off === null ? "" : "  ± " + text(data.off, unit, data.value)}` : `${data.text}\n${text(data.sum, unit)}${data.off === null ? "" : "  ± " + text(data.off, unit, data.sum)}`),
+      formatter: ({ dataType, data }) => { const v = dataType === "edge" ? data.value : data.sum; return `${dataType === "edge" ? label(nodes, data.source) + " → " + label(nodes, data.target) : data.text}\n${text(v, unit)}${unit === "joules" ? "  ± " + text(data.off, unit, v) : ""}  ${data.quality}`; },
     },
     series: [{
       type: "sankey", left: 8, right: narrow ? column + 6 : 244, top: 8, bottom: narrow ? 22 : 8, nodeWidth: 12, nodeGap: narrow ? 26 : 13, nodeAlign: "left", draggable: false, layoutIterations: 48,
       emphasis: { focus: "trajectory" }, lineStyle: { color: "source", opacity: 0.28, curveness: 0.5 },
-      label: { color: ink, fontSize: 12, width: column, overflow: "truncate", formatter: ({ data }) => `{n|${brief(data.text, narrow ? Math.floor(column / 6.5) : 22)}}${narrow ? "\n" : "  "}{v|${text(data.sum, unit)}}`, rich: { n: { color: ink, fontSize: 12, lineHeight: 15, ...around }, v: { color: muted, fontSize: 11, lineHeight: 14, ...around } } },
-      data: nodes.map((n) => ({ id: n.id, name: n.id, depth: n.depth, text: n.name, sum: n.value, off: n.off, itemStyle: { color: n.tone ? css(n.tone) : css("--c" + toneOf(n.id)), borderWidth: 0 } })),
-      links: links.map((l) => ({ source: l.from, target: l.to, value: l.value, off: l.off })),
+      label: { color: ink, fontSize: 12, width: column, overflow: "truncate", formatter: ({ data }) => `{n|${brief(data.text, narrow ? Math.floor(column / 6.5) : 22)}}${narrow ? "\n" : "  "}{v|${text(data.sum, unit)}${marks[data.quality] || ""}}`, rich: { n: { color: ink, fontSize: 12, lineHeight: 15, ...around }, v: { color: muted, fontSize: 11, lineHeight: 14, ...around } } },
+      data: nodes.map((n) => ({ id: n.id, name: n.id, depth: n.depth, text: n.name, sum: n.value, off: n.off, quality: n.quality, itemStyle: { color: n.tone ? css(n.tone) : css("--c" + toneOf(n.id)), borderWidth: 0 } })),
+      links: links.map((l) => ({ source: l.from, target: l.to, value: l.value, off: l.off, quality: l.quality })),
     }],
   };
 }

@@ -2,11 +2,11 @@
 import { html, useMemo } from "../../vendor/preact.mjs";
 import { get } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
-import { Card, Shown, Empty, Segments, Figure, largest, useData, useHere, useNarrow } from "../ui.js";
+import { Card, Stat, Shown, Empty, Segments, Figure, largest, useData, useHere, useNarrow } from "../ui.js";
 import { Table } from "../table.js";
 import { Sankey } from "../sankey.js";
-import { text, few, qualities } from "../fmt.js";
-import { put, jobAt, nodeAt, go } from "../route.js";
+import { text, few, worst, shareOf } from "../fmt.js";
+import { put, jobAt, nodeAt, href, go } from "../route.js";
 
 const domains = [["package", "energy_package_joules", "CPU packages"], ["dram", "energy_dram_joules", "memory"], ["gpu", "energy_gpu_joules", "accelerators"], ["rest", "energy_rest_joules", "whole machine"]];
 const fields = domains.map(([, f]) => f).concat("energy_joules", "energy_idle_joules", "energy_error_joules", "energy_idle_error_joules").join(",");
@@ -19,21 +19,22 @@ export function flowOf(rows, most = { node: 10, job: 18 }, narrow = false) {
   const sums = (key) => { const m = new Map(); for (const r of rows) m.set(key(r), (m.get(key(r)) || 0) + r.value); return [...m].sort((a, b) => b[1] - a[1]).map(([k]) => k); };
   const topNodes = new Set(sums((r) => r.node).slice(0, most.node)), topJobs = new Set(sums((r) => r.group + "\u0000" + r.job).filter((k) => k.split("\u0000")[1] && !(k.split("\u0000")[1] in residual)).slice(0, most.job));
   const several = !narrow && new Set(rows.map((r) => r.node)).size > 1;
-  const at = (id, name, depth, tone, r) => { const n = nodes.get(id) || { id, name, depth, tone, value: 0, off: 0 }; n.value += r.value; n.off += r.off; nodes.set(id, n); return id; };
-  const flow = (from, to, r) => { const k = from + "\u0001" + to, l = links.get(k) || { from, to, value: 0, off: 0 }; l.value += r.value; l.off += r.off; links.set(k, l); };
+  const add = (map, key, one, r) => { const n = map.get(key) || { ...one, value: 0, off: 0, quality: "" }; n.value += r.value; n.off += r.off; n.quality = worst([n.quality, r.quality]); map.set(key, n); };
+  const at = (id, name, depth, tone, r, link = "") => { add(nodes, id, { id, name, depth, tone, link }, r); return id; };
+  const flow = (from, to, r) => add(links, from + "\u0001" + to, { from, to }, r);
   for (const r of rows) {
     if (!(r.value > 0)) continue;
     const way = narrow ? [] : [at("source " + r.source, r.source, 0, "--c-rest", r)];
     way.push(at("domain " + r.domain, r.domain, way.length, "", r));
     const node = topNodes.has(r.node) ? r.node : `other ${r.place}s`;
     let depth = way.length;
-    if (several) way.push(at(r.place + " " + node, node, depth++, "", r));
+    if (several) way.push(at(r.place + " " + node, node, depth++, "", r, r.place === "node" && topNodes.has(r.node) && !r.several ? nodeAt(r.node) : ""));
     if (r.job in residual) way.push(at("residual " + r.job, r.job === "idle" ? "idle" : "system", depth, residual[r.job], r));
     else {
       way.push(at("group " + r.group, r.group, depth, "", r));
       if (!r.job) { for (let i = 1; i < way.length; i++) flow(way[i - 1], way[i], r); continue; }
       const top = topJobs.has(r.group + "\u0000" + r.job);
-      way.push(at("job " + r.group + " " + (top ? r.job : ""), top ? r.job : "other jobs", depth + 1, top ? "" : "--c-rest", r));
+      way.push(at("job " + r.group + " " + (top ? r.job : ""), top ? r.job : "other jobs", depth + 1, top ? "" : "--c-rest", r, top ? jobAt(r.job) : ""));
     }
     for (let i = 1; i < way.length; i++) flow(way[i - 1], way[i], r);
   }
@@ -46,27 +47,44 @@ function rowsOf(used, what) {
   const place = used.by.includes("node") ? "node" : "cluster", others = `other ${place}s`;
   const rows = [], places = [...new Set(used.groups.map((g) => g[place] || others))];
   // Groups beyond the limit are combined.
-  const rest = used.rest ? [{ ...used.rest, [place]: places.length === 1 ? places[0] : others, kind: "path", job: "", small: true }] : [];
+  const rest = used.rest ? [{ ...used.rest, [place]: places.length === 1 ? places[0] : `several ${place}s`, several: places.length > 1, kind: "path", job: "", small: true }] : [];
   for (const g of [...used.groups, ...rest]) {
     const sort = g.small ? "small jobs" : g.namespace && !(g.namespace in residual) ? g.namespace : g.kind === "path" ? "control groups" : g.kind + "s";
-    const base = { place, node: g[place] || others, job: g.kind in residual ? g.kind : g.job, group: sort };
-    if (what === "cpu") { rows.push({ ...base, source: "kernel counters", domain: "CPU time", value: Number(g.cpu_seconds || 0), off: 0 }); continue; }
+    const base = { place, node: g[place] || others, job: g.kind in residual ? g.kind : g.job, group: sort, several: g.several };
+    if (what === "cpu") { rows.push({ ...base, source: "kernel counters", domain: "CPU time", value: Number(g.cpu_seconds || 0), off: 0, quality: g.quality.cpu_seconds }); continue; }
     const all = Number(g.energy_joules || 0), idle = Number(g.energy_idle_joules || 0), off = Number(g.energy_error_joules || 0);
     for (const [, f, name] of domains) {
       const v = Number(g[f] || 0);
-      if (v > 0) rows.push({ ...base, source: g.quality[f] === "modelled" ? "model" : "meters", domain: name, value: v, off: all > 0 ? off * v / all : 0 });
+      if (v > 0) rows.push({ ...base, source: g.quality[f] === "modelled" ? "model" : "meters", domain: name, value: v, off: all > 0 ? off * v / all : 0, quality: g.quality[f] });
     }
-    if (idle > 0) rows.push({ ...base, source: "idle, divided", domain: "idle energy", value: idle, off: Number(g.energy_idle_error_joules || 0) });
+    if (idle > 0) rows.push({ ...base, source: "idle, divided", domain: "idle energy", value: idle, off: Number(g.energy_idle_error_joules || 0), quality: g.quality.energy_idle_joules });
   }
   return rows;
+}
+
+// Name is the name of a node or a job with its page, or of another place of a flow.
+const Name = ({ of }) => (of.link ? html`<a href=${of.link} title=${of.name}>${of.name}</a>` : html`<span title=${of.name}>${of.name}</span>`);
+
+// Sums are the total, its parts, and who and where used most.
+function Sums({ rows, total, unit }) {
+  const sum = (list) => ({ value: list.reduce((a, r) => a + r.value, 0), off: list.reduce((a, r) => a + r.off, 0), quality: worst(list.map((r) => r.quality)) });
+  const of = (job) => sum(rows.filter((r) => (job ? r.job === job : !(r.job in residual)))), work = of("");
+  const most = (list, key) => Object.entries(list.reduce((m, r) => ({ ...m, [r[key]]: [...(m[r[key]] || []), r] }), {})).map(([name, l]) => ({ name, place: l[0].place, ...sum(l) })).sort((a, b) => b.value - a.value)[0];
+  const job = most(rows.filter((r) => r.job && !(r.job in residual)), "job"), places = rows.filter((r) => !r.several), place = new Set(places.map((r) => r.node)).size > 1 ? most(places, "node") : null;
+  const off = (s) => (unit === "joules" ? s.off : null), share = (s, whole) => text(shareOf(s.value, whole), "percent"), bar = (s, color) => [{ share: s.value / total.value, color, title: share(s, total.value) }];
+  const part = (title, s, color, below) => html`<${Stat} title=${title} v=${s.value} unit=${unit} quality=${s.quality} off=${off(s)} parts=${bar(s, color)} below=${html`<span>${below}</span>`} />`;
+  const named = (title, s, link, whole, what) => html`<div class="stat"><h3>${title}</h3><div class="value"><a class="plain" href=${link} title=${s.name}>${s.name}</a></div><div class="below"><span><${Figure} v=${s.value} unit=${unit} quality=${s.quality} off=${off(s)} /></span><span>${share(s, whole)} ${what}</span></div></div>`;
+  return html`<section class="card stats" aria-label="sums"><${Stat} title="Total" v=${total.value} unit=${unit} quality=${total.quality} off=${off(total)} below=${[...new Set(rows.map((r) => r.domain))].join(", ")} />
+    ${part("Workloads", work, "var(--accent)", share(work, total.value))}${["system", "idle"].map((k) => of(k)).map((s, i) => part(["System", "Idle"][i], s, ["var(--c-system)", "var(--c-idle)"][i], share(s, total.value)))}
+    ${job && named("Largest job", job, jobAt(job.name), work.value, "of workloads")}${place && named("Largest " + place.place, place, place.place === "node" ? nodeAt(place.name) : href("/nodes", { cluster: place.name }), total.value, "of the total")}</section>`;
 }
 
 function Links({ flow, unit, narrow }) {
   const names = new Map(flow.nodes.map((n) => [n.id, n])), like = largest(flow.links, (l) => l.value);
   const columns = [
-    { key: "from", title: "From", class: "name", value: (l) => names.get(l.from).depth + names.get(l.from).name, cell: (l) => names.get(l.from).name },
-    { key: "to", title: "To", class: "name", value: (l) => names.get(l.to).name, cell: (l) => names.get(l.to).name },
-    { key: "value", title: unit === "joules" ? "Energy" : "CPU time", num: true, first: true, value: (l) => l.value, cell: (l) => html`<${Figure} v=${l.value} like=${like()} unit=${unit} off=${unit === "joules" ? l.off : null} />` },
+    { key: "from", title: "From", class: "name", value: (l) => names.get(l.from).depth + names.get(l.from).name, cell: (l) => html`<${Name} of=${names.get(l.from)} />` },
+    { key: "to", title: "To", class: "name", value: (l) => names.get(l.to).name, cell: (l) => html`<${Name} of=${names.get(l.to)} />` },
+    { key: "value", title: unit === "joules" ? "Energy" : "CPU time", num: true, first: true, value: (l) => l.value, cell: (l) => html`<${Figure} v=${l.value} like=${like()} unit=${unit} off=${unit === "joules" ? l.off : null} quality=${l.quality} />` },
     { key: "share", title: "Share of the source", num: true, value: (l) => l.value / names.get(l.from).value, cell: (l) => text(l.value / names.get(l.from).value, "percent") },
   ];
   // On a phone the amount stands beside where it flows to.
@@ -85,15 +103,16 @@ export function Flow({ theme }) {
   const narrow = useNarrow(), rows = useMemo(() => used.data && rowsOf(used.data, what), [used.data]);
   const flow = useMemo(() => rows && flowOf(rows), [rows]), drawn = useMemo(() => rows && (narrow ? flowOf(rows, { node: 0, job: 10 }, true) : flow), [rows, narrow]);
   const unit = what === "cpu" ? "seconds" : "joules", total = used.data && used.data.total;
+  const sumOf = (t) => (what === "cpu" ? { value: Number(t.cpu_seconds || 0), off: 0, quality: t.quality.cpu_seconds } : { value: Number(t.energy_joules || 0) + Number(t.energy_idle_joules || 0), off: Number(t.energy_error_joules || 0) + Number(t.energy_idle_error_joules || 0), quality: t.quality.energy_joules });
   const depths = drawn ? Math.max(0, ...drawn.nodes.map((n) => n.depth)) + 1 : 0;
   const tall = drawn ? Math.max(360, Math.min(1100, (narrow ? 42 : 29) * Math.max(...Array.from({ length: depths }, (_, d) => drawn.nodes.filter((n) => n.depth === d).length)))) : 420;
-  const pick = (id) => { const [kind, ...rest] = id.split(" "); if (kind === "node" && rest[0] !== "other") go(nodeAt(rest.join(" "))); if (kind === "job") { const n = drawn.nodes.find((n) => n.id === id); if (n.name !== "other jobs") go(jobAt(n.name)); } };
+  const pick = (id) => { const { link } = drawn.nodes.find((n) => n.id === id); if (link) go(link); };
   return html`<div class="bar"><${Segments} label="flow of" options=${[["energy", "energy"], ["cpu", "CPU time"]]} value=${what} choose=${(v) => put({ of: v === "energy" ? "" : v })} />
-      ${what === "energy" && html`<div class="bar"><span class="muted">Idle energy</span><${Segments} label="idle energy" options=${[["", "separate"], ["used", "divided by use"], ["equal", "equally"]]} value=${idle} choose=${(v) => put({ idle: v })} /></div>`}
-      ${total && html`<span class="end num"><b><${Figure} v=${what === "cpu" ? total.cpu_seconds : Number(total.energy_joules || 0) + Number(total.energy_idle_joules || 0)} unit=${unit} off=${what === "cpu" ? null : Number(total.energy_error_joules || 0) + Number(total.energy_idle_error_joules || 0)} quality=${total.quality[what === "cpu" ? "cpu_seconds" : "energy_joules"]} /></b> <span class="muted">in total</span></span>`}</div>
+      ${what === "energy" && html`<div class="bar"><span class="muted">Idle energy</span><${Segments} label="idle energy" options=${[["", "separate"], ["used", "divided by use"], ["equal", "equally"]]} value=${idle} choose=${(v) => put({ idle: v })} /></div>`}</div>
+    ${flow && flow.links.length > 0 && html`<${Sums} rows=${rows} total=${sumOf(total)} unit=${unit} />`}
     <section class="card" aria-label="flow"><${Shown} of=${used} height=${420}>${(u) => (!flow || flow.links.length === 0
       ? html`<${Empty} title=${what === "cpu" ? "No CPU time in this range" : "No energy data in this range"}><span>Choose a longer range. On a machine, <code>mete power</code> lists its meters.</span></${Empty}>`
       : html`<${Sankey} nodes=${drawn.nodes} links=${drawn.links} unit=${unit} height=${tall} theme=${theme} pick=${pick} narrow=${narrow} />
-        <p class="small muted">${what === "energy" ? "The possible error (±) of each flow is in its tooltip and in the table. " : ""}Each level sums to the same total${u.rest_groups > 0 ? `; ${few(u.rest_groups, "small job")} ${u.rest_groups === 1 ? "is" : "are"} combined` : ""}.</p>`)}</${Shown}></section>
+        <p class="small muted">${what === "energy" ? "◐ is apportioned, ○ modelled; the possible error (±) of each flow is in its tooltip and in the table. " : ""}Each level sums to the same total${u.rest_groups > 0 ? `; ${few(u.rest_groups, "small job")} ${u.rest_groups === 1 ? "is" : "are"} combined` : ""}.</p>`)}</${Shown}></section>
     ${flow && flow.links.length > 0 && html`<${Card} title="All flows" note=${few(flow.links.length, "flow")} flush><${Links} flow=${flow} unit=${unit} narrow=${narrow} /></${Card}>`}`;
 }
