@@ -35,6 +35,8 @@ func TestManyInChromium(t *testing.T) {
 
 	u.opens(f.URL + "/job?job=kafka&range=15m")
 	u.sees("that there are more than are listed", `document.querySelector('[aria-label="About"]')?.innerText.includes("more than 300: list them under Parts")`)
+	u.sees("what the job is, in one line", `(() => { const l = document.querySelector(".facts-line").innerText.replace(/\s+/g, " "); return l === "container running user ada, edsger, grace 60 nodes more than 300 workloads"; })()`)
+	u.sees("known figures only, and which are absent", `!document.querySelector('[aria-label="raw figures"]').innerText.includes("absent") && /^Absent, which is not zero: CPU throttled, /.test(document.querySelector('[aria-label="All figures"] .reading').innerText)`)
 	u.button("list them under Parts")
 	u.sees("the workloads", `location.search.includes("parts=workload") && document.querySelectorAll('[aria-label="parts by workload"] tbody tr').length > 10`)
 	u.sees("one text of one sum", `document.querySelector('[aria-label="parts by workload"] tfoot td').innerText === document.querySelector(".stat .value").innerText.trim()`)

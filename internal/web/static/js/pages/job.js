@@ -30,11 +30,12 @@ const words = (key) => key.replace(/_(byte_seconds|bytes|joules|seconds|watts)$/
 // decimal is a number without an exponent.
 const decimal = (v) => (/e-/.test(String(v)) ? Number(v).toFixed(9).replace(/0+$/, "") : String(v));
 
-// Raw lists every figure of the ledger.
+// Raw lists every figure of the ledger that is known.
 function Raw({ sum }) {
-  const rows = Object.keys(sum.quality).map((k) => ({ key: k, v: sum[k], q: sum.quality[k] })).filter((r) => !(r.q === "absent" && /idle/.test(r.key)));
+  const all = Object.keys(sum.quality).map((k) => ({ key: k, v: sum[k], q: sum.quality[k] })), rows = all.filter((r) => known(r.v)), absent = all.filter((r) => !known(r.v) && !/idle/.test(r.key));
   return html`<div class="table raw" tabindex="0" role="region" aria-label="raw figures"><table><thead><tr><th scope="col">Figure</th><th scope="col" class="num">Amount</th><th scope="col" class="num">Exact value</th><th scope="col">Quality</th></tr></thead><tbody>
-    ${rows.map((r) => html`<tr><td title=${r.key}>${words(r.key)}</td><td class="num">${known(r.v) ? text(r.v, fieldUnit(r.key)) : html`<span class="absent">–</span>`}</td><td class="num mono">${known(r.v) ? decimal(r.v) : ""}</td><td><span title=${qualities[r.q]}><${Quality} of=${r.q} all=${true} /> ${r.q}</span></td></tr>`)}</tbody></table></div>`;
+    ${rows.map((r) => html`<tr><td title=${r.key}>${words(r.key)}</td><td class="num">${text(r.v, fieldUnit(r.key))}</td><td class="num mono">${decimal(r.v)}</td><td><span title=${qualities[r.q]}><${Quality} of=${r.q} all=${true} /> ${r.q}</span></td></tr>`)}</tbody></table></div>
+    ${absent.length > 0 && html`<p class="small muted reading">Absent, which is not zero: ${absent.map((r, i) => html`${i > 0 && ", "}<span title=${r.key}>${words(r.key).replace(/^[A-Z](?=[a-z])/, (c) => c.toLowerCase())}</span>`)}.</p>`}`;
 }
 
 // command is the command that shows the same use in a terminal.
@@ -49,6 +50,19 @@ function listAll() {
   document.querySelector('[aria-label="Parts"]').scrollIntoView({ block: "start" });
 }
 
+// every are the values that the workloads of a job have of something: it may be of several users, projects or clusters.
+function every(list, key) {
+  const found = [...new Set(list.map((w) => w[key]).filter(Boolean))].sort();
+  return found.length > 4 ? `${found.slice(0, 3).join(", ")} and ${found.length - 3} more` : found.join(", ");
+}
+
+// Line says in one line whose the job is, where it runs, and whether it does.
+function Line({ list, nodes }) {
+  const all = list.length < most, running = list.some((w) => !w.ended_at), ended = list.map((w) => w.ended_at || "").sort().pop(), user = every(list, "user"), project = every(list, "project");
+  return html`<div class="bar facts-line">${[...new Set(list.map((w) => w.kind))].map((k) => html`<${Kind} of=${k} />`)}${(running || all) && list.length > 0 && html`<span class=${"tag " + (running ? "good" : "")} title=${running ? null : exactly(ended)}>${running ? "running" : "ended " + when(ended)}</span>`}
+    ${user && html`<span class="muted">user ${user}</span>`}${project && html`<span class="muted">project ${project}</span>`}${known(nodes) && html`<span class="muted">${few(nodes, "node")}</span>`}<span class="muted">${all ? few(list.length, "workload") : `more than ${most - 1} workloads`}</span></div>`;
+}
+
 // About lists what is known about the job besides its use. Of a job with more workloads than are listed
 // it leaves out what only the others may tell.
 function About({ list, nodes: ran, job, span, columns }) {
@@ -56,10 +70,8 @@ function About({ list, nodes: ran, job, span, columns }) {
   const kinds = [...new Set(list.map((w) => w.kind))], nodes = [...new Set(list.map((w) => w.node))];
   const started = list.map((w) => w.started_at || w.first_at).filter(Boolean).sort()[0], ended = list.every((w) => w.ended_at) ? list.map((w) => w.ended_at).sort().pop() : null;
   const all = list.length < most;
-  // One job may be of several users, projects or clusters.
-  const every = (key) => { const found = [...new Set(list.map((w) => w[key]).filter(Boolean))].sort(); return found.length > 4 ? `${found.slice(0, 3).join(", ")} and ${found.length - 3} more` : found.join(", "); };
   const exits = [...new Set(list.map((w) => w.exit_code).filter(known))];
-  return html`<${Facts} columns=${columns} of=${[["Kind", kinds.join(", ")], ["User", every("user")], ["Project", every("project")], ["Cluster", every("cluster")],
+  return html`<${Facts} columns=${columns} of=${[["Kind", kinds.join(", ")], ["User", every(list, "user")], ["Project", every(list, "project")], ["Cluster", every(list, "cluster")],
     ["Nodes", all && nodes.length > 0 && nodes.length <= 6 ? nodes.map((n, i) => html`${i > 0 && ", "}<a href=${nodeAt(n)}>${n}</a>`) : known(ran) ? few(ran, "node") : null],
     ["Workloads", list.length > 1 ? (all ? grouped(list.length) : html`more than ${list.length - 1}: <button type="button" class="plain" onClick=${listAll}>list them under Parts</button>, or choose a shorter range`) : null],
     ["First use", all && started ? html`<span title=${exactly(started)}>${when(started)}</span>` : null], ["Ended", all && ended ? html`<span title=${exactly(ended)}>${when(ended)}</span>` : null], ["State", all && !ended && list.length ? "running" : null],
@@ -109,7 +121,7 @@ export function Job({ nodes }) {
   const cores = sum && running(sum, "cpu_seconds"), bytes = sum && running(sum, "memory_byte_seconds"), watts = sum && running(sum, "energy_joules");
   const together = sum && Number(sum.memory_average_bytes) > bytes; // several ran at a time
   const whileRunning = (list.data || []).length > 1 ? "of a workload while it ran" : "while it ran";
-  return html`<${Shown} of=${used} height=${108}>${() => html`<section class="card stats five" aria-label="in this range">
+  return html`${list.data ? html`<${Line} list=${list.data} nodes=${sum && sum.nodes} />` : html`<div class="facts-line"></div>`}<${Shown} of=${used} height=${108}>${() => html`<section class="card stats five" aria-label="in this range">
       <${Stat} title="CPU" v=${sum.cpu_seconds} unit="seconds" quality=${q.cpu_seconds} below=${html`${known(cores) && html`<span>${text(cores, "cores")} ${whileRunning}</span>`}${change("cpu_seconds")}`} />
       <${Stat} title="Memory" v=${together ? sum.memory_average_bytes : bytes} unit="bytes" quality=${q.memory_byte_seconds} below=${html`${together ? html`<span>average of all</span><span>${text(bytes, "bytes")} ${whileRunning}</span>` : html`<span>average ${whileRunning}</span>`}${known(sum.memory_peak_bytes) && html`<span>peak ${text(sum.memory_peak_bytes, "bytes")}</span>`}`} />
       <${Stat} title="Energy" v=${sum.energy_joules} unit="joules" quality=${q.energy_joules} off=${sum.energy_error_joules === null ? null : sum.energy_error_joules} below=${html`${known(watts) && html`<span>${text(watts, "watts")} ${whileRunning}</span>`}${change("energy_joules")}`} />
