@@ -228,6 +228,7 @@ func TestOutageInChromium(t *testing.T) {
 	u.sees("that half are silenced", `document.querySelector(".alerts > li").innerText.includes("500 silenced")`)
 	u.sees("five of its alerts", `document.querySelectorAll(".alerts .brief li").length === 5`)
 	u.sees("the heartbeat, apart from the alerts", `document.querySelector(".heartbeat").innerText.includes("Heartbeat") && !document.querySelector(".alerts").innerText.includes("MeteDeadMan")`)
+	u.sees("one line where no alert fired", `/No alerts fired in this range/.test(document.querySelector('[aria-label="History"]').innerText) && document.querySelector('[aria-label="History"]').clientHeight < 100`)
 	height("Alerts", 2500)
 	picture(t, ctx, "outage-alerts")
 	u.button("Show all 1,000")

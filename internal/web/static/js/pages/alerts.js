@@ -109,7 +109,7 @@ function History({ q }) {
     { key: "most", title: "Alerts", num: true, width: "6rem", help: "most alerts of this rule at the same time", value: (e) => e.most, cell: (e) => grouped(e.most) },
   ];
   const shownColumns = narrow ? ["rule", "from", "to", "length", "severity", "most"].map((k) => ({ ...list.find((c) => c.key === k), width: k === "rule" ? "10.5rem" : "8.2rem" })) : list;
-  return html`<${Card} title="History" note=${length(Math.max(span.step, 60)) + " resolution"} flush><${Shown} of=${data} lines=${4}>${(all) => { const rows = all.filter((e) => !q || e.rule.toLowerCase().includes(q)); return html`<${Table} columns=${shownColumns} rows=${rows} id=${(e) => e.rule + e.severity + e.from} name="past" label="past alerts" empty=${html`<${Empty} title=${all.length ? "No past alerts match the filter" : "No alerts fired in this range"} />`} />`; }}</${Shown}></${Card}>
+  return html`<${Card} title="History" note=${length(Math.max(span.step, 60)) + " resolution"} flush><${Shown} of=${data} lines=${4}>${(all) => { const rows = all.filter((e) => !q || e.rule.toLowerCase().includes(q)); return html`<${Table} columns=${shownColumns} rows=${rows} id=${(e) => e.rule + e.severity + e.from} name="past" label="past alerts" empty=${html`<p class="muted reading">${all.length ? "No past alerts match the filter." : "No alerts fired in this range."}</p>`} />`; }}</${Shown}></${Card}>
     ${shown && html`<${Who} e=${shown} close=${() => show(null)} />`}`;
 }
 
