@@ -382,6 +382,7 @@ func TestTouchInChromium(t *testing.T) {
 	picture(t, ctx, "touch-overview")
 	u.clicks(".legend .more")
 	u.sees("all of them", `document.querySelectorAll(".legend")[0].querySelectorAll("button[aria-pressed]").length > 7 && [...document.querySelectorAll(".legend")[0].querySelectorAll("b")].every((b) => b.innerText !== "") && document.querySelectorAll(".legend")[0].querySelector(".more") === null`)
+	u.sees("the range beside the calendar", `document.querySelector("#range-open").innerText === "last 15m"`)
 	u.opens(f.URL + "/nodes?range=15m")
 	u.sees("the list of nodes without the map", `document.querySelectorAll("tbody tr").length === 3 && document.querySelector(".heat") === null`)
 	u.button("Show")

@@ -1,7 +1,7 @@
 // The part of the header that chooses the range of time.
 import { html, useState, useRef } from "../vendor/preact.mjs";
 import { ranges, choose, periods, rangeOf, written, instantOf, toNow, pan, widen, isNow } from "./span.js";
-import { Segments } from "./ui.js";
+import { Segments, useNarrow } from "./ui.js";
 import { when, zone } from "./fmt.js";
 import { put } from "./route.js";
 import { Icon } from "./icon.js";
@@ -47,8 +47,8 @@ function Picker({ span }) {
     return box.current.querySelector("#range-" + found.wrong).focus();
   };
   const period = (of) => { const [from, to] = of(Date.now() / 1000); apply({ from, to }); };
-  const free = !ranges.some(([n]) => n === span.name);
-  return html`<button type="button" id="range-open" ref=${button} popovertarget="range" class=${"dates" + (free ? " chosen" : "")} aria-haspopup="dialog" title="choose a date range (d)" aria-label=${"dates: " + said(span)}><${Icon} name="calendar" />${free && html`<span class="num">${said(span)}</span>`}</button>
+  const free = !ranges.some(([n]) => n === span.name), narrow = useNarrow();
+  return html`<button type="button" id="range-open" ref=${button} popovertarget="range" class=${"dates" + (free ? " chosen" : "")} aria-haspopup="dialog" title="choose a date range (d)" aria-label=${"dates: " + said(span)}><${Icon} name="calendar" />${(free || narrow) && html`<span class="num">${said(span)}</span>`}</button>
     <div id="range" popover="auto" role="dialog" aria-label="range of time by dates" ref=${box} onBeforeToggle=${opened} onToggle=${(e) => { if (e.newState === "open") { const f = box.current.querySelector("input"); f.focus(); f.select(); } }}>
       <form onSubmit=${submit}><${End} name="from" label="From" value=${ends.from} set=${(v) => { set({ ...ends, from: v }); complain(null); }} wrong=${wrong && wrong.wrong === "from"} />
         <${End} name="to" label="To" value=${ends.to} set=${(v) => { set({ ...ends, to: v }); complain(null); }} wrong=${wrong && wrong.wrong === "to"} />
