@@ -263,6 +263,11 @@ func TestNodesInChromium(t *testing.T) {
 	u.sees("the choice of energy in the range", `(() => { const l = [...document.querySelectorAll(".pop label")].find((l) => l.innerText.trim() === "Energy in the range"); l?.querySelector("input").click(); return Boolean(l); })()`)
 	u.sees("energy of each node", `[...document.querySelectorAll("th")].some((th) => th.innerText.trim() === "Energy") && /[\d.]+ ?k?(J|Wh)/.test(document.querySelector("tbody tr:not(.spacer) td:last-child").innerText)`)
 	u.opens(f.URL + "/nodes?range=15m")
+	u.sees("the sum of all", `document.querySelector("tfoot th").innerText === "88 nodes" && document.querySelector("tfoot .quality.apportioned") !== null`)
+	sum, err := chromedp.Run(ctx, chromedp.Evaluate[string](`[...document.querySelectorAll("tfoot td")].map((td) => td.innerText).find((s) => / W/.test(s.replace("kW", " W"))).split("±")[0].trim()`))
+	if err != nil {
+		t.Fatal(err)
+	}
 	u.sees("no unit cut", `document.querySelectorAll("tbody tr:not(.spacer)").length > 10 && [...document.querySelectorAll("tbody tr:not(.spacer) td")].every((td) => td.scrollWidth <= td.clientWidth)`)
 	u.opens(f.URL + "/node/rack11-n08?range=15m")
 	u.sees("no claim about a node that is late", `document.querySelector('[aria-label="About"]')?.innerText.includes("none up to the latest data")`)
@@ -272,6 +277,8 @@ func TestNodesInChromium(t *testing.T) {
 	u.sees("how many are up to date", `[...document.querySelectorAll("section[aria-label=now] .stat")].at(-1).innerText.includes("87 of 88")`)
 	u.sees("problems above the charts", `document.querySelector('[aria-label="Attention"] li').getBoundingClientRect().bottom < document.querySelector(".chart").getBoundingClientRect().top`)
 	u.sees("the parts of the chart of power that are not stacked", `/^without idle, [\d.]+ k?W$/.test(document.querySelector('[aria-label^="Power"] .note, .card:has([aria-label^="Power: "]) .note')?.innerText) && document.querySelector(".bandkey")?.innerText === "possible error"`)
+	u.sees("the same sum as page Nodes", fmt.Sprintf(`[...document.querySelectorAll("section[aria-label=now] .stat")].find((s) => s.innerText.startsWith("Power")).querySelector(".value").innerText.trim() === %s`, quote(sum)))
+	u.sees("the quality and error of the balance", `[...document.querySelectorAll('[aria-label="Balance"] li')].some((li) => /^Energy\s.*±/.test(li.innerText) && li.querySelector(".quality.apportioned"))`)
 	picture(t, ctx, "nodes-overview")
 }
 
@@ -375,6 +382,7 @@ func TestTouchInChromium(t *testing.T) {
 	})()`)
 	picture(t, ctx, "touch-mark")
 	u.sees("all of the navigation within the screen", `[...document.querySelectorAll(".side nav a, .side .find")].every((e) => e.getBoundingClientRect().right <= innerWidth + 1)`)
+	u.sees("the range beside the calendar", `document.querySelector("#range-open").innerText === "last 15m"`)
 	const tools = `[...document.querySelectorAll(".tools button, .tools a")].filter((e) => e.getBoundingClientRect().width > 0)`
 	u.sees("the tools within the screen", tools+`.map((e) => e.ariaLabel ?? e.innerText).join() === "dark,API,sign out" && `+tools+`.every((e) => { const r = e.getBoundingClientRect(); return r.left >= 0 && r.right <= innerWidth && r.top >= 0 && r.bottom <= innerHeight && document.elementFromPoint(r.left + r.width / 2, r.top + r.height / 2)?.closest("button, a") === e; })`)
 	u.opens(f.URL + "/?range=15m")
@@ -382,7 +390,6 @@ func TestTouchInChromium(t *testing.T) {
 	picture(t, ctx, "touch-overview")
 	u.clicks(".legend .more")
 	u.sees("all of them", `document.querySelectorAll(".legend")[0].querySelectorAll("button[aria-pressed]").length > 7 && [...document.querySelectorAll(".legend")[0].querySelectorAll("b")].every((b) => b.innerText !== "") && document.querySelectorAll(".legend")[0].querySelector(".more") === null`)
-	u.sees("the range beside the calendar", `document.querySelector("#range-open").innerText === "last 15m"`)
 	u.opens(f.URL + "/nodes?range=15m")
 	u.sees("the list of nodes without the map", `document.querySelectorAll("tbody tr").length === 3 && document.querySelector(".heat") === null`)
 	u.button("Show")

@@ -153,10 +153,10 @@ export function Whole({ used }) {
   const rows = summed.filter(([, f]) => used.whole && used.whole[f] !== null && Number(used.whole[f]) > 0).map(([name, f, unit]) => {
     const whole = Number(used.whole[f]), parts = { workloads: of("", f), system: of("system", f), idle: of("idle", f) };
     const off = Number(used.total[f]) - whole;
-    return { name, unit, whole, parts, off: Math.abs(off) <= 1e-9 * whole ? 0 : off, quality: used.total.quality[f] };
+    return { name, unit, whole, parts, off: Math.abs(off) <= 1e-9 * whole ? 0 : off, quality: used.total.quality[f], error: f === "energy_joules" ? used.total.energy_error_joules : null };
   });
   if (rows.length === 0) return html`<${Empty} title="No data in this range" />`;
-  return html`<ul class="wholes">${rows.map((r) => html`<li><div class="row"><b>${r.name}</b><span class="num muted">${text(r.whole, r.unit)}</span><span class=${"tag " + (r.off === 0 ? "good" : "bad")} title=${r.off === 0 ? "workloads + system + idle = total" : "the parts do not sum to the total. This is a bug, please report it"}>${r.off === 0 ? "adds up" : "off by " + text(r.off, r.unit)}</span></div>
+  return html`<ul class="wholes">${rows.map((r) => html`<li><div class="row"><b>${r.name}</b><span class="muted"><${Figure} v=${r.whole} unit=${r.unit} quality=${r.quality} off=${r.error} /></span><span class=${"tag " + (r.off === 0 ? "good" : "bad")} title=${r.off === 0 ? "workloads + system + idle = total" : "the parts do not sum to the total. This is a bug, please report it"}>${r.off === 0 ? "adds up" : "off by " + text(r.off, r.unit)}</span></div>
     <${Bar} parts=${[["workloads", "var(--accent)"], ["system", "var(--c-system)"], ["idle", "transparent"]].map(([p, color]) => ({ share: r.parts[p] / r.whole, color, title: `${p} ${text(r.parts[p], r.unit)}, ${text(shareOf(r.parts[p], r.whole), "percent")}` }))} />
     <div class="row small muted num">${["workloads", "system", "idle"].map((p) => { const s = r.off === 0 ? shareOf(r.parts[p], r.whole) : null; return html`<span title=${s === null ? inconsistent : null}>${p} ${text(s, "percent")}</span>`; })}</div></li>`)}</ul>`;
 }

@@ -48,6 +48,12 @@ export function summed(groups) {
   return of;
 }
 
+// Sums is the foot of the table: the sum of all nodes, as on Overview.
+function Sums({ sum, nodes, shown }) {
+  const total = columnsOf([]).filter(shown), summed = ["cpu_cores", "memory_bytes", "power", "disk_bytes_per_second", "network_bytes_per_second", "workloads"];
+  return html`<tfoot><tr><th scope="row">${few(nodes, "node")}</th>${total.slice(1).map((c) => html`<td class=${c.num ? "num" : ""}>${summed.includes(c.key) ? c.cell(sum) : ""}</td>`)}</tr></tfoot>`;
+}
+
 export function Nodes({ nodes }) {
   const { query } = useHere();
   const span = useSpan(query), several = new Set(nodes.map((n) => n.cluster)).size > 1;
@@ -65,7 +71,7 @@ export function Nodes({ nodes }) {
   const count = now.data ? few(rows.length, "node") : "", clusters = [...new Set(nodes.map((n) => n.cluster))].sort(natural), have = [...new Set(nodes.map((n) => n.state))].sort();
   return html`${nodes.length > 1 && html`<${Card} title="Map" note=${count} aside=${narrow && html`<button type="button" aria-expanded=${map ? "true" : "false"} onClick=${() => showMap(!map)}>${map ? "Hide" : "Show"}</button>`}>${(map || !narrow) && html`<${Shown} of=${now} height=${60}>${() => html`<${Heat} nodes=${rows} />`}</${Shown}>`}</${Card}>`}
     <section class="card flush fill"><header class="bar"><${Search} placeholder="Filter nodes" />${clusters.length > 1 && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}${(have.length > 1 || query.state) && html`<${Select} name="state" label="State" all="all" options=${have} />`}<div class="end bar"><span class="muted num" role="status">${count}</span><${Columns} columns=${columns} shown=${chosen} /></div></header>
-    <${Shown} of=${now} lines=${8}>${() => html`<${Table} tall columns=${columnsOf(rows, narrow).filter(isShown)} rows=${rows} id=${(n) => n.node} label="nodes" empty=${nodes.length === 0
+    <${Shown} of=${now} lines=${8}>${() => html`<${Table} tall columns=${columnsOf(rows, narrow).filter(isShown)} rows=${rows} id=${(n) => n.node} label="nodes" foot=${rows.length > 1 && rows.length === (now.data.nodes || []).length && html`<${Sums} sum=${now.data.sum} nodes=${rows.length} shown=${isShown} />`} empty=${nodes.length === 0
       ? html`<${Empty} title="No machine has enrolled yet"><pre>mete token create --role agent
 mete-agent -server URL -token-file FILE</pre></${Empty}>` : html`<${Empty} title="No nodes match the filters"><button onClick=${() => put({ q: "", cluster: "", state: "" })}>Show all</button></${Empty}>`} />`}</${Shown}>
     <p class="small muted reading">Bars: workloads blue, system gray, idle empty.</p></section>`;
