@@ -33,6 +33,17 @@ func TestManyInChromium(t *testing.T) {
 	u.sees("a link to the job", `/^\/job\?job=[a-z-]+&node=rack/.test(document.querySelector(".legend .key a").getAttribute("href"))`)
 	picture(t, ctx, "many-query-workloads")
 
+	u.opens(f.URL + "/query")
+	u.sees("a large energy with a large error", `(() => { const ask = window.fetch; window.fetch = async (path, more) => {
+		const r = await ask(path, more);
+		if (!path.startsWith("/v1/usage?by=job%2Ckind&fields=")) return r;
+		const a = await r.json();
+		for (const g of a.groups) [g.energy_joules, g.energy_error_joules] = [33.68 * 3.6e6, 33.09 * 3.6e6];
+		return new Response(JSON.stringify(a));
+	}; return true; })()`)
+	u.clicks(`nav a[href^="/jobs"]`)
+	u.sees("no figure of page Jobs cut", `document.querySelector("tbody td:last-child")?.innerText.includes("± 33.09 kWh") && [...document.querySelectorAll("tbody td.num")].every((td) => td.scrollWidth <= td.clientWidth)`)
+	picture(t, ctx, "many-jobs")
 	u.opens(f.URL + "/job?job=kafka&range=15m")
 	u.sees("that there are more than are listed", `document.querySelector('[aria-label="About"]')?.innerText.includes("more than 300: list them under Parts")`)
 	u.sees("what the job is, in one line", `(() => { const l = document.querySelector(".facts-line").innerText.replace(/\s+/g, " "); return l === "container running user ada, edsger, grace 60 nodes more than 300 workloads"; })()`)

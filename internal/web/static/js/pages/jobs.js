@@ -18,7 +18,7 @@ const widths = { amount: "7.9rem", running: "9.4rem" };
 function allColumns(trend, total, rows) {
   const { amount, whileRunning } = amounts(rows, widths), cpu = amount("cpu_seconds", "CPU", "seconds", "CPU time in the range", { first: true, width: "9.6rem" });
   return [
-    { key: "job", title: "Job", always: true, width: "19rem", class: "name", value: (r) => r.job.toLowerCase(), cell: (r) => html`<${Job} name=${r.job} />` },
+    { key: "job", title: "Job", always: true, width: "17.5rem", class: "name", value: (r) => r.job.toLowerCase(), cell: (r) => html`<${Job} name=${r.job} />` },
     { key: "kind", title: "Kind", width: "6.6rem", value: (r) => r.kind, cell: (r) => html`<${Kind} of=${r.kind} />${r.kind === "path" && html`<span class="muted">group</span>`}` },
     named("namespace", "Namespace", "9rem"), named("user", "User", "7rem"), named("project", "Project", "8rem"), named("cluster", "Cluster", "7rem"),
     { key: "nodes", title: "Nodes", num: true, width: "5rem", value: (r) => r.nodes, cell: (r) => grouped(r.nodes) },
@@ -32,7 +32,7 @@ function allColumns(trend, total, rows) {
     amount("disk_read_bytes", "Read", "bytes", "bytes read from disks", { long: "Disk read" }), amount("disk_written_bytes", "Written", "bytes", "bytes written to disks", { long: "Disk written" }),
     amount("network_rx_bytes", "Received", "bytes", "bytes received", { long: "Network received" }), amount("network_tx_bytes", "Sent", "bytes", "bytes sent", { long: "Network sent" }),
     amount("processes", "Started", "count", "processes started", { long: "Processes started" }), amount("oom_kills", "OOM kills", "count", "processes killed because memory ran out"),
-    amount("energy_joules", "Energy", "joules", "energy of the activity, with the possible error", { width: "13.5rem", off: "energy_error_joules" }),
+    amount("energy_joules", "Energy", "joules", "energy of the activity, with the possible error", { width: "15rem", off: "energy_error_joules" }),
   ];
 }
 const usual = ["kind", "trend", "cpu_seconds", "memory_peak_bytes", "memory", "disk_written_bytes", "network_rx_bytes", "energy_joules"];
