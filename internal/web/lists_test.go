@@ -226,6 +226,7 @@ func TestOutageInChromium(t *testing.T) {
 	u.clicks(`nav a[href^="/alerts"]`)
 	u.sees("one group", `document.querySelectorAll(".alerts > li").length === 1 && document.querySelector(".alerts > li").innerText.includes("1,000 nodes in 2 clusters")`)
 	u.sees("that half are silenced", `document.querySelector(".alerts > li").innerText.includes("500 silenced")`)
+	u.sees("the query of the rule", `document.querySelector('.alerts a[href^="/query"]').getAttribute("href").startsWith("/query?expr=mete_node_up")`)
 	u.sees("five of its alerts", `document.querySelectorAll(".alerts .brief li").length === 5`)
 	u.sees("the heartbeat, apart from the alerts", `document.querySelector(".heartbeat").innerText.includes("Heartbeat") && !document.querySelector(".alerts").innerText.includes("MeteDeadMan")`)
 	u.sees("one line where no alert fired", `/No alerts fired in this range/.test(document.querySelector('[aria-label="History"]').innerText) && document.querySelector('[aria-label="History"]').clientHeight < 100`)

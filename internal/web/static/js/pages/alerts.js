@@ -8,7 +8,7 @@ import { Table } from "../table.js";
 import { byRule, describe, extent, isHeartbeat, prefixes } from "../firing.js";
 import { natural } from "../names.js";
 import { grouped, text, length, when, ago, exactly, few, shellWord } from "../fmt.js";
-import { put, nodeAt, href } from "../route.js";
+import { put, nodeAt, href, here, ranged } from "../route.js";
 
 const tone = { firing: "bad", pending: "warn", inactive: "good" };
 const brief = 5; // alerts of a group that are shown at first
@@ -48,7 +48,7 @@ function Silence({ g, close }) {
 }
 
 // Group shows one rule's alerts: how many, where, the first of them, and all on request.
-function Group({ g, open }) {
+function Group({ g, open, query }) {
   const [silence, set] = useState(false), silenced = g.alerts.filter((a) => (a.silenced_by || []).length > 0).length;
   const many = prefixes(g.alerts), one = g.alerts.length === 1 ? g.alerts[0] : null, first = g.alerts.slice(0, brief);
   return html`<li class=${tone[g.state]} data-rule=${g.rule}><div class="row"><b>${g.rule}</b><span class=${"tag " + tone[g.state]}>${g.state}</span>${g.severity && html`<span class="tag">${g.severity}</span>`}${silenced > 0 && html`<span class="tag" title="receivers get no notification">${silenced === g.alerts.length ? "silenced" : grouped(silenced) + " silenced"}</span>`}<span class="extent">${extent(g.alerts)}</span><span class="muted end">since <${Since} at=${g.since} /></span></div>
@@ -56,7 +56,7 @@ function Group({ g, open }) {
     ${!one && many.length > 1 && html`<div class="labels">${many.slice(0, 8).map((p) => html`<button type="button" class="tag" title=${"filter by " + p.name} onClick=${() => put({ q: p.name }, true)}>${p.name} ${grouped(p.count)}</button>`)}${many.length > 8 && html`<span class="muted small">and ${few(many.length - 8, "more group")}</span>`}</div>`}
     ${!one && (open ? html`<${Table} columns=${columns} rows=${g.alerts} id=${idOf} name=${"by" + g.rule} label=${"alerts of " + g.rule} />`
       : html`<ul class="brief">${first.map((a) => html`<li><${About} a=${a} /><span class="muted">${a.labels.node ? a.labels.cluster : ""}</span><span class="muted num">${ago(a.activeAt)}</span><span class="muted summary">${a.annotations.summary}</span></li>`)}</ul>`)}
-    <div class="bar">${!one && (open || g.alerts.length > brief) && html`<button type="button" class="quiet" onClick=${() => put({ open: open ? "" : g.rule }, true)}>${open ? "Show fewer" : "Show all " + grouped(g.alerts.length)}</button>`}${silenced < g.alerts.length && html`<button type="button" class="quiet" onClick=${() => set(true)}>Silence…</button>`}</div>
+    <div class="bar">${!one && (open || g.alerts.length > brief) && html`<button type="button" class="quiet" onClick=${() => put({ open: open ? "" : g.rule }, true)}>${open ? "Show fewer" : "Show all " + grouped(g.alerts.length)}</button>`}${silenced < g.alerts.length && html`<button type="button" class="quiet" onClick=${() => set(true)}>Silence…</button>`}${query && html`<a href=${href("/query", { expr: query, ...ranged(here().query) })}>Run query</a>`}</div>
     ${silence && html`<${Silence} g=${g} close=${() => set(false)} />`}</li>`;
 }
 
@@ -151,9 +151,9 @@ export function Alerts() {
     if (groups.length === 0) return html`<${Card} title="Alerts"><${Empty} title="No alerting rules"><span>This server evaluates no rules. A Prometheus server can: it reads the same series from <code>/api/v1</code>.</span><a href="/health">Health shows current problems.</a></${Empty}></${Card}>`;
     const wanted = alerts.filter((a) => !isHeartbeat(a)), of = (k) => [...new Set(wanted.map((a) => a.labels[k]).filter(Boolean))].sort(natural), clusters = of("cluster"), severities = of("severity");
     const passing = wanted.filter((a) => (!q || [a.annotations.summary || "", ...Object.values(a.labels)].some((v) => v.toLowerCase().includes(q))) && (!query.cluster || a.labels.cluster === query.cluster) && (!query.severity || a.labels.severity === query.severity));
-    const shown = byRule(passing), filtered = passing.length < wanted.length;
+    const queries = new Map(groups.flatMap((g) => g.rules).map((r) => [r.name, r.query])), shown = byRule(passing), filtered = passing.length < wanted.length;
     return html`<${Card} title="Firing and pending" note=${wanted.length ? (filtered ? grouped(passing.length) + " of " : "") + few(wanted.length, "alert") + ", " + few(byRule(wanted).length, "rule") : ""} aside=${html`<div class="bar">${(clusters.length > 1 || query.cluster) && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}${(severities.length > 1 || query.severity) && html`<${Select} name="severity" label="Severity" all="all" options=${severities} />`}<${Search} placeholder="Filter alerts and rules" /></div>`}>
-        ${shown.length === 0 ? html`<${Nothing} filtered=${filtered} />` : html`<ul class="alerts">${shown.map((g) => html`<${Group} key=${g.rule + g.state + g.severity} g=${g} open=${query.open === g.rule} />`)}</ul>`}
+        ${shown.length === 0 ? html`<${Nothing} filtered=${filtered} />` : html`<ul class="alerts">${shown.map((g) => html`<${Group} key=${g.rule + g.state + g.severity} g=${g} open=${query.open === g.rule} query=${queries.get(g.rule)} />`)}</ul>`}
         <${Heartbeat} rules=${groups.flatMap((g) => g.rules).filter((r) => r.type === "alerting" && isHeartbeat(r))} /></${Card}>
       ${silences.length > 0 && html`<${Silences} list=${silences} />`}<${History} q=${q} /><${Rules} groups=${groups} q=${q} show=${show} />`;
   }}</${Shown}>`;
