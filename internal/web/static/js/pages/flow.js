@@ -70,7 +70,7 @@ function Sums({ rows, total, unit }) {
   const sum = (list) => ({ value: list.reduce((a, r) => a + r.value, 0), off: list.reduce((a, r) => a + r.off, 0), quality: worst(list.map((r) => r.quality)) });
   const of = (job) => sum(rows.filter((r) => (job ? r.job === job : !(r.job in residual)))), work = of("");
   const most = (list, key) => Object.entries(list.reduce((m, r) => ({ ...m, [r[key]]: [...(m[r[key]] || []), r] }), {})).map(([name, l]) => ({ name, place: l[0].place, ...sum(l) })).sort((a, b) => b.value - a.value)[0];
-  const job = most(rows.filter((r) => r.job && !(r.job in residual)), "job"), places = rows.filter((r) => !r.several), place = new Set(places.map((r) => r.node)).size > 1 ? most(places, "node") : null;
+  const job = most(rows.filter((r) => r.job && !(r.job in residual)), "job"), place = !rows.some((r) => r.several) && new Set(rows.map((r) => r.node)).size > 1 ? most(rows, "node") : null;
   const off = (s) => (unit === "joules" ? s.off : null), share = (s, whole) => text(shareOf(s.value, whole), "percent"), bar = (s, color) => [{ share: s.value / total.value, color, title: share(s, total.value) }];
   const part = (title, s, color, below) => html`<${Stat} title=${title} v=${s.value} unit=${unit} quality=${s.quality} off=${off(s)} parts=${bar(s, color)} below=${html`<span>${below}</span>`} />`;
   const named = (title, s, link, whole, what) => html`<div class="stat"><h3>${title}</h3><div class="value"><a class="plain" href=${link} title=${s.name}>${s.name}</a></div><div class="below"><span><${Figure} v=${s.value} unit=${unit} quality=${s.quality} off=${off(s)} /></span><span>${share(s, whole)} ${what}</span></div></div>`;
