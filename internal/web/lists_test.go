@@ -83,7 +83,7 @@ func lists(t *testing.T, ctx context.Context) {
 		const { aligned, text } = await of("fmt.js");
 		const column = (unit, values) => values.map((v) => aligned(v, unit, Math.max(...values)).join(" "));
 		return [column("joules", [3745, 3599, 70, 0.2, 0]), column("bytes", [900, 12]), column("bytes", [250 * 2 ** 20, 2 ** 20, 100]), column("seconds", [7100, 61]), aligned(0.2, "joules", 36000, 70).join(" "), column("cores", [0.5, 0.0002]), aligned(5, "count", 7), [3599, 3745, 0.0004, 0].map((v) => text(v, "joules")), text(1536, "rate"), text(2 ** 40 * 3600, "bytehours")];`,
-		`[["1.040 Wh","1.000 Wh","70.0 J","200 mJ","0 Wh"],["900 B","12 B"],["250 MiB","1.00 MiB","100 B"],["118.3 min","61.0 s"],"0.20 J",["0.500 cores","<0.001 cores"],["5",""],["3.60 kJ","1.04 Wh","400 µJ","0 J"],"1.50 KiB/s","1.00 TiB h"]`)
+		`[["1.040 Wh","1.000 Wh","0.019 Wh","200 mJ","0 Wh"],["900 B","12 B"],["250 MiB","1.00 MiB","100 B"],["118.3 min","61.0 s"],"0.20 J",["0.500 cores","<0.001 cores"],["5",""],["3.60 kJ","1.04 Wh","400 µJ","0 J"],"1.50 KiB/s","1.00 TiB h"]`)
 	sizes := []float64{0, 1, 1000, 1023, 1024, 1030, 5000, 1023.4 * 1024, 1023.6 * 1024, 12.34 * (1 << 20), 999.7 * (1 << 20), 3.3 * (1 << 30), 250 * (1 << 40)}
 	asText := make([]string, len(sizes))
 	for i, v := range sizes {
@@ -264,6 +264,7 @@ func TestNodesInChromium(t *testing.T) {
 	u.sees("the choice of energy in the range", `(() => { const l = [...document.querySelectorAll(".pop label")].find((l) => l.innerText.trim() === "Energy in the range"); l?.querySelector("input").click(); return Boolean(l); })()`)
 	u.sees("energy of each node", `[...document.querySelectorAll("th")].some((th) => th.innerText.trim() === "Energy") && /[\d.]+ ?k?(J|Wh)/.test(document.querySelector("tbody tr:not(.spacer) td:last-child").innerText)`)
 	u.opens(f.URL + "/nodes?range=15m")
+	u.sees("no sum cut", `[...document.querySelectorAll("tfoot td")].every((td) => td.scrollWidth <= td.clientWidth)`)
 	u.sees("the sum of all", `document.querySelector("tfoot th").innerText === "88 nodes" && document.querySelector("tfoot .quality.apportioned") !== null`)
 	sum, err := chromedp.Run(ctx, chromedp.Evaluate[string](`[...document.querySelectorAll("tfoot td")].map((td) => td.innerText).find((s) => / W/.test(s.replace("kW", " W"))).split("±")[0].trim()`))
 	if err != nil {

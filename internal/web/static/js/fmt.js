@@ -66,12 +66,12 @@ export const units = {
 
 // aligned is a value of a column whose largest value is like: all have one unit and the same decimals,
 // so that they compare at a glance. Bytes, and what would have less than three digits, have the unit that fits
-// them, as in a terminal. of is the value that an error stands beside, and has the unit of.
+// them, as in a terminal; J beside Wh are hard to compare, and stand for less than two digits only. of is the value that an error stands beside, and has the unit of.
 export function aligned(v, unit, like, of = v) {
   const own = (units[unit] || units.none)(v, of);
   if (!scales[unit] || !(like > 0) || unit === "bytes" || unit === "rate") return own;
   const [d, u] = scales[unit](like), top = like / d, decimals = whole(u) ? 0 : top >= 99.95 ? 1 : top >= 9.995 ? 2 : 3, least = 10 ** -decimals;
-  if (of !== 0 && Math.abs(of / d) < 100 * least && scales[unit](of)[1] !== u) return own;
+  if (of !== 0 && Math.abs(of / d) < (unit === "joules" ? 10 : 100) * least && scales[unit](of)[1] !== u) return own;
   if (v !== 0 && Math.abs(v / d) < least / 2) return ["<" + least.toFixed(decimals), u];
   return [v === 0 ? "0" : grouped((v / d).toFixed(decimals)), u];
 }

@@ -24,7 +24,7 @@ function columnsOf(rows, narrow) {
     { key: "name", title: "Node", always: true, width: "10rem", class: "name", first: true, order: natural, value: (n) => n.name, cell: (n) => html`<a href=${nodeAt(n.name)} title=${n.node}>${n.name}</a>` },
     { key: "state", title: "State", width: "5.6rem", value: (n) => n.state, cell: (n) => html`<${State} of=${n.state} />` },
     ...[{ ...usedOf("cpu_cores", "CPU", "cores"), desc: true }, usedOf("memory_bytes", "Memory", "bytes")].map((c) => (narrow ? { ...c, width: "8.6rem" } : c)),
-    column("power", "Power", "watts", "11.5rem", (n) => (n.power_watts ? n.power_watts.whole : null), { off: (n) => n.power_watts && n.power_watts.error, quality: (n) => n.power_watts && n.power_watts.quality }),
+    column("power", "Power", "watts", "12.2rem", (n) => (n.power_watts ? n.power_watts.whole : null), { off: (n) => n.power_watts && n.power_watts.error, quality: (n) => n.power_watts && n.power_watts.quality }),
     flow("disk_bytes_per_second", "Disk"), flow("network_bytes_per_second", "Network"),
     { key: "workloads", title: "Workloads", long: "Active workloads", num: true, width: "6.9rem", help: "workloads that used something in the latest window", value: (n) => (n.cpu_cores ? n.workloads : null), cell: (n) => (n.cpu_cores ? grouped(n.workloads) : html`<span class="absent">–</span>`) },
     { key: "cluster", title: "Cluster", width: "6.2rem", order: natural, value: (n) => n.cluster },
