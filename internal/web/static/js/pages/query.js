@@ -132,9 +132,9 @@ function Result({ query, span, mode, kept, nodes }) {
     const { data, warnings = [], infos = [] } = await get(path, params, signal);
     keep(query);
     kept();
-    const labelled = data.resultType === "matrix" || data.resultType === "vector", or = (none) => (e) => { if (e.name === "AbortError") throw e; return none; }, wrong = errorQuery(query);
-    const [names, quality, errors] = await Promise.all([labelled ? namesOf(highest(data.result), span, signal).catch(or(new Map())) : new Map(), labelled ? qualityOf(query, data.result, span, signal).catch(or(() => "")) : () => "",
-      labelled && wrong ? get(path, { ...params, query: wrong }, signal).then((a) => a.data.result, or([])) : []]);
+    const labeled = data.resultType === "matrix" || data.resultType === "vector", or = (none) => (e) => { if (e.name === "AbortError") throw e; return none; }, wrong = errorQuery(query);
+    const [names, quality, errors] = await Promise.all([labeled ? namesOf(highest(data.result), span, signal).catch(or(new Map())) : new Map(), labeled ? qualityOf(query, data.result, span, signal).catch(or(() => "")) : () => "",
+      labeled && wrong ? get(path, { ...params, query: wrong }, signal).then((a) => a.data.result, or([])) : []]);
     const off = new Map(errors.map((e) => [idOf(e.metric), lastOf(e)]));
     return { ...data, names, quality, off: (m) => off.get(idOf(m)) ?? null, notes: [...warnings, ...infos], took: performance.now() - began, query, mode, n: ++asked.current };
   }, [query, span.from, span.to, mode]);
