@@ -408,7 +408,12 @@ func checkWhole(u *user, f *fleet.Fleet, path string) {
 	}
 	a := answer(u.t, f.Server.Ledger, from, to, nil, query.ByKind)
 	lines := map[string][]string{}
-	for _, l := range evaluate[[][]string](u, `[...document.querySelectorAll("ul.wholes li")].map((li) => [li.querySelector("b"), li.querySelector(".num"), ...li.querySelectorAll(".small span"), li.querySelector(".tag")].map((e) => e.textContent.trim()))`) {
+	for _, l := range evaluate[[][]string](u, `[...document.querySelectorAll("ul.wholes li")].map((li) => [li.querySelector("b"), li.querySelector(".num"), ...li.querySelectorAll(".small span"), li.querySelector(".tag")].map((e) => {
+		const c = e.cloneNode(true);
+		for (const o of c.querySelectorAll(".off")) o.remove();
+		for (const o of c.querySelectorAll(".unit")) o.before(" ");
+		return c.textContent.trim();
+	}))`) {
 		lines[l[0]] = l[1:]
 	}
 	for name, key := range wholes {
