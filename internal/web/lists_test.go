@@ -399,5 +399,8 @@ func TestTouchInChromium(t *testing.T) {
 	u.opens(f.URL + "/query?mode=table&expr=mete_node_power_watts")
 	u.sees("all of the navigation there too", `[...document.querySelectorAll(".side nav a, .side .find")].every((e) => e.getBoundingClientRect().left >= 0 && e.getBoundingClientRect().right <= innerWidth + 1)`)
 	u.sees("a value beside the first name", `document.querySelector("thead th:nth-child(2)").innerText.includes("Value") && document.querySelector("tbody td:nth-child(2)").getBoundingClientRect().right <= innerWidth`)
+	u.opens(f.URL + "/query?range=15m&expr=sum+by+(node)+(mete_node_power_watts)")
+	u.sees("links of the legend for fingers, within the screen", `document.querySelectorAll(".legend .key a").length === 3 && [...document.querySelectorAll(".legend .key a")].every((a) => { const r = a.getBoundingClientRect(); return r.width >= 43.5 && r.height >= 43.5 && r.right <= innerWidth; })`)
+	picture(t, ctx, "touch-query")
 	u.sees("no explanation after another tap", `(document.querySelector("#main").click(), document.querySelector(".bubble").hidden)`)
 }
