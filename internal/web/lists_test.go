@@ -100,6 +100,9 @@ func lists(t *testing.T, ctx context.Context) {
 		const { shareOf } = await of("fmt.js");
 		return [[1, 4], [4, 4], [4.02, 4], [5, 4], [1, 0], [-1, 4], [null, 4]].map(([part, whole]) => shareOf(part, whole));`,
 		`[0.25,1,1,null,null,null,null]`)
+	expect(t, ctx, "a curve whose last minute is not over", `
+		const { linesOf } = await of("pages/jobs.js"), row = { job: "build", kind: "job" }, answer = (cpu_seconds, averages_over_seconds) => ({ averages_over_seconds, groups: [{ ...row, cpu_seconds }] });
+		return Object.values(linesOf([row], [0, 60, 120].map((from) => ({ from, to: from + 60 })), [answer(30, 20), answer("30", 60), answer(10, 20)]));`, `[[0.5,0.5,0.5]]`)
 	expect(t, ctx, "columns of a narrow screen", `
 		const { inOrder } = await of("pages/jobs.js");
 		const columns = [{ key: "job", always: true }, { key: "kind" }, { key: "trend" }, { key: "cpu_seconds", fields: ["cpu_seconds"], width: "9rem" }, { key: "peak", fields: ["peak"], width: "5rem" }];

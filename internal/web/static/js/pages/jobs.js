@@ -50,12 +50,21 @@ const sortedBy = { memory: "memory_byte_seconds", cores: "cpu_seconds", power: "
 const apart = ["kind", "namespace", "user", "project", "cluster"];
 const keyOf = (r) => [r.job, ...apart.map((d) => r[d])].join("\u0000");
 
+// linesOf are the averages of rows in buckets, by the key of the row. The last bucket counts as far as
+// it was measured: a curve does not fall because a minute is not over.
+export function linesOf(rows, buckets, of) {
+  const lines = Object.fromEntries(rows.map((r) => [keyOf(r), new Array(buckets.length).fill(0)]));
+  of.forEach((a, i) => {
+    const { from, to } = buckets[i], over = i === of.length - 1 && a.averages_over_seconds > 0 ? Math.min(to - from, a.averages_over_seconds) : to - from;
+    for (const g of a.groups) { const line = lines[keyOf(g)]; if (line) line[i] = mean(g, "cpu_seconds", { from: 0, to: over }) || 0; }
+  });
+  return lines;
+}
+
 // trendsOf requests the small charts of rows, from the amounts that the ledger sums: key to values.
 async function trendsOf(rows, { by, where, span, nodes }, signal) {
   const jobs = [...new Set(rows.map((r) => r.job))], { buckets, of } = await coarse({ by, where: [...where, ...jobs.map((j) => "job=" + j)], fields: "cpu_seconds" }, span, nodes, signal);
-  const lines = Object.fromEntries(rows.map((r) => [keyOf(r), new Array(buckets.length).fill(0)]));
-  of.forEach((a, i) => { for (const g of a.groups) { const line = lines[keyOf(g)]; if (line) line[i] = mean(g, "cpu_seconds", buckets[i]) || 0; } });
-  return lines;
+  return linesOf(rows, buckets, of);
 }
 
 // useTrends requests the small charts of the visible rows, a few at a time. Charts stay until newer
