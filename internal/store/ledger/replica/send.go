@@ -139,14 +139,20 @@ func (pb *pageBuilder) collect(m replica.Mark, o replica.Offer) error {
 	return pb.collectNestings()
 }
 
+// Numbers of a record's place that stand for no record: it is before or after all of its revision.
+const (
+	beforeAll = -1
+	afterAll  = math.MaxInt64
+)
+
 // startAfter returns what a record of a kind must be greater than: the revision and two more
 // numbers.
 func (pb *pageBuilder) startAfter(k recordKind) (rev, a, b int64) {
 	switch {
 	case k < pb.from.kind:
-		return pb.from.rev, math.MaxInt64, math.MaxInt64
+		return pb.from.rev, afterAll, afterAll
 	case k > pb.from.kind:
-		return pb.from.rev, -1, -1
+		return pb.from.rev, beforeAll, beforeAll
 	}
 	return pb.from.rev, pb.from.a, pb.from.b
 }
@@ -226,8 +232,8 @@ func (pb *pageBuilder) collectShifts() error {
 
 func (pb *pageBuilder) collectNestings() error {
 	rev, a, b := pb.startAfter(kindNesting)
-	node, host := b, b // before or after all of a revision
-	if b >= 0 && b < math.MaxInt64 {
+	node, host := b, b
+	if b != beforeAll && b != afterAll {
 		node, host = schema.SplitKey(b)
 	}
 	return pb.query(kindNesting, func(i *record, scan func(...any) error) error {
