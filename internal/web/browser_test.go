@@ -28,34 +28,29 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// up starts a real mete up of this tree with a state directory of its own, and with a
-// running job if job is set. It returns its address, and a function that makes a link for a
-// browser.
-func up(t *testing.T, job bool) (address string, link func() string) {
+// A realUp is a mete up of this tree with a state directory of its own.
+type realUp struct {
+	t       *testing.T
+	dir     string
+	env     []string
+	address string
+	stop    func() // ends it, and waits for it
+}
+
+// startUp starts a real mete up, which ends with the test.
+func startUp(t *testing.T) *realUp {
 	t.Helper()
 	dir := t.TempDir()
-	bin := filepath.Join(dir, "mete")
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", dir+"/", "mete.dev/mete/cmd/mete", "mete.dev/mete/cmd/mete-server").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
-	env := append(os.Environ(), "METE_STATE="+filepath.Join(dir, "state"), "METE_SOCKET="+filepath.Join(dir, "sock"))
-	run := func(out io.Writer, args ...string) {
-		cmd := exec.Command(bin, args...)
-		cmd.Env, cmd.Dir, cmd.Stdout = env, dir, out
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = cmd.Process.Signal(syscall.SIGTERM) // it may have exited
-			_ = cmd.Wait()
-		})
-	}
+	m := &realUp{t: t, dir: dir, env: append(os.Environ(), "METE_STATE="+filepath.Join(dir, "state"), "METE_SOCKET="+filepath.Join(dir, "sock"))}
 	says := filepath.Join(dir, "says")
 	out, err := os.Create(says)
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(out, "up", "--listen", "127.0.0.1:0")
+	m.stop = m.start(out, "up", "--listen", "127.0.0.1:0")
 	if err := out.Close(); err != nil { // the process has its own
 		t.Fatal(err)
 	}
@@ -66,36 +61,66 @@ func up(t *testing.T, job bool) (address string, link func() string) {
 		}
 		_, rest, _ := strings.Cut(string(b), "mete up: ")
 		line, _, whole := strings.Cut(rest, "\n")
-		address = line
+		m.address = line
 		return whole
 	})
 	testkit.Eventually(t, "mete up answers", func() bool {
-		r, err := http.Get(address + "/healthz")
+		r, err := http.Get(m.address + "/healthz")
 		if err != nil {
 			return false
 		}
 		return r.Body.Close() == nil && r.StatusCode == http.StatusOK
 	})
-	order := func(args ...string) string {
-		cmd := exec.CommandContext(t.Context(), bin, append([]string{"token"}, args...)...)
-		cmd.Env, cmd.Dir, cmd.Stderr = env, dir, t.Output()
-		out, err := cmd.Output()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return strings.TrimSpace(string(out))
+	return m
+}
+
+func (m *realUp) command(args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(m.dir, "mete"), args...)
+	cmd.Env, cmd.Dir = m.env, m.dir
+	return cmd
+}
+
+// start starts a command, which ends with the test or when the returned function is called.
+func (m *realUp) start(out io.Writer, args ...string) (stop func()) {
+	m.t.Helper()
+	cmd := m.command(args...)
+	cmd.Stdout = out
+	if err := cmd.Start(); err != nil {
+		m.t.Fatal(err)
 	}
-	link = func() string { return order("link") }
-	if !job {
-		return address, link
+	stop = sync.OnceFunc(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have exited
+		_ = cmd.Wait()
+	})
+	m.t.Cleanup(stop)
+	return stop
+}
+
+// order runs a command to its end, and returns its output.
+func (m *realUp) order(args ...string) string {
+	m.t.Helper()
+	cmd := m.command(args...)
+	cmd.Stderr = m.t.Output()
+	out, err := cmd.Output()
+	if err != nil {
+		m.t.Fatal(err)
 	}
-	viewer := order("create", "--role", "viewer")
-	run(nil, "run", "--name", "page-test", "--", "sh", "-c", "while :; do i=0; while [ $i -lt 5000 ]; do i=$((i+1)); done; sleep 0.2; done")
+	return strings.TrimSpace(string(out))
+}
+
+// link returns a link that a browser opens once.
+func (m *realUp) link() string { return m.order("token", "link") }
+
+// startJob starts a job that uses CPU time at intervals, and waits until it has rates.
+func (m *realUp) startJob() {
+	m.t.Helper()
+	viewer := m.order("token", "create", "--role", "viewer")
+	m.start(nil, "run", "--name", "page-test", "--", "sh", "-c", "while :; do i=0; while [ $i -lt 5000 ]; do i=$((i+1)); done; sleep 0.2; done")
 	// Rates need three windows.
-	testkit.Eventually(t, "the job is in the ledger for three windows", func() bool {
-		q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+"/api/v1/query?query="+"count(rate(mete_workload_cpu_seconds_total%5B1m%5D)%20*%20on(cluster,node,workload)%20mete_workload_info%7Bname=%22page-test%22%7D)", nil)
+	testkit.Eventually(m.t, "the job is in the ledger for three windows", func() bool {
+		q, err := http.NewRequestWithContext(m.t.Context(), http.MethodGet, m.address+"/api/v1/query?query="+"count(rate(mete_workload_cpu_seconds_total%5B1m%5D)%20*%20on(cluster,node,workload)%20mete_workload_info%7Bname=%22page-test%22%7D)", nil)
 		if err != nil {
-			t.Fatal(err)
+			m.t.Fatal(err)
 		}
 		q.Header.Set("Authorization", "Bearer "+viewer)
 		r, err := http.DefaultClient.Do(q)
@@ -108,7 +133,6 @@ func up(t *testing.T, job bool) (address string, link func() string) {
 		}
 		return json.NewDecoder(r.Body).Decode(&v) == nil && len(v.Data.Result) > 0
 	})
-	return address, link
 }
 
 // A screen is a size and a color scheme in which to open pages.
@@ -231,18 +255,19 @@ func TestPagesInChromium(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address, link := up(t, true)
+	m := startUp(t)
+	m.startJob()
 	ctx := browser(t)
 	console := &complaints{}
 	if err := chromedp.Listen(ctx, console.listen); err != nil {
 		t.Fatal(err)
 	}
-	if err := chromedp.Do(bounded(t, ctx), chromedp.Navigate(link()), chromedp.WaitVisible(chromedp.CSS("#main"))); err != nil {
+	if err := chromedp.Do(bounded(t, ctx), chromedp.Navigate(m.link()), chromedp.WaitVisible(chromedp.CSS("#main"))); err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range screens {
 		for _, v := range visits(host) {
-			t.Run(v.name+"-"+s.name, func(t *testing.T) { look(t, ctx, console, address, v, s, string(axe)) })
+			t.Run(v.name+"-"+s.name, func(t *testing.T) { look(t, ctx, console, m.address, v, s, string(axe)) })
 		}
 	}
 }

@@ -5,10 +5,14 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/unit"
@@ -382,22 +386,25 @@ func TestPageFigures(t *testing.T) {
 	overview := []figurePage{{path: "/?idle=1", by: query.ByJob}, {path: "/?by=users", by: query.ByUser}, {path: "/?by=nodes", by: query.ByNode}}
 	for _, c := range []struct {
 		name   string
-		fleet  func() *fleet.Fleet
+		fleet  func(t *testing.T) *fleet.Fleet
 		ranges []string // nil is all
 		pages  []figurePage
 	}{
-		{"hard", func() *fleet.Fleet { return hard }, nil, append(slices.Clone(overview),
+		{"hard", func(*testing.T) *fleet.Fleet { return hard }, nil, append(slices.Clone(overview),
 			figurePage{path: "/node/gamma?idle=1", by: query.ByJob, node: "gamma"}, figurePage{path: "/node/beta?", by: query.ByJob, node: "beta"},
 			figurePage{path: "/job?job=steady", job: "steady"}, figurePage{path: "/job?split=1&job=steady", job: "steady"}, figurePage{path: "/job?job=many", job: "many"},
 			figurePage{path: "/job?job=short", job: "short"}, figurePage{path: "/job?job=one", job: "one"}, figurePage{path: "/job?job=dry", job: "dry"})},
-		{"above", func() *fleet.Fleet { return above(t, hard) }, nil, []figurePage{overview[0], {path: "/node/alpha?", by: query.ByJob, node: "alpha"}, {path: "/job?job=many", job: "many"}}},
-		{"wide", func() *fleet.Fleet { return wideLedger(t) }, []string{"15m", "1h", "24h"}, []figurePage{overview[0], overview[2], {path: "/job?job=wide", job: "wide"}, {path: "/job?split=1&job=wide", job: "wide"}}},
-		{"windows of a minute", func() *fleet.Fleet {
+		{"above", func(t *testing.T) *fleet.Fleet { return above(t, hard) }, nil, []figurePage{overview[0], {path: "/node/alpha?", by: query.ByJob, node: "alpha"}, {path: "/job?job=many", job: "many"}}},
+		{"wide", wideLedger, []string{"15m", "1h", "24h"}, []figurePage{overview[0], overview[2], {path: "/job?job=wide", job: "wide"}, {path: "/job?split=1&job=wide", job: "wide"}}},
+		{"windows of a minute", func(t *testing.T) *fleet.Fleet {
 			return fleet.Open(t, fleet.Config{Nodes: 4, Each: 8, Windows: 40, Window: time.Minute, Days: 20})
 		}, nil, []figurePage{overview[0], {path: "/node/rack1-n01?", by: query.ByJob, node: "rack1-n01"}, {path: "/job?job=postgres-main", job: "postgres-main"}}},
+		{"real", realLedger, []string{"15m", "1h", "free"}, append(slices.Clone(overview),
+			figurePage{path: "/node/" + realNode + "?idle=1", by: query.ByJob, node: realNode}, figurePage{path: "/job?job=steady", job: "steady"},
+			figurePage{path: "/job?job=short", job: "short"}, figurePage{path: "/job?job=writes", job: "writes"})},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := c.fleet()
+			f := c.fleet(t)
 			b, u := newBook(t, f.Server.Ledger), signIn(t, ctx, f, 1440, 900, "/query")
 			u.sees("the page", `document.querySelector("#main") !== null`)
 			u.watch()
@@ -419,6 +426,38 @@ func TestPageFigures(t *testing.T) {
 	u.sees("one notice", `document.querySelector("#down") !== null && document.querySelectorAll("[role=alert]:not(:empty)").length === 1 && document.querySelectorAll(".uplot canvas").length >= 4`)
 	u.sees("requests that succeed", `(window.fetch = window.reached, true)`)
 	u.sees("no notice", `document.querySelector("#down") === null`)
+}
+
+// realNode is the name of this machine in its ledger.
+var realNode = func() string { name, _ := os.Hostname(); return name }()
+
+// realLedger measures jobs on this machine with mete up, and returns a server with its ledger: a job that
+// uses CPU time for more than a minute, five of a tenth of a second, and one that writes.
+func realLedger(t *testing.T) *fleet.Fleet {
+	t.Helper()
+	m := startUp(t)
+	var jobs errgroup.Group
+	for name, script := range map[string]string{
+		"steady": "end=$(($(date +%s)+80)); while [ $(date +%s) -lt $end ]; do i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; sleep 0.1; done",
+		"writes": "for i in 1 2 3 4 5 6; do head -c 20000000 /dev/zero >file; sync file; sleep 10; done",
+	} {
+		jobs.Go(func() error { return m.command("run", "--name", name, "--", "sh", "-c", script).Run() })
+	}
+	for range 5 {
+		jobs.Go(func() error { return m.command("run", "--name", "short", "--", "sleep", "0.1").Run() })
+	}
+	if err := jobs.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	m.stop()
+	f := fleet.Open(t, fleet.Config{Ledger: filepath.Join(m.dir, "state", "server", "ledger.db")})
+	now := float64(time.Now().Unix())
+	for _, job := range []string{"steady", "writes", "short"} {
+		if a := newBook(t, f.Server.Ledger).usage(now-900, now, map[query.Dimension][]string{query.ByJob: {job}}, query.ByJob); len(a.Groups) != 1 {
+			t.Errorf("the ledger has %d jobs %s", len(a.Groups), job)
+		}
+	}
+	return f
 }
 
 // checkPage opens a page in a range and compares its charts.

@@ -206,7 +206,8 @@ func TestUse(t *testing.T) {
 func TestLive(t *testing.T) {
 	testkit.Stage(t, "pages", "builds mete up and opens it in a browser")
 	hosttest.Need(t, "chromium")
-	address, link := up(t, false)
+	m := startUp(t)
+	address, link := m.address, m.link
 	u := &user{t, browser(t)}
 	u.does(chromedp.EmulateViewport(1440, 900), chromedp.Navigate(address+"/live"), chromedp.WaitVisible(chromedp.CSS("#token")))
 	// A link that is put into the address bar of the open page works, once; its code does not stay

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -38,6 +39,8 @@ type Config struct {
 	Ago time.Duration
 	// Tame leaves out the hostile names.
 	Tame bool
+	// Ledger is the file of a ledger that the server begins with, as the only one that uses it.
+	Ledger string
 }
 
 // A Fleet is a server with the simulated nodes.
@@ -88,6 +91,11 @@ func Open(t testing.TB, c Config) *Fleet {
 		c.Windows, c.Window = 90, 10*time.Second
 	}
 	f := &Fleet{state: t.TempDir()}
+	if c.Ledger != "" {
+		if err := os.Link(c.Ledger, filepath.Join(f.state, "ledger.db")); err != nil {
+			t.Fatal(err)
+		}
+	}
 	f.start(t)
 	t.Cleanup(func() {
 		if err := f.stop(); err != nil {
