@@ -123,3 +123,19 @@ func TestOpenReadOnly(t *testing.T) {
 		t.Error("a backup replaces a file")
 	}
 }
+
+// TestReadOnlyConnections checks that reading takes few connections, each of which has a cache.
+func TestReadOnlyConnections(t *testing.T) {
+	file := ledgertest.SQLite(t)
+	ledgertest.Open(t, file)
+	d, err := db.OpenReadOnly(t.Context(), file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := d.Reader.Stats().MaxOpenConnections; n != 2 {
+		t.Errorf("%d connections at most, want 2", n)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -40,14 +40,9 @@ func (db *DB) Write(ctx context.Context, f func(*Tx) error) error {
 	if err != nil {
 		return db.Fault(err)
 	}
-	committed := false
-	defer func() {
-		// Also after a panic, which would leave the transaction open forever. Rollback fails if the database
-		// has ended it already.
-		if !committed {
-			_ = tx.Rollback()
-		}
-	}()
+	// Also after a panic, which would leave the transaction open forever. Rollback does nothing after a
+	// commit, and fails if the database has ended the transaction already.
+	defer func() { _ = tx.Rollback() }()
 	t := &Tx{DB: db, Ctx: ctx, SQL: tx, touched: map[schema.Bucket]bool{}}
 	t.Forget()
 	if err = t.begin(); err == nil && t.Rev <= db.rev {
@@ -68,7 +63,6 @@ func (db *DB) Write(ctx context.Context, f func(*Tx) error) error {
 	if err != nil {
 		return err
 	}
-	committed = true
 	failpoint.At("ledger.committed")
 	t.publish()
 	db.rev = t.Rev
