@@ -30,8 +30,8 @@ func (c *checkRun) checkDay(day int64) error {
 		}
 	}
 	// Rows that are the sums of balanced ones are balanced.
-	if hours := (schema.Range{Level: schema.Hours, From: day, To: min(day+schema.DayMinutes, c.Hour)}); day >= c.HourFloor && !c.hasMinutes(day) && hours.From < hours.To {
-		if err := c.checkBalance(hours); err != nil {
+	if day >= c.HourFloor && !c.hasMinutes(day) {
+		if err := c.checkBalance(schema.Range{Level: schema.Hours, From: day, To: min(day+schema.DayMinutes, c.Hour)}); err != nil {
 			return err
 		}
 	}
@@ -161,7 +161,8 @@ func (c *checkRun) prepare(query string) (*sql.Stmt, error) {
 func (c *checkRun) reportFaults(kind string, s *schema.Layout, found *faults, passing bool) error {
 	warning := false
 	for _, f := range found.list {
-		query, short, source := "SELECT node_id, name, source, 0 FROM node WHERE id = $1", int64(0), int64(0)
+		var short, source int64
+		query := "SELECT node_id, name, source, 0 FROM node WHERE id = $1"
 		if s == schema.UsageLayout {
 			query = "SELECT n.node_id, n.name, n.source, w.short FROM workload w JOIN node n ON n.id = w.node WHERE w.id = $1"
 		}

@@ -304,3 +304,17 @@ func TestLeave(t *testing.T) {
 		t.Error("a sink that was left is known")
 	}
 }
+
+// TestPostgresConns checks that a ledger takes few of the connections that PostgreSQL has.
+func TestPostgresConns(t *testing.T) {
+	handle, err := openPostgres("postgres://user@host/database") // it connects when it is used
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := handle.Stats().MaxOpenConnections; n != 16 {
+		t.Errorf("%d connections at most, want 16", n)
+	}
+	if err := handle.Close(); err != nil {
+		t.Error(err)
+	}
+}
