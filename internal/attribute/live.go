@@ -60,7 +60,8 @@ func (acc *Accounts) trafficRate(in, out usage.Resource) *live.Flow {
 	return &live.Flow{In: rate(in), Out: rate(out)}
 }
 
-// powerDraw returns the machine's power in the latest tick, or nil if no meter shows it.
+// powerDraw returns the machine's power in the latest tick, or nil if no meter shows it. Its error
+// is that of the rows, as in the ledger: the sum of theirs.
 func (acc *Accounts) powerDraw() *live.Energy {
 	meters := acc.energy.meters
 	if meters == nil || acc.elapsed <= 0 {
@@ -77,12 +78,17 @@ func (acc *Accounts) powerDraw() *live.Energy {
 		p := live.Domain{Name: d.String(), Watts: watts(a.Energy), Error: watts(a.Error), Quality: a.Quality,
 			Idle: watts(acc.energy.idlePower[d]), Source: meters.Source(d)}
 		e.Domains = append(e.Domains, p)
-		e.Watts, e.Error, e.Idle = e.Watts+p.Watts, e.Error+p.Error, e.Idle+p.Idle
+		e.Watts, e.Idle = e.Watts+p.Watts, e.Idle+p.Idle
 		e.Quality = max(e.Quality, p.Quality)
 	}
 	if e.Domains == nil {
 		return nil
 	}
+	off := acc.idle.share.Amount[usage.EnergyError]
+	for _, a := range acc.current {
+		off += a.share.Amount[usage.EnergyError]
+	}
+	e.Error = watts(off)
 	for l := power.Board; l < power.LevelLimit; l++ {
 		if r, ok := meters.Ratio(l); ok {
 			if e.Ratios == nil {

@@ -3,6 +3,7 @@ package attribute_test
 import (
 	"encoding/json"
 	"flag"
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -102,6 +103,15 @@ func TestLiveRates(t *testing.T) {
 	}
 	if e := m.Energy; e == nil || len(e.Domains) != 2 || e.Watts != 80 || e.Domains[0].Watts != 50 || e.Domains[0].Idle != 40 || e.Domains[1].Watts != 30 || len(e.Ratios) != 1 || e.Ratios["board"] != .625 {
 		t.Errorf("energy %+v, want 50 W of packages, 40 of them idle, and 30 W, of a board that shows 80 W", m.Energy)
+	}
+	var off float64
+	for _, r := range m.Rows {
+		if r.PowerError != nil {
+			off += *r.PowerError
+		}
+	}
+	if e := m.Energy; off == 0 || math.Abs(e.Error-off) > 1e-9*off {
+		t.Errorf("the power may be off by %v W, its rows by %v W together", e.Error, off)
 	}
 	row := m.Rows[0]
 	if row.CPULimit == nil || *row.CPULimit != .5 || row.MemoryLimit == nil || *row.MemoryLimit != 1<<30 || row.CPU == nil || *row.CPU != .5 {

@@ -71,7 +71,7 @@ type Flow struct {
 // to the machine. A row's power is that of its activity.
 type Energy struct {
 	Watts float64 `json:"watts"`
-	// Error is the error of Watts, either way.
+	// Error is the error of Watts, either way: the sum of the errors of the rows, as in the ledger.
 	Error   float64       `json:"error_watts"`
 	Idle    float64       `json:"idle_watts"`
 	Quality usage.Quality `json:"quality"` // the worst of the domains
