@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"strings"
 	"time"
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
@@ -14,8 +13,12 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-// seeded are the resources of the seeded rows.
-var seeded = usage.SetOf(usage.CPU, usage.CPUUser, usage.CPUSystem, usage.Memory, usage.NetworkRx, usage.NetworkTx, usage.EnergyPackage, usage.EnergyError)
+// The resources of the seeded rows of workloads, of the residuals system and idle, and of nodes.
+var (
+	seeded    = residuals | usage.SetOf(usage.CPUUser, usage.CPUSystem) | traffic
+	residuals = usage.SetOf(usage.CPU, usage.Memory, usage.EnergyPackage, usage.EnergyError)
+	traffic   = usage.SetOf(usage.NetworkRx, usage.NetworkTx)
+)
 
 // seed writes past rows into a SQLite ledger: for each workload that it has, rows of the
 // hours and the days up to today. It takes seconds, one hour at a time,
@@ -47,33 +50,43 @@ func seed(ctx context.Context, path string, days int, now time.Time) (err error)
 }
 
 // backdate returns the statements that write one row of an hour, from a minute on, for each
-// workload and each node. They keep existing rows.
+// workload and each node: idle is what the others leave of the node's capacity. They keep existing
+// rows.
 func backdate(minute int64) []string {
-	var cols, values []string
-	seeded.Each(func(r usage.Resource) {
-		cols = append(cols, r.String())
-		values = append(values, fmt.Sprintf("((w.id * 7919 + %d) %% 65521) * 3600000", minute+31*int64(r)))
-	})
-	names, amounts := strings.Join(cols, ", "), strings.Join(values, ", ")
+	pseudo := func(r usage.Resource, scale int64) string {
+		return fmt.Sprintf("((w.id * 7919 + %d) %% 65521) * %d", minute+31*int64(r), scale)
+	}
+	cpu, energy := pseudo(usage.CPU, 4*3600000), pseudo(usage.EnergyPackage, 3600000/40)
+	amounts := map[usage.Resource]string{usage.CPU: cpu, usage.CPUUser: cpu + " * 3 / 4", usage.CPUSystem: cpu + " - " + cpu + " * 3 / 4", usage.Memory: pseudo(usage.Memory, 40*3600000),
+		usage.NetworkRx: pseudo(usage.NetworkRx, 3600), usage.NetworkTx: pseudo(usage.NetworkTx, 3600), usage.EnergyPackage: energy, usage.EnergyError: energy + " / 20"}
+	rows := func(present usage.Set, where string) string {
+		names, values := "", ""
+		present.Each(func(r usage.Resource) { names, values = names+", "+r.String(), values+", "+amounts[r] })
+		return fmt.Sprintf("INSERT OR IGNORE INTO hour (minute, workload, rev, present, rough, covered_ms%s) SELECT %d, w.id, 0, %d, 0, 3600000%s FROM workload w WHERE %s ORDER BY w.id", names, minute, int64(present), values, where)
+	}
+	used := func(r usage.Resource) string { return fmt.Sprintf("sum(coalesce(h.%s, 0))", r) }
+	const seconds, joule = 3600, 1_000_000
 	return []string{
-		fmt.Sprintf("INSERT OR IGNORE INTO hour (minute, workload, rev, present, rough, covered_ms, %s) SELECT %d, w.id, 0, %d, 0, 3600000, %s FROM workload w ORDER BY w.id",
-			names, minute, int64(seeded), amounts),
-		fmt.Sprintf("INSERT OR IGNORE INTO node_hour (minute, node, rev, present, rough, covered_ms, cpus, whole_cpu, whole_memory, %s) SELECT %d, w.id, 0, %d, 0, 3600000, 32, 32 * 3600000000000, 3600 * %d, %s FROM node w ORDER BY w.id",
-			names, minute, int64(seeded), int64(128<<30), amounts),
+		rows(seeded, "kind NOT IN ('idle', 'system')"), rows(residuals, "kind = 'system'"),
+		fmt.Sprintf("INSERT OR IGNORE INTO node_hour (minute, node, rev, present, rough, covered_ms, cpus, whole_cpu, whole_memory, whole_energy_package, network_rx, network_tx) SELECT %[1]d, n.id, 0, %[2]d, 0, 3600000, n.cpus, n.cpus * %[3]d * 1000000000, %[3]d * %[4]d, n.cpus * %[3]d * 6 * %[5]d, %[6]s, %[7]s FROM node n JOIN workload o ON o.node = n.id LEFT JOIN hour h ON h.workload = o.id AND h.minute = %[1]d GROUP BY n.id",
+			minute, int64(traffic), seconds, int64(128<<30), joule, used(usage.NetworkRx), used(usage.NetworkTx)),
+		fmt.Sprintf("INSERT OR IGNORE INTO hour (minute, workload, rev, present, rough, covered_ms, cpu, memory, energy_package, energy_error) SELECT %[1]d, w.id, 0, %[2]d, 0, 3600000, n.whole_cpu - %[3]s, n.whole_memory - %[4]s, n.whole_energy_package - %[5]s, (n.whole_energy_package - %[5]s) / 20 FROM workload w JOIN node_hour n ON n.node = w.node AND n.minute = %[1]d JOIN workload o ON o.node = w.node AND o.kind <> 'idle' JOIN hour h ON h.workload = o.id AND h.minute = %[1]d WHERE w.kind = 'idle' GROUP BY w.id",
+			minute, int64(residuals), used(usage.CPU), used(usage.Memory), used(usage.EnergyPackage)),
 	}
 }
 
 // foldDays returns the statement that sums the hours of whole days into days.
 func foldDays(prefix, key string, first, today int64) string {
-	cols := "covered_ms"
-	sums := "sum(covered_ms)"
+	cols := "present, covered_ms"
+	sums := "max(present), sum(covered_ms)"
 	add := func(name string) { cols, sums = cols+", "+name, sums+", sum("+name+")" }
-	seeded.Each(func(r usage.Resource) { add(r.String()) })
+	seeded.Each(func(r usage.Resource) { add(r.String()) }) // those of a node that are not present are 0
 	if prefix != "" {
 		cols, sums = cols+", cpus", sums+", max(cpus)"
 		add("whole_cpu")
 		add("whole_memory")
+		add("whole_energy_package")
 	}
-	return fmt.Sprintf("INSERT OR IGNORE INTO %[1]sday (minute, %[2]s, rev, present, rough, %[3]s) SELECT minute / 1440 * 1440, %[2]s, 0, %[4]d, 0, %[5]s FROM %[1]shour WHERE minute >= %[6]d AND minute < %[7]d GROUP BY minute / 1440, %[2]s",
-		prefix, key, cols, int64(seeded), sums, first, today)
+	return fmt.Sprintf("INSERT OR IGNORE INTO %[1]sday (minute, %[2]s, rev, rough, %[3]s) SELECT minute / 1440 * 1440, %[2]s, 0, 0, %[4]s FROM %[1]shour WHERE minute >= %[5]d AND minute < %[6]d GROUP BY minute / 1440, %[2]s",
+		prefix, key, cols, sums, first, today)
 }
