@@ -56,11 +56,12 @@ export const Spacer = ({ rows, columns }) => (rows > 0 ? html`<tr aria-hidden="t
 
 // Table draws rows. Columns are { key, title, num, value(row), order(a, b), cell(row), help,
 // width }; a table cannot be sorted by one without value. seen is called
-// with the visible rows. With wraps, rows have different heights, and up to 500 are drawn.
-export function Table({ columns, rows, id = (r) => r.id, empty, name = "sort", label, seen, tall, foot, wraps }) {
+// with the visible rows. With wraps, rows have different heights, and up to 500 are drawn. Rows of
+// a higher rank come last, in any order.
+export function Table({ columns, rows, id = (r) => r.id, empty, name = "sort", label, seen, tall, foot, wraps, rank }) {
   const { column, down } = useOrder(columns, name);
   const box = useRef();
-  const sorted = useMemo(() => sortBy(rows, column, down), [rows, column.key, down]);
+  const sorted = useMemo(() => { const list = sortBy(rows, column, down); return rank ? list.sort((a, b) => rank(a) - rank(b)) : list; }, [rows, column.key, down]);
   const { first, last, look } = useWindow(wraps ? 0 : sorted.length, box, wraps ? Math.min(sorted.length, 500) : undefined);
   const shown = sorted.slice(first, last), names = shown.map(id).join("\n");
   useEffect(() => { if (seen) seen(shown); }, [names]);

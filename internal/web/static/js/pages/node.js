@@ -1,6 +1,6 @@
 // Node: one machine, its use over time, and its jobs.
 import { html, useMemo } from "../../vendor/preact.mjs";
-import { get } from "../api.js";
+import { get, instant, range } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
 import { resources, quote, divisions } from "../series.js";
 import { Starting, isStarting, usePresent } from "../starting.js";
@@ -24,11 +24,38 @@ function Now({ n, since, change = () => null }) {
     ${flow("Disk", n.disk_bytes_per_second, "read", "written")}${flow("Network", n.network_bytes_per_second, "in", "out")}</section>`;
 }
 
+// received asks how many bytes the machine received in the range, by the series of its charts; null where
+// they do not cover the time that was measured.
+async function received({ match, used, span }, signal) {
+  const idle = used.groups.find((g) => g.kind === "idle"), covered = idle ? Number(idle.covered_seconds) : 0, l = ledger(span), from = Date.parse(l.from) / 1000, to = Math.min(Date.parse(l.to), Date.now()) / 1000;
+  if (!(covered > 0) || !(to > from)) return null;
+  const name = `mete_node_network_bytes_per_second{${match},direction="received"}`, step = Math.max(60, Math.ceil((to - from) / 60));
+  try {
+    const [average, seen] = await Promise.all([instant(`avg_over_time(${name}[${Math.ceil(to - from)}s])`, to, signal), range(`avg_over_time(${name}[${step}s])`, { from: from + step, to: Math.max(from + step, to), step }, signal)]);
+    return average.length === 1 && seen.length === 1 && (seen[0].values.length + 1) * step >= covered ? Number(average[0].value[1]) * covered : null;
+  } catch (e) {
+    if (e.name === "AbortError") throw e;
+    return null;
+  }
+}
+
+// withOutside puts what the machine received into the sum of what its jobs used, and what belongs to no
+// job into the row system, so that the rows add up. Jobs can receive more than the machine: traffic
+// between them does not pass its interfaces. bytes is null where it is not known.
+export function withOutside(used, bytes) {
+  const field = "network_rx_bytes", own = used.groups.filter((g) => g.kind !== "system"), jobs = [...own, ...(used.rest_groups > 0 ? [used.rest] : [])].reduce((a, g) => a + Number(g[field] || 0), 0);
+  const measured = (r, v) => ({ ...r, [field]: v, quality: { ...r.quality, [field]: v === null ? "absent" : "measured" } }), rest = bytes === null || bytes < jobs ? null : Math.round(bytes - jobs);
+  const system = used.groups.find((g) => g.kind === "system") || { job: "system", kind: "system", covered_seconds: 0, quality: {} };
+  return { ...used, groups: used.groups.length ? [...own, measured(system, rest)] : [], total: used.total && measured(used.total, bytes === null ? null : rest === null ? Math.round(bytes) : jobs + rest), within: bytes !== null && rest === null };
+}
+
+const last = { system: 1, idle: 2 };
+
 function Users({ used, name }) {
   const columns = [{ key: "job", title: "Job", class: "name", value: (r) => r.job, cell: (r) => html`<${Job} name=${r.job} kind=${r.kind} node=${name} />` },
     { key: "kind", title: "Kind", value: (r) => r.kind, cell: (r) => (r.kind === "path" ? html`<span class="muted">group</span>` : html`<${Kind} of=${r.kind} />`) }, ...jobColumns(used.groups)];
-  return html`<${Table} columns=${columns} rows=${used.groups} id=${(r) => r.job + "\u0000" + r.kind} name="jobs" label="jobs on this node" empty=${html`<${Empty} title="No data in this range" />`}
-    foot=${html`<${Sums} columns=${columns} names=${2} used=${used} what="job" />`} />`;
+  return html`<${Table} columns=${columns} rows=${used.groups} id=${(r) => r.job + "\u0000" + r.kind} name="jobs" label="jobs on this node" rank=${(r) => last[r.kind] || 0} empty=${html`<${Empty} title="No data in this range" />`}
+    foot=${html`<${Sums} columns=${columns} names=${2} used=${used} what="job" />`} />${used.within && html`<p class="small muted reading">The jobs received more than the machine: traffic between them does not pass its interfaces.</p>`}`;
 }
 
 export function Node({ path, nodes }) {
@@ -40,7 +67,11 @@ export function Node({ path, nodes }) {
   const compare = query.compare === "1", where = ["node=" + (known ? known.node : "")], change = useChange({ where, span, compare });
   const [of, previous] = useStacks({ by, where, span, compare });
   const present = usePresent(starting && nodes.length === 1);
-  const used = useData((signal) => (known ? get("/v1/usage", { by: "job,kind", where: "node=" + known.name, limit: 200, fields: jobFields, ...ledger(span) }, signal) : null), [known && known.node, steps(span)]);
+  const used = useData(async (signal) => {
+    if (!known) return null;
+    const u = await get("/v1/usage", { by: "job,kind", where: "node=" + known.name, limit: 200, fields: jobFields, ...ledger(span) }, signal);
+    return withOutside(u, await received({ match, used: u, span }, signal));
+  }, [known && known.node, steps(span)]);
   const gaps = useData(async (signal) => (known ? (await get("/v1/gaps", { node: known.node, ...ledger(span) }, signal)).gaps : []), [known && known.node, steps(span)]);
   const marks = useMemo(() => gapMarks(gaps.data), [gaps.data]);
   if (!known) return html`<section class="card"><${Empty} title=${`No node is named "${name}"`}><a class="button" href="/nodes">All nodes</a></${Empty}></section>`;

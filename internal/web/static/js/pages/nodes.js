@@ -12,6 +12,13 @@ import { nodeAt, put } from "../route.js";
 const states = { live: "good", behind: "warn", silent: "bad", revoked: "" };
 export const State = ({ of }) => html`<span class=${"tag " + (states[of] || "")} title=${{ live: "data is up to date", behind: "data is late", silent: "no data received", revoked: "certificate revoked" }[of]}>${of}</span>`;
 
+// order is that of states where nothing else is chosen: trouble comes first.
+const order = ["silent", "behind", "live", "revoked"];
+const byState = (a, b) => order.indexOf(a) - order.indexOf(b);
+
+// States counts the nodes of each state, and filters by one.
+const States = ({ nodes, chosen }) => html`<span class="labels">${order.map((s) => [s, nodes.filter((n) => n.state === s).length]).filter(([, n]) => n > 0).map(([s, n]) => html`<button type="button" class=${"tag " + states[s]} aria-pressed=${chosen === s ? "true" : "false"} title=${chosen === s ? "show all" : "show these only"} onClick=${() => put({ state: chosen === s ? "" : s })}>${grouped(n)} ${s}</button>`)}</span>`;
+
 const used = (p) => (p ? shareOf(p.workloads + p.system, p.whole) : null);
 const usedOf = (key, title, unit) => ({ key, title, width: "12.2rem", value: (n) => used(n[key]), num: false, help: "used by workloads and the system, of the total",
   cell: (n) => (n[key] ? html`<div class="barred"><span class="num" title=${used(n[key]) === null ? inconsistent : null}>${text(used(n[key]), "percent")}</span><${Bar} slim parts=${partsOf(n[key], unit)} /><span class="num muted">${text(n[key].whole, unit)}</span></div>` : html`<span class="absent">–</span>`) });
@@ -21,8 +28,8 @@ function columnsOf(rows, narrow) {
   const flow = (key, title) => column(key, title, "rate", "8.3rem", (n) => (n[key] ? n[key].in + n[key].out : null), { quality: (n) => n[key] && n[key].quality });
   const ranged = (key, title, unit, help) => column(key, title, unit, "8rem", (n) => (n.used ? n.used[key] : null), { long: title + " in the range", ranged: true, help });
   return [
-    { key: "name", title: "Node", always: true, width: "10rem", class: "name", first: true, order: natural, value: (n) => n.name, cell: (n) => html`<a href=${nodeAt(n.name)} title=${n.node}>${n.name}</a>` },
-    { key: "state", title: "State", width: "5.6rem", value: (n) => n.state, cell: (n) => html`<${State} of=${n.state} />` },
+    { key: "name", title: "Node", always: true, width: "10rem", class: "name", order: natural, value: (n) => n.name, cell: (n) => html`<a href=${nodeAt(n.name)} title=${n.node}>${n.name}</a>` },
+    { key: "state", title: "State", width: "5.6rem", first: true, order: byState, value: (n) => n.state, cell: (n) => html`<${State} of=${n.state} />` },
     ...[{ ...usedOf("cpu_cores", "CPU", "cores"), desc: true }, usedOf("memory_bytes", "Memory", "bytes")].map((c) => (narrow ? { ...c, width: "8.6rem" } : c)),
     column("power", "Power", "watts", "12.2rem", (n) => (n.power_watts ? n.power_watts.whole : null), { off: (n) => n.power_watts && n.power_watts.error, quality: (n) => n.power_watts && n.power_watts.quality }),
     flow("disk_bytes_per_second", "Disk"), flow("network_bytes_per_second", "Network"),
@@ -48,10 +55,16 @@ export function summed(groups) {
   return of;
 }
 
-// Sums is the foot of the table: the sum of all nodes, as on Overview.
+// counted says how many nodes the sum of all has: those with fresh data that are no guests of others.
+export function counted(nodes) {
+  const n = nodes.filter((n) => n.cpu_cores && !n.nested).length;
+  return n === nodes.length ? few(n, "node") : `${grouped(n)} of ${few(nodes.length, "node")} counted`;
+}
+
+// Sums is the foot of the table: the sum of the nodes with fresh data, as on Overview.
 function Sums({ sum, nodes, shown }) {
   const total = columnsOf([]).filter(shown), summed = ["cpu_cores", "memory_bytes", "power", "disk_bytes_per_second", "network_bytes_per_second", "workloads"];
-  return html`<tfoot><tr><th scope="row">${few(nodes, "node")}</th>${total.slice(1).map((c) => html`<td class=${c.num ? "num" : ""}>${summed.includes(c.key) ? c.cell(sum) : ""}</td>`)}</tr></tfoot>`;
+  return html`<tfoot><tr><th scope="row" title="the sum has the nodes with fresh data that are no guests of others">${counted(nodes)}</th>${total.slice(1).map((c) => html`<td class=${c.num ? "num" : ""}>${summed.includes(c.key) ? c.cell(sum) : ""}</td>`)}</tr></tfoot>`;
 }
 
 export function Nodes({ nodes }) {
@@ -66,12 +79,12 @@ export function Nodes({ nodes }) {
   const rows = useMemo(() => {
     const of = new Map(nodes.map((n) => [n.node, n])), sums = amounts.data || {};
     return (now.data ? now.data.nodes || [] : []).map((n) => ({ ...n, booked_through: (of.get(n.node) || {}).booked_through, used: sums[n.name] || sums[n.node] }))
-      .filter((n) => (!q || n.name.toLowerCase().includes(q) || n.node.toLowerCase().includes(q)) && (!query.cluster || n.cluster === query.cluster) && (!query.state || n.state === query.state));
+      .filter((n) => (!q || n.name.toLowerCase().includes(q) || n.node.toLowerCase().includes(q)) && (!query.cluster || n.cluster === query.cluster) && (!query.state || n.state === query.state)).sort((a, b) => natural(a.name, b.name));
   }, [now.data, nodes, q, query.cluster, query.state, amounts.data]);
   const count = now.data ? few(rows.length, "node") : "", clusters = [...new Set(nodes.map((n) => n.cluster))].sort(natural), have = [...new Set(nodes.map((n) => n.state))].sort();
   return html`${nodes.length > 1 && html`<${Card} title="Map" note=${count} aside=${narrow && html`<button type="button" aria-expanded=${map ? "true" : "false"} onClick=${() => showMap(!map)}>${map ? "Hide" : "Show"}</button>`}>${(map || !narrow) && html`<${Shown} of=${now} height=${60}>${() => html`<${Heat} nodes=${rows} />`}</${Shown}>`}</${Card}>`}
-    <section class="card flush fill"><header class="bar"><${Search} placeholder="Filter nodes" />${clusters.length > 1 && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}${(have.length > 1 || query.state) && html`<${Select} name="state" label="State" all="all" options=${have} />`}<div class="end bar"><span class="muted num" role="status">${count}</span><${Columns} columns=${columns} shown=${chosen} /></div></header>
-    <${Shown} of=${now} lines=${8}>${() => html`<${Table} tall columns=${columnsOf(rows, narrow).filter(isShown)} rows=${rows} id=${(n) => n.node} label="nodes" foot=${rows.length > 1 && rows.length === (now.data.nodes || []).length && html`<${Sums} sum=${now.data.sum} nodes=${rows.length} shown=${isShown} />`} empty=${nodes.length === 0
+    <section class="card flush fill"><header class="bar"><${Search} placeholder="Filter nodes" />${clusters.length > 1 && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}${(have.length > 1 || query.state) && html`<${Select} name="state" label="State" all="all" options=${have} />`}${now.data && html`<${States} nodes=${now.data.nodes || []} chosen=${query.state} />`}<div class="end bar"><span class="muted num" role="status">${count}</span><${Columns} columns=${columns} shown=${chosen} /></div></header>
+    <${Shown} of=${now} lines=${8}>${() => html`<${Table} tall columns=${columnsOf(rows, narrow).filter(isShown)} rows=${rows} id=${(n) => n.node} label="nodes" foot=${rows.length > 1 && rows.length === (now.data.nodes || []).length && html`<${Sums} sum=${now.data.sum} nodes=${rows} shown=${isShown} />`} empty=${nodes.length === 0
       ? html`<${Empty} title="No machine has enrolled yet"><pre>mete token create --role agent
 mete-agent -server URL -token-file FILE</pre></${Empty}>` : html`<${Empty} title="No nodes match the filters"><button onClick=${() => put({ q: "", cluster: "", state: "" })}>Show all</button></${Empty}>`} />`}</${Shown}>
     <p class="small muted reading">Bars: workloads blue, system gray, idle empty.</p></section>`;
