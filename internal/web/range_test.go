@@ -68,6 +68,11 @@ func instants(t *testing.T, ctx context.Context) {
 			}
 		}
 	}
+	expect(t, ctx, "minutes that were measured in part", `
+		const { known } = await of("history.js"), at = (m) => 1e9 - 40 + m * 60, iso = (t) => new Date(t * 1000).toISOString();
+		const minutes = (list) => known(list.map((_, m) => ({ from: at(m), to: at(m + 1) })), list.map(([nodes, seconds], m) => ({ total: {}, averages_over_seconds: 60, groups: nodes ? [{ kind: "idle", nodes, covered_seconds: nodes * seconds, first_at: iso(at(m)), last_at: iso(at(m + 1)) }] : [] }))).map((b) => [b.from - at(0), b.to - at(0)].join("-")).join();
+		return [minutes([[1, 30], [1, 60], [1, 60]]), minutes([[1, 60], [9, 40], [9, 60], [9, 20], [1, 60], [1, 60]]), minutes([[9, 60], [9, 55], [9, 30], [9, 60]]), minutes([[2, 60], [2, 60], [2, 15]])];`,
+		`["30-60,60-120,120-180","0-60,80-120,120-180,180-200,240-300,300-360","0-60,60-120,120-180,180-240","0-60,60-120,120-135"]`)
 	expect(t, ctx, "ranges of the calendar", `
 		const { periods, written } = await of("span.js");
 		return [Date.UTC(2026, 2, 9, 16) / 1000, Date.UTC(2027, 0, 3, 12) / 1000].map((now) => periods.map(([name, f]) => name + " " + f(now).map(written).join(" ")));`,

@@ -266,9 +266,9 @@ function pictureOf(u, { seen, tone, label, ends }, done) {
 // up, the first one at the bottom, and draws those that are over it as lines; buckets are the
 // { from, to } whose average each value is, which are drawn as bars; whole is what the axis
 // reaches to; band is { low, high } of the values' sum, drawn faintly; marks are { from, to,
-// title, tone } of what happened; pick is called with a series that is clicked. full writes names
-// whole, with the off, quality and link of their series.
-export function Chart({ series, span, unit, height = 220, stacked = false, whole = 0, band, legend = true, label, buckets, marks = [], pick, full }) {
+// title, tone } of what happened; pick is called with a series that is clicked. reach are the ends of the
+// axis, where they are not those of the buckets or the span. full writes names whole, with the off, quality and link of their series.
+export function Chart({ series, span, unit, height = 220, stacked = false, whole = 0, band, legend = true, label, buckets, marks = [], pick, full, reach }) {
   const box = useRef(), plot = useRef(), tip = useRef(), keys = useRef(), inside = useRef(false), hand = useRef(null);
   // Nothing changes under a hand that draws across the chart.
   const held = useRef(false), last = useRef(), [, drawn] = useState(0), [told, say] = useState("");
@@ -294,7 +294,7 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
     const both = aligned([{ values: band.high }, { values: band.low }], times).slice(1);
     return [...shown, ...(buckets ? both.map(twice) : both)];
   }, [plotted, stacked, band]);
-  const ends = buckets && buckets.length ? [buckets[0].from, buckets[buckets.length - 1].to] : [span.from, span.to];
+  const ends = reach ? reach : buckets && buckets.length ? [buckets[0].from, buckets[buckets.length - 1].to] : [span.from, span.to];
   const now = useRef();
   now.current = { seen, rows, times, buckets, tone, unit, stacked, band, marks, label, pick, ends };
   const shape = JSON.stringify([seen.map((s, i) => [s.name, tone[i], s.dash, s.over]), unit, stacked, whole, Boolean(band), Boolean(buckets), height, theme]);
@@ -383,7 +383,7 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
   const menu = [["Download CSV", () => saveText(csvOf(now.current), "text/csv", file + ".csv")], ["Download PNG", () => pictureOf(plot.current, now.current, (blob) => saveText(blob, "", file + ".png"))], ["Copy link", () => copy(location.href)]];
   const copy = async (text) => { try { await navigator.clipboard.writeText(text); tell("Link copied"); } catch { tell("This browser does not let the page copy: copy the address"); } };
   return html`<figure class=${"chart" + (pick ? " picks" : "")} onMouseEnter=${() => { inside.current = true; }} onMouseLeave=${leave}>
-    <div ref=${box} class="plot" style=${{ height: height + "px" }} role="img" tabindex="0" aria-label=${says} onMouseDown=${hold} onKeyDown=${step} onBlur=${leave}></div>
+    <div ref=${box} class="plot" data-ends=${ends.join("-")} style=${{ height: height + "px" }} role="img" tabindex="0" aria-label=${says} onMouseDown=${hold} onKeyDown=${step} onBlur=${leave}></div>
     <${Menu} label=${"save " + (label || "chart")} items=${menu} />
     <span class="told small" role="status">${told}</span><div class="tip" ref=${tip} hidden></div>
     ${legend && (series.length > 1 || legend === "always") && html`<div class=${"legend" + (full && series.length > many ? " many" : "")} ref=${keys}>${(few ? series.slice(0, fewNames) : series).map((s, i) => {

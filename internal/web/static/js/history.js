@@ -71,8 +71,8 @@ async function extent(params, range, signal) {
 }
 
 // history answers each of the questions for each bucket of a span, from where the ledger has
-// something of the first: { buckets, of, range, span, begin }, where of[i] are the answers to the i-th
-// question, and begin is where data begins, if the span is longer. It is null where there is
+// something of the first: { buckets, ends, of, range, span, begin }, where of[i] are the answers to the i-th
+// question, ends the times of an axis without what is to come, and begin is where data begins, if the span is longer. It is null where there is
 // nothing. Buckets are as short as the rows that the ledger has of all of the range.
 export async function history(questions, span, nodes, signal) {
   const range = rangeOf(span), has = await extent(questions[0], range, signal);
@@ -86,20 +86,34 @@ export async function history(questions, span, nodes, signal) {
     if (least < 86400 && wide.includes(true)) continue;
     const lead = short ? Math.max(0, list.findIndex((a) => a.groups.length > 0)) : 0;
     const rest = await Promise.all(questions.slice(1).map((q) => answers(q, buckets, signal))), cut = known(buckets, list).slice(lead), begin = cut[0].from;
-    return { buckets: cut, of: [list, ...rest].map((l) => l.map((a, i) => (wide[i] ? null : a)).slice(lead)), range, span: short ? fitted(span, begin) : span, begin: short ? begin : null };
+    const latest = cut[list.findLastIndex((a) => a.groups.length > 0) - lead], end = Math.min(cut.at(-1).to, Math.max(span.to, latest ? latest.to : 0));
+    return { buckets: cut, ends: [begin, end > begin ? end : cut.at(-1).to], of: [list, ...rest].map((l) => l.map((a, i) => (wide[i] ? null : a)).slice(lead)), range, span: short ? fitted(span, begin) : span, begin: short ? begin : null };
   }
   return null;
 }
 
+// covered is for how long the nodes of an answer by kind were measured, on average, and how many they are:
+// each has one row that is idle.
+function covered(a) {
+  const idle = ((a && a.groups) || []).find((g) => g.kind === "idle" && g.nodes > 0);
+  return idle ? { nodes: idle.nodes, seconds: Number(idle.covered_seconds) / idle.nodes } : { nodes: 0, seconds: Infinity };
+}
+
 // known cuts the first and the last bucket with data to the time that was measured in them:
 // a server that began, or whose latest window ended, within a bucket. Where something is missing in
-// between, the minutes with use say from when to when.
-function known(buckets, list) {
+// between, the minutes with use say from when to when. A minute in which most nodes began or ended
+// is cut too: else what they used in a part of it would be drawn as low use.
+export function known(buckets, list) {
   const has = list.map((a) => (a.total && a.groups.length > 0)), first = has.indexOf(true), last = has.lastIndexOf(true), now = Date.now() / 1000;
   const instants = (a, key) => a.groups.map((g) => Date.parse(g[key]) / 1000).filter((t) => !Number.isNaN(t));
   return buckets.map((b, i) => {
-    const length = list[i].averages_over_seconds;
-    if ((i !== first && i !== last) || !(length > 0) || length >= b.to - b.from) return b;
+    const c = covered(list[i]), length = Math.min(list[i].averages_over_seconds, c.seconds);
+    if (i !== first && i !== last) {
+      if (b.to - b.from > 60 || !(c.seconds > 0) || c.seconds > 0.9 * (b.to - b.from)) return b;
+      const few = (j) => covered(list[j]).nodes < c.nodes / 2;
+      return few(i - 1) ? { from: b.to - c.seconds, to: b.to } : few(i + 1) ? { from: b.from, to: b.from + c.seconds } : b;
+    }
+    if (!(length > 0) || length >= b.to - b.from) return b;
     const begin = Math.max(b.from, Math.min(...instants(list[i], "first_at"))), end = Math.min(b.to, Math.max(...instants(list[i], "last_at")));
     const until = i !== last ? b.to : i === first ? Math.min(b.to > now ? now : b.to, end) : b.from + length > end - 60 ? Math.min(b.to, b.from + length) : end;
     const from = i !== first ? b.from : until - length < begin + 60 ? Math.max(b.from, until - length) : begin;

@@ -63,7 +63,7 @@ export function Stacked({ resource, of, previous, span, height = 230, width, qua
   const says = [note, drawn && drawn.note, of.data && since(of.data.begin)].filter(Boolean).join(" · ");
   return html`<${Card} title=${html`${r.title}<${Quality} of=${quality} />`} note=${says} width=${width} aside=${aside}>
     <${Shown} of=${of} height=${height + 34}>${() => (!drawn || drawn.series.length === 0 ? empty
-    : html`<${Chart} series=${drawn.series} buckets=${of.data.buckets} span=${span} unit=${r.unit} stacked height=${height} label=${r.title} band=${drawn.band} marks=${marks} pick=${pick} />`)}</${Shown}></${Card}>`;
+    : html`<${Chart} series=${drawn.series} buckets=${of.data.buckets} reach=${of.data.ends} span=${span} unit=${r.unit} stacked height=${height} label=${r.title} band=${drawn.band} marks=${marks} pick=${pick} />`)}</${Shown}></${Card}>`;
 }
 
 // drawing is what Stacked draws. The capacity is a line where it is not far above what was used.
@@ -139,7 +139,7 @@ export function Flows({ title, name, match = "", nodes = 1, of, names, span, pre
   const booked = data.data && data.data.length === 0;
   return html`<${Card} title=${title} note=${booked && lines.length ? "of workloads" : ""} width=${width}><${Shown} of=${data} height=${height + 34}>${() => (lines.length === 0
     ? html`<div class="hollow" style=${{ minHeight: height + 34 + "px" }}><${NoData} what=${title.toLowerCase()} /></div>`
-    : html`<${Chart} series=${lines} buckets=${booked ? of.data.buckets : undefined} span=${at} unit="rate" height=${height} label=${title} marks=${marks} />`)}</${Shown}></${Card}>`;
+    : html`<${Chart} series=${lines} buckets=${booked ? of.data.buckets : undefined} reach=${of.data && of.data.ends} span=${at} unit="rate" height=${height} label=${title} marks=${marks} />`)}</${Shown}></${Card}>`;
 }
 
 // laid puts a moved series of buckets on those of this range.
