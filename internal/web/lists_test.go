@@ -289,6 +289,7 @@ func TestNodesInChromium(t *testing.T) {
 	u.opens(f.URL + "/node/rack11-n08?range=15m")
 	u.sees("no claim about a node that is late", `document.querySelector('[aria-label="About"]')?.innerText.includes("none up to the latest data")`)
 	u.opens(f.URL + "/node/rack2-n03?range=15m")
+	u.sees("the time of each figure", `/latest reading, \d\d:\d\d:\d\d – \d\d:\d\d:\d\d/.test(document.querySelector('[aria-label="now"] .source')?.innerText) && (() => { const at = [...document.querySelectorAll(".legend .at")].map((e) => e.innerText); return at.length === 5 && at.slice(0, 3).every((s) => /^latest: average of \d\d:\d\d:\d\d – /.test(s)) && at.slice(3).every((s) => /^latest: \d\d:\d\d:\d\d$/.test(s)); })()`)
 	u.sees("one axis of time", `(() => { const ends = [...document.querySelectorAll(".chart .plot")].map((p) => p.dataset.ends); return ends.length === 5 && ends[0] && new Set(ends).size === 1 && Number(ends[0].split("-")[1]) <= Date.now() / 1000; })()`)
 	// The machine receives 4 × 300 kB a second, its two jobs 200 kB each on average.
 	u.sees("rows of received bytes that add up to what the machine received, as its chart shows", `(() => {
@@ -301,6 +302,7 @@ func TestNodesInChromium(t *testing.T) {
 	u.sees("no idle row among the jobs", `[...document.querySelectorAll('[aria-label="jobs on this node"] tbody tr:not(.spacer)')].map((tr) => tr.children[0].innerText).slice(-2).join() === "system,idle"`)
 	// Overview has the same map in small, and what is wrong above its charts.
 	u.opens(f.URL + "/?range=15m")
+	u.sees("the time of its figures", `/latest reading of each machine, up to \d\d:\d\d:\d\d/.test(document.querySelector('[aria-label="now"] .source')?.innerText)`)
 	u.sees("the small map in natural order, with its scale", `[...document.querySelectorAll("#main .fleet a")].map((a) => a.title.split(":")[0]).slice(7, 10).join() === "rack1-n08,rack2-n01,rack2-n02" && document.querySelector("#main .fleet + .scale") !== null`)
 	u.sees("how many are up to date", `[...document.querySelectorAll("section[aria-label=now] .stat")].at(-1).innerText.includes("87 of 88")`)
 	u.sees("problems above the charts", `document.querySelector('[aria-label="Attention"] li').getBoundingClientRect().bottom < document.querySelector(".chart").getBoundingClientRect().top`)

@@ -172,6 +172,11 @@ function said(from, to) {
   return to - from >= far / 2 ? day + " – " + when(to * 1000).split(",")[0] : day + " " + short(from) + " – " + short(to);
 }
 
+// stampOf says of which time the figures of a legend are: of today and yesterday without the day.
+export function stampOf(from, to, now = Date.now() / 1000) {
+  return to - from >= far / 2 || now - from > far / 2 ? said(from, to) : to ? `average of ${clock(from * 1000)} – ${clock(to * 1000)}` : clock(from * 1000);
+}
+
 // fillTip writes what is in a column, the highest first.
 function fillTip(el, u, i, { seen, rows, times, buckets, tone, unit, stacked, band, marks }) {
   const list = seen.map((s, n) => [s.name, rows[n][i], tone[n], s.over]).filter(([, v]) => v !== null && v !== undefined);
@@ -316,7 +321,11 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
   // legendAt writes the values in a column beside the names, else the latest.
   const legendAt = (i) => {
     if (!keys.current) return;
-    const { rows, seen, unit } = now.current;
+    const { rows, seen, unit, times, buckets } = now.current, stamp = keys.current.querySelector(".at");
+    if (stamp) {
+      const at = i ?? Math.max(-1, ...rows.map((r, n) => (seen[n].over ? -1 : r.findLastIndex((v) => known(v))))), s = at < 0 ? "" : (i === null ? "latest: " : "") + stampOf(times[at], buckets && buckets[at] && buckets[at].to);
+      if (stamp.textContent !== s) stamp.textContent = s;
+    }
     for (const b of keys.current.querySelectorAll("[data-name]")) {
       const n = seen.findIndex((s) => s.name === b.dataset.name);
       const row = n < 0 ? null : rows[n];
@@ -390,7 +399,7 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
       const button = html`<button type="button" key=${s.name} aria-pressed=${hides(s.name) ? "false" : "true"} onClick=${(e) => clicked(e, s.name)} onKeyDown=${(e) => keyed(e, s.name)} title=${(s.title || s.name) + " (double click or Alt+Enter: this one alone)"}>
       <i style=${{ background: toneOf(s, i) }}></i><span>${full ? s.name : brief(s.name)}</span><b data-name=${s.name}></b></button>`;
       return full ? html`<span class="key" key=${s.name}>${button}${s.off && html`<span class="off num" title="possible error, either way">± ${s.off}</span>`}<${Quality} of=${s.quality} />${s.link && html`<a href=${s.link.href} title=${s.link.title} aria-label=${s.link.title}>›</a>`}</span>` : button;
-    })}${few && html`<button type="button" class="more" onClick=${() => showAll(true)}>+${series.length - fewNames} more</button>`}${band && html`<span class="bandkey"><i></i>possible error</span>`}</div>`}</figure>`;
+    })}${few && html`<button type="button" class="more" onClick=${() => showAll(true)}>+${series.length - fewNames} more</button>`}<span class="at muted num"></span>${band && html`<span class="bandkey"><i></i>possible error</span>`}</div>`}</figure>`;
 }
 
 const known = (v) => v !== null && v !== undefined;

@@ -9,7 +9,7 @@ import { Stacked, Flows, Gaps, Stopped, Blank, stopped, useStacks, gapMarks } fr
 import { useChange } from "../changes.js";
 import { Table } from "../table.js";
 import { State } from "./nodes.js";
-import { text, shareOf, few, ago, exactly, when } from "../fmt.js";
+import { text, shareOf, few, ago, exactly, when, time } from "../fmt.js";
 import { jobColumns, jobFields, Sums } from "../amounts.js";
 import { put, go, jobAt, href, ranged } from "../route.js";
 
@@ -21,7 +21,8 @@ function Now({ n, since, change = () => null }) {
   const e = n.power_watts;
   return html`<section class="card stats five" aria-label="now">${stat("CPU", n.cpu_cores, "cores", "cpu")}${stat("Memory", n.memory_bytes, "bytes", "memory")}
     <${Stat} title="Power" v=${e && e.whole} unit="watts" quality=${e && e.quality} off=${e && e.error} parts=${partsOf(e, "watts")} below=${e ? html`<span>active ${text(e.workloads + e.system, "watts")}</span><span>idle ${text(e.idle, "watts")}</span>${change("power", "watts")}` : html`<span>${none}</span>${change("power", "watts")}`} />
-    ${flow("Disk", n.disk_bytes_per_second, "read", "written")}${flow("Network", n.network_bytes_per_second, "in", "out")}</section>`;
+    ${flow("Disk", n.disk_bytes_per_second, "read", "written")}${flow("Network", n.network_bytes_per_second, "in", "out")}
+    ${n.cpu_cores && n.to && html`<p class="source small muted num">Above: the latest reading, ${time(n.from)} – ${time(n.to)}. Charts: averages over time.</p>`}</section>`;
 }
 
 // received asks how many bytes the machine received in the range, by the series of its charts; null where

@@ -9,7 +9,7 @@ import { Stacked, Flows, Whole, Stopped, Blank, latest, stopped, useStacks, gapM
 import { useChange } from "../changes.js";
 import { Brief } from "../firing.js";
 import { Fleet } from "../heat.js";
-import { grouped, text, few, ago, when, known, shareOf } from "../fmt.js";
+import { grouped, text, few, ago, when, time, known, shareOf } from "../fmt.js";
 import { href, nodeAt, jobAt, go, put, ranged } from "../route.js";
 
 const fields = "cpu_seconds,memory_byte_seconds,disk_read_bytes,disk_written_bytes,energy_joules,energy_error_joules", topFields = "cpu_seconds,memory_peak_bytes,energy_joules,energy_error_joules";
@@ -32,6 +32,7 @@ function Now({ now, nodes, change = () => null }) {
     <${Stat} title="Network" v=${flow(s.network_bytes_per_second)} unit="rate" quality=${s.network_bytes_per_second && s.network_bytes_per_second.quality} below=${html`${s.network_bytes_per_second ? html`<span>in ${text(s.network_bytes_per_second.in, "rate")}</span><span>out ${text(s.network_bytes_per_second.out, "rate")}</span>` : html`<span>${none}</span>`}${change("network", "rate")}`} />
     <div class="stat"><h3>${nodes.length === 1 ? "Machine" : "Nodes up to date"}</h3><div class="value">${nodes.length === 1 ? html`<a class="plain" href=${nodeAt(nodes[0].name)}>${nodes[0].name}</a>` : upToDate(now)}</div>
       <div class="below"><span title="workloads that used something in the latest window">${few(s.workloads, "active workload")}</span>${Object.entries(now.states).filter(([k]) => k !== "live" && !nodes.every((n) => isNew(n))).map(([k, n]) => html`<span class=${"tag " + ({ silent: "bad", behind: "warn" }[k] || "")}>${grouped(n)} ${k}</span>`)}</div></div>
+    ${now.measured > 0 && latest(nodes) > 0 && html`<p class="source small muted num">Above: the latest reading${nodes.length > 1 ? " of each machine" : ""}, up to ${time(latest(nodes) * 1000)}. Charts: averages over time.</p>`}
   </section>`;
 }
 
