@@ -177,6 +177,11 @@ func lists(t *testing.T, ctx context.Context) {
 		const { counted } = await of("pages/nodes.js"), live = { cpu_cores: {} };
 		return [counted([live, live]), counted([live, {}]), counted([live, { ...live, nested: true }, {}])];`,
 		`["2 nodes","1 of 2 nodes counted","1 of 3 nodes counted"]`)
+	expect(t, ctx, "the traffic of a machine that belongs to no workload", `
+		const { withOutside } = await of("pages/live.js"), row = (kind, network_rx_bytes_per_second) => ({ id: kind, kind, network_rx_bytes_per_second });
+		const says = (network, ...rows) => { const m = withOutside({ network, workloads: rows }); return m.workloads.map((w) => w.kind + " " + (w.network_rx_bytes_per_second ?? "–")).join() + " " + m.over; }, flow = { in_bytes_per_second: 7, out_bytes_per_second: null };
+		return [says(flow, row("job", 2), row("system")), says(flow, row("job", 9), row("system")), says(flow, row("job", 2), row("system", 1)), says(null, row("system"))];`,
+		`["job 2,system 5 false","job 9,system – true","job 2,system 1 false","system – false"]`)
 	expect(t, ctx, "workloads that were busy lately", `
 		const { remember } = await of("tree.js");
 		const machine = (cpu) => ({ memory_bytes: { whole: 1000 }, workloads: [{ id: "a", cpu_cores: cpu, quality: {} }, { id: "b", cpu_cores: 1, quality: {} }] });

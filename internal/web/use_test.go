@@ -225,6 +225,7 @@ func TestLive(t *testing.T) {
 	u.sees("the page by another link", `document.querySelector("#main") !== null`)
 	u.opens(address + "/live")
 	u.sees("the machine", `document.querySelector("tfoot")?.innerText.includes("Total = the machine")`)
+	u.sees("the network of all rows, as the machine has", `(() => { const cells = [...document.querySelectorAll("tr.residual")].find((r) => r.innerText.trim().startsWith("system"))?.querySelectorAll("td.num"); return document.querySelector("tfoot tr:last-child").querySelectorAll("td.num")[5].innerText === "–" || !cells || /\d/.test(cells[5].innerText) || document.querySelector(".notes")?.innerText.includes("traffic between them"); })()`)
 	u.filters("idle")
 	u.sees("the filter", `location.search.includes("q=idle") && [...document.querySelectorAll("tbody tr:not(.spacer)")].some((r) => r.innerText.startsWith("idle"))`)
 	u.sees("the line of what is not shown", `document.querySelector("tfoot")?.innerText.includes("not shown")`)

@@ -73,7 +73,7 @@ export function label(row) {
 }
 
 // arrange returns { rows, rest, restCount, idleCount, total }: rows in the order of the page, each
-// { row, label, figures, depth, below, folded, match }; the sum and the number of the workloads without
+// { row, label, figures, depth, below, open, folded, match }, open if rows below it are shown; the sum and the number of the workloads without
 // a row; how many of them only opt.hideIdle leaves out. opt.recent has the workloads that it does not.
 export function arrange(machine, opt) {
   const filter = opt.filter.toLowerCase();
@@ -109,7 +109,7 @@ export function arrange(machine, opt) {
   const draw = (n, depth) => {
     n.shown = true;
     const folded = !opt.flat && !filter && n.kids.length > 0 && opt.folded.has(n.row.id);
-    rows.push({ row: n.row, label: n.short, figures: folded || (opt.sums && !opt.flat) ? n.sum : n.own, depth, below: opt.flat ? 0 : n.below, folded, match: n.hit });
+    rows.push({ row: n.row, label: n.short, figures: folded || (opt.sums && !opt.flat) ? n.sum : n.own, depth, below: opt.flat ? 0 : n.below, open: n.kids.some((k) => k.keep), folded, match: n.hit });
     if (folded) cover(n);
     else if (!opt.flat) order(n.kids.filter((k) => k.keep)).forEach((k) => draw(k, depth + 1));
   };

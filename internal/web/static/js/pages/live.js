@@ -89,10 +89,26 @@ function Row({ r, opt, wholes, fold, show }) {
   const kind = (none || row.kind === "path" ? "" : row.kind) + (row.ended ? " ended" : "");
   return html`<tr class=${(none ? "residual " : "") + (opt.filter && !r.match ? "way" : "")} data-id=${row.id}>
     <td class="name"><div style=${{ paddingInlineStart: Math.min(r.depth, 12) * 1.05 + "em" }}>
-      ${r.below > 0 ? html`<button type="button" class="twist" aria-expanded=${r.folded ? "false" : "true"} aria-label=${`${r.label}: ${r.below} below`} onClick=${() => fold(row.id)}>${r.folded ? "▸" : "▾"}</button>` : html`<span class="twist"></span>`}
+      ${r.below > 0 && (r.folded || r.open) ? html`<button type="button" class="twist" aria-expanded=${r.folded ? "false" : "true"} aria-label=${`${r.label}: ${r.below} below`} onClick=${() => fold(row.id)}>${r.folded ? "▸" : "▾"}</button>` : html`<span class="twist"></span>`}
       <button type="button" class="label" title=${row.path || r.label} onClick=${() => show(row.id)}>${r.label}</button>${kind && html`<span class="tag">${kind}</span>`}${r.folded && html`<span class="tag">+${r.below}</span>`}</div></td>
     ${columns.map(([k, , unit]) => html`<td class="num"><${Cell} f=${figures[k]} unit=${unit} share=${wholes[k] > 0 && figures[k] ? figures[k].value / wholes[k] : 0} /></td>`)}
     <td class="num psi">${pressing.map(([k]) => html`<span class=${figures[k] ? press(figures[k].value) : "absent"}>${figures[k] ? (figures[k].value < 0.0005 ? "0" : Math.round(figures[k].value * 1000) / 10 + "%") : "–"}</span>`)}</td></tr>`;
+}
+
+const traffic = [["network", "in_bytes_per_second", "network_rx_bytes_per_second"], ["network", "out_bytes_per_second", "network_tx_bytes_per_second"]];
+
+// withOutside puts the traffic of the machine that belongs to no workload into the row system, where that
+// has none of its own, so that the rows add up. over says that workloads have more than the machine:
+// traffic between them does not pass its interfaces.
+export function withOutside(m) {
+  const more = {}, list = m.workloads || [], system = list.find((w) => w.kind === "system");
+  let over = false;
+  for (const [flow, way, field] of traffic) {
+    if (!system || !m[flow] || !known(m[flow][way]) || known(system[field])) continue;
+    const rest = m[flow][way] - list.reduce((a, w) => a + (known(w[field]) ? w[field] : 0), 0);
+    if (rest >= 0) more[field] = rest; else over = true;
+  }
+  return { ...m, over, workloads: list.map((w) => (w === system ? { ...w, ...more } : w)) };
 }
 
 // machineOf is the sum of the rows, with the traffic of the machine in place of that of the rows: they
@@ -220,10 +236,10 @@ export function Live() {
   const flip = () => { state.current.paused = !paused; pause(!paused); if (paused) watcher.current.poll(); };
   useKey("f", flip);
   const names = useNames(seen.machine);
-  const m = useMemo(() => seen.machine && { ...seen.machine, workloads: (seen.machine.workloads || []).map((w) => (names.has(w.id) ? { ...w, name: names.get(w.id) } : w)) }, [seen.machine, names.size]);
+  const m = useMemo(() => seen.machine && withOutside({ ...seen.machine, workloads: (seen.machine.workloads || []).map((w) => (names.has(w.id) ? { ...w, name: names.get(w.id) } : w)) }), [seen.machine, names.size]);
   useEffect(() => { if (m) document.title = `${text(m.cpu_cores.workloads + m.cpu_cores.system, "none")} cores · ${m.host} · mete`; }, [m]);
   const notes = m ? [...(m.balance && m.balance.violations > 0 ? [`${few(m.balance.violations, "balance check")} failed: parts did not sum to their total. This is a bug, please report it.`] : []),
-    ...(m.balance && m.balance.lost > 0 ? [`${few(m.balance.lost, "start or end", "starts or ends")} of control groups in the last tick were missed; their use is counted for their parents.`] : []), ...(m.notes || [])] : [];
+    ...(m.balance && m.balance.lost > 0 ? [`${few(m.balance.lost, "start or end", "starts or ends")} of control groups in the last tick were missed; their use is counted for their parents.`] : []), ...(m.over ? ["The workloads sent or received more than the machine: traffic between them does not pass its interfaces."] : []), ...(m.notes || [])] : [];
   return html`${seen.trouble && html`<div class="notice bad" role="alert"><div>${seen.trouble}</div><button onClick=${() => watcher.current.poll()}>Try now</button></div>`}
     ${!m ? !seen.trouble && html`<${Skeleton} height=${150} /><${Skeleton} height=${420} />` : html`<div class=${"live " + (seen.trouble ? "stale" : "")}>
     <div class="bar facts-line"><b>${m.host}</b><span class="muted num">${time(m.time)}</span><span class="muted">${few(m.cpus, "CPU")}</span><span class="muted" title="jobs included">${few((m.workloads || []).filter((w) => !residual(w)).length, "control group")} now</span><span class="muted num" title=${"reader " + m.reader}>a reading each ${text(m.tick_ns / 1e9, "seconds")}</span>
