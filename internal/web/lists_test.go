@@ -190,8 +190,16 @@ func lists(t *testing.T, ctx context.Context) {
 		`["a,b","a,b","a,b","b"]`)
 	expect(t, ctx, "the limits of rules", `
 		const { limitOf } = await of("pages/alerts.js");
-		return ["a - b > 240", "x / y >= 0.8", "rate(x[5m]) > bool 3", "(a > 1e-3)", "up == 0 ", "a > b"].map(limitOf);`,
-		`["> 240",">= 0.8","","> 1e-3","== 0",""]`)
+		return [...["a - b > 240", "x / y >= 0.8", "rate(x[5m]) > bool 3", "(a > 1e-3)", "up == 0 ", "a > b"].map((q) => limitOf(q)), limitOf("b > 300 and on (n) up == 1", "{{ $labels.node }} is {{ $value | humanizeDuration }} behind"), limitOf("e - time() < 5 * 86400", "{{ $value | humanizeDuration }}"), limitOf("a > 0.9", "{{ $value | humanizePercentage }} busy"), limitOf("a > 1500", "{{ $value | humanize }}W"), limitOf("a > 2048", "{{ $value | humanize }}B/s")];`,
+		`["> 240",">= 0.8","","> 1e-3","== 0","","> 5 min","< 5 d","> 90 %","> 1.50 kW","> 2.00 KiB/s"]`)
+	expect(t, ctx, "how many rules are listed", `
+		const { ruleCount } = await of("pages/alerts.js"), groups = [{ rules: [1, 2] }, { rules: [3] }];
+		return [ruleCount(groups, (r) => r > 1), ruleCount(groups, () => true)];`,
+		`["2 of 3 rules","3 rules"]`)
+	expect(t, ctx, "names that may be meant", `
+		const { similar } = await of("pages/node.js"), nodes = ["web-10", "web-2", "db"].map((name) => ({ name }));
+		return ["web", "web-3", "db.example", "mail", ""].map((n) => similar(nodes, n).map((m) => m.name).join());`,
+		`["web-2,web-10","web-2,web-10","db","",""]`)
 	expect(t, ctx, "the command that silences", `
 		const { command, common } = await of("pages/alerts.js");
 		const alerts = [{ labels: { alertname: "Down", severity: "critical", cluster: "lab", node: "a1", job: "a'b, c" } }, { labels: { alertname: "Down", severity: "critical", cluster: "lab", node: "a2", job: "a'b, c" } }];

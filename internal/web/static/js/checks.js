@@ -13,7 +13,7 @@ export function folded(lag) { return lag === null || lag > 1e9 ? "" : "hourly to
 
 function ofNodes(nodes, now) {
   const late = (state) => nodes.filter((n) => n.state === state && !isNew(n, now)), silent = late("silent"), behind = late("behind"), ends = [...silent, ...behind].map((n) => n.booked_through).filter(Boolean).sort();
-  const bad = silent.length > 0 ? "bad" : behind.length > 0 ? "warn" : nodes.length ? "good" : "";
+  const none = nodes.length > 0 && silent.length + behind.length === nodes.length, bad = silent.length > 0 || none ? "bad" : behind.length > 0 ? "warn" : nodes.length ? "good" : "";
   const says = [silent.length && `${grouped(silent.length)} silent`, behind.length && `${grouped(behind.length)} behind`, ends.length && `oldest data ${ago(ends[0], now)}`].filter(Boolean);
   return { key: "nodes", title: "Nodes up to date", state: bad, value: `${grouped(nodes.length - silent.length - behind.length)} of ${grouped(nodes.length)}`, link: "/nodes",
     detail: says.length ? says : [nodes.length ? "all data arrives in time" : "no machine has enrolled"],
@@ -40,9 +40,11 @@ function ofAlerts(alerts, rules) {
 function ofHeartbeat(rules, m, now) {
   const list = rules.filter((r) => r.type === "alerting" && isHeartbeat(r)), down = list.filter((r) => r.state !== "firing" && r.state !== "unknown"), at = list.map((r) => r.lastEvaluation).filter(Boolean).sort()[0], waits = list.length > 0 && list.every((r) => r.state === "unknown");
   const sent = m.of("mete_server_alert_requests_total", { result: "taken" }), failed = m.of("mete_server_alert_requests_total", { result: "failed" }), to = sent + failed;
-  return { key: "heartbeat", title: "Alert heartbeat", state: list.length === 0 || waits ? "" : down.length ? "bad" : "good", value: list.length === 0 ? "none" : down.length ? "missing" : waits ? "waiting" : "alive", link: "/alerts",
+  const unsent = sent === 0, refused = unsent && failed > 0; // it is known to arrive once a notification did
+  return { key: "heartbeat", title: "Alert heartbeat", state: list.length === 0 || waits ? "" : down.length || refused ? "bad" : unsent ? "" : "good", value: list.length === 0 ? "none" : down.length ? "missing" : waits ? "waiting" : "alive", link: "/alerts",
     detail: [list.length === 0 ? "no rule fires at all times" : waits ? "not evaluated yet" : at && "evaluated " + ago(at, now), sent !== null && (to > 0 ? `${grouped(sent)} notifications sent, ${grouped(failed)} failed` : list.length > 0 && "no notification sent yet")].filter(Boolean),
-    problem: "The heartbeat of alerts is missing: alerting does not work", action: "Check the server's log for errors of rules, then restart the server." };
+    problem: down.length === 0 && refused ? `No notification of alerts was delivered, ${grouped(failed)} failed` : "The heartbeat of alerts is missing: alerting does not work",
+    action: down.length === 0 && refused ? "Check the addresses of the receivers, and the server's log." : "Check the server's log for errors of rules, then restart the server." };
 }
 
 function ofIngest(m, recent) {

@@ -126,17 +126,30 @@ function Silences({ list }) {
   return html`<${Card} title="Silences" note=${few(list.length, "silence")} flush><${Table} columns=${of} rows=${list} id=${(s) => s.id} name="silences" label="silences" /><p class="small muted reading">On the server, <code>mete silence end ID</code> ends one.</p></${Card}>`;
 }
 
-// limitOf is the limit with which a rule compares, where its query ends with one.
-export const limitOf = (query) => { const m = /([<>]=?|[=!]=)\s*([\d.]+(?:e[+-]?\d+)?)\s*\)?\s*$/.exec(query); return m ? m[1] + " " + m[2] : ""; };
+// limitOf is the limit with which a rule compares its value, where its query ends with one, or goes on with
+// a condition. Its unit is that of the value in the rule's summary.
+export function limitOf(query, summary = "") {
+  const m = /([<>]=?|[=!]=)\s*([\d.]+(?:e[+-]?\d+)?)(?:\s*\*\s*([\d.]+))?\s*\)?\s*$/.exec(query.split(/\s(?:and|unless)\s/)[0]);
+  if (!m) return "";
+  const v = Number(m[2]) * Number(m[3] || 1), how = (/\{\{-?\s*\$value([^}]*)\}\}(W|B\/s)?/.exec(summary) || []);
+  const says = /Percentage/.test(how[1]) ? Math.round(v * 1000) / 10 + " %" : /Duration/.test(how[1]) ? length(v) : how[2] === "W" ? text(v, "watts") : how[2] ? text(v, "rate") : m[3] ? String(v) : m[2];
+  return m[1] + " " + says;
+}
 
 function Rule({ r }) {
-  return html`<li><details><summary><span class=${"tag " + (r.health === "err" ? "bad" : r.type === "alerting" && !isHeartbeat(r) ? tone[r.state] || "" : "")}>${r.health === "err" ? "failing" : r.type !== "alerting" ? "recorded" : isHeartbeat(r) ? "heartbeat" : r.state === "unknown" ? "not evaluated" : r.state}</span><b>${r.name}</b>${r.labels && r.labels.severity && !isHeartbeat(r) && html`<span class="tag">${r.labels.severity}</span>`}${r.type === "alerting" && html`<span class="muted small">${[limitOf(r.query), r.duration > 0 && "for " + length(r.duration)].filter(Boolean).join(" ")}</span>`}${r.annotations && r.annotations.summary && html`<span class="muted small about">${describe(r.annotations.summary)}</span>`}</summary>
+  return html`<li><details><summary><span class=${"tag " + (r.health === "err" ? "bad" : r.type === "alerting" && !isHeartbeat(r) ? tone[r.state] || "" : "")}>${r.health === "err" ? "failing" : r.type !== "alerting" ? "recorded" : isHeartbeat(r) ? "heartbeat" : r.state === "unknown" ? "not evaluated" : r.state}</span><b>${r.name}</b>${r.labels && r.labels.severity && !isHeartbeat(r) && html`<span class="tag">${r.labels.severity}</span>`}${r.type === "alerting" && html`<span class="muted small">${[limitOf(r.query, r.annotations && r.annotations.summary), r.duration > 0 && "for " + length(r.duration)].filter(Boolean).join(" ")}</span>`}${r.annotations && r.annotations.summary && html`<span class="muted small about">${describe(r.annotations.summary)}</span>`}</summary>
     <pre>${r.query}</pre>${r.lastError && html`<p class="notice bad">${r.lastError}</p>`}${r.annotations && r.annotations.summary && html`<p>${describe(r.annotations.summary)}${r.annotations.description && html` <span class="muted">${describe(r.annotations.description)}</span>`}</p>`}<div class="bar"><a class="button" href=${href("/query", { expr: r.query })}>Run query</a>${r.lastEvaluation && html`<span class="small muted num">last evaluated ${ago(r.lastEvaluation)}, took ${text(r.evaluationTime, "seconds")}</span>`}</div></details></li>`;
+}
+
+// ruleCount says how many of the rules are listed.
+export function ruleCount(groups, passes) {
+  const all = groups.flatMap((g) => g.rules), n = all.filter(passes).length;
+  return (n < all.length ? grouped(n) + " of " : "") + few(all.length, "rule");
 }
 
 function Rules({ groups, q, show }) {
   const passes = (r) => (!q || (r.name + r.query).toLowerCase().includes(q)) && (show === "all" || (show === "recording") === (r.type === "recording"));
-  return html`<${Card} title="Rules" note=${few(groups.reduce((a, g) => a + g.rules.length, 0), "rule")} aside=${html`<${Segments} label="rules" options=${[["", "alerts"], ["recording", "recorded"], ["all", "all"]]} value=${show} choose=${(v) => put({ show: v }, true)} />`}>
+  return html`<${Card} title="Rules" note=${ruleCount(groups, passes)} aside=${html`<${Segments} label="rules" options=${[["", "alerts"], ["recording", "recorded"], ["all", "all"]]} value=${show} choose=${(v) => put({ show: v }, true)} />`}>
     ${groups.map((g) => ({ g, rules: g.rules.filter(passes) })).filter(({ rules }) => rules.length).map(({ g, rules }) => html`<h3 class="second">${g.name} <span class="muted">every ${length(g.interval)}</span></h3><ul class="rules">${rules.map((r) => html`<${Rule} r=${r} />`)}</ul>`)}</${Card}>`;
 }
 

@@ -86,12 +86,12 @@ function Late({ nodes }) {
     <ul class="attention">${list.slice(0, 5).map((n) => html`<li class=${state === "silent" ? "bad" : "warn"}><a href=${nodeAt(n.name)}>${n.name}</a><span>${n.cluster}</span><span title=${n.booked_through ? exactly(n.booked_through) : ""}>${n.booked_through ? "last data " + ago(n.booked_through) : "no data yet"}</span></li>`)}</ul>`)}`;
 }
 
-// Metrics lists all metrics of the server.
+// Metrics lists all metrics of the server, those that are zero last.
 function Metrics({ m, q, narrow }) {
   const rows = Object.entries(m.found).flatMap(([name, list]) => list.map((x) => ({ name, labels: Object.entries(x.labels).map(([k, v]) => k + "=" + v).join(" "), value: x.value, help: m.help[name] || "" }))).filter((r) => !q || (r.name + r.labels + r.help).toLowerCase().includes(q));
   const columns = [{ key: "name", title: "Metric", class: "mono", value: (r) => r.name }, { key: "labels", title: "Labels", value: (r) => r.labels }, { key: "v", title: "Value", num: true, value: (r) => r.value, cell: (r) => html`<span title=${String(r.value)}>${text(r.value, /bytes/.test(r.name) ? "bytes" : /timestamp/.test(r.name) ? "none" : /seconds/.test(r.name) ? "seconds" : "count")}</span>` }, { key: "help", title: "Description", class: "wrap muted", value: (r) => r.help }];
   const order = narrow ? [0, 2, 1, 3] : [0, 1, 2, 3]; // on a phone the value stands beside the name
-  return html`<${Table} columns=${order.map((i) => columns[i])} rows=${rows} id=${(r) => r.name + r.labels} name="figures" label="server metrics" wraps empty=${html`<${Empty} title="No metrics match the filter" />`} />`;
+  return html`<${Table} columns=${order.map((i) => columns[i])} rows=${rows} id=${(r) => r.name + r.labels} name="figures" label="server metrics" rank=${(r) => (r.value === 0 ? 1 : 0)} wraps empty=${html`<${Empty} title="No metrics match the filter" />`} />`;
 }
 
 export function Health({ nodes, alerts }) {

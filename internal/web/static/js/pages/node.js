@@ -8,10 +8,11 @@ import { Card, Stat, Shown, Empty, Facts, Kind, Job, Segments, useData, useHere,
 import { Stacked, Flows, Gaps, Stopped, Blank, stopped, useStacks, gapMarks } from "../parts.js";
 import { useChange } from "../changes.js";
 import { Table } from "../table.js";
+import { natural } from "../names.js";
 import { State } from "./nodes.js";
-import { text, shareOf, few, ago, exactly, when, time } from "../fmt.js";
+import { grouped, text, shareOf, few, ago, exactly, when, time } from "../fmt.js";
 import { jobColumns, jobFields, Sums } from "../amounts.js";
-import { put, go, jobAt, href, ranged } from "../route.js";
+import { put, go, jobAt, nodeAt, href, ranged } from "../route.js";
 
 function Now({ n, since, change = () => null }) {
   const none = since ? "no data since " + when(since * 1000) : "not available";
@@ -50,6 +51,18 @@ export function withOutside(used, bytes) {
   return { ...used, groups: used.groups.length ? [...own, measured(system, rest)] : [], total: used.total && measured(used.total, bytes === null ? null : rest === null ? Math.round(bytes) : jobs + rest), within: bytes !== null && rest === null };
 }
 
+// similar are a few nodes whose names begin as one that is not known, or contain it.
+export function similar(nodes, name) {
+  const n = name.toLowerCase(), has = (m) => m.includes(n) || (n.length > 2 && m.startsWith(n.slice(0, -1))) || n.startsWith(m);
+  return n ? nodes.filter((m) => has(m.name.toLowerCase())).sort((a, b) => natural(a.name, b.name)).slice(0, 5) : [];
+}
+
+// told are the figures of a node in About: by the metric of the server, its text.
+const told = {
+  mete_node_certificate_expiry_timestamp_seconds: ["Certificate ends", (v) => when(v * 1000)], mete_agent_spool_waiting_bytes: ["Data waiting in its spool", (v) => text(v, "bytes")],
+  mete_node_power_cap_watts: ["Power limit", (v) => text(v, "watts")], mete_node_missed_lives_total: ["Missed starts and ends", (v) => grouped(v)], mete_conservation_violations_total: ["Failed balance checks", (v) => grouped(v)],
+};
+
 const last = { system: 1, idle: 2 };
 
 function Users({ used, name }) {
@@ -74,8 +87,9 @@ export function Node({ path, nodes }) {
     return withOutside(u, await received({ match, used: u, span }, signal));
   }, [known && known.node, steps(span)]);
   const gaps = useData(async (signal) => (known ? (await get("/v1/gaps", { node: known.node, ...ledger(span) }, signal)).gaps : []), [known && known.node, steps(span)]);
+  const figures = useData(async (signal) => (known ? Object.fromEntries((await instant(`{__name__=~"${Object.keys(told).join("|")}",${match}}`, undefined, signal)).map((m) => [m.metric.__name__, Number(m.value[1])])) : null), [known && known.node], 60000);
   const marks = useMemo(() => gapMarks(gaps.data), [gaps.data]);
-  if (!known) return html`<section class="card"><${Empty} title=${`No node is named "${name}"`}><a class="button" href="/nodes">All nodes</a></${Empty}></section>`;
+  if (!known) return html`<section class="card"><${Empty} title=${`No node is named "${name}"`}><span>${similar(nodes, name).length > 0 ? html`Did you mean ${similar(nodes, name).map((n, i) => html`${i > 0 && ", "}<a href=${nodeAt(n.name)}>${n.name}</a>`)}?` : "Check the spelling. A machine has a page once its agent has enrolled."}</span><a class="button" href="/nodes">All nodes</a></${Empty}></section>`;
   const q = (f) => used.data && used.data.total && used.data.total.quality[f];
   const pick = (p) => go(p.job ? jobAt(p.job, { node: known.name }) : href("/jobs", { ...ranged(query), ...p }));
   const chart = (r) => html`<${Stacked} resource=${r} of=${of} previous=${previous} idle=${idle} span=${span} width="w6" quality=${q(resources[r].field)} marks=${marks} pick=${by === "parts" ? undefined : pick} />`;
@@ -90,5 +104,8 @@ export function Node({ path, nodes }) {
       <div class="w6 grid inner"><${Flows} title="Disk" name="mete_node_disk_bytes_per_second" match=${match} of=${of} names=${[["read", "disk_read_bytes"], ["written", "disk_written_bytes"]]} marks=${marks} span=${span} previous=${previous} compare=${compare} width="w6" height=${230} /><${Flows} title="Network" name="mete_node_network_bytes_per_second" match=${match} of=${of} names=${[["received", "network_rx_bytes"], ["sent", "network_tx_bytes"]]} marks=${marks} span=${span} previous=${previous} compare=${compare} width="w6" height=${230} /></div>`}
       <${Card} title="Jobs on this node" note="in the range" flush width="w12"><${Shown} of=${used} lines=${8}>${(u) => html`<${Users} used=${u} name=${known.name} />`}</${Shown}></${Card}>
       ${gaps.data && gaps.data.length > 0 && html`<${Card} title="Gaps in the data" flush width="w8"><${Gaps} gaps=${gaps.data} own /></${Card}>`}
-      <${Card} title="About" width=${gaps.data && gaps.data.length > 0 ? "w4" : "w12"}><${Facts} of=${[["Enrolled", known.enrolled_at && when(known.enrolled_at)], ["Machine ID", known.machine_id && html`<code>${known.machine_id}</code>`], ["Boot ID", known.boot && html`<code>${known.boot}</code>`], ["Open streams", String(known.streams)], ["Gaps", !blank && gaps.data && gaps.data.length === 0 && (known.state === "live" ? "none in this range" : "none up to the latest data")], ["Received from server", known.source && html`<code>${known.source}</code>`], ["Revoked", known.revoked_at && when(known.revoked_at)]]} /></${Card}></div>`;
+      <${Card} title="About" width=${gaps.data && gaps.data.length > 0 ? "w4" : "w12"}><${Facts} columns=${gaps.data && gaps.data.length > 0 ? 1 : 2} of=${[["CPUs", known.cpus > 0 && grouped(known.cpus)], ["Memory", now.data && now.data.memory_bytes && text(now.data.memory_bytes.whole, "bytes")],
+        ["Power", now.data && (now.data.power_watts ? { measured: "measured by its meters", apportioned: "measured by its meters, apportioned to workloads", modelled: "modelled: no meter shows all of it" }[now.data.power_watts.quality] : now.data.cpu_cores && "absent")],
+        ["Enrolled", known.enrolled_at && when(known.enrolled_at)], ["Latest data", known.booked_through && exactly(known.booked_through)], ["Guest of", known.nested_in && html`<a href=${nodeAt(known.nested_in.name || known.nested_in.node)}>${known.nested_in.name || known.nested_in.node}</a>`],
+        ...Object.entries(told).map(([k, [title, says]]) => [title, figures.data && k in figures.data && says(figures.data[k])]), ["Machine ID", known.machine_id && html`<code>${known.machine_id}</code>`], ["Boot ID", known.boot && html`<code>${known.boot}</code>`], ["Open streams", String(known.streams)], ["Gaps", !blank && gaps.data && gaps.data.length === 0 && (known.state === "live" ? "none in this range" : "none up to the latest data")], ["Received from server", known.source && html`<code>${known.source}</code>`], ["Revoked", known.revoked_at && when(known.revoked_at)]]} /></${Card}></div>`;
 }
