@@ -312,9 +312,11 @@ func TestNodesInChromium(t *testing.T) {
 		const rows = [...table.querySelectorAll("tbody tr:not(.spacer)")].map((tr) => tr.children[at].innerText).filter((s) => /\d/.test(s)).map(exact), foot = table.querySelector("tfoot tr:last-child"), all = exact(foot.children[at - 1].innerText);
 		return rows.length === 3 && rows[0] + rows[1] < all / 2 && Math.abs(rows.reduce((a, v) => a + v, 0) / all - 1) < 0.01;
 	})()`)
+	u.sees("facts with values", `(() => { const dd = [...document.querySelectorAll('[aria-label="About"] dd')].map((d) => d.innerText.trim()); return dd.length >= 8 && dd.every(Boolean) && dd.includes("128 GiB"); })()`)
 	u.sees("no idle row among the jobs", `[...document.querySelectorAll('[aria-label="jobs on this node"] tbody tr:not(.spacer)')].map((tr) => tr.children[0].innerText).slice(-2).join() === "system,idle"`)
 	// Overview has the same map in small, and what is wrong above its charts.
 	u.opens(f.URL + "/?range=15m")
+	u.sees("six tiles in a row, without a blank", `(() => { const r = document.querySelector('[aria-label="now"]').getBoundingClientRect(), last = [...document.querySelectorAll('[aria-label="now"] .stat')].at(-1).getBoundingClientRect(); return Math.abs(r.right - last.right) < 3; })()`)
 	u.sees("the time of its figures", `/latest reading of each machine, up to \d\d:\d\d:\d\d/.test(document.querySelector('[aria-label="now"] .source')?.innerText)`)
 	u.sees("the small map in natural order, with its scale", `[...document.querySelectorAll("#main .fleet a")].map((a) => a.title.split(":")[0]).slice(7, 10).join() === "rack1-n08,rack2-n01,rack2-n02" && document.querySelector("#main .fleet + .scale") !== null`)
 	u.sees("how many are up to date", `[...document.querySelectorAll("section[aria-label=now] .stat")].at(-1).innerText.includes("87 of 88")`)

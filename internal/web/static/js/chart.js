@@ -110,17 +110,21 @@ function marksOn(u, marks, strips) {
   c.restore();
 }
 
+// holesOf are the times between bars that do not meet, as places on a plot: no line leads over them.
+const holesOf = (u, buckets) => (buckets || []).flatMap((b, i) => (i > 0 && b.from > buckets[i - 1].to ? [[u.valToPos(buckets[i - 1].to, "x", true), u.valToPos(b.from, "x", true)]] : []));
+
 // options are those of uPlot for series that are piled, or lines.
-function options({ seen, unit, stacked, whole, band, tone, bars, marks }, node, height, hover, pick) {
+function options({ seen, unit, stacked, whole, band, tone, bars, holes, marks }, node, height, hover, pick) {
+  const gaps = (u, of, from, to, nulls) => [...nulls, ...holesOf(u, holes())].sort((a, b) => a[0] - b[0]);
   const lines = seen.map((s, i) => ({
     label: s.name, stroke: tone[i], width: s.over ? 1.5 : stacked ? 1 : 1.75, fill: s.over ? undefined : stacked ? tone[i] + (s.tone === "idle" ? "55" : "cc") : seen.length === 1 ? tone[i] + "1f" : undefined,
-    points: { show: false, filter: (u, of) => (bars ? [] : lone(u.data[of])), size: 5, fill: tone[i] }, dash: s.dash, spanGaps: false,
+    points: { show: false, filter: (u, of) => (bars ? [] : lone(u.data[of])), size: 5, fill: tone[i] }, dash: s.dash, spanGaps: false, gaps,
   }));
   // The area of each is between its own line and that of the one below.
   const piles = seen.flatMap((s, i) => (s.over ? [] : [i + 1]));
   const bands = stacked ? piles.slice(1).map((n, i) => ({ series: [n, piles[i]] })) : [];
   if (band) {
-    const edge = { stroke: "transparent", width: 0, points: { show: false }, fill: css("--band") };
+    const edge = { stroke: "transparent", width: 0, points: { show: false }, fill: css("--band"), gaps };
     lines.push({ label: "most", ...edge }, { label: "least", ...edge, fill: undefined });
     bands.push({ series: [seen.length + 1, seen.length + 2], fill: css("--band") });
   }
@@ -351,7 +355,7 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
   useEffect(() => {
     const node = box.current;
     if (!node) return undefined;
-    plot.current = new uPlot(options({ seen, unit, stacked, whole, band, tone, bars: Boolean(buckets), marks: () => now.current.marks }, node, height, hover, picked), data, node);
+    plot.current = new uPlot(options({ seen, unit, stacked, whole, band, tone, bars: Boolean(buckets), holes: () => now.current.buckets, marks: () => now.current.marks }, node, height, hover, picked), data, node);
     const resized = new ResizeObserver(() => { if (plot.current && node.clientWidth) plot.current.setSize({ width: node.clientWidth, height }); });
     resized.observe(node);
     return () => { resized.disconnect(); plot.current.destroy(); plot.current = null; };

@@ -24,7 +24,7 @@ export function upToDate({ states }) {
 function Now({ now, nodes, change = () => null }) {
   const s = now.sum, share = (p) => (p && p.whole > 0 ? text(shareOf(p.workloads + p.system, p.whole), "percent") + " of " : "");
   const flow = (f) => f && f.in + f.out, at = now.measured === 0 && stopped(nodes), none = at ? "no data since " + when(at * 1000) : "not available";
-  return html`<section class="card stats" aria-label="now">
+  return html`<section class="card stats six" aria-label="now">
     <${Stat} title="CPU" v=${s.cpu_cores && s.cpu_cores.workloads + s.cpu_cores.system} unit="cores" quality=${s.cpu_cores && s.cpu_cores.quality} parts=${partsOf(s.cpu_cores, "cores")} below=${html`<span>${s.cpu_cores ? share(s.cpu_cores) + text(s.cpus, "cores") : none}</span>${change("cpu", "cores")}`} />
     <${Stat} title="Memory" v=${s.memory_bytes && s.memory_bytes.workloads + s.memory_bytes.system} unit="bytes" quality=${s.memory_bytes && s.memory_bytes.quality} parts=${partsOf(s.memory_bytes, "bytes")} below=${html`<span>${s.memory_bytes ? share(s.memory_bytes) + text(s.memory_bytes.whole, "bytes") : none}</span>${change("memory", "bytes")}`} />
     <${Stat} title="Power" v=${s.power_watts && s.power_watts.whole} unit="watts" quality=${s.power_watts && s.power_watts.quality} off=${s.power_watts && s.power_watts.error} parts=${partsOf(s.power_watts, "watts")} below=${html`<span>${s.power_watts ? text(s.power_watts.idle, "watts") + " idle" : none}</span>${change("power", "watts")}`} />
@@ -32,7 +32,7 @@ function Now({ now, nodes, change = () => null }) {
     <${Stat} title="Network" v=${flow(s.network_bytes_per_second)} unit="rate" quality=${s.network_bytes_per_second && s.network_bytes_per_second.quality} below=${html`${s.network_bytes_per_second ? html`<span>in ${text(s.network_bytes_per_second.in, "rate")}</span><span>out ${text(s.network_bytes_per_second.out, "rate")}</span>` : html`<span>${none}</span>`}${change("network", "rate")}`} />
     <div class="stat"><h3>${nodes.length === 1 ? "Machine" : "Nodes up to date"}</h3><div class="value">${nodes.length === 1 ? html`<a class="plain" href=${nodeAt(nodes[0].name)}>${nodes[0].name}</a>` : upToDate(now)}</div>
       <div class="below"><span title="workloads that used something in the latest window">${few(s.workloads, "active workload")}</span>${Object.entries(now.states).filter(([k]) => k !== "live" && !nodes.every((n) => isNew(n))).map(([k, n]) => html`<span class=${"tag " + ({ silent: "bad", behind: "warn" }[k] || "")}>${grouped(n)} ${k}</span>`)}</div></div>
-    ${now.measured > 0 && latest(nodes) > 0 && html`<p class="source small muted num">Above: the latest reading${nodes.length > 1 ? " of each machine" : ""}, up to ${time(latest(nodes) * 1000)}. Charts: averages over time.</p>`}
+    ${now.measured > 0 && latest(nodes) > 0 && html`<p class="source small muted">Above: the latest reading${nodes.length > 1 ? " of each machine" : ""}, up to ${time(latest(nodes) * 1000)}. Charts: averages over time.</p>`}
   </section>`;
 }
 
