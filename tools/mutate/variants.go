@@ -197,7 +197,7 @@ func call(f *ast.FuncDecl, name string) string {
 	return s + "; return"
 }
 
-// What receivers and parameters are called that have no name, before their number.
+// Names of receivers and parameters that have none, before their number.
 const receiver, parameter = "mutateReceiver", "mutateParameter"
 
 // names returns the names of receivers or parameters as they are passed on.

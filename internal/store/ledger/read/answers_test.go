@@ -355,7 +355,7 @@ func (s *scribe) askRows(when string) {
 }
 
 // TestNodesOfDay checks that a group does not have the node of a workload that ran before and after the
-// day that is asked for.
+// day of the query.
 func TestNodesOfDay(t *testing.T) {
 	l := ledgertest.Open(t, ledgertest.SQLite(t))
 	f := ledgertest.NewFull(t, l)

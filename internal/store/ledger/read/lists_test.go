@@ -298,7 +298,7 @@ func TestWorkloadsListed(t *testing.T) {
 }
 
 // TestSelfUnknown checks that a node that the ledger does not have is not found, that a workload which it
-// does not have yet used nothing, and that what is no id of a workload is invalid.
+// does not have yet used nothing, and that another text than an id is invalid.
 func TestSelfUnknown(t *testing.T) {
 	l := ledgertest.Open(t, ledgertest.SQLite(t))
 	ledgertest.Node(t, l, "a")
