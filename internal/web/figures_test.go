@@ -246,7 +246,7 @@ func (b *book) checkCover(where string, p *plot, filter map[query.Dimension][]st
 // jobLines are the figures of the lines of a job's charts.
 var jobLines = map[string]map[string][]usage.Resource{
 	"CPU":      {"user": {usage.CPUUser}, "system": {usage.CPUSystem}, "used": {usage.CPU}, "throttled": {usage.CPUThrottled}},
-	"Memory":   {"anonymous": {usage.MemoryAnon}, "page cache": {usage.MemoryFile}, "charged": {usage.Memory}, "peak of a run": {usage.MemoryPeak}},
+	"Memory":   {"anonymous": {usage.MemoryAnon}, "page cache": {usage.MemoryFile}, "charged": {usage.Memory}, "largest peak of a workload": {usage.MemoryPeak}},
 	"Power":    {"CPU packages": {usage.EnergyPackage}, "memory": {usage.EnergyDRAM}, "accelerators": {usage.EnergyGPU}, "job's share": {usage.EnergyRest}},
 	"Disk":     {"read": {usage.DiskRead}, "written": {usage.DiskWritten}},
 	"Network":  {"received": {usage.NetworkRx}, "sent": {usage.NetworkTx}},

@@ -79,6 +79,12 @@ func lists(t *testing.T, ctx context.Context) {
 		const r = { memory_byte_seconds: "1073741824000", cpu_seconds: 90, energy_joules: null, covered_seconds: 20 };
 		return [running(r, "memory_byte_seconds"), running(r, "cpu_seconds"), running(r, "energy_joules"), running({ ...r, covered_seconds: 0 }, "cpu_seconds")];`,
 		`[53687091200,4.5,null,null]`)
+	expect(t, ctx, "averages of all workloads of a job while it ran", `
+		const { together } = await of("amounts.js"), { average } = await of("pages/job.js"), at = { first_at: "2026-01-01T00:00:00Z", last_at: "2026-01-01T00:10:00Z" };
+		const sum = { ...at, memory_byte_seconds: 1000, memory_anon_byte_seconds: 500, covered_seconds: 2000, energy_joules: 4000, energy_average_watts: 1 };
+		return [[sum, 900], [sum, 400], [sum, 0], [{ ...sum, covered_seconds: 20 }, 900], [{ ...sum, memory_byte_seconds: null }, 900], [{ ...sum, covered_seconds: 0 }, 900]].map(([r, over]) => together(r, "memory_byte_seconds", over))
+			.concat(average(sum, "memory_anon_average_bytes", 500), average(sum, "energy_average_watts", 500)).map((v) => v && Number(v.toFixed(3)));`,
+		`[1.667,2.5,1.667,50,null,null,1,2]`)
 	expect(t, ctx, "the values of a column", `
 		const { aligned, text } = await of("fmt.js");
 		const column = (unit, values) => values.map((v) => aligned(v, unit, Math.max(...values)).join(" "));
@@ -334,7 +340,7 @@ func TestJobsOnPhoneInChromium(t *testing.T) {
 	ctx := browser(t)
 	u := signIn(t, ctx, f, 390, 844, "/jobs?range=15m")
 	u.sees("the jobs", `document.querySelectorAll("tbody tr:not(.spacer)").length >= 8`)
-	u.sees("two figures within the screen", `(() => { const heads = [...document.querySelectorAll("thead th")].filter((th) => th.getBoundingClientRect().right <= innerWidth).map((th) => th.innerText.replace(/[↓↑]/g, "").trim()); return heads.join() === "Job,CPU,Peak memory"; })()`)
+	u.sees("two figures within the screen", `(() => { const heads = [...document.querySelectorAll("thead th")].filter((th) => th.getBoundingClientRect().right <= innerWidth).map((th) => th.innerText.replace(/[↓↑]/g, "").trim()); return heads.join() === "Job,CPU,Memory"; })()`)
 	picture(t, ctx, "jobs-phone")
 }
 

@@ -47,6 +47,8 @@ func TestManyInChromium(t *testing.T) {
 	u.opens(f.URL + "/job?job=kafka&range=15m")
 	u.sees("a number above those that are listed", `document.querySelector('[aria-label="About"]')?.innerText.includes("more than 300: list them under Parts")`)
 	u.sees("what the job is, in one line", `(() => { const l = document.querySelector(".facts-line").innerText.replace(/\s+/g, " "); return l === "container running user ada, edsger, grace 60 nodes more than 300 workloads"; })()`)
+	u.sees("the memory of all workloads, without the peak of one", `(() => { const tile = [...document.querySelectorAll(".stat")].find((s) => s.querySelector("h3").innerText === "Memory"); return /^[1-9]\d\d\s*GiB$/.test(tile.querySelector(".value").innerText.trim()) && !tile.innerText.includes("peak") && tile.innerText.includes("of a workload while it ran"); })()`)
+	u.sees("whose peak it is", `document.querySelector('[aria-label="raw figures"] td[title=memory_peak_bytes]').innerText === "Memory, largest peak of a workload" && [...document.querySelectorAll('[aria-label="parts by node"] th')].some((th) => th.innerText === "Workload peak")`)
 	u.sees("known figures only, and which are absent", `!document.querySelector('[aria-label="raw figures"]').innerText.includes("absent") && /^Absent, which is not zero: CPU throttled, /.test(document.querySelector('[aria-label="All figures"] .reading').innerText)`)
 	u.button("list them under Parts")
 	u.sees("the workloads", `location.search.includes("parts=workload") && document.querySelectorAll('[aria-label="parts by workload"] tbody tr').length > 10`)

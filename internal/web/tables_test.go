@@ -14,6 +14,7 @@ import (
 
 	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/testkit/fleet"
@@ -23,16 +24,30 @@ import (
 var (
 	memoryRunning = column{title: "Memory, running", derive: func(g *v1.Group) figure { return per(&g.Figures, "memory_byte_seconds", "B") }}
 	powerRunning  = column{title: "Power, running", derive: func(g *v1.Group) figure { return per(&g.Figures, "energy_joules", "W") }}
-	jobColumns    = []column{
-		{title: "Nodes", derive: func(g *v1.Group) figure { return count(g.Nodes) }}, {title: "CPU", key: "cpu_seconds"}, {title: "Throttled", key: "cpu_throttled_seconds"},
-		{title: "Peak memory", key: "memory_peak_bytes"}, memoryRunning, {title: "Cores, running", derive: func(g *v1.Group) figure { return per(&g.Figures, "cpu_seconds", "cores") }},
-		{title: "Read", key: "disk_read_bytes"}, {title: "Written", key: "disk_written_bytes"}, {title: "Received", key: "network_rx_bytes"}, {title: "Sent", key: "network_tx_bytes"},
-		{title: "Started", key: "processes"}, {title: "OOM kills", key: "oom_kills"}, {title: "Energy", key: "energy_joules", off: "energy_error_joules"}, powerRunning,
-	}
-	partColumns = []column{{title: "CPU", key: "cpu_seconds"}, memoryRunning, {title: "Peak memory", key: "memory_peak_bytes"}, {title: "Written", key: "disk_written_bytes"},
+	partColumns   = []column{{title: "CPU", key: "cpu_seconds"}, memoryRunning, {title: "Workload peak", key: "memory_peak_bytes"}, {title: "Written", key: "disk_written_bytes"},
 		{title: "Received", key: "network_rx_bytes"}, powerRunning, {title: "Energy", key: "energy_joules", off: "energy_error_joules"}}
 	nodeColumns = append(slices.Clone(partColumns), column{title: "Read", key: "disk_read_bytes"})
 )
+
+// jobColumns are the columns of page Jobs, from an answer about so much time.
+func jobColumns(over time.Duration) []column {
+	return []column{
+		{title: "Nodes", derive: func(g *v1.Group) figure { return count(g.Nodes) }}, {title: "CPU", key: "cpu_seconds"}, {title: "Throttled", key: "cpu_throttled_seconds"},
+		{title: "Workload peak", key: "memory_peak_bytes"}, {title: "Memory", derive: func(g *v1.Group) figure { return whileItRan(g, "memory_byte_seconds", "B", over) }}, {title: "Cores, running", derive: func(g *v1.Group) figure { return per(&g.Figures, "cpu_seconds", "cores") }},
+		{title: "Read", key: "disk_read_bytes"}, {title: "Written", key: "disk_written_bytes"}, {title: "Received", key: "network_rx_bytes"}, {title: "Sent", key: "network_tx_bytes"},
+		{title: "Started", key: "processes"}, {title: "OOM kills", key: "oom_kills"}, {title: "Energy", key: "energy_joules", off: "energy_error_joules"}, powerRunning,
+	}
+}
+
+// whileItRan is a figure of a job divided by the time that it ran at most: of its workloads together, of the
+// answer, and from its first minute to its last.
+func whileItRan(g *v1.Group, key, base string, over time.Duration) figure {
+	ran := min(g.Covered.Float(unit.Nanosecond), over.Seconds(), g.Last.Sub(*g.First).Seconds())
+	if e := exact(&g.Figures, key); e.value != nil && ran > 0 {
+		return figure{scaled(e.value, 1/ran), base, e.quality}
+	}
+	return figure{nil, base, exact(&g.Figures, key).quality}
+}
 
 const allJobColumns = "kind~user~nodes~cpu_seconds~cpu_throttled_seconds~memory_peak_bytes~memory~cores~disk_read_bytes~disk_written_bytes~network_rx_bytes~network_tx_bytes~processes~oom_kills~energy_joules~power"
 
@@ -92,7 +107,7 @@ func checkJobsTable(u *user, f *fleet.Fleet, path string) {
 		u.sees("no jobs", `document.body.innerText.includes("No job used anything in this range")`)
 		return
 	}
-	checkRows(u.t, path, u.table("jobs"), groups, []string{"Job", "Kind", "User"}, jobColumns)
+	checkRows(u.t, path, u.table("jobs"), groups, []string{"Job", "Kind", "User"}, jobColumns(a.Over()))
 }
 
 func checkNodeTable(u *user, f *fleet.Fleet, path, node string) {
@@ -185,22 +200,28 @@ func checkJobTables(u *user, f *fleet.Fleet, path, job, parts string) {
 	groups := all.Groups
 	checkRows(u.t, path, shown, groups[:min(1000, len(groups))], keys, partColumns)
 	checkSums(u, path, shown, all.Total)
-	checkRaw(u, path, &a.Groups[0])
-	checkTiles(u, path, &a.Groups[0])
+	checkRaw(u, path, &a.Groups[0], a.Over())
+	checkTiles(u, path, &a.Groups[0], a.Over())
 	if list := evaluate[int](u, `document.querySelectorAll('[aria-label="runs"]').length`); list > 0 {
 		checkRuns(u, f, path, from, to, job)
 	}
 }
 
 // checkRaw compares the table of all figures: the text, and the exact number beside it.
-func checkRaw(u *user, path string, g *v1.Group) {
+func checkRaw(u *user, path string, g *v1.Group, over time.Duration) {
 	u.t.Helper()
 	shown := map[string][]cell{}
 	for _, row := range u.table("raw figures").Rows {
 		shown[row[0].Title] = row
 	}
 	for _, f := range v1.ListFigures() {
-		want := exact(&g.Figures, f.Key)
+		want, average := exact(&g.Figures, f.Key), strings.Contains(f.Key, "_average_")
+		switch {
+		case f.Key == "energy_average_watts" && want.value != nil:
+			want = per(&g.Figures, "energy_joules", "W")
+		case average && want.value != nil:
+			want = whileItRan(g, strings.Replace(f.Key, "_average_bytes", "_byte_seconds", 1), "B", over)
+		}
 		row, ok := shown[f.Key]
 		if !ok {
 			if want.value != nil {
@@ -216,14 +237,17 @@ func checkRaw(u *user, path string, g *v1.Group) {
 			a := g.Get(f.Key)
 			exactly = a.Value.Decimal(unitOf(f.Key))
 		}
-		if row[2].Text != exactly {
+		if average {
+			continue // a quotient is not exact
+		}
+		if number, _, _ := strings.Cut(row[2].Text, " "); number != exactly {
 			u.t.Errorf("%s: raw figure %s is exactly %q, want %q", path, f.Key, row[2].Text, exactly)
 		}
 	}
 }
 
 // checkTiles compares the tiles of a job.
-func checkTiles(u *user, path string, g *v1.Group) {
+func checkTiles(u *user, path string, g *v1.Group, over time.Duration) {
 	u.t.Helper()
 	sum := func(a, b string) figure {
 		x, y := exact(&g.Figures, a), exact(&g.Figures, b)
@@ -237,16 +261,22 @@ func checkTiles(u *user, path string, g *v1.Group) {
 		return x
 	}
 	tiles := u.tiles("in this range")
-	memory := per(&g.Figures, "memory_byte_seconds", "B")
-	if sum := exact(&g.Figures, "memory_average_bytes"); sum.value != nil && memory.value != nil && *sum.value > *memory.value {
-		memory = sum // of several at a time
-	}
+	memory := whileItRan(g, "memory_byte_seconds", "B", over)
 	for title, want := range map[string]figure{"CPU": exact(&g.Figures, "cpu_seconds"), "Memory": memory, "Energy": exact(&g.Figures, "energy_joules"), "Disk": sum("disk_read_bytes", "disk_written_bytes"), "Network": sum("network_rx_bytes", "network_tx_bytes")} {
 		if err := tiles[title].value.check(want, nil); err != nil {
 			u.t.Errorf("%s, tile %s: %v", path, title, err)
 		}
 	}
-	for title, keys := range map[string]map[string]string{"Memory": {"peak ": "memory_peak_bytes"}, "Disk": {"read ": "disk_read_bytes", "written ": "disk_written_bytes"},
+	most := "peak "
+	if !slices.ContainsFunc(tiles["Memory"].below, func(s string) bool { return strings.HasPrefix(s, most) }) {
+		most = "largest peak of a workload "
+	}
+	// The peak of a workload says nothing about a job that holds more.
+	peak, shown := exact(&g.Figures, "memory_peak_bytes"), slices.ContainsFunc(tiles["Memory"].below, func(s string) bool { return strings.HasPrefix(s, most) })
+	if lower := peak.value != nil && memory.value != nil && *peak.value < *memory.value; lower == shown && peak.value != nil {
+		u.t.Errorf("%s, tile Memory: a peak is shown: %v; it is lower than the average: %v", path, shown, lower)
+	}
+	for title, keys := range map[string]map[string]string{"Memory": map[bool]map[string]string{true: {most: "memory_peak_bytes"}}[shown], "Disk": {"read ": "disk_read_bytes", "written ": "disk_written_bytes"},
 		"Network": {"in ": "network_rx_bytes", "out ": "network_tx_bytes"}, "Energy": {"± ": "energy_error_joules"}} {
 		for prefix, key := range keys {
 			want := exact(&g.Figures, key)

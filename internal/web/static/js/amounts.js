@@ -7,9 +7,16 @@ import { known, few } from "./fmt.js";
 // which each workload was measured.
 export const running = (r, key) => (known(r[key]) && r.covered_seconds > 0 ? Number(r[key]) / Number(r.covered_seconds) : null);
 
+// ran is for how long a job ran, at most: its workloads may run one after another, and not all the time. over is the
+// time that the answer is about.
+const ran = (r, over) => Math.min(Number(r.covered_seconds), Number(over) > 0 ? Number(over) : Infinity, r.first_at && r.last_at ? (Date.parse(r.last_at) - Date.parse(r.first_at)) / 1000 : Infinity);
+
+// together is the average of all workloads of a job while it ran: at least that of one of them.
+export const together = (r, key, over) => (known(r[key]) && ran(r, over) > 0 ? Number(r[key]) / ran(r, over) : null);
+
 // amounts makes columns of the figures of rows of a usage, each in one unit. widths are those of a table
-// with fixed columns.
-export function amounts(rows, widths = {}) {
+// with fixed columns, over is the time that the usage is about.
+export function amounts(rows, widths = {}, over = 0) {
   const column = (key, title, unit, help, { value, field = key, off, ...more }) => {
     const like = largest(rows, value);
     const figure = (r, like) => html`<${Figure} v=${value(r)} like=${like} unit=${unit} quality=${r.quality[field]} off=${off && r[off]} />`;
@@ -17,6 +24,7 @@ export function amounts(rows, widths = {}) {
   };
   return {
     amount: (key, title, unit, help, more = {}) => column(key, title, unit, help, { value: (r) => r[key], sums: !key.includes("peak"), ...more }),
+    whileItRan: (key, title, field, unit, help) => column(key, title, unit, help + " of all workloads of the job while it ran", { field, value: (r) => together(r, field, over), long: title + ", average of the job while it ran" }),
     whileRunning: (key, title, field, unit, help) => column(key, title + ", running", unit, help + " of one of its workloads while it ran", { field, value: (r) => running(r, field), long: title + ", average while it ran", width: widths.running }),
   };
 }
@@ -25,7 +33,7 @@ export function amounts(rows, widths = {}) {
 export function jobColumns(rows) {
   const { amount, whileRunning } = amounts(rows);
   return [amount("cpu_seconds", "CPU", "seconds", "CPU time in the range", { first: true }), whileRunning("memory", "Memory", "memory_byte_seconds", "bytes", "average memory, with page cache,"),
-    amount("memory_peak_bytes", "Peak memory", "bytes", "peak memory of a single workload"), amount("disk_read_bytes", "Read", "bytes", "bytes read from disks"), amount("disk_written_bytes", "Written", "bytes", "bytes written to disks"),
+    amount("memory_peak_bytes", "Workload peak", "bytes", "largest memory peak of a workload"), amount("disk_read_bytes", "Read", "bytes", "bytes read from disks"), amount("disk_written_bytes", "Written", "bytes", "bytes written to disks"),
     amount("network_rx_bytes", "Received", "bytes", "bytes received"), whileRunning("power", "Power", "energy_joules", "watts", "average power of the activity"), amount("energy_joules", "Energy", "joules", "energy of the activity, with the possible error", { off: "energy_error_joules" })];
 }
 

@@ -15,7 +15,7 @@ const domains = [["energy_package_joules", "CPU packages"], ["energy_dram_joules
 // figure that is. share divides by the time that the runs were there, all together.
 const charts = [
   { title: "CPU", unit: "cores", lines: [["user", "cpu_user_seconds"], ["system", "cpu_system_seconds"]], else: ["used", "cpu_seconds"], over: [["throttled", "cpu_throttled_seconds"]], split: "cpu_seconds", q: "cpu_seconds" },
-  { title: "Memory", unit: "bytes", lines: [["anonymous", "memory_anon_byte_seconds"], ["page cache", "memory_file_byte_seconds"]], else: ["charged", "memory_byte_seconds"], over: [["charged", "memory_byte_seconds"]], peak: ["peak of a run", "memory_peak_bytes"], split: "memory_byte_seconds", q: "memory_byte_seconds" },
+  { title: "Memory", unit: "bytes", lines: [["anonymous", "memory_anon_byte_seconds"], ["page cache", "memory_file_byte_seconds"]], else: ["charged", "memory_byte_seconds"], over: [["charged", "memory_byte_seconds"]], peak: ["largest peak of a workload", "memory_peak_bytes"], split: "memory_byte_seconds", q: "memory_byte_seconds" },
   { title: "Power", unit: "watts", lines: domains.map(([f, n]) => [n, f]), off: "energy_error_joules", split: "energy_joules", q: "energy_joules" },
   { title: "Disk", unit: "rate", lines: [["read", "disk_read_bytes"], ["written", "disk_written_bytes"]], plain: true, q: "disk_read_bytes" },
   { title: "Network", unit: "rate", lines: [["received", "network_rx_bytes"], ["sent", "network_tx_bytes"]], plain: true, q: "network_rx_bytes" },
@@ -75,7 +75,7 @@ function linesOf(c, d, split) {
   let lines = c.lines.map((l) => line(l)).filter(some);
   const over = lines.length === 0 ? [] : (c.over || []).map((l) => line(l, { over: true, dash: [4, 3] })).filter(some);
   if (lines.length === 0 && c.else) lines = [line(c.else)].filter(some);
-  // Beside the sum of many runs, the peak of one would lie on zero.
+  // Beside the sum of many workloads, the peak of one would lie on zero.
   const peaks = c.peak ? d.sums.map((s) => (s && known(s[c.peak[1]]) ? Number(s[c.peak[1]]) : 0)) : [], most = Math.max(...at(c.split || c.q).map(([, v]) => v || 0));
   if (c.peak && Math.max(...peaks) > most / 5) over.push({ name: c.peak[0], over: true, tone: "previous", dash: [2, 3], values: d.buckets.map((b, i) => [b.from, d.sums[i] && known(d.sums[i][c.peak[1]]) ? Number(d.sums[i][c.peak[1]]) : null]) });
   return lines.length ? [...lines, ...over.filter(some)] : [];

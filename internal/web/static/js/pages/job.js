@@ -7,7 +7,7 @@ import { JobCharts, useJobCharts } from "../jobcharts.js";
 import { percentOf, isMeasured } from "../changes.js";
 import { Table } from "../table.js";
 import { Runs, useRuns } from "../runs.js";
-import { running, jobColumns, jobFields, Sums } from "../amounts.js";
+import { running, together, jobColumns, jobFields, Sums } from "../amounts.js";
 import { grouped, text, few, when, exactly, fieldUnit, qualities, known, worst, shellWord, serverFlag } from "../fmt.js";
 import { nodeAt, go, put } from "../route.js";
 
@@ -25,17 +25,28 @@ function Parts({ by, where, span }) {
   return html`<${Shown} of=${data} lines=${4}>${() => html`<${Table} columns=${columns} rows=${rows} id=${(r) => keys.map((k) => r[k]).join("\u0000")} name="partsort" label=${"parts by " + by} foot=${html`<${Sums} columns=${columns} names=${keys.length} used=${data.data} what="part" />`} empty=${html`<${Empty} title="No data in this range" />`} />`}</${Shown}>`;
 }
 
-const words = (key) => key.replace(/_(byte_seconds|bytes|joules|seconds|watts)$/, "").replaceAll("_", " ").replace(/^(\w)/, (c) => c.toUpperCase()).replace(/^Cpu/, "CPU").replace(/^Pids/, "Tasks").replace(/^Oom/, "OOM");
+const words = (key) => (/^memory_peak|^pids_peak/.test(key) ? (key.startsWith("memory") ? "Memory" : "Tasks") + ", largest peak of a workload" : key.replace(/_(byte_seconds|bytes|joules|seconds|watts)$/, "").replaceAll("_", " ").replace(/^(\w)/, (c) => c.toUpperCase()).replace(/^Cpu/, "CPU").replace(/^Pids/, "Tasks").replace(/^Oom/, "OOM"));
+
+// baseUnit is the unit of the exact value of a figure.
+const baseUnit = (key) => Object.entries({ _byte_seconds: "B s", _bytes: "B", _joules: "J", _watts: "W", pids_seconds: "task s", _seconds: "s" }).find(([end]) => key.endsWith(end))?.[1] || "";
 
 // decimal is a number without an exponent.
 const decimal = (v) => (/e-/.test(String(v)) ? Number(v).toFixed(9).replace(/0+$/, "") : String(v));
 
+// average is one of the ledger's averages over the time that the job ran, as in the tiles: the ledger divides by all
+// of the time that was measured, of which a job may run for a small part.
+export function average(sum, key, over) {
+  return key === "energy_average_watts" ? running(sum, "energy_joules") : together(sum, key.replace("_average_bytes", "_byte_seconds"), over);
+}
+
 // Raw lists every figure of the ledger that is known.
-function Raw({ sum }) {
-  const all = Object.keys(sum.quality).map((k) => ({ key: k, v: sum[k], q: sum.quality[k] })), rows = all.filter((r) => known(r.v)), absent = all.filter((r) => !known(r.v) && !/idle/.test(r.key));
+function Raw({ sum, over, one }) {
+  const isAverage = (k) => /_average_(bytes|watts)$/.test(k), exact = (r) => (isAverage(r.key) ? Number(r.v.toPrecision(9)) : r.v);
+  const said = (k) => (k === "energy_average_watts" ? `Power, average ${one ? "" : "of a workload "}while it ran` : isAverage(k) ? words(k).replace(/ average.*/, ", average while it ran") : words(k));
+  const all = Object.keys(sum.quality).map((k) => ({ key: k, v: isAverage(k) && known(sum[k]) ? average(sum, k, over) : sum[k], q: sum.quality[k] })), rows = all.filter((r) => known(r.v)), absent = all.filter((r) => !known(r.v) && !/idle|_average_/.test(r.key));
   return html`<div class="table raw" tabindex="0" role="region" aria-label="raw figures"><table><thead><tr><th scope="col">Figure</th><th scope="col" class="num">Amount</th><th scope="col" class="num">Exact value</th><th scope="col">Quality</th></tr></thead><tbody>
-    ${rows.map((r) => html`<tr><td title=${r.key}>${words(r.key)}</td><td class="num">${text(r.v, fieldUnit(r.key))}</td><td class="num mono">${decimal(r.v)}</td><td><span title=${qualities[r.q]}><${Quality} of=${r.q} all=${true} /> ${r.q}</span></td></tr>`)}</tbody></table></div>
-    ${absent.length > 0 && html`<p class="small muted reading">Absent, which is not zero: ${absent.map((r, i) => html`${i > 0 && ", "}<span title=${r.key}>${words(r.key).replace(/^[A-Z](?=[a-z])/, (c) => c.toLowerCase())}</span>`)}.</p>`}`;
+    ${rows.map((r) => html`<tr><td title=${r.key}>${said(r.key)}</td><td class="num">${text(r.v, fieldUnit(r.key))}</td><td class="num mono">${decimal(exact(r))}<span class="unit">${baseUnit(r.key)}</span></td><td><span title=${qualities[r.q]}><${Quality} of=${r.q} all=${true} /> ${r.q}</span></td></tr>`)}</tbody></table></div>
+    ${absent.length > 0 && html`<p class="small muted reading">Absent, which is not zero: ${absent.map((r, i) => html`${i > 0 && ", "}<span title=${r.key}>${words(r.key).replace(/, largest (peak).*/, " $1").replace(/^[A-Z](?=[a-z])/, (c) => c.toLowerCase())}</span>`)}.</p>`}`;
 }
 
 // command is the command that shows the same use in a terminal.
@@ -119,11 +130,11 @@ export function Job({ nodes }) {
   if (used.data && !sum) return html`<section class="card"><${Empty} title=${`No data for "${job}" in this range`}><span>Check the spelling or widen the range.</span><div class="bar"><button onClick=${() => put({ range: "7d", from: "", to: "" })}>Show 7 days</button><a class="button" href="/jobs">All jobs</a></div></${Empty}></section>`;
   const q = sum ? sum.quality : {};
   const cores = sum && running(sum, "cpu_seconds"), bytes = sum && running(sum, "memory_byte_seconds"), watts = sum && running(sum, "energy_joules");
-  const together = sum && Number(sum.memory_average_bytes) > bytes; // several ran at a time
-  const whileRunning = (list.data || []).length > 1 ? "of a workload while it ran" : "while it ran";
+  const whole = sum && together(sum, "memory_byte_seconds", used.data.averages_over_seconds), parallel = whole > bytes * 1.005; // several ran at a time
+  const one = list.data && list.data.length === 1, whileRunning = one ? "while it ran" : "of a workload while it ran", peak = sum && Number(sum.memory_peak_bytes) >= whole; // else it is that of a small part
   return html`${list.data ? html`<${Line} list=${list.data} nodes=${sum && sum.nodes} />` : html`<div class="facts-line"></div>`}<${Shown} of=${used} height=${108}>${() => html`<section class="card stats five" aria-label="in this range">
       <${Stat} title="CPU" v=${sum.cpu_seconds} unit="seconds" quality=${q.cpu_seconds} below=${html`${known(cores) && html`<span>${text(cores, "cores")} ${whileRunning}</span>`}${change("cpu_seconds")}`} />
-      <${Stat} title="Memory" v=${together ? sum.memory_average_bytes : bytes} unit="bytes" quality=${q.memory_byte_seconds} below=${html`${together ? html`<span>average of all</span><span>${text(bytes, "bytes")} ${whileRunning}</span>` : html`<span>average ${whileRunning}</span>`}${known(sum.memory_peak_bytes) && html`<span>peak ${text(sum.memory_peak_bytes, "bytes")}</span>`}`} />
+      <${Stat} title="Memory" v=${whole} unit="bytes" quality=${q.memory_byte_seconds} below=${html`${known(whole) ? html`<span>average while it ran</span>` : ""}${parallel && html`<span>${text(bytes, "bytes")} ${whileRunning}</span>`}${known(sum.memory_peak_bytes) && peak && html`<span>${one ? "peak" : "largest peak of a workload"} ${text(sum.memory_peak_bytes, "bytes")}</span>`}`} />
       <${Stat} title="Energy" v=${sum.energy_joules} unit="joules" quality=${q.energy_joules} off=${sum.energy_error_joules === null ? null : sum.energy_error_joules} below=${html`${known(watts) && html`<span>${text(watts, "watts")} ${whileRunning}</span>`}${change("energy_joules")}`} />
       <${Flow} title="Disk" sum=${sum} of=${[["read", "disk_read_bytes"], ["written", "disk_written_bytes"]]} change=${change} />
       <${Flow} title="Network" sum=${sum} of=${[["in", "network_rx_bytes"], ["out", "network_tx_bytes"]]} change=${change} /></section>`}</${Shown}>
@@ -133,5 +144,5 @@ export function Job({ nodes }) {
     <div class="grid"><${JobCharts} data=${drawn} previous=${previous} split=${split && several} span=${span} quality=${q} runs=${runs.data ? runs.data.runs : none} list=${list.data} pick=${(p) => go(nodeAt(p.node))}
         last=${(width) => html`<${Card} title="About" width=${width}><${Shown} of=${list} lines=${6}>${(l) => html`<${About} list=${l} nodes=${sum && sum.nodes} job=${job} span=${span} columns=${{ w12: 3, w8: 2 }[width]} />`}</${Shown}></${Card}>`} />
       <${Card} title="Parts" flush width="w12" aside=${html`<${Segments} label="parts by" options=${[["node", "by node"], ["workload", "by workload"], ["container", "by container"]]} value=${by} choose=${(v) => put({ parts: v === "node" ? "" : v }, true)} />`}><${Parts} by=${by} where=${where} span=${span} /></${Card}>
-      <${Card} title="All figures" note="in the range, from the ledger" flush width="w12" aside=${html`<button type="button" onClick=${() => save("/v1/usage", { by: "workload,node", where, ...ledger(span) }, "job.json")}>Download JSON</button>`}><${Shown} of=${used} lines=${8}>${() => html`<${Raw} sum=${sum} />`}</${Shown}></${Card}></div>`;
+      <${Card} title="All figures" note="in the range, from the ledger" flush width="w12" aside=${html`<button type="button" onClick=${() => save("/v1/usage", { by: "workload,node", where, ...ledger(span) }, "job.json")}>Download JSON</button>`}><${Shown} of=${used} lines=${8}>${() => html`<${Raw} sum=${sum} over=${used.data.averages_over_seconds} one=${one} />`}</${Shown}></${Card}></div>`;
 }

@@ -15,8 +15,8 @@ const named = (key, title, width) => ({ key, title, dim: key, width, value: (r) 
 
 const widths = { amount: "7.9rem", running: "9.4rem" };
 
-function allColumns(trend, total, rows) {
-  const { amount, whileRunning } = amounts(rows, widths), cpu = amount("cpu_seconds", "CPU", "seconds", "CPU time in the range", { first: true, width: "9.6rem" });
+function allColumns(trend, total, rows, over) {
+  const { amount, whileRunning, whileItRan } = amounts(rows, widths, over), cpu = amount("cpu_seconds", "CPU", "seconds", "CPU time in the range", { first: true, width: "9.6rem" });
   return [
     { key: "job", title: "Job", always: true, width: "17.5rem", class: "name", value: (r) => r.job.toLowerCase(), cell: (r) => html`<${Job} name=${r.job} />` },
     { key: "kind", title: "Kind", width: "6.6rem", value: (r) => r.kind, cell: (r) => html`<${Kind} of=${r.kind} />${r.kind === "path" && html`<span class="muted">group</span>`}` },
@@ -25,8 +25,8 @@ function allColumns(trend, total, rows) {
     { key: "trend", title: "CPU over time", width: "8.6rem", help: "CPU use over the range; each chart has its own scale", cell: (r) => html`<${Spark} values=${trend[keyOf(r)]} label=${"CPU of " + r.job} />` },
     { ...cpu, cell: (r) => html`${cpu.cell(r)}<span class="share" title=${text(shareOf(Number(r.cpu_seconds), total.cpu), "percent") + " of the CPU time of all jobs and the system"}><i style=${{ width: Math.min(100, 100 * Number(r.cpu_seconds) / total.most) + "%" }}></i></span>` },
     amount("cpu_throttled_seconds", "Throttled", "seconds", "time in which tasks were throttled by a CPU limit"),
-    amount("memory_peak_bytes", "Peak memory", "bytes", "peak memory of a single workload", { long: "Memory, peak" }),
-    whileRunning("memory", "Memory", "memory_byte_seconds", "bytes", "average memory, with page cache,"),
+    whileItRan("memory", "Memory", "memory_byte_seconds", "bytes", "average memory, with page cache,"),
+    amount("memory_peak_bytes", "Workload peak", "bytes", "largest memory peak of a workload", { long: "Memory, largest peak of a workload", width: "8.6rem" }),
     whileRunning("cores", "Cores", "cpu_seconds", "cores", "average CPU use"),
     whileRunning("power", "Power", "energy_joules", "watts", "average power of the activity"),
     amount("disk_read_bytes", "Read", "bytes", "bytes read from disks", { long: "Disk read" }), amount("disk_written_bytes", "Written", "bytes", "bytes written to disks", { long: "Disk written" }),
@@ -35,7 +35,7 @@ function allColumns(trend, total, rows) {
     amount("energy_joules", "Energy", "joules", "energy of the activity, with the possible error", { width: "15rem", off: "energy_error_joules" }),
   ];
 }
-const usual = ["kind", "trend", "cpu_seconds", "memory_peak_bytes", "memory", "disk_written_bytes", "network_rx_bytes", "energy_joules"];
+const usual = ["kind", "trend", "cpu_seconds", "memory", "memory_peak_bytes", "disk_written_bytes", "network_rx_bytes", "energy_joules"];
 
 // inOrder moves the figures beside the names on a narrow screen, and the other columns after them.
 export function inOrder(columns, narrow) {
@@ -125,7 +125,7 @@ export function Jobs({ nodes }) {
       ${narrow ? html`<details class="filters" open=${where.length > 0}><summary>Filters${where.length > 0 ? " (" + where.length + ")" : ""}</summary><div class="bar">${filters}</div></details>` : filters}
       <div class="end bar"><span class="muted num" role="status">${data.data ? (data.data.rest_groups > 0 ? grouped(rows.length) + " of " : "") + few(rows.length + data.data.rest_groups, "job") + " with use in " + (span.name || "the range") : data.error ? "" : "…"}</span><${Columns} columns=${columns} shown=${shown} />
       <button type="button" onClick=${() => save("/v1/usage", { by, where, format: "csv", ...ledger(span) }, "jobs.csv")} title="all columns of all rows, in base units" aria-label="Download CSV">${narrow ? "CSV" : "Download CSV"}</button></div></header>
-    <${Shown} of=${data} lines=${14}>${(d) => html`<${Table} tall columns=${inOrder(allColumns(trend, share, rows).filter((c) => c.always || shown.includes(c.key)), narrow)} rows=${rows} id=${keyOf} label="jobs" seen=${shown.includes("trend") ? seen : null}
+    <${Shown} of=${data} lines=${14}>${(d) => html`<${Table} tall columns=${inOrder(allColumns(trend, share, rows, d.averages_over_seconds).filter((c) => c.always || shown.includes(c.key)), narrow)} rows=${rows} id=${keyOf} label="jobs" seen=${shown.includes("trend") ? seen : null}
       empty=${html`<${Empty} title=${filtered ? "No jobs match the filters" : "No jobs in this range"}>${filtered ? html`<button onClick=${() => put({ q: "", cluster: "", namespace: "", user: "", project: "", kind: "", label: "" })}>Show all</button>` : html`<span>Choose a longer range, or run a job: <code>mete run -- COMMAND</code></span>`}</${Empty}>`} />
       ${d.rest_groups > 0 && html`<footer class="foot muted"><span>${few(d.rest_groups, "more job")} used ${text(d.rest.cpu_seconds, "seconds")} of CPU.</span><button onClick=${() => put({ all: "1" }, true)} disabled=${query.all === "1"}>Load up to 10,000</button></footer>`}`}</${Shown}></section>`;
 }
