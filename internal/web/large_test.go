@@ -60,8 +60,15 @@ func TestLargeInChromium(t *testing.T) {
 				t.Errorf("first paint: %v, %v", ms, err)
 			}
 			painted = append(painted, fmt.Sprintf("%5.0f ms: %s", ms, v.name))
-			if v.name == "jobs" {
+			switch v.name {
+			case "jobs":
 				trends(u)
+			case "flow":
+				u.sees("clusters with all that they used, three digits of each flow, and the largest node", `(() => {
+					const rows = [...document.querySelectorAll('[aria-label="all flows"] tbody tr:not(.spacer)')].map((tr) => [...tr.cells].map((c) => c.innerText.trim())), tiles = document.querySelector('[aria-label="sums"]').innerText;
+					const idle = rows.filter((r) => r[1] === "idle"), share = document.querySelectorAll('[aria-label="sums"] .stat')[3].innerText.match(/([\d.]+) %/)[1];
+					return idle.length === 2 && idle.every((r) => Math.abs(parseFloat(r[3]) - share) < 0.5) && !rows.flat().some((c) => /^several|^small jobs/.test(c)) && rows.every((r) => r[2].match(/^[\d.,]+/)[0].replace(/\D/g, "").length === 3) && /Largest node\s+rack\d+-n\d+/.test(tiles);
+				})()`)
 			}
 		})
 		for _, q := range f.Requests() {

@@ -217,6 +217,14 @@ func lists(t *testing.T, ctx context.Context) {
 		const levels = (f) => f.nodes.map((n) => n.depth + " " + n.name + " " + n.value).join(", ");
 		return [flowOf(rows), flowOf(rows, { node: 0, job: 1 }, true)].map(levels);`,
 		`["0 meters 10, 1 dram 10, 2 n1 3, 3 shop 5, 4 web 5, 2 n2 7, 3 idle 5","0 dram 10, 1 shop 5, 2 web 5, 1 idle 5"]`)
+	expect(t, ctx, "the small jobs of a large fleet", `
+		const { within, rowsOf, flowOf } = await of("pages/flow.js"), quality = { energy_joules: "measured", energy_package_joules: "measured", energy_error_joules: "measured" };
+		const g = (cluster, kind, namespace, job, v) => ({ cluster, kind, namespace, job, energy_joules: v, energy_package_joules: v, energy_error_joules: v / 10, quality });
+		const jobs = { by: ["cluster", "kind", "namespace", "job"], groups: [g("a", "pod", "shop", "web", 0.1), g("a", "pod", "shop", "db", 0.2), g("b", "pod", "shop", "web", 2), g("a", "idle", "", "idle", 5)], rest_groups: 9, rest: g("", "", "", "", 9) };
+		const groups = { by: ["cluster", "kind", "namespace"], rest_groups: 0, groups: [g("a", "pod", "shop", undefined, 0.30000000000000004), g("b", "pod", "shop", undefined, 7), g("b", "pod", "data", undefined, 4), g("a", "idle", "", undefined, 5)] };
+		const all = within(jobs, groups), levels = flowOf(rowsOf(all, "energy")).nodes.map((n) => [n.depth, n.name, Number(n.value.toFixed(6)), Number(n.off.toFixed(6))].join(" "));
+		return [levels.join(", "), all.rest, within(jobs, { ...groups, rest_groups: 1, groups: groups.groups.slice(0, 2) }).rest.energy_joules];`,
+		`["0 meters 16.3 1.63, 1 CPU packages 16.3 1.63, 2 a 5.3 0.53, 3 shop 7.3 0.73, 4 web 2.1 0.21, 4 db 0.2 0.02, 2 b 11 1.1, 3 idle 5 0.5, 4 other jobs 5 0.5, 3 data 4 0.4, 4 other jobs 4 0.4",null,4]`)
 	expect(t, ctx, "the command that shows a job", `
 		const { command } = await of("pages/job.js");
 		return [command("build", { name: "15m" }, "http://127.0.0.1:9797"), command("a'b $x", { name: "", from: 0, to: 60 }, "https://mete.example.org:9797")];`,

@@ -32,7 +32,10 @@ const label = (nodes, id) => (nodes.find((n) => n.id === id) || { name: id }).na
 function option(nodes, links, unit, narrow) {
   const ink = css("--text"), muted = css("--muted"), depths = Math.max(...nodes.map((n) => n.depth)) + 1;
   const column = narrow ? Math.floor((innerWidth - 60) / depths) - 20 : 228; // pixels of a name and its value
-  const around = { textBorderColor: css("--card"), textBorderWidth: 3 }; // flows may pass behind the text
+  // Levels of one node, of which all goes on, are narrower than those that divide.
+  const single = (d) => nodes.filter((n) => n.depth === d).length === 1, gaps = Array.from({ length: depths - 1 }, (_, d) => (!narrow && Array.from({ length: d + 1 }, (_, i) => i).every(single) ? 0.62 : 1));
+  const all = gaps.reduce((a, g) => a + g, 0), at = (d) => gaps.slice(0, d).reduce((a, g) => a + g, 0) / all, ground = css("--card") + "cc";
+  const around = { backgroundColor: ground, borderRadius: 2, textBorderColor: css("--card"), textBorderWidth: 3 }; // flows may pass behind the text
   return {
     animation: !matchMedia("(prefers-reduced-motion: reduce)").matches, animationDuration: 350, textStyle: { fontFamily: css("--sans") },
     tooltip: {
@@ -42,8 +45,8 @@ function option(nodes, links, unit, narrow) {
     series: [{
       type: "sankey", left: 8, right: narrow ? column + 6 : 244, top: 8, bottom: narrow ? 22 : 8, nodeWidth: 12, nodeGap: narrow ? 26 : 13, nodeAlign: "left", draggable: false, layoutIterations: 48,
       emphasis: { focus: "trajectory" }, lineStyle: { color: "source", opacity: 0.28, curveness: 0.5 },
-      label: { color: ink, fontSize: 12, width: column, overflow: "truncate", formatter: ({ data }) => `{n|${brief(data.text, narrow ? Math.floor(column / 6.5) : 22)}}${narrow ? "\n" : "  "}{v|${text(data.sum, unit)}${marks[data.quality] || ""}}`, rich: { n: { color: ink, fontSize: 12, lineHeight: 15, ...around }, v: { color: muted, fontSize: 11, lineHeight: 14, ...around } } },
-      data: nodes.map((n) => ({ id: n.id, name: n.id, depth: n.depth, text: n.name, sum: n.value, off: n.off, quality: n.quality, itemStyle: { color: n.tone ? css(n.tone) : css("--c" + toneOf(n.id)), borderWidth: 0 } })),
+      label: { color: ink, fontSize: 12, width: column, overflow: "truncate", formatter: ({ data }) => `{n|${brief(data.text, narrow ? Math.floor(column / 6.5) : 22)}}${narrow ? "\n" : ""}{v|${narrow ? "" : "  "}${text(data.sum, unit)}${marks[data.quality] || ""}}`, rich: { n: { color: ink, fontSize: 12, lineHeight: 15, ...around }, v: { color: muted, fontSize: 11, lineHeight: 14, ...around } } },
+      data: nodes.map((n) => ({ id: n.id, name: n.id, depth: n.depth, ...(all > 0 && all < gaps.length ? { localX: at(n.depth) } : {}), ...(gaps[n.depth] < 1 ? { label: { width: column * 0.7 } } : {}), text: n.name, sum: n.value, off: n.off, quality: n.quality, itemStyle: { color: n.tone ? css(n.tone) : css("--c" + toneOf(n.id)), borderWidth: 0 } })),
       links: links.map((l) => ({ source: l.from, target: l.to, value: l.value, off: l.off, quality: l.quality })),
     }],
   };

@@ -2,9 +2,10 @@
 import { html, useMemo } from "../../vendor/preact.mjs";
 import { get } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
-import { Card, Stat, Shown, Empty, Segments, Figure, largest, useData, useHere, useNarrow } from "../ui.js";
+import { Card, Stat, Shown, Empty, Segments, Figure, useData, useHere, useNarrow } from "../ui.js";
 import { Table } from "../table.js";
 import { Sankey } from "../sankey.js";
+import { less } from "../history.js";
 import { text, few, worst, shareOf } from "../fmt.js";
 import { put, jobAt, nodeAt, href, go } from "../route.js";
 
@@ -32,7 +33,7 @@ export function flowOf(rows, most = { node: 10, job: 18 }, narrow = false) {
     if (r.job in residual) way.push(at("residual " + r.job, r.job === "idle" ? "idle" : "system", depth, residual[r.job], r));
     else {
       way.push(at("group " + r.group, r.group, depth, "", r));
-      if (!r.job) { for (let i = 1; i < way.length; i++) flow(way[i - 1], way[i], r); continue; }
+      if (!r.job && !r.small) { for (let i = 1; i < way.length; i++) flow(way[i - 1], way[i], r); continue; }
       const top = topJobs.has(r.group + "\u0000" + r.job);
       way.push(at("job " + r.group + " " + (top ? r.job : ""), top ? r.job : "other jobs", depth + 1, top ? "" : "--c-rest", r, top ? jobAt(r.job) : ""));
     }
@@ -41,16 +42,28 @@ export function flowOf(rows, most = { node: 10, job: 18 }, narrow = false) {
   return { nodes: [...nodes.values()], links: [...links.values()].sort((a, b) => b.value - a.value) };
 }
 
+// within divides what the groups of an answer beyond its limit used, by the groups of the same dimensions without the
+// job: then each cluster and each namespace has all that it used. What is beyond the limit of those too remains the rest.
+export function within(jobs, groups) {
+  const dims = groups.by, keyOf = (g) => dims.map((d) => g[d]).join("\u0000"), amounts = Object.keys(jobs.rest.quality);
+  const others = (whole, parts) => Object.fromEntries(amounts.map((f) => [f, whole[f] === null ? null : less(Number(whole[f]), parts.reduce((a, p) => a + Number(p[f] || 0), 0))]));
+  const of = {};
+  for (const g of jobs.groups) (of[keyOf(g)] ||= []).push(g);
+  const some = (g) => amounts.some((f) => g[f] > 0);
+  const small = groups.groups.map((g) => ({ ...g, ...others(g, of[keyOf(g)] || []), job: "", small: true })).filter((g) => !residual[g.kind] && some(g));
+  return { ...jobs, groups: [...jobs.groups, ...small], rest: groups.rest_groups > 0 ? { ...jobs.rest, ...others(jobs.rest, small) } : null };
+}
+
 // rowsOf divides an answer of the ledger, by node or cluster, by domain. The error of a group is divided as
 // its energy is.
-function rowsOf(used, what) {
+export function rowsOf(used, what) {
   const place = used.by.includes("node") ? "node" : "cluster", others = `other ${place}s`;
   const rows = [], places = [...new Set(used.groups.map((g) => g[place] || others))];
   // Groups beyond the limit are combined.
-  const rest = used.rest ? [{ ...used.rest, [place]: places.length === 1 ? places[0] : `several ${place}s`, several: places.length > 1, kind: "path", job: "", small: true }] : [];
+  const rest = used.rest ? [{ ...used.rest, [place]: places.length === 1 ? places[0] : `several ${place}s`, several: true, kind: "path", job: "" }] : [];
   for (const g of [...used.groups, ...rest]) {
-    const sort = g.small ? "small jobs" : g.namespace && !(g.namespace in residual) ? g.namespace : g.kind === "path" ? "control groups" : g.kind + "s";
-    const base = { place, node: g[place] || others, job: g.kind in residual ? g.kind : g.job, group: sort, several: g.several };
+    const sort = g.several ? "small jobs" : g.namespace && !(g.namespace in residual) ? g.namespace : g.kind === "path" ? "control groups" : g.kind + "s";
+    const base = { place, node: g[place] || others, job: g.kind in residual ? g.kind : g.job, group: sort, several: g.several, small: g.small };
     if (what === "cpu") { rows.push({ ...base, source: "kernel counters", domain: "CPU time", value: Number(g.cpu_seconds || 0), off: 0, quality: g.quality.cpu_seconds }); continue; }
     const all = Number(g.energy_joules || 0), idle = Number(g.energy_idle_joules || 0), off = Number(g.energy_error_joules || 0);
     for (const [, f, name] of domains) {
@@ -66,11 +79,11 @@ function rowsOf(used, what) {
 const Name = ({ of }) => (of.link ? html`<a href=${of.link} title=${of.name}>${of.name}</a>` : html`<span title=${of.name}>${of.name}</span>`);
 
 // Sums are the total, its parts, and who and where used most.
-function Sums({ rows, total, unit }) {
+function Sums({ rows, total, unit, node }) {
   const sum = (list) => ({ value: list.reduce((a, r) => a + r.value, 0), off: list.reduce((a, r) => a + r.off, 0), quality: worst(list.map((r) => r.quality)) });
   const of = (job) => sum(rows.filter((r) => (job ? r.job === job : !(r.job in residual)))), work = of("");
   const most = (list, key) => Object.entries(list.reduce((m, r) => ({ ...m, [r[key]]: [...(m[r[key]] || []), r] }), {})).map(([name, l]) => ({ name, place: l[0].place, ...sum(l) })).sort((a, b) => b.value - a.value)[0];
-  const job = most(rows.filter((r) => r.job && !(r.job in residual)), "job"), place = !rows.some((r) => r.several) && new Set(rows.map((r) => r.node)).size > 1 ? most(rows, "node") : null;
+  const job = most(rows.filter((r) => r.job && !(r.job in residual)), "job"), place = node || (!rows.some((r) => r.several) && new Set(rows.map((r) => r.node)).size > 1 ? most(rows, "node") : null);
   const off = (s) => (unit === "joules" ? s.off : null), share = (s, whole) => text(shareOf(s.value, whole), "percent"), bar = (s, color) => [{ share: s.value / total.value, color, title: share(s, total.value) }];
   const part = (title, s, color, below) => html`<${Stat} title=${title} v=${s.value} unit=${unit} quality=${s.quality} off=${off(s)} parts=${bar(s, color)} below=${html`<span>${below}</span>`} />`;
   const named = (title, s, link, whole, what) => html`<div class="stat"><h3>${title}</h3><div class="value"><a class="plain" href=${link} title=${s.name}>${s.name}</a></div><div class="below"><span><${Figure} v=${s.value} unit=${unit} quality=${s.quality} off=${off(s)} /></span><span>${share(s, whole)} ${what}</span></div></div>`;
@@ -80,11 +93,11 @@ function Sums({ rows, total, unit }) {
 }
 
 function Links({ flow, unit, narrow }) {
-  const names = new Map(flow.nodes.map((n) => [n.id, n])), like = largest(flow.links, (l) => l.value);
+  const names = new Map(flow.nodes.map((n) => [n.id, n]));
   const columns = [
     { key: "from", title: "From", class: "name", value: (l) => names.get(l.from).depth + names.get(l.from).name, cell: (l) => html`<${Name} of=${names.get(l.from)} />` },
     { key: "to", title: "To", class: "name", value: (l) => names.get(l.to).name, cell: (l) => html`<${Name} of=${names.get(l.to)} />` },
-    { key: "value", title: unit === "joules" ? "Energy" : "CPU time", num: true, first: true, value: (l) => l.value, cell: (l) => html`<${Figure} v=${l.value} like=${like()} unit=${unit} off=${unit === "joules" ? l.off : null} quality=${l.quality} />` },
+    { key: "value", title: unit === "joules" ? "Energy" : "CPU time", num: true, first: true, value: (l) => l.value, cell: (l) => html`<${Figure} v=${l.value} unit=${unit} off=${unit === "joules" ? l.off : null} quality=${l.quality} />` },
     { key: "share", title: "Share of the source", num: true, value: (l) => l.value / names.get(l.from).value, cell: (l) => text(l.value / names.get(l.from).value, "percent") },
   ];
   // On a phone the amount stands beside where it flows to.
@@ -96,10 +109,15 @@ export function Flow({ theme }) {
   const { query } = useHere();
   const span = useSpan(query), what = query.of === "cpu" ? "cpu" : "energy", idle = ["used", "equal"].includes(query.idle) ? query.idle : "";
   const params = { fields: what === "cpu" ? "cpu_seconds" : fields, sort: what === "cpu" ? "cpu_seconds" : "energy_joules", limit: 1000, idle: what === "cpu" ? "" : idle };
-  const ask = (place, signal) => get("/v1/usage", { by: place + ",kind,namespace,job", ...params, ...ledger(span) }, signal);
+  const ask = (by, signal, limit = 1000) => get("/v1/usage", { by, ...params, limit, ...ledger(span) }, signal);
   // Where the jobs of all nodes are too many to list, those of the clusters are listed: a job of many nodes would be
   // a part of what it is otherwise, the rest of it among the small ones.
-  const used = useData(async (signal) => { const all = await ask("node", signal); return all.rest_groups > 0 ? ask("cluster", signal) : all; }, [what, idle, steps(span)]);
+  const used = useData(async (signal) => {
+    const all = await ask("node,kind,namespace,job", signal);
+    if (!(all.rest_groups > 0)) return all;
+    const [jobs, groups, node] = await Promise.all([ask("cluster,kind,namespace,job", signal), ask("cluster,kind,namespace", signal), ask("node", signal, 1)]);
+    return { ...(jobs.rest_groups > 0 ? within(jobs, groups) : jobs), node: node.groups[0] };
+  }, [what, idle, steps(span)]);
   const narrow = useNarrow(), rows = useMemo(() => used.data && rowsOf(used.data, what), [used.data]);
   const flow = useMemo(() => rows && flowOf(rows), [rows]), drawn = useMemo(() => rows && (narrow ? flowOf(rows, { node: 0, job: 10 }, true) : flow), [rows, narrow]);
   const unit = what === "cpu" ? "seconds" : "joules", total = used.data && used.data.total;
@@ -109,10 +127,10 @@ export function Flow({ theme }) {
   const pick = (id) => { const { link } = drawn.nodes.find((n) => n.id === id); if (link) go(link); };
   return html`<div class="bar"><${Segments} label="flow of" options=${[["energy", "energy"], ["cpu", "CPU time"]]} value=${what} choose=${(v) => put({ of: v === "energy" ? "" : v })} />
       ${what === "energy" && html`<div class="bar"><span class="muted">Idle energy</span><${Segments} label="idle energy" options=${[["", "separate"], ["used", "divided by use"], ["equal", "equally"]]} value=${idle} choose=${(v) => put({ idle: v })} /></div>`}</div>
-    ${flow && flow.links.length > 0 && html`<${Sums} rows=${rows} total=${sumOf(total)} unit=${unit} />`}
+    ${flow && flow.links.length > 0 && html`<${Sums} rows=${rows} total=${sumOf(total)} unit=${unit} node=${used.data.node && { name: used.data.node.node, place: "node", ...sumOf(used.data.node) }} />`}
     <section class="card" aria-label="flow"><${Shown} of=${used} height=${420}>${(u) => (!flow || flow.links.length === 0
       ? html`<${Empty} title=${what === "cpu" ? "No CPU time in this range" : "No energy data in this range"}><span>Choose a longer range. On a machine, <code>mete power</code> lists its meters.</span></${Empty}>`
       : html`<${Sankey} nodes=${drawn.nodes} links=${drawn.links} unit=${unit} height=${tall} theme=${theme} pick=${pick} narrow=${narrow} />
-        <p class="small muted">${what === "energy" ? "◐ is apportioned, ○ modelled; the possible error (±) of each flow is in its tooltip and in the table. " : ""}Each level sums to the same total${u.rest_groups > 0 ? `; ${few(u.rest_groups, "small job")} ${u.rest_groups === 1 ? "is" : "are"} combined` : ""}.</p>`)}</${Shown}></section>
+        <p class="small muted">${what === "energy" ? "◐ is apportioned, ○ modelled; the possible error (±) of each flow is in its tooltip and in the table. " : ""}Each level sums to the same total${u.rest_groups > 0 ? `; ${few(u.rest_groups, "small job")} ${u.rest_groups === 1 ? "is" : "are"} combined${u.rest ? "" : " within clusters and namespaces"}` : ""}.</p>`)}</${Shown}></section>
     ${flow && flow.links.length > 0 && html`<${Card} title="All flows" note=${few(flow.links.length, "flow")} flush><${Links} flow=${flow} unit=${unit} narrow=${narrow} /></${Card}>`}`;
 }
