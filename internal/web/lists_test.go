@@ -108,12 +108,23 @@ func lists(t *testing.T, ctx context.Context) {
 		`[0.25,1,1,null,null,null,null]`)
 	expect(t, ctx, "a curve whose last minute is not over", `
 		const { linesOf } = await of("pages/jobs.js"), row = { job: "build", kind: "job" }, answer = (cpu_seconds, averages_over_seconds) => ({ averages_over_seconds, groups: [{ ...row, cpu_seconds }] });
-		return Object.values(linesOf([row], [0, 60, 120].map((from) => ({ from, to: from + 60 })), [answer(30, 20), answer("30", 60), answer(10, 20)]));`, `[[0.5,0.5,0.5]]`)
+		return Object.values(linesOf([row], [0, 60, 120].map((from) => ({ from, to: from + 60 })), [answer(30, 20), answer("30", 60), answer(10, 20)]))
+			.concat(Object.values(linesOf([row], [0, 60].map((from) => ({ from, to: from + 60 })), [{ averages_over_seconds: 60, groups: [] }, answer(30, 60)])));`, `[[0.5,0.5,0.5],[null,0.5]]`)
+	expect(t, ctx, "figures of more time than the range, and marks of charts", `
+		const { widened } = await of("pages/job.js"), { qualityOf } = await of("jobcharts.js"), used = { from: "1970-01-01T00:01:00Z", to: "1970-01-01T00:03:00Z" }, c = { lines: [["a", "a"], ["b", "b"], ["c", "c"]], split: "d", q: "d" };
+		return [widened(used, { name: "", from: 60, to: 180 }), widened(used, { name: "", from: 60.5, to: 179.5 }), widened(used, { name: "", from: 61, to: 180 }), widened(used, { name: "", from: 60, to: 170 }), widened(used, { name: "1h", from: 70, to: 170 }),
+			qualityOf(c, { a: "measured", b: "apportioned", c: "absent", d: "measured" }, false), qualityOf(c, { a: "measured", b: "apportioned", d: "measured" }, true), qualityOf(c, { a: "absent", d: "modelled" }, false)];`,
+		`[false,false,true,true,false,"apportioned","measured","modelled"]`)
+	expect(t, ctx, "the columns of page Jobs at first, and its sums", `
+		const { usualOf, sumOf } = await of("pages/jobs.js"), of1 = (...names) => names.map((dimension) => ({ dimension, workloads: 1 })), nodes = [{ cluster: "a" }, { cluster: "b" }];
+		const row = (v, q) => ({ cpu_seconds: v, quality: { cpu_seconds: q } });
+		return [usualOf(of1("namespace", "user"), nodes), usualOf(of1(), nodes), usualOf([{ dimension: "user", workloads: 0 }], nodes.slice(1))].map((l) => l.slice(7).join()).concat([[row("1.5", "measured"), row(null, "absent")], []].map((l) => JSON.stringify(sumOf(l, ["cpu_seconds"], row(2, "apportioned")))));`,
+		`["namespace,user,nodes","cluster,nodes","","{\"quality\":{\"cpu_seconds\":\"apportioned\"},\"cpu_seconds\":3.5}","{\"quality\":{\"cpu_seconds\":\"apportioned\"},\"cpu_seconds\":2}"]`)
 	expect(t, ctx, "columns of a narrow screen", `
 		const { inOrder } = await of("pages/jobs.js");
 		const columns = [{ key: "job", always: true }, { key: "kind" }, { key: "trend" }, { key: "cpu_seconds", fields: ["cpu_seconds"], width: "9rem" }, { key: "peak", fields: ["peak"], width: "5rem" }];
 		return [inOrder(columns, false).map((c) => c.key).join(), inOrder(columns, true).map((c) => c.key + (c.width || "")).join()];`,
-		`["job,kind,trend,cpu_seconds,peak","job,cpu_seconds6rem,peak5rem,kind,trend"]`)
+		`["job,kind,trend,cpu_seconds,peak","job,cpu_seconds7rem,peak5rem,kind,trend"]`)
 	expect(t, ctx, "how far the ledger is summed up", `
 		const { folded } = await of("checks.js");
 		return [null, 5e9, 450].map((lag) => folded(lag));`,
@@ -349,6 +360,8 @@ func TestJobsOnPhoneInChromium(t *testing.T) {
 	u := signIn(t, ctx, f, 390, 844, "/jobs?range=15m")
 	u.sees("the jobs", `document.querySelectorAll("tbody tr:not(.spacer)").length >= 8`)
 	u.sees("two figures within the screen", `(() => { const heads = [...document.querySelectorAll("thead th")].filter((th) => th.getBoundingClientRect().right <= innerWidth).map((th) => th.innerText.replace(/[↓↑]/g, "").trim()); return heads.join() === "Job,CPU,Memory"; })()`)
+	u.sees("a line that tells equal names apart", `(() => { const rows = [...document.querySelectorAll("tbody tr:not(.spacer)")].map((tr) => tr.cells[0].innerText.trim()); return new Set(rows).size === rows.length && rows.every((r) => /^[a-z-]+\n+(shop|data|platform) · (ada|grace|edsger)$/.test(r)) && [...document.querySelectorAll("tbody .two")].every((e) => e.getBoundingClientRect().height <= 34); })()`)
+	u.sees("the sum of all jobs", `document.querySelector('[aria-label="jobs"] tfoot')?.innerText.startsWith("All")`)
 	picture(t, ctx, "jobs-phone")
 }
 

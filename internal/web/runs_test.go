@@ -110,6 +110,10 @@ func TestRunsInChromium(t *testing.T) {
 	}
 	u.does(chromedp.EmulateViewport(1440, 900))
 	u.opens(f.URL + "/job?job=ci&range=1h")
+	u.sees("the mark of the chart of what is apportioned, all figures at once, and no column of the only node", `(() => {
+		const raw = document.querySelector('[aria-label="raw figures"]'), disk = [...document.querySelectorAll(".card h2")].find((h) => h.innerText.startsWith("Disk"));
+		return disk.querySelector(".quality.apportioned") && raw.scrollHeight <= raw.clientHeight + 1 && ![...document.querySelectorAll('[aria-label="runs"] th')].some((th) => th.innerText === "Node");
+	})()`)
 	u.sees("one power while the runs ran, and the unit of exact values", `(() => {
 		const row = (key) => document.querySelector('[aria-label="raw figures"] td[title=' + key + "]").parentElement, power = row("energy_average_watts").cells;
 		return [...document.querySelectorAll(".stat")].find((s) => s.querySelector("h3").innerText === "Energy").innerText.includes(power[1].innerText + " of a workload while it ran") && power[0].innerText === "Power, average of a workload while it ran" && row("energy_joules").cells[2].innerText === "250.57 J".replace(" ", "");

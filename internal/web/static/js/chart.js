@@ -69,7 +69,8 @@ const trimmed = (s) => s.replace(/(\.\d*?)0+(?=\D|$)/, "$1").replace(/\.(?=\D|$)
 function axes(unit, node) {
   const font = "11px " + css("--sans"), stroke = css("--muted"), grid = { stroke: css("--grid"), width: 1 };
   const values = (u, at) => {
-    const like = at[at.length - 1], numbers = at.map((v) => trimmed(bare(v, unit, like)));
+    // Values closer than the last digit would be rounded unevenly.
+    const like = at[at.length - 1], fine = unit === "cores" && at[1] - at[0] < 0.005, numbers = at.map((v) => trimmed(fine ? v.toFixed(4) : bare(v, unit, like)));
     node.dataset.unit = unitText(unit, like);
     return numbers;
   };

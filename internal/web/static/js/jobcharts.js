@@ -4,7 +4,7 @@ import { Card, Shown, Empty, Quality, useData } from "./ui.js";
 import { Chart } from "./chart.js";
 import { history, mean, less } from "./history.js";
 import { bandOf } from "./parts.js";
-import { grouped, known, when } from "./fmt.js";
+import { grouped, known, worst, when } from "./fmt.js";
 import { get } from "./api.js";
 import { before, ledger } from "./span.js";
 import { runMarks, most } from "./runs.js";
@@ -91,6 +91,9 @@ export const lifeMarks = (list, span) => (list && list.length <= marked ? list :
 // one that has the rest.
 const widths = (n) => [...Array.from({ length: n }, (_, i) => (i < 2 ? "w6" : "w4")), n === 1 ? "w6" : { 0: "w12", 1: "w8", 2: "w4" }[Math.max(0, n - 2) % 3]];
 
+// qualityOf is the worst quality of what a chart draws.
+export const qualityOf = (c, quality, split) => { const drawn = split && c.split ? [] : c.lines.map(([, f]) => quality[f]).filter((q) => q && q !== "absent"); return drawn.length ? worst(drawn) : quality[c.q]; };
+
 // JobCharts draws all charts of a job. data is of useJobCharts, runs are its runs, list its workloads if
 // they are few. last makes the card that fills the last row, of a width.
 export function JobCharts({ data, previous, split, span, quality, runs: ran, list, pick, last }) {
@@ -102,7 +105,7 @@ export function JobCharts({ data, previous, split, span, quality, runs: ran, lis
   return html`<${Shown} of=${data} height=${214}>${() => html`
     ${short && html`<p class="small muted w12">${runs.length === 1 ? "This run was" : "These runs were"} shorter than one 10 s window: totals and bars are exact, there is no curve within a run. The strip below the bars shows when ${runs.length === 1 ? "it" : "each"} ran.</p>`}
     ${left > 0 && html`<p class="small muted w12">${ran.length ? `The charts sum all runs. Only the latest ${grouped(left)} are marked.` : `The charts sum all workloads. Single ones are not marked: there are more than ${left}.`}</p>`}
-    ${shown.map(([c, series], i) => html`<${Card} key=${c.title} title=${html`${c.title}<${Quality} of=${quality[c.q]} />`} note=${[c.note, d.begin && i === 0 && "first use " + when(d.begin * 1000)].filter(Boolean).join(" · ")} width=${width[i]}>
+    ${shown.map(([c, series], i) => html`<${Card} key=${c.title} title=${html`${c.title}<${Quality} of=${qualityOf(c, quality, split)} />`} note=${[c.note, d.begin && i === 0 && "first use " + when(d.begin * 1000)].filter(Boolean).join(" · ")} width=${width[i]}>
       <${Chart} series=${series} buckets=${d.buckets} span=${span} unit=${c.unit} height=${180} stacked=${!c.plain || Boolean(split && c.split)} band=${c.off && !split ? bandOf(series, [{ values: d.buckets.map((b, i) => [b.from, mean(d.sums[i], c.off, b)]).filter(([, v]) => v !== null) }]) : undefined} legend="always" label=${c.title} marks=${marks} pick=${split && c.split ? pick : undefined} /></${Card}>`)}
     ${d.empty && html`<section class="card w12"><${Empty} title="No samples in this range" /></section>`}
     ${last(width[shown.length])}

@@ -120,7 +120,7 @@ export function Runs({ data, where, span }) {
     { key: "exit", title: "Exit", value: exitOf, cell: (r) => html`<span class=${failed(r) ? "failed" : ""}>${exitOf(r)}</span>` },
     column("cpu_seconds", true), column("cpu_average_cores"), column("memory_peak_bytes", true), column("disk_read_bytes"), column("disk_written_bytes"), column("energy_joules", true),
     ...(marked ? [{ key: "marks", title: "Marks", help: "change against the median of the latest successful runs before it, where it is unusual", value: (r) => r.comparisons.filter((c) => c.marked).length || null, cell: (r) => html`<${Marks} r=${r} />` }] : []),
-    { key: "node", title: "Node", class: "name", value: (r) => r.node, cell: (r) => html`<a href=${nodeAt(r.node)}>${r.node}</a>` },
+    ...(runs.some((r) => r.node !== runs[0].node) ? [{ key: "node", title: "Node", class: "name", value: (r) => r.node, cell: (r) => html`<a href=${nodeAt(r.node)}>${r.node}</a>` }] : []),
   ];
   // What a run used stands on the screen of a phone.
   const first = ["pick", "start", "cpu_seconds", "energy_joules"], columns = narrow ? [...first.map((k) => all.find((c) => c.key === k)), ...all.filter((c) => !first.includes(c.key))] : all;

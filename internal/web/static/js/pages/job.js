@@ -2,7 +2,7 @@
 import { html } from "../../vendor/preact.mjs";
 import { get, save } from "../api.js";
 import { before, ledger, steps, useSpan } from "../span.js";
-import { Card, Stat, Shown, Empty, Facts, Quality, Kind, Segments, useData, useHere } from "../ui.js";
+import { Card, Stat, Shown, Empty, Facts, Quality, Kind, Segments, useData, useHere, useNarrow } from "../ui.js";
 import { JobCharts, useJobCharts } from "../jobcharts.js";
 import { percentOf, isMeasured } from "../changes.js";
 import { Table } from "../table.js";
@@ -41,11 +41,12 @@ export function average(sum, key, over) {
 
 // Raw lists every figure of the ledger that is known.
 function Raw({ sum, over, one }) {
+  const narrow = useNarrow(); // a phone has no room for the names of qualities
   const isAverage = (k) => /_average_(bytes|watts)$/.test(k), exact = (r) => (isAverage(r.key) ? Number(r.v.toPrecision(9)) : r.v);
   const said = (k) => (k === "energy_average_watts" ? `Power, average ${one ? "" : "of a workload "}while it ran` : isAverage(k) ? words(k).replace(/ average.*/, ", average while it ran") : words(k));
   const all = Object.keys(sum.quality).map((k) => ({ key: k, v: isAverage(k) && known(sum[k]) ? average(sum, k, over) : sum[k], q: sum.quality[k] })), rows = all.filter((r) => known(r.v)), absent = all.filter((r) => !known(r.v) && !/idle|_average_/.test(r.key));
-  return html`<div class="table raw" tabindex="0" role="region" aria-label="raw figures"><table><thead><tr><th scope="col">Figure</th><th scope="col" class="num">Amount</th><th scope="col" class="num">Exact value</th><th scope="col">Quality</th></tr></thead><tbody>
-    ${rows.map((r) => html`<tr><td title=${r.key}>${said(r.key)}</td><td class="num">${text(r.v, fieldUnit(r.key))}</td><td class="num mono">${decimal(exact(r))}<span class="unit">${baseUnit(r.key)}</span></td><td><span title=${qualities[r.q]}><${Quality} of=${r.q} all=${true} /> ${r.q}</span></td></tr>`)}</tbody></table></div>
+  return html`<div class="table raw" tabindex="0" role="region" aria-label="raw figures"><table><thead><tr><th scope="col">Figure</th><th scope="col" class="num">Amount</th><th scope="col" class="num">Exact value</th><th scope="col">${narrow ? html`<span class="hidden">Quality</span>` : "Quality"}</th></tr></thead><tbody>
+    ${rows.map((r) => html`<tr><td title=${r.key}>${said(r.key)}</td><td class="num">${text(r.v, fieldUnit(r.key))}</td><td class="num mono">${decimal(exact(r))}<span class="unit">${baseUnit(r.key)}</span></td><td><span title=${qualities[r.q]}><${Quality} of=${r.q} all=${true} />${narrow ? "" : " " + r.q}</span></td></tr>`)}</tbody></table></div>
     ${absent.length > 0 && html`<p class="small muted reading">Absent, which is not zero: ${absent.map((r, i) => html`${i > 0 && ", "}<span title=${r.key}>${words(r.key).replace(/, largest (peak).*/, " $1").replace(/^[A-Z](?=[a-z])/, (c) => c.toLowerCase())}</span>`)}.</p>`}`;
 }
 
@@ -67,11 +68,14 @@ function every(list, key) {
   return found.length > 4 ? `${found.slice(0, 3).join(", ")} and ${found.length - 3} more` : found.join(", ");
 }
 
+// widened reports whether an answer is about more time than a range with two ends, of which the ledger sums whole minutes.
+export const widened = (used, span) => !span.name && (Date.parse(used.from) < Math.floor(span.from) * 1000 || Date.parse(used.to) > Math.ceil(span.to) * 1000);
+
 // Line says in one line whose the job is, where it runs, and whether it does.
-function Line({ list, nodes }) {
+function Line({ list, nodes, used, span }) {
   const all = list.length < most, running = list.some((w) => !w.ended_at), ended = list.map((w) => w.ended_at || "").sort().pop(), user = every(list, "user"), project = every(list, "project");
   return html`<div class="bar facts-line">${[...new Set(list.map((w) => w.kind))].map((k) => html`<${Kind} of=${k} />`)}${(running || all) && list.length > 0 && html`<span class=${"tag " + (running ? "good" : "")} title=${running ? null : exactly(ended)}>${running ? "running" : "ended " + when(ended)}</span>`}
-    ${user && html`<span class="muted">user ${user}</span>`}${project && html`<span class="muted">project ${project}</span>`}${known(nodes) && html`<span class="muted">${few(nodes, "node")}</span>`}<span class="muted">${all ? few(list.length, "workload") : `more than ${most - 1} workloads`}</span></div>`;
+    ${user && html`<span class="muted">user ${user}</span>`}${project && html`<span class="muted">project ${project}</span>`}${known(nodes) && html`<span class="muted">${few(nodes, "node")}</span>`}<span class="muted">${all ? few(list.length, "workload") : `more than ${most - 1} workloads`}</span>${used && widened(used, span) && html`<span class="muted" title="the ledger sums whole minutes, hours or days">figures from ${when(used.from)} to ${when(used.to)}</span>`}</div>`;
 }
 
 // About lists what is known about the job besides its use. Of a job with more workloads than are listed
@@ -132,7 +136,7 @@ export function Job({ nodes }) {
   const cores = sum && running(sum, "cpu_seconds"), bytes = sum && running(sum, "memory_byte_seconds"), watts = sum && running(sum, "energy_joules");
   const whole = sum && together(sum, "memory_byte_seconds", used.data.averages_over_seconds), parallel = whole > bytes * 1.005; // several ran at a time
   const one = list.data && list.data.length === 1, whileRunning = one ? "while it ran" : "of a workload while it ran", peak = sum && Number(sum.memory_peak_bytes) >= whole; // else it is that of a small part
-  return html`${list.data ? html`<${Line} list=${list.data} nodes=${sum && sum.nodes} />` : html`<div class="facts-line"></div>`}<${Shown} of=${used} height=${108}>${() => html`<section class="card stats five" aria-label="in this range">
+  return html`${list.data ? html`<${Line} list=${list.data} nodes=${sum && sum.nodes} used=${used.data} span=${span} />` : html`<div class="facts-line"></div>`}<${Shown} of=${used} height=${108}>${() => html`<section class="card stats five" aria-label="in this range">
       <${Stat} title="CPU" v=${sum.cpu_seconds} unit="seconds" quality=${q.cpu_seconds} below=${html`${known(cores) && html`<span>${text(cores, "cores")} ${whileRunning}</span>`}${change("cpu_seconds")}`} />
       <${Stat} title="Memory" v=${whole} unit="bytes" quality=${q.memory_byte_seconds} below=${html`${known(whole) ? html`<span>average while it ran</span>` : ""}${parallel && html`<span>${text(bytes, "bytes")} ${whileRunning}</span>`}${known(sum.memory_peak_bytes) && peak && html`<span>${one ? "peak" : "largest peak of a workload"} ${text(sum.memory_peak_bytes, "bytes")}</span>`}`} />
       <${Stat} title="Energy" v=${sum.energy_joules} unit="joules" quality=${q.energy_joules} off=${sum.energy_error_joules === null ? null : sum.energy_error_joules} below=${html`${known(watts) && html`<span>${text(watts, "watts")} ${whileRunning}</span>`}${change("energy_joules")}`} />

@@ -3,26 +3,29 @@ import { html, useState, useRef, useEffect, useMemo } from "../../vendor/preact.
 import { get, save } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
 import { coarse, mean } from "../history.js";
-import { Card, Shown, Empty, Figure, Kind, Job, Search, Select, Spark, useData, useHere, useNarrow } from "../ui.js";
+import { Card, Shown, Skeleton, Empty, Figure, Kind, Job, Search, Select, Spark, useData, useHere, useNarrow } from "../ui.js";
 import { Table, Columns } from "../table.js";
-import { grouped, text, shareOf, few } from "../fmt.js";
+import { grouped, text, shareOf, few, known, worst } from "../fmt.js";
 import { put } from "../route.js";
-import { amounts } from "../amounts.js";
+import { amounts, Sums } from "../amounts.js";
 
 const some = 2000; // rows that are loaded at first
 
 const named = (key, title, width) => ({ key, title, dim: key, width, value: (r) => r[key] || null, cell: (r) => (r[key] ? html`<span title=${r[key]}>${r[key]}</span>` : html`<span class="absent" title="none">–</span>`) });
 
-const widths = { amount: "7.9rem", running: "9.4rem" };
+const widths = { amount: "7.4rem", running: "9.4rem" };
 
-function allColumns(trend, total, rows, over) {
-  const { amount, whileRunning, whileItRan } = amounts(rows, widths, over), cpu = amount("cpu_seconds", "CPU", "seconds", "CPU time in the range", { first: true, width: "9.6rem" });
+// placeOf tells jobs of one name apart.
+const placeOf = (r) => ["namespace", "user", "project", "cluster"].map((d) => r[d]).filter(Boolean).join(" · ");
+
+function allColumns(trend, total, rows, over, narrow) {
+  const { amount, whileRunning, whileItRan } = amounts(rows, widths, over), cpu = amount("cpu_seconds", "CPU", "seconds", "CPU time in the range", { first: true, width: "9.2rem" });
   return [
-    { key: "job", title: "Job", always: true, width: "17.5rem", class: "name", value: (r) => r.job.toLowerCase(), cell: (r) => html`<${Job} name=${r.job} />` },
-    { key: "kind", title: "Kind", width: "6.6rem", value: (r) => r.kind, cell: (r) => html`<${Kind} of=${r.kind} />${r.kind === "path" && html`<span class="muted">group</span>`}` },
-    named("namespace", "Namespace", "9rem"), named("user", "User", "7rem"), named("project", "Project", "8rem"), named("cluster", "Cluster", "7rem"),
+    { key: "job", title: "Job", always: true, width: narrow ? "10.4rem" : "12rem", class: "name", value: (r) => r.job.toLowerCase(), cell: (r) => { const of = narrow && placeOf(r); return of ? html`<span class="two"><${Job} name=${r.job} /><small title=${of}>${of}</small></span>` : html`<${Job} name=${r.job} />`; } },
+    { key: "kind", title: "Kind", width: "6.2rem", value: (r) => r.kind, cell: (r) => html`<${Kind} of=${r.kind} />${r.kind === "path" && html`<span class="muted">group</span>`}` },
+    named("namespace", "Namespace", "7rem"), named("user", "User", "5.6rem"), named("project", "Project", "8rem"), named("cluster", "Cluster", "7rem"),
     { key: "nodes", title: "Nodes", num: true, width: "5rem", value: (r) => r.nodes, cell: (r) => grouped(r.nodes) },
-    { key: "trend", title: "CPU over time", width: "8.6rem", help: "CPU use over the range; each chart has its own scale", cell: (r) => html`<${Spark} values=${trend[keyOf(r)]} label=${"CPU of " + r.job} />` },
+    { key: "trend", title: "CPU over time", width: "7.6rem", help: "CPU use over the range; each chart has its own scale", cell: (r) => html`<${Spark} values=${trend[keyOf(r)]} label=${"CPU of " + r.job} />` },
     { ...cpu, cell: (r) => html`${cpu.cell(r)}<span class="share" title=${text(shareOf(Number(r.cpu_seconds), total.cpu), "percent") + " of the CPU time of all jobs and the system"}><i style=${{ width: Math.min(100, 100 * Number(r.cpu_seconds) / total.most) + "%" }}></i></span>` },
     amount("cpu_throttled_seconds", "Throttled", "seconds", "time in which tasks were throttled by a CPU limit"),
     whileItRan("memory", "Memory", "memory_byte_seconds", "bytes", "average memory, with page cache,"),
@@ -32,16 +35,23 @@ function allColumns(trend, total, rows, over) {
     amount("disk_read_bytes", "Read", "bytes", "bytes read from disks", { long: "Disk read" }), amount("disk_written_bytes", "Written", "bytes", "bytes written to disks", { long: "Disk written" }),
     amount("network_rx_bytes", "Received", "bytes", "bytes received", { long: "Network received" }), amount("network_tx_bytes", "Sent", "bytes", "bytes sent", { long: "Network sent" }),
     amount("processes", "Started", "count", "processes started", { long: "Processes started" }), amount("oom_kills", "OOM kills", "count", "processes killed because memory ran out"),
-    amount("energy_joules", "Energy", "joules", "energy of the activity, with the possible error", { width: "15rem", off: "energy_error_joules" }),
+    amount("energy_joules", "Energy", "joules", "energy of the activity, with the possible error", { width: "14.9rem", off: "energy_error_joules" }),
   ];
 }
-const usual = ["kind", "trend", "cpu_seconds", "memory", "memory_peak_bytes", "disk_written_bytes", "network_rx_bytes", "energy_joules"];
+const usual = ["kind", "trend", "cpu_seconds", "memory", "disk_written_bytes", "network_rx_bytes", "energy_joules"];
+
+// usualOf are the columns at first: whose a job is and where it runs, where that differs. The names of clusters
+// stand in for those of namespaces.
+export function usualOf(dimensions, nodes) {
+  const has = (d) => dimensions.some((of) => of.dimension === d && of.workloads > 0), clusters = new Set(nodes.map((n) => n.cluster)).size > 1;
+  return [...usual, ...(has("namespace") ? ["namespace"] : clusters ? ["cluster"] : []), ...(has("user") ? ["user"] : []), ...(nodes.length > 1 ? ["nodes"] : [])];
+}
 
 // inOrder moves the figures beside the names on a narrow screen, and the other columns after them.
 export function inOrder(columns, narrow) {
   if (!narrow) return columns;
   const rank = (c) => (c.always ? 0 : c.fields ? 1 : 2);
-  return columns.map((c) => (c.fields ? { ...c, width: c.key === "cpu_seconds" ? "6rem" : c.width } : c)).sort((a, b) => rank(a) - rank(b));
+  return columns.map((c) => (c.fields ? { ...c, width: c.key === "cpu_seconds" ? "7rem" : c.width } : c)).sort((a, b) => rank(a) - rank(b));
 }
 
 // Columns by which the server cannot sort, and the figure by which it sorts instead.
@@ -51,9 +61,9 @@ const apart = ["kind", "namespace", "user", "project", "cluster"];
 const keyOf = (r) => [r.job, ...apart.map((d) => r[d])].join("\u0000");
 
 // linesOf are the averages of rows in buckets, by the key of the row. The last bucket counts as far as
-// it was measured: a curve does not fall because a minute is not over.
+// it was measured: a curve does not fall because a minute is not over. Before any of them used something there is no value.
 export function linesOf(rows, buckets, of) {
-  const lines = Object.fromEntries(rows.map((r) => [keyOf(r), new Array(buckets.length).fill(0)]));
+  const begin = of.findIndex((a) => a.groups.length > 0), lines = Object.fromEntries(rows.map((r) => [keyOf(r), of.map((_, i) => (i < begin ? null : 0))]));
   of.forEach((a, i) => {
     const { from, to } = buckets[i], over = i === of.length - 1 && a.averages_over_seconds > 0 ? Math.min(to - from, a.averages_over_seconds) : to - from;
     for (const g of a.groups) { const line = lines[keyOf(g)]; if (line) line[i] = mean(g, "cpu_seconds", { from: 0, to: over }) || 0; }
@@ -94,9 +104,26 @@ function useTrends(of) {
 }
 
 export function Jobs({ nodes }) {
+  const dimensions = useData(async (signal) => (await get("/v1/dimensions", {}, signal)).dimensions, []);
+  if (dimensions.data === null && !dimensions.error) return html`<section class="card flush fill"><${Skeleton} lines=${14} /></section>`;
+  return html`<${List} nodes=${nodes} first=${usualOf(dimensions.data || [], nodes)} />`;
+}
+
+// sumOf is the sum of rows, and of what is beyond them, if that is known.
+export function sumOf(rows, fields, rest) {
+  const all = rest ? [...rows, rest] : rows, quality = {}, sum = { quality };
+  for (const f of fields) {
+    const of = all.filter((r) => known(r[f]));
+    sum[f] = of.length ? of.reduce((a, r) => a + Number(r[f]), 0) : null;
+    quality[f] = worst(of.map((r) => r.quality[f]));
+  }
+  return sum;
+}
+
+function List({ nodes, first }) {
   const { query } = useHere();
   const span = useSpan(query);
-  const shown = query.cols ? query.cols.split("~") : usual, narrow = useNarrow();
+  const shown = query.cols ? query.cols.split("~") : first, narrow = useNarrow();
   const columns = allColumns({}, { cpu: 1, most: 1 }, []);
   const picked = columns.filter((c) => c.always || shown.includes(c.key));
   const by = ["job", "kind", ...["namespace", "user", "project", "cluster"].filter((d) => shown.includes(d))].join(",");
@@ -117,6 +144,11 @@ export function Jobs({ nodes }) {
   const total = data.data && data.data.total, share = { cpu: Math.max(1e-9, total ? Number(total.cpu_seconds) - idleOf(data.data) : 1), most: Math.max(1e-9, ...rows.slice(0, 3000).map((r) => Number(r.cpu_seconds))) };
   const o = offers.data || { namespace: [], user: [], kind: [] };
   const filtered = where.length > 0 || q;
+  // The rows that are not listed have a sum too, without idle and system, which are among those that are listed.
+  const foot = (d, drawn) => {
+    const names = drawn.findIndex((c) => c.sums), rest = d.rest_groups > 0 && d.groups.some((g) => g.kind === "idle") ? d.rest : null;
+    return names > 0 && (rest || !d.rest_groups || q) && html`<${Sums} columns=${drawn} names=${names} used=${{ rest_groups: 0, total: sumOf(rows, [...wanted], q ? null : rest) }} what="job" />`;
+  };
   const filters = html`${clusters.length > 1 && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}
       ${(o.namespace.length > 0 || query.namespace) && html`<${Select} name="namespace" label="Namespace" all="all" options=${o.namespace} />`}
       ${(o.user.length > 0 || query.user) && html`<${Select} name="user" label="User" all="all" options=${o.user} />`}
@@ -125,9 +157,9 @@ export function Jobs({ nodes }) {
       ${narrow ? html`<details class="filters" open=${where.length > 0}><summary>Filters${where.length > 0 ? " (" + where.length + ")" : ""}</summary><div class="bar">${filters}</div></details>` : filters}
       <div class="end bar"><span class="muted num" role="status">${data.data ? (data.data.rest_groups > 0 ? grouped(rows.length) + " of " : "") + few(rows.length + data.data.rest_groups, "job") + " with use in " + (span.name || "the range") : data.error ? "" : "…"}</span><${Columns} columns=${columns} shown=${shown} />
       <button type="button" onClick=${() => save("/v1/usage", { by, where, format: "csv", ...ledger(span) }, "jobs.csv")} title="all columns of all rows, in base units" aria-label="Download CSV">${narrow ? "CSV" : "Download CSV"}</button></div></header>
-    <${Shown} of=${data} lines=${14}>${(d) => html`<${Table} tall columns=${inOrder(allColumns(trend, share, rows, d.averages_over_seconds).filter((c) => c.always || shown.includes(c.key)), narrow)} rows=${rows} id=${keyOf} label="jobs" seen=${shown.includes("trend") ? seen : null}
+    <${Shown} of=${data} lines=${14}>${(d) => { const drawn = inOrder(allColumns(trend, share, rows, d.averages_over_seconds, narrow).filter((c) => c.always || shown.includes(c.key)), narrow); return html`<${Table} tall columns=${drawn} rows=${rows} foot=${foot(d, drawn)} id=${keyOf} label="jobs" seen=${shown.includes("trend") ? seen : null}
       empty=${html`<${Empty} title=${filtered ? "No jobs match the filters" : "No jobs in this range"}>${filtered ? html`<button onClick=${() => put({ q: "", cluster: "", namespace: "", user: "", project: "", kind: "", label: "" })}>Show all</button>` : html`<span>Choose a longer range, or run a job: <code>mete run -- COMMAND</code></span>`}</${Empty}>`} />
-      ${d.rest_groups > 0 && html`<footer class="foot muted"><span>${few(d.rest_groups, "more job")} used ${text(d.rest.cpu_seconds, "seconds")} of CPU.</span><button onClick=${() => put({ all: "1" }, true)} disabled=${query.all === "1"}>Load up to 10,000</button></footer>`}`}</${Shown}></section>`;
+      ${d.rest_groups > 0 && html`<footer class="foot muted"><span>${few(d.rest_groups, "more job")} used ${text(d.rest.cpu_seconds, "seconds")} of CPU.</span><button onClick=${() => put({ all: "1" }, true)} disabled=${query.all === "1"}>Load up to 10,000</button></footer>`}`; }}</${Shown}></section>`;
 }
 
 const idleOf = (u) => u.groups.filter((g) => g.kind === "idle").reduce((a, g) => a + Number(g.cpu_seconds), 0);
