@@ -79,7 +79,7 @@ const readRuns = `(async () => {
 			const pick = tr.querySelector("input[type=checkbox]");
 			if (!pick) continue;
 			const data = [...tr.querySelectorAll("data")];
-			rows[pick.value] = { Run: pick.value, Exit: tr.cells[3].innerText.trim(), Marks: tr.cells[10].innerText.trim(),
+			rows[pick.value] = { Run: pick.value, Exit: tr.cells[3].innerText.trim(), Marks: tr.cells[10]?.innerText.trim() ?? "",
 				Values: Object.fromEntries(data.map((d) => [d.dataset.figure, Number(d.value)])), Texts: Object.fromEntries(data.map((d) => [d.dataset.figure, d.innerText])) };
 		}
 	}
