@@ -175,11 +175,11 @@ func TestUse(t *testing.T) {
 
 	// A table sorts by its headings, and shows the selected columns.
 	u.opens(f.URL + "/jobs?range=15m")
-	u.clicks("th:nth-child(6) button")
+	u.clicks("th:nth-child(8) button")
 	u.sees("sorted", `document.querySelector("th[aria-sort]")?.innerText.includes("Memory")`)
 	u.button("Columns")
-	u.clicks(".pop label:nth-of-type(2) input")
-	u.sees("a column more", `[...document.querySelectorAll("th")].some((th) => th.innerText.includes("Namespace"))`)
+	u.clicks(".pop label:nth-of-type(4) input")
+	u.sees("a column more", `[...document.querySelectorAll("th")].some((th) => th.innerText.includes("Project"))`)
 	picture(t, ctx, "use-columns")
 	u.presses("\x1b")
 
