@@ -78,7 +78,7 @@ const plotsScript = `(async () => {
 				if (v === null || over) continue;
 				const px = u.valToPos((x[i] + x[i + wide - 1]) / 2, "x", true), py = u.valToPos(v, "y", true);
 				if (px < u.bbox.left || px > u.bbox.left + u.bbox.width) { if (bars) own.Hidden.push(i / wide); continue; }
-				const thin = bars && u.valToPos(x[i + 1], "x", true) - u.valToPos(x[i], "x", true) < 1; // as the last bar may be
+				const thin = bars && u.valToPos(x[i + 1], "x", true) - u.valToPos(x[i], "x", true) < 2; // as the last bar may be: its middle is at the edge
 				if (py < u.bbox.top - 1 || !thin && !drawn(px, py)) own.Hidden.push(i / wide);
 			}
 			if (piled && !over) below = row.map((v, i) => v ?? below[i]);
