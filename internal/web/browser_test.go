@@ -381,6 +381,10 @@ func look(t *testing.T, ctx context.Context, console *complaints, address string
 	if err != nil || wide != "" {
 		t.Errorf("%s: wider than the screen: %s, %v", v.path, wide, err)
 	}
+	cut, err := chromedp.Run(ctx, chromedp.Evaluate[string](`[...document.querySelectorAll(".table.short")].filter((t) => t.scrollHeight > t.clientHeight + 1).map((t) => t.ariaLabel).join()`))
+	if err != nil || cut != "" {
+		t.Errorf("%s: not all of the few rows are shown: %s, %v", v.path, cut, err)
+	}
 }
 
 // findings reports the serious findings of axe-core about what is shown.

@@ -54,10 +54,13 @@ export function useWindow(count, box, all) {
 // Spacer takes the place of rows that are not drawn.
 export const Spacer = ({ rows, columns }) => (rows > 0 ? html`<tr aria-hidden="true" class="spacer"><td colspan=${columns} style=${{ height: rows * rowHeight + "px" }}></td></tr>` : null);
 
+const short = 16; // rows of a table that does not scroll
+
 // Table draws rows. Columns are { key, title, num, value(row), order(a, b), cell(row), help,
 // width }; a table cannot be sorted by one without value. seen is called
 // with the visible rows. With wraps, rows have different heights, and up to 500 are drawn. Rows of
-// a higher rank come last, in any order.
+// a higher rank come last, in any order. One of few rows is shown as a whole: nothing says that more
+// follow.
 export function Table({ columns, rows, id = (r) => r.id, empty, name = "sort", label, seen, tall, foot, wraps, rank }) {
   const { column, down } = useOrder(columns, name);
   const box = useRef();
@@ -67,7 +70,7 @@ export function Table({ columns, rows, id = (r) => r.id, empty, name = "sort", l
   useEffect(() => { if (seen) seen(shown); }, [names]);
   const wide = columns.reduce((a, c) => a + (parseFloat(c.width) || 0), 0);
   if (rows.length === 0) return empty || html`<${Empty} title="No rows" />`;
-  return html`<div class=${"table" + (tall ? " tall" : "")} tabindex="0" role="region" aria-label=${label || "table"} ref=${box} onScroll=${look}>
+  return html`<div class=${"table" + (tall ? " tall" : rows.length <= short ? " short" : "")} tabindex="0" role="region" aria-label=${label || "table"} ref=${box} onScroll=${look}>
     <table class=${wide ? "fixed" : ""} style=${wide ? { minWidth: wide + "rem" } : null} aria-rowcount=${sorted.length}><${Head} columns=${columns} column=${column} down=${down} name=${name} />
     <tbody><${Spacer} rows=${first} columns=${columns.length} />
       ${shown.map((r) => html`<tr key=${id(r)}>${columns.map((c) => html`<td class=${(c.num ? "num " : "") + (c.class || "")}>${c.cell ? c.cell(r) : c.value(r)}</td>`)}</tr>`)}
