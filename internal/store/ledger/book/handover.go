@@ -348,7 +348,7 @@ func packShares(shares []power.Share) (b []byte) {
 // unpackShares decodes shares up to the first incomplete one.
 func unpackShares(b []byte) (shares []power.Share) {
 	var last power.Share
-	for len(b) > 0 {
+	for {
 		for _, to := range []*int64{&last.N, &last.Active, &last.Idle} {
 			v, n := binary.Varint(b)
 			if n <= 0 {
@@ -358,5 +358,4 @@ func unpackShares(b []byte) (shares []power.Share) {
 		}
 		shares = append(shares, last)
 	}
-	return shares
 }

@@ -200,6 +200,9 @@ func TestEnergies(t *testing.T) {
 	idle := rows[0]
 	idle.Key = 0
 	stored := encodeEnergies(append(rows, other, idle))
+	if stored[0] != 1 {
+		t.Errorf("energies have format %d, which ledgers that exist do not have", stored[0])
+	}
 	got, err := decodeEnergies(stored)
 	if err != nil || !cmp.Equal(got, want) {
 		t.Fatalf("%v, %v, want %v", got, err, want)
