@@ -109,7 +109,9 @@ func lists(t *testing.T, ctx context.Context) {
 	expect(t, ctx, "a curve whose last minute is not over", `
 		const { linesOf } = await of("pages/jobs.js"), row = { job: "build", kind: "job" }, answer = (cpu_seconds, averages_over_seconds) => ({ averages_over_seconds, groups: [{ ...row, cpu_seconds }] });
 		return Object.values(linesOf([row], [0, 60, 120].map((from) => ({ from, to: from + 60 })), [answer(30, 20), answer("30", 60), answer(10, 20)]))
-			.concat(Object.values(linesOf([row], [0, 60].map((from) => ({ from, to: from + 60 })), [{ averages_over_seconds: 60, groups: [] }, answer(30, 60)])));`, `[[0.5,0.5,0.5],[null,0.5]]`)
+			.concat(Object.values(linesOf([row], [0, 60].map((from) => ({ from, to: from + 60 })), [answer(30, 60), answer(10, 60)], 130)))
+			.concat(Object.values(linesOf([row], [0, 3600].map((from) => ({ from, to: from + 3600 })), [answer(1800, 3600), answer(900, 1800)], 5400)))
+			.concat(Object.values(linesOf([row], [0, 60].map((from) => ({ from, to: from + 60 })), [{ averages_over_seconds: 60, groups: [] }, answer(30, 60)])));`, `[[0.5,0.5,0.5],[0.5,null],[0.5,0.5],[null,0.5]]`)
 	expect(t, ctx, "figures of more time than the range, and marks of charts", `
 		const { widened } = await of("pages/job.js"), { qualityOf } = await of("jobcharts.js"), used = { from: "1970-01-01T00:01:00Z", to: "1970-01-01T00:03:00Z" }, c = { lines: [["a", "a"], ["b", "b"], ["c", "c"]], split: "d", q: "d" };
 		return [widened(used, { name: "", from: 60, to: 180 }), widened(used, { name: "", from: 60.5, to: 179.5 }), widened(used, { name: "", from: 61, to: 180 }), widened(used, { name: "", from: 60, to: 170 }), widened(used, { name: "1h", from: 70, to: 170 }),

@@ -60,13 +60,19 @@ const sortedBy = { memory: "memory_byte_seconds", cores: "cpu_seconds", power: "
 const apart = ["kind", "namespace", "user", "project", "cluster"];
 const keyOf = (r) => [r.job, ...apart.map((d) => r[d])].join("\u0000");
 
-// linesOf are the averages of rows in buckets, by the key of the row. The last bucket counts as far as
-// it was measured: a curve does not fall because a minute is not over. Before any of them used something there is no value.
-export function linesOf(rows, buckets, of) {
-  const begin = of.findIndex((a) => a.groups.length > 0), lines = Object.fromEntries(rows.map((r) => [keyOf(r), of.map((_, i) => (i < begin ? null : 0))]));
+// sending is for how many seconds after the end of a minute machines may still send parts of it, and minutes
+// are the longest buckets of which that is much.
+const sending = 45, minutes = 300;
+
+// linesOf are the averages of rows in buckets, by the key of the row. A curve does not fall because a minute
+// is not over: a short bucket that is still being measured has no value, and the last one else counts as far as it was
+// measured. Before any of them used something there is no value.
+export function linesOf(rows, buckets, of, now = Date.now() / 1000) {
+  const begin = of.findIndex((a) => a.groups.length > 0), known = ({ from, to }, i) => i >= begin && (to - from > minutes || to < now - sending);
+  const lines = Object.fromEntries(rows.map((r) => [keyOf(r), buckets.map((b, i) => (known(b, i) ? 0 : null))]));
   of.forEach((a, i) => {
     const { from, to } = buckets[i], over = i === of.length - 1 && a.averages_over_seconds > 0 ? Math.min(to - from, a.averages_over_seconds) : to - from;
-    for (const g of a.groups) { const line = lines[keyOf(g)]; if (line) line[i] = mean(g, "cpu_seconds", { from: 0, to: over }) || 0; }
+    for (const g of a.groups) { const line = lines[keyOf(g)]; if (line && line[i] !== null) line[i] = mean(g, "cpu_seconds", { from: 0, to: over }) || 0; }
   });
   return lines;
 }
