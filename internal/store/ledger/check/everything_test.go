@@ -402,3 +402,23 @@ func TestOpenReadOnly(t *testing.T) {
 		t.Errorf("%d audit lines, %v; want %d", len(now), err, len(before))
 	}
 }
+
+// TestDayOfHours checks that a day of which only a late hour is left is checked from its beginning.
+func TestDayOfHours(t *testing.T) {
+	dsn := ledgertest.SQLite(t)
+	f := ledgertest.NewFull(t, ledgertest.Open(t, dsn))
+	m := ledgertest.Day.Unix() / 60
+	f.Must(f.L.PutNode(t.Context(), registry.Node{ID: "node", Cluster: "c", Name: "alpha", MachineID: "m", Boot: "b", At: ledgertest.Day}))
+	f.Book(f.Entry("node", "b", m+305))
+	now := ledgertest.Day.Add(60 * 24 * time.Hour)
+	f.Must(errors.Join(f.L.Fold(t.Context(), now), f.L.Retain(t.Context(), now)))
+	db := ledgertest.DB(t, dsn)
+	for _, table := range []string{"day", "node_day", "group_day"} {
+		if _, err := db.ExecContext(t.Context(), "DELETE FROM "+table); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r := run(t, dsn); !slices.Equal(r.Days, []int64{m}) || !strings.Contains(lines(r), "missing, but finer rows exist") {
+		t.Errorf("days %v, want %d:\n%s", r.Days, m, lines(r))
+	}
+}
