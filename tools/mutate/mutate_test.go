@@ -21,7 +21,12 @@ import (
 // open returns a bench in the fixture's directory.
 func open(t *testing.T) *bench {
 	t.Helper()
-	t.Chdir("testdata/fixture")
+	return openIn(t, "testdata/fixture")
+}
+
+func openIn(t *testing.T, dir string) *bench {
+	t.Helper()
+	t.Chdir(dir)
 	b, err := newBench(t.Context(), time.Hour)
 	if err != nil {
 		t.Fatal(err)

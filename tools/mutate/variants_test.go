@@ -3,7 +3,6 @@ package main
 import (
 	"slices"
 	"testing"
-	"time"
 )
 
 // TestVariants checks that each mutant in a program with all of them does what it does in a program of its
@@ -38,12 +37,7 @@ func TestVariants(t *testing.T) {
 // openShapes returns the mutants of a package with functions of each shape, all in one program.
 func openShapes(t *testing.T) (*bench, *target, []drawn) {
 	t.Helper()
-	t.Chdir("testdata/shapes")
-	b, err := newBench(t.Context(), time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.close)
+	b := openIn(t, "testdata/shapes")
 	p := loadOne(t, b, ".")
 	var all []drawn
 	for _, m := range p.mutants {
