@@ -63,9 +63,10 @@ function listAll() {
 }
 
 // every are the values that the workloads of a job have of something: it may be of several users, projects or clusters.
+// Of more workloads than are listed, others may have other values.
 function every(list, key) {
-  const found = [...new Set(list.map((w) => w[key]).filter(Boolean))].sort();
-  return found.length > 4 ? `${found.slice(0, 3).join(", ")} and ${found.length - 3} more` : found.join(", ");
+  const found = [...new Set(list.map((w) => w[key]).filter(Boolean))].sort(), text = found.length > 4 ? `${found.slice(0, 3).join(", ")} and ${found.length - 3} more` : found.join(", ");
+  return text && list.length >= most ? `${text} (of ${most} listed)` : text;
 }
 
 // widened reports whether an answer is about more time than a range with two ends, of which the ledger sums whole minutes.
