@@ -310,7 +310,7 @@ func (b *bench) program(t *target, s *suite, m *mutant, program string) error {
 	if err != nil {
 		return err
 	}
-	return b.build(s, program, "-overlay", overlay)
+	return b.build(s.path, program, overlay)
 }
 
 // measure runs tests without a mutant, and sets how the other runs are done.
@@ -318,7 +318,7 @@ func (b *bench) measure(s *suite) error {
 	if b.variants != "" {
 		program := filepath.Join(b.dir, fmt.Sprintf("variants%d", b.programs))
 		b.programs++
-		err := b.build(s, program, "-overlay", b.variants)
+		err := b.build(s.path, program, b.variants)
 		if err == nil {
 			err = b.measureProgram(s, program)
 		}
@@ -328,7 +328,7 @@ func (b *bench) measure(s *suite) error {
 		s.program = "" // tests of allocations may fail, because functions with mutants are not inlined
 	}
 	program := filepath.Join(b.dir, "unchanged")
-	if err := b.build(s, program); err != nil {
+	if err := b.build(s.path, program, ""); err != nil {
 		return err
 	}
 	return b.measureProgram(s, program)
@@ -370,10 +370,13 @@ func (b *bench) measureProgram(s *suite, program string) error {
 	return nil
 }
 
-// build builds tests.
-func (b *bench) build(s *suite, program string, flags ...string) error {
-	args := slices.Concat([]string{"test", "-c", "-ldflags=-s -w", "-o", program}, flags, []string{s.path})
-	_, err := b.run("go", args...)
+// build builds the tests of a package, with an overlay unless it is empty.
+func (b *bench) build(dir, program, overlay string) error {
+	args := []string{"test", "-c", "-ldflags=-s -w", "-o", program}
+	if overlay != "" {
+		args = append(args, "-overlay", overlay)
+	}
+	_, err := b.run("go", append(args, dir)...)
 	return err
 }
 

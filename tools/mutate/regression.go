@@ -258,7 +258,7 @@ type regressionGroup struct {
 
 // newRegressionGroup builds the tests once for all changes that one program can hold.
 func newRegressionGroup(b *bench, all []*regression) (*regressionGroup, error) {
-	g := &regressionGroup{bench: b, changes: map[*regression]change{}, errs: map[*regression]error{}, numbers: map[*regression]int{}}
+	g := &regressionGroup{bench: b, changes: map[*regression]change{}, errs: map[*regression]error{}, numbers: map[*regression]int{}, program: filepath.Join(b.dir, "without")}
 	var together []*regression
 	var changes []change
 	for _, r := range all {
@@ -274,14 +274,14 @@ func newRegressionGroup(b *bench, all []*regression) (*regressionGroup, error) {
 	for i, r := range together {
 		g.numbers[r] = numbers[i]
 	}
-	g.build(all[0].dir, overlay)
+	g.prepare(all[0].dir, overlay)
 	return g, b.ctx.Err()
 }
 
-// build builds the tests without a change, or with all that the overlay holds.
-func (g *regressionGroup) build(dir, overlay string) {
+// prepare builds the tests without a change, or with all that the overlay holds.
+func (g *regressionGroup) prepare(dir, overlay string) {
 	g.tests = map[string]testRun{}
-	g.program, g.err = g.buildTests(dir, "without", overlay)
+	g.err = g.build(dir, g.program, overlay)
 }
 
 // before runs the test of a regression without a change.
@@ -317,7 +317,7 @@ func (g *regressionGroup) try(r *regression) (*outcome, error) {
 	if (err != nil || before.started && !before.passed && !before.skipped) && g.ctx.Err() == nil {
 		// It may fail because the program holds changes, although none is chosen.
 		clear(g.numbers)
-		g.build(r.dir, "")
+		g.prepare(r.dir, "")
 		before, err = g.before(r)
 	}
 	switch {
@@ -355,7 +355,7 @@ func (g *regressionGroup) after(r *regression, o *outcome, took time.Duration, n
 	defer func() { _ = os.Remove(program) }()
 	if number > 0 {
 		err = os.Link(g.program, program)
-	} else if _, err = g.buildTests(r.dir, filepath.Base(program), overlay); err != nil && g.ctx.Err() == nil {
+	} else if err = g.build(r.dir, program, overlay); err != nil && g.ctx.Err() == nil {
 		o.Detail = "with the change it does not compile: " + err.Error()
 		return nil
 	}
@@ -397,17 +397,6 @@ func (b *bench) overlay(prefix string, changed map[string][]byte) (string, error
 	}
 	file := filepath.Join(b.dir, prefix+".json")
 	return file, os.WriteFile(file, text, 0o600)
-}
-
-// buildTests builds the tests of a package.
-func (b *bench) buildTests(dir, name, overlay string) (program string, err error) {
-	program = filepath.Join(b.dir, name)
-	args := []string{"test", "-c", "-ldflags=-s -w", "-o", program}
-	if overlay != "" {
-		args = append(args, "-overlay", overlay)
-	}
-	_, err = b.run("go", append(args, dir)...)
-	return program, err
 }
 
 // runTest runs one test. Programs that it builds have the change too.

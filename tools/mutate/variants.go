@@ -51,19 +51,20 @@ func (b *bench) combine(all []change) (overlay string, numbers []int, err error)
 	files := map[string]*variants{}
 	for i, c := range all {
 		numbers[i] = i + 1
+		found := map[string][]difference{}
 		for path, source := range c {
 			if files[path] == nil {
 				if files[path], err = newVariants(path); err != nil {
 					return "", nil, err
 				}
 			}
-			if files[path].differences(source) == nil {
+			if found[path] = files[path].differences(source); found[path] == nil {
 				numbers[i] = 0
 			}
 		}
-		for path, source := range c {
+		for path, differences := range found {
 			if numbers[i] > 0 {
-				files[path].add(numbers[i], source)
+				files[path].add(numbers[i], differences)
 			}
 		}
 	}
@@ -172,8 +173,8 @@ func callsRecover(body *ast.BlockStmt) (found bool) {
 }
 
 // add adds the copies of a change.
-func (v *variants) add(number int, source []byte) {
-	for _, d := range v.differences(source) {
+func (v *variants) add(number int, all []difference) {
+	for _, d := range all {
 		f := v.functions[d.function]
 		name := fmt.Sprintf("mutate%d%s", number, f.Name.Name)
 		v.cases[d.function] += fmt.Sprintf("case %d: %s\n", number, call(f, name))
