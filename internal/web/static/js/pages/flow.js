@@ -82,7 +82,11 @@ const Name = ({ of }) => (of.link ? html`<a href=${of.link} title=${of.name}>${o
 function Sums({ rows, total, unit, node }) {
   const sum = (list) => ({ value: list.reduce((a, r) => a + r.value, 0), off: list.reduce((a, r) => a + r.off, 0), quality: worst(list.map((r) => r.quality)) });
   const of = (job) => sum(rows.filter((r) => (job ? r.job === job : !(r.job in residual)))), work = of("");
-  const most = (list, key) => Object.entries(list.reduce((m, r) => ({ ...m, [r[key]]: [...(m[r[key]] || []), r] }), {})).map(([name, l]) => ({ name, place: l[0].place, ...sum(l) })).sort((a, b) => b.value - a.value)[0];
+  const most = (list, key) => {
+    const by = new Map();
+    for (const r of list) by.set(r[key], by.get(r[key]) || []).get(r[key]).push(r);
+    return [...by].map(([name, l]) => ({ name, place: l[0].place, ...sum(l) })).sort((a, b) => b.value - a.value)[0];
+  };
   const job = most(rows.filter((r) => r.job && !(r.job in residual)), "job"), place = node || (!rows.some((r) => r.several) && new Set(rows.map((r) => r.node)).size > 1 ? most(rows, "node") : null);
   const off = (s) => (unit === "joules" ? s.off : null), share = (s, whole) => text(shareOf(s.value, whole), "percent"), bar = (s, color) => [{ share: s.value / total.value, color, title: share(s, total.value) }];
   const part = (title, s, color, below) => html`<${Stat} title=${title} v=${s.value} unit=${unit} quality=${s.quality} off=${off(s)} parts=${bar(s, color)} below=${html`<span>${below}</span>`} />`;
