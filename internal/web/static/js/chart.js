@@ -178,7 +178,7 @@ function said(from, to) {
 }
 
 // stampOf says of which time the figures of a legend are: of today and yesterday without the day.
-export function stampOf(from, to, now = Date.now() / 1000) {
+function stampOf(from, to, now = Date.now() / 1000) {
   return to - from >= far / 2 || now - from > far / 2 ? said(from, to) : to ? `average of ${clock(from * 1000)} – ${clock(to * 1000)}` : clock(from * 1000);
 }
 

@@ -158,7 +158,7 @@ export function Empty({ title, children }) {
 }
 
 // Trouble shows an error and what to do about it.
-export function Trouble({ error, retry }) {
+function Trouble({ error, retry }) {
   return html`<div class="notice bad" role="alert"><div><b>${error.message}</b>${error.hint && html`<div>${error.hint}</div>`}</div>
     ${retry && html`<button onClick=${retry}>Try again</button>`}</div>`;
 }
