@@ -1,6 +1,7 @@
 package book
 
 import (
+	"cmp"
 	"encoding/binary"
 	"slices"
 	"time"
@@ -113,7 +114,7 @@ func (b *booking) bookGiven(h *batch.TimedHandover, shares []power.Share, n *boo
 	if err != nil {
 		return err
 	}
-	byNumber := func(a, c power.Share) int { return int(min(max(a.N-c.N, -1), 1)) }
+	byNumber := func(a, c power.Share) int { return cmp.Compare(a.N, c.N) }
 	shares = slices.SortedFunc(slices.Values(shares), byNumber)
 	first, last := shares[0].N, shares[len(shares)-1].N
 	_, err = b.Exec("INSERT INTO share_part (series, first_n, last_n, shares, booked_ns) VALUES ($1, $2, $3, $4, $5) ON CONFLICT (series, first_n) DO NOTHING",

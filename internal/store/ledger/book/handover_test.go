@@ -270,23 +270,25 @@ func TestNoteGuest(t *testing.T) {
 	}
 }
 
-// A share counts for the day in which its window ended, one that ended at midnight for the previous day.
+// A share counts for the day in which its window ended, one that ended at midnight for the previous day, with the
+// difference in either direction.
 func TestCompareDay(t *testing.T) {
 	const midnight = int64(24 * time.Hour)
 	for name, c := range map[string]struct {
-		from, to int64
-		want     string
-	}{"at midnight": {5, midnight, "0"}, "after it": {5, midnight + 1, "1440"}, "without length": {midnight, midnight, "1440"}} {
+		from, to        int64
+		given, received int64
+		want            string // minute and largest difference
+	}{"at midnight": {5, midnight, 7, 2, "0 5"}, "after it": {5, midnight + 1, 2, 7, "1440 5"}, "without length": {midnight, midnight, 1, 0, "1440 1"}} {
 		d := openDB(t)
 		write(t, d, func(x *db.Tx) error {
 			if err := do(x, "INSERT INTO workload (id, node, short, rev) VALUES (7, 1, 7, 1)"); err != nil {
 				return err
 			}
 			b, _ := newTestBooking(x, unlimited, 9)
-			return b.compare(&comparison{guest: "g", epoch: "e", node: 2, host: 1, workload: 7, given: 1, from: c.from, to: c.to})
+			return b.compare(&comparison{guest: "g", epoch: "e", node: 2, host: 1, workload: 7, given: c.given, received: c.received, from: c.from, to: c.to})
 		})
-		if got := rows(t, d, 1, "SELECT minute FROM reconciled"); !slices.Equal(got, []string{c.want}) {
-			t.Errorf("%s: %q, want minute %s", name, got, c.want)
+		if got := rows(t, d, 2, "SELECT minute, largest FROM reconciled"); !slices.Equal(got, []string{c.want}) {
+			t.Errorf("%s: %q, want minute and difference %s", name, got, c.want)
 		}
 	}
 }

@@ -280,6 +280,34 @@ func TestAhead(t *testing.T) {
 	})
 }
 
+// A kernel that was restored to an earlier memory image has in common with the run before what was booked up to the
+// boottime that it shows first. What it measures after that is of a run of its own.
+func TestRestoredKernel(t *testing.T) {
+	const s = int64(time.Second)
+	for from, want := range map[int64]error{500 * s: nil, 500*s - 1: errOverlap} {
+		d := openDB(t)
+		write(t, d, func(x *db.Tx) error {
+			b, n := newTestBooking(x, unlimited, 1e18)
+			all := []batch.Measured{{Boot: "x", To: 1000 * s}}
+			if err := b.addMeasured(&batch.Entry{Node: "a", Boot: "x", Boottime: 1000 * s, Measured: all, Claimed: all}, n, streamState{}, 0); err != nil {
+				return err
+			}
+			e := &batch.Entry{Node: "a", Boot: "x", Boottime: 500 * s, Measured: []batch.Measured{{Boot: "x", From: from, To: 501 * s}}, Claimed: []batch.Measured{{Boot: "x", From: 400 * s, To: 501 * s}}}
+			if err := b.addMeasured(e, n, streamState{}, 0); !errors.Is(err, want) {
+				t.Errorf("from %d: %v, want %v", from, err, want)
+			}
+			return nil
+		})
+		wanted := []string{"0 0 1000"}
+		if want == nil {
+			wanted = append(wanted, "1 0 501")
+		}
+		if got := rows(t, d, 3, fmt.Sprint("SELECT k.number, b.from_ns / ", s, ", b.to_ns / ", s, " FROM booked b JOIN kernel_run k ON k.id = b.run ORDER BY k.number")); !slices.Equal(got, wanted) {
+			t.Errorf("from %d: %q, want %q", from, got, wanted)
+		}
+	}
+}
+
 // Rows that a node adds count for it and for its cluster, and an amount that equals a limit is allowed.
 func TestQuotas(t *testing.T) {
 	d := openDB(t)

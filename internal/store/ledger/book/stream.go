@@ -187,9 +187,7 @@ func (b *Booker) Lost(ctx context.Context, node string, lost batch.Loss, now tim
 	if err == nil {
 		err = refused
 	}
-	if err == nil && r.Verdict == batch.Accepted {
-		failpoint.At("ledger.lost")
-	}
+	failpoint.At("ledger.lost")
 	return r, db.Wrap(err, "lost batches of stream %s", lost.Stream)
 }
 
