@@ -442,6 +442,9 @@ func TestGapsOverQuota(t *testing.T) {
 			if err != nil || !cmp.Equal(got, want) {
 				t.Errorf("%d bytes: %v, %v", bytes, got, err)
 			}
+			if got, err := b.gaps(&batch.Entry{Gaps: gaps[3:]}, n); !cmp.Equal(got, gaps[3:]) || err != nil {
+				t.Errorf("one gap: %v, %v", got, err)
+			}
 			if got, err := b.gaps(&batch.Entry{}, n); got != nil || err != nil {
 				t.Errorf("no gaps: %v, %v", got, err)
 			}

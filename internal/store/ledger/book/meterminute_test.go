@@ -95,7 +95,7 @@ func TestBookMinutes(t *testing.T) {
 }
 
 // Rows of a minute are made what its meter showed: energy above what they have goes to idle, which is added if
-// needed, and the node's whole changes with it.
+// needed, and the node's whole changes with it. What the meter showed is kept.
 func TestAdjustRows(t *testing.T) {
 	d := openDB(t)
 	k := New(d, time.Hour, unlimited, 1)
@@ -103,24 +103,32 @@ func TestAdjustRows(t *testing.T) {
 	short, _ := workload.ShortIDOf(id)
 	row := batch.Minute{Workload: short, Minute: 6000, Usage: usage.Usage{Covered: time.Minute}}
 	row.Usage.Put(usage.CPU, 5, usage.Measured)
-	e := &batch.Entry{Node: "a", Number: 1, Names: []batch.Name{{ID: id, Kind: workload.Service}}, Minutes: []batch.Minute{row}, Nodes: []batch.NodeMinute{{Minute: 6000, CPUs: 4, Covered: time.Minute}}}
+	equal := row // has what the meter showed
+	equal.Minute = 6002
+	equal.Usage.Put(usage.EnergyPackage, 80e6, usage.Measured)
+	total := batch.NodeMinute{Minute: 6002, CPUs: 4, Covered: time.Minute}
+	total.Whole[slices.Index(usage.Wholes[:], usage.EnergyPackage)] = 80e6
+	e := &batch.Entry{Node: "a", Number: 1, Names: []batch.Name{{ID: id, Kind: workload.Service}}, Minutes: []batch.Minute{row, equal}, Nodes: []batch.NodeMinute{{Minute: 6000, CPUs: 4, Covered: time.Minute}, total}}
 	if r, err := k.Book(t.Context(), []*batch.Entry{e}); err != nil || r[0].Err != nil {
 		t.Fatal(r, err)
 	}
 	write(t, d, func(x *db.Tx) error {
 		return do(x, "INSERT INTO outer_meter (name, kind, next) VALUES ('pdu', 'energy', 6000)")
 	})
-	for minute := int64(6000); minute < 6002; minute++ { // the second has no rows
+	for minute := int64(6000); minute < 6003; minute++ { // the second has no rows
 		out, done, err := k.BookMeterMinute(t.Context(), meterGroup(minute, "a"))
 		if err != nil || !done || len(out) != 1 || out[0].Meter != 80e6 || out[0].Node != "a" || out[0].Minute != minute {
 			t.Errorf("%+v, %t, %v", out, done, err)
 		}
 	}
-	if got := rows(t, d, 4, "SELECT n.minute, n.cpus, n.whole_energy_rest, n.covered_ms FROM "+schema.NodeMinuteTable(5760)+" n ORDER BY n.minute"); !slices.Equal(got, []string{"6000 4 80000000 60000", "6001 4 80000000 0"}) {
+	if got := rows(t, d, 5, "SELECT n.minute, n.cpus, n.whole_energy_package, n.whole_energy_rest, n.covered_ms FROM "+schema.NodeMinuteTable(5760)+" n ORDER BY n.minute"); !slices.Equal(got, []string{"6000 4 0 80000000 60000", "6001 4 0 80000000 0", "6002 4 80000000 0 60000"}) {
 		t.Errorf("of the node: %q", got)
 	}
-	if got := rows(t, d, 2, "SELECT minute, sum(energy_rest) FROM "+schema.UsageMinuteTable(5760)+" GROUP BY minute ORDER BY minute"); !slices.Equal(got, []string{"6000 80000000", "6001 80000000"}) {
+	if got := rows(t, d, 4, "SELECT minute, count(*), sum(energy_package), sum(energy_rest) FROM "+schema.UsageMinuteTable(5760)+" GROUP BY minute ORDER BY minute"); !slices.Equal(got, []string{"6000 2 0 80000000", "6001 1 0 80000000", "6002 1 80000000 0"}) {
 		t.Errorf("of the rows: %q", got)
+	}
+	if got := rows(t, d, 4, "SELECT minute, meter, energy, error FROM outer_energy ORDER BY minute"); !slices.Equal(got, []string{"6000 pdu 80000000 1000000", "6001 pdu 80000000 1000000", "6002 pdu 80000000 1000000"}) {
+		t.Errorf("of the meter: %q", got)
 	}
 }
 
