@@ -281,7 +281,7 @@ func TestAhead(t *testing.T) {
 }
 
 // A kernel that was restored to an earlier memory image has in common with the run before what was booked up to the
-// boottime that it shows first. What it measures after that is of a run of its own.
+// boottime that it shows first. Later time is of a run of its own.
 func TestRestoredKernel(t *testing.T) {
 	const s = int64(time.Second)
 	for from, want := range map[int64]error{500 * s: nil, 500*s - 1: errOverlap} {

@@ -95,7 +95,7 @@ func TestBookMinutes(t *testing.T) {
 }
 
 // Rows of a minute are made what its meter showed: energy above what they have goes to idle, which is added if
-// needed, and the node's whole changes with it. What the meter showed is kept.
+// needed, and the node's whole changes with it. The energy of the meter is kept.
 func TestAdjustRows(t *testing.T) {
 	d := openDB(t)
 	k := New(d, time.Hour, unlimited, 1)
