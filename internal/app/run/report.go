@@ -93,7 +93,7 @@ func complete(_ *cobra.Command, args []string, _ string) (words []cobra.Completi
 			continue
 		}
 		name, about := report.Clean(r.Name), r.Started.Local().Format(time.DateTime)
-		if name == r.Name && !names[name] {
+		if name == r.Name && cli.IsPlainWord(name) && !names[name] {
 			names[name] = true
 			words = append(words, cobra.CompletionWithDesc(name, "latest run, "+about))
 		}

@@ -62,7 +62,8 @@ runs exceed without a change, and if the change is 10 % or more; -o json has all
 		},
 	}
 	q.rangeFlags(cmd)
-	q.whereFlag(cmd)
+	q.whereFlag(cmd, &s)
+	cmd.ValidArgsFunction = q.completeJobs(&s)
 	cmd.Flags().BoolVar(&failed, "failed", false, "only runs whose exit code is known and not 0")
 	q.limitFlag(cmd, "the latest `N` runs (default: "+defaultLimit+" of a table, else all)")
 	s.flags(cmd)

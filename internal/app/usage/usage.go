@@ -111,14 +111,9 @@ func (q *queryFlags) rangeFrom(cmd *cobra.Command, from string) {
 	cli.RangeFlags(cmd, &q.from, &q.to, from, "begin at", "end before")
 }
 
-func (q *queryFlags) whereFlag(cmd *cobra.Command) {
+func (q *queryFlags) whereFlag(cmd *cobra.Command, s *serverFlags) {
 	cmd.Flags().StringArrayVar(&q.where, "where", nil, "only what has `DIMENSION=VALUE`; of one dimension several are alternatives, an empty value is none")
-	var keys []string
-	for _, d := range v1.Dimensions() {
-		keys = append(keys, d+"=")
-	}
-	// The only error is an unknown flag.
-	_ = cmd.RegisterFlagCompletionFunc("where", cobra.FixedCompletions(keys, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
+	_ = cmd.RegisterFlagCompletionFunc("where", q.completeWhere(s)) // the only error is an unknown flag
 }
 
 func (q *queryFlags) limitFlag(cmd *cobra.Command, usage string) {
@@ -257,7 +252,7 @@ Dimensions: ` + strings.Join(v1.Dimensions(), ", ") + `.`,
 	}
 	cmd.Flags().StringArrayVar(&q.by, "by", []string{"job"}, "group by `DIMENSION`, or by several with commas")
 	q.rangeFlags(cmd)
-	q.whereFlag(cmd)
+	q.whereFlag(cmd, &s)
 	cmd.Flags().StringVar(&q.only, "node", "", "only the `NODE` of this name or id, as --where node=NODE")
 	cmd.Flags().StringVar(&q.nested, "nested", "", "show what ran in guests, which is within their hosts' figures, by `MODE`: only (nothing else) or also (below all other)")
 	cmd.Flags().BoolVar(&q.omitOwn, "omit-own", false, "leave out what mete itself used")
@@ -334,7 +329,7 @@ usage --by workload shows how much they used.`,
 		},
 	}
 	q.rangeFlags(cmd)
-	q.whereFlag(cmd)
+	q.whereFlag(cmd, &s)
 	q.limitFlag(cmd, "at most `N`")
 	s.flags(cmd)
 	return cmd

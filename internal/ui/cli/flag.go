@@ -17,6 +17,12 @@ func Choices(cmd *cobra.Command, flag string, values ...string) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }
 
+// IsPlainWord reports whether a text is one word for any shell, without quotes. Completion offers only such names of
+// jobs and other things: their owner may be another user, who could write a command into one.
+func IsPlainWord(text string) bool {
+	return text != "" && text[0] != '-' && strings.Trim(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.,:/@%+=-") == ""
+}
+
 // StateFlag adds the flag for the state directory of this machine's server.
 func StateFlag(cmd *cobra.Command, dir *string) {
 	cmd.Flags().StringVar(dir, "state", "", "state directory of the server: the `DIR` given to mete up or mete server as --state (default: as theirs)")

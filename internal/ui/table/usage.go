@@ -483,7 +483,7 @@ func (s Style) legend(seen *qualityMarks) string {
 		words = append(words, top.Mark(usage.Modelled, s.ASCII)+" computed")
 	}
 	if seen.absent {
-		words = append(words, s.absent()+" nobody could see it (not zero)")
+		words = append(words, s.absent()+" not measured (not zero)")
 	}
 	if words == nil {
 		return ""

@@ -61,7 +61,7 @@ func Notes(m *live.Machine, width int, o Options) []Line {
 		out = append(out, l.Fit(widthOr(width, l), o.ASCII))
 	}
 	if n := m.Balance.Violations; n > 0 {
-		add(Alarm, "defect: ", fmt.Sprintf("%d sums of parts were not their whole; please report this", n))
+		add(Alarm, "error: ", fmt.Sprintf("%d times the rows did not add up to the machine; please report this", n))
 	}
 	if n := m.Balance.Lost; n > 0 {
 		add(Notice, "lost: ", fmt.Sprintf("%d births or ends of groups in the last tick were not seen; their parents hold what they used", n))

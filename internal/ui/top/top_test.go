@@ -376,13 +376,13 @@ func TestQualityMarks(t *testing.T) {
 	}
 }
 
-func TestNotesReportDefects(t *testing.T) {
+func TestNotesReportErrors(t *testing.T) {
 	m := &live.Machine{Balance: usage.Balance{Violations: 2, Lost: 1}, Notes: []string{"x\x1b"}}
 	var got []string
 	for _, l := range top.Notes(m, 24, top.Options{}) {
 		got = append(got, l.String())
 	}
-	want := []string{"defect: 2 sums of parts…", "lost: 1 births or ends …", "note: x\uFFFD"}
+	want := []string{"error: 2 times the rows…", "lost: 1 births or ends …", "note: x\uFFFD"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
