@@ -41,7 +41,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
 	if err != nil {
-		return explain(stderr, fault.WithHint(err, "mete-agent -help lists the flags"), 2)
+		return explain(stderr, fault.WithHint(err, "mete-agent --help lists the flags"), 2)
 	}
 	if err := set.Load(os.Getenv); err != nil {
 		return explain(stderr, err, code(err))

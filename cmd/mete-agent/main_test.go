@@ -56,8 +56,8 @@ func TestFlags(t *testing.T) {
 		stdout, stderr string
 	}{
 		{"-help", 0, "Usage: mete-agent", ""},
-		{"-no", 2, "", "mete-agent: error: flag provided but not defined: -no\nhint: mete-agent -help lists the flags\n"},
-		{"-tick soon", 2, "", "hint: mete-agent -help lists the flags\n"},
+		{"-no", 2, "", "mete-agent: error: flag provided but not defined: -no\nhint: mete-agent --help lists the flags\n"},
+		{"-tick soon", 2, "", "hint: mete-agent --help lists the flags\n"},
 		{"extra", 2, "", "mete-agent: error: unexpected argument \"extra\"\n"},
 		{"-reader tea", 2, "", "for flag -reader: it is one of auto, bpf, files: invalid\n"},
 		{"-tick 1ns", 2, "", "for flag -tick: from 10ms to 1m0s: invalid\n"},
@@ -67,7 +67,7 @@ func TestFlags(t *testing.T) {
 		{"-idle-power package=NaN", 2, "", "is not DOMAIN=WATTS"},
 		{"-idle-power package=20,room=9", 2, "", "\"room\" is not one of package, dram, gpu and rest"},
 		{"-power-curve /no/such", 2, "", "hint: mete power calibrate -o FILE writes one"},
-		{"-power-curve /dev/null", 2, "", "mete-agent: error: -power-curve /dev/null: power curve: "},
+		{"-power-curve /dev/null", 2, "", "mete-agent: error: --power-curve /dev/null: power curve: "},
 		{"-vm-vsock-socket web", 2, "", "\"web\" is not UUID=PATH"},
 		{"-vm-vsock-socket web=/run/web", 2, "", "hint: give UUID=PATH"},
 		{"-powercap /no/such", 1, "", "/no/such"},

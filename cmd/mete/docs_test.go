@@ -243,7 +243,7 @@ func TestFlagValues(t *testing.T) {
 	agent := agent.Default()
 	for _, s := range agent.Settings().All() {
 		if s.Arg != "" && !words[s.Arg] && !pair.MatchString(s.Arg) {
-			t.Errorf("mete-agent -%s %s: no word for values of flags", s.Name, s.Arg)
+			t.Errorf("mete-agent --%s %s: no word for values of flags", s.Name, s.Arg)
 		}
 	}
 }
@@ -340,7 +340,7 @@ func agentSection(b *strings.Builder) {
 		"\n    mete-agent [flags]\n\n| flag | meaning | default |\n|---|---|---|\n")
 	cfg := agent.Default()
 	for _, s := range cfg.Settings().All() {
-		flagRow(b, "-"+s.Name, s.Arg, s.Help, s.Default())
+		flagRow(b, "--"+s.Name, s.Arg, s.Help, s.Default())
 	}
 }
 

@@ -46,7 +46,7 @@ Units are base units. A counter grows while the program runs and starts from 0, 
 const meteText = "At the same address, updated with each window, by default every 10 s. `node` is the machine's id, or its name if the agent has no server; " +
 	"`workload` is the workload's id, as in the ledger, and `mete_workload_info` has its name. `idle` and `system` are workloads like any other, so that the " +
 	"workloads of a domain sum to the machine. A workload's counters are its own, without its children's, and grow from the beginning of its life; those of the machine " +
-	"from the agent's start. Those of workloads other than `idle` and `system` are omitted unless `-status-workloads` is given: every user of the machine can read the default address."
+	"from the agent's start. Those of workloads other than `idle` and `system` are omitted unless `--status-workloads` is given: every user of the machine can read the default address."
 
 const keplerText = "With that flag, in addition to the others: the names of Kepler's metrics, version 0.10 and later, with the values that mete books. [Energy](guide/energy.md) lists " +
 	"the metrics and their differences from Kepler's. Those of containers, virtual machines and pods are omitted under the same condition as mete's own."
@@ -57,9 +57,9 @@ func metricsPage(t *testing.T) string {
 	fmt.Fprintf(&b, metricsPreface, "`mete usage`", "`/v1/usage`")
 	for _, p := range []struct{ title, text, golden string }{
 		{"mete server, mete up", "At `/metrics` of the server's address, for clients with read permission. A reader of one cluster receives only the metrics of the cluster's nodes (`mete_server_nodes`, `mete_server_meter_inside_ratio`, `mete_server_meter_measured_ratio`).", "../../internal/server/testdata/metrics.txt"},
-		{"mete-agent", "At `/metrics` of `-status`, by default 127.0.0.1:9798; `/healthz` at the same address answers 503 while the agent cannot store windows.", "../../internal/app/agent/testdata/metrics.txt"},
+		{"mete-agent", "At `/metrics` of `--status`, by default 127.0.0.1:9798; `/healthz` at the same address answers 503 while the agent cannot store windows.", "../../internal/app/agent/testdata/metrics.txt"},
 		{"mete-agent: the machine and its workloads", meteText, "../../internal/prom/exposition/testdata/mete.txt"},
-		{"mete-agent -compat kepler", keplerText, "../../internal/prom/exposition/testdata/kepler.txt"},
+		{"mete-agent --compat kepler", keplerText, "../../internal/prom/exposition/testdata/kepler.txt"},
 	} {
 		text, err := os.ReadFile(p.golden)
 		if err != nil {

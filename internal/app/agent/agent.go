@@ -39,7 +39,7 @@ import (
 const Long = `Measure what every workload of this machine uses, until SIGTERM or SIGINT, and
 send it to a server:
 
-  mete-agent -server https://mete.example.org:9797 -token-file FILE
+  mete-agent --server https://mete.example.org:9797 --token-file FILE
 
 The token in FILE, of ` + "`mete token create --role agent`" + ` on the server, is needed once: it gives
 this machine an id and a certificate, which it keeps in its state directory and
@@ -47,10 +47,10 @@ renews by itself. From then on the agent measures whether the server can be reac
 or not: what cannot be sent waits in the state directory too.
 
 Each flag is also a key in the section agent of /etc/mete/mete.yaml and a variable
-of the environment: -vm-shares is vm_shares and METE_AGENT_VM_SHARES, except that
--server is METE_SERVER, -socket METE_SOCKET, for mete run too, and -host-vsock
+of the environment: --vm-shares is vm_shares and METE_AGENT_VM_SHARES, except that
+--server is METE_SERVER, --socket METE_SOCKET, for mete run too, and --host-vsock
 METE_HOST_VSOCK. Flags come before the environment, and that before the file.
-METE_STATE is the directory of which -state is a part, METE_TOKEN the token; see
+METE_STATE is the directory of which --state is a part, METE_TOKEN the token; see
 docs/config.md.
 
 Exit codes: 0 after a signal; 2 where the command line, the environment or the file
@@ -169,11 +169,11 @@ func (c *Config) readCurve() error {
 	}
 	b, err := os.ReadFile(c.Curve)
 	if err != nil {
-		return fault.WithHint(fmt.Errorf("-power-curve: %w: %w", err, fault.ErrInvalid), "mete power calibrate -o FILE writes one, on a machine that has a meter")
+		return fault.WithHint(fmt.Errorf("--power-curve: %w: %w", err, fault.ErrInvalid), "mete power calibrate -o FILE writes one, on a machine that has a meter")
 	}
 	fitted, err := energy.DecodeCalibration(b)
 	if err != nil {
-		return fmt.Errorf("-power-curve %s: %w", c.Curve, err)
+		return fmt.Errorf("--power-curve %s: %w", c.Curve, err)
 	}
 	c.Machine.Curve = fitted.Curve
 	return nil

@@ -37,7 +37,7 @@ func runLocal(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
 	log.Info("measuring", "reader", m.Reader, "scope", string(m.Scope()), "tick", cfg.Machine.Tick, "window", cfg.Machine.Window)
-	log.Warn("no server: windows are not stored", "metrics", cfg.Status, "hint", "name one with -server or METE_SERVER")
+	log.Warn("no server: windows are not stored", "metrics", cfg.Status, "hint", "name one with --server or METE_SERVER")
 	guestRelay, err := agent.NewGuestRelay(cfg.Agent.Handover, m, log)
 	if err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	"mete.dev/mete/internal/prom/exposition"
 )
 
-// kepler is the value of -compat that adds Kepler's metric names.
+// kepler is the value of --compat that adds Kepler's metric names.
 const kepler = "kepler"
 
 // machineMetrics serves the latest window as metrics. One goroutine calls addWindow; any number
@@ -73,13 +73,13 @@ func isLocal(address string) bool {
 // validateMetrics checks the flags for metrics, and logs what they leave out.
 func (c *Config) validateMetrics(log *slog.Logger) error {
 	if c.Compat != "" && c.Compat != kepler {
-		return fault.WithHint(fmt.Errorf("-compat %q: %w", c.Compat, fault.ErrInvalid), "the only value is kepler")
+		return fault.WithHint(fmt.Errorf("--compat %q: %w", c.Compat, fault.ErrInvalid), "the only value is kepler")
 	}
 	if c.Status == "" && (c.Compat != "" || c.StatusWorkloads) {
-		return fault.WithHint(fmt.Errorf("-compat and -status-workloads: no metrics with -status '': %w", fault.ErrInvalid), "give an address with -status")
+		return fault.WithHint(fmt.Errorf("--compat and --status-workloads: no metrics with --status '': %w", fault.ErrInvalid), "give an address with --status")
 	}
 	if c.Status != "" && !c.StatusWorkloads && c.Compat != "" {
-		log.Info("omitting workload metrics: other users reach this address", "status", c.Status, "hint", "-status-workloads shows them to everyone who does")
+		log.Info("omitting workload metrics: other users reach this address", "status", c.Status, "hint", "--status-workloads shows them to everyone who does")
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ func TestWhoSeesWorkloads(t *testing.T) {
 		}
 	}
 	if text := newTestMetrics(Config{StatusWorkloads: true}).text(); strings.Contains(text, "kepler") || !strings.Contains(text, "secret.service") {
-		t.Errorf("without -compat:\n%s", text)
+		t.Errorf("without --compat:\n%s", text)
 	}
 	if text := new(Config).newMachineMetrics("HOST").text(); text != "" {
 		t.Errorf("before the first window: %q", text)
@@ -72,7 +72,7 @@ func TestShowFlags(t *testing.T) {
 		}
 	}
 	c := Config{Status: "127.0.0.1:9798", Compat: kepler}
-	if err := c.validateMetrics(to); err != nil || !strings.Contains(log.String(), "-status-workloads") {
+	if err := c.validateMetrics(to); err != nil || !strings.Contains(log.String(), "--status-workloads") {
 		t.Errorf("an open address: %v, log %q, want a message about omitted metrics", err, &log)
 	}
 }

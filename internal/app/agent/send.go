@@ -65,7 +65,7 @@ func runWithServer(ctx context.Context, cfg Config, log *slog.Logger) (err error
 // validate reports configuration errors before the agent enrolls.
 func (c *Config) validate() error {
 	if c.State == "" {
-		return fault.WithHint(fmt.Errorf("no directory for this machine's identity: %w", fault.ErrInvalid), "give one with -state, or set METE_STATE or HOME")
+		return fault.WithHint(fmt.Errorf("no directory for this machine's identity: %w", fault.ErrInvalid), "give one with --state, or set METE_STATE or HOME")
 	}
 	a := c.Agent
 	a.Machine, a.Spool.Dir = c.Machine, c.State
@@ -79,9 +79,9 @@ func withStateHint(err error) error {
 	case fault.Hint(err) != "":
 		return err
 	case errors.Is(err, fault.ErrConflict):
-		return fault.WithHint(err, "another agent runs with this state: stop it, or choose another directory with -state")
+		return fault.WithHint(err, "another agent runs with this state: stop it, or choose another directory with --state")
 	case isPath:
-		return fault.WithHint(fmt.Errorf("-state: %w", err), "make the directory writable for this user, or choose another one with -state or METE_STATE")
+		return fault.WithHint(fmt.Errorf("--state: %w", err), "make the directory writable for this user, or choose another one with --state or METE_STATE")
 	}
 	return err
 }
@@ -248,10 +248,10 @@ func (c *Config) readToken() (token.Token, error) {
 	if c.TokenFile != "" {
 		b, err := os.ReadFile(c.TokenFile)
 		if errors.Is(err, fs.ErrNotExist) {
-			return token.Token{}, fault.WithHint(fmt.Errorf("-token-file: %w: %w", err, fault.ErrNotFound), makeToken)
+			return token.Token{}, fault.WithHint(fmt.Errorf("--token-file: %w: %w", err, fault.ErrNotFound), makeToken)
 		}
 		if err != nil {
-			return token.Token{}, fault.WithHint(fmt.Errorf("-token-file: %w: %w", err, fault.ErrInvalid), "make it readable for the user that the agent runs as")
+			return token.Token{}, fault.WithHint(fmt.Errorf("--token-file: %w: %w", err, fault.ErrInvalid), "make it readable for the user that the agent runs as")
 		}
 		text = string(b)
 	}
@@ -262,7 +262,7 @@ func (c *Config) readToken() (token.Token, error) {
 }
 
 // makeToken is the hint on how to get a token.
-const makeToken = "make one with `mete token create --role agent` on the server, and give it by -token-file or METE_TOKEN"
+const makeToken = "make one with `mete token create --role agent` on the server, and give it by --token-file or METE_TOKEN"
 
 // stateDir returns the directory of the agent's state.
 func stateDir() string {

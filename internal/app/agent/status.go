@@ -34,7 +34,7 @@ func serveStatus(ctx context.Context, addr string, s status) error {
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", addr)
 	if err != nil {
-		return fault.WithHint(fmt.Errorf("-status %s: %w", addr, err), "choose another address with -status, or none with -status ''")
+		return fault.WithHint(fmt.Errorf("--status %s: %w", addr, err), "choose another address with --status, or none with --status ''")
 	}
 	srv := &http.Server{Handler: s.handler(ln.Addr()), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
 		WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
@@ -78,7 +78,7 @@ func (s status) handler(at net.Addr) http.Handler {
 			return
 		}
 		if isLocal(at.String()) && !isLocal(r.Host) {
-			http.Error(w, "this name is not served here: use the address of -status", http.StatusMisdirectedRequest)
+			http.Error(w, "this name is not served here: use the address of --status", http.StatusMisdirectedRequest)
 			return
 		}
 		mux.ServeHTTP(w, r)

@@ -35,7 +35,7 @@ packages.
 
 The output is JSON: the curve, its possible error (error_ppm: the class of the
 meter and the residual of the fit), and each sample with its distance from the
-curve. mete-agent -power-curve FILE uses the curve for power that no meter
+curve. mete-agent --power-curve FILE uses the curve for power that no meter
 measures, on this machine or on others of the same model.
 
 The machine should have little else to do meanwhile. The load of other programs is
@@ -44,7 +44,7 @@ that do not occur.`
 
 const calibrateExamples = `  mete power calibrate -o curve.json
   mete power calibrate --for 20s -o curve.json
-  mete-agent -power-curve curve.json`
+  mete-agent --power-curve curve.json`
 
 // Command returns mete power with its subcommand.
 func Command() *cobra.Command {

@@ -50,7 +50,7 @@ directory. A token carries that authority's fingerprint, so that an agent knows
 its server, and gives an agent a certificate of its own:
 
   mete token create --role agent --cluster lab --uses 20 --expires 24h
-  mete-agent -server https://HOST:9797 -token-file FILE
+  mete-agent --server https://HOST:9797 --token-file FILE
 
 All connections are TLS 1.3. The ledger is SQLite in the state directory, or
 PostgreSQL.

@@ -119,7 +119,7 @@ func (r *Result) choose(p *sources.Power) (settle time.Duration, err error) {
 		why := errors.Join(p.Meters.OpenErrors()...)
 		if why == nil {
 			return 0, fault.WithHint(fmt.Errorf("no meter measures the power of this machine or of its CPU packages: %w", fault.ErrUnsupported),
-				"calibrate a machine of the same model that has one, and pass its file to mete-agent -power-curve on this machine")
+				"calibrate a machine of the same model that has one, and pass its file to mete-agent --power-curve on this machine")
 		}
 		return 0, fault.WithHint(fmt.Errorf("no meter can be read: %w", why), fault.Hint(why))
 	}

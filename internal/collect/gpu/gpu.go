@@ -160,7 +160,7 @@ func detect(h *hostfs.FS, mode string) error {
 		b, err := h.ReadFile(filepath.Join(dir, e.Name(), "power/control"))
 		if err == nil && strings.TrimSpace(string(b)) == "auto" {
 			return fault.WithHint(fmt.Errorf("accelerator %s: reading would keep it on while it could be switched off: %w", e.Name(), fault.ErrUnsupported),
-				"read it anyway with -nvml on")
+				"read it anyway with --nvml on")
 		}
 	}
 	return nil

@@ -91,7 +91,7 @@ func start(ctx context.Context, path string) (_ *process, err error) {
 }
 
 func missing(err error) error {
-	return fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrUnsupported), "install "+program+" in the directory of this program, or disable accelerators with -nvml off")
+	return fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrUnsupported), "install "+program+" in the directory of this program, or disable accelerators with --nvml off")
 }
 
 // line reads one answer.

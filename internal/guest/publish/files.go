@@ -145,11 +145,11 @@ func (f *files) open(now time.Time) error {
 	}
 	lock, err := os.Open(f.dir)
 	if err != nil {
-		return fault.WithHint(err, "create the directory, or name another one with -vm-shares")
+		return fault.WithHint(err, "create the directory, or name another one with --vm-shares")
 	}
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return errors.Join(fault.WithHint(fmt.Errorf("%s: another process writes there: %w", f.dir, fault.ErrConflict),
-			"only one agent can write there: give the other agent another directory, or none, with -vm-shares"), lock.Close())
+			"only one agent can write there: give the other agent another directory, or none, with --vm-shares"), lock.Close())
 	}
 	root, err := os.OpenRoot(f.dir)
 	if err != nil {

@@ -322,10 +322,10 @@ func (s *Set) Var(v Value, kind Kind, name, arg, help string) *Setting {
 	return s.add(kind, name, arg, help, func() []string { return nonEmpty(v.String()) }, one(v.Set))
 }
 
-// PrintFlags writes the flags as the package flag does.
+// PrintFlags writes the flags as the package flag does, with two hyphens, as the other programs write theirs.
 func (s *Set) PrintFlags(w io.Writer) {
 	for _, one := range s.all {
-		line := "  -" + one.Name
+		line := "  --" + one.Name
 		if one.Arg != "" {
 			line += " " + one.Arg
 		}
