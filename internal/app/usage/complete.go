@@ -64,7 +64,7 @@ func (q *queryFlags) values(ctx context.Context, s *serverFlags, dimension strin
 		return nil
 	}
 	for i := range a.Groups {
-		// The rows idle and system of other dimensions are no values of them.
+		// The rows idle and system are residuals, which a filter of another dimension than kind does not match.
 		keys := a.Groups[i].Keys
 		if len(keys) == 1 && cli.IsPlainWord(keys[0]) && (dimension == string(query.ByKind) || v1.ResidualKind(a.By, keys) == "") {
 			list = append(list, keys[0])

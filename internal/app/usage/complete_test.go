@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// The shell completes dimensions, and from the server their values in the range of the flags. A name that is no plain
+// The shell completes dimensions, and from the server their values in the range of the flags. A name that is not a plain
 // word for a shell is left out.
 func TestCompletion(t *testing.T) {
 	b := &book{}
