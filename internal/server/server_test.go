@@ -183,6 +183,44 @@ func get(t *testing.T, c *http.Client, url string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
+// What readers read is compressed for clients that accept it.
+func TestCompressed(t *testing.T) {
+	b := open(t, t.TempDir(), nil)
+	id := b.enroll(t, registry.Agent, "m")
+	sent, clock := aBatch(t, id.Node())
+	if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Accepted {
+		t.Fatalf("batch: %+v, %v", r, err)
+	}
+	text, _, err := b.Authority.Tokens().Create(t.Context(), registry.Token{Role: registry.Viewer, Uses: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok, err := token.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := enroll.ReaderClient(b.url, tok)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.CloseIdleConnections()
+	for _, path := range []string{"/v1/usage?by=workload", "/openapi.json", "/metrics", "/api/v1/series?match[]={__name__=~\".%2B\"}", "/"} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.url+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Accept-Encoding", "gzip")
+		resp, err := c.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		if err := errors.Join(err, resp.Body.Close()); err != nil || resp.StatusCode != 200 || resp.Header.Get("Content-Encoding") != "gzip" {
+			t.Errorf("%s: %s, %q of %d bytes, %v", path, resp.Status, resp.Header.Get("Content-Encoding"), len(body), err)
+		}
+	}
+}
+
 // /v1/summary shows sums and the busiest workloads, to viewers of the cluster.
 func TestSummary(t *testing.T) {
 	b := open(t, t.TempDir(), nil)

@@ -68,6 +68,9 @@ func TestSnapshot(t *testing.T) {
 	if r := get(f, "GET", "http://127.0.0.1:9797/api/v0/snapshot", "If-None-Match", tag); r.StatusCode != 200 {
 		t.Errorf("the next tick: %s, want 200", r.Status)
 	}
+	if r := get(f, "GET", "http://127.0.0.1:9797/api/v0/snapshot", "Accept-Encoding", "gzip"); r.Header.Get("Content-Encoding") != "gzip" {
+		t.Errorf("compressed: %s, %q", r.Status, r.Header.Get("Content-Encoding"))
+	}
 	if r := get(f, "HEAD", "http://127.0.0.1:9797/api/v0/snapshot"); r.StatusCode != 200 || body(t, r) != "" {
 		t.Errorf("HEAD: %s with a body, want 200 without", r.Status)
 	}
