@@ -141,7 +141,10 @@ func (c *config) run(ctx context.Context, out, progress io.Writer) (bool, error)
 		}
 		lines := strings.Split(string(earlier), "\n")
 		for _, p := range packages {
-			p.mutants = slices.DeleteFunc(p.mutants, func(m *mutant) bool { return !slices.Contains(lines, "survived "+m.String()) })
+			p.mutants = slices.DeleteFunc(p.mutants, func(m *mutant) bool {
+				// Where the file has the progress too, a line begins with it.
+				return !slices.ContainsFunc(lines, func(l string) bool { return strings.HasSuffix(l, "survived "+m.String()) })
+			})
 		}
 	}
 	r := report{Package: c.pattern, Seed: c.seed, Hung: []mutant{}, Survivors: []mutant{}}

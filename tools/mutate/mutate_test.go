@@ -243,7 +243,7 @@ func TestRun(t *testing.T) {
 	}
 	first, rest, _ := strings.Cut(out, "\n")
 	earlier := filepath.Join(t.TempDir(), "earlier")
-	if err := os.WriteFile(earlier, []byte(first), 0o600); err != nil {
+	if err := os.WriteFile(earlier, []byte("0/2 killed \r\x1b[K"+first), 0o600); err != nil { // with the progress
 		t.Fatal(err)
 	}
 	if again, _ := run("./untested", "-again", earlier); !strings.HasPrefix(again, first+"\n") || !strings.Contains(again, "0/1 killed") || rest == "" {
