@@ -694,7 +694,7 @@ func TestReaders(t *testing.T) {
 	if err := nest(views); err != nil {
 		t.Fatal(err)
 	}
-	if s := d.Reader.Stats(); s.Idle < views || s.MaxOpenConnections <= db.MaxWorkers() || s.MaxOpenConnections > 100 {
+	if s := d.Reader.Stats(); s.Idle < views || s.MaxOpenConnections != db.MaxWorkers()+8 {
 		t.Errorf("connections of readers: %+v", s)
 	}
 }
