@@ -19,6 +19,12 @@ func Number(v float64) string {
 // Joules formats an energy in decimal steps: "950 uJ", "1.20 kJ".
 func Joules(v float64) string { return formatSI(v, "J") }
 
+// JoulesPerWh is a watt-hour in joules.
+const JoulesPerWh = 3600
+
+// WattHours formats an energy in decimal steps of watt-hours: "12.0 mWh", "1.20 kWh".
+func WattHours(v float64) string { return formatSI(v, "Wh") }
+
 // Watts formats a power in decimal steps: "12.0 mW", "57.2 W".
 func Watts(v float64) string { return formatSI(v, "W") }
 

@@ -86,6 +86,8 @@ func TestHuman(t *testing.T) {
 		{unit.Joules(0.0000125), "12.5 uJ"},
 		{unit.Joules(999.7), "1.00 kJ"},
 		{unit.Joules(3.6e6), "3.60 MJ"},
+		{unit.WattHours(1200), "1.20 kWh"},
+		{unit.WattHours(0.0125), "12.5 mWh"},
 		{unit.Watts(0.0123), "12.3 mW"},
 		{unit.Watts(57.24), "57.2 W"},
 		{unit.Watts(-0.5), "-500 mW"},

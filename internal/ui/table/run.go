@@ -3,6 +3,7 @@ package table
 import (
 	"encoding/json"
 	"fmt"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +24,7 @@ func RunsText(list []v1.Run, s Style) string {
 		return "no run used anything in this range\n"
 	}
 	var seen qualityMarks
+	s = s.energyIn(runEnergies(list))
 	cols := []column[v1.Run]{
 		{"START", false, func(r *v1.Run) string { return s.time(r.Started) }},
 		{"RUN", false, func(r *v1.Run) string { return s.sentence(string(r.ID[:min(shortRun, len(r.ID))])) }},
@@ -46,6 +48,17 @@ func RunsText(list []v1.Run, s Style) string {
 			"of which the modified z-score exceeds its limit; 1 % of runs have one without a change\n"
 	}
 	return text + s.legend(&seen)
+}
+
+// runEnergies returns the energies of runs that have one, in joules.
+func runEnergies(list []v1.Run) iter.Seq[float64] {
+	return func(yield func(float64) bool) {
+		for i := range list {
+			if e := list[i].Energy; e != nil && !yield(floatOf(e)) {
+				return
+			}
+		}
+	}
 }
 
 // runMarks are the marks of a run in short.
@@ -117,7 +130,7 @@ func runFigures() []runFigure {
 		{"RECEIVED", "network_rx_bytes", func(r *v1.Run) *json.Number { return r.Received }, unit.Bytes, false},
 		{"SENT", "network_tx_bytes", func(r *v1.Run) *json.Number { return r.Sent }, unit.Bytes, false},
 		{"PROCESSES", "processes", func(r *v1.Run) *json.Number { return r.Processes }, count, false},
-		{"ENERGY", "energy_joules", func(r *v1.Run) *json.Number { return r.Energy }, joules, true},
+		{"ENERGY", "energy_joules", func(r *v1.Run) *json.Number { return r.Energy }, unit.Joules, true},
 		{"POWER", "energy_average_watts", func(r *v1.Run) *json.Number { return r.Power }, unit.Watts, false},
 	}
 }
@@ -129,19 +142,10 @@ func (s Style) runFigure(f *runFigure, r *v1.Run) string {
 		return s.absent()
 	}
 	text := f.text(floatOf(n))
-	if f.key == "energy_joules" && r.EnergyError != nil {
-		text = s.energy(amountOf(n), v1.Amount{}, amountOf(r.EnergyError), v1.Amount{})
+	if f.key == "energy_joules" {
+		text = s.energy(energyOf(n, usage.Measured), v1.Amount{}, energyOf(r.EnergyError, usage.Measured), v1.Amount{})
 	}
 	return top.Mark(r.Quality[f.key], s.ASCII) + text
-}
-
-// amountOf returns the amount of an energy in joules.
-func amountOf(n *json.Number) v1.Amount {
-	v, err := unit.ParseSum(n.String(), unit.Microjoule)
-	if err != nil {
-		return v1.Amount{}
-	}
-	return v1.Amount{Value: v, Quality: usage.Measured}
 }
 
 // CompareText writes runs side by side: a line for each figure, and of each run after the first the
@@ -157,6 +161,7 @@ func CompareText(c *v1.RunsCompared, s Style) string {
 	}
 	lines = append(lines, line{title: "MARKS"})
 	var seen qualityMarks
+	s = s.energyIn(runEnergies(c.Runs))
 	for i := range c.Runs {
 		r := &c.Runs[i]
 		cells := []string{s.sentence(string(r.ID[:min(shortRun, len(r.ID))])), s.text(r.Job), s.text(r.Node), s.time(r.Started), RunExit(r), s.runLength(r) + c.ChangeText("length_seconds", i)}

@@ -7,6 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/ui/top"
 	"mete.dev/mete/internal/x/text"
 )
@@ -18,6 +19,26 @@ const maxNameWidth = 48
 type Style struct {
 	Zone  *time.Location // of times
 	ASCII bool           // use no other characters
+
+	// wattHours is true if energies are written in watt-hours, as people pay for them, else they are in joules. A table has
+	// one of the two, so that its rows can be compared.
+	wattHours bool
+}
+
+// energyIn returns the style for a table of energies, in joules.
+func (s Style) energyIn(energies iter.Seq[float64]) Style {
+	for v := range energies {
+		s.wattHours = s.wattHours || v >= unit.JoulesPerWh
+	}
+	return s
+}
+
+// joules writes an energy, in joules.
+func (s Style) joules(v float64) string {
+	if s.wattHours {
+		return unit.WattHours(v / unit.JoulesPerWh)
+	}
+	return unit.Joules(v)
 }
 
 // absent stands for a figure that is absent.

@@ -2,6 +2,7 @@ package table
 
 import (
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"strconv"
@@ -78,6 +79,7 @@ func UsageText(a *v1.Usage, figures []figureColumn, s Style) string {
 		return b.String()
 	}
 	var seen qualityMarks
+	s = s.energyIn(energies(a))
 	rows := s.usageRows(a, &seen)
 	if a.Every != "" {
 		rows = s.periodRows(a, rows, &seen)
@@ -88,6 +90,23 @@ func UsageText(a *v1.Usage, figures []figureColumn, s Style) string {
 	b.WriteString(s.legend(&seen))
 	b.WriteString(gaps(a))
 	return b.String()
+}
+
+// energies returns the energies of an answer, in joules, idle energy included.
+func energies(a *v1.Usage) iter.Seq[float64] {
+	of := func(f *v1.Figures) float64 {
+		return f.Get("energy_joules").Value.Plus(f.Get("energy_idle_joules").Value).Float(unit.Microjoule)
+	}
+	return func(yield func(float64) bool) {
+		for _, groups := range [][]v1.Group{a.Groups, a.NestedGroups} {
+			for i := range groups {
+				if !yield(of(&groups[i].Figures)) {
+					return
+				}
+			}
+		}
+		yield(of(a.Total))
+	}
 }
 
 // unvalued returns the dimension of an answer by one dimension that no workload in it has.
@@ -368,13 +387,13 @@ func (s Style) figure(c figureColumn, f *v1.Figures, v, seconds float64) string 
 // together.
 func (s Style) energy(active, idle, off, idleOff v1.Amount) string {
 	v := active.Value.Plus(idle.Value).Float(unit.Microjoule)
-	text := joules(v)
+	text := s.joules(v)
 	switch {
 	case idle.Quality == usage.Absent:
 	case active.Quality == usage.Absent:
 		text = s.absent() + " + " + text
 	default:
-		text = parts(active.Value.Float(unit.Microjoule), idle.Value.Float(unit.Microjoule))
+		text = s.joules(active.Value.Float(unit.Microjoule)) + " + " + s.joules(idle.Value.Float(unit.Microjoule))
 	}
 	if off.Quality == usage.Absent && idle.Quality == usage.Absent {
 		return text
@@ -386,39 +405,12 @@ func (s Style) energy(active, idle, off, idleOff v1.Amount) string {
 	both := off.Value.Plus(idleOff.Value).Float(unit.Microjoule)
 	switch percent := 100 * both / v; {
 	case v == 0 || percent >= 1000 || both > 0 && percent < 0.05:
-		return text + sign + joules(both)
+		return text + sign + s.joules(both)
 	case percent < 9.95:
 		return text + sign + strconv.FormatFloat(percent, 'f', 1, 64) + "%"
 	default:
 		return text + sign + strconv.FormatFloat(percent, 'f', 0, 64) + "%"
 	}
-}
-
-const joulesPerKWh = 3.6e6
-
-// joules writes an energy as people pay for it, or finer where it is little.
-func joules(v float64) string {
-	if kWh := v / joulesPerKWh; kWh >= 0.001 {
-		return kilowattHours(kWh, kWh) + " kWh"
-	}
-	return unit.Joules(v)
-}
-
-// parts writes two parts of an energy in one unit.
-func parts(a, b float64) string {
-	if of := (a + b) / joulesPerKWh; of >= 0.001 {
-		return kilowattHours(a/joulesPerKWh, of) + " + " + kilowattHours(b/joulesPerKWh, of) + " kWh"
-	}
-	return joules(a) + " + " + joules(b)
-}
-
-// kilowattHours writes v with as many decimals as give the number of which it is
-// a part three digits.
-func kilowattHours(v, of float64) string {
-	if of >= 99.95 {
-		return whole(int64(math.Round(min(v, 1<<62))))
-	}
-	return strconv.FormatFloat(v, 'f', 2-int(math.Floor(math.Log10(of))), 64)
 }
 
 // cpuTime writes seconds so that they can be compared down a column.
@@ -480,7 +472,7 @@ func (s Style) legend(seen *qualityMarks) string {
 		words = append(words, top.Mark(usage.Apportioned, s.ASCII)+" a measured total, apportioned")
 	}
 	if seen.modelled {
-		words = append(words, top.Mark(usage.Modelled, s.ASCII)+" computed")
+		words = append(words, top.Mark(usage.Modelled, s.ASCII)+" modelled")
 	}
 	if seen.absent {
 		words = append(words, s.absent()+" not measured (not zero)")

@@ -16,6 +16,13 @@ func VMsText(list []v1.VM, s Style) string {
 		return "no host gave a virtual machine energy in this range\n"
 	}
 	var seen qualityMarks
+	s = s.energyIn(func(yield func(float64) bool) {
+		for i := range list {
+			if e := list[i].Energy; e != nil && !yield(floatOf(e)) {
+				return
+			}
+		}
+	})
 	differ := false
 	text := write(each(list), []column[v1.VM]{
 		{"GUEST", false, func(v *v1.VM) string { return s.text(v.Guest) }},
@@ -32,7 +39,7 @@ func VMsText(list []v1.VM, s Style) string {
 		{"DIFFERING", true, func(v *v1.VM) string {
 			text := strconv.FormatInt(v.Differing, 10)
 			if v.Differing > 0 {
-				text += ", by " + joules(energyOf(&v.Largest, usage.Measured).Value.Float(unit.Microjoule))
+				text += ", by " + s.joules(energyOf(&v.Largest, usage.Measured).Value.Float(unit.Microjoule))
 				differ = true
 			}
 			return text
