@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -500,6 +502,51 @@ func TestLimitTight(t *testing.T) {
 		e, ok := errors.AsType[*launch.LimitError](err)
 		if want := fmt.Sprintf("limit of memory: %d bytes are too few to start /bin/sh", bytes); !ok || e.Error() != want || fault.Hint(err) == "" {
 			t.Errorf("within %d bytes: %v, want %q with a hint", bytes, err, want)
+		}
+	}
+}
+
+// TestLimitAbove checks that an error says how many CPUs the groups above leave, where the kernel refuses more.
+func TestLimitAbove(t *testing.T) {
+	hosttest.Need(t, "root", "cgroup1")
+	h, err := hostfs.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ys, err := h.Hierarchies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(ys, func(y hostfs.Hierarchy) bool { return v1(y) && y.Has("cpu") })
+	if i < 0 {
+		t.Skip("no v1 hierarchy has the controller cpu")
+	}
+	y := &ys[i]
+	for _, name := range []string{fmt.Sprintf("mete-limit-above-%d", os.Getpid()), "below"} { // the second one has no limit of its own
+		y.Self = path.Join(y.Self, name)
+		dir, _ := y.Dir(y.Self)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := os.Remove(dir); err != nil {
+				t.Error(err)
+			}
+		})
+		if name == "below" {
+			continue
+		}
+		if err := os.WriteFile(dir+"/cpu.cfs_quota_us", []byte("2500"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for cpus, want := range map[float64]string{0.025: "", 0.5: "limit of cpus: the groups above have 0.025 CPUs: invalid"} {
+		g, err := launch.Open(h, ys, report.NewID(2, [10]byte{}), launch.Limits{CPUs: cpus})
+		if err == nil && !g.Remove() {
+			t.Error("groups are left")
+		}
+		if want == "" && err != nil || want != "" && (err == nil || err.Error() != want || fault.Hint(err) != "give --cpus 0.025 or less, or none") {
+			t.Errorf("%g CPUs: %v, %s; want %q", cpus, err, fault.Hint(err), want)
 		}
 	}
 }

@@ -1,8 +1,13 @@
 package launch
 
 import (
+	"errors"
 	"fmt"
+	"path"
 	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"mete.dev/mete/internal/model/fault"
 )
@@ -44,6 +49,32 @@ func (g *Group) setLimits(l Limits) error {
 	return nil
 }
 
+// cpusAbove returns the lowest CPU limit of the groups above that of a part, of v1, in CPUs; 0 without
+// one. In v1 the kernel refuses a limit above it (kernel/sched/core.c, tg_cfs_schedulable_down); in v2 the lowest one
+// applies.
+func (g *Group) cpusAbove(p *part) (lowest float64) {
+	number := func(file string) float64 {
+		text, err := g.h.ReadFile(file)
+		if err != nil {
+			return 0
+		}
+		v, err := strconv.ParseFloat(strings.TrimSpace(string(text)), 64)
+		if err != nil {
+			return 0
+		}
+		return v
+	}
+	for dir := p.parent; ; dir = path.Dir(dir) {
+		quota, of := number(dir+"/cpu.cfs_quota_us"), number(dir+"/cpu.cfs_period_us")
+		if quota > 0 && of > 0 && (lowest == 0 || quota/of < lowest) {
+			lowest = quota / of
+		}
+		if dir == p.y.Mount || len(dir) <= 1 {
+			return lowest
+		}
+	}
+}
+
 // writeLimit writes the files of a controller, of v2 (true) or v1 (false).
 func (g *Group) writeLimit(controller string, files map[bool][][2]string) error {
 	for _, v2 := range []bool{false, true} {
@@ -53,7 +84,13 @@ func (g *Group) writeLimit(controller string, files map[bool][][2]string) error 
 				continue
 			}
 			for _, f := range files[v2] {
-				if err := g.h.WriteFile(p.dir+"/"+f[0], []byte(f[1])); err != nil {
+				err := g.h.WriteFile(p.dir+"/"+f[0], []byte(f[1]))
+				if err != nil && !v2 && controller == "cpu" && errors.Is(err, unix.EINVAL) {
+					if most := g.cpusAbove(p); most > 0 {
+						return fault.WithHint(fmt.Errorf("the groups above have %g CPUs: %w", most, fault.ErrInvalid), fmt.Sprintf("give --cpus %g or less, or none", most))
+					}
+				}
+				if err != nil {
 					return err
 				}
 			}
