@@ -183,7 +183,7 @@ func get(t *testing.T, c *http.Client, url string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-// What readers read is compressed for clients that accept it.
+// Answers to readers are compressed for clients that accept it.
 func TestCompressed(t *testing.T) {
 	b := open(t, t.TempDir(), nil)
 	id := b.enroll(t, registry.Agent, "m")
