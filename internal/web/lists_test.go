@@ -209,8 +209,9 @@ func lists(t *testing.T, ctx context.Context) {
 		`["a,b","a,b","a,b","b"]`)
 	expect(t, ctx, "the limits of rules", `
 		const { limitOf } = await of("pages/alerts.js");
-		return [...["a - b > 240", "x / y >= 0.8", "rate(x[5m]) > bool 3", "(a > 1e-3)", "up == 0 ", "a > b"].map((q) => limitOf(q)), limitOf("b > 300 and on (n) up == 1", "{{ $labels.node }} is {{ $value | humanizeDuration }} behind"), limitOf("e - time() < 5 * 86400", "{{ $value | humanizeDuration }}"), limitOf("a > 0.9", "{{ $value | humanizePercentage }} busy"), limitOf("a > 1500", "{{ $value | humanize }}W"), limitOf("a > 2048", "{{ $value | humanize }}B/s")];`,
-		`["> 240",">= 0.8","","> 1e-3","== 0","","> 5 min","< 5 d","> 90 %","> 1.50 kW","> 2.00 KiB/s"]`)
+		return [...["a - b > 240", "x / y >= 0.8", "rate(x[5m]) > bool 3", "(a > 1e-3)", "up == 0 ", "a > b"].map((q) => limitOf(q)), limitOf("b > 300 and on (n) up == 1", "{{ $labels.node }} is {{ $value | humanizeDuration }} behind"), limitOf("e - time() < 5 * 86400", "{{ $value | humanizeDuration }}"), limitOf("a > 0.9", "{{ $value | humanizePercentage }} busy"), limitOf("a > 1500", "{{ $value | humanize }}W"), limitOf("a > 2048", "{{ $value | humanize }}B/s"),
+			limitOf("e{certificate=\"server\"} - time() < 14 * 86400\n  or e{certificate=\"authority\"} - time() < 180 * 86400", "{{ $value | humanizeDuration }}"), limitOf("sum by (node) (p)\n > on (node) max by (node) (mete_node_power_cap_watts)", "{{ $value | humanize }}W")];`,
+		`["> 240",">= 0.8","","> 1e-3","== 0","> b","> 5 min","< 5 d","> 90 %","> 1.50 kW","> 2.00 KiB/s","server < 14 d, authority < 180 d","> mete_node_power_cap_watts"]`)
 	expect(t, ctx, "how many rules are listed", `
 		const { ruleCount } = await of("pages/alerts.js"), groups = [{ rules: [1, 2] }, { rules: [3] }];
 		return [ruleCount(groups, (r) => r > 1), ruleCount(groups, () => true)];`,

@@ -126,11 +126,21 @@ function Silences({ list }) {
   return html`<${Card} title="Silences" note=${few(list.length, "silence")} flush><${Table} columns=${of} rows=${list} id=${(s) => s.id} name="silences" label="silences" /><p class="small muted reading">On the server, <code>mete silence end ID</code> ends one.</p></${Card}>`;
 }
 
-// limitOf is the limit with which a rule compares its value, where its query ends with one, or goes on with
-// a condition. Its unit is that of the value in the rule's summary.
+// limitOf says with what a rule compares its value. A rule with alternatives has a limit for each, beside the
+// label value by which they differ.
 export function limitOf(query, summary = "") {
+  const each = query.split(/\sor\s/).map((q) => [limitIn(q, summary), (/\{\w+="([^"]*)"\}/.exec(q) || [])[1]]).filter(([limit]) => limit);
+  return each.map(([limit, of]) => (each.length > 1 && of ? of + " " : "") + limit).join(", ");
+}
+
+// metricLimit is a comparison with another metric, at the end of a query.
+const metricLimit = /([<>]=?|[=!]=)\s*(?:(?:on|ignoring)\s*\([^)]*\)\s*)?(?:[a-z]+\s+by\s*\([^)]*\)\s*)?\(?\s*([a-zA-Z_:][\w:]*)\s*\)?\s*$/;
+
+// limitIn is the limit where a query ends with one, or goes on with a condition: a number, whose unit is that
+// of the value in the rule's summary, or a metric.
+function limitIn(query, summary) {
   const m = /([<>]=?|[=!]=)\s*([\d.]+(?:e[+-]?\d+)?)(?:\s*\*\s*([\d.]+))?\s*\)?\s*$/.exec(query.split(/\s(?:and|unless)\s/)[0]);
-  if (!m) return "";
+  if (!m) return (metricLimit.exec(query) || []).slice(1).join(" ");
   const v = Number(m[2]) * Number(m[3] || 1), how = (/\{\{-?\s*\$value([^}]*)\}\}(W|B\/s)?/.exec(summary) || []);
   const says = /Percentage/.test(how[1]) ? Math.round(v * 1000) / 10 + " %" : /Duration/.test(how[1]) ? length(v) : how[2] === "W" ? text(v, "watts") : how[2] ? text(v, "rate") : m[3] ? String(v) : m[2];
   return m[1] + " " + says;
