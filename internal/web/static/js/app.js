@@ -34,9 +34,9 @@ function useTheme() {
 function SignIn({ done, why }) {
   const field = useRef();
   const [tried, setTried] = useState(signedIn());
-  useEffect(() => { document.title = "Sign in · mete"; field.current.focus(); }, []);
+  useEffect(() => { document.title = `Sign in to ${location.host} · mete`; field.current.focus(); }, []);
   const submit = (e) => { e.preventDefault(); if (!field.current.value.trim()) return; signIn(field.current.value); setTried(true); done(); };
-  return html`<main class="alone"><div class="brand"><img src="/icon.svg" alt="" /><b>mete</b></div><h1>Sign in</h1>
+  return html`<main class="alone"><div class="brand"><img src="/icon.svg" alt="" /><b>mete</b></div><h1>Sign in to ${location.host}</h1>
     <p class="muted">This server requires a token with the role <b>viewer</b>. Create one on the server:</p>
     <pre class="mono">mete token create --role viewer</pre>
     <form class="bar" onSubmit=${submit}><label class="hidden" for="token">token</label><input id="token" type="password" ref=${field} autocomplete="off" spellcheck="false" placeholder="token" /><button class="primary">Sign in</button></form>
