@@ -98,7 +98,10 @@ func baseOf(key string) string {
 			return s.base
 		}
 	}
-	if unitOf(key) == unit.Nanosecond {
+	switch {
+	case key == "pids_seconds":
+		return "task s"
+	case unitOf(key) == unit.Nanosecond:
 		return "s"
 	}
 	return ""

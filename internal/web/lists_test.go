@@ -90,6 +90,9 @@ func lists(t *testing.T, ctx context.Context) {
 		const column = (unit, values) => values.map((v) => aligned(v, unit, Math.max(...values)).join(" "));
 		return [column("joules", [3745, 3599, 70, 0.2, 0]), column("bytes", [900, 12]), column("bytes", [250 * 2 ** 20, 2 ** 20, 100]), column("seconds", [7100, 61]), aligned(0.2, "joules", 36000, 70).join(" "), column("cores", [0.5, 0.0002]), aligned(5, "count", 7), [3599, 3745, 0.0004, 0].map((v) => text(v, "joules")), text(1536, "rate"), text(2 ** 40 * 3600, "bytehours")];`,
 		`[["1.040 Wh","1.000 Wh","0.019 Wh","200 mJ","0 Wh"],["900 B","12 B"],["250 MiB","1.00 MiB","100 B"],["118.3 min","61.0 s"],"0.20 J",["0.500 cores","<0.001 cores"],["5",""],["3.60 kJ","1.04 Wh","400 µJ","0 J"],"1.50 KiB/s","1.00 TiB h"]`)
+	expect(t, ctx, "the tasks of a job, each for how long it ran", `
+		const { text, fieldUnit } = await of("fmt.js");
+		return [17, 0, 90000].map((v) => text(v, fieldUnit("pids_seconds")));`, `["17.0 task s","0 task s","25.0 task h"]`)
 	sizes := []float64{0, 1, 1000, 1023, 1024, 1030, 5000, 1023.4 * 1024, 1023.6 * 1024, 12.34 * (1 << 20), 999.7 * (1 << 20), 3.3 * (1 << 30), 250 * (1 << 40)}
 	asText := make([]string, len(sizes))
 	for i, v := range sizes {

@@ -24,7 +24,7 @@ type scale struct {
 // shownUnits are all units of the pages; a page that shows another one is wrong.
 var shownUnits = func() map[string]scale {
 	all := map[string]scale{"": {1, ""}, "cores": {1, "cores"}, "%": {0.01, "ratio"}, "Wh": {3600, "J"}, "kWh": {3.6e6, "J"},
-		"µs": {1e-6, "s"}, "ms": {1e-3, "s"}, "s": {1, "s"}, "min": {60, "s"}, "h": {3600, "s"}, "d": {86400, "s"}}
+		"task s": {1, "task s"}, "task h": {3600, "task s"}, "µs": {1e-6, "s"}, "ms": {1e-3, "s"}, "s": {1, "s"}, "min": {60, "s"}, "h": {3600, "s"}, "d": {86400, "s"}}
 	for i, p := range []string{"", "Ki", "Mi", "Gi", "Ti", "Pi"} {
 		bytes := math.Pow(1024, float64(i))
 		all[p+"B"], all[p+"B/s"], all[p+"B h"] = scale{bytes, "B"}, scale{bytes, "B/s"}, scale{bytes * 3600, "B s"}

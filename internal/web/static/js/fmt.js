@@ -46,6 +46,7 @@ const scales = {
   joules: (like) => (Math.abs(like) >= 3.6e6 ? [3.6e6, "kWh"] : Math.abs(like) >= 3600 ? [3600, "Wh"] : small(like, "J")),
   seconds: ofTime,
   bytehours: (like) => { const [d, u] = prefixed(like / 3600, 1024, binary, " h"); return [d * 3600, u]; },
+  taskseconds: (like) => (Math.abs(like) >= 7200 ? [3600, "task h"] : [1, "task s"]),
   percent: () => [0.01, "%"],
 };
 
@@ -118,7 +119,7 @@ export function fieldUnit(key) {
   if (key.endsWith("_bytes")) return "bytes";
   if (key.endsWith("_joules")) return "joules";
   if (key.endsWith("_watts")) return "watts";
-  if (key === "pids_seconds") return "count";
+  if (key === "pids_seconds") return "taskseconds";
   if (key.endsWith("_seconds")) return "seconds";
   return "count";
 }
