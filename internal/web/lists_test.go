@@ -192,6 +192,9 @@ func lists(t *testing.T, ctx context.Context) {
 	expect(t, ctx, "the traffic of a machine beside that of its jobs", `
 		const { withOutside } = await of("pages/node.js");
 		const g = (kind, network_rx_bytes) => ({ job: kind, kind, network_rx_bytes, quality: {} }), used = { groups: [g("job", 5), g("idle", null), g("system", null)], rest_groups: 1, rest: g("", 2), total: g("", 7) };
+	expect(t, ctx, "of how long the curves of Live are", `
+		const { lasting } = await of("pages/live.js"), at = (at) => ({ at });
+		return [lasting([]), lasting([at("2026-01-01T00:00:00Z")]), lasting([at("2026-01-01T00:00:00Z"), at("2026-01-01T00:03:00Z")])];`, `["","","3.00 min"]`)
 		const says = (bytes, u = used) => { const w = withOutside(u, bytes); return [...w.groups, w.total].map((g) => g.network_rx_bytes).join(",") + " " + w.within; };
 		return [says(10), says(6), says(null), says(9, { ...used, groups: [g("job", 5)], rest_groups: 0 })];`,
 		`["5,,3,10 false","5,,,6 true","5,,, false","5,4,9 false"]`)

@@ -7,12 +7,17 @@ import { grouped, text, aligned, known, time, qualities, few, fieldUnit } from "
 import { put } from "../route.js";
 import { get, credentials } from "../api.js";
 
-const kept = 240; // seconds in the small charts
+const kept = 240, hole = 60000; // readings in the small charts, and ms without any after which they begin again
+
+// history are the readings of the small charts. It stays while other pages are shown.
+const history = [];
+
+// lasting says of how long the small charts are: readings are not taken while the page is paused or hidden.
+export const lasting = (history) => (history.length > 1 ? text((Date.parse(history.at(-1).at) - Date.parse(history[0].at)) / 1000, "seconds") : "");
 
 // watch polls the latest tick, and describes what is wrong with it.
 function watch(state, tell) {
   let timer = 0, gone = false, machine = null, since = performance.now(), tag = "";
-  const history = [];
   const ask = async () => {
     const r = await fetch("/api/v0/snapshot", { signal: AbortSignal.timeout(8000), credentials: "omit", headers: { ...credentials(), ...(tag ? { "If-None-Match": tag } : {}) }, cache: "no-store" });
     if (r.status === 503) throw new Error("mete is starting and has no reading yet. " + (await r.text()).trim());
@@ -21,10 +26,10 @@ function watch(state, tell) {
       const m = await r.json();
       tag = r.headers.get("ETag") || "";
       if (!machine || m.time !== machine.time) {
-        if (machine && m.boot !== machine.boot) history.length = 0;
+        if (history.length > 0 && (m.boot !== history[0].boot || Date.parse(m.time) - Date.parse(history.at(-1).at) > hole)) history.length = 0;
         since = performance.now();
         machine = m;
-        history.push({ cpu: m.cpu_cores.workloads + m.cpu_cores.system, memory: m.memory_bytes.workloads + m.memory_bytes.system, power: m.energy ? m.energy.watts : 0, disk: both(m.disk), network: both(m.network) });
+        if (history.length === 0 || m.time !== history.at(-1).at) history.push({ at: m.time, boot: m.boot, cpu: m.cpu_cores.workloads + m.cpu_cores.system, memory: m.memory_bytes.workloads + m.memory_bytes.system, power: m.energy ? m.energy.watts : null, disk: m.disk ? both(m.disk) : null, network: m.network ? both(m.network) : null });
         if (history.length > kept) history.shift();
       }
     }
@@ -242,7 +247,7 @@ export function Live() {
     ...(m.balance && m.balance.lost > 0 ? [`${few(m.balance.lost, "start or end", "starts or ends")} of control groups in the last tick were missed; their use is counted for their parents.`] : []), ...(m.over ? ["The workloads sent or received more than the machine: traffic between them does not pass its interfaces."] : []), ...(m.notes || [])] : [];
   return html`${seen.trouble && html`<div class="notice bad" role="alert"><div>${seen.trouble}</div><button onClick=${() => watcher.current.poll()}>Try now</button></div>`}
     ${!m ? !seen.trouble && html`<${Skeleton} height=${150} /><${Skeleton} height=${420} />` : html`<div class=${"live " + (seen.trouble ? "stale" : "")}>
-    <div class="bar facts-line"><b>${m.host}</b><span class="muted num">${time(m.time)}</span><span class="muted">${few(m.cpus, "CPU")}</span><span class="muted" title="jobs included">${few((m.workloads || []).filter((w) => !residual(w)).length, "control group")} now</span><span class="muted num" title=${"reader " + m.reader}>a reading each ${text(m.tick_ns / 1e9, "seconds")}</span>
+    <div class="bar facts-line"><b>${m.host}</b><span class="muted num">${time(m.time)}</span><span class="muted">${few(m.cpus, "CPU")}</span><span class="muted" title="jobs included">${few((m.workloads || []).filter((w) => !residual(w)).length, "control group")} now</span><span class="muted num" title=${"reader " + m.reader}>a reading each ${text(m.tick_ns / 1e9, "seconds")}${seen.history.length > 1 && `, curves of the last ${lasting(seen.history)}`}</span>
       <span class="muted num" title="CPU time and memory of mete up itself">mete ${text(m.self.cpu_seconds_per_minute, "none")} CPU s/min, ${text(m.self.rss_bytes, "bytes")}</span>
       <button id="pause" type="button" class="end" aria-pressed=${paused ? "true" : "false"} title="pause (f)" onClick=${flip}>${paused ? "Paused" : "Pause"}</button></div>
     <${Cards} m=${m} history=${seen.history} />
