@@ -5,15 +5,16 @@ import { isNew } from "./starting.js";
 import { href } from "./route.js";
 
 const day = 86400;
-// The limits are those of the alerts about certificates and spools.
-const limits = { server: 14 * day, authority: 180 * day, node: 5 * day, spool: 0.8, hours: 3 * 3600 };
+// The limits are those of the alerts about certificates and spools. late is how old the latest data of all nodes
+// may be, in seconds.
+const limits = { server: 14 * day, authority: 180 * day, node: 5 * day, spool: 0.8, hours: 3 * 3600, late: 180 };
 
 // folded says up to when the ledger has totals of whole hours; "" before the first hour.
 export function folded(lag) { return lag === null || lag > 1e9 ? "" : "hourly totals up to " + text(lag, "seconds") + " ago"; }
 
 function ofNodes(nodes, now) {
   const late = (state) => nodes.filter((n) => n.state === state && !isNew(n, now)), silent = late("silent"), behind = late("behind"), ends = [...silent, ...behind].map((n) => n.booked_through).filter(Boolean).sort();
-  const none = nodes.length > 0 && silent.length + behind.length === nodes.length, bad = silent.length > 0 || none ? "bad" : behind.length > 0 ? "warn" : nodes.length ? "good" : "";
+  const none = nodes.length > 0 && silent.length + behind.length === nodes.length && !(Date.parse(ends.at(-1)) > now - limits.late * 1000), bad = silent.length > 0 || none ? "bad" : behind.length > 0 ? "warn" : nodes.length ? "good" : "";
   const says = [silent.length && `${grouped(silent.length)} silent`, behind.length && `${grouped(behind.length)} behind`, ends.length && `oldest data ${ago(ends[0], now)}`].filter(Boolean);
   return { key: "nodes", title: "Nodes up to date", state: bad, value: `${grouped(nodes.length - silent.length - behind.length)} of ${grouped(nodes.length)}`, link: "/nodes",
     detail: says.length ? says : [nodes.length ? "all data arrives in time" : "no machine has enrolled"],
@@ -41,7 +42,7 @@ function ofHeartbeat(rules, m, now) {
   const list = rules.filter((r) => r.type === "alerting" && isHeartbeat(r)), down = list.filter((r) => r.state !== "firing" && r.state !== "unknown"), at = list.map((r) => r.lastEvaluation).filter(Boolean).sort()[0], waits = list.length > 0 && list.every((r) => r.state === "unknown");
   const sent = m.of("mete_server_alert_requests_total", { result: "taken" }), failed = m.of("mete_server_alert_requests_total", { result: "failed" }), to = sent + failed;
   const unsent = sent === 0, refused = unsent && failed > 0; // it is known to arrive once a notification did
-  return { key: "heartbeat", title: "Alert heartbeat", state: list.length === 0 || waits ? "" : down.length || refused ? "bad" : unsent ? "" : "good", value: list.length === 0 ? "none" : down.length ? "missing" : waits ? "waiting" : "alive", link: "/alerts",
+  return { key: "heartbeat", title: "Alert heartbeat", tag: list.length > 0 && !waits && !down.length && unsent && !refused ? "not sent" : "", state: list.length === 0 || waits ? "" : down.length || refused ? "bad" : unsent ? "" : "good", value: list.length === 0 ? "none" : down.length ? "missing" : waits ? "waiting" : "alive", link: "/alerts",
     detail: [list.length === 0 ? "no rule fires at all times" : waits ? "not evaluated yet" : at && "evaluated " + ago(at, now), sent !== null && (to > 0 ? `${grouped(sent)} notifications sent, ${grouped(failed)} failed` : list.length > 0 && "no notification sent yet")].filter(Boolean),
     problem: down.length === 0 && refused ? `No notification of alerts was delivered, ${grouped(failed)} failed` : "The heartbeat of alerts is missing: alerting does not work",
     action: down.length === 0 && refused ? "Check the addresses of the receivers, and the server's log." : "Check the server's log for errors of rules, then restart the server." };
@@ -84,8 +85,8 @@ function ofSpool(recent) {
     problem: "The spool of an agent is " + text(recent.spool, "percent") + " full", action: "When it is full, the agent drops its oldest data. The logs of the agent and the server say why the server does not take it." };
 }
 
-// checksOf judges what is known: a list of { key, title, state, value, unit, detail, problem, action,
-// link }. state is good, warn, bad, or empty where there is nothing to judge. nodes are without
+// checksOf judges what is known: a list of { key, title, state, tag, value, unit, detail, problem, action,
+// link }. state is good, warn, bad, or empty where there is nothing to judge, of which tag says why. nodes are without
 // revoked ones, alerts those that fire, m the metrics of the server, and recent what PromQL knows.
 export function checksOf({ nodes, gaps, alerts, rules, m, recent, now = Date.now() }) {
   const list = [ofNodes(nodes, now)], late = list[0].state === "bad" || list[0].state === "warn";

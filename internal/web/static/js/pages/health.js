@@ -52,13 +52,13 @@ function Verdict({ checks }) {
   const none = checks[0].state === ""; // of the nodes
   const title = none && list.length === 0 ? "No machine reports yet" : list.length === 0 ? "Everything works" : [bad && few(bad, "problem"), warn && few(warn, "warning")].filter(Boolean).join(", ");
   return html`<section class="card verdict" aria-label="verdict"><div class="calm"><span class=${list.length === 0 && !none ? "tick" : "cross " + (bad ? "bad" : "warn")} aria-hidden="true"></span><div><b class="title">${title}</b>
-      <div class="muted">${checks.length - list.length - blind} of ${few(checks.length, "check")} passed${blind > 0 && `, ${blind} without data`}</div></div></div>
+      <div class="muted">${checks.length - list.length - blind} of ${few(checks.length, "check")} passed${blind > 0 && `, ${blind} without a result`}</div></div></div>
     ${list.length > 0 && html`<ul class="attention problems">${list.map((c) => html`<li class=${c.state} data-check=${c.key}><b>${c.problem}</b><span>${c.action}</span>${c.link && html`<a class="end" href=${c.link}>Show</a>`}</li>`)}</ul>`}</section>`;
 }
 
 // Check is the tile of one check.
 function Check({ c }) {
-  return html`<div class="stat" data-check=${c.key} data-state=${c.state}><h3>${c.link ? html`<a class="plain" href=${c.link}>${c.title}</a>` : c.title}<span class=${"tag " + c.state}>${names[c.state]}</span></h3>
+  return html`<div class="stat" data-check=${c.key} data-state=${c.state}><h3>${c.link ? html`<a class="plain" href=${c.link}>${c.title}</a>` : c.title}<span class=${"tag " + c.state}>${c.tag || names[c.state]}</span></h3>
     <div class="value">${c.unit ? html`<${Figure} v=${c.value} unit=${c.unit} />` : c.value}</div><div class="below">${c.detail.map((d) => html`<span>${d}</span>`)}</div></div>`;
 }
 
@@ -86,10 +86,16 @@ function Late({ nodes }) {
     <ul class="attention">${list.slice(0, 5).map((n) => html`<li class=${state === "silent" ? "bad" : "warn"}><a href=${nodeAt(n.name)}>${n.name}</a><span>${n.cluster}</span><span title=${n.booked_through ? exactly(n.booked_through) : ""}>${n.booked_through ? "last data " + ago(n.booked_through) : "no data yet"}</span></li>`)}</ul>`)}`;
 }
 
+// said is the value of a metric as text; a time since 1970 is written as a time.
+export function said(name, v) {
+  if (/_(timestamp|start_time)_seconds$/.test(name)) return v > 0 ? exactly(v * 1000) : text(v, "none");
+  return text(v, /bytes/.test(name) ? "bytes" : /seconds/.test(name) ? "seconds" : "count");
+}
+
 // Metrics lists all metrics of the server, those that are zero last.
 function Metrics({ m, q, narrow }) {
   const rows = Object.entries(m.found).flatMap(([name, list]) => list.map((x) => ({ name, labels: Object.entries(x.labels).map(([k, v]) => k + "=" + v).join(" "), value: x.value, help: m.help[name] || "" }))).filter((r) => !q || (r.name + r.labels + r.help).toLowerCase().includes(q));
-  const columns = [{ key: "name", title: "Metric", class: "mono", value: (r) => r.name }, { key: "labels", title: "Labels", value: (r) => r.labels }, { key: "v", title: "Value", num: true, value: (r) => r.value, cell: (r) => html`<span title=${String(r.value)}>${text(r.value, /bytes/.test(r.name) ? "bytes" : /timestamp/.test(r.name) ? "none" : /seconds/.test(r.name) ? "seconds" : "count")}</span>` }, { key: "help", title: "Description", class: "wrap muted", value: (r) => r.help }];
+  const columns = [{ key: "name", title: "Metric", class: "mono", value: (r) => r.name }, { key: "labels", title: "Labels", value: (r) => r.labels }, { key: "v", title: "Value", num: true, value: (r) => r.value, cell: (r) => html`<span title=${String(r.value)}>${said(r.name, r.value)}</span>` }, { key: "help", title: "Description", class: "wrap muted", value: (r) => r.help }];
   const order = narrow ? [0, 2, 1, 3] : [0, 1, 2, 3]; // on a phone the value stands beside the name
   return html`<${Table} columns=${order.map((i) => columns[i])} rows=${rows} id=${(r) => r.name + r.labels} name="figures" label="server metrics" rank=${(r) => (r.value === 0 ? 1 : 0)} wraps empty=${html`<${Empty} title="No metrics match the filter" />`} />`;
 }
