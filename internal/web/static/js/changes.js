@@ -47,8 +47,9 @@ export function movedBy(now, past, unit) {
   return (now < past ? "−" : "+") + text(Math.abs(now - past), unit) + (past > 0 ? ` (${percentOf(now, past)})` : "");
 }
 
+// Moved says what changed: not the latest reading, beside which it stands, but the average of the range.
 function Moved({ now, past, unit }) {
   const c = movedBy(now, past, unit);
-  return c ? html`<span class="num change" title=${`average of this range: ${text(now, unit)}; of the previous period of equal length: ${text(past, unit)}`}>${c}</span>`
+  return c ? html`<span class="moved" title=${`average of this range: ${text(now, unit)}; of the previous period of equal length: ${text(past, unit)}`}>range average ${text(now, unit)}, <span class="num change">${c}</span></span>`
     : html`<span class="absent" title="no comparison: the previous period has no or incomplete data">–</span>`;
 }
