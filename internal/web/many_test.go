@@ -52,6 +52,11 @@ func TestManyInChromium(t *testing.T) {
 	u.sees("known figures only, and which are absent", `!document.querySelector('[aria-label="raw figures"]').innerText.includes("absent") && /^Absent, which is not zero: CPU throttled, /.test(document.querySelector('[aria-label="All figures"] .reading').innerText)`)
 	u.button("list them under Parts")
 	u.sees("the workloads", `location.search.includes("parts=workload") && document.querySelectorAll('[aria-label="parts by workload"] tbody tr').length > 10`)
+	u.sees("which of the rows are seen", `/^Rows 1–(9|1\d) of 360$/.test(document.querySelector('[aria-label="Parts"] .place .num').innerText)`)
+	u.sees("the last of them", `(() => { const box = document.querySelector('[aria-label="parts by workload"]'); box.scrollTop = box.scrollHeight; return /^Rows 35\d–360 of 360$/.test(document.querySelector('[aria-label="Parts"] .place .num').innerText); })()`)
+	u.button("Show all 360")
+	u.sees("all rows at once", `(() => { const box = document.querySelector('[aria-label="parts by workload"]'); return box.querySelectorAll("tbody tr:not(.spacer)").length === 360 && box.scrollHeight <= box.clientHeight + 1; })()`)
+	u.button("Show fewer")
 	u.sees("one text of one sum", `document.querySelector('[aria-label="parts by workload"] tfoot td').innerText === document.querySelector(".stat .value").innerText.trim()`)
 	picture(t, ctx, "many-job")
 }

@@ -2,6 +2,7 @@
 import { html, useState, useEffect, useRef, useMemo } from "../vendor/preact.mjs";
 import { put } from "./route.js";
 import { useHere, Empty } from "./ui.js";
+import { grouped } from "./fmt.js";
 
 export const rowHeight = 34; // in CSS pixels, as in the style sheet
 
@@ -56,11 +57,32 @@ export const Spacer = ({ rows, columns }) => (rows > 0 ? html`<tr aria-hidden="t
 
 const short = 16; // rows of a table that does not scroll
 
+// usePlace returns which rows of a box that scrolls are seen in it, by more than half, as [first, last] counted from 1, and
+// what to call when it scrolls.
+function usePlace(count, box, on) {
+  const [at, set] = useState([1, 1]);
+  const look = () => {
+    const b = box.current;
+    if (!b || !on) return;
+    const height = (css) => (b.querySelector(css) ? b.querySelector(css).offsetHeight : 0), first = Math.min(count, Math.round(b.scrollTop / rowHeight) + 1);
+    const last = Math.min(count, Math.max(first, Math.round((b.scrollTop + b.clientHeight - height("thead") - height("tfoot")) / rowHeight)));
+    set((was) => (was[0] === first && was[1] === last ? was : [first, last]));
+  };
+  useEffect(() => {
+    look();
+    if (!box.current || !on) return undefined;
+    const resized = new ResizeObserver(look);
+    resized.observe(box.current);
+    return () => resized.disconnect();
+  }, [count, on]);
+  return [at, look];
+}
+
 // Table draws rows. Columns are { key, title, num, value(row), order(a, b), cell(row), help,
 // width }; a table cannot be sorted by one without value. seen is called
 // with the visible rows. With wraps, rows have different heights, and up to 500 are drawn. Rows of
 // a higher rank come last, in any order. One of few rows is shown as a whole: nothing says that more
-// follow.
+// follow. One of more rows that is not tall says which of them are seen, and can be shown as a whole too.
 export function Table({ columns, rows, id = (r) => r.id, empty, name = "sort", label, seen, tall, foot, wraps, rank }) {
   const { column, down } = useOrder(columns, name);
   const box = useRef();
@@ -68,13 +90,16 @@ export function Table({ columns, rows, id = (r) => r.id, empty, name = "sort", l
   const { first, last, look } = useWindow(wraps ? 0 : sorted.length, box, wraps ? Math.min(sorted.length, 500) : undefined);
   const shown = sorted.slice(first, last), names = shown.map(id).join("\n");
   useEffect(() => { if (seen) seen(shown); }, [names]);
+  const long = !tall && !wraps && rows.length > short, [whole, showWhole] = useState(false), [place, move] = usePlace(sorted.length, box, long && !whole);
+  const scrolled = () => { look(); move(); };
   const wide = columns.reduce((a, c) => a + (parseFloat(c.width) || 0), 0);
   if (rows.length === 0) return empty || html`<${Empty} title="No rows" />`;
-  return html`<div class=${"table" + (tall ? " tall" : rows.length <= short ? " short" : "")} tabindex="0" role="region" aria-label=${label || "table"} ref=${box} onScroll=${look}>
+  return html`<div class=${"table" + (tall ? " tall" : rows.length <= short || (long && whole) ? " short" : "")} tabindex="0" role="region" aria-label=${label || "table"} ref=${box} onScroll=${scrolled}>
     <table class=${wide ? "fixed" : ""} style=${wide ? { minWidth: wide + "rem" } : null} aria-rowcount=${sorted.length}><${Head} columns=${columns} column=${column} down=${down} name=${name} />
     <tbody><${Spacer} rows=${first} columns=${columns.length} />
       ${shown.map((r) => html`<tr key=${id(r)}>${columns.map((c) => html`<td class=${(c.num ? "num " : "") + (c.class || "")}>${c.cell ? c.cell(r) : c.value(r)}</td>`)}</tr>`)}
-      <${Spacer} rows=${wraps ? 0 : sorted.length - last} columns=${columns.length} /></tbody>${foot}</table></div>`;
+      <${Spacer} rows=${wraps ? 0 : sorted.length - last} columns=${columns.length} /></tbody>${foot}</table></div>
+    ${long && html`<p class="place small muted"><span class="num">${whole ? `All ${grouped(sorted.length)} rows` : `Rows ${grouped(place[0])}–${grouped(place[1])} of ${grouped(sorted.length)}`}</span><button type="button" class="quiet" onClick=${() => showWhole(!whole)}>${whole ? "Show fewer" : "Show all " + grouped(sorted.length)}</button></p>`}`;
 }
 
 // Columns chooses which columns are shown; the choice stands in the URL as cols.
