@@ -88,8 +88,8 @@ var energies = usage.Energies[:]
 
 func residual(kind string) bool { return kind == "idle" || kind == "system" }
 
-// checkBars compares each bar of a series, multiplied by its length, with the ledger's sum over the
-// same time.
+// checkBars compares each bar of a series, multiplied by the time of which it is the average, with the ledger's
+// sum over the bar.
 func (b *book) checkBars(where string, p *plot, s *plotSeries, want func(bar plotBar) *float64) (area float64) {
 	b.t.Helper()
 	top := 0.0
@@ -101,7 +101,7 @@ func (b *book) checkBars(where string, p *plot, s *plotSeries, want func(bar plo
 	wrong := 0
 	for i, bar := range p.Bars {
 		exact, got := want(bar), s.Values[i]
-		length := bar.To - bar.From
+		length := bar.seconds()
 		switch {
 		case got == nil && (exact == nil || *exact == 0):
 			continue
@@ -160,6 +160,9 @@ func (b *book) checkStacks(where string, list []plot, by query.Dimension, from, 
 			}
 			continue
 		}
+		for i := range p.Bars {
+			p.Bars[i].measured = b.onlyCovered(p.Bars[i], filter)
+		}
 		named := p.names()
 		for i := range p.Series {
 			s := &p.Series[i]
@@ -209,6 +212,16 @@ func (b *book) band(edge string, r stackResource, filter map[query.Dimension][]s
 	}
 }
 
+// onlyCovered is for how long the only machine of a bar was measured, in seconds; 0 if there are others.
+func (b *book) onlyCovered(bar plotBar, filter map[query.Dimension][]string) float64 {
+	for _, g := range b.usage(bar.From, bar.To, filter, query.ByKind).Groups {
+		if g.Keys[0] == "idle" && g.Nodes == 1 {
+			return g.Usage.Covered.Float(unit.Nanosecond)
+		}
+	}
+	return 0
+}
+
 // checkCover compares the sum of all bars with the ledger's over the whole time of the chart, and
 // finds data outside of it: bars that are missing.
 func (b *book) checkCover(where string, p *plot, filter map[query.Dimension][]string, resources []usage.Resource, idle bool) {
@@ -221,7 +234,7 @@ func (b *book) checkCover(where string, p *plot, filter map[query.Dimension][]st
 	for i := range p.Series {
 		for j, v := range p.Series[i].Values {
 			if v != nil && !p.Series[i].Over {
-				area += *v * (p.Bars[j].To - p.Bars[j].From)
+				area += *v * p.Bars[j].seconds()
 			}
 		}
 	}
@@ -231,13 +244,10 @@ func (b *book) checkCover(where string, p *plot, filter map[query.Dimension][]st
 		b.t.Errorf("%s, %s: all bars together show %v, the ledger has %v from %s to %s", where, p.Title, area, *exact, clock(first), clock(last))
 	}
 	for i := 1; i < len(p.Bars); i++ {
-		// A bar ends where its data ends, as it does before an outage, and begins within its first minute
-		// where most nodes do.
+		// A bar ends within its last minute, as it does before an outage, and begins within its first minute.
 		end, next := p.Bars[i-1].To, p.Bars[i].From
-		if within := math.Floor(next/60) * 60; within <= end && end <= next {
-			continue
-		}
-		if next < end || next > end && amount(b.usage(end, next, filter, query.ByKind), wanted, resources...) != nil {
+		last, first := math.Ceil(end/60)*60, math.Floor(next/60)*60
+		if next < end || first > last && amount(b.usage(last, first, filter, query.ByKind), wanted, resources...) != nil {
 			b.t.Errorf("%s, %s: nothing between %s and %s", where, p.Title, clock(end), clock(next))
 		}
 	}

@@ -14,8 +14,17 @@ type plot struct {
 	Series []plotSeries
 }
 
-// A plotBar is a bucket of a plot; a plot of lines has points, without a length.
-type plotBar struct{ From, To float64 }
+// A plotBar is a bucket of a plot; a plot of lines has points, without a length. Its values are averages over
+// measured, in seconds, where its only machine was measured for a part of it.
+type plotBar struct{ From, To, measured float64 }
+
+// seconds is the time over which the values of a bar are averages.
+func (b plotBar) seconds() float64 {
+	if b.measured > 0 {
+		return min(b.To-b.From, b.measured)
+	}
+	return b.To - b.From
+}
 
 // A plotSeries is a line or an area of a plot, with what was piled below it taken off.
 type plotSeries struct {

@@ -73,6 +73,31 @@ func instants(t *testing.T, ctx context.Context) {
 		const minutes = (list) => known(list.map((_, m) => ({ from: at(m), to: at(m + 1) })), list.map(([nodes, seconds], m) => ({ total: {}, averages_over_seconds: 60, groups: nodes ? [{ kind: "idle", nodes, covered_seconds: nodes * seconds, first_at: iso(at(m)), last_at: iso(at(m + 1)) }] : [] }))).map((b) => [b.from - at(0), b.to - at(0)].join("-")).join();
 		return [minutes([[1, 30], [1, 60], [1, 60]]), minutes([[1, 60], [9, 40], [9, 60], [9, 20], [1, 60], [1, 60]]), minutes([[9, 60], [9, 55], [9, 30], [9, 60]]), minutes([[2, 60], [2, 60], [2, 15]])];`,
 		`["30-60,60-120,120-180","0-60,80-120,120-180,180-200,240-300,300-360","0-60,60-120,120-180,180-240","0-60,60-120,120-135"]`)
+	expect(t, ctx, "averages over hours that were measured in part", `
+		const { measured } = await of("history.js"), { capacity } = await of("series.js"), hour = 1e9 - 1e9 % 3600, iso = (m) => new Date((hour + m * 60) * 1000).toISOString();
+		const hours = (list) => {
+			const answers = list.map(([nodes, minutes, first, last]) => ({ total: {}, averages_over_seconds: minutes * 60, whole: { cpu_seconds: nodes ? 4 * nodes * minutes * 60 : 0 }, groups: nodes ? [{ kind: "idle", nodes, covered_seconds: nodes * minutes * 60, first_at: iso(first), last_at: iso(last) }] : [] }));
+			const buckets = measured(list.map((_, h) => ({ from: hour + h * 3600, to: hour + h * 3600 + 3600 })), answers);
+			return buckets.map((b) => [(b.from - hour) / 60, (b.to - hour) / 60].join("-")).join() + " " + capacity({ buckets, kinds: answers }, "cpu").map(([, v]) => v).join();
+		};
+		return [hours([[9, 60, 0, 60], [0], [9, 15, 132, 147]]), hours([[9, 60, 0, 60], [9, 10, 60, 70], [9, 10, 170, 180], [9, 30, 180, 210]]), hours([[1, 60, 0, 60], [1, 20, 60, 120], [1, 10, 120, 145]]), hours([[9, 10, 5, 16], [9, 60, 60, 120], [9, 15, 131, 147]])];`,
+		`["0-60,60-120,132-147 36,,36","0-60,60-70,170-180,180-210 36,36,36,36","0-60,60-120,120-145 4,4,4","5.5-15.5,60-120,131.5-146.5 36,36,36"]`)
+	expect(t, ctx, "the latest hours of machines that began within them, and of one that ended within them", `
+		const { history } = await of("history.js"), { stack, capacity } = await of("series.js"), ask = window.fetch, machines = [[0, 900], ...Array.from({ length: 8 }, () => [720, 1620])];
+		const drawn = async (hour, begin) => {
+			window.fetch = async (path) => {
+				const q = new URL(path, "http://mete").searchParams, [from, to] = ["from", "to"].map((k) => Date.parse(q.get(k)) / 1000 - begin), spans = machines.map(([a, z]) => [Math.max(a, from), Math.min(z, to)]).filter(([a, z]) => a < z);
+				const seconds = spans.map(([a, z]) => z - a), all = seconds.reduce((a, s) => a + s, 0), at = (s) => new Date((begin + s) * 1000).toISOString();
+				const group = (kind, cores) => ({ kind, nodes: spans.length, covered_seconds: all, first_at: at(Math.floor(Math.min(...spans.map(([a]) => a)) / 60) * 60), last_at: at(Math.ceil(Math.max(...spans.map(([, z]) => z)) / 60) * 60), cpu_seconds: cores * all, quality: {} });
+				return new Response(JSON.stringify({ from: q.get("from"), to: q.get("to"), averages_over_seconds: Math.max(0, ...seconds), total: {}, whole: { cpu_seconds: 4 * all }, groups: spans.length ? [group("job", 1), group("idle", 3)] : [] }));
+			};
+			const found = await history([{ by: "kind", fields: "cpu_seconds" }], { from: hour - 20 * 3600, to: hour + 4 * 3600, length: 86400, step: 600 }, 1000), of = { by: "parts", ...found, kinds: found.of[0], groups: [], top: { cpu: [] } };
+			const round = (list) => list.map(([, v]) => v).filter((v) => v !== null).map((v) => Math.round(v * 100) / 100).join();
+			return [round(stack(of, "cpu", false)[0].values), round(capacity(of, "cpu")), found.buckets.filter((b, i) => found.of[0][i].groups.length).map((b) => [b.from - hour, b.to - hour].join("-")).join()];
+		};
+		try { return [...await drawn(1700006400, 1700006400), ...await drawn(1700611200, 1700611200 + 2400)]; } finally { window.fetch = ask; }`,
+		`["1,1,5.8,8,8,8","4,4,23.2,32,32,32","0-300,300-600,600-900,900-1200,1200-1500,1500-1620",`+
+			`"1,1,1,1,1,1,9,8.5,8,8,8","4,4,4,4,4,4,36,34,32,32,32","2400-2520,2520-2640,2640-2760,2760-2880,2880-3000,3000-3120,3120-3240,3240-3360,3360-3480,3480-3600,3600-4020"]`)
 	expect(t, ctx, "ranges of the calendar", `
 		const { periods, written } = await of("span.js");
 		return [Date.UTC(2026, 2, 9, 16) / 1000, Date.UTC(2027, 0, 3, 12) / 1000].map((now) => periods.map(([name, f]) => name + " " + f(now).map(written).join(" ")));`,

@@ -82,14 +82,37 @@ export async function history(questions, span, nodes, signal) {
     // Rows of hours begin with their hour, and not with the first minute of data.
     const from = short ? Math.max(has.from, Math.floor(has.begin / least) * least) : has.from;
     const buckets = bucketsOf({ from, to: has.to }, nodes, least), list = await answers(questions[0], buckets, signal);
+    await split(buckets, list, questions[0], least, signal);
     const wide = buckets.map((b, i) => widened(b, list[i]));
     if (least < 86400 && wide.includes(true)) continue;
     const lead = short ? Math.max(0, list.findIndex((a) => a.groups.length > 0)) : 0;
-    const rest = await Promise.all(questions.slice(1).map((q) => answers(q, buckets, signal))), cut = known(buckets, list).slice(lead), begin = cut[0].from;
+    const rest = await Promise.all(questions.slice(1).map((q) => answers(q, buckets, signal))), cut = measured(buckets, list).slice(lead), begin = cut[0].from;
     const latest = cut[list.findLastIndex((a) => a.groups.length > 0) - lead], end = Math.min(cut.at(-1).to, Math.max(span.to, latest ? latest.to : 0));
     return { buckets: cut, ends: [begin, end > begin ? end : cut.at(-1).to], of: [list, ...rest].map((l) => l.map((a, i) => (wide[i] ? null : a)).slice(lead)), range, span: short ? fitted(span, begin) : span, begin: short ? begin : null };
   }
   return null;
+}
+
+// split divides the latest buckets with data in which no machine was measured all the time: machines that were
+// measured earlier, or later, than most would make the averages too low.
+async function split(buckets, list, question, least, signal) {
+  for (let i = buckets.length - 1, left = 2; i >= 0 && left > 0; i--) {
+    const b = buckets[i], width = widths.find((w) => w >= least && w >= (b.to - b.from) / 12);
+    if (!list[i].total || covered(list[i]).nodes < 2 || widened(b, list[i]) || !width || width >= b.to - b.from) continue;
+    const [begin, end] = endsOf(b, list[i]);
+    if (end - begin - Number(list[i].averages_over_seconds) < 120) continue;
+    const parts = [];
+    for (let a = b.from; a < b.to; a = parts.at(-1).to) parts.push({ from: a, to: Math.min(b.to, Math.floor(a / width) * width + width) });
+    list.splice(i, 1, ...await answers(question, parts, signal));
+    buckets.splice(i, 1, ...parts);
+    left--;
+  }
+}
+
+// endsOf are the begin of the first minute with use in a bucket, and the end of the last one.
+function endsOf(b, a) {
+  const instants = (key) => a.groups.map((g) => Date.parse(g[key]) / 1000).filter((t) => !Number.isNaN(t));
+  return [Math.max(b.from, Math.min(...instants("first_at"))), Math.min(b.to, Math.max(...instants("last_at")))];
 }
 
 // covered is for how long the nodes of an answer by kind were measured, on average, and how many they are:
@@ -102,24 +125,41 @@ function covered(a) {
 // known cuts the first and the last bucket with data to the time that was measured in them:
 // a server that began, or whose latest window ended, within a bucket. Where something is missing in
 // between, the minutes with use say from when to when. A minute in which most nodes began or ended
-// is cut too: else what they used in a part of it would be drawn as low use.
+// is cut too, and a longer bucket where nothing was measured before or after: else what was used in a
+// part of it would be drawn as low use.
 export function known(buckets, list) {
   const has = list.map((a) => (a.total && a.groups.length > 0)), first = has.indexOf(true), last = has.lastIndexOf(true), now = Date.now() / 1000;
-  const instants = (a, key) => a.groups.map((g) => Date.parse(g[key]) / 1000).filter((t) => !Number.isNaN(t));
   return buckets.map((b, i) => {
     const c = covered(list[i]), length = Math.min(list[i].averages_over_seconds, c.seconds);
     if (i !== first && i !== last) {
+      if (b.to - b.from > 60 && c.nodes > 0) return cut(b, ...endsOf(b, list[i]), Number(list[i].averages_over_seconds), false);
       if (b.to - b.from > 60 || !(c.seconds > 0) || c.seconds > 0.9 * (b.to - b.from)) return b;
       const few = (j) => covered(list[j]).nodes < c.nodes / 2;
       return few(i - 1) ? { from: b.to - c.seconds, to: b.to } : few(i + 1) ? { from: b.from, to: b.from + c.seconds } : b;
     }
     if (!(length > 0) || length >= b.to - b.from) return b;
-    const begin = Math.max(b.from, Math.min(...instants(list[i], "first_at"))), end = Math.min(b.to, Math.max(...instants(list[i], "last_at")));
+    const [begin, end] = endsOf(b, list[i]);
+    if (first !== last && c.nodes > 0 && (i === last ? begin > b.from : end < b.to)) return cut(b, begin, end, length, i === last);
     const until = i !== last ? b.to : i === first ? Math.min(b.to > now ? now : b.to, end) : b.from + length > end - 60 ? Math.min(b.to, b.from + length) : end;
     const from = i !== first ? b.from : until - length < begin + 60 ? Math.max(b.from, until - length) : begin;
     return until > from ? { from, to: until } : b;
   });
 }
+
+// cut is the part of a bucket from begin to end, whole minutes, of which so many seconds were measured. What is
+// missing of the minutes at its ends is divided among them. ends says that its end is one, wherever it is.
+function cut(b, begin, end, seconds, ends) {
+  const sides = [begin > b.from, ends || end < b.to], each = (end - begin - seconds) / sides.filter(Boolean).length;
+  const off = sides.map((is) => (is && each > 0 && each < 60 ? each : 0));
+  return begin < end && sides.includes(true) ? { from: begin + off[0], to: end - off[1] } : b;
+}
+
+// measured are buckets as far as they are known. over says for how long the only machine of a bucket was
+// measured, where that is not all of it; of several machines nobody knows whether at the same time.
+export const measured = (buckets, list) => known(buckets, list).map((b, i) => { const c = covered(list[i]); return c.nodes === 1 && c.seconds > 0 && c.seconds < b.to - b.from ? { ...b, over: c.seconds } : b; });
+
+// secondsOf is for how long a bucket was measured: its values are averages over that time.
+export const secondsOf = (b) => b.over ?? b.to - b.from;
 
 // coarse answers a question for each of about thirty buckets of a span, a dozen for many nodes: { buckets, of }.
 // Buckets are as short as the rows that the ledger has of all of the range.
@@ -132,8 +172,8 @@ export async function coarse(params, span, nodes, signal) {
   return null;
 }
 
-// mean is the average of a figure over the time of a bucket; null where it is absent.
-export const mean = (sum, field, b) => (sum && sum[field] !== null && sum[field] !== undefined ? Number(sum[field]) / (b.to - b.from) : null);
+// mean is the average of a figure over the time of a bucket that was measured; null where it is absent.
+export const mean = (sum, field, b) => (sum && sum[field] !== null && sum[field] !== undefined ? Number(sum[field]) / secondsOf(b) : null);
 
 // less is what of an amount is not in some of its parts: 0 where only rounding is left.
 export const less = (whole, parts) => (whole - parts > 1e-9 * whole ? whole - parts : 0);

@@ -4,6 +4,7 @@ import { html, useMemo } from "../vendor/preact.mjs";
 import { Card, Shown, Empty, Bar, Figure, Quality, useData } from "./ui.js";
 import { Chart } from "./chart.js";
 import { resources, stacks, stack, capacity, errors, traffic, flows } from "./series.js";
+import { secondsOf } from "./history.js";
 import { before, isNow, ledger, zoom } from "./span.js";
 import { isDown } from "./api.js";
 import { known, text, shareOf, inconsistent, when, ago, few, exactly } from "./fmt.js";
@@ -72,11 +73,11 @@ function drawing(of, resource, idle, previous) {
   const series = stack(of, resource, idle), r = resources[resource];
   const sum = new Map(), all = capacity(of, resource), most = Math.max(0, ...all.map(([, v]) => v || 0));
   for (const s of series) for (const [t, v] of s.values) sum.set(t, (sum.get(t) || 0) + (v || 0));
-  const used = Math.max(0, ...sum.values()), out = { series }, lately = all.map(([, v]) => v).filter(known).slice(-5).sort((a, b) => a - b), whole = lately[lately.length >> 1];
+  const used = Math.max(0, ...sum.values()), out = { series }, whole = Math.max(...all.map(([, v]) => v).filter(known).slice(-2));
   if (resource === "power" && !idle) { const w = idlePower(of); if (w > 0) out.note = "without idle, " + text(w, r.unit); }
   if (resource === "power") out.band = bandOf(series, [{ values: errors(of, idle).filter(([, v]) => v !== null) }]);
   else if (most > 0) {
-    // The capacity of late, and of whole CPUs: the machines of a bucket may begin and end in it.
+    // The capacity of late, and of whole CPUs: of the latest bucket, some machines may not have sent anything yet.
     out.note = "of " + text(resource === "cpu" ? Math.round(whole) : whole, r.unit);
     if (!idle && most < 1.6 * used) out.series = [...series, { name: "capacity", tone: "capacity", over: true, dash: [5, 4], values: all }];
   }
@@ -92,7 +93,7 @@ function drawing(of, resource, idle, previous) {
 // idlePower is the power that no workload caused, in the latest bucket that has some.
 function idlePower(of) {
   const i = of.kinds.findLastIndex((a) => a && a.groups.some((g) => g.kind === "idle" && known(g.energy_joules))), b = of.buckets[i];
-  return i < 0 ? 0 : of.kinds[i].groups.reduce((a, g) => a + (g.kind === "idle" ? Number(g.energy_joules || 0) : 0), 0) / (b.to - b.from);
+  return i < 0 ? 0 : of.kinds[i].groups.reduce((a, g) => a + (g.kind === "idle" ? Number(g.energy_joules || 0) : 0), 0) / secondsOf(b);
 }
 
 // useStacks asks for stacks, and with compare for those of the range before too.

@@ -3,7 +3,7 @@
 // levels that the server keeps of them. No query is about all workloads at every step.
 import { get, range } from "./api.js";
 import { ledger } from "./span.js";
-import { history, mean, less } from "./history.js";
+import { history, mean, less, secondsOf } from "./history.js";
 import { worst } from "./fmt.js";
 
 // amount is the figure of the ledger whose average over time is drawn, off its possible error,
@@ -70,7 +70,7 @@ function partsAt(answer, field) {
 export function stack(of, resource, withIdle) {
   const r = resources[resource], { buckets, dimension } = of, at = buckets.map((b) => b.from);
   const parts = of.kinds.map((a) => partsAt(a, r.amount));
-  const line = (f, q) => buckets.map((b, i) => [at[i], parts[i] ? f(i) / (b.to - b.from) : null, parts[i] ? q(i) : ""]);
+  const line = (f, q) => buckets.map((b, i) => [at[i], parts[i] ? f(i) / secondsOf(b) : null, parts[i] ? q(i) : ""]);
   const quality = (wanted) => (i) => worst(of.kinds[i].groups.filter(wanted).map((g) => g.quality && g.quality[r.amount]).filter(Boolean)), ofWork = quality((g) => g.kind !== "idle" && g.kind !== "system");
   const amount = (i, name) => { const g = of.groups[i] && of.groups[i].groups.find((g) => g[dimension] === name); return g ? Number(g[r.amount] || 0) : 0; };
   const top = of.top[resource].filter((name) => buckets.some((_, i) => amount(i, name) > 0));
@@ -82,18 +82,18 @@ export function stack(of, resource, withIdle) {
   return parts.some(Boolean) ? series : [];
 }
 
-// capacity is the whole of a resource over time.
-export const capacity = (of, resource) => of.buckets.map((b, i) => [b.from, of.kinds[i] && of.kinds[i].whole ? mean(of.kinds[i].whole, resources[resource].amount, b) : null]);
+// capacity is the whole of a resource over time; null where nothing was measured.
+export const capacity = (of, resource) => of.buckets.map((b, i) => [b.from, of.kinds[i] && of.kinds[i].whole && of.kinds[i].groups.length > 0 ? mean(of.kinds[i].whole, resources[resource].amount, b) : null]);
 
 // errors is how far the power of the parts that are drawn may be off.
 export const errors = (of, withIdle) => of.buckets.map((b, i) => {
   const list = of.kinds[i] ? of.kinds[i].groups.filter((g) => (withIdle || g.kind !== "idle") && g[resources.power.off] !== null) : [];
-  return [b.from, list.length ? list.reduce((a, g) => a + Number(g[resources.power.off]), 0) / (b.to - b.from) : null];
+  return [b.from, list.length ? list.reduce((a, g) => a + Number(g[resources.power.off]), 0) / secondsOf(b) : null];
 });
 
 // traffic is what workloads read and wrote, or received and sent, from the ledger.
 export function traffic(of, names) {
-  return names.map(([name, field]) => ({ name, values: of.buckets.map((b, i) => { const p = partsAt(of.kinds[i], field); return [b.from, p ? p.workloads / (b.to - b.from) : null, p && of.kinds[i].total && of.kinds[i].total.quality ? of.kinds[i].total.quality[field] : ""]; }) })).filter((s) => s.values.some(([, v]) => v !== null));
+  return names.map(([name, field]) => ({ name, values: of.buckets.map((b, i) => { const p = partsAt(of.kinds[i], field); return [b.from, p ? p.workloads / secondsOf(b) : null, p && of.kinds[i].total && of.kinds[i].total.quality ? of.kinds[i].total.quality[field] : ""]; }) })).filter((s) => s.values.some(([, v]) => v !== null));
 }
 
 // flows are the bytes a second of machines, both ways.
