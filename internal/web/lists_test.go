@@ -205,6 +205,10 @@ func lists(t *testing.T, ctx context.Context) {
 	expect(t, ctx, "the traffic of a machine that belongs to no workload", `
 		const { withOutside } = await of("pages/live.js"), row = (kind, network_rx_bytes_per_second) => ({ id: kind, kind, network_rx_bytes_per_second });
 		const says = (network, ...rows) => { const m = withOutside({ network, workloads: rows }); return m.workloads.map((w) => w.kind + " " + (w.network_rx_bytes_per_second ?? "–")).join() + " " + m.over; }, flow = { in_bytes_per_second: 7, out_bytes_per_second: null };
+	expect(t, ctx, "the traffic of machines of which a server has no series", `
+		const { traffic } = await of("series.js"), g = (kind, disk, network) => ({ kind, disk, network, quality: {} }), kinds = [{ groups: [g("job", 60, 30), g("system", 540, null), g("idle", null, null)] }, { groups: [] }];
+		return ["disk", "network"].map((f) => traffic({ buckets: [{ from: 0, to: 60 }, { from: 60, to: 120 }], kinds }, [["read", f]]).map((s) => [s.whole, s.values.map(([, v]) => v).join()]).join());`,
+		`["true,10,","false,0.5,"]`)
 		return [says(flow, row("job", 2), row("system")), says(flow, row("job", 9), row("system")), says(flow, row("job", 2), row("system", 1)), says(null, row("system"))];`,
 		`["job 2,system 5 false","job 9,system – true","job 2,system 1 false","system – false"]`)
 	expect(t, ctx, "workloads that were busy lately", `

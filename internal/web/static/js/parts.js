@@ -124,8 +124,7 @@ const qualityAt = (of, field, t) => { const i = of.buckets.findIndex((b) => t >=
 // moved is a series of the range before as a dashed line of this one, so many seconds later.
 const moved = (s, shift) => ({ name: s.name + ", previous period", tone: "previous", over: true, dash: [6, 4], values: s.values.map(([t, v]) => [Number(t) + shift, v]) });
 
-// Flows is the traffic of machines over time, both ways; that of workloads, by the ledger, where
-// this server has no series of it. names are the figures of the ledger. previous is as of Stacked.
+// Flows is the traffic of machines over time, both ways; by the ledger, where this server has no series of it. names are the figures of the ledger. previous is as of Stacked.
 export function Flows({ title, name, match = "", nodes = 1, of, names, span, previous, compare, height = 170, width, marks }) {
   const at = of.data ? of.data.span : span, waits = of.loading && !of.data, shift = Date.parse(ledger(span).from) / 1000 - before(span).from;
   const data = useData((signal) => (waits ? Promise.resolve(null) : flows(name, match, nodes, at, signal)), [name, match, at.from, at.to, waits]);
@@ -138,7 +137,7 @@ export function Flows({ title, name, match = "", nodes = 1, of, names, span, pre
     return [...own, ...(compare && past.data ? past.data.map((s) => moved(s, shift)) : [])];
   }, [of.data, data.data, past.data, previous, compare]);
   const booked = data.data && data.data.length === 0;
-  return html`<${Card} title=${title} note=${booked && lines.length ? "of workloads" : ""} width=${width}><${Shown} of=${data} height=${height + 34}>${() => (lines.length === 0
+  return html`<${Card} title=${title} note=${lines.length === 0 ? "" : booked && !lines[0].whole ? "of workloads" : nodes > 1 ? "of all machines" : "of the machine"} width=${width}><${Shown} of=${data} height=${height + 34}>${() => (lines.length === 0
     ? html`<div class="hollow" style=${{ minHeight: height + 34 + "px" }}><${NoData} what=${title.toLowerCase()} /></div>`
     : html`<${Chart} series=${lines} buckets=${booked ? of.data.buckets : undefined} reach=${of.data && of.data.ends} span=${at} unit="rate" height=${height} label=${title} marks=${marks} />`)}</${Shown}></${Card}>`;
 }

@@ -4,7 +4,7 @@
 import { get, range } from "./api.js";
 import { ledger } from "./span.js";
 import { history, mean, less, secondsOf } from "./history.js";
-import { worst } from "./fmt.js";
+import { worst, known } from "./fmt.js";
 
 // amount is the figure of the ledger whose average over time is drawn, off its possible error,
 // and field the figure that tables show and sort by.
@@ -91,9 +91,10 @@ export const errors = (of, withIdle) => of.buckets.map((b, i) => {
   return [b.from, list.length ? list.reduce((a, g) => a + Number(g[resources.power.off]), 0) / secondsOf(b) : null];
 });
 
-// traffic is what workloads read and wrote, or received and sent, from the ledger.
+// traffic is what was read and written, or received and sent, from the ledger: by the machines, where the ledger
+// has what belongs to no workload too, as of disks; else by their workloads. whole says which.
 export function traffic(of, names) {
-  return names.map(([name, field]) => ({ name, values: of.buckets.map((b, i) => { const p = partsAt(of.kinds[i], field); return [b.from, p ? p.workloads / secondsOf(b) : null, p && of.kinds[i].total && of.kinds[i].total.quality ? of.kinds[i].total.quality[field] : ""]; }) })).filter((s) => s.values.some(([, v]) => v !== null));
+  return names.map(([name, field]) => ({ name, whole: of.kinds.some((a) => a && a.groups.some((g) => g.kind === "system" && known(g[field]))), values: of.buckets.map((b, i) => { const p = partsAt(of.kinds[i], field); return [b.from, p ? (p.workloads + p.system) / secondsOf(b) : null, p && of.kinds[i].total && of.kinds[i].total.quality ? of.kinds[i].total.quality[field] : ""]; }) })).filter((s) => s.values.some(([, v]) => v !== null));
 }
 
 // flows are the bytes a second of machines, both ways.
