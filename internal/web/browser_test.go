@@ -303,7 +303,7 @@ func TestFleetInChromium(t *testing.T) {
 	}
 	for _, s := range screens {
 		for _, v := range []visit{
-			{"fleet-overview", "/?range=15m", "Balance"}, {"fleet-jobs", "/jobs?range=15m&cols=kind~namespace~user~cluster~nodes~trend~cpu_seconds~memory_average_bytes~energy_joules", "postgres-main"},
+			{"fleet-overview", "/?range=15m", "Balance"}, {"fleet-jobs", "/jobs?range=15m&cols=kind~namespace~user~cluster~nodes~trend~cpu_seconds~memory~disk_written_bytes~network_rx_bytes~energy_joules", "postgres-main"},
 			{"fleet-job", "/job?job=postgres-main&range=15m&parts=workload", "All figures"}, {"fleet-nodes", "/nodes", "rack1-n01"}, {"fleet-node", "/node/rack1-n01?range=15m", "Jobs on this node"},
 			{"fleet-flow", "/flow?range=15m", "CPU packages"}, {"fleet-evil", "/job?range=15m&job=" + url.QueryEscape(fleet.HostileNames[0]), fleet.HostileNames[0]}, {"fleet-health", "/health?range=15m", "Nodes not reporting"},
 		} {

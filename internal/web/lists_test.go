@@ -115,6 +115,10 @@ func lists(t *testing.T, ctx context.Context) {
 			.concat(Object.values(linesOf([row], [0, 60].map((from) => ({ from, to: from + 60 })), [answer(30, 60), answer(10, 60)], 130)))
 			.concat(Object.values(linesOf([row], [0, 3600].map((from) => ({ from, to: from + 3600 })), [answer(1800, 3600), answer(900, 1800)], 5400)))
 			.concat(Object.values(linesOf([row], [0, 60].map((from) => ({ from, to: from + 60 })), [{ averages_over_seconds: 60, groups: [] }, answer(30, 60)])));`, `[[0.5,0.5,0.5],[0.5,null],[0.5,0.5],[null,0.5]]`)
+	expect(t, ctx, "curves without what a job used, and lone values of a curve", `
+		const { isRecent } = await of("pages/jobs.js"), { Spark } = await of("ui.js"), path = (values) => Spark({ values }).props.children.at(-1).props.d;
+		return [isRecent([null, 0, null], { cpu_seconds: "1.5" }), isRecent([null, 0.1, null], { cpu_seconds: 1 }), isRecent([0, 0], { cpu_seconds: 0 }), isRecent(undefined, { cpu_seconds: 1 }), isRecent([null, null], { cpu_seconds: 0 }), path([null, 1, null]), path([1, 0])];`,
+		`[true,false,false,false,true,"M31.2,3.0L72.8,3.0","M0.0,3.0L104.0,20.0"]`)
 	expect(t, ctx, "figures of more time than the range, and marks of charts", `
 		const { widened } = await of("pages/job.js"), { qualityOf } = await of("jobcharts.js"), used = { from: "1970-01-01T00:01:00Z", to: "1970-01-01T00:03:00Z" }, c = { lines: [["a", "a"], ["b", "b"], ["c", "c"]], split: "d", q: "d" };
 		return [widened(used, { name: "", from: 60, to: 180 }), widened(used, { name: "", from: 60.5, to: 179.5 }), widened(used, { name: "", from: 61, to: 180 }), widened(used, { name: "", from: 60, to: 170 }), widened(used, { name: "1h", from: 70, to: 170 }),
@@ -124,7 +128,10 @@ func lists(t *testing.T, ctx context.Context) {
 		const { usualOf, sumOf } = await of("pages/jobs.js"), of1 = (...names) => names.map((dimension) => ({ dimension, workloads: 1 })), nodes = [{ cluster: "a" }, { cluster: "b" }];
 		const row = (v, q) => ({ cpu_seconds: v, quality: { cpu_seconds: q } });
 		return [usualOf(of1("namespace", "user"), nodes), usualOf(of1(), nodes), usualOf([{ dimension: "user", workloads: 0 }], nodes.slice(1))].map((l) => l.slice(7).join()).concat([[row("1.5", "measured"), row(null, "absent")], []].map((l) => JSON.stringify(sumOf(l, ["cpu_seconds"], row(2, "apportioned")))));`,
-		`["namespace,user,nodes","cluster,nodes","","{\"quality\":{\"cpu_seconds\":\"apportioned\"},\"cpu_seconds\":3.5}","{\"quality\":{\"cpu_seconds\":\"apportioned\"},\"cpu_seconds\":2}"]`)
+		`["namespace,cluster,user,nodes","cluster,nodes","","{\"quality\":{\"cpu_seconds\":\"apportioned\"},\"cpu_seconds\":3.5}","{\"quality\":{\"cpu_seconds\":\"apportioned\"},\"cpu_seconds\":2}"]`)
+	expect(t, ctx, "how many jobs and rows are listed", `
+		const { counted } = await of("pages/jobs.js"), rows = ["a", "a", "b"].map((job) => ({ job }));
+		return [counted(rows, 0), counted(rows.slice(1), 0), counted(rows.slice(2), 0), counted(rows, 7274)];`, `["2 jobs in 3 rows","2 jobs","1 job","3 of 7,277 rows"]`)
 	expect(t, ctx, "columns of a narrow screen", `
 		const { inOrder } = await of("pages/jobs.js");
 		const columns = [{ key: "job", always: true }, { key: "kind" }, { key: "trend" }, { key: "cpu_seconds", fields: ["cpu_seconds"], width: "9rem" }, { key: "peak", fields: ["peak"], width: "5rem" }];
@@ -184,6 +191,9 @@ func lists(t *testing.T, ctx context.Context) {
 		const of1 = (more) => { const t = arrange(machine, { ...opt, ...more }); return t.rows.map((r) => r.label).join() + " " + t.restCount + " " + t.idleCount; };
 		return [of1({ hideIdle: false }), of1({ hideIdle: true }), of1({ hideIdle: true, recent: new Set(["still"]) }), of1({ hideIdle: true, filter: "still" }), of1({ hideIdle: true, filter: "lar" })];`,
 		`["b,system,a,large,still,idle 0 0","b,system,a,large,idle 1 1","b,system,a,large,still,idle 0 0"," 6 1","large 5 0"]`)
+	expect(t, ctx, "of how long the curves of Live are", `
+		const { lasting } = await of("pages/live.js"), at = (at) => ({ at });
+		return [lasting([]), lasting([at("2026-01-01T00:00:00Z")]), lasting([at("2026-01-01T00:00:00Z"), at("2026-01-01T00:03:00Z")])];`, `["","","3.00 min"]`)
 	expect(t, ctx, "the total of a machine whose rows do not show all traffic", `
 		const { machineOf } = await of("pages/live.js"), none = { value: 0, quality: 1 }, total = { cpu: { value: 2, quality: 1 }, diskRead: none, diskWritten: none, networkRx: none, networkTx: none };
 		const shown = (m) => Object.entries(machineOf(m, total)).map(([k, f]) => k + " " + (f ? f.value : "–")).join();
@@ -192,12 +202,13 @@ func lists(t *testing.T, ctx context.Context) {
 	expect(t, ctx, "the traffic of a machine beside that of its jobs", `
 		const { withOutside } = await of("pages/node.js");
 		const g = (kind, network_rx_bytes) => ({ job: kind, kind, network_rx_bytes, quality: {} }), used = { groups: [g("job", 5), g("idle", null), g("system", null)], rest_groups: 1, rest: g("", 2), total: g("", 7) };
-	expect(t, ctx, "of how long the curves of Live are", `
-		const { lasting } = await of("pages/live.js"), at = (at) => ({ at });
-		return [lasting([]), lasting([at("2026-01-01T00:00:00Z")]), lasting([at("2026-01-01T00:00:00Z"), at("2026-01-01T00:03:00Z")])];`, `["","","3.00 min"]`)
 		const says = (bytes, u = used) => { const w = withOutside(u, bytes); return [...w.groups, w.total].map((g) => g.network_rx_bytes).join(",") + " " + w.within; };
 		return [says(10), says(6), says(null), says(9, { ...used, groups: [g("job", 5)], rest_groups: 0 })];`,
 		`["5,,3,10 false","5,,,6 true","5,,, false","5,4,9 false"]`)
+	expect(t, ctx, "the traffic of machines of which a server has no series", `
+		const { traffic } = await of("series.js"), g = (kind, disk, network) => ({ kind, disk, network, quality: {} }), kinds = [{ groups: [g("job", 60, 30), g("system", 540, null), g("idle", null, null)] }, { groups: [] }];
+		return ["disk", "network"].map((f) => traffic({ buckets: [{ from: 0, to: 60 }, { from: 60, to: 120 }], kinds }, [["read", f]]).map((s) => [s.whole, s.values.map(([, v]) => v).join()]).join());`,
+		`["true,10,","false,0.5,"]`)
 	expect(t, ctx, "how many nodes a sum has", `
 		const { counted } = await of("pages/nodes.js"), live = { cpu_cores: {} };
 		return [counted([live, live]), counted([live, {}]), counted([live, { ...live, nested: true }, {}])];`,
@@ -205,10 +216,6 @@ func lists(t *testing.T, ctx context.Context) {
 	expect(t, ctx, "the traffic of a machine that belongs to no workload", `
 		const { withOutside } = await of("pages/live.js"), row = (kind, network_rx_bytes_per_second) => ({ id: kind, kind, network_rx_bytes_per_second });
 		const says = (network, ...rows) => { const m = withOutside({ network, workloads: rows }); return m.workloads.map((w) => w.kind + " " + (w.network_rx_bytes_per_second ?? "–")).join() + " " + m.over; }, flow = { in_bytes_per_second: 7, out_bytes_per_second: null };
-	expect(t, ctx, "the traffic of machines of which a server has no series", `
-		const { traffic } = await of("series.js"), g = (kind, disk, network) => ({ kind, disk, network, quality: {} }), kinds = [{ groups: [g("job", 60, 30), g("system", 540, null), g("idle", null, null)] }, { groups: [] }];
-		return ["disk", "network"].map((f) => traffic({ buckets: [{ from: 0, to: 60 }, { from: 60, to: 120 }], kinds }, [["read", f]]).map((s) => [s.whole, s.values.map(([, v]) => v).join()]).join());`,
-		`["true,10,","false,0.5,"]`)
 		return [says(flow, row("job", 2), row("system")), says(flow, row("job", 9), row("system")), says(flow, row("job", 2), row("system", 1)), says(null, row("system"))];`,
 		`["job 2,system 5 false","job 9,system – true","job 2,system 1 false","system – false"]`)
 	expect(t, ctx, "workloads that were busy lately", `

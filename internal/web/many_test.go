@@ -36,7 +36,7 @@ func TestManyInChromium(t *testing.T) {
 	u.opens(f.URL + "/query")
 	u.sees("a large energy with a large error", `(() => { const ask = window.fetch; window.fetch = async (path, more) => {
 		const r = await ask(path, more);
-		if (!path.startsWith("/v1/usage?by=job%2Ckind%2Cnamespace%2Cuser&fields=")) return r;
+		if (!path.startsWith("/v1/usage?by=job%2Ckind%2Cnamespace%2Cuser%2Ccluster&fields=")) return r;
 		const a = await r.json();
 		for (const g of a.groups) [g.energy_joules, g.energy_error_joules] = [33.68 * 3.6e6, 33.09 * 3.6e6];
 		return new Response(JSON.stringify(a));

@@ -175,7 +175,7 @@ func TestUse(t *testing.T) {
 
 	// A table sorts by its headings, and shows the selected columns.
 	u.opens(f.URL + "/jobs?range=15m")
-	u.clicks("th:nth-child(8) button")
+	u.clicks("th:nth-child(9) button")
 	u.sees("sorted", `document.querySelector("th[aria-sort]")?.innerText.includes("Memory")`)
 	u.button("Columns")
 	u.clicks(".pop label:nth-of-type(4) input")

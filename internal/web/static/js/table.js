@@ -29,7 +29,7 @@ function useOrder(columns, name) {
 
 function Head({ columns, column, down, name }) {
   const sort = (c) => put({ [name]: c.key + (c.key === column.key && down ? ".up" : ".down") }, true);
-  return html`<thead><tr>${columns.map((c) => html`<th scope="col" class=${(c.num ? "num " : "") + (c.class || "")} title=${c.help || null} aria-sort=${c.key === column.key ? (down ? "descending" : "ascending") : null} style=${c.width ? { width: c.width } : null}>
+  return html`<thead><tr>${columns.map((c) => html`<th scope="col" class=${(c.num ? "num " : "") + (c.class || "")} title=${c.help || null} aria-sort=${c.key === column.key ? (down ? "descending" : "ascending") : null} style=${c.width && !c.grows ? { width: c.width } : null}>
     ${c.value ? html`<button type="button" onClick=${() => sort(c)}>${c.title}<span class="arrow" aria-hidden="true">${c.key === column.key ? (down ? "↓" : "↑") : ""}</span></button>` : c.title}</th>`)}</tr></thead>`;
 }
 
@@ -79,7 +79,7 @@ function usePlace(count, box, on) {
 }
 
 // Table draws rows. Columns are { key, title, num, value(row), order(a, b), cell(row), help,
-// width }; a table cannot be sorted by one without value. seen is called
+// width, grows }; one that grows has at least its width, and the room that others leave. A table cannot be sorted by one without value. seen is called
 // with the visible rows. With wraps, rows have different heights, and up to 500 are drawn. Rows of
 // a higher rank come last, in any order. One of few rows is shown as a whole: nothing says that more
 // follow. One of more rows that is not tall says which of them are seen, and can be shown as a whole too.

@@ -253,9 +253,9 @@ export function Job({ name, node, kind }) {
 export function Spark({ values, label }) {
   if (!values || values.length < 2) return html`<svg class="spark" aria-hidden="true"></svg>`;
   const most = Math.max(...values, 1e-12), w = 104, h = 22;
-  // Values that are absent divide the line.
+  // Values that are absent divide the line; a value between two of them is a short one.
   const parts = [[]], x = (i) => ((i / (values.length - 1)) * w).toFixed(1);
   values.forEach((v, i) => { if (known(v)) parts.at(-1).push([x(i), (h - 2 - (v / most) * (h - 5)).toFixed(1)]); else parts.push([]); });
-  const lines = parts.filter((p) => p.length > 0);
+  const step = w / (values.length - 1), lines = parts.filter((p) => p.length > 0).map((p) => (p.length > 1 ? p : [-0.4, 0.4].map((off) => [Math.min(w, Math.max(0, Number(p[0][0]) + off * step)).toFixed(1), p[0][1]])));
   return html`<svg class="spark" viewBox="0 0 ${w} ${h}" preserveAspectRatio="none" role="img" aria-label=${label || "over time"}><path class="area" d=${lines.map((p) => `M${p[0][0]},${h}L${p.join("L")}L${p.at(-1)[0]},${h}Z`).join("")} /><path class="line" d=${lines.map((p) => "M" + p.join("L")).join("")} /></svg>`;
 }

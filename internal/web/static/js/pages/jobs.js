@@ -13,19 +13,23 @@ const some = 2000; // rows that are loaded at first
 
 const named = (key, title, width) => ({ key, title, dim: key, width, value: (r) => r[key] || null, cell: (r) => (r[key] ? html`<span title=${r[key]}>${r[key]}</span>` : html`<span class="absent" title="none">–</span>`) });
 
-const widths = { amount: "7.4rem", running: "9.4rem" };
+// On a screen of 1440 pixels, all columns at first of a fleet stand without scrolling.
+const widths = { amount: "6.6rem", running: "9.4rem" };
+
+// isRecent reports whether a curve has none of what a job used, or no value at all.
+export const isRecent = (values, r) => Boolean(values) && (values.every((v) => v === null) || (Number(r.cpu_seconds) > 0 && !values.some((v) => v > 0)));
 
 // placeOf tells jobs of one name apart.
 const placeOf = (r) => ["namespace", "user", "project", "cluster"].map((d) => r[d]).filter(Boolean).join(" · ");
 
 function allColumns(trend, total, rows, over, narrow) {
-  const { amount, whileRunning, whileItRan } = amounts(rows, widths, over), cpu = amount("cpu_seconds", "CPU", "seconds", "CPU time in the range", { first: true, width: "9.2rem" });
+  const { amount, whileRunning, whileItRan } = amounts(rows, widths, over), cpu = amount("cpu_seconds", "CPU", "seconds", "CPU time in the range", { first: true, width: "9.4rem" });
   return [
-    { key: "job", title: "Job", always: true, width: narrow ? "10.4rem" : "12rem", class: "name", value: (r) => r.job.toLowerCase(), cell: (r) => { const of = narrow && placeOf(r); return of ? html`<span class="two"><${Job} name=${r.job} /><small title=${of}>${of}</small></span>` : html`<${Job} name=${r.job} />`; } },
+    { key: "job", title: "Job", always: true, width: narrow ? "10.4rem" : "12rem", grows: !narrow, class: "name", value: (r) => r.job.toLowerCase(), cell: (r) => { const of = narrow && placeOf(r); return of ? html`<span class="two"><${Job} name=${r.job} /><small title=${of}>${of}</small></span>` : html`<${Job} name=${r.job} />`; } },
     { key: "kind", title: "Kind", width: "6.2rem", value: (r) => r.kind, cell: (r) => html`<${Kind} of=${r.kind} />${r.kind === "path" && html`<span class="muted">group</span>`}` },
-    named("namespace", "Namespace", "7rem"), named("user", "User", "5.6rem"), named("project", "Project", "8rem"), named("cluster", "Cluster", "7rem"),
-    { key: "nodes", title: "Nodes", num: true, width: "5rem", value: (r) => r.nodes, cell: (r) => grouped(r.nodes) },
-    { key: "trend", title: "CPU over time", width: "7.6rem", help: "CPU use over the range; each chart has its own scale", cell: (r) => html`<${Spark} values=${trend[keyOf(r)]} label=${"CPU of " + r.job} />` },
+    named("namespace", "Namespace", "6.4rem"), named("user", "User", "4.8rem"), named("project", "Project", "8rem"), named("cluster", "Cluster", "5.2rem"),
+    { key: "nodes", title: "Nodes", num: true, width: "4.5rem", value: (r) => r.nodes, cell: (r) => grouped(r.nodes) },
+    { key: "trend", title: "CPU over time", width: "7.6rem", help: "CPU use over the range; each chart has its own scale", cell: (r) => (!trend[keyOf(r)] ? html`<span class="absent" title="loading">…</span>` : isRecent(trend[keyOf(r)], r) ? html`<span class="absent" title="nothing before the latest minutes, which are still being measured">–</span>` : html`<${Spark} values=${trend[keyOf(r)]} label=${"CPU of " + r.job} />`) },
     { ...cpu, cell: (r) => html`${cpu.cell(r)}<span class="share" title=${text(shareOf(Number(r.cpu_seconds), total.cpu), "percent") + " of the CPU time of all jobs and the system"}><i style=${{ width: Math.min(100, 100 * Number(r.cpu_seconds) / total.most) + "%" }}></i></span>` },
     amount("cpu_throttled_seconds", "Throttled", "seconds", "time in which tasks were throttled by a CPU limit"),
     whileItRan("memory", "Memory", "memory_byte_seconds", "bytes", "average memory, with page cache,"),
@@ -35,16 +39,15 @@ function allColumns(trend, total, rows, over, narrow) {
     amount("disk_read_bytes", "Read", "bytes", "bytes read from disks", { long: "Disk read" }), amount("disk_written_bytes", "Written", "bytes", "bytes written to disks", { long: "Disk written" }),
     amount("network_rx_bytes", "Received", "bytes", "bytes received", { long: "Network received" }), amount("network_tx_bytes", "Sent", "bytes", "bytes sent", { long: "Network sent" }),
     amount("processes", "Started", "count", "processes started", { long: "Processes started" }), amount("oom_kills", "OOM kills", "count", "processes killed because memory ran out"),
-    amount("energy_joules", "Energy", "joules", "energy of the activity, with the possible error", { width: "14.9rem", off: "energy_error_joules" }),
+    amount("energy_joules", "Energy", "joules", "energy of the activity, with the possible error", { width: "14.2rem", off: "energy_error_joules" }),
   ];
 }
 const usual = ["kind", "trend", "cpu_seconds", "memory", "disk_written_bytes", "network_rx_bytes", "energy_joules"];
 
-// usualOf are the columns at first: whose a job is and where it runs, where that differs. The names of clusters
-// stand in for those of namespaces.
+// usualOf are the columns at first: whose a job is and where it runs, where that differs.
 export function usualOf(dimensions, nodes) {
   const has = (d) => dimensions.some((of) => of.dimension === d && of.workloads > 0), clusters = new Set(nodes.map((n) => n.cluster)).size > 1;
-  return [...usual, ...(has("namespace") ? ["namespace"] : clusters ? ["cluster"] : []), ...(has("user") ? ["user"] : []), ...(nodes.length > 1 ? ["nodes"] : [])];
+  return [...usual, ...(has("namespace") ? ["namespace"] : []), ...(clusters ? ["cluster"] : []), ...(has("user") ? ["user"] : []), ...(nodes.length > 1 ? ["nodes"] : [])];
 }
 
 // inOrder moves the figures beside the names on a narrow screen, and the other columns after them.
@@ -126,6 +129,14 @@ export function sumOf(rows, fields, rest) {
   return sum;
 }
 
+// counted says how many jobs are listed, and where a job has several rows, as one of several users has, how many rows.
+// Of jobs that are not loaded only the rows are known.
+export function counted(rows, rest) {
+  const jobs = new Set(rows.map((r) => r.job)).size;
+  if (rest > 0) return `${grouped(rows.length)} of ${few(rows.length + rest, "row")}`;
+  return few(jobs, "job") + (jobs < rows.length ? ` in ${few(rows.length, "row")}` : "");
+}
+
 function List({ nodes, first }) {
   const { query } = useHere();
   const span = useSpan(query);
@@ -161,11 +172,11 @@ function List({ nodes, first }) {
       <${Select} name="kind" label="Kind" all="all" options=${o.kind} /><${Label} value=${query.label} />`;
   return html`<section class="card flush fill"><header class="bar"><${Search} placeholder="Filter jobs" />
       ${narrow ? html`<details class="filters" open=${where.length > 0}><summary>Filters${where.length > 0 ? " (" + where.length + ")" : ""}</summary><div class="bar">${filters}</div></details>` : filters}
-      <div class="end bar"><span class="muted num" role="status">${data.data ? (data.data.rest_groups > 0 ? grouped(rows.length) + " of " : "") + few(rows.length + data.data.rest_groups, "job") + " with use in " + (span.name || "the range") : data.error ? "" : "…"}</span><${Columns} columns=${columns} shown=${shown} />
+      <div class="end bar"><span class="muted num" role="status" title=${"a row for each " + by.replaceAll(",", ", ").replace(/, (\w+)$/, " and $1") + " with use in the range"}>${data.data ? counted(rows, data.data.rest_groups) + ", " + (span.name ? "last " + span.name : "in the range") : data.error ? "" : "…"}</span><${Columns} columns=${columns} shown=${shown} />
       <button type="button" onClick=${() => save("/v1/usage", { by, where, format: "csv", ...ledger(span) }, "jobs.csv")} title="all columns of all rows, in base units" aria-label="Download CSV">${narrow ? "CSV" : "Download CSV"}</button></div></header>
     <${Shown} of=${data} lines=${14}>${(d) => { const drawn = inOrder(allColumns(trend, share, rows, d.averages_over_seconds, narrow).filter((c) => c.always || shown.includes(c.key)), narrow); return html`<${Table} tall columns=${drawn} rows=${rows} foot=${foot(d, drawn)} id=${keyOf} label="jobs" seen=${shown.includes("trend") ? seen : null}
       empty=${html`<${Empty} title=${filtered ? "No jobs match the filters" : "No jobs in this range"}>${filtered ? html`<button onClick=${() => put({ q: "", cluster: "", namespace: "", user: "", project: "", kind: "", label: "" })}>Show all</button>` : html`<span>Choose a longer range, or run a job: <code>mete run -- COMMAND</code></span>`}</${Empty}>`} />
-      ${d.rest_groups > 0 && html`<footer class="foot muted"><span>${few(d.rest_groups, "more job")} used ${text(d.rest.cpu_seconds, "seconds")} of CPU.</span><button onClick=${() => put({ all: "1" }, true)} disabled=${query.all === "1"}>Load up to 10,000</button></footer>`}`; }}</${Shown}></section>`;
+      ${d.rest_groups > 0 && html`<footer class="foot muted"><span>${few(d.rest_groups, "more row")} used ${text(d.rest.cpu_seconds, "seconds")} of CPU.</span><button onClick=${() => put({ all: "1" }, true)} disabled=${query.all === "1"}>Load up to 10,000</button></footer>`}`; }}</${Shown}></section>`;
 }
 
 const idleOf = (u) => u.groups.filter((g) => g.kind === "idle").reduce((a, g) => a + Number(g.cpu_seconds), 0);

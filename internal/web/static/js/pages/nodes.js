@@ -29,7 +29,7 @@ function columnsOf(rows, narrow) {
   const flow = (key, title) => column(key, title, "rate", "8.3rem", (n) => (n[key] ? n[key].in + n[key].out : null), { quality: (n) => n[key] && n[key].quality });
   const ranged = (key, title, unit, help) => column(key, title, unit, "8rem", (n) => (n.used ? n.used[key] : null), { long: title + " in the range", ranged: true, help });
   return [
-    { key: "name", title: "Node", always: true, width: "10rem", class: "name", order: natural, value: (n) => n.name, cell: (n) => html`<a href=${nodeAt(n.name)} title=${n.node}>${n.name}</a>` },
+    { key: "name", title: "Node", always: true, width: "10rem", grows: !narrow, class: "name", order: natural, value: (n) => n.name, cell: (n) => html`<a href=${nodeAt(n.name)} title=${n.node}>${n.name}</a>` },
     { key: "state", title: "State", width: "5.6rem", first: true, order: byState, value: (n) => n.state, cell: (n) => html`<${State} of=${n.state} />` },
     ...[{ ...usedOf("cpu_cores", "CPU", "cores"), desc: true }, usedOf("memory_bytes", "Memory", "bytes")].map((c) => (narrow ? { ...c, width: "8.6rem" } : c)),
     column("power", "Power", "watts", "12.2rem", (n) => (n.power_watts ? n.power_watts.whole : null), { off: (n) => n.power_watts && n.power_watts.error, quality: (n) => n.power_watts && n.power_watts.quality }),
