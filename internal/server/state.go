@@ -108,11 +108,12 @@ func (s *Server) nodeState(list []tsdb.Sample, n *query.Node, gaps time.Duration
 	if jobsNodeRank(n) > 0 {
 		return list // silence is normal between jobs
 	}
-	up := 1.0
-	if n.State == "silent" {
-		up = 0
+	switch {
+	case n.State != "silent":
+		add(metric.Up, 1)
+	case !n.Through.IsZero() || now.Sub(n.Enrolled) > awaited:
+		add(metric.Up, 0)
 	}
-	add(metric.Up, up)
 	if !n.Through.IsZero() {
 		add(metric.Behind, max(0, now.Sub(n.Through).Seconds()))
 	}
@@ -121,6 +122,9 @@ func (s *Server) nodeState(list []tsdb.Sample, n *query.Node, gaps time.Duration
 	}
 	return list
 }
+
+// awaited is for how long after its enrollment a node from which nothing came yet is not silent.
+const awaited = 2 * time.Minute
 
 // jobsNodeRank returns 1 for the node of a machine's standalone jobs, and 0 for other nodes.
 func jobsNodeRank(n *query.Node) int {

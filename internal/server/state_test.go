@@ -164,6 +164,9 @@ func TestState(t *testing.T) {
 	if got := b.values(t, lab, `{__name__=~"mete_node_.*|mete_conservation.*",node="solo"} == 0`); len(got) != 1 {
 		t.Errorf("metrics of standalone jobs: %v", got)
 	}
+	// A node that has just enrolled is not silent.
+	b.enrollAs(t, registry.Agent, "fresh", "fresh")
+	wait(all, "mete_node_up", map[string]float64{"alpha": 1})
 }
 
 // alerts returns the names of the alerts that a client sees.
