@@ -73,7 +73,7 @@ function Own({ span }) {
     whileRunning("memory", "Memory", "memory_byte_seconds", "bytes", "average memory, with page cache,"), amount("memory_peak_bytes", "Peak memory", "bytes", "peak memory"), amount("disk_written_bytes", "Written", "bytes", "bytes written to disks"),
     amount("energy_joules", "Energy", "joules", "energy of the activity, with the possible error", { off: "energy_error_joules" })];
   return html`<${Shown} of=${data} lines=${3}>${(d) => html`${live.data && html`<div class="inset"><${Facts} of=${[["This process", html`<b class="num">${text(live.data.cpu_seconds_per_minute, "none")}</b> CPU seconds a minute, <b class="num">${text(live.data.rss_bytes, "bytes")}</b> of memory`], ["One measurement takes", html`<b class="num">${text(live.data.tick_us / 1e6, "seconds")}</b>`]]} /></div>`}
-    ${d.groups.length > 0 ? html`<${Table} columns=${columns} rows=${d.groups} id=${(r) => r.workload} name="own" label="mete's own programs" />` : !live.data && html`<${Empty} title="No data on mete's own programs"><span>Run mete-agent and mete-server as services: each then has a control group, and is listed here.</span></${Empty}>`}`}</${Shown}>`;
+    ${d.groups.length > 0 ? html`<${Table} columns=${columns} rows=${d.groups} id=${(r) => r.workload} name="own" label="mete's own programs" />` : !live.data && html`<p class="muted reading">None of them has a control group of its own. Those that run as services are listed here.</p>`}`}</${Shown}>`;
 }
 
 const age = (n) => Date.parse(n.booked_through || n.enrolled_at);
