@@ -35,7 +35,7 @@ func jobColumns(over time.Duration) []column {
 		{title: "Nodes", derive: func(g *v1.Group) figure { return count(g.Nodes) }}, {title: "CPU", key: "cpu_seconds"}, {title: "Throttled", key: "cpu_throttled_seconds"},
 		{title: "Workload peak", key: "memory_peak_bytes"}, {title: "Memory", derive: func(g *v1.Group) figure { return whileItRan(g, "memory_byte_seconds", "B", over) }}, {title: "Cores, running", derive: func(g *v1.Group) figure { return per(&g.Figures, "cpu_seconds", "cores") }},
 		{title: "Read", key: "disk_read_bytes"}, {title: "Written", key: "disk_written_bytes"}, {title: "Received", key: "network_rx_bytes"}, {title: "Sent", key: "network_tx_bytes"},
-		{title: "Started", key: "processes"}, {title: "OOM kills", key: "oom_kills"}, {title: "Energy", key: "energy_joules", off: "energy_error_joules"}, powerRunning,
+		{title: "Processes", key: "processes"}, {title: "OOM kills", key: "oom_kills"}, {title: "Energy", key: "energy_joules", off: "energy_error_joules"}, powerRunning,
 	}
 }
 

@@ -161,7 +161,7 @@ export function Whole({ used }) {
     <div class="row small muted num">${["workloads", "system", "idle"].map((p) => { const s = r.off === 0 ? shareOf(r.parts[p], r.whole) : null; return html`<span title=${s === null ? inconsistent : null}>${p} ${text(s, "percent")}</span>`; })}</div></li>`)}</ul>`;
 }
 
-// Gaps lists time of which not all is known.
+// Gaps lists times for which data is missing or incomplete.
 export function Gaps({ gaps, own }) {
   if (gaps.length === 0) return html`<${Empty} title="No gaps"><span>The data of this range is complete.</span></${Empty}>`;
   const columns = [

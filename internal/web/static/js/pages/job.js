@@ -6,7 +6,7 @@ import { Card, Stat, Shown, Empty, Facts, Quality, Kind, Segments, useData, useH
 import { JobCharts, useJobCharts } from "../jobcharts.js";
 import { percentOf, isMeasured } from "../changes.js";
 import { Table } from "../table.js";
-import { Runs, useRuns } from "../runs.js";
+import { Runs, exitOf, useRuns } from "../runs.js";
 import { running, together, jobColumns, jobFields, Sums } from "../amounts.js";
 import { grouped, text, few, when, exactly, fieldUnit, qualities, known, worst, shellWord, serverFlag } from "../fmt.js";
 import { nodeAt, go, put } from "../route.js";
@@ -81,17 +81,18 @@ function Line({ list, nodes, used, span }) {
 
 // About lists what is known about the job besides its use. Of a job with more workloads than are listed
 // it leaves out what only the others may tell.
-function About({ list, nodes: ran, job, span, columns }) {
+function About({ list, runs, nodes: ran, job, span, columns }) {
   const one = list[0], labels = Object.entries(one ? one.labels : {});
   const kinds = [...new Set(list.map((w) => w.kind))], nodes = [...new Set(list.map((w) => w.node))];
   const started = list.map((w) => w.started_at || w.first_at).filter(Boolean).sort()[0], ended = list.every((w) => w.ended_at) ? list.map((w) => w.ended_at).sort().pop() : null;
   const all = list.length < most;
-  const exits = [...new Set(list.map((w) => w.exit_code).filter(known))];
+  // A run knows why it ended.
+  const exits = [...new Set(list.filter((w) => known(w.exit_code)).map((w) => exitOf(runs.find((r) => r.run === w.workload) || w)))];
   return html`<${Facts} columns=${columns} of=${[["Kind", kinds.join(", ")], ["User", every(list, "user")], ["Project", every(list, "project")], ["Cluster", every(list, "cluster")],
     ["Nodes", all && nodes.length > 0 && nodes.length <= 6 ? nodes.map((n, i) => html`${i > 0 && ", "}<a href=${nodeAt(n)}>${n}</a>`) : known(ran) ? few(ran, "node") : null],
     ["Workloads", list.length > 1 ? (all ? grouped(list.length) : html`more than ${list.length - 1}: <button type="button" class="plain" onClick=${listAll}>list them under Parts</button>, or choose a shorter range`) : null],
     ["First use", all && started ? html`<span title=${exactly(started)}>${when(started)}</span>` : null], ["Ended", all && ended ? html`<span title=${exactly(ended)}>${when(ended)}</span>` : null], ["State", all && !ended && list.length ? "running" : null],
-    ["Exit code", all && exits.length ? exits.join(", ") : null], ["Path", list.length === 1 && one.path ? html`<code>${one.path}</code>` : null],
+    ["Exit", all && exits.length ? exits.join(", ") : null], ["Path", list.length === 1 && one.path ? html`<code>${one.path}</code>` : null],
     ...labels.slice(0, 12).map(([k, v]) => [html`<code>${k}</code>`, v]),
     ["Command", html`<code>${command(job, span)}</code>`]]} />`;
 }
@@ -147,7 +148,7 @@ export function Job({ nodes }) {
     <div class="bar">${several && html`<${Segments} label="lines" options=${[["", "by type"], ["1", "by node"]]} value=${split ? "1" : ""} choose=${(v) => put({ split: v }, true)} />`}
       <label class="check"><input type="checkbox" checked=${compare} onChange=${(e) => put({ compare: e.target.checked ? "1" : "" }, true)} /> compare with the previous period</label></div>
     <div class="grid"><${JobCharts} data=${drawn} previous=${previous} split=${split && several} span=${span} quality=${q} runs=${runs.data ? runs.data.runs : none} list=${list.data} pick=${(p) => go(nodeAt(p.node))}
-        last=${(width) => html`<${Card} title="About" width=${width}><${Shown} of=${list} lines=${6}>${(l) => html`<${About} list=${l} nodes=${sum && sum.nodes} job=${job} span=${span} columns=${{ w12: 3, w8: 2 }[width]} />`}</${Shown}></${Card}>`} />
+        last=${(width) => html`<${Card} title="About" width=${width}><${Shown} of=${list} lines=${6}>${(l) => html`<${About} list=${l} runs=${runs.data ? runs.data.runs : none} nodes=${sum && sum.nodes} job=${job} span=${span} columns=${{ w12: 3, w8: 2 }[width]} />`}</${Shown}></${Card}>`} />
       <${Card} title="Parts" flush width="w12" aside=${html`<${Segments} label="parts by" options=${[["node", "by node"], ["workload", "by workload"], ["container", "by container"]]} value=${by} choose=${(v) => put({ parts: v === "node" ? "" : v }, true)} />`}><${Parts} by=${by} where=${where} span=${span} /></${Card}>
       <${Card} title="All figures" note="in the range, from the ledger" flush width="w12" aside=${html`<button type="button" onClick=${() => save("/v1/usage", { by: "workload,node", where, ...ledger(span) }, "job.json")}>Download JSON</button>`}><${Shown} of=${used} lines=${8}>${() => html`<${Raw} sum=${sum} over=${used.data.averages_over_seconds} one=${one} />`}</${Shown}></${Card}></div>`;
 }

@@ -38,7 +38,7 @@ function allColumns(trend, total, rows, over, narrow) {
     whileRunning("power", "Power", "energy_joules", "watts", "average power of the activity"),
     amount("disk_read_bytes", "Read", "bytes", "bytes read from disks", { long: "Disk read" }), amount("disk_written_bytes", "Written", "bytes", "bytes written to disks", { long: "Disk written" }),
     amount("network_rx_bytes", "Received", "bytes", "bytes received", { long: "Network received" }), amount("network_tx_bytes", "Sent", "bytes", "bytes sent", { long: "Network sent" }),
-    amount("processes", "Started", "count", "processes started", { long: "Processes started" }), amount("oom_kills", "OOM kills", "count", "processes killed because memory ran out"),
+    amount("processes", "Processes", "count", "processes started", { long: "Processes started" }), amount("oom_kills", "OOM kills", "count", "processes killed because memory ran out"),
     amount("energy_joules", "Energy", "joules", "energy of the activity, with the possible error", { width: "14.2rem", off: "energy_error_joules" }),
   ];
 }

@@ -83,7 +83,7 @@ export function Overview({ nodes, alerts }) {
   }, []);
   const marks = useMemo(() => [...gapMarks(gaps.data), ...alertMarks(alerts)], [gaps.data, alerts]);
   if (nodes.length === 0) return html`<section class="card"><${Empty} title="No machine has enrolled yet"><p>Create a token on the server, then start an agent on each machine:</p><pre>mete token create --role agent
-mete-agent -server URL -token-file FILE</pre></${Empty}></section>`;
+mete-agent --server URL --token-file FILE</pre></${Empty}></section>`;
   const several = nodes.length > 1, [spaces, users] = dimensions.data || [];
   if (starting) return html`${present.now && html`<${Now} now=${present.now} nodes=${nodes} />`}<${Starting} nodes=${nodes} history=${present.history} />`;
   const now = live.data && live.data.measured === 0 && present.now ? { ...live, data: present.now } : live;
