@@ -367,6 +367,17 @@ func TestLegendInChromium(t *testing.T) {
 	u.clicks(`button[aria-label="save CPU"]`)
 	u.button("Download PNG")
 	u.sees("a picture", `window.png[0] > 300 && window.png[1] > 200`)
+
+	// A screen that becomes wide shows more names, each with its value from the first frame on.
+	u.does(chromedp.EmulateViewport(390, 844))
+	u.opens(f.URL + "/?range=15m&idle=1")
+	u.sees("a few names", `document.querySelector(".legend .more") !== null`)
+	u.sees("a watch over values", `(() => { window.blank = 0; new MutationObserver(() => { window.blank += [...document.querySelectorAll(".legend b")].filter((b) => b.textContent === "").length; }).observe(document.body, { childList: true, subtree: true }); return true; })()`)
+	u.does(chromedp.EmulateViewport(1440, 900))
+	u.sees("all names", `document.querySelector(".legend .more") === null && document.querySelector(".legend").querySelectorAll("b").length > 7`)
+	if blank := evaluate[int](u, `window.blank`); blank != 0 {
+		t.Errorf("%d names of legends without values", blank)
+	}
 }
 
 // A job compares with the previous period of equal length: a dashed line in its charts, and the

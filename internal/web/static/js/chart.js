@@ -323,22 +323,22 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
     if (plot.current && inside.current && hand.current) plot.current.setCursor(hand.current);
     else legendAt(null);
   });
+  // valueAt writes the value in a column beside one name, else the latest.
+  const valueAt = (b, i) => {
+    const { rows, seen, unit } = now.current, row = rows[seen.findIndex((s) => s.name === b.dataset.name)], s = row ? text(i === null ? latestOf(row) : row[i], unit) : "";
+    if (b.textContent !== s) b.textContent = s;
+  };
+  // A name that is new, as on a screen that became wide, has its value at once.
+  const born = useRef((b) => { if (b) valueAt(b, null); });
   // legendAt writes the values in a column beside the names, else the latest.
   const legendAt = (i) => {
     if (!keys.current) return;
-    const { rows, seen, unit, times, buckets } = now.current, stamp = keys.current.querySelector(".at");
+    const { rows, seen, times, buckets } = now.current, stamp = keys.current.querySelector(".at");
     if (stamp) {
       const at = i ?? Math.max(-1, ...rows.map((r, n) => (seen[n].over ? -1 : r.findLastIndex((v) => known(v))))), s = at < 0 ? "" : (i === null ? "latest: " : "") + stampOf(times[at], buckets && buckets[at] && buckets[at].to);
       if (stamp.textContent !== s) stamp.textContent = s;
     }
-    for (const b of keys.current.querySelectorAll("[data-name]")) {
-      const n = seen.findIndex((s) => s.name === b.dataset.name);
-      const row = n < 0 ? null : rows[n];
-      let v = null;
-      if (row) v = i === null ? latestOf(row) : row[i];
-      const s = row ? text(v, unit) : "";
-      if (b.textContent !== s) b.textContent = s;
-    }
+    for (const b of keys.current.querySelectorAll("[data-name]")) valueAt(b, i);
   };
   // picked finds the area or line under the hand, if it was not moved, and waits whether the click
   // is the first of a double click, which zooms out.
@@ -402,7 +402,7 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
     <span class="told small" role="status">${told}</span><div class="tip" ref=${tip} hidden></div>
     ${legend && (series.length > 1 || legend === "always") && html`<div class=${"legend" + (full && series.length > many ? " many" : "")} ref=${keys}>${(few ? series.slice(0, fewNames) : series).map((s, i) => {
       const button = html`<button type="button" key=${s.name} aria-pressed=${hides(s.name) ? "false" : "true"} onClick=${(e) => clicked(e, s.name)} onKeyDown=${(e) => keyed(e, s.name)} title=${(s.title || s.name) + " (double click or Alt+Enter: this one alone)"}>
-      <i style=${{ background: toneOf(s, i) }}></i><span>${full ? s.name : brief(s.name)}</span><b data-name=${s.name}></b></button>`;
+      <i style=${{ background: toneOf(s, i) }}></i><span>${full ? s.name : brief(s.name)}</span><b data-name=${s.name} ref=${born.current}></b></button>`;
       return full ? html`<span class="key" key=${s.name}>${button}${s.off && html`<span class="off num" title="possible error, either way">± ${s.off}</span>`}<${Quality} of=${s.quality} />${s.link && html`<a href=${s.link.href} title=${s.link.title} aria-label=${s.link.title}>›</a>`}</span>` : button;
     })}${few && html`<button type="button" class="more" onClick=${() => showAll(true)}>+${series.length - fewNames} more</button>`}<span class="at muted num"></span>${band && html`<span class="bandkey"><i></i>possible error</span>`}</div>`}</figure>`;
 }
