@@ -204,7 +204,7 @@ func lists(t *testing.T, ctx context.Context) {
 		const g = (kind, network_rx_bytes) => ({ job: kind, kind, network_rx_bytes, quality: {} }), used = { groups: [g("job", 5), g("idle", null), g("system", null)], rest_groups: 1, rest: g("", 2), total: g("", 7) };
 		const says = (bytes, u = used) => { const w = withOutside(u, bytes); return [...w.groups, w.total].map((g) => g.network_rx_bytes).join(",") + " " + w.within; };
 		return [says(10), says(6), says(null), says(9, { ...used, groups: [g("job", 5)], rest_groups: 0 })];`,
-		`["5,,3,10 false","5,,,6 true","5,,, false","5,4,9 false"]`)
+		`["5,,3,10 false","5,,,6 true","5,,,7 undefined","5,4,9 false"]`)
 	expect(t, ctx, "the traffic of machines of which a server has no series", `
 		const { traffic } = await of("series.js"), g = (kind, disk, network) => ({ kind, disk, network, quality: {} }), kinds = [{ groups: [g("job", 60, 30), g("system", 540, null), g("idle", null, null)] }, { groups: [] }];
 		return ["disk", "network"].map((f) => traffic({ buckets: [{ from: 0, to: 60 }, { from: 60, to: 120 }], kinds }, [["read", f]]).map((s) => [s.whole, s.values.map(([, v]) => v).join()]).join());`,

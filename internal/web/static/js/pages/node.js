@@ -43,12 +43,14 @@ async function received({ match, used, span }, signal) {
 
 // withOutside puts what the machine received into the sum of what its jobs used, and what belongs to no
 // job into the row system, so that the rows add up. Jobs can receive more than the machine: traffic
-// between them does not pass its interfaces. bytes is null where it is not known.
+// between them does not pass its interfaces. bytes is null where it is not known: then the sum is that of the
+// ledger, of its jobs.
 export function withOutside(used, bytes) {
+  if (bytes === null) return used;
   const field = "network_rx_bytes", own = used.groups.filter((g) => g.kind !== "system"), jobs = [...own, ...(used.rest_groups > 0 ? [used.rest] : [])].reduce((a, g) => a + Number(g[field] || 0), 0);
-  const measured = (r, v) => ({ ...r, [field]: v, quality: { ...r.quality, [field]: v === null ? "absent" : "measured" } }), rest = bytes === null || bytes < jobs ? null : Math.round(bytes - jobs);
+  const measured = (r, v) => ({ ...r, [field]: v, quality: { ...r.quality, [field]: v === null ? "absent" : "measured" } }), rest = bytes < jobs ? null : Math.round(bytes - jobs);
   const system = used.groups.find((g) => g.kind === "system") || { job: "system", kind: "system", covered_seconds: 0, quality: {} };
-  return { ...used, groups: used.groups.length ? [...own, measured(system, rest)] : [], total: used.total && measured(used.total, bytes === null ? null : rest === null ? Math.round(bytes) : jobs + rest), within: bytes !== null && rest === null };
+  return { ...used, groups: used.groups.length ? [...own, measured(system, rest)] : [], total: used.total && measured(used.total, rest === null ? Math.round(bytes) : jobs + rest), within: rest === null };
 }
 
 // similar are a few nodes whose names begin as one that is not known, or contain it.
