@@ -144,18 +144,7 @@ func TestRates(t *testing.T) {
 		t.Fatalf("batch: %+v, %v", r, err)
 	}
 	for cluster, want := range map[string]bool{"": true, "lab": true, "other": false} {
-		text, _, err := b.Authority.Tokens().Create(t.Context(), registry.Token{Role: registry.Viewer, Cluster: cluster, Uses: -1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		tok, err := token.Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := enroll.ReaderClient(b.url, tok)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := b.viewer(t, cluster)
 		status, body := get(t, c, b.url+"/v1/rates")
 		if status != 200 || strings.Contains(body, `"web"`) != want || strings.Contains(body, "alpha") != want {
 			t.Errorf("rates of cluster %q: %d %s", cluster, status, body)
@@ -191,18 +180,7 @@ func TestCompressed(t *testing.T) {
 	if r, err := offer(t, id, b, sent, clock); err != nil || r.Verdict != batch.Accepted {
 		t.Fatalf("batch: %+v, %v", r, err)
 	}
-	text, _, err := b.Authority.Tokens().Create(t.Context(), registry.Token{Role: registry.Viewer, Uses: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tok, err := token.Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := enroll.ReaderClient(b.url, tok)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := b.viewer(t, "")
 	defer c.CloseIdleConnections()
 	for _, path := range []string{"/v1/usage?by=workload", "/openapi.json", "/metrics", "/api/v1/series?match[]={__name__=~\".%2B\"}", "/"} {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.url+path, nil)

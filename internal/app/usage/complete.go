@@ -35,7 +35,7 @@ func (q *queryFlags) completeWhere(s *serverFlags) cobra.CompletionFunc {
 	}
 }
 
-// completeJobs completes an only argument, the name of a job.
+// completeJobs completes the only argument, the name of a job.
 func (q *queryFlags) completeJobs(s *serverFlags) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) (words []cobra.Completion, _ cobra.ShellCompDirective) {
 		if len(args) == 0 {

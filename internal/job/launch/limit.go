@@ -85,7 +85,7 @@ func (g *Group) writeLimit(controller string, files map[bool][][2]string) error 
 			}
 			for _, f := range files[v2] {
 				err := g.h.WriteFile(p.dir+"/"+f[0], []byte(f[1]))
-				if err != nil && !v2 && controller == "cpu" && errors.Is(err, unix.EINVAL) {
+				if !v2 && controller == "cpu" && errors.Is(err, unix.EINVAL) {
 					if most := g.cpusAbove(p); most > 0 {
 						return fault.WithHint(fmt.Errorf("the groups above have %g CPUs: %w", most, fault.ErrInvalid), fmt.Sprintf("give --cpus %g or less, or none", most))
 					}

@@ -3,7 +3,6 @@ package table
 import (
 	"encoding/json"
 	"fmt"
-	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,7 +23,7 @@ func RunsText(list []v1.Run, s Style) string {
 		return "no run used anything in this range\n"
 	}
 	var seen qualityMarks
-	s = s.energyIn(runEnergies(list))
+	s = s.energyIn(known(list, func(r *v1.Run) *json.Number { return r.Energy }))
 	cols := []column[v1.Run]{
 		{"START", false, func(r *v1.Run) string { return s.time(r.Started) }},
 		{"RUN", false, func(r *v1.Run) string { return s.sentence(string(r.ID[:min(shortRun, len(r.ID))])) }},
@@ -48,17 +47,6 @@ func RunsText(list []v1.Run, s Style) string {
 			"of which the modified z-score exceeds its limit; 1 % of runs have one without a change\n"
 	}
 	return text + s.legend(&seen)
-}
-
-// runEnergies returns the energies of runs that have one, in joules.
-func runEnergies(list []v1.Run) iter.Seq[float64] {
-	return func(yield func(float64) bool) {
-		for i := range list {
-			if e := list[i].Energy; e != nil && !yield(floatOf(e)) {
-				return
-			}
-		}
-	}
 }
 
 // runMarks are the marks of a run in short.
@@ -161,7 +149,7 @@ func CompareText(c *v1.RunsCompared, s Style) string {
 	}
 	lines = append(lines, line{title: "MARKS"})
 	var seen qualityMarks
-	s = s.energyIn(runEnergies(c.Runs))
+	s = s.energyIn(known(c.Runs, func(r *v1.Run) *json.Number { return r.Energy }))
 	for i := range c.Runs {
 		r := &c.Runs[i]
 		cells := []string{s.sentence(string(r.ID[:min(shortRun, len(r.ID))])), s.text(r.Job), s.text(r.Node), s.time(r.Started), RunExit(r), s.runLength(r) + c.ChangeText("length_seconds", i)}

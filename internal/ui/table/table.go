@@ -2,6 +2,7 @@
 package table
 
 import (
+	"encoding/json"
 	"iter"
 	"strings"
 	"time"
@@ -31,6 +32,17 @@ func (s Style) energyIn(energies iter.Seq[float64]) Style {
 		s.wattHours = s.wattHours || v >= unit.JoulesPerWh
 	}
 	return s
+}
+
+// known returns a figure of the elements of a list that have it.
+func known[E any](list []E, of func(*E) *json.Number) iter.Seq[float64] {
+	return func(yield func(float64) bool) {
+		for i := range list {
+			if n := of(&list[i]); n != nil && !yield(floatOf(n)) {
+				return
+			}
+		}
+	}
 }
 
 // joules writes an energy, in joules.

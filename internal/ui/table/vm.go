@@ -16,13 +16,7 @@ func VMsText(list []v1.VM, s Style) string {
 		return "no host gave a virtual machine energy in this range\n"
 	}
 	var seen qualityMarks
-	s = s.energyIn(func(yield func(float64) bool) {
-		for i := range list {
-			if e := list[i].Energy; e != nil && !yield(floatOf(e)) {
-				return
-			}
-		}
-	})
+	s = s.energyIn(known(list, func(v *v1.VM) *json.Number { return v.Energy }))
 	differ := false
 	text := write(each(list), []column[v1.VM]{
 		{"GUEST", false, func(v *v1.VM) string { return s.text(v.Guest) }},

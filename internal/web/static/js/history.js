@@ -154,8 +154,8 @@ function cut(b, begin, end, seconds, ends) {
   return begin < end && sides.includes(true) ? { from: begin + off[0], to: end - off[1] } : b;
 }
 
-// measured are buckets as far as they are known. over says for how long the only machine of a bucket was
-// measured, where that is not all of it; of several machines nobody knows whether at the same time.
+// measured are buckets as far as they are known. A bucket that one machine measured for a part of the time has that
+// time as over, in seconds. With several machines it has none: the answer does not say which times overlap.
 export const measured = (buckets, list) => known(buckets, list).map((b, i) => { const c = covered(list[i]); return c.nodes === 1 && c.seconds > 0 && c.seconds < b.to - b.from ? { ...b, over: c.seconds } : b; });
 
 // secondsOf is for how long a bucket was measured: its values are averages over that time.
