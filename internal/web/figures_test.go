@@ -76,13 +76,7 @@ func amount(a *query.Answer, matches func(keys []string) bool, resources ...usag
 
 // baseUnit is the unit of a resource's amounts in base units.
 func baseUnit(r usage.Resource) float64 {
-	switch r.Detail().Unit {
-	case unit.Nanosecond:
-		return 1e-9
-	case unit.Microjoule:
-		return 1e-6
-	}
-	return 1
+	return 1 / r.Detail().Unit.One()
 }
 
 var energies = usage.Energies[:]

@@ -169,7 +169,7 @@ func (f *Figures) appendJSON(b []byte) []byte {
 }
 
 // isInteger reports whether decimals of a unit are integers.
-func isInteger(u unit.Unit) bool { return u != unit.Nanosecond && u != unit.Microjoule }
+func isInteger(u unit.Unit) bool { return u.Digits() == 0 }
 
 // appendDecimal appends v as [unit.Sum.Decimal] writes it.
 func appendDecimal(b []byte, v unit.Sum, u unit.Unit) []byte {
@@ -177,13 +177,7 @@ func appendDecimal(b []byte, v unit.Sum, u unit.Unit) []byte {
 	if hi != 0 || lo >= 1<<63 {
 		return append(b, v.Decimal(u)...)
 	}
-	one, digits := uint64(1), 0
-	switch u {
-	case unit.Nanosecond:
-		one, digits = 1e9, 9
-	case unit.Microjoule:
-		one, digits = 1e6, 6
-	}
+	one, digits := uint64(u.One()), u.Digits()
 	b = strconv.AppendUint(b, lo/one, 10)
 	rest := lo % one
 	if rest == 0 {

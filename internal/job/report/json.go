@@ -120,7 +120,7 @@ func figure(f Figure, u unit.Unit) json.RawMessage {
 
 func number(amount int64, u unit.Unit) json.RawMessage {
 	s := u.Decimal(amount)
-	if !strings.Contains(s, ".") && (amount > 1<<53 || amount < -1<<53) && u != unit.Nanosecond && u != unit.Microjoule {
+	if !strings.Contains(s, ".") && (amount > 1<<53 || amount < -1<<53) && u.Digits() == 0 {
 		s = strconv.Quote(s)
 	}
 	return json.RawMessage(s)
@@ -177,13 +177,7 @@ func Parse(b []byte) (*Report, error) {
 // exact; exponents of other writers have the precision of a float64.
 func parseNumber(raw json.RawMessage, u unit.Unit) (int64, error) {
 	s := strings.Trim(string(raw), `"`)
-	digits := 0
-	switch u {
-	case unit.Nanosecond:
-		digits = 9
-	case unit.Microjoule:
-		digits = 6
-	}
+	digits := u.Digits()
 	if strings.ContainsAny(s, "eE") {
 		f, err := strconv.ParseFloat(s, 64)
 		f = math.Round(f * math.Pow10(digits))

@@ -95,21 +95,10 @@ func family(r usage.Resource) Family {
 }
 
 // Value converts an amount to base units, with 53 bits of precision.
-func (f *Family) Value(amount int64) float64 { return float64(amount) / f.one() }
+func (f *Family) Value(amount int64) float64 { return float64(amount) / f.Unit.One() }
 
 // Amount converts a value back to the amount, exactly if it is less than 2^52.
-func (f *Family) Amount(value float64) int64 { return int64(math.Round(value * f.one())) }
-
-// one returns the number of amount units in a base unit.
-func (f *Family) one() float64 {
-	switch f.Unit {
-	case unit.Nanosecond:
-		return 1e9
-	case unit.Microjoule:
-		return 1e6
-	}
-	return 1
-}
+func (f *Family) Amount(value float64) int64 { return int64(math.Round(value * f.Unit.One())) }
 
 // A Metric describes the series of one name.
 type Metric struct{ Name, Type, Unit, Help string }

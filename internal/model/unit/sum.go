@@ -43,7 +43,7 @@ func (s Sum) Decimal(u Unit) string {
 		digits = fmt.Sprintf("%018d", rest) + digits
 	}
 	digits = strings.TrimLeft(digits, "0")
-	d := len(digits) - u.digits()
+	d := len(digits) - u.Digits()
 	whole, fraction := digits[:d], strings.TrimRight(digits[d:], "0")
 	if fraction == "" {
 		return whole

@@ -18,14 +18,14 @@ func (s Sum) Plus(o Sum) Sum {
 
 // Float returns s, an amount of u, in the base unit, for display, averages and rates only.
 func (s Sum) Float(u Unit) float64 {
-	return (math.Ldexp(float64(s.hi), 64) + float64(s.lo)) / math.Pow10(u.digits())
+	return (math.Ldexp(float64(s.hi), 64) + float64(s.lo)) / math.Pow10(u.Digits())
 }
 
 // ParseSum parses what [Sum.Decimal] wrote. The error wraps fault.ErrInvalid if s is not a number,
 // is negative, has too many decimals or exceeds 127 bits.
 func ParseSum(s string, u Unit) (Sum, error) {
 	whole, part, _ := strings.Cut(s, ".")
-	d := u.digits()
+	d := u.Digits()
 	if whole == "" || len(part) > d {
 		return Sum{}, fmt.Errorf("%q is not an amount of %s: %w", s, u, fault.ErrInvalid)
 	}

@@ -13,7 +13,7 @@ import (
 
 func TestSumParsesBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		u := unit.Unit(rapid.IntRange(int(unit.Count), int(unit.Microjoule)).Draw(t, "unit"))
+		u := unit.Unit(rapid.IntRange(int(unit.Count), int(unit.Millicore)).Draw(t, "unit"))
 		var a, b unit.Sum
 		for _, v := range rapid.SliceOfN(rapid.Int64Min(0), 0, 9).Draw(t, "amounts") {
 			a, b = a.Add(v), b.Add(v/2)

@@ -1,12 +1,13 @@
 // Package unit defines the units of quantities and how they are formatted.
 //
 // Amounts are int64 in a fine unit that keeps them exact: nanoseconds, bytes, byte-seconds,
-// microjoules, counts. Output, JSON and CSV use decimals of the base unit: seconds, bytes,
-// byte-seconds, joules.
+// microjoules, millicores, counts. Output, JSON and CSV use decimals of the base unit: seconds,
+// bytes, byte-seconds, joules, cores.
 package unit
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 	"strconv"
 	"strings"
@@ -24,6 +25,7 @@ const (
 	Byte            // size or traffic
 	ByteSecond      // size held over time
 	Microjoule      // energy
+	Millicore       // CPU time per time, in thousandths of a CPU
 )
 
 // String returns the name of the fine unit.
@@ -39,6 +41,8 @@ func (u Unit) String() string {
 		return "byte_s"
 	case Microjoule:
 		return "uJ"
+	case Millicore:
+		return "millicores"
 	}
 	return "unknown"
 }
@@ -54,17 +58,22 @@ func (u Unit) Base() string {
 		return "byte_seconds"
 	case Microjoule:
 		return "joules"
+	case Millicore:
+		return "cores"
 	}
 	return ""
 }
 
-// digits returns the number of decimals of a base unit in the fine unit.
-func (u Unit) digits() int {
+// Digits returns the number of decimals of a base unit in the fine unit; 0 if amounts are integers
+// of the base unit.
+func (u Unit) Digits() int {
 	switch u {
 	case Nanosecond:
 		return 9
 	case Microjoule:
 		return 6
+	case Millicore:
+		return 3
 	}
 	return 0
 }
@@ -72,7 +81,7 @@ func (u Unit) digits() int {
 // Decimal formats an amount exactly, as a decimal of the base unit without trailing zeros:
 // 1500000000 ns is "1.5".
 func (u Unit) Decimal(amount int64) string {
-	d := u.digits()
+	d := u.Digits()
 	if d == 0 {
 		return strconv.FormatInt(amount, 10)
 	}
@@ -92,7 +101,7 @@ func (u Unit) Decimal(amount int64) string {
 // many decimals or exceeds 63 bits.
 func (u Unit) Parse(s string) (int64, error) {
 	whole, part, _ := strings.Cut(s, ".")
-	if d := u.digits(); len(part) <= d && strings.TrimLeft(whole, "+-") != "" {
+	if d := u.Digits(); len(part) <= d && strings.TrimLeft(whole, "+-") != "" {
 		v, err := strconv.ParseInt(whole+part+strings.Repeat("0", d-len(part)), 10, 64)
 		if err == nil {
 			return v, nil
@@ -101,15 +110,12 @@ func (u Unit) Parse(s string) (int64, error) {
 	return 0, fmt.Errorf("%q is not an amount of %s: %w", s, u, fault.ErrInvalid)
 }
 
+// One returns the number of fine units in a base unit.
+func (u Unit) One() float64 { return math.Pow10(u.Digits()) }
+
 // Float returns an amount in the base unit, for display and rates only.
 func (u Unit) Float(amount int64) float64 {
-	switch u {
-	case Nanosecond:
-		return float64(amount) / 1e9
-	case Microjoule:
-		return float64(amount) / 1e6
-	}
-	return float64(amount)
+	return float64(amount) / u.One()
 }
 
 func magnitude(v int64) uint64 {
