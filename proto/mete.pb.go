@@ -134,37 +134,42 @@ func (Opened) EnumDescriptor() ([]byte, []int) {
 type Resource int32
 
 const (
-	Resource_RESOURCE_UNSPECIFIED        Resource = 0
-	Resource_RESOURCE_CPU                Resource = 1  // ns: CPU time
-	Resource_RESOURCE_CPU_USER           Resource = 2  // ns: CPU time in user mode
-	Resource_RESOURCE_CPU_SYSTEM         Resource = 3  // ns: CPU time in kernel mode
-	Resource_RESOURCE_CPU_THROTTLED      Resource = 4  // ns: time in which a CPU limit held runnable tasks back
-	Resource_RESOURCE_MEMORY             Resource = 5  // byte_s: memory charged, page cache included, over time
-	Resource_RESOURCE_MEMORY_PEAK        Resource = 6  // bytes: highest memory charged
-	Resource_RESOURCE_MEMORY_ANON        Resource = 7  // byte_s: anonymous memory over time
-	Resource_RESOURCE_MEMORY_FILE        Resource = 8  // byte_s: page cache over time
-	Resource_RESOURCE_MEMORY_WORKING     Resource = 9  // byte_s: memory less inactive page cache over time
-	Resource_RESOURCE_DISK_READ          Resource = 10 // bytes: bytes read from leaf block devices
-	Resource_RESOURCE_DISK_WRITTEN       Resource = 11 // bytes: bytes written to leaf block devices
-	Resource_RESOURCE_DISK_READS         Resource = 12 // count: read requests to leaf block devices
-	Resource_RESOURCE_DISK_WRITES        Resource = 13 // count: write requests to leaf block devices
-	Resource_RESOURCE_NETWORK_RX         Resource = 14 // bytes: bytes received
-	Resource_RESOURCE_NETWORK_TX         Resource = 15 // bytes: bytes sent
-	Resource_RESOURCE_NETWORK_RX_PACKETS Resource = 16 // count: packets received
-	Resource_RESOURCE_NETWORK_TX_PACKETS Resource = 17 // count: packets sent
-	Resource_RESOURCE_PROCESSES          Resource = 18 // count: processes started
-	Resource_RESOURCE_PIDS               Resource = 19 // count: tasks alive, over time (task-seconds)
-	Resource_RESOURCE_PIDS_PEAK          Resource = 20 // count: most tasks alive
-	Resource_RESOURCE_OOM_KILLS          Resource = 21 // count: processes killed for want of memory
-	Resource_RESOURCE_PRESSURE_CPU       Resource = 22 // ns: time in which some task waited for a CPU
-	Resource_RESOURCE_PRESSURE_MEMORY    Resource = 23 // ns: time in which some task waited for memory
-	Resource_RESOURCE_PRESSURE_IO        Resource = 24 // ns: time in which some task waited for I/O
-	Resource_RESOURCE_ENERGY_PACKAGE     Resource = 25 // uJ: energy of CPU packages
-	Resource_RESOURCE_ENERGY_DRAM        Resource = 26 // uJ: energy of memory
-	Resource_RESOURCE_ENERGY_GPU         Resource = 27 // uJ: energy of accelerators
-	Resource_RESOURCE_ENERGY_REST        Resource = 28 // uJ: energy that no finer meter shows: of the whole machine where nothing else is metered
-	Resource_RESOURCE_ENERGY_ERROR       Resource = 29 // uJ: by how much the energy may be off, either way
-	Resource_RESOURCE_ENERGY_IDLE        Resource = 30 // uJ: how much of the energy is what the machine draws anyway
+	Resource_RESOURCE_UNSPECIFIED           Resource = 0
+	Resource_RESOURCE_CPU                   Resource = 1  // ns: CPU time
+	Resource_RESOURCE_CPU_USER              Resource = 2  // ns: CPU time in user mode
+	Resource_RESOURCE_CPU_SYSTEM            Resource = 3  // ns: CPU time in kernel mode
+	Resource_RESOURCE_CPU_THROTTLED         Resource = 4  // ns: time in which a CPU limit held runnable tasks back
+	Resource_RESOURCE_MEMORY                Resource = 5  // byte_s: memory charged, page cache included, over time
+	Resource_RESOURCE_MEMORY_PEAK           Resource = 6  // bytes: highest memory charged
+	Resource_RESOURCE_MEMORY_ANON           Resource = 7  // byte_s: anonymous memory over time
+	Resource_RESOURCE_MEMORY_FILE           Resource = 8  // byte_s: page cache over time
+	Resource_RESOURCE_MEMORY_WORKING        Resource = 9  // byte_s: memory less inactive page cache over time
+	Resource_RESOURCE_DISK_READ             Resource = 10 // bytes: bytes read from leaf block devices
+	Resource_RESOURCE_DISK_WRITTEN          Resource = 11 // bytes: bytes written to leaf block devices
+	Resource_RESOURCE_DISK_READS            Resource = 12 // count: read requests to leaf block devices
+	Resource_RESOURCE_DISK_WRITES           Resource = 13 // count: write requests to leaf block devices
+	Resource_RESOURCE_NETWORK_RX            Resource = 14 // bytes: bytes received
+	Resource_RESOURCE_NETWORK_TX            Resource = 15 // bytes: bytes sent
+	Resource_RESOURCE_NETWORK_RX_PACKETS    Resource = 16 // count: packets received
+	Resource_RESOURCE_NETWORK_TX_PACKETS    Resource = 17 // count: packets sent
+	Resource_RESOURCE_PROCESSES             Resource = 18 // count: processes started
+	Resource_RESOURCE_PIDS                  Resource = 19 // count: tasks alive, over time (task-seconds)
+	Resource_RESOURCE_PIDS_PEAK             Resource = 20 // count: most tasks alive
+	Resource_RESOURCE_OOM_KILLS             Resource = 21 // count: processes killed for want of memory
+	Resource_RESOURCE_PRESSURE_CPU          Resource = 22 // ns: time in which some task waited for a CPU
+	Resource_RESOURCE_PRESSURE_MEMORY       Resource = 23 // ns: time in which some task waited for memory
+	Resource_RESOURCE_PRESSURE_IO           Resource = 24 // ns: time in which some task waited for I/O
+	Resource_RESOURCE_ENERGY_PACKAGE        Resource = 25 // uJ: energy of CPU packages
+	Resource_RESOURCE_ENERGY_DRAM           Resource = 26 // uJ: energy of memory
+	Resource_RESOURCE_ENERGY_GPU            Resource = 27 // uJ: energy of accelerators
+	Resource_RESOURCE_ENERGY_REST           Resource = 28 // uJ: energy that no finer meter shows: of the whole machine where nothing else is metered
+	Resource_RESOURCE_ENERGY_ERROR          Resource = 29 // uJ: by how much the energy may be off, either way
+	Resource_RESOURCE_ENERGY_IDLE           Resource = 30 // uJ: how much of the energy is what the machine draws anyway
+	Resource_RESOURCE_CPU_PEAK              Resource = 31 // millicores: highest CPU time of one tick, divided by its length
+	Resource_RESOURCE_CPU_PERIODS           Resource = 32 // count: periods of the CPU limit in which some task ran
+	Resource_RESOURCE_CPU_THROTTLED_PERIODS Resource = 33 // count: periods in which the CPU limit held runnable tasks back
+	Resource_RESOURCE_MEMORY_HIGH_EVENTS    Resource = 34 // count: times that tasks were slowed down because memory exceeded memory.high
+	Resource_RESOURCE_MEMORY_MAX_EVENTS     Resource = 35 // count: times that memory reached its limit, so that some had to be reclaimed first
 )
 
 // Enum value maps for Resource.
@@ -201,39 +206,49 @@ var (
 		28: "RESOURCE_ENERGY_REST",
 		29: "RESOURCE_ENERGY_ERROR",
 		30: "RESOURCE_ENERGY_IDLE",
+		31: "RESOURCE_CPU_PEAK",
+		32: "RESOURCE_CPU_PERIODS",
+		33: "RESOURCE_CPU_THROTTLED_PERIODS",
+		34: "RESOURCE_MEMORY_HIGH_EVENTS",
+		35: "RESOURCE_MEMORY_MAX_EVENTS",
 	}
 	Resource_value = map[string]int32{
-		"RESOURCE_UNSPECIFIED":        0,
-		"RESOURCE_CPU":                1,
-		"RESOURCE_CPU_USER":           2,
-		"RESOURCE_CPU_SYSTEM":         3,
-		"RESOURCE_CPU_THROTTLED":      4,
-		"RESOURCE_MEMORY":             5,
-		"RESOURCE_MEMORY_PEAK":        6,
-		"RESOURCE_MEMORY_ANON":        7,
-		"RESOURCE_MEMORY_FILE":        8,
-		"RESOURCE_MEMORY_WORKING":     9,
-		"RESOURCE_DISK_READ":          10,
-		"RESOURCE_DISK_WRITTEN":       11,
-		"RESOURCE_DISK_READS":         12,
-		"RESOURCE_DISK_WRITES":        13,
-		"RESOURCE_NETWORK_RX":         14,
-		"RESOURCE_NETWORK_TX":         15,
-		"RESOURCE_NETWORK_RX_PACKETS": 16,
-		"RESOURCE_NETWORK_TX_PACKETS": 17,
-		"RESOURCE_PROCESSES":          18,
-		"RESOURCE_PIDS":               19,
-		"RESOURCE_PIDS_PEAK":          20,
-		"RESOURCE_OOM_KILLS":          21,
-		"RESOURCE_PRESSURE_CPU":       22,
-		"RESOURCE_PRESSURE_MEMORY":    23,
-		"RESOURCE_PRESSURE_IO":        24,
-		"RESOURCE_ENERGY_PACKAGE":     25,
-		"RESOURCE_ENERGY_DRAM":        26,
-		"RESOURCE_ENERGY_GPU":         27,
-		"RESOURCE_ENERGY_REST":        28,
-		"RESOURCE_ENERGY_ERROR":       29,
-		"RESOURCE_ENERGY_IDLE":        30,
+		"RESOURCE_UNSPECIFIED":           0,
+		"RESOURCE_CPU":                   1,
+		"RESOURCE_CPU_USER":              2,
+		"RESOURCE_CPU_SYSTEM":            3,
+		"RESOURCE_CPU_THROTTLED":         4,
+		"RESOURCE_MEMORY":                5,
+		"RESOURCE_MEMORY_PEAK":           6,
+		"RESOURCE_MEMORY_ANON":           7,
+		"RESOURCE_MEMORY_FILE":           8,
+		"RESOURCE_MEMORY_WORKING":        9,
+		"RESOURCE_DISK_READ":             10,
+		"RESOURCE_DISK_WRITTEN":          11,
+		"RESOURCE_DISK_READS":            12,
+		"RESOURCE_DISK_WRITES":           13,
+		"RESOURCE_NETWORK_RX":            14,
+		"RESOURCE_NETWORK_TX":            15,
+		"RESOURCE_NETWORK_RX_PACKETS":    16,
+		"RESOURCE_NETWORK_TX_PACKETS":    17,
+		"RESOURCE_PROCESSES":             18,
+		"RESOURCE_PIDS":                  19,
+		"RESOURCE_PIDS_PEAK":             20,
+		"RESOURCE_OOM_KILLS":             21,
+		"RESOURCE_PRESSURE_CPU":          22,
+		"RESOURCE_PRESSURE_MEMORY":       23,
+		"RESOURCE_PRESSURE_IO":           24,
+		"RESOURCE_ENERGY_PACKAGE":        25,
+		"RESOURCE_ENERGY_DRAM":           26,
+		"RESOURCE_ENERGY_GPU":            27,
+		"RESOURCE_ENERGY_REST":           28,
+		"RESOURCE_ENERGY_ERROR":          29,
+		"RESOURCE_ENERGY_IDLE":           30,
+		"RESOURCE_CPU_PEAK":              31,
+		"RESOURCE_CPU_PERIODS":           32,
+		"RESOURCE_CPU_THROTTLED_PERIODS": 33,
+		"RESOURCE_MEMORY_HIGH_EVENTS":    34,
+		"RESOURCE_MEMORY_MAX_EVENTS":     35,
 	}
 )
 
@@ -1376,7 +1391,7 @@ const file_mete_proto_rawDesc = "" +
 	"\x06Opened\x12\x0f\n" +
 	"\vOPENED_NONE\x10\x00\x12\x0f\n" +
 	"\vOPENED_LAST\x10\x01\x12\x0f\n" +
-	"\vOPENED_TOLD\x10\x02*\xa9\x06\n" +
+	"\vOPENED_TOLD\x10\x02*\xbf\a\n" +
 	"\bResource\x12\x18\n" +
 	"\x14RESOURCE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fRESOURCE_CPU\x10\x01\x12\x15\n" +
@@ -1409,7 +1424,12 @@ const file_mete_proto_rawDesc = "" +
 	"\x13RESOURCE_ENERGY_GPU\x10\x1b\x12\x18\n" +
 	"\x14RESOURCE_ENERGY_REST\x10\x1c\x12\x19\n" +
 	"\x15RESOURCE_ENERGY_ERROR\x10\x1d\x12\x18\n" +
-	"\x14RESOURCE_ENERGY_IDLE\x10\x1eB\x1bZ\x19mete.dev/mete/proto;protob\x06proto3"
+	"\x14RESOURCE_ENERGY_IDLE\x10\x1e\x12\x15\n" +
+	"\x11RESOURCE_CPU_PEAK\x10\x1f\x12\x18\n" +
+	"\x14RESOURCE_CPU_PERIODS\x10 \x12\"\n" +
+	"\x1eRESOURCE_CPU_THROTTLED_PERIODS\x10!\x12\x1f\n" +
+	"\x1bRESOURCE_MEMORY_HIGH_EVENTS\x10\"\x12\x1e\n" +
+	"\x1aRESOURCE_MEMORY_MAX_EVENTS\x10#B\x1bZ\x19mete.dev/mete/proto;protob\x06proto3"
 
 var (
 	file_mete_proto_rawDescOnce sync.Once

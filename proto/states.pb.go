@@ -539,10 +539,11 @@ type StateTable struct {
 	Minute        []int64                `protobuf:"zigzag64,2,rep,packed,name=minute,proto3" json:"minute,omitempty"` // with which the span begins, since 1970; counted from that of the row before
 	Key           []uint32               `protobuf:"varint,3,rep,packed,name=key,proto3" json:"key,omitempty"`
 	Present       []uint64               `protobuf:"varint,4,rep,packed,name=present,proto3" json:"present,omitempty"` // bit n for resource n
-	Quality       []uint64               `protobuf:"varint,5,rep,packed,name=quality,proto3" json:"quality,omitempty"` // two bits for each resource: 1 measured, 2 apportioned, 3 modelled
+	Quality       []uint64               `protobuf:"varint,5,rep,packed,name=quality,proto3" json:"quality,omitempty"` // two bits for each resource below 32: 1 measured, 2 apportioned, 3 modelled
 	Covered       []uint64               `protobuf:"varint,6,rep,packed,name=covered,proto3" json:"covered,omitempty"` // ms
 	Columns       []*StateColumn         `protobuf:"bytes,7,rep,name=columns,proto3" json:"columns,omitempty"`
-	Within        []uint32               `protobuf:"varint,8,rep,packed,name=within,proto3" json:"within,omitempty"` // one more than the place in States.nodes of the node whose rows include it, 0 is none; empty is all 0
+	Within        []uint32               `protobuf:"varint,8,rep,packed,name=within,proto3" json:"within,omitempty"`                              // one more than the place in States.nodes of the node whose rows include it, 0 is none; empty is all 0
+	QualityHigh   []uint64               `protobuf:"varint,9,rep,packed,name=quality_high,json=qualityHigh,proto3" json:"quality_high,omitempty"` // two bits for each resource from 32 on; empty is all 0
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -629,6 +630,13 @@ func (x *StateTable) GetColumns() []*StateColumn {
 func (x *StateTable) GetWithin() []uint32 {
 	if x != nil {
 		return x.Within
+	}
+	return nil
+}
+
+func (x *StateTable) GetQualityHigh() []uint64 {
+	if x != nil {
+		return x.QualityHigh
 	}
 	return nil
 }
@@ -880,7 +888,7 @@ const file_states_proto_rawDesc = "" +
 	"\x05named\x18\x05 \x01(\x12R\x05named\x12\x1c\n" +
 	"\tnamespace\x18\x06 \x01(\tR\tnamespace\x12\x10\n" +
 	"\x03pod\x18\a \x01(\tR\x03pod\x12\x1c\n" +
-	"\tcontainer\x18\b \x01(\tR\tcontainer\"\xe2\x01\n" +
+	"\tcontainer\x18\b \x01(\tR\tcontainer\"\x85\x02\n" +
 	"\n" +
 	"StateTable\x12\x14\n" +
 	"\x05level\x18\x01 \x01(\rR\x05level\x12\x16\n" +
@@ -890,7 +898,8 @@ const file_states_proto_rawDesc = "" +
 	"\aquality\x18\x05 \x03(\x04R\aquality\x12\x18\n" +
 	"\acovered\x18\x06 \x03(\x04R\acovered\x12.\n" +
 	"\acolumns\x18\a \x03(\v2\x14.mete.v1.StateColumnR\acolumns\x12\x16\n" +
-	"\x06within\x18\b \x03(\rR\x06within\"9\n" +
+	"\x06within\x18\b \x03(\rR\x06within\x12!\n" +
+	"\fquality_high\x18\t \x03(\x04R\vqualityHigh\"9\n" +
 	"\vStateColumn\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06values\x18\x02 \x03(\x12R\x06values\"V\n" +

@@ -111,9 +111,9 @@ type account struct {
 	childValues [nestedSlots]int64 // by nestedSlot
 	excluded    [nestedSlots]int64
 
-	booked     [usage.EnergyPackage]int64 // own counter value booked so far
-	level      [levelSlots]int64          // own level at the latest tick, by levelSlot
-	remainders [levelSlots]unit.Integral  // by levelSlot
+	booked     [usage.Limit]int64        // own counter value booked so far
+	level      [levelSlots]int64         // own level at the latest tick, by levelSlot
+	remainders [levelSlots]unit.Integral // by levelSlot
 
 	user, system        int64 // latest readings
 	userPart, userWhole int64 // user / (user + system) when they last changed
@@ -401,8 +401,25 @@ func (a *account) quality(r usage.Resource) usage.Quality {
 	return usage.Measured
 }
 
+// putCPUPeak stores the CPU time of the tick as CPUs. A tick that readings do not cover is an average
+// over a time of unknown course.
+func (acc *Accounts) putCPUPeak(a *account) {
+	if cpu, ok := a.share.Get(usage.CPU); ok && acc.coveredTime() > 0 {
+		a.share.Put(usage.CPUPeak, millicores(cpu, acc.elapsed), a.share.Quality.Get(usage.CPU))
+	}
+}
+
+// millicores returns CPU time per time, both in ns, to the nearest thousandth of a CPU.
+func millicores(cpu, elapsed int64) int64 {
+	hi, lo := bits.Mul64(uint64(cpu), 1000)
+	lo, carry := bits.Add64(lo, uint64(elapsed)/2, 0)
+	q, _ := bits.Div64(hi+carry, lo, uint64(elapsed)) // a CPU has 1e9 ns per s: no overflow
+	return int64(q)
+}
+
 func (acc *Accounts) addToWindow() {
 	for _, a := range acc.current {
+		acc.putCPUPeak(a)
 		a.window.Add(&a.share)
 		a.markDirty()
 	}

@@ -15,7 +15,7 @@ import (
 // Integrals of unchanged levels are not included; Restore computes them. Records of ends may follow
 // each of them.
 const (
-	checkpointVersion = 4 // version 1 has no energy, version 2 no virtual machines, version 3 no idle time
+	checkpointVersion = 5 // version 1 has no energy, 2 no virtual machines, 3 no idle time, 4 no resources past 31
 	recordFull        = 'F'
 	recordDelta       = 'D'
 	recordEnds        = 'E' // see ends.go
@@ -178,8 +178,7 @@ func (acc *Accounts) appendNode(dst []byte) []byte {
 		dst = appendShare(dst, &p.Booked)
 	}
 	t := &acc.idle.total
-	dst = binary.AppendUvarint(dst, uint64(t.present))
-	dst = binary.AppendUvarint(dst, uint64(t.quality))
+	dst = appendPresence(dst, t.present, t.quality)
 	for r := range t.present.All() {
 		dst = appendSum(dst, t.amount[r])
 	}
@@ -210,10 +209,10 @@ func (acc *Accounts) appendAccount(dst []byte, a *account, parts uint64, set usa
 		dst = appendBool(dst, a.born)
 	}
 	if parts&partSets != 0 {
-		for _, s := range [...]usage.Set{a.reading.Has, a.reading.Own, a.reading.Apportioned, a.reading.Counted, a.seen, a.total.present} {
+		for _, s := range [...]usage.Set{a.reading.Has, a.reading.Own, a.reading.Apportioned, a.reading.Counted, a.seen} {
 			dst = binary.AppendUvarint(dst, uint64(s))
 		}
-		dst = binary.AppendUvarint(dst, uint64(a.total.quality))
+		dst = appendPresence(dst, a.total.present, a.total.quality)
 	}
 	if parts&partSplit != 0 {
 		for _, v := range [...]int64{a.user, a.system, a.userPart, a.userWhole} {
@@ -231,10 +230,7 @@ func (acc *Accounts) appendAccount(dst []byte, a *account, parts uint64, set usa
 	}
 	dst = binary.AppendUvarint(dst, uint64(set))
 	for r := range set.All() {
-		var v, booked int64
-		if r < usage.EnergyPackage { // groups have no energy readings
-			v, booked = a.reading.Value[r], a.booked[r]
-		}
+		v, booked := a.reading.Value[r], a.booked[r] // both 0 for energy, which groups do not show
 		dst = binary.AppendVarint(dst, v)
 		dst = appendSum(dst, a.total.amount[r])
 		switch {
@@ -283,6 +279,15 @@ func appendShare(dst []byte, s *power.Share) []byte {
 func appendAmounts(dst []byte, s *power.Share) []byte {
 	for _, v := range [...]int64{s.N, s.At, s.Active, s.Idle, s.Error, s.Modelled} {
 		dst = binary.AppendVarint(dst, v)
+	}
+	return dst
+}
+
+// appendPresence appends which resources are present, and their qualities.
+func appendPresence(dst []byte, present usage.Set, q usage.Qualities) []byte {
+	dst = binary.AppendUvarint(dst, uint64(present))
+	for _, w := range q[:present.Words()] {
+		dst = binary.AppendUvarint(dst, w)
 	}
 	return dst
 }

@@ -113,8 +113,7 @@ func appendEnd(dst []byte, a *account) []byte {
 	for r := range last.Has.All() {
 		dst = binary.AppendVarint(dst, last.Value[r])
 	}
-	dst = binary.AppendUvarint(dst, uint64(a.window.Present))
-	dst = binary.AppendUvarint(dst, uint64(a.window.Quality))
+	dst = appendPresence(dst, a.window.Present, a.window.Quality)
 	dst = binary.AppendVarint(dst, int64(a.window.Covered))
 	for r := range a.window.Present.All() {
 		dst = binary.AppendVarint(dst, a.window.Amount[r])
@@ -172,7 +171,8 @@ func (r *restorer) ends() {
 		for res := range e.reading.Has.All() {
 			e.reading.Value[res] = r.int()
 		}
-		e.use.Present, e.use.Quality, e.use.Covered = r.set(), usage.Qualities(r.uint()), time.Duration(r.int())
+		e.use.Present, e.use.Quality = r.presence()
+		e.use.Covered = time.Duration(r.int())
 		for res := range e.use.Present.All() {
 			v := r.int()
 			e.use.Amount[res] = v

@@ -238,10 +238,10 @@ func TestRestoredTwice(t *testing.T) {
 	}
 }
 
-// TestRestoreOlder checks that accounts of each version, some without energy, virtual machines or idle time, continue,
+// TestRestoreOlder checks that accounts of each version, some without energy, virtual machines, idle time or the peaks of CPU time, continue,
 // and have all energy from then on.
 func TestRestoreOlder(t *testing.T) {
-	for version, was := range map[byte]int64{1: 0, 2: 20_000_000, 3: 20_000_000, 4: 20_000_000} {
+	for version, was := range map[byte]int64{1: 0, 2: 20_000_000, 3: 20_000_000, 4: 20_000_000, 5: 20_000_000} {
 		acc := older(t, version)
 		since := int64(second)
 		if version < 3 { // these do not say since when they count
@@ -321,7 +321,7 @@ func TestCheckpointFormat(t *testing.T) {
 	for _, rec := range append(v.records, acc.Ends(nil, nil)) {
 		fmt.Fprintf(&text, "%x\n", rec)
 	}
-	const path = "testdata/checkpoint-v4.hex"
+	const path = "testdata/checkpoint-v5.hex"
 	if *update {
 		if err := os.WriteFile(path, []byte(text.String()), 0o644); err != nil {
 			t.Fatal(err)

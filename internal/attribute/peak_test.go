@@ -53,6 +53,59 @@ func (m *peakMachine) peak(t *testing.T, acc *attribute.Accounts, g *usage.Group
 	return 0
 }
 
+// The peak of CPU time is that of the busiest tick, over the length of that tick. A tick that readings
+// do not cover has none.
+func TestCPUPeak(t *testing.T) {
+	m, acc := newPeakMachine(), attribute.New("n")
+	acc.SetInterval(1e9)
+	pod := m.add(usage.Root, true)
+	job := m.add(pod.Slot, true)
+	used := func(ns, of int64) { // by the job, and by its pod without it
+		job.Put(usage.CPU, job.Value[usage.CPU]+ns)
+		pod.Put(usage.CPU, pod.Value[usage.CPU]+ns+of)
+	}
+	used(0, 0)
+	m.groups[0].Put(usage.CPU, 0)
+	m.tick(acc)
+	for _, c := range []struct {
+		pause    int64
+		ticks    [][2]int64
+		job, pod int64
+		peakless bool
+	}{
+		{ticks: [][2]int64{{250e6, 0}, {1999_500_000, 1_499_999}, {500e6, 3e6}}, job: 2000, pod: 3}, // to the nearest
+		{ticks: [][2]int64{{499_999, 0}}, job: 0, pod: 0},
+		{pause: 9e9, ticks: [][2]int64{{30e9, 0}}, peakless: true},
+		{ticks: [][2]int64{{0, 0}, {0, 0}, {0, 0}}, job: 0, pod: 0}, // dormant
+		{ticks: [][2]int64{{0, 0}, {7e6, 0}, {0, 0}}, job: 7, pod: 0},
+	} {
+		m.now += c.pause
+		for _, cpu := range c.ticks {
+			used(cpu[0], cpu[1])
+			m.groups[0].Put(usage.CPU, pod.Value[usage.CPU])
+			m.tick(acc)
+		}
+		var w usage.Window
+		acc.CloseWindow(&w)
+		for i := range w.Rows {
+			u := &w.Rows[i].Usage
+			got, ok := u.Get(usage.CPUPeak)
+			var want int64
+			switch w.Rows[i].Workload.ID {
+			case job.Workload.ID:
+				want = c.job
+			case pod.Workload.ID:
+				want = c.pod
+			default:
+				continue
+			}
+			if ok == c.peakless || got != want || ok && u.Quality.Get(usage.CPUPeak) != u.Quality.Get(usage.CPU) {
+				t.Errorf("%v: the peak of %s is %d, %t, want %d", c.ticks, w.Rows[i].Workload.Kind, got, ok, want)
+			}
+		}
+	}
+}
+
 func setMemory(g *usage.Group, level, mark int64) {
 	g.Put(usage.Memory, level)
 	g.Put(usage.MemoryPeak, mark)

@@ -148,7 +148,8 @@ func (r *restorer) node() {
 		r.positions()
 	}
 	t := &acc.idle.total
-	*t = total{present: r.set(), quality: usage.Qualities(r.uint())}
+	*t = total{}
+	t.present, t.quality = r.presence()
 	for res := range t.present.All() {
 		t.amount[res] = r.sum()
 	}
@@ -198,8 +199,7 @@ func (r *restorer) account(number uint64, elapsed int64) {
 		for _, s := range [...]*usage.Set{&a.reading.Has, &a.reading.Own, &a.reading.Apportioned, &a.reading.Counted, &a.seen} {
 			*s = r.readingSet()
 		}
-		a.total.present = r.set()
-		a.total.quality = usage.Qualities(r.uint())
+		a.total.present, a.total.quality = r.presence()
 	}
 	if parts&partSplit != 0 {
 		a.user, a.system, a.userPart, a.userWhole = r.int(), r.int(), r.int(), r.int()
@@ -231,17 +231,12 @@ func (r *restorer) guest(a *restored, parts uint64) {
 
 func (r *restorer) resource(a *restored, res usage.Resource) {
 	v := r.int()
-	if res < usage.EnergyPackage {
-		a.reading.Value[res] = v
-	} else if v != 0 {
-		r.bad = true // groups have no energy readings
-	}
+	a.reading.Value[res] = v
+	r.bad = r.bad || v != 0 && energySet.Has(res) // groups have no energy readings
 	a.total.amount[res] = r.sum()
 	switch {
 	case counterSet.Has(res):
-		if booked := v - r.int(); res < usage.EnergyPackage {
-			a.booked[res] = booked
-		}
+		a.booked[res] = v - r.int()
 		if i := nestedIndex(res); i >= 0 {
 			a.excluded[nestedSlot[res]], a.holderSerials[i] = r.int(), r.uint()
 		}

@@ -84,12 +84,20 @@ func (s *scanner) set() usage.Set {
 	return v & usage.All
 }
 
+// presence reads what appendPresence wrote.
+func (s *scanner) presence() (present usage.Set, q usage.Qualities) {
+	present = s.set()
+	for i := range present.Words() {
+		q[i] = s.uint()
+	}
+	return present, q
+}
+
 // readingSet reads a set of resources that groups show, which excludes energy.
 func (s *scanner) readingSet() usage.Set {
-	const below = usage.Set(1<<usage.EnergyPackage - 1)
 	v := s.set()
-	s.bad = s.bad || v&^below != 0
-	return v & below
+	s.bad = s.bad || v&energySet != 0
+	return v &^ energySet
 }
 
 func (s *scanner) level(v int64) int64 {

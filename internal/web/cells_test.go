@@ -93,7 +93,7 @@ func unitOf(key string) unit.Unit {
 
 // baseOf is the base unit of a figure of the API.
 func baseOf(key string) string {
-	for _, s := range []struct{ suffix, base string }{{"_joules", "J"}, {"_watts", "W"}, {"_byte_seconds", "B s"}, {"_bytes", "B"}} {
+	for _, s := range []struct{ suffix, base string }{{"_joules", "J"}, {"_watts", "W"}, {"_byte_seconds", "B s"}, {"_bytes", "B"}, {"_cores", "cores"}} {
 		if strings.HasSuffix(key, s.suffix) {
 			return s.base
 		}

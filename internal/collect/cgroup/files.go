@@ -235,6 +235,10 @@ func putCPU(r *usage.Reading, c procfmt.CPU, used bool) {
 	if c.HasThrottledTime {
 		r.Put(usage.CPUThrottled, c.ThrottledTime)
 	}
+	if c.HasPeriods && c.HasThrottled {
+		r.Put(usage.CPUPeriods, c.Periods)
+		r.Put(usage.CPUThrottledPeriods, c.Throttled)
+	}
 }
 
 func (f *files) readMemory(t *Table, n *node, tr *tree) {

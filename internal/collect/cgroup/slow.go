@@ -71,7 +71,7 @@ func (t *Table) readSlowOf(n *node) {
 		r.Has &^= usage.SetOf(usage.MemoryAnon, usage.MemoryFile, usage.MemoryWorking)
 	}
 	t.slowMark(n, memory)
-	t.slowKills(n, memory)
+	t.slowEvents(n, memory)
 	t.slowPressure(n)
 	t.slowLimits(n)
 }
@@ -134,20 +134,39 @@ func (t *Table) slowMark(n *node, memory *hostfs.Hierarchy) {
 	}
 }
 
-func (t *Table) slowKills(n *node, memory *hostfs.Hierarchy) {
+// memoryEvents are the keys of memory.events.local; memory.oom_control of v1 has the first.
+var memoryEvents = [...]struct {
+	key      string
+	resource usage.Resource
+}{
+	{"oom_kill", usage.OOMKills},
+	{"high", usage.MemoryHighEvents},
+	{"max", usage.MemoryMaxEvents},
+}
+
+// slowEvents reads how often limits of memory took effect. v1 has the memory limit in a file of its
+// own, and no memory.high.
+func (t *Table) slowEvents(n *node, memory *hostfs.Hierarchy) {
 	if memory == nil {
 		return
 	}
 	name := "/memory.oom_control"
 	if memory.V2 {
 		name = "/memory.events.local"
+	} else if v, ok := t.slowInt(n, memory, "/memory.failcnt"); ok {
+		n.group.Put(usage.MemoryMaxEvents, v)
 	}
 	t.slowFile(n, memory, name, func(b []byte) error {
-		v, ok, err := procfmt.KeyValue(b, "oom_kill")
-		if err == nil && ok {
-			n.group.Put(usage.OOMKills, v)
+		for _, e := range memoryEvents {
+			v, ok, err := procfmt.KeyValue(b, e.key)
+			if err != nil {
+				return err
+			}
+			if ok {
+				n.group.Put(e.resource, v)
+			}
 		}
-		return err
+		return nil
 	})
 }
 

@@ -162,7 +162,7 @@ func (u *unifiedMachine) counters(below string) counters {
 		s, err := procfmt.CPUStat(b)
 		c[usage.CPU], c[usage.CPUUser], c[usage.CPUSystem] = s.Usage, s.User, s.System
 		if s.HasThrottledTime {
-			c[usage.CPUThrottled] = s.ThrottledTime
+			c[usage.CPUThrottled], c[usage.CPUPeriods], c[usage.CPUThrottledPeriods] = s.ThrottledTime, s.Periods, s.Throttled
 		}
 		return err
 	})
@@ -174,9 +174,16 @@ func (u *unifiedMachine) counters(below string) counters {
 		return err
 	})
 	read("memory.events.local", func(b []byte) error {
-		n, _, err := procfmt.KeyValue(b, "oom_kill")
-		c[usage.OOMKills] = n
-		return err
+		for key, r := range map[string]usage.Resource{"oom_kill": usage.OOMKills, "high": usage.MemoryHighEvents, "max": usage.MemoryMaxEvents} {
+			n, ok, err := procfmt.KeyValue(b, key)
+			if err != nil {
+				return err
+			}
+			if ok {
+				c[r] = n
+			}
+		}
+		return nil
 	})
 	read("io.stat", func(b []byte) error {
 		c[usage.DiskRead], c[usage.DiskWritten], c[usage.DiskReads], c[usage.DiskWrites] = 0, 0, 0, 0
@@ -368,9 +375,12 @@ func TestUnifiedOOM(t *testing.T) {
 		}
 		w.end()
 		now := u.measure("/a", "/a/b")
-		u.checkBooked(now, "/a/b", usage.OOMKills)
+		u.checkBooked(now, "/a/b", usage.OOMKills, usage.MemoryMaxEvents, usage.MemoryHighEvents)
 		if n := u.below("", usage.OOMKills); n != 1 {
 			u.t.Errorf("%d processes killed, want 1", n)
+		}
+		if u.below("", usage.MemoryMaxEvents) == 0 || u.below("", usage.MemoryHighEvents) != 0 {
+			u.t.Errorf("the memory limit was reached %d times, memory.high %d times", u.below("", usage.MemoryMaxEvents), u.below("", usage.MemoryHighEvents))
 		}
 	})
 }
@@ -655,9 +665,11 @@ func TestUnifiedThrottled(t *testing.T) {
 		if g.CPULimit != 250e6 {
 			u.t.Errorf("limit %d ns a second, want 250 ms", g.CPULimit)
 		}
-		now["/a/b"].within(u.t, "/a/b", usage.CPUThrottled, g.Value[usage.CPUThrottled])
+		for _, r := range []usage.Resource{usage.CPUThrottled, usage.CPUPeriods, usage.CPUThrottledPeriods} {
+			now["/a/b"].within(u.t, "/a/b", r, g.Value[r])
+		}
 		u.checkBooked(now, "/a/b", usage.CPU)
-		if b := u.booked[u.path+"/a/b"]; b.Amount[usage.CPUThrottled] == 0 || b.Amount[usage.CPUUser]+b.Amount[usage.CPUSystem] != b.Amount[usage.CPU] {
+		if b := u.booked[u.path+"/a/b"]; b.Amount[usage.CPUThrottled] == 0 || b.Amount[usage.CPUThrottledPeriods] == 0 || b.Amount[usage.CPUPeriods] < b.Amount[usage.CPUThrottledPeriods] || b.Amount[usage.CPUUser]+b.Amount[usage.CPUSystem] != b.Amount[usage.CPU] {
 			u.t.Errorf("booked %+v", b)
 		}
 	})

@@ -57,8 +57,14 @@ func (t *stateTable) write(m *pb.StateTable) {
 	if !slices.ContainsFunc(m.Within, func(w uint32) bool { return w != 0 }) {
 		m.Within = nil
 	}
-	for _, u := range t.usages {
-		m.Present, m.Quality = append(m.Present, uint64(u.Present)), append(m.Quality, uint64(u.Quality))
+	for i, u := range t.usages {
+		m.Present, m.Quality = append(m.Present, uint64(u.Present)), append(m.Quality, u.Quality[0])
+		if u.Quality[1] != 0 && m.QualityHigh == nil {
+			m.QualityHigh = make([]uint64, len(t.usages))
+		}
+		if m.QualityHigh != nil {
+			m.QualityHigh[i] = u.Quality[1]
+		}
 		m.Covered = append(m.Covered, uint64(u.Covered/time.Millisecond))
 	}
 	for _, c := range t.columns() {
@@ -71,7 +77,10 @@ func (t *stateTable) write(m *pb.StateTable) {
 // read fills the rows from the columns of m, of which there are as many.
 func (t *stateTable) read(m *pb.StateTable) error {
 	for i, u := range t.usages {
-		u.Present, u.Quality = usage.Set(m.Present[i]), usage.Qualities(m.Quality[i])
+		u.Present, u.Quality[0] = usage.Set(m.Present[i]), m.Quality[i]
+		if m.QualityHigh != nil {
+			u.Quality[1] = m.QualityHigh[i]
+		}
 		if err := checkPresent(u.Present); err != nil {
 			return fmt.Errorf("row %d: %w", i, err)
 		}
@@ -143,7 +152,8 @@ func tablesFrom(p *replica.Page, m *pb.States, l Limits) error {
 			return invalid("more than %d rows", l.Rows)
 		case t.Level > uint32(replica.Day):
 			return invalid("rows of level %d", t.Level)
-		case len(t.Minute) != n || len(t.Present) != n || len(t.Quality) != n || len(t.Covered) != n, len(t.Within) != 0 && len(t.Within) != n:
+		case len(t.Minute) != n || len(t.Present) != n || len(t.Quality) != n || len(t.Covered) != n, len(t.Within) != 0 && len(t.Within) != n,
+			len(t.QualityHigh) != 0 && len(t.QualityHigh) != n:
 			return invalid("%d rows of level %d do not have all columns", n, t.Level)
 		}
 	}

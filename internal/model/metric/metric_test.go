@@ -22,6 +22,8 @@ func TestNames(t *testing.T) {
 		usage.Processes:     "mete_workload_processes_total",
 		usage.PIDs:          "mete_workload_pids_total",
 		usage.PIDsPeak:      "mete_workload_pids_peak",
+		usage.CPUPeak:       "mete_workload_cpu_peak_cores",
+		usage.CPUPeriods:    "mete_workload_cpu_periods_total",
 		usage.EnergyPackage: "mete_workload_energy_joules_total",
 		usage.EnergyRest:    "mete_workload_energy_joules_total",
 		usage.EnergyError:   "mete_workload_energy_error_joules_total",
@@ -42,8 +44,8 @@ func TestNames(t *testing.T) {
 	if diff := cmp.Diff("dram", metric.FamilyOf(usage.EnergyDRAM).Domain); diff != "" {
 		t.Error(diff)
 	}
-	if len(seen) > 30 {
-		t.Errorf("%d series for each workload, more than 30", len(seen))
+	if len(seen) > 36 {
+		t.Errorf("%d series for each workload, more than 36", len(seen))
 	}
 }
 
@@ -60,6 +62,7 @@ func TestValue(t *testing.T) {
 		{usage.EnergyDRAM, 2_500_000, 2.5},
 		{usage.Memory, 1 << 40, 1 << 40},
 		{usage.Processes, 7, 7},
+		{usage.CPUPeak, 1500, 1.5},
 	} {
 		if got := metric.FamilyOf(c.r).Value(c.amount); got != c.want {
 			t.Errorf("%s of %d is %v, want %v", c.r, c.amount, got, c.want)

@@ -36,19 +36,26 @@ func (q *Quality) UnmarshalText(b []byte) error {
 	return fmt.Errorf("quality %q is none of %v", b, qualityNames)
 }
 
-// Qualities holds the quality of each resource, two bits each. These bits are also
-// in checkpoints and in pages of states: they are never changed.
+// perWord is how many resources a word of two bits each holds.
+const perWord = 32
+
+// Qualities holds the quality of each resource, two bits each: those of resources below
+// 32 in the first word, those of the others in the second. These bits are also in
+// checkpoints and in pages of states: they are never changed. A form that existed when
+// there were 31 resources has the second word only where one of its resources is present,
+// see [Set.Words].
 //
 // Batches and the ledger have other forms, see [Qualities.Sets] and
 // [Qualities.Uncertainty].
-type Qualities uint64
+type Qualities [2]uint64
 
 // Get returns the quality of r.
-func (q Qualities) Get(r Resource) Quality { return Quality(q >> (2 * r) & 3) }
+func (q Qualities) Get(r Resource) Quality { return Quality(q[r/perWord] >> (2 * (r % perWord)) & 3) }
 
 // Set sets the quality of r.
 func (q *Qualities) Set(r Resource, v Quality) {
-	*q = *q&^(3<<(2*r)) | Qualities(v)<<(2*r)
+	w, at := &q[r/perWord], 2*(r%perWord)
+	*w = *w&^(3<<at) | uint64(v)<<at
 }
 
 // Worsen sets the quality of r to v if v is worse than what it is.
@@ -58,15 +65,27 @@ func (q *Qualities) Worsen(r Resource, v Quality) {
 	}
 }
 
+const (
+	lowBits  = 0x5555_5555_5555_5555 // of all resources in a word
+	highBits = lowBits << 1
+)
+
 // Worst returns of each resource the worse quality of q's and p's.
 func (q Qualities) Worst(p Qualities) Qualities {
-	const high = 0xaaaa_aaaa_aaaa_aaaa // bits of all resources
-	qh, ph := q&high, p&high
-	return (q|p)&high | q&^high&^((ph&^qh)>>1) | p&^high&^((qh&^ph)>>1)
+	for i, p := range p {
+		q, qh, ph := &q[i], q[i]&highBits, p&highBits
+		*q = qh | ph | *q&lowBits&^((ph&^qh)>>1) | p&lowBits&^((qh&^ph)>>1)
+	}
+	return q
 }
 
 // Only returns the qualities of the resources in s; all others are Absent.
-func (q Qualities) Only(s Set) Qualities { return q & (3 * s.spread()) }
+func (q Qualities) Only(s Set) Qualities {
+	for i, w := range s.spread() {
+		q[i] &= 3 * w
+	}
+	return q
+}
 
 // Sets returns which resources are of each quality, as the shapes of a batch have it.
 func (q Qualities) Sets() (measured, apportioned, modelled Set) {
@@ -85,44 +104,73 @@ func (q Qualities) Sets() (measured, apportioned, modelled Set) {
 
 // QualitiesOfSets is the inverse of Sets. It is false where a resource is in two sets
 // or is not known.
-func QualitiesOfSets(measured, apportioned, modelled Set) (Qualities, bool) {
+func QualitiesOfSets(measured, apportioned, modelled Set) (q Qualities, ok bool) {
 	all := measured | apportioned | modelled
 	if all&^All != 0 || measured&apportioned|modelled&(measured|apportioned) != 0 {
-		return 0, false
+		return q, false
 	}
-	return measured.spread() | apportioned.spread()<<1 | modelled.spread()*3, true
+	m, a, c := measured.spread(), apportioned.spread(), modelled.spread()
+	for i := range q {
+		q[i] = m[i] | a[i]<<1 | c[i]*3
+	}
+	return q, true
 }
 
-// Two bits for each resource fit the int64 that databases have.
-var _ [32 - Limit]struct{}
+// The bits of a Set, and two bits for each resource in the words of Qualities.
+var _ [2*perWord - Limit]struct{}
 
-// Uncertainty returns the qualities of the resources in present as the ledger has them:
-// measured 00, apportioned 01, modelled 11, so that the OR of two numbers has of
-// each resource the worse. A database that adds up rows has no other operator that
+// Uncertainty is the form of Qualities in the ledger, where each word is a column: of each
+// resource, measured is 00, apportioned 01, modelled 11, so that the OR of two numbers has
+// the worse. A database that adds up rows has no other operator that
 // does so for all resources at once, and two bits hold no fourth value in such an
 // order. So absence is not in them: it is in the set of what is present, which is a
-// column beside. A resource that is present without a quality counts as modelled.
-func (q Qualities) Uncertainty(present Set) int64 {
-	const low = 0x5555555555555555
-	h, l := q>>1&low, q&low
-	absent := present.spread() &^ (h | l)
-	return int64(h | (h&l)<<1 | 3*absent)
+// column beside. Bits of absent resources mean nothing.
+type Uncertainty [2]int64
+
+// Uncertainty returns the qualities of the resources in present as the ledger has them.
+// A resource that is present without a quality counts as modelled.
+func (q Qualities) Uncertainty(present Set) (u Uncertainty) {
+	for i, there := range present.spread() {
+		h, l := q[i]>>1&lowBits, q[i]&lowBits
+		u[i] = int64(h | (h&l)<<1 | 3*(there&^(h|l)))
+	}
+	return u
 }
 
-// QualitiesOfUncertainty is the inverse of Uncertainty.
-func QualitiesOfUncertainty(present Set, bits int64) (q Qualities) {
+// Qualities is the inverse of [Qualities.Uncertainty].
+func (u Uncertainty) Qualities(present Set) (q Qualities) {
 	present.Each(func(r Resource) {
-		q.Set(r, [...]Quality{Measured, Apportioned, Modelled, Modelled}[uint64(bits)>>(2*r)&3])
+		q.Set(r, [...]Quality{Measured, Apportioned, Modelled, Modelled}[uint64(u[r/perWord])>>(2*(r%perWord))&3])
 	})
 	return q
 }
 
-// spread moves bit i to bit 2i.
-func (s Set) spread() Qualities {
-	x := uint64(s) & (1<<32 - 1)
-	x = (x | x<<16) & 0x0000ffff_0000ffff
-	x = (x | x<<8) & 0x00ff00ff_00ff00ff
-	x = (x | x<<4) & 0x0f0f0f0f_0f0f0f0f
-	x = (x | x<<2) & 0x33333333_33333333
-	return Qualities((x | x<<1) & 0x55555555_55555555)
+// Or returns of each resource the worse of u's and v's.
+func (u Uncertainty) Or(v Uncertainty) Uncertainty { return Uncertainty{u[0] | v[0], u[1] | v[1]} }
+
+// Only drops the bits of resources that are not in present.
+func (u Uncertainty) Only(present Set) Uncertainty {
+	q := Qualities{uint64(u[0]), uint64(u[1])}.Only(present) // both have two bits for each resource
+	return Uncertainty{int64(q[0]), int64(q[1])}
+}
+
+// Words returns how many words the qualities of the resources in s need.
+func (s Set) Words() int {
+	if s>>perWord != 0 {
+		return 2
+	}
+	return 1
+}
+
+// spread moves bit i to bit 2i, and bit 32+i to bit 2i of the second word.
+func (s Set) spread() (words Qualities) {
+	for i := range words {
+		x := uint64(s) >> (perWord * i) & (1<<perWord - 1)
+		x = (x | x<<16) & 0x0000ffff_0000ffff
+		x = (x | x<<8) & 0x00ff00ff_00ff00ff
+		x = (x | x<<4) & 0x0f0f0f0f_0f0f0f0f
+		x = (x | x<<2) & 0x33333333_33333333
+		words[i] = (x | x<<1) & lowBits
+	}
+	return words
 }

@@ -8,8 +8,12 @@ import (
 	"mete.dev/mete/internal/model/usage"
 )
 
-func drawQualities(t *rapid.T) (present usage.Set, q usage.Qualities) {
-	usage.All.Each(func(r usage.Resource) {
+// possible holds all resources for which there is room.
+const possible = ^usage.Set(1)
+
+// drawQualities draws qualities of resources in of.
+func drawQualities(t *rapid.T, of usage.Set) (present usage.Set, q usage.Qualities) {
+	of.Each(func(r usage.Resource) {
 		if v := usage.Quality(rapid.IntRange(0, 3).Draw(t, "quality")); v != usage.Absent {
 			present |= usage.SetOf(r)
 			q.Set(r, v)
@@ -21,7 +25,7 @@ func drawQualities(t *rapid.T) (present usage.Set, q usage.Qualities) {
 // TestQualityForms checks that qualities survive the conversion to each form and back.
 func TestQualityForms(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		present, q := drawQualities(t)
+		present, q := drawQualities(t, usage.All)
 		measured, apportioned, modelled := q.Sets()
 		if got, ok := usage.QualitiesOfSets(measured, apportioned, modelled); !ok || got != q {
 			t.Fatalf("%x as sets came back as %x, %v", q, got, ok)
@@ -29,8 +33,12 @@ func TestQualityForms(t *testing.T) {
 		if all := measured | apportioned | modelled; all != present {
 			t.Fatalf("sets of %x, want %x", all, present)
 		}
-		if got := usage.QualitiesOfUncertainty(present, q.Uncertainty(present)); got != q {
+		present, q = drawQualities(t, possible)
+		if got := q.Uncertainty(present).Qualities(present); got != q {
 			t.Fatalf("%x as uncertainty came back as %x", q, got)
+		}
+		if some, _ := drawQualities(t, possible); q.Uncertainty(present).Only(some).Qualities(present&some) != q.Only(some) {
+			t.Fatalf("%x only of %x is uncertain by %x", q, some, q.Uncertainty(present).Only(some))
 		}
 		if q.Only(present) != q {
 			t.Fatalf("%x is not only of %x", q, present)
@@ -41,31 +49,45 @@ func TestQualityForms(t *testing.T) {
 // The OR of the ledger's bits is the worse of each quality.
 func TestUncertainty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		a, p := drawQualities(t)
-		b, q := drawQualities(t)
-		if got, want := usage.QualitiesOfUncertainty(a|b, p.Uncertainty(a)|q.Uncertainty(b)), p.Worst(q); got != want {
+		a, p := drawQualities(t, possible)
+		b, q := drawQualities(t, possible)
+		if got, want := p.Uncertainty(a).Or(q.Uncertainty(b)).Qualities(a|b), p.Worst(q); got != want {
 			t.Fatalf("the worse of %x and %x is %x, want %x", p, q, got, want)
 		}
-		sum, more := usage.Usage{Present: a, Quality: p}, usage.Usage{Present: b, Quality: q}
-		if sum.Add(&more); sum.Quality != p.Worst(q) {
+		possible.Each(func(r usage.Resource) {
+			if got, want := p.Worst(q).Get(r), max(p.Get(r), q.Get(r)); got != want {
+				t.Fatalf("of resource %d, the worse of %v and %v is %v", r, p.Get(r), q.Get(r), got)
+			}
+		})
+		sum, more := usage.Usage{Present: a & usage.All, Quality: p.Only(usage.All)}, usage.Usage{Present: b & usage.All, Quality: q.Only(usage.All)}
+		if sum.Add(&more); sum.Quality != p.Worst(q).Only(usage.All) {
 			t.Fatalf("the sum is %x, want %x", sum.Quality, p.Worst(q))
 		}
 	})
-	if usage.Qualities(0).Uncertainty(usage.SetOf(usage.CPU)) != 3<<(2*usage.CPU) {
-		t.Error("an amount without a quality is not taken as the worst")
+	if got := (usage.Qualities{}).Uncertainty(usage.SetOf(usage.CPU, 32, 63)); got != (usage.Uncertainty{3 << (2 * usage.CPU), -1<<62 | 3}) {
+		t.Errorf("amounts without a quality are not taken as the worst: %x", got)
 	}
 	for q, want := range map[usage.Quality]int64{usage.Measured: 0, usage.Apportioned: 1, usage.Modelled: 3} {
 		var of usage.Qualities
 		of.Set(usage.Memory, q)
-		if got := of.Uncertainty(usage.SetOf(usage.Memory)); got != want<<(2*usage.Memory) {
-			t.Errorf("%v is stored as %x", q, got>>(2*usage.Memory))
+		if got := of.Uncertainty(usage.SetOf(usage.Memory)); got != (usage.Uncertainty{want << (2 * usage.Memory)}) {
+			t.Errorf("%v is stored as %x", q, got)
+		}
+	}
+}
+
+// Forms that existed when there were 31 resources have a second word only for others.
+func TestWords(t *testing.T) {
+	for s, want := range map[usage.Set]int{0: 1, usage.SetOf(1, 31): 1, usage.SetOf(32): 2, usage.SetOf(1, 63): 2} {
+		if got := s.Words(); got != want {
+			t.Errorf("the qualities of %x need %d words, want %d", s, got, want)
 		}
 	}
 }
 
 func TestQualitiesOfSetsRefuses(t *testing.T) {
 	cpu := usage.SetOf(usage.CPU)
-	for _, c := range [][3]usage.Set{{cpu, cpu, 0}, {cpu, 0, cpu}, {0, cpu, cpu}, {1, 0, 0}, {0, 1 << 40, 0}} {
+	for _, c := range [][3]usage.Set{{cpu, cpu, 0}, {cpu, 0, cpu}, {0, cpu, cpu}, {1, 0, 0}, {0, ^usage.All &^ 1, 0}} {
 		if q, ok := usage.QualitiesOfSets(c[0], c[1], c[2]); ok {
 			t.Errorf("%x is %x", c, q)
 		}

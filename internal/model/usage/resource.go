@@ -49,8 +49,14 @@ const (
 	EnergyError      Resource = 29 // by how much the energy may be off
 	EnergyIdle       Resource = 30 // how much of the energy the machine draws anyway
 
+	CPUPeak             Resource = 31 // highest CPU time of one tick, as CPUs
+	CPUPeriods          Resource = 32 // periods of a CPU limit in which the workload ran
+	CPUThrottledPeriods Resource = 33 // periods in which the limit held tasks back
+	MemoryHighEvents    Resource = 34 // times that tasks were slowed down above memory.high
+	MemoryMaxEvents     Resource = 35 // times that the memory limit was reached
+
 	// Limit is one more than the highest resource number.
-	Limit = 31
+	Limit = 36
 )
 
 // Kind says how a resource adds up.
@@ -110,6 +116,12 @@ var details = [Limit]Detail{
 	EnergyRest:       {"energy_rest", unit.Microjoule, Counter, 0, false, "energy that no finer meter shows: of the whole machine where nothing else is metered"},
 	EnergyError:      {"energy_error", unit.Microjoule, Counter, 0, false, "by how much the energy may be off, either way"},
 	EnergyIdle:       {"energy_idle", unit.Microjoule, Counter, 0, false, "how much of the energy is what the machine draws anyway"},
+
+	CPUPeak:             {"cpu_peak", unit.Millicore, Peak, unit.Millicore, false, "highest CPU time of one tick, divided by its length"},
+	CPUPeriods:          {"cpu_periods", unit.Count, Counter, 0, false, "periods of the CPU limit in which some task ran"},
+	CPUThrottledPeriods: {"cpu_throttled_periods", unit.Count, Counter, 0, false, "periods in which the CPU limit held runnable tasks back"},
+	MemoryHighEvents:    {"memory_high_events", unit.Count, Counter, 0, false, "times that tasks were slowed down because memory exceeded memory.high"},
+	MemoryMaxEvents:     {"memory_max_events", unit.Count, Counter, 0, false, "times that memory reached its limit, so that some had to be reclaimed first"},
 }
 
 // Detail describes r. It panics on a number that is not in the list.

@@ -33,8 +33,8 @@ type Reading struct {
 	// Counted marks counters that the meter itself counts: they start at zero with each start of
 	// the meter.
 	Counted Set
-	// Value holds the value of each resource below EnergyPackage: no group shows energy.
-	Value [EnergyPackage]int64
+	// Value holds the value of each resource; no group shows energy.
+	Value [Limit]int64
 }
 
 // Put sets the value of r.

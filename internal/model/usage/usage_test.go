@@ -19,7 +19,8 @@ func TestResourceNumbersStay(t *testing.T) {
 		12: "disk_reads", 13: "disk_writes", 14: "network_rx", 15: "network_tx", 16: "network_rx_packets",
 		17: "network_tx_packets", 18: "processes", 19: "pids", 20: "pids_peak", 21: "oom_kills", 22: "pressure_cpu",
 		23: "pressure_memory", 24: "pressure_io", 25: "energy_package", 26: "energy_dram", 27: "energy_gpu",
-		28: "energy_rest", 29: "energy_error", 30: "energy_idle"}
+		28: "energy_rest", 29: "energy_error", 30: "energy_idle", 31: "cpu_peak", 32: "cpu_periods",
+		33: "cpu_throttled_periods", 34: "memory_high_events", 35: "memory_max_events"}
 	got := map[usage.Resource]string{}
 	usage.All.Each(func(r usage.Resource) { got[r] = r.String() })
 	if d := cmp.Diff(want, got); d != "" {

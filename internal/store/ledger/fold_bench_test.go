@@ -76,7 +76,8 @@ func seed(b *testing.B, l *ledger.Ledger, dsn string, workloads, minutes int) {
 	if _, err := l.Book(b.Context(), []*batch.Entry{e}); err != nil {
 		b.Fatal(err)
 	}
-	cols, values := []string{"minute", "workload", "rev", "present", "rough", "covered_ms"}, []string{"m", "w", "1", fmt.Sprint(int64(usage.All)), "0", "60000"}
+	all := usage.All
+	cols, values := []string{"minute", "workload", "rev", "present", "rough", "covered_ms"}, []string{"m", "w", "1", fmt.Sprint(int64(all)), "0", "60000"}
 	for r := usage.Resource(1); r < usage.Limit; r++ {
 		cols, values = append(cols, r.String()), append(values, fmt.Sprintf("w * 1000 + m %% 60 + %d", r))
 	}

@@ -118,13 +118,13 @@ func (r reader) usage(tables ...string) map[rowKey]*usage.Usage {
 // amounts returns the usage of a row.
 func amounts(row map[string]any) *usage.Usage {
 	u := &usage.Usage{Present: usage.Set(row["present"].(int64)), Covered: time.Duration(row["covered_ms"].(int64)) * time.Millisecond}
-	rough := uint64(row["rough"].(int64))
+	rough := [2]uint64{uint64(row["rough"].(int64)), uint64(row["rough_high"].(int64))}
 	for r := usage.Resource(1); r < usage.Limit; r++ {
 		u.Amount[r] = row[r.String()].(int64)
 		if !u.Present.Has(r) {
 			continue
 		}
-		switch rough >> (2 * r) & 3 {
+		switch rough[r/32] >> (2 * (r % 32)) & 3 {
 		case 0:
 			u.Quality.Set(r, usage.Measured)
 		case 1:

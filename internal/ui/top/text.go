@@ -74,7 +74,7 @@ func Details(m *live.Machine, r *live.Row, p *Past, width int, o Options) []Line
 		}
 		return out
 	}
-	add(Line{{pad("SINCE FIRST SEEN", 20) + padLeft("AMOUNT", 14), Title}, {"  QUALITY      WHAT", Title}})
+	add(Line{{pad("SINCE FIRST SEEN", 22) + padLeft("AMOUNT", 12), Title}, {"  QUALITY      WHAT", Title}})
 	if l := total(r, o); l != nil {
 		add(l)
 	}
@@ -83,10 +83,10 @@ func Details(m *live.Machine, r *live.Row, p *Past, width int, o Options) []Line
 		raw, ok := r.Total[name]
 		q := r.Quality[name]
 		if !ok || q == usage.Absent {
-			add(Line{{pad(name, 20) + padLeft(glyphsOf(o).absent, 14), Dim}, {"  absent       " + d.Help, Dim}})
+			add(Line{{pad(name, 22) + padLeft(glyphsOf(o).absent, 12), Dim}, {"  absent       " + d.Help, Dim}})
 			continue
 		}
-		add(Line{{pad(name, 20), Plain}, {padLeft(safe(amount(d.Unit, raw), o), 14), Strong},
+		add(Line{{pad(name, 22), Plain}, {padLeft(safe(amount(d.Unit, raw), o), 12), Strong},
 			{"  " + pad(q.String(), 13), Plain}, {d.Help, Dim}})
 	}
 	return out
@@ -195,6 +195,8 @@ func amount(u unit.Unit, decimal string) string {
 		return unit.Bytes(v/3600) + " h"
 	case unit.Microjoule:
 		return unit.Joules(v)
+	case unit.Millicore:
+		return strconv.FormatFloat(v, 'f', 3, 64) + " cores"
 	}
 	return unit.Number(v)
 }

@@ -152,7 +152,10 @@ func encodeEnergies(rows []external.Row) []byte {
 		id, _ := schema.SplitKey(rows[i].Key)
 		out = binary.AppendUvarint(out, uint64(id))
 		out = binary.AppendUvarint(out, uint64(u.Present))
-		out = binary.AppendUvarint(out, uint64(u.Quality.Uncertainty(u.Present)))
+		uncertainty := u.Quality.Uncertainty(u.Present)
+		for _, w := range uncertainty[:u.Present.Words()] {
+			out = binary.AppendUvarint(out, uint64(w))
+		}
 		u.Present.Each(func(r usage.Resource) { out = binary.AppendVarint(out, u.Amount[r]) })
 	}
 	return out
@@ -164,26 +167,28 @@ func decodeEnergies(stored []byte) (map[int64]usage.Usage, error) {
 	}
 	rows := map[int64]usage.Usage{}
 	for b := bytes.NewReader(stored[1:]); b.Len() > 0; {
-		var head [3]uint64 // key, present, uncertainty
-		var err error
-		for i := range head {
-			if head[i], err = binary.ReadUvarint(b); err != nil {
-				return nil, fmt.Errorf("energies of a settled minute: %w", io.ErrUnexpectedEOF)
-			}
+		short := false
+		next := func() uint64 {
+			v, err := binary.ReadUvarint(b)
+			short = short || err != nil
+			return v
 		}
-		u := usage.Usage{Present: usage.Set(head[1]) & usage.All}
-		u.Quality = usage.QualitiesOfUncertainty(u.Present, int64(head[2]))
+		key := int64(next())
+		u := usage.Usage{Present: usage.Set(next()) & usage.All}
+		var uncertainty usage.Uncertainty
+		for i := range u.Present.Words() {
+			uncertainty[i] = int64(next())
+		}
+		u.Quality = uncertainty.Qualities(u.Present)
 		u.Present.Each(func(r usage.Resource) {
-			v, e := binary.ReadVarint(b)
-			if e != nil {
-				err = fmt.Errorf("energies of a settled minute: %w", io.ErrUnexpectedEOF)
-			}
+			v, err := binary.ReadVarint(b)
+			short = short || err != nil
 			u.Amount[r] = v
 		})
-		if err != nil {
-			return nil, err
+		if short {
+			return nil, fmt.Errorf("energies of a settled minute: %w", io.ErrUnexpectedEOF)
 		}
-		rows[int64(head[0])] = u
+		rows[key] = u
 	}
 	return rows, nil
 }

@@ -343,23 +343,23 @@ func TestSpillSums(t *testing.T) {
 	const most = schema.MaxMinuteAmount
 	for _, v := range []int64{0, 1, most, most + 1, 2 * most, 2*most + 1, math.MaxInt64} {
 		for _, skew := range []int64{0, -most, -most - 1, math.MinInt64 + 1} {
-			rows := spill(s, []int64{7, 1, 6 | schema.HoldsHour, 60000, v, 5, skew})
+			rows := spill(s, []int64{7, 1, 6 | schema.HoldsHour, 8, 60000, v, 5, skew})
 			n := max((v-1)/most, (-skew-1)/most) + 1
 			if int64(len(rows)) != n {
 				t.Errorf("%d and %d: %d rows, want %d", v, skew, len(rows), n)
 			}
 			sums := make([]int64, len(s.Columns))
 			for i, r := range rows {
-				if r[0] != 7 || i > 0 && (r[1] != 0 || r[2] != 6&(schema.HoldsHour|schema.HoldsDay)|schema.HoldsHour || r[3] != 0 || r[5] != 0) {
+				if r[0] != 7 || i > 0 && (r[1] != 0 || r[2] != 6&(schema.HoldsHour|schema.HoldsDay)|schema.HoldsHour || r[3] != 0 || r[4] != 0 || r[6] != 0) {
 					t.Errorf("%d and %d: row %d is %v", v, skew, i, r)
 				}
-				for _, c := range []int{4, 6} {
+				for _, c := range []int{5, 7} {
 					if sums[c] += r[c]; r[c] > most || r[c] < -most {
 						t.Errorf("%d and %d: row %d is %v", v, skew, i, r)
 					}
 				}
 			}
-			if sums[4] != v || sums[6] != skew {
+			if sums[5] != v || sums[7] != skew {
 				t.Errorf("%d and %d: sums %v", v, skew, sums)
 			}
 		}

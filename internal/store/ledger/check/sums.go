@@ -78,16 +78,17 @@ func halves(c schema.Column) string { return fmt.Sprintf("%[1]s >> 32, %[1]s & 4
 
 // A total is one side of a comparison: the sum of its rows.
 type total struct {
-	rows, present, rough int64
-	amounts              []wideInt
+	rows, present int64
+	rough         usage.Uncertainty
+	amounts       []wideInt
 }
 
-func (t *total) add(cols []schema.Column, present, rough int64, amounts []int64) {
+func (t *total) add(cols []schema.Column, present int64, rough usage.Uncertainty, amounts []int64) {
 	if t.rows == 0 {
 		t.amounts = make([]wideInt, len(cols))
 	}
 	t.rows++
-	t.present, t.rough = t.present|present, t.rough|rough
+	t.present, t.rough = t.present|present, t.rough.Or(rough)
 	for i, c := range cols {
 		v := wideInt{}.add(wideInt{amounts[2*i], amounts[2*i+1]})
 		if c.Merge != schema.MergeMax {
@@ -106,12 +107,14 @@ type comparison struct {
 }
 
 // eachComparison calls f for each pair that the query yields. The query returns, ordered by minute
-// and key: side (0 is the finer), minute, key, present, rough, and two halves of each column.
+// and key: side (0 is the finer), minute, key, present, rough, rough_high, and two halves of each
+// column.
 func (c *checkRun) eachComparison(cols []schema.Column, f func(*comparison), query string, args ...any) error {
 	var p comparison
-	var side, minute, id, present, rough int64
+	var side, minute, id, present int64
+	var rough usage.Uncertainty
 	amounts := make([]int64, 2*len(cols))
-	into := []any{&side, &minute, &id, &present, &rough}
+	into := []any{&side, &minute, &id, &present, &rough[0], &rough[1]}
 	for i := range amounts {
 		into = append(into, &amounts[i])
 	}
@@ -212,9 +215,9 @@ func (c *checkRun) checkBalance(r schema.Range) error {
 	}
 	// By key of the node: rows within another node, and others, each have their own whole.
 	key := fmt.Sprintf("(m.workload - %s + w.node)", schema.IDOf("m.workload"))
-	query := fmt.Sprintf(`SELECT 0 AS side, m.minute AS minute, %[1]s AS id, 0 AS present, 0 AS rough, %[2]s FROM %[3]s m JOIN workload w ON w.id = %[4]s
+	query := fmt.Sprintf(`SELECT 0 AS side, m.minute AS minute, %[1]s AS id, 0 AS present, 0 AS rough, 0 AS rough_high, %[2]s FROM %[3]s m JOIN workload w ON w.id = %[4]s
 		WHERE m.minute >= $1 AND m.minute < $2 GROUP BY m.minute, %[1]s
-		UNION ALL SELECT 1, minute, node, 0, 0, %[5]s FROM %[6]s WHERE minute >= $1 AND minute < $2 ORDER BY minute, id`,
+		UNION ALL SELECT 1, minute, node, 0, 0, 0, %[5]s FROM %[6]s WHERE minute >= $1 AND minute < $2 ORDER BY minute, id`,
 		key, strings.Join(append(sums, most...), ", "), r.Table(schema.UsageLayout), schema.IDOf("m.workload"), strings.Join(append(wholes, mostWhole...), ", "), r.Table(schema.NodeLayout))
 	var found faults
 	err := c.eachComparison(append(cols, highest...), func(p *comparison) {
@@ -280,11 +283,11 @@ func (c *checkRun) checkSumsOf(s *schema.Layout, into schema.Level, at int64) er
 	for i, col := range cols {
 		sums[i], own[i] = sumHalves(col), halves(col)
 	}
-	query := fmt.Sprintf("SELECT 1 AS side, minute, %s AS id, present, rough, %s FROM %s WHERE minute = $1", s.Key, strings.Join(own, ", "), to.Table(s))
+	query := fmt.Sprintf("SELECT 1 AS side, minute, %s AS id, present, rough, rough_high, %s FROM %s WHERE minute = $1", s.Key, strings.Join(own, ", "), to.Table(s))
 	args := []any{at}
 	if into == schema.Days || c.hasMinutes(at) {
 		// A row is stored under the first minute of its span.
-		query = fmt.Sprintf("SELECT 0 AS side, CAST($1 AS {int}) AS minute, %[1]s AS id, present, rough, %[2]s FROM %[3]s WHERE minute >= $1 AND minute < $2 GROUP BY %[1]s, present, rough UNION ALL %[4]s",
+		query = fmt.Sprintf("SELECT 0 AS side, CAST($1 AS {int}) AS minute, %[1]s AS id, present, rough, rough_high, %[2]s FROM %[3]s WHERE minute >= $1 AND minute < $2 GROUP BY %[1]s, present, rough, rough_high UNION ALL %[4]s",
 			s.Key, strings.Join(sums, ", "), from.Table(s), query)
 		args = append(args, at+into.Width())
 	}
@@ -343,9 +346,9 @@ func (c *checkRun) checkGroups(day int64) error {
 			groups[i] = fmt.Sprintf("CAST(sum(%[1]s_hi) AS {int}), CAST(sum(%[1]s_lo) AS {int})", col.Name)
 		}
 	}
-	query := fmt.Sprintf(`SELECT 0 AS side, minute, 0 AS id, 0 AS present, 0 AS rough, %s FROM day u WHERE minute = $1
+	query := fmt.Sprintf(`SELECT 0 AS side, minute, 0 AS id, 0 AS present, 0 AS rough, 0 AS rough_high, %s FROM day u WHERE minute = $1
 		AND workload < %d GROUP BY minute
-		UNION ALL SELECT 1, minute, 0, 0, 0, %s FROM group_day WHERE minute = $1 GROUP BY minute ORDER BY side`, strings.Join(sums, ", "), int64(schema.FirstWithin), strings.Join(groups, ", "))
+		UNION ALL SELECT 1, minute, 0, 0, 0, 0, %s FROM group_day WHERE minute = $1 GROUP BY minute ORDER BY side`, strings.Join(sums, ", "), int64(schema.FirstWithin), strings.Join(groups, ", "))
 	return c.eachComparison(cols, func(p *comparison) {
 		for i, col := range cols {
 			var rows, groups wideInt

@@ -5,6 +5,7 @@ import (
 	"math"
 	"testing"
 
+	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
@@ -49,9 +50,9 @@ func TestTotal(t *testing.T) {
 		t.Error("no rows are saturated")
 	}
 	for _, row := range [][]int64{{0, 3, 1, 5}, {1, 4, 1, 4}, {0, 0, 0, 9}} {
-		sum.add(cols, 1<<row[1], 2, row)
+		sum.add(cols, 1<<row[1], usage.Uncertainty{2, 4}, row)
 	}
-	if got, want := fmt.Sprintf("%+v", sum), "{rows:3 present:25 rough:2 amounts:[{hi:1 lo:7} {hi:1 lo:5}]}"; got != want {
+	if got, want := fmt.Sprintf("%+v", sum), "{rows:3 present:25 rough:[2 4] amounts:[{hi:1 lo:7} {hi:1 lo:5}]}"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	for v, want := range map[wideInt]bool{{math.MaxInt32, math.MaxUint32}: true, {math.MaxInt32, math.MaxUint32 - 1}: false, {math.MaxInt32 + 1, 0}: true} {

@@ -135,10 +135,10 @@ func (t *Tx) ensureUsageTables() error {
 	if err := t.Define(schema.CreateGroups()); err != nil {
 		return err
 	}
-	if err := t.Define("CREATE UNIQUE INDEX IF NOT EXISTS group_day_key ON group_day ({group})"); err != nil {
+	if err := t.addMissingColumns("group_day", append([]string{"minute"}, schema.GroupKeys...), schema.GroupColumns(), schema.Days); err != nil {
 		return err
 	}
-	if err := t.addMissingColumns("group_day", append([]string{"minute"}, schema.GroupKeys...), schema.GroupColumns(), schema.Days); err != nil {
+	if err := t.Define("CREATE UNIQUE INDEX IF NOT EXISTS group_day_key ON group_day ({group})"); err != nil {
 		return err
 	}
 	kept, err := t.Ints("SELECT day FROM kept")

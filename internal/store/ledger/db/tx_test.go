@@ -328,6 +328,53 @@ func testColumns(t *testing.T, dsn string) {
 	}
 }
 
+// A ledger of before resources past 31 gets the second column for their quality, also in the key of
+// groups, and keeps its groups.
+func TestRoughHigh(t *testing.T) { testRoughHigh(t, ledgertest.SQLite(t)) }
+
+func TestRoughHighPostgreSQL(t *testing.T) { testRoughHigh(t, ledgertest.PostgreSQL(t)) }
+
+func testRoughHigh(t *testing.T, dsn string) {
+	d := openWith(t, dsn, false)
+	key := strings.TrimSuffix(d.Expand("{group}"), ", rough_high")
+	write(t, d, func(tx *db.Tx) error { return tx.SetMeta("ledger.schema", "18") })
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	raw := ledgertest.DB(t, dsn)
+	exec := func(query string) error {
+		_, err := raw.ExecContext(t.Context(), query)
+		return err
+	}
+	columns := "INSERT INTO group_day (minute, " + strings.Join(schema.GroupKeys, ", ") + ", present, rough"
+	values := ") VALUES (1440" + strings.Repeat(", 'x'", len(schema.GroupKeys)) + ", 2, 0"
+	for _, step := range []string{
+		"DROP INDEX group_day_key", "ALTER TABLE group_day DROP COLUMN rough_high", "ALTER TABLE hour DROP COLUMN rough_high",
+		"CREATE UNIQUE INDEX group_day_key ON group_day (" + key + ")", columns + values + ")", "INSERT INTO hour (minute, workload, present) VALUES (60, 1, 2)",
+	} {
+		if err := exec(step); err != nil {
+			t.Fatalf("%s: %v", step, err)
+		}
+	}
+	d = openWith(t, dsn, false)
+	for high, fails := range []bool{0: true, 1: false} { // the existing group has 0
+		if err := exec(fmt.Sprintf("%s, rough_high%s, %d)", columns, values, high)); (err != nil) != fails {
+			t.Errorf("a group with rough_high %d: %v", high, err)
+		}
+	}
+	view(t, d, func(v *db.View) error {
+		var n, high int64
+		err := v.SQL.QueryRow("SELECT count(*), sum(h.rough_high) FROM group_day g JOIN hour h ON h.present = g.present").Scan(&n, &high)
+		if err == nil && (n != 2 || high != 0) {
+			t.Errorf("%d groups, with %d", n, high)
+		}
+		return err
+	})
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Tables of usage have an index of revisions if, and only if, an upstream server needs it.
 func TestIndexes(t *testing.T) {
 	dsn := ledgertest.SQLite(t)

@@ -139,7 +139,7 @@ var sumGroupsSQL = func() string {
 		}
 		cols, exprs = append(cols, k), append(exprs, table+k)
 	}
-	cols, exprs = append(cols, "present", "rough"), append(exprs, "d.present", "d.rough")
+	cols, exprs = append(cols, "present", "rough", "rough_high"), append(exprs, "d.present", "d.rough", "d.rough_high")
 	group := strings.Join(exprs, ", ")
 	cols, exprs = append(cols, "covered_ms"), append(exprs, "sum(d.covered_ms)")
 	sets := []string{"covered_ms = group_day.covered_ms + excluded.covered_ms"}
@@ -203,7 +203,7 @@ func grouping(s *schema.Layout, saturates bool, d *schema.Dialect) string {
 		return ""
 	}
 	// Sum rows with equal bits; the conflict clause merges the few sums of a key.
-	return " GROUP BY " + s.Key + ", present, rough"
+	return " GROUP BY " + s.Key + ", present, rough, rough_high"
 }
 
 // keyRange returns the condition for the keys [$i, $i+1) at the n minutes from $i+2 on.

@@ -183,7 +183,7 @@ func (a *aggregation) addBlock(b *block) error {
 		}
 		g.extend(b.span(i))
 		g.present |= usage.Set(b.value(blockPresent, i))
-		g.uncertainty |= b.value(blockUncertainty, i)
+		g.uncertainty = g.uncertainty.Or(b.uncertainty(i))
 		g.covered += b.value(blockCovered, i)
 		for _, c := range cols {
 			sum := &g.sums[c.place]

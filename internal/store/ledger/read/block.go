@@ -29,8 +29,9 @@ type blockKind struct {
 // Columns of usage blocks: present resources, their quality and ms covered. The amount of resource r
 // is at blockAmounts + r.
 const (
-	blockPresent = iota
-	blockUncertainty
+	blockPresent         = iota
+	blockUncertainty     // of resources below 32
+	blockUncertaintyHigh // of the others
 	blockCovered
 	blockAmounts = blockCovered // resources begin with 1
 )
@@ -50,7 +51,7 @@ func wholeColumns(i int) (whole, skew int) {
 
 var (
 	usageBlocks = func() *blockKind {
-		k := &blockKind{schema.UsageLayout, []schema.MergeRule{schema.MergeOr, schema.MergeOr, schema.MergeSum}}
+		k := &blockKind{schema.UsageLayout, []schema.MergeRule{schema.MergeOr, schema.MergeOr, schema.MergeOr, schema.MergeSum}}
 		usage.All.Each(func(r usage.Resource) {
 			h := schema.MergeSum
 			if isPeak[r] {
@@ -142,6 +143,11 @@ func (b *block) value(c, i int) int64 {
 		return 0
 	}
 	return b.cols[c][i]
+}
+
+// uncertainty returns the uncertainty of row i of usage.
+func (b *block) uncertainty(i int) usage.Uncertainty {
+	return usage.Uncertainty{b.value(blockUncertainty, i), b.value(blockUncertaintyHigh, i)}
 }
 
 // span returns the minutes in which the first row of a key begins and its last row ends.

@@ -30,7 +30,7 @@ type group struct {
 	keys        []string
 	first, last int64 // minutes
 	present     usage.Set
-	uncertainty int64
+	uncertainty usage.Uncertainty
 	covered     int64          // ms
 	node        int64          // the first node id; 0 is none
 	nodes       map[int64]bool // all node ids, if there are several
@@ -108,16 +108,16 @@ func (g *group) addNode(node int64) {
 func (g *group) extend(first, last int64) { g.first, g.last = min(g.first, first), max(g.last, last) }
 
 // addRow adds presence, quality and covered time of rows.
-func (g *group) addRow(present, rough, coveredMS int64) {
+func (g *group) addRow(present int64, rough usage.Uncertainty, coveredMS int64) {
 	g.present |= usage.Set(present)
 	g.covered += coveredMS
-	g.uncertainty |= onlyPresent(rough, usage.Set(present))
+	g.uncertainty = g.uncertainty.Or(rough.Only(usage.Set(present)))
 }
 
 // fillTotal sets to to what a group used.
 func (gs *groupSet) fillTotal(g *group, to *query.Total) {
 	*to = query.Total{Present: g.present & gs.want, Covered: nanos(g.covered)}
-	to.Quality = usage.QualitiesOfUncertainty(to.Present, g.uncertainty)
+	to.Quality = g.uncertainty.Qualities(to.Present)
 	i := 0
 	gs.want.Each(func(r usage.Resource) { to.Sum[r], i = g.sums[i], i+1 })
 }

@@ -124,7 +124,7 @@ type idleRow struct {
 	machine, kind  string
 	group          *group // nil if the query excludes it
 	present        usage.Set
-	uncertainty    int64
+	uncertainty    usage.Uncertainty
 	cpu, coveredMS int64 // ns, ms
 	share          idle.Share
 }
@@ -181,7 +181,7 @@ func (d *idleDivision) readBlocks(units []schema.Range) error {
 			if of == nil {
 				continue
 			}
-			r := idleRow{workload: w, group: groups.rowGroups[i], present: usage.Set(b.value(blockPresent, i)), uncertainty: b.value(blockUncertainty, i),
+			r := idleRow{workload: w, group: groups.rowGroups[i], present: usage.Set(b.value(blockPresent, i)), uncertainty: b.uncertainty(i),
 				cpu: b.value(blockAmounts+int(usage.CPU), i), coveredMS: b.value(blockCovered, i)}
 			if r.machine, r.kind = nodeAndKind(of.keys); r.kind == idle.Kind {
 				for _, e := range usage.Energies {
@@ -221,7 +221,7 @@ func (d *idleDivision) readRows(p schema.Range) error {
 	width := max(p.Level.Width(), schema.HourMinutes)
 	args := slices.Clone(s.args)
 	cols := append(slices.Clone(s.keys), "u.minute - u.minute % "+fmt.Sprint(width), "w.id", "n.id", "w.kind",
-		"CASE WHEN true"+s.where+" THEN 1 ELSE 0 END", "u.present", "u.rough", "u.covered_ms", "u.cpu", "u.energy_error")
+		"CASE WHEN true"+s.where+" THEN 1 ELSE 0 END", "u.present", "u.rough", "u.rough_high", "u.covered_ms", "u.cpu", "u.energy_error")
 	for _, r := range usage.Energies {
 		cols = append(cols, "u."+r.String())
 	}
@@ -233,7 +233,7 @@ func (d *idleDivision) readRows(p schema.Range) error {
 	var at, node, matches, present, off int64
 	var energies [len(usage.Energies)]int64
 	var r idleRow
-	into = append(into, &at, &r.workload, &node, &r.kind, &matches, &present, &r.uncertainty, &r.coveredMS, &r.cpu, &off)
+	into = append(into, &at, &r.workload, &node, &r.kind, &matches, &present, &r.uncertainty[0], &r.uncertainty[1], &r.coveredMS, &r.cpu, &off)
 	for i := range energies {
 		into = append(into, &energies[i])
 	}
@@ -285,7 +285,7 @@ func (d *idleDivision) divideUnit() {
 	for i := range rows {
 		if r := &rows[i]; n > 0 && rows[n-1].workload == r.workload {
 			to := &rows[n-1]
-			to.present, to.uncertainty = to.present|r.present, to.uncertainty|r.uncertainty
+			to.present, to.uncertainty = to.present|r.present, to.uncertainty.Or(r.uncertainty)
 			to.cpu, to.coveredMS = to.cpu+r.cpu, to.coveredMS+r.coveredMS
 			to.share.Add(r.share)
 			continue
@@ -303,7 +303,7 @@ func (d *idleDivision) divideUnit() {
 		}
 		switch {
 		case r.kind == idle.Kind:
-			qualities := usage.QualitiesOfUncertainty(r.present, r.uncertainty)
+			qualities := r.uncertainty.Qualities(r.present)
 			for _, e := range usage.Energies {
 				if r.present.Has(e) {
 					m.quality = max(m.quality, qualities.Get(e))

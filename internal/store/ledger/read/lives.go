@@ -20,9 +20,10 @@ type life struct {
 
 // A lifeRow is a row of a workload.
 type lifeRow struct {
-	minute, width           int64
-	present, rough, covered int64
-	amounts                 [usage.Limit]int64
+	minute, width    int64
+	present, covered int64
+	rough            usage.Uncertainty
+	amounts          [usage.Limit]int64
 }
 
 // addTo adds the row to a group.
@@ -107,7 +108,7 @@ func (l *lifeLookup) read(rd *Reader, v *db.View, want usage.Set, f func(*life, 
 	}
 	row := lifeRow{width: l.table.Level.Width()}
 	var i int64
-	into := []any{&i, &row.minute, &row.present, &row.rough, &row.covered}
+	into := []any{&i, &row.minute, &row.present, &row.rough[0], &row.rough[1], &row.covered}
 	var text strings.Builder
 	text.WriteString("WITH k (i, minute, workload) AS (VALUES ")
 	for i, k := range l.keys {
@@ -124,7 +125,7 @@ func (l *lifeLookup) read(rd *Reader, v *db.View, want usage.Set, f func(*life, 
 		number(k.minute, ", ")
 		number(k.key, ")")
 	}
-	text.WriteString(") SELECT k.i, u.minute, u.present, u.rough, u.covered_ms")
+	text.WriteString(") SELECT k.i, u.minute, u.present, u.rough, u.rough_high, u.covered_ms")
 	want.Each(func(r usage.Resource) {
 		text.WriteString(", u." + r.String())
 		into = append(into, &row.amounts[r])

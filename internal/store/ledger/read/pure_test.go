@@ -37,12 +37,12 @@ func TestTakeRow(t *testing.T) {
 	_, into := usageBlocks.columns(want)
 	b := &blockReader{newBlock(usageBlocks, schema.Range{Level: schema.Minutes, From: 1440, To: 1450}, want, 3), into, make([]int64, len(usageBlocks.rules))}
 	cpu, both := int64(usage.SetOf(usage.CPU)), int64(usage.SetOf(usage.CPU, usage.Memory))
-	for _, row := range [][]driver.Value{ // minute, key, present, rough, covered, cpu, memory
-		{int64(1441), int64(7), int64(0), int64(0), int64(0), int64(9), int64(9)},
-		{int64(1442), int64(8), cpu, int64(math.MaxInt64), int64(0), int64(5), int64(0)},
-		{int64(1443), int64(9), int64(0), int64(0), int64(1), int64(0), int64(0)},
-		{int64(1445), int64(8), both, int64(0), int64(30), int64(20), int64(3)},
-		{int64(1446), int64(10), int64(1), int64(0), int64(0), int64(0), int64(0)},
+	for _, row := range [][]driver.Value{ // minute, key, present, rough, rough_high, covered, cpu, memory
+		{int64(1441), int64(7), int64(0), int64(0), int64(0), int64(0), int64(9), int64(9)},
+		{int64(1442), int64(8), cpu, int64(math.MaxInt64), int64(math.MaxInt64), int64(0), int64(5), int64(0)},
+		{int64(1443), int64(9), int64(0), int64(0), int64(0), int64(1), int64(0), int64(0)},
+		{int64(1445), int64(8), both | 1<<40, int64(0), int64(3 << 16), int64(30), int64(20), int64(3)},
+		{int64(1446), int64(10), int64(1), int64(0), int64(0), int64(0), int64(0), int64(0)},
 	} {
 		b.takeRow(row)
 	}
@@ -50,8 +50,8 @@ func TestTakeRow(t *testing.T) {
 		t.Fatalf("keys %v, want %v", b.keys, want)
 	}
 	first, end := b.span(0)
-	got := []int64{first, end, b.value(blockPresent, 0), b.value(blockUncertainty, 0), b.value(blockCovered, 0), b.value(blockAmounts+int(usage.CPU), 0), b.value(blockAmounts+int(usage.Memory), 0), b.value(blockCovered, 1)}
-	if want := []int64{1442, 1446, both, 3 << (2 * usage.CPU), 30, 25, 3, 1}; !reflect.DeepEqual(got, want) {
+	got := []int64{first, end, b.value(blockPresent, 0), b.value(blockUncertainty, 0), b.value(blockUncertaintyHigh, 0), b.value(blockCovered, 0), b.value(blockAmounts+int(usage.CPU), 0), b.value(blockAmounts+int(usage.Memory), 0), b.value(blockCovered, 1)}
+	if want := []int64{1442, 1446, both | 1<<40, 3 << (2 * usage.CPU), 3 << 16, 30, 25, 3, 1}; !reflect.DeepEqual(got, want) {
 		t.Errorf("the block has %v, want %v", got, want)
 	}
 }

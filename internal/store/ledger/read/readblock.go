@@ -30,14 +30,10 @@ func (b *blockReader) takeRow(values []driver.Value) {
 		if b.row[blockPresent] == 0 && b.row[blockCovered] == 0 {
 			return // see schema.HasContent
 		}
-		b.row[blockUncertainty] = onlyPresent(b.row[blockUncertainty], usage.Set(b.row[blockPresent]))
+		rough := usage.Uncertainty{b.row[blockUncertainty], b.row[blockUncertaintyHigh]}.Only(usage.Set(b.row[blockPresent]))
+		b.row[blockUncertainty], b.row[blockUncertaintyHigh] = rough[0], rough[1]
 	}
 	b.add(key, minute, minute, b.row)
-}
-
-// onlyPresent drops the bits of column rough that belong to absent resources: they mean nothing.
-func onlyPresent(rough int64, present usage.Set) int64 {
-	return int64(usage.Qualities(rough).Only(present)) // both have two bits for each resource
 }
 
 // columns returns the SQL columns of a row u that a block holds, and their indexes in it.
@@ -56,6 +52,7 @@ func (k *blockKind) columns(want usage.Set) (list []string, into []int) {
 	}
 	put(blockPresent, "u.present")
 	put(blockUncertainty, "u.rough")
+	put(blockUncertaintyHigh, "u.rough_high")
 	put(blockCovered, "u.covered_ms")
 	want.Each(func(r usage.Resource) { put(blockAmounts+int(r), "u."+r.String()) })
 	return list, into

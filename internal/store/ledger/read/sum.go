@@ -53,7 +53,7 @@ func (s *selection) aggregate(p schema.Range, gs *groupSet) error {
 	if _, err := s.v.SQL.ExecContext(s.v.Ctx, planning); err != nil {
 		return err
 	}
-	cols := append(slices.Clone(s.keys), "n.id", "u.present", "u.rough", "min(u.minute)", "max(u.minute)", "CAST(sum(u.covered_ms) AS {int})")
+	cols := append(slices.Clone(s.keys), "n.id", "u.present", "u.rough", "u.rough_high", "min(u.minute)", "max(u.minute)", "CAST(sum(u.covered_ms) AS {int})")
 	usage.All.Each(func(r usage.Resource) {
 		name := "u." + r.String()
 		if !s.want.Has(r) {
@@ -67,7 +67,7 @@ func (s *selection) aggregate(p schema.Range, gs *groupSet) error {
 		cols = append(cols, "CAST(div(sum("+name+"), 4294967296) AS {int})", "CAST(mod(sum("+name+"), 4294967296) AS {int})")
 	})
 	text := fmt.Sprintf(`SELECT %s FROM %s u JOIN workload w ON w.id = %s JOIN node n ON n.id = w.node%s
-		WHERE u.minute >= $1 AND u.minute < $2 AND %s%s%s GROUP BY %s, n.id, u.present, u.rough`,
+		WHERE u.minute >= $1 AND u.minute < $2 AND %s%s%s GROUP BY %s, n.id, u.present, u.rough, u.rough_high`,
 		strings.Join(cols, ", "), p.Table(schema.UsageLayout), schema.IDOf("u.workload"), s.joins, schema.HasContent("u"), s.where, s.outsideCondition("n.id", "u.workload"), strings.Join(s.keys, ", "))
 	var r summedRow
 	return s.eachRow(p, func(scan func(...any) error) error {
@@ -87,7 +87,7 @@ func (s *selection) groupDays(p schema.Range, gs *groupSet) error {
 	// The table has the columns of workload and node that it groups by.
 	own := strings.NewReplacer("n.cluster", "w.cluster")
 	keys := own.Replace(strings.Join(s.keys, ", "))
-	cols := []string{keys, "w.present", "w.rough", "min(w.minute)", "max(w.minute)", "CAST(sum(w.covered_ms) AS {int})"}
+	cols := []string{keys, "w.present", "w.rough", "w.rough_high", "min(w.minute)", "max(w.minute)", "CAST(sum(w.covered_ms) AS {int})"}
 	usage.All.Each(func(r usage.Resource) {
 		name := "w." + r.String()
 		if !s.want.Has(r) {
@@ -101,7 +101,7 @@ func (s *selection) groupDays(p schema.Range, gs *groupSet) error {
 		cols = append(cols, "CAST(sum("+name+"_hi) AS {int})", "CAST(sum("+name+"_lo) AS {int})")
 	})
 	text := fmt.Sprintf(`SELECT %s FROM group_day w WHERE w.minute >= $1 AND w.minute < $2
-		AND w.minute NOT IN (SELECT minute FROM stale_day)%s GROUP BY %s, w.present, w.rough`,
+		AND w.minute NOT IN (SELECT minute FROM stale_day)%s GROUP BY %s, w.present, w.rough, w.rough_high`,
 		strings.Join(cols, ", "), own.Replace(s.where), keys)
 	var r summedRow
 	err := s.eachRow(p, func(scan func(...any) error) error {
@@ -145,10 +145,11 @@ func (s *selection) groupNodes(p schema.Range, gs *groupSet) error {
 
 // A summedRow is a row that the database has summed.
 type summedRow struct {
-	keys                                         []string
-	present, uncertainty, first, last, coveredMS int64
-	halves                                       [2 * usage.Limit]int64
-	places                                       []any
+	keys                            []string
+	present, first, last, coveredMS int64
+	uncertainty                     usage.Uncertainty
+	halves                          [2 * usage.Limit]int64
+	places                          []any
 }
 
 // into returns the scan targets of a row: keys, the node if not nil, and amounts in halves.
@@ -163,7 +164,7 @@ func (r *summedRow) into(s *selection, node *int64) []any {
 	if node != nil {
 		r.places = append(r.places, node)
 	}
-	r.places = append(r.places, &r.present, &r.uncertainty, &r.first, &r.last, &r.coveredMS)
+	r.places = append(r.places, &r.present, &r.uncertainty[0], &r.uncertainty[1], &r.first, &r.last, &r.coveredMS)
 	for i := range r.halves[2:] {
 		r.places = append(r.places, &r.halves[2+i])
 	}

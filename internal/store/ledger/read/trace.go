@@ -15,13 +15,14 @@ import (
 // Minutes calls f with the kept rows of minutes of nodes in [from, to), in the order of minutes;
 // node is the row's index in nodes. m is valid until f returns. All rows are of one snapshot.
 func (rd *Reader) Minutes(ctx context.Context, nodes []string, from, to time.Time, f func(node int, m *batch.Minute) error) error {
-	var short, covered, minute, present, rough, id int64
+	var short, covered, minute, present, id int64
+	var rough usage.Uncertainty
 	var m batch.Minute
-	into := []any{&short, &id, &minute, &present, &rough, &covered}
+	into := []any{&short, &id, &minute, &present, &rough[0], &rough[1], &covered}
 	for r := usage.Resource(1); r < usage.Limit; r++ {
 		into = append(into, &m.Usage.Amount[r])
 	}
-	text := "SELECT w.short, w.node, u.minute, u.present, u.rough, u.covered_ms" + amountColumns() +
+	text := "SELECT w.short, w.node, u.minute, u.present, u.rough, u.rough_high, u.covered_ms" + amountColumns() +
 		" FROM %s u JOIN workload w ON w.id = " + schema.IDOf("u.workload") + " WHERE u.minute >= $1 AND u.minute < $2 AND " + schema.HasContent("u") + " AND w.node IN (%s) ORDER BY u.minute"
 	return rd.eachMinuteRow(ctx, schema.UsageLayout, nodes, from, to, text, func(at map[int64]int, scan func(...any) error) error {
 		if err := scan(into...); err != nil {
@@ -29,7 +30,7 @@ func (rd *Reader) Minutes(ctx context.Context, nodes []string, from, to time.Tim
 		}
 		m.Workload, m.Minute = workload.ShortID(short), minute
 		m.Usage.Present, m.Usage.Covered = usage.Set(present), time.Duration(covered)*time.Millisecond
-		m.Usage.Quality = usage.QualitiesOfUncertainty(m.Usage.Present, rough)
+		m.Usage.Quality = rough.Qualities(m.Usage.Present)
 		return f(at[id], &m)
 	})
 }
@@ -37,11 +38,12 @@ func (rd *Reader) Minutes(ctx context.Context, nodes []string, from, to time.Tim
 // Wholes calls f with what nodes had in each kept minute of [from, to), as Minutes does for
 // workloads. It leaves out skew, violations and losses.
 func (rd *Reader) Wholes(ctx context.Context, nodes []string, from, to time.Time, f func(node int, m *batch.NodeMinute) error) error {
-	var covered, minute, present, rough, id int64
+	var covered, minute, present, id int64
+	var rough usage.Uncertainty
 	var m batch.NodeMinute
-	into := []any{&id, &minute, &present, &rough, &covered, &m.CPUs}
+	into := []any{&id, &minute, &present, &rough[0], &rough[1], &covered, &m.CPUs}
 	var text strings.Builder
-	text.WriteString("SELECT " + schema.IDOf("u.node") + ", u.minute, u.present, u.rough, u.covered_ms, u.cpus")
+	text.WriteString("SELECT " + schema.IDOf("u.node") + ", u.minute, u.present, u.rough, u.rough_high, u.covered_ms, u.cpus")
 	for i, r := range usage.Wholes {
 		into = append(into, &m.Whole[i])
 		text.WriteString(", u.whole_" + r.String())
@@ -56,7 +58,7 @@ func (rd *Reader) Wholes(ctx context.Context, nodes []string, from, to time.Time
 		}
 		m.Minute, m.Covered = minute, time.Duration(covered)*time.Millisecond
 		m.Total.Present, m.Total.Covered = usage.Set(present), m.Covered
-		m.Total.Quality = usage.QualitiesOfUncertainty(m.Total.Present, rough)
+		m.Total.Quality = rough.Qualities(m.Total.Present)
 		return f(at[id], &m)
 	})
 }

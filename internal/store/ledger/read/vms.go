@@ -42,7 +42,7 @@ func (rd *Reader) VMs(ctx context.Context, from, to time.Time, s query.Scope) (o
 		for key, places := range list.places {
 			for _, i := range places {
 				u := &list.found[i].Usage
-				u.Quality = usage.QualitiesOfUncertainty(u.Present, list.uncertainty[key.workload])
+				u.Quality = list.uncertainty[key.workload].Qualities(u.Present)
 			}
 		}
 		out = list.found
@@ -55,9 +55,9 @@ func (rd *Reader) VMs(ctx context.Context, from, to time.Time, s query.Scope) (o
 type vmList struct {
 	v           *db.View
 	found       []query.VM
-	nodes       []string        // ids of the guests' nodes, parallel to found, set even if outside the scope
-	places      map[vmKey][]int // in found
-	uncertainty map[int64]int64 // by workload
+	nodes       []string                    // ids of the guests' nodes, parallel to found, set even if outside the scope
+	places      map[vmKey][]int             // in found
+	uncertainty map[int64]usage.Uncertainty // by workload
 }
 
 // A vmKey identifies a virtual machine of a host.
@@ -68,7 +68,7 @@ type vmKey struct {
 
 // findGiven finds the virtual machines that hosts reported.
 func (l *vmList) findGiven(from, to time.Time, s query.Scope) error {
-	l.uncertainty = map[int64]int64{}
+	l.uncertainty = map[int64]usage.Uncertainty{}
 	args := arguments{schema.ClampNanos(from), schema.ClampNanos(to)}
 	where := clusterCondition(&args, s)
 	return db.Each(l.v.Ctx, l.v.SQL, func(scan func(...any) error) error {
@@ -152,9 +152,10 @@ func (l *vmList) addUsage(p schema.Range, nested *nesting) error {
 	for _, r := range energyResources {
 		columns = append(columns, "u."+r.String())
 	}
-	var w, present, rough, covered int64
+	var w, present, covered int64
+	var rough usage.Uncertainty
 	amounts := make([]int64, len(energyResources))
-	into := []any{&w, &present, &rough, &covered}
+	into := []any{&w, &present, &rough[0], &rough[1], &covered}
 	for i := range amounts {
 		into = append(into, &amounts[i])
 	}
@@ -165,7 +166,7 @@ func (l *vmList) addUsage(p schema.Range, nested *nesting) error {
 			}
 			w, _ = schema.SplitKey(w)
 			set := usage.Set(present) & usage.SetOf(energyResources...)
-			l.uncertainty[w] |= onlyPresent(rough, set)
+			l.uncertainty[w] = l.uncertainty[w].Or(rough.Only(set))
 			for _, i := range at[w] {
 				u := &l.found[i].Usage
 				u.Present |= set
@@ -175,7 +176,7 @@ func (l *vmList) addUsage(p schema.Range, nested *nesting) error {
 				}
 			}
 			return nil
-		}, fmt.Sprintf("SELECT u.workload, u.present, u.rough, u.covered_ms, %s FROM %s u WHERE u.minute >= $1 AND u.minute < $2 AND u.workload IN (%s)",
+		}, fmt.Sprintf("SELECT u.workload, u.present, u.rough, u.rough_high, u.covered_ms, %s FROM %s u WHERE u.minute >= $1 AND u.minute < $2 AND u.workload IN (%s)",
 			strings.Join(columns, ", "), p.Table(schema.UsageLayout), schema.JoinInts(chunk)))
 		if err != nil {
 			return err

@@ -25,7 +25,8 @@ func fill(t *testing.T, db *sql.DB, workloads, days int) (from, to time.Time) {
 		return fmt.Sprintf("WITH RECURSIVE s(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM s WHERE i < %d)", n-1)
 	}
 	var cols, values []string
-	usage.All.Each(func(r usage.Resource) {
+	all := usage.All
+	all.Each(func(r usage.Resource) {
 		cols = append(cols, r.String())
 		values = append(values, fmt.Sprintf("(w.id * 7919 + s.i * 104729 + %d) %% 65521 * 100000000000", r))
 	})
@@ -36,7 +37,7 @@ func fill(t *testing.T, db *sql.DB, workloads, days int) (from, to time.Time) {
 			SELECT n.id, s.i, 'w' || s.i, 'job', s.i, s.i, 'job' || (s.i %% 37), '', '', '', '', '', %d, %d, 0 FROM s JOIN node n ON n.node_id = 'n' || (s.i %% 10)`, first, end-1),
 		numbers(days) + fmt.Sprintf(` INSERT INTO day (minute, workload, rev, present, rough, covered_ms, %s)
 			SELECT %d + s.i * 1440, w.id, 0, %d, 1 << (2 * (w.id %% 20)), s.i, %s FROM s CROSS JOIN workload w`,
-			strings.Join(cols, ", "), first, int64(usage.All), strings.Join(values, ", ")),
+			strings.Join(cols, ", "), first, int64(all), strings.Join(values, ", ")),
 		fmt.Sprintf("UPDATE counter SET hour_mark = %[1]d, day_mark = %[1]d, minute_floor = %[1]d, hour_floor = %[1]d", end),
 	} {
 		if _, err := db.ExecContext(t.Context(), text); err != nil {
@@ -90,7 +91,7 @@ func TestWorkers(t *testing.T) {
 			if q := got.Usage.Quality.Get(usage.CPUUser); q != usage.Apportioned {
 				t.Fatalf("the quality of %v is %v", got.Keys, q)
 			}
-			got.Usage.Quality = usage.Qualities(0)
+			got.Usage.Quality = usage.Qualities{}
 			if d := cmp.Diff(want[got.Keys[0]], got, cmp.Comparer(func(a, b unit.Sum) bool { return a == b })); d != "" {
 				t.Fatal(d)
 			}

@@ -23,7 +23,7 @@ var SQLite = &Dialect{
 	Name: "sqlite",
 	Words: strings.NewReplacer("{int}", "INTEGER", "{blob}", "BLOB", "{id}", "INTEGER PRIMARY KEY",
 		"{strict}", "STRICT", "{keyed}", "STRICT, WITHOUT ROWID",
-		"{group}", "minute, "+strings.Join(GroupKeys, ", ")+", present, rough"),
+		"{group}", "minute, "+strings.Join(GroupKeys, ", ")+", present, rough, rough_high"),
 	Greatest:  "max",
 	SizeQuery: "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()",
 
@@ -35,7 +35,7 @@ var PostgreSQL = &Dialect{
 	Name: "postgres",
 	Words: strings.NewReplacer("{int}", "bigint", "{blob}", "bytea", "{id}", "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
 		"{strict}", "", "{keyed}", "",
-		"{group}", "minute, "+hashSQL(GroupKeys)+", present, rough"),
+		"{group}", "minute, "+hashSQL(GroupKeys)+", present, rough, rough_high"),
 	Greatest:      "greatest",
 	Aggregates:    true,
 	MigrationLock: "SELECT pg_advisory_xact_lock(7308604897068083558)", // an arbitrary number

@@ -69,7 +69,8 @@ var (
 const (
 	ColRev = iota
 	ColPresent
-	ColUncertainty
+	ColUncertainty     // of resources below 32
+	ColUncertaintyHigh // of the others
 	ColCovered
 	ColRest
 )
@@ -82,7 +83,7 @@ const (
 )
 
 func leadingColumns() []Column {
-	return []Column{{Name: "rev", Merge: MergeLatest}, {Name: "present", Merge: MergeOr}, {Name: "rough", Merge: MergeOr}, {Name: "covered_ms"}}
+	return []Column{{Name: "rev", Merge: MergeLatest}, {Name: "present", Merge: MergeOr}, {Name: "rough", Merge: MergeOr}, {Name: "rough_high", Merge: MergeOr}, {Name: "covered_ms"}}
 }
 
 func nodeColumns() []Column {

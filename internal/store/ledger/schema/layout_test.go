@@ -142,7 +142,7 @@ func TestColumns(t *testing.T) {
 		t.Fatalf("%d columns", len(cols))
 	}
 	groups := GroupColumns()
-	if len(groups) != 3+2*len(cols) || groups[0].Name != "present" || groups[1].Name != "rough" || groups[2].Name != "covered_ms" {
+	if len(groups) != 4+2*len(cols) || groups[0].Name != "present" || groups[1].Name != "rough" || groups[2].Name != "rough_high" || groups[3].Name != "covered_ms" {
 		t.Fatalf("columns of groups: %v", groups)
 	}
 	for i, c := range cols {
@@ -150,8 +150,8 @@ func TestColumns(t *testing.T) {
 		if c.Name != r.String() || (c.Merge == MergeMax) != (r.Detail().Kind == usage.Peak) || c.Signed {
 			t.Errorf("column %d is %+v", i, c)
 		}
-		if groups[3+2*i].Name != c.Name+"_hi" || groups[4+2*i].Name != c.Name+"_lo" {
-			t.Errorf("columns of groups at %d: %s, %s", i, groups[3+2*i].Name, groups[4+2*i].Name)
+		if groups[4+2*i].Name != c.Name+"_hi" || groups[5+2*i].Name != c.Name+"_lo" {
+			t.Errorf("columns of groups at %d: %s, %s", i, groups[4+2*i].Name, groups[5+2*i].Name)
 		}
 	}
 	names := func(s *Layout) (list []string) {
@@ -160,7 +160,7 @@ func TestColumns(t *testing.T) {
 		}
 		return list
 	}
-	if got := names(UsageLayout); !slices.Equal(got[:ColRest], []string{"rev", "present", "rough", "covered_ms"}) || got[ColRest] != cols[0].Name || len(got) != ColRest+len(cols) {
+	if got := names(UsageLayout); !slices.Equal(got[:ColRest], []string{"rev", "present", "rough", "rough_high", "covered_ms"}) || got[ColRest] != cols[0].Name || len(got) != ColRest+len(cols) {
 		t.Errorf("columns of usage: %v", got)
 	}
 	got := names(NodeLayout)[ColRest:]

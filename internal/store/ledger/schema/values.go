@@ -30,7 +30,8 @@ func encodeInto(values []int64, u *usage.Usage, rev int64, first int) {
 	present := u.Present & usage.All
 	values[ColRev] = rev
 	values[ColPresent] = int64(present)
-	values[ColUncertainty] = u.Quality.Uncertainty(present)
+	uncertainty := u.Quality.Uncertainty(present)
+	values[ColUncertainty], values[ColUncertaintyHigh] = uncertainty[0], uncertainty[1]
 	values[ColCovered] = millis(u.Covered)
 	present.Each(func(r usage.Resource) { values[first+int(r)-1] = u.Amount[r] })
 }
@@ -53,7 +54,7 @@ func FitsAmount(v int64) bool { return v>>MinuteBits == 0 }
 // DecodeUsage returns the usage in a row whose resource columns begin at first.
 func DecodeUsage(values []int64, first int) (u usage.Usage) {
 	u.Present = usage.Set(values[ColPresent])
-	u.Quality = usage.QualitiesOfUncertainty(u.Present, values[ColUncertainty])
+	u.Quality = usage.Uncertainty{values[ColUncertainty], values[ColUncertaintyHigh]}.Qualities(u.Present)
 	u.Covered = decodeMillis(values[ColCovered])
 	u.Present.Each(func(r usage.Resource) { u.Amount[r] = values[first+int(r)-1] })
 	return u

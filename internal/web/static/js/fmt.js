@@ -119,6 +119,7 @@ export function fieldUnit(key) {
   if (key.endsWith("_bytes")) return "bytes";
   if (key.endsWith("_joules")) return "joules";
   if (key.endsWith("_watts")) return "watts";
+  if (key.endsWith("_cores")) return "cores";
   if (key === "pids_seconds") return "taskseconds";
   if (key.endsWith("_seconds")) return "seconds";
   return "count";

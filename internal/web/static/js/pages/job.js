@@ -25,10 +25,10 @@ function Parts({ by, where, span }) {
   return html`<${Shown} of=${data} lines=${4}>${() => html`<${Table} columns=${columns} rows=${rows} id=${(r) => keys.map((k) => r[k]).join("\u0000")} name="partsort" label=${"parts by " + by} foot=${html`<${Sums} columns=${columns} names=${keys.length} used=${data.data} what="part" />`} empty=${html`<${Empty} title="No data in this range" />`} />`}</${Shown}>`;
 }
 
-const words = (key) => (/^memory_peak|^pids_peak/.test(key) ? (key.startsWith("memory") ? "Memory" : "Tasks") + ", largest peak of a workload" : key.replace(/_(byte_seconds|bytes|joules|seconds|watts)$/, "").replaceAll("_", " ").replace(/^(\w)/, (c) => c.toUpperCase()).replace(/^Cpu/, "CPU").replace(/^Pids/, "Tasks").replace(/^Oom/, "OOM"));
+const words = (key) => (/^(cpu|memory|pids)_peak/.test(key) ? { c: "CPU", m: "Memory", p: "Tasks" }[key[0]] + ", largest peak of a workload" : key.replace(/_(byte_seconds|bytes|joules|seconds|watts)$/, "").replaceAll("_", " ").replace(/^(\w)/, (c) => c.toUpperCase()).replace(/^Cpu/, "CPU").replace(/^Pids/, "Tasks").replace(/^Oom/, "OOM"));
 
 // baseUnit is the unit of the exact value of a figure.
-const baseUnit = (key) => Object.entries({ _byte_seconds: "B s", _bytes: "B", _joules: "J", _watts: "W", pids_seconds: "task s", _seconds: "s" }).find(([end]) => key.endsWith(end))?.[1] || "";
+const baseUnit = (key) => Object.entries({ _byte_seconds: "B s", _bytes: "B", _joules: "J", _watts: "W", _cores: "cores", pids_seconds: "task s", _seconds: "s" }).find(([end]) => key.endsWith(end))?.[1] || "";
 
 // decimal is a number without an exponent.
 const decimal = (v) => (/e-/.test(String(v)) ? Number(v).toFixed(9).replace(/0+$/, "") : String(v));

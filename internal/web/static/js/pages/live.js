@@ -138,7 +138,7 @@ function Details({ row, close }) {
   const names = Object.keys(row.total || {});
   const energies = ["energy_package", "energy_dram", "energy_gpu", "energy_rest"].filter((n) => names.includes(n));
   const pressure = [["CPU", row.pressure_cpu_ratio], ["memory", row.pressure_memory_ratio], ["I/O", row.pressure_io_ratio]].filter(([, v]) => known(v)).map(([k, v]) => k + " " + text(v, "percent")).join(", ");
-  const unit = (n) => (/^energy/.test(n) ? "joules" : /^(cpu|pressure)/.test(n) ? "seconds" : /^memory/.test(n) && n !== "memory_peak" ? "bytehours" : /^(memory_peak|disk_read|disk_written|network_rx|network_tx)$/.test(n) ? "bytes" : n === "pids" ? "taskseconds" : "count");
+  const unit = (n) => (/^energy/.test(n) ? "joules" : n === "cpu_peak" ? "cores" : /^(cpu(_user|_system|_throttled)?|pressure_.*)$/.test(n) ? "seconds" : /^memory(_anon|_file|_working)?$/.test(n) ? "bytehours" : /^(memory_peak|disk_read|disk_written|network_rx|network_tx)$/.test(n) ? "bytes" : n === "pids" ? "taskseconds" : "count");
   return html`<${Dialog} title=${label(row)} close=${close} wide>
     <${Facts} of=${[["Kind", row.kind], ["Path", row.path && html`<code>${row.path}</code>`], ["ID", html`<code>${row.id}</code>`], ["PIDs now", known(row.pids) && grouped(row.pids)],
       ["Power now", known(row.power_watts) ? html`<${Figure} v=${row.power_watts} unit="watts" off=${row.power_error_watts || 0} quality=${row.quality.power} />` : null],
