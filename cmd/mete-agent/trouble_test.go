@@ -160,7 +160,7 @@ var troubles = []struct {
 	{"is empty", "gone", "not a number", func(z *zone) error { return z.stop(text("")) }, false},
 	{"has too many digits", "gone", "not a number", func(z *zone) error { return z.stop(text(strings.Repeat("9", 30) + "\n")) }, false},
 	{"jumps", "jumped", "reading of 900000000000 uJ after [0-9]+", func(z *zone) error { return z.stop(text("900000000000\n")) }, false},
-	{"is negative", "jumped", "it shows -5 uJ after [0-9]+", func(z *zone) error { return z.stop(text("-5\n")) }, false},
+	{"is negative", "jumped", "reading of -5 uJ after [0-9]+", func(z *zone) error { return z.stop(text("-5\n")) }, false},
 	{"is a pipe", "gone", "a pipe or a device, not a file", func(z *zone) error {
 		return z.stop(func(file string) error { return errors.Join(os.Remove(file), unix.Mkfifo(file, 0o644)) })
 	}, false},
