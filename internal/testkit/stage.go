@@ -23,6 +23,7 @@ import (
 //	postgres       the ledger on PostgreSQL
 //	peers          a stock Prometheus, Alertmanager or MQTT broker
 //	vm             boots virtual machines
+//	kube           runs Kubernetes clusters
 //	pages          every page of the dashboard in a browser
 func Stage(t testing.TB, stage, why string) {
 	t.Helper()

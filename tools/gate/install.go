@@ -13,10 +13,12 @@ import (
 var fileOf = map[string]string{
 	"chromium":                "/usr/bin/chromium",                   // the dashboard
 	"clang-19":                "/usr/bin/clang-19",                   // BPF programs
+	"conntrack":               "/usr/sbin/conntrack",                 // kube-proxy
 	"dbus-daemon":             "/usr/bin/dbus-daemon",                // the scopes of systemd
 	"e2fsprogs":               "/usr/sbin/mke2fs",                    // the disk of a virtual machine
 	"gcc":                     "/usr/bin/gcc",                        // the race detector; a stub of NVIDIA's library
 	"iproute2":                "/usr/sbin/ip",                        // network namespaces and interfaces
+	"iptables":                "/usr/sbin/iptables",                  // kube-proxy
 	"libbpf-dev":              "/usr/include/bpf/bpf_helpers.h",      // BPF programs
 	"libc6-dev":               "/usr/include/stdlib.h",               // the race detector; a stub of NVIDIA's library
 	"llvm-19":                 "/usr/bin/llvm-strip-19",              // BPF programs
@@ -29,6 +31,7 @@ var fileOf = map[string]string{
 	"protobuf-compiler":       "/usr/bin/protoc",                     // the generated code of the wire
 	"qemu-system-x86":         "/usr/bin/qemu-system-x86_64",         // virtual machines
 	"rpm":                     "/usr/bin/rpm",                        // checks packages
+	"runc":                    "/usr/sbin/runc",                      // containers of a test cluster
 }
 
 // install installs the missing Debian packages. If it cannot, for example without root, the

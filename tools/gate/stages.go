@@ -47,6 +47,7 @@ func stages() []stage {
 		{"postgres", "the ledger on PostgreSQL", release, 3 * m, []string{"postgresql-15"}, staged("postgres")},
 		{"peers", "beside a stock Prometheus, Alertmanager and MQTT broker", release, 5 * m, []string{"mosquitto", "mosquitto-clients", "prometheus", "prometheus-alertmanager"}, staged("peers", "-v", "-p=1")},
 		{"vm", "virtual machines: shares of energy, cgroup v2 alone, installed packages", release, 12 * m, []string{"e2fsprogs", "mmdebstrap", "qemu-system-x86"}, staged("vm", "-v", "-p=1")},
+		{"kube", "a Kubernetes cluster: its API, simulated nodes, and two real ones", release, 10 * m, []string{"conntrack", "iproute2", "iptables", "runc"}, staged("kube", "-v", "-p=1")},
 		{"release", "two builds of a release give the same bytes, and RPM accepts its packages", release, 15 * m, []string{"rpm"}, staged("release", "-v")},
 		{"pages", "every page of the dashboard in light, dark and on a phone, and of 1000 machines", release, 9 * m, []string{"chromium"}, staged("pages", "-p=1")},
 		{"page-figures", "each chart of the dashboard against the ledger's numbers", release, 8 * m, []string{"chromium"}, staged("page-figures", "-p=1")},

@@ -1,0 +1,126 @@
+// Package testbed runs Kubernetes clusters on this machine for tests: real programs, of versions that are pinned
+// in the module testbed, which they are built from. Nothing is downloaded but Go modules.
+package testbed
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Kind says which parts a cluster has.
+type Kind string
+
+const (
+	API  Kind = "api"  // etcd and the API server: objects can be created, nothing runs
+	Sim  Kind = "sim"  // also controllers and a scheduler; nodes and pods only seem to run
+	Real Kind = "real" // two nodes with containerd and kubelet, node1 and node2; needs root
+)
+
+// Options are what a test wants of a cluster.
+type Options struct {
+	Nodes  int               // of Sim
+	Images map[string]string // programs without a dynamic loader, by the name of the image that the nodes have
+}
+
+// PodImage is an image that nodes of a Real cluster always have; see package pod for what it does.
+const PodImage = "mete.test/pod:1"
+
+// A Cluster is one that runs.
+type Cluster struct {
+	Kubeconfig string // of an administrator
+	Logs       string // a directory with one file for each program
+	kubectl    string
+}
+
+// Start starts a cluster, which ends with the test. A cluster that runs for another test is waited for.
+func Start(t testing.TB, kind Kind, o Options) *Cluster {
+	t.Helper()
+	bin, err := Build(kind, t.Logf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs := t.TempDir()
+	for _, name := range []string{"cluster", "pod"} {
+		cmd := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(programs, name), "mete.dev/mete/internal/testkit/testbed/"+name)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("go build: %v\n%s", err, out)
+		}
+	}
+	dir, err := os.MkdirTemp("", "mete-testbed-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"-kind", string(kind), "-bin", bin, "-dir", dir, "-nodes", fmt.Sprint(o.Nodes)}
+	for _, ref := range []string{"mete.test/pause:1", PodImage} {
+		args = append(args, "-image", ref+"="+filepath.Join(programs, "pod"))
+	}
+	for ref, program := range o.Images {
+		args = append(args, "-image", ref+"="+program)
+	}
+	cmd := exec.Command(filepath.Join(programs, "cluster"), args...) // not of t.Context: it ends in an orderly way
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = in.Close() // it may have ended
+		err := cmd.Wait()
+		if err != nil || errs.Len() > 0 {
+			t.Errorf("the cluster: %v\n%s", err, &errs)
+		}
+		if t.Failed() {
+			t.Logf("logs of the cluster are in %s", filepath.Join(dir, "log"))
+		} else if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		if err != io.EOF {
+			t.Error(err)
+		}
+		t.Fatal("the cluster did not start")
+	}
+	return &Cluster{Kubeconfig: strings.TrimSpace(line), Logs: filepath.Join(dir, "log"), kubectl: filepath.Join(bin, "kubectl")}
+}
+
+// Kubectl runs kubectl as an administrator, with an input, and returns its output.
+func (c *Cluster) Kubectl(t testing.TB, input string, args ...string) string {
+	t.Helper()
+	out, err := c.Try(input, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// Try is Kubectl for commands that may fail.
+func (c *Cluster) Try(input string, args ...string) (string, error) {
+	cmd := exec.Command(c.kubectl, append([]string{"--kubeconfig", c.Kubeconfig, "--request-timeout", time.Minute.String()}, args...)...)
+	cmd.Stdin = strings.NewReader(input)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("kubectl %s: %w\n%s", strings.Join(args, " "), err, &errs)
+	}
+	return string(out), nil
+}

@@ -1,0 +1,2 @@
+// Package testbed has no code: its module pins the programs of test clusters.
+package testbed
