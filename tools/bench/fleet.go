@@ -40,7 +40,8 @@ type fleet struct {
 // An origin is a simulated machine.
 type origin struct {
 	fleet *fleet
-	node  string
+	node  string // id
+	name  string
 	way   *sender.HTTP
 	boot  string
 	up    time.Time // boot time
@@ -72,10 +73,10 @@ func openFleet(ctx context.Context, t *target, dir string, n, workloads int, sin
 	g.SetLimit(8)
 	for i := range f.origins {
 		g.Go(func() error {
-			o := &origin{fleet: f, boot: fmt.Sprintf("boot-%06d", i), up: time.Now().Add(-72 * time.Hour)}
+			o := &origin{fleet: f, name: fmt.Sprintf("host-%06d", i), boot: fmt.Sprintf("boot-%06d", i), up: time.Now().Add(-72 * time.Hour)}
 			id, err := enroll.Open(enroll.Config{
 				Dir: filepath.Join(dir, "identity", o.boot), Server: t.url, Token: func() (token.Token, error) { return t.agents, nil },
-				Facts: enroll.Facts{Machine: fmt.Sprintf("machine-%06d", i), Boot: o.boot, Name: fmt.Sprintf("host-%06d", i)},
+				Facts: enroll.Facts{Machine: fmt.Sprintf("machine-%06d", i), Boot: o.boot, Name: o.name},
 			}, slog.New(slog.DiscardHandler))
 			if err == nil {
 				err = id.Enroll(ctx)

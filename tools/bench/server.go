@@ -411,7 +411,7 @@ func (t *target) watch(ctx context.Context, f *fleet, end time.Time, visible *st
 	live := newStream()
 	ask := func(since time.Time) (int64, error) {
 		a, err := t.reader.Usage(ctx, v1.UsageQuery{Query: query.Query{From: since.Truncate(time.Minute), To: since.Add(2 * time.Minute),
-			By: []query.Dimension{query.ByKind}, Where: map[query.Dimension][]string{query.ByNode: {o.node}}}})
+			By: []query.Dimension{query.ByKind}, Where: map[query.Dimension][]string{query.ByNode: {o.name}}}})
 		if err != nil {
 			return 0, err
 		}
@@ -441,11 +441,15 @@ func (t *target) watch(ctx context.Context, f *fleet, end time.Time, visible *st
 			if after, err = ask(since); err != nil {
 				return err
 			}
+			if time.Since(closed) > time.Minute {
+				return fmt.Errorf("a window of %s is not visible after a minute; its gaps may say why", o.name)
+			}
 		}
 		visible.add(time.Since(closed))
 		sleepUntil(ctx, closed.Add(time.Second))
 		return nil
 	}
+	sleepUntil(ctx, time.Now().Add(time.Second)) // the machine enrolled with a window that ended now
 	for time.Now().Before(end) && ctx.Err() == nil {
 		if err := once(); err != nil && ctx.Err() == nil {
 			return err
