@@ -208,15 +208,16 @@ func TestCollector(t *testing.T) {
 
 		// Stop the server for half a minute, and then remove the strip's file for five.
 		b.close()
-		time.Sleep(10 * time.Second)
+		time.Sleep(11 * time.Second) // offset again
 		b.open()
 		defer func() { b.close() }()
 		b.collect(twoMeters, func(c *Collector) {
-			time.Sleep(30 * time.Second) // to the edge of a minute
+			time.Sleep(29 * time.Second) // to the edge of a minute
 			b.minutes("a", usage.Apportioned, now()-1, now())
 			b.minutes("b", usage.Apportioned, now()-1, now())
 			b.minutes("c", usage.Modelled, now()-1, now())
 			minute()
+			time.Sleep(2 * time.Second) // after a sample that completes the minute, and between two from here on
 			if err := os.Remove(filepath.Join(b.dir, "strip")); err != nil {
 				t.Fatal(err)
 			}
