@@ -54,19 +54,11 @@ func (t *stateTable) columns() (list []namedColumn) {
 
 // write puts the rows into the columns of m, of which it has the minutes, keys and within.
 func (t *stateTable) write(m *pb.StateTable) {
-	if !slices.ContainsFunc(m.Within, func(w uint32) bool { return w != 0 }) {
-		m.Within = nil
+	for _, u := range t.usages {
+		m.Present, m.Covered = append(m.Present, uint64(u.Present)), append(m.Covered, uint64(u.Covered/time.Millisecond))
+		m.Quality, m.QualityHigh = append(m.Quality, u.Quality[0]), append(m.QualityHigh, u.Quality[1])
 	}
-	for i, u := range t.usages {
-		m.Present, m.Quality = append(m.Present, uint64(u.Present)), append(m.Quality, u.Quality[0])
-		if u.Quality[1] != 0 && m.QualityHigh == nil {
-			m.QualityHigh = make([]uint64, len(t.usages))
-		}
-		if m.QualityHigh != nil {
-			m.QualityHigh[i] = u.Quality[1]
-		}
-		m.Covered = append(m.Covered, uint64(u.Covered/time.Millisecond))
-	}
+	m.Within, m.QualityHigh = omitZeros(m.Within), omitZeros(m.QualityHigh)
 	for _, c := range t.columns() {
 		if list := omitZeros(c.deltas(c.rows)); list != nil {
 			m.Columns = append(m.Columns, &pb.StateColumn{Name: c.name, Values: list})
@@ -152,8 +144,7 @@ func tablesFrom(p *replica.Page, m *pb.States, l Limits) error {
 			return invalid("more than %d rows", l.Rows)
 		case t.Level > uint32(replica.Day):
 			return invalid("rows of level %d", t.Level)
-		case len(t.Minute) != n || len(t.Present) != n || len(t.Quality) != n || len(t.Covered) != n, len(t.Within) != 0 && len(t.Within) != n,
-			len(t.QualityHigh) != 0 && len(t.QualityHigh) != n:
+		case len(t.Minute) != n || len(t.Present) != n || len(t.Quality) != n || len(t.Covered) != n, !isComplete(t.Within, n), !isComplete(t.QualityHigh, n):
 			return invalid("%d rows of level %d do not have all columns", n, t.Level)
 		}
 	}

@@ -18,7 +18,7 @@ func (s Sum) Plus(o Sum) Sum {
 
 // Float returns s, an amount of u, in the base unit, for display, averages and rates only.
 func (s Sum) Float(u Unit) float64 {
-	return (math.Ldexp(float64(s.hi), 64) + float64(s.lo)) / math.Pow10(u.Digits())
+	return (math.Ldexp(float64(s.hi), 64) + float64(s.lo)) / u.One()
 }
 
 // ParseSum parses what [Sum.Decimal] wrote. The error wraps fault.ErrInvalid if s is not a number,
