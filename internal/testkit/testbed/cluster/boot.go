@@ -82,14 +82,8 @@ func boot(bin, dir, name, address string) error {
 
 // background starts a program with a log, and returns its PID.
 func background(logs, name, program string, args ...string) (int, error) {
-	log, err := os.Create(filepath.Join(logs, name+".log"))
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = log.Close() }() // the program has its own descriptor
 	cmd := exec.Command(program, args...)
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
+	if err := startLogged(logs, name, cmd); err != nil {
 		return 0, err
 	}
 	return cmd.Process.Pid, nil

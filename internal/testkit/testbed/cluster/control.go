@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -90,7 +91,10 @@ func (c *cluster) startAPI(nodes bool) error {
 	if err != nil {
 		return err
 	}
-	if err := wait(30*time.Second, func() error { return get(http.DefaultClient, data+"/health") }); err != nil {
+	if err := wait(30*time.Second, func() error {
+		_, err := answerOf(http.DefaultClient.Get(data + "/health"))
+		return err
+	}); err != nil {
 		return err
 	}
 	server := c.certificate("server")
@@ -114,7 +118,10 @@ func (c *cluster) startAPI(nodes bool) error {
 	if c.client, err = c.newClient(); err != nil {
 		return err
 	}
-	return wait(90*time.Second, func() error { return c.get("/readyz") })
+	return wait(90*time.Second, func() error {
+		_, err := c.get("/readyz")
+		return err
+	})
 }
 
 // startControllers starts the controllers and the scheduler. Their limits of requests are raised: with the
@@ -153,7 +160,10 @@ clientConnection: {kubeconfig: %q, qps: 1000, burst: 2000}
 		return err
 	}
 	// Pods need the account, which a controller makes.
-	return wait(60*time.Second, func() error { return c.get("/api/v1/namespaces/default/serviceaccounts/default") })
+	return wait(60*time.Second, func() error {
+		_, err := c.get("/api/v1/namespaces/default/serviceaccounts/default")
+		return err
+	})
 }
 
 // newClient returns a client with the rights of the administrator.
@@ -171,20 +181,27 @@ func (c *cluster) newClient() (*http.Client, error) {
 	return &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}}}, nil
 }
 
-// get returns nil if the API server answers a path with status 200.
-func (c *cluster) get(path string) error {
-	return get(c.client, fmt.Sprintf("https://127.0.0.1:%d%s", c.port, path))
+// url returns the URL of a path of the API server.
+func (c *cluster) url(path string) string { return fmt.Sprintf("https://127.0.0.1:%d%s", c.port, path) }
+
+// get returns the API server's answer to a path.
+func (c *cluster) get(path string) ([]byte, error) { return answerOf(c.client.Get(c.url(path))) }
+
+// post creates an object.
+func (c *cluster) post(path string, object []byte) error {
+	_, err := answerOf(c.client.Post(c.url(path), "application/json", bytes.NewReader(object)))
+	return err
 }
 
-func get(client *http.Client, url string) error {
-	r, err := client.Get(url)
+// answerOf returns the body of a response, or an error if its status is not a success.
+func answerOf(r *http.Response, err error) ([]byte, error) {
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() { _ = r.Body.Close() }()
-	b, err := io.ReadAll(io.LimitReader(r.Body, 1000))
-	if err == nil && r.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s: %s", url, r.Status, b)
+	defer func() { _ = r.Body.Close() }() // nothing was written
+	b, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
+	if err == nil && r.StatusCode/100 != 2 {
+		err = fmt.Errorf("%s: %s: %s", r.Request.URL, r.Status, b)
 	}
-	return err
+	return b, err
 }

@@ -156,17 +156,16 @@ func (c *cluster) ready(node string) error {
 		return errors.New(why)
 	default:
 	}
-	r, err := c.client.Get(fmt.Sprintf("https://127.0.0.1:%d/api/v1/nodes/%s", c.port, node))
+	b, err := c.get("/api/v1/nodes/" + node)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = r.Body.Close() }()
 	var n struct {
 		Status struct {
 			Conditions []struct{ Type, Status, Message string }
 		}
 	}
-	if err := json.NewDecoder(r.Body).Decode(&n); err != nil {
+	if err := json.Unmarshal(b, &n); err != nil {
 		return err
 	}
 	for _, k := range n.Status.Conditions {

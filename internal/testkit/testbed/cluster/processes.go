@@ -21,24 +21,29 @@ type processes struct {
 
 // start starts a program. Its output goes to the log NAME.log.
 func (p *processes) start(name string, cmd *exec.Cmd) error {
-	log, err := os.Create(filepath.Join(p.logs, name+".log"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	if err := startLogged(p.logs, name, cmd); err != nil {
+		return err
+	}
+	p.list = append(p.list, cmd)
+	go func() {
+		err := cmd.Wait()
+		p.ended <- fmt.Sprintf("%s ended: %v; its output is in %s.log", name, err, filepath.Join(p.logs, name))
+	}()
+	return nil
+}
+
+// startLogged starts a program whose output goes to the log NAME.log of a directory.
+func startLogged(logs, name string, cmd *exec.Cmd) error {
+	log, err := os.Create(filepath.Join(logs, name+".log"))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = log.Close() }() // the program has its own descriptor
 	cmd.Stdout, cmd.Stderr = log, log
-	if cmd.SysProcAttr == nil {
-		cmd.SysProcAttr = &syscall.SysProcAttr{}
-	}
-	cmd.SysProcAttr.Pdeathsig, cmd.SysProcAttr.Setpgid = syscall.SIGKILL, true
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	p.list = append(p.list, cmd)
-	go func() {
-		err := cmd.Wait()
-		p.ended <- fmt.Sprintf("%s ended: %v; its output is in %s", name, err, log.Name())
-	}()
 	return nil
 }
 

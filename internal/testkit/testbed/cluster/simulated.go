@@ -1,10 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
-	"io"
-	"net/http"
 	"strconv"
 	"time"
 )
@@ -38,18 +35,4 @@ func (c *cluster) startSimulated(nodes int) error {
 		return nil
 	}
 	return wait(time.Minute, func() error { return c.ready(fmt.Sprintf("simulated-%d", nodes-1)) })
-}
-
-// post creates an object.
-func (c *cluster) post(path string, object []byte) error {
-	r, err := c.client.Post(fmt.Sprintf("https://127.0.0.1:%d%s", c.port, path), "application/json", bytes.NewReader(object))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = r.Body.Close() }()
-	b, err := io.ReadAll(io.LimitReader(r.Body, 1000))
-	if err == nil && r.StatusCode != http.StatusCreated {
-		err = fmt.Errorf("%s: %s: %s", path, r.Status, b)
-	}
-	return err
 }
