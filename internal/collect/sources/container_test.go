@@ -130,17 +130,7 @@ func runInContainer(t *testing.T, version, reader, how string) {
 	}
 	load := exec.CommandContext(t.Context(), "sh", "-c", enter[1]+`exec "$@"`, "sh", exe)
 	load.Env = append(os.Environ(), burnEnv+"=1")
-	in, err := load.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := load.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := load.Start(); err != nil {
-		t.Fatal(err)
-	}
+	in, out := testkit.StartPiped(t, load)
 	spaces := "-C -m"
 	if how == "pids" {
 		spaces = "-C -m -p -f --mount-proc"

@@ -177,17 +177,7 @@ func startWorker(t *testing.T, dir string) *worker {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), workerEnv+"=1")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	in, out := testkit.StartPiped(t, cmd)
 	w := &worker{t: t, cmd: cmd, in: in.(*os.File), out: bufio.NewReader(out)}
 	t.Cleanup(w.end)
 	w.do("burn 0") // it has started

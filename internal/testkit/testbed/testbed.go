@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"mete.dev/mete/internal/testkit"
 )
 
 // Kind says which parts a cluster has.
@@ -69,17 +71,7 @@ func Start(t testing.TB, kind Kind, o Options) *Cluster {
 	cmd := exec.Command(filepath.Join(programs, "cluster"), args...) // not of t.Context: it ends in an orderly way
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	in, out := testkit.StartPiped(t, cmd)
 	t.Cleanup(func() {
 		_ = in.Close() // it may have ended
 		err := cmd.Wait()
