@@ -58,9 +58,8 @@ func (m *Meters) domainEnergy(d power.Domain, te tickEnergy, iv *Interval) Domai
 		return DomainEnergy{}
 	}
 	pm := &m.domainModels[d]
-	if (te.quality == usage.Measured || te.hasIdle) && !te.misaligned && te.energy > 0 && iv.isRepresentative() {
-		pm.Add(fraction(iv.Load), float64(meanPower(te.energy, iv.Elapsed)))
-	}
+	usable := (te.quality == usage.Measured || te.hasIdle) && !te.misaligned && te.energy > 0 && iv.isRepresentative()
+	pm.Learn(usable, fraction(iv.Load), float64(meanPower(te.energy, iv.Elapsed)))
 	if m.simulated {
 		te.quality = usage.Modelled // although models learn from it
 	}

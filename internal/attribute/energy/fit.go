@@ -90,11 +90,26 @@ func (pm *PowerModel) compute() fit {
 	case pm.curve == nil:
 		f.static, f.error = static, off
 	case first <= idleLoad:
-		off = math.Hypot(off, wakingError*max(0, pm.binFrom(0).power-static))
+		awake, _ := pm.predict(&f, wakingLoad)
+		off = math.Hypot(pm.staticError(&f, static), wakingError*max(0, awake-static)*math.Pow(min(1, first/earliestAwake), wakingExponent))
 		f.static, f.error = combine(static, off, expected.middle(), expected.error())
 	}
 	f.limit(least, most)
 	return f
+}
+
+// staticError returns the error of the power that the lines give below the lowest load seen.
+func (pm *PowerModel) staticError(f *fit, static float64) float64 {
+	b := pm.binFrom(0)
+	var mean, square float64
+	for i, p := range exponents {
+		n := &f.lines[i]
+		rise := n.slope * math.Pow(b.load, p)
+		mean += n.probability * rise
+		square += n.probability * rise * rise
+	}
+	fall := b.power - static
+	return 2*math.Sqrt(max(0, square-mean*mean)) + 2*f.noise/math.Sqrt(b.weight) + extrapolationError*math.Abs(fall) + 2*minModelError*static
 }
 
 // limit limits static power to the possible range, and its error to what it may be off in it.

@@ -22,6 +22,11 @@ type PowerModel struct {
 	points int // total points, which may exceed the memory of the bins
 	fit    fit
 	curve  *power.Curve // of such machines, with idle power; nil if none is known
+	// held is the point of the latest tick, if that was usable.
+	held struct {
+		ok          bool
+		load, power float64
+	}
 }
 
 // A bin holds statistics of the points with loads between two edges.
@@ -43,6 +48,20 @@ var edges = [...]float64{.005, .01, .02, .03, .05, .075, .1, .15, .2, .25, .3, .
 // exponents are the fitted exponents, equally likely before any data. Published load tests of
 // servers lie within them.
 var exponents = [...]float64{.4, .45, .5, .55, .6, .65, .7, .75, .8, .85, .9, .95, 1, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.35, 1.4}
+
+// Learn takes the power of a tick and adds that of the previous tick if both are usable: a counter that
+// stops in the middle of a tick shows it in the next one only. It adds the first power at once.
+func (pm *PowerModel) Learn(usable bool, load, power float64) {
+	h := &pm.held
+	switch {
+	case usable && !pm.IsTrained():
+		pm.Add(load, power)
+		return
+	case usable && h.ok:
+		pm.Add(h.load, h.power)
+	}
+	h.ok, h.load, h.power = usable, load, power
+}
 
 // Add adds a power in uW measured at a load of 0 to 1.
 func (pm *PowerModel) Add(load, power float64) {

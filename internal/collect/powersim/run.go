@@ -26,8 +26,11 @@ type Config struct {
 	// loads.
 	Whole string
 	Slice time.Duration // interval between steps
-	Seed  uint64        // of the noise
-	Truth string        // file for the records, a line for each step; "" for none
+	// Rest is the interval between steps while the machine is idle, so that the simulator does not
+	// keep a small machine busy; 0 is Slice.
+	Rest  time.Duration
+	Seed  uint64 // of the noise
+	Truth string // file for the records, a line for each step; "" for none
 	// Label is the name of the meters for readers of the tree, so that they are not taken
 	// for real ones; "" gives a tree like a real one.
 	Label string
@@ -64,7 +67,7 @@ func Run(ctx context.Context, cfg Config, ready func()) (err error) {
 		return err
 	}
 	ready()
-	t := time.NewTicker(cfg.Slice)
+	t := time.NewTimer(cfg.Slice)
 	defer t.Stop()
 	for {
 		select {
@@ -75,8 +78,16 @@ func Run(ctx context.Context, cfg Config, ready func()) (err error) {
 		if err := s.step(); err != nil {
 			return err
 		}
+		next := cfg.Slice
+		if s.idle {
+			next = max(next, cfg.Rest)
+		}
+		t.Reset(next)
 	}
 }
+
+// restingCPUs is the number of CPUs below whose use in a step the machine is idle.
+const restingCPUs = .05
 
 // A simulator drives a Machine.
 type simulator struct {
@@ -86,6 +97,8 @@ type simulator struct {
 	readers []*cpuReader
 	whole   *cpuReader // nil if the loads are everything
 	cpu     []int64
+	at      int64      // of the latest step, ns of boottime
+	idle    bool       // in the latest step
 	files   []*os.File // energy_uj of each zone
 	file    *os.File   // the truth; nil if there is none
 	truth   *bufio.Writer
@@ -203,6 +216,8 @@ func (s *simulator) step() error {
 		}
 	}
 	s.m.Step(at, s.cpu, all)
+	s.idle = s.at > 0 && float64(all) < restingCPUs*float64(at-s.at)
+	s.at = at
 	for i := range s.files {
 		if err := s.writeZone(i); err != nil {
 			return err
