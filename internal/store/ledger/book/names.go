@@ -69,11 +69,19 @@ func (b *booking) bookName(n *batch.Name, node *bookedNode, through int64) error
 	if err := b.bookLabels(node, w.ID, n.Labels, through >= old.at); err != nil {
 		return err
 	}
+	if err := markChanged(b.Tx, &old, &now, first, last); err != nil || n.Kind != workload.Pod && n.Kind != workload.Container {
+		return err
+	}
+	return placeWorkload(b.Tx, w.ID)
+}
+
+// markChanged marks the days as stale whose groups a changed workload belongs to.
+func markChanged(t *db.Tx, old, now *workloadRow, first, last int64) error {
 	if now.groupKeys() == old.groupKeys() || last == 0 {
 		return nil
 	}
-	for day := first - first%schema.DayMinutes; day <= last && day < b.Day; day += schema.DayMinutes {
-		if err := b.MarkStale(day); err != nil {
+	for day := first - first%schema.DayMinutes; day <= last && day < t.Day; day += schema.DayMinutes {
+		if err := t.MarkStale(day); err != nil {
 			return err
 		}
 	}
@@ -178,20 +186,11 @@ func (b *booking) bookLabels(node *bookedNode, id int64, labels map[string]strin
 	if len(labels) == 0 {
 		return nil
 	}
-	have := map[string]string{}
-	err := db.Each(b.Ctx, b.SQL, func(scan func(...any) error) error {
-		var k, v string
-		err := scan(&k, &v)
-		have[k] = v
-		return err
-	}, "SELECT key, value FROM workload_label WHERE workload = $1", id)
+	have, err := labelsOf(b.Tx, id)
 	if err != nil {
-		return b.DB.Fault(err)
+		return err
 	}
-	want := make(map[string]string, len(labels))
-	for k, v := range labels {
-		want[schema.Clean(k)] = schema.Clean(v)
-	}
+	want := cleanLabels(labels)
 	if !newer {
 		maps.Copy(want, have)
 	}
@@ -207,11 +206,38 @@ func (b *booking) bookLabels(node *bookedNode, id int64, labels map[string]strin
 	if ok, err := b.takeBytes(node, size); !ok || err != nil {
 		return err
 	}
+	if err := replaceLabels(b.Tx, id, have, want); err != nil {
+		return err
+	}
+	_, err = b.Exec("UPDATE workload SET rev = $2 WHERE id = $1", id, b.Rev)
+	return err
+}
+
+func labelsOf(t *db.Tx, id int64) (map[string]string, error) {
+	have := map[string]string{}
+	return have, t.Each(func(scan func(...any) error) error {
+		var k, v string
+		err := scan(&k, &v)
+		have[k] = v
+		return err
+	}, "SELECT key, value FROM workload_label WHERE workload = $1", id)
+}
+
+func cleanLabels(labels map[string]string) map[string]string {
+	clean := make(map[string]string, len(labels))
+	for k, v := range labels {
+		clean[schema.Clean(k)] = schema.Clean(v)
+	}
+	return clean
+}
+
+// replaceLabels replaces the labels that a workload has.
+func replaceLabels(t *db.Tx, id int64, have, want map[string]string) error {
 	for k := range have {
 		if _, ok := want[k]; ok {
 			continue
 		}
-		if _, err := b.Exec("DELETE FROM workload_label WHERE workload = $1 AND key = $2", id, k); err != nil {
+		if _, err := t.Exec("DELETE FROM workload_label WHERE workload = $1 AND key = $2", id, k); err != nil {
 			return err
 		}
 	}
@@ -219,13 +245,12 @@ func (b *booking) bookLabels(node *bookedNode, id int64, labels map[string]strin
 		if old, ok := have[k]; ok && old == v {
 			continue
 		}
-		_, err := b.Exec("INSERT INTO workload_label (workload, key, value) VALUES ($1, $2, $3) ON CONFLICT (workload, key) DO UPDATE SET value = excluded.value", id, k, v)
+		_, err := t.Exec("INSERT INTO workload_label (workload, key, value) VALUES ($1, $2, $3) ON CONFLICT (workload, key) DO UPDATE SET value = excluded.value", id, k, v)
 		if err != nil {
 			return err
 		}
 	}
-	_, err = b.Exec("UPDATE workload SET rev = $2 WHERE id = $1", id, b.Rev)
-	return err
+	return nil
 }
 
 // noteUsed records that a workload has folded rows over a span.
@@ -262,13 +287,5 @@ func ReplaceName(t *db.Tx, id int64, w *replica.Workload) error {
 			return err
 		}
 	}
-	if now.groupKeys() == old.groupKeys() || last == 0 {
-		return nil
-	}
-	for day := first - first%schema.DayMinutes; day <= last && day < t.Day; day += schema.DayMinutes {
-		if err := t.MarkStale(day); err != nil {
-			return err
-		}
-	}
-	return nil
+	return markChanged(t, &old, &now, first, last)
 }

@@ -49,6 +49,7 @@ func (f *Folder) Retain(ctx context.Context, now time.Time) error {
 		{table: "share_part", column: "booked_ns", before: age(schema.KeepShares)},
 		{table: "closing", column: "booked_ns", before: age(schema.KeepShares)},
 		{table: "share_series", column: "last_ns", before: age(f.cfg.Hours + schema.KeepShares), only: "NOT EXISTS (SELECT 1 FROM share_part p WHERE p.series = share_series.id)", with: dropNested},
+		{table: "pod", column: "ended_ns", before: age(f.cfg.Minutes + keepPods), only: "ended_ns > 0", with: dropContainers},
 		{table: "reconciled", column: "minute", before: day(f.cfg.Hours)},
 	} {
 		if err := f.deleteSlices(ctx, o); err != nil {
@@ -61,6 +62,16 @@ func (f *Folder) Retain(ctx context.Context, now time.Time) error {
 // dropNested drops what belongs to series that are dropped.
 func dropNested(t *db.Tx) error {
 	_, err := t.Exec("DELETE FROM nested_series WHERE series NOT IN (SELECT id FROM share_series)")
+	return err
+}
+
+// keepPods is how much longer than minutes the names of pods that ended are kept: an agent that was without
+// its server sends what they used later.
+const keepPods = 24 * time.Hour
+
+// dropContainers drops the containers of pods that are dropped.
+func dropContainers(t *db.Tx) error {
+	_, err := t.Exec("DELETE FROM pod_container WHERE pod NOT IN (SELECT id FROM pod)")
 	return err
 }
 

@@ -1,0 +1,31 @@
+// Package pod describes the pods of a Kubernetes cluster, as its API server shows them.
+package pod
+
+import (
+	"encoding/hex"
+	"time"
+)
+
+// A Pod is a pod with the attributes that the ledger keeps.
+type Pod struct {
+	UID       string // the key of its control group, see [Key]
+	Namespace string
+	Name      string
+	Job       string // what the pod is an instance of, as "shop/deployment/web"
+	Node      string // where it runs; "" if it was not scheduled
+	Labels    map[string]string
+	// Containers are the names of the containers that were started, by their ids of 64 hexadecimal digits.
+	Containers map[string]string
+	Created    time.Time
+}
+
+// Key returns the UID in the form that names of control groups have in [workload.Name]: a UUID with dashes.
+// The kubelet derives the UIDs of static pods itself and writes them without dashes.
+//
+// [workload.Name]: https://pkg.go.dev/mete.dev/mete/internal/model/workload#Name
+func Key(uid string) string {
+	if _, err := hex.DecodeString(uid); err != nil || len(uid) != 32 {
+		return uid
+	}
+	return uid[:8] + "-" + uid[8:12] + "-" + uid[12:16] + "-" + uid[16:20] + "-" + uid[20:]
+}

@@ -1,0 +1,175 @@
+package ledgertest
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/pod"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/store/ledger"
+)
+
+// testPods: workloads are named by the pods of their cluster, whichever come first, and by nothing else.
+func testPods(t *testing.T, dsn string) {
+	l := Open(t, dsn)
+	uid, known, other := "3f0e0d5a-2f2c-4b8e-9d0a-5a1e4f6b7c8d", strings.Repeat("a", 64), strings.Repeat("b", 64)
+	web := pod.Pod{UID: uid, Namespace: "shop", Name: "web-1", Job: "shop/deployment/web", Node: "n1",
+		Labels: map[string]string{"team": "x"}, Containers: map[string]string{known: "app"}, Created: Day}
+	m := minuteOf(Day)
+	db := reader{t, DB(t, dsn)}
+	// send books what a pod and its containers used on a node.
+	send := func(node string) {
+		p := batch.Name{ID: workload.NewID(node, workload.Pod, uid), Kind: workload.Pod, Key: uid}
+		names := []batch.Name{p}
+		for _, id := range []string{known, other} {
+			names = append(names, batch.Name{ID: workload.NewID(node, workload.Container, id), Kind: workload.Container, Key: id, Parent: p.ID})
+		}
+		// A job that says it has the key of the container.
+		names = append(names, batch.Name{ID: workload.NewID(node, workload.Job, known), Kind: workload.Job, Key: known, Parent: p.ID})
+		mark := batch.Mark{Next: 1}
+		for _, n := range names {
+			short, _ := workload.ShortIDOf(n.ID)
+			e := Entry(node, batch.Stream([]byte(fmt.Sprintf("%-16s", node))), mark, short, 1e9, m+1)
+			e.Names = []batch.Name{n}
+			mark = batch.Mark{Next: mark.Next + 1, Last: e.Hash}
+			book(t, l, batch.Accepted, e)
+		}
+	}
+	put := func(id, cluster, machine string) {
+		if err := l.PutNode(t.Context(), registry.Node{ID: id, Cluster: cluster, Name: id, MachineID: machine, Boot: "boot", At: Day}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bookPods := func(cluster string, pods ...pod.Pod) {
+		t.Helper()
+		if err := Try(t, func() error { return l.BookPods(t.Context(), cluster, pods) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// places returns where the workloads of a node belong, by kind and key.
+	places := func(node string) map[string]string {
+		got := map[string]string{}
+		db.rows(func(row map[string]any) {
+			place := fmt.Sprintf("%v %v %v %v", row["namespace"], row["pod"], row["container"], row["job"])
+			id := row["id"].(int64)
+			db.rows(func(row map[string]any) { place += fmt.Sprintf(" %v=%v", row["key"], row["value"]) }, fmt.Sprintf("SELECT key, value FROM workload_label WHERE workload = %d ORDER BY key", id))
+			got[fmt.Sprintf("%v %.1s", row["kind"], row["key"])] = place
+		}, fmt.Sprintf("SELECT w.* FROM workload w JOIN node n ON n.id = w.node WHERE n.node_id = '%s'", node))
+		return got
+	}
+	check := func(when, node string, want map[string]string) {
+		t.Helper()
+		if got := places(node); !maps.Equal(got, want) {
+			t.Errorf("%s: node %s has %v, want %v", when, node, got, want)
+		}
+	}
+	nothing := map[string]string{"pod 3": "   ", "container a": "   ", "container b": "   ", "job a": "   "}
+	named := map[string]string{"pod 3": "shop web-1  shop/deployment/web team=x", "container a": "shop web-1 app shop/deployment/web team=x",
+		"container b": "shop web-1  shop/deployment/web team=x", "job a": "   "}
+
+	put("first", "c", "1") // its rows come before the pod
+	put("late", "c", "2")  // after it
+	put("elsewhere", "d", "3")
+	put("jobs", "c", registry.JobsMachineID("4"))
+	send("first")
+	send("elsewhere")
+	send("jobs")
+	fold(t, l, Day.Add(25*time.Hour))
+	check("before the pod", "first", nothing)
+	bookPods("c", web)
+	send("late")
+	put("remote", "d", "5")
+	send("remote")
+	put("later jobs", "c", registry.JobsMachineID("6"))
+	send("later jobs")
+	for node, want := range map[string]map[string]string{"first": named, "late": named, "elsewhere": nothing, "remote": nothing, "jobs": nothing, "later jobs": nothing} {
+		check("with the pod", node, want)
+	}
+	sums := func() map[string]string {
+		t.Helper()
+		fold(t, l, Day.Add(26*time.Hour))
+		a, err := l.Usage(t.Context(), query.Query{From: Day, To: Day.Add(24 * time.Hour), By: []query.Dimension{query.ByNamespace, query.ByJob}, Scope: query.Scope{All: true}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]string{}
+		for i := range a.Groups {
+			g := &a.Groups[i]
+			got[fmt.Sprint(g.Keys)] = g.Usage.Sum[usage.CPU].String()
+		}
+		return got
+	}
+	if got, want := sums(), map[string]string{"[shop shop/deployment/web]": "6000000000", "[ ]": "18000000000"}; !maps.Equal(got, want) {
+		t.Errorf("by namespace and job %v, want %v", got, want)
+	}
+	// Names that agents repeat change nothing.
+	rev := db.number("SELECT max(rev) FROM workload WHERE namespace <> ''")
+	bookPods("c", web)
+	if again := db.number("SELECT max(rev) FROM workload WHERE namespace <> ''"); again != rev {
+		t.Errorf("rows are of revision %d after the same pod again, want %d", again, rev)
+	}
+	// A status names the other container, and a label changes.
+	web.Job, web.Labels, web.Containers = "shop/checkout", nil, map[string]string{other: "proxy"}
+	bookPods("c", web)
+	moved := map[string]string{"pod 3": "shop web-1  shop/checkout", "container a": "shop web-1 app shop/checkout",
+		"container b": "shop web-1 proxy shop/checkout", "job a": "   "}
+	check("changed", "first", moved)
+	check("changed", "late", moved)
+	if got, want := sums(), map[string]string{"[shop shop/checkout]": "6000000000", "[ ]": "18000000000"}; !maps.Equal(got, want) {
+		t.Errorf("by namespace and job after a change %v, want %v", got, want)
+	}
+	if n := db.number("SELECT sum(cpu_lo) FROM group_day WHERE job = 'shop/checkout'"); n != 6e9 {
+		t.Errorf("the groups of the day have %d ns, want 6e9", n)
+	}
+	testPodEnds(t, l, db, web)
+}
+
+// testPodEnds: pods that ended are dropped with their containers, but names stay.
+func testPodEnds(t *testing.T, l *ledger.Ledger, db reader, web pod.Pod) {
+	ctx := t.Context()
+	more := web
+	more.UID, more.Containers = "00000000-0000-0000-0000-000000000001", nil
+	// Text that no database or terminal takes.
+	more.Name, more.Labels = "x\x00\xff", map[string]string{"a\x00": "b\x00"}
+	if err := l.BookPods(ctx, "c", []pod.Pod{more}); err != nil {
+		t.Fatal(err)
+	}
+	live := func() []string {
+		uids, err := l.LivePods(ctx, "c")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.Sorted(slices.Values(uids))
+	}
+	if got, want := live(), []string{more.UID, web.UID}; !slices.Equal(got, want) {
+		t.Errorf("live pods %v, want %v", got, want)
+	}
+	if err := Try(t, func() error { return l.EndPods(ctx, "c", []string{web.UID, "unknown"}, Day) }); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := live(), []string{more.UID}; !slices.Equal(got, want) {
+		t.Errorf("live pods %v, want %v", got, want)
+	}
+	for _, c := range []struct {
+		age              time.Duration
+		pods, containers int64
+	}{{7 * 24 * time.Hour, 2, 2}, {9 * 24 * time.Hour, 1, 0}} {
+		if err := l.Retain(ctx, Day.Add(c.age)); err != nil {
+			t.Fatal(err)
+		}
+		if pods, containers := db.number("SELECT count(*) FROM pod"), db.number("SELECT count(*) FROM pod_container"); pods != c.pods || containers != c.containers {
+			t.Errorf("after %v %d pods and %d containers are kept, want %d and %d", c.age, pods, containers, c.pods, c.containers)
+		}
+	}
+	if n := db.number("SELECT count(*) FROM workload WHERE namespace = 'shop'"); n != 6 {
+		t.Errorf("%d workloads are named, want 6", n)
+	}
+}
