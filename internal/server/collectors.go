@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/delivery/receiver"
+	"mete.dev/mete/internal/identity/kube"
 	"mete.dev/mete/internal/model/metric"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/prom/alert"
@@ -19,6 +20,24 @@ func (s *Server) registerCollectors() {
 		collectReceiver(s.Receiver.Stats), collectTSDB(s.Metrics.Stats), collectAlerts(s.alerts.Counts, s.alerts.Firing),
 		collectCertificates(s.Authority.OwnExpiry), collectRemoteWriter(s.remote.Status), collectRemoteWrite(s.remoteWrite.Counts), collectQueries(s.prom.Counts),
 	)
+	if s.Pods != nil {
+		s.registry.MustRegister(collectPods(s.Pods.Stats))
+	}
+}
+
+func collectPods(stats func() kube.Stats) collector {
+	return func(m *metrics) {
+		s := stats()
+		synced := 0.0
+		if s.Synced {
+			synced = 1
+		}
+		m.gauge("mete_server_kube_synced", "1 if all pods of the watched Kubernetes cluster were read since the server started.", synced)
+		m.gauge("mete_server_kube_pods", "Pods that the watched Kubernetes cluster has.", float64(s.Pods))
+		m.counter("mete_server_kube_pods_booked_total", "Pods that were written to the ledger because they were new or had changed.", float64(s.Booked))
+		m.counter("mete_server_kube_booking_errors_total", "Failed attempts to write pods to the ledger; they are written later.", float64(s.Failures))
+		m.counter("mete_server_kube_api_errors_total", "Errors of the API server of the watched Kubernetes cluster.", float64(s.Errors))
+	}
 }
 
 func collectReceiver(stats func() receiver.Stats) collector {

@@ -25,6 +25,7 @@ import (
 	"mete.dev/mete/internal/attribute/external"
 	"mete.dev/mete/internal/delivery/receiver"
 	"mete.dev/mete/internal/delivery/wire"
+	"mete.dev/mete/internal/identity/kube"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/query"
@@ -79,6 +80,8 @@ type Config struct {
 	Upstreams []replicate.Config
 	// Meters are the external meters that the server reads.
 	Meters []external.Spec
+	// Kube is the Kubernetes cluster whose pods are named; without a Cluster there is none.
+	Kube kube.Config
 	// Remote are the remote-write receivers of all samples.
 	Remote []remotewrite.Receiver
 }
@@ -99,6 +102,7 @@ type Server struct {
 	Authority *ca.Authority
 	Receiver  *receiver.Receiver
 	Meters    *meterreader.Collector // nil without meters
+	Pods      *kube.Watcher          // nil without a Kubernetes cluster
 	Metrics   *tsdb.Store
 
 	prom        *promapi.API
@@ -154,6 +158,11 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 	}
 	if len(cfg.Meters) > 0 {
 		if s.Meters, err = meterreader.New(cfg.Meters, s.Ledger, log.With("part", "meters")); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.Kube.Cluster != "" {
+		if s.Pods, err = kube.New(cfg.Kube, s.Ledger, log.With("part", "kube")); err != nil {
 			return nil, err
 		}
 	}
@@ -259,13 +268,16 @@ func (s *Server) Close() error {
 func (s *Server) Reload() error { return errors.Join(s.alerts.Reload(), s.remote.Reload()) }
 
 // Run runs the background work until ctx ends: booking, folding, retention, rules, external
-// meters, remote write and replication.
+// meters, pods of Kubernetes, remote write and replication.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.Receiver.Run(ctx) })
 	g.Go(func() error { return s.Ledger.Run(ctx) })
 	if s.Meters != nil {
 		g.Go(func() error { return s.Meters.Run(ctx) })
+	}
+	if s.Pods != nil {
+		g.Go(func() error { return s.Pods.Run(ctx) })
 	}
 	g.Go(func() error { return s.Metrics.Run(ctx) })
 	g.Go(func() error { return s.recordStates(ctx) })

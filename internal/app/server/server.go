@@ -30,6 +30,7 @@ type config struct {
 	meters   string
 	alerts   alertSettings
 	remote   remoteWriteSettings
+	kube     kubeSettings
 	insecure bool
 	debug    bool
 }
@@ -73,6 +74,9 @@ by the server where a file names them:
       unit: Wh
       nodes: [web-1]
 
+With --kube-cluster the server watches the API server of a Kubernetes cluster, and
+gives workloads of its nodes the names of their pods; see docs/guide/kubernetes.md.
+
 The server evaluates rules that are shipped with it, and those of --rules, in
 Prometheus's format, and sends alerts to an Alertmanager or a webhook. On SIGHUP
 it reads the files of --rules again; see docs/guide/alerts.md.
@@ -83,6 +87,7 @@ remote write that --remote-write names.`,
   mete server --database postgres://mete@db/mete --name mete.example.org
   mete server --listen 10.0.0.1:9797 --state /srv/mete
   mete server --upstream https://core:9797 --upstream-resolution 1h --upstream-pseudonyms
+  mete server --kube-cluster lab --kubeconfig /etc/mete/lab.kubeconfig --kube-label team
   mete server --alertmanager http://alertmanager:9093 --rules /etc/mete/rules --power-cap lab=5000`,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
@@ -107,6 +112,9 @@ remote write that --remote-write names.`,
 			}
 			c.alerts.apply(&c.Config)
 			if c.Remote, err = c.remote.receivers(); err != nil {
+				return err
+			}
+			if c.Kube, err = c.kube.config(); err != nil {
 				return err
 			}
 			for _, change := range configure {

@@ -39,6 +39,7 @@ func (c *config) settings() *settings.Set {
 	s.Text(&c.meters, "meters", "FILE", "file of meters outside the machines (YAML), which are read and booked here")
 	c.alerts.add(s)
 	c.remote.add(s)
+	c.kube.add(s)
 	s.Switch(&c.debug, "debug", "log more")
 	return s
 }

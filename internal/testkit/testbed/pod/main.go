@@ -1,12 +1,12 @@
 // Command pod is the program of the containers of a test cluster. Without arguments it holds the namespaces of
 // a pod: it waits until it is stopped, and removes processes whose parents ended. Otherwise:
 //
-//	pod burn -cpu 300ms    uses CPU time, and prints as a line of JSON what it used
+//	pod burn -cpu 300ms    uses CPU time, and prints as a line of JSON what it used; with -stay it then waits
+//	                       until it is stopped
 package main
 
 import (
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -52,6 +52,7 @@ func pause() {
 func burn(args []string) error {
 	f := flag.NewFlagSet("burn", flag.ExitOnError)
 	least := f.Duration("cpu", 0, "CPU time to use")
+	stay := f.Bool("stay", false, "wait to be stopped")
 	// With ExitOnError it returns no error.
 	_ = f.Parse(args)
 	for {
@@ -68,10 +69,14 @@ func burn(args []string) error {
 		if err != nil {
 			return err
 		}
-		return errors.Join(json.NewEncoder(os.Stdout).Encode(struct {
+		err = json.NewEncoder(os.Stdout).Encode(struct {
 			Pod string `json:"pod"`
 			CPU int64  `json:"cpu_ns"`
-		}{host, int64(used)}))
+		}{host, int64(used)})
+		if *stay {
+			pause()
+		}
+		return err
 	}
 }
 

@@ -1,0 +1,109 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func owner(kind, name string, controls bool) metav1.OwnerReference {
+	return metav1.OwnerReference{Kind: kind, Name: name, Controller: &controls}
+}
+
+// TestJob checks the job of pods by their labels and owners.
+func TestJob(t *testing.T) {
+	away := errors.New("away")
+	above := map[string]string{
+		"ReplicaSet web-5f": "Deployment web", "Job report-29": "CronJob report", "Deployment es": "Elasticsearch logs",
+		"ReplicaSet es-1": "Deployment es", "Circle a": "Circle b", "Circle b": "Circle a",
+	}
+	lookup := func(namespace string, ref *metav1.OwnerReference) (*metav1.OwnerReference, error) {
+		if namespace != "shop" {
+			return nil, fmt.Errorf("namespace %q", namespace)
+		}
+		if ref.Kind == "Away" {
+			return nil, away
+		}
+		kind, name, ok := strings.Cut(above[ref.Kind+" "+ref.Name], " ")
+		if !ok {
+			return nil, nil
+		}
+		o := owner(kind, name, true)
+		return &o, nil
+	}
+	for _, c := range []struct {
+		label  string
+		owners []metav1.OwnerReference
+		want   string
+		err    error
+	}{
+		{"", nil, "shop/pod/p", nil},
+		{"nightly", []metav1.OwnerReference{owner("ReplicaSet", "web-5f", true)}, "shop/nightly", nil},
+		{"", []metav1.OwnerReference{owner("ReplicaSet", "web-5f", true)}, "shop/deployment/web", nil},
+		{"", []metav1.OwnerReference{owner("ReplicaSet", "alone", true)}, "shop/replicaset/alone", nil},
+		{"", []metav1.OwnerReference{owner("Job", "report-29", true)}, "shop/cronjob/report", nil},
+		{"", []metav1.OwnerReference{owner("StatefulSet", "db", true)}, "shop/statefulset/db", nil},
+		{"", []metav1.OwnerReference{owner("ReplicaSet", "es-1", true)}, "shop/elasticsearch/logs", nil},
+		{"", []metav1.OwnerReference{owner("Node", "n1", true)}, "shop/pod/p", nil},
+		{"", []metav1.OwnerReference{owner("ConfigMap", "x", false)}, "shop/pod/p", nil}, // it does not control the pod
+		{"", []metav1.OwnerReference{owner("Circle", "a", true)}, "shop/circle/b", nil},
+		{"", []metav1.OwnerReference{owner("Away", "a", true)}, "shop/away/a", away},
+	} {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "p", OwnerReferences: c.owners}}
+		if c.label != "" {
+			p.Labels = map[string]string{"mete.dev/job": c.label}
+		}
+		got, err := identify(p, func(string) bool { return false }, lookup)
+		if got.Job != c.want || !errors.Is(err, c.err) {
+			t.Errorf("label %q, owners %v: %q, %v; want %q, %v", c.label, c.owners, got.Job, err, c.want, c.err)
+		}
+	}
+}
+
+// TestContainers checks that all containers that a status names are found, also earlier ones, in a pod as
+// the informer keeps it.
+func TestContainers(t *testing.T) {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "p", UID: "u",
+		Labels: map[string]string{"team": "x", "example.org/tier": "y", "pod-template-hash": "z"}, Annotations: map[string]string{"big": "text"}}}
+	p.Spec.NodeName = "n1"
+	p.Spec.Containers = []corev1.Container{{Name: "app"}}
+	ended := func(id string) corev1.ContainerState {
+		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ContainerID: id, Reason: "OOMKilled"}}
+	}
+	p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "init", ContainerID: "containerd://i1", State: ended("containerd://i1")}}
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{
+		{Name: "app", ContainerID: "containerd://a2", LastTerminationState: ended("containerd://a1")},
+		{Name: "crashed", State: ended("cri-o://c1")},
+		{Name: "waits"}, {Name: "odd", ContainerID: "none"}, {Name: "empty", ContainerID: "containerd://"},
+	}
+	p.Status.EphemeralContainerStatuses = []corev1.ContainerStatus{{Name: "debug", ContainerID: "docker://d1"}}
+	kept, err := trimPod(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &Watcher{cfg: Config{Labels: []string{"team", "example.org/*"}}}
+	got, err := identify(kept.(*corev1.Pod), w.keepsLabel, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := map[string]string{"i1": "init", "a2": "app", "a1": "app", "c1": "crashed", "d1": "debug"}; !maps.Equal(got.Containers, want) {
+		t.Errorf("containers %v, want %v", got.Containers, want)
+	}
+	if want := map[string]string{"team": "x", "example.org/tier": "y"}; !maps.Equal(got.Labels, want) || got.UID != "u" || got.Node != "n1" {
+		t.Errorf("%+v, want labels %v", got, want)
+	}
+	if a := kept.(*corev1.Pod); len(a.Annotations)+len(a.Spec.Containers) > 0 {
+		t.Errorf("the informer keeps %+v", a)
+	}
+	// The control group of a static pod has the hash of its manifest.
+	p.Annotations = map[string]string{"kubernetes.io/config.hash": "0123456789abcdef0123456789abcdef"}
+	kept, _ = trimPod(p)
+	if got, _ := identify(kept.(*corev1.Pod), w.keepsLabel, nil); got.UID != "01234567-89ab-cdef-0123-456789abcdef" {
+		t.Errorf("static pod %s", got.UID)
+	}
+}
