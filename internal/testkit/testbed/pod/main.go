@@ -3,6 +3,10 @@
 //
 //	pod burn -cpu 300ms    uses CPU time, and prints as a line of JSON what it used; with -stay it then waits
 //	                       until it is stopped
+//	pod serve -clients 3   serves that many clients, one connection each, and prints like them
+//	pod traffic -to SERVER:7000 -send 1000000 -receive 2000000 -wait 10s -for 1s
+//	                       waits, then sends and receives, and prints the bytes of its payload and of its
+//	                       interfaces
 package main
 
 import (
@@ -30,6 +34,10 @@ func run(args []string) error {
 		return nil
 	case args[0] == "burn":
 		return burn(args[1:])
+	case args[0] == "serve":
+		return serve(args[1:])
+	case args[0] == "traffic":
+		return traffic(args[1:])
 	}
 	return fmt.Errorf("unknown command %q", args[0])
 }
