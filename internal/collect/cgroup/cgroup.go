@@ -204,6 +204,11 @@ func (t *Table) Close() error {
 	return t.reader.Close()
 }
 
+// Hierarchy returns the hierarchy of a new workload's path: the one that counts CPU time, if it has the group.
+func (t *Table) Hierarchy(slot usage.Slot) *hostfs.Hierarchy {
+	return &t.trees[t.bySlot[slot].primary].Hierarchy
+}
+
 // UnifiedID returns the kernfs id of a workload's group in the cgroup v2 hierarchy, 0 if it
 // has none there.
 func (t *Table) UnifiedID(slot usage.Slot) uint64 {

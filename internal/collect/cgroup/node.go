@@ -243,7 +243,7 @@ func (t *Table) attach(n *node, tr *tree, p string, id uint64) {
 	if tr.index < n.primary && n != t.root {
 		n.primary, n.path, n.parent = tr.index, p, tr.byPath[path.Dir(p)]
 		if n.group.New {
-			n.group.Life = t.life(n)
+			n.group.Life, n.group.Workload.Path = t.life(n), p
 		}
 		t.needsSort = true
 	}

@@ -31,11 +31,11 @@ func TestCapturedPods(t *testing.T) {
 			net.Count{RxBytes: 71040000, TxBytes: 42624000, RxPackets: 94720, TxPackets: 71040}},
 	}
 	for i, p := range pods {
-		tab.Track(net.Target{Slot: usage.Slot(i + 1), Kind: workload.Pod, Path: p.path})
+		tab.Track(net.Target{Hierarchy: unified, Slot: usage.Slot(i + 1), Kind: workload.Pod, Path: p.path})
 	}
-	tab.Track(net.Target{Slot: 9, Kind: workload.Service, Path: "/system.slice/kubelet.service"})
+	tab.Track(net.Target{Hierarchy: unified, Slot: 9, Kind: workload.Service, Path: "/system.slice/kubelet.service"})
 	// A slice does not hold the namespaces of its members.
-	tab.Track(net.Target{Slot: 10, Kind: workload.Slice, Path: "/kubepods.slice"})
+	tab.Track(net.Target{Hierarchy: unified, Slot: 10, Kind: workload.Slice, Path: "/kubepods.slice"})
 	read(t, tab, true)
 	read(t, tab, true)
 	for i, p := range pods {

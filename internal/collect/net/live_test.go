@@ -296,7 +296,7 @@ func TestLiveOwnNamespace(t *testing.T) {
 	name := fmt.Sprintf("mete-test-net-%d", os.Getpid())
 	p := start(t, "sink", name, true, groups(t, h, name))
 	_, there, veth := wire(t, p.cmd.Process.Pid)
-	tab.Track(net.Target{Slot: 1, Path: "/" + name, Born: true})
+	tab.Track(net.Target{Hierarchy: processes(t, h), Slot: 1, Path: "/" + name, Born: true})
 	read(t, tab, false)
 	if got := tab.Reading(1); got.Source != net.Interfaces {
 		t.Fatalf("Reading = %+v, want interfaces", got)
@@ -350,7 +350,7 @@ func TestLiveLastValue(t *testing.T) {
 	name := fmt.Sprintf("mete-test-net-%d", os.Getpid())
 	p := start(t, "sink", name, true, groups(t, h, name))
 	_, there, _ := wire(t, p.cmd.Process.Pid)
-	tab.Track(net.Target{Slot: 1, Path: "/" + name})
+	tab.Track(net.Target{Hierarchy: processes(t, h), Slot: 1, Path: "/" + name})
 	read(t, tab, true)
 	before := tab.Reading(1)
 	p.say(there + ":7000")
@@ -396,7 +396,7 @@ func TestLiveSockets(t *testing.T) {
 		name := fmt.Sprintf("mete-test-net-%d-%d", os.Getpid(), i)
 		p := start(t, "send", name, false, groups(t, h, name))
 		slot := usage.Slot(i + 1)
-		tab.Track(net.Target{Slot: slot, Path: "/" + name, Born: true})
+		tab.Track(net.Target{Hierarchy: processes(t, h), Slot: slot, Path: "/" + name, Born: true})
 		read(t, tab, false)
 		if !short {
 			read(t, tab, false)
@@ -437,7 +437,7 @@ func TestLiveSubgroup(t *testing.T) {
 	_, there, _ := wire(t, to.cmd.Process.Pid)
 	name := fmt.Sprintf("mete-test-net-%d-below", os.Getpid())
 	p := start(t, "send", name, false, groups(t, h, name))
-	tab.Track(net.Target{Slot: 1, Path: "/" + name, Born: true})
+	tab.Track(net.Target{Hierarchy: processes(t, h), Slot: 1, Path: "/" + name, Born: true})
 	read(t, tab, false)
 	read(t, tab, false)
 	want(t, tab, 1, net.Sockets, net.Count{}, "")
@@ -475,6 +475,21 @@ func TestLiveSubgroup(t *testing.T) {
 	testkit.Eventually(t, below+" is removed", func() bool { return !errors.Is(os.Remove(below), syscall.EBUSY) })
 }
 
+// processes returns the hierarchy in which the table looks for processes.
+func processes(t testing.TB, h *hostfs.FS) *hostfs.Hierarchy {
+	t.Helper()
+	ys, err := h.Hierarchies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, y := range ys {
+		if y.Has("cpuacct") {
+			return &ys[i]
+		}
+	}
+	return &ys[0]
+}
+
 func v2(t testing.TB, h *hostfs.FS) hostfs.Hierarchy {
 	t.Helper()
 	ys, err := h.Hierarchies()
@@ -497,7 +512,7 @@ func BenchmarkRead(b *testing.B) {
 	for i := range n {
 		name := fmt.Sprintf("mete-test-net-%d-%d", os.Getpid(), i)
 		start(b, "sink", name, true, groups(b, h, name))
-		tab.Track(net.Target{Slot: usage.Slot(i + 1), Path: "/" + name})
+		tab.Track(net.Target{Hierarchy: processes(b, h), Slot: usage.Slot(i + 1), Path: "/" + name})
 	}
 	read(b, tab, true)
 	for _, all := range []bool{true, false} {

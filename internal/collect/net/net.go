@@ -15,6 +15,10 @@
 //     estimate from the open sockets would be low without a bound, because it
 //     misses sockets that come and go between two readings.
 //
+// A workload's processes are those of its group and of the groups below that are part of it.
+// A pod's are those of all groups below: its containers, of which the sandbox holds the
+// namespace.
+//
 // A namespace is a workload's own if it is not that of process 1, of this process
 // or of another workload, and did not exist before the workload.
 package net
@@ -88,7 +92,10 @@ type Target struct {
 	Slot   usage.Slot
 	Parent usage.Slot // of the parent workload, which is tracked before
 	Kind   workload.Kind
-	Path   string // of its group below the root of its hierarchies
+	// Hierarchy is one that has the workload's group, and Path is the group's path there. The
+	// path may be another one in another hierarchy.
+	Hierarchy *hostfs.Hierarchy
+	Path      string
 	// Group is the id of the workload's cgroup v2 group if the caller knows it; 0 to look
 	// it up.
 	Group uint64
@@ -129,7 +136,6 @@ func (r Reading) Put(g *usage.Reading) {
 // A Table reads the traffic of the tracked workloads. Only one goroutine may use it.
 type Table struct {
 	h       *hostfs.FS
-	primary hostfs.Hierarchy  // in which to look for processes
 	v2      *hostfs.Hierarchy // nil if not mounted
 	sockets sockets           // nil if sockets are not counted
 	// uncounted is why sockets are not counted.
@@ -138,8 +144,7 @@ type Table struct {
 	foreign          *foreignNamespaces
 	namespaces       map[uint64]*netns
 	targets          map[usage.Slot]*target
-	order            []*target // by slot
-	paths            map[string]bool
+	order            []*target          // by slot
 	members          map[uint64]*target // by cgroup v2 group
 	spareDescriptors int                // descriptors that may still be opened to keep
 	round            int                // of reading
@@ -165,15 +170,12 @@ func Open(h *hostfs.FS, k *bpf.Kernel, cfg Config) (*Table, error) {
 		return nil, err
 	}
 	t := &Table{
-		h: h, primary: ys[0], foreign: surveyNamespaces(h), namespaces: map[uint64]*netns{},
-		targets: map[usage.Slot]*target{}, paths: map[string]bool{}, members: map[uint64]*target{},
+		h: h, foreign: surveyNamespaces(h), namespaces: map[uint64]*netns{},
+		targets: map[usage.Slot]*target{}, members: map[uint64]*target{},
 		spareDescriptors: cfg.Descriptors, round: 1, buf: make([]byte, 16<<10),
 	}
 	if ys[0].V2 {
 		t.v2 = &ys[0]
-	}
-	if i := slices.IndexFunc(ys, func(y hostfs.Hierarchy) bool { return !y.V2 && y.Has("cpuacct") }); i >= 0 {
-		t.primary = ys[i]
 	}
 	t.node = openNode(h)
 	t.uncounted = "no cgroup v2 here"
@@ -215,7 +217,8 @@ func (t *Table) Track(g Target) {
 	if t.targets[g.Slot] != nil {
 		t.Forget(g.Slot)
 	}
-	x := &target{Target: g, round: t.round, placed: g.Group != 0 && (g.Placed || t.primary.V2), reading: Reading{Class: All, Reason: noProcess}}
+	x := &target{Target: g, round: t.round, placed: g.Group != 0 && (g.Placed || g.Hierarchy.V2),
+		reading: Reading{Class: All, Reason: noProcess}}
 	if x.Group == 0 {
 		x.Group = t.groupID(g.Path)
 	}
@@ -224,7 +227,6 @@ func (t *Table) Track(g Target) {
 		x.decided, x.reading.Reason = true, atPod
 	}
 	t.targets[g.Slot] = x
-	t.paths[g.Path] = true
 	i, _ := slices.BinarySearchFunc(t.order, g.Slot, bySlot)
 	t.order = slices.Insert(t.order, i, x)
 }
@@ -263,7 +265,6 @@ func (t *Table) Forget(slot usage.Slot) Reading {
 	}
 	t.update(x)
 	delete(t.targets, slot)
-	delete(t.paths, x.Path)
 	for _, id := range x.groups {
 		delete(t.members, id)
 	}

@@ -26,6 +26,9 @@ const (
 		" face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n"
 )
 
+// unified is the fake machine's hierarchy.
+var unified = &hostfs.Hierarchy{V2: true, Mount: "/sys/fs/cgroup", Root: "/"}
+
 func newFake(t testing.TB) *fake {
 	f := &fake{t, t.TempDir(), map[string]uint64{}}
 	f.write("mete/clocks", "boottime 100000000000\nmonotonic 100000000000\nrealtime 1700000000000000000\n")
@@ -153,9 +156,9 @@ func TestOwnNamespace(t *testing.T) {
 		f.process(7, 200, "/pod/a", dev("lo", 900, 900, "eth0", 50, 60))
 		f.process(8, 200, "/pod/b", dev("lo", 900, 900, "eth0", 50, 60))
 		tab := open(t, f, net.Config{Descriptors: descriptors})
-		tab.Track(net.Target{Slot: 1, Kind: workload.Pod, Path: "/pod"})
-		tab.Track(net.Target{Slot: 2, Parent: 1, Kind: workload.Container, Path: "/pod/a"})
-		tab.Track(net.Target{Slot: 3, Parent: 1, Kind: workload.Container, Path: "/pod/b"})
+		tab.Track(net.Target{Hierarchy: unified, Slot: 1, Kind: workload.Pod, Path: "/pod"})
+		tab.Track(net.Target{Hierarchy: unified, Slot: 2, Parent: 1, Kind: workload.Container, Path: "/pod/a"})
+		tab.Track(net.Target{Hierarchy: unified, Slot: 3, Parent: 1, Kind: workload.Container, Path: "/pod/b"})
 		read(t, tab, false)
 		want(t, tab, 1, net.Interfaces, count(50, 60), "")
 		want(t, tab, 2, net.Unseen, net.Count{}, "pod")
@@ -199,19 +202,19 @@ func TestNamespaceHolder(t *testing.T) {
 	f.group("/deep")
 	f.group("/deep/x/y", 13)
 	f.group("/outer")
-	f.group("/outer/inner", 14)
+	f.group("/outer/inner.scope", 14)
 	f.process(7, 200, "/a", dev("eth0", 1, 2))
 	f.process(8, 200, "/b", dev("eth0", 1, 2))
 	f.process(9, hostSpace, "/host", "")
 	f.process(10, 300, "/old", dev("eth0", 500, 500))
 	f.process(99, 300, "/elsewhere", dev("eth0", 500, 500))
 	f.process(13, 500, "/deep/x/y", dev("eth0", 30, 40))
-	f.process(14, 600, "/outer/inner", dev("eth0", 50, 60))
+	f.process(14, 600, "/outer/inner.scope", dev("eth0", 50, 60))
 	tab := open(t, f, net.Default())
 	f.process(11, 400, "/new", dev("eth0", 10, 20))
 	f.remove("proc/12")
-	for i, path := range []string{"/a", "/b", "/host", "/old", "/new", "/hidden", "/empty", "/deep", "/outer", "/outer/inner"} {
-		tab.Track(net.Target{Slot: usage.Slot(i + 1), Kind: workload.Container, Path: path, Born: i >= 3 && i < 5})
+	for i, path := range []string{"/a", "/b", "/host", "/old", "/new", "/hidden", "/empty", "/deep", "/outer", "/outer/inner.scope"} {
+		tab.Track(net.Target{Hierarchy: unified, Slot: usage.Slot(i + 1), Kind: workload.Container, Path: path, Born: i >= 3 && i < 5})
 	}
 	read(t, tab, false)
 	want(t, tab, 3, net.Unseen, net.Count{}, "not certain")
@@ -229,7 +232,7 @@ func TestNamespaceHolder(t *testing.T) {
 	// The process is first seen in the machine's namespace, then in its own.
 	f.group("/slow", 20)
 	f.process(20, hostSpace, "/slow", "")
-	tab.Track(net.Target{Slot: 20, Kind: workload.Container, Path: "/slow", Born: true})
+	tab.Track(net.Target{Hierarchy: unified, Slot: 20, Kind: workload.Container, Path: "/slow", Born: true})
 	read(t, tab, false)
 	f.process(20, 700, "/slow", dev("eth0", 70, 80))
 	read(t, tab, false)
@@ -242,7 +245,7 @@ func TestNewSandbox(t *testing.T) {
 	f.group("/pod/a", 7)
 	f.process(7, 200, "/pod/a", dev("eth0", 50, 60))
 	tab := open(t, f, net.Default())
-	tab.Track(net.Target{Slot: 1, Kind: workload.Pod, Path: "/pod"})
+	tab.Track(net.Target{Hierarchy: unified, Slot: 1, Kind: workload.Pod, Path: "/pod"})
 	read(t, tab, false)
 	f.write("proc/7/net/dev", dev("eth0", 60, 70)) // after the last reading
 	f.remove("proc/7/ns")
@@ -250,6 +253,67 @@ func TestNewSandbox(t *testing.T) {
 	f.process(8, 300, "/pod/a", dev("eth0", 1000, 2000))
 	read(t, tab, true)
 	want(t, tab, 1, net.Interfaces, net.Count{RxBytes: 1060, TxBytes: 2070, RxPackets: 106, TxPackets: 207}, "")
+}
+
+// A pod that starts while the table reads is in no snapshot yet: the slice above does not hold its namespace,
+// even at the edge of a window. Nor does a group without a name hold that of the group below, which is a
+// workload too.
+func TestUntrackedBelow(t *testing.T) {
+	f := newFake(t)
+	const pods = "/kubepods/besteffort"
+	const pod = pods + "/pod5b325f33-e3ae-4695-a183-eebc09c504e2"
+	f.group("/a")
+	f.group(pods)
+	tab := open(t, f, net.Default())
+	tab.Track(net.Target{Hierarchy: unified, Slot: 1, Kind: workload.Slice, Path: pods})
+	tab.Track(net.Target{Hierarchy: unified, Slot: 2, Kind: workload.Path, Path: "/a"})
+	read(t, tab, true)
+	f.group(pod)
+	f.group(pod+"/0123", 7)
+	f.process(7, 200, pod+"/0123", dev("eth0", 50, 60))
+	f.group("/a/b", 8)
+	f.process(8, 300, "/a/b", dev("eth0", 70, 80))
+	read(t, tab, true)
+	want(t, tab, 1, net.Unseen, net.Count{}, "no process")
+	want(t, tab, 2, net.Unseen, net.Count{}, "no process")
+	tab.Track(net.Target{Hierarchy: unified, Slot: 3, Parent: 1, Kind: workload.Pod, Path: pod, Born: true})
+	tab.Track(net.Target{Hierarchy: unified, Slot: 4, Parent: 2, Kind: workload.Path, Path: "/a/b", Born: true})
+	read(t, tab, false)
+	want(t, tab, 3, net.Interfaces, count(50, 60), "")
+	want(t, tab, 4, net.Interfaces, count(70, 80), "")
+}
+
+// Hierarchies may have a workload's group at different paths, as below a manager that has a group of its own
+// in one of them.
+func TestPathsOfHierarchies(t *testing.T) {
+	f := newFake(t)
+	f.write("proc/self/mountinfo", "30 1 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpuacct\n31 1 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n")
+	f.write("proc/self/cgroup", "2:memory:/deep\n1:cpuacct:/\n")
+	const pod = "/kubepods/pod5b325f33-e3ae-4695-a183-eebc09c504e2"
+	f.group("/cpu"+pod, 7)
+	f.group("/memory/deep"+pod, 7)
+	f.group("/memory/deep/job", 8)
+	f.process(7, 200, pod, dev("eth0", 50, 60))
+	f.process(8, 300, "/", dev("eth0", 70, 80))
+	h, err := hostfs.Open(f.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = h.Close() }() // nothing was written
+	ys, err := h.Hierarchies()
+	if err != nil || len(ys) != 2 {
+		t.Fatal(ys, err)
+	}
+	tab := open(t, f, net.Default())
+	tab.Track(net.Target{Hierarchy: &ys[0], Slot: 1, Kind: workload.Slice, Path: "/kubepods"})
+	tab.Track(net.Target{Hierarchy: &ys[1], Slot: 2, Kind: workload.Slice, Path: "/deep/kubepods"})
+	tab.Track(net.Target{Hierarchy: &ys[1], Slot: 3, Parent: 2, Kind: workload.Pod, Path: "/deep" + pod})
+	tab.Track(net.Target{Hierarchy: &ys[1], Slot: 4, Kind: workload.Path, Path: "/deep/job"}) // only memory has it
+	read(t, tab, true)
+	want(t, tab, 1, net.Unseen, net.Count{}, "no process")
+	want(t, tab, 2, net.Unseen, net.Count{}, "no process")
+	want(t, tab, 3, net.Interfaces, count(50, 60), "")
+	want(t, tab, 4, net.Interfaces, count(70, 80), "")
 }
 
 // All processes of a job end while its group remains: its traffic remains, and its
@@ -260,7 +324,7 @@ func TestEmptiedGroup(t *testing.T) {
 	f.group("/a", 7)
 	f.process(7, 200, "/a", dev("eth0", 50, 60))
 	tab := open(t, f, net.Default())
-	tab.Track(net.Target{Slot: 1, Path: "/a"})
+	tab.Track(net.Target{Hierarchy: unified, Slot: 1, Path: "/a"})
 	read(t, tab, true)
 	f.write("proc/7/net/dev", dev("eth0", 60, 70)) // after the last reading
 	f.remove("proc/7/ns")
@@ -284,7 +348,7 @@ func TestQuietNamespace(t *testing.T) {
 	f.group("/a", 7)
 	f.process(7, 200, "/a", dev("eth0", 10, 10))
 	tab := open(t, f, net.Default())
-	tab.Track(net.Target{Slot: 1, Path: "/a"})
+	tab.Track(net.Target{Hierarchy: unified, Slot: 1, Path: "/a"})
 	for range 40 {
 		read(t, tab, false)
 	}

@@ -73,7 +73,7 @@ func (t *Table) chooseFrom(x *target, pid int32, id uint64) bool {
 		why = atOther + held.path
 	case t.foreign.shared[id]:
 		why = ofMachine
-	case x.Born && t.foreign.existedBefore(id, x.round, func(pid int32) bool { return isBelow(t.groupPath(pid, &t.primary), x.Path) }):
+	case x.Born && t.foreign.existedBefore(id, x.round, func(pid int32) bool { return isBelow(t.groupPath(pid, x.Hierarchy), x.Path) }):
 		why = ofOthers
 	default:
 		ns, err := t.holdNamespace(id, pid, x.Path)
@@ -194,7 +194,7 @@ const maxVisited = 64
 // pids returns a few processes of x: of its own group, and of groups below that are part of
 // it. All groups below a pod are part of it, even tracked ones.
 func (t *Table) pids(x *target) (pids []int32) {
-	top, ok := t.primary.Dir(x.Path)
+	top, ok := x.Hierarchy.Dir(x.Path)
 	if !ok {
 		return nil
 	}
@@ -236,11 +236,19 @@ func (t *Table) walk(top string, x *target, f func(dir string, id uint64) bool) 
 				continue
 			}
 			dir := dirs[n] + "/" + e.Name()
-			if x.Kind == workload.Pod || !t.paths[path.Join(x.Path, strings.TrimPrefix(dir, top))] {
+			if x.Kind == workload.Pod || isPart(x.Kind, path.Join(x.Path, strings.TrimPrefix(dir, top))) {
 				dirs = append(dirs, dir)
 			}
 		}
 	}
+}
+
+// isPart reports whether the group at path p, below a workload of a kind, is part of it, not
+// a workload. The tracked workloads do not tell: the group may be newer than the snapshot
+// that they come from.
+func isPart(above workload.Kind, p string) bool {
+	_, named := workload.Recognize(p)
+	return !named && above != workload.Path
 }
 
 // claimSubgroups assigns to x the sockets of cgroup v2 groups below its own that are part

@@ -162,7 +162,14 @@ type burner struct {
 // startBurner starts a burner in the groups of this process.
 func startBurner(t *testing.T) *burner {
 	t.Helper()
+	return startBurnerIn(t, 0)
+}
+
+// startBurnerIn starts a burner in new namespaces too.
+func startBurnerIn(t *testing.T, namespaces uintptr) *burner {
+	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+	cmd.SysProcAttr = &unix.SysProcAttr{Cloneflags: namespaces}
 	cmd.Env = append(os.Environ(), burnEnv+"=1")
 	in, err := cmd.StdinPipe()
 	if err != nil {

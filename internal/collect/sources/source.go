@@ -37,7 +37,7 @@ func openTraffic(h *hostfs.FS, k *bpf.Kernel, groups *cgroup.Table, every int, l
 func (t *traffic) Read(s *usage.Snapshot) error {
 	for _, g := range s.Groups {
 		if g.New && g.Slot != usage.Root {
-			t.net.Track(net.Target{Slot: g.Slot, Parent: g.Parent, Kind: g.Workload.Kind, Path: g.Workload.Path,
+			t.net.Track(net.Target{Slot: g.Slot, Parent: g.Parent, Kind: g.Workload.Kind, Hierarchy: t.groups.Hierarchy(g.Slot), Path: g.Workload.Path,
 				Group: t.groups.UnifiedID(g.Slot), Born: g.Born})
 		}
 	}

@@ -78,7 +78,8 @@ type Workload struct {
 	Key string
 	// Name is for display and may arrive late: it is not part of the ID.
 	Name string
-	// Path is the group's path below the root of its hierarchies.
+	// Path is the group's path below the root of its hierarchies. Where it differs between them, it is that of
+	// the hierarchy that counts CPU time, if that had the group when the workload was first seen.
 	Path string
 }
 
