@@ -8,7 +8,9 @@
 //     without lo. The table keeps a descriptor of the namespace's net/dev, so
 //     that it can read the last value after all processes have ended. That also
 //     keeps the namespace alive: until [Table.Forget], in the tick in which the
-//     group is gone, or until a reading at the edge of a window finds no process.
+//     group is gone, or until a reading at the edge of a window finds no process. Of an
+//     interface that is removed before, as a runtime does with those of a pod some time after
+//     the last container, the latest reading counts.
 //   - In a shared namespace and a cgroup v2 group of its own, the traffic of its
 //     sockets, which the kernel counts by group.
 //   - Otherwise the traffic is unknown, and the [Reading] has the reason. An
@@ -217,7 +219,7 @@ func (t *Table) Track(g Target) {
 	if t.targets[g.Slot] != nil {
 		t.Forget(g.Slot)
 	}
-	x := &target{Target: g, round: t.round, placed: g.Group != 0 && (g.Placed || g.Hierarchy.V2),
+	x := &target{Target: g, round: t.round, until: t.round + firstRounds, placed: g.Group != 0 && (g.Placed || g.Hierarchy.V2),
 		reading: Reading{Class: All, Reason: noProcess}}
 	if x.Group == 0 {
 		x.Group = t.groupID(g.Path)
@@ -225,6 +227,7 @@ func (t *Table) Track(g Target) {
 	t.claimGroup(x, x.Group)
 	if p := t.targets[g.Parent]; p != nil && p.Kind == workload.Pod {
 		x.decided, x.reading.Reason = true, atPod
+		p.until = x.until // the pod may have had no process before
 	}
 	t.targets[g.Slot] = x
 	i, _ := slices.BinarySearchFunc(t.order, g.Slot, bySlot)
@@ -264,6 +267,11 @@ func (t *Table) Forget(slot usage.Slot) Reading {
 		x.reading.Source, x.reading.Reason = Sockets, ""
 	}
 	t.update(x)
+	if p := t.targets[x.Parent]; p != nil && p.Kind == workload.Pod && p.netns != nil {
+		// The runtime removes the interfaces of a pod a moment after its last container, so do
+		// not wait until a quiet namespace is read again. An error is that of the next Read too.
+		_ = p.netns.read(t)
+	}
 	delete(t.targets, slot)
 	for _, id := range x.groups {
 		delete(t.members, id)

@@ -283,6 +283,34 @@ func TestUntrackedBelow(t *testing.T) {
 	want(t, tab, 4, net.Interfaces, count(70, 80), "")
 }
 
+// A pod's group may be there long before its sandbox. It is read again when a container starts, and when one
+// ends, however quiet it is: its interfaces are removed soon.
+func TestPodWithContainers(t *testing.T) {
+	f := newFake(t)
+	f.group("/pod")
+	tab := open(t, f, net.Default())
+	tab.Track(net.Target{Hierarchy: unified, Slot: 1, Kind: workload.Pod, Path: "/pod", Born: true})
+	for range 20 {
+		read(t, tab, false)
+	}
+	want(t, tab, 1, net.Unseen, net.Count{}, "no process")
+	f.group("/pod/sandbox", 7)
+	f.process(7, 200, "/pod/sandbox", dev("eth0", 50, 60))
+	tab.Track(net.Target{Hierarchy: unified, Slot: 2, Parent: 1, Kind: workload.Container, Path: "/pod/sandbox", Born: true})
+	tab.Track(net.Target{Hierarchy: unified, Slot: 3, Parent: 1, Kind: workload.Container, Path: "/pod/a", Born: true})
+	for range 15 {
+		read(t, tab, false)
+	}
+	want(t, tab, 1, net.Interfaces, count(50, 60), "")
+	f.write("proc/7/net/dev", dev("eth0", 150, 260))
+	read(t, tab, false)
+	want(t, tab, 1, net.Interfaces, count(50, 60), "") // it is quiet, and not read in each tick
+	tab.Forget(3)
+	f.write("proc/7/net/dev", dev("lo", 0, 0))
+	read(t, tab, false)
+	want(t, tab, 1, net.Interfaces, count(150, 260), "")
+}
+
 // Hierarchies may have a workload's group at different paths, as below a manager that has a group of its own
 // in one of them.
 func TestPathsOfHierarchies(t *testing.T) {

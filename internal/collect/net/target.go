@@ -17,6 +17,7 @@ import (
 type target struct {
 	Target
 	round           int  // of the table when it was added
+	until           int  // the round until which Read checks it each time, unless decided
 	placed          bool // the caller has put its processes into Group
 	decided         bool // its source is chosen
 	sharedSightings int  // how often its processes were seen in a foreign namespace
@@ -44,12 +45,12 @@ const (
 	ungrouped   = ", and it has no cgroup v2 group of its own"
 	uncounted   = ", and sockets are not counted: "
 	notTracked  = "it is not tracked"
-	firstRounds = 3 // in which Read checks a new workload each time
+	firstRounds = 3 // in which Read checks a new workload each time, a pod again after each new container
 )
 
 // chooseSource chooses the source of x if there is none yet.
 func (t *Table) chooseSource(x *target, all bool) {
-	if x.decided || !all && t.round-x.round > firstRounds {
+	if x.decided || !all && t.round > x.until {
 		return
 	}
 	x.reading.Reason = noProcess
