@@ -64,7 +64,7 @@ func TestPods(t *testing.T) {
 	testkit.Eventually(t, "all pods have said what they used", func() bool {
 		clear(want)
 		count := 0
-		for _, name := range strings.Fields(c.Kubectl(t, "", "-n", "shop", "get", "pods", "-o", "jsonpath={.items[*].metadata.name}")) {
+		for name := range strings.FieldsSeq(c.Kubectl(t, "", "-n", "shop", "get", "pods", "-o", "jsonpath={.items[*].metadata.name}")) {
 			for job, prefixes := range jobs {
 				if !strings.HasPrefix(name, prefixes[0]) {
 					continue

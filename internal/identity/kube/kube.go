@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -251,10 +252,10 @@ func (w *Watcher) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-	for _, inf := range append(slices.Collect(mapValues(w.owners)), w.pods) {
+	for _, inf := range append(slices.Collect(maps.Values(w.owners)), w.pods) {
 		running.Go(func() { inf.RunWithContext(ctx) })
 	}
-	for _, inf := range append(slices.Collect(mapValues(w.owners)), w.pods) {
+	for _, inf := range append(slices.Collect(maps.Values(w.owners)), w.pods) {
 		if !cache.WaitForCacheSync(ctx.Done(), inf.HasSynced) {
 			return nil
 		}
@@ -277,16 +278,6 @@ func (w *Watcher) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-		}
-	}
-}
-
-func mapValues[K comparable, V any](m map[K]V) func(func(V) bool) {
-	return func(yield func(V) bool) {
-		for _, v := range m {
-			if !yield(v) {
-				return
-			}
 		}
 	}
 }
@@ -342,9 +333,7 @@ func (w *Watcher) flush(ctx context.Context) error {
 	slices.SortFunc(pods, func(a, b pod.Pod) int { return cmp.Compare(a.UID, b.UID) })
 	err := w.ledger.BookPods(ctx, w.cfg.Cluster, pods)
 	if err == nil {
-		for uid, id := range next {
-			w.booked[uid] = id
-		}
+		maps.Copy(w.booked, next)
 		w.health.booked(len(pods))
 		err = w.end(ctx, changed, deleted)
 	}

@@ -37,7 +37,7 @@ func testPods(t *testing.T, dsn string) {
 		mark := batch.Mark{Next: 1}
 		for _, n := range names {
 			short, _ := workload.ShortIDOf(n.ID)
-			e := Entry(node, batch.Stream([]byte(fmt.Sprintf("%-16s", node))), mark, short, 1e9, m+1)
+			e := Entry(node, batch.Stream(fmt.Appendf(nil, "%-16s", node)), mark, short, 1e9, m+1)
 			e.Names = []batch.Name{n}
 			mark = batch.Mark{Next: mark.Next + 1, Last: e.Hash}
 			book(t, l, batch.Accepted, e)
