@@ -87,6 +87,14 @@ func TestPods(t *testing.T) {
 		}
 		return count == 2+2+20+2+20
 	})
+	// The series of what lived for more than a window have names too.
+	for _, job := range []string{"shop/deployment/web", "shop/daemonset/logs", "shop/nightly"} {
+		testkit.Eventually(t, "PromQL finds the pods of "+job, func() bool {
+			out := s.run("query", "-o", "csv", "--server", s.url, "--token", s.viewer,
+				fmt.Sprintf(`count(last_over_time(mete_workload_cpu_seconds_total[1h]) * on (cluster, node, workload) group_left (pod) last_over_time(mete_workload_info{namespace="shop", job=%q, container="main"}[1h]))`, job))
+			return strings.HasSuffix(strings.TrimSpace(out), ",2")
+		})
+	}
 	s.node.stop()
 
 	type answer struct {

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	apprun "mete.dev/mete/internal/app/run"
+	"mete.dev/mete/internal/app/query"
 	"mete.dev/mete/internal/app/server"
 	"mete.dev/mete/internal/app/token"
 	"mete.dev/mete/internal/app/usage"
@@ -39,7 +40,7 @@ func mete(args []string) int {
 		defer stop()
 	}
 	root := &cobra.Command{Use: "mete", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(apprun.Command(), server.Command(), token.Command(), usage.Usage(), usage.Gaps(), usage.Nodes())
+	root.AddCommand(apprun.Command(), server.Command(), token.Command(), usage.Usage(), usage.Gaps(), usage.Nodes(), query.Command())
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if e, ok := errors.AsType[*apprun.Exit](err); ok {

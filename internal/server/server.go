@@ -278,6 +278,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	if s.Pods != nil {
 		g.Go(func() error { return s.Pods.Run(ctx) })
+		g.Go(func() error { return s.followPods(ctx) })
 	}
 	g.Go(func() error { return s.Metrics.Run(ctx) })
 	g.Go(func() error { return s.recordStates(ctx) })

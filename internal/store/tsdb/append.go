@@ -147,6 +147,14 @@ func (a *appendTx) appendWindow(w *walltime.CutWindow) error {
 		}
 	}
 	a.node.outdated = a.node.outdated[:0]
+	for _, k := range a.node.renamed {
+		for at, v := range []float64{1, staleMarker} {
+			if err := a.appendValue(&k.info, k.end+int64(at), v, func() labels.Labels { return a.node.infoLabels(k) }); err != nil {
+				return err
+			}
+		}
+	}
+	a.node.renamed = nil
 	return a.repeatLast(end)
 }
 

@@ -14,6 +14,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/metric"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // expect compares the samples of series whose text contains a word.
@@ -178,6 +179,42 @@ func TestRenamedWithRepeatedWindow(t *testing.T) {
 		c.fresh = append(c.fresh, c.name("a", func(n *batch.Name) { n.Name = "A" }))
 		c.put(w)
 		c.expect("info", "workload_info kind=container name=A workload=a: 20=1\nworkload_info kind=container name=a workload=a: 10=1 20|")
+	})
+}
+
+// A pod's name, which the ledger joins, ends the info series of before. The agent's own name, which it may
+// repeat, does not bring that back.
+func TestRename(t *testing.T) {
+	play(t, func(c *scene) {
+		const disk = usage.DiskRead
+		own := c.name("a", nil)
+		c.put(c.window(0, 10, use{key: "a", res: disk, amount: 10, total: 20}))
+		joined := own
+		joined.Name, joined.Job, joined.Labels = "web-1/app", "shop/deployment/web", map[string]string{batch.LabelNamespace: "shop", batch.LabelPod: "web-1", batch.LabelContainer: "app"}
+		other := joined
+		other.ID = workload.NewID("n1", workload.Container, "elsewhere")
+		c.s.Rename("n1", []batch.Name{joined, other, {ID: "not an id"}})
+		c.s.Rename("unknown", []batch.Name{joined})
+		c.put(c.window(10, 20, use{key: "a", res: disk, amount: 10, total: 30}))
+		c.fresh = append(c.fresh, own)
+		c.put(c.window(20, 90, use{key: "a", res: disk, amount: 10, total: 40}))
+		c.expect("info", "workload_info container=app job=shop/deployment/web kind=container name=web-1/app namespace=shop pod=web-1 workload=a: 20=1 90=1\n"+
+			"workload_info kind=container name=a workload=a: 10=1 20|")
+	})
+}
+
+// A pod that has ended when it gets its name has an info series for its last instant.
+func TestRenameEnded(t *testing.T) {
+	play(t, func(c *scene) {
+		const disk = usage.DiskRead
+		joined := c.name("a", nil)
+		c.put(c.window(0, 10, use{key: "a", res: disk, amount: 10, total: 20}))
+		c.put(c.window(10, 20, use{key: "a", res: disk, amount: 10, total: 30, ended: true}))
+		joined.Job, joined.Labels = "shop/job/batch", map[string]string{batch.LabelNamespace: "shop"}
+		c.s.Rename("n1", []batch.Name{joined})
+		c.put(c.window(20, 30))
+		c.put(c.window(30, 95))
+		c.expect("info", "workload_info job=shop/job/batch kind=container name=a namespace=shop workload=a: 20=1 20.001|\nworkload_info kind=container name=a workload=a: 10=1 20.001|")
 	})
 }
 

@@ -33,6 +33,7 @@ type node struct {
 	repeated   int64 // time of the last repetition of values, ms since 1970
 	shortLived *namedWorkload
 	outdated   []storage.SeriesRef // info series with outdated names
+	renamed    []*namedWorkload    // that have a new name since they ended
 	refs       [gaugeCount]storage.SeriesRef
 	levels     []storage.SeriesRef // of metric.Levels
 	coverage   intervals           // of its windows
@@ -164,16 +165,47 @@ func (n *node) setNames(names []batch.Name) {
 			continue // collision of short ids: the first workload keeps the series
 		}
 		before, was := n.infoLabels(k), k.Name
-		k.Name = names[i]
+		k.Name = withPlace(names[i], was)
 		if k.info != 0 && !labels.Equal(before, n.infoLabels(k)) {
 			if !n.quota.allow(time.Now()) {
 				k.Name = was // each name needs a new series
 				continue
 			}
-			n.outdated = append(n.outdated, k.info)
+			if k.ended {
+				n.renamed = append(n.renamed, k) // its info series has ended
+			} else {
+				n.outdated = append(n.outdated, k.info)
+			}
 			k.info = 0
 		}
 	}
+}
+
+// withPlace returns a new name of a workload, with the pod that the former one has if the new one has none: an
+// agent does not know it.
+func withPlace(name, was batch.Name) batch.Name {
+	if was.Labels[batch.LabelNamespace] == "" || name.Labels[batch.LabelNamespace] != "" || name.Kind != workload.Pod && name.Kind != workload.Container {
+		return name
+	}
+	name.Name, name.Job, name.Labels = was.Name, was.Job, was.Labels
+	return name
+}
+
+// Rename takes new names of workloads of a node. Their info series end with the next batch, and others begin.
+// Names of other workloads are ignored.
+func (s *Store) Rename(id string, names []batch.Name) {
+	s.mu.Lock()
+	n := s.nodes[id]
+	s.mu.Unlock()
+	if n == nil {
+		return // it gets the names with its next batch
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.setNames(slices.DeleteFunc(slices.Clone(names), func(name batch.Name) bool {
+		short, ok := workload.ShortIDOf(name.ID)
+		return !ok || n.workloads[short] == nil
+	}))
 }
 
 // fetchNames looks up the names of workloads that no batch has named since the start.

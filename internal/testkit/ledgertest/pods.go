@@ -110,6 +110,7 @@ func testPods(t *testing.T, dsn string) {
 	if got, want := sums(), map[string]string{"[shop shop/deployment/web]": "6000000000", "[ ]": "18000000000"}; !maps.Equal(got, want) {
 		t.Errorf("by namespace and job %v, want %v", got, want)
 	}
+	testPlaced(t, l, named)
 	// Names that agents repeat change nothing.
 	rev := db.number("SELECT max(rev) FROM workload WHERE namespace <> ''")
 	bookPods("c", web)
@@ -130,6 +131,35 @@ func testPods(t *testing.T, dsn string) {
 		t.Errorf("the groups of the day have %d ns, want 6e9", n)
 	}
 	testPodEnds(t, l, db, web)
+}
+
+// testPlaced: the names of pods' parts are found by node, as those that changed and one by one.
+func testPlaced(t *testing.T, l *ledger.Ledger, want map[string]string) {
+	names, rev, err := l.Placed(t.Context(), 0)
+	if err != nil || len(names) != 2 || len(names["first"]) != 3 || len(names["late"]) != 3 {
+		t.Fatalf("names of pods: %v, %v", names, err)
+	}
+	for _, n := range names["late"] {
+		short, _ := workload.ShortIDOf(n.ID)
+		alone, err := l.Names(t.Context(), "late", []workload.ShortID{short})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range []batch.Name{n, alone[short]} {
+			place := fmt.Sprintf("%s %s %s %s team=x", n.Labels[batch.LabelNamespace], n.Labels[batch.LabelPod], n.Labels[batch.LabelContainer], n.Job)
+			if what := fmt.Sprintf("%v %.1s", n.Kind, n.Key); place != want[what] {
+				t.Errorf("%s is %q, want %q", what, place, want[what])
+			}
+			if shown := map[string]string{"pod 3": "web-1", "container a": "web-1/app", "container b": ""}[fmt.Sprintf("%v %.1s", n.Kind, n.Key)]; n.Name != shown {
+				t.Errorf("%v %.1s is shown as %q, want %q", n.Kind, n.Key, n.Name, shown)
+			}
+		}
+	}
+	for _, after := range []int64{-1, rev, rev + 1} {
+		if names, now, err := l.Placed(t.Context(), after); err != nil || len(names) != 0 || now != rev {
+			t.Errorf("after %d: %v of revision %d, %v; want none of %d", after, names, now, err, rev)
+		}
+	}
 }
 
 // testPodEnds: pods that ended are dropped with their containers, but names stay.

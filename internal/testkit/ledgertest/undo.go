@@ -29,7 +29,7 @@ var undo = map[int][]string{
 	16: {"DROP TABLE token_use", "DROP INDEX node_key", "ALTER TABLE source DROP COLUMN key_hash", "ALTER TABLE source DROP COLUMN token"},
 	17: {"DROP TABLE cluster_quota"},
 	18: {"DROP TABLE extent_range", "CREATE TABLE inner_range (node bigint NOT NULL, boot text NOT NULL, from_ns bigint NOT NULL, to_ns bigint NOT NULL, offset_ns bigint NOT NULL, taken_ns bigint NOT NULL, PRIMARY KEY (node, boot, from_ns))"},
-	20: {"DROP TABLE pod", "DROP TABLE pod_container", "DROP INDEX workload_pod", "DROP INDEX workload_in_pod"},
+	20: {"DROP TABLE pod", "DROP TABLE pod_container", "DROP INDEX workload_pod", "DROP INDEX workload_placed", "DROP INDEX workload_in_pod"},
 }
 
 // undoMigrations gives a closed ledger the schema of an older program, which has migrations up to the

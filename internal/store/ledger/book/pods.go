@@ -172,9 +172,9 @@ func placeWorkload(t *db.Tx, id int64) error {
 	var node int64
 	var old workloadRow
 	var first, last int64
-	err := t.QueryRow(`SELECT n.cluster, n.machine_id, w.node, w.kind, w.key, w.parent, w.namespace, w.pod, w.container, w.job, w.username, w.project, w.first_minute, w.last_minute
+	err := t.QueryRow(`SELECT n.cluster, n.machine_id, w.node, w.kind, w.key, w.parent, w.name, w.namespace, w.pod, w.container, w.job, w.username, w.project, w.first_minute, w.last_minute
 		FROM workload w JOIN node n ON n.id = w.node WHERE w.id = $1`, id).
-		Scan(&cluster, &machine, &node, &kind, &key, &parent, &old.namespace, &old.pod, &old.container, &old.job, &old.username, &old.project, &first, &last)
+		Scan(&cluster, &machine, &node, &kind, &key, &parent, &old.name, &old.namespace, &old.pod, &old.container, &old.job, &old.username, &old.project, &first, &last)
 	if err != nil {
 		return err
 	}
@@ -188,8 +188,11 @@ func placeWorkload(t *db.Tx, id int64) error {
 	old.kind = kind
 	now := old
 	now.namespace, now.pod, now.job = p.namespace, p.pod, p.job
-	if p.container != "" {
-		now.container = p.container
+	switch {
+	case kind == workload.Pod.String():
+		now.name = p.pod
+	case p.container != "":
+		now.container, now.name = p.container, p.pod+"/"+p.container
 	}
 	have, err := labelsOf(t, id)
 	if err != nil {
@@ -198,8 +201,8 @@ func placeWorkload(t *db.Tx, id int64) error {
 	if now == old && maps.Equal(have, p.labels) {
 		return nil
 	}
-	if _, err := t.Exec("UPDATE workload SET namespace = $2, pod = $3, container = $4, job = $5, rev = $6 WHERE id = $1",
-		id, now.namespace, now.pod, now.container, now.job, t.Rev); err != nil {
+	if _, err := t.Exec("UPDATE workload SET namespace = $2, pod = $3, container = $4, job = $5, name = $6, rev = $7 WHERE id = $1",
+		id, now.namespace, now.pod, now.container, now.job, now.name, t.Rev); err != nil {
 		return err
 	}
 	if err := replaceLabels(t, id, have, p.labels); err != nil {

@@ -349,7 +349,7 @@ func testRoughHigh(t *testing.T, dsn string) {
 	columns := "INSERT INTO group_day (minute, " + strings.Join(schema.GroupKeys, ", ") + ", present, rough"
 	values := ") VALUES (1440" + strings.Repeat(", 'x'", len(schema.GroupKeys)) + ", 2, 0"
 	for _, step := range []string{
-		"DROP TABLE pod", "DROP TABLE pod_container", "DROP INDEX workload_pod", "DROP INDEX workload_in_pod",
+		"DROP TABLE pod", "DROP TABLE pod_container", "DROP INDEX workload_pod", "DROP INDEX workload_placed", "DROP INDEX workload_in_pod",
 		"DROP INDEX group_day_key", "ALTER TABLE group_day DROP COLUMN rough_high", "ALTER TABLE hour DROP COLUMN rough_high",
 		"CREATE UNIQUE INDEX group_day_key ON group_day (" + key + ")", columns + values + ")", "INSERT INTO hour (minute, workload, present) VALUES (60, 1, 2)",
 	} {

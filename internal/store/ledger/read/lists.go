@@ -324,7 +324,8 @@ func (s *selection) findWorkloadsIn(p schema.Range, page *workloadPage) error {
 	}, text)
 }
 
-// Names returns the names of workloads of a node. Workloads without a name are not in it.
+// Names returns the names of workloads of a node, with the labels of [batch.LabelNamespace] and so on of
+// those in a pod. Workloads without a name are not in it.
 func (rd *Reader) Names(ctx context.Context, node string, shorts []workload.ShortID) (map[workload.ShortID]batch.Name, error) {
 	out := make(map[workload.ShortID]batch.Name, len(shorts))
 	err := rd.db.View(ctx, func(v *db.View) error {
@@ -336,11 +337,10 @@ func (rd *Reader) Names(ctx context.Context, node string, shorts []workload.Shor
 			}
 			err := db.Each(ctx, v.SQL, func(scan func(...any) error) error {
 				var short int64
-				var r schema.NameRow
-				err := scan(append([]any{&short}, r.Targets()...)...)
-				out[workload.ShortID(short)] = r.Name()
+				name, err := scanPlaced(scan, &short)
+				out[workload.ShortID(short)] = name
 				return err
-			}, "SELECT w.short, "+schema.NameColumns+" FROM workload w JOIN node n ON n.id = w.node WHERE n.node_id = $1 AND w.wid <> '' AND w.short IN ("+strings.Join(places, ", ")+")", args...)
+			}, "SELECT w.short, "+placedColumns+" FROM workload w JOIN node n ON n.id = w.node WHERE n.node_id = $1 AND w.wid <> '' AND w.short IN ("+strings.Join(places, ", ")+")", args...)
 			if err != nil {
 				return err
 			}

@@ -25,4 +25,5 @@ CREATE TABLE pod_container (
 CREATE INDEX pod_container_pod ON pod_container (pod);
 
 CREATE INDEX workload_pod ON workload (key) WHERE kind IN ('pod', 'container');
+CREATE INDEX workload_placed ON workload (rev) WHERE kind IN ('pod', 'container') AND namespace <> '';
 CREATE INDEX workload_in_pod ON workload (parent) WHERE kind = 'container';

@@ -1,0 +1,48 @@
+package read
+
+import (
+	"context"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/store/ledger/db"
+	"mete.dev/mete/internal/store/ledger/schema"
+)
+
+// placedColumns are the columns that scanPlaced scans.
+const placedColumns = "w.namespace, w.pod, w.container, " + schema.NameColumns
+
+// scanPlaced scans a name, with labels that say where it belongs. Other columns are before the name's.
+func scanPlaced(scan func(...any) error, others ...any) (batch.Name, error) {
+	var r schema.NameRow
+	var namespace, pod, container string
+	err := scan(append(append(others, &namespace, &pod, &container), r.Targets()...)...)
+	n := r.Name()
+	for label, v := range map[string]string{batch.LabelNamespace: namespace, batch.LabelPod: pod, batch.LabelContainer: container} {
+		if v == "" {
+			continue
+		}
+		if n.Labels == nil {
+			n.Labels = map[string]string{}
+		}
+		n.Labels[label] = v
+	}
+	return n, err
+}
+
+// Placed returns the names of pods and their containers that changed after a revision, by node, and the
+// revision of the answer. Before the first one it returns the revision only, after -1.
+func (rd *Reader) Placed(ctx context.Context, after int64) (names map[string][]batch.Name, rev int64, err error) {
+	names = map[string][]batch.Name{}
+	err = rd.db.View(ctx, func(v *db.View) error {
+		if rev = v.Rev; after < 0 || after >= rev {
+			return nil
+		}
+		return db.Each(ctx, v.SQL, func(scan func(...any) error) error {
+			var node string
+			n, err := scanPlaced(scan, &node)
+			names[node] = append(names[node], n)
+			return err
+		}, "SELECT n.node_id, "+placedColumns+" FROM workload w JOIN node n ON n.id = w.node WHERE w.rev > $1 AND w.kind IN ('pod', 'container') AND w.namespace <> ''", after)
+	})
+	return names, rev, db.Wrap(rd.db.Fault(err), "names of pods")
+}
