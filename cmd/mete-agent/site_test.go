@@ -19,8 +19,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	apprun "mete.dev/mete/internal/app/run"
 	"mete.dev/mete/internal/app/query"
+	apprun "mete.dev/mete/internal/app/run"
 	"mete.dev/mete/internal/app/server"
 	"mete.dev/mete/internal/app/token"
 	"mete.dev/mete/internal/app/usage"
