@@ -23,7 +23,7 @@ type place struct {
 }
 
 // podsPerWrite limits the pods of a transaction, so that batches need not wait.
-const podsPerWrite = 200
+const podsPerWrite = 100
 
 // BookPods stores pods of a cluster, and names the workloads that are parts of them: those that are
 // booked already, and those that will be. A pod that was stored before is replaced; its containers stay.
