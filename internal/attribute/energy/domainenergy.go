@@ -54,10 +54,11 @@ func (d *DomainEnergy) Split(by Rule, weights, energy, errors []int64) (left int
 
 // domainEnergy divides a domain's energy into idle and active, with their errors.
 func (m *Meters) domainEnergy(d power.Domain, te tickEnergy, iv *Interval) DomainEnergy {
+	pm := &m.domainModels[d]
 	if te.quality == usage.Absent {
+		pm.Learn(false, 0, 0)
 		return DomainEnergy{}
 	}
-	pm := &m.domainModels[d]
 	usable := (te.quality == usage.Measured || te.hasIdle) && !te.misaligned && te.energy > 0 && iv.isRepresentative()
 	pm.Learn(usable, fraction(iv.Load), float64(meanPower(te.energy, iv.Elapsed)))
 	if m.simulated {
