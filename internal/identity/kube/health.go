@@ -16,35 +16,54 @@ type health struct {
 	now    func() time.Time
 
 	mu     sync.Mutex
-	isAway bool // the API server
-	warned time.Time
+	isAway bool                 // the API server
+	warned map[string]time.Time // by text
 	stats  Stats
 }
 
 // warnEvery limits warnings of the same trouble.
 const warnEvery = 5 * time.Minute
 
-// answered takes the result of a request to the API server. After an error it is repeated.
-func (h *health) answered(ctx context.Context, err error) {
+const checkRights = "give the server's account the rights of deploy/kubernetes/mete-server-rbac.yaml, and a token that is valid"
+
+// listed takes the result of a list or a watch, which is repeated after an error.
+func (h *health) listed(ctx context.Context, err error) {
+	if err == nil || ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+		return // also routine: the list is read again
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stats.Errors++
+	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+		h.warn("the API server of the cluster refuses to list what names pods", err, checkRights)
+	} else {
+		h.warn("the API server of the cluster does not list what names pods: new ones have no names", err, "check that the API server runs and that this machine reaches it")
+	}
+}
+
+// probed takes the result of a request that only finds out whether the API server answers.
+func (h *health) probed(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
-	case err == nil:
-		if h.isAway {
-			h.isAway = false
-			h.log.Info("the API server of the cluster answers again", "server", h.server)
-		}
-		return
-	case ctx.Err() != nil, apierrors.IsResourceExpired(err), apierrors.IsGone(err):
-		return // the end, or routine: the list is read again
+	case err == nil && h.isAway:
+		h.log.Info("the API server of the cluster answers again", "server", h.server)
+	case err != nil:
+		h.stats.Errors++
+		h.warn("the API server of the cluster does not answer: new pods have no names until it does", err, "check that the API server runs and that this machine reaches it")
 	}
+	h.isAway = err != nil
+}
+
+// notFound takes an error of looking up an owner, which is done again.
+func (h *health) notFound(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.stats.Errors++
-	h.isAway = true
-	hint := "check that the API server runs and that this machine reaches it"
-	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
-		hint = "give the server's account the rights of deploy/kubernetes/mete-server-rbac.yaml"
-	}
-	h.warn("the API server of the cluster does not answer: new pods have no names until it does", err, hint)
+	h.warn("an owner of pods cannot be read: their jobs are those of the owners below it until then", err, "check that the API server runs")
 }
 
 // notBooked takes an error of booking, which is tried again.
@@ -52,12 +71,12 @@ func (h *health) notBooked(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.stats.Failures++
-	h.warn("pods could not be named; this is tried again", err, "")
+	h.warn("pods could not be written to the ledger; this is tried again", err, "check that the database runs and has room")
 }
 
 func (h *health) warn(text string, err error, hint string) {
-	if now := h.now(); now.Sub(h.warned) >= warnEvery {
-		h.warned = now
+	if now := h.now(); now.Sub(h.warned[text]) >= warnEvery {
+		h.warned[text] = now
 		h.log.Warn(text, "server", h.server, "err", err, "hint", hint)
 	}
 }

@@ -1,6 +1,8 @@
 package kube
 
 import (
+	"encoding/hex"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -15,22 +17,34 @@ import (
 const (
 	// jobLabel of a pod names its job, within the namespace.
 	jobLabel = "mete.dev/job"
-	// hashAnnotation of the mirror of a static pod is the UID by which the kubelet names its control group.
-	hashAnnotation = "kubernetes.io/config.hash"
+	// hashAnnotation of the mirror of a static pod is the UID by which the kubelet names its control group, and
+	// mirrorAnnotation the same.
+	hashAnnotation, mirrorAnnotation = "kubernetes.io/config.hash", "kubernetes.io/config.mirror"
 )
+
+// maxName and maxKind limit the name and kind of an owner, which pods state and Kubernetes does not check.
+const maxName, maxKind = 253, 63
+
+// errGone says that an owner does not exist.
+var errGone = errors.New("the owner does not exist")
 
 // maxOwners limits the length of a chain of owners, which could be a circle.
 const maxOwners = 8
 
-// An ownerLookup returns the owner of an object that owns others in a namespace, nil if it has none or does
-// not exist. After an error the answer is not known.
+// An ownerLookup returns the owner of an object that owns others in a namespace, nil if it has none; errGone
+// if the object does not exist. After another error the answer is not known.
 type ownerLookup func(namespace string, ref *metav1.OwnerReference) (*metav1.OwnerReference, error)
 
 // identify returns what the ledger keeps of a pod.
 func identify(p *corev1.Pod, keepLabel func(string) bool, owner ownerLookup) (pod.Pod, error) {
 	job, err := jobOf(p, owner)
+	gone := errors.Is(err, errGone)
+	if gone {
+		err = nil
+	}
 	out := pod.Pod{
-		UID: uidOf(p), Namespace: p.Namespace, Name: p.Name, Job: job, Node: p.Spec.NodeName,
+		OwnerGone: gone,
+		UID:       uidOf(p), Namespace: p.Namespace, Name: p.Name, Job: job, Node: p.Spec.NodeName,
 		Labels: map[string]string{}, Containers: map[string]string{}, Created: p.CreationTimestamp.Time,
 	}
 	for _, k := range slices.Sorted(maps.Keys(p.Labels)) {
@@ -60,10 +74,18 @@ func identify(p *corev1.Pod, keepLabel func(string) bool, owner ownerLookup) (po
 
 // uidOf returns the UID by which a pod's control group is named.
 func uidOf(p *corev1.Pod) string {
-	if hash := p.Annotations[hashAnnotation]; hash != "" {
-		return pod.Key(hash)
+	if isStatic(p) {
+		return pod.Key(p.Annotations[hashAnnotation])
 	}
 	return string(p.UID)
+}
+
+// isStatic reports whether a pod looks like the mirror of a static one. Anybody may create such a pod: the
+// ledger gives no pod the UID of another live one.
+func isStatic(p *corev1.Pod) bool {
+	hash, ref := p.Annotations[hashAnnotation], metav1.GetControllerOfNoCopy(p)
+	raw, err := hex.DecodeString(hash)
+	return err == nil && len(raw) == 16 && hash == p.Annotations[mirrorAnnotation] && ref != nil && ref.Kind == "Node"
 }
 
 // jobOf returns the job of a pod: what its label says, else the topmost of its owners, else itself. Jobs
@@ -77,10 +99,18 @@ func jobOf(p *corev1.Pod, owner ownerLookup) (string, error) {
 	var err error
 	// A static pod belongs to its node, which says nothing of its purpose.
 	for n := 0; ref != nil && ref.Kind != "Node" && n < maxOwners; n++ {
-		kind, name = strings.ToLower(ref.Kind), ref.Name
+		kind, name = cut(strings.ToLower(ref.Kind), maxKind), cut(ref.Name, maxName)
 		if ref, err = owner(p.Namespace, ref); err != nil {
 			break
 		}
 	}
 	return p.Namespace + "/" + kind + "/" + name, err
+}
+
+// cut returns at most n bytes of a text.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "")
 }

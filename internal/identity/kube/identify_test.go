@@ -100,10 +100,27 @@ func TestContainers(t *testing.T) {
 	if a := kept.(*corev1.Pod); len(a.Annotations)+len(a.Spec.Containers) > 0 {
 		t.Errorf("the informer keeps %+v", a)
 	}
-	// The control group of a static pod has the hash of its manifest.
-	p.Annotations = map[string]string{"kubernetes.io/config.hash": "0123456789abcdef0123456789abcdef"}
-	kept, _ = trimPod(p)
-	if got, _ := identify(kept.(*corev1.Pod), w.keepsLabel, nil); got.UID != "01234567-89ab-cdef-0123-456789abcdef" {
-		t.Errorf("static pod %s", got.UID)
+	// The control group of a static pod has the hash of its manifest. Others cannot take a UID by an annotation.
+	const hash, node = "0123456789abcdef0123456789abcdef", "Node"
+	for _, c := range []struct{ hash, mirror, owner, want string }{
+		{hash, hash, node, "01234567-89ab-cdef-0123-456789abcdef"},
+		{hash, hash, "ReplicaSet", "u"}, {hash, "", node, "u"}, {hash, hash, "", "u"},
+		{hash[1:], hash[1:], node, "u"}, {"01234567-89ab-cdef-0123-456789abcdef", "01234567-89ab-cdef-0123-456789abcdef", node, "u"},
+	} {
+		p.Annotations, p.OwnerReferences = map[string]string{"kubernetes.io/config.hash": c.hash, "kubernetes.io/config.mirror": c.mirror}, nil
+		if c.owner != "" {
+			p.OwnerReferences = []metav1.OwnerReference{owner(c.owner, "n1", true)}
+		}
+		kept, _ = trimPod(p)
+		got, err := identify(kept.(*corev1.Pod), w.keepsLabel, func(string, *metav1.OwnerReference) (*metav1.OwnerReference, error) { return nil, errGone })
+		if got.UID != c.want || err != nil || got.OwnerGone != (c.owner == "ReplicaSet") {
+			t.Errorf("%+v: UID %s, owner gone %v, %v", c, got.UID, got.OwnerGone, err)
+		}
+	}
+	// The kind and name of an owner have limits.
+	p.OwnerReferences = []metav1.OwnerReference{owner(strings.Repeat("k", 1000), strings.Repeat("\u00e9", 1000), true)}
+	got, err = identify(p, w.keepsLabel, func(string, *metav1.OwnerReference) (*metav1.OwnerReference, error) { return nil, nil })
+	if want := "shop/" + strings.Repeat("k", 63) + "/" + strings.Repeat("\u00e9", 126); got.Job != want || err != nil {
+		t.Errorf("job %q, %v", got.Job, err)
 	}
 }

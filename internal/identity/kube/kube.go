@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"reflect"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -53,15 +55,19 @@ func Default() Config {
 // A Ledger keeps pods; see [mete.dev/mete/internal/store/ledger/book.Booker].
 type Ledger interface {
 	BookPods(ctx context.Context, cluster string, pods []pod.Pod) error
-	EndPods(ctx context.Context, cluster string, uids []string, at time.Time) error
-	LivePods(ctx context.Context, cluster string) (uids []string, err error)
+	EndPods(ctx context.Context, cluster string, pods []pod.Pod, at time.Time) error
+	LivePods(ctx context.Context, cluster string) ([]pod.Pod, error)
 }
 
-// The owners that are watched: most pods belong to one of them. Others are looked up once.
-var (
-	replicaSets = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "replicasets"}
-	jobs        = schema.GroupVersionResource{Group: "batch", Version: "v1", Resource: "jobs"}
-)
+// watchedOwners are the owners of most pods, by kind and group. Others are looked up one by one.
+var watchedOwners = map[string]schema.GroupVersionResource{
+	"ReplicaSet.apps":  {Group: "apps", Version: "v1", Resource: "replicasets"},
+	"Deployment.apps":  {Group: "apps", Version: "v1", Resource: "deployments"},
+	"StatefulSet.apps": {Group: "apps", Version: "v1", Resource: "statefulsets"},
+	"DaemonSet.apps":   {Group: "apps", Version: "v1", Resource: "daemonsets"},
+	"Job.batch":        {Group: "batch", Version: "v1", Resource: "jobs"},
+	"CronJob.batch":    {Group: "batch", Version: "v1", Resource: "cronjobs"},
+}
 
 // A Watcher watches an API server. Several of one cluster do no harm: they book the same.
 type Watcher struct {
@@ -73,15 +79,30 @@ type Watcher struct {
 	owners map[string]cache.SharedIndexInformer // by kind and group
 	core   rest.Interface
 	meta   metadata.Interface
-	mapper meta.RESTMapper
+	mapper meta.ResettableRESTMapper
+
+	// Of Run's goroutine only.
+	seen      map[ownerKey]seenOwner
+	booked    map[string]pod.Pod // by the UID of the API server
+	holder    map[string]string  // the UID of the API server of the pod that has a UID in the ledger
+	mapped    time.Time          // when the kinds of the API server were read last
+	lookAgain time.Time          // when owners are looked up again, after an error
 
 	health health
 
 	mu      sync.Mutex
 	changed map[string]*corev1.Pod // by the UID of the API server
-	deleted map[string]time.Time
-	seen    map[string]*metav1.OwnerReference // of other owners, by UID
-	booked  map[string]pod.Pod                // by the UID of the API server
+	deleted map[string]bool
+}
+
+// An ownerKey is what a pod or an owner says of its owner.
+type ownerKey struct{ namespace, version, kind, name, uid string }
+
+// A seenOwner is the owner of an owner, or why there is none.
+type seenOwner struct {
+	above *metav1.OwnerReference
+	err   error
+	at    time.Time
 }
 
 // New returns a watcher. It does not connect.
@@ -93,8 +114,8 @@ func New(cfg Config, l Ledger, log *slog.Logger) (*Watcher, error) {
 	klog.SetSlogLogger(log)
 	rc.UserAgent, rc.QPS, rc.Burst = "mete-server", 50, 200
 	w := &Watcher{cfg: cfg, ledger: l, log: log,
-		changed: map[string]*corev1.Pod{}, deleted: map[string]time.Time{}, seen: map[string]*metav1.OwnerReference{}, booked: map[string]pod.Pod{}}
-	w.health = health{log: log, server: rc.Host, now: time.Now}
+		changed: map[string]*corev1.Pod{}, deleted: map[string]bool{}, seen: map[ownerKey]seenOwner{}, booked: map[string]pod.Pod{}, holder: map[string]string{}}
+	w.health = health{log: log, server: rc.Host, now: time.Now, warned: map[string]time.Time{}}
 	if w.meta, err = metadata.NewForConfig(rc); err != nil {
 		return nil, invalid(cfg, err)
 	}
@@ -120,7 +141,7 @@ func New(cfg Config, l Ledger, log *slog.Logger) (*Watcher, error) {
 		return nil, err
 	}
 	w.owners = map[string]cache.SharedIndexInformer{}
-	for kind, of := range map[string]schema.GroupVersionResource{"ReplicaSet.apps": replicaSets, "Job.batch": jobs} {
+	for kind, of := range watchedOwners {
 		lw := &cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 				return w.meta.Resource(of).List(ctx, o)
@@ -159,12 +180,12 @@ func (w *Watcher) informer(lw cache.ListerWatcherWithContext, of runtime.Object,
 	observed := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			list, err := lw.ListWithContext(ctx, o)
-			w.health.answered(ctx, err)
+			w.health.listed(ctx, err)
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			events, err := lw.WatchWithContext(ctx, o)
-			w.health.answered(ctx, err)
+			w.health.listed(ctx, err)
 			return events, err
 		},
 	}
@@ -185,8 +206,9 @@ func trimPod(o any) (any, error) {
 		Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion, Labels: p.Labels,
 		OwnerReferences: p.OwnerReferences, CreationTimestamp: p.CreationTimestamp,
 	}}
-	if hash := p.Annotations[hashAnnotation]; hash != "" {
-		out.Annotations = map[string]string{hashAnnotation: hash}
+	if isStatic(p) {
+		hash := p.Annotations[hashAnnotation]
+		out.Annotations = map[string]string{hashAnnotation: hash, mirrorAnnotation: hash}
 	}
 	out.Spec.NodeName = p.Spec.NodeName
 	trimmed := func(list []corev1.ContainerStatus) (out []corev1.ContainerStatus) {
@@ -240,7 +262,7 @@ func (w *Watcher) delete(o any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.changed[string(p.UID)] = p
-	w.deleted[string(p.UID)] = time.Now()
+	w.deleted[string(p.UID)] = true
 }
 
 // flushEvery is how often changes are booked: one transaction for those of this time.
@@ -301,75 +323,79 @@ func (w *Watcher) probe(ctx context.Context) {
 			err = context.Cause(in)
 		}
 		cancel()
-		w.health.answered(ctx, err)
+		w.health.probed(ctx, err)
 	}
 }
+
+// podsPerBooking limits the pods that are looked at before they are booked.
+const podsPerBooking = 200
 
 // flush books the pods that changed. After an error they are booked later.
 func (w *Watcher) flush(ctx context.Context) error {
 	w.mu.Lock()
 	changed, deleted := w.changed, w.deleted
-	w.changed, w.deleted = map[string]*corev1.Pod{}, map[string]time.Time{}
+	w.changed, w.deleted = map[string]*corev1.Pod{}, map[string]bool{}
 	w.mu.Unlock()
-	if len(changed) == 0 {
-		return nil
+	var err error
+	for uids := range slices.Chunk(slices.Sorted(maps.Keys(changed)), podsPerBooking) {
+		again := uids
+		if err == nil {
+			again, err = w.bookPods(ctx, uids, changed, deleted)
+		}
+		w.mu.Lock()
+		for _, uid := range again {
+			if _, newer := w.changed[uid]; !newer {
+				w.changed[uid] = changed[uid]
+			}
+			if deleted[uid] {
+				w.deleted[uid] = true
+			}
+		}
+		w.mu.Unlock()
 	}
-	var pods []pod.Pod
-	var errs []error
-	again := map[string]*corev1.Pod{}
-	next := map[string]pod.Pod{}
-	for uid, p := range changed {
-		id, err := identify(p, w.keepsLabel, func(ns string, ref *metav1.OwnerReference) (*metav1.OwnerReference, error) {
+	return err
+}
+
+// bookPods books pods and returns those to book again.
+func (w *Watcher) bookPods(ctx context.Context, uids []string, changed map[string]*corev1.Pod, deleted map[string]bool) (again []string, err error) {
+	var pods, ended []pod.Pod
+	next, keys := map[string]pod.Pod{}, map[string]string{}
+	for _, uid := range uids {
+		id, err := identify(changed[uid], w.keepsLabel, func(ns string, ref *metav1.OwnerReference) (*metav1.OwnerReference, error) {
 			return w.ownerOf(ctx, ns, ref)
 		})
-		if err != nil {
-			errs = append(errs, err)
-			again[uid] = p
+		if err != nil && !deleted[uid] {
+			again = append(again, uid) // it has what is known of its job so far
 		}
+		keys[uid] = id.UID
 		if old, ok := w.booked[uid]; !ok || !reflect.DeepEqual(old, id) {
 			pods, next[uid] = append(pods, id), id
 		}
-	}
-	slices.SortFunc(pods, func(a, b pod.Pod) int { return cmp.Compare(a.UID, b.UID) })
-	err := w.ledger.BookPods(ctx, w.cfg.Cluster, pods)
-	if err == nil {
-		maps.Copy(w.booked, next)
-		w.health.booked(len(pods))
-		err = w.end(ctx, changed, deleted)
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if err != nil {
-		again = changed
-	}
-	for uid, p := range again {
-		if _, newer := w.changed[uid]; !newer {
-			w.changed[uid] = p
-		}
-		if at, ok := deleted[uid]; ok {
-			w.deleted[uid] = at
+		if deleted[uid] {
+			ended = append(ended, id)
+		} else {
+			w.holder[id.UID] = uid
 		}
 	}
-	return errors.Join(append(errs, err)...)
-}
-
-// end records the end of deleted pods.
-func (w *Watcher) end(ctx context.Context, changed map[string]*corev1.Pod, deleted map[string]time.Time) error {
-	var uids []string
-	for uid := range deleted {
-		uids = append(uids, uidOf(changed[uid]))
+	if err := w.ledger.BookPods(ctx, w.cfg.Cluster, pods); err != nil {
+		return uids, err
 	}
-	if len(uids) == 0 {
-		return nil
+	maps.Copy(w.booked, next)
+	w.health.booked(len(pods))
+	// A mirror that is deleted comes back as another pod with the same UID in the ledger.
+	gone := slices.DeleteFunc(slices.Clone(ended), func(p pod.Pod) bool { return w.holder[p.UID] != "" && !deleted[w.holder[p.UID]] })
+	if err := w.ledger.EndPods(ctx, w.cfg.Cluster, gone, time.Now()); err != nil {
+		return uids, err
 	}
-	slices.Sort(uids)
-	if err := w.ledger.EndPods(ctx, w.cfg.Cluster, uids, time.Now()); err != nil {
-		return err
+	for _, uid := range uids {
+		if deleted[uid] {
+			delete(w.booked, uid)
+			if key := keys[uid]; w.holder[key] == uid {
+				delete(w.holder, key)
+			}
+		}
 	}
-	for uid := range deleted {
-		delete(w.booked, uid)
-	}
-	return nil
+	return again, nil
 }
 
 // endOthers ends the pods that were deleted while no watcher ran.
@@ -384,7 +410,7 @@ func (w *Watcher) endOthers(ctx context.Context) error {
 			there[uidOf(p)] = true
 		}
 	}
-	live = slices.DeleteFunc(live, func(uid string) bool { return there[uid] })
+	live = slices.DeleteFunc(live, func(p pod.Pod) bool { return there[p.UID] })
 	return w.ledger.EndPods(ctx, w.cfg.Cluster, live, time.Now())
 }
 
@@ -395,13 +421,17 @@ func (w *Watcher) keepsLabel(key string) bool {
 	})
 }
 
-// maxSeen limits the owners that are remembered.
-const maxSeen = 10_000
+const (
+	// maxSeen limits the owners that are remembered, and keepSeen for how long: rights and kinds may come.
+	maxSeen, keepSeen = 10_000, 10 * time.Minute
+	// lookupTimeout limits a request for an owner, and lookupPause is how long none is made after an error.
+	lookupTimeout, lookupPause = 10 * time.Second, 10 * time.Second
+)
 
 // ownerOf returns the owner of an owner: from the informers, or from the API server.
 func (w *Watcher) ownerOf(ctx context.Context, namespace string, ref *metav1.OwnerReference) (*metav1.OwnerReference, error) {
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
-	if err != nil {
+	if err != nil || len(content.IsPathSegmentName(ref.Name)) > 0 {
 		return nil, nil // a reference to nothing
 	}
 	if inf := w.owners[ref.Kind+"."+gv.Group]; inf != nil {
@@ -410,24 +440,41 @@ func (w *Watcher) ownerOf(ctx context.Context, namespace string, ref *metav1.Own
 			return metav1.GetControllerOfNoCopy(m), nil
 		}
 	}
-	if above, ok := w.seen[string(ref.UID)]; ok {
-		return above, nil
+	key := ownerKey{namespace, ref.APIVersion, ref.Kind, ref.Name, string(ref.UID)}
+	now := time.Now()
+	if seen, ok := w.seen[key]; ok && now.Sub(seen.at) < keepSeen {
+		return seen.above, seen.err
+	}
+	if now.Before(w.lookAgain) {
+		return nil, errors.New("owners are looked up later")
 	}
 	above, err := w.lookUp(ctx, namespace, ref, gv)
-	if err != nil {
+	if err != nil && !errors.Is(err, errGone) {
+		w.lookAgain = now.Add(lookupPause)
+		if ctx.Err() == nil {
+			w.health.notFound(err)
+		}
 		return nil, err
 	}
 	if len(w.seen) >= maxSeen {
 		clear(w.seen)
 	}
-	w.seen[string(ref.UID)] = above
-	return above, nil
+	w.seen[key] = seenOwner{above, err, now}
+	return above, err
 }
 
-// lookUp asks the API server for the owner of an object. One that is gone, of an unknown kind, or that
-// this program may not read counts as the topmost.
+// lookUp requests the owner of an object from the API server. One of an unknown kind, or that this program
+// may not read, counts as the topmost.
 func (w *Watcher) lookUp(ctx context.Context, namespace string, ref *metav1.OwnerReference, gv schema.GroupVersion) (*metav1.OwnerReference, error) {
-	mapping, err := w.mapper.RESTMapping(schema.GroupKind{Group: gv.Group, Kind: ref.Kind}, gv.Version)
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	kind := schema.GroupKind{Group: gv.Group, Kind: ref.Kind}
+	mapping, err := w.mapper.RESTMapping(kind, gv.Version)
+	if meta.IsNoMatchError(err) && time.Since(w.mapped) > time.Minute {
+		w.mapped = time.Now()
+		w.mapper.Reset() // the kind may be new
+		mapping, err = w.mapper.RESTMapping(kind, gv.Version)
+	}
 	if meta.IsNoMatchError(err) {
 		return nil, nil
 	} else if err != nil {
@@ -439,10 +486,26 @@ func (w *Watcher) lookUp(ctx context.Context, namespace string, ref *metav1.Owne
 	}
 	m, err := get(ctx, ref.Name, metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), err == nil && m.UID != ref.UID:
+	case apierrors.IsNotFound(err), err == nil && m.UID != ref.UID:
+		return nil, errGone
+	case err == nil:
+		return metav1.GetControllerOf(m), nil
+	case isRefused(err):
 		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("owner %s/%s %s: %w", namespace, strings.ToLower(ref.Kind), ref.Name, err)
 	}
-	return metav1.GetControllerOf(m), nil
+	return nil, fmt.Errorf("owner %s/%s %s: %w", namespace, strings.ToLower(ref.Kind), ref.Name, err)
+}
+
+// isRefused reports whether the API server will not answer a request, however often it is made.
+func isRefused(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch code := status.Status().Code; code {
+	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusTooManyRequests:
+		return false
+	default:
+		return code >= 400 && code < 500
+	}
 }

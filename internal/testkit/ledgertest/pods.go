@@ -1,6 +1,7 @@
 package ledgertest
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -130,7 +131,40 @@ func testPods(t *testing.T, dsn string) {
 	if n := db.number("SELECT sum(cpu_lo) FROM group_day WHERE job = 'shop/checkout'"); n != 6e9 {
 		t.Errorf("the groups of the day have %d ns, want 6e9", n)
 	}
+	testHostilePods(t, l, web, func(when string) {
+		t.Helper()
+		check(when, "first", moved)
+	})
 	testPodEnds(t, l, db, web)
+}
+
+// testHostilePods: no pod takes the names of another live one by its UID, ends it, or takes its containers. A pod
+// whose owner is gone keeps its job.
+func testHostilePods(t *testing.T, l *ledger.Ledger, web pod.Pod, check func(when string)) {
+	ctx := t.Context()
+	thief := web
+	thief.Namespace, thief.Name, thief.Job = "evil", "thief", "evil/pod/thief"
+	if err := l.BookPods(ctx, "c", []pod.Pod{thief}); err != nil {
+		t.Fatal(err)
+	}
+	check("another pod with the UID")
+	if err := l.EndPods(ctx, "c", []pod.Pod{thief}, Day); err != nil {
+		t.Fatal(err)
+	}
+	if live, err := l.LivePods(ctx, "c"); err != nil || len(live) != 1 || live[0].Name != web.Name {
+		t.Errorf("after another pod with its UID ended, %v live, %v", live, err)
+	}
+	thief.UID = "00000000-0000-0000-0000-000000000002"
+	if err := l.BookPods(ctx, "c", []pod.Pod{thief}); err != nil {
+		t.Fatal(err)
+	}
+	check("another pod with the containers")
+	orphan := web
+	orphan.Job, orphan.OwnerGone = "shop/replicaset/web-5f", true
+	if err := errors.Join(l.BookPods(ctx, "c", []pod.Pod{orphan}), l.EndPods(ctx, "c", []pod.Pod{thief}, Day)); err != nil {
+		t.Fatal(err)
+	}
+	check("without its owner")
 }
 
 // testPlaced: the names of pods' parts are found by node, as those that changed and one by one.
@@ -173,16 +207,20 @@ func testPodEnds(t *testing.T, l *ledger.Ledger, db reader, web pod.Pod) {
 		t.Fatal(err)
 	}
 	live := func() []string {
-		uids, err := l.LivePods(ctx, "c")
+		pods, err := l.LivePods(ctx, "c")
 		if err != nil {
 			t.Fatal(err)
 		}
-		return slices.Sorted(slices.Values(uids))
+		var uids []string
+		for i := range pods {
+			uids = append(uids, pods[i].UID)
+		}
+		return uids
 	}
 	if got, want := live(), []string{more.UID, web.UID}; !slices.Equal(got, want) {
 		t.Errorf("live pods %v, want %v", got, want)
 	}
-	if err := Try(t, func() error { return l.EndPods(ctx, "c", []string{web.UID, "unknown"}, Day) }); err != nil {
+	if err := Try(t, func() error { return l.EndPods(ctx, "c", []pod.Pod{web, {UID: "unknown"}}, Day) }); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := live(), []string{more.UID}; !slices.Equal(got, want) {
@@ -191,7 +229,7 @@ func testPodEnds(t *testing.T, l *ledger.Ledger, db reader, web pod.Pod) {
 	for _, c := range []struct {
 		age              time.Duration
 		pods, containers int64
-	}{{7 * 24 * time.Hour, 2, 2}, {9 * 24 * time.Hour, 1, 0}} {
+	}{{7 * 24 * time.Hour, 3, 2}, {9 * 24 * time.Hour, 1, 0}} {
 		if err := l.Retain(ctx, Day.Add(c.age)); err != nil {
 			t.Fatal(err)
 		}

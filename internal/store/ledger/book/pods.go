@@ -27,52 +27,49 @@ const podsPerWrite = 100
 
 // BookPods stores pods of a cluster, and names the workloads that are parts of them: those that are
 // booked already, and those that will be. A pod that was stored before is replaced; its containers stay.
+// A pod with the UID of another live one is ignored, and a container stays with a live pod.
 func (k *Booker) BookPods(ctx context.Context, cluster string, pods []pod.Pod) error {
+	return k.eachPod(ctx, pods, "booking pods", func(t *db.Tx, p *pod.Pod) error { return bookPod(t, cluster, p) })
+}
+
+// EndPods records that the API server does not have pods any more. It takes their UIDs, namespaces and names.
+func (k *Booker) EndPods(ctx context.Context, cluster string, pods []pod.Pod, at time.Time) error {
+	return k.eachPod(ctx, pods, "ending pods", func(t *db.Tx, p *pod.Pod) error {
+		_, err := t.Exec("UPDATE pod SET ended_ns = $5 WHERE cluster = $1 AND uid = $2 AND namespace = $3 AND name = $4 AND ended_ns = 0",
+			cluster, schema.Clean(p.UID), schema.Clean(p.Namespace), schema.Clean(p.Name), at.UnixNano())
+		return err
+	})
+}
+
+// eachPod calls f for pods, for some of them in each transaction.
+func (k *Booker) eachPod(ctx context.Context, pods []pod.Pod, what string, f func(*db.Tx, *pod.Pod) error) error {
 	for chunk := range slices.Chunk(pods, podsPerWrite) {
 		err := k.db.Write(ctx, func(t *db.Tx) error {
 			for i := range chunk {
-				if err := bookPod(t, cluster, &chunk[i]); err != nil {
+				if err := f(t, &chunk[i]); err != nil {
 					return err
 				}
 			}
 			return nil
 		})
 		if err != nil {
-			return db.Wrap(err, "booking pods")
+			return db.Wrap(err, "%s", what)
 		}
 	}
 	return nil
 }
 
-// EndPods records that the API server does not have pods any more.
-func (k *Booker) EndPods(ctx context.Context, cluster string, uids []string, at time.Time) error {
-	for chunk := range slices.Chunk(uids, podsPerWrite) {
-		err := k.db.Write(ctx, func(t *db.Tx) error {
-			for _, uid := range chunk {
-				if _, err := t.Exec("UPDATE pod SET ended_ns = $3 WHERE cluster = $1 AND uid = $2 AND ended_ns = 0", cluster, schema.Clean(uid), at.UnixNano()); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return db.Wrap(err, "ending pods")
-		}
-	}
-	return nil
-}
-
-// LivePods returns the UIDs of the cluster's pods that have not ended.
-func (k *Booker) LivePods(ctx context.Context, cluster string) (uids []string, err error) {
+// LivePods returns the UIDs, namespaces and names of the cluster's pods that have not ended.
+func (k *Booker) LivePods(ctx context.Context, cluster string) (pods []pod.Pod, err error) {
 	err = k.db.View(ctx, func(v *db.View) error {
 		return db.Each(v.Ctx, v.SQL, func(scan func(...any) error) error {
-			var uid string
-			err := scan(&uid)
-			uids = append(uids, uid)
+			var p pod.Pod
+			err := scan(&p.UID, &p.Namespace, &p.Name)
+			pods = append(pods, p)
 			return err
-		}, "SELECT uid FROM pod WHERE cluster = $1 AND ended_ns = 0", cluster)
+		}, "SELECT uid, namespace, name FROM pod WHERE cluster = $1 AND ended_ns = 0 ORDER BY uid", cluster)
 	})
-	return uids, db.Wrap(err, "reading pods")
+	return pods, db.Wrap(err, "reading pods")
 }
 
 func bookPod(t *db.Tx, cluster string, p *pod.Pod) error {
@@ -81,31 +78,47 @@ func bookPod(t *db.Tx, cluster string, p *pod.Pod) error {
 		return err
 	}
 	row := podRow{schema.Clean(p.Namespace), schema.Clean(p.Name), schema.Clean(p.Job), schema.Clean(p.Node), string(labels), 0}
-	containers := cleanLabels(p.Containers)
-	id, have, err := readPod(t, cluster, schema.Clean(p.UID))
+	id, old, had, err := readPod(t, cluster, schema.Clean(p.UID))
 	if err != nil {
 		return err
+	}
+	if isSame := row.namespace == old.namespace && row.name == old.name; id != 0 && !isSame && old.ended == 0 {
+		return nil // a user that creates pods can claim any UID, as that of a static pod
+	} else if isSame && p.OwnerGone {
+		row.job = old.job
 	}
 	// The workloads of a pod that did not change have its names.
-	if id != 0 && row == have.podRow && isSubset(containers, have.containers) {
-		return nil
-	}
-	err = t.QueryRow(`INSERT INTO pod (cluster, uid, namespace, name, job, node, labels, created_ns) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-		ON CONFLICT (cluster, uid) DO UPDATE SET namespace = excluded.namespace, name = excluded.name, job = excluded.job, node = excluded.node,
-		labels = excluded.labels, ended_ns = 0 RETURNING id`,
-		cluster, schema.Clean(p.UID), row.namespace, row.name, row.job, row.node, row.labels, schema.Nanos(p.Created)).
-		Scan(&id)
-	if err != nil {
-		return err
-	}
-	for c, name := range containers {
-		_, err := t.Exec(`INSERT INTO pod_container (cluster, container, pod, name) VALUES ($1, $2, $3, $4)
-			ON CONFLICT (cluster, container) DO UPDATE SET pod = excluded.pod, name = excluded.name`, cluster, c, id, name)
+	changed := id == 0 || row != old
+	if changed {
+		err = t.QueryRow(`INSERT INTO pod (cluster, uid, namespace, name, job, node, labels, created_ns) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+			ON CONFLICT (cluster, uid) DO UPDATE SET namespace = excluded.namespace, name = excluded.name, job = excluded.job, node = excluded.node,
+			labels = excluded.labels, ended_ns = 0 RETURNING id`,
+			cluster, schema.Clean(p.UID), row.namespace, row.name, row.job, row.node, row.labels, schema.Nanos(p.Created)).
+			Scan(&id)
 		if err != nil {
 			return err
 		}
 	}
-	return placePod(t, cluster, id)
+	for c, name := range cleanLabels(p.Containers) {
+		if had[c] == name && name != "" {
+			continue
+		}
+		n, err := t.Exec(`INSERT INTO pod_container (cluster, container, pod, name) VALUES ($1, $2, $3, $4)
+			ON CONFLICT (cluster, container) DO UPDATE SET pod = excluded.pod, name = excluded.name
+			WHERE pod_container.pod = excluded.pod OR NOT EXISTS (SELECT 1 FROM pod p WHERE p.id = pod_container.pod AND p.ended_ns = 0)`, cluster, c, id, name)
+		if err != nil {
+			return err
+		}
+		if n > 0 && !changed {
+			if err := placeAll(t, placeContainer, cluster, c); err != nil {
+				return err
+			}
+		}
+	}
+	if !changed {
+		return nil
+	}
+	return placeAll(t, placePod, cluster, id)
 }
 
 type podRow struct {
@@ -113,48 +126,47 @@ type podRow struct {
 	ended                              int64
 }
 
-type storedPod struct {
-	podRow
-	containers map[string]string
-}
-
-// readPod reads a pod; id is 0 if it is not stored.
-func readPod(t *db.Tx, cluster, uid string) (id int64, p storedPod, err error) {
+// readPod reads a pod and its containers; id is 0 if it is not stored.
+func readPod(t *db.Tx, cluster, uid string) (id int64, p podRow, containers map[string]string, err error) {
 	err = t.QueryRow("SELECT id, namespace, name, job, node, labels, ended_ns FROM pod WHERE cluster = $1 AND uid = $2", cluster, uid).
 		Scan(&id, &p.namespace, &p.name, &p.job, &p.node, &p.labels, &p.ended)
 	if errors.Is(err, sql.ErrNoRows) {
-		return 0, p, nil
+		return 0, p, nil, nil
 	} else if err != nil {
-		return 0, p, err
+		return 0, p, nil, err
 	}
-	p.containers = map[string]string{}
-	return id, p, t.Each(func(scan func(...any) error) error {
+	containers = map[string]string{}
+	return id, p, containers, t.Each(func(scan func(...any) error) error {
 		var container, name string
 		err := scan(&container, &name)
-		p.containers[container] = name
+		containers[container] = name
 		return err
 	}, "SELECT container, name FROM pod_container WHERE pod = $1", id)
 }
 
-func isSubset(part, of map[string]string) bool {
-	for k, v := range part {
-		if have, ok := of[k]; !ok || have != v {
-			return false
-		}
-	}
-	return true
-}
-
-// placePod names the booked workloads of a pod: its own, its containers by their ids, and other containers
-// below it.
-func placePod(t *db.Tx, cluster string, id int64) error {
-	ids, err := t.Ints(`SELECT w.id FROM pod p JOIN workload w ON w.key = p.uid AND w.kind IN ('pod', 'container') AND w.kind = 'pod' JOIN node n ON n.id = w.node
-			WHERE p.id = $1 AND n.cluster = $2
+const (
+	// placeContainer selects the workloads of cluster $1 that are container $2.
+	placeContainer = `SELECT w.id FROM workload w JOIN node n ON n.id = w.node WHERE w.key = $2 AND w.kind IN ('pod', 'container') AND w.kind = 'container' AND n.cluster = $1`
+	// placePod selects the workloads of cluster $1 that are parts of pod $2: its own, its containers by their
+	// ids, and other containers below it.
+	placePod = `SELECT w.id FROM pod p JOIN workload w ON w.key = p.uid AND w.kind IN ('pod', 'container') AND w.kind = 'pod' JOIN node n ON n.id = w.node
+			WHERE p.id = $2 AND n.cluster = $1
 		UNION SELECT w.id FROM pod_container c JOIN workload w ON w.key = c.container AND w.kind IN ('pod', 'container') AND w.kind = 'container' JOIN node n ON n.id = w.node
-			WHERE c.pod = $1 AND n.cluster = $2
+			WHERE c.pod = $2 AND n.cluster = $1
 		UNION SELECT w.id FROM pod p JOIN workload o ON o.key = p.uid AND o.kind IN ('pod', 'container') AND o.kind = 'pod' JOIN node n ON n.id = o.node
 			JOIN workload w ON w.parent = o.wid AND w.kind = 'container' AND w.node = o.node
-			WHERE p.id = $1 AND n.cluster = $2`, id, cluster)
+			WHERE p.id = $2 AND n.cluster = $1`
+)
+
+// placeAll names the workloads that a query selects.
+func placeAll(t *db.Tx, query, cluster string, of any) error {
+	var ids []int64
+	err := t.Each(func(scan func(...any) error) error {
+		var id int64
+		err := scan(&id)
+		ids = append(ids, id)
+		return err
+	}, query, cluster, of)
 	if err != nil {
 		return err
 	}

@@ -40,6 +40,9 @@ func (f *Folder) Retain(ctx context.Context, now time.Time) error {
 		}
 	}
 	age := func(age time.Duration) int64 { return now.Add(-age).UnixNano() }
+	if err := f.dropContainers(ctx, age(f.cfg.Minutes+keepPods)); err != nil {
+		return db.Wrap(err, "forgetting containers")
+	}
 	for _, o := range []oldRows{
 		{table: "batch", column: "taken_ns", before: age(f.cfg.Batches)},
 		{table: "booked", column: "taken_ns", before: age(f.cfg.Hours)},
@@ -49,7 +52,7 @@ func (f *Folder) Retain(ctx context.Context, now time.Time) error {
 		{table: "share_part", column: "booked_ns", before: age(schema.KeepShares)},
 		{table: "closing", column: "booked_ns", before: age(schema.KeepShares)},
 		{table: "share_series", column: "last_ns", before: age(f.cfg.Hours + schema.KeepShares), only: "NOT EXISTS (SELECT 1 FROM share_part p WHERE p.series = share_series.id)", with: dropNested},
-		{table: "pod", column: "ended_ns", before: age(f.cfg.Minutes + keepPods), only: "ended_ns > 0", with: dropContainers},
+		{table: "pod", column: "ended_ns", before: age(f.cfg.Minutes + keepPods), only: "ended_ns > 0", key: "id"},
 		{table: "reconciled", column: "minute", before: day(f.cfg.Hours)},
 	} {
 		if err := f.deleteSlices(ctx, o); err != nil {
@@ -69,10 +72,22 @@ func dropNested(t *db.Tx) error {
 // its server sends what they used later.
 const keepPods = 24 * time.Hour
 
-// dropContainers drops the containers of pods that are dropped.
-func dropContainers(t *db.Tx) error {
-	_, err := t.Exec("DELETE FROM pod_container WHERE pod NOT IN (SELECT id FROM pod)")
-	return err
+// dropContainers drops the containers of pods that ended before a time and are dropped next.
+func (f *Folder) dropContainers(ctx context.Context, before int64) error {
+	const ended = "SELECT id FROM pod WHERE ended_ns > 0 AND ended_ns < $1"
+	some := false
+	err := f.db.View(ctx, func(v *db.View) error {
+		ids, err := db.Ints(v.Ctx, v.SQL, ended+" LIMIT 1", before)
+		some = len(ids) > 0
+		return err
+	})
+	if err != nil || !some {
+		return err
+	}
+	return f.db.Write(ctx, func(t *db.Tx) error {
+		_, err := t.Exec("DELETE FROM pod_container WHERE pod IN ("+ended+")", before)
+		return err
+	})
 }
 
 // raiseFloor moves a floor to a minute, where everything before it is folded. It fails if it is not: the

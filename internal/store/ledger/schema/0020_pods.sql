@@ -26,4 +26,4 @@ CREATE INDEX pod_container_pod ON pod_container (pod);
 
 CREATE INDEX workload_pod ON workload (key) WHERE kind IN ('pod', 'container');
 CREATE INDEX workload_placed ON workload (rev) WHERE kind IN ('pod', 'container') AND namespace <> '';
-CREATE INDEX workload_in_pod ON workload (parent) WHERE kind = 'container';
+CREATE INDEX workload_in_pod ON workload (node, parent) WHERE kind = 'container';
