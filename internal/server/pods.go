@@ -13,16 +13,16 @@ const podsInterval = 5 * time.Second
 func (s *Server) followPods(ctx context.Context) error {
 	tick := time.NewTicker(podsInterval)
 	defer tick.Stop()
-	rev, failing := int64(-1), false
+	failing := false
 	for {
-		names, now, err := s.Ledger.Placed(ctx, rev)
+		names, now, err := s.Ledger.Placed(ctx, s.podsRev)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil && !failing:
 			s.log.Warn("cannot read the names of pods; those of time series are late", "err", err)
 		case err == nil:
-			rev = now
+			s.podsRev = now
 			for node, list := range names {
 				s.Metrics.Rename(node, list)
 			}

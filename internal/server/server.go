@@ -103,6 +103,7 @@ type Server struct {
 	Receiver  *receiver.Receiver
 	Meters    *meterreader.Collector // nil without meters
 	Pods      *kube.Watcher          // nil without a Kubernetes cluster
+	podsRev   int64                  // up to which the series have the names of pods
 	Metrics   *tsdb.Store
 
 	prom        *promapi.API
@@ -163,6 +164,9 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 	}
 	if cfg.Kube.Cluster != "" {
 		if s.Pods, err = kube.New(cfg.Kube, s.Ledger, log.With("part", "kube")); err != nil {
+			return nil, err
+		}
+		if _, s.podsRev, err = s.Ledger.Placed(ctx, -1); err != nil {
 			return nil, err
 		}
 	}

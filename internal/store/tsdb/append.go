@@ -82,6 +82,7 @@ func (a *appendTx) appendWindows(ws []walltime.CutWindow) (complete bool, err er
 		return false, fmt.Errorf("metrics: %w", err)
 	}
 	a.stats.samples.Add(a.appended)
+	a.node.renamed = nil
 	return !a.tooOld, nil
 }
 
@@ -148,13 +149,15 @@ func (a *appendTx) appendWindow(w *walltime.CutWindow) error {
 	}
 	a.node.outdated = a.node.outdated[:0]
 	for _, k := range a.node.renamed {
+		if end-k.end > time.Hour.Milliseconds() {
+			continue // it leaves memory too
+		}
 		for at, v := range []float64{1, staleMarker} {
 			if err := a.appendValue(&k.info, k.end+int64(at), v, func() labels.Labels { return a.node.infoLabels(k) }); err != nil {
 				return err
 			}
 		}
 	}
-	a.node.renamed = nil
 	return a.repeatLast(end)
 }
 
