@@ -61,6 +61,8 @@ func TestLargeInChromium(t *testing.T) {
 			}
 			painted = append(painted, fmt.Sprintf("%5.0f ms: %s", ms, v.name))
 			switch v.name {
+			case "overview":
+				u.sees("no large blank below a column of cards", `[...document.querySelectorAll("#main > .grid > .stack")].every((s) => s.getBoundingClientRect().bottom - s.lastElementChild.getBoundingClientRect().bottom < 150)`)
 			case "jobs":
 				trends(u)
 			case "flow":

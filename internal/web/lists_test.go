@@ -380,7 +380,7 @@ func TestJobsOnPhoneInChromium(t *testing.T) {
 	u := signIn(t, ctx, f, 390, 844, "/jobs?range=15m")
 	u.sees("the jobs", `document.querySelectorAll("tbody tr:not(.spacer)").length >= 8`)
 	u.sees("two figures within the screen", `(() => { const heads = [...document.querySelectorAll("thead th")].filter((th) => th.getBoundingClientRect().right <= innerWidth).map((th) => th.innerText.replace(/[↓↑]/g, "").trim()); return heads.join() === "Job,CPU,Memory"; })()`)
-	u.sees("a line that tells equal names apart", `(() => { const rows = [...document.querySelectorAll("tbody tr:not(.spacer)")].map((tr) => tr.cells[0].innerText.trim()); return new Set(rows).size === rows.length && rows.every((r) => /^[a-z-]+\n+(shop|data|platform) · (ada|grace|edsger)$/.test(r)) && [...document.querySelectorAll("tbody .two")].every((e) => e.getBoundingClientRect().height <= 34); })()`)
+	u.sees("a line that tells equal names apart", `(() => { const rows = [...document.querySelectorAll("tbody tr:not(.spacer)")].map((tr) => tr.cells[0].innerText.trim()); return new Set(rows).size === rows.length && rows.every((r) => /^[a-z-]+\n+(shop|data|platform) · (ada|grace|edsger) · (north|south)$/.test(r)) && [...document.querySelectorAll("tbody .two")].every((e) => e.getBoundingClientRect().height <= 34); })()`)
 	u.sees("the sum of all jobs", `document.querySelector('[aria-label="jobs"] tfoot')?.innerText.startsWith("All")`)
 	picture(t, ctx, "jobs-phone")
 }

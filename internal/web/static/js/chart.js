@@ -75,7 +75,7 @@ function axes(unit, node) {
     return numbers;
   };
   return [
-    { stroke, grid: { show: false }, ticks: { stroke: css("--line"), size: 4 }, font, size: 24, gap: 3, space: (u, i, from, to, width) => (to - from < 1200 ? 74 : 58), values: (u, at, axis, space, apart) => ticks(at, apart) },
+    { stroke, grid: { show: false }, ticks: { stroke: css("--line"), size: 4 }, font, size: 24, gap: 3, space: (u, i, from, to, width) => (to - from >= 1200 ? 58 : (60 / (to - from)) * width < 74 ? 48 : 74), values: (u, at, axis, space, apart) => ticks(at, apart) },
     { stroke, grid, ticks: { show: false }, font, size: (u, texts) => Math.max(34, ...(texts || []).map((t) => t.length * 6.3 + 14)), gap: 8, space: 34, values, ...(unit === "bytes" || unit === "rate" ? { incrs: powers } : {}) },
   ];
 }
@@ -132,7 +132,7 @@ function options({ seen, unit, stacked, whole, band, tone, bars, holes, marks },
   return {
     // To the right, half of the last label.
     width: node.clientWidth, height, padding: [18, 28, 0, 0],
-    cursor: { sync: { key: sync.key, setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { size: 6, width: 0 }, bind: { click: (u, of, handler) => (e) => { pick(u, e); return handler(e); }, dblclick: () => () => { pick(null); widen(); } } },
+    cursor: { sync: { key: sync.key, setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { size: 6, width: 0 }, bind: { dblclick: () => () => { pick(null); widen(); } } },
     legend: { show: false },
     hooks: {
       setSelect: [(u) => {
@@ -141,7 +141,7 @@ function options({ seen, unit, stacked, whole, band, tone, bars, holes, marks },
         u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
         if (b - a >= 60) zoom(a, b);
       }],
-      setCursor: [hover], drawClear: [(u) => marksOn(u, marks(), false)], draw: [(u) => marksOn(u, marks(), true)],
+      ready: [(u) => u.over.addEventListener("click", (e) => pick(u, e))], setCursor: [hover], drawClear: [(u) => marksOn(u, marks(), false)], draw: [(u) => marksOn(u, marks(), true)],
     },
     scales: { x: { time: true }, y: { range: (u, lo, hi) => [Math.min(0, lo || 0), Math.max((whole || 0) * 1.001, (hi || 0) * 1.06, least[unit] || 1e-9)] } },
     axes: axes(unit, node), series: [{}, ...lines], bands,
