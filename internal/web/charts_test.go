@@ -2,6 +2,7 @@ package web_test
 
 import (
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -12,8 +13,8 @@ import (
 	"mete.dev/mete/internal/testkit/fleet"
 )
 
-// labelsScript names labels of time axes that are cut or touch the next one, and reports how many labels
-// it looked at.
+// labelsScript names labels of time axes that are cut or touch the next one, and values beyond the axis, which
+// no axis of values counts. It reports how many labels it looked at.
 const labelsScript = `(async () => {
 	const uPlot = (await import(document.querySelector("script[type=module]").src.replace("js/app.js", "vendor/uplot.mjs"))).default;
 	await new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(r)));
@@ -34,19 +35,13 @@ const labelsScript = `(async () => {
 			last = x + half;
 		});
 		c.restore();
+		for (const row of u.data.slice(1)) {
+			const end = u.data[0][row.findLastIndex((v) => v !== null)];
+			if (end > u.scales.x.max + 1) wrong.push(title + ": a value " + (end - u.scales.x.max) + " s beyond the axis");
+		}
 	}
 	return { Wrong: wrong.join("; "), Seen: seen };
 })()`
-
-// valueOf evaluates an expression in the page.
-func valueOf[T any](u *user, expression string) T {
-	u.t.Helper()
-	v, err := chromedp.Run(bounded(u.t, u.ctx), chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
-	if err != nil {
-		u.t.Fatalf("%v: %.200s", err, expression)
-	}
-	return v
-}
 
 // The labels of time axes are whole and apart from each other, on each screen and for ranges from a minute
 // and a half to a month.
@@ -63,7 +58,7 @@ func TestAxesInChromium(t *testing.T) {
 		for _, span := range []string{"range=15m", "range=1h", "range=24h", "range=7d", "range=30d", fmt.Sprintf("from=%d&to=%d", now-300, now-210), fmt.Sprintf("from=%d&to=%d", now-700, now-100)} {
 			for _, page := range []string{"/?", "/job?job=postgres-main&"} {
 				u.settles(f.URL + page + span)
-				got := valueOf[struct {
+				got := evaluate[struct {
 					Wrong string
 					Seen  int
 				}](u, labelsScript)
@@ -74,6 +69,14 @@ func TestAxesInChromium(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A legend does not show the last value of a series that ended as its latest.
+func TestEndedInChromium(t *testing.T) {
+	needPagesStage(t)
+	f := fleet.Open(t, fleet.Config{Nodes: 3, Each: 4, Tame: true})
+	u := signIn(t, browser(t), f, 1440, 900, "/query?range=15m&expr="+url.QueryEscape(`mete_node_cpu_cores{part="workloads"}`))
+	u.sees("two nodes with a value, and one that ended", `(() => { const of = Object.fromEntries([...document.querySelectorAll(".legend b")].map((b) => [/rack1-n0\d/.exec(b.dataset.name)?.[0], b.innerText])); return /cores$/.test(of["rack1-n01"]) && /cores$/.test(of["rack1-n02"]) && of["rack1-n03"] === "–"; })()`)
 }
 
 // A click on an area of a chart opens the page of its job.
@@ -89,11 +92,11 @@ func TestPickInChromium(t *testing.T) {
 	}
 	var at place
 	testkit.Eventually(t, "a click opens the job of an area", func() bool {
-		if at = valueOf[place](u, areaScript); at.Name == "" {
+		if at = evaluate[place](u, areaScript); at.Name == "" {
 			return false
 		}
 		u.does(chromedp.MouseEvent(chromedp.MouseMoved, at.X-3, at.Y), chromedp.MouseEvent(chromedp.MouseMoved, at.X, at.Y), chromedp.MouseClickXY(at.X, at.Y), chromedp.Sleep(time.Second))
-		path := valueOf[string](u, `location.pathname + "?" + new URLSearchParams(location.search).get("job")`)
+		path := evaluate[string](u, `location.pathname + "?" + new URLSearchParams(location.search).get("job")`)
 		if path != "/?null" && path != "/job?"+at.Name {
 			t.Fatalf("a click on %s opens %s", at.Name, path)
 		}
@@ -134,7 +137,7 @@ func TestStartingInChromium(t *testing.T) {
 	u.sees("the countdown", `/appear in (about \d+ s|a moment)/.test(document.querySelector(".starting")?.innerText ?? "")`)
 	u.sees("the latest seconds", `document.querySelector('[aria-label="now"] .value')?.innerText.trim() !== "–" && document.querySelectorAll(".uplot canvas").length >= 2`)
 	picture(t, ctx, "starting")
-	said := valueOf[string](u, `document.querySelector(".starting") ? document.querySelector("#main").innerText : ""`)
+	said := evaluate[string](u, `document.querySelector(".starting") ? document.querySelector("#main").innerText : ""`)
 	for _, word := range []string{"silent", "not known", "not available", "not seen", "No data", "no data", "wrong", "failed"} {
 		if said == "" || strings.Contains(said, word) {
 			t.Errorf("before the first window the page says %q (looked for %q)", said, word)

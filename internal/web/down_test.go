@@ -19,7 +19,7 @@ func TestDownInChromium(t *testing.T) {
 	f.Restart(t) // at another address
 	u.presses("r")
 	u.sees("that the data is earlier", `document.querySelector("#down")?.innerText.includes("What is gray is earlier data.")`)
-	colored, err := chromedp.Run(ctx, chromedp.Evaluate[string](`[...document.querySelectorAll("#main :is(.stat, .chart, .rank, .wholes, .fleet, .attention, .calm)")].filter((e) => { for (let x = e; x; x = x.parentElement) if (getComputedStyle(x).filter === "grayscale(1)") return false; return true; }).map((e) => e.className).join()`))
+	colored, err := chromedp.Run(ctx, chromedp.Evaluate[string](`[...document.querySelectorAll("#main :is(.stat, .chart, .rank, .wholes, .fleet, .attention, .calm)")].filter((e) => { for (let x = e; x; x = x.parentElement) if (getComputedStyle(x).filter === "grayscale(0.8)") return false; return true; }).map((e) => e.className).join()`))
 	if err != nil || colored != "" {
 		t.Errorf("not gray: %s, %v", colored, err)
 	}

@@ -19,13 +19,15 @@ export const isMeasured = (a) => Number(a.averages_over_seconds) * 1000 >= 0.9 *
 const tiles = { cpu: [["cpu_seconds"]], memory: [["memory_byte_seconds"]], power: [["energy_joules"], true], disk: [["disk_read_bytes", "disk_written_bytes"]], network: [["network_rx_bytes", "network_tx_bytes"]] };
 const fields = Object.values(tiles).flatMap(([f]) => f).join(",");
 
-// averagesOf are the averages of an answer by kind, by tile; null where a figure is absent.
+// averagesOf are the averages of an answer by kind, by tile; null where a figure is absent. partial has the tiles whose
+// figures the ledger has of workloads only, not of the rest of the machine.
 export function averagesOf(answer) {
   const over = Number(answer.averages_over_seconds);
-  return Object.fromEntries(Object.entries(tiles).map(([tile, [figures, idle]]) => {
+  const rest = answer.groups.find((g) => g.kind === "system"), partial = Object.keys(tiles).filter((tile) => rest && tiles[tile][0].every((f) => !known(rest[f])));
+  return Object.fromEntries([["partial", partial], ...Object.entries(tiles).map(([tile, [figures, idle]]) => {
     const values = answer.groups.filter((g) => idle || g.kind !== "idle").flatMap((g) => figures.map((f) => g[f])).filter(known);
     return [tile, over > 0 && values.length ? values.reduce((a, v) => a + Number(v), 0) / over : null];
-  }));
+  })]);
 }
 
 // useChange asks for the averages of a range and of the one before, with compare.
@@ -36,7 +38,7 @@ export function useChange({ where = [], span, compare }) {
     const [now, past] = await Promise.all([ask(span, signal), ask(before(span), signal)]);
     return { now: averagesOf(now), past: isMeasured(past) ? averagesOf(past) : null };
   }, [where.join("\n"), compare, steps(span)]);
-  return (tile, unit) => compare && data.data && html`<${Moved} now=${data.data.now[tile]} past=${data.data.past && data.data.past[tile]} unit=${unit} />`;
+  return (tile, unit) => compare && data.data && html`<${Moved} now=${data.data.now[tile]} past=${data.data.past && data.data.past[tile]} unit=${unit} of=${data.data.now.partial.includes(tile) ? "of workloads " : ""} />`;
 }
 
 // movedBy is the difference of two averages as text; "" where one is absent. Less than what is shown of a
@@ -48,8 +50,8 @@ export function movedBy(now, past, unit) {
 }
 
 // Moved says what changed: not the latest reading, beside which it stands, but the average of the range.
-function Moved({ now, past, unit }) {
+function Moved({ now, past, unit, of }) {
   const c = movedBy(now, past, unit);
-  return c ? html`<span class="moved" title=${`average of this range: ${text(now, unit)}; of the previous period of equal length: ${text(past, unit)}`}>range average ${text(now, unit)}, <span class="num change">${c}</span></span>`
+  return c ? html`<span class="moved" title=${`average of this range: ${text(now, unit)}; of the previous period of equal length: ${text(past, unit)}`}>range average ${of}${text(now, unit)}, <span class="num change">${c}</span></span>`
     : html`<span class="absent" title="no comparison: the previous period has no or incomplete data">–</span>`;
 }

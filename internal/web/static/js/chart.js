@@ -12,6 +12,7 @@ const css = (name) => getComputedStyle(document.documentElement).getPropertyValu
 const tones = new Map();
 function toneOf(s, i) {
   if (s.tone) return css("--c-" + s.tone);
+  if (s.like !== undefined) i = s.like;
   if (!s.key) return css("--c" + ((i % 10) + 1));
   if (!tones.has(s.key)) tones.set(s.key, (tones.size % 10) + 1);
   return css("--c" + tones.get(s.key));
@@ -182,8 +183,11 @@ function stampOf(from, to, now = Date.now() / 1000) {
   return to - from >= far / 2 || now - from > far / 2 ? said(from, to) : to ? `average of ${clock(from * 1000)} – ${clock(to * 1000)}` : clock(from * 1000);
 }
 
+// timesOf is the time of a value: that of its bucket, or that over which it is an average.
+const timesOf = (from, to, over, ends) => (to || !over ? [from, to] : [Math.min(from, Math.max(from - over, ends[0])), from]);
+
 // fillTip writes what is in a column, the highest first.
-function fillTip(el, u, i, { seen, rows, times, buckets, tone, unit, stacked, band, marks }) {
+function fillTip(el, u, i, { seen, rows, times, buckets, tone, unit, stacked, band, marks, ends, over }) {
   const list = seen.map((s, n) => [s.name, rows[n][i], tone[n], s.over]).filter(([, v]) => v !== null && v !== undefined);
   const from = times[i], to = buckets ? buckets[i].to : 0, here = marks.filter((m) => m.title && m.from < (to || from + 1) && (m.to ?? m.from + 1) > from).sort((a, b) => (b.tone === "bad" ? 1 : 0) - (a.tone === "bad" ? 1 : 0));
   if (list.length === 0 && here.length === 0) { el.hidden = true; return; }
@@ -197,7 +201,7 @@ function fillTip(el, u, i, { seen, rows, times, buckets, tone, unit, stacked, ba
   if (band && known(u.data[seen.length + 1][at])) { const d = element("div"); d.append(element("span", "", "range"), element("b", "", bare(u.data[seen.length + 2][at], unit, u.data[seen.length + 1][at]) + "–" + text(u.data[seen.length + 1][at], unit))); lines.push(d); }
   for (const m of here.slice(0, 4)) lines.push(element("div", "muted", m.title));
   if (here.length > 4) lines.push(element("div", "muted", here.length - 4 + " more"));
-  el.replaceChildren(element("div", "muted", said(from, to)), ...lines);
+  el.replaceChildren(element("div", "muted", said(...timesOf(from, to, over, ends))), ...lines);
   el.hidden = false;
   const width = el.offsetWidth, left = u.cursor.left + u.bbox.left / devicePixelRatio;
   el.style.left = Math.max(4, left + width + 24 > u.width ? left - width - 14 : left + 14) + "px";
@@ -276,9 +280,10 @@ function pictureOf(u, { seen, tone, label, ends }, done) {
 // up, the first one at the bottom, and draws those that are over it as lines; buckets are the
 // { from, to } whose average each value is, which are drawn as bars; whole is what the axis
 // reaches to; band is { low, high } of the values' sum, drawn faintly; marks are { from, to,
-// title, tone } of what happened; pick is called with a series that is clicked. reach are the ends of the
+// title, tone } of what happened; pick is called with a series that is clicked; over is for how many seconds before its time a value
+// of a line is the average. reach are the ends of the
 // axis, where they are not those of the buckets or the span. full writes names whole, with the off, quality and link of their series.
-export function Chart({ series, span, unit, height = 220, stacked = false, whole = 0, band, legend = true, label, buckets, marks = [], pick, full, reach }) {
+export function Chart({ series, span, unit, height = 220, stacked = false, whole = 0, band, legend = true, label, buckets, marks = [], pick, full, reach, over = 0 }) {
   const box = useRef(), plot = useRef(), tip = useRef(), keys = useRef(), inside = useRef(false), hand = useRef(null);
   // Nothing changes under a hand that draws across the chart.
   const held = useRef(false), last = useRef(), [, drawn] = useState(0), [told, say] = useState("");
@@ -306,7 +311,7 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
   }, [plotted, stacked, band]);
   const ends = reach ? reach : buckets && buckets.length ? [buckets[0].from, buckets[buckets.length - 1].to] : [span.from, span.to];
   const now = useRef();
-  now.current = { seen, rows, times, buckets, tone, unit, stacked, band, marks, label, pick, ends };
+  now.current = { seen, rows, times, buckets, tone, unit, stacked, band, marks, label, pick, ends, over };
   const shape = JSON.stringify([seen.map((s, i) => [s.name, tone[i], s.dash, s.over]), unit, stacked, whole, Boolean(band), Boolean(buckets), height, theme]);
 
   const column = (i) => (now.current.buckets ? i >> 1 : i);
@@ -323,9 +328,12 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
     if (plot.current && inside.current && hand.current) plot.current.setCursor(hand.current);
     else legendAt(null);
   });
+  // latestAt is the latest column with a value. What ended before has none there.
+  const latestAt = () => Math.max(-1, ...now.current.rows.map((r, n) => (now.current.seen[n].over ? -1 : r.findLastIndex((v) => known(v)))));
   // valueAt writes the value in a column beside one name, else the latest.
   const valueAt = (b, i) => {
-    const { rows, seen, unit } = now.current, row = rows[seen.findIndex((s) => s.name === b.dataset.name)], s = row ? text(i === null ? latestOf(row) : row[i], unit) : "";
+    const { rows, seen, unit } = now.current, n = seen.findIndex((s) => s.name === b.dataset.name), row = rows[n], at = i ?? latestAt();
+    const s = row ? text(i === null && (seen[n].over || at < 0) ? latestOf(row) : row[at], unit) : "";
     if (b.textContent !== s) b.textContent = s;
   };
   // A name that is new, as on a screen that became wide, has its value at once.
@@ -333,9 +341,9 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
   // legendAt writes the values in a column beside the names, else the latest.
   const legendAt = (i) => {
     if (!keys.current) return;
-    const { rows, seen, times, buckets } = now.current, stamp = keys.current.querySelector(".at");
+    const { times, buckets, over, ends } = now.current, stamp = keys.current.querySelector(".at");
     if (stamp) {
-      const at = i ?? Math.max(-1, ...rows.map((r, n) => (seen[n].over ? -1 : r.findLastIndex((v) => known(v))))), s = at < 0 ? "" : (i === null ? "latest: " : "") + stampOf(times[at], buckets && buckets[at] && buckets[at].to);
+      const at = i ?? latestAt(), s = at < 0 ? "" : (i === null ? "latest: " : "") + stampOf(...timesOf(times[at], buckets && buckets[at] && buckets[at].to, over, ends));
       if (stamp.textContent !== s) stamp.textContent = s;
     }
     for (const b of keys.current.querySelectorAll("[data-name]")) valueAt(b, i);

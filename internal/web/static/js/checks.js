@@ -24,9 +24,9 @@ function ofNodes(nodes, now) {
 
 const harmless = ["unwatched", "rebooted"];
 
-function ofGaps(gaps, late) {
+function ofGaps(gaps, late, nodes) {
   const lost = gaps.filter((g) => !harmless.includes(g.reason)), sum = (list) => text(list.reduce((a, g) => a + g.seconds, 0), "seconds"), reasons = [...new Set(gaps.map((g) => g.reason))].sort();
-  return { key: "gaps", title: "Gaps in this range", state: lost.length ? "warn" : "good", value: grouped(gaps.length), detail: gaps.length ? [sum(gaps) + " in all", reasons.join(", ")] : [late ? "No gaps so far: late data may show some" : "No gaps: the data is complete"],
+  return { key: "gaps", title: "Gaps in this range", state: lost.length ? "warn" : nodes.length ? "good" : "", value: grouped(gaps.length), detail: !nodes.length ? ["no machine has enrolled"] : gaps.length ? [sum(gaps) + " in all", reasons.join(", ")] : [late ? "No gaps so far: late data may show some" : "No gaps: the data is complete"],
     problem: `${few(lost.length, "gap")} in the data, ${sum(lost)} in all`, action: "The table of gaps below shows the reason of each. What is lost is not filled in." };
 }
 
@@ -51,7 +51,7 @@ function ofHeartbeat(rules, m, now) {
 function ofIngest(m, recent) {
   const rows = m.of("mete_server_rows_total"), rate = m.rate("mete_server_rows_total"), queue = m.of("mete_server_queue_rows"), clash = ["conflict", "clone"].map((v) => m.of("mete_server_batches_total", { verdict: v }) || 0).reduce((a, b) => a + b, 0);
   const refused = recent.refused, lately = refused !== null && refused >= 0.5;
-  return { key: "ingest", title: "Rows ingested", state: rows === null ? "" : clash > 0 ? "bad" : lately ? "warn" : "good", value: rows, unit: "count",
+  return { key: "ingest", title: "Rows ingested", state: rows === null || rows === 0 ? "" : clash > 0 ? "bad" : lately ? "warn" : "good", value: rows, unit: "count",
     detail: rows === null ? ["not visible to this token"] : [rate === null ? "since the server started" : text(rate, "persecond") + " now", text(queue, "count") + (queue === 1 ? " row waits" : " rows wait"), `${text(m.of("mete_server_refused_total"), "count")} requests rejected`],
     problem: clash > 0 ? few(clash, "batch", "batches") + " in conflict with accepted ones" : `${grouped(Math.round(refused))} requests of agents rejected in the last hour`,
     action: clash > 0 ? "Two machines may use the same agent state: enroll copies of a machine anew." : "The log of the server has the reasons." };
@@ -90,7 +90,7 @@ function ofSpool(recent) {
 // revoked ones, alerts those that fire, m the metrics of the server, and recent what PromQL knows.
 export function checksOf({ nodes, gaps, alerts, rules, m, recent, now = Date.now() }) {
   const list = [ofNodes(nodes, now)], late = list[0].state === "bad" || list[0].state === "warn";
-  list.push(ofGaps(gaps, late), ofAlerts(alerts, rules), ofHeartbeat(rules, m, now), ofIngest(m, recent), ofLedger(m, recent), ofCertificates(m, recent, now), ofBalance(recent));
+  list.push(ofGaps(gaps, late, nodes), ofAlerts(alerts, rules), ofHeartbeat(rules, m, now), ofIngest(m, recent), ofLedger(m, recent), ofCertificates(m, recent, now), ofBalance(recent));
   if (recent.spool > limits.spool) list.push(ofSpool(recent));
   return list.map((c) => ({ ...c, link: c.link && href(c.link) }));
 }

@@ -45,7 +45,7 @@ export function useJobCharts({ where, span, split, compare }) {
 }
 
 // earlier is the range before as lines of a chart: the total of stacked series, or each of others.
-function earlier(c, d, previous, stacked) {
+function earlier(c, d, previous, shown, stacked) {
   if (!previous) return [];
   const shift = d.range.from - previous.range.from;
   // at is the average of a figure, at the time of a bucket, over the buckets of the range before that are at it.
@@ -57,8 +57,8 @@ function earlier(c, d, previous, stacked) {
     });
     return [b.from, length > 0 ? sum / length : null];
   });
-  const lines = stacked ? [["previous period", c.split]] : c.lines.map(([n, f]) => [n + ", previous period", f]);
-  return lines.map(([name, f]) => ({ name, tone: "previous", over: true, dash: [6, 4], values: at(f) })).filter((s) => s.values.some(([, v]) => v !== null));
+  const lines = stacked ? [["previous period", c.split, { tone: "previous" }]] : c.lines.map(([n, f]) => [n + ", previous period", f, { like: shown.findIndex((s) => s.name === n) }]);
+  return lines.map(([name, f, color]) => ({ name, ...color, over: true, dash: [6, 4], values: at(f) })).filter((s) => s.values.some(([, v]) => v !== null));
 }
 
 // linesOf are the series of a chart of a job.
@@ -77,7 +77,7 @@ function linesOf(c, d, split) {
   if (lines.length === 0 && c.else) lines = [line(c.else)].filter(some);
   // Beside the sum of many workloads, the peak of one would lie on zero.
   const peaks = c.peak ? d.sums.map((s) => (s && known(s[c.peak[1]]) ? Number(s[c.peak[1]]) : 0)) : [], most = Math.max(...at(c.split || c.q).map(([, v]) => v || 0));
-  if (c.peak && Math.max(...peaks) > most / 5) over.push({ name: c.peak[0], over: true, tone: "previous", dash: [2, 3], values: d.buckets.map((b, i) => [b.from, d.sums[i] && known(d.sums[i][c.peak[1]]) ? Number(d.sums[i][c.peak[1]]) : null]) });
+  if (c.peak && Math.max(...peaks) > most / 5) over.push({ name: c.peak[0], over: true, tone: "capacity", dash: [2, 3], values: d.buckets.map((b, i) => [b.from, d.sums[i] && known(d.sums[i][c.peak[1]]) ? Number(d.sums[i][c.peak[1]]) : null]) });
   return lines.length ? [...lines, ...over.filter(some)] : [];
 }
 
@@ -98,7 +98,7 @@ export const qualityOf = (c, quality, split) => { const drawn = split && c.split
 // they are few. last makes the card that fills the last row, of a width.
 export function JobCharts({ data, previous, split, span, quality, runs: ran, list, pick, last }) {
   const marks = useMemo(() => (ran.length ? runMarks(ran) : lifeMarks(list, span)), [ran, list, span]);
-  const drawn = useMemo(() => (data.data && !data.data.empty ? charts.map((c) => { const lines = linesOf(c, data.data, split); return [c, lines.length ? [...lines, ...earlier(c, data.data, previous, !c.plain)] : lines]; }) : []), [data.data, previous, split]);
+  const drawn = useMemo(() => (data.data && !data.data.empty ? charts.map((c) => { const lines = linesOf(c, data.data, split); return [c, lines.length ? [...lines, ...earlier(c, data.data, previous, lines, !c.plain)] : lines]; }) : []), [data.data, previous, split]);
   const absent = drawn.filter(([, s]) => s.length === 0).map(([c]) => c.title.toLowerCase()), shown = drawn.filter(([, s]) => s.length > 0);
   const runs = (list || []).filter((w) => w.started_at && w.ended_at), short = runs.length > 0 && runs.every((w) => Date.parse(w.ended_at) - Date.parse(w.started_at) < 10000);
   const d = data.data, width = widths(shown.length), left = ran.length === 0 && list && list.length > marked ? marked : ran.length >= most ? most : 0;

@@ -3,7 +3,7 @@
 import { html, useMemo } from "../vendor/preact.mjs";
 import { Card, Shown, Empty, Bar, Figure, Quality, useData } from "./ui.js";
 import { Chart } from "./chart.js";
-import { resources, stacks, stack, capacity, errors, traffic, flows } from "./series.js";
+import { resources, stacks, stack, capacity, errors, traffic, flows, averagedOver } from "./series.js";
 import { secondsOf } from "./history.js";
 import { before, isNow, ledger, zoom } from "./span.js";
 import { isDown } from "./api.js";
@@ -12,8 +12,9 @@ import { nodeAt } from "./route.js";
 import { Table } from "./table.js";
 
 // NoData says that a chart has no values in its range, in which other charts have some.
-function NoData({ what }) {
-  return html`<${Empty} title=${"No " + what + " data in this range"}><span>No meter or counter here reports it.</span></${Empty}>`;
+function NoData({ what, begin }) {
+  const young = begin && Date.now() / 1000 - begin < 90; // the first averages take as long
+  return html`<${Empty} title=${"No " + what + " data in this range"}><span>${young ? "The first values appear within a minute and a half." : "No meter or counter here reports it."}</span></${Empty}>`;
 }
 
 // latest is the end of the latest data of nodes, in seconds; 0 where there is none.
@@ -121,8 +122,11 @@ export function bandOf(series, off) {
 // qualityAt is the quality of a figure of the ledger at a time; of all uses of it, the worst.
 const qualityAt = (of, field, t) => { const i = of.buckets.findIndex((b) => t >= b.from && t <= b.to), a = of.kinds[i]; return (a && a.total && a.total.quality && a.total.quality[field]) || ""; };
 
-// moved is a series of the range before as a dashed line of this one, so many seconds later.
-const moved = (s, shift) => ({ name: s.name + ", previous period", tone: "previous", over: true, dash: [6, 4], values: s.values.map(([t, v]) => [Number(t) + shift, v]) });
+// endOf is the end of the latest data of stacks: averages over time have values for some time after it.
+const endOf = (of) => { const i = of.kinds.findLastIndex((a) => a && a.groups.length > 0); return i < 0 ? Infinity : of.buckets[i].to; };
+
+// moved is the n-th series of the range before as a dashed line of this one, so many seconds later.
+const moved = (s, n, shift) => ({ name: s.name + ", previous period", like: n, over: true, dash: [6, 4], values: s.values.map(([t, v]) => [Number(t) + shift, v]) });
 
 // Flows is the traffic of machines over time, both ways; by the ledger, where this server has no series of it. names are the figures of the ledger. previous is as of Stacked.
 export function Flows({ title, name, match = "", nodes = 1, of, names, span, previous, compare, height = 170, width, marks }) {
@@ -132,14 +136,15 @@ export function Flows({ title, name, match = "", nodes = 1, of, names, span, pre
   const lines = useMemo(() => {
     const known = of.data && !of.data.empty && of.data.kinds ? of.data : null;
     if (!data.data) return [];
-    if (data.data.length === 0) return known ? [...traffic(known, names), ...(previous && !previous.empty ? traffic(previous, names).map((s) => laid(moved(s, shift), previous, known, shift)) : [])] : [];
-    const fields = Object.fromEntries(names), own = data.data.map((s) => ({ ...s, values: s.values.map(([t, v]) => [t, v, known ? qualityAt(known, fields[s.name], Number(t)) : ""]) }));
-    return [...own, ...(compare && past.data ? past.data.map((s) => moved(s, shift)) : [])];
+    if (data.data.length === 0) return known ? [...traffic(known, names), ...(previous && !previous.empty ? traffic(previous, names).map((s, n) => laid(moved(s, n, shift), previous, known, shift)) : [])] : [];
+    const fields = Object.fromEntries(names), own = data.data.map((s) => ({ ...s, values: s.values.filter(([t]) => !known || Number(t) <= endOf(known)).map(([t, v]) => [t, v, known ? qualityAt(known, fields[s.name], Number(t)) : ""]) })).filter((s) => s.values.length > 0);
+    if (own.length === 0) return [];
+    return [...own, ...(compare && past.data ? past.data.map((s, n) => moved(s, n, shift)) : [])];
   }, [of.data, data.data, past.data, previous, compare]);
   const booked = data.data && data.data.length === 0;
   return html`<${Card} title=${title} note=${lines.length === 0 ? "" : booked && !lines[0].whole ? "of workloads" : nodes > 1 ? "of all machines" : "of the machine"} width=${width}><${Shown} of=${data} height=${height + 34}>${() => (lines.length === 0
-    ? html`<div class="hollow" style=${{ minHeight: height + 34 + "px" }}><${NoData} what=${title.toLowerCase()} /></div>`
-    : html`<${Chart} series=${lines} buckets=${booked ? of.data.buckets : undefined} reach=${of.data && of.data.ends} span=${at} unit="rate" height=${height} label=${title} marks=${marks} />`)}</${Shown}></${Card}>`;
+    ? html`<div class="hollow" style=${{ minHeight: height + 34 + "px" }}><${NoData} what=${title.toLowerCase()} begin=${of.data && of.data.begin} /></div>`
+    : html`<${Chart} series=${lines} over=${averagedOver(at, nodes)} buckets=${booked ? of.data.buckets : undefined} reach=${of.data && of.data.ends} span=${at} unit="rate" height=${height} label=${title} marks=${marks} />`)}</${Shown}></${Card}>`;
 }
 
 // laid puts a moved series of buckets on those of this range.
@@ -151,14 +156,14 @@ const summed = [["CPU", "cpu_seconds", "seconds"], ["Memory", "memory_byte_secon
 export function Whole({ used }) {
   const of = (kind, f) => used.groups.filter((g) => (kind ? g.kind === kind : g.kind !== "idle" && g.kind !== "system")).reduce((a, g) => a + Number(g[f] || 0), 0);
   const rows = summed.filter(([, f]) => used.whole && used.whole[f] !== null && Number(used.whole[f]) > 0).map(([name, f, unit]) => {
-    const whole = Number(used.whole[f]), parts = { workloads: of("", f), system: of("system", f), idle: of("idle", f) };
+    const whole = Number(used.whole[f]), parts = { workloads: of("", f), system: of("system", f), idle: of("idle", f) }, absent = used.groups.filter((g) => (g.kind === "system" || g.kind === "idle") && !known(g[f])).map((g) => g.kind);
     const off = Number(used.total[f]) - whole;
-    return { name, unit, whole, parts, off: Math.abs(off) <= 1e-9 * whole ? 0 : off, quality: used.total.quality[f], error: f === "energy_joules" ? used.total.energy_error_joules : null };
+    return { name, unit, whole, parts, absent, off: Math.abs(off) <= 1e-9 * whole ? 0 : off, quality: used.total.quality[f], error: f === "energy_joules" ? used.total.energy_error_joules : null };
   });
   if (rows.length === 0) return html`<${Empty} title="No data in this range" />`;
   return html`<ul class="wholes">${rows.map((r) => html`<li><div class="row"><b>${r.name}</b><span class="muted"><${Figure} v=${r.whole} unit=${r.unit} quality=${r.quality} off=${r.error} /></span><span class=${"tag " + (r.off === 0 ? "good" : "bad")} title=${r.off === 0 ? "workloads + system + idle = total" : "the parts do not sum to the total. This is a bug, please report it"}>${r.off === 0 ? "adds up" : "off by " + text(r.off, r.unit)}</span></div>
     <${Bar} parts=${[["workloads", "var(--accent)"], ["system", "var(--c-system)"], ["idle", "transparent"]].map(([p, color]) => ({ share: r.parts[p] / r.whole, color, title: `${p} ${text(r.parts[p], r.unit)}, ${text(shareOf(r.parts[p], r.whole), "percent")}` }))} />
-    <div class="row small muted num">${["workloads", "system", "idle"].map((p) => { const s = r.off === 0 ? shareOf(r.parts[p], r.whole) : null; return html`<span title=${s === null ? inconsistent : null}>${p} ${text(s, "percent")}</span>`; })}</div></li>`)}</ul>`;
+    <div class="row small muted num">${["workloads", "system", "idle"].map((p) => { const s = r.off === 0 && !r.absent.includes(p) ? shareOf(r.parts[p], r.whole) : null; return html`<span title=${s !== null ? null : r.off === 0 ? "absent: not measured here" : inconsistent}>${p} ${text(s, "percent")}</span>`; })}</div></li>`)}</ul>`;
 }
 
 // Gaps lists times for which data is missing or incomplete.

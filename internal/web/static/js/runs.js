@@ -89,7 +89,7 @@ function Trend({ runs, f }) {
   return html`<figure class="trend"><svg viewBox="0 0 ${w} ${h}" preserveAspectRatio="none" role="img" aria-label=${`${f.title} of the latest ${list.length} runs, up to ${text(top, f.unit)}`}>
       ${list.map((r, i) => html`<rect key=${r.run} x=${i * each} width=${Math.max(each * 0.8, 0.5)} y=${y(number(r[f.key]))} height=${h - y(number(r[f.key]))} fill=${tone(r)} onClick=${() => look(r)}><title>${when(began(r) * 1000)}: ${text(r[f.key], f.unit)}, exit ${exitOf(r)}</title></rect>`)}
       ${median !== null && html`<line x1="0" x2=${w} y1=${y(median)} y2=${y(median)} stroke="var(--muted)" stroke-dasharray="4 3" vector-effect="non-scaling-stroke" />`}</svg>
-    <figcaption class="muted">${few(list.length, "run")}, the oldest first, up to ${text(top, f.unit)}${median !== null && html`; dashed: median of the last ${few(fine.length, "successful run")}, ${text(median, f.unit)}`}</figcaption></figure>`;
+    <figcaption class="muted">${list.length < runs.length ? "the latest " : ""}${few(list.length, "run")}, the oldest first, up to ${text(top, f.unit)}${list.some(failed) && "; red: failed"}${median !== null && html`; dashed: median of the last ${few(fine.length, "successful run")}, ${text(median, f.unit)}`}</figcaption></figure>`;
 }
 
 // Compared shows two runs side by side.
@@ -101,6 +101,12 @@ function Compared({ pair }) {
       const x = number(a[f.key]), y = number(b[f.key]);
       return html`<tr><td>${f.title}</td>${pair.map((r) => html`<td class="num"><${Value} r=${r} f=${f} like=${Math.max(x, y)} /></td>`)}<td class="num">${x !== null && y !== null && x !== 0 ? percent((y - x) / x) : ""}</td></tr>`;
     })}</tbody></table></div>`;
+}
+
+// noteOf says how many runs there are, and how many of them failed.
+function noteOf(runs, more) {
+  const bad = runs.filter(failed), oom = bad.filter((r) => number(r.oom_kills) > 0).length;
+  return (more ? "the latest " + most : few(runs.length, "run")) + (bad.length ? `, ${bad.length} failed` + (oom ? (oom === bad.length ? " out of memory" : `, ${oom} of them out of memory`) : "") : "");
 }
 
 // Runs is the card of the runs, data of useRuns; nothing for a job without runs.
@@ -125,7 +131,7 @@ export function Runs({ data, where, span }) {
   // What a run used stands on the screen of a phone.
   const first = ["pick", "start", "cpu_seconds", "energy_joules"], columns = narrow ? [...first.map((k) => all.find((c) => c.key === k)), ...all.filter((c) => !first.includes(c.key))] : all;
   if (data.data && runs.length === 0) return null;
-  return html`<div class="grid"><${Card} title="Runs" flush width="w12" note=${data.data && data.data.next_cursor ? "the latest " + most : runs.length ? few(runs.length, "run") : null}
+  return html`<div class="grid"><${Card} title="Runs" flush width="w12" note=${runs.length ? noteOf(runs, data.data.next_cursor) : null}
     aside=${html`<${Segments} label="trend of" options=${figures.filter((g) => g.trend).map((g) => [g.key, g.title])} value=${f.key} choose=${(v) => put({ trend: v === figures[0].key ? "" : v }, true)} /><button type="button" onClick=${() => save("/v1/runs", { where, format: "csv", ...ledger(span) }, "runs.csv")}>Download CSV</button>`}>
     <${Shown} of=${data} lines=${6}>${() => html`<${Trend} runs=${runs} f=${f} />
       ${pair.length === 2 ? html`<${Compared} pair=${pair} />` : html`<p class="muted hint">${chosen.length === 1 ? "Choose one more run to compare." : "Choose two runs to compare them. Click a start time to zoom to the run."}</p>`}

@@ -22,11 +22,17 @@ export const oneOf = (list) => quote(list.map(literal).join("|"));
 // readings is about how many samples a question may read.
 const readings = 3e6;
 
-// level is a node's level over time, the average of each step where that is not too
-// much to read. Windows have at most a minute: no step is shorter than one.
-export function level(name, match, span, nodes) {
+// averagedOver is for how many seconds before each step a level is an average, where that is not too much to
+// read; else 0. Windows have at most a minute: it is no shorter.
+export function averagedOver(span, nodes) {
   const over = Math.max(60, span.step), raw = nodes * 3 * span.length / 10 * (over / span.step);
-  return raw < readings ? `avg_over_time(${name}{${match}}[${over}s])` : `${name}{${match}}`;
+  return raw < readings ? over : 0;
+}
+
+// level is a node's level over time.
+export function level(name, match, span, nodes) {
+  const over = averagedOver(span, nodes);
+  return over ? `avg_over_time(${name}{${match}}[${over}s])` : `${name}{${match}}`;
 }
 
 // together is a level of several nodes without those that are guests of others, whose

@@ -11,6 +11,7 @@ import { grouped, text, length, when, ago, exactly, few, shellWord } from "../fm
 import { put, nodeAt, href, here, ranged } from "../route.js";
 
 const tone = { firing: "bad", pending: "warn", inactive: "good" };
+const severe = (s) => "tag " + ({ critical: "bad", warning: "warn" }[s] || "");
 const brief = 5; // alerts of a group that are shown at first
 
 const Since = ({ at }) => html`<span class="num" title=${exactly(at)}>${when(at)}, ${ago(at)}</span>`;
@@ -51,7 +52,7 @@ function Silence({ g, close }) {
 function Group({ g, open, query }) {
   const [silence, set] = useState(false), silenced = g.alerts.filter((a) => (a.silenced_by || []).length > 0).length;
   const many = prefixes(g.alerts), one = g.alerts.length === 1 ? g.alerts[0] : null, first = g.alerts.slice(0, brief);
-  return html`<li class=${tone[g.state]} data-rule=${g.rule}><div class="row"><b>${g.rule}</b><span class=${"tag " + tone[g.state]}>${g.state}</span>${g.severity && html`<span class="tag">${g.severity}</span>`}${silenced > 0 && html`<span class="tag" title="receivers get no notification">${silenced === g.alerts.length ? "silenced" : grouped(silenced) + " silenced"}</span>`}<span class="extent">${extent(g.alerts)}</span><span class="muted end">since <${Since} at=${g.since} /></span></div>
+  return html`<li class=${tone[g.state]} data-rule=${g.rule}><div class="row"><b>${g.rule}</b><span class=${"tag " + tone[g.state]}>${g.state}</span>${g.severity && html`<span class=${severe(g.severity)}>${g.severity}</span>`}${silenced > 0 && html`<span class="tag" title="receivers get no notification">${silenced === g.alerts.length ? "silenced" : grouped(silenced) + " silenced"}</span>`}<span class="extent">${extent(g.alerts)}</span><span class="muted end">since <${Since} at=${g.since} /></span></div>
     ${one && html`<p>${one.annotations.summary} ${one.annotations.description && html`<span class="muted">${g.state === "pending" ? "It fires if this lasts." : one.annotations.description}</span>`}</p>`}
     ${!one && many.length > 1 && html`<div class="labels">${many.slice(0, 8).map((p) => html`<button type="button" class="tag" title=${"filter by " + p.name} onClick=${() => put({ q: p.name }, true)}>${p.name} ${grouped(p.count)}</button>`)}${many.length > 8 && html`<span class="muted small">and ${few(many.length - 8, "more group")}</span>`}</div>`}
     ${!one && (open ? html`<${Table} columns=${columns} rows=${g.alerts} id=${idOf} name=${"by" + g.rule} label=${"alerts of " + g.rule} />`
@@ -102,7 +103,7 @@ function History({ q }) {
     .flatMap((s) => episodes(s.values.map(([t, v]) => [Number(t), v]), span.step, window, span.to).map((e) => ({ rule: s.metric.alertname, severity: s.metric.severity || "", ...e }))), [span.from, span.to]);
   const list = [
     { key: "rule", title: "Alert", class: "name", width: "15rem", value: (e) => e.rule, cell: (e) => html`<button type="button" class="plain" onClick=${() => show(e)}>${e.rule}</button>` },
-    { key: "severity", title: "Severity", width: "7rem", value: (e) => e.severity, cell: (e) => html`<span class="tag">${e.severity}</span>` },
+    { key: "severity", title: "Severity", width: "7rem", value: (e) => e.severity, cell: (e) => html`<span class=${severe(e.severity)}>${e.severity}</span>` },
     { key: "from", title: "Started", num: true, first: true, width: "10rem", value: (e) => e.from, cell: (e) => html`<span class="num" title=${exactly(e.from * 1000)}>${e.from <= span.from ? "before " : ""}${when(e.from * 1000)}</span>` },
     { key: "to", title: "Ended", num: true, width: "10rem", value: (e) => (e.open ? Infinity : e.to), cell: (e) => (e.open ? html`<span class="tag bad">firing</span>` : html`<span class="num" title=${exactly(e.to * 1000)}>${when(e.to * 1000)}</span>`) },
     { key: "length", title: "Length", num: true, width: "7rem", value: (e) => e.to - e.from, cell: (e) => text(e.to - e.from, "seconds") },

@@ -135,6 +135,6 @@ export function Flow({ theme }) {
     <section class="card" aria-label="flow"><${Shown} of=${used} height=${420}>${(u) => (!flow || flow.links.length === 0
       ? html`<${Empty} title=${what === "cpu" ? "No CPU time in this range" : "No energy data in this range"}><span>Choose a longer range. On a machine, <code>mete power</code> lists its meters.</span></${Empty}>`
       : html`<${Sankey} nodes=${drawn.nodes} links=${drawn.links} unit=${unit} height=${tall} theme=${theme} pick=${pick} narrow=${narrow} />
-        <p class="small muted">${what === "energy" ? "◐ is apportioned, ○ modelled; the possible error (±) of each flow is in its tooltip and in the table. " : ""}Each level sums to the same total${u.rest_groups > 0 ? `; ${few(u.rest_groups, "small job")} ${u.rest_groups === 1 ? "is" : "are"} combined${u.rest ? "" : " within clusters and namespaces"}` : ""}.</p>`)}</${Shown}></section>
+        <p class="small muted">${what === "energy" ? "◐ is apportioned, ○ modelled; the possible error (±) of each flow is in its tooltip and in the table. " : ""}Each level sums to the same total, with system and idle, which end where they are${u.rest_groups > 0 ? `; ${few(u.rest_groups, "small job")} ${u.rest_groups === 1 ? "is" : "are"} combined${u.rest ? "" : " within clusters and namespaces"}` : ""}.</p>`)}</${Shown}></section>
     ${flow && flow.links.length > 0 && html`<${Card} title="All flows" note=${few(flow.links.length, "flow")} flush><${Links} flow=${flow} unit=${unit} narrow=${narrow} /></${Card}>`}`;
 }

@@ -63,32 +63,31 @@ function listAll() {
 }
 
 // every are the values that the workloads of a job have of something: it may be of several users, projects or clusters.
-// Of more workloads than are listed, others may have other values.
 function every(list, key) {
   const found = [...new Set(list.map((w) => w[key]).filter(Boolean))].sort(), text = found.length > 4 ? `${found.slice(0, 3).join(", ")} and ${found.length - 3} more` : found.join(", ");
-  return text && list.length >= most ? `${text} (of ${most} listed)` : text;
+  return text;
 }
 
 // widened reports whether an answer is about more time than a range with two ends, of which the ledger sums whole minutes.
 export const widened = (used, span) => !span.name && (Date.parse(used.from) < Math.floor(span.from) * 1000 || Date.parse(used.to) > Math.ceil(span.to) * 1000);
 
 // Line says in one line whose the job is, where it runs, and whether it does.
-function Line({ list, nodes, used, span }) {
-  const all = list.length < most, running = list.some((w) => !w.ended_at), ended = list.map((w) => w.ended_at || "").sort().pop(), user = every(list, "user"), project = every(list, "project");
+function Line({ list, whose, nodes, used, span }) {
+  const all = list.length < most, running = list.some((w) => !w.ended_at), ended = list.map((w) => w.ended_at || "").sort().pop(), user = every(whose, "user"), project = every(whose, "project");
   return html`<div class="bar facts-line">${[...new Set(list.map((w) => w.kind))].map((k) => html`<${Kind} of=${k} />`)}${(running || all) && list.length > 0 && html`<span class=${"tag " + (running ? "good" : "")} title=${running ? null : exactly(ended)}>${running ? "running" : "ended " + when(ended)}</span>`}
     ${user && html`<span class="muted">user ${user}</span>`}${project && html`<span class="muted">project ${project}</span>`}${known(nodes) && html`<span class="muted">${few(nodes, "node")}</span>`}<span class="muted">${all ? few(list.length, "workload") : `more than ${most - 1} workloads`}</span>${used && widened(used, span) && html`<span class="muted" title="the ledger sums whole minutes, hours or days">figures from ${when(used.from)} to ${when(used.to)}</span>`}</div>`;
 }
 
 // About lists what is known about the job besides its use. Of a job with more workloads than are listed
 // it leaves out what only the others may tell.
-function About({ list, runs, nodes: ran, job, span, columns }) {
+function About({ list, whose, runs, nodes: ran, job, span, columns }) {
   const one = list[0], labels = Object.entries(one ? one.labels : {});
   const kinds = [...new Set(list.map((w) => w.kind))], nodes = [...new Set(list.map((w) => w.node))];
   const started = list.map((w) => w.started_at || w.first_at).filter(Boolean).sort()[0], ended = list.every((w) => w.ended_at) ? list.map((w) => w.ended_at).sort().pop() : null;
   const all = list.length < most;
   // A run knows why it ended.
   const exits = [...new Set(list.filter((w) => known(w.exit_code)).map((w) => exitOf(runs.find((r) => r.run === w.workload) || w)))];
-  return html`<${Facts} columns=${columns} of=${[["Kind", kinds.join(", ")], ["User", every(list, "user")], ["Project", every(list, "project")], ["Cluster", every(list, "cluster")],
+  return html`<${Facts} columns=${columns} of=${[["Kind", kinds.join(", ")], ["User", every(whose, "user")], ["Project", every(whose, "project")], ["Cluster", every(whose, "cluster")],
     ["Nodes", all && nodes.length > 0 && nodes.length <= 6 ? nodes.map((n, i) => html`${i > 0 && ", "}<a href=${nodeAt(n)}>${n}</a>`) : known(ran) ? few(ran, "node") : null],
     ["Workloads", list.length > 1 ? (all ? grouped(list.length) : html`more than ${list.length - 1}: <button type="button" class="plain" onClick=${listAll}>list them under Parts</button>, or choose a shorter range`) : null],
     ["First use", all && started ? html`<span title=${exactly(started)}>${when(started)}</span>` : null], ["Ended", all && ended ? html`<span title=${exactly(ended)}>${when(ended)}</span>` : null], ["State", all && !ended && list.length ? "running" : null],
@@ -126,6 +125,10 @@ export function Job({ nodes }) {
   const split = query.split === "1", by = ["node", "workload", "container"].includes(query.parts) ? query.parts : "node";
   const used = useData((signal) => get("/v1/usage", { by: "job", where, ...ledger(span) }, signal), [where.join(), steps(span)]);
   const list = useData(async (signal) => (await get("/v1/workloads", { where, limit: most, ...ledger(span) }, signal)).workloads, [where.join(), steps(span)]);
+  // Whose the workloads are that are not listed, the ledger says by its groups.
+  const crowd = Boolean(list.data && list.data.length >= most);
+  const groups = useData(async (signal) => (crowd ? (await get("/v1/usage", { by: "user,project,cluster", where, fields: "cpu_seconds", limit: 1000, ...ledger(span) }, signal)).groups : null), [where.join(), steps(span), crowd]);
+  const whose = crowd ? groups.data || [] : list.data || [];
   const runs = useRuns({ where, span });
   const several = new Set((list.data || []).map((w) => w.node)).size > 1;
   const compare = query.compare === "1", past = useData(async (signal) => (compare ? comparable(await get("/v1/usage", { by: "job", where, ...ledger(before(span)) }, signal)) : null), [where.join(), compare, steps(span)]);
@@ -138,7 +141,7 @@ export function Job({ nodes }) {
   const cores = sum && running(sum, "cpu_seconds"), bytes = sum && running(sum, "memory_byte_seconds"), watts = sum && running(sum, "energy_joules");
   const whole = sum && together(sum, "memory_byte_seconds", used.data.averages_over_seconds), parallel = whole > bytes * 1.005; // several ran at a time
   const one = list.data && list.data.length === 1, whileRunning = one ? "while it ran" : "of a workload while it ran", peak = sum && Number(sum.memory_peak_bytes) >= whole; // else it is that of a small part
-  return html`${list.data ? html`<${Line} list=${list.data} nodes=${sum && sum.nodes} used=${used.data} span=${span} />` : html`<div class="facts-line"></div>`}<${Shown} of=${used} height=${108}>${() => html`<section class="card stats five" aria-label="in this range">
+  return html`${list.data ? html`<${Line} list=${list.data} whose=${whose} nodes=${sum && sum.nodes} used=${used.data} span=${span} />` : html`<div class="facts-line"></div>`}<${Shown} of=${used} height=${108}>${() => html`<section class="card stats five" aria-label="in this range">
       <${Stat} title="CPU" v=${sum.cpu_seconds} unit="seconds" quality=${q.cpu_seconds} below=${html`${known(cores) && html`<span>${text(cores, "cores")} ${whileRunning}</span>`}${change("cpu_seconds")}`} />
       <${Stat} title="Memory" v=${whole} unit="bytes" quality=${q.memory_byte_seconds} below=${html`${known(whole) ? html`<span>average while it ran</span>` : ""}${parallel && html`<span>${text(bytes, "bytes")} ${whileRunning}</span>`}${known(sum.memory_peak_bytes) && peak && html`<span>${one ? "peak" : "largest peak of a workload"} ${text(sum.memory_peak_bytes, "bytes")}</span>`}`} />
       <${Stat} title="Energy" v=${sum.energy_joules} unit="joules" quality=${q.energy_joules} off=${sum.energy_error_joules === null ? null : sum.energy_error_joules} below=${html`${known(watts) && html`<span>${text(watts, "watts")} ${whileRunning}</span>`}${change("energy_joules")}`} />
@@ -148,7 +151,7 @@ export function Job({ nodes }) {
     <div class="bar">${several && html`<${Segments} label="lines" options=${[["", "by type"], ["1", "by node"]]} value=${split ? "1" : ""} choose=${(v) => put({ split: v }, true)} />`}
       <label class="check"><input type="checkbox" checked=${compare} onChange=${(e) => put({ compare: e.target.checked ? "1" : "" }, true)} /> compare with the previous period</label></div>
     <div class="grid"><${JobCharts} data=${drawn} previous=${previous} split=${split && several} span=${span} quality=${q} runs=${runs.data ? runs.data.runs : none} list=${list.data} pick=${(p) => go(nodeAt(p.node))}
-        last=${(width) => html`<${Card} title="About" width=${width}><${Shown} of=${list} lines=${6}>${(l) => html`<${About} list=${l} runs=${runs.data ? runs.data.runs : none} nodes=${sum && sum.nodes} job=${job} span=${span} columns=${{ w12: 3, w8: 2 }[width]} />`}</${Shown}></${Card}>`} />
+        last=${(width) => html`<${Card} title="About" width=${width}><${Shown} of=${list} lines=${6}>${(l) => html`<${About} list=${l} whose=${whose} runs=${runs.data ? runs.data.runs : none} nodes=${sum && sum.nodes} job=${job} span=${span} columns=${{ w12: 3, w8: 2 }[width]} />`}</${Shown}></${Card}>`} />
       <${Card} title="Parts" flush width="w12" aside=${html`<${Segments} label="parts by" options=${[["node", "by node"], ["workload", "by workload"], ["container", "by container"]]} value=${by} choose=${(v) => put({ parts: v === "node" ? "" : v }, true)} />`}><${Parts} by=${by} where=${where} span=${span} /></${Card}>
       <${Card} title="All figures" note="in the range, from the ledger" flush width="w12" aside=${html`<button type="button" onClick=${() => save("/v1/usage", { by: "workload,node", where, ...ledger(span) }, "job.json")}>Download JSON</button>`}><${Shown} of=${used} lines=${8}>${() => html`<${Raw} sum=${sum} over=${used.data.averages_over_seconds} one=${one} />`}</${Shown}></${Card}></div>`;
 }

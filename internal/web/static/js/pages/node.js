@@ -1,7 +1,7 @@
 // Node: one machine, its use over time, and its jobs.
 import { html, useMemo } from "../../vendor/preact.mjs";
 import { get, instant, range } from "../api.js";
-import { ledger, steps, useSpan } from "../span.js";
+import { isNow, ledger, steps, useSpan } from "../span.js";
 import { resources, quote, divisions } from "../series.js";
 import { Starting, isStarting, usePresent } from "../starting.js";
 import { Card, Stat, Shown, Empty, Facts, Kind, Job, Segments, useData, useHere, partsOf } from "../ui.js";
@@ -14,16 +14,16 @@ import { grouped, text, shareOf, few, ago, exactly, when, time } from "../fmt.js
 import { jobColumns, jobFields, Sums } from "../amounts.js";
 import { put, go, jobAt, nodeAt, href, ranged } from "../route.js";
 
-function Now({ n, since, change = () => null }) {
+function Now({ n, since, span, change = () => null }) {
   const none = since ? "no data since " + when(since * 1000) : "not available";
-  const share = (p, unit) => (p ? `${text(shareOf(p.workloads + p.system, p.whole), "percent")} of ${text(p.whole, unit)}` : none);
+  const share = (p, unit) => (p ? `${text(shareOf(p.workloads + p.system, p.whole), "percent")} of ${text(unit === "cores" ? n.cpus || p.whole : p.whole, unit)}` : none);
   const stat = (title, p, unit, tile) => html`<${Stat} title=${title} v=${p && p.workloads + p.system} unit=${unit} quality=${p && p.quality} parts=${partsOf(p, unit)} below=${p ? html`<span>${share(p, unit)}</span><span>workloads ${text(p.workloads, unit)}</span><span>idle ${text(p.idle, unit)}</span>${change(tile, unit)}` : html`<span>${none}</span>${change(tile, unit)}`} />`;
   const flow = (title, f, a, b) => html`<${Stat} title=${title} v=${f && f.in + f.out} unit="rate" quality=${f && f.quality} below=${f ? html`<span>${a} ${text(f.in, "rate")}</span><span>${b} ${text(f.out, "rate")}</span>${change(title.toLowerCase(), "rate")}` : html`<span>${none}</span>${change(title.toLowerCase(), "rate")}`} />`;
   const e = n.power_watts;
   return html`<section class="card stats five" aria-label="now">${stat("CPU", n.cpu_cores, "cores", "cpu")}${stat("Memory", n.memory_bytes, "bytes", "memory")}
     <${Stat} title="Power" v=${e && e.whole} unit="watts" quality=${e && e.quality} off=${e && e.error} parts=${partsOf(e, "watts")} below=${e ? html`<span>active ${text(e.workloads + e.system, "watts")}</span><span>idle ${text(e.idle, "watts")}</span>${change("power", "watts")}` : html`<span>${none}</span>${change("power", "watts")}`} />
     ${flow("Disk", n.disk_bytes_per_second, "read", "written")}${flow("Network", n.network_bytes_per_second, "in", "out")}
-    ${n.cpu_cores && n.to && html`<p class="source small muted">Above: the latest reading, ${time(n.from)} – ${time(n.to)}. Charts: averages over time.</p>`}</section>`;
+    ${n.cpu_cores && n.to && html`<p class="source small muted">${span && !isNow(span) ? html`<b>Above: now, not in the chosen range:</b>` : "Above:"} the latest reading, ${time(n.from)} – ${time(n.to)}. Charts: averages over time.</p>`}</section>`;
 }
 
 // received asks how many bytes the machine received in the range, by the series of its charts; null where
@@ -98,7 +98,7 @@ export function Node({ path, nodes }) {
   if (starting) return html`${present.now && html`<${Now} n=${{ ...present.now.sum }} />`}<${Starting} nodes=${[known]} history=${present.history} />`;
   const blank = of.data && of.data.empty;
   return html`<div class="bar facts-line"><${State} of=${known.state} /><span class="muted">${known.cluster}</span><span class="muted">${few(known.cpus, "CPU")}</span><span class="muted" title=${known.booked_through ? exactly(known.booked_through) : ""}>${known.booked_through ? "last data " + ago(known.booked_through) : "no data yet"}</span><code class="muted small">${known.node}</code></div>
-    ${!blank && html`<${Stopped} nodes=${[known]} span=${span} />`}<${Shown} of=${now} height=${124}>${(n) => html`<${Now} n=${n} since=${!n.cpu_cores && stopped([known])} change=${change} />`}</${Shown}>
+    ${!blank && html`<${Stopped} nodes=${[known]} span=${span} />`}<${Shown} of=${now} height=${124}>${(n) => html`<${Now} n=${n} span=${span} since=${!n.cpu_cores && stopped([known])} change=${change} />`}</${Shown}>
     <div class="bar"><${Segments} label="stack by" options=${[["", "jobs"], ["users", "users"], ["parts", "parts"]]} value=${by} choose=${(v) => put({ by: v })} />
       <label class="check"><input type="checkbox" checked=${idle} onChange=${(e) => put({ idle: e.target.checked ? "1" : "" }, true)} /> show idle</label>
       <label class="check"><input type="checkbox" checked=${query.compare === "1"} onChange=${(e) => put({ compare: e.target.checked ? "1" : "" }, true)} /> compare with the previous period</label></div>

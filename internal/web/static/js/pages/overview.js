@@ -1,7 +1,7 @@
 // Overview: the use of all machines, now and over the range, and the largest users.
 import { html, useMemo } from "../../vendor/preact.mjs";
 import { get } from "../api.js";
-import { ledger, steps, useSpan } from "../span.js";
+import { isNow, ledger, steps, useSpan } from "../span.js";
 import { resources, divisions } from "../series.js";
 import { Starting, isStarting, isNew, usePresent } from "../starting.js";
 import { Card, Stat, Shown, Empty, Figure, Kind, Job, Segments, useData, useHere, partsOf } from "../ui.js";
@@ -21,7 +21,7 @@ export function upToDate({ states }) {
 }
 
 // Now is the present use of all machines.
-function Now({ now, nodes, change = () => null }) {
+function Now({ now, nodes, span, change = () => null }) {
   const s = now.sum, share = (p) => (p && p.whole > 0 ? text(shareOf(p.workloads + p.system, p.whole), "percent") + " of " : "");
   const flow = (f) => f && f.in + f.out, at = now.measured === 0 && stopped(nodes), none = at ? "no data since " + when(at * 1000) : "not available";
   return html`<section class="card stats six" aria-label="now">
@@ -32,7 +32,7 @@ function Now({ now, nodes, change = () => null }) {
     <${Stat} title="Network" v=${flow(s.network_bytes_per_second)} unit="rate" quality=${s.network_bytes_per_second && s.network_bytes_per_second.quality} below=${html`${s.network_bytes_per_second ? html`<span>in ${text(s.network_bytes_per_second.in, "rate")}</span><span>out ${text(s.network_bytes_per_second.out, "rate")}</span>` : html`<span>${none}</span>`}${change("network", "rate")}`} />
     <div class="stat"><h3>${nodes.length === 1 ? "Machine" : "Nodes up to date"}</h3><div class="value">${nodes.length === 1 ? html`<a class="plain" href=${nodeAt(nodes[0].name)}>${nodes[0].name}</a>` : upToDate(now)}</div>
       <div class="below"><span title="workloads that used something in the latest window">${few(s.workloads, "active workload")}</span>${Object.entries(now.states).filter(([k]) => k !== "live" && !nodes.every((n) => isNew(n))).map(([k, n]) => html`<span class=${"tag " + ({ silent: "bad", behind: "warn" }[k] || "")}>${grouped(n)} ${k}</span>`)}</div></div>
-    ${now.measured > 0 && latest(nodes) > 0 && html`<p class="source small muted">Above: the latest reading${nodes.length > 1 ? " of each machine" : ""}, up to ${time(latest(nodes) * 1000)}. Charts: averages over time.</p>`}
+    ${now.measured > 0 && latest(nodes) > 0 && html`<p class="source small muted">${span && !isNow(span) ? html`<b>Above: now, not in the chosen range:</b>` : "Above:"} the latest reading${nodes.length > 1 ? " of each machine" : ""}, up to ${time(latest(nodes) * 1000)}. Charts: averages over time.</p>`}
   </section>`;
 }
 
@@ -96,7 +96,7 @@ mete-agent --server URL --token-file FILE</pre></${Empty}></section>`;
   const cells = several && live.data && html`<${Card} title="Nodes" note="CPU in use" width=${large ? "w12" : ""} aside=${html`<a href="/nodes">All nodes</a>`}><${Fleet} nodes=${live.data.nodes || []} /></${Card}>`;
   const wrong = problemsOf({ nodes, gaps: gaps.data || [], alerts });
   const active = nodes.filter((n) => n.state !== "revoked"), blank = of.data && of.data.empty;
-  return html`${!blank && html`<${Stopped} nodes=${active} span=${span} />`}<${Shown} of=${now} height=${124}>${(d) => html`<${Now} now=${d} nodes=${nodes} change=${change} />`}</${Shown}>
+  return html`${!blank && html`<${Stopped} nodes=${active} span=${span} />`}<${Shown} of=${now} height=${124}>${(d) => html`<${Now} now=${d} nodes=${nodes} span=${span} change=${change} />`}</${Shown}>
     ${wrong.length > 0 && html`<${Card} title="Attention"><ul class=${"attention" + (wrong.length > 1 ? " two" : "")}>${wrong}</ul></${Card}>`}
     <div class="bar"><${Segments} label="stack by" options=${choices} value=${by} choose=${(v) => put({ by: v })} />
       <label class="check"><input type="checkbox" checked=${idle} onChange=${(e) => put({ idle: e.target.checked ? "1" : "" }, true)} /> show idle</label>
