@@ -369,6 +369,7 @@ func TestNodesInChromium(t *testing.T) {
 	u.sees("the parts of the chart of power that are not stacked", `/^without idle, [\d.]+ k?W$/.test(document.querySelector('[aria-label^="Power"] .note, .card:has([aria-label^="Power: "]) .note')?.innerText) && document.querySelector(".bandkey")?.innerText === "possible error"`)
 	u.sees("the same sum as page Nodes", fmt.Sprintf(`[...document.querySelectorAll("section[aria-label=now] .stat")].find((s) => s.innerText.startsWith("Power")).querySelector(".value").innerText.trim() === %s`, quote(sum)))
 	u.sees("the quality and error of the balance", `[...document.querySelectorAll('[aria-label="Balance"] li')].some((li) => /^Energy\s.*±/.test(li.innerText) && li.querySelector(".quality.apportioned"))`)
+	u.sees("what is absent from the balance as absent", `/system –$/.test([...document.querySelectorAll('[aria-label="Balance"] li')].find((li) => li.innerText.startsWith("Disk read")).innerText.trim())`)
 	picture(t, ctx, "nodes-overview")
 }
 

@@ -8,14 +8,18 @@ import { put } from "./route.js";
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// A workload has one color for as long as the page is open.
+// A workload has one color on all pages for as long as they are open: the n-th of ten.
 const tones = new Map();
+export function toneNumber(key) {
+  if (!tones.has(key)) tones.set(key, (tones.size % 10) + 1);
+  return tones.get(key);
+}
+
 function toneOf(s, i) {
   if (s.tone) return css("--c-" + s.tone);
   if (s.like !== undefined) i = s.like;
   if (!s.key) return css("--c" + ((i % 10) + 1));
-  if (!tones.has(s.key)) tones.set(s.key, (tones.size % 10) + 1);
-  return css("--c" + tones.get(s.key));
+  return css("--c" + toneNumber(s.key));
 }
 
 // axis are the times of a span at which series of [time, value] pairs have values, one

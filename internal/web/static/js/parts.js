@@ -163,7 +163,7 @@ export function Whole({ used }) {
   if (rows.length === 0) return html`<${Empty} title="No data in this range" />`;
   return html`<ul class="wholes">${rows.map((r) => html`<li><div class="row"><b>${r.name}</b><span class="muted"><${Figure} v=${r.whole} unit=${r.unit} quality=${r.quality} off=${r.error} /></span><span class=${"tag " + (r.off === 0 ? "good" : "bad")} title=${r.off === 0 ? "workloads + system + idle = total" : "the parts do not sum to the total. This is a bug, please report it"}>${r.off === 0 ? "adds up" : "off by " + text(r.off, r.unit)}</span></div>
     <${Bar} parts=${[["workloads", "var(--accent)"], ["system", "var(--c-system)"], ["idle", "transparent"]].map(([p, color]) => ({ share: r.parts[p] / r.whole, color, title: `${p} ${text(r.parts[p], r.unit)}, ${text(shareOf(r.parts[p], r.whole), "percent")}` }))} />
-    <div class="row small muted num">${["workloads", "system", "idle"].map((p) => { const s = r.off === 0 && !r.absent.includes(p) ? shareOf(r.parts[p], r.whole) : null; return html`<span title=${s !== null ? null : r.off === 0 ? "absent: not measured here" : inconsistent}>${p} ${text(s, "percent")}</span>`; })}</div></li>`)}</ul>`;
+    <div class="row small muted num">${["workloads", "system", ...(/^Disk/.test(r.name) ? [] : ["idle"])].map((p) => { const s = r.off === 0 && !r.absent.includes(p) ? shareOf(r.parts[p], r.whole) : null; return html`<span title=${s !== null ? null : r.off === 0 ? "absent: not measured here" : inconsistent}>${p} ${text(s, "percent")}</span>`; })}</div></li>`)}</ul>`;
 }
 
 // Gaps lists times for which data is missing or incomplete.

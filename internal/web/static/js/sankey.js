@@ -2,10 +2,11 @@
 import { html, useEffect, useRef, useState } from "../vendor/preact.mjs";
 import { Skeleton, Empty } from "./ui.js";
 import { text, brief } from "./fmt.js";
+import { toneNumber } from "./chart.js";
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// Sankey draws nodes { id, name, depth, tone, value } and links { from, to, value,
+// Sankey draws nodes { id, key, name, depth, tone, value } and links { from, to, value,
 // off }. Tooltips are drawn on the canvas: no text becomes an element.
 export function Sankey({ nodes, links, unit, height, theme, pick, narrow }) {
   const box = useRef(), chart = useRef(), [echarts, load] = useState(null);
@@ -46,15 +47,8 @@ function option(nodes, links, unit, narrow) {
       type: "sankey", left: 8, right: narrow ? column + 6 : 244, top: 8, bottom: narrow ? 22 : 8, nodeWidth: 12, nodeGap: narrow ? 26 : 13, nodeAlign: "left", draggable: false, layoutIterations: 48,
       emphasis: { focus: "trajectory" }, lineStyle: { color: "source", opacity: 0.28, curveness: 0.5 },
       label: { color: ink, fontSize: 12, width: column, overflow: "truncate", formatter: ({ data }) => `{n|${brief(data.text, narrow ? Math.floor(column / 6.5) : 22)}}${narrow ? "\n" : ""}{v|${narrow ? "" : "  "}${text(data.sum, unit)}${marks[data.quality] || ""}}`, rich: { n: { color: ink, fontSize: 12, lineHeight: 15, ...around }, v: { color: muted, fontSize: 11, lineHeight: 14, ...around } } },
-      data: nodes.map((n) => ({ id: n.id, name: n.id, depth: n.depth, ...(all > 0 && all < gaps.length ? { localX: at(n.depth) } : {}), ...(gaps[n.depth] < 1 ? { label: { width: column * 0.7 } } : {}), text: n.name, sum: n.value, off: n.off, quality: n.quality, itemStyle: { color: n.tone ? css(n.tone) : css("--c" + toneOf(n.id)), borderWidth: 0 } })),
+      data: nodes.map((n) => ({ id: n.id, name: n.id, depth: n.depth, ...(all > 0 && all < gaps.length ? { localX: at(n.depth) } : {}), ...(gaps[n.depth] < 1 ? { label: { width: column * 0.7 } } : {}), text: n.name, sum: n.value, off: n.off, quality: n.quality, itemStyle: { color: n.tone ? css(n.tone) : css("--c" + toneNumber(n.key || n.id)), borderWidth: 0 } })),
       links: links.map((l) => ({ source: l.from, target: l.to, value: l.value, off: l.off, quality: l.quality })),
     }],
   };
-}
-
-// A node has one color for as long as the page is open, and the first ten have different ones.
-const tones = new Map();
-function toneOf(id) {
-  if (!tones.has(id)) tones.set(id, (tones.size % 10) + 1);
-  return tones.get(id);
 }

@@ -95,12 +95,13 @@ function Who({ e, close }) {
   return html`<${Dialog} title=${e.rule + ", from " + when(e.from * 1000)} close=${close} wide><${Shown} of=${data} lines=${5}>${(rows) => html`<${Table} columns=${list} rows=${rows} id=${(a) => idOf(a) + a.from} name="who" label="alerts" />`}</${Shown}></${Dialog}>`;
 }
 
-// History lists when the rules fired in the range, from the series that their evaluation records.
-function History({ q }) {
+// History lists when the rules fired in the range, from the series that their evaluation records. It is asked for
+// again when the number of firing alerts changes.
+function History({ q, firing }) {
   const span = useSpan(useHere().query), window = windowOf(span.step), narrow = useNarrow();
   const [shown, show] = useState(null);
   const data = useData(async (signal) => (await range(`count by (alertname, severity) (${seen("", window)})`, span, signal))
-    .flatMap((s) => episodes(s.values.map(([t, v]) => [Number(t), v]), span.step, window, span.to).map((e) => ({ rule: s.metric.alertname, severity: s.metric.severity || "", ...e }))), [span.from, span.to]);
+    .flatMap((s) => episodes(s.values.map(([t, v]) => [Number(t), v]), span.step, window, span.to).map((e) => ({ rule: s.metric.alertname, severity: s.metric.severity || "", ...e }))), [span.from, span.to, firing]);
   const list = [
     { key: "rule", title: "Alert", class: "name", width: "15rem", value: (e) => e.rule, cell: (e) => html`<button type="button" class="plain" onClick=${() => show(e)}>${e.rule}</button>` },
     { key: "severity", title: "Severity", width: "7rem", value: (e) => e.severity, cell: (e) => html`<span class=${severe(e.severity)}>${e.severity}</span>` },
@@ -179,6 +180,6 @@ export function Alerts() {
     return html`<${Card} title="Firing and pending" note=${wanted.length ? (filtered ? grouped(passing.length) + " of " : "") + few(wanted.length, "alert") + ", " + few(byRule(wanted).length, "rule") : ""} aside=${html`<div class="bar">${(clusters.length > 1 || query.cluster) && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}${(severities.length > 1 || query.severity) && html`<${Select} name="severity" label="Severity" all="all" options=${severities} />`}<${Search} placeholder="Filter alerts and rules" /></div>`}>
         ${shown.length === 0 ? html`<${Nothing} filtered=${filtered} />` : html`<ul class="alerts">${shown.map((g) => html`<${Group} key=${g.rule + g.state + g.severity} g=${g} open=${query.open === g.rule} query=${queries.get(g.rule)} />`)}</ul>`}
         <${Heartbeat} rules=${groups.flatMap((g) => g.rules).filter((r) => r.type === "alerting" && isHeartbeat(r))} /></${Card}>
-      ${silences.length > 0 && html`<${Silences} list=${silences} />`}<${History} q=${q} /><${Rules} groups=${groups} q=${q} show=${show} />`;
+      ${silences.length > 0 && html`<${Silences} list=${silences} />`}<${History} q=${q} firing=${wanted.filter((a) => a.state === "firing").length} /><${Rules} groups=${groups} q=${q} show=${show} />`;
   }}</${Shown}>`;
 }

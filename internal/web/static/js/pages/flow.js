@@ -21,7 +21,7 @@ export function flowOf(rows, most = { node: 10, job: 18 }, narrow = false) {
   const topNodes = new Set(sums((r) => r.node).slice(0, most.node)), topJobs = new Set(sums((r) => r.group + "\u0000" + r.job).filter((k) => k.split("\u0000")[1] && !(k.split("\u0000")[1] in residual)).slice(0, most.job));
   const several = !narrow && new Set(rows.map((r) => r.node)).size > 1;
   const add = (map, key, one, r) => { const n = map.get(key) || { ...one, value: 0, off: 0, quality: "" }; n.value += r.value; n.off += r.off; n.quality = worst([n.quality, r.quality]); map.set(key, n); };
-  const at = (id, name, depth, tone, r, link = "") => { add(nodes, id, { id, name, depth, tone, link }, r); return id; };
+  const at = (id, name, depth, tone, r, link = "", key = "") => { add(nodes, id, { id, key, name, depth, tone, link }, r); return id; };
   const flow = (from, to, r) => add(links, from + "\u0001" + to, { from, to }, r);
   for (const r of rows) {
     if (!(r.value > 0)) continue;
@@ -35,7 +35,7 @@ export function flowOf(rows, most = { node: 10, job: 18 }, narrow = false) {
       way.push(at("group " + r.group, r.group, depth, "", r));
       if (!r.job && !r.small) { for (let i = 1; i < way.length; i++) flow(way[i - 1], way[i], r); continue; }
       const top = topJobs.has(r.group + "\u0000" + r.job);
-      way.push(at("job " + r.group + " " + (top ? r.job : ""), top ? r.job : "other jobs", depth + 1, top ? "" : "--c-rest", r, top ? jobAt(r.job) : ""));
+      way.push(at("job " + r.group + " " + (top ? r.job : ""), top ? r.job : "other jobs", depth + 1, top ? "" : "--c-rest", r, top ? jobAt(r.job) : "", top ? "job " + r.job : ""));
     }
     for (let i = 1; i < way.length; i++) flow(way[i - 1], way[i], r);
   }
