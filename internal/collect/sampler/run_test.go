@@ -105,6 +105,7 @@ func TestRequestEnd(t *testing.T) {
 		})
 		stop := running(t, s, nil, func(*usage.Window) { closed++ })
 		time.Sleep(500 * time.Millisecond)
+		synctest.Wait()
 		if len(calls) != 1 || calls[0] != nil {
 			t.Errorf("calls %q, want one for the first tick", calls)
 		}
@@ -121,6 +122,7 @@ func TestRequestEnd(t *testing.T) {
 			}
 		})
 		both.Wait()
+		synctest.Wait()
 		fail = nil
 		if err := s.RequestEnd(t.Context(), "b"); err != nil {
 			t.Error(err)
