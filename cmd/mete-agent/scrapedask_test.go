@@ -228,7 +228,7 @@ func (b *both) checkBounds(query string, at int64) {
 		mete, stock = ranked(mete), ranked(stock)
 	}
 	for k, v := range mete {
-		if w := stock[k]; (v != 0 || w != 0) && !math.IsNaN(v) && !math.IsNaN(w) {
+		if w := stock[k]; (v != 0 || w != 0) && !math.IsNaN(v) && !math.IsNaN(w) && !math.IsInf(v, 0) && !math.IsInf(w, 0) {
 			b.off = append(b.off, math.Abs(v-w)/max(math.Abs(v), math.Abs(w)))
 		}
 	}

@@ -201,7 +201,7 @@ func (r *rig) boot() {
 	began := time.Now()
 	r.vm, err = qemu.Boot(r.t.Context(), qemu.Config{
 		Name: name, UUID: uuid, CPUs: 1, Memory: 320, Kernel: r.kernel, Init: bin("init"), Network: true,
-		Files: map[string]string{"/bin/mete-agent": bin("mete-agent"), "/bin/peer": bin("peer"), "/bin/load": bin("load")},
+		Files: map[string]string{"/bin/mete-agent": bin("mete-agent"), "/bin/peer": bin("peer"), "/bin/load": bin("loadgen")},
 		Shares: []qemu.Share{
 			{Dir: filepath.Join(r.dir, "shares", name), Guest: "/var/scaphandre", ReadOnly: true},
 			{Dir: filepath.Join(r.dir, "back"), Guest: "/back"},
