@@ -404,6 +404,7 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
   const isolate = (n) => { if (seen.length === 1 && seen[0].name === n) choose([], []); else choose([n], []); };
   const keyed = (e, n) => { if (e.key === "Enter" && (e.altKey || e.shiftKey)) { e.preventDefault(); isolate(n); } };
   const clicked = (e, n) => { if (e.altKey || e.shiftKey) isolate(n); else if (e.detail < 2) { alone.current = seen.length === 1 ? seen[0].name : ""; toggle(n); } else if (e.detail === 2) { if (alone.current === n) choose([], []); else choose([n], []); } };
+  const at = latestAt(), ended = (s) => { const row = rows[seen.indexOf(s)]; return Boolean(row) && !known(row[at]); };
   const says = (label || "chart") + ": " + series.slice(0, 12).map((s) => s.name + " " + text(latestOf(s.values.map(([, v]) => (known(v) ? Number(v) : null))), unit)).join(", ");
   const file = (label || "chart").toLowerCase().replace(/\W+/g, "-");
   const menu = [["Download CSV", () => saveText(csvOf(now.current), "text/csv", file + ".csv")], ["Download PNG", () => pictureOf(plot.current, now.current, (blob) => saveText(blob, "", file + ".png"))], ["Copy link", () => copy(location.href)]];
@@ -415,7 +416,7 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
     ${legend && (series.length > 1 || legend === "always") && html`<div class=${"legend" + (full && series.length > many ? " many" : "")} ref=${keys}>${(few ? series.slice(0, fewNames) : series).map((s, i) => {
       const button = html`<button type="button" key=${s.name} aria-pressed=${hides(s.name) ? "false" : "true"} onClick=${(e) => clicked(e, s.name)} onKeyDown=${(e) => keyed(e, s.name)} title=${(s.title || s.name) + " (double click or Alt+Enter: this one alone)"}>
       <i style=${{ background: toneOf(s, i) }}></i><span>${full ? s.name : brief(s.name)}</span><b data-name=${s.name} ref=${born.current}></b></button>`;
-      return full ? html`<span class="key" key=${s.name}>${button}${s.off && html`<span class="off num" title="possible error, either way">± ${s.off}</span>`}<${Quality} of=${s.quality} />${s.link && html`<a href=${s.link.href} title=${s.link.title} aria-label=${s.link.title}>›</a>`}</span>` : button;
+      return full ? html`<span class="key" key=${s.name}>${button}${s.off && !ended(s) && html`<span class="off num" title="possible error, either way">± ${s.off}</span>`}<${Quality} of=${s.quality} />${s.link && html`<a href=${s.link.href} title=${s.link.title} aria-label=${s.link.title}>›</a>`}</span>` : button;
     })}${few && html`<button type="button" class="more" onClick=${() => showAll(true)}>+${series.length - fewNames} more</button>`}<span class="at muted num"></span>${band && html`<span class="bandkey"><i></i>possible error</span>`}</div>`}</figure>`;
 }
 

@@ -125,6 +125,12 @@ const qualityAt = (of, field, t) => { const i = of.buckets.findIndex((b) => t >=
 // endOf is the end of the latest data of stacks: averages over time have values for some time after it.
 const endOf = (of) => { const i = of.kinds.findLastIndex((a) => a && a.groups.length > 0); return i < 0 ? Infinity : of.buckets[i].to; };
 
+// until are the values up to an end. Of a machine that has just begun it is the first one after it, at that time.
+function until(values, end) {
+  const kept = values.filter(([t]) => Number(t) <= end);
+  return kept.length > 0 || values.length === 0 ? kept : [[Math.floor(end), values[0][1]]];
+}
+
 // moved is the n-th series of the range before as a dashed line of this one, so many seconds later.
 const moved = (s, n, shift) => ({ name: s.name + ", previous period", like: n, over: true, dash: [6, 4], values: s.values.map(([t, v]) => [Number(t) + shift, v]) });
 
@@ -137,7 +143,7 @@ export function Flows({ title, name, match = "", nodes = 1, of, names, span, pre
     const known = of.data && !of.data.empty && of.data.kinds ? of.data : null;
     if (!data.data) return [];
     if (data.data.length === 0) return known ? [...traffic(known, names), ...(previous && !previous.empty ? traffic(previous, names).map((s, n) => laid(moved(s, n, shift), previous, known, shift)) : [])] : [];
-    const fields = Object.fromEntries(names), own = data.data.map((s) => ({ ...s, values: s.values.filter(([t]) => !known || Number(t) <= endOf(known)).map(([t, v]) => [t, v, known ? qualityAt(known, fields[s.name], Number(t)) : ""]) })).filter((s) => s.values.length > 0);
+    const fields = Object.fromEntries(names), own = data.data.map((s) => ({ ...s, values: (known ? until(s.values, endOf(known)) : s.values).map(([t, v]) => [t, v, known ? qualityAt(known, fields[s.name], Number(t)) : ""]) })).filter((s) => s.values.length > 0);
     if (own.length === 0) return [];
     return [...own, ...(compare && past.data ? past.data.map((s, n) => moved(s, n, shift)) : [])];
   }, [of.data, data.data, past.data, previous, compare]);
@@ -156,7 +162,7 @@ const summed = [["CPU", "cpu_seconds", "seconds"], ["Memory", "memory_byte_secon
 export function Whole({ used }) {
   const of = (kind, f) => used.groups.filter((g) => (kind ? g.kind === kind : g.kind !== "idle" && g.kind !== "system")).reduce((a, g) => a + Number(g[f] || 0), 0);
   const rows = summed.filter(([, f]) => used.whole && used.whole[f] !== null && Number(used.whole[f]) > 0).map(([name, f, unit]) => {
-    const whole = Number(used.whole[f]), parts = { workloads: of("", f), system: of("system", f), idle: of("idle", f) }, absent = used.groups.filter((g) => (g.kind === "system" || g.kind === "idle") && !known(g[f])).map((g) => g.kind);
+    const whole = Number(used.whole[f]), parts = { workloads: of("", f), system: of("system", f), idle: of("idle", f) }, absent = ["workloads", "system", "idle"].filter((p) => { const list = used.groups.filter((g) => (g.kind === "system" || g.kind === "idle" ? g.kind : "workloads") === p); return list.length > 0 && list.every((g) => !known(g[f])); });
     const off = Number(used.total[f]) - whole;
     return { name, unit, whole, parts, absent, off: Math.abs(off) <= 1e-9 * whole ? 0 : off, quality: used.total.quality[f], error: f === "energy_joules" ? used.total.energy_error_joules : null };
   });

@@ -38,7 +38,7 @@ function option(nodes, links, unit, narrow) {
   const all = gaps.reduce((a, g) => a + g, 0), at = (d) => gaps.slice(0, d).reduce((a, g) => a + g, 0) / all, ground = css("--card") + "cc";
   const around = { backgroundColor: ground, borderRadius: 2, textBorderColor: css("--card"), textBorderWidth: 3 }; // flows may pass behind the text
   return {
-    animation: !matchMedia("(prefers-reduced-motion: reduce)").matches, animationDuration: 350, textStyle: { fontFamily: css("--sans") },
+    animation: false, textStyle: { fontFamily: css("--sans") },
     tooltip: {
       renderMode: "richText", backgroundColor: css("--raised"), borderColor: css("--line"), textStyle: { color: ink, fontSize: 12 }, confine: true,
       formatter: ({ dataType, data }) => { const v = dataType === "edge" ? data.value : data.sum; return `${dataType === "edge" ? label(nodes, data.source) + " → " + label(nodes, data.target) : data.text}\n${text(v, unit)}${unit === "joules" ? "  ± " + text(data.off, unit, v) : ""}  ${data.quality}`; },
