@@ -15,13 +15,11 @@ import (
 
 // labelsScript names labels of time axes that are cut or touch the next one, and values beyond the axis, which
 // no axis of values counts. It reports how many labels it looked at.
-const labelsScript = `(async () => {
-	const uPlot = (await import(document.querySelector("script[type=module]").src.replace("js/app.js", "vendor/uplot.mjs"))).default;
-	await new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(r)));
+const labelsScript = `(async () => {` + drawnScript + `
 	const wrong = [];
 	let seen = 0;
-	for (const u of uPlot.sync("time").plots.filter((u) => u.root.isConnected)) {
-		const axis = u.axes[0], c = u.ctx, title = u.root.closest(".card").querySelector("h2").innerText.trim();
+	for (const u of plots) {
+		const axis = u.axes[0], c = u.ctx, title = titled(u);
 		c.save();
 		c.font = axis.font[0];
 		let last = -Infinity;
@@ -85,7 +83,7 @@ func TestPickInChromium(t *testing.T) {
 	f := fleet.Open(t, fleet.Config{Nodes: 3, Each: 6, Tame: true})
 	ctx := browser(t)
 	u := signIn(t, ctx, f, 1440, 900, "/?range=15m")
-	u.sees("charts", `document.querySelectorAll(".uplot canvas").length >= 4 && !document.querySelector(".skeleton")`)
+	u.seesCharts()
 	type place struct {
 		Name string
 		X, Y float64
@@ -107,9 +105,8 @@ func TestPickInChromium(t *testing.T) {
 
 // areaScript finds the middle of the highest area of the first chart that has a job of its own, at the
 // middle of its times.
-const areaScript = `(async () => {
-	const uPlot = (await import(document.querySelector("script[type=module]").src.replace("js/app.js", "vendor/uplot.mjs"))).default;
-	const u = uPlot.sync("time").plots.find((u) => u.root.isConnected && u.root.closest(".card").querySelector("h2").innerText.trim() === "CPU"), none = { Name: "", X: 0, Y: 0 };
+const areaScript = `(async () => {` + drawnScript + `
+	const u = plots.find((u) => titled(u) === "CPU"), none = { Name: "", X: 0, Y: 0 };
 	if (!u) return none;
 	u.root.scrollIntoView({ block: "center" });
 	await new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(r)));

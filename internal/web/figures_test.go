@@ -435,7 +435,7 @@ func TestPageFigures(t *testing.T) {
 	if evaluate[bool](u, `document.querySelector("#token") !== null`) {
 		u.writes("#token", hard.Viewer+"\r")
 	}
-	u.sees("charts", `document.querySelectorAll(".uplot canvas").length >= 4 && !document.querySelector(".skeleton")`)
+	u.seesCharts()
 	u.sees("requests that fail", `(window.reached = window.fetch, window.fetch = () => Promise.reject(new TypeError("down")), true)`)
 	u.sees("one notice", `document.querySelector("#down") !== null && document.querySelectorAll("[role=alert]:not(:empty)").length === 1 && document.querySelectorAll(".uplot canvas").length >= 4`)
 	u.sees("requests that succeed", `(window.fetch = window.reached, true)`)

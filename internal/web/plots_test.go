@@ -63,13 +63,18 @@ func (u *user) settles(url string) {
 	u.sees(url+" settled", `window.waiting === 0 && performance.now() - window.answered > 150 && !document.querySelector(".skeleton")`)
 }
 
-// plotsScript reads the plots of the page from the library that draws them.
-const plotsScript = `(async () => {
+// drawnScript begins a script that looks at the plots of the page: with plots, and titled, the title of one.
+const drawnScript = `
 	const uPlot = (await import(document.querySelector("script[type=module]").src.replace("js/app.js", "vendor/uplot.mjs"))).default;
 	await new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(r)));
-	return JSON.stringify(uPlot.sync("time").plots.filter((u) => u.root.isConnected).map((u) => {
+	const plots = uPlot.sync("time").plots.filter((u) => u.root.isConnected), titled = (u) => u.root.closest(".card").querySelector("h2").innerText.trim();
+`
+
+// plotsScript reads the plots of the page from the library that draws them.
+const plotsScript = `(async () => {` + drawnScript + `
+	return JSON.stringify(plots.map((u) => {
 		const x = u.data[0], bars = x.length > 0 && x.length % 2 === 0 && Math.abs(x[1] % 1 - 0.999) < 1e-5, wide = bars ? 2 : 1;
-		const out = { Title: u.root.closest(".card").querySelector("h2").innerText.trim(), Bars: [], Series: [] };
+		const out = { Title: titled(u), Bars: [], Series: [] };
 		for (let i = 0; i < x.length; i += wide) out.Bars.push({ From: x[i], To: bars ? Math.round(x[i + 1] * 1000 + 1) / 1000 : x[i] });
 		const canvas = u.ctx.canvas, pixels = u.ctx.getImageData(0, 0, canvas.width, canvas.height).data;
 		const at = (px, py) => { const i = 4 * (Math.round(py) * canvas.width + Math.round(px)); return pixels.slice(i, i + 4); };

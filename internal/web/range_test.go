@@ -161,7 +161,7 @@ func TestRangeInChromium(t *testing.T) {
 	f := fleet.Open(t, fleet.Config{Nodes: 3, Each: 4, Tame: true})
 	ctx := browser(t)
 	u := signIn(t, ctx, f, 1440, 900, "/?range=15m")
-	u.sees("charts", `document.querySelectorAll(".uplot canvas").length >= 4 && !document.querySelector(".skeleton")`)
+	u.seesCharts()
 	const open = `document.querySelector("#range:popover-open") !== null`
 
 	// By keys alone: d opens, what is wrong is named and has the focus, Enter applies.
@@ -238,7 +238,7 @@ func TestMovedRangeInChromium(t *testing.T) {
 	f := fleet.Open(t, fleet.Config{Nodes: 3, Each: 4, Tame: true})
 	ctx := browser(t)
 	u := signIn(t, ctx, f, 1440, 900, "/?range=15m")
-	u.sees("charts", `document.querySelectorAll(".uplot canvas").length >= 4 && !document.querySelector(".skeleton")`)
+	u.seesCharts()
 	const ends = `const q = new URLSearchParams(location.search), from = Number(q.get("from")), to = Number(q.get("to")), now = Date.now() / 1000;`
 	is := func(what, condition string) {
 		t.Helper()
@@ -264,7 +264,7 @@ func TestMovedRangeInChromium(t *testing.T) {
 	is("the range before", `location.search === "?range=15m"`)
 	u.clicks(`button[aria-label="zoom out: twice the range"]`)
 	is("a longer range that moves", `location.search === "?range=30m" && document.querySelector("#range-open").innerText.trim() === "last 30m"`)
-	u.sees("charts", `document.querySelectorAll(".uplot canvas").length >= 4 && !document.querySelector(".skeleton")`)
+	u.seesCharts()
 	testkit.Eventually(t, "a double click on a chart doubles the range", func() bool {
 		box, err := chromedp.Run(ctx, chromedp.Evaluate[[]float64](`(() => { const r = document.querySelector(".u-over").getBoundingClientRect(); return [r.left + r.width / 2, r.bottom - 5]; })()`))
 		if err != nil {
@@ -286,7 +286,7 @@ func TestRefreshInChromium(t *testing.T) {
 	f := fleet.Open(t, fleet.Config{Nodes: 3, Each: 4, Tame: true})
 	ctx := browser(t)
 	u := signIn(t, ctx, f, 1440, 900, "/?range=15m")
-	u.sees("charts", `document.querySelectorAll(".uplot canvas").length >= 4 && !document.querySelector(".skeleton")`)
+	u.seesCharts()
 	const age = `document.querySelector(".fresh .num").innerText`
 	u.sees("an age that counts", `/^[1-9]\d* s ago$/.test(`+age+`)`)
 	u.sees("requests that are counted", `(window.asked = [], window.real = window.fetch, window.fetch = (path, more) => { window.asked.push(path); return window.real(path, more); }, true)`)
@@ -331,7 +331,7 @@ func TestLegendInChromium(t *testing.T) {
 	f := fleet.Open(t, fleet.Config{Nodes: 3, Each: 4, Tame: true})
 	ctx := browser(t)
 	u := signIn(t, ctx, f, 1440, 900, "/?range=15m")
-	u.sees("charts", `document.querySelectorAll(".uplot canvas").length >= 4 && !document.querySelector(".skeleton")`)
+	u.seesCharts()
 	const shown = `[...document.querySelectorAll('.chart:has([aria-label="save CPU"]) .legend button[aria-pressed=true]')].map((b) => b.querySelector("b").dataset.name)`
 	const second = `.chart:has([aria-label="save CPU"]) .legend button:nth-of-type(2)`
 	name, err := chromedp.Run(ctx, chromedp.Evaluate[string](`document.querySelector('`+second+` b').dataset.name`))
@@ -389,7 +389,7 @@ func TestCompareInChromium(t *testing.T) {
 	now := time.Now().Truncate(time.Minute)
 	from, to := now.Add(-12*time.Minute).Unix(), now.Add(-2*time.Minute).Unix()
 	u := signIn(t, ctx, f, 1440, 900, fmt.Sprintf("/job?job=postgres-main&from=%d&to=%d", from, to))
-	u.sees("charts", `document.querySelectorAll(".uplot canvas").length >= 4 && !document.querySelector(".skeleton")`)
+	u.seesCharts()
 	u.sees("no change", `document.querySelector(".change") === null`)
 	u.sees("the choice", `(() => { const c = [...document.querySelectorAll("label.check")].find((l) => l.innerText.includes("previous period")); c.querySelector("input").click(); return true; })()`)
 	u.sees("it in the address", `location.search.includes("compare=1")`)

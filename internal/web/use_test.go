@@ -50,6 +50,12 @@ func (u *user) newTab(url string) *user {
 	return tab
 }
 
+// seesCharts waits for the charts of a page.
+func (u *user) seesCharts() {
+	u.t.Helper()
+	u.sees("charts", `document.querySelectorAll(".uplot canvas").length >= 4 && !document.querySelector(".skeleton")`)
+}
+
 // does runs steps that return nothing.
 func (u *user) does(steps ...chromedp.Action[chromedp.Void]) {
 	u.t.Helper()
@@ -113,7 +119,7 @@ func TestUse(t *testing.T) {
 	u := signIn(t, ctx, f, 1440, 900, "/?range=15m")
 	u.sees("the page", `document.querySelector("#main") !== null`)
 	console.take() // the missing token
-	u.sees("charts", `document.querySelectorAll(".uplot canvas").length >= 4 && !document.querySelector(".skeleton")`)
+	u.seesCharts()
 
 	// A chart shows the value under the mouse, and dragging zooms.
 	over := `(() => { const r = document.querySelector(".u-over").getBoundingClientRect(); return [r.left, r.top, r.width, r.height]; })()`

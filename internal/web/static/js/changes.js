@@ -19,15 +19,19 @@ export const isMeasured = (a) => Number(a.averages_over_seconds) * 1000 >= 0.9 *
 const tiles = { cpu: [["cpu_seconds"]], memory: [["memory_byte_seconds"]], power: [["energy_joules"], true], disk: [["disk_read_bytes", "disk_written_bytes"]], network: [["network_rx_bytes", "network_tx_bytes"]] };
 const fields = Object.values(tiles).flatMap(([f]) => f).join(",");
 
-// averagesOf are the averages of an answer by kind, by tile; null where a figure is absent. partial has the tiles whose
-// figures the ledger has of workloads only, not of the rest of the machine.
+// isPartial reports whether the ledger has the figures of a tile of workloads only, not of the rest of the machine.
+function isPartial(answer, tile) {
+  const rest = answer.groups.find((g) => g.kind === "system");
+  return Boolean(rest) && tiles[tile][0].every((f) => !known(rest[f]));
+}
+
+// averagesOf are the averages of an answer by kind, by tile; null where a figure is absent.
 export function averagesOf(answer) {
   const over = Number(answer.averages_over_seconds);
-  const rest = answer.groups.find((g) => g.kind === "system"), partial = Object.keys(tiles).filter((tile) => rest && tiles[tile][0].every((f) => !known(rest[f])));
-  return Object.fromEntries([["partial", partial], ...Object.entries(tiles).map(([tile, [figures, idle]]) => {
+  return Object.fromEntries(Object.entries(tiles).map(([tile, [figures, idle]]) => {
     const values = answer.groups.filter((g) => idle || g.kind !== "idle").flatMap((g) => figures.map((f) => g[f])).filter(known);
     return [tile, over > 0 && values.length ? values.reduce((a, v) => a + Number(v), 0) / over : null];
-  })]);
+  }));
 }
 
 // useChange asks for the averages of a range and of the one before, with compare.
@@ -36,9 +40,9 @@ export function useChange({ where = [], span, compare }) {
   const data = useData(async (signal) => {
     if (!compare) return null;
     const [now, past] = await Promise.all([ask(span, signal), ask(before(span), signal)]);
-    return { now: averagesOf(now), past: isMeasured(past) ? averagesOf(past) : null };
+    return { answer: now, now: averagesOf(now), past: isMeasured(past) ? averagesOf(past) : null };
   }, [where.join("\n"), compare, steps(span)]);
-  return (tile, unit) => compare && data.data && html`<${Moved} now=${data.data.now[tile]} past=${data.data.past && data.data.past[tile]} unit=${unit} of=${data.data.now.partial.includes(tile) ? "of workloads " : ""} />`;
+  return (tile, unit) => compare && data.data && html`<${Moved} now=${data.data.now[tile]} past=${data.data.past && data.data.past[tile]} unit=${unit} of=${isPartial(data.data.answer, tile) ? "of workloads " : ""} />`;
 }
 
 // movedBy is the difference of two averages as text; "" where one is absent. Less than what is shown of a

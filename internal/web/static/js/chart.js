@@ -188,10 +188,10 @@ function stampOf(from, to, now = Date.now() / 1000) {
 }
 
 // timesOf is the time of a value: that of its bucket, or that over which it is an average.
-const timesOf = (from, to, over, ends) => (to || !over ? [from, to] : [Math.min(from, Math.max(from - over, ends[0])), from]);
+const timesOf = (from, to, averaged, ends) => (to || !averaged ? [from, to] : [Math.min(from, Math.max(from - averaged, ends[0])), from]);
 
 // fillTip writes what is in a column, the highest first.
-function fillTip(el, u, i, { seen, rows, times, buckets, tone, unit, stacked, band, marks, ends, over }) {
+function fillTip(el, u, i, { seen, rows, times, buckets, tone, unit, stacked, band, marks, ends, averaged }) {
   const list = seen.map((s, n) => [s.name, rows[n][i], tone[n], s.over]).filter(([, v]) => v !== null && v !== undefined);
   const from = times[i], to = buckets ? buckets[i].to : 0, here = marks.filter((m) => m.title && m.from < (to || from + 1) && (m.to ?? m.from + 1) > from).sort((a, b) => (b.tone === "bad" ? 1 : 0) - (a.tone === "bad" ? 1 : 0));
   if (list.length === 0 && here.length === 0) { el.hidden = true; return; }
@@ -205,7 +205,7 @@ function fillTip(el, u, i, { seen, rows, times, buckets, tone, unit, stacked, ba
   if (band && known(u.data[seen.length + 1][at])) { const d = element("div"); d.append(element("span", "", "range"), element("b", "", bare(u.data[seen.length + 2][at], unit, u.data[seen.length + 1][at]) + "–" + text(u.data[seen.length + 1][at], unit))); lines.push(d); }
   for (const m of here.slice(0, 4)) lines.push(element("div", "muted", m.title));
   if (here.length > 4) lines.push(element("div", "muted", here.length - 4 + " more"));
-  el.replaceChildren(element("div", "muted", said(...timesOf(from, to, over, ends))), ...lines);
+  el.replaceChildren(element("div", "muted", said(...timesOf(from, to, averaged, ends))), ...lines);
   el.hidden = false;
   const width = el.offsetWidth, left = u.cursor.left + u.bbox.left / devicePixelRatio;
   el.style.left = Math.max(4, left + width + 24 > u.width ? left - width - 14 : left + 14) + "px";
@@ -284,10 +284,10 @@ function pictureOf(u, { seen, tone, label, ends }, done) {
 // up, the first one at the bottom, and draws those that are over it as lines; buckets are the
 // { from, to } whose average each value is, which are drawn as bars; whole is what the axis
 // reaches to; band is { low, high } of the values' sum, drawn faintly; marks are { from, to,
-// title, tone } of what happened; pick is called with a series that is clicked; over is for how many seconds before its time a value
-// of a line is the average. reach are the ends of the
+// title, tone } of what happened; pick is called with a series that is clicked; averaged is for how many seconds before its time
+// a value of a line is the average. reach are the ends of the
 // axis, where they are not those of the buckets or the span. full writes names whole, with the off, quality and link of their series.
-export function Chart({ series, span, unit, height = 220, stacked = false, whole = 0, band, legend = true, label, buckets, marks = [], pick, full, reach, over = 0 }) {
+export function Chart({ series, span, unit, height = 220, stacked = false, whole = 0, band, legend = true, label, buckets, marks = [], pick, full, reach, averaged = 0 }) {
   const box = useRef(), plot = useRef(), tip = useRef(), keys = useRef(), inside = useRef(false), hand = useRef(null);
   // Nothing changes under a hand that draws across the chart.
   const held = useRef(false), last = useRef(), [, drawn] = useState(0), [told, say] = useState("");
@@ -315,7 +315,7 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
   }, [plotted, stacked, band]);
   const ends = reach ? reach : buckets && buckets.length ? [buckets[0].from, buckets[buckets.length - 1].to] : [span.from, span.to];
   const now = useRef();
-  now.current = { seen, rows, times, buckets, tone, unit, stacked, band, marks, label, pick, ends, over };
+  now.current = { seen, rows, times, buckets, tone, unit, stacked, band, marks, label, pick, ends, averaged };
   const shape = JSON.stringify([seen.map((s, i) => [s.name, tone[i], s.dash, s.over]), unit, stacked, whole, Boolean(band), Boolean(buckets), height, theme]);
 
   const column = (i) => (now.current.buckets ? i >> 1 : i);
@@ -334,23 +334,23 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
   });
   // latestAt is the latest column with a value. What ended before has none there.
   const latestAt = () => Math.max(-1, ...now.current.rows.map((r, n) => (now.current.seen[n].over ? -1 : r.findLastIndex((v) => known(v)))));
-  // valueAt writes the value in a column beside one name, else the latest.
-  const valueAt = (b, i) => {
-    const { rows, seen, unit } = now.current, n = seen.findIndex((s) => s.name === b.dataset.name), row = rows[n], at = i ?? latestAt();
-    const s = row ? text(i === null && (seen[n].over || at < 0) ? latestOf(row) : row[at], unit) : "";
+  // valueAt writes the value in a column beside one name; isLatest says that the column is the latest.
+  const valueAt = (b, at, isLatest) => {
+    const { rows, seen, unit } = now.current, n = seen.findIndex((s) => s.name === b.dataset.name), row = rows[n];
+    const s = row ? text(isLatest && (seen[n].over || at < 0) ? latestOf(row) : row[at], unit) : "";
     if (b.textContent !== s) b.textContent = s;
   };
   // A name that is new, as on a screen that became wide, has its value at once.
-  const born = useRef((b) => { if (b) valueAt(b, null); });
+  const born = useRef((b) => { if (b) valueAt(b, latestAt(), true); });
   // legendAt writes the values in a column beside the names, else the latest.
   const legendAt = (i) => {
     if (!keys.current) return;
-    const { times, buckets, over, ends } = now.current, stamp = keys.current.querySelector(".at");
+    const { times, buckets, averaged, ends } = now.current, stamp = keys.current.querySelector(".at"), at = i ?? latestAt();
     if (stamp) {
-      const at = i ?? latestAt(), s = at < 0 ? "" : (i === null ? "latest: " : "") + stampOf(...timesOf(times[at], buckets && buckets[at] && buckets[at].to, over, ends));
+      const s = at < 0 ? "" : (i === null ? "latest: " : "") + stampOf(...timesOf(times[at], buckets && buckets[at] && buckets[at].to, averaged, ends));
       if (stamp.textContent !== s) stamp.textContent = s;
     }
-    for (const b of keys.current.querySelectorAll("[data-name]")) valueAt(b, i);
+    for (const b of keys.current.querySelectorAll("[data-name]")) valueAt(b, at, i === null);
   };
   // picked finds the area or line under the hand, if it was not moved, and waits whether the click
   // is the first of a double click, which zooms out.

@@ -36,6 +36,9 @@ export function Stopped({ nodes, span }) {
   return html`<div class="notice bad" role="status" id="stopped"><div><b>No data since ${when(at * 1000)} (${ago(at * 1000)})</b>${nodes.length > 1 && ` from any of ${few(nodes.length, "node")}`}. <span>${check(nodes.length)}</span></div></div>`;
 }
 
+// Above begins the line below tiles of now. In a past range it says that they are not of it.
+export const Above = ({ span }) => (span && !isNow(span) ? html`<b>Above: now, not in the chosen range:</b>` : "Above:");
+
 // Blank stands in place of all charts of a range without any data. It leads to the latest data.
 export function Blank({ nodes, span }) {
   const last = latest(nodes), at = isNow(span) ? stopped(nodes) : 0;
@@ -128,7 +131,7 @@ const endOf = (of) => { const i = of.kinds.findLastIndex((a) => a && a.groups.le
 // until are the values up to an end. Of a machine that has just begun it is the first one after it, at that time.
 function until(values, end) {
   const kept = values.filter(([t]) => Number(t) <= end);
-  return kept.length > 0 || values.length === 0 ? kept : [[Math.floor(end), values[0][1]]];
+  return kept.length > 0 ? kept : [[Math.floor(end), values[0][1]]];
 }
 
 // moved is the n-th series of the range before as a dashed line of this one, so many seconds later.
@@ -143,33 +146,35 @@ export function Flows({ title, name, match = "", nodes = 1, of, names, span, pre
     const known = of.data && !of.data.empty && of.data.kinds ? of.data : null;
     if (!data.data) return [];
     if (data.data.length === 0) return known ? [...traffic(known, names), ...(previous && !previous.empty ? traffic(previous, names).map((s, n) => laid(moved(s, n, shift), previous, known, shift)) : [])] : [];
-    const fields = Object.fromEntries(names), own = data.data.map((s) => ({ ...s, values: (known ? until(s.values, endOf(known)) : s.values).map(([t, v]) => [t, v, known ? qualityAt(known, fields[s.name], Number(t)) : ""]) })).filter((s) => s.values.length > 0);
-    if (own.length === 0) return [];
+    const fields = Object.fromEntries(names), own = data.data.map((s) => ({ ...s, values: (known ? until(s.values, endOf(known)) : s.values).map(([t, v]) => [t, v, known ? qualityAt(known, fields[s.name], Number(t)) : ""]) }));
     return [...own, ...(compare && past.data ? past.data.map((s, n) => moved(s, n, shift)) : [])];
   }, [of.data, data.data, past.data, previous, compare]);
   const booked = data.data && data.data.length === 0;
   return html`<${Card} title=${title} note=${lines.length === 0 ? "" : booked && !lines[0].whole ? "of workloads" : nodes > 1 ? "of all machines" : "of the machine"} width=${width}><${Shown} of=${data} height=${height + 34}>${() => (lines.length === 0
     ? html`<div class="hollow" style=${{ minHeight: height + 34 + "px" }}><${NoData} what=${title.toLowerCase()} begin=${of.data && of.data.begin} /></div>`
-    : html`<${Chart} series=${lines} over=${averagedOver(at, nodes)} buckets=${booked ? of.data.buckets : undefined} reach=${of.data && of.data.ends} span=${at} unit="rate" height=${height} label=${title} marks=${marks} />`)}</${Shown}></${Card}>`;
+    : html`<${Chart} series=${lines} averaged=${averagedOver(at, nodes)} buckets=${booked ? of.data.buckets : undefined} reach=${of.data && of.data.ends} span=${at} unit="rate" height=${height} label=${title} marks=${marks} />`)}</${Shown}></${Card}>`;
 }
 
 // laid puts a moved series of buckets on those of this range.
 const laid = (s, previous, of, shift) => ({ ...s, values: of.buckets.map((b) => { const i = previous.buckets.findIndex((p) => p.from + shift < b.to && p.to + shift > b.from); return [b.from, i < 0 ? null : s.values[i][1]]; }) });
 
-const summed = [["CPU", "cpu_seconds", "seconds"], ["Memory", "memory_byte_seconds", "bytehours"], ["Energy", "energy_joules", "joules"], ["Disk read", "disk_read_bytes", "bytes"], ["Disk written", "disk_written_bytes", "bytes"]];
+const withoutIdle = ["workloads", "system"], withIdle = [...withoutIdle, "idle"];
+const summed = [["CPU", "cpu_seconds", "seconds", withIdle], ["Memory", "memory_byte_seconds", "bytehours", withIdle], ["Energy", "energy_joules", "joules", withIdle], ["Disk read", "disk_read_bytes", "bytes", withoutIdle], ["Disk written", "disk_written_bytes", "bytes", withoutIdle]];
 
 // Whole shows how the parts of what was used sum to what there was.
 export function Whole({ used }) {
-  const of = (kind, f) => used.groups.filter((g) => (kind ? g.kind === kind : g.kind !== "idle" && g.kind !== "system")).reduce((a, g) => a + Number(g[f] || 0), 0);
-  const rows = summed.filter(([, f]) => used.whole && used.whole[f] !== null && Number(used.whole[f]) > 0).map(([name, f, unit]) => {
-    const whole = Number(used.whole[f]), parts = { workloads: of("", f), system: of("system", f), idle: of("idle", f) }, absent = ["workloads", "system", "idle"].filter((p) => { const list = used.groups.filter((g) => (g.kind === "system" || g.kind === "idle" ? g.kind : "workloads") === p); return list.length > 0 && list.every((g) => !known(g[f])); });
+  const groups = { workloads: [], system: [], idle: [] };
+  for (const g of used.groups) (groups[g.kind] || groups.workloads).push(g);
+  const rows = summed.filter(([, f]) => used.whole && used.whole[f] !== null && Number(used.whole[f]) > 0).map(([name, f, unit, shown]) => {
+    const whole = Number(used.whole[f]), parts = Object.fromEntries(withIdle.map((p) => [p, groups[p].reduce((a, g) => a + Number(g[f] || 0), 0)]));
+    const absent = withIdle.filter((p) => groups[p].length > 0 && groups[p].every((g) => !known(g[f])));
     const off = Number(used.total[f]) - whole;
-    return { name, unit, whole, parts, absent, off: Math.abs(off) <= 1e-9 * whole ? 0 : off, quality: used.total.quality[f], error: f === "energy_joules" ? used.total.energy_error_joules : null };
+    return { name, unit, shown, whole, parts, absent, off: Math.abs(off) <= 1e-9 * whole ? 0 : off, quality: used.total.quality[f], error: f === "energy_joules" ? used.total.energy_error_joules : null };
   });
   if (rows.length === 0) return html`<${Empty} title="No data in this range" />`;
   return html`<ul class="wholes">${rows.map((r) => html`<li><div class="row"><b>${r.name}</b><span class="muted"><${Figure} v=${r.whole} unit=${r.unit} quality=${r.quality} off=${r.error} /></span><span class=${"tag " + (r.off === 0 ? "good" : "bad")} title=${r.off === 0 ? "workloads + system + idle = total" : "the parts do not sum to the total. This is a bug, please report it"}>${r.off === 0 ? "adds up" : "off by " + text(r.off, r.unit)}</span></div>
     <${Bar} parts=${[["workloads", "var(--accent)"], ["system", "var(--c-system)"], ["idle", "transparent"]].map(([p, color]) => ({ share: r.parts[p] / r.whole, color, title: `${p} ${text(r.parts[p], r.unit)}, ${text(shareOf(r.parts[p], r.whole), "percent")}` }))} />
-    <div class="row small muted num">${["workloads", "system", ...(/^Disk/.test(r.name) ? [] : ["idle"])].map((p) => { const s = r.off === 0 && !r.absent.includes(p) ? shareOf(r.parts[p], r.whole) : null; return html`<span title=${s !== null ? null : r.off === 0 ? "absent: not measured here" : inconsistent}>${p} ${text(s, "percent")}</span>`; })}</div></li>`)}</ul>`;
+    <div class="row small muted num">${r.shown.map((p) => { const s = r.off === 0 && !r.absent.includes(p) ? shareOf(r.parts[p], r.whole) : null; return html`<span title=${s !== null ? null : r.off === 0 ? "absent: not measured here" : inconsistent}>${p} ${text(s, "percent")}</span>`; })}</div></li>`)}</ul>`;
 }
 
 // Gaps lists times for which data is missing or incomplete.

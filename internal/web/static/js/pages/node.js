@@ -1,29 +1,29 @@
 // Node: one machine, its use over time, and its jobs.
 import { html, useMemo } from "../../vendor/preact.mjs";
 import { get, instant, range } from "../api.js";
-import { isNow, ledger, steps, useSpan } from "../span.js";
+import { ledger, steps, useSpan } from "../span.js";
 import { resources, quote, divisions } from "../series.js";
 import { Starting, isStarting, usePresent } from "../starting.js";
 import { Card, Stat, Shown, Empty, Facts, Kind, Job, Segments, useData, useHere, partsOf } from "../ui.js";
-import { Stacked, Flows, Gaps, Stopped, Blank, stopped, useStacks, gapMarks } from "../parts.js";
+import { Above, Stacked, Flows, Gaps, Stopped, Blank, stopped, useStacks, gapMarks } from "../parts.js";
 import { useChange } from "../changes.js";
 import { Table } from "../table.js";
 import { natural } from "../names.js";
-import { State } from "./nodes.js";
+import { State, sizeOf } from "./nodes.js";
 import { grouped, text, shareOf, few, ago, exactly, when, time } from "../fmt.js";
 import { jobColumns, jobFields, Sums } from "../amounts.js";
 import { put, go, jobAt, nodeAt, href, ranged } from "../route.js";
 
 function Now({ n, since, span, change = () => null }) {
   const none = since ? "no data since " + when(since * 1000) : "not available";
-  const share = (p, unit) => (p ? `${text(shareOf(p.workloads + p.system, p.whole), "percent")} of ${text(unit === "cores" ? n.cpus || p.whole : p.whole, unit)}` : none);
+  const share = (p, unit) => (p ? `${text(shareOf(p.workloads + p.system, p.whole), "percent")} of ${text(sizeOf(n, p, unit), unit)}` : none);
   const stat = (title, p, unit, tile) => html`<${Stat} title=${title} v=${p && p.workloads + p.system} unit=${unit} quality=${p && p.quality} parts=${partsOf(p, unit)} below=${p ? html`<span>${share(p, unit)}</span><span>workloads ${text(p.workloads, unit)}</span><span>idle ${text(p.idle, unit)}</span>${change(tile, unit)}` : html`<span>${none}</span>${change(tile, unit)}`} />`;
   const flow = (title, f, a, b) => html`<${Stat} title=${title} v=${f && f.in + f.out} unit="rate" quality=${f && f.quality} below=${f ? html`<span>${a} ${text(f.in, "rate")}</span><span>${b} ${text(f.out, "rate")}</span>${change(title.toLowerCase(), "rate")}` : html`<span>${none}</span>${change(title.toLowerCase(), "rate")}`} />`;
   const e = n.power_watts;
   return html`<section class="card stats five" aria-label="now">${stat("CPU", n.cpu_cores, "cores", "cpu")}${stat("Memory", n.memory_bytes, "bytes", "memory")}
     <${Stat} title="Power" v=${e && e.whole} unit="watts" quality=${e && e.quality} off=${e && e.error} parts=${partsOf(e, "watts")} below=${e ? html`<span>active ${text(e.workloads + e.system, "watts")}</span><span>idle ${text(e.idle, "watts")}</span>${change("power", "watts")}` : html`<span>${none}</span>${change("power", "watts")}`} />
     ${flow("Disk", n.disk_bytes_per_second, "read", "written")}${flow("Network", n.network_bytes_per_second, "in", "out")}
-    ${n.cpu_cores && n.to && html`<p class="source small muted">${span && !isNow(span) ? html`<b>Above: now, not in the chosen range:</b>` : "Above:"} the latest reading, ${time(n.from)} – ${time(n.to)}. Charts: averages over time.</p>`}</section>`;
+    ${n.cpu_cores && n.to && html`<p class="source small muted"><${Above} span=${span} /> the latest reading, ${time(n.from)} – ${time(n.to)}. Charts: averages over time.</p>`}</section>`;
 }
 
 // received asks how many bytes the machine received in the range, by the series of its charts; null where

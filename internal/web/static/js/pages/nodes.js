@@ -21,8 +21,11 @@ const byState = (a, b) => order.indexOf(a) - order.indexOf(b);
 const States = ({ nodes, chosen }) => html`<span class="labels">${order.map((s) => [s, nodes.filter((n) => n.state === s).length]).filter(([, n]) => n > 0).map(([s, n]) => html`<button type="button" class=${"tag " + states[s]} aria-pressed=${chosen === s ? "true" : "false"} title=${chosen === s ? "show all" : "show these only"} onClick=${() => put({ state: chosen === s ? "" : s })}>${grouped(n)} ${s}</button>`)}</span>`;
 
 const used = (p) => (p ? shareOf(p.workloads + p.system, p.whole) : null);
+// sizeOf is how much a node has of a resource: whole CPUs, as some of their time may be stolen.
+export const sizeOf = (n, p, unit) => (unit === "cores" && n.cpus) || p.whole;
+
 const usedOf = (key, title, unit) => ({ key, title, width: "12.2rem", value: (n) => used(n[key]), num: false, help: "used by workloads and the system, of the total",
-  cell: (n) => (n[key] ? html`<div class="barred"><span class="num" title=${used(n[key]) === null ? inconsistent : null}>${text(used(n[key]), "percent")}</span><${Bar} slim parts=${partsOf(n[key], unit)} /><span class="num muted">${text(unit === "cores" ? n.cpus || n[key].whole : n[key].whole, unit)}</span></div>` : html`<span class="absent">–</span>`) });
+  cell: (n) => (n[key] ? html`<div class="barred"><span class="num" title=${used(n[key]) === null ? inconsistent : null}>${text(used(n[key]), "percent")}</span><${Bar} slim parts=${partsOf(n[key], unit)} /><span class="num muted">${text(sizeOf(n, n[key], unit), unit)}</span></div>` : html`<span class="absent">–</span>`) });
 // columnsOf are the columns of nodes, each in one unit.
 function columnsOf(rows, narrow) {
   const column = (key, title, unit, width, value, more = {}) => { const like = largest(rows, value); return { key, title, num: true, width, value, cell: (n) => html`<${Figure} v=${value(n)} like=${like()} unit=${unit} quality=${more.quality && more.quality(n)} off=${more.off && more.off(n)} />`, ...more }; };

@@ -1,11 +1,11 @@
 // Overview: the use of all machines, now and over the range, and the largest users.
 import { html, useMemo } from "../../vendor/preact.mjs";
 import { get } from "../api.js";
-import { isNow, ledger, steps, useSpan } from "../span.js";
+import { ledger, steps, useSpan } from "../span.js";
 import { resources, divisions } from "../series.js";
 import { Starting, isStarting, isNew, usePresent } from "../starting.js";
 import { Card, Stat, Shown, Empty, Figure, Kind, Job, Segments, useData, useHere, partsOf } from "../ui.js";
-import { Stacked, Flows, Whole, Stopped, Blank, latest, stopped, useStacks, gapMarks, alertMarks } from "../parts.js";
+import { Above, Stacked, Flows, Whole, Stopped, Blank, latest, stopped, useStacks, gapMarks, alertMarks } from "../parts.js";
 import { useChange } from "../changes.js";
 import { Brief } from "../firing.js";
 import { Fleet } from "../heat.js";
@@ -32,7 +32,7 @@ function Now({ now, nodes, span, change = () => null }) {
     <${Stat} title="Network" v=${flow(s.network_bytes_per_second)} unit="rate" quality=${s.network_bytes_per_second && s.network_bytes_per_second.quality} below=${html`${s.network_bytes_per_second ? html`<span>in ${text(s.network_bytes_per_second.in, "rate")}</span><span>out ${text(s.network_bytes_per_second.out, "rate")}</span>` : html`<span>${none}</span>`}${change("network", "rate")}`} />
     <div class="stat"><h3>${nodes.length === 1 ? "Machine" : "Nodes up to date"}</h3><div class="value">${nodes.length === 1 ? html`<a class="plain" href=${nodeAt(nodes[0].name)}>${nodes[0].name}</a>` : upToDate(now)}</div>
       <div class="below"><span title="workloads that used something in the latest window">${few(s.workloads, "active workload")}</span>${Object.entries(now.states).filter(([k]) => k !== "live" && !nodes.every((n) => isNew(n))).map(([k, n]) => html`<span class=${"tag " + ({ silent: "bad", behind: "warn" }[k] || "")}>${grouped(n)} ${k}</span>`)}</div></div>
-    ${now.measured > 0 && latest(nodes) > 0 && html`<p class="source small muted">${span && !isNow(span) ? html`<b>Above: now, not in the chosen range:</b>` : "Above:"} the latest reading${nodes.length > 1 ? " of each machine" : ""}, up to ${time(latest(nodes) * 1000)}. Charts: averages over time.</p>`}
+    ${now.measured > 0 && latest(nodes) > 0 && html`<p class="source small muted"><${Above} span=${span} /> the latest reading${nodes.length > 1 ? " of each machine" : ""}, up to ${time(latest(nodes) * 1000)}. Charts: averages over time.</p>`}
   </section>`;
 }
 
