@@ -359,7 +359,7 @@ func (w *Watcher) flush(ctx context.Context) error {
 // bookPods books pods and returns those to book again.
 func (w *Watcher) bookPods(ctx context.Context, uids []string, changed map[string]*corev1.Pod, deleted map[string]bool) (again []string, err error) {
 	var pods, ended []pod.Pod
-	next, keys := map[string]pod.Pod{}, map[string]string{}
+	next := map[string]pod.Pod{}
 	for _, uid := range uids {
 		id, err := identify(changed[uid], w.keepsLabel, func(ns string, ref *metav1.OwnerReference) (*metav1.OwnerReference, error) {
 			return w.ownerOf(ctx, ns, ref)
@@ -367,7 +367,6 @@ func (w *Watcher) bookPods(ctx context.Context, uids []string, changed map[strin
 		if err != nil && !deleted[uid] {
 			again = append(again, uid) // it has what is known of its job so far
 		}
-		keys[uid] = id.UID
 		if old, ok := w.booked[uid]; !ok || !reflect.DeepEqual(old, id) {
 			pods, next[uid] = append(pods, id), id
 		}
@@ -389,10 +388,10 @@ func (w *Watcher) bookPods(ctx context.Context, uids []string, changed map[strin
 	}
 	for _, uid := range uids {
 		if deleted[uid] {
-			delete(w.booked, uid)
-			if key := keys[uid]; w.holder[key] == uid {
+			if key := w.booked[uid].UID; w.holder[key] == uid {
 				delete(w.holder, key)
 			}
+			delete(w.booked, uid)
 		}
 	}
 	return again, nil
