@@ -198,6 +198,7 @@ func (b *both) samples() {
 	const all = `{__name__=~"mete_workload_.+_total"}`
 	ours, theirs := b.storedSamples(b.mete, all), b.storedSamples(b.stock, all)
 	n, same, brief, unused, lost := 0, 0, map[string]float64{}, 0, 0
+	of := map[string][]string{} // the workloads of each sum
 	for key, list := range theirs {
 		var m map[string]string
 		if err := json.Unmarshal([]byte(key), &m); err != nil {
@@ -213,7 +214,9 @@ func (b *both) samples() {
 			case last == 0:
 				unused++
 			default:
+				id := m[metric.Workload]
 				m[metric.Workload] = metric.ShortLived
+				of[keyOf(m)] = append(of[keyOf(m)], fmt.Sprint(id, " ", last))
 				brief[keyOf(m)] += last
 				lost++
 			}
@@ -238,7 +241,8 @@ func (b *both) samples() {
 	}
 	for key, v := range brief {
 		if p := ours[key]; len(p) == 0 || math.Abs(p[len(p)-1].v-v) > 1e-9*max(1, v) {
-			b.t.Errorf("%s: %v, and what ended in its first window used %v", key, p, v)
+			// The scrape shows the last of several lives of a group with the same path.
+			b.t.Errorf("%s: %v, and what ended in its first window used %v: %v; did another test start a group again?", key, p, v, of[key])
 		}
 	}
 	shown := map[string]bool{}

@@ -1,6 +1,7 @@
 package tsdb
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/metric"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // Append appends the samples of the windows of a node's batch, one at each edge at which the
@@ -91,40 +93,56 @@ func (a *appendTx) appendWindow(w *walltime.CutWindow) error {
 	began, end := millis(w.Began()), millis(w.Ended())
 	var shortLived, overLimit []*usage.Row
 	a.node.addWindow(w.Window, began, end)
+	lives := livesOf(w.Rows)
 	for i := range w.Rows {
 		r := &w.Rows[i]
+		l, several := lives[r.ShortID]
+		if !several {
+			l = workloadLives{first: r}
+		} else if l.first != r {
+			continue // done with the first one
+		}
 		k, ok := a.node.workloads[r.ShortID]
 		if !ok && a.node.exceedsLimit(r.ShortID) {
-			overLimit = append(overLimit, r)
+			overLimit = l.appendTo(append(overLimit, l.within...))
 			continue
 		}
 		if !ok {
 			continue // no batch has named it yet
 		}
-		if k.end == 0 && isShortLived(r) {
+		shortLived = append(shortLived, l.within...)
+		if k.end == 0 && isShortLived(l.first) {
+			shortLived = append(shortLived, l.first)
+			l.first, l.next = l.next, nil
+		}
+		if l.first == nil {
 			delete(a.node.workloads, r.ShortID)
-			shortLived = append(shortLived, r)
 			continue
 		}
-		if k.end == 0 && !a.node.startsSeries(r) {
-			overLimit = append(overLimit, r)
-			if r.Ended {
+		last := cmp.Or(l.next, l.first)
+		if k.end == 0 && !a.node.startsSeries(l.first) {
+			overLimit = l.appendTo(overLimit)
+			if last.Ended {
 				delete(a.node.workloads, r.ShortID)
 			}
 			continue
 		}
-		if err := a.appendRow(k, r, w); err != nil {
+		if l.next != nil {
+			if err := a.appendLives(k, l.first, l.next, w); err != nil {
+				return err
+			}
+		} else if err := a.appendRow(k, l.first, w); err != nil {
 			return err
 		}
 		if end >= k.end {
-			k.end, k.ended, k.latest = end, r.Ended, r.Has|r.Usage.Present
+			k.end, k.ended, k.latest = end, last.Ended, last.Has|last.Usage.Present
 		}
 		if k.info == 0 { // the next ones are put once a minute
 			if err := a.appendValue(&k.info, end, 1, func() labels.Labels { return a.node.infoLabels(k) }); err != nil {
 				return err
 			}
 		}
-		if r.Ended {
+		if last.Ended {
 			if err := a.endSeries(k, end+1); err != nil {
 				return err
 			}
@@ -159,6 +177,54 @@ func (a *appendTx) appendWindow(w *walltime.CutWindow) error {
 		}
 	}
 	return a.repeatLast(end)
+}
+
+// workloadLives are the rows of one workload in a window. A workload that is started again, such as a
+// service of systemd, has one for each of its lives.
+type workloadLives struct {
+	first  *usage.Row
+	within []*usage.Row // later lives that ended in the window: whole lives
+	next   *usage.Row   // the life that goes on, if another is first
+}
+
+// appendTo appends the rows that may have series of their own.
+func (l *workloadLives) appendTo(rows []*usage.Row) []*usage.Row {
+	rows = append(rows, l.first)
+	if l.next != nil {
+		rows = append(rows, l.next)
+	}
+	return rows
+}
+
+// livesOf returns the lives of the workloads that have several. Rows of what ended come first, in the
+// order of their end.
+func livesOf(rows []usage.Row) map[workload.ShortID]workloadLives {
+	var ended map[workload.ShortID]*usage.Row
+	var lives map[workload.ShortID]workloadLives
+	for i := range rows {
+		r := &rows[i]
+		if first := ended[r.ShortID]; first != nil {
+			l, ok := lives[r.ShortID]
+			if !ok {
+				l.first = first
+			}
+			if r.Ended {
+				l.within = append(l.within, r)
+			} else {
+				l.next = r
+			}
+			if lives == nil {
+				lives = map[workload.ShortID]workloadLives{}
+			}
+			lives[r.ShortID] = l
+		} else if r.Ended {
+			if ended == nil {
+				ended = map[workload.ShortID]*usage.Row{}
+			}
+			ended[r.ShortID] = r
+		}
+	}
+	return lives
 }
 
 // isShortLived says whether all of a workload's life was in the window of the row.
@@ -229,6 +295,66 @@ func (a *appendTx) appendRow(k *namedWorkload, r *usage.Row, w *walltime.CutWind
 		if err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// appendLives appends what a workload used that ended in a window and was started again in it. When it
+// was started is unknown: each counter restarts from zero between the two edges where its use
+// in the window reaches that of the first life.
+func (a *appendTx) appendLives(k *namedWorkload, first, next *usage.Row, w *walltime.CutWindow) error {
+	end := millis(w.Ended())
+	follows := first.Has == 0 && end > k.end && k.end >= a.node.coverage.latestStart()
+	for res := range (first.Has | first.Usage.Present | next.Has | next.Usage.Present).All() {
+		used, more := first.Usage.Amount[res], next.Usage.Amount[res]
+		var err error
+		switch {
+		case !isCounter(res):
+			err = a.appendAmount(k, res, end, max(used, more))
+		case first.Has.Has(res) && first.Total[res] >= used:
+			err = a.appendRestarted(k, res, w, first.Total[res]-used, used, more)
+		case follows && k.had.Has(res): // without totals, it goes on from where the series is
+			err = a.appendRestarted(k, res, w, k.amount(res), used, more)
+		default: // only the later life is known
+			err = a.appendTotal(k, res, w, 0, more)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// appendRestarted appends the values of a counter that grows from before by used, restarts from zero and grows
+// by more in a window. In a window of few ms it may have no sample between the two.
+func (a *appendTx) appendRestarted(k *namedWorkload, res usage.Resource, w *walltime.CutWindow, before, used, more int64) error {
+	last, restarted := millis(w.Began()), false
+	if at, ok := k.startSample(res, before, used, last, millis(w.Ended())); ok {
+		if err := a.appendAmount(k, res, at, before); err != nil {
+			return err
+		}
+		last = at
+	}
+	for i := range w.Edges {
+		at, grown := millis(w.Edges[i].At), w.Cumulative(used+more, i)
+		if at == last && i > 0 {
+			continue // less than a ms after the edge before
+		}
+		total := before + grown
+		if grown >= used {
+			if !restarted && at-2 > last {
+				for j, v := range []int64{before + used, 0} {
+					if err := a.appendAmount(k, res, at-2+int64(j), v); err != nil {
+						return err
+					}
+				}
+			}
+			total, restarted = grown-used, true
+		}
+		if err := a.appendAmount(k, res, at, total); err != nil {
+			return err
+		}
+		last = at
 	}
 	return nil
 }

@@ -76,6 +76,43 @@ func TestSamplesOfWindows(t *testing.T) {
 			c.put(c.window(30, 40, use{key: "a", res: disk, amount: 5, total: 6, ended: true})) // of a longer life
 			c.check("workload")
 		},
+		"lives in one window": func(c *scene) {
+			for _, key := range []string{"a", "b", "c"} {
+				c.name(key, nil)
+			}
+			c.put(c.window(0, 10, use{key: "a", res: disk, amount: 10, total: 10}))
+			// a: the life with series, one within the window, and one that goes on; b: no series before;
+			// c: lives within the window alone.
+			c.put(c.window(10, 20, use{key: "a", res: disk, amount: 2, total: 12, ended: true}, use{key: "a", res: disk, amount: 100, total: 100, ended: true, next: true}, use{key: "a", res: disk, amount: 40, total: 40, next: true},
+				use{key: "b", res: disk, amount: 1000, total: 1000, ended: true}, use{key: "b", res: disk, amount: 7, total: 7, next: true},
+				use{key: "c", res: disk, amount: 10_000, total: 10_000, ended: true}, use{key: "c", res: disk, amount: 20_000, total: 20_000, ended: true, next: true}))
+			c.put(c.window(20, 30, use{key: "a", res: disk, amount: 1, total: 41}, use{key: "b", res: disk, amount: 1, total: 8}))
+			c.check("disk")
+		},
+		"lives across edges": func(c *scene) { // the first one ends before a minute, between two, after both, without use
+			for _, key := range []string{"a", "b", "c", "d", "e"} {
+				c.name(key, nil)
+			}
+			row := func(key string, amount, total int64, last bool) use {
+				return use{key: key, res: disk, amount: amount, total: total, ended: !last, next: last}
+			}
+			c.put(c.window(40, 50, row("a", 1, 10, true), row("b", 1, 10, true), row("c", 1, 10, true), row("d", 1, 10, true)))
+			c.put(c.window(50, 130, row("a", 8, 18, false), row("a", 72, 72, true), row("b", 40, 50, false), row("b", 40, 40, true),
+				row("c", 79, 89, false), row("c", 1, 1, true), row("d", 0, 10, false), row("d", 8, 8, true),
+				row("e", 8, 88, false), row("e", 8, 8, true)))
+			c.put(c.window(130, 140, row("a", 1, 73, true), row("b", 1, 41, true), row("c", 1, 2, true), row("d", 1, 9, true), row("e", 1, 9, true)))
+			c.check("disk")
+		},
+		"lives, other rows": func(c *scene) { // without totals; of peaks; in a window too short for both
+			for _, key := range []string{"a", "b"} {
+				c.name(key, nil)
+			}
+			c.put(c.window(0, 10, use{key: "a", res: disk, amount: 10, total: 10}, use{key: "a", res: peak, amount: 5, total: thin}, use{key: "b", res: disk, amount: 10, total: 10}))
+			c.put(c.window(10, 20, use{key: "a", res: disk, amount: 3, total: thin, ended: true}, use{key: "a", res: peak, amount: 7, total: thin},
+				use{key: "a", res: disk, amount: 4, total: thin, next: true}, use{key: "a", res: peak, amount: 6, total: thin}))
+			c.put(c.window(20, 20.002, use{key: "a", res: disk, amount: 1, total: 5}, use{key: "b", res: disk, amount: 1, total: 11, ended: true}, use{key: "b", res: disk, amount: 2, total: 2, next: true}))
+			c.check("disk", "memory")
+		},
 		"renamed": func(c *scene) {
 			first := c.name("a", nil)
 			c.put(c.window(0, 10, use{key: "a", res: disk, amount: 10, total: 20}))

@@ -215,6 +215,7 @@ type use struct {
 	res           usage.Resource
 	amount, total int64
 	ended         bool
+	next          bool // the first use of a further life in the window
 }
 
 const thin = -1
@@ -225,7 +226,7 @@ func (c *scene) window(from, to float64, uses ...use) usage.Window {
 	w := usage.Window{Boot: c.boot, Start: int64(from*1e9) + up, End: int64(to*1e9) + up, Offset: c.begin.UnixNano() - up, CPUs: 2}
 	for i, u := range uses {
 		short, _ := c.idOf(u.key)
-		if i == 0 || uses[i-1].key != u.key {
+		if i == 0 || uses[i-1].key != u.key || u.next {
 			w.Rows = append(w.Rows, usage.Row{ShortID: short})
 		}
 		r := &w.Rows[len(w.Rows)-1]
