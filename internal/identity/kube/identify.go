@@ -38,12 +38,12 @@ type ownerLookup func(namespace string, ref *metav1.OwnerReference) (*metav1.Own
 // identify returns what the ledger keeps of a pod.
 func identify(p *corev1.Pod, keepLabel func(string) bool, owner ownerLookup) (pod.Pod, error) {
 	job, err := jobOf(p, owner)
-	gone := errors.Is(err, errGone)
-	if gone {
+	unknown := err != nil // the job that it had stays
+	if errors.Is(err, errGone) {
 		err = nil
 	}
 	out := pod.Pod{
-		OwnerGone: gone,
+		OwnerGone: unknown,
 		UID:       uidOf(p), Namespace: p.Namespace, Name: p.Name, Job: job, Node: p.Spec.NodeName,
 		Labels: map[string]string{}, Containers: map[string]string{}, Created: p.CreationTimestamp.Time,
 	}
@@ -63,7 +63,7 @@ func identify(p *corev1.Pod, keepLabel func(string) bool, owner ownerLookup) (po
 			}
 			for _, id := range ids {
 				// As containerd://ID.
-				if _, id, ok := strings.Cut(id, "://"); ok && id != "" {
+				if _, id, ok := strings.Cut(id, "://"); ok && id != "" && len(id) <= maxName {
 					out.Containers[id] = s.Name
 				}
 			}
@@ -80,12 +80,18 @@ func uidOf(p *corev1.Pod) string {
 	return string(p.UID)
 }
 
-// isStatic reports whether a pod looks like the mirror of a static one. Anybody may create such a pod: the
-// ledger gives no pod the UID of another live one.
-func isStatic(p *corev1.Pod) bool {
+// isMirror reports whether a pod looks like the mirror of a static one. Who may create pods may create such a pod.
+func isMirror(p *corev1.Pod) bool {
 	hash, ref := p.Annotations[hashAnnotation], metav1.GetControllerOfNoCopy(p)
 	raw, err := hex.DecodeString(hash)
-	return err == nil && len(raw) == 16 && hash == p.Annotations[mirrorAnnotation] && ref != nil && ref.Kind == "Node"
+	return err == nil && len(raw) == 16 && hash == p.Annotations[mirrorAnnotation] && ref != nil && ref.APIVersion == "v1" && ref.Kind == "Node" && ref.Name == p.Spec.NodeName
+}
+
+// isStatic reports whether a pod is the mirror of a static one: the kubelet has written in its status that containers
+// run. The ledger gives no pod the UID of another one.
+func isStatic(p *corev1.Pod) bool {
+	has := func(s corev1.ContainerStatus) bool { return s.ContainerID != "" }
+	return isMirror(p) && (slices.ContainsFunc(p.Status.InitContainerStatuses, has) || slices.ContainsFunc(p.Status.ContainerStatuses, has))
 }
 
 // jobOf returns the job of a pod: what its label says, else the topmost of its owners, else itself. Jobs

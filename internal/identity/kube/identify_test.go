@@ -12,7 +12,7 @@ import (
 )
 
 func owner(kind, name string, controls bool) metav1.OwnerReference {
-	return metav1.OwnerReference{Kind: kind, Name: name, Controller: &controls}
+	return metav1.OwnerReference{APIVersion: "v1", Kind: kind, Name: name, Controller: &controls}
 }
 
 // TestJob checks the job of pods by their labels and owners.
@@ -82,11 +82,11 @@ func TestContainers(t *testing.T) {
 		{Name: "waits"}, {Name: "odd", ContainerID: "none"}, {Name: "empty", ContainerID: "containerd://"},
 	}
 	p.Status.EphemeralContainerStatuses = []corev1.ContainerStatus{{Name: "debug", ContainerID: "docker://d1"}}
-	kept, err := trimPod(p)
+	w := &Watcher{cfg: Config{Labels: []string{"team", "example.org/*"}}}
+	kept, err := w.trimPod(p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &Watcher{cfg: Config{Labels: []string{"team", "example.org/*"}}}
 	got, err := identify(kept.(*corev1.Pod), w.keepsLabel, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -102,8 +102,9 @@ func TestContainers(t *testing.T) {
 	}
 	// The control group of a static pod has the hash of its manifest. Others cannot take a UID by an annotation.
 	const hash, node = "0123456789abcdef0123456789abcdef", "Node"
+	statuses := p.Status
 	for _, c := range []struct{ hash, mirror, owner, want string }{
-		{hash, hash, node, "01234567-89ab-cdef-0123-456789abcdef"},
+		{hash, hash, node, "01234567-89ab-cdef-0123-456789abcdef"}, {hash, hash, "Node n2", "u"}, {hash, hash, "Node without status", "u"},
 		{hash, hash, "ReplicaSet", "u"}, {hash, "", node, "u"}, {hash, hash, "", "u"},
 		{hash[1:], hash[1:], node, "u"}, {"01234567-89ab-cdef-0123-456789abcdef", "01234567-89ab-cdef-0123-456789abcdef", node, "u"},
 	} {
@@ -111,7 +112,14 @@ func TestContainers(t *testing.T) {
 		if c.owner != "" {
 			p.OwnerReferences = []metav1.OwnerReference{owner(c.owner, "n1", true)}
 		}
-		kept, _ = trimPod(p)
+		p.Status = statuses
+		switch c.owner {
+		case "Node n2":
+			p.OwnerReferences[0] = owner("Node", "n2", true)
+		case "Node without status":
+			p.OwnerReferences[0], p.Status = owner("Node", "n1", true), corev1.PodStatus{}
+		}
+		kept, _ = w.trimPod(p)
 		got, err := identify(kept.(*corev1.Pod), w.keepsLabel, func(string, *metav1.OwnerReference) (*metav1.OwnerReference, error) { return nil, errGone })
 		if got.UID != c.want || err != nil || got.OwnerGone != (c.owner == "ReplicaSet") {
 			t.Errorf("%+v: UID %s, owner gone %v, %v", c, got.UID, got.OwnerGone, err)

@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
@@ -79,11 +80,11 @@ type Watcher struct {
 	owners map[string]cache.SharedIndexInformer // by kind and group
 	core   rest.Interface
 	meta   metadata.Interface
-	mapper meta.ResettableRESTMapper
+	mapper meta.ResettableRESTMapperWithContext
 
 	// Of Run's goroutine only.
 	seen      map[ownerKey]seenOwner
-	booked    map[string]pod.Pod // by the UID of the API server
+	booked    map[string]bookedPod // by the UID of the API server
 	holder    map[string]string  // the UID of the API server of the pod that has a UID in the ledger
 	mapped    time.Time          // when the kinds of the API server were read last
 	lookAgain time.Time          // when owners are looked up again, after an error
@@ -97,6 +98,12 @@ type Watcher struct {
 
 // An ownerKey is what a pod or an owner says of its owner.
 type ownerKey struct{ namespace, version, kind, name, uid string }
+
+// A bookedPod is a pod as it was booked last, and when its job changed.
+type bookedPod struct {
+	pod.Pod
+	renamed time.Time
+}
 
 // A seenOwner is the owner of an owner, or why there is none.
 type seenOwner struct {
@@ -114,7 +121,7 @@ func New(cfg Config, l Ledger, log *slog.Logger) (*Watcher, error) {
 	klog.SetSlogLogger(log)
 	rc.UserAgent, rc.QPS, rc.Burst = "mete-server", 50, 200
 	w := &Watcher{cfg: cfg, ledger: l, log: log,
-		changed: map[string]*corev1.Pod{}, deleted: map[string]bool{}, seen: map[ownerKey]seenOwner{}, booked: map[string]pod.Pod{}, holder: map[string]string{}}
+		changed: map[string]*corev1.Pod{}, deleted: map[string]bool{}, seen: map[ownerKey]seenOwner{}, booked: map[string]bookedPod{}, holder: map[string]string{}}
 	w.health = health{log: log, server: rc.Host, now: time.Now, warned: map[string]time.Time{}}
 	if w.meta, err = metadata.NewForConfig(rc); err != nil {
 		return nil, invalid(cfg, err)
@@ -131,7 +138,7 @@ func New(cfg Config, l Ledger, log *slog.Logger) (*Watcher, error) {
 		return nil, invalid(cfg, err)
 	}
 	w.core = core.RESTClient()
-	w.pods = w.informer(cache.NewListWatchFromClient(w.core, "pods", metav1.NamespaceAll, fields.Everything()), &corev1.Pod{}, trimPod)
+	w.pods = w.informer(cache.NewListWatchFromClient(w.core, "pods", metav1.NamespaceAll, fields.Everything()), &corev1.Pod{}, w.trimPod)
 	_, err = w.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { w.change(o) },
 		UpdateFunc: func(_, o any) { w.change(o) },
@@ -197,16 +204,21 @@ func (w *Watcher) informer(lw cache.ListerWatcherWithContext, of runtime.Object,
 }
 
 // trimPod drops what is not needed, since all pods of the cluster are held in memory.
-func trimPod(o any) (any, error) {
+func (w *Watcher) trimPod(o any) (any, error) {
 	p, ok := o.(*corev1.Pod)
 	if !ok {
 		return o, nil
 	}
 	out := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion, Labels: p.Labels,
-		OwnerReferences: p.OwnerReferences, CreationTimestamp: p.CreationTimestamp,
+		Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion, Labels: map[string]string{},
+		OwnerReferences: controllerOf(p), CreationTimestamp: p.CreationTimestamp,
 	}}
-	if isStatic(p) {
+	for k, v := range p.Labels {
+		if k == jobLabel || w.keepsLabel(k) {
+			out.Labels[k] = v
+		}
+	}
+	if isMirror(p) {
 		hash := p.Annotations[hashAnnotation]
 		out.Annotations = map[string]string{hashAnnotation: hash, mirrorAnnotation: hash}
 	}
@@ -234,10 +246,22 @@ func trimPod(o any) (any, error) {
 func trimOwner(o any) (any, error) {
 	if p, ok := o.(*metav1.PartialObjectMetadata); ok {
 		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-			Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion, OwnerReferences: p.OwnerReferences,
+			Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion, OwnerReferences: controllerOf(p),
 		}}, nil
 	}
 	return o, nil
+}
+
+// controllerOf returns the reference to the controller of an object, if it has one that can exist.
+func controllerOf(o metav1.Object) []metav1.OwnerReference {
+	ref := metav1.GetControllerOfNoCopy(o)
+	if ref == nil {
+		return nil
+	}
+	// The API server checks no length.
+	out := *ref
+	out.Name, out.Kind, out.APIVersion, out.UID = cut(ref.Name, maxName+1), cut(ref.Kind, maxKind+1), cut(ref.APIVersion, maxName+1), types.UID(cut(string(ref.UID), maxKind+1))
+	return []metav1.OwnerReference{out}
 }
 
 func (w *Watcher) change(o any) {
@@ -327,6 +351,9 @@ func (w *Watcher) probe(ctx context.Context) {
 	}
 }
 
+// renamePause is how long the job of a pod stays after a change: each change renames its past, whose days are summed again.
+const renamePause = 10 * time.Minute
+
 // podsPerBooking limits the pods that are looked at before they are booked.
 const podsPerBooking = 200
 
@@ -359,16 +386,29 @@ func (w *Watcher) flush(ctx context.Context) error {
 // bookPods books pods and returns those to book again.
 func (w *Watcher) bookPods(ctx context.Context, uids []string, changed map[string]*corev1.Pod, deleted map[string]bool) (again []string, err error) {
 	var pods, ended []pod.Pod
-	next := map[string]pod.Pod{}
+	next := map[string]bookedPod{}
 	for _, uid := range uids {
+		if changed[uid].Spec.NodeName == "" || isMirror(changed[uid]) && !isStatic(changed[uid]) {
+			continue // it has no control group yet
+		}
 		id, err := identify(changed[uid], w.keepsLabel, func(ns string, ref *metav1.OwnerReference) (*metav1.OwnerReference, error) {
 			return w.ownerOf(ctx, ns, ref)
 		})
 		if err != nil && !deleted[uid] {
 			again = append(again, uid) // it has what is known of its job so far
 		}
-		if old, ok := w.booked[uid]; !ok || !reflect.DeepEqual(old, id) {
-			pods, next[uid] = append(pods, id), id
+		old, ok := w.booked[uid]
+		now := bookedPod{id, old.renamed}
+		if ok && old.Job != id.Job && !id.OwnerGone && !old.OwnerGone {
+			if now.renamed = time.Now(); now.renamed.Sub(old.renamed) < renamePause {
+				if now = (bookedPod{id, old.renamed}); !deleted[uid] {
+					again = append(again, uid)
+				}
+				now.Job = old.Job
+			}
+		}
+		if !ok || !reflect.DeepEqual(old.Pod, now.Pod) {
+			pods, next[uid] = append(pods, now.Pod), now
 		}
 		if deleted[uid] {
 			ended = append(ended, id)
@@ -430,7 +470,7 @@ const (
 // ownerOf returns the owner of an owner: from the informers, or from the API server.
 func (w *Watcher) ownerOf(ctx context.Context, namespace string, ref *metav1.OwnerReference) (*metav1.OwnerReference, error) {
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
-	if err != nil || len(content.IsPathSegmentName(ref.Name)) > 0 {
+	if err != nil || len(content.IsPathSegmentName(ref.Name)) > 0 || len(ref.Name) > maxName || len(ref.Kind) > maxKind || len(ref.APIVersion) > maxName || len(ref.UID) > maxKind {
 		return nil, nil // a reference to nothing
 	}
 	if inf := w.owners[ref.Kind+"."+gv.Group]; inf != nil {
@@ -449,7 +489,7 @@ func (w *Watcher) ownerOf(ctx context.Context, namespace string, ref *metav1.Own
 	}
 	above, err := w.lookUp(ctx, namespace, ref, gv)
 	if err != nil && !errors.Is(err, errGone) {
-		w.lookAgain = now.Add(lookupPause)
+		w.lookAgain = time.Now().Add(lookupPause)
 		if ctx.Err() == nil {
 			w.health.notFound(err)
 		}
@@ -468,11 +508,11 @@ func (w *Watcher) lookUp(ctx context.Context, namespace string, ref *metav1.Owne
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	kind := schema.GroupKind{Group: gv.Group, Kind: ref.Kind}
-	mapping, err := w.mapper.RESTMapping(kind, gv.Version)
+	mapping, err := w.mapper.RESTMappingWithContext(ctx, kind, gv.Version)
 	if meta.IsNoMatchError(err) && time.Since(w.mapped) > time.Minute {
 		w.mapped = time.Now()
-		w.mapper.Reset() // the kind may be new
-		mapping, err = w.mapper.RESTMapping(kind, gv.Version)
+		w.mapper.ResetWithContext(ctx) // the kind may be new
+		mapping, err = w.mapper.RESTMappingWithContext(ctx, kind, gv.Version)
 	}
 	if meta.IsNoMatchError(err) {
 		return nil, nil

@@ -113,7 +113,7 @@ func create(t *testing.T, c *testbed.Cluster, object string) string {
 	return o.Metadata.UID
 }
 
-const podSpec = `"spec": {"terminationGracePeriodSeconds": 0, "containers": [{"name": "app", "image": "x"}]}`
+const podSpec = `"spec": {"nodeName": "n1", "terminationGracePeriodSeconds": 0, "containers": [{"name": "app", "image": "x"}]}`
 
 // createPod creates a pod of an owner.
 func createPod(t *testing.T, c *testbed.Cluster, namespace, name, version, kind, ownerName, ownerUID string) string {

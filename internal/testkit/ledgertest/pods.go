@@ -35,6 +35,9 @@ func testPods(t *testing.T, dsn string) {
 		}
 		// A job that says it has the key of the container.
 		names = append(names, batch.Name{ID: workload.NewID(node, workload.Job, known), Kind: workload.Job, Key: known, Parent: p.ID})
+		if node == "late" {
+			slices.Reverse(names) // containers may be named before their pod
+		}
 		mark := batch.Mark{Next: 1}
 		for _, n := range names {
 			short, _ := workload.ShortIDOf(n.ID)
@@ -138,7 +141,7 @@ func testPods(t *testing.T, dsn string) {
 	testPodEnds(t, l, db, web)
 }
 
-// testHostilePods: no pod takes the names of another live one by its UID, ends it, or takes its containers. A pod
+// testHostilePods: no pod takes the names of another one by its UID, ends it, or takes its containers. A pod
 // whose owner is gone keeps its job.
 func testHostilePods(t *testing.T, l *ledger.Ledger, web pod.Pod, check func(when string)) {
 	ctx := t.Context()
@@ -225,6 +228,14 @@ func testPodEnds(t *testing.T, l *ledger.Ledger, db reader, web pod.Pod) {
 	}
 	if got, want := live(), []string{more.UID}; !slices.Equal(got, want) {
 		t.Errorf("live pods %v, want %v", got, want)
+	}
+	thief := web
+	thief.Namespace, thief.Name, thief.Job = "evil", "thief", "evil/pod/thief"
+	if err := l.BookPods(ctx, "c", []pod.Pod{thief}); err != nil {
+		t.Fatal(err)
+	}
+	if n := db.number("SELECT count(*) FROM workload WHERE namespace = 'evil'"); n != 0 {
+		t.Errorf("a pod with the UID of one that ended has %d of its workloads", n)
 	}
 	for _, c := range []struct {
 		age              time.Duration

@@ -145,7 +145,12 @@ func (w workloadRow) merge(n *batch.Name, through int64) workloadRow {
 	text(&w.pod, n.Labels[batch.LabelPod])
 	text(&w.container, n.Labels[batch.LabelContainer])
 	instant(&w.started, n.Started)
-	instant(&w.ended, n.Ended)
+	// What is named after its end was started again, but for jobs of mete run: each start has a key of its own.
+	if ended := schema.Nanos(n.Ended); newer && (ended != 0 || through > w.ended && n.Kind != workload.Job) {
+		w.ended = ended
+	} else if w.ended == 0 && n.Kind == workload.Job {
+		w.ended = ended
+	}
 	if n.Exit != nil && (newer || w.exit == nil) {
 		code := int64(*n.Exit)
 		w.exit = &code

@@ -27,7 +27,7 @@ const podsPerWrite = 100
 
 // BookPods stores pods of a cluster, and names the workloads that are parts of them: those that are
 // booked already, and those that will be. A pod that was stored before is replaced; its containers stay.
-// A pod with the UID of another live one is ignored, and a container stays with a live pod.
+// A pod with the UID of another one is ignored, and a container stays with a live pod.
 func (k *Booker) BookPods(ctx context.Context, cluster string, pods []pod.Pod) error {
 	return k.eachPod(ctx, pods, "booking pods", func(t *db.Tx, p *pod.Pod) error { return bookPod(t, cluster, p) })
 }
@@ -82,7 +82,7 @@ func bookPod(t *db.Tx, cluster string, p *pod.Pod) error {
 	if err != nil {
 		return err
 	}
-	if isSame := row.namespace == old.namespace && row.name == old.name; id != 0 && !isSame && old.ended == 0 {
+	if isSame := row.namespace == old.namespace && row.name == old.name; id != 0 && !isSame {
 		return nil // a user that creates pods can claim any UID, as that of a static pod
 	} else if isSame && p.OwnerGone {
 		row.job = old.job
@@ -158,15 +158,14 @@ const (
 			WHERE p.id = $2 AND n.cluster = $1`
 )
 
+// placeChildren names the containers of the workload of a pod.
+func placeChildren(t *db.Tx, node int64, parent string) error {
+	return placeAll(t, "SELECT id FROM workload WHERE node = $1 AND parent = $2 AND kind = 'container'", node, parent)
+}
+
 // placeAll names the workloads that a query selects.
-func placeAll(t *db.Tx, query, cluster string, of any) error {
-	var ids []int64
-	err := t.Each(func(scan func(...any) error) error {
-		var id int64
-		err := scan(&id)
-		ids = append(ids, id)
-		return err
-	}, query, cluster, of)
+func placeAll(t *db.Tx, query string, args ...any) error {
+	ids, err := t.Ints(query, args...)
 	if err != nil {
 		return err
 	}
