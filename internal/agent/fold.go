@@ -14,7 +14,8 @@ const maxEnded = 5000
 
 // foldEnded books the use of ended workloads to their nearest remaining ancestor, or to system, as
 // if the meter had not observed them, until no more than most of them remain. It folds those that
-// ended first. The sums stay the same.
+// ended first. The sums stay the same. What an ancestor gets is a row of its own, of a life that began and
+// ended in the window, since the ancestor's totals do not count it.
 func foldEnded(w *usage.Window, most int) {
 	excess := -most
 	for i := range w.Rows {
@@ -45,28 +46,42 @@ func foldEnded(w *usage.Window, most int) {
 	if system < 0 {
 		return // never: every window has system
 	}
+	sums := map[int]*usage.Row{} // what is folded, by the index of the row that it belongs to
 	for i := range w.Rows {
 		if !folded[i] {
 			continue
 		}
 		to := system
-		id := w.Rows[i].Workload.Parent
-		for range len(up) + 1 { // rows name each other as parents; the limit guards against cycles
+		id := w.Rows[i].Workload.ID // another life of it may stay
+		for range len(up) + 2 {     // rows name each other as parents; the limit guards against cycles
 			if k, ok := at[id]; ok {
 				to = k
 				break
 			}
 			id = up[id]
 		}
-		addUsage(&w.Rows[to].Usage, &w.Rows[i].Usage)
+		if sums[to] == nil {
+			sums[to] = &usage.Row{ShortID: w.Rows[to].ShortID, Workload: w.Rows[to].Workload, Ended: true}
+		}
+		addUsage(&sums[to].Usage, &w.Rows[i].Usage)
 	}
-	kept := w.Rows[:0]
+	kept := make([]usage.Row, 0, len(w.Rows))
 	for i := range w.Rows {
-		if !folded[i] {
+		if folded[i] {
+			continue
+		}
+		sum := sums[i]
+		if sum == nil || sum.Usage.Present == 0 {
 			kept = append(kept, w.Rows[i])
+			continue
+		}
+		sum.Has, sum.Total = sum.Usage.Present, sum.Usage.Amount
+		if w.Rows[i].Ended { // of one workload, the row of the life that goes on comes last
+			kept = append(kept, w.Rows[i], *sum)
+		} else {
+			kept = append(kept, *sum, w.Rows[i])
 		}
 	}
-	clear(w.Rows[len(kept):])
 	w.Rows = slices.Clip(kept)
 }
 

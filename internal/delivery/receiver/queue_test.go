@@ -300,6 +300,12 @@ func TestNewSnapshot(t *testing.T) {
 		if short != 2 {
 			r.Usage.Put(usage.CPU, int64(10+i%2), usage.Measured) // more for 3 and 4
 		}
+		if short == 3 { // started again: it has two rows
+			first := usage.Row{ShortID: short, Ended: true}
+			first.Usage.Put(usage.CPU, 9, usage.Measured)
+			r.Usage.Put(usage.CPU, r.Usage.Amount[usage.CPU]-9, usage.Measured)
+			w.Rows = append(w.Rows, first)
+		}
 		w.Rows = append(w.Rows, r)
 	}
 	for _, c := range []struct {

@@ -39,8 +39,14 @@ func newSnapshot(node string, w *usage.Window, by time.Duration, maxRows int) No
 	s.CPUs = w.CPUs
 	var rows []*usage.Row
 	for i := range w.Rows {
-		if w.Rows[i].Usage.Present != 0 {
-			rows = append(rows, &w.Rows[i])
+		switch r := &w.Rows[i]; {
+		case r.Usage.Present == 0:
+		case len(rows) > 0 && rows[len(rows)-1].ShortID == r.ShortID: // rows of one workload follow each other
+			sum := *rows[len(rows)-1]
+			sum.Usage.Add(&r.Usage)
+			rows[len(rows)-1] = &sum
+		default:
+			rows = append(rows, r)
 		}
 	}
 	if len(rows) > maxRows {

@@ -46,7 +46,8 @@ func (t totals) omitDerivable(dst, rows []usage.Row, window uint64) []usage.Row 
 		row := rows[i]
 		before := t[row.ShortID]
 		now := lastTotal{row.Has, digestOf(row.Has, &row.Total), window}
-		follows := before.has == row.Has && (window+uint64(row.ShortID))%totalInterval != 0 &&
+		// The last row of a life says its total: no later one can make it good.
+		follows := !row.Ended && before.has == row.Has && (window+uint64(row.ShortID))%totalInterval != 0 &&
 			before.digest+digestOf(row.Has&row.Usage.Present, &row.Usage.Amount) == now.digest
 		t[row.ShortID] = now
 		if follows {

@@ -179,7 +179,7 @@ func (c *cutter) divide(i int) error {
 // sumParts adds up the parts of the same minute and workload.
 func (c *cutter) sumParts() error {
 	slices.SortFunc(c.parts, func(a, b part) int {
-		return cmp.Or(cmp.Compare(a.minute, b.minute), cmp.Compare(a.workload, b.workload))
+		return cmp.Or(cmp.Compare(a.minute, b.minute), cmp.Compare(a.workload, b.workload), cmp.Compare(a.window, b.window))
 	})
 	// together reports whether the i-th part has the minute and workload of the previous part.
 	together := func(i int) bool {
@@ -192,15 +192,21 @@ func (c *cutter) sumParts() error {
 		}
 	}
 	c.Minutes = slices.Grow(c.Minutes, n)
+	var before time.Duration // covered before the window
 	for i, p := range c.parts {
 		if !together(i) {
 			c.Minutes = append(c.Minutes, batch.Minute{Workload: p.workload, Minute: p.minute})
 		}
 		w := &c.windows[p.window]
-		err := w.add(&c.Minutes[len(c.Minutes)-1].Usage, &w.Rows[p.row].Usage, int(p.n), &w.shares[p.n])
-		if err != nil {
+		u := &c.Minutes[len(c.Minutes)-1].Usage
+		if !together(i) || p.window != c.parts[i-1].window {
+			before = u.Covered
+		}
+		if err := w.add(u, &w.Rows[p.row].Usage, int(p.n), &w.shares[p.n]); err != nil {
 			return fmt.Errorf("window %d: workload %016x: %w", p.window, p.workload, err)
 		}
+		// Lives that follow each other in a window share a tick: both cover it.
+		u.Covered = min(u.Covered, before+time.Duration(w.amountOf(w.End-w.Start, int(p.n))))
 	}
 	return nil
 }

@@ -83,15 +83,22 @@ func TestPiecesSumToTheWhole(t *testing.T) {
 		want, got := map[workload.ShortID]usage.Usage{}, map[workload.ShortID]usage.Usage{}
 		var wantNode, gotNode batch.NodeMinute
 		for _, w := range ws {
-			covered := w.Total.Covered
+			covered, lives := w.Total.Covered, map[workload.ShortID]time.Duration{}
 			for _, r := range w.Rows {
 				if r.Usage.Present == 0 && r.Usage.Covered == 0 {
 					continue
 				}
 				u := want[r.ShortID]
 				u.Add(&r.Usage)
+				u.Covered -= r.Usage.Covered
 				want[r.ShortID] = u
+				lives[r.ShortID] += r.Usage.Covered
 				covered = max(covered, r.Usage.Covered)
+			}
+			for short, sum := range lives {
+				u := want[short]
+				u.Covered += min(sum, time.Duration(w.End-w.Start))
+				want[short] = u
 			}
 			wantNode.Covered += min(covered, time.Duration(w.End-w.Start))
 			wantNode.Lost += w.Balance.Lost
@@ -153,6 +160,12 @@ func TestPiecesSumToTheWhole(t *testing.T) {
 		for _, n := range c.Nodes {
 			if n.Whole[0] != edges[n.Minute] {
 				t.Fatalf("minute %d: whole %d, %d by the edges", n.Minute, n.Whole[0], edges[n.Minute])
+			}
+		}
+		for short, u := range got {
+			if d := u.Covered - want[short].Covered; d.Abs() <= time.Duration(len(c.Minutes)) { // each piece is rounded
+				u.Covered = want[short].Covered
+				got[short] = u
 			}
 		}
 		if d := gocmp.Diff(want, got); d != "" {
@@ -251,6 +264,11 @@ func TestCut(t *testing.T) {
 	}{
 		{"within a minute", usage.Window{Start: 70 * s, End: 80 * s, Rows: row(usageOf(map[usage.Resource]int64{usage.CPU: 5}, 9))}, 0,
 			[]batch.Minute{{Workload: 7, Minute: 1, Usage: usageOf(map[usage.Resource]int64{usage.CPU: 5}, 9)}}},
+		{"lives that share a tick", usage.Window{Start: 55 * s, End: 65 * s, Rows: slices.Concat(row(usageOf(map[usage.Resource]int64{usage.CPU: 5}, 8*time.Second)), row(usageOf(map[usage.Resource]int64{usage.CPU: 3}, 3*time.Second)))}, 0,
+			[]batch.Minute{
+				{Workload: 7, Minute: 0, Usage: usageOf(map[usage.Resource]int64{usage.CPU: 3}, 5*time.Second)},
+				{Workload: 7, Minute: 1, Usage: usageOf(map[usage.Resource]int64{usage.CPU: 5}, 5*time.Second)},
+			}},
 		{"over an edge; the peak stands on both sides", usage.Window{Start: 57 * s, End: 67 * s, Rows: row(usageOf(map[usage.Resource]int64{usage.CPU: 11, usage.MemoryPeak: 40}, 9))}, 0,
 			[]batch.Minute{
 				{Workload: 7, Minute: 0, Usage: usageOf(map[usage.Resource]int64{usage.CPU: 3, usage.MemoryPeak: 40}, 2)},

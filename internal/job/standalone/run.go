@@ -202,6 +202,9 @@ func (r *Run) renew(ctx context.Context) error {
 // storeWindow stores a window in the slot, or merges it with an unsaved one.
 func (r *Run) storeWindow(w *usage.Window) {
 	if r.unsaved != nil {
+		for i := range w.Rows { // all are of the job
+			w.Rows[i].Workload, w.Rows[i].ShortID = r.unsaved.Rows[0].Workload, r.unsaved.Rows[0].ShortID
+		}
 		r.unsaved.Merge(w)
 		w, r.unsaved = r.unsaved, nil
 	}

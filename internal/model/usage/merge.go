@@ -14,7 +14,9 @@ import (
 //
 // Rows that are not in next stand first, as their workloads have ended, and then
 // those of next in its order, as in any window of an agent: so system and idle
-// stay last.
+// stay last. The row of a life that has ended gets no more use: a workload that is started
+// again has a row for each life. Whole lives of one workload, of which rows do not say more, share one row, so that
+// the rows of what is restarted all the time do not grow without limit.
 //
 // It shares no memory with next but the identities of its workloads. It panics
 // where next is of another boot or scope or begins before w ends: the sum would
@@ -38,27 +40,34 @@ func mergeRows(rows, next []Row) []Row {
 		id   workload.ShortID
 		life workload.Life
 	}
-	at := make(map[key]int, len(rows))
+	at := make(map[key]int, len(rows)) // where the row of the life stands that goes on
 	for i := range rows {
-		at[key{rows[i].ShortID, rows[i].Life()}] = i
+		if !rows[i].Ended {
+			at[key{rows[i].ShortID, rows[i].Life()}] = i
+		}
 	}
 	// place is where a row stands in next; -1 is not at all.
 	place := slices.Repeat([]int{-1}, len(rows))
 	for j := range next {
 		k := key{next[j].ShortID, next[j].Life()}
 		i, ok := at[k]
-		if !ok {
-			at[k] = len(rows)
+		if !ok || next[j].IsWholeLife() && next[j].Has != 0 && rows[i].isUsed() {
+			i = len(rows)
 			rows, place = append(rows, next[j]), append(place, j)
-			continue
+		} else {
+			rows[i].merge(&next[j])
+			if place[i] < 0 {
+				place[i] = j
+			}
 		}
-		rows[i].merge(&next[j])
-		if place[i] < 0 {
-			place[i] = j
+		if !next[j].Ended {
+			at[k] = i
+		} else if at[k] == i {
+			delete(at, k)
 		}
 	}
 	if slices.IsSorted(place) {
-		return rows
+		return sumWholeLives(rows)
 	}
 	order := make([]int, len(rows))
 	for i := range order {
@@ -69,7 +78,45 @@ func mergeRows(rows, next []Row) []Row {
 	for i, from := range order {
 		sorted[i] = rows[from]
 	}
-	return sorted
+	return sumWholeLives(sorted)
+}
+
+// sumWholeLives adds whole lives of a workload into the row of the first one, where rows do not say which life
+// they are of.
+func sumWholeLives(rows []Row) []Row {
+	var first map[workload.ShortID]int
+	kept := rows[:0]
+	for i := range rows {
+		r := rows[i]
+		if !r.IsWholeLife() || r.Has == 0 || r.Life() != (workload.Life{}) {
+			kept = append(kept, r)
+			continue
+		}
+		if k, ok := first[r.ShortID]; ok {
+			kept[k].addLife(&r)
+			continue
+		}
+		if first == nil {
+			first = map[workload.ShortID]int{}
+		}
+		first[r.ShortID] = len(kept)
+		kept = append(kept, r)
+	}
+	return kept
+}
+
+// addLife adds another whole life to that of r.
+func (r *Row) addLife(o *Row) {
+	r.Usage.Add(&o.Usage)
+	r.Has |= o.Has
+	r.Has.Each(func(k Resource) { r.Total[k] = r.Usage.Amount[k] })
+}
+
+// isUsed reports whether the workload has used something in its life, as far as the row says.
+func (r *Row) isUsed() bool {
+	used := r.Total != [Limit]int64{}
+	(r.Usage.Present &^ peaks).Each(func(k Resource) { used = used || r.Usage.Amount[k] != 0 })
+	return used
 }
 
 // merge adds what the same life of a workload used in the next window.

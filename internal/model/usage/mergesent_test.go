@@ -23,7 +23,10 @@ func drawSentUsage(t *rapid.T) (u usage.Usage) {
 	return u
 }
 
-// drawSentWindows returns windows as they come over the wire, in order, in which
+// older are the totals of lives that are older than the first window.
+var older = [usage.Limit]int64{usage.CPU: 1 << 50, usage.Memory: 1 << 51}
+
+// drawSentWindows returns windows as they come over the wire, in order, in which workloads are started again, and
 // Totals are whole or left out.
 func drawSentWindows(t *rapid.T, n int) []usage.Window {
 	at := int64(0)
@@ -42,19 +45,27 @@ func drawSentWindows(t *rapid.T, n int) []usage.Window {
 			w.Balance.Skew[j] = rapid.Int64Range(-100, 100).Draw(t, "skew")
 		}
 		for _, short := range rapid.SliceOfNDistinct(rapid.Uint64Range(1, 4), 0, 4, rapid.ID).Draw(t, "rows") {
-			row := usage.Row{ShortID: workload.ShortID(short), Usage: drawSentUsage(t), Ended: rapid.Bool().Draw(t, "ended")}
-			sum, known := sums[row.ShortID]
-			for r := range sum {
-				if usage.Resource(r) != usage.MemoryPeak {
-					sum[r] += row.Usage.Amount[r]
+			lives := rapid.IntRange(1, 3).Draw(t, "lives")
+			for life := range lives {
+				row := usage.Row{ShortID: workload.ShortID(short), Usage: drawSentUsage(t), Ended: life < lives-1 || rapid.Bool().Draw(t, "ended")}
+				sum, known := sums[row.ShortID]
+				if !known && i == 0 && life == 0 && rapid.Bool().Draw(t, "older") {
+					sum = older
 				}
+				for r := range sum {
+					if usage.Resource(r) != usage.MemoryPeak {
+						sum[r] += row.Usage.Amount[r]
+					}
+				}
+				if sums[row.ShortID] = sum; row.Ended {
+					delete(sums, row.ShortID)
+				}
+				if !known || rapid.Bool().Draw(t, "total") {
+					row.Has = usage.SetOf(usage.CPU, usage.Memory)
+					row.Total[usage.CPU], row.Total[usage.Memory] = sum[usage.CPU], sum[usage.Memory]
+				}
+				w.Rows = append(w.Rows, row)
 			}
-			sums[row.ShortID] = sum
-			if !known || rapid.Bool().Draw(t, "total") {
-				row.Has = usage.SetOf(usage.CPU, usage.Memory)
-				row.Total[usage.CPU], row.Total[usage.Memory] = sum[usage.CPU], sum[usage.Memory]
-			}
-			w.Rows = append(w.Rows, row)
 		}
 	}
 	return ws
@@ -86,7 +97,7 @@ func TestMergeOfSentIsAssociative(t *testing.T) {
 
 func TestMergeOfSentLosesAndDoublesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		ws := drawSentWindows(t, rapid.IntRange(1, 6).Draw(t, "windows"))
+		ws := drawSentWindows(t, rapid.IntRange(2, 6).Draw(t, "windows"))
 		before := make([]usage.Window, len(ws))
 		for i := range ws {
 			before[i] = clone(ws[i])
@@ -99,9 +110,9 @@ func TestMergeOfSentLosesAndDoublesNothing(t *testing.T) {
 		if sum.Start != first.Start || sum.End != last.End || sum.Offset != last.Offset || sum.CPUs != last.CPUs || sum.StartReason != first.StartReason {
 			t.Fatalf("%+v from %+v to %+v", sum, first, last)
 		}
-		want := map[workload.ShortID]*usage.Usage{}
-		totals := map[workload.ShortID]int64{}
-		ended := map[workload.ShortID]bool{}
+		// Of each workload: the life that is older, the sum of whole lives, and the life that goes on.
+		type lives struct{ older, whole, now *usage.Row }
+		want := map[workload.ShortID]*lives{}
 		var total usage.Usage
 		var balance usage.Balance
 		rows := 0
@@ -109,25 +120,55 @@ func TestMergeOfSentLosesAndDoublesNothing(t *testing.T) {
 			total.Add(&ws[i].Total)
 			balance.Add(&ws[i].Balance)
 			for j := range ws[i].Rows {
-				row := &ws[i].Rows[j]
-				if want[row.ShortID] == nil {
-					want[row.ShortID] = &usage.Usage{}
+				row := ws[i].Rows[j]
+				l := want[row.ShortID]
+				if l == nil {
+					l = &lives{}
+					want[row.ShortID] = l
+				}
+				switch {
+				case l.now != nil:
+				case row.Has != 0 && row.Total[usage.CPU] >= older[usage.CPU]:
+					l.now = &usage.Row{Total: older}
+					rows++
+				default:
+					l.now = &usage.Row{}
 					rows++
 				}
-				want[row.ShortID].Add(&row.Usage)
-				totals[row.ShortID] += row.Usage.Amount[usage.CPU]
-				ended[row.ShortID] = row.Ended
+				l.now.Usage.Add(&row.Usage)
+				for _, r := range []usage.Resource{usage.CPU, usage.Memory} {
+					l.now.Total[r] += row.Usage.Amount[r]
+				}
+				switch ended := l.now; {
+				case !row.Ended:
+				case ended.Total[usage.CPU] >= older[usage.CPU]:
+					l.older, l.now = ended, nil
+				case l.whole == nil:
+					l.whole, l.now = ended, nil
+				default:
+					l.whole.Usage.Add(&ended.Usage)
+					for _, r := range []usage.Resource{usage.CPU, usage.Memory} {
+						l.whole.Total[r] += ended.Total[r]
+					}
+					l.now = nil
+					rows--
+				}
 			}
 		}
 		if len(sum.Rows) != rows || sum.Total != total || sum.Balance != balance {
 			t.Fatalf("%d rows, want %d; total %v, want %v", len(sum.Rows), rows, sum.Total, total)
 		}
 		for _, row := range sum.Rows {
-			if row.Usage != *want[row.ShortID] || row.Ended != ended[row.ShortID] {
-				t.Errorf("workload %v: %+v, want %+v", row.ShortID, row.Usage, *want[row.ShortID])
+			l := want[row.ShortID]
+			life := l.now
+			switch {
+			case row.Ended && row.Total[usage.CPU] >= older[usage.CPU]:
+				life = l.older
+			case row.Ended:
+				life = l.whole
 			}
-			if row.Total[usage.CPU] != totals[row.ShortID] {
-				t.Errorf("workload %v: total %d, want %d", row.ShortID, row.Total[usage.CPU], totals[row.ShortID])
+			if life == nil || row.Usage != life.Usage || row.Total != life.Total {
+				t.Errorf("workload %v: %+v, want %+v", row.ShortID, row, life)
 			}
 		}
 	})

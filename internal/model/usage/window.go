@@ -52,6 +52,16 @@ func (r *Row) Life() workload.Life {
 	return r.Workload.Life
 }
 
+// IsWholeLife reports whether the workload's life began and ended within the row, as far as its totals say.
+func (r *Row) IsWholeLife() bool { return r.Ended && r.HasBegun() }
+
+// HasBegun reports whether the workload's life began within the row, as far as its totals say.
+func (r *Row) HasBegun() bool {
+	begun := true
+	r.Has.Each(func(res Resource) { begun = begun && r.Total[res] == r.Usage.Amount[res] })
+	return begun
+}
+
 // OmitTotals removes the totals.
 func (r *Row) OmitTotals() { r.Has, r.Total = 0, [Limit]int64{} }
 

@@ -109,6 +109,7 @@ func (a *Accumulator) Add(host string, w *usage.Window, m *energy.Meters) *View 
 		}
 		// A restarted workload has a row for each life; the last one is the live one.
 		if k, twice := at[r.Workload.ID]; twice {
+			n.addUse(&v.rows[k])
 			v.rows[k] = n
 			continue
 		}
@@ -146,6 +147,14 @@ func newRow(r *usage.Row, end int64) row {
 		}
 	}
 	return n
+}
+
+// addUse adds the energy of another life of the workload in the window.
+func (r *row) addUse(o *row) {
+	for d := range r.used {
+		r.used[d] += o.used[d]
+	}
+	r.quality = max(r.quality, o.quality)
 }
 
 // addMachine adds the use of the machine.

@@ -111,7 +111,7 @@ func (a *appendTx) appendWindow(w *walltime.CutWindow) error {
 			continue // no batch has named it yet
 		}
 		shortLived = append(shortLived, l.within...)
-		if k.end == 0 && isShortLived(l.first) {
+		if k.end == 0 && l.first.IsWholeLife() {
 			shortLived = append(shortLived, l.first)
 			l.first, l.next = l.next, nil
 		}
@@ -134,10 +134,11 @@ func (a *appendTx) appendWindow(w *walltime.CutWindow) error {
 		} else if err := a.appendRow(k, l.first, w); err != nil {
 			return err
 		}
+		again := k.ended && end > k.end
 		if end >= k.end {
 			k.end, k.ended, k.latest = end, last.Ended, last.Has|last.Usage.Present
 		}
-		if k.info == 0 { // the next ones are put once a minute
+		if k.info == 0 || again { // the next ones are put once a minute
 			if err := a.appendValue(&k.info, end, 1, func() labels.Labels { return a.node.infoLabels(k) }); err != nil {
 				return err
 			}
@@ -167,8 +168,8 @@ func (a *appendTx) appendWindow(w *walltime.CutWindow) error {
 	}
 	a.node.outdated = a.node.outdated[:0]
 	for _, k := range a.node.renamed {
-		if end-k.end > time.Hour.Milliseconds() {
-			continue // it leaves memory too
+		if !k.ended || end-k.end > time.Hour.Milliseconds() {
+			continue // it was started again, or leaves memory too
 		}
 		for at, v := range []float64{1, staleMarker} {
 			if err := a.appendValue(&k.info, k.end+int64(at), v, func() labels.Labels { return a.node.infoLabels(k) }); err != nil {
@@ -208,9 +209,13 @@ func livesOf(rows []usage.Row) map[workload.ShortID]workloadLives {
 			if !ok {
 				l.first = first
 			}
-			if r.Ended {
+			switch {
+			case r.Ended:
 				l.within = append(l.within, r)
-			} else {
+			case first.IsWholeLife() && !r.HasBegun():
+				// The life that goes on is older than the window: the others are beside it.
+				l.first, l.within = r, append([]*usage.Row{first}, l.within...)
+			default:
 				l.next = r
 			}
 			if lives == nil {
@@ -225,16 +230,6 @@ func livesOf(rows []usage.Row) map[workload.ShortID]workloadLives {
 		}
 	}
 	return lives
-}
-
-// isShortLived says whether all of a workload's life was in the window of the row.
-func isShortLived(r *usage.Row) bool {
-	if !r.Ended {
-		return false
-	}
-	whole := true
-	r.Has.Each(func(res usage.Resource) { whole = whole && r.Total[res] == r.Usage.Amount[res] })
-	return whole
 }
 
 // appendShortLived appends the use of all workloads that lived for less than a window. If each
@@ -360,10 +355,18 @@ func (a *appendTx) appendRestarted(k *namedWorkload, res usage.Resource, w *wall
 }
 
 // appendTotal appends the values of a counter whose total in a window is known: before at its
-// start, and negative if it restarts at 2^63 in the window.
+// start. It is negative if the counter restarts at 2^63 in the window; or, where it is far from that, if the row is
+// of two lives, as earlier versions merged them.
 func (a *appendTx) appendTotal(k *namedWorkload, res usage.Resource, w *walltime.CutWindow, before, amount int64) error {
 	if before < 0 {
-		return a.appendRestart(k, res, w, before, amount)
+		total := before + amount
+		switch {
+		case !k.had.Has(res) || k.amount(res) >= 1<<62:
+			return a.appendRestart(k, res, w, before, amount)
+		case millis(w.Ended()) > k.end:
+			return a.appendRestarted(k, res, w, k.amount(res), -before, total)
+		}
+		before, amount = 0, total // a late row: what the former life had used before is not known
 	}
 	if at, ok := k.startSample(res, before, amount, millis(w.Began()), millis(w.Ended())); ok {
 		if err := a.appendAmount(k, res, at, before); err != nil {
@@ -421,7 +424,10 @@ func (k *namedWorkload) startSample(res usage.Resource, before, amount, began, e
 	case !k.had.Has(res):
 		return began, true
 	}
-	return began + 1, amount > 0 && end > began+1
+	if at = began + 1; k.ended && k.end == began {
+		at++ // the former life's end is marked there
+	}
+	return at, amount > 0 && end > at
 }
 
 // appendEdges appends the value of a counter at each edge of a window, in which it grows

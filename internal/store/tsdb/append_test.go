@@ -103,6 +103,31 @@ func TestSamplesOfWindows(t *testing.T) {
 			c.put(c.window(130, 140, row("a", 1, 73, true), row("b", 1, 41, true), row("c", 1, 2, true), row("d", 1, 9, true), row("e", 1, 9, true)))
 			c.check("disk")
 		},
+		"lives in successive windows": func(c *scene) {
+			c.name("a", nil)
+			c.put(c.window(0, 10, use{key: "a", res: disk, amount: 5, total: 5}))
+			c.put(c.window(10, 20, use{key: "a", res: disk, amount: 1, total: 6, ended: true}))
+			c.put(c.window(20, 30, use{key: "a", res: disk, amount: 6, total: 6, ended: true}))
+			c.fresh = append(c.fresh, c.name("a", func(n *batch.Name) { n.Job = "renamed" })) // while it has ended
+			c.put(c.window(30, 40, use{key: "a", res: disk, amount: 9, total: 9}))
+			c.check("disk", "info")
+		},
+		"lives beside an older one": func(c *scene) { // whose use was folded into its rows
+			c.name("a", nil)
+			c.put(c.window(0, 10, use{key: "a", res: disk, amount: 10, total: 1000}))
+			c.put(c.window(10, 20, use{key: "a", res: disk, amount: 7, total: 7, ended: true}, use{key: "a", res: disk, amount: 5, total: 1005, next: true}))
+			c.check("disk")
+		},
+		"lives in one row": func(c *scene) { // as spools of earlier versions merge them; b has no series, c is late
+			for _, key := range []string{"a", "b", "c"} {
+				c.name(key, nil)
+			}
+			c.put(c.window(0, 10, use{key: "a", res: disk, amount: 10, total: 1010}))
+			c.put(c.window(10, 20, use{key: "a", res: disk, amount: 52, total: 40}, use{key: "b", res: disk, amount: 9, total: 3}, use{key: "c", res: disk, amount: 1, total: 9}))
+			c.put(c.window(5, 9, use{key: "c", res: disk, amount: 4, total: 2}))
+			c.put(c.window(20, 30, use{key: "a", res: disk, amount: 1, total: 41}, use{key: "b", res: disk, amount: 1, total: 4}))
+			c.check("disk")
+		},
 		"lives, other rows": func(c *scene) { // without totals; of peaks; in a window too short for both
 			for _, key := range []string{"a", "b"} {
 				c.name(key, nil)

@@ -512,7 +512,7 @@ func TestShortLivedBounds(t *testing.T) {
 	later.Total[usage.Memory] = 5
 	alive := full
 	alive.Ended = false
-	if !isShortLived(&full) || isShortLived(&later) || isShortLived(&alive) {
+	if !full.IsWholeLife() || later.IsWholeLife() || alive.IsWholeLife() {
 		t.Error("a row with all of a life is not that of a short-lived workload, or another one is")
 	}
 }

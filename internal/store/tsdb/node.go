@@ -107,16 +107,32 @@ func (s *Store) node(ctx context.Context, id string) (*node, error) {
 	if err := s.detectUnsampled(ctx, fresh, newest); err != nil {
 		return nil, err
 	}
+	if n = s.publish(fresh); n != fresh {
+		return n, nil
+	}
+	// [Store.Rename] has ignored the node until now.
+	found, err := s.names.Names(ctx, n.id, slices.Collect(maps.Keys(n.workloads)))
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.setNames(slices.Collect(maps.Values(found)))
+	return n, nil
+}
+
+// publish adds a node to the store, and returns the one that the store has.
+func (s *Store) publish(fresh *node) *node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, ok := s.unsampled[id]; ok {
+	if n := s.nodes[fresh.id]; n != nil {
+		return n
+	}
+	if _, ok := s.unsampled[fresh.id]; ok {
 		fresh.shortLived.resetTotals()
 	}
-	if n = s.nodes[id]; n == nil {
-		n = fresh
-		s.nodes[id] = n
-	}
-	return n, nil
+	s.nodes[fresh.id] = fresh
+	return fresh
 }
 
 // residuals returns the ids of a node's residual rows: system and idle.

@@ -72,7 +72,11 @@ func (b *booking) bookName(n *batch.Name, node *bookedNode, through int64) error
 	if err := markChanged(b.Tx, &old, &now, first, last); err != nil || n.Kind != workload.Pod && n.Kind != workload.Container {
 		return err
 	}
-	return placeWorkload(b.Tx, w.ID)
+	if err := placeWorkload(b.Tx, w.ID); err != nil || now.kind == old.kind || n.Kind != workload.Pod {
+		return err
+	}
+	// Containers that no status of a pod names, as its sandbox, may have been named before it.
+	return placeChildren(b.Tx, node.id, now.id)
 }
 
 // markChanged marks the days as stale whose groups a changed workload belongs to.

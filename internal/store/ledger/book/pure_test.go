@@ -286,6 +286,20 @@ func TestMerge(t *testing.T) {
 	if got := (workloadRow{at: 10, name: "x"}).merge(&full, 9); got.name != "x" || got.key != "key" || got.started != 5e9 || *got.exit != 3 || got.at != 10 {
 		t.Errorf("an older name fills in: %+v", got)
 	}
+	// A service that is started again has not ended; a job of mete run has ended once it has.
+	for _, c := range []struct {
+		kind                  workload.Kind
+		was, at, ended, named int64
+		want                  int64
+	}{
+		{workload.Service, 0, 0, 5, 9, 5}, {workload.Service, 5, 9, 0, 9, 0}, {workload.Service, 9, 9, 0, 9, 9}, {workload.Service, 5, 5, 15, 19, 15},
+		{workload.Service, 0, 19, 5, 9, 0}, {workload.Service, 15, 19, 5, 9, 15}, {workload.Job, 5, 9, 0, 19, 5}, {workload.Job, 0, 19, 5, 9, 5},
+	} {
+		n := batch.Name{ID: "id", Kind: c.kind, Ended: schema.FromNanos(c.ended)}
+		if got := (workloadRow{id: "id", ended: c.was, at: c.at}).merge(&n, c.named); got.ended != c.want {
+			t.Errorf("%v: %d after the name at %d, want %d", c, got.ended, c.named, c.want)
+		}
+	}
 	for _, changed := range []workloadRow{{}, {exit: &none}, {exit: &code, name: "x"}} {
 		if o := (workloadRow{exit: &code}); o.isEqual(&changed) || changed.isEqual(&o) {
 			t.Errorf("%+v is equal", changed)
