@@ -37,11 +37,11 @@ export function jobColumns(rows) {
     amount("network_rx_bytes", "Received", "bytes", "bytes received"), whileRunning("power", "Power", "energy_joules", "watts", "average power of the activity"), amount("energy_joules", "Energy", "joules", "energy of the activity, with the possible error", { off: "energy_error_joules" })];
 }
 
-// Sums is the foot of a table of what was used: the rows that are not listed, and all. The first of its
+// Sums is the foot of a table of what was used: the rows that are not listed, those of what belongs to no job, and all. The first of its
 // columns have names of rows. Averages and peaks have no sum. A sum has its own unit, as elsewhere on the page.
-export function Sums({ columns, names, used, what }) {
+export function Sums({ columns, names, used, what, parts = [] }) {
   const line = (title, t) => html`<tr><th scope="row" colspan=${names}>${title}</th>${columns.slice(names).map((c) => html`<td class="num">${c.sums ? c.sum(t) : ""}</td>`)}</tr>`;
-  return used.total && html`<tfoot>${used.rest_groups > 0 && line(few(used.rest_groups, "more " + what), used.rest)}${line("All", used.total)}</tfoot>`;
+  return used.total && html`<tfoot>${used.rest_groups > 0 && line(few(used.rest_groups, "more " + what), used.rest)}${parts.map((r) => html`<tr class="muted">${columns.map((c) => html`<td class=${(c.num ? "num " : "") + (c.class || "")}>${(c.sum || c.cell)(r)}</td>`)}</tr>`)}${line("All", used.total)}</tfoot>`;
 }
 
 // jobFields are the figures of jobColumns.

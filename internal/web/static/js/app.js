@@ -147,7 +147,7 @@ function App() {
     <div class="body"><${Head} page=${page} title=${title} path=${path} keep=${keep} span=${spanOf(query)} tools=${narrow ? tools : null} />
       <main class=${"page" + (down ? " stale" : "")} id="main" tabindex="-1"><${Notices} down=${down} loaded=${loaded} simulated=${played.data} error=${who.error} />
         ${who.data && page && page.stopped && html`<${Stopped} nodes=${who.data.nodes.filter((n) => n.state !== "revoked")} span=${spanOf(query)} />`}
-        ${(who.data || page && page.alone) && html`<${View} key=${path + (query.job || "") + "\n" + (query.node || "")} path=${path} nodes=${who.data ? who.data.nodes : null} alerts=${firing.data || none} theme=${theme} />`}</main></div>
+        ${(who.data || page && page.alone) && html`<${View} key=${path + (query.job || "") + "\n" + (query.node || "")} path=${path} nodes=${who.data ? who.data.nodes : null} alerts=${firing.data || none} theme=${theme} />`}${who.data && page && html`<${Legend} />`}</main></div>
     ${keys && html`<${Keys} close=${() => showKeys(false)} />`}</div>`;
 }
 

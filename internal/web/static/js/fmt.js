@@ -67,15 +67,18 @@ export const units = {
 
 // aligned is a value of a column whose largest value is like: all have one unit and the same decimals,
 // so that they compare at a glance. Bytes, and what would have less than three digits, have the unit that fits
-// them, as in a terminal; J beside Wh are hard to compare, and stand for less than two digits only. of is the value that an error stands beside, and has the unit of.
+// them, as in a terminal; small energies beside Wh or kWh are in Wh. of is the value that an error stands beside, and has the unit of.
 export function aligned(v, unit, like, of = v) {
   const own = (units[unit] || units.none)(v, of);
   if (!scales[unit] || !(like > 0) || unit === "bytes" || unit === "rate") return own;
   const [d, u] = scales[unit](like), top = like / d, decimals = whole(u) ? 0 : top >= 99.95 ? 1 : top >= 9.995 ? 2 : 3, least = 10 ** -decimals;
-  if (of !== 0 && Math.abs(of / d) < (unit === "joules" ? 10 : 100) * least && scales[unit](of)[1] !== u) return own;
+  if (of !== 0 && Math.abs(of / d) < (unit === "joules" ? 10 : 100) * least && scales[unit](of)[1] !== u) return unit === "joules" && d >= 3600 ? inWattHours(v) : own;
   if (v !== 0 && Math.abs(v / d) < least / 2) return ["<" + least.toFixed(decimals), u];
   return [v === 0 ? "0" : grouped((v / d).toFixed(decimals)), u];
 }
+
+// inWattHours is an energy in Wh with up to three decimals.
+function inWattHours(v) { const n = v / 3600; return [v !== 0 && Math.abs(n) < 0.0005 ? "<0.001" : digits(Number(n.toFixed(3))), "Wh"]; }
 
 export const known = (v) => v !== null && v !== undefined && !Number.isNaN(v);
 

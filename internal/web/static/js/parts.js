@@ -17,6 +17,10 @@ function NoData({ what, begin }) {
   return html`<${Empty} title=${"No " + what + " data in this range"}><span>${young ? "The first values appear within a minute and a half." : "No meter or counter here reports it."}</span></${Empty}>`;
 }
 
+// Enroll stands where there is no machine, and says how to add one.
+export const Enroll = () => html`<${Empty} title="No machine has enrolled yet"><p>Create a token on the server, then start an agent on each machine:</p><pre>mete token create --role agent
+mete-agent --server ${location.origin} --token-file FILE</pre></${Empty}>`;
+
 // latest is the end of the latest data of nodes, in seconds; 0 where there is none.
 export const latest = (nodes) => nodes.reduce((at, n) => Math.max(at, Date.parse(n.booked_through) / 1000 || 0), 0);
 

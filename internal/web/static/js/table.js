@@ -82,7 +82,7 @@ function usePlace(count, box, on) {
 // width, grows }; one that grows has at least its width, and the room that others leave. A table cannot be sorted by one without value. seen is called
 // with the visible rows. With wraps, rows have different heights, and up to 500 are drawn. Rows of
 // a higher rank come last, in any order. One of few rows is shown as a whole: nothing says that more
-// follow. One of more rows that is not tall says which of them are seen, and can be shown as a whole too.
+// follow. One of more rows says which of them are seen; one that is not tall can be shown as a whole too.
 export function Table({ columns, rows, id = (r) => r.id, empty, name = "sort", label, seen, tall, foot, wraps, rank }) {
   const { column, down } = useOrder(columns, name);
   const box = useRef();
@@ -90,16 +90,16 @@ export function Table({ columns, rows, id = (r) => r.id, empty, name = "sort", l
   const { first, last, look } = useWindow(wraps ? 0 : sorted.length, box, wraps ? Math.min(sorted.length, 500) : undefined);
   const shown = sorted.slice(first, last), names = shown.map(id).join("\n");
   useEffect(() => { if (seen) seen(shown); }, [names]);
-  const long = !tall && !wraps && rows.length > short, [whole, showWhole] = useState(false), [place, move] = usePlace(sorted.length, box, long && !whole);
+  const long = !wraps && rows.length > short, [whole, showWhole] = useState(false), [place, move] = usePlace(sorted.length, box, long && !whole);
   const scrolled = () => { look(); move(); };
   const wide = columns.reduce((a, c) => a + (parseFloat(c.width) || 0), 0);
   if (rows.length === 0) return empty || html`<${Empty} title="No rows" />`;
-  return html`<div class=${"table" + (tall ? " tall" : rows.length <= short || (long && whole) ? " short" : "")} tabindex="0" role="region" aria-label=${label || "table"} ref=${box} onScroll=${scrolled}>
+  return html`<div class=${"table" + (tall ? " tall" : rows.length <= short || whole ? " short" : "")} tabindex="0" role="region" aria-label=${label || "table"} ref=${box} onScroll=${scrolled}>
     <table class=${wide ? "fixed" : ""} style=${wide ? { minWidth: wide + "rem" } : null} aria-rowcount=${sorted.length}><${Head} columns=${columns} column=${column} down=${down} name=${name} />
     <tbody><${Spacer} rows=${first} columns=${columns.length} />
       ${shown.map((r) => html`<tr key=${id(r)}>${columns.map((c) => html`<td class=${(c.num ? "num " : "") + (c.class || "")}>${c.cell ? c.cell(r) : c.value(r)}</td>`)}</tr>`)}
       <${Spacer} rows=${wraps ? 0 : sorted.length - last} columns=${columns.length} /></tbody>${foot}</table></div>
-    ${long && html`<p class="place small muted"><span class="num">${whole ? `All ${grouped(sorted.length)} rows` : `Rows ${grouped(place[0])}–${grouped(place[1])} of ${grouped(sorted.length)}`}</span><button type="button" class="quiet" onClick=${() => showWhole(!whole)}>${whole ? "Show fewer" : "Show all " + grouped(sorted.length)}</button></p>`}`;
+    ${long && (!tall || place[0] > 1 || place[1] < sorted.length) && html`<p class="place small muted"><span class="num">${whole ? `All ${grouped(sorted.length)} rows` : `Rows ${grouped(place[0])}–${grouped(place[1])} of ${grouped(sorted.length)}`}</span>${!tall && html`<button type="button" class="quiet" onClick=${() => showWhole(!whole)}>${whole ? "Show fewer" : "Show all " + grouped(sorted.length)}</button>`}</p>`}`;
 }
 
 // Columns chooses which columns are shown; the choice stands in the URL as cols.

@@ -19,6 +19,7 @@ export function flowOf(rows, most = { node: 10, job: 18 }, narrow = false) {
   const nodes = new Map(), links = new Map();
   const sums = (key) => { const m = new Map(); for (const r of rows) m.set(key(r), (m.get(key(r)) || 0) + r.value); return [...m].sort((a, b) => b[1] - a[1]).map(([k]) => k); };
   const topNodes = new Set(sums((r) => r.node).slice(0, most.node)), topJobs = new Set(sums((r) => r.group + "\u0000" + r.job).filter((k) => k.split("\u0000")[1] && !(k.split("\u0000")[1] in residual)).slice(0, most.job));
+  const groups = new Set(rows.filter((r) => !(r.job in residual)).map((r) => r.group)).size, others = (group) => (groups > 1 ? "others of " + group : "other jobs");
   const several = !narrow && new Set(rows.map((r) => r.node)).size > 1;
   const add = (map, key, one, r) => { const n = map.get(key) || { ...one, value: 0, off: 0, quality: "" }; n.value += r.value; n.off += r.off; n.quality = worst([n.quality, r.quality]); map.set(key, n); };
   const at = (id, name, depth, tone, r, link = "", key = "") => { add(nodes, id, { id, key, name, depth, tone, link }, r); return id; };
@@ -35,7 +36,7 @@ export function flowOf(rows, most = { node: 10, job: 18 }, narrow = false) {
       way.push(at("group " + r.group, r.group, depth, "", r));
       if (!r.job && !r.small) { for (let i = 1; i < way.length; i++) flow(way[i - 1], way[i], r); continue; }
       const top = topJobs.has(r.group + "\u0000" + r.job);
-      way.push(at("job " + r.group + " " + (top ? r.job : ""), top ? r.job : "other jobs", depth + 1, top ? "" : "--c-rest", r, top ? jobAt(r.job) : "", top ? "job " + r.job : ""));
+      way.push(at("job " + r.group + " " + (top ? r.job : ""), top ? r.job : others(r.group), depth + 1, top ? "" : "--c-rest", r, top ? jobAt(r.job) : "", top ? "job " + r.job : ""));
     }
     for (let i = 1; i < way.length; i++) flow(way[i - 1], way[i], r);
   }

@@ -7,7 +7,7 @@ import { checksOf, problems } from "../checks.js";
 import { isNew } from "../starting.js";
 import { Table } from "../table.js";
 import { amounts } from "../amounts.js";
-import { Gaps, Whole } from "../parts.js";
+import { Enroll, Gaps, Whole } from "../parts.js";
 import { State } from "./nodes.js";
 import { text, few, ago, exactly } from "../fmt.js";
 import { natural } from "../names.js";
@@ -109,7 +109,7 @@ export function Health({ nodes, alerts }) {
   const used = useData((signal) => get("/v1/usage", { by: "kind", fields: "cpu_seconds,memory_byte_seconds,disk_read_bytes,disk_written_bytes,energy_joules,energy_error_joules", ...ledger(span) }, signal), [steps(span)]);
   const active = nodes.filter((n) => n.state !== "revoked"), all = { ...m, data: m.data && gaps.data && (rules.data || rules.error) ? checksOf({ nodes: active, gaps: gaps.data, alerts, rules: rules.data || [], m: m.data, recent: m.data.recent }) : null };
   const late = all.data && all.data[0].state !== "good" && all.data[0].state !== "", broken = gaps.data && gaps.data.length > 0;
-  return html`<${Shown} of=${all} height=${260}>${(checks) => html`<div class="stack"><${Verdict} checks=${checks} /><section class="card stats checks" aria-label="checks">${checks.map((c) => html`<${Check} key=${c.key} c=${c} />`)}</section></div>`}</${Shown}>
+  return html`<${Shown} of=${all} height=${260}>${(checks) => html`<div class="stack"><${Verdict} checks=${checks} />${nodes.length === 0 && html`<section class="card"><${Enroll} /></section>`}<section class="card stats checks" aria-label="checks">${checks.map((c) => html`<${Check} key=${c.key} c=${c} />`)}</section></div>`}</${Shown}>
     <div class="grid">
       ${broken && html`<${Card} title="Gaps in the data" flush width="w12"><${Gaps} gaps=${gaps.data} /></${Card}>`}
       <${Card} title="Balance" note="workloads + system + idle = total" width="w6"><${Shown} of=${used} height=${180}>${(u) => html`<${Whole} used=${u} />`}</${Shown}></${Card}>

@@ -43,12 +43,12 @@ async function received({ match, used, span }, signal) {
 
 // withOutside puts what the machine received into the sum of what its jobs used, and what belongs to no
 // job into the row system, so that the rows add up. Jobs can receive more than the machine: traffic
-// between them does not pass its interfaces. bytes is null where it is not known: then the sum is that of the
-// ledger, of its jobs.
+// between them does not pass its interfaces. bytes is null where it is not known: then the sum is not known
+// either, as it lacks what belongs to no job.
 export function withOutside(used, bytes) {
-  if (bytes === null) return used;
   const field = "network_rx_bytes", own = used.groups.filter((g) => g.kind !== "system"), jobs = [...own, ...(used.rest_groups > 0 ? [used.rest] : [])].reduce((a, g) => a + Number(g[field] || 0), 0);
   const measured = (r, v) => ({ ...r, [field]: v, quality: { ...r.quality, [field]: v === null ? "absent" : "measured" } }), rest = bytes < jobs ? null : Math.round(bytes - jobs);
+  if (bytes === null) return { ...used, total: used.total && measured(used.total, null) };
   const system = used.groups.find((g) => g.kind === "system") || { job: "system", kind: "system", covered_seconds: 0, quality: {} };
   return { ...used, groups: used.groups.length ? [...own, measured(system, rest)] : [], total: used.total && measured(used.total, rest === null ? Math.round(bytes) : jobs + rest), within: rest === null };
 }
@@ -65,13 +65,14 @@ const told = {
   mete_node_power_cap_watts: ["Power limit", (v) => text(v, "watts")], mete_node_missed_lives_total: ["Missed starts and ends", (v) => grouped(v)], mete_conservation_violations_total: ["Failed balance checks", (v) => grouped(v)],
 };
 
-const last = { system: 1, idle: 2 };
+const residual = ["system", "idle"]; // what belongs to no job, in the foot
 
 function Users({ used, name }) {
+  const jobs = used.groups.filter((g) => !residual.includes(g.kind));
   const columns = [{ key: "job", title: "Job", class: "name", value: (r) => r.job, cell: (r) => html`<${Job} name=${r.job} kind=${r.kind} node=${name} />` },
-    { key: "kind", title: "Kind", value: (r) => r.kind, cell: (r) => (r.kind === "path" ? html`<span class="muted">group</span>` : html`<${Kind} of=${r.kind} />`) }, ...jobColumns(used.groups)];
-  return html`<${Table} columns=${columns} rows=${used.groups} id=${(r) => r.job + "\u0000" + r.kind} name="jobs" label="jobs on this node" rank=${(r) => last[r.kind] || 0} empty=${html`<${Empty} title="No data in this range" />`}
-    foot=${html`<${Sums} columns=${columns} names=${2} used=${used} what="job" />`} />${used.within && html`<p class="small muted reading">The jobs received more than the machine: traffic between them does not pass its interfaces.</p>`}`;
+    { key: "kind", title: "Kind", value: (r) => r.kind, cell: (r) => (r.kind === "path" ? html`<span class="muted">group</span>` : html`<${Kind} of=${r.kind} />`) }, ...jobColumns(jobs.length > 0 ? jobs : used.groups)], parts = jobs.length > 0 ? residual.flatMap((kind) => used.groups.filter((g) => g.kind === kind)) : [];
+  return html`<${Table} columns=${columns} rows=${jobs.length > 0 ? jobs : used.groups} id=${(r) => r.job + "\u0000" + r.kind} name="jobs" label="jobs on this node" empty=${html`<${Empty} title="No data in this range" />`}
+    foot=${html`<${Sums} columns=${columns} names=${2} used=${used} what="job" parts=${parts} />`} />${used.within && html`<p class="small muted reading">The jobs received more than the machine: traffic between them does not pass its interfaces.</p>`}`;
 }
 
 export function Node({ path, nodes }) {

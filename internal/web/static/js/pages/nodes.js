@@ -7,7 +7,7 @@ import { Table, Columns } from "../table.js";
 import { Heat } from "../heat.js";
 import { natural } from "../names.js";
 import { grouped, text, shareOf, inconsistent, few, ago, exactly, time } from "../fmt.js";
-import { latest } from "../parts.js";
+import { Enroll, latest } from "../parts.js";
 import { nodeAt, put } from "../route.js";
 
 const states = { live: "good", behind: "warn", silent: "bad", revoked: "" };
@@ -88,8 +88,6 @@ export function Nodes({ nodes }) {
   const count = now.data ? few(rows.length, "node") : "", clusters = [...new Set(nodes.map((n) => n.cluster))].sort(natural), have = [...new Set(nodes.map((n) => n.state))].sort();
   return html`${nodes.length > 1 && html`<${Card} title="Map" note=${count} aside=${narrow && html`<button type="button" aria-expanded=${map ? "true" : "false"} onClick=${() => showMap(!map)}>${map ? "Hide" : "Show"}</button>`}>${(map || !narrow) && html`<${Shown} of=${now} height=${60}>${() => html`<${Heat} nodes=${rows} />`}</${Shown}>`}</${Card}>`}
     <section class="card flush fill"><header class="bar"><${Search} placeholder="Filter nodes" />${clusters.length > 1 && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}${(have.length > 1 || query.state) && html`<${Select} name="state" label="State" all="all" options=${have} />`}${now.data && html`<${States} nodes=${now.data.nodes || []} chosen=${query.state} />`}<div class="end bar"><span class="muted num" role="status">${count && count + ", latest readings"}</span><${Columns} columns=${columns} shown=${chosen} /></div></header>
-    <${Shown} of=${now} lines=${8}>${() => html`<${Table} tall columns=${columnsOf(rows, narrow).filter(isShown)} rows=${rows} id=${(n) => n.node} label="nodes" foot=${rows.length > 1 && rows.length === (now.data.nodes || []).length && html`<${Sums} sum=${now.data.sum} nodes=${rows} shown=${isShown} />`} empty=${nodes.length === 0
-      ? html`<${Empty} title="No machine has enrolled yet"><pre>mete token create --role agent
-mete-agent --server URL --token-file FILE</pre></${Empty}>` : html`<${Empty} title="No nodes match the filters"><button onClick=${() => put({ q: "", cluster: "", state: "" })}>Show all</button></${Empty}>`} />`}</${Shown}>
+    <${Shown} of=${now} lines=${8}>${() => html`<${Table} tall columns=${columnsOf(rows, narrow).filter(isShown)} rows=${rows} id=${(n) => n.node} label="nodes" foot=${rows.length > 1 && rows.length === (now.data.nodes || []).length && html`<${Sums} sum=${now.data.sum} nodes=${rows} shown=${isShown} />`} empty=${nodes.length === 0 ? html`<${Enroll} />` : html`<${Empty} title="No nodes match the filters"><button onClick=${() => put({ q: "", cluster: "", state: "" })}>Show all</button></${Empty}>`} />`}</${Shown}>
     <p class="small muted reading">${latest(nodes) > 0 && `Figures are the latest reading of each node, up to ${time(latest(nodes) * 1000)}${past ? ", but for those that are of the range" : ""}. `}Bars: workloads blue, system gray, idle empty.</p></section>`;
 }

@@ -5,7 +5,7 @@ import { ledger, steps, useSpan } from "../span.js";
 import { resources, divisions } from "../series.js";
 import { Starting, isStarting, isNew, usePresent } from "../starting.js";
 import { Card, Stat, Shown, Empty, Figure, Kind, Job, Segments, useData, useHere, partsOf } from "../ui.js";
-import { Above, Stacked, Flows, Whole, Stopped, Blank, latest, stopped, useStacks, gapMarks, alertMarks } from "../parts.js";
+import { Above, Enroll, Stacked, Flows, Whole, Stopped, Blank, latest, stopped, useStacks, gapMarks, alertMarks } from "../parts.js";
 import { useChange } from "../changes.js";
 import { Brief } from "../firing.js";
 import { Fleet } from "../heat.js";
@@ -82,8 +82,7 @@ export function Overview({ nodes, alerts }) {
     return ["namespace", "user"].map((name) => list.some((d) => d.dimension === name && d.workloads > 0));
   }, []);
   const marks = useMemo(() => [...gapMarks(gaps.data), ...alertMarks(alerts)], [gaps.data, alerts]);
-  if (nodes.length === 0) return html`<section class="card"><${Empty} title="No machine has enrolled yet"><p>Create a token on the server, then start an agent on each machine:</p><pre>mete token create --role agent
-mete-agent --server URL --token-file FILE</pre></${Empty}></section>`;
+  if (nodes.length === 0) return html`<section class="card"><${Enroll} /></section>`;
   const several = nodes.length > 1, [spaces, users] = dimensions.data || [];
   if (starting) return html`${present.now && html`<${Now} now=${present.now} nodes=${nodes} />`}<${Starting} nodes=${nodes} history=${present.history} />`;
   const now = live.data && live.data.measured === 0 && present.now ? { ...live, data: present.now } : live;
