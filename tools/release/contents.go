@@ -20,7 +20,7 @@ type pack struct {
 	name, summary, about string
 	needs, recommends    []string // other packages of mete, of the same version
 	units                []string // services of systemd
-	states               []string // directories below /var/lib, removed when the package is purged
+	states               []string // directories below /var/lib and /var/cache, removed when the package is purged
 	files                []file
 }
 
@@ -135,7 +135,7 @@ func (p *pack) purge() string {
 	var text strings.Builder
 	for _, s := range p.states {
 		// Those of services with a dynamic user are in private.
-		fmt.Fprintf(&text, "rm -rf /var/lib/private/%s /var/lib/%[1]s\n", s)
+		fmt.Fprintf(&text, "rm -rf /var/lib/private/%s /var/lib/%[1]s /var/cache/private/%[1]s /var/cache/%[1]s\n", s)
 	}
 	return text.String()
 }

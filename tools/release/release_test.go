@@ -108,7 +108,7 @@ func TestDeb(t *testing.T) {
 	if string(data["./usr/bin/mete-server"]) != "program mete-server" {
 		t.Errorf("program: %q", data["./usr/bin/mete-server"])
 	}
-	if !strings.Contains(string(control["./postrm"]), "rm -rf /var/lib/private/mete-server /var/lib/mete-server\n") {
+	if !strings.Contains(string(control["./postrm"]), "rm -rf /var/lib/private/mete-server /var/lib/mete-server /var/cache/private/mete-server /var/cache/mete-server\n") {
 		t.Errorf("purging leaves the state:\n%s", control["./postrm"])
 	}
 }

@@ -207,6 +207,14 @@ systemctl enable --now mete-agent`)
 		t.Logf("work.service: %v by the ledger, %v by systemd", have, want)
 	})
 
+	t.Run("backup", func(t *testing.T) {
+		g := &guest{t, g.m}
+		g.sh("mete backup /var/cache/mete-server/before --state /var/lib/mete-server && mete check /var/cache/mete-server/before")
+		if out := g.sh("stat -L -c '%a %F' /var/cache/mete-server/before /var/cache/mete-server/before/ledger.db"); !strings.HasPrefix(out, "700 directory\n") || strings.Count(out, "\n") != 1 {
+			t.Errorf("the backup: %q", out)
+		}
+	})
+
 	t.Run("upgrade", func(t *testing.T) {
 		g := &guest{t, g.m}
 		g.sh("echo '# mine' >>/etc/mete/server.env")
