@@ -104,7 +104,7 @@ func (c *Config) Settings() *settings.Set {
 	s.Text(&c.Machine.Energy.Powercap, "powercap", "DIR", "directory to read RAPL's counters in, in place of this machine's /sys/class/powercap and hwmon")
 	s.Text(&c.Machine.Energy.IPMI, "ipmi", "DEVICE", "device of the management controller to ask for the machine's power, as /dev/ipmi0; '' leaves it alone")
 	c.Machine.Energy.NVML = gpu.Auto
-	s.Text(&c.Machine.Energy.NVML, "nvml", "MODE", "how to read NVIDIA's accelerators, by mete-nvml, a program beside this one: auto, on (also one that may sleep, which it then does not), off, or the path of that program")
+	s.Text(&c.Machine.Energy.NVML, "nvml", "MODE", "how to read NVIDIA's accelerators, by mete-nvml, a program beside this one: auto, on (also a device that the kernel may switch off when it is idle; reading keeps it on), off, or the path of that program")
 	s.Text(&c.Curve, "power-curve", "FILE", "file, written by mete power calibrate, with the power that this machine draws by its load, for the time in which no meter shows it")
 	s.ListFunc("idle-power", "DOMAIN=WATTS", "power that a domain (package, dram, gpu, rest) draws when the machine does nothing, several with commas; rest is the whole machine where nothing finer is metered; what is not given is learned", c.parseIdlePower)
 	c.guestRelaySettings(s)

@@ -191,6 +191,10 @@ files that hold them.
 
 A list is written as ` + "`[a, b]`" + ` or in lines with a hyphen, in a variable with commas, and as a flag that is repeated. Durations have a
 unit (` + "`500ms`, `10s`, `7d`" + ` where days are possible), sizes too (` + "`512MiB`, `20G`" + `).
+
+` + "`METE_STATE`" + ` is the state directory of all programs (default: ` + "`/var/lib/mete`" + ` of root, else ` + "`~/.local/state/mete`" + `), and
+` + "`agent` and `server`" + ` in it are the defaults of ` + "`state`" + `. The defaults below are those of root. ` + "`METE_TOKEN` and `METE_UPSTREAM_TOKEN`" + `
+are tokens: they have no key, as the file holds no secrets.
 `)
 	for _, p := range programs {
 		set := p.Settings()
@@ -211,7 +215,11 @@ unit (` + "`500ms`, `10s`, `7d`" + ` where days are possible), sizes too (` + "`
 			if c := s.Choices(); c != nil && !strings.Contains(help, strings.Join(c, ", ")) {
 				help += ": one of " + strings.Join(c, ", ")
 			}
-			fmt.Fprintf(&b, "| %s | `%s` | %s | %s | %s |\n", key, s.Env, s.Kind, def, strings.ReplaceAll(help, "|", "\\|"))
+			env := s.Env
+			if env != "" {
+				env = "`" + env + "`"
+			}
+			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", key, env, s.Kind, def, strings.ReplaceAll(help, "|", "\\|"))
 		}
 	}
 	return b.String()

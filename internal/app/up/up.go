@@ -163,7 +163,7 @@ func (c *config) settings() *settings.Set {
 	s.Var(&c.interval, settings.Duration, "interval", "DURATION", `time between two readings: "500ms", "2s" or seconds`).WithShort("d")
 	s.Text(&c.state, "state", "DIR", "directory of what is kept (default: $METE_STATE, else /var/lib/mete of root, else in the home directory)")
 	s.Text(&c.powercap, "powercap", "DIR", "read RAPL's counters in DIR, in place of this machine's own")
-	s.Switch(&c.demo, "demo-power", "play power meters over this machine's real load, to see what energy looks like: nothing of it is measured, all of it says so, and the ledger goes with the end").OnlyFlag()
+	s.Switch(&c.demo, "demo-power", "simulate power meters from this machine's real load, to try energy without a meter: each figure is marked as modelled, and the ledger is deleted when the command ends").OnlyFlag()
 	s.Text(&c.reader, "reader", "READER", "how to read the kernel: auto, bpf or files").OneOf("auto", "bpf", "files")
 	return s
 }
