@@ -209,7 +209,7 @@ func (s *Sender) Push(ctx context.Context) error {
 		next, err := s.upstream.post(ctx, sent)
 		failpoint.At("upstream.sent")
 		switch {
-		case errors.Is(err, errTooLarge) && s.rows > 1:
+		case (errors.Is(err, errTooLarge) || errors.Is(err, fault.ErrInvalid)) && s.rows > 1: // a smaller page may be taken
 			s.rows /= 2
 			continue
 		case errors.Is(err, errMarkMoved) && moved < 10:

@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -37,9 +38,8 @@ func (s *Server) recordStates(ctx context.Context) error {
 				gapsRead = now
 			}
 		}
-		if err == nil {
-			err = s.putState(ctx, state, gaps, now)
-		}
+		// Without the lengths of gaps there are those of before.
+		err = errors.Join(err, s.putState(ctx, state, gaps, now))
 		switch {
 		case ctx.Err() != nil:
 			return nil

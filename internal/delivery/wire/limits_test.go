@@ -453,14 +453,35 @@ func TestDecodeStatesTexts(t *testing.T) {
 
 // TestEncodeStatesRefuses checks what of a page cannot be encoded.
 func TestEncodeStatesRefuses(t *testing.T) {
-	late := time.Date(2300, 1, 1, 0, 0, 0, 0, time.UTC)
 	for name, p := range map[string]*replica.Page{
 		"text": {To: "\xff"},
-		"gap":  {Gaps: []replica.Gap{{Gap: usage.Gap{From: late}}}},
 		"name": {Workloads: []replica.Workload{{Name: &batch.Name{ID: "x"}}}},
 	} {
 		if sent, err := wire.EncodeStates([]byte("x"), p); err == nil || string(sent) != "x" {
 			t.Errorf("%s: %q, %v", name, sent, err)
+		}
+	}
+	// A time that a sender stated keeps nothing from being sent.
+	for _, far := range []time.Time{time.Date(2300, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(1600, 1, 1, 0, 0, 0, 0, time.UTC), time.Unix(0, math.MaxInt64), time.Unix(0, math.MinInt64)} {
+		id := workload.NewID("n", workload.Pod, "p")
+		short, _ := workload.ShortIDOf(id)
+		sent, err := wire.EncodeStates(nil, &replica.Page{
+			Nodes: []replica.Node{{Node: registry.Node{ID: "n"}}}, Gaps: []replica.Gap{{Gap: usage.Gap{From: far, To: far}}},
+			Workloads: []replica.Workload{{Short: short, Name: &batch.Name{ID: id, Kind: workload.Pod, Started: far, Ended: far}}},
+		})
+		if err != nil {
+			t.Errorf("%v: %v", far, err)
+			continue
+		}
+		p, err := wire.DecodeStates(sent, wire.Default())
+		if err != nil {
+			t.Errorf("%v: %v", far, err)
+			continue
+		}
+		for _, got := range []time.Time{p.Gaps[0].From, p.Workloads[0].Name.Started, p.Workloads[0].Name.Ended} {
+			if got.Before(far) != (far.Year() > 2000) || got.Year() < 1680 || got.Year() > 2260 {
+				t.Errorf("%v is sent as %v", far, got)
+			}
 		}
 	}
 }

@@ -47,8 +47,10 @@ func EncodeStates(dst []byte, p *replica.Page) ([]byte, error) {
 			sw.Changed, sw.Named = true, ledgerNanos(w.Named)
 			sw.Namespace, sw.Pod, sw.Container = cleanText(w.Namespace), cleanText(w.Pod), cleanText(w.Container)
 			if w.Name.ID != "" {
+				name := *w.Name
+				name.Started, name.Ended = withinYears(name.Started), withinYears(name.Ended)
 				var err error
-				if sw.Name, err = nameMessage(w.Name); err != nil {
+				if sw.Name, err = nameMessage(&name); err != nil {
 					return dst, fmt.Errorf("workload %d: %w", i, err)
 				}
 			}
@@ -64,7 +66,9 @@ func EncodeStates(dst []byte, p *replica.Page) ([]byte, error) {
 		}
 	}
 	for i := range p.Gaps {
-		g, err := gapMessage(&p.Gaps[i].Gap)
+		gap := p.Gaps[i].Gap
+		gap.From, gap.To = withinYears(gap.From), withinYears(gap.To)
+		g, err := gapMessage(&gap)
 		if err != nil {
 			return dst, fmt.Errorf("gap %d: %w", i, err)
 		}
@@ -90,6 +94,18 @@ func ledgerNanos(t time.Time) int64 {
 		return 0
 	}
 	return t.UnixNano()
+}
+
+// withinYears returns a time that a batch can have: one that is too far away, which a sender may have stated, would keep
+// all other rows from being sent.
+func withinYears(t time.Time) time.Time {
+	const most = 9_000_000_000 // s, the year 2255
+	if s := t.Unix(); t.IsZero() || s > -most && s < most {
+		return t
+	} else if s > 0 {
+		return time.Unix(most, 0).UTC()
+	}
+	return time.Unix(-most, 0).UTC()
 }
 
 // DecodeStates decodes the output of EncodeStates. Errors wrap fault.ErrInvalid, or

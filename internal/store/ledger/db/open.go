@@ -70,7 +70,7 @@ func postgresFault(err error) error {
 	}
 	// The classes are those of PostgreSQL's appendix A, error codes.
 	switch e.Code[:2] {
-	case "22", "23": // data exception, integrity constraint
+	case "22", "23", "54": // data exception, integrity constraint, limits such as that of a row of an index
 		return fmt.Errorf("%w: %w", schema.ErrRange, err)
 	case "08", "40", "53", "55", "57", "58": // connection, rollback, resources, state, operator, system
 		return fmt.Errorf("%w: %w", err, fault.ErrUnavailable)

@@ -210,7 +210,7 @@ func (rd *Reader) GapTimes(ctx context.Context) (map[string]time.Duration, error
 			err := scan(&id, &ms)
 			out[id] = time.Duration(ms) * time.Millisecond
 			return err
-		}, `SELECT n.node_id, CAST(sum((g.to_ns - g.from_ns) / 1000000) AS bigint) FROM gap g JOIN node n ON n.id = g.node GROUP BY n.node_id`)
+		}, `SELECT n.node_id, CAST(sum(g.to_ns / 1000000 - g.from_ns / 1000000) AS bigint) FROM gap g JOIN node n ON n.id = g.node GROUP BY n.node_id`)
 	})
 	return out, db.Wrap(rd.db.Fault(err), "gaps")
 }

@@ -108,7 +108,11 @@ func (r *Registry) RevokeToken(ctx context.Context, id string, now time.Time) er
 // revoke records the time of the first revocation.
 func (r *Registry) revoke(ctx context.Context, table, where, id string, now time.Time) error {
 	return db.Wrap(r.db.Write(ctx, func(t *db.Tx) error {
-		n, err := t.Exec("UPDATE "+table+" SET revoked_ns = CASE WHEN revoked_ns = 0 THEN $2 ELSE revoked_ns END WHERE "+where, schema.Clean(id), schema.Nanos(now))
+		set, args := "revoked_ns = CASE WHEN revoked_ns = 0 THEN $2 ELSE revoked_ns END", []any{schema.Clean(id), schema.Nanos(now)}
+		if table == "node" { // servers above get it
+			set, args = set+", rev = $3", append(args, t.Rev)
+		}
+		n, err := t.Exec("UPDATE "+table+" SET "+set+" WHERE "+where, args...)
 		if err == nil && n == 0 {
 			err = fault.ErrNotFound
 		}

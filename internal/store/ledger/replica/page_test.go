@@ -436,8 +436,8 @@ func TestRowsWithin(t *testing.T) {
 			t.Errorf("%s: rows are within %v, want %v", table, got, want)
 		}
 	}
-	if got := numbers(t, dsn, "SELECT host FROM within_day ORDER BY minute"); !slices.Equal(got, []int64{id["guest"], id["guest"]}) {
-		t.Errorf("nested within %v, want %d: without host or workload it is not known", got, id["guest"])
+	if got := numbers(t, dsn, "SELECT host FROM within_day ORDER BY minute"); !slices.Equal(got, []int64{id["near"], id["guest"]}) {
+		t.Errorf("nested within %v, want %d, also without a workload, and %d without a host", got, id["near"], id["guest"])
 	}
 	if got := numbers(t, dsn, "SELECT sum(workload) + sum(whole) FROM within_day"); got[0] != 0 {
 		t.Errorf("workloads of hosts: %v", got)
@@ -451,11 +451,15 @@ func TestRowsWithin(t *testing.T) {
 	if got := numbers(t, dsn, fmt.Sprint("SELECT node FROM node_minute_20250220 WHERE minute = ", day+10)); !slices.Equal(got, []int64{schema.EndWithin}) {
 		t.Errorf("the key of a row of node %d is %v", schema.EndWithin, got)
 	}
-	// A host that is not known here is not known above.
+	// A host that is not known here is not known above; one without a workload is.
 	sent := states(t, l, replica.Mark{}, all)
 	for _, n := range sent.Nestings {
-		if n.Host != -1 || n.Workload != -1 || sent.Nodes[n.Node].ID != "guest" {
-			t.Errorf("nesting %+v", n)
+		host := ""
+		if n.Host >= 0 {
+			host = sent.Nodes[n.Host].ID
+		}
+		if want := map[int64]string{day: "near"}[n.Minute]; host != want || n.Workload != -1 || sent.Nodes[n.Node].ID != "guest" {
+			t.Errorf("nesting %+v within %q, want %q", n, host, want)
 		}
 	}
 	if len(sent.Nestings) != 2 {

@@ -240,7 +240,7 @@ func (t *pageTaker) lookUp(id string) (n known, err error) {
 	return n, err
 }
 
-// findHost returns the node that hosts a guest and the guest's workload in it. Both are 0 if there
+// findHost returns the node that hosts a guest and the guest's workload in it, 0 if that is not known. Both are 0 if there
 // is none or if the host is in a cluster that the source may not write to. A host that the source
 // has yet to send is created.
 func (t *pageTaker) findHost(id string, short workload.ShortID) (node, workload int64, err error) {
@@ -254,6 +254,9 @@ func (t *pageTaker) findHost(id string, short workload.ShortID) (node, workload 
 	}
 	if err != nil || !n.mine {
 		return node, workload, err
+	}
+	if short == 0 {
+		return n.id, 0, nil
 	}
 	ref, err := t.Workload(n.id, short)
 	return n.id, ref.ID, err
@@ -276,8 +279,11 @@ func (t *pageTaker) takeNestings() error {
 		}
 		var id string
 		var short workload.ShortID
-		if n.Host >= 0 && n.Workload >= 0 {
-			id, short = t.page.Nodes[n.Host].ID, t.page.Workloads[n.Workload].Short
+		if n.Host >= 0 {
+			id = t.page.Nodes[n.Host].ID
+		}
+		if n.Host >= 0 && n.Workload >= 0 { // a job or a container's agent is none of its host's workloads
+			short = t.page.Workloads[n.Workload].Short
 		}
 		host, workload, err := t.findHost(id, short)
 		if err == nil {
