@@ -41,7 +41,7 @@ export function jobColumns(rows) {
 // columns have names of rows. Averages and peaks have no sum. A sum has its own unit, as elsewhere on the page.
 export function Sums({ columns, names, used, what, parts = [] }) {
   const line = (title, t) => html`<tr><th scope="row" colspan=${names}>${title}</th>${columns.slice(names).map((c) => html`<td class="num">${c.sums ? c.sum(t) : ""}</td>`)}</tr>`;
-  return used.total && html`<tfoot>${used.rest_groups > 0 && line(few(used.rest_groups, "more " + what), used.rest)}${parts.map((r) => html`<tr class="muted">${columns.map((c) => html`<td class=${(c.num ? "num " : "") + (c.class || "")}>${(c.sum || c.cell)(r)}</td>`)}</tr>`)}${line("All", used.total)}</tfoot>`;
+  return used.total && html`<tfoot>${used.rest_groups > 0 && line(few(used.rest_groups, "more " + what), used.rest)}${parts.map((r) => html`<tr class="muted"><th scope="row">${columns[0].cell(r)}</th>${columns.slice(1).map((c) => html`<td class=${(c.num ? "num " : "") + (c.class || "")}>${(c.sum || c.cell)(r)}</td>`)}</tr>`)}${line("All", used.total)}</tfoot>`;
 }
 
 // jobFields are the figures of jobColumns.

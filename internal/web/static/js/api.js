@@ -97,9 +97,17 @@ export async function range(query, span, signal) {
   return (await get("/api/v1/query_range", { query, start: span.from, end: span.to, step: span.step }, signal)).data.result;
 }
 
-// save downloads an answer as a file.
+// save downloads an answer as a file. An error is told by the event mete-save, whose detail is the failure, or null.
 export async function save(path, params, name) {
-  const r = await ask(address(path, params));
+  const told = (detail) => dispatchEvent(new CustomEvent("mete-save", { detail }));
+  let r;
+  try { r = await ask(address(path, params)); } catch (e) { told(e); return; }
+  if (!r.ok) {
+    const v = await r.json().catch(() => ({}));
+    told(new Failure(name + " was not saved: " + (v.detail || v.title || "the server answered with status " + r.status) + ".", v.hint && capital(v.hint) + ".", r.status));
+    return;
+  }
+  told(null);
   const link = document.createElement("a");
   link.href = URL.createObjectURL(await r.blob());
   link.download = name;

@@ -104,7 +104,14 @@ function Notice({ id, role = "alert", children }) {
 
 // Notices are what concerns every page: the server is down, the power is simulated, an error.
 function Notices({ down, loaded, simulated, error }) {
+  const [unsaved, tell] = useState(null);
+  useEffect(() => {
+    const told = (e) => tell(e.detail);
+    addEventListener("mete-save", told);
+    return () => removeEventListener("mete-save", told);
+  }, []);
   return html`
+    ${unsaved && html`<${Notice} id="unsaved"><b>${unsaved.message}</b> <span>${unsaved.hint}</span> <button type="button" class="quiet" onClick=${() => tell(null)}>Close</button></${Notice}>`}
     ${down && html`<${Notice} id="down"><b>The server does not answer.</b> <span>${loaded ? "What is gray is earlier data." : "No data is loaded."} Check that the server runs, and the tunnel if you use one. The page reconnects automatically.</span></${Notice}>`}
     ${simulated && html`<${Notice} id="simulated" role="note"><b>Simulated power</b> <span id="simulated-text">${simulated}</span><span>: power and energy are not measured, nor are figures computed from them.</span></${Notice}>`}
     ${error && error.status !== 0 && html`<${Notice}><b>${error.message}</b> <span>${error.hint}</span></${Notice}>`}`;

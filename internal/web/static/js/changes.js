@@ -3,6 +3,7 @@ import { html } from "../vendor/preact.mjs";
 import { get } from "./api.js";
 import { before, ledger, steps } from "./span.js";
 import { useData } from "./ui.js";
+import { covered } from "./history.js";
 import { text, known } from "./fmt.js";
 
 // percentOf is a change as a part of what was before, with its sign.
@@ -11,9 +12,13 @@ export function percentOf(a, b) {
   return (c < 0 ? "−" : "+") + (Math.abs(c) < 0.0995 ? Math.abs(c * 100).toFixed(1) : Math.abs(c * 100).toFixed(0)) + " %";
 }
 
+// overOf is the time that averages of an answer are over, in seconds. That of the answer is of the node that was measured
+// longest, of all nodes; an answer by kind says how long its own nodes were.
+const overOf = (a) => Math.min(Number(a.averages_over_seconds), covered(a).seconds);
+
 // isMeasured reports whether nine tenths of the range of an answer were measured: else a change would
 // be that of what is known.
-export const isMeasured = (a) => Number(a.averages_over_seconds) * 1000 >= 0.9 * (Date.parse(a.to) - Date.parse(a.from));
+export const isMeasured = (a) => overOf(a) * 1000 >= 0.9 * (Date.parse(a.to) - Date.parse(a.from));
 
 // The figures of the tiles: of the ledger, and whether idle capacity counts.
 const tiles = { cpu: [["cpu_seconds"]], memory: [["memory_byte_seconds"]], power: [["energy_joules"], true], disk: [["disk_read_bytes", "disk_written_bytes"]], network: [["network_rx_bytes", "network_tx_bytes"]] };
@@ -27,7 +32,7 @@ function isPartial(answer, tile) {
 
 // averagesOf are the averages of an answer by kind, by tile; null where a figure is absent.
 export function averagesOf(answer) {
-  const over = Number(answer.averages_over_seconds);
+  const over = overOf(answer);
   return Object.fromEntries(Object.entries(tiles).map(([tile, [figures, idle]]) => {
     const values = answer.groups.filter((g) => idle || g.kind !== "idle").flatMap((g) => figures.map((f) => g[f])).filter(known);
     return [tile, over > 0 && values.length ? values.reduce((a, v) => a + Number(v), 0) / over : null];
@@ -40,7 +45,7 @@ export function useChange({ where = [], span, compare }) {
   const data = useData(async (signal) => {
     if (!compare) return null;
     const [now, past] = await Promise.all([ask(span, signal), ask(before(span), signal)]);
-    return { answer: now, now: averagesOf(now), past: isMeasured(past) ? averagesOf(past) : null };
+    return { answer: now, now: averagesOf(now), past: isMeasured(past) && Date.parse(past.to) <= Date.parse(now.from) ? averagesOf(past) : null };
   }, [where.join("\n"), compare, steps(span)]);
   return (tile, unit) => compare && data.data && html`<${Moved} now=${data.data.now[tile]} past=${data.data.past && data.data.past[tile]} unit=${unit} of=${isPartial(data.data.answer, tile) ? "of workloads " : ""} />`;
 }

@@ -1,7 +1,7 @@
 // Values over time: lines, or areas that add up.
 import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.mjs";
 import uPlot from "../vendor/uplot.mjs";
-import { text, unitText, bare, when, time as clock, ticks, brief } from "./fmt.js";
+import { text, unitText, bare, dayOf, when, time as clock, ticks, brief } from "./fmt.js";
 import { zoom, widen } from "./span.js";
 import { Menu, Quality, saveText, useHere, useNarrow } from "./ui.js";
 import { put } from "./route.js";
@@ -176,10 +176,10 @@ const far = 86400 * 2;
 
 // said is a time or a bucket as text.
 function said(from, to) {
-  const day = when(from * 1000).split(",")[0];
+  const day = dayOf(from * 1000);
   if (!to) return day + " " + clock(from * 1000);
   const short = (t) => clock(t * 1000).replace(/:00$/, "");
-  return to - from >= far / 2 ? day + " – " + when(to * 1000).split(",")[0] : day + " " + short(from) + " – " + short(to);
+  return to - from >= far / 2 ? day + " – " + dayOf(to * 1000) : day + " " + short(from) + " – " + short(to);
 }
 
 // stampOf says of which time the figures of a legend are: of today and yesterday without the day.

@@ -22,7 +22,11 @@ function ofNodes(nodes, now) {
     action: "Check that mete-agent runs there, and its network path to this server. Agents keep their data and send it later." };
 }
 
-const harmless = ["unwatched", "rebooted"];
+// harmless are the reasons of gaps in which nothing is lost.
+export const harmless = ["unwatched", "rebooted", "clock-shifted"];
+
+// reporting are the nodes that send data all the time: not those of which only jobs are measured.
+export const reporting = (nodes) => nodes.filter((n) => !/ jobs$/.test(n.machine_id || ""));
 
 function ofGaps(gaps, late, nodes) {
   const lost = gaps.filter((g) => !harmless.includes(g.reason)), sum = (list) => text(list.reduce((a, g) => a + g.seconds, 0), "seconds"), reasons = [...new Set(gaps.map((g) => g.reason))].sort();
@@ -89,7 +93,7 @@ function ofSpool(recent) {
 // link }. state is good, warn, bad, or empty where there is nothing to judge, of which tag says why. nodes are without
 // revoked ones, alerts those that fire, m the metrics of the server, and recent what PromQL knows.
 export function checksOf({ nodes, gaps, alerts, rules, m, recent, now = Date.now() }) {
-  const list = [ofNodes(nodes, now)], late = list[0].state === "bad" || list[0].state === "warn";
+  const list = [ofNodes(reporting(nodes), now)], late = list[0].state === "bad" || list[0].state === "warn";
   list.push(ofGaps(gaps, late, nodes), ofAlerts(alerts, rules), ofHeartbeat(rules, m, now), ofIngest(m, recent), ofLedger(m, recent), ofCertificates(m, recent, now), ofBalance(recent));
   if (recent.spool > limits.spool) list.push(ofSpool(recent));
   return list.map((c) => ({ ...c, link: c.link && href(c.link) }));

@@ -5,7 +5,7 @@ import { get } from "./api.js";
 import { Icon } from "./icon.js";
 import { useData } from "./ui.js";
 import { natural } from "./names.js";
-import { go, here, href, jobAt, nodeAt, ranged } from "./route.js";
+import { addresses, go, here, href, jobAt, ranged } from "./route.js";
 import { pages } from "./pages/all.js";
 
 const most = 14;
@@ -31,7 +31,8 @@ export function found(things, typed) {
 async function load(signal) {
   const [nodes, jobs] = await Promise.all([get("/v1/nodes", {}, signal), get("/v1/usage", { by: "job,kind", fields: "cpu_seconds", limit: 2000, from: "-24h" }, signal)]);
   const names = [...new Set(jobs.groups.filter((g) => g.kind !== "idle" && g.kind !== "system" && g.job).map((g) => g.job))];
-  return [...nodes.nodes.map((n) => ({ kind: "node", name: n.name, more: n.cluster, to: nodeAt(n.name) })).sort((a, b) => natural(a.name, b.name)),
+  const at = addresses(nodes.nodes);
+  return [...nodes.nodes.map((n) => ({ kind: "node", name: n.name, more: n.cluster, to: at(n) })).sort((a, b) => natural(a.name, b.name)),
     ...[...new Set(nodes.nodes.map((n) => n.cluster))].sort(natural).map((c) => ({ kind: "cluster", name: c, to: href("/nodes", { cluster: c, ...ranged(here().query) }) })),
     ...names.map((j) => ({ kind: "job", name: j, to: jobAt(j) }))];
 }

@@ -100,13 +100,15 @@ export const bare = (v, unit, like = v) => (units[unit] || units.none)(Number(v)
 export const unitText = (unit, like) => (units[unit] || units.none)(Number(like), Number(like))[1];
 
 // unitOf guesses the unit of a query from the name of its metric, by the naming rules of
-// Prometheus, and from whether it takes a rate.
+// Prometheus, and from whether it takes a rate. A ratio of two of one unit is in percent, any other quotient has none.
 export function unitOf(query) {
+  const parts = query.replace(/"(?:[^"\\]|\\.)*"|\{[^}]*\}/g, "").split("/");
+  if (parts.length > 1) return parts.length === 2 && /[a-z]_[a-z]/.test(parts[1]) && unitOf(parts[0]) !== "none" && unitOf(parts[0]) === unitOf(parts[1]) ? "percent" : "none";
   const rated = /\b(rate|irate|deriv)\s*\(/.test(query), has = (s) => query.includes(s);
   if (/(^|[^-+*/]*)\bcount\b/.test(query) && /^\s*count/.test(query)) return "count";
   if (has("_ratio")) return "percent";
   if (has("watts")) return "watts";
-  if (has("_cores")) return "cores";
+  if (has("_cores") || has("_cpus")) return "cores";
   if (has("bytes_per_second")) return "rate";
   if (has("joules")) return rated ? "watts" : "joules";
   if (has("byte_seconds")) return rated ? "bytes" : "bytehours";
@@ -150,11 +152,14 @@ export function ago(date, now = Date.now()) {
 
 // Clocks have 24 hours, as the times of the commands.
 export const hours = { hourCycle: "h23" };
-const shortTime = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", ...hours });
+const shortDay = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" }), dayOfYear = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", year: "numeric" });
+const shortTime = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", ...hours });
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", ...hours });
 const long = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium", ...hours });
 export const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
-export const when = (date) => shortTime.format(new Date(date));
+// dayOf is a day, with the year if it is another one than now.
+export const dayOf = (date, now = Date.now()) => { const d = new Date(date); return (d.getFullYear() === new Date(now).getFullYear() ? shortDay : dayOfYear).format(d); };
+export const when = (date) => dayOf(date) + ", " + shortTime.format(new Date(date));
 export const time = (date) => clock.format(new Date(date));
 export const exactly = (date) => long.format(new Date(date)) + " " + zone;
 
@@ -167,9 +172,9 @@ export function brief(name, most = 26) {
 }
 
 // ticks writes the instants of an axis, so many seconds apart, in the time zone of the browser.
-const day = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" }), minute = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", ...hours });
+const minute = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", ...hours });
 export function ticks(at, apart) {
-  return at.map((t) => { const d = new Date(t * 1000); return apart >= 86400 || (apart >= 3600 && d.getHours() === 0 && d.getMinutes() === 0) ? day.format(d) : apart < 60 ? clock.format(d) : minute.format(d); });
+  return at.map((t) => { const d = new Date(t * 1000); return apart >= 86400 || (apart >= 3600 && d.getHours() === 0 && d.getMinutes() === 0) ? dayOf(d) : apart < 60 ? clock.format(d) : minute.format(d); });
 }
 
 // few is a whole number with its noun.

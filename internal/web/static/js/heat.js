@@ -2,7 +2,7 @@
 import { html, useState, useRef } from "../vendor/preact.mjs";
 import { Segments, Select, useHere } from "./ui.js";
 import { grouped, text, shareOf, few, ago } from "./fmt.js";
-import { nodeAt, put } from "./route.js";
+import { addresses, put } from "./route.js";
 import { groupsOf, natural, prefixOf } from "./names.js";
 
 export const shades = { cpu_cores: { title: "CPU", unit: "cores" }, memory_bytes: { title: "memory", unit: "bytes" }, power_watts: { title: "power", unit: "watts" } };
@@ -52,10 +52,10 @@ function Scale({ by, top, states, blank }) {
 
 // Fleet is a small map of nodes: in the order and in the shades of CPU of the large one.
 export function Fleet({ nodes }) {
-  const by = "cpu_cores", top = scaleOf(nodes.map((n) => heatOf(n, by)), by), states = [...new Set(nodes.map((n) => n.state))].filter((s) => s !== "live").sort();
+  const by = "cpu_cores", at = addresses(nodes), top = scaleOf(nodes.map((n) => heatOf(n, by)), by), states = [...new Set(nodes.map((n) => n.state))].filter((s) => s !== "live").sort();
   return html`<ul class="fleet">${arrange(nodes, "none")[0].list.map((n) => {
     const v = heatOf(n, by), says = `${n.name}: ${v === null ? n.state : text(v, "percent")}`;
-    return html`<li key=${n.node}><a href=${nodeAt(n.name)} class=${n.state === "live" ? "" : "not " + n.state} title=${says} aria-label=${says} style=${v === null ? null : { "--heat": Math.min(1, v / top).toFixed(3) }}></a></li>`;
+    return html`<li key=${n.node}><a href=${at(n)} class=${n.state === "live" ? "" : "not " + n.state} title=${says} aria-label=${says} style=${v === null ? null : { "--heat": Math.min(1, v / top).toFixed(3) }}></a></li>`;
   })}</ul><${Scale} by=${by} top=${top} states=${states} blank=${nodes.every((n) => heatOf(n, by) === null)} />`;
 }
 
@@ -63,7 +63,7 @@ export function Fleet({ nodes }) {
 export function Heat({ nodes }) {
   const { query } = useHere();
   const by = shades[query.heat] ? query.heat : "cpu_cores", ways = groupings(nodes), group = ways.includes(query.group) ? query.group : ways[0];
-  const [tip, set] = useState(null), box = useRef();
+  const [tip, set] = useState(null), box = useRef(), to = addresses(nodes);
   const top = scaleOf(nodes.map((n) => heatOf(n, by)), by), states = [...new Set(nodes.map((n) => n.state))].filter((s) => s !== "live").sort();
   const show = (n) => (e) => {
     const at = box.current.getBoundingClientRect(), cell = e.currentTarget.getBoundingClientRect();
@@ -72,7 +72,7 @@ export function Heat({ nodes }) {
   const hide = () => set(null);
   const cell = (n) => {
     const v = heatOf(n, by);
-    return html`<li key=${n.node}><a href=${nodeAt(n.name)} class=${n.state === "live" ? "" : "not " + n.state} aria-label=${n.name + ": " + (v === null ? n.state : text(v, by === "power_watts" ? "watts" : "percent"))} style=${v === null ? null : { "--heat": Math.min(1, v / top).toFixed(3) }} onMouseEnter=${show(n)} onFocus=${show(n)} onMouseLeave=${hide} onBlur=${hide}></a></li>`;
+    return html`<li key=${n.node}><a href=${to(n)} class=${n.state === "live" ? "" : "not " + n.state} aria-label=${n.name + ": " + (v === null ? n.state : text(v, by === "power_watts" ? "watts" : "percent"))} style=${v === null ? null : { "--heat": Math.min(1, v / top).toFixed(3) }} onMouseEnter=${show(n)} onFocus=${show(n)} onMouseLeave=${hide} onBlur=${hide}></a></li>`;
   };
   return html`<div class="bar heatbar"><${Segments} label="shade by" options=${Object.entries(shades).map(([k, s]) => [k, s.title])} value=${by} choose=${(v) => put({ heat: v === "cpu_cores" ? "" : v }, true)} />
       ${ways.length > 1 && html`<${Segments} label="group by" options=${ways.map((w) => [w, { name: "group of names", cluster: "cluster", none: "no groups" }[w]])} value=${group} choose=${(v) => put({ group: v === ways[0] ? "" : v }, true)} />`}<div class="end"><${Scale} by=${by} top=${top} states=${states} blank=${nodes.every((n) => heatOf(n, by) === null)} /></div></div>

@@ -117,7 +117,7 @@ function endsOf(b, a) {
 
 // covered is for how long the nodes of an answer by kind were measured, on average, and how many they are:
 // each has one row that is idle.
-function covered(a) {
+export function covered(a) {
   const idle = ((a && a.groups) || []).find((g) => g.kind === "idle" && g.nodes > 0);
   return idle ? { nodes: idle.nodes, seconds: Number(idle.covered_seconds) / idle.nodes } : { nodes: 0, seconds: Infinity };
 }

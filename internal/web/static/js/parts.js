@@ -28,7 +28,8 @@ export const latest = (nodes) => nodes.reduce((at, n) => Math.max(at, Date.parse
 const late = 180;
 
 // stopped is since when no node sends data, in seconds; 0 where one does.
-export function stopped(nodes, now = Date.now() / 1000) { const at = latest(nodes); return at > 0 && at < now - late ? at : 0; }
+// The clock of this machine may be off: the server knows which nodes send.
+export function stopped(nodes, now = Date.now() / 1000) { const at = latest(nodes); return at > 0 && at < now - late && !nodes.some((n) => n.state === "live") ? at : 0; }
 
 const check = (n) => (n === 1 ? "Check that mete-agent runs there, and the network between it and this server." : "Check the network between the nodes and this server, and that mete-agent runs there.");
 
@@ -52,7 +53,7 @@ export function Blank({ nodes, span }) {
     ${last > 0 && html`<button type="button" onClick=${() => zoom(last - span.length, last)}>Show the latest data</button>`}</${Empty}></section>`;
 }
 
-const gapTones = { unwatched: "warn", rebooted: "accent" };
+const gapTones = { unwatched: "warn", "clock-shifted": "warn", rebooted: "accent" };
 
 // gapMarks are the gaps of a range as marks of charts.
 export const gapMarks = (gaps) => (gaps || []).slice(0, 200).map((g) => ({ from: Date.parse(g.from) / 1000, to: Date.parse(g.to) / 1000, tone: gapTones[g.reason] || "bad", title: (g.reason === "rebooted" ? "rebooted" : "gap: " + g.reason) + (g.name ? ", " + g.name : "") }));

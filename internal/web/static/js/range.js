@@ -2,7 +2,7 @@
 import { html, useState, useRef } from "../vendor/preact.mjs";
 import { ranges, choose, periods, rangeOf, written, instantOf, toNow, pan, widen, isNow } from "./span.js";
 import { Segments, useNarrow } from "./ui.js";
-import { when, zone } from "./fmt.js";
+import { dayOf, when, zone } from "./fmt.js";
 import { put } from "./route.js";
 import { Icon } from "./icon.js";
 import { Refresh } from "./refresh.js";
@@ -10,8 +10,8 @@ import { Refresh } from "./refresh.js";
 // said is a range as text: its length where it ends now, else its ends.
 export function said(span) {
   if (span.name) return "last " + span.name;
-  const [a, b] = [when(span.from * 1000), span.open ? "now" : when(span.to * 1000)], day = a.slice(0, a.lastIndexOf(",") + 2);
-  return a + " – " + (day && b.startsWith(day) ? b.slice(day.length) : b);
+  const a = when(span.start * 1000), b = span.open ? "now" : when(span.to * 1000), day = dayOf(span.start * 1000) + ", ";
+  return a + " – " + (b.startsWith(day) ? b.slice(day.length) : b);
 }
 
 // End is a field for one end of a range: a time as text, or chosen in the browser's calendar.
@@ -36,7 +36,7 @@ function Picker({ span }) {
     const whole = document.documentElement.clientWidth, width = 21 * parseFloat(getComputedStyle(document.documentElement).fontSize);
     box.current.style.right = Math.max(12, Math.min(whole - at.right, whole - width - 12)) + "px";
     complain(null);
-    set(span.name ? { from: "-" + span.name, to: "now" } : { from: written(span.from), to: span.open ? "now" : written(span.to) });
+    set(span.name ? { from: "-" + span.name, to: "now" } : { from: written(span.start), to: span.open ? "now" : written(span.to) });
   };
   const apply = (found) => { put(found); box.current.hidePopover(); };
   const submit = (e) => {

@@ -50,6 +50,18 @@ export const ranged = ({ range, from, to }) => ({ range, from, to });
 export const jobAt = (job, more = {}) => href("/job", { job, ...more, ...ranged(here().query) });
 export const nodeAt = (name) => href("/node/" + name, ranged(here().query));
 
+// addresses returns a function that is the address of one of nodes: by its name, or by its id where several have the
+// name, as a machine in two clusters, or one that was enrolled again after it was revoked.
+export function addresses(nodes) {
+  const count = new Map();
+  for (const n of nodes) count.set(n.name, (count.get(n.name) || 0) + 1);
+  return (n) => nodeAt(count.get(n.name) > 1 ? n.node : n.name);
+}
+
+// nodeNamed is the node that an address means: by its id, by name and id, as the ledger tells equal names apart, or by its
+// name; of several with the name one that is not revoked.
+export const nodeNamed = (nodes, name) => nodes.find((n) => n.node === name) || nodes.find((n) => n.name + " " + n.node === name) || nodes.find((n) => n.name === name && n.state !== "revoked") || nodes.find((n) => n.name === name);
+
 addEventListener("popstate", moved);
 document.addEventListener("click", (e) => {
   const a = e.target.closest && e.target.closest("a[href]");

@@ -98,14 +98,15 @@ export function written(at) {
 
 // spanOf is the range that a query names: { from, to, step } in seconds, with the
 // name of it: of a preset, or its length. It moves with time unless both ends are given, and ends
-// now, whatever the step: from and to are whole steps apart, and no multiples of it. open says
+// now, whatever the step: from and to are whole steps apart, and no multiples of it. Of a range with two ends,
+// start is the one that was chosen, up to a step after from: sums begin there. open says
 // that the end is yet to come: then it goes on with time too.
 export function spanOf(query, now = Date.now() / 1000) {
   const a = Math.floor(Number(query.from)), b = Math.ceil(Number(query.to));
   if (query.from && query.to && b > a) {
     // What is yet to come has no readings: the last value would be of none.
     const to = a < now - 60 ? Math.min(b, Math.floor(now)) : b, step = stepOf(to - a);
-    return stepped({ name: "", from: to - Math.ceil((to - a) / step) * step, to, step, open: to < b });
+    return stepped({ name: "", start: a, from: to - Math.ceil((to - a) / step) * step, to, step, open: to < b });
   }
   const own = lengthOf(query.range || ""), [name, length] = own >= 60 && own % 60 === 0 && own < now ? [query.range, own] : ranges.find(([n]) => n === first);
   const step = stepOf(length), each = Math.min(step, fresh), to = Math.floor(now / each) * each;
@@ -119,19 +120,19 @@ function stepOf(length) {
 
 // The window of rates is two steps, and long enough for two readings of windows of a minute,
 // the longest that there are.
-function stepped(s) { return { ...s, length: s.to - s.from, window: Math.max(120, s.step * 2) }; }
+function stepped(s) { const start = s.start ?? s.from; return { ...s, start, length: s.to - start, window: Math.max(120, s.step * 2) }; }
 
 // fitted is a span from a later begin.
 export function fitted(s, from) {
   const step = stepOf(s.to - from);
-  return stepped({ ...s, from: s.to - Math.max(1, Math.ceil((s.to - from) / step)) * step, step });
+  return stepped({ ...s, start: undefined, from: s.to - Math.max(1, Math.ceil((s.to - from) / step)) * step, step });
 }
 
 // before is the span of the same length that ends where s begins: in the ledger it has exactly
 // the whole minutes before those of s.
 export function before(s) {
   const l = ledger(s), [from, to] = [l.from, l.to].map((t) => Date.parse(t) / 1000);
-  return stepped({ ...s, name: "", open: false, from: from - (to - from), to: from });
+  return stepped({ ...s, name: "", open: false, start: undefined, from: from - (to - from), to: from });
 }
 
 // often is after how many seconds a range that goes on is looked at anew.
@@ -148,7 +149,7 @@ export function useSpan(query) {
     return () => clearInterval(timer);
   }, [name, moves, step, turn]);
   const s = spanOf(query, now);
-  return useMemo(() => s, [s.from, s.to, s.step]);
+  return useMemo(() => s, [s.start, s.from, s.to, s.step]);
 }
 
 export const choose = (name) => put({ range: name === first ? "" : name, from: "", to: "" });
@@ -185,7 +186,7 @@ export function widen(now = Date.now() / 1000) {
 export function ledger(s) {
   const step = s.name ? Math.min(300, Math.max(60, Math.ceil(s.length / 360 / 60) * 60)) : 60;
   const to = s.name ? Math.floor(s.to / step + 1) * step : Math.ceil(s.to / step) * step;
-  const from = s.name ? to - s.length : Math.floor(s.from / step) * step;
+  const from = s.name ? to - s.length : Math.floor((s.start ?? s.from) / step) * step;
   return { from: new Date(from * 1000).toISOString(), to: new Date(to * 1000).toISOString() };
 }
 

@@ -99,6 +99,7 @@ export function Table({ columns, rows, id = (r) => r.id, empty, name = "sort", l
     <tbody><${Spacer} rows=${first} columns=${columns.length} />
       ${shown.map((r) => html`<tr key=${id(r)}>${columns.map((c) => html`<td class=${(c.num ? "num " : "") + (c.class || "")}>${c.cell ? c.cell(r) : c.value(r)}</td>`)}</tr>`)}
       <${Spacer} rows=${wraps ? 0 : sorted.length - last} columns=${columns.length} /></tbody>${foot}</table></div>
+    ${wraps && sorted.length > last && html`<p class="place small muted num">The first ${grouped(last)} of ${grouped(sorted.length)} rows</p>`}
     ${long && (!tall || place[0] > 1 || place[1] < sorted.length) && html`<p class="place small muted"><span class="num">${whole ? `All ${grouped(sorted.length)} rows` : `Rows ${grouped(place[0])}–${grouped(place[1])} of ${grouped(sorted.length)}`}</span>${!tall && html`<button type="button" class="quiet" onClick=${() => showWhole(!whole)}>${whole ? "Show fewer" : "Show all " + grouped(sorted.length)}</button>`}</p>`}`;
 }
 

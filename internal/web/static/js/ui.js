@@ -30,8 +30,8 @@ function load(part, yes) {
 // that the data belongs to the frame around all pages.
 export function useData(ask, keys, every = 0, frame = false) {
   const turn = useTurn();
-  const [state, set] = useState({ data: null, error: null, loading: true });
-  const latest = useRef(ask), got = useRef(false);
+  const [state, set] = useState({ data: null, error: null, loading: true, of: null });
+  const latest = useRef(ask), got = useRef(false), of = keys.join("\u0000");
   latest.current = ask;
   useEffect(() => {
     const control = new AbortController();
@@ -47,11 +47,12 @@ export function useData(ask, keys, every = 0, frame = false) {
         if (gone) return;
         got.current = true;
         if (!frame && received() > before) answered(every); // not what needed no request, or was kept
-        set({ data, error: null, loading: false });
+        set({ data, error: null, loading: false, of });
       } catch (error) {
         if (error.name === "AbortError" || gone) return;
         if (!(error instanceof Failure)) console.error(error);
-        set((s) => ({ ...s, error, loading: false }));
+        // While the server is away what it said before stays; what was about something else does not.
+        set((s) => ({ ...s, data: s.of === of || error.status === 0 ? s.data : null, error, loading: false }));
         if (error.status === 0 || error.status >= 500) next = Math.min(next || 3000, 3000);
       }
       if (next && !gone && (frame || !isPaused())) timer = setTimeout(() => { if (frame || !isPaused()) run(); }, next);

@@ -119,11 +119,11 @@ export function Flow({ theme }) {
   // a part of what it is otherwise, the rest of it among the small ones.
   const used = useData(async (signal) => {
     const all = await ask("node,kind,namespace,job", signal);
-    if (!(all.rest_groups > 0)) return all;
+    if (!(all.rest_groups > 0)) return { ...all, what };
     const [jobs, groups, node] = await Promise.all([ask("cluster,kind,namespace,job", signal), ask("cluster,kind,namespace", signal), ask("node", signal, 1)]);
-    return { ...(jobs.rest_groups > 0 ? within(jobs, groups) : jobs), node: node.groups[0] };
+    return { ...(jobs.rest_groups > 0 ? within(jobs, groups) : jobs), node: node.groups[0], what };
   }, [what, idle, steps(span)]);
-  const narrow = useNarrow(), rows = useMemo(() => used.data && rowsOf(used.data, what), [used.data]);
+  const narrow = useNarrow(), rows = useMemo(() => used.data && used.data.what === what && rowsOf(used.data, what), [used.data, what]);
   const flow = useMemo(() => rows && flowOf(rows), [rows]), drawn = useMemo(() => rows && (narrow ? flowOf(rows, { node: 0, job: 10 }, true) : flow), [rows, narrow]);
   const unit = what === "cpu" ? "seconds" : "joules", total = used.data && used.data.total;
   const sumOf = (t) => (what === "cpu" ? { value: Number(t.cpu_seconds || 0), off: 0, quality: t.quality.cpu_seconds } : { value: Number(t.energy_joules || 0) + Number(t.energy_idle_joules || 0), off: Number(t.energy_error_joules || 0) + Number(t.energy_idle_error_joules || 0), quality: t.quality.energy_joules });
@@ -133,7 +133,7 @@ export function Flow({ theme }) {
   return html`<div class="bar"><${Segments} label="flow of" options=${[["energy", "energy"], ["cpu", "CPU time"]]} value=${what} choose=${(v) => put({ of: v === "energy" ? "" : v })} />
       ${what === "energy" && html`<div class="bar"><span class="muted">Idle energy</span><${Segments} label="idle energy" options=${[["", "separate"], ["used", "divided by use"], ["equal", "equally"]]} value=${idle} choose=${(v) => put({ idle: v })} /></div>`}</div>
     ${flow && flow.links.length > 0 && html`<${Sums} rows=${rows} total=${sumOf(total)} unit=${unit} node=${used.data.node && { name: used.data.node.node, place: "node", ...sumOf(used.data.node) }} />`}
-    <section class="card" aria-label="flow"><${Shown} of=${used} height=${420}>${(u) => (!flow || flow.links.length === 0
+    <section class="card" aria-label="flow"><${Shown} of=${used.data && used.data.what !== what && !used.error ? { data: null } : used} height=${420}>${(u) => (!flow || flow.links.length === 0
       ? html`<${Empty} title=${what === "cpu" ? "No CPU time in this range" : "No energy data in this range"}><span>Choose a longer range. On a machine, <code>mete power</code> lists its meters.</span></${Empty}>`
       : html`<${Sankey} nodes=${drawn.nodes} links=${drawn.links} unit=${unit} height=${tall} theme=${theme} pick=${pick} narrow=${narrow} />
         <p class="small muted">${what === "energy" ? "◐ is apportioned, ○ modelled; the possible error (±) of each flow is in its tooltip and in the table. " : ""}Each level sums to the same total, with system and idle, which end where they are${u.rest_groups > 0 ? `; ${few(u.rest_groups, "small job")} ${u.rest_groups === 1 ? "is" : "are"} combined${u.rest ? "" : " within clusters and namespaces"}` : ""}.</p>`)}</${Shown}></section>

@@ -3,7 +3,7 @@ import { html, useRef } from "../../vendor/preact.mjs";
 import { get, plain, instant } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
 import { Card, Figure, Shown, Empty, Facts, Job, Search, useData, useHere, useNarrow } from "../ui.js";
-import { checksOf, problems } from "../checks.js";
+import { checksOf, problems, reporting } from "../checks.js";
 import { isNew } from "../starting.js";
 import { Table } from "../table.js";
 import { amounts } from "../amounts.js";
@@ -81,7 +81,7 @@ const age = (n) => Date.parse(n.booked_through || n.enrolled_at);
 // Late lists the nodes that do not report in time: by state, those first that are late longest, with all of
 // them a click away.
 function Late({ nodes }) {
-  const states = ["silent", "behind"].map((s) => [s, nodes.filter((n) => n.state === s && !isNew(n)).sort((a, b) => age(a) - age(b) || natural(a.name, b.name))]).filter(([, list]) => list.length);
+  const states = ["silent", "behind"].map((s) => [s, reporting(nodes).filter((n) => n.state === s && !isNew(n)).sort((a, b) => age(a) - age(b) || natural(a.name, b.name))]).filter(([, list]) => list.length);
   return html`${states.map(([state, list]) => html`<div class="row late"><${State} of=${state} /><b>${few(list.length, "node")}</b>${list.length > 5 && html`<a class="end" href=${href("/nodes", { state })}>Show all</a>`}</div>
     <ul class="attention">${list.slice(0, 5).map((n) => html`<li class=${state === "silent" ? "bad" : "warn"}><a href=${nodeAt(n.name)}>${n.name}</a><span>${n.cluster}</span><span title=${n.booked_through ? exactly(n.booked_through) : ""}>${n.booked_through ? "last data " + ago(n.booked_through) : "no data yet"}</span></li>`)}</ul>`)}`;
 }

@@ -53,7 +53,7 @@ function Raw({ sum, over, one }) {
 // command is the command that shows the same use in a terminal.
 export function command(job, span, origin) {
   const at = (s) => new Date(s * 1000).toISOString().replace(".000", "");
-  return `mete usage --where ${shellWord("job=" + job)} ${span.name ? "--from -" + span.name : `--from ${at(span.from)} --to ${at(span.to)}`} --by node${serverFlag(origin)}`;
+  return `mete usage --where ${shellWord("job=" + job)} ${span.name ? "--from -" + span.name : `--from ${at(span.start ?? span.from)} --to ${at(span.to)}`} --by node${serverFlag(origin)}`;
 }
 
 // listAll shows the workloads of the job.
@@ -69,7 +69,7 @@ function every(list, key) {
 }
 
 // widened reports whether an answer is about more time than a range with two ends, of which the ledger sums whole minutes.
-export const widened = (used, span) => !span.name && (Date.parse(used.from) < Math.floor(span.from) * 1000 || Date.parse(used.to) > Math.ceil(span.to) * 1000);
+export const widened = (used, span) => !span.name && (Date.parse(used.from) < Math.floor(span.start ?? span.from) * 1000 || Date.parse(used.to) > Math.ceil(span.to) * 1000);
 
 // Line says in one line whose the job is, where it runs, and whether it does.
 function Line({ list, whose, nodes, used, span }) {

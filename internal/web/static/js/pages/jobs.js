@@ -30,7 +30,7 @@ function allColumns(trend, total, rows, over, narrow) {
     named("namespace", "Namespace", "6.4rem"), named("user", "User", "5.4rem"), named("project", "Project", "8rem"), named("cluster", "Cluster", "5.2rem"),
     { key: "nodes", title: "Nodes", num: true, width: "4.5rem", value: (r) => r.nodes, cell: (r) => grouped(r.nodes) },
     { key: "trend", title: "CPU over time", width: "7.4rem", help: "CPU use over the range; each chart has its own scale", cell: (r) => (!trend[keyOf(r)] ? html`<span class="absent" title="loading">…</span>` : isRecent(trend[keyOf(r)], r) ? html`<span class="absent" title="nothing before the latest minutes, which are still being measured">–</span>` : html`<${Spark} values=${trend[keyOf(r)]} label=${"CPU of " + r.job} />`) },
-    { ...cpu, cell: (r) => html`${cpu.cell(r)}<span class="share" title=${text(shareOf(Number(r.cpu_seconds), total.cpu), "percent") + " of the CPU time of all jobs and the system"}><i style=${{ width: Math.min(100, 100 * Number(r.cpu_seconds) / total.most) + "%" }}></i></span>` },
+    { ...cpu, cell: (r) => html`${cpu.cell(r)}<span class="share" title=${text(shareOf(Number(r.cpu_seconds), total.cpu), "percent") + (total.filtered ? " of the CPU time of the filtered jobs" : " of the CPU time of all jobs and the system")}><i style=${{ width: Math.min(100, 100 * Number(r.cpu_seconds) / total.most) + "%" }}></i></span>` },
     amount("cpu_throttled_seconds", "Throttled", "seconds", "time in which tasks were throttled by a CPU limit"),
     whileItRan("memory", "Memory", "memory_byte_seconds", "bytes", "average memory, with page cache,"),
     amount("memory_peak_bytes", "Workload peak", "bytes", "largest memory peak of a workload", { long: "Memory, largest peak of a workload", width: "8.6rem" }),
@@ -131,8 +131,9 @@ export function sumOf(rows, fields, rest) {
 
 // counted says how many jobs are listed, and where a job has several rows, as one of several users has, how many rows.
 // Of jobs that are not loaded only the rows are known.
-export function counted(rows, rest) {
+export function counted(rows, rest, loaded = 0) {
   const jobs = new Set(rows.map((r) => r.job)).size;
+  if (rest > 0 && loaded > 0) return `${grouped(rows.length)} of the ${few(loaded, "row")} loaded`;
   if (rest > 0) return `${grouped(rows.length)} of ${few(rows.length + rest, "row")}`;
   return few(jobs, "job") + (jobs < rows.length ? ` in ${few(rows.length, "row")}` : "");
 }
@@ -158,13 +159,13 @@ function List({ nodes, first }) {
   const clusters = [...new Set(nodes.map((n) => n.cluster))].sort();
   const q = (query.q || "").toLowerCase();
   const rows = useMemo(() => (data.data ? data.data.groups : []).filter((g) => g.kind !== "idle" && g.kind !== "system" && (!q || [g.job, g.namespace, g.user, g.project].some((v) => v && v.toLowerCase().includes(q)))), [data.data, q]);
-  const total = data.data && data.data.total, share = { cpu: Math.max(1e-9, total ? Number(total.cpu_seconds) - idleOf(data.data) : 1), most: Math.max(1e-9, ...rows.slice(0, 3000).map((r) => Number(r.cpu_seconds))) };
+  const total = data.data && data.data.total, share = { filtered: where.length > 0, cpu: Math.max(1e-9, total ? Number(total.cpu_seconds) - idleOf(data.data) : 1), most: Math.max(1e-9, ...rows.slice(0, 3000).map((r) => Number(r.cpu_seconds))) };
   const o = offers.data || { namespace: [], user: [], kind: [] };
   const filtered = where.length > 0 || q;
   // The rows that are not listed have a sum too, without idle and system, which are among those that are listed.
   const foot = (d, drawn) => {
     const names = drawn.findIndex((c) => c.sums), rest = d.rest_groups > 0 && d.groups.some((g) => g.kind === "idle") ? d.rest : null;
-    return names > 0 && (rest || !d.rest_groups || q) && html`<${Sums} columns=${drawn} names=${names} used=${{ rest_groups: 0, total: sumOf(rows, [...wanted], q ? null : rest) }} what="job" />`;
+    return names > 0 && (q ? !d.rest_groups : rest || !d.rest_groups) && html`<${Sums} columns=${drawn} names=${names} used=${{ rest_groups: 0, total: sumOf(rows, [...wanted], q ? null : rest) }} what="job" />`;
   };
   const filters = html`${clusters.length > 1 && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}
       ${(o.namespace.length > 0 || query.namespace) && html`<${Select} name="namespace" label="Namespace" all="all" options=${o.namespace} />`}
@@ -172,10 +173,10 @@ function List({ nodes, first }) {
       <${Select} name="kind" label="Kind" all="all" options=${o.kind} /><${Label} value=${query.label} />`;
   return html`<section class="card flush fill"><header class="bar"><${Search} placeholder="Filter jobs" />
       ${narrow ? html`<details class="filters" open=${where.length > 0}><summary>Filters${where.length > 0 ? " (" + where.length + ")" : ""}</summary><div class="bar">${filters}</div></details>` : filters}
-      <div class="end bar"><span class="muted num" role="status" title=${"a row for each " + by.replaceAll(",", ", ").replace(/, (\w+)$/, " and $1") + " with use in the range"}>${data.data ? counted(rows, data.data.rest_groups) + ", " + (span.name ? "last " + span.name : "in the range") : data.error ? "" : "…"}</span><${Columns} columns=${columns} shown=${shown} />
-      <button type="button" onClick=${() => save("/v1/usage", { by, where, format: "csv", ...ledger(span) }, "jobs.csv")} title="all columns of all rows, in base units" aria-label="Download CSV">${narrow ? "CSV" : "Download CSV"}</button></div></header>
+      <div class="end bar"><span class="muted num" role="status" title=${"a row for each " + by.replaceAll(",", ", ").replace(/, (\w+)$/, " and $1") + " with use in the range"}>${data.data ? counted(rows, data.data.rest_groups, q ? data.data.groups.length : 0) + ", " + (span.name ? "last " + span.name : "in the range") : data.error ? "" : "…"}</span><${Columns} columns=${columns} shown=${shown} />
+      <button type="button" onClick=${() => save("/v1/usage", { by, where, format: "csv", limit: 10000, ...ledger(span) }, "jobs.csv")} title=${"all columns, in base units" + (q ? ", of all rows: the text filter does not apply" : " of all rows")} aria-label="Download CSV">${narrow ? "CSV" : "Download CSV"}</button></div></header>
     <${Shown} of=${data} lines=${14}>${(d) => { const drawn = inOrder(allColumns(trend, share, rows, d.averages_over_seconds, narrow).filter((c) => c.always || shown.includes(c.key)), narrow); return html`<${Table} tall columns=${drawn} rows=${rows} foot=${foot(d, drawn)} id=${keyOf} label="jobs" seen=${shown.includes("trend") ? seen : null}
-      empty=${html`<${Empty} title=${filtered ? "No jobs match the filters" : "No jobs in this range"}>${filtered ? html`<button onClick=${() => put({ q: "", cluster: "", namespace: "", user: "", project: "", kind: "", label: "" })}>Show all</button>` : html`<span>Choose a longer range, or run a job: <code>mete run -- COMMAND</code></span>`}</${Empty}>`} />
+      empty=${html`<${Empty} title=${filtered ? (q && d.rest_groups > 0 ? `None of the ${grouped(d.groups.length)} loaded rows matches` : "No jobs match the filters") : "No jobs in this range"}>${filtered ? html`<button onClick=${() => put({ q: "", cluster: "", namespace: "", user: "", project: "", kind: "", label: "" })}>Show all</button>` : html`<span>Choose a longer range, or run a job: <code>mete run -- COMMAND</code></span>`}</${Empty}>`} />
       ${d.rest_groups > 0 && html`<footer class="foot muted"><span>${few(d.rest_groups, "more row")} used ${text(d.rest.cpu_seconds, "seconds")} of CPU.</span><button onClick=${() => put({ all: "1" }, true)} disabled=${query.all === "1"}>Load up to 10,000</button></footer>`}`; }}</${Shown}></section>`;
 }
 

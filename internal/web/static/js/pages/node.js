@@ -12,7 +12,7 @@ import { natural } from "../names.js";
 import { State, sizeOf } from "./nodes.js";
 import { grouped, text, shareOf, few, ago, exactly, when, time } from "../fmt.js";
 import { jobColumns, jobFields, Sums } from "../amounts.js";
-import { put, go, jobAt, nodeAt, href, ranged } from "../route.js";
+import { put, go, jobAt, nodeAt, nodeNamed, href, ranged } from "../route.js";
 
 function Now({ n, since, span, change = () => null }) {
   const none = since ? "no data since " + when(since * 1000) : "not available";
@@ -68,7 +68,7 @@ const told = {
 const residual = ["system", "idle"]; // what belongs to no job, in the foot
 
 function Users({ used, name }) {
-  const jobs = used.groups.filter((g) => !residual.includes(g.kind));
+  const jobs = useMemo(() => used.groups.filter((g) => !residual.includes(g.kind)), [used]);
   const columns = [{ key: "job", title: "Job", class: "name", value: (r) => r.job, cell: (r) => html`<${Job} name=${r.job} kind=${r.kind} node=${name} />` },
     { key: "kind", title: "Kind", value: (r) => r.kind, cell: (r) => (r.kind === "path" ? html`<span class="muted">group</span>` : html`<${Kind} of=${r.kind} />`) }, ...jobColumns(jobs.length > 0 ? jobs : used.groups)], parts = jobs.length > 0 ? residual.flatMap((kind) => used.groups.filter((g) => g.kind === kind)) : [];
   return html`<${Table} columns=${columns} rows=${jobs.length > 0 ? jobs : used.groups} id=${(r) => r.job + "\u0000" + r.kind} name="jobs" label="jobs on this node" empty=${html`<${Empty} title="No data in this range" />`}
@@ -78,7 +78,7 @@ function Users({ used, name }) {
 export function Node({ path, nodes }) {
   const { query } = useHere();
   const name = path.slice(6), span = useSpan(query);
-  const known = nodes.find((n) => n.name === name || n.node === name), match = known ? "node=" + quote(known.name) : "";
+  const known = nodeNamed(nodes, name), match = known ? `node=${quote(known.name)},cluster=${quote(known.cluster)}` : "";
   const now = useData(async (signal) => (known ? (await get("/v1/summary", { nodes: 1, node: known.node }, signal)).nodes[0] : null), [known && known.node], 5000);
   const by = query.by !== "nodes" && divisions[query.by] ? query.by : "", idle = query.idle === "1", starting = Boolean(known) && isStarting([known]);
   const compare = query.compare === "1", where = ["node=" + (known ? known.node : "")], change = useChange({ where, span, compare });
@@ -86,7 +86,7 @@ export function Node({ path, nodes }) {
   const present = usePresent(starting && nodes.length === 1);
   const used = useData(async (signal) => {
     if (!known) return null;
-    const u = await get("/v1/usage", { by: "job,kind", where: "node=" + known.name, limit: 200, fields: jobFields, ...ledger(span) }, signal);
+    const u = await get("/v1/usage", { by: "job,kind", where: "node=" + known.node, limit: 200, fields: jobFields, ...ledger(span) }, signal);
     return withOutside(u, await received({ match, used: u, span }, signal));
   }, [known && known.node, steps(span)]);
   const gaps = useData(async (signal) => (known ? (await get("/v1/gaps", { node: known.node, ...ledger(span) }, signal)).gaps : []), [known && known.node, steps(span)]);
@@ -95,7 +95,7 @@ export function Node({ path, nodes }) {
   if (!known) return html`<section class="card"><${Empty} title=${`No node is named "${name}"`}><span>${similar(nodes, name).length > 0 ? html`Did you mean ${similar(nodes, name).map((n, i) => html`${i > 0 && ", "}<a href=${nodeAt(n.name)}>${n.name}</a>`)}?` : "Check the spelling. A machine has a page once its agent has enrolled."}</span><a class="button" href="/nodes">All nodes</a></${Empty}></section>`;
   const q = (f) => used.data && used.data.total && used.data.total.quality[f];
   const pick = (p) => go(p.job ? jobAt(p.job, { node: known.name }) : href("/jobs", { ...ranged(query), ...p }));
-  const chart = (r) => html`<${Stacked} resource=${r} of=${of} previous=${previous} idle=${idle} span=${span} width="w6" quality=${q(resources[r].field)} marks=${marks} pick=${by === "parts" ? undefined : pick} />`;
+  const chart = (r) => html`<${Stacked} resource=${r} of=${of} previous=${previous} idle=${idle} span=${span} width="w6" quality=${q(resources[r].amount)} marks=${marks} pick=${by === "parts" ? undefined : pick} />`;
   if (starting) return html`${present.now && html`<${Now} n=${{ ...present.now.sum }} />`}<${Starting} nodes=${[known]} history=${present.history} />`;
   const blank = of.data && of.data.empty;
   return html`<div class="bar facts-line"><${State} of=${known.state} /><span class="muted">${known.cluster}</span><span class="muted">${few(known.cpus, "CPU")}</span><span class="muted" title=${known.booked_through ? exactly(known.booked_through) : ""}>${known.booked_through ? "last data " + ago(known.booked_through) : "no data yet"}</span><code class="muted small">${known.node}</code></div>

@@ -8,7 +8,7 @@ import { Heat } from "../heat.js";
 import { natural } from "../names.js";
 import { grouped, text, shareOf, inconsistent, few, ago, exactly, time } from "../fmt.js";
 import { Enroll, latest } from "../parts.js";
-import { nodeAt, put } from "../route.js";
+import { addresses, put } from "../route.js";
 
 const states = { live: "good", behind: "warn", silent: "bad", revoked: "" };
 export const State = ({ of }) => html`<span class=${"tag " + (states[of] || "")} title=${{ live: "data is up to date", behind: "data is late", silent: "no data received", revoked: "certificate revoked" }[of]}>${of}</span>`;
@@ -27,12 +27,12 @@ export const sizeOf = (n, p, unit) => (unit === "cores" && n.cpus) || p.whole;
 const usedOf = (key, title, unit) => ({ key, title, width: "12.2rem", value: (n) => used(n[key]), num: false, help: "used by workloads and the system, of the total",
   cell: (n) => (n[key] ? html`<div class="barred"><span class="num" title=${used(n[key]) === null ? inconsistent : null}>${text(used(n[key]), "percent")}</span><${Bar} slim parts=${partsOf(n[key], unit)} /><span class="num muted">${text(sizeOf(n, n[key], unit), unit)}</span></div>` : html`<span class="absent">–</span>`) });
 // columnsOf are the columns of nodes, each in one unit.
-function columnsOf(rows, narrow) {
+function columnsOf(rows, narrow, at = addresses(rows)) {
   const column = (key, title, unit, width, value, more = {}) => { const like = largest(rows, value); return { key, title, num: true, width, value, cell: (n) => html`<${Figure} v=${value(n)} like=${like()} unit=${unit} quality=${more.quality && more.quality(n)} off=${more.off && more.off(n)} />`, ...more }; };
   const flow = (key, title) => column(key, title, "rate", "8.3rem", (n) => (n[key] ? n[key].in + n[key].out : null), { quality: (n) => n[key] && n[key].quality });
   const ranged = (key, title, unit, help) => column(key, title, unit, "8rem", (n) => (n.used ? n.used[key] : null), { long: title + " in the range", ranged: true, help });
   return [
-    { key: "name", title: "Node", always: true, width: "10rem", grows: !narrow, class: "name", order: natural, value: (n) => n.name, cell: (n) => html`<a href=${nodeAt(n.name)} title=${n.node}>${n.name}</a>` },
+    { key: "name", title: "Node", always: true, width: "10rem", grows: !narrow, class: "name", order: natural, value: (n) => n.name, cell: (n) => html`<a href=${at(n)} title=${n.node}>${n.name}</a>` },
     { key: "state", title: "State", width: "5.6rem", first: true, order: byState, value: (n) => n.state, cell: (n) => html`<${State} of=${n.state} />` },
     ...[{ ...usedOf("cpu_cores", "CPU", "cores"), desc: true }, usedOf("memory_bytes", "Memory", "bytes")].map((c) => (narrow ? { ...c, width: "8.6rem" } : c)),
     column("power", "Power", "watts", "12.2rem", (n) => (n.power_watts ? n.power_watts.whole : null), { off: (n) => n.power_watts && n.power_watts.error, quality: (n) => n.power_watts && n.power_watts.quality }),
@@ -82,12 +82,12 @@ export function Nodes({ nodes }) {
   const q = (query.q || "").toLowerCase();
   const rows = useMemo(() => {
     const of = new Map(nodes.map((n) => [n.node, n])), sums = amounts.data || {};
-    return (now.data ? now.data.nodes || [] : []).map((n) => ({ ...n, booked_through: (of.get(n.node) || {}).booked_through, used: sums[n.name] || sums[n.node] }))
+    return (now.data ? now.data.nodes || [] : []).map((n) => ({ ...n, booked_through: (of.get(n.node) || {}).booked_through, used: sums[n.name] || sums[n.node] || sums[n.name + " " + n.node] }))
       .filter((n) => (!q || n.name.toLowerCase().includes(q) || n.node.toLowerCase().includes(q)) && (!query.cluster || n.cluster === query.cluster) && (!query.state || n.state === query.state)).sort((a, b) => natural(a.name, b.name));
   }, [now.data, nodes, q, query.cluster, query.state, amounts.data]);
   const count = now.data ? few(rows.length, "node") : "", clusters = [...new Set(nodes.map((n) => n.cluster))].sort(natural), have = [...new Set(nodes.map((n) => n.state))].sort();
   return html`${nodes.length > 1 && html`<${Card} title="Map" note=${count} aside=${narrow && html`<button type="button" aria-expanded=${map ? "true" : "false"} onClick=${() => showMap(!map)}>${map ? "Hide" : "Show"}</button>`}>${(map || !narrow) && html`<${Shown} of=${now} height=${60}>${() => html`<${Heat} nodes=${rows} />`}</${Shown}>`}</${Card}>`}
     <section class="card flush fill"><header class="bar"><${Search} placeholder="Filter nodes" />${clusters.length > 1 && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}${(have.length > 1 || query.state) && html`<${Select} name="state" label="State" all="all" options=${have} />`}${now.data && html`<${States} nodes=${now.data.nodes || []} chosen=${query.state} />`}<div class="end bar"><span class="muted num" role="status">${count && count + ", latest readings"}</span><${Columns} columns=${columns} shown=${chosen} /></div></header>
-    <${Shown} of=${now} lines=${8}>${() => html`<${Table} tall columns=${columnsOf(rows, narrow).filter(isShown)} rows=${rows} id=${(n) => n.node} label="nodes" foot=${rows.length > 1 && rows.length === (now.data.nodes || []).length && html`<${Sums} sum=${now.data.sum} nodes=${rows} shown=${isShown} />`} empty=${nodes.length === 0 ? html`<${Enroll} />` : html`<${Empty} title="No nodes match the filters"><button onClick=${() => put({ q: "", cluster: "", state: "" })}>Show all</button></${Empty}>`} />`}</${Shown}>
+    <${Shown} of=${now} lines=${8}>${() => html`<${Table} tall columns=${columnsOf(rows, narrow, addresses(nodes)).filter(isShown)} rows=${rows} id=${(n) => n.node} label="nodes" foot=${rows.length > 1 && rows.length === (now.data.nodes || []).length && html`<${Sums} sum=${now.data.sum} nodes=${rows} shown=${isShown} />`} empty=${nodes.length === 0 ? html`<${Enroll} />` : html`<${Empty} title="No nodes match the filters"><button onClick=${() => put({ q: "", cluster: "", state: "" })}>Show all</button></${Empty}>`} />`}</${Shown}>
     <p class="small muted reading">${latest(nodes) > 0 && `Figures are the latest reading of each node, up to ${time(latest(nodes) * 1000)}${past ? ", but for those that are of the range" : ""}. `}Bars: workloads blue, system gray, idle empty.</p></section>`;
 }

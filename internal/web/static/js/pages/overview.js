@@ -6,11 +6,12 @@ import { resources, divisions } from "../series.js";
 import { Starting, isStarting, isNew, usePresent } from "../starting.js";
 import { Card, Stat, Shown, Empty, Figure, Kind, Job, Segments, useData, useHere, partsOf } from "../ui.js";
 import { Above, Enroll, Stacked, Flows, Whole, Stopped, Blank, latest, stopped, useStacks, gapMarks, alertMarks } from "../parts.js";
+import { harmless, reporting } from "../checks.js";
 import { useChange } from "../changes.js";
 import { Brief } from "../firing.js";
 import { Fleet } from "../heat.js";
 import { grouped, text, few, ago, when, time, known, shareOf } from "../fmt.js";
-import { href, nodeAt, jobAt, go, put, ranged } from "../route.js";
+import { href, here, addresses, nodeAt, jobAt, go, put, ranged } from "../route.js";
 
 const fields = "cpu_seconds,memory_byte_seconds,disk_read_bytes,disk_written_bytes,energy_joules,energy_error_joules", topFields = "cpu_seconds,memory_peak_bytes,energy_joules,energy_error_joules";
 
@@ -55,13 +56,14 @@ const shownRows = 5;
 
 // problemsOf lists problems: firing alerts, silent nodes, gaps. Many of one kind are one row.
 function problemsOf({ nodes, gaps, alerts }) {
-  const quiet = nodes.filter((n) => (n.state === "silent" || n.state === "behind") && !isNew(n)), of = (state) => quiet.filter((n) => n.state === state).length, bad = of("silent") > 0 ? "bad" : "warn";
+  const quiet = reporting(nodes).filter((n) => (n.state === "silent" || n.state === "behind") && !isNew(n)), of = (state) => quiet.filter((n) => n.state === state).length, bad = of("silent") > 0 ? "bad" : "warn";
   const more = (n, one, path) => (n > shownRows ? [html`<li class="warn"><a href=${path}>${few(n - shownRows, one)}</a></li>`] : []);
+  const at = addresses(nodes);
   return [
     ...(alerts.length > 0 ? [html`<${Brief} alerts=${alerts} />`] : []),
-    ...(quiet.length > shownRows ? [] : quiet).map((n) => html`<li class=${n.state === "silent" ? "bad" : "warn"}><a href=${nodeAt(n.name)}>${n.name}</a><span>${n.state}${n.booked_through ? ", last data " + ago(n.booked_through) : ""}</span></li>`),
-    ...(quiet.length > shownRows ? [html`<li class=${bad}><a href="/nodes">${few(quiet.length, "node")}</a><span>${["silent", "behind"].filter(of).map((s) => grouped(of(s)) + " " + s).join(", ")}${latest(quiet) > 0 && ", latest data " + ago(latest(quiet) * 1000)}</span></li>`] : []),
-    ...gaps.slice(0, shownRows).map((g) => html`<li class=${["unwatched", "rebooted"].includes(g.reason) ? "warn" : "bad"}><a href=${nodeAt(g.name)}>${g.name}</a><span title=${g.meaning}>${g.reason} for ${text(g.seconds, "seconds")}, ${ago(g.to)}</span></li>`), ...more(gaps.length, "more gap", "/health"),
+    ...(quiet.length > shownRows ? [] : quiet).map((n) => html`<li class=${n.state === "silent" ? "bad" : "warn"}><a href=${at(n)}>${n.name}</a><span>${n.state}${n.booked_through ? ", last data " + ago(n.booked_through) : ""}</span></li>`),
+    ...(quiet.length > shownRows ? [html`<li class=${bad}><a href=${href("/nodes", ranged(here().query))}>${few(quiet.length, "node")}</a><span>${["silent", "behind"].filter(of).map((s) => grouped(of(s)) + " " + s).join(", ")}${latest(quiet) > 0 && ", latest data " + ago(latest(quiet) * 1000)}</span></li>`] : []),
+    ...gaps.slice(0, shownRows).map((g) => html`<li class=${harmless.includes(g.reason) ? "warn" : "bad"}><a href=${nodeAt(g.name)}>${g.name}</a><span title=${g.meaning}>${g.reason} for ${text(g.seconds, "seconds")}, ${ago(g.to)}</span></li>`), ...more(gaps.length, "more gap", href("/health", ranged(here().query))),
   ];
 }
 
@@ -89,7 +91,7 @@ export function Overview({ nodes, alerts }) {
   const measured = live.data ? live.data.measured : 1, idle = query.idle === "1";
   const q = (f) => used.data && used.data.total && used.data.total.quality[f];
   const pick = (p) => go(p.node ? nodeAt(p.node) : p.job ? jobAt(p.job) : href("/jobs", { ...ranged(query), ...p }));
-  const chart = (r, aside) => html`<${Stacked} resource=${r} of=${of} previous=${previous} idle=${idle} span=${span} width="w6" quality=${q(resources[r].field)} marks=${marks} pick=${by === "parts" ? undefined : pick} aside=${aside} />`;
+  const chart = (r, aside) => html`<${Stacked} resource=${r} of=${of} previous=${previous} idle=${idle} span=${span} width="w6" quality=${q(resources[r].amount)} marks=${marks} pick=${by === "parts" ? undefined : pick} aside=${aside} />`;
   const choices = [["", "jobs"], ...(users || by === "users" ? [["users", "users"]] : []), ...(several || by === "nodes" ? [["nodes", "nodes"]] : []), ...(spaces || by === "namespaces" ? [["namespaces", "namespaces"]] : []), ["parts", "parts"]];
   const large = nodes.length > 100;
   const cells = several && live.data && html`<${Card} title="Nodes" note="CPU in use" width=${large ? "w12" : ""} aside=${html`<a href="/nodes">All nodes</a>`}><${Fleet} nodes=${live.data.nodes || []} /></${Card}>`;
