@@ -194,7 +194,7 @@ unit (` + "`500ms`, `10s`, `7d`" + ` where days are possible), sizes too (` + "`
 
 ` + "`METE_STATE`" + ` is the state directory of all programs (default: ` + "`/var/lib/mete`" + ` of root, else ` + "`~/.local/state/mete`" + `), and
 ` + "`agent` and `server`" + ` in it are the defaults of ` + "`state`" + `. The defaults below are those of root. ` + "`METE_TOKEN` and `METE_UPSTREAM_TOKEN`" + `
-are tokens: they have no key, as the file holds no secrets.
+hold tokens; in the file, ` + "`token_file` and `upstream_token: [\"@FILE\"]`" + ` name the files that hold them.
 `)
 	for _, p := range programs {
 		set := p.Settings()

@@ -46,7 +46,7 @@ func (t totals) omitDerivable(dst, rows []usage.Row, window uint64) []usage.Row 
 		row := rows[i]
 		before := t[row.ShortID]
 		now := lastTotal{row.Has, digestOf(row.Has, &row.Total), window}
-		// The last row of a life says its total: no later one can make it good.
+		// The last row of a life has its total: no later row could supply it.
 		follows := !row.Ended && before.has == row.Has && (window+uint64(row.ShortID))%totalInterval != 0 &&
 			before.digest+digestOf(row.Has&row.Usage.Present, &row.Usage.Amount) == now.digest
 		t[row.ShortID] = now

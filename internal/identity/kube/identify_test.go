@@ -59,7 +59,7 @@ func TestJob(t *testing.T) {
 			p.Labels = map[string]string{"mete.dev/job": c.label}
 		}
 		got, err := identify(p, func(string) bool { return false }, lookup)
-		if got.Job != c.want || !errors.Is(err, c.err) {
+		if got.Job != c.want || !errors.Is(err, c.err) || got.OwnerGone != (c.err != nil) {
 			t.Errorf("label %q, owners %v: %q, %v; want %q, %v", c.label, c.owners, got.Job, err, c.want, c.err)
 		}
 	}

@@ -85,9 +85,9 @@ type Watcher struct {
 	// Of Run's goroutine only.
 	seen      map[ownerKey]seenOwner
 	booked    map[string]bookedPod // by the UID of the API server
-	holder    map[string]string  // the UID of the API server of the pod that has a UID in the ledger
-	mapped    time.Time          // when the kinds of the API server were read last
-	lookAgain time.Time          // when owners are looked up again, after an error
+	holder    map[string]string    // the UID of the API server of the pod that has a UID in the ledger
+	mapped    time.Time            // when the kinds of the API server were read last
+	lookAgain time.Time            // when owners are looked up again, after an error
 
 	health health
 
@@ -388,7 +388,7 @@ func (w *Watcher) bookPods(ctx context.Context, uids []string, changed map[strin
 	var pods, ended []pod.Pod
 	next := map[string]bookedPod{}
 	for _, uid := range uids {
-		if changed[uid].Spec.NodeName == "" || isMirror(changed[uid]) && !isStatic(changed[uid]) {
+		if _, known := w.booked[uid]; !known && (changed[uid].Spec.NodeName == "" || isMirror(changed[uid]) && !isStatic(changed[uid])) {
 			continue // it has no control group yet
 		}
 		id, err := identify(changed[uid], w.keepsLabel, func(ns string, ref *metav1.OwnerReference) (*metav1.OwnerReference, error) {
@@ -398,6 +398,9 @@ func (w *Watcher) bookPods(ctx context.Context, uids []string, changed map[strin
 			again = append(again, uid) // it has what is known of its job so far
 		}
 		old, ok := w.booked[uid]
+		if ok {
+			id.UID = old.UID // that of a static pod stays, also without status
+		}
 		now := bookedPod{id, old.renamed}
 		if ok && old.Job != id.Job && !id.OwnerGone && !old.OwnerGone {
 			if now.renamed = time.Now(); now.renamed.Sub(old.renamed) < renamePause {
@@ -447,6 +450,9 @@ func (w *Watcher) endOthers(ctx context.Context) error {
 	for _, o := range w.pods.GetStore().List() {
 		if p, ok := o.(*corev1.Pod); ok {
 			there[uidOf(p)] = true
+			if isMirror(p) {
+				there[pod.Key(p.Annotations[hashAnnotation])] = true // the kubelet has not written its status again yet
+			}
 		}
 	}
 	live = slices.DeleteFunc(live, func(p pod.Pod) bool { return there[p.UID] })

@@ -202,7 +202,7 @@ func (r *Run) renew(ctx context.Context) error {
 // storeWindow stores a window in the slot, or merges it with an unsaved one.
 func (r *Run) storeWindow(w *usage.Window) {
 	if r.unsaved != nil {
-		for i := range w.Rows { // all are of the job
+		for i := range w.Rows { // each row belongs to the job
 			w.Rows[i].Workload, w.Rows[i].ShortID = r.unsaved.Rows[0].Workload, r.unsaved.Rows[0].ShortID
 		}
 		r.unsaved.Merge(w)

@@ -12,8 +12,8 @@ type Pod struct {
 	Namespace string
 	Name      string
 	Job       string // what the pod is an instance of, as "shop/deployment/web"
-	// OwnerGone says that an owner does not exist any more, so that Job may not be the topmost one: the job of before
-	// stays.
+	// OwnerGone says that an owner does not exist any more, or could not be read, so that Job may not be the topmost one:
+	// the job of before stays.
 	OwnerGone bool
 	Node      string // where it runs; "" if it was not scheduled
 	Labels    map[string]string

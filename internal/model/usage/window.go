@@ -25,7 +25,7 @@ type Row struct {
 	// or to one whose ID is malformed.
 	ShortID workload.ShortID
 	// Workload is nil where no more than the ShortID is known: in a window that came
-	// over the wire, a row is of all lives of a workload.
+	// over the wire, rows do not say of which life they are.
 	Workload *Identity
 	Usage    Usage
 	// Total is, for the counters and integrals in Has, the cumulative amount that

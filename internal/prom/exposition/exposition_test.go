@@ -340,3 +340,24 @@ func TestIdleCounters(t *testing.T) {
 		}
 	}
 }
+
+// A container that was restarted has the power of both lives in the window.
+func TestRestarted(t *testing.T) {
+	t.Parallel()
+	m := new(machine)
+	m.use(inPod, podPath, 10, 50, 10).Ended = true
+	delete(m.total, of(inPod).ID)
+	m.use(inPod, podPath, 10, 30, 10)
+	m.use("system", "", 2, 10, 2)
+	m.use("idle", "", 22, 300, 80)
+	v := new(exposition.Accumulator).Add("HOST", m.window(), nil)
+	got := text(func(p *exposition.Text) { v.Kepler(p, true); v.Mete(p, true) })
+	for _, want := range []string{
+		`kepler_container_cpu_watts\{container_id="` + cid + `",[^}]*,zone="package",[^}]*\} 8\n`,
+		`mete_workload_energy_joules_total\{node="HOST",workload="` + string(of(inPod).ID) + `",domain="package"\} 30\n`,
+	} {
+		if !regexp.MustCompile(want).MatchString(got) {
+			t.Errorf("nothing matches %s in:\n%s", want, got)
+		}
+	}
+}

@@ -197,8 +197,8 @@ func (l *workloadLives) appendTo(rows []*usage.Row) []*usage.Row {
 	return rows
 }
 
-// livesOf returns the lives of the workloads that have several. Rows of what ended come first, in the
-// order of their end.
+// livesOf returns the lives of the workloads that have several: rows of one workload, of which that of the life
+// that goes on is the last.
 func livesOf(rows []usage.Row) map[workload.ShortID]workloadLives {
 	var ended map[workload.ShortID]*usage.Row
 	var lives map[workload.ShortID]workloadLives
@@ -210,11 +210,13 @@ func livesOf(rows []usage.Row) map[workload.ShortID]workloadLives {
 				l.first = first
 			}
 			switch {
+			case r.Ended && l.first.IsWholeLife() && !r.HasBegun():
+				l.first, l.within = r, append(l.within, l.first) // the end of a life that is older than the window
 			case r.Ended:
 				l.within = append(l.within, r)
-			case first.IsWholeLife() && !r.HasBegun():
+			case l.first.IsWholeLife() && !r.HasBegun():
 				// The life that goes on is older than the window: the others are beside it.
-				l.first, l.within = r, append([]*usage.Row{first}, l.within...)
+				l.first, l.within = r, append(l.within, l.first)
 			default:
 				l.next = r
 			}
@@ -332,10 +334,14 @@ func (a *appendTx) appendRestarted(k *namedWorkload, res usage.Resource, w *wall
 	}
 	for i := range w.Edges {
 		at, grown := millis(w.Edges[i].At), w.Cumulative(used+more, i)
-		if at == last && i > 0 {
-			continue // less than a ms after the edge before
-		}
 		total := before + grown
+		if grown >= used {
+			total = grown - used
+		}
+		if at == last && i > 0 {
+			k.noteValue(res, at, total) // less than a ms after the edge before
+			continue
+		}
 		if grown >= used {
 			if !restarted && at-2 > last {
 				for j, v := range []int64{before + used, 0} {
@@ -344,7 +350,7 @@ func (a *appendTx) appendRestarted(k *namedWorkload, res usage.Resource, w *wall
 					}
 				}
 			}
-			total, restarted = grown-used, true
+			restarted = true
 		}
 		if err := a.appendAmount(k, res, at, total); err != nil {
 			return err
@@ -355,8 +361,8 @@ func (a *appendTx) appendRestarted(k *namedWorkload, res usage.Resource, w *wall
 }
 
 // appendTotal appends the values of a counter whose total in a window is known: before at its
-// start. It is negative if the counter restarts at 2^63 in the window; or, where it is far from that, if the row is
-// of two lives, as earlier versions merged them.
+// start. It is negative if the counter restarts at 2^63 in the window; or, where the series is far from that, if the
+// row is of two lives, as earlier versions merged them.
 func (a *appendTx) appendTotal(k *namedWorkload, res usage.Resource, w *walltime.CutWindow, before, amount int64) error {
 	if before < 0 {
 		total := before + amount
@@ -366,7 +372,8 @@ func (a *appendTx) appendTotal(k *namedWorkload, res usage.Resource, w *walltime
 		case millis(w.Ended()) > k.end:
 			return a.appendRestarted(k, res, w, k.amount(res), -before, total)
 		}
-		before, amount = 0, total // a late row: what the former life had used before is not known
+		// A late row, which rather has two lives: what the former one had used before is not known.
+		before, amount = 0, total
 	}
 	if at, ok := k.startSample(res, before, amount, millis(w.Began()), millis(w.Ended())); ok {
 		if err := a.appendAmount(k, res, at, before); err != nil {

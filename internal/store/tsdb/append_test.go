@@ -116,6 +116,7 @@ func TestSamplesOfWindows(t *testing.T) {
 			c.name("a", nil)
 			c.put(c.window(0, 10, use{key: "a", res: disk, amount: 10, total: 1000}))
 			c.put(c.window(10, 20, use{key: "a", res: disk, amount: 7, total: 7, ended: true}, use{key: "a", res: disk, amount: 5, total: 1005, next: true}))
+			c.put(c.window(20, 30, use{key: "a", res: disk, amount: 100, total: 100, ended: true}, use{key: "a", res: disk, amount: 1, total: 1006, ended: true, next: true}, use{key: "a", res: disk, amount: 3, total: 3, next: true}))
 			c.check("disk")
 		},
 		"lives in one row": func(c *scene) { // as spools of earlier versions merge them; b has no series, c is late

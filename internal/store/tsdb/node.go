@@ -110,14 +110,12 @@ func (s *Store) node(ctx context.Context, id string) (*node, error) {
 	if n = s.publish(fresh); n != fresh {
 		return n, nil
 	}
-	// [Store.Rename] has ignored the node until now.
-	found, err := s.names.Names(ctx, n.id, slices.Collect(maps.Keys(n.workloads)))
-	if err != nil {
-		return nil, err
-	}
+	// [Store.Rename] has ignored the node until now. After an error the names stay as they were read above.
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.setNames(slices.Collect(maps.Values(found)))
+	if found, err := s.names.Names(ctx, n.id, slices.Collect(maps.Keys(n.workloads))); err == nil {
+		n.setNames(slices.Collect(maps.Values(found)))
+	}
 	return n, nil
 }
 

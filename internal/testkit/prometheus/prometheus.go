@@ -164,13 +164,22 @@ func (s *Server) Client() Client { return Client{URL: s.URL} }
 // web trusts any certificate, since servers of a test have their own authority.
 var web = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 
+// maxAddress is how long a query in an address may be; a longer one is posted.
+const maxAddress = 8 << 10
+
 // Ask requests a path below /api/v1/ with name, value, name, value, ...
 func (c Client) Ask(path string, form ...string) (a Answer, err error) {
 	q := url.Values{}
 	for i := 0; i+1 < len(form); i += 2 {
 		q.Add(form[i], form[i+1])
 	}
-	r, err := http.NewRequest(http.MethodGet, strings.TrimSuffix(c.URL, "/")+"/api/v1/"+path+"?"+q.Encode(), http.NoBody)
+	address := strings.TrimSuffix(c.URL, "/") + "/api/v1/" + path
+	r, err := http.NewRequest(http.MethodGet, address+"?"+q.Encode(), http.NoBody)
+	if len(q.Encode()) > maxAddress {
+		if r, err = http.NewRequest(http.MethodPost, address, strings.NewReader(q.Encode())); err == nil {
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		}
+	}
 	if err != nil {
 		return a, err
 	}

@@ -23,7 +23,7 @@ type workloadRow struct {
 }
 
 // bookName stores a name. Names of several streams may arrive in any order: an older name only
-// fills in what is missing. An empty field erases nothing.
+// fills in what is missing. An empty field erases nothing, but for the end of what was started again.
 func (b *booking) bookName(n *batch.Name, node *bookedNode, through int64) error {
 	short, ok := workload.ShortIDOf(n.ID)
 	if !ok {
