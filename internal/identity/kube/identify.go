@@ -80,7 +80,7 @@ func uidOf(p *corev1.Pod) string {
 	return string(p.UID)
 }
 
-// isMirror reports whether a pod looks like the mirror of a static one. Who may create pods may create such a pod.
+// isMirror reports whether a pod looks like the mirror of a static one. A user that creates pods can create such a pod.
 func isMirror(p *corev1.Pod) bool {
 	hash, ref := p.Annotations[hashAnnotation], metav1.GetControllerOfNoCopy(p)
 	raw, err := hex.DecodeString(hash)
