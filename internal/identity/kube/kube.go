@@ -403,11 +403,10 @@ func (w *Watcher) bookPods(ctx context.Context, uids []string, changed map[strin
 		}
 		now := bookedPod{id, old.renamed}
 		if ok && old.Job != id.Job && !id.OwnerGone && !old.OwnerGone {
-			if now.renamed = time.Now(); now.renamed.Sub(old.renamed) < renamePause {
-				if now = (bookedPod{id, old.renamed}); !deleted[uid] {
-					again = append(again, uid)
-				}
-				now.Job = old.Job
+			if at := time.Now(); at.Sub(old.renamed) >= renamePause {
+				now.renamed = at
+			} else if now.Job = old.Job; !deleted[uid] {
+				again = append(again, uid)
 			}
 		}
 		if !ok || !reflect.DeepEqual(old.Pod, now.Pod) {

@@ -87,20 +87,20 @@ func sumWholeLives(rows []Row) []Row {
 	var first map[workload.ShortID]int
 	kept := rows[:0]
 	for i := range rows {
-		r := rows[i]
+		r := &rows[i]
 		if !r.IsWholeLife() || r.Has == 0 || r.Life() != (workload.Life{}) {
-			kept = append(kept, r)
+			kept = append(kept, *r)
 			continue
 		}
 		if k, ok := first[r.ShortID]; ok {
-			kept[k].addLife(&r)
+			kept[k].addLife(r)
 			continue
 		}
 		if first == nil {
 			first = map[workload.ShortID]int{}
 		}
 		first[r.ShortID] = len(kept)
-		kept = append(kept, r)
+		kept = append(kept, *r)
 	}
 	return kept
 }

@@ -210,13 +210,10 @@ func livesOf(rows []usage.Row) map[workload.ShortID]workloadLives {
 				l.first = first
 			}
 			switch {
-			case r.Ended && l.first.IsWholeLife() && !r.HasBegun():
-				l.first, l.within = r, append(l.within, l.first) // the end of a life that is older than the window
+			case l.first.IsWholeLife() && !r.HasBegun(): // this life is older than the window, and the others are beside it
+				l.first, l.within = r, append(l.within, l.first)
 			case r.Ended:
 				l.within = append(l.within, r)
-			case l.first.IsWholeLife() && !r.HasBegun():
-				// The life that goes on is older than the window: the others are beside it.
-				l.first, l.within = r, append(l.within, l.first)
 			default:
 				l.next = r
 			}

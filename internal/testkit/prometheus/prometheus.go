@@ -173,15 +173,18 @@ func (c Client) Ask(path string, form ...string) (a Answer, err error) {
 	for i := 0; i+1 < len(form); i += 2 {
 		q.Add(form[i], form[i+1])
 	}
-	address := strings.TrimSuffix(c.URL, "/") + "/api/v1/" + path
-	r, err := http.NewRequest(http.MethodGet, address+"?"+q.Encode(), http.NoBody)
-	if len(q.Encode()) > maxAddress {
-		if r, err = http.NewRequest(http.MethodPost, address, strings.NewReader(q.Encode())); err == nil {
-			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		}
+	method, address, query, body := http.MethodGet, strings.TrimSuffix(c.URL, "/")+"/api/v1/"+path, q.Encode(), ""
+	if len(query) > maxAddress {
+		method, body = http.MethodPost, query
+	} else {
+		address += "?" + query
 	}
+	r, err := http.NewRequest(method, address, strings.NewReader(body))
 	if err != nil {
 		return a, err
+	}
+	if body != "" {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
 	if c.Token != "" {
 		r.Header.Set("Authorization", "Bearer "+c.Token)

@@ -150,9 +150,9 @@ func (w workloadRow) merge(n *batch.Name, through int64) workloadRow {
 	text(&w.container, n.Labels[batch.LabelContainer])
 	instant(&w.started, n.Started)
 	// A workload that is named after its end was started again, but for jobs of mete run: each start has a key of its own.
-	if ended := schema.Nanos(n.Ended); newer && (ended != 0 || through > w.ended && n.Kind != workload.Job) {
-		w.ended = ended
-	} else if w.ended == 0 && n.Kind == workload.Job {
+	if ended := schema.Nanos(n.Ended); n.Kind == workload.Job {
+		instant(&w.ended, n.Ended)
+	} else if newer && (ended != 0 || through > w.ended) {
 		w.ended = ended
 	}
 	if n.Exit != nil && (newer || w.exit == nil) {

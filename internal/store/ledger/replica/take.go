@@ -281,9 +281,9 @@ func (t *pageTaker) takeNestings() error {
 		var short workload.ShortID
 		if n.Host >= 0 {
 			id = t.page.Nodes[n.Host].ID
-		}
-		if n.Host >= 0 && n.Workload >= 0 { // a job or a container's agent is none of its host's workloads
-			short = t.page.Workloads[n.Workload].Short
+			if n.Workload >= 0 { // a job or a container's agent is none of its host's workloads
+				short = t.page.Workloads[n.Workload].Short
+			}
 		}
 		host, workload, err := t.findHost(id, short)
 		if err == nil {

@@ -71,14 +71,19 @@ export function address(path, params = {}) {
   return path + (s ? "?" + s : "");
 }
 
+// parsed is a text as JSON; null if it is none.
+function parsed(text) { try { return JSON.parse(text); } catch { return null; } }
+
 export async function get(path, params = {}, signal) {
-  const r = await ask(address(path, params), signal);
-  const body = await r.text();
-  let v;
-  try { v = JSON.parse(body); } catch { v = null; }
+  const r = await ask(address(path, params), signal), body = await r.text(), v = parsed(body);
   if (r.ok && v !== null) return v;
-  if (r.status === 401) throw new Failure("This server requires a token.", "Sign in with a token of the role viewer.", 401);
-  throw new Failure(capital((v && (v.detail || v.error || v.title)) || body.trim() || "The server answered with status " + r.status + "."), v && v.hint && capital(v.hint) + ".", r.status);
+  throw failureOf(r, v, body);
+}
+
+// failureOf is what the server refused, from its answer and that as JSON, null if it is none.
+function failureOf(r, v, body) {
+  if (r.status === 401) return new Failure("This server requires a token.", "Sign in with a token of the role viewer.", 401);
+  return new Failure(capital((v && (v.detail || v.error || v.title)) || body.trim() || "The server answered with status " + r.status + "."), v && v.hint && capital(v.hint) + ".", r.status);
 }
 
 // plain requests text.
@@ -97,17 +102,21 @@ export async function range(query, span, signal) {
   return (await get("/api/v1/query_range", { query, start: span.from, end: span.to, step: span.step }, signal)).data.result;
 }
 
-// save downloads an answer as a file. An error is told by the event mete-save, whose detail is the failure, or null.
+// unsaved is why the latest download failed, null if it did not; the event mete-save says that this changed.
+let unsaved = null;
+export const whyUnsaved = () => unsaved;
+export function setUnsaved(failure) { unsaved = failure; dispatchEvent(new Event("mete-save")); }
+
+// save downloads an answer as a file.
 export async function save(path, params, name) {
-  const told = (detail) => dispatchEvent(new CustomEvent("mete-save", { detail }));
   let r;
-  try { r = await ask(address(path, params)); } catch (e) { told(e); return; }
+  try { r = await ask(address(path, params)); } catch (e) { setUnsaved(e); return; }
   if (!r.ok) {
-    const v = await r.json().catch(() => ({}));
-    told(new Failure(name + " was not saved: " + (v.detail || v.title || "the server answered with status " + r.status) + ".", v.hint && capital(v.hint) + ".", r.status));
+    const body = await r.text(), f = failureOf(r, parsed(body), body);
+    setUnsaved(new Failure(name + " was not saved: " + f.message, f.hint, f.status));
     return;
   }
-  told(null);
+  setUnsaved(null);
   const link = document.createElement("a");
   link.href = URL.createObjectURL(await r.blob());
   link.download = name;

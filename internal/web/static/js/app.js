@@ -1,6 +1,6 @@
 // The frame around all pages: navigation, title, range of time, notices.
 import { html, render, useState, useEffect, useRef, useMemo } from "../vendor/preact.mjs";
-import { signIn, signedIn, signOut, exchange, linkTrouble, get, alarms, isDown } from "./api.js";
+import { signIn, signedIn, signOut, exchange, linkTrouble, get, alarms, isDown, whyUnsaved, setUnsaved } from "./api.js";
 import { go, href, ranged } from "./route.js";
 import { ranges, choose, spanOf, begin, pan, widen, toNow } from "./span.js";
 import { Span } from "./range.js";
@@ -104,14 +104,9 @@ function Notice({ id, role = "alert", children }) {
 
 // Notices are what concerns every page: the server is down, the power is simulated, an error.
 function Notices({ down, loaded, simulated, error }) {
-  const [unsaved, tell] = useState(null);
-  useEffect(() => {
-    const told = (e) => tell(e.detail);
-    addEventListener("mete-save", told);
-    return () => removeEventListener("mete-save", told);
-  }, []);
+  const unsaved = useEvent("mete-save", whyUnsaved);
   return html`
-    ${unsaved && html`<${Notice} id="unsaved"><b>${unsaved.message}</b> <span>${unsaved.hint}</span> <button type="button" class="quiet" onClick=${() => tell(null)}>Close</button></${Notice}>`}
+    ${unsaved && html`<${Notice} id="unsaved"><b>${unsaved.message}</b> <span>${unsaved.hint}</span> <button type="button" class="quiet" onClick=${() => setUnsaved(null)}>Close</button></${Notice}>`}
     ${down && html`<${Notice} id="down"><b>The server does not answer.</b> <span>${loaded ? "What is gray is earlier data." : "No data is loaded."} Check that the server runs, and the tunnel if you use one. The page reconnects automatically.</span></${Notice}>`}
     ${simulated && html`<${Notice} id="simulated" role="note"><b>Simulated power</b> <span id="simulated-text">${simulated}</span><span>: power and energy are not measured, nor are figures computed from them.</span></${Notice}>`}
     ${error && error.status !== 0 && html`<${Notice}><b>${error.message}</b> <span>${error.hint}</span></${Notice}>`}`;
