@@ -43,6 +43,9 @@ type Config struct {
 	// BackfillDelay is the time for which a node must have sent windows again before its
 	// missing samples are rebuilt: by then all live workloads and the backlog have arrived.
 	BackfillDelay time.Duration
+	// Maintenance is the interval at which the database looks for blocks and writes finished chunks to disk; 0 is a
+	// minute. It panics if the disk is full then.
+	Maintenance time.Duration
 	// Workloads limits the workloads of a node with series of their own, at once and of new
 	// ones per hour. Those above the limit share the series [metric.ShortLived].
 	Workloads int
@@ -193,6 +196,7 @@ func openDB(cfg Config, log *slog.Logger) (*tsdb.DB, *prometheus.Registry, error
 	o.MaxBytes = cfg.MaxBytes
 	o.OutOfOrderTimeWindow = cfg.OutOfOrderWindow.Milliseconds()
 	o.MaxBlockDuration = maxBlockSpan(cfg.Retention).Milliseconds()
+	o.BlockReloadInterval = cfg.Maintenance
 	// Series of ended workloads leave memory early.
 	o.StaleSeriesCompactionThreshold = 0.2
 	// The directory of the server's state is already locked, and a stale lock file of a
