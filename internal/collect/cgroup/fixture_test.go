@@ -2,6 +2,7 @@ package cgroup_test
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -185,7 +186,8 @@ type fixture struct {
 	books  *attribute.Accounts
 	window usage.Window
 	snap   usage.Snapshot
-	lost   int64
+	lost   int64 // births and deaths that were missed, but for those of other tests and programs
+	others othersLives
 
 	booked map[string]int64 // CPU ns by path
 	used   map[string]usage.Usage
@@ -217,8 +219,8 @@ func openFixture(t *testing.T, reader string, cfg cgroup.Config, kernel bpf.Conf
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := slog.New(slog.DiscardHandler)
 	s := &fixture{t: t, h: h}
+	log := slog.New(&s.others)
 	if reader == "files" {
 		s.table, err = cgroup.OpenFiles(h, cfg, log)
 	} else {
@@ -254,6 +256,33 @@ func (f *fixture) start() {
 	f.tick()
 }
 
+// othersLives counts, from the log of a reader, the lives that it found replaced in groups that no test of
+// this process made: the reader follows the whole machine, and on a busy one it meets them at any time.
+type othersLives struct{ replaced int64 }
+
+func (*othersLives) Enabled(context.Context, slog.Level) bool { return true }
+func (o *othersLives) WithAttrs([]slog.Attr) slog.Handler     { return o }
+func (o *othersLives) WithGroup(string) slog.Handler          { return o }
+
+func (o *othersLives) Handle(_ context.Context, r slog.Record) error {
+	if r.Message != "life replaced" {
+		return nil
+	}
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "path" && !ownGroup(a.Value.String()) {
+			o.replaced++
+		}
+		return true
+	})
+	return nil
+}
+
+// ownGroup reports whether a test of this process made the group at p.
+func ownGroup(p string) bool {
+	first, _, _ := strings.Cut(strings.TrimPrefix(p, "/"), "/")
+	return strings.HasPrefix(first, "mete-test-") && strings.HasSuffix(first, fmt.Sprintf("-%d", os.Getpid()))
+}
+
 // failedTick reads the machine without booking the snapshot, as when another source fails.
 func (f *fixture) failedTick() {
 	f.t.Helper()
@@ -273,7 +302,8 @@ func (f *fixture) failedTick() {
 func (f *fixture) tick() {
 	f.t.Helper()
 	f.failedTick()
-	f.lost += f.snap.Lost
+	f.lost += f.snap.Lost - f.others.replaced
+	f.others.replaced = 0
 	b := f.books.Tick(&f.snap)
 	f.table.Booked()
 	if !b.IsBalanced(usage.CPU) || !b.IsBalanced(usage.Memory) {
