@@ -32,7 +32,10 @@ func (s *Store) Append(ctx context.Context, id string, names []batch.Name, ws []
 		defer n.mu.Unlock()
 		n.full = false
 		n.setNames(names)
-		if err = s.fetchNames(ctx, n, ws); err == nil {
+		if err = s.checkSpace(); err == nil {
+			err = s.fetchNames(ctx, n, ws)
+		}
+		if err == nil {
 			complete, err = s.append(ctx, n, ws)
 		}
 	}

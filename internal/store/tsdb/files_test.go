@@ -48,7 +48,7 @@ func TestValidate(t *testing.T) {
 	if _, err := Open(Config{Dir: t.TempDir()}, nil, nil, slog.New(slog.DiscardHandler)); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("Open of an invalid configuration: %v", err)
 	}
-	want := Config{Retention: 360 * time.Hour, OutOfOrderWindow: 26 * time.Hour, BackfillDelay: 6 * time.Minute, Workloads: 20_000}
+	want := Config{Retention: 360 * time.Hour, OutOfOrderWindow: 26 * time.Hour, BackfillDelay: 6 * time.Minute, Reserve: 32 << 20, Workloads: 20_000}
 	if got := Default(); got != want {
 		t.Errorf("default %+v, want %+v", got, want)
 	}

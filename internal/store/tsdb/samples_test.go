@@ -153,7 +153,7 @@ func play(t *testing.T, do func(c *scene)) {
 func playNow(t *testing.T, do func(c *scene)) {
 	t.Helper()
 	c := &scene{T: t, begin: time.Now().Truncate(2 * time.Hour).Add(-4 * time.Hour), cfg: Default(), boot: "b", names: map[workload.ID]string{}}
-	c.cfg.Dir = filepath.Join(t.TempDir(), "metrics")
+	c.cfg.Dir, c.cfg.Reserve = filepath.Join(t.TempDir(), "metrics"), 0 // tests copy the directory
 	c.l = &memoryLedger{names: map[workload.ShortID]batch.Name{}, unsampled: map[string]batch.Span{}}
 	for _, kind := range []workload.Kind{workload.System, workload.Idle} {
 		c.names[workload.NewID("n1", kind, "")] = kind.String()

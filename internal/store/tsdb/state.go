@@ -38,6 +38,9 @@ func (s *Store) State() *State { return &State{store: s, refs: map[string]*state
 // Put appends samples with the time at. It ends the series of the previous Put that are not
 // in samples. Of two samples of one series it appends the first.
 func (s *State) Put(ctx context.Context, at time.Time, samples []Sample) error {
+	if err := s.store.checkSpace(); err != nil {
+		return err
+	}
 	ms := at.UnixMilli()
 	a := &appendTx{Store: s.store, app: s.store.db.AppenderV2(ctx)}
 	for i := range samples {

@@ -43,9 +43,9 @@ type Config struct {
 	// BackfillDelay is the time for which a node must have sent windows again before its
 	// missing samples are rebuilt: by then all live workloads and the backlog have arrived.
 	BackfillDelay time.Duration
-	// Maintenance is the interval at which the database looks for blocks and writes finished chunks to disk; 0 is a
-	// minute. It panics if the disk is full then.
-	Maintenance time.Duration
+	// Reserve is how many bytes of the disk stay free beside those for a chunk of each series: with less, the store
+	// takes no samples. 0 takes them until the disk is full.
+	Reserve int64
 	// Workloads limits the workloads of a node with series of their own, at once and of new
 	// ones per hour. Those above the limit share the series [metric.ShortLived].
 	Workloads int
@@ -55,7 +55,7 @@ type Config struct {
 // agent's spool can hold. Nodes have some thousand workloads; the limit of Workloads keeps a
 // node that invents more from filling the memory.
 func Default() Config {
-	return Config{Retention: 15 * 24 * time.Hour, OutOfOrderWindow: 26 * time.Hour, BackfillDelay: 6 * time.Minute, Workloads: 20_000}
+	return Config{Retention: 15 * 24 * time.Hour, OutOfOrderWindow: 26 * time.Hour, BackfillDelay: 6 * time.Minute, Workloads: 20_000, Reserve: 32 << 20}
 }
 
 // Validate reports the first invalid field. The error wraps fault.ErrInvalid.
@@ -65,7 +65,7 @@ func (c Config) Validate() error {
 		return fmt.Errorf("metrics kept for %v: at least two hours: %w", c.Retention, fault.ErrInvalid)
 	case c.Workloads < 1:
 		return fmt.Errorf("metrics of %d workloads of a node: at least one: %w", c.Workloads, fault.ErrInvalid)
-	case c.MaxBytes < 0 || c.OutOfOrderWindow < 0 || c.BackfillDelay < 0:
+	case c.MaxBytes < 0 || c.OutOfOrderWindow < 0 || c.BackfillDelay < 0 || c.Reserve < 0:
 		return fmt.Errorf("metrics: sizes and delays must not be negative: %w", fault.ErrInvalid)
 	}
 	return nil
@@ -91,6 +91,7 @@ type Store struct {
 	unsampled map[string]unsampledNode
 
 	stats counts
+	space space
 }
 
 // Stats are counts since the store was opened.
@@ -166,6 +167,7 @@ func Open(cfg Config, names Names, reg prometheus.Registerer, log *slog.Logger) 
 			return nil, errors.Join(err, db.Close())
 		}
 	}
+	s.openSpace()
 	return s, nil
 }
 
@@ -196,7 +198,6 @@ func openDB(cfg Config, log *slog.Logger) (*tsdb.DB, *prometheus.Registry, error
 	o.MaxBytes = cfg.MaxBytes
 	o.OutOfOrderTimeWindow = cfg.OutOfOrderWindow.Milliseconds()
 	o.MaxBlockDuration = maxBlockSpan(cfg.Retention).Milliseconds()
-	o.BlockReloadInterval = cfg.Maintenance
 	// Series of ended workloads leave memory early.
 	o.StaleSeriesCompactionThreshold = 0.2
 	// The directory of the server's state is already locked, and a stale lock file of a
@@ -260,7 +261,11 @@ func (h quietHandler) WithGroup(name string) slog.Handler {
 }
 
 // Close flushes and closes the database.
-func (s *Store) Close() error { return s.db.Close() }
+func (s *Store) Close() error {
+	close(s.space.stop)
+	<-s.space.done
+	return s.closeDB()
+}
 
 // Queryable returns the database for queries. Ranges of the counters of workloads have the samples at
 // the ends of windows, evenly spaced, and not those at minute edges between them.

@@ -110,7 +110,10 @@ func bpf() error {
 		kind, count   uint32
 		code, license uintptr
 	}{unix.BPF_PROG_TYPE_RAW_TRACEPOINT, uint32(len(code)), uintptr(unsafe.Pointer(&code)), uintptr(unsafe.Pointer(&license))}
-	fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+	fd, errno := uintptr(0), unix.EAGAIN
+	for errno == unix.EAGAIN { // a signal, as the Go scheduler sends them, interrupted the kernel's verifier
+		fd, _, errno = unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+	}
 	runtime.KeepAlive(&code)
 	runtime.KeepAlive(&license)
 	if errno != 0 {

@@ -28,9 +28,7 @@ func main() {
 
 // configure applies the environment to the configuration.
 func configure(cfg *server.Config) {
-	// The database of metrics panics if it writes chunks while the disk is full: on a slow machine a server lives for
-	// that long.
-	cfg.Metrics.Maintenance = 24 * time.Hour
+	cfg.Metrics.Reserve = 1 << 20 // of the small disk
 	if ahead, err := time.ParseDuration(os.Getenv("METE_TORTURE_FOLD")); err == nil {
 		cfg.Ledger.Grace, cfg.Ledger.Every = -ahead, 200*time.Millisecond
 	}
