@@ -134,7 +134,7 @@ func Open(cfg Config, node string, server sender.Server, log *slog.Logger) (_ *A
 		return nil, err
 	}
 	a.earlier = slices.DeleteFunc(a.Spool.Boots(), func(b batch.BootEnd) bool { return b.Boot == a.Machine.Boot() })
-	a.restoreNotes()
+	a.restoreTexts()
 	a.Machine.OnBooked(a.record)
 	a.powerModel.handleRefusal(a.Machine.PowerModelsError())
 	if a.GuestRelay, err = NewGuestRelay(cfg.Handover, a.Machine, log.With("part", "relay")); err != nil {
@@ -238,7 +238,8 @@ func (a *Agent) storeWindow(w *usage.Window) {
 	a.names.markWanted(a.Sender.Wanted())
 	names := a.names.collectDue(w, now)
 	sent := wire.Prepare(w)
-	err := a.Spool.Append(&sent, names, slices.Concat(w.Gaps, a.retired.gaps, a.gaps), func(full bool) []byte { return a.Machine.Accounts().Checkpoint(nil, full) })
+	err := a.Spool.Append(&sent, names, slices.Concat(w.Gaps, a.retired.gaps, a.gaps), 
+		func(full bool) []byte { return a.Machine.Accounts().Checkpoint(nil, full) }, a.names.text)
 	a.reportSpool(err)
 	if err != nil {
 		if a.unsaved == nil {

@@ -35,7 +35,7 @@ func TestEarlierBoots(t *testing.T) {
 	}
 	for i, boot := range []string{"one", "one", "two", present} {
 		w := usage.Window{Boot: boot, Start: int64(i), End: int64(i + 1), Offset: int64(10 * i)}
-		if err := s.Append(&w, nil, nil, func(bool) []byte { return nil }); err != nil {
+		if err := s.Append(&w, nil, nil, func(bool) []byte { return nil }, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

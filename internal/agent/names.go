@@ -33,6 +33,7 @@ const (
 type nameTracker struct {
 	states map[workload.ID]*nameState
 	jobs   map[string]*jobName       // by key
+	gone   []string                  // keys of jobs that were forgotten with the last stored window
 	wanted map[workload.ShortID]bool // names that the server requested
 	pass   int64                     // number of calls of collectDue
 	out    []batch.Name              // the names to send with the current window
@@ -50,6 +51,7 @@ type nameState struct {
 type jobName struct {
 	batch.Name
 	changed  bool      // not sent yet
+	stored   bool      // stored with a window
 	recorded bool      // stored in a note of the spool since the last window
 	seen     time.Time // time of registration, or of the latest window with a row of it
 }
@@ -61,6 +63,26 @@ func newNameTracker() *nameTracker {
 // setJob stores what a job registered. It is sent with the job's next window.
 func (n *nameTracker) setJob(key string, job batch.Name, now time.Time) {
 	n.jobs[key] = &jobName{Name: job, changed: true, seen: now}
+}
+
+// text returns, as JSON, what the spool keeps of jobs with a window: all of them, or what changed since the last stored
+// window. An agent that is killed would name a job that ends meanwhile after its group, in place of its name.
+func (n *nameTracker) text(full bool) []byte {
+	var t noteText
+	if !full {
+		t.Gone = n.gone
+	}
+	for key, job := range n.jobs {
+		if full || !job.stored {
+			t.Jobs = append(t.Jobs, textOfJob(key, &job.Name))
+		}
+	}
+	slices.SortFunc(t.Jobs, func(a, b jobText) int { return cmp.Compare(a.Key, b.Key) })
+	b, err := t.encode()
+	if err != nil {
+		return nil // strings and times of a year that JSON has
+	}
+	return b
 }
 
 // unrecorded returns the jobs whose names are neither sent nor stored in a note of the spool, which
@@ -230,11 +252,13 @@ func (n *nameTracker) markSent(w *usage.Window, now time.Time) (gone []string) {
 		}
 	}
 	for key, job := range n.jobs {
+		job.stored = true
 		job.recorded = false // the stored window supersedes the notes before it
 		if now.Sub(job.seen) >= jobTimeout {
 			delete(n.jobs, key)
 			gone = append(gone, key)
 		}
 	}
+	n.gone = gone
 	return gone
 }

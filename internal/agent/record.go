@@ -12,9 +12,10 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A noteText is what a note in the spool says besides the accounts.
+// A noteText is what a window or a note in the spool says besides the accounts.
 type noteText struct {
 	Jobs []jobText   `json:"jobs,omitempty"`
+	Gone []string    `json:"gone,omitempty"` // keys of jobs that are forgotten
 	Gaps []usage.Gap `json:"gaps,omitempty"` // of the first window
 }
 
@@ -40,19 +41,23 @@ func (j *jobText) batchName() batch.Name {
 
 // encode returns the text as JSON, nil if it says nothing.
 func (n noteText) encode() ([]byte, error) {
-	if len(n.Jobs)+len(n.Gaps) == 0 {
+	if len(n.Jobs)+len(n.Gone)+len(n.Gaps) == 0 {
 		return nil, nil
 	}
 	return json.Marshal(n)
 }
 
-// restoreNotes takes over what an earlier agent noted after its last window.
-func (a *Agent) restoreNotes() {
-	for _, b := range a.Spool.Notes() {
+// restoreTexts takes over the jobs that an earlier agent knew, and what it noted after its last window.
+func (a *Agent) restoreTexts() {
+	for _, b := range a.Spool.Texts() {
 		var n noteText
 		if err := json.Unmarshal(b, &n); err != nil {
-			a.log.Warn("names of jobs are lost: the spool's note cannot be read", "err", err)
+			a.log.Warn("names of jobs are lost: a text in the spool cannot be read", "err", err)
 			continue
+		}
+		for _, key := range n.Gone {
+			delete(a.jobNames, key)
+			delete(a.openJobs, key)
 		}
 		a.gaps = append(a.gaps, n.Gaps...)
 		for i := range n.Jobs {

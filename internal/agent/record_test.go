@@ -45,7 +45,7 @@ func (b *bench) reopen(t *testing.T, fs *faultfs.FS) *bench {
 	b.close(t, true)
 	fs.Crash()
 	next := openLong(t, fs, b.server)
-	next.restoreNotes()
+	next.restoreTexts()
 	return next
 }
 
@@ -128,10 +128,53 @@ func TestRecordJobs(t *testing.T) {
 	if got := b.jobNames[jobB]; got.Name != "n"+jobB || !got.Ended.IsZero() {
 		t.Errorf("the other job's name is %+v", got)
 	}
-	b.store(t)
-	if left := b.Spool.Notes(); len(left) > 0 {
-		t.Errorf("after a window: %q", left)
+	b.close(t, false)
+}
+
+// TestWindowsKeepJobs checks that an agent that is killed after a window knows the jobs that are registered: the row with
+// the end of a job's group comes in a later one.
+func TestWindowsKeepJobs(t *testing.T) {
+	hosttest.Need(t, "procfs")
+	fs := faultfs.New(func(int) int { return 0 })
+	b := openLong(t, fs, &taker{})
+	register := func(id string) {
+		t.Helper()
+		if _, err := (jobHooks{b.Agent}).Register(id, socket.Job{ID: id, Name: "n" + id, User: "u", Started: noon}); err != nil {
+			t.Fatal(err)
+		}
 	}
+	check := func(ids ...string) {
+		t.Helper()
+		b = b.reopen(t, fs)
+		var got []string
+		for key, job := range b.jobNames {
+			if job.Name != "n"+key || job.Job != "n"+key || job.User != "u" || b.openJobs[key].Name != job.Name {
+				t.Errorf("%s: %+v, open: %+v", key, job, b.openJobs[key])
+			}
+			got = append(got, key)
+		}
+		if slices.Sort(got); !slices.Equal(got, ids) {
+			t.Errorf("the agent knows %v, want %v", got, ids)
+		}
+	}
+	register(jobA)
+	b.store(t)
+	check(jobA)
+	b.store(t) // the first window of this agent has all jobs, the next ones what changes
+	b.store(t)
+	check(jobA)
+	b.store(t)
+	register(jobB)
+	b.store(t)
+	check(jobA, jobB)
+	b.store(t)
+	b.names.jobs[jobA].seen = time.Now().Add(-jobTimeout)
+	b.store(t)
+	if texts := len(b.Spool.Texts()); texts != 1 {
+		t.Errorf("%d texts, want that of the first window: nothing changed", texts)
+	}
+	b.store(t)
+	check(jobB)
 	b.close(t, false)
 }
 
@@ -150,7 +193,7 @@ func TestEndIsRecorded(t *testing.T) {
 	if err := h.End(ctx, jobA, socket.Outcome{Ended: noon.Add(time.Minute), Exit: 3}); err != nil {
 		t.Error(err)
 	}
-	if notes := b.Spool.Notes(); !slices.ContainsFunc(notes, func(n []byte) bool { return strings.Contains(string(n), `"exit":3`) }) {
+	if notes := b.Spool.Texts(); !slices.ContainsFunc(notes, func(n []byte) bool { return strings.Contains(string(n), `"exit":3`) }) {
 		t.Errorf("notes %q, want one with the end of the job", notes)
 	}
 	stop()

@@ -54,7 +54,7 @@ func (a *restorable) measure(to time.Duration) {
 	a.t.Helper()
 	w := a.window(to - time.Duration(a.at))
 	w.Scope, w.StartReason, a.resume = usage.Machine, a.resume, usage.StartContinued
-	if err := a.s.Append(&w, nil, nil, func(bool) []byte { return []byte("state") }); err != nil {
+	if err := a.s.Append(&w, nil, nil, func(bool) []byte { return []byte("state") }, nil); err != nil {
 		a.t.Fatal(err)
 	}
 }

@@ -129,7 +129,7 @@ func TestStorm(t *testing.T) {
 		booked += i
 		row.Total[usage.CPU] = booked
 		w.Rows = []usage.Row{row}
-		if err := p.Append(w, nil, nil, func(bool) []byte { return []byte{1} }); err != nil {
+		if err := p.Append(w, nil, nil, func(bool) []byte { return []byte{1} }, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

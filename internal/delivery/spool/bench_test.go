@@ -36,7 +36,7 @@ func benchmarkLive(b *testing.B, offer bool) {
 		w := m.window()
 		used += cpuTime(b) - paused
 		b.StartTimer()
-		if err := s.Append(w, nil, nil, func(bool) []byte { return checkpoint }); err != nil {
+		if err := s.Append(w, nil, nil, func(bool) []byte { return checkpoint }, nil); err != nil {
 			b.Fatal(err)
 		}
 		windows++

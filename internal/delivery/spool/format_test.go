@@ -109,7 +109,7 @@ func TestRecordKinds(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := &usage.Window{Boot: "b", End: 1}
-	if err := s.Append(w, nil, nil, func(bool) []byte { return []byte("checkpoint") }); err != nil {
+	if err := s.Append(w, nil, nil, func(bool) []byte { return []byte("checkpoint") }, nil); err != nil {
 		t.Fatal(err)
 	}
 	kinds := func(g *segments) (all []byte) {
@@ -290,7 +290,7 @@ func TestBatchLimits(t *testing.T) {
 			for i := range list {
 				list[i] = batch.Name{ID: workload.IDFromBytes([16]byte{byte(i), byte(i >> 8), byte(s.lastWindow)}), Kind: workload.Path}
 			}
-			if err := s.Append(w, list, nil, func(bool) []byte { return nil }); err != nil {
+			if err := s.Append(w, list, nil, func(bool) []byte { return nil }, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -506,7 +506,7 @@ func TestUnreadableNotes(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.Notes(); len(got) != 1 || string(got[0]) != `"first"` {
+	if got := s.Texts(); len(got) != 1 || string(got[0]) != `"first"` {
 		t.Errorf("notes %q", got)
 	}
 	if got := s.Checkpoint(); len(got) != 1 || string(got[0]) != "whole" {
@@ -553,8 +553,8 @@ func TestInvalidText(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Begin(nil, nil); !errors.Is(err, os.ErrClosed) || s.Notes() != nil {
-		t.Errorf("closed: %v, notes %q", err, s.Notes())
+	if err := s.Begin(nil, nil); !errors.Is(err, os.ErrClosed) || s.Texts() != nil {
+		t.Errorf("closed: %v, notes %q", err, s.Texts())
 	}
 }
 
@@ -741,7 +741,7 @@ func TestAbandon(t *testing.T) {
 func TestLongDetail(t *testing.T) {
 	for n, want := range map[int]int{499: 499, 500: 500, 501: 500} {
 		s := opened(t, &hookFS{})
-		if err := s.Append(&usage.Window{Boot: "b", End: 1}, nil, nil, func(bool) []byte { return nil }); err != nil {
+		if err := s.Append(&usage.Window{Boot: "b", End: 1}, nil, nil, func(bool) []byte { return nil }, nil); err != nil {
 			t.Fatal(err)
 		}
 		o, _, err := s.NextOffer(s.liveStream().ID)

@@ -40,7 +40,7 @@ func fill(t *testing.T, s *Spool, n int) {
 		row := usage.Row{ShortID: 100}
 		row.Usage.Put(usage.CPU, 5, usage.Measured)
 		w.Rows = append(w.Rows, row)
-		if err := s.Append(&w, nil, nil, func(bool) []byte { return nil }); err != nil {
+		if err := s.Append(&w, nil, nil, func(bool) []byte { return nil }, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -635,7 +635,7 @@ func TestNamesOfBatch(t *testing.T) {
 	}
 	for i, names := range [][]batch.Name{{name("a", "1"), name("b", "1")}, {name("c", "2"), name("b", "2")}, {name("a", "3")}, nil} {
 		w := between(int64(i)*tick, int64(i+1)*tick, usage.StartContinued)
-		if err := s.Append(w, names, []usage.Gap{{Detail: fmt.Sprint(i)}}, func(bool) []byte { return nil }); err != nil {
+		if err := s.Append(w, names, []usage.Gap{{Detail: fmt.Sprint(i)}}, func(bool) []byte { return nil }, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -136,7 +136,7 @@ func TestMergedRecord(t *testing.T) {
 		w := &usage.Window{Boot: "b", Start: at, End: at + 10e9, Offset: day + offset, StartReason: reason}
 		at = w.End
 		gap := newGap(day+w.Start-5e9, day+w.Start-4e9, usage.Unwatched, "")
-		if err := s.Append(w, names, []usage.Gap{gap}, func(bool) []byte { return nil }); err != nil {
+		if err := s.Append(w, names, []usage.Gap{gap}, func(bool) []byte { return nil }, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

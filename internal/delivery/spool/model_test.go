@@ -129,7 +129,7 @@ func (a *agent) window(s *spool.Spool, ticks int64, names []batch.Name) error {
 		a.pending = next
 	}
 	a.tried = append(a.tried, a.booked)
-	err := s.Append(a.pending, names, nil, func(full bool) []byte { return state(a.booked, full) })
+	err := s.Append(a.pending, names, nil, func(full bool) []byte { return state(a.booked, full) }, nil)
 	if err == nil {
 		a.pending, a.durable, a.tried, a.notes = nil, a.booked, nil, 0
 	}

@@ -32,13 +32,13 @@ var errNoBase = errors.New("no checkpoint since the last failed write; the next 
 var errNoJSON = errors.New("the text is not JSON")
 
 // Begin makes a full checkpoint durable before there is a window, so that an agent that is killed
-// in its first one knows where counting began. text is JSON for Notes, nil for none.
+// in its first one knows where counting began. text is JSON for Texts, nil for none.
 func (s *Spool) Begin(text, checkpoint []byte) error {
 	return s.note(noteHead{Full: true, Text: text}, func() []byte { return checkpoint })
 }
 
 // AppendNote makes durable what happened since the last window, until the next window is. text is
-// JSON for Notes, nil for none; body returns what Checkpoint returns after the checkpoint. It is
+// JSON for Texts, nil for none; body returns what Checkpoint returns after the checkpoint. It is
 // called once, or not at all where nothing can be written. After an error nothing of the note is in
 // the spool.
 func (s *Spool) AppendNote(text []byte, body func() []byte) error {
@@ -86,12 +86,20 @@ func (s *Spool) appendNote(head noteHead, body func() []byte) error {
 	return nil
 }
 
-// Notes returns the texts of the notes since the last window, in order.
-func (s *Spool) Notes() (texts [][]byte) {
+// Texts returns the texts of the windows since the last full one, and of the notes since, in order.
+func (s *Spool) Texts() (texts [][]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return nil
+	}
+	err := s.eachCheckpoint(func(text json.RawMessage, _ []byte) {
+		if text != nil {
+			texts = append(texts, text)
+		}
+	})
+	if err != nil {
+		s.log.Warn("texts of windows are lost", "err", err)
 	}
 	for _, n := range s.readNotes() {
 		if n.Text != nil {
@@ -116,4 +124,21 @@ func (s *Spool) readNotes() (all []note) {
 		all = append(all, n)
 	}
 	return all
+}
+
+// eachCheckpoint reads what the records of windows have of the last checkpoint, up to an unreadable one.
+func (s *Spool) eachCheckpoint(f func(text json.RawMessage, books []byte)) error {
+	for _, p := range s.checkpoints {
+		payload, err := s.windows.read(p)
+		if err != nil {
+			return err
+		}
+		var head windowRecord
+		body, err := unpack(payload, &head)
+		if err != nil {
+			return err
+		}
+		f(head.Text, body[head.Wire:])
+	}
+	return nil
 }

@@ -16,7 +16,7 @@ import (
 // kept is what a spool returns to an agent that starts.
 func kept(s *spool.Spool) string {
 	var all []string
-	for _, b := range append(s.Checkpoint(), s.Notes()...) {
+	for _, b := range append(s.Checkpoint(), s.Texts()...) {
 		all = append(all, string(b))
 	}
 	return strings.Join(all, " ")
@@ -34,7 +34,7 @@ func note(s *spool.Spool, text, body string) error {
 func saved(t *testing.T, s *spool.Spool, n int64, checkpoint string) {
 	t.Helper()
 	w := between((n-1)*tick, n*tick, usage.StartContinued)
-	if err := s.Append(w, nil, nil, func(full bool) []byte { return fmt.Appendf(nil, "%s:%v", checkpoint, full) }); err != nil {
+	if err := s.Append(w, nil, nil, func(full bool) []byte { return fmt.Appendf(nil, "%s:%v", checkpoint, full) }, nil); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -150,6 +150,51 @@ func TestNoteOfNewer(t *testing.T) {
 	s = openSpool(t, cfg)
 	if st := s.Stats(); st.Corrupt != 1 || st.Windows != len(records) || kept(s) != "w1:true" {
 		t.Errorf("%+v, %q", st, kept(s))
+	}
+	shut(t, s)
+}
+
+// TestTexts checks that the texts of windows and notes survive a crash in order, also of windows whose books did not
+// change, and that the first window after a start has everything.
+func TestTexts(t *testing.T) {
+	fs := faultfs.New(func(int) int { return 0 })
+	cfg := spool.Default()
+	cfg.Dir, cfg.FS = "/spool", fs
+	s := openSpool(t, cfg)
+	n := int64(0)
+	put := func(text, books string) error {
+		n++
+		w := between((n-1)*tick, n*tick, usage.StartContinued)
+		return s.Append(w, nil, nil, func(bool) []byte { return []byte(books) }, func(full bool) []byte {
+			if text == "" {
+				return nil
+			}
+			return fmt.Appendf(nil, `"%s:%v"`, text, full)
+		})
+	}
+	for _, w := range [][2]string{{"t1", "w1"}, {"t2", ""}, {"", "w3"}, {"", ""}, {"t5", "w5"}} {
+		if err := put(w[0], w[1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := note(s, `"t6"`, "e6"); err != nil {
+		t.Fatal(err)
+	}
+	for _, when := range []string{"before", "after"} {
+		if got, want := kept(s), `w1 w3 w5 e6 "t1:true" "t2:false" "t5:false" "t6"`; got != want {
+			t.Errorf("%s the crash %q, want %q", when, got, want)
+		}
+		fs.Crash()
+		s = openSpool(t, cfg)
+	}
+	if err := put(`"`, "x"); err == nil || s.Stats().Windows != 5 {
+		t.Errorf("a text that is not JSON: %v, %d windows", err, s.Stats().Windows)
+	}
+	if err := put("t7", ""); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := kept(s), `"t7:true"`; got != want {
+		t.Errorf("after the next window %q, want %q", got, want)
 	}
 	shut(t, s)
 }

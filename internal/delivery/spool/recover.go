@@ -67,13 +67,13 @@ func (r *recovery) readWindow(p location, kind byte, payload []byte) {
 		return
 	}
 	s := r.s
-	var head windowHead
+	var head windowRecord
 	body, err := unpack(payload, &head)
 	if err != nil || kind != kindWindow || head.Wire < 0 || head.Wire > len(body) || head.First == 0 || head.Last < head.First {
 		r.corrupt++
 		return
 	}
-	switch checkpoint := len(body) > head.Wire; {
+	switch checkpoint := len(body) > head.Wire || len(head.Text) > 0; {
 	case head.Full:
 		s.checkpoints, r.checkpointBroken = nil, false
 		if checkpoint {
@@ -93,7 +93,7 @@ func (r *recovery) readWindow(p location, kind byte, payload []byte) {
 		s.index = s.index[:len(s.index)-1]
 	}
 	r.lastWindow, s.lastEnd, s.notes = head.Last, head.wallEnd(), nil
-	s.index = append(s.index, window{head, p})
+	s.index = append(s.index, window{head.windowHead, p})
 }
 
 // readNote processes a note in the log of windows. One that does not follow the last window is

@@ -222,7 +222,7 @@ func TestFirstStart(t *testing.T) {
 	s := opened(t, &hookFS{})
 	w := &usage.Window{Boot: "b", Start: 10, End: 20, Offset: 1e15}
 	gap := newGap(1e15-5, 1e15, usage.Unwatched, "")
-	if err := s.Append(w, nil, []usage.Gap{gap}, func(bool) []byte { return nil }); err != nil {
+	if err := s.Append(w, nil, []usage.Gap{gap}, func(bool) []byte { return nil }, nil); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -233,7 +233,7 @@ func TestFirstStart(t *testing.T) {
 			t.Errorf("the stream began at %d, want %d", got, int64(1e15-5))
 		}
 		w.Start, w.End = w.End, w.End+10
-		if err := s.Append(w, nil, nil, func(bool) []byte { return nil }); err != nil {
+		if err := s.Append(w, nil, nil, func(bool) []byte { return nil }, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -252,7 +252,7 @@ func TestFormatOfOffer(t *testing.T) {
 				continue
 			}
 		}
-		if err := s.Append(w, nil, nil, func(bool) []byte { return nil }); err != nil {
+		if err := s.Append(w, nil, nil, func(bool) []byte { return nil }, nil); err != nil {
 			t.Fatal(err)
 		}
 		o, _, err := s.NextOffer(s.liveStream().ID)

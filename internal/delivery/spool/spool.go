@@ -11,6 +11,7 @@
 package spool
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -258,19 +259,15 @@ func (s *Spool) Checkpoint() [][]byte {
 		return nil
 	}
 	var all [][]byte
-	for _, p := range s.checkpoints {
-		payload, err := s.windows.read(p)
-		var head windowHead
-		var body []byte
-		if err == nil {
-			body, err = unpack(payload, &head)
+	err := s.eachCheckpoint(func(_ json.RawMessage, books []byte) {
+		if len(books) > 0 {
+			all = append(all, books)
 		}
-		if err != nil {
-			// An incomplete checkpoint does not fit the later windows, so return none.
-			s.log.Warn("checkpoint is lost", "err", err)
-			return nil
-		}
-		all = append(all, body[head.Wire:])
+	})
+	if err != nil {
+		// An incomplete checkpoint does not fit the later windows, so return none.
+		s.log.Warn("checkpoint is lost", "err", err)
+		return nil
 	}
 	for _, n := range s.readNotes() {
 		if len(n.body) > 0 {
@@ -282,19 +279,20 @@ func (s *Spool) Checkpoint() [][]byte {
 
 // Append makes a window durable, with its names and gaps, and with what
 // checkpoint says of the books at its end: everything where full, else what
-// changed since the last Append that succeeded. It is called once, or not at all
+// changed since the last Append that succeeded. text, nil for none, returns likewise the
+// JSON that Texts returns. Both are called once, or not at all
 // where the window cannot be written as it is. After an error nothing of the
 // window is in the spool.
 //
 // The rows have their Totals; those that follow from the rows before are not
 // kept.
-func (s *Spool) Append(w *usage.Window, names []batch.Name, gaps []usage.Gap, checkpoint func(full bool) []byte) error {
+func (s *Spool) Append(w *usage.Window, names []batch.Name, gaps []usage.Gap, checkpoint, text func(full bool) []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return errClosed
 	}
-	if err := s.append(w, names, gaps, checkpoint); err != nil {
+	if err := s.append(w, names, gaps, checkpoint, text); err != nil {
 		clear(s.totals)
 		return fmt.Errorf("spool: %w", err)
 	}
@@ -305,7 +303,7 @@ func (s *Spool) Append(w *usage.Window, names []batch.Name, gaps []usage.Gap, ch
 	return nil
 }
 
-func (s *Spool) append(w *usage.Window, names []batch.Name, gaps []usage.Gap, checkpoint func(full bool) []byte) error {
+func (s *Spool) append(w *usage.Window, names []batch.Name, gaps []usage.Gap, checkpoint, text func(full bool) []byte) error {
 	number := s.lastWindow + 1
 	thin := *w
 	s.scratch = s.totals.omitDerivable(s.scratch[:0], w.Rows, number)
@@ -319,7 +317,14 @@ func (s *Spool) append(w *usage.Window, names []batch.Name, gaps []usage.Gap, ch
 	head := headOf(b, number, number, encoded)
 	head.Full, head.Serial = begin || s.unappended, s.serial
 	books := checkpoint(head.Full)
-	payload := pack(head, encoded, books)
+	var said []byte
+	if text != nil {
+		said = text(head.Full)
+	}
+	if len(said) > 0 && !json.Valid(said) {
+		return errNoJSON
+	}
+	payload := pack(windowRecord{head, said}, encoded, books)
 	if err := s.makeRoom(int64(len(payload))); err != nil {
 		return err
 	}
@@ -338,7 +343,7 @@ func (s *Spool) append(w *usage.Window, names []batch.Name, gaps []usage.Gap, ch
 	if head.Full {
 		s.checkpoints = nil
 	}
-	if len(books) > 0 {
+	if len(books)+len(said) > 0 {
 		s.checkpoints = append(s.checkpoints, p)
 	}
 	return nil

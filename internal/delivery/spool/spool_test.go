@@ -204,7 +204,7 @@ func TestMergeKeepsPauses(t *testing.T) {
 		if i%100 == 50 {
 			reason, pauses = usage.StartResumed, pauses+1
 		}
-		if err := s.Append(between(at, at+tick, reason), nil, nil, func(bool) []byte { return nil }); err != nil {
+		if err := s.Append(between(at, at+tick, reason), nil, nil, func(bool) []byte { return nil }, nil); err != nil {
 			t.Fatal(err)
 		}
 		at += tick
@@ -242,7 +242,7 @@ func TestMergedRowsAreInOrder(t *testing.T) {
 	for i := range 6 * 60 * 4 { // 4 hours of 10 s
 		w := between(at, at+tick, usage.StartContinued)
 		w.Rows = w.Rows[workloads-1-i%workloads:][:1]
-		if err := s.Append(w, nil, nil, func(bool) []byte { return nil }); err != nil {
+		if err := s.Append(w, nil, nil, func(bool) []byte { return nil }, nil); err != nil {
 			t.Fatal(err)
 		}
 		at += tick

@@ -35,7 +35,7 @@ func add(s *Spool, row usage.Row, books string) error {
 	if books != "" {
 		b = []byte(books)
 	}
-	return s.Append(w, nil, nil, func(bool) []byte { return b })
+	return s.Append(w, nil, nil, func(bool) []byte { return b }, nil)
 }
 
 // TestTotalsAfterFailure checks that the first row of a workload has its total if the window with its previous row
@@ -285,7 +285,7 @@ func TestUnsentGaps(t *testing.T) {
 	}
 	const at = int64(1e15)
 	gaps := []usage.Gap{newGap(at-9, at-8, usage.Unwatched, ""), newGap(at+15, at+25, usage.Unwatched, "")}
-	if err := s.Append(&usage.Window{Boot: "b", Start: 10, End: 20, Offset: at}, nil, gaps, func(bool) []byte { return nil }); err != nil {
+	if err := s.Append(&usage.Window{Boot: "b", Start: 10, End: 20, Offset: at}, nil, gaps, func(bool) []byte { return nil }, nil); err != nil {
 		t.Fatal(err)
 	}
 	want(at-9, at+20)
@@ -564,7 +564,7 @@ func TestChanges(t *testing.T) {
 	default:
 	}
 	gap := usage.Gap{From: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)} // beyond what a batch can state
-	if err := s.Append(&usage.Window{Boot: "boot", Start: 30e9, End: 31e9}, nil, []usage.Gap{gap}, func(bool) []byte { return nil }); err == nil || len(s.index) != 3 || s.lastWindow != 3 {
+	if err := s.Append(&usage.Window{Boot: "boot", Start: 30e9, End: 31e9}, nil, []usage.Gap{gap}, func(bool) []byte { return nil }, nil); err == nil || len(s.index) != 3 || s.lastWindow != 3 {
 		t.Errorf("a window that cannot be written: %v, %d windows", err, len(s.index))
 	}
 }

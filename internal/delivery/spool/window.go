@@ -1,6 +1,7 @@
 package spool
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -36,6 +37,12 @@ type windowHead struct {
 	// Serial is of the last record of the log of batches when the first of the
 	// windows was appended.
 	Serial uint64 `json:"serial"`
+}
+
+// A windowRecord is the head of a record with the caller's part of the checkpoint.
+type windowRecord struct {
+	windowHead
+	Text json.RawMessage `json:"text,omitempty"`
 }
 
 // A window in the index is not yet in a batch.
