@@ -491,16 +491,22 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestLimitTight checks that an error blames the memory limit if the command cannot start within
-// it.
+// TestLimitTight checks that a memory limit within which no command can start is refused, before this process tries.
 func TestLimitTight(t *testing.T) {
 	hosttest.Need(t, "memcg1")
-	for _, bytes := range []int64{1, 1 << 10, 4 << 10, 20 << 10} {
-		h, g := open(t, launch.Limits{Memory: bytes}, nil)
-		c, _ := sh(t, "exit 0")
-		_, _, err := launch.Run(h, g, c, launch.Watch{})
+	h, g := open(t, launch.Limits{Memory: 1 << 20}, nil)
+	c, _ := sh(t, "exit 0")
+	if _, _, err := launch.Run(h, g, c, launch.Watch{}); err != nil {
+		t.Errorf("within 1 MiB: %v", err)
+	}
+	ys, err := h.Hierarchies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, bytes := range []int64{1, 20 << 10, 1<<20 - 1} {
+		_, err := launch.Open(h, ys, report.NewID(2, [10]byte{}), launch.Limits{Memory: bytes})
 		e, ok := errors.AsType[*launch.LimitError](err)
-		if want := fmt.Sprintf("limit of memory: %d bytes are too few to start /bin/sh", bytes); !ok || e.Error() != want || fault.Hint(err) == "" {
+		if want := fmt.Sprintf("limit of memory: %d bytes are too few to start a command", bytes); !ok || e.Error() != want || fault.Hint(err) == "" {
 			t.Errorf("within %d bytes: %v, want %q with a hint", bytes, err, want)
 		}
 	}

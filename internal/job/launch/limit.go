@@ -24,6 +24,10 @@ func (e *LimitError) Unwrap() error { return e.Err }
 // (Documentation/scheduler/sched-bwc.rst).
 const period = 100_000
 
+// minMemory is the lowest memory limit. Starting a command takes some 200 KiB of kernel and user memory, and in v1 a thread
+// of this process starts it within the limit: if the kernel has no memory for a page of that thread, it tries for ever.
+const minMemory = 1 << 20
+
 // setLimits sets each limit in the hierarchy that has its controller.
 func (g *Group) setLimits(l Limits) error {
 	if l.CPUs > 0 {
@@ -37,6 +41,10 @@ func (g *Group) setLimits(l Limits) error {
 		}
 	}
 	if l.Memory > 0 {
+		if l.Memory < minMemory {
+			err := fmt.Errorf("%d bytes are too few to start a command", l.Memory)
+			return &LimitError{"memory", fault.WithHint(err, "1Mi is enough for most commands to start")}
+		}
 		bytes := strconv.FormatInt(l.Memory, 10)
 		err := g.writeLimit("memory", map[bool][][2]string{
 			true:  {{"memory.max", bytes}},

@@ -163,31 +163,10 @@ func (g *Group) start(d *openGroups, c Command) (*Process, error) {
 		_, _ = unix.Write(d.home, tid)
 		g.own = (leaving - joined + threadCPU() - before) / 2
 	}
-	if err != nil && g.lacksMemory(err) {
-		err := fmt.Errorf("%d bytes are too few to start %s", g.limits.Memory, c.Path)
-		return nil, &LimitError{"memory", fault.WithHint(err, "1Mi is enough for most commands to start")}
-	}
 	if err != nil {
 		return nil, c.failed(err)
 	}
 	return p, nil
-}
-
-// tightMemory is a memory limit below which commands may fail to start. Most need some 200 KiB of
-// kernel and user memory.
-const tightMemory = 1 << 20
-
-// lacksMemory reports whether the memory limit is why a command was not started. The kernel may
-// fail to allocate a pipe (ENFILE), the process (EAGAIN, ENOMEM) or the arguments (E2BIG).
-func (g *Group) lacksMemory(err error) bool {
-	if g.limits.Memory == 0 || g.limits.Memory >= tightMemory {
-		return false
-	}
-	switch err {
-	case syscall.ENFILE, syscall.EAGAIN, syscall.ENOMEM, syscall.E2BIG:
-		return true
-	}
-	return false
 }
 
 // isGroupRefusal distinguishes errors of clone3 with a group from those of exec: an old kernel, a

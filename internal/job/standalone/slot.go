@@ -130,7 +130,7 @@ func (s *slot) append(w *usage.Window, names []batch.Name, job string) error {
 		return err
 	}
 	sent := wire.Prepare(w)
-	return s.spool.Append(&sent, names, w.Gaps, func(bool) []byte { return b })
+	return s.spool.Append(&sent, names, w.Gaps, func(bool) []byte { return b }, nil)
 }
 
 // readDebt reads the debt; zero if there is none. A corrupt one counts as none: the file is not
