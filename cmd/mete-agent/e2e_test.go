@@ -44,8 +44,6 @@ func TestKilled(t *testing.T) {
 			if c.database != "" {
 				testkit.Stage(t, "postgres", "needs PostgreSQL")
 				flags = []string{"--database", ledgertest.PostgreSQL(t)}
-			} else {
-				testkit.Stage(t, "timing", "on a busy machine the name of a job was once not in the ledger, for an unknown reason")
 			}
 			s := newSite(t)
 			s.serve(flags...)
