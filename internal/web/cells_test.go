@@ -175,7 +175,7 @@ func asked(t *testing.T, requests []string, path, by string, more ...string) (fr
 			return from, to
 		}
 	}
-	t.Fatalf("the page did not ask %s by %s %v: %v", path, by, more, requests)
+	t.Fatalf("the page did not ask %s by %s %v: %.2000v", path, by, more, requests)
 	return from, to
 }
 

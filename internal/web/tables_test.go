@@ -112,7 +112,7 @@ func checkJobsTable(u *user, f *fleet.Fleet, path string) {
 
 func checkNodeTable(u *user, f *fleet.Fleet, path, node string) {
 	u.t.Helper()
-	from, to := asked(u.t, u.opensFresh(f, path), "/v1/usage", "job,kind", "node="+node)
+	from, to := asked(u.t, u.opensFresh(f, path), "/v1/usage", "job,kind", "node="+nodeID(u.t, f, node))
 	a := answer(u.t, f.Server.Ledger, from, to, map[query.Dimension][]string{query.ByNode: {node}}, query.ByJob, query.ByKind)
 	if len(a.Groups) == 0 {
 		return
@@ -124,6 +124,22 @@ func checkNodeTable(u *user, f *fleet.Fleet, path, node string) {
 	}
 	checkRows(u.t, path, shown, jobs, []string{"Job", "Kind"}, nodeColumns)
 	checkSums(u, path, shown, a.Total, "network_rx_bytes") // the machine's own may not be known in all of the range
+}
+
+// nodeID returns the ID of the node with a name, by which pages ask.
+func nodeID(t *testing.T, f *fleet.Fleet, name string) string {
+	t.Helper()
+	nodes, err := f.Server.Ledger.Nodes(t.Context(), query.Scope{All: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range nodes {
+		if nodes[i].Name == name {
+			return nodes[i].ID
+		}
+	}
+	t.Fatalf("the ledger has no node %s", name)
+	return ""
 }
 
 // checkSums compares the last row of a table of what was used with the sum of all.
