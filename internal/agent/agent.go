@@ -238,7 +238,7 @@ func (a *Agent) storeWindow(w *usage.Window) {
 	a.names.markWanted(a.Sender.Wanted())
 	names := a.names.collectDue(w, now)
 	sent := wire.Prepare(w)
-	err := a.Spool.Append(&sent, names, slices.Concat(w.Gaps, a.retired.gaps, a.gaps), 
+	err := a.Spool.Append(&sent, names, slices.Concat(w.Gaps, a.retired.gaps, a.gaps),
 		func(full bool) []byte { return a.Machine.Accounts().Checkpoint(nil, full) }, a.names.text)
 	a.reportSpool(err)
 	if err != nil {

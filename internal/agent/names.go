@@ -1,7 +1,8 @@
 package agent
 
 import (
-	"cmp"
+	"encoding/json"
+	"maps"
 	"slices"
 	"time"
 
@@ -52,6 +53,7 @@ type jobName struct {
 	batch.Name
 	changed  bool      // not sent yet
 	stored   bool      // stored with a window
+	written  bool      // in the jobs that texts returned last
 	recorded bool      // stored in a note of the spool since the last window
 	seen     time.Time // time of registration, or of the latest window with a row of it
 }
@@ -65,22 +67,44 @@ func (n *nameTracker) setJob(key string, job batch.Name, now time.Time) {
 	n.jobs[key] = &jobName{Name: job, changed: true, seen: now}
 }
 
+// maxTextBytes limits the JSON of jobs in one record of the spool. The next record has those that are left.
+const maxTextBytes = 4 << 20
+
+// texts returns the jobs for a record of the spool that want selects, and marks them as written.
+func (n *nameTracker) texts(want func(*jobName) bool) (jobs []jobText) {
+	left := maxTextBytes
+	for _, key := range slices.Sorted(maps.Keys(n.jobs)) {
+		job := n.jobs[key]
+		if job.written = false; !want(job) {
+			continue
+		}
+		one := textOfJob(key, &job.Name)
+		b, err := json.Marshal(one)
+		if err != nil || len(b) > left {
+			continue
+		}
+		left -= len(b)
+		job.written = true
+		jobs = append(jobs, one)
+	}
+	return jobs
+}
+
 // text returns, as JSON, what the spool keeps of jobs with a window: all of them, or what changed since the last stored
 // window. An agent that is killed would name a job that ends meanwhile after its group, in place of its name.
 func (n *nameTracker) text(full bool) []byte {
 	var t noteText
-	if !full {
+	if full {
+		for _, job := range n.jobs {
+			job.stored = false
+		}
+	} else {
 		t.Gone = n.gone
 	}
-	for key, job := range n.jobs {
-		if full || !job.stored {
-			t.Jobs = append(t.Jobs, textOfJob(key, &job.Name))
-		}
-	}
-	slices.SortFunc(t.Jobs, func(a, b jobText) int { return cmp.Compare(a.Key, b.Key) })
+	t.Jobs = n.texts(func(job *jobName) bool { return !job.stored })
 	b, err := t.encode()
 	if err != nil {
-		return nil // strings and times of a year that JSON has
+		return nil // each job was encoded before
 	}
 	return b
 }
@@ -88,22 +112,19 @@ func (n *nameTracker) text(full bool) []byte {
 // unrecorded returns the jobs whose names are neither sent nor stored in a note of the spool, which
 // survives a crash, and the earliest time at which one of them was seen.
 func (n *nameTracker) unrecorded() (jobs []jobText, since time.Time) {
-	for key, job := range n.jobs {
-		if job.changed && !job.recorded {
-			jobs = append(jobs, textOfJob(key, &job.Name))
-			if len(jobs) == 1 || job.seen.Before(since) {
-				since = job.seen
-			}
+	jobs = n.texts(func(job *jobName) bool { return job.changed && !job.recorded })
+	for _, job := range n.jobs {
+		if job.written && (since.IsZero() || job.seen.Before(since)) {
+			since = job.seen
 		}
 	}
-	slices.SortFunc(jobs, func(a, b jobText) int { return cmp.Compare(a.Key, b.Key) })
 	return jobs, since
 }
 
 // markRecorded records that a note in the spool has the names that unrecorded returned.
 func (n *nameTracker) markRecorded() {
 	for _, job := range n.jobs {
-		job.recorded = true
+		job.recorded = job.recorded || job.written
 	}
 }
 
@@ -252,7 +273,7 @@ func (n *nameTracker) markSent(w *usage.Window, now time.Time) (gone []string) {
 		}
 	}
 	for key, job := range n.jobs {
-		job.stored = true
+		job.stored = job.stored || job.written
 		job.recorded = false // the stored window supersedes the notes before it
 		if now.Sub(job.seen) >= jobTimeout {
 			delete(n.jobs, key)

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -159,5 +160,53 @@ func TestManyNames(t *testing.T) {
 	}
 	if len(told) < 6000+maxEndedNames-1000 || len(n.states) != 6000 {
 		t.Errorf("%d were named, %d are remembered; want all that live and most of those that ended, and 6000", len(told), len(n.states))
+	}
+}
+
+// TestJobTextLimit checks that the jobs that one record of the spool has are limited, and that the next ones have the
+// others: a record that is too long would stop all windows.
+func TestJobTextLimit(t *testing.T) {
+	n, labels := newNameTracker(), map[string]string{}
+	for i := range 32 {
+		labels[fmt.Sprint("label", i)] = strings.Repeat("<", 1024) // six bytes each in JSON
+	}
+	const jobs = 60
+	for i := range jobs {
+		n.setJob(fmt.Sprintf("job%03d", i), batch.Name{Name: "n", Labels: labels}, time.Unix(int64(i), 0))
+	}
+	for _, full := range []bool{true, true, false} {
+		got := map[string]bool{}
+		for part := 0; len(got) < jobs; part++ {
+			b := n.text(full && part == 0)
+			var text noteText
+			if err := json.Unmarshal(b, &text); err != nil || len(b) > maxTextBytes+1000 || len(text.Jobs) == 0 {
+				t.Fatalf("part %d: %d bytes, %d jobs, %v", part, len(b), len(text.Jobs), err)
+			}
+			for _, job := range text.Jobs {
+				if got[job.Key] {
+					t.Errorf("%s is in two parts", job.Key)
+				}
+				got[job.Key] = true
+			}
+			n.markSent(&usage.Window{}, time.Unix(100, 0))
+		}
+		if b := n.text(false); b != nil {
+			t.Errorf("%d bytes, and all jobs are stored", len(b))
+		}
+		for key, job := range n.jobs {
+			n.setJob(key, job.Name, time.Unix(1, 0))
+		}
+	}
+	noted := 0
+	for noted < jobs {
+		list, since := n.unrecorded()
+		if len(list) == 0 || !since.Equal(time.Unix(1, 0)) {
+			t.Fatalf("%d of %d jobs noted, since %v", noted, jobs, since)
+		}
+		noted += len(list)
+		n.markRecorded()
+	}
+	if list, _ := n.unrecorded(); len(list) > 0 {
+		t.Errorf("%d jobs are left", len(list))
 	}
 }
