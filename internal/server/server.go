@@ -180,7 +180,7 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 	if s.remote, err = remotewrite.NewWriter(cfg.Remote, s.Metrics.DB(), log.With("part", "remote")); err != nil {
 		return nil, err
 	}
-	s.remoteWrite = remotewrite.NewHandler(s.Metrics.DB(), s.authorizeWriter, log.With("part", "remote"))
+	s.remoteWrite = remotewrite.NewHandler(s.Metrics.Samples(), s.authorizeWriter, log.With("part", "remote"))
 	if cfg.Alerts.State == "" {
 		cfg.Alerts.State = filepath.Join(cfg.State, "alerts.json")
 	}

@@ -137,7 +137,7 @@ func Open(cfg Config, engine promql.QueryEngine, store *tsdb.Store, reg promethe
 		QueryFunc:            rules.EngineQueryFunc(engine, store.Queryable()),
 		NotifyFunc:           a.notify,
 		Context:              context.Background(),
-		Appendable:           store.DB(),
+		Appendable:           store.Records(),
 		Queryable:            store.DB(),
 		Logger:               quiet,
 		Registerer:           reg,

@@ -105,6 +105,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.refused.Add(one.refused)
 	text := reply.body.String()
 	switch {
+	case one.unavailable != nil:
+		httpx.SetRetryAfter(w, time.Minute)
+		reply.status, text = http.StatusServiceUnavailable, one.unavailable.Error()
 	case reply.status/100 == 5:
 	default:
 		if one.committed {
@@ -201,6 +204,7 @@ type writeRequest struct {
 	accepted, refused int64 // samples
 	err               error // why the latest sample was refused
 	committed         bool
+	unavailable       error // why the database takes nothing now
 }
 
 type writeRequestKey struct{}
@@ -292,6 +296,9 @@ func (a *appender) count(ls labels.Labels, ref storage.SeriesRef, err error) (st
 		a.request.accepted++
 		return ref, nil
 	case !isPermanent(err):
+		if errors.Is(err, fault.ErrUnavailable) {
+			a.request.unavailable = err
+		}
 		return ref, err
 	}
 	a.request.refused++

@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/prompb"
 	writev2 "github.com/prometheus/prometheus/prompb/io/prometheus/write/v2"
+	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
@@ -373,5 +374,39 @@ func TestReceivers(t *testing.T) {
 	w, err := remotewrite.NewWriter([]remotewrite.Receiver{good}, db, quiet)
 	if err != nil || w.Status()[0].Name != "a" {
 		t.Errorf("%v", err)
+	}
+}
+
+// A fullDatabase has no space.
+type fullDatabase struct{ storage.Appendable }
+
+func (f fullDatabase) Appender(ctx context.Context) storage.Appender {
+	return fullAppender{f.Appendable.Appender(ctx)}
+}
+
+type fullAppender struct{ storage.Appender }
+
+func (fullAppender) Append(storage.SeriesRef, labels.Labels, int64, float64) (storage.SeriesRef, error) {
+	return 0, fmt.Errorf("the disk is full: %w", fault.ErrUnavailable)
+}
+
+// TestFullDatabase checks that a sender is told to send again later while the database takes nothing.
+func TestFullDatabase(t *testing.T) {
+	t.Parallel()
+	handler := remotewrite.NewHandler(fullDatabase{open(t)}, func(*http.Request) (string, error) { return "lab", nil }, quiet)
+	b, err := (&prompb.WriteRequest{Timeseries: []prompb.TimeSeries{{
+		Labels: []prompb.Label{{Name: "__name__", Value: "x"}}, Samples: []prompb.Sample{{Value: 1, Timestamp: time.Now().UnixMilli()}},
+	}}}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := httptest.NewRequest(http.MethodPost, "/api/v1/write", bytes.NewReader(snappy.Encode(nil, b)))
+	r.Header.Set("Content-Type", "application/x-protobuf")
+	r.Header.Set("Content-Encoding", "snappy")
+	r.Header.Set("X-Prometheus-Remote-Write-Version", "0.1.0")
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, r)
+	if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" || !strings.Contains(w.Body.String(), "the disk is full") {
+		t.Errorf("%d %v: %s", w.Code, w.Header(), w.Body)
 	}
 }

@@ -1,6 +1,7 @@
 package tsdb
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +11,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
 	"golang.org/x/sys/unix"
 
 	"mete.dev/mete/internal/model/fault"
@@ -95,6 +99,52 @@ func (s *Store) freeSpace() (free, need int64, ok bool) {
 	}
 	return int64(st.Bavail) * st.Bsize, s.cfg.Reserve + bytesOfChunk*int64(s.db.Head().NumSeries()), true
 }
+
+// checkLastSpace is checkSpace for the states of nodes and for what rules record: they are few, and alerts need them. They
+// are taken until the released space is nearly full.
+func (s *Store) checkLastSpace() error {
+	free, _, ok := s.freeSpace()
+	if last := s.cfg.Reserve / 4; ok && free < last {
+		return fmt.Errorf("metrics: %d KiB of disk are free, %d KiB are needed: %w", free>>10, last>>10, fault.ErrUnavailable)
+	}
+	return nil
+}
+
+// Samples takes samples of others, such as remote write. While the disk is full, its appenders return errors that wrap
+// fault.ErrUnavailable.
+func (s *Store) Samples() storage.Appendable { return checkedAppendable{s.db, s.checkSpace} }
+
+// Records is Samples for what rules record, which may use the last space.
+func (s *Store) Records() storage.Appendable { return checkedAppendable{s.db, s.checkLastSpace} }
+
+type checkedAppendable struct {
+	storage.Appendable
+	check func() error
+}
+
+func (a checkedAppendable) Appender(ctx context.Context) storage.Appender {
+	next := a.Appendable.Appender(ctx)
+	if err := a.check(); err != nil {
+		return refusingAppender{next, err}
+	}
+	return next
+}
+
+// A refusingAppender appends nothing.
+type refusingAppender struct {
+	storage.Appender
+	err error
+}
+
+func (a refusingAppender) Append(storage.SeriesRef, labels.Labels, int64, float64) (storage.SeriesRef, error) {
+	return 0, a.err
+}
+
+func (a refusingAppender) AppendHistogram(storage.SeriesRef, labels.Labels, int64, *histogram.Histogram, *histogram.FloatHistogram) (storage.SeriesRef, error) {
+	return 0, a.err
+}
+
+func (a refusingAppender) Commit() error { return errors.Join(a.err, a.Rollback()) }
 
 // reserve creates the file that holds space. On a disk that cannot hold it, or a file system that cannot allocate,
 // there is none.

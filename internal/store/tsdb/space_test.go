@@ -1,12 +1,18 @@
 package tsdb
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
 
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
@@ -48,23 +54,45 @@ func TestFullDisk(t *testing.T) {
 		}
 
 		filler := filepath.Join(disk, "filler")
-		f, err := os.Create(filler)
-		if err != nil {
-			t.Fatal(err)
+		fill := func() {
+			t.Helper()
+			f, err := os.OpenFile(filler, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for err == nil {
+				_, err = f.Write(make([]byte, 4096))
+			}
+			if err := f.Close(); err != nil {
+				t.Fatal(err)
+			}
 		}
-		for err == nil {
-			_, err = f.Write(make([]byte, 4096))
-		}
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
+		fill()
 		w := window(minute)
 		if span, err := c.try(w); !errors.Is(err, fault.ErrUnavailable) || span.To.Sub(span.From).Seconds() != 60 {
 			t.Fatalf("on a full disk: %v, %v", span, err)
 		}
 		c.s.db.ForceHeadMMap() // as the database does once a minute; it panics if it cannot write
-		if err := c.s.State().Put(t.Context(), c.at(8000), []Sample{{Name: "mete_test"}}); !errors.Is(err, fault.ErrUnavailable) {
-			t.Errorf("a state on a full disk: %v", err)
+		if err := appendOne(c.s.Samples(), c.at(7900)); !errors.Is(err, fault.ErrUnavailable) {
+			t.Errorf("a sample of others on a full disk: %v", err)
+		}
+		// Alerts need the states of nodes: they use the space that was kept, until it is nearly full.
+		if err := errors.Join(appendOne(c.s.Records(), c.at(7900)), c.s.State().Put(t.Context(), c.at(7900), []Sample{{Name: "mete_test"}})); err != nil {
+			t.Errorf("records and states on a full disk: %v", err)
+		}
+		fill()
+		if err := c.s.State().Put(t.Context(), c.at(7910), []Sample{{Name: "mete_test"}}); !errors.Is(err, fault.ErrUnavailable) {
+			t.Errorf("a state with the last space gone: %v", err)
+		}
+		if err := appendOne(c.s.Records(), c.at(7910)); !errors.Is(err, fault.ErrUnavailable) {
+			t.Errorf("a record with the last space gone: %v", err)
+		}
+		st, err := os.Stat(filler)
+		if err == nil {
+			err = os.Truncate(filler, st.Size()-512<<10) // the end of the log is written at the close
+		}
+		if err != nil {
+			t.Fatal(err)
 		}
 		c.close()
 		c.open()
@@ -81,4 +109,11 @@ func TestFullDisk(t *testing.T) {
 		}
 		c.put(window(minute + 1))
 	})
+}
+
+// appendOne appends one sample.
+func appendOne(to storage.Appendable, at time.Time) error {
+	app := to.Appender(context.Background())
+	_, err := app.Append(0, labels.FromStrings(model.MetricNameLabel, "test"), at.UnixMilli(), 1)
+	return errors.Join(err, app.Commit())
 }

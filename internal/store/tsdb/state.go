@@ -38,7 +38,7 @@ func (s *Store) State() *State { return &State{store: s, refs: map[string]*state
 // Put appends samples with the time at. It ends the series of the previous Put that are not
 // in samples. Of two samples of one series it appends the first.
 func (s *State) Put(ctx context.Context, at time.Time, samples []Sample) error {
-	if err := s.store.checkSpace(); err != nil {
+	if err := s.store.checkLastSpace(); err != nil {
 		return err
 	}
 	ms := at.UnixMilli()
