@@ -153,5 +153,8 @@ func ParseMatchers(text string) (ms Matchers, err error) {
 	if matchesEmpty {
 		return invalid("%s would silence every alert", ms)
 	}
+	if n := len(ms.String()); n > MaxMatcherBytes { // as they are stored, and parsed again
+		return invalid("%d bytes in quotes, more than %d", n, MaxMatcherBytes)
+	}
 	return ms, nil
 }

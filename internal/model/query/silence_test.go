@@ -37,7 +37,8 @@ func TestMatchers(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"", "Down", "alertname", "=x", "1a=x", `alertname="x`, `alertname="x" node=y`, "alertname=x,", `node=~"("`, `node=~".*"`, `node=""`, `namespace!="x"`,
-		strings.Repeat("a=b,", query.MaxMatchers) + "a=b", "a=" + strings.Repeat("b", query.MaxMatcherBytes)} {
+		strings.Repeat("a=b,", query.MaxMatchers) + "a=b", "a=" + strings.Repeat("b", query.MaxMatcherBytes),
+		`a=~` + strings.Repeat(`\.`, query.MaxMatcherBytes/2-10)} {
 		if ms, err := query.ParseMatchers(bad); !errors.Is(err, fault.ErrInvalid) || fault.Hint(err) == "" {
 			t.Errorf("%.40q: %v, %v", bad, ms, err)
 		}

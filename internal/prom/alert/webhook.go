@@ -40,6 +40,8 @@ type webhook struct {
 
 	mu            sync.Mutex
 	notifications rule.Notifications
+	refused       map[string]refusal // by alert name
+	unsaved       bool               // the state file could not be written
 	sent, failed  int64
 }
 
@@ -60,7 +62,8 @@ func openWebhook(cfg Config, silences *silences, log *slog.Logger) (*webhook, er
 		return nil, fmt.Errorf("--alert-webhook-header: %w", err)
 	}
 	wh := &webhook{
-		target: u, cfg: cfg, wake: make(chan struct{}, 1), log: log.With("receiver", u.Scheme+"://"+u.Host), silences: silences,
+		refused: map[string]refusal{},
+		target:  u, cfg: cfg, wake: make(chan struct{}, 1), log: log.With("receiver", u.Scheme+"://"+u.Host), silences: silences,
 		client: &http.Client{
 			Timeout:       requestTimeout,
 			CheckRedirect: httpx.NoRedirect,
@@ -140,8 +143,42 @@ func (wh *webhook) run(over <-chan struct{}) error {
 	}
 }
 
+// A refusedError is an answer that says that the message is wrong, and not that the receiver cannot take any.
+type refusedError struct{ status string }
+
+func (e refusedError) Error() string { return "webhook answered " + e.status }
+
+// A refusal is of the messages of one name.
+type refusal struct {
+	until time.Time // they are not sent again before
+	delay time.Duration
+}
+
+// noteRefusal delays the messages of a name, the longer the more often they were refused. wh.mu is locked.
+func (wh *webhook) noteRefusal(name string, err error) {
+	r, again := wh.refused[name]
+	if !again {
+		wh.log.Warn("the webhook refuses alerts of a name; they are sent again later, and others meanwhile", "alert", name, "err", err)
+	}
+	r.delay = min(max(wh.cfg.RetryDelay, 2*r.delay), maxRetryDelay)
+	r.until = time.Now().Add(r.delay)
+	wh.refused[name] = r
+}
+
+// save writes what the receiver knows to the state file. wh.mu is locked.
+func (wh *webhook) save() {
+	if wh.cfg.State == "" {
+		return
+	}
+	err := atomicfile.Replace(wh.cfg.State, wh.notifications.Save())
+	if err != nil && !wh.unsaved {
+		wh.log.Warn("cannot record which alerts were sent; after a restart they are sent again", "err", err)
+	}
+	wh.unsaved = err != nil
+}
+
 // deliver posts the pending messages. A message that the receiver refuses does not delay the
-// others.
+// others. The error is that of a receiver that takes none.
 func (wh *webhook) deliver(ctx context.Context) error {
 	wh.mu.Lock()
 	now := time.Now()
@@ -149,17 +186,24 @@ func (wh *webhook) deliver(ctx context.Context) error {
 	wh.mu.Unlock()
 	var errs []error
 	for _, m := range list {
+		if now.Before(wh.refused[m.Name].until) {
+			continue
+		}
 		reached, err := wh.post(ctx, m)
 		wh.mu.Lock()
-		if err != nil {
+		refused, ok := errors.AsType[refusedError](err)
+		switch {
+		case ok:
+			wh.failed++
+			wh.noteRefusal(m.Name, refused)
+		case err != nil:
 			wh.failed++
 			errs = append(errs, err)
-		} else {
+		default:
 			wh.sent++
+			delete(wh.refused, m.Name)
 			wh.notifications.Ack(m, time.Now())
-			if wh.cfg.State != "" {
-				errs = append(errs, atomicfile.Replace(wh.cfg.State, wh.notifications.Save()))
-			}
+			wh.save()
 		}
 		wh.mu.Unlock()
 		if !reached {
@@ -190,6 +234,10 @@ func (wh *webhook) post(ctx context.Context, m rule.Message) (reached bool, err 
 	}
 	defer func() { _ = resp.Body.Close() }() // it was only read
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
+	switch resp.StatusCode {
+	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
+		return true, refusedError{resp.Status}
+	}
 	if resp.StatusCode/100 != 2 {
 		return true, fmt.Errorf("webhook answered %s", resp.Status)
 	}

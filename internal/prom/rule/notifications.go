@@ -62,6 +62,7 @@ type notification struct {
 	Until         time.Time `json:"until"` // end of the alert unless Add renews it
 	Notified      time.Time `json:"told"`  // time of the last notification that it fires; zero is never
 	NotifiedStart time.Time `json:"since"` // StartsAt in that notification
+	restored      bool      // Restore made it, and Add has not renewed it
 }
 
 // Add takes the state of an alert from the rules. A firing alert ends at until unless Add
@@ -71,6 +72,10 @@ func (n *Notifications) Add(a Alert, until time.Time) {
 	k := n.alerts[id]
 	switch {
 	case k != nil:
+		if k.restored && k.Alert.IsFiring() && a.IsFiring() {
+			k.NotifiedStart = a.StartsAt // after a restart the rules give another one
+		}
+		k.restored = false
 		k.Alert, k.Until = a, until
 		return
 	case !a.IsFiring():
@@ -170,6 +175,7 @@ func (n *Notifications) Restore(b []byte, until time.Time) error {
 		if k.Alert.IsFiring() {
 			k.Until = until
 		}
+		k.restored = true
 		n.alerts[k.Alert.Fingerprint()] = k
 	}
 	return nil
