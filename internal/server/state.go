@@ -34,11 +34,12 @@ func (s *Server) recordStates(ctx context.Context) error {
 		now := time.Now()
 		var err error
 		if now.Sub(gapsRead) >= gapsInterval {
-			if gaps, err = s.Ledger.GapTimes(ctx); err == nil {
-				gapsRead = now
+			var found map[string]time.Duration
+			if found, err = s.Ledger.GapTimes(ctx); err == nil {
+				gaps, gapsRead = found, now
 			}
 		}
-		// Without the lengths of gaps there are those of before.
+		// If the lengths of gaps cannot be read, those of before are recorded again; at the start there are none.
 		err = errors.Join(err, s.putState(ctx, state, gaps, now))
 		switch {
 		case ctx.Err() != nil:
@@ -71,7 +72,7 @@ func (s *Server) putState(ctx context.Context, state *tsdb.State, gaps map[strin
 	slices.SortStableFunc(nodes, func(a, b query.Node) int { return cmp.Compare(jobsNodeRank(&a), jobsNodeRank(&b)) })
 	var list []tsdb.Sample
 	for i := range nodes {
-		list = s.nodeState(list, &nodes[i], gaps[nodes[i].ID], now)
+		list = s.nodeState(list, &nodes[i], gaps, now)
 	}
 	list = append(list, caps(s.cfg.Caps)...)
 	own, err := stateSamples(s.gatherers(stats, nodes, now), metric.Violations) // recorded by node above
@@ -83,7 +84,7 @@ func (s *Server) putState(ctx context.Context, state *tsdb.State, gaps map[strin
 
 // nodeState appends the samples of one node. It has none for revoked nodes and for nodes of
 // servers below.
-func (s *Server) nodeState(list []tsdb.Sample, n *query.Node, gaps time.Duration, now time.Time) []tsdb.Sample {
+func (s *Server) nodeState(list []tsdb.Sample, n *query.Node, gaps map[string]time.Duration, now time.Time) []tsdb.Sample {
 	if n.State == "revoked" || n.Source != "" {
 		return list
 	}
@@ -92,7 +93,9 @@ func (s *Server) nodeState(list []tsdb.Sample, n *query.Node, gaps time.Duration
 		list = append(list, tsdb.Sample{Name: name, Labels: labels, Value: v})
 	}
 	flaws, spool := s.Receiver.NodeStatus(n.ID)
-	add(metric.GapSeconds, gaps.Seconds())
+	if gaps != nil { // a zero before the first reading would look like a new gap after it
+		add(metric.GapSeconds, gaps[n.ID].Seconds())
+	}
 	add(metric.Violations, float64(flaws.Violations))
 	add(metric.Missed, float64(flaws.Missed))
 	if spool.Limit > 0 {

@@ -482,6 +482,8 @@ func TestHealth(t *testing.T) {
 	h := good()
 	h.Nodes["silent"] = 1
 	want(t, healthCheck("s", h, "", "v1"), Limited, "1 silent")
+	h.Nodes["silent"], h.Nodes["behind"] = 0, 2
+	want(t, healthCheck("s", h, "", "v1"), Limited, "2 behind")
 	h.Server.Violations = 2
 	want(t, healthCheck("s", h, "", "v1"), Failed, "mete check")
 	want(t, noServer("s", 0), Missing, "mete up")

@@ -85,8 +85,8 @@ func healthCheck(socket string, h *v1.Health, version, own string) Check {
 		return of("server", Limited, "%s; the metrics took nothing of %s", found, plural(int(s.Missed), "batch")).figures("charts have gaps until they are rebuilt; the ledger has all")
 	case version != "" && version != own:
 		return of("server", Limited, "%s; the installed one is %s", found, own).do("restart it, so that it runs the installed version")
-	case h.Nodes["silent"] > 0:
-		return of("server", Limited, "%s", found).figures("those of silent nodes are late or absent").do("mete nodes names them; docs/faq.md says why a node is silent")
+	case h.Nodes["silent"]+h.Nodes["behind"] > 0:
+		return of("server", Limited, "%s", found).figures("those of silent nodes, and of nodes behind, are late or absent").do("mete nodes names them; docs/faq.md says why a node is silent")
 	}
 	return of("server", OK, "%s", found)
 }

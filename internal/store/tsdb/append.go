@@ -493,9 +493,13 @@ func (a *appendTx) appendValue(ref *storage.SeriesRef, at int64, v float64, of f
 	return nil
 }
 
-// appendMachine appends what there is to use on the node, and what was used of it.
+// appendMachine appends what there is to use on the node, and what was used of it. Jobs have the name of their machine:
+// its series are those of its agent. They append a sample that is theirs alone, by which newestSample finds them.
 func (a *appendTx) appendMachine(w *usage.Window, end int64) error {
 	n := a.node
+	if n.jobs {
+		return a.appendValue(&n.shortLived.info, end, 1, func() labels.Labels { return n.infoLabels(n.shortLived) })
+	}
 	if err := a.appendValue(&n.refs[cpus], end, float64(w.CPUs), func() labels.Labels { return n.nodeLabels(gauges[cpus]) }); err != nil {
 		return err
 	}

@@ -25,6 +25,7 @@ import (
 type node struct {
 	id            string
 	cluster, name string
+	jobs          bool                // the standalone jobs of a machine, which say nothing about the machine
 	residuals     [2]workload.ShortID // system and idle
 
 	mu         sync.Mutex
@@ -90,11 +91,11 @@ func (s *Store) node(ctx context.Context, id string) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	shortLived := workload.ID(metric.ShortLived)
-	if registry.IsJobsMachine(e.MachineID) {
+	shortLived, jobs := workload.ID(metric.ShortLived), registry.IsJobsMachine(e.MachineID)
+	if jobs {
 		shortLived = metric.ShortLivedJobs
 	}
-	fresh := &node{id: id, cluster: e.Cluster, name: cmp.Or(e.Name, id), residuals: residuals(id), workloads: map[workload.ShortID]*namedWorkload{},
+	fresh := &node{id: id, cluster: e.Cluster, name: cmp.Or(e.Name, id), jobs: jobs, residuals: residuals(id), workloads: map[workload.ShortID]*namedWorkload{},
 		shortLived: &namedWorkload{id: shortLived, Name: batch.Name{Name: "lived for less than a window"}},
 		levels:     make([]storage.SeriesRef, len(metric.Levels)), quota: seriesQuota{limit: s.cfg.Workloads}}
 	newest, err := s.newestSample(ctx, fresh)

@@ -204,7 +204,7 @@ func (nb *nodeBackfill) writeMachine(w *blockWriter) error {
 	m, ok := nb.wholes[nb.minute]
 	parts := nb.parts
 	nb.parts = metric.Parts{}
-	if !nb.isUnsampled(nb.minute+1) || !ok || m.Covered <= 0 {
+	if nb.node.jobs || !nb.isUnsampled(nb.minute+1) || !ok || m.Covered <= 0 {
 		return nil
 	}
 	n, at := nb.node, (nb.minute+1)*minute

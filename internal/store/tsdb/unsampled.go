@@ -220,14 +220,18 @@ func (s *Store) newestSampleIn(ctx context.Context, n *node, from, to int64) (ne
 	}
 	defer func() { err = errors.Join(err, q.Close()) }()
 	// The id of the idle row follows from the node's id, whatever the node's name was.
-	idle := labels.MustNewMatcher(labels.MatchEqual, metric.Workload, string(workload.NewID(n.id, workload.Idle, "")))
+	equal := func(name, value string) *labels.Matcher {
+		return labels.MustNewMatcher(labels.MatchEqual, name, value)
+	}
+	idle := equal(metric.Workload, string(workload.NewID(n.id, workload.Idle, "")))
+	own := []*labels.Matcher{equal(metric.Cluster, n.cluster), equal(metric.Node, n.name), equal(model.MetricNameLabel, metric.CPUs)}
+	if n.jobs {
+		own = append(own[:2], equal(model.MetricNameLabel, metric.Info), equal(metric.Workload, string(n.shortLived.id)))
+	}
 	for _, matchers := range [][]*labels.Matcher{
-		{labels.MustNewMatcher(labels.MatchEqual, model.MetricNameLabel, metric.Info), idle},
-		{labels.MustNewMatcher(labels.MatchEqual, model.MetricNameLabel, metric.FamilyOf(usage.CPU).Name), idle},
-		{
-			labels.MustNewMatcher(labels.MatchEqual, model.MetricNameLabel, metric.CPUs),
-			labels.MustNewMatcher(labels.MatchEqual, metric.Cluster, n.cluster), labels.MustNewMatcher(labels.MatchEqual, metric.Node, n.name),
-		},
+		{equal(model.MetricNameLabel, metric.Info), idle},
+		{equal(model.MetricNameLabel, metric.FamilyOf(usage.CPU).Name), idle},
+		own,
 	} {
 		found := q.Select(ctx, false, &storage.SelectHints{Start: from, End: to}, matchers...)
 		var it chunkenc.Iterator

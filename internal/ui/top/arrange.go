@@ -305,7 +305,7 @@ func differs(m *live.Machine, total *live.Figures) (names []string) {
 		skew = float64(m.Balance.Skew.Get(usage.CPU)) / float64(m.Tick)
 	}
 	check("cpu", total[live.CPU], m.CPU.Whole+skew)
-	check("memory", total[live.Memory], float64(m.Memory.Whole))
+	check("memory", total[live.Memory], float64(m.Memory.Whole+m.Memory.Skew))
 	if m.Energy != nil {
 		check("power", total[live.Power], m.Energy.Watts)
 	}

@@ -108,6 +108,11 @@ func TestPower(t *testing.T) {
 	if tbl := top.Arrange(m, top.Options{}); !slices.Contains(tbl.Differs, "power") {
 		t.Errorf("differs: %v, want power", tbl.Differs)
 	}
+	m = toptest.Machine(3)
+	m.Memory.Whole, m.Memory.Skew = m.Memory.Whole-(1<<30), m.Memory.Skew+(1<<30) // the kernel was read while memory was freed
+	if tbl := top.Arrange(m, top.Options{}); len(tbl.Differs) > 0 {
+		t.Errorf("differs with a skew: %v, want nothing", tbl.Differs)
+	}
 }
 
 // machines draws any machine, even invalid ones with parents that come later, are missing,
