@@ -70,6 +70,7 @@ type Accounts struct {
 	tick        usage.Balance
 	window      usage.Balance
 	elapsed     int64         // ns of CLOCK_BOOTTIME in the latest tick
+	tooLong     bool          // the latest tick is too long for an integral of the machine's memory
 	stolen      int64         // CPU ns taken by the hypervisor in the latest tick
 	lastTotal   usage.Reading // of the machine at the previous tick
 	energy      energyState
@@ -149,6 +150,7 @@ func (acc *Accounts) Tick(s *usage.Snapshot) usage.Balance {
 	acc.shownEnds = ends
 	acc.round++
 	acc.elapsed = s.At - acc.at
+	acc.tooLong = !acc.canIntegrate(acc.lastNode.MemTotal, s.Node.MemTotal)
 	acc.tick = usage.Balance{Lost: s.Lost}
 	acc.updateAccounts(s)
 	acc.lowerByRemoved(s)
@@ -331,7 +333,7 @@ func (acc *Accounts) bookCounter(a *account, r usage.Resource, own int64) {
 // previous tick. A group born in
 // the tick begins at zero. The integral is unknown for a group that existed before it was seen or
 // whose level was unreadable, and after a pause of the agent unless the group was seen before it;
-// then the trapezoid is a guess.
+// then the trapezoid is a guess. After weeks without a tick it is unknown if it can be too large.
 func (acc *Accounts) bookLevel(a *account, r usage.Resource, own int64) {
 	q := a.quality(r)
 	if held, ok := a.held[r]; ok {
@@ -340,7 +342,9 @@ func (acc *Accounts) bookLevel(a *account, r usage.Resource, own int64) {
 		return
 	}
 	from, how := own, q
+	known := !acc.tooLong && acc.canIntegrate(a.level[levelSlot[r]], own)
 	switch {
+	case !known:
 	case a.previous.Has.Has(r):
 		if from = a.level[levelSlot[r]]; acc.tickStart == usage.StartResumed {
 			how = usage.Apportioned
@@ -349,9 +353,13 @@ func (acc *Accounts) bookLevel(a *account, r usage.Resource, own int64) {
 	case acc.tickStart == usage.StartContinued && a.born:
 		from = 0
 	default:
+		known = false
+	}
+	if !known {
 		a.remainders[levelSlot[r]] = unit.Integral{}
 		acc.putPeak(a, r, own, q)
 		a.share.Put(r, 0, q)
+		a.dirty.set |= 1 << r // Restore would integrate an unchanged level
 		return
 	}
 	if from != own {
@@ -395,7 +403,7 @@ func (acc *Accounts) markRose(a *account, p usage.Resource) bool {
 
 // quality returns the quality of a's share of r in this tick.
 func (a *account) quality(r usage.Resource) usage.Quality {
-	if a.reading.Apportioned.Has(r) || a.uncertain && isInclusive(a, r) {
+	if a.reading.Apportioned.Has(r) || a.uncertain && isInclusive(a, r) || a.lostDevice(r) {
 		return usage.Apportioned
 	}
 	return usage.Measured

@@ -1,8 +1,10 @@
 package attribute
 
 import (
+	"math"
 	"time"
 
+	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 )
@@ -17,6 +19,7 @@ func (acc *Accounts) balanceTick(s *usage.Snapshot) {
 	root := acc.current[0]
 	acc.idle.share = usage.Usage{Covered: acc.coveredTime()}
 	sum := acc.sumShares()
+	unseen := acc.unseenSet()
 	acc.bookTasks(root, s)
 	t := &acc.tick
 	t.Workloads = sum
@@ -34,9 +37,12 @@ func (acc *Accounts) balanceTick(s *usage.Snapshot) {
 			t.Idle[i], t.Skew[i] = carrySkew(t.Whole[i]-t.System[i]-sum[i], &acc.skew[i])
 			acc.idle.share.Put(r, t.Idle[i], q)
 		case usage.Memory:
-			if acc.tickStart != usage.StartBooted { // otherwise unknown
+			if acc.knowsMemory() {
 				t.Whole[i] = acc.memoryTotal.Add(acc.lastNode.MemTotal, s.Node.MemTotal, acc.elapsed)
 				t.Idle[i] = acc.memoryFree.Add(acc.lastNode.MemFree, s.Node.MemFree, acc.elapsed)
+			} else {
+				acc.memoryTotal, acc.memoryFree = unit.Integral{}, unit.Integral{}
+				t.Whole[i] = sum[i]
 			}
 			t.System[i], t.Skew[i] = carrySkew(t.Whole[i]-t.Idle[i]-sum[i], &acc.skew[i])
 			acc.bookMemory(root, s, t.System[i], t.Idle[i])
@@ -48,13 +54,31 @@ func (acc *Accounts) balanceTick(s *usage.Snapshot) {
 				continue
 			}
 			t.Whole[i] = s.Node.Total.Value[r] - acc.lastNode.Total.Value[r]
-			if acc.tickStart == usage.StartFirst || t.Whole[i] < 0 { // a device was removed while the meter was away
+			q := usage.Measured
+			if unseen.Has(r) {
+				q = usage.Apportioned
+			}
+			switch {
+			case acc.tickStart == usage.StartFirst:
 				t.Whole[i] = sum[i]
+			case t.Whole[i] < 0: // a device was removed while the meter was away
+				t.Whole[i], q = sum[i], usage.Apportioned
 			}
 			t.System[i], t.Skew[i] = carrySkew(t.Whole[i]-sum[i], &acc.skew[i])
-			root.share.Put(r, t.System[i], usage.Measured)
+			root.share.Put(r, t.System[i], q)
 		}
 	}
+}
+
+// knowsMemory reports whether the integral of the machine's memory over the tick is known: not before
+// the first tick of a boot, and not if it is too large.
+func (acc *Accounts) knowsMemory() bool { return acc.tickStart != usage.StartBooted && !acc.tooLong }
+
+// canIntegrate reports whether an integral between two levels over the tick fits into an int64. Twice
+// the level has to fit, so that the sum over a window does too.
+func (acc *Accounts) canIntegrate(from, to int64) bool {
+	most := max(from, to)
+	return most <= math.MaxInt64/2 && unit.Fits(2*most, acc.elapsed)
 }
 
 // wholeCPU returns the CPU time of the machine in the tick, of which used was booked. If the number
@@ -147,6 +171,21 @@ func (acc *Accounts) sumShares() (sum usage.Shares) {
 	return sum
 }
 
+// unseenSet returns the resources of which system, as the rest of the machine's, includes use of groups
+// that were not seen: no counter between them and the root includes it.
+func (acc *Accounts) unseenSet() (s usage.Set) {
+	for i, a := range acc.current {
+		switch {
+		case !a.uncertain:
+		case i == 0:
+			return usage.All
+		default:
+			s |= a.reading.Own | ^a.reading.Has
+		}
+	}
+	return s
+}
+
 // carrySkew returns rest less the skew carried so far, but at least 0, and carries on the excess.
 // The second result is the change of the carry: left = rest + change.
 func carrySkew(rest int64, carry *int64) (left, change int64) {
@@ -220,11 +259,10 @@ func (a *account) identify() *usage.Identity {
 
 // addMachineTotals books what the machine did as a whole. A total that falls because a device was
 // removed while the meter was away continues from there. Totals cover the whole tick, even a late one or one after a pause,
-// since CPU time and memory are booked for all of it too. Only before the first tick of a boot
-// memory is unknown.
+// since CPU time and memory are booked for all of it too, unless memory is unknown.
 func (acc *Accounts) addMachineTotals(s *usage.Snapshot) {
 	use := usage.Usage{Covered: time.Duration(acc.elapsed)}
-	if acc.tickStart == usage.StartBooted {
+	if !acc.knowsMemory() {
 		use.Covered = 0
 	}
 	for r := range s.Node.Total.Has.All() {

@@ -1,7 +1,9 @@
 package attribute_test
 
 import (
+	"bytes"
 	"testing"
+	"time"
 
 	"mete.dev/mete/internal/attribute"
 	"mete.dev/mete/internal/model/usage"
@@ -94,6 +96,125 @@ func TestSkewCarried(t *testing.T) {
 		if b.Idle.Get(usage.CPU) != c.idle || b.Skew.Get(usage.CPU) != c.skew || b.System.Get(usage.DiskRead) != c.system || b.Skew.Get(usage.DiskRead) != c.diskSkew {
 			t.Errorf("tick %d: idle %d ns, skew %d; system read %d, skew %d; want %d, %d; %d, %d", i,
 				b.Idle.Get(usage.CPU), b.Skew.Get(usage.CPU), b.System.Get(usage.DiskRead), b.Skew.Get(usage.DiskRead), c.idle, c.skew, c.system, c.diskSkew)
+		}
+	}
+}
+
+// TestMemoryAfterLongAbsence checks that memory is unknown after so long a time without ticks that its
+// integral is beyond an int64, that it counts on from there, and that checkpoints hold that.
+func TestMemoryAfterLongAbsence(t *testing.T) {
+	const day, tib = 24 * 3600 * second, 1 << 40
+	for _, c := range []struct {
+		days  int64
+		late  bool // without a restart
+		known bool
+	}{{days: 12, known: true}, {days: 12, late: true, known: true}, {days: 13}, {days: 24}, {days: 24, late: true}, {days: 49}, {days: 49, late: true}} {
+		acc := attribute.New("n")
+		var v recordLog
+		at := int64(0)
+		tick := func(span int64) usage.Balance {
+			t.Helper()
+			at += span
+			s := two(at, 0, 0, 0)
+			s.Node.MemTotal, s.Node.MemFree = 4*tib, tib
+			s.Groups[1].Put(usage.Memory, 2*tib)
+			b := acc.Tick(s)
+			if !b.IsBalanced(usage.Memory) || b.Skew.Get(usage.Memory) != 0 {
+				t.Errorf("%+v: %+v", c, b)
+			}
+			return b
+		}
+		tick(second)
+		tick(second)
+		tick(second)
+		acc.CloseWindow(&usage.Window{})
+		v.save(acc, true)
+		if !c.late {
+			acc = v.restore(t)
+		}
+		b := tick(c.days * day)
+		whole, held := b.Whole.Get(usage.Memory), b.Workloads.Get(usage.Memory)
+		if seconds := c.days * day / second; c.known && (whole != 4*tib*seconds || held != 2*tib*seconds) || !c.known && (whole != 0 || held != 0) {
+			t.Errorf("%+v: %d byte-seconds, %d of them held by groups", c, whole, held)
+		}
+		if b = tick(second); b.Whole.Get(usage.Memory) != 4*tib || b.System.Get(usage.Memory) != tib || b.Workloads.Get(usage.Memory) != 2*tib {
+			t.Errorf("%+v: a second after it %+v", c, b)
+		}
+		var w usage.Window
+		acc.CloseWindow(&w)
+		if covered := w.Total.Covered > time.Second; w.Balance.Violations > 0 || covered != c.known {
+			t.Errorf("%+v: %d violations, %v covered", c, w.Balance.Violations, w.Total.Covered)
+		}
+		v.save(acc, false)
+		if again, full := v.restore(t).Checkpoint(nil, true), acc.Checkpoint(nil, true); !bytes.Equal(again, full) {
+			t.Errorf("%+v: accounts restored from a delta differ", c)
+		}
+	}
+}
+
+// TestSystemDiskQuality checks that system's part of the disk traffic, the rest of the machine's, is
+// apportioned where it includes that of a group that ended unseen, or where the machine's is not known.
+func TestSystemDiskQuality(t *testing.T) {
+	const r = usage.DiskRead
+	for _, c := range []struct {
+		name   string
+		upper  bool // the group ends below another one
+		shows  bool // which has a counter
+		own    bool // that excludes those below it
+		ends   bool
+		falls  bool // after a restart, what the machine read is less than before
+		want   usage.Quality
+		system int64
+	}{
+		{name: "nothing ends", upper: true, shows: true, system: 40, want: usage.Measured},
+		{name: "below the root", ends: true, system: 60, want: usage.Apportioned},
+		{name: "below a group that includes it", upper: true, shows: true, ends: true, system: 40, want: usage.Measured},
+		{name: "below a group that excludes it", upper: true, shows: true, own: true, ends: true, system: 40, want: usage.Apportioned},
+		{name: "below a group without a counter", upper: true, ends: true, system: 60, want: usage.Apportioned},
+		{name: "a device was removed", falls: true, system: 0, want: usage.Apportioned},
+	} {
+		acc := attribute.New("n")
+		tick := func(at, whole, read int64, ends bool) {
+			s := two(at*second, 0, 0, 0)
+			s.Node.Total.Put(r, whole)
+			if c.shows {
+				s.Groups[1].Put(r, read*2)
+			}
+			if c.own {
+				s.Groups[1].Own |= usage.SetOf(r)
+			}
+			s.Groups[2].Put(r, read)
+			if !c.upper {
+				s.Groups[2].Parent, s.Groups[2].MemoryParent = usage.Root, usage.Root
+			}
+			if ends {
+				s.Groups = s.Groups[:2]
+			}
+			acc.Tick(s)
+		}
+		row := func() (int64, usage.Quality) {
+			var w usage.Window
+			acc.CloseWindow(&w)
+			u := &w.Rows[len(w.Rows)-2].Usage
+			return u.Amount[r], u.Quality.Get(r)
+		}
+		tick(1, 1000, 100, false)
+		if got, q := row(); got != 0 || q != usage.Measured {
+			t.Errorf("%s: at first %d bytes, %v", c.name, got, q)
+		}
+		whole := int64(1060)
+		if c.falls {
+			var v recordLog
+			v.save(acc, true)
+			acc, whole = v.restore(t), 900
+		}
+		tick(2, whole, 110, c.ends)
+		if got, q := row(); got != c.system || q != c.want {
+			t.Errorf("%s: %d bytes, %v; want %d, %v", c.name, got, q, c.system, c.want)
+		}
+		tick(3, whole+7, 110, c.ends)
+		if _, q := row(); q != usage.Measured {
+			t.Errorf("%s: %v in the next tick, want measured", c.name, q)
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 // Integrals of unchanged levels are not included; Restore computes them. Records of ends may follow
 // each of them.
 const (
-	checkpointVersion = 5 // version 1 has no energy, 2 no virtual machines, 3 no idle time, 4 no resources past 31
+	checkpointVersion = 6 // version 1 has no energy, 2 no virtual machines, 3 no idle time, 4 no resources past 31, 5 no surplus of an outage
 	recordFull        = 'F'
 	recordDelta       = 'D'
 	recordEnds        = 'E' // see ends.go
@@ -171,7 +171,7 @@ func (acc *Accounts) appendNode(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(positions)))
 	for _, p := range positions {
 		dst = appendString(dst, p.Meter)
-		for _, v := range [...]int64{p.At, p.Value, p.ReadError, p.Surplus, p.PeakPower} {
+		for _, v := range [...]int64{p.At, p.Value, p.ReadError, p.Surplus, p.PeakPower, p.OutageSurplus, p.OutageError} {
 			dst = binary.AppendVarint(dst, v)
 		}
 		dst = appendShare(dst, &p.Received)

@@ -238,10 +238,47 @@ func TestRestoredTwice(t *testing.T) {
 	}
 }
 
+// TestRestoredInOutage checks that a checkpoint holds what a model booked in the present outage: the
+// counter stood still, so what it gains after a restart is booked in full.
+func TestRestoredInOutage(t *testing.T) {
+	acc, known := attribute.New("n"), energy.New(packages)
+	acc.SetMeters(known)
+	at, value := int64(0), int64(0)
+	tick := func(gain int64, why string) int64 {
+		at += second
+		value += gain
+		s := two(at, at, at)
+		s.Before = []power.Reading{{At: at, Value: value, Err: why}}
+		b := acc.Tick(s)
+		return b.Whole.Get(usage.EnergyPackage)
+	}
+	for range 60 {
+		tick(10_000_000, "")
+	}
+	for range 10 {
+		tick(0, "permission denied")
+	}
+	var v recordLog
+	acc.CloseWindow(&usage.Window{})
+	v.save(acc, true)
+	acc = v.restore(t)
+	learned := known.EncodeModels("m")
+	known = energy.New(packages)
+	if err := known.RestoreModels("m", learned); err != nil {
+		t.Fatal(err)
+	}
+	acc.SetMeters(known)
+	for range 3 {
+		if got := tick(10_000_000, ""); got != 10_000_000 {
+			t.Errorf("%d uJ booked of 10 J", got)
+		}
+	}
+}
+
 // TestRestoreOlder checks that accounts of each version, some without energy, virtual machines, idle time or the peaks of CPU time, continue,
 // and have all energy from then on.
 func TestRestoreOlder(t *testing.T) {
-	for version, was := range map[byte]int64{1: 0, 2: 20_000_000, 3: 20_000_000, 4: 20_000_000, 5: 20_000_000} {
+	for version, was := range map[byte]int64{1: 0, 2: 20_000_000, 3: 20_000_000, 4: 20_000_000, 5: 20_000_000, 6: 20_000_000} {
 		acc := older(t, version)
 		since := int64(second)
 		if version < 3 { // these do not say since when they count
@@ -321,7 +358,7 @@ func TestCheckpointFormat(t *testing.T) {
 	for _, rec := range append(v.records, acc.Ends(nil, nil)) {
 		fmt.Fprintf(&text, "%x\n", rec)
 	}
-	const path = "testdata/checkpoint-v5.hex"
+	const path = "testdata/checkpoint-v6.hex"
 	if *update {
 		if err := os.WriteFile(path, []byte(text.String()), 0o644); err != nil {
 			t.Fatal(err)

@@ -197,9 +197,9 @@ func (a *account) growth(i int, r usage.Resource) int64 {
 }
 
 // hasRestarted reports whether a counter restarted at zero. A small decrease is a correction
-// instead, such as a request returned by a device.
+// instead, such as a request returned by a device; see also lostDevice.
 func (a *account) hasRestarted(r usage.Resource) bool {
-	return a.previous.Has.Has(r) && a.reading.Has.Has(r) && a.reading.Value[r] < a.previous.Value[r]/2
+	return !a.lostDevice(r) && a.previous.Has.Has(r) && a.reading.Has.Has(r) && a.reading.Value[r] < a.previous.Value[r]/2
 }
 
 // holderOf returns the nearest account above a whose inclusive reading of r includes a's. An

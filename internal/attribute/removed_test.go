@@ -235,3 +235,57 @@ func TestAccountsBookRemovedDevices(t *testing.T) {
 		}
 	})
 }
+
+// TestAccountsDeviceRemovedWhileAway checks groups of which a device was removed while the agent was
+// away: what they wrote to others is not booked again, and what they write then is.
+func TestAccountsDeviceRemovedWhileAway(t *testing.T) {
+	for _, c := range []struct {
+		name             string
+		upper, lower     int64 // of both devices before: 400 and 300
+		quality          usage.Quality
+		wantUp, wantDown int64
+	}{
+		{"most of it", 150, 61, usage.Apportioned, 0, 0},
+		{"less than half", 240, 180, usage.Apportioned, 0, 0},
+		{"of the lower group alone, and the upper one wrote as well", 170, 61, usage.Apportioned, 9, 0},
+		{"less than the groups between them wrote", 410, 180, usage.Measured, 130, 0},
+		{"nothing", 430, 310, usage.Measured, 20, 10},
+	} {
+		acc := attribute.New("n")
+		at, whole := int64(0), int64(10_000)
+		tick := func(upper, lower int64) {
+			at += second
+			whole += 1000
+			s := two(at, 0, 0, 0)
+			s.Groups[1].Put(usage.DiskWritten, upper)
+			s.Groups[2].Put(usage.DiskWritten, lower)
+			s.Node.Total.Put(usage.DiskWritten, whole)
+			if b := acc.Tick(s); !b.IsBalanced(usage.DiskWritten) {
+				t.Errorf("%s: %+v", c.name, b)
+			}
+		}
+		tick(390, 290)
+		tick(400, 300)
+		shares(acc, usage.DiskWritten)
+		var v recordLog
+		v.save(acc, true)
+		acc = v.restore(t)
+		tick(c.upper, c.lower)
+		var w usage.Window
+		acc.CloseWindow(&w)
+		for i, want := range []int64{c.wantDown, c.wantUp} {
+			u := &w.Rows[i].Usage
+			q := c.quality
+			if i == 0 && want == 0 {
+				q = usage.Apportioned
+			}
+			if got := u.Amount[usage.DiskWritten]; got != want || u.Quality.Get(usage.DiskWritten) != q {
+				t.Errorf("%s: booked %d bytes to %s, %v; want %d, %v", c.name, got, w.Rows[i].Workload.Name, u.Quality.Get(usage.DiskWritten), want, q)
+			}
+		}
+		tick(c.upper+25, c.lower+20)
+		if got := shares(acc, usage.DiskWritten); got[1] != 5 || got[2] != 20 {
+			t.Errorf("%s: then booked %v, want 5 to the upper group and 20 to the lower", c.name, got)
+		}
+	}
+}

@@ -108,7 +108,7 @@ func (r *restorer) record(rec []byte) error {
 	if !full {
 		for _, a := range r.accounts {
 			if a.last != r.count {
-				r.extrapolate(a, acc.at-since)
+				r.bad = r.extrapolate(a, acc.at-since) != 0 || r.bad
 			}
 		}
 	}
@@ -160,6 +160,9 @@ func (r *restorer) positions() {
 	r.acc.energy.positions = nil
 	for n := r.uint(); n > 0 && !r.bad; n-- {
 		p := energy.Position{Meter: r.string(), At: r.int(), Value: r.int(), ReadError: r.int(), Surplus: r.int(), PeakPower: r.int()}
+		if r.version > 5 {
+			p.OutageSurplus, p.OutageError = r.int(), r.int()
+		}
 		if r.version > 2 {
 			p.Received, p.Booked = r.share(), r.share()
 		}
@@ -179,8 +182,9 @@ func (r *restorer) account(number uint64, elapsed int64) {
 	}
 	r.bad = r.bad || a.last == r.count // twice in one record
 	a.last = r.count
+	var tooLarge usage.Set
 	if old {
-		r.extrapolate(a, elapsed)
+		tooLarge = r.extrapolate(a, elapsed)
 	}
 	if parts&partHead != 0 {
 		hierarchy := r.uint()
@@ -206,7 +210,9 @@ func (r *restorer) account(number uint64, elapsed int64) {
 		r.bad = r.bad || a.userPart < 0 || a.userPart > a.userWhole
 	}
 	r.guest(a, parts)
-	for res := range r.set().All() {
+	changed := r.set()
+	r.bad = r.bad || tooLarge&^changed != 0
+	for res := range changed.All() {
 		r.resource(a, res)
 	}
 }
@@ -247,16 +253,18 @@ func (r *restorer) resource(a *restored, res usage.Resource) {
 }
 
 // extrapolate adds the integrals of unchanged levels over elapsed. For levels that changed, the
-// record's values replace the result.
-func (r *restorer) extrapolate(a *restored, elapsed int64) {
+// record's values replace the result. It returns the levels whose integral is too large: their values
+// have to be in the record.
+func (r *restorer) extrapolate(a *restored, elapsed int64) (tooLarge usage.Set) {
 	for res := range (a.reading.Has & integralSet).All() {
 		level := a.level[levelSlot[res]]
 		if !unit.Fits(level, elapsed) {
-			r.bad = true
-			return
+			tooLarge |= 1 << res
+			continue
 		}
 		a.total.amount[res] = a.total.amount[res].Add(a.remainders[levelSlot[res]].Add(level, level, elapsed))
 	}
+	return tooLarge
 }
 
 // link resolves serials to links, and orders the accounts.

@@ -206,10 +206,18 @@ func (a *account) isRebased(r usage.Resource, own int64) bool {
 	switch {
 	case !a.stale.set.Has(r):
 		return false
-	case a.stale.countedOtherwise(&a.reading).Has(r):
+	case a.stale.countedOtherwise(&a.reading).Has(r), a.lostDevice(r):
 		return true
 	}
 	return !isInclusive(a, r) && own < a.booked[r]
+}
+
+// lostDevice reports whether a disk counter fell during a pause of the agent: the sums that the kernel
+// shows lack devices that were removed meanwhile. The sum of the other devices was booked before, except for
+// an unknown part.
+func (a *account) lostDevice(r usage.Resource) bool {
+	return r != usage.CPU && nestedSet.Has(r) && (a.stale.set & a.previous.Has & a.reading.Has &^ a.stale.countedOtherwise(&a.reading)).Has(r) &&
+		a.reading.Value[r] < a.previous.Value[r]
 }
 
 // countedOtherwise returns the resources that are counted in another way than before.
@@ -224,6 +232,8 @@ func (a *account) growthWhileAway(r usage.Resource, own int64) int64 {
 		return own // counting began after the pause
 	case a.stale.countedOtherwise(&a.reading).Has(r), r == usage.CPU:
 		return 0
+	case a.lostDevice(r):
+		return own - a.booked[r] // more than 0 if groups below lost more
 	case own < a.booked[r]/2:
 		return own // the kernel restarted the counter
 	}

@@ -366,7 +366,7 @@ func TestResumedByNameAlone(t *testing.T) {
 }
 
 // TestResumedCounters checks that counters of the agent restart at zero, while those of the kernel
-// continue unless they went back.
+// continue unless they went back. Those of disks went back because a device was removed.
 func TestResumedCounters(t *testing.T) {
 	put := func(counted bool, disk, net int64) func(*usage.Group) {
 		return func(g *usage.Group) {
@@ -383,21 +383,22 @@ func TestResumedCounters(t *testing.T) {
 		}
 	}
 	for _, c := range []struct {
-		name                     string
-		counted, counts          bool // by the agent, before and after
-		before, after, then, all int64
+		name                string
+		counted, counts     bool // by the agent, before and after
+		before, after, then int64
+		disk, net           int64
 	}{
-		{"the meter's", true, true, 100, 60, 70, 70},
-		{"the meter's, more than before", true, true, 100, 500, 510, 510},
-		{"the meter's, shown late", true, true, 100, -1, 30, 30},
-		{"the kernel's", false, false, 100, 150, 160, 60},
-		{"the kernel's, shown late", false, false, 100, -1, 160, 60},
-		{"the kernel's, restarted", false, false, 100, 20, 30, 30},
-		{"the kernel's, half of it", false, false, 100, 50, 60, 10},
-		{"the kernel's, less than half of it", false, false, 100, 49, 59, 59},
-		{"the kernel's, without what was forgotten", false, false, 100, 80, 90, 10},
-		{"the kernel's after the meter's", true, false, 10, 5000, 5010, 10},
-		{"the meter's after the kernel's", false, true, 5000, 10, 30, 30},
+		{"the meter's", true, true, 100, 60, 70, 70, 70},
+		{"the meter's, more than before", true, true, 100, 500, 510, 510, 510},
+		{"the meter's, shown late", true, true, 100, -1, 30, 30, 30},
+		{"the kernel's", false, false, 100, 150, 160, 60, 60},
+		{"the kernel's, shown late", false, false, 100, -1, 160, 60, 60},
+		{"the kernel's, restarted", false, false, 100, 20, 30, 10, 30},
+		{"the kernel's, half of it", false, false, 100, 50, 60, 10, 10},
+		{"the kernel's, less than half of it", false, false, 100, 49, 59, 10, 59},
+		{"the kernel's, without what was forgotten", false, false, 100, 80, 90, 10, 10},
+		{"the kernel's after the meter's", true, false, 10, 5000, 5010, 10, 10},
+		{"the meter's after the kernel's", false, true, 5000, 10, 30, 30, 30},
 	} {
 		s := newScenario(t)
 		s.tick(10*second, 0, namedGroup{name: "a", life: 5, also: put(c.counted, c.before, c.before)})
@@ -405,9 +406,16 @@ func TestResumedCounters(t *testing.T) {
 		s.tick(11*second, 0, namedGroup{name: "a", life: 5, also: put(c.counts, c.after, c.after)})
 		s.tick(12*second, 0, namedGroup{name: "a", life: 5, also: put(c.counts, c.then, c.then)})
 		s.close()
-		for _, r := range []usage.Resource{usage.DiskRead, usage.NetworkRx} {
-			if got := s.row("a").Usage.Amount[r]; got != c.all {
-				t.Errorf("%s: %v is %d, want %d", c.name, r, got, c.all)
+		for r, want := range map[usage.Resource]int64{usage.DiskRead: c.disk, usage.NetworkRx: c.net} {
+			if got := s.row("a").Usage.Amount[r]; got != want {
+				t.Errorf("%s: %v is %d, want %d", c.name, r, got, want)
+			}
+			q := usage.Measured
+			if r == usage.DiskRead && !c.counted && !c.counts && c.after >= 0 && c.after < c.before {
+				q = usage.Apportioned
+			}
+			if got := s.row("a").Usage.Quality.Get(r); got != q {
+				t.Errorf("%s: %v is %v, want %v", c.name, r, got, q)
 			}
 		}
 	}

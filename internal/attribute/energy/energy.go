@@ -20,6 +20,11 @@ import (
 // second is a second in ns.
 const second = 1_000_000_000
 
+const minute = 60 * second
+
+// longestAbsence is how long the model of a meter that is not configured substitutes for it, in ns.
+const longestAbsence = 24 * 60 * minute
+
 // Divide divides total in proportion to weights: out[i] is total x weights[i] / sum, rounded so
 // that the parts sum to total exactly and each is off by less than one. It returns false if all
 // weights are zero; then out is all zero. total and weights are not negative; out is as long as

@@ -20,7 +20,8 @@ type Config struct {
 // Meters holds a machine's meters and what was learned from them. It is not safe for concurrent
 // use.
 type Meters struct {
-	config       Config
+	config       Config // with Curve scaled to the CPUs that are online
+	curve        power.Curve
 	meters       []meterState
 	domainModels [power.DomainLimit]PowerModel // of each domain's total power
 	skew         int64                         // uJ of parts in excess of their outer meter, to be compensated
@@ -59,7 +60,7 @@ type Tick struct {
 
 // New returns meters without learned state.
 func New(c Config) *Meters {
-	m := &Meters{config: c, meters: make([]meterState, len(c.Meters))}
+	m := &Meters{config: c, curve: c.Curve, meters: make([]meterState, len(c.Meters))}
 	for i := range c.Meters {
 		m.meters[i].Meter = c.Meters[i]
 		m.simulated = m.simulated || c.Meters[i].From == power.Model
@@ -76,6 +77,10 @@ func New(c Config) *Meters {
 // error. The first tick books nothing: counting begins there.
 func (m *Meters) Tick(iv Interval, before, after []power.Reading) *Tick {
 	m.tick.Events = m.tick.Events[:0]
+	m.forgetMissing(&iv)
+	if m.config.Curve.Threads != iv.CPUs {
+		m.config.Curve = ScaleCurve(m.curve, iv.CPUs)
+	}
 	for i := range m.meters {
 		ms := &m.meters[i]
 		was, since := ms.reason, ms.failedSince

@@ -20,6 +20,8 @@ type meterState struct {
 	// value, as the meter counted on while the machine was read.
 	seen                 bool
 	at, value, readError int64
+	absent               int64 // ns of ticks in which it was not configured
+	suspended            int64 // ns since at in which the machine was suspended
 	peakPower            int64 // highest mean power of a tick, uW
 	// suspect is a reading that cannot follow value. If the next reading follows it, counting
 	// restarts there.
@@ -67,6 +69,7 @@ func (te *tickEnergy) add(g tickEnergy) {
 // update takes the reading at the end of a tick.
 func (ms *meterState) update(r reading, iv *Interval) {
 	ms.latest = tickEnergy{}
+	ms.suspended += iv.Suspended
 	switch why := ms.validate(r, iv); {
 	case why != OK:
 		ms.bookFailure(why, iv)
@@ -96,14 +99,14 @@ func (ms *meterState) validate(r reading, iv *Interval) Reason {
 	case !ms.seen:
 		return OK
 	}
-	_, why := ms.gainBetween(reading{at: ms.at, value: ms.value}, r)
+	_, why := ms.gain(r)
 	if why == OK {
 		return ms.checkStalled(r, iv)
 	}
 	if ms.suspect.ok {
-		if _, again := ms.gainBetween(ms.suspect, r); again == OK {
+		if _, again := ms.gainBetween(ms.suspect, r, iv.Suspended); again == OK {
 			// The change is real; the earlier value is meaningless.
-			ms.at, ms.value, ms.readError = ms.suspect.at, ms.suspect.value, ms.suspect.readError
+			ms.at, ms.value, ms.readError, ms.suspended = ms.suspect.at, ms.suspect.value, ms.suspect.readError, iv.Suspended
 			ms.surplus -= ms.outageSurplus
 			ms.outageSurplus, ms.outageError = 0, 0
 			return OK
@@ -113,10 +116,20 @@ func (ms *meterState) validate(r reading, iv *Interval) Reason {
 	return why
 }
 
-// gainBetween returns the energy between two readings of a counter.
-func (ms *meterState) gainBetween(from, to reading) (int64, Reason) {
+// gain returns the energy of a counter since the base of the next difference.
+func (ms *meterState) gain(r reading) (int64, Reason) {
+	return ms.gainBetween(reading{at: ms.at, value: ms.value}, r, ms.suspended)
+}
+
+// gainBetween returns the energy between two readings of a counter, between which the machine was
+// suspended for a time. Many counters are reset by a suspend, so one that went back wrapped only if
+// the running time explains that.
+func (ms *meterState) gainBetween(from, to reading, suspended int64) (int64, Reason) {
 	span := max(0, to.at-from.at)
 	likely := energyOver(ms.likelyMaxPower(), span)
+	if to.value < from.value {
+		span = max(0, span-max(0, suspended))
+	}
 	possible := AddSaturated(energyOver(ms.maxPower(), span+ms.Every), ms.Step)
 	return CounterGain(from.value, to.value, ms.Wrap, likely, possible)
 }
@@ -208,7 +221,7 @@ func (ms *meterState) accept(r reading) {
 	if r.value != ms.value || !ms.seen {
 		ms.changedAt = r.at
 	}
-	ms.seen, ms.at, ms.value, ms.readError = true, r.at, r.value, r.readError
+	ms.seen, ms.at, ms.value, ms.readError, ms.suspended = true, r.at, r.value, r.readError, 0
 	ms.suspect, ms.reason = reading{}, OK
 	ms.outageSurplus, ms.outageError = 0, 0
 }
@@ -221,7 +234,7 @@ func (ms *meterState) accept(r reading) {
 // counter gained only what this tick alone explains, too little for the whole time, it stood still,
 // and the surplus of the outage is dropped.
 func (ms *meterState) bookCounter(r reading, iv *Interval) {
-	gained, _ := ms.gainBetween(reading{at: ms.at, value: ms.value}, r)
+	gained, _ := ms.gain(r)
 	if gained == 0 {
 		// The counter moves in steps. The next difference spans the time since the last step.
 		ms.latest = tickEnergy{otherError: ms.Step, quality: usage.Measured, misaligned: true}

@@ -76,6 +76,40 @@ func TestSuspended(t *testing.T) {
 			t.Errorf("%+v, want a second of 90 W", d)
 		}
 	})
+	t.Run("counter that restarted in a nap", func(t *testing.T) {
+		for _, late := range []bool{false, true} { // by a tick, in which it cannot be read
+			r := newRig(one)
+			r.value[0] = 60_000 * watt
+			r.tick(0, 0)
+			r.run(60, true)
+			r.value[0] = 0
+			if late {
+				r.fails[0] = "not yet"
+				sleep(r, nap, 40)
+				r.fails[0], r.value[0] = "", 90*watt
+				if d := r.tick(second, 40).Domain[power.Package]; d.Quality != usage.Modelled || d.Energy < 89*watt || d.Energy > 91*watt {
+					t.Errorf("in the tick after it %+v, want a second of 90 W", d)
+				}
+			} else if d := sleep(r, nap, 40).Domain[power.Package]; d.Quality != usage.Modelled || d.Energy < 89*watt || d.Energy > 91*watt {
+				t.Errorf("%+v, want a second of 90 W", d)
+			}
+			r.value[0] += 90 * watt
+			if d := r.tick(second, 40).Domain[power.Package]; d.Quality != usage.Measured || d.Energy != 90*watt {
+				t.Errorf("after it %+v, want a second of 90 W", d)
+			}
+		}
+	})
+	t.Run("counter that wrapped before a nap", func(t *testing.T) {
+		r := newRig(one)
+		_, used := newRig(one).run(60, true)
+		r.value[0] = wrap - used - 50*watt
+		r.tick(0, 0)
+		r.run(60, true)
+		r.value[0] = 40 * watt
+		if d := sleep(r, nap, 40).Domain[power.Package]; d.Quality != usage.Measured || d.Energy != 90*watt {
+			t.Errorf("%+v, want 90 J", d)
+		}
+	})
 	t.Run("counter that went on", func(t *testing.T) {
 		r := newRig(one)
 		r.run(60, true)

@@ -75,3 +75,20 @@ func TestModelAlone(t *testing.T) {
 		}
 	}
 }
+
+// TestCurveCPUs checks that a curve is scaled to the CPUs that are online, if it says for how many it is.
+func TestCurveCPUs(t *testing.T) {
+	for _, c := range []struct {
+		threads, cpus int
+		power, idle   int64 // W
+	}{{4, 4, 90, 40}, {4, 8, 180, 80}, {4, 1, 22, 10}, {0, 8, 90, 40}, {4, 0, 90, 40}} {
+		m := energy.New(energy.Config{Curve: power.Curve{Domain: power.Rest, Threads: c.threads, Points: []power.Point{{Load: 0, Power: 40 * watt}, {Load: power.PPM, Power: 140 * watt}}}})
+		for i, cpus := range []int{2, 4, c.cpus} { // the number before does not matter
+			m.Tick(energy.Interval{At: int64(i) * 2 * second, Elapsed: 2 * second, Load: power.PPM / 2, CPUs: cpus}, nil, nil)
+		}
+		d := m.Latest().Domain[power.Rest]
+		if d.Energy/watt/2 != c.power || d.Idle/watt/2 != c.idle {
+			t.Errorf("%+v: %d uJ in 2 s, %d of them idle", c, d.Energy, d.Idle)
+		}
+	}
+}

@@ -25,6 +25,7 @@ type savedModels struct {
 type savedMeter struct {
 	Meter   power.Meter `json:"meter"`
 	Highest int64       `json:"highest_uw"`
+	Absent  int64       `json:"absent_minutes,omitempty"`
 	Model   savedModel  `json:"law"`
 }
 
@@ -39,7 +40,7 @@ func (m *Meters) EncodeModels(machine string) []byte {
 	k := savedModels{Version: savedVersion, Machine: machine, Domains: make([]savedModel, power.DomainLimit)}
 	for i := range m.meters {
 		if ms := &m.meters[i]; ms.model.IsTrained() {
-			k.Meters = append(k.Meters, savedMeter{ms.Meter, ms.peakPower, ms.model.encode()})
+			k.Meters = append(k.Meters, savedMeter{ms.Meter, ms.peakPower, ms.absent / minute, ms.model.encode()})
 		}
 	}
 	for d := range m.domainModels {
@@ -50,9 +51,9 @@ func (m *Meters) EncodeModels(machine string) []byte {
 }
 
 // RestoreModels takes over what EncodeModels wrote, before the first tick. A meter that is not
-// configured counts as Unreadable, and its model substitutes for it. The error wraps
-// fault.ErrInvalid if b is malformed, and fault.ErrConflict if it is of another machine; then
-// nothing is taken over.
+// configured counts as Unreadable, and its model substitutes for it for a day of ticks, unless a
+// meter of its kind that is not among the saved ones replaces it. The error wraps fault.ErrInvalid
+// if b is malformed, and fault.ErrConflict if it is of another machine; then nothing is taken over.
 func (m *Meters) RestoreModels(machine string, b []byte) error {
 	var k savedModels
 	if err := json.Unmarshal(b, &k); err != nil {
@@ -67,8 +68,8 @@ func (m *Meters) RestoreModels(machine string, b []byte) error {
 	var meters []meterState
 	var models [power.DomainLimit]PowerModel
 	for i := range k.Meters {
-		ms := meterState{Meter: k.Meters[i].Meter, peakPower: k.Meters[i].Highest}
-		if !ms.isValid() || ms.peakPower < 0 || !ms.model.decode(k.Meters[i].Model) {
+		ms := meterState{Meter: k.Meters[i].Meter, peakPower: k.Meters[i].Highest, absent: k.Meters[i].Absent * minute}
+		if !ms.isValid() || ms.peakPower < 0 || k.Meters[i].Absent < 0 || k.Meters[i].Absent > longestAbsence/minute || !ms.model.decode(k.Meters[i].Model) {
 			return fmt.Errorf("power models: meter %q: %w", ms.Name, fault.ErrInvalid)
 		}
 		meters = append(meters, ms)
@@ -78,9 +79,16 @@ func (m *Meters) RestoreModels(machine string, b []byte) error {
 			return fmt.Errorf("power models: domain %d: %w", d, fault.ErrInvalid)
 		}
 	}
+	isNew := func(h meterState) bool {
+		return !slices.ContainsFunc(meters, func(ms meterState) bool { return ms.Name == h.Name })
+	}
+	configured := m.meters
 	for _, ms := range meters {
 		i := slices.IndexFunc(m.meters, func(h meterState) bool { return h.Name == ms.Name })
 		switch {
+		case i < 0 && slices.ContainsFunc(configured, func(h meterState) bool {
+			return h.Level == ms.Level && h.Domain == ms.Domain && h.From == ms.From && isNew(h)
+		}): // replaced, like an accelerator by another one
 		case i < 0:
 			m.meters = append(m.meters, ms)
 		case m.meters[i].Level == ms.Level && m.meters[i].Domain == ms.Domain:
@@ -90,6 +98,23 @@ func (m *Meters) RestoreModels(machine string, b []byte) error {
 	m.domainModels = models
 	m.setCurves()
 	return nil
+}
+
+// forgetMissing removes meters that have not been configured for too long: they are gone permanently.
+func (m *Meters) forgetMissing(iv *Interval) {
+	n := len(m.config.Meters)
+	for i := range m.meters[n:] {
+		m.meters[n+i].absent += min(iv.Elapsed, minute) // the agent itself may have been away
+	}
+	m.meters = append(m.meters[:n], slices.DeleteFunc(m.meters[n:], func(ms meterState) bool {
+		if ms.absent <= longestAbsence {
+			return false
+		}
+		if ms.reason != OK {
+			m.tick.Events = append(m.tick.Events, Event{Meter: ms.Name, Reason: ms.reason, From: ms.failedSince, To: iv.At})
+		}
+		return true
+	})...)
 }
 
 // isValid reports whether a meter's parameters are in range.
@@ -128,6 +153,8 @@ type Position struct {
 	ReadError int64 // uJ, error of Value
 	Surplus   int64 // uJ booked beyond Value
 	PeakPower int64 // highest power shown, uW
+	// OutageSurplus is the part of Surplus of the present outage, and OutageError its error, in uJ.
+	OutageSurplus, OutageError int64
 	// Received is the share of a host that Value was taken from, and Booked what was booked up to
 	// it; both are empty for other meters.
 	Received, Booked power.Share
@@ -138,7 +165,8 @@ type Position struct {
 func (m *Meters) Positions() (ps []Position) {
 	for i := range m.meters {
 		if ms := &m.meters[i]; ms.seen && ms.Kind == power.Energy {
-			p := Position{Meter: ms.Name, At: ms.at, Value: ms.value, ReadError: ms.readError, Surplus: ms.surplus, PeakPower: ms.peakPower}
+			p := Position{Meter: ms.Name, At: ms.at, Value: ms.value, ReadError: ms.readError, Surplus: ms.surplus, PeakPower: ms.peakPower,
+				OutageSurplus: ms.outageSurplus, OutageError: ms.outageError}
 			if ms.host != nil {
 				p.Received, p.Booked = ms.host.received, ms.host.booked
 			}
@@ -154,11 +182,12 @@ func (m *Meters) Positions() (ps []Position) {
 func (m *Meters) Resume(ps []Position) {
 	for _, p := range ps {
 		i := slices.IndexFunc(m.meters, func(ms meterState) bool { return ms.Name == p.Meter })
-		if i < 0 || m.meters[i].Kind != power.Energy || min(p.At, p.Value, p.ReadError, p.Surplus, p.PeakPower) < 0 {
+		if i < 0 || m.meters[i].Kind != power.Energy || min(p.At, p.Value, p.ReadError, p.Surplus, p.PeakPower, p.OutageSurplus, p.OutageError) < 0 {
 			continue
 		}
 		ms := &m.meters[i]
 		ms.seen, ms.at, ms.changedAt, ms.value, ms.readError, ms.surplus = true, p.At, p.At, p.Value, p.ReadError, p.Surplus
+		ms.outageSurplus, ms.outageError = min(p.Surplus, p.OutageSurplus), p.OutageError
 		ms.peakPower = max(ms.peakPower, p.PeakPower)
 		if ms.host != nil && isValidShare(&p.Received) && isValidShare(&p.Booked) {
 			ms.host.received, ms.host.booked, ms.host.baseline = p.Received, p.Booked, p.Booked

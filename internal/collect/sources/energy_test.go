@@ -2,10 +2,10 @@ package sources_test
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strconv"
 	"testing"
 
 	"mete.dev/mete/internal/collect/sources"
@@ -15,7 +15,7 @@ import (
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
-// A captured machine draws the power of a given curve, scaled to its threads, and the given
+// A captured machine draws the power of a given curve, scaled to its CPUs that are online, and the given
 // static part of it is idle.
 func TestGivenCurve(t *testing.T) {
 	h := hosttest.Open(t, "v1-kubelet")
@@ -32,15 +32,17 @@ func TestGivenCurve(t *testing.T) {
 	hosttest.Step(t, h)
 	b := mustTick(t, m)
 	seconds := float64(m.Snapshot().At-from) / 1e9
-	want := 5 * float64(m.Power().Threads) * seconds * 1e6
+	cpus := m.Snapshot().Node.CPUs
+	want := 5 * float64(cpus) * seconds * 1e6
 	if got := float64(b.Whole.Get(usage.EnergyPackage)); got < want-2 || got > want+2 {
-		t.Errorf("%g uJ, want 5 W for each of %d threads in %g s", got, m.Power().Threads, seconds)
+		t.Errorf("%g uJ, want 5 W for each of %d CPUs in %g s", got, cpus, seconds)
 	}
 	if got := float64(b.Idle.Get(usage.EnergyPackage)); got < 1e6*seconds-2 || got > 1e6*seconds+2 {
 		t.Errorf("%g uJ idle, want 1 W in %g s", got, seconds)
 	}
-	if s := m.Accounts().Meters().Source(power.Package); s != "given, scaled from 1000 to "+strconv.Itoa(m.Power().Threads)+" threads" {
-		t.Errorf("source %q", s)
+	// The captured machine has no /proc/cpuinfo, so at the start it has one CPU.
+	if s, want := m.Accounts().Meters().Source(power.Package), fmt.Sprintf("given, scaled from 1000 to 1 threads, scaled from 1 to %d threads", cpus); s != want {
+		t.Errorf("source %q, want %q", s, want)
 	}
 }
 
