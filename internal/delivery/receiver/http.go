@@ -29,7 +29,7 @@ const (
 // Each answer states what the server reads, in wire.HeaderReads. Verdicts are answered with
 // 200 (taken, known) and 409 (behind, conflict, clone), errors as problems (RFC 9457). Nothing
 // of a request's body gets into the log.
-func (rc *Receiver) Handler(identify func(*http.Request) (node string, err error)) http.Handler {
+func (rc *Receiver) Handler(identify func(*http.Request) (node, cluster string, err error)) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/v1/batches", &endpoint{rc, identify, wire.MediaType, int64(rc.cfg.Limits.Sent), rc.postBatch})
 	mux.Handle("/v1/lost", &endpoint{rc, identify, "application/json", maxLossBody, rc.postLoss})
@@ -66,7 +66,7 @@ func (rc *Receiver) postLoss(r *http.Request, node string, body []byte) (batch.R
 // endpoint serves one path.
 type endpoint struct {
 	rc        *Receiver
-	identify  func(*http.Request) (string, error)
+	identify  func(*http.Request) (node, cluster string, err error)
 	mediaType string
 	maxBody   int64 // bytes of a body
 	handle    func(r *http.Request, node string, body []byte) (batch.Reply, error)
@@ -78,7 +78,7 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		httpx.Fail(w, err)
 		return
 	}
-	node, err := e.identify(r)
+	node, cluster, err := e.identify(r)
 	if err != nil {
 		httpx.Fail(w, httpx.Unidentified(err))
 		return
@@ -93,7 +93,7 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		httpx.Fail(w, err)
 		return
 	}
-	body, releaseBody, err := e.read(w, r)
+	body, releaseBody, err := e.read(w, r, cluster)
 	defer releaseBody()
 	if err != nil {
 		e.fail(w, node, err)
@@ -136,7 +136,7 @@ func (rc *Receiver) admit(node string, now time.Time) (release func(), err error
 }
 
 // read reads a request's body if there is room for it, which it holds until release is called.
-func (e *endpoint) read(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
+func (e *endpoint) read(w http.ResponseWriter, r *http.Request, cluster string) (body []byte, release func(), err error) {
 	size := e.maxBody
 	if r.ContentLength >= 0 {
 		size = r.ContentLength
@@ -144,8 +144,12 @@ func (e *endpoint) read(w http.ResponseWriter, r *http.Request) (body []byte, re
 	release = func() {}
 	if size <= e.maxBody { // else it is refused unread
 		q := e.rc.queueFor(uint64(size))
-		release = func() { q.bodyBytes.Add(-size) }
-		if q.bodyBytes.Add(size) > q.maxBodyBytes || q.isFull() {
+		held, ok := q.bodies.Take(r, cluster, size)
+		if !ok {
+			return nil, release, newRetryError("too many requests at once")
+		}
+		release = held
+		if q.isFull() {
 			return nil, release, newRetryError("too many requests at once")
 		}
 	}

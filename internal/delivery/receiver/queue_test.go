@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +18,38 @@ import (
 )
 
 // TestNew checks that small batches have room of their own: a quarter, or one half of the decoders.
+// holds returns how many bytes of bodies a queue holds.
+func holds(q *admissionQueue) (bytes int64) {
+	for {
+		r := &http.Request{ContentLength: 1}
+		release, ok := q.bodies.Take(r, fmt.Sprint("cluster", bytes), 1)
+		if !ok {
+			return bytes
+		}
+		defer release()
+		bytes++
+	}
+}
+
+// TestShareOfCluster checks that one cluster cannot hold all bytes of bodies, but always one body of the longest.
+func TestShareOfCluster(t *testing.T) {
+	for _, c := range []struct{ all, largest, each int64 }{{400, 100, 300}, {400, 400, 400}, {400, 350, 350}, {4, 64, 4}} {
+		q, bytes := newAdmissionQueue(c.all, c.largest, 1, 1), int64(0)
+		for {
+			if _, ok := q.bodies.Take(&http.Request{ContentLength: 1}, "one", 1); !ok {
+				break
+			}
+			bytes++
+		}
+		if bytes != c.each {
+			t.Errorf("%+v: one cluster holds %d bytes", c, bytes)
+		}
+		if _, ok := q.bodies.Take(&http.Request{ContentLength: 1}, "other", 1); ok != (c.each < c.all) {
+			t.Errorf("%+v: another cluster holds one: %v", c, ok)
+		}
+	}
+}
+
 func TestNew(t *testing.T) {
 	for _, c := range []struct {
 		cfg         Config
@@ -27,11 +60,11 @@ func TestNew(t *testing.T) {
 		{Config{BodyBytes: 4, Decoders: 1, QueueRows: 1}, 1, 1, 1},
 	} {
 		rc := New(c.cfg, nil, nil, nil)
-		if q := rc.light; q.maxBodyBytes != c.bytes || q.maxRows != c.rows || cap(q.decoders) != c.decoders {
-			t.Errorf("%+v: of small batches %d bytes, %d rows, %d decoders", c.cfg, q.maxBodyBytes, q.maxRows, cap(q.decoders))
+		if q := rc.light; holds(q) != c.bytes || q.maxRows != c.rows || cap(q.decoders) != c.decoders {
+			t.Errorf("%+v: of small batches %d bytes, %d rows, %d decoders", c.cfg, holds(q), q.maxRows, cap(q.decoders))
 		}
-		if q := rc.heavy; q.maxBodyBytes != c.cfg.BodyBytes || q.maxRows != int64(c.cfg.QueueRows) || cap(q.decoders) != c.cfg.Decoders {
-			t.Errorf("%+v: of large batches %d bytes, %d rows, %d decoders", c.cfg, q.maxBodyBytes, q.maxRows, cap(q.decoders))
+		if q := rc.heavy; holds(q) != c.cfg.BodyBytes || q.maxRows != int64(c.cfg.QueueRows) || cap(q.decoders) != c.cfg.Decoders {
+			t.Errorf("%+v: of large batches %d bytes, %d rows, %d decoders", c.cfg, holds(q), q.maxRows, cap(q.decoders))
 		}
 		for _, q := range []*admissionQueue{rc.light, rc.heavy} {
 			q.rows.Store(q.maxRows - 1)

@@ -134,8 +134,8 @@ type nodeState struct {
 func New(cfg Config, l Ledger, m Metrics, log *slog.Logger) *Receiver {
 	return &Receiver{
 		cfg: cfg, ledger: l, metrics: m, log: log,
-		light:     newAdmissionQueue(cfg.BodyBytes/4, max(1, cfg.Decoders/2), max(1, cfg.QueueRows/4)),
-		heavy:     newAdmissionQueue(cfg.BodyBytes, cfg.Decoders, cfg.QueueRows),
+		light:     newAdmissionQueue(cfg.BodyBytes/4, lightBytes, max(1, cfg.Decoders/2), max(1, cfg.QueueRows/4)),
+		heavy:     newAdmissionQueue(cfg.BodyBytes, int64(cfg.Limits.Sent), cfg.Decoders, cfg.QueueRows),
 		stopped:   make(chan struct{}),
 		nodes:     map[string]*nodeState{},
 		snapshots: snapshotStore{nodes: map[string]NodeSnapshot{}},

@@ -206,6 +206,16 @@ func withPlace(name, was batch.Name) batch.Name {
 	return name
 }
 
+// RenameNode takes the present cluster and name of a node, of which its next samples have series. Its series under
+// another name, which may be that of another node now, end as nothing is appended to them.
+func (s *Store) RenameNode(id, cluster, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.nodes[id]; n != nil && (n.cluster != cluster || n.name != cmp.Or(name, id)) {
+		delete(s.nodes, id)
+	}
+}
+
 // Rename takes new names of workloads of a node. Their info series end with the next batch, and others begin.
 // Names of other workloads are ignored.
 func (s *Store) Rename(id string, names []batch.Name) {
