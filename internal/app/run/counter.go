@@ -1,11 +1,13 @@
 package run
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"mete.dev/mete/internal/host/bpf"
@@ -33,6 +35,7 @@ type counter struct {
 	net     *bpf.Attachment
 	netErr  error
 	group   *launch.Group
+	io      bool // the v2 group has the controller that counts block I/O by group
 	ids     map[owner]bool
 }
 
@@ -75,7 +78,34 @@ func (c *counter) attachTo(g *launch.Group) {
 			return
 		}
 		c.netErr = c.attach(g)
+		if dir, ok := g.DirV2(); ok {
+			b, err := c.h.ReadFile(dir + "/cgroup.controllers")
+			c.io = err == nil && slices.Contains(strings.Fields(string(b)), "io")
+		}
 	}()
+}
+
+var (
+	errNoV2 = fmt.Errorf("no cgroup2 group: %w", fault.ErrUnsupported)
+	errNoIO = fmt.Errorf("no group with the controller io or blkio: %w", fault.ErrUnsupported)
+)
+
+// groupErr returns why a part counts nothing in the job's groups, or nil. The kernel then counts for groups
+// above, and 0 is not what the job used.
+func (c *counter) groupErr(p bpf.Part) error {
+	switch p {
+	case bpf.Net:
+		return c.netErr
+	case bpf.Disk:
+		if y, _, ok := c.group.Hierarchy("blkio"); !ok || y.V2 && !c.io {
+			return errNoIO
+		}
+	case bpf.Forks:
+		if _, ok := c.group.DirV2(); !ok {
+			return errNoV2
+		}
+	}
+	return nil
 }
 
 func (c *counter) attach(g *launch.Group) error {
@@ -84,7 +114,7 @@ func (c *counter) attach(g *launch.Group) error {
 	}
 	dir, ok := g.DirV2()
 	if !ok {
-		return fmt.Errorf("no cgroup2 group: %w", fault.ErrUnsupported)
+		return errNoV2
 	}
 	f, err := c.h.Open(dir)
 	if err != nil {
@@ -147,10 +177,10 @@ func (c *counter) read(r *usage.Reading) {
 		}
 	}
 	can := c.kernel.WorkingParts()
-	if can&bpf.Forks != 0 {
+	if can&bpf.Forks != 0 && c.groupErr(bpf.Forks) == nil {
 		r.Put(usage.Processes, int64(sum.Forks))
 	}
-	if can&bpf.Disk != 0 && !r.Has.Has(usage.DiskRead) {
+	if can&bpf.Disk != 0 && !r.Has.Has(usage.DiskRead) && c.groupErr(bpf.Disk) == nil {
 		r.Put(usage.DiskRead, int64(sum.ReadBytes))
 		r.Put(usage.DiskWritten, int64(sum.WrittenBytes))
 	}
@@ -196,9 +226,8 @@ func (c *counter) notes(present usage.Set) []string {
 	for _, p := range []struct {
 		part bpf.Part
 		name string
-		err  error
-	}{{bpf.Disk, "disk", nil}, {bpf.Net, "network", c.netErr}, {bpf.Forks, "processes", nil}} {
-		if err := errors.Join(p.err, c.kernel.Err(p.part)); err != nil && slices.Contains(absent, p.name) {
+	}{{bpf.Disk, "disk"}, {bpf.Net, "network"}, {bpf.Forks, "processes"}} {
+		if err := cmp.Or(c.groupErr(p.part), c.kernel.Err(p.part)); err != nil && slices.Contains(absent, p.name) {
 			notes = append(notes, fmt.Sprintf("%s: absent: %v", p.name, err))
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
-	"syscall"
 
 	"mete.dev/mete/internal/host/exclusive"
 	"mete.dev/mete/internal/host/hostfs"
@@ -248,8 +247,7 @@ func cancelOnSignal(ctx context.Context, stop context.CancelFunc, signals <-chan
 		case <-ctx.Done():
 			return
 		case s := <-signals:
-			switch s {
-			case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT:
+			if launch.Ends(s) {
 				stop()
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -326,6 +327,9 @@ func TestServerAway(t *testing.T) {
 func TestServerDrain(t *testing.T) {
 	b := newBench(t)
 	m := b.program()
+	// Brackets are also in the directory of a server at an IPv6 address.
+	state := filepath.Join(m.dir, "[__1]_9797")
+	m.env = append(m.env, "METE_STATE="+state)
 	if out := m.run("run", "-q", "--server", b.url(), patient, "--", "true"); out.code != 0 || out.stderr != "" {
 		t.Fatalf("exit %d: %s", out.code, out.stderr)
 	}
@@ -354,7 +358,7 @@ func TestServerDrain(t *testing.T) {
 	if _, ok := b.job("long"); !ok || b.answer().Gaps != 0 {
 		t.Errorf("the other job is there: %v, %d gaps", ok, b.answer().Gaps)
 	}
-	if left, err := filepath.Glob(filepath.Join(m.dir, "origin", "*", "spool", "*", "*", "debt.json")); err != nil || len(left) > 0 {
+	if left, err := fs.Glob(os.DirFS(state), "origin/*/spool/*/*/debt.json"); err != nil || len(left) > 0 {
 		t.Errorf("%v: left to send: %v", err, left)
 	}
 }
@@ -729,6 +733,29 @@ func TestEndIsTriedAgain(t *testing.T) {
 	r, out := m.job("--", "true")
 	if r.InLedgerByName == nil || !*r.InLedgerByName || a.left.Load() != -1 {
 		t.Errorf("in the ledger by name: %v, %d ends: %s", r.InLedgerByName, 3-a.left.Load(), out.stderr)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLongCommand checks that a job is registered however long its command line is.
+func TestLongCommand(t *testing.T) {
+	m := program(t)
+	sock := filepath.Join(shortDir(t), "agent.sock")
+	m.env = append(m.env, "METE_SOCKET="+sock)
+	s, err := socket.Listen(sock, &slowAgent{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	// The limit of the kernel is 128 KiB for an argument.
+	r, out := m.job("--", "true", strings.Repeat("x", 100<<10))
+	if r.InLedgerByName == nil || !*r.InLedgerByName {
+		t.Errorf("in the ledger by name: %v, notes %q, %s", r.InLedgerByName, r.Notes, out.stderr)
 	}
 	stop()
 	if err := <-ended; err != nil {

@@ -15,17 +15,31 @@ import (
 type output struct {
 	cfg            *config
 	stdout, stderr io.Writer
+	// direct gets the JSON if its file is standard output or standard error; else nil.
+	direct io.Writer
 	// temp becomes the JSON file; nil if that is not a regular file.
 	temp *os.File
+	path string // of the JSON file, without a symbolic link
 }
 
 // openOutput checks before the job starts that its report can be written.
 func openOutput(c *config, stdout, stderr io.Writer) (*output, error) {
-	o := &output{cfg: c, stdout: stdout, stderr: stderr}
-	if c.json == "" || c.json == "-" {
+	o := &output{cfg: c, stdout: stdout, stderr: stderr, path: c.json}
+	switch c.json {
+	case "":
+		return o, nil
+	case "-":
+		o.direct = stdout
 		return o, nil
 	}
 	st, err := os.Stat(c.json)
+	for _, w := range []io.Writer{stdout, stderr} {
+		if err == nil && isFile(w, st) {
+			// Such as /dev/stdout: a renamed file would not be the one that the caller has open.
+			o.direct = w
+			return o, nil
+		}
+	}
 	switch {
 	case err == nil && st.IsDir():
 		return nil, fmt.Errorf("--json %s: is a directory", c.json)
@@ -34,11 +48,27 @@ func openOutput(c *config, stdout, stderr io.Writer) (*output, error) {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("--json: %w", err)
 	}
-	o.temp, err = os.CreateTemp(filepath.Dir(c.json), ".mete-*")
+	if link, err := os.Lstat(c.json); err == nil && link.Mode()&fs.ModeSymlink != 0 {
+		// Renaming would replace the link.
+		if o.path, err = filepath.EvalSymlinks(c.json); err != nil {
+			return o, nil // a link to nothing is followed when the report is written
+		}
+	}
+	o.temp, err = os.CreateTemp(filepath.Dir(o.path), ".mete-*")
 	if err != nil {
 		return nil, fmt.Errorf("--json: %w", err)
 	}
 	return o, nil
+}
+
+// isFile reports whether w is an open file with this information.
+func isFile(w io.Writer, st fs.FileInfo) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	own, err := f.Stat()
+	return err == nil && os.SameFile(own, st)
 }
 
 // write prints the report and writes the JSON file atomically.
@@ -48,8 +78,8 @@ func (o *output) write(r *report.Report) error {
 		_, err = o.stderr.Write(form(o.cfg.output, r))
 	}
 	switch {
-	case o.cfg.json == "-":
-		_, werr := o.stdout.Write(r.JSON())
+	case o.direct != nil:
+		_, werr := o.direct.Write(r.JSON())
 		err = errors.Join(err, werr)
 	case o.temp != nil:
 		err = errors.Join(err, o.rename(r))
@@ -63,13 +93,13 @@ func (o *output) rename(r *report.Report) error {
 	// os.CreateTemp restricts a file to its owner; the report gets the mode of an ordinary result,
 	// or of the file that it replaces.
 	mode := 0o666 &^ umask()
-	if st, err := os.Stat(o.cfg.json); err == nil {
+	if st, err := os.Stat(o.path); err == nil {
 		mode = st.Mode().Perm()
 	}
 	_, err := o.temp.Write(r.JSON())
 	err = errors.Join(err, o.temp.Chmod(mode), o.temp.Close())
 	if err == nil {
-		err = os.Rename(o.temp.Name(), o.cfg.json)
+		err = os.Rename(o.temp.Name(), o.path)
 	}
 	if err == nil {
 		o.temp = nil

@@ -36,7 +36,7 @@ type agentJob struct {
 // The error says that its user may not use the project of --project.
 func (j *job) register(group *launch.Group) (*agentJob, error) {
 	a := &agentJob{job: socket.Job{
-		ID: j.report.ID, Name: j.report.Name, Project: j.cfg.project, Labels: j.report.Labels, Command: j.report.Command,
+		ID: j.report.ID, Name: j.report.Name, Project: j.cfg.project, Labels: j.report.Labels,
 	}, note: j.addNotes}
 	if group == nil {
 		j.explainProject(a)

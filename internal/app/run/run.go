@@ -141,8 +141,9 @@ const example = `  mete run -- make -j8
   mete run --quiet --json - -- true | jq .cpu_seconds
   mete run --server https://mete.example.org:9797 --token-file FILE -- make test`
 
-const codes = `Exit codes: the command's own; 128 + n if signal n ended it; 127 if there is no
-such command; 126 if it cannot be executed; 125 if mete failed and started nothing.`
+const codes = `Exit codes: the command's own; 128 + n if signal n ended it or came before its
+start; 127 if there is no such command; 126 if it cannot be executed; 125 if mete
+failed and started nothing.`
 
 // Command returns mete run. Its error is an *[Exit] whenever the exit code is not 0.
 func Command() *cobra.Command {

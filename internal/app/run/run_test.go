@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"mete.dev/mete/internal/job/report"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/testkit"
@@ -177,6 +179,68 @@ func TestUnwritable(t *testing.T) {
 	}
 }
 
+// TestJSONLink checks that --json keeps a symbolic link, and writes to a file that is already open as
+// standard output or standard error.
+func TestJSONLink(t *testing.T) {
+	m := program(t)
+	dir := t.TempDir()
+	read := func(name string) string {
+		t.Helper()
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Error(err)
+		}
+		return string(b)
+	}
+	// One link points to a file in another directory, one to a file that does not exist yet.
+	if err := os.Mkdir(filepath.Join(dir, "there"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "there", "old"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"old", "new"} {
+		link := filepath.Join(dir, name)
+		if err := os.Symlink(filepath.Join("there", name), link); err != nil {
+			t.Fatal(err)
+		}
+		r := m.run("run", "-q", "--json", link, "--", "true")
+		if st, err := os.Lstat(link); err != nil || st.Mode().Type() != os.ModeSymlink {
+			t.Errorf("%s is not a link: %v, %+v", name, err, r)
+		}
+		if _, err := report.Parse([]byte(read("there/" + name))); err != nil {
+			t.Errorf("%s: %v: %+v", name, err, r)
+		}
+	}
+	for _, name := range []string{"stdout", "stderr"} {
+		// The link is as /dev/stdout, which a broken mete would replace.
+		link := filepath.Join(dir, name)
+		if err := os.Symlink("/proc/self/fd/"+map[string]string{"stdout": "1", "stderr": "2"}[name], link); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.Create(filepath.Join(dir, "out"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := m.command("run", "-q", "--json", link, "--", "sh", "-c", "echo before; echo before >&2")
+		if name == "stdout" {
+			c.Stdout = f
+		} else {
+			c.Stderr = f
+		}
+		if err := errors.Join(c.Run(), f.Close()); err != nil {
+			t.Error(err)
+		}
+		after, ok := strings.CutPrefix(read("out"), "before\n")
+		if _, err := report.Parse([]byte(after)); !ok || err != nil {
+			t.Errorf("%s: %v: %q", name, err, after)
+		}
+		if st, err := os.Lstat(link); err != nil || st.Mode().Type() != os.ModeSymlink {
+			t.Errorf("%s is not a link: %v", name, err)
+		}
+	}
+}
+
 // TestSignal checks that the command gets signals sent to mete, and that the report is complete.
 func TestSignal(t *testing.T) {
 	// A caught signal is at its default in a child. Otherwise one that this process ignores, as
@@ -209,6 +273,70 @@ func TestSignal(t *testing.T) {
 			t.Errorf("%v: exit %d: %s", s, code, errs)
 		}
 		leftovers(t, m.jobs()...)
+	}
+}
+
+// terminal opens a pair of pseudoterminals.
+func terminal(t *testing.T) (master, slave *os.File) {
+	t.Helper()
+	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	master = os.NewFile(uintptr(fd), "/dev/ptmx")
+	t.Cleanup(func() { _ = master.Close() })
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		t.Skip(err)
+	}
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err != nil {
+		t.Skip(err)
+	}
+	slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { _ = slave.Close() })
+	return master, slave
+}
+
+// TestSignalTerminal checks which signals the command gets from mete in the foreground of a terminal, which
+// sends its own to both.
+func TestSignalTerminal(t *testing.T) {
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1) // as in TestSignal
+	defer signal.Stop(caught)
+	for first, want := range map[syscall.Signal]syscall.Signal{syscall.SIGHUP: syscall.SIGHUP, syscall.SIGINT: syscall.SIGTERM} {
+		_, slave := terminal(t)
+		m := program(t)
+		c := m.command("run", "-q", "--", "sh", "-c", `trap "echo passed" USR1; echo ready; while :; do sleep 0.01; done`)
+		c.Stdin, c.SysProcAttr = slave, &syscall.SysProcAttr{Setsid: true, Setctty: true}
+		out, err := c.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range []string{"ready\n", "passed\n"} {
+			if _, err := io.ReadFull(out, make([]byte, len(line))); err != nil {
+				t.Fatal(err)
+			}
+			if line == "ready\n" {
+				// All signals that come during the start are passed. The start is over when one was.
+				if err := c.Process.Signal(syscall.SIGUSR1); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		// The second ends a command that did not get the first.
+		if err := errors.Join(c.Process.Signal(first), c.Process.Signal(syscall.SIGTERM)); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Wait() // the exit code is checked below
+		if code := c.ProcessState.ExitCode(); code != 128+int(want) {
+			t.Errorf("%v of kill: exit %d, want %d", first, code, 128+want)
+		}
 	}
 }
 
@@ -401,6 +529,37 @@ func TestNoBPF(t *testing.T) {
 	}
 	if r := without("--reader", "bpf", "--", "true"); r.code != 125 || !strings.HasPrefix(r.stderr, "mete: error: --reader bpf: "+refused+"\nhint: ") {
 		t.Errorf("--reader bpf: %+v", r)
+	}
+}
+
+// TestNoCounter checks that processes and disk are absent, not 0, if the job has no group for which BPF
+// counts them.
+func TestNoCounter(t *testing.T) {
+	hosttest.Need(t, "root", "bpf", "cgroup1", "cgroup2")
+	unshare, err := exec.LookPath("unshare")
+	if err != nil {
+		t.Skip(err)
+	}
+	m := program(t)
+	for what, x := range map[string]struct {
+		mounts string
+		key    report.Key
+		want   string
+	}{
+		"processes": {`$3 == "cgroup2"`, report.Processes, "processes: absent: no cgroup2 group: "},
+		"disk":      {`$3 == "cgroup" && $4 ~ /blkio/`, report.DiskRead, "disk: absent: no group with the controller io or blkio: "},
+	} {
+		c := m.command("-m", "sh", "-c", `umount $(awk "$1 { print \$2 }" /proc/mounts) && exec "$0" run -o json --reader bpf -- true`, os.Args[0], x.mounts)
+		c.Path = unshare
+		r := finish(t, c)
+		rep, err := report.Parse([]byte(r.stderr))
+		if err != nil {
+			t.Errorf("%s: %v: %+v", what, err, r)
+			continue
+		}
+		if v, ok := rep.Get(x.key); ok || !strings.Contains(strings.Join(rep.Notes, "\n"), x.want) {
+			t.Errorf("%s: %d, %v, notes %q, want it absent and %q", what, v, ok, rep.Notes, x.want)
+		}
 	}
 }
 

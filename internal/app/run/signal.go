@@ -46,12 +46,13 @@ func listen() *signals {
 }
 
 // needsSignal reports whether to send sig to the command: not if the terminal has sent it to both
-// as its foreground processes, and not SIGPIPE, which mete's own output causes.
+// as its foreground processes, and not SIGPIPE, which mete's own output causes. SIGHUP is always sent:
+// the terminal sends it only at a hangup, at which a second one does no harm.
 func (s *signals) needsSignal(sig os.Signal) bool {
 	switch sig {
 	case syscall.SIGPIPE:
 		return false
-	case syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP, syscall.SIGWINCH:
+	case syscall.SIGINT, syscall.SIGQUIT, syscall.SIGWINCH:
 		if s.tty < 0 {
 			return true
 		}

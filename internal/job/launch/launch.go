@@ -53,7 +53,7 @@ type Member struct {
 // A StartError says why a command was not started, with the exit code of POSIX shells.
 type StartError struct {
 	Name string
-	Code int // 127 if there is no such command, 126 if it cannot be executed
+	Code int // 127 if there is no such command, 126 if it cannot be executed, 128 + n if signal n came first
 	Err  error
 }
 

@@ -358,27 +358,32 @@ func TestWaitAll(t *testing.T) {
 	}
 }
 
-// TestWaitAllSignal checks that a signal ends waiting for other processes, but not these processes.
+// TestWaitAllSignal checks that a signal which asks to end, and no other, ends waiting for other processes, but not these processes.
 func TestWaitAllSignal(t *testing.T) {
 	h, g := open(t, launch.Limits{}, nil)
 	c, _ := sh(t, double, "1000000")
 	signals, ended := make(chan os.Signal), make(chan struct{})
 	var sender sync.WaitGroup
-	sender.Go(func() {
-		for { // those that come before the command has ended are not passed
-			select {
-			case signals <- syscall.SIGINT:
-			case <-ended:
-				return
+	send := sync.OnceFunc(func() {
+		sender.Go(func() {
+			for { // those that come before the command has ended are not passed
+				for _, s := range []syscall.Signal{syscall.SIGWINCH, syscall.SIGALRM, syscall.SIGIO, syscall.SIGUSR1, syscall.SIGCONT, syscall.SIGINT} {
+					select {
+					case signals <- s:
+					case <-ended:
+						return
+					}
+				}
+				time.Sleep(time.Millisecond)
 			}
-			time.Sleep(time.Millisecond)
-		}
+		})
 	})
-	m, _ := run(t, h, g, c, launch.Watch{WaitAll: true, Signals: signals, NeedsSignal: func(os.Signal) bool { return false }})
+	m, _ := run(t, h, g, c, launch.Watch{WaitAll: true, Signals: signals, NeedsSignal: func(os.Signal) bool { return false },
+		Sample: func(launch.Moment) bool { send(); return true }})
 	close(ended)
 	sender.Wait()
-	if len(m.LivesOn) == 0 || len(m.Notes) == 0 {
-		t.Errorf("lives on %v, notes %v, want one of each", m.LivesOn, m.Notes)
+	if want := "stopped waiting for what was left running: interrupt"; len(m.LivesOn) == 0 || !slices.Equal(m.Notes, []string{want}) {
+		t.Errorf("lives on %v, notes %q, want one of each, %q", m.LivesOn, m.Notes, want)
 	}
 	for _, p := range m.LivesOn {
 		if err := syscall.Kill(p.PID, syscall.SIGKILL); err != nil {
@@ -405,6 +410,57 @@ func TestSignals(t *testing.T) {
 	_, e := run(t, h, g, c, launch.Watch{Signals: signals, NeedsSignal: func(s os.Signal) bool { return s != syscall.SIGUSR2 }})
 	if e.Code() != 40 {
 		t.Errorf("exit %d, want 40", e.Code())
+	}
+}
+
+// TestSignalBefore checks that a command does not start after a signal that asks to end.
+func TestSignalBefore(t *testing.T) {
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+		h, g := open(t, launch.Limits{}, nil)
+		c, out := sh(t, "echo started")
+		signals := make(chan os.Signal, 2)
+		signals <- syscall.SIGWINCH
+		c.Before = func() error { signals <- s; return nil } // the last moment
+		_, _, err := launch.Run(h, g, c, launch.Watch{Signals: signals, NeedsSignal: func(os.Signal) bool { return false }})
+		want := fmt.Sprintf("/bin/sh: not started: %s came first", unix.SignalName(s))
+		if e, ok := errors.AsType[*launch.StartError](err); !ok || e.Code != 128+int(s) || e.Error() != want || launch.IsGroupError(err) {
+			t.Errorf("after %v: %v, want code %d, %q", s, err, 128+s, want)
+		}
+		if text := read(t, out); text != "" {
+			t.Errorf("after %v the command has printed %q", s, text)
+		}
+	}
+}
+
+// A jobWithSignal is a job during whose start a signal comes.
+type jobWithSignal struct {
+	launch.Job
+	signals chan<- os.Signal
+	signal  os.Signal
+}
+
+func (j jobWithSignal) Start(c launch.Command) (*launch.Process, error) {
+	p, err := j.Job.Start(c)
+	j.signals <- j.signal
+	return p, err
+}
+
+// TestSignalDuringStart checks that the command gets signals that came before it existed, although the
+// terminal sends them to all its processes.
+func TestSignalDuringStart(t *testing.T) {
+	for _, x := range []struct{ before, during, end syscall.Signal }{
+		{syscall.SIGWINCH, syscall.SIGINT, syscall.SIGINT},
+		{syscall.SIGUSR1, syscall.SIGWINCH, syscall.SIGUSR1},
+		{syscall.SIGPIPE, syscall.SIGTERM, syscall.SIGTERM}, // SIGPIPE is of the output of this process
+	} {
+		h, g := open(t, launch.Limits{}, nil)
+		signals := make(chan os.Signal, 2)
+		signals <- x.before
+		c := launch.Command{Path: "/bin/sleep", Args: []string{"sleep", "60"}, Files: []uintptr{0, 1, 2}}
+		_, e := run(t, h, jobWithSignal{g, signals, x.during}, c, launch.Watch{Signals: signals, NeedsSignal: func(os.Signal) bool { return false }})
+		if e.Code() != 128+int(x.end) {
+			t.Errorf("%v before and %v during the start: exit %d, want %d", x.before, x.during, e.Code(), 128+x.end)
+		}
 	}
 }
 

@@ -25,7 +25,7 @@ func (e *LimitError) Unwrap() error { return e.Err }
 const period = 100_000
 
 // minMemory is the lowest memory limit. Starting a command takes some 200 KiB of kernel and user memory, and in v1 a thread
-// of this process starts it within the limit: if the kernel has no memory for a page of that thread, it tries for ever.
+// of this process starts it within the limit: if the kernel has no memory for a page of that thread, it tries forever.
 const minMemory = 1 << 20
 
 // setLimits sets each limit in the hierarchy that has its controller.

@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/job/report"
 	"mete.dev/mete/internal/model/usage"
@@ -34,7 +36,8 @@ const (
 
 // Watch configures how a job is watched.
 type Watch struct {
-	// Signals are passed to the command. After its end a signal ends waiting for other processes.
+	// Signals are passed to the command. A signal for which [Ends] is true prevents the start if it
+	// comes before, and ends waiting for other processes if it comes after the command's end.
 	Signals <-chan os.Signal
 	// NeedsSignal reports whether s must be sent to the command, because the terminal has not sent
 	// it already.
@@ -44,6 +47,16 @@ type Watch struct {
 	// Sample measures the job and reports whether it still can. The command's signals wait
 	// meanwhile. It may be nil.
 	Sample func(Moment) bool
+}
+
+// Ends reports whether s asks a program to end. Others, such as those of a resized terminal or a timer,
+// end no wait.
+func Ends(s os.Signal) bool {
+	switch s {
+	case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT:
+		return true
+	}
+	return false
 }
 
 // A job is sampled every tenth of its age, so that averages are accurate for a job of 50 ms and cheap
@@ -61,10 +74,20 @@ func Run(h *hostfs.FS, job Job, c Command, w Watch) (*report.Measurement, Exit, 
 	if w.Sample == nil {
 		r.watch.Sample = func(Moment) bool { return true }
 	}
+	before := c.Before
+	c.Before = func() error {
+		if before != nil {
+			if err := before(); err != nil {
+				return err
+			}
+		}
+		return r.checkEarly(c.Path)
+	}
 	p, err := job.Start(c)
 	if err != nil {
 		return nil, Exit{}, err
 	}
+	r.passEarly(p)
 	began := p.Began
 	r.began = began.Monotonic
 	r.out.Started = time.Unix(0, began.Realtime).UTC()
@@ -92,8 +115,44 @@ type run struct {
 	out      *report.Measurement
 	began    int64         // CLOCK_MONOTONIC, ns
 	lastFull time.Duration // age of the latest complete reading
+	early    []os.Signal   // came before the start
 	left     bool
 	gone     bool
+}
+
+// takeEarly takes the signals that have come so far.
+func (r *run) takeEarly() {
+	for {
+		select {
+		case s := <-r.watch.Signals:
+			r.early = append(r.early, s)
+		default:
+			return
+		}
+	}
+}
+
+// checkEarly returns a *[StartError] if a signal that ends a program came before the start.
+func (r *run) checkEarly(path string) error {
+	r.takeEarly()
+	for _, s := range r.early {
+		if n, ok := s.(syscall.Signal); ok && Ends(n) {
+			return &StartError{path, 128 + int(n), fmt.Errorf("not started: %s came first", unix.SignalName(n))}
+		}
+	}
+	return nil
+}
+
+// passEarly sends the command the signals that came before its start, and those of the terminal too:
+// they reached only this process. One that comes during the start may reach the command twice, which is
+// better than not at all.
+func (r *run) passEarly(p *Process) {
+	r.takeEarly()
+	for _, s := range r.early {
+		if n, ok := s.(syscall.Signal); ok && n != syscall.SIGPIPE { // SIGPIPE is of this process's own output
+			_ = p.Signal(n) // as in follow
+		}
+	}
 }
 
 // follow waits for the end of the command, sampling and passing signals.
@@ -167,7 +226,7 @@ func (r *run) checkLeft(p *Process, ended bool) {
 	}
 }
 
-// drain waits until the job has no processes, or for a signal.
+// drain waits until the job has no processes, or for a signal that ends the wait.
 func (r *run) drain() {
 	for {
 		ms := r.job.Members()
@@ -181,7 +240,7 @@ func (r *run) drain() {
 		case <-done:
 		case s := <-r.watch.Signals:
 			<-done
-			if s == syscall.SIGCONT {
+			if !Ends(s) {
 				continue
 			}
 			r.addNote("stopped waiting for what was left running: " + s.String())

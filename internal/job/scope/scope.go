@@ -124,11 +124,28 @@ type aux struct {
 	Properties []property
 }
 
+// connectSessionBus is dbus.ConnectSessionBus, but does not start a missing bus: that would have no manager
+// and outlive the job.
+func connectSessionBus(opts ...dbus.ConnOption) (*dbus.Conn, error) {
+	conn, err := dbus.SessionBusPrivateNoAutoStartup(opts...)
+	if err != nil {
+		return nil, err
+	}
+	if err = conn.Auth(nil); err == nil {
+		err = conn.Hello()
+	}
+	if err != nil {
+		_ = conn.Close() // the connection is of no use
+		return nil, err
+	}
+	return conn, nil
+}
+
 // start asks the manager for the scope (org.freedesktop.systemd1(5)).
 func start(ctx context.Context, uid int, unit, slice string, tasks uint64) error {
 	connect := dbus.ConnectSystemBus
 	if uid != 0 {
-		connect = dbus.ConnectSessionBus
+		connect = connectSessionBus
 	}
 	conn, err := connect(dbus.WithContext(ctx))
 	if err != nil {

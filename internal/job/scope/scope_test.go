@@ -205,6 +205,36 @@ func TestEnter(t *testing.T) {
 	}
 }
 
+// TestNoSessionBus checks that without a session bus none is started.
+func TestNoSessionBus(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "dbus-launch"), []byte("#!/bin/sh\n>"+dir+"/launched\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	t.Setenv("DBUS_SESSION_BUS_ADDRESS", "")
+	if err := start(context.Background(), 1, "mete-x.scope", "", math.MaxUint64); !errors.Is(err, fault.ErrUnsupported) {
+		// The user of the test has a session bus.
+		t.Skip(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "launched")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a bus was started: %v", err)
+	}
+}
+
+// TestSessionBus checks that start reaches a user's manager over the session bus.
+func TestSessionBus(t *testing.T) {
+	m := &manager{t.TempDir(), make(chan map[string]any, 1)}
+	bus(t, m)
+	// The manager creates the scope in an ordinary directory here.
+	if err := start(context.Background(), 1, "mete-x.scope", "app.slice", 70); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-m.calls; got["name"] != "mete-x.scope" || got["Slice"] != "app.slice" || got["TasksMax"] != uint64(70) {
+		t.Errorf("%v", got)
+	}
+}
+
 func TestNoBus(t *testing.T) {
 	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nonexistent")
 	t.Setenv("DBUS_SESSION_BUS_ADDRESS", "unix:path=/nonexistent")

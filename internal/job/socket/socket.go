@@ -35,7 +35,6 @@ type Job struct {
 	// Project is one that the job's user may use, "" for the one that the administrator of the
 	// machine assigned.
 	Project string    `json:"project,omitempty"`
-	Command []string  `json:"command,omitempty"`
 	Groups  []string  `json:"groups"` // paths of its control groups, at least one
 	Started time.Time `json:"started"`
 	// User is the name of the user who registered it, or the number of one without a name. The

@@ -143,7 +143,7 @@ func dial(t *testing.T, path string) *socket.Client {
 func job() socket.Job {
 	return socket.Job{
 		ID: id, Name: "nightly", Labels: map[string]string{"team": "web"}, User: "another user", Project: "shop",
-		Command: []string{"make", "-j8", "\x1b[31m"}, Groups: []string{"/user.slice/mete-run-" + id, "/mete-run-" + id + ".scope"},
+		Groups:  []string{"/user.slice/mete-run-" + id, "/mete-run-" + id + ".scope"},
 		Started: time.Now().UTC(),
 	}
 }
@@ -262,9 +262,11 @@ func TestRefused(t *testing.T) {
 		"pod":           {func(j *socket.Job) { j.Labels["pod"] = "coredns" }, fault.ErrInvalid},
 		"project":       {func(j *socket.Job) { j.Project = "of-others" }, fault.ErrDenied},
 		"label's value": {func(j *socket.Job) { j.Labels = map[string]string{"k": "\x00"} }, fault.ErrInvalid},
-		"large":         {func(j *socket.Job) { j.Command = []string{strings.Repeat("x", 65<<10)} }, fault.ErrInvalid},
-		"no start":      {func(j *socket.Job) { j.Started = time.Time{} }, fault.ErrInvalid},
-		"tomorrow":      {func(j *socket.Job) { j.Started = time.Now().AddDate(0, 0, 1) }, fault.ErrInvalid},
+		"large": {func(j *socket.Job) {
+			j.Groups = slices.Repeat([]string{strings.Repeat("/x", 1000) + "/mete-run-" + id}, 40)
+		}, fault.ErrInvalid},
+		"no start": {func(j *socket.Job) { j.Started = time.Time{} }, fault.ErrInvalid},
+		"tomorrow": {func(j *socket.Job) { j.Started = time.Now().AddDate(0, 0, 1) }, fault.ErrInvalid},
 		"of another user": {func(j *socket.Job) {
 			j.ID = other
 			j.Groups = []string{"/mete-run-" + other}

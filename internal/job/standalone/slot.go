@@ -178,12 +178,18 @@ func (s *slot) close() error {
 
 // sendOthers sends what is left in unused slots until one fails.
 func (s *Sender) sendOthers(ctx context.Context) error {
-	list, err := filepath.Glob(filepath.Join(filepath.Dir(s.slotDir(0)), "*", debtName))
+	// A glob does not do: the name of the directory may have brackets, as that of an IPv6 address.
+	slots := filepath.Dir(s.slotDir(0))
+	list, err := os.ReadDir(slots)
 	if err != nil {
 		return err
 	}
-	for _, file := range list {
-		sl, err := s.openSlot(filepath.Dir(file))
+	for _, e := range list {
+		dir := filepath.Join(slots, e.Name())
+		if _, err := os.Stat(filepath.Join(dir, debtName)); err != nil {
+			continue
+		}
+		sl, err := s.openSlot(dir)
 		if errors.Is(err, fault.ErrConflict) {
 			continue
 		}

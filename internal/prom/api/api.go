@@ -177,7 +177,7 @@ func (a *API) serveQueued(to http.ResponseWriter, r *http.Request, reader, path 
 	began := time.Now()
 	remoteRead := path == "read"
 	t := &admission{api: a, reader: reader, large: remoteRead, remoteRead: remoteRead}
-	w := &statusWriter{to, http.StatusOK, t}
+	w := &statusWriter{to, http.StatusOK, t, began.Add(a.limits.Timeout + time.Minute)}
 	defer func() { a.counts.count(w.code, t, time.Since(began)) }()
 	check := a.checkForm
 	if remoteRead {
@@ -192,7 +192,7 @@ func (a *API) serveQueued(to http.ResponseWriter, r *http.Request, reader, path 
 	t.httpRequest = map[string]string{"clientIP": ip, "method": r.Method, "path": r.URL.Path}
 	ctx, cancel := context.WithTimeout(context.WithValue(r.Context(), admissionKey{}, t), a.limits.Timeout)
 	defer cancel()
-	_ = http.NewResponseController(w).SetWriteDeadline(began.Add(a.limits.Timeout + time.Minute)) // only writers of tests do not support it
+	_ = http.NewResponseController(w).SetWriteDeadline(w.end) // only writers of tests do not support it
 	if err := t.acquire(ctx); err != nil {
 		httpx.SetRetryAfter(w, 5*time.Second)
 		reject(w, http.StatusServiceUnavailable, "timeout", err.Error())

@@ -55,6 +55,30 @@ type statusWriter struct {
 	http.ResponseWriter
 	code      int
 	admission *admission
+	end       time.Time // of the answer
+}
+
+// A reader has writeProgress for each piece of an answer: the query has its turn until the answer is written, and readers
+// that take none would have all turns.
+const (
+	writePiece    = 64 << 10
+	writeProgress = 10 * time.Second
+)
+
+func (w *statusWriter) Write(b []byte) (n int, err error) {
+	for {
+		until := time.Now().Add(writeProgress)
+		if w.end.Before(until) {
+			until = w.end
+		}
+		_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(until) // only writers of tests do not support it
+		piece := b[:min(len(b), writePiece)]
+		m, err := w.ResponseWriter.Write(piece)
+		n, b = n+m, b[len(piece):]
+		if err != nil || len(b) == 0 {
+			return n, err
+		}
+	}
 }
 
 func (w *statusWriter) WriteHeader(code int) {
