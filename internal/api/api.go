@@ -63,12 +63,12 @@ type Ledger interface {
 	// [query.Workload.RunKey] orders them: the first q.Limit, or all if q.Limit is 0.
 	Runs(ctx context.Context, q query.RunQuery) ([]query.Run, error)
 	// Gaps lists the gaps that overlap the range and the clock corrections in it. node is the
-	// id or name of one node; "" selects all nodes.
+	// id or name of one node; "" selects all nodes. It returns at most query.MaxGaps + 1.
 	Gaps(ctx context.Context, from, to time.Time, node string, s query.Scope) ([]query.Gap, error)
 	// EachGap calls f for every gap and clock correction of all nodes, without a limit.
 	EachGap(ctx context.Context, from, to time.Time, s query.Scope, f func(*query.Gap)) error
-	// Streams lists the streams of the nodes.
-	Streams(ctx context.Context, s query.Scope) ([]query.Stream, error)
+	// Streams lists streams of nodes by id: the first q.Limit, or all if q.Limit is 0.
+	Streams(ctx context.Context, q query.StreamQuery) ([]query.Stream, error)
 	// VMs lists the virtual machines to which hosts gave energy in the range.
 	VMs(ctx context.Context, from, to time.Time, s query.Scope) ([]query.VM, error)
 }

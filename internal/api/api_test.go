@@ -44,10 +44,12 @@ type book struct {
 	rows   []used
 	node   []query.Node
 	gaps   []query.Gap
-	stream *query.Stream // instead of that of node N1, whatever the scope
-	slow   time.Duration
-	err    error
-	last   query.Query
+	stream *query.Stream // the only one, whatever the scope
+
+	streams int // number of streams of node N1, 0 is one
+	slow    time.Duration
+	err     error
+	last    query.Query
 }
 
 func (b *book) key(u *used, d query.Dimension) string {
@@ -211,14 +213,23 @@ func (b *book) VMs(_ context.Context, from, to time.Time, s query.Scope) ([]quer
 	return []query.VM{{Guest: "g", HostName: "metal", Compared: 7}}, b.err
 }
 
-func (b *book) Streams(_ context.Context, s query.Scope) ([]query.Stream, error) {
+func (b *book) Streams(_ context.Context, q query.StreamQuery) (list []query.Stream, err error) {
 	if b.stream != nil {
 		return []query.Stream{*b.stream}, b.err
 	}
-	if !s.All {
+	if !q.Scope.All || q.Node != "" && q.Node != "N1" && q.Node != "web-1" {
 		return nil, b.err
 	}
-	return []query.Stream{{ID: "07", Node: "N1", Name: "web-1", Next: 1 << 60, Opened: noon, Seen: noon}}, b.err
+	for i := range max(1, b.streams) {
+		id := "07"
+		if i > 0 {
+			id += fmt.Sprintf("%04x", i)
+		}
+		if s := (query.Stream{ID: id, Node: "N1", Name: "web-1", Next: 1 << 60, Opened: noon.Add(-time.Duration(i)), Seen: noon}); s.ID > q.After && (q.Limit == 0 || len(list) < q.Limit) {
+			list = append(list, s)
+		}
+	}
+	return list, b.err
 }
 
 func (b *book) Alerts(context.Context, query.Scope) ([]query.Alert, error) {
@@ -438,6 +449,58 @@ func TestTooManyGroups(t *testing.T) {
 	code, _, m = ask(t, handler(b, all), "GET", "/v1/workloads?limit=3", "")
 	if list, _ := m["workloads"].([]any); code != 200 || len(list) != 3 {
 		t.Errorf("%d, %d workloads, want 3", code, len(list))
+	}
+}
+
+// TestTooManyGaps checks that a list of gaps is refused rather than cut, and that the latest ones come in pages.
+func TestTooManyGaps(t *testing.T) {
+	b := &book{}
+	gap := query.Gap{Node: "N1", Gap: usage.Gap{From: noon.Add(-time.Minute), To: noon, Reason: usage.Forgotten}}
+	for range query.MaxGaps {
+		b.gaps = append(b.gaps, gap)
+	}
+	h := handler(b, all)
+	for _, target := range []string{"/v1/gaps", "/v1/gaps?limit=5"} {
+		if code, _, m := ask(t, h, "GET", target, ""); code != 200 {
+			t.Errorf("%s of as many as fit: %d %v", target, code, m["detail"])
+		}
+	}
+	b.gaps = append(b.gaps, gap)
+	if code, _, m := ask(t, h, "GET", "/v1/gaps?limit=5", ""); code != 200 || len(m["gaps"].([]any)) != 5 || m["next_cursor"] == nil {
+		t.Errorf("a page of more: %d", code)
+	}
+	for _, target := range []string{"/v1/gaps"} {
+		if code, _, m := ask(t, h, "GET", target, ""); code != 400 || m["detail"] != "more than 10000 gaps: invalid" || m["hint"] == nil {
+			t.Errorf("%s: %d %v, want 400", target, code, m["detail"])
+		}
+	}
+}
+
+// TestManyStreams checks that more streams than a list may have come in pages only, which together have
+// each of them.
+func TestManyStreams(t *testing.T) {
+	b := &book{streams: v1.MaxGroups}
+	h := handler(b, all)
+	if code, _, m := ask(t, h, "GET", "/v1/streams", ""); code != 200 || len(m["streams"].([]any)) != v1.MaxGroups || m["streams"].([]any)[0].(map[string]any)["stream"] != fmt.Sprintf("07%04x", v1.MaxGroups-1) {
+		t.Errorf("as many as fit: %d, not the first opened first", code)
+	}
+	b.streams++
+	if code, _, m := ask(t, h, "GET", "/v1/streams", ""); code != 400 || m["detail"] != "more than 10000 streams: invalid" || m["hint"] == nil {
+		t.Errorf("%d %v, want 400", code, m["detail"])
+	}
+	seen, next := map[any]bool{}, ""
+	for range 3 {
+		_, _, m := ask(t, h, "GET", "/v1/streams?limit=4000"+next, "")
+		for _, s := range m["streams"].([]any) {
+			seen[s.(map[string]any)["stream"]] = true
+		}
+		cursor, more := m["next_cursor"]
+		if next = fmt.Sprint("&cursor=", cursor); !more {
+			break
+		}
+	}
+	if len(seen) != b.streams {
+		t.Errorf("%d streams in three pages, want %d", len(seen), b.streams)
 	}
 }
 

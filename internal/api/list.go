@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -71,13 +72,18 @@ func (h *handler) dimensions(ctx context.Context, p *listParams) (*response, err
 }
 
 func (h *handler) streams(ctx context.Context, p *streamsParams) (*response, error) {
-	list, err := h.ledger.Streams(ctx, p.scope)
+	list, err := h.ledger.Streams(ctx, query.StreamQuery{Scope: p.within(p.scope), Node: p.node, After: p.page.After(), Limit: p.most() + 1})
 	if err != nil {
 		return nil, err
 	}
-	list = keep(list, func(s *query.Stream) bool {
-		return p.inCluster(s.Cluster) && (p.node == "" || p.node == s.Node || p.node == s.Name)
-	})
+	if p.limit == 0 && len(list) > v1.MaxGroups {
+		return nil, fault.WithHint(fmt.Errorf("more than %d streams: %w", v1.MaxGroups, fault.ErrInvalid), "set limit to get them in pages, or name one node")
+	}
+	if p.page.IsAll() {
+		slices.SortFunc(list, func(a, b query.Stream) int {
+			return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Node, b.Node), a.Opened.Compare(b.Opened), cmp.Compare(a.ID, b.ID))
+		})
+	}
 	if p.node != "" && len(list) == 0 {
 		if err := h.checkNode(ctx, p.node, p.scope); err != nil {
 			return nil, err
@@ -88,7 +94,7 @@ func (h *handler) streams(ctx context.Context, p *streamsParams) (*response, err
 			list[i].Boot = ""
 		}
 	}
-	return paginate(p.page, list, func(s *query.Stream) string { return v1.SortKey(s.Cluster, s.Name, s.Node, s.ID) }, v1.StreamOf), nil
+	return paginate(p.page, list, func(s *query.Stream) string { return s.ID }, v1.StreamOf), nil
 }
 
 func (h *handler) workloads(ctx context.Context, p *useParams) (*response, error) {
@@ -118,7 +124,7 @@ func (h *handler) runs(ctx context.Context, p *runsParams) (*response, error) {
 	return paginate(page, list, func(r *query.Run) string { return r.RunKey() }, v1.RunOf), nil
 }
 
-// most is the largest number of workloads on the page.
+// most is the largest number of workloads or streams on the page.
 func (g *Paged) most() int {
 	if g.limit > 0 {
 		return g.limit
@@ -165,7 +171,11 @@ func (h *handler) gaps(ctx context.Context, p *gapsParams) (*response, error) {
 	key := func(g *query.Gap) string {
 		return v1.SortKey(v1.DescendingKey(g.From.UnixNano()), g.Node, g.Reason.String(), v1.DescendingKey(g.To.UnixNano()), strconv.FormatInt(int64(g.Shift), 10))
 	}
-	return paginate(p.page, list, key, v1.GapOf), nil
+	r := paginate(p.page, list, key, v1.GapOf)
+	if len(list) > query.MaxGaps && r.next == "" { // the list lacks the oldest gaps
+		return nil, fault.WithHint(fmt.Errorf("more than %d gaps: %w", query.MaxGaps, fault.ErrInvalid), "narrow the query with from and to, name one node, or set limit to get the latest")
+	}
+	return r, nil
 }
 
 func (h *handler) vms(ctx context.Context, p *vmsParams) (*response, error) {

@@ -159,7 +159,7 @@ func (d *description) registerUsage() {
 	register(d, endpoint{path: "/v1/jobs", id: "jobs", tag: "use", schema: "jobs", csv: true, summary: "Usage by jobs",
 		text: "Sorted by cluster and name, in pages. A job is identified by cluster, job, namespace, user and project."}, d.handler.jobs)
 	register(d, endpoint{path: "/v1/runs", id: "runs", tag: "use", schema: "runs", csv: true, summary: "Runs of jobs",
-		text: "The runs that used something in the range, the latest start first; those without a reported start last. A run is one execution of a job: a workload of kind job or slurm-job. Its figures are of all its life, whatever the range, and include the workloads below it, such as the steps of a Slurm job."}, d.handler.runs)
+		text: "The runs that used something in the range, the latest start first; those without a reported start last, the latest booked first. A run is one execution of a job: a workload of kind job or slurm-job. Its figures are of all its life, whatever the range, and include the workloads below it, such as the steps of a Slurm job."}, d.handler.runs)
 	register(d, endpoint{path: "/v1/energy", id: "energy", tag: "use", schema: "energy", csv: true, summary: "Energy by nodes",
 		text: "Energy of workloads, system and idle, by node and domain. The sum is of all nodes, on whatever page they are."}, d.handler.energy)
 	register(d, endpoint{path: "/v1/rates", id: "rates", tag: "use", schema: "rates", summary: "Present rates of all workloads",
@@ -183,9 +183,9 @@ func (d *description) registerInventory() {
 func (d *description) registerHealth() {
 	register(d, endpoint{path: "/v1/health", id: "health", tag: "trust", schema: "health", summary: "Health of the measurements, in short"}, d.handler.health)
 	register(d, endpoint{path: "/v1/gaps", id: "gaps", tag: "trust", schema: "gaps", csv: true, notFound: true, summary: "Gaps",
-		text: "Times for which data is missing or incomplete, and corrections of clocks, the latest first: at most 10000."}, d.handler.gaps)
+		text: "Times for which data is missing or incomplete, and corrections of clocks, the latest first. More than 10000 are refused."}, d.handler.gaps)
 	register(d, endpoint{path: "/v1/streams", id: "streams", tag: "trust", schema: "streams", csv: true, notFound: true, summary: "Streams of nodes",
-		text: "How far each stream of batches is booked."}, d.handler.streams)
+		text: "How far each stream of batches is booked. More than 10000 come only in pages, by id."}, d.handler.streams)
 	register(d, endpoint{path: "/v1/alerts", id: "alerts", tag: "trust", schema: "alerts", csv: true, summary: "Alerts that are pending or fire"}, d.handler.alerts)
 	register(d, endpoint{path: "/v1/silences", id: "silences", tag: "trust", schema: "silences", csv: true, summary: "Silences",
 		text: "Receivers are not notified of the alerts that a silence matches. Those that ended stay in the list for 30 days. A viewer of one cluster sees the silences that match only alerts of that cluster. The command mete silence makes them."}, d.handler.silences)

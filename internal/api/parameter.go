@@ -1,6 +1,7 @@
 package api
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -278,6 +279,17 @@ func (g *ClusterFilter) Resolve(c huma.Context) []error {
 // inCluster reports whether what is of a cluster passes.
 func (g *ClusterFilter) inCluster(cluster string) bool {
 	return g.cluster == nil || *g.cluster == cluster
+}
+
+// within returns the part of a scope that passes.
+func (g *ClusterFilter) within(s query.Scope) query.Scope {
+	switch {
+	case g.cluster == nil:
+		return s
+	case s.All || slices.Contains(s.Clusters, *g.cluster):
+		return query.Scope{Clusters: []string{*g.cluster}, Projects: s.Projects}
+	}
+	return query.Scope{}
 }
 
 // Resolve implements [huma.Resolver].

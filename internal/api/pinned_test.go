@@ -162,7 +162,7 @@ func (m museum) EachGap(ctx context.Context, from, to time.Time, s query.Scope, 
 	return err
 }
 
-func (m museum) Streams(context.Context, query.Scope) ([]query.Stream, error) {
+func (m museum) Streams(context.Context, query.StreamQuery) ([]query.Stream, error) {
 	if m.empty {
 		return nil, nil
 	}

@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -220,16 +219,7 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 
 // bookedBoots returns the boots of the latest batches of all nodes, by node.
 func (s *Server) bookedBoots(ctx context.Context) (map[string]string, error) {
-	streams, err := s.Ledger.Streams(ctx, query.Scope{All: true})
-	if err != nil {
-		return nil, err
-	}
-	slices.SortFunc(streams, func(a, b query.Stream) int { return a.Seen.Compare(b.Seen) })
-	boots := map[string]string{}
-	for i := range streams {
-		boots[streams[i].Node] = streams[i].Boot // that of the latest one remains
-	}
-	return boots, nil
+	return s.Ledger.LatestBoots(ctx)
 }
 
 // openUpstreams opens a replication sender for each server above, each with its own
@@ -391,15 +381,15 @@ func (s *Server) identifyPeer(r *http.Request) (token.Principal, error) {
 }
 
 // identifyAgent returns the node that sent a request.
-func (s *Server) identifyAgent(r *http.Request) (string, error) {
+func (s *Server) identifyAgent(r *http.Request) (node, cluster string, err error) {
 	p, err := s.identifyPeer(r)
 	switch {
 	case err != nil:
-		return "", err
+		return "", "", err
 	case p.Role != registry.Agent:
-		return "", fault.WithHint(fmt.Errorf("only agents send batches: %w", fault.ErrDenied), "enroll with a token of the role agent")
+		return "", "", fault.WithHint(fmt.Errorf("only agents send batches: %w", fault.ErrDenied), "enroll with a token of the role agent")
 	}
-	return p.Node, s.restoreNode(r.Context(), p)
+	return p.Node, p.Cluster, s.restoreNode(r.Context(), p)
 }
 
 // restoreNode adds a node with a valid certificate to the ledger if the ledger lacks it,

@@ -72,6 +72,7 @@ func (s *Server) putState(ctx context.Context, state *tsdb.State, gaps map[strin
 	slices.SortStableFunc(nodes, func(a, b query.Node) int { return cmp.Compare(jobsNodeRank(&a), jobsNodeRank(&b)) })
 	var list []tsdb.Sample
 	for i := range nodes {
+		s.Metrics.RenameNode(nodes[i].ID, nodes[i].Cluster, nodes[i].Name)
 		list = s.nodeState(list, &nodes[i], gaps, now)
 	}
 	list = append(list, caps(s.cfg.Caps)...)

@@ -9,9 +9,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -112,9 +114,28 @@ func (c *Client) Rates(ctx context.Context) ([]live.NodeRates, error) {
 	return get(ctx, c, "/v1/rates", nil, v1.ParseRates)
 }
 
-// list asks for a list.
-func list[T v1.Element](ctx context.Context, c *Client, path string, given map[string][]string) ([]T, error) {
-	return get(ctx, c, path, given, decodeList[T])
+// list asks for a list: for its pages, if a server ends them before the limit that is given.
+func list[T v1.Element](ctx context.Context, c *Client, path string, given map[string][]string) (all []T, err error) {
+	limit, err := v1.ParseLimit(given)
+	if err != nil {
+		return nil, err
+	}
+	parameters := map[string][]string{}
+	maps.Copy(parameters, given)
+	for {
+		page, err := get(ctx, c, path, parameters, decodePage[T])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page.Items...)
+		if page.Next == "" || len(page.Items) == 0 || limit > 0 && len(all) >= limit {
+			return all, nil
+		}
+		parameters[v1.ParamCursor] = []string{page.Next}
+		if limit > 0 {
+			parameters[v1.ParamLimit] = []string{strconv.Itoa(limit - len(all))}
+		}
+	}
 }
 
 // read asks for one object.
@@ -134,8 +155,13 @@ func decode[T any](what string, body []byte) (*T, error) {
 
 // decodeList reads a list. The error wraps fault.ErrInvalid.
 func decodeList[T v1.Element](body []byte) ([]T, error) {
-	l, err := decode[v1.List[T]]("list of "+v1.List[T]{}.ListKey(), body)
+	l, err := decodePage[T](body)
 	return l.Items, err
+}
+
+// decodePage reads a page of a list. The error wraps fault.ErrInvalid.
+func decodePage[T v1.Element](body []byte) (*v1.List[T], error) {
+	return decode[v1.List[T]]("list of "+v1.List[T]{}.ListKey(), body)
 }
 
 // get asks for what is at a path, with parameters, and decodes the answer.

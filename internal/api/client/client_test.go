@@ -84,6 +84,59 @@ func TestQuestions(t *testing.T) {
 	}
 }
 
+// TestPages checks that the client follows the pages that a server ends early, up to the limit and no further,
+// and does not return a part of a list when a page fails.
+func TestPages(t *testing.T) {
+	for _, c := range []struct {
+		limit, pages, fails int
+		asked               []string // limit and cursor
+		want                string
+	}{
+		{5, 9, 0, []string{"5 ", "3 c1", "1 c2"}, "0 0 1 1 2"},
+		{5, 2, 0, []string{"5 ", "3 c1"}, "0 0 1 1"},
+		{4, 9, 0, []string{"4 ", "2 c1"}, "0 0 1 1"},
+		{2, 9, 0, []string{"2 "}, "0 0"},
+		{0, 3, 0, []string{" ", " c1", " c2"}, "0 0 1 1 2 2"},
+		{5, 9, 1, []string{"5 ", "3 c1"}, ""},
+	} {
+		var asked []string
+		cl := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			n := len(asked)
+			asked = append(asked, r.FormValue("limit")+" "+r.FormValue("cursor"))
+			if c.fails > 0 && n == c.fails {
+				w.WriteHeader(http.StatusServiceUnavailable)
+				return
+			}
+			var l v1.List[v1.Workload]
+			for range 2 {
+				if limit := r.FormValue("limit"); limit == "" || len(l.Items) < int(limit[0]-'0') {
+					l.Items = append(l.Items, v1.Workload{Name: fmt.Sprint(n)})
+				}
+			}
+			if n+1 < c.pages {
+				l.Next = fmt.Sprint("c", n+1)
+			}
+			_, _ = w.Write(v1.JSON(l))
+		})
+		list, err := cl.Workloads(t.Context(), query.Query{From: noon, To: noon.Add(time.Hour), Limit: c.limit})
+		var got []string
+		for _, w := range list {
+			got = append(got, w.Name)
+		}
+		if d := cmp.Diff(c.asked, asked); d != "" || strings.Join(got, " ") != c.want || (err != nil) != (c.fails > 0) {
+			t.Errorf("limit %d of %d pages: %v, %v, asked (-want +got):\n%s", c.limit, c.pages, got, err, d)
+		}
+	}
+	asked := 0
+	list, err := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		asked++
+		_, _ = w.Write(v1.JSON(v1.List[v1.Node]{Items: []v1.Node{{}}[min(1, asked-1):], Next: "again"}))
+	}).Nodes(t.Context())
+	if len(list) != 1 || err != nil || asked != 2 {
+		t.Errorf("empty pages: %v, %v after %d of them", list, err, asked)
+	}
+}
+
 // TestRefusals checks that the client returns a server's refusal with its text and kind, and
 // reports an answer that is not one of a mete server.
 func TestRefusals(t *testing.T) {

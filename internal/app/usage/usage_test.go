@@ -104,7 +104,7 @@ func (b *book) Below(context.Context, query.Scope) ([]query.Source, error) {
 	return []query.Source{{ID: "01K5X3V7QZ8R9S0T1V2W3X4Y60", Name: "core-1", Cluster: "eu", Nodes: 2, Pages: 17, Epoch: "EPOCH", Seen: noon, State: "behind"}}, nil
 }
 
-func (b *book) Streams(context.Context, query.Scope) ([]query.Stream, error) { return nil, nil }
+func (b *book) Streams(context.Context, query.StreamQuery) ([]query.Stream, error) { return nil, nil }
 
 func (b *book) Workloads(_ context.Context, q query.Query) ([]query.Workload, error) {
 	b.asked = q

@@ -11,6 +11,14 @@ type Stream struct {
 	Opened, Seen        time.Time
 }
 
+// A StreamQuery requests streams, in the order of their ids.
+type StreamQuery struct {
+	Scope Scope
+	Node  string // id or name of the one node; "" is all
+	After string // id of the last stream of the previous page
+	Limit int    // 0 is all
+}
+
 // An Alert is the state of a rule for a series.
 type Alert struct {
 	Rule        string

@@ -261,6 +261,10 @@ type Source struct {
 	Revoked           time.Time // zero if not revoked
 }
 
+// MaxGaps is the largest number of gaps and clock corrections in a list. A ledger returns one more if
+// there are more.
+const MaxGaps = 10_000
+
 // A Gap is a gap of a node, or the correction of its clock: then From and To are the instant from
 // which it applies, and nothing is missing.
 type Gap struct {

@@ -105,14 +105,13 @@ func (r *Run) Compare(before []*Run) {
 	}
 }
 
-// RunKey returns the unique text by which the runs of a list are ordered: the latest start first, those
-// without a reported start last.
+// RunKey returns the unique text by which the runs of a list are ordered: the latest start first, and
+// last those without a reported start, of which the one that the ledger knew last is first.
 func (w *Workload) RunKey() string {
-	var start int64
-	if !w.Started.IsZero() {
-		start = w.Started.UnixNano()
+	if w.Started.IsZero() {
+		return fmt.Sprintf("%019d\x00%019d\x00%s", math.MaxInt64, math.MaxInt64-w.Row, w.PageKey())
 	}
-	return fmt.Sprintf("%019d\x00%s", math.MaxInt64-max(0, start), w.PageKey())
+	return fmt.Sprintf("%019d\x00%s", math.MaxInt64-max(0, w.Started.UnixNano()), w.PageKey())
 }
 
 // JobKey returns the text that is the same for the runs of one job: its cluster, name, user and project.

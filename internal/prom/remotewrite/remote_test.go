@@ -390,7 +390,7 @@ func (fullAppender) Append(storage.SeriesRef, labels.Labels, int64, float64) (st
 	return 0, fmt.Errorf("the disk is full: %w", fault.ErrUnavailable)
 }
 
-// TestFullDatabase checks that a sender is told to send again later while the database takes nothing.
+// TestFullDatabase checks that the answer while the database takes nothing is to send the samples again later.
 func TestFullDatabase(t *testing.T) {
 	t.Parallel()
 	handler := remotewrite.NewHandler(fullDatabase{open(t)}, func(*http.Request) (string, error) { return "lab", nil }, quiet)

@@ -161,7 +161,7 @@ func TestRestore(t *testing.T) {
 	if got := deliver(&notified, back); got != "C ends; " {
 		t.Errorf("at first: %q", got)
 	}
-	// The rules have begun anew, and say that the alert began after the restart.
+	// The rules began again, and report that the alert began after the restart.
 	notified.Add(one("A", back+time.Minute), start.Add(back+30*time.Minute))
 	if got := deliver(&notified, back+10*time.Minute); got != "" {
 		t.Errorf("within the grace: %q", got)

@@ -79,8 +79,12 @@ func (r *queryRound) checkRuns() {
 			want = append(want, run)
 		}
 	}
+	rows := map[string]int64{} // which only the ledger knows
+	for i := range got {
+		rows[fmt.Sprint(got[i].NodeID, got[i].ID)] = got[i].Row
+	}
 	key := func(w *bookWorkload) string {
-		k := query.Workload{Node: w.node.name, Cluster: w.node.cluster, Name: w.told}
+		k := query.Workload{Row: rows[fmt.Sprint(w.node.id, w.told.ID)], Node: w.node.name, Cluster: w.node.cluster, Name: w.told}
 		return k.RunKey()
 	}
 	slices.SortFunc(want, func(a, b *bookWorkload) int { return strings.Compare(key(a), key(b)) })

@@ -2,6 +2,7 @@ package db
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"mete.dev/mete/internal/model/registry"
@@ -42,6 +43,11 @@ func (t *Tx) Put(table string, h schema.Pending, conflict string) error {
 	for _, k := range keys {
 		t.touched[schema.Bucket{Level: v, Start: k.Minute}] = true
 	}
+	if v == schema.Minutes && h.Layout == schema.UsageLayout {
+		if err := t.countLate(table, keys); err != nil {
+			return err
+		}
+	}
 	width := len(h.Layout.Columns) + 2
 	insert := fmt.Sprintf("INSERT INTO %s (%s) ", table, h.Layout.ColumnList())
 	if t.DB.IsSQLite() {
@@ -75,6 +81,34 @@ func (t *Tx) Put(table string, h schema.Pending, conflict string) error {
 	_, err := t.Exec(insert+"SELECT * FROM unnest("+strings.Join(params, ", ")+")"+conflict, columns...)
 	return err
 }
+
+// countLate adds to the rows of a day those of usage that are new to its table and whose hours are folded,
+// since folding counts only the rows that exist then. Keys are in order.
+func (t *Tx) countLate(table string, keys []schema.RowKey) error {
+	late := slices.DeleteFunc(slices.Clone(keys), func(k schema.RowKey) bool { return !t.IsFolded(schema.Hours, schema.UsageLayout, k) })
+	added := int64(len(late))
+	if added == 0 {
+		return nil
+	}
+	day := late[0].Minute - late[0].Minute%schema.DayMinutes
+	for len(late) > 0 {
+		minute := late[0].Minute
+		var ids []int64
+		for len(late) > 0 && late[0].Minute == minute && len(ids) < lateChunk {
+			ids, late = append(ids, late[0].ID), late[1:]
+		}
+		there, err := t.Ints(fmt.Sprintf("SELECT count(*) FROM %s WHERE minute = %d AND %s IN (%s)", table, minute, schema.UsageLayout.Key, schema.JoinInts(ids)))
+		if err != nil {
+			return err
+		}
+		added -= there[0]
+	}
+	_, err := t.Exec("UPDATE kept SET rows = rows + $1 WHERE day = $2", added, day)
+	return err
+}
+
+// lateChunk is how many rows one statement of countLate looks up.
+const lateChunk = 1000
 
 // MarkStale requests that the groups of a day be summed again from the start.
 func (t *Tx) MarkStale(day int64) error {

@@ -16,34 +16,20 @@ import (
 const rowBytes = 200
 
 // Retain drops what is too old: whole days of minutes, hours, and hashes of batches that no agent
-// offers again. It drops nothing that is not folded.
+// offers again. It drops nothing that is not folded. A step that fails does not stop the others: a slow
+// reader holds up only the days that it reads.
 func (f *Folder) Retain(ctx context.Context, now time.Time) error {
 	day := func(age time.Duration) int64 {
 		m := now.Add(-age).Unix() / 60
 		return m - m%schema.DayMinutes
 	}
-	drop, oldest, err := f.droppableDays(ctx, day(f.cfg.Minutes))
-	if err != nil {
-		return db.Wrap(err, "dropping minutes")
-	}
-	for _, d := range drop {
-		if err := f.dropDay(ctx, d); err != nil {
-			return db.Wrap(err, "dropping the minutes of %s", schema.FormatMinute(d))
-		}
-	}
-	if err := f.passMinutes(ctx, day(f.cfg.Minutes)); err != nil {
-		return db.Wrap(err, "dropping minutes")
-	}
+	dropped, err := f.dropMinutes(ctx, day(f.cfg.Minutes))
+	errs := []error{err}
 	for _, s := range []*schema.Layout{schema.UsageLayout, schema.NodeLayout} {
-		if err := f.dropHours(ctx, s, min(day(f.cfg.Hours), oldest)); err != nil {
-			return db.Wrap(err, "dropping hours")
-		}
+		errs = append(errs, db.Wrap(f.dropHours(ctx, s, min(day(f.cfg.Hours), dropped)), "dropping hours"))
 	}
 	age := func(age time.Duration) int64 { return now.Add(-age).UnixNano() }
-	if err := f.dropContainers(ctx, age(f.cfg.Minutes+keepPods)); err != nil {
-		return db.Wrap(err, "forgetting containers")
-	}
-	for _, o := range []oldRows{
+	old := []oldRows{
 		{table: "batch", column: "taken_ns", before: age(f.cfg.Batches)},
 		{table: "booked", column: "taken_ns", before: age(f.cfg.Hours)},
 		{table: "extent_range", column: "taken_ns", before: age(f.cfg.Minutes)},
@@ -52,14 +38,36 @@ func (f *Folder) Retain(ctx context.Context, now time.Time) error {
 		{table: "share_part", column: "booked_ns", before: age(schema.KeepShares)},
 		{table: "closing", column: "booked_ns", before: age(schema.KeepShares)},
 		{table: "share_series", column: "last_ns", before: age(f.cfg.Hours + schema.KeepShares), only: "NOT EXISTS (SELECT 1 FROM share_part p WHERE p.series = share_series.id)", with: dropNested},
-		{table: "pod", column: "ended_ns", before: age(f.cfg.Minutes + keepPods), only: "ended_ns > 0", key: "id"},
 		{table: "reconciled", column: "minute", before: day(f.cfg.Hours)},
-	} {
-		if err := f.deleteSlices(ctx, o); err != nil {
-			return db.Wrap(err, "forgetting rows of %s", o.table)
+	}
+	if err := f.dropContainers(ctx, age(f.cfg.Minutes+keepPods)); err != nil {
+		errs = append(errs, db.Wrap(err, "forgetting containers")) // and keep their pods
+	} else {
+		old = append(old, oldRows{table: "pod", column: "ended_ns", before: age(f.cfg.Minutes + keepPods), only: "ended_ns > 0", key: "id"})
+	}
+	for _, o := range old {
+		errs = append(errs, db.Wrap(f.deleteSlices(ctx, o), "forgetting rows of %s", o.table))
+	}
+	return errors.Join(append(errs, db.Wrap(f.dropRuns(ctx, now), "forgetting kernel runs"))...)
+}
+
+// dropMinutes drops the days of minutes before the limit, and those that exceed the size limit. It returns up to
+// where hours may be dropped, those of a day only after its minutes: up to what is folded, or to the first day
+// that it failed to drop.
+func (f *Folder) dropMinutes(ctx context.Context, limit int64) (through int64, err error) {
+	drop, folded, err := f.droppableDays(ctx, limit)
+	if err != nil {
+		return 0, db.Wrap(err, "dropping minutes")
+	}
+	for _, d := range drop {
+		if err := f.dropDay(ctx, d); err != nil {
+			return min(d, folded), db.Wrap(err, "dropping the minutes of %s", schema.FormatMinute(d))
 		}
 	}
-	return db.Wrap(f.dropRuns(ctx, now), "forgetting kernel runs")
+	if err := f.passMinutes(ctx, limit); err != nil {
+		return 0, db.Wrap(err, "dropping minutes")
+	}
+	return folded, nil
 }
 
 // dropNested drops what belongs to series that are dropped.

@@ -214,6 +214,40 @@ func TestBytes(t *testing.T) {
 	}
 }
 
+func TestLateBytesSQLite(t *testing.T)     { testLateBytes(t, ledgertest.SQLite(t)) }
+func TestLateBytesPostgreSQL(t *testing.T) { testLateBytes(t, ledgertest.PostgreSQL(t)) }
+
+// Minutes that are booked after their hour was folded count too, each once, and make room.
+func testLateBytes(t *testing.T, dsn string) {
+	const rows = 1100
+	cfg := ledger.Default()
+	cfg.MinuteBytes = rows * fold.RowBytes
+	f := open(t, dsn, cfg)
+	const counts = "SELECT rows FROM kept ORDER BY day"
+	f.book(1, 0, 1440)
+	f.fold(dayLength + 2*time.Hour)
+	f.want("folded", counts, "1 1")
+	f.book(1, 0, 1, 70, 1441) // the first is there
+	f.want("late", counts, "3 2")
+	f.book(1, 1440+120) // its hour is not folded
+	f.want("in time", counts, "3 2")
+	f.retain(2 * dayLength)
+	f.want("kept", keptDays, "0 1")
+	for range 2 {
+		var es []*batch.Entry
+		for short := range workload.ShortID(rows) {
+			e := ledgertest.Entry("a", batch.Stream{1}, f.mark, short, 10, ledgertest.Day.Unix()/60+1440)
+			f.mark = batch.Mark{Next: f.mark.Next + 1, Last: e.Hash}
+			es = append(es, e)
+		}
+		_, err := f.Book(t.Context(), es)
+		f.must(err)
+		f.want("late rows of many workloads", counts, fmt.Sprint(3, rows+1))
+	}
+	f.retain(2 * dayLength)
+	f.want("kept after late rows", keptDays, "1")
+}
+
 // Rows are deleted in slices of few rows, the last ones and the tables of the day too.
 func TestSlicesOfDay(t *testing.T) {
 	cfg := ledger.Default()
@@ -282,6 +316,36 @@ func TestForgotten(t *testing.T) {
 		name, column, _ := strings.Cut(table, ", ")
 		f.want(name, "SELECT "+column+" FROM "+name+" ORDER BY 1", want)
 	}
+}
+
+// A day of minutes that cannot be dropped keeps its hours and later days, and pods with containers that cannot be
+// dropped are kept, but nothing else is.
+func TestRetainGoesOn(t *testing.T) {
+	cfg := ledger.Default()
+	cfg.Minutes, cfg.Hours, cfg.Batches = 2*dayLength, 2*dayLength, dayLength
+	f := open(t, ledgertest.SQLite(t), cfg)
+	for day := range int64(6) {
+		f.book(1, 1440*day)
+	}
+	f.fold(6*dayLength + cfg.Grace)
+	f.exec("UPDATE batch SET taken_ns = 0",
+		"INSERT INTO pod (id, cluster, uid, node, namespace, name, job, labels, created_ns, ended_ns) VALUES (1, 'c', 'u', 'n', '', '', '', '{}', 0, 1)",
+		"INSERT INTO pod_container (cluster, pod, container, name) VALUES ('c', 1, 'x', '')",
+		"CREATE TRIGGER keep_day BEFORE DELETE ON kept WHEN old.day = 29538720 + 1440 BEGIN SELECT raise(ABORT, 'the day is read'); END",
+		"CREATE TRIGGER keep_container BEFORE DELETE ON pod_container BEGIN SELECT raise(ABORT, 'the container is read'); END")
+	err := f.Retain(t.Context(), ledgertest.Day.Add(6*dayLength))
+	if err == nil || !strings.Contains(err.Error(), "dropping the minutes of 2026-03-02") || !strings.Contains(err.Error(), "forgetting containers") {
+		t.Error(err)
+	}
+	f.want("kept", keptDays, "1 2 3 4 5")
+	f.want("hours", hours, "24 48 72 96 120")
+	f.want("batches", "SELECT count(*) FROM batch", "0")
+	f.want("pods", "SELECT count(*) FROM pod", "1")
+	f.exec("DROP TRIGGER keep_day", "DROP TRIGGER keep_container")
+	f.must(f.Retain(t.Context(), ledgertest.Day.Add(6*dayLength)))
+	f.want("kept", keptDays, "4 5")
+	f.want("hours", hours, "96 120")
+	f.want("pods", "SELECT count(*) FROM pod", "0")
 }
 
 // Kernel runs are dropped once an hour, and when the clock went back.

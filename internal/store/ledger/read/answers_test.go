@@ -72,6 +72,14 @@ func amounts(u *query.Total) string {
 	return fmt.Sprintf("%v ns: %s", u.Covered, strings.Join(all, ", "))
 }
 
+// labels returns the labels of a workload that has some.
+func labels(of map[string]string) string {
+	if len(of) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" with %v", of)
+}
+
 func groups(line func(string, ...any), title string, all []query.Group) {
 	for i := range all {
 		g := &all[i]
@@ -238,7 +246,7 @@ func (s *scribe) askUsage(when string) {
 		s.ask(fmt.Sprintf("%sworkloads %d", when, i), func(ctx context.Context, line func(string, ...any)) error {
 			list, err := s.l.Workloads(ctx, q)
 			for _, w := range list {
-				line("%s %s %s %s %s to %s", w.Cluster, w.Node, w.Kind, w.Name.Name, at(w.First), at(w.Last))
+				line("%s %s %s %s %s to %s%s", w.Cluster, w.Node, w.Kind, w.Name.Name, at(w.First), at(w.Last), labels(w.Labels))
 			}
 			return err
 		})
@@ -256,7 +264,7 @@ func (s *scribe) askUsage(when string) {
 			list, err := s.l.Runs(ctx, q)
 			for i := range list {
 				r := &list[i]
-				line("%s %s %s %v of %s, %s to %s, %s", r.Cluster, r.NodeID, r.State, r.Length, r.Name.Name, at(r.First), at(r.Last), amounts(&r.Usage))
+				line("%s %s %s %v of %s, %s to %s%s, %s", r.Cluster, r.NodeID, r.State, r.Length, r.Name.Name, at(r.First), at(r.Last), labels(r.Labels), amounts(&r.Usage))
 				if c := r.Comparisons; len(c) > 0 {
 					line("  %v compared: %v of %d with median %v", len(c), c[0].Value, c[0].Sample, c[0].Median)
 				}

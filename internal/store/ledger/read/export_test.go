@@ -80,7 +80,8 @@ func (rd *Reader) GroupsAfter(v *db.View, q query.Query, f func()) ([]query.Grou
 	f()
 	from, to := queryRange(v, q.From, q.To)
 	err = rd.scanBlocks(v, usageBlocks, s.want, v.Cover(from, to, v.Days), false, nil, a.addBlock)
-	return gs.sorted(), err
+	groups, _ := gs.sorted(0)
+	return groups, err
 }
 
 // AddRows adds blocks with one row for each of the workloads to an aggregation, and returns how many

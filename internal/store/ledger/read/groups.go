@@ -137,25 +137,32 @@ func (gs *groupSet) toGroup(g *group) (out query.Group) {
 	return out
 }
 
-// sorted returns all groups in order.
-func (gs *groupSet) sorted() []query.Group {
-	return gs.sortGroups(slices.Collect(maps.Values(gs.all)))
+// sorted returns all groups in order, at most limit if that is not 0, and the worst qualities of the others.
+func (gs *groupSet) sorted(limit int) (out []query.Group, others usage.Qualities) {
+	return gs.sortGroups(slices.Collect(maps.Values(gs.all)), limit)
 }
 
-func (gs *groupSet) sortGroups(some []*group) []query.Group {
+// sortGroups is sorted for some groups. It converts only those that it returns.
+func (gs *groupSet) sortGroups(some []*group, limit int) (out []query.Group, others usage.Qualities) {
 	cpu := gs.column[usage.CPU]
 	slices.SortFunc(some, func(a, b *group) int {
 		return cmp.Or(b.sums[cpu].Compare(a.sums[cpu]), slices.Compare(a.keys, b.keys))
 	})
-	out := make([]query.Group, len(some))
+	if limit > 0 && limit < len(some) {
+		for _, g := range some[limit:] {
+			others = others.Worst(g.uncertainty.Qualities(g.present & gs.want))
+		}
+		some = some[:limit]
+	}
+	out = make([]query.Group, len(some))
 	for i, g := range some {
 		out[i] = gs.toGroup(g)
 	}
-	return out
+	return out, others
 }
 
-// top returns the groups selected by t in order, and adds the others to a.Other.
-func (gs *groupSet) top(t *query.Top, a *query.Answer) []query.Group {
+// top is sorted for the groups selected by t, and adds those that t leaves out to a.Other.
+func (gs *groupSet) top(t *query.Top, a *query.Answer, limit int) ([]query.Group, usage.Qualities) {
 	type place struct {
 		query.Rank
 		*group
@@ -184,7 +191,7 @@ func (gs *groupSet) top(t *query.Top, a *query.Answer) []query.Group {
 	for _, p := range first {
 		kept = append(kept, p.group)
 	}
-	return gs.sortGroups(kept)
+	return gs.sortGroups(kept, limit)
 }
 
 // compareUse orders groups by CPU time, then keys.

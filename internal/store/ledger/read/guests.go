@@ -157,7 +157,8 @@ func (s *selection) guestGroups(from, to int64, ranges []schema.Range) ([]query.
 	if err := other.findGuests(from, to); err != nil {
 		return nil, err
 	}
-	return other.computeGroups(ranges, nil)
+	groups, _, err := other.computeGroups(ranges, nil)
+	return groups, err
 }
 
 // find finds only within which nodes rows are in [from, to) minutes.

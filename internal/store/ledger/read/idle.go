@@ -16,18 +16,27 @@ import (
 )
 
 // computeGroups returns the groups of all ranges in order, with idle energy divided by the query's
-// policy. Groups that the query leaves out may be added to a.Other.
-func (s *selection) computeGroups(ranges []schema.Range, a *query.Answer) ([]query.Group, error) {
+// policy. Groups that q.Top leaves out may be added to a.Other. Of those beyond q.Limit it may return only
+// the worst qualities.
+func (s *selection) computeGroups(ranges []schema.Range, a *query.Answer) (groups []query.Group, others usage.Qualities, err error) {
 	if s.idle == power.None {
 		sums, err := s.sumGroups(ranges)
 		if err != nil {
-			return nil, s.rd.db.Fault(err)
+			return nil, others, s.rd.db.Fault(err)
 		}
 		if t := s.q.Top; t != nil && (a.AveragedOver > 0 || t.Limit == 0) {
-			return sums.top(t, a), nil
+			groups, others = sums.top(t, a, s.q.Limit)
+		} else {
+			groups, others = sums.sorted(s.q.Limit)
 		}
-		return sums.sorted(), nil
+		return groups, others, nil
 	}
+	groups, err = s.idleGroups(ranges)
+	return groups, others, err
+}
+
+// idleGroups is computeGroups for a policy that divides idle energy.
+func (s *selection) idleGroups(ranges []schema.Range) ([]query.Group, error) {
 	ends := []query.Dimension{query.ByNode, query.ByKind}
 	fine := *s.q
 	fine.By = slices.Concat(s.q.By, ends)
@@ -351,9 +360,9 @@ func (s *selection) isFiltered() bool {
 
 // judgeEnergies derives the quality of whole energies from their parts: the whole is modelled if a
 // part is, and absent if no part has it. An apportioned part comes from a measured whole.
-func judgeEnergies(groups []query.Group, rest, whole *query.Total) {
+func judgeEnergies(groups []query.Group, rest usage.Qualities, whole *query.Total) {
 	for _, r := range usage.Energies {
-		worst := rest.Quality.Get(r)
+		worst := rest.Get(r)
 		for i := range groups {
 			if u := &groups[i].Usage; u.Present.Has(r) {
 				worst = max(worst, u.Quality.Get(r))

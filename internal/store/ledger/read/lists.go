@@ -134,13 +134,18 @@ func (rd *Reader) Dimensions(ctx context.Context, s query.Scope) (out []query.Di
 	return out, db.Wrap(rd.db.Fault(err), "dimensions")
 }
 
-// Streams lists the streams of the nodes that a scope covers, by cluster, name and time of opening.
-func (rd *Reader) Streams(ctx context.Context, s query.Scope) (out []query.Stream, err error) {
-	if !s.All && len(s.Clusters) == 0 {
+// Streams lists the streams of the nodes that a query covers, by id: at most q.Limit, after q.After. A node
+// may have millions.
+func (rd *Reader) Streams(ctx context.Context, q query.StreamQuery) (out []query.Stream, err error) {
+	if !q.Scope.All && len(q.Scope.Clusters) == 0 {
 		return nil, nil
 	}
-	var args arguments
-	where := clusterCondition(&args, s)
+	after, _ := hex.DecodeString(q.After) // of another text, the part before its first mistake
+	args := arguments{after}
+	where := clusterCondition(&args, q.Scope) + oneNode(&args, q.Node) + " ORDER BY s.id"
+	if q.Limit > 0 {
+		where += fmt.Sprintf(" LIMIT %d", q.Limit)
+	}
 	err = rd.db.View(ctx, func(v *db.View) error {
 		return db.Each(ctx, v.SQL, func(scan func(...any) error) error {
 			var t query.Stream
@@ -151,15 +156,40 @@ func (rd *Reader) Streams(ctx context.Context, s query.Scope) (out []query.Strea
 			out = append(out, t)
 			return err
 		}, `SELECT s.id, s.next, s.boot, s.opened_ns, s.seen_ns, n.node_id, n.name, n.cluster
-			FROM stream s JOIN node n ON n.id = s.node WHERE 1 = 1`+where+" ORDER BY n.cluster, n.name, n.node_id, s.opened_ns, s.id", args...)
+			FROM stream s JOIN node n ON n.id = s.node WHERE s.id > $1`+where, args...)
 	})
 	return out, db.Wrap(rd.db.Fault(err), "streams")
 }
 
+// LatestBoots returns the boot of the latest batch of each node, by id.
+func (rd *Reader) LatestBoots(ctx context.Context) (map[string]string, error) {
+	out := map[string]string{}
+	err := rd.db.View(ctx, func(v *db.View) error {
+		return db.Each(ctx, v.SQL, func(scan func(...any) error) error {
+			var node, boot string
+			err := scan(&node, &boot)
+			out[node] = boot // of batches taken at once, that of the stream opened last remains
+			return err
+		}, `SELECT n.node_id, s.boot FROM (SELECT node, max(seen_ns) AS seen_ns FROM stream GROUP BY node) AS l
+			JOIN stream s ON s.node = l.node AND s.seen_ns = l.seen_ns JOIN node n ON n.id = l.node ORDER BY s.opened_ns, s.id`)
+	})
+	return out, db.Wrap(rd.db.Fault(err), "boots")
+}
+
+// oneNode returns the condition that node n has an id or a name, or "" if that is "".
+func oneNode(a *arguments, node string) string {
+	if node == "" {
+		return ""
+	}
+	place := a.add(schema.Clean(node))
+	return " AND (n.node_id = " + place + " OR n.name = " + place + ")"
+}
+
 // Gaps lists gaps that overlap [from, to) and clock shifts that begin in it, latest first, of one
-// node by id or name, or of all if node is "". It returns at most 10,000.
+// node by id or name, or of all if node is "". It returns at most one more than [query.MaxGaps].
 func (rd *Reader) Gaps(ctx context.Context, from, to time.Time, node string, s query.Scope) (out []query.Gap, err error) {
-	err = rd.eachGap(ctx, from, to, node, s, " ORDER BY g.from_ns DESC, n.node_id, g.reason LIMIT 10000", func(g *query.Gap) { out = append(out, *g) })
+	end := fmt.Sprintf(" ORDER BY g.from_ns DESC, n.node_id, g.reason LIMIT %d", query.MaxGaps+1)
+	err = rd.eachGap(ctx, from, to, node, s, end, func(g *query.Gap) { out = append(out, *g) })
 	return out, err
 }
 
@@ -175,11 +205,7 @@ func (rd *Reader) eachGap(ctx context.Context, from, to time.Time, node string, 
 		return nil
 	}
 	args := arguments{schema.ClampNanos(to), schema.ClampNanos(from)}
-	where := clusterCondition(&args, s)
-	if node != "" {
-		place := args.add(schema.Clean(node))
-		where += " AND (n.node_id = " + place + " OR n.name = " + place + ")"
-	}
+	where := clusterCondition(&args, s) + oneNode(&args, node)
 	err := rd.db.View(ctx, func(v *db.View) error {
 		return db.Each(ctx, v.SQL, func(scan func(...any) error) error {
 			var g query.Gap
@@ -238,7 +264,11 @@ func (rd *Reader) Workloads(ctx context.Context, q query.Query) ([]query.Workloa
 		if err := s.findWorkloads(v.Cover(from, to, v.Days), page); err != nil {
 			return rd.db.Fault(err)
 		}
-		for _, id := range page.cut() {
+		ids := page.cut()
+		if err := page.addLabels(v, ids); err != nil {
+			return rd.db.Fault(err)
+		}
+		for _, id := range ids {
 			out = append(out, *page.found[id])
 		}
 		return nil

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,16 +35,17 @@ func run(t *testing.T, db *sql.DB, statements ...string) {
 // and in c2 three of two servers below and one that is revoked.
 type listing struct {
 	*ledger.Ledger
+	sql *sql.DB
 	now time.Time
 }
 
 func newListing(t *testing.T) *listing {
 	t.Helper()
 	dsn := ledgertest.SQLite(t)
-	l := &listing{ledgertest.Open(t, dsn), time.Now().UTC()}
+	db := ledgertest.DB(t, dsn)
+	l := &listing{ledgertest.Open(t, dsn), db, time.Now().UTC()}
 	ns := func(ago time.Duration) int64 { return l.now.Add(-ago).UnixNano() }
 	day := ledgertest.Day.UnixNano()
-	db := ledgertest.DB(t, dsn)
 	for i, n := range []struct {
 		cluster      string
 		source, host int
@@ -152,18 +154,24 @@ func TestStreamsListed(t *testing.T) {
 		}
 	}
 	streams := []query.Stream{
-		{Node: "n1", Name: "name1", Cluster: "c1", ID: "0b", Next: 4, Boot: "b", Opened: day.Add(-9), Seen: l.now.Add(-time.Minute)},
 		{Node: "n1", Name: "name1", Cluster: "c1", ID: "0a", Next: 3, Boot: "b", Opened: day, Seen: l.now.Add(-time.Hour)},
+		{Node: "n1", Name: "name1", Cluster: "c1", ID: "0b", Next: 4, Boot: "b", Opened: day.Add(-9), Seen: l.now.Add(-time.Minute)},
 		{Node: "n3", Name: "name3", Cluster: "c2", ID: "0c", Next: 5, Boot: "c", Opened: day, Seen: day},
 	}
+	everything := query.Scope{All: true}
 	for _, c := range []struct {
-		scope query.Scope
-		want  []query.Stream
-	}{{query.Scope{All: true}, streams}, {query.Scope{Clusters: []string{"c2"}}, streams[2:]}, {query.Scope{}, nil}} {
+		q    query.StreamQuery
+		want []query.Stream
+	}{
+		{query.StreamQuery{Scope: everything}, streams}, {query.StreamQuery{Scope: query.Scope{Clusters: []string{"c2"}}}, streams[2:]}, {query.StreamQuery{}, nil},
+		{query.StreamQuery{Scope: everything, Node: "n1"}, streams[:2]}, {query.StreamQuery{Scope: everything, Node: "name3"}, streams[2:]},
+		{query.StreamQuery{Scope: everything, Limit: 2}, streams[:2]}, {query.StreamQuery{Scope: everything, After: "0a", Limit: 1}, streams[1:2]},
+		{query.StreamQuery{Scope: everything, Node: "n1", After: "0b"}, nil}, {query.StreamQuery{Scope: everything, After: "0bx"}, streams[2:]},
+	} {
 		var got []query.Stream
-		try(func() (err error) { got, err = l.Streams(ctx, c.scope); return err })
+		try(func() (err error) { got, err = l.Streams(ctx, c.q); return err })
 		if d := cmp.Diff(c.want, got); d != "" {
-			t.Errorf("%+v: streams (-want +got):\n%s", c.scope, d)
+			t.Errorf("%+v: streams (-want +got):\n%s", c.q, d)
 		}
 	}
 	for _, c := range []struct {
@@ -188,6 +196,53 @@ func TestStreamsListed(t *testing.T) {
 	want := map[workload.ShortID]batch.Name{5: {ID: "w11", Kind: workload.VM, Key: "k", Name: "work11", User: "u", Project: "p"}}
 	if d := cmp.Diff(want, names); d != "" {
 		t.Errorf("names (-want +got):\n%s", d)
+	}
+}
+
+func TestLatestBootsSQLite(t *testing.T)     { testLatestBoots(t, ledgertest.SQLite(t)) }
+func TestLatestBootsPostgreSQL(t *testing.T) { testLatestBoots(t, ledgertest.PostgreSQL(t)) }
+
+// testLatestBoots checks that each node has the boot of the stream that it sent last, of several the one
+// opened last, and that pages of streams are in the order of ids.
+func testLatestBoots(t *testing.T, dsn string) {
+	l, db := ledgertest.Open(t, dsn), ledgertest.DB(t, dsn)
+	for _, id := range []string{"a", "b", "none"} {
+		ledgertest.Node(t, l, id)
+	}
+	hex := func(id string) string {
+		if strings.HasPrefix(dsn, "postgres") {
+			return "decode('" + id + "', 'hex')"
+		}
+		return "x'" + id + "'"
+	}
+	for _, s := range []struct {
+		id, node, boot string
+		opened, seen   int
+	}{
+		{"ff", "a", "old", 1, 5}, {"0f", "a", "latest", 9, 7}, {"a0", "a", "opened before", 8, 7},
+		{"01", "b", "latest", 3, 6}, {"02", "b", "old", 4, 5},
+	} {
+		run(t, db, fmt.Sprintf("INSERT INTO stream (id, node, next, last, boot, opened_ns, seen_ns) SELECT %s, id, 1, %s, '%s', %d, %d FROM node WHERE node_id = '%s'", hex(s.id), hex(""), s.boot, s.opened, s.seen, s.node))
+	}
+	boots, err := l.LatestBoots(t.Context())
+	if d := cmp.Diff(map[string]string{"a": "latest", "b": "latest"}, boots); d != "" || err != nil {
+		t.Errorf("%v, boots (-want +got):\n%s", err, d)
+	}
+	var ids []string
+	for q := (query.StreamQuery{Scope: query.Scope{All: true}, Limit: 2}); ; {
+		page, err := l.Streams(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page) == 0 {
+			break
+		}
+		for _, s := range page {
+			ids, q.After = append(ids, s.ID), s.ID
+		}
+	}
+	if d := cmp.Diff([]string{"01", "02", "0f", "a0", "ff"}, ids); d != "" {
+		t.Errorf("streams (-want +got):\n%s", d)
 	}
 }
 
@@ -237,6 +292,12 @@ func TestGapsListed(t *testing.T) {
 			t.Errorf("%d: %d gaps in no order, %v", i, n, err)
 		}
 	}
+	// One more than a list may have.
+	run(t, l.sql, fmt.Sprintf("WITH RECURSIVE c (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i <= %d) INSERT INTO gap (node, from_ns, to_ns, reason, detail, booked_ns) SELECT 2, %d + i, %[2]d + i + 1, 'forgotten', '', 1 FROM c", query.MaxGaps, at(-2*time.Hour).UnixNano()))
+	if got, err := l.Gaps(ctx, at(-3*time.Hour), at(-time.Hour), "", everything); len(got) != query.MaxGaps+1 || err != nil {
+		t.Errorf("%d gaps of %d, %v", len(got), query.MaxGaps+1, err)
+	}
+	run(t, l.sql, "DELETE FROM gap WHERE node = 2")
 	times, err := l.GapTimes(ctx)
 	if d := cmp.Diff(map[string]time.Duration{"n1": 2*time.Minute + time.Second/2, "n3": time.Minute}, times); d != "" || err != nil {
 		t.Errorf("%v, times of gaps (-want +got):\n%s", err, d)

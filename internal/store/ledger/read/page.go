@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/store/ledger/db"
+	"mete.dev/mete/internal/store/ledger/schema"
 )
 
 // A workloadPage is a part of a list of workloads while it is read: those with the lowest keys after one.
@@ -48,4 +50,27 @@ func (p *workloadPage) cut() []int64 {
 		ids = ids[:p.limit]
 	}
 	return ids
+}
+
+// addLabels sets the labels of workloads of the page: of few, so only once it is cut.
+func (p *workloadPage) addLabels(v *db.View, ids []int64) error {
+	for some := range slices.Chunk(ids, lookupSize) {
+		err := db.Each(v.Ctx, v.SQL, func(scan func(...any) error) error {
+			var id int64
+			var key, value string
+			if err := scan(&id, &key, &value); err != nil {
+				return err
+			}
+			w := p.found[id]
+			if w.Labels == nil {
+				w.Labels = map[string]string{}
+			}
+			w.Labels[key] = value
+			return nil
+		}, "SELECT workload, key, value FROM workload_label WHERE workload IN ("+schema.JoinInts(some)+")")
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

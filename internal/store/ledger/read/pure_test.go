@@ -207,7 +207,7 @@ func TestJudgeEnergies(t *testing.T) {
 			groups = append(groups, query.Group{Usage: p})
 		}
 		whole := total(usage.Measured)
-		if judgeEnergies(groups, &c.rest, &whole); whole.Quality.Get(e) != c.want || whole.Present.Has(e) != (c.want != usage.Absent) {
+		if judgeEnergies(groups, c.rest.Quality, &whole); whole.Quality.Get(e) != c.want || whole.Present.Has(e) != (c.want != usage.Absent) {
 			t.Errorf("%d: %v, %v; want %v", i, whole.Quality.Get(e), whole.Present, c.want)
 		}
 	}

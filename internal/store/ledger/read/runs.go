@@ -54,8 +54,12 @@ func (rd *Reader) Runs(ctx context.Context, q query.RunQuery) ([]query.Run, erro
 		if err := s.findWorkloads(v.Cover(from, to, v.Days), page); err != nil {
 			return rd.db.Fault(err)
 		}
+		ids := page.cut()
+		if err := page.addLabels(v, ids); err != nil {
+			return rd.db.Fault(err)
+		}
 		l := &runList{selection: s, now: time.Now(), byRow: map[int64]*listedRun{}}
-		for _, id := range page.cut() {
+		for _, id := range ids {
 			r := &listedRun{Run: query.Run{Workload: *page.found[id]}, listed: true}
 			l.runs, l.byRow[id] = append(l.runs, r), r
 		}

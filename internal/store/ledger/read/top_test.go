@@ -3,8 +3,13 @@ package read_test
 import (
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/unit"
+	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/testkit/ledgertest"
 )
 
@@ -45,6 +50,42 @@ func TestTop(t *testing.T) {
 			if said[0] != said[1] {
 				t.Errorf("%q, %d of them:\n%.5000s\nwant\n%.5000s", key, n, said[1], said[0])
 			}
+		}
+	}
+}
+
+// TestLimit checks that a query with a limit returns the first groups of the complete answer and the same
+// capacity, which depends on the qualities of all groups, and that it makes no more groups than that.
+func TestLimit(t *testing.T) {
+	l := ledgertest.Open(t, ledgertest.SQLite(t))
+	various(t, l)
+	for _, q := range []query.Query{
+		{By: []query.Dimension{query.ByWorkload}},
+		{By: []query.Dimension{query.ByWorkload}, Idle: power.Used.String()},
+		{By: []query.Dimension{query.ByWorkload}, Top: &query.Top{AlwaysKept: func(keys []string) bool { return keys[0] != "idle" }}},
+	} {
+		q.From, q.To, q.Scope = ledgertest.Day, ledgertest.Day.AddDate(0, 0, 3), query.Scope{All: true}
+		want, err := l.Usage(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range []int{1, 3, len(want.Groups), len(want.Groups) + 1} {
+			q.Limit = n
+			got, err := l.Usage(t.Context(), q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if q.Idle == "" && cap(got.Groups) > n {
+				t.Errorf("%d groups are made for %d", cap(got.Groups), n)
+			}
+			some := *want
+			some.Groups = some.Groups[:min(n, len(some.Groups))]
+			if d := cmp.Diff(&some, got, cmp.AllowUnexported(unit.Sum{})); d != "" {
+				t.Errorf("limit %d, idle %q (-want +got):\n%s", n, q.Idle, d)
+			}
+		}
+		if q.Idle == "" && want.Capacity.Quality.Get(usage.EnergyDRAM) != usage.Modelled {
+			t.Errorf("capacity: %+v", want.Capacity)
 		}
 	}
 }

@@ -50,14 +50,14 @@ func (rd *Reader) usageIn(v *db.View, q query.Query, from, to int64) (*query.Ans
 	if out.AveragedOver, err = s.longestCovered(ranges); err != nil {
 		return nil, err
 	}
-	groups, err := s.computeGroups(ranges, out)
+	groups, others, err := s.computeGroups(ranges, out)
 	if err != nil {
 		return nil, err
 	}
 	if err := s.addWhole(ranges, &out.Capacity); err != nil {
 		return nil, err
 	}
-	judgeEnergies(groups, &out.Other, &out.Capacity)
+	judgeEnergies(groups, others.Worst(out.Other.Quality), &out.Capacity)
 	if also && s.nesting.count > 0 {
 		if out.NestedGroups, err = s.guestGroups(from, to, ranges); err != nil {
 			return nil, err
