@@ -286,6 +286,7 @@ func quick() receiver.Config {
 
 // machine makes batches of a node that boots so long before now.
 type machine struct {
+	names  []batch.Name // of the next batches
 	boot   string
 	began  time.Time // in truth
 	ahead  time.Duration
@@ -324,7 +325,7 @@ func (m *machine) window(length time.Duration) usage.Window {
 func (m *machine) batch(t fatal, ws ...usage.Window) []byte {
 	t.Helper()
 	m.number++
-	sent, err := wire.Encode(nil, &batch.Batch{Stream: m.stream, Number: m.number, Previous: m.last, Windows: ws})
+	sent, err := wire.Encode(nil, &batch.Batch{Stream: m.stream, Number: m.number, Previous: m.last, Names: m.names, Windows: ws})
 	if err != nil {
 		t.Fatal(err)
 	}

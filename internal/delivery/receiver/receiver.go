@@ -218,6 +218,9 @@ func (rc *Receiver) prepare(ctx context.Context, q *admissionQueue, node string,
 	if b.Windows, by, gaps, err = rc.clipBooked(ctx, node, c, claimed, b.Windows, by, gaps); err != nil {
 		return nil, false, err
 	}
+	if len(sentBy) > 0 {
+		moveNames(b.Names, sentBy[len(sentBy)-1])
+	}
 	rc.markImplausible(node, b.Windows)
 	cuts, err := walltime.Cut(b.Windows, by)
 	if err != nil {
@@ -355,6 +358,17 @@ func (rc *Receiver) writeMetrics(ctx context.Context, e *batch.Entry, ws []wallt
 		rc.log.Info("the metrics take samples again")
 	}
 	return unsampled, nil
+}
+
+// moveNames moves the starts and ends in names as the windows are moved, by what the sender's clock was wrong.
+func moveNames(names []batch.Name, by time.Duration) {
+	for i := range names {
+		for _, at := range []*time.Time{&names[i].Started, &names[i].Ended} {
+			if !at.IsZero() {
+				*at = at.Add(by)
+			}
+		}
+	}
 }
 
 // stabilizeClock returns a sender's clock with the boottime that agrees with the believed start

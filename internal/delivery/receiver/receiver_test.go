@@ -315,6 +315,11 @@ func testWrongClock(t *testing.T) {
 	m.ahead = 3 * time.Hour
 	late := m.clock()
 	late.Boottime -= int64(300 * time.Millisecond) // it was on its way
+	started := time.Now().Add(m.ahead - time.Hour).UTC()
+	m.names = []batch.Name{
+		{ID: workload.NewID("n1", workload.Job, "a"), Kind: workload.Job, Key: "a", Name: "a", Started: started, Ended: started.Add(time.Minute)},
+		{ID: workload.NewID("n1", workload.Job, "b"), Kind: workload.Job, Key: "b", Name: "b"},
+	}
 	offer(t, in, "n1", late, m.batch(t, m.window(time.Minute)), batch.Accepted)
 	offer(t, in, "n1", m.clock(), m.batch(t, m.window(time.Minute)), batch.Accepted)
 	es := l.taken()
@@ -323,6 +328,9 @@ func testWrongClock(t *testing.T) {
 	}
 	if by, want := es[0].Shifts[0].By, -3*time.Hour+300*time.Millisecond; by != want {
 		t.Errorf("moved by %v, want %v", by, want)
+	}
+	if n, by := es[0].Names, es[0].Shifts[0].By; len(n) != 2 || !n[0].Started.Equal(started.Add(by)) || n[0].Ended.Sub(n[0].Started) != time.Minute || !n[1].Started.IsZero() || !n[1].Ended.IsZero() {
+		t.Errorf("names %+v, want their times moved by %v", n, by)
 	}
 	if d := es[1].Through.Sub(es[0].Through); d != time.Minute {
 		t.Errorf("the windows' ends are %v apart, want a minute", d)
