@@ -63,7 +63,7 @@ type mete struct {
 
 func program(t testing.TB) *mete {
 	m := &mete{t: t, dir: t.TempDir()}
-	m.env = append(os.Environ(), "METE_TEST_MAIN=1", "METE_STATE="+m.dir)
+	m.env = append(os.Environ(), "METE_TEST_MAIN=1", "METE_STATE="+m.dir, "METE_SOCKET="+filepath.Join(m.dir, "none")) // not the agent of this machine
 	return m
 }
 
