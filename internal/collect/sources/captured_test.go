@@ -59,8 +59,19 @@ func TestCaptured(t *testing.T) {
 	}
 }
 
-// mustTick takes a tick and checks the balance.
+// mustTick takes a tick of a captured machine, checks the balance, and that no birth or death is lost.
 func mustTick(t *testing.T, m *sources.Machine) usage.Balance {
+	t.Helper()
+	b := liveTick(t, m)
+	if b.Lost > 0 {
+		t.Errorf("%d births or deaths lost", b.Lost)
+	}
+	return b
+}
+
+// liveTick takes a tick and checks the balance. On this machine other programs may make and remove a group of one name
+// between two ticks, which counts as lost.
+func liveTick(t *testing.T, m *sources.Machine) usage.Balance {
 	t.Helper()
 	b, err := m.Tick()
 	if err != nil {
@@ -73,9 +84,6 @@ func mustTick(t *testing.T, m *sources.Machine) usage.Balance {
 	}
 	if w := m.ClosedWindow(); w != nil && w.Balance.Violations > 0 {
 		t.Errorf("%d violations: %+v", w.Balance.Violations, w.Balance)
-	}
-	if b.Lost > 0 {
-		t.Errorf("%d births or deaths lost", b.Lost)
 	}
 	return b
 }

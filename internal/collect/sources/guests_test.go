@@ -36,7 +36,7 @@ func TestGuest(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer mustClose(t, m)
-			mustTick(t, m)
+			liveTick(t, m)
 			p := fmt.Sprintf("/mete-test-guest-of-%d", os.Getpid())
 			qemu := bootIn(t, p)
 			find := func() *usage.Guest {
@@ -49,7 +49,7 @@ func TestGuest(t *testing.T) {
 			}
 			g := (*usage.Guest)(nil)
 			testkit.Eventually(t, "a guest of two CPUs", func() bool { // its threads start one by one
-				mustTick(t, m)
+				liveTick(t, m)
 				g = find()
 				return g != nil && g.VCPUs == 2
 			})
@@ -80,7 +80,7 @@ func TestGuest(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = qemu.Wait() // killed above
-			mustTick(t, m)
+			liveTick(t, m)
 			if g := find(); g != nil {
 				t.Errorf("guest %+v after its end", g)
 			}

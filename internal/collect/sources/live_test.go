@@ -30,11 +30,11 @@ func TestLivePowerModelled(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	mustTick(t, m)
+	liveTick(t, m)
 	if e := m.Live().Energy; e != nil {
 		t.Errorf("energy %+v before any time passed, want it absent", e)
 	}
-	mustTick(t, m)
+	liveTick(t, m)
 	l := m.Live()
 	e := l.Energy
 	if e == nil || len(e.Domains) != 1 || e.Quality != usage.Modelled {
