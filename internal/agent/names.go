@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"encoding/json"
-	"maps"
 	"slices"
 	"time"
 
@@ -70,22 +68,22 @@ func (n *nameTracker) setJob(key string, job batch.Name, now time.Time) {
 // maxTextBytes limits the JSON of jobs in one record of the spool. The next record has those that are left.
 const maxTextBytes = 4 << 20
 
-// texts returns the jobs for a record of the spool that want selects, and marks them as written.
+// texts returns the jobs for a record of the spool that want selects, and marks them as written. In JSON a byte takes six
+// at most, and the rest of a job less than 200.
 func (n *nameTracker) texts(want func(*jobName) bool) (jobs []jobText) {
-	left := maxTextBytes
-	for _, key := range slices.Sorted(maps.Keys(n.jobs)) {
-		job := n.jobs[key]
-		if job.written = false; !want(job) {
-			continue
+	var keys []string
+	for key, job := range n.jobs {
+		if job.written = false; want(job) {
+			keys = append(keys, key)
 		}
-		one := textOfJob(key, &job.Name)
-		b, err := json.Marshal(one)
-		if err != nil || len(b) > left {
-			continue
+	}
+	slices.Sort(keys)
+	left := budget{maxLivingNames, maxTextBytes / 8}
+	for _, key := range keys {
+		if job := n.jobs[key]; left.spend(&job.Name) {
+			job.written = true
+			jobs = append(jobs, textOfJob(key, &job.Name))
 		}
-		left -= len(b)
-		job.written = true
-		jobs = append(jobs, one)
 	}
 	return jobs
 }
@@ -104,7 +102,7 @@ func (n *nameTracker) text(full bool) []byte {
 	t.Jobs = n.texts(func(job *jobName) bool { return !job.stored })
 	b, err := t.encode()
 	if err != nil {
-		return nil // each job was encoded before
+		return nil // texts and times that came as JSON
 	}
 	return b
 }
