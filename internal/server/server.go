@@ -202,7 +202,7 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 		return nil, err
 	}
 	s.Receiver = receiver.New(cfg.Receiver, s.Ledger, s.Metrics, log.With("part", "receiver"))
-	boots, err := s.bookedBoots(ctx)
+	boots, err := s.Ledger.LatestBoots(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -215,11 +215,6 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 	}
 	s.registerCollectors()
 	return s, nil
-}
-
-// bookedBoots returns the boots of the latest batches of all nodes, by node.
-func (s *Server) bookedBoots(ctx context.Context) (map[string]string, error) {
-	return s.Ledger.LatestBoots(ctx)
 }
 
 // openUpstreams opens a replication sender for each server above, each with its own

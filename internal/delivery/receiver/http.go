@@ -145,11 +145,10 @@ func (e *endpoint) read(w http.ResponseWriter, r *http.Request, cluster string) 
 	if size <= e.maxBody { // else it is refused unread
 		q := e.rc.queueFor(uint64(size))
 		held, ok := q.bodies.Take(r, cluster, size)
-		if !ok {
-			return nil, release, newRetryError("too many requests at once")
+		if ok {
+			release = held
 		}
-		release = held
-		if q.isFull() {
+		if !ok || q.isFull() {
 			return nil, release, newRetryError("too many requests at once")
 		}
 	}

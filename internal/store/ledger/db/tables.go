@@ -2,7 +2,6 @@ package db
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"mete.dev/mete/internal/model/registry"
@@ -85,7 +84,12 @@ func (t *Tx) Put(table string, h schema.Pending, conflict string) error {
 // countLate adds to the rows of a day those of usage that are new to its table and whose hours are folded,
 // since folding counts only the rows that exist then. Keys are in order.
 func (t *Tx) countLate(table string, keys []schema.RowKey) error {
-	late := slices.DeleteFunc(slices.Clone(keys), func(k schema.RowKey) bool { return !t.IsFolded(schema.Hours, schema.UsageLayout, k) })
+	var late []schema.RowKey
+	for _, k := range keys {
+		if t.IsFolded(schema.Hours, schema.UsageLayout, k) {
+			late = append(late, k)
+		}
+	}
 	added := int64(len(late))
 	if added == 0 {
 		return nil
