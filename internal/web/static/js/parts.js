@@ -6,7 +6,7 @@ import { Chart } from "./chart.js";
 import { resources, stacks, stack, capacity, errors, traffic, flows, averagedOver } from "./series.js";
 import { secondsOf } from "./history.js";
 import { before, isNow, ledger, zoom } from "./span.js";
-import { isDown } from "./api.js";
+import { get, isDown } from "./api.js";
 import { known, text, shareOf, inconsistent, when, ago, few, exactly } from "./fmt.js";
 import { nodeAt } from "./route.js";
 import { Table } from "./table.js";
@@ -54,6 +54,9 @@ export function Blank({ nodes, span }) {
 }
 
 const gapTones = { unwatched: "warn", "clock-shifted": "warn", rebooted: "accent" };
+
+// gapsIn reads the gaps of a range, the latest of a list that is too long; of is empty, or names the node.
+export const gapsIn = async (span, signal, of = {}) => (await get("/v1/gaps", { ...of, ...ledger(span), limit: 10000 }, signal)).gaps;
 
 // gapMarks are the gaps of a range as marks of charts.
 export const gapMarks = (gaps) => (gaps || []).slice(0, 200).map((g) => ({ from: Date.parse(g.from) / 1000, to: Date.parse(g.to) / 1000, tone: gapTones[g.reason] || "bad", title: (g.reason === "rebooted" ? "rebooted" : "gap: " + g.reason) + (g.name ? ", " + g.name : "") }));

@@ -7,7 +7,7 @@ import { checksOf, problems, reporting } from "../checks.js";
 import { isNew } from "../starting.js";
 import { Table } from "../table.js";
 import { amounts } from "../amounts.js";
-import { Enroll, Gaps, Whole } from "../parts.js";
+import { Enroll, Gaps, Whole, gapsIn } from "../parts.js";
 import { State } from "./nodes.js";
 import { text, few, ago, exactly } from "../fmt.js";
 import { natural } from "../names.js";
@@ -104,7 +104,7 @@ export function Health({ nodes, alerts }) {
   const { query } = useHere();
   const span = useSpan(query), narrow = useNarrow();
   const m = useMetrics();
-  const gaps = useData(async (signal) => (await get("/v1/gaps", { ...ledger(span), limit: 10000 }, signal)).gaps, [steps(span)]);
+  const gaps = useData((signal) => gapsIn(span, signal), [steps(span)]);
   const rules = useData(async (signal) => (await get("/api/v1/rules", { exclude_alerts: "true" }, signal)).data.groups.flatMap((g) => g.rules), [], 15000);
   const used = useData((signal) => get("/v1/usage", { by: "kind", fields: "cpu_seconds,memory_byte_seconds,disk_read_bytes,disk_written_bytes,energy_joules,energy_error_joules", ...ledger(span) }, signal), [steps(span)]);
   const active = nodes.filter((n) => n.state !== "revoked"), all = { ...m, data: m.data && gaps.data && (rules.data || rules.error) ? checksOf({ nodes: active, gaps: gaps.data, alerts, rules: rules.data || [], m: m.data, recent: m.data.recent }) : null };

@@ -5,7 +5,7 @@ import { ledger, steps, useSpan } from "../span.js";
 import { resources, quote, divisions } from "../series.js";
 import { Starting, isStarting, usePresent } from "../starting.js";
 import { Card, Stat, Shown, Empty, Facts, Kind, Job, Segments, useData, useHere, partsOf } from "../ui.js";
-import { Above, Stacked, Flows, Gaps, Stopped, Blank, stopped, useStacks, gapMarks } from "../parts.js";
+import { Above, Stacked, Flows, Gaps, Stopped, Blank, stopped, useStacks, gapsIn, gapMarks } from "../parts.js";
 import { useChange } from "../changes.js";
 import { Table } from "../table.js";
 import { natural } from "../names.js";
@@ -89,7 +89,7 @@ export function Node({ path, nodes }) {
     const u = await get("/v1/usage", { by: "job,kind", where: "node=" + known.node, limit: 200, fields: jobFields, ...ledger(span) }, signal);
     return withOutside(u, await received({ match, used: u, span }, signal));
   }, [known && known.node, steps(span)]);
-  const gaps = useData(async (signal) => (known ? (await get("/v1/gaps", { node: known.node, ...ledger(span), limit: 10000 }, signal)).gaps : []), [known && known.node, steps(span)]);
+  const gaps = useData(async (signal) => (known ? gapsIn(span, signal, { node: known.node }) : []), [known && known.node, steps(span)]);
   const figures = useData(async (signal) => (known ? Object.fromEntries((await instant(`{__name__=~"${Object.keys(told).join("|")}",${match}}`, undefined, signal)).map((m) => [m.metric.__name__, Number(m.value[1])])) : null), [known && known.node], 60000);
   const marks = useMemo(() => gapMarks(gaps.data), [gaps.data]);
   if (!known) return html`<section class="card"><${Empty} title=${`No node is named "${name}"`}><span>${similar(nodes, name).length > 0 ? html`Did you mean ${similar(nodes, name).map((n, i) => html`${i > 0 && ", "}<a href=${nodeAt(n.name)}>${n.name}</a>`)}?` : "Check the spelling. A machine has a page once its agent has enrolled."}</span><a class="button" href="/nodes">All nodes</a></${Empty}></section>`;

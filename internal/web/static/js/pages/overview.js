@@ -5,7 +5,7 @@ import { ledger, steps, useSpan } from "../span.js";
 import { resources, divisions } from "../series.js";
 import { Starting, isStarting, isNew, usePresent } from "../starting.js";
 import { Card, Stat, Shown, Empty, Figure, Kind, Job, Segments, useData, useHere, partsOf } from "../ui.js";
-import { Above, Enroll, Stacked, Flows, Whole, Stopped, Blank, latest, stopped, useStacks, gapMarks, alertMarks } from "../parts.js";
+import { Above, Enroll, Stacked, Flows, Whole, Stopped, Blank, latest, stopped, useStacks, gapsIn, gapMarks, alertMarks } from "../parts.js";
 import { harmless, reporting } from "../checks.js";
 import { useChange } from "../changes.js";
 import { Brief } from "../firing.js";
@@ -78,7 +78,7 @@ export function Overview({ nodes, alerts }) {
   const compare = query.compare === "1", change = useChange({ span, compare });
   const [of, previous] = useStacks({ by, span, nodes: nodes.length, compare });
   const used = useData((signal) => get("/v1/usage", { by: "kind", fields, ...ledger(span) }, signal), [steps(span), starting]);
-  const gaps = useData(async (signal) => (await get("/v1/gaps", { ...ledger(span), limit: 10000 }, signal)).gaps, [steps(span)]);
+  const gaps = useData((signal) => gapsIn(span, signal), [steps(span)]);
   const dimensions = useData(async (signal) => {
     const list = (await get("/v1/dimensions", {}, signal)).dimensions;
     return ["namespace", "user"].map((name) => list.some((d) => d.dimension === name && d.workloads > 0));
