@@ -126,7 +126,7 @@ func must() []string {
 
 // able lists the requirements that can be met here, in the words of METE_MUST.
 func able() (things []string) {
-	for thing, program := range map[string]string{"chromium": "chromium", "dpkg": "dpkg-deb", "dbus": "dbus-daemon", "qemu": "qemu-system-x86_64", "promtool": "promtool", "prometheus": "prometheus", "gcc": "gcc", "alertmanager": "prometheus-alertmanager"} {
+	for thing, program := range map[string]string{"chromium": "chromium", "dpkg": "dpkg-deb", "dbus": "dbus-daemon", "qemu": "qemu-system-x86_64", "promtool": "promtool", "prometheus": "prometheus", "gcc": "gcc", "alertmanager": "prometheus-alertmanager", "setpriv": "setpriv", "unshare": "unshare"} {
 		if _, err := exec.LookPath(program); err == nil {
 			things = append(things, thing)
 		}
@@ -135,6 +135,9 @@ func able() (things []string) {
 	_, client := os.Stat("/usr/bin/mosquitto_pub")
 	if broker == nil && client == nil {
 		things = append(things, "mosquitto")
+	}
+	if _, err := os.Stat("/dev/ptmx"); err == nil {
+		things = append(things, "pty")
 	}
 	if os.Geteuid() != 0 {
 		return things

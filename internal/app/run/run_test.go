@@ -279,22 +279,23 @@ func TestSignal(t *testing.T) {
 // terminal opens a pair of pseudoterminals.
 func terminal(t *testing.T) (master, slave *os.File) {
 	t.Helper()
+	hosttest.Need(t, "pty")
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	master = os.NewFile(uintptr(fd), "/dev/ptmx")
 	t.Cleanup(func() { _ = master.Close() })
 	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = slave.Close() })
 	return master, slave
@@ -460,9 +461,10 @@ func TestOrdinaryUser(t *testing.T) {
 	self := copyTo(t, os.Args[0], filepath.Join(m.dir, "mete"))
 	c := m.command(append([]string{"--reuid=65534", "--regid=65534", "--clear-groups", self, "run", "-o", "json", "--json", "-", "-q", "--"},
 		"sh", "-c", "i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done; sleep 1; exit 4")...)
+	hosttest.Need(t, "setpriv")
 	setpriv, err := exec.LookPath("setpriv")
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	c.Path, c.Dir = setpriv, "/"
 	r := finish(t, c)
@@ -505,9 +507,10 @@ func TestOrdinaryUser(t *testing.T) {
 // TestNoBPF checks that a denied BPF is reported in one line.
 func TestNoBPF(t *testing.T) {
 	hosttest.Need(t, "root", "bpf")
+	hosttest.Need(t, "setpriv")
 	setpriv, err := exec.LookPath("setpriv")
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	m := program(t)
 	without := func(args ...string) result {
@@ -539,9 +542,10 @@ func TestNoBPF(t *testing.T) {
 // counts them.
 func TestNoCounter(t *testing.T) {
 	hosttest.Need(t, "root", "bpf", "cgroup1", "cgroup2")
+	hosttest.Need(t, "unshare")
 	unshare, err := exec.LookPath("unshare")
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	m := program(t)
 	for what, x := range map[string]struct {
@@ -598,9 +602,10 @@ func TestNoGroups(t *testing.T) {
 		"hidden":    `mount -t tmpfs none /sys`,
 	} {
 		c := m.command("-m", "sh", "-c", script+`; "$0" run -o csv -- true 2>&1 | wc -l; exec "$0" run -o json -- sh -c 'exit 6'`, os.Args[0])
+		hosttest.Need(t, "unshare")
 		unshare, err := exec.LookPath("unshare")
 		if err != nil {
-			t.Skip(err)
+			t.Fatal(err)
 		}
 		c.Path = unshare
 		r := finish(t, c)

@@ -245,16 +245,7 @@ func TestHostileFolder(t *testing.T) {
 // TestTrouble checks that a full disk or a missing directory only delays shares, and is logged once
 // at its beginning and once at its end.
 func TestTrouble(t *testing.T) {
-	hosttest.Need(t, "root")
-	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=128k,nr_inodes=64"); err != nil {
-		t.Skip("no tmpfs can be mounted: ", err)
-	}
-	defer func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	}()
+	dir := hosttest.SmallDisk(t, "size=128k,nr_inodes=64")
 	r, log := start(t, publish.Config{Dir: dir})
 	r.Publish([]attribute.Guest{given(1, "a", 1)})
 	testkit.Eventually(t, "there is a share", func() bool { return exists(dir, "a/mete.json") })

@@ -374,7 +374,6 @@ func TestWaitAllSignal(t *testing.T) {
 						return
 					}
 				}
-				time.Sleep(time.Millisecond)
 			}
 		})
 	})

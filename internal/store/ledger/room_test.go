@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 
 	"mete.dev/mete/internal/model/fault"
@@ -15,16 +14,7 @@ import (
 // TestOpenOnFullDisk checks the hint when the ledger is opened on a full file system, and that it
 // opens after space is freed.
 func TestOpenOnFullDisk(t *testing.T) {
-	hosttest.Need(t, "root")
-	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	})
+	dir := hosttest.SmallDisk(t, "size=4m")
 	open := func() error {
 		l, err := Open(t.Context(), filepath.Join(dir, "ledger.db"), Default(), slog.New(slog.DiscardHandler))
 		if err != nil {
@@ -36,16 +26,7 @@ func TestOpenOnFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	filler := filepath.Join(dir, "filler")
-	f, err := os.Create(filler)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for err == nil {
-		_, err = f.Write(make([]byte, 4096))
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	hosttest.FillDisk(t, filler)
 	if err := open(); !errors.Is(err, fault.ErrUnavailable) || fault.Hint(err) != "free space on the file system of the ledger" {
 		t.Errorf("opened on a full disk: %v, hint %q", err, fault.Hint(err))
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
@@ -23,16 +22,7 @@ import (
 // fails, that finished chunks are still written, which would end the process otherwise, that what was refused is
 // reported, and that samples are taken again when there is space.
 func TestFullDisk(t *testing.T) {
-	hosttest.Need(t, "root")
-	disk := t.TempDir()
-	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=24m"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(disk, syscall.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	disk := hosttest.SmallDisk(t, "size=24m")
 	playNow(t, func(c *scene) {
 		c.close()
 		c.cfg.Dir, c.cfg.Reserve = filepath.Join(disk, "metrics"), 1<<20
@@ -54,20 +44,7 @@ func TestFullDisk(t *testing.T) {
 		}
 
 		filler := filepath.Join(disk, "filler")
-		fill := func() {
-			t.Helper()
-			f, err := os.OpenFile(filler, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for err == nil {
-				_, err = f.Write(make([]byte, 4096))
-			}
-			if err := f.Close(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		fill()
+		hosttest.FillDisk(t, filler)
 		w := window(minute)
 		if span, err := c.try(w); !errors.Is(err, fault.ErrUnavailable) || span.To.Sub(span.From).Seconds() != 60 {
 			t.Fatalf("on a full disk: %v, %v", span, err)
@@ -80,7 +57,7 @@ func TestFullDisk(t *testing.T) {
 		if err := errors.Join(appendOne(c.s.Records(), c.at(7900)), c.s.State().Put(t.Context(), c.at(7900), []Sample{{Name: "mete_test"}})); err != nil {
 			t.Errorf("records and states on a full disk: %v", err)
 		}
-		fill()
+		hosttest.FillDisk(t, filler)
 		if err := c.s.State().Put(t.Context(), c.at(7910), []Sample{{Name: "mete_test"}}); !errors.Is(err, fault.ErrUnavailable) {
 			t.Errorf("a state with the last space gone: %v", err)
 		}

@@ -46,6 +46,9 @@ var needs = map[string]func() error{
 	"mosquitto":    func() error { return errors.Join(exists("/usr/sbin/mosquitto"), exists("/usr/bin/mosquitto_pub")) },
 	"qemu":         func() error { _, err := exec.LookPath("qemu-system-x86_64"); return err },
 	"kvm":          kvm,
+	"pty":          func() error { return errors.Join(exists("/dev/ptmx"), exists("/dev/pts")) },
+	"setpriv":      func() error { _, err := exec.LookPath("setpriv"); return err },
+	"unshare":      func() error { _, err := exec.LookPath("unshare"); return err },
 	"alertmanager": func() error { _, err := exec.LookPath("prometheus-alertmanager"); return err },
 }
 
@@ -54,7 +57,7 @@ var needs = map[string]func() error{
 // created; cgroup1 with cpuacct), memcg1 and memcg2 (the same with the memory controller),
 // unified (cgroup v2 alone, whose top groups have the controllers cpu, io, memory and pids), psi, rapl, loop, netns, chromium, dpkg, dbus, systemd, procfs,
 // schedstat, promtool, gcc, vsock (AF_VSOCK to this machine itself), postgres, prometheus, alertmanager, mosquitto (the
-// broker and its clients), qemu (for x86-64), kvm (this user can open it). If METE_MUST, a
+// broker and its clients), qemu (for x86-64), kvm (this user can open it), pty (pseudoterminals), setpriv, unshare. If METE_MUST, a
 // comma-separated list, contains the requirement, Need fails the test instead: so the gate
 // knows that nothing was skipped.
 func Need(t testing.TB, things ...string) {
