@@ -62,7 +62,7 @@ system_usec 0
 
 // A fakeMachine is a machine of files, whose groups the test creates, uses and removes.
 type fakeMachine struct {
-	t      *rapid.T
+	t      rapid.TB
 	h      *hostfs.FS
 	v2     bool
 	table  *cgroup.Table
@@ -149,8 +149,7 @@ func (f *fakeMachine) use(g *fakeGroup, us int64) {
 }
 
 // live changes the machine at random.
-func (f *fakeMachine) live() {
-	t := f.t
+func (f *fakeMachine) live(t *rapid.T) {
 	f.now += 1e9
 	for range rapid.IntRange(0, 5).Draw(t, "deeds") {
 		var g *fakeGroup
@@ -191,6 +190,11 @@ func (f *fakeMachine) live() {
 		g.steady = g.steady && !g.garbage
 	}
 	f.use(nil, rapid.Int64Range(0, 1000).Draw(t, "outside"))
+	f.writeAll()
+}
+
+// writeAll writes the counters of all groups.
+func (f *fakeMachine) writeAll() {
 	for _, g := range f.groups {
 		f.write(g)
 	}
@@ -228,7 +232,7 @@ func testFilesBookAll(t *testing.T, r *rapid.T) {
 	capture := map[bool]string{false: fakeV1, true: fakeV2}[v2]
 	f := &fakeMachine{t: r, h: hosttest.Unpack(t, []byte(capture)), v2: v2, now: 1e9, booked: map[string]int64{}, books: attribute.New("node")}
 	for range rapid.IntRange(0, 6).Draw(r, "groups") {
-		f.live()
+		f.live(r)
 	}
 	for _, g := range f.groups {
 		g.garbage, g.steady, g.since = false, true, g.cpu
@@ -246,7 +250,7 @@ func testFilesBookAll(t *testing.T, r *rapid.T) {
 	clear(f.booked)
 	for range rapid.IntRange(1, 12).Draw(r, "ticks") {
 		before := f.top
-		f.live()
+		f.live(r)
 		b := f.tick()
 		if got, want := b.Workloads[0]+b.System[0], (f.top-before)*1000; !v2 && got != want {
 			r.Fatalf("booked %d ns in a tick, the machine's counter gained %d", got, want)
@@ -261,6 +265,40 @@ func testFilesBookAll(t *testing.T, r *rapid.T) {
 		}
 		if want := (g.cpu - g.since) * 1000; g.steady && got != want {
 			r.Errorf("%s and below: booked %d ns, its counter gained %d", g.path, got, want)
+		}
+	}
+}
+
+// The directory event of a group whose parent was replaced meanwhile, with a group of the same
+// name below it: the new group belongs to the new parent. Below the old one its use would count
+// twice.
+func TestFilesReplacedParent(t *testing.T) {
+	f := &fakeMachine{t: t, h: hosttest.Unpack(t, []byte(fakeV1)), now: 1e9, booked: map[string]int64{}, books: attribute.New("node")}
+	f.mkdir(nil, "/a")
+	var err error
+	f.table, err = cgroup.OpenFiles(f.h, cgroup.Config{Node: "node", Boot: "boot", Every: 3, Files: 20}, slog.New(slog.DiscardHandler))
+	f.must(err)
+	defer func() { f.must(f.table.Close()) }()
+	f.tick()
+	f.mkdir(f.groups[0], "/b")
+	f.rmdir(f.groups[1])
+	f.rmdir(f.groups[0])
+	f.mkdir(nil, "/a")
+	f.mkdir(f.groups[0], "/b")
+	for range 2 {
+		clear(f.booked)
+		f.now += 1e9
+		before := f.top
+		f.use(f.groups[1], 138)
+		f.use(f.groups[0], 2)
+		f.use(nil, 1)
+		f.writeAll()
+		b := f.tick()
+		if got, want := b.Workloads[0]+b.System[0], (f.top-before)*1000; got != want {
+			t.Errorf("booked %d ns in a tick, the machine's counter gained %d", got, want)
+		}
+		if a, b := f.booked["/a"], f.booked["/a/b"]; a != 2000 || b != 138_000 {
+			t.Errorf("booked %d ns to /a and %d to /a/b, want 2000 and 138000", a, b)
 		}
 	}
 }

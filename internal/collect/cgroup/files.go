@@ -130,6 +130,9 @@ func (f *files) applyChange(t *Table, tr *tree, path string, what change) error 
 	if err != nil && f.host.Live() {
 		return nil // removed again: its use is in its parent
 	}
+	if t.isParentReplaced(tr, path) {
+		return nil // of the previous life of the parent, whose end is a later event
+	}
 	t.addGroup(tr, path, id)
 	f.watch(t, tr, path)
 	return t.scan(tr, path) // groups created in it before the watch

@@ -143,6 +143,9 @@ func (t *Table) scan(tr *tree, at string) error {
 		if err != nil && t.host.Live() {
 			continue // it was just removed
 		}
+		if n := tr.byPath[p]; (n == nil || n.id[tr.index] != id) && t.isParentReplaced(tr, p) {
+			return nil // a later event or search finds the new life with its groups
+		}
 		t.addGroup(tr, p, id)
 		if w, ok := t.reader.(watcher); ok {
 			w.watch(t, tr, p)
@@ -152,6 +155,19 @@ func (t *Table) scan(tr *tree, at string) error {
 		}
 	}
 	return nil
+}
+
+// isParentReplaced reports whether another life has the path of the known parent of the group
+// at p. A group that was read at p belongs to that life: below the known one its use would
+// count twice.
+func (t *Table) isParentReplaced(tr *tree, p string) bool {
+	at := path.Dir(p)
+	n := tr.byPath[at]
+	if n == nil || n == t.root || n.id[tr.index] >= fakeID {
+		return false
+	}
+	id, err := t.host.ID(tr.dir(at))
+	return err != nil || id != n.id[tr.index]
 }
 
 // A watcher is notified of each directory that is found or gone.

@@ -3,7 +3,6 @@ package ledgertest
 import (
 	"flag"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -69,24 +68,14 @@ func checks(t *testing.T, dsn string) {
 }
 
 // Checks sets the number of rounds of a property until the test ends, unless -rapid.checks
-// or a parent test sets it. Outside of the stages each run draws the same, so that no verdict depends
-// on luck; -rapid.seed draws others.
+// or a parent test sets it.
 func Checks(t *testing.T, n int) {
 	t.Helper()
-	set(t, "rapid.checks", strconv.Itoa(n))
-	if os.Getenv("METE_STAGE") == "" {
-		set(t, "rapid.seed", "1")
-	}
-}
-
-// set sets a flag until the test ends, unless it is set.
-func set(t *testing.T, name, value string) {
-	t.Helper()
-	f := flag.Lookup(name)
+	f := flag.Lookup("rapid.checks")
 	if f.Value.String() != f.DefValue {
 		return
 	}
-	if err := f.Value.Set(value); err != nil {
+	if err := f.Value.Set(strconv.Itoa(n)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
