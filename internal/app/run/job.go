@@ -120,14 +120,15 @@ func (j *job) run(c launch.Command) (launch.Exit, error) {
 	return j.watch(tree, nil, c, counter, signals)
 }
 
-// group creates the job's groups: where systemd manages cgroup v2, in a delegated scope.
+// group creates the job's groups: where systemd manages cgroup v2, in a delegated scope, unless
+// this process is within another job, whose groups count this one too.
 func (j *job) group() (*launch.Group, error) {
 	ys, err := j.h.Hierarchies()
 	if err != nil {
 		return nil, err
 	}
-	if scope.IsUseful(j.h, ys) {
-		// Version 2 is first.
+	// Version 2 is first.
+	if scope.IsUseful(j.h, ys) && !launch.InJob(ys[0].Self) {
 		if group, err := scope.Enter(context.Background(), j.h, ys[0], j.report.ID); err != nil {
 			j.addNotes(fmt.Sprintf("no systemd scope for the job: %v", err))
 		} else {

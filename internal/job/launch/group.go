@@ -41,6 +41,7 @@ type part struct {
 	y       hostfs.Hierarchy
 	parent  string // directory of the parent group
 	dir     string // directory of the group
+	entry   string // directory of the group that the command starts in: dir, or its leaf
 	lock    int    // descriptor that is locked while this process lives, or -1
 	sources []source
 }
@@ -105,8 +106,34 @@ func (g *Group) add(y hostfs.Hierarchy) error {
 		return err
 	}
 	p.lock = lockShared(g.h, p.dir)
+	p.entry = p.dir
+	if y.V2 {
+		g.addLeaf(p)
+	}
 	g.parts = append(g.parts, p)
 	return nil
+}
+
+// leaf is the group in a job's v2 group that the command starts in.
+const leaf = "job"
+
+// addLeaf creates a leaf in the job's v2 group for the command, and gives the controllers to the
+// children of the job's group: a mete run within the job then creates a group beside the leaf,
+// which has the controllers and counts for both jobs. Without controllers the job needs no leaf.
+func (g *Group) addLeaf(p *part) {
+	dir := p.dir + "/" + leaf
+	if err := g.h.Mkdir(dir); err != nil {
+		return
+	}
+	for _, c := range neededControllers {
+		// One at a time: a refused controller affects only its own figures.
+		_ = g.h.WriteFile(p.dir+"/cgroup.subtree_control", []byte("+"+c))
+	}
+	if hasController(g.h, p.dir) {
+		p.entry = dir
+		return
+	}
+	_ = g.h.Rmdir(dir) // else it is removed with the job's group
 }
 
 func isWritable(h *hostfs.FS, file string) bool {

@@ -238,8 +238,12 @@ func TestGroup(t *testing.T) {
 				t.Fatalf("exit %d: %s", e.Code(), read(t, out))
 			}
 			base := filepath.Base(g.Path())
-			in, wanted := strings.Count(read(t, out), "/"+base+"\n"), 0
-			g.EachGroup(func(uint32, string) { wanted++ })
+			in, wanted := strings.Count(strings.ReplaceAll(read(t, out), "/job\n", "\n"), "/"+base+"\n"), 0
+			g.EachGroup(func(_ uint32, dir string) {
+				if filepath.Base(dir) == base {
+					wanted++
+				}
+			})
 			if in != wanted || in == 0 {
 				t.Errorf("in %d groups of %s, want %d:\n%s", in, base, wanted, read(t, out))
 			}
@@ -724,4 +728,97 @@ func TestWaitGone(t *testing.T) {
 		t.Errorf("this process is gone after %v", d)
 	}
 	launch.WaitGone([]launch.Member{{PID: 1 << 22}}, 1000*time.Hour) // it does not exist
+}
+
+// nestedEnv names the role of this program in TestUnifiedNested.
+const nestedEnv = "METE_TEST_NESTED"
+
+// TestUnifiedNested checks that a job within a job has its own figures, that the outer job's figures
+// have them too, and that no group is left.
+func TestUnifiedNested(t *testing.T) {
+	switch os.Getenv(nestedEnv) {
+	case "inner":
+		for end := processCPU(t) + 300e6; processCPU(t) < end; {
+		}
+		return
+	case "outer":
+		h, g := open(t, launch.Limits{Memory: 256 << 20}, nil)
+		m, e := run(t, h, g, nested("inner", 1, 2), launch.Watch{})
+		if e.Code() != 0 {
+			t.Fatalf("inner job: exit %d", e.Code())
+		}
+		fmt.Printf("inner job: %s %d %d\n", g.Path(), m.Final.Value[usage.CPU], m.Final.Value[usage.MemoryPeak])
+		if exact := usage.SetOf(usage.CPU, usage.MemoryPeak, usage.PIDsPeak); m.Final.Has&exact != exact || m.Final.Apportioned&exact != 0 {
+			t.Errorf("inner job: figures %v, apportioned %v", m.Final.Has, m.Final.Apportioned)
+		}
+		return
+	}
+	hosttest.Need(t, "root", "unified")
+	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := out.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	h, g := open(t, launch.Limits{}, nil)
+	dir, _ := g.DirV2()
+	m, e := run(t, h, g, nested("outer", out.Fd(), out.Fd()), launch.Watch{})
+	if e.Code() != 0 {
+		t.Fatalf("outer job: exit %d:\n%s", e.Code(), read(t, out))
+	}
+	var inner string
+	var cpu, peak int64
+	_, rest, _ := strings.Cut(read(t, out), "inner job: ")
+	if n, err := fmt.Sscan(rest, &inner, &cpu, &peak); n != 3 || err != nil {
+		t.Fatalf("%v:\n%s", err, read(t, out))
+	}
+	if filepath.Dir(inner) != g.Path() {
+		t.Errorf("the inner job's group is %s, want one in %s", inner, g.Path())
+	}
+	if v := m.Final.Value[usage.CPU]; cpu < 300e6 || v < cpu {
+		t.Errorf("CPU %d ns of the outer job, %d ns of the inner one", v, cpu)
+	}
+	if v := m.Final.Value[usage.MemoryPeak]; peak == 0 || v < peak {
+		t.Errorf("memory peak %d B of the outer job, %d B of the inner one", v, peak)
+	}
+	if !g.Remove() {
+		t.Error("groups are left")
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s: %v", dir, err)
+	}
+}
+
+// nested returns this program in a role of TestUnifiedNested as a command.
+func nested(role string, stdout, stderr uintptr) launch.Command {
+	// Of two variables with a name the first counts.
+	return launch.Command{
+		Path: os.Args[0], Args: []string{os.Args[0], "-test.run=^TestUnifiedNested$"}, Env: append([]string{nestedEnv + "=" + role}, os.Environ()...),
+		Files: []uintptr{0, stdout, stderr},
+	}
+}
+
+// processCPU returns the CPU time of this process in ns.
+func processCPU(t *testing.T) int64 {
+	t.Helper()
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &ts); err != nil {
+		t.Fatal(err)
+	}
+	return ts.Nano()
+}
+
+func TestInJob(t *testing.T) {
+	id := launch.Prefix + report.NewID(1, [10]byte{})
+	for group, want := range map[string]bool{
+		"/": false, "/a/" + id: true, "/a/" + id + "/job": true, "/a/" + id + "/job/x.scope": true,
+		"/a/" + launch.Prefix + "x": false, "/a/x" + id: false, "/mete-" + report.NewID(1, [10]byte{}) + ".scope/meter": false,
+	} {
+		if got := launch.InJob(group); got != want {
+			t.Errorf("InJob(%s) = %t, want %t", group, got, want)
+		}
+	}
 }

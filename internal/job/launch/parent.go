@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/job/report"
 	"mete.dev/mete/internal/model/fault"
 )
 
@@ -28,6 +29,9 @@ func isUseful(y hostfs.Hierarchy) bool {
 // that the parent gives to the caller's group. It is used if the parent is delegated to the caller,
 // is not managed by systemd (which has scopes for this), and the caller's group sets no limit that
 // a sibling would escape.
+//
+// A caller within a job stays within it: the job's processes are in a leaf of its group, see
+// [Group.addLeaf], and a sibling of the leaf counts for the job too.
 func parentDir(h *hostfs.FS, y hostfs.Hierarchy) (string, error) {
 	if y.Self == "" {
 		return "", fmt.Errorf("%s: own group unknown: %w", y.Mount, fault.ErrUnsupported)
@@ -39,7 +43,7 @@ func parentDir(h *hostfs.FS, y hostfs.Hierarchy) (string, error) {
 	if y.ReadOnly {
 		return "", fmt.Errorf("%s: mounted read-only: %w", y.Mount, fault.ErrDenied)
 	}
-	if !y.V2 || own == y.Mount || hasController(h, own) || isSystemdManaged(h) {
+	if !y.V2 || own == y.Mount || hasController(h, own) || isJob(path.Base(own)) || isSystemdManaged(h) && !InJob(y.Self) {
 		return own, nil
 	}
 	parent := path.Dir(own)
@@ -47,6 +51,15 @@ func parentDir(h *hostfs.FS, y hostfs.Hierarchy) (string, error) {
 		return parent, nil
 	}
 	return own, nil
+}
+
+// InJob reports whether a group is one of a job, or within one.
+func InJob(group string) bool { return slices.ContainsFunc(strings.Split(group, "/"), isJob) }
+
+// isJob reports whether a group with the name is one of a job.
+func isJob(name string) bool {
+	id, ok := strings.CutPrefix(name, Prefix)
+	return ok && report.ValidID(id)
 }
 
 // hasController reports whether children of the v2 group have a controller.

@@ -70,8 +70,7 @@ func (g *Group) sweep(dir string) {
 		return
 	}
 	for _, e := range es {
-		id, ok := strings.CutPrefix(e.Name(), Prefix)
-		if !ok || !report.ValidID(id) || time.Since(report.Time(id)) < lockGrace {
+		if !isJob(e.Name()) || time.Since(report.Time(strings.TrimPrefix(e.Name(), Prefix))) < lockGrace {
 			continue
 		}
 		old := path.Join(dir, e.Name())

@@ -75,7 +75,7 @@ func (g *Group) openEntries() (d *openGroups, err error) {
 	for _, p := range slices.Clone(g.parts) {
 		name, flags := p.dir+"/tasks", unix.O_WRONLY
 		if p.y.V2 {
-			name, flags = p.dir, unix.O_RDONLY|unix.O_DIRECTORY
+			name, flags = p.entry, unix.O_RDONLY|unix.O_DIRECTORY
 		}
 		fd, err := unix.Open(g.h.Path(name), flags|unix.O_CLOEXEC, 0)
 		switch {
@@ -146,9 +146,9 @@ func (g *Group) start(d *openGroups, c Command) (*Process, error) {
 	p, err := c.exec(g.h, d.v2)
 	if err != nil && d.v2 >= 0 && isGroupRefusal(err) {
 		v2 := g.parts[slices.IndexFunc(g.parts, func(p *part) bool { return p.y.V2 })]
-		err = g.dropPart(v2, fmt.Errorf("%s: clone3: %w", v2.dir, err))
+		err = g.dropPart(v2, fmt.Errorf("%s: clone3: %w", v2.entry, err))
 		if err == nil && !g.hasCPUTime() {
-			err = fmt.Errorf("clone3 into %s: %w", v2.dir, fault.ErrUnsupported)
+			err = fmt.Errorf("clone3 into %s: %w", v2.entry, fault.ErrUnsupported)
 		}
 		if err != nil {
 			return nil, err

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -205,6 +206,33 @@ systemctl enable --now mete-agent`)
 			t.Errorf("work.service used %v by the ledger, %v by systemd", have, want)
 		}
 		t.Logf("work.service: %v by the ledger, %v by systemd", have, want)
+	})
+
+	t.Run("job in a job", func(t *testing.T) {
+		g := &guest{t, g.m}
+		g.sh(`systemd-run --wait --unit=jobs --setenv=METE_STATE=/root/state mete run --json /root/outer.json -- \
+			mete run --json /root/inner.json -- sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'`)
+		var inner, outer struct {
+			Group string   `json:"group"`
+			Notes []string `json:"notes"`
+			CPU   float64  `json:"cpu_seconds"`
+			Peak  int64    `json:"memory_peak_bytes"`
+		}
+		for file, v := range map[string]any{"inner": &inner, "outer": &outer} {
+			if err := json.Unmarshal([]byte(g.sh("cat /root/"+file+".json")), v); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if path.Dir(inner.Group) != outer.Group || !strings.Contains(outer.Group, ".scope/") {
+			t.Errorf("groups %s and %s; want the inner one in the outer one, in a scope", inner.Group, outer.Group)
+		}
+		if inner.CPU <= 0 || outer.CPU < inner.CPU || inner.Peak <= 0 || outer.Peak < inner.Peak {
+			t.Errorf("inner job: %.3f s, at most %d B; outer job: %.3f s, at most %d B", inner.CPU, inner.Peak, outer.CPU, outer.Peak)
+		}
+		t.Logf("inner %+v, outer %+v", inner, outer)
+		if out := g.sh("systemctl list-units --all --no-legend 'mete-*.scope'; find /sys/fs/cgroup -name 'mete-run-*'"); out != "" {
+			t.Errorf("left after the jobs:\n%s", out)
+		}
 	})
 
 	t.Run("backup", func(t *testing.T) {

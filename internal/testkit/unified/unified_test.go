@@ -24,6 +24,7 @@ var programs = []struct{ pkg, tests string }{
 	{"collect/cgroup", "^Test(Unified|Lives|TicksNotBooked|Folding|OwnerOfContainer)"},
 	{"collect/sources", "^TestUnified"},
 	{"host/vsock", "^Test(Listen|Conn)"},
+	{"job/launch", "^TestUnified"},
 }
 
 const (
