@@ -6,9 +6,9 @@
 // in /proc/net/unix; the kernel knows its owner; and it ends with its process.
 //
 // Any user can listen at any such name. So a claim counts only if its holder is root, the
-// user of this process, or an ancestor of this process; otherwise any user could prevent
-// the machine from being measured. If another user holds the name of a claim, the claim is
-// made under a random name.
+// user of this process or of the machine's agent, or an ancestor of this process; otherwise
+// any user could prevent the machine from being measured. If another user holds the name of
+// a claim, the claim is made under a random name.
 package exclusive
 
 import (
@@ -28,6 +28,7 @@ import (
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/host/procfmt"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/x/trusted"
 )
 
 // A Holder is the process that holds a claim.
@@ -58,7 +59,7 @@ func (h Holder) isTrusted(s Scope, ancestors []int) bool {
 	switch {
 	case !h.known:
 		return false
-	case h.UID == 0 || int(h.UID) == os.Geteuid():
+	case h.UID == 0 || int(h.UID) == os.Geteuid() || trusted.IsAgentUser(h.UID):
 		return true
 	case h.UID == overflowUser && s != Machine && !hasAllUsers():
 		// The machine's root appears as this user in a user namespace. A job prefers to
@@ -245,9 +246,9 @@ const (
 	maxIgnored = 16
 )
 
-// answerLimit is how long to wait for a connection to a holder: the kernel connects at once
-// unless very many processes connect to a stopped one.
-const answerLimit = 100 * time.Millisecond
+// queueRetries is how often to try again, a millisecond apart, to connect to a holder whose
+// queue is full because very many processes connect to it.
+const queueRetries = 100
 
 // socketUsers returns the users who created the sockets of a ledger's claims, by name; nil
 // if the kernel does not report them.
@@ -282,13 +283,14 @@ func holder(text string, s Scope, users map[string]uint32) (Holder, error) {
 	return h, err
 }
 
-// peerCredentials connects to a claim and returns the process that listens there.
+// peerCredentials connects to a claim and returns the process that listens there. A connection
+// to a unix socket succeeds or fails at once: it needs no time limit, which a process that does
+// not run for a moment could exceed.
 func peerCredentials(text string) (*unix.Ucred, error) {
-	conn, err := net.DialTimeout("unix", "@"+text, answerLimit)
-	// Others may have filled its queue.
-	for end := time.Now().Add(answerLimit); errors.Is(err, syscall.EAGAIN) && time.Now().Before(end); {
+	conn, err := net.Dial("unix", "@"+text)
+	for try := 0; errors.Is(err, syscall.EAGAIN) && try < queueRetries; try++ {
 		time.Sleep(time.Millisecond)
-		conn, err = net.DialTimeout("unix", "@"+text, answerLimit)
+		conn, err = net.Dial("unix", "@"+text)
 	}
 	if err != nil {
 		return nil, err

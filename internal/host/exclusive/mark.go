@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"mete.dev/mete/internal/x/trusted"
 )
 
 // Mark notes in a directory that an agent measures this machine for a ledger. The note remains
@@ -38,7 +40,7 @@ func MarkAll(ledger, state, socket string) error {
 }
 
 // Marked returns the note in dir that an agent has measured this machine for a ledger. A note
-// counts only if root or this user owns it.
+// counts only if root, this user or the user of the machine's agent owns it.
 func Marked(dir, ledger string) (file string, ok bool) {
 	file = mark(dir, ledger)
 	info, err := os.Lstat(file)
@@ -46,7 +48,7 @@ func Marked(dir, ledger string) (file string, ok bool) {
 		return file, false
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
-	return file, ok && (st.Uid == 0 || int(st.Uid) == os.Geteuid())
+	return file, ok && (st.Uid == 0 || int(st.Uid) == os.Geteuid() || trusted.IsAgentUser(st.Uid))
 }
 
 func mark(dir, ledger string) string { return filepath.Join(dir, "ledger-"+ledger) }

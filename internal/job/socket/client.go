@@ -10,11 +10,13 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/x/httpx"
+	"mete.dev/mete/internal/x/trusted"
 )
 
 const (
@@ -39,7 +41,8 @@ type Client struct {
 }
 
 // Dial returns a client of the agent that listens at path. The error is fault.ErrUnavailable if
-// none listens there, and fault.ErrDenied if the listener is neither root nor this user.
+// none listens there, and fault.ErrDenied if the listener is neither root nor this user, nor the user
+// to whom root gave the socket's directory.
 func Dial(path string) (*Client, error) {
 	c := &Client{path: path, timeout: callTimeout, pause: callPause, jobs: map[string]Job{}, selfAccess: map[string]SelfAccess{}}
 	c.http = &http.Client{
@@ -61,7 +64,8 @@ func Dial(path string) (*Client, error) {
 	return c, nil
 }
 
-// connect connects to an agent that this process can trust: one of root or of this user.
+// connect connects to an agent that this process can trust: one of root, of this user, or of the user
+// to whom root gave the socket's directory, as the agent's unit does.
 func connect(ctx context.Context, path string) (net.Conn, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", path)
@@ -72,8 +76,8 @@ func connect(ctx context.Context, path string) (net.Conn, error) {
 		return nil, fmt.Errorf("%w: %w", err, fault.ErrUnavailable)
 	}
 	p, err := peerOfConn(c.(*net.UnixConn))
-	if err == nil && p.UID != 0 && int(p.UID) != os.Geteuid() {
-		err = fmt.Errorf("%s: user %d listens there, neither root nor this user: %w", path, p.UID, fault.ErrDenied)
+	if err == nil && p.UID != 0 && int(p.UID) != os.Geteuid() && !trusted.IsGivenTo(filepath.Dir(path), p.UID) {
+		err = fmt.Errorf("%s: user %d listens there, neither root nor this user, and root did not give the directory to that user: %w", path, p.UID, fault.ErrDenied)
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Close())

@@ -25,6 +25,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/x/statedir"
+	"mete.dev/mete/internal/x/trusted"
 )
 
 // A Job is a job of mete run as it begins.
@@ -97,7 +98,7 @@ type Hooks interface {
 	Status() any
 }
 
-const systemSocket = "/run/mete/agent.sock"
+const systemSocket = trusted.AgentDir + "/agent.sock"
 
 // Path returns the path at which an agent of this user listens: $METE_SOCKET, else
 // /run/mete/agent.sock for root, else mete/agent.sock in $XDG_RUNTIME_DIR. It is "" for a user

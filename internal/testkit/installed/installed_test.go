@@ -210,8 +210,8 @@ systemctl enable --now mete-agent`)
 
 	t.Run("job in a job", func(t *testing.T) {
 		g := &guest{t, g.m}
-		g.sh(`systemd-run --wait --unit=jobs --setenv=METE_STATE=/root/state mete run --json /root/outer.json -- \
-			mete run --json /root/inner.json -- sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'`)
+		g.sh(`systemd-run --wait --unit=jobs --setenv=METE_STATE=/root/state mete run --name outer --json /root/outer.json -- \
+			mete run --name inner --json /root/inner.json -- sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'`)
 		var inner, outer struct {
 			Group string   `json:"group"`
 			Notes []string `json:"notes"`
@@ -230,6 +230,16 @@ systemctl enable --now mete-agent`)
 			t.Errorf("inner job: %.3f s, at most %d B; outer job: %.3f s, at most %d B", inner.CPU, inner.Peak, outer.CPU, outer.Peak)
 		}
 		t.Logf("inner %+v, outer %+v", inner, outer)
+		// Both registered with the agent, whose user is not theirs.
+		if notes := strings.Join(append(inner.Notes, outer.Notes...), "\n"); strings.Contains(notes, "register") {
+			t.Errorf("notes:\n%s", notes)
+		}
+		for _, name := range []string{"inner", "outer"} {
+			testkit.Eventually(t, "the run of "+name+" is in the ledger with its name", func() bool {
+				out, code := g.try("METE_TOKEN=" + token + " mete runs " + name + " --server https://localhost:9797 -o json")
+				return code == 0 && strings.Contains(out, `"`+name+`"`)
+			})
+		}
 		if out := g.sh("systemctl list-units --all --no-legend 'mete-*.scope'; find /sys/fs/cgroup -name 'mete-run-*'"); out != "" {
 			t.Errorf("left after the jobs:\n%s", out)
 		}
