@@ -3,6 +3,8 @@ package cgroup_test
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -226,6 +228,12 @@ func openFixture(t *testing.T, reader string, cfg cgroup.Config, kernel bpf.Conf
 	} else {
 		hosttest.Need(t, "bpf")
 		kernel.Parts = bpf.Walks | bpf.Events | bpf.Forks | bpf.Disk
+		if kernel.Ring == bpf.Default().Ring {
+			kernel.Ring = 16 << 20 // other tests may make many groups between two ticks
+		}
+		if kernel.Hierarchies, err = cgroup.FollowedByBPF(h); err != nil {
+			t.Fatal(err)
+		}
 		k, kerr := bpf.Open(kernel)
 		if kerr != nil {
 			t.Fatal(kerr)
@@ -403,6 +411,13 @@ func top(t *testing.T) string {
 		mkdir(t, m+p)
 	}
 	return p
+}
+
+// containerID returns an id that no container of another test or process on this machine has: one
+// container in two groups is one workload.
+func containerID(t *testing.T) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %d", t.Name(), os.Getpid()))
+	return hex.EncodeToString(sum[:])
 }
 
 func mkdir(t *testing.T, dirs ...string) {

@@ -2,12 +2,14 @@ package cgroup
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/host/procfmt"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/testkit/hosttest"
 )
 
 // Each role uses the hierarchy that has the controller, and for values in every group of
@@ -47,6 +49,30 @@ func TestChooseHierarchies(t *testing.T) {
 	}
 	if _, err := chooseHierarchies([]hostfs.Hierarchy{v1("m", "memory")}); !errors.Is(err, fault.ErrUnsupported) || fault.Hint(err) == "" {
 		t.Errorf("without any CPU counter: %v, want ErrUnsupported with a hint", err)
+	}
+}
+
+// The BPF reader needs the events of the hierarchies that count what it reads, and of no others.
+func TestFollowedByBPF(t *testing.T) {
+	hosttest.Need(t, "cgroup1")
+	h, err := hostfs.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = h.Close() }()
+	ys, err := h.Hierarchies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, err := FollowedByBPF(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, y := range ys {
+		want := y.Has("cpuacct") || y.Has("memory") || y.Has("pids") || y.Has("blkio")
+		if !y.V2 && slices.Contains(ids, y.ID) != want {
+			t.Errorf("followed: %v; hierarchy %d with %v should be: %t", ids, y.ID, y.Controllers, want)
+		}
 	}
 }
 

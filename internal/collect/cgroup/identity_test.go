@@ -3,7 +3,6 @@ package cgroup_test
 import (
 	"os"
 	"os/exec"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -17,7 +16,7 @@ import (
 func TestDelegated(t *testing.T) {
 	hosttest.Need(t, "root")
 	const user, job = 65534, "01k5x3v7qz8r9s0t1v2w3x4y5z"
-	box := "docker-" + strings.Repeat("0123456789abcdef", 4) + ".scope"
+	box := "docker-" + containerID(t) + ".scope"
 	pod := "kubepods-pod0123abcd_0123_0123_0123_0123456789ab.slice"
 	both(t, func(t *testing.T, open func(cgroup.Config) *fixture) {
 		p := top(t)
@@ -70,7 +69,7 @@ func TestDelegated(t *testing.T) {
 // delegate it in a user namespace, keeps its key: root gave it its name.
 func TestOwnerOfContainer(t *testing.T) {
 	hosttest.Need(t, "root")
-	box := strings.Repeat("0123456789abcdef", 4)
+	box := containerID(t)
 	both(t, func(t *testing.T, open func(cgroup.Config) *fixture) {
 		p := top(t)
 		mkdir(t, in(p+"/docker")...)

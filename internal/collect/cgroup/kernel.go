@@ -31,8 +31,29 @@ type kernel struct {
 	searchedAt   int // tick of the latest search
 }
 
-// OpenBPF returns a table with the BPF reader. The caller still owns the kernel and closes
-// it after the table.
+// FollowedByBPF returns the numbers of the hierarchies that a table with the BPF reader
+// follows, chosen when it is opened: it does not use the events of others, which would only
+// fill the kernel's ring.
+func FollowedByBPF(h *hostfs.FS) (ids []uint32, err error) {
+	ys, err := h.Hierarchies()
+	if err != nil {
+		return nil, err
+	}
+	src, err := chooseHierarchies(ys)
+	if err != nil {
+		return nil, err
+	}
+	for _, role := range (&kernel{}).roles() {
+		if y := src[role]; y != nil {
+			ids = append(ids, y.ID)
+		}
+	}
+	return ids, nil
+}
+
+// OpenBPF returns a table with the BPF reader, which needs the events of the hierarchies
+// returned by [FollowedByBPF]. The caller still owns the kernel and closes it after the
+// table.
 func OpenBPF(h *hostfs.FS, k *bpf.Kernel, cfg Config, log *slog.Logger) (*Table, error) {
 	if err := errors.Join(k.Err(bpf.Walks), k.Err(bpf.Events)); err != nil {
 		return nil, err

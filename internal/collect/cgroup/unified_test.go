@@ -112,6 +112,8 @@ func watchDeaths(t *testing.T) *deaths {
 	t.Helper()
 	cfg := bpf.Default()
 	cfg.Parts = bpf.Events
+	cfg.Ring = 16 << 20           // the events of the whole test, and of others
+	cfg.Hierarchies = []uint32{0} // cgroup v2
 	k, err := bpf.Open(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -219,7 +221,7 @@ func TestUnifiedDelegated(t *testing.T) {
 	unified(t, func(t *testing.T) {
 		s, d := openUnified(t), watchDeaths(t)
 		p := top(t)
-		box := p + "/docker/" + strings.Repeat("0123456789abcdef", 4)
+		box := p + "/docker/" + containerID(t)
 		mkdir(t, in(p+"/docker")...)
 		for _, tick := range []bool{false, true} {
 			before := s.booked[box]
@@ -332,7 +334,7 @@ func TestUnifiedProcesses(t *testing.T) {
 	unified(t, func(t *testing.T) {
 		s := openUnified(t)
 		p := top(t)
-		box := p + "/docker/" + strings.Repeat("0123456789abcdef", 4)
+		box := p + "/docker/" + containerID(t)
 		mkdir(t, in(p+"/docker")...)
 		l := newLoad(t)
 		l.do("fork 1") // before its first process the Go runtime starts another

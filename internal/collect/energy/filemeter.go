@@ -36,6 +36,7 @@ type fileMeter struct {
 	zoneID string // the zone with the same energy, or the zone itself
 
 	file    *hostfs.File
+	isNew   bool  // file was not read yet
 	value   int64 // latest value
 	triedAt int64 // time of the latest attempt to open, ns
 	lastErr error // of reading the file, bare
@@ -56,7 +57,7 @@ func (m *fileMeter) open(now int64) (ok bool) {
 		m.reason, m.text = err, err.Error()
 		return false
 	}
-	m.file, m.lastErr, m.reason = f, nil, nil
+	m.file, m.isNew, m.lastErr, m.reason = f, true, nil, nil
 	return true
 }
 
@@ -88,9 +89,9 @@ func (m *fileMeter) read(now int64) power.Reading {
 	}
 	v, err := m.readValue()
 	gone := errors.Is(err, unix.ENODEV)
-	if !gone && (err != nil || v == m.value) && fileStat(m.file).Nlink == 0 {
+	if !gone && (err != nil || v == m.value || m.isNew) && fileStat(m.file).Nlink == 0 {
 		// Outside the kernel's file systems a new file may have replaced this one, whose
-		// content then never changes.
+		// content then never changes, even before it was first read.
 		if m.closeFile(); !m.open(now) {
 			return power.Reading{Meter: m.index, Err: m.text}
 		}
@@ -104,7 +105,7 @@ func (m *fileMeter) read(now int64) power.Reading {
 	if err != nil {
 		return m.errorReading(err)
 	}
-	m.value, m.lastErr, m.reason = v, nil, nil
+	m.isNew, m.value, m.lastErr, m.reason = false, v, nil, nil
 	return power.Reading{Meter: m.index, Value: v}
 }
 

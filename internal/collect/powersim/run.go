@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/power"
@@ -97,10 +99,9 @@ type simulator struct {
 	readers []*cpuReader
 	whole   *cpuReader // nil if the loads are everything
 	cpu     []int64
-	at      int64      // of the latest step, ns of boottime
-	idle    bool       // in the latest step
-	files   []*os.File // energy_uj of each zone
-	file    *os.File   // the truth; nil if there is none
+	at      int64    // of the latest step, ns of boottime
+	idle    bool     // in the latest step
+	file    *os.File // the truth; nil if there is none
 	truth   *bufio.Writer
 }
 
@@ -162,11 +163,6 @@ func (s *simulator) createTree() error {
 				return err
 			}
 		}
-		f, err := os.OpenFile(filepath.Join(dir, "energy_uj"), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
-		if err != nil {
-			return err
-		}
-		s.files = append(s.files, f)
 		if err := s.writeZone(i); err != nil {
 			return err
 		}
@@ -174,16 +170,23 @@ func (s *simulator) createTree() error {
 	return nil
 }
 
-// writeZone writes a zone's counter. The number has a fixed width, so that one write
-// replaces it atomically for readers.
+// writeZone replaces the file of a zone's counter, since a reader may see a part of what is
+// written into an open one.
 func (s *simulator) writeZone(zone int) error {
-	f := s.files[zone]
-	v, ok := s.m.Value(zone)
-	if !ok {
-		return f.Truncate(0) // a file without a number
+	var text []byte // a file without a number
+	if v, ok := s.m.Value(zone); ok {
+		text = fmt.Appendf(nil, "%d\n", v)
 	}
-	_, err := f.WriteAt(fmt.Appendf(nil, "%020d\n", v), 0)
-	return err
+	name := filepath.Join(s.cfg.Dir, s.m.zones[zone].ID, "energy_uj")
+	temp := name + ".new"
+	if err := os.WriteFile(temp, text, 0o644); err != nil {
+		return err
+	}
+	// As package publish does: to rename a file over another takes ext4 far longer.
+	if unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, name, unix.RENAME_EXCHANGE) == nil {
+		return os.Remove(temp)
+	}
+	return os.Rename(temp, name) // the first time, or if the file system cannot exchange files
 }
 
 // readLoads reads what the loads used since the previous reading, and the time.
@@ -218,7 +221,7 @@ func (s *simulator) step() error {
 	s.m.Step(at, s.cpu, all)
 	s.idle = s.at > 0 && float64(all) < restingCPUs*float64(at-s.at)
 	s.at = at
-	for i := range s.files {
+	for i := range s.m.zones {
 		if err := s.writeZone(i); err != nil {
 			return err
 		}
@@ -243,9 +246,6 @@ func (s *simulator) close() error {
 		if r != nil {
 			err = errors.Join(err, r.close())
 		}
-	}
-	for _, f := range s.files {
-		err = errors.Join(err, f.Close())
 	}
 	if s.file != nil {
 		err = errors.Join(err, s.file.Close())

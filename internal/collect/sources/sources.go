@@ -278,6 +278,9 @@ func (m *Machine) openBPF(groups cgroup.Config, log *slog.Logger) error {
 		return err
 	}
 	cfg.SkipMajors = slices.Collect(maps.Keys(majors))
+	if cfg.Hierarchies, err = cgroup.FollowedByBPF(m.host); err != nil {
+		return err
+	}
 	k, err := bpf.Open(cfg)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package vm_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -27,7 +28,10 @@ func TestVirtualMachine(t *testing.T) {
 				p := top(t, "one")
 				g := boot(t, s.mkdir(p), accel, "-name", "guest=one,debug-threads=on", "-uuid", strings.ToUpper(uuid), "-smp", "2,maxcpus=4",
 					"-object", "iothread,id=disks")
-				s.until("a guest", func() bool { o := s.group(p); return o != nil && o.Guest != nil && s.find("one").Named })
+				s.until("a guest", func() bool {
+					o := s.group(p)
+					return o != nil && o.Guest != nil && o.Guest.VCPUs == 2 && s.find("one").Named
+				})
 				if got, want := *s.group(p).Guest, (usage.Guest{UUID: uuid, Name: "one", VCPUs: 2}); got != want {
 					t.Errorf("guest %+v, want %+v", got, want)
 				}
@@ -260,8 +264,13 @@ func TestQueryExitsRefused(t *testing.T) {
 	}
 	closing(t, l)
 	v.Monitor.Path = filepath.Join(tmp, "ours")
-	if e, err := vm.QueryExits(t.Context(), s.h, &v); e != nil || !errors.Is(err, fault.ErrConflict) {
+	if e, err := queryExits(t, s, &v); e != nil || !errors.Is(err, fault.ErrConflict) {
 		t.Errorf("socket of another process: %v, %v", e, err)
+	}
+	late, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	if e, err := vm.QueryExits(late, s.h, &v); e != nil || !errors.Is(err, fault.ErrUnavailable) || fault.Hint(err) == "" {
+		t.Errorf("no time left to connect: %v, %v", e, err)
 	}
 	v.Monitor.Path = filepath.Join(tmp, "nosuch")
 	if e, err := vm.QueryExits(t.Context(), s.h, &v); e != nil || !errors.Is(err, fault.ErrNotFound) {

@@ -60,13 +60,13 @@ func QueryExits(ctx context.Context, h *hostfs.FS, v *VM) (Exits, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
+	var e Exits
 	c, err := dial(ctx, h, v)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		defer func() { _ = c.Close() }() // nothing is left to send
+		e, err = queryStats(c)
 	}
-	defer func() { _ = c.Close() }() // nothing is left to send
-	e, err := queryStats(c)
-	if errors.Is(err, os.ErrDeadlineExceeded) {
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
 		err = fault.WithHint(fmt.Errorf("QMP: no answer within %v: %w", answerTimeout, fault.ErrUnavailable),
 			"QEMU serves one client at a time on a socket: "+hintOption)
 	}

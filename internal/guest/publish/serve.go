@@ -23,6 +23,9 @@ const (
 	connectEvery = 100 * time.Millisecond
 	// writeLimit is the timeout of a write to a client that does not read.
 	writeLimit = 5 * time.Second
+	// maxRefusals is the maximum number of refused connections that one listener keeps open: a
+	// client that does not read keeps one open for writeLimit.
+	maxRefusals = 16
 	// perSecond and burst limit the acknowledgments that are read from one connection: a tick of
 	// ten milliseconds gives a hundred per second.
 	perSecond, burst = 200, 400
@@ -112,6 +115,7 @@ func (r *Publisher) serve(ctx context.Context, l Listener, find func(cid uint32)
 	ended := ctx                     // the caller's ctx; l may be closed before the derived one ends
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	refusals := make(chan struct{}, maxRefusals)
 	for {
 		c, cid, err := l.Accept()
 		switch {
@@ -129,11 +133,19 @@ func (r *Publisher) serve(ctx context.Context, l Listener, find func(cid uint32)
 			return err
 		}
 		s, why := r.admit(c, cid, find)
-		if s == nil {
-			refuse(c, why)
+		if s != nil {
+			streams.Go(func() { s.run(ctx) })
 			continue
 		}
-		streams.Go(func() { s.run(ctx) })
+		select {
+		case refusals <- struct{}{}:
+			streams.Go(func() {
+				refuse(c, why)
+				<-refusals
+			})
+		default:
+			_ = c.Close() // without the reason
+		}
 	}
 }
 
@@ -141,7 +153,7 @@ func (r *Publisher) serve(ctx context.Context, l Listener, find func(cid uint32)
 // connection takes a line without blocking.
 func refuse(c net.Conn, why string) {
 	if why != "" {
-		_ = c.SetWriteDeadline(time.Now().Add(connectEvery))
+		_ = c.SetWriteDeadline(time.Now().Add(writeLimit))
 		_, _ = c.Write(share.AppendRefusal(nil, why)) // best effort
 	}
 	_ = c.Close()

@@ -250,6 +250,26 @@ func TestServeRefuses(t *testing.T) {
 	})
 }
 
+// TestServeRefusals checks that machines that do not read their refusals delay no others, and that
+// only a limited number of connections waits for them.
+func TestServeRefusals(t *testing.T) {
+	serving(t, func(t *testing.T, r *publish.Publisher, l *listener) {
+		r.Publish([]attribute.Guest{given(1, "a", 1)})
+		began := time.Now()
+		for range 16 {
+			l.call(t, 7) // does not read
+		}
+		l.call(t, 7).ended() // without the reason
+		l.call(t, 101).gets(1, 1)
+		if took := time.Since(began); took != 0 {
+			t.Errorf("delayed for %v", took)
+		}
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		l.call(t, 7).refused("no known virtual machine has the CID 7")
+	})
+}
+
 // TestServePorts checks that a publisher listens at a port that no ordinary user can have, and for guests
 // that know no other at one that all can have. Each works without the other.
 func TestServePorts(t *testing.T) {
