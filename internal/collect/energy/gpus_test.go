@@ -66,12 +66,14 @@ func TestGPUs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Close(); err != nil {
+	// On a busy machine the program may take longer to exit than Close waits.
+	if err := s.Close(); err != nil && !errors.Is(err, fault.ErrUnavailable) {
 		t.Error(err)
 	}
-	if _, err := os.Stat(filepath.Join("/proc", strings.TrimSpace(string(pid)))); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the program still runs after Close: %v", err)
-	}
+	testkit.Eventually(t, "the program exits after Close", func() bool {
+		_, err := os.Stat(filepath.Join("/proc", strings.TrimSpace(string(pid))))
+		return errors.Is(err, os.ErrNotExist)
+	})
 	if err := (energy.Config{NVML: "often"}).Validate(); !errors.Is(err, fault.ErrInvalid) || fault.Hint(err) == "" {
 		t.Errorf("an invalid mode: %v", err)
 	}

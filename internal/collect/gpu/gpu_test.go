@@ -73,9 +73,10 @@ func until(t *testing.T, h *hostfs.FS, r *gpu.Reader, what string, ok func(rs []
 	return rs
 }
 
-// answered reports whether the accelerators were read at all.
+// answered reports whether all accelerators have a value. On a busy machine they may have none because
+// the latest answer is too old, also after readings with values.
 func answered(rs []power.Reading) bool {
-	return !slices.ContainsFunc(rs, func(r power.Reading) bool { return r.Err == "not read yet" })
+	return !slices.ContainsFunc(rs, func(r power.Reading) bool { return r.Err != "" })
 }
 
 // The stub's accelerators give two meters, with readings in uJ and uW.
@@ -94,10 +95,10 @@ func TestReader(t *testing.T) {
 		t.Errorf("OpenErrors() = %v, want the third device", errs)
 	}
 	a := until(t, h, r, "an answer", answered)
-	b := until(t, h, r, "a later answer with more energy", func(rs []power.Reading) bool { return rs[0].Err == "" && rs[0].Value > a[0].Value })
+	b := until(t, h, r, "a later answer with more energy", func(rs []power.Reading) bool { return answered(rs) && rs[0].Value > a[0].Value })
 	end := boottime(t)
 	for i, rs := range [][]power.Reading{a, b} {
-		if len(rs) != 2 || rs[0].Meter != 7 || rs[1].Meter != 8 || rs[0].Err != "" || rs[1].Err != "" || rs[1].Value != 40_000_000 {
+		if len(rs) != 2 || rs[0].Meter != 7 || rs[1].Meter != 8 || rs[1].Value != 40_000_000 {
 			t.Fatalf("reading %d: %+v, want energy, and 40 W", i, rs)
 		}
 	}
@@ -129,14 +130,12 @@ func TestLost(t *testing.T) {
 	lost := filepath.Join(t.TempDir(), "lost")
 	t.Setenv("STUB_NVML_LOST", lost)
 	h, r := open(t)
-	if rs := until(t, h, r, "an answer", answered); rs[0].Err != "" {
-		t.Fatalf("at first: %+v", rs)
-	}
+	until(t, h, r, "an answer", answered)
 	if err := os.WriteFile(lost, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	isLost := func(rs []power.Reading) bool { return strings.Contains(rs[0].Err, "GPU is lost") }
-	if rs := until(t, h, r, "the device is lost", isLost); rs[0].Value != 0 || rs[1].Err != "" {
+	isLost := func(rs []power.Reading) bool { return strings.Contains(rs[0].Err, "GPU is lost") && rs[1].Err == "" }
+	if rs := until(t, h, r, "one device is lost", isLost); rs[0].Value != 0 {
 		t.Errorf("with a lost device: %+v", rs)
 	}
 	if err := os.Remove(lost); err != nil {
@@ -155,7 +154,7 @@ func TestSlow(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 10 {
-		if rs := read(t, h, r); answered(rs) {
+		if rs := read(t, h, r); slices.ContainsFunc(rs, func(r power.Reading) bool { return r.Err == "" }) {
 			t.Errorf("reading %d has a value without an answer: %+v", i, rs)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -44,7 +43,7 @@ func TestUncountedGroups(t *testing.T) {
 			mkdir(at["cpuacct"] + top)
 			mkdir(at["memory"] + top)
 			mkdir(at["cpuacct"] + top + "/counted")
-			box := top + "/docker/" + strings.Repeat("0123456789abcdef", 4)
+			box := top + "/docker/" + containerID(t)
 			for _, g := range []string{top + "/docker", box} {
 				mkdir(at["cpuacct"] + g)
 				mkdir(at["memory"] + g)

@@ -69,9 +69,17 @@ func TestGuest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var first int64
 	testkit.Eventually(t, "the host's first share is here", func() bool {
 		s, ok := m.Power().Meters.HostShare()
+		first = s.N
 		return ok && s.Seen
+	})
+	// Until the next one the host's pace is unknown, and the first would be stale after five seconds.
+	testkit.Eventually(t, "the next one is here", func() bool {
+		given()
+		s, _ := m.Power().Meters.HostShare()
+		return s.N > first
 	})
 	var booked int64
 	windows, n := 0, 0

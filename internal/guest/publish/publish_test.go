@@ -131,9 +131,10 @@ func TestFiles(t *testing.T) {
 			t.Errorf("%s: group %d, want that of the hypervisor, %d", name, g, gid)
 		}
 	}
-	if list, _ := filepath.Glob(dir + "/*/*.new"); len(list) > 0 {
-		t.Errorf("left: %v", list)
-	}
+	testkit.Eventually(t, "no temporary file is left", func() bool {
+		list, err := filepath.Glob(dir + "/*/*.new")
+		return err == nil && len(list) == 0
+	})
 	r.Publish(nil)
 	testkit.Eventually(t, "what was made is gone", func() bool {
 		r.Publish([]attribute.Guest{given(3, "other", time.Now().UnixMilli())})

@@ -177,7 +177,12 @@ func TestNetMatchesTCPInfo(t *testing.T) {
 			if _, err := fmt.Sscan(answer, &bytesOut, &segsOut, &bytesIn, &segsIn, &again); err != nil {
 				t.Fatal(answer, err)
 			}
-			got, _ := count(k, 0, kernfsID(t, below))
+			var got bpf.Counts
+			// The last packets may still be on their way, in another thread of the kernel.
+			testkit.Eventually(t, "all that was sent over the loopback is received", func() bool {
+				got, _ = count(k, 0, kernfsID(t, below))
+				return got.RxPackets == got.TxPackets && got.RxBytes == got.TxBytes
+			})
 			if own, ok := count(k, 0, kernfsID(t, dir)); ok {
 				t.Errorf("the parent group has counts: %+v", own)
 			}
@@ -190,10 +195,6 @@ func TestNetMatchesTCPInfo(t *testing.T) {
 			slack := wantBytes/1000 + again*(c.header+8)
 			if got.TxPackets < wantPackets || got.TxPackets > wantPackets+again || got.TxBytes < wantBytes || got.TxBytes > wantBytes+slack {
 				t.Errorf("sent %d bytes in %d packets, want %d in %d", got.TxBytes, got.TxPackets, wantBytes, wantPackets)
-			}
-			if got.RxPackets != got.TxPackets || got.RxBytes != got.TxBytes {
-				t.Errorf("received %d bytes in %d packets, want %d in %d over the loopback",
-					got.RxBytes, got.RxPackets, got.TxBytes, got.TxPackets)
 			}
 			if wantPackets < size/1500 || bytesIn != size || segsIn == 0 {
 				t.Errorf("unusable TCP_INFO: %s", answer)
@@ -255,6 +256,7 @@ func TestSlots(t *testing.T) {
 
 	dead := placed[0]
 	id := kernfsID(t, dead)
+	drain(k) // other groups of the machine may have filled the ring
 	remove(t, dead)
 	d := drain(k).died[id]
 	if d.Has&bpf.HasCounts == 0 || d.Counts.Forks != 5 {

@@ -147,9 +147,10 @@ func TestDeathMemory(t *testing.T) {
 func TestLongPath(t *testing.T) {
 	cfg := config(bpf.Events)
 	cfg.Hierarchies = []uint32{hierarchy(t, "cpuacct")}
-	k := need(t, cfg)
 	root := mount(t, "cpuacct")
-	hosttest.LockExclusive(t, "cut-paths") // another test that sees a cut path would miss a birth
+	// Another test that sees a cut path would miss a birth. Waiting for it would fill an open ring.
+	hosttest.LockExclusive(t, "cut-paths")
+	k := need(t, cfg)
 	top := group(t, root)
 	a := filepath.Join(top, strings.Repeat("a", 250))
 	fits := filepath.Join(a, strings.Repeat("b", 510-len(a)+len(root)))

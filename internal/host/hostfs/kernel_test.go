@@ -2,6 +2,7 @@ package hostfs_test
 
 import (
 	"encoding/binary"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,7 +26,7 @@ func group(t *testing.T, h *hostfs.FS, fits func(hostfs.Hierarchy) bool) string 
 		if !fits(y) {
 			continue
 		}
-		dir := filepath.Join(y.Mount, "mete-test-host-"+filepath.Base(t.TempDir())+"-"+t.Name())
+		dir := filepath.Join(y.Mount, fmt.Sprintf("mete-test-host-%d-%s", os.Getpid(), t.Name()))
 		if err := h.Mkdir(dir); err != nil {
 			t.Fatal(err)
 		}
