@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"mete.dev/mete/internal/host/hostfs"
@@ -24,10 +25,13 @@ type farm struct {
 // controllers are those in which the farm creates groups, as a container runtime would.
 var controllers = []string{"cpuacct", "cpu", "memory", "pids", "blkio"}
 
+// farmPrefix begins the name of a farm's groups; the process id of its bench follows.
+const farmPrefix = "mete-bench-"
+
 // newFarm creates n groups: most sleep, and the first five are busy: four compute and one
 // forks.
-func newFarm(h *hostfs.FS, n int) (f *farm, err error) {
-	f = &farm{name: fmt.Sprintf("mete-bench-%d", os.Getpid())}
+func newFarm(h *hostfs.FS, n int) (_ *farm, err error) {
+	f := &farm{name: farmPrefix + strconv.Itoa(os.Getpid())}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, f.clear())
@@ -56,6 +60,9 @@ func newFarm(h *hostfs.FS, n int) (f *farm, err error) {
 		}
 	}
 	for _, m := range mounts {
+		if err := removeLeft(m); err != nil {
+			return nil, err
+		}
 		if err := f.mkdir(filepath.Join(m, f.name)); err != nil {
 			return nil, err
 		}
@@ -91,6 +98,30 @@ func newFarm(h *hostfs.FS, n int) (f *farm, err error) {
 		}
 	}
 	return f, nil
+}
+
+// removeLeft removes the groups of killed benches from a hierarchy, which an agent would follow too.
+func removeLeft(mount string) error {
+	left, err := filepath.Glob(filepath.Join(mount, farmPrefix+"*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range left {
+		pid := strings.TrimPrefix(filepath.Base(dir), farmPrefix)
+		if _, err := os.Stat("/proc/" + pid); err == nil {
+			continue // of a bench that runs
+		}
+		groups, err := filepath.Glob(dir + "/g*")
+		if err != nil {
+			return err
+		}
+		for _, g := range append(groups, dir) {
+			if err := os.Remove(g); err != nil {
+				return fmt.Errorf("a killed bench left a group with processes, which end with: cat %s/cgroup.procs %[1]s/*/cgroup.procs | xargs kill: %w", dir, err)
+			}
+		}
+	}
+	return nil
 }
 
 func (f *farm) mkdir(dir string) error {
