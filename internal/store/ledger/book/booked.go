@@ -67,7 +67,7 @@ type each func(f func(scan func(...any) error) error, query string, args ...any)
 // node of the cluster that booked the same kernel first measures it too.
 func (b *Booker) Booked(ctx context.Context, node, boot string, boottime int64, ms []batch.Measured) (list []batch.Measured, err error) {
 	each := func(f func(scan func(...any) error) error, query string, args ...any) error {
-		return b.db.Fault(db.Each(ctx, b.db.Reader, f, query, args...))
+		return b.db.Lookup(ctx, f, query, args...)
 	}
 	n := bookedNode{}
 	var machine string

@@ -112,13 +112,14 @@ func (b *Booker) Through(ctx context.Context, node string) (time.Time, error) {
 // fault.ErrDenied.
 func (b *Booker) Mark(ctx context.Context, node string, id batch.Stream) (batch.Mark, error) {
 	var owner string
-	s, err := scanStream(func(dest ...any) error {
-		return b.db.Reader.QueryRowContext(ctx, "SELECT s.node, s.next, s.last, n.node_id FROM stream s JOIN node n ON n.id = s.node WHERE s.id = $1", id[:]).
-			Scan(append(dest, &owner)...)
-	})
+	s := streamState{mark: batch.Mark{Next: 1}}
+	err := b.db.Lookup(ctx, func(scan func(...any) error) (err error) {
+		s, err = scanStream(func(dest ...any) error { return scan(append(dest, &owner)...) })
+		return err
+	}, "SELECT s.node, s.next, s.last, n.node_id FROM stream s JOIN node n ON n.id = s.node WHERE s.id = $1", id[:])
 	switch {
 	case err != nil:
-		return batch.Mark{}, db.Wrap(b.db.Fault(err), "stream %s", id)
+		return batch.Mark{}, db.Wrap(err, "stream %s", id)
 	case s.node != 0 && owner != node:
 		return batch.Mark{}, db.Wrap(fmt.Errorf("it belongs to another node: %w", fault.ErrDenied), "stream %s", id)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 
 	"mete.dev/mete/internal/model/workload"
@@ -137,6 +138,55 @@ func TestMaxCached(t *testing.T) {
 		if len(d.workloads) != want || !d.workloads[workloadKey{1, 6}].Named {
 			t.Errorf("with %d before: %d workloads are cached, want %d", before, len(d.workloads), want)
 		}
+	}
+}
+
+// The query of a lookup is prepared once, and shows what is committed, also after the schema has
+// changed.
+func TestLookup(t *testing.T) {
+	d := fresh(t)
+	names := func() (list []string) {
+		t.Helper()
+		err := d.Lookup(t.Context(), func(scan func(...any) error) error {
+			var name string
+			err := scan(&name)
+			list = append(list, name)
+			return err
+		}, "SELECT node_id FROM node WHERE id >= $1 ORDER BY id", 1)
+		if err != nil {
+			t.Error(err)
+		}
+		return list
+	}
+	if got := names(); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("nodes %q", got)
+	}
+	d.write(t, func(tx *Tx) error {
+		if err := tx.EnsureMinutes(1440); err != nil { // a new table
+			return err
+		}
+		_, err := tx.Exec("INSERT INTO node (node_id, cluster, name, machine_id, boot, enrolled_ns, rev) VALUES ('b', '', '', '', '', 0, 0)")
+		return err
+	})
+	var readers sync.WaitGroup
+	for range 8 {
+		readers.Go(func() {
+			if got := names(); !slices.Equal(got, []string{"a", "b"}) {
+				t.Errorf("nodes %q", got)
+			}
+		})
+	}
+	readers.Wait()
+	if len(d.lookups) != 1 {
+		t.Errorf("%d prepared lookups", len(d.lookups))
+	}
+	stop := errors.New("stop")
+	err := d.Lookup(t.Context(), func(func(...any) error) error { return stop }, "SELECT node_id FROM node WHERE id >= $1 ORDER BY id", 1)
+	if !errors.Is(err, stop) {
+		t.Errorf("an error of the caller: %v", err)
+	}
+	if err := d.Lookup(t.Context(), nil, "SELECT nothing"); err == nil {
+		t.Error("a wrong query succeeds")
 	}
 }
 

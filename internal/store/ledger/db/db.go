@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync"
 
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/store/ledger/schema"
@@ -22,6 +23,9 @@ type DB struct {
 	upstream bool      // index usage tables by rev
 	sinks    *rowSinks // of reading connections
 	observer Observer
+
+	mu      sync.Mutex
+	lookups map[string]*sql.Stmt // of readers, see lookup
 
 	// turn is held by the writer. It guards the fields below.
 	turn      chan struct{}
@@ -58,7 +62,7 @@ func Open(ctx context.Context, dsn string, upstream bool, wrap Wrapper) (*DB, er
 	db := &DB{
 		Dialect: d, writer: writer, Reader: reader, sinks: sinks, upstream: upstream,
 		turn:      make(chan struct{}, 1),
-		workloads: map[workloadKey]Workload{}, maxCached: maxCached, tables: map[string]bool{}, prepared: map[string]*sql.Stmt{}, observer: unobserved{},
+		workloads: map[workloadKey]Workload{}, maxCached: maxCached, tables: map[string]bool{}, prepared: map[string]*sql.Stmt{}, lookups: map[string]*sql.Stmt{}, observer: unobserved{},
 	}
 	if d == schema.SQLite {
 		if db.Conn, err = writer.Conn(ctx); err != nil {
@@ -78,6 +82,9 @@ func Open(ctx context.Context, dsn string, upstream bool, wrap Wrapper) (*DB, er
 func (db *DB) Close() (err error) {
 	// A connection that stays with its user does not close its statements.
 	for _, s := range db.prepared {
+		err = errors.Join(err, s.Close())
+	}
+	for _, s := range db.lookups {
 		err = errors.Join(err, s.Close())
 	}
 	if db.Conn != nil {

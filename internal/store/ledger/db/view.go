@@ -73,6 +73,35 @@ func Each(ctx context.Context, q Queryer, f func(scan func(...any) error) error,
 	return errors.Join(err, rows.Err(), rows.Close())
 }
 
+// Lookup is [Each] outside of a transaction, for a constant query that runs for each batch: SQLite
+// parses it once for each connection. Its tables must not be ones that are dropped.
+func (db *DB) Lookup(ctx context.Context, f func(scan func(...any) error) error, query string, args ...any) error {
+	q, err := db.lookup(ctx, query)
+	if err == nil {
+		err = Each(ctx, q, f, query, args...)
+	}
+	return db.Fault(err)
+}
+
+// lookup returns what runs the query of a lookup: a prepared statement of all readers, unless the
+// driver prepares statements itself.
+func (db *DB) lookup(ctx context.Context, query string) (Queryer, error) {
+	if !db.IsSQLite() {
+		return db.Reader, nil
+	}
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	s := db.lookups[query]
+	if s == nil {
+		var err error
+		if s, err = db.Reader.PrepareContext(ctx, query); err != nil {
+			return nil, err
+		}
+		db.lookups[query] = s
+	}
+	return Prepared{s}, nil
+}
+
 // Ints returns a result of one integer column.
 func Ints(ctx context.Context, q Queryer, query string, args ...any) (all []int64, err error) {
 	err = Each(ctx, q, func(scan func(...any) error) error {
