@@ -9,8 +9,9 @@ import (
 // beyond the parts inside it goes to Rest.
 //
 // If the parts show more than the outer meter, they keep their energy, and the excess is deducted
-// from Rest in the next ticks, as meters do not show the same instant. The excess is limited to one
-// tick of the outer meter: parts that always show more are not late.
+// from Rest in the next ticks, as meters do not show the same instant. The excess is limited to what
+// the outer meter shows when it moves, which a slow one does not in each tick: parts that always show
+// more are not late.
 func (m *Meters) assignDomains(iv *Interval) (flows [power.DomainLimit]tickEnergy) {
 	var inside tickEnergy
 	for d := range flows {
@@ -33,7 +34,10 @@ func (m *Meters) assignDomains(iv *Interval) (flows [power.DomainLimit]tickEnerg
 	}
 	switch {
 	case outer.quality != usage.Absent:
-		m.skew = min(AddSaturated(m.skew, whole-outer.energy), outer.energy)
+		if outer.energy > 0 {
+			m.outer = outer.energy
+		}
+		m.skew = min(AddSaturated(m.skew, whole-outer.energy), m.outer)
 		rest.energy = whole - inside.energy
 		late := min(m.skew, rest.energy)
 		rest.energy -= late

@@ -25,6 +25,7 @@ type Meters struct {
 	meters       []meterState
 	domainModels [power.DomainLimit]PowerModel // of each domain's total power
 	skew         int64                         // uJ of parts in excess of their outer meter, to be compensated
+	outer        int64                         // uJ that the outer meter showed last, in a tick in which it moved
 	ratios       [power.LevelLimit]ratio
 	tick         Tick
 	usedCurve    bool // in the latest tick

@@ -425,3 +425,23 @@ func TestConserved(t *testing.T) {
 		}
 	})
 }
+
+// TestSlowOuterMeter has an outer counter that moves every few ticks: in the others its parts show
+// more than it does, which counts for the energy that it shows next.
+func TestSlowOuterMeter(t *testing.T) {
+	const every = 5
+	r := newRig(energy.Config{Meters: []power.Meter{counter("rapl/package-0", power.Part, power.Package), counter("board", power.Board, power.Rest)}})
+	var booked, shown int64
+	for i := range 20 * every {
+		r.value[0] += 60 * watt
+		if i%every == every-1 {
+			r.value[1] += every * 100 * watt
+			shown += every * 100 * watt
+		}
+		tick := r.tick(second, 50)
+		booked += tick.Domain[power.Package].Energy + tick.Domain[power.Rest].Energy
+	}
+	if first := every * 60 * watt; booked < shown || booked > shown+first {
+		t.Errorf("booked %d J, the outer meter shows %d", booked/watt, shown/watt)
+	}
+}
