@@ -14,6 +14,7 @@ import (
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/server"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/testkit/apispec"
 )
 
@@ -157,15 +158,21 @@ func TestBrowserSecurity(t *testing.T) {
 // GET requests do not change the ledger.
 func TestGetChangesNothing(t *testing.T) {
 	b, as := tenants(t)
-	before, err := b.Ledger.Stats(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	paths := apispec.Read(t, as[""]).Paths
+	rev := func() int64 {
+		t.Helper()
+		s, err := b.Ledger.Stats(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Rev
 	}
-	for path := range apispec.Read(t, as[""]).Paths {
-		answerOf(as[""], "GET", path+extra[path])
-	}
-	after, err := b.Ledger.Stats(t.Context())
-	if err != nil || after.Rev != before.Rev {
-		t.Errorf("revision %d after %d, %v", after.Rev, before.Rev, err)
-	}
+	// The server itself folds and drops rows now and then.
+	testkit.Eventually(t, "a round of GET requests without a change", func() bool {
+		before := rev()
+		for path := range paths {
+			answerOf(as[""], "GET", path+extra[path])
+		}
+		return rev() == before
+	})
 }

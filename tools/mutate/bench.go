@@ -391,6 +391,9 @@ func (b *bench) try(s *suite, program string, run way) (result, time.Duration, e
 	c.Dir, c.Env = s.dir, append(append(os.Environ(), "PWD="+s.dir, "TMPDIR="+filepath.Join(b.dir, "t")), run.env...)
 	c.Stdout, c.Stderr = run.output, run.output
 	if err := c.Start(); err != nil {
+		if limited.Err() != nil && b.ctx.Err() == nil {
+			return hung, 0, nil // its time was over before it began
+		}
 		return 0, 0, err
 	}
 	go watch(ctx, c.Process.Pid, run.cpu, cancel)

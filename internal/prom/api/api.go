@@ -101,11 +101,12 @@ func newAPI(cfg Config, identify Identify, queryLog *Log, log *slog.Logger) *API
 	l := cfg.limits()
 	a := &API{limits: l, small: fairqueue.New(l.small.slots, l.maxWaiting), large: fairqueue.New(l.large.slots, l.maxWaiting),
 		memory: &memoryWatch{memory: l.Memory}, bodies: httpx.NewBodies(maxBodies, maxReaderBodies), queryLog: queryLog, identify: identify, parser: parser.NewParser(parser.Options{}), log: log}
-	newEngine := func(samples int, timeout time.Duration) promql.QueryEngine {
-		return querylimit.Engine(promql.NewEngine(l.engineOpts(samples, timeout, a.parser, log)), timeout)
-	}
-	a.engine = &tieredEngine{a, newEngine(l.small.samples, l.smallTimeout), newEngine(l.large.samples, l.Timeout)}
+	a.engine = &tieredEngine{a, a.newEngine(l.small.samples, l.smallTimeout), a.newEngine(l.large.samples, l.Timeout)}
 	return a
+}
+
+func (a *API) newEngine(samples int, timeout time.Duration) promql.QueryEngine {
+	return querylimit.Engine(promql.NewEngine(a.limits.engineOpts(samples, timeout, a.parser, a.log)), timeout)
 }
 
 // statusOf overrides the status code of Prometheus's API for timeouts.

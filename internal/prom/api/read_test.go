@@ -1,16 +1,20 @@
 package api
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"mime/multipart"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/klauspost/compress/snappy"
@@ -236,29 +240,62 @@ func TestForms(t *testing.T) {
 
 // A query may take longer than the server's read and write timeouts.
 func TestLongQuery(t *testing.T) {
-	a := openTestAPI(t, Default(), 100, nil, slog.New(slog.DiscardHandler))
-	a.limits.Timeout = 20 * time.Second
-	srv := httptest.NewUnstartedServer(a)
-	srv.Config.ReadTimeout, srv.Config.WriteTimeout = 2*time.Second, 2500*time.Millisecond
-	srv.Start()
-	defer srv.Close()
-	// Occupy all turns for longer than these timeouts.
-	for _, reader := range []string{"one", "two"} {
-		for range a.small.MaxPerReader() {
-			if a.small.Running() < a.small.Slots() {
-				if err := a.small.Acquire(t.Context(), reader); err != nil {
-					t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		a := openTestAPI(t, Default(), 100, nil, slog.New(slog.DiscardHandler))
+		// Occupy all turns for longer than these timeouts.
+		for _, reader := range []string{"one", "two"} {
+			for range a.small.MaxPerReader() {
+				if a.small.Running() < a.small.Slots() {
+					if err := a.small.Acquire(t.Context(), reader); err != nil {
+						t.Fatal(err)
+					}
 				}
 			}
 		}
-	}
-	time.AfterFunc(5*time.Second, func() { a.small.Release("two") })
-	res, err := http.Post(srv.URL+"/api/v1/query", "application/x-www-form-urlencoded", strings.NewReader("query=1"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = res.Body.Close() }()
-	if b, err := io.ReadAll(res.Body); err != nil || res.StatusCode != http.StatusOK {
-		t.Errorf("%d %s, %v", res.StatusCode, b, err)
-	}
+		time.AfterFunc(5*time.Second, func() { a.small.Release("two") })
+		mine, its := net.Pipe()
+		ln := &onePipe{its, make(chan struct{})}
+		srv := &http.Server{Handler: a, ReadTimeout: 2 * time.Second, WriteTimeout: 2500 * time.Millisecond}
+		go func() { _ = srv.Serve(ln) }() // until it is closed
+		defer func() {
+			if err := errors.Join(mine.Close(), srv.Close()); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(2 * watchInterval) // until the memory watch ends
+		}()
+		r := httptest.NewRequest(http.MethodPost, "/api/v1/query", strings.NewReader("query=1"))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		began := time.Now()
+		if err := r.Write(mine); err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.ReadResponse(bufio.NewReader(mine), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := io.ReadAll(res.Body); err != nil || res.StatusCode != http.StatusOK {
+			t.Errorf("%d %s, %v", res.StatusCode, b, err)
+		}
+		if waited := time.Since(began); waited != 5*time.Second {
+			t.Errorf("answered after %v, want 5s", waited)
+		}
+		_ = res.Body.Close() // read to its end
+	})
 }
+
+// onePipe is a listener with one connection, in memory.
+type onePipe struct {
+	conn net.Conn
+	done chan struct{}
+}
+
+func (p *onePipe) Accept() (net.Conn, error) {
+	if c := p.conn; c != nil {
+		p.conn = nil
+		return c, nil
+	}
+	<-p.done
+	return nil, net.ErrClosed
+}
+func (p *onePipe) Close() error { close(p.done); return nil }
+func (*onePipe) Addr() net.Addr { return &net.TCPAddr{} }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"strconv"
@@ -394,8 +393,9 @@ func TestBookMeterMinuteCrash(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
+	random := killTimes(t)
 	for range 5 {
-		told := killed(t, dsn, 1+rand.IntN(30), time.Duration(rand.IntN(3000))*time.Microsecond)
+		told := killed(t, dsn, 1+random.IntN(30), time.Duration(random.IntN(3000))*time.Microsecond)
 		l := ledgertest.Open(t, dsn)
 		kept, err := l.ExternalMeters(t.Context(), []external.Meter{{Name: "pdu", Kind: power.Energy, Wait: 1000 * time.Hour}}, ledgertest.Day)
 		if err != nil {

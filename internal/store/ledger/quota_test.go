@@ -33,6 +33,7 @@ func TestTextQuota(t *testing.T) {
 		{names + gaps - 1, "name nn, gaps 1-9 , 2 shifts, 1 lines"},
 		{names - 1, "name , gaps 1-9 , 0 shifts, 1 lines"},
 	} {
+		ledgertest.AfterMidnight()
 		cfg := ledger.Default()
 		cfg.Quota.Bytes = c.bytes
 		dsn := ledgertest.SQLite(t)

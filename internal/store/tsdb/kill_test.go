@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,6 +37,7 @@ func TestKilledMetrics(t *testing.T) {
 		select {} // wait for the kill
 	}
 	t.Parallel()
+	random := rand.New(rand.NewPCG(*seed, 14))
 	for range 4 {
 		p := &pair{t: t, dir: t.TempDir()}
 		cmd := exec.Command(os.Args[0], "-test.run=^TestKilledMetrics$", fmt.Sprintf("-seed=%d", *seed))
@@ -51,7 +53,7 @@ func TestKilledMetrics(t *testing.T) {
 		for lines := bufio.NewScanner(out); lines.Scan(); {
 			if strings.HasSuffix(lines.Text(), "took") {
 				if n++; n == 40 {
-					time.AfterFunc(time.Duration(time.Now().UnixNano()%50_000_000), func() { _ = cmd.Process.Kill() })
+					time.AfterFunc(time.Duration(random.Int64N(int64(50*time.Millisecond))), func() { _ = cmd.Process.Kill() })
 				}
 			}
 		}

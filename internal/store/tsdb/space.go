@@ -55,12 +55,12 @@ func (s *Store) watchSpace() {
 // checkSpace returns an error that wraps fault.ErrUnavailable if the disk has too little space for samples. It logs when
 // that begins and ends.
 func (s *Store) checkSpace() error {
+	s.space.mu.Lock() // also while the free space is read: a value from before another check would undo this one
+	defer s.space.mu.Unlock()
 	free, need, ok := s.freeSpace()
 	if !ok {
 		return nil
 	}
-	s.space.mu.Lock()
-	defer s.space.mu.Unlock()
 	switch {
 	case free < need && !s.space.full:
 		s.space.full = true

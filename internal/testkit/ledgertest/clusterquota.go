@@ -44,6 +44,7 @@ func testClusterQuota(t *testing.T, dsn string) {
 }
 
 func clusterQuotaCase(t *testing.T, dsn, name string, cfg ledger.Config, add func(*batch.Entry, int), waits string) {
+	AfterMidnight()
 	l := OpenWith(t, dsn, cfg)
 	marks, booked := map[batch.Stream]batch.Mark{}, map[string]int64{}
 	send := func(node string, i int) error {

@@ -181,6 +181,9 @@ func testRetain(t *testing.T, dsn string) {
 	if n := db.number("SELECT count(*) FROM batch"); n != 2 {
 		t.Errorf("%d batches are kept after less than two days, want 2", n)
 	}
+	if _, err := DB(t, dsn).ExecContext(ctx, "UPDATE batch SET taken_ns = 0"); err != nil {
+		t.Fatal(err)
+	}
 	keep(at(800 * 24 * time.Hour))
 	send(m + 2)
 	if got := db.usage("hour"); len(got) != 0 {
@@ -528,6 +531,16 @@ func testSchema(t *testing.T, dsn string) {
 	refused("a schema of a newer program")
 }
 
+// retry makes a call until it returns anything but fault.ErrUnavailable. SQLite lets a handle wait for another one in
+// no order, and for a limited time.
+func retry(call func() error) error {
+	for {
+		if err := call(); !errors.Is(err, fault.ErrUnavailable) {
+			return err
+		}
+	}
+}
+
 // testConcurrent: several goroutines write, fold and read through two handles.
 func testConcurrent(t *testing.T, dsn string) {
 	ctx := t.Context()
@@ -545,7 +558,11 @@ func testConcurrent(t *testing.T, dsn string) {
 			mark := batch.Mark{Next: 1}
 			for j := range int64(batches) {
 				e := Entry(fmt.Sprint("n", i), batch.Stream{byte(i)}, mark, 1, 10, m+17*j, m+17*j+1)
-				results, err := ls[i%2].Book(ctx, []*batch.Entry{e})
+				var results []batch.Result
+				err := retry(func() (err error) {
+					results, err = ls[i%2].Book(ctx, []*batch.Entry{e})
+					return err
+				})
 				if err != nil || results[0].Verdict != batch.Accepted {
 					t.Errorf("booking: %v, %v", results, err)
 					return
@@ -557,7 +574,7 @@ func testConcurrent(t *testing.T, dsn string) {
 	for i := range 2 {
 		wait.Go(func() {
 			for j := range 8 {
-				if err := ls[i].Fold(ctx, Day.Add(time.Duration(j+1)*4*time.Hour)); err != nil {
+				if err := retry(func() error { return ls[i].Fold(ctx, Day.Add(time.Duration(j+1)*4*time.Hour)) }); err != nil {
 					t.Errorf("folding: %v", err)
 				}
 			}
@@ -580,7 +597,7 @@ func testConcurrent(t *testing.T, dsn string) {
 		total += 10
 		for _, l := range ls {
 			wait.Go(func() {
-				if err := l.Fold(ctx, Day); err != nil {
+				if err := retry(func() error { return l.Fold(ctx, Day) }); err != nil {
 					t.Errorf("folding: %v", err)
 				}
 			})

@@ -114,6 +114,19 @@ func Draw(t *testing.T, dsn func(testing.TB) string, rounds int) {
 // Day is the midnight at which the tests' data begins.
 var Day = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 
+// AfterMidnight waits until 00:00 UTC is over if that is soon: quotas begin again then.
+func AfterMidnight() {
+	const day, soon = 24 * time.Hour, 2 * time.Minute
+	for {
+		now := time.Now()
+		left := now.Truncate(day).Add(day).Sub(now)
+		if left > soon {
+			return
+		}
+		time.Sleep(left)
+	}
+}
+
 // Node enrolls a node with this id.
 func Node(t testing.TB, l *ledger.Ledger, id string) {
 	t.Helper()

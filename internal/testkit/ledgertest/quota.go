@@ -14,6 +14,7 @@ import (
 // testQuota: a node adds a limited number of workloads and bytes of text in a day, also across restarts
 // of the server; beyond that all of its amounts are booked, and another node has its own quota.
 func testQuota(t *testing.T, dsn string) {
+	AfterMidnight()
 	cfg := ledger.Default()
 	cfg.Quota.Workloads, cfg.Quota.Bytes = 20, 5000
 	l := OpenWith(t, dsn, cfg)

@@ -17,6 +17,7 @@ import (
 // in a day. Batches beyond it wait for the next day, which the audit log tells once; what follows
 // booked time, and other nodes, are not affected.
 func testRowQuota(t *testing.T, dsn string) {
+	AfterMidnight()
 	cfg := ledger.Default()
 	cfg.Quota.Streams, cfg.Quota.Batches, cfg.Quota.Ranges, cfg.Quota.Handovers = 3, 8, 12, 5
 	l := OpenWith(t, dsn, cfg)

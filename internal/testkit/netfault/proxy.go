@@ -1,7 +1,7 @@
 // Package netfault simulates a faulty network for tests: a TCP proxy that cuts, slows,
 // holds, repeats and reorders connections.
 //
-// It passes TLS through. No connection lives longer than Limit, and Close ends all of them.
+// It passes TLS through. No connection lives longer than a limit, and Close ends all of them.
 // docs/decisions/0019-hand-made.md says what toxiproxy lacks.
 package netfault
 
@@ -17,6 +17,7 @@ import (
 )
 
 // Limit bounds the life of a connection, so that a client that would wait forever fails.
+// [OpenLimited] sets another limit.
 const Limit = time.Minute
 
 const (
@@ -60,6 +61,7 @@ type Stats struct {
 type Proxy struct {
 	ln     net.Listener
 	target string
+	limit  time.Duration
 	ctx    context.Context
 	stop   context.CancelFunc
 	all    sync.WaitGroup
@@ -89,12 +91,15 @@ type link struct {
 
 // Open starts a proxy for target on a free port of the loopback interface. seed initializes
 // its random decisions, which also depend on the order of events.
-func Open(target string, seed uint64) (*Proxy, error) {
+func Open(target string, seed uint64) (*Proxy, error) { return OpenLimited(target, seed, Limit) }
+
+// OpenLimited is [Open] with a limit of the life of a connection, and of its repetition.
+func OpenLimited(target string, seed uint64, limit time.Duration) (*Proxy, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{ln: ln, target: target, rand: rand.New(rand.NewPCG(seed, 0)), changed: make(chan struct{}), links: map[*link]bool{}}
+	p := &Proxy{ln: ln, target: target, limit: limit, rand: rand.New(rand.NewPCG(seed, 0)), changed: make(chan struct{}), links: map[*link]bool{}}
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	p.all.Go(p.accept)
 	return p, nil
@@ -207,7 +212,7 @@ func (p *Proxy) accept() {
 // link forwards one connection.
 func (p *Proxy) link(c net.Conn) {
 	l := &link{p: p, client: c, limit: -1}
-	l.ctx, l.cancel = context.WithTimeout(p.ctx, Limit)
+	l.ctx, l.cancel = context.WithTimeout(p.ctx, p.limit)
 	defer l.cancel()
 	p.mu.Lock()
 	w := p.conditions
@@ -331,7 +336,7 @@ func (l *link) pass(to net.Conn, b []byte, passed int64, up bool) bool {
 
 // repeat sends the bytes of a client to the server again.
 func (p *Proxy) repeat(sent []byte) {
-	ctx, cancel := context.WithTimeout(p.ctx, Limit/10)
+	ctx, cancel := context.WithTimeout(p.ctx, p.limit)
 	defer cancel()
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp", p.target)

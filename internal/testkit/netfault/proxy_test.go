@@ -39,7 +39,7 @@ func open(t *testing.T) *bench {
 		_, _ = w.Write(body)
 	}))
 	t.Cleanup(s.Close)
-	p, err := netfault.Open(s.Listener.Addr().String(), 1)
+	p, err := netfault.OpenLimited(s.Listener.Addr().String(), 1, 24*time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -79,7 +80,9 @@ func newListing(t *testing.T) *listing {
 }
 
 // TestNodesListed checks the list of nodes, with their states and hosts.
-func TestNodesListed(t *testing.T) {
+func TestNodesListed(t *testing.T) { synctest.Test(t, testNodesListed) }
+
+func testNodesListed(t *testing.T) {
 	l := newListing(t)
 	day := ledgertest.Day
 	ago := func(d time.Duration) time.Time { return l.now.Add(-d) }
@@ -114,7 +117,9 @@ func TestNodesListed(t *testing.T) {
 }
 
 // TestBelowListed checks the list of servers below.
-func TestBelowListed(t *testing.T) {
+func TestBelowListed(t *testing.T) { synctest.Test(t, testBelowListed) }
+
+func testBelowListed(t *testing.T) {
 	l := newListing(t)
 	day := ledgertest.Day
 	ago := func(d time.Duration) time.Time { return l.now.Add(-d) }
