@@ -10,9 +10,7 @@ import (
 
 // TestRing compares a ring with a map, for the last ten minutes and one epoch.
 func TestRing(t *testing.T) {
-	seed := rand.Uint64()
-	t.Log("seed", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := rand.New(rand.NewPCG(1, 0))
 	for range 20 {
 		var ring ring
 		known := map[int64]int64{}
