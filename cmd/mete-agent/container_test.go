@@ -152,7 +152,7 @@ func TestMetersInContainer(t *testing.T) {
 		// An ordinary user's job has no group of its own.
 		for _, user := range []string{"job", "plain"} {
 			job := s.start("job", apart(user, func() *exec.Cmd {
-				cmd := s.command("mete", "run", "-q", "--server", s.url, "--", "sh", "-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done")
+				cmd := s.command("mete", "run", "-q", "--server", s.url, "--server-wait", "1000h", "--", "sh", "-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done")
 				if user == "plain" {
 					s.admit(cmd, filepath.Join(s.dir, user))
 				}

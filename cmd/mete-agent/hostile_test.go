@@ -71,22 +71,26 @@ func TestHostile(t *testing.T) {
 		}
 	})
 	t.Run("no certificate", func(t *testing.T) {
-		c := &http.Client{Transport: &http.Transport{TLSClientConfig: trusting, ForceAttemptHTTP2: true}}
-		defer c.CloseIdleConnections()
+		// Use a new connection each time: the server closes one with an oversized request.
+		client := func() *http.Client {
+			c := &http.Client{Transport: &http.Transport{TLSClientConfig: trusting.Clone(), ForceAttemptHTTP2: true}}
+			t.Cleanup(c.CloseIdleConnections)
+			return c
+		}
 		for _, path := range []string{"/v1/batches", "/v1/lost", "/v1/renew"} {
-			if p := post(t, c, s.url+path, "application/json", strings.NewReader("{}")); p.Status != http.StatusUnauthorized {
+			if p := post(t, client(), s.url+path, "application/json", strings.NewReader("{}")); p.Status != http.StatusUnauthorized {
 				t.Errorf("%s without a certificate: %+v, want 401", path, p)
 			}
 		}
 		for _, path := range []string{"/v1/enroll", "/v1/renew"} {
-			if p := post(t, c, s.url+path, "application/json", io.LimitReader(zeros(' '), 1<<20)); p.Status != http.StatusRequestEntityTooLarge {
+			if p := post(t, client(), s.url+path, "application/json", io.LimitReader(zeros(' '), 1<<20)); p.Status != http.StatusRequestEntityTooLarge {
 				t.Errorf("%s with a body of a MiB: %+v, want 413", path, p)
 			}
 		}
-		if p := post(t, c, s.url+"/v1/states", wire.MediaType, io.LimitReader(zeros(0), 5<<20)); p.Status != http.StatusUnauthorized {
+		if p := post(t, client(), s.url+"/v1/states", wire.MediaType, io.LimitReader(zeros(0), 5<<20)); p.Status != http.StatusUnauthorized {
 			t.Errorf("states without a certificate: %+v, want 401", p)
 		}
-		resp, err := c.Get(s.url + "/v1/usage")
+		resp, err := client().Get(s.url + "/v1/usage")
 		if err != nil {
 			t.Fatal(err)
 		}

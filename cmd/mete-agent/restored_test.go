@@ -21,7 +21,8 @@ type usedSince struct {
 	boottime float64 // seconds
 }
 
-// since returns the present state; the agent's next window begins after it.
+// since returns the present state. No agent may be measuring: what one books between the two readings
+// would count without its time.
 func (s *site) since() usedSince { return usedSince{s, s.whole(), boottime(s.t)} }
 
 // whole returns the CPU seconds that the machine had, as booked.
@@ -106,9 +107,9 @@ func TestRestoredState(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.serve()
+	u := s.since()
 	s.measure("-reader", "files")
 	s.awaitBooked(0.5)
-	u := s.since()
 	s.node.stop()
 	state, backup := filepath.Join(s.dir, "agent"), filepath.Join(s.dir, "backup")
 	copyState(t, state, backup)
@@ -131,9 +132,9 @@ func TestIdentityPutBack(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.serve()
+	u := s.since()
 	s.measure("-reader", "files")
 	s.awaitBooked(0.5)
-	u := s.since()
 	s.node.stop()
 	state, first := filepath.Join(s.dir, "agent"), filepath.Join(s.dir, "first")
 	if err := os.Rename(state, first); err != nil {
@@ -192,7 +193,7 @@ func TestJobWhileAgentIsDown(t *testing.T) {
 	s.awaitBooked(0.5)
 	s.node.stop()
 
-	c := s.command("mete", "run", "-q", "--server", s.url, "--", "sh", "-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done")
+	c := s.command("mete", "run", "-q", "--server", s.url, "--server-wait", "1000h", "--", "sh", "-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done")
 	c.Env = append(c.Env, "METE_TOKEN="+s.token)
 	job := s.start("job", c)
 	job.waitOutput("the agent that measures this machine for it is down")

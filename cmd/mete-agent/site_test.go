@@ -26,6 +26,7 @@ import (
 	"mete.dev/mete/internal/app/usage"
 	"mete.dev/mete/internal/job/report"
 	"mete.dev/mete/internal/job/socket"
+	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/testkit/syncbuf"
 	"mete.dev/mete/internal/ui/cli"
@@ -249,20 +250,28 @@ func (s *site) report(job *program) *report.Report {
 // not stored is booked to the group's holder.
 func (s *site) waitStored() {
 	s.t.Helper()
-	windows := func() (n int64) {
-		c, err := socket.Dial(filepath.Join(s.dir, "s"))
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		defer func() { _ = c.Close() }()
+	// windows is false while the agent does not answer, for example because its disk is slow.
+	windows := func() (int64, bool) {
 		var status struct{ Windows int64 }
-		if err := c.Status(s.t.Context(), &status); err != nil {
+		c, err := socket.Dial(filepath.Join(s.dir, "s"))
+		if err == nil {
+			defer func() { _ = c.Close() }()
+			err = c.Status(s.t.Context(), &status)
+		}
+		if err != nil && !errors.Is(err, fault.ErrUnavailable) {
 			s.t.Fatal(err)
 		}
-		return status.Windows
+		return status.Windows, err == nil
 	}
-	n := windows()
-	s.node.await("a window", func() bool { return windows() > n })
+	var before int64
+	s.node.await("its status", func() (ok bool) {
+		before, ok = windows()
+		return ok
+	})
+	s.node.await("a window", func() bool {
+		n, ok := windows()
+		return ok && n > before
+	})
 }
 
 // An answer is the part of mete usage that the tests check.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -68,7 +70,7 @@ func TestScript(t *testing.T) {
 }
 
 // canGroup reports whether this process can create a job's control groups.
-func canGroup() bool {
+var canGroup = sync.OnceValue(func() bool {
 	h, err := hostfs.Open("/")
 	if err != nil {
 		return false
@@ -77,13 +79,15 @@ func canGroup() bool {
 	if err != nil {
 		return false
 	}
-	g, err := launch.Open(h, ys, report.NewID(time.Now().UnixMilli(), [10]byte{1}), launch.Limits{})
+	var random [10]byte
+	_, _ = rand.Read(random[:]) // it never fails
+	g, err := launch.Open(h, ys, report.NewID(time.Now().UnixMilli(), random), launch.Limits{})
 	if err != nil {
 		return false
 	}
 	g.Remove()
 	return true
-}
+})
 
 var words = map[string]func(ts *testscript.TestScript, neg bool, args []string){
 	"exits":    exits,

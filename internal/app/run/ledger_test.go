@@ -41,6 +41,10 @@ import (
 	"mete.dev/mete/internal/testkit/otheruser"
 )
 
+// loopback is a loopback address of this process only, so that no other program takes a server's
+// port while the server is down.
+var loopback = fmt.Sprintf("127.%d.%d.%d", 64+os.Getpid()>>16&63, os.Getpid()>>8&255, os.Getpid()&255)
+
 // A bench is a server that can be stopped and restarted.
 type bench struct {
 	*server.Server
@@ -51,7 +55,7 @@ type bench struct {
 }
 
 func newBench(t *testing.T) *bench {
-	b := &bench{t: t, state: t.TempDir(), addr: "127.0.0.1:0"}
+	b := &bench{t: t, state: t.TempDir(), addr: loopback + ":0"}
 	b.start()
 	t.Cleanup(func() { b.stop() })
 	return b
@@ -60,7 +64,7 @@ func newBench(t *testing.T) *bench {
 func (b *bench) start() {
 	b.t.Helper()
 	cfg := server.Default()
-	cfg.State = b.state
+	cfg.State, cfg.Names = b.state, []string{loopback}
 	s, err := server.Open(context.Background(), cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		b.t.Fatal(err)
@@ -420,6 +424,7 @@ func TestServerKilled(t *testing.T) {
 	hosttest.Need(t, "root")
 	b := newBench(t)
 	m := b.program()
+	before := time.Now().Truncate(time.Second)
 	c := m.command("run", "-q", "--server", b.url(), patient, "--name", "lost", "--", "sh", "-c", "while :; do :; done")
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
@@ -441,7 +446,7 @@ func TestServerKilled(t *testing.T) {
 	}
 	now := time.Now()
 	gaps, err := b.Ledger.Gaps(t.Context(), now.Add(-time.Hour), now.Add(time.Hour), "", query.Scope{All: true})
-	if err != nil || len(gaps) != 1 || gaps[0].Reason != usage.Killed || !strings.Contains(gaps[0].Detail, "lost") || now.Sub(gaps[0].From) > time.Minute || gaps[0].To.Before(gaps[0].From) {
+	if err != nil || len(gaps) != 1 || gaps[0].Reason != usage.Killed || !strings.Contains(gaps[0].Detail, "lost") || gaps[0].From.Before(before) || gaps[0].To.Before(gaps[0].From) {
 		t.Errorf("%v: gaps %+v, want one of the job", err, gaps)
 	}
 	// The gap is reported once.
@@ -731,7 +736,7 @@ func TestEndIsTriedAgain(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
 	r, out := m.job("--", "true")
-	if r.InLedgerByName == nil || !*r.InLedgerByName || a.left.Load() != -1 {
+	if r.InLedgerByName == nil || !*r.InLedgerByName || a.left.Load() > -1 { // an end whose answer is late is repeated
 		t.Errorf("in the ledger by name: %v, %d ends: %s", r.InLedgerByName, 3-a.left.Load(), out.stderr)
 	}
 	stop()

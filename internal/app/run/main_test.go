@@ -34,6 +34,7 @@ func TestMain(m *testing.M) {
 	if err := os.Unsetenv("METE_TEST_MAIN"); err != nil {
 		panic(err)
 	}
+	run.BePatient()
 	root := &cobra.Command{Use: "mete", SilenceErrors: true, SilenceUsage: true}
 	root.AddCommand(run.Command(), run.Report())
 	root.SetArgs(os.Args[1:])

@@ -123,11 +123,14 @@ func (a *agentJob) stopSearch() {
 	}
 }
 
+// dial connects to an agent. Tests replace it.
+var dial = socket.Dial
+
 // registerOnce looks for an agent and registers the job. It returns notes for the report.
 func (a *agentJob) registerOnce() (notes []string) {
 	ctx := context.Background() // the client has its own timeouts
 	for _, path := range socket.Paths(os.Getenv, os.Geteuid()) {
-		c, err := socket.Dial(path)
+		c, err := dial(path)
 		if errors.Is(err, fault.ErrUnavailable) {
 			// A killed agent leaves its socket.
 			info, err := os.Lstat(path)
@@ -156,7 +159,8 @@ func (a *agentJob) registerOnce() (notes []string) {
 }
 
 // endWait is how long end waits for an agent that does not answer, such as one that is restarted.
-const endWait = 10 * time.Second
+// Tests raise it.
+var endWait = 10 * time.Second
 
 // endRetry is the time between two attempts.
 const endRetry = 100 * time.Millisecond

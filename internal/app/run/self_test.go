@@ -21,6 +21,7 @@ import (
 	"mete.dev/mete/internal/app/agent"
 	"mete.dev/mete/internal/app/up"
 	"mete.dev/mete/internal/job/report"
+	"mete.dev/mete/internal/job/socket"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/pki/token"
@@ -117,7 +118,10 @@ func TestSelfAgent(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	testkit.Eventually(t, "the agent listens", func() bool { _, err := os.Stat(cfg.Socket); return err == nil })
+	testkit.Eventually(t, "the agent listens", func() bool {
+		c, err := socket.Dial(cfg.Socket)
+		return err == nil && c.Close() == nil
+	})
 	checkSelfQuery(t, m)
 	// Unprivileged jobs verify the server by that file too.
 	found, err := filepath.Glob(filepath.Join(dir, "ca-*.pem"))

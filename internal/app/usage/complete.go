@@ -12,11 +12,11 @@ import (
 	"mete.dev/mete/internal/ui/cli"
 )
 
-// Limits of the completion of values: how many are offered, and how long the shell waits for a server.
-const (
-	maxValues       = 100
-	completionLimit = 2 * time.Second
-)
+// maxValues is how many values completion offers.
+const maxValues = 100
+
+// completionLimit is how long completion waits for a server. Tests raise it.
+var completionLimit = 2 * time.Second
 
 // completeWhere completes --where: a dimension, then its values in the range of the other flags.
 func (q *queryFlags) completeWhere(s *serverFlags) cobra.CompletionFunc {

@@ -25,8 +25,8 @@ import (
 	"mete.dev/mete/internal/model/fault"
 )
 
-// startTimeout limits the time for systemd to start the scope.
-const startTimeout = 3 * time.Second
+// startTimeout limits the time for systemd to start the scope. Tests raise it.
+var startTimeout = 3 * time.Second
 
 // leaf is the group in the scope for this process itself.
 const leaf = "meter"

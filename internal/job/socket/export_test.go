@@ -3,7 +3,7 @@ package socket
 import "time"
 
 // Hurry makes a client wait less.
-func (c *Client) Hurry(timeout, pause time.Duration) { c.timeout, c.pause = timeout, pause }
+func (c *Client) Hurry(timeout, pause time.Duration) { c.Timeout, c.pause = timeout, pause }
 
 // Open says how many jobs are open.
 func (s *Server) Open() int {

@@ -24,7 +24,6 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/workload"
-	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
@@ -41,6 +40,7 @@ type fakeAgent struct {
 	fail   error // of Register
 	self   *socket.SelfAccess
 	hang   chan struct{} // Snapshot and End wait for it to close, or for ctx
+	hangs  chan struct{} // receives when one begins to wait; nil is none
 	status any
 }
 
@@ -84,6 +84,9 @@ func (a *fakeAgent) End(ctx context.Context, id string, o socket.Outcome) error 
 func (a *fakeAgent) wait(ctx context.Context) error {
 	if a.hang == nil {
 		return nil
+	}
+	if a.hangs != nil {
+		a.hangs <- struct{}{}
 	}
 	select {
 	case <-a.hang:
@@ -542,30 +545,57 @@ func TestRivals(t *testing.T) {
 // be ended.
 func TestHang(t *testing.T) {
 	path := filepath.Join(dir(t), "agent.sock")
-	a := &fakeAgent{hang: make(chan struct{})}
+	a := &fakeAgent{hang: make(chan struct{}), hangs: make(chan struct{}, 4)}
 	_, stop := listen(t, path, a)
 	c, ctx := dial(t, path), t.Context()
 	if err := c.Register(ctx, job()); err != nil {
 		t.Fatal(err)
 	}
-	c.Hurry(time.Second, time.Hour)
+	// The deadline of a call that the agent gets passes when the agent hangs; the calls between are not made.
+	timeout := func() context.Context {
+		end := expiring{ctx, make(chan struct{})}
+		go func() { <-a.hangs; close(end.passed) }()
+		return end
+	}
 	o := socket.Outcome{Ended: time.Now()}
-	for _, err := range []error{c.Snapshot(ctx, id), c.Snapshot(ctx, id), c.End(ctx, id, o), c.Status(ctx, new(any))} {
+	for _, err := range []error{c.Snapshot(timeout(), id), c.Snapshot(ctx, id), c.End(timeout(), id, o), c.Status(ctx, new(any))} {
 		if !errors.Is(err, fault.ErrUnavailable) {
 			t.Errorf("an agent that hangs: %v", err)
 		}
 	}
-	testkit.Eventually(t, "the agent gets three calls", func() bool { return len(a.done()) >= 3 })
 	if want, did := []string{"register " + id, "snapshot", "end " + id}, a.done(); !slices.Equal(did, want) {
 		t.Errorf("the agent got the calls %q, want %q", did, want)
 	}
 	// Another job waits in it as the agent ends.
 	late := make(chan error, 1)
 	go func() { late <- dial(t, path).Snapshot(ctx, id) }()
-	testkit.Eventually(t, "the other job waits", func() bool { return len(a.done()) >= 4 })
+	<-a.hangs
+	// The client's own timeout passes whether the agent gets the call or not.
+	hasty := dial(t, path)
+	hasty.Hurry(time.Millisecond, 0)
+	if err := hasty.Snapshot(ctx, id); !errors.Is(err, fault.ErrUnavailable) {
+		t.Errorf("within a millisecond: %v", err)
+	}
 	stop() // ends, though the agent hangs
 	if err := <-late; !errors.Is(err, fault.ErrUnavailable) {
 		t.Errorf("as the agent ended: %v", err)
+	}
+}
+
+// An expiring context has a deadline that passes when the channel is closed.
+type expiring struct {
+	context.Context
+	passed chan struct{}
+}
+
+func (e expiring) Done() <-chan struct{} { return e.passed }
+
+func (e expiring) Err() error {
+	select {
+	case <-e.passed:
+		return context.DeadlineExceeded
+	default:
+		return nil
 	}
 }
 

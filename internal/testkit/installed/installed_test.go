@@ -9,6 +9,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -208,18 +209,19 @@ systemctl enable --now mete-agent`)
 		t.Logf("work.service: %v by the ledger, %v by systemd", have, want)
 	})
 
-	t.Run("job in a job", func(t *testing.T) {
+	t.Run("jobs", func(t *testing.T) {
 		g := &guest{t, g.m}
 		g.sh(`systemd-run --wait --unit=jobs --setenv=METE_STATE=/root/state mete run --name outer --json /root/outer.json -- \
 			mete run --name inner --json /root/inner.json -- sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'`)
-		var inner, outer struct {
+		g.sh("systemd-run --wait --unit=job-of-user --uid=65534 -p Delegate=yes --setenv=METE_STATE=/tmp/state mete run --name ordinary --json /tmp/ordinary.json -- true")
+		var inner, outer, ordinary struct {
 			Group string   `json:"group"`
 			Notes []string `json:"notes"`
 			CPU   float64  `json:"cpu_seconds"`
 			Peak  int64    `json:"memory_peak_bytes"`
 		}
-		for file, v := range map[string]any{"inner": &inner, "outer": &outer} {
-			if err := json.Unmarshal([]byte(g.sh("cat /root/"+file+".json")), v); err != nil {
+		for file, v := range map[string]any{"/root/inner": &inner, "/root/outer": &outer, "/tmp/ordinary": &ordinary} {
+			if err := json.Unmarshal([]byte(g.sh("cat "+file+".json")), v); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -229,12 +231,12 @@ systemctl enable --now mete-agent`)
 		if inner.CPU <= 0 || outer.CPU < inner.CPU || inner.Peak <= 0 || outer.Peak < inner.Peak {
 			t.Errorf("inner job: %.3f s, at most %d B; outer job: %.3f s, at most %d B", inner.CPU, inner.Peak, outer.CPU, outer.Peak)
 		}
-		t.Logf("inner %+v, outer %+v", inner, outer)
-		// Both registered with the agent, whose user is not theirs.
-		if notes := strings.Join(append(inner.Notes, outer.Notes...), "\n"); strings.Contains(notes, "register") {
+		t.Logf("inner %+v, outer %+v, of an ordinary user %+v", inner, outer, ordinary)
+		// All registered with the agent, whose user is not theirs.
+		if notes := strings.Join(slices.Concat(inner.Notes, outer.Notes, ordinary.Notes), "\n"); strings.Contains(notes, "register") {
 			t.Errorf("notes:\n%s", notes)
 		}
-		for _, name := range []string{"inner", "outer"} {
+		for _, name := range []string{"inner", "outer", "ordinary"} {
 			testkit.Eventually(t, "the run of "+name+" is in the ledger with its name", func() bool {
 				out, code := g.try("METE_TOKEN=" + token + " mete runs " + name + " --server https://localhost:9797 -o json")
 				return code == 0 && strings.Contains(out, `"`+name+`"`)

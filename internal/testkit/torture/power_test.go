@@ -9,12 +9,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/testkit/hosttest"
 )
 
@@ -94,9 +96,24 @@ func unmount(at string) error {
 	}
 }
 
+// hasLoop reports whether a loop device uses an image. This can be so after an unmount: while a mount
+// namespace that another process created has a copy of the mount, the file system and its cached data remain,
+// and the next mount of the image would be of that file system.
+func hasLoop(image string) bool {
+	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file") // the pattern is valid
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err == nil && strings.TrimSuffix(string(b), "\n") == image { // the file is missing if the device has no image
+			return true
+		}
+	}
+	return false
+}
+
 // cut simulates a loss of power while no program uses the file system: it discards all data
 // that is not in the image, and mounts the image again.
-func (s *store) cut() error {
+func (s *store) cut(t *testing.T) error {
+	t.Helper()
 	extents, err := s.snapshot()
 	if err != nil {
 		return err
@@ -104,6 +121,7 @@ func (s *store) cut() error {
 	if err := s.unmount(); err != nil {
 		return err
 	}
+	testkit.Eventually(t, "no loop device uses the image", func() bool { return !hasLoop(s.image) })
 	f, err := os.Create(s.image)
 	if err == nil {
 		err = f.Truncate(storeSize)
@@ -236,7 +254,7 @@ func (r *rig) power(c *child) {
 	r.t.Helper()
 	s := r.stores[c]
 	r.faults[c.name+" power"]++
-	r.must(s.cut())
+	r.must(s.cut(r.t))
 	if c != r.server || r.v.postgres {
 		return
 	}
@@ -345,7 +363,14 @@ func TestPower(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(s.at, "more"), make([]byte, 8<<10), 0o600); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("write to a full file system: %v", err)
 	}
-	if err := s.cut(); err != nil {
+	// As other tests may at any time, copy the mount to a mount namespace.
+	other := exec.Command("sleep", "0.2")
+	other.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Wait() }()
+	if err := s.cut(t); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{"before": "before", "synced": "synced", "not": "", "more": ""} {
