@@ -3,10 +3,12 @@ package launch
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -102,15 +104,38 @@ func (g *Group) add(y hostfs.Hierarchy) error {
 		// The kernel requires write access to the common ancestor of the source and target groups.
 		return fmt.Errorf("%s/cgroup.procs: %w", parent, fault.ErrDenied)
 	}
-	if err := g.h.Mkdir(p.dir); err != nil {
+	if err := g.makeLocked(p); err != nil {
 		return err
 	}
-	p.lock = lockShared(g.h, p.dir)
 	p.entry = p.dir
 	if y.V2 {
 		g.addLeaf(p)
 	}
 	g.parts = append(g.parts, p)
+	return nil
+}
+
+// lockTries is how often a new group is locked or made again: for about a second.
+const lockTries = 60
+
+// makeLocked creates the part's group and locks it. Another mete that ends may sweep the group before it
+// is locked, and holds its lock meanwhile: then it is made again. If all tries fail, the
+// group is used without a lock.
+func (g *Group) makeLocked(p *part) error {
+	if err := g.h.Mkdir(p.dir); err != nil {
+		return err
+	}
+	pause := 100 * time.Microsecond
+	for range lockTries {
+		if p.lock = lockShared(g.h, p.dir); p.lock >= 0 {
+			return nil
+		}
+		time.Sleep(pause)
+		pause = min(2*pause, 20*time.Millisecond)
+		if err := g.h.Mkdir(p.dir); err != nil && !errors.Is(err, fault.ErrConflict) { // it may still exist
+			return err
+		}
+	}
 	return nil
 }
 
@@ -209,7 +234,29 @@ func (g *Group) read(r *usage.Reading, levels bool) {
 }
 
 // Members lists the living processes of the job, including those in groups that it created.
-func (g *Group) Members() []Member {
+func (g *Group) Members() []Member { return livingOf(g.h, g.pids) }
+
+// maxLists limits how often the processes of a job are listed for one result.
+const maxLists = 100
+
+// livingOf returns the living processes of a list. A process may start another one and end after it was
+// listed and before its state is read. So if none of the list is alive, list is called again, until it has
+// only processes that had ended before the call, such as those that no parent waits for.
+func livingOf(h *hostfs.FS, list func() map[int]bool) []Member {
+	ended := map[int]bool{}
+	for range maxLists {
+		pids := list()
+		ms, before := members(h, pids), len(ended)
+		maps.Copy(ended, pids)
+		if len(ms) > 0 || len(ended) == before {
+			return ms
+		}
+	}
+	return nil
+}
+
+// pids lists the processes in the job's groups, without this one.
+func (g *Group) pids() map[int]bool {
 	pids := map[int]bool{}
 	for _, p := range g.parts {
 		g.walk(p.dir, func(dir string) {
@@ -225,7 +272,7 @@ func (g *Group) Members() []Member {
 			}
 		})
 	}
-	return members(g.h, pids)
+	return pids
 }
 
 // members returns the processes that are alive, with names.

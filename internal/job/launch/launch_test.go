@@ -488,6 +488,39 @@ func TestNested(t *testing.T) {
 	}
 }
 
+// TestSweepOfNew checks that jobs that create their groups long after their IDs have them, although other
+// jobs end meanwhile and sweep.
+func TestSweepOfNew(t *testing.T) {
+	h, err := hostfs.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	y := hostfs.Hierarchy{V2: true, Mount: t.TempDir(), Root: "/", Self: "/"}
+	if err := os.WriteFile(y.Mount+"/cgroup.procs", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for n := range 4 {
+		all.Go(func() {
+			for i := range 200 {
+				g, err := launch.Open(h, []hostfs.Hierarchy{y}, report.NewID(1, [10]byte{byte(n), byte(i)}), launch.Limits{})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				dir, _ := g.DirV2()
+				if _, err := os.Stat(dir); err != nil {
+					t.Error(err)
+				}
+				if !g.Remove() {
+					t.Error("the group is left")
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
 // TestStrayed checks that a note reports a job that leaves its groups, and a group that vanishes.
 func TestStrayed(t *testing.T) {
 	h, g := open(t, launch.Limits{}, nil)

@@ -39,8 +39,11 @@ const exitGrace = time.Second
 func (g *Group) remove(p *part) bool {
 	end, pause := time.Now().Add(exitGrace), 100*time.Microsecond
 	for !g.rmdir(p.dir) {
-		if time.Now().After(end) || len(g.Members()) > 0 {
+		if len(g.Members()) > 0 {
 			return false
+		}
+		if time.Now().After(end) {
+			return g.rmdir(p.dir) // this process may have been stopped for all that time
 		}
 		time.Sleep(pause)
 		pause = min(2*pause, 20*time.Millisecond)
@@ -59,7 +62,8 @@ func (g *Group) rmdir(dir string) bool {
 	return gone
 }
 
-// lockGrace protects a job's group after its start, when it may not be locked yet.
+// lockGrace protects a job's group after its start, when it may not be locked yet. A job whose group
+// is removed nevertheless makes it again.
 const lockGrace = 2 * time.Second
 
 // sweep removes empty groups in dir of jobs whose mete is gone. Errors are ignored: the next job
@@ -85,17 +89,24 @@ func (g *Group) sweep(dir string) {
 // process ends.
 func lockShared(h *hostfs.FS, dir string) int { return lockDir(h, dir, unix.LOCK_SH) }
 
-// lockDir returns a locked descriptor of dir, or -1.
+// lockDir returns a locked descriptor of dir, or -1. It is -1 too if dir was removed, and perhaps made
+// again, before the descriptor was locked.
 func lockDir(h *hostfs.FS, dir string, how int) int {
 	fd, err := unix.Open(h.Path(dir), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1
 	}
-	if err := unix.Flock(fd, how|unix.LOCK_NB); err != nil {
+	if err := unix.Flock(fd, how|unix.LOCK_NB); err != nil || !isAt(h, fd, dir) {
 		closeLock(fd)
 		return -1
 	}
 	return fd
+}
+
+// isAt reports whether the open directory has the path dir.
+func isAt(h *hostfs.FS, fd int, dir string) bool {
+	var opened, found unix.Stat_t
+	return unix.Fstat(fd, &opened) == nil && unix.Stat(h.Path(dir), &found) == nil && opened.Ino == found.Ino
 }
 
 func closeLock(fd int) {

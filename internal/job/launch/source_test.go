@@ -255,3 +255,36 @@ func TestHoldings(t *testing.T) {
 		t.Errorf("30 pages, 10 of files: %+v", r)
 	}
 }
+
+// TestLivingOf checks that processes that end while they are listed do not hide those that they started,
+// and that ones that stay listed after their end do not delay the result.
+func TestLivingOf(t *testing.T) {
+	const ended = 1 << 22 // above all process IDs
+	me := os.Getpid()
+	for _, c := range []struct {
+		lists []map[int]bool // the last one stays
+		found bool
+		calls int
+	}{
+		{[]map[int]bool{{}}, false, 1},
+		{[]map[int]bool{{me: true, ended: true}}, true, 1},
+		{[]map[int]bool{{ended: true}, {}}, false, 2},
+		{[]map[int]bool{{ended: true}}, false, 2},
+		{[]map[int]bool{{ended: true}, {me: true}}, true, 2},
+		{[]map[int]bool{{ended: true}, {ended: true, ended + 1: true}, {ended: true, ended + 1: true, me: true}}, true, 3},
+	} {
+		calls := 0
+		ms := livingOf(machine(t), func() map[int]bool {
+			calls++
+			return c.lists[min(calls, len(c.lists))-1]
+		})
+		if len(ms) > 1 || len(ms) == 1 != c.found || c.found && ms[0].PID != me || calls != c.calls {
+			t.Errorf("%v: %v after %d lists, want one: %v, after %d", c.lists, ms, calls, c.found, c.calls)
+		}
+	}
+	calls := 0
+	ms := livingOf(machine(t), func() map[int]bool { calls++; return map[int]bool{ended + calls: true} })
+	if len(ms) != 0 || calls != maxLists {
+		t.Errorf("%v after %d lists, want none after %d", ms, calls, maxLists)
+	}
+}

@@ -26,13 +26,15 @@ const (
 	maxReply  = 1 << 20 // bytes
 )
 
-// A Client is mete run's side of the socket. Each call takes two seconds at most. After a call
+// A Client is mete run's side of the socket. Each call takes at most Timeout. After a call
 // that timed out, calls fail at once for a while, so that an agent that hangs does not delay a
 // job; only End is tried again. Several goroutines may use it.
 type Client struct {
-	path           string
-	http           *http.Client
-	timeout, pause time.Duration
+	Timeout time.Duration // of a call; Dial sets two seconds
+
+	path  string
+	http  *http.Client
+	pause time.Duration
 
 	mu         sync.Mutex
 	retryAt    time.Time             // before which the agent is not called
@@ -44,7 +46,7 @@ type Client struct {
 // none listens there, and fault.ErrDenied if the listener is neither root nor this user, nor the user
 // to whom root gave the socket's directory.
 func Dial(path string) (*Client, error) {
-	c := &Client{path: path, timeout: callTimeout, pause: callPause, jobs: map[string]Job{}, selfAccess: map[string]SelfAccess{}}
+	c := &Client{path: path, Timeout: callTimeout, pause: callPause, jobs: map[string]Job{}, selfAccess: map[string]SelfAccess{}}
 	c.http = &http.Client{
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return connect(ctx, path) },
@@ -54,7 +56,7 @@ func Dial(path string) (*Client, error) {
 		},
 		CheckRedirect: httpx.NoRedirect,
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), c.timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), c.Timeout)
 	defer cancel()
 	conn, err := connect(ctx, path)
 	if err != nil {
@@ -178,7 +180,7 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	if c.isBackingOff() {
 		return fmt.Errorf("%s: the agent did not answer a moment ago: %w", c.path, fault.ErrUnavailable)
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	err := c.exchange(ctx, method, path, in, out)
 	if errors.Is(err, context.DeadlineExceeded) {
