@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -340,3 +341,29 @@ func (f *flushed) Reject(id batch.Stream, number uint64, detail string) error {
 	return f.stub.Reject(id, number, detail)
 }
 func (f *flushed) Changes() <-chan struct{} { return nil }
+
+// TestOtherReason checks that a further reason for which a server takes no windows is logged once.
+func TestOtherReason(t *testing.T) { synctest.Test(t, testOtherReason) }
+
+func testOtherReason(t *testing.T) {
+	l, log := newLoop()
+	a := l.add(1, streamState{})
+	busy, rival, port := fault.ErrUnavailable, fault.WithHint(fault.ErrUnavailable, "stop one of the two agents"), fault.WithHint(fault.ErrUnavailable, "check the port")
+	for i, c := range []struct {
+		err  error
+		want string
+	}{
+		{busy, "unreachable"}, {busy, ""}, {rival, "another reason.*stop one"}, {busy, ""}, {rival, ""}, {port, "another reason.*check"}, {rival, ""},
+		{nil, "reached"}, {nil, ""}, {rival, "unreachable.*stop one"}, {rival, ""}, {busy, ""},
+	} {
+		log.Reset()
+		if c.err == nil {
+			l.setServerState(Connected, nil, time.Now())
+		} else {
+			l.handleFailure(result{a, outcome{step: stepFailed, err: c.err}}, time.Now())
+		}
+		if text := log.String(); (text == "") != (c.want == "") || !regexp.MustCompile(c.want).MatchString(text) || strings.Count(text, "\n") > 1 {
+			t.Errorf("step %d: %v is logged as %q, want %q", i, c.err, text, c.want)
+		}
+	}
+}

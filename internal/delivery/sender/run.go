@@ -47,6 +47,7 @@ type loop struct {
 	exchanges sync.WaitGroup
 	inFlight  int       // batches in flight
 	draining  bool      // one batch in flight is of the backlog
+	hints     []string  // of the errors that were logged in the server's present state
 	nextDrain time.Time // earliest time of the next backlog batch
 
 	// The successor of an abandoned stream inherits its backoff; otherwise a
@@ -246,16 +247,24 @@ func stateFromError(err error) State {
 	return Unreachable
 }
 
-// setServerState records the server's state and logs each change once.
+// setServerState records the server's state and logs each change once, and in a state each error with
+// another hint: the error of the first attempt may tell less than that of a later one. Errors themselves
+// differ at each attempt, for example by a port.
 func (l *loop) setServerState(s State, err error, now time.Time) {
 	before := l.Status()
+	hint := fault.Hint(err)
 	if before.State == s {
+		if hint != "" && !slices.Contains(l.hints, hint) {
+			l.hints = append(l.hints, hint)
+			l.log.Warn("server takes no windows for another reason; they wait in the spool", fault.Attrs(err)...)
+		}
 		return
 	}
+	l.hints = []string{hint}
 	l.updateStatus(func(st *Status) { st.State, st.Since = s, now })
 	switch s {
 	case Unreachable:
-		l.log.Warn("server unreachable; windows wait in the spool", "err", err)
+		l.log.Warn("server unreachable; windows wait in the spool", fault.Attrs(err)...)
 		return
 	case Outdated:
 		l.log.Error("server older than this program; windows wait in the spool", fault.Attrs(err)...)
