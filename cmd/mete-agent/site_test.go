@@ -63,9 +63,8 @@ type program struct {
 	err   error
 }
 
-// loopback is a loopback address of this process only, so that no other program takes a server's
-// port while the server is down.
-var loopback = fmt.Sprintf("127.%d.%d.%d", 64+os.Getpid()>>16&63, os.Getpid()>>8&255, os.Getpid()&255)
+// loopback is the address of servers.
+var loopback = testkit.Loopback()
 
 // A site is a state directory of a server and an agent.
 type site struct {

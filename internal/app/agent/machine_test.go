@@ -3,12 +3,10 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -81,7 +79,7 @@ func TestShowFlags(t *testing.T) {
 func TestAlone(t *testing.T) {
 	var lc net.ListenConfig
 	// Only this process uses this address, so the port stays free.
-	ln, err := lc.Listen(t.Context(), "tcp", fmt.Sprintf("127.%d.%d.%d:0", 128+os.Getpid()>>16&63, os.Getpid()>>8&255, os.Getpid()&255))
+	ln, err := lc.Listen(t.Context(), "tcp", testkit.Loopback()+":0")
 	if err != nil {
 		t.Fatal(err)
 	}

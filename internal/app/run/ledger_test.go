@@ -41,9 +41,8 @@ import (
 	"mete.dev/mete/internal/testkit/otheruser"
 )
 
-// loopback is a loopback address of this process only, so that no other program takes a server's
-// port while the server is down.
-var loopback = fmt.Sprintf("127.%d.%d.%d", 64+os.Getpid()>>16&63, os.Getpid()>>8&255, os.Getpid()&255)
+// loopback is the address of servers.
+var loopback = testkit.Loopback()
 
 // A bench is a server that can be stopped and restarted.
 type bench struct {

@@ -462,11 +462,7 @@ func TestOrdinaryUser(t *testing.T) {
 	self := copyTo(t, os.Args[0], filepath.Join(m.dir, "mete"))
 	c := m.command(append([]string{"--reuid=65534", "--regid=65534", "--clear-groups", self, "run", "-o", "json", "--json", "-", "-q", "--"},
 		"sh", "-c", "i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done; sleep 1; exit 4")...)
-	hosttest.Need(t, "setpriv")
-	setpriv, err := exec.LookPath("setpriv")
-	if err != nil {
-		t.Fatal(err)
-	}
+	setpriv := hosttest.Program(t, "setpriv")
 	c.Path, c.Dir = setpriv, "/"
 	r := finish(t, c)
 	rep, err := report.Parse([]byte(r.stdout))
@@ -508,11 +504,7 @@ func TestOrdinaryUser(t *testing.T) {
 // TestNoBPF checks that a denied BPF is reported in one line.
 func TestNoBPF(t *testing.T) {
 	hosttest.Need(t, "root", "bpf")
-	hosttest.Need(t, "setpriv")
-	setpriv, err := exec.LookPath("setpriv")
-	if err != nil {
-		t.Fatal(err)
-	}
+	setpriv := hosttest.Program(t, "setpriv")
 	m := program(t)
 	without := func(args ...string) result {
 		drop := "-bpf,-perfmon,-sys_admin"
@@ -543,11 +535,7 @@ func TestNoBPF(t *testing.T) {
 // counts them.
 func TestNoCounter(t *testing.T) {
 	hosttest.Need(t, "root", "bpf", "cgroup1", "cgroup2")
-	hosttest.Need(t, "unshare")
-	unshare, err := exec.LookPath("unshare")
-	if err != nil {
-		t.Fatal(err)
-	}
+	unshare := hosttest.Program(t, "unshare")
 	m := program(t)
 	for what, x := range map[string]struct {
 		mounts string
@@ -603,11 +591,7 @@ func TestNoGroups(t *testing.T) {
 		"hidden":    `mount -t tmpfs none /sys`,
 	} {
 		c := m.command("-m", "sh", "-c", script+`; "$0" run -o csv -- true 2>&1 | wc -l; exec "$0" run -o json -- sh -c 'exit 6'`, os.Args[0])
-		hosttest.Need(t, "unshare")
-		unshare, err := exec.LookPath("unshare")
-		if err != nil {
-			t.Fatal(err)
-		}
+		unshare := hosttest.Program(t, "unshare")
 		c.Path = unshare
 		r := finish(t, c)
 		if r.code != 6 || r.stdout != "2\n" {

@@ -3,8 +3,6 @@ package cgroup_test
 import (
 	"bufio"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -411,13 +409,6 @@ func top(t *testing.T) string {
 		mkdir(t, m+p)
 	}
 	return p
-}
-
-// containerID returns an id that no container of another test or process on this machine has: one
-// container in two groups is one workload.
-func containerID(t *testing.T) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s %d", t.Name(), os.Getpid()))
-	return hex.EncodeToString(sum[:])
 }
 
 func mkdir(t *testing.T, dirs ...string) {

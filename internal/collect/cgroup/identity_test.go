@@ -16,7 +16,7 @@ import (
 func TestDelegated(t *testing.T) {
 	hosttest.Need(t, "root")
 	const user, job = 65534, "01k5x3v7qz8r9s0t1v2w3x4y5z"
-	box := "docker-" + containerID(t) + ".scope"
+	box := "docker-" + hosttest.ContainerID(t) + ".scope"
 	pod := "kubepods-pod0123abcd_0123_0123_0123_0123456789ab.slice"
 	both(t, func(t *testing.T, open func(cgroup.Config) *fixture) {
 		p := top(t)
@@ -69,7 +69,7 @@ func TestDelegated(t *testing.T) {
 // delegate it in a user namespace, keeps its key: root gave it its name.
 func TestOwnerOfContainer(t *testing.T) {
 	hosttest.Need(t, "root")
-	box := containerID(t)
+	box := hosttest.ContainerID(t)
 	both(t, func(t *testing.T, open func(cgroup.Config) *fixture) {
 		p := top(t)
 		mkdir(t, in(p+"/docker")...)

@@ -166,7 +166,7 @@ func TestFolding(t *testing.T) {
 	both(t, func(t *testing.T, open func(cgroup.Config) *fixture) {
 		p := top(t)
 		s := open(config())
-		box := p + "/docker/" + containerID(t)
+		box := p + "/docker/" + hosttest.ContainerID(t)
 		mkdir(t, in(p+"/docker")...)
 		mkdir(t, in(box)...)
 		for range 2 {

@@ -221,7 +221,7 @@ func TestUnifiedDelegated(t *testing.T) {
 	unified(t, func(t *testing.T) {
 		s, d := openUnified(t), watchDeaths(t)
 		p := top(t)
-		box := p + "/docker/" + containerID(t)
+		box := p + "/docker/" + hosttest.ContainerID(t)
 		mkdir(t, in(p+"/docker")...)
 		for _, tick := range []bool{false, true} {
 			before := s.booked[box]
@@ -334,7 +334,7 @@ func TestUnifiedProcesses(t *testing.T) {
 	unified(t, func(t *testing.T) {
 		s := openUnified(t)
 		p := top(t)
-		box := p + "/docker/" + containerID(t)
+		box := p + "/docker/" + hosttest.ContainerID(t)
 		mkdir(t, in(p+"/docker")...)
 		l := newLoad(t)
 		l.do("fork 1") // before its first process the Go runtime starts another

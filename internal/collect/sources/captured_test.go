@@ -2,8 +2,6 @@ package sources_test
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"flag"
 	"fmt"
@@ -27,13 +25,6 @@ import (
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
-
-// containerID returns an id that no container of another test or process on this machine has: one
-// container in two groups is one workload.
-func containerID(t *testing.T) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s %d", t.Name(), os.Getpid()))
-	return hex.EncodeToString(sum[:])
-}
 
 // everyTick closes a window at each tick.
 func everyTick(reader string) sources.Config {

@@ -29,7 +29,7 @@ func TestPodInHierarchies(t *testing.T) {
 				}
 				at := groupMounts(t)
 				top := fmt.Sprintf("/mete-pod-%d", os.Getpid())
-				below := []string{top + "/kubepods", "/besteffort", "/pod5b325f33-e3ae-4695-a183-eebc09c504e2", "/" + containerID(t)}
+				below := []string{top + "/kubepods", "/besteffort", "/pod5b325f33-e3ae-4695-a183-eebc09c504e2", "/" + hosttest.ContainerID(t)}
 				mkdir := func(dir string) {
 					t.Helper()
 					if err := os.Mkdir(dir, 0o755); err != nil {

@@ -43,7 +43,7 @@ func TestUncountedGroups(t *testing.T) {
 			mkdir(at["cpuacct"] + top)
 			mkdir(at["memory"] + top)
 			mkdir(at["cpuacct"] + top + "/counted")
-			box := top + "/docker/" + containerID(t)
+			box := top + "/docker/" + hosttest.ContainerID(t)
 			for _, g := range []string{top + "/docker", box} {
 				mkdir(at["cpuacct"] + g)
 				mkdir(at["memory"] + g)

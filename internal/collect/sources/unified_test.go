@@ -599,7 +599,7 @@ func TestUnifiedContainer(t *testing.T) {
 	unified(t, func(u *unifiedMachine) {
 		disk := u.disk()
 		u.group("/docker", "cpu", "io", "memory", "pids")
-		box := "/docker/" + containerID(u.t)
+		box := "/docker/" + hosttest.ContainerID(u.t)
 		u.group(box, "cpu", "io", "memory", "pids")
 		for _, f := range []string{"", "/cgroup.procs", "/cgroup.threads", "/cgroup.subtree_control"} {
 			if err := os.Chown(u.dir(box)+f, 1000, 1000); err != nil {

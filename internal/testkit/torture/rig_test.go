@@ -173,8 +173,7 @@ var ports atomic.Int64
 // address returns an address for a program to listen on. It stays free while the program is
 // dead: only this process uses the host part, and the port is below the ephemeral range.
 func address(t *testing.T) string {
-	pid := os.Getpid()
-	a := fmt.Sprintf("127.%d.%d.%d:%d", 1+pid>>16&63, pid>>8&255, pid&255, 10000+ports.Add(1))
+	a := fmt.Sprintf("%s:%d", testkit.Loopback(), 10000+ports.Add(1))
 	ln, err := net.Listen("tcp", a)
 	if err == nil {
 		err = ln.Close()
