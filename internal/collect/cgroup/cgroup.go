@@ -101,6 +101,15 @@ func chooseHierarchies(ys []hostfs.Hierarchy) (s sources, err error) {
 	return s, nil
 }
 
+// findSources selects the hierarchy for each role on this machine.
+func findSources(h *hostfs.FS) (s sources, err error) {
+	ys, err := h.Hierarchies()
+	if err != nil {
+		return s, err
+	}
+	return chooseHierarchies(ys)
+}
+
 // A Table holds every group of a machine and its last readings. Only one goroutine may use
 // it.
 type Table struct {
@@ -136,11 +145,7 @@ type Table struct {
 
 // newTable creates the table for a reader and finds the existing groups.
 func newTable(h *hostfs.FS, r reader, cfg Config, log *slog.Logger) (*Table, error) {
-	ys, err := h.Hierarchies()
-	if err != nil {
-		return nil, err
-	}
-	src, err := chooseHierarchies(ys)
+	src, err := findSources(h)
 	if err != nil {
 		return nil, err
 	}

@@ -35,11 +35,7 @@ type kernel struct {
 // follows, chosen when it is opened: it does not use the events of others, which would only
 // fill the kernel's ring.
 func FollowedByBPF(h *hostfs.FS) (ids []uint32, err error) {
-	ys, err := h.Hierarchies()
-	if err != nil {
-		return nil, err
-	}
-	src, err := chooseHierarchies(ys)
+	src, err := findSources(h)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/x/atomicfile"
 )
 
 // A Config configures a simulator.
@@ -182,11 +183,7 @@ func (s *simulator) writeZone(zone int) error {
 	if err := os.WriteFile(temp, text, 0o644); err != nil {
 		return err
 	}
-	// As package publish does: to rename a file over another takes ext4 far longer.
-	if unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, name, unix.RENAME_EXCHANGE) == nil {
-		return os.Remove(temp)
-	}
-	return os.Rename(temp, name) // the first time, or if the file system cannot exchange files
+	return atomicfile.Exchange(unix.AT_FDCWD, temp, name)
 }
 
 // readLoads reads what the loads used since the previous reading, and the time.

@@ -5,7 +5,7 @@ import (
 	"io/fs"
 	"os"
 
-	"golang.org/x/sys/unix"
+	"mete.dev/mete/internal/x/atomicfile"
 )
 
 // A directory is a directory for files that replace updates.
@@ -41,11 +41,8 @@ func (d *directory) close() {
 const tempSuffix = ".new"
 
 // replace replaces a file atomically. The file need not survive a crash of the machine, so nothing
-// is synced.
-//
-// It exchanges the two files and removes the old one, instead of renaming over it: ext4 flushes a
-// file that is renamed over another at once, which takes twenty times as long as everything else
-// here.
+// is synced. Renaming over the old one would take twenty times as long as everything else here, see
+// [atomicfile.Exchange].
 func (d *directory) replace(name string, b []byte) error {
 	err := d.swapIn(name, b)
 	if err != nil {
@@ -73,10 +70,5 @@ func (d *directory) swapIn(name string, b []byte) error {
 	if err = errors.Join(err, w.Close()); err != nil {
 		return err
 	}
-	fd := int(d.dir.Fd())
-	if unix.Renameat2(fd, name+tempSuffix, fd, name, unix.RENAME_EXCHANGE) == nil {
-		return d.Remove(name + tempSuffix)
-	}
-	// There was no file, or the file system lacks RENAME_EXCHANGE.
-	return d.Rename(name+tempSuffix, name)
+	return atomicfile.Exchange(int(d.dir.Fd()), name+tempSuffix, name)
 }

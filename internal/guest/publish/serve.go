@@ -149,8 +149,8 @@ func (r *Publisher) serve(ctx context.Context, l Listener, find func(cid uint32)
 	}
 }
 
-// refuse closes a connection, after sending the reason if there is one. The buffer of a new
-// connection takes a line without blocking.
+// refuse closes a connection, after sending the reason if there is one, for which it waits at most
+// writeLimit.
 func refuse(c net.Conn, why string) {
 	if why != "" {
 		_ = c.SetWriteDeadline(time.Now().Add(writeLimit))

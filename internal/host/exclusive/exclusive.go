@@ -59,7 +59,7 @@ func (h Holder) isTrusted(s Scope, ancestors []int) bool {
 	switch {
 	case !h.known:
 		return false
-	case h.UID == 0 || int(h.UID) == os.Geteuid() || trusted.IsAgentUser(h.UID):
+	case trusted.Agent(trusted.AgentDir, h.UID):
 		return true
 	case h.UID == overflowUser && s != Machine && !hasAllUsers():
 		// The machine's root appears as this user in a user namespace. A job prefers to

@@ -48,7 +48,7 @@ func Marked(dir, ledger string) (file string, ok bool) {
 		return file, false
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
-	return file, ok && (st.Uid == 0 || int(st.Uid) == os.Geteuid() || trusted.IsAgentUser(st.Uid))
+	return file, ok && trusted.Agent(trusted.AgentDir, st.Uid)
 }
 
 func mark(dir, ledger string) string { return filepath.Join(dir, "ledger-"+ledger) }

@@ -122,19 +122,16 @@ const lockTries = 60
 // is locked, and holds its lock meanwhile: then it is made again. If all tries fail, the
 // group is used without a lock.
 func (g *Group) makeLocked(p *part) error {
-	if err := g.h.Mkdir(p.dir); err != nil {
-		return err
-	}
 	pause := 100 * time.Microsecond
-	for range lockTries {
+	for try := range lockTries {
+		if err := g.h.Mkdir(p.dir); err != nil && (try == 0 || !errors.Is(err, fault.ErrConflict)) { // later it may still exist
+			return err
+		}
 		if p.lock = lockShared(g.h, p.dir); p.lock >= 0 {
-			return nil
+			break
 		}
 		time.Sleep(pause)
 		pause = min(2*pause, 20*time.Millisecond)
-		if err := g.h.Mkdir(p.dir); err != nil && !errors.Is(err, fault.ErrConflict) { // it may still exist
-			return err
-		}
 	}
 	return nil
 }

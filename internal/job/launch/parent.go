@@ -58,8 +58,14 @@ func InJob(group string) bool { return slices.ContainsFunc(strings.Split(group, 
 
 // isJob reports whether a group with the name is one of a job.
 func isJob(name string) bool {
-	id, ok := strings.CutPrefix(name, Prefix)
-	return ok && report.ValidID(id)
+	_, ok := jobOf(name)
+	return ok
+}
+
+// jobOf returns the ID of the job that has a group with the name, or false if none has.
+func jobOf(name string) (id string, ok bool) {
+	id, ok = strings.CutPrefix(name, Prefix)
+	return id, ok && report.ValidID(id)
 }
 
 // hasController reports whether children of the v2 group have a controller.

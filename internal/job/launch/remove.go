@@ -4,7 +4,6 @@ import (
 	"errors"
 	"path"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -74,7 +73,8 @@ func (g *Group) sweep(dir string) {
 		return
 	}
 	for _, e := range es {
-		if !isJob(e.Name()) || time.Since(report.Time(strings.TrimPrefix(e.Name(), Prefix))) < lockGrace {
+		id, ok := jobOf(e.Name())
+		if !ok || time.Since(report.Time(id)) < lockGrace {
 			continue
 		}
 		old := path.Join(dir, e.Name())

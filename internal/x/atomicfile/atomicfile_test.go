@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/x/atomicfile"
 )
@@ -96,5 +98,28 @@ func TestCopy(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "end", "x")); err != nil {
 		t.Error(err)
+	}
+}
+
+// Exchange puts a file in the place of another one, or of none, and leaves no other.
+func TestExchange(t *testing.T) {
+	dir := t.TempDir()
+	name, temp := filepath.Join(dir, "f"), filepath.Join(dir, "f.new")
+	for _, text := range []string{"first", "second"} {
+		if err := os.WriteFile(temp, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := atomicfile.Exchange(unix.AT_FDCWD, temp, name); err != nil {
+			t.Fatal(err)
+		}
+		if b, err := os.ReadFile(name); err != nil || string(b) != text {
+			t.Errorf("%q, %v, want %q", b, err, text)
+		}
+		if _, err := os.Lstat(temp); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v", temp, err)
+		}
+	}
+	if err := atomicfile.Exchange(unix.AT_FDCWD, temp, name); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without a new file: %v", err)
 	}
 }

@@ -10,15 +10,16 @@ import (
 // AgentDir is the directory of the machine's agent: of its socket, by default.
 const AgentDir = "/run/mete"
 
-// IsAgentUser reports whether root gave AgentDir to the user: the units give it to the user that
-// the machine's agent runs as.
-func IsAgentUser(uid uint32) bool { return IsGivenTo(AgentDir, uid) }
+// Agent reports whether this process trusts an agent of the user whose directory is dir: one of
+// root, of its own user, or of the user to whom root gave the directory, as the agent's unit does
+// with AgentDir.
+func Agent(dir string, uid uint32) bool {
+	return uid == 0 || int(uid) == os.Geteuid() || isGivenTo("/", dir, uid)
+}
 
-// IsGivenTo reports whether root gave a directory to the user: the user owns it, and root alone can
-// have put it at its path, as root owns all directories above it and others cannot write in them.
-func IsGivenTo(dir string, uid uint32) bool { return isGivenTo("/", dir, uid) }
-
-// isGivenTo is IsGivenTo below a directory top, for tests.
+// isGivenTo reports whether root gave a directory below top to the user: the user owns it, and root
+// alone can have put it at its path, as root owns all directories above it and others cannot write
+// in them.
 func isGivenTo(top, dir string, uid uint32) bool {
 	real, err := filepath.EvalSymlinks(filepath.Join(top, dir))
 	if err == nil {

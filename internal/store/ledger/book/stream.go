@@ -112,11 +112,9 @@ func (b *Booker) Through(ctx context.Context, node string) (time.Time, error) {
 // fault.ErrDenied.
 func (b *Booker) Mark(ctx context.Context, node string, id batch.Stream) (batch.Mark, error) {
 	var owner string
-	s := streamState{mark: batch.Mark{Next: 1}}
-	err := b.db.Lookup(ctx, func(scan func(...any) error) (err error) {
-		s, err = scanStream(func(dest ...any) error { return scan(append(dest, &owner)...) })
-		return err
-	}, "SELECT s.node, s.next, s.last, n.node_id FROM stream s JOIN node n ON n.id = s.node WHERE s.id = $1", id[:])
+	s, err := scanStream(func(dest ...any) error {
+		return b.db.LookupRow(ctx, append(dest, &owner), "SELECT s.node, s.next, s.last, n.node_id FROM stream s JOIN node n ON n.id = s.node WHERE s.id = $1", id[:])
+	})
 	switch {
 	case err != nil:
 		return batch.Mark{}, db.Wrap(err, "stream %s", id)

@@ -88,7 +88,7 @@ func (t *Tx) Forget() {
 	t.found, t.tables = map[workloadKey]Workload{}, map[string]bool{}
 }
 
-// A runner runs queries in a transaction.
+// A runner runs queries.
 type runner interface {
 	Queryer
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
@@ -101,15 +101,20 @@ func (t *Tx) runner(query string) (runner, error) {
 	if t.DB.Conn == nil {
 		return t.SQL, nil
 	}
-	if s := t.DB.prepared[query]; s != nil {
-		return Prepared{s}, nil
+	s, err := prepareOnce(t.Ctx, t.DB.Conn, t.DB.prepared, query)
+	return s, t.DB.Fault(err)
+}
+
+// prepareOnce returns the prepared statement of a query, which it keeps.
+func prepareOnce(ctx context.Context, on interface {
+	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
+}, kept map[string]*sql.Stmt, query string) (s Prepared, err error) {
+	if s.Stmt = kept[query]; s.Stmt == nil {
+		if s.Stmt, err = on.PrepareContext(ctx, query); err == nil {
+			kept[query] = s.Stmt
+		}
 	}
-	s, err := t.DB.Conn.PrepareContext(t.Ctx, query)
-	if err != nil {
-		return nil, t.DB.Fault(err)
-	}
-	t.DB.prepared[query] = s
-	return Prepared{s}, nil
+	return s, err
 }
 
 // unprepare closes the statements on a table that is about to be dropped.

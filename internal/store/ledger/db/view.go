@@ -83,23 +83,24 @@ func (db *DB) Lookup(ctx context.Context, f func(scan func(...any) error) error,
 	return db.Fault(err)
 }
 
+// LookupRow is [DB.Lookup] for a query with one row, which it reads, or returns sql.ErrNoRows.
+func (db *DB) LookupRow(ctx context.Context, dest []any, query string, args ...any) error {
+	q, err := db.lookup(ctx, query)
+	if err == nil {
+		err = q.QueryRowContext(ctx, query, args...).Scan(dest...)
+	}
+	return db.Fault(err)
+}
+
 // lookup returns what runs the query of a lookup: a prepared statement of all readers, unless the
 // driver prepares statements itself.
-func (db *DB) lookup(ctx context.Context, query string) (Queryer, error) {
+func (db *DB) lookup(ctx context.Context, query string) (runner, error) {
 	if !db.IsSQLite() {
 		return db.Reader, nil
 	}
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	s := db.lookups[query]
-	if s == nil {
-		var err error
-		if s, err = db.Reader.PrepareContext(ctx, query); err != nil {
-			return nil, err
-		}
-		db.lookups[query] = s
-	}
-	return Prepared{s}, nil
+	return prepareOnce(ctx, db.Reader, db.lookups, query)
 }
 
 // Ints returns a result of one integer column.
