@@ -17,10 +17,7 @@ import (
 
 // The units that are shipped are valid for systemd, and name flags that the agent has.
 func TestUnits(t *testing.T) {
-	tool, err := exec.LookPath("systemd-analyze")
-	if err != nil {
-		t.Skip("needs systemd-analyze, of the package systemd")
-	}
+	tool := hosttest.Program(t, "systemd-analyze")
 	for _, name := range []string{"mete-agent", "mete-server"} {
 		text, err := os.ReadFile("../../deploy/systemd/" + name + ".service")
 		if err != nil {

@@ -127,7 +127,7 @@ func must() []string {
 
 // able lists the requirements that can be met here, in the words of METE_MUST.
 func able() (things []string) {
-	for thing, program := range map[string]string{"chromium": "chromium", "dpkg": "dpkg-deb", "dbus": "dbus-daemon", "qemu": "qemu-system-x86_64", "promtool": "promtool", "prometheus": "prometheus", "gcc": "gcc", "alertmanager": "prometheus-alertmanager", "setpriv": "setpriv", "unshare": "unshare"} {
+	for thing, program := range map[string]string{"chromium": "chromium", "dpkg": "dpkg-deb", "dbus": "dbus-daemon", "qemu": "qemu-system-x86_64", "promtool": "promtool", "prometheus": "prometheus", "gcc": "gcc", "alertmanager": "prometheus-alertmanager", "curl": "curl", "setpriv": "setpriv", "systemd-analyze": "systemd-analyze", "unshare": "unshare"} {
 		if _, err := exec.LookPath(program); err == nil {
 			things = append(things, thing)
 		}

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -79,9 +78,7 @@ func TestSelfServer(t *testing.T) {
 	b := newBench(t)
 	m := b.program()
 	checkSelfQuery(t, m, "--server", b.url(), patient)
-	if _, err := exec.LookPath("curl"); err != nil {
-		t.Skip("needs curl")
-	}
+	hosttest.Need(t, "curl")
 	out := m.run("run", "-q", "--server", b.url(), patient, "--name", "curious", "--", "sh", "-c", `curl -fsS --cacert "$METE_SELF_CA" -H "Authorization: Bearer $METE_SELF_TOKEN" "$METE_SELF_URL" &&
 		curl -sS -o /dev/null -w '%{http_code}' --cacert "$METE_SELF_CA" -H "Authorization: Bearer $METE_SELF_TOKEN" "${METE_SELF_URL%self}usage"`)
 	if out.code != 0 || !strings.Contains(out.stdout, `"node_name":`) || !strings.HasSuffix(out.stdout, "403") {
