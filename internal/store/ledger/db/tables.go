@@ -29,7 +29,38 @@ func (t *Tx) EnsureMinutes(day int64) error {
 
 // Upsert adds rows to a table, merging them with existing rows.
 func (t *Tx) Upsert(table string, h schema.Pending) error {
-	return t.Put(table, h, h.Layout.MergeClause(table, t.DB.Dialect, false))
+	if !t.DB.IsSQLite() || h.Layout != schema.UsageLayout {
+		return t.Put(table, h, h.Layout.MergeClause(table, t.DB.Dialect, false))
+	}
+	keys, err := t.announce(table, h)
+	if err != nil {
+		return err
+	}
+	for _, k := range keys {
+		values := h.Rows[k]
+		s := t.DB.shapeOf(table, values)
+		args := append(make([]any, 0, len(s.columns)+2), k.Minute, k.ID)
+		for _, i := range s.columns {
+			args = append(args, values[i])
+		}
+		if _, err := t.Exec(s.upserts[table], args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// announce notes that rows of a table change, and returns their keys in order.
+func (t *Tx) announce(table string, h schema.Pending) ([]schema.RowKey, error) {
+	keys := h.SortedKeys()
+	v := h.Layout.LevelOf(table)
+	for _, k := range keys {
+		t.touched[schema.Bucket{Level: v, Start: k.Minute}] = true
+	}
+	if v == schema.Minutes && h.Layout == schema.UsageLayout && len(keys) > 0 {
+		return keys, t.countLate(table, keys)
+	}
+	return keys, nil
 }
 
 // Put inserts rows into a table; conflict is the clause for rows that exist.
@@ -37,15 +68,9 @@ func (t *Tx) Put(table string, h schema.Pending, conflict string) error {
 	if len(h.Rows) == 0 {
 		return nil
 	}
-	keys := h.SortedKeys()
-	v := h.Layout.LevelOf(table)
-	for _, k := range keys {
-		t.touched[schema.Bucket{Level: v, Start: k.Minute}] = true
-	}
-	if v == schema.Minutes && h.Layout == schema.UsageLayout {
-		if err := t.countLate(table, keys); err != nil {
-			return err
-		}
+	keys, err := t.announce(table, h)
+	if err != nil {
+		return err
 	}
 	width := len(h.Layout.Columns) + 2
 	insert := fmt.Sprintf("INSERT INTO %s (%s) ", table, h.Layout.ColumnList())
@@ -77,7 +102,7 @@ func (t *Tx) Put(table string, h schema.Pending, conflict string) error {
 		}
 		columns[i], params[i] = column, fmt.Sprintf("$%d::bigint[]", i+1)
 	}
-	_, err := t.Exec(insert+"SELECT * FROM unnest("+strings.Join(params, ", ")+")"+conflict, columns...)
+	_, err = t.Exec(insert+"SELECT * FROM unnest("+strings.Join(params, ", ")+")"+conflict, columns...)
 	return err
 }
 

@@ -119,6 +119,7 @@ func prepareOnce(ctx context.Context, on interface {
 
 // unprepare closes the statements on a table that is about to be dropped.
 func (t *Tx) unprepare(table string) error {
+	t.DB.forgetShapes(table)
 	for query, s := range t.DB.prepared {
 		if strings.Contains(query, table) {
 			delete(t.DB.prepared, query)

@@ -1,0 +1,104 @@
+package db
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/store/ledger/schema"
+)
+
+// Rows that are written by their shapes are those that a merge in memory gives, also where a value of
+// a resource that is not present is not zero, and when there are too many shapes or tables.
+func TestShapes(t *testing.T) {
+	d := fresh(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		d.write(t, func(tx *Tx) error {
+			for table := range d.tables {
+				if err := tx.DropTable(table); err != nil {
+					return err
+				}
+			}
+			_, err := tx.Exec("DELETE FROM kept")
+			return err
+		})
+		clear(d.shapes)
+		want := map[string]schema.Pending{}
+		for range rapid.IntRange(1, 8).Draw(rt, "transactions") {
+			table := schema.UsageMinuteTable(1440 * rapid.Int64Range(1, maxShapedTables+2).Draw(rt, "day"))
+			if want[table].Rows == nil {
+				want[table] = schema.NewPending(schema.UsageLayout)
+			}
+			add := schema.NewPending(schema.UsageLayout)
+			for range rapid.IntRange(1, 2*maxShapes).Draw(rt, "rows") {
+				k := schema.RowKey{Minute: rapid.Int64Range(0, 9).Draw(rt, "minute"), ID: rapid.Int64Range(1, 3).Draw(rt, "workload")}
+				values := make([]int64, len(schema.UsageLayout.Columns))
+				values[schema.ColPresent] = int64(usage.Set(rapid.Uint64().Draw(rt, "present")) & usage.All)
+				values[schema.ColCovered] = 1
+				for range rapid.IntRange(0, 5).Draw(rt, "amounts") {
+					values[rapid.IntRange(schema.ColRest, len(values)-1).Draw(rt, "column")] = rapid.Int64Range(0, 9).Draw(rt, "amount")
+				}
+				for _, p := range []schema.Pending{add, want[table]} {
+					if err := p.Add(k, slices.Clone(values)); err != nil {
+						rt.Fatal(err)
+					}
+				}
+			}
+			d.write(t, func(tx *Tx) error {
+				if err := tx.EnsureMinutes(dayOf(table)); err != nil {
+					return err
+				}
+				return tx.Upsert(table, add)
+			})
+		}
+		for table, p := range want {
+			for k, values := range p.Rows {
+				have := make([]int64, len(values))
+				dest := make([]any, len(have))
+				for i := range have {
+					dest[i] = &have[i]
+				}
+				names := strings.Split(schema.UsageLayout.ColumnList(), ", ")[2:]
+				if err := d.Reader.QueryRowContext(t.Context(), "SELECT "+strings.Join(names, ", ")+" FROM "+table+" WHERE minute = $1 AND workload = $2", k.Minute, k.ID).Scan(dest...); err != nil {
+					rt.Fatal(err)
+				}
+				if !slices.Equal(have, values) {
+					rt.Fatalf("%s, minute %d, workload %d: %v, want %v", table, k.Minute, k.ID, have, values)
+				}
+			}
+		}
+		if len(d.shapes) > maxShapes+1 || len(d.shaped) > maxShapedTables {
+			rt.Fatalf("%d shapes of %d tables", len(d.shapes), len(d.shaped))
+		}
+	})
+}
+
+// dayOf returns the day of a table that schema.UsageMinuteTable names.
+func dayOf(table string) (day int64) {
+	for day = 1440; schema.UsageMinuteTable(day) != table; day += 1440 {
+	}
+	return day
+}
+
+// The statements of a dropped table are forgotten, so that another table may have shapes.
+func TestShapesOfDroppedTable(t *testing.T) {
+	d := fresh(t)
+	values := make([]int64, len(schema.UsageLayout.Columns))
+	for i := range maxShapedTables {
+		d.shapeOf(fmt.Sprint("table", i), values)
+	}
+	if s := d.shapeOf("another", values); len(s.columns) != len(values) {
+		t.Errorf("one table too many is written with %d columns", len(s.columns))
+	}
+	d.forgetShapes("table0")
+	if s := d.shapeOf("table9", values); len(s.columns) != schema.ColRest {
+		t.Errorf("a table after another was dropped is written with %d columns", len(s.columns))
+	}
+	if s := d.shapes[0]; s.upserts["table0"] != "" || s.upserts["table1"] == "" {
+		t.Errorf("statements %v", s.upserts)
+	}
+}
