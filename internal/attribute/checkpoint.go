@@ -66,9 +66,11 @@ func (a *account) markDirty() {
 		a.dirty.sets = true
 	}
 	changed := now.Has ^ before.Has
-	for r := range (now.Has & before.Has &^ a.dirty.set).All() {
-		if now.Value[r] != before.Value[r] {
-			changed |= 1 << r
+	if !a.dormant { // else both are equal
+		for r := range (now.Has & before.Has &^ a.dirty.set).All() {
+			if now.Value[r] != before.Value[r] {
+				changed |= 1 << r
+			}
 		}
 	}
 	for r := range (a.share.Present & (counterSet | peaksSet) &^ a.dirty.set).All() {

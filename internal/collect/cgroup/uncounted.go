@@ -11,17 +11,20 @@ type Uncounted struct{ node *node }
 // workload that their CPU time is counted with, and dir the directory that lists their processes.
 // An Uncounted is comparable, and equal for one life of a group.
 func (t *Table) EachUncounted(f func(u Uncounted, dir string, counter *usage.Group)) {
-	cpu := t.byRole[roleCPU]
-	for _, tr := range t.trees {
-		if tr == cpu || tr != t.byRole[roleMemory] {
-			continue
-		}
-		for _, n := range tr.byPath {
-			if n.id[cpu.index] != 0 || n.dead || n.owner.id[cpu.index] != 0 {
-				continue // also where a workload above is counted that n is a part of
+	cpu, mem := t.byRole[roleCPU], t.byRole[roleMemory]
+	if mem == nil || mem == cpu {
+		return
+	}
+	if t.uncountedSince != t.changes {
+		t.uncountedSince, t.uncounted = t.changes, t.uncounted[:0]
+		for _, n := range mem.byPath {
+			if n.id[cpu.index] == 0 && !n.dead && n.owner.id[cpu.index] == 0 { // no part of a counted workload either
+				t.uncounted = append(t.uncounted, n)
 			}
-			f(Uncounted{n}, tr.dir(n.paths[tr.index]), &t.counterOf(n).group)
 		}
+	}
+	for _, n := range t.uncounted {
+		f(Uncounted{n}, mem.dir(n.paths[mem.index]), &t.counterOf(n).group)
 	}
 }
 

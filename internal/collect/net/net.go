@@ -145,8 +145,8 @@ type Table struct {
 	node             *node
 	foreign          *foreignNamespaces
 	namespaces       map[uint64]*netns
-	targets          map[usage.Slot]*target
-	order            []*target          // by slot
+	bySlot           []*target          // nil if the slot is not tracked
+	order            []*target          // those tracked, by slot
 	members          map[uint64]*target // by cgroup v2 group
 	spareDescriptors int                // descriptors that may still be opened to keep
 	round            int                // of reading
@@ -173,7 +173,7 @@ func Open(h *hostfs.FS, k *bpf.Kernel, cfg Config) (*Table, error) {
 	}
 	t := &Table{
 		h: h, foreign: surveyNamespaces(h), namespaces: map[uint64]*netns{},
-		targets: map[usage.Slot]*target{}, members: map[uint64]*target{},
+		members:          map[uint64]*target{},
 		spareDescriptors: cfg.Descriptors, round: 1, buf: make([]byte, 16<<10),
 	}
 	if ys[0].V2 {
@@ -216,7 +216,7 @@ func (t *Table) NodeTraffic() (Count, bool) { return t.node.sum, t.node.seen }
 
 // Track starts to read a workload. It forgets a workload already tracked in the slot.
 func (t *Table) Track(g Target) {
-	if t.targets[g.Slot] != nil {
+	if t.at(g.Slot) != nil {
 		t.Forget(g.Slot)
 	}
 	x := &target{Target: g, round: t.round, until: t.round + firstRounds, placed: g.Group != 0 && (g.Placed || g.Hierarchy.V2),
@@ -225,31 +225,42 @@ func (t *Table) Track(g Target) {
 		x.Group = t.groupID(g.Path)
 	}
 	t.claimGroup(x, x.Group)
-	if p := t.targets[g.Parent]; p != nil && p.Kind == workload.Pod {
+	if p := t.at(g.Parent); p != nil && p.Kind == workload.Pod {
 		x.decided, x.reading.Reason = true, atPod
 		p.until = x.until // the pod may have had no process before
 	}
-	t.targets[g.Slot] = x
-	i, _ := slices.BinarySearchFunc(t.order, g.Slot, bySlot)
+	for int(g.Slot) >= len(t.bySlot) {
+		t.bySlot = append(t.bySlot, nil)
+	}
+	t.bySlot[g.Slot] = x
+	i, _ := slices.BinarySearchFunc(t.order, g.Slot, compareSlot)
 	t.order = slices.Insert(t.order, i, x)
 }
 
 // SetCPUTime sets how much CPU time a workload has used so far, in ns. Then Read looks for
 // groups below the workload only if it ran since, because without running it sent nothing.
 func (t *Table) SetCPUTime(slot usage.Slot, cpu int64) {
-	if x := t.targets[slot]; x != nil {
+	if x := t.at(slot); x != nil {
 		x.lastCPU, x.idle = cpu, x.hasCPUTime && cpu == x.lastCPU
 		x.hasCPUTime = true
 	}
 }
 
-func bySlot(x *target, s usage.Slot) int { return int(x.Slot - s) }
+// at returns the target in a slot, nil if there is none.
+func (t *Table) at(s usage.Slot) *target {
+	if s < 0 || int(s) >= len(t.bySlot) {
+		return nil
+	}
+	return t.bySlot[s]
+}
+
+func compareSlot(x *target, s usage.Slot) int { return int(x.Slot - s) }
 
 // Forget ends the tracking of a workload that is gone, after the Read of the same tick, and
 // returns its last figures. It closes the descriptors of the workload, so that its
 // namespace can be removed.
 func (t *Table) Forget(slot usage.Slot) Reading {
-	x := t.targets[slot]
+	x := t.at(slot)
 	if x == nil {
 		return Reading{Class: All, Reason: notTracked}
 	}
@@ -267,16 +278,16 @@ func (t *Table) Forget(slot usage.Slot) Reading {
 		x.reading.Source, x.reading.Reason = Sockets, ""
 	}
 	t.update(x)
-	if p := t.targets[x.Parent]; p != nil && p.Kind == workload.Pod && p.netns != nil {
+	if p := t.at(x.Parent); p != nil && p.Kind == workload.Pod && p.netns != nil {
 		// The runtime removes the interfaces of a pod a moment after its last container, so do
 		// not wait until a quiet namespace is read again. An error is that of the next Read too.
 		_ = p.netns.read(t)
 	}
-	delete(t.targets, slot)
+	t.bySlot[slot] = nil
 	for _, id := range x.groups {
 		delete(t.members, id)
 	}
-	if i, ok := slices.BinarySearchFunc(t.order, slot, bySlot); ok {
+	if i, ok := slices.BinarySearchFunc(t.order, slot, compareSlot); ok {
 		t.order = slices.Delete(t.order, i, i+1)
 	}
 	return x.reading
@@ -284,7 +295,7 @@ func (t *Table) Forget(slot usage.Slot) Reading {
 
 // Reading returns the result of the last Read for a workload.
 func (t *Table) Reading(slot usage.Slot) Reading {
-	if x := t.targets[slot]; x != nil {
+	if x := t.at(slot); x != nil {
 		return x.reading
 	}
 	return Reading{Class: All, Reason: notTracked}

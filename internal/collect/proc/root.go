@@ -147,18 +147,23 @@ func (r *Members) add(pid int32) error {
 	return nil
 }
 
-// CPU returns the CPU ns that tasks used in the group: existing ones since their start
-// or entry, and those that left, until they were last seen. It never decreases. It detects
-// reused PIDs.
+// CPU reads the tasks and returns the CPU ns that they used in the group: existing ones since
+// their start or entry, and those that left, until they were last seen. It never decreases. It
+// detects reused PIDs.
 func (r *Members) CPU() int64 {
-	sum := int64(0)
 	for _, t := range r.tasks {
 		r.update(t)
-		if r.tasks[t.pid] == t {
-			sum += t.cpu - t.entered
-		}
 	}
-	return sum + r.endedCPU
+	return r.LastCPU()
+}
+
+// LastCPU returns the CPU ns of CPU as of the latest reading, by Refresh or CPU.
+func (r *Members) LastCPU() int64 {
+	sum := r.endedCPU
+	for _, t := range r.tasks {
+		sum += t.cpu - t.entered
+	}
+	return sum
 }
 
 // update reads t's CPU time, and removes t if it is gone.

@@ -86,14 +86,16 @@ type rootTasks struct {
 }
 
 func (t *rootTasks) Read(s *usage.Snapshot) error {
+	g := s.Groups[0]
 	if t.tick%t.every == 0 {
 		if err := t.root.Refresh(); err != nil {
 			return err
 		}
+		g.Put(usage.CPU, t.root.LastCPU())
+	} else {
+		g.Put(usage.CPU, t.root.CPU())
 	}
 	t.tick++
-	g := s.Groups[0]
-	g.Put(usage.CPU, t.root.CPU())
 	g.Own |= usage.SetOf(usage.CPU)
 	if t.root.Unreadable > 0 { // in another PID namespace
 		s.Node.Partial = true
