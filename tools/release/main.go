@@ -3,8 +3,8 @@
 //	go run ./tools/release
 //
 // Into the directory dist go the programs as .tar.gz, as packages for Debian (.deb) and for RPM,
-// and as images for container runtimes (docker load, podman load, ctr import); a bill of materials
-// of each program (CycloneDX); and SHA256SUMS.
+// and as images for container runtimes (docker load, podman load, ctr import); a Helm chart of these
+// images; a bill of materials of each program (CycloneDX); and SHA256SUMS.
 //
 // Two runs for the same commit, in different directories and on different machines, make the same
 // bytes: the time in all archives is that of the commit. So the tree must have no changes that are
@@ -54,7 +54,7 @@ type config struct {
 
 var (
 	architectures = []string{"amd64", "arm64"}
-	formats       = []string{"tar", "deb", "rpm", "image", "sbom"}
+	formats       = []string{"tar", "deb", "rpm", "image", "chart", "sbom"}
 )
 
 func parseFlags(args []string) (*config, error) {
@@ -122,7 +122,7 @@ func (c *config) run(ctx context.Context, stdout io.Writer) error {
 
 // write writes the files of one architecture.
 func (c *config) write(b *built) error {
-	writers := map[string]func(dir string) error{"tar": b.tarball, "deb": b.debs, "rpm": b.rpms, "image": b.images, "sbom": b.sboms}
+	writers := map[string]func(dir string) error{"tar": b.tarball, "deb": b.debs, "rpm": b.rpms, "image": b.images, "chart": b.chart, "sbom": b.sboms}
 	for _, f := range c.formats {
 		if err := writers[f](c.out); err != nil {
 			return fmt.Errorf("%s for %s: %w", f, b.arch, err)

@@ -67,7 +67,7 @@ func write(t *testing.T, b *built) map[string][]byte {
 func TestSameBytes(t *testing.T) {
 	t.Parallel()
 	first, second := write(t, fake(t, "1.2.3")), write(t, fake(t, "1.2.3"))
-	if len(first) != 1+3+3+2+4+1 {
+	if len(first) != 1+3+3+2+1+4+1 {
 		t.Errorf("%d files", len(first))
 	}
 	for name, body := range first {

@@ -19,6 +19,7 @@ const (
 	containerd = "github.com/containerd/containerd/v2/cmd/%s@v2.4.2"
 	plugins    = "github.com/containernetworking/plugins/plugins/%s@v1.9.1"
 	kwok       = "sigs.k8s.io/kwok@v0.8.0"
+	helm       = "helm.sh/helm/v4/cmd/helm@v4.3.1"
 )
 
 // A part is a set of programs that are built together, into one directory.
@@ -34,9 +35,16 @@ var parts = map[Kind][]part{
 	Real: {{"kubernetes", (*builder).kubernetes}, {"node", (*builder).node}},
 }
 
+// helmParts is Helm; its name has the version, as other programs do not depend on that.
+var helmParts = []part{{"helm-" + helm[strings.LastIndex(helm, "@")+1:], (*builder).helm}}
+
 // Build builds the programs that a kind of cluster needs, except those that were built before, and returns
 // their directory in the user's cache. The first time takes minutes.
 func Build(kind Kind, progress func(format string, args ...any)) (bin string, err error) {
+	return build(parts[kind], progress)
+}
+
+func build(parts []part, progress func(format string, args ...any)) (bin string, err error) {
 	root, err := moduleRoot()
 	if err != nil {
 		return "", err
@@ -67,7 +75,7 @@ func Build(kind Kind, progress func(format string, args ...any)) (bin string, er
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return "", err
 	}
-	for _, p := range parts[kind] {
+	for _, p := range parts {
 		done := filepath.Join(b.bin, "has-"+p.name)
 		if _, err := os.Stat(done); err == nil {
 			continue
@@ -143,6 +151,12 @@ func (b *builder) node() error {
 	}
 	return errors.Join(install(b.bin, []string{"-tags", "no_btrfs no_zfs no_devmapper no_aufs"}, containerd, "containerd", "ctr", "containerd-shim-runc-v2"),
 		install(filepath.Join(b.bin, "cni"), nil, plugins, "main/bridge", "main/loopback", "ipam/host-local", "meta/portmap"))
+}
+
+// helm builds Helm.
+func (b *builder) helm() error {
+	_, err := b.goCommand([]string{"GOBIN=" + b.bin}, "install", "-ldflags", "-s -w", helm)
+	return err
 }
 
 // kwok builds kwok, and writes its configuration: how simulated nodes and pods behave is in YAML files of its

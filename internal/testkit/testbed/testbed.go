@@ -28,8 +28,10 @@ const (
 
 // Options are what a test wants of a cluster.
 type Options struct {
-	Nodes  int               // of Sim
-	Images map[string]string // programs without a dynamic loader, by the name of the image that the nodes have
+	Nodes int // of Sim
+	// Images are programs without a dynamic loader, by the name of the image that the nodes have; or
+	// archives of images, whose names end in .tar: then the archive has the image's name.
+	Images map[string]string
 }
 
 // PodImage is an image that nodes of a Real cluster always have; see package pod for what it does.
@@ -94,6 +96,24 @@ func Start(t testing.TB, kind Kind, o Options) *Cluster {
 	return &Cluster{Kubeconfig: strings.TrimSpace(line), Logs: filepath.Join(dir, "log"), kubectl: filepath.Join(bin, "kubectl")}
 }
 
+// Helm runs Helm as an administrator, and returns its output. The first time builds it, which takes minutes.
+func (c *Cluster) Helm(t testing.TB, args ...string) string {
+	t.Helper()
+	if _, err := build(helmParts, t.Logf); err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.TryHelm(args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// TryHelm is Helm, after its first use, for commands that may fail.
+func (c *Cluster) TryHelm(args ...string) (string, error) {
+	return run(exec.Command(filepath.Join(filepath.Dir(c.kubectl), "helm"), append([]string{"--kubeconfig", c.Kubeconfig}, args...)...))
+}
+
 // Kubectl runs kubectl as an administrator, with an input, and returns its output.
 func (c *Cluster) Kubectl(t testing.TB, input string, args ...string) string {
 	t.Helper()
@@ -108,11 +128,16 @@ func (c *Cluster) Kubectl(t testing.TB, input string, args ...string) string {
 func (c *Cluster) Try(input string, args ...string) (string, error) {
 	cmd := exec.Command(c.kubectl, append([]string{"--kubeconfig", c.Kubeconfig, "--request-timeout", time.Minute.String()}, args...)...)
 	cmd.Stdin = strings.NewReader(input)
+	return run(cmd)
+}
+
+// run runs a command and returns its output.
+func run(cmd *exec.Cmd) (string, error) {
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("kubectl %s: %w\n%s", strings.Join(args, " "), err, &errs)
+		return "", fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, &errs)
 	}
 	return string(out), nil
 }

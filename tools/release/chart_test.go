@@ -1,0 +1,223 @@
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"mete.dev/mete/internal/testkit"
+	"mete.dev/mete/internal/testkit/hosttest"
+	"mete.dev/mete/internal/testkit/testbed"
+)
+
+var update = flag.Bool("update", false, "write deploy/kubernetes/mete.yaml")
+
+// The chart of a release has its version, and images of it.
+func TestChartVersion(t *testing.T) {
+	t.Parallel()
+	files := untar(t, write(t, fake(t, "1.2.3+dirty"))["mete-chart-1.2.3+dirty.tgz"])
+	chart := string(files["mete/Chart.yaml"])
+	for _, want := range []string{"\nname: mete\n", "\nversion: \"1.2.3+dirty\"\n", "\nappVersion: \"1.2.3-dirty\"\n"} {
+		if !strings.Contains(chart, want) {
+			t.Errorf("it lacks %q:\n%s", want, chart)
+		}
+	}
+	for _, name := range []string{"values.yaml", "values.schema.json", "templates/agent.yaml", "templates/_helpers.tpl"} {
+		if len(files["mete/"+name]) == 0 {
+			t.Errorf("it lacks %s", name)
+		}
+	}
+}
+
+// The ledger's volume, on node1.
+const volume = `{"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "ledger"}, "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+"storageClassName": "here", "persistentVolumeReclaimPolicy": "Retain", "local": {"path": "/var/lib/ledger"},
+"nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["node1"]}]}]}}}}`
+
+// TestChart installs the chart of a release into a real cluster, with its images, as
+// docs/guide/kubernetes.md says; upgrades it, and uninstalls it. A Job's use stands under its name
+// before and after the upgrade.
+func TestChart(t *testing.T) {
+	testkit.Stage(t, "kube", "runs a cluster with two nodes")
+	hosttest.Need(t, "root", "cgroup1", "memcg1", "netns", "bpf")
+	dir := t.TempDir()
+	r, err := openSource(t.Context(), "../..", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := r.build(t.Context(), "amd64", filepath.Join(dir, "programs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.version = "1.2.3"
+	for _, write := range []func(string) error{b.images, b.chart} {
+		if err := write(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	images := map[string]string{}
+	for _, name := range []string{"mete-agent", "mete-server"} {
+		images[name] = filepath.Join(dir, name+"-1.2.3_linux_amd64.image.tar")
+	}
+	c := testbed.Start(t, testbed.Real, testbed.Options{Images: images})
+	chart := filepath.Join(dir, "mete-chart-1.2.3.tgz")
+	c.Helm(t, "lint", "--strict", chart)
+
+	// The plain manifest is what the chart gives for its default values.
+	plain := "# Written by `go test ./tools/release -run TestChart -update` from deploy/helm/mete; see docs/guide/kubernetes.md.\n" +
+		c.Helm(t, "template", "mete", "../../deploy/helm/mete", "--namespace", "mete")
+	const path = "../../deploy/kubernetes/mete.yaml"
+	if *update {
+		if err := os.WriteFile(path, []byte(plain), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text, err := os.ReadFile(path); err != nil || string(text) != plain {
+		t.Errorf("%s is not what the chart gives: run with -update (%v)", path, err)
+	}
+
+	c.Kubectl(t, "", "create", "namespace", "mete")
+	c.Kubectl(t, plain, "create", "--dry-run=server", "-f", "-")
+
+	if err := os.Mkdir(filepath.Join(filepath.Dir(c.Logs), "node1/lib/ledger"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c.Kubectl(t, volume, "create", "-f", "-")
+	// Both nodes are this machine, so one of them is measured. The cluster has no DNS.
+	const address = "10.96.7.7"
+	set := []string{"--namespace", "mete", "--set", "cluster=lab,image.pullPolicy=Never,server.storage.size=1Gi,server.storage.className=here,server.storage.keep=false",
+		"--set", "server.service.clusterIP=" + address + ",server.names={" + address + "},agent.server=https://" + address + ":9797",
+		"--set", `agent.nodeSelector.kubernetes\.io/hostname=node1`}
+	notes := c.Helm(t, append([]string{"install", "mete", chart}, set...)...)
+	if !strings.Contains(notes, "rollout status statefulset/mete-server") {
+		t.Errorf("notes: %s", notes)
+	}
+	k := func(args ...string) string { return c.Kubectl(t, "", append([]string{"-n", "mete"}, args...)...) }
+	mete := func(args ...string) string {
+		return k(append([]string{"exec", "mete-server-0", "--", "mete"}, args...)...)
+	}
+	k("rollout", "status", "statefulset/mete-server", "--timeout=5m")
+	token := mete("token", "create", "--role", "agent", "--cluster", "lab")
+	c.Kubectl(t, token, "-n", "mete", "create", "secret", "generic", "mete-agent", "--from-file=token=/dev/stdin")
+	k("rollout", "status", "daemonset/mete-agent", "--timeout=5m")
+
+	used := func(job string) (seconds float64) {
+		t.Helper()
+		var a struct {
+			Groups []struct {
+				Job string
+				CPU float64 `json:"cpu_seconds"`
+			} `json:"groups"`
+		}
+		out := mete("usage", "--from", "-1h", "--by", "job", "-o", "json")
+		if err := json.Unmarshal([]byte(out), &a); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		for _, g := range a.Groups {
+			if g.Job == job {
+				seconds += g.CPU
+			}
+		}
+		return seconds
+	}
+	burn := func(name string) {
+		t.Helper()
+		c.Kubectl(t, fmt.Sprintf(`{"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": %q}, "spec": {"template": {"spec": {"restartPolicy": "Never",
+"containers": [{"name": "main", "image": %q, "imagePullPolicy": "Never", "args": ["burn", "-cpu", "500ms"]}]}}}}`, name, testbed.PodImage), "create", "-f", "-")
+		c.Kubectl(t, "", "wait", "--for=condition=complete", "job/"+name, "--timeout=5m")
+		testkit.Eventually(t, "the ledger has the job "+name, func() bool { return used("default/job/"+name) >= .499 })
+	}
+	testkit.Eventually(t, "the server has the node", func() bool { return strings.Contains(mete("nodes"), "live") })
+	burn("first")
+	before := used("default/job/first")
+
+	// The rights of the pods.
+	var pods struct {
+		Items []struct {
+			Metadata struct{ Name string }
+			Spec     struct {
+				AutomountServiceAccountToken *bool
+				Containers                   []struct {
+					SecurityContext struct {
+						Privileged, AllowPrivilegeEscalation, ReadOnlyRootFilesystem bool
+						Capabilities                                                 struct{ Add, Drop []string }
+					}
+				}
+				Volumes []struct {
+					HostPath *struct{ Path string }
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(k("get", "pods", "-l", "app.kubernetes.io/name=mete", "-o", "json")), &pods); err != nil {
+		t.Fatal(err)
+	}
+	if len(pods.Items) != 2 {
+		t.Errorf("%d pods", len(pods.Items))
+	}
+	for _, p := range pods.Items {
+		var paths []string
+		for _, v := range p.Spec.Volumes {
+			if v.HostPath != nil {
+				paths = append(paths, v.HostPath.Path)
+			}
+		}
+		s := p.Spec.Containers[0].SecurityContext
+		rights, token := []string(nil), true
+		if strings.HasPrefix(p.Metadata.Name, "mete-agent-") {
+			rights, token = []string{"BPF", "PERFMON", "DAC_READ_SEARCH", "NET_ADMIN", "SYS_PTRACE", "NET_BIND_SERVICE"}, false
+			if !slices.Equal(paths, []string{"/var/lib/mete-agent", "/etc/machine-id"}) {
+				t.Errorf("the agent's pod has the node's %q", paths)
+			}
+		} else if len(paths) > 0 {
+			t.Errorf("the server's pod has the node's %q", paths)
+		}
+		if s.Privileged || s.AllowPrivilegeEscalation || !s.ReadOnlyRootFilesystem || !slices.Equal(s.Capabilities.Add, rights) || !slices.Equal(s.Capabilities.Drop, []string{"ALL"}) {
+			t.Errorf("%s: %+v", p.Metadata.Name, s)
+		}
+		if a := p.Spec.AutomountServiceAccountToken; a == nil || *a != token {
+			t.Errorf("%s: a token for the API server: %v", p.Metadata.Name, a)
+		}
+	}
+	// The rights of the server at the API server, and those that it lacks.
+	for _, question := range []struct{ verb, what, answer string }{
+		{"list", "pods", "yes"}, {"watch", "pods", "yes"}, {"get", "deployments.apps", "yes"}, {"list", "jobs.batch", "yes"},
+		{"get", "secrets", "no"}, {"list", "secrets", "no"}, {"get", "configmaps", "no"}, {"list", "nodes", "no"}, {"list", "services", "no"},
+		{"create", "pods", "no"}, {"delete", "pods", "no"}, {"patch", "pods", "no"}, {"create", "pods/exec", "no"}, {"get", "pods/log", "no"},
+		{"create", "deployments.apps", "no"}, {"update", "deployments.apps", "no"}, {"delete", "jobs.batch", "no"}, {"create", "serviceaccounts/token", "no"},
+		{"escalate", "clusterroles.rbac.authorization.k8s.io", "no"}, {"bind", "clusterroles.rbac.authorization.k8s.io", "no"}, {"impersonate", "users", "no"},
+	} {
+		_, err := c.Try("", "auth", "can-i", question.verb, question.what, "--all-namespaces", "--as", "system:serviceaccount:mete:mete-server")
+		if (err == nil) != (question.answer == "yes") {
+			t.Errorf("may the server %s %s: %v, want %s", question.verb, question.what, err, question.answer)
+		}
+	}
+
+	c.Helm(t, append([]string{"upgrade", "mete", chart, "--set", "server.labels={team},agent.network=false"}, set...)...)
+	k("rollout", "status", "statefulset/mete-server", "--timeout=5m")
+	k("rollout", "status", "daemonset/mete-agent", "--timeout=5m")
+	burn("second")
+	t.Logf("jobs of 0.5 s used %.4f s, and %.4f s after the upgrade", before, used("default/job/second"))
+	if after := used("default/job/first"); after != before {
+		t.Errorf("the first job used %v s after the upgrade, %v before", after, before)
+	}
+
+	c.Helm(t, "uninstall", "mete", "--namespace", "mete", "--wait")
+	k("delete", "secret", "mete-agent")
+	testkit.Eventually(t, "nothing is left", func() bool {
+		left := k("get", "daemonsets,statefulsets,pods,services,serviceaccounts,secrets,configmaps,networkpolicies,persistentvolumeclaims,roles,rolebindings", "-o", "name")
+		left = strings.ReplaceAll(strings.ReplaceAll(left, "serviceaccount/default\n", ""), "configmap/kube-root-ca.crt\n", "")
+		all := c.Kubectl(t, "", "get", "clusterroles,clusterrolebindings", "-l", "app.kubernetes.io/name=mete", "-o", "name")
+		return left+all == ""
+	})
+	for bad, what := range map[string]string{"agent.sever=https://x": "'sever'", "cluster=": "'/cluster'", "server.service.port=0": "'/server/service/port'", "agent.server=http://x": "'/agent/server'", "server.enabled=false": "agent.server is needed"} {
+		if _, err := c.TryHelm("template", "mete", chart, "--set", bad); err == nil || !strings.Contains(err.Error(), what) {
+			t.Errorf("the value %s: %v", bad, err)
+		}
+	}
+}
