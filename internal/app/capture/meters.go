@@ -3,7 +3,6 @@ package capture
 import (
 	"errors"
 	"path"
-	"regexp"
 	"strings"
 
 	"mete.dev/mete/internal/model/fault"
@@ -48,7 +47,7 @@ func (m *machine) sensors(dir string) {
 		return
 	}
 	name := path.Base(to)
-	if !busForm.MatchString(name) {
+	if !busForm().MatchString(name) {
 		name = m.redact.text(name)
 	}
 	behind := path.Join("/sys/devices", name)
@@ -59,7 +58,7 @@ func (m *machine) sensors(dir string) {
 // attributes captures the files of a directory that show energy or power.
 func (m *machine) attributes(from, to string) {
 	for _, name := range m.names(from) {
-		parts := sensorForm.FindStringSubmatch(name)
+		parts := sensorForm().FindStringSubmatch(name)
 		if parts == nil {
 			continue
 		}
@@ -74,7 +73,7 @@ func (m *machine) attributes(from, to string) {
 // sensorText redacts a sensor's label, unless it is a standard one that identifies a meter.
 func (m *machine) sensorText(b []byte) []byte {
 	text := strings.TrimSpace(string(b))
-	if !textForm.MatchString(text) {
+	if !textForm().MatchString(text) {
 		text = m.redact.text(text)
 	}
 	return []byte(text + "\n")
@@ -83,9 +82,9 @@ func (m *machine) sensorText(b []byte) []byte {
 var (
 	// sensorForm matches the attributes of hwmon for energy and power (the kernel's
 	// hwmon/sysfs-interface.rst and hwmon/acpi_power_meter.rst), without model and serial numbers.
-	sensorForm = regexp.MustCompile(`^(?:energy|power)[0-9]{1,5}_(label|input|average|average_interval|accuracy|is_battery|oem_info)$`)
+	sensorForm = lazy(`^(?:energy|power)[0-9]{1,5}_(label|input|average|average_interval|accuracy|is_battery|oem_info)$`)
 	// textForm matches the sensor labels of amd_energy and of NVIDIA's Grace.
-	textForm = regexp.MustCompile(`^(?:E(?:socket|core)[0-9]{1,5}|(?:Grace|Module|CPU|SysIO) Power Socket [0-9]{1,3})$`)
+	textForm = lazy(`^(?:E(?:socket|core)[0-9]{1,5}|(?:Grace|Module|CPU|SysIO) Power Socket [0-9]{1,3})$`)
 	// busForm matches the kernel's names of ACPI and platform devices.
-	busForm = regexp.MustCompile(`^(?:[A-Z]{3,4}[0-9A-F]{4}:[0-9A-F]{2}|amd_energy\.[0-9]{1,3})$`)
+	busForm = lazy(`^(?:[A-Z]{3,4}[0-9A-F]{4}:[0-9A-F]{2}|amd_energy\.[0-9]{1,3})$`)
 )

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // A redactor replaces names by pseudonyms of the same form. It keeps a word only if the vocabulary
@@ -25,17 +26,23 @@ func newRedactor(key []byte) *redactor {
 	return &redactor{key, map[string]string{}, map[string]bool{}, map[string]int{}, map[string]string{}}
 }
 
+// lazy returns an expression that is compiled at its first use: all of them together take 0.7 ms and
+// 250 KiB, which each `mete run` would need.
+func lazy(pattern string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
+}
+
 // Patterns of several words are matched first, the longest first. A pod's id follows its prefix
 // directly, and "d" is a hexadecimal digit.
 var (
-	uuidForm = regexp.MustCompile(`(pod)?([0-9a-fA-F]{8}[-_][0-9a-fA-F]{4}[-_][0-9a-fA-F]{4}[-_][0-9a-fA-F]{4}[-_][0-9a-fA-F]{12})`)
-	macForm  = regexp.MustCompile(`(?:[0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}`)
-	ipv6Form = regexp.MustCompile(`(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4}`)
-	ipv4Form = regexp.MustCompile(`[0-9]{1,3}(?:\.[0-9]{1,3}){3}`)
-	dashForm = regexp.MustCompile(`[0-9]{1,3}(?:-[0-9]{1,3}){3}`) // ip-10-0-0-1
-	hexForm  = regexp.MustCompile(`(pod)?([0-9a-f]{12,})`)
-	wordForm = regexp.MustCompile(`\\x[0-9a-f]{2}|[A-Za-z0-9]+|[^\x00-\x7f]+`)
-	runForm  = regexp.MustCompile(`[A-Za-z]+|[0-9]+`)
+	uuidForm = lazy(`(pod)?([0-9a-fA-F]{8}[-_][0-9a-fA-F]{4}[-_][0-9a-fA-F]{4}[-_][0-9a-fA-F]{4}[-_][0-9a-fA-F]{12})`)
+	macForm  = lazy(`(?:[0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}`)
+	ipv6Form = lazy(`(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{0,4}`)
+	ipv4Form = lazy(`[0-9]{1,3}(?:\.[0-9]{1,3}){3}`)
+	dashForm = lazy(`[0-9]{1,3}(?:-[0-9]{1,3}){3}`) // ip-10-0-0-1
+	hexForm  = lazy(`(pod)?([0-9a-f]{12,})`)
+	wordForm = lazy(`\\x[0-9a-f]{2}|[A-Za-z0-9]+|[^\x00-\x7f]+`)
+	runForm  = lazy(`[A-Za-z]+|[0-9]+`)
 )
 
 // path redacts a path, part by part.
@@ -53,7 +60,7 @@ func (r *redactor) text(s string) string {
 		re   *regexp.Regexp
 		what string
 	}
-	for _, f := range []form{{uuidForm, "ids"}, {macForm, "addresses"}, {ipv6Form, "addresses"}, {ipv4Form, "addresses"}, {dashForm, "addresses"}, {hexForm, "ids"}} {
+	for _, f := range []form{{uuidForm(), "ids"}, {macForm(), "addresses"}, {ipv6Form(), "addresses"}, {ipv4Form(), "addresses"}, {dashForm(), "addresses"}, {hexForm(), "ids"}} {
 		if at := f.re.FindStringSubmatchIndex(s); at != nil {
 			start := at[0]
 			if len(at) > 2 {
@@ -65,7 +72,7 @@ func (r *redactor) text(s string) string {
 			return r.text(s[:start]) + r.replace(f.what, s[start:at[1]]) + r.text(s[at[1]:])
 		}
 	}
-	return wordForm.ReplaceAllStringFunc(s, r.word)
+	return wordForm().ReplaceAllStringFunc(s, r.word)
 }
 
 // word redacts a run of letters and digits.
@@ -83,7 +90,7 @@ func isAllowed(w string) bool {
 	if w[0] == '\\' {
 		return true
 	}
-	for _, run := range runForm.FindAllString(w, -1) {
+	for _, run := range runForm().FindAllString(w, -1) {
 		digits := run[0] <= '9'
 		if digits && len(run) > longest || !digits && !vocabulary[run] {
 			return false
@@ -94,7 +101,7 @@ func isAllowed(w string) bool {
 
 // device redacts the name of a network interface or disk, unless the kernel or udev chose it.
 func (r *redactor) device(name string) string {
-	if deviceForm.MatchString(name) {
+	if deviceForm().MatchString(name) {
 		return name
 	}
 	return r.replace("interfaces", name)
@@ -105,8 +112,8 @@ func (r *redactor) comm(name string, kernel bool) string {
 	if kernel {
 		return r.text(name)
 	}
-	keep := !ipv4Form.MatchString(name) && !hexForm.MatchString(name)
-	for _, w := range wordForm.FindAllString(name, -1) {
+	keep := !ipv4Form().MatchString(name) && !hexForm().MatchString(name)
+	for _, w := range wordForm().FindAllString(name, -1) {
 		keep = keep && isAllowed(w)
 	}
 	if keep {

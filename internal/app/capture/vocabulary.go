@@ -1,13 +1,12 @@
 package capture
 
 import (
-	"regexp"
 	"strings"
 )
 
 // deviceForm matches the names that the kernel and udev give to interfaces and disks
 // (systemd.net-naming-scheme(7)), except names made of a MAC address, "enx...".
-var deviceForm = regexp.MustCompile(`^(lo|(eth|wlan|ifb|dummy|docker|cni|cbr|virbr|vnet|tap|tun|bond|br|ib|usb|sit|tunl|ip6tnl|wg|lxcbr|lxdbr|flannel\.|vxlan|kube-ipvs|team)[0-9]{0,4}` +
+var deviceForm = lazy(`^(lo|(eth|wlan|ifb|dummy|docker|cni|cbr|virbr|vnet|tap|tun|bond|br|ib|usb|sit|tunl|ip6tnl|wg|lxcbr|lxdbr|flannel\.|vxlan|kube-ipvs|team)[0-9]{0,4}` +
 	`|(en|wl|ww|ib)(o[0-9]{1,3}|(P[0-9]{1,4})?p[0-9]{1,3}s[0-9]{1,3}|s[0-9]{1,3})(f[0-9]{1,3})?(n?p[0-9]{1,3}|d[0-9]{1,3})?` +
 	`|[shv]d[a-z]{1,3}[0-9]{0,3}|xvd[a-z]{1,2}[0-9]{0,3}|(dm-|md|loop|zram|ram|sr|fd|nbd|zd|rbd|drbd|bcache)[0-9]{1,4}|nvme[0-9]{1,3}(c[0-9]{1,3})?(n[0-9]{1,3}(p[0-9]{1,3})?)?|mmcblk[0-9]p?[0-9]{0,2})$`)
 
