@@ -92,7 +92,11 @@ func (b *built) tarball(dir string) error {
 			return err
 		}
 		for _, f := range found {
-			if info, err := os.Stat(f); err != nil || info.IsDir() {
+			info, err := os.Stat(f)
+			if err != nil {
+				return err
+			}
+			if info.IsDir() {
 				continue
 			}
 			name, err := filepath.Rel(b.root, f)
@@ -103,7 +107,7 @@ func (b *built) tarball(dir string) error {
 			if err != nil {
 				return err
 			}
-			files = append(files, file{path: name, mode: 0o644, body: text})
+			files = append(files, file{path: name, mode: 0o644 | int64(info.Mode()&0o111), body: text})
 		}
 	}
 	top := "mete-" + b.version

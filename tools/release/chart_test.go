@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -135,6 +136,14 @@ func TestChart(t *testing.T) {
 	testkit.Eventually(t, "the server has the node", func() bool { return strings.Contains(mete("nodes"), "live") })
 	burn("first")
 	before := used("default/job/first")
+	if err := os.Symlink(c.Program("kubectl"), filepath.Join(dir, "kubectl")); err != nil {
+		t.Fatal(err)
+	}
+	plugin := exec.CommandContext(t.Context(), "../../deploy/kubernetes/kubectl-mete", "usage", "--from", "-1h", "--by", "job", "-o", "csv")
+	plugin.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "KUBECONFIG="+c.Kubeconfig)
+	if out, err := plugin.CombinedOutput(); err != nil || !strings.Contains(string(out), "default/job/first") {
+		t.Errorf("kubectl mete: %v\n%s", err, out)
+	}
 
 	// The rights of the pods.
 	var pods struct {

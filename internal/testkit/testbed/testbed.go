@@ -111,8 +111,11 @@ func (c *Cluster) Helm(t testing.TB, args ...string) string {
 
 // TryHelm is Helm, after its first use, for commands that may fail.
 func (c *Cluster) TryHelm(args ...string) (string, error) {
-	return run(exec.Command(filepath.Join(filepath.Dir(c.kubectl), "helm"), append([]string{"--kubeconfig", c.Kubeconfig}, args...)...))
+	return run(exec.Command(c.Program("helm"), append([]string{"--kubeconfig", c.Kubeconfig}, args...)...))
 }
+
+// Program returns the path of one of the cluster's programs, such as kubectl.
+func (c *Cluster) Program(name string) string { return filepath.Join(filepath.Dir(c.kubectl), name) }
 
 // Kubectl runs kubectl as an administrator, with an input, and returns its output.
 func (c *Cluster) Kubectl(t testing.TB, input string, args ...string) string {
