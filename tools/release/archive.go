@@ -107,7 +107,14 @@ func (b *built) tarball(dir string) error {
 			if err != nil {
 				return err
 			}
-			files = append(files, file{path: name, mode: 0o644 | int64(info.Mode()&0o111), body: text})
+			mode := int64(0o644)
+			if info.Mode()&0o111 != 0 {
+				mode = 0o755
+			}
+			if filepath.Base(name) == "mete.yaml" {
+				text = imageTags.ReplaceAll(text, []byte("${1}"+imageTag(b.version)+`"`))
+			}
+			files = append(files, file{path: name, mode: mode, body: text})
 		}
 	}
 	top := "mete-" + b.version

@@ -11,6 +11,9 @@ import (
 // chartVersions are the lines of Chart.yaml that a release replaces.
 var chartVersions = regexp.MustCompile(`(?m)^(version|appVersion): .*$`)
 
+// imageTags are the tags of images in a manifest.
+var imageTags = regexp.MustCompile(`("mete-(?:agent|server):)[^"]*"`)
+
 // chart writes the Helm chart for the images of the release. It is the same for all architectures.
 func (b *built) chart(dir string) error {
 	root := filepath.Join(b.root, "deploy/helm")

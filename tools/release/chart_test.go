@@ -18,10 +18,17 @@ import (
 
 var update = flag.Bool("update", false, "write deploy/kubernetes/mete.yaml")
 
-// The chart of a release has its version, and images of it.
+// The chart and the manifest of a release have its version, and images of it.
 func TestChartVersion(t *testing.T) {
 	t.Parallel()
-	files := untar(t, write(t, fake(t, "1.2.3+dirty"))["mete-chart-1.2.3+dirty.tgz"])
+	all := write(t, fake(t, "1.2.3+dirty"))
+	manifest := string(untar(t, all["mete-1.2.3+dirty_linux_amd64.tar.gz"])["mete-1.2.3+dirty/deploy/kubernetes/mete.yaml"])
+	for _, image := range []string{"mete-agent", "mete-server"} {
+		if strings.Count(manifest, `image: "`+image+`:`) != 1 || !strings.Contains(manifest, `image: "`+image+`:1.2.3-dirty"`+"\n") {
+			t.Errorf("the manifest has another image than that of %s", image)
+		}
+	}
+	files := untar(t, all["mete-chart-1.2.3+dirty.tgz"])
 	chart := string(files["mete/Chart.yaml"])
 	for _, want := range []string{"\nname: mete\n", "\nversion: \"1.2.3+dirty\"\n", "\nappVersion: \"1.2.3-dirty\"\n"} {
 		if !strings.Contains(chart, want) {
@@ -83,6 +90,7 @@ func TestChart(t *testing.T) {
 	}
 
 	c.Kubectl(t, "", "create", "namespace", "mete")
+	c.Kubectl(t, "", "label", "namespace", "mete", "pod-security.kubernetes.io/enforce=privileged")
 	c.Kubectl(t, plain, "create", "--dry-run=server", "-f", "-")
 
 	if err := os.Mkdir(filepath.Join(filepath.Dir(c.Logs), "node1/lib/ledger"), 0o755); err != nil {
@@ -105,6 +113,7 @@ func TestChart(t *testing.T) {
 	k("rollout", "status", "statefulset/mete-server", "--timeout=5m")
 	token := mete("token", "create", "--role", "agent", "--cluster", "lab")
 	c.Kubectl(t, token, "-n", "mete", "create", "secret", "generic", "mete-agent", "--from-file=token=/dev/stdin")
+	k("rollout", "restart", "daemonset/mete-agent")
 	k("rollout", "status", "daemonset/mete-agent", "--timeout=5m")
 
 	used := func(job string) (seconds float64) {

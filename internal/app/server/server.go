@@ -179,7 +179,7 @@ func run(ctx context.Context, c config, out, logTo io.Writer) (err error) {
 	case c.insecure:
 		return fmt.Errorf("agents of this machine could not find the server: %w", err)
 	default:
-		log.Debug("commands of this user need the server's URL and a token", "err", err)
+		log.Info("commands of this user need the server's URL and a token", "err", err)
 	}
 	hup, stop := notifyHangup()
 	defer stop()

@@ -170,6 +170,11 @@ func (s *Source) findFiles(cfg Config) ([]*fileMeter, error) {
 		return deduplicate(zones, nil), err
 	}
 	zones, refused, err := powercap(s.host, powercapDir)
+	if len(zones) == 0 {
+		if mounted, others, err2 := powercap(s.host, mountedDir); len(mounted) > 0 {
+			zones, refused, err = mounted, others, err2
+		}
+	}
 	s.openErrors = refused
 	if err != nil && !errors.Is(err, fault.ErrNotFound) {
 		return nil, err

@@ -15,6 +15,10 @@ import (
 
 const powercapDir = "/sys/class/powercap"
 
+// mountedDir is where a container has the machine's powercapDir: container runtimes cover the files
+// to which the links in their own one lead. The files have to be mounted too, below /host/sys.
+const mountedDir = "/host" + powercapDir
+
 // raplEvery is the update interval of RAPL's counters (Intel SDM volume 3, "RAPL
 // Interfaces": "updated once every ~1 ms"; the kernel's hwmon/amd_energy.rst: "These
 // registers are updated every 1ms").
@@ -77,7 +81,7 @@ func powercap(h *hostfs.FS, dir string) (list []*fileMeter, refused []error, err
 }
 
 // hidden is the likely cause if a zone is listed but has no files.
-const hidden = "container runtimes hide /sys/devices/virtual/powercap: mount the machine's own /sys, or run outside the container"
+const hidden = "container runtimes hide /sys/devices/virtual/powercap: mount it and /sys/class/powercap below /host, or run outside the container"
 
 // zoneName returns the name of a zone, after that of its parent zone.
 func zoneName(h *hostfs.FS, dir, id string) (string, error) {

@@ -323,6 +323,35 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
+// In a container the zones are listed, but their files are those of a mount below /host.
+func TestMounted(t *testing.T) {
+	h := files(t, map[string]string{
+		powercapDir + "/intel-rapl/enabled":         "1\n",
+		mountedDir + "/intel-rapl:0/name":           "package-0\n",
+		mountedDir + "/intel-rapl:0/energy_uj":      "5\n",
+		mountedDir + "/intel-rapl:0:0/name":         "dram\n",
+		mountedDir + "/intel-rapl:0:0/energy_uj":    "3\n",
+		mountedDir + "/intel-rapl:0/nothing/unused": "",
+	})
+	if err := os.Symlink("../../devices/virtual/powercap/intel-rapl/intel-rapl:0", h.Path(powercapDir+"/intel-rapl:0")); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(h, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll(t, s)
+	var names []string
+	for _, m := range s.Meters() {
+		if m.From == power.Powercap {
+			names = append(names, m.Name)
+		}
+	}
+	if fmt.Sprint(names) != "[rapl/package-0 rapl/package-0/dram]" || len(s.OpenErrors()) > 0 {
+		t.Errorf("meters %q, errors %v", names, s.OpenErrors())
+	}
+}
+
 // A file that cannot be opened or vanishes is opened again at most every ten seconds.
 func TestReopen(t *testing.T) {
 	const sec = int64(time.Second)
