@@ -135,10 +135,9 @@ type Table struct {
 	needsSort bool  // workloads may hold a child before its parent
 	lost      int64 // births and deaths missed since the latest booked snapshot
 	fakeIDs   uint64
-	changes   uint64 // counts changes of which groups exist, and where
 
 	uncounted      []*node // see EachUncounted
-	uncountedSince uint64  // changes at which it was computed
+	uncountedStale bool    // a group was added or removed since
 
 	buf      []byte
 	devices  []deviceIO // of the group that is read

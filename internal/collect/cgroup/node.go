@@ -251,7 +251,7 @@ func (t *Table) attach(n *node, tr *tree, p string, id uint64) {
 		t.fakeIDs++
 		id = fakeID | t.fakeIDs
 	}
-	t.changes++
+	t.uncountedStale = true
 	n.id[tr.index], n.paths[tr.index], n.removed[tr.index] = id, p, false
 	tr.byPath[p] = n
 	if tr.byID != nil {
@@ -338,7 +338,7 @@ func (t *Table) removeGroup(tr *tree, n *node, exact bool) {
 	if n.removed[tr.index] || n == t.root {
 		return
 	}
-	t.changes++
+	t.uncountedStale = true
 	n.removed[tr.index] = true
 	if p := n.paths[tr.index]; tr.byPath[p] == n {
 		delete(tr.byPath, p)

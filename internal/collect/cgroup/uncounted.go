@@ -15,8 +15,8 @@ func (t *Table) EachUncounted(f func(u Uncounted, dir string, counter *usage.Gro
 	if mem == nil || mem == cpu {
 		return
 	}
-	if t.uncountedSince != t.changes {
-		t.uncountedSince, t.uncounted = t.changes, t.uncounted[:0]
+	if t.uncountedStale {
+		t.uncountedStale, t.uncounted = false, t.uncounted[:0]
 		for _, n := range mem.byPath {
 			if n.id[cpu.index] == 0 && !n.dead && n.owner.id[cpu.index] == 0 { // no part of a counted workload either
 				t.uncounted = append(t.uncounted, n)

@@ -154,11 +154,21 @@ func (r *Members) CPU() int64 {
 	for _, t := range r.tasks {
 		r.update(t)
 	}
-	return r.LastCPU()
+	return r.sum()
 }
 
-// LastCPU returns the CPU ns of CPU as of the latest reading, by Refresh or CPU.
-func (r *Members) LastCPU() int64 {
+// Read returns what [Members.CPU] does. With list it does Refresh first, which reads all tasks; after
+// an error of that the CPU time is as of the reading before.
+func (r *Members) Read(list bool) (cpu int64, err error) {
+	if !list {
+		return r.CPU(), nil
+	}
+	err = r.Refresh()
+	return r.sum(), err
+}
+
+// sum returns the CPU ns as of the latest reading.
+func (r *Members) sum() int64 {
 	sum := r.endedCPU
 	for _, t := range r.tasks {
 		sum += t.cpu - t.entered

@@ -86,16 +86,13 @@ type rootTasks struct {
 }
 
 func (t *rootTasks) Read(s *usage.Snapshot) error {
-	g := s.Groups[0]
-	if t.tick%t.every == 0 {
-		if err := t.root.Refresh(); err != nil {
-			return err
-		}
-		g.Put(usage.CPU, t.root.LastCPU())
-	} else {
-		g.Put(usage.CPU, t.root.CPU())
+	cpu, err := t.root.Read(t.tick%t.every == 0)
+	if err != nil {
+		return err
 	}
 	t.tick++
+	g := s.Groups[0]
+	g.Put(usage.CPU, cpu)
 	g.Own |= usage.SetOf(usage.CPU)
 	if t.root.Unreadable > 0 { // in another PID namespace
 		s.Node.Partial = true

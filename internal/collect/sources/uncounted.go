@@ -77,16 +77,11 @@ func (s *uncounted) Read(snap *usage.Snapshot) error {
 			delete(s.members, u)
 			continue
 		}
-		var now int64
-		if m.fresh || (m.turn+s.tick)%turns == 0 {
-			if err := m.Refresh(); err != nil {
-				s.log.Debug("processes of a group", "err", err)
-			}
-			m.fresh = false
-			now = m.LastCPU()
-		} else {
-			now = m.CPU()
+		now, err := m.Read(m.fresh || (m.turn+s.tick)%turns == 0)
+		if err != nil {
+			s.log.Debug("processes of a group", "err", err)
 		}
+		m.fresh = false
 		s.groups.AddCPU(u, max(0, now-m.booked))
 		m.booked = max(m.booked, now)
 		m.counter.Apportioned |= usage.SetOf(usage.CPU) // less the time of these processes
