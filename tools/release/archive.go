@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"compress/gzip"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -86,37 +87,42 @@ func (b *built) tarball(dir string) error {
 		}
 		files = append(files, file{path: name, mode: 0o644, body: text})
 	}
-	for _, pattern := range []string{"deploy/systemd/*", "deploy/kubernetes/*", "deploy/grafana/*/*", "deploy/grafana/*/*/*"} {
-		found, err := filepath.Glob(filepath.Join(b.root, pattern))
+	for _, dir := range []string{"deploy/systemd", "deploy/kubernetes", "deploy/grafana"} {
+		found, err := b.tree(dir, ".")
 		if err != nil {
 			return err
 		}
-		for _, f := range found {
-			info, err := os.Stat(f)
-			if err != nil {
-				return err
-			}
-			if info.IsDir() {
-				continue
-			}
-			name, err := filepath.Rel(b.root, f)
-			if err != nil {
-				return err
-			}
-			text, err := os.ReadFile(f)
-			if err != nil {
-				return err
-			}
-			mode := int64(0o644)
-			if info.Mode()&0o111 != 0 {
-				mode = 0o755
-			}
-			if filepath.Base(name) == "mete.yaml" {
-				text = imageTags.ReplaceAll(text, []byte("${1}"+imageTag(b.version)+`"`))
-			}
-			files = append(files, file{path: name, mode: mode, body: text})
+		files = append(files, found...)
+	}
+	for i, f := range files {
+		if f.path == "deploy/kubernetes/mete.yaml" {
+			files[i].body = imageTags.ReplaceAll(f.body, []byte("${1}"+imageTag(b.version)+`"`))
 		}
 	}
 	top := "mete-" + b.version
 	return create(dir, top+"_linux_"+b.arch+".tar.gz", func(w io.Writer) error { return writeTarGz(w, top+"/", b.time, files) })
+}
+
+// tree returns the files below a directory of the source, with their paths from base.
+func (b *built) tree(dir, base string) (files []file, err error) {
+	err = filepath.WalkDir(filepath.Join(b.root, dir), func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		f := file{mode: 0o644}
+		if info.Mode()&0o111 != 0 {
+			f.mode = 0o755
+		}
+		if f.path, err = filepath.Rel(filepath.Join(b.root, base), path); err != nil {
+			return err
+		}
+		f.body, err = os.ReadFile(path)
+		files = append(files, f)
+		return err
+	})
+	return files, err
 }

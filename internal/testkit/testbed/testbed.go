@@ -30,7 +30,7 @@ const (
 type Options struct {
 	Nodes int // of Sim
 	// Images are programs without a dynamic loader, by the name of the image that the nodes have; or
-	// archives of images, whose names end in .tar: then the archive has the image's name.
+	// absolute paths of images' archives, which end in .tar: then the archive has the image's name.
 	Images map[string]string
 }
 

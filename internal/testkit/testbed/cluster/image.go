@@ -64,12 +64,3 @@ func writeImage(path, ref, program string) error {
 	}
 	return tarball.WriteToFile(path, tag, image)
 }
-
-// copyFile copies a file.
-func copyFile(to, from string) error {
-	b, err := os.ReadFile(from)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(to, b, 0o644)
-}

@@ -43,7 +43,7 @@ func command(args []string) error {
 	dir := f.String("dir", "", "an empty `directory` for data and logs")
 	nodes := f.Int("nodes", 10, "how many nodes are simulated")
 	var images []string
-	f.Func("image", "name and program of an image for the nodes, as `REF=PROGRAM`, or its archive, as REF=FILE.tar; may be repeated", func(s string) error {
+	f.Func("image", "name and program of an image for the nodes, as `REF=PROGRAM`, or its archive, as REF=PATH.tar, absolute; may be repeated", func(s string) error {
 		images = append(images, s)
 		return nil
 	})
@@ -110,7 +110,7 @@ func (c *cluster) up(kind string, nodes []node, simulated int, images []string) 
 		ref, program, _ := strings.Cut(s, "=")
 		archive := c.path("images", fmt.Sprintf("%d.tar", i))
 		if strings.HasSuffix(program, ".tar") {
-			err = copyFile(archive, program)
+			err = os.Symlink(program, archive)
 		} else {
 			err = writeImage(archive, ref, program)
 		}
