@@ -24,6 +24,7 @@ func openAllInOne(ctx context.Context, o up.Options, version string) (up.Meter, 
 	cfg.Agent.Machine = sources.LiveConfig(o.Tick, o.Reader, energy.Config{Powercap: o.Powercap, NVML: gpu.Auto})
 	cfg.Agent.Machine.Energy.Shares, cfg.Agent.Machine.Energy.VSock = energy.DefaultShares, energy.DefaultVSock(os.Getenv)
 	cfg.Agent.Handover = publish.Default()
+	cfg.Agent.Containers = o.Containers
 	cfg.Agent.Socket = socket.Path(os.Getenv, os.Geteuid())
 	s, err := up.OpenAllInOne(ctx, cfg, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	if err != nil {

@@ -70,5 +70,5 @@ func meter(_ context.Context, o top.Options) (top.Meter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return top.NameJobs(m), nil
+	return top.Named(m), nil
 }

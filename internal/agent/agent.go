@@ -22,6 +22,7 @@ import (
 	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/guest/publish"
 	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/identity/docker"
 	"mete.dev/mete/internal/job/socket"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
@@ -44,6 +45,8 @@ type Config struct {
 	PowerModel string
 	// Retired holds the spools of this machine's former node ids.
 	Retired RetiredSpools
+	// Containers are the sockets of the daemons that name containers: Docker and Podman.
+	Containers []string
 	// OnWindow is called with each window as it closes, before it is stored, on the goroutine that
 	// owns the machine. name returns the display name of a workload. OnWindow must not keep w. It
 	// may be nil.
@@ -62,7 +65,8 @@ func Default() Config {
 		Spool:   spool.Default(),
 		Sender:  sender.Default(),
 
-		Projects: socket.ProjectsFile,
+		Projects:   socket.ProjectsFile,
+		Containers: docker.Sockets(),
 	}
 }
 
@@ -72,6 +76,10 @@ func (c Config) Validate() error {
 
 // flushTimeout is how long an agent that stops tries to send the rest.
 const flushTimeout = 3 * time.Second
+
+// keepContainers is for how long the name of a removed container is kept, in addition to two windows: its group may end
+// later than Docker says so, and a full disk delays windows.
+const keepContainers = 5 * time.Minute
 
 // An Agent measures one machine for one server.
 type Agent struct {
@@ -83,6 +91,7 @@ type Agent struct {
 	node       string
 	host       *hostfs.FS
 	socket     *socket.Server // nil without
+	containers *docker.Watcher
 	names      *nameTracker
 	earlier    []batch.BootEnd // boots before this one of which the spool held windows
 	retired    RetiredSpools   // not yet reported
@@ -114,7 +123,8 @@ func Open(cfg Config, node string, server sender.Server, log *slog.Logger) (_ *A
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	a := &Agent{node: node, retired: cfg.Retired, onWindow: cfg.OnWindow, selfAccess: selfAccess{issue: cfg.SelfAccess, dir: filepath.Dir(cfg.Socket), log: log}, names: newNameTracker(), powerModel: powerModelFile{file: cfg.PowerModel, log: log}, jobNames: map[string]batch.Name{}, openJobs: map[string]batch.Name{}, log: log}
+	containers := docker.New(cfg.Containers, keepContainers+2*cfg.Machine.Window, log.With("part", "containers"))
+	a := &Agent{node: node, containers: containers, retired: cfg.Retired, onWindow: cfg.OnWindow, selfAccess: selfAccess{issue: cfg.SelfAccess, dir: filepath.Dir(cfg.Socket), log: log}, names: newNameTracker(containers), powerModel: powerModelFile{file: cfg.PowerModel, log: log}, jobNames: map[string]batch.Name{}, openJobs: map[string]batch.Name{}, log: log}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, a.Close())
@@ -199,6 +209,7 @@ func (a *Agent) Run(ctx context.Context, tick func()) error {
 	g.Go(func() error { return a.GuestRelay.Run(gctx) })
 	g.Go(func() error { return a.Sender.Run(sending) })
 	g.Go(func() error { return a.maintainSpool(gctx) })
+	g.Go(func() error { return a.containers.Run(gctx) })
 	if a.socket != nil {
 		g.Go(func() error { return a.socket.Run(gctx) })
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/delivery/wire"
+	"mete.dev/mete/internal/identity/docker"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/usage"
@@ -30,12 +31,13 @@ const (
 // once, again if it lost it, and when the workload ends. It also holds the names that jobs registered.
 // It is not safe for concurrent use.
 type nameTracker struct {
-	states map[workload.ID]*nameState
-	jobs   map[string]*jobName       // by key
-	gone   []string                  // keys of jobs that were forgotten with the last stored window
-	wanted map[workload.ShortID]bool // names that the server requested
-	pass   int64                     // number of calls of collectDue
-	out    []batch.Name              // the names to send with the current window
+	containers *docker.Watcher
+	states     map[workload.ID]*nameState
+	jobs       map[string]*jobName       // by key
+	gone       []string                  // keys of jobs that were forgotten with the last stored window
+	wanted     map[workload.ShortID]bool // names that the server requested
+	pass       int64                     // number of calls of collectDue
+	out        []batch.Name              // the names to send with the current window
 }
 
 // A nameState records when the name of one workload was sent, and its state in a window.
@@ -44,6 +46,9 @@ type nameState struct {
 	pass   int64     // the pass that set the fields below
 	alive  bool      // one of its lives has not ended
 	named  bool      // its name is in out
+
+	container  *docker.Container // with which its name was sent
+	containing *docker.Container // with which it is in out
 }
 
 // A jobName is the name and other values that a job registered.
@@ -56,8 +61,8 @@ type jobName struct {
 	seen     time.Time // time of registration, or of the latest window with a row of it
 }
 
-func newNameTracker() *nameTracker {
-	return &nameTracker{states: map[workload.ID]*nameState{}, jobs: map[string]*jobName{}, wanted: map[workload.ShortID]bool{}}
+func newNameTracker(containers *docker.Watcher) *nameTracker {
+	return &nameTracker{containers: containers, states: map[workload.ID]*nameState{}, jobs: map[string]*jobName{}, wanted: map[workload.ShortID]bool{}}
 }
 
 // setJob stores what a job registered. It is sent with the job's next window.
@@ -126,18 +131,20 @@ func (n *nameTracker) markRecorded() {
 	}
 }
 
-// displayName returns a workload's name, preferring a registered one.
+// displayName returns a workload's name, preferring a registered one and that of a container.
 func (n *nameTracker) displayName(w *workload.Workload) string {
 	if w.Kind == workload.Job {
 		if job := n.jobs[w.Key]; job != nil {
 			return job.Name.Name
 		}
 	}
-	return w.Name
+	return n.containers.DisplayName(w)
 }
 
-// apply replaces the names, users and projects of jobs in rows by those that the jobs registered.
+// apply replaces the names of containers in rows, and the names, users and projects of jobs by those that
+// the jobs registered.
 func (n *nameTracker) apply(node string, rows []live.Row) {
+	n.containers.Name(rows)
 	if len(n.jobs) == 0 {
 		return
 	}
@@ -176,7 +183,9 @@ func (n *nameTracker) collectDue(w *usage.Window, now time.Time) []batch.Name {
 		if job != nil {
 			job.seen = now
 		}
-		due := !state.alive || state.sentAt.IsZero() || now.Sub(state.sentAt) >= nameRefresh || n.wanted[row.ShortID] || job != nil && job.changed
+		container := n.containers.Find(row.Workload.Kind, row.Workload.Key, row.Workload.Path)
+		due := !state.alive || state.sentAt.IsZero() || now.Sub(state.sentAt) >= nameRefresh || n.wanted[row.ShortID] ||
+			job != nil && job.changed || container != nil && container != state.container
 		// A workload with several lives has a row for each. It is named once: with a row that has
 		// not ended, if there is one.
 		if !due || state.named || state.alive && row.Ended {
@@ -189,12 +198,15 @@ func (n *nameTracker) collectDue(w *usage.Window, now time.Time) []batch.Name {
 		if job != nil {
 			job.apply(&name)
 		}
+		if container != nil {
+			container.Apply(&name)
+		}
 		left := &living
 		if !state.alive {
 			left = &ended
 		}
 		if left.spend(&name) {
-			state.named = true
+			state.named, state.containing = true, container
 			n.out = append(n.out, name)
 		}
 	}
@@ -256,7 +268,7 @@ func (n *nameTracker) markSent(w *usage.Window, now time.Time) (gone []string) {
 		}
 		isJob := row.Workload.Kind == workload.Job
 		if state.named {
-			state.sentAt = now
+			state.sentAt, state.container = now, state.containing
 			if job := n.jobs[row.Workload.Key]; isJob && job != nil {
 				job.changed = false
 			}

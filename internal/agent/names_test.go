@@ -1,17 +1,25 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"mete.dev/mete/internal/delivery/wire"
+	"mete.dev/mete/internal/identity/docker"
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/testkit"
 )
 
 var noon = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
@@ -60,7 +68,7 @@ func describe(names []batch.Name) string {
 
 // TestNames checks that each name is sent once, and again if there is a reason.
 func TestNames(t *testing.T) {
-	n := newNameTracker()
+	n := newNameTracker(nil)
 	now := noon
 	type step struct {
 		rows, want string
@@ -123,10 +131,76 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestContainerNames checks that a container has the name that its daemon gives it, also where the agent learns it late,
+// or it changes.
+func TestContainerNames(t *testing.T) {
+	const id = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	renamed := make(chan string)
+	daemon := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/containers/json" {
+			_, _ = fmt.Fprintf(w, `[{"Id": %q, "Names": ["/web"], "Labels": {"com.docker.compose.project": "shop"}}]`, id)
+			return
+		}
+		for {
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-r.Context().Done():
+				return
+			case name := <-renamed:
+				_, _ = fmt.Fprintf(w, `{"Action": "rename", "Actor": {"ID": %q, "Attributes": {"name": %q}}}`+"\n", id, name)
+			}
+		}
+	})}
+	served := make(chan struct{})
+	go func() { defer close(served); _ = daemon.Serve(l) }()
+	watcher := docker.New([]string{socket}, time.Hour, slog.New(slog.DiscardHandler))
+	ctx, stop := context.WithCancel(t.Context())
+	watched := make(chan struct{})
+	go func() { defer close(watched); _ = watcher.Run(ctx) }()
+	defer func() { stop(); <-watched; _ = daemon.Close(); <-served }()
+
+	n := newNameTracker(watcher)
+	r := row("x")
+	r.Workload.Kind, r.Workload.Key, r.Workload.Name, r.Workload.Path = workload.Container, id, id[:12], "/docker/"+id
+	w := &usage.Window{End: noon.UnixNano(), Rows: []usage.Row{r, row("a")}}
+	step := func(want string, store bool) {
+		t.Helper()
+		if got := describe(n.collectDue(w, noon)); got != want {
+			t.Errorf("names %q, want %q", got, want)
+		}
+		if store {
+			n.markSent(w, noon)
+		}
+	}
+	is := func(name string) {
+		t.Helper()
+		testkit.Eventually(t, "the name "+name, func() bool { return n.displayName(&r.Workload.Workload) == name })
+		rows := []live.Row{{Kind: r.Workload.Kind, Key: id, Name: id[:12], Path: r.Workload.Path}, {Name: "a", Key: "a"}}
+		if n.apply("n", rows); rows[0].Name != name || rows[1].Name != "a" {
+			t.Errorf("live names %q and %q, want %q and a", rows[0].Name, rows[1].Name, name)
+		}
+	}
+	step(id[:12]+", a", true)
+	is("web")
+	step("web=shop", false) // the window could not be stored
+	step("web=shop", true)
+	step("", true)
+	renamed <- "www"
+	is("www")
+	step("www", true) // its labels are those of the event
+	w.Rows[0].Ended = true
+	step("www ended", true)
+}
+
 // TestManyNames checks that the names of a window fit into a batch however many workloads come and
 // go, and that living ones get theirs with later windows.
 func TestManyNames(t *testing.T) {
-	n := newNameTracker()
+	n := newNameTracker(nil)
 	long := strings.Repeat("x", 3000)
 	w := &usage.Window{Boot: "b", End: int64(time.Second)}
 	for i := range 12_000 {
@@ -166,7 +240,7 @@ func TestManyNames(t *testing.T) {
 // TestJobTextLimit checks that the jobs that one record of the spool has are limited, and that the next ones have the
 // others: a record that is too long would stop all windows.
 func TestJobTextLimit(t *testing.T) {
-	n, labels := newNameTracker(), map[string]string{}
+	n, labels := newNameTracker(nil), map[string]string{}
 	for i := range 32 {
 		labels[fmt.Sprint("label", i)] = strings.Repeat("<", 1024) // six bytes each in JSON
 	}

@@ -94,6 +94,7 @@ func (a *Agent) recordStart() error {
 		return nil
 	}
 	a.started = true
+	a.Live() // asks for the names of containers
 	text, err := noteText{Gaps: acc.Gaps()}.encode()
 	if err == nil {
 		err = a.Spool.Begin(text, acc.Checkpoint(nil, true))

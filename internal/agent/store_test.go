@@ -68,7 +68,7 @@ func openWith(t *testing.T, fs *faultfs.FS, server *taker, window time.Duration)
 	t.Helper()
 	b := &bench{server: server, log: &syncbuf.Buffer{}}
 	log := slog.New(slog.NewTextHandler(b.log, nil))
-	a := &Agent{node: "n", names: newNameTracker(), jobNames: map[string]batch.Name{}, openJobs: map[string]batch.Name{}, powerModel: powerModelFile{log: log}, log: log}
+	a := &Agent{node: "n", names: newNameTracker(nil), jobNames: map[string]batch.Name{}, openJobs: map[string]batch.Name{}, powerModel: powerModelFile{log: log}, log: log}
 	b.Agent = a
 	var err error
 	if a.host, err = hostfs.Open("/"); err != nil {

@@ -120,7 +120,7 @@ func (acc *Accounts) perSecond(v int64) float64 {
 }
 
 func (acc *Accounts) row(a *account, depth int) live.Row {
-	row := live.Row{ID: a.w.ID, Kind: a.w.Kind, Name: a.w.Name, Path: a.w.Path, Depth: depth, Ended: a.final,
+	row := live.Row{ID: a.w.ID, Kind: a.w.Kind, Key: a.w.Key, Name: a.w.Name, Path: a.w.Path, Depth: depth, Ended: a.final,
 		Total: map[string]string{}, Quality: map[string]usage.Quality{}}
 	if a.parent != nil && a.parent.parent != nil {
 		row.Parent = a.parent.w.ID

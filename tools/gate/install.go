@@ -15,6 +15,7 @@ var fileOf = map[string]string{
 	"clang-19":                "/usr/bin/clang-19",                   // BPF programs
 	"conntrack":               "/usr/sbin/conntrack",                 // kube-proxy
 	"dbus-daemon":             "/usr/bin/dbus-daemon",                // the scopes of systemd
+	"docker.io":               "/usr/sbin/dockerd",                   // names of containers
 	"e2fsprogs":               "/usr/sbin/mke2fs",                    // the disk of a virtual machine
 	"gcc":                     "/usr/bin/gcc",                        // the race detector; a stub of NVIDIA's library
 	"iproute2":                "/usr/sbin/ip",                        // network namespaces and interfaces
@@ -25,6 +26,7 @@ var fileOf = map[string]string{
 	"mmdebstrap":              "/usr/bin/mmdebstrap",                 // Debian in a virtual machine
 	"mosquitto":               "/usr/sbin/mosquitto",                 // meters that publish by MQTT
 	"mosquitto-clients":       "/usr/bin/mosquitto_pub",              // the same
+	"podman":                  "/usr/bin/podman",                     // names of containers
 	"postgresql-15":           "/usr/lib/postgresql/15/bin/postgres", // the ledger on PostgreSQL
 	"prometheus":              "/usr/bin/promtool",                   // the shipped rules; the Prometheus server
 	"prometheus-alertmanager": "/usr/bin/prometheus-alertmanager",    // alerts

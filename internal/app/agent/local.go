@@ -11,6 +11,7 @@ import (
 	"mete.dev/mete/internal/agent"
 	"mete.dev/mete/internal/collect/sources"
 	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/identity/docker"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/prom/exposition"
 )
@@ -45,6 +46,7 @@ func runLocal(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	// Without a server the machine has no id: use its name.
 	var count defects
 	shown := cfg.newMachineMetrics(name)
+	containers := docker.New(cfg.Agent.Containers, 2*cfg.Machine.Window, log)
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		return m.Run(gctx, guestRelay.Tick, func(w *usage.Window) {
@@ -52,10 +54,11 @@ func runLocal(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 			if b := w.Balance; b.Violations > 0 || b.Lost > 0 {
 				log.Warn("window", "violations", b.Violations, "lost", b.Lost)
 			}
-			shown.addWindow(w, nil, m.Accounts().Meters())
+			shown.addWindow(w, containers.DisplayName, m.Accounts().Meters())
 		})
 	})
 	g.Go(func() error { return guestRelay.Run(gctx) })
+	g.Go(func() error { return containers.Run(gctx) })
 	if cfg.Status != "" {
 		g.Go(func() error {
 			return serveStatus(gctx, cfg.Status, status{failing: func() string { return "" }, partial: m.Partial(), metrics: func() string { return count.text(m.Partial(), guestRelay.Status()) }, machine: shown})

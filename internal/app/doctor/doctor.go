@@ -45,7 +45,7 @@ and, if it is not ok, what follows for figures, and what to do. The groups are
   state         directories: owner, mode, space, lock, ledger, and token files
   clock         synchronization
   certificates  of the server, and of an agent that is enrolled
-  services      server, agent and units of systemd on this machine
+  services      server, agent, daemons of containers and units of systemd on this machine
   server        the server that --server or METE_SERVER names
 
 The code of the agent finds what the agent would do, with the rights of the user

@@ -34,6 +34,7 @@ import (
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/pki/ca"
 	"mete.dev/mete/internal/pki/token"
+	"mete.dev/mete/internal/testkit/hosttest"
 	"mete.dev/mete/internal/x/settings"
 )
 
@@ -496,6 +497,24 @@ func TestAgentAnswer(t *testing.T) {
 	want(t, agentAnswer("a", http.StatusServiceUnavailable, "windows cannot be kept: no space left"), Failed, "no space left")
 	want(t, agentAnswer("a", http.StatusNotFound, "404"), Limited, "not an agent of mete")
 	want(t, agentStatus(canceled(), "127.0.0.1:1"), Missing, "127.0.0.1:1")
+}
+
+func TestContainerNames(t *testing.T) {
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "sock")
+	if err := os.WriteFile(socket, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := containerNames([]string{"", filepath.Join(dir, "nosuch")}); len(got) != 0 {
+		t.Errorf("%v without a daemon", got)
+	}
+	want(t, one(t, containerNames([]string{socket}), "containers"), OK, socket)
+	if err := hosttest.AsOther(t, func() error {
+		want(t, one(t, containerNames([]string{socket}), "containers"), Limited, socket, "ids", "docs/guide/docker.md")
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func canceled() context.Context {

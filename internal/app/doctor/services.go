@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"mete.dev/mete/internal/api/client"
 	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/fault"
@@ -29,7 +31,26 @@ func (d *doctor) services(ctx context.Context, states []state) (out []Check) {
 	if d.agent.Status != "" {
 		out = append(out, agentStatus(ctx, d.agent.Status))
 	}
+	out = append(out, containerNames(d.agent.Agent.Containers)...)
 	return append(out, d.units(ctx)...)
+}
+
+// containerNames is about the daemons that name containers. It does not connect: that may start a daemon.
+func containerNames(sockets []string) (out []Check) {
+	for _, s := range sockets {
+		if s == "" {
+			continue
+		}
+		switch err := unix.Faccessat(unix.AT_FDCWD, s, unix.W_OK, unix.AT_EACCESS); {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			out = append(out, of("containers", Limited, "no right to connect to %s", s).figures("its containers are named by their ids").
+				do("docs/guide/docker.md says which right the agent needs, and what else that right allows"))
+		default:
+			out = append(out, of("containers", OK, "%s names them", s))
+		}
+	}
+	return out
 }
 
 // localServer asks the server of a state directory over its socket.

@@ -2,17 +2,25 @@ package top
 
 import (
 	"context"
+	"log/slog"
 	"os"
+	"time"
 
+	"mete.dev/mete/internal/identity/docker"
 	"mete.dev/mete/internal/job/socket"
 	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/x/sleep"
 )
 
 // A namedMeter gives the rows of jobs the names by which mete run registered them at this machine's
-// agent. Groups show an id only.
+// agent, and the rows of containers those of their daemons. Groups show an id only.
 type namedMeter struct {
 	Meter
+	containers *docker.Watcher
+	stop       func()                // stops the watcher; may be nil
+	settle     func(context.Context) // gives the daemons time to answer the first request; nil after it
+
 	ask   func(context.Context) []socket.Named
 	named map[string]socket.Named // by the job's id
 	wait  map[string]int          // ticks until the next request for a job that the agent did not know
@@ -22,10 +30,25 @@ type namedMeter struct {
 // be one that registers late, or one without an agent.
 const askAgain = 10
 
-// NameJobs returns a meter of this machine whose jobs have their names, as far as this user's agent or
-// that of the machine knows them.
-func NameJobs(m Meter) Meter {
-	return &namedMeter{Meter: m, ask: registeredJobs, named: map[string]socket.Named{}, wait: map[string]int{}}
+// settleTime is how long the first tick waits for the names of containers.
+const settleTime = 300 * time.Millisecond
+
+// Named returns a meter of this machine whose jobs have their names, as far as this user's agent or
+// that of the machine knows them, and whose containers have those of the daemons that this user may ask.
+func Named(m Meter) Meter {
+	ctx, cancel := context.WithCancel(context.Background())
+	w := docker.New(docker.Sockets(), time.Minute, slog.New(slog.DiscardHandler))
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = w.Run(ctx) }() // it returns no error
+	return &namedMeter{Meter: m, containers: w, stop: func() { cancel(); <-ended }, settle: func(ctx context.Context) { _ = sleep.For(ctx, settleTime) }, ask: registeredJobs, named: map[string]socket.Named{}, wait: map[string]int{}}
+}
+
+// Close implements Meter.
+func (m *namedMeter) Close() error {
+	if m.stop != nil {
+		m.stop()
+	}
+	return m.Meter.Close()
 }
 
 // Next waits for the next tick.
@@ -34,6 +57,11 @@ func (m *namedMeter) Next(ctx context.Context) (*live.Machine, error) {
 	if err != nil {
 		return l, err
 	}
+	if all := m.containers.Name(l.Rows); !all && m.settle != nil {
+		m.settle(ctx)
+		m.containers.Name(l.Rows)
+	}
+	m.settle = nil
 	named, wait := map[string]socket.Named{}, map[string]int{}
 	var jobs []*live.Row
 	due := false

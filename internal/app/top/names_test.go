@@ -2,8 +2,16 @@ package top
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
+	"mete.dev/mete/internal/identity/docker"
 	"mete.dev/mete/internal/job/socket"
 	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/workload"
@@ -68,3 +76,47 @@ func TestNameJobs(t *testing.T) {
 		t.Errorf("system is %q", r.Name)
 	}
 }
+
+// TestNamedContainers checks that a container has its name in the first tick.
+func TestNamedContainers(t *testing.T) {
+	id := strings.Repeat("0123456789abcdef", 4)
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := make(chan struct{})
+	daemon := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/containers/json" {
+			_, _ = fmt.Fprintf(w, `[{"Id": %q, "Names": ["/web"]}]`, id)
+			return
+		}
+		close(listed) // the watcher has read the list
+		<-r.Context().Done()
+	})}
+	served := make(chan struct{})
+	go func() { defer close(served); _ = daemon.Serve(l) }()
+	w := docker.New([]string{path}, time.Minute, slog.New(slog.DiscardHandler))
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = w.Run(ctx) }()
+	defer func() { _ = daemon.Close(); <-served }()
+	m := &namedMeter{Meter: &containerMeter{id}, containers: w, stop: func() { stop(); <-ended }, settle: func(context.Context) { <-listed }}
+	for range 2 {
+		if got, err := m.Next(t.Context()); err != nil || got.Rows[0].Name != "web" {
+			t.Errorf("%v, %v; want the name web", got, err)
+		}
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A containerMeter shows a container.
+type containerMeter struct{ id string }
+
+func (m *containerMeter) Next(context.Context) (*live.Machine, error) {
+	return &live.Machine{Rows: []live.Row{{Kind: workload.Container, Key: m.id, Name: m.id[:12], Path: "/docker/" + m.id}}}, nil
+}
+
+func (m *containerMeter) Close() error { return nil }

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"mete.dev/mete/internal/identity/docker"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/unit"
@@ -52,6 +53,8 @@ type Options struct {
 	State  string // directory of all stored data
 	// Powercap is the directory of the RAPL counters; "" is this machine's own.
 	Powercap string
+	// Containers are the sockets of the daemons that name containers.
+	Containers []string
 	// Demo simulates power meters in place of the machine's own, and stores windows in a temporary
 	// directory.
 	Demo bool
@@ -84,9 +87,11 @@ type config struct {
 	insecure bool
 	interval interval
 	reader   string
-	state    string
-	powercap string
-	demo     bool
+	// containers are the sockets of the daemons that name containers.
+	containers []string
+	state      string
+	powercap   string
+	demo       bool
 
 	given bool   // state is not the default
 	host  string // of listen
@@ -152,7 +157,7 @@ func Settings() *settings.Set {
 }
 
 func defaultConfig() config {
-	return config{listen: defaultListen, interval: interval(time.Second), reader: "auto"}
+	return config{listen: defaultListen, interval: interval(time.Second), reader: "auto", containers: docker.Sockets()}
 }
 
 // settings returns the table, whose values are those of c.
@@ -165,6 +170,7 @@ func (c *config) settings() *settings.Set {
 	s.Text(&c.powercap, "powercap", "DIR", "read RAPL's counters in DIR, in place of this machine's own")
 	s.Switch(&c.demo, "demo-power", "simulate power meters from this machine's real load, to try energy without a meter: each figure is marked as modelled, and the ledger is deleted when the command ends").OnlyFlag()
 	s.Text(&c.reader, "reader", "READER", "how to read the kernel: auto, bpf or files").OneOf("auto", "bpf", "files")
+	s.List(&c.containers, "container-socket", "PATH", "unix socket of Docker or Podman, which names this machine's containers; may be repeated; '' is none").Check(docker.CheckSocket)
 	return s
 }
 
@@ -223,7 +229,7 @@ func run(ctx context.Context, c *config, open Open, out io.Writer) (err error) {
 	// The server closes it too, without an error; an early return must.
 	defer func() { _ = ln.Close() }()
 
-	m, kept, err := open(ctx, Options{Tick: time.Duration(c.interval), Reader: c.reader, State: c.state, Powercap: c.powercap, Demo: c.demo})
+	m, kept, err := open(ctx, Options{Tick: time.Duration(c.interval), Reader: c.reader, State: c.state, Powercap: c.powercap, Containers: c.containers, Demo: c.demo})
 	if err != nil {
 		return err
 	}

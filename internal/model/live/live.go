@@ -104,6 +104,7 @@ type Row struct {
 	ID     workload.ID   `json:"id"`
 	Parent workload.ID   `json:"parent,omitempty"`
 	Kind   workload.Kind `json:"kind"`
+	Key    string        `json:"-"` // see workload.Workload; "" in a fleet
 	Name   string        `json:"name"`
 	Path   string        `json:"path,omitempty"`
 	Depth  int           `json:"depth"` // number of workloads above it
