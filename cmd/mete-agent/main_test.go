@@ -70,6 +70,8 @@ func TestFlags(t *testing.T) {
 		{"-power-curve /dev/null", 2, "", "mete-agent: error: --power-curve /dev/null: power curve: "},
 		{"-vm-vsock-socket web", 2, "", "\"web\" is not UUID=PATH"},
 		{"-vm-vsock-socket web=/run/web", 2, "", "hint: give UUID=PATH"},
+		{"-name -x", 2, "", "\"-x\" is not a name of a machine"},
+		{"-container-socket docker.sock", 2, "", "\"docker.sock\" is not the path of a unix socket"},
 		{"-powercap /no/such", 1, "", "/no/such"},
 	} {
 		var stdout, stderr bytes.Buffer

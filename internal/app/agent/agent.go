@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -65,6 +66,7 @@ type Config struct {
 	Server string
 	// Token enrolls this machine. TokenFile is a file with it and has priority.
 	Token, TokenFile string
+	Name             string // of this machine; "" is its host name
 	State            string // directory of the identity and the spool
 	Curve            string // written by mete power calibrate; "" is none
 	Socket           string // unix socket for jobs of mete run; "" is none
@@ -100,6 +102,7 @@ func (c *Config) Settings() *settings.Set {
 	s.Text(&c.Machine.Scope, "scope", "SCOPE", "what to measure in a container: auto is the machine where its control groups can be opened, own is the container; use outside of the container then counts for system").OneOf(sources.Scopes...)
 	s.Text(&c.Server, "server", "URL", "URL of the server to send to, as https://mete.example.org:9797; without one nothing is kept or sent").WithEnv("METE_SERVER").SecretURL("the token belongs into token_file")
 	s.Text(&c.TokenFile, "token-file", "FILE", "file with the token that enrolls this machine (default: $METE_TOKEN); it may be gone once that is done")
+	s.Text(&c.Name, "name", "NAME", "name under which this machine enrolls, as where a container has another host name than its node (default: the host name); it stays until the machine enrolls again").Check(checkName)
 	s.Text(&c.State, "state", "DIR", "directory for this machine's identity and what is not sent yet")
 	s.Size(&c.Agent.Spool.MaxBytes, 1<<20, 1<<60, "spool-cap", "most bytes that the spool takes on disk, as 512MiB")
 	s.Text(&c.Machine.Energy.Powercap, "powercap", "DIR", "directory to read RAPL's counters in, in place of this machine's /sys/class/powercap and hwmon")
@@ -122,6 +125,16 @@ func (c *Config) Settings() *settings.Set {
 	s.Switch(&c.Print, "print", "write each window to standard output as JSON lines: its balance, then each workload's row; nothing is kept or sent then").OnlyFlag()
 	s.Switch(&c.ShowVersion, "version", "write the program's version, and end").OnlyFlag()
 	return s
+}
+
+// validName is what a machine may be called: longer than the host name of any Linux (hostname(7)).
+var validName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$`)
+
+func checkName(name string) error {
+	if name != "" && !validName.MatchString(name) {
+		return fault.WithHint(fmt.Errorf("%.60q is not a name of a machine: %w", name, fault.ErrInvalid), "use 1 to 253 letters, digits, and - _ . between them")
+	}
+	return nil
 }
 
 // Flags adds a flag for each setting to f, and returns the settings.

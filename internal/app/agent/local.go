@@ -28,7 +28,7 @@ func runLocal(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, h.Close()) }()
-	name, err := h.Hostname()
+	name, err := cfg.nameOf(h)
 	if err != nil {
 		return err
 	}

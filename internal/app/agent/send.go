@@ -47,6 +47,7 @@ func runWithServer(ctx context.Context, cfg Config, log *slog.Logger) (err error
 	if err != nil {
 		return err
 	}
+	facts = facts.Named(cfg.Name)
 	id, err := enroll.Open(enroll.Config{Dir: filepath.Join(cfg.State, "identity"), Server: cfg.Server, Token: cfg.readToken, Facts: facts},
 		log.With("part", "enroll"))
 	if err != nil {
@@ -60,6 +61,14 @@ func runWithServer(ctx context.Context, cfg Config, log *slog.Logger) (err error
 			return err
 		}
 	}
+}
+
+// nameOf returns the name of this machine.
+func (c *Config) nameOf(h *hostfs.FS) (string, error) {
+	if c.Name != "" {
+		return c.Name, nil
+	}
+	return h.Hostname()
 }
 
 // validate reports configuration errors before the agent enrolls.
@@ -164,7 +173,7 @@ func measure(ctx context.Context, cfg Config, h *hostfs.FS, id *enroll.Identity,
 	node := id.Node()
 	c.SelfAccess = func(w workload.ID) token.SelfAccess { return id.Self(node, w) }
 	server := &nodeServer{HTTP: sender.NewHTTP(base, id.Client(), cfg.Version), id: id, node: id.Node(), onOtherNode: func() { stop(errNewIdentity) }}
-	name, err := h.Hostname()
+	name, err := cfg.nameOf(h)
 	if err != nil {
 		return err
 	}

@@ -15,3 +15,15 @@ func FactsOf(h *hostfs.FS) (f Facts, err error) {
 	}
 	return f, nil
 }
+
+// Named returns the facts of a machine that has this name in place of its host name; "" keeps it.
+func (f Facts) Named(name string) Facts {
+	if name == "" {
+		return f
+	}
+	if f.Machine == f.Name { // it has no machine id
+		f.Machine = name
+	}
+	f.Name = name
+	return f
+}

@@ -166,5 +166,19 @@ func TestFactsOf(t *testing.T) {
 		if (err == nil) != (want != Facts{}) || err == nil && got != want || err != nil && !errors.Is(err, fault.ErrNotFound) {
 			t.Errorf("%q: %+v, %v, want %+v", text, got, err, want)
 		}
+		if err != nil {
+			continue
+		}
+		// A pod has another host name after each start.
+		if same := got.Named(""); same != got {
+			t.Errorf("%+v without a name of its own", same)
+		}
+		named := Facts{Machine: "node-1", Boot: "b", Name: "node-1"}
+		if strings.Contains(text, machine) {
+			named.Machine = "m"
+		}
+		if given := got.Named("node-1"); given != named {
+			t.Errorf("%q: %+v, want %+v", text, given, named)
+		}
 	}
 }
