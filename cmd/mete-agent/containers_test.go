@@ -152,6 +152,16 @@ func (e *engine) test() {
 	e.node.await("the job after the restart", func() bool {
 		return slices.ContainsFunc(ask("--by", "job"), func(g group) bool { return g.Job == "later" && g.CPU > .1 })
 	})
+	// Names outlive an agent that does not know them: of a container that ended while there was none, and of those that the
+	// next one finds before it has asked.
+	e.command(slices.Concat([]string{"run", "-d", "--network", "none", "--name", "gone"}, e.run, []string{"burner:1", "/pod", "burn", "-cpu", "50ms", "-stay"})...)
+	e.node.await("the name of a container", func() bool {
+		return slices.ContainsFunc(ask("--by", "workload"), func(g group) bool { return g.Workload == "gone" })
+	})
+	e.node.stop()
+	e.command("rm", "-f", "gone")
+	e.measure("-reader", "bpf", "-container-socket", "none")
+	e.waitStored()
 	e.node.stop()
 	e.daemon.stop()
 	for _, g := range ask("--by", "job") {
@@ -175,7 +185,7 @@ func (e *engine) test() {
 	for _, g := range ask("--by", "workload,job,container", "--where", "kind=container") {
 		names[g.Workload] = g.Job + "/" + g.Container
 	}
-	wanted := map[string]string{"renamed": "renamed/renamed", "own": "nightly/own", "later": "later/later"}
+	wanted := map[string]string{"renamed": "renamed/renamed", "gone": "gone/gone", "own": "nightly/own", "later": "later/later"}
 	for i := range replicas {
 		wanted[fmt.Sprintf("shop-worker-%d", i+1)] = "shop/worker"
 	}

@@ -78,7 +78,7 @@ func (c Config) Validate() error {
 const flushTimeout = 3 * time.Second
 
 // keepContainers is for how long the name of a removed container is kept, in addition to two windows: its group may end
-// later than Docker says so, and a full disk delays windows.
+// later than Docker says so.
 const keepContainers = 5 * time.Minute
 
 // An Agent measures one machine for one server.
@@ -102,6 +102,7 @@ type Agent struct {
 	unsaved    *usage.Window // not durable yet; the next window is merged into it
 	gaps       []usage.Gap   // that an earlier agent noted, for the next window
 	started    bool          // the first tick was recorded
+	asked      bool          // for the names of the first tick's containers
 	log        *slog.Logger
 	windows    atomic.Int64 // stored
 	rows       atomic.Int64

@@ -47,8 +47,8 @@ type nameState struct {
 	alive  bool      // one of its lives has not ended
 	named  bool      // its name is in out
 
-	container  *docker.Container // with which its name was sent
-	containing *docker.Container // with which it is in out
+	container *docker.Container // what its daemon said last, or nil
+	sent      *docker.Container // with which its name was sent
 }
 
 // A jobName is the name and other values that a job registered.
@@ -183,9 +183,12 @@ func (n *nameTracker) collectDue(w *usage.Window, now time.Time) []batch.Name {
 		if job != nil {
 			job.seen = now
 		}
-		container := n.containers.Find(row.Workload.Kind, row.Workload.Key, row.Workload.Path)
+		if c := n.containers.Find(row.Workload.Kind, row.Workload.Key, row.Workload.Path, !row.Ended); c != nil {
+			state.container = c
+		}
+		container := state.container
 		due := !state.alive || state.sentAt.IsZero() || now.Sub(state.sentAt) >= nameRefresh || n.wanted[row.ShortID] ||
-			job != nil && job.changed || container != nil && container != state.container
+			job != nil && job.changed || container != state.sent
 		// A workload with several lives has a row for each. It is named once: with a row that has
 		// not ended, if there is one.
 		if !due || state.named || state.alive && row.Ended {
@@ -206,7 +209,7 @@ func (n *nameTracker) collectDue(w *usage.Window, now time.Time) []batch.Name {
 			left = &ended
 		}
 		if left.spend(&name) {
-			state.named, state.containing = true, container
+			state.named = true
 			n.out = append(n.out, name)
 		}
 	}
@@ -268,7 +271,7 @@ func (n *nameTracker) markSent(w *usage.Window, now time.Time) (gone []string) {
 		}
 		isJob := row.Workload.Kind == workload.Job
 		if state.named {
-			state.sentAt, state.container = now, state.containing
+			state.sentAt, state.sent = now, state.container
 			if job := n.jobs[row.Workload.Key]; isJob && job != nil {
 				job.changed = false
 			}

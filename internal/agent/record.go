@@ -76,6 +76,10 @@ func (a *Agent) restoreTexts() {
 // where counting began. The error says why an ending job's is not durable; measuring goes on, and the
 // next tick tries again.
 func (a *Agent) record(ending []string) error {
+	if !a.asked {
+		a.asked = true
+		a.Live() // it asks for the names of containers
+	}
 	err := a.recordStart()
 	if err == nil {
 		err = a.recordEnds(ending)
@@ -94,7 +98,6 @@ func (a *Agent) recordStart() error {
 		return nil
 	}
 	a.started = true
-	a.Live() // asks for the names of containers
 	text, err := noteText{Gaps: acc.Gaps()}.encode()
 	if err == nil {
 		err = a.Spool.Begin(text, acc.Checkpoint(nil, true))

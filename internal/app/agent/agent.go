@@ -113,7 +113,7 @@ func (c *Config) Settings() *settings.Set {
 	s.ListFunc("idle-power", "DOMAIN=WATTS", "power that a domain (package, dram, gpu, rest) draws when the machine does nothing, several with commas; rest is the whole machine where nothing finer is metered; what is not given is learned", c.parseIdlePower)
 	c.guestRelaySettings(s)
 	s.Text(&c.Socket, "socket", "PATH", "unix socket at which mete run registers jobs; '' is none").WithEnv("METE_SOCKET")
-	s.List(&c.Agent.Containers, "container-socket", "PATH", "unix socket of Docker or Podman, which names this machine's containers; may be repeated; '' is none").Check(docker.CheckSocket)
+	s.List(&c.Agent.Containers, "container-socket", "PATH", "unix socket of Docker or Podman, which names this machine's containers; may be repeated; none asks no daemon").Check(docker.CheckSocket)
 	s.Text(&c.Status, "status", "ADDRESS", "address of this agent's own /metrics and /healthz; '' is none").Check(func(text string) error {
 		if text == "" {
 			return nil

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -500,15 +501,29 @@ func TestAgentAnswer(t *testing.T) {
 }
 
 func TestContainerNames(t *testing.T) {
-	dir := t.TempDir()
-	socket := filepath.Join(dir, "sock")
-	if err := os.WriteFile(socket, nil, 0o600); err != nil {
+	dir, err := os.MkdirTemp("", "mete-doctor-")
+	if err != nil {
 		t.Fatal(err)
 	}
-	if got := containerNames([]string{"", filepath.Join(dir, "nosuch")}); len(got) != 0 {
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	socket, file := filepath.Join(dir, "sock"), filepath.Join(dir, "file")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	if err := errors.Join(os.Chmod(socket, 0o600), os.WriteFile(file, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if got := containerNames([]string{"none"}); len(got) != 0 {
 		t.Errorf("%v without a daemon", got)
 	}
+	want(t, one(t, containerNames([]string{file}), "containers"), Failed, "not a socket")
 	want(t, one(t, containerNames([]string{socket}), "containers"), OK, socket)
+	want(t, one(t, containerNames([]string{filepath.Join(dir, "nosuch")}), "containers"), Missing, "nosuch")
 	if err := hosttest.AsOther(t, func() error {
 		want(t, one(t, containerNames([]string{socket}), "containers"), Limited, socket, "ids", "docs/guide/docker.md")
 		return nil

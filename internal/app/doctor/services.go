@@ -8,8 +8,10 @@ import (
 	"io/fs"
 	"net/http"
 	"net/url"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 
 	"mete.dev/mete/internal/api/client"
 	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/identity/docker"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/x/httpx"
 )
@@ -35,19 +38,27 @@ func (d *doctor) services(ctx context.Context, states []state) (out []Check) {
 	return append(out, d.units(ctx)...)
 }
 
-// containerNames is about the daemons that name containers. It does not connect: that may start a daemon.
+// containerNames is about the daemons that name containers. It does not connect: that may start a daemon. A socket
+// that cannot be found is worth a line only if a setting names it.
 func containerNames(sockets []string) (out []Check) {
+	usual := docker.Sockets()
 	for _, s := range sockets {
-		if s == "" {
+		if s == docker.None {
 			continue
 		}
-		switch err := unix.Faccessat(unix.AT_FDCWD, s, unix.W_OK, unix.AT_EACCESS); {
-		case errors.Is(err, fs.ErrNotExist):
+		const figures = "containers are named by their ids"
+		info, err := os.Stat(s)
+		switch {
+		case err != nil && slices.Contains(usual, s):
 		case err != nil:
-			out = append(out, of("containers", Limited, "no right to connect to %s", s).figures("its containers are named by their ids").
+			out = append(out, of("containers", Missing, "%s", err).figures(figures).do("start the daemon, or correct the setting container_socket"))
+		case info.Mode()&fs.ModeSocket == 0:
+			out = append(out, of("containers", Failed, "%s is not a socket", s).figures(figures).do("correct the setting container_socket"))
+		case unix.Faccessat(unix.AT_FDCWD, s, unix.W_OK, unix.AT_EACCESS) != nil:
+			out = append(out, of("containers", Limited, "this user has no right to connect to %s", s).figures(figures).
 				do("docs/guide/docker.md says which right the agent needs, and what else that right allows"))
 		default:
-			out = append(out, of("containers", OK, "%s names them", s))
+			out = append(out, of("containers", OK, "this user has the right to connect to %s", s))
 		}
 	}
 	return out

@@ -170,7 +170,7 @@ func (c *config) settings() *settings.Set {
 	s.Text(&c.powercap, "powercap", "DIR", "read RAPL's counters in DIR, in place of this machine's own")
 	s.Switch(&c.demo, "demo-power", "simulate power meters from this machine's real load, to try energy without a meter: each figure is marked as modelled, and the ledger is deleted when the command ends").OnlyFlag()
 	s.Text(&c.reader, "reader", "READER", "how to read the kernel: auto, bpf or files").OneOf("auto", "bpf", "files")
-	s.List(&c.containers, "container-socket", "PATH", "unix socket of Docker or Podman, which names this machine's containers; may be repeated; '' is none").Check(docker.CheckSocket)
+	s.List(&c.containers, "container-socket", "PATH", "unix socket of Docker or Podman, which names this machine's containers; may be repeated; none asks no daemon").Check(docker.CheckSocket)
 	return s
 }
 

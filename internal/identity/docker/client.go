@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -27,7 +28,7 @@ const (
 	maxList, maxEvent = 64 << 20, 1 << 20
 )
 
-// A client is a client of the Engine API at a unix socket. The two requests that it makes are the same since version
+// A client is a client of the Engine API at a unix socket. The requests that it makes are the same since version
 // 1.24 of the API, and Podman serves them: they name no version, so the daemon's own is used.
 type client struct {
 	socket string
@@ -98,6 +99,24 @@ func (c *client) get(ctx context.Context, path string, query url.Values) (io.Rea
 	return resp.Body, nil
 }
 
+// A listed container is one of a list.
+type listed struct {
+	ID     string `json:"Id"`
+	Names  []string
+	Image  string
+	Labels map[string]string
+}
+
+// name returns the container's own name: with links of Docker there are others, as /other/alias.
+func (l *listed) name() string {
+	for _, n := range l.Names {
+		if n = strings.TrimPrefix(n, "/"); !strings.Contains(n, "/") {
+			return n
+		}
+	}
+	return ""
+}
+
 // list returns all containers, stopped ones too.
 func (c *client) list(ctx context.Context) (all []*Container, err error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
@@ -106,14 +125,24 @@ func (c *client) list(ctx context.Context) (all []*Container, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, body.Close()) }()
-	if all, err = readList(io.LimitReader(body, maxList)); err != nil {
+	list, err := readList(io.LimitReader(body, maxList))
+	if err = errors.Join(err, body.Close()); err != nil {
 		return nil, fmt.Errorf("%s: list of containers: %w", c.socket, err)
+	}
+	for i := range list {
+		l := &list[i]
+		// Once a tag leads to another image, the list has the image's id.
+		if strings.HasPrefix(l.Image, "sha256:") || isID(l.Image) {
+			l.Image = c.image(ctx, l.ID)
+		}
+		if one := identify(l.ID, l.name(), l.Image, l.Labels); one != nil {
+			all = append(all, one)
+		}
 	}
 	return all, nil
 }
 
-func readList(r io.Reader) (all []*Container, err error) {
+func readList(r io.Reader) (all []listed, err error) {
 	d := json.NewDecoder(r)
 	switch begin, err := d.Token(); {
 	case err != nil:
@@ -122,25 +151,31 @@ func readList(r io.Reader) (all []*Container, err error) {
 		return nil, fmt.Errorf("it is not a list: %w", fault.ErrInvalid)
 	}
 	for d.More() {
-		var one struct {
-			ID     string `json:"Id"`
-			Names  []string
-			Image  string
-			Labels map[string]string
-		}
+		var one listed
 		if err = d.Decode(&one); err != nil {
 			return nil, err
 		}
-		name := ""
-		if len(one.Names) > 0 {
-			name = one.Names[0]
-		}
-		if c := identify(one.ID, name, one.Image, one.Labels); c != nil {
-			all = append(all, c)
-		}
+		all = append(all, one)
 	}
-	_, err = d.Token() // its end: a list that is cut is none
+	_, err = d.Token() // the end: without it the list is cut
 	return all, err
+}
+
+// image returns the name of the image with which a container was created, "" if the daemon does not say.
+func (c *client) image(ctx context.Context, id string) string {
+	if !isID(id) {
+		return ""
+	}
+	body, err := c.get(ctx, "/containers/"+id+"/json", nil)
+	if err != nil {
+		return ""
+	}
+	var one struct{ Config struct{ Image string } }
+	err = json.NewDecoder(io.LimitReader(body, maxEvent)).Decode(&one)
+	if err = errors.Join(err, body.Close()); err != nil {
+		return ""
+	}
+	return one.Config.Image
 }
 
 // An event is a change of a container. Its attributes are the labels, and name and image.
@@ -162,36 +197,33 @@ func (e *event) container() *Container {
 	return identify(e.Actor.ID, a["name"], a["image"], a)
 }
 
-// An eventStream is a stream of events, one in a line.
-type eventStream struct {
-	body  io.Closer
-	lines *bufio.Scanner
-}
-
-// events returns the events after an instant. Podman answers with the first of them, so this may take long.
-func (c *client) events(ctx context.Context, since time.Time) (*eventStream, error) {
+// follow sends the events after an instant to a channel, until ctx or the connection ends, for which it always returns
+// a reason. Podman answers with the first event, so the answer may take long.
+func (c *client) follow(ctx context.Context, since time.Time, to chan<- event) error {
 	filters, err := json.Marshal(map[string][]string{"type": {"container"}, "event": actions})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	body, err := c.get(ctx, "/events", url.Values{"since": {strconv.FormatInt(since.Unix(), 10)}, "filters": {string(filters)}})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	s := &eventStream{body: body, lines: bufio.NewScanner(body)}
-	s.lines.Buffer(nil, maxEvent)
-	return s, nil
-}
-
-// next waits for the next event. At the end of the stream the error is io.EOF.
-func (s *eventStream) next() (e event, err error) {
-	if !s.lines.Scan() {
-		if err = s.lines.Err(); err == nil {
-			err = io.EOF
+	defer func() { _ = body.Close() }() // it was only read
+	lines := bufio.NewScanner(body)
+	lines.Buffer(nil, maxEvent)
+	for lines.Scan() {
+		var e event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			return err
 		}
-		return e, err
+		select {
+		case to <- e:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
-	return e, json.Unmarshal(s.lines.Bytes(), &e)
+	if err := lines.Err(); err != nil {
+		return err
+	}
+	return io.EOF
 }
-
-func (s *eventStream) close() error { return s.body.Close() }

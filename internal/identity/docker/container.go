@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"maps"
 	"strings"
 
@@ -10,22 +11,21 @@ import (
 // A Container is what a daemon says of a container.
 type Container struct {
 	ID   string // 64 hexadecimal digits
-	Name string // "" for a container of a pod of Kubernetes, which the API server of its cluster names
-	// Job is what it is a part of: what the label mete.dev/job says, else its service in a swarm, else its project of Compose; ""
-	// without.
+	Name string // never ""
+	// Job is what it is a part of: what the label mete.dev/job says, else its service in a swarm, else its project of
+	// Compose; "" without.
 	Job    string
 	Labels map[string]string // image, and the name within its project
 }
 
 // Labels of containers.
 const (
-	jobLabel      = "mete.dev/job"
-	podLabel      = "io.kubernetes.pod.uid" // of cri-dockerd
-	swarmService  = "com.docker.swarm.service.name"
-	composeName   = "com.docker.compose.project"
-	composeOne    = "com.docker.compose.service"
-	podmanCompose = "io.podman.compose.project"
-	podmanService = "io.podman.compose.service"
+	jobLabel       = "mete.dev/job"
+	swarmService   = "com.docker.swarm.service.name"
+	composeProject = "com.docker.compose.project"
+	composeService = "com.docker.compose.service"
+	podmanProject  = "io.podman.compose.project"
+	podmanService  = "io.podman.compose.service"
 
 	// LabelImage is the label of a workload with the name of its container's image.
 	LabelImage = "image"
@@ -34,15 +34,16 @@ const (
 // maxText limits a name in bytes. Docker limits neither names nor labels.
 const maxText = 253
 
-// identify returns what is kept of a container with these labels, nil if id is not an id.
+// isID reports whether a text is the id of a container.
+func isID(s string) bool { return len(s) == 64 && strings.Trim(s, "0123456789abcdef") == "" }
+
+// identify returns what is kept of a container with these labels, nil without an id and a name.
 func identify(id, name, image string, labels map[string]string) *Container {
-	if len(id) != 64 || strings.Trim(id, "0123456789abcdef") != "" {
+	name = cut(strings.TrimPrefix(name, "/"))
+	if !isID(id) || name == "" {
 		return nil
 	}
-	c := &Container{ID: id}
-	if labels[podLabel] != "" {
-		return c
-	}
+	c := &Container{ID: id, Name: name, Labels: map[string]string{}}
 	first := func(keys ...string) string {
 		for _, k := range keys {
 			if v := labels[k]; v != "" {
@@ -51,26 +52,17 @@ func identify(id, name, image string, labels map[string]string) *Container {
 		}
 		return ""
 	}
-	c.Name = cut(strings.TrimPrefix(name, "/"))
-	c.Job = first(jobLabel, swarmService, composeName, podmanCompose)
-	c.Labels = map[string]string{}
+	c.Job = first(jobLabel, swarmService, composeProject, podmanProject)
 	if image != "" {
 		c.Labels[LabelImage] = cut(image)
 	}
 	// As for the containers of a pod: a name that its replicas share, and its successor has too.
-	if within := first(composeOne, podmanService); within != "" {
-		c.Labels[batch.LabelContainer] = within
-	} else if c.Name != "" {
-		c.Labels[batch.LabelContainer] = c.Name
-	}
+	c.Labels[batch.LabelContainer] = cmp.Or(first(composeService, podmanService, swarmService), name)
 	return c
 }
 
 // Apply puts the container's name, job and labels into the name of its workload.
 func (c *Container) Apply(n *batch.Name) {
-	if c.Name == "" {
-		return
-	}
 	n.Name, n.Job, n.Labels = c.Name, c.Job, c.Labels
 }
 

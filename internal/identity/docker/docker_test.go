@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"net"
@@ -37,10 +38,10 @@ func TestIdentify(t *testing.T) {
 			&Container{Name: "shop-web-1", Job: "shop", Labels: map[string]string{"image": "web", batch.LabelContainer: "web"}}},
 		{id("1"), "a", "", map[string]string{"io.podman.compose.project": "shop", "io.podman.compose.service": "web"},
 			&Container{Name: "a", Job: "shop", Labels: map[string]string{batch.LabelContainer: "web"}}},
-		{id("1"), "a.1.x", "", map[string]string{"com.docker.swarm.service.name": "a"}, &Container{Name: "a.1.x", Job: "a", Labels: map[string]string{batch.LabelContainer: "a.1.x"}}},
+		{id("1"), "a.1.x", "", map[string]string{"com.docker.swarm.service.name": "a"}, &Container{Name: "a.1.x", Job: "a", Labels: map[string]string{batch.LabelContainer: "a"}}},
 		{id("1"), "a", "", map[string]string{"com.docker.compose.project": "shop", "mete.dev/job": "nightly"},
 			&Container{Name: "a", Job: "nightly", Labels: map[string]string{batch.LabelContainer: "a"}}},
-		{id("1"), "k8s_web_default", "web", map[string]string{"io.kubernetes.pod.uid": "1"}, &Container{}},
+		{id("1"), "", "web", nil, nil},
 		{id("1"), strings.Repeat("ü", 200), "", nil, &Container{Name: strings.Repeat("ü", 126), Labels: map[string]string{batch.LabelContainer: strings.Repeat("ü", 126)}}},
 		{"", "a", "", nil, nil},
 		{"../../etc", "a", "", nil, nil},
@@ -61,12 +62,16 @@ type fake struct {
 	list   string
 	events string // after which the connection stays open until the request ends, or
 	end    bool   // ends
+	image  string // of each container, when it is inspected
 	asked  chan string
 }
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if f.asked != nil {
 		f.asked <- r.URL.Path
+	}
+	if r.URL.Path == "/containers/"+id("1")+"/json" {
+		_, _ = fmt.Fprintf(w, `{"Config": {"Image": %q}}`, f.image)
 	}
 	switch r.URL.Path {
 	case "/containers/json":
@@ -96,10 +101,12 @@ func serve(t *testing.T, f *fake) *Watcher {
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = s.Serve(l) }()
 	t.Cleanup(func() { _ = s.Close(); <-ended })
-	return New([]string{"", socket}, time.Minute, slog.New(slog.DiscardHandler))
+	return New([]string{None, socket}, time.Minute, slog.New(slog.DiscardHandler))
 }
 
-func find(w *Watcher, id string) *Container { return w.Find(workload.Container, id, "/docker/"+id) }
+func find(w *Watcher, id string) *Container {
+	return w.Find(workload.Container, id, "/docker/"+id, true)
+}
 
 // names returns the names of these containers, by the last digit of their ids.
 func names(w *Watcher, last ...string) map[string]string {
@@ -126,24 +133,26 @@ func TestFollow(t *testing.T) {
 		events: change("create", "3", "new") + change("rename", "2", "renamed") + change("destroy", "1", "web") + change("exec_create: sh", "4", "no")}
 	w := serve(t, f)
 	d := w.daemons[0]
-	connected, err := w.follow(t.Context(), d)
-	if !connected || !errors.Is(err, io.EOF) {
-		t.Fatalf("%v, %v; want the end of the stream", connected, err)
+	follow := func() {
+		t.Helper()
+		if err := w.follow(t.Context(), d); !errors.Is(err, io.EOF) {
+			t.Fatalf("%v; want the end of the stream", err)
+		}
+		w.disconnect(d)
 	}
+	follow()
 	// One that was removed keeps its name: a window may not be closed yet.
 	if got, want := names(w, "1", "2", "3", "4"), map[string]string{"1": "web", "2": "renamed", "3": "new", "4": "no"}; !maps.Equal(got, want) {
 		t.Errorf("names %v, want %v", got, want)
 	}
 	kept := find(w, id("2"))
 	f.list, f.events = "["+one("2", "renamed")+"]", ""
-	if _, err := w.follow(t.Context(), d); !errors.Is(err, io.EOF) {
-		t.Fatal(err)
-	}
+	follow()
 	if find(w, id("2")) != kept {
 		t.Error("what did not change is another one")
 	}
-	if len(d.mine) != 1 || len(w.removed) != 3 {
-		t.Errorf("%d containers and %d removed ones, want 1 and 3", len(d.mine), len(w.removed))
+	if len(d.ids) != 1 || len(w.removed) != 3 {
+		t.Errorf("%d containers and %d removed ones, want 1 and 3", len(d.ids), len(w.removed))
 	}
 }
 
@@ -158,14 +167,14 @@ func TestFollowErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := serve(t, f)
-			if _, err := w.follow(t.Context(), w.daemons[0]); err == nil || !strings.Contains(err.Error(), w.daemons[0].socket) {
+			if err := w.follow(t.Context(), w.daemons[0]); err == nil || !strings.Contains(err.Error(), w.daemons[0].socket) {
 				t.Errorf("%v; want an error with the socket", err)
 			}
 		})
 	}
 	w := New([]string{filepath.Join(t.TempDir(), "nosuch")}, 0, slog.New(slog.DiscardHandler))
-	if connected, err := w.follow(t.Context(), w.daemons[0]); connected || err == nil {
-		t.Errorf("%v, %v without a daemon", connected, err)
+	if err := w.follow(t.Context(), w.daemons[0]); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v without a daemon", err)
 	}
 }
 
@@ -173,6 +182,8 @@ func TestFollowErrors(t *testing.T) {
 func TestWanted(t *testing.T) {
 	f := &fake{list: "[" + one("1", "web") + "]", asked: make(chan string, 10)}
 	w := serve(t, f)
+	d := w.daemons[0]
+	d.runtime = "docker"
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = w.Run(ctx) }()
@@ -180,27 +191,104 @@ func TestWanted(t *testing.T) {
 	for _, other := range []struct {
 		kind      workload.Kind
 		key, path string
+		lives     bool
 	}{
-		{workload.Service, "cron.service", "/system.slice/cron.service"},
-		{workload.Container, id("1"), "/kubepods/burstable/pod1/" + id("1")},
+		{workload.Service, "cron.service", "/system.slice/cron.service", true},
+		{workload.Container, id("1"), "/kubepods/burstable/pod1/" + id("1"), true},
+		{workload.Container, id("1"), "/system.slice/crio-" + id("1") + ".scope", true},
+		{workload.Container, id("1"), "/libpod_parent/libpod-" + id("1"), true},
+		{workload.Container, "web", "/lxc/web", true},
+		{workload.Container, id("1"), "/docker/" + id("1"), false}, // it ended
 	} {
-		if c := w.Find(other.kind, other.key, other.path); c != nil || len(w.daemons[0].wanted) != 0 {
-			t.Errorf("%v: %v, wanted %d", other, c, len(w.daemons[0].wanted))
+		if c := w.Find(other.kind, other.key, other.path, other.lives); c != nil || len(d.wanted) != 0 {
+			t.Errorf("%v: %v, wanted %d", other, c, len(d.wanted))
 		}
+		clear(d.asked)
 	}
-	if got := w.DisplayName(&workload.Workload{Kind: workload.Container, Key: id("1"), Name: "000000000000", Path: "/docker/" + id("1")}); got != "000000000000" {
-		t.Errorf("named %q before it was known", got)
+	if got := find(w, id("1")); got != nil {
+		t.Errorf("%v before it was known", got)
 	}
 	for _, want := range []string{"/containers/json", "/events"} {
 		if got := <-f.asked; got != want {
-			t.Errorf("asked for %s, want %s", got, want)
+			t.Errorf("request for %s, want %s", got, want)
 		}
 	}
 	if got := w.DisplayName(&workload.Workload{Kind: workload.Container, Key: id("1"), Path: "/docker/" + id("1")}); got != "web" {
 		t.Errorf("named %q, want web", got)
 	}
-	if (*Watcher)(nil).Find(workload.Container, id("1"), "") != nil {
+	if (*Watcher)(nil).Find(workload.Container, id("1"), "", true) != nil {
 		t.Error("a watcher of nothing knows something")
+	}
+}
+
+// A container makes a watcher connect once. After the end of a connection, which may be that of the daemon, one that
+// lives does so again, also if it is known.
+func TestWantedOnce(t *testing.T) {
+	w := serve(t, &fake{end: true, list: "[" + one("1", "web") + "]"})
+	d := w.daemons[0]
+	wanted := func(want int, last string, lives bool) {
+		t.Helper()
+		w.Find(workload.Container, id(last), "/docker/"+id(last), lives)
+		if got := len(d.wanted); got != want {
+			t.Errorf("%d requests, want %d", got, want)
+		}
+		for len(d.wanted) > 0 {
+			<-d.wanted
+		}
+	}
+	wanted(1, "1", true)
+	wanted(0, "1", true)
+	wanted(1, "2", true)
+	d.wanted <- struct{}{} // it is wanted again while the list is read
+	_ = w.follow(t.Context(), d)
+	wanted(0, "1", true)
+	wanted(0, "2", true)
+	wanted(1, "3", true) // the watcher lists again, at most once a minute
+	d.wanted <- struct{}{}
+	w.disconnect(d)
+	wanted(0, "1", false)
+	wanted(1, "1", true)
+	wanted(0, "1", true)
+	for i := range maxAsked + 10 {
+		w.Find(workload.Container, id(fmt.Sprintf("%x", i)), "/docker/x", true)
+	}
+	if len(d.asked) > maxAsked {
+		t.Errorf("%d ids are remembered", len(d.asked))
+	}
+}
+
+// Two sockets of one daemon are one, as where Podman stands in for Docker.
+func TestSameDaemon(t *testing.T) {
+	w := serve(t, &fake{list: "[]"})
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(w.daemons[0].socket, link); err != nil {
+		t.Fatal(err)
+	}
+	both := New([]string{w.daemons[0].socket, link}, time.Minute, slog.New(slog.DiscardHandler))
+	if err := both.connect(both.daemons[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := both.follow(t.Context(), both.daemons[1]); !errors.Is(err, errConnected) {
+		t.Errorf("%v, want that it is connected", err)
+	}
+	both.disconnect(both.daemons[0])
+	if err := both.connect(both.daemons[1]); err != nil {
+		t.Error(err)
+	}
+}
+
+// A container has its own name, not one that a link gives it, and the image with which it was created.
+func TestListed(t *testing.T) {
+	w := serve(t, &fake{end: true, image: "postgres:17",
+		list: fmt.Sprintf(`[{"Id": %q, "Names": ["/web/db", "/db"], "Image": "sha256:0123"}, {"Id": %q, "Names": ["/web"], "Image": "nginx"}]`, id("1"), id("2"))})
+	_ = w.follow(t.Context(), w.daemons[0])
+	if got, want := names(w, "1", "2"), map[string]string{"1": "db", "2": "web"}; !maps.Equal(got, want) {
+		t.Errorf("names %v, want %v", got, want)
+	}
+	for last, want := range map[string]string{"1": "postgres:17", "2": "nginx"} {
+		if got := find(w, id(last)).Labels[LabelImage]; got != want {
+			t.Errorf("image %q, want %q", got, want)
+		}
 	}
 }
 
@@ -239,8 +327,8 @@ func TestForget(t *testing.T) {
 			apply("create", last)
 			apply("destroy", last)
 		}
-		if len(w.known) != maxRemoved+1 || len(w.removed) != maxRemoved || len(d.mine) != 1 {
-			t.Errorf("%d known, %d removed, %d of the daemon", len(w.known), len(w.removed), len(d.mine))
+		if len(w.known) != maxRemoved+1 || len(w.removed) != maxRemoved || len(d.ids) != 1 {
+			t.Errorf("%d known, %d removed, %d of the daemon", len(w.known), len(w.removed), len(d.ids))
 		}
 	})
 }
@@ -266,13 +354,13 @@ func TestOtherUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := New([]string{socket}, time.Minute, slog.New(slog.DiscardHandler))
-	if _, err := w.follow(t.Context(), w.daemons[0]); !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "user 65534") {
+	if err := w.follow(t.Context(), w.daemons[0]); !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "user 65534") {
 		t.Errorf("%v; want it denied", err)
 	}
 }
 
 func TestCheckSocket(t *testing.T) {
-	for path, want := range map[string]error{"": nil, "/run/docker.sock": nil, "docker.sock": fault.ErrInvalid, "unix:///run/docker.sock": fault.ErrInvalid} {
+	for path, want := range map[string]error{"": fault.ErrInvalid, None: nil, "/run/a,/run/b": fault.ErrInvalid, "/run/docker.sock": nil, "docker.sock": fault.ErrInvalid, "unix:///run/docker.sock": fault.ErrInvalid} {
 		if err := CheckSocket(path); !errors.Is(err, want) {
 			t.Errorf("%q: %v, want %v", path, err, want)
 		}

@@ -106,7 +106,14 @@ type Name struct {
 	Exit    *int // the job's exit code, if it ended and has one
 }
 
-// Labels of a container with a meaning of their own: Kubernetes names its pod by them.
+// IsShortID reports whether the name is only the first digits of the id of a container: its agent knows no
+// other, or not yet.
+func (n *Name) IsShortID() bool {
+	return n.Kind == workload.Container && len(n.Key) == 64 && n.Name == n.Key[:12]
+}
+
+// Labels of a container with a meaning of their own: they name its pod and, also without a pod, what it is within that
+// or within its project of Compose.
 const (
 	LabelNamespace = "io.kubernetes.pod.namespace"
 	LabelPod       = "io.kubernetes.pod.name"

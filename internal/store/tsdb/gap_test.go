@@ -2,6 +2,7 @@ package tsdb
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -391,6 +392,18 @@ func TestIntervalBounds(t *testing.T) {
 	}
 	if len(s) != maxIntervals || s[0].from != 0 {
 		t.Errorf("%d intervals from %d", len(s), s[0].from)
+	}
+}
+
+// TestNameOfContainer checks that a container whose agent has just started, and knows its id only, keeps its name.
+func TestNameOfContainer(t *testing.T) {
+	key := strings.Repeat("0123456789abcdef", 4)
+	id := batch.Name{Kind: workload.Container, Key: key, Name: key[:12]}
+	web := batch.Name{Kind: workload.Container, Key: key, Name: "web", Job: "shop", Labels: map[string]string{"image": "nginx"}}
+	for _, c := range []struct{ was, now, want batch.Name }{{web, id, web}, {id, web, web}, {batch.Name{}, id, id}, {web, batch.Name{Kind: workload.Container, Key: key, Name: "www"}, batch.Name{Name: "www"}}} {
+		if got := withPlace(c.now, c.was); got.Name != c.want.Name || got.Job != c.want.Job || !maps.Equal(got.Labels, c.want.Labels) {
+			t.Errorf("%q after %q: %+v, want %+v", c.now.Name, c.was.Name, got, c.want)
+		}
 	}
 }
 

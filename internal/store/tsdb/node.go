@@ -196,10 +196,11 @@ func (n *node) setNames(names []batch.Name) {
 	}
 }
 
-// withPlace returns a new name of a workload, with the pod that the former one has if the new one has none: an
-// agent does not know it.
+// withPlace returns a new name of a workload, with the pod that the former one has if the new one has none, and
+// with the name of its container if the new one is only its id: an agent does not know them, or not yet.
 func withPlace(name, was batch.Name) batch.Name {
-	if was.Labels[batch.LabelNamespace] == "" || name.Labels[batch.LabelNamespace] != "" || name.Kind != workload.Pod && name.Kind != workload.Container {
+	placed := was.Labels[batch.LabelNamespace] != "" && name.Labels[batch.LabelNamespace] == "" && (name.Kind == workload.Pod || name.Kind == workload.Container)
+	if !placed && (was.Name == "" || !name.IsShortID()) {
 		return name
 	}
 	name.Name, name.Job, name.Labels = was.Name, was.Job, was.Labels

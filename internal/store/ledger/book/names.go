@@ -139,7 +139,9 @@ func (w workloadRow) merge(n *batch.Name, through int64) workloadRow {
 		text(&w.kind, n.Kind.String())
 	}
 	text(&w.key, n.Key)
-	text(&w.name, n.Name)
+	if w.name == "" || !n.IsShortID() {
+		text(&w.name, n.Name)
+	}
 	text(&w.path, n.Path)
 	text(&w.parent, string(n.Parent))
 	text(&w.job, n.Job)

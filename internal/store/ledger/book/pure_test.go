@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -285,6 +286,16 @@ func TestMerge(t *testing.T) {
 	}
 	if got := (workloadRow{at: 10, name: "x"}).merge(&full, 9); got.name != "x" || got.key != "key" || got.started != 5e9 || *got.exit != 3 || got.at != 10 {
 		t.Errorf("an older name fills in: %+v", got)
+	}
+	// The first digits of a container's id replace no name: an agent that has just started knows no other.
+	container := batch.Name{ID: "id", Kind: workload.Container, Key: strings.Repeat("0123456789abcdef", 4), Name: "0123456789ab"}
+	for was, want := range map[string]string{"": "0123456789ab", "web": "web"} {
+		if got := (workloadRow{id: "id", name: was, at: 5}).merge(&container, 9); got.name != want || got.at != 9 {
+			t.Errorf("%q is named %q at %d, want %q", was, got.name, got.at, want)
+		}
+	}
+	if container.Name = "db"; (workloadRow{id: "id", name: "web"}).merge(&container, 9).name != "db" {
+		t.Error("a container keeps its former name")
 	}
 	// A service that is started again has not ended; a job of mete run has ended once it has.
 	for _, c := range []struct {
