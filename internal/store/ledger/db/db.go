@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	"mete.dev/mete/internal/model/fault"
-	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
@@ -34,9 +33,9 @@ type DB struct {
 	maxCached int             // workloads
 	tables    map[string]bool // tables of minutes known to exist
 	prepared  map[string]*sql.Stmt
-	shapes    map[usage.Set]*shape // of rows of usage
-	shaped    map[string]bool      // tables that use them
-	rev       int64                // of the last transaction of this process
+	shapes    map[shapeKey]*shape // of rows
+	shaped    map[string]bool     // tables that use them
+	rev       int64               // of the last transaction of this process
 }
 
 // An Observer caches answers and is notified of writes.
@@ -65,7 +64,7 @@ func Open(ctx context.Context, dsn string, upstream bool, wrap Wrapper) (*DB, er
 	db := &DB{
 		Dialect: d, writer: writer, Reader: reader, sinks: sinks, upstream: upstream,
 		turn:      make(chan struct{}, 1),
-		workloads: map[workloadKey]Workload{}, maxCached: maxCached, tables: map[string]bool{}, prepared: map[string]*sql.Stmt{}, shapes: map[usage.Set]*shape{}, shaped: map[string]bool{}, lookups: map[string]*sql.Stmt{}, observer: unobserved{},
+		workloads: map[workloadKey]Workload{}, maxCached: maxCached, tables: map[string]bool{}, prepared: map[string]*sql.Stmt{}, shapes: map[shapeKey]*shape{}, shaped: map[string]bool{}, lookups: map[string]*sql.Stmt{}, observer: unobserved{},
 	}
 	if d == schema.SQLite {
 		if db.Conn, err = writer.Conn(ctx); err != nil {

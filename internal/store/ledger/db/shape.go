@@ -1,60 +1,70 @@
 package db
 
 import (
-	"strings"
-
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// A shape is the columns of a row of usage that its resources need. Rows are written by statements
-// with these columns alone: all others are 0, which changes no row, and SQLite computes the value
-// and the check of each column that a statement names.
+// A shape is the columns of a row that its resources need. Rows are written by statements with these
+// columns alone: all others are 0, which changes no row, and SQLite computes the value and the check of
+// each column that a statement names.
 type shape struct {
 	layout  *schema.Layout
-	columns []int             // their indexes in schema.UsageLayout
-	upserts map[string]string // statements by table
+	columns []int                    // their indexes in the layout of the table
+	merges  map[string]rowStatements // by table
 }
 
+// A shapeKey identifies a shape.
+type shapeKey struct {
+	of  *schema.Layout
+	set usage.Set
+}
+
+// rowStatements merge a row into a table. An update that finds no row is followed by an insert. An upsert costs
+// twice as much as an update: before it finds the row it checks all columns of a new one.
+type rowStatements struct{ update, insert string }
+
 // The rows of a machine have a few shapes. A client that sends others makes the writer keep at most
-// maxShapes of them for each of maxShapedTables, and use the statement for all columns elsewhere.
+// maxShapes of them for each of maxShapedTables, and use the statements for all columns elsewhere.
 const (
 	maxShapes       = 32
-	maxShapedTables = 40 // a month of minutes, hours, and days
+	maxShapedTables = 80 // of workloads and of nodes: a month of minutes, hours, and days
 )
 
-// shapeOf returns the shape in which to write a row of usage to a table.
-func (d *DB) shapeOf(table string, values []int64) *shape {
+// shapeOf returns the shape in which to write a row to a table.
+func (d *DB) shapeOf(table string, of *schema.Layout, values []int64) *shape {
 	set := usage.Set(values[schema.ColPresent]) & usage.All
-	for i, v := range values[schema.ColRest:] {
+	for i, v := range values[of.FirstResource():] {
 		if v != 0 {
 			set |= usage.SetOf(usage.Resource(i + 1))
 		}
 	}
-	if s := d.shapes[set]; s != nil && s.upserts[table] != "" {
+	if s := d.shapes[shapeKey{of, set}]; s != nil && s.merges[table].update != "" {
 		return s
 	}
-	if !d.shaped[table] && len(d.shaped) >= maxShapedTables || d.shapes[set] == nil && len(d.shapes) >= maxShapes {
+	if !d.shaped[table] && len(d.shaped) >= maxShapedTables || d.shapes[shapeKey{of, set}] == nil && len(d.shapes) >= maxShapes {
 		set = usage.All
 	} else {
 		d.shaped[table] = true
 	}
-	s := d.shapes[set]
+	s := d.shapes[shapeKey{of, set}]
 	if s == nil {
-		s = newShape(set)
-		d.shapes[set] = s
+		s = newShape(of, set)
+		d.shapes[shapeKey{of, set}] = s
 	}
-	if s.upserts[table] == "" {
-		s.upserts[table] = "INSERT INTO " + table + " (" + s.layout.ColumnList() + ") VALUES (?, ?" + strings.Repeat(", ?", len(s.columns)) + ")" +
-			s.layout.MergeClause(table, d.Dialect, false)
+	if s.merges[table].update == "" {
+		var m rowStatements
+		m.update, m.insert = s.layout.RowStatements(table)
+		s.merges[table] = m
 	}
 	return s
 }
 
-func newShape(set usage.Set) *shape {
-	s := &shape{layout: &schema.Layout{Key: schema.UsageLayout.Key}, upserts: map[string]string{}}
-	for i, c := range schema.UsageLayout.Columns {
-		if i < schema.ColRest || set.Has(usage.Resource(i-schema.ColRest+1)) {
+func newShape(of *schema.Layout, set usage.Set) *shape {
+	s := &shape{layout: &schema.Layout{Key: of.Key}, merges: map[string]rowStatements{}}
+	first := of.FirstResource()
+	for i, c := range of.Columns {
+		if i < first || set.Has(usage.Resource(i-first+1)) {
 			s.layout.Columns, s.columns = append(s.layout.Columns, c), append(s.columns, i)
 		}
 	}
@@ -65,6 +75,6 @@ func newShape(set usage.Set) *shape {
 func (d *DB) forgetShapes(table string) {
 	delete(d.shaped, table)
 	for _, s := range d.shapes {
-		delete(s.upserts, table)
+		delete(s.merges, table)
 	}
 }

@@ -29,7 +29,7 @@ func (t *Tx) EnsureMinutes(day int64) error {
 
 // Upsert adds rows to a table, merging them with existing rows.
 func (t *Tx) Upsert(table string, h schema.Pending) error {
-	if !t.DB.IsSQLite() || h.Layout != schema.UsageLayout {
+	if !t.DB.IsSQLite() {
 		return t.Put(table, h, h.Layout.MergeClause(table, t.DB.Dialect, false))
 	}
 	keys, err := t.announce(table, h)
@@ -38,12 +38,18 @@ func (t *Tx) Upsert(table string, h schema.Pending) error {
 	}
 	for _, k := range keys {
 		values := h.Rows[k]
-		s := t.DB.shapeOf(table, values)
-		args := append(make([]any, 0, len(s.columns)+2), k.Minute, k.ID)
+		s := t.DB.shapeOf(table, h.Layout, values)
+		args := make([]any, 0, len(s.columns)+2)
 		for _, i := range s.columns {
 			args = append(args, values[i])
 		}
-		if _, err := t.Exec(s.upserts[table], args...); err != nil {
+		args = append(args, k.Minute, k.ID)
+		m := s.merges[table]
+		found, err := t.Exec(m.update, args...)
+		if err == nil && found == 0 {
+			_, err = t.Exec(m.insert, args...)
+		}
+		if err != nil {
 			return err
 		}
 	}

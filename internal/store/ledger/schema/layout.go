@@ -97,6 +97,14 @@ func nodeColumns() []Column {
 	return cols
 }
 
+// FirstResource is the index of the first resource's column; those of all resources are last.
+func (l *Layout) FirstResource() int {
+	if l == NodeLayout {
+		return colTotal
+	}
+	return ColRest
+}
+
 // ResourceColumns returns the columns of all resources in order: resource r has index r-1.
 func ResourceColumns() []Column {
 	var cols []Column
@@ -205,24 +213,40 @@ func CreateGroups() string {
 func (l *Layout) MergeClause(table string, d *Dialect, saturates bool) string {
 	var sets []string
 	for _, c := range l.Columns {
-		a, b := table+"."+c.Name, "excluded."+c.Name
-		var v string
-		switch {
-		case c.Merge == MergeSum && saturates:
-			v = fmt.Sprintf("CASE WHEN %[2]s > 0 AND %[1]s > %[3]d - %[2]s THEN %[3]d WHEN %[2]s < 0 AND %[1]s < -%[3]d - %[2]s THEN -%[3]d ELSE %[1]s + %[2]s END",
-				a, b, int64(math.MaxInt64))
-		case c.Merge == MergeSum:
-			v = a + " + " + b
-		case c.Merge == MergeMax:
-			v = d.Greatest + "(" + a + ", " + b + ")"
-		case c.Merge == MergeOr:
-			v = a + " | " + b
-		case c.Merge == MergeLatest:
-			v = b
-		}
-		sets = append(sets, c.Name+" = "+v)
+		sets = append(sets, c.merge(table+"."+c.Name, "excluded."+c.Name, d, saturates))
 	}
 	return fmt.Sprintf(" ON CONFLICT (minute, %s) DO UPDATE SET %s", l.Key, strings.Join(sets, ", "))
+}
+
+// merge returns the assignment that merges the value b into the value a of the column.
+func (c Column) merge(a, b string, d *Dialect, saturates bool) string {
+	var v string
+	switch {
+	case c.Merge == MergeSum && saturates:
+		v = fmt.Sprintf("CASE WHEN %[2]s > 0 AND %[1]s > %[3]d - %[2]s THEN %[3]d WHEN %[2]s < 0 AND %[1]s < -%[3]d - %[2]s THEN -%[3]d ELSE %[1]s + %[2]s END",
+			a, b, int64(math.MaxInt64))
+	case c.Merge == MergeSum:
+		v = a + " + " + b
+	case c.Merge == MergeMax:
+		v = d.Greatest + "(" + a + ", " + b + ")"
+	case c.Merge == MergeOr:
+		v = a + " | " + b
+	case c.Merge == MergeLatest:
+		v = b
+	}
+	return c.Name + " = " + v
+}
+
+// RowStatements returns the statements of SQLite that add a row to an existing one, and that insert one. Both have
+// the same parameters: the columns, minute and key.
+func (l *Layout) RowStatements(table string) (update, insert string) {
+	var names, sets []string
+	for _, c := range l.Columns {
+		names, sets = append(names, c.Name), append(sets, c.merge(c.Name, "?", SQLite, false))
+	}
+	update = fmt.Sprintf("UPDATE %s SET %s WHERE minute = ? AND %s = ?", table, strings.Join(sets, ", "), l.Key)
+	insert = fmt.Sprintf("INSERT INTO %s (%s, minute, %s) VALUES (%s?, ?)", table, strings.Join(names, ", "), l.Key, strings.Repeat("?, ", len(names)))
+	return update, insert
 }
 
 // Name returns the level's prefix in column names of table counter.

@@ -101,6 +101,22 @@ func TestMergeClause(t *testing.T) {
 	}
 }
 
+// An update merges as an upsert does, and an insert has the same parameters.
+func TestRowStatements(t *testing.T) {
+	update, insert := small.RowStatements("x")
+	if want := "UPDATE x SET rev = ?, set = set | ?, peak = max(peak, ?), sum = sum + ?, skew = skew + ? WHERE minute = ? AND thing = ?"; update != want {
+		t.Errorf("%s\nwant\n%s", update, want)
+	}
+	if want := "INSERT INTO x (rev, set, peak, sum, skew, minute, thing) VALUES (?, ?, ?, ?, ?, ?, ?)"; insert != want {
+		t.Errorf("%s\nwant\n%s", insert, want)
+	}
+	for _, s := range []*Layout{UsageLayout, NodeLayout} {
+		if i := s.FirstResource(); !slices.Equal(s.Columns[i:], ResourceColumns()) {
+			t.Errorf("the first resource of rows of %ss is %s", s.Key, s.Columns[i].Name)
+		}
+	}
+}
+
 // A table of nodes has the name of the table of workloads with a prefix, and a level is known by
 // its table.
 func TestTables(t *testing.T) {
