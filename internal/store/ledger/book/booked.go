@@ -25,7 +25,6 @@ const maxClockAhead = time.Minute
 // A kernelRun is one execution of a booted kernel.
 type kernelRun struct {
 	id      int64 // 0 if there is none
-	number  int64
 	highest int64 // boottime that its meters showed last, ns
 	owner   int64 // the node that booked time of it first
 	began   int64 // this machine's time of the boot by the owner's clock, ns; 0 if not known
@@ -69,21 +68,17 @@ func (b *Booker) Booked(ctx context.Context, node, boot string, boottime int64, 
 	each := func(f func(scan func(...any) error) error, query string, args ...any) error {
 		return b.db.Lookup(ctx, f, query, args...)
 	}
-	n := bookedNode{}
-	var machine string
-	err = each(func(scan func(...any) error) error { return scan(&n.id, &n.run, &machine) },
-		"SELECT id, run, machine_id FROM node WHERE node_id = $1 AND source = 0", schema.Clean(node))
+	n := &bookedNode{node: node}
 	c := clock{boot, boottime, time.Now().UnixNano()}
-	for i := 0; i < len(ms) && err == nil && n.id != 0 && !registry.IsJobsMachine(machine); i++ {
-		m := ms[i]
-		var run kernelRun
-		var ranges []bookedRange
-		if run, err = findRun(each, &n, m, c); err != nil || run.id == 0 {
-			continue
+	for _, m := range ms {
+		run, near, err := findRun(each, n, m, c)
+		if err != nil {
+			return nil, db.Wrap(err, "booked time of node %q", node)
 		}
-		if ranges, err = findBooked(each, run, m); err != nil {
-			continue
+		if n.jobs {
+			return nil, nil
 		}
+		ranges := overlapping(near, m)
 		if isRestored(run, m, boot, boottime, ranges) {
 			ranges = trimRanges(ranges, m, boottime)
 		}
@@ -94,7 +89,7 @@ func (b *Booker) Booked(ctx context.Context, node, boot string, boottime int64, 
 			list = append(list, batch.Measured{Boot: m.Boot, Extent: m.Extent, From: max(r.from, m.From), To: min(r.to, m.To)})
 		}
 	}
-	return list, db.Wrap(err, "booked time of node %q", node)
+	return list, nil
 }
 
 func (b *Booker) rivalError(ctx context.Context, id int64) error {
@@ -106,33 +101,40 @@ func (b *Booker) rivalError(ctx context.Context, id int64) error {
 }
 
 // findRun returns the run of a kernel that a node measures: that which it measured last, else
-// the latest that agrees with its clock.
-func findRun(each each, n *bookedNode, m batch.Measured, c clock) (found kernelRun, err error) {
+// the latest that agrees with its clock. near are the ranges of that run that overlap with or adjoin what
+// was measured, in order. A node without an id is read too.
+func findRun(each each, n *bookedNode, m batch.Measured, c clock) (found kernelRun, near []bookedRange, err error) {
+	known := n.id != 0
 	err = each(func(scan func(...any) error) error {
+		var id, last int64
+		var machine string
 		var r kernelRun
-		if err := scan(&r.id, &r.number, &r.highest, &r.owner, &r.began); err != nil {
+		var b bookedRange
+		if err := scan(&id, &last, &machine, &r.id, &r.highest, &r.owner, &r.began, &b.from, &b.to, &b.node, &b.taken); err != nil {
 			return err
 		}
-		if r.fits(n, c.at(m), c.now) && (found.id == 0 || found.id != n.run) {
-			found = r
+		if !known {
+			n.id, n.run, n.jobs = id, last, registry.IsJobsMachine(machine)
+		}
+		if r.id != found.id && r.fits(n, c.at(m), c.now) && (found.id == 0 || found.id != n.run) {
+			found, near = r, nil
+		}
+		if r.id == found.id && b.to != 0 {
+			near = append(near, b)
 		}
 		return nil
-	}, "SELECT k.id, k.number, k.highest_ns, k.node, k.began_ns FROM kernel_run k JOIN node n ON n.cluster = k.cluster WHERE n.id = $1 AND k.boot = $2 ORDER BY k.number", n.id, schema.Clean(m.Boot))
-	return found, err
+	}, `SELECT n.id, n.run, n.machine_id, COALESCE(k.id, 0), COALESCE(k.highest_ns, 0), COALESCE(k.node, 0), COALESCE(k.began_ns, 0),
+		COALESCE(b.from_ns, 0), COALESCE(b.to_ns, 0), COALESCE(b.node, 0), COALESCE(b.taken_ns, 0)
+		FROM node n LEFT JOIN kernel_run k ON k.cluster = n.cluster AND k.boot = $2
+		LEFT JOIN booked b ON b.run = k.id AND b.scope = $3 AND b.to_ns >= $4 AND b.from_ns <= $5
+		WHERE n.node_id = $1 AND n.source = 0 ORDER BY k.number, b.from_ns`,
+		schema.Clean(n.node), schema.Clean(m.Boot), schema.Clean(string(m.Scope)), m.From, m.To)
+	return found, near, err
 }
 
-// findBooked returns the ranges of a run that overlap with what was measured, in order.
-func findBooked(each each, run kernelRun, m batch.Measured) (list []bookedRange, err error) {
-	err = each(func(scan func(...any) error) error {
-		var r bookedRange
-		if err := scan(&r.from, &r.to, &r.node, &r.taken); err != nil {
-			return err
-		}
-		list = append(list, r)
-		return nil
-	}, "SELECT from_ns, to_ns, node, taken_ns FROM booked WHERE run = $1 AND scope = $2 AND to_ns > $3 AND from_ns < $4 ORDER BY from_ns",
-		run.id, schema.Clean(string(m.Scope)), m.From, m.To)
-	return list, err
+// overlapping returns the ranges that overlap with what was measured.
+func overlapping(near []bookedRange, m batch.Measured) []bookedRange {
+	return slices.DeleteFunc(slices.Clone(near), func(r bookedRange) bool { return r.to <= m.From || r.from >= m.To })
 }
 
 // isRestored reports whether a node measures a kernel that was restored to an earlier memory
@@ -186,28 +188,22 @@ func (b *booking) addMeasured(e *batch.Entry, n *bookedNode, s streamState, fres
 		fresh += 2
 	}
 	runs := make([]kernelRun, len(e.Measured))
+	var near []bookedRange
 	for i, m := range e.Measured {
 		if m.Boot == e.Boot && m.To > e.Boottime+int64(restoreTolerance) {
 			return errAhead
 		}
-		if runs[i], err = findRun(b.Each, n, m, c); err != nil {
+		if runs[i], near, err = findRun(b.Each, n, m, c); err != nil {
 			return err
 		}
-		ranges, err := findBooked(b.Each, runs[i], m)
-		if err != nil {
-			return err
-		}
+		ranges := overlapping(near, m)
 		if before.id != 0 && runs[i].id == before.id {
 			ranges = trimRanges(ranges, m, e.Boottime)
 		}
 		if len(ranges) > 0 {
 			return errOverlap
 		}
-		more, err := b.countFresh(runs[i], m)
-		if err != nil {
-			return err
-		}
-		fresh += more
+		fresh += countFresh(runs[i], near, m)
 	}
 	if err := b.checkQuota(e, n, s, fresh); err != nil {
 		return err
@@ -219,8 +215,8 @@ func (b *booking) addMeasured(e *batch.Entry, n *bookedNode, s streamState, fres
 	}
 	for i, m := range e.Measured {
 		run := runs[i]
-		if run.id == 0 || run.id == before.id { // it may be there now
-			if run, err = findRun(b.Each, n, m, c); err != nil {
+		if len(runs) > 1 || run.id == 0 || run.id == before.id { // other ranges or the run may be there now
+			if run, near, err = findRun(b.Each, n, m, c); err != nil {
 				return err
 			}
 		}
@@ -229,7 +225,7 @@ func (b *booking) addMeasured(e *batch.Entry, n *bookedNode, s streamState, fres
 				return err
 			}
 		}
-		if err := b.addRange(run, m, n); err != nil {
+		if err := b.addRange(run, near, m, n); err != nil {
 			return err
 		}
 		runs[i] = run
@@ -246,16 +242,13 @@ func (b *booking) addMeasured(e *batch.Entry, n *bookedNode, s streamState, fres
 // memory image: the node measures another run from now on. Of the windows up to the boottime that it
 // shows first some use may be that of the run before, so they count as booked. Where nothing was cut
 // off, nothing was booked before.
-func (b *booking) findRestored(e *batch.Entry, n *bookedNode, c clock) (run kernelRun, err error) {
+func (b *booking) findRestored(e *batch.Entry, n *bookedNode, c clock) (kernelRun, error) {
 	if slices.Equal(e.Claimed, e.Measured) {
 		return kernelRun{}, nil
 	}
 	for _, m := range e.Claimed {
-		if run, err = findRun(b.Each, n, m, c); err != nil {
-			return run, err
-		}
-		ranges, err := findBooked(b.Each, run, m)
-		if err != nil || isRestored(run, m, e.Boot, e.Boottime, ranges) {
+		run, near, err := findRun(b.Each, n, m, c)
+		if err != nil || isRestored(run, m, e.Boot, e.Boottime, overlapping(near, m)) {
 			return run, err
 		}
 	}
@@ -281,13 +274,14 @@ func (b *booking) noteClock(run kernelRun, n *bookedNode, c clock) error {
 
 // countFresh returns how many rows the booking of free time of a run adds: none if it follows booked
 // time.
-func (b *booking) countFresh(run kernelRun, m batch.Measured) (int64, error) {
-	if run.id == 0 {
-		return 2, nil
+func countFresh(run kernelRun, near []bookedRange, m batch.Measured) int64 {
+	switch {
+	case run.id == 0:
+		return 2
+	case slices.ContainsFunc(near, func(r bookedRange) bool { return r.to == m.From }):
+		return 0
 	}
-	var adjoining int64
-	err := b.QueryRow("SELECT count(*) FROM booked WHERE run = $1 AND scope = $2 AND from_ns < $3 AND to_ns = $3", run.id, schema.Clean(string(m.Scope)), m.From).Scan(&adjoining)
-	return 1 - min(adjoining, 1), err
+	return 1
 }
 
 // addRun adds a run of a kernel: the first one, or the one after before, with which it has
@@ -300,7 +294,7 @@ func (b *booking) addRun(e *batch.Entry, n *bookedNode, before kernelRun, m batc
 	boot := m.Boot
 	err = b.QueryRow(`INSERT INTO kernel_run (cluster, boot, number, highest_ns, node, began_ns)
 		SELECT cluster, CAST($2 AS text), (SELECT COALESCE(max(k.number) + 1, 0) FROM kernel_run k WHERE k.cluster = node.cluster AND k.boot = $2), CAST($3 AS bigint), id, CAST($4 AS bigint) FROM node WHERE id = $1
-		RETURNING id, number`, n.id, schema.Clean(boot), r.highest, r.began).Scan(&r.id, &r.number)
+		RETURNING id`, n.id, schema.Clean(boot), r.highest, r.began).Scan(&r.id)
 	n.takeRange()
 	if err != nil {
 		return r, err
@@ -338,31 +332,27 @@ func (b *booking) auditOtherCluster(e *batch.Entry, n *bookedNode, boot string) 
 	})
 }
 
-// addRange books time that is not booked, and joins it with the ranges that it adjoins.
-func (b *booking) addRange(run kernelRun, m batch.Measured, n *bookedNode) error {
+// addRange books time that is not booked, and joins it with the ranges near it that it adjoins.
+func (b *booking) addRange(run kernelRun, near []bookedRange, m batch.Measured, n *bookedNode) error {
 	scope := schema.Clean(string(m.Scope))
-	extended, err := b.Exec("UPDATE booked SET to_ns = $4, node = $5, taken_ns = $6 WHERE run = $1 AND scope = $2 AND to_ns = $3",
-		run.id, scope, m.From, m.To, n.id, b.now)
-	if err == nil && extended == 0 {
+	joined := bookedRange{m.From, m.To, n.id, b.now}
+	for _, r := range near {
+		switch {
+		case r.to == m.From:
+			joined.from = r.from
+		case r.from == m.To:
+			joined.to, joined.node, joined.taken = r.to, r.node, r.taken
+			if _, err := b.Exec("DELETE FROM booked WHERE run = $1 AND scope = $2 AND from_ns = $3", run.id, scope, r.from); err != nil {
+				return err
+			}
+		}
+	}
+	query := "UPDATE booked SET to_ns = $4, node = $5, taken_ns = $6 WHERE run = $1 AND scope = $2 AND from_ns = $3"
+	if joined.from == m.From {
 		n.takeRange()
-		_, err = b.Exec("INSERT INTO booked (run, scope, from_ns, to_ns, node, taken_ns) VALUES ($1, $2, $3, $4, $5, $6)",
-			run.id, scope, m.From, m.To, n.id, b.now)
+		query = "INSERT INTO booked (run, scope, from_ns, to_ns, node, taken_ns) VALUES ($1, $2, $3, $4, $5, $6)"
 	}
-	if err != nil {
-		return err
-	}
-	var next bookedRange
-	err = b.Each(func(scan func(...any) error) error { return scan(&next.from, &next.to, &next.node, &next.taken) },
-		"SELECT from_ns, to_ns, node, taken_ns FROM booked WHERE run = $1 AND scope = $2 AND from_ns = $3", run.id, scope, m.To)
-	if err != nil || next.to == 0 {
-		return err
-	}
-	_, err = b.Exec("DELETE FROM booked WHERE run = $1 AND scope = $2 AND from_ns = $3", run.id, scope, next.from)
-	if err != nil {
-		return err
-	}
-	_, err = b.Exec("UPDATE booked SET to_ns = $4, node = $5, taken_ns = $6 WHERE run = $1 AND scope = $2 AND to_ns = $3",
-		run.id, scope, m.To, next.to, next.node, next.taken)
+	_, err := b.Exec(query, run.id, scope, joined.from, joined.to, joined.node, joined.taken)
 	return err
 }
 

@@ -179,19 +179,22 @@ func TestAddRange(t *testing.T) {
 		}
 		for _, c := range []struct{ from, to, fresh, ranges int64 }{{10, 20, 1, 2}, {30, 40, 1, 3}, {20, 25, 0, 3}, {25, 30, 0, 3}, {5, 10, 1, 4}, {41, 42, 1, 5}} {
 			m := batch.Measured{Boot: "boot", Extent: usage.Extent{Scope: "s"}, From: c.from, To: c.to}
-			fresh, err := b.countFresh(run, m)
-			if err != nil || fresh != c.fresh {
-				t.Errorf("%d to %d: %d are new, %v", c.from, c.to, fresh, err)
+			found, near, err := findRun(b.Each, n, m, clock{"boot", 50, 77})
+			if err != nil || found != run {
+				t.Errorf("%d to %d: run %+v, %v", c.from, c.to, found, err)
 			}
-			if err := b.addRange(run, m, n); err != nil {
+			if fresh := countFresh(run, near, m); fresh != c.fresh {
+				t.Errorf("%d to %d: %d are new", c.from, c.to, fresh)
+			}
+			if err := b.addRange(run, near, m, n); err != nil {
 				return err
 			}
 			if n.quota.ranges != c.ranges {
 				t.Errorf("%d to %d: %d ranges of the quota, want %d", c.from, c.to, n.quota.ranges, c.ranges)
 			}
 		}
-		if fresh, err := b.countFresh(kernelRun{}, batch.Measured{}); fresh != 2 || err != nil {
-			t.Errorf("a new run: %d, %v", fresh, err)
+		if fresh := countFresh(kernelRun{}, nil, batch.Measured{}); fresh != 2 {
+			t.Errorf("a new run: %d", fresh)
 		}
 		return nil
 	})
