@@ -360,6 +360,7 @@ func (b *booking) addRows(h schema.Pending) error {
 		h.Layout.HourTable(): schema.NewPending(h.Layout),
 		h.Layout.DayTable():  schema.NewPending(h.Layout),
 	}
+	minutes := map[int64]schema.Pending{} // by day
 	stale := map[int64]bool{}
 	late := map[int64]schema.MinuteSpan{}
 	for k, values := range h.Rows {
@@ -368,14 +369,14 @@ func (b *booking) addRows(h schema.Pending) error {
 		}
 		day := k.Minute - k.Minute%schema.DayMinutes
 		if k.Minute >= b.MinuteFloor {
-			table := h.Layout.MinuteTable(day)
-			if err := b.EnsureMinutes(day); err != nil {
-				return err
+			if _, ok := minutes[day]; !ok {
+				if err := b.EnsureMinutes(day); err != nil {
+					return err
+				}
+				minutes[day] = schema.NewPending(h.Layout)
+				tables[h.Layout.MinuteTable(day)] = minutes[day]
 			}
-			if _, ok := tables[table]; !ok {
-				tables[table] = schema.NewPending(h.Layout)
-			}
-			tables[table].Rows[k] = values
+			minutes[day].Rows[k] = values
 		}
 		if b.IsFolded(schema.Hours, h.Layout, k) {
 			late[k.ID] = late[k.ID].Extend(k.Minute)
