@@ -218,8 +218,13 @@ func TestPrepared(t *testing.T) {
 				_, err := tx.Exec("DELETE FROM kept WHERE day = $1", int64(day))
 				return err
 			})
-			if d.tables[table] || len(d.prepared) != len(prepared)-1 { // two fewer, and that of kept
-				t.Errorf("after the table was dropped there are %v and %d statements", d.tables, len(d.prepared))
+			if n := len(d.prepared) + len(d.direct); d.tables[table] || n != len(prepared)-1 { // two fewer, and that of kept
+				t.Errorf("after the table was dropped there are %v and %d statements", d.tables, n)
+			}
+			for query, s := range d.direct {
+				if !slices.Contains(prepared, fmt.Sprintf("%s %p", query, s)) {
+					t.Errorf("the statement %s was prepared again", query)
+				}
 			}
 			for query, s := range d.prepared {
 				if slices.Contains(prepared, fmt.Sprintf("%s %p", query, s)) != (query != "DELETE FROM kept WHERE day = $1") {
@@ -242,6 +247,9 @@ func TestPrepared(t *testing.T) {
 		}
 		var now []string
 		for query, s := range d.prepared {
+			now = append(now, fmt.Sprintf("%s %p", query, s))
+		}
+		for query, s := range d.direct {
 			now = append(now, fmt.Sprintf("%s %p", query, s))
 		}
 		slices.Sort(now)

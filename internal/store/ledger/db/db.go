@@ -5,6 +5,7 @@ package db
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"sync"
@@ -33,9 +34,10 @@ type DB struct {
 	maxCached int             // workloads
 	tables    map[string]bool // tables of minutes known to exist
 	prepared  map[string]*sql.Stmt
-	shapes    map[shapeKey]*shape // of rows
-	shaped    map[string]bool     // tables that use them
-	rev       int64               // of the last transaction of this process
+	direct    map[string]driver.Stmt // prepared without package sql
+	shapes    map[shapeKey]*shape    // of rows
+	shaped    map[string]bool        // tables that use them
+	rev       int64                  // of the last transaction of this process
 }
 
 // An Observer caches answers and is notified of writes.
@@ -64,7 +66,7 @@ func Open(ctx context.Context, dsn string, upstream bool, wrap Wrapper) (*DB, er
 	db := &DB{
 		Dialect: d, writer: writer, Reader: reader, sinks: sinks, upstream: upstream,
 		turn:      make(chan struct{}, 1),
-		workloads: map[workloadKey]Workload{}, maxCached: maxCached, tables: map[string]bool{}, prepared: map[string]*sql.Stmt{}, shapes: map[shapeKey]*shape{}, shaped: map[string]bool{}, lookups: map[string]*sql.Stmt{}, observer: unobserved{},
+		workloads: map[workloadKey]Workload{}, maxCached: maxCached, tables: map[string]bool{}, prepared: map[string]*sql.Stmt{}, direct: map[string]driver.Stmt{}, shapes: map[shapeKey]*shape{}, shaped: map[string]bool{}, lookups: map[string]*sql.Stmt{}, observer: unobserved{},
 	}
 	if d == schema.SQLite {
 		if db.Conn, err = writer.Conn(ctx); err != nil {
@@ -87,6 +89,9 @@ func (db *DB) Close() (err error) {
 		err = errors.Join(err, s.Close())
 	}
 	for _, s := range db.lookups {
+		err = errors.Join(err, s.Close())
+	}
+	for _, s := range db.direct {
 		err = errors.Join(err, s.Close())
 	}
 	if db.Conn != nil {

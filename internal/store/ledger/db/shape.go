@@ -1,6 +1,8 @@
 package db
 
 import (
+	"database/sql/driver"
+
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/store/ledger/schema"
 )
@@ -69,6 +71,14 @@ func newShape(of *schema.Layout, set usage.Set) *shape {
 		}
 	}
 	return s
+}
+
+// arguments appends the parameters of a row's statements to args.
+func (s *shape) arguments(args []driver.NamedValue, k schema.RowKey, values []int64) []driver.NamedValue {
+	for _, i := range s.columns {
+		args = append(args, driver.NamedValue{Ordinal: len(args) + 1, Value: values[i]})
+	}
+	return append(args, driver.NamedValue{Ordinal: len(args) + 1, Value: k.Minute}, driver.NamedValue{Ordinal: len(args) + 2, Value: k.ID})
 }
 
 // forgetShapes forgets the statements on a table that is about to be dropped.

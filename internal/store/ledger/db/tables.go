@@ -1,6 +1,7 @@
 package db
 
 import (
+	"database/sql/driver"
 	"fmt"
 	"strings"
 
@@ -36,24 +37,22 @@ func (t *Tx) Upsert(table string, h schema.Pending) error {
 	if err != nil {
 		return err
 	}
-	for _, k := range keys {
-		values := h.Rows[k]
-		s := t.DB.shapeOf(table, h.Layout, values)
-		args := make([]any, 0, len(s.columns)+2)
-		for _, i := range s.columns {
-			args = append(args, values[i])
+	return t.direct(func(c directConn) error {
+		var args []driver.NamedValue
+		for _, k := range keys {
+			s := t.DB.shapeOf(table, h.Layout, h.Rows[k])
+			args = s.arguments(args[:0], k, h.Rows[k])
+			m := s.merges[table]
+			found, err := c.exec(m.update, args)
+			if err == nil && found == 0 {
+				_, err = c.exec(m.insert, args)
+			}
+			if err != nil {
+				return err
+			}
 		}
-		args = append(args, k.Minute, k.ID)
-		m := s.merges[table]
-		found, err := t.Exec(m.update, args...)
-		if err == nil && found == 0 {
-			_, err = t.Exec(m.insert, args...)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // announce notes that rows of a table change, and returns their keys in order.

@@ -3,6 +3,7 @@ package db
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"strings"
 
 	"mete.dev/mete/internal/store/ledger/schema"
@@ -128,7 +129,47 @@ func (t *Tx) unprepare(table string) error {
 			}
 		}
 	}
+	for query, s := range t.DB.direct {
+		if strings.Contains(query, table) {
+			delete(t.DB.direct, query)
+			if err := s.Close(); err != nil {
+				return t.DB.Fault(err)
+			}
+		}
+	}
 	return nil
+}
+
+// direct calls f with the connection of the driver, for statements that run for each row: package sql makes a copy of
+// all arguments of a call. f must not use the transaction. SQLite only.
+func (t *Tx) direct(f func(directConn) error) error {
+	return t.DB.Fault(t.DB.Conn.Raw(func(c any) error {
+		return f(directConn{t.Ctx, c.(driver.ConnPrepareContext), t.DB.direct})
+	}))
+}
+
+// A directConn is the writer's connection without package sql.
+type directConn struct {
+	ctx      context.Context
+	on       driver.ConnPrepareContext
+	prepared map[string]driver.Stmt
+}
+
+// exec runs a statement, which stays prepared, and returns how many rows it changed.
+func (c directConn) exec(query string, args []driver.NamedValue) (int64, error) {
+	s := c.prepared[query]
+	if s == nil {
+		var err error
+		if s, err = c.on.PrepareContext(c.ctx, query); err != nil {
+			return 0, err
+		}
+		c.prepared[query] = s
+	}
+	r, err := s.(driver.StmtExecContext).ExecContext(c.ctx, args)
+	if err != nil {
+		return 0, err
+	}
+	return r.RowsAffected()
 }
 
 // Define runs a statement with placeholders of the schema files, unprepared.
