@@ -324,6 +324,7 @@ func (c *checker) streams() {
 
 // expected are log errors that the faults cause.
 var expected = []string{"the spool rejects windows", "no space left on device", "database or disk is full", "disk I/O error (4874)", "disk I/O error (8714)",
+	"MiB of disk are free",          // of the metrics
 	"Loading on-disk chunks failed", // of the metrics: what was not synced when the power failed
 	"mete: error: interrupted"}      // a signal ended a server while it started
 
