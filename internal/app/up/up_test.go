@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -186,9 +187,10 @@ func TestDemo(t *testing.T) {
 		got = o
 		return nil, nil, errUnsupported
 	})
-	cmd.SetArgs([]string{"--listen", "127.0.0.1:0", "--demo-power", "-d", "2s", "--reader", "files"})
+	cmd.SetArgs([]string{"--listen", "127.0.0.1:0", "--demo-power", "-d", "2s", "--reader", "files", "--container-socket", "/run/a.sock", "--container-socket", "/run/b.sock"})
 	cmd.SetOut(io.Discard)
-	if err := cmd.ExecuteContext(t.Context()); !errors.Is(err, errUnsupported) || got != (Options{Tick: 2 * time.Second, Reader: "files", Demo: true}) {
-		t.Errorf("opened with %+v (%v)", got, err)
+	want := Options{Tick: 2 * time.Second, Reader: "files", Containers: []string{"/run/a.sock", "/run/b.sock"}, Demo: true}
+	if err := cmd.ExecuteContext(t.Context()); !errors.Is(err, errUnsupported) || !reflect.DeepEqual(got, want) {
+		t.Errorf("opened with %+v (%v), want %+v", got, err, want)
 	}
 }

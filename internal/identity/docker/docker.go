@@ -265,8 +265,6 @@ func (w *Watcher) follow(ctx context.Context, d *daemon) error {
 		case <-again:
 			again, since = nil, time.Now()
 			if _, err := w.list(ctx, c, d); err != nil {
-				cancel()
-				<-ended
 				return err
 			}
 		case err := <-ended:
