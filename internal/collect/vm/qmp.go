@@ -19,6 +19,7 @@ import (
 
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/x/peercred"
 )
 
 // answerTimeout is how long QEMU may take in total.
@@ -110,14 +111,8 @@ func dial(ctx context.Context, h *hostfs.FS, v *VM) (*net.UnixConn, error) {
 
 // checkPeer returns an error if another process than pid listens.
 func checkPeer(c *net.UnixConn, pid int32) error {
-	raw, err := c.SyscallConn()
+	who, err := peercred.Of(c)
 	if err != nil {
-		return err
-	}
-	var who *unix.Ucred
-	var failed error
-	err = raw.Control(func(fd uintptr) { who, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	if err = errors.Join(err, failed); err != nil {
 		return err
 	}
 	if who.Pid != pid {

@@ -28,6 +28,7 @@ import (
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/host/procfmt"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/x/peercred"
 	"mete.dev/mete/internal/x/trusted"
 )
 
@@ -296,16 +297,7 @@ func peerCredentials(text string) (*unix.Ucred, error) {
 		return nil, err
 	}
 	defer func() { _ = conn.Close() }() // nothing was written
-	raw, err := conn.(*net.UnixConn).SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	var cred *unix.Ucred
-	var gerr error
-	if err := raw.Control(func(fd uintptr) { cred, gerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return nil, err
-	}
-	return cred, gerr
+	return peercred.Of(conn.(*net.UnixConn))
 }
 
 // ancestors returns the ancestors of this process.

@@ -16,9 +16,9 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/x/peercred"
 )
 
 const (
@@ -54,31 +54,14 @@ func dial(ctx context.Context, socket string) (net.Conn, error) {
 		}
 		return nil, err
 	}
-	uid, err := listenerUID(conn.(*net.UnixConn))
-	if err == nil && uid != 0 && uid != uint32(os.Geteuid()) {
-		err = fmt.Errorf("%s: user %d listens there, neither root nor this user: %w", socket, uid, fault.ErrDenied)
+	who, err := peercred.Of(conn.(*net.UnixConn))
+	if err == nil && who.Uid != 0 && who.Uid != uint32(os.Geteuid()) {
+		err = fmt.Errorf("%s: user %d listens there, neither root nor this user: %w", socket, who.Uid, fault.ErrDenied)
 	}
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil
-}
-
-// listenerUID returns the user who listens at the other end (SO_PEERCRED, unix(7)).
-func listenerUID(c *net.UnixConn) (uid uint32, err error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	var u *unix.Ucred
-	var failed error
-	if err := raw.Control(func(fd uintptr) { u, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return 0, err
-	}
-	if failed != nil {
-		return 0, os.NewSyscallError("getsockopt", failed)
-	}
-	return u.Uid, nil
 }
 
 // get requests a path; the caller closes the body.
@@ -132,7 +115,7 @@ func (c *client) list(ctx context.Context) (all []*Container, err error) {
 	for i := range list {
 		l := &list[i]
 		// Once a tag leads to another image, the list has the image's id.
-		if strings.HasPrefix(l.Image, "sha256:") || isID(l.Image) {
+		if strings.HasPrefix(l.Image, "sha256:") || workload.IsContainerID(l.Image) {
 			l.Image = c.image(ctx, l.ID)
 		}
 		if one := identify(l.ID, l.name(), l.Image, l.Labels); one != nil {
@@ -163,7 +146,7 @@ func readList(r io.Reader) (all []listed, err error) {
 
 // image returns the name of the image with which a container was created, "" if the daemon does not say.
 func (c *client) image(ctx context.Context, id string) string {
-	if !isID(id) {
+	if !workload.IsContainerID(id) {
 		return ""
 	}
 	body, err := c.get(ctx, "/containers/"+id+"/json", nil)

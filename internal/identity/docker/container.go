@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/x/text"
 )
 
 // A Container is what a daemon says of a container.
@@ -20,7 +22,6 @@ type Container struct {
 
 // Labels of containers.
 const (
-	jobLabel       = "mete.dev/job"
 	swarmService   = "com.docker.swarm.service.name"
 	composeProject = "com.docker.compose.project"
 	composeService = "com.docker.compose.service"
@@ -34,27 +35,24 @@ const (
 // maxText limits a name in bytes. Docker limits neither names nor labels.
 const maxText = 253
 
-// isID reports whether a text is the id of a container.
-func isID(s string) bool { return len(s) == 64 && strings.Trim(s, "0123456789abcdef") == "" }
-
 // identify returns what is kept of a container with these labels, nil without an id and a name.
 func identify(id, name, image string, labels map[string]string) *Container {
-	name = cut(strings.TrimPrefix(name, "/"))
-	if !isID(id) || name == "" {
+	name = text.Cut(strings.TrimPrefix(name, "/"), maxText)
+	if !workload.IsContainerID(id) || name == "" {
 		return nil
 	}
 	c := &Container{ID: id, Name: name, Labels: map[string]string{}}
 	first := func(keys ...string) string {
 		for _, k := range keys {
 			if v := labels[k]; v != "" {
-				return cut(v)
+				return text.Cut(v, maxText)
 			}
 		}
 		return ""
 	}
-	c.Job = first(jobLabel, swarmService, composeProject, podmanProject)
+	c.Job = first(batch.LabelJob, swarmService, composeProject, podmanProject)
 	if image != "" {
-		c.Labels[LabelImage] = cut(image)
+		c.Labels[LabelImage] = text.Cut(image, maxText)
 	}
 	// As for the containers of a pod: a name that its replicas share, and its successor has too.
 	c.Labels[batch.LabelContainer] = cmp.Or(first(composeService, podmanService, swarmService), name)
@@ -68,12 +66,4 @@ func (c *Container) Apply(n *batch.Name) {
 
 func (c *Container) equal(o *Container) bool {
 	return c.ID == o.ID && c.Name == o.Name && c.Job == o.Job && maps.Equal(c.Labels, o.Labels)
-}
-
-// cut returns at most maxText bytes of a text.
-func cut(s string) string {
-	if len(s) > maxText {
-		s = s[:maxText]
-	}
-	return strings.ToValidUTF8(s, "")
 }

@@ -129,7 +129,7 @@ func (w *Watcher) Find(kind workload.Kind, key, path string, lives bool) *Contai
 // isNamed reports whether a daemon may know a workload: a container with an id, unless the kubelet made its group. The API
 // server of its cluster names that.
 func isNamed(kind workload.Kind, key, path string) bool {
-	return kind == workload.Container && isID(key) && !strings.Contains(path, "kubepods")
+	return kind == workload.Container && workload.IsContainerID(key) && !strings.Contains(path, "kubepods")
 }
 
 // DisplayName returns the name of a workload: that of its container, if it is one that a daemon knows.

@@ -12,11 +12,10 @@ import (
 
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/pod"
+	"mete.dev/mete/internal/x/text"
 )
 
 const (
-	// jobLabel of a pod names its job, within the namespace.
-	jobLabel = "mete.dev/job"
 	// hashAnnotation of the mirror of a static pod is the UID by which the kubelet names its control group, and
 	// mirrorAnnotation the same.
 	hashAnnotation, mirrorAnnotation = "kubernetes.io/config.hash", "kubernetes.io/config.mirror"
@@ -97,7 +96,7 @@ func isStatic(p *corev1.Pod) bool {
 // jobOf returns the job of a pod: what its label says, else the topmost of its owners, else itself. Jobs
 // begin with the namespace, so that no pod can be of a job of another one.
 func jobOf(p *corev1.Pod, owner ownerLookup) (string, error) {
-	if name := p.Labels[jobLabel]; name != "" {
+	if name := p.Labels[batch.LabelJob]; name != "" {
 		return p.Namespace + "/" + name, nil
 	}
 	kind, name := "pod", p.Name
@@ -105,18 +104,10 @@ func jobOf(p *corev1.Pod, owner ownerLookup) (string, error) {
 	var err error
 	// A static pod belongs to its node, which says nothing of its purpose.
 	for n := 0; ref != nil && ref.Kind != "Node" && n < maxOwners; n++ {
-		kind, name = cut(strings.ToLower(ref.Kind), maxKind), cut(ref.Name, maxName)
+		kind, name = text.Cut(strings.ToLower(ref.Kind), maxKind), text.Cut(ref.Name, maxName)
 		if ref, err = owner(p.Namespace, ref); err != nil {
 			break
 		}
 	}
 	return p.Namespace + "/" + kind + "/" + name, err
-}
-
-// cut returns at most n bytes of a text.
-func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "")
 }

@@ -36,8 +36,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
+	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/pod"
+	"mete.dev/mete/internal/x/text"
 )
 
 // A Config says which cluster to watch.
@@ -214,7 +216,7 @@ func (w *Watcher) trimPod(o any) (any, error) {
 		OwnerReferences: controllerOf(p), CreationTimestamp: p.CreationTimestamp,
 	}}
 	for k, v := range p.Labels {
-		if k == jobLabel || w.keepsLabel(k) {
+		if k == batch.LabelJob || w.keepsLabel(k) {
 			out.Labels[k] = v
 		}
 	}
@@ -260,7 +262,7 @@ func controllerOf(o metav1.Object) []metav1.OwnerReference {
 	}
 	// The API server checks no length.
 	out := *ref
-	out.Name, out.Kind, out.APIVersion, out.UID = cut(ref.Name, maxName+1), cut(ref.Kind, maxKind+1), cut(ref.APIVersion, maxName+1), types.UID(cut(string(ref.UID), maxKind+1))
+	out.Name, out.Kind, out.APIVersion, out.UID = text.Cut(ref.Name, maxName+1), text.Cut(ref.Kind, maxKind+1), text.Cut(ref.APIVersion, maxName+1), types.UID(text.Cut(string(ref.UID), maxKind+1))
 	return []metav1.OwnerReference{out}
 }
 

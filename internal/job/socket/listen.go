@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/x/peercred"
 )
 
 const (
@@ -208,18 +209,11 @@ func (c *conn) Close() error {
 
 // peerOfConn returns the peer of a connection, as the kernel identifies it.
 func peerOfConn(c *net.UnixConn) (p Peer, err error) {
-	raw, err := c.SyscallConn()
+	u, err := peercred.Of(c)
 	if err != nil {
 		return p, err
 	}
-	var got error
-	err = raw.Control(func(fd uintptr) {
-		var u *unix.Ucred
-		if u, got = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); got == nil {
-			p = Peer{UID: u.Uid, GID: u.Gid, PID: int(u.Pid)}
-		}
-	})
-	return p, errors.Join(err, got)
+	return Peer{UID: u.Uid, GID: u.Gid, PID: int(u.Pid)}, nil
 }
 
 type peerKey struct{}

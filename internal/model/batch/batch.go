@@ -109,8 +109,11 @@ type Name struct {
 // IsShortID reports whether the name is only the first digits of the id of a container: its agent knows no
 // other, or not yet.
 func (n *Name) IsShortID() bool {
-	return n.Kind == workload.Container && len(n.Key) == 64 && n.Name == n.Key[:12]
+	return n.Kind == workload.Container && workload.IsContainerID(n.Key) && n.Name == n.Key[:12]
 }
+
+// LabelJob of a pod or a container names its job; that of a pod is within its namespace.
+const LabelJob = "mete.dev/job"
 
 // Labels of a container with a meaning of their own: they name its pod and, also without a pod, what it is within that
 // or within its project of Compose.

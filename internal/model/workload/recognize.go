@@ -128,8 +128,8 @@ func allBytes(s string, class func(byte) bool) bool {
 	return s != ""
 }
 
-// isID64 reports whether s is an id of OCI runtimes: 64 hexadecimal digits.
-func isID64(s string) bool { return len(s) == 64 && allBytes(s, isHex) }
+// IsContainerID reports whether s is an id of OCI runtimes: 64 hexadecimal digits.
+func IsContainerID(s string) bool { return len(s) == 64 && allBytes(s, isHex) }
 
 // between removes prefix and suffix from s; ok is false if s lacks one.
 func between(s, prefix, suffix string) (string, bool) {

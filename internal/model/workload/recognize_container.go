@@ -101,7 +101,7 @@ func container(g group) (Name, bool) {
 	if id, ok := podmanPod(last, parent); ok {
 		return Name{Kind: Pod, Key: id, Name: "pod " + id[:12], Runtime: "podman"}, true
 	}
-	if isID64(last) {
+	if IsContainerID(last) {
 		return containerName(last, parents[parent]), true
 	}
 	// If the kubelet uses the systemd driver and containerd cgroupfs, the three parts of a scope
@@ -111,7 +111,7 @@ func container(g group) (Name, bool) {
 		name = kind + "-" + name[i+1:]
 	}
 	for _, p := range prefixes {
-		if id, ok := strings.CutPrefix(name, p.text); ok && isID64(id) {
+		if id, ok := strings.CutPrefix(name, p.text); ok && IsContainerID(id) {
 			return containerName(id, p.runtime), true
 		}
 	}
@@ -125,12 +125,12 @@ func containerName(id, runtime string) Name {
 // podmanPod recognizes a Podman pod: machine-libpod_pod_<id>.slice, for users
 // user-libpod_pod_<id>.slice, with cgroupfs libpod_parent/<id>.
 func podmanPod(last, parent string) (id string, ok bool) {
-	if parent == "libpod_parent" && isID64(last) {
+	if parent == "libpod_parent" && IsContainerID(last) {
 		return last, true
 	}
 	unit, ok := strings.CutSuffix(last, ".slice")
 	_, id, ok2 := cutLast(unit, "libpod_pod_")
-	return id, ok && ok2 && isID64(id)
+	return id, ok && ok2 && IsContainerID(id)
 }
 
 // lxc recognizes containers of LXC, LXD and Incus by name: lxc.payload.NAME, lxc.payload/NAME or

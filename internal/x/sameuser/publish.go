@@ -12,6 +12,7 @@ import (
 	"strconv"
 
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/x/peercred"
 	"mete.dev/mete/internal/x/statedir"
 )
 
@@ -29,7 +30,7 @@ func (l listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		if u, ok := c.(*net.UnixConn); ok {
-			if uid, err := peerUID(u); err == nil && isTrusted(uid) {
+			if who, err := peercred.Of(u); err == nil && isTrusted(who.Uid) {
 				return c, nil
 			}
 		}
@@ -147,9 +148,9 @@ func dialPublished(ctx context.Context, address string) (net.Conn, error) {
 		if err != nil {
 			continue // of a server that was killed; TCP may still work
 		}
-		uid, err := peerUID(c.(*net.UnixConn))
-		if err == nil && !isTrusted(uid) {
-			err = otherUserError(socket, uid)
+		who, err := peercred.Of(c.(*net.UnixConn))
+		if err == nil && !isTrusted(who.Uid) {
+			err = otherUserError(socket, who.Uid)
 		}
 		if err != nil {
 			return nil, errors.Join(err, c.Close())

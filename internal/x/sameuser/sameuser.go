@@ -16,8 +16,6 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"mete.dev/mete/internal/model/fault"
 )
 
@@ -78,22 +76,4 @@ func checkAccepted(ctx context.Context, c net.Conn) error {
 func otherUserError(what string, uid uint32) error {
 	return fault.WithHint(fmt.Errorf("%s: the server is of user %d, neither this user's nor root's, and gets no request: %w", what, uid, fault.ErrDenied),
 		fmt.Sprintf("if you trust user %d, run this as that user, or use a server with TLS: https://", uid))
-}
-
-// peerUID returns the user at the other end of a connection of a unix socket: who connected, or
-// who called listen (SO_PEERCRED, unix(7)).
-func peerUID(c *net.UnixConn) (uid uint32, err error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	var u *unix.Ucred
-	var failed error
-	if err := raw.Control(func(fd uintptr) { u, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return 0, err
-	}
-	if failed != nil {
-		return 0, os.NewSyscallError("getsockopt", failed)
-	}
-	return u.Uid, nil
 }
