@@ -163,6 +163,14 @@ func (e *engine) test() {
 	e.measure("-reader", "bpf", "-container-socket", "none")
 	e.waitStored()
 	e.node.stop()
+	// An agent without a server has the names in its metrics.
+	status := freePort(t)
+	alone := e.site.start("agent alone", e.site.command("1", "-server", "", "-socket", "", "-window", "1s", "-status", status, "-status-workloads", "-container-socket", e.socket))
+	alone.await("a name in the metrics", func() bool {
+		out, err := exec.Command("curl", "-sf", "http://"+status+"/metrics").Output()
+		return err == nil && strings.Contains(string(out), `"later"`)
+	})
+	alone.stop()
 	e.daemon.stop()
 	for _, g := range ask("--by", "job") {
 		if ns, ok := want[g.Job]; ok {

@@ -78,7 +78,7 @@ func (a *Agent) restoreTexts() {
 func (a *Agent) record(ending []string) error {
 	if !a.asked {
 		a.asked = true
-		a.Live() // it asks for the names of containers
+		a.Machine.Accounts().EachLiving(a.containers.Want)
 	}
 	err := a.recordStart()
 	if err == nil {

@@ -385,6 +385,15 @@ func TestAccountsLevelEndsUnshown(t *testing.T) {
 	if sum != 10_000 {
 		t.Errorf("the rows hold %d bytes, the machine 10000", sum)
 	}
+	living := 0
+	acc.EachLiving(func(w *workload.Workload) {
+		if living++; w.ID == last.Groups[1].Workload.ID {
+			t.Errorf("%s lives after its end", w.Name)
+		}
+	})
+	if want := len(last.Groups) - 1; living != want {
+		t.Errorf("%d workloads live, want %d", living, want)
+	}
 }
 
 // TestAccountsTotalsDoNotOverflow checks totals beyond an int64: a terabyte held for a year.

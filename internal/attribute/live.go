@@ -6,6 +6,7 @@ import (
 	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // Live returns what every workload did in the latest tick, as a tree: parents before children in
@@ -51,6 +52,15 @@ func (acc *Accounts) Live() *live.Machine {
 }
 
 // trafficRate returns the machine's traffic in the latest tick, or nil if it is not counted.
+// EachLiving calls f for each workload of the latest tick that has not ended.
+func (acc *Accounts) EachLiving(f func(*workload.Workload)) {
+	for _, a := range acc.current {
+		if !a.final {
+			f(&a.w)
+		}
+	}
+}
+
 func (acc *Accounts) trafficRate(in, out usage.Resource) *live.Flow {
 	now, before := &acc.lastNode.Total, &acc.lastTotal
 	if !now.Has.Has(in) || !before.Has.Has(in) {

@@ -54,6 +54,7 @@ func runLocal(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 			if b := w.Balance; b.Violations > 0 || b.Lost > 0 {
 				log.Warn("window", "violations", b.Violations, "lost", b.Lost)
 			}
+			m.Accounts().EachLiving(containers.Want)
 			shown.addWindow(w, containers.DisplayName, m.Accounts().Meters())
 		})
 	})

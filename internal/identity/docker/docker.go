@@ -126,6 +126,9 @@ func (w *Watcher) Find(kind workload.Kind, key, path string, lives bool) *Contai
 	return c
 }
 
+// Want makes the watcher connect if a workload that lives is a container that is not known.
+func (w *Watcher) Want(of *workload.Workload) { _ = w.Find(of.Kind, of.Key, of.Path, true) }
+
 // isNamed reports whether a daemon may know a workload: a container with an id, unless the kubelet made its group. The API
 // server of its cluster names that.
 func isNamed(kind workload.Kind, key, path string) bool {
