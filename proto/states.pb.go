@@ -29,7 +29,7 @@ const (
 // States are sent as one zstd frame, which says its content's size.
 type States struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`   // 2 if rows are within nodes, else 1
+	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`   // 3 if workloads have versions, else 2 if rows are within nodes, else 1
 	Sequence      uint64                 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"` // of the mark that they continue
 	From          string                 `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`          // its position
 	To            string                 `protobuf:"bytes,4,opt,name=to,proto3" json:"to,omitempty"`              // the position after them
@@ -430,7 +430,7 @@ func (x *StateNesting) GetMinute() int64 {
 	return 0
 }
 
-// A StateWorkload is one that rows are of.
+// A StateWorkload is a version of a workload that rows are of.
 type StateWorkload struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          uint32                 `protobuf:"varint,1,opt,name=node,proto3" json:"node,omitempty"`       // its place in States.nodes
@@ -441,6 +441,8 @@ type StateWorkload struct {
 	Namespace     string                 `protobuf:"bytes,6,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	Pod           string                 `protobuf:"bytes,7,opt,name=pod,proto3" json:"pod,omitempty"`
 	Container     string                 `protobuf:"bytes,8,opt,name=container,proto3" json:"container,omitempty"`
+	From          int64                  `protobuf:"zigzag64,9,opt,name=from,proto3" json:"from,omitempty"`                 // the minute with which the version begins, since 1970; 0 is the first version
+	Versions      []int64                `protobuf:"zigzag64,10,rep,packed,name=versions,proto3" json:"versions,omitempty"` // with which the others begin, in order; said once for each workload
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -529,6 +531,20 @@ func (x *StateWorkload) GetContainer() string {
 		return x.Container
 	}
 	return ""
+}
+
+func (x *StateWorkload) GetFrom() int64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *StateWorkload) GetVersions() []int64 {
+	if x != nil {
+		return x.Versions
+	}
+	return nil
 }
 
 // A StateTable holds rows of one length of span by columns: one number for each
@@ -879,7 +895,7 @@ const file_states_proto_rawDesc = "" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04host\x18\x02 \x01(\rR\x04host\x12\x1a\n" +
 	"\bworkload\x18\x03 \x01(\rR\bworkload\x12\x16\n" +
-	"\x06minute\x18\x04 \x01(\x12R\x06minute\"\xda\x01\n" +
+	"\x06minute\x18\x04 \x01(\x12R\x06minute\"\x8a\x02\n" +
 	"\rStateWorkload\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x14\n" +
 	"\x05short\x18\x02 \x01(\x06R\x05short\x12\x18\n" +
@@ -888,7 +904,10 @@ const file_states_proto_rawDesc = "" +
 	"\x05named\x18\x05 \x01(\x12R\x05named\x12\x1c\n" +
 	"\tnamespace\x18\x06 \x01(\tR\tnamespace\x12\x10\n" +
 	"\x03pod\x18\a \x01(\tR\x03pod\x12\x1c\n" +
-	"\tcontainer\x18\b \x01(\tR\tcontainer\"\x85\x02\n" +
+	"\tcontainer\x18\b \x01(\tR\tcontainer\x12\x12\n" +
+	"\x04from\x18\t \x01(\x12R\x04from\x12\x1a\n" +
+	"\bversions\x18\n" +
+	" \x03(\x12R\bversions\"\x85\x02\n" +
 	"\n" +
 	"StateTable\x12\x14\n" +
 	"\x05level\x18\x01 \x01(\rR\x05level\x12\x16\n" +

@@ -426,7 +426,8 @@ func TestDecodeStatesTexts(t *testing.T) {
 		want   error
 	}{
 		"layout 2":     {func(m *pb.States) { m.Version = 2 }, nil},
-		"layout 3":     {func(m *pb.States) { m.Version = 3 }, wire.ErrNewer},
+		"layout 3":     {func(m *pb.States) { m.Version = 3 }, nil},
+		"layout 4":     {func(m *pb.States) { m.Version = 4 }, wire.ErrNewer},
 		"no layout":    {func(m *pb.States) { m.Version = 0 }, fault.ErrInvalid},
 		"most CPUs":    {func(m *pb.States) { m.Nodes[0].Cpus = math.MaxInt32 }, nil},
 		"more CPUs":    {func(m *pb.States) { m.Nodes[0].Cpus = math.MaxInt32 + 1 }, fault.ErrInvalid},

@@ -19,15 +19,21 @@ import (
 // MediaTypeStates is the Content-Type of a page of states in a request.
 const MediaTypeStates = "application/vnd.mete.states"
 
-// statesVersion is the layout of pages whose rows are within nodes. A server that knows layout 1 only
-// refuses them: it would take such a row for the node's other row of the same time.
-const statesVersion = 2
+// The layouts of pages. A server refuses one that it does not know: it would take a row within a node, or of a later
+// version of a workload, for another row of the same time.
+const (
+	withinLayout   = 2 // rows are within nodes
+	versionsLayout = 3 // workloads have versions
+)
 
 // EncodeStates appends a page to dst as it is sent.
 func EncodeStates(dst []byte, p *replica.Page) ([]byte, error) {
 	m := &pb.States{Version: layoutVersion, Sequence: p.From.Sequence, From: p.From.Position, To: p.To, Within: p.Within}
-	if p.SaysWithin() {
-		m.Version = statesVersion
+	switch {
+	case p.SaysVersions():
+		m.Version = versionsLayout
+	case p.SaysWithin():
+		m.Version = withinLayout
 	}
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
@@ -42,7 +48,7 @@ func EncodeStates(dst []byte, p *replica.Page) ([]byte, error) {
 	}
 	for i := range p.Workloads {
 		w := &p.Workloads[i]
-		sw := &pb.StateWorkload{Node: uint32(w.Node), Short: uint64(w.Short)}
+		sw := &pb.StateWorkload{Node: uint32(w.Node), Short: uint64(w.Short), From: w.From, Versions: w.Versions}
 		if w.Name != nil {
 			sw.Changed, sw.Named = true, ledgerNanos(w.Named)
 			sw.Namespace, sw.Pod, sw.Container = cleanText(w.Namespace), cleanText(w.Pod), cleanText(w.Container)
@@ -139,7 +145,7 @@ func pageFrom(m *pb.States, l Limits) (*replica.Page, error) {
 	switch {
 	case m.Version == 0:
 		return nil, invalid("it says no version of its layout")
-	case m.Version > statesVersion:
+	case m.Version > versionsLayout:
 		return nil, newerError("layout %d is unknown", m.Version)
 	}
 	p := &replica.Page{From: replica.Mark{Sequence: m.Sequence, Position: m.From}, To: m.To, Within: m.Within}
@@ -165,7 +171,7 @@ func pageFrom(m *pb.States, l Limits) (*replica.Page, error) {
 		}
 	}
 	for i, sw := range m.Workloads {
-		w := replica.Workload{Node: int(sw.Node), Short: workload.ShortID(sw.Short)}
+		w := replica.Workload{Node: int(sw.Node), Short: workload.ShortID(sw.Short), From: sw.From, Versions: sw.Versions}
 		if sw.Changed {
 			w.Name, w.Named, w.Namespace, w.Pod, w.Container = &batch.Name{}, timeFromNanos(sw.Named), sw.Namespace, sw.Pod, sw.Container
 			if err := checkTexts(l, sw.Namespace, sw.Pod, sw.Container); err != nil {

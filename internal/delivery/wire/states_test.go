@@ -76,12 +76,13 @@ func drawPage(t *rapid.T) *replica.Page {
 	return p
 }
 
-// TestStatesVersion: pages with rows within a node, which an older server would take for others of the
-// same time, have a layout that it does not know. Other pages have not.
+// TestStatesVersion: pages with rows within a node or with versions of workloads, which an older server would take for
+// others of the same time, have a layout that it does not know. Other pages have not.
 func TestStatesVersion(t *testing.T) {
 	for version, p := range map[uint32]*replica.Page{
 		1: {Within: true, Nodes: []replica.Node{{Node: registry.Node{ID: "n"}}}, NodeRows: []replica.NodeRow{{}}},
 		2: {Within: true, Nodes: []replica.Node{{Node: registry.Node{ID: "n"}}}, NodeRows: []replica.NodeRow{{Within: 1}}},
+		3: {Within: true, Nodes: []replica.Node{{Node: registry.Node{ID: "n"}}}, NodeRows: []replica.NodeRow{{Within: 1}}, Workloads: []replica.Workload{{Short: 1, Versions: []int64{15}}}},
 	} {
 		sent, err := wire.EncodeStates(nil, p)
 		if err != nil {
@@ -104,6 +105,11 @@ func TestStatesVersion(t *testing.T) {
 func TestStates(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPage(t)
+		for i := range p.Workloads {
+			if w := &p.Workloads[i]; rapid.Bool().Draw(t, "versions") {
+				w.From, w.Versions = rapid.Int64Range(0, 1<<31-1).Draw(t, "from"), []int64{15, rapid.Int64Range(16, 1<<31-1).Draw(t, "later")}
+			}
+		}
 		if p.Within = rapid.Bool().Draw(t, "says within"); p.Within {
 			within := func() int { return max(0, rapid.IntRange(-3, len(p.Nodes)).Draw(t, "within")) }
 			for i := range p.Rows {

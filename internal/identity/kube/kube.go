@@ -57,7 +57,7 @@ func Default() Config {
 
 // A Ledger keeps pods; see [mete.dev/mete/internal/store/ledger/book.Booker].
 type Ledger interface {
-	BookPods(ctx context.Context, cluster string, pods []pod.Pod) error
+	BookPods(ctx context.Context, cluster string, pods []pod.Pod, at time.Time) error
 	EndPods(ctx context.Context, cluster string, pods []pod.Pod, at time.Time) error
 	LivePods(ctx context.Context, cluster string) ([]pod.Pod, error)
 }
@@ -86,10 +86,10 @@ type Watcher struct {
 
 	// Of Run's goroutine only.
 	seen      map[ownerKey]seenOwner
-	booked    map[string]bookedPod // by the UID of the API server
-	holder    map[string]string    // the UID of the API server of the pod that has a UID in the ledger
-	mapped    time.Time            // when the kinds of the API server were read last
-	lookAgain time.Time            // when owners are looked up again, after an error
+	booked    map[string]pod.Pod // as they were booked last, by the UID of the API server
+	holder    map[string]string  // the UID of the API server of the pod that has a UID in the ledger
+	mapped    time.Time          // when the kinds of the API server were read last
+	lookAgain time.Time          // when owners are looked up again, after an error
 
 	health health
 
@@ -100,12 +100,6 @@ type Watcher struct {
 
 // An ownerKey is what a pod or an owner says of its owner.
 type ownerKey struct{ namespace, version, kind, name, uid string }
-
-// A bookedPod is a pod as it was booked last, and when its job changed.
-type bookedPod struct {
-	pod.Pod
-	renamed time.Time
-}
 
 // A seenOwner is the owner of an owner, or why there is none.
 type seenOwner struct {
@@ -123,7 +117,7 @@ func New(cfg Config, l Ledger, log *slog.Logger) (*Watcher, error) {
 	klog.SetSlogLogger(log)
 	rc.UserAgent, rc.QPS, rc.Burst = "mete-server", 50, 200
 	w := &Watcher{cfg: cfg, ledger: l, log: log,
-		changed: map[string]*corev1.Pod{}, deleted: map[string]bool{}, seen: map[ownerKey]seenOwner{}, booked: map[string]bookedPod{}, holder: map[string]string{}}
+		changed: map[string]*corev1.Pod{}, deleted: map[string]bool{}, seen: map[ownerKey]seenOwner{}, booked: map[string]pod.Pod{}, holder: map[string]string{}}
 	w.health = health{log: log, server: rc.Host, now: time.Now, warned: map[string]time.Time{}}
 	if w.meta, err = metadata.NewForConfig(rc); err != nil {
 		return nil, invalid(cfg, err)
@@ -353,9 +347,6 @@ func (w *Watcher) probe(ctx context.Context) {
 	}
 }
 
-// renamePause is how long the job of a pod stays after a change: each change renames its past, whose days are summed again.
-const renamePause = 10 * time.Minute
-
 // podsPerBooking limits the pods that are looked at before they are booked.
 const podsPerBooking = 200
 
@@ -388,7 +379,7 @@ func (w *Watcher) flush(ctx context.Context) error {
 // bookPods books pods and returns those to book again.
 func (w *Watcher) bookPods(ctx context.Context, uids []string, changed map[string]*corev1.Pod, deleted map[string]bool) (again []string, err error) {
 	var pods, ended []pod.Pod
-	next := map[string]bookedPod{}
+	next := map[string]pod.Pod{}
 	for _, uid := range uids {
 		if _, known := w.booked[uid]; !known && (changed[uid].Spec.NodeName == "" || isMirror(changed[uid]) && !isStatic(changed[uid])) {
 			continue // it has no control group yet
@@ -403,16 +394,8 @@ func (w *Watcher) bookPods(ctx context.Context, uids []string, changed map[strin
 		if ok {
 			id.UID = old.UID // that of a static pod stays, also without status
 		}
-		now := bookedPod{id, old.renamed}
-		if ok && old.Job != id.Job && !id.OwnerGone && !old.OwnerGone {
-			if at := time.Now(); at.Sub(old.renamed) >= renamePause {
-				now.renamed = at
-			} else if now.Job = old.Job; !deleted[uid] {
-				again = append(again, uid)
-			}
-		}
-		if !ok || !reflect.DeepEqual(old.Pod, now.Pod) {
-			pods, next[uid] = append(pods, now.Pod), now
+		if !ok || !reflect.DeepEqual(old, id) {
+			pods, next[uid] = append(pods, id), id
 		}
 		if deleted[uid] {
 			ended = append(ended, id)
@@ -420,7 +403,7 @@ func (w *Watcher) bookPods(ctx context.Context, uids []string, changed map[strin
 			w.holder[id.UID] = uid
 		}
 	}
-	if err := w.ledger.BookPods(ctx, w.cfg.Cluster, pods); err != nil {
+	if err := w.ledger.BookPods(ctx, w.cfg.Cluster, pods, time.Now()); err != nil {
 		return uids, err
 	}
 	maps.Copy(w.booked, next)

@@ -94,6 +94,11 @@ func (p *Page) SaysWithin() bool {
 		slices.ContainsFunc(p.NodeRows, func(r NodeRow) bool { return r.Within != 0 }))
 }
 
+// SaysVersions reports whether a server that ignores versions would store the page as something else.
+func (p *Page) SaysVersions() bool {
+	return slices.ContainsFunc(p.Workloads, func(w Workload) bool { return w.From != 0 || len(w.Versions) > 0 })
+}
+
 // Empty reports whether the page has no records.
 func (p *Page) Empty() bool {
 	return len(p.Nodes)+len(p.Workloads)+len(p.Rows)+len(p.NodeRows)+len(p.Gaps)+len(p.Shifts)+len(p.Nestings) == 0
@@ -125,10 +130,15 @@ type Nesting struct {
 	Minute   int64 // first minute of the day, since 1970
 }
 
-// A Workload is a workload of the page's rows, with its name if that changed.
+// A Workload is a version of a workload of the page's rows, with its name if that changed.
 type Workload struct {
 	Node  int // in Page.Nodes
 	Short workload.ShortID
+	// From is the minute with which the version begins, since 1970; 0 is the first version.
+	From int64
+	// Versions are the minutes with which the workload's versions begin besides the first one, in order: of the page's
+	// first entry of each workload.
+	Versions []int64
 	// Name is nil if it did not change. Its ID is "" if the workload has no name yet.
 	Name                      *batch.Name
 	Named                     time.Time // end of the window that named it
@@ -178,6 +188,9 @@ func (p *Page) Check() error {
 		if w.Node < 0 || w.Node >= len(p.Nodes) {
 			return invalid("workload %d is of node %d of %d", i, w.Node, len(p.Nodes))
 		}
+		if w.From < 0 || w.From >= lastMinute || !validVersions(w.Versions) {
+			return invalid("workload %d begins with minute %d, its versions with %d", i, w.From, w.Versions)
+		}
 		if w.Name == nil || w.Name.ID == "" {
 			continue
 		}
@@ -225,6 +238,17 @@ const lastMinute = 1 << 31
 
 func validSpan(v Resolution, minute int64) bool {
 	return v <= Day && minute >= 0 && minute < lastMinute && minute%v.Minutes() == 0
+}
+
+func validVersions(from []int64) bool {
+	last := int64(0)
+	for _, m := range from {
+		if m <= last || m >= lastMinute {
+			return false
+		}
+		last = m
+	}
+	return true
 }
 
 func validAmounts(u *usage.Usage) bool {

@@ -73,6 +73,12 @@ func TestCheck(t *testing.T) {
 	for name, change := range map[string]func(*replica.Page){
 		"no id":                func(p *replica.Page) { p.Nodes[0].ID = "" },
 		"no such node":         func(p *replica.Page) { p.Workloads[0].Node = 1 },
+		"version before 1970":  func(p *replica.Page) { p.Workloads[0].From = -15 },
+		"version too late":     func(p *replica.Page) { p.Workloads[0].From = 1 << 31 },
+		"first version again":  func(p *replica.Page) { p.Workloads[0].Versions = []int64{0} },
+		"versions not sorted":  func(p *replica.Page) { p.Workloads[0].Versions = []int64{30, 15} },
+		"version twice":        func(p *replica.Page) { p.Workloads[0].Versions = []int64{15, 15} },
+		"versions too late":    func(p *replica.Page) { p.Workloads[0].Versions = []int64{15, 1 << 31} },
 		"another short":        func(p *replica.Page) { p.Workloads[0].Short++ },
 		"no such workload":     func(p *replica.Page) { p.Rows[0].Workload = 4 },
 		"half an hour":         func(p *replica.Page) { p.Rows[0].Minute = 90 },

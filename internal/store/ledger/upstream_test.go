@@ -19,6 +19,7 @@ import (
 	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/pod"
 	"mete.dev/mete/internal/model/power"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/registry"
@@ -142,15 +143,15 @@ func amounts(node bool) string {
 
 // usage returns the rows of hours or days since a minute.
 func (s *side) usage(table string, from int64) []string {
-	lines := s.query("SELECT n.node_id, w.short, h.node_id AS within, "+amounts(false)+" FROM "+table+" d JOIN workload w ON w.id = d.workload & 1099511627775 JOIN node n ON n.id = w.node LEFT JOIN node h ON h.id = d.workload >> 40 WHERE (d.present <> 0 OR d.covered_ms <> 0) AND d.minute >= $1", from)
+	lines := s.query("SELECT n.node_id, w.short, w.from_minute, h.node_id AS within, "+amounts(false)+" FROM "+table+" d JOIN workload w ON w.id = d.workload & 1099511627775 JOIN node n ON n.id = w.node LEFT JOIN node h ON h.id = d.workload >> 40 WHERE (d.present <> 0 OR d.covered_ms <> 0) AND d.minute >= $1", from)
 	return append(lines, s.query("SELECT n.node_id, h.node_id AS within, "+amounts(true)+" FROM node_"+table+" d JOIN node n ON n.id = d.node & 1099511627775 LEFT JOIN node h ON h.id = d.node >> 40 WHERE (d.present <> 0 OR d.covered_ms <> 0) AND d.minute >= $1", from)...)
 }
 
 // names returns the names and labels of workloads.
 func (s *side) names() []string {
-	const cols = "n.node_id, n.name AS node, n.cpus, w.short, w.wid, w.kind, w.key, w.name, w.path, w.parent, w.job, w.username, w.project, w.namespace, w.started_ns, w.exit_code"
+	const cols = "n.node_id, n.name AS node, n.cpus, w.short, w.from_minute, w.wid, w.kind, w.key, w.name, w.path, w.parent, w.job, w.username, w.project, w.namespace, w.started_ns, w.exit_code"
 	return append(s.query("SELECT "+cols+" FROM workload w JOIN node n ON n.id = w.node WHERE w.wid <> ''"),
-		s.query("SELECT w.wid, l.key, l.value FROM workload_label l JOIN workload w ON w.id = l.workload")...)
+		s.query("SELECT w.wid, w.from_minute, l.key, l.value FROM workload_label l JOIN workload w ON w.id = l.workload")...)
 }
 
 func (s *side) gaps() []string {
@@ -289,9 +290,13 @@ func (c *climb) side() *side {
 func (c *climb) step() {
 	ctx := context.Background()
 	var err error
-	switch rapid.SampledFrom([]string{"book", "book", "book", "push", "push", "push", "fold", "fold", "retain", "reopen", "copy", "restore", "switch", "higher"}).Draw(c.T, "step") {
+	switch rapid.SampledFrom([]string{"book", "book", "book", "push", "push", "push", "pod", "fold", "fold", "retain", "reopen", "copy", "restore", "switch", "higher"}).Draw(c.T, "step") {
 	case "book":
 		c.book()
+	case "pod":
+		// Unlike batches, pods are not sent again to a ledger that was restored.
+		job := rapid.SampledFrom([]string{"p/deployment/j1", "p/deployment/j2"}).Draw(c.T, "job")
+		err = c.below.BookPods(ctx, "c", []pod.Pod{{UID: "u", Namespace: "p", Name: "pod", Job: job, Labels: map[string]string{"app": job}, Containers: map[string]string{"y": "app"}}}, c.now())
 	case "push":
 		c.push()
 	case "higher":
@@ -363,8 +368,10 @@ func (c *climb) entry() *batch.Entry {
 	}
 	amount := rapid.Int64Range(1, 1<<50)
 	for range rapid.IntRange(1, 6).Draw(c.T, "rows") {
+		// A job is one all its life; a container may change.
+		kind := rapid.SampledFrom([]workload.Kind{workload.Job, workload.Container}).Draw(c.T, "kind")
 		key := rapid.SampledFrom([]string{"x", "y"}).Draw(c.T, "workload")
-		name := batch.Name{ID: workload.NewID(node, workload.Job, key), Kind: workload.Job, Key: key, Job: rapid.SampledFrom([]string{"", "j1", "j2"}).Draw(c.T, "job")}
+		name := batch.Name{ID: workload.NewID(node, kind, key), Kind: kind, Key: key, Job: rapid.SampledFrom([]string{"", "j1", "j2"}).Draw(c.T, "job")}
 		if rapid.Bool().Draw(c.T, "named") {
 			name.Labels = map[string]string{"app": name.Job}
 			e.Names = append(e.Names, name)
@@ -1000,5 +1007,99 @@ func TestFutureRows(t *testing.T) {
 	}
 	if got := above.sum(0, day); got != "20" {
 		t.Errorf("%s ns, want 20", got)
+	}
+}
+
+// TestRestoredVersions: a server whose ledger was restored sees a change of a pod at another time than before. The
+// servers above have its versions then, and count everything once.
+func TestRestoredVersions(t *testing.T) {
+	ctx := t.Context()
+	for _, finest := range []replica.Resolution{replica.Minute, replica.Hour} {
+		below, above := pair(t)
+		_, top := pair(t)
+		id := workload.NewID("a", workload.Container, "y")
+		short, _ := workload.ShortIDOf(id)
+		var mark batch.Mark
+		use := func(minute, ns int64) {
+			t.Helper()
+			below.useWith(&mark, "a", 0, func(e *batch.Entry) {
+				row := batch.Minute{Workload: short, Minute: first + minute}
+				row.Usage.Put(usage.CPU, ns, usage.Measured)
+				e.Minutes, e.Names, e.Through = []batch.Minute{row}, []batch.Name{{ID: id, Kind: workload.Container, Key: "y"}}, at(minute+1)
+				e.Nodes = []batch.NodeMinute{{Minute: row.Minute, CPUs: 1}}
+				e.Nodes[0].Whole[0] = ns
+			})
+		}
+		label := func(minute int64, job string) {
+			t.Helper()
+			if err := below.BookPods(ctx, "c", []pod.Pod{{UID: "u", Namespace: "p", Name: "pod", Job: job, Containers: map[string]string{"y": "app"}}}, at(minute)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		fold := func() {
+			t.Helper()
+			for _, s := range []*side{below, above, top} {
+				if err := s.Fold(ctx, at(3*day)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		send := func(folded bool) {
+			t.Helper()
+			for range 2 { // hours are sent once they are folded
+				push(below, above, replica.Offer{Finest: finest, Rows: 3})
+				push(above, top, replica.Offer{Rows: 3})
+				if folded {
+					fold()
+				}
+			}
+		}
+		label(0, "j1")
+		use(1, 1)
+		below.copy(below.dsn, below.dsn+".copy")
+		before := mark
+		send(false)
+		for _, restored := range []bool{false, true} {
+			changed := int64(20) // the version begins at minute 30
+			if restored {
+				below.copy(below.dsn+".copy", below.dsn)
+				mark, changed = before, 50 // at minute 60
+			}
+			for _, u := range [][2]int64{{15, 2}, {25, 4}, {35, 8}, {55, 16}, {70, 32}, {1450, 64}} {
+				if u[0] > changed && u[0] < changed+30 {
+					label(changed, "j2")
+				}
+				use(u[0], u[1])
+			}
+			send(true)
+			want := map[string]string{"j1": "7", "j2": "120"}
+			if restored {
+				want = map[string]string{"j1": "31", "j2": "96"}
+			}
+			for name, s := range map[string]*side{"below": below, "above": above, "top": top} {
+				a, err := s.Usage(ctx, query.Query{From: at(0), To: at(3 * day), By: []query.Dimension{query.ByJob}, Scope: query.Scope{All: true}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := map[string]string{}
+				for i := range a.Groups {
+					got[a.Groups[i].Keys[0]] = a.Groups[i].Usage.Sum[usage.CPU].String()
+				}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("restored %t, finest %d, %s (-want +got):\n%s", restored, finest, name, diff)
+				}
+				for _, table := range []string{"day", "hour"} {
+					if diff := cmp.Diff(below.usage(table, 0), s.usage(table, 0)); diff != "" {
+						t.Errorf("restored %t, finest %d, %s: %s (-below +%[3]s):\n%s", restored, finest, name, table, diff)
+					}
+				}
+				if diff := cmp.Diff(below.names(), s.names()); diff != "" {
+					t.Errorf("restored %t, finest %d, names of %s:\n%s", restored, finest, name, diff)
+				}
+				if findings, err := s.Check(ctx); err != nil || len(findings) > 0 {
+					t.Errorf("restored %t, finest %d, %s: %v, %v", restored, finest, name, findings, err)
+				}
+			}
+		}
 	}
 }

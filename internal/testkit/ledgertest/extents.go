@@ -532,7 +532,7 @@ func testOlderExtents(t *testing.T, dsn string) {
 	book(t, l, batch.Accepted, entry("jobs", 1, 1))
 	closeLedger(t, l)
 	db := DB(t, dsn)
-	undoMigrations(t, db, 17)
+	UndoMigrations(t, db, 17)
 	if _, err := db.ExecContext(t.Context(), "INSERT INTO inner_range (node, boot, from_ns, to_ns, offset_ns, taken_ns) SELECT id, 'b', 0, $1, $2, $3 FROM node WHERE node_id = 'jobs'",
 		int64(time.Minute), Day.UnixNano(), time.Now().UnixNano()); err != nil {
 		t.Fatal(err)

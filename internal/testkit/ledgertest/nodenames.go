@@ -71,7 +71,7 @@ func testNodeNames(t *testing.T, dsn string) {
 	if _, err := db.ExecContext(t.Context(), "UPDATE node SET name = 'box' WHERE name <> ''"); err != nil {
 		t.Fatal(err)
 	}
-	undoMigrations(t, db, 8)
+	UndoMigrations(t, db, 8)
 	l = Open(t, dsn)
 	want["01TWINB00002"], want["01TWINCB00002"], want["01REPLACED08"] = "box", "box~B00002", "box~ACED08"
 	check("an older ledger", want)

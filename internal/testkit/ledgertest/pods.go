@@ -52,9 +52,10 @@ func testPods(t *testing.T, dsn string) {
 			t.Fatal(err)
 		}
 	}
+	at := Day
 	bookPods := func(cluster string, pods ...pod.Pod) {
 		t.Helper()
-		if err := Try(t, func() error { return l.BookPods(t.Context(), cluster, pods) }); err != nil {
+		if err := Try(t, func() error { return l.BookPods(t.Context(), cluster, pods, at) }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -147,7 +148,7 @@ func testHostilePods(t *testing.T, l *ledger.Ledger, web pod.Pod, check func(whe
 	ctx := t.Context()
 	thief := web
 	thief.Namespace, thief.Name, thief.Job = "evil", "thief", "evil/pod/thief"
-	if err := l.BookPods(ctx, "c", []pod.Pod{thief}); err != nil {
+	if err := l.BookPods(ctx, "c", []pod.Pod{thief}, Day); err != nil {
 		t.Fatal(err)
 	}
 	check("another pod with the UID")
@@ -158,13 +159,13 @@ func testHostilePods(t *testing.T, l *ledger.Ledger, web pod.Pod, check func(whe
 		t.Errorf("after another pod with its UID ended, %v live, %v", live, err)
 	}
 	thief.UID = "00000000-0000-0000-0000-000000000002"
-	if err := l.BookPods(ctx, "c", []pod.Pod{thief}); err != nil {
+	if err := l.BookPods(ctx, "c", []pod.Pod{thief}, Day); err != nil {
 		t.Fatal(err)
 	}
 	check("another pod with the containers")
 	orphan := web
 	orphan.Job, orphan.OwnerGone = "shop/replicaset/web-5f", true
-	if err := errors.Join(l.BookPods(ctx, "c", []pod.Pod{orphan}), l.EndPods(ctx, "c", []pod.Pod{thief}, Day)); err != nil {
+	if err := errors.Join(l.BookPods(ctx, "c", []pod.Pod{orphan}, Day), l.EndPods(ctx, "c", []pod.Pod{thief}, Day)); err != nil {
 		t.Fatal(err)
 	}
 	check("without its owner")
@@ -206,7 +207,7 @@ func testPodEnds(t *testing.T, l *ledger.Ledger, db reader, web pod.Pod) {
 	more.UID, more.Containers = "00000000-0000-0000-0000-000000000001", nil
 	// Text that no database or terminal takes.
 	more.Name, more.Labels = "x\x00\xff", map[string]string{"a\x00": "b\x00"}
-	if err := l.BookPods(ctx, "c", []pod.Pod{more}); err != nil {
+	if err := l.BookPods(ctx, "c", []pod.Pod{more}, Day); err != nil {
 		t.Fatal(err)
 	}
 	live := func() []string {
@@ -231,7 +232,7 @@ func testPodEnds(t *testing.T, l *ledger.Ledger, db reader, web pod.Pod) {
 	}
 	thief := web
 	thief.Namespace, thief.Name, thief.Job = "evil", "thief", "evil/pod/thief"
-	if err := l.BookPods(ctx, "c", []pod.Pod{thief}); err != nil {
+	if err := l.BookPods(ctx, "c", []pod.Pod{thief}, Day); err != nil {
 		t.Fatal(err)
 	}
 	if n := db.number("SELECT count(*) FROM workload WHERE namespace = 'evil'"); n != 0 {

@@ -120,7 +120,7 @@ func testClones(t *testing.T, dsn string) {
 		}
 	}
 	closeLedger(t, l)
-	undoMigrations(t, DB(t, dsn), 5)
+	UndoMigrations(t, DB(t, dsn), 5)
 	l = Open(t, dsn)
 	for id, want := range map[string]string{"alone": "", "o1": "", "o2": "o1", "o3": "o1", "o4": "o1"} {
 		if n, err := l.Node(ctx, id); err != nil || n.Root != want {

@@ -5,7 +5,10 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
+
+	"modernc.org/sqlite"
 )
 
 // undo has, for each migration since the sixth, the statements that undo it, as far as a later
@@ -30,11 +33,39 @@ var undo = map[int][]string{
 	17: {"DROP TABLE cluster_quota"},
 	18: {"DROP TABLE extent_range", "CREATE TABLE inner_range (node bigint NOT NULL, boot text NOT NULL, from_ns bigint NOT NULL, to_ns bigint NOT NULL, offset_ns bigint NOT NULL, taken_ns bigint NOT NULL, PRIMARY KEY (node, boot, from_ns))"},
 	20: {"DROP TABLE pod", "DROP TABLE pod_container", "DROP INDEX workload_pod", "DROP INDEX workload_placed", "DROP INDEX workload_in_pod"},
+	21: {"DROP INDEX workload_version", "DROP INDEX workload_version_of", "ALTER TABLE workload DROP COLUMN from_minute", "ALTER TABLE workload DROP COLUMN version_of",
+		"ALTER TABLE workload DROP COLUMN known_ns", "ALTER TABLE counter DROP COLUMN versions", uniqueWorkloads},
 }
 
-// undoMigrations gives a closed ledger the schema of an older program, which has migrations up to the
+// uniqueWorkloads makes (node, short) unique again in table workload.
+const uniqueWorkloads = "ALTER TABLE workload ADD CONSTRAINT workload_node_short_key UNIQUE (node, short)"
+
+// makeUnique is uniqueWorkloads for SQLite, which only a new table can do.
+func makeUnique(t testing.TB, db *sql.DB) {
+	t.Helper()
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	var was string
+	if err := conn.QueryRowContext(t.Context(), "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = 'workload'").Scan(&was); err != nil {
+		t.Fatal(err)
+	}
+	var indexes []string
+	reader{t, db}.rows(func(row map[string]any) { indexes = append(indexes, row["sql"].(string)) }, "SELECT sql FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'workload' AND sql IS NOT NULL")
+	end := strings.LastIndex(was, ")")
+	table := "CREATE TABLE older " + was[strings.Index(was, "("):end] + ",\n\tUNIQUE (node, short)\n" + was[end:]
+	for _, do := range append([]string{"PRAGMA foreign_keys = 0", table, "INSERT INTO older SELECT * FROM workload", "DROP TABLE workload", "ALTER TABLE older RENAME TO workload"}, indexes...) {
+		if _, err := conn.ExecContext(t.Context(), do); err != nil {
+			t.Fatalf("%s: %v", do, err)
+		}
+	}
+}
+
+// UndoMigrations gives a closed ledger the schema of an older program, which has migrations up to the
 // given number.
-func undoMigrations(t testing.TB, db *sql.DB, version int) {
+func UndoMigrations(t testing.TB, db *sql.DB, version int) {
 	t.Helper()
 	var statements []string
 	for _, n := range slices.Backward(slices.Sorted(maps.Keys(undo))) {
@@ -43,6 +74,10 @@ func undoMigrations(t testing.TB, db *sql.DB, version int) {
 		}
 	}
 	for _, do := range append(statements, "UPDATE meta SET value = '"+strconv.Itoa(version)+"' WHERE key = 'ledger.schema'") {
+		if _, isSQLite := db.Driver().(*sqlite.Driver); isSQLite && do == uniqueWorkloads {
+			makeUnique(t, db)
+			continue
+		}
 		if _, err := db.ExecContext(t.Context(), do); err != nil {
 			t.Fatalf("%s: %v", do, err)
 		}

@@ -167,7 +167,7 @@ func testNestedDays(t *testing.T, dsn string) {
 	fold(t, s.l, at(25*time.Hour+30*time.Minute))
 	closeLedger(t, s.l)
 	db := DB(t, dsn)
-	undoMigrations(t, db, 11)
+	UndoMigrations(t, db, 11)
 	for _, day := range []int64{0, 2} {
 		if _, err := db.ExecContext(t.Context(), `INSERT INTO nested_day (node, minute, host, workload, rev)
 			SELECT g.id, $1, h.id, w.id, 1 FROM node g, node h JOIN workload w ON w.node = h.id WHERE g.node_id = 'guest' AND h.node_id = 'host' AND w.short = 9`, minuteOf(Day)+day*dayMinutes); err != nil {

@@ -237,8 +237,9 @@ func (b *booking) takeEntry(e *batch.Entry, n *bookedNode) (nameless []workload.
 			asked[m.Workload] = true
 			nameless = append(nameless, m.Workload)
 		}
-		n.workloads[w.ID] = true
-		if err := b.usageRows.Add(schema.RowKey{Minute: m.Minute, ID: w.ID}, schema.EncodeUsage(&m.Usage, b.Rev)); err != nil {
+		id := w.At(m.Minute)
+		n.workloads[id] = true
+		if err := b.usageRows.Add(schema.RowKey{Minute: m.Minute, ID: id}, schema.EncodeUsage(&m.Usage, b.Rev)); err != nil {
 			return nil, err
 		}
 	}

@@ -1,6 +1,7 @@
 package book
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -20,6 +21,38 @@ type workloadRow struct {
 	started, ended                                    int64
 	exit                                              *int64
 	at                                                int64 // end of the window that named it, ns
+	known                                             int64 // when what it is counted under was known first, ns
+
+	from, first, last int64 // first minute of the version, and the first and last folded one with use
+}
+
+// nameColumns are the columns of a workload's row in the order of [workloadRow.targets].
+const nameColumns = `wid, kind, key, name, path, parent, job, username, project, namespace, pod, container,
+	started_ns, ended_ns, exit_code, named_ns, known_ns, from_minute, first_minute, last_minute`
+
+func (w *workloadRow) targets() []any {
+	return []any{&w.id, &w.kind, &w.key, &w.name, &w.path, &w.parent, &w.job, &w.username, &w.project, &w.namespace, &w.pod, &w.container,
+		&w.started, &w.ended, &w.exit, &w.at, &w.known, &w.from, &w.first, &w.last}
+}
+
+// store writes what the row says of a workload to that of a version.
+func (w *workloadRow) store(t *db.Tx, id int64) error {
+	_, err := t.Exec(`UPDATE workload SET wid = $2, kind = $3, key = $4, name = $5, path = $6, parent = $7, job = $8, username = $9, project = $10,
+		namespace = $11, pod = $12, container = $13, started_ns = $14, ended_ns = $15, exit_code = $16, named_ns = $17, known_ns = $18, rev = $19 WHERE id = $1`,
+		id, w.id, w.kind, w.key, w.name, w.path, w.parent, w.job, w.username, w.project,
+		w.namespace, w.pod, w.container, w.started, w.ended, w.exit, w.at, w.known, t.Rev)
+	return err
+}
+
+// storeEarlier writes what all versions have in common to all but the latest one.
+func (w *workloadRow) storeEarlier(t *db.Tx, of db.Workload) error {
+	if !of.HasVersions() {
+		return nil
+	}
+	_, err := t.Exec(`UPDATE workload SET wid = $3, kind = $4, key = $5, name = $6, path = $7, parent = $8, pod = $9, container = $10,
+		started_ns = $11, ended_ns = $12, exit_code = $13, named_ns = $14, known_ns = $15, rev = $16 WHERE (id = $1 OR version_of = $1 AND version_of <> 0) AND id <> $2`,
+		of.ID, of.Latest(), w.id, w.kind, w.key, w.name, w.path, w.parent, w.pod, w.container, w.started, w.ended, w.exit, w.at, w.known, t.Rev)
+	return err
 }
 
 // bookName stores a name. Names of several streams may arrive in any order: an older name only
@@ -34,12 +67,8 @@ func (b *booking) bookName(n *batch.Name, node *bookedNode, through int64) error
 		return err
 	}
 	var old workloadRow
-	var first, last int64
-	err = b.QueryRow(`SELECT wid, kind, key, name, path, parent, job, username, project, namespace, pod, container,
-		started_ns, ended_ns, exit_code, named_ns, first_minute, last_minute FROM workload WHERE id = $1`, w.ID).
-		Scan(&old.id, &old.kind, &old.key, &old.name, &old.path, &old.parent, &old.job, &old.username, &old.project,
-			&old.namespace, &old.pod, &old.container, &old.started, &old.ended, &old.exit, &old.at, &first, &last)
-	if err != nil {
+	id := w.Latest()
+	if err := b.QueryRow("SELECT "+nameColumns+" FROM workload WHERE id = $1", id).Scan(old.targets()...); err != nil {
 		return err
 	}
 	if old.id != "" && old.id != string(n.ID) {
@@ -47,6 +76,10 @@ func (b *booking) bookName(n *batch.Name, node *bookedNode, through int64) error
 	}
 	n = old.restrictToOwner(restrictJob(n, node.jobs))
 	now := old.merge(n, through)
+	labels, err := b.newLabels(id, n.Labels, through >= old.at)
+	if err != nil {
+		return err
+	}
 	if size := now.newText(&old); size > 0 {
 		if ok, err = b.takeBytes(node, size); err != nil {
 			return err
@@ -56,35 +89,89 @@ func (b *booking) bookName(n *batch.Name, node *bookedNode, through int64) error
 			now = old.merge(n, through)
 		}
 	}
+	if size := labels.newText(); size > 0 {
+		if ok, err := b.takeBytes(node, size); err != nil {
+			return err
+		} else if !ok {
+			labels = labelChange{}
+		}
+	}
+	// A run is of one job and one user as a whole, and each name on the node of jobs is a job's word.
+	recounted := old.isRecounted(&now, through >= old.at && len(labels.have) > 0 && labels.isChange(), through)
+	at := max(through, node.through)
+	if recounted && !n.Kind.IsRun() && !node.jobs {
+		if ok, err = b.takeWorkload(node); err != nil {
+			return err
+		}
+		if ok {
+			if id, err = addVersion(b.Tx, node.id, short, id, &now, &labels, at); err != nil {
+				return err
+			}
+			if w, _, err = b.KnownWorkload(node.id, short); err != nil {
+				return err
+			}
+		}
+	}
 	if now.at != old.at || !now.isEqual(&old) {
-		_, err = b.Exec(`UPDATE workload SET wid = $2, kind = $3, key = $4, name = $5, path = $6, parent = $7, job = $8, username = $9, project = $10,
-			namespace = $11, pod = $12, container = $13, started_ns = $14, ended_ns = $15, exit_code = $16, named_ns = $17, rev = $18 WHERE id = $1`,
-			w.ID, now.id, now.kind, now.key, now.name, now.path, now.parent, now.job, now.username, now.project,
-			now.namespace, now.pod, now.container, now.started, now.ended, now.exit, now.at, b.Rev)
-		if err != nil {
+		if err := errors.Join(now.store(b.Tx, id), now.storeEarlier(b.Tx, w)); err != nil {
 			return err
 		}
 	}
-	b.NameWorkload(node.id, short, w.ID)
-	if err := b.bookLabels(node, w.ID, n.Labels, through >= old.at); err != nil {
+	b.NameWorkload(node.id, short, w)
+	if err := labels.store(b.Tx, id); err != nil {
 		return err
 	}
-	if err := markChanged(b.Tx, &old, &now, first, last); err != nil || n.Kind != workload.Pod && n.Kind != workload.Container {
+	if err := markChanged(b.Tx, &old, &now); err != nil || n.Kind != workload.Pod && n.Kind != workload.Container {
 		return err
 	}
-	if err := placeWorkload(b.Tx, w.ID); err != nil || now.kind == old.kind || n.Kind != workload.Pod {
+	if err := placeWorkload(b.Tx, w.ID, at); err != nil || now.kind == old.kind || n.Kind != workload.Pod {
 		return err
 	}
 	// Containers that no status of a pod names, as its sandbox, may have been named before it.
-	return placeChildren(b.Tx, node.id, now.id)
+	return placeChildren(b.Tx, node.id, now.id, at)
 }
 
-// markChanged marks the days as stale whose groups a changed workload belongs to.
-func markChanged(t *db.Tx, old, now *workloadRow, first, last int64) error {
-	if now.groupKeys() == old.groupKeys() || last == 0 {
+// firstSight is how long after a workload is known first a change is of its first version.
+const firstSight = int64(time.Minute)
+
+// isRecounted reports whether a change of a version at an instant, ns, makes another version: what was counted under
+// the old one stays there. A change soon after first sight does not, nor one of a version that has yet to begin, nor
+// values in the place of none. relabeled says that labels change.
+func (w *workloadRow) isRecounted(now *workloadRow, relabeled bool, at int64) bool {
+	if w.id == "" || at <= w.known+firstSight || at < w.from*int64(time.Minute) {
+		return false
+	}
+	was, is := w.groupKeys(), now.groupKeys()
+	for i := range was {
+		relabeled = relabeled || was[i] != "" && was[i] != is[i]
+	}
+	return relabeled
+}
+
+// addVersion adds a version of a workload after the latest one, which begins with the next quarter of an hour, and
+// returns its id. No row of that time can have been booked: at is the end of what was booked of the node, or later.
+// Labels are stored by the caller.
+func addVersion(t *db.Tx, node int64, short workload.ShortID, after int64, now *workloadRow, labels *labelChange, at int64) (id int64, err error) {
+	const quarter = int64(schema.QuarterMinutes * time.Minute)
+	if labels.want == nil {
+		if labels.want, err = labelsOf(t, after); err != nil {
+			return id, err
+		}
+	}
+	labels.have = nil // the version has none yet
+	now.from, now.first, now.last = (at+quarter-1)/quarter*schema.QuarterMinutes, 0, 0
+	if id, err = t.Version(node, short, now.from); err != nil {
+		return id, err
+	}
+	return id, now.store(t, id)
+}
+
+// markChanged marks the days as stale whose groups a changed version belongs to.
+func markChanged(t *db.Tx, old, now *workloadRow) error {
+	if now.from != old.from || now.groupKeys() == old.groupKeys() || old.last == 0 {
 		return nil
 	}
-	for day := first - first%schema.DayMinutes; day <= last && day < t.Day; day += schema.DayMinutes {
+	for day := schema.DayOf(old.first); day <= old.last && day < t.Day; day += schema.DayMinutes {
 		if err := t.MarkStale(day); err != nil {
 			return err
 		}
@@ -133,6 +220,9 @@ func (w workloadRow) merge(n *batch.Name, through int64) workloadRow {
 		if v := schema.Nanos(t); v != 0 && (newer || *to == 0) {
 			*to = v
 		}
+	}
+	if w.id == "" {
+		w.known = through
 	}
 	w.id = string(n.ID)
 	if n.Kind != workload.Unknown {
@@ -191,36 +281,46 @@ func (w *workloadRow) groupKeys() [5]string {
 	return [...]string{w.namespace, w.job, w.username, w.project, w.kind}
 }
 
-// bookLabels stores labels. A newer set replaces the old one; an older one fills in missing labels;
-// an empty one changes nothing.
-func (b *booking) bookLabels(node *bookedNode, id int64, labels map[string]string, newer bool) error {
+// A labelChange is the labels that a version has, and those that it is to have; want is nil if they stay as they are.
+type labelChange struct{ have, want map[string]string }
+
+// newLabels returns the change of a version's labels. A newer set replaces the old one; an older one fills in missing
+// labels; an empty one changes nothing.
+func (b *booking) newLabels(id int64, labels map[string]string, newer bool) (c labelChange, err error) {
 	if len(labels) == 0 {
-		return nil
+		return c, nil
 	}
-	have, err := labelsOf(b.Tx, id)
-	if err != nil {
-		return err
+	if c.have, err = labelsOf(b.Tx, id); err != nil {
+		return c, err
 	}
-	want := cleanLabels(labels)
+	c.want = cleanLabels(labels)
 	if !newer {
-		maps.Copy(want, have)
+		maps.Copy(c.want, c.have)
 	}
-	if maps.Equal(have, want) {
-		return nil
-	}
-	size := 0
-	for k, v := range want {
-		if old, ok := have[k]; !ok || old != v {
-			size += len(k) + len(v)
+	return c, nil
+}
+
+func (c *labelChange) isChange() bool { return c.want != nil && !maps.Equal(c.have, c.want) }
+
+// newText returns the bytes of the labels that the version has not.
+func (c *labelChange) newText() (n int) {
+	for k, v := range c.want {
+		if old, ok := c.have[k]; !ok || old != v {
+			n += len(k) + len(v)
 		}
 	}
-	if ok, err := b.takeBytes(node, size); !ok || err != nil {
+	return n
+}
+
+// store writes the labels of a version.
+func (c *labelChange) store(t *db.Tx, id int64) error {
+	if !c.isChange() {
+		return nil
+	}
+	if err := replaceLabels(t, id, c.have, c.want); err != nil {
 		return err
 	}
-	if err := replaceLabels(b.Tx, id, have, want); err != nil {
-		return err
-	}
-	_, err = b.Exec("UPDATE workload SET rev = $2 WHERE id = $1", id, b.Rev)
+	_, err := t.Exec("UPDATE workload SET rev = $2 WHERE id = $1", id, t.Rev)
 	return err
 }
 
@@ -272,22 +372,15 @@ func noteUsed(t *db.Tx, id int64, s schema.MinuteSpan) error {
 	return err
 }
 
-// ReplaceName replaces the name of a workload.
+// ReplaceName replaces the name of a version of a workload.
 func ReplaceName(t *db.Tx, id int64, w *replica.Workload) error {
 	var old workloadRow
-	var first, last int64
-	err := t.QueryRow("SELECT namespace, job, username, project, kind, first_minute, last_minute FROM workload WHERE id = $1", id).
-		Scan(&old.namespace, &old.job, &old.username, &old.project, &old.kind, &first, &last)
-	if err != nil {
+	if err := t.QueryRow("SELECT "+nameColumns+" FROM workload WHERE id = $1", id).Scan(old.targets()...); err != nil {
 		return err
 	}
-	now := workloadRow{}.merge(w.Name, 0)
+	now := workloadRow{from: old.from}.merge(w.Name, 0)
 	now.namespace, now.pod, now.container, now.at = schema.Clean(w.Namespace), schema.Clean(w.Pod), schema.Clean(w.Container), schema.Nanos(w.Named)
-	_, err = t.Exec(`UPDATE workload SET wid = $2, kind = $3, key = $4, name = $5, path = $6, parent = $7, job = $8, username = $9, project = $10,
-		namespace = $11, pod = $12, container = $13, started_ns = $14, ended_ns = $15, exit_code = $16, named_ns = $17, rev = $18 WHERE id = $1`,
-		id, now.id, now.kind, now.key, now.name, now.path, now.parent, now.job, now.username, now.project,
-		now.namespace, now.pod, now.container, now.started, now.ended, now.exit, now.at, t.Rev)
-	if err != nil {
+	if err := now.store(t, id); err != nil {
 		return err
 	}
 	if _, err := t.Exec("DELETE FROM workload_label WHERE workload = $1", id); err != nil {
@@ -298,5 +391,5 @@ func ReplaceName(t *db.Tx, id int64, w *replica.Workload) error {
 			return err
 		}
 	}
-	return markChanged(t, &old, &now, first, last)
+	return markChanged(t, &old, &now)
 }

@@ -27,9 +27,10 @@ const podsPerWrite = 100
 
 // BookPods stores pods of a cluster, and names the workloads that are parts of them: those that are
 // booked already, and those that will be. A pod that was stored before is replaced; its containers stay.
-// A pod with the UID of another one is ignored, and a container stays with a live pod.
-func (k *Booker) BookPods(ctx context.Context, cluster string, pods []pod.Pod) error {
-	return k.eachPod(ctx, pods, "booking pods", func(t *db.Tx, p *pod.Pod) error { return bookPod(t, cluster, p) })
+// A pod with the UID of another one is ignored, and a container stays with a live pod. at is when the pods were seen: a
+// change of job or labels counts from the next quarter of an hour on.
+func (k *Booker) BookPods(ctx context.Context, cluster string, pods []pod.Pod, at time.Time) error {
+	return k.eachPod(ctx, pods, "booking pods", func(t *db.Tx, p *pod.Pod) error { return bookPod(t, cluster, p, schema.Nanos(at)) })
 }
 
 // EndPods records that the API server does not have pods any more. It takes their UIDs, namespaces and names.
@@ -72,7 +73,7 @@ func (k *Booker) LivePods(ctx context.Context, cluster string) (pods []pod.Pod, 
 	return pods, db.Wrap(err, "reading pods")
 }
 
-func bookPod(t *db.Tx, cluster string, p *pod.Pod) error {
+func bookPod(t *db.Tx, cluster string, p *pod.Pod, at int64) error {
 	labels, err := json.Marshal(cleanLabels(p.Labels)) // keys are sorted
 	if err != nil {
 		return err
@@ -110,7 +111,7 @@ func bookPod(t *db.Tx, cluster string, p *pod.Pod) error {
 			return err
 		}
 		if n > 0 && !changed {
-			if err := placeAll(t, placeContainer, cluster, c); err != nil {
+			if err := placeAll(t, at, placeContainer, cluster, c); err != nil {
 				return err
 			}
 		}
@@ -118,7 +119,7 @@ func bookPod(t *db.Tx, cluster string, p *pod.Pod) error {
 	if !changed {
 		return nil
 	}
-	return placeAll(t, placePod, cluster, id)
+	return placeAll(t, at, placePod, cluster, id)
 }
 
 type podRow struct {
@@ -144,82 +145,96 @@ func readPod(t *db.Tx, cluster, uid string) (id int64, p podRow, containers map[
 	}, "SELECT container, name FROM pod_container WHERE pod = $1", id)
 }
 
+// The versions of a workload have one key and one parent: these queries return the first one.
 const (
 	// placeContainer selects the workloads of cluster $1 that are container $2.
-	placeContainer = `SELECT w.id FROM workload w JOIN node n ON n.id = w.node WHERE w.key = $2 AND w.kind IN ('pod', 'container') AND w.kind = 'container' AND n.cluster = $1`
+	placeContainer = `SELECT w.id FROM workload w JOIN node n ON n.id = w.node WHERE w.key = $2 AND w.kind IN ('pod', 'container') AND w.kind = 'container' AND w.version_of = 0 AND n.cluster = $1`
 	// placePod selects the workloads of cluster $1 that are parts of pod $2: its own, its containers by their
 	// ids, and other containers below it.
-	placePod = `SELECT w.id FROM pod p JOIN workload w ON w.key = p.uid AND w.kind IN ('pod', 'container') AND w.kind = 'pod' JOIN node n ON n.id = w.node
+	placePod = `SELECT w.id FROM pod p JOIN workload w ON w.key = p.uid AND w.kind IN ('pod', 'container') AND w.kind = 'pod' AND w.version_of = 0 JOIN node n ON n.id = w.node
 			WHERE p.id = $2 AND n.cluster = $1
-		UNION SELECT w.id FROM pod_container c JOIN workload w ON w.key = c.container AND w.kind IN ('pod', 'container') AND w.kind = 'container' JOIN node n ON n.id = w.node
+		UNION SELECT w.id FROM pod_container c JOIN workload w ON w.key = c.container AND w.kind IN ('pod', 'container') AND w.kind = 'container' AND w.version_of = 0 JOIN node n ON n.id = w.node
 			WHERE c.pod = $2 AND n.cluster = $1
 		UNION SELECT w.id FROM pod p JOIN workload o ON o.key = p.uid AND o.kind IN ('pod', 'container') AND o.kind = 'pod' JOIN node n ON n.id = o.node
-			JOIN workload w ON w.parent = o.wid AND w.kind = 'container' AND w.node = o.node
+			JOIN workload w ON w.parent = o.wid AND w.kind = 'container' AND w.node = o.node AND w.version_of = 0
 			WHERE p.id = $2 AND n.cluster = $1`
 )
 
 // placeChildren names the containers of the workload of a pod.
-func placeChildren(t *db.Tx, node int64, parent string) error {
-	return placeAll(t, "SELECT id FROM workload WHERE node = $1 AND parent = $2 AND kind = 'container'", node, parent)
+func placeChildren(t *db.Tx, node int64, parent string, at int64) error {
+	return placeAll(t, at, "SELECT id FROM workload WHERE node = $1 AND parent = $2 AND kind = 'container' AND version_of = 0", node, parent)
 }
 
 // placeAll names the workloads that a query selects.
-func placeAll(t *db.Tx, query string, args ...any) error {
+func placeAll(t *db.Tx, at int64, query string, args ...any) error {
 	ids, err := t.Ints(query, args...)
 	if err != nil {
 		return err
 	}
 	for _, id := range ids {
-		if err := placeWorkload(t, id); err != nil {
+		if err := placeWorkload(t, id, at); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// placeWorkload names a workload by its pod, if it is part of a known one.
-func placeWorkload(t *db.Tx, id int64) error {
-	var cluster, machine, kind, key, parent string
-	var node int64
-	var old workloadRow
-	var first, last int64
-	err := t.QueryRow(`SELECT n.cluster, n.machine_id, w.node, w.kind, w.key, w.parent, w.name, w.namespace, w.pod, w.container, w.job, w.username, w.project, w.first_minute, w.last_minute
-		FROM workload w JOIN node n ON n.id = w.node WHERE w.id = $1`, id).
-		Scan(&cluster, &machine, &node, &kind, &key, &parent, &old.name, &old.namespace, &old.pod, &old.container, &old.job, &old.username, &old.project, &first, &last)
+// placeWorkload names a workload by its pod, if it is part of a known one. at is when that was seen, ns. It takes the id
+// of the first version.
+func placeWorkload(t *db.Tx, first, at int64) error {
+	var cluster, machine string
+	var node, short, through int64
+	err := t.QueryRow("SELECT n.cluster, n.machine_id, n.through_ns, w.node, w.short FROM workload w JOIN node n ON n.id = w.node WHERE w.id = $1", first).
+		Scan(&cluster, &machine, &through, &node, &short)
 	if err != nil {
 		return err
 	}
 	if registry.IsJobsMachine(machine) {
 		return nil // any user can send jobs, with any key
 	}
-	p, ok, err := findPlace(t, cluster, node, kind, key, parent)
+	w, _, err := t.KnownWorkload(node, workload.ShortID(short))
+	if err != nil {
+		return err
+	}
+	id := w.Latest()
+	var old workloadRow
+	if err := t.QueryRow("SELECT "+nameColumns+" FROM workload WHERE id = $1", id).Scan(old.targets()...); err != nil {
+		return err
+	}
+	p, ok, err := findPlace(t, cluster, node, old.kind, old.key, old.parent)
 	if !ok || err != nil {
 		return err
 	}
-	old.kind = kind
 	now := old
 	now.namespace, now.pod, now.job = p.namespace, p.pod, p.job
 	switch {
-	case kind == workload.Pod.String():
+	case old.kind == workload.Pod.String():
 		now.name = p.pod
 	case p.container != "":
 		now.container, now.name = p.container, p.pod+"/"+p.container
 	}
-	have, err := labelsOf(t, id)
-	if err != nil {
+	labels := labelChange{want: p.labels}
+	if labels.have, err = labelsOf(t, id); err != nil {
 		return err
 	}
-	if now == old && maps.Equal(have, p.labels) {
+	if now == old && maps.Equal(labels.have, p.labels) {
 		return nil
 	}
-	if _, err := t.Exec("UPDATE workload SET namespace = $2, pod = $3, container = $4, job = $5, name = $6, rev = $7 WHERE id = $1",
-		id, now.namespace, now.pod, now.container, now.job, now.name, t.Rev); err != nil {
+	switch {
+	case old.namespace == "": // it was known as an id alone
+		now.known = at
+	case old.isRecounted(&now, !maps.Equal(labels.have, p.labels), at):
+		if id, err = addVersion(t, node, workload.ShortID(short), id, &now, &labels, max(at, through)); err != nil {
+			return err
+		}
+		if w, _, err = t.KnownWorkload(node, workload.ShortID(short)); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(now.store(t, id), now.storeEarlier(t, w), labels.store(t, id)); err != nil {
 		return err
 	}
-	if err := replaceLabels(t, id, have, p.labels); err != nil {
-		return err
-	}
-	return markChanged(t, &old, &now, first, last)
+	return markChanged(t, &old, &now)
 }
 
 // findPlace returns the place of a workload of a node.

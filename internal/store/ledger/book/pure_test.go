@@ -254,7 +254,8 @@ func TestMerge(t *testing.T) {
 		Labels: map[string]string{batch.LabelNamespace: "namespace", batch.LabelPod: "pod", batch.LabelContainer: "container"},
 	}
 	code := int64(3)
-	want := workloadRow{"id", "job", "key", "name", "path", "parent", "job", "user", "project", "namespace", "pod", "container", 5e9, 9e9, &code, 10}
+	want := workloadRow{id: "id", kind: "job", key: "key", name: "name", path: "path", parent: "parent", job: "job", username: "user", project: "project",
+		namespace: "namespace", pod: "pod", container: "container", started: 5e9, ended: 9e9, exit: &code, at: 10, known: 10}
 	row := workloadRow{}.merge(&full, 10)
 	if !row.isEqual(&want) || row.at != 10 {
 		t.Fatalf("%+v", row)
@@ -280,7 +281,8 @@ func TestMerge(t *testing.T) {
 		t.Errorf("an older name changes %+v", got)
 	}
 	none := int64(0)
-	want = workloadRow{"id", "container", "k", "n", "p", "q", "j", "u", "r", "ns", "po", "co", 6e9, 8e9, &none, 10}
+	want = workloadRow{id: "id", kind: "container", key: "k", name: "n", path: "p", parent: "q", job: "j", username: "u", project: "r",
+		namespace: "ns", pod: "po", container: "co", started: 6e9, ended: 8e9, exit: &none, at: 10, known: 10}
 	if got := row.merge(&other, 10); !got.isEqual(&want) {
 		t.Errorf("a newer name: %+v", got)
 	}

@@ -275,7 +275,7 @@ func (b *booking) workload(n *bookedNode, short workload.ShortID) (db.Workload, 
 	if _, err := b.Exec("UPDATE workload SET wid = $2, key = $3, name = $3, named_ns = $4, rev = $5 WHERE id = $1", w.ID, string(id), overQuota, b.now, b.Rev); err != nil {
 		return w, err
 	}
-	b.NameWorkload(n.id, short, w.ID)
+	b.NameWorkload(n.id, short, w)
 	w.Named = true
 	return w, nil
 }

@@ -133,7 +133,7 @@ func (c *Checker) Run(ctx context.Context, progress func(Progress)) (*Result, er
 	steps = append(steps,
 		step{"nodes", run.checkNodes}, step{"tables of minutes", run.checkPlaces}, step{"references", run.checkReferences},
 		step{"streams", run.checkStreams}, step{"booked ranges", run.checkBooked}, step{"clusters", run.checkClusters},
-		step{"shares", run.checkShares}, step{"guests", run.checkNested}, step{"gaps", run.checkGaps}, step{"days", run.findDays})
+		step{"shares", run.checkShares}, step{"guests", run.checkNested}, step{"versions", run.checkVersions}, step{"gaps", run.checkGaps}, step{"days", run.findDays})
 	for i := 0; i < len(steps); i++ {
 		if progress != nil {
 			progress(Progress{steps[i].name, i, len(steps)})

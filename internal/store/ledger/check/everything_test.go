@@ -80,6 +80,7 @@ func testEverything(t *testing.T, newDSN func(testing.TB) string) {
 	}
 	m := ledgertest.Day.Unix() / 60
 	system := one("SELECT w.id FROM workload w JOIN node n ON n.id = w.node WHERE n.node_id = 'host' AND w.kind = 'system'")
+	systemShort := uint64(one("SELECT short FROM workload WHERE id = $1", system).(int64))
 	host, guest := one("SELECT id FROM node WHERE node_id = 'host'"), one("SELECT id FROM node WHERE node_id = 'guest'")
 	stream := batch.Stream{'h', 'o'}
 	last := one("SELECT last FROM stream WHERE id = $1", stream[:])
@@ -151,6 +152,10 @@ func testEverything(t *testing.T, newDSN func(testing.TB) string) {
 			"balance: node same (host): 2026-03-01T00:00Z: cpu: whole + skew is 0, the rows are 60000000000", "1 cpu 0 60000000000"},
 		{"DELETE FROM minute_20260303 WHERE minute = $1 + 2880", "INSERT INTO minute_20260303 SELECT * FROM keep2", []any{m},
 			"balance: node same (host): 2026-03-03T00:00Z: cpu: whole + skew is 60000000000, the rows are 0", "1 cpu 60000000000 0"},
+		{"UPDATE workload SET from_minute = 15 WHERE id = $1", "UPDATE workload SET from_minute = 0 WHERE id = $1", []any{system},
+			fmt.Sprintf("version: node same (host), workload %016x: 1970-01-01T00:15Z: the version that begins then is of no workload, or of another one", systemShort), "1   "},
+		{"INSERT INTO workload (node, short, from_minute, version_of, rev) SELECT node, short, $2, id, 1 FROM workload WHERE id = $1", "DELETE FROM workload WHERE version_of = $1", []any{system, m + 60},
+			fmt.Sprintf("version: node same (host), workload %016x: 2026-03-01T01:00Z: 2 rows of table minute_20260301 are of its version from 1970-01-01T00:00Z on, which is not the version of their time", systemShort), "1   "},
 		{"DELETE FROM group_day WHERE minute = $1", "INSERT INTO group_day SELECT * FROM keep3", []any{m},
 			"groups: 2026-03-01T00:00Z: cpu is 0, the rows are 420000000000", "1440 cpu 0 420000000000"},
 	} {

@@ -30,7 +30,7 @@ func (c *checkRun) each(f func(scan func(...any) error) error, query string, arg
 
 // checkNodes counts nodes and workloads, and checks the names of nodes and who owns them.
 func (c *checkRun) checkNodes() error {
-	err := c.SQL.QueryRowContext(c.Ctx, "SELECT (SELECT count(*) FROM node), (SELECT count(*) FROM workload)").Scan(&c.result.Nodes, &c.result.Workloads)
+	err := c.SQL.QueryRowContext(c.Ctx, "SELECT (SELECT count(*) FROM node), (SELECT count(*) FROM workload WHERE version_of = 0)").Scan(&c.result.Nodes, &c.result.Workloads)
 	if err != nil {
 		return err
 	}
@@ -114,6 +114,7 @@ var undeclared = []db.Reference{
 	{Table: "batch", Column: "stream", To: "stream", ToColumn: "id"},
 	{Table: "node", Column: "source", To: "source", ToColumn: "id"},
 	{Table: "node", Column: "run", To: "kernel_run", ToColumn: "id"},
+	{Table: "workload", Column: "version_of", To: "workload", ToColumn: "id"},
 }
 
 // checkReferences checks that the rows exist to which others refer.
@@ -178,6 +179,11 @@ func (c *checkRun) checkOwners(day int64) error {
 			}
 			if err := c.checkWithin(s, r); err != nil {
 				return err
+			}
+			if s == schema.UsageLayout {
+				if err := c.checkVersionsOf(r); err != nil {
+					return err
+				}
 			}
 			where, args := "minute >= $1 AND minute < $2 AND minute % $3 <> 0", []any{r.From, r.To, v.Width()}
 			if v == schema.Minutes {

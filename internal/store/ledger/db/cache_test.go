@@ -93,12 +93,12 @@ func TestWorkloads(t *testing.T) {
 		})
 	}
 	d.write(t, func(tx *Tx) error {
-		tx.NameWorkload(1, 7, first.ID)
+		tx.NameWorkload(1, 7, first)
 		tx.Forget()
 		if w, err := tx.Workload(1, 7); w.Named || err != nil {
 			t.Errorf("a name that was forgotten: %v, %v", w, err)
 		}
-		tx.NameWorkload(1, 7, first.ID)
+		tx.NameWorkload(1, 7, first)
 		if w, ok, err := tx.KnownWorkload(1, 7); !ok || !w.Named || w.ID != first.ID || err != nil {
 			t.Errorf("a named workload: %v, %v", w, err)
 		}
@@ -122,6 +122,58 @@ func TestWorkloads(t *testing.T) {
 	}
 }
 
+// A workload has the version of its time, also after another process added or removed versions.
+func TestVersions(t *testing.T) {
+	d := fresh(t)
+	var ids [3]int64
+	at := func(tx *Tx, want ...int64) {
+		t.Helper()
+		w, ok, err := tx.KnownWorkload(1, 7)
+		if got := []int64{w.ID, w.At(0), w.At(14), w.At(15), w.At(29), w.At(30), w.At(99), w.Latest()}; !ok || err != nil || !slices.Equal(got, want) || w.HasVersions() != (want[6] != want[0]) {
+			t.Errorf("%d, %t, %v; want %d", got, ok, err, want)
+		}
+	}
+	d.write(t, func(tx *Tx) error {
+		for i, from := range []int64{0, 30, 15, 30, 0} { // not in order, and again
+			id, err := tx.Version(1, 7, from)
+			if err != nil {
+				return err
+			}
+			if n := from / 15; i < 3 {
+				ids[n] = id
+			} else if ids[n] != id {
+				t.Errorf("version %d is %d, was %d", from, id, ids[n])
+			}
+		}
+		at(tx, ids[0], ids[0], ids[0], ids[1], ids[1], ids[2], ids[2], ids[2])
+		return nil
+	})
+	d.write(t, func(tx *Tx) error { // as it is cached
+		at(tx, ids[0], ids[0], ids[0], ids[1], ids[1], ids[2], ids[2], ids[2])
+		return nil
+	})
+	if n := d.number(t, fmt.Sprintf("SELECT count(*) FROM workload WHERE node = 1 AND short = 7 AND version_of = %d", ids[0])); n != 2 {
+		t.Errorf("%d versions after the first one, want 2", n)
+	}
+	// As another process does.
+	d.write(t, func(tx *Tx) error {
+		_, err := tx.Exec("DELETE FROM workload WHERE id = $1", ids[2])
+		return err
+	})
+	d.write(t, func(tx *Tx) error { return tx.Define("UPDATE counter SET versions = versions + 1") })
+	d.write(t, func(tx *Tx) error {
+		at(tx, ids[0], ids[0], ids[0], ids[1], ids[1], ids[1], ids[1], ids[1])
+		if _, err := tx.Exec("DELETE FROM workload WHERE id = $1", ids[1]); err != nil {
+			return err
+		}
+		return tx.ForgetVersion(1, 7, 15)
+	})
+	d.write(t, func(tx *Tx) error {
+		at(tx, ids[0], ids[0], ids[0], ids[0], ids[0], ids[0], ids[0], ids[0])
+		return nil
+	})
+}
+
 // The cache of workloads is emptied before it has too many.
 func TestMaxCached(t *testing.T) {
 	d := fresh(t)
@@ -132,7 +184,7 @@ func TestMaxCached(t *testing.T) {
 			d.workloads[workloadKey{2, workload.ShortID(i)}] = Workload{}
 		}
 		d.write(t, func(tx *Tx) error {
-			tx.NameWorkload(1, 6, 1)
+			tx.NameWorkload(1, 6, Workload{ID: 1})
 			return nil
 		})
 		if len(d.workloads) != want || !d.workloads[workloadKey{1, 6}].Named {

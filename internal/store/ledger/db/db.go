@@ -32,6 +32,7 @@ type DB struct {
 	turn      chan struct{}
 	workloads map[workloadKey]Workload
 	maxCached int             // workloads
+	versions  int64           // how often versions of workloads had changed then
 	tables    map[string]bool // tables of minutes known to exist
 	prepared  map[string]*sql.Stmt
 	direct    map[string]driver.Stmt // prepared without package sql

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/store/ledger/schema"
@@ -18,8 +19,19 @@ const (
 	metaEpoch  = "ledger.epoch"
 )
 
-// migrate brings the schema up to date in one transaction.
-func (db *DB) migrate(ctx context.Context) error {
+// migrate brings the schema up to date in one transaction. SQLite cannot replace a table that others refer to while it
+// enforces references, and changes that only between transactions.
+func (db *DB) migrate(ctx context.Context) (err error) {
+	if db.Conn != nil {
+		enforce := func(on int) error {
+			_, err := db.Conn.ExecContext(ctx, fmt.Sprintf("PRAGMA foreign_keys = %d", on))
+			return db.Fault(err)
+		}
+		if err := enforce(0); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, enforce(1)) }()
+	}
 	tx, err := db.beginWrite(ctx)
 	if err != nil {
 		return db.Fault(err)
@@ -52,8 +64,12 @@ func (t *Tx) migrate() error {
 	}
 	for i, step := range schema.Migrations[made:] {
 		err := t.Define(step.Text)
-		if err == nil && step.Name == "0012_within.sql" {
+		switch {
+		case err != nil:
+		case step.Name == "0012_within.sql":
 			err = t.moveNestedDays()
+		case step.Name == "0021_versions.sql":
+			err = t.allowVersions()
 		}
 		if err == nil {
 			err = t.SetMeta(metaSchema, strconv.Itoa(made+i+1))
@@ -112,6 +128,55 @@ func (t *Tx) moveNestedDays() error {
 		}
 	}
 	return t.Define("UPDATE counter SET hour_workload = 0, hour_node = 0, day_workload = 0, day_node = 0")
+}
+
+// allowVersions allows several rows of a workload, that begin at different minutes. SQLite can only do so by replacing
+// the table.
+func (t *Tx) allowVersions() error {
+	if !t.DB.IsSQLite() {
+		if err := t.Define("ALTER TABLE workload DROP CONSTRAINT workload_node_short_key"); err != nil {
+			return err
+		}
+	} else if err := t.replaceTable("workload", ",\n\tUNIQUE (node, short)", ""); err != nil {
+		return err
+	}
+	return errors.Join(t.Define("CREATE UNIQUE INDEX workload_version ON workload (node, short, from_minute)"),
+		t.Define("CREATE INDEX workload_version_of ON workload (version_of) WHERE version_of <> 0"))
+}
+
+// replaceTable replaces a table of SQLite by one with the same rows, whose definition has another text in the place of
+// one.
+func (t *Tx) replaceTable(name, text, by string) error {
+	var was string
+	err := t.SQL.QueryRowContext(t.Ctx, "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = $1", name).Scan(&was)
+	if err != nil {
+		return t.DB.Fault(err)
+	}
+	_, columns, _ := strings.Cut(was, "(")
+	if !strings.Contains(columns, text) {
+		return fmt.Errorf("table %s is not as an earlier version made it: %s: %w", name, was, fault.ErrUnsupported)
+	}
+	var again []string // its indexes
+	err = Each(t.Ctx, t.SQL, func(scan func(...any) error) error {
+		var index string
+		err := scan(&index)
+		again = append(again, index)
+		return err
+	}, "SELECT sql FROM sqlite_schema WHERE type = 'index' AND tbl_name = $1 AND sql IS NOT NULL ORDER BY name", name)
+	if err != nil {
+		return t.DB.Fault(err)
+	}
+	for _, statement := range slices.Concat([]string{
+		"CREATE TABLE replaced (" + strings.Replace(columns, text, by, 1),
+		"INSERT INTO replaced SELECT * FROM " + name,
+		"DROP TABLE " + name,
+		"ALTER TABLE replaced RENAME TO " + name,
+	}, again) {
+		if err := t.Define(statement); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func newerError(why string) error {

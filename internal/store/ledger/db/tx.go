@@ -17,6 +17,7 @@ type Tx struct {
 	SQL *sql.Tx
 	Rev int64 // revision of the rows that it writes
 	schema.Marks
+	versions int64 // how often versions of workloads changed
 	// found are the workloads that this transaction created or looked up. Other transactions may
 	// use them after the commit.
 	found  map[workloadKey]Workload
@@ -48,6 +49,8 @@ func (db *DB) Write(ctx context.Context, f func(*Tx) error) error {
 	t.Forget()
 	if err = t.begin(); err == nil && t.Rev <= db.rev {
 		// The database was replaced by an older copy of itself.
+		clear(db.workloads)
+		clear(db.tables)
 		err = t.newEpoch(t.Rev)
 	}
 	if err == nil {
@@ -78,10 +81,15 @@ func (db *DB) beginWrite(ctx context.Context) (*sql.Tx, error) {
 	return db.writer.BeginTx(ctx, nil)
 }
 
-// begin locks the counter and takes the next revision.
+// begin locks the counter and takes the next revision. Where another process added versions of workloads, those that
+// are cached may lack them.
 func (t *Tx) begin() error {
-	return t.QueryRow("UPDATE counter SET rev = rev + 1 WHERE id = 1 RETURNING rev, " + schema.MarkColumns).
-		Scan(append([]any{&t.Rev}, t.Targets()...)...)
+	err := t.QueryRow("UPDATE counter SET rev = rev + 1 WHERE id = 1 RETURNING rev, versions, " + schema.MarkColumns).
+		Scan(append([]any{&t.Rev, &t.versions}, t.Targets()...)...)
+	if err == nil && t.versions != t.DB.versions {
+		clear(t.DB.workloads)
+	}
+	return err
 }
 
 // Forget drops cached lookups, since a rollback to a savepoint may undo them.

@@ -121,6 +121,10 @@ func (rd *Reader) Dimensions(ctx context.Context, s query.Scope) (out []query.Di
 	if !s.All && len(s.Projects) > 0 {
 		where += " AND w.project IN " + args.addList(s.Projects)
 	}
+	var counts []string
+	for _, d := range query.OptionalDimensions {
+		counts = append(counts, fmt.Sprintf("count(DISTINCT CASE WHEN w.%s <> '' THEN %s END)", columnOf(d), firstVersion))
+	}
 	err = rd.db.View(ctx, func(v *db.View) error {
 		return db.Each(ctx, v.SQL, func(scan func(...any) error) error {
 			into := make([]any, len(out))
@@ -128,8 +132,7 @@ func (rd *Reader) Dimensions(ctx context.Context, s query.Scope) (out []query.Di
 				into[i] = &out[i].Workloads
 			}
 			return scan(into...)
-		}, `SELECT count(nullif(w.job, '')), count(nullif(w.username, '')), count(nullif(w.project, '')), count(nullif(w.namespace, '')),
-			count(nullif(w.pod, '')), count(nullif(w.container, '')) FROM workload w JOIN node n ON n.id = w.node WHERE w.wid <> ''`+where, args...)
+		}, "SELECT "+strings.Join(counts, ", ")+` FROM workload w JOIN node n ON n.id = w.node WHERE w.wid <> ''`+where, args...)
 	})
 	return out, db.Wrap(rd.db.Fault(err), "dimensions")
 }
@@ -306,16 +309,17 @@ func (s *selection) findWorkloads(ranges []schema.Range, page *workloadPage) err
 		return err
 	}
 	for some := range slices.Chunk(slices.Sorted(maps.Keys(ends)), lookupSize) {
-		text := fmt.Sprintf("SELECT w.id, n.name, n.cluster, %s FROM workload w JOIN node n ON n.id = w.node%s WHERE w.id IN (%s)%s", schema.NameColumns, s.joins, schema.JoinInts(some), s.where)
+		text := fmt.Sprintf("SELECT w.id, w.from_minute, "+firstVersion+", n.name, n.cluster, %s FROM workload w JOIN node n ON n.id = w.node%s WHERE w.id IN (%s)%s", schema.NameColumns, s.joins, schema.JoinInts(some), s.where)
 		err := db.Each(s.v.Ctx, s.v.SQL, func(scan func(...any) error) error {
-			var id int64
+			var v foundVersion
+			var row int64
 			var node, cluster string
 			var r schema.NameRow
-			if err := scan(append([]any{&id, &node, &cluster}, r.Targets()...)...); err != nil {
+			if err := scan(append([]any{&v.row, &v.from, &row, &node, &cluster}, r.Targets()...)...); err != nil {
 				return err
 			}
-			e := ends[id]
-			page.add(&query.Workload{Row: id, Node: node, Cluster: cluster, Name: r.Name(), First: time.Unix(e.First*60, 0).UTC(), Last: time.Unix(e.Last*60, 0).UTC()})
+			e := ends[v.row]
+			page.add(&query.Workload{Row: row, Node: node, Cluster: cluster, Name: r.Name(), First: time.Unix(e.First*60, 0).UTC(), Last: time.Unix(e.Last*60, 0).UTC()}, v)
 			return nil
 		}, text, s.args...)
 		if err != nil {
@@ -327,34 +331,27 @@ func (s *selection) findWorkloads(ranges []schema.Range, page *workloadPage) err
 
 // findWorkloadsIn adds the workloads that have rows in one range.
 func (s *selection) findWorkloadsIn(p schema.Range, page *workloadPage) error {
-	text := fmt.Sprintf(`SELECT w.id, n.name, n.cluster, u.first, u.last, %s
+	text := fmt.Sprintf(`SELECT w.id, w.from_minute, `+firstVersion+`, n.name, n.cluster, u.first, u.last, %s
 		FROM (SELECT %s AS id, min(r.minute) AS first, max(r.minute) AS last FROM %s r WHERE r.minute >= $1 AND r.minute < $2 AND %s GROUP BY %[2]s) AS u
 		JOIN workload w ON w.id = u.id JOIN node n ON n.id = w.node%[5]s WHERE true%[6]s`,
 		schema.NameColumns, schema.IDOf("r.workload"), p.Table(schema.UsageLayout), schema.HasContent("r"), s.joins, s.where)
-	var id, first, last int64
+	var v foundVersion
+	var row, first, last int64
 	var node, cluster string
 	return s.eachRow(p, func(scan func(...any) error) error {
 		var r schema.NameRow
-		if err := scan(append([]any{&id, &node, &cluster, &first, &last}, r.Targets()...)...); err != nil {
+		if err := scan(append([]any{&v.row, &v.from, &row, &node, &cluster, &first, &last}, r.Targets()...)...); err != nil {
 			return err
 		}
-		a, b := time.Unix(first*60, 0).UTC(), time.Unix((last+p.Level.Width())*60, 0).UTC()
-		w := page.found[id]
-		if w == nil {
-			page.add(&query.Workload{Row: id, Node: node, Cluster: cluster, Name: r.Name(), First: a, Last: b})
-			return nil
-		}
-		if a.Before(w.First) {
-			w.First = a
-		}
-		if b.After(w.Last) {
-			w.Last = b
-		}
+		page.add(&query.Workload{Row: row, Node: node, Cluster: cluster, Name: r.Name(), First: time.Unix(first*60, 0).UTC(), Last: time.Unix((last+p.Level.Width())*60, 0).UTC()}, v)
 		return nil
 	}, text)
 }
 
-// Names returns the names of workloads of a node, with the labels of [batch.LabelNamespace] and so on of
+// firstVersion is SQL for the id of the first version of workload w: the same for all its versions.
+const firstVersion = "CASE WHEN w.version_of = 0 THEN w.id ELSE w.version_of END"
+
+// Names returns the latest names of workloads of a node, with the labels of [batch.LabelNamespace] and so on of
 // those in a pod. Workloads without a name are not in it.
 func (rd *Reader) Names(ctx context.Context, node string, shorts []workload.ShortID) (map[workload.ShortID]batch.Name, error) {
 	out := make(map[workload.ShortID]batch.Name, len(shorts))
@@ -370,7 +367,7 @@ func (rd *Reader) Names(ctx context.Context, node string, shorts []workload.Shor
 				name, err := scanPlaced(scan, &short)
 				out[workload.ShortID(short)] = name
 				return err
-			}, "SELECT w.short, "+placedColumns+" FROM workload w JOIN node n ON n.id = w.node WHERE n.node_id = $1 AND w.wid <> '' AND w.short IN ("+strings.Join(places, ", ")+")", args...)
+			}, "SELECT w.short, "+placedColumns+" FROM workload w JOIN node n ON n.id = w.node WHERE n.node_id = $1 AND w.wid <> '' AND w.short IN ("+strings.Join(places, ", ")+") ORDER BY w.from_minute", args...)
 			if err != nil {
 				return err
 			}

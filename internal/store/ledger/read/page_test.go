@@ -17,7 +17,7 @@ import (
 func TestWorkloadPage(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const all = 4_000
-		p := &workloadPage{key: (*query.Workload).PageKey, found: map[int64]*query.Workload{}, limit: rapid.SampledFrom([]int{1, 10, 1100, 2500}).Draw(t, "limit")}
+		p := &workloadPage{key: (*query.Workload).PageKey, found: map[int64]*query.Workload{}, latest: map[int64]foundVersion{}, limit: rapid.SampledFrom([]int{1, 10, 1100, 2500}).Draw(t, "limit")}
 		started := all // how many of them have a start
 		if rapid.Bool().Draw(t, "runs") {
 			p.key = (*query.Workload).RunKey
@@ -50,7 +50,7 @@ func TestWorkloadPage(t *testing.T) {
 			id := int64(next)
 			next = (next + step) % all
 			if p.found[id] == nil {
-				p.add(workload(id))
+				p.add(workload(id), foundVersion{row: id})
 			}
 			if most := p.limit + max(lookupSize, p.limit/2); len(p.found) > most {
 				t.Fatalf("%d are held, want %d at most", len(p.found), most)

@@ -29,8 +29,8 @@ func scanPlaced(scan func(...any) error, others ...any) (batch.Name, error) {
 	return n, err
 }
 
-// Placed returns the names of pods and their containers that changed after a revision, by node, and the
-// revision of the answer. Before the first one it returns the revision only, after -1.
+// Placed returns the names of pods and their containers that changed after a revision, by node, later versions after
+// earlier ones, and the revision of the answer. Before the first one it returns the revision only, after -1.
 func (rd *Reader) Placed(ctx context.Context, after int64) (names map[string][]batch.Name, rev int64, err error) {
 	names = map[string][]batch.Name{}
 	err = rd.db.View(ctx, func(v *db.View) error {
@@ -42,7 +42,7 @@ func (rd *Reader) Placed(ctx context.Context, after int64) (names map[string][]b
 			n, err := scanPlaced(scan, &node)
 			names[node] = append(names[node], n)
 			return err
-		}, "SELECT n.node_id, "+placedColumns+" FROM workload w JOIN node n ON n.id = w.node WHERE w.rev > $1 AND w.kind IN ('pod', 'container') AND w.namespace <> ''", after)
+		}, "SELECT n.node_id, "+placedColumns+" FROM workload w JOIN node n ON n.id = w.node WHERE w.rev > $1 AND w.kind IN ('pod', 'container') AND w.namespace <> '' ORDER BY w.from_minute", after)
 	})
 	return names, rev, db.Wrap(rd.db.Fault(err), "names of pods")
 }

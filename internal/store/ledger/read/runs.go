@@ -281,7 +281,7 @@ func (l *runList) addBelow(lives []life) ([]life, error) {
 		node int64
 		id   workload.ID
 	}
-	runs, level := map[key]*listedRun{}, []key{}
+	runs, rows, level := map[key]*listedRun{}, map[int64]bool{}, []key{}
 	for _, r := range l.runs {
 		if r.ID != "" {
 			k := key{r.node, r.ID}
@@ -310,11 +310,15 @@ func (l *runList) addBelow(lives []life) ([]life, error) {
 					return err
 				}
 				w.Name = r.Name()
-				run := runs[key{at, w.Parent}]
-				if k := (key{at, w.ID}); run != nil && runs[k] == nil && !w.Kind.IsRun() {
-					runs[k], next = run, append(next, k)
-					lives = append(lives, life{run: run, node: at, workload: w.Row, MinuteSpan: l.lifeOf(&w, first, last)})
+				run, k := runs[key{at, w.Parent}], key{at, w.ID}
+				if run == nil || w.Kind.IsRun() || rows[w.Row] {
+					return nil
 				}
+				if runs[k] == nil { // else this is another version of it
+					runs[k], next = run, append(next, k)
+				}
+				rows[w.Row] = true
+				lives = append(lives, life{run: run, node: at, workload: w.Row, MinuteSpan: l.lifeOf(&w, first, last)})
 				return nil
 			}, "SELECT w.id, w.node, w.first_minute, w.last_minute, "+schema.NameColumns+" FROM workload w WHERE w.parent IN "+list+" AND w.node IN ("+schema.JoinInts(ids)+")", args...)
 			if err != nil {

@@ -37,23 +37,25 @@ func (rd *Reader) Self(ctx context.Context, node string, id workload.ID) (*query
 			return rd.db.Fault(err)
 		}
 		out.Through = schema.FromNanos(through)
-		var w, first, last int64
-		var r schema.NameRow
-		err = v.SQL.QueryRowContext(ctx, "SELECT w.id, w.first_minute, w.last_minute, "+schema.NameColumns+" FROM workload w WHERE w.node = $1 AND w.short = $2 AND w.wid = $3", n, int64(short), string(id)).
-			Scan(append([]any{&w, &first, &last}, r.Targets()...)...)
-		if errors.Is(err, sql.ErrNoRows) {
+		var versions []int64
+		from := v.Hour
+		err = db.Each(ctx, v.SQL, func(scan func(...any) error) error {
+			var w, first, last int64
+			var r schema.NameRow
+			if err := scan(append([]any{&w, &first, &last}, r.Targets()...)...); err != nil {
+				return err
+			}
+			out.Name, versions = r.Name(), append(versions, w)
+			// Folded rows begin at the version's first minute; all others follow the mark.
+			if last != 0 {
+				from = min(from, first)
+			}
 			return nil
-		}
-		if err != nil {
+		}, "SELECT w.id, w.first_minute, w.last_minute, "+schema.NameColumns+" FROM workload w WHERE w.node = $1 AND w.short = $2 AND w.wid = $3 ORDER BY w.from_minute", n, int64(short), string(id))
+		if err != nil || len(versions) == 0 {
 			return rd.db.Fault(err)
 		}
-		out.Name = r.Name()
-		// Folded rows begin at the workload's first minute; all others follow the mark.
-		from := v.Hour
-		if last != 0 {
-			from = min(from, first)
-		}
-		g, err := rd.sumLife(v, n, w, from)
+		g, err := rd.sumLife(v, n, versions, from)
 		if err != nil || g.Usage.Present == 0 && g.Usage.Covered == (unit.Sum{}) {
 			return err
 		}
@@ -67,9 +69,12 @@ func (rd *Reader) Self(ctx context.Context, node string, id workload.ID) (*query
 	return out, nil
 }
 
-// sumLife sums the rows of one workload of a node from a minute on.
-func (rd *Reader) sumLife(v *db.View, node, w, from int64) (*query.Group, error) {
-	lives := []life{{node: node, workload: w, MinuteSpan: schema.MinuteSpan{First: from, Last: floorMinute(time.Now()) + aheadMinutes}}}
+// sumLife sums the rows of the versions of one workload of a node from a minute on.
+func (rd *Reader) sumLife(v *db.View, node int64, versions []int64, from int64) (*query.Group, error) {
+	var lives []life
+	for _, w := range versions {
+		lives = append(lives, life{node: node, workload: w, MinuteSpan: schema.MinuteSpan{First: from, Last: floorMinute(time.Now()) + aheadMinutes}})
+	}
 	var n nesting
 	if err := n.findLives(v, lives); err != nil {
 		return nil, rd.db.Fault(err)

@@ -234,6 +234,14 @@ func residualKey(column string) string {
 	return "CASE WHEN w.kind IN ('idle', 'system') THEN w.kind ELSE " + column + " END"
 }
 
+// columnOf returns the column of a workload that has the value of an optional dimension.
+func columnOf(d query.Dimension) string {
+	if d == query.ByUser {
+		return "username"
+	}
+	return string(d)
+}
+
 // dimensionSQL returns the SQL of a dimension's key.
 func (s *selection) dimensionSQL(d query.Dimension) (string, error) {
 	switch d {
@@ -241,10 +249,8 @@ func (s *selection) dimensionSQL(d query.Dimension) (string, error) {
 		return "n.cluster", nil
 	case query.ByKind:
 		return "w.kind", nil
-	case query.ByUser:
-		return residualKey("w.username"), nil
-	case query.ByProject, query.ByNamespace:
-		return residualKey("w." + string(d)), nil
+	case query.ByUser, query.ByProject, query.ByNamespace:
+		return residualKey("w." + columnOf(d)), nil
 	}
 	s.grouped = false // the dimensions below are not in group_day
 	switch d {
@@ -255,7 +261,7 @@ func (s *selection) dimensionSQL(d query.Dimension) (string, error) {
 	case query.ByJob:
 		return "CASE WHEN w.job <> '' THEN w.job ELSE w.name END", nil
 	case query.ByPod, query.ByContainer:
-		return residualKey("w." + string(d)), nil
+		return residualKey("w." + columnOf(d)), nil
 	}
 	label, ok := strings.CutPrefix(string(d), string(query.ByLabel))
 	if !ok || label == "" {

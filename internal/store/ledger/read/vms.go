@@ -1,6 +1,7 @@
 package read
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -34,6 +35,9 @@ func (rd *Reader) VMs(ctx context.Context, from, to time.Time, s query.Scope) (o
 		if err := nested.find(v, a, b); err != nil {
 			return err
 		}
+		if err := list.findVersions(); err != nil {
+			return err
+		}
 		for _, p := range v.Cover(a, b, v.Days) {
 			if err := list.addUsage(p, &nested); err != nil {
 				return err
@@ -58,6 +62,8 @@ type vmList struct {
 	nodes       []string                    // ids of the guests' nodes, parallel to found, set even if outside the scope
 	places      map[vmKey][]int             // in found
 	uncertainty map[int64]usage.Uncertainty // by workload
+	firstOf     map[int64]int64             // the first version of a workload, by the id of another one
+	later       map[int64][]int64           // the reverse
 }
 
 // A vmKey identifies a virtual machine of a host.
@@ -134,6 +140,27 @@ func (l *vmList) line(k vmKey, node string) *query.VM {
 	return &l.found[len(l.found)-1]
 }
 
+// findVersions finds the versions of the virtual machines' workloads after the first ones.
+func (l *vmList) findVersions() error {
+	var ids []int64
+	for k := range l.places {
+		ids = append(ids, k.workload)
+	}
+	l.firstOf, l.later = map[int64]int64{}, map[int64][]int64{}
+	for some := range slices.Chunk(ids, lookupSize) {
+		err := db.Each(l.v.Ctx, l.v.SQL, func(scan func(...any) error) error {
+			var id, first int64
+			err := scan(&id, &first)
+			l.firstOf[id], l.later[first] = first, append(l.later[first], id)
+			return err
+		}, "SELECT id, version_of FROM workload WHERE version_of <> 0 AND version_of IN ("+schema.JoinInts(some)+")")
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // energyResources are the resources of energy.
 var energyResources = append(slices.Clone(usage.Energies[:]), usage.EnergyError, usage.EnergyIdle)
 
@@ -143,7 +170,9 @@ func (l *vmList) addUsage(p schema.Range, nested *nesting) error {
 	var ids []int64
 	for k, places := range l.places {
 		if at[k.workload] == nil {
-			ids = nested.rowKeys(ids, k.workload, k.host)
+			for _, w := range append([]int64{k.workload}, l.later[k.workload]...) {
+				ids = nested.rowKeys(ids, w, k.host)
+			}
 		}
 		at[k.workload] = append(at[k.workload], places...)
 	}
@@ -165,6 +194,7 @@ func (l *vmList) addUsage(p schema.Range, nested *nesting) error {
 				return err
 			}
 			w, _ = schema.SplitKey(w)
+			w = cmp.Or(l.firstOf[w], w)
 			set := usage.Set(present) & usage.SetOf(energyResources...)
 			l.uncertainty[w] = l.uncertainty[w].Or(rough.Only(set))
 			for _, i := range at[w] {

@@ -398,20 +398,31 @@ func (t *pageTaker) claimForeign(n *known, id string) (got bool, err error) {
 // takeWorkloads stores the workloads of the page.
 func (t *pageTaker) takeWorkloads() error {
 	t.workloads = make([]int64, len(t.page.Workloads))
+	type key struct {
+		node  int64
+		short workload.ShortID
+	}
+	known := map[key]bool{}
 	for i := range t.page.Workloads {
 		w := &t.page.Workloads[i]
 		node := t.nodes[w.Node]
 		if node == 0 {
 			continue
 		}
-		ref, err := t.Workload(node, w.Short)
+		if k := (key{node, w.Short}); !known[k] {
+			known[k] = true
+			if err := book.SetVersions(t.Tx, node, w.Short, w.Versions); err != nil {
+				return err
+			}
+		}
+		id, err := t.Version(node, w.Short, w.From)
 		if err != nil {
 			return err
 		}
-		if t.workloads[i] = ref.ID; w.Name == nil || w.Name.ID == "" {
+		if t.workloads[i] = id; w.Name == nil || w.Name.ID == "" {
 			continue
 		}
-		if err := book.ReplaceName(t.Tx, ref.ID, w); err != nil {
+		if err := book.ReplaceName(t.Tx, id, w); err != nil {
 			return err
 		}
 	}

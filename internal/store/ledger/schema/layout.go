@@ -46,8 +46,9 @@ const (
 )
 
 const (
-	HourMinutes = 60
-	DayMinutes  = 24 * 60
+	QuarterMinutes = 15 // versions of workloads begin with one
+	HourMinutes    = 60
+	DayMinutes     = 24 * 60
 )
 
 // Width returns the span of a row in minutes.
