@@ -32,3 +32,11 @@ func Key(uid string) string {
 	}
 	return uid[:8] + "-" + uid[8:12] + "-" + uid[12:16] + "-" + uid[16:20] + "-" + uid[20:]
 }
+
+// A Ref names a pod of a cluster. Namespace and Name belong to the UID: a Ref with other ones names no pod.
+type Ref struct {
+	Cluster, Namespace, Name, UID string
+}
+
+// String returns the namespace and the name.
+func (r Ref) String() string { return r.Namespace + "/" + r.Name }

@@ -5,9 +5,10 @@ import (
 
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/live"
+	"mete.dev/mete/internal/model/workload"
 )
 
-// A Self is what one workload used in its life, as far as booked.
+// A Self is what one workload used in its life, or a pod with its containers, as far as booked.
 type Self struct {
 	Node, NodeName, Cluster string
 	batch.Name              // only the id while nothing else is known
@@ -17,6 +18,7 @@ type Self struct {
 	Through     time.Time // end of the latest booked window of its node; zero before the first batch
 	// Gaps is the number of gaps of its node that overlap its life: some use may be missing.
 	Gaps   int
+	Parts  []workload.ID // of a pod: its workload and its containers on Node
 	Usage  Total
-	Latest *live.NodeRates // the latest window of its node with its row only; nil if none is fresh
+	Latest *live.NodeRates // the latest window of its node with one row, what it used; nil if none is fresh
 }
