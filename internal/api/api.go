@@ -90,7 +90,7 @@ type Live interface {
 type handler struct {
 	ledger    Ledger
 	live      Live
-	jobSource Jobs // nil if the server has no jobs
+	selves    Selves // nil if the server has no jobs
 	authorize func(*http.Request) (query.Scope, error)
 	now       func() time.Time
 	log       *slog.Logger
@@ -99,10 +99,10 @@ type handler struct {
 
 // New returns the handler of the HTTP API. authorize returns the scope of a caller; an error
 // that wraps fault.ErrDenied becomes 403, or 401 if the request has no credential. Without
-// live, /v1/rates, /v1/summary and /v1/alerts are not supported; without jobs, /v1/self is
+// live, /v1/rates, /v1/summary and /v1/alerts are not supported; without selves, /v1/self is
 // not.
-func New(l Ledger, live Live, jobs Jobs, authorize func(*http.Request) (query.Scope, error), now func() time.Time, log *slog.Logger) http.Handler {
-	h := &handler{l, live, jobs, authorize, now, log, fairqueue.New(maxConcurrent, maxQueue)}
+func New(l Ledger, live Live, selves Selves, authorize func(*http.Request) (query.Scope, error), now func() time.Time, log *slog.Logger) http.Handler {
+	h := &handler{l, live, selves, authorize, now, log, fairqueue.New(maxConcurrent, maxQueue)}
 	mux := http.NewServeMux()
 	paths := h.describe(mux)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {

@@ -244,16 +244,16 @@ func (b *book) ServerHealth(context.Context) (*query.ServerHealth, error) {
 	return &query.ServerHealth{Conflicts: 3}, b.err
 }
 
-func (*book) Identify(r *http.Request) (token.Job, error) {
+func (*book) Identify(r *http.Request) (api.SelfCaller, error) {
 	if r.Header.Get("Authorization") == "Bearer wrong" {
-		return token.Job{}, &api.UnauthenticatedError{Err: fmt.Errorf("token is wrong: %w", fault.ErrDenied)}
+		return api.SelfCaller{}, &api.UnauthenticatedError{Err: fmt.Errorf("token is wrong: %w", fault.ErrDenied)}
 	}
-	return token.Job{Workload: "w", Node: "N1"}, nil
+	return api.SelfCaller{Job: token.Job{Workload: "w", Node: "N1"}}, nil
 }
 
-func (b *book) Self(ctx context.Context, j token.Job) (*query.Self, error) {
+func (b *book) Self(ctx context.Context, c api.SelfCaller) (*query.Self, error) {
 	list, err := b.Latest(ctx, query.Scope{})
-	s := &query.Self{Node: j.Node, NodeName: "web-1", Cluster: "lab", Name: batch.Name{ID: j.Workload, Kind: workload.Job, Name: "make", Job: "build", Started: noon.Add(-time.Hour)},
+	s := &query.Self{Node: c.Job.Node, NodeName: "web-1", Cluster: "lab", Name: batch.Name{ID: c.Job.Workload, Kind: workload.Job, Name: "make", Job: "build", Started: noon.Add(-time.Hour)},
 		First: noon.Add(-time.Hour), Last: noon, Through: noon.Add(-time.Second), Gaps: 1, Latest: &list[0]}
 	s.Usage.Present, s.Usage.Covered = usage.SetOf(usage.CPU, usage.Memory), unit.Sum{}.Add(int64(time.Hour))
 	s.Usage.Quality.Set(usage.CPU, usage.Measured)

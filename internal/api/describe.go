@@ -24,7 +24,7 @@ type endpoint struct {
 	schema        string // of its JSON, by the name of [schemas.lookup]
 	csv           bool   // it can answer in CSV
 	notFound      bool   // it answers 404 for an unknown node
-	forJobs       bool   // its callers are jobs
+	forSelf       bool   // its callers are jobs and pods that ask for their own use
 }
 
 // A reply writes its own body, since huma would encode it in its own form.
@@ -52,6 +52,7 @@ func (h *handler) describe(mux *http.ServeMux) []string {
 		Components: &huma.Components{Schemas: s.registry, SecuritySchemes: map[string]*huma.SecurityScheme{
 			"token": {Type: "http", Scheme: "bearer", Description: "created by: mete token create --role viewer. The socket in the state directory of a server needs none."},
 			"job":   {Type: "http", Scheme: "bearer", Description: "METE_SELF_TOKEN of a job of mete run, for its own use only."},
+			"pod":   {Type: "http", Scheme: "bearer", BearerFormat: "JWT", Description: "service-account token of a pod of Kubernetes with the audience mete, for its own use only."},
 		}},
 		Security: []map[string][]string{{"token": {}}, {}},
 		Tags: []*huma.Tag{
@@ -98,9 +99,9 @@ func register[I any, P interface {
 	parameters
 }](d *description, e endpoint, ask func(context.Context, P) (*response, error)) {
 	op := huma.Operation{OperationID: e.id, Method: http.MethodGet, Path: e.path, Tags: []string{e.tag}, Summary: e.summary, Description: e.text,
-		SkipValidateParams: true, Responses: d.responses(&e), Middlewares: huma.Middlewares{d.handler.admit(e.forJobs)}}
-	if e.forJobs {
-		op.Security = []map[string][]string{{"job": {}}}
+		SkipValidateParams: true, Responses: d.responses(&e), Middlewares: huma.Middlewares{d.handler.admit(e.forSelf)}}
+	if e.forSelf {
+		op.Security = []map[string][]string{{"job": {}}, {"pod": {}}}
 	}
 	huma.Register(d.api, op, func(_ context.Context, in *I) (*reply, error) {
 		return &reply{func(c huma.Context) {
@@ -133,8 +134,8 @@ func (d *description) responses(e *endpoint) map[string]*huma.Response {
 	for status, what := range map[int]string{400: "a parameter is unknown or invalid, or the answer would be too large", 401: "authentication is required", 403: "the caller may not ask this", 503: "it may work later: Retry-After says when"} {
 		out[strconv.Itoa(status)] = d.problem(what)
 	}
-	if e.forJobs {
-		out["404"] = d.problem("the server does not know the node")
+	if e.forSelf {
+		out["404"] = d.problem("the server does not know the node or pod")
 		out["429"] = d.problem("too many wrong tokens: Retry-After says when to try again")
 	} else if e.notFound {
 		out["404"] = d.problem("the node does not exist, or the caller may not see it")

@@ -71,7 +71,7 @@ const (
 
 // admit is the middleware of all operations: it asks who calls, refuses parameters that
 // the operation does not have, and puts the call into the context.
-func (h *handler) admit(forJobs bool) func(huma.Context, func(huma.Context)) {
+func (h *handler) admit(forSelf bool) func(huma.Context, func(huma.Context)) {
 	return func(c huma.Context, next func(huma.Context)) {
 		var allowed []string
 		for _, p := range c.Operation().Parameters {
@@ -80,7 +80,7 @@ func (h *handler) admit(forJobs bool) func(huma.Context, func(huma.Context)) {
 			}
 		}
 		r, w := humago.Unwrap(c)
-		if found := h.readCall(w, r, allowed, forJobs); found != nil {
+		if found := h.readCall(w, r, allowed, forSelf); found != nil {
 			found.now = h.now().UTC()
 			next(huma.WithValue(c, callKey{}, found))
 		}
@@ -125,9 +125,9 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request, name string, p 
 }
 
 // queued calls ask when it is the caller's turn: callers with the same scope share their
-// turns, as do the jobs of a node.
+// turns, as do the jobs of a node and the pods of a namespace.
 func (h *handler) queued(ctx context.Context, c *Caller, ask func() error) error {
-	who := fmt.Sprintf("%+v %s", c.scope, c.job.Node)
+	who := fmt.Sprintf("%+v %s", c.scope, c.self.group())
 	switch err := h.queue.Acquire(ctx, who); {
 	case errors.Is(err, fairqueue.ErrQueueFull):
 		return fault.WithHint(fmt.Errorf("%w: %d requests of callers with the same scope: %w", err, maxQueue, fault.ErrUnavailable), "retry later, or send fewer requests at once")
@@ -148,11 +148,11 @@ func explainTimeout(err error) error {
 
 // readCall authorizes a request and reads its parameters as texts. Where it is refused,
 // it is answered, and the call is nil.
-func (h *handler) readCall(w http.ResponseWriter, r *http.Request, allowed []string, forJobs bool) *call {
+func (h *handler) readCall(w http.ResponseWriter, r *http.Request, allowed []string, forSelf bool) *call {
 	c := &call{}
 	var err error
-	if forJobs {
-		c.job, err = h.identifyJob(r)
+	if forSelf {
+		c.self, err = h.identifySelf(r)
 	} else {
 		c.scope, err = h.authorize(r)
 	}

@@ -10,7 +10,6 @@ import (
 
 	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/query"
-	"mete.dev/mete/internal/pki/token"
 )
 
 // The types of parameters say what is valid. Their values are texts, which the groups
@@ -120,8 +119,8 @@ type (
 	// A Caller is the client of a request, with the time of the request.
 	Caller struct {
 		scope query.Scope
-		job   token.Job // the calling job, if the path is for jobs
-		now   time.Time // in UTC
+		self  SelfCaller // the calling job or pod, if the path is for these
+		now   time.Time  // in UTC
 	}
 	Conditional struct {
 		IfNoneMatch string `header:"If-None-Match" doc:"an ETag: if the answer still has it, the status is 304, without a body"`

@@ -26,7 +26,6 @@ import (
 	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
-	"mete.dev/mete/internal/pki/token"
 	"mete.dev/mete/internal/testkit/apispec"
 )
 
@@ -218,11 +217,11 @@ func (m museum) Latest(ctx context.Context, s query.Scope) ([]live.NodeRates, er
 	return m.book.Latest(ctx, s)
 }
 
-func (m museum) Self(ctx context.Context, j token.Job) (*query.Self, error) {
+func (m museum) Self(ctx context.Context, c api.SelfCaller) (*query.Self, error) {
 	if m.empty {
 		return &query.Self{Node: "N1", Name: batch.Name{ID: "w"}}, nil
 	}
-	self, err := m.book.Self(ctx, j)
+	self, err := m.book.Self(ctx, c)
 	exit := -1
 	self.Name.Name, self.NodeName, self.Job, self.User, self.Exit, self.Ended = odd[0], odd[1], odd[2], odd[3], &exit, noon
 	self.Usage = museumTotal(3)

@@ -16,7 +16,6 @@ import (
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/usage"
-	"mete.dev/mete/internal/pki/token"
 )
 
 func TestSelf(t *testing.T) {
@@ -54,8 +53,8 @@ func TestSelf(t *testing.T) {
 // A held book refuses a client that sent too many wrong tokens.
 type held struct{ book }
 
-func (held) Identify(*http.Request) (token.Job, error) {
-	return token.Job{}, &fault.RetryError{Err: fmt.Errorf("too many wrong tokens: %w", fault.ErrUnavailable), After: 1500 * time.Millisecond}
+func (held) Identify(*http.Request) (api.SelfCaller, error) {
+	return api.SelfCaller{}, &fault.RetryError{Err: fmt.Errorf("too many wrong tokens: %w", fault.ErrUnavailable), After: 1500 * time.Millisecond}
 }
 
 func TestSelfHeldUp(t *testing.T) {

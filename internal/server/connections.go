@@ -82,8 +82,8 @@ type conn struct {
 }
 
 // addressOf returns the address of a client; those of one IPv6 network of 64 bits are one.
-func addressOf(a net.Addr) netip.Prefix {
-	at, err := netip.ParseAddrPort(a.String())
+func addressOf(addrPort string) netip.Prefix {
+	at, err := netip.ParseAddrPort(addrPort)
 	if err != nil {
 		return netip.Prefix{}
 	}
@@ -98,7 +98,7 @@ func addressOf(a net.Addr) netip.Prefix {
 // add tracks a new connection. If there are too many without identity it closes the oldest of
 // the address that has the most.
 func (s *connections) add(c net.Conn) *conn {
-	one := &conn{Conn: c, set: s, address: addressOf(c.RemoteAddr()), began: time.Now()}
+	one := &conn{Conn: c, set: s, address: addressOf(c.RemoteAddr().String()), began: time.Now()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unidentified[one.address] = append(s.unidentified[one.address], one)

@@ -2,21 +2,26 @@ package server
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
 
 	"mete.dev/mete/internal/api"
+	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/pki/ca"
-	"mete.dev/mete/internal/pki/token"
 )
 
-// jobProvider answers jobs about their own use.
-type jobProvider struct{ *Server }
+// selfProvider answers jobs and pods about their own use.
+type selfProvider struct{ *Server }
 
-// Identify implements api.Jobs.
-func (s jobProvider) Identify(r *http.Request) (token.Job, error) {
+// Identify implements api.Selves.
+func (s selfProvider) Identify(r *http.Request) (api.SelfCaller, error) {
+	if text, ok := s.Authority.ForeignToken(r); ok {
+		return s.identifyPod(r, text)
+	}
 	j, err := s.Authority.IdentifyJob(r)
 	if err == nil {
 		keepConnection(r, "jobs of "+j.Node, false)
@@ -24,25 +29,70 @@ func (s jobProvider) Identify(r *http.Request) (token.Job, error) {
 	if ca.IsUnidentified(err) {
 		err = &api.UnauthenticatedError{Err: err}
 	}
-	return j, err
+	return api.SelfCaller{Job: j}, err
 }
 
-// Self implements api.Jobs.
-func (s jobProvider) Self(ctx context.Context, j token.Job) (*query.Self, error) {
-	out, err := s.Ledger.Self(ctx, j.Node, j.Workload)
+// identifyPod returns the pod of the watched cluster that has a token.
+func (s selfProvider) identifyPod(r *http.Request, text string) (api.SelfCaller, error) {
+	if s.Pods == nil {
+		err := fault.WithHint(fmt.Errorf("a pod's token, and this server watches no Kubernetes cluster: %w", fault.ErrDenied), "start the server with --kube-cluster, as docs/guide/kubernetes.md says")
+		return api.SelfCaller{}, &api.UnauthenticatedError{Err: err}
+	}
+	p, err := s.Pods.Identify(r.Context(), addressOf(r.RemoteAddr).String(), text)
+	switch {
+	case err == nil:
+		keepConnection(r, "pods of "+p.Namespace, false)
+	case errors.Is(err, fault.ErrDenied):
+		err = &api.UnauthenticatedError{Err: err}
+	}
+	return api.SelfCaller{Pod: p}, err
+}
+
+// Self implements api.Selves.
+func (s selfProvider) Self(ctx context.Context, c api.SelfCaller) (*query.Self, error) {
+	var out *query.Self
+	var err error
+	if c.Pod.UID != "" {
+		out, err = s.Ledger.PodSelf(ctx, c.Pod)
+	} else if out, err = s.Ledger.Self(ctx, c.Job.Node, c.Job.Workload); err == nil && out.Name.Name != "" {
+		out.Parts = []workload.ID{out.ID}
+	}
 	if err != nil {
 		return nil, err
 	}
-	short, _ := workload.ShortIDOf(j.Workload) // valid, because it is from a token
-	p, ok := s.Receiver.Snapshot(j.Node)
-	if !ok || out.Name.Name == "" {
-		return out, nil
+	s.addLatest(out)
+	return out, nil
+}
+
+// addLatest adds what the parts used in the latest window of their node.
+func (s selfProvider) addLatest(out *query.Self) {
+	p, ok := s.Receiver.Snapshot(out.Node)
+	if !ok || len(out.Parts) == 0 {
+		return
 	}
-	for i := range p.Rows {
-		if p.Rows[i].Workload == short {
-			out.Latest = &live.NodeRates{Node: j.Node, Name: out.NodeName, Cluster: out.Cluster, From: p.From, To: p.To, CPUs: p.CPUs,
-				Rows: []live.WorkloadRates{workloadRates(out.Name, &p.Rows[i].Amounts, p.To.Sub(p.From))}}
+	parts := map[workload.ShortID]bool{}
+	for _, id := range out.Parts {
+		if short, ok := workload.ShortIDOf(id); ok {
+			parts[short] = true
 		}
 	}
-	return out, nil
+	own, _ := workload.ShortIDOf(out.ID)
+	var sum live.Figures
+	found := false
+	for i := range p.Rows {
+		r := &p.Rows[i]
+		if !parts[r.Workload] {
+			continue
+		}
+		found = true
+		if r.Workload == own { // a sum has the pressure of its first term
+			sum = r.Amounts.Plus(&sum)
+		} else {
+			sum = sum.Plus(&r.Amounts)
+		}
+	}
+	if found {
+		out.Latest = &live.NodeRates{Node: out.Node, Name: out.NodeName, Cluster: out.Cluster, From: p.From, To: p.To, CPUs: p.CPUs,
+			Rows: []live.WorkloadRates{workloadRates(out.Name, &sum, p.To.Sub(p.From))}}
+	}
 }

@@ -131,7 +131,17 @@ func TestSelfTokenOnOtherPaths(t *testing.T) {
 			t.Errorf("%s refused no request with 401 or 403", path)
 		}
 	}
-	// It cannot enroll either.
+	// A pod's token is refused too, and at /v1/self if the server watches no cluster.
+	h = bearing(b, "a.b.c")
+	for _, path := range append(paths, "/v1/self") {
+		if w := answerOf(h, "GET", path); !slices.Contains([]string{"/healthz", "/v1/enroll", "/v1/renew", "/v1/page-token"}, path) && (w.Code < 400 || w.Code >= 500) {
+			t.Errorf("%s with a pod's token: %d %.300s", path, w.Code, w.Body)
+		}
+	}
+	if w := answerOf(h, "GET", "/v1/self"); w.Code != 401 || !strings.Contains(w.Body.String(), "--kube-cluster") {
+		t.Errorf("a pod's token without a cluster: %d %s", w.Code, w.Body)
+	}
+	// The job cannot enroll either.
 	r := httptest.NewRequest("POST", "/v1/enroll", strings.NewReader(fmt.Sprintf(`{"token":%q,"machine_id":"m","boot":"b","name":"n"}`, text)))
 	r.Header.Set("Content-Type", "application/json")
 	w := httptest.NewRecorder()

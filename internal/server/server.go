@@ -317,7 +317,7 @@ func (s *Server) QueryHandler() http.Handler {
 	mux.Handle("/api/v1/", s.prom)
 	mux.Handle("/api/v1/write", s.remoteWrite)
 	mux.Handle("/v1/page-token", limitReadTime(s.Authority.PageHandler()))
-	queryAPI := api.Compress(api.New(s.Ledger, liveProvider{s}, jobProvider{s}, s.Authorize, time.Now, s.log.With("part", "api")))
+	queryAPI := api.Compress(api.New(s.Ledger, liveProvider{s}, selfProvider{s}, s.Authorize, time.Now, s.log.With("part", "api")))
 	for _, path := range []string{"/v1/", "/docs", "/docs/", "/openapi.json", "/healthz"} {
 		mux.Handle(path, queryAPI)
 	}

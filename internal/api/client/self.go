@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 
 	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/fault"
@@ -12,14 +13,21 @@ import (
 	"mete.dev/mete/internal/x/secretenv"
 )
 
-// ForJob returns a client of the server whose ledger contains the job of this program. The
-// client may request only Self. ForJob sends nothing. If the program does not run in a job,
-// the error wraps fault.ErrInvalid.
+// ForJob returns a client of the server whose ledger contains the job of this program, or its pod. The
+// client may request only Self. ForJob sends nothing. If the program has no access of a job or pod in its
+// environment, the error wraps fault.ErrInvalid.
 func ForJob(getenv func(string) string) (*Client, error) {
 	self := token.SelfAccess{URL: getenv(secretenv.SelfURL), Token: getenv(secretenv.SelfToken)}
+	if path := getenv(secretenv.SelfTokenFile); self.Token == "" && path != "" {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w: %w", secretenv.SelfTokenFile, err, fault.ErrInvalid)
+		}
+		self.Token = strings.TrimSpace(string(b))
+	}
 	if self.URL == "" || self.Token == "" {
 		return nil, fault.WithHint(fmt.Errorf("%s and %s are not set: this program does not run in a job of mete run that an agent or a server knows: %w", secretenv.SelfURL, secretenv.SelfToken, fault.ErrInvalid),
-			"start it with mete run, with an agent that sends to a server or mete up on this machine, or with --server")
+			"start it with mete run, with an agent that sends to a server or mete up on this machine, or with --server; in a pod of Kubernetes see docs/guide/kubernetes.md")
 	}
 	if path := getenv(secretenv.SelfCA); path != "" {
 		b, err := os.ReadFile(path)

@@ -12,16 +12,16 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// A Self is the answer to a job about its own use.
+// A Self is the answer to a job or pod about its own use. That of a pod is the sum of the pod and its containers.
 type Self struct {
 	Format   int           `json:"format" doc:"version of this form: a reader must not guess at a higher one"`
-	ID       workload.ID   `json:"workload" doc:"id of the calling job: 26 characters of base32"`
+	ID       workload.ID   `json:"workload" doc:"id of the calling job or pod: 26 characters of base32; empty until something is booked of a pod"`
 	Kind     workload.Kind `json:"kind"`
 	Name     string        `json:"name" doc:"empty until a window with it is booked"`
 	Job      string        `json:"job"`
 	User     string        `json:"user"`
 	Project  string        `json:"project"`
-	Node     string        `json:"node" doc:"id of the node"`
+	Node     string        `json:"node" doc:"id of the node; empty until something is booked of a pod"`
 	NodeName string        `json:"node_name"`
 	Cluster  string        `json:"cluster"`
 	Started  *time.Time    `json:"started_at" doc:"null until it is reported"`
@@ -31,11 +31,11 @@ type Self struct {
 	Last     *time.Time    `json:"last_at" doc:"end of the last minute with use"`
 	Through  *time.Time    `json:"complete_through" doc:"usage covers the time up to this instant; later use is booked with later windows of some seconds; null before the first batch of the node"`
 	Gaps     int           `json:"gaps" doc:"number of gaps of the node that overlap its lifetime: if it is not 0, figures may be incomplete"`
-	Latest   *SelfLatest   `json:"latest" doc:"its use at present; null if its node sends nothing at present or the job used nothing"`
+	Latest   *SelfLatest   `json:"latest" doc:"its use at present; null if its node sends nothing at present or it used nothing"`
 	Usage    *Figures      `json:"usage" line:"own" doc:"its use over its lifetime, as far as it is booked; averages are over covered_seconds; null until use is booked"`
 }
 
-// A SelfLatest is what a job used in the latest window of its node.
+// A SelfLatest is what a job or pod used in the latest window of its node.
 type SelfLatest struct {
 	From  *time.Time         `json:"from" doc:"start of the latest window"`
 	To    *time.Time         `json:"to" doc:"end of that window"`
@@ -74,7 +74,7 @@ func (s *Self) UnmarshalJSON(body []byte) error {
 	return nil
 }
 
-// AsUsage is what the job used as an answer with one group, or none where nothing is booked.
+// AsUsage is what the job or pod used as an answer with one group, or none where nothing is booked.
 func (s *Self) AsUsage() *Usage {
 	u := &Usage{Format: formatVersion, By: []query.Dimension{query.ByNode, query.ByWorkload}, Gaps: s.Gaps, Idle: noPolicy, Nested: noPolicy, Total: s.Usage, figures: allFigures}
 	if s.First != nil {

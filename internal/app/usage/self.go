@@ -12,7 +12,7 @@ import (
 	"mete.dev/mete/internal/ui/table"
 )
 
-// self prints the use of the job that runs this program.
+// self prints the use of the job or pod that runs this program.
 func (s *serverFlags) self(cmd *cobra.Command) error {
 	var other string
 	cmd.Flags().Visit(func(f *pflag.Flag) {
@@ -21,7 +21,7 @@ func (s *serverFlags) self(cmd *cobra.Command) error {
 		}
 	})
 	if other != "" {
-		return fault.WithHint(fmt.Errorf("--self with --%s: %w", other, fault.ErrInvalid), "--self queries the whole use of this job")
+		return fault.WithHint(fmt.Errorf("--self with --%s: %w", other, fault.ErrInvalid), "--self queries the whole use of this job or pod")
 	}
 	if err := s.checkOutput(); err != nil {
 		return err

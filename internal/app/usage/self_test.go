@@ -50,6 +50,23 @@ func TestSelf(t *testing.T) {
 			}
 		}
 	}
+	// In a pod the token is in a file, which the kubelet writes.
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("of-the-pod\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("in a pod", func(t *testing.T) {
+		t.Setenv("METE_SELF_TOKEN", "")
+		t.Setenv("METE_SELF_TOKEN_FILE", file)
+		self.Name.Kind, self.Name.Name = workload.Pod, "web-1"
+		if out, err := run("usage", "--self"); err != nil || !strings.Contains(out, "web-1 ") || shown != "/prefix/v1/self Bearer of-the-pod" {
+			t.Errorf("%v, shown %q:\n%s", err, shown, out)
+		}
+		self.Usage.Present, self.Usage.Covered = 0, unit.Sum{}
+		if out, err := run("usage", "--self"); err != nil || !strings.Contains(out, "nothing is booked of this pod") {
+			t.Errorf("%v:\n%s", err, out)
+		}
+	})
 	for line, want := range map[string]string{"usage --self --by user": "--self with --by", "usage --self -o xml": "xml", "usage --self --server http://127.0.0.1": "--self with --server"} {
 		if _, err := run(strings.Fields(line)...); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("mete %s: %v, want %s", line, err, want)
@@ -58,6 +75,7 @@ func TestSelf(t *testing.T) {
 	for name, set := range map[string]func(*testing.T){
 		"no URL":          func(t *testing.T) { t.Setenv("METE_SELF_URL", "") },
 		"no token":        func(t *testing.T) { t.Setenv("METE_SELF_TOKEN", "") },
+		"no file of it":   func(t *testing.T) { t.Setenv("METE_SELF_TOKEN", ""); t.Setenv("METE_SELF_TOKEN_FILE", file+"x") },
 		"another URL":     func(t *testing.T) { t.Setenv("METE_SELF_URL", s.URL+"/v1/usage") },
 		"in the clear":    func(t *testing.T) { t.Setenv("METE_SELF_URL", "http://mete.example.org/v1/self") },
 		"TLS, no CA":      func(t *testing.T) { t.Setenv("METE_SELF_URL", "https://127.0.0.1:1/v1/self") },

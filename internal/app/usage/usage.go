@@ -257,7 +257,7 @@ Dimensions: ` + strings.Join(v1.Dimensions(), ", ") + `.`,
 	cmd.Flags().StringVar(&q.nested, "nested", "", "show what ran in guests, which is within their hosts' figures, by `MODE`: only (nothing else) or also (below all other)")
 	cmd.Flags().BoolVar(&q.omitOwn, "omit-own", false, "leave out what mete itself used")
 	cmd.Flags().StringVar(&q.idle, "idle", v1.IdlePolicies()[0], "divide the energy of idle machines by `POLICY`: none, equal or used")
-	cmd.Flags().BoolVar(&q.self, "self", false, "show what the job of which this command is part used itself in all its life, by METE_SELF_URL and METE_SELF_TOKEN of its environment; of the other flags only -o and --ascii apply")
+	cmd.Flags().BoolVar(&q.self, "self", false, "show what the job or pod of which this command is part used itself in all its life, by METE_SELF_URL and METE_SELF_TOKEN of its environment, or METE_SELF_TOKEN_FILE; of the other flags only -o and --ascii apply")
 	cmd.Flags().StringVar(&sort, "sort", "cpu", "sort by `COLUMN`, the largest first")
 	cmd.Flags().StringSliceVar(&columns, "columns", nil, "show only these `COLUMNS`, with commas: "+strings.Join(table.ColumnNames(), ", "))
 	cmd.Flags().StringVar(&every, "every", "", "show each `PERIOD` of the range: 1h or 1d, of UTC")

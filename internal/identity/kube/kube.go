@@ -1,5 +1,5 @@
 // Package kube names the pods of a Kubernetes cluster in a ledger: it watches the cluster's API server. It
-// reads pods, and of their owners the metadata only.
+// reads pods, and of their owners the metadata only. It also asks that server which pod has a token.
 package kube
 
 import (
@@ -91,7 +91,8 @@ type Watcher struct {
 	mapped    time.Time          // when the kinds of the API server were read last
 	lookAgain time.Time          // when owners are looked up again, after an error
 
-	health health
+	health  health
+	reviews *reviews
 
 	mu      sync.Mutex
 	changed map[string]*corev1.Pod // by the UID of the API server
@@ -120,6 +121,9 @@ func New(cfg Config, l Ledger, log *slog.Logger) (*Watcher, error) {
 		changed: map[string]*corev1.Pod{}, deleted: map[string]bool{}, seen: map[ownerKey]seenOwner{}, booked: map[string]pod.Pod{}, holder: map[string]string{}}
 	w.health = health{log: log, server: rc.Host, now: time.Now, warned: map[string]time.Time{}}
 	if w.meta, err = metadata.NewForConfig(rc); err != nil {
+		return nil, invalid(cfg, err)
+	}
+	if w.reviews, err = newReviews(cfg.Cluster, rc, &w.health); err != nil {
 		return nil, invalid(cfg, err)
 	}
 	disco, err := discovery.NewDiscoveryClientForConfig(rc)

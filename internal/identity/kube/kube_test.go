@@ -3,7 +3,9 @@ package kube_test
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -18,6 +20,8 @@ import (
 
 	"mete.dev/mete/internal/identity/kube"
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/pod"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger"
 	"mete.dev/mete/internal/testkit"
@@ -55,6 +59,29 @@ func account(t *testing.T, c *testbed.Cluster, server string) string {
 		t.Fatal(err)
 	}
 	return file
+}
+
+// proxyTo returns a proxy to the API server of a cluster.
+func proxyTo(t *testing.T, c *testbed.Cluster) *netfault.Proxy {
+	t.Helper()
+	conf, err := clientcmd.LoadFromFile(c.Kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var target string
+	for _, cluster := range conf.Clusters {
+		target = strings.TrimPrefix(cluster.Server, "https://")
+	}
+	proxy, err := netfault.Open(target, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := proxy.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return proxy
 }
 
 // A named ledger has one node, n1, with rows of containers and pods.
@@ -136,23 +163,7 @@ func TestWatch(t *testing.T) {
 	c := testbed.Start(t, testbed.API, testbed.Options{})
 	c.Kubectl(t, "", "create", "namespace", "shop")
 	c.Kubectl(t, "", "-n", "shop", "create", "serviceaccount", "default") // no controller runs
-	conf, err := clientcmd.LoadFromFile(c.Kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var target string
-	for _, cluster := range conf.Clusters {
-		target = strings.TrimPrefix(cluster.Server, "https://")
-	}
-	proxy, err := netfault.Open(target, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := proxy.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	proxy := proxyTo(t, c)
 	kubeconfig := account(t, c, proxy.Addr())
 	n := newNamed(t)
 	id := func(digit string) string { return strings.Repeat(digit, 64) }
@@ -262,9 +273,105 @@ func TestWatch(t *testing.T) {
 	live(3)
 	stop()
 
-	for _, right := range [][]string{{"get", "secrets"}, {"list", "secrets"}, {"create", "pods"}, {"delete", "pods"}, {"get", "configmaps"}, {"list", "nodes"}, {"patch", "deployments.apps"}, {"create", "pods/exec"}} {
+	for _, right := range [][]string{{"get", "secrets"}, {"list", "secrets"}, {"create", "pods"}, {"delete", "pods"}, {"get", "configmaps"}, {"list", "nodes"}, {"patch", "deployments.apps"}, {"create", "pods/exec"},
+		{"create", "serviceaccounts/token"}, {"create", "subjectaccessreviews.authorization.k8s.io"}, {"get", "tokenreviews.authentication.k8s.io"}} {
 		if out, _ := c.Try("", append([]string{"auth", "can-i", "--as=system:serviceaccount:mete:mete-server", "-A"}, right...)...); strings.TrimSpace(out) == "yes" {
 			t.Errorf("the account may %v", right)
+		}
+	}
+}
+
+// TestIdentify asks a real API server, with the rights of the manifest, whose the tokens are that it issued.
+func TestIdentify(t *testing.T) {
+	testkit.Stage(t, "kube", "runs etcd and an API server")
+	c := testbed.Start(t, testbed.API, testbed.Options{})
+	for _, ns := range []string{"shop", "evil"} {
+		c.Kubectl(t, "", "create", "namespace", ns)
+		c.Kubectl(t, "", "-n", ns, "create", "serviceaccount", "default") // no controller runs
+	}
+	proxy := proxyTo(t, c)
+	log := &syncbuf.Buffer{}
+	w, err := kube.New(kube.Config{Cluster: "lab", Kubeconfig: account(t, c, proxy.Addr())}, nil, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	newPod := func(namespace, name string) string {
+		return create(t, c, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": %q, "name": %q}, %s}`, namespace, name, podSpec))
+	}
+	var issued []string
+	token := func(namespace string, args ...string) string {
+		issued = append(issued, strings.TrimSpace(c.Kubectl(t, "", append([]string{"-n", namespace, "create", "token", "default"}, args...)...)))
+		return issued[len(issued)-1]
+	}
+	of := func(namespace, pod, uid string) string {
+		return token(namespace, "--audience", "mete", "--bound-object-kind", "Pod", "--bound-object-name", pod, "--bound-object-uid", uid)
+	}
+	identify := func(text string, want pod.Ref, kind error, why string) {
+		t.Helper()
+		p, err := w.Identify(t.Context(), "a", text)
+		if p != want || !errors.Is(err, kind) || (err == nil) != (kind == nil) || err != nil && (!strings.Contains(err.Error(), why) || fault.Hint(err) == "") {
+			t.Errorf("%+v, %v; want %+v, %v, %s", p, err, want, kind, why)
+		}
+	}
+
+	uid, other, gone := newPod("shop", "web"), newPod("evil", "web"), newPod("shop", "gone")
+	web, none := of("shop", "web", uid), pod.Ref{}
+	ref := pod.Ref{Cluster: "lab", Namespace: "shop", Name: "web", UID: uid}
+	identify(web, ref, nil, "")
+	identify(of("evil", "web", other), pod.Ref{Cluster: "lab", Namespace: "evil", Name: "web", UID: other}, nil, "")
+	// A token of two audiences is for each of them.
+	identify(token("shop", "--audience", "x", "--audience", "mete", "--bound-object-kind", "Pod", "--bound-object-name", "web", "--bound-object-uid", uid), ref, nil, "")
+	identify(token("shop", "--audience", "mete"), none, fault.ErrDenied, "not bound to a pod")
+	c.Kubectl(t, "", "-n", "shop", "create", "secret", "generic", "s")
+	identify(token("shop", "--audience", "mete", "--bound-object-kind", "Secret", "--bound-object-name", "s"), none, fault.ErrDenied, "not bound to a pod")
+	identify(token("shop", "--bound-object-kind", "Pod", "--bound-object-name", "web", "--bound-object-uid", uid), none, fault.ErrDenied, "another audience")
+	identify(token("shop", "--audience", "vault", "--bound-object-kind", "Pod", "--bound-object-name", "web", "--bound-object-uid", uid), none, fault.ErrDenied, "another audience")
+
+	// With other claims, another signature or none, the token is not one of this API server.
+	parts := strings.Split(web, ".")
+	swap := func(old, with string) string {
+		body, err := base64.RawURLEncoding.DecodeString(parts[1])
+		if err != nil || !strings.Contains(string(body), old) {
+			t.Fatalf("%s has no %s: %v", body, old, err)
+		}
+		return base64.RawURLEncoding.EncodeToString([]byte(strings.ReplaceAll(string(body), old, with)))
+	}
+	for _, body := range []string{swap(uid, other), swap(`"shop"`, `"evil"`), parts[1]} {
+		for _, signature := range []string{parts[2], "", parts[2][1:], strings.Split(issued[1], ".")[2]} {
+			if body != parts[1] || signature != parts[2] {
+				identify(parts[0]+"."+body+"."+signature, none, fault.ErrDenied, "refuses the token")
+			}
+		}
+	}
+	identify(base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`))+"."+parts[1]+".", none, fault.ErrDenied, "refuses the token")
+
+	// A token ends with its pod, also where another pod has the name.
+	lost := of("shop", "gone", gone)
+	c.Kubectl(t, "", "-n", "shop", "delete", "pod", "gone", "--force")
+	again := newPod("shop", "gone")
+	identify(lost, none, fault.ErrDenied, "refuses the token")
+	identify(of("shop", "gone", again), pod.Ref{Cluster: "lab", Namespace: "shop", Name: "gone", UID: again}, nil, "")
+
+	// While the API server is away, no pod is admitted that it did not name just before.
+	late := of("evil", "web", other)
+	proxy.Set(netfault.Conditions{Down: true})
+	identify(late, none, fault.ErrUnavailable, "cannot be checked")
+	identify(web, ref, nil, "")
+	proxy.Set(netfault.Conditions{})
+	testkit.Eventually(t, "the API server names a pod again", func() bool { _, err := w.Identify(t.Context(), "a", late); return err == nil })
+	if n := w.Stats().Errors; n < 1 || strings.Count(log.String(), "tokens of pods cannot be checked") != 1 {
+		t.Errorf("%d errors; the log says\n%s", n, log)
+	}
+
+	// Without the right the log says which one is missing.
+	c.Kubectl(t, "", "delete", "clusterrolebinding", "mete-server")
+	testkit.Eventually(t, "the right is gone", func() bool {
+		_, err := w.Identify(t.Context(), "a", of("shop", "web", uid))
+		return errors.Is(err, fault.ErrUnavailable)
+	})
+	for _, text := range issued {
+		if strings.Contains(log.String(), text) || strings.Contains(log.String(), strings.Split(text, ".")[2]) {
+			t.Error("the log has a token")
 		}
 	}
 }

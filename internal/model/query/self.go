@@ -18,7 +18,7 @@ type Self struct {
 	Through     time.Time // end of the latest booked window of its node; zero before the first batch
 	// Gaps is the number of gaps of its node that overlap its life: some use may be missing.
 	Gaps   int
-	Parts  []workload.ID // of a pod: its workload and its containers on Node
+	Parts  []workload.ID // those on Node that are summed: one, or those of a pod; none until they are named
 	Usage  Total
 	Latest *live.NodeRates // the latest window of its node with one row, what it used; nil if none is fresh
 }

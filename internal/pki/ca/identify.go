@@ -153,6 +153,9 @@ func (a *Authority) identifyByToken(ctx context.Context, text string) (token.Pri
 	if token.IsJob(text) {
 		return token.Principal{}, fault.WithHint(fmt.Errorf("a job's token is only for querying its own use: %w", fault.ErrDenied), "it is accepted at /v1/self; mete token create --role viewer makes one for reading")
 	}
+	if token.IsForeign(text) {
+		return token.Principal{}, unidentifiedError{fault.WithHint(fmt.Errorf("a pod's token is only for querying its own use: %w", fault.ErrDenied), "it is accepted at /v1/self; mete token create --role viewer makes one for reading")}
+	}
 	tok, err := token.Parse(text)
 	if err != nil {
 		// A malformed token is a missing right, not a malformed request.

@@ -22,6 +22,13 @@ func (p keyPair) jobSecret() []byte {
 // JobKey returns the key with which a node signs the tokens of its jobs.
 func (a *Authority) JobKey(node string) token.JobKey { return token.JobKeyOf(a.jobs, node) }
 
+// ForeignToken returns the bearer token of a request if it looks like one of another issuer, such as a Kubernetes
+// cluster, and came alone and in a way in which a token may come. Otherwise the request is for IdentifyJob.
+func (a *Authority) ForeignToken(r *http.Request) (text string, ok bool) {
+	text, bears := bearerToken(r)
+	return text, bears && token.IsForeign(text) && clientCertificate(r) == nil && (r.TLS != nil || a.mayBear(r))
+}
+
 // IdentifyJob identifies a job by its token. Other credentials, or none, are refused, as is an
 // additional certificate. The error is fault.ErrDenied, fault.ErrUnavailable with a RetryAfter
 // after too many wrong tokens, or the registry's.

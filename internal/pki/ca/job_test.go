@@ -2,6 +2,7 @@ package ca_test
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -166,5 +167,30 @@ func TestJobKeyStays(t *testing.T) {
 	a, b := open(t, ca.Config{Dir: dir}, &memory{}), open(t, ca.Config{Dir: dir}, &memory{})
 	if a.JobKey(nodeA) != b.JobKey(nodeA) || a.JobKey(nodeA) == a.JobKey(nodeB) {
 		t.Error("keys of nodes differ after a restart")
+	}
+}
+
+// TestForeignToken: a token of another issuer is taken alone and over TLS only, and reads nothing but /v1/self.
+func TestForeignToken(t *testing.T) {
+	s := serve(t, ca.Config{})
+	const text = "eyJh.eyJi.c"
+	if got, ok := s.ForeignToken(shows(text, "10.0.0.1")); !ok || got != text {
+		t.Errorf("%q, %v", got, ok)
+	}
+	plain, both := shows(text, "10.0.0.1"), shows(text, "10.0.0.1")
+	plain.TLS = nil
+	both.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{}}}
+	for name, r := range map[string]*http.Request{"without TLS": plain, "with a certificate": both, "a job's": shows(s.JobKey(nodeA).Sign(jobOf(nodeA, time.Hour)), "10.0.0.1"), "a viewer's": shows(s.token(registry.Token{Role: registry.Viewer}).Reveal(), "10.0.0.1"), "none": shows("", "10.0.0.1")} {
+		if got, ok := s.ForeignToken(r); ok {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	for name, r := range map[string]*http.Request{"without TLS": plain, "with a certificate": both} {
+		if _, err := s.IdentifyJob(r); !errors.Is(err, fault.ErrDenied) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := s.Identify(shows(text, "10.0.0.1")); !errors.Is(err, fault.ErrDenied) || !ca.IsUnidentified(err) || !strings.Contains(fault.Hint(err), "/v1/self") {
+		t.Errorf("%v", err)
 	}
 }

@@ -123,6 +123,10 @@ type UnverifiedJob struct {
 // IsJob reports whether a text looks like a job's token.
 func IsJob(s string) bool { return strings.HasPrefix(s, jobPrefix+"_") }
 
+// IsForeign reports whether a text looks like a JSON Web Token, as Kubernetes issues: three parts with dots between
+// them. Tokens of mete have no dots.
+func IsForeign(s string) bool { return strings.Count(s, ".") == 2 }
+
 // ParseJob parses a job's token. Each token has exactly one text. The error is fault.ErrInvalid and
 // contains nothing of the text.
 func ParseJob(s string) (UnverifiedJob, error) {

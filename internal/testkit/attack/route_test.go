@@ -48,7 +48,7 @@ var routeAttempts = []attempt{
 		public := map[string]bool{"/healthz": true, "/openapi.json": true}
 		for _, route := range s.routes(t) {
 			for _, method := range []string{"GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "HEAD"} {
-				for who, token := range map[string]string{"no client": "", "an agent's token": s.agent, "a job's token": job, "a server's token": upstream, "a writer": s.writer, "garbage": "mete_x", "a job": "metejob_x", "a page": "metepage_x"} {
+				for who, token := range map[string]string{"no client": "", "an agent's token": s.agent, "a job's token": job, "a server's token": upstream, "a writer": s.writer, "garbage": "mete_x", "a job": "metejob_x", "a pod": "eyJhbGciOiJub25lIn0.eyJhdWQiOiJtZXRlIn0.x", "a page": "metepage_x"} {
 					if who == "a writer" && route == "/api/v1/write" || public[route] {
 						continue
 					}

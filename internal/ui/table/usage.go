@@ -14,6 +14,7 @@ import (
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/ui/top"
 	"mete.dev/mete/internal/x/text"
 )
@@ -132,10 +133,14 @@ func unvalued(a *v1.Usage) (dimension string, ok bool) {
 	return key, lacking > 0
 }
 
-// SelfText writes what a job used in all its life.
+// SelfText writes what a job or pod used in all its life.
 func SelfText(self *v1.Self, s Style) string {
 	if self.Usage == nil {
-		return "nothing is booked of this job yet: it comes with the first window of its machine\n"
+		what := "job"
+		if self.Kind == workload.Pod {
+			what = "pod"
+		}
+		return "nothing is booked of this " + what + " yet: it comes with the first window of its machine\n"
 	}
 	return Text(self.AsUsage(), s) + "complete through " + s.time(self.Through) + "\n"
 }

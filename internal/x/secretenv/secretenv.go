@@ -14,7 +14,7 @@ const (
 )
 
 // secret lists the variables that mete's programs do not pass on.
-var secret = []string{Token, Upstream, SelfURL, SelfToken, SelfCA}
+var secret = []string{Token, Upstream, SelfURL, SelfToken, SelfTokenFile, SelfCA}
 
 // Strip returns env without mete's tokens and without the variables by which a job reads
 // its own use.
@@ -25,9 +25,10 @@ func Strip(env []string) []string {
 	})
 }
 
-// Variables by which a job reads its own use.
+// Variables by which a job, or a pod of Kubernetes, reads its own use.
 const (
-	SelfURL   = "METE_SELF_URL"
-	SelfToken = "METE_SELF_TOKEN"
-	SelfCA    = "METE_SELF_CA" // path of a file with the certificate
+	SelfURL       = "METE_SELF_URL"
+	SelfToken     = "METE_SELF_TOKEN"
+	SelfTokenFile = "METE_SELF_TOKEN_FILE" // path of a file with the token, of a pod
+	SelfCA        = "METE_SELF_CA"         // path of a file with the certificate
 )

@@ -11,7 +11,7 @@ import (
 func TestStrip(t *testing.T) {
 	env := []string{
 		"PATH=/bin", "METE_TOKEN=mete_a", "METE_TOKENS=kept", "METE_UPSTREAM_TOKEN=mete_b", "METE_SERVER=https://s", "METE_TOKEN=mete_c",
-		"METE_SELF_URL=u", "METE_SELF_TOKEN=t", "METE_SELF_CA=c", "EMPTY=", "odd",
+		"METE_SELF_URL=u", "METE_SELF_TOKEN=t", "METE_SELF_TOKEN_FILE=f", "METE_SELF_CA=c", "EMPTY=", "odd",
 	}
 	before := slices.Clone(env)
 	if got, want := secretenv.Strip(env), []string{"PATH=/bin", "METE_TOKENS=kept", "METE_SERVER=https://s", "EMPTY=", "odd"}; !slices.Equal(got, want) {
