@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"encoding/pem"
 	"flag"
 	"fmt"
 	"os"
@@ -154,6 +155,40 @@ func TestChart(t *testing.T) {
 		t.Errorf("kubectl mete: %v\n%s", err, out)
 	}
 
+	// The example of the guide: a pod reads its own use. The cluster has no names of services.
+	guide, err := os.ReadFile("../../docs/guide/kubernetes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, _ := strings.Cut(string(guide), "```yaml\napiVersion: v1\nkind: Pod\n")
+	example, _, _ = strings.Cut(example, "```")
+	example = strings.NewReplacer("registry.example.org/tools/mete-server:VERSION", "mete-server:1.2.3", "mete-server.mete.svc", address, "OnFailure", "Always", "--self]", "--self, -o, json]").Replace(example)
+	authority, err := os.ReadFile(filepath.Join(filepath.Dir(c.Logs), "node1/lib/ledger/server/authority/ca.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var certificate []byte
+	for block, rest := pem.Decode(authority); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type == "CERTIFICATE" {
+			certificate = append(certificate, pem.EncodeToMemory(block)...)
+		}
+	}
+	c.Kubectl(t, "", "create", "namespace", "shop")
+	c.Kubectl(t, string(certificate), "-n", "shop", "create", "configmap", "mete-ca", "--from-file=ca.pem=/dev/stdin")
+	testkit.Eventually(t, "the namespace has an account", func() bool { _, err := c.Try("", "-n", "shop", "get", "serviceaccount", "default"); return err == nil })
+	c.Kubectl(t, "apiVersion: v1\nkind: Pod\n"+example, "create", "-f", "-")
+	testkit.Eventually(t, "the pod reads its own use", func() bool {
+		out, err := c.Try("", "-n", "shop", "logs", "curious")
+		var self struct {
+			Kind, Name, Job string
+			Usage           struct {
+				CPU float64 `json:"cpu_seconds"`
+			}
+		}
+		return err == nil && json.Unmarshal([]byte(out), &self) == nil && self.Kind == "pod" && self.Name == "curious" && self.Job == "shop/pod/curious" && self.Usage.CPU > 0
+	})
+	c.Kubectl(t, "", "delete", "namespace", "shop", "--wait=false")
+
 	// The rights of the pods.
 	var pods struct {
 		Items []struct {
@@ -204,10 +239,11 @@ func TestChart(t *testing.T) {
 	}
 	// The rights of the server at the API server, and those that it lacks.
 	for _, question := range []struct{ verb, what, answer string }{
-		{"list", "pods", "yes"}, {"watch", "pods", "yes"}, {"get", "deployments.apps", "yes"}, {"list", "jobs.batch", "yes"},
+		{"list", "pods", "yes"}, {"watch", "pods", "yes"}, {"get", "deployments.apps", "yes"}, {"list", "jobs.batch", "yes"}, {"create", "tokenreviews.authentication.k8s.io", "yes"},
 		{"get", "secrets", "no"}, {"list", "secrets", "no"}, {"get", "configmaps", "no"}, {"list", "nodes", "no"}, {"list", "services", "no"},
 		{"create", "pods", "no"}, {"delete", "pods", "no"}, {"patch", "pods", "no"}, {"create", "pods/exec", "no"}, {"get", "pods/log", "no"},
 		{"create", "deployments.apps", "no"}, {"update", "deployments.apps", "no"}, {"delete", "jobs.batch", "no"}, {"create", "serviceaccounts/token", "no"},
+		{"create", "subjectaccessreviews.authorization.k8s.io", "no"},
 		{"escalate", "clusterroles.rbac.authorization.k8s.io", "no"}, {"bind", "clusterroles.rbac.authorization.k8s.io", "no"}, {"impersonate", "users", "no"},
 	} {
 		_, err := c.Try("", "auth", "can-i", question.verb, question.what, "--all-namespaces", "--as", "system:serviceaccount:mete:mete-server")
