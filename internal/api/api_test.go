@@ -46,7 +46,10 @@ type book struct {
 	gaps   []query.Gap
 	stream *query.Stream // the only one, whatever the scope
 
-	streams int // number of streams of node N1, 0 is one
+	streams int    // number of streams of node N1, 0 is one
+	rates   []int  // number of workloads of each node in its latest window, nil is one of one node
+	name    string // of these workloads
+	told    int    // number of nodes whose rates the latest answer asked for
 	slow    time.Duration
 	err     error
 	last    query.Query
@@ -252,9 +255,10 @@ func (*book) Identify(r *http.Request) (api.SelfCaller, error) {
 }
 
 func (b *book) Self(ctx context.Context, c api.SelfCaller) (*query.Self, error) {
-	list, err := b.Latest(ctx, query.Scope{})
+	var latest *live.NodeRates
+	err := b.EachLatest(ctx, query.Scope{}, "", func(n *live.NodeRates) bool { latest = n; return false })
 	s := &query.Self{Node: c.Job.Node, NodeName: "web-1", Cluster: "lab", Name: batch.Name{ID: c.Job.Workload, Kind: workload.Job, Name: "make", Job: "build", Started: noon.Add(-time.Hour)},
-		First: noon.Add(-time.Hour), Last: noon, Through: noon.Add(-time.Second), Gaps: 1, Latest: &list[0]}
+		First: noon.Add(-time.Hour), Last: noon, Through: noon.Add(-time.Second), Gaps: 1, Latest: latest}
 	s.Usage.Present, s.Usage.Covered = usage.SetOf(usage.CPU, usage.Memory), unit.Sum{}.Add(int64(time.Hour))
 	s.Usage.Quality.Set(usage.CPU, usage.Measured)
 	s.Usage.Quality.Set(usage.Memory, usage.Apportioned)
@@ -262,7 +266,7 @@ func (b *book) Self(ctx context.Context, c api.SelfCaller) (*query.Self, error) 
 	return s, err
 }
 
-func (b *book) Latest(context.Context, query.Scope) ([]live.NodeRates, error) {
+func (b *book) EachLatest(_ context.Context, _ query.Scope, after string, f func(*live.NodeRates) bool) error {
 	row := live.WorkloadRates{ID: "w", Kind: workload.Job, Name: "make", Job: "build"}
 	var u usage.Usage
 	u.Put(usage.CPU, 15e9, usage.Measured)
@@ -270,7 +274,21 @@ func (b *book) Latest(context.Context, query.Scope) ([]live.NodeRates, error) {
 	u.Put(usage.NetworkRx, 1000, usage.Apportioned)
 	amounts := live.FiguresOf(&u)
 	row.Rates, row.Quality = amounts.Rates(10 * time.Second)
-	return []live.NodeRates{{Node: "N1", Name: "web-1", From: noon.Add(-10 * time.Second), To: noon, CPUs: 2, Rows: []live.WorkloadRates{row}}}, b.err
+	b.told = 0
+	for i := range max(1, len(b.rates)) {
+		n := live.NodeRates{Node: fmt.Sprint("N", 1+i), Name: fmt.Sprint("web-", 1+i), From: noon.Add(-10 * time.Second), To: noon, CPUs: 2, Rows: []live.WorkloadRates{row}}
+		if b.rates != nil {
+			n.Rows[0].Name = b.name
+			n.Rows = slices.Repeat(n.Rows, b.rates[i])
+		}
+		if n.Node <= after {
+			continue
+		}
+		if b.told++; !f(&n) {
+			break
+		}
+	}
+	return b.err
 }
 
 func (b *book) Summary(_ context.Context, _ query.Scope, node string, top int) (*live.Summary, error) {
@@ -499,6 +517,54 @@ func TestManyStreams(t *testing.T) {
 	}
 	if len(seen) != b.streams {
 		t.Errorf("%d streams in three pages, want %d", len(seen), b.streams)
+	}
+}
+
+// TestManyRates checks that the present rates of more workloads than a list may have come in pages only,
+// each of which ends with the node that reaches the limit, and which together have each node once.
+func TestManyRates(t *testing.T) {
+	const most = v1.MaxGroups
+	for _, c := range []struct {
+		rates  []int
+		name   string // of each workload
+		limit  int
+		fit    bool // into an answer without a limit
+		onPage []int
+	}{
+		{[]int{most - 1, 1}, "w", 3, true, []int{2}},
+		{[]int{most - 1, 1, 1}, "w", 3, false, []int{2, 1}},
+		{[]int{2 * most, 1, most - 1, 1}, "w", 3, false, []int{1, 2, 1}},
+		{[]int{2 * most}, "w", 1, true, []int{1}},
+		{[]int{0, 1, 2, 3}, "w", 3, true, []int{3, 1}},
+		{[]int{8, 8, 8, 8}, strings.Repeat("w", 1<<20), 4, false, []int{1, 1, 1, 1}},
+		{[]int{4, 4, 4, 4}, strings.Repeat("w", 1<<20), 4, false, []int{2, 2}},
+	} {
+		b := &book{rates: c.rates, name: c.name}
+		h := handler(b, all)
+		code, _, m := ask(t, h, "GET", "/v1/rates", "")
+		if c.fit != (code == 200) || !c.fit && (code != 400 || m["hint"] == nil || m["detail"] != "more than 10000 nodes or workloads, or 8 MiB: invalid") {
+			t.Errorf("%v without a limit: %d %v", c.rates, code, m["detail"])
+		}
+		var got []int
+		seen, next := map[any]bool{}, ""
+		for {
+			_, _, m := ask(t, h, "GET", fmt.Sprintf("/v1/rates?limit=%d%s", c.limit, next), "")
+			list, _ := m["nodes"].([]any)
+			got = append(got, len(list))
+			for _, n := range list {
+				seen[n.(map[string]any)["node"]] = true
+			}
+			cursor, more := m["next_cursor"]
+			if next = fmt.Sprint("&cursor=", cursor); !more || len(list) == 0 {
+				break
+			}
+		}
+		if !slices.Equal(got, c.onPage) || len(seen) != len(c.rates) {
+			t.Errorf("%v in pages of %d: %v nodes, %d in all, want %v", c.rates, c.limit, got, len(seen), c.onPage)
+		}
+		if most := slices.Max(c.onPage) + 1; b.told > most {
+			t.Errorf("%v in pages of %d: %d nodes were looked up for one page, want at most %d", c.rates, c.limit, b.told, most)
+		}
 	}
 }
 

@@ -23,6 +23,7 @@ type endpoint struct {
 	summary, text string
 	schema        string // of its JSON, by the name of [schemas.lookup]
 	csv           bool   // it can answer in CSV
+	pages         bool   // it has pages, but no CSV
 	notFound      bool   // it answers 404 for an unknown node
 	forSelf       bool   // its callers are jobs and pods that ask for their own use
 }
@@ -128,6 +129,8 @@ func (d *description) responses(e *endpoint) map[string]*huma.Response {
 		Content: map[string]*huma.MediaType{typeJSON: {Schema: d.schemas.lookup(e.schema)}}}
 	if e.csv {
 		ok.Content["text/csv"] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Description: "a header and a row for each element, with the keys of the JSON form; absent is empty"}}
+	}
+	if e.csv || e.pages {
 		ok.Headers["Link"] = text(`URL of the next page, with rel="next"; absent on the last page`)
 	}
 	out := map[string]*huma.Response{"200": ok, "304": {Description: "the answer has the ETag that If-None-Match names"}, "default": d.problem("the server failed, or does not support this")}

@@ -111,9 +111,10 @@ func (h *handler) answer(w http.ResponseWriter, r *http.Request, name string, p 
 	if f.next != "" {
 		head.Set("Link", "<"+nextPageURL(r.URL, f.next)+`>; rel="next"`)
 	}
-	if table, ok := f.body.(v1.Table); ok {
+	table, isTable := f.body.(v1.Table)
+	if form, ok := p.(interface{ wantsCSV() bool }); ok && isTable {
 		head.Add("Vary", "Accept")
-		if form, ok := p.(interface{ wantsCSV() bool }); ok && form.wantsCSV() {
+		if form.wantsCSV() {
 			head.Set("Content-Type", typeCSV)
 			head.Set("Content-Disposition", `attachment; filename="`+name+`.csv"`)
 			sendTagged(w, r, table.WriteCSV)

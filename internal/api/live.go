@@ -6,18 +6,43 @@ import (
 
 	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/query"
 )
 
 // maxTop is the largest number of busiest workloads in a summary.
 const maxTop = 100
 
-func (h *handler) rates(ctx context.Context, p *plainParams) (*response, error) {
+// rates lists nodes. An answer ends with the node that reaches a limit of lists of workloads.
+func (h *handler) rates(ctx context.Context, p *ratesParams) (*response, error) {
 	if h.live == nil {
 		return nil, fmt.Errorf("present rates: %w", fault.ErrUnsupported)
 	}
-	list, err := h.live.Latest(ctx, p.scope)
-	return &response{body: jsonFunc(func() []byte { return v1.RatesJSON(list) })}, err
+	var list []live.NodeRates
+	fits, workloads, size := 0, 0, 0
+	err := h.live.EachLatest(ctx, p.scope, p.page.After(), func(n *live.NodeRates) bool {
+		list = append(list, *n) // one node more than fits shows that another page follows
+		if fits == p.most() || workloads >= maxWorkloads || size >= maxListBytes {
+			return false
+		}
+		fits++
+		workloads += len(n.Rows)
+		for i := range n.Rows {
+			size += len(n.Rows[i].Name) + len(n.Rows[i].Job)
+		}
+		return true
+	})
+	if err != nil {
+		return nil, err
+	}
+	page := p.page
+	if fits < len(list) {
+		if p.limit == 0 {
+			return nil, fault.WithHint(fmt.Errorf("more than %d nodes or workloads, or %d MiB: %w", maxWorkloads, maxListBytes>>20, fault.ErrInvalid), "set limit to get the nodes in pages")
+		}
+		page = page.AtMost(fits)
+	}
+	return paginate(page, list, func(n *live.NodeRates) string { return n.Node }, func(n *live.NodeRates) live.NodeRates { return *n }), nil
 }
 
 func (h *handler) summary(ctx context.Context, p *summaryParams) (*response, error) {

@@ -50,8 +50,9 @@ type (
 		Range
 		Conditional
 	}
-	plainParams struct {
+	ratesParams struct {
 		Caller
+		Paged
 		Conditional
 	}
 	selfParams struct {
@@ -132,7 +133,7 @@ func (p *runsParams) check() error {
 	return first(p.Form.err, p.Paged.err, p.Range.err, p.Where.err, p.RunFilter.err)
 }
 func (p *rangeParams) check() error   { return p.Range.err }
-func (p *plainParams) check() error   { return nil }
+func (p *ratesParams) check() error   { return p.Paged.err }
 func (p *selfParams) check() error    { return p.Form.err }
 func (p *summaryParams) check() error { return first(p.NodeFilter.err, p.Detail.err) }
 func (p *listParams) check() error    { return first(p.Form.err, p.Paged.err) }
@@ -162,8 +163,8 @@ func (d *description) registerUsage() {
 		text: "The runs that used something in the range, the latest start first; those without a reported start last, the latest booked first. A run is one execution of a job: a workload of kind job or slurm-job. Its figures are of all its life, whatever the range, and include the workloads below it, such as the steps of a Slurm job."}, d.handler.runs)
 	register(d, endpoint{path: "/v1/energy", id: "energy", tag: "use", schema: "energy", csv: true, summary: "Energy by nodes",
 		text: "Energy of workloads, system and idle, by node and domain. The sum is of all nodes, on whatever page they are."}, d.handler.energy)
-	register(d, endpoint{path: "/v1/rates", id: "rates", tag: "use", schema: "rates", summary: "Present rates of all workloads",
-		text: "From the latest window of each node, of some seconds."}, d.handler.rates)
+	register(d, endpoint{path: "/v1/rates", id: "rates", tag: "use", schema: "rates", pages: true, summary: "Present rates of all workloads",
+		text: "From the latest window of each node, of some seconds. More than 10000 workloads come only in pages, by node."}, d.handler.rates)
 	register(d, endpoint{path: "/v1/summary", id: "summary", tag: "use", schema: "summary", notFound: true, summary: "Present use of nodes, in short",
 		text: "Its cost does not depend on the number of workloads."}, d.handler.summary)
 }

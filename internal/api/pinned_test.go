@@ -210,11 +210,11 @@ func (m museum) ServerHealth(context.Context) (*query.ServerHealth, error) {
 	return &query.ServerHealth{Violations: 1, Conflicts: 2, Refused: 3, Missed: 4, Queue: 5, Hours: noon, Days: noon.Add(-time.Hour), Bytes: 1 << 60}, nil
 }
 
-func (m museum) Latest(ctx context.Context, s query.Scope) ([]live.NodeRates, error) {
+func (m museum) EachLatest(ctx context.Context, s query.Scope, after string, f func(*live.NodeRates) bool) error {
 	if m.empty {
-		return nil, nil
+		return nil
 	}
-	return m.book.Latest(ctx, s)
+	return m.book.EachLatest(ctx, s, after, f)
 }
 
 func (m museum) Self(ctx context.Context, c api.SelfCaller) (*query.Self, error) {
@@ -261,7 +261,7 @@ func TestPinnedAnswers(t *testing.T) {
 		m := museum{example(), empty}
 		h := api.New(m, m, m, all, func() time.Time { return noon }, slog.New(slog.DiscardHandler))
 		for _, target := range []string{"/v1/usage?by=job,label:" + url.QueryEscape(`<&"`), "/v1/usage?by=node,user&limit=2&idle=used", "/v1/usage?by=cluster&nested=also&fields=cpu_seconds,memory_byte_seconds,energy_joules&sort=memory_byte_seconds",
-			"/v1/usage?by=node,user&limit=1&every=1d&fields=cpu_seconds&from=2026-02-28T12:00:00Z", "/v1/usage?nested=only&limit=3", "/v1/usage?by=kind&nested=also&limit=1", "/v1/jobs", "/v1/jobs?limit=2&fields=cpu_seconds", "/v1/energy", "/v1/energy?limit=1", "/v1/rates", "/v1/summary", "/v1/clusters", "/v1/clusters?limit=2",
+			"/v1/usage?by=node,user&limit=1&every=1d&fields=cpu_seconds&from=2026-02-28T12:00:00Z", "/v1/usage?nested=only&limit=3", "/v1/usage?by=kind&nested=also&limit=1", "/v1/jobs", "/v1/jobs?limit=2&fields=cpu_seconds", "/v1/energy", "/v1/energy?limit=1", "/v1/rates", "/v1/rates?limit=1", "/v1/summary", "/v1/clusters", "/v1/clusters?limit=2",
 			"/v1/nodes", "/v1/nodes?limit=3", "/v1/nodes?cluster=none", "/v1/workloads", "/v1/workloads?limit=3", "/v1/runs", "/v1/runs?limit=2", "/v1/runs?failed=1", "/v1/vms", "/v1/vms?limit=2", "/v1/dimensions", "/v1/sources", "/v1/sources?state=live&limit=1", "/v1/health", "/v1/gaps", "/v1/gaps?limit=4",
 			"/v1/streams", "/v1/streams?limit=1", "/v1/alerts", "/v1/alerts?state=firing&limit=2", "/v1/self"} {
 			for _, accept := range []string{"application/json", "text/csv"} {

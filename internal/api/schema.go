@@ -89,10 +89,7 @@ func (s *schemas) fill() {
 	}
 	for name, value := range v1.ElementTypes() {
 		items := &huma.Schema{Type: huma.TypeArray, Items: s.registry.Schema(reflect.TypeOf(value), true, name)}
-		properties := map[string]*huma.Schema{"nodes": items} // of rates
-		if e, ok := value.(v1.Element); ok {
-			properties = map[string]*huma.Schema{e.ListKey(): items, "next_cursor": {Type: huma.TypeString, Description: "start of the next page, for the parameter cursor; absent on the last page"}}
-		}
+		properties := map[string]*huma.Schema{value.ListKey(): items, "next_cursor": {Type: huma.TypeString, Description: "start of the next page, for the parameter cursor; absent on the last page"}}
 		s.byName[name] = s.add(strings.ToUpper(name[:1])+name[1:], object(properties, "next_cursor"))
 	}
 	s.byName["problem"] = s.registry.Schema(reflect.TypeFor[fault.Problem](), true, "Problem")

@@ -14,20 +14,19 @@ import (
 // names in the ledger.
 type liveProvider struct{ *Server }
 
-// Latest implements api.Live.
-func (r liveProvider) Latest(ctx context.Context, s query.Scope) ([]live.NodeRates, error) {
+// EachLatest implements api.Live.
+func (r liveProvider) EachLatest(ctx context.Context, s query.Scope, after string, f func(*live.NodeRates) bool) error {
 	nodes, err := r.Ledger.Nodes(ctx, s)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	seen := make(map[string]*query.Node, len(nodes))
 	for i := range nodes {
 		seen[nodes[i].ID] = &nodes[i]
 	}
-	var out []live.NodeRates
-	for _, p := range r.Receiver.Snapshots() {
+	for _, p := range r.Receiver.Snapshots() { // by id
 		n := seen[p.Node]
-		if n == nil {
+		if n == nil || p.Node <= after {
 			continue
 		}
 		shorts := make([]workload.ShortID, len(p.Rows))
@@ -36,15 +35,17 @@ func (r liveProvider) Latest(ctx context.Context, s query.Scope) ([]live.NodeRat
 		}
 		names, err := r.Ledger.Names(ctx, p.Node, shorts)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		l := live.NodeRates{Node: n.ID, Name: n.Name, Cluster: n.Cluster, From: p.From.UTC(), To: p.To.UTC(), CPUs: p.CPUs, Rows: make([]live.WorkloadRates, len(p.Rows))}
 		for i := range p.Rows {
 			l.Rows[i] = workloadRates(names[p.Rows[i].Workload], &p.Rows[i].Amounts, p.To.Sub(p.From))
 		}
-		out = append(out, l)
+		if !f(&l) {
+			break
+		}
 	}
-	return out, nil
+	return nil
 }
 
 // workloadRates returns the rates of a workload that used these amounts in a window of that length.

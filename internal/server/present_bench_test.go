@@ -15,7 +15,7 @@ import (
 func BenchmarkPresent(b *testing.B) {
 	f := fleet.Open(b, fleet.Config{Nodes: 1000, Each: 50, Windows: 1, Window: 10e9, Tame: true})
 	h := f.Server.Handler()
-	for _, target := range []string{"/v1/summary", "/v1/summary?nodes=1&top=20", "/v1/rates"} {
+	for _, target := range []string{"/v1/summary", "/v1/summary?nodes=1&top=20", "/v1/rates?limit=1000"} {
 		b.Run(target, func(b *testing.B) {
 			b.ReportAllocs()
 			before := cpuTime(b)

@@ -110,7 +110,7 @@ func TestPresentGolden(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got strings.Builder
-	for _, target := range []string{"/v1/rates", "/v1/summary", "/v1/summary?nodes=1", "/v1/summary?top=3", "/v1/summary?nodes=1&top=100&node=box-4", "/v1/summary?node=box-5"} {
+	for _, target := range []string{"/v1/rates", "/v1/rates?limit=2", "/v1/rates?limit=2&cursor=MDFKMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDE", "/v1/summary", "/v1/summary?nodes=1", "/v1/summary?top=3", "/v1/summary?nodes=1&top=100&node=box-4", "/v1/summary?node=box-5"} {
 		w := answerOf(bearing(b, text), "GET", target)
 		fmt.Fprintf(&got, "%s %d\n%s\n", target, w.Code, timeless(w.Body.String()))
 	}

@@ -111,15 +111,20 @@ func (c *Client) VMs(ctx context.Context, from, to time.Time) ([]v1.VM, error) {
 
 // Rates asks what every workload uses at present, by the latest window of its node.
 func (c *Client) Rates(ctx context.Context) ([]live.NodeRates, error) {
-	return get(ctx, c, "/v1/rates", nil, v1.ParseRates)
+	return pages[live.NodeRates](ctx, c, "/v1/rates", map[string][]string{v1.ParamLimit: {strconv.Itoa(v1.MaxGroups)}}, 0)
 }
 
 // list asks for a list: for its pages, if a server ends them before the limit that is given.
-func list[T v1.Element](ctx context.Context, c *Client, path string, given map[string][]string) (all []T, err error) {
+func list[T v1.Element](ctx context.Context, c *Client, path string, given map[string][]string) ([]T, error) {
 	limit, err := v1.ParseLimit(given)
 	if err != nil {
 		return nil, err
 	}
+	return pages[T](ctx, c, path, given, limit)
+}
+
+// pages asks for the pages of a list, of limit elements in all; 0 is all of the list.
+func pages[T v1.Element](ctx context.Context, c *Client, path string, given map[string][]string, limit int) (all []T, err error) {
 	parameters := map[string][]string{}
 	maps.Copy(parameters, given)
 	for {

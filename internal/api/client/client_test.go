@@ -20,6 +20,7 @@ import (
 	"mete.dev/mete/internal/api/client"
 	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/pki/token"
@@ -57,6 +58,12 @@ func TestQuestions(t *testing.T) {
 			_, _ = w.Write(v1.JSON(v1.ListOf([]query.Workload{{Node: "N1"}}, v1.WorkloadOf)))
 		case "/v1/gaps":
 			_, _ = w.Write(v1.JSON(v1.ListOf([]query.Gap{{Node: "N1"}}, v1.GapOf)))
+		case "/v1/rates":
+			l := v1.List[live.NodeRates]{Items: []live.NodeRates{{Node: "N1"}}, Next: "more"}
+			if r.FormValue("cursor") != "" {
+				l = v1.List[live.NodeRates]{Items: []live.NodeRates{{Node: "N2"}}}
+			}
+			_, _ = w.Write(v1.JSON(l))
 		}
 	})
 	q := query.Query{From: noon, To: noon.Add(time.Hour), By: []query.Dimension{"job", "node"}, Where: map[query.Dimension][]string{"job": {"a&b"}}, OmitOwn: true, Idle: "used", Nested: query.NestedAlso}
@@ -78,6 +85,9 @@ func TestQuestions(t *testing.T) {
 	q.OmitOwn, q.Nested = false, query.NestedOnly
 	if w, err := c.Workloads(t.Context(), q); err != nil || len(w) != 1 || asked != "/v1/workloads?"+span+"&"+end+"&where=job%3Da%26b" {
 		t.Errorf("Workloads: %v, %v, asked %s", w, err, asked)
+	}
+	if r, err := c.Rates(t.Context()); err != nil || len(r) != 2 || r[1].Node != "N2" || asked != "/v1/rates?cursor=more&limit=10000" {
+		t.Errorf("Rates: %v, %v, asked %s", r, err, asked)
 	}
 	if g, err := c.Gaps(t.Context(), q.From, q.To, "web"); err != nil || len(g) != 1 || asked != "/v1/gaps?"+span+"&node=web&"+end {
 		t.Errorf("Gaps: %v, %v, asked %s", g, err, asked)

@@ -100,11 +100,6 @@ func appendNext(b *bytes.Buffer, next string) {
 	}
 }
 
-// marshalList encodes elements under a key.
-func marshalList[T any](key string, list []T) []byte {
-	return inMemory(func(w io.Writer) error { return writeList(w, key, list, "") })
-}
-
 // timeOrNil returns t in UTC, or nil, which JSON encodes as null, if t is zero.
 func timeOrNil(t time.Time) *time.Time {
 	if t.IsZero() {

@@ -41,6 +41,9 @@ type NodeRates struct {
 	Rows    []WorkloadRates `json:"workloads"`
 }
 
+// ListKey is the key of the list in JSON.
+func (NodeRates) ListKey() string { return "nodes" }
+
 // WorkloadRates are the rates of one workload in the latest window of its node.
 type WorkloadRates struct {
 	ID     workload.ID   `json:"id" doc:"of the workload"`

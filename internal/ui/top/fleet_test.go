@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/api/v1"
+	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/testkit/toptest"
 	"mete.dev/mete/internal/ui/top"
@@ -19,12 +20,12 @@ func TestFleetGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rates, err := v1.ParseRates(body)
-	if err != nil {
+	var rates v1.List[live.NodeRates]
+	if err := json.Unmarshal(body, &rates); err != nil {
 		t.Fatal(err)
 	}
 	at := time.Date(2026, 3, 1, 12, 0, 5, 0, time.UTC)
-	fleet := top.Fleet{Server: "https://mete.example", At: at, Rates: rates}
+	fleet := top.Fleet{Server: "https://mete.example", At: at, Rates: rates.Items}
 	for i, state := range []string{"live", "behind", "live", "live", "live", "silent"} {
 		id := "01J0000000000000000000000" + string(rune('0'+i))
 		fleet.Nodes = append(fleet.Nodes, v1.NodeOf(&query.Node{ID: id, Name: "box-" + id[25:], Cluster: []string{"lab", "east"}[i%2], State: state, Through: at.Add(-time.Minute)}))

@@ -1,6 +1,7 @@
 package top_test
 
 import (
+	"encoding/json"
 	"errors"
 	"math"
 	"strings"
@@ -46,11 +47,11 @@ func latest(id, name, cluster string, cpu float64) live.NodeRates {
 
 func ask(t *testing.T, only string, list ...live.NodeRates) (*live.Machine, error) {
 	t.Helper()
-	rates, err := v1.ParseRates(v1.RatesJSON(list))
-	if err != nil {
+	var rates v1.List[live.NodeRates]
+	if err := json.Unmarshal(v1.JSON(v1.List[live.NodeRates]{Items: list}), &rates); err != nil {
 		t.Fatal(err)
 	}
-	return top.Fleet{Server: "https://mete.example", At: now, Only: only, Rates: rates, Nodes: []v1.Node{
+	return top.Fleet{Server: "https://mete.example", At: now, Only: only, Rates: rates.Items, Nodes: []v1.Node{
 		{ID: "1", Name: "web-1", Cluster: "lab", State: "live", CPUs: 4},
 		{ID: "2", Name: "web-2", Cluster: "lab", State: "live", CPUs: 4},
 		{ID: "3", Name: "db-1", Cluster: "east", State: "silent", Through: new(now.Add(-3 * time.Hour))},
@@ -121,19 +122,16 @@ func TestParents(t *testing.T) {
 }
 
 func FuzzFleet(f *testing.F) {
-	f.Add(v1.RatesJSON(three()))
+	f.Add(v1.JSON(v1.List[live.NodeRates]{Items: three()}))
 	f.Add([]byte(`{"nodes":[{"workloads":null}]}`))
 	f.Add([]byte(`{}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		list, err := v1.ParseRates(body)
-		if err != nil {
-			if !errors.Is(err, fault.ErrInvalid) {
-				t.Fatalf("%v is of no kind", err)
-			}
+		var list v1.List[live.NodeRates]
+		if json.Unmarshal(body, &list) != nil {
 			return
 		}
-		v := top.Fleet{Server: "s", At: now, Rates: list}
-		for _, n := range list {
+		v := top.Fleet{Server: "s", At: now, Rates: list.Items}
+		for _, n := range list.Items {
 			v.Nodes = append(v.Nodes, v1.Node{ID: n.Node, Name: n.Name, State: "live"})
 		}
 		m, err := v.Machine()
