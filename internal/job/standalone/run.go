@@ -101,7 +101,6 @@ func (r *Run) End(ctx context.Context, w *usage.Window, out Outcome) error {
 	w.Rows[0].Ended = true
 	r.closed <- closedWindow{w, &out}
 	close(r.closed)
-	r.wrote.Wait()
 	return r.send(ctx)
 }
 
@@ -110,7 +109,6 @@ func (r *Run) End(ctx context.Context, w *usage.Window, out Outcome) error {
 func (r *Run) HandOff(w *usage.Window) {
 	r.Add(w)
 	close(r.closed)
-	r.wrote.Wait()
 }
 
 // FinishHandOff sends what HandOff left unsent.
@@ -119,9 +117,7 @@ func (r *Run) FinishHandOff(ctx context.Context) error { return r.send(ctx) }
 // Cancel ends a job that did not start.
 func (r *Run) Cancel() error {
 	close(r.closed)
-	r.wrote.Wait()
-	r.stop()
-	r.sending.Wait()
+	r.finish()
 	if r.slot == nil {
 		return nil
 	}
@@ -129,6 +125,13 @@ func (r *Run) Cancel() error {
 		return errors.Join(err, r.slot.spool.Close())
 	}
 	return r.slot.close()
+}
+
+// finish ends the requests of the job while it ran, and returns when its windows are stored.
+func (r *Run) finish() {
+	r.stop()
+	r.wrote.Wait()
+	r.sending.Wait()
 }
 
 // takeSlot takes a slot for windows that begin at since, once there is an identity.
@@ -249,8 +252,7 @@ func (r *Run) jobName(row *usage.Row) batch.Name {
 func (r *Run) send(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.sender.cfg.Wait)
 	defer cancel()
-	r.stop()
-	r.sending.Wait()
+	r.finish()
 	if r.slot == nil {
 		// The server was unreachable when the job began.
 		err := r.sender.enroll(ctx)
