@@ -398,7 +398,7 @@ func (s *Server) restoreNode(ctx context.Context, p token.Principal) error {
 	if errors.Is(err, fault.ErrNotFound) {
 		now := time.Now().UTC()
 		s.log.Warn("ledger lacks a node with a valid certificate; adding it again", "node", p.Node)
-		err = s.Ledger.PutNode(ctx, registry.Node{ID: p.Node, Cluster: p.Cluster, Name: p.Node, At: now})
+		err = s.Ledger.PutNode(ctx, ca.Recall(p, now))
 		if err == nil {
 			err = s.Ledger.Audit(ctx, registry.Audit{At: now, Actor: p.Node, Action: "node.recall", Object: p.Node,
 				Detail: "valid certificate, but not in the ledger"})

@@ -380,6 +380,24 @@ func TestRestoreNode(t *testing.T) {
 	}
 }
 
+// TestRestoreJobs checks that a node of the jobs of a machine is one in a ledger that lacked it, too.
+func TestRestoreJobs(t *testing.T) {
+	dir := t.TempDir()
+	id := open(t, dir, nil).enroll(t, registry.Agent, registry.JobsMachineID("m"))
+	copied := t.TempDir()
+	if err := os.CopyFS(filepath.Join(copied, "authority"), os.DirFS(filepath.Join(dir, "authority"))); err != nil {
+		t.Fatal(err)
+	}
+	old := open(t, copied, nil)
+	sent, clock := aBatch(t, id.Node())
+	if r, err := offer(t, id, old, sent, clock); err != nil || r.Verdict != batch.Accepted {
+		t.Fatalf("batch: %+v, %v", r, err)
+	}
+	if n, err := old.Ledger.Node(t.Context(), id.Node()); err != nil || !n.IsJobs() {
+		t.Errorf("node %+v, %v; want that of jobs", n, err)
+	}
+}
+
 // A Transport books in the server's ledger.
 func TestTransport(t *testing.T) {
 	b := open(t, t.TempDir(), func(c *server.Config) { c.Local = true })

@@ -109,23 +109,34 @@ func namesOf(c *x509.Certificate) []string {
 	return names
 }
 
+// jobsQuery is the query of the URI in a certificate of the jobs of a machine.
+const jobsQuery = "kind=jobs"
+
 // signClient signs the certificate of a node: common name is the node's id, organizational unit the
-// role, and a URI holds cluster and node. It is for clients only.
+// role, and a URI holds cluster and node, and whether it is the node of the jobs of a machine. It is for
+// clients only.
 func (p keyPair) signClient(now time.Time, life time.Duration, g registry.Node, role registry.Role, public crypto.PublicKey) (*x509.Certificate, error) {
 	t := template(now, life)
 	t.Subject = pkix.Name{CommonName: g.ID, OrganizationalUnit: []string{string(role)}}
 	t.URIs = []*url.URL{{Scheme: "mete", Host: g.Cluster, Path: "/" + g.ID}}
+	if g.IsJobs() {
+		t.URIs[0].RawQuery = jobsQuery
+	}
 	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	return p.sign(t, public)
 }
 
-// parseHolder returns the holder of a certificate that signClient signed.
+// parseHolder returns the holder of a certificate that signClient signed. Its machine id says only whether
+// it is the node of the jobs of a machine.
 func parseHolder(c *x509.Certificate) (n registry.Node, role registry.Role, ok bool) {
 	if len(c.URIs) != 1 || len(c.Subject.OrganizationalUnit) != 1 {
 		return n, "", false
 	}
 	u := c.URIs[0]
 	n, role = registry.Node{ID: c.Subject.CommonName, Cluster: u.Host}, registry.Role(c.Subject.OrganizationalUnit[0])
+	if u.RawQuery == jobsQuery {
+		n.MachineID = registry.JobsMachineID(n.ID)
+	}
 	return n, role, u.Scheme == "mete" && n.ID != "" && u.Path == "/"+n.ID && (role == registry.Agent || role == registry.Upstream)
 }
 

@@ -100,7 +100,7 @@ func (a *Authority) enroll(ctx context.Context, c token.Claim, peer *token.Princ
 		return g, nil
 	}
 	a.recent[by.claimKey] = enrollment{now, n.ID}
-	return a.issueCertificate(g, key, now)
+	return a.issueCertificate(g, n.IsJobs(), key, now)
 }
 
 // assignNode assigns a node to a machine and stores it.
@@ -239,13 +239,11 @@ func (a *Authority) authorize(ctx context.Context, c token.Claim, key crypto.Pub
 			return authorization{}, fmt.Errorf("role %s by a certificate of role %s: %w", c.Role, peer.Role, fault.ErrDenied)
 		}
 		old, err := a.reg.Node(ctx, peer.Node)
-		if err != nil && !errors.Is(err, fault.ErrNotFound) { // the ledger was restored from a backup
-			return authorization{}, err
+		if errors.Is(err, fault.ErrNotFound) { // the ledger was restored from a backup
+			old, err = Recall(*peer, now), nil
 		}
-		if err == nil {
-			if err := sameKindOf(old, c); err != nil {
-				return authorization{}, err
-			}
+		if err := cmp.Or(err, sameKindOf(old, c)); err != nil {
+			return authorization{}, err
 		}
 		by.root = cmp.Or(old.Root, peer.Node)
 		return by, a.chargeNode(by, now)
@@ -452,8 +450,27 @@ func claimKeyOf(by string, key crypto.PublicKey, c token.Claim) [sha256.Size]byt
 	return sha256.Sum256(must(json.Marshal([]any{strings.TrimSpace(by), encodeKey(key), c.Machine, c.Boot}))) // strings and bytes
 }
 
-func (a *Authority) issueCertificate(g token.Grant, key crypto.PublicKey, now time.Time) (token.Grant, error) {
-	cert, err := a.ca.signClient(now, a.cfg.CertificateLife, registry.Node{ID: g.Node, Cluster: g.Cluster}, g.Role, key)
+// Recall returns a node that a ledger restored from a backup lacks, by all that the certificate of its
+// holder says: without the name and the machine id.
+func Recall(peer token.Principal, now time.Time) registry.Node {
+	n := registry.Node{ID: peer.Node, Cluster: peer.Cluster, Name: peer.Node, At: now}
+	if peer.Jobs {
+		n.MachineID = registry.JobsMachineID(n.ID)
+	}
+	return n
+}
+
+// isRecalled reports whether a node is as Recall returned it.
+func isRecalled(n *registry.Node) bool {
+	return n.MachineID == "" || n.MachineID == registry.JobsMachineID(n.ID)
+}
+
+func (a *Authority) issueCertificate(g token.Grant, forJobs bool, key crypto.PublicKey, now time.Time) (token.Grant, error) {
+	n := registry.Node{ID: g.Node, Cluster: g.Cluster}
+	if forJobs {
+		n.MachineID = registry.JobsMachineID(n.ID)
+	}
+	cert, err := a.ca.signClient(now, a.cfg.CertificateLife, n, g.Role, key)
 	if err != nil {
 		return token.Grant{}, err
 	}
@@ -472,11 +489,18 @@ func (a *Authority) renewCertificate(ctx context.Context, c token.Claim, peer to
 		return token.Grant{}, err
 	}
 	now := time.Now().UTC()
+	forJobs := false
 	if peer.Role == registry.Agent {
 		// A ledger restored from a backup may not have the node, or only what its certificate says.
 		n, err := a.reg.Node(ctx, peer.Node)
-		if errors.Is(err, fault.ErrNotFound) || err == nil && n.MachineID == "" {
-			err = a.reg.PutNode(ctx, registry.Node{ID: peer.Node, Cluster: peer.Cluster, Name: c.Name, MachineID: c.Machine, Boot: c.Boot, At: now})
+		if errors.Is(err, fault.ErrNotFound) {
+			n, err = Recall(peer, now), nil
+		}
+		if err == nil && isRecalled(&n) {
+			n.Name, n.MachineID, n.Boot, n.At = c.Name, c.Machine, c.Boot, now
+			if err = sameKindOf(Recall(peer, now), c); err == nil {
+				err = a.reg.PutNode(ctx, n)
+			}
 		}
 		if err == nil {
 			err = a.reg.Certify(ctx, peer.Node, now.Add(a.cfg.CertificateLife))
@@ -484,8 +508,9 @@ func (a *Authority) renewCertificate(ctx context.Context, c token.Claim, peer to
 		if err != nil {
 			return token.Grant{}, err
 		}
+		forJobs = n.IsJobs()
 	}
-	g, err := a.issueCertificate(token.Grant{Node: peer.Node, Cluster: peer.Cluster, Role: peer.Role, JobKey: a.jobKeyFor(peer.Role, peer.Node)}, key, now)
+	g, err := a.issueCertificate(token.Grant{Node: peer.Node, Cluster: peer.Cluster, Role: peer.Role, JobKey: a.jobKeyFor(peer.Role, peer.Node)}, forJobs, key, now)
 	if err != nil {
 		return token.Grant{}, err
 	}

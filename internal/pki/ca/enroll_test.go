@@ -616,3 +616,59 @@ func TestRenewUnknown(t *testing.T) {
 		t.Errorf("%+v, %v", n, err)
 	}
 }
+
+// TestRenewUnknownJobs checks that the jobs of a machine stay jobs when they renew their certificate, or
+// enroll by it, after the ledger was restored from a backup without their node, and that they become a
+// machine by neither, whatever they state.
+func TestRenewUnknownJobs(t *testing.T) {
+	s := serve(t, ca.Config{})
+	alice := s.token(registry.Token{Role: registry.Job, Cluster: "lab", Uses: -1})
+	jobs := blade
+	jobs.Machine = registry.JobsMachineID(blade.Machine)
+	dir := t.TempDir()
+	first := identity(t, dir, s.url, alice, jobs)
+	if err := first.Enroll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for name, forget := range map[string]func() []registry.Node{
+		"unknown": func() []registry.Node { return nil },
+		"recalled": func() []registry.Node { // as by a batch
+			p, _, err := identify(t, first.Client(), s.url)
+			if err != nil || !p.Jobs {
+				t.Fatalf("the server sees %+v, %v", p, err)
+			}
+			return []registry.Node{ca.Recall(p, time.Now())}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			nodes := forget()
+			s.reg.mu.Lock()
+			s.reg.nodes = nodes
+			s.reg.mu.Unlock()
+			machine := identity(t, dir, s.url, token.Token{}, blade)
+			if err := machine.Renew(t.Context()); !errors.Is(err, fault.ErrDenied) {
+				t.Errorf("renewed as a machine: %v", err)
+			}
+			if err := machine.Reenroll(t.Context()); !errors.Is(err, fault.ErrDenied) {
+				t.Errorf("enrolled as a machine: %v", err)
+			}
+			if n, err := s.reg.Node(t.Context(), first.Node()); err == nil && (!n.IsJobs() || n.Name == blade.Name) {
+				t.Errorf("the ledger has %+v", n)
+			}
+			for range 2 { // the second by the certificate that the first one gave
+				if err := first.Renew(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if p, _, err := identify(t, first.Client(), s.url); err != nil || !p.Jobs {
+					t.Errorf("the server sees %+v, %v", p, err)
+				}
+			}
+			if n, err := s.reg.Node(t.Context(), first.Node()); err != nil || n.MachineID != jobs.Machine || n.Name != blade.Name || n.Cluster != "lab" {
+				t.Errorf("the ledger has %+v, %v", n, err)
+			}
+		})
+	}
+	if p, _, err := identify(t, s.enrolled(s.agents(1), blade).Client(), s.url); err != nil || p.Jobs {
+		t.Errorf("the server sees the machine as %+v, %v", p, err)
+	}
+}

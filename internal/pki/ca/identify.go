@@ -116,7 +116,7 @@ func (a *Authority) identifyByCertificate(ctx context.Context, cert *x509.Certif
 		return token.Principal{}, err
 	}
 	a.expiries.Store(n.ID, cert.NotAfter)
-	return token.Principal{Node: n.ID, Cluster: n.Cluster, Role: role}, nil
+	return token.Principal{Node: n.ID, Cluster: n.Cluster, Role: role, Jobs: n.IsJobs()}, nil
 }
 
 // CertificateExpiry returns when the latest certificate seen of a node or downstream server

@@ -7,6 +7,7 @@ type Principal struct {
 	Node    string        // id of the machine or server; "" for a viewer
 	Cluster string        // that it belongs to; for a viewer the one it may read, "" is all
 	Role    registry.Role // never ""
+	Jobs    bool          // the certificate is that of the jobs of a machine
 	Token   string        // id of a viewer's token; "" for local access without one
 }
 
