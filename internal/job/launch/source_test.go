@@ -1,10 +1,12 @@
 package launch
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -286,5 +288,38 @@ func TestLivingOf(t *testing.T) {
 	ms := livingOf(machine(t), func() map[int]bool { calls++; return map[int]bool{ended + calls: true} })
 	if len(ms) != 0 || calls != maxLists {
 		t.Errorf("%v after %d lists, want none after %d", ms, calls, maxLists)
+	}
+}
+
+// TestTreeOfEnding checks that a process that ends after the processes of a tree were listed does not hide the
+// one that it started, which is an orphan then.
+func TestTreeOfEnding(t *testing.T) {
+	own := fmt.Sprintf("proc/%d/task/%[1]d/children", os.Getpid())
+	dir := write(t, map[string]string{"mete/clocks": "boottime 2\nmonotonic 1\nrealtime 3\n", own: "7\n", own + ".new": "8\n"})
+	for pid, name := range map[int]string{7: "parent", 8: "orphan"} {
+		stat, err := os.ReadFile("/proc/self/stat")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(stat), ")")
+		file := filepath.Join(dir, fmt.Sprintf("proc/%d/stat", pid))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, fmt.Appendf(nil, "%d (%s)%s", pid, name, rest), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h, err := hostfs.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	was := listed
+	defer func() { listed = was }()
+	listed = func() {
+		listed = was
+		if err := errors.Join(os.Rename(filepath.Join(dir, own+".new"), filepath.Join(dir, own)), os.RemoveAll(filepath.Join(dir, "proc/7"))); err != nil {
+			t.Error(err)
+		}
+	}
+	if diff := cmp.Diff([]Member{{8, "orphan"}}, (&Tree{h: h}).Members()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 }

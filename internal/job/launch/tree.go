@@ -132,7 +132,13 @@ func (t *Tree) LeftGroups(int, bool) []string { return nil }
 func (t *Tree) IsGone() bool { return false }
 
 // Members lists the living processes of the job.
-func (t *Tree) Members() []Member {
+func (t *Tree) Members() []Member { return livingOf(t.h, t.pids) }
+
+// listed is called after the processes of a tree were listed. Tests replace it.
+var listed = func() {}
+
+// pids lists the descendants of this process that are of the job.
+func (t *Tree) pids() map[int]bool {
 	parents := t.parents()
 	pids := map[int]bool{}
 	var follow func(pid int)
@@ -145,7 +151,8 @@ func (t *Tree) Members() []Member {
 		}
 	}
 	follow(unix.Getpid())
-	return members(t.h, pids)
+	listed()
+	return pids
 }
 
 // parents returns the parent of each process if the kernel does not list children
