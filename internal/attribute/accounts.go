@@ -159,6 +159,7 @@ func (acc *Accounts) Tick(s *usage.Snapshot) usage.Balance {
 	}
 	if acc.tickStart == usage.StartResumed {
 		acc.reconcileNew(s)
+		acc.rebaseRequests(s)
 	}
 	acc.linkCounters()
 	for _, a := range acc.current {

@@ -195,6 +195,23 @@ func (acc *Accounts) reconcileNew(s *usage.Snapshot) {
 	}
 }
 
+// rebaseRequests lets the machine's disk requests continue from what they show, as those that fell do, if
+// they count otherwise than before the pause of the agent: with those that the kernel merges if the files of
+// groups count requests, else without them.
+func (acc *Accounts) rebaseRequests(s *usage.Snapshot) {
+	for r := range (usage.SetOf(usage.DiskReads, usage.DiskWrites) & s.Node.Total.Has & acc.lastNode.Total.Has).All() {
+		var before, now, nowCounted bool
+		for _, a := range acc.current {
+			before = before || (a.stale.set &^ a.stale.counted).Has(r)
+			now = now || (a.reading.Has &^ a.reading.Counted).Has(r)
+			nowCounted = nowCounted || (a.reading.Has & a.reading.Counted).Has(r)
+		}
+		if now && !before || nowCounted && before {
+			acc.lastNode.Total.Value[r] = s.Node.Total.Value[r] + 1
+		}
+	}
+}
+
 // stale is what a restored account showed before and has not shown since.
 type stale struct {
 	set, own, counted usage.Set

@@ -615,3 +615,70 @@ func TestWindowTotal(t *testing.T) {
 		t.Errorf("read %d, received %d; want 60 and 150", w.Total.Amount[usage.DiskRead], w.Total.Amount[usage.NetworkRx])
 	}
 }
+
+// TestResumedRequests checks that the machine's disk requests do not jump when the agent counts them in another
+// way after a pause, because the files of groups count requests that the kernel merges and the meter does not.
+func TestResumedRequests(t *testing.T) {
+	counted, files := usage.SetOf(usage.DiskReads), usage.Set(0)
+	for name, c := range map[string]struct {
+		before, after usage.Set // how the group's requests count
+		none          bool      // before the pause they did not
+		jump          int64     // of the machine's counter
+		want          int64     // booked after the pause, of 30 in it and 10 since
+		machine       int64
+	}{
+		"as before, by files":      {before: files, after: files, machine: 40, want: 40},
+		"as before, by the meter":  {before: counted, after: counted, machine: 40, want: 40},
+		"to files":                 {before: counted, after: files, jump: 5000, machine: 10, want: 10},
+		"to files from none":       {none: true, after: files, jump: 5000, machine: 10, want: 10},
+		"to the meter":             {before: files, after: counted, jump: -5000, machine: 10, want: 10},
+		"to the meter, after much": {before: files, after: counted, jump: 1, machine: 10, want: 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScenario(t)
+			tick := func(at, total, group int64, how usage.Set, none bool) {
+				snap := &usage.Snapshot{Boot: "b", At: at * second, Mono: at * second, Offset: 1000 * second}
+				snap.Node = usage.Node{CPUs: 4, MemTotal: 10000, MemFree: 4000, Tasks: 100}
+				snap.Node.Total.Put(usage.DiskReads, total)
+				for i, name := range []string{"", "a"} {
+					g := &usage.Group{Slot: usage.Slot(i), Life: workload.Life{ID: uint64(1 + i)}, New: !s.known[name], Parent: usage.Slot(i - 1),
+						Workload: workload.Workload{ID: workload.ID("id of " + name), Key: "key of " + name, Name: name}}
+					if s.known[name] = true; i == 0 {
+						g.Parent = usage.NoSlot
+					}
+					g.MemoryParent = g.Parent
+					g.Put(usage.CPU, at*second)
+					if i > 0 && !none {
+						g.Put(usage.DiskReads, group)
+						g.Counted, g.Own = how, how
+					}
+					snap.Groups = append(snap.Groups, g)
+				}
+				s.show(snap)
+			}
+			tick(1, 1000, 100, c.before, c.none)
+			tick(2, 1100, 150, c.before, c.none)
+			s.restart()
+			group := int64(160)
+			if c.after != c.before || c.none {
+				group = 3000
+			}
+			if c.after == counted {
+				group = 0
+			}
+			tick(10, 1130+c.jump, group, c.after, false)
+			tick(11, 1140+c.jump, group+5, c.after, false)
+			s.close()
+			if got := s.w.Total.Amount[usage.DiskReads]; got != c.machine {
+				t.Errorf("the machine has %d requests, want %d", got, c.machine)
+			}
+			var sum int64
+			for i := range s.w.Rows {
+				sum += s.w.Rows[i].Usage.Amount[usage.DiskReads]
+			}
+			if sum != c.want {
+				t.Errorf("the rows have %d requests, want %d", sum, c.want)
+			}
+		})
+	}
+}
