@@ -125,18 +125,21 @@ func (j *job) run(c launch.Command) (launch.Exit, error) {
 	case taken, denied, !launch.IsGroupError(err):
 		return launch.Exit{}, err
 	case j.cfg.limits != launch.Limits{}:
-		return launch.Exit{}, fault.WithHint(fmt.Errorf("limits need a control group: %w", err), "run as root, or in a control group delegated to you")
+		return launch.Exit{}, fault.WithHint(fmt.Errorf("limits need a control group: %w", err), needGroup)
 	}
 	if j.cfg.reader == "bpf" {
-		return launch.Exit{}, fault.WithHint(fmt.Errorf("--reader bpf needs a control group: %w", err), "--reader auto uses the best available")
+		return launch.Exit{}, fault.WithHint(fmt.Errorf("--reader bpf needs a control group: %w", err), needGroup+"; --reader auto uses the best available")
 	}
-	j.addNotes(fmt.Sprintf("no control group for the job (%v): its processes are followed instead, and their figures are apportioned", err))
+	j.addNotes(fmt.Sprintf("no control group for the job (%v): its processes are followed instead, and their figures are apportioned; %s for exact ones", err, needGroup))
 	tree, err := launch.OpenTree(j.h)
 	if err != nil {
 		return launch.Exit{}, err
 	}
 	return j.watch(tree, nil, c, counter, signals)
 }
+
+// needGroup says how a job gets a control group.
+const needGroup = "run mete as root, or in a control group delegated to you"
 
 // group creates the job's groups: where systemd manages cgroup v2, in a delegated scope, unless
 // this process is within another job, whose groups count this one too.

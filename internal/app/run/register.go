@@ -25,7 +25,7 @@ type agentJob struct {
 	job    socket.Job
 	note   func(...string)
 	denied error // why the user may not use the project
-	away   bool  // an agent's socket exists, and no agent answers
+	away   bool  // an agent's socket exists, and no agent answers, or the job has no group
 
 	stop      context.CancelFunc // of startSearch; nil if there is no search
 	searching sync.WaitGroup
@@ -38,9 +38,12 @@ func (j *job) register(group *launch.Group) (*agentJob, error) {
 	a := &agentJob{job: socket.Job{
 		ID: j.report.ID, Name: j.report.Name, Project: j.cfg.project, Labels: j.report.Labels,
 	}, note: j.addNotes}
-	if group == nil {
+	if group == nil { // the agent measures groups
+		for _, path := range socket.Paths(os.Getenv, os.Geteuid()) {
+			a.away = a.away || isSocket(path)
+		}
 		j.explainProject(a)
-		return a, nil // the agent measures groups
+		return a, nil
 	}
 	a.job.Groups, a.job.Started = []string{group.Path()}, time.Now().UTC()
 	for _, why := range a.registerOnce() {
@@ -132,9 +135,7 @@ func (a *agentJob) registerOnce() (notes []string) {
 	for _, path := range socket.Paths(os.Getenv, os.Geteuid()) {
 		c, err := dial(path)
 		if errors.Is(err, fault.ErrUnavailable) {
-			// A killed agent leaves its socket.
-			info, err := os.Lstat(path)
-			a.away = a.away || err == nil && info.Mode()&os.ModeSocket != 0
+			a.away = a.away || isSocket(path) // a killed agent leaves it
 			continue
 		}
 		if err != nil {
@@ -158,6 +159,11 @@ func (a *agentJob) registerOnce() (notes []string) {
 	return notes
 }
 
+func isSocket(path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.Mode()&os.ModeSocket != 0
+}
+
 // endWait is how long end waits for an agent that does not answer, such as one that is restarted.
 // Tests raise it.
 var endWait = 10 * time.Second
@@ -174,7 +180,11 @@ func (a *agentJob) end(m *report.Measurement, e launch.Exit, signals <-chan os.S
 		if !a.away {
 			return nil
 		}
-		a.note("this machine's agent is down")
+		if a.job.Groups == nil {
+			a.note("this machine's agent knows a job by its control group: " + needGroup + " for its name to be in the ledger")
+		} else {
+			a.note("this machine's agent is down")
+		}
 		return new(bool)
 	}
 	o := socket.Outcome{Ended: m.Ended, Exit: e.Code()}

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -479,8 +481,24 @@ func TestOrdinaryUser(t *testing.T) {
 			t.Errorf("%s is %s, want absent", k, q)
 		}
 	}
-	if rep.Reader != "tree" || len(rep.Notes) == 0 || !strings.Contains(rep.Notes[0], "no control group for the job") {
-		t.Errorf("reader %s, notes %q", rep.Reader, rep.Notes)
+	if rep.Reader != "tree" || rep.InLedgerByName != nil || !slices.ContainsFunc(rep.Notes, func(n string) bool {
+		return strings.HasPrefix(n, "no control group for the job (") && strings.HasSuffix(n, "apportioned; run mete as root, or in a control group delegated to you for exact ones")
+	}) {
+		t.Errorf("reader %s, in the ledger by name %v, notes %q", rep.Reader, rep.InLedgerByName, rep.Notes)
+	}
+	// An agent, which knows jobs by their groups, does not have the job's name.
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(m.dir, "none")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c = m.command("--reuid=65534", "--regid=65534", "--clear-groups", self, "run", "--", "true")
+	c.Path, c.Dir = setpriv, "/"
+	r = finish(t, c)
+	if want := "knows a job by its control group: run mete as root, or in a control group delegated to you for its name to be in the ledger\n"; r.code != 0 || !strings.Contains(r.stderr, report.NotInLedger) || !strings.Contains(r.stderr, want) {
+		t.Errorf("exit %d, %s\nwant %q", r.code, r.stderr, want)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
 	}
 	// The memory of a job that ended before the first reading is unknown.
 	c = m.command("--reuid=65534", "--regid=65534", "--clear-groups", self, "run", "-o", "json", "--", "true")
