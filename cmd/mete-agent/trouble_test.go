@@ -23,6 +23,7 @@ import (
 	"mete.dev/mete/internal/collect/powersim"
 	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/testkit/hosttest"
+	"mete.dev/mete/internal/x/atomicfile"
 )
 
 // zoneWatts is the power of each zone of a tree, dramWatts that of its memory.
@@ -105,13 +106,7 @@ func writeZones(list []string, in io.Reader, out io.Writer) error {
 			if c.still {
 				continue
 			}
-			// Write atomically and with 20 digits, to overwrite longer numbers.
-			f, err := os.OpenFile(c.file, os.O_WRONLY|os.O_CREATE, 0o644)
-			if err != nil {
-				return err
-			}
-			_, err = fmt.Fprintf(f, "%020d\n", int64(time.Since(c.since).Seconds()*1e6)*c.watts)
-			if err = errors.Join(err, f.Close()); err != nil {
+			if err := atomicfile.Overwrite(c.file, fmt.Appendf(nil, "%d\n", int64(time.Since(c.since).Seconds()*1e6)*c.watts)); err != nil {
 				return err
 			}
 		}
@@ -227,7 +222,7 @@ func plantZones(t *testing.T) (dir string, zones []*zone) {
 			return err
 		}
 		if what.name == "denied" {
-			if err := os.Chmod(zones[i].file(), 0); err != nil {
+			if err := zones[i].stop(func(file string) error { return os.Chmod(file, 0) }); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -420,7 +415,7 @@ func TestMetersInTrouble(t *testing.T) {
 	mended := now(t)
 	for i, what := range troubles {
 		if what.name == "denied" {
-			if err := os.Chmod(zones[i].file(), 0o644); err != nil {
+			if err := errors.Join(os.Chmod(zones[i].file(), 0o644), zones[i].tell(goOn)); err != nil {
 				t.Fatal(err)
 			}
 			continue

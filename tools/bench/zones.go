@@ -6,13 +6,15 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"mete.dev/mete/internal/x/atomicfile"
 )
 
 // zones is a tree of moving counters like /sys/class/powercap: packages, each with its
 // memory.
 type zones struct {
 	dir   string
-	files []*os.File
+	files []string
 	stop  chan struct{}
 	err   chan error
 }
@@ -33,11 +35,7 @@ func createZones(dir string, n int) (*zones, error) {
 			if err != nil {
 				return nil, err
 			}
-			f, err := os.Create(filepath.Join(id, "energy_uj"))
-			if err != nil {
-				return nil, err
-			}
-			z.files = append(z.files, f)
+			z.files = append(z.files, filepath.Join(id, "energy_uj"))
 		}
 	}
 	if err := z.write(0); err != nil {
@@ -67,8 +65,8 @@ func (z *zones) count() {
 }
 
 func (z *zones) write(uJ int64) error {
-	for _, f := range z.files {
-		if _, err := f.WriteAt(fmt.Appendf(nil, "%020d\n", uJ), 0); err != nil {
+	for _, file := range z.files { // a reader may see a part of what is written into an open file
+		if err := atomicfile.Overwrite(file, fmt.Appendf(nil, "%d\n", uJ)); err != nil {
 			return err
 		}
 	}
@@ -78,9 +76,5 @@ func (z *zones) write(uJ int64) error {
 // close stops the counters.
 func (z *zones) close() error {
 	close(z.stop)
-	err := <-z.err
-	for _, f := range z.files {
-		err = errors.Join(err, f.Close())
-	}
-	return err
+	return <-z.err
 }

@@ -10,8 +10,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/power"
@@ -178,12 +176,7 @@ func (s *simulator) writeZone(zone int) error {
 	if v, ok := s.m.Value(zone); ok {
 		text = fmt.Appendf(nil, "%d\n", v)
 	}
-	name := filepath.Join(s.cfg.Dir, s.m.zones[zone].ID, "energy_uj")
-	temp := name + ".new"
-	if err := os.WriteFile(temp, text, 0o644); err != nil {
-		return err
-	}
-	return atomicfile.Exchange(unix.AT_FDCWD, temp, name)
+	return atomicfile.Overwrite(filepath.Join(s.cfg.Dir, s.m.zones[zone].ID, "energy_uj"), text)
 }
 
 // readLoads reads what the loads used since the previous reading, and the time.

@@ -2,6 +2,7 @@ package atomicfile_test
 
 import (
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -121,5 +122,34 @@ func TestExchange(t *testing.T) {
 	}
 	if err := atomicfile.Exchange(unix.AT_FDCWD, temp, name); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without a new file: %v", err)
+	}
+}
+
+// Overwrite gives the file all of a new text, and readers that have it open all of the old one.
+func TestOverwrite(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "f")
+	if err := atomicfile.Overwrite(name, []byte("a long text")); err != nil {
+		t.Fatal(err)
+	}
+	opened, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = opened.Close() }() // read only
+	if err := atomicfile.Overwrite(name, []byte("short")); err != nil {
+		t.Fatal(err)
+	}
+	before, err := io.ReadAll(opened)
+	if err != nil || string(before) != "a long text" {
+		t.Errorf("a reader of the old file has %q, %v", before, err)
+	}
+	if after, err := os.ReadFile(name); err != nil || string(after) != "short" {
+		t.Errorf("%q, %v", after, err)
+	}
+	if list, err := os.ReadDir(filepath.Dir(name)); err != nil || len(list) != 1 {
+		t.Errorf("%v, %v, want the file alone", list, err)
+	}
+	if err := atomicfile.Overwrite(name+"/x", nil); err == nil {
+		t.Error("below a file: no error")
 	}
 }

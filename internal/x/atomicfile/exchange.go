@@ -6,6 +6,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Overwrite replaces the file at path by one with b and mode 0644, atomically for readers but not
+// durably. It first writes a file with the suffix .new, which a killed process may leave behind.
+func Overwrite(path string, b []byte) error {
+	temp := path + ".new"
+	if err := os.WriteFile(temp, b, 0o644); err != nil {
+		return err
+	}
+	return Exchange(unix.AT_FDCWD, temp, path)
+}
+
 // Exchange puts the file temp in the place of the file name, atomically for readers but not
 // durably, and removes the old one. Both are in the directory with the descriptor dir, or are
 // paths if it is unix.AT_FDCWD. ext4 writes a file at once that is renamed over another one,
