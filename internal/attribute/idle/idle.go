@@ -6,6 +6,7 @@
 package idle
 
 import (
+	"iter"
 	"slices"
 	"strings"
 
@@ -100,15 +101,14 @@ func Put(u *query.Total, kind string, s Share, quality usage.Quality) {
 }
 
 // MergeNodes removes node and kind from the groups' keys and merges groups that are then equal, in
-// order of first occurrence.
-func MergeNodes(groups []query.Group) (out []query.Group) {
+// order of first occurrence. It holds no group after the next one, so that only the merged ones take memory.
+func MergeNodes(groups iter.Seq[*query.Group]) (out []query.Group) {
 	type place struct {
 		at    int
 		nodes map[string]bool
 	}
 	places := map[string]*place{}
-	for i := range groups {
-		g := &groups[i]
+	for g := range groups {
 		node := g.Keys[len(g.Keys)-2]
 		keys := g.Keys[:len(g.Keys)-2]
 		name := strings.Join(keys, "\x00")

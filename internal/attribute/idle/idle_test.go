@@ -128,7 +128,8 @@ func TestPut(t *testing.T) {
 	}
 }
 
-// TestMergeNodes checks that groups of several machines and kinds become one.
+// TestMergeNodes checks that groups of several machines and kinds become one, and that no group is held after
+// the next one.
 func TestMergeNodes(t *testing.T) {
 	t.Parallel()
 	group := func(job, node, kind string, first time.Duration, cpu int64) query.Group {
@@ -136,8 +137,13 @@ func TestMergeNodes(t *testing.T) {
 		put(&g.Usage, usage.CPU, cpu)
 		return g
 	}
-	merged := idle.MergeNodes([]query.Group{
-		group("web", "a", "container", 2, 300), group("db", "a", "container", 2, 100), group("web", "b", "container", 1, 10), group("web", "b", "service", 9, 1),
+	merged := idle.MergeNodes(func(yield func(*query.Group) bool) {
+		var one query.Group // for all of them
+		for _, one = range []query.Group{
+			group("web", "a", "container", 2, 300), group("db", "a", "container", 2, 100), group("web", "b", "container", 1, 10), group("web", "b", "service", 9, 1),
+		} {
+			yield(&one)
+		}
 	})
 	var got strings.Builder
 	for _, g := range merged {

@@ -60,18 +60,19 @@ func (s *selection) idleGroups(ranges []schema.Range) ([]query.Group, error) {
 	if err := d.divide(s.idleUnits(ranges)); err != nil {
 		return nil, s.rd.db.Fault(err)
 	}
-	var groups []query.Group
-	for _, g := range sums.all {
-		out := sums.toGroup(g)
-		node, kind := nodeAndKind(g.keys)
-		var share idle.Share
-		if found := d.shares[g]; found != nil {
-			share = *found
+	groups := idle.MergeNodes(func(yield func(*query.Group) bool) {
+		for _, g := range sums.all {
+			out := sums.toGroup(g)
+			node, kind := nodeAndKind(g.keys)
+			var share idle.Share
+			if found := d.shares[g]; found != nil {
+				share = *found
+			}
+			if idle.Put(&out.Usage, kind, share, d.quality[node]); !yield(&out) {
+				return
+			}
 		}
-		idle.Put(&out.Usage, kind, share, d.quality[node])
-		groups = append(groups, out)
-	}
-	groups = idle.MergeNodes(groups)
+	})
 	slices.SortFunc(groups, func(a, b query.Group) int { return compareUse(&a, &b) })
 	return groups, nil
 }
