@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -1102,4 +1103,58 @@ func TestRestoredVersions(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestRunsByHours checks that an upper server that gets hours only lists a run as running as long as it has rows
+// in the newest hour of its node, which comes long after the mark of the node, and no longer.
+func TestRunsByHours(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		below, above := pair(t)
+		var m batch.Mark
+		upTo := func(end int64, rows map[string][]int64) {
+			t.Helper()
+			time.Sleep(time.Until(at(end)))
+			below.useWith(&m, "a", 1, func(e *batch.Entry) {
+				for name, minutes := range rows {
+					n := batch.Name{ID: workload.NewID("a", workload.Job, name), Kind: workload.Job, Key: name, Name: name, Job: name, Started: at(10)}
+					e.Names = append(e.Names, n)
+					for _, minute := range minutes {
+						row := batch.Minute{Minute: first + minute}
+						row.Workload, _ = workload.ShortIDOf(n.ID)
+						row.Usage.Put(usage.CPU, 1, usage.Measured)
+						e.Minutes = append(e.Minutes, row)
+						e.Nodes = append(e.Nodes, batch.NodeMinute{Minute: first + minute, Covered: time.Minute, CPUs: 1})
+					}
+				}
+				e.Through = at(end)
+			})
+			if err := below.Fold(t.Context(), time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			push(below, above, replica.Offer{Finest: replica.Hour, Rows: 100})
+		}
+		check := func(when string, want map[string]query.RunState) {
+			t.Helper()
+			list, err := above.Runs(t.Context(), query.RunQuery{Query: query.Query{From: at(0), To: time.Now(), Scope: query.Scope{All: true}}})
+			got := map[string]query.RunState{}
+			for _, r := range list {
+				got[r.Job] = r.State
+			}
+			if diff := cmp.Diff(want, got); err != nil || diff != "" {
+				t.Errorf("%s: %v, states (-want +got):\n%s", when, err, diff)
+			}
+		}
+		upTo(70, map[string][]int64{"killed": {20, 59}, "goes on": {20, 59, 69}})
+		check("in the second hour", map[string]query.RunState{"killed": query.Running, "goes on": query.Running})
+		upTo(175, map[string][]int64{"goes on": {70, 119, 174}})
+		check("in the third", map[string]query.RunState{"killed": query.EndUnknown, "goes on": query.Running})
+		for _, folds := range []int64{130, 175} {
+			if err := above.Fold(t.Context(), at(folds)); err != nil {
+				t.Fatal(err)
+			}
+			check(fmt.Sprint("folded at ", folds), map[string]query.RunState{"killed": query.EndUnknown, "goes on": query.Running})
+		}
+		time.Sleep(6 * time.Minute)
+		check("without news", map[string]query.RunState{"killed": query.EndUnknown, "goes on": query.EndUnknown})
+	})
 }

@@ -101,6 +101,8 @@ type listedRun struct {
 	listed  bool // it is in the list, not only compared with
 	node    int64
 	through time.Time // end of the latest booked window of its node
+	below   bool      // the node is one of a server below
+	newest  time.Time // end of the newest row of such a node, zero if none was found
 	group   *group
 	covered int64 // ms, of the run itself
 }
@@ -128,6 +130,9 @@ func (l *runList) complete() error {
 		}
 	})
 	if err != nil {
+		return err
+	}
+	if err := l.findNewest(); err != nil {
 		return err
 	}
 	for _, r := range l.runs {
@@ -225,20 +230,56 @@ func (l *runList) findLives() (lives []life, err error) {
 		err := db.Each(l.v.Ctx, l.v.SQL, func(scan func(...any) error) error {
 			var id, through, first, last int64
 			var node string
-			var at int64
-			if err := scan(&id, &at, &node, &through, &first, &last); err != nil {
+			var at, source int64
+			if err := scan(&id, &at, &node, &source, &through, &first, &last); err != nil {
 				return err
 			}
 			r := l.byRow[id]
-			r.node, r.NodeID, r.through = at, node, schema.FromNanos(through)
+			r.node, r.NodeID, r.below, r.through = at, node, source != 0, schema.FromNanos(through)
 			lives = append(lives, life{run: r, node: at, workload: id, MinuteSpan: l.lifeOf(&r.Workload, first, last)})
 			return nil
-		}, "SELECT w.id, n.id, n.node_id, n.through_ns, w.first_minute, w.last_minute FROM workload w JOIN node n ON n.id = w.node WHERE w.id IN ("+schema.JoinInts(ids)+")")
+		}, "SELECT w.id, n.id, n.node_id, n.source, n.through_ns, w.first_minute, w.last_minute FROM workload w JOIN node n ON n.id = w.node WHERE w.id IN ("+schema.JoinInts(ids)+")")
 		if err != nil {
 			return nil, err
 		}
 	}
 	return lives, nil
+}
+
+// newestHours is how far back a newest row is searched. A server below that sends hours only sends one
+// when it is folded.
+const newestHours = 4
+
+// findNewest finds the newest row of each node of a server below with a run that did not end.
+func (l *runList) findNewest() error {
+	nodes := map[int64]int64{} // ends of rows in minutes
+	for _, r := range l.runs {
+		if r.below && r.Ended.IsZero() {
+			nodes[r.node] = 0
+		}
+	}
+	end := floorMinute(l.now) + aheadMinutes
+	from := end - end%schema.HourMinutes - newestHours*schema.HourMinutes
+	for some := range slices.Chunk(slices.Sorted(maps.Keys(nodes)), lookupSize) {
+		for _, p := range l.v.Cover(from, end, l.v.Days) {
+			node := schema.IDOf("node")
+			err := eachInRange(l.v, p, make(arguments, 2), func(scan func(...any) error) error {
+				var id, minute int64
+				err := scan(&id, &minute)
+				nodes[id] = max(nodes[id], minute+p.Level.Width())
+				return err
+			}, fmt.Sprintf("SELECT %[1]s, max(minute) FROM %[2]s WHERE minute >= $1 AND minute < $2 AND %[1]s IN (%[3]s) GROUP BY 1", node, p.Table(schema.NodeLayout), schema.JoinInts(some)))
+			if err != nil {
+				return err
+			}
+		}
+	}
+	for _, r := range l.runs {
+		if minute := nodes[r.node]; minute > 0 {
+			r.newest = time.Unix(60*minute, 0)
+		}
+	}
+	return nil
 }
 
 // lifeOf returns a first minute and an end between which all rows of a workload are. The first and the
@@ -330,16 +371,21 @@ func (l *runList) addBelow(lives []life) ([]life, error) {
 	return lives, nil
 }
 
-// setState sets state and length.
+// setState sets state and length. A run has no end as long as it has rows up to the latest of its node: those
+// of a server below may come hours after the mark of their node.
 func (r *listedRun) setState(now time.Time) {
 	r.Length = time.Duration(nanos(r.covered).Int64())
+	rows := r.through
+	if !r.newest.IsZero() && r.newest.Before(rows) {
+		rows = r.newest
+	}
 	switch fresh := r.Last.Add(aheadMinutes * time.Minute); {
 	case !r.Ended.IsZero():
 		r.State = query.Ended
 		if d := r.Ended.Sub(r.Started); !r.Started.IsZero() && d > 0 {
 			r.Length = d
 		}
-	case fresh.Before(r.through) || now.Sub(r.through) > reportedFor:
+	case fresh.Before(rows) || now.Sub(r.through) > reportedFor:
 		r.State = query.EndUnknown
 	default:
 		r.State = query.Running
