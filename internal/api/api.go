@@ -75,8 +75,8 @@ type Ledger interface {
 
 // Live has the use of resources at present, and the health of the server.
 type Live interface {
-	// EachLatest calls f with the rates of the workloads of each node that has a fresh window, by node
-	// id from the first one after after on, until f returns false.
+	// EachLatest calls f with the rates of the workloads of each node that has a fresh window and an id
+	// greater than after, in the order of ids, until f returns false.
 	EachLatest(ctx context.Context, s query.Scope, after string, f func(*live.NodeRates) bool) error
 	// Summary returns the present use of all nodes, or of the one with this id or name, as a
 	// sum and by node, with the top busiest workloads by each of live.TopKeys.
