@@ -32,6 +32,11 @@ func collectPods(stats func() kube.Stats) collector {
 		if s.Synced {
 			synced = 1
 		}
+		holds := 0.0
+		if s.Holds {
+			holds = 1
+		}
+		m.gauge("mete_server_kube_lease_held", "1 if this server names the pods of the watched Kubernetes cluster, 0 if another one with its ledger does.", holds)
 		m.gauge("mete_server_kube_synced", "1 if all pods of the watched Kubernetes cluster were read since the server started.", synced)
 		m.gauge("mete_server_kube_pods", "Pods that the watched Kubernetes cluster has.", float64(s.Pods))
 		m.counter("mete_server_kube_pods_booked_total", "Pods that were written to the ledger because they were new or had changed.", float64(s.Booked))

@@ -162,6 +162,11 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 		}
 	}
 	if cfg.Kube.Cluster != "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return nil, err
+		}
+		cfg.Kube.Holder = host + ":" + cfg.State
 		if s.Pods, err = kube.New(cfg.Kube, s.Ledger, log.With("part", "kube")); err != nil {
 			return nil, err
 		}

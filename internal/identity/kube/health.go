@@ -7,6 +7,8 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"mete.dev/mete/internal/model/pod"
 )
 
 // health says whether the watch works, in the log and as metrics.
@@ -16,6 +18,7 @@ type health struct {
 	now    func() time.Time
 
 	mu     sync.Mutex
+	other  string               // the latest holder of the lease
 	isAway bool                 // the API server
 	warned map[string]time.Time // by text
 	stats  Stats
@@ -85,7 +88,20 @@ func (h *health) synced(pods int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.stats.Synced = true
-	h.log.Info("pods are named by the cluster's API server", "server", h.server, "pods", pods)
+	h.log.Info("the cluster's API server has listed its pods", "server", h.server, "pods", pods)
+}
+
+// leased takes which server has the lease of the cluster.
+func (h *health) leased(l pod.Lease) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch holds := l.Number != 0; {
+	case holds && !h.stats.Holds:
+		h.log.Info("pods are named by this server", "cluster", l.Cluster, "lease", l.Number)
+	case !holds && h.other != l.Holder:
+		h.log.Info("pods are named by another server with this ledger; this one takes over when it stops", "cluster", l.Cluster, "holder", l.Holder)
+	}
+	h.stats.Holds, h.other = l.Number != 0, l.Holder
 }
 
 func (h *health) booked(pods int) {
@@ -97,6 +113,7 @@ func (h *health) booked(pods int) {
 // Stats are counts since the start.
 type Stats struct {
 	Synced   bool  // all pods were read once
+	Holds    bool  // the lease: this server names the pods
 	Pods     int   // that the API server has, as far as is known
 	Booked   int64 // pods that were written to the ledger, because they were new or had changed
 	Failures int64 // failed attempts to write pods

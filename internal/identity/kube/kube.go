@@ -46,6 +46,7 @@ import (
 type Config struct {
 	Cluster    string // the name that its nodes have in the ledger
 	Kubeconfig string // a file; "" is the service account of the pod that this program runs in
+	Holder     string // the server, as other servers with its ledger see it; the same after a restart
 	// Labels are the keys of the pods' labels to keep. One that ends in * stands for all that begin so.
 	Labels []string
 }
@@ -57,8 +58,9 @@ func Default() Config {
 
 // A Ledger keeps pods; see [mete.dev/mete/internal/store/ledger/book.Booker].
 type Ledger interface {
-	BookPods(ctx context.Context, cluster string, pods []pod.Pod, at time.Time) error
-	EndPods(ctx context.Context, cluster string, pods []pod.Pod, at time.Time) error
+	LeasePods(ctx context.Context, l pod.Lease, now, until time.Time) (pod.Lease, error)
+	BookPods(ctx context.Context, l pod.Lease, pods []pod.Pod, at time.Time) error
+	EndPods(ctx context.Context, l pod.Lease, pods []pod.Pod, at time.Time) error
 	LivePods(ctx context.Context, cluster string) ([]pod.Pod, error)
 }
 
@@ -72,7 +74,7 @@ var watchedOwners = map[string]schema.GroupVersionResource{
 	"CronJob.batch":    {Group: "batch", Version: "v1", Resource: "cronjobs"},
 }
 
-// A Watcher watches an API server. Several of one cluster do no harm: they book the same.
+// A Watcher watches an API server. Of several servers with one ledger, that with the lease books pods.
 type Watcher struct {
 	cfg    Config
 	ledger Ledger
@@ -85,6 +87,9 @@ type Watcher struct {
 	mapper meta.ResettableRESTMapperWithContext
 
 	// Of Run's goroutine only.
+	lease     pod.Lease // number 0: another server has it
+	leaseAt   time.Time // when it is taken or extended again
+	ended     bool      // pods that are gone were ended since the lease was taken
 	seen      map[ownerKey]seenOwner
 	booked    map[string]pod.Pod // as they were booked last, by the UID of the API server
 	holder    map[string]string  // the UID of the API server of the pod that has a UID in the ledger
@@ -95,6 +100,7 @@ type Watcher struct {
 	reviews *reviews
 
 	mu      sync.Mutex
+	holds   bool                   // the lease: what changes is kept
 	changed map[string]*corev1.Pod // by the UID of the API server
 	deleted map[string]bool
 }
@@ -117,7 +123,7 @@ func New(cfg Config, l Ledger, log *slog.Logger) (*Watcher, error) {
 	}
 	klog.SetSlogLogger(log)
 	rc.UserAgent, rc.QPS, rc.Burst = "mete-server", 50, 200
-	w := &Watcher{cfg: cfg, ledger: l, log: log,
+	w := &Watcher{cfg: cfg, ledger: l, log: log, lease: pod.Lease{Cluster: cfg.Cluster, Holder: cfg.Holder},
 		changed: map[string]*corev1.Pod{}, deleted: map[string]bool{}, seen: map[ownerKey]seenOwner{}, booked: map[string]pod.Pod{}, holder: map[string]string{}}
 	w.health = health{log: log, server: rc.Host, now: time.Now, warned: map[string]time.Time{}}
 	if w.meta, err = metadata.NewForConfig(rc); err != nil {
@@ -271,7 +277,9 @@ func (w *Watcher) change(o any) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.changed[string(p.UID)] = p
+	if w.holds {
+		w.changed[string(p.UID)] = p
+	}
 }
 
 // delete takes the last state of a deleted pod, which may name containers that no earlier one did.
@@ -285,8 +293,10 @@ func (w *Watcher) delete(o any) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.changed[string(p.UID)] = p
-	w.deleted[string(p.UID)] = true
+	if w.holds {
+		w.changed[string(p.UID)] = p
+		w.deleted[string(p.UID)] = true
+	}
 }
 
 // flushEvery is how often changes are booked: one transaction for those of this time.
@@ -310,22 +320,97 @@ func (w *Watcher) Run(ctx context.Context) error {
 	w.health.synced(len(w.pods.GetStore().ListKeys()))
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()
-	ended := false
 	for {
-		err := w.flush(ctx)
-		if err == nil && !ended {
-			err = w.endOthers(ctx)
-			ended = err == nil
-		}
-		if err != nil && ctx.Err() == nil {
+		if err := w.work(ctx); err != nil && ctx.Err() == nil {
 			w.health.notBooked(err)
 		}
 		select {
 		case <-ctx.Done():
-			return nil
+			return w.release(context.WithoutCancel(ctx))
 		case <-tick.C:
 		}
 	}
+}
+
+// work books what has changed, if this server has the lease of the cluster.
+func (w *Watcher) work(ctx context.Context) error {
+	if err := w.keepLease(ctx); err != nil || w.lease.Number == 0 {
+		return err
+	}
+	err := w.flush(ctx)
+	if err == nil && !w.ended {
+		err = w.endOthers(ctx)
+		w.ended = err == nil
+	}
+	if errors.Is(err, fault.ErrConflict) {
+		w.lease.Number, w.leaseAt = 0, time.Time{} // this server was stopped for longer than the lease lasts
+		return nil
+	}
+	return err
+}
+
+// leaseFor is how long a lease lasts after it was extended, and leaseEvery how often it is extended, or its end looked for.
+const leaseFor, leaseEvery = 45 * time.Second, 15 * time.Second
+
+// keepLease takes or extends the lease when it is time. After taking it, all pods of the cluster are to be booked.
+func (w *Watcher) keepLease(ctx context.Context) error {
+	now := time.Now()
+	if now.Before(w.leaseAt) {
+		return nil
+	}
+	l, err := w.ledger.LeasePods(ctx, pod.Lease{Cluster: w.cfg.Cluster, Holder: w.cfg.Holder, Number: w.lease.Number}, now, now.Add(leaseFor))
+	if err != nil {
+		return err
+	}
+	w.leaseAt = now.Add(leaseEvery)
+	if taken := l.Number != 0 && l.Number != w.lease.Number; taken {
+		w.ended, w.booked, w.holder = false, map[string]pod.Pod{}, map[string]string{}
+		w.markAll()
+	} else if l.Number == 0 {
+		w.markNone()
+	}
+	w.lease = l
+	w.health.leased(l)
+	return nil
+}
+
+// release lets another server take the lease at once.
+func (w *Watcher) release(ctx context.Context) error {
+	if w.lease.Number == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	defer cancel()
+	now := time.Now()
+	if _, err := w.ledger.LeasePods(ctx, w.lease, now, now); err != nil {
+		w.log.Warn("the lease of the cluster's pods could not be given back: another server waits for its end", "err", err)
+	}
+	return nil
+}
+
+// releaseTimeout limits the last write.
+const releaseTimeout = 5 * time.Second
+
+// markAll marks all pods of the API server as changed.
+func (w *Watcher) markAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.holds = true
+	w.changed, w.deleted = map[string]*corev1.Pod{}, map[string]bool{}
+	for _, o := range w.pods.GetStore().List() {
+		if p, ok := o.(*corev1.Pod); ok {
+			w.changed[string(p.UID)] = p
+		}
+	}
+}
+
+// markNone forgets changes, which are another server's to book.
+func (w *Watcher) markNone() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.holds = false
+	clear(w.changed)
+	clear(w.deleted)
 }
 
 // probeEvery is the interval at which requests find out whether the API server answers, and probeTimeout their limit.
@@ -407,14 +492,14 @@ func (w *Watcher) bookPods(ctx context.Context, uids []string, changed map[strin
 			w.holder[id.UID] = uid
 		}
 	}
-	if err := w.ledger.BookPods(ctx, w.cfg.Cluster, pods, time.Now()); err != nil {
+	if err := w.ledger.BookPods(ctx, w.lease, pods, time.Now()); err != nil {
 		return uids, err
 	}
 	maps.Copy(w.booked, next)
 	w.health.booked(len(pods))
 	// A mirror that is deleted comes back as another pod with the same UID in the ledger.
 	gone := slices.DeleteFunc(slices.Clone(ended), func(p pod.Pod) bool { return w.holder[p.UID] != "" && !deleted[w.holder[p.UID]] })
-	if err := w.ledger.EndPods(ctx, w.cfg.Cluster, gone, time.Now()); err != nil {
+	if err := w.ledger.EndPods(ctx, w.lease, gone, time.Now()); err != nil {
 		return uids, err
 	}
 	for _, uid := range uids {
@@ -444,7 +529,7 @@ func (w *Watcher) endOthers(ctx context.Context) error {
 		}
 	}
 	live = slices.DeleteFunc(live, func(p pod.Pod) bool { return there[p.UID] })
-	return w.ledger.EndPods(ctx, w.cfg.Cluster, live, time.Now())
+	return w.ledger.EndPods(ctx, w.lease, live, time.Now())
 }
 
 func (w *Watcher) keepsLabel(key string) bool {

@@ -117,7 +117,7 @@ func (n *named) place(key string) (place string) {
 	n.t.Helper()
 	db := ledgertest.DB(n.t, n.dsn)
 	var ns, pod, container, job string
-	err := db.QueryRow("SELECT namespace, pod, container, job FROM workload WHERE key = $1", key).Scan(&ns, &pod, &container, &job)
+	err := db.QueryRow("SELECT namespace, pod, container, job FROM workload WHERE key = $1 ORDER BY from_minute DESC LIMIT 1", key).Scan(&ns, &pod, &container, &job)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -279,6 +279,62 @@ func TestWatch(t *testing.T) {
 			t.Errorf("the account may %v", right)
 		}
 	}
+}
+
+// TestTwoServers: of two servers with one ledger, one names pods. The other one takes over when it stops, and books what
+// changed since.
+func TestTwoServers(t *testing.T) {
+	testkit.Stage(t, "kube", "runs etcd and an API server")
+	c := testbed.Start(t, testbed.API, testbed.Options{})
+	c.Kubectl(t, "", "create", "namespace", "shop")
+	c.Kubectl(t, "", "-n", "shop", "create", "serviceaccount", "default")
+	kubeconfig := account(t, c, "")
+	n := newNamed(t)
+	log := &syncbuf.Buffer{}
+	run := func(holder string) (*kube.Watcher, func()) {
+		t.Helper()
+		w, err := kube.New(kube.Config{Cluster: "c", Kubeconfig: kubeconfig, Holder: holder}, n.Ledger, slog.New(slog.NewTextHandler(log, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- w.Run(ctx) }()
+		return w, func() {
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	first, stopFirst := run("first")
+	testkit.Eventually(t, "the first server has the lease", func() bool { return first.Stats().Holds })
+	second, stopSecond := run("second")
+	testkit.Eventually(t, "the second server waits", func() bool { return strings.Contains(log.String(), "pods are named by another server") })
+	pods := map[string]string{}
+	for _, name := range []string{"web-1", "web-2"} {
+		pods[name] = create(t, c, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": %q}, %s}`, name, podSpec))
+		n.uses(workload.Pod, pods[name])
+		n.waitFor(pods[name], "shop "+name+"  shop/pod/"+name)
+	}
+	if a, b := first.Stats(), second.Stats(); b.Holds || b.Booked > 0 || a.Booked < 2 {
+		t.Errorf("the first server: %+v, the second: %+v", a, b)
+	}
+	stopFirst()
+	c.Kubectl(t, "", "-n", "shop", "delete", "pod", "web-1", "--force")
+	c.Kubectl(t, "", "-n", "shop", "label", "pod", "web-2", "mete.dev/job=other")
+	n.waitFor(pods["web-2"], "shop web-2  shop/other")
+	testkit.Eventually(t, "one pod lives", func() bool {
+		live, err := n.LivePods(t.Context(), "c")
+		return err == nil && len(live) == 1 && second.Stats().Holds
+	})
+	// Another server believes that it has the lease for longer than it lasts.
+	l, err := n.LeasePods(t.Context(), pod.Lease{Cluster: "c", Holder: "second"}, time.Now(), time.Now().Add(time.Hour))
+	if err != nil || l.Number == 0 {
+		t.Fatalf("%+v, %v", l, err)
+	}
+	testkit.Eventually(t, "the second server takes its lease again", func() bool { return strings.Contains(log.String(), fmt.Sprintf("lease=%d", l.Number+1)) })
+	stopSecond()
 }
 
 // TestIdentify asks a real API server, with the rights of the manifest, whose the tokens are that it issued.

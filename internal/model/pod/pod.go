@@ -22,6 +22,13 @@ type Pod struct {
 	Created    time.Time
 }
 
+// A Lease is the right of one server to say what pods a cluster has.
+type Lease struct {
+	Cluster string
+	Holder  string // the server; the same after a restart
+	Number  int64  // one more whenever the lease is taken; 0 is none
+}
+
 // Key returns the UID in the form that names of control groups have in [workload.Name]: a UUID with dashes.
 // The kubelet derives the UIDs of static pods itself and writes them without dashes.
 //

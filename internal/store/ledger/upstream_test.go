@@ -297,7 +297,7 @@ func (c *climb) step() {
 	case "pod":
 		// Unlike batches, pods are not sent again to a ledger that was restored.
 		job := rapid.SampledFrom([]string{"p/deployment/j1", "p/deployment/j2"}).Draw(c.T, "job")
-		err = c.below.BookPods(ctx, "c", []pod.Pod{{UID: "u", Namespace: "p", Name: "pod", Job: job, Labels: map[string]string{"app": job}, Containers: map[string]string{"y": "app"}}}, c.now())
+		err = c.below.BookPods(ctx, pod.Lease{Cluster: "c"}, []pod.Pod{{UID: "u", Namespace: "p", Name: "pod", Job: job, Labels: map[string]string{"app": job}, Containers: map[string]string{"y": "app"}}}, c.now())
 	case "push":
 		c.push()
 	case "higher":
@@ -1033,7 +1033,7 @@ func TestRestoredVersions(t *testing.T) {
 		}
 		label := func(minute int64, job string) {
 			t.Helper()
-			if err := below.BookPods(ctx, "c", []pod.Pod{{UID: "u", Namespace: "p", Name: "pod", Job: job, Containers: map[string]string{"y": "app"}}}, at(minute)); err != nil {
+			if err := below.BookPods(ctx, pod.Lease{Cluster: "c"}, []pod.Pod{{UID: "u", Namespace: "p", Name: "pod", Job: job, Containers: map[string]string{"y": "app"}}}, at(minute)); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/pod"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/registry"
@@ -55,7 +56,7 @@ func testPods(t *testing.T, dsn string) {
 	at := Day
 	bookPods := func(cluster string, pods ...pod.Pod) {
 		t.Helper()
-		if err := Try(t, func() error { return l.BookPods(t.Context(), cluster, pods, at) }); err != nil {
+		if err := Try(t, func() error { return l.BookPods(t.Context(), pod.Lease{Cluster: cluster}, pods, at) }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -148,24 +149,24 @@ func testHostilePods(t *testing.T, l *ledger.Ledger, web pod.Pod, check func(whe
 	ctx := t.Context()
 	thief := web
 	thief.Namespace, thief.Name, thief.Job = "evil", "thief", "evil/pod/thief"
-	if err := l.BookPods(ctx, "c", []pod.Pod{thief}, Day); err != nil {
+	if err := l.BookPods(ctx, pod.Lease{Cluster: "c"}, []pod.Pod{thief}, Day); err != nil {
 		t.Fatal(err)
 	}
 	check("another pod with the UID")
-	if err := l.EndPods(ctx, "c", []pod.Pod{thief}, Day); err != nil {
+	if err := l.EndPods(ctx, pod.Lease{Cluster: "c"}, []pod.Pod{thief}, Day); err != nil {
 		t.Fatal(err)
 	}
 	if live, err := l.LivePods(ctx, "c"); err != nil || len(live) != 1 || live[0].Name != web.Name {
 		t.Errorf("after another pod with its UID ended, %v live, %v", live, err)
 	}
 	thief.UID = "00000000-0000-0000-0000-000000000002"
-	if err := l.BookPods(ctx, "c", []pod.Pod{thief}, Day); err != nil {
+	if err := l.BookPods(ctx, pod.Lease{Cluster: "c"}, []pod.Pod{thief}, Day); err != nil {
 		t.Fatal(err)
 	}
 	check("another pod with the containers")
 	orphan := web
 	orphan.Job, orphan.OwnerGone = "shop/replicaset/web-5f", true
-	if err := errors.Join(l.BookPods(ctx, "c", []pod.Pod{orphan}, Day), l.EndPods(ctx, "c", []pod.Pod{thief}, Day)); err != nil {
+	if err := errors.Join(l.BookPods(ctx, pod.Lease{Cluster: "c"}, []pod.Pod{orphan}, Day), l.EndPods(ctx, pod.Lease{Cluster: "c"}, []pod.Pod{thief}, Day)); err != nil {
 		t.Fatal(err)
 	}
 	check("without its owner")
@@ -207,7 +208,7 @@ func testPodEnds(t *testing.T, l *ledger.Ledger, db reader, web pod.Pod) {
 	more.UID, more.Containers = "00000000-0000-0000-0000-000000000001", nil
 	// Text that no database or terminal takes.
 	more.Name, more.Labels = "x\x00\xff", map[string]string{"a\x00": "b\x00"}
-	if err := l.BookPods(ctx, "c", []pod.Pod{more}, Day); err != nil {
+	if err := l.BookPods(ctx, pod.Lease{Cluster: "c"}, []pod.Pod{more}, Day); err != nil {
 		t.Fatal(err)
 	}
 	live := func() []string {
@@ -224,7 +225,7 @@ func testPodEnds(t *testing.T, l *ledger.Ledger, db reader, web pod.Pod) {
 	if got, want := live(), []string{more.UID, web.UID}; !slices.Equal(got, want) {
 		t.Errorf("live pods %v, want %v", got, want)
 	}
-	if err := Try(t, func() error { return l.EndPods(ctx, "c", []pod.Pod{web, {UID: "unknown"}}, Day) }); err != nil {
+	if err := Try(t, func() error { return l.EndPods(ctx, pod.Lease{Cluster: "c"}, []pod.Pod{web, {UID: "unknown"}}, Day) }); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := live(), []string{more.UID}; !slices.Equal(got, want) {
@@ -232,7 +233,7 @@ func testPodEnds(t *testing.T, l *ledger.Ledger, db reader, web pod.Pod) {
 	}
 	thief := web
 	thief.Namespace, thief.Name, thief.Job = "evil", "thief", "evil/pod/thief"
-	if err := l.BookPods(ctx, "c", []pod.Pod{thief}, Day); err != nil {
+	if err := l.BookPods(ctx, pod.Lease{Cluster: "c"}, []pod.Pod{thief}, Day); err != nil {
 		t.Fatal(err)
 	}
 	if n := db.number("SELECT count(*) FROM workload WHERE namespace = 'evil'"); n != 0 {
@@ -251,5 +252,52 @@ func testPodEnds(t *testing.T, l *ledger.Ledger, db reader, web pod.Pod) {
 	}
 	if n := db.number("SELECT count(*) FROM workload WHERE namespace = 'shop'"); n != 6 {
 		t.Errorf("%d workloads are named, want 6", n)
+	}
+}
+
+// testPodLease: one server at a time writes pods of a cluster. One that was stopped for longer than its lease lasts
+// writes nothing afterwards.
+func testPodLease(t *testing.T, dsn string) {
+	ctx := t.Context()
+	l := Open(t, dsn)
+	lease := func(cluster, holder string, number int64, now, until time.Duration) pod.Lease {
+		t.Helper()
+		got, err := l.LeasePods(ctx, pod.Lease{Cluster: cluster, Holder: holder, Number: number}, Day.Add(now), Day.Add(until))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	for i, c := range []struct {
+		cluster, holder string
+		number          int64
+		now, until      time.Duration
+		want            pod.Lease
+	}{
+		{"c", "a", 0, 0, 45, pod.Lease{Cluster: "c", Holder: "a", Number: 1}},
+		{"c", "b", 0, 44, 90, pod.Lease{Cluster: "c", Holder: "a"}},            // it has not ended
+		{"d", "b", 0, 44, 90, pod.Lease{Cluster: "d", Holder: "b", Number: 1}}, // another cluster
+		{"c", "a", 1, 44, 60, pod.Lease{Cluster: "c", Holder: "a", Number: 1}}, // extended
+		{"c", "b", 0, 59, 90, pod.Lease{Cluster: "c", Holder: "a"}},
+		{"c", "a", 0, 59, 90, pod.Lease{Cluster: "c", Holder: "a", Number: 2}}, // started again
+		{"c", "b", 0, 90, 99, pod.Lease{Cluster: "c", Holder: "b", Number: 3}}, // it has ended
+		{"c", "a", 2, 91, 99, pod.Lease{Cluster: "c", Holder: "b"}},
+		{"c", "b", 3, 95, 95, pod.Lease{Cluster: "c", Holder: "b", Number: 3}}, // given back
+		{"c", "a", 0, 95, 200, pod.Lease{Cluster: "c", Holder: "a", Number: 4}},
+	} {
+		if got := lease(c.cluster, c.holder, c.number, c.now*time.Second, c.until*time.Second); got != c.want {
+			t.Errorf("step %d: %+v, want %+v", i, got, c.want)
+		}
+	}
+	web := []pod.Pod{{UID: "u", Namespace: "shop", Name: "web-1", Job: "shop/pod/web-1"}}
+	for number := range int64(6) {
+		held := pod.Lease{Cluster: "c", Holder: "a", Number: number}
+		err := errors.Join(l.BookPods(ctx, held, web, Day), l.EndPods(ctx, held, []pod.Pod{{UID: "other"}}, Day))
+		if (err == nil) != (number == 4) || err != nil && !errors.Is(err, fault.ErrConflict) {
+			t.Errorf("with lease %d: %v", number, err)
+		}
+	}
+	if live, err := l.LivePods(ctx, "c"); err != nil || len(live) != 1 {
+		t.Errorf("%v, %v", live, err)
 	}
 }

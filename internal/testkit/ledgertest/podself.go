@@ -80,7 +80,7 @@ func testPodSelf(t *testing.T, dsn string) {
 		{UID: uid, Namespace: "shop", Name: "web-1", Job: "shop/deployment/web", Containers: map[string]string{id("a"): "app", id("b"): "debug", id("c"): "stolen"}, Created: Day},
 		{UID: otherUID, Namespace: "evil", Name: "thief", Job: "evil/pod/thief", Containers: map[string]string{id("e"): "app"}, Created: Day},
 	}
-	if err := Try(t, func() error { return l.BookPods(t.Context(), "c", pods, Day) }); err != nil {
+	if err := Try(t, func() error { return l.BookPods(t.Context(), pod.Lease{Cluster: "c"}, pods, Day) }); err != nil {
 		t.Fatal(err)
 	}
 	if s := self(ref); s.Name.Name != "web-1" || s.Kind != workload.Pod || s.Job != "shop/deployment/web" || s.Cluster != "c" || s.Node != "" || s.Usage.Present != 0 || !s.First.IsZero() {
@@ -135,7 +135,7 @@ func testPodSelf(t *testing.T, dsn string) {
 	}
 	// Without rows of the pod's own workload, the time is that of its container with the most.
 	pods[0].UID, pods[0].Containers = "00000000-0000-0000-0000-000000000003", map[string]string{id("1"): "app", id("2"): "side"}
-	if err := l.BookPods(t.Context(), "c", pods[:1], Day); err != nil {
+	if err := l.BookPods(t.Context(), pod.Lease{Cluster: "c"}, pods[:1], Day); err != nil {
 		t.Fatal(err)
 	}
 	send("second", containerOf("second", "", id("1")), 1, m+4*dayMinutes, m+4*dayMinutes+1)

@@ -35,6 +35,7 @@ var undo = map[int][]string{
 	20: {"DROP TABLE pod", "DROP TABLE pod_container", "DROP INDEX workload_pod", "DROP INDEX workload_placed", "DROP INDEX workload_in_pod"},
 	21: {"DROP INDEX workload_version", "DROP INDEX workload_version_of", "ALTER TABLE workload DROP COLUMN from_minute", "ALTER TABLE workload DROP COLUMN version_of",
 		"ALTER TABLE workload DROP COLUMN known_ns", "ALTER TABLE counter DROP COLUMN versions", uniqueWorkloads},
+	22: {"DROP TABLE pod_lease"},
 }
 
 // uniqueWorkloads makes (node, short) unique again in table workload.

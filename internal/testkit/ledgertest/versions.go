@@ -176,7 +176,7 @@ func (r *versionRound) fold(now time.Time) {
 }
 
 func (r *versionRound) bookPod(at time.Time) {
-	if err := r.l.BookPods(context.Background(), r.cluster, []pod.Pod{r.pod}, at); err != nil {
+	if err := r.l.BookPods(context.Background(), pod.Lease{Cluster: r.cluster}, []pod.Pod{r.pod}, at); err != nil {
 		r.Fatal(err)
 	}
 	r.booked = true

@@ -28,24 +28,29 @@ const podsPerWrite = 100
 // BookPods stores pods of a cluster, and names the workloads that are parts of them: those that are
 // booked already, and those that will be. A pod that was stored before is replaced; its containers stay.
 // A pod with the UID of another one is ignored, and a container stays with a live pod. at is when the pods were seen: a
-// change of job or labels counts from the next quarter of an hour on.
-func (k *Booker) BookPods(ctx context.Context, cluster string, pods []pod.Pod, at time.Time) error {
-	return k.eachPod(ctx, pods, "booking pods", func(t *db.Tx, p *pod.Pod) error { return bookPod(t, cluster, p, schema.Nanos(at)) })
+// change of job or labels counts from the next quarter of an hour on. A lease that is not the latest of its cluster is
+// fault.ErrConflict.
+func (k *Booker) BookPods(ctx context.Context, l pod.Lease, pods []pod.Pod, at time.Time) error {
+	return k.eachPod(ctx, l, pods, "booking pods", func(t *db.Tx, p *pod.Pod) error { return bookPod(t, l.Cluster, p, schema.Nanos(at)) })
 }
 
-// EndPods records that the API server does not have pods any more. It takes their UIDs, namespaces and names.
-func (k *Booker) EndPods(ctx context.Context, cluster string, pods []pod.Pod, at time.Time) error {
-	return k.eachPod(ctx, pods, "ending pods", func(t *db.Tx, p *pod.Pod) error {
+// EndPods records that the API server does not have pods any more. It takes their UIDs, namespaces and names. Errors are
+// those of BookPods.
+func (k *Booker) EndPods(ctx context.Context, l pod.Lease, pods []pod.Pod, at time.Time) error {
+	return k.eachPod(ctx, l, pods, "ending pods", func(t *db.Tx, p *pod.Pod) error {
 		_, err := t.Exec("UPDATE pod SET ended_ns = $5 WHERE cluster = $1 AND uid = $2 AND namespace = $3 AND name = $4 AND ended_ns = 0",
-			cluster, schema.Clean(p.UID), schema.Clean(p.Namespace), schema.Clean(p.Name), at.UnixNano())
+			l.Cluster, schema.Clean(p.UID), schema.Clean(p.Namespace), schema.Clean(p.Name), at.UnixNano())
 		return err
 	})
 }
 
 // eachPod calls f for pods, for some of them in each transaction.
-func (k *Booker) eachPod(ctx context.Context, pods []pod.Pod, what string, f func(*db.Tx, *pod.Pod) error) error {
+func (k *Booker) eachPod(ctx context.Context, l pod.Lease, pods []pod.Pod, what string, f func(*db.Tx, *pod.Pod) error) error {
 	for chunk := range slices.Chunk(pods, podsPerWrite) {
 		err := k.db.Write(ctx, func(t *db.Tx) error {
+			if err := checkLease(t, l); err != nil {
+				return err
+			}
 			for i := range chunk {
 				if err := f(t, &chunk[i]); err != nil {
 					return err
