@@ -441,8 +441,8 @@ type StateWorkload struct {
 	Namespace     string                 `protobuf:"bytes,6,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	Pod           string                 `protobuf:"bytes,7,opt,name=pod,proto3" json:"pod,omitempty"`
 	Container     string                 `protobuf:"bytes,8,opt,name=container,proto3" json:"container,omitempty"`
-	From          int64                  `protobuf:"zigzag64,9,opt,name=from,proto3" json:"from,omitempty"`                 // the minute with which the version begins, since 1970; 0 is the first version
-	Versions      []int64                `protobuf:"zigzag64,10,rep,packed,name=versions,proto3" json:"versions,omitempty"` // with which the others begin, in order; said once for each workload
+	From          int64                  `protobuf:"zigzag64,9,opt,name=from,proto3" json:"from,omitempty"`  // the minute with which the version begins, since 1970; 0 is the first version
+	Next          int64                  `protobuf:"zigzag64,10,opt,name=next,proto3" json:"next,omitempty"` // that of the version after it; 0 is none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -540,11 +540,11 @@ func (x *StateWorkload) GetFrom() int64 {
 	return 0
 }
 
-func (x *StateWorkload) GetVersions() []int64 {
+func (x *StateWorkload) GetNext() int64 {
 	if x != nil {
-		return x.Versions
+		return x.Next
 	}
-	return nil
+	return 0
 }
 
 // A StateTable holds rows of one length of span by columns: one number for each
@@ -895,7 +895,7 @@ const file_states_proto_rawDesc = "" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04host\x18\x02 \x01(\rR\x04host\x12\x1a\n" +
 	"\bworkload\x18\x03 \x01(\rR\bworkload\x12\x16\n" +
-	"\x06minute\x18\x04 \x01(\x12R\x06minute\"\x8a\x02\n" +
+	"\x06minute\x18\x04 \x01(\x12R\x06minute\"\x82\x02\n" +
 	"\rStateWorkload\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x14\n" +
 	"\x05short\x18\x02 \x01(\x06R\x05short\x12\x18\n" +
@@ -905,9 +905,9 @@ const file_states_proto_rawDesc = "" +
 	"\tnamespace\x18\x06 \x01(\tR\tnamespace\x12\x10\n" +
 	"\x03pod\x18\a \x01(\tR\x03pod\x12\x1c\n" +
 	"\tcontainer\x18\b \x01(\tR\tcontainer\x12\x12\n" +
-	"\x04from\x18\t \x01(\x12R\x04from\x12\x1a\n" +
-	"\bversions\x18\n" +
-	" \x03(\x12R\bversions\"\x85\x02\n" +
+	"\x04from\x18\t \x01(\x12R\x04from\x12\x12\n" +
+	"\x04next\x18\n" +
+	" \x01(\x12R\x04next\"\x85\x02\n" +
 	"\n" +
 	"StateTable\x12\x14\n" +
 	"\x05level\x18\x01 \x01(\rR\x05level\x12\x16\n" +

@@ -48,7 +48,7 @@ func EncodeStates(dst []byte, p *replica.Page) ([]byte, error) {
 	}
 	for i := range p.Workloads {
 		w := &p.Workloads[i]
-		sw := &pb.StateWorkload{Node: uint32(w.Node), Short: uint64(w.Short), From: w.From, Versions: w.Versions}
+		sw := &pb.StateWorkload{Node: uint32(w.Node), Short: uint64(w.Short), From: w.From, Next: w.Next}
 		if w.Name != nil {
 			sw.Changed, sw.Named = true, ledgerNanos(w.Named)
 			sw.Namespace, sw.Pod, sw.Container = cleanText(w.Namespace), cleanText(w.Pod), cleanText(w.Container)
@@ -171,7 +171,7 @@ func pageFrom(m *pb.States, l Limits) (*replica.Page, error) {
 		}
 	}
 	for i, sw := range m.Workloads {
-		w := replica.Workload{Node: int(sw.Node), Short: workload.ShortID(sw.Short), From: sw.From, Versions: sw.Versions}
+		w := replica.Workload{Node: int(sw.Node), Short: workload.ShortID(sw.Short), From: sw.From, Next: sw.Next}
 		if sw.Changed {
 			w.Name, w.Named, w.Namespace, w.Pod, w.Container = &batch.Name{}, timeFromNanos(sw.Named), sw.Namespace, sw.Pod, sw.Container
 			if err := checkTexts(l, sw.Namespace, sw.Pod, sw.Container); err != nil {

@@ -82,7 +82,7 @@ func TestStatesVersion(t *testing.T) {
 	for version, p := range map[uint32]*replica.Page{
 		1: {Within: true, Nodes: []replica.Node{{Node: registry.Node{ID: "n"}}}, NodeRows: []replica.NodeRow{{}}},
 		2: {Within: true, Nodes: []replica.Node{{Node: registry.Node{ID: "n"}}}, NodeRows: []replica.NodeRow{{Within: 1}}},
-		3: {Within: true, Nodes: []replica.Node{{Node: registry.Node{ID: "n"}}}, NodeRows: []replica.NodeRow{{Within: 1}}, Workloads: []replica.Workload{{Short: 1, Versions: []int64{15}}}},
+		3: {Within: true, Nodes: []replica.Node{{Node: registry.Node{ID: "n"}}}, NodeRows: []replica.NodeRow{{Within: 1}}, Workloads: []replica.Workload{{Short: 1, Next: 15}}},
 	} {
 		sent, err := wire.EncodeStates(nil, p)
 		if err != nil {
@@ -107,7 +107,8 @@ func TestStates(t *testing.T) {
 		p := drawPage(t)
 		for i := range p.Workloads {
 			if w := &p.Workloads[i]; rapid.Bool().Draw(t, "versions") {
-				w.From, w.Versions = rapid.Int64Range(0, 1<<31-1).Draw(t, "from"), []int64{15, rapid.Int64Range(16, 1<<31-1).Draw(t, "later")}
+				w.From = 15 * rapid.Int64Range(0, 1<<20).Draw(t, "from")
+				w.Next = (w.From + 15*rapid.Int64Range(1, 1<<20).Draw(t, "later")) * rapid.Int64Range(0, 1).Draw(t, "has a next one")
 			}
 		}
 		if p.Within = rapid.Bool().Draw(t, "says within"); p.Within {

@@ -18,6 +18,7 @@ type health struct {
 	now    func() time.Time
 
 	mu     sync.Mutex
+	lease  int64                // number of the lease, 0 if another server has it
 	other  string               // the latest holder of the lease
 	isAway bool                 // the API server
 	warned map[string]time.Time // by text
@@ -96,12 +97,12 @@ func (h *health) leased(l pod.Lease) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch holds := l.Number != 0; {
-	case holds && !h.stats.Holds:
+	case holds && h.lease != l.Number:
 		h.log.Info("pods are named by this server", "cluster", l.Cluster, "lease", l.Number)
 	case !holds && h.other != l.Holder:
 		h.log.Info("pods are named by another server with this ledger; this one takes over when it stops", "cluster", l.Cluster, "holder", l.Holder)
 	}
-	h.stats.Holds, h.other = l.Number != 0, l.Holder
+	h.stats.Holds, h.lease, h.other = l.Number != 0, l.Number, l.Holder
 }
 
 func (h *health) booked(pods int) {

@@ -96,7 +96,7 @@ func (p *Page) SaysWithin() bool {
 
 // SaysVersions reports whether a server that ignores versions would store the page as something else.
 func (p *Page) SaysVersions() bool {
-	return slices.ContainsFunc(p.Workloads, func(w Workload) bool { return w.From != 0 || len(w.Versions) > 0 })
+	return slices.ContainsFunc(p.Workloads, func(w Workload) bool { return w.From != 0 || w.Next != 0 })
 }
 
 // Empty reports whether the page has no records.
@@ -134,11 +134,9 @@ type Nesting struct {
 type Workload struct {
 	Node  int // in Page.Nodes
 	Short workload.ShortID
-	// From is the minute with which the version begins, since 1970; 0 is the first version.
-	From int64
-	// Versions are the minutes with which the workload's versions begin besides the first one, in order: of the page's
-	// first entry of each workload.
-	Versions []int64
+	// From is the minute with which the version begins, since 1970; 0 is the first version. Next is that of the version
+	// after it, 0 if there is none.
+	From, Next int64
 	// Name is nil if it did not change. Its ID is "" if the workload has no name yet.
 	Name                      *batch.Name
 	Named                     time.Time // end of the window that named it
@@ -188,8 +186,8 @@ func (p *Page) Check() error {
 		if w.Node < 0 || w.Node >= len(p.Nodes) {
 			return invalid("workload %d is of node %d of %d", i, w.Node, len(p.Nodes))
 		}
-		if w.From < 0 || w.From >= lastMinute || !validVersions(w.Versions) {
-			return invalid("workload %d begins with minute %d, its versions with %d", i, w.From, w.Versions)
+		if w.From < 0 || w.From >= lastMinute || w.From%versionMinutes != 0 || w.Next%versionMinutes != 0 || w.Next != 0 && w.Next <= w.From || w.Next >= lastMinute {
+			return invalid("workload %d is the version from minute %d until %d", i, w.From, w.Next)
 		}
 		if w.Name == nil || w.Name.ID == "" {
 			continue
@@ -233,22 +231,14 @@ func (p *Page) Check() error {
 	return nil
 }
 
+// versionMinutes is the time of which versions begin with whole multiples.
+const versionMinutes = 15
+
 // lastMinute is the first minute, in the year 6053, that cannot be stored.
 const lastMinute = 1 << 31
 
 func validSpan(v Resolution, minute int64) bool {
 	return v <= Day && minute >= 0 && minute < lastMinute && minute%v.Minutes() == 0
-}
-
-func validVersions(from []int64) bool {
-	last := int64(0)
-	for _, m := range from {
-		if m <= last || m >= lastMinute {
-			return false
-		}
-		last = m
-	}
-	return true
 }
 
 func validAmounts(u *usage.Usage) bool {

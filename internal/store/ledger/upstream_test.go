@@ -1015,7 +1015,11 @@ func TestFutureRows(t *testing.T) {
 // servers above have its versions then, and count everything once.
 func TestRestoredVersions(t *testing.T) {
 	ctx := t.Context()
-	for _, finest := range []replica.Resolution{replica.Minute, replica.Hour} {
+	for _, c := range []struct {
+		finest replica.Resolution
+		change [2]int64 // when the label changes, first and after the ledger was restored: the version begins 10 minutes later
+	}{{replica.Minute, [2]int64{20, 50}}, {replica.Minute, [2]int64{50, 20}}, {replica.Minute, [2]int64{20, 0}}, {replica.Minute, [2]int64{0, 50}}, {replica.Hour, [2]int64{20, 50}}, {replica.Hour, [2]int64{50, 20}}} {
+		finest := c.finest
 		below, above := pair(t)
 		_, top := pair(t)
 		id := workload.NewID("a", workload.Container, "y")
@@ -1061,22 +1065,19 @@ func TestRestoredVersions(t *testing.T) {
 		before := mark
 		send(false)
 		for _, restored := range []bool{false, true} {
-			changed := int64(20) // the version begins at minute 30
+			changed := c.change[0]
 			if restored {
 				below.copy(below.dsn+".copy", below.dsn)
-				mark, changed = before, 50 // at minute 60
+				mark, changed = before, c.change[1]
 			}
 			for _, u := range [][2]int64{{15, 2}, {25, 4}, {35, 8}, {55, 16}, {70, 32}, {1450, 64}} {
-				if u[0] > changed && u[0] < changed+30 {
+				if changed > 0 && u[0] > changed && u[0] < changed+15 {
 					label(changed, "j2")
 				}
 				use(u[0], u[1])
 			}
 			send(true)
-			want := map[string]string{"j1": "7", "j2": "120"}
-			if restored {
-				want = map[string]string{"j1": "31", "j2": "96"}
-			}
+			want := map[int64]map[string]string{0: {"j1": "127"}, 20: {"j1": "7", "j2": "120"}, 50: {"j1": "31", "j2": "96"}}[changed]
 			for name, s := range map[string]*side{"below": below, "above": above, "top": top} {
 				a, err := s.Usage(ctx, query.Query{From: at(0), To: at(3 * day), By: []query.Dimension{query.ByJob}, Scope: query.Scope{All: true}})
 				if err != nil {
@@ -1087,18 +1088,18 @@ func TestRestoredVersions(t *testing.T) {
 					got[a.Groups[i].Keys[0]] = a.Groups[i].Usage.Sum[usage.CPU].String()
 				}
 				if diff := cmp.Diff(want, got); diff != "" {
-					t.Errorf("restored %t, finest %d, %s (-want +got):\n%s", restored, finest, name, diff)
+					t.Errorf("%v, restored %t, %s (-want +got):\n%s", c, restored, name, diff)
 				}
 				for _, table := range []string{"day", "hour"} {
 					if diff := cmp.Diff(below.usage(table, 0), s.usage(table, 0)); diff != "" {
-						t.Errorf("restored %t, finest %d, %s: %s (-below +%[3]s):\n%s", restored, finest, name, table, diff)
+						t.Errorf("%v, restored %t, %s: %s (-below +%[3]s):\n%s", c, restored, name, table, diff)
 					}
 				}
 				if diff := cmp.Diff(below.names(), s.names()); diff != "" {
-					t.Errorf("restored %t, finest %d, names of %s:\n%s", restored, finest, name, diff)
+					t.Errorf("%v, restored %t, names of %s:\n%s", c, restored, name, diff)
 				}
 				if findings, err := s.Check(ctx); err != nil || len(findings) > 0 {
-					t.Errorf("restored %t, finest %d, %s: %v, %v", restored, finest, name, findings, err)
+					t.Errorf("%v, restored %t, %s: %v, %v", c, restored, name, findings, err)
 				}
 			}
 		}

@@ -301,3 +301,31 @@ func testPodLease(t *testing.T, dsn string) {
 		t.Errorf("%v, %v", live, err)
 	}
 }
+
+// testPodNamedTwice: a pod's container that its node's container daemon names too, again and again, has the names
+// of the pod, and one version.
+func testPodNamedTwice(t *testing.T, dsn string) {
+	l := Open(t, dsn)
+	Node(t, l, "a")
+	key := strings.Repeat("a", 64)
+	web := []pod.Pod{{UID: "u", Namespace: "shop", Name: "web-1", Job: "shop/pod/web-1", Labels: map[string]string{"team": "x"}, Containers: map[string]string{key: "app"}}}
+	if err := l.BookPods(t.Context(), pod.Lease{Cluster: "c"}, web, Day); err != nil {
+		t.Fatal(err)
+	}
+	n := batch.Name{ID: workload.NewID("a", workload.Container, key), Kind: workload.Container, Key: key, Name: "k8s_app", Job: "compose", Labels: map[string]string{"image": "x"}}
+	short, _ := workload.ShortIDOf(n.ID)
+	mark := batch.Mark{Next: 1}
+	for _, minute := range []int64{1, 100, 200} {
+		e := Entry("a", batch.Stream{1}, mark, short, 1, minuteOf(Day)+minute)
+		e.Names = []batch.Name{n}
+		mark = batch.Mark{Next: mark.Next + 1, Last: e.Hash}
+		book(t, l, batch.Accepted, e)
+	}
+	db := reader{t, DB(t, dsn)}
+	if n := db.number("SELECT count(*) FROM workload WHERE name = 'web-1/app' AND job = 'shop/pod/web-1'"); n != 1 || db.number("SELECT count(*) FROM workload") != 1 {
+		t.Errorf("%d workloads have the name of the pod, of %d", n, db.number("SELECT count(*) FROM workload"))
+	}
+	if n := db.number("SELECT count(*) FROM workload_label WHERE key = 'team' AND value = 'x'"); n != 1 || db.number("SELECT count(*) FROM workload_label") != 1 {
+		t.Errorf("%d labels are the pod's, of %d", n, db.number("SELECT count(*) FROM workload_label"))
+	}
+}

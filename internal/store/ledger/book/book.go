@@ -106,7 +106,9 @@ type bookedNode struct {
 	host    int64 // host of a nested node, 0 if not nested
 	run     int64 // kernel run that it measured last, 0 if none
 	jobs    bool  // it is that of a machine's standalone jobs
-	revoked int64 // ns, 0 if not revoked
+	// clusterName is the name of its cluster.
+	clusterName string
+	revoked     int64 // ns, 0 if not revoked
 	// workloads are those of which the transaction adds rows.
 	workloads map[int64]bool
 	isGuest   bool // rows of it are within another node
@@ -306,7 +308,7 @@ func (b *booking) findNode(id string) (*bookedNode, error) {
 	if n.revoked != 0 {
 		n.id = 0
 	}
-	n.jobs = registry.IsJobsMachine(machine)
+	n.jobs, n.clusterName = registry.IsJobsMachine(machine), cluster
 	n.quota = quotaHolder{kind: "node", id: id, key: n.id, limit: b.quota}
 	n.cluster = b.findCluster(cluster)
 	b.nodes[id] = n

@@ -44,15 +44,63 @@ func (w *workloadRow) store(t *db.Tx, id int64) error {
 	return err
 }
 
-// storeEarlier writes what all versions have in common to all but the latest one.
-func (w *workloadRow) storeEarlier(t *db.Tx, of db.Workload) error {
-	if !of.HasVersions() {
+// storeOthers writes to the other versions of a workload what all have in common. Unless the row is a new version, it
+// fills in what they lack.
+func (w *workloadRow) storeOthers(t *db.Tx, of db.Workload, old *workloadRow) error {
+	fills := w.from == old.from && w.fills(old)
+	if !of.HasVersions() || w.common() == old.common() && !fills {
 		return nil
 	}
-	_, err := t.Exec(`UPDATE workload SET wid = $3, kind = $4, key = $5, name = $6, path = $7, parent = $8, pod = $9, container = $10,
-		started_ns = $11, ended_ns = $12, exit_code = $13, named_ns = $14, known_ns = $15, rev = $16 WHERE (id = $1 OR version_of = $1 AND version_of <> 0) AND id <> $2`,
-		of.ID, of.Latest(), w.id, w.kind, w.key, w.name, w.path, w.parent, w.pod, w.container, w.started, w.ended, w.exit, w.at, w.known, t.Rev)
-	return err
+	ids, err := t.Ints("SELECT id FROM workload WHERE (id = $1 OR version_of = $1 AND version_of <> 0) AND id <> $2", of.ID, of.Latest())
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		var was workloadRow
+		if err := t.QueryRow("SELECT "+nameColumns+" FROM workload WHERE id = $1", id).Scan(was.targets()...); err != nil {
+			return err
+		}
+		is := *w
+		is.from, is.first, is.last = was.from, was.first, was.last
+		for i, v := range was.counted() {
+			if *v != "" || !fills {
+				*is.counted()[i] = *v
+			}
+		}
+		if err := errors.Join(is.store(t, id), markChanged(t, &was, &is)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// common returns what all versions of a workload have in common.
+func (w *workloadRow) common() workloadRow {
+	c := *w
+	c.exit, c.at, c.from, c.first, c.last = nil, 0, 0, 0, 0
+	if w.exit != nil {
+		c.first, c.last = *w.exit, 1 // only to compare them
+	}
+	for _, v := range c.counted() {
+		*v = ""
+	}
+	return c
+}
+
+// fills reports whether the row has something to count by that another one has not.
+func (w *workloadRow) fills(o *workloadRow) bool {
+	was := o.counted()
+	for i, v := range w.counted() {
+		if *v != "" && *was[i] == "" {
+			return true
+		}
+	}
+	return false
+}
+
+// counted returns the columns by which group_day sums.
+func (w *workloadRow) counted() [5]*string {
+	return [...]*string{&w.namespace, &w.job, &w.username, &w.project, &w.kind}
 }
 
 // bookName stores a name. Names of several streams may arrive in any order: an older name only
@@ -76,7 +124,8 @@ func (b *booking) bookName(n *batch.Name, node *bookedNode, through int64) error
 	}
 	n = old.restrictToOwner(restrictJob(n, node.jobs))
 	now := old.merge(n, through)
-	labels, err := b.newLabels(id, n.Labels, through >= old.at)
+	newer := through >= old.at
+	labels, err := b.newLabels(id, n.Labels, newer)
 	if err != nil {
 		return err
 	}
@@ -96,24 +145,31 @@ func (b *booking) bookName(n *batch.Name, node *bookedNode, through int64) error
 			labels = labelChange{}
 		}
 	}
-	// A run is of one job and one user as a whole, and each name on the node of jobs is a job's word.
-	recounted := old.isRecounted(&now, through >= old.at && len(labels.have) > 0 && labels.isChange(), through)
 	at := max(through, node.through)
-	if recounted && !n.Kind.IsRun() && !node.jobs {
+	relabeled := newer && len(labels.have) > 0 && labels.isChange()
+	placed, err := b.place(node, id, &now, &labels)
+	switch {
+	case err != nil:
+		return err
+	case placed && old.namespace == "":
+		now.known = at
+	case old.isRecounted(&now, placed && labels.isChange() || !placed && relabeled, through, at) && now.hasVersions() && !node.jobs:
 		if ok, err = b.takeWorkload(node); err != nil {
 			return err
 		}
-		if ok {
-			if id, err = addVersion(b.Tx, node.id, short, id, &now, &labels, at); err != nil {
-				return err
+		if !ok { // what is booked stays where it is
+			for i, v := range now.counted() {
+				*v = *old.counted()[i]
 			}
-			if w, _, err = b.KnownWorkload(node.id, short); err != nil {
-				return err
-			}
+			labels = labelChange{}
+			break
+		}
+		if id, w, err = addVersion(b.Tx, node.id, short, w, &now, &labels, at); err != nil {
+			return err
 		}
 	}
 	if now.at != old.at || !now.isEqual(&old) {
-		if err := errors.Join(now.store(b.Tx, id), now.storeEarlier(b.Tx, w)); err != nil {
+		if err := errors.Join(now.store(b.Tx, id), now.storeOthers(b.Tx, w, &old)); err != nil {
 			return err
 		}
 	}
@@ -121,10 +177,7 @@ func (b *booking) bookName(n *batch.Name, node *bookedNode, through int64) error
 	if err := labels.store(b.Tx, id); err != nil {
 		return err
 	}
-	if err := markChanged(b.Tx, &old, &now); err != nil || n.Kind != workload.Pod && n.Kind != workload.Container {
-		return err
-	}
-	if err := placeWorkload(b.Tx, w.ID, at); err != nil || now.kind == old.kind || n.Kind != workload.Pod {
+	if err := markChanged(b.Tx, &old, &now); err != nil || now.kind == old.kind || n.Kind != workload.Pod {
 		return err
 	}
 	// Containers that no status of a pod names, as its sandbox, may have been named before it.
@@ -134,36 +187,56 @@ func (b *booking) bookName(n *batch.Name, node *bookedNode, through int64) error
 // firstSight is how long after a workload is known first a change is of its first version.
 const firstSight = int64(time.Minute)
 
-// isRecounted reports whether a change of a version at an instant, ns, makes another version: what was counted under
-// the old one stays there. A change soon after first sight does not, nor one of a version that has yet to begin, nor
-// values in the place of none. relabeled says that labels change.
-func (w *workloadRow) isRecounted(now *workloadRow, relabeled bool, at int64) bool {
-	if w.id == "" || at <= w.known+firstSight || at < w.from*int64(time.Minute) {
+// isRecounted reports whether a change of a version that is seen at an instant makes another version, so that what was
+// counted under the old one stays there. A change soon after first sight does not, nor one of a version that begins
+// after all that is booked of the node, nor values in the place of none. relabeled says that labels change; seen and
+// end, the end of what is booked, are in ns.
+func (w *workloadRow) isRecounted(now *workloadRow, relabeled bool, seen, end int64) bool {
+	if w.id == "" || seen <= w.known+firstSight || end <= w.from*int64(time.Minute) {
 		return false
 	}
-	was, is := w.groupKeys(), now.groupKeys()
-	for i := range was {
-		relabeled = relabeled || was[i] != "" && was[i] != is[i]
+	was, is := *w, *now
+	if isNumeric(was.username) {
+		was.username = "" // not known
+	}
+	for i, v := range was.counted() {
+		relabeled = relabeled || *v != "" && *v != *is.counted()[i]
 	}
 	return relabeled
 }
 
-// addVersion adds a version of a workload after the latest one, which begins with the next quarter of an hour, and
-// returns its id. No row of that time can have been booked: at is the end of what was booked of the node, or later.
-// Labels are stored by the caller.
-func addVersion(t *db.Tx, node int64, short workload.ShortID, after int64, now *workloadRow, labels *labelChange, at int64) (id int64, err error) {
-	const quarter = int64(schema.QuarterMinutes * time.Minute)
+// hasVersions reports whether the workload can have several versions. A run is of one job and one user as a whole, and idle
+// energy and the system are not of a job.
+func (w *workloadRow) hasVersions() bool {
+	var k workload.Kind
+	_ = k.UnmarshalText([]byte(w.kind)) // unknown: not known yet
+	return k != workload.Unknown && !k.IsRun() && k != workload.Idle && k != workload.System
+}
+
+// versionsPerDay is how many versions of a workload may begin within a day, before the next one begins with the next day.
+const versionsPerDay = 24
+
+// addVersion adds a version of a workload after the latest one, and returns its id, and the workload with it. It begins with
+// the next quarter of an hour, or with the next day after many of them. No row of that time can have been booked: at is the
+// end of what was booked of the node, or later. Labels are stored by the caller.
+func addVersion(t *db.Tx, node int64, short workload.ShortID, w db.Workload, now *workloadRow, labels *labelChange, at int64) (id int64, with db.Workload, err error) {
 	if labels.want == nil {
-		if labels.want, err = labelsOf(t, after); err != nil {
-			return id, err
+		if labels.want, err = labelsOf(t, w.Latest()); err != nil {
+			return id, w, err
 		}
 	}
 	labels.have = nil // the version has none yet
-	now.from, now.first, now.last = (at+quarter-1)/quarter*schema.QuarterMinutes, 0, 0
-	if id, err = t.Version(node, short, now.from); err != nil {
-		return id, err
+	minutes := (at + int64(time.Minute) - 1) / int64(time.Minute)
+	next := func(unit int64) int64 { return (minutes + unit - 1) / unit * unit }
+	now.from, now.first, now.last = next(schema.QuarterMinutes), 0, 0
+	if w.CountSince(schema.DayOf(now.from)) >= versionsPerDay {
+		now.from = next(schema.DayMinutes)
 	}
-	return id, now.store(t, id)
+	if id, err = t.Version(node, short, now.from); err != nil {
+		return id, w, err
+	}
+	with, _, err = t.KnownWorkload(node, short)
+	return id, with, errors.Join(err, now.store(t, id))
 }
 
 // markChanged marks the days as stale whose groups a changed version belongs to.
@@ -200,13 +273,16 @@ func restrictJob(n *batch.Name, ofJobs bool) *batch.Name {
 // who started it, and names, projects and labels of other users are ignored. A numeric user is one
 // whose name could not be looked up.
 func (w *workloadRow) restrictToOwner(n *batch.Name) *batch.Name {
-	if n.Kind != workload.Job || w.username == "" || n.User == "" || schema.Clean(n.User) == w.username || strings.Trim(w.username, "0123456789") == "" {
+	if n.Kind != workload.Job || w.username == "" || n.User == "" || schema.Clean(n.User) == w.username || isNumeric(w.username) {
 		return n
 	}
 	left := *n
 	left.Name, left.Job, left.User, left.Project, left.Labels = "", "", "", "", nil
 	return &left
 }
+
+// isNumeric reports whether a user is a number: its name could not be looked up.
+func isNumeric(user string) bool { return strings.Trim(user, "0123456789") == "" }
 
 // merge returns the row after a name of the given age.
 func (w workloadRow) merge(n *batch.Name, through int64) workloadRow {
@@ -235,7 +311,9 @@ func (w workloadRow) merge(n *batch.Name, through int64) workloadRow {
 	text(&w.path, n.Path)
 	text(&w.parent, string(n.Parent))
 	text(&w.job, n.Job)
-	text(&w.username, n.User)
+	if w.username == "" || isNumeric(w.username) || !isNumeric(schema.Clean(n.User)) {
+		text(&w.username, n.User)
+	}
 	text(&w.project, n.Project)
 	text(&w.namespace, n.Labels[batch.LabelNamespace])
 	text(&w.pod, n.Labels[batch.LabelPod])

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
-	"maps"
 	"slices"
 	"time"
 
@@ -210,36 +209,48 @@ func placeWorkload(t *db.Tx, first, at int64) error {
 	if !ok || err != nil {
 		return err
 	}
-	now := old
+	now, labels := old, labelChange{}
+	if err := p.set(t, id, &now, &labels); err != nil || now == old && !labels.isChange() {
+		return err
+	}
+	switch end := max(at, through); {
+	case old.namespace == "": // it was known as an id alone
+		now.known = at
+	case old.isRecounted(&now, labels.isChange(), at, end):
+		if id, w, err = addVersion(t, node, workload.ShortID(short), w, &now, &labels, end); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(now.store(t, id), now.storeOthers(t, w, &old), labels.store(t, id)); err != nil {
+		return err
+	}
+	return markChanged(t, &old, &now)
+}
+
+// place sets in the row of a version what the pod says that the workload is part of, if one is known.
+func (b *booking) place(node *bookedNode, id int64, now *workloadRow, labels *labelChange) (placed bool, err error) {
+	if node.jobs || now.kind != workload.Pod.String() && now.kind != workload.Container.String() {
+		return false, nil // any user can send jobs, with any key
+	}
+	p, ok, err := findPlace(b.Tx, node.clusterName, node.id, now.kind, now.key, now.parent)
+	if !ok || err != nil {
+		return false, err
+	}
+	return true, p.set(b.Tx, id, now, labels)
+}
+
+// set sets a place in the row of a version, and the labels that it has and is to have.
+func (p *place) set(t *db.Tx, id int64, now *workloadRow, labels *labelChange) (err error) {
 	now.namespace, now.pod, now.job = p.namespace, p.pod, p.job
 	switch {
-	case old.kind == workload.Pod.String():
+	case now.kind == workload.Pod.String():
 		now.name = p.pod
 	case p.container != "":
 		now.container, now.name = p.container, p.pod+"/"+p.container
 	}
-	labels := labelChange{want: p.labels}
-	if labels.have, err = labelsOf(t, id); err != nil {
-		return err
-	}
-	if now == old && maps.Equal(labels.have, p.labels) {
-		return nil
-	}
-	switch {
-	case old.namespace == "": // it was known as an id alone
-		now.known = at
-	case old.isRecounted(&now, !maps.Equal(labels.have, p.labels), at):
-		if id, err = addVersion(t, node, workload.ShortID(short), id, &now, &labels, max(at, through)); err != nil {
-			return err
-		}
-		if w, _, err = t.KnownWorkload(node, workload.ShortID(short)); err != nil {
-			return err
-		}
-	}
-	if err := errors.Join(now.store(t, id), now.storeEarlier(t, w), labels.store(t, id)); err != nil {
-		return err
-	}
-	return markChanged(t, &old, &now)
+	labels.want = p.labels
+	labels.have, err = labelsOf(t, id)
+	return err
 }
 
 // findPlace returns the place of a workload of a node.

@@ -10,153 +10,216 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// SetVersions makes the versions of a workload those that begin with the given minutes, in order, besides the first one. A
-// server that was restored from an older copy does not have the versions that it made since: their rows become
-// those of the versions that it has.
-func SetVersions(t *db.Tx, node int64, short workload.ShortID, from []int64) error {
+// SetVersion returns the surrogate id of the version of a workload that begins with minute from, and is followed by one that
+// begins with next; 0 is the first version, and no other one. It creates what is missing, and removes versions between
+// the two: a server that was restored from an older copy may have decided otherwise. Rows that are of another version
+// than that of their time then become rows of that one.
+func SetVersion(t *db.Tx, node int64, short workload.ShortID, from, next int64) (id int64, err error) {
 	w, ok, err := t.KnownWorkload(node, short)
-	if !ok && len(from) == 0 || err != nil || slices.Equal(w.Begins(), from) {
-		return err
+	if err != nil {
+		return 0, err
 	}
-	for _, m := range from {
+	had := w.Begins()
+	want := slices.DeleteFunc(slices.Clone(had), func(m int64) bool { return m > from && (next == 0 || m < next) })
+	for _, m := range []int64{from, next} {
+		if m != 0 && !slices.Contains(want, m) {
+			want = append(want, m)
+		}
+	}
+	slices.Sort(want)
+	if ok && slices.Equal(had, want) {
+		return w.At(from), nil
+	}
+	for _, m := range []int64{from, next} {
 		if _, err := t.Version(node, short, m); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	if w, _, err = t.KnownWorkload(node, short); err != nil {
-		return err
+		return 0, err
 	}
-	for _, m := range w.Begins() {
-		if !slices.Contains(from, m) {
-			if err := dropVersion(t, node, short, m, from); err != nil {
-				return err
+	id = w.At(from)
+	if !ok {
+		return id, nil
+	}
+	m := versionMove{Tx: t, node: node, of: w, begins: want}
+	for _, v := range slices.Concat(had, want) {
+		if slices.Contains(had, v) != slices.Contains(want, v) && (m.first == 0 || v < m.first) {
+			m.first = v
+		}
+	}
+	if err := m.find(); err != nil {
+		return 0, err
+	}
+	if err := m.move(); err != nil {
+		return 0, fmt.Errorf("moving rows of a version: %w", err)
+	}
+	for _, begin := range had {
+		if !slices.Contains(want, begin) {
+			if err := m.remove(w.At(begin)); err != nil {
+				return 0, err
+			}
+			if err := t.ForgetVersion(node, short, begin); err != nil {
+				return 0, err
 			}
 		}
+	}
+	return id, nil
+}
+
+// A versionMove moves rows of a workload to the versions of their time.
+type versionMove struct {
+	*db.Tx
+	node   int64
+	of     db.Workload // with all versions, also those that are to be removed
+	begins []int64     // with which the versions begin that it is to have, besides the first one
+	first  int64       // all before this minute stays as it is
+	end    int64       // there are no rows from here on
+	kept   []int64     // days of minutes
+	hosts  []int64     // that rows may be within; 0 is none
+}
+
+// find finds where there may be rows.
+func (m *versionMove) find() (err error) {
+	if m.hosts, err = m.Ints("SELECT DISTINCT host FROM within_day WHERE node = $1", m.node); err != nil {
+		return err
+	}
+	m.hosts = append(m.hosts, 0)
+	if m.kept, err = m.Ints("SELECT day FROM kept WHERE day >= $1 ORDER BY day", schema.DayOf(m.first)); err != nil {
+		return err
+	}
+	last, err := m.Ints("SELECT coalesce(max(last_minute), 0) FROM workload WHERE id = $1 OR version_of = $1 AND version_of <> 0", m.of.ID)
+	if err != nil {
+		return err
+	}
+	m.end = last[0] + 1
+	if len(m.kept) > 0 {
+		m.end = max(m.end, m.kept[len(m.kept)-1]+schema.DayMinutes)
 	}
 	return nil
 }
 
-// dropVersion removes the version that begins with a minute. Its rows are added to those of the versions that stay.
-func dropVersion(t *db.Tx, node int64, short workload.ShortID, begin int64, stay []int64) error {
-	w, _, err := t.KnownWorkload(node, short)
-	if err != nil {
-		return err
-	}
-	gone := w.At(begin)
-	var last int64
-	if err := t.QueryRow("SELECT last_minute FROM workload WHERE id = $1", gone).Scan(&last); err != nil {
-		return err
-	}
-	hosts, err := t.Ints("SELECT DISTINCT host FROM within_day WHERE node = $1", node)
-	if err != nil {
-		return err
-	}
-	kept, err := t.Ints("SELECT day FROM kept ORDER BY day")
-	if err != nil {
-		return err
-	}
-	first, end := schema.DayOf(begin), last+1
-	if len(kept) > 0 {
-		end = max(end, kept[len(kept)-1]+schema.DayMinutes)
-	}
-	// The version that a row belongs to: of a longer one, that in which the removed version began.
-	owner := func(minute int64) int64 {
-		at := int64(0)
-		for _, m := range stay {
-			if m <= max(minute, begin) {
-				at = m
-			}
+// beginOf returns the minute with which the version begins, of those that the workload is to have, to which a minute belongs.
+func (m *versionMove) beginOf(minute int64) (begin int64) {
+	for _, b := range m.begins {
+		if b <= minute {
+			begin = b
 		}
-		return w.At(at)
 	}
-	owners, keys := map[int64]bool{}, []int64(nil)
-	for _, m := range append([]int64{0}, stay...) {
-		owners[w.At(m)] = true
-	}
-	owners[gone] = true
-	for id := range owners {
-		for _, h := range append([]int64{0}, hosts...) {
+	return begin
+}
+
+// keys returns the keys of the rows of versions.
+func (m *versionMove) keys(ids ...int64) (keys []int64) {
+	for _, id := range ids {
+		for _, h := range m.hosts {
 			keys = append(keys, schema.Key(id, h))
 		}
 	}
 	slices.Sort(keys)
+	return keys
+}
+
+// move moves the rows.
+func (m *versionMove) move() error {
+	begins := map[int64]int64{m.of.ID: 0} // by version
+	for _, b := range m.of.Begins() {
+		begins[m.of.At(b)] = b
+	}
+	var ids []int64
+	for id := range begins {
+		ids = append(ids, id)
+	}
+	keys := m.keys(ids...)
 	c := NewChange(schema.UsageLayout)
-	for at := first; at < end; {
-		level := t.FinestLevel(at)
+	for at := schema.DayOf(m.first); at < m.end; {
+		level := m.FinestLevel(at)
 		span := schema.Range{Level: level, From: at, To: at + max(level.Width(), schema.HourMinutes)}
-		if at = span.To; level == schema.Minutes && !slices.Contains(kept, schema.DayOf(span.From)) {
+		if at = span.To; span.To <= m.first || level == schema.Minutes && !slices.Contains(m.kept, schema.DayOf(span.From)) {
 			continue
 		}
 		rows := map[schema.RowKey][]int64{}
-		err := c.each(t, level, span.From, span.To, keys, func(k schema.RowKey, values []int64) { rows[k] = slices.Clone(values) })
+		err := c.each(m.Tx, level, span.From, span.To, keys, func(k schema.RowKey, values []int64) { rows[k] = slices.Clone(values) })
 		if err != nil {
 			return err
 		}
+		moved := map[schema.RowKey][]int64{}
 		for k, values := range rows {
 			id, within := schema.SplitKey(k.ID)
-			if id != gone {
+			begin := begins[id]
+			if m.isOfTime(begin, k.Minute, spanOf(level, values)) {
 				continue
 			}
-			to := schema.RowKey{Minute: k.Minute, ID: schema.Key(owner(k.Minute), within)}
-			sum := make([]int64, len(values))
-			for _, part := range [][]int64{rows[to], values} {
-				if part != nil {
-					c.wanted[0].AddSaturating(sum, part)
+			// Of a longer row, the version in which the removed one began.
+			to := schema.RowKey{Minute: k.Minute, ID: schema.Key(m.of.At(m.beginOf(max(k.Minute, begin))), within)}
+			if moved[to] == nil {
+				moved[to] = make([]int64, len(values))
+				if have := rows[to]; have != nil {
+					copy(moved[to], have)
 				}
 			}
-			sum[schema.ColRev] = t.Rev
-			c.Set(replica.Resolution(level), to, sum)
-			empty := make([]int64, len(values))
-			empty[schema.ColRev] = t.Rev
-			c.Set(replica.Resolution(level), k, empty)
+			c.wanted[0].AddSaturating(moved[to], values)
+			moved[k] = make([]int64, len(values))
+		}
+		for k, values := range moved {
+			values[schema.ColRev] = m.Rev
+			c.Set(replica.Resolution(level), k, values)
 		}
 	}
-	if _, err := c.Apply(t, 0); err != nil {
-		return fmt.Errorf("moving rows of a version: %w", err)
-	}
-	return deleteVersion(t, node, short, begin, append([]int64{0}, hosts...), kept, first, end)
+	_, err := c.Apply(m.Tx, 0)
+	return err
 }
 
-// deleteVersion deletes a version and its rows, which are empty.
-func deleteVersion(t *db.Tx, node int64, short workload.ShortID, begin int64, hosts, kept []int64, first, end int64) error {
-	w, _, err := t.KnownWorkload(node, short)
-	if err != nil {
-		return err
+// isOfTime reports whether a row that begins with a minute can be one of the version with a beginning.
+func (m *versionMove) isOfTime(begin, minute, width int64) bool {
+	if begin != 0 && !slices.Contains(m.begins, begin) {
+		return false
 	}
-	gone := w.At(begin)
-	var keys []int64
-	for _, h := range hosts {
-		keys = append(keys, schema.Key(gone, h))
+	// Its end is the beginning of the next one.
+	return begin < minute+width && m.beginOf(minute) <= begin
+}
+
+// spanOf returns the minutes that a row of a level holds: it may hold a coarser span.
+func spanOf(v schema.Level, values []int64) int64 {
+	width := v.Width()
+	for held := v + 1; held <= schema.Days; held++ {
+		if values[schema.ColUncertainty]&(schema.HoldsHour<<(held-schema.Hours)) != 0 {
+			width = held.Width()
+		}
 	}
+	return width
+}
+
+// remove deletes a version and its rows, which are empty.
+func (m *versionMove) remove(id int64) error {
+	keys := schema.JoinInts(m.keys(id))
 	remove := func(table string, from, to, width int64) error {
 		var minutes []int64
-		for m := from; m < to; m += width {
-			minutes = append(minutes, m)
+		for at := from; at < to; at += width {
+			minutes = append(minutes, at)
 		}
 		for some := range slices.Chunk(minutes, schema.DayMinutes) {
 			// Not prepared: the text differs each time.
-			if err := t.Define(fmt.Sprintf("DELETE FROM %s WHERE minute IN (%s) AND workload IN (%s)", table, schema.JoinInts(some), schema.JoinInts(keys))); err != nil {
+			if err := m.Define(fmt.Sprintf("DELETE FROM %s WHERE minute IN (%s) AND workload IN (%s)", table, schema.JoinInts(some), keys)); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	for _, day := range kept {
-		if day >= first {
-			if err := remove(schema.UsageMinuteTable(day), day, day+schema.DayMinutes, 1); err != nil {
-				return err
-			}
+	for _, day := range m.kept {
+		if err := remove(schema.UsageMinuteTable(day), day, day+schema.DayMinutes, 1); err != nil {
+			return err
 		}
 	}
 	for _, v := range []schema.Level{schema.Hours, schema.Days} {
-		if err := remove(schema.Range{Level: v}.Table(schema.UsageLayout), first, end, v.Width()); err != nil {
+		if err := remove(schema.Range{Level: v}.Table(schema.UsageLayout), schema.DayOf(m.first), m.end, v.Width()); err != nil {
 			return err
 		}
 	}
 	for _, statement := range []string{"DELETE FROM workload_label WHERE workload = $1", "DELETE FROM workload WHERE id = $1"} {
-		if _, err := t.Exec(statement, gone); err != nil {
+		if _, err := m.Exec(statement, id); err != nil {
 			return err
 		}
 	}
-	return t.ForgetVersion(node, short, begin)
+	return nil
 }

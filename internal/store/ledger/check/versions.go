@@ -43,9 +43,9 @@ func (c *checkRun) checkVersionsOf(r schema.Range) error {
 		return nil
 	}, fmt.Sprintf(`SELECT n.node_id, n.name, w.short, w.from_minute, count(*), min(m.minute) FROM %[1]s m JOIN workload w ON w.id = %[2]s JOIN node n ON n.id = w.node
 		WHERE m.minute >= $1 AND m.minute < $2 AND w.id IN (SELECT id FROM workload WHERE version_of <> 0 UNION SELECT version_of FROM workload WHERE version_of <> 0)
-		AND (w.from_minute >= m.minute + %[3]s OR EXISTS (SELECT 1 FROM workload x WHERE x.node = w.node AND x.short = w.short AND x.from_minute > w.from_minute AND x.from_minute <= m.minute))
+		AND %[4]s AND (w.from_minute >= m.minute + %[3]s OR EXISTS (SELECT 1 FROM workload x WHERE x.node = w.node AND x.short = w.short AND x.from_minute > w.from_minute AND x.from_minute <= m.minute))
 		GROUP BY n.id, n.node_id, n.name, w.id, w.short, w.from_minute ORDER BY n.id, w.id`,
-		r.Table(schema.UsageLayout), schema.IDOf("m.workload"), widthOf(r.Level)), r.From, r.To)
+		r.Table(schema.UsageLayout), schema.IDOf("m.workload"), widthOf(r.Level), schema.HasContent("m")), r.From, r.To)
 }
 
 // widthOf returns SQL for the minutes that a row m of a level holds: it may hold a coarser span.

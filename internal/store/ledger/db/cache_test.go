@@ -174,6 +174,52 @@ func TestVersions(t *testing.T) {
 	})
 }
 
+// A rollback to a savepoint leaves no version in the caches that the database has not, and none out that it has.
+func TestVersionsOfSavepoints(t *testing.T) {
+	d := fresh(t)
+	d.write(t, func(tx *Tx) error { _, err := tx.Workload(1, 7); return err })
+	savepoint := func(tx *Tx, f func() error) error {
+		_, err := tx.Exec("SAVEPOINT apart")
+		if err == nil {
+			if err = f(); err != nil {
+				tx.Forget()
+				_, err = tx.Exec("ROLLBACK TO SAVEPOINT apart")
+			}
+		}
+		_, err2 := tx.Exec("RELEASE SAVEPOINT apart")
+		return errors.Join(err, err2)
+	}
+	check := func(tx *Tx, minute, want int64) error {
+		t.Helper()
+		w, _, err := tx.KnownWorkload(1, 7)
+		if got := w.At(minute); got != want {
+			t.Errorf("minute %d is of %d, want %d", minute, got, want)
+		}
+		return err
+	}
+	d.write(t, func(tx *Tx) error {
+		var later int64
+		err := savepoint(tx, func() (err error) {
+			later, err = tx.Version(1, 7, 15)
+			return err
+		})
+		return errors.Join(err, savepoint(tx, func() error {
+			_, err := tx.Version(1, 8, 15)
+			return errors.Join(err, errors.New("out of range"))
+		}), check(tx, 20, later))
+	})
+	// Another process adds a version, and the counter is as this one would have left it.
+	if _, err := d.Conn.ExecContext(t.Context(), "INSERT INTO workload (node, short, from_minute, version_of, rev) SELECT 1, 7, 30, id, 9 FROM workload WHERE short = 7 AND version_of = 0"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Conn.ExecContext(t.Context(), "UPDATE counter SET versions = versions + 1"); err != nil {
+		t.Fatal(err)
+	}
+	d.write(t, func(tx *Tx) error {
+		return check(tx, 40, d.number(t, "SELECT id FROM workload WHERE from_minute = 30"))
+	})
+}
+
 // The cache of workloads is emptied before it has too many.
 func TestMaxCached(t *testing.T) {
 	d := fresh(t)

@@ -92,9 +92,10 @@ func (t *Tx) begin() error {
 	return err
 }
 
-// Forget drops cached lookups, since a rollback to a savepoint may undo them.
+// Forget drops cached lookups, since a rollback to a savepoint may undo them. It is not known then how often versions
+// changed.
 func (t *Tx) Forget() {
-	t.found, t.tables = map[workloadKey]Workload{}, map[string]bool{}
+	t.found, t.tables, t.versions = map[workloadKey]Workload{}, map[string]bool{}, -1
 }
 
 // A runner runs queries.

@@ -1,6 +1,7 @@
 package db
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -26,13 +27,19 @@ type version struct{ from, id int64 }
 
 // At returns the surrogate id of the workload's rows of a minute: that of its version then.
 func (w Workload) At(minute int64) int64 {
-	id := w.ID
-	for _, v := range w.versions() {
-		if v.from <= minute {
-			id = v.id
-		}
+	later := w.versions()
+	n, _ := slices.BinarySearchFunc(later, minute+1, func(v version, m int64) int { return cmp.Compare(v.from, m) })
+	if n == 0 {
+		return w.ID
 	}
-	return id
+	return later[n-1].id
+}
+
+// CountSince returns how many versions begin with a minute or later, the first one not among them.
+func (w Workload) CountSince(minute int64) int {
+	later := w.versions()
+	n, _ := slices.BinarySearchFunc(later, minute, func(v version, m int64) int { return cmp.Compare(v.from, m) })
+	return len(later) - n
 }
 
 // Latest returns the surrogate id of the workload's latest version.
@@ -105,7 +112,7 @@ func (t *Tx) KnownWorkload(node int64, short workload.ShortID) (w Workload, ok b
 // add adds a version. The versions of other copies of w stay as they are.
 func (w *Workload) add(v version) {
 	later := append(slices.Clone(w.versions()), v)
-	slices.SortFunc(later, func(a, b version) int { return int(a.from - b.from) })
+	slices.SortFunc(later, func(a, b version) int { return cmp.Compare(a.from, b.from) })
 	w.later = &later
 }
 
@@ -143,9 +150,12 @@ func (t *Tx) ForgetVersion(node int64, short workload.ShortID, from int64) error
 	return t.setVersions(node, short, w)
 }
 
-// setVersions caches the versions of a workload, and makes other processes forget those that they cached.
+// setVersions caches the versions of a workload, and makes other processes forget those that they cached. The entry of
+// earlier transactions is dropped at once: a rollback to a savepoint drops those of this one.
 func (t *Tx) setVersions(node int64, short workload.ShortID, w Workload) error {
-	t.found[workloadKey{node, short}] = w
+	k := workloadKey{node, short}
+	delete(t.DB.workloads, k)
+	t.found[k] = w
 	return t.QueryRow("UPDATE counter SET versions = versions + 1 WHERE id = 1 RETURNING versions").Scan(&t.versions)
 }
 

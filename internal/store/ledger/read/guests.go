@@ -60,7 +60,7 @@ func (s *selection) findGuests(from, to int64) error {
 		return nil
 	}, `SELECT x.node, x.host, n.cluster, n.name, n.node_id, h.cluster, h.name, h.node_id, coalesce(w.project, '')
 		FROM (SELECT DISTINCT node, host, workload FROM within_day WHERE `+inDays+`) AS x
-		JOIN node n ON n.id = x.node JOIN node h ON h.id = x.host LEFT JOIN workload w ON w.id = x.workload`, from, to)
+		JOIN node n ON n.id = x.node JOIN node h ON h.id = x.host LEFT JOIN workload w ON w.id = x.workload OR w.version_of = x.workload AND w.version_of <> 0`, from, to)
 	for node, hosts := range s.nesting.hosts {
 		for _, h := range hosts {
 			s.nesting.coversAll = s.nesting.coversAll && s.nesting.covered[pair{node, h}]

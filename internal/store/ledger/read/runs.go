@@ -174,7 +174,7 @@ func (l *runList) addBefore() (map[*listedRun][]int64, error) {
 			}
 			return nil
 		}, `SELECT w.id, w.started_ns, n.cluster, CASE WHEN w.job <> '' THEN w.job ELSE w.name END, w.username, w.project FROM workload w JOIN node n ON n.id = w.node
-			WHERE w.exit_code = 0 AND w.started_ns > 0 AND w.ended_ns > 0`+where, args...)
+			WHERE w.version_of = 0 AND w.exit_code = 0 AND w.started_ns > 0 AND w.ended_ns > 0`+where, args...)
 		if err != nil {
 			return nil, err
 		}

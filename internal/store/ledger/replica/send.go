@@ -1,7 +1,6 @@
 package replica
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -321,13 +320,13 @@ func (pb *pageBuilder) fillPage() error {
 
 // addWorkloads adds workloads and nodes to the page, and stores their indexes in the maps.
 func (pb *pageBuilder) addWorkloads(workloads, nodes places, changed map[int64]bool) error {
-	nodeOf, firstOf := map[int64]int64{}, map[int64]int{} // node by workload; the first place by the first version
+	nodeOf := map[int64]int64{} // node by workload
 	for ids := range slices.Chunk(slices.Sorted(maps.Keys(workloads)), maxIDs) {
 		err := db.Each(pb.v.Ctx, pb.v.SQL, func(scan func(...any) error) error {
-			var id, node, short, named, first int64
+			var id, node, short, named int64
 			var w replica.Workload
 			var r schema.NameRow
-			err := scan(append([]any{&id, &first, &node, &short, &w.From, &named, &w.Namespace, &w.Pod, &w.Container}, r.Targets()...)...)
+			err := scan(append([]any{&id, &node, &short, &w.From, &w.Next, &named, &w.Namespace, &w.Pod, &w.Container}, r.Targets()...)...)
 			w.Short = workload.ShortID(short)
 			if changed[id] {
 				name := r.Name()
@@ -337,18 +336,12 @@ func (pb *pageBuilder) addWorkloads(workloads, nodes places, changed map[int64]b
 			}
 			nodes.add(node)
 			workloads[id], nodeOf[id] = len(pb.page.Workloads), node
-			if first = cmp.Or(first, id); firstOf[first] == 0 {
-				firstOf[first] = len(pb.page.Workloads) + 1
-			}
 			pb.page.Workloads = append(pb.page.Workloads, w)
 			return err
-		}, "SELECT w.id, w.version_of, w.node, w.short, w.from_minute, w.named_ns, w.namespace, w.pod, w.container, "+schema.NameColumns+" FROM workload w WHERE w.id IN ("+schema.JoinInts(ids)+") ORDER BY w.id")
+		}, "SELECT w.id, w.node, w.short, w.from_minute, coalesce((SELECT min(o.from_minute) FROM workload o WHERE o.node = w.node AND o.short = w.short AND o.from_minute > w.from_minute), 0), w.named_ns, w.namespace, w.pod, w.container, "+schema.NameColumns+" FROM workload w WHERE w.id IN ("+schema.JoinInts(ids)+") ORDER BY w.id")
 		if err != nil {
 			return pb.v.DB.Fault(err)
 		}
-	}
-	if err := pb.addVersions(firstOf); err != nil {
-		return err
 	}
 	if err := pb.addLabels(slices.Sorted(maps.Keys(changed)), workloads); err != nil {
 		return err
@@ -375,23 +368,6 @@ func (pb *pageBuilder) addWorkloads(workloads, nodes places, changed map[int64]b
 	}
 	for id, place := range workloads {
 		pb.page.Workloads[place].Node = nodes[nodeOf[id]]
-	}
-	return nil
-}
-
-// addVersions says in the first entry of each workload, one before the given place, when its versions begin.
-func (pb *pageBuilder) addVersions(firstOf map[int64]int) error {
-	for ids := range slices.Chunk(slices.Sorted(maps.Keys(firstOf)), maxIDs) {
-		err := db.Each(pb.v.Ctx, pb.v.SQL, func(scan func(...any) error) error {
-			var first, from int64
-			err := scan(&first, &from)
-			w := &pb.page.Workloads[firstOf[first]-1]
-			w.Versions = append(w.Versions, from)
-			return err
-		}, "SELECT version_of, from_minute FROM workload WHERE version_of <> 0 AND version_of IN ("+schema.JoinInts(ids)+") ORDER BY version_of, from_minute")
-		if err != nil {
-			return pb.v.DB.Fault(err)
-		}
 	}
 	return nil
 }

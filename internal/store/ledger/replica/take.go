@@ -398,24 +398,13 @@ func (t *pageTaker) claimForeign(n *known, id string) (got bool, err error) {
 // takeWorkloads stores the workloads of the page.
 func (t *pageTaker) takeWorkloads() error {
 	t.workloads = make([]int64, len(t.page.Workloads))
-	type key struct {
-		node  int64
-		short workload.ShortID
-	}
-	known := map[key]bool{}
 	for i := range t.page.Workloads {
 		w := &t.page.Workloads[i]
 		node := t.nodes[w.Node]
 		if node == 0 {
 			continue
 		}
-		if k := (key{node, w.Short}); !known[k] {
-			known[k] = true
-			if err := book.SetVersions(t.Tx, node, w.Short, w.Versions); err != nil {
-				return err
-			}
-		}
-		id, err := t.Version(node, w.Short, w.From)
+		id, err := book.SetVersion(t.Tx, node, w.Short, w.From, w.Next)
 		if err != nil {
 			return err
 		}
