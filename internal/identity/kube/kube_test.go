@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/url"
 	"os"
@@ -99,6 +100,24 @@ func newNamed(t *testing.T) *named {
 	return n
 }
 
+// watch runs a watcher until the function that it returns is called.
+func (n *named) watch(cfg kube.Config, log io.Writer) (*kube.Watcher, func()) {
+	n.t.Helper()
+	w, err := kube.New(cfg, n.Ledger, slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(n.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }()
+	return w, func() {
+		cancel()
+		if err := <-ended; err != nil {
+			n.t.Error(err)
+		}
+	}
+}
+
 // uses books that a workload of a key used CPU time.
 func (n *named) uses(kind workload.Kind, key string) {
 	n.t.Helper()
@@ -180,22 +199,11 @@ func TestWatch(t *testing.T) {
 	n.uses(workload.Container, id("a"))
 
 	log := &syncbuf.Buffer{}
-	watch := func(ctx context.Context) (*kube.Watcher, func()) {
-		w, err := kube.New(kube.Config{Cluster: "c", Kubeconfig: kubeconfig, Labels: []string{"team"}}, n.Ledger, slog.New(slog.NewTextHandler(log, nil)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(ctx)
-		ended := make(chan error, 1)
-		go func() { ended <- w.Run(ctx) }()
-		return w, func() {
-			cancel()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-		}
+	watch := func() (*kube.Watcher, func()) {
+		t.Helper()
+		return n.watch(kube.Config{Cluster: "c", Kubeconfig: kubeconfig, Labels: []string{"team"}}, log)
 	}
-	w, stop := watch(t.Context())
+	w, stop := watch()
 	n.waitFor(webPod, "shop web-5f-1  shop/deployment/web")
 	n.waitFor(id("a"), "shop web-5f-1 app shop/deployment/web")
 	if s := w.Stats(); !s.Synced || s.Pods != 1 || s.Booked < 1 {
@@ -269,7 +277,7 @@ func TestWatch(t *testing.T) {
 
 	// A pod goes while no server runs.
 	c.Kubectl(t, "", "-n", "shop", "delete", "pod", "web-5f-1", "--force")
-	_, stop = watch(t.Context())
+	_, stop = watch()
 	live(3)
 	stop()
 
@@ -293,19 +301,7 @@ func TestTwoServers(t *testing.T) {
 	log := &syncbuf.Buffer{}
 	run := func(holder string) (*kube.Watcher, func()) {
 		t.Helper()
-		w, err := kube.New(kube.Config{Cluster: "c", Kubeconfig: kubeconfig, Holder: holder}, n.Ledger, slog.New(slog.NewTextHandler(log, nil)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- w.Run(ctx) }()
-		return w, func() {
-			cancel()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-		}
+		return n.watch(kube.Config{Cluster: "c", Kubeconfig: kubeconfig, Holder: holder}, log)
 	}
 	first, stopFirst := run("first")
 	testkit.Eventually(t, "the first server has the lease", func() bool { return first.Stats().Holds })

@@ -186,7 +186,7 @@ func (p *Page) Check() error {
 		if w.Node < 0 || w.Node >= len(p.Nodes) {
 			return invalid("workload %d is of node %d of %d", i, w.Node, len(p.Nodes))
 		}
-		if w.From < 0 || w.From >= lastMinute || w.From%versionMinutes != 0 || w.Next%versionMinutes != 0 || w.Next != 0 && w.Next <= w.From || w.Next >= lastMinute {
+		if w.From < 0 || w.From >= lastMinute || w.From%VersionMinutes != 0 || w.Next%VersionMinutes != 0 || w.Next != 0 && w.Next <= w.From || w.Next >= lastMinute {
 			return invalid("workload %d is the version from minute %d until %d", i, w.From, w.Next)
 		}
 		if w.Name == nil || w.Name.ID == "" {
@@ -231,8 +231,8 @@ func (p *Page) Check() error {
 	return nil
 }
 
-// versionMinutes is the time of which versions begin with whole multiples.
-const versionMinutes = 15
+// VersionMinutes is a quarter of an hour: versions of workloads begin with one.
+const VersionMinutes = 15
 
 // lastMinute is the first minute, in the year 6053, that cannot be stored.
 const lastMinute = 1 << 31

@@ -228,7 +228,7 @@ func addVersion(t *db.Tx, node int64, short workload.ShortID, w db.Workload, now
 	labels.have = nil // the version has none yet
 	minutes := (at + int64(time.Minute) - 1) / int64(time.Minute)
 	next := func(unit int64) int64 { return (minutes + unit - 1) / unit * unit }
-	now.from, now.first, now.last = next(schema.QuarterMinutes), 0, 0
+	now.from, now.first, now.last = next(replica.VersionMinutes), 0, 0
 	if w.CountSince(schema.DayOf(now.from)) >= versionsPerDay {
 		now.from = next(schema.DayMinutes)
 	}
@@ -354,9 +354,12 @@ func (w *workloadRow) newText(o *workloadRow) (n int) {
 	return n
 }
 
-// groupKeys returns the columns by which group_day sums.
-func (w *workloadRow) groupKeys() [5]string {
-	return [...]string{w.namespace, w.job, w.username, w.project, w.kind}
+// groupKeys returns the values of [workloadRow.counted].
+func (w *workloadRow) groupKeys() (keys [5]string) {
+	for i, v := range w.counted() {
+		keys[i] = *v
+	}
+	return keys
 }
 
 // A labelChange is the labels that a version has, and those that it is to have; want is nil if they stay as they are.

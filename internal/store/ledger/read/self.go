@@ -55,7 +55,11 @@ func (rd *Reader) Self(ctx context.Context, node string, id workload.ID) (*query
 		if err != nil || len(versions) == 0 {
 			return rd.db.Fault(err)
 		}
-		g, err := rd.sumLife(v, n, versions, from)
+		var lives []life
+		for _, w := range versions {
+			lives = append(lives, life{node: n, workload: w, MinuteSpan: schema.MinuteSpan{First: from, Last: floorMinute(time.Now()) + aheadMinutes}})
+		}
+		g, err := rd.sumLives(v, lives, func(*life, *lifeRow) {})
 		if err != nil || g.Usage.Present == 0 && g.Usage.Covered == (unit.Sum{}) {
 			return err
 		}
@@ -69,19 +73,19 @@ func (rd *Reader) Self(ctx context.Context, node string, id workload.ID) (*query
 	return out, nil
 }
 
-// sumLife sums the rows of the versions of one workload of a node from a minute on.
-func (rd *Reader) sumLife(v *db.View, node int64, versions []int64, from int64) (*query.Group, error) {
-	var lives []life
-	for _, w := range versions {
-		lives = append(lives, life{node: node, workload: w, MinuteSpan: schema.MinuteSpan{First: from, Last: floorMinute(time.Now()) + aheadMinutes}})
-	}
+// sumLives sums the rows of lives, and calls f with each.
+func (rd *Reader) sumLives(v *db.View, lives []life, f func(*life, *lifeRow)) (*query.Group, error) {
 	var n nesting
 	if err := n.findLives(v, lives); err != nil {
 		return nil, rd.db.Fault(err)
 	}
 	gs := newGroups(usage.All)
 	g := gs.get(nil)
-	if err := rd.eachLifeRow(v, &n, lives, gs.want, func(_ *life, row *lifeRow) { row.addTo(gs, g) }); err != nil {
+	err := rd.eachLifeRow(v, &n, lives, gs.want, func(l *life, row *lifeRow) {
+		row.addTo(gs, g)
+		f(l, row)
+	})
+	if err != nil {
 		return nil, rd.db.Fault(err)
 	}
 	out := gs.toGroup(g)

@@ -14,7 +14,6 @@ import (
 	"mete.dev/mete/internal/model/pod"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/registry"
-	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger/db"
 	"mete.dev/mete/internal/store/ledger/schema"
@@ -140,16 +139,9 @@ func (rd *Reader) sumPod(v *db.View, out *query.Self, parts []podPart) error {
 			out.Parts = append(out.Parts, p.name.ID)
 		}
 	}
-	var n nesting
-	if err := n.findLives(v, lives); err != nil {
-		return rd.db.Fault(err)
-	}
-	gs := newGroups(usage.All)
-	g := gs.get(nil)
 	var own int64                         // ms of the pod's workload
 	containers := map[workload.ID]int64{} // ms
-	err := rd.eachLifeRow(v, &n, lives, gs.want, func(l *life, row *lifeRow) {
-		row.addTo(gs, g)
+	sum, err := rd.sumLives(v, lives, func(l *life, row *lifeRow) {
 		if p := of[l.workload]; p.name.Kind == workload.Pod {
 			own += row.covered
 		} else {
@@ -157,15 +149,14 @@ func (rd *Reader) sumPod(v *db.View, out *query.Self, parts []podPart) error {
 		}
 	})
 	if err != nil {
-		return rd.db.Fault(err)
+		return err
 	}
 	if own == 0 && len(containers) > 0 {
 		own = slices.Max(slices.Collect(maps.Values(containers)))
 	}
-	if g.present == 0 && own == 0 {
+	if sum.Usage.Present == 0 && own == 0 {
 		return nil
 	}
-	sum := gs.toGroup(g)
 	out.Usage, out.First, out.Last = sum.Usage, sum.First, sum.Last
 	out.Usage.Covered = nanos(own)
 	return rd.db.Fault(v.SQL.QueryRowContext(v.Ctx, "SELECT count(*) FROM gap g WHERE g.node IN ("+schema.JoinInts(slices.Sorted(maps.Keys(nodes)))+") AND g.from_ns < $1 AND g.to_ns > $2",

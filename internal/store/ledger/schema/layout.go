@@ -46,9 +46,8 @@ const (
 )
 
 const (
-	QuarterMinutes = 15 // versions of workloads begin with one
-	HourMinutes    = 60
-	DayMinutes     = 24 * 60
+	HourMinutes = 60
+	DayMinutes  = 24 * 60
 )
 
 // Width returns the span of a row in minutes.

@@ -1,0 +1,74 @@
+package kube
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"mete.dev/mete/internal/model/pod"
+)
+
+// leaseFor is how long a lease lasts after it was extended, and leaseEvery how often it is extended, or its end looked for.
+const leaseFor, leaseEvery = 45 * time.Second, 15 * time.Second
+
+// keepLease takes or extends the lease when it is time. After taking it, all pods of the cluster are to be booked.
+func (w *Watcher) keepLease(ctx context.Context) error {
+	now := time.Now()
+	if now.Before(w.leaseAt) {
+		return nil
+	}
+	l, err := w.ledger.LeasePods(ctx, pod.Lease{Cluster: w.cfg.Cluster, Holder: w.cfg.Holder, Number: w.lease.Number}, now, now.Add(leaseFor))
+	if err != nil {
+		return err
+	}
+	w.leaseAt = now.Add(leaseEvery)
+	if taken := l.Number != 0 && l.Number != w.lease.Number; taken {
+		w.ended, w.booked, w.holder = false, map[string]pod.Pod{}, map[string]string{}
+		w.markAll()
+	} else if l.Number == 0 {
+		w.markNone()
+	}
+	w.lease = l
+	w.health.leased(l)
+	return nil
+}
+
+// release lets another server take the lease at once.
+func (w *Watcher) release(ctx context.Context) error {
+	if w.lease.Number == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	defer cancel()
+	now := time.Now()
+	if _, err := w.ledger.LeasePods(ctx, w.lease, now, now); err != nil {
+		w.log.Warn("the lease of the cluster's pods could not be given back: another server waits for its end", "err", err)
+	}
+	return nil
+}
+
+// releaseTimeout limits the last write.
+const releaseTimeout = 5 * time.Second
+
+// markAll marks all pods of the API server as changed.
+func (w *Watcher) markAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.holds = true
+	w.changed, w.deleted = map[string]*corev1.Pod{}, map[string]bool{}
+	for _, o := range w.pods.GetStore().List() {
+		if p, ok := o.(*corev1.Pod); ok {
+			w.changed[string(p.UID)] = p
+		}
+	}
+}
+
+// markNone forgets changes, which are another server's to book.
+func (w *Watcher) markNone() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.holds = false
+	clear(w.changed)
+	clear(w.deleted)
+}
