@@ -19,7 +19,7 @@ func TestSlots(t *testing.T) {
 		seen[k] = r
 		count[table]++
 	}
-	for r := usage.Resource(1); r < usage.Limit; r++ {
+	for r := range usage.Metered.All() {
 		d := r.Detail()
 		if d.Inclusive && d.Kind != usage.Peak {
 			own(0, r, nestedSlot[r], nestedSlots)

@@ -32,13 +32,14 @@ type Claim struct {
 
 // Claims reports whether a workload of a kind, with these resources, claims idle energy. Idle and
 // system do not: they belong to the machine. Virtual machines do not, nor other workloads that have
-// idle energy of their own: they got their part when they were booked.
+// idle energy of their own: they got their part when they were booked. Nor does what is reserved, which is booked
+// beside what is used.
 func Claims(kind string, present usage.Set) bool {
 	switch kind {
 	case Kind, system, guest:
 		return false
 	}
-	return !present.Has(usage.EnergyIdle)
+	return !present.Has(usage.EnergyIdle) && present&usage.Metered != 0
 }
 
 // Kind is the kind of the row that holds the idle energy of a machine.

@@ -312,6 +312,9 @@ func checkUsage(u *usage.Usage) error {
 	if u.Present&^usage.All != 0 {
 		return fmt.Errorf("resources %x are not known: %w", u.Present&^usage.All, fault.ErrInvalid)
 	}
+	for r := range (u.Present & usage.Specified).All() {
+		return fmt.Errorf("%s is not measured by agents: %w", r, fault.ErrInvalid)
+	}
 	if u.Covered < 0 {
 		return fmt.Errorf("it covers %d ns: %w", int64(u.Covered), fault.ErrInvalid)
 	}

@@ -21,9 +21,9 @@ import (
 
 // drawUsage makes a usage with some resources.
 func drawUsage(t *rapid.T, most int64) (u usage.Usage) {
-	for _, r := range rapid.SliceOfN(rapid.IntRange(1, usage.Limit-1), 0, 6).Draw(t, "resources") {
+	for _, r := range rapid.SliceOfN(rapid.SampledFrom(slices.Collect(usage.Metered.All())), 0, 6).Draw(t, "resources") {
 		q := usage.Quality(rapid.IntRange(1, 3).Draw(t, "quality"))
-		u.Put(usage.Resource(r), rapid.Int64Range(0, most).Draw(t, "amount"), q)
+		u.Put(r, rapid.Int64Range(0, most).Draw(t, "amount"), q)
 	}
 	u.Covered = time.Duration(rapid.Int64Range(0, most).Draw(t, "covered"))
 	return u
@@ -413,6 +413,7 @@ func TestCutRefuses(t *testing.T) {
 		"total":                func(w *usage.Window) { w.Total.Put(usage.DiskRead, -5, usage.Measured) },
 		"total too large":      func(w *usage.Window) { w.Total.Put(usage.DiskRead, big, usage.Measured) },
 		"unknown resource":     func(w *usage.Window) { w.Rows[0].Usage.Present |= 1 << 60 },
+		"reserved":             func(w *usage.Window) { w.Rows[0].Usage.Put(usage.CPUReserved, 1, usage.Measured) },
 		"whole":                func(w *usage.Window) { w.Balance.Whole[0] = -1 },
 		"whole too large":      func(w *usage.Window) { w.Balance.Whole[2], w.Balance.Skew[2] = big, -big },
 		"whole and skew":       func(w *usage.Window) { w.Balance.Whole[2], w.Balance.Skew[2] = 1<<63-1, 1<<63-1 },
@@ -546,7 +547,7 @@ func benchmarkCut(b *testing.B, windows, rows int, length time.Duration) {
 		*w = usage.Window{Boot: "b", Start: 45e9 + int64(n)*int64(length), End: 45e9 + int64(n+1)*int64(length)}
 		for i := range rows {
 			r := usage.Row{ShortID: workload.ShortID(i) << 50}
-			for res := usage.CPU; res < usage.Limit; res++ {
+			for res := range usage.Metered.All() {
 				r.Usage.Put(res, int64(i)*1000, usage.Measured)
 			}
 			w.Rows = append(w.Rows, r)

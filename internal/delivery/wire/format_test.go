@@ -17,7 +17,7 @@ func TestFormatReads(t *testing.T) {
 		{wire.Format{Layout: 1, Resource: 30}, true},
 		{wire.Format{Layout: 2, Resource: 0}, true},
 		{wire.Format{Layout: 3, Resource: 1}, false},
-		{wire.Format{Layout: 1, Resource: 36}, false},
+		{wire.Format{Layout: 1, Resource: 45}, false},
 	} {
 		if got := f.CanRead(c.used); got != c.want {
 			t.Errorf("%v reads %v: %t, want %t", f, c.used, got, c.want)

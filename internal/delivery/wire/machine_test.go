@@ -106,7 +106,7 @@ func (m *machine) window() *usage.Window {
 		row.Usage = m.use(s, ticks, w.Length())
 		row.Usage.Present.Each(func(r usage.Resource) { s.total[r] += row.Usage.Amount[r] * max(1, s.age) })
 		s.age = 1
-		row.Has, row.Total = usage.All, s.total
+		row.Has, row.Total = usage.Metered, s.total
 		b, u := &w.Balance, &row.Usage
 		for j, r := range usage.Wholes {
 			b.Whole[j] += u.Amount[r]

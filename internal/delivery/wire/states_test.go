@@ -46,7 +46,7 @@ func drawPage(t *rapid.T) *replica.Page {
 	}
 	used := func() (u usage.Usage) {
 		u.Covered = time.Duration(rapid.Int64Range(0, 1<<30).Draw(t, "covered")) * time.Millisecond
-		for r := usage.Resource(1); r < usage.Limit; r++ {
+		for r := range usage.Metered.All() {
 			if rapid.Bool().Draw(t, "present") {
 				u.Put(r, rapid.Int64Range(0, 1<<62).Draw(t, "amount"), usage.Quality(rapid.IntRange(1, 3).Draw(t, "quality")))
 			}
@@ -177,7 +177,7 @@ func TestDecodeStatesRefuses(t *testing.T) {
 		"column of nodes":          func(m *pb.States) { column(m.Rows, "cpu").Name = "cpus" },
 		"newer column":             func(m *pb.States) { column(m.Rows, "cpu").Name = "gravity" },
 		"resource 0":               func(m *pb.States) { m.Rows[0].Present[0] |= 1 },
-		"newer resource":           func(m *pb.States) { m.Rows[0].Present[0] |= 1 << 40 },
+		"newer resource":           func(m *pb.States) { m.Rows[0].Present[0] |= 1 << 50 },
 		"quality of nothing":       func(m *pb.States) { m.Rows[0].Quality[1] |= 1 << (2 * usage.Memory) },
 		"high quality of nothing":  func(m *pb.States) { m.Rows[0].QualityHigh = []uint64{0, 4} },
 		"high qualities missing":   func(m *pb.States) { m.Rows[0].QualityHigh = []uint64{0} },

@@ -39,7 +39,7 @@ func decode(t interface{ Fatal(...any) }, sent []byte) *batch.Batch {
 var amount = rapid.OneOf(rapid.Just(int64(0)), rapid.Just(int64(math.MaxInt64)), rapid.Int64Range(0, 1<<20), rapid.Int64Range(0, math.MaxInt64))
 
 func drawUsage(t *rapid.T, label string) (u usage.Usage) {
-	u.Present = usage.Set(rapid.Uint64().Draw(t, label)) & usage.All
+	u.Present = usage.Set(rapid.Uint64().Draw(t, label)) & usage.Metered
 	u.Covered = time.Duration(amount.Draw(t, "covered"))
 	u.Present.Each(func(r usage.Resource) {
 		u.Amount[r] = amount.Draw(t, "amount")
@@ -52,7 +52,7 @@ func drawRow(t *rapid.T) usage.Row {
 	r := usage.Row{ShortID: workload.ShortID(rapid.Uint64Range(0, 8).Draw(t, "workload") << 60), Usage: drawUsage(t, "row"),
 		Ended: rapid.Bool().Draw(t, "ended")}
 	if rapid.Bool().Draw(t, "totals") {
-		r.Has = usage.Set(rapid.Uint64().Draw(t, "has")) & usage.All
+		r.Has = usage.Set(rapid.Uint64().Draw(t, "has")) & usage.Metered
 		r.Has.Each(func(res usage.Resource) { r.Total[res] = amount.Draw(t, "total") })
 	}
 	return r

@@ -6,7 +6,9 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"mete.dev/mete/internal/model/pod"
 )
@@ -21,6 +23,8 @@ type health struct {
 	lease  int64                // number of the lease, 0 if another server has it
 	other  string               // the latest holder of the lease
 	isAway bool                 // the API server
+	stale  bool                 // pods may have changed that are not known yet
+	good   time.Time            // when the watch of pods was known to work, unless it is stale
 	warned map[string]time.Time // by text
 	stats  Stats
 }
@@ -31,18 +35,36 @@ const warnEvery = 5 * time.Minute
 const checkRights = "give the server's account the rights of deploy/kubernetes/mete-server-rbac.yaml, and a token that is valid"
 
 // listed takes the result of a list or a watch, which is repeated after an error.
-func (h *health) listed(ctx context.Context, err error) {
+func (h *health) listed(ctx context.Context, of runtime.Object, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, ofPods := of.(*corev1.Pod); ofPods && ctx.Err() == nil {
+		if h.stale = err != nil; !h.stale {
+			h.good = h.now().Add(listedAfter)
+		}
+	}
 	if err == nil || ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return // also routine: the list is read again
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	h.stats.Errors++
 	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 		h.warn("the API server of the cluster refuses to list what names pods", err, checkRights)
 	} else {
 		h.warn("the API server of the cluster does not list what names pods: new ones have no names", err, "check that the API server runs and that this machine reaches it")
 	}
+}
+
+// listedAfter is how long after the start of a watch its first changes are surely here.
+const listedAfter = 2 * time.Second
+
+// confirmed returns a time at which all changes of pods that had been made were known; zero if it is not known.
+func (h *health) confirmed() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.stale || h.isAway || h.good.After(h.now()) {
+		return time.Time{}
+	}
+	return h.good
 }
 
 // probed takes the result of a request that only finds out whether the API server answers.
@@ -59,7 +81,9 @@ func (h *health) probed(ctx context.Context, err error) {
 		h.stats.Errors++
 		h.warn("the API server of the cluster does not answer: new pods have no names until it does", err, "check that the API server runs and that this machine reaches it")
 	}
-	h.isAway = err != nil
+	if h.isAway = err != nil; !h.isAway && !h.stale && h.now().After(h.good) {
+		h.good = h.now()
+	}
 }
 
 // notFound takes an error of looking up an owner, which is done again.

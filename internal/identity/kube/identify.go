@@ -35,16 +35,17 @@ const maxOwners = 8
 type ownerLookup func(namespace string, ref *metav1.OwnerReference) (*metav1.OwnerReference, error)
 
 // identify returns what the ledger keeps of a pod.
-func identify(p *corev1.Pod, keepLabel func(string) bool, owner ownerLookup) (pod.Pod, error) {
-	job, err := jobOf(p, owner)
+func identify(p *keptPod, keepLabel func(string) bool, owner ownerLookup) (pod.Pod, error) {
+	job, err := jobOf(p.Pod, owner)
 	unknown := err != nil // the job that it had stays
 	if errors.Is(err, errGone) {
 		err = nil
 	}
 	out := pod.Pod{
 		OwnerGone: unknown,
-		UID:       uidOf(p), Namespace: p.Namespace, Name: p.Name, Job: job, Node: p.Spec.NodeName,
+		UID:       uidOf(p.Pod), Namespace: p.Namespace, Name: p.Name, Job: job, Node: p.Spec.NodeName,
 		Labels: map[string]string{}, Containers: map[string]string{}, Created: p.CreationTimestamp.Time,
+		Reserved: p.reserved, Scheduled: p.scheduled, Finished: p.finished,
 	}
 	for _, k := range slices.Sorted(maps.Keys(p.Labels)) {
 		if len(out.Labels) < batch.MaxLabels && keepLabel(k) {

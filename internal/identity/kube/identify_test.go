@@ -58,7 +58,7 @@ func TestJob(t *testing.T) {
 		if c.label != "" {
 			p.Labels = map[string]string{"mete.dev/job": c.label}
 		}
-		got, err := identify(p, func(string) bool { return false }, lookup)
+		got, err := identify(&keptPod{Pod: p}, func(string) bool { return false }, lookup)
 		if got.Job != c.want || !errors.Is(err, c.err) || got.OwnerGone != (c.err != nil) {
 			t.Errorf("label %q, owners %v: %q, %v; want %q, %v", c.label, c.owners, got.Job, err, c.want, c.err)
 		}
@@ -87,7 +87,7 @@ func TestContainers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := identify(kept.(*corev1.Pod), w.keepsLabel, nil)
+	got, err := identify(kept.(*keptPod), w.keepsLabel, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestContainers(t *testing.T) {
 	if want := map[string]string{"team": "x", "example.org/tier": "y"}; !maps.Equal(got.Labels, want) || got.UID != "u" || got.Node != "n1" {
 		t.Errorf("%+v, want labels %v", got, want)
 	}
-	if a := kept.(*corev1.Pod); len(a.Annotations)+len(a.Spec.Containers) > 0 {
+	if a := kept.(*keptPod); len(a.Annotations)+len(a.Spec.Containers) > 0 {
 		t.Errorf("the informer keeps %+v", a)
 	}
 	// The control group of a static pod has the hash of its manifest. Others cannot take a UID by an annotation.
@@ -120,14 +120,14 @@ func TestContainers(t *testing.T) {
 			p.OwnerReferences[0], p.Status = owner("Node", "n1", true), corev1.PodStatus{}
 		}
 		kept, _ = w.trimPod(p)
-		got, err := identify(kept.(*corev1.Pod), w.keepsLabel, func(string, *metav1.OwnerReference) (*metav1.OwnerReference, error) { return nil, errGone })
+		got, err := identify(kept.(*keptPod), w.keepsLabel, func(string, *metav1.OwnerReference) (*metav1.OwnerReference, error) { return nil, errGone })
 		if got.UID != c.want || err != nil || got.OwnerGone != (c.owner == "ReplicaSet") {
 			t.Errorf("%+v: UID %s, owner gone %v, %v", c, got.UID, got.OwnerGone, err)
 		}
 	}
 	// The kind and name of an owner have limits.
 	p.OwnerReferences = []metav1.OwnerReference{owner(strings.Repeat("k", 1000), strings.Repeat("\u00e9", 1000), true)}
-	got, err = identify(p, w.keepsLabel, func(string, *metav1.OwnerReference) (*metav1.OwnerReference, error) { return nil, nil })
+	got, err = identify(&keptPod{Pod: p}, w.keepsLabel, func(string, *metav1.OwnerReference) (*metav1.OwnerReference, error) { return nil, nil })
 	if want := "shop/" + strings.Repeat("k", 63) + "/" + strings.Repeat("\u00e9", 126); got.Job != want || err != nil {
 		t.Errorf("job %q, %v", got.Job, err)
 	}

@@ -62,6 +62,7 @@ type Ledger interface {
 	BookPods(ctx context.Context, l pod.Lease, pods []pod.Pod, at time.Time) error
 	EndPods(ctx context.Context, l pod.Lease, pods []pod.Pod, at time.Time) error
 	LivePods(ctx context.Context, cluster string) ([]pod.Pod, error)
+	PutReserved(ctx context.Context, l pod.Lease, until, seen time.Time, after int64) (last int64, done bool, err error)
 }
 
 // watchedOwners are the owners of most pods, by kind and group. Others are looked up one by one.
@@ -90,18 +91,20 @@ type Watcher struct {
 	lease     pod.Lease // number 0: another server has it
 	leaseAt   time.Time // when it is taken or extended again
 	ended     bool      // pods that are gone were ended since the lease was taken
-	seen      map[ownerKey]seenOwner
-	booked    map[string]pod.Pod // as they were booked last, by the UID of the API server
-	holder    map[string]string  // the UID of the API server of the pod that has a UID in the ledger
-	mapped    time.Time          // when the kinds of the API server were read last
-	lookAgain time.Time          // when owners are looked up again, after an error
+	seen      time.Time // when the ledger last had the pods as they were
+	put       putMark
+	above     map[ownerKey]seenOwner // owners of owners
+	booked    map[string]pod.Pod     // as they were booked last, by the UID of the API server
+	holder    map[string]string      // the UID of the API server of the pod that has a UID in the ledger
+	mapped    time.Time              // when the kinds of the API server were read last
+	lookAgain time.Time              // when owners are looked up again, after an error
 
 	health  health
 	reviews *reviews
 
 	mu      sync.Mutex
-	holds   bool                   // the lease: what changes is kept
-	changed map[string]*corev1.Pod // by the UID of the API server
+	holds   bool                // the lease: what changes is kept
+	changed map[string]*keptPod // by the UID of the API server
 	deleted map[string]bool
 }
 
@@ -124,7 +127,7 @@ func New(cfg Config, l Ledger, log *slog.Logger) (*Watcher, error) {
 	klog.SetSlogLogger(log)
 	rc.UserAgent, rc.QPS, rc.Burst = "mete-server", 50, 200
 	w := &Watcher{cfg: cfg, ledger: l, log: log, lease: pod.Lease{Cluster: cfg.Cluster, Holder: cfg.Holder},
-		changed: map[string]*corev1.Pod{}, deleted: map[string]bool{}, seen: map[ownerKey]seenOwner{}, booked: map[string]pod.Pod{}, holder: map[string]string{}}
+		changed: map[string]*keptPod{}, deleted: map[string]bool{}, above: map[ownerKey]seenOwner{}, booked: map[string]pod.Pod{}, holder: map[string]string{}}
 	w.health = health{log: log, server: rc.Host, now: time.Now, warned: map[string]time.Time{}}
 	if w.meta, err = metadata.NewForConfig(rc); err != nil {
 		return nil, invalid(cfg, err)
@@ -193,12 +196,12 @@ func (w *Watcher) informer(lw cache.ListerWatcherWithContext, of runtime.Object,
 	observed := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			list, err := lw.ListWithContext(ctx, o)
-			w.health.listed(ctx, err)
+			w.health.listed(ctx, of, err)
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			events, err := lw.WatchWithContext(ctx, o)
-			w.health.listed(ctx, err)
+			w.health.listed(ctx, of, err)
 			return events, err
 		},
 	}
@@ -246,7 +249,7 @@ func (w *Watcher) trimPod(o any) (any, error) {
 	out.Status.InitContainerStatuses = trimmed(p.Status.InitContainerStatuses)
 	out.Status.ContainerStatuses = trimmed(p.Status.ContainerStatuses)
 	out.Status.EphemeralContainerStatuses = trimmed(p.Status.EphemeralContainerStatuses)
-	return out, nil
+	return &keptPod{out, reservationsOf(p), scheduledAt(p), finishedAt(p)}, nil
 }
 
 func trimOwner(o any) (any, error) {
@@ -271,7 +274,7 @@ func controllerOf(o metav1.Object) []metav1.OwnerReference {
 }
 
 func (w *Watcher) change(o any) {
-	p, ok := o.(*corev1.Pod)
+	p, ok := o.(*keptPod)
 	if !ok {
 		return
 	}
@@ -287,7 +290,7 @@ func (w *Watcher) delete(o any) {
 	if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
 		o = gone.Obj
 	}
-	p, ok := o.(*corev1.Pod)
+	p, ok := o.(*keptPod)
 	if !ok {
 		return
 	}
@@ -337,10 +340,17 @@ func (w *Watcher) work(ctx context.Context) error {
 	if err := w.keepLease(ctx); err != nil || w.lease.Number == 0 {
 		return err
 	}
+	seen := w.health.confirmed()
 	err := w.flush(ctx)
 	if err == nil && !w.ended {
 		err = w.endOthers(ctx)
 		w.ended = err == nil
+	}
+	if err == nil {
+		if seen.After(w.seen) {
+			w.seen = seen
+		}
+		err = w.putReserved(ctx)
 	}
 	if errors.Is(err, fault.ErrConflict) {
 		w.lease.Number, w.leaseAt = 0, time.Time{} // this server was stopped for longer than the lease lasts
@@ -379,7 +389,7 @@ const podsPerBooking = 200
 func (w *Watcher) flush(ctx context.Context) error {
 	w.mu.Lock()
 	changed, deleted := w.changed, w.deleted
-	w.changed, w.deleted = map[string]*corev1.Pod{}, map[string]bool{}
+	w.changed, w.deleted = map[string]*keptPod{}, map[string]bool{}
 	w.mu.Unlock()
 	var err error
 	for uids := range slices.Chunk(slices.Sorted(maps.Keys(changed)), podsPerBooking) {
@@ -402,11 +412,11 @@ func (w *Watcher) flush(ctx context.Context) error {
 }
 
 // bookPods books pods and returns those to book again.
-func (w *Watcher) bookPods(ctx context.Context, uids []string, changed map[string]*corev1.Pod, deleted map[string]bool) (again []string, err error) {
+func (w *Watcher) bookPods(ctx context.Context, uids []string, changed map[string]*keptPod, deleted map[string]bool) (again []string, err error) {
 	var pods, ended []pod.Pod
 	next := map[string]pod.Pod{}
 	for _, uid := range uids {
-		if _, known := w.booked[uid]; !known && (changed[uid].Spec.NodeName == "" || isMirror(changed[uid]) && !isStatic(changed[uid])) {
+		if _, known := w.booked[uid]; !known && (changed[uid].Spec.NodeName == "" || isMirror(changed[uid].Pod) && !isStatic(changed[uid].Pod)) {
 			continue // it has no control group yet
 		}
 		id, err := identify(changed[uid], w.keepsLabel, func(ns string, ref *metav1.OwnerReference) (*metav1.OwnerReference, error) {
@@ -420,9 +430,11 @@ func (w *Watcher) bookPods(ctx context.Context, uids []string, changed map[strin
 			id.UID = old.UID // that of a static pod stays, also without status
 		}
 		if !ok || !reflect.DeepEqual(old, id) {
-			pods, next[uid] = append(pods, id), id
+			next[uid] = id
+			id.Since = w.seen
+			pods = append(pods, id)
 		}
-		if deleted[uid] {
+		if id.Since = w.seen; deleted[uid] {
 			ended = append(ended, id)
 		} else {
 			w.holder[id.UID] = uid
@@ -457,14 +469,17 @@ func (w *Watcher) endOthers(ctx context.Context) error {
 	}
 	there := map[string]bool{}
 	for _, o := range w.pods.GetStore().List() {
-		if p, ok := o.(*corev1.Pod); ok {
-			there[uidOf(p)] = true
-			if isMirror(p) {
+		if p, ok := o.(*keptPod); ok {
+			there[uidOf(p.Pod)] = true
+			if isMirror(p.Pod) {
 				there[pod.Key(p.Annotations[hashAnnotation])] = true // the kubelet has not written its status again yet
 			}
 		}
 	}
 	live = slices.DeleteFunc(live, func(p pod.Pod) bool { return there[p.UID] })
+	for i := range live {
+		live[i].Since = w.seen
+	}
 	return w.ledger.EndPods(ctx, w.lease, live, time.Now())
 }
 
@@ -496,7 +511,7 @@ func (w *Watcher) ownerOf(ctx context.Context, namespace string, ref *metav1.Own
 	}
 	key := ownerKey{namespace, ref.APIVersion, ref.Kind, ref.Name, string(ref.UID)}
 	now := time.Now()
-	if seen, ok := w.seen[key]; ok && now.Sub(seen.at) < keepSeen {
+	if seen, ok := w.above[key]; ok && now.Sub(seen.at) < keepSeen {
 		return seen.above, seen.err
 	}
 	if now.Before(w.lookAgain) {
@@ -510,10 +525,10 @@ func (w *Watcher) ownerOf(ctx context.Context, namespace string, ref *metav1.Own
 		}
 		return nil, err
 	}
-	if len(w.seen) >= maxSeen {
-		clear(w.seen)
+	if len(w.above) >= maxSeen {
+		clear(w.above)
 	}
-	w.seen[key] = seenOwner{above, err, now}
+	w.above[key] = seenOwner{above, err, now}
 	return above, err
 }
 

@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"mete.dev/mete/internal/model/pod"
 )
 
@@ -24,12 +22,12 @@ func (w *Watcher) keepLease(ctx context.Context) error {
 	}
 	w.leaseAt = now.Add(leaseEvery)
 	if taken := l.Number != 0 && l.Number != w.lease.Number; taken {
-		w.ended, w.booked, w.holder = false, map[string]pod.Pod{}, map[string]string{}
+		w.ended, w.booked, w.holder, w.seen, w.put = false, map[string]pod.Pod{}, map[string]string{}, l.Seen, putMark{}
 		w.markAll()
 	} else if l.Number == 0 {
 		w.markNone()
 	}
-	w.lease = l
+	w.lease, w.lease.Seen = l, time.Time{}
 	w.health.leased(l)
 	return nil
 }
@@ -56,9 +54,9 @@ func (w *Watcher) markAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.holds = true
-	w.changed, w.deleted = map[string]*corev1.Pod{}, map[string]bool{}
+	w.changed, w.deleted = map[string]*keptPod{}, map[string]bool{}
 	for _, o := range w.pods.GetStore().List() {
-		if p, ok := o.(*corev1.Pod); ok {
+		if p, ok := o.(*keptPod); ok {
 			w.changed[string(p.UID)] = p
 		}
 	}

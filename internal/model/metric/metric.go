@@ -73,8 +73,13 @@ func FindResource(name, domain string) (usage.Resource, bool) {
 	return 0, false
 }
 
-// Families returns the families of all resources, in order.
-func Families() []Family { return families[1:] }
+// Families returns the families of all resources that windows can have, in order.
+func Families() []Family { return measured }
+
+var measured = func() (list []Family) {
+	usage.Metered.Each(func(r usage.Resource) { list = append(list, families[r]) })
+	return list
+}()
 
 func family(r usage.Resource) Family {
 	d := r.Detail()

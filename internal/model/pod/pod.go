@@ -20,6 +20,14 @@ type Pod struct {
 	// Containers are the names of the containers that were started, by their ids of 64 hexadecimal digits.
 	Containers map[string]string
 	Created    time.Time
+
+	// Reserved is what the pod reserves while it is scheduled and has not finished. Times are in whole seconds.
+	Reserved  []Reservation
+	Scheduled time.Time // zero: it is not
+	Finished  time.Time // zero: it has not
+	// Since is when its state was last known to be that of before; zero is now. What changed in between did so at an
+	// unknown time.
+	Since time.Time
 }
 
 // A Lease is the right of one server to say what pods a cluster has.
@@ -27,6 +35,8 @@ type Lease struct {
 	Cluster string
 	Holder  string // the server; the same after a restart
 	Number  int64  // one more whenever the lease is taken; 0 is none
+	// Seen is when the pods were last known to be as the ledger has them; zero if they never were.
+	Seen time.Time
 }
 
 // Key returns the UID in the form that names of control groups have in [workload.Name]: a UUID with dashes.

@@ -55,8 +55,18 @@ const (
 	MemoryHighEvents    Resource = 34 // times that tasks were slowed down above memory.high
 	MemoryMaxEvents     Resource = 35 // times that the memory limit was reached
 
+	CPUReserved       Resource = 36 // CPU time reserved
+	CPULimit          Resource = 37 // CPU time that limits allow
+	MemoryReserved    Resource = 38 // memory reserved, over time
+	MemoryLimit       Resource = 39 // memory that limits allow, over time
+	StorageReserved   Resource = 40 // local storage reserved, over time
+	GPUReserved       Resource = 41 // accelerators reserved, over time
+	ReservedTime      Resource = 42 // time for which it is known what is reserved
+	CPULimitedTime    Resource = 43 // time with a limit of CPU time
+	MemoryLimitedTime Resource = 44 // time with a limit of memory
+
 	// Limit is one more than the highest resource number.
-	Limit = 36
+	Limit = 45
 )
 
 // Kind says how a resource adds up.
@@ -122,7 +132,24 @@ var details = [Limit]Detail{
 	CPUThrottledPeriods: {"cpu_throttled_periods", unit.Count, Counter, 0, false, "periods in which the CPU limit held runnable tasks back"},
 	MemoryHighEvents:    {"memory_high_events", unit.Count, Counter, 0, false, "times that tasks were slowed down because memory exceeded memory.high"},
 	MemoryMaxEvents:     {"memory_max_events", unit.Count, Counter, 0, false, "times that memory reached its limit, so that some had to be reclaimed first"},
+
+	CPUReserved:       {"cpu_reserved", unit.Nanosecond, Integral, unit.Millicore, false, "CPU time reserved: the CPUs that were requested, over time"},
+	CPULimit:          {"cpu_limit", unit.Nanosecond, Integral, unit.Millicore, false, "CPU time that limits allowed, of containers that had one"},
+	MemoryReserved:    {"memory_reserved", unit.ByteSecond, Integral, unit.Byte, false, "memory reserved: the bytes that were requested, over time"},
+	MemoryLimit:       {"memory_limit", unit.ByteSecond, Integral, unit.Byte, false, "memory that limits allowed, over time, of containers that had one"},
+	StorageReserved:   {"storage_reserved", unit.ByteSecond, Integral, unit.Byte, false, "local storage reserved: the bytes that were requested, over time"},
+	GPUReserved:       {"gpu_reserved", unit.Nanosecond, Integral, unit.Millicore, false, "accelerators reserved: those that were requested, over time"},
+	ReservedTime:      {"reserved_time", unit.Nanosecond, Counter, 0, false, "for how long it is known what was reserved, summed over containers"},
+	CPULimitedTime:    {"cpu_limited_time", unit.Nanosecond, Counter, 0, false, "for how long CPU time was limited, summed over containers"},
+	MemoryLimitedTime: {"memory_limited_time", unit.Nanosecond, Counter, 0, false, "for how long memory was limited, summed over containers"},
 }
+
+// Specified are the resources that follow from the specification of a workload and not from its use: a server books them.
+const Specified Set = 1<<CPUReserved | 1<<CPULimit | 1<<MemoryReserved | 1<<MemoryLimit | 1<<StorageReserved | 1<<GPUReserved |
+	1<<ReservedTime | 1<<CPULimitedTime | 1<<MemoryLimitedTime
+
+// Metered are the resources that agents measure.
+const Metered = All &^ Specified
 
 // Detail describes r. It panics on a number that is not in the list.
 func (r Resource) Detail() Detail {

@@ -20,7 +20,9 @@ func TestResourceNumbersStay(t *testing.T) {
 		17: "network_tx_packets", 18: "processes", 19: "pids", 20: "pids_peak", 21: "oom_kills", 22: "pressure_cpu",
 		23: "pressure_memory", 24: "pressure_io", 25: "energy_package", 26: "energy_dram", 27: "energy_gpu",
 		28: "energy_rest", 29: "energy_error", 30: "energy_idle", 31: "cpu_peak", 32: "cpu_periods",
-		33: "cpu_throttled_periods", 34: "memory_high_events", 35: "memory_max_events"}
+		33: "cpu_throttled_periods", 34: "memory_high_events", 35: "memory_max_events",
+		36: "cpu_reserved", 37: "cpu_limit", 38: "memory_reserved", 39: "memory_limit", 40: "storage_reserved", 41: "gpu_reserved",
+		42: "reserved_time", 43: "cpu_limited_time", 44: "memory_limited_time"}
 	got := map[usage.Resource]string{}
 	usage.All.Each(func(r usage.Resource) { got[r] = r.String() })
 	if d := cmp.Diff(want, got); d != "" {

@@ -36,6 +36,8 @@ var undo = map[int][]string{
 	21: {"DROP INDEX workload_version", "DROP INDEX workload_version_of", "ALTER TABLE workload DROP COLUMN from_minute", "ALTER TABLE workload DROP COLUMN version_of",
 		"ALTER TABLE workload DROP COLUMN known_ns", "ALTER TABLE counter DROP COLUMN versions", uniqueWorkloads},
 	22: {"DROP TABLE pod_lease"},
+	23: {"DROP TABLE reservation", "DROP TABLE reservation_carrier", "DROP INDEX pod_right", "DROP INDEX pod_unsure", "DROP INDEX pod_node", "ALTER TABLE pod DROP COLUMN right_minute",
+		"ALTER TABLE pod DROP COLUMN put_minute", "ALTER TABLE pod DROP COLUMN unsure", "ALTER TABLE pod_lease DROP COLUMN since_ns", "ALTER TABLE pod_lease DROP COLUMN seen_ns"},
 }
 
 // uniqueWorkloads makes (node, short) unique again in table workload.

@@ -78,7 +78,7 @@ func Details(m *live.Machine, r *live.Row, p *Past, width int, o Options) []Line
 	if l := total(r, o); l != nil {
 		add(l)
 	}
-	for res := usage.Resource(1); res < usage.Limit; res++ {
+	for res := range usage.Metered.All() {
 		name, d := res.String(), res.Detail()
 		raw, ok := r.Total[name]
 		q := r.Quality[name]

@@ -31,8 +31,12 @@ func (k *Booker) LeasePods(ctx context.Context, l pod.Lease, now, until time.Tim
 		default:
 			l.Number = number + 1
 		}
-		_, err = t.Exec(`INSERT INTO pod_lease (cluster, holder, number, until_ns) VALUES ($1, $2, $3, $4)
-			ON CONFLICT (cluster) DO UPDATE SET holder = excluded.holder, number = excluded.number, until_ns = excluded.until_ns`, l.Cluster, l.Holder, l.Number, until.UnixNano())
+		var seen int64
+		err = t.QueryRow(`INSERT INTO pod_lease (cluster, holder, number, until_ns, since_ns) VALUES ($1, $2, $3, $4, $5)
+			ON CONFLICT (cluster) DO UPDATE SET holder = excluded.holder, number = excluded.number, until_ns = excluded.until_ns,
+				since_ns = CASE WHEN pod_lease.since_ns = 0 THEN excluded.since_ns ELSE pod_lease.since_ns END RETURNING seen_ns`,
+			l.Cluster, l.Holder, l.Number, until.UnixNano(), now.UnixNano()).Scan(&seen)
+		l.Seen = schema.FromNanos(seen)
 		return err
 	})
 	return l, db.Wrap(err, "lease of the pods of %s", l.Cluster)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"mete.dev/mete/internal/model/pod"
@@ -19,6 +20,7 @@ import (
 type place struct {
 	namespace, pod, container, job string
 	labels                         map[string]string
+	isCarrier                      bool // of what is reserved
 }
 
 // podsPerWrite limits the pods of a transaction, so that batches need not wait.
@@ -30,15 +32,18 @@ const podsPerWrite = 100
 // change of job or labels counts from the next quarter of an hour on. A lease that is not the latest of its cluster is
 // fault.ErrConflict.
 func (k *Booker) BookPods(ctx context.Context, l pod.Lease, pods []pod.Pod, at time.Time) error {
-	return k.eachPod(ctx, l, pods, "booking pods", func(t *db.Tx, p *pod.Pod) error { return bookPod(t, l.Cluster, p, schema.Nanos(at)) })
+	return k.eachPod(ctx, l, pods, "booking pods", func(t *db.Tx, p *pod.Pod) error { return bookPod(t, l, p, schema.Nanos(at)) })
 }
 
 // EndPods records that the API server does not have pods any more. It takes their UIDs, namespaces and names. Errors are
 // those of BookPods.
 func (k *Booker) EndPods(ctx context.Context, l pod.Lease, pods []pod.Pod, at time.Time) error {
 	return k.eachPod(ctx, l, pods, "ending pods", func(t *db.Tx, p *pod.Pod) error {
-		_, err := t.Exec("UPDATE pod SET ended_ns = $5 WHERE cluster = $1 AND uid = $2 AND namespace = $3 AND name = $4 AND ended_ns = 0",
+		ids, err := t.Ints("UPDATE pod SET ended_ns = $5 WHERE cluster = $1 AND uid = $2 AND namespace = $3 AND name = $4 AND ended_ns = 0 RETURNING id",
 			l.Cluster, schema.Clean(p.UID), schema.Clean(p.Namespace), schema.Clean(p.Name), at.UnixNano())
+		for _, id := range ids {
+			err = errors.Join(err, releasePod(t, id, p, schema.Nanos(at)))
+		}
 		return err
 	})
 }
@@ -77,7 +82,8 @@ func (k *Booker) LivePods(ctx context.Context, cluster string) (pods []pod.Pod, 
 	return pods, db.Wrap(err, "reading pods")
 }
 
-func bookPod(t *db.Tx, cluster string, p *pod.Pod, at int64) error {
+func bookPod(t *db.Tx, l pod.Lease, p *pod.Pod, at int64) error {
+	cluster := l.Cluster
 	labels, err := json.Marshal(cleanLabels(p.Labels)) // keys are sorted
 	if err != nil {
 		return err
@@ -120,10 +126,12 @@ func bookPod(t *db.Tx, cluster string, p *pod.Pod, at int64) error {
 			}
 		}
 	}
-	if !changed {
-		return nil
+	if changed {
+		if err := placeAll(t, at, placePod, cluster, id); err != nil {
+			return err
+		}
 	}
-	return placeAll(t, at, placePod, cluster, id)
+	return reservePod(t, l, id, p, at)
 }
 
 type podRow struct {
@@ -161,7 +169,8 @@ const (
 			WHERE c.pod = $2 AND n.cluster = $1
 		UNION SELECT w.id FROM pod p JOIN workload o ON o.key = p.uid AND o.kind IN ('pod', 'container') AND o.kind = 'pod' JOIN node n ON n.id = o.node
 			JOIN workload w ON w.parent = o.wid AND w.kind = 'container' AND w.node = o.node AND w.version_of = 0
-			WHERE p.id = $2 AND n.cluster = $1`
+			WHERE p.id = $2 AND n.cluster = $1
+		UNION SELECT workload FROM reservation_carrier WHERE pod = $2 AND $1 <> ''`
 )
 
 // placeChildren names the containers of the workload of a pod.
@@ -248,6 +257,9 @@ func (p *place) set(t *db.Tx, id int64, now *workloadRow, labels *labelChange) (
 	case p.container != "":
 		now.container, now.name = p.container, p.pod+"/"+p.container
 	}
+	if p.isCarrier {
+		now.name += " (reserved)"
+	}
 	labels.want = p.labels
 	labels.have, err = labelsOf(t, id)
 	return err
@@ -264,10 +276,16 @@ func findPlace(t *db.Tx, cluster string, node int64, kind, key, parent string) (
 		}
 	}
 	const columns = "SELECT p.namespace, p.name, p.job, p.labels, "
+	uid, reserves, isCarrier := strings.Cut(key, "/") // see carrierKey
 	switch kind {
 	case workload.Pod.String():
-		scan(t.QueryRow(columns+"'' FROM pod p WHERE p.cluster = $1 AND p.uid = $2", cluster, key))
+		scan(t.QueryRow(columns+"'' FROM pod p WHERE p.cluster = $1 AND p.uid = $2", cluster, uid))
 	case workload.Container.String():
+		if isCarrier {
+			scan(t.QueryRow(columns+"'' FROM pod p WHERE p.cluster = $1 AND p.uid = $2", cluster, uid))
+			p.container = reserves
+			break
+		}
 		scan(t.QueryRow(columns+"c.name FROM pod_container c JOIN pod p ON p.id = c.pod WHERE c.cluster = $1 AND c.container = $2", cluster, key))
 		short, isID := workload.ShortIDOf(workload.ID(parent))
 		if ok || err != nil || !isID {
@@ -278,5 +296,6 @@ func findPlace(t *db.Tx, cluster string, node int64, kind, key, parent string) (
 	if !ok || err != nil {
 		return p, false, err
 	}
+	p.isCarrier = isCarrier
 	return p, true, json.Unmarshal([]byte(labels), &p.labels)
 }

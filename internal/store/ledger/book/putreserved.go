@@ -1,0 +1,234 @@
+package book
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"mete.dev/mete/internal/model/pod"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/replica"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/store/ledger/db"
+	"mete.dev/mete/internal/store/ledger/schema"
+)
+
+// PutReserved puts the rows of what pods of a cluster reserve, for all minutes before a time, and again those of the past
+// that have changed. It takes some pods at a time, those after a number; last is the number of the last one, 0 if there
+// are no others, and done is false if some of these have more rows. seen is when the pods were last known to be as the
+// ledger has them. Pods wait whose node has no agent. A lease that is not the latest of its cluster is fault.ErrConflict.
+func (k *Booker) PutReserved(ctx context.Context, l pod.Lease, until, seen time.Time, after int64) (last int64, done bool, err error) {
+	err = k.db.Write(ctx, func(t *db.Tx) error {
+		if err := checkLease(t, l); err != nil {
+			return err
+		}
+		if after == 0 {
+			if err := settleEnds(t, l.Cluster); err != nil {
+				return err
+			}
+			if _, err := t.Exec("UPDATE pod_lease SET seen_ns = $2 WHERE cluster = $1 AND seen_ns < $2", l.Cluster, schema.Nanos(seen)); err != nil {
+				return err
+			}
+		}
+		p := &reservedPutter{booking: k.newBooking(t, time.Now()), cluster: l.Cluster, until: until.Unix() / 60, change: NewChange(schema.UsageLayout), nodes: map[string]string{}}
+		last, done, err = p.put(after)
+		return err
+	})
+	return last, done, db.Wrap(err, "booking what pods of %s reserve", l.Cluster)
+}
+
+const (
+	// podsPerPut limits the pods of a transaction, and unitsPerPut the rows of each of their containers.
+	podsPerPut  = 200
+	unitsPerPut = 100
+	// putCoarse is how many minutes ago rows are of whole hours: after an outage there may be many.
+	putCoarse = 2 * schema.HourMinutes
+)
+
+// A reservedPutter puts rows of what pods reserve.
+type reservedPutter struct {
+	*booking
+	cluster string
+	until   int64 // minute
+	change  *Change
+	nodes   map[string]string // the ledger's node by the cluster's node; "" is none
+}
+
+// A reservedPod is a pod with rows to put.
+type reservedPod struct {
+	id         int64
+	uid, node  string
+	right, put int64 // minutes
+}
+
+// put puts the rows of some pods. done is false if some of them have more.
+func (p *reservedPutter) put(after int64) (last int64, done bool, err error) {
+	var pods []reservedPod
+	err = p.Each(func(scan func(...any) error) error {
+		var r reservedPod
+		err := scan(&r.id, &r.uid, &r.node, &r.right, &r.put)
+		pods = append(pods, r)
+		return err
+	}, "SELECT id, uid, node, right_minute, put_minute FROM pod WHERE cluster = $1 AND right_minute < $2 AND id > $3 ORDER BY id LIMIT $4", p.cluster, p.until, after, podsPerPut)
+	if err != nil {
+		return 0, false, err
+	}
+	done = true
+	for i := range pods {
+		all, err := p.putPod(&pods[i])
+		if err != nil {
+			return 0, false, err
+		}
+		done = done && all
+	}
+	if _, err := p.change.Apply(p.Tx, schema.EndMinute); err != nil {
+		return 0, false, err
+	}
+	if len(pods) == podsPerPut {
+		last = pods[len(pods)-1].id
+	}
+	return last, done, p.flushQuotas()
+}
+
+// putPod puts rows of a pod. all is false if there are more of them.
+func (p *reservedPutter) putPod(r *reservedPod) (all bool, err error) {
+	levels, err := readSpans(p.Tx, r.id)
+	if err != nil {
+		return false, err
+	}
+	carriers := map[string]db.Workload{}
+	begins := []int64{}
+	end, open := r.put, false // of the rows
+	for _, c := range slices.Sorted(maps.Keys(levels.spans)) {
+		w, ok, err := p.carrier(r, c)
+		if !ok || err != nil {
+			return true, err // it waits
+		}
+		carriers[c], begins = w, append(begins, w.Begins()...)
+		for _, s := range levels.spans[c] {
+			open = open || s.to == 0
+			end = max(end, (s.to+59)/60)
+		}
+	}
+	if open {
+		end = p.until
+	}
+	to := max(r.right, p.HourFloor)
+	for n := 0; to < end && n < unitsPerPut; n++ {
+		unit, from := replica.Minute, to
+		if hour := to - to%schema.HourMinutes; p.isCoarse(hour, begins) {
+			unit, from = replica.Hour, hour
+		}
+		to = from + unit.Minutes()
+		for c, w := range carriers {
+			u, some := levelsUsage(levels.spans[c], c, from*60, to*60)
+			if some || from < r.put {
+				p.change.Set(unit, schema.RowKey{Minute: from, ID: w.At(from)}, schema.EncodeUsage(&u, p.Rev))
+			}
+		}
+	}
+	all = to >= end
+	right := to
+	if all && !open {
+		right = rowsDone
+	}
+	_, err = p.Exec("UPDATE pod SET right_minute = $2, put_minute = $3 WHERE id = $1", r.id, right, max(r.put, min(to, end)))
+	return all, err
+}
+
+// isCoarse reports whether the rows of an hour are put as one.
+func (p *reservedPutter) isCoarse(hour int64, begins []int64) bool {
+	if hour < p.MinuteFloor {
+		return true
+	}
+	return hour+schema.HourMinutes <= p.until-putCoarse && !slices.ContainsFunc(begins, func(m int64) bool { return m > hour && m < hour+schema.HourMinutes })
+}
+
+// carrier returns the workload of what a container of a pod reserves, which it makes if it is new. ok is false if the
+// node of the pod is not known yet, or may have no more workloads today.
+func (p *reservedPutter) carrier(r *reservedPod, container string) (w db.Workload, ok bool, err error) {
+	var node, short int64
+	err = p.QueryRow("SELECT w.node, w.short FROM reservation_carrier c JOIN workload w ON w.id = c.workload WHERE c.pod = $1 AND c.container = $2", r.id, container).Scan(&node, &short)
+	if err == nil {
+		return p.known(node, workload.ShortID(short))
+	} else if !errors.Is(err, sql.ErrNoRows) {
+		return w, false, err
+	}
+	id, err := p.nodeOf(r)
+	if id == "" || err != nil {
+		return w, false, err
+	}
+	n, err := p.findNode(id)
+	if err != nil || n.id == 0 || n.jobs {
+		return w, false, err
+	}
+	kind := workload.Container
+	if container == "" {
+		kind = workload.Pod
+	}
+	name := workloadRow{kind: kind.String(), key: carrierKey(r.uid, container), parent: string(workload.NewID(n.node, workload.Pod, r.uid)), at: p.now, known: p.now}
+	own := workload.NewID(n.node, kind, name.key)
+	name.id, name.name = string(own), container
+	of, _ := workload.ShortIDOf(own) // valid, as NewID made it
+	if w, ok, err = p.newWorkload(n, of); !ok || err != nil {
+		return w, false, err
+	}
+	if err := name.store(p.Tx, w.ID); err != nil {
+		return w, false, err
+	}
+	p.NameWorkload(n.id, of, w)
+	if _, err := p.Exec("INSERT INTO reservation_carrier (pod, container, workload) VALUES ($1, $2, $3)", r.id, container, w.ID); err != nil {
+		return w, false, err
+	}
+	if err := placeWorkload(p.Tx, w.ID, p.now); err != nil {
+		return w, false, err
+	}
+	return p.known(n.id, of)
+}
+
+func (p *reservedPutter) known(node int64, short workload.ShortID) (w db.Workload, ok bool, err error) {
+	if w, ok, err = p.KnownWorkload(node, short); err == nil && !ok {
+		err = fmt.Errorf("workload %x of node %d: %w", int64(short), node, sql.ErrNoRows)
+	}
+	return w, ok, err
+}
+
+// carrierKey is the key of the workload of what a container of a pod reserves.
+func carrierKey(uid, container string) string { return uid + "/" + container }
+
+// nodeOf returns the node on which a pod runs: that whose agent has seen the pod, or others of the same node of the
+// cluster, or else that which is called so. It is "" if there is none.
+func (p *reservedPutter) nodeOf(r *reservedPod) (id string, err error) {
+	const (
+		of     = "SELECT n.node_id, n.machine_id FROM "
+		seen   = " JOIN workload w ON w.key = p.uid AND w.kind IN ('pod', 'container') AND w.kind = 'pod' AND w.version_of = 0 JOIN node n ON n.id = w.node WHERE "
+		usable = " AND n.cluster = $1 AND n.source = 0 AND n.revoked_ns = 0"
+	)
+	find := func(query string, arg any) (id string, err error) {
+		err = p.Each(func(scan func(...any) error) error {
+			var node, machine string
+			err := scan(&node, &machine)
+			if id == "" && !registry.IsJobsMachine(machine) {
+				id = node
+			}
+			return err
+		}, query, p.cluster, arg)
+		return id, err
+	}
+	if id, err = find(of+"pod p"+seen+"p.id = $2"+usable+" ORDER BY n.through_ns DESC LIMIT 10", r.id); id != "" || err != nil {
+		return id, err
+	}
+	id, ok := p.nodes[r.node]
+	if ok {
+		return id, nil
+	}
+	if id, err = find(of+"pod p"+seen+"p.cluster = $1 AND p.node = $2"+usable+" ORDER BY p.id DESC LIMIT 10", r.node); id == "" && err == nil {
+		id, err = find(of+"node n WHERE n.name = $2"+usable+" ORDER BY n.id DESC LIMIT 10", r.node)
+	}
+	p.nodes[r.node] = id
+	return id, err
+}
