@@ -45,7 +45,7 @@ func identify(p *keptPod, keepLabel func(string) bool, owner ownerLookup) (pod.P
 		OwnerGone: unknown,
 		UID:       uidOf(p.Pod), Namespace: p.Namespace, Name: p.Name, Job: job, Node: p.Spec.NodeName,
 		Labels: map[string]string{}, Containers: map[string]string{}, Created: p.CreationTimestamp.Time,
-		Reserved: p.reserved, Scheduled: p.scheduled, Finished: p.finished,
+		Reserved: p.reserved, Scheduled: p.scheduled, Finished: p.finished, Guessed: p.guessed,
 	}
 	for _, k := range slices.Sorted(maps.Keys(p.Labels)) {
 		if len(out.Labels) < batch.MaxLabels && keepLabel(k) {

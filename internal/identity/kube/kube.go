@@ -249,7 +249,9 @@ func (w *Watcher) trimPod(o any) (any, error) {
 	out.Status.InitContainerStatuses = trimmed(p.Status.InitContainerStatuses)
 	out.Status.ContainerStatuses = trimmed(p.Status.ContainerStatuses)
 	out.Status.EphemeralContainerStatuses = trimmed(p.Status.EphemeralContainerStatuses)
-	return &keptPod{out, reservationsOf(p), scheduledAt(p), finishedAt(p)}, nil
+	kept := &keptPod{Pod: out, reserved: reservationsOf(p), scheduled: scheduledAt(p)}
+	kept.finished, kept.guessed = finishedAt(p)
+	return kept, nil
 }
 
 func trimOwner(o any) (any, error) {

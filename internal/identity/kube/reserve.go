@@ -6,7 +6,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/component-helpers/resource"
+	"k8s.io/apimachinery/pkg/api/resource"
+	helpers "k8s.io/component-helpers/resource"
 
 	"mete.dev/mete/internal/model/pod"
 )
@@ -16,17 +17,18 @@ type keptPod struct {
 	*corev1.Pod         // without its specification
 	reserved            []pod.Reservation
 	scheduled, finished time.Time
+	guessed             bool // finished is only not later than the end
 }
 
 // requestOptions are how the scheduler and the kubelet sum: a container that is being resized reserves the larger one of
 // what it has and what it is to have.
-var requestOptions = resource.PodResourcesOptions{UseStatusResources: true, InPlacePodLevelResourcesVerticalScalingEnabled: true}
+var requestOptions = helpers.PodResourcesOptions{UseStatusResources: true, InPlacePodLevelResourcesVerticalScalingEnabled: true}
 
 // reservationsOf returns what a pod reserves: of each container that runs beside others, and what it reserves beyond these.
 // Init containers run before the others, so they count as far as they reserve more than those together.
 func reservationsOf(p *corev1.Pod) (list []pod.Reservation) {
-	rest := levelsOf(resource.PodRequests(p, requestOptions), nil)
-	limits := resource.PodLimits(p, requestOptions)
+	rest := levelsOf(helpers.PodRequests(p, requestOptions), nil)
+	limits := helpers.PodLimits(p, requestOptions)
 	hasLimit := func(name corev1.ResourceName) bool { // of its own
 		if p.Spec.Resources == nil {
 			return false
@@ -40,9 +42,9 @@ func reservationsOf(p *corev1.Pod) (list []pod.Reservation) {
 		alone := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{*c}}, Status: p.Status}
 		options := requestOptions
 		options.InPlacePodLevelResourcesVerticalScalingEnabled = false // the status is that of all containers
-		l := levelsOf(resource.PodRequests(alone, options), resource.PodLimits(alone, options))
+		l := levelsOf(helpers.PodRequests(alone, options), helpers.PodLimits(alone, options))
 		rest.CPU, rest.Memory, rest.Storage, rest.GPU = rest.CPU-l.CPU, rest.Memory-l.Memory, rest.Storage-l.Storage, rest.GPU-l.GPU
-		// What the pod is limited to limits each of its containers.
+		// A limit of the pod limits each of its containers.
 		limit := func(v, rest *int64, limited bool) {
 			if *v == pod.NoLimit && limited {
 				*v = 0
@@ -85,22 +87,33 @@ func levelsOf(requests, limits corev1.ResourceList) (l pod.Levels) {
 	for name, q := range requests {
 		switch {
 		case name == corev1.ResourceCPU:
-			l.CPU = q.MilliValue()
+			l.CPU = thousandths(q)
 		case name == corev1.ResourceMemory:
 			l.Memory = q.Value()
 		case name == corev1.ResourceEphemeralStorage:
 			l.Storage = q.Value()
 		case isGPU(name):
-			l.GPU += q.MilliValue()
+			l.GPU = min(l.GPU+thousandths(q), most)
 		}
 	}
 	if q, ok := limits[corev1.ResourceCPU]; ok {
-		l.CPULimit = q.MilliValue()
+		l.CPULimit = thousandths(q)
 	}
 	if q, ok := limits[corev1.ResourceMemory]; ok {
 		l.MemoryLimit = q.Value()
 	}
 	return l
+}
+
+// most is more than any machine has, and its thousandths fit an int64.
+const most = 1 << 50
+
+// thousandths returns a quantity in thousandths; one that no machine has may be less.
+func thousandths(q resource.Quantity) int64 {
+	if q.CmpInt64(most) > 0 {
+		return most
+	}
+	return q.MilliValue()
 }
 
 // isGPU reports whether an extended resource is an accelerator, or a part of one: those of NVIDIA's, AMD's and Intel's device
@@ -131,10 +144,11 @@ func scheduledAt(p *corev1.Pod) time.Time {
 	return p.CreationTimestamp.Time // it was created with its node
 }
 
-// finishedAt returns when all containers of a pod had ended for good; zero if they have not.
-func finishedAt(p *corev1.Pod) (at time.Time) {
+// finishedAt returns when all containers of a pod had ended; zero if they have not. guessed says that their status
+// does not tell: it ended then or later.
+func finishedAt(p *corev1.Pod) (at time.Time, guessed bool) {
 	if p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
-		return time.Time{}
+		return time.Time{}, false
 	}
 	all := true
 	for i := range p.Status.ContainerStatuses {
@@ -144,18 +158,18 @@ func finishedAt(p *corev1.Pod) (at time.Time) {
 		}
 	}
 	if all && !at.IsZero() {
-		return at
+		return at, false
 	}
-	// Its node refused it, or is lost, or evicted it before its containers started.
+	// Its node refused it, or is lost, or its containers never started.
 	for i := range p.Status.Conditions {
 		if c := &p.Status.Conditions[i]; c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse && c.LastTransitionTime.After(at) {
 			at = c.LastTransitionTime.Time
 		}
 	}
 	if at.IsZero() {
-		return scheduledAt(p)
+		at = scheduledAt(p)
 	}
-	return at
+	return at, true
 }
 
 // A putMark is how far the rows of what pods reserve are put.

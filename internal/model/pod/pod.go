@@ -25,8 +25,9 @@ type Pod struct {
 	Reserved  []Reservation
 	Scheduled time.Time // zero: it is not
 	Finished  time.Time // zero: it has not
-	// Since is when its state was last known to be that of before; zero is now. What changed in between did so at an
-	// unknown time.
+	// Guessed says that Finished is only not later than the end, which no container's status has.
+	Guessed bool
+	// Since is when its former state was last confirmed; zero is now. Changes since then happened at an unknown time.
 	Since time.Time
 }
 

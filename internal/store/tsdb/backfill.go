@@ -182,7 +182,9 @@ func (b *backfill) read(ctx context.Context, from, to time.Time) error {
 		nb.started = 0
 	}
 	return b.history.Minutes(ctx, b.ids, from, to, func(node int, m *batch.Minute) error {
-		if nb := b.nodes[node]; nb.contains(m.Minute) {
+		// No window has what is reserved, so there are no samples of it.
+		m.Usage.Present &= usage.Metered
+		if nb := b.nodes[node]; m.Usage.Present != 0 && nb.contains(m.Minute) {
 			nb.addMinute(m)
 		}
 		return nil
@@ -271,7 +273,9 @@ func (b *backfill) writeSlice(ctx context.Context, w *blockWriter, from, to time
 		}
 	}
 	err = b.history.Minutes(ctx, b.ids, from, to, func(node int, m *batch.Minute) error {
-		if nb := b.nodes[node]; nb.contains(m.Minute) {
+		// No window has what is reserved, so there are no samples of it.
+		m.Usage.Present &= usage.Metered
+		if nb := b.nodes[node]; m.Usage.Present != 0 && nb.contains(m.Minute) {
 			return nb.writeRow(w, m)
 		}
 		return nil

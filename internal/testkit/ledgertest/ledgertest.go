@@ -88,7 +88,7 @@ func Run(t *testing.T, dsn func(testing.TB) string) {
 		{"Retain", testRetain}, {"Nodes", testNodes}, {"Clones", testClones}, {"Tokens", testTokens}, {"Enrolled", testEnrolled},
 		{"Audit", testAudit}, {"Schema", testSchema}, {"Slices", testSlices}, {"Concurrent", testConcurrent}, {"Self", testSelf}, {"PodSelf", testPodSelf},
 		{"NodeNames", testNodeNames}, {"Runs", testRuns}, {"RunOrder", testRunOrder}, {"RunMarks", testRunMarks},
-		{"BookedOnce", testBookedOnce}, {"Model", testModel}, {"WithinDrawn", testWithinDrawn}, {"ExtentsDrawn", testExtentsDrawn}, {"VersionsDrawn", testVersionsDrawn}, {"Answers", testAnswers},
+		{"BookedOnce", testBookedOnce}, {"Model", testModel}, {"WithinDrawn", testWithinDrawn}, {"ExtentsDrawn", testExtentsDrawn}, {"VersionsDrawn", testVersionsDrawn}, {"ReservedDrawn", testReservedDrawn}, {"Answers", testAnswers},
 	})
 }
 
@@ -110,6 +110,7 @@ func Draw(t *testing.T, dsn func(testing.TB) string, rounds int) {
 	t.Run("WithinDrawn", func(t *testing.T) { testWithinDrawn(t, dsn(t)) })
 	t.Run("ExtentsDrawn", func(t *testing.T) { testExtentsDrawn(t, dsn(t)) })
 	t.Run("VersionsDrawn", func(t *testing.T) { testVersionsDrawn(t, dsn(t)) })
+	t.Run("ReservedDrawn", func(t *testing.T) { testReservedDrawn(t, dsn(t)) })
 }
 
 // Day is the midnight at which the tests' data begins.

@@ -10,7 +10,7 @@ import (
 // A levelSpan is what a container reserves from one second (Unix time) to another one; to is 0 for one that lasts.
 type levelSpan struct {
 	from, to int64
-	rough    bool // the levels are those of the time before or after it
+	rough    bool // the levels are the former or the later ones
 	pod.Levels
 }
 
@@ -44,7 +44,7 @@ func revise(had []levelSpan, now pod.Levels, from, to, since, at int64) (spans [
 	return endAt(spans, to)
 }
 
-// end returns the end of a span that is asked for at a time.
+// end returns the end of a span, of which nothing after a time matters.
 func end(to, at int64) int64 {
 	if to == 0 {
 		return at

@@ -2,9 +2,6 @@ package book
 
 import (
 	"context"
-	"database/sql"
-	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -100,21 +97,27 @@ func (p *reservedPutter) putPod(r *reservedPod) (all bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	carriers := map[string]db.Workload{}
-	begins := []int64{}
-	end, open := r.put, false // of the rows
+	carriers, err := p.carriers(r)
+	if err != nil {
+		return false, err
+	}
+	var begins []int64
+	end, open := r.put, false // of the rows; it may have more later
 	for _, c := range slices.Sorted(maps.Keys(levels.spans)) {
-		w, ok, err := p.carrier(r, c)
-		if !ok || err != nil {
-			return true, err // it waits
+		if _, ok := carriers[c]; !ok {
+			w, ok, err := p.newCarrier(r, c)
+			if !ok || err != nil {
+				return true, err // it waits
+			}
+			carriers[c] = w
 		}
-		carriers[c], begins = w, append(begins, w.Begins()...)
+		begins = append(begins, carriers[c].Begins()...)
 		for _, s := range levels.spans[c] {
 			open = open || s.to == 0
 			end = max(end, (s.to+59)/60)
 		}
 	}
-	if open {
+	if open = open || end > p.until; open {
 		end = p.until
 	}
 	to := max(r.right, p.HourFloor)
@@ -148,16 +151,32 @@ func (p *reservedPutter) isCoarse(hour int64, begins []int64) bool {
 	return hour+schema.HourMinutes <= p.until-putCoarse && !slices.ContainsFunc(begins, func(m int64) bool { return m > hour && m < hour+schema.HourMinutes })
 }
 
-// carrier returns the workload of what a container of a pod reserves, which it makes if it is new. ok is false if the
-// node of the pod is not known yet, or may have no more workloads today.
-func (p *reservedPutter) carrier(r *reservedPod, container string) (w db.Workload, ok bool, err error) {
-	var node, short int64
-	err = p.QueryRow("SELECT w.node, w.short FROM reservation_carrier c JOIN workload w ON w.id = c.workload WHERE c.pod = $1 AND c.container = $2", r.id, container).Scan(&node, &short)
-	if err == nil {
-		return p.known(node, workload.ShortID(short))
-	} else if !errors.Is(err, sql.ErrNoRows) {
-		return w, false, err
+// carriers returns the workloads of what the containers of a pod reserve, or did.
+func (p *reservedPutter) carriers(r *reservedPod) (map[string]db.Workload, error) {
+	type place struct {
+		node  int64
+		short workload.ShortID
 	}
+	places := map[string]place{}
+	err := p.Each(func(scan func(...any) error) error {
+		var c string
+		var node, short int64
+		err := scan(&c, &node, &short)
+		places[c] = place{node, workload.ShortID(short)}
+		return err
+	}, "SELECT c.container, w.node, w.short FROM reservation_carrier c JOIN workload w ON w.id = c.workload WHERE c.pod = $1", r.id)
+	all := map[string]db.Workload{}
+	for c, of := range places {
+		if err == nil {
+			all[c], err = p.Workload(of.node, of.short)
+		}
+	}
+	return all, err
+}
+
+// newCarrier makes the workload of what a container of a pod reserves. ok is false if the node of the pod is not known yet,
+// or may have no more workloads today.
+func (p *reservedPutter) newCarrier(r *reservedPod, container string) (w db.Workload, ok bool, err error) {
 	id, err := p.nodeOf(r)
 	if id == "" || err != nil {
 		return w, false, err
@@ -170,7 +189,7 @@ func (p *reservedPutter) carrier(r *reservedPod, container string) (w db.Workloa
 	if container == "" {
 		kind = workload.Pod
 	}
-	name := workloadRow{kind: kind.String(), key: carrierKey(r.uid, container), parent: string(workload.NewID(n.node, workload.Pod, r.uid)), at: p.now, known: p.now}
+	name := workloadRow{kind: kind.String(), key: carrierKey(r.uid, container), parent: string(workload.NewID(n.node, workload.Pod, r.uid)), at: p.until * 60e9, known: p.until * 60e9}
 	own := workload.NewID(n.node, kind, name.key)
 	name.id, name.name = string(own), container
 	of, _ := workload.ShortIDOf(own) // valid, as NewID made it
@@ -184,17 +203,10 @@ func (p *reservedPutter) carrier(r *reservedPod, container string) (w db.Workloa
 	if _, err := p.Exec("INSERT INTO reservation_carrier (pod, container, workload) VALUES ($1, $2, $3)", r.id, container, w.ID); err != nil {
 		return w, false, err
 	}
-	if err := placeWorkload(p.Tx, w.ID, p.now); err != nil {
+	if err := placeWorkload(p.Tx, w.ID, p.until*60e9); err != nil {
 		return w, false, err
 	}
-	return p.known(n.id, of)
-}
-
-func (p *reservedPutter) known(node int64, short workload.ShortID) (w db.Workload, ok bool, err error) {
-	if w, ok, err = p.KnownWorkload(node, short); err == nil && !ok {
-		err = fmt.Errorf("workload %x of node %d: %w", int64(short), node, sql.ErrNoRows)
-	}
-	return w, ok, err
+	return p.KnownWorkload(n.id, of)
 }
 
 // carrierKey is the key of the workload of what a container of a pod reserves.

@@ -33,7 +33,7 @@ func reservePod(t *db.Tx, l pod.Lease, id int64, p *pod.Pod, at int64) error {
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
-	// What was before the first watcher is not known.
+	// Nothing is known from before the first watcher.
 	from, to := max(p.Scheduled.Unix(), watched/1e9), int64(0)
 	if !p.Finished.IsZero() {
 		to = min(p.Finished.Unix(), at/1e9)
@@ -42,7 +42,11 @@ func reservePod(t *db.Tx, l pod.Lease, id int64, p *pod.Pod, at int64) error {
 	for _, now := range p.Reserved {
 		c := schema.Clean(now.Container)
 		delete(gone, c)
-		if err := r.set(c, revise(r.spans[c], now.Levels.Cap(), from, to, sinceOf(p, at), at/1e9)); err != nil {
+		spans, _ := vanish(r.spans[c], sinceOf(p, at), at/1e9)
+		if len(spans) == 0 || !p.Guessed {
+			spans = revise(r.spans[c], now.Levels.Cap(), from, to, sinceOf(p, at), at/1e9)
+		}
+		if err := r.set(c, spans); err != nil {
 			return err
 		}
 	}

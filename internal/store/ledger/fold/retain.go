@@ -40,7 +40,7 @@ func (f *Folder) Retain(ctx context.Context, now time.Time) error {
 		{table: "share_series", column: "last_ns", before: age(f.cfg.Hours + schema.KeepShares), only: "NOT EXISTS (SELECT 1 FROM share_part p WHERE p.series = share_series.id)", with: dropNested},
 		{table: "reconciled", column: "minute", before: day(f.cfg.Hours)},
 	}
-	if err := f.dropContainers(ctx, age(f.cfg.Minutes+keepPods)); err != nil {
+	if err := f.dropPodParts(ctx, age(f.cfg.Minutes+keepPods)); err != nil {
 		errs = append(errs, db.Wrap(err, "forgetting containers")) // and keep their pods
 	} else {
 		old = append(old, oldRows{table: "pod", column: "ended_ns", before: age(f.cfg.Minutes + keepPods), only: "ended_ns > 0", key: "id"})
@@ -80,8 +80,8 @@ func dropNested(t *db.Tx) error {
 // its server sends what they used later.
 const keepPods = 24 * time.Hour
 
-// dropContainers drops the containers of pods that ended before a time and are dropped next.
-func (f *Folder) dropContainers(ctx context.Context, before int64) error {
+// dropPodParts drops the containers of pods that ended before a time and are dropped next, and what they reserved.
+func (f *Folder) dropPodParts(ctx context.Context, before int64) error {
 	const ended = "SELECT id FROM pod WHERE ended_ns > 0 AND ended_ns < $1"
 	some := false
 	err := f.db.View(ctx, func(v *db.View) error {
@@ -93,8 +93,12 @@ func (f *Folder) dropContainers(ctx context.Context, before int64) error {
 		return err
 	}
 	return f.db.Write(ctx, func(t *db.Tx) error {
-		_, err := t.Exec("DELETE FROM pod_container WHERE pod IN ("+ended+")", before)
-		return err
+		for _, table := range []string{"pod_container", "reservation", "reservation_carrier"} {
+			if _, err := t.Exec("DELETE FROM "+table+" WHERE pod IN ("+ended+")", before); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }
 

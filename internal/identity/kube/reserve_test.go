@@ -1,0 +1,99 @@
+package kube
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"mete.dev/mete/internal/model/pod"
+)
+
+func quantities(pairs ...string) corev1.ResourceList {
+	list := corev1.ResourceList{}
+	for i := 0; i < len(pairs); i += 2 {
+		list[corev1.ResourceName(pairs[i])] = resource.MustParse(pairs[i+1])
+	}
+	return list
+}
+
+func containerOf(name string, requests, limits corev1.ResourceList) corev1.Container {
+	return corev1.Container{Name: name, Resources: corev1.ResourceRequirements{Requests: requests, Limits: limits}}
+}
+
+// TestReservationsOf has the sums of the scheduler: they are of all containers and of the pod together.
+func TestReservationsOf(t *testing.T) {
+	t.Parallel()
+	always := corev1.ContainerRestartPolicyAlways
+	sidecar := containerOf("sidecar", quantities("cpu", "30m"), nil)
+	sidecar.RestartPolicy = &always
+	app := containerOf("app", quantities("cpu", "100m", "memory", "1Gi", "ephemeral-storage", "5", "nvidia.com/gpu", "2", "nvidia.com/mig-1g.5gb", "1", "example.com/gpu", "7"), quantities("cpu", "1", "memory", "2Gi"))
+	const none = pod.NoLimit
+	appLevels := pod.Levels{CPU: 100, CPULimit: 1000, Memory: 1 << 30, MemoryLimit: 2 << 30, Storage: 5, GPU: 3000}
+	bare := pod.Levels{CPULimit: none, MemoryLimit: none}
+	for name, c := range map[string]struct {
+		pod    corev1.PodSpec
+		status corev1.PodStatus
+		want   []pod.Reservation
+	}{
+		"one":     {pod: corev1.PodSpec{Containers: []corev1.Container{app}}, want: []pod.Reservation{{Container: "app", Levels: appLevels}}},
+		"nothing": {pod: corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}}}, want: []pod.Reservation{{Container: "app", Levels: bare}}},
+		"init": {
+			pod: corev1.PodSpec{InitContainers: []corev1.Container{sidecar, containerOf("init", quantities("cpu", "200m", "memory", "5"), nil)}, Containers: []corev1.Container{app}},
+			want: []pod.Reservation{{Container: "sidecar", Levels: pod.Levels{CPU: 30, CPULimit: none, MemoryLimit: none}}, {Container: "app", Levels: appLevels},
+				{Levels: pod.Levels{CPU: 100, CPULimit: none, MemoryLimit: none}}}, // 200 + 30 of the init phase, less 130
+		},
+		"overhead": {
+			pod:  corev1.PodSpec{Containers: []corev1.Container{app}, Overhead: quantities("cpu", "7m", "memory", "9")},
+			want: []pod.Reservation{{Container: "app", Levels: appLevels}, {Levels: pod.Levels{CPU: 7, CPULimit: 7, Memory: 9, MemoryLimit: 9}}},
+		},
+		"pod": {
+			pod: corev1.PodSpec{Containers: []corev1.Container{app, {Name: "other"}}, Resources: &corev1.ResourceRequirements{Requests: quantities("cpu", "500m"), Limits: quantities("cpu", "3")}},
+			want: []pod.Reservation{{Container: "app", Levels: appLevels}, {Container: "other", Levels: pod.Levels{MemoryLimit: none}},
+				{Levels: pod.Levels{CPU: 400, CPULimit: 2000, MemoryLimit: none}}},
+		},
+		"being resized": {
+			pod: corev1.PodSpec{Containers: []corev1.Container{containerOf("app", quantities("cpu", "100m"), quantities("cpu", "1"))}},
+			status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "app", AllocatedResources: quantities("cpu", "300m"),
+				Resources: &corev1.ResourceRequirements{Requests: quantities("cpu", "250m"), Limits: quantities("cpu", "2")}}}},
+			want: []pod.Reservation{{Container: "app", Levels: pod.Levels{CPU: 300, CPULimit: 2000, MemoryLimit: none}}},
+		},
+		"hostile": {
+			pod:  corev1.PodSpec{Containers: []corev1.Container{containerOf("app", quantities("cpu", "9E", "memory", "8E", "amd.com/gpu", "9E"), quantities("memory", "1E"))}},
+			want: []pod.Reservation{{Container: "app", Levels: pod.Levels{CPU: 100_000_000, CPULimit: none, Memory: 1 << 46, MemoryLimit: 1 << 46, GPU: 100_000_000}}},
+		},
+	} {
+		if diff := cmp.Diff(c.want, reservationsOf(&corev1.Pod{Spec: c.pod, Status: c.status})); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// TestFinishedAt: what a status says of the end of a pod.
+func TestFinishedAt(t *testing.T) {
+	t.Parallel()
+	at := func(s int64) metav1.Time { return metav1.Unix(s, 0) }
+	ended := func(s int64) corev1.ContainerStatus {
+		return corev1.ContainerStatus{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: at(s)}}}
+	}
+	ready := []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: at(70)}}
+	for name, c := range map[string]struct {
+		status  corev1.PodStatus
+		want    int64
+		guessed bool
+	}{
+		"running":         {corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{ended(50)}}, 0, false},
+		"succeeded":       {corev1.PodStatus{Phase: corev1.PodSucceeded, ContainerStatuses: []corev1.ContainerStatus{ended(60), ended(50)}, Conditions: ready}, 60, false},
+		"node lost":       {corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{ended(50), {}}, Conditions: ready}, 70, true},
+		"refused by node": {corev1.PodStatus{Phase: corev1.PodFailed}, 40, true},
+	} {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: at(40)}, Spec: corev1.PodSpec{NodeName: "n"}, Status: c.status}
+		got, guessed := finishedAt(p)
+		if want := time.Unix(c.want, 0); c.want == 0 && !got.IsZero() || c.want != 0 && !got.Equal(want) || guessed != c.guessed {
+			t.Errorf("%s: %v, guessed %v; want %v, %v", name, got, guessed, want, c.guessed)
+		}
+	}
+}
