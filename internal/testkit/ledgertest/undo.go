@@ -38,6 +38,7 @@ var undo = map[int][]string{
 	22: {"DROP TABLE pod_lease"},
 	23: {"DROP TABLE reservation", "DROP TABLE reservation_carrier", "DROP INDEX pod_right", "DROP INDEX pod_unsure", "DROP INDEX pod_node", "ALTER TABLE pod DROP COLUMN right_minute",
 		"ALTER TABLE pod DROP COLUMN put_minute", "ALTER TABLE pod DROP COLUMN unsure", "ALTER TABLE pod_lease DROP COLUMN since_ns", "ALTER TABLE pod_lease DROP COLUMN seen_ns"},
+	24: {"DROP TABLE slurm_job", "DROP TABLE slurm_read", "DROP INDEX workload_slurm", "DROP INDEX workload_slurm_named", "DROP INDEX workload_in_slurm"},
 }
 
 // uniqueWorkloads makes (node, short) unique again in table workload.

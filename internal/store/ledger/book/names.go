@@ -47,6 +47,9 @@ func (w *workloadRow) store(t *db.Tx, id int64) error {
 // storeOthers writes to the other versions of a workload what all have in common. Unless the row is a new version, it
 // fills in what they lack.
 func (w *workloadRow) storeOthers(t *db.Tx, of db.Workload, old *workloadRow) error {
+	if w.kind == workload.SlurmStep.String() || w.kind == workload.SlurmJob.String() {
+		return nil // the versions are of several jobs
+	}
 	fills := w.from == old.from && w.fills(old)
 	if !of.HasVersions() || w.common() == old.common() && !fills {
 		return nil
@@ -148,16 +151,31 @@ func (b *booking) bookName(n *batch.Name, node *bookedNode, through int64) error
 	at := max(through, node.through)
 	relabeled := newer && len(labels.have) > 0 && labels.isChange()
 	placed, err := b.place(node, id, &now, &labels)
+	if err != nil {
+		return err
+	}
+	used := through
+	if ended := schema.Nanos(n.Ended); ended != 0 {
+		used = min(used, ended)
+	}
+	run, err := findSlurm(b.Tx, node.id, &now, used)
+	if err == nil && run.job != nil {
+		err = run.set(b.Tx, id, &now, &labels, used)
+	}
 	switch {
 	case err != nil:
 		return err
 	case placed && old.namespace == "":
 		now.known = at
-	case old.isRecounted(&now, placed && labels.isChange() || !placed && relabeled, through, at) && now.hasVersions() && !node.jobs:
+	case run.job != nil && (!run.again || old.isLater(at)): // a run has one version, and its steps are parts of it
+	case run.again || old.isRecounted(&now, placed && labels.isChange() || !placed && relabeled, through, at) && now.hasVersions() && !node.jobs:
 		if ok, err = b.takeWorkload(node); err != nil {
 			return err
 		}
 		if !ok { // what is booked stays where it is
+			if run.again {
+				now = old
+			}
 			for i, v := range now.counted() {
 				*v = *old.counted()[i]
 			}
@@ -177,8 +195,13 @@ func (b *booking) bookName(n *batch.Name, node *bookedNode, through int64) error
 	if err := labels.store(b.Tx, id); err != nil {
 		return err
 	}
-	if err := markChanged(b.Tx, &old, &now); err != nil || now.kind == old.kind || n.Kind != workload.Pod {
+	if err := markChanged(b.Tx, &old, &now); err != nil || now.kind == old.kind {
 		return err
+	}
+	if n.Kind == workload.SlurmJob {
+		return nameSlurmSteps(b.Tx, node.id, now.id, at) // its job may have come after them and before it
+	} else if n.Kind != workload.Pod {
+		return nil
 	}
 	// Containers that no status of a pod names, as its sandbox, may have been named before it.
 	return placeChildren(b.Tx, node.id, now.id, at)
@@ -192,7 +215,7 @@ const firstSight = int64(time.Minute)
 // after all that is booked of the node, nor values in the place of none. relabeled says that labels change; seen and
 // end, the end of what is booked, are in ns.
 func (w *workloadRow) isRecounted(now *workloadRow, relabeled bool, seen, end int64) bool {
-	if w.id == "" || seen <= w.known+firstSight || end <= w.from*int64(time.Minute) {
+	if w.id == "" || seen <= w.known+firstSight || w.isLater(end) {
 		return false
 	}
 	was, is := *w, *now
@@ -204,6 +227,9 @@ func (w *workloadRow) isRecounted(now *workloadRow, relabeled bool, seen, end in
 	}
 	return relabeled
 }
+
+// isLater reports whether a version begins after everything that is booked of the node.
+func (w *workloadRow) isLater(end int64) bool { return end <= w.from*int64(time.Minute) }
 
 // hasVersions reports whether the workload can have several versions. A run is of one job and one user as a whole, and idle
 // energy and the system are not of a job.

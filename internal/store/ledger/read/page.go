@@ -15,9 +15,11 @@ type workloadPage struct {
 	after string
 	limit int                          // 0 is all
 	key   func(*query.Workload) string // unique, and the same whenever a workload is found
-	found map[int64]*query.Workload    // by the row of the first version
+	found map[int64]*query.Workload    // by the row of the first version, or of each
 	// latest are the latest versions that were found.
 	latest map[int64]foundVersion
+	// apart says that versions are listed apart: those of runs are of several jobs.
+	apart bool
 }
 
 // A foundVersion is a version of a workload: its row, and the minute with which it begins.
@@ -25,12 +27,15 @@ type foundVersion struct{ row, from int64 }
 
 // newPage returns the page of workloads that the query requests, without any.
 func (s *selection) newPage(key func(*query.Workload) string) *workloadPage {
-	return &workloadPage{s.q.After, s.q.Limit, key, map[int64]*query.Workload{}, map[int64]foundVersion{}}
+	return &workloadPage{s.q.After, s.q.Limit, key, map[int64]*query.Workload{}, map[int64]foundVersion{}, false}
 }
 
 // add adds a workload, of which a version with rows in a span was found. A page never holds more than twice its limit, or
 // a thousand more: what is not in it is removed before, may be found again, and is removed again then.
 func (p *workloadPage) add(w *query.Workload, v foundVersion) {
+	if p.apart {
+		w.Row = v.row
+	}
 	have := p.found[w.Row]
 	switch {
 	case have == nil:

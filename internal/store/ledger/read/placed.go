@@ -29,7 +29,7 @@ func scanPlaced(scan func(...any) error, others ...any) (batch.Name, error) {
 	return n, err
 }
 
-// Placed returns the names of pods and their containers that changed after a revision, by node, later versions after
+// Placed returns the names of pods, their containers, and jobs and steps of Slurm that changed after a revision, by node, later versions after
 // earlier ones, and the revision of the answer. Before the first one it returns the revision only, after -1.
 func (rd *Reader) Placed(ctx context.Context, after int64) (names map[string][]batch.Name, rev int64, err error) {
 	names = map[string][]batch.Name{}
@@ -42,7 +42,9 @@ func (rd *Reader) Placed(ctx context.Context, after int64) (names map[string][]b
 			n, err := scanPlaced(scan, &node)
 			names[node] = append(names[node], n)
 			return err
-		}, "SELECT n.node_id, "+placedColumns+" FROM workload w JOIN node n ON n.id = w.node WHERE w.rev > $1 AND w.kind IN ('pod', 'container') AND w.namespace <> '' ORDER BY w.from_minute", after)
+		}, "SELECT n.node_id, "+placedColumns+` FROM workload w JOIN node n ON n.id = w.node WHERE w.id IN (
+				SELECT id FROM workload WHERE rev > $1 AND kind IN ('pod', 'container') AND namespace <> ''
+				UNION ALL SELECT id FROM workload WHERE rev > $1 AND kind IN ('slurm-job', 'slurm-step') AND job <> '') ORDER BY w.from_minute`, after)
 	})
-	return names, rev, db.Wrap(rd.db.Fault(err), "names of pods")
+	return names, rev, db.Wrap(rd.db.Fault(err), "names of pods and jobs")
 }

@@ -51,6 +51,7 @@ func (rd *Reader) Runs(ctx context.Context, q query.RunQuery) ([]query.Run, erro
 			return rd.db.Fault(err)
 		}
 		page := s.newPage((*query.Workload).RunKey)
+		page.apart = true
 		if err := s.findWorkloads(v.Cover(from, to, v.Days), page); err != nil {
 			return rd.db.Fault(err)
 		}
@@ -146,7 +147,7 @@ func (l *runList) complete() error {
 }
 
 // A runStart is the start of a run.
-type runStart struct{ at, row int64 }
+type runStart struct{ at, row int64 } // ns
 
 // addBefore adds to the runs the successful ones before them of the same jobs, with which they are
 // compared, and returns those of each run, the latest first.
@@ -174,7 +175,7 @@ func (l *runList) addBefore() (map[*listedRun][]int64, error) {
 			}
 			return nil
 		}, `SELECT w.id, w.started_ns, n.cluster, CASE WHEN w.job <> '' THEN w.job ELSE w.name END, w.username, w.project FROM workload w JOIN node n ON n.id = w.node
-			WHERE w.version_of = 0 AND w.exit_code = 0 AND w.started_ns > 0 AND w.ended_ns > 0`+where, args...)
+			WHERE w.exit_code = 0 AND w.started_ns > 0 AND w.ended_ns > 0`+where, args...)
 		if err != nil {
 			return nil, err
 		}
@@ -315,22 +316,54 @@ func (l *runList) lifeOf(w *query.Workload, first, last int64) schema.MinuteSpan
 // of their nodes.
 const belowChunk = 10 * lookupSize
 
+// A runKey identifies the runs of which one had the place of another later: those of jobs of Slurm with the same number.
+type runKey struct {
+	node int64
+	id   workload.ID
+}
+
+// findAgain returns the starts of all runs of each key of the list that has several, the first one first.
+func (l *runList) findAgain() (map[runKey][]runStart, error) {
+	out := map[runKey][]runStart{}
+	for some := range slices.Chunk(slices.Sorted(maps.Keys(l.byRow)), lookupSize) {
+		ids := schema.JoinInts(some)
+		of, err := db.Ints(l.v.Ctx, l.v.SQL, "SELECT DISTINCT version_of FROM workload WHERE version_of <> 0 AND (version_of IN ("+ids+") OR id IN ("+ids+"))")
+		if err != nil {
+			return nil, err
+		} else if len(of) == 0 {
+			continue
+		}
+		ids = schema.JoinInts(of)
+		err = db.Each(l.v.Ctx, l.v.SQL, func(scan func(...any) error) error {
+			var k runKey
+			var s runStart
+			err := scan(&k.node, &k.id, &s.row, &s.at)
+			out[k] = append(out[k], s)
+			return err
+		}, "SELECT node, wid, id, started_ns FROM workload WHERE id IN ("+ids+") OR version_of IN ("+ids+") AND version_of <> 0 ORDER BY from_minute")
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
 // addBelow adds the lives of the workloads below runs, at any depth, such as the steps of a Slurm job. A
 // run below another one is on its own.
 func (l *runList) addBelow(lives []life) ([]life, error) {
-	type key struct {
-		node int64
-		id   workload.ID
+	again, err := l.findAgain()
+	if err != nil {
+		return nil, err
 	}
-	runs, rows, level := map[key]*listedRun{}, map[int64]bool{}, []key{}
+	runs, rows, level := map[runKey]*listedRun{}, map[int64]bool{}, []runKey{}
 	for _, r := range l.runs {
 		if r.ID != "" {
-			k := key{r.node, r.ID}
+			k := runKey{r.node, r.ID}
 			runs[k], level = r, append(level, k)
 		}
 	}
 	for len(level) > 0 {
-		var next []key
+		var next []runKey
 		for some := range slices.Chunk(level, belowChunk) {
 			args, nodes := arguments{}, map[int64]bool{}
 			var parents []string
@@ -344,14 +377,21 @@ func (l *runList) addBelow(lives []life) ([]life, error) {
 			}
 			list := args.addList(parents)
 			err := db.Each(l.v.Ctx, l.v.SQL, func(scan func(...any) error) error {
-				var at, first, last int64
+				var at, first, last, known int64
 				var w query.Workload
 				var r schema.NameRow
-				if err := scan(append([]any{&w.Row, &at, &first, &last}, r.Targets()...)...); err != nil {
+				if err := scan(append([]any{&w.Row, &at, &first, &last, &known}, r.Targets()...)...); err != nil {
 					return err
 				}
 				w.Name = r.Name()
-				run, k := runs[key{at, w.Parent}], key{at, w.ID}
+				run, k := runs[runKey{at, w.Parent}], runKey{at, w.ID}
+				if starts := again[runKey{at, w.Parent}]; len(starts) > 0 {
+					i := slices.IndexFunc(starts, func(s runStart) bool { return s.at > known+aheadMinutes*int64(time.Minute) })
+					if i < 0 {
+						i = len(starts)
+					}
+					run = l.byRow[starts[max(0, i-1)].row]
+				}
 				if run == nil || w.Kind.IsRun() || rows[w.Row] {
 					return nil
 				}
@@ -361,7 +401,7 @@ func (l *runList) addBelow(lives []life) ([]life, error) {
 				rows[w.Row] = true
 				lives = append(lives, life{run: run, node: at, workload: w.Row, MinuteSpan: l.lifeOf(&w, first, last)})
 				return nil
-			}, "SELECT w.id, w.node, w.first_minute, w.last_minute, "+schema.NameColumns+" FROM workload w WHERE w.parent IN "+list+" AND w.node IN ("+schema.JoinInts(ids)+")", args...)
+			}, "SELECT w.id, w.node, w.first_minute, w.last_minute, w.known_ns, "+schema.NameColumns+" FROM workload w WHERE w.parent IN "+list+" AND w.node IN ("+schema.JoinInts(ids)+")", args...)
 			if err != nil {
 				return nil, err
 			}
