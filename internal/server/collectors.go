@@ -5,6 +5,7 @@ import (
 
 	"mete.dev/mete/internal/delivery/receiver"
 	"mete.dev/mete/internal/identity/kube"
+	"mete.dev/mete/internal/identity/slurm"
 	"mete.dev/mete/internal/model/metric"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/prom/alert"
@@ -22,6 +23,9 @@ func (s *Server) registerCollectors() {
 	)
 	if s.Pods != nil {
 		s.registry.MustRegister(collectPods(s.Pods.Stats))
+	}
+	if s.Slurm != nil {
+		s.registry.MustRegister(collectSlurm(s.Slurm.Stats))
 	}
 }
 
@@ -42,6 +46,22 @@ func collectPods(stats func() kube.Stats) collector {
 		m.counter("mete_server_kube_pods_booked_total", "Pods that were written to the ledger because they were new or had changed.", float64(s.Booked))
 		m.counter("mete_server_kube_booking_errors_total", "Failed attempts to write pods to the ledger; they are written later.", float64(s.Failures))
 		m.counter("mete_server_kube_api_errors_total", "Errors of the API server of the watched Kubernetes cluster.", float64(s.Errors))
+	}
+}
+
+func collectSlurm(stats func() slurm.Stats) collector {
+	return func(m *metrics) {
+		s := stats()
+		up := 0.0
+		if s.Up {
+			up = 1
+		}
+		m.gauge("mete_server_slurm_up", "1 if Slurm's controller answered the latest question, otherwise 0.", up)
+		m.gauge("mete_server_slurm_jobs", "Jobs that Slurm's controller has and that have started.", float64(s.Jobs))
+		m.counter("mete_server_slurm_jobs_booked_total", "Jobs of Slurm that were written to the ledger because they were new or had changed.", float64(s.Booked))
+		m.counter("mete_server_slurm_numbers_reused_total", "Jobs of Slurm whose number an earlier job had too.", float64(s.Reused))
+		m.counter("mete_server_slurm_booking_errors_total", "Failed attempts to write jobs of Slurm to the ledger; they are written later.", float64(s.Failures))
+		m.counter("mete_server_slurm_errors_total", "Errors of Slurm's commands.", float64(s.Errors))
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 	"mete.dev/mete/internal/delivery/receiver"
 	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/identity/kube"
+	"mete.dev/mete/internal/identity/slurm"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/query"
@@ -81,6 +82,8 @@ type Config struct {
 	Meters []external.Spec
 	// Kube is the Kubernetes cluster whose pods are named; without a Cluster there is none.
 	Kube kube.Config
+	// Slurm is the Slurm cluster whose jobs are named; without a Cluster there is none.
+	Slurm slurm.Config
 	// Remote are the remote-write receivers of all samples.
 	Remote []remotewrite.Receiver
 }
@@ -102,7 +105,8 @@ type Server struct {
 	Receiver  *receiver.Receiver
 	Meters    *meterreader.Collector // nil without meters
 	Pods      *kube.Watcher          // nil without a Kubernetes cluster
-	podsRev   int64                  // up to which the series have the names of pods
+	Slurm     *slurm.Watcher         // nil without a Slurm cluster
+	placedRev int64                  // up to which the series have the names of pods
 	Metrics   *tsdb.Store
 
 	prom        *promapi.API
@@ -170,7 +174,14 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 		if s.Pods, err = kube.New(cfg.Kube, s.Ledger, log.With("part", "kube")); err != nil {
 			return nil, err
 		}
-		if _, s.podsRev, err = s.Ledger.Placed(ctx, -1); err != nil {
+	}
+	if cfg.Slurm.Cluster != "" {
+		if s.Slurm, err = slurm.New(cfg.Slurm, s.Ledger, log.With("part", "slurm")); err != nil {
+			return nil, err
+		}
+	}
+	if s.Pods != nil || s.Slurm != nil {
+		if _, s.placedRev, err = s.Ledger.Placed(ctx, -1); err != nil {
 			return nil, err
 		}
 	}
@@ -262,7 +273,7 @@ func (s *Server) Close() error {
 func (s *Server) Reload() error { return errors.Join(s.alerts.Reload(), s.remote.Reload()) }
 
 // Run runs the background work until ctx ends: booking, folding, retention, rules, external
-// meters, pods of Kubernetes, remote write and replication.
+// meters, pods of Kubernetes, jobs of Slurm, remote write and replication.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.Receiver.Run(ctx) })
@@ -272,7 +283,12 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	if s.Pods != nil {
 		g.Go(func() error { return s.Pods.Run(ctx) })
-		g.Go(func() error { return s.followPods(ctx) })
+	}
+	if s.Slurm != nil {
+		g.Go(func() error { return s.Slurm.Run(ctx) })
+	}
+	if s.Pods != nil || s.Slurm != nil {
+		g.Go(func() error { return s.followPlaced(ctx) })
 	}
 	g.Go(func() error { return s.Metrics.Run(ctx) })
 	g.Go(func() error { return s.recordStates(ctx) })

@@ -31,6 +31,7 @@ type config struct {
 	alerts   alertSettings
 	remote   remoteWriteSettings
 	kube     kubeSettings
+	slurm    slurmSettings
 	insecure bool
 	debug    bool
 }
@@ -77,6 +78,9 @@ by the server where a file names them:
 With --kube-cluster the server watches the API server of a Kubernetes cluster, and
 gives workloads of its nodes the names of their pods; see docs/guide/kubernetes.md.
 
+With --slurm-cluster the server asks the controller of a Slurm cluster, and gives
+the jobs and steps on its nodes their names; see docs/guide/slurm.md.
+
 The server evaluates rules that are shipped with it, and those of --rules, in
 Prometheus's format, and sends alerts to an Alertmanager or a webhook. On SIGHUP
 it reads the files of --rules again; see docs/guide/alerts.md.
@@ -115,6 +119,9 @@ remote write that --remote-write names.`,
 				return err
 			}
 			if c.Kube, err = c.kube.config(); err != nil {
+				return err
+			}
+			if c.Slurm, err = c.slurm.config(); err != nil {
 				return err
 			}
 			for _, change := range configure {

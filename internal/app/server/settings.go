@@ -40,6 +40,7 @@ func (c *config) settings() *settings.Set {
 	c.alerts.add(s)
 	c.remote.add(s)
 	c.kube.add(s)
+	c.slurm.add(s)
 	s.Switch(&c.debug, "debug", "log more")
 	return s
 }
