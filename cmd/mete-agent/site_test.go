@@ -41,7 +41,7 @@ func mete(args []string) int {
 		defer stop()
 	}
 	root := &cobra.Command{Use: "mete", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(apprun.Command(), server.Command(), token.Command(), usage.Usage(), usage.Gaps(), usage.Nodes(), query.Command())
+	root.AddCommand(apprun.Command(), server.Command(), token.Command(), usage.Usage(), usage.Runs(), usage.Gaps(), usage.Nodes(), query.Command())
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if e, ok := errors.AsType[*apprun.Exit](err); ok {

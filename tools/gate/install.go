@@ -26,6 +26,7 @@ var fileOf = map[string]string{
 	"mmdebstrap":              "/usr/bin/mmdebstrap",                 // Debian in a virtual machine
 	"mosquitto":               "/usr/sbin/mosquitto",                 // meters that publish by MQTT
 	"mosquitto-clients":       "/usr/bin/mosquitto_pub",              // the same
+	"munge":                   "/usr/sbin/munged",                    // keys of Slurm
 	"podman":                  "/usr/bin/podman",                     // names of containers
 	"postgresql-15":           "/usr/lib/postgresql/15/bin/postgres", // the ledger on PostgreSQL
 	"prometheus":              "/usr/bin/promtool",                   // the shipped rules; the Prometheus server
@@ -34,6 +35,9 @@ var fileOf = map[string]string{
 	"qemu-system-x86":         "/usr/bin/qemu-system-x86_64",         // virtual machines
 	"rpm":                     "/usr/bin/rpm",                        // checks packages
 	"runc":                    "/usr/sbin/runc",                      // containers of a test cluster
+	"slurm-client":            "/usr/bin/squeue",                     // names of jobs
+	"slurmctld":               "/usr/sbin/slurmctld",                 // the same
+	"slurmd":                  "/usr/sbin/slurmd",                    // the same
 }
 
 // install installs the missing Debian packages. If it cannot, for example without root, the

@@ -46,7 +46,7 @@ func stages() []stage {
 			return sh.test("-timeout=60m", "-race", "-shuffle=on", "./...")
 		}},
 		{"postgres", "the ledger on PostgreSQL", release, 3 * m, []string{"postgresql-15"}, staged("postgres")},
-		{"peers", "beside a stock Prometheus, Alertmanager, MQTT broker, Docker and Podman", release, 6 * m, []string{"docker.io", "mosquitto", "mosquitto-clients", "podman", "prometheus", "prometheus-alertmanager"}, staged("peers", "-v", "-p=1")},
+		{"peers", "beside a stock Prometheus, Alertmanager, MQTT broker, Docker, Podman and Slurm", release, 7 * m, []string{"docker.io", "mosquitto", "mosquitto-clients", "munge", "podman", "prometheus", "prometheus-alertmanager", "slurm-client", "slurmctld", "slurmd"}, staged("peers", "-v", "-p=1")},
 		{"vm", "virtual machines: shares of energy, cgroup v2 alone, installed packages", release, 12 * m, []string{"e2fsprogs", "mmdebstrap", "qemu-system-x86"}, staged("vm", "-v", "-p=1")},
 		{"kube", "a Kubernetes cluster: its API, simulated nodes, and two real ones", release, 10 * m, []string{"conntrack", "iproute2", "iptables", "runc"}, staged("kube", "-v", "-p=1")},
 		{"release", "two builds of a release give the same bytes, and RPM accepts its packages", release, 15 * m, []string{"rpm"}, staged("release", "-v")},
