@@ -99,7 +99,7 @@ func newSlurmSite(t *testing.T, more string) *slurmSite {
 		// The groups of slurmd stay otherwise, which hinders the next start.
 		_, _ = s.try("scancel", "--user=root")
 		for _, n := range s.nodes {
-			n.cmd.Process.Kill()
+			n.kill()
 		}
 	})
 	return s

@@ -52,7 +52,9 @@ func TestMetricsText(t *testing.T) {
 			return api.Counts{Answered: 45, Invalid: 46, Refused: 47, TimedOut: 48, Large: 49, Waited: 50 * time.Second, Took: 51 * time.Second, Waiting: 52}
 		}),
 		collectPods(func() kube.Stats { return kube.Stats{Synced: true, Pods: 54, Booked: 55, Failures: 56, Errors: 57} }),
-		collectSlurm(func() slurm.Stats { return slurm.Stats{Up: true, Jobs: 58, Booked: 59, Reused: 60, Failures: 61, Errors: 62} }),
+		collectSlurm(func() slurm.Stats {
+			return slurm.Stats{Up: true, Jobs: 58, Booked: 59, Reused: 60, Failures: 61, Errors: 62}
+		}),
 		collectMeters([]meterreader.State{{Name: "pdu", Samples: 26, Failures: 27, Minutes: 28, Gaps: 29, Last: now.Add(-30 * time.Second), Watts: 31}}, now),
 		// Two clusters may have nodes of one name.
 		collectMeterRatios([]ledger.MeterRatio{{Name: "web-1", Cluster: "lab", Meter: sum(200e6), Inside: sum(150e6), Measured: sum(100e6)}, {Name: "web-1", Cluster: "prod", Meter: sum(4), Inside: sum(1), Measured: sum(1)}}),

@@ -14,7 +14,7 @@ import (
 var british = regexp.MustCompile(`(?i:enrol)(?:[^l]|$)|(?i)(?:behaviour|colour|neighbour|favour|honour|cancelled|labelled|signalled|travelled|recognis|initialis|normalis|summaris|organis|serialis|synchronis|authoris|minimis(?:e|ing)|maximis(?:e|ing)|optimis(?:e|ing|ation)|prioritis|analys(?:e[ds]?\b|ing)|\bgrey|judgement|artefact|catalogue|\bcentred?\b|licence(?:[^:]|$)|fulfils|per cent\b)`)
 
 // kept are words of stored data and of other programs, whose spelling is fixed.
-var kept = regexp.MustCompile(`node\.enrol\b|enrol\.denied|cancelled_write_bytes|ErrRefusedNotAuthorised`)
+var kept = regexp.MustCompile(`\bCANCELLED\b|node\.enrol\b|enrol\.denied|cancelled_write_bytes|ErrRefusedNotAuthorised`)
 
 // A Finding is a place whose words break a rule.
 type Finding struct {

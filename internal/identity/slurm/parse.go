@@ -142,7 +142,7 @@ type expander func(nodes string) []string
 // Limits of texts in bytes: the ledger keeps them for each job.
 const maxName, maxText = 200, 100
 
-// job returns what the ledger keeps of a record; false if it has not started, or is no record of a job.
+// job returns what the ledger keeps of a record; false if it has not started, or is not that of a job.
 func (r *record) job(hosts expander) (j slurm.Job, ok bool) {
 	id, err := strconv.ParseUint(strings.TrimSpace(r.id), 10, 32)
 	j.ID = int64(id)

@@ -54,7 +54,7 @@ type Watcher struct {
 	nodesAt time.Time         // when they were read
 
 	missed   time.Time // since when jobs may have been missed; zero: none was
-	askAgain time.Time // when accounting may be asked again
+	askAgain time.Time // when the next question to accounting is due
 	none     bool      // there is no accounting
 }
 
@@ -85,7 +85,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 // may have been missed: Slurm forgets jobs some minutes after their ends (MinJobAge).
 const storeEvery, pause = time.Minute, time.Minute
 
-// lookBack is how much before the latest answer missed jobs are looked for, and firstLook how far back where there was none.
+// lookBack is how much before the latest answer missed jobs are looked for, and firstLook how far back if there was no answer yet.
 const lookBack, firstLook = 10 * time.Minute, 24 * time.Hour
 
 // round asks once and books what has changed. Errors are those of the ledger: what was not booked is booked in the next one.
@@ -186,7 +186,7 @@ func (w *Watcher) book(ctx context.Context, jobs []slurm.Job, at time.Time) erro
 	return err
 }
 
-// queueStates are the states that squeue is asked for: all of jobs that have started. Pending ones may be very many.
+// queueStates are the states that squeue selects: all of jobs that have started. Pending ones may be very many.
 const queueStates = "BF,CA,CD,CF,CG,DL,F,NF,OOM,PR,R,RS,S,SI,SO,ST,TO"
 
 // queue returns the jobs that the controller has.
@@ -256,7 +256,7 @@ func (w *Watcher) jobs(ctx context.Context, records []record) (jobs []slurm.Job,
 	return jobs, nil
 }
 
-// Limits of what is asked of accounting: how far back, the span of one question, and how long to wait after an answer and
+// Limits of questions to accounting: how far back, the span of one question, and how long to wait after an answer and
 // after an error.
 const maxLook, lookSpan, lookEvery, lookPause = 8 * 24 * time.Hour, 6 * time.Hour, time.Minute, 5 * time.Minute
 

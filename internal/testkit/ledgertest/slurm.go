@@ -172,7 +172,12 @@ func testSlurm(t *testing.T, dsn string) {
 	if got, want := r.sums()["train biology"], "6000000000"; got != want {
 		t.Errorf("the job has %s when folded, want %s", got, want)
 	}
-	// What another server read before does not undo it.
+	// Accounting has another exit code of the same end.
+	accounted, signal := job, 9
+	accounted.Exit = &signal
+	r.book(accounted)
+	r.check("accounting", "n1", ended)
+	// An older answer, which another server writes late, does not undo it.
 	running := job
 	running.Account, running.Ended, running.Exit = "physics", zero, nil
 	r.book(running)
@@ -191,7 +196,7 @@ func testSlurm(t *testing.T, dsn string) {
 	if err != nil || len(names["n1"]) != 2 || len(names["n3"]) != 0 {
 		t.Errorf("names for series %v, %v", names, err)
 	}
-	// Ends that nobody saw, and text that no database takes.
+	// A job without an end, and text that no database takes.
 	lost := slurm.Job{ID: 8, Submitted: Day, Name: "x\x00\xff", User: "ada", Started: Day, Labels: map[string]string{"a\x00": "b\x00"}, Hosts: []string{"n1,n3", "a\x00"}}
 	r.book(lost)
 	live := func() []int64 {
@@ -281,7 +286,7 @@ func testSlurmAgain(t *testing.T, dsn string) {
 	r.check("a third without use", "n1", second)
 	r.send("n1", 5, m+601, 1e9, time.Time{})
 	r.send("n1", 5, m+630, 1e9, time.Time{})
-	// Of the second and of the third job, the first minutes count for the one before.
+	// Of the second and of the third job, the first minutes count for the previous job.
 	want := map[string]string{"first physics": "6000000000", "second biology": "4000000000", "third chemistry": "2000000000"}
 	if got := r.sums(); !maps.Equal(got, want) {
 		t.Errorf("by job %v, want %v", got, want)

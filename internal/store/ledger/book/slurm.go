@@ -22,7 +22,7 @@ import (
 const slurmPerWrite = 100
 
 // BookSlurm stores jobs of a Slurm cluster, and names the workloads of their runs and steps: those that are booked already, and
-// those that will be. What is known of a job is replaced by what is newer; the same again changes nothing. at is when the
+// those that will be. Newer attributes of a job replace those that are stored; the same again changes nothing. at is when the
 // jobs were read. It returns the numbers that earlier jobs had too.
 func (k *Booker) BookSlurm(ctx context.Context, cluster string, jobs []slurm.Job, at time.Time) (reused []int64, err error) {
 	for chunk := range slices.Chunk(jobs, slurmPerWrite) {
@@ -165,6 +165,9 @@ func bookSlurmJob(t *db.Tx, cluster string, j *slurm.Job, at int64) (again bool,
 		now.id, now.restarts = old.id, max(now.restarts, old.restarts)
 		now.from, now.started = min(now.from, old.from), min(now.started, old.started)
 		now.hosts = joinHosts(old.hosts, j.Hosts)
+		if old.exit.Valid && old.ended == now.ended {
+			now.exit = old.exit // accounting has 9 in the place of 137
+		}
 		if now == *old {
 			return again, nil
 		}
