@@ -141,6 +141,28 @@ func testPods(t *testing.T, dsn string) {
 		check(when, "first", moved)
 	})
 	testPodEnds(t, l, db, web)
+	testRestarts(t, l, db)
+}
+
+// testRestarts: the containers of a pod that crashes again and again do not fill the ledger.
+func testRestarts(t *testing.T, l *ledger.Ledger, db reader) {
+	p := pod.Pod{UID: "00000000-0000-0000-0000-000000000099", Namespace: "shop", Name: "crash", Job: "shop/pod/crash", Node: "n1"}
+	count := func() int64 {
+		return db.number("SELECT count(*) FROM pod_container c JOIN pod p ON p.id = c.pod WHERE p.name = 'crash'")
+	}
+	for n := range 410 {
+		p.Containers = map[string]string{fmt.Sprintf("%064d", n): "app", fmt.Sprintf("%064d", n+1): "app"}
+		if err := l.BookPods(t.Context(), pod.Lease{Cluster: "restarts"}, []pod.Pod{p}, Day); err != nil {
+			t.Fatal(err)
+		}
+		if n == 100 && count() != 102 {
+			t.Errorf("%d containers after 101 restarts, want 102", count())
+		}
+	}
+	last := db.number(fmt.Sprintf("SELECT count(*) FROM pod_container WHERE container = '%064d'", 410))
+	if n := count(); n > 202 || last != 1 {
+		t.Errorf("%d containers after 410 restarts, and %d of the last one", n, last)
+	}
 }
 
 // testHostilePods: no pod takes the names of another one by its UID, ends it, or takes its containers. A pod

@@ -110,6 +110,9 @@ func bookPod(t *db.Tx, l pod.Lease, p *pod.Pod, at int64) error {
 			return err
 		}
 	}
+	if err := forgetContainers(t, id, p.Containers, had); err != nil {
+		return err
+	}
 	for c, name := range cleanLabels(p.Containers) {
 		if had[c] == name && name != "" {
 			continue
@@ -132,6 +135,27 @@ func bookPod(t *db.Tx, l pod.Lease, p *pod.Pod, at int64) error {
 		}
 	}
 	return reservePod(t, l, id, p, at)
+}
+
+// containersPerPod is how many containers of a pod are remembered. One that crashes again and again has another container
+// each time.
+const containersPerPod = 200
+
+// forgetContainers forgets the containers of a pod that its status does not name any more, if there are too many. Workloads
+// have their names already.
+func forgetContainers(t *db.Tx, pod int64, now, had map[string]string) error {
+	if len(had) <= containersPerPod {
+		return nil
+	}
+	for c := range had {
+		if _, is := now[c]; is {
+			continue
+		}
+		if _, err := t.Exec("DELETE FROM pod_container WHERE pod = $1 AND container = $2", pod, c); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 type podRow struct {
