@@ -55,7 +55,7 @@ func (h *health) listed(ctx context.Context, of runtime.Object, err error) {
 }
 
 // listedAfter is how long after the start of a watch its first changes are surely here.
-const listedAfter = 2 * time.Second
+const listedAfter = 15 * time.Second
 
 // confirmed returns a time at which all changes of pods that had been made were known; zero if it is not known.
 func (h *health) confirmed() time.Time {

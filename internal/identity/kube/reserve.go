@@ -24,11 +24,18 @@ type keptPod struct {
 // what it has and what it is to have.
 var requestOptions = helpers.PodResourcesOptions{UseStatusResources: true, InPlacePodLevelResourcesVerticalScalingEnabled: true}
 
+// maxContainers limits the containers of a pod that have a reservation of their own.
+const maxContainers = 100
+
 // reservationsOf returns what a pod reserves: of each container that runs beside others, and what it reserves beyond these.
 // Init containers run before the others, so they count as far as they reserve more than those together.
 func reservationsOf(p *corev1.Pod) (list []pod.Reservation) {
 	rest := levelsOf(helpers.PodRequests(p, requestOptions), nil)
 	limits := helpers.PodLimits(p, requestOptions)
+	containers := besides(p)
+	if len(containers) > maxContainers { // the others are in the pod's own part
+		containers = containers[:maxContainers]
+	}
 	hasLimit := func(name corev1.ResourceName) bool { // of its own
 		if p.Spec.Resources == nil {
 			return false
@@ -38,7 +45,7 @@ func reservationsOf(p *corev1.Pod) (list []pod.Reservation) {
 	}
 	podLimits := levelsOf(nil, limits)
 	limitedCPU, limitedMemory := hasLimit(corev1.ResourceCPU), hasLimit(corev1.ResourceMemory)
-	for _, c := range besides(p) {
+	for _, c := range containers {
 		alone := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{*c}}, Status: p.Status}
 		options := requestOptions
 		options.InPlacePodLevelResourcesVerticalScalingEnabled = false // the status is that of all containers
@@ -110,7 +117,7 @@ const most = 1 << 50
 
 // thousandths returns a quantity in thousandths; one that no machine has may be less.
 func thousandths(q resource.Quantity) int64 {
-	if q.CmpInt64(most) > 0 {
+	if q.CmpInt64(most/1000) > 0 {
 		return most
 	}
 	return q.MilliValue()
@@ -150,14 +157,11 @@ func finishedAt(p *corev1.Pod) (at time.Time, guessed bool) {
 	if p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
 		return time.Time{}, false
 	}
-	all := true
-	for i := range p.Status.ContainerStatuses {
-		e := p.Status.ContainerStatuses[i].State.Terminated
-		if all = all && e != nil; e != nil && e.FinishedAt.After(at) {
-			at = e.FinishedAt.Time
-		}
+	ended, side := lastEnd(p.Status.ContainerStatuses), lastEnd(p.Status.InitContainerStatuses)
+	if at = ended; side.After(at) {
+		at = side // of a sidecar
 	}
-	if all && !at.IsZero() {
+	if !ended.IsZero() {
 		return at, false
 	}
 	// Its node refused it, or is lost, or its containers never started.
@@ -172,6 +176,20 @@ func finishedAt(p *corev1.Pod) (at time.Time, guessed bool) {
 	return at, true
 }
 
+// lastEnd returns when the last one of some containers ended; zero if that is not known of all.
+func lastEnd(list []corev1.ContainerStatus) (at time.Time) {
+	for i := range list {
+		e := list[i].State.Terminated
+		if e == nil || e.FinishedAt.Unix() <= 0 {
+			return time.Time{}
+		}
+		if e.FinishedAt.After(at) {
+			at = e.FinishedAt.Time
+		}
+	}
+	return at
+}
+
 // A putMark is how far the rows of what pods reserve are put.
 type putMark struct {
 	until time.Time // those of earlier minutes
@@ -182,18 +200,18 @@ type putMark struct {
 const (
 	// putLag is how long after a minute its rows are put, so that most of what happened in it is known.
 	putLag = 5 * time.Second
-	// putsPerFlush limits the transactions between those of pods that change.
-	putsPerFlush = 20
+	// putTime limits the transactions between those of pods that change.
+	putTime = 2 * time.Second
 )
 
 // putReserved puts what pods reserved up to the last whole minute, of some pods at a time.
 func (w *Watcher) putReserved(ctx context.Context) error {
-	if until := time.Now().Add(-putLag).Truncate(time.Minute); w.put.after == 0 && (!w.put.done || until.After(w.put.until)) {
+	if until := time.Now().Add(-putLag).Truncate(time.Minute); w.put.after == 0 && (!w.put.done || !until.Equal(w.put.until)) {
 		w.put.until, w.put.done = until, true
 	} else if w.put.after == 0 {
 		return nil
 	}
-	for range putsPerFlush {
+	for began := time.Now(); time.Since(began) < putTime; {
 		last, done, err := w.ledger.PutReserved(ctx, w.lease, w.put.until, w.seen, w.put.after)
 		if err != nil {
 			w.put.done = false

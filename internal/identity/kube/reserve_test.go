@@ -87,6 +87,8 @@ func TestFinishedAt(t *testing.T) {
 	}{
 		"running":         {corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{ended(50)}}, 0, false},
 		"succeeded":       {corev1.PodStatus{Phase: corev1.PodSucceeded, ContainerStatuses: []corev1.ContainerStatus{ended(60), ended(50)}, Conditions: ready}, 60, false},
+		"sidecar":         {corev1.PodStatus{Phase: corev1.PodSucceeded, ContainerStatuses: []corev1.ContainerStatus{ended(50)}, InitContainerStatuses: []corev1.ContainerStatus{ended(10), ended(65)}}, 65, false},
+		"no time":         {corev1.PodStatus{Phase: corev1.PodSucceeded, ContainerStatuses: []corev1.ContainerStatus{ended(0)}, Conditions: ready}, 70, true},
 		"node lost":       {corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{ended(50), {}}, Conditions: ready}, 70, true},
 		"refused by node": {corev1.PodStatus{Phase: corev1.PodFailed}, 40, true},
 	} {

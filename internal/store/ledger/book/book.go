@@ -28,10 +28,11 @@ type Booker struct {
 	quota Quota
 	// clusterNodes is how many nodes' quotas a cluster has.
 	clusterNodes int64
+	carriers     carrierQuota
 }
 
 func New(database *db.DB, keep time.Duration, quota Quota, clusterNodes int64) *Booker {
-	return &Booker{database, keep, quota, clusterNodes}
+	return &Booker{db: database, keep: keep, quota: quota, clusterNodes: clusterNodes, carriers: carrierQuota{limit: quota.Workloads}}
 }
 
 // Book books entries in one transaction: after an error nothing has changed. (If the connection

@@ -34,7 +34,7 @@ func (k *Booker) LeasePods(ctx context.Context, l pod.Lease, now, until time.Tim
 		var seen int64
 		err = t.QueryRow(`INSERT INTO pod_lease (cluster, holder, number, until_ns, since_ns) VALUES ($1, $2, $3, $4, $5)
 			ON CONFLICT (cluster) DO UPDATE SET holder = excluded.holder, number = excluded.number, until_ns = excluded.until_ns,
-				since_ns = CASE WHEN pod_lease.since_ns = 0 THEN excluded.since_ns ELSE pod_lease.since_ns END RETURNING seen_ns`,
+				since_ns = CASE WHEN pod_lease.since_ns = 0 OR pod_lease.since_ns > excluded.since_ns THEN excluded.since_ns ELSE pod_lease.since_ns END RETURNING seen_ns`,
 			l.Cluster, l.Holder, l.Number, until.UnixNano(), now.UnixNano()).Scan(&seen)
 		l.Seen = schema.FromNanos(seen)
 		return err

@@ -17,29 +17,36 @@ type levelSpan struct {
 // outage is how long, in seconds, the state of pods may be unknown before the times of changes are taken as unknown.
 const outage = 120
 
+// spansPerDay is how many changes of a container count in a day; further ones change the latest span as a whole, so that
+// resizing again and again does not fill the ledger.
+const spansPerDay = 200
+
 // revise returns the spans of a container of a pod that is scheduled from one second and, unless to is 0, to another one,
 // and that now, at a time, has these levels. The state of before was last confirmed at since. After an outage a change
 // counts from the middle of it on.
 func revise(had []levelSpan, now pod.Levels, from, to, since, at int64) (spans []levelSpan) {
 	spans = slices.Clone(had)
-	if len(spans) == 0 {
-		spans = []levelSpan{{from: from, Levels: now}}
+	if n := len(spans); n == 0 || spans[n-1].to != 0 && from >= spans[n-1].to {
+		return endAt(append(spans, levelSpan{from: from, Levels: now}), to) // new, or a static pod that came again
+	}
+	if n := len(spans); n > 1 && spans[n-1].rough && spans[n-1].Levels == now && spans[n-2].Levels == now && spans[n-2].to == spans[n-1].from {
+		spans = spans[:n-1] // it was taken as gone
 	}
 	last := &spans[len(spans)-1]
-	switch {
-	case last.Levels == now && last.rough && last.to != 0: // it was taken as gone
-		spans = append(spans, levelSpan{from: last.to, Levels: now})
+	last.to, at = 0, max(at, last.from)
+	switch recent := len(spans) - spansPerDay; {
 	case last.Levels == now:
-		last.to = 0
+	case recent >= 0 && spans[recent].from > at-24*3600:
+		last.Levels = now
 	default:
 		old := last.Levels
-		last.to = min(at, end(last.to, at))
-		if since = max(since, last.from); last.to == at && at-since > outage {
+		last.to = at
+		if since = max(since, last.from); at-since > outage {
 			last.to = since
 			middle := since + (at-since)/2
 			spans = append(spans, levelSpan{since, middle, true, old}, levelSpan{middle, at, true, now})
 		}
-		spans = append(spans, levelSpan{from: spans[len(spans)-1].to, Levels: now})
+		spans = append(spans, levelSpan{from: at, Levels: now})
 	}
 	return endAt(spans, to)
 }

@@ -246,6 +246,13 @@ func placeWorkload(t *db.Tx, first, at int64) error {
 	if err := p.set(t, id, &now, &labels); err != nil || now == old && !labels.isChange() {
 		return err
 	}
+	if isCarrier(old.kind, old.key) { // its rows may be ahead
+		put, err := t.Ints("SELECT p.put_minute * 60000000000 FROM reservation_carrier c JOIN pod p ON p.id = c.pod WHERE c.workload = $1", first)
+		if err != nil {
+			return err
+		}
+		through = max(through, slices.Max(append(put, 0)))
+	}
 	switch end := max(at, through); {
 	case old.namespace == "": // it was known as an id alone
 		now.known = at
@@ -281,13 +288,16 @@ func (p *place) set(t *db.Tx, id int64, now *workloadRow, labels *labelChange) (
 	case p.container != "":
 		now.container, now.name = p.container, p.pod+"/"+p.container
 	}
-	if p.isCarrier {
-		now.name += " (reserved)"
+	if p.isCarrier && !strings.HasSuffix(now.name, reservedSuffix) {
+		now.name += reservedSuffix
 	}
 	labels.want = p.labels
 	labels.have, err = labelsOf(t, id)
 	return err
 }
+
+// reservedSuffix ends the names of carriers.
+const reservedSuffix = " (reserved)"
 
 // findPlace returns the place of a workload of a node.
 func findPlace(t *db.Tx, cluster string, node int64, kind, key, parent string) (p place, ok bool, err error) {

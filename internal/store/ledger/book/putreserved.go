@@ -2,8 +2,10 @@ package book
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"mete.dev/mete/internal/model/pod"
@@ -27,11 +29,12 @@ func (k *Booker) PutReserved(ctx context.Context, l pod.Lease, until, seen time.
 			if err := settleEnds(t, l.Cluster); err != nil {
 				return err
 			}
-			if _, err := t.Exec("UPDATE pod_lease SET seen_ns = $2 WHERE cluster = $1 AND seen_ns < $2", l.Cluster, schema.Nanos(seen)); err != nil {
+			if _, err := t.Exec("UPDATE pod_lease SET seen_ns = $2 WHERE cluster = $1", l.Cluster, schema.Nanos(seen)); err != nil {
 				return err
 			}
 		}
-		p := &reservedPutter{booking: k.newBooking(t, time.Now()), cluster: l.Cluster, until: until.Unix() / 60, change: NewChange(schema.UsageLayout), nodes: map[string]string{}}
+		k.carriers.begin(time.Now())
+		p := &reservedPutter{carrierQuota: &k.carriers, booking: k.newBooking(t, time.Now()), cluster: l.Cluster, until: until.Unix() / 60, change: NewChange(schema.UsageLayout), nodes: map[string]string{}}
 		last, done, err = p.put(after)
 		return err
 	})
@@ -39,9 +42,8 @@ func (k *Booker) PutReserved(ctx context.Context, l pod.Lease, until, seen time.
 }
 
 const (
-	// podsPerPut limits the pods of a transaction, and unitsPerPut the rows of each of their containers.
-	podsPerPut  = 200
-	unitsPerPut = 100
+	// podsPerPut limits the pods of a transaction, and rowsPerPut about the rows, of which a new carrier counts as several.
+	podsPerPut, rowsPerPut, rowsPerCarrier = 500, 2000, 10
 	// putCoarse is how many minutes ago rows are of whole hours: after an outage there may be many.
 	putCoarse = 2 * schema.HourMinutes
 )
@@ -49,10 +51,12 @@ const (
 // A reservedPutter puts rows of what pods reserve.
 type reservedPutter struct {
 	*booking
-	cluster string
-	until   int64 // minute
-	change  *Change
-	nodes   map[string]string // the ledger's node by the cluster's node; "" is none
+	carrierQuota *carrierQuota
+	cluster      string
+	until        int64 // minute
+	change       *Change
+	nodes        map[string]string // the ledger's node by the cluster's node; "" is none
+	rows         int               // left of the transaction
 }
 
 // A reservedPod is a pod with rows to put.
@@ -74,8 +78,13 @@ func (p *reservedPutter) put(after int64) (last int64, done bool, err error) {
 	if err != nil {
 		return 0, false, err
 	}
-	done = true
+	done, p.rows = true, rowsPerPut
 	for i := range pods {
+		if p.rows <= 0 {
+			pods = pods[:i]
+			last = pods[i-1].id
+			break
+		}
 		all, err := p.putPod(&pods[i])
 		if err != nil {
 			return 0, false, err
@@ -93,7 +102,12 @@ func (p *reservedPutter) put(after int64) (last int64, done bool, err error) {
 
 // putPod puts rows of a pod. all is false if there are more of them.
 func (p *reservedPutter) putPod(r *reservedPod) (all bool, err error) {
-	levels, err := readSpans(p.Tx, r.id)
+	to := r.right
+	if to < r.put {
+		to -= to % schema.HourMinutes // its row may hold the whole hour
+	}
+	to = max(to, p.HourFloor)
+	levels, err := readSpans(p.Tx, r.id, (to-to%schema.HourMinutes)*60)
 	if err != nil {
 		return false, err
 	}
@@ -101,7 +115,6 @@ func (p *reservedPutter) putPod(r *reservedPod) (all bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	var begins []int64
 	end, open := r.put, false // of the rows; it may have more later
 	for _, c := range slices.Sorted(maps.Keys(levels.spans)) {
 		if _, ok := carriers[c]; !ok {
@@ -111,7 +124,6 @@ func (p *reservedPutter) putPod(r *reservedPod) (all bool, err error) {
 			}
 			carriers[c] = w
 		}
-		begins = append(begins, carriers[c].Begins()...)
 		for _, s := range levels.spans[c] {
 			open = open || s.to == 0
 			end = max(end, (s.to+59)/60)
@@ -120,18 +132,15 @@ func (p *reservedPutter) putPod(r *reservedPod) (all bool, err error) {
 	if open = open || end > p.until; open {
 		end = p.until
 	}
-	to := max(r.right, p.HourFloor)
-	for n := 0; to < end && n < unitsPerPut; n++ {
+	for to < end && (p.rows > 0 || to%schema.HourMinutes != 0) {
 		unit, from := replica.Minute, to
-		if hour := to - to%schema.HourMinutes; p.isCoarse(hour, begins) {
+		if hour := to - to%schema.HourMinutes; hour < p.MinuteFloor || hour+schema.HourMinutes <= p.until-putCoarse {
 			unit, from = replica.Hour, hour
 		}
 		to = from + unit.Minutes()
 		for c, w := range carriers {
-			u, some := levelsUsage(levels.spans[c], c, from*60, to*60)
-			if some || from < r.put {
-				p.change.Set(unit, schema.RowKey{Minute: from, ID: w.At(from)}, schema.EncodeUsage(&u, p.Rev))
-			}
+			p.setRows(r, levels.spans[c], c, w, unit, from)
+			p.rows--
 		}
 	}
 	all = to >= end
@@ -143,12 +152,18 @@ func (p *reservedPutter) putPod(r *reservedPod) (all bool, err error) {
 	return all, err
 }
 
-// isCoarse reports whether the rows of an hour are put as one.
-func (p *reservedPutter) isCoarse(hour int64, begins []int64) bool {
-	if hour < p.MinuteFloor {
-		return true
+// setRows sets the rows of a carrier in a minute or an hour, one for each version that it has there.
+func (p *reservedPutter) setRows(r *reservedPod, spans []levelSpan, container string, w db.Workload, unit replica.Resolution, from int64) {
+	end := from + unit.Minutes()
+	cuts := append(slices.DeleteFunc(w.Begins(), func(m int64) bool { return m <= from || m >= end }), end)
+	at := from
+	for _, next := range cuts {
+		u, some := levelsUsage(spans, container, at*60, next*60)
+		if some || from < r.put {
+			p.change.Set(unit, schema.RowKey{Minute: from, ID: w.At(at)}, schema.EncodeUsage(&u, p.Rev))
+		}
+		at = next
 	}
-	return hour+schema.HourMinutes <= p.until-putCoarse && !slices.ContainsFunc(begins, func(m int64) bool { return m > hour && m < hour+schema.HourMinutes })
 }
 
 // carriers returns the workloads of what the containers of a pod reserve, or did.
@@ -193,13 +208,19 @@ func (p *reservedPutter) newCarrier(r *reservedPod, container string) (w db.Work
 	own := workload.NewID(n.node, kind, name.key)
 	name.id, name.name = string(own), container
 	of, _ := workload.ShortIDOf(own) // valid, as NewID made it
-	if w, ok, err = p.newWorkload(n, of); !ok || err != nil {
+	if ok, err = p.carrierQuota.take(p.booking, n); !ok || err != nil {
 		return w, false, err
 	}
-	if err := name.store(p.Tx, w.ID); err != nil {
+	if w, err = p.Workload(n.id, of); err != nil {
 		return w, false, err
 	}
-	p.NameWorkload(n.id, of, w)
+	p.rows -= rowsPerCarrier
+	if !w.Named { // else it is a static pod's that came again, and its past stays
+		if err := name.store(p.Tx, w.ID); err != nil {
+			return w, false, err
+		}
+		p.NameWorkload(n.id, of, w)
+	}
 	if _, err := p.Exec("INSERT INTO reservation_carrier (pod, container, workload) VALUES ($1, $2, $3)", r.id, container, w.ID); err != nil {
 		return w, false, err
 	}
@@ -209,11 +230,40 @@ func (p *reservedPutter) newCarrier(r *reservedPod, container string) (w db.Work
 	return p.KnownWorkload(n.id, of)
 }
 
-// carrierKey is the key of the workload of what a container of a pod reserves.
+// carrierKey is the key of the workload of what a container of a pod reserves, and isCarrier recognizes it.
 func carrierKey(uid, container string) string { return uid + "/" + container }
 
-// nodeOf returns the node on which a pod runs: that whose agent has seen the pod, or others of the same node of the
-// cluster, or else that which is called so. It is "" if there is none.
+func isCarrier(kind, key string) bool {
+	return (kind == workload.Pod.String() || kind == workload.Container.String()) && strings.Contains(key, "/")
+}
+
+// A carrierQuota limits the new carriers of each node in a UTC day, since this program started: whoever may create pods
+// must use up no quota of agents.
+type carrierQuota struct {
+	limit int64
+	day   int64
+	nodes map[int64]int64 // how many carriers are new today
+}
+
+func (q *carrierQuota) begin(now time.Time) {
+	if day := now.Unix() / (24 * 3600); day != q.day || q.nodes == nil {
+		q.day, q.nodes = day, map[int64]int64{}
+	}
+}
+
+// take counts a carrier, unless its node has no more today.
+func (q *carrierQuota) take(b *booking, n *bookedNode) (bool, error) {
+	if q.nodes[n.id]++; q.nodes[n.id] <= q.limit {
+		return true, nil
+	} else if q.nodes[n.id] > q.limit+1 {
+		return false, nil
+	}
+	return false, b.Audit(registry.Audit{At: schema.FromNanos(b.now), Actor: n.node, Action: "node.quota", Object: n.node,
+		Detail: fmt.Sprintf("%d new containers of pods that reserve something today: further ones wait for tomorrow", q.limit)})
+}
+
+// nodeOf returns the node on which a pod runs: that which is called so, or else whose agent has seen other pods of the same
+// node of the cluster, or this one. It is "" if there is none.
 func (p *reservedPutter) nodeOf(r *reservedPod) (id string, err error) {
 	const (
 		of     = "SELECT n.node_id, n.machine_id FROM "
@@ -231,16 +281,17 @@ func (p *reservedPutter) nodeOf(r *reservedPod) (id string, err error) {
 		}, query, p.cluster, arg)
 		return id, err
 	}
-	if id, err = find(of+"pod p"+seen+"p.id = $2"+usable+" ORDER BY n.through_ns DESC LIMIT 10", r.id); id != "" || err != nil {
-		return id, err
-	}
 	id, ok := p.nodes[r.node]
-	if ok {
-		return id, nil
+	if !ok {
+		if id, err = find(of+"node n WHERE n.name = $2"+usable+" ORDER BY n.id DESC LIMIT 10", r.node); id == "" && err == nil {
+			id, err = find(of+"pod p"+seen+"p.cluster = $1 AND p.node = $2"+usable+" ORDER BY p.id DESC LIMIT 10", r.node)
+		}
+		if p.nodes[r.node] = id; err != nil {
+			return "", err
+		}
 	}
-	if id, err = find(of+"pod p"+seen+"p.cluster = $1 AND p.node = $2"+usable+" ORDER BY p.id DESC LIMIT 10", r.node); id == "" && err == nil {
-		id, err = find(of+"node n WHERE n.name = $2"+usable+" ORDER BY n.id DESC LIMIT 10", r.node)
+	if id == "" {
+		id, err = find(of+"pod p"+seen+"p.id = $2"+usable+" ORDER BY n.through_ns DESC LIMIT 10", r.id)
 	}
-	p.nodes[r.node] = id
 	return id, err
 }

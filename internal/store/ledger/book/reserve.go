@@ -24,7 +24,7 @@ func reservePod(t *db.Tx, l pod.Lease, id int64, p *pod.Pod, at int64) error {
 	if p.Scheduled.IsZero() || len(p.Reserved) == 0 {
 		return nil
 	}
-	r, err := readSpans(t, id)
+	r, err := readSpans(t, id, 0)
 	if err != nil {
 		return err
 	}
@@ -50,8 +50,8 @@ func reservePod(t *db.Tx, l pod.Lease, id int64, p *pod.Pod, at int64) error {
 			return err
 		}
 	}
-	for c, had := range gone { // such as the pod's own part
-		if err := r.set(c, endAt(slices.Clone(had), at/1e9)); err != nil {
+	for c, had := range gone { // the pod's own part, which may come again
+		if err := r.set(c, revise(had, pod.Levels{CPULimit: pod.NoLimit, MemoryLimit: pod.NoLimit}, from, to, sinceOf(p, at), at/1e9)); err != nil {
 			return err
 		}
 	}
@@ -74,7 +74,7 @@ func sinceOf(p *pod.Pod, at int64) int64 {
 
 // releasePod ends what a pod reserves that is gone at a time, in ns.
 func releasePod(t *db.Tx, id int64, p *pod.Pod, at int64) error {
-	r, err := readSpans(t, id)
+	r, err := readSpans(t, id, 0)
 	if err != nil {
 		return err
 	}
@@ -94,8 +94,8 @@ func releasePod(t *db.Tx, id int64, p *pod.Pod, at int64) error {
 	return r.putAgain()
 }
 
-// readSpans reads what a pod reserves.
-func readSpans(t *db.Tx, id int64) (*reserver, error) {
+// readSpans reads what a pod reserves after a second.
+func readSpans(t *db.Tx, id, after int64) (*reserver, error) {
 	r := &reserver{Tx: t, pod: id, spans: map[string][]levelSpan{}}
 	return r, t.Each(func(scan func(...any) error) error {
 		var c string
@@ -104,7 +104,7 @@ func readSpans(t *db.Tx, id int64) (*reserver, error) {
 		s.rough = rough != 0
 		r.spans[c] = append(r.spans[c], s)
 		return err
-	}, "SELECT container, "+spanColumns+" FROM reservation WHERE pod = $1 ORDER BY container, from_s", id)
+	}, "SELECT container, "+spanColumns+" FROM reservation WHERE pod = $1 AND (to_s = 0 OR to_s > $2) ORDER BY container, from_s", id, after)
 }
 
 // spanColumns are the columns of a span in the order of [levelSpan.targets].
@@ -179,20 +179,20 @@ func settleEnds(t *db.Tx, cluster string) error {
 		err := scan(&g.id, &g.ended, &g.seen, &g.through)
 		pods = append(pods, g)
 		return err
-	}, `SELECT p.id, p.ended_ns, coalesce(max(w.ended_ns), 0), coalesce(max(n.through_ns), 0) FROM pod p
-		LEFT JOIN workload w ON w.key = p.uid AND w.kind IN ('pod', 'container') AND w.kind = 'pod' AND w.version_of = 0
-		LEFT JOIN node n ON n.id = w.node AND n.cluster = p.cluster
-		WHERE p.cluster = $1 AND p.unsure <> 0 GROUP BY p.id, p.ended_ns`, cluster)
+	}, `SELECT p.id, p.ended_ns, coalesce(max(CASE WHEN w.ended_ns <= p.ended_ns THEN w.ended_ns END), 0), coalesce(max(n.through_ns), 0) FROM pod p
+		LEFT JOIN reservation_carrier r ON r.pod = p.id LEFT JOIN workload c ON c.id = r.workload LEFT JOIN node n ON n.id = c.node
+		LEFT JOIN workload w ON w.key = p.uid AND w.kind IN ('pod', 'container') AND w.kind = 'pod' AND w.version_of = 0 AND w.node = c.node
+		WHERE p.cluster = $1 AND p.unsure <> 0 GROUP BY p.id, p.ended_ns ORDER BY p.id DESC LIMIT 1000`, cluster)
 	if err != nil {
 		return err
 	}
 	for _, g := range pods {
-		found := g.seen != 0 && g.seen <= g.ended
+		found := g.seen != 0
 		if !found && g.through < g.ended {
 			continue // its node may send more
 		}
 		if found {
-			r, err := readSpans(t, g.id)
+			r, err := readSpans(t, g.id, 0)
 			if err != nil {
 				return err
 			}

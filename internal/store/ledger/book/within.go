@@ -394,7 +394,8 @@ func (g *guest) move(t *db.Tx, from, to int64) error {
 	if to > t.Hour {
 		since = 0
 	}
-	ids, err := t.Ints("SELECT id FROM workload WHERE node = $1 AND (last_minute = 0 OR last_minute >= $2)", g.node, since)
+	// The host reserves nothing for the pods of its guests: what these reserve is in all sums.
+	ids, err := t.Ints("SELECT id FROM workload WHERE node = $1 AND (last_minute = 0 OR last_minute >= $2) AND NOT (kind IN ('pod', 'container') AND key LIKE '%/%')", g.node, since)
 	if err != nil {
 		return err
 	}
