@@ -17,6 +17,7 @@ func (h *handler) usage(ctx context.Context, p *usageParams) (*response, error) 
 	if p.keys != nil {
 		q.Resources = v1.Resources(append(slices.Clone(p.keys), sortFields(p.sort)...)...)
 	}
+	q.Unused = v1.HasUnused(p.keys, p.sort)
 	if p.limit > 0 { // the others are a sum
 		q.Top = v1.NewTop(q.By, p.sort, p.limit)
 	}
@@ -117,7 +118,7 @@ func dimensionNames(by []query.Dimension) string {
 }
 
 func (h *handler) jobs(ctx context.Context, p *jobsParams) (*response, error) {
-	q := query.Query{From: p.start, To: p.end, By: v1.JobsBy(), Where: p.filters, Resources: v1.Resources(p.keys...)}
+	q := query.Query{From: p.start, To: p.end, By: v1.JobsBy(), Where: p.filters, Resources: v1.Resources(p.keys...), Unused: v1.HasUnused(p.keys, "")}
 	got, err := h.queryUsage(ctx, p.scope, q, p.page.IsAll())
 	if err != nil {
 		return nil, err

@@ -56,11 +56,19 @@ func Resources(keys ...string) (set usage.Set) {
 			return 0
 		case f.kind == resourceAmount || f.kind == levelAverage:
 			set |= usage.SetOf(f.res)
+		case f.isUnused():
+			set |= usage.SetOf(f.res, query.Reservable[f.reservable()].Reserved)
 		default:
 			set |= usage.SetOf(usage.Energies[:]...)
 		}
 	}
 	return set
+}
+
+// HasUnused reports whether what was reserved and not used is among figures, by their keys, nil for all, or is what
+// groups are sorted by.
+func HasUnused(keys []string, sort string) bool {
+	return slices.ContainsFunc(figuresOf(keys), figure.isUnused) || sort != "" && figureOf(sort).isUnused()
 }
 
 func figureOf(key string) *figure {

@@ -2,8 +2,10 @@ package v1
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
+	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
 )
@@ -13,7 +15,7 @@ type figure struct {
 	key    string
 	prefix string // the key in quotes and a colon
 	unit   unit.Unit
-	res    usage.Resource // of resourceAmount and levelAverage
+	res    usage.Resource // of resourceAmount and levelAverage; that is used, of unusedAmount and unusedAverage
 	kind   figureKind
 }
 
@@ -27,6 +29,8 @@ const (
 	idleEnergy                        // energy of idle machines, where it was divided
 	idleEnergyError                   // the error of that, either way
 	powerAverage                      // both energies over the length of the answer; uJ a second are uW
+	unusedAmount                      // what of the resource was reserved and not used
+	unusedAverage                     // the same over the length of the answer
 )
 
 // allFigures are all figures, in the order in which they are written.
@@ -49,7 +53,18 @@ func makeFigures() (all []figure) {
 		}
 		add(keyOf(d), d.Unit, r, resourceAmount)
 	}
+	add("cpu_unused_seconds", unit.Nanosecond, usage.CPU, unusedAmount)
+	add("memory_unused_average_bytes", unit.Byte, usage.Memory, unusedAverage)
+	add("memory_unused_byte_seconds", unit.ByteSecond, usage.Memory, unusedAmount)
 	return all
+}
+
+// isUnused reports whether the figure is of what was reserved and not used.
+func (f figure) isUnused() bool { return f.kind == unusedAmount || f.kind == unusedAverage }
+
+// reservable is the index of the figure's resource in query.Reservable.
+func (f *figure) reservable() int {
+	return slices.IndexFunc(query.Reservable[:], func(r query.Reserving) bool { return r.Used == f.res })
 }
 
 // keyOf names an amount with its base unit. Idle energy that is booked to a row is part
@@ -104,6 +119,10 @@ func (f *figure) help() string {
 		return "error of energy_idle_joules either way, in joules"
 	case powerAverage:
 		return "average power over the time that was measured, in watts"
+	case unusedAmount:
+		return f.res.String() + " that was reserved and not used, summed over pods: what one of them uses beyond what it reserves is not deducted from what another one does not use; in " + f.unit.Base() + "; null if nothing was reserved"
+	case unusedAverage:
+		return f.res.String() + " that was reserved and not used, averaged over the time that was measured, in bytes; null if nothing was reserved"
 	}
 	return f.res.Detail().Help + ", in " + cmp.Or(f.unit.Base(), "units")
 }

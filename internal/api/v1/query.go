@@ -125,7 +125,7 @@ func ParseIdle(given map[string][]string) (string, error) {
 	case err != nil || s == noPolicy:
 		return "", err
 	case s == power.Reserved.String():
-		return "", invalid("a ledger does not know reservations of CPUs; use used or equal", "parameter %s=%q", ParamIdle, s)
+		return "", invalid("idle energy is not divided by reservations; use used or equal", "parameter %s=%q", ParamIdle, s)
 	case !slices.Contains(IdlePolicies(), s):
 		return "", invalid("it is one of "+strings.Join(IdlePolicies(), ", "), "parameter %s=%q", ParamIdle, s)
 	}

@@ -112,7 +112,7 @@ func TestParseQueryRefuses(t *testing.T) {
 		"limit=0":           `parameter limit="0": invalid; from 1 to 10000`,
 		"limit=10001":       `parameter limit="10001"`,
 		"idle=":             `parameter idle="": invalid; it is one of none, equal, used`,
-		"idle=reserved":     `parameter idle="reserved": invalid; a ledger does not know reservations`,
+		"idle=reserved":     `parameter idle="reserved": invalid; idle energy is not divided by reservations`,
 		"omit-own=maybe":    `parameter omit-own="maybe"`,
 		"by=label:a,label:b,label:c,label:d,label:e,label:f,label:g,label:h,label:i": "9 dimensions",
 		strings.Repeat("where=job=x&", 1001):                                         "1001 filters",

@@ -155,6 +155,15 @@ func (f *figure) amount(t *query.Total, over time.Duration) (unit.Sum, usage.Qua
 			return unit.Sum{}, usage.Absent
 		}
 		return perSecond(sum.Float(unit.Count), over), q
+	case unusedAmount, unusedAverage:
+		u := t.Unused[f.reservable()]
+		if u.Quality == usage.Absent || f.kind == unusedAverage && over <= 0 {
+			return unit.Sum{}, usage.Absent
+		}
+		if f.kind == unusedAverage {
+			return perSecond(u.Sum.Float(unit.Count), over), u.Quality
+		}
+		return u.Sum, u.Quality
 	}
 	if !t.Present.Has(f.res) || f.kind == levelAverage && over <= 0 {
 		return unit.Sum{}, usage.Absent

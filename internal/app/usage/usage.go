@@ -169,13 +169,16 @@ func (q *queryFlags) usageQuery(sort, every string) (of v1.UsageQuery, err error
 // defaultLimit is the default number of rows of a table: people look for the largest.
 const defaultLimit = "40"
 
+// unusedColumn is the column by which --reserved sorts.
+const unusedColumn = "cpu-unused"
+
 // Usage returns mete usage.
 func Usage() *cobra.Command {
 	var s serverFlags
 	var q queryFlags
 	var sort, every string
 	var columns []string
-	var full bool
+	var full, reserved bool
 	cmd := &cobra.Command{
 		Use:   "usage",
 		Short: "Show what was used, by job or other dimensions",
@@ -207,6 +210,13 @@ hour: their amounts sum to those of the whole range. --columns and --sort take t
 columns of the table in lower case, as cpu, memory or energy, and the keys of -o json.
 -o csv has the columns of the table; with --full it has every figure, as -o json does.
 
+--reserved shows what pods of Kubernetes reserved (their requests), what they are limited
+to, and UNUSED: what was reserved and not used. It is summed over pods: what one pod uses
+beyond what it reserves is not deducted from what another one does not use. LIMIT is the
+sum over the containers that had one: with (70%) they had one for that part of their
+time, none is no limit. All are averages over the range, as CORES and MEMORY beside
+them. The columns storage-reserved and gpu-reserved show local storage and accelerators.
+
 –  absent (not zero)   ~  a measured total, apportioned   ≈  modelled
 
 Dimensions: ` + strings.Join(v1.Dimensions(), ", ") + `.`,
@@ -217,6 +227,7 @@ Dimensions: ` + strings.Join(v1.Dimensions(), ", ") + `.`,
   mete usage --by project --from 2026-03-01 --to 2026-04-01 --every 1d -o csv
   mete usage --sort energy --columns energy,power,cpu
   mete usage --by namespace --nested only
+  mete usage --reserved --by namespace,job --from -7d
   mete usage --self
   mete usage --by label:team --from 2026-03-01 --to 2026-04-01 -o csv > march.csv`,
 		Args:          cobra.NoArgs,
@@ -228,6 +239,12 @@ Dimensions: ` + strings.Join(v1.Dimensions(), ", ") + `.`,
 			}
 			if s.output == "table" && q.limit == "" {
 				q.limit = defaultLimit
+			}
+			if reserved && columns == nil {
+				columns = table.ReservedNames()
+			}
+			if reserved && !cmd.Flags().Changed("sort") {
+				sort = unusedColumn
 			}
 			shown, err := table.ParseColumns(columns)
 			if err != nil {
@@ -260,6 +277,7 @@ Dimensions: ` + strings.Join(v1.Dimensions(), ", ") + `.`,
 	cmd.Flags().BoolVar(&q.self, "self", false, "show what the job or pod of which this command is part used itself in all its life, by METE_SELF_URL and METE_SELF_TOKEN of its environment, or METE_SELF_TOKEN_FILE; of the other flags only -o and --ascii apply")
 	cmd.Flags().StringVar(&sort, "sort", "cpu", "sort by `COLUMN`, the largest first")
 	cmd.Flags().StringSliceVar(&columns, "columns", nil, "show only these `COLUMNS`, with commas: "+strings.Join(table.ColumnNames(), ", "))
+	cmd.Flags().BoolVar(&reserved, "reserved", false, "show what was reserved and not used, as --columns "+strings.Join(table.ReservedNames(), ",")+" --sort "+unusedColumn)
 	cmd.Flags().StringVar(&every, "every", "", "show each `PERIOD` of the range: 1h or 1d, of UTC")
 	cmd.Flags().BoolVar(&full, "full", false, "with -o csv: every figure")
 	q.limitFlag(cmd, "show the `N` largest rows, and the sum of the others (default: "+defaultLimit+" of a table, else all)")

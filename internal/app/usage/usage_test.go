@@ -68,6 +68,23 @@ func (b *book) Usage(_ context.Context, q query.Query) (*query.Answer, error) {
 		put(modelusage.EnergyRest, int64(36e9>>i))
 		put(modelusage.EnergyError, int64(9e9>>i))
 		g.Usage.Quality.Set(modelusage.EnergyRest, modelusage.Modelled)
+		// The first reserves, with a limit for 7 of 10 containers, the second without any, and the third all limited.
+		if w := int64(i); i >= 1 && i <= 3 {
+			const containers = 10 * 3600e9
+			put(modelusage.CPUReserved, 7200e9/w)
+			put(modelusage.MemoryReserved, 3600<<30/w)
+			put(modelusage.StorageReserved, 3600<<32)
+			put(modelusage.ReservedTime, containers)
+			put(modelusage.CPULimitedTime, []int64{0, 0.7 * containers, 0, containers}[i])
+			put(modelusage.MemoryLimitedTime, containers)
+			put(modelusage.MemoryLimit, 3600<<31)
+			if i != 2 {
+				put(modelusage.CPULimit, 9000e9)
+			}
+			for r, of := range query.Reservable {
+				g.Usage.Unused[r] = query.Unused{Sum: g.Usage.Sum[of.Reserved].Less(g.Usage.Sum[of.Used]), Quality: modelusage.Apportioned}
+			}
+		}
 		if q.Idle != "" {
 			g.Usage.Idle, g.Usage.IdleError, g.Usage.IdleQuality = unit.Sum{}.Add(int64(3e9>>i)), unit.Sum{}.Add(int64(1e9>>i)), modelusage.Modelled
 		}
@@ -205,6 +222,7 @@ func TestCommands(t *testing.T) {
 		"usage -o csv " + hour, "usage -o csv --full " + hour,
 		"usage --sort energy --columns energy,cpu,power --limit 3 " + hour, "usage --sort memory_byte_seconds --columns cpu -o json " + hour,
 		"usage --every 1h --limit 2 --columns cpu,cores,memory,peak --from 2026-03-01T10:30:00Z --to 2026-03-01T12:00:00Z", "usage --every 1d --limit 1 --columns cpu -o csv --from 2026-02-27T22:00:00Z --to 2026-03-01T12:00:00Z", "usage --every 1d --limit 1 --columns cpu -o json --from 2026-02-28T22:00:00Z --to 2026-03-01T12:00:00Z",
+		"usage --reserved " + hour, "usage --reserved --ascii --sort memory-reserved --limit 2 " + hour, "usage --reserved --columns cpu-unused,storage-reserved,gpu-reserved " + hour, "usage --reserved --limit 2 -o csv " + hour,
 		"usage -o json " + hour,
 		"nodes", "nodes -o csv", "nodes -o json", "sources", "sources -o csv", "sources -o json",
 		"gaps " + hour, "gaps --node web-1 -o json " + hour, "gaps -o csv " + hour,
@@ -263,7 +281,7 @@ func TestErrors(t *testing.T) {
 		{"usage --from now --to -1h", "is empty: invalid", "from must be earlier than to", cli.Invalid},
 		{"usage --where web", `filter "web" has no =: invalid`, "write it as job=NAME", cli.Invalid},
 		{"usage --idle some", `parameter idle="some": invalid`, "it is one of none, equal, used", cli.Invalid},
-		{"usage --idle reserved", `parameter idle="reserved": invalid`, "a ledger does not know reservations of CPUs", cli.Invalid},
+		{"usage --idle reserved", `parameter idle="reserved": invalid`, "idle energy is not divided by reservations", cli.Invalid},
 		{"usage --nested some", `parameter nested="some": invalid`, "only returns guest machines alone", cli.Invalid},
 		{"vms --from x", `time "x": invalid`, "write a time as", cli.Invalid},
 		{"usage --limit many", `parameter limit="many": invalid`, "from 1 to 10000", cli.Invalid},

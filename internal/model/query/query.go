@@ -46,6 +46,8 @@ type Query struct {
 	// Resources are the resources to return; others are not present in the answer and need not be
 	// read. 0 is all. CPU time is always included.
 	Resources usage.Set
+	// Unused asks for what was reserved and not used: see [Total.Unused].
+	Unused bool
 	// OmitOwn leaves out the use of mete's own programs: see [OwnNames].
 	OmitOwn bool
 	// Idle is the policy for dividing the idle energy of machines among their workloads: a word of
@@ -167,7 +169,27 @@ type Total struct {
 	// idle group.
 	Idle, IdleError unit.Sum // uJ
 	IdleQuality     usage.Quality
+
+	// Unused is what was reserved and not used, by index of [Reservable]. It is summed over pods, so what one
+	// pod uses beyond what it reserves is not deducted from what another one does not use. It is absent if it
+	// was not requested, or nothing was reserved.
+	Unused [len(Reservable)]Unused
 }
+
+// A Reserving is a resource that is both reserved and measured.
+type Reserving struct{ Reserved, Used usage.Resource }
+
+// Reservable are the resources that are both reserved and measured.
+var Reservable = [2]Reserving{{usage.CPUReserved, usage.CPU}, {usage.MemoryReserved, usage.Memory}}
+
+// An Unused is an amount that was reserved and not used, in the unit of the resource.
+type Unused struct {
+	Sum     unit.Sum
+	Quality usage.Quality
+}
+
+// Add adds v to u. The worse quality wins.
+func (u *Unused) Add(v Unused) { u.Sum, u.Quality = u.Sum.Plus(v.Sum), max(u.Quality, v.Quality) }
 
 // Add adds v to t: amounts add up, of peaks the higher one stays, and the worse quality wins.
 func (t *Total) Add(v *Total) {
@@ -188,6 +210,9 @@ func (t *Total) Add(v *Total) {
 	t.Covered = t.Covered.Plus(v.Covered)
 	t.Idle, t.IdleError = t.Idle.Plus(v.Idle), t.IdleError.Plus(v.IdleError)
 	t.IdleQuality = max(t.IdleQuality, v.IdleQuality)
+	for i := range t.Unused {
+		t.Unused[i].Add(v.Unused[i])
+	}
 }
 
 // Energy returns the energy of all domains without Idle, and the worst quality; Absent if there is

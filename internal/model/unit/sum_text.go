@@ -16,6 +16,16 @@ func (s Sum) Plus(o Sum) Sum {
 	return Sum{hi, lo}
 }
 
+// Less returns s without o; 0 if o is more.
+func (s Sum) Less(o Sum) Sum {
+	if s.Compare(o) <= 0 {
+		return Sum{}
+	}
+	lo, borrow := bits.Sub64(s.lo, o.lo, 0)
+	hi, _ := bits.Sub64(s.hi, o.hi, borrow)
+	return Sum{hi, lo}
+}
+
 // Float returns s, an amount of u, in the base unit, for display, averages and rates only.
 func (s Sum) Float(u Unit) float64 {
 	return (math.Ldexp(float64(s.hi), 64) + float64(s.lo)) / u.One()

@@ -11,17 +11,25 @@ import (
 
 // ColumnNames returns the names of the columns of usage in flags.
 func ColumnNames() (names []string) {
-	for _, c := range figureColumns() {
+	for _, c := range allColumns() {
 		names = append(names, c.name)
 	}
 	return names
 }
 
-// ParseColumns reads names of columns of usage; nil are all. The error wraps fault.ErrInvalid.
+// allColumns are the columns of usage.
+func allColumns() []figureColumn { return append(figureColumns(), reservedColumns()...) }
+
+// ReservedNames are the names of the columns that show what was used beside what was reserved.
+func ReservedNames() []string {
+	return []string{"cores", "cpu-reserved", "cpu-limit", "cpu-unused", "memory", "memory-reserved", "memory-limit", "memory-unused"}
+}
+
+// ParseColumns reads names of columns of usage; nil are those of a table without them. The error wraps fault.ErrInvalid.
 func ParseColumns(names []string) (cols []figureColumn, err error) {
-	all := figureColumns()
+	all := allColumns()
 	if names == nil {
-		return all, nil
+		return figureColumns(), nil
 	}
 	for _, name := range names {
 		i := slices.IndexFunc(all, func(c figureColumn) bool { return strings.EqualFold(c.name, strings.TrimSpace(name)) })
@@ -40,10 +48,15 @@ func (c figureColumn) figuresOf() []string {
 		return []string{"energy_joules", "energy_error_joules", "energy_idle_joules", "energy_idle_error_joules"}
 	case "power":
 		return []string{"energy_average_watts", "energy_joules", "energy_idle_joules"}
-	case "memory":
-		return []string{"memory_average_bytes", "memory_byte_seconds"}
 	}
-	return []string{c.key}
+	keys := []string{c.key}
+	if of, ok := strings.CutSuffix(c.key, "_byte_seconds"); ok {
+		keys = []string{of + "_average_bytes", c.key}
+	}
+	if c.limited != "" {
+		keys = append(keys, c.limited, reservedTime)
+	}
+	return keys
 }
 
 // Fields returns the keys of the figures that columns show, in the order of the table.

@@ -27,6 +27,9 @@ type figureColumn struct {
 	unit    unit.Unit // of the figure
 	average bool      // over the length of the answer, instead of the amount
 	peak    bool      // has no sum
+	// reserved says that the figure follows from what is reserved; limited is that of the time with a limit, if it is one.
+	reserved bool
+	limited  string
 }
 
 // figureColumns are the columns behind the names.
@@ -45,6 +48,27 @@ func figureColumns() []figureColumn {
 		{name: "processes", title: "PROCESSES", key: "processes", unit: unit.Count},
 	}
 }
+
+// reservedColumns are the columns of what is reserved.
+func reservedColumns() []figureColumn {
+	of := func(name, title, key string, u unit.Unit) figureColumn {
+		return figureColumn{name: name, title: title, key: key, unit: u, average: true, reserved: true}
+	}
+	limit := func(c figureColumn, time string) figureColumn { c.limited = time; return c }
+	return []figureColumn{
+		of("cpu-reserved", "CORES RESERVED", "cpu_reserved_seconds", unit.Nanosecond),
+		limit(of("cpu-limit", "CORES LIMIT", "cpu_limit_seconds", unit.Nanosecond), "cpu_limited_time_seconds"),
+		of("cpu-unused", "CORES UNUSED", "cpu_unused_seconds", unit.Nanosecond),
+		of("memory-reserved", "MEMORY RESERVED", "memory_reserved_byte_seconds", unit.ByteSecond),
+		limit(of("memory-limit", "MEMORY LIMIT", "memory_limit_byte_seconds", unit.ByteSecond), "memory_limited_time_seconds"),
+		of("memory-unused", "MEMORY UNUSED", "memory_unused_byte_seconds", unit.ByteSecond),
+		of("storage-reserved", "STORAGE RESERVED", "storage_reserved_byte_seconds", unit.ByteSecond),
+		of("gpu-reserved", "GPUS RESERVED", "gpu_reserved_seconds", unit.Nanosecond),
+	}
+}
+
+// reservedTime is the figure of the time for which it is known what is reserved.
+const reservedTime = "reserved_time_seconds"
 
 // A usageRow is a row of the table of usage.
 type usageRow struct {
@@ -168,7 +192,7 @@ func (s Style) usageColumns(a *v1.Usage, figures []figureColumn) (cols []column[
 				return ""
 			}
 			if r.seen != nil {
-				r.seen.note(c.quality(r.figures))
+				r.seen.noteColumn(c, r.figures)
 			}
 			return s.cell(c, r.figures, r.of)
 		}})
@@ -333,7 +357,19 @@ func length(d time.Duration) string {
 }
 
 // qualityMarks are the marks of quality that a table has.
-type qualityMarks struct{ apportioned, modelled, absent bool }
+type qualityMarks struct{ apportioned, modelled, absent, unreserved, partlyLimited bool }
+
+// noteColumn notes the marks of a column's figure.
+func (m *qualityMarks) noteColumn(c figureColumn, f *v1.Figures) {
+	if q := c.quality(f); q != usage.Absent || !c.reserved {
+		m.note(q)
+	} else {
+		m.unreserved = true
+	}
+	if part, ok := c.limitedPart(f); ok && part < 1 {
+		m.partlyLimited = true
+	}
+}
 
 // note notes the mark of a quality.
 func (m *qualityMarks) note(q usage.Quality) {
@@ -349,11 +385,27 @@ func (m *qualityMarks) note(q usage.Quality) {
 
 // amount returns the amount that a column is about. Energy is with its idle part.
 func (c figureColumn) amount(f *v1.Figures) v1.Amount {
+	if part, ok := c.limitedPart(f); ok && part == 0 { // it is known that there was none
+		return v1.Amount{Quality: f.Get(c.limited).Quality}
+	}
 	if c.key != "" {
 		return f.Get(c.key)
 	}
 	active, idle := f.Get("energy_joules"), f.Get("energy_idle_joules")
 	return v1.Amount{Value: active.Value.Plus(idle.Value), Quality: max(active.Quality, idle.Quality)}
+}
+
+// limitedPart is for which part of the time of the containers there was a limit; false if the column is none of limits, or
+// that is not known.
+func (c figureColumn) limitedPart(f *v1.Figures) (part float64, ok bool) {
+	if c.limited == "" {
+		return 0, false
+	}
+	with, of := f.Get(c.limited), f.Get(reservedTime)
+	if with.Quality == usage.Absent || of.Value == (unit.Sum{}) {
+		return 0, false
+	}
+	return with.Value.Float(unit.Nanosecond) / of.Value.Float(unit.Nanosecond), true
 }
 
 // quality is the quality of the column's figure.
@@ -365,7 +417,14 @@ func (s Style) cell(c figureColumn, f *v1.Figures, a *v1.Usage) string {
 	if amount.Quality == usage.Absent || c.average && a.Over() <= 0 {
 		return s.absent()
 	}
-	return top.Mark(amount.Quality, s.ASCII) + s.figure(c, f, amount.Value.Float(c.unit), a.Over().Seconds())
+	mark, text := top.Mark(amount.Quality, s.ASCII), s.figure(c, f, amount.Value.Float(c.unit), a.Over().Seconds())
+	switch part, ok := c.limitedPart(f); {
+	case ok && part == 0:
+		text = "none"
+	case ok && part < 1: // 100% is only the whole
+		text += fmt.Sprintf(" (%.0f%%)", min(max(100*part, 1), 99))
+	}
+	return mark + text
 }
 
 // figure formats v, the amount of a figure in its base unit. seconds is the length of time of
@@ -482,10 +541,17 @@ func (s Style) legend(seen *qualityMarks) string {
 	if seen.absent {
 		words = append(words, s.absent()+" not measured (not zero)")
 	}
-	if words == nil {
-		return ""
+	if seen.unreserved {
+		words = append(words, s.absent()+" under RESERVED, LIMIT and UNUSED: nothing is known to be reserved (not zero)")
 	}
-	return strings.Join(words, "   ") + "\n"
+	text := ""
+	if seen.partlyLimited {
+		text = "LIMIT is the sum over containers that had one: (N%) for that part of their time, none is no limit\n"
+	}
+	if words == nil {
+		return text
+	}
+	return text + strings.Join(words, "   ") + "\n"
 }
 
 func gaps(a *v1.Usage) string {

@@ -35,6 +35,7 @@ type group struct {
 	node        int64          // the first node id; 0 is none
 	nodes       map[int64]bool // all node ids, if there are several
 	sums        []unit.Sum
+	unused      *unused // nil if nothing is, or it was not asked for
 }
 
 // groupChunk is how many groups are allocated at a time.
@@ -120,6 +121,17 @@ func (gs *groupSet) fillTotal(g *group, to *query.Total) {
 	to.Quality = g.uncertainty.Qualities(to.Present)
 	i := 0
 	gs.want.Each(func(r usage.Resource) { to.Sum[r], i = g.sums[i], i+1 })
+	if g.unused != nil {
+		to.Unused = *g.unused
+	}
+}
+
+// present returns the resources that some group has.
+func (gs *groupSet) present() (set usage.Set) {
+	for _, g := range gs.all {
+		set |= g.present
+	}
+	return set
 }
 
 // nanos converts ms to ns: those of many workloads over years do not fit 64 bits.

@@ -24,6 +24,13 @@ func (s *selection) computeGroups(ranges []schema.Range, a *query.Answer) (group
 		if err != nil {
 			return nil, others, s.rd.db.Fault(err)
 		}
+		found, err := s.unusedOfGroups(ranges, sums.present())
+		if err != nil {
+			return nil, others, err
+		}
+		for name, u := range found {
+			sums.all[name].unused = u
+		}
 		if t := s.q.Top; t != nil && (a.AveragedOver > 0 || t.Limit == 0) {
 			groups, others = sums.top(t, a, s.q.Limit)
 		} else {
@@ -73,6 +80,15 @@ func (s *selection) idleGroups(ranges []schema.Range) ([]query.Group, error) {
 			}
 		}
 	})
+	found, err := s.unusedOfGroups(ranges, sums.present())
+	if err != nil {
+		return nil, err
+	}
+	for i := range groups {
+		if u := found[groupName(groups[i].Keys)]; u != nil {
+			groups[i].Usage.Unused = *u
+		}
+	}
 	slices.SortFunc(groups, func(a, b query.Group) int { return compareUse(&a, &b) })
 	return groups, nil
 }

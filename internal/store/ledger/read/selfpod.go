@@ -19,7 +19,7 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// PodSelf returns what a pod used in its life: the sum of its workload and of its containers. Node and Through are
+// PodSelf returns what a pod used in its life: the sum of its workload and of its containers, without what they reserve. Node and Through are
 // those of the node of the pod with the latest window. A pod without rows has used nothing, which is not an error; one
 // that is not stored with this UID, namespace and name is fault.ErrNotFound.
 //
@@ -96,7 +96,7 @@ func findPodParts(v *db.View, ref pod.Ref, id int64) (parts []podPart, err error
 			UNION SELECT w.id FROM own o JOIN workload w ON w.parent = o.wid AND w.kind = 'container' AND w.node = o.node
 			UNION SELECT w.id FROM reservation_carrier c JOIN workload w ON w.id = c.workload OR w.version_of = c.workload AND w.version_of <> 0 WHERE c.pod = $1
 			UNION SELECT w.id FROM pod_container c JOIN workload w ON w.key = c.container AND w.kind IN ('pod', 'container') AND w.kind = 'container' JOIN node n ON n.id = w.node
-				WHERE c.pod = $1 AND n.cluster = $2)
+				WHERE c.pod = $1 AND n.cluster = $2) AND NOT `+isCarrier+`
 		ORDER BY n.through_ns DESC, n.id, CASE w.kind WHEN 'pod' THEN 0 ELSE 1 END, w.id DESC`, id, ref.Cluster)
 	if err != nil {
 		return nil, err

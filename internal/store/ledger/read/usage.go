@@ -112,6 +112,9 @@ func (rd *Reader) newSelection(v *db.View, q *query.Query) (*selection, error) {
 	if s.want = q.Resources & usage.All; s.want == 0 {
 		s.want = usage.All
 	}
+	if q.Unused {
+		s.want |= unusedResources
+	}
 	s.want |= usage.SetOf(usage.CPU) // groups are ordered by it, and it claims idle energy
 	if q.Idle != "" {
 		if err := s.idle.UnmarshalText([]byte(q.Idle)); err != nil {
@@ -234,6 +237,10 @@ func residualKey(column string) string {
 	return "CASE WHEN w.kind IN ('idle', 'system') THEN w.kind ELSE " + column + " END"
 }
 
+// isCarrier is the SQL condition that workload w only has what a container of a pod reserves, or the pod beyond its
+// containers: its key is the UID of the pod, a slash, and the name.
+const isCarrier = "(w.kind IN ('pod', 'container') AND w.key LIKE '%/%')"
+
 // columnOf returns the column of a workload that has the value of an optional dimension.
 func columnOf(d query.Dimension) string {
 	if d == query.ByUser {
@@ -257,7 +264,8 @@ func (s *selection) dimensionSQL(d query.Dimension) (string, error) {
 	case query.ByNode:
 		return "n.name", nil
 	case query.ByWorkload:
-		return "w.name", nil
+		// What a container reserves stands beside what it uses.
+		return "CASE WHEN " + isCarrier + " THEN replace(w.name, ' (reserved)', '') ELSE w.name END", nil
 	case query.ByJob:
 		return "CASE WHEN w.job <> '' THEN w.job ELSE w.name END", nil
 	case query.ByPod, query.ByContainer:
