@@ -212,10 +212,12 @@ columns of the table in lower case, as cpu, memory or energy, and the keys of -o
 
 --reserved shows what pods of Kubernetes reserved (their requests), what they are limited
 to, and UNUSED: what was reserved and not used. It is summed over pods: what one pod uses
-beyond what it reserves is not deducted from what another one does not use. LIMIT is the
-sum over the containers that had one: with (70%) they had one for that part of their
-time, none is no limit. All are averages over the range, as CORES and MEMORY beside
-them. The columns storage-reserved and gpu-reserved show local storage and accelerators.
+beyond what it reserves is not deducted from what another one does not use. So a burst
+counts within its period only: UNUSED of the periods of --every may sum to more than that
+of the range. LIMIT is the sum over the containers that had one: with (70%) they had one
+for that part of their time; none: no container had one. All are averages over the range,
+as CORES and MEMORY beside them. The columns storage-reserved and gpu-reserved show local
+storage and accelerators.
 
 –  absent (not zero)   ~  a measured total, apportioned   ≈  modelled
 

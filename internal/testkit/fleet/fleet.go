@@ -39,6 +39,8 @@ type Config struct {
 	Ago time.Duration
 	// Tame leaves out the hostile names.
 	Tame bool
+	// Reserved says that the workloads are pods of Kubernetes, of which it is known what they reserve.
+	Reserved bool
 	// Ledger is the file of a ledger that the server begins with, as the only one that uses it.
 	Ledger string
 }
@@ -105,6 +107,11 @@ func Open(t testing.TB, c Config) *Fleet {
 	if err := f.sendBatches(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
+	if c.Reserved {
+		if err := f.reserve(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if c.Days > 0 {
 		now := time.Now()
 		// Hours that are over are folded first: only minutes of today remain.
@@ -163,8 +170,7 @@ func (f *Fleet) sendBatches(ctx context.Context, c Config) error {
 		if i == c.Nodes-1 {
 			end = end.Add(-Silent)
 		}
-		m := &machine{Config: c, node: fmt.Sprintf("01J0000000000000000000%04d", i), name: fmt.Sprintf("rack%d-n%02d", i/8+1, i%8+1), seed: i, cpus: 16 + 16*(i%3)}
-		cluster := []string{"north", "south"}[i%2]
+		m, cluster := newMachine(c, i), clusterOf(i)
 		g.Go(func() error {
 			if err := f.Server.Ledger.PutNode(ctx, registry.Node{ID: m.node, Name: m.name, Cluster: cluster, MachineID: fmt.Sprint(i), At: now.Add(-time.Hour)}); err != nil {
 				return err

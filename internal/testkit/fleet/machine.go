@@ -20,6 +20,13 @@ type machine struct {
 	totals     [][usage.Limit]int64
 }
 
+func newMachine(c Config, i int) *machine {
+	return &machine{Config: c, node: fmt.Sprintf("01J0000000000000000000%04d", i), name: fmt.Sprintf("rack%d-n%02d", i/8+1, i%8+1), seed: i, cpus: 16 + 16*(i%3)}
+}
+
+// clusterOf is the cluster of the i-th machine.
+func clusterOf(i int) string { return []string{"north", "south"}[i%2] }
+
 func (m *machine) fill() {
 	add := func(kind workload.Kind, key, name string, labels map[string]string) {
 		m.names = append(m.names, batch.Name{ID: workload.NewID(m.node, kind, key), Kind: kind, Key: key, Name: name, Labels: labels, Started: time.Now().Add(-m.Ago - time.Hour)})
@@ -35,8 +42,14 @@ func (m *machine) fill() {
 			job = fmt.Sprintf("%s-%d", job, (m.seed*m.Each+i)%2000) // a large fleet has more jobs
 		}
 		pod := fmt.Sprintf("%s-%d", job, i)
-		add(workload.Container, fmt.Sprint(i), job, map[string]string{"io.kubernetes.pod.namespace": space, "io.kubernetes.pod.name": pod, "io.kubernetes.container.name": "main", "app": job})
-		m.names[len(m.names)-1].Job, m.names[len(m.names)-1].User = job, []string{"ada", "grace", "edsger"}[i%3]
+		name := job
+		if m.Reserved {
+			name = pod + "/main" // as the server names those of pods
+		}
+		add(workload.Container, fmt.Sprint(i), name, map[string]string{"io.kubernetes.pod.namespace": space, "io.kubernetes.pod.name": pod, "io.kubernetes.container.name": "main", "app": job})
+		if m.names[len(m.names)-1].Job = job; !m.Reserved {
+			m.names[len(m.names)-1].User = []string{"ada", "grace", "edsger"}[i%3]
+		}
 	}
 	add(workload.System, "", "system", nil)
 	add(workload.Idle, "", "idle", nil)

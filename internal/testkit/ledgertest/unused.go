@@ -66,7 +66,7 @@ func testUnused(t *testing.T, dsn string) {
 	}
 	// Reserved is 1 + 0.1 + 0.5 CPUs. The second container uses 0.4 more than it reserves, which the pod's own part covers.
 	add("a", "web-1", "web", map[string][4]int64{"app": {1000, 100, 250, 60}, "side": {100, 10, 500, 10}, "": {500, 0, 0, 1}})
-	// What it uses beyond 2 CPUs is not deducted from what others do not use. Its memory is.
+	// The CPU that it uses beyond 2 is not deducted from what others do not use. Its memory is.
 	add("a", "web-2", "web", map[string][4]int64{"app": {2000, 100, 3000, 90}})
 	add("b", "web-3", "web", map[string][4]int64{"app": {2000, 100, 500, 100}})
 	add("b", "best-effort", "free", map[string][4]int64{"app": {0, 0, 1000, 100}})
@@ -183,7 +183,7 @@ func testUnused(t *testing.T, dsn string) {
 	a, err := l.Usage(ctx, query.Query{From: Day, To: Day.Add(24 * time.Hour), By: []query.Dimension{query.ByPod}, Scope: query.Scope{All: true}})
 	for i := range a.Groups {
 		if a.Groups[i].Usage.Unused != [len(query.Reservable)]query.Unused{} || err != nil {
-			t.Errorf("what is unused was not asked for: %+v, %v", a.Groups[i].Usage.Unused, err)
+			t.Errorf("what is unused was not requested: %+v, %v", a.Groups[i].Usage.Unused, err)
 		}
 	}
 }

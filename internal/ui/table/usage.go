@@ -385,7 +385,7 @@ func (m *qualityMarks) note(q usage.Quality) {
 
 // amount returns the amount that a column is about. Energy is with its idle part.
 func (c figureColumn) amount(f *v1.Figures) v1.Amount {
-	if part, ok := c.limitedPart(f); ok && part == 0 { // it is known that there was none
+	if part, ok := c.limitedPart(f); ok && part == 0 { // no container had one
 		return v1.Amount{Quality: f.Get(c.limited).Quality}
 	}
 	if c.key != "" {
@@ -542,11 +542,11 @@ func (s Style) legend(seen *qualityMarks) string {
 		words = append(words, s.absent()+" not measured (not zero)")
 	}
 	if seen.unreserved {
-		words = append(words, s.absent()+" under RESERVED, LIMIT and UNUSED: nothing is known to be reserved (not zero)")
+		words = append(words, s.absent()+" under RESERVED, LIMIT and UNUSED: nothing is reserved, or it is not known")
 	}
 	text := ""
 	if seen.partlyLimited {
-		text = "LIMIT is the sum over containers that had one: (N%) for that part of their time, none is no limit\n"
+		text = "LIMIT is the sum over containers that had one: (N%) for that part of their time, none: no container had one\n"
 	}
 	if words == nil {
 		return text

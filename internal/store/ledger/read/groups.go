@@ -35,7 +35,7 @@ type group struct {
 	node        int64          // the first node id; 0 is none
 	nodes       map[int64]bool // all node ids, if there are several
 	sums        []unit.Sum
-	unused      *unused // nil if nothing is, or it was not asked for
+	unused      *unused // nil if nothing is, or it was not requested
 }
 
 // groupChunk is how many groups are allocated at a time.

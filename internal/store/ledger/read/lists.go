@@ -245,8 +245,8 @@ func (rd *Reader) GapTimes(ctx context.Context) (map[string]time.Duration, error
 }
 
 // Workloads lists the workloads used in a range that match the query's filters, in the order of their
-// keys: at most q.Limit, after q.After. It holds no more of them at once than about twice the limit. What pods reserve
-// is not in the list.
+// keys: at most q.Limit, after q.After. It holds no more of them at once than about twice the limit. The list
+// does not have the reservations of pods.
 func (rd *Reader) Workloads(ctx context.Context, q query.Query) ([]query.Workload, error) {
 	if !q.Scope.All && len(q.Scope.Clusters)+len(q.Scope.Projects) == 0 {
 		return nil, nil

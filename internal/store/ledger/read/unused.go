@@ -59,8 +59,8 @@ func (s *selection) unusedOfGroups(ranges []schema.Range, present usage.Set) (ma
 	return out, nil
 }
 
-// eachUnused calls f with what the parts of a pod, by container, reserved of a resource and did not use. What containers
-// use beyond what they reserve themselves counts against what the pod reserves beyond them, and not against other
+// eachUnused calls f with what the parts of a pod, by container, reserved of a resource and did not use. Use of containers
+// beyond what they reserve themselves counts against what the pod reserves beyond them, and not against other
 // containers.
 func (gs *groupSet) eachUnused(parts []*group, resource int, f func(*group, query.Unused)) {
 	of := query.Reservable[resource]

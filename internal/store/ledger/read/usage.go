@@ -264,7 +264,7 @@ func (s *selection) dimensionSQL(d query.Dimension) (string, error) {
 	case query.ByNode:
 		return "n.name", nil
 	case query.ByWorkload:
-		// What a container reserves stands beside what it uses.
+		// The reservation of a container stands beside its use.
 		return "CASE WHEN " + isCarrier + " THEN replace(w.name, ' (reserved)', '') ELSE w.name END", nil
 	case query.ByJob:
 		return "CASE WHEN w.job <> '' THEN w.job ELSE w.name END", nil

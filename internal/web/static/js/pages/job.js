@@ -2,12 +2,12 @@
 import { html } from "../../vendor/preact.mjs";
 import { get, save } from "../api.js";
 import { before, ledger, steps, useSpan } from "../span.js";
-import { Card, Stat, Shown, Empty, Facts, Quality, Kind, Segments, useData, useHere, useNarrow } from "../ui.js";
+import { Card, Stat, Shown, Empty, Facts, Figure, Quality, Kind, Segments, useData, useHere, useNarrow } from "../ui.js";
 import { JobCharts, useJobCharts } from "../jobcharts.js";
 import { percentOf, isMeasured } from "../changes.js";
 import { Table } from "../table.js";
 import { Runs, exitOf, useRuns } from "../runs.js";
-import { running, together, jobColumns, jobFields, Sums } from "../amounts.js";
+import { running, together, jobColumns, jobFields, reserved, reservedColumns, reservedFields, Limited, Sums } from "../amounts.js";
 import { grouped, text, few, when, exactly, fieldUnit, qualities, known, worst, shellWord, serverFlag } from "../fmt.js";
 import { nodeAt, go, put } from "../route.js";
 
@@ -16,16 +16,16 @@ const most = 301; // workloads that are listed: one more than have marks
 // Parts breaks the use of a job down by node, workload or container.
 function Parts({ by, where, span }) {
   const dims = { node: "node", workload: "workload,pod,container,node,kind", container: "namespace,pod,container" }[by];
-  const data = useData((signal) => get("/v1/usage", { by: dims, where, limit: 1000, fields: jobFields, ...ledger(span) }, signal), [by, where.join(), steps(span)]);
+  const data = useData((signal) => get("/v1/usage", { by: dims, where, limit: 1000, fields: jobFields + "," + reservedFields, ...ledger(span) }, signal), [by, where.join(), steps(span)]);
   // Pod and container tell which is which of workloads with one name, which is not said of each then.
   const rows = data.data ? data.data.groups : [], differ = (d) => rows.some((r) => r[d] !== rows[0][d]), one = differ("pod") && !differ("workload");
   const keys = dims.split(",").filter((d) => d !== "kind" && (by === "container" || d === "node" || (d === by && !one) || differ(d)));
   const cell = (d) => (r) => (d === "node" && r.node ? html`<a href=${nodeAt(r.node)}>${r.node}</a>` : r[d] ? html`<span title=${r[d]}>${r[d]}</span>` : html`<span class="absent">–</span>`);
-  const columns = [...keys.map((d) => ({ key: d, title: d[0].toUpperCase() + d.slice(1), class: "name", value: (r) => r[d] || null, cell: cell(d) })), ...jobColumns(rows)];
+  const columns = [...keys.map((d) => ({ key: d, title: d[0].toUpperCase() + d.slice(1), class: "name", value: (r) => r[d] || null, cell: cell(d) })), ...jobColumns(rows), ...reservedColumns(rows)];
   return html`<${Shown} of=${data} lines=${4}>${() => html`<${Table} columns=${columns} rows=${rows} id=${(r) => keys.map((k) => r[k]).join("\u0000")} name="partsort" label=${"parts by " + by} foot=${html`<${Sums} columns=${columns} names=${keys.length} used=${data.data} what="part" />`} empty=${html`<${Empty} title="No data in this range" />`} />`}</${Shown}>`;
 }
 
-const words = (key) => (/^(cpu|memory|pids)_peak/.test(key) ? { c: "CPU", m: "Memory", p: "Tasks" }[key[0]] + ", largest peak of a workload" : key.replace(/_(byte_seconds|bytes|joules|seconds|watts)$/, "").replaceAll("_", " ").replace(/^(\w)/, (c) => c.toUpperCase()).replace(/^Cpu/, "CPU").replace(/^Pids/, "Tasks").replace(/^Oom/, "OOM"));
+const words = (key) => (/^(cpu|memory|pids)_peak/.test(key) ? { c: "CPU", m: "Memory", p: "Tasks" }[key[0]] + ", largest peak of a workload" : key.replace(/_(byte_seconds|bytes|joules|seconds|watts)$/, "").replaceAll("_", " ").replace(/^(\w)/, (c) => c.toUpperCase()).replace(/^Cpu/, "CPU").replace(/^Pids/, "Tasks").replace(/^Oom/, "OOM").replace(/^Gpu/, "Accelerators"));
 
 // baseUnit is the unit of the exact value of a figure.
 const baseUnit = (key) => Object.entries({ _byte_seconds: "B s", _bytes: "B", _joules: "J", _watts: "W", _cores: "cores", pids_seconds: "task s", _seconds: "s" }).find(([end]) => key.endsWith(end))?.[1] || "";
@@ -44,10 +44,22 @@ function Raw({ sum, over, one }) {
   const narrow = useNarrow(); // a phone has no room for the names of qualities
   const isAverage = (k) => /_average_(bytes|watts)$/.test(k), exact = (r) => (isAverage(r.key) ? Number(r.v.toPrecision(9)) : r.v);
   const said = (k) => (k === "energy_average_watts" ? `Power, average ${one ? "" : "of a workload "}while it ran` : isAverage(k) ? words(k).replace(/ average.*/, ", average while it ran") : words(k));
-  const all = Object.keys(sum.quality).map((k) => ({ key: k, v: isAverage(k) && known(sum[k]) ? average(sum, k, over) : sum[k], q: sum.quality[k] })), rows = all.filter((r) => known(r.v)), absent = all.filter((r) => !known(r.v) && !/idle|_average_/.test(r.key));
+  const all = Object.keys(sum.quality).map((k) => ({ key: k, v: isAverage(k) && known(sum[k]) ? average(sum, k, over) : sum[k], q: sum.quality[k] })), rows = all.filter((r) => known(r.v)), absent = all.filter((r) => !known(r.v) && !/idle|_average_/.test(r.key) && (known(sum.cpu_reserved_seconds) || !/_(reserved|limit|limited_time|unused)_|^reserved_/.test(r.key)));
   return html`<div class="table raw" tabindex="0" role="region" aria-label="raw figures"><table><thead><tr><th scope="col">Figure</th><th scope="col" class="num">Amount</th><th scope="col" class="num">Exact value</th><th scope="col">${narrow ? html`<span class="hidden">Quality</span>` : "Quality"}</th></tr></thead><tbody>
     ${rows.map((r) => html`<tr><td title=${r.key}>${said(r.key)}</td><td class="num">${text(r.v, fieldUnit(r.key))}</td><td class="num mono">${decimal(exact(r))}<span class="unit">${baseUnit(r.key)}</span></td><td><span title=${qualities[r.q]}><${Quality} of=${r.q} all=${true} />${narrow ? "" : " " + r.q}</span></td></tr>`)}</tbody></table></div>
     ${absent.length > 0 && html`<p class="small muted reading">Absent, which is not zero: ${absent.map((r, i) => html`${i > 0 && ", "}<span title=${r.key}>${words(r.key).replace(/, largest (peak).*/, " $1").replace(/^[A-Z](?=[a-z])/, (c) => c.toLowerCase())}</span>`)}.</p>`}`;
+}
+
+// Reserved compares what a job used with what its pods reserve and are limited to; it is nothing where nothing is known to be
+// reserved.
+function Reserved({ sum, over }) {
+  if (!known(sum.cpu_reserved_seconds)) return null;
+  const figure = (key, unit, value = reserved(sum, key, over)) => html`<${Figure} v=${value} unit=${unit} quality=${sum.quality[key]} />`;
+  const share = (unused, of) => Number(sum[of]) > 0 && known(sum[unused]) && html`<span class="off" title="of what is reserved">${text(Number(sum[unused]) / Number(sum[of]), "percent")}</span>`;
+  const row = (title, unit, of, end) => html`<tr><th scope="row">${title}</th><td class="num">${figure(of + end, unit)}</td><td class="num">${figure(of + "_reserved" + end, unit)}</td><td class="num"><${Limited} r=${sum} of=${of}>${figure(of + "_limit" + end, unit)}</${Limited}></td><td class="num">${figure(of + "_unused" + end, unit)}${share(of + "_unused" + end, of + "_reserved" + end)}</td></tr>`;
+  const only = (title, unit, key) => Number(sum[key]) > 0 && html`<tr><th scope="row">${title}</th><td></td><td class="num">${figure(key, unit)}</td><td></td><td></td></tr>`;
+  return html`<${Card} title="Used and reserved" note="average while it ran" flush><div class="table short" tabindex="0" role="region" aria-label="used and reserved"><table><thead><tr><th scope="col"><span class="hidden">What</span></th><th scope="col" class="num">Used</th><th scope="col" class="num">Reserved</th><th scope="col" class="num" title="of containers that had one">Limit</th><th scope="col" class="num" title="reserved and not used: what one pod uses beyond what it reserves is not deducted from what another one does not use">Unused</th></tr></thead><tbody>
+    ${row("CPU", "cores", "cpu", "_seconds")}${row("Memory", "bytes", "memory", "_byte_seconds")}${only("Local storage", "bytes", "storage_reserved_byte_seconds")}${only("Accelerators", "count", "gpu_reserved_seconds")}</tbody></table></div></${Card}>`;
 }
 
 // command is the command that shows the same use in a terminal.
@@ -146,7 +158,7 @@ export function Job({ nodes }) {
       <${Stat} title="Memory" v=${whole} unit="bytes" quality=${q.memory_byte_seconds} below=${html`${known(whole) ? html`<span>average while it ran</span>` : ""}${parallel && html`<span>${text(bytes, "bytes")} ${whileRunning}</span>`}${known(sum.memory_peak_bytes) && peak && html`<span>${one ? "peak" : "largest peak of a workload"} ${text(sum.memory_peak_bytes, "bytes")}</span>`}`} />
       <${Stat} title="Energy" v=${sum.energy_joules} unit="joules" quality=${q.energy_joules} off=${sum.energy_error_joules === null ? null : sum.energy_error_joules} below=${html`${known(watts) && html`<span>${text(watts, "watts")} ${whileRunning}</span>`}${change("energy_joules")}`} />
       <${Flow} title="Disk" sum=${sum} of=${[["read", "disk_read_bytes"], ["written", "disk_written_bytes"]]} change=${change} />
-      <${Flow} title="Network" sum=${sum} of=${[["in", "network_rx_bytes"], ["out", "network_tx_bytes"]]} change=${change} /></section>`}</${Shown}>
+      <${Flow} title="Network" sum=${sum} of=${[["in", "network_rx_bytes"], ["out", "network_tx_bytes"]]} change=${change} /></section><${Reserved} sum=${sum} over=${used.data.averages_over_seconds} />`}</${Shown}>
     <${Runs} data=${runs} where=${where} span=${span} />
     <div class="bar">${several && html`<${Segments} label="lines" options=${[["", "by type"], ["1", "by node"]]} value=${split ? "1" : ""} choose=${(v) => put({ split: v }, true)} />`}
       <label class="check"><input type="checkbox" checked=${compare} onChange=${(e) => put({ compare: e.target.checked ? "1" : "" }, true)} /> compare with the previous period</label></div>

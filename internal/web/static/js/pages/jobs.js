@@ -7,14 +7,14 @@ import { Card, Shown, Skeleton, Empty, Figure, Kind, Job, Search, Select, Spark,
 import { Table, Columns } from "../table.js";
 import { grouped, text, shareOf, few, known, worst } from "../fmt.js";
 import { put } from "../route.js";
-import { amounts, Sums } from "../amounts.js";
+import { amounts, drawable, reserved, unusedHelp, Sums } from "../amounts.js";
 
 const some = 2000; // rows that are loaded at first
 
 const named = (key, title, width) => ({ key, title, dim: key, width, value: (r) => r[key] || null, cell: (r) => (r[key] ? html`<span title=${r[key]}>${r[key]}</span>` : html`<span class="absent" title="none">–</span>`) });
 
 // On a screen of 1440 pixels, all columns at first of a fleet stand without scrolling.
-const widths = { amount: "6.6rem", running: "9.4rem" };
+const widths = { amount: "6.6rem", running: "9.4rem", held: "9.8rem", unused: "9.4rem" };
 
 // isRecent reports whether a curve has none of what a job used, or no value at all.
 export const isRecent = (values, r) => Boolean(values) && (values.every((v) => v === null) || (Number(r.cpu_seconds) > 0 && !values.some((v) => v > 0)));
@@ -23,7 +23,7 @@ export const isRecent = (values, r) => Boolean(values) && (values.every((v) => v
 const placeOf = (r) => ["namespace", "user", "project", "cluster"].map((d) => r[d]).filter(Boolean).join(" · ");
 
 function allColumns(trend, total, rows, over, narrow) {
-  const { amount, whileRunning, whileItRan } = amounts(rows, widths, over), cpu = amount("cpu_seconds", "CPU", "seconds", "CPU time in the range", { first: true, width: "9.4rem" });
+  const { amount, held, limit, whileRunning, whileItRan } = amounts(rows, widths, over), cpu = amount("cpu_seconds", "CPU", "seconds", "CPU time in the range", { first: true, width: "9.4rem" });
   return [
     { key: "job", title: "Job", always: true, width: narrow ? "10.4rem" : "11.6rem", grows: !narrow, class: "name", value: (r) => r.job.toLowerCase(), cell: (r) => { const of = narrow && placeOf(r); return of ? html`<span class="two"><${Job} name=${r.job} /><small title=${of}>${of}</small></span>` : html`<${Job} name=${r.job} />`; } },
     { key: "kind", title: "Kind", width: "6.2rem", value: (r) => r.kind, cell: (r) => html`<${Kind} of=${r.kind} />${r.kind === "path" && html`<span class="muted">group</span>`}` },
@@ -40,14 +40,23 @@ function allColumns(trend, total, rows, over, narrow) {
     amount("network_rx_bytes", "Received", "bytes", "bytes received", { long: "Network received" }), amount("network_tx_bytes", "Sent", "bytes", "bytes sent", { long: "Network sent" }),
     amount("processes", "Processes", "count", "processes started", { long: "Processes started" }), amount("oom_kills", "OOM kills", "count", "processes killed because memory ran out"),
     amount("energy_joules", "Energy", "joules", "energy of the activity, with the possible error", { width: "14.2rem", off: "energy_error_joules" }),
+    amount("cpu_reserved_seconds", "CPU reserved", "seconds", "CPU time that pods reserve", { reserved: true, width: widths.held }),
+    limit("cpu_limit_seconds", "CPU limit", "cpu", "cpu_limit_seconds", "seconds", (r) => r.cpu_limit_seconds, "CPU time that limits allow,", { sums: true }),
+    amount("cpu_unused_seconds", "CPU unused", "seconds", unusedHelp("CPU time"), { reserved: true, width: "7rem" }),
+    held("memory_reserved", "Memory reserved", "memory_reserved_byte_seconds", "average memory that pods reserve"),
+    limit("memory_limit", "Memory limit", "memory", "memory_limit_byte_seconds", "bytes", (r) => reserved(r, "memory_limit_byte_seconds", over), "average memory that limits allow,", { long: "Memory limit, average of the job while it ran" }),
+    held("memory_unused", "Memory unused", "memory_unused_byte_seconds", unusedHelp("average memory"), { width: widths.unused }),
+    held("storage_reserved", "Storage reserved", "storage_reserved_byte_seconds", "average local storage that pods reserve"),
+    amount("gpu_reserved_seconds", "GPUs reserved", "seconds", "time of accelerators that pods reserve", { reserved: true, width: widths.held, long: "GPUs reserved" }),
   ];
 }
 const usual = ["kind", "trend", "cpu_seconds", "memory", "disk_written_bytes", "network_rx_bytes", "energy_joules"];
 
-// usualOf are the columns at first: whose a job is and where it runs, where that differs.
-export function usualOf(dimensions, nodes) {
+// usualOf are the columns at first: whose a job is and where it runs, where that differs. Where something is reserved, what is
+// not used of it takes the place of traffic.
+export function usualOf(dimensions, nodes, reserves = false) {
   const has = (d) => dimensions.some((of) => of.dimension === d && of.workloads > 0), clusters = new Set(nodes.map((n) => n.cluster)).size > 1;
-  return [...usual, ...(has("namespace") ? ["namespace"] : []), ...(clusters ? ["cluster"] : []), ...(has("user") ? ["user"] : []), ...(nodes.length > 1 ? ["nodes"] : [])];
+  return [...(reserves ? usual.filter((c) => !/^(disk|network)_/.test(c)).concat("cpu_unused_seconds", "memory_unused") : usual), ...(has("namespace") ? ["namespace"] : []), ...(clusters ? ["cluster"] : []), ...(has("user") ? ["user"] : []), ...(nodes.length > 1 ? ["nodes"] : [])];
 }
 
 // inOrder moves the figures beside the names on a narrow screen, and the other columns after them.
@@ -58,7 +67,7 @@ export function inOrder(columns, narrow) {
 }
 
 // Columns by which the server cannot sort, and the figure by which it sorts instead.
-const sortedBy = { memory: "memory_byte_seconds", cores: "cpu_seconds", power: "energy_joules" };
+const sortedBy = { memory: "memory_byte_seconds", cores: "cpu_seconds", power: "energy_joules", memory_reserved: "memory_reserved_byte_seconds", memory_limit: "memory_limit_byte_seconds", memory_unused: "memory_unused_byte_seconds", storage_reserved: "storage_reserved_byte_seconds" };
 
 const apart = ["kind", "namespace", "user", "project", "cluster"];
 const keyOf = (r) => [r.job, ...apart.map((d) => r[d])].join("\u0000");
@@ -114,8 +123,11 @@ function useTrends(of) {
 
 export function Jobs({ nodes }) {
   const dimensions = useData(async (signal) => (await get("/v1/dimensions", {}, signal)).dimensions, []);
-  if (dimensions.data === null && !dimensions.error) return html`<section class="card flush fill"><${Skeleton} lines=${14} /></section>`;
-  return html`<${List} nodes=${nodes} first=${usualOf(dimensions.data || [], nodes)} />`;
+  const { query } = useHere(), span = useSpan(query);
+  const reserved = useData(async (signal) => { const { total } = await get("/v1/usage", { by: "cluster", fields: "reserved_time_seconds", ...ledger(span) }, signal); return Boolean(total && known(total.reserved_time_seconds)); }, []);
+  if ([dimensions, reserved].some((d) => d.data === null && !d.error)) return html`<section class="card flush fill"><${Skeleton} lines=${14} /></section>`;
+  const reserves = Boolean(reserved.data);
+  return html`<${List} nodes=${nodes} reserves=${reserves} first=${usualOf(dimensions.data || [], nodes, reserves)} />`;
 }
 
 // sumOf is the sum of rows, and of what is beyond them, if that is known.
@@ -138,11 +150,11 @@ export function counted(rows, rest, loaded = 0) {
   return few(jobs, "job") + (jobs < rows.length ? ` in ${few(rows.length, "row")}` : "");
 }
 
-function List({ nodes, first }) {
+function List({ nodes, first, reserves }) {
   const { query } = useHere();
   const span = useSpan(query);
   const shown = query.cols ? query.cols.split("~") : first, narrow = useNarrow();
-  const columns = allColumns({}, { cpu: 1, most: 1 }, []);
+  const columns = allColumns({}, { cpu: 1, most: 1 }, []).filter((c) => !c.reserved || reserves || shown.includes(c.key));
   const picked = columns.filter((c) => c.always || shown.includes(c.key));
   const by = ["job", "kind", ...["namespace", "user", "project", "cluster"].filter((d) => shown.includes(d))].join(",");
   const wanted = new Set(picked.flatMap((c) => c.fields || []).concat("cpu_seconds"));
@@ -175,7 +187,7 @@ function List({ nodes, first }) {
       ${narrow ? html`<details class="filters" open=${where.length > 0}><summary>Filters${where.length > 0 ? " (" + where.length + ")" : ""}</summary><div class="bar">${filters}</div></details>` : filters}
       <div class="end bar"><span class="muted num" role="status" title=${"a row for each " + by.replaceAll(",", ", ").replace(/, (\w+)$/, " and $1") + " with use in the range"}>${data.data ? counted(rows, data.data.rest_groups, q ? data.data.groups.length : 0) + ", " + (span.name ? "last " + span.name : "in the range") : data.error ? "" : "…"}</span><${Columns} columns=${columns} shown=${shown} />
       <button type="button" onClick=${() => save("/v1/usage", { by, where, format: "csv", limit: 10000, ...ledger(span) }, "jobs.csv")} title=${"all columns, in base units" + (q ? ", of all rows: the text filter does not apply" : " of all rows")} aria-label="Download CSV">${narrow ? "CSV" : "Download CSV"}</button></div></header>
-    <${Shown} of=${data} lines=${14}>${(d) => { const drawn = inOrder(allColumns(trend, share, rows, d.averages_over_seconds, narrow).filter((c) => c.always || shown.includes(c.key)), narrow); return html`<${Table} tall columns=${drawn} rows=${rows} foot=${foot(d, drawn)} id=${keyOf} label="jobs" seen=${shown.includes("trend") ? seen : null}
+    <${Shown} of=${data} lines=${14}>${(d) => { const drawn = inOrder(drawable(allColumns(trend, share, rows, d.averages_over_seconds, narrow).filter((c) => c.always || shown.includes(c.key)), rows), narrow); return html`<${Table} tall columns=${drawn} rows=${rows} foot=${foot(d, drawn)} id=${keyOf} label="jobs" seen=${shown.includes("trend") ? seen : null}
       empty=${html`<${Empty} title=${filtered ? (q && d.rest_groups > 0 ? `None of the ${grouped(d.groups.length)} loaded rows matches` : "No jobs match the filters") : "No jobs in this range"}>${filtered ? html`<button onClick=${() => put({ q: "", cluster: "", namespace: "", user: "", project: "", kind: "", label: "" })}>Show all</button>` : html`<span>Choose a longer range, or run a job: <code>mete run -- COMMAND</code></span>`}</${Empty}>`} />
       ${d.rest_groups > 0 && html`<footer class="foot muted"><span>${few(d.rest_groups, "more row")} used ${text(d.rest.cpu_seconds, "seconds")} of CPU.</span><button onClick=${() => put({ all: "1" }, true)} disabled=${query.all === "1"}>Load up to 10,000</button></footer>`}`; }}</${Shown}></section>`;
 }
