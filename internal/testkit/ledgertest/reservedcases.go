@@ -24,7 +24,7 @@ type reservedCase struct {
 	pod   pod.Pod
 }
 
-// testReserved: what pods reserve, in cases that were wrong once or that somebody may bring about.
+// testReserved: what pods reserve, in cases that were wrong once or that a user may bring about.
 func testReserved(t *testing.T, dsn string) {
 	cfg := ledger.Default()
 	cfg.Minutes = 24 * time.Hour
@@ -233,7 +233,7 @@ func reservedQuota(r *reservedCase) {
 	}
 }
 
-// Whoever may resize a pod does so all the time.
+// A user resizes a pod all the time.
 func reservedResizes(r *reservedCase) {
 	for n := range 1000 {
 		r.pod.Reserved = []pod.Reservation{{Container: "app", Levels: pod.Levels{CPU: int64(1000 + n%2), CPULimit: pod.NoLimit, MemoryLimit: pod.NoLimit}}}
@@ -309,7 +309,7 @@ func (r *reservedCase) drop(now time.Duration) {
 	}
 }
 
-// testReservedGuest: the host of a virtual machine reserves nothing for the pods in it. What these reserve stays in all sums when
+// testReservedGuest: the host of a virtual machine reserves nothing for the pods in it. Their reservations stay in all sums when
 // use of the machine turns out to be within its host.
 func testReservedGuest(t *testing.T, dsn string) {
 	s := newHandoverTest(t, dsn)

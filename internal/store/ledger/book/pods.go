@@ -288,16 +288,13 @@ func (p *place) set(t *db.Tx, id int64, now *workloadRow, labels *labelChange) (
 	case p.container != "":
 		now.container, now.name = p.container, p.pod+"/"+p.container
 	}
-	if p.isCarrier && !strings.HasSuffix(now.name, reservedSuffix) {
-		now.name += reservedSuffix
+	if p.isCarrier && !strings.HasSuffix(now.name, schema.ReservedSuffix) {
+		now.name += schema.ReservedSuffix
 	}
 	labels.want = p.labels
 	labels.have, err = labelsOf(t, id)
 	return err
 }
-
-// reservedSuffix ends the names of carriers.
-const reservedSuffix = " (reserved)"
 
 // findPlace returns the place of a workload of a node.
 func findPlace(t *db.Tx, cluster string, node int64, kind, key, parent string) (p place, ok bool, err error) {

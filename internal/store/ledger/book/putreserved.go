@@ -237,8 +237,8 @@ func isCarrier(kind, key string) bool {
 	return (kind == workload.Pod.String() || kind == workload.Container.String()) && strings.Contains(key, "/")
 }
 
-// A carrierQuota limits the new carriers of each node in a UTC day, since this program started: whoever may create pods
-// must use up no quota of agents.
+// A carrierQuota limits the new carriers of each node in a UTC day, since this program started: a user that may create
+// pods uses up no quota of agents.
 type carrierQuota struct {
 	limit int64
 	day   int64

@@ -395,7 +395,7 @@ func (g *guest) move(t *db.Tx, from, to int64) error {
 		since = 0
 	}
 	// The host reserves nothing for the pods of its guests: what these reserve is in all sums.
-	ids, err := t.Ints("SELECT id FROM workload WHERE node = $1 AND (last_minute = 0 OR last_minute >= $2) AND NOT (kind IN ('pod', 'container') AND key LIKE '%/%')", g.node, since)
+	ids, err := t.Ints("SELECT w.id FROM workload w WHERE w.node = $1 AND (w.last_minute = 0 OR w.last_minute >= $2) AND NOT "+schema.IsCarrier, g.node, since)
 	if err != nil {
 		return err
 	}

@@ -132,7 +132,7 @@ func (rd *Reader) Dimensions(ctx context.Context, s query.Scope) (out []query.Di
 				into[i] = &out[i].Workloads
 			}
 			return scan(into...)
-		}, "SELECT "+strings.Join(counts, ", ")+` FROM workload w JOIN node n ON n.id = w.node WHERE w.wid <> '' AND NOT `+isCarrier+where, args...)
+		}, "SELECT "+strings.Join(counts, ", ")+` FROM workload w JOIN node n ON n.id = w.node WHERE w.wid <> '' AND NOT `+schema.IsCarrier+where, args...)
 	})
 	return out, db.Wrap(rd.db.Fault(err), "dimensions")
 }
@@ -310,7 +310,7 @@ func (s *selection) findWorkloads(ranges []schema.Range, page *workloadPage) err
 		return err
 	}
 	for some := range slices.Chunk(slices.Sorted(maps.Keys(ends)), lookupSize) {
-		text := fmt.Sprintf("SELECT w.id, w.from_minute, "+firstVersion+", n.name, n.cluster, %s FROM workload w JOIN node n ON n.id = w.node%s WHERE w.id IN (%s) AND NOT %s%s", schema.NameColumns, s.joins, schema.JoinInts(some), isCarrier, s.where)
+		text := fmt.Sprintf("SELECT w.id, w.from_minute, "+firstVersion+", n.name, n.cluster, %s FROM workload w JOIN node n ON n.id = w.node%s WHERE w.id IN (%s) AND NOT %s%s", schema.NameColumns, s.joins, schema.JoinInts(some), schema.IsCarrier, s.where)
 		err := db.Each(s.v.Ctx, s.v.SQL, func(scan func(...any) error) error {
 			var v foundVersion
 			var row int64
@@ -335,7 +335,7 @@ func (s *selection) findWorkloadsIn(p schema.Range, page *workloadPage) error {
 	text := fmt.Sprintf(`SELECT w.id, w.from_minute, `+firstVersion+`, n.name, n.cluster, u.first, u.last, %s
 		FROM (SELECT %s AS id, min(r.minute) AS first, max(r.minute) AS last FROM %s r WHERE r.minute >= $1 AND r.minute < $2 AND %s GROUP BY %[2]s) AS u
 		JOIN workload w ON w.id = u.id JOIN node n ON n.id = w.node%[5]s WHERE NOT %[6]s%[7]s`,
-		schema.NameColumns, schema.IDOf("r.workload"), p.Table(schema.UsageLayout), schema.HasContent("r"), s.joins, isCarrier, s.where)
+		schema.NameColumns, schema.IDOf("r.workload"), p.Table(schema.UsageLayout), schema.HasContent("r"), s.joins, schema.IsCarrier, s.where)
 	var v foundVersion
 	var row, first, last int64
 	var node, cluster string

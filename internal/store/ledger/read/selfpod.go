@@ -94,9 +94,8 @@ func findPodParts(v *db.View, ref pod.Ref, id int64) (parts []podPart, err error
 		SELECT w.id, w.first_minute, w.last_minute, n.id, n.node_id, n.name, n.machine_id, n.through_ns, `+schema.NameColumns+` FROM workload w JOIN node n ON n.id = w.node WHERE w.id IN (
 			SELECT id FROM own
 			UNION SELECT w.id FROM own o JOIN workload w ON w.parent = o.wid AND w.kind = 'container' AND w.node = o.node
-			UNION SELECT w.id FROM reservation_carrier c JOIN workload w ON w.id = c.workload OR w.version_of = c.workload AND w.version_of <> 0 WHERE c.pod = $1
 			UNION SELECT w.id FROM pod_container c JOIN workload w ON w.key = c.container AND w.kind IN ('pod', 'container') AND w.kind = 'container' JOIN node n ON n.id = w.node
-				WHERE c.pod = $1 AND n.cluster = $2) AND NOT `+isCarrier+`
+				WHERE c.pod = $1 AND n.cluster = $2) AND NOT `+schema.IsCarrier+`
 		ORDER BY n.through_ns DESC, n.id, CASE w.kind WHEN 'pod' THEN 0 ELSE 1 END, w.id DESC`, id, ref.Cluster)
 	if err != nil {
 		return nil, err

@@ -237,10 +237,6 @@ func residualKey(column string) string {
 	return "CASE WHEN w.kind IN ('idle', 'system') THEN w.kind ELSE " + column + " END"
 }
 
-// isCarrier is the SQL condition that workload w only has what a container of a pod reserves, or the pod beyond its
-// containers: its key is the UID of the pod, a slash, and the name.
-const isCarrier = "(w.kind IN ('pod', 'container') AND w.key LIKE '%/%')"
-
 // columnOf returns the column of a workload that has the value of an optional dimension.
 func columnOf(d query.Dimension) string {
 	if d == query.ByUser {
@@ -265,7 +261,7 @@ func (s *selection) dimensionSQL(d query.Dimension) (string, error) {
 		return "n.name", nil
 	case query.ByWorkload:
 		// The reservation of a container stands beside its use.
-		return "CASE WHEN " + isCarrier + " THEN replace(w.name, ' (reserved)', '') ELSE w.name END", nil
+		return "CASE WHEN " + schema.IsCarrier + " THEN replace(w.name, '" + schema.ReservedSuffix + "', '') ELSE w.name END", nil
 	case query.ByJob:
 		return "CASE WHEN w.job <> '' THEN w.job ELSE w.name END", nil
 	case query.ByPod, query.ByContainer:
