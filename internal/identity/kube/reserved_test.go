@@ -104,7 +104,7 @@ func TestReserved(t *testing.T) {
 "imagePullPolicy": "Never", "args": ["burn", "-cpu", "50ms"], "resources": {"requests": {"cpu": "20m", "memory": "16Mi"}, "limits": {"cpu": "50m"}}}]}}}}`, "create", "-f", "-")
 	c.Kubectl(t, "", "wait", "--for=condition=complete", "job/burn-later", "--timeout=3m")
 	remove("crash")
-	time.Sleep(time.Until(away.Add(150 * time.Second)))
+	testkit.Eventually(t, "more than two minutes later", func() bool { return time.Since(away) > 150*time.Second })
 	for uid, p := range podsOf(t, c) {
 		all[uid] = p
 	}
