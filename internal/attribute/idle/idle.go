@@ -39,7 +39,7 @@ func Claims(kind string, present usage.Set) bool {
 	case Kind, system, guest:
 		return false
 	}
-	return !present.Has(usage.EnergyIdle) && present&usage.Metered != 0
+	return !present.Has(usage.EnergyIdle) && (present&usage.Specified == 0 || present&usage.Metered != 0)
 }
 
 // Kind is the kind of the row that holds the idle energy of a machine.

@@ -95,6 +95,8 @@ func TestClaims(t *testing.T) {
 	}{
 		{"container", cpu, true},
 		{"", 0, true},
+		{"container", usage.SetOf(usage.CPUReserved), false},
+		{"container", cpu | usage.SetOf(usage.CPUReserved), true},
 		{"container", cpu | usage.SetOf(usage.EnergyIdle), false},
 		{"vm", cpu, false},
 		{"idle", cpu, false},

@@ -3,6 +3,7 @@ package kube_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"testing"
@@ -105,9 +106,7 @@ func TestReserved(t *testing.T) {
 	c.Kubectl(t, "", "wait", "--for=condition=complete", "job/burn-later", "--timeout=3m")
 	remove("crash")
 	testkit.Eventually(t, "more than two minutes later", func() bool { return time.Since(away) > 150*time.Second })
-	for uid, p := range podsOf(t, c) {
-		all[uid] = p
-	}
+	maps.Copy(all, podsOf(t, c))
 	w, stop = n.watch(cfg, os.Stderr)
 	defer stop()
 	testkit.Eventually(t, "the watch again", func() bool { return w.Stats().Holds })
@@ -162,9 +161,7 @@ func (n *named) compare(c *testbed.Cluster, all map[string]corev1.Pod, began, re
 		}
 		return waiting == 0 && time.Now().After(until)
 	})
-	for name, p := range podsOf(n.t, c) {
-		all[name] = p
-	}
+	maps.Copy(all, podsOf(n.t, c))
 	got := n.reserved(began)
 	checked := 0
 	for name, p := range all {

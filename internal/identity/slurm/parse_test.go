@@ -16,9 +16,9 @@ import (
 
 func at(unix int64) time.Time { return time.Unix(unix, 0).UTC() }
 
-func code(n int) *int { return &n }
-
 // same expands without a table of nodes.
+//
+//go:fix inline
 func same(nodes string) []string {
 	names, _ := expand(nodes)
 	return names
@@ -59,15 +59,15 @@ func TestCaptured(t *testing.T) {
 	}
 	const number, array, het, state, nodes = slurm.LabelJob, slurm.LabelArray, slurm.LabelHet, slurm.LabelState, slurm.LabelNodes
 	want := []slurm.Job{
-		{ID: 1, Submitted: at(1795948277), Name: "train me=now", User: "root", Account: "physics", Started: at(1795948278), Ended: at(1795948280), Exit: code(0), Hosts: []string{"n1"},
+		{ID: 1, Submitted: at(1795948277), Name: "train me=now", User: "root", Account: "physics", Started: at(1795948278), Ended: at(1795948280), Exit: new(0), Hosts: []string{"n1"},
 			Labels: labels(number, "1", state, "COMPLETED", nodes, "n1")},
-		{ID: 2, Submitted: at(1795948277), Name: "fails", User: "root", Account: "physics", Started: at(1795948278), Ended: at(1795948280), Exit: code(7), Hosts: []string{"n2"},
+		{ID: 2, Submitted: at(1795948277), Name: "fails", User: "root", Account: "physics", Started: at(1795948278), Ended: at(1795948280), Exit: new(7), Hosts: []string{"n2"},
 			Labels: labels(number, "2", state, "FAILED", nodes, "n2")},
-		{ID: 6, Submitted: at(1795948277), Name: "arr", User: "root", Account: "root", Started: at(1795948281), Ended: at(1795948283), Exit: code(0), Hosts: []string{"n1"},
+		{ID: 6, Submitted: at(1795948277), Name: "arr", User: "root", Account: "root", Started: at(1795948281), Ended: at(1795948283), Exit: new(0), Hosts: []string{"n1"},
 			Labels: labels(number, "6", array, "3_1", state, "COMPLETED", nodes, "n1")},
-		{ID: 4, Submitted: at(1795948277), Name: "evil\ufffdJobId=1 UserId=root(0) Name=x\ufffd[31m", User: "root", Account: "root", Started: at(1795948284), Ended: at(1795948286), Exit: code(0), Hosts: []string{"n2"},
+		{ID: 4, Submitted: at(1795948277), Name: "evil\ufffdJobId=1 UserId=root(0) Name=x\ufffd[31m", User: "root", Account: "root", Started: at(1795948284), Ended: at(1795948286), Exit: new(0), Hosts: []string{"n2"},
 			Labels: labels(number, "4", state, "COMPLETED", nodes, "n2")},
-		{ID: 8, Submitted: at(1795948354), Name: "multi", User: "root", Account: "root", Started: at(1795948354), Ended: at(1795948356), Exit: code(137), Hosts: []string{"n1", "n2"},
+		{ID: 8, Submitted: at(1795948354), Name: "multi", User: "root", Account: "root", Started: at(1795948354), Ended: at(1795948356), Exit: new(137), Hosts: []string{"n1", "n2"},
 			Labels: labels(number, "8", state, "FAILED", nodes, "n[1-2]")},
 		{ID: 5, Submitted: at(1795948338), Restarts: 1, Name: "req", User: "root", Account: "root", Started: at(1795948459), Hosts: []string{"n1"}, Labels: labels(number, "5", nodes, "n1")},
 		{ID: 10, Submitted: at(1795948354), Name: "het", User: "root", Account: "root", Started: at(1795948460), Hosts: []string{"n2"}, Labels: labels(number, "10", het, "9+1", nodes, "n2")},
@@ -180,8 +180,8 @@ func TestEnds(t *testing.T) {
 		state, exit string
 		want        *int
 	}{
-		{"COMPLETED", "0", code(0)}, {"COMPLETED", "0:0", code(0)}, {"FAILED", "1792", code(7)}, {"FAILED", "7:0", code(7)}, {"FAILED", "35072", code(137)},
-		{"CANCELLED by 1000", "0:15", code(143)}, {"CANCELLED", "15", code(143)}, {"TIMEOUT", "0", nil}, {"OUT_OF_MEMORY", "0:125", code(253)}, {"NODE_FAIL", "", nil},
+		{"COMPLETED", "0", new(0)}, {"COMPLETED", "0:0", new(0)}, {"FAILED", "1792", new(7)}, {"FAILED", "7:0", new(7)}, {"FAILED", "35072", new(137)},
+		{"CANCELLED by 1000", "0:15", new(143)}, {"CANCELLED", "15", new(143)}, {"TIMEOUT", "0", nil}, {"OUT_OF_MEMORY", "0:125", new(253)}, {"NODE_FAIL", "", nil},
 		{"FAILED", "N/A", nil}, {"FAILED", "1:x", nil}, {"RUNNING", "0", nil}, {"COMPLETING", "256", nil}, {"REQUEUED", "256", nil},
 	} {
 		r := record{id: "1", state: c.state, submit: "1795948277", start: "1795948278", end: "1795948290", exit: exitOf(c.exit)}

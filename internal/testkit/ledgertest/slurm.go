@@ -128,11 +128,11 @@ func testSlurm(t *testing.T, dsn string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text := ""
+		var text strings.Builder
 		for i := range a.Groups {
-			text += fmt.Sprint(a.Groups[i].Keys, a.Groups[i].Usage.Sum[usage.CPU].String(), " ")
+			text.WriteString(fmt.Sprint(a.Groups[i].Keys, a.Groups[i].Usage.Sum[usage.CPU].String(), " "))
 		}
-		return text
+		return text.String()
 	}
 	before := total()
 	job := slurm.Job{ID: 7, Submitted: Day.Add(-time.Hour), Name: "train", User: "ada", Account: "physics", Started: Day.Add(30 * time.Second),

@@ -26,7 +26,7 @@ func testUnused(t *testing.T, dsn string) {
 	use := func(node string, kind workload.Kind, key, parent string, milli, megabytes int64) {
 		e := entries[node]
 		if e == nil {
-			e = &batch.Entry{Node: node, Stream: batch.Stream([]byte(fmt.Sprintf("%-16s", node))), Number: 1, Hash: batch.Hash{1}, Through: Day.Add(minutes * time.Minute)}
+			e = &batch.Entry{Node: node, Stream: batch.Stream(fmt.Appendf(nil, "%-16s", node)), Number: 1, Hash: batch.Hash{1}, Through: Day.Add(minutes * time.Minute)}
 			for at := range int64(minutes) {
 				e.Nodes = append(e.Nodes, batch.NodeMinute{Minute: m + at, Covered: time.Minute, CPUs: 16})
 			}
