@@ -19,9 +19,9 @@ import (
 	"mete.dev/mete/internal/server"
 )
 
-// randomUsage is the use of some of all resources, of any quality.
+// randomUsage is the use of some of the resources that agents measure, of any quality.
 func randomUsage(rng *rand.Rand) (u usage.Usage) {
-	for r := usage.Resource(1); r < usage.Limit; r++ {
+	for r := range usage.Metered.All() {
 		if rng.IntN(4) == 0 {
 			continue
 		}

@@ -63,7 +63,7 @@ func seed(ctx context.Context, dsn string, h history) (err error) {
 			SELECT id, '%[1]s', '%[1]s' || (short %% %[2]d) FROM workload`, key, 100*len(key)))
 	}
 	var cols, values []string
-	usage.All.Each(func(r usage.Resource) {
+	usage.Metered.Each(func(r usage.Resource) {
 		d := r.Detail()
 		scale := int64(86400) * 1000
 		if d.Kind == usage.Integral {
@@ -76,7 +76,7 @@ func seed(ctx context.Context, dsn string, h history) (err error) {
 		return fmt.Sprintf(`INSERT INTO %s (minute, %s, rev, present, rough, covered_ms, %s)
 			WITH RECURSIVE s(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM s WHERE i < %d)
 			SELECT %d + s.i * 1440, w.id, 0, %d, 0, 86400000, %s FROM s CROSS JOIN %s w WHERE true ORDER BY 1, 2`,
-			table, strings.TrimSuffix(from, "s"), own, h.days-1, first, int64(usage.All), values, from)
+			table, strings.TrimSuffix(from, "s"), own, h.days-1, first, int64(usage.Metered), values, from)
 	}
 	statements = append(statements,
 		days("day", "workload", strings.Join(cols, ", "), strings.Join(values, ", ")),
