@@ -170,6 +170,15 @@ const (
 	Resource_RESOURCE_CPU_THROTTLED_PERIODS Resource = 33 // count: periods in which the CPU limit held runnable tasks back
 	Resource_RESOURCE_MEMORY_HIGH_EVENTS    Resource = 34 // count: times that tasks were slowed down because memory exceeded memory.high
 	Resource_RESOURCE_MEMORY_MAX_EVENTS     Resource = 35 // count: times that memory reached its limit, so that some had to be reclaimed first
+	Resource_RESOURCE_CPU_RESERVED          Resource = 36 // ns: CPU time reserved: the CPUs that were requested, over time
+	Resource_RESOURCE_CPU_LIMIT             Resource = 37 // ns: CPU time that limits allowed, of containers that had one
+	Resource_RESOURCE_MEMORY_RESERVED       Resource = 38 // byte_s: memory reserved: the bytes that were requested, over time
+	Resource_RESOURCE_MEMORY_LIMIT          Resource = 39 // byte_s: memory that limits allowed, over time, of containers that had one
+	Resource_RESOURCE_STORAGE_RESERVED      Resource = 40 // byte_s: local storage reserved: the bytes that were requested, over time
+	Resource_RESOURCE_GPU_RESERVED          Resource = 41 // ns: accelerators reserved: those that were requested, over time
+	Resource_RESOURCE_RESERVED_TIME         Resource = 42 // ns: for how long it is known what was reserved, summed over containers
+	Resource_RESOURCE_CPU_LIMITED_TIME      Resource = 43 // ns: for how long CPU time was limited, summed over containers
+	Resource_RESOURCE_MEMORY_LIMITED_TIME   Resource = 44 // ns: for how long memory was limited, summed over containers
 )
 
 // Enum value maps for Resource.
@@ -211,6 +220,15 @@ var (
 		33: "RESOURCE_CPU_THROTTLED_PERIODS",
 		34: "RESOURCE_MEMORY_HIGH_EVENTS",
 		35: "RESOURCE_MEMORY_MAX_EVENTS",
+		36: "RESOURCE_CPU_RESERVED",
+		37: "RESOURCE_CPU_LIMIT",
+		38: "RESOURCE_MEMORY_RESERVED",
+		39: "RESOURCE_MEMORY_LIMIT",
+		40: "RESOURCE_STORAGE_RESERVED",
+		41: "RESOURCE_GPU_RESERVED",
+		42: "RESOURCE_RESERVED_TIME",
+		43: "RESOURCE_CPU_LIMITED_TIME",
+		44: "RESOURCE_MEMORY_LIMITED_TIME",
 	}
 	Resource_value = map[string]int32{
 		"RESOURCE_UNSPECIFIED":           0,
@@ -249,6 +267,15 @@ var (
 		"RESOURCE_CPU_THROTTLED_PERIODS": 33,
 		"RESOURCE_MEMORY_HIGH_EVENTS":    34,
 		"RESOURCE_MEMORY_MAX_EVENTS":     35,
+		"RESOURCE_CPU_RESERVED":          36,
+		"RESOURCE_CPU_LIMIT":             37,
+		"RESOURCE_MEMORY_RESERVED":       38,
+		"RESOURCE_MEMORY_LIMIT":          39,
+		"RESOURCE_STORAGE_RESERVED":      40,
+		"RESOURCE_GPU_RESERVED":          41,
+		"RESOURCE_RESERVED_TIME":         42,
+		"RESOURCE_CPU_LIMITED_TIME":      43,
+		"RESOURCE_MEMORY_LIMITED_TIME":   44,
 	}
 )
 
@@ -1391,7 +1418,7 @@ const file_mete_proto_rawDesc = "" +
 	"\x06Opened\x12\x0f\n" +
 	"\vOPENED_NONE\x10\x00\x12\x0f\n" +
 	"\vOPENED_LAST\x10\x01\x12\x0f\n" +
-	"\vOPENED_TOLD\x10\x02*\xbf\a\n" +
+	"\vOPENED_TOLD\x10\x02*\xc2\t\n" +
 	"\bResource\x12\x18\n" +
 	"\x14RESOURCE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fRESOURCE_CPU\x10\x01\x12\x15\n" +
@@ -1429,7 +1456,16 @@ const file_mete_proto_rawDesc = "" +
 	"\x14RESOURCE_CPU_PERIODS\x10 \x12\"\n" +
 	"\x1eRESOURCE_CPU_THROTTLED_PERIODS\x10!\x12\x1f\n" +
 	"\x1bRESOURCE_MEMORY_HIGH_EVENTS\x10\"\x12\x1e\n" +
-	"\x1aRESOURCE_MEMORY_MAX_EVENTS\x10#B\x1bZ\x19mete.dev/mete/proto;protob\x06proto3"
+	"\x1aRESOURCE_MEMORY_MAX_EVENTS\x10#\x12\x19\n" +
+	"\x15RESOURCE_CPU_RESERVED\x10$\x12\x16\n" +
+	"\x12RESOURCE_CPU_LIMIT\x10%\x12\x1c\n" +
+	"\x18RESOURCE_MEMORY_RESERVED\x10&\x12\x19\n" +
+	"\x15RESOURCE_MEMORY_LIMIT\x10'\x12\x1d\n" +
+	"\x19RESOURCE_STORAGE_RESERVED\x10(\x12\x19\n" +
+	"\x15RESOURCE_GPU_RESERVED\x10)\x12\x1a\n" +
+	"\x16RESOURCE_RESERVED_TIME\x10*\x12\x1d\n" +
+	"\x19RESOURCE_CPU_LIMITED_TIME\x10+\x12 \n" +
+	"\x1cRESOURCE_MEMORY_LIMITED_TIME\x10,B\x1bZ\x19mete.dev/mete/proto;protob\x06proto3"
 
 var (
 	file_mete_proto_rawDescOnce sync.Once
