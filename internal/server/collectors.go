@@ -29,19 +29,19 @@ func (s *Server) registerCollectors() {
 	}
 }
 
+// truth is the value of a gauge that is 1 or 0.
+func truth(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
 func collectPods(stats func() kube.Stats) collector {
 	return func(m *metrics) {
 		s := stats()
-		synced := 0.0
-		if s.Synced {
-			synced = 1
-		}
-		holds := 0.0
-		if s.Holds {
-			holds = 1
-		}
-		m.gauge("mete_server_kube_lease_held", "1 if this server names the pods of the watched Kubernetes cluster, 0 if another one with its ledger does.", holds)
-		m.gauge("mete_server_kube_synced", "1 if all pods of the watched Kubernetes cluster were read since the server started.", synced)
+		m.gauge("mete_server_kube_lease_held", "1 if this server names the pods of the watched Kubernetes cluster, 0 if another one with its ledger does.", truth(s.Holds))
+		m.gauge("mete_server_kube_synced", "1 if all pods of the watched Kubernetes cluster were read since the server started.", truth(s.Synced))
 		m.gauge("mete_server_kube_pods", "Pods that the watched Kubernetes cluster has.", float64(s.Pods))
 		m.counter("mete_server_kube_pods_booked_total", "Pods that were written to the ledger because they were new or had changed.", float64(s.Booked))
 		m.counter("mete_server_kube_booking_errors_total", "Failed attempts to write pods to the ledger; they are written later.", float64(s.Failures))
@@ -52,11 +52,7 @@ func collectPods(stats func() kube.Stats) collector {
 func collectSlurm(stats func() slurm.Stats) collector {
 	return func(m *metrics) {
 		s := stats()
-		up := 0.0
-		if s.Up {
-			up = 1
-		}
-		m.gauge("mete_server_slurm_up", "1 if Slurm's controller answered the latest question, otherwise 0.", up)
+		m.gauge("mete_server_slurm_up", "1 if Slurm's controller answered the latest question, otherwise 0.", truth(s.Up))
 		m.gauge("mete_server_slurm_jobs", "Jobs that Slurm's controller has and that have started.", float64(s.Jobs))
 		m.counter("mete_server_slurm_jobs_booked_total", "Jobs of Slurm that were written to the ledger because they were new or had changed.", float64(s.Booked))
 		m.counter("mete_server_slurm_numbers_reused_total", "Jobs of Slurm whose number an earlier job had too.", float64(s.Reused))

@@ -46,11 +46,7 @@ func collectMeters(states []meterreader.State, now time.Time) collector {
 			m.counter("mete_server_meter_failures_total", "Readings of the meter that failed.", float64(st.Failures), labels...)
 			m.counter("mete_server_meter_minutes_total", "Minutes in which the energy of the meter was booked.", float64(st.Minutes), labels...)
 			m.counter("mete_server_meter_gaps_total", "Minutes for which the meter had no usable energy.", float64(st.Gaps), labels...)
-			up := 0.0
-			if st.Failing.IsZero() && !st.Last.IsZero() {
-				up = 1
-			}
-			m.gauge("mete_server_meter_up", "1 while the meter can be read, else 0.", up, labels...)
+			m.gauge("mete_server_meter_up", "1 while the meter can be read, else 0.", truth(st.Failing.IsZero() && !st.Last.IsZero()), labels...)
 			if !st.Last.IsZero() {
 				m.gauge("mete_server_meter_age_seconds", "Age of the meter's latest sample.", now.Sub(st.Last).Seconds(), labels...)
 				m.gauge("mete_server_meter_watts", "Power in the meter's latest sample; of a meter that counts energy, average power of its latest booked minute.", st.Watts, labels...)

@@ -19,18 +19,25 @@ import (
 	"mete.dev/mete/internal/store/ledger"
 )
 
-// TestFromALedger checks that the tables show what a ledger contains, and that it sums to the
-// machine.
-func TestFromALedger(t *testing.T) {
+// openLedger opens an empty ledger until the test ends.
+func openLedger(t *testing.T) *ledger.Ledger {
+	t.Helper()
 	l, err := ledger.Open(t.Context(), filepath.Join(t.TempDir(), "ledger.db"), ledger.Default(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
-	}()
+	})
+	return l
+}
+
+// TestFromALedger checks that the tables show what a ledger contains, and that it sums to the
+// machine.
+func TestFromALedger(t *testing.T) {
+	l := openLedger(t)
 	now := time.Now().UTC().Truncate(time.Minute)
 	const id = "01K5X3V7QZ8R9S0T1V2W3X4Y5Z"
 	if err := l.PutNode(t.Context(), registry.Node{ID: id, Cluster: "default", Name: "web-1", MachineID: "m", Boot: "b", At: now.Add(-time.Hour)}); err != nil {

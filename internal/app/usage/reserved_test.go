@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,21 +16,12 @@ import (
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
-	"mete.dev/mete/internal/store/ledger"
 )
 
 // TestReserved checks that mete usage --reserved shows what pods of a ledger reserve, are limited to, and do not use; that
 // the figure to sort by need not be shown; and that no list has what only reserves as a workload.
 func TestReserved(t *testing.T) {
-	l, err := ledger.Open(t.Context(), filepath.Join(t.TempDir(), "ledger.db"), ledger.Default(), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
+	l := openLedger(t)
 	const id = "01K5X3V7QZ8R9S0T1V2W3X4Y5Z"
 	if err := l.PutNode(t.Context(), registry.Node{ID: id, Cluster: "lab", Name: "worker-1", MachineID: "m", Boot: "b", At: noon.Add(-time.Hour)}); err != nil {
 		t.Fatal(err)
@@ -91,6 +81,7 @@ func TestReserved(t *testing.T) {
 		t.Fatalf("Book: %v, %v", r, err)
 	}
 	for done := false; !done; {
+		var err error
 		if _, done, err = l.PutReserved(t.Context(), pod.Lease{Cluster: "lab"}, noon, noon, 0); err != nil {
 			t.Fatal(err)
 		}

@@ -151,19 +151,27 @@ func (r *reservedRound) book(p *reservedPod) {
 	p.carriers.change(r.now, time.Time{}, !p.placed, func(v *versionSince) { v.job = p.Job })
 }
 
-// put puts all rows up to now.
-func (r *reservedRound) put() {
-	until := r.now.Truncate(time.Minute)
+// putReserved puts all rows of what pods reserve before a time.
+func putReserved(l *ledger.Ledger, lease pod.Lease, until, seen time.Time) error {
 	for after, done := int64(0), false; after != 0 || !done; {
-		last, all, err := r.l.PutReserved(context.Background(), r.lease, until, r.seen, after)
+		last, all, err := l.PutReserved(context.Background(), lease, until, seen, after)
 		if err != nil {
-			r.Fatal(err)
+			return err
 		}
 		if done = all && (done || after == 0); last == 0 && !done {
 			after = 0
 			continue
 		}
 		after = last
+	}
+	return nil
+}
+
+// put puts all rows up to now.
+func (r *reservedRound) put() {
+	until := r.now.Truncate(time.Minute)
+	if err := putReserved(r.l, r.lease, until, r.seen); err != nil {
+		r.Fatal(err)
 	}
 	for _, p := range r.pods {
 		if n := r.db.number(fmt.Sprintf("SELECT count(*) FROM reservation_carrier c JOIN pod p ON p.id = c.pod WHERE p.uid = '%s'", p.UID)); n > 0 && !p.placed {

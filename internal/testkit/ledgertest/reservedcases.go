@@ -89,16 +89,8 @@ func (r *reservedCase) end(since, at time.Duration) {
 // put puts all rows before a time of the day.
 func (r *reservedCase) put(until time.Duration) {
 	r.Helper()
-	for after, done := int64(0), false; after != 0 || !done; {
-		last, all, err := r.l.PutReserved(r.Context(), r.lease, Day.Add(until), Day.Add(until), after)
-		if err != nil {
-			r.Fatal(err)
-		}
-		if done = all && (done || after == 0); last == 0 && !done {
-			after = 0
-			continue
-		}
-		after = last
+	if err := putReserved(r.l, r.lease, Day.Add(until), Day.Add(until)); err != nil {
+		r.Fatal(err)
 	}
 }
 

@@ -78,13 +78,8 @@ func testUnused(t *testing.T, dsn string) {
 	for _, e := range entries {
 		book(t, l, batch.Accepted, e)
 	}
-	for done := false; !done; {
-		if err := Try(t, func() (err error) {
-			_, done, err = l.PutReserved(ctx, lease, Day.Add(minutes*time.Minute), Day, 0)
-			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
+	if err := Try(t, func() error { return putReserved(l, lease, Day.Add(minutes*time.Minute), Day) }); err != nil {
+		t.Fatal(err)
 	}
 	// ask returns the thousandths of CPUs and MiB that are not used, by group.
 	form := func(u *query.Total, seconds int64) (text string) {
