@@ -31,7 +31,7 @@ func TestPods(t *testing.T) {
 	s := newSite(t)
 	s.serve("--kube-cluster", "lab", "--kubeconfig", c.Kubeconfig, "--kube-label", "team")
 	s.token = s.run("token", "create", "--role", "agent", "--cluster", "lab")
-	s.server.waitOutput("pods are named by the cluster's API server")
+	s.server.waitOutput("pods are named by this server")
 	s.measure("-reader", "bpf")
 
 	c.Kubectl(t, "", "create", "namespace", "shop")
