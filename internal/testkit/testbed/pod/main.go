@@ -1,24 +1,33 @@
 // Command pod is the program of the containers of a test cluster. Without arguments it holds the namespaces of
 // a pod: it waits until it is stopped, and removes processes whose parents ended. Otherwise:
 //
-//	pod burn -cpu 300ms    uses CPU time, and prints as a line of JSON what it used; with -stay it then waits
-//	                       until it is stopped
-//	pod serve -clients 3   serves that many clients, one connection each, and prints like them
+//	pod burn -cpu 300ms -for 1s    uses CPU time, evenly over that time; with -stay it then waits until it is stopped
+//	pod hold -bytes 1000000 -for 1m
+//	                       holds memory: it grows for ten seconds, and shrinks for as long after the minute
+//	pod write -bytes 1000000 -for 1m
+//	                       writes a file in parts, each of which it syncs; with -direct not through the page cache
+//	pod serve -clients 3   serves that many clients, one connection each
 //	pod traffic -to SERVER:7000 -send 1000000 -receive 2000000 -wait 10s -for 1s
-//	                       waits, then sends and receives, and prints the bytes of its payload and of its
-//	                       interfaces
+//	                       waits, then sends and receives
+//
+// Each prints a report, a line of JSON, and leaves it as its termination message in the status of its pod.
 package main
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/signal"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// began is when this program began.
+var began = time.Now()
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {
@@ -28,18 +37,61 @@ func main() {
 }
 
 func run(args []string) error {
-	switch {
-	case len(args) == 0:
+	if len(args) == 0 {
 		pause()
 		return nil
-	case args[0] == "burn":
-		return burn(args[1:])
-	case args[0] == "serve":
-		return serve(args[1:])
-	case args[0] == "traffic":
-		return traffic(args[1:])
+	}
+	commands := map[string]func(args []string) error{"burn": burn, "hold": hold, "write": write, "serve": serve, "traffic": traffic}
+	if command := commands[args[0]]; command != nil {
+		return command(args[1:])
 	}
 	return fmt.Errorf("unknown command %q", args[0])
+}
+
+// A report is what a pod says of itself.
+type report struct {
+	Pod  string `json:"pod"`
+	Life int64  `json:"life_ns"` // of its program so far
+	CPU  int64  `json:"cpu_ns"`  // by the scheduler's clock of its process
+	// Integrals of memory in byte-seconds: Held is that of hold's own count, Private all anonymous memory of the process
+	// and its page tables, by the kernel.
+	Held    int64 `json:"held_byte_seconds,omitempty"`
+	Private int64 `json:"private_byte_seconds,omitempty"`
+	// Bytes: Written and synced; Charged for that to its control group by the kernel; of payload, Sent and Received; of the interfaces without lo, Tx and Rx.
+	Written  int64 `json:"written,omitempty"`
+	Charged  int64 `json:"charged,omitempty"`
+	Sent     int64 `json:"sent,omitempty"`
+	Received int64 `json:"received,omitempty"`
+	Tx       int64 `json:"tx_bytes,omitempty"`
+	Rx       int64 `json:"rx_bytes,omitempty"`
+}
+
+// give completes a report and gives it.
+func (r report) give() (err error) {
+	if r.Pod, err = os.Hostname(); err != nil {
+		return err
+	}
+	r.Life = int64(time.Since(began))
+	used, err := cpuTime()
+	if err != nil {
+		return err
+	}
+	r.CPU = int64(used)
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	b = append(b, '\n')
+	_, err = os.Stdout.Write(b)
+	// The kubelet has made the file.
+	f, openErr := os.OpenFile("/dev/termination-log", os.O_WRONLY, 0)
+	if errors.Is(openErr, fs.ErrNotExist) {
+		return err
+	} else if openErr != nil {
+		return errors.Join(err, openErr)
+	}
+	_, writeErr := f.Write(b)
+	return errors.Join(err, writeErr, f.Close())
 }
 
 func pause() {
@@ -60,6 +112,7 @@ func pause() {
 func burn(args []string) error {
 	f := flag.NewFlagSet("burn", flag.ExitOnError)
 	least := f.Duration("cpu", 0, "CPU time to use")
+	during := f.Duration("for", 0, "how long to take for it, at least")
 	stay := f.Bool("stay", false, "wait to be stopped")
 	// With ExitOnError it returns no error.
 	_ = f.Parse(args)
@@ -68,24 +121,22 @@ func burn(args []string) error {
 		if err != nil {
 			return err
 		}
-		if used < *least {
-			for began := time.Now(); time.Since(began) < time.Millisecond; {
-			}
+		passed := time.Since(began)
+		if used >= *least && passed >= *during {
+			break
+		}
+		if part := min(float64(passed)/float64(max(*during, 1)), 1); float64(used) >= float64(*least)*part {
+			time.Sleep(5 * time.Millisecond)
 			continue
 		}
-		host, err := os.Hostname()
-		if err != nil {
-			return err
+		for from := time.Now(); time.Since(from) < time.Millisecond; {
 		}
-		err = json.NewEncoder(os.Stdout).Encode(struct {
-			Pod string `json:"pod"`
-			CPU int64  `json:"cpu_ns"`
-		}{host, int64(used)})
-		if *stay {
-			pause()
-		}
-		return err
 	}
+	err := report{}.give()
+	if *stay {
+		pause()
+	}
+	return err
 }
 
 // cpuTime returns the CPU time of this process, by its scheduler's clock.

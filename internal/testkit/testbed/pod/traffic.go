@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -14,36 +13,22 @@ import (
 	"mete.dev/mete/internal/host/procfmt"
 )
 
-// A result is what a pod sent and received, by its own count and by that of its interfaces.
-type result struct {
-	Pod      string `json:"pod"`
-	Sent     int64  `json:"sent"`
-	Received int64  `json:"received"`
-	TxBytes  int64  `json:"tx_bytes"`
-	RxBytes  int64  `json:"rx_bytes"`
-}
-
-// print adds the counters of the interfaces, without lo, and prints the result.
-func (r result) print() error {
-	host, err := os.Hostname()
-	if err != nil {
-		return err
-	}
-	r.Pod = host
+// giveTraffic adds the counters of the interfaces, without lo, and gives the report.
+func (r report) giveTraffic() error {
 	b, err := os.ReadFile("/proc/self/net/dev")
 	if err != nil {
 		return err
 	}
 	err = procfmt.NetDev(b, func(name string, rxBytes, _, txBytes, _ int64) {
 		if name != "lo" {
-			r.RxBytes += rxBytes
-			r.TxBytes += txBytes
+			r.Rx += rxBytes
+			r.Tx += txBytes
 		}
 	})
-	return errors.Join(err, json.NewEncoder(os.Stdout).Encode(r))
+	return errors.Join(err, r.give())
 }
 
-// parts is how many parts a client's traffic consists of.
+// parts is how many parts the bytes of a client, or of a file, are divided into.
 const parts = 10
 
 func traffic(args []string) error {
@@ -67,7 +52,7 @@ func traffic(args []string) error {
 	if err != nil {
 		return err
 	}
-	r := result{}
+	r := report{}
 	for range parts {
 		time.Sleep(*during / parts)
 		if _, err := fmt.Fprintln(c, *send/parts, *receive/parts); err != nil {
@@ -83,7 +68,7 @@ func traffic(args []string) error {
 		r.Sent += *send / parts
 		r.Received += n
 	}
-	return errors.Join(c.Close(), r.print())
+	return errors.Join(c.Close(), r.giveTraffic())
 }
 
 func serve(args []string) error {
@@ -96,7 +81,7 @@ func serve(args []string) error {
 	if err != nil {
 		return err
 	}
-	served := make(chan result)
+	served := make(chan report)
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -112,17 +97,17 @@ func serve(args []string) error {
 			}()
 		}
 	}()
-	sum := result{}
+	sum := report{}
 	for range *clients {
 		r := <-served
 		sum.Sent += r.Sent
 		sum.Received += r.Received
 	}
-	return sum.print()
+	return sum.giveTraffic()
 }
 
 // answer does what a client wants until the client ends.
-func answer(c net.Conn) (r result, err error) {
+func answer(c net.Conn) (r report, err error) {
 	in := bufio.NewReader(c)
 	for {
 		var receive, send int64
