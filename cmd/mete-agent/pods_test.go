@@ -31,7 +31,6 @@ type endedPod struct {
 		Held     int64 `json:"held_byte_seconds"`
 		Private  int64 `json:"private_byte_seconds"`
 		Written  int64
-		Charged  int64
 		Sent     int64
 		Received int64
 		Tx       int64 `json:"tx_bytes"`

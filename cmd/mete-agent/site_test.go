@@ -19,6 +19,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"mete.dev/mete/internal/app/check"
 	"mete.dev/mete/internal/app/query"
 	apprun "mete.dev/mete/internal/app/run"
 	"mete.dev/mete/internal/app/server"
@@ -41,7 +42,7 @@ func mete(args []string) int {
 		defer stop()
 	}
 	root := &cobra.Command{Use: "mete", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(apprun.Command(), server.Command(), token.Command(), usage.Usage(), usage.Runs(), usage.Gaps(), usage.Nodes(), query.Command())
+	root.AddCommand(apprun.Command(), server.Command(), token.Command(), usage.Usage(), usage.Runs(), usage.Gaps(), usage.Nodes(), query.Command(), check.Command())
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if e, ok := errors.AsType[*apprun.Exit](err); ok {

@@ -125,24 +125,5 @@ func write(args []string) error {
 		}
 		r.Written += int64(n)
 	}
-	if r.Charged, err = charged(); err != nil {
-		return err
-	}
 	return errors.Join(file.Close(), r.give())
-}
-
-// charged returns the bytes that the kernel counts as written by the control group of this container (version 1).
-func charged() (sum int64, err error) {
-	b, err := os.ReadFile("/sys/fs/cgroup/blkio/blkio.throttle.io_service_bytes")
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(b)) {
-		var device, what string
-		var n int64
-		if k, _ := fmt.Sscan(line, &device, &what, &n); k == 3 && what == "Write" {
-			sum += n
-		}
-	}
-	return sum, nil
 }

@@ -57,9 +57,8 @@ type report struct {
 	// and its page tables, by the kernel.
 	Held    int64 `json:"held_byte_seconds,omitempty"`
 	Private int64 `json:"private_byte_seconds,omitempty"`
-	// Bytes: Written and synced; Charged for that to its control group by the kernel; of payload, Sent and Received; of the interfaces without lo, Tx and Rx.
+	// Bytes: Written and synced; of payload, Sent and Received; of the interfaces without lo, Tx and Rx.
 	Written  int64 `json:"written,omitempty"`
-	Charged  int64 `json:"charged,omitempty"`
 	Sent     int64 `json:"sent,omitempty"`
 	Received int64 `json:"received,omitempty"`
 	Tx       int64 `json:"tx_bytes,omitempty"`
