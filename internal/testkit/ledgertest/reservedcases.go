@@ -2,6 +2,7 @@ package ledgertest
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -35,7 +36,8 @@ func testReserved(t *testing.T, dsn string) {
 		run  func(*reservedCase)
 	}{
 		{"own part", reservedOwnPart}, {"static pod", reservedStatic}, {"settled", reservedSettled}, {"coarse", reservedCoarse}, {"clock behind", reservedBehind}, {"clock back", reservedBack},
-		{"quota", reservedQuota}, {"resizes", reservedResizes}, {"name", reservedName}, {"comes again", reservedAgain}, {"without minutes", reservedFloor},
+		{"quota", reservedQuota}, {"resizes", reservedResizes}, {"name", reservedName}, {"many pods", reservedMany},
+		{"nodes", reservedNodes}, {"comes again", reservedAgain}, {"without minutes", reservedFloor},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := &reservedCase{T: t, l: l, db: reader{t, DB(t, dsn)}, lease: pod.Lease{Cluster: fmt.Sprint("cluster-", i), Holder: "s"}}
@@ -73,15 +75,19 @@ func (r *reservedCase) enroll(node, name string) {
 // book books the pod at a time of the day, and end ends it.
 func (r *reservedCase) book(at time.Duration) {
 	r.Helper()
-	if err := r.l.BookPods(r.Context(), r.lease, []pod.Pod{r.pod}, Day.Add(at)); err != nil {
-		r.Fatal(err)
-	}
+	r.try(func() error { return r.l.BookPods(r.Context(), r.lease, []pod.Pod{r.pod}, Day.Add(at)) })
 }
 
 func (r *reservedCase) end(since, at time.Duration) {
 	r.Helper()
 	r.pod.Since = Day.Add(since)
-	if err := r.l.EndPods(r.Context(), r.lease, []pod.Pod{r.pod}, Day.Add(at)); err != nil {
+	r.try(func() error { return r.l.EndPods(r.Context(), r.lease, []pod.Pod{r.pod}, Day.Add(at)) })
+}
+
+// try makes a call, with faults before.
+func (r *reservedCase) try(call func() error) {
+	r.Helper()
+	if err := Try(r.T, call); err != nil {
 		r.Fatal(err)
 	}
 }
@@ -89,12 +95,11 @@ func (r *reservedCase) end(since, at time.Duration) {
 // put puts all rows before a time of the day.
 func (r *reservedCase) put(until time.Duration) {
 	r.Helper()
-	if err := putReserved(r.l, r.lease, Day.Add(until), Day.Add(until)); err != nil {
-		r.Fatal(err)
-	}
+	r.try(func() error { return putReserved(r.l, r.lease, Day.Add(until), Day.Add(until)) })
 }
 
-// want checks for how many CPU seconds the groups of the case reserve in a part of time, as "KEY=SECONDS ...".
+// want checks for how many CPU seconds the groups of the case reserve in a part of time, as "KEY=SECONDS ...", with "~" after
+// what is not known exactly.
 func (r *reservedCase) want(when string, from, to time.Duration, by query.Dimension, want string) {
 	r.Helper()
 	a, err := r.l.Usage(r.Context(), query.Query{From: Day.Add(from), To: Day.Add(to), By: []query.Dimension{by},
@@ -105,9 +110,11 @@ func (r *reservedCase) want(when string, from, to time.Duration, by query.Dimens
 	var got []string
 	for i := range a.Groups {
 		if u := &a.Groups[i].Usage; u.Present.Has(usage.CPUReserved) {
-			got = append(got, fmt.Sprintf("%s=%d", a.Groups[i].Keys[0], u.Sum[usage.CPUReserved].Int64()/1e9))
+			rough := map[usage.Quality]string{usage.Measured: "", usage.Apportioned: "~"}[u.Quality.Get(usage.CPUReserved)]
+			got = append(got, fmt.Sprintf("%s=%d%s", a.Groups[i].Keys[0], u.Sum[usage.CPUReserved].Int64()/1e9, rough))
 		}
 	}
+	slices.Sort(got)
 	if text := strings.Join(got, " "); text != want {
 		r.Errorf("%s: %s, want %s", when, text, want)
 	}
@@ -152,7 +159,8 @@ func reservedSettled(r *reservedCase) {
 	r.put(time.Hour)
 	r.end(time.Hour, 11*time.Hour)
 	r.put(12 * time.Hour)
-	r.want("vanished", 0, 24*time.Hour, query.ByPod, "web-0=21600") // the middle
+	r.want("vanished", 0, 24*time.Hour, query.ByPod, "web-0=21600~") // the middle
+	r.want("while it was seen", 0, time.Hour, query.ByPod, "web-0=3600")
 	for _, c := range []struct {
 		node  string
 		ended time.Duration
@@ -164,7 +172,7 @@ func reservedSettled(r *reservedCase) {
 		book(r.T, r.l, batch.Accepted, e)
 		r.put(12 * time.Hour)
 	}
-	r.want("its node saw its end", 0, 24*time.Hour, query.ByPod, "web-0=7200")
+	r.want("its node saw its end", 0, 24*time.Hour, query.ByPod, "web-0=7200~")
 }
 
 // An hour that was put as one row is put again by a server whose clock is behind.
@@ -288,6 +296,67 @@ func reservedFloor(r *reservedCase) {
 	r.book(late + 48*time.Hour)
 	r.put(late + 48*time.Hour)
 	r.want("ended at 00:50", late, late+time.Hour, query.ByJob, "shop/deployment/web=1800 shop/other=1200")
+}
+
+// There are more pods than a transaction takes, with carriers to make and without, and more rows.
+func reservedMany(r *reservedCase) {
+	const pods, perNode = 520, 40
+	var all []pod.Pod
+	for n := range pods {
+		p := r.pod
+		if p.Node = fmt.Sprint("n", n/perNode); n%perNode == 0 {
+			r.enroll(p.Node, p.Node)
+		}
+		p.UID, p.Name = fmt.Sprintf("%s-%d", p.UID, n), fmt.Sprint("web-", n)
+		all = append(all, p)
+	}
+	if err := r.l.BookPods(r.Context(), r.lease, all, Day); err != nil {
+		r.Fatal(err)
+	}
+	for _, until := range []time.Duration{time.Minute, 2 * time.Minute, 8 * time.Hour} {
+		r.put(until)
+		r.want("after "+until.String(), 0, 24*time.Hour, query.ByCluster, fmt.Sprintf("%s=%d", r.lease.Cluster, pods*until/time.Second))
+	}
+}
+
+// The node of a pod is called so, or its agent has seen the pod or another one of the same node of the cluster.
+func reservedNodes(r *reservedCase) {
+	r.enroll("gone", "n2")
+	if err := r.l.RevokeNode(r.Context(), r.id("gone"), Day); err != nil {
+		r.Fatal(err)
+	}
+	for id, n := range map[string]registry.Node{"jobs": {Cluster: r.lease.Cluster, MachineID: registry.JobsMachineID("4")}, "far": {Cluster: r.lease.Cluster + "-far"}} {
+		n.ID, n.Name, n.At = r.id(id), "n2", Day
+		if err := r.l.PutNode(r.Context(), n); err != nil {
+			r.Fatal(err)
+		}
+	}
+	r.enroll("agent", "host2")
+	uid := r.pod.UID
+	pods := func(minutes time.Duration, want string) {
+		r.Helper()
+		for i, node := range []string{"n2", "n2", "n3"} {
+			r.pod.UID, r.pod.Name, r.pod.Node = fmt.Sprint(uid, i), fmt.Sprint("web-", i), node
+			r.book(0)
+		}
+		r.put(minutes * time.Minute)
+		r.want(fmt.Sprint("after minutes: ", int(minutes)), 0, time.Hour, query.ByPod, want)
+	}
+	pods(1, "")
+	mark := batch.Mark{Next: 1}
+	for i, c := range []struct {
+		pod  string
+		want string
+	}{{"0", "web-0=120 web-1=120"}, {"2", "web-0=180 web-1=180 web-2=180"}} {
+		n := batch.Name{ID: workload.NewID(r.id("agent"), workload.Pod, uid+c.pod), Kind: workload.Pod, Key: uid + c.pod}
+		short, _ := workload.ShortIDOf(n.ID)
+		e := Entry(r.id("agent"), batch.Stream(fmt.Appendf(nil, "%-16s", r.id("agent"))[:16]), mark, short, 1, minuteOf(Day))
+		e.Names = []batch.Name{n}
+		mark = batch.Mark{Next: mark.Next + 1, Last: e.Hash}
+		book(r.T, r.l, batch.Accepted, e)
+		pods(time.Duration(2+i), c.want)
+	}
+	r.want("by node", 0, time.Hour, query.ByNode, "host2=540")
 }
 
 // drop folds all, and drops what is older than it is kept.

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"mete.dev/mete/internal/model/pod"
@@ -21,6 +22,7 @@ import (
 // are no others, and done is false if some of these have more rows. seen is when the pods were last known to be as the
 // ledger has them. Pods wait whose node has no agent. A lease that is not the latest of its cluster is fault.ErrConflict.
 func (k *Booker) PutReserved(ctx context.Context, l pod.Lease, until, seen time.Time, after int64) (last int64, done bool, err error) {
+	taken := map[int64]int64{}
 	err = k.db.Write(ctx, func(t *db.Tx) error {
 		if err := checkLease(t, l); err != nil {
 			return err
@@ -33,11 +35,13 @@ func (k *Booker) PutReserved(ctx context.Context, l pod.Lease, until, seen time.
 				return err
 			}
 		}
-		k.carriers.begin(time.Now())
-		p := &reservedPutter{carrierQuota: &k.carriers, booking: k.newBooking(t, time.Now()), cluster: l.Cluster, until: until.Unix() / 60, change: NewChange(schema.UsageLayout), nodes: map[string]string{}}
+		p := &reservedPutter{carrierQuota: &k.carriers, taken: taken, booking: k.newBooking(t, time.Now()), cluster: l.Cluster, until: until.Unix() / 60, change: NewChange(schema.UsageLayout), nodes: map[string]string{}}
 		last, done, err = p.put(after)
 		return err
 	})
+	if err == nil {
+		k.carriers.add(taken)
+	}
 	return last, done, db.Wrap(err, "booking what pods of %s reserve", l.Cluster)
 }
 
@@ -52,6 +56,7 @@ const (
 type reservedPutter struct {
 	*booking
 	carrierQuota *carrierQuota
+	taken        map[int64]int64 // how many carriers of a node are new in this transaction
 	cluster      string
 	until        int64 // minute
 	change       *Change
@@ -208,7 +213,7 @@ func (p *reservedPutter) newCarrier(r *reservedPod, container string) (w db.Work
 	own := workload.NewID(n.node, kind, name.key)
 	name.id, name.name = string(own), container
 	of, _ := workload.ShortIDOf(own) // valid, as NewID made it
-	if ok, err = p.carrierQuota.take(p.booking, n); !ok || err != nil {
+	if ok, err = p.takeCarrier(n); !ok || err != nil {
 		return w, false, err
 	}
 	if w, err = p.Workload(n.id, of); err != nil {
@@ -241,25 +246,42 @@ func isCarrier(kind, key string) bool {
 // pods uses up no quota of agents.
 type carrierQuota struct {
 	limit int64
+	mu    sync.Mutex
 	day   int64
 	nodes map[int64]int64 // how many carriers are new today
 }
 
-func (q *carrierQuota) begin(now time.Time) {
-	if day := now.Unix() / (24 * 3600); day != q.day || q.nodes == nil {
+// used returns how many carriers of a node are new on the day of a time in ns.
+func (q *carrierQuota) used(node, now int64) int64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if day := now / int64(24*time.Hour); day != q.day || q.nodes == nil {
 		q.day, q.nodes = day, map[int64]int64{}
+	}
+	return q.nodes[node]
+}
+
+// add counts the carriers of a transaction that was committed.
+func (q *carrierQuota) add(taken map[int64]int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for node, n := range taken {
+		q.nodes[node] += n
 	}
 }
 
-// take counts a carrier, unless its node has no more today.
-func (q *carrierQuota) take(b *booking, n *bookedNode) (bool, error) {
-	if q.nodes[n.id]++; q.nodes[n.id] <= q.limit {
+// takeCarrier counts a carrier, unless its node has no more today.
+func (p *reservedPutter) takeCarrier(n *bookedNode) (bool, error) {
+	limit := p.carrierQuota.limit
+	p.taken[n.id]++
+	switch total := p.carrierQuota.used(n.id, p.now) + p.taken[n.id]; {
+	case total <= limit:
 		return true, nil
-	} else if q.nodes[n.id] > q.limit+1 {
+	case total > limit+1:
 		return false, nil
 	}
-	return false, b.Audit(registry.Audit{At: schema.FromNanos(b.now), Actor: n.node, Action: "node.quota", Object: n.node,
-		Detail: fmt.Sprintf("%d new containers of pods that reserve something today: further ones wait for tomorrow", q.limit)})
+	return false, p.Audit(registry.Audit{At: schema.FromNanos(p.now), Actor: n.node, Action: "node.quota", Object: n.node,
+		Detail: fmt.Sprintf("%d new containers of pods that reserve something today: further ones wait for tomorrow", limit)})
 }
 
 // nodeOf returns the node on which a pod runs: that which is called so, or else whose agent has seen other pods of the same
