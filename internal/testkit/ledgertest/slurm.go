@@ -223,6 +223,28 @@ func testSlurm(t *testing.T, dsn string) {
 		t.Errorf("%d jobs are kept, want none", n)
 	}
 	r.check("dropped", "n1", ended)
+	testSlurmEnds(r)
+}
+
+// testSlurmEnds: a job ends when Slurm says so, whatever the agent of one of its machines saw end. If it is gone without an end,
+// the agent knows.
+func testSlurmEnds(r *slurmRound) {
+	r.Helper()
+	m, seen := minuteOf(Day), Day.Add(3*time.Minute)
+	r.book(slurm.Job{ID: 9, Submitted: Day, Name: "gone", User: "ada", Started: Day, Hosts: []string{"n1"}})
+	ended := func(when string, want int64) {
+		r.Helper()
+		if got := r.db.number("SELECT ended_ns FROM workload WHERE name = 'gone'"); got != want {
+			r.Errorf("%s: the job ended at %d, want %d", when, got, want)
+		}
+	}
+	r.send("n1", 9, m+2, 1e9, seen)
+	ended("it lives", 0)
+	if err := Try(r.T, func() error { return r.l.SlurmGone(r.Context(), "c", []int64{9}, Day.Add(time.Hour)) }); err != nil {
+		r.Fatal(err)
+	}
+	r.send("n1", 9, m+4, 1e9, seen)
+	ended("it is gone", seen.UnixNano())
 }
 
 // testSlurmRead: the time of the latest answer only grows.
@@ -265,6 +287,15 @@ func testSlurmAgain(t *testing.T, dsn string) {
 		t.Errorf("it started at %v, want the first start", time.Unix(0, n))
 	}
 
+	// A job that was requeued before it was seen ran before its start.
+	r.send("n1", 6, m+1, 1e9, Day.Add(2*time.Minute))
+	requeued := slurm.Job{ID: 6, Submitted: Day.Add(9 * time.Hour), Restarts: 1, Name: "requeued", User: "ada", Account: "physics", Started: Day.Add(10 * time.Hour), Hosts: []string{"n1"}}
+	if reused := r.book(requeued); len(reused) > 0 {
+		t.Errorf("requeued before it was seen: numbers %v in use again", reused)
+	}
+	first["/6"], first["/6/batch"] = "requeued requeued ada physics <nil>", "requeued/batch requeued ada physics"
+	r.check("requeued before it was seen", "n1", first)
+
 	// The controller lost its state. The agent is faster than the server's question for one job, and slower for the other.
 	r.at = Day.Add(5 * time.Hour)
 	other := slurm.Job{ID: 5, Submitted: Day.Add(5 * time.Hour), Name: "second", User: "eve", Account: "biology", Started: Day.Add(5 * time.Hour), Hosts: []string{"n1"}}
@@ -287,7 +318,7 @@ func testSlurmAgain(t *testing.T, dsn string) {
 	r.send("n1", 5, m+601, 1e9, time.Time{})
 	r.send("n1", 5, m+630, 1e9, time.Time{})
 	// Of the second and of the third job, the first minutes count for the previous job.
-	want := map[string]string{"first physics": "6000000000", "second biology": "4000000000", "third chemistry": "2000000000"}
+	want := map[string]string{"first physics": "6000000000", "requeued physics": "2000000000", "second biology": "4000000000", "third chemistry": "2000000000"}
 	if got := r.sums(); !maps.Equal(got, want) {
 		t.Errorf("by job %v, want %v", got, want)
 	}
@@ -303,6 +334,7 @@ func testSlurmAgain(t *testing.T, dsn string) {
 		wanted := maps.Clone(want)
 		if name == "the last" {
 			delete(wanted, "first physics")
+			delete(wanted, "requeued physics")
 			delete(wanted, "second biology")
 		}
 		if !maps.Equal(got, wanted) {

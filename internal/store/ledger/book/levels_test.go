@@ -1,6 +1,7 @@
 package book
 
 import (
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -116,4 +117,72 @@ func TestLevelsUsageCut(t *testing.T) {
 			t.Fatalf("quality %v, covered %v", q, sum.Covered)
 		}
 	})
+}
+
+// Changes in cases that are rare.
+func TestRevise(t *testing.T) {
+	one, two := pod.Levels{CPU: 1}, pod.Levels{CPU: 2}
+	const day = int64(24 * 3600)
+	many := func(first int64) (spans []levelSpan) { // one second each, but for the first one and the last one
+		for i := range int64(spansPerDay) {
+			spans = append(spans, levelSpan{from: 1000 + i, to: 1001 + i, Levels: pod.Levels{CPU: 10 + i}})
+		}
+		spans[0].from, spans[spansPerDay-1].to = first, 0
+		return spans
+	}
+	for name, c := range map[string]struct {
+		had                 []levelSpan
+		now                 pod.Levels
+		from, to, since, at int64
+		want                []levelSpan // the last ones
+	}{
+		"new":                            {nil, one, 5, 0, 9, 9, []levelSpan{{from: 5, Levels: one}}},
+		"new and over":                   {nil, one, 5, 8, 9, 9, []levelSpan{{from: 5, to: 8, Levels: one}}},
+		"over at once":                   {nil, one, 5, 5, 9, 9, nil},
+		"comes again at its end":         {[]levelSpan{{from: 5, to: 7, Levels: one}}, one, 7, 0, 9, 9, []levelSpan{{from: 5, to: 7, Levels: one}, {from: 7, Levels: one}}},
+		"was not over":                   {[]levelSpan{{from: 5, to: 7, Levels: one}}, one, 6, 0, 9, 9, []levelSpan{{from: 5, Levels: one}}},
+		"was taken as gone":              {[]levelSpan{{from: 5, to: 7, Levels: one}, {7, 9, true, one}}, one, 5, 0, 9, 20, []levelSpan{{from: 5, Levels: one}}},
+		"with others, was taken as gone": {[]levelSpan{{from: 5, to: 7, Levels: two}, {7, 9, true, one}}, one, 5, 0, 9, 20, []levelSpan{{from: 5, to: 7, Levels: two}, {from: 7, rough: true, Levels: one}}},
+		"a change":                       {[]levelSpan{{from: 5, Levels: one}}, two, 5, 0, 900, 1000, []levelSpan{{from: 5, to: 1000, Levels: one}, {from: 1000, Levels: two}}},
+		"after an outage": {[]levelSpan{{from: 5, Levels: one}}, two, 5, 0, 800, 1000,
+			[]levelSpan{{from: 5, to: 800, Levels: one}, {800, 900, true, one}, {900, 1000, true, two}, {from: 1000, Levels: two}}},
+		"after an odd one": {[]levelSpan{{from: 5, Levels: one}}, two, 5, 0, 801, 1000,
+			[]levelSpan{{from: 5, to: 801, Levels: one}, {801, 900, true, one}, {900, 1000, true, two}, {from: 1000, Levels: two}}},
+		"before it was there":       {[]levelSpan{{from: 900, Levels: one}}, two, 5, 0, 500, 1000, []levelSpan{{from: 900, to: 1000, Levels: one}, {from: 1000, Levels: two}}},
+		"over before the change":    {[]levelSpan{{from: 5, Levels: one}}, two, 5, 700, 990, 1000, []levelSpan{{from: 5, to: 700, Levels: one}}},
+		"one of many within a day":  {many(1201 - day), two, 5, 0, 1200, 1200, []levelSpan{{from: 1199, Levels: two}}},
+		"one of many in a day more": {many(1200 - day), two, 5, 0, 1200, 1200, []levelSpan{{from: 1199, to: 1200, Levels: pod.Levels{CPU: 209}}, {from: 1200, Levels: two}}},
+	} {
+		was := slices.Clone(c.had)
+		got := revise(c.had, c.now, c.from, c.to, c.since, c.at)
+		if got = got[max(0, len(got)-max(1, len(c.want))):]; !slices.Equal(got, c.want) || !slices.Equal(was, c.had) {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
+// Rows are put again from the first second on at which something else is reserved.
+func TestFirstChange(t *testing.T) {
+	one, two := pod.Levels{CPU: 1}, pod.Levels{CPU: 2}
+	a := func(from, to int64) []levelSpan { return []levelSpan{{from: from, to: to, Levels: one}} }
+	for name, c := range map[string]struct {
+		had, now []levelSpan
+		want     int64 // 0 is none
+	}{
+		"nothing":       {nil, nil, 0},
+		"new":           {nil, a(5, 9), 5},
+		"gone":          {a(5, 9), nil, 5},
+		"shorter":       {a(5, 9), a(5, 7), 7},
+		"longer":        {a(5, 7), a(5, 9), 7},
+		"ends":          {a(5, 0), a(5, 8), 8},
+		"goes on":       {a(5, 8), a(5, 0), 8},
+		"begins later":  {a(5, 9), a(6, 9), 5},
+		"begins before": {a(6, 9), a(5, 9), 5},
+		"other levels":  {a(5, 9), []levelSpan{{from: 5, to: 9, Levels: two}}, 5},
+		"not sure":      {a(5, 9), []levelSpan{{5, 9, true, one}}, 5},
+	} {
+		if got, ok := firstChange(c.had, c.now); got != c.want || ok != (c.want != 0) {
+			t.Errorf("%s: %d, %t, want %d", name, got, ok, c.want)
+		}
+	}
 }

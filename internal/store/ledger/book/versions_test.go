@@ -1,14 +1,17 @@
 package book
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/replica"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger/db"
+	"mete.dev/mete/internal/store/ledger/schema"
 )
 
 // A step is a name that an agent sends at a minute.
@@ -103,6 +106,110 @@ func TestManyVersions(t *testing.T) {
 	for day, want := range map[string]string{"1": "24", "2": "24", "3": "8"} {
 		if got := rows(t, d, 1, "SELECT count(*) FROM workload WHERE from_minute / 1440 = "+day); got[0] != want {
 			t.Errorf("%s versions on day %s, want %s", got[0], day, want)
+		}
+	}
+}
+
+// A version takes over the rows of its time from the version before it, also those within hosts, in all tables. A row of an
+// hour or a day that begins before the version does stays where it is. Rows of a version that is removed return to the previous one.
+func TestSetVersion(t *testing.T) {
+	const day = testDay
+	d := openDB(t)
+	put := func(v replica.Resolution, minute, cpu, host int64) {
+		t.Helper()
+		write(t, d, func(x *db.Tx) error {
+			setMarks(x)
+			w, err := x.Workload(1, 5)
+			if err != nil {
+				return err
+			}
+			if host != 0 {
+				if err := NoteWithin(x, 1, minute-minute%day, host, 0, false); err != nil {
+					return err
+				}
+			}
+			c := NewChange(schema.UsageLayout)
+			c.Set(v, schema.RowKey{Minute: minute, ID: schema.Key(w.At(minute), host)}, cpuRow(schema.UsageLayout, cpu))
+			_, err = c.Apply(x, 0)
+			return err
+		})
+	}
+	for _, r := range []struct {
+		v                 replica.Resolution
+		minute, cpu, host int64
+	}{
+		{replica.Day, day, 1, 0}, {replica.Hour, 2*day + 60, 2, 0}, {replica.Hour, 2*day + 120, 4, 0}, {replica.Minute, 3*day + 14, 8, 0}, {replica.Minute, 3*day + 15, 16, 0},
+		{replica.Minute, 3*day + 15, 32, 2}, {replica.Minute, 3*day + 45, 64, 0}, {replica.Hour, 3*day + 120, 128, 0}, {replica.Minute, 5 * day, 256, 0},
+	} {
+		put(r.v, r.minute, r.cpu, r.host)
+	}
+	for _, c := range []struct {
+		from, next int64   // as given
+		begins     []int64 // of all versions
+		want       []string
+	}{
+		{3*day + 15, 0, []int64{0, 3*day + 15}, []string{"0: minute 4334=8", "4335: minute 4335=16", "4335: minute 4335=32 in 2", "4335: minute 4365=64", "4335: minute 4440=128", "4335: minute 7200=256",
+			"0: hour 2940=2", "0: hour 3000=4", "0: hour 4320=8", "4335: hour 4320=80", "4335: hour 4320=32 in 2", "4335: hour 4440=128",
+			"0: day 1440=1", "0: day 2880=6", "0: day 4320=8", "4335: day 4320=208", "4335: day 4320=32 in 2"}},
+		// It began later.
+		{0, 3*day + 45, []int64{0, 3*day + 45}, []string{"0: minute 4334=8", "0: minute 4335=16", "0: minute 4335=32 in 2", "4365: minute 4365=64", "4365: minute 4440=128", "4365: minute 7200=256",
+			"0: hour 2940=2", "0: hour 3000=4", "0: hour 4320=24", "0: hour 4320=32 in 2", "4365: hour 4320=64", "4365: hour 4440=128",
+			"0: day 1440=1", "0: day 2880=6", "0: day 4320=24", "0: day 4320=32 in 2", "4365: day 4320=192"}},
+		// It is followed by one within a span of an hour.
+		{3*day + 45, 3*day + 135, []int64{0, 3*day + 45, 3*day + 135}, []string{"0: minute 4334=8", "0: minute 4335=16", "0: minute 4335=32 in 2", "4365: minute 4365=64", "4365: minute 4440=128", "4455: minute 7200=256",
+			"0: hour 2940=2", "0: hour 3000=4", "0: hour 4320=24", "0: hour 4320=32 in 2", "4365: hour 4320=64", "4365: hour 4440=128",
+			"0: day 1440=1", "0: day 2880=6", "0: day 4320=24", "0: day 4320=32 in 2", "4365: day 4320=192"}},
+		// Where hours or days are left, it has those that begin with it or later.
+		{2*day + 75, 5 * day, []int64{0, 2*day + 75, 5 * day}, []string{"2955: minute 4334=8", "2955: minute 4335=16", "2955: minute 4335=32 in 2", "2955: minute 4365=64", "2955: minute 4440=128", "7200: minute 7200=256",
+			"0: hour 2940=2", "2955: hour 3000=4", "2955: hour 4320=88", "2955: hour 4320=32 in 2", "2955: hour 4440=128",
+			"0: day 1440=1", "0: day 2880=2", "2955: day 2880=4", "2955: day 4320=216", "2955: day 4320=32 in 2"}},
+		{0, 0, []int64{0}, []string{"0: minute 4334=8", "0: minute 4335=16", "0: minute 4335=32 in 2", "0: minute 4365=64", "0: minute 4440=128", "0: minute 7200=256",
+			"0: hour 2940=2", "0: hour 3000=4", "0: hour 4320=88", "0: hour 4320=32 in 2", "0: hour 4440=128",
+			"0: day 1440=1", "0: day 2880=6", "0: day 4320=216", "0: day 4320=32 in 2"}},
+	} {
+		for again := range 2 {
+			var id int64
+			write(t, d, func(x *db.Tx) (err error) {
+				setMarks(x)
+				id, err = SetVersion(x, 1, 5, c.from, c.next)
+				return err
+			})
+			begins := map[int64]int64{}
+			var got []int64
+			for _, line := range rows(t, d, 2, "SELECT id, from_minute FROM workload WHERE node = 1 AND short = 5 ORDER BY from_minute") {
+				var id, from int64
+				if _, err := fmt.Sscan(line, &id, &from); err != nil {
+					t.Fatal(err)
+				}
+				begins[id] = from
+				got = append(got, from)
+			}
+			if !slices.Equal(got, c.begins) || begins[id] != c.from {
+				t.Errorf("from %d to %d: versions begin at %v, and it at %d; want %v", c.from, c.next, got, begins[id], c.begins)
+			}
+			var lines []string
+			for _, line := range tables(t, d, schema.UsageLayout) {
+				var table string
+				var minute, key, cpu int64
+				if _, err := fmt.Sscan(line, &table, &minute, &key, &cpu); err != nil {
+					t.Fatal(err)
+				}
+				id, host := schema.SplitKey(key)
+				line = fmt.Sprintf("%d: %s %d=%d", begins[id], table, minute, cpu)
+				if host != 0 {
+					line += fmt.Sprint(" in ", host)
+				}
+				lines = append(lines, line)
+			}
+			for _, table := range []string{schema.UsageLayout.HourTable(), schema.UsageLayout.DayTable(), schema.UsageMinuteTable(3 * day), schema.UsageMinuteTable(5 * day)} {
+				if n := rows(t, d, 1, "SELECT count(*) FROM "+table+" WHERE "+schema.IDOf("workload")+" NOT IN (SELECT id FROM workload)"); n[0] != "0" {
+					t.Errorf("from %d to %d: %s rows of %s are of no version", c.from, c.next, n[0], table)
+				}
+			}
+			slices.Sort(lines)
+			if want := slices.Sorted(slices.Values(c.want)); !slices.Equal(lines, want) {
+				t.Errorf("from %d to %d, time %d: %q, want %q", c.from, c.next, again, lines, want)
+			}
 		}
 	}
 }
