@@ -9,6 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"mete.dev/mete/internal/model/batch"
 )
 
 func owner(kind, name string, controls bool) metav1.OwnerReference {
@@ -80,6 +82,7 @@ func TestContainers(t *testing.T) {
 		{Name: "app", ContainerID: "containerd://a2", LastTerminationState: ended("containerd://a1")},
 		{Name: "crashed", State: ended("cri-o://c1")},
 		{Name: "waits"}, {Name: "odd", ContainerID: "none"}, {Name: "empty", ContainerID: "containerd://"},
+		{Name: "long", ContainerID: "containerd://" + strings.Repeat("l", 253)}, {Name: "too long", ContainerID: "containerd://" + strings.Repeat("t", 254)},
 	}
 	p.Status.EphemeralContainerStatuses = []corev1.ContainerStatus{{Name: "debug", ContainerID: "docker://d1"}}
 	w := &Watcher{cfg: Config{Labels: []string{"team", "example.org/*"}}}
@@ -91,7 +94,7 @@ func TestContainers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := map[string]string{"i1": "init", "a2": "app", "a1": "app", "c1": "crashed", "d1": "debug"}; !maps.Equal(got.Containers, want) {
+	if want := map[string]string{"i1": "init", "a2": "app", "a1": "app", "c1": "crashed", "d1": "debug", strings.Repeat("l", 253): "long"}; !maps.Equal(got.Containers, want) {
 		t.Errorf("containers %v, want %v", got.Containers, want)
 	}
 	if want := map[string]string{"team": "x", "example.org/tier": "y"}; !maps.Equal(got.Labels, want) || got.UID != "u" || got.Node != "n1" {
@@ -124,6 +127,15 @@ func TestContainers(t *testing.T) {
 		if got.UID != c.want || err != nil || got.OwnerGone != (c.owner == "ReplicaSet") {
 			t.Errorf("%+v: UID %s, owner gone %v, %v", c, got.UID, got.OwnerGone, err)
 		}
+	}
+	// Of many labels the first ones are kept.
+	many := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{}}}
+	for i := range 1000 {
+		many.Labels[fmt.Sprintf("l%03d", i)] = "v"
+	}
+	got, err = identify(&keptPod{Pod: many}, func(k string) bool { return k != "l000" }, nil)
+	if _, first := got.Labels["l001"]; err != nil || !first || len(got.Labels) != batch.MaxLabels || got.Labels["l000"] != "" {
+		t.Errorf("labels %v, %v", got.Labels, err)
 	}
 	// The kind and name of an owner have limits.
 	p.OwnerReferences = []metav1.OwnerReference{owner(strings.Repeat("k", 1000), strings.Repeat("\u00e9", 1000), true)}

@@ -33,10 +33,8 @@ func reservationsOf(p *corev1.Pod) (list []pod.Reservation) {
 	rest := levelsOf(helpers.PodRequests(p, requestOptions), nil)
 	limits := helpers.PodLimits(p, requestOptions)
 	containers := besides(p)
-	if len(containers) > maxContainers { // the others are in the pod's own part
-		containers = containers[:maxContainers]
-	}
-	hasLimit := func(name corev1.ResourceName) bool { // of its own
+	containers = containers[:min(len(containers), maxContainers)] // the others are in the pod's own part
+	hasLimit := func(name corev1.ResourceName) bool {             // of its own
 		if p.Spec.Resources == nil {
 			return false
 		}

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -55,6 +56,27 @@ func TestReservationsOf(t *testing.T) {
 			want: []pod.Reservation{{Container: "app", Levels: appLevels}, {Container: "other", Levels: pod.Levels{MemoryLimit: none}},
 				{Levels: pod.Levels{CPU: 400, CPULimit: 2000, MemoryLimit: none}}},
 		},
+		"limits of init": {
+			pod:  corev1.PodSpec{InitContainers: []corev1.Container{containerOf("init", nil, quantities("cpu", "3", "memory", "5Gi"))}, Containers: []corev1.Container{app}},
+			want: []pod.Reservation{{Container: "app", Levels: appLevels}},
+		},
+		"overhead of CPU": {
+			pod:  corev1.PodSpec{Containers: []corev1.Container{app}, Overhead: quantities("cpu", "7m")},
+			want: []pod.Reservation{{Container: "app", Levels: appLevels}, {Levels: pod.Levels{CPU: 7, CPULimit: 7, MemoryLimit: none}}},
+		},
+		"overhead of memory": {
+			pod:  corev1.PodSpec{Containers: []corev1.Container{app}, Overhead: quantities("memory", "9")},
+			want: []pod.Reservation{{Container: "app", Levels: appLevels}, {Levels: pod.Levels{CPULimit: none, Memory: 9, MemoryLimit: 9}}},
+		},
+		"overhead beside no limits": {
+			pod:  corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}}, Overhead: quantities("cpu", "7m", "memory", "9")},
+			want: []pod.Reservation{{Container: "app", Levels: bare}, {Levels: pod.Levels{CPU: 7, CPULimit: none, Memory: 9, MemoryLimit: none}}},
+		},
+		"memory of the pod": {
+			pod: corev1.PodSpec{Containers: []corev1.Container{app, {Name: "other"}}, Resources: &corev1.ResourceRequirements{Limits: quantities("memory", "5Gi")}},
+			want: []pod.Reservation{{Container: "app", Levels: appLevels}, {Container: "other", Levels: pod.Levels{CPULimit: none}},
+				{Levels: pod.Levels{CPULimit: none, MemoryLimit: 3 << 30}}},
+		},
 		"being resized": {
 			pod: corev1.PodSpec{Containers: []corev1.Container{containerOf("app", quantities("cpu", "100m"), quantities("cpu", "1"))}},
 			status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "app", AllocatedResources: quantities("cpu", "300m"),
@@ -72,6 +94,66 @@ func TestReservationsOf(t *testing.T) {
 	}
 }
 
+// TestManyContainers: all containers of a pod count, and as many have a reservation of their own as the ledger takes.
+func TestManyContainers(t *testing.T) {
+	t.Parallel()
+	for _, more := range []int{0, 1, 7} {
+		p := &corev1.Pod{}
+		for i := range maxContainers + more {
+			p.Spec.Containers = append(p.Spec.Containers, containerOf(fmt.Sprint("c", i), quantities("cpu", "3m"), nil))
+		}
+		list := reservationsOf(p)
+		var sum int64
+		for _, r := range list {
+			sum += r.Levels.CPU
+		}
+		if own := len(list) - min(more, 1); own != maxContainers || sum != 3*int64(maxContainers+more) || (list[len(list)-1].Container == "") != (more > 0) {
+			t.Errorf("%d more: %d reservations of %d thousandths", more, len(list), sum)
+		}
+	}
+}
+
+// TestIsGPU: parts of accelerators count, and other resources of their makers do not.
+func TestIsGPU(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[corev1.ResourceName]bool{
+		"nvidia.com/gpu": true, "nvidia.com/gpu.shared": true, "nvidia.com/mig-1g.5gb": true, "nvidia.com/hostdev": false, "amd.com/gpu": true, "amd.com/xnack": false,
+		"gpu.intel.com/i915": true, "gpu.intel.com/xe": true, "gpu.intel.com/i915_monitoring": false, "example.com/gpu": false, "gpu": false, "cpu": false,
+	} {
+		if got := isGPU(name); got != want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
+// TestScheduledAt: a pod is on its node since it was scheduled, or since it was created with its node.
+func TestScheduledAt(t *testing.T) {
+	t.Parallel()
+	condition := func(of corev1.PodConditionType, is corev1.ConditionStatus, at int64) corev1.PodCondition {
+		c := corev1.PodCondition{Type: of, Status: is}
+		if at != 0 {
+			c.LastTransitionTime = metav1.Unix(at, 0)
+		}
+		return c
+	}
+	for name, c := range map[string]struct {
+		node       string
+		conditions []corev1.PodCondition
+		want       int64 // 0 is not
+	}{
+		"waits":             {"", []corev1.PodCondition{condition(corev1.PodScheduled, corev1.ConditionFalse, 50)}, 0},
+		"scheduled":         {"n", []corev1.PodCondition{condition(corev1.PodReady, corev1.ConditionTrue, 60), condition(corev1.PodScheduled, corev1.ConditionTrue, 50)}, 50},
+		"created on a node": {"n", []corev1.PodCondition{condition(corev1.PodReady, corev1.ConditionTrue, 60)}, 40},
+		"not yet":           {"n", []corev1.PodCondition{condition(corev1.PodScheduled, corev1.ConditionFalse, 50)}, 40},
+		"at no time":        {"n", []corev1.PodCondition{condition(corev1.PodScheduled, corev1.ConditionTrue, 0)}, 40},
+	} {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.Unix(40, 0)}, Spec: corev1.PodSpec{NodeName: c.node}, Status: corev1.PodStatus{Conditions: c.conditions}}
+		if got := scheduledAt(p); c.want == 0 && !got.IsZero() || c.want != 0 && !got.Equal(time.Unix(c.want, 0)) {
+			t.Errorf("%s: %v, want %d", name, got, c.want)
+		}
+	}
+}
+
 // TestFinishedAt: what a status says of the end of a pod.
 func TestFinishedAt(t *testing.T) {
 	t.Parallel()
@@ -85,12 +167,14 @@ func TestFinishedAt(t *testing.T) {
 		want    int64
 		guessed bool
 	}{
-		"running":         {corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{ended(50)}}, 0, false},
-		"succeeded":       {corev1.PodStatus{Phase: corev1.PodSucceeded, ContainerStatuses: []corev1.ContainerStatus{ended(60), ended(50)}, Conditions: ready}, 60, false},
-		"sidecar":         {corev1.PodStatus{Phase: corev1.PodSucceeded, ContainerStatuses: []corev1.ContainerStatus{ended(50)}, InitContainerStatuses: []corev1.ContainerStatus{ended(10), ended(65)}}, 65, false},
-		"no time":         {corev1.PodStatus{Phase: corev1.PodSucceeded, ContainerStatuses: []corev1.ContainerStatus{ended(0)}, Conditions: ready}, 70, true},
-		"node lost":       {corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{ended(50), {}}, Conditions: ready}, 70, true},
-		"refused by node": {corev1.PodStatus{Phase: corev1.PodFailed}, 40, true},
+		"running":             {corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{ended(50)}}, 0, false},
+		"succeeded":           {corev1.PodStatus{Phase: corev1.PodSucceeded, ContainerStatuses: []corev1.ContainerStatus{ended(60), ended(50)}, Conditions: ready}, 60, false},
+		"sidecar":             {corev1.PodStatus{Phase: corev1.PodSucceeded, ContainerStatuses: []corev1.ContainerStatus{ended(50)}, InitContainerStatuses: []corev1.ContainerStatus{ended(10), ended(65)}}, 65, false},
+		"no time":             {corev1.PodStatus{Phase: corev1.PodSucceeded, ContainerStatuses: []corev1.ContainerStatus{ended(0)}, Conditions: ready}, 70, true},
+		"node lost":           {corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{ended(50), {}}, Conditions: ready}, 70, true},
+		"sidecar ended later": {corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{}}, InitContainerStatuses: []corev1.ContainerStatus{ended(80)}, Conditions: ready}, 80, true},
+		"was ready":           {corev1.PodStatus{Phase: corev1.PodFailed, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: at(70)}, {Type: corev1.PodScheduled, Status: corev1.ConditionFalse, LastTransitionTime: at(90)}}}, 40, true},
+		"refused by node":     {corev1.PodStatus{Phase: corev1.PodFailed}, 40, true},
 	} {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: at(40)}, Spec: corev1.PodSpec{NodeName: "n"}, Status: c.status}
 		got, guessed := finishedAt(p)

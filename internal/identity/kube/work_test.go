@@ -1,0 +1,416 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"mete.dev/mete/internal/model/pod"
+	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/store/ledger"
+	"mete.dev/mete/internal/testkit/ledgertest"
+	"mete.dev/mete/internal/testkit/syncbuf"
+)
+
+// A failingLedger is a ledger of which calls fail.
+type failingLedger struct {
+	*ledger.Ledger
+	booking, ending error
+}
+
+func (l *failingLedger) BookPods(ctx context.Context, lease pod.Lease, pods []pod.Pod, at time.Time) error {
+	return errors.Join(l.booking, l.Ledger.BookPods(ctx, lease, pods, at))
+}
+
+func (l *failingLedger) EndPods(ctx context.Context, lease pod.Lease, pods []pod.Pod, at time.Time) error {
+	if l.ending != nil {
+		return l.ending
+	}
+	return l.Ledger.EndPods(ctx, lease, pods, at)
+}
+
+// A worker is a watcher whose informers do not run: the test says what they see.
+type worker struct {
+	*Watcher
+	t      *testing.T
+	ledger *failingLedger
+	log    *syncbuf.Buffer
+}
+
+func newWorker(t *testing.T, l *failingLedger, holder string) *worker {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	const conf = `{"apiVersion": "v1", "kind": "Config", "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+"clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}], "users": [{"name": "u", "user": {}}]}`
+	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log := &syncbuf.Buffer{}
+	w, err := New(Config{Cluster: "c", Kubeconfig: file, Holder: holder}, l, slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &worker{w, t, l, log}
+}
+
+// pod returns a pod as an informer keeps it.
+func (w *worker) pod(uid, node string, change func(*corev1.Pod)) *keptPod {
+	w.t.Helper()
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-" + uid, UID: types.UID(uid), CreationTimestamp: metav1.Now()},
+		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{containerOf("app", quantities("cpu", "1"), nil)}}}
+	if change != nil {
+		change(p)
+	}
+	kept, err := w.trimPod(p)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return kept.(*keptPod)
+}
+
+// sees lets the informer of pods see one, and gone that it is gone.
+func (w *worker) sees(p *keptPod) {
+	if err := w.pods.GetStore().Update(p); err != nil {
+		w.t.Error(err)
+	}
+	w.change(p)
+}
+
+func (w *worker) gone(p *keptPod) {
+	if err := w.pods.GetStore().Delete(p); err != nil {
+		w.t.Error(err)
+	}
+	w.delete(cache.DeletedFinalStateUnknown{Obj: p})
+}
+
+// works lets it work, which has to fail with an error or not, and checks which pods live in the ledger.
+func (w *worker) works(when string, want error, live ...string) {
+	w.t.Helper()
+	if err := w.work(w.t.Context()); !errors.Is(err, want) {
+		w.t.Errorf("%s: %v, want %v", when, err, want)
+	}
+	pods, err := w.ledger.LivePods(w.t.Context(), "c")
+	var got []string
+	for i := range pods {
+		got = append(got, strings.TrimPrefix(pods[i].UID, "01234567-89ab-cdef-0123-"))
+	}
+	if !slices.Equal(got, live) || err != nil {
+		w.t.Errorf("%s: %v live, %v; want %v", when, got, err, live)
+	}
+}
+
+// withWorkers runs a test with a ledger that has a node.
+func withWorkers(t *testing.T, f func(t *testing.T, l *failingLedger)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		l := &failingLedger{Ledger: ledgertest.Open(t, ledgertest.SQLite(t))}
+		if err := l.PutNode(t.Context(), registry.Node{ID: "n1", Name: "n1", Cluster: "c", At: time.Now()}); err != nil {
+			t.Fatal(err)
+		}
+		f(t, l)
+	})
+}
+
+// TestWork: what informers see is in the ledger, once, also after a database that failed, and is ended once it is gone.
+func TestWork(t *testing.T) {
+	withWorkers(t, func(t *testing.T, l *failingLedger) {
+		w := newWorker(t, l, "s")
+		booked := func(want int64) {
+			t.Helper()
+			if s := w.Stats(); s.Booked != want || !s.Holds {
+				t.Errorf("%+v, want %d booked", s, want)
+			}
+		}
+		a := w.pod("a", "n1", nil)
+		w.sees(a) // it has no lease yet: all of the store are booked when it has
+		w.works("first", nil, "a")
+		booked(1)
+		w.sees(a)
+		w.sees(w.pod("waits", "", nil))
+		w.works("nothing new", nil, "a")
+		booked(1)
+		w.sees(w.pod("a", "n1", func(p *corev1.Pod) { p.Labels = map[string]string{"mete.dev/job": "j"} }))
+		w.works("a label", nil, "a")
+		booked(2)
+
+		// Both changes and the end of what was seen while the database failed come later, in their newest state.
+		down := errors.New("down")
+		l.booking = down
+		b, c := w.pod("b", "n1", nil), w.pod("c", "n1", nil)
+		w.sees(b)
+		w.works("the database fails", down, "a", "b") // it was stored, but that is not known
+		l.booking, l.ending = nil, down
+		w.sees(w.pod("b", "n1", func(p *corev1.Pod) { p.Labels = map[string]string{"mete.dev/job": "newer"} }))
+		w.sees(c)
+		w.gone(a)
+		w.works("the end fails", down, "a", "b", "c")
+		l.ending = nil
+		w.works("all comes later", nil, "b", "c")
+		if got := w.booked["b"].Job; got != "shop/newer" {
+			t.Errorf("the job is %q", got)
+		}
+		w.works("nothing more", nil, "b", "c")
+		if n := w.Stats().Booked; n != 5 { // the last state of a too
+			t.Errorf("%d were booked", n)
+		}
+		w.sees(a)
+		w.works("it comes again", nil, "a", "b", "c")
+
+		// There may be many at once.
+		all := []string{"a", "b", "c"}
+		for i := range 2*podsPerBooking + 1 {
+			uid := fmt.Sprintf("d%03d", i)
+			w.sees(w.pod(uid, "n1", nil))
+			all = append(all, uid)
+		}
+		w.works("many", nil, all...)
+		for i, uid := range all[3:] {
+			w.gone(w.pod(uid, "n1", nil))
+			if i == 0 {
+				w.works("one is gone", nil, slices.Concat(all[:3], all[4:])...)
+			}
+		}
+		w.works("many are gone", nil, "a", "b", "c")
+		if len(w.holder) != 3 || len(w.booked) != 3 {
+			t.Errorf("it remembers %d and %d pods", len(w.holder), len(w.booked))
+		}
+	})
+}
+
+// TestMirrors: the mirror of a static pod that is replaced ends nothing.
+func TestMirrors(t *testing.T) {
+	withWorkers(t, func(t *testing.T, l *failingLedger) {
+		w := newWorker(t, l, "s")
+		mirror := func(uid, container string) *keptPod {
+			return w.pod(uid, "n1", func(p *corev1.Pod) {
+				const hash = "0123456789abcdef0123456789abcdef"
+				p.Name, p.Annotations, p.OwnerReferences = "static", map[string]string{hashAnnotation: hash, mirrorAnnotation: hash}, []metav1.OwnerReference{owner("Node", "n1", true)}
+				p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", ContainerID: container}}
+			})
+		}
+		const key = "456789abcdef"
+		w.sees(mirror("m1", ""))
+		w.works("its containers do not run yet", nil)
+		w.sees(mirror("m1", "containerd://x"))
+		w.works("they run", nil, key)
+		w.gone(mirror("m1", "containerd://x"))
+		w.sees(mirror("m2", "containerd://x"))
+		w.works("another mirror", nil, key)
+		w.gone(mirror("m2", ""))
+		w.works("it is gone, without its status", nil)
+		w.sees(mirror("m3", "containerd://x"))
+		w.works("a third one", nil, key)
+
+		// A server that starts finds a mirror to which no status is written again.
+		if err := w.release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		next := newWorker(t, l, "next")
+		next.sees(mirror("m3", ""))
+		next.works("the next server", nil, key)
+		if err := next.release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		newWorker(t, l, "last").works("a server that sees none", nil)
+	})
+}
+
+// TestLease: only the server with the lease books. One that takes it books all that exists, and ends the rest.
+func TestLease(t *testing.T) {
+	withWorkers(t, func(t *testing.T, l *failingLedger) {
+		one, two := newWorker(t, l, "one"), newWorker(t, l, "two")
+		a, b := one.pod("a", "n1", nil), one.pod("b", "n1", nil)
+		one.sees(a)
+		two.sees(a)
+		one.works("it has the lease", nil, "a")
+		two.works("it waits", nil, "a")
+		if s := two.Stats(); s.Holds || s.Booked != 0 || s.Pods != 1 || !strings.Contains(two.log.String(), "holder=one") {
+			t.Errorf("%+v\n%s", s, two.log)
+		}
+		two.sees(b)
+		two.gone(a)
+		two.works("it still waits", nil, "a")
+		time.Sleep(leaseFor - time.Second)
+		one.works("it is extended", nil, "a")
+		time.Sleep(leaseFor - time.Second)
+		two.works("it has not ended", nil, "a")
+		time.Sleep(leaseEvery)
+		two.works("it has ended", nil, "b")
+		if s := two.Stats(); !s.Holds || s.Booked != 1 {
+			t.Errorf("%+v", s)
+		}
+		// The first one believes that it has the lease, until it writes.
+		one.leaseAt = time.Now().Add(time.Hour)
+		one.sees(one.pod("c", "n1", nil))
+		one.works("it was stopped", nil, "b")
+		if one.lease.Number != 0 {
+			t.Errorf("lease %+v", one.lease)
+		}
+		one.works("it asks again", nil, "b")
+		if s := one.Stats(); s.Holds || strings.Count(one.log.String(), "named by another server") != 1 {
+			t.Errorf("%+v\n%s", s, one.log)
+		}
+		if err := errors.Join(one.release(t.Context()), two.release(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(leaseEvery)
+		one.works("it was given back", nil, "a", "c") // all that it sees, and none else
+	})
+}
+
+// TestPutReserved: rows of what pods reserve are put for each minute a moment after its end, and again after a failure.
+func TestPutReserved(t *testing.T) {
+	withWorkers(t, func(t *testing.T, l *failingLedger) {
+		w := newWorker(t, l, "s")
+		from := time.Now().Truncate(time.Hour)
+		time.Sleep(time.Until(from.Add(time.Hour)))
+		from = from.Add(time.Hour)
+		seconds := func() int64 {
+			t.Helper()
+			a, err := l.Usage(t.Context(), query.Query{From: from, To: from.Add(time.Hour), By: []query.Dimension{query.ByCluster}, Scope: query.Scope{All: true}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(a.Groups) == 0 {
+				return 0
+			}
+			return a.Groups[0].Usage.Sum[usage.ReservedTime].Int64() / 1e9
+		}
+		w.health.listed(t.Context(), &corev1.Pod{}, nil)
+		w.sees(w.pod("a", "n1", nil))
+		w.works("first", nil, "a")
+		for _, c := range []struct {
+			sleep time.Duration
+			want  int64
+		}{{time.Minute, 0}, {putLag - time.Second, 0}, {time.Second, 60}, {time.Minute - time.Second, 60}, {time.Second, 120}, {3 * time.Minute, 300}} {
+			time.Sleep(c.sleep)
+			w.works("later", nil, "a")
+			if got := seconds(); got != c.want {
+				t.Errorf("after %v %d s, want %d", time.Since(from), got, c.want)
+			}
+		}
+		w.works("the same minute again", nil, "a")
+	})
+}
+
+// TestHealth: changes are known up to a time that is confirmed while the API server answers.
+func TestHealth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &syncbuf.Buffer{}
+		h := &health{log: slog.New(slog.NewTextHandler(log, nil)), now: time.Now, warned: map[string]time.Time{}}
+		began := time.Now()
+		away := errors.New("away")
+		for i, c := range []struct {
+			do   func()
+			want time.Duration // since the beginning; below 0: none
+		}{
+			{func() { h.listed(t.Context(), &corev1.Pod{}, nil) }, -1},
+			{func() { time.Sleep(listedAfter - time.Second) }, -1},
+			{func() { time.Sleep(time.Second) }, listedAfter},
+			{func() { time.Sleep(time.Second); h.probed(t.Context(), nil) }, listedAfter + time.Second},
+			{func() { h.listed(t.Context(), &metav1.PartialObjectMetadata{}, away) }, listedAfter + time.Second}, // owners do not count
+			{func() { time.Sleep(time.Second); h.probed(t.Context(), away) }, -1},
+			{func() { h.probed(t.Context(), nil) }, listedAfter + 2*time.Second},
+			{func() { h.listed(t.Context(), &corev1.Pod{}, away) }, -1},
+			{func() { time.Sleep(time.Minute); h.probed(t.Context(), nil) }, -1},
+			{func() { h.listed(t.Context(), &corev1.Pod{}, nil); time.Sleep(listedAfter) }, 2*listedAfter + 62*time.Second},
+		} {
+			c.do()
+			if got := h.confirmed(); c.want < 0 && !got.IsZero() || c.want >= 0 && !got.Equal(began.Add(c.want)) {
+				t.Errorf("step %d: confirmed %v, want %v", i, got.Sub(began), c.want)
+			}
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		h.probed(ended, away)
+		h.listed(ended, &corev1.Pod{}, away)
+		if h.stats.Errors != 3 || h.confirmed().IsZero() {
+			t.Errorf("%+v", h.stats)
+		}
+		for _, text := range []string{"does not list what names pods", "does not answer: new pods", "answers again"} {
+			if n := strings.Count(log.String(), text); n != 1 {
+				t.Errorf("%q is %d times in the log\n%s", text, n, log)
+			}
+		}
+		for _, pause := range []time.Duration{warnEvery - 80*time.Second, 80 * time.Second} { // since the second warning
+			time.Sleep(pause)
+			h.probed(t.Context(), away)
+		}
+		if n := strings.Count(log.String(), "does not answer: new pods"); n != 2 {
+			t.Errorf("it is warned about %d times, want twice\n%s", n, log)
+		}
+	})
+}
+
+// TestOwnerOf: what the informers know is not looked up, nor what no owner can be called; and after an error nothing for a while.
+func TestOwnerOf(t *testing.T) {
+	w := newWorker(t, nil, "s") // its API server does not answer
+	above := owner("Deployment", "web", true)
+	set := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-5f", UID: "u", OwnerReferences: []metav1.OwnerReference{above}}}
+	if err := w.owners["ReplicaSet.apps"].GetStore().Add(set); err != nil {
+		t.Fatal(err)
+	}
+	ref := func(change func(*metav1.OwnerReference)) *metav1.OwnerReference {
+		r := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web-5f", UID: "u"}
+		change(&r)
+		return &r
+	}
+	long := strings.Repeat("x", maxName)
+	for name, c := range map[string]struct {
+		change func(*metav1.OwnerReference)
+		want   string
+		lookUp bool
+	}{
+		"known":            {func(*metav1.OwnerReference) {}, "web", false},
+		"made again":       {func(r *metav1.OwnerReference) { r.UID = "v" }, "", true},
+		"not known":        {func(r *metav1.OwnerReference) { r.Name = "other" }, "", true},
+		"longest name":     {func(r *metav1.OwnerReference) { r.Name = long }, "", true},
+		"name too long":    {func(r *metav1.OwnerReference) { r.Name = long + "x" }, "", false},
+		"kind too long":    {func(r *metav1.OwnerReference) { r.Kind = long[:maxKind+1] }, "", false},
+		"UID too long":     {func(r *metav1.OwnerReference) { r.UID = types.UID(long[:maxKind+1]) }, "", false},
+		"version too long": {func(r *metav1.OwnerReference) { r.APIVersion = long + "x" }, "", false},
+		"no version":       {func(r *metav1.OwnerReference) { r.APIVersion = "a/b/c" }, "", false},
+		"a path":           {func(r *metav1.OwnerReference) { r.Name = "../secrets" }, "", false},
+	} {
+		w.lookAgain = time.Time{}
+		before := w.Stats().Errors
+		for range 2 {
+			got, err := w.ownerOf(t.Context(), "shop", ref(c.change))
+			if (err != nil) != c.lookUp || (got != nil) != (c.want != "") || got != nil && got.Name != c.want {
+				t.Errorf("%s: %v, %v", name, got, err)
+			}
+		}
+		if n := w.Stats().Errors - before; n != map[bool]int64{true: 1}[c.lookUp] {
+			t.Errorf("%s: %d errors", name, n)
+		}
+	}
+}
+
+// TestIsRefused: what the API server refuses is not requested again, unless it may answer later.
+func TestIsRefused(t *testing.T) {
+	for code, want := range map[int32]bool{399: false, 400: true, 401: false, 403: true, 405: true, 408: false, 429: false, 499: true, 500: false, 503: false} {
+		err := fmt.Errorf("reading: %w", &apierrors.StatusError{ErrStatus: metav1.Status{Code: code}})
+		if got := isRefused(err); got != want {
+			t.Errorf("%d: %t", code, got)
+		}
+	}
+	if isRefused(errors.New("away")) {
+		t.Error("an error without a status")
+	}
+}
