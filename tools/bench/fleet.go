@@ -64,18 +64,25 @@ const window = 10 * time.Second
 func openFleet(ctx context.Context, t *target, dir string, n, workloads int, since time.Time) (*fleet, error) {
 	f := &fleet{since: since, dir: dir}
 	f.make(workloads)
+	return f, f.enroll(ctx, t, n+1, func(i int, o *origin) *batch.Batch {
+		return &batch.Batch{Names: f.names, Windows: []usage.Window{f.window(i, o, since.Add(-window), window)}}
+	})
+}
+
+// enroll enrolls n machines. Each sends a first batch.
+func (f *fleet) enroll(ctx context.Context, t *target, n int, first func(i int, o *origin) *batch.Batch) error {
 	base, err := url.Parse(t.url)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	f.origins = make([]*origin, n+1)
+	f.origins = make([]*origin, n)
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(8)
 	for i := range f.origins {
 		g.Go(func() error {
-			o := &origin{fleet: f, name: fmt.Sprintf("host-%06d", i), boot: fmt.Sprintf("boot-%06d", i), up: time.Now().Add(-72 * time.Hour)}
+			o := &origin{fleet: f, name: originName(i), boot: fmt.Sprintf("boot-%06d", i), up: time.Now().Add(-72 * time.Hour)}
 			id, err := enroll.Open(enroll.Config{
-				Dir: filepath.Join(dir, "identity", o.boot), Server: t.url, Token: func() (token.Token, error) { return t.agents, nil },
+				Dir: filepath.Join(f.dir, "identity", o.boot), Server: t.url, Token: func() (token.Token, error) { return t.agents, nil },
 				Facts: enroll.Facts{Machine: fmt.Sprintf("machine-%06d", i), Boot: o.boot, Name: o.name},
 			}, slog.New(slog.DiscardHandler))
 			if err == nil {
@@ -86,7 +93,7 @@ func openFleet(ctx context.Context, t *target, dir string, n, workloads int, sin
 			}
 			o.node, o.way = id.Node(), sender.NewHTTP(base, id.Client(), "bench")
 			o.live = newStream()
-			b, err := o.live.encode(&batch.Batch{Names: f.names, Windows: []usage.Window{f.window(i, o, since.Add(-window), window)}})
+			b, err := o.live.encode(first(i, o))
 			if err == nil {
 				err = o.send(ctx, b)
 			}
@@ -94,8 +101,11 @@ func openFleet(ctx context.Context, t *target, dir string, n, workloads int, sin
 			return err
 		})
 	}
-	return f, g.Wait()
+	return g.Wait()
 }
+
+// originName returns the host name of the i-th machine.
+func originName(i int) string { return fmt.Sprintf("host-%06d", i) }
 
 func newStream() (s stream) {
 	for i := range s.id {

@@ -32,7 +32,7 @@ type target struct {
 }
 
 // openTarget starts the server bin, with its state in dir and its ledger in d.
-func openTarget(ctx context.Context, bin, dir string, d *database) (t *target, err error) {
+func openTarget(ctx context.Context, bin, dir string, d *database, flags ...string) (t *target, err error) {
 	t = &target{database: d}
 	defer func() {
 		if err != nil {
@@ -40,7 +40,7 @@ func openTarget(ctx context.Context, bin, dir string, d *database) (t *target, e
 		}
 	}()
 	state := filepath.Join(dir, "state")
-	args := []string{"server", "--listen", "127.0.0.1:0", "--state", state, "--database", d.dsn}
+	args := append([]string{"server", "--listen", "127.0.0.1:0", "--state", state, "--database", d.dsn}, flags...)
 	cmd := exec.Command(bin, args...)
 	log, err := os.Create(filepath.Join(dir, "server.log"))
 	if err != nil {

@@ -5,6 +5,7 @@ package testbed
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -13,8 +14,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"mete.dev/mete/internal/testkit"
 )
 
 // Kind says which parts a cluster has.
@@ -42,26 +41,52 @@ type Cluster struct {
 	Kubeconfig string // of an administrator
 	Logs       string // a directory with one file for each program
 	kubectl    string
+
+	cmd   *exec.Cmd
+	input io.WriteCloser // it ends with it
+	errs  bytes.Buffer
 }
 
 // Start starts a cluster, which ends with the test. A cluster that runs for another test is waited for.
 func Start(t testing.TB, kind Kind, o Options) *Cluster {
 	t.Helper()
-	bin, err := Build(kind, t.Logf)
-	if err != nil {
-		t.Fatal(err)
-	}
-	programs := t.TempDir()
-	for _, name := range []string{"cluster", "pod"} {
-		cmd := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(programs, name), "mete.dev/mete/internal/testkit/testbed/"+name)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("go build: %v\n%s", err, out)
-		}
-	}
 	dir, err := os.MkdirTemp("", "mete-testbed-")
 	if err != nil {
 		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("logs of the cluster are in %s", filepath.Join(dir, "log"))
+		} else if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	c, err := Open(kind, dir, o, t.Logf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// Open is Start outside of tests: the cluster runs until Close, with data and logs in an empty directory, which it does
+// not remove. It reports the building of programs as progress.
+func Open(kind Kind, dir string, o Options, progress func(format string, args ...any)) (*Cluster, error) {
+	bin, err := Build(kind, progress)
+	if err != nil {
+		return nil, err
+	}
+	programs := filepath.Join(dir, "programs")
+	for _, name := range []string{"cluster", "pod"} {
+		cmd := exec.Command("go", "build", "-o", filepath.Join(programs, name), "mete.dev/mete/internal/testkit/testbed/"+name)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("go build: %w\n%s", err, out)
+		}
 	}
 	args := []string{"-kind", string(kind), "-bin", bin, "-dir", dir, "-nodes", fmt.Sprint(o.Nodes)}
 	for _, ref := range []string{"mete.test/pause:1", PodImage} {
@@ -70,30 +95,37 @@ func Start(t testing.TB, kind Kind, o Options) *Cluster {
 	for ref, program := range o.Images {
 		args = append(args, "-image", ref+"="+program)
 	}
-	cmd := exec.Command(filepath.Join(programs, "cluster"), args...) // not of t.Context: it ends in an orderly way
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
-	in, out := testkit.StartPiped(t, cmd)
-	t.Cleanup(func() {
-		_ = in.Close() // it may have ended
-		err := cmd.Wait()
-		if err != nil || errs.Len() > 0 {
-			t.Errorf("the cluster: %v\n%s", err, &errs)
-		}
-		if t.Failed() {
-			t.Logf("logs of the cluster are in %s", filepath.Join(dir, "log"))
-		} else if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
+	c := &Cluster{Logs: filepath.Join(dir, "log"), kubectl: filepath.Join(bin, "kubectl"), cmd: exec.Command(filepath.Join(programs, "cluster"), args...)}
+	c.cmd.Stderr = &c.errs
+	var out io.Reader
+	if c.input, err = c.cmd.StdinPipe(); err == nil {
+		out, err = c.cmd.StdoutPipe()
+	}
+	if err == nil {
+		err = c.cmd.Start()
+	}
+	if err != nil {
+		return nil, err
+	}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
-		if err != io.EOF {
-			t.Error(err)
-		}
-		t.Fatal("the cluster did not start")
+		return nil, errors.Join(fmt.Errorf("the cluster did not start: %w", err), c.Close())
 	}
-	return &Cluster{Kubeconfig: strings.TrimSpace(line), Logs: filepath.Join(dir, "log"), kubectl: filepath.Join(bin, "kubectl")}
+	c.Kubeconfig = strings.TrimSpace(line)
+	return c, nil
+}
+
+// Close stops a cluster that [Open] started.
+func (c *Cluster) Close() error {
+	_ = c.input.Close() // it may have ended
+	err := c.cmd.Wait()
+	if c.errs.Len() > 0 {
+		err = errors.Join(err, errors.New(c.errs.String()))
+	}
+	if err != nil {
+		return fmt.Errorf("the cluster: %w", err)
+	}
+	return nil
 }
 
 // Helm runs Helm as an administrator, and returns its output. The first time builds it, which takes minutes.

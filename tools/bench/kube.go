@@ -1,0 +1,652 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	mathrand "math/rand/v2"
+	"net/url"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/testkit/netfault"
+	"mete.dev/mete/internal/testkit/testbed"
+)
+
+// The budgets of naming pods.
+const (
+	budgetKubeMemory = 1500 << 20 // of the server, bytes, with 5000 nodes and 50,000 pods
+	budgetJoin       = 5_000      // ms from a pod's first window to its name
+)
+
+// A kubeReport is the cost of naming the pods of a cluster.
+type kubeReport struct {
+	Nodes     int     `json:"nodes"`
+	Pods      int     `json:"pods"`
+	Synced    float64 `json:"synced_seconds"` // from the start of the server until all pods are in its ledger
+	Enrolled  float64 `json:"enrolled_seconds"`
+	Placed    float64 `json:"placed_seconds"` // from then until all workloads have names
+	Churn     float64 `json:"pod_changes_per_second"`
+	Rows      float64 `json:"rows_per_second"`
+	Cores     float64 `json:"server_cores"`
+	Joins     int     `json:"joins"`
+	JoinP50   float64 `json:"join_p50_ms"`
+	JoinP99   float64 `json:"join_p99_ms"`
+	JoinMax   float64 `json:"join_max_ms"`
+	Outage    float64 `json:"outage_seconds"`
+	Expired   int     `json:"expired_watches"` // answers 410 after the outage
+	CaughtUp  float64 `json:"caught_up_seconds"`
+	AnswerP99 float64 `json:"answer_p99_ms"`
+	RSS       int64   `json:"server_rss_bytes"`
+	PeakRSS   int64   `json:"server_peak_rss_bytes"`
+	Ledger    int64   `json:"ledger_bytes"`
+
+	OverBudget []string `json:"over_budget"`
+}
+
+type kubeFlags struct {
+	nodes, pods    int
+	rate           int
+	length, outage time.Duration
+	every          time.Duration
+	bin            string
+}
+
+func measureKube(args []string) (over bool, err error) {
+	fs := flag.NewFlagSet("kube", flag.ExitOnError)
+	var c kubeFlags
+	fs.IntVar(&c.nodes, "nodes", 5000, "machines to simulate")
+	fs.IntVar(&c.pods, "pods", 50_000, "pods to create in a real API server")
+	fs.IntVar(&c.rate, "rate", 50, "pods per second that are created or deleted while the server is measured")
+	fs.DurationVar(&c.length, "for", 2*time.Minute, "how long to measure, before and after the outage each")
+	fs.DurationVar(&c.outage, "outage", 100*time.Second, "how long the API server is out of reach; watches expire after 75 s")
+	fs.DurationVar(&c.every, "window", 30*time.Second, "length of each machine's windows")
+	fs.StringVar(&c.bin, "bin", "", "measure this program instead of building ./cmd/mete-server")
+	output := fs.String("o", "text", "text or json")
+	if err := fs.Parse(args); err != nil {
+		return false, err
+	}
+	if c.nodes < 1 || c.pods < c.nodes || c.rate < 2 {
+		return false, errors.New("-nodes is at least 1, -pods at least as many, -rate at least 2")
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	r, err := c.run(ctx)
+	if err != nil {
+		return false, err
+	}
+	if r.PeakRSS > budgetKubeMemory {
+		r.OverBudget = append(r.OverBudget, fmt.Sprintf("%d MiB at most, budget %d", r.PeakRSS>>20, budgetKubeMemory>>20))
+	}
+	if r.JoinP99 > budgetJoin {
+		r.OverBudget = append(r.OverBudget, fmt.Sprintf("99 of 100 pods are named within %.0f ms, budget %d", r.JoinP99, budgetJoin))
+	}
+	if *output == "json" {
+		return len(r.OverBudget) > 0, json.NewEncoder(os.Stdout).Encode(r)
+	}
+	r.show()
+	return len(r.OverBudget) > 0, nil
+}
+
+func (r *kubeReport) show() {
+	fmt.Printf("%d nodes, %d pods: listed and booked in %.1f s; machines enrolled in %.0f s, all of their workloads named %.1f s later\n",
+		r.Nodes, r.Pods, r.Synced, r.Enrolled, r.Placed)
+	fmt.Printf("%.0f pod changes/s, %.0f rows/s: server %.2f cores, RSS %d MiB, peak %d MiB, ledger %d MiB; windows answered within %.0f ms (p99)\n",
+		r.Churn, r.Rows, r.Cores, r.RSS>>20, r.PeakRSS>>20, r.Ledger>>20, r.AnswerP99)
+	fmt.Printf("from a pod's first window to its name, %d pods: p50 %.0f ms, p99 %.0f ms, max %.0f ms\n", r.Joins, r.JoinP50, r.JoinP99, r.JoinMax)
+	fmt.Printf("API server away for %.0f s: %d watches expired; all pods named %.1f s after\n", r.Outage, r.Expired, r.CaughtUp)
+	for _, o := range r.OverBudget {
+		fmt.Println("OVER BUDGET:", o)
+	}
+}
+
+func (c *kubeFlags) logf(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "%s %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, args...))
+}
+
+// A kubeRun is a measurement that runs.
+type kubeRun struct {
+	*kubeFlags
+	api    *kubernetes.Clientset
+	fleet  *fleet
+	target *target
+	ledger *sql.DB
+	owners []metav1.OwnerReference
+	serial atomic.Int64 // of pods
+
+	machines []machinePods
+	rows     atomic.Int64
+	answers  stopwatch
+
+	mu     sync.Mutex
+	phases []*phase
+}
+
+// machinePods are the pods of a simulated machine.
+type machinePods struct {
+	mu   sync.Mutex
+	pods []*kubePod
+}
+
+// A kubePod is a pod that the API server has, with one container.
+type kubePod struct {
+	namespace, name, uid, container string
+	sent                            bool // its names
+}
+
+const kubeNamespaces, kubeOwners = 20, 500
+
+func (c *kubeFlags) run(ctx context.Context) (_ *kubeReport, err error) {
+	dir, err := os.MkdirTemp("", "mete-bench-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if c.bin == "" {
+		if c.bin, err = build(dir, "mete-server"); err != nil {
+			return nil, err
+		}
+	}
+	place, err := sub(dir, "cluster")
+	if err != nil {
+		return nil, err
+	}
+	cluster, err := testbed.Open(testbed.API, place, testbed.Options{}, c.logf)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, cluster.Close()) }()
+	k := &kubeRun{kubeFlags: c, machines: make([]machinePods, c.nodes)}
+	if err := k.createPods(ctx, cluster.Kubeconfig); err != nil {
+		return nil, err
+	}
+	proxy, file, err := proxied(cluster.Kubeconfig, filepath.Join(dir, "kubeconfig"))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, proxy.Close()) }()
+
+	r := &kubeReport{Nodes: c.nodes, Pods: c.pods, Churn: float64(c.rate), Outage: c.outage.Seconds(), OverBudget: []string{}}
+	start := time.Now()
+	d, err := openDatabase(dir, "sqlite")
+	if err != nil {
+		return nil, err
+	}
+	if k.target, err = openTarget(ctx, c.bin, dir, d, "--kube-cluster", "bench", "--kubeconfig", file); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, k.target.close()) }()
+	if k.ledger, err = sql.Open("sqlite", "file:"+(&url.URL{Path: d.dsn}).EscapedPath()+"?mode=ro&_pragma=busy_timeout(10000)"); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, k.ledger.Close()) }()
+	c.logf("waiting until all pods are in the ledger")
+	if err := k.waitForCount(ctx, c.pods, "SELECT count(*) FROM pod WHERE ended_ns = 0"); err != nil {
+		return nil, err
+	}
+	r.Synced = time.Since(start).Seconds()
+
+	c.logf("enrolling %d machines", c.nodes)
+	start = time.Now()
+	k.fleet = &fleet{dir: dir}
+	k.fleet.make(50)
+	err = k.fleet.enroll(ctx, k.target, c.nodes, func(i int, o *origin) *batch.Batch { b, _ := k.window(i, 0, o, time.Now()); return b })
+	if err != nil {
+		return nil, err
+	}
+	r.Enrolled = time.Since(start).Seconds()
+	start = time.Now()
+	if err := k.waitForCount(ctx, 0, "SELECT count(*) FROM workload WHERE kind IN ('pod', 'container') AND namespace = ''"); err != nil {
+		return nil, err
+	}
+	r.Placed = time.Since(start).Seconds()
+	if err := k.churn(ctx, proxy, r); err != nil {
+		return nil, err
+	}
+	if info, err := os.Stat(d.dsn); err == nil {
+		r.Ledger = info.Size()
+	}
+	r.RSS, r.PeakRSS, err = memoryOf(k.target.cmd.Process.Pid)
+	return r, err
+}
+
+// proxied writes a copy of a kubeconfig whose requests go through a proxy.
+func proxied(from, to string) (*netfault.Proxy, string, error) {
+	conf, err := clientcmd.LoadFromFile(from)
+	if err != nil {
+		return nil, "", err
+	}
+	var proxy *netfault.Proxy
+	for _, cluster := range conf.Clusters {
+		u, err := url.Parse(cluster.Server)
+		if err != nil {
+			return nil, "", err
+		}
+		if proxy, err = netfault.OpenLimited(u.Host, 1, 24*time.Hour); err != nil {
+			return nil, "", err
+		}
+		cluster.TLSServerName, cluster.Server = u.Hostname(), "https://"+proxy.Addr()
+	}
+	return proxy, to, clientcmd.WriteToFile(*conf, to)
+}
+
+// createPods creates namespaces, owners and pods.
+func (k *kubeRun) createPods(ctx context.Context, kubeconfig string) error {
+	conf, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return err
+	}
+	conf.QPS, conf.ContentType = -1, "application/vnd.kubernetes.protobuf"
+	if k.api, err = kubernetes.NewForConfig(conf); err != nil {
+		return err
+	}
+	for i := range kubeNamespaces {
+		name := metav1.ObjectMeta{Name: namespaceOf(i)}
+		if _, err := k.api.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: name}, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+		if _, err := k.api.CoreV1().ServiceAccounts(name.Name).Create(ctx, account, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+	}
+	if err := k.createOwners(ctx); err != nil {
+		return err
+	}
+	k.logf("creating %d pods", k.pods)
+	var done atomic.Int64
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(16)
+	for i := range k.pods {
+		g.Go(func() error {
+			p, err := k.createPod(ctx, i%k.nodes)
+			if err == nil {
+				err = k.startPod(ctx, p)
+			}
+			if n := done.Add(1); n%10_000 == 0 {
+				k.logf("%d pods", n)
+			}
+			return err
+		})
+	}
+	return g.Wait()
+}
+
+func namespaceOf(i int) string { return fmt.Sprintf("team-%d", i%kubeNamespaces) }
+
+// createOwners creates Deployments, each with a ReplicaSet, which is an owner of pods.
+func (k *kubeRun) createOwners(ctx context.Context) error {
+	k.owners = make([]metav1.OwnerReference, kubeOwners)
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(8)
+	for i := range k.owners {
+		g.Go(func() error {
+			name := fmt.Sprintf("service-%d", i)
+			labels := map[string]string{"app": name}
+			template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: podSpec("")}
+			d, err := k.api.AppsV1().Deployments(namespaceOf(i)).Create(ctx, &appsv1.Deployment{
+				ObjectMeta: metav1.ObjectMeta{Name: name},
+				Spec:       appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: template},
+			}, metav1.CreateOptions{})
+			if err != nil {
+				return err
+			}
+			s, err := k.api.AppsV1().ReplicaSets(namespaceOf(i)).Create(ctx, &appsv1.ReplicaSet{
+				ObjectMeta: metav1.ObjectMeta{Name: name + "-7d4f9c", OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind("Deployment"))}},
+				Spec:       appsv1.ReplicaSetSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: template},
+			}, metav1.CreateOptions{})
+			if err == nil {
+				k.owners[i] = *metav1.NewControllerRef(s, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))
+			}
+			return err
+		})
+	}
+	return g.Wait()
+}
+
+func podSpec(node string) corev1.PodSpec {
+	seconds := int64(0)
+	return corev1.PodSpec{
+		NodeName: node, TerminationGracePeriodSeconds: &seconds,
+		Containers: []corev1.Container{{Name: "main", Image: "example.org/service:1", Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("128Mi")},
+			Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")},
+		}}},
+	}
+}
+
+// createPod creates a pod on the i-th machine, which runs at once.
+func (k *kubeRun) createPod(ctx context.Context, i int) (*kubePod, error) {
+	n := int(k.serial.Add(1))
+	of := n % kubeOwners
+	made, err := k.api.CoreV1().Pods(namespaceOf(of)).Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: fmt.Sprintf("%s-%x", k.owners[of].Name, n), OwnerReferences: k.owners[of : of+1],
+			Labels: map[string]string{"app": fmt.Sprintf("service-%d", of), "pod-template-hash": "7d4f9c"},
+		},
+		Spec: podSpec(originName(i)),
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	var id [32]byte
+	_, _ = rand.Read(id[:]) // it does not fail
+	p := &kubePod{namespace: made.Namespace, name: made.Name, uid: string(made.UID), container: hex.EncodeToString(id[:])}
+	m := &k.machines[i]
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.pods = append(m.pods, p)
+	return p, nil
+}
+
+// startPod writes the status of a pod as the kubelet does after it started the container.
+func (k *kubeRun) startPod(ctx context.Context, p *kubePod) error {
+	now := metav1.Now()
+	p2 := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: p.name, UID: types.UID(p.uid)}}
+	p2.Status = corev1.PodStatus{
+		Phase: corev1.PodRunning, StartTime: &now,
+		Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: now}},
+		ContainerStatuses: []corev1.ContainerStatus{{Name: "main", Image: "example.org/service:1", Ready: true, ContainerID: "containerd://" + p.container,
+			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}}}},
+	}
+	patch, err := json.Marshal(p2)
+	if err != nil {
+		return err
+	}
+	_, err = k.api.CoreV1().Pods(p.namespace).Patch(ctx, p.name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	return err
+}
+
+// waitForCount waits until a query to the ledger has a count.
+func (k *kubeRun) waitForCount(ctx context.Context, want int, query string) error {
+	for began := time.Now(); ; sleepUntil(ctx, time.Now().Add(200*time.Millisecond)) {
+		var n int
+		if err := k.ledger.QueryRowContext(ctx, query).Scan(&n); err != nil || n == want {
+			return err
+		} else if time.Since(began) > 10*time.Minute {
+			return fmt.Errorf("%d after 10 min, want %d: %s", n, want, query)
+		}
+	}
+}
+
+// window returns the batch of the i-th machine with its n-th window, and the containers that it names first.
+func (k *kubeRun) window(i, n int, o *origin, end time.Time) (b *batch.Batch, named []string) {
+	w := usage.Window{CPUs: 8, Boot: o.boot, Start: int64(end.Add(-k.every).Sub(o.up))}
+	w.End, w.Offset, w.Scope, w.Total.Covered = w.Start+int64(k.every), o.up.UnixNano(), usage.Machine, k.every
+	b = &batch.Batch{}
+	add := func(id workload.ID, u usage.Usage) {
+		short, _ := workload.ShortIDOf(id)
+		u.Covered = k.every
+		for j, res := range usage.Wholes {
+			w.Balance.Whole[j] += u.Amount[res]
+			w.Balance.Workloads[j] += u.Amount[res]
+		}
+		w.Rows = append(w.Rows, usage.Row{ShortID: short, Usage: u})
+	}
+	used := k.fleet.windows[(i+n)%len(k.fleet.windows)].Rows
+	rest := k.fleet.names[len(k.fleet.names)-2:] // system and idle
+	if n == 0 {
+		b.Names = append(b.Names, rest...)
+	}
+	for j := range rest {
+		short, _ := workload.ShortIDOf(rest[j].ID)
+		at := slices.IndexFunc(used, func(r usage.Row) bool { return r.ShortID == short })
+		add(rest[j].ID, used[at].Usage)
+	}
+	var still usage.Usage // of what only waits
+	still.Put(usage.CPU, 0, usage.Measured)
+	still.Put(usage.Memory, 300_000*int64(k.every/time.Second), usage.Measured)
+	m := &k.machines[i]
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for j, p := range m.pods {
+		pod := workload.NewID(o.boot, workload.Pod, p.uid)
+		sandbox := p.container[32:] + p.container[:32]
+		main, pause := workload.NewID(o.boot, workload.Container, p.container), workload.NewID(o.boot, workload.Container, sandbox)
+		add(pod, still)
+		add(main, used[(7*j+i)%len(used)].Usage)
+		add(pause, still)
+		if p.sent {
+			continue
+		}
+		p.sent = true
+		path := "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + strings.ReplaceAll(p.uid, "-", "_") + ".slice"
+		b.Names = append(b.Names, batch.Name{ID: pod, Kind: workload.Pod, Key: p.uid, Name: p.uid, Path: path})
+		for id, key := range map[workload.ID]string{main: p.container, pause: sandbox} {
+			b.Names = append(b.Names, batch.Name{ID: id, Kind: workload.Container, Key: key, Name: key[:12], Path: path + "/cri-containerd-" + key + ".scope", Parent: pod})
+		}
+		named = append(named, p.container)
+	}
+	slices.SortFunc(w.Rows, func(a, b usage.Row) int { return cmp.Compare(a.ShortID, b.ShortID) })
+	b.Windows = []usage.Window{w}
+	return b, named
+}
+
+// A phase is a part of the measurement: how long pods waited for their names in it.
+type phase struct {
+	joins   stopwatch
+	waiting map[string]time.Time // when the first window of a container was answered, by its id
+}
+
+// enter begins a phase and returns it.
+func (k *kubeRun) enter() *phase {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	p := &phase{waiting: map[string]time.Time{}}
+	k.phases = append(k.phases, p)
+	return p
+}
+
+// open returns how many containers of a phase have no names.
+func (k *kubeRun) open(p *phase) int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(p.waiting)
+}
+
+// churn measures the server while pods come and go and the API server is away for a while.
+func (k *kubeRun) churn(ctx context.Context, proxy *netfault.Proxy, r *kubeReport) error {
+	k.enter()
+	g, ctx := errgroup.WithContext(ctx)
+	work, stop := context.WithCancel(ctx)
+	for i := range k.fleet.origins {
+		g.Go(func() error { return k.measure(ctx, work, i) })
+	}
+	g.Go(func() error { return k.change(ctx, work) })
+	g.Go(func() error { return k.observe(ctx, work) })
+	g.Go(func() error {
+		defer stop()
+		calm := k.phases[0]
+		k.logf("%d pod changes a second, for %v", k.rate, k.length)
+		server, _ := k.target.cpu()
+		start := time.Now()
+		sleepUntil(ctx, start.Add(k.length))
+		after, _ := k.target.cpu()
+		took := time.Since(start)
+		r.Cores, r.Rows = (after-server).Seconds()/took.Seconds(), float64(k.rows.Load())/took.Seconds()
+
+		k.logf("the API server is out of reach, for %v", k.outage)
+		before, err := k.expired(ctx)
+		if err != nil {
+			return err
+		}
+		away := k.enter()
+		proxy.Set(netfault.Conditions{Down: true})
+		sleepUntil(ctx, time.Now().Add(k.outage))
+		proxy.Set(netfault.Conditions{})
+		back := time.Now()
+		again := k.enter()
+		for k.open(away) > 0 && ctx.Err() == nil {
+			if sleepUntil(ctx, time.Now().Add(100*time.Millisecond)); time.Since(back) > 10*time.Minute {
+				return fmt.Errorf("%d pods of the outage have no names after 10 min", k.open(away))
+			}
+		}
+		r.CaughtUp = time.Since(back).Seconds()
+		if r.Expired, err = k.expired(ctx); err != nil {
+			return err
+		}
+		r.Expired -= before
+		k.logf("%d pod changes a second, for %v", k.rate, k.length)
+		sleepUntil(ctx, time.Now().Add(k.length))
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		joins := stopwatch{times: slices.Concat(calm.joins.times, again.joins.times)}
+		r.Joins, r.JoinP50, r.JoinP99, r.JoinMax = len(joins.times), joins.quantile(.5), joins.quantile(.99), joins.quantile(1)
+		r.AnswerP99 = k.answers.quantile(.99)
+		return ctx.Err()
+	})
+	return g.Wait()
+}
+
+// measure sends the windows of the i-th machine as they are due, until work ends.
+func (k *kubeRun) measure(ctx, work context.Context, i int) error {
+	o := k.fleet.origins[i]
+	end := time.Now().Add(k.every * time.Duration(i) / time.Duration(len(k.fleet.origins)))
+	for n := 1; ; n++ {
+		if sleepUntil(work, end); work.Err() != nil {
+			return nil
+		}
+		b, named := k.window(i, n, o, end)
+		sent, err := o.live.encode(b)
+		if err == nil {
+			err = o.send(ctx, sent)
+		}
+		if err != nil {
+			return err
+		}
+		now := time.Now()
+		k.answers.add(now.Sub(end))
+		k.rows.Add(int64(len(b.Windows[0].Rows)))
+		k.mu.Lock()
+		for _, id := range named {
+			k.phases[len(k.phases)-1].waiting[id] = now
+		}
+		k.mu.Unlock()
+		end = end.Add(k.every)
+	}
+}
+
+// change creates and deletes pods in turn, until work ends.
+func (k *kubeRun) change(ctx, work context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(64)
+	start := time.Now()
+	for n := 0; work.Err() == nil && ctx.Err() == nil; n++ {
+		sleepUntil(work, start.Add(time.Duration(n)*time.Second/time.Duration(k.rate)))
+		i := mathrand.IntN(len(k.machines))
+		g.Go(func() error {
+			if n%2 == 0 {
+				p, err := k.createPod(ctx, i)
+				if err != nil {
+					return err
+				}
+				sleepUntil(ctx, time.Now().Add(time.Second)) // about how long a container takes to start
+				return k.startPod(ctx, p)
+			}
+			m := &k.machines[i]
+			m.mu.Lock()
+			var p *kubePod
+			if len(m.pods) > 0 && m.pods[0].sent {
+				p, m.pods = m.pods[0], m.pods[1:]
+			}
+			m.mu.Unlock()
+			if p == nil {
+				return nil
+			}
+			return k.api.CoreV1().Pods(p.namespace).Delete(ctx, p.name, metav1.DeleteOptions{})
+		})
+	}
+	return g.Wait()
+}
+
+// observe asks the ledger for containers that got names, until work ends.
+func (k *kubeRun) observe(ctx, work context.Context) error {
+	for ; work.Err() == nil; sleepUntil(work, time.Now().Add(100*time.Millisecond)) {
+		k.mu.Lock()
+		phases := slices.Clone(k.phases)
+		var ids []string
+		for _, p := range phases {
+			ids = slices.AppendSeq(ids, maps.Keys(p.waiting))
+		}
+		k.mu.Unlock()
+		for some := range slices.Chunk(ids, 500) {
+			named, err := k.named(ctx, some)
+			if err != nil {
+				return err
+			}
+			now := time.Now()
+			k.mu.Lock()
+			for _, id := range named {
+				for _, p := range phases {
+					if since, ok := p.waiting[id]; ok {
+						p.joins.add(now.Sub(since))
+						delete(p.waiting, id)
+					}
+				}
+			}
+			k.mu.Unlock()
+		}
+	}
+	return nil
+}
+
+// named returns those of some containers that have names in the ledger.
+func (k *kubeRun) named(ctx context.Context, ids []string) (named []string, err error) {
+	rows, err := k.ledger.QueryContext(ctx, "SELECT DISTINCT key FROM workload WHERE kind IN ('pod', 'container') AND namespace <> '' AND key IN ('"+strings.Join(ids, "', '")+"')")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		named = append(named, id)
+	}
+	return named, rows.Err()
+}
+
+// expired returns how many requests the API server has answered with 410 so far.
+func (k *kubeRun) expired(ctx context.Context) (n int, err error) {
+	text, err := k.api.RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "apiserver_request_total{") && strings.Contains(line, `code="410"`) {
+			var count int
+			if _, err := fmt.Sscanf(line[strings.LastIndexByte(line, ' '):], "%d", &count); err != nil {
+				return 0, err
+			}
+			n += count
+		}
+	}
+	return n, nil
+}
