@@ -65,6 +65,9 @@ type Ledger interface {
 	// Gaps lists the gaps that overlap the range and the clock corrections in it. node is the
 	// id or name of one node; "" selects all nodes. It returns at most query.MaxGaps + 1.
 	Gaps(ctx context.Context, from, to time.Time, node string, s query.Scope) ([]query.Gap, error)
+	// Uptimes returns for how long of a range machines were up, sorted by cluster and name. node is the id or name
+	// of one node; "" selects all nodes.
+	Uptimes(ctx context.Context, from, to time.Time, node string, s query.Scope) ([]query.Uptime, error)
 	// EachGap calls f for every gap and clock correction of all nodes, without a limit.
 	EachGap(ctx context.Context, from, to time.Time, s query.Scope, f func(*query.Gap)) error
 	// Streams lists streams of nodes by id: the first q.Limit, or all if q.Limit is 0.

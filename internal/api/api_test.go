@@ -201,6 +201,16 @@ func (b *book) Gaps(_ context.Context, from, to time.Time, node string, s query.
 	return list, b.err
 }
 
+func (b *book) Uptimes(_ context.Context, from, to time.Time, node string, s query.Scope) ([]query.Uptime, error) {
+	var list []query.Uptime
+	for _, n := range b.node {
+		if s.All && (node == "" || node == n.ID || node == n.Name) {
+			list = append(list, query.Uptime{Node: n.ID, Name: n.Name, Cluster: n.Cluster, From: from, To: to, Up: to.Sub(from)})
+		}
+	}
+	return list, b.err
+}
+
 func (b *book) EachGap(ctx context.Context, from, to time.Time, s query.Scope, f func(*query.Gap)) error {
 	list, err := b.Gaps(ctx, from, to, "", s)
 	for i := range list {

@@ -178,6 +178,17 @@ func (h *handler) gaps(ctx context.Context, p *gapsParams) (*response, error) {
 	return r, nil
 }
 
+func (h *handler) uptimes(ctx context.Context, p *uptimesParams) (*response, error) {
+	list, err := h.ledger.Uptimes(ctx, p.start, p.end, p.node, p.scope)
+	if err == nil && len(list) == 0 && p.node != "" {
+		err = h.checkNode(ctx, p.node, p.scope)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return paginate(p.page, list, func(u *query.Uptime) string { return v1.SortKey(u.Cluster, u.Name, u.Node) }, v1.UptimeOf), nil
+}
+
 func (h *handler) vms(ctx context.Context, p *vmsParams) (*response, error) {
 	list, err := h.ledger.VMs(ctx, p.start, p.end, p.scope)
 	if err != nil {

@@ -96,6 +96,14 @@ type (
 		Form
 		Conditional
 	}
+	uptimesParams struct {
+		Caller
+		Range
+		NodeFilter
+		Paged
+		Form
+		Conditional
+	}
 	vmsParams struct {
 		Caller
 		Range
@@ -146,6 +154,9 @@ func (p *streamsParams) check() error {
 func (p *gapsParams) check() error {
 	return first(p.Form.err, p.Paged.err, p.Range.err, p.NodeFilter.err)
 }
+func (p *uptimesParams) check() error {
+	return first(p.Form.err, p.Paged.err, p.Range.err, p.NodeFilter.err)
+}
 func (p *vmsParams) check() error { return first(p.Form.err, p.Paged.err, p.Range.err) }
 func (p *alertsParams) check() error {
 	return first(p.Form.err, p.Paged.err, p.ClusterFilter.err, p.AlertFilter.err)
@@ -172,6 +183,8 @@ func (d *description) registerUsage() {
 func (d *description) registerInventory() {
 	register(d, endpoint{path: "/v1/clusters", id: "clusters", tag: "who", schema: "clusters", csv: true, summary: "Clusters"}, d.handler.clusters)
 	register(d, endpoint{path: "/v1/nodes", id: "nodes", tag: "who", schema: "nodes", csv: true, summary: "Nodes"}, d.handler.nodes)
+	register(d, endpoint{path: "/v1/uptime", id: "uptime", tag: "who", schema: "uptimes", csv: true, notFound: true, summary: "For how long nodes were up",
+		text: "Of a range, for how long the kernel of each machine ran, for how long it was down, and for how long that is not known."}, d.handler.uptimes)
 	register(d, endpoint{path: "/v1/workloads", id: "workloads", tag: "who", schema: "workloads", csv: true, summary: "Workloads that used something",
 		text: "In the range, sorted by cluster, node and name."}, d.handler.workloads)
 	register(d, endpoint{path: "/v1/dimensions", id: "dimensions", tag: "who", schema: "dimensions", csv: true, summary: "Dimensions, and how many workloads have a value",

@@ -153,6 +153,18 @@ func (m museum) Gaps(context.Context, time.Time, time.Time, string, query.Scope)
 	return append(list, query.Gap{}, query.Gap{Node: "N1", Shift: 2*time.Hour + 4, Gap: usage.Gap{From: noon, To: noon}}, query.Gap{Node: "N1", Shift: -1e6, Gap: usage.Gap{From: noon, To: noon}}), nil
 }
 
+func (m museum) Uptimes(context.Context, time.Time, time.Time, string, query.Scope) ([]query.Uptime, error) {
+	if m.empty {
+		return nil, nil
+	}
+	list := []query.Uptime{{Node: "N0", From: noon, To: noon}}
+	for i, name := range odd {
+		list = append(list, query.Uptime{Node: fmt.Sprint("N", i+1), Name: name, Cluster: name, From: noon.Add(-time.Hour), To: noon, Up: time.Hour - 3*time.Duration(i)*1_500_000_001,
+			Down: time.Duration(i) * 1_500_000_001, Unknown: 2 * time.Duration(i) * 1_500_000_001, Downs: i, Last: query.Interval{From: noon.Add(-time.Minute), To: noon.Add(-time.Second)}})
+	}
+	return list, nil
+}
+
 func (m museum) EachGap(ctx context.Context, from, to time.Time, s query.Scope, f func(*query.Gap)) error {
 	list, err := m.Gaps(ctx, from, to, "", s)
 	for i := range list {
@@ -262,7 +274,7 @@ func TestPinnedAnswers(t *testing.T) {
 		h := api.New(m, m, m, all, func() time.Time { return noon }, slog.New(slog.DiscardHandler))
 		for _, target := range []string{"/v1/usage?by=job,label:" + url.QueryEscape(`<&"`), "/v1/usage?by=node,user&limit=2&idle=used", "/v1/usage?by=cluster&nested=also&fields=cpu_seconds,memory_byte_seconds,energy_joules&sort=memory_byte_seconds",
 			"/v1/usage?by=node,user&limit=1&every=1d&fields=cpu_seconds&from=2026-02-28T12:00:00Z", "/v1/usage?nested=only&limit=3", "/v1/usage?by=kind&nested=also&limit=1", "/v1/jobs", "/v1/jobs?limit=2&fields=cpu_seconds", "/v1/energy", "/v1/energy?limit=1", "/v1/rates", "/v1/rates?limit=1", "/v1/summary", "/v1/clusters", "/v1/clusters?limit=2",
-			"/v1/nodes", "/v1/nodes?limit=3", "/v1/nodes?cluster=none", "/v1/workloads", "/v1/workloads?limit=3", "/v1/runs", "/v1/runs?limit=2", "/v1/runs?failed=1", "/v1/vms", "/v1/vms?limit=2", "/v1/dimensions", "/v1/sources", "/v1/sources?state=live&limit=1", "/v1/health", "/v1/gaps", "/v1/gaps?limit=4",
+			"/v1/nodes", "/v1/nodes?limit=3", "/v1/nodes?cluster=none", "/v1/workloads", "/v1/workloads?limit=3", "/v1/runs", "/v1/runs?limit=2", "/v1/runs?failed=1", "/v1/vms", "/v1/vms?limit=2", "/v1/dimensions", "/v1/sources", "/v1/sources?state=live&limit=1", "/v1/health", "/v1/gaps", "/v1/gaps?limit=4", "/v1/uptime", "/v1/uptime?limit=2",
 			"/v1/streams", "/v1/streams?limit=1", "/v1/alerts", "/v1/alerts?state=firing&limit=2", "/v1/self"} {
 			for _, accept := range []string{"application/json", "text/csv"} {
 				dump(&b, fmt.Sprintf("%s, empty %t, %s", target, empty, accept), get(h, target, "Accept", accept))

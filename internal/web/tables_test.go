@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"net/url"
 	"regexp"
 	"slices"
@@ -112,7 +113,9 @@ func checkJobsTable(u *user, f *fleet.Fleet, path string) {
 
 func checkNodeTable(u *user, f *fleet.Fleet, path, node string) {
 	u.t.Helper()
-	from, to := asked(u.t, u.opensFresh(f, path), "/v1/usage", "job,kind", "node="+nodeID(u.t, f, node))
+	requests := u.opensFresh(f, path)
+	checkUptime(u, f, path, node, requests)
+	from, to := asked(u.t, requests, "/v1/usage", "job,kind", "node="+nodeID(u.t, f, node))
 	a := answer(u.t, f.Server.Ledger, from, to, map[query.Dimension][]string{query.ByNode: {node}}, query.ByJob, query.ByKind)
 	if len(a.Groups) == 0 {
 		return
@@ -124,6 +127,25 @@ func checkNodeTable(u *user, f *fleet.Fleet, path, node string) {
 	}
 	checkRows(u.t, path, shown, jobs, []string{"Job", "Kind"}, nodeColumns)
 	checkSums(u, path, shown, a.Total, "network_rx_bytes") // the machine's own may not be known in all of the range
+}
+
+// checkUptime compares for how long a node was up.
+func checkUptime(u *user, f *fleet.Fleet, path, node string, requests []string) {
+	u.t.Helper()
+	from, to := asked(u.t, requests, "/v1/uptime", "")
+	list, err := f.Server.Ledger.Uptimes(u.t.Context(), from, to, node, query.Scope{All: true})
+	if err != nil || len(list) != 1 {
+		u.t.Fatal(len(list), err)
+	}
+	known := list[0].Up + list[0].Down
+	share := fmt.Sprintf("%.3f %%", math.Floor(1e5*list[0].Up.Seconds()/known.Seconds())/1e3)
+	if list[0].Down == 0 {
+		share = "100 %"
+	}
+	shown := evaluate[string](u, `[...document.querySelectorAll('[aria-label="About"] dt')].find((t) => t.innerText.trim() === "Up")?.nextElementSibling.innerText || ""`)
+	if !strings.HasPrefix(shown, share+" of ") || strings.Contains(shown, "down once") != (list[0].Downs == 1) || strings.Contains(shown, "not known") != (list[0].Unknown > 0) {
+		u.t.Errorf("%s: up %q, the ledger says %+v", path, shown, list[0])
+	}
 }
 
 // nodeID returns the ID of the node with a name, by which pages ask.

@@ -103,6 +103,16 @@ func (c *Client) Gaps(ctx context.Context, from, to time.Time, node string) ([]v
 	return list[v1.Gap](ctx, c, "/v1/gaps", given)
 }
 
+// Uptimes requests for how long of a range machines were up. node is the id or name of one node; "" selects all
+// nodes.
+func (c *Client) Uptimes(ctx context.Context, from, to time.Time, node string) ([]v1.Uptime, error) {
+	given := v1.FormatQuery(query.Query{From: from, To: to})
+	if node != "" {
+		given[v1.ParamNode] = []string{node}
+	}
+	return list[v1.Uptime](ctx, c, "/v1/uptime", given)
+}
+
 // VMs asks which virtual machines hosts gave energy in a range, and how their reports
 // compare with those of the guests.
 func (c *Client) VMs(ctx context.Context, from, to time.Time) ([]v1.VM, error) {

@@ -12,7 +12,7 @@ func DocumentTypes() map[string]any {
 // ElementTypes returns values of the types of elements, by the names of their lists.
 func ElementTypes() map[string]Element {
 	all := map[string]Element{"rates": live.NodeRates{}} // the key of that list is the one of nodes
-	for _, e := range []Element{Node{}, Source{}, Workload{}, Run{}, Gap{}, VM{}, Cluster{}, Dimension{}, Stream{}, Alert{}, Silence{}} {
+	for _, e := range []Element{Node{}, Source{}, Workload{}, Run{}, Gap{}, Uptime{}, VM{}, Cluster{}, Dimension{}, Stream{}, Alert{}, Silence{}} {
 		all[e.ListKey()] = e
 	}
 	return all

@@ -33,7 +33,42 @@ the machine in which it is a guest, and as which workload: sums count it there.`
 		},
 	}
 	s.flags(cmd)
-	cmd.AddCommand(revoke())
+	cmd.AddCommand(uptime(), revoke())
+	return cmd
+}
+
+func uptime() *cobra.Command {
+	var s serverFlags
+	var q queryFlags
+	cmd := &cobra.Command{
+		Use:   "uptime [NODE]",
+		Short: "Show for how long machines were up",
+		Long: `Show for how long of a range of time machines were up: the time that the kernel ran, also
+while no agent did. DOWN is from the latest figures before each restart to the boot
+after it, so it may be too long by one window (10 s), or by as long as no agent ran
+before. UNKNOWN is the time since the latest figures of a machine that is silent, and
+while an agent had lost its state. A machine counts from its enrollment on.`,
+		Example: `  mete nodes uptime --from -30d
+  mete nodes uptime web-1 --from -1d -o json | jq '.uptimes[0].up_share'`,
+		Args:          cobra.MaximumNArgs(1),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var node string
+			if len(args) > 0 {
+				node = args[0]
+			}
+			return showList(&s, cmd, func(ctx context.Context, c *client.Client) ([]v1.Uptime, error) {
+				from, to, err := v1.ParseRange(q.parameters(), time.Now())
+				if err != nil {
+					return nil, err
+				}
+				return c.Uptimes(ctx, from, to, node)
+			}, table.UptimesText)
+		},
+	}
+	q.rangeFlags(cmd)
+	s.flags(cmd)
 	return cmd
 }
 

@@ -175,6 +175,15 @@ func (b *book) Gaps(_ context.Context, from, to time.Time, node string, _ query.
 	return []query.Gap{{Node: "01K5X3V7QZ8R9S0T1V2W3X4Y5Z", Name: "web-1", Gap: modelusage.Gap{From: noon, To: noon.Add(90 * time.Second), Reason: modelusage.Unwatched}}}, nil
 }
 
+func (b *book) Uptimes(_ context.Context, from, to time.Time, node string, _ query.Scope) ([]query.Uptime, error) {
+	b.asked = query.Query{From: from, To: to, Where: map[query.Dimension][]string{"node": {node}}}
+	return []query.Uptime{
+		{Node: "01K5X3V7QZ8R9S0T1V2W3X4Y5Z", Name: "web-1", Cluster: "lab", From: from, To: to, Up: 23*time.Hour + 59*time.Minute + 59500*time.Millisecond, Down: 500 * time.Millisecond, Downs: 1,
+			Last: query.Interval{From: noon.Add(-time.Hour), To: noon.Add(-time.Hour + 500*time.Millisecond)}},
+		{Node: "01K5X3V7QZ8R9S0T1V2W3X4Y60", Name: "web-2", Cluster: "lab", From: from, To: to, Unknown: 24 * time.Hour},
+	}, nil
+}
+
 func (b *book) EachGap(context.Context, time.Time, time.Time, query.Scope, func(*query.Gap)) error {
 	return nil
 }
@@ -224,7 +233,7 @@ func TestCommands(t *testing.T) {
 		"usage --every 1h --limit 2 --columns cpu,cores,memory,peak --from 2026-03-01T10:30:00Z --to 2026-03-01T12:00:00Z", "usage --every 1d --limit 1 --columns cpu -o csv --from 2026-02-27T22:00:00Z --to 2026-03-01T12:00:00Z", "usage --every 1d --limit 1 --columns cpu -o json --from 2026-02-28T22:00:00Z --to 2026-03-01T12:00:00Z",
 		"usage --reserved " + hour, "usage --reserved --ascii --sort memory-reserved --limit 2 " + hour, "usage --reserved --columns cpu-unused,storage-reserved,gpu-reserved " + hour, "usage --reserved --limit 2 -o csv " + hour,
 		"usage -o json " + hour,
-		"nodes", "nodes -o csv", "nodes -o json", "sources", "sources -o csv", "sources -o json",
+		"nodes", "nodes -o csv", "nodes -o json", "nodes uptime " + hour, "nodes uptime -o json web-1 " + hour, "nodes uptime -o csv " + hour, "sources", "sources -o csv", "sources -o json",
 		"gaps " + hour, "gaps --node web-1 -o json " + hour, "gaps -o csv " + hour,
 		"vms " + hour, "vms -o csv " + hour, "vms -o json " + hour,
 		"workloads --where kind=job --limit 7 " + hour, "workloads -o json " + hour, "workloads -o csv " + hour,

@@ -48,6 +48,7 @@ func TestFaults(t *testing.T) {
 	try("sources", func(ctx context.Context) error { return second(l.Below(ctx, all)) })
 	try("streams", func(ctx context.Context) error { return second(l.Streams(ctx, query.StreamQuery{Scope: all})) })
 	try("gaps", func(ctx context.Context) error { return second(l.Gaps(ctx, day, end, "", all)) })
+	try("uptimes", func(ctx context.Context) error { return second(l.Uptimes(ctx, day, end, "", all)) })
 	try("each gap", func(ctx context.Context) error { return l.EachGap(ctx, day, end, all, func(*query.Gap) {}) })
 	try("dimensions", func(ctx context.Context) error { return second(l.Dimensions(ctx, all)) })
 	try("times of gaps", func(ctx context.Context) error { return second(l.GapTimes(ctx)) })

@@ -81,7 +81,7 @@ var readerAttempts = []attempt{
 	{"viewer", "another cluster by the API", func(t *testing.T, s *scene) {
 		for _, path := range []string{
 			"/v1/usage?by=cluster,node,name", "/v1/usage?by=namespace,pod", "/v1/usage?cluster=prod&by=node", "/v1/usage?by=cluster&cluster=*", "/v1/usage?node=" + s.victim.ID, "/v1/usage?by=name&name=payroll", "/v1/usage?by=node&idle=usage",
-			"/v1/nodes", "/v1/nodes?cluster=prod", "/v1/workloads", "/v1/runs", "/v1/runs?run=a", "/v1/usage?by=cluster,job&every=1d&from=-7d", "/v1/jobs", "/v1/gaps", "/v1/gaps?node=" + s.victim.ID, "/v1/streams", "/v1/streams?node=" + s.victim.ID, "/v1/summary?node=" + s.victim.ID, "/v1/vms", "/v1/sources",
+			"/v1/nodes", "/v1/nodes?cluster=prod", "/v1/workloads", "/v1/runs", "/v1/runs?run=a", "/v1/usage?by=cluster,job&every=1d&from=-7d", "/v1/jobs", "/v1/gaps", "/v1/gaps?node=" + s.victim.ID, "/v1/uptime", "/v1/uptime?node=" + s.victim.ID, "/v1/streams", "/v1/streams?node=" + s.victim.ID, "/v1/summary?node=" + s.victim.ID, "/v1/vms", "/v1/sources",
 			"/v1/shifts", "/v1/alerts", "/v1/alerts?cluster=prod", "/v1/audit", "/v1/health", "/v1/live", "/v1/nodes?cursor=" + url.QueryEscape("a"), "/v1/usage?by=cluster&where=" + url.QueryEscape("1=1"),
 			"/v1/usage?by=" + url.QueryEscape("cluster;DROP TABLE node"), "/v1/nodes?limit=-1", "/v1/nodes?limit=99999999999999999999",
 		} {

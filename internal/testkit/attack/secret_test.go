@@ -80,7 +80,7 @@ func TestSecrets(t *testing.T) {
 	secrets := append(s.secrets, "PATHSECRET", "QUERYSECRET", "HEADERSECRET", "PASSWORDSECRET")
 	s.CheckSecrets(t, secrets...)
 	for _, path := range []string{"/metrics", "/v1/health", "/v1/sources", "/v1/alerts", "/api/v1/rules", "/api/v1/alertmanagers", "/api/v1/status/config", "/api/v1/status/flags", "/v1/audit",
-		"/api/v1/query?query=%7B__name__!=%22%22%7D", "/api/v1/series?match[]=%7B__name__!=%22%22%7D", "/v1/gaps"} {
+		"/api/v1/query?query=%7B__name__!=%22%22%7D", "/api/v1/series?match[]=%7B__name__!=%22%22%7D", "/v1/gaps", "/v1/uptime"} {
 		body := s.Do(t, "GET", path, nil, attack.Bearer(s.admin)...).Body
 		for _, secret := range secrets {
 			if strings.Contains(body, secret) {

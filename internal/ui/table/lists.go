@@ -3,6 +3,7 @@ package table
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,6 +42,38 @@ func NodesText(list []v1.Node, s Style) string {
 			return s.text(n.Nested.HostName) + " as " + s.text(n.Nested.Name)
 		}},
 	})
+}
+
+// UptimesText writes for how long machines were up, as a table.
+func UptimesText(list []v1.Uptime, s Style) string {
+	if len(list) == 0 {
+		return "no machine was known in this range\n"
+	}
+	return write(each(list), []column[v1.Uptime]{
+		{"NAME", false, func(u *v1.Uptime) string { return s.text(u.Name) }},
+		{"CLUSTER", false, func(u *v1.Uptime) string { return s.text(u.Cluster) }},
+		{"UP %", true, func(u *v1.Uptime) string {
+			if u.Share == nil {
+				return s.absent()
+			}
+			return formatShare(*u.Share)
+		}},
+		{"UP", true, func(u *v1.Uptime) string { return length(time.Duration(u.Up)) }},
+		{"DOWN", true, func(u *v1.Uptime) string { return length(time.Duration(u.Down)) }},
+		{"UNKNOWN", true, func(u *v1.Uptime) string { return length(time.Duration(u.Unknown)) }},
+		{"TIMES DOWN", true, func(u *v1.Uptime) string { return strconv.Itoa(u.Downs) }},
+		{"LAST DOWN", false, func(u *v1.Uptime) string {
+			if u.LastDown == nil {
+				return s.absent()
+			}
+			return s.time(u.LastDown)
+		}},
+	})
+}
+
+// formatShare writes a share as percent, never as 100 if it is less.
+func formatShare(share float64) string {
+	return strconv.FormatFloat(math.Floor(share*100_000)/1000, 'f', 3, 64)
 }
 
 // SourcesText writes servers below as a table. LAG is the time since the latest booked

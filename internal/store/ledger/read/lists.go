@@ -11,6 +11,7 @@ import (
 
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/query"
+	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger/db"
@@ -226,6 +227,95 @@ func (rd *Reader) eachGap(ctx context.Context, from, to time.Time, node string, 
 			JOIN node n ON n.id = g.node WHERE true`+where+end, args...)
 	})
 	return db.Wrap(rd.db.Fault(err), "gaps")
+}
+
+// Uptimes returns for how long of [from, to) the machines that a scope covers were up, by cluster and name: of the
+// one with an id or a name, or of all if node is "". Nodes of jobs alone are not in it, nor those that were not known
+// yet.
+func (rd *Reader) Uptimes(ctx context.Context, from, to time.Time, node string, s query.Scope) (out []query.Uptime, err error) {
+	if !s.All && len(s.Clusters) == 0 {
+		return nil, nil
+	}
+	now := time.Now()
+	if to.After(now) {
+		to = now
+	}
+	err = rd.db.View(ctx, func(v *db.View) error {
+		var args arguments
+		where := clusterCondition(&args, s) + oneNode(&args, node)
+		list, err := listKnown(v, where, args)
+		if err != nil {
+			return err
+		}
+		gaps := map[int64][]usage.Gap{}
+		const columns = "SELECT n.id, g.from_ns, g.to_ns, g.reason FROM gap g JOIN node n ON n.id = g.node WHERE g.from_ns < %s AND g.to_ns > %s AND g.reason IN %s%s"
+		err = db.Each(ctx, v.SQL, func(scan func(...any) error) error {
+			var id, begin, end int64
+			var reason string
+			err := scan(&id, &begin, &end, &reason)
+			gaps[id] = append(gaps[id], usage.Gap{From: schema.FromNanos(begin), To: schema.FromNanos(end), Reason: usage.ParseReason(reason)})
+			return err
+		}, fmt.Sprintf(columns, args.add(schema.ClampNanos(to)), args.add(schema.ClampNanos(from)), args.addList([]string{usage.Rebooted.String(), usage.StateLost.String()}), where), args...)
+		if err != nil {
+			return err
+		}
+		for _, n := range list {
+			if n.first.IsZero() || n.through.IsZero() {
+				continue
+			}
+			if n.SetUptime(from, to, n.first, n.through, now.Sub(n.through) >= n.live, gaps[n.id]); n.From.Before(n.To) {
+				out = append(out, n.Uptime)
+			}
+		}
+		return nil
+	})
+	return out, db.Wrap(rd.db.Fault(err), "uptime")
+}
+
+// A knownNode is a node, and since when it is known.
+type knownNode struct {
+	query.Uptime
+	id             int64
+	first, through time.Time
+	live           time.Duration
+}
+
+// listKnown lists nodes that are machines. One is known since it enrolled or since its first figures that are folded: it
+// may have enrolled again, and a server below does not say when.
+func listKnown(v *db.View, where string, args arguments) (list []knownNode, err error) {
+	at := map[int64]int{}
+	var keys []string
+	err = db.Each(v.Ctx, v.SQL, func(scan func(...any) error) error {
+		n := knownNode{live: liveFor}
+		var enrolled, through, source int64
+		var machine string
+		if err := scan(&n.id, &n.Node, &n.Name, &n.Cluster, &machine, &enrolled, &through, &source); err != nil || registry.IsJobsMachine(machine) {
+			return err
+		}
+		n.first, n.through = schema.FromNanos(enrolled), schema.FromNanos(through)
+		if source != 0 {
+			n.live = reportedFor
+		}
+		system, _ := workload.ShortIDOf(workload.NewID(n.Node, workload.System, "")) // each machine has it from its first window on
+		at[n.id], keys = len(list), append(keys, fmt.Sprintf("(%d, %d)", n.id, int64(system)))
+		list = append(list, n)
+		return nil
+	}, "SELECT n.id, n.node_id, n.name, n.cluster, n.machine_id, n.enrolled_ns, n.through_ns, n.source FROM node n WHERE true"+where+" ORDER BY n.cluster, n.name, n.node_id", args...)
+	for some := range slices.Chunk(keys, lookupSize) {
+		if err != nil {
+			break
+		}
+		err = db.Each(v.Ctx, v.SQL, func(scan func(...any) error) error {
+			var id, minute int64
+			err := scan(&id, &minute)
+			n := &list[at[id]]
+			if begin := schema.FromNanos(minute * int64(time.Minute)); n.first.IsZero() || begin.Before(n.first) {
+				n.first = begin
+			}
+			return err
+		}, "SELECT node, min(first_minute) FROM workload WHERE (node, short) IN (VALUES "+strings.Join(some, ", ")+") AND first_minute <> 0 GROUP BY node")
+	}
+	return list, err
 }
 
 // GapTimes returns the total length of all gaps of each node, by id. Nodes without gaps are not in

@@ -79,6 +79,54 @@ func newListing(t *testing.T) *listing {
 	return l
 }
 
+// TestUptimes checks for how long nodes were up: those of a server below count from their first figures.
+func TestUptimes(t *testing.T) { synctest.Test(t, testUptimes) }
+
+func testUptimes(t *testing.T) {
+	l := newListing(t)
+	ago := func(d time.Duration) time.Time { return l.now.Add(-d) }
+	hour := ago(time.Hour)
+	system := func(node string) int64 {
+		id, _ := workload.ShortIDOf(workload.NewID(node, workload.System, ""))
+		return int64(id)
+	}
+	run(t, l.sql, fmt.Sprintf("UPDATE node SET enrolled_ns = %d; UPDATE node SET enrolled_ns = 0 WHERE source <> 0; UPDATE node SET source = 0, machine_id = 'm5 jobs' WHERE id = 5; INSERT INTO workload (id, node, short, first_minute, rev) VALUES (31, 3, %d, %d, 1), (32, 2, %d, %d, 1)",
+		hour.UnixNano(), system("n3"), hour.Unix()/60, system("n2"), hour.Unix()/60-60),
+		fmt.Sprintf(`INSERT INTO gap (node, from_ns, to_ns, reason, detail, booked_ns) VALUES (1, %[1]d, %[1]d + 60000000000, 'rebooted', '', 1), (1, %[1]d + 60000000000, %[1]d + 90000000000, 'unwatched', '', 1),
+			(2, %[1]d, %[1]d + 60000000000, 'state-lost', '', 1), (3, %[1]d - 60000000000, %[1]d - 30000000000, 'rebooted', '', 1)`, hour.Add(10*time.Minute).UnixNano()))
+	const m = time.Minute
+	down := func(from, to time.Duration) query.Interval {
+		return query.Interval{From: hour.Add(from), To: hour.Add(to)}
+	}
+	two := ago(2 * time.Hour)
+	all := []query.Uptime{
+		{Node: "n1", Cluster: "c1", From: hour, Up: 59 * m, Down: m, Downs: 1, Last: down(10*m, 11*m)},
+		{Node: "n2", Cluster: "c1", From: two, Up: 119*m - 70*time.Second, Unknown: m + 70*time.Second},
+		{Node: "n3", Cluster: "c2", From: hour, Up: 59*m + m/2, Down: m / 2, Downs: 1, Last: down(9*m, 9*m+m/2)},
+		{Node: "n6", Cluster: "c2", From: hour, Up: 60 * m},
+	}
+	for i := range all {
+		all[i].Name, all[i].To = "name"+all[i].Node[1:], l.now
+	}
+	for _, c := range []struct {
+		node  string
+		scope query.Scope
+		want  []query.Uptime
+	}{
+		{"", query.Scope{All: true}, all}, {"", query.Scope{Clusters: []string{"c2"}}, all[2:]}, {"", query.Scope{Projects: []string{"p"}}, nil},
+		{"n2", query.Scope{All: true}, all[1:2]}, {"name3", query.Scope{All: true}, all[2:3]}, {"n2", query.Scope{Clusters: []string{"c2"}}, nil},
+	} {
+		var got []query.Uptime
+		err := ledgertest.Try(t, func() (err error) {
+			got, err = l.Uptimes(t.Context(), two, l.now.Add(time.Hour), c.node, c.scope)
+			return err
+		})
+		if d := cmp.Diff(c.want, got); d != "" || err != nil {
+			t.Errorf("%q, %+v: %v, uptimes (-want +got):\n%s", c.node, c.scope, err, d)
+		}
+	}
+}
+
 // TestNodesListed checks the list of nodes, with their states and hosts.
 func TestNodesListed(t *testing.T) { synctest.Test(t, testNodesListed) }
 

@@ -75,6 +75,13 @@ function Users({ used, name }) {
     foot=${html`<${Sums} columns=${columns} names=${2} used=${used} what="job" parts=${parts} />`} />${used.within && html`<p class="small muted reading">The jobs received more than the machine: traffic between them does not pass its interfaces.</p>`}`;
 }
 
+// upText says for how much of the range a machine was up.
+export function upText(u) {
+  if (!u) return null;
+  const known = [u.up_share !== null && `${(Math.floor(u.up_share * 1e5) / 1e3).toFixed(u.up_share < 1 ? 3 : 0)} % of ${text(u.up_seconds + u.down_seconds, "seconds")}`, u.downs > 0 && `down ${u.downs === 1 ? "once" : u.downs + " times"}, for ${text(u.down_seconds, "seconds")}`];
+  return [...known, u.unknown_seconds > 0 && `not known for ${text(u.unknown_seconds, "seconds")}`].filter(Boolean).join("; ");
+}
+
 export function Node({ path, nodes }) {
   const { query } = useHere();
   const name = path.slice(6), span = useSpan(query);
@@ -91,6 +98,7 @@ export function Node({ path, nodes }) {
   }, [known && known.node, steps(span)]);
   const gaps = useData(async (signal) => (known ? gapsIn(span, signal, { node: known.node }) : []), [known && known.node, steps(span)]);
   const figures = useData(async (signal) => (known ? Object.fromEntries((await instant(`{__name__=~"${Object.keys(told).join("|")}",${match}}`, undefined, signal)).map((m) => [m.metric.__name__, Number(m.value[1])])) : null), [known && known.node], 60000);
+  const up = useData(async (signal) => (known ? (await get("/v1/uptime", { node: known.node, ...ledger(span) }, signal)).uptimes[0] : null), [known && known.node, steps(span)]);
   const marks = useMemo(() => gapMarks(gaps.data), [gaps.data]);
   if (!known) return html`<section class="card"><${Empty} title=${`No node is named "${name}"`}><span>${similar(nodes, name).length > 0 ? html`Did you mean ${similar(nodes, name).map((n, i) => html`${i > 0 && ", "}<a href=${nodeAt(n.name)}>${n.name}</a>`)}?` : "Check the spelling. A machine has a page once its agent has enrolled."}</span><a class="button" href="/nodes">All nodes</a></${Empty}></section>`;
   const q = (f) => used.data && used.data.total && used.data.total.quality[f];
@@ -109,6 +117,6 @@ export function Node({ path, nodes }) {
       ${gaps.data && gaps.data.length > 0 && html`<${Card} title="Gaps in the data" flush width="w8"><${Gaps} gaps=${gaps.data} own /></${Card}>`}
       <${Card} title="About" width=${gaps.data && gaps.data.length > 0 ? "w4" : "w12"}><${Facts} columns=${gaps.data && gaps.data.length > 0 ? 1 : 2} of=${[["CPUs", known.cpus > 0 ? grouped(known.cpus) : null], ["Memory", now.data && now.data.memory_bytes && text(now.data.memory_bytes.whole, "bytes")],
         ["Power", now.data && (now.data.power_watts ? { measured: "measured by its meters", apportioned: "measured by its meters, apportioned to workloads", modelled: "modelled: no meter shows all of it" }[now.data.power_watts.quality] : now.data.cpu_cores ? "absent: no meter, and no model" : null)],
-        ["Enrolled", known.enrolled_at && when(known.enrolled_at)], ["Latest data", known.booked_through && exactly(known.booked_through)], ["Guest of", known.nested_in && html`<a href=${nodeAt(known.nested_in.name || known.nested_in.node)}>${known.nested_in.name || known.nested_in.node}</a>`],
+        ["Enrolled", known.enrolled_at && when(known.enrolled_at)], ["Latest data", known.booked_through && exactly(known.booked_through)], ["Up", up.data && upText(up.data)], ["Guest of", known.nested_in && html`<a href=${nodeAt(known.nested_in.name || known.nested_in.node)}>${known.nested_in.name || known.nested_in.node}</a>`],
         ...Object.entries(told).map(([k, [title, says]]) => [title, figures.data && k in figures.data ? says(figures.data[k]) : null]), ["Machine ID", known.machine_id && html`<code>${known.machine_id}</code>`], ["Boot ID", known.boot && html`<code>${known.boot}</code>`], ["Open streams", String(known.streams)], ["Gaps", !blank && gaps.data && gaps.data.length === 0 ? (known.state === "live" ? "none in this range" : "none up to the latest data") : null], ["Received from server", known.source && html`<code>${known.source}</code>`], ["Revoked", known.revoked_at && when(known.revoked_at)]]} /></${Card}></div>`;
 }
