@@ -29,6 +29,7 @@ type Booker struct {
 	// clusterNodes is how many nodes' quotas a cluster has.
 	clusterNodes int64
 	carriers     carrierQuota
+	nodes        carrierNodes // of the cluster whose pods were put last
 }
 
 func New(database *db.DB, keep time.Duration, quota Quota, clusterNodes int64) *Booker {

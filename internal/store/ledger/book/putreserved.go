@@ -21,6 +21,7 @@ import (
 // that have changed. It takes some pods at a time, those after a number; last is the number of the last one, 0 if there
 // are no others, and done is false if some of these have more rows. seen is when the pods were last known to be as the
 // ledger has them. Pods wait whose node has no agent. A lease that is not the latest of its cluster is fault.ErrConflict.
+// It is for one goroutine at a time.
 func (k *Booker) PutReserved(ctx context.Context, l pod.Lease, until, seen time.Time, after int64) (last int64, done bool, err error) {
 	taken := map[int64]int64{}
 	err = k.db.Write(ctx, func(t *db.Tx) error {
@@ -35,7 +36,10 @@ func (k *Booker) PutReserved(ctx context.Context, l pod.Lease, until, seen time.
 				return err
 			}
 		}
-		p := &reservedPutter{carrierQuota: &k.carriers, taken: taken, booking: k.newBooking(t, time.Now()), cluster: l.Cluster, until: until.Unix() / 60, change: NewChange(schema.UsageLayout), nodes: map[string]string{}}
+		if after == 0 || k.nodes.cluster != l.Cluster {
+			k.nodes = carrierNodes{cluster: l.Cluster}
+		}
+		p := &reservedPutter{carrierQuota: &k.carriers, taken: taken, booking: k.newBooking(t, time.Now()), cluster: l.Cluster, until: until.Unix() / 60, change: NewChange(schema.UsageLayout), nodes: &k.nodes}
 		last, done, err = p.put(after)
 		return err
 	})
@@ -60,8 +64,8 @@ type reservedPutter struct {
 	cluster      string
 	until        int64 // minute
 	change       *Change
-	nodes        map[string]string // the ledger's node by the cluster's node; "" is none
-	rows         int               // left of the transaction
+	nodes        *carrierNodes
+	rows         int // left of the transaction
 }
 
 // A reservedPod is a pod with rows to put.
@@ -284,36 +288,46 @@ func (p *reservedPutter) takeCarrier(n *bookedNode) (bool, error) {
 		Detail: fmt.Sprintf("%d new containers of pods that reserve something today: further ones wait for tomorrow", limit)})
 }
 
+// carrierNodes are the ledger's nodes by the names of the cluster's nodes, as long as all pods are gone through once.
+type carrierNodes struct {
+	cluster string
+	ids     map[string]string // nil: not read yet
+	seen    bool              // also those that are known by their pods
+}
+
 // nodeOf returns the node on which a pod runs: that which is called so, or else whose agent has seen other pods of the same
 // node of the cluster, or this one. It is "" if there is none.
-func (p *reservedPutter) nodeOf(r *reservedPod) (id string, err error) {
-	const (
-		of     = "SELECT n.node_id, n.machine_id FROM "
-		seen   = " JOIN workload w ON w.key = p.uid AND w.kind IN ('pod', 'container') AND w.kind = 'pod' AND w.version_of = 0 JOIN node n ON n.id = w.node WHERE "
-		usable = " AND n.cluster = $1 AND n.source = 0 AND n.revoked_ns = 0"
-	)
-	find := func(query string, arg any) (id string, err error) {
-		err = p.Each(func(scan func(...any) error) error {
-			var node, machine string
-			err := scan(&node, &machine)
-			if id == "" && !registry.IsJobsMachine(machine) {
-				id = node
+func (p *reservedPutter) nodeOf(r *reservedPod) (string, error) {
+	const usable = " AND n.source = 0 AND n.revoked_ns = 0 ORDER BY "
+	read := func(query string) error { // the last one of a name counts
+		known := p.nodes.ids
+		found := map[string]string{}
+		err := p.Each(func(scan func(...any) error) error {
+			var name, id, machine string
+			err := scan(&name, &id, &machine)
+			if known[name] == "" && !registry.IsJobsMachine(machine) {
+				found[name] = id
 			}
 			return err
-		}, query, p.cluster, arg)
-		return id, err
-	}
-	id, ok := p.nodes[r.node]
-	if !ok {
-		if id, err = find(of+"node n WHERE n.name = $2"+usable+" ORDER BY n.id DESC LIMIT 10", r.node); id == "" && err == nil {
-			id, err = find(of+"pod p"+seen+"p.cluster = $1 AND p.node = $2"+usable+" ORDER BY p.id DESC LIMIT 10", r.node)
+		}, query, p.cluster)
+		if err == nil {
+			maps.Copy(found, known)
+			p.nodes.ids = found
 		}
-		if p.nodes[r.node] = id; err != nil {
+		return err
+	}
+	if p.nodes.ids == nil {
+		if err := read("SELECT n.name, n.node_id, n.machine_id FROM node n WHERE n.cluster = $1" + usable + "n.id"); err != nil {
 			return "", err
 		}
 	}
-	if id == "" {
-		id, err = find(of+"pod p"+seen+"p.id = $2"+usable+" ORDER BY n.through_ns DESC LIMIT 10", r.id)
+	if p.nodes.ids[r.node] == "" && !p.nodes.seen {
+		err := read(`SELECT p.node, n.node_id, n.machine_id FROM pod p JOIN workload w ON w.key = p.uid AND w.kind IN ('pod', 'container') AND w.kind = 'pod' AND w.version_of = 0
+			JOIN node n ON n.id = w.node AND n.cluster = p.cluster WHERE p.cluster = $1` + usable + "p.id, n.through_ns")
+		if err != nil {
+			return "", err
+		}
+		p.nodes.seen = true
 	}
-	return id, err
+	return p.nodes.ids[r.node], nil
 }
