@@ -189,12 +189,12 @@ const (
 	// ids, and other containers below it.
 	placePod = `SELECT w.id FROM pod p JOIN workload w ON w.key = p.uid AND w.kind IN ('pod', 'container') AND w.kind = 'pod' AND w.version_of = 0 JOIN node n ON n.id = w.node
 			WHERE p.id = $2 AND n.cluster = $1
-		UNION SELECT w.id FROM pod_container c JOIN workload w ON w.key = c.container AND w.kind IN ('pod', 'container') AND w.kind = 'container' AND w.version_of = 0 JOIN node n ON n.id = w.node
+		UNION ALL SELECT w.id FROM pod_container c JOIN workload w ON w.key = c.container AND w.kind IN ('pod', 'container') AND w.kind = 'container' AND w.version_of = 0 JOIN node n ON n.id = w.node
 			WHERE c.pod = $2 AND n.cluster = $1
-		UNION SELECT w.id FROM pod p JOIN workload o ON o.key = p.uid AND o.kind IN ('pod', 'container') AND o.kind = 'pod' JOIN node n ON n.id = o.node
+		UNION ALL SELECT w.id FROM pod p JOIN workload o ON o.key = p.uid AND o.kind IN ('pod', 'container') AND o.kind = 'pod' JOIN node n ON n.id = o.node
 			JOIN workload w ON w.parent = o.wid AND w.kind = 'container' AND w.node = o.node AND w.version_of = 0
 			WHERE p.id = $2 AND n.cluster = $1
-		UNION SELECT workload FROM reservation_carrier WHERE pod = $2 AND $1 <> ''`
+		UNION ALL SELECT workload FROM reservation_carrier WHERE pod = $2 AND $1 <> ''`
 )
 
 // placeChildren names the containers of the workload of a pod.
@@ -208,7 +208,8 @@ func placeAll(t *db.Tx, at int64, query string, args ...any) error {
 	if err != nil {
 		return err
 	}
-	for _, id := range ids {
+	slices.Sort(ids)
+	for _, id := range slices.Compact(ids) {
 		if err := placeWorkload(t, id, at); err != nil {
 			return err
 		}
@@ -246,8 +247,8 @@ func placeWorkload(t *db.Tx, first, at int64) error {
 	if err := p.set(t, id, &now, &labels); err != nil || now == old && !labels.isChange() {
 		return err
 	}
-	if isCarrier(old.kind, old.key) { // its rows may be ahead
-		put, err := t.Ints("SELECT p.put_minute * 60000000000 FROM reservation_carrier c JOIN pod p ON p.id = c.pod WHERE c.workload = $1", first)
+	if uid, _, is := strings.Cut(old.key, "/"); is && isCarrier(old.kind, old.key) { // its rows may be ahead
+		put, err := t.Ints("SELECT put_minute * 60000000000 FROM pod WHERE cluster = $1 AND uid = $2", cluster, uid)
 		if err != nil {
 			return err
 		}
