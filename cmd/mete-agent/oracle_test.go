@@ -202,7 +202,7 @@ func TestOracle(t *testing.T) {
 	if out := s.run("check", filepath.Join(s.dir, "server"), "-o", "json"); json.Unmarshal([]byte(out), &told) != nil || len(told.Findings) > 0 {
 		t.Errorf("mete check:\n%s", out)
 	}
-	for _, gap := range strings.Split(s.run("gaps", "--server", s.url, "--token", s.viewer), "\n") {
+	for gap := range strings.SplitSeq(s.run("gaps", "--server", s.url, "--token", s.viewer), "\n") {
 		t.Log(gap)
 	}
 }

@@ -384,8 +384,8 @@ func (w *Watcher) probe(ctx context.Context) {
 	}
 }
 
-// podsPerBooking limits the pods that are looked at before they are booked.
-const podsPerBooking = 200
+// podsPerBooking limits the pods that are looked at before they are booked: those of two transactions.
+const podsPerBooking = 1000
 
 // flush books the pods that changed. After an error they are booked later.
 func (w *Watcher) flush(ctx context.Context) error {

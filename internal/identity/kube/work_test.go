@@ -175,7 +175,7 @@ func TestWork(t *testing.T) {
 		// There may be many at once.
 		all := []string{"a", "b", "c"}
 		for i := range 2*podsPerBooking + 1 {
-			uid := fmt.Sprintf("d%03d", i)
+			uid := fmt.Sprintf("d%04d", i)
 			w.sees(w.pod(uid, "n1", nil))
 			all = append(all, uid)
 		}

@@ -23,8 +23,9 @@ type place struct {
 	isCarrier                      bool // of what is reserved
 }
 
-// podsPerWrite limits the pods of a transaction, so that batches need not wait.
-const podsPerWrite = 100
+// podsPerWrite limits the pods of a transaction, so that batches need not wait for long. Under overload the transactions of
+// batches take seconds, with one of pods between two of them: fewer pods would fall behind.
+const podsPerWrite = 500
 
 // BookPods stores pods of a cluster, and names the workloads that are parts of them: those that are
 // booked already, and those that will be. A pod that was stored before is replaced; its containers stay.
