@@ -43,6 +43,8 @@ import (
 const (
 	budgetKubeMemory = 1500 << 20 // of the server, bytes, with 5000 nodes and 50,000 pods
 	budgetJoin       = 5_000      // ms from a pod's first window to its name
+
+	maxCatchUp = 3 * time.Minute // for the pods of the outage
 )
 
 // A kubeReport is the cost of naming the pods of a cluster.
@@ -120,7 +122,7 @@ func (r *kubeReport) show() {
 	fmt.Printf("%.0f pod changes/s, %.0f rows/s: server %.2f cores, RSS %d MiB, peak %d MiB, ledger %d MiB; windows answered within %.0f ms (p99)\n",
 		r.Churn, r.Rows, r.Cores, r.RSS>>20, r.PeakRSS>>20, r.Ledger>>20, r.AnswerP99)
 	fmt.Printf("from a pod's first window to its name, %d pods: p50 %.0f ms, p99 %.0f ms, max %.0f ms\n", r.Joins, r.JoinP50, r.JoinP99, r.JoinMax)
-	fmt.Printf("API server away for %.0f s: %d watches expired; all pods named %.1f s after\n", r.Outage, r.Expired, r.CaughtUp)
+	fmt.Printf("API server away for %.0f s: %d watches expired; pods named within %.1f s after\n", r.Outage, r.Expired, r.CaughtUp)
 	for _, o := range r.OverBudget {
 		fmt.Println("OVER BUDGET:", o)
 	}
@@ -503,8 +505,9 @@ func (k *kubeRun) churn(ctx context.Context, proxy *netfault.Proxy, r *kubeRepor
 		back := time.Now()
 		again := k.enter()
 		for k.open(away) > 0 && ctx.Err() == nil {
-			if sleepUntil(ctx, time.Now().Add(100*time.Millisecond)); time.Since(back) > 10*time.Minute {
-				return fmt.Errorf("%d pods of the outage have no names after 10 min", k.open(away))
+			if sleepUntil(ctx, time.Now().Add(100*time.Millisecond)); time.Since(back) > maxCatchUp {
+				r.OverBudget = append(r.OverBudget, fmt.Sprintf("%d pods of the outage have no names after %v", k.open(away), maxCatchUp))
+				break
 			}
 		}
 		r.CaughtUp = time.Since(back).Seconds()
