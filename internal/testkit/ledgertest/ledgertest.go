@@ -344,6 +344,18 @@ func testLost(t *testing.T, dsn string) {
 			t.Errorf("%+v: counted %v of %v, %v; want %d", c.scope, counted, nodes, err, c.told)
 		}
 	}
+	// The ledger says for how long the nodes with figures were up.
+	_, err = DB(t, dsn).ExecContext(ctx, fmt.Sprintf(`INSERT INTO gap (node, from_ns, to_ns, reason, detail, booked_ns, rev)
+		SELECT n.id, %d + 10000000000, %[1]d + 40000000000, 'rebooted', '', 1, 1 FROM node n WHERE n.node_id = 'a'`, Day.UnixNano()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := l.Uptimes(ctx, Day.Add(-time.Hour), Day.Add(2*time.Hour), "", query.Scope{All: true})
+	want := []query.Uptime{{Node: "a", Name: "name-a", Cluster: "c", From: Day, To: Day.Add(2 * time.Hour), Up: 30 * time.Second, Down: 30 * time.Second, Unknown: 119 * time.Minute,
+		Downs: 1, Last: query.Interval{From: Day.Add(10 * time.Second), To: Day.Add(40 * time.Second)}}}
+	if d := cmp.Diff(want, got); d != "" || err != nil {
+		t.Errorf("uptimes: %v\n%s", err, d)
+	}
 }
 
 // named returns a name of a workload of node "a".
