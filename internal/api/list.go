@@ -160,7 +160,7 @@ func textSize(w *query.Workload) int {
 	return n
 }
 
-func (h *handler) gaps(ctx context.Context, p *gapsParams) (*response, error) {
+func (h *handler) gaps(ctx context.Context, p *nodeRangeParams) (*response, error) {
 	list, err := h.ledger.Gaps(ctx, p.start, p.end, p.node, p.scope)
 	if err == nil && len(list) == 0 && p.node != "" {
 		err = h.checkNode(ctx, p.node, p.scope)
@@ -178,7 +178,7 @@ func (h *handler) gaps(ctx context.Context, p *gapsParams) (*response, error) {
 	return r, nil
 }
 
-func (h *handler) uptimes(ctx context.Context, p *uptimesParams) (*response, error) {
+func (h *handler) uptimes(ctx context.Context, p *nodeRangeParams) (*response, error) {
 	list, err := h.ledger.Uptimes(ctx, p.start, p.end, p.node, p.scope)
 	if err == nil && len(list) == 0 && p.node != "" {
 		err = h.checkNode(ctx, p.node, p.scope)

@@ -88,15 +88,7 @@ type (
 		Form
 		Conditional
 	}
-	gapsParams struct {
-		Caller
-		Range
-		NodeFilter
-		Paged
-		Form
-		Conditional
-	}
-	uptimesParams struct {
+	nodeRangeParams struct { // of gaps and of uptime
 		Caller
 		Range
 		NodeFilter
@@ -151,10 +143,7 @@ func (p *nodesParams) check() error {
 func (p *streamsParams) check() error {
 	return first(p.Form.err, p.Paged.err, p.NodeFilter.err, p.ClusterFilter.err)
 }
-func (p *gapsParams) check() error {
-	return first(p.Form.err, p.Paged.err, p.Range.err, p.NodeFilter.err)
-}
-func (p *uptimesParams) check() error {
+func (p *nodeRangeParams) check() error {
 	return first(p.Form.err, p.Paged.err, p.Range.err, p.NodeFilter.err)
 }
 func (p *vmsParams) check() error { return first(p.Form.err, p.Paged.err, p.Range.err) }

@@ -96,21 +96,22 @@ func (c *Client) Runs(ctx context.Context, q query.RunQuery) ([]v1.Run, error) {
 // Gaps requests the gaps and the clock corrections in a range. node is the id or name of one
 // node; "" selects all nodes.
 func (c *Client) Gaps(ctx context.Context, from, to time.Time, node string) ([]v1.Gap, error) {
-	given := v1.FormatQuery(query.Query{From: from, To: to})
-	if node != "" {
-		given[v1.ParamNode] = []string{node}
-	}
-	return list[v1.Gap](ctx, c, "/v1/gaps", given)
+	return list[v1.Gap](ctx, c, "/v1/gaps", ofNode(from, to, node))
 }
 
 // Uptimes requests for how long of a range machines were up. node is the id or name of one node; "" selects all
 // nodes.
 func (c *Client) Uptimes(ctx context.Context, from, to time.Time, node string) ([]v1.Uptime, error) {
+	return list[v1.Uptime](ctx, c, "/v1/uptime", ofNode(from, to, node))
+}
+
+// ofNode are the parameters of a range and of one node, or of all if node is "".
+func ofNode(from, to time.Time, node string) url.Values {
 	given := v1.FormatQuery(query.Query{From: from, To: to})
 	if node != "" {
 		given[v1.ParamNode] = []string{node}
 	}
-	return list[v1.Uptime](ctx, c, "/v1/uptime", given)
+	return given
 }
 
 // VMs asks which virtual machines hosts gave energy in a range, and how their reports
