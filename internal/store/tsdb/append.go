@@ -248,7 +248,7 @@ func (a *appendTx) appendShortLived(rows []*usage.Row, w *walltime.CutWindow) er
 		for res := range (r.Has | r.Usage.Present).All() {
 			if isCounter(res) {
 				sum[res] += r.Usage.Amount[res]
-				b.had |= usage.SetOf(res)
+				b.of(res)
 			}
 		}
 	}
@@ -457,8 +457,7 @@ func (a *appendTx) appendEdges(k *namedWorkload, res usage.Resource, w *walltime
 // old or another value exists, is counted; the ledger has the amount anyway.
 func (a *appendTx) appendAmount(k *namedWorkload, res usage.Resource, at, amount int64) error {
 	k.noteValue(res, at, amount)
-	k.had |= usage.SetOf(res)
-	return a.appendValue(&k.refs[res], at, metric.FamilyOf(res).Value(amount), func() labels.Labels { return a.node.workloadLabels(metric.FamilyOf(res), k.id) })
+	return a.appendValue(&k.of(res).ref, at, metric.FamilyOf(res).Value(amount), func() labels.Labels { return a.node.workloadLabels(metric.FamilyOf(res), k.id) })
 }
 
 // put appends a value to the transaction. The database ignores the start time of a counter.
@@ -562,7 +561,8 @@ func (a *appendTx) repeatLast(end int64) error {
 			if !isCounter(res) || k.end >= end && k.latest.Has(res) {
 				continue
 			}
-			if err := a.appendValue(&k.refs[res], end, k.last[res], func() labels.Labels { return a.node.workloadLabels(metric.FamilyOf(res), k.id) }); err != nil {
+			of := k.of(res)
+			if err := a.appendValue(&of.ref, end, of.last, func() labels.Labels { return a.node.workloadLabels(metric.FamilyOf(res), k.id) }); err != nil {
 				return err
 			}
 		}
@@ -576,7 +576,7 @@ var staleMarker = math.Float64frombits(value.StaleNaN)
 // endSeries ends the series of a workload that is gone.
 func (a *appendTx) endSeries(k *namedWorkload, at int64) error {
 	for res := range k.had.All() {
-		if err := a.appendValue(&k.refs[res], at, staleMarker, func() labels.Labels { return a.node.workloadLabels(metric.FamilyOf(res), k.id) }); err != nil {
+		if err := a.appendValue(&k.of(res).ref, at, staleMarker, func() labels.Labels { return a.node.workloadLabels(metric.FamilyOf(res), k.id) }); err != nil {
 			return err
 		}
 	}

@@ -55,11 +55,11 @@ func TestSeriesLeftMemory(t *testing.T) {
 		c.put(c.window(0, 10, use{key: "a", res: disk, amount: 10, total: 10}, use{key: "b", res: disk, amount: 1, total: 2}))
 		short, _ := c.idOf("b")
 		k := c.s.nodes["n1"].workloads[short]
-		ref := k.refs[disk]
-		k.refs[disk] = 1 << 40
+		ref := k.of(disk).ref
+		k.of(disk).ref = 1 << 40
 		c.put(c.window(10, 20, use{key: "a", res: disk, amount: 10, total: 20}, use{key: "b", res: disk, amount: 1, total: 3}))
-		if k.refs[disk] != ref {
-			c.Errorf("reference %d, want %d", k.refs[disk], ref)
+		if k.of(disk).ref != ref {
+			c.Errorf("reference %d, want %d", k.of(disk).ref, ref)
 		}
 		c.expect("disk", "workload_disk_read_bytes_total workload=a: 0=0 10=10 20=20\nworkload_disk_read_bytes_total workload=b: 0=1 10=2 20=3")
 	})
@@ -99,8 +99,8 @@ func TestShortLivedRestart(t *testing.T) {
 		c.name("a", nil)
 		c.put(c.window(0, 10, brief(5)))
 		b := c.s.nodes["n1"].shortLived
-		b.total[disk] = math.MaxInt64 - 5
-		b.last[disk] = float64(b.total[disk])
+		b.of(disk).total = math.MaxInt64 - 5
+		b.of(disk).last = float64(b.of(disk).total)
 		c.put(c.window(10, 20, brief(5)))
 		c.put(c.window(20, 30, brief(1)))
 		c.expect("disk", "workload_disk_read_bytes_total workload=brief: 0=0 10=5 20=9.223372036854776e+18 20.001=0 30=1")

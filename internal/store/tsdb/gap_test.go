@@ -2,7 +2,6 @@ package tsdb
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -399,9 +398,9 @@ func TestIntervalBounds(t *testing.T) {
 func TestNameOfContainer(t *testing.T) {
 	key := strings.Repeat("0123456789abcdef", 4)
 	id := batch.Name{Kind: workload.Container, Key: key, Name: key[:12]}
-	web := batch.Name{Kind: workload.Container, Key: key, Name: "web", Job: "shop", Labels: map[string]string{"image": "nginx"}}
+	web := batch.Name{Kind: workload.Container, Key: key, Name: "web", Job: "shop", Labels: map[string]string{batch.LabelContainer: "nginx"}}
 	for _, c := range []struct{ was, now, want batch.Name }{{web, id, web}, {id, web, web}, {batch.Name{}, id, id}, {web, batch.Name{Kind: workload.Container, Key: key, Name: "www"}, batch.Name{Name: "www"}}} {
-		if got := withPlace(c.now, c.was); got.Name != c.want.Name || got.Job != c.want.Job || !maps.Equal(got.Labels, c.want.Labels) {
+		if got := withPlace(&c.now, seriesNameOf(&c.was)); got.name != c.want.Name || got.job != c.want.Job || got.container != c.want.Labels[batch.LabelContainer] {
 			t.Errorf("%q after %q: %+v, want %+v", c.now.Name, c.was.Name, got, c.want)
 		}
 	}
@@ -422,7 +421,7 @@ func TestNames(t *testing.T) {
 	x, nameX := name(workload.Container, "x", "x")
 	_, nameSystem := name(workload.System, "", "system")
 	n.setNames([]batch.Name{{ID: "not an id"}, nameA, nameB})
-	if len(n.workloads) != 2 || n.full || n.workloads[a].Name.Name != "a" || n.workloads[b].id != nameB.ID {
+	if len(n.workloads) != 2 || n.full || n.workloads[a].name != "a" || n.workloads[b].id != nameB.ID {
 		t.Fatalf("%v, full %v", n.workloads, n.full)
 	}
 	if !n.exceedsLimit(x) || n.exceedsLimit(system) || n.exceedsLimit(idle) {
@@ -442,9 +441,9 @@ func TestNames(t *testing.T) {
 		t.Error("no room for a second workload")
 	}
 	// A workload whose id begins with the same bytes does not get the series.
-	n.workloads[b] = &namedWorkload{id: nameA.ID, Name: nameA}
-	if n.setNames([]batch.Name{nameB}); n.workloads[b].Name.Name != "a" {
-		t.Errorf("renamed to %s", n.workloads[b].Name.Name)
+	n.workloads[b] = &namedWorkload{id: nameA.ID, seriesName: seriesNameOf(&nameA)}
+	if n.setNames([]batch.Name{nameB}); n.workloads[b].name != "a" {
+		t.Errorf("renamed to %s", n.workloads[b].name)
 	}
 	// A new name ends the series of the old one, as often as the quota allows.
 	k := n.workloads[a]
@@ -458,13 +457,13 @@ func TestNames(t *testing.T) {
 	}{{"a1", 0}, {"a2", 0}, {"a2", 9}} {
 		k.info = 9
 		nameA.Name = fmt.Sprint("a", i+1)
-		if n.setNames([]batch.Name{nameA}); k.Name.Name != v.text || int(k.info) != v.ref || len(n.outdated) != min(i+1, 2) {
-			t.Errorf("name %d: %s, reference %d, outdated %v", i, k.Name.Name, k.info, n.outdated)
+		if n.setNames([]batch.Name{nameA}); k.name != v.text || int(k.info) != v.ref || len(n.outdated) != min(i+1, 2) {
+			t.Errorf("name %d: %s, reference %d, outdated %v", i, k.name, k.info, n.outdated)
 		}
 	}
 	k.info = 0
-	if n.setNames([]batch.Name{nameA}); k.Name.Name != "a3" || len(n.outdated) != 2 {
-		t.Errorf("without a series: %s", k.Name.Name)
+	if n.setNames([]batch.Name{nameA}); k.name != "a3" || len(n.outdated) != 2 {
+		t.Errorf("without a series: %s", k.name)
 	}
 }
 

@@ -57,15 +57,13 @@ const (
 
 var gauges = [gaugeCount]string{metric.CPUs, metric.Memory}
 
-// A namedWorkload is a workload with a name.
+// A namedWorkload is a workload with a name. A server has one for each workload that lives, so it holds only what is needed.
 type namedWorkload struct {
-	batch.Name
+	seriesName
 	id         workload.ID
-	refs       [usage.Limit]storage.SeriesRef
-	last       [usage.Limit]float64
-	total      [usage.Limit]int64 // amounts of last; stale for values restored from the database
-	had        usage.Set          // existing series
-	latest     usage.Set          // resources of its latest window
+	had        usage.Set     // existing series
+	series     []seriesState // of had, in the order of the resources
+	latest     usage.Set     // resources of its latest window
 	info       storage.SeriesRef
 	end        int64 // end of its latest window, ms since 1970; 0 is none yet
 	namedSince int64 // since when it has a name but no window, ms since 1970
@@ -73,10 +71,43 @@ type namedWorkload struct {
 	restart    bool // counters restart from zero with the next window
 }
 
+// A seriesName is what the info series of a workload says of it.
+type seriesName struct {
+	kind                      workload.Kind
+	parent                    workload.ID
+	name, job, user, project  string
+	namespace, pod, container string
+}
+
+func seriesNameOf(n *batch.Name) seriesName {
+	return seriesName{kind: n.Kind, parent: n.Parent, name: n.Name, job: n.Job, user: n.User, project: n.Project,
+		namespace: n.Labels[batch.LabelNamespace], pod: n.Labels[batch.LabelPod], container: n.Labels[batch.LabelContainer]}
+}
+
+// A seriesState is the state of one series of a workload.
+type seriesState struct {
+	ref   storage.SeriesRef
+	last  float64
+	total int64 // the amount of last; stale for values restored from the database
+}
+
+// of returns the state of the series of a resource, which had gets if it does not have it. It is valid until the next call.
+func (k *namedWorkload) of(res usage.Resource) *seriesState {
+	at := (k.had & (usage.SetOf(res) - 1)).Len()
+	if !k.had.Has(res) {
+		k.had |= usage.SetOf(res)
+		k.series = slices.Insert(k.series, at, seriesState{})
+	}
+	return &k.series[at]
+}
+
 // resetTotals restarts the counters from zero: a backfill can write missing samples before
 // the restart, but cannot change later ones.
 func (k *namedWorkload) resetTotals() {
-	k.last, k.total, k.restart = [usage.Limit]float64{}, [usage.Limit]int64{}, true
+	for i := range k.series {
+		k.series[i].last, k.series[i].total = 0, 0
+	}
+	k.restart = true
 }
 
 // node returns the state of a node, and restores it from the database if needed.
@@ -96,7 +127,7 @@ func (s *Store) node(ctx context.Context, id string) (*node, error) {
 		shortLived = metric.ShortLivedJobs
 	}
 	fresh := &node{id: id, cluster: e.Cluster, name: cmp.Or(e.Name, id), jobs: jobs, residuals: residuals(id), workloads: map[workload.ShortID]*namedWorkload{},
-		shortLived: &namedWorkload{id: shortLived, Name: batch.Name{Name: "lived for less than a window"}},
+		shortLived: &namedWorkload{id: shortLived, seriesName: seriesName{name: "lived for less than a window"}},
 		levels:     make([]storage.SeriesRef, len(metric.Levels)), quota: seriesQuota{limit: s.cfg.Workloads}}
 	newest, err := s.newestSample(ctx, fresh)
 	if err != nil {
@@ -145,7 +176,8 @@ func residuals(node string) (shorts [2]workload.ShortID) {
 // noteValue notes an amount as the latest of a series, unless the workload has later windows.
 func (k *namedWorkload) noteValue(res usage.Resource, at, amount int64) {
 	if at >= k.end {
-		k.last[res], k.total[res] = metric.FamilyOf(res).Value(amount), amount
+		of := k.of(res)
+		of.last, of.total = metric.FamilyOf(res).Value(amount), amount
 	}
 }
 
@@ -153,11 +185,11 @@ func (k *namedWorkload) noteValue(res usage.Resource, at, amount int64) {
 // of rounded values would drift, and a counter that falls below an earlier value when the
 // next total comes is a counter reset to rate().
 func (k *namedWorkload) amount(res usage.Resource) int64 {
-	f := metric.FamilyOf(res)
-	if f.Value(k.total[res]) == k.last[res] {
-		return k.total[res]
+	f, of := metric.FamilyOf(res), k.of(res)
+	if f.Value(of.total) == of.last {
+		return of.total
 	}
-	return f.Amount(k.last[res])
+	return f.Amount(of.last)
 }
 
 // setNames updates the names of workloads, and adds workloads up to the limit.
@@ -179,12 +211,10 @@ func (n *node) setNames(names []batch.Name) {
 		if k.id != names[i].ID {
 			continue // collision of short ids: the first workload keeps the series
 		}
-		before, was := n.infoLabels(k), k.Name
-		k.Name = withPlace(names[i], was)
-		if k.info != 0 && !labels.Equal(before, n.infoLabels(k)) {
+		now := withPlace(&names[i], k.seriesName)
+		if k.info != 0 && now != k.seriesName {
 			if !n.quota.allow(time.Now()) {
-				k.Name = was // each name needs a new series
-				continue
+				continue // each name needs a new series
 			}
 			if k.ended {
 				n.renamed = append(n.renamed, k) // its info series has ended
@@ -193,18 +223,19 @@ func (n *node) setNames(names []batch.Name) {
 			}
 			k.info = 0
 		}
+		k.seriesName = now
 	}
 }
 
 // withPlace returns a new name of a workload, with the pod that the former one has if the new one has none, and
 // with the name of its container if the new one is only its id: an agent does not know them, or not yet.
-func withPlace(name, was batch.Name) batch.Name {
-	placed := was.Labels[batch.LabelNamespace] != "" && name.Labels[batch.LabelNamespace] == "" && (name.Kind == workload.Pod || name.Kind == workload.Container)
-	if !placed && (was.Name == "" || !name.IsShortID()) {
-		return name
+func withPlace(name *batch.Name, was seriesName) seriesName {
+	now := seriesNameOf(name)
+	placed := was.namespace != "" && now.namespace == "" && (now.kind == workload.Pod || now.kind == workload.Container)
+	if placed || was.name != "" && name.IsShortID() {
+		now.name, now.job, now.namespace, now.pod, now.container = was.name, was.job, was.namespace, was.pod, was.container
 	}
-	name.Name, name.Job, name.Labels = was.Name, was.Job, was.Labels
-	return name
+	return now
 }
 
 // RenameNode takes the present cluster and name of a node, of which its next samples have series. Its series under
@@ -268,7 +299,7 @@ func (s *Store) restoreWorkloads(ctx context.Context, n *node, newest int64) err
 		return err
 	}
 	if b := alive[shortLivedID]; b != nil {
-		n.shortLived.last, n.shortLived.end, n.shortLived.had = b.last, b.at, b.had
+		n.shortLived.had, n.shortLived.series, n.shortLived.end = b.had, b.series, b.end
 	}
 	found, err := s.names.Names(ctx, n.id, slices.Collect(maps.Keys(alive)))
 	if err != nil {
@@ -279,8 +310,9 @@ func (s *Store) restoreWorkloads(ctx context.Context, n *node, newest int64) err
 			continue
 		}
 		if name, ok := found[short]; ok && name.ID == k.id && name.Ended.IsZero() {
-			n.workloads[short] = &namedWorkload{id: k.id, Name: name, last: k.last, had: k.had, end: k.at}
-			n.end = max(n.end, k.at)
+			k.seriesName = seriesNameOf(&name)
+			n.workloads[short] = k
+			n.end = max(n.end, k.end)
 		}
 	}
 	if n.end > 0 {
@@ -336,15 +368,15 @@ func (n *node) infoLabels(k *namedWorkload) labels.Labels {
 	b := labels.NewBuilder(n.nodeLabels(metric.Info)) // which leaves out empty labels
 	b.Set(metric.Workload, string(k.id))
 	if k.id != n.shortLived.id {
-		b.Set("kind", k.Kind.String())
+		b.Set("kind", k.kind.String())
 	}
-	b.Set("name", k.Name.Name)
-	b.Set("job", k.Job)
-	b.Set("user", k.User)
-	b.Set("project", k.Project)
-	b.Set("namespace", k.Labels[batch.LabelNamespace])
-	b.Set("pod", k.Labels[batch.LabelPod])
-	b.Set("container", k.Labels[batch.LabelContainer])
-	b.Set("parent", string(k.Parent))
+	b.Set("name", k.name)
+	b.Set("job", k.job)
+	b.Set("user", k.user)
+	b.Set("project", k.project)
+	b.Set("namespace", k.namespace)
+	b.Set("pod", k.pod)
+	b.Set("container", k.container)
+	b.Set("parent", string(k.parent))
 	return b.Labels()
 }

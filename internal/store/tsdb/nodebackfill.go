@@ -40,7 +40,7 @@ func newNodeBackfill(j backfillJob, within span, spans []span, delay time.Durati
 		backfillJob: j, within: within, spans: spans,
 		first: max(within.first-int64(maxSkew/time.Minute), 0), last: within.last + int64(delay/time.Minute) + 2,
 		workloads: map[workload.ShortID]*workloadBackfill{}, levels: make([]storage.SeriesRef, len(metric.Levels)),
-		shortLived: &workloadBackfill{labels: &namedWorkload{id: j.node.shortLived.id, Name: j.node.shortLived.Name}}, untracked: map[int64]*[usage.Limit]int64{},
+		shortLived: &workloadBackfill{labels: &namedWorkload{id: j.node.shortLived.id, seriesName: j.node.shortLived.seriesName}}, untracked: map[int64]*[usage.Limit]int64{},
 	}
 	for _, short := range j.node.residuals {
 		nb.workload(short) // independent of the limit of workloads
@@ -128,7 +128,7 @@ func (nb *nodeBackfill) plan(names map[workload.ShortID]batch.Name, oldest time.
 			// no sample, so that its counters are unknown.
 			wb.gaps = nil
 		default:
-			wb.labels = &namedWorkload{id: name.ID, Name: name}
+			wb.labels, wb.ended = &namedWorkload{id: name.ID, seriesName: seriesNameOf(&name)}, !name.Ended.IsZero()
 			wb.plan()
 		}
 	}

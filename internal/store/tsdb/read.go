@@ -14,21 +14,13 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// lastValues are the last values of a workload's counters.
-type lastValues struct {
-	id   workload.ID
-	had  usage.Set
-	last [usage.Limit]float64
-	at   int64
-}
-
 // shortLivedID is the id of a node's series metric.ShortLived.
 const shortLivedID = workload.ShortID(0)
 
-// readLastValues returns the last values of a node's workloads between from and to, without
-// series that ended.
-func (s *Store) readLastValues(ctx context.Context, n *node, from, to int64) (map[workload.ShortID]*lastValues, error) {
-	all := map[workload.ShortID]*lastValues{}
+// readLastValues returns the workloads of a node, without names, with the last values of their counters between from and
+// to, without series that ended.
+func (s *Store) readLastValues(ctx context.Context, n *node, from, to int64) (map[workload.ShortID]*namedWorkload, error) {
+	all := map[workload.ShortID]*namedWorkload{}
 	err := s.eachCounter(ctx, n, from, to, func(id workload.ID, short workload.ShortID, res usage.Resource, it chunkenc.Iterator) {
 		at, v := never, 0.0
 		for it.Next() == chunkenc.ValFloat {
@@ -39,11 +31,10 @@ func (s *Store) readLastValues(ctx context.Context, n *node, from, to int64) (ma
 		}
 		k := all[short]
 		if k == nil {
-			k = &lastValues{id: id}
+			k = &namedWorkload{id: id}
 			all[short] = k
 		}
-		k.last[res], k.at = v, max(k.at, at)
-		k.had |= usage.SetOf(res)
+		k.of(res).last, k.end = v, max(k.end, at)
 	})
 	return all, err
 }

@@ -20,6 +20,7 @@ const maxShortLife = 15 * time.Second
 // A workloadBackfill rebuilds the samples of one workload.
 type workloadBackfill struct {
 	labels     *namedWorkload // source of the labels; nil without series
+	ended      bool           // its end is known
 	shortLived bool           // its use goes to the series of the short-lived workloads
 	part       metric.Part
 	sampled    usage.Set // resources with samples
@@ -165,7 +166,7 @@ func (wb *workloadBackfill) writeEdge(w *blockWriter, n *node, edge int64) error
 		if err := wb.writeValue(w, n, g.res, at, g.value()); err != nil {
 			return err
 		}
-		if g.hasEnd || edge <= g.end || wb.labels.Ended.IsZero() || wb.refs[g.res] == 0 {
+		if g.hasEnd || edge <= g.end || !wb.ended || wb.refs[g.res] == 0 {
 			continue
 		}
 		ended = true
