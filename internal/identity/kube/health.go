@@ -34,8 +34,29 @@ const warnEvery = 5 * time.Minute
 
 const checkRights = "give the server's account the rights of deploy/kubernetes/mete-server-rbac.yaml, and a token that is valid"
 
-// listed takes the result of a list or a watch, which is repeated after an error.
+// lists takes that all objects are read, at the start and after changes were missed: what they are is not known until
+// they are listed.
+func (h *health) lists(ctx context.Context, of runtime.Object) {
+	if _, ofPods := of.(*corev1.Pod); !ofPods || ctx.Err() != nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stale = true
+}
+
+// listed takes the result of a list, which is repeated after an error.
 func (h *health) listed(ctx context.Context, of runtime.Object, err error) {
+	h.watched(ctx, of, err)
+	if _, ofPods := of.(*corev1.Pod); ofPods && err == nil {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.stats.Lists++
+	}
+}
+
+// watched takes the result of the start of a watch, which is repeated after an error.
+func (h *health) watched(ctx context.Context, of runtime.Object, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if _, ofPods := of.(*corev1.Pod); ofPods && ctx.Err() == nil {
@@ -54,7 +75,7 @@ func (h *health) listed(ctx context.Context, of runtime.Object, err error) {
 	}
 }
 
-// listedAfter is how long after the start of a watch its first changes are surely here.
+// listedAfter is how long after a list or the start of a watch its first changes are surely here.
 const listedAfter = 15 * time.Second
 
 // confirmed returns a time at which all changes of pods that had been made were known; zero if it is not known.
@@ -140,6 +161,7 @@ type Stats struct {
 	Synced   bool  // all pods were read once
 	Holds    bool  // the lease: this server names the pods
 	Pods     int   // that the API server has, as far as is known
+	Lists    int64 // how often all pods were read: at the start, and whenever changes were missed
 	Booked   int64 // pods that were written to the ledger, because they were new or had changed
 	Failures int64 // failed attempts to write pods
 	Errors   int64 // of the API server

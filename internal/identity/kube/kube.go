@@ -195,13 +195,19 @@ func invalid(cfg Config, err error) error {
 func (w *Watcher) informer(lw cache.ListerWatcherWithContext, of runtime.Object, trim cache.TransformFunc) cache.SharedIndexInformer {
 	observed := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			w.health.lists(ctx, of)
 			list, err := lw.ListWithContext(ctx, o)
-			w.health.listed(ctx, of, err)
+			if part, notList := meta.ListAccessor(list); err != nil || notList != nil || part.GetContinue() == "" {
+				w.health.listed(ctx, of, err)
+			}
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			if o.SendInitialEvents != nil && *o.SendInitialEvents {
+				return w.stream(ctx, lw, of, o)
+			}
 			events, err := lw.WatchWithContext(ctx, o)
-			w.health.listed(ctx, of, err)
+			w.health.watched(ctx, of, err)
 			return events, err
 		},
 	}
@@ -210,6 +216,54 @@ func (w *Watcher) informer(lw cache.ListerWatcherWithContext, of runtime.Object,
 	// It is not called for each error, and health knows them. The default writes to the log.
 	_ = inf.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {})
 	return inf
+}
+
+// stream begins a watch that sends all objects first: a list.
+func (w *Watcher) stream(ctx context.Context, lw cache.ListerWatcherWithContext, of runtime.Object, o metav1.ListOptions) (watch.Interface, error) {
+	w.health.lists(ctx, of)
+	events, err := lw.WatchWithContext(ctx, o)
+	switch {
+	case apierrors.IsInvalid(err):
+		return nil, err // an API server of before Kubernetes 1.34, which is asked for a list next
+	case err != nil:
+		w.health.listed(ctx, of, err)
+		return nil, err
+	}
+	stream := &streamedList{Interface: events, events: make(chan watch.Event), stopped: make(chan struct{})}
+	go stream.pass(func() { w.health.listed(ctx, of, nil) })
+	return stream, nil
+}
+
+// A streamedList is a watch that sends all objects first. It passes all events.
+type streamedList struct {
+	watch.Interface
+	events  chan watch.Event
+	stop    sync.Once
+	stopped chan struct{}
+}
+
+func (s *streamedList) ResultChan() <-chan watch.Event { return s.events }
+
+func (s *streamedList) Stop() {
+	s.stop.Do(func() { close(s.stopped) })
+	s.Interface.Stop()
+}
+
+// pass passes events until the watch ends or is stopped, and calls listed when all objects were sent.
+func (s *streamedList) pass(listed func()) {
+	defer close(s.events)
+	for e := range s.Interface.ResultChan() {
+		if e.Type == watch.Bookmark {
+			if m, err := meta.Accessor(e.Object); err == nil && m.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
+				listed()
+			}
+		}
+		select {
+		case s.events <- e:
+		case <-s.stopped:
+			return
+		}
+	}
 }
 
 // trimPod drops what is not needed, since all pods of the cluster are held in memory.

@@ -16,7 +16,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
 	"mete.dev/mete/internal/model/pod"
@@ -330,6 +334,9 @@ func TestHealth(t *testing.T) {
 			{func() { h.listed(t.Context(), &corev1.Pod{}, away) }, -1},
 			{func() { time.Sleep(time.Minute); h.probed(t.Context(), nil) }, -1},
 			{func() { h.listed(t.Context(), &corev1.Pod{}, nil); time.Sleep(listedAfter) }, 2*listedAfter + 62*time.Second},
+			{func() { h.lists(t.Context(), &metav1.PartialObjectMetadata{}) }, 2*listedAfter + 62*time.Second},
+			{func() { h.lists(t.Context(), &corev1.Pod{}); time.Sleep(time.Minute); h.probed(t.Context(), nil) }, -1},
+			{func() { h.listed(t.Context(), &corev1.Pod{}, nil); time.Sleep(listedAfter) }, 3*listedAfter + 122*time.Second},
 		} {
 			c.do()
 			if got := h.confirmed(); c.want < 0 && !got.IsZero() || c.want >= 0 && !got.Equal(began.Add(c.want)) {
@@ -339,8 +346,9 @@ func TestHealth(t *testing.T) {
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		h.probed(ended, away)
+		h.lists(ended, &corev1.Pod{})
 		h.listed(ended, &corev1.Pod{}, away)
-		if h.stats.Errors != 3 || h.confirmed().IsZero() {
+		if h.stats.Errors != 3 || h.stats.Lists != 3 || h.confirmed().IsZero() {
 			t.Errorf("%+v", h.stats)
 		}
 		for _, text := range []string{"does not list what names pods", "does not answer: new pods", "answers again"} {
@@ -356,6 +364,76 @@ func TestHealth(t *testing.T) {
 			t.Errorf("it is warned about %d times, want twice\n%s", n, log)
 		}
 	})
+}
+
+// A fakeAPI answers the requests of an informer of pods. Each list takes a minute. One of before Kubernetes 1.34 does not
+// send objects by a watch, and lists them in two pages.
+type fakeAPI struct {
+	old     bool
+	watches []*watch.FakeWatcher
+}
+
+func (f *fakeAPI) ListWithContext(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	time.Sleep(time.Minute)
+	meta := metav1.ListMeta{ResourceVersion: "1"}
+	if o.Continue == "" {
+		meta.Continue = "next"
+	}
+	return &corev1.PodList{ListMeta: meta, Items: []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "page" + o.Continue, ResourceVersion: "1"}}}}, nil
+}
+
+func (f *fakeAPI) WatchWithContext(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	all := o.SendInitialEvents != nil
+	if all && f.old {
+		return nil, apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{field.Forbidden(field.NewPath("sendInitialEvents"), "is not known")})
+	}
+	w := watch.NewFakeWithChanSize(10, false)
+	f.watches = append(f.watches, w)
+	if all {
+		w.Add(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "streamed", ResourceVersion: "1"}})
+		w.Action(watch.Bookmark, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "1"}})
+		go func() {
+			time.Sleep(time.Minute)
+			w.Action(watch.Bookmark, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "1", Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}})
+		}()
+	}
+	return w, nil
+}
+
+// TestLists: while pods are listed, by a watch or in pages, none of their changes since are confirmed; a watch that has
+// expired lists them again.
+func TestLists(t *testing.T) {
+	for name, api := range map[string]*fakeAPI{"streamed": {}, "in pages": {old: true}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorker(t, nil, "s")
+				inf := w.informer(api, &corev1.Pod{}, w.trimPod)
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan struct{})
+				go func() { defer close(ended); inf.RunWithContext(ctx) }()
+				long := time.Minute // of a list
+				if api.old {
+					long = 2 * time.Minute
+				}
+				for i := range int64(2) {
+					time.Sleep(long - time.Second)
+					if !w.health.confirmed().IsZero() || w.Stats().Lists != i {
+						t.Errorf("list %d: confirmed %v before its end, %d lists", i, w.health.confirmed(), w.Stats().Lists)
+					}
+					time.Sleep(listedAfter + 10*time.Second) // the list is read again within some seconds after an error
+					if w.health.confirmed().IsZero() || w.Stats().Lists != i+1 || w.Stats().Errors != 0 || len(inf.GetStore().List()) == 0 {
+						t.Errorf("list %d: confirmed %v after its end, %+v, %v", i, w.health.confirmed(), w.Stats(), inf.GetStore().ListKeys())
+					}
+					api.watches[len(api.watches)-1].Error(&apierrors.NewResourceExpired("too old").ErrStatus)
+				}
+				cancel()
+				<-ended
+				if strings.Contains(w.log.String(), "level=WARN") {
+					t.Error(w.log)
+				}
+			})
+		})
+	}
 }
 
 // TestOwnerOf: what the informers know is not looked up, nor what no owner can be called; and after an error nothing for a while.
