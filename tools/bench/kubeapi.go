@@ -6,8 +6,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
@@ -106,6 +106,8 @@ func podSpec(node string) corev1.PodSpec {
 
 // createPod creates a pod on the i-th machine, which runs at once.
 func (k *kubeRun) createPod(ctx context.Context, i int) (*kubePod, error) {
+	k.asks.RLock()
+	defer k.asks.RUnlock()
 	n := int(k.serial.Add(1))
 	of := n % kubeOwners
 	made, err := k.api.CoreV1().Pods(namespaceOf(of)).Create(ctx, &corev1.Pod{
@@ -138,6 +140,8 @@ func (k *kubeRun) startPod(ctx context.Context, p *kubePod) error {
 		ContainerStatuses: []corev1.ContainerStatus{{Name: "main", Image: "example.org/service:1", Ready: true, ContainerID: "containerd://" + p.container,
 			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}}}},
 	}
+	k.asks.RLock()
+	defer k.asks.RUnlock()
 	patch, err := json.Marshal(p2)
 	if err != nil {
 		return err
@@ -146,20 +150,36 @@ func (k *kubeRun) startPod(ctx context.Context, p *kubePod) error {
 	return err
 }
 
-// expired returns how many requests the API server has answered with 410 so far.
-func (k *kubeRun) expired(ctx context.Context) (n int, err error) {
-	text, err := k.api.RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+// deletePod deletes a pod.
+func (k *kubeRun) deletePod(ctx context.Context, p *kubePod) error {
+	k.asks.RLock()
+	defer k.asks.RUnlock()
+	return k.api.CoreV1().Pods(p.namespace).Delete(ctx, p.name, metav1.DeleteOptions{})
+}
+
+// restartAPI kills the API server and starts it again. It then has no changes of before, so watches expire.
+func (k *kubeRun) restartAPI(ctx context.Context) error {
+	k.asks.Lock()
+	defer k.asks.Unlock()
+	if err := k.server.RestartAPI(); err != nil {
+		return err
+	}
+	for end := time.Now().Add(time.Minute); ; sleepUntil(ctx, time.Now().Add(100*time.Millisecond)) {
+		_, err := k.api.CoreV1().Namespaces().Get(ctx, namespaceOf(0), metav1.GetOptions{})
+		if err == nil || time.Now().After(end) || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// lists returns how often the server has read all pods.
+func (k *kubeRun) lists(ctx context.Context) (int, error) {
+	a, err := k.target.reader.Query(ctx, "mete_server_kube_lists_total", time.Now())
 	if err != nil {
 		return 0, err
 	}
-	for line := range strings.Lines(string(text)) {
-		if strings.HasPrefix(line, "apiserver_request_total{") && strings.Contains(line, `code="410"`) {
-			var count int
-			if _, err := fmt.Sscanf(line[strings.LastIndexByte(line, ' '):], "%d", &count); err != nil {
-				return 0, err
-			}
-			n += count
-		}
+	if len(a.Series) != 1 || len(a.Series[0].Points) != 1 {
+		return 0, fmt.Errorf("lists of pods: %d series, want one", len(a.Series))
 	}
-	return n, nil
+	return int(a.Series[0].Points[0].Value), nil
 }

@@ -29,6 +29,8 @@ type target struct {
 	database *database
 	agents   token.Token
 	reader   *client.Client
+	ended    chan struct{} // the server has ended
+	why      error         // of its end
 }
 
 // openTarget starts the server bin, with its state in dir and its ledger in d.
@@ -55,7 +57,11 @@ func openTarget(ctx context.Context, bin, dir string, d *database, flags ...stri
 	if err := cmd.Start(); err != nil {
 		return t, err
 	}
-	t.cmd = cmd
+	t.cmd, t.ended = cmd, make(chan struct{})
+	go func() {
+		t.why = cmd.Wait()
+		close(t.ended)
+	}()
 	line, err := bufio.NewReader(out).ReadString('\n')
 	url, ok := strings.CutPrefix(strings.TrimSpace(line), "mete server: ")
 	if err != nil || !ok {
@@ -123,7 +129,29 @@ func treeCPU(pid int) time.Duration {
 }
 
 // close ends the server.
-func (t *target) close() error { return end(t.cmd, syscall.SIGTERM) }
+func (t *target) close() error {
+	if t.cmd == nil {
+		return nil
+	}
+	if err := t.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	<-t.ended
+	return t.why
+}
+
+// whileRunning returns a context that ends with the server.
+func (t *target) whileRunning(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-t.ended:
+			cancel(fmt.Errorf("the server ended: %w", t.why))
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(nil) }
+}
 
 // end ends a program, if it was started.
 func end(cmd *exec.Cmd, by syscall.Signal) error {

@@ -42,9 +42,10 @@ type Cluster struct {
 	Logs       string // a directory with one file for each program
 	kubectl    string
 
-	cmd   *exec.Cmd
-	input io.WriteCloser // it ends with it
-	errs  bytes.Buffer
+	cmd    *exec.Cmd
+	input  io.WriteCloser // it ends with it
+	output *bufio.Reader
+	errs   bytes.Buffer
 }
 
 // Start starts a cluster, which ends with the test. A cluster that runs for another test is waited for.
@@ -107,12 +108,23 @@ func Open(kind Kind, dir string, o Options, progress func(format string, args ..
 	if err != nil {
 		return nil, err
 	}
-	line, err := bufio.NewReader(out).ReadString('\n')
+	c.output = bufio.NewReader(out)
+	line, err := c.output.ReadString('\n')
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("the cluster did not start: %w", err), c.Close())
 	}
 	c.Kubeconfig = strings.TrimSpace(line)
 	return c, nil
+}
+
+// RestartAPI kills the API server and starts it again, which takes some seconds: it knows no changes of before, so that
+// watches expire.
+func (c *Cluster) RestartAPI() error {
+	if _, err := fmt.Fprintln(c.input, "kube-apiserver"); err != nil {
+		return err
+	}
+	_, err := c.output.ReadString('\n')
+	return err
 }
 
 // Close stops a cluster that [Open] started.

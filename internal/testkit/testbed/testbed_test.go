@@ -13,7 +13,7 @@ import (
 	"mete.dev/mete/internal/testkit/testbed"
 )
 
-// TestAPI creates an object, which nothing runs.
+// TestAPI creates an object, which nothing runs, and restarts the API server, with which watches of before expire.
 func TestAPI(t *testing.T) {
 	testkit.Stage(t, "kube", "runs etcd and an API server")
 	c := testbed.Start(t, testbed.API, testbed.Options{})
@@ -21,6 +21,21 @@ func TestAPI(t *testing.T) {
 	c.Kubectl(t, `{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "shop"}, "data": {"k": "v"}}`, "create", "-f", "-")
 	if got := c.Kubectl(t, "", "-n", "shop", "get", "configmap", "a", "-o", "jsonpath={.data.k}"); got != "v" {
 		t.Errorf("the object has %q", got)
+	}
+	since := c.Kubectl(t, "", "-n", "shop", "get", "configmap", "a", "-o", "jsonpath={.metadata.resourceVersion}")
+	c.Kubectl(t, "", "-n", "shop", "label", "configmap", "a", "seen=later")
+	expired := func() bool {
+		t.Helper()
+		return strings.Contains(c.Kubectl(t, "", "get", "--raw", "/api/v1/namespaces/shop/configmaps?watch=1&timeoutSeconds=2&resourceVersion="+since), `"code":410`)
+	}
+	if expired() {
+		t.Error("a watch expires before the restart")
+	}
+	if err := c.RestartAPI(); err != nil {
+		t.Fatal(err)
+	}
+	if !expired() {
+		t.Error("a watch goes on after the restart")
 	}
 }
 

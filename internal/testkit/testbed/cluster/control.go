@@ -118,6 +118,11 @@ func (c *cluster) startAPI(nodes bool) error {
 	if c.client, err = c.newClient(); err != nil {
 		return err
 	}
+	return c.serves()
+}
+
+// serves waits until the API server answers.
+func (c *cluster) serves() error {
 	return wait(90*time.Second, func() error {
 		_, err := c.get("/readyz")
 		return err

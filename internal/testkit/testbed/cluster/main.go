@@ -8,11 +8,11 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -59,10 +59,13 @@ func command(args []string) error {
 	defer unlock()
 	stopped := make(chan os.Signal, 1)
 	signal.Notify(stopped, syscall.SIGINT, syscall.SIGTERM)
-	ended := make(chan struct{})
+	// Each line of the input is a program to restart; the cluster ends with the input.
+	restarts := make(chan string)
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // its end is what matters
-		close(ended)
+		defer close(restarts)
+		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+			restarts <- lines.Text()
+		}
 	}()
 	c := &cluster{bin: *bin, dir: *dir, processes: processes{logs: filepath.Join(*dir, "log"), ended: make(chan string, 16)}}
 	list := []node{{"node1", 1}, {"node2", 2}}
@@ -75,13 +78,22 @@ func command(args []string) error {
 		return err
 	}
 	fmt.Println(c.path("admin.kubeconfig"))
-	select {
-	case <-stopped:
-	case <-ended:
-	case why := <-c.ended:
-		return errors.New(why)
+	for {
+		select {
+		case <-stopped:
+			return nil
+		case name, ok := <-restarts:
+			if !ok {
+				return nil
+			}
+			if err := errors.Join(c.restart(name), c.serves()); err != nil {
+				return err
+			}
+			fmt.Println(name)
+		case why := <-c.ended:
+			return errors.New(why)
+		}
 	}
-	return nil
 }
 
 // lock makes sure that one cluster runs at a time.

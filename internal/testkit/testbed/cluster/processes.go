@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -15,8 +17,14 @@ import (
 // that ends: the kernel kills children of a thread that ends, so all are started by the main thread.
 type processes struct {
 	logs  string // a directory
-	list  []*exec.Cmd
+	list  []*process
 	ended chan string // why a program ended by itself
+}
+
+type process struct {
+	*exec.Cmd
+	name     string
+	stopping atomic.Bool
 }
 
 // start starts a program. Its output goes to the log NAME.log.
@@ -25,17 +33,37 @@ func (p *processes) start(name string, cmd *exec.Cmd) error {
 	if err := startLogged(p.logs, name, cmd); err != nil {
 		return err
 	}
-	p.list = append(p.list, cmd)
+	one := &process{Cmd: cmd, name: name}
+	p.list = append(p.list, one)
 	go func() {
-		err := cmd.Wait()
-		p.ended <- fmt.Sprintf("%s ended: %v; its output is in %s.log", name, err, filepath.Join(p.logs, name))
+		if err := cmd.Wait(); !one.stopping.Load() {
+			p.ended <- fmt.Sprintf("%s ended: %v; its output is in %s.log", name, err, filepath.Join(p.logs, name))
+		}
 	}()
 	return nil
 }
 
+// restart kills a program and starts it again.
+func (p *processes) restart(name string) error {
+	at := slices.IndexFunc(p.list, func(o *process) bool { return o.name == name })
+	if at < 0 {
+		return fmt.Errorf("no program %q runs", name)
+	}
+	one := p.list[at]
+	one.stopping.Store(true)
+	p.list = slices.Delete(p.list, at, at+1)
+	if err := syscall.Kill(-one.Process.Pid, syscall.SIGKILL); err != nil {
+		return err
+	}
+	if err := wait(5*time.Second, func() error { return gone(one.Process.Pid) }); err != nil {
+		return err
+	}
+	return p.start(name, exec.Command(one.Path, one.Args[1:]...))
+}
+
 // startLogged starts a program whose output goes to the log NAME.log of a directory.
 func startLogged(logs, name string, cmd *exec.Cmd) error {
-	log, err := os.Create(filepath.Join(logs, name+".log"))
+	log, err := os.OpenFile(filepath.Join(logs, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
@@ -50,6 +78,7 @@ func startLogged(logs, name string, cmd *exec.Cmd) error {
 // stop ends all programs, the last one first, and waits for each.
 func (p *processes) stop() {
 	for i := len(p.list) - 1; i >= 0; i-- {
+		p.list[i].stopping.Store(true)
 		pid := p.list[i].Process.Pid
 		_ = syscall.Kill(pid, syscall.SIGTERM) // it may have ended
 		if wait(2*time.Second, func() error { return gone(pid) }) != nil {
