@@ -119,7 +119,7 @@ func (r *kubeReport) show() {
 	fmt.Printf("%.0f pod changes/s, %.0f rows/s: server %.2f cores, RSS %d MiB, peak %d MiB, ledger %d MiB; windows answered within %.0f ms (p99)\n",
 		r.Churn, r.Rows, r.Cores, r.RSS>>20, r.PeakRSS>>20, r.Ledger>>20, r.AnswerP99)
 	fmt.Printf("from a pod's first window to its name, %d pods: p50 %.0f ms, p99 %.0f ms, max %.0f ms\n", r.Joins, r.JoinP50, r.JoinP99, r.JoinMax)
-	fmt.Printf("API server away for %.0f s and restarted: all pods were read %d times; those of the time named within %.1f s after\n", r.Outage, r.Lists, r.CaughtUp)
+	fmt.Printf("API server away for %.0f s and restarted: all pods were read %d times; the pods of that time have names %.1f s after\n", r.Outage, r.Lists, r.CaughtUp)
 	for _, o := range r.OverBudget {
 		fmt.Println("OVER BUDGET:", o)
 	}
@@ -378,12 +378,19 @@ func (k *kubeRun) churn(ctx context.Context, proxy *netfault.Proxy, r *kubeRepor
 		sleepUntil(ctx, back)
 		proxy.Set(netfault.Conditions{})
 		back = time.Now()
-		again := k.enter()
-		for k.open(away) > 0 && ctx.Err() == nil {
+		returning := k.enter() // pods that start while the server lists the pods again
+		var again *phase
+		for k.open(away)+k.open(returning) > 0 && ctx.Err() == nil {
+			if again == nil && k.open(away) == 0 {
+				again = k.enter()
+			}
 			if sleepUntil(ctx, time.Now().Add(100*time.Millisecond)); time.Since(back) > maxCatchUp {
 				r.OverBudget = append(r.OverBudget, fmt.Sprintf("%d pods of the outage have no names after %v", k.open(away), maxCatchUp))
 				break
 			}
+		}
+		if again == nil {
+			again = k.enter()
 		}
 		r.CaughtUp = time.Since(back).Seconds()
 		k.logf("%d pod changes a second, for %v", k.rate, k.length)

@@ -39,6 +39,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/pod"
+	"mete.dev/mete/internal/x/sleep"
 	"mete.dev/mete/internal/x/text"
 )
 
@@ -196,7 +197,7 @@ func (w *Watcher) informer(lw cache.ListerWatcherWithContext, of runtime.Object,
 	observed := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			w.health.lists(ctx, of)
-			list, err := lw.ListWithContext(ctx, o)
+			list, err := reach(ctx, w.health.listed, of, func() (runtime.Object, error) { return lw.ListWithContext(ctx, o) })
 			if part, notList := meta.ListAccessor(list); err != nil || notList != nil || part.GetContinue() == "" {
 				w.health.listed(ctx, of, err)
 			}
@@ -206,7 +207,7 @@ func (w *Watcher) informer(lw cache.ListerWatcherWithContext, of runtime.Object,
 			if o.SendInitialEvents != nil && *o.SendInitialEvents {
 				return w.stream(ctx, lw, of, o)
 			}
-			events, err := lw.WatchWithContext(ctx, o)
+			events, err := reach(ctx, w.health.watched, of, func() (watch.Interface, error) { return lw.WatchWithContext(ctx, o) })
 			w.health.watched(ctx, of, err)
 			return events, err
 		},
@@ -218,10 +219,26 @@ func (w *Watcher) informer(lw cache.ListerWatcherWithContext, of runtime.Object,
 	return inf
 }
 
+// retryEvery is the pause before a request is repeated that got no answer.
+const retryEvery = 3 * time.Second
+
+// reach repeats a request until the API server answers it, and reports errors until then. An informer itself would pause
+// for up to a minute, in which new pods have no names although the API server is back.
+func reach[T any](ctx context.Context, report func(context.Context, runtime.Object, error), of runtime.Object, request func() (T, error)) (T, error) {
+	for {
+		answer, err := request()
+		var status apierrors.APIStatus
+		if err == nil || errors.As(err, &status) || sleep.For(ctx, retryEvery) != nil {
+			return answer, err
+		}
+		report(ctx, of, err)
+	}
+}
+
 // stream begins a watch that sends all objects first: a list.
 func (w *Watcher) stream(ctx context.Context, lw cache.ListerWatcherWithContext, of runtime.Object, o metav1.ListOptions) (watch.Interface, error) {
 	w.health.lists(ctx, of)
-	events, err := lw.WatchWithContext(ctx, o)
+	events, err := reach(ctx, w.health.listed, of, func() (watch.Interface, error) { return lw.WatchWithContext(ctx, o) })
 	switch {
 	case apierrors.IsInvalid(err):
 		return nil, err // an API server of before Kubernetes 1.34, which is asked for a list next

@@ -370,10 +370,21 @@ func TestHealth(t *testing.T) {
 // send objects by a watch, and lists them in two pages.
 type fakeAPI struct {
 	old     bool
+	back    time.Time // there is no answer until then
 	watches []*watch.FakeWatcher
 }
 
+func (f *fakeAPI) away() error {
+	if time.Now().Before(f.back) {
+		return errors.New("connection refused")
+	}
+	return nil
+}
+
 func (f *fakeAPI) ListWithContext(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	if err := f.away(); err != nil {
+		return nil, err
+	}
 	time.Sleep(time.Minute)
 	meta := metav1.ListMeta{ResourceVersion: "1"}
 	if o.Continue == "" {
@@ -383,6 +394,9 @@ func (f *fakeAPI) ListWithContext(_ context.Context, o metav1.ListOptions) (runt
 }
 
 func (f *fakeAPI) WatchWithContext(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	if err := f.away(); err != nil {
+		return nil, err
+	}
 	all := o.SendInitialEvents != nil
 	if all && f.old {
 		return nil, apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{field.Forbidden(field.NewPath("sendInitialEvents"), "is not known")})
@@ -401,7 +415,7 @@ func (f *fakeAPI) WatchWithContext(_ context.Context, o metav1.ListOptions) (wat
 }
 
 // TestLists: while pods are listed, by a watch or in pages, none of their changes since are confirmed; a watch that has
-// expired lists them again.
+// expired lists them again, and one that was away is found soon.
 func TestLists(t *testing.T) {
 	for name, api := range map[string]*fakeAPI{"streamed": {}, "in pages": {old: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -426,9 +440,14 @@ func TestLists(t *testing.T) {
 					}
 					api.watches[len(api.watches)-1].Error(&apierrors.NewResourceExpired("too old").ErrStatus)
 				}
+				api.back = time.Now().Add(10 * time.Minute)
+				time.Sleep(10*time.Minute + retryEvery + long + listedAfter)
+				if w.health.confirmed().IsZero() || w.Stats().Lists != 3 || w.Stats().Errors < 200 {
+					t.Errorf("after an outage: confirmed %v, %+v", w.health.confirmed(), w.Stats())
+				}
 				cancel()
 				<-ended
-				if strings.Contains(w.log.String(), "level=WARN") {
+				if n := strings.Count(w.log.String(), "level=WARN"); n != strings.Count(w.log.String(), "connection refused") || n != 2 {
 					t.Error(w.log)
 				}
 			})
