@@ -100,3 +100,72 @@ func testBooked(t *testing.T) {
 	}
 	check("rival", 190*s)
 }
+
+// TestLookups: a batch is compared with what is booked, unless it goes on where the latest one of its node ended, within
+// half of the time after which another node may measure the kernel.
+func TestLookups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, samples := newLedger(), &sampled{}
+		in, stop := run(t, quick(), l, samples)
+		defer stop()
+		m := newMachine("boot", time.Hour, 1)
+		window := func(change func(*usage.Window)) []byte {
+			w := m.window(10 * time.Second)
+			w.Scope, w.StartReason = usage.Machine, usage.StartContinued
+			if change != nil {
+				change(&w)
+			}
+			return m.batch(t, w)
+		}
+		same := func(*usage.Window) {}
+		for _, c := range []struct {
+			what    string
+			pause   time.Duration
+			change  func(*usage.Window)
+			lookups int
+		}{
+			{"first", 0, same, 1},
+			{"goes on", 0, same, 0},
+			{"again", 0, same, 0},
+			{"a pause", 0, func(w *usage.Window) { w.Start++ }, 1},
+			{"after the pause", 0, same, 0},
+			{"resumed", 0, func(w *usage.Window) { w.StartReason = usage.StartResumed }, 1},
+			{"another scope", 0, func(w *usage.Window) { w.Scope = usage.ScopeOf(7) }, 1},
+			{"this scope", 0, same, 1},
+			{"before the limit", batch.RivalTimeout/2 - 1, same, 0},
+			{"at the limit", batch.RivalTimeout / 2, same, 1},
+			{"earlier", 0, func(w *usage.Window) { w.Start -= 5e9 }, 1},
+		} {
+			time.Sleep(c.pause)
+			before := l.lookups
+			offer(t, in, "n", m.clock(), window(c.change), batch.Accepted)
+			if got := l.lookups - before; got != c.lookups {
+				t.Errorf("%s: %d lookups, want %d", c.what, got, c.lookups)
+			}
+		}
+		offer(t, in, "n", m.clock(), window(nil), batch.Accepted)
+		before, sent := l.lookups, window(nil)
+		l.fail = func(*batch.Entry) error { return fault.ErrUnavailable }
+		if _, err := in.Offer(t.Context(), "n", m.clock(), sent); !errors.Is(err, fault.ErrUnavailable) || l.lookups != before {
+			t.Errorf("%v, %d lookups", err, l.lookups-before)
+		}
+		l.fail = nil
+		if offer(t, in, "n", m.clock(), sent, batch.Accepted); l.lookups != before+1 {
+			t.Errorf("refused by the transaction, and offered again: %d lookups, want 1", l.lookups-before)
+		}
+		if offer(t, in, "n", m.clock(), sent, batch.Duplicate); l.lookups != before+2 {
+			t.Errorf("a batch that is booked: %d lookups, want 1", l.lookups-before-1)
+		}
+		// Nor is the stream looked up for samples.
+		offer(t, in, "n", m.clock(), window(nil), batch.Accepted)
+		l.fails = map[string]error{"Mark": fault.ErrUnavailable}
+		had := len(samples.windows)
+		if offer(t, in, "n", m.clock(), window(nil), batch.Accepted); len(samples.windows) != had+1 {
+			t.Errorf("%d windows have samples, want %d", len(samples.windows), had+1)
+		}
+		window(nil) // which is missing
+		if _, err := in.Offer(t.Context(), "n", m.clock(), window(nil)); !errors.Is(err, fault.ErrUnavailable) {
+			t.Errorf("a batch after a missing one: %v", err)
+		}
+	})
+}

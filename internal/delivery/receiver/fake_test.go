@@ -49,8 +49,10 @@ type ledger struct {
 	fail  func(*batch.Entry) error // breaks the whole transaction
 	fails map[string]error         // by method
 	asked [][]string               // boots, of each call of BootPlaces
-	rival string                   // measures the machine of all others
-	hold  chan struct{}            // Book waits for one of these, or until it is closed
+	// lookups are the calls of Booked.
+	lookups int
+	rival   string        // measures the machine of all others
+	hold    chan struct{} // Book waits for one of these, or until it is closed
 }
 
 type minuteKey struct {
@@ -201,6 +203,7 @@ func (l *ledger) BootPlaces(_ context.Context, node string, boots []string) (map
 func (l *ledger) Booked(_ context.Context, node, _ string, _ int64, ms []batch.Measured) (list []batch.Measured, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.lookups++
 	if err := l.fails["Booked"]; err != nil {
 		return nil, err
 	}

@@ -124,10 +124,24 @@ type nodeState struct {
 	bucket    tokenBucket
 	inFlight  int         // requests
 	shift     batch.Shift // latest that was booked
-	cpus      int         // most that a window stated
+	booked    bookedEnd
+	cpus      int // most that a window stated
 	anomalies Anomalies
 	spool     SpoolUsage
 }
+
+// A bookedEnd is where a node's latest batch ended: its stream, and the time that it booked.
+type bookedEnd struct {
+	stream batch.Stream
+	mark   batch.Mark
+	boot   string
+	extent usage.Extent
+	to     int64     // boottime, ns
+	at     time.Time // when it was booked
+}
+
+// hintTimeout is for how long a bookedEnd holds. Another node may measure a kernel after [batch.RivalTimeout].
+const hintTimeout = batch.RivalTimeout / 2
 
 // New returns a Receiver that books in l while Run runs. It appends windows to m before it books
 // them; m may be nil.
@@ -180,6 +194,8 @@ func (rc *Receiver) offer(ctx context.Context, node string, c batch.Clock, sent 
 	r, err := rc.commit(ctx, s)
 	if err == nil && r.Verdict == batch.Accepted {
 		rc.recordAccepted(s, len(sent))
+	} else {
+		rc.forgetEnd(node)
 	}
 	return r, err
 }
@@ -308,9 +324,10 @@ func (rc *Receiver) bootPlaces(ctx context.Context, node string, c batch.Clock, 
 
 // clipBooked removes from windows the time that is booked already. Whatever comes back, a
 // restored state of the agent, a second agent, a restored machine, no time of a kernel is booked
-// twice.
+// twice. A batch that goes on where the latest one of its node ended needs no query: nothing is booked there, or the
+// transaction that books the batch refuses it.
 func (rc *Receiver) clipBooked(ctx context.Context, node string, c batch.Clock, measured []batch.Measured, ws []usage.Window, by []time.Duration, gaps []usage.Gap) ([]usage.Window, []time.Duration, []usage.Gap, error) {
-	if len(measured) == 0 {
+	if len(measured) == 0 || rc.goesOn(node, measured) {
 		return ws, by, gaps, nil
 	}
 	booked, err := rc.ledger.Booked(ctx, node, c.Boot, c.Boottime, measured)
@@ -319,6 +336,50 @@ func (rc *Receiver) clipBooked(ctx context.Context, node string, c batch.Clock, 
 	}
 	ws, by, gaps = walltime.Clip(ws, by, gaps, booked)
 	return ws, by, gaps, nil
+}
+
+// goesOn reports whether what was measured begins where the node's latest batch ended.
+func (rc *Receiver) goesOn(node string, measured []batch.Measured) bool {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	s, m := rc.nodes[node], &measured[0]
+	return s != nil && s.booked.boot != "" && len(measured) == 1 && !m.Resumed && m.From == s.booked.to && m.Boot == s.booked.boot && m.Extent == s.booked.extent &&
+		time.Since(s.booked.at) < hintTimeout
+}
+
+// follows reports whether an entry is the one that the ledger expects next of its stream. One that follows the node's latest
+// batch needs no query: if it has been booked since, its samples are stored again, which changes nothing.
+func (rc *Receiver) follows(ctx context.Context, e *batch.Entry) (bool, error) {
+	rc.mu.Lock()
+	s := rc.nodes[e.Node]
+	known := s != nil && s.booked.stream == e.Stream && s.booked.mark.Judge(e.Number, e.Previous, e.Hash, nil) == batch.Accepted
+	rc.mu.Unlock()
+	if known {
+		return true, nil
+	}
+	mark, err := rc.ledger.Mark(ctx, e.Node, e.Stream)
+	if err != nil {
+		return false, classify(err)
+	}
+	return mark.Judge(e.Number, e.Previous, e.Hash, nil) == batch.Accepted, nil
+}
+
+// noteEnd notes where a booked batch ended. The caller holds mu.
+func (s *nodeState) noteEnd(e *batch.Entry) {
+	s.booked = bookedEnd{stream: e.Stream, mark: batch.Mark{Next: e.Number + 1, Last: e.Hash}, at: time.Now()}
+	if n := len(e.Measured); n > 0 {
+		m := &e.Measured[n-1]
+		s.booked.boot, s.booked.extent, s.booked.to = m.Boot, m.Extent, m.To
+	}
+}
+
+// forgetEnd forgets where a node's latest batch ended.
+func (rc *Receiver) forgetEnd(node string) {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	if s := rc.nodes[node]; s != nil {
+		s.booked = bookedEnd{}
+	}
 }
 
 // writeMetrics appends a batch to the metrics, before it is booked: if booking fails, the agent
@@ -330,11 +391,11 @@ func (rc *Receiver) writeMetrics(ctx context.Context, e *batch.Entry, ws []wallt
 	if rc.metrics == nil {
 		return batch.Span{}, nil
 	}
-	mark, err := rc.ledger.Mark(ctx, e.Node, e.Stream)
+	follows, err := rc.follows(ctx, e)
 	if err != nil {
-		return batch.Span{}, classify(err)
+		return batch.Span{}, err
 	}
-	if mark.Judge(e.Number, e.Previous, e.Hash, nil) != batch.Accepted {
+	if !follows {
 		for i := range ws {
 			unsampled = unsampled.Union(batch.Span{From: time.Unix(0, ws[i].Began()).UTC(), To: time.Unix(0, ws[i].Ended()).UTC()})
 		}
@@ -452,6 +513,7 @@ func (rc *Receiver) recordAccepted(s *submission, sent int) {
 		a.Violations += s.entry.Nodes[i].Violations
 		a.Missed += s.entry.Nodes[i].Lost
 	}
+	rc.nodeState(s.entry.Node).noteEnd(s.entry)
 	if n := len(s.entry.Shifts); n > 0 {
 		rc.nodeState(s.entry.Node).shift = s.entry.Shifts[n-1]
 	}
