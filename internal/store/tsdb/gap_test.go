@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
@@ -614,4 +615,18 @@ func TestScan(t *testing.T) {
 			c.Errorf("%q, want %q", got, want)
 		}
 	})
+}
+
+// TestMemoryOfWorkload: a server may have a million workloads in memory, so each holds little.
+func TestMemoryOfWorkload(t *testing.T) {
+	k := &namedWorkload{}
+	for i, res := range []usage.Resource{usage.Memory, usage.CPU, usage.DiskRead} {
+		k.of(res).total = int64(i)
+	}
+	if k.had.Len() != 3 || k.of(usage.CPU).total != 1 || k.of(usage.Memory).total != 0 || k.of(usage.DiskRead).total != 2 || len(k.series) != 3 {
+		t.Errorf("resources %v: %v", k.had, k.series)
+	}
+	if size := unsafe.Sizeof(*k); size > 256 {
+		t.Errorf("%d bytes of a workload without series", size)
+	}
 }
