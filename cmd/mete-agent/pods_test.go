@@ -102,6 +102,7 @@ type podGroup struct {
 	CPU            float64 `json:"cpu_seconds"`
 	Memory         float64 `json:"memory_byte_seconds"`
 	Anon           float64 `json:"memory_anon_byte_seconds"`
+	Working        float64 `json:"memory_working_byte_seconds"`
 	Written        float64 `json:"disk_written_bytes"`
 	Rx             float64 `json:"network_rx_bytes"`
 	Tx             float64 `json:"network_tx_bytes"`

@@ -20,6 +20,7 @@ const (
 	plugins    = "github.com/containernetworking/plugins/plugins/%s@v1.9.1"
 	kwok       = "sigs.k8s.io/kwok@v0.8.0"
 	helm       = "helm.sh/helm/v4/cmd/helm@v4.3.1"
+	metrics    = "sigs.k8s.io/metrics-server/cmd/metrics-server@v0.9.0"
 )
 
 // A part is a set of programs that are built together, into one directory.
@@ -36,7 +37,12 @@ var parts = map[Kind][]part{
 }
 
 // helmParts is Helm; its name has the version, as other programs do not depend on that.
-var helmParts = []part{{"helm-" + helm[strings.LastIndex(helm, "@")+1:], (*builder).helm}}
+var helmParts = []part{{"helm-" + versionOf(helm), (*builder).helm}}
+
+// peerParts are programs that measure pods, as mete does, besides the kubelet. cAdvisor's package is in the module testbed.
+var peerParts = []part{{"metrics-server-" + versionOf(metrics), (*builder).metricsServer}, {"cadvisor", (*builder).cadvisor}}
+
+func versionOf(pinned string) string { return pinned[strings.LastIndex(pinned, "@")+1:] }
 
 // Build builds the programs that a kind of cluster needs, except those that were built before, and returns
 // their directory in the user's cache. The first time takes minutes.
@@ -51,7 +57,7 @@ func build(parts []part, progress func(format string, args ...any)) (bin string,
 	}
 	b := &builder{source: filepath.Join(root, "testbed")}
 	key := sha256.New()
-	for _, file := range []string{"go.mod", "go.sum"} {
+	for _, file := range []string{"go.mod", "go.sum", "cadvisor/main.go"} {
 		text, err := os.ReadFile(filepath.Join(b.source, file))
 		if err != nil {
 			return "", err
@@ -156,6 +162,18 @@ func (b *builder) node() error {
 // helm builds Helm.
 func (b *builder) helm() error {
 	_, err := b.goCommand([]string{"GOBIN=" + b.bin}, "install", "-ldflags", "-s -w", helm)
+	return err
+}
+
+// metricsServer builds metrics-server.
+func (b *builder) metricsServer() error {
+	_, err := b.goCommand([]string{"GOBIN=" + b.bin}, "install", "-ldflags", "-s -w", metrics)
+	return err
+}
+
+// cadvisor builds cAdvisor.
+func (b *builder) cadvisor() error {
+	_, err := b.goCommand(nil, "build", "-ldflags", "-s -w", "-o", b.bin+"/", "./cadvisor")
 	return err
 }
 

@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -31,6 +33,9 @@ type Options struct {
 	// Images are programs without a dynamic loader, by the name of the image that the nodes have; or
 	// absolute paths of images' archives, which end in .tar: then the archive has the image's name.
 	Images map[string]string
+	// Peers adds to a Real cluster what others than mete measure pods with: cAdvisor on each node, and metrics-server with the
+	// settings of its release. The first time builds them, which takes minutes.
+	Peers bool
 }
 
 // PodImage is an image that nodes of a Real cluster always have; see package pod for what it does.
@@ -77,7 +82,11 @@ func Start(t testing.TB, kind Kind, o Options) *Cluster {
 // Open is Start outside of tests: the cluster runs until Close, with data and logs in an empty directory, which it does
 // not remove. It reports the building of programs as progress.
 func Open(kind Kind, dir string, o Options, progress func(format string, args ...any)) (*Cluster, error) {
-	bin, err := Build(kind, progress)
+	wanted := parts[kind]
+	if o.Peers {
+		wanted = slices.Concat(wanted, peerParts)
+	}
+	bin, err := build(wanted, progress)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +98,7 @@ func Open(kind Kind, dir string, o Options, progress func(format string, args ..
 			return nil, fmt.Errorf("go build: %w\n%s", err, out)
 		}
 	}
-	args := []string{"-kind", string(kind), "-bin", bin, "-dir", dir, "-nodes", fmt.Sprint(o.Nodes)}
+	args := []string{"-kind", string(kind), "-bin", bin, "-dir", dir, "-nodes", fmt.Sprint(o.Nodes), fmt.Sprintf("-peers=%t", o.Peers)}
 	for _, ref := range []string{"mete.test/pause:1", PodImage} {
 		args = append(args, "-image", ref+"="+filepath.Join(programs, "pod"))
 	}
@@ -160,6 +169,28 @@ func (c *Cluster) TryHelm(args ...string) (string, error) {
 
 // Program returns the path of one of the cluster's programs, such as kubectl.
 func (c *Cluster) Program(name string) string { return filepath.Join(filepath.Dir(c.kubectl), name) }
+
+// CAdvisor returns the URL of the metrics of cAdvisor on node 1 or 2, in a cluster with peers.
+func (*Cluster) CAdvisor(node int) string { return fmt.Sprintf("http://10.99.0.%d:8080/metrics", 10+node) }
+
+// Processes returns the PIDs of the processes that run one of the cluster's programs.
+func (c *Cluster) Processes(name string) (pids []int, err error) {
+	links, err := filepath.Glob("/proc/[0-9]*/exe")
+	if err != nil {
+		return nil, err
+	}
+	for _, link := range links {
+		if target, err := os.Readlink(link); err != nil || target != c.Program(name) { // it may have ended
+			continue
+		}
+		pid, err := strconv.Atoi(strings.Split(link, "/")[2])
+		if err != nil {
+			return nil, err
+		}
+		pids = append(pids, pid)
+	}
+	return pids, nil
+}
 
 // Kubectl runs kubectl as an administrator, with an input, and returns its output.
 func (c *Cluster) Kubectl(t testing.TB, input string, args ...string) string {

@@ -20,8 +20,9 @@ var protected = map[string]string{
 	"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
 }
 
-// boot is the first process of a node: it mounts what the node sees, starts its programs, and ends with them.
-func boot(bin, dir, name, address string) error {
+// boot is the first process of a node: it mounts what the node sees, starts its programs, and ends with them. One of them
+// may be cAdvisor, where a DaemonSet would run it: with the node's processes, groups and containerd.
+func boot(bin, dir, name, address string, cadvisor bool) error {
 	if os.Getpid() != 1 {
 		return errors.New("not the first process of a PID namespace")
 	}
@@ -62,6 +63,14 @@ func boot(bin, dir, name, address string) error {
 	if err != nil {
 		return err
 	}
+	programs := map[int]string{containerd: "containerd", kubelet: "kubelet", proxy: "kube-proxy"}
+	if cadvisor {
+		pid, err := background(logs, name+"-cadvisor", "cadvisor", "-listen", address+":8080")
+		if err != nil {
+			return err
+		}
+		programs[pid] = "cadvisor"
+	}
 	// The first process also inherits processes whose parents ended.
 	for {
 		var status unix.WaitStatus
@@ -69,10 +78,8 @@ func boot(bin, dir, name, address string) error {
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
-		for what, is := range map[string]int{"containerd": containerd, "kubelet": kubelet, "kube-proxy": proxy} {
-			if pid == is {
-				return fmt.Errorf("%s ended: %d", what, status)
-			}
+		if what, ok := programs[pid]; ok {
+			return fmt.Errorf("%s ended: %d", what, status)
 		}
 		if err != nil {
 			return err

@@ -27,7 +27,8 @@ const (
 // A cluster is one that runs.
 type cluster struct {
 	bin, dir  string
-	port      int // of the API server
+	port      int  // of the API server
+	peers     bool // with programs that measure pods
 	authority *authority
 	processes
 	client *http.Client // of the administrator

@@ -1,6 +1,6 @@
 // Command cluster runs a Kubernetes cluster on this machine, for tests and to try things:
 //
-//	cluster -kind api|sim|real -bin DIR -dir DIR [-nodes N] [-image REF=PROGRAM]...
+//	cluster -kind api|sim|real -bin DIR -dir DIR [-nodes N] [-peers] [-image REF=PROGRAM]...
 //
 // It prints one line, the path of the administrator's kubeconfig, when the cluster is ready. When its standard
 // input ends, or it is interrupted, it stops the cluster and removes what it made. One cluster can run on a
@@ -32,16 +32,17 @@ func main() {
 
 func command(args []string) error {
 	switch {
-	case len(args) > 8 && args[0] == "enter":
-		return enter(args[1], args[2:7], args[8:])
-	case len(args) == 5 && args[0] == "boot":
-		return boot(args[1], args[2], args[3], args[4])
+	case len(args) > 9 && args[0] == "enter":
+		return enter(args[1], args[2:8], args[9:])
+	case len(args) == 6 && args[0] == "boot":
+		return boot(args[1], args[2], args[3], args[4], args[5] == "true")
 	}
 	f := flag.NewFlagSet("cluster", flag.ExitOnError)
 	kind := f.String("kind", "real", "api (objects can be created, nothing runs), sim (nodes that kwok simulates) or real (two nodes)")
 	bin := f.String("bin", "", "the `directory` of the programs of Kubernetes")
 	dir := f.String("dir", "", "an empty `directory` for data and logs")
 	nodes := f.Int("nodes", 10, "how many nodes are simulated")
+	peers := f.Bool("peers", false, "also run what others measure pods with: cAdvisor on each real node, and metrics-server")
 	var images []string
 	f.Func("image", "name and program of an image for the nodes, as `REF=PROGRAM`, or its archive, as REF=PATH.tar, absolute; may be repeated", func(s string) error {
 		images = append(images, s)
@@ -67,7 +68,7 @@ func command(args []string) error {
 			restarts <- lines.Text()
 		}
 	}()
-	c := &cluster{bin: *bin, dir: *dir, processes: processes{logs: filepath.Join(*dir, "log"), ended: make(chan string, 16)}}
+	c := &cluster{bin: *bin, dir: *dir, peers: *peers, processes: processes{logs: filepath.Join(*dir, "log"), ended: make(chan string, 16)}}
 	list := []node{{"node1", 1}, {"node2", 2}}
 	if *kind != "real" {
 		list = nil
@@ -162,6 +163,9 @@ func (c *cluster) up(kind string, nodes []node, simulated int, images []string) 
 		if err := wait(90*time.Second, func() error { return c.ready(n.name) }); err != nil {
 			return fmt.Errorf("node %s: %w", n.name, err)
 		}
+	}
+	if c.peers {
+		return c.startMetrics()
 	}
 	return nil
 }

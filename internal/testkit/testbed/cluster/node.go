@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -182,7 +183,7 @@ func (c *cluster) startNode(n node) error {
 	if err != nil {
 		return err
 	}
-	return c.start(n.name, exec.Command(self, append([]string{"enter", n.namespace(), "boot", c.bin, c.dir, n.name, n.address(), "--"}, groups...)...))
+	return c.start(n.name, exec.Command(self, append([]string{"enter", n.namespace(), "boot", c.bin, c.dir, n.name, n.address(), strconv.FormatBool(c.peers), "--"}, groups...)...))
 }
 
 // enter puts this process into control groups and a network namespace, and starts itself with args as the

@@ -1,7 +1,7 @@
 // Command pod is the program of the containers of a test cluster. Without arguments it holds the namespaces of
 // a pod: it waits until it is stopped, and removes processes whose parents ended. Otherwise:
 //
-//	pod burn -cpu 300ms -for 1s    uses CPU time, evenly over that time; with -stay it then waits until it is stopped
+//	pod burn -cpu 300ms -for 1s    uses CPU time, evenly over that time, or with -parts 3 at the end of each third of it
 //	pod hold -bytes 1000000 -for 1m
 //	                       holds memory: it grows for ten seconds, and shrinks for as long after the minute
 //	pod write -bytes 1000000 -for 1m
@@ -10,7 +10,8 @@
 //	pod traffic -to SERVER:7000 -send 1000000 -receive 2000000 -wait 10s -for 1s
 //	                       waits, then sends and receives
 //
-// Each prints a report, a line of JSON, and leaves it as its termination message in the status of its pod.
+// Each prints a report, a line of JSON, and leaves it as its termination message in the status of its pod. With a last
+// argument -stay it then waits until it is stopped.
 package main
 
 import (
@@ -19,6 +20,7 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"os/signal"
 	"time"
@@ -42,10 +44,20 @@ func run(args []string) error {
 		return nil
 	}
 	commands := map[string]func(args []string) error{"burn": burn, "hold": hold, "write": write, "serve": serve, "traffic": traffic}
-	if command := commands[args[0]]; command != nil {
-		return command(args[1:])
+	command := commands[args[0]]
+	if command == nil {
+		return fmt.Errorf("unknown command %q", args[0])
 	}
-	return fmt.Errorf("unknown command %q", args[0])
+	given := args[1:]
+	stay := args[len(args)-1] == "-stay"
+	if stay {
+		given = args[1 : len(args)-1]
+	}
+	err := command(given)
+	if err == nil && stay {
+		pause()
+	}
+	return err
 }
 
 // A report is what a pod says of itself.
@@ -112,7 +124,7 @@ func burn(args []string) error {
 	f := flag.NewFlagSet("burn", flag.ExitOnError)
 	least := f.Duration("cpu", 0, "CPU time to use")
 	during := f.Duration("for", 0, "how long to take for it, at least")
-	stay := f.Bool("stay", false, "wait to be stopped")
+	bursts := f.Int("parts", 0, "use it in `n` bursts, each as fast as possible, instead of evenly")
 	// With ExitOnError it returns no error.
 	_ = f.Parse(args)
 	for {
@@ -124,18 +136,18 @@ func burn(args []string) error {
 		if used >= *least && passed >= *during {
 			break
 		}
-		if part := min(float64(passed)/float64(max(*during, 1)), 1); float64(used) >= float64(*least)*part {
+		part := min(float64(passed)/float64(max(*during, 1)), 1)
+		if *bursts > 0 {
+			part = math.Floor(part*float64(*bursts)) / float64(*bursts)
+		}
+		if float64(used) >= float64(*least)*part {
 			time.Sleep(5 * time.Millisecond)
 			continue
 		}
 		for from := time.Now(); time.Since(from) < time.Millisecond; {
 		}
 	}
-	err := report{}.give()
-	if *stay {
-		pause()
-	}
-	return err
+	return report{}.give()
 }
 
 // cpuTime returns the CPU time of this process, by its scheduler's clock.
