@@ -228,6 +228,10 @@ func (t *Table) Track(g Target) {
 	if p := t.at(g.Parent); p != nil && p.Kind == workload.Pod {
 		x.decided, x.reading.Reason = true, atPod
 		p.until = x.until // the pod may have had no process before
+		if p.decided && p.reading.Source == Unseen {
+			// Its first process may have been about to enter its namespace, for longer than usual.
+			p.decided, p.sharedSightings = false, 0
+		}
 	}
 	for int(g.Slot) >= len(t.bySlot) {
 		t.bySlot = append(t.bySlot, nil)

@@ -311,6 +311,27 @@ func TestPodWithContainers(t *testing.T) {
 	want(t, tab, 1, net.Interfaces, count(150, 260), "")
 }
 
+// On a slow machine the first process of a pod, and that of each of its containers, may be in the machine's namespace for several
+// readings, before it enters its own.
+func TestPodOfSlowRuntime(t *testing.T) {
+	f := newFake(t)
+	f.group("/pod/sandbox", 7)
+	f.process(7, hostSpace, "/pod/sandbox", dev("eth0", 1000, 2000))
+	tab := open(t, f, net.Default())
+	tab.Track(net.Target{Hierarchy: unified, Slot: 1, Kind: workload.Pod, Path: "/pod", Born: true})
+	tab.Track(net.Target{Hierarchy: unified, Slot: 2, Parent: 1, Kind: workload.Container, Path: "/pod/sandbox", Born: true})
+	for range 3 {
+		read(t, tab, false)
+	}
+	want(t, tab, 1, net.Unseen, net.Count{}, "machine's")
+	f.process(7, 200, "/pod/sandbox", dev("eth0", 50, 60))
+	f.group("/pod/a", 8)
+	f.process(8, hostSpace, "/pod/a", dev("eth0", 1000, 2000))
+	tab.Track(net.Target{Hierarchy: unified, Slot: 3, Parent: 1, Kind: workload.Container, Path: "/pod/a", Born: true})
+	read(t, tab, false)
+	want(t, tab, 1, net.Interfaces, count(50, 60), "")
+}
+
 // Hierarchies may have a workload's group at different paths, as below a manager that has a group of its own
 // in one of them.
 func TestPathsOfHierarchies(t *testing.T) {

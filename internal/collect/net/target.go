@@ -54,41 +54,65 @@ func (t *Table) chooseSource(x *target, all bool) {
 		return
 	}
 	x.reading.Reason = noProcess
+	foreign, space, why := int32(0), uint64(0), "" // a process in a namespace that is not its own
 	for _, pid := range t.pids(x) {
 		id, err := t.namespaceID(pid)
-		if err == nil && t.chooseFrom(x, pid, id) {
-			return
+		if err != nil {
+			if errors.Is(err, fault.ErrDenied) {
+				x.reading.Reason = denied
+			}
+			continue
 		}
-		if errors.Is(err, fault.ErrDenied) {
-			x.reading.Reason = denied
+		not := t.whyForeign(x, id)
+		if not == "" {
+			if t.chooseNamespace(x, pid, id) {
+				return
+			}
+			continue
 		}
+		if why == "" {
+			foreign, space, why = pid, id, not
+		}
+		if x.Kind != workload.Pod {
+			break
+		}
+		// Another process of a pod may be in its namespace already.
+	}
+	if why != "" {
+		t.sight(x, foreign, space, why)
 	}
 }
 
-// chooseFrom chooses the source of x from one of its processes and that process's
-// namespace. It returns false if another process is needed.
-func (t *Table) chooseFrom(x *target, pid int32, id uint64) bool {
-	why, held := "", t.namespaces[id]
-	switch {
+// whyForeign returns why a namespace is not x's own, "" if it may be.
+func (t *Table) whyForeign(x *target, id uint64) string {
+	switch held := t.namespaces[id]; {
 	case held != nil:
-		why = atOther + held.path
+		return atOther + held.path
 	case t.foreign.shared[id]:
-		why = ofMachine
+		return ofMachine
 	case x.Born && t.foreign.existedBefore(id, x.round, func(pid int32) bool { return isBelow(t.groupPath(pid, x.Hierarchy), x.Path) }):
-		why = ofOthers
-	default:
-		ns, err := t.holdNamespace(id, pid, x.Path)
-		if err != nil {
-			x.reading.Reason = notYet
-			return false
-		}
-		x.netns, x.decided = ns, true
-		x.reading.Source, x.reading.Reason = Interfaces, ""
-		return true
+		return ofOthers
 	}
+	return ""
+}
+
+// chooseNamespace makes the namespace of a process the source of x. It returns false if another process is needed.
+func (t *Table) chooseNamespace(x *target, pid int32, id uint64) bool {
+	ns, err := t.holdNamespace(id, pid, x.Path)
+	if err != nil {
+		x.reading.Reason = notYet
+		return false
+	}
+	x.netns, x.decided = ns, true
+	x.reading.Source, x.reading.Reason = Interfaces, ""
+	return true
+}
+
+// sight records that a process of x is in a namespace that is not its own, and why.
+func (t *Table) sight(x *target, pid int32, id uint64, why string) {
 	x.candidate = Unseen
 	switch {
-	case held != nil:
+	case t.namespaces[id] != nil:
 		x.candidateReason = why
 	case t.sockets == nil:
 		x.candidateReason = why + uncounted + t.uncounted
@@ -104,7 +128,6 @@ func (t *Table) chooseFrom(x *target, pid int32, id uint64) bool {
 		x.decided = true
 		x.reading.Source, x.reading.Reason = x.candidate, x.candidateReason
 	}
-	return true
 }
 
 // recheckNamespace finds another process of x if the one in its namespace is gone, and
