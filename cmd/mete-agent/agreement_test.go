@@ -131,7 +131,7 @@ func (a *agreement) start(nodes []string) (stay []member) {
 	}
 	job := func(kind, node string, count int, args ...string) {
 		a.jobs = append(a.jobs, kind+"-"+node)
-		a.cluster.Kubectl(a.t, jobManifest(kind+"-"+node, fmt.Sprintf(`"completions": %d, "parallelism": %d, "backoffLimit": 0,`, count, count/4),
+		a.cluster.Kubectl(a.t, jobManifest(kind+"-"+node, fmt.Sprintf(`"completions": %d, "parallelism": %d, "backoffLimit": 0,`, count, max(count/4, 1)),
 			fmt.Sprintf(`"nodeSelector": {"kubernetes.io/hostname": %q},`, node), "", args...), "create", "-f", "-")
 	}
 	for _, node := range nodes {

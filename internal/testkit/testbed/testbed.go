@@ -171,7 +171,9 @@ func (c *Cluster) TryHelm(args ...string) (string, error) {
 func (c *Cluster) Program(name string) string { return filepath.Join(filepath.Dir(c.kubectl), name) }
 
 // CAdvisor returns the URL of the metrics of cAdvisor on node 1 or 2, in a cluster with peers.
-func (*Cluster) CAdvisor(node int) string { return fmt.Sprintf("http://10.99.0.%d:8080/metrics", 10+node) }
+func (*Cluster) CAdvisor(node int) string {
+	return fmt.Sprintf("http://10.99.0.%d:8080/metrics", 10+node)
+}
 
 // Processes returns the PIDs of the processes that run one of the cluster's programs.
 func (c *Cluster) Processes(name string) (pids []int, err error) {
