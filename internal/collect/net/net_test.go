@@ -332,6 +332,24 @@ func TestPodOfSlowRuntime(t *testing.T) {
 	want(t, tab, 1, net.Interfaces, count(50, 60), "")
 }
 
+// A pod in the machine's namespace stays there, also if a process of one of its containers makes a namespace.
+func TestPodOfMachineWithNamespace(t *testing.T) {
+	f := newFake(t)
+	f.group("/pod/sandbox", 7)
+	f.process(7, hostSpace, "/pod/sandbox", dev("eth0", 1000, 2000))
+	f.group("/pod/a", 9, 8)
+	f.process(8, hostSpace, "/pod/a", dev("eth0", 1000, 2000))
+	f.process(9, 200, "/pod/a", dev("eth0", 50, 60))
+	tab := open(t, f, net.Default())
+	tab.Track(net.Target{Hierarchy: unified, Slot: 1, Kind: workload.Pod, Path: "/pod", Born: true})
+	tab.Track(net.Target{Hierarchy: unified, Slot: 2, Parent: 1, Kind: workload.Container, Path: "/pod/sandbox", Born: true})
+	tab.Track(net.Target{Hierarchy: unified, Slot: 3, Parent: 1, Kind: workload.Container, Path: "/pod/a", Born: true})
+	for range 4 {
+		read(t, tab, false)
+	}
+	want(t, tab, 1, net.Unseen, net.Count{}, "machine's")
+}
+
 // Hierarchies may have a workload's group at different paths, as below a manager that has a group of its own
 // in one of them.
 func TestPathsOfHierarchies(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -54,7 +55,6 @@ func (t *Table) chooseSource(x *target, all bool) {
 		return
 	}
 	x.reading.Reason = noProcess
-	foreign, space, why := int32(0), uint64(0), "" // a process in a namespace that is not its own
 	for _, pid := range t.pids(x) {
 		id, err := t.namespaceID(pid)
 		if err != nil {
@@ -63,23 +63,13 @@ func (t *Table) chooseSource(x *target, all bool) {
 			}
 			continue
 		}
-		not := t.whyForeign(x, id)
-		if not == "" {
-			if t.chooseNamespace(x, pid, id) {
-				return
-			}
-			continue
+		if why := t.whyForeign(x, id); why != "" {
+			t.sight(x, pid, id, why)
+			return
 		}
-		if why == "" {
-			foreign, space, why = pid, id, not
+		if t.chooseNamespace(x, pid, id) {
+			return
 		}
-		if x.Kind != workload.Pod {
-			break
-		}
-		// Another process of a pod may be in its namespace already.
-	}
-	if why != "" {
-		t.sight(x, foreign, space, why)
 	}
 }
 
@@ -216,7 +206,8 @@ func (t *Table) updateSocketCounts() {
 const maxVisited = 64
 
 // pids returns a few processes of x: of its own group, and of groups below that are part of
-// it. All groups below a pod are part of it, even tracked ones.
+// it. All groups below a pod are part of it, even tracked ones, and the first one is that of its sandbox: the lowest
+// number, as processes of its containers may not have entered their namespace yet, or have one of their own.
 func (t *Table) pids(x *target) (pids []int32) {
 	top, ok := x.Hierarchy.Dir(x.Path)
 	if !ok {
@@ -228,7 +219,11 @@ func (t *Table) pids(x *target) (pids []int32) {
 			return true // removed: try the next one
 		}
 		t.buf = b[:cap(b)]
-		for len(b) > 0 && len(pids) < 8 {
+		most := 8
+		if x.Kind == workload.Pod {
+			most = min(most, len(pids)+2)
+		}
+		for len(b) > 0 && len(pids) < most {
 			var line []byte
 			line, b, _ = bytes.Cut(b, []byte{'\n'})
 			if pid, err := strconv.ParseInt(string(line), 10, 32); err == nil && pid > 0 {
@@ -237,6 +232,9 @@ func (t *Table) pids(x *target) (pids []int32) {
 		}
 		return len(pids) == 0 || x.Kind == workload.Pod && len(pids) < 8
 	})
+	if x.Kind == workload.Pod {
+		slices.Sort(pids)
+	}
 	return pids
 }
 

@@ -241,7 +241,7 @@ func (w *Watcher) stream(ctx context.Context, lw cache.ListerWatcherWithContext,
 	events, err := reach(ctx, w.health.listed, of, func() (watch.Interface, error) { return lw.WatchWithContext(ctx, o) })
 	switch {
 	case apierrors.IsInvalid(err):
-		return nil, err // an API server of before Kubernetes 1.34, which is asked for a list next
+		return nil, err // an API server before Kubernetes 1.34: a list follows
 	case err != nil:
 		w.health.listed(ctx, of, err)
 		return nil, err
