@@ -13,6 +13,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/x/httpx"
+	"mete.dev/mete/internal/x/text"
 )
 
 const (
@@ -100,6 +101,10 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	reply, err := e.handle(r, node, body)
+	if err != nil && len(body) == 0 {
+		httpx.Fail(w, err) // an agent asks by an empty batch what this server reads
+		return
+	}
 	if err != nil {
 		e.fail(w, node, err)
 		return
@@ -165,9 +170,13 @@ func (e *endpoint) fail(w http.ResponseWriter, node string, err error) {
 	case errors.Is(err, wire.ErrNewer):
 		wait = upgradeDelay
 	}
-	e.rc.warn(node, "request refused", "status", httpx.ProblemOf(err).Status)
+	p := httpx.ProblemOf(err)
+	e.rc.warn(node, "request refused", "status", p.Status, "err", text.Cut(p.Detail, maxLogged))
 	httpx.Fail(w, httpx.RetryLater(err, wait))
 }
+
+// maxLogged is how many bytes of an error are in the log: a node chooses some of them.
+const maxLogged = 200
 
 // warn logs what a node is answered, once a minute for each node.
 func (rc *Receiver) warn(node, message string, args ...any) {

@@ -142,6 +142,28 @@ func testVerdicts(t *testing.T) {
 	}
 }
 
+// TestLogOfRefused: the log has why a batch is refused, and not that an agent asks by an empty one what the server reads.
+func TestLogOfRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log syncbuf.Buffer
+		in, stop := runLogged(t, quick(), newLedger(), nil, &log)
+		t.Cleanup(stop)
+		s, p := server(in)
+		s.Start()
+		s.Client().Transport.(*http.Transport).DialContext = p.dial
+		t.Cleanup(s.Close)
+		m := newMachine("b1", time.Minute, 1)
+		do(t, s, ask(t, s, "n1", m.clock(), nil))
+		if log.String() != "" {
+			t.Errorf("an empty batch is in the log: %s", &log)
+		}
+		_, _, problem := do(t, s, ask(t, s, "n1", m.clock(), []byte("garbage")))
+		if !strings.Contains(log.String(), "request refused") || problem.Detail == "" || !strings.Contains(log.String(), problem.Detail) {
+			t.Errorf("%q is not in the log: %s", problem.Detail, &log)
+		}
+	})
+}
+
 // TestRefused checks that a request that cannot be a batch is refused with an
 // explanation and changes nothing.
 func TestRefused(t *testing.T) { synctest.Test(t, testRefused) }
