@@ -35,8 +35,8 @@ type said struct {
 // TestAgreement compares what mete says of pods on two nodes with what the kubelets, a cAdvisor on each node and metrics-server
 // say of the same ones, and with what the pods say of themselves; and the CPU time that each of the programs uses meanwhile.
 //
-// Pods that stay have used all their CPU time when the last readings are made, so counters of the same kernel must agree then.
-// The test logs what the others lack of pods that end, and does not judge it.
+// What mete has of containers that stay is between what the kubelet and cAdvisor read before the agent stops and after, since
+// all read the same counters of the kernel. The test logs what the others lack of pods that end, and does not judge it.
 func TestAgreement(t *testing.T) {
 	testkit.Stage(t, "kube", "runs a cluster with two nodes, cAdvisor and metrics-server")
 	hosttest.Need(t, "root", "cgroup1", "memcg1", "netns", "bpf")
@@ -52,7 +52,7 @@ func TestAgreement(t *testing.T) {
 		return strings.Count(c.Kubectl(t, "", "get", "--raw", "/apis/metrics.k8s.io/v1beta1/nodes"), `"window"`) == len(nodes)
 	})
 
-	a := &agreement{t: t, site: s, cluster: c, kubelet: newPeer("kubelet"), cadvisor: newPeer("cAdvisor"), metrics: newPeer("metrics-server"), said: map[member]said{}}
+	a := &agreement{t: t, site: s, cluster: c, kubelet: newPeer("kubelet"), cadvisor: newPeer("cAdvisor"), metrics: newPeer("metrics-server"), said: map[member]said{}, before: map[string][]float64{}}
 	before := a.costs()
 	began := time.Now()
 	stay := a.start(nodes)
@@ -68,10 +68,7 @@ func TestAgreement(t *testing.T) {
 		}
 		read = time.Now()
 		if rounds%every == 0 {
-			for i, node := range nodes {
-				a.kubelet.readKubelet(t, c, node)
-				a.cadvisor.readCAdvisor(t, c.CAdvisor(i+1))
-			}
+			a.readCounters(nodes)
 		}
 		rounds++
 		a.metrics.readMetrics(t, c)
@@ -83,7 +80,19 @@ func TestAgreement(t *testing.T) {
 			return slices.ContainsFunc(a.peers(), func(p *peer) bool { return p.last(k).at.Before(done) })
 		})
 	})
+	for _, p := range a.counters() {
+		for _, k := range stay {
+			a.before[p.name] = append(a.before[p.name], p.last(k).cpu)
+		}
+	}
 	s.node.stop()
+	stopped := time.Now()
+	testkit.Eventually(t, "readings after the end of the agent", func() bool {
+		a.readCounters(nodes)
+		return !slices.ContainsFunc(stay, func(k member) bool {
+			return slices.ContainsFunc(a.counters(), func(p *peer) bool { return p.last(k).at.Before(stopped) })
+		})
+	})
 	for name, p := range endedPods(t, c) {
 		a.said[member{name, "main"}] = said{CPU: p.said.CPU, Private: p.said.Private, Rx: p.said.Rx, Tx: p.said.Tx}
 	}
@@ -115,6 +124,19 @@ type agreement struct {
 	said                       map[member]said
 	containers                 map[member]podGroup
 	pods                       map[string]podGroup
+	before                     map[string][]float64 // CPU seconds of those that stay, by peer, before the agent stops
+}
+
+// counters are those that show the kernel's counters.
+func (a *agreement) counters() []*peer { return []*peer{a.kubelet, a.cadvisor} }
+
+// readCounters reads the kubelets and the cAdvisors.
+func (a *agreement) readCounters(nodes []string) {
+	a.t.Helper()
+	for i, node := range nodes {
+		a.kubelet.readKubelet(a.t, a.cluster, node)
+		a.cadvisor.readCAdvisor(a.t, a.cluster.CAdvisor(i+1))
+	}
 }
 
 func (a *agreement) peers() []*peer { return []*peer{a.kubelet, a.cadvisor, a.metrics} }
@@ -205,26 +227,23 @@ func (a *agreement) costs() map[string]cost {
 	return all
 }
 
-// idle is the CPU time, in seconds, that a container which has done its work may use after the last readings of the others,
-// until that of mete.
-const idle = .010
-
 // check checks mete's figures: against counters that must be equal, and against what the programs say.
 func (a *agreement) check(stay []member) {
 	a.t.Helper()
 	// The runtime starts in a container's group, for a time that depends on the machine. The kubelet read how long for those
 	// that stay.
 	var start, most float64
-	for _, k := range stay {
-		for _, p := range []*peer{a.kubelet, a.cadvisor} {
-			more := a.containers[k].CPU - p.last(k).cpu
-			if most = max(most, more); more < -1e-6 || more > idle {
-				a.t.Errorf("%v used %.6f s, %s read %.6f", k, a.containers[k].CPU, p.name, p.last(k).cpu)
+	const rounding = 1e-6
+	for i, k := range stay {
+		for _, p := range a.counters() {
+			got, low, high := a.containers[k].CPU, a.before[p.name][i], p.last(k).cpu
+			if most = max(most, high-low); got < low-rounding || got > high+rounding {
+				a.t.Errorf("%v used %.6f s, %s read %.6f before and %.6f after", k, got, p.name, low, high)
 			}
 		}
 		start = max(start, a.kubelet.last(k).cpu-float64(a.said[k].CPU)/1e9)
 	}
-	a.t.Logf("of %d containers that stay mete has at most %.2f ms more than the kubelet and cAdvisor read last, and the kubelet at most %.1f ms more than they say",
+	a.t.Logf("of %d containers that stay mete has what the kubelet and cAdvisor read, within the %.2f ms at most that they used meanwhile; the kubelet has at most %.1f ms more than they say",
 		len(stay), most*1e3, start*1e3)
 	for k, r := range a.said {
 		if cpu, own := a.containers[k].CPU, float64(r.CPU)/1e9; cpu < own*.999 || cpu > own*1.001+2*start {
@@ -236,7 +255,7 @@ func (a *agreement) check(stay []member) {
 		case "serve", "talk":
 			checkNear(a.t, "bytes received by "+k.pod, a.pods[k.pod].Rx, r.Rx)
 			checkNear(a.t, "bytes sent by "+k.pod, a.pods[k.pod].Tx, r.Tx)
-			for _, p := range []*peer{a.kubelet, a.cadvisor} {
+			for _, p := range a.counters() {
 				checkNear(a.t, "bytes received by "+k.pod+", and "+p.name, p.rx[k.pod], r.Rx)
 				checkNear(a.t, "bytes sent by "+k.pod+", and "+p.name, p.tx[k.pod], r.Tx)
 			}
