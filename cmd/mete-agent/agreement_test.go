@@ -35,7 +35,7 @@ type said struct {
 // TestAgreement compares what mete says of pods on two nodes with what the kubelets, a cAdvisor on each node and metrics-server
 // say of the same ones, and with what the pods say of themselves; and the CPU time that each of the programs uses meanwhile.
 //
-// What mete has of containers that stay is between what the kubelet and cAdvisor read before the agent stops and after, since
+// The figures of containers that stay are between what the kubelet and cAdvisor read before the agent stops and after, since
 // all read the same counters of the kernel. The test logs what the others lack of pods that end, and does not judge it.
 func TestAgreement(t *testing.T) {
 	testkit.Stage(t, "kube", "runs a cluster with two nodes, cAdvisor and metrics-server")
