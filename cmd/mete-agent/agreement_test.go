@@ -42,11 +42,7 @@ func TestAgreement(t *testing.T) {
 	hosttest.Need(t, "root", "cgroup1", "memcg1", "netns", "bpf")
 	c := testbed.Start(t, testbed.Real, testbed.Options{Peers: true})
 	s := newSite(t)
-	s.serve("--kube-cluster", "lab", "--kubeconfig", c.Kubeconfig)
-	s.token = s.run("token", "create", "--role", "agent", "--cluster", "lab")
-	s.server.waitOutput("pods are named by this server")
-	s.measure("-reader", "bpf", "-tick", "1s", "-window", "10s") // the defaults
-	c.Kubectl(t, "", "create", "namespace", "shop")
+	s.measureCluster(c, c.Kubeconfig)
 	nodes := []string{"node1", "node2"}
 	testkit.Eventually(t, "metrics-server knows the nodes", func() bool {
 		return strings.Count(c.Kubectl(t, "", "get", "--raw", "/apis/metrics.k8s.io/v1beta1/nodes"), `"window"`) == len(nodes)

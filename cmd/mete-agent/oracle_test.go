@@ -55,11 +55,7 @@ func TestOracle(t *testing.T) {
 	kubeconfig, proxy := throughProxy(t, c)
 	s := newSite(t)
 	serve := func() { s.serve("--kube-cluster", "lab", "--kubeconfig", kubeconfig) }
-	serve()
-	s.token = s.run("token", "create", "--role", "agent", "--cluster", "lab")
-	s.server.waitOutput("pods are named by this server")
-	s.measure("-reader", "bpf", "-tick", "1s", "-window", "10s") // the defaults
-	c.Kubectl(t, "", "create", "namespace", "shop")
+	s.measureCluster(c, kubeconfig)
 
 	// The pods of each node. The one that serves has the clients of the other node.
 	const clients, sent, received, held = 2, 30_000_000, 20_000_000, 512 << 20

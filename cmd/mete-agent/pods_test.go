@@ -123,6 +123,17 @@ func (s *site) askGroups(args ...string) []podGroup {
 	return a.Groups
 }
 
+// measureCluster starts a server that watches a cluster, by a kubeconfig, and an agent with the defaults. Pods may be created in
+// the namespace shop.
+func (s *site) measureCluster(c *testbed.Cluster, kubeconfig string) {
+	s.t.Helper()
+	s.serve("--kube-cluster", "lab", "--kubeconfig", kubeconfig)
+	s.token = s.run("token", "create", "--role", "agent", "--cluster", "lab")
+	s.server.waitOutput("pods are named by this server")
+	s.measure("-reader", "bpf", "-tick", "1s", "-window", "10s") // the defaults
+	c.Kubectl(s.t, "", "create", "namespace", "shop")
+}
+
 // checkCPU compares CPU time in seconds with what the programs of containers say: 0.1 % may be missing, and more than
 // 0.1 % is the start of their runtimes.
 func checkCPU(t *testing.T, what string, got float64, ns int64, containers int) {

@@ -18,11 +18,7 @@ func TestShortPods(t *testing.T) {
 	hosttest.Need(t, "root", "cgroup1", "memcg1", "netns", "bpf")
 	c := testbed.Start(t, testbed.Real, testbed.Options{})
 	s := newSite(t)
-	s.serve("--kube-cluster", "lab", "--kubeconfig", c.Kubeconfig)
-	s.token = s.run("token", "create", "--role", "agent", "--cluster", "lab")
-	s.server.waitOutput("pods are named by this server")
-	s.measure("-reader", "bpf", "-tick", "1s", "-window", "10s") // the defaults
-	c.Kubectl(t, "", "create", "namespace", "shop")
+	s.measureCluster(c, c.Kubeconfig)
 
 	// Each pod uses another amount of CPU time, and lives for another time, by its index in its Job: 20 ms and 0.2 ms for each
 	// index, in 300 ms and 3 ms for each.
