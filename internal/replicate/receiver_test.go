@@ -14,6 +14,7 @@ import (
 	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/model/replica"
 	"mete.dev/mete/internal/replicate"
+	_ "mete.dev/mete/internal/testkit/codecs"
 )
 
 // anyStore takes every page.

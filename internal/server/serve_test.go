@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	_ "mete.dev/mete/internal/testkit/codecs"
 )
 
 // TestServeLimitsConnections checks that Serve closes the connection of a client that does not identify

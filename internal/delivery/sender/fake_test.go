@@ -19,6 +19,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
+	_ "mete.dev/mete/internal/testkit/codecs"
 )
 
 // A window is a window of the fake spool.

@@ -19,6 +19,7 @@ import (
 	"mete.dev/mete/internal/host/vsock"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/testkit"
+	_ "mete.dev/mete/internal/testkit/codecs"
 )
 
 var _ publish.Listener = (*vsock.Listener)(nil)
