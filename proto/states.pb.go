@@ -443,6 +443,7 @@ type StateWorkload struct {
 	Container     string                 `protobuf:"bytes,8,opt,name=container,proto3" json:"container,omitempty"`
 	From          int64                  `protobuf:"zigzag64,9,opt,name=from,proto3" json:"from,omitempty"`  // the minute with which the version begins, since 1970; 0 is the first version
 	Next          int64                  `protobuf:"zigzag64,10,opt,name=next,proto3" json:"next,omitempty"` // that of the version after it; 0 is none
+	Run           *StateRun              `protobuf:"bytes,11,opt,name=run,proto3" json:"run,omitempty"`      // that it is a part of; absent: of none that is no workload
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -547,6 +548,90 @@ func (x *StateWorkload) GetNext() int64 {
 	return 0
 }
 
+func (x *StateWorkload) GetRun() *StateRun {
+	if x != nil {
+		return x.Run
+	}
+	return nil
+}
+
+// A StateRun is a run that is no workload, as a Job of Kubernetes is. Times are ns since 1970, 0 is none.
+type StateRun struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Started       int64                  `protobuf:"zigzag64,3,opt,name=started,proto3" json:"started,omitempty"`
+	Ended         int64                  `protobuf:"zigzag64,4,opt,name=ended,proto3" json:"ended,omitempty"`
+	Exit          *int32                 `protobuf:"zigzag32,5,opt,name=exit,proto3,oneof" json:"exit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StateRun) Reset() {
+	*x = StateRun{}
+	mi := &file_states_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StateRun) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StateRun) ProtoMessage() {}
+
+func (x *StateRun) ProtoReflect() protoreflect.Message {
+	mi := &file_states_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StateRun.ProtoReflect.Descriptor instead.
+func (*StateRun) Descriptor() ([]byte, []int) {
+	return file_states_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *StateRun) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *StateRun) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *StateRun) GetStarted() int64 {
+	if x != nil {
+		return x.Started
+	}
+	return 0
+}
+
+func (x *StateRun) GetEnded() int64 {
+	if x != nil {
+		return x.Ended
+	}
+	return 0
+}
+
+func (x *StateRun) GetExit() int32 {
+	if x != nil && x.Exit != nil {
+		return *x.Exit
+	}
+	return 0
+}
+
 // A StateTable holds rows of one length of span by columns: one number for each
 // row.
 type StateTable struct {
@@ -566,7 +651,7 @@ type StateTable struct {
 
 func (x *StateTable) Reset() {
 	*x = StateTable{}
-	mi := &file_states_proto_msgTypes[5]
+	mi := &file_states_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -578,7 +663,7 @@ func (x *StateTable) String() string {
 func (*StateTable) ProtoMessage() {}
 
 func (x *StateTable) ProtoReflect() protoreflect.Message {
-	mi := &file_states_proto_msgTypes[5]
+	mi := &file_states_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -591,7 +676,7 @@ func (x *StateTable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateTable.ProtoReflect.Descriptor instead.
 func (*StateTable) Descriptor() ([]byte, []int) {
-	return file_states_proto_rawDescGZIP(), []int{5}
+	return file_states_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *StateTable) GetLevel() uint32 {
@@ -669,7 +754,7 @@ type StateColumn struct {
 
 func (x *StateColumn) Reset() {
 	*x = StateColumn{}
-	mi := &file_states_proto_msgTypes[6]
+	mi := &file_states_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -681,7 +766,7 @@ func (x *StateColumn) String() string {
 func (*StateColumn) ProtoMessage() {}
 
 func (x *StateColumn) ProtoReflect() protoreflect.Message {
-	mi := &file_states_proto_msgTypes[6]
+	mi := &file_states_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -694,7 +779,7 @@ func (x *StateColumn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateColumn.ProtoReflect.Descriptor instead.
 func (*StateColumn) Descriptor() ([]byte, []int) {
-	return file_states_proto_rawDescGZIP(), []int{6}
+	return file_states_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *StateColumn) GetName() string {
@@ -723,7 +808,7 @@ type StateGap struct {
 
 func (x *StateGap) Reset() {
 	*x = StateGap{}
-	mi := &file_states_proto_msgTypes[7]
+	mi := &file_states_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -735,7 +820,7 @@ func (x *StateGap) String() string {
 func (*StateGap) ProtoMessage() {}
 
 func (x *StateGap) ProtoReflect() protoreflect.Message {
-	mi := &file_states_proto_msgTypes[7]
+	mi := &file_states_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -748,7 +833,7 @@ func (x *StateGap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateGap.ProtoReflect.Descriptor instead.
 func (*StateGap) Descriptor() ([]byte, []int) {
-	return file_states_proto_rawDescGZIP(), []int{7}
+	return file_states_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *StateGap) GetNode() uint32 {
@@ -787,7 +872,7 @@ type StateShift struct {
 
 func (x *StateShift) Reset() {
 	*x = StateShift{}
-	mi := &file_states_proto_msgTypes[8]
+	mi := &file_states_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -799,7 +884,7 @@ func (x *StateShift) String() string {
 func (*StateShift) ProtoMessage() {}
 
 func (x *StateShift) ProtoReflect() protoreflect.Message {
-	mi := &file_states_proto_msgTypes[8]
+	mi := &file_states_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -812,7 +897,7 @@ func (x *StateShift) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateShift.ProtoReflect.Descriptor instead.
 func (*StateShift) Descriptor() ([]byte, []int) {
-	return file_states_proto_rawDescGZIP(), []int{8}
+	return file_states_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *StateShift) GetNode() uint32 {
@@ -895,7 +980,7 @@ const file_states_proto_rawDesc = "" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04host\x18\x02 \x01(\rR\x04host\x12\x1a\n" +
 	"\bworkload\x18\x03 \x01(\rR\bworkload\x12\x16\n" +
-	"\x06minute\x18\x04 \x01(\x12R\x06minute\"\x82\x02\n" +
+	"\x06minute\x18\x04 \x01(\x12R\x06minute\"\xa7\x02\n" +
 	"\rStateWorkload\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x14\n" +
 	"\x05short\x18\x02 \x01(\x06R\x05short\x12\x18\n" +
@@ -907,7 +992,15 @@ const file_states_proto_rawDesc = "" +
 	"\tcontainer\x18\b \x01(\tR\tcontainer\x12\x12\n" +
 	"\x04from\x18\t \x01(\x12R\x04from\x12\x12\n" +
 	"\x04next\x18\n" +
-	" \x01(\x12R\x04next\"\x85\x02\n" +
+	" \x01(\x12R\x04next\x12#\n" +
+	"\x03run\x18\v \x01(\v2\x11.mete.v1.StateRunR\x03run\"\x80\x01\n" +
+	"\bStateRun\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
+	"\astarted\x18\x03 \x01(\x12R\astarted\x12\x14\n" +
+	"\x05ended\x18\x04 \x01(\x12R\x05ended\x12\x17\n" +
+	"\x04exit\x18\x05 \x01(\x11H\x00R\x04exit\x88\x01\x01B\a\n" +
+	"\x05_exit\"\x85\x02\n" +
 	"\n" +
 	"StateTable\x12\x14\n" +
 	"\x05level\x18\x01 \x01(\rR\x05level\x12\x16\n" +
@@ -946,37 +1039,39 @@ func file_states_proto_rawDescGZIP() []byte {
 	return file_states_proto_rawDescData
 }
 
-var file_states_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_states_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_states_proto_goTypes = []any{
 	(*States)(nil),        // 0: mete.v1.States
 	(*StateNode)(nil),     // 1: mete.v1.StateNode
 	(*StateHost)(nil),     // 2: mete.v1.StateHost
 	(*StateNesting)(nil),  // 3: mete.v1.StateNesting
 	(*StateWorkload)(nil), // 4: mete.v1.StateWorkload
-	(*StateTable)(nil),    // 5: mete.v1.StateTable
-	(*StateColumn)(nil),   // 6: mete.v1.StateColumn
-	(*StateGap)(nil),      // 7: mete.v1.StateGap
-	(*StateShift)(nil),    // 8: mete.v1.StateShift
-	(*Name)(nil),          // 9: mete.v1.Name
-	(*Gap)(nil),           // 10: mete.v1.Gap
+	(*StateRun)(nil),      // 5: mete.v1.StateRun
+	(*StateTable)(nil),    // 6: mete.v1.StateTable
+	(*StateColumn)(nil),   // 7: mete.v1.StateColumn
+	(*StateGap)(nil),      // 8: mete.v1.StateGap
+	(*StateShift)(nil),    // 9: mete.v1.StateShift
+	(*Name)(nil),          // 10: mete.v1.Name
+	(*Gap)(nil),           // 11: mete.v1.Gap
 }
 var file_states_proto_depIdxs = []int32{
 	1,  // 0: mete.v1.States.nodes:type_name -> mete.v1.StateNode
 	4,  // 1: mete.v1.States.workloads:type_name -> mete.v1.StateWorkload
-	5,  // 2: mete.v1.States.rows:type_name -> mete.v1.StateTable
-	5,  // 3: mete.v1.States.node_rows:type_name -> mete.v1.StateTable
-	7,  // 4: mete.v1.States.gaps:type_name -> mete.v1.StateGap
-	8,  // 5: mete.v1.States.shifts:type_name -> mete.v1.StateShift
+	6,  // 2: mete.v1.States.rows:type_name -> mete.v1.StateTable
+	6,  // 3: mete.v1.States.node_rows:type_name -> mete.v1.StateTable
+	8,  // 4: mete.v1.States.gaps:type_name -> mete.v1.StateGap
+	9,  // 5: mete.v1.States.shifts:type_name -> mete.v1.StateShift
 	3,  // 6: mete.v1.States.nestings:type_name -> mete.v1.StateNesting
 	2,  // 7: mete.v1.StateNode.host:type_name -> mete.v1.StateHost
-	9,  // 8: mete.v1.StateWorkload.name:type_name -> mete.v1.Name
-	6,  // 9: mete.v1.StateTable.columns:type_name -> mete.v1.StateColumn
-	10, // 10: mete.v1.StateGap.gap:type_name -> mete.v1.Gap
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	10, // 8: mete.v1.StateWorkload.name:type_name -> mete.v1.Name
+	5,  // 9: mete.v1.StateWorkload.run:type_name -> mete.v1.StateRun
+	7,  // 10: mete.v1.StateTable.columns:type_name -> mete.v1.StateColumn
+	11, // 11: mete.v1.StateGap.gap:type_name -> mete.v1.Gap
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_states_proto_init() }
@@ -985,13 +1080,14 @@ func file_states_proto_init() {
 		return
 	}
 	file_mete_proto_init()
+	file_states_proto_msgTypes[5].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_states_proto_rawDesc), len(file_states_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

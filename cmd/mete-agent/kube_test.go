@@ -138,4 +138,34 @@ func TestPods(t *testing.T) {
 	if seen != 46 {
 		t.Errorf("%d pods are named, want 46", seen)
 	}
+
+	// Each Job is a run with all of its pods.
+	var runs struct {
+		Runs []struct {
+			Job, Name, Kind, State string
+			CPU                    float64 `json:"cpu_seconds"`
+			Length                 float64 `json:"length_seconds"`
+			Exit                   *int    `json:"exit_code"`
+		}
+	}
+	out := s.run("runs", "--from", "-1h", "-o", "json", "--server", s.url, "--token", s.viewer, "--where", "namespace=shop")
+	if err := json.Unmarshal([]byte(out), &runs); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	named := map[string]string{"batch": "shop/job/batch", "own": "shop/nightly", "report-1": "shop/cronjob/report"}
+	for _, r := range runs.Runs {
+		w := want[r.Job]
+		if named[r.Name] != r.Job || r.Kind != "kube-job" || r.State != "ended" || r.Exit == nil || *r.Exit != 0 || r.Length <= 0 {
+			t.Errorf("run %+v", r)
+		}
+		delete(named, r.Name)
+		// With the sandboxes of the pods, which the CPU time above is without.
+		if own := float64(w.CPU) / 1e9; r.CPU < own || r.CPU > own+0.2*float64(len(w.Pods)) {
+			t.Errorf("run %s used %v s, its pods say %v", r.Name, r.CPU, own)
+		}
+		t.Logf("run %-10s %6.1f s, %.4f s of CPU time", r.Name, r.Length, r.CPU)
+	}
+	if len(named) > 0 {
+		t.Errorf("no runs of %v", named)
+	}
 }

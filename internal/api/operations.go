@@ -160,7 +160,7 @@ func (d *description) registerUsage() {
 	register(d, endpoint{path: "/v1/jobs", id: "jobs", tag: "use", schema: "jobs", csv: true, summary: "Usage by jobs",
 		text: "Sorted by cluster and name, in pages. A job is identified by cluster, job, namespace, user and project."}, d.handler.jobs)
 	register(d, endpoint{path: "/v1/runs", id: "runs", tag: "use", schema: "runs", csv: true, summary: "Runs of jobs",
-		text: "The runs that used something in the range, the latest start first; those without a reported start last, the latest booked first. A run is one execution of a job: a workload of kind job or slurm-job. Its figures are of all its life, whatever the range, and include the workloads below it, such as the steps of a Slurm job."}, d.handler.runs)
+		text: "The runs that used something in the range, the latest start first; those without a reported start last, the latest booked first. A run is one execution of a job: a workload of kind job or slurm-job, or a Job of Kubernetes (kind kube-job) with its pods on all nodes. Its figures are of all its life, whatever the range, and include the workloads below it, such as the steps of a Slurm job."}, d.handler.runs)
 	register(d, endpoint{path: "/v1/energy", id: "energy", tag: "use", schema: "energy", csv: true, summary: "Energy by nodes",
 		text: "Energy of workloads, system and idle, by node and domain. The sum is of all nodes, on whatever page they are."}, d.handler.energy)
 	register(d, endpoint{path: "/v1/rates", id: "rates", tag: "use", schema: "rates", pages: true, summary: "Present rates of all workloads",

@@ -1,6 +1,7 @@
 package web_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 
 	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/pod"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/usage"
@@ -86,18 +88,13 @@ const readRuns = `(async () => {
 	return Object.values(rows);
 })()`
 
-// The Runs table of a job with 300 runs of 0.1 s has the numbers of the ledger's answer, exactly in its data
-// and to three digits in its text; the failed run says why first; the marked one has its mark; two chosen
-// runs are compared, and a click on a start shows its time.
-func TestRunsInChromium(t *testing.T) {
-	needPagesStage(t)
+// lookAt looks at a page on all screens, and returns its browser and user.
+func lookAt(t *testing.T, f *fleet.Fleet, v visit) (context.Context, *user) {
+	t.Helper()
 	axe, err := os.ReadFile("testdata/axe.min.js")
 	if err != nil {
 		t.Fatal(err)
 	}
-	const count = 300
-	f := fleet.Open(t, fleet.Config{Nodes: 1, Each: 3})
-	bookRuns(t, f, count)
 	ctx := browser(t)
 	console := &complaints{}
 	if err := chromedp.Listen(ctx, console.listen); err != nil {
@@ -106,8 +103,20 @@ func TestRunsInChromium(t *testing.T) {
 	u := signIn(t, ctx, f, 1440, 900, "/query")
 	u.sees("the page", `document.querySelector("#main") !== null`)
 	for _, s := range screens {
-		look(t, ctx, console, f.URL, visit{"runs", "/job?job=ci&range=1h", "300 runs"}, s, string(axe))
+		look(t, ctx, console, f.URL, v, s, string(axe))
 	}
+	return ctx, u
+}
+
+// The Runs table of a job with 300 runs of 0.1 s has the numbers of the ledger's answer, exactly in its data
+// and to three digits in its text; the failed run says why first; the marked one has its mark; two chosen
+// runs are compared, and a click on a start shows its time.
+func TestRunsInChromium(t *testing.T) {
+	needPagesStage(t)
+	const count = 300
+	f := fleet.Open(t, fleet.Config{Nodes: 1, Each: 3})
+	bookRuns(t, f, count)
+	ctx, u := lookAt(t, f, visit{"runs", "/job?job=ci&range=1h", "300 runs"})
 	u.does(chromedp.EmulateViewport(1440, 900))
 	u.opens(f.URL + "/job?job=ci&range=1h")
 	u.sees("the mark of the chart of what is apportioned, all figures at once, and no column of the only node", `(() => {
@@ -238,4 +247,60 @@ func orZero(v *float64) *float64 {
 		return new(float64)
 	}
 	return v
+}
+
+// bookKubeRuns books the Jobs of a CronJob, each with a pod on each of two nodes, 5 minutes apart, of which one failed.
+func bookKubeRuns(t *testing.T, f *fleet.Fleet, count int) {
+	t.Helper()
+	now := time.Now().UTC().Truncate(time.Second)
+	l, lease := f.Server.Ledger, pod.Lease{Cluster: "north"}
+	for at := range 2 {
+		node := fmt.Sprintf("01J0000000000000000000888%d", at)
+		if err := l.PutNode(t.Context(), registry.Node{ID: node, Name: fmt.Sprint("kube-", at), Cluster: "north", MachineID: node, Boot: "b", At: now.Add(-time.Hour)}); err != nil {
+			t.Fatal(err)
+		}
+		e := &batch.Entry{Node: node, Stream: batch.Stream{8, byte(at)}, Number: 1, Sent: []byte(node), Boot: "b", Through: now}
+		e.Hash = batch.HashOf(e.Sent)
+		var pods []pod.Pod
+		for i := range count {
+			start, uid := now.Add(-time.Duration(5*i+2)*time.Minute), fmt.Sprintf("pod-%d-%d", at, i)
+			pods = append(pods, pod.Pod{UID: uid, Namespace: "shop", Name: uid, Job: "shop/cronjob/report", Node: node, RunUID: fmt.Sprint(i), RunName: fmt.Sprint("report-", i), Created: start})
+			n := batch.Name{ID: workload.NewID(node, workload.Pod, uid), Kind: workload.Pod, Key: uid}
+			short, _ := workload.ShortIDOf(n.ID)
+			u := usage.Usage{Covered: 30 * time.Second}
+			u.Put(usage.CPU, int64(4e9)+int64(i)*1e6, usage.Measured)
+			u.Put(usage.MemoryPeak, int64(i+1)<<20, usage.Measured)
+			e.Names, e.Minutes = append(e.Names, n), append(e.Minutes, batch.Minute{Workload: short, Minute: start.Unix() / 60, Usage: u})
+		}
+		if r, err := l.Book(t.Context(), []*batch.Entry{e}); err != nil || r[0].Err != nil || r[0].Verdict != batch.Accepted {
+			t.Fatalf("Book: %+v, %v", r, err)
+		}
+		if err := l.BookPods(t.Context(), lease, pods, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var runs []pod.Run
+	for i := range count {
+		start, exit := now.Add(-time.Duration(5*i+2)*time.Minute), 0
+		if i == 3 {
+			exit = 3
+		}
+		runs = append(runs, pod.Run{UID: fmt.Sprint(i), Namespace: "shop", Started: start, Ended: start.Add(30 * time.Second), Exit: &exit})
+	}
+	if err := l.BookRuns(t.Context(), lease, runs, now); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The Runs table of a CronJob has a row for each of its Jobs, with name, nodes and the sum of its pods.
+func TestKubeRunsInChromium(t *testing.T) {
+	needPagesStage(t)
+	f := fleet.Open(t, fleet.Config{Nodes: 1, Each: 3})
+	bookKubeRuns(t, f, 8)
+	_, u := lookAt(t, f, visit{"kube-runs", "/job?job=shop/cronjob/report&range=1h", "8 runs, 1 failed"})
+	u.does(chromedp.EmulateViewport(1440, 900))
+	u.opens(f.URL + "/job?job=shop/cronjob/report&range=1h")
+	const row = `[...document.querySelectorAll('[role=region][aria-label="runs"] tbody tr')].find((tr) => tr.innerText.includes("report-3"))`
+	u.sees("the name, the nodes and the exit code of the Job that failed", row+`?.innerText.includes("2 nodes") && `+row+`.cells[3].innerText.trim() === "3"`)
+	u.sees("the CPU time of both of its pods", row+`.querySelector("data[data-figure=cpu_seconds]").value === "8.006"`)
 }

@@ -16,13 +16,15 @@ import (
 
 // A Run is one execution of a job, with what it used in all its life.
 type Run struct {
-	ID      workload.ID       `json:"run" doc:"id of its workload: 26 characters of base32"`
+	ID      workload.ID       `json:"run" doc:"id of the run: 26 characters of base32"`
 	Kind    workload.Kind     `json:"kind"`
 	Job     string            `json:"job" doc:"name of its job"`
+	Name    string            `json:"name" doc:"name of the run itself, which a Job of Kubernetes has; else that of its workload"`
 	User    string            `json:"user"`
 	Project string            `json:"project"`
-	Node    string            `json:"node" doc:"name of the node"`
+	Node    string            `json:"node" doc:"name of its node; empty if it ran on several"`
 	NodeID  string            `json:"node_id"`
+	Nodes   int               `json:"nodes" doc:"number of nodes on which it ran, or 0 if it used nothing yet"`
 	Cluster string            `json:"cluster"`
 	Labels  map[string]string `json:"labels"`
 	State   query.RunState    `json:"state" doc:"running; ended: its end was reported; unknown: it has no use any more, and no end was reported"`
@@ -44,7 +46,7 @@ type RunFigures struct {
 	CPU         *json.Number `json:"cpu_seconds" doc:"CPU time"`
 	Cores       *json.Number `json:"cpu_average_cores" doc:"CPU time divided by the length"`
 	Memory      *json.Number `json:"memory_average_bytes" doc:"memory charged, page cache included, averaged over the length"`
-	Peak        *json.Number `json:"memory_peak_bytes" doc:"highest memory charged"`
+	Peak        *json.Number `json:"memory_peak_bytes" doc:"highest memory charged to its workload, or to one of its parts"`
 	DiskRead    *json.Number `json:"disk_read_bytes"`
 	DiskWritten *json.Number `json:"disk_written_bytes"`
 	Received    *json.Number `json:"network_rx_bytes"`
@@ -81,7 +83,7 @@ var runFigures = map[query.RunFigure]struct{ key, name string }{
 
 // RunOf makes a Run.
 func RunOf(r *query.Run) Run {
-	out := Run{ID: r.ID, Kind: r.Kind, Job: r.Job, User: r.User, Project: r.Project, Node: r.Node, NodeID: r.NodeID, Cluster: r.Cluster, Labels: orEmpty(r.Labels),
+	out := Run{ID: r.ID, Kind: r.Kind, Job: r.Job, Name: r.Name.Name, User: r.User, Project: r.Project, Node: r.Node, NodeID: r.NodeID, Nodes: r.Nodes, Cluster: r.Cluster, Labels: orEmpty(r.Labels),
 		State: r.State, Started: timeOrNil(r.Started), Ended: timeOrNil(r.Ended), First: timeOrNil(r.First), Last: timeOrNil(r.Last), Exit: r.Exit,
 		Quality: map[string]usage.Quality{}, Comparisons: []Comparison{}}
 	if out.Job == "" {

@@ -25,7 +25,8 @@ func Runs() *cobra.Command {
 		Use:   "runs [JOB]",
 		Short: "List the runs of a job, and what each used",
 		Long: `List the runs of a job, or of all jobs, that used something in a range of time, the
-latest first. A run is one execution of a job: of mete run, or of Slurm with its steps.
+latest first. A run is one execution of a job: of mete run, of Slurm with its steps, or
+a Job of Kubernetes with its pods, also each one that a CronJob starts.
 
 The figures of a run are of all its life, also of the part outside the range. LENGTH is
 the time from its start to its end, and CORES the average over that time. PEAK is the

@@ -154,6 +154,7 @@ func (b *book) Runs(_ context.Context, q query.RunQuery) (list []query.Run, _ er
 	list[2].Exit, list[2].Usage.Present = new(137), list[2].Usage.Present|modelusage.SetOf(modelusage.OOMKills)
 	list[2].Usage.Quality.Set(modelusage.OOMKills, modelusage.Measured)
 	list[2].Usage.Sum[modelusage.OOMKills] = unit.Sum{}.Add(1)
+	list[4].Kind, list[4].Name.Name, list[4].Node, list[4].NodeID, list[4].Nodes = workload.KubeJob, "report-2938\x1b", "", "", 3
 	for i := range list {
 		var before []*query.Run
 		for k := i + 1; k < len(list); k++ {

@@ -52,6 +52,12 @@ func EncodeStates(dst []byte, p *replica.Page) ([]byte, error) {
 		if w.Name != nil {
 			sw.Changed, sw.Named = true, ledgerNanos(w.Named)
 			sw.Namespace, sw.Pod, sw.Container = cleanText(w.Namespace), cleanText(w.Pod), cleanText(w.Container)
+			if r := &w.Run; r.ID != "" {
+				sw.Run = &pb.StateRun{Id: cleanText(string(r.ID)), Name: cleanText(r.Name), Started: ledgerNanos(withinYears(r.Started)), Ended: ledgerNanos(withinYears(r.Ended))}
+				if r.Exit != nil {
+					sw.Run.Exit = new(int32(*r.Exit))
+				}
+			}
 			if w.Name.ID != "" {
 				name := *w.Name
 				name.Started, name.Ended = withinYears(name.Started), withinYears(name.Ended)
@@ -125,7 +131,7 @@ func DecodeStates(src []byte, l Limits) (*replica.Page, error) {
 	most := map[protoreflect.Name]int{
 		"StateNode": l.Names, "StateWorkload": l.Names, "Name": l.Names, "LabelsEntry": l.Names * l.Labels,
 		"StateTable": 6, "StateColumn": 6 * 64, "StateGap": l.Gaps, "Gap": l.Gaps, "StateShift": l.Gaps,
-		"StateHost": l.Names, "StateNesting": l.Names,
+		"StateHost": l.Names, "StateNesting": l.Names, "StateRun": l.Names,
 	}
 	if err := countMessages(raw, pb.File_states_proto.Messages().ByName("States"), most); err != nil {
 		return nil, fmt.Errorf("page: %w", err)
@@ -173,8 +179,12 @@ func pageFrom(m *pb.States, l Limits) (*replica.Page, error) {
 	for i, sw := range m.Workloads {
 		w := replica.Workload{Node: int(sw.Node), Short: workload.ShortID(sw.Short), From: sw.From, Next: sw.Next}
 		if sw.Changed {
+			var err error
 			w.Name, w.Named, w.Namespace, w.Pod, w.Container = &batch.Name{}, timeFromNanos(sw.Named), sw.Namespace, sw.Pod, sw.Container
 			if err := checkTexts(l, sw.Namespace, sw.Pod, sw.Container); err != nil {
+				return nil, fmt.Errorf("workload %d: %w", i, err)
+			}
+			if w.Run, err = runFrom(sw.Run, l); err != nil {
 				return nil, fmt.Errorf("workload %d: %w", i, err)
 			}
 		}
@@ -207,4 +217,19 @@ func pageFrom(m *pb.States, l Limits) (*replica.Page, error) {
 		p.Nestings = append(p.Nestings, replica.Nesting{Node: int(n.Node), Host: int(n.Host) - 1, Workload: int(n.Workload) - 1, Minute: n.Minute})
 	}
 	return p, tablesFrom(p, m, l)
+}
+
+// runFrom returns the run that a message describes; nil is none.
+func runFrom(m *pb.StateRun, l Limits) (r workload.Run, err error) {
+	if m == nil {
+		return r, nil
+	}
+	if err := checkTexts(l, m.Id, m.Name); err != nil {
+		return r, fmt.Errorf("run: %w", err)
+	}
+	r = workload.Run{ID: workload.ID(m.Id), Name: m.Name, Started: timeFromNanos(m.Started), Ended: timeFromNanos(m.Ended)}
+	if m.Exit != nil {
+		r.Exit = new(int(*m.Exit))
+	}
+	return r, nil
 }

@@ -106,6 +106,14 @@ func TestStates(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPage(t)
 		for i := range p.Workloads {
+			if w := &p.Workloads[i]; w.Name != nil && rapid.Bool().Draw(t, "part of a run") {
+				w.Run = workload.Run{ID: workload.NewRunID("c", "ns", "u"), Name: "r", Started: time.Unix(5, 0).UTC()}
+				if rapid.Bool().Draw(t, "ended") {
+					w.Run.Ended, w.Run.Exit = time.Unix(6, 7).UTC(), new(rapid.IntRange(0, 255).Draw(t, "exit"))
+				}
+			}
+		}
+		for i := range p.Workloads {
 			if w := &p.Workloads[i]; rapid.Bool().Draw(t, "versions") {
 				w.From = 15 * rapid.Int64Range(0, 1<<20).Draw(t, "from")
 				w.Next = (w.From + 15*rapid.Int64Range(1, 1<<20).Draw(t, "later")) * rapid.Int64Range(0, 1).Draw(t, "has a next one")

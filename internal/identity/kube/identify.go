@@ -47,6 +47,9 @@ func identify(p *keptPod, keepLabel func(string) bool, owner ownerLookup) (pod.P
 		Labels: map[string]string{}, Containers: map[string]string{}, Created: p.CreationTimestamp.Time,
 		Reserved: p.reserved, Scheduled: p.scheduled, Finished: p.finished, Guessed: p.guessed,
 	}
+	if ref := jobOfPod(p.Pod); ref != nil {
+		out.RunUID, out.RunName = text.Cut(string(ref.UID), maxKind), text.Cut(ref.Name, maxName)
+	}
 	for _, k := range slices.Sorted(maps.Keys(p.Labels)) {
 		if len(out.Labels) < batch.MaxLabels && keepLabel(k) {
 			out.Labels[k] = p.Labels[k]

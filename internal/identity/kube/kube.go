@@ -1,5 +1,5 @@
-// Package kube names the pods of a Kubernetes cluster in a ledger: it watches the cluster's API server. It
-// reads pods, and of their owners the metadata only. It also asks that server which pod has a token.
+// Package kube names the pods of a Kubernetes cluster in a ledger, and the Jobs that they are parts of: it watches the
+// cluster's API server. It reads pods and Jobs, and of other owners the metadata only. It also asks that server which pod has a token.
 package kube
 
 import (
@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -27,6 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
+	batchclient "k8s.io/client-go/kubernetes/typed/batch/v1"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -59,16 +61,21 @@ type Ledger interface {
 	BookPods(ctx context.Context, l pod.Lease, pods []pod.Pod, at time.Time) error
 	EndPods(ctx context.Context, l pod.Lease, pods []pod.Pod, at time.Time) error
 	LivePods(ctx context.Context, cluster string) ([]pod.Pod, error)
+	BookRuns(ctx context.Context, l pod.Lease, runs []pod.Run, at time.Time) error
+	RunsGone(ctx context.Context, l pod.Lease, runs []pod.Run, at time.Time) error
+	LiveRuns(ctx context.Context, cluster string) ([]pod.Run, error)
 	PutReserved(ctx context.Context, l pod.Lease, until, seen time.Time, after int64) (last int64, done bool, err error)
 }
 
-// watchedOwners are the owners of most pods, by kind and group. Others are looked up one by one.
+// jobKind is the kind and group of Jobs, which are watched with their status.
+const jobKind = "Job.batch"
+
+// watchedOwners are, with Jobs, the owners of most pods, by kind and group. Others are looked up one by one.
 var watchedOwners = map[string]schema.GroupVersionResource{
 	"ReplicaSet.apps":  {Group: "apps", Version: "v1", Resource: "replicasets"},
 	"Deployment.apps":  {Group: "apps", Version: "v1", Resource: "deployments"},
 	"StatefulSet.apps": {Group: "apps", Version: "v1", Resource: "statefulsets"},
 	"DaemonSet.apps":   {Group: "apps", Version: "v1", Resource: "daemonsets"},
-	"Job.batch":        {Group: "batch", Version: "v1", Resource: "jobs"},
 	"CronJob.batch":    {Group: "batch", Version: "v1", Resource: "cronjobs"},
 }
 
@@ -92,6 +99,7 @@ type Watcher struct {
 	put       putMark
 	above     map[ownerKey]seenOwner // owners of owners
 	booked    map[string]pod.Pod     // as they were booked last, by the UID of the API server
+	runs      map[string]pod.Run     // the same of Jobs
 	holder    map[string]string      // the UID of the API server of the pod that has a UID in the ledger
 	mapped    time.Time              // when the kinds of the API server were read last
 	lookAgain time.Time              // when owners are looked up again, after an error
@@ -103,6 +111,7 @@ type Watcher struct {
 	holds   bool                // the lease: what changes is kept
 	changed map[string]*keptPod // by the UID of the API server
 	deleted map[string]bool
+	jobs    map[string]changedJob // by UID
 }
 
 // An ownerKey is what a pod or an owner says of its owner.
@@ -124,7 +133,7 @@ func New(cfg Config, l Ledger, log *slog.Logger) (*Watcher, error) {
 	klog.SetSlogLogger(log)
 	rc.UserAgent, rc.QPS, rc.Burst = "mete-server", 50, 200
 	w := &Watcher{cfg: cfg, ledger: l, log: log, lease: pod.Lease{Cluster: cfg.Cluster, Holder: cfg.Holder},
-		changed: map[string]*keptPod{}, deleted: map[string]bool{}, above: map[ownerKey]seenOwner{}, booked: map[string]pod.Pod{}, holder: map[string]string{}}
+		changed: map[string]*keptPod{}, deleted: map[string]bool{}, jobs: map[string]changedJob{}, above: map[ownerKey]seenOwner{}, booked: map[string]pod.Pod{}, runs: map[string]pod.Run{}, holder: map[string]string{}}
 	w.health = health{log: log, server: rc.Host, now: time.Now, warned: map[string]time.Time{}}
 	if w.meta, err = metadata.NewForConfig(rc); err != nil {
 		return nil, invalid(cfg, err)
@@ -143,8 +152,15 @@ func New(cfg Config, l Ledger, log *slog.Logger) (*Watcher, error) {
 	if err != nil {
 		return nil, invalid(cfg, err)
 	}
+	jobs, err := batchclient.NewForConfig(binary)
+	if err != nil {
+		return nil, invalid(cfg, err)
+	}
 	w.core = core.RESTClient()
 	w.pods = w.informer(cache.NewListWatchFromClient(w.core, "pods", metav1.NamespaceAll, fields.Everything()), &corev1.Pod{}, w.trimPod)
+	if err := w.pods.AddIndexers(cache.Indexers{byJob: indexByJob}); err != nil {
+		return nil, err
+	}
 	_, err = w.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { w.change(o) },
 		UpdateFunc: func(_, o any) { w.change(o) },
@@ -165,7 +181,13 @@ func New(cfg Config, l Ledger, log *slog.Logger) (*Watcher, error) {
 		}
 		w.owners[kind] = w.informer(lw, &metav1.PartialObjectMetadata{}, trimOwner)
 	}
-	return w, nil
+	w.owners[jobKind] = w.informer(cache.NewListWatchFromClient(jobs.RESTClient(), "jobs", metav1.NamespaceAll, fields.Everything()), &batchv1.Job{}, trimJob)
+	_, err = w.owners[jobKind].AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { w.changeJob(o) },
+		UpdateFunc: func(_, o any) { w.changeJob(o) },
+		DeleteFunc: func(o any) { w.deleteJob(o) },
+	})
+	return w, err
 }
 
 // restConfig returns how to reach the API server.
@@ -195,17 +217,30 @@ func (w *Watcher) change(o any) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.holds {
-		w.changed[string(p.UID)] = p
+	if !w.holds {
+		return
 	}
+	w.changed[string(p.UID)] = p
+	if ref := jobOfPod(p.Pod); ref != nil && p.failure.code != 0 { // its Job may have failed before this was known
+		if o, ok, _ := w.owners[jobKind].GetStore().GetByKey(p.Namespace + "/" + ref.Name); ok { // a store in memory does not fail
+			if j, isJob := o.(*keptJob); isJob && j.UID == ref.UID {
+				w.jobs[string(j.UID)] = changedJob{job: j}
+			}
+		}
+	}
+}
+
+// lastState returns the last known state of a deleted object.
+func lastState(o any) any {
+	if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
+		return gone.Obj
+	}
+	return o
 }
 
 // delete takes the last state of a deleted pod, which may name containers that no earlier one did.
 func (w *Watcher) delete(o any) {
-	if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
-		o = gone.Obj
-	}
-	p, ok := o.(*keptPod)
+	p, ok := lastState(o).(*keptPod)
 	if !ok {
 		return
 	}
@@ -256,9 +291,12 @@ func (w *Watcher) work(ctx context.Context) error {
 		return err
 	}
 	seen := w.health.confirmed()
-	err := w.flush(ctx)
+	err := w.flushRuns(ctx) // first, so that new pods have what is known of their Jobs
+	if err == nil {
+		err = w.flush(ctx)
+	}
 	if err == nil && !w.ended {
-		err = w.endOthers(ctx)
+		err = errors.Join(w.endOthers(ctx), w.endOtherRuns(ctx))
 		w.ended = err == nil
 	}
 	if err == nil {
@@ -420,7 +458,7 @@ func (w *Watcher) ownerOf(ctx context.Context, namespace string, ref *metav1.Own
 	}
 	if inf := w.owners[ref.Kind+"."+gv.Group]; inf != nil {
 		o, ok, _ := inf.GetStore().GetByKey(namespace + "/" + ref.Name) // a store in memory does not fail
-		if m, isMeta := o.(*metav1.PartialObjectMetadata); ok && isMeta && m.UID == ref.UID {
+		if m, isMeta := o.(metav1.Object); ok && isMeta && m.GetUID() == ref.UID {
 			return metav1.GetControllerOfNoCopy(m), nil
 		}
 	}

@@ -23,6 +23,7 @@ func (w *Watcher) keepLease(ctx context.Context) error {
 	w.leaseAt = now.Add(leaseEvery)
 	if taken := l.Number != 0 && l.Number != w.lease.Number; taken {
 		w.ended, w.booked, w.holder, w.seen, w.put = false, map[string]pod.Pod{}, map[string]string{}, l.Seen, putMark{}
+		w.runs = map[string]pod.Run{}
 		w.markAll()
 	} else if l.Number == 0 {
 		w.markNone()
@@ -49,7 +50,7 @@ func (w *Watcher) release(ctx context.Context) error {
 // releaseTimeout limits the last write.
 const releaseTimeout = 5 * time.Second
 
-// markAll marks all pods of the API server as changed.
+// markAll marks all pods and Jobs of the API server as changed.
 func (w *Watcher) markAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -58,6 +59,12 @@ func (w *Watcher) markAll() {
 	for _, o := range w.pods.GetStore().List() {
 		if p, ok := o.(*keptPod); ok {
 			w.changed[string(p.UID)] = p
+		}
+	}
+	w.jobs = map[string]changedJob{}
+	for _, o := range w.owners[jobKind].GetStore().List() {
+		if j, ok := o.(*keptJob); ok {
+			w.jobs[string(j.UID)] = changedJob{job: j}
 		}
 	}
 }
@@ -69,4 +76,5 @@ func (w *Watcher) markNone() {
 	w.holds = false
 	clear(w.changed)
 	clear(w.deleted)
+	clear(w.jobs)
 }

@@ -18,6 +18,7 @@ type keptPod struct {
 	reserved            []pod.Reservation
 	scheduled, finished time.Time
 	guessed             bool // finished is only not later than the end
+	failure             podFailure
 }
 
 // requestOptions are how the scheduler and the kubelet sum: a container that is being resized reserves the larger one of

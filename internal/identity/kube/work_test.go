@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,7 +36,12 @@ import (
 // A failingLedger is a ledger of which calls fail.
 type failingLedger struct {
 	*ledger.Ledger
-	booking, ending error
+	booking, ending, runs error
+	dsn                   string
+}
+
+func (l *failingLedger) BookRuns(ctx context.Context, lease pod.Lease, runs []pod.Run, at time.Time) error {
+	return errors.Join(l.runs, l.Ledger.BookRuns(ctx, lease, runs, at))
 }
 
 func (l *failingLedger) BookPods(ctx context.Context, lease pod.Lease, pods []pod.Pod, at time.Time) error {
@@ -123,7 +129,8 @@ func (w *worker) works(when string, want error, live ...string) {
 func withWorkers(t *testing.T, f func(t *testing.T, l *failingLedger)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		l := &failingLedger{Ledger: ledgertest.Open(t, ledgertest.SQLite(t))}
+		dsn := ledgertest.SQLite(t)
+		l := &failingLedger{Ledger: ledgertest.Open(t, dsn), dsn: dsn}
 		if err := l.PutNode(t.Context(), registry.Node{ID: "n1", Name: "n1", Cluster: "c", At: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
@@ -510,4 +517,124 @@ func TestIsRefused(t *testing.T) {
 	if isRefused(errors.New("away")) {
 		t.Error("an error without a status")
 	}
+}
+
+// TestRuns: Jobs are in the ledger with their start, end and exit code, once, also after a database that failed; one that is deleted
+// before it ends ends then.
+func TestRuns(t *testing.T) {
+	withWorkers(t, func(t *testing.T, l *failingLedger) {
+		w := newWorker(t, l, "one")
+		began := time.Now().Truncate(time.Second).UTC()
+		job := func(name string, change func(*batchv1.Job)) *keptJob {
+			t.Helper()
+			at := metav1.NewTime(began)
+			j := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{"a": "b"}}, Status: batchv1.JobStatus{StartTime: &at}}
+			if change != nil {
+				change(j)
+			}
+			kept, err := trimJob(j)
+			if err != nil || len(kept.(*keptJob).Labels) > 0 {
+				t.Fatalf("%+v, %v", kept, err)
+			}
+			return kept.(*keptJob)
+		}
+		sees := func(jobs ...*keptJob) {
+			for _, j := range jobs {
+				if err := w.owners[jobKind].GetStore().Update(j); err != nil {
+					t.Error(err)
+				}
+				w.changeJob(j)
+			}
+		}
+		ends := func(kind batchv1.JobConditionType, at time.Time) func(*batchv1.Job) {
+			return func(j *batchv1.Job) {
+				j.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobSuspended, Status: corev1.ConditionFalse}, {Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(at)}}
+			}
+		}
+		// podOf returns a pod of a Job whose container ended so, or did not end.
+		podOf := func(uid, job string, exit int32, at time.Time) *keptPod {
+			return w.pod(uid, "n1", func(p *corev1.Pod) {
+				p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: job, UID: types.UID("uid-" + job), Controller: new(true)}}
+				s := corev1.ContainerStatus{Name: "app", ContainerID: "containerd://" + uid}
+				if exit >= 0 {
+					s.State.Terminated = &corev1.ContainerStateTerminated{ExitCode: exit, FinishedAt: metav1.NewTime(at), ContainerID: s.ContainerID}
+				}
+				p.Status.ContainerStatuses = []corev1.ContainerStatus{s}
+			})
+		}
+		list := func() string {
+			t.Helper()
+			var lines []string
+			rows, err := ledgertest.DB(t, l.dsn).QueryContext(t.Context(), "SELECT uid, started_ns, ended_ns, exit_code, gone_ns <> 0 FROM kube_job ORDER BY uid")
+			if err != nil {
+				t.Fatal(err)
+			}
+			since := func(ns int64) string {
+				if ns == 0 {
+					return ""
+				}
+				return time.Unix(0, ns).Sub(began).String()
+			}
+			for rows.Next() {
+				var uid string
+				var started, ended, exit int64
+				var gone bool
+				if err := rows.Scan(&uid, &started, &ended, &exit, &gone); err != nil {
+					t.Fatal(err)
+				}
+				lines = append(lines, fmt.Sprintf("%s %s-%s exit %d gone %v", uid, since(started), since(ended), exit, gone))
+			}
+			if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+				t.Fatal(err)
+			}
+			return strings.Join(lines, "; ")
+		}
+		check := func(when, want string) {
+			t.Helper()
+			if err := w.work(t.Context()); err != nil {
+				t.Errorf("%s: %v", when, err)
+			}
+			if got := list(); got != want {
+				t.Errorf("%s:\n%s\nwant\n%s", when, got, want)
+			}
+		}
+		check("without Jobs", "")
+		late := began.Add(40 * time.Second)
+		sees(job("ok", nil), job("failed", nil), job("odd", nil), job("deleted", nil), job("new", func(j *batchv1.Job) { j.Status.StartTime = nil }))
+		check("running", "uid-deleted 0s- exit -1 gone false; uid-failed 0s- exit -1 gone false; uid-odd 0s- exit -1 gone false; uid-ok 0s- exit -1 gone false")
+		// The one that failed has a container that failed last; of the other one it is not known yet.
+		w.sees(podOf("p1", "failed", 3, began.Add(time.Second)))
+		w.sees(podOf("p2", "failed", 137, began.Add(30*time.Second)))
+		w.sees(podOf("p3", "failed", 0, late))
+		w.sees(podOf("p5", "failed", 143, late.Add(time.Second))) // it was killed because the Job failed
+		sees(job("ok", ends(batchv1.JobComplete, late)), job("failed", ends(batchv1.JobFailed, late)), job("odd", ends(batchv1.JobFailed, late)))
+		time.Sleep(50 * time.Second)
+		sees(job("deleted", func(j *batchv1.Job) { j.Status.StartTime = nil })) // it was suspended
+		if err := w.work(t.Context()); err != nil {
+			t.Error(err)
+		}
+		gone := job("deleted", func(j *batchv1.Job) { j.Status.StartTime = nil })
+		if err := w.owners[jobKind].GetStore().Delete(gone); err != nil {
+			t.Error(err)
+		}
+		w.deleteJob(cache.DeletedFinalStateUnknown{Obj: gone})
+		l.runs = errors.New("full disk")
+		if err := w.work(t.Context()); !errors.Is(err, l.runs) {
+			t.Errorf("a ledger that fails: %v", err)
+		}
+		l.runs = nil
+		ended := "uid-deleted 0s-50s exit -1 gone true; uid-failed 0s-40s exit 137 gone false; uid-odd 0s-40s exit 1 gone false; uid-ok 0s-40s exit 0 gone false"
+		check("ended", ended)
+		w.sees(podOf("p4", "odd", 5, late))
+		check("with the pod that failed", strings.Replace(ended, "odd 0s-40s exit 1", "odd 0s-40s exit 5", 1))
+		// Another server takes over, which does not see two of them any more.
+		for _, j := range []*keptJob{job("ok", nil), job("odd", nil)} {
+			if err := w.owners[jobKind].GetStore().Delete(j); err != nil {
+				t.Error(err)
+			}
+		}
+		w.leaseAt, w.lease.Number = time.Time{}, 0
+		time.Sleep(time.Hour)
+		check("after a while", "uid-deleted 0s-50s exit -1 gone true; uid-failed 0s-40s exit 137 gone false; uid-odd 0s-40s exit 5 gone true; uid-ok 0s-40s exit 0 gone true")
+	})
 }

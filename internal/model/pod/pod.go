@@ -15,8 +15,10 @@ type Pod struct {
 	// OwnerGone says that an owner does not exist any more, or could not be read, so that Job may not be the topmost one:
 	// the job of before stays.
 	OwnerGone bool
-	Node      string // where it runs; "" if it was not scheduled
-	Labels    map[string]string
+	// RunUID and RunName are of the Job of Kubernetes that the pod is of; "" if it is of none.
+	RunUID, RunName string
+	Node            string // where it runs; "" if it was not scheduled
+	Labels          map[string]string
 	// Containers are the names of the containers that were started, by their ids of 64 hexadecimal digits.
 	Containers map[string]string
 	Created    time.Time
@@ -29,6 +31,18 @@ type Pod struct {
 	Guessed bool
 	// Since is when its former state was last confirmed; zero is now. Changes since then happened at an unknown time.
 	Since time.Time
+}
+
+// A Run is a Job of Kubernetes: one execution of a job.
+type Run struct {
+	UID, Namespace string
+	Started        time.Time // zero: it has not
+	Ended          time.Time // zero: it has not; of one that was deleted before it ended, when that was seen
+	// Exit is 0 of one that is complete, and of one that failed the exit code of its container that failed last, 1 if
+	// that is not known; nil if it has not ended, or was deleted before it ended.
+	Exit *int
+	// Failed is when that container ended; zero if the exit code is of none.
+	Failed time.Time
 }
 
 // A Lease is the right of one server to say what pods a cluster has.

@@ -304,7 +304,8 @@ type Workload struct {
 	Row           int64 // number in the ledger
 	Node, Cluster string
 	batch.Name
-	First, Last time.Time // first and last minute with use
+	First, Last time.Time    // first and last minute with use
+	PartOf      workload.Run // the run that it is a part of, if that is not itself a workload
 }
 
 // PageKey returns the unique text by which workloads are ordered: cluster, node, and name with id, or

@@ -10,6 +10,7 @@ import (
 	"mete.dev/mete/internal/model/outlier"
 	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // A RunState says how much is known of the end of a run.
@@ -37,11 +38,13 @@ type RunQuery struct {
 var RunResources = usage.SetOf(usage.CPU, usage.Memory, usage.MemoryPeak, usage.DiskRead, usage.DiskWritten, usage.NetworkRx, usage.NetworkTx,
 	usage.Processes, usage.OOMKills, usage.EnergyError) | usage.SetOf(usage.Energies[:]...)
 
-// A Run is one execution of a job: a workload of a kind that is a run, see [workload.Kind.IsRun]. Its
-// use is that of all its life, whatever the range of the query, and includes the workloads below it.
+// A Run is one execution of a job: a workload of a kind that is a run, see [workload.Kind.IsRun], or a [workload.Run],
+// whose kind is [workload.KubeJob]. Its use is that of all its life, whatever the range of the query, and includes the
+// workloads below it or its parts.
 type Run struct {
-	Workload // First and Last are the first minute with use and the last one in all its life
+	Workload // First and Last are the first minute with use and the last one in all its life; Node is "" if it has several
 	NodeID   string
+	Nodes    int // on which it ran
 	State    RunState
 	// Length is how long it ran. Of a run that goes on it is the time up to the latest window of its
 	// node; where the end or the start was not reported, the time that it was measured.
@@ -108,10 +111,17 @@ func (r *Run) Compare(before []*Run) {
 // RunKey returns the unique text by which the runs of a list are ordered: the latest start first, and
 // last those without a reported start, of which the one that the ledger knew last is first.
 func (w *Workload) RunKey() string {
-	if w.Started.IsZero() {
-		return fmt.Sprintf("%019d\x00%019d\x00%s", math.MaxInt64, math.MaxInt64-w.Row, w.PageKey())
+	page := w.PageKey()
+	if w.Kind == workload.KubeJob { // its nodes are found later
+		page = w.Cluster + "\x00\x00" + string(w.ID)
 	}
-	return fmt.Sprintf("%019d\x00%s", math.MaxInt64-max(0, w.Started.UnixNano()), w.PageKey())
+	if w.Started.IsZero() && w.Row < 0 { // numbers of runs that are not workloads have no order
+		return fmt.Sprintf("%019d\x00~\x00%s", math.MaxInt64, page)
+	}
+	if w.Started.IsZero() {
+		return fmt.Sprintf("%019d\x00%019d\x00%s", math.MaxInt64, math.MaxInt64-w.Row, page)
+	}
+	return fmt.Sprintf("%019d\x00%s", math.MaxInt64-max(0, w.Started.UnixNano()), page)
 }
 
 // JobKey returns the text that is the same for the runs of one job: its cluster, name, user and project.

@@ -22,6 +22,7 @@ func (p *Page) Mask(secret []byte) {
 	for i := range p.Workloads {
 		w := &p.Workloads[i]
 		w.Namespace, w.Pod, w.Container = m.mask("namespace", w.Namespace), m.mask("pod", w.Pod), m.mask("container", w.Container)
+		w.Run.Name = m.mask("run", w.Run.Name)
 		if w.Name == nil {
 			continue
 		}

@@ -141,6 +141,7 @@ type Workload struct {
 	Name                      *batch.Name
 	Named                     time.Time // end of the window that named it
 	Namespace, Pod, Container string
+	Run                       workload.Run // that it is a part of
 }
 
 // A Row is the use of a workload in a span.

@@ -29,7 +29,7 @@ func page() *replica.Page {
 	p := &replica.Page{
 		Nodes: []replica.Node{{Node: registry.Node{ID: "n", Cluster: "secret", Name: "secret", MachineID: "secret", Boot: "secret"}, Pool: "secret"}},
 		Workloads: []replica.Workload{
-			{Short: short, Name: &name, Namespace: "secret", Pod: "secret", Container: "secret"},
+			{Short: short, Name: &name, Namespace: "secret", Pod: "secret", Container: "secret", Run: workload.Run{ID: workload.NewRunID("c", "n", "u"), Name: "secret"}},
 			{Short: idleShort, Name: &idle}, {Short: 5, Name: &batch.Name{}}, {Short: 6},
 		},
 		Rows:     []replica.Row{{Resolution: replica.Hour, Minute: 120}},
@@ -49,7 +49,7 @@ func TestMask(t *testing.T) {
 	q.Mask([]byte("key"))
 	other.Mask([]byte("another"))
 	text := fmt.Sprintf("%+v %+v %+v", p, p.Workloads[0].Name, p.Workloads[1].Name)
-	if strings.Contains(text, "secret") || !strings.Contains(text, "idle") || strings.Count(text, "p-") != 13 {
+	if strings.Contains(text, "secret") || !strings.Contains(text, "idle") || strings.Count(text, "p-") != 14 {
 		t.Errorf("masked: %s", text)
 	}
 	if diff := cmp.Diff(p, q); diff != "" {

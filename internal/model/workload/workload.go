@@ -27,10 +27,11 @@ const (
 	SlurmStep      // a Slurm job step
 	VM             // a virtual machine
 	Job            // a job of mete run
+	KubeJob        // a Job of Kubernetes: a run, of which pods are parts; no workload of a node
 )
 
 var kindNames = [...]string{"unknown", "idle", "system", "path", "slice", "service", "scope", "session", "user",
-	"pod", "container", "slurm-job", "slurm-step", "vm", "job"}
+	"pod", "container", "slurm-job", "slurm-step", "vm", "job", "kube-job"}
 
 // String returns the kind's name in JSON and output.
 func (k Kind) String() string {
@@ -41,7 +42,8 @@ func (k Kind) String() string {
 }
 
 // IsRun reports whether a workload of the kind is a run: one execution of a job, with a start and an
-// end. Jobs of mete run and Slurm jobs are; a Slurm job's steps are parts of its run.
+// end. Jobs of mete run and Slurm jobs are; a Slurm job's steps are parts of its run. A [Run] is none of
+// them: lists give it the kind KubeJob.
 func (k Kind) IsRun() bool { return k == Job || k == SlurmJob }
 
 // MarshalText implements encoding.TextMarshaler.

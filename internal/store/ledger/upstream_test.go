@@ -25,10 +25,12 @@ import (
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/replica"
+	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger"
 	"mete.dev/mete/internal/testkit"
+	_ "mete.dev/mete/internal/testkit/codecs"
 	"mete.dev/mete/internal/testkit/ledgertest"
 )
 
@@ -1158,4 +1160,51 @@ func TestRunsByHours(t *testing.T) {
 		time.Sleep(6 * time.Minute)
 		check("without news", map[string]query.RunState{"killed": query.EndUnknown, "goes on": query.EndUnknown})
 	})
+}
+
+// TestKubeRunsAbove checks that an upper server has the Jobs of Kubernetes of the lower one as runs, with the same figures, and with
+// their ends once these are known.
+func TestKubeRunsAbove(t *testing.T) {
+	below, above := pair(t)
+	lease := pod.Lease{Cluster: "c"}
+	for _, node := range []string{"a", "b"} {
+		uid := "uid-" + node
+		var m batch.Mark
+		below.useWith(&m, node, 1, func(e *batch.Entry) {
+			n := batch.Name{ID: workload.NewID(node, workload.Pod, uid), Kind: workload.Pod, Key: uid}
+			e.Names = append(e.Names, n)
+			row := batch.Minute{Minute: first + 5}
+			row.Workload, _ = workload.ShortIDOf(n.ID)
+			row.Usage.Put(usage.CPU, 40, usage.Measured)
+			e.Minutes = append(e.Minutes, row)
+			e.Nodes = append(e.Nodes, batch.NodeMinute{Minute: first + 5, Covered: time.Minute, CPUs: 1})
+			e.Through = at(6)
+		})
+		if err := below.BookPods(t.Context(), lease, []pod.Pod{{UID: uid, Namespace: "shop", Name: "p-" + node, Job: "shop/job/j", Node: node, RunUID: "u", RunName: "j"}}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	compare := func(when string, want query.RunState) {
+		t.Helper()
+		push(below, above, replica.Offer{Finest: replica.Minute, Rows: 100})
+		var lists [2][]query.Run
+		for i, s := range []*side{below, above} {
+			var err error
+			if lists[i], err = s.Runs(t.Context(), query.RunQuery{Query: query.Query{From: at(0), To: time.Now(), Scope: query.Scope{All: true}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if diff := cmp.Diff(lists[0], lists[1], cmp.Comparer(func(a, b unit.Sum) bool { return a == b })); diff != "" {
+			t.Errorf("%s: runs (-below +above):\n%s", when, diff)
+		}
+		if l := lists[1]; len(l) != 1 || l[0].State != want || l[0].Nodes != 2 || l[0].Usage.Sum[usage.CPU].String() != "80" {
+			t.Errorf("%s: %+v", when, l)
+		}
+	}
+	compare("while it runs", query.EndUnknown)
+	run := pod.Run{UID: "u", Namespace: "shop", Started: at(4), Ended: at(6), Exit: new(2)}
+	if err := below.BookRuns(t.Context(), lease, []pod.Run{run}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	compare("after its end", query.Ended)
 }

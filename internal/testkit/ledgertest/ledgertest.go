@@ -87,7 +87,7 @@ func Run(t *testing.T, dsn func(testing.TB) string) {
 	runTests(t, dsn, []suiteTest{
 		{"Retain", testRetain}, {"Nodes", testNodes}, {"Clones", testClones}, {"Tokens", testTokens}, {"Enrolled", testEnrolled},
 		{"Audit", testAudit}, {"Schema", testSchema}, {"Slices", testSlices}, {"Concurrent", testConcurrent}, {"Self", testSelf}, {"PodSelf", testPodSelf}, {"Unused", testUnused},
-		{"NodeNames", testNodeNames}, {"Runs", testRuns}, {"RunOrder", testRunOrder}, {"RunMarks", testRunMarks},
+		{"NodeNames", testNodeNames}, {"Runs", testRuns}, {"RunOrder", testRunOrder}, {"RunMarks", testRunMarks}, {"KubeRuns", testKubeRuns}, {"KubeRunMarks", testKubeRunMarks}, {"KubeRunLarge", testKubeRunLarge},
 		{"BookedOnce", testBookedOnce}, {"Model", testModel}, {"WithinDrawn", testWithinDrawn}, {"ExtentsDrawn", testExtentsDrawn}, {"VersionsDrawn", testVersionsDrawn}, {"ReservedDrawn", testReservedDrawn}, {"Answers", testAnswers},
 	})
 }

@@ -39,6 +39,9 @@ var undo = map[int][]string{
 	23: {"DROP TABLE reservation", "DROP TABLE reservation_carrier", "DROP INDEX pod_right", "DROP INDEX pod_unsure", "DROP INDEX pod_node", "ALTER TABLE pod DROP COLUMN right_minute",
 		"ALTER TABLE pod DROP COLUMN put_minute", "ALTER TABLE pod DROP COLUMN unsure", "ALTER TABLE pod_lease DROP COLUMN since_ns", "ALTER TABLE pod_lease DROP COLUMN seen_ns"},
 	24: {"DROP TABLE slurm_job", "DROP TABLE slurm_read", "DROP INDEX workload_slurm", "DROP INDEX workload_slurm_named", "DROP INDEX workload_in_slurm"},
+	25: {"DROP TABLE kube_job", "DROP INDEX workload_run", "DROP INDEX workload_run_job", "DROP INDEX pod_run", "ALTER TABLE pod DROP COLUMN run_uid", "ALTER TABLE pod DROP COLUMN run_name",
+		"ALTER TABLE workload DROP COLUMN run", "ALTER TABLE workload DROP COLUMN run_name", "ALTER TABLE workload DROP COLUMN run_started_ns",
+		"ALTER TABLE workload DROP COLUMN run_ended_ns", "ALTER TABLE workload DROP COLUMN run_exit"},
 }
 
 // uniqueWorkloads makes (node, short) unique again in table workload.

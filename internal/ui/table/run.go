@@ -11,6 +11,7 @@ import (
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/ui/top"
 )
 
@@ -28,9 +29,17 @@ func RunsText(list []v1.Run, s Style) string {
 		{"START", false, func(r *v1.Run) string { return s.time(r.Started) }},
 		{"RUN", false, func(r *v1.Run) string { return s.sentence(string(r.ID[:min(shortRun, len(r.ID))])) }},
 		{"JOB", false, func(r *v1.Run) string { return s.text(r.Job) }},
-		{"NODE", false, func(r *v1.Run) string { return s.text(r.Node) }},
+		{"NODE", false, func(r *v1.Run) string { return s.runNode(r) }},
 		{"LENGTH", true, func(r *v1.Run) string { return s.runLength(r) }},
 		{"EXIT", false, func(r *v1.Run) string { return RunExit(r) }},
+	}
+	if slices.ContainsFunc(list, hasOwnName) {
+		cols = slices.Insert(cols, 3, column[v1.Run]{"NAME", false, func(r *v1.Run) string {
+			if !hasOwnName(*r) {
+				return s.absent()
+			}
+			return s.text(r.Name)
+		}})
 	}
 	for _, f := range runFigures() {
 		if f.table {
@@ -47,6 +56,17 @@ func RunsText(list []v1.Run, s Style) string {
 			"of which the modified z-score exceeds its limit; 1 % of runs have one without a change\n"
 	}
 	return text + s.legend(&seen)
+}
+
+// hasOwnName reports whether a run has another name than its job.
+func hasOwnName(r v1.Run) bool { return r.Kind == workload.KubeJob }
+
+// runNode writes where a run ran.
+func (s Style) runNode(r *v1.Run) string {
+	if r.Nodes > 1 {
+		return fmt.Sprintf("%d nodes", r.Nodes)
+	}
+	return s.text(r.Node)
 }
 
 // runMarks are the marks of a run in short.
@@ -152,7 +172,7 @@ func CompareText(c *v1.RunsCompared, s Style) string {
 	s = s.energyIn(known(c.Runs, func(r *v1.Run) *json.Number { return r.Energy }))
 	for i := range c.Runs {
 		r := &c.Runs[i]
-		cells := []string{s.sentence(string(r.ID[:min(shortRun, len(r.ID))])), s.text(r.Job), s.text(r.Node), s.time(r.Started), RunExit(r), s.runLength(r) + c.ChangeText("length_seconds", i)}
+		cells := []string{s.sentence(string(r.ID[:min(shortRun, len(r.ID))])), s.text(r.Job), s.runNode(r), s.time(r.Started), RunExit(r), s.runLength(r) + c.ChangeText("length_seconds", i)}
 		for _, f := range runFigures() {
 			seen.note(r.Quality[f.key])
 			cells = append(cells, s.runFigure(&f, r)+c.ChangeText(f.key, i))

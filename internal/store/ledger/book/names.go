@@ -23,24 +23,29 @@ type workloadRow struct {
 	at                                                int64 // end of the window that named it, ns
 	known                                             int64 // when what it is counted under was known first, ns
 
+	run schema.RunRow // that it is a part of
+
 	from, first, last int64 // first minute of the version, and the first and last folded one with use
 }
 
 // nameColumns are the columns of a workload's row in the order of [workloadRow.targets].
 const nameColumns = `wid, kind, key, name, path, parent, job, username, project, namespace, pod, container,
-	started_ns, ended_ns, exit_code, named_ns, known_ns, from_minute, first_minute, last_minute`
+	started_ns, ended_ns, exit_code, named_ns, known_ns, from_minute, first_minute, last_minute,
+	run, run_name, run_started_ns, run_ended_ns, run_exit`
 
 func (w *workloadRow) targets() []any {
-	return []any{&w.id, &w.kind, &w.key, &w.name, &w.path, &w.parent, &w.job, &w.username, &w.project, &w.namespace, &w.pod, &w.container,
-		&w.started, &w.ended, &w.exit, &w.at, &w.known, &w.from, &w.first, &w.last}
+	return append([]any{&w.id, &w.kind, &w.key, &w.name, &w.path, &w.parent, &w.job, &w.username, &w.project, &w.namespace, &w.pod, &w.container,
+		&w.started, &w.ended, &w.exit, &w.at, &w.known, &w.from, &w.first, &w.last}, w.run.Targets()...)
 }
 
 // store writes what the row says of a workload to that of a version.
 func (w *workloadRow) store(t *db.Tx, id int64) error {
 	_, err := t.Exec(`UPDATE workload SET wid = $2, kind = $3, key = $4, name = $5, path = $6, parent = $7, job = $8, username = $9, project = $10,
-		namespace = $11, pod = $12, container = $13, started_ns = $14, ended_ns = $15, exit_code = $16, named_ns = $17, known_ns = $18, rev = $19 WHERE id = $1`,
+		namespace = $11, pod = $12, container = $13, started_ns = $14, ended_ns = $15, exit_code = $16, named_ns = $17, known_ns = $18, rev = $19,
+		run = $20, run_name = $21, run_started_ns = $22, run_ended_ns = $23, run_exit = $24 WHERE id = $1`,
 		id, w.id, w.kind, w.key, w.name, w.path, w.parent, w.job, w.username, w.project,
-		w.namespace, w.pod, w.container, w.started, w.ended, w.exit, w.at, w.known, t.Rev)
+		w.namespace, w.pod, w.container, w.started, w.ended, w.exit, w.at, w.known, t.Rev,
+		w.run.ID, w.run.Name, w.run.Started, w.run.Ended, w.run.Exit)
 	return err
 }
 
@@ -487,6 +492,7 @@ func ReplaceName(t *db.Tx, id int64, w *replica.Workload) error {
 	}
 	now := workloadRow{from: old.from}.merge(w.Name, 0)
 	now.namespace, now.pod, now.container, now.at = schema.Clean(w.Namespace), schema.Clean(w.Pod), schema.Clean(w.Container), schema.Nanos(w.Named)
+	now.run = schema.RunRowOf(w.Run)
 	if err := now.store(t, id); err != nil {
 		return err
 	}

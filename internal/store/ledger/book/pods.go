@@ -21,6 +21,7 @@ type place struct {
 	namespace, pod, container, job string
 	labels                         map[string]string
 	isCarrier                      bool // of what is reserved
+	run                            schema.RunRow
 }
 
 // podsPerWrite limits the pods of a transaction, so that batches need not wait for long. Under overload the transactions of
@@ -89,7 +90,7 @@ func bookPod(t *db.Tx, l pod.Lease, p *pod.Pod, at int64) error {
 	if err != nil {
 		return err
 	}
-	row := podRow{schema.Clean(p.Namespace), schema.Clean(p.Name), schema.Clean(p.Job), schema.Clean(p.Node), string(labels), 0}
+	row := podRow{schema.Clean(p.Namespace), schema.Clean(p.Name), schema.Clean(p.Job), schema.Clean(p.Node), string(labels), schema.Clean(p.RunUID), schema.Clean(p.RunName), 0}
 	id, old, had, err := readPod(t, cluster, schema.Clean(p.UID))
 	if err != nil {
 		return err
@@ -99,13 +100,16 @@ func bookPod(t *db.Tx, l pod.Lease, p *pod.Pod, at int64) error {
 	} else if isSame && p.OwnerGone {
 		row.job = old.job
 	}
+	if row.runUID == "" { // its Job was deleted before it, and left it
+		row.runUID, row.runName = old.runUID, old.runName
+	}
 	// The workloads of a pod that did not change have its names.
 	changed := id == 0 || row != old
 	if changed {
-		err = t.QueryRow(`INSERT INTO pod (cluster, uid, namespace, name, job, node, labels, created_ns) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+		err = t.QueryRow(`INSERT INTO pod (cluster, uid, namespace, name, job, node, labels, run_uid, run_name, created_ns) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 			ON CONFLICT (cluster, uid) DO UPDATE SET namespace = excluded.namespace, name = excluded.name, job = excluded.job, node = excluded.node,
-			labels = excluded.labels, ended_ns = 0 RETURNING id`,
-			cluster, schema.Clean(p.UID), row.namespace, row.name, row.job, row.node, row.labels, schema.Nanos(p.Created)).
+			labels = excluded.labels, run_uid = excluded.run_uid, run_name = excluded.run_name, ended_ns = 0 RETURNING id`,
+			cluster, schema.Clean(p.UID), row.namespace, row.name, row.job, row.node, row.labels, row.runUID, row.runName, schema.Nanos(p.Created)).
 			Scan(&id)
 		if err != nil {
 			return err
@@ -160,14 +164,14 @@ func forgetContainers(t *db.Tx, pod int64, now, had map[string]string) error {
 }
 
 type podRow struct {
-	namespace, name, job, node, labels string
-	ended                              int64
+	namespace, name, job, node, labels, runUID, runName string
+	ended                                               int64
 }
 
 // readPod reads a pod and its containers; id is 0 if it is not stored.
 func readPod(t *db.Tx, cluster, uid string) (id int64, p podRow, containers map[string]string, err error) {
-	err = t.QueryRow("SELECT id, namespace, name, job, node, labels, ended_ns FROM pod WHERE cluster = $1 AND uid = $2", cluster, uid).
-		Scan(&id, &p.namespace, &p.name, &p.job, &p.node, &p.labels, &p.ended)
+	err = t.QueryRow("SELECT id, namespace, name, job, node, labels, run_uid, run_name, ended_ns FROM pod WHERE cluster = $1 AND uid = $2", cluster, uid).
+		Scan(&id, &p.namespace, &p.name, &p.job, &p.node, &p.labels, &p.runUID, &p.runName, &p.ended)
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, p, nil, nil
 	} else if err != nil {
@@ -283,7 +287,7 @@ func (b *booking) place(node *bookedNode, id int64, now *workloadRow, labels *la
 
 // set sets a place in the row of a version, and the labels that it has and is to have.
 func (p *place) set(t *db.Tx, id int64, now *workloadRow, labels *labelChange) (err error) {
-	now.namespace, now.pod, now.job = p.namespace, p.pod, p.job
+	now.namespace, now.pod, now.job, now.run = p.namespace, p.pod, p.job, p.run
 	switch {
 	case now.kind == workload.Pod.String():
 		now.name = p.pod
@@ -300,15 +304,15 @@ func (p *place) set(t *db.Tx, id int64, now *workloadRow, labels *labelChange) (
 
 // findPlace returns the place of a workload of a node.
 func findPlace(t *db.Tx, cluster string, node int64, kind, key, parent string) (p place, ok bool, err error) {
-	var labels string
+	var labels, runUID, runName string
 	scan := func(row db.Row) {
-		if err = row.Scan(&p.namespace, &p.pod, &p.job, &labels, &p.container); errors.Is(err, sql.ErrNoRows) {
+		if err = row.Scan(&p.namespace, &p.pod, &p.job, &labels, &runUID, &runName, &p.container); errors.Is(err, sql.ErrNoRows) {
 			err = nil
 		} else if err == nil {
 			ok = true
 		}
 	}
-	const columns = "SELECT p.namespace, p.name, p.job, p.labels, "
+	const columns = "SELECT p.namespace, p.name, p.job, p.labels, p.run_uid, p.run_name, "
 	uid, reserves, isCarrier := strings.Cut(key, "/") // see carrierKey
 	switch kind {
 	case workload.Pod.String():
@@ -330,5 +334,10 @@ func findPlace(t *db.Tx, cluster string, node int64, kind, key, parent string) (
 		return p, false, err
 	}
 	p.isCarrier = isCarrier
+	if p.run = (schema.RunRow{Exit: -1}); runUID != "" {
+		if p.run, err = runOf(t, cluster, p.namespace, runUID, runName); err != nil {
+			return p, false, err
+		}
+	}
 	return p, true, json.Unmarshal([]byte(labels), &p.labels)
 }

@@ -410,7 +410,7 @@ func (s *selection) findWorkloads(ranges []schema.Range, page *workloadPage) err
 				return err
 			}
 			e := ends[v.row]
-			page.add(&query.Workload{Row: row, Node: node, Cluster: cluster, Name: r.Name(), First: time.Unix(e.First*60, 0).UTC(), Last: time.Unix(e.Last*60, 0).UTC()}, v)
+			page.add(&query.Workload{Row: row, Node: node, Cluster: cluster, Name: r.Name(), PartOf: r.Run(), First: time.Unix(e.First*60, 0).UTC(), Last: time.Unix(e.Last*60, 0).UTC()}, v)
 			return nil
 		}, text, s.args...)
 		if err != nil {
@@ -434,7 +434,7 @@ func (s *selection) findWorkloadsIn(p schema.Range, page *workloadPage) error {
 		if err := scan(append([]any{&v.row, &v.from, &row, &node, &cluster, &first, &last}, r.Targets()...)...); err != nil {
 			return err
 		}
-		page.add(&query.Workload{Row: row, Node: node, Cluster: cluster, Name: r.Name(), First: time.Unix(first*60, 0).UTC(), Last: time.Unix((last+p.Level.Width())*60, 0).UTC()}, v)
+		page.add(&query.Workload{Row: row, Node: node, Cluster: cluster, Name: r.Name(), PartOf: r.Run(), First: time.Unix(first*60, 0).UTC(), Last: time.Unix((last+p.Level.Width())*60, 0).UTC()}, v)
 		return nil
 	}, text)
 }

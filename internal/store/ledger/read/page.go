@@ -18,8 +18,9 @@ type workloadPage struct {
 	found map[int64]*query.Workload    // by the row of the first version, or of each
 	// latest are the latest versions that were found.
 	latest map[int64]foundVersion
-	// apart says that versions are listed apart: those of runs are of several jobs.
-	apart bool
+	// runs says that runs are listed: each version of one apart, as they are of several jobs, and once the run that several
+	// workloads are parts of.
+	runs bool
 }
 
 // A foundVersion is a version of a workload: its row, and the minute with which it begins.
@@ -33,8 +34,9 @@ func (s *selection) newPage(key func(*query.Workload) string) *workloadPage {
 // add adds a workload, of which a version with rows in a span was found. A page never holds more than twice its limit, or
 // a thousand more: what is not in it is removed before, may be found again, and is removed again then.
 func (p *workloadPage) add(w *query.Workload, v foundVersion) {
-	if p.apart {
+	if p.runs {
 		w.Row = v.row
+		w = asRun(w)
 	}
 	have := p.found[w.Row]
 	switch {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/outlier"
 	"mete.dev/mete/internal/model/query"
 	"mete.dev/mete/internal/model/workload"
@@ -33,25 +34,33 @@ func (rd *Reader) Runs(ctx context.Context, q query.RunQuery) ([]query.Run, erro
 		return nil, nil
 	}
 	q.By, q.Resources = []query.Dimension{query.ByWorkload}, query.RunResources
+	if kinds := q.Where[query.ByKind]; slices.Contains(kinds, workload.KubeJob.String()) { // as its parts are
+		q.Where = maps.Clone(q.Where)
+		q.Where[query.ByKind] = append(slices.Clone(kinds), workload.Pod.String(), workload.Container.String())
+	}
 	var out []query.Run
 	err := rd.db.View(ctx, func(v *db.View) error {
 		s, err := rd.newSelection(v, &q.Query)
 		if err != nil {
 			return err
 		}
-		s.where += " AND w.kind IN " + s.args.addList(runKinds)
+		s.where += " AND (w.kind IN " + s.args.addList(runKinds)
+		if kinds := q.Where[query.ByKind]; len(kinds) == 0 || slices.Contains(kinds, workload.KubeJob.String()) {
+			s.where += " OR w.run <> ''"
+		}
+		s.where += ")"
 		if q.Failed {
-			s.where += " AND w.exit_code <> 0"
+			s.where += " AND CASE WHEN w.run <> '' THEN w.run_exit > 0 ELSE w.exit_code <> 0 END"
 		}
 		if q.ID != "" {
-			s.where += fmt.Sprintf(" AND substr(w.wid, 1, %d) = %s", len(q.ID), s.args.add(schema.Clean(q.ID)))
+			s.where += fmt.Sprintf(" AND substr(CASE WHEN w.run <> '' THEN w.run ELSE w.wid END, 1, %d) = %s", len(q.ID), s.args.add(schema.Clean(q.ID)))
 		}
 		from, to := queryRange(v, q.From, q.To)
 		if err := s.nesting.find(v, from, to); err != nil {
 			return rd.db.Fault(err)
 		}
 		page := s.newPage((*query.Workload).RunKey)
-		page.apart = true
+		page.runs = true
 		if err := s.findWorkloads(v.Cover(from, to, v.Days), page); err != nil {
 			return rd.db.Fault(err)
 		}
@@ -59,9 +68,9 @@ func (rd *Reader) Runs(ctx context.Context, q query.RunQuery) ([]query.Run, erro
 		if err := page.addLabels(v, ids); err != nil {
 			return rd.db.Fault(err)
 		}
-		l := &runList{selection: s, now: time.Now(), byRow: map[int64]*listedRun{}}
+		l := &runList{selection: s, now: time.Now(), byRow: map[int64]*listedRun{}, parts: map[runKey]*listedRun{}, ids: map[int64]bool{}}
 		for _, id := range ids {
-			r := &listedRun{Run: query.Run{Workload: *page.found[id]}, listed: true}
+			r := newListedRun(*page.found[id], true)
 			l.runs, l.byRow[id] = append(l.runs, r), r
 		}
 		before, err := l.addBefore()
@@ -94,18 +103,51 @@ type runList struct {
 	now   time.Time
 	runs  []*listedRun
 	byRow map[int64]*listedRun
+	parts map[runKey]*listedRun // the workloads that are parts of runs which are none
+	ids   map[int64]bool        // of these
 }
 
 // A listedRun is a run while its use is summed.
 type listedRun struct {
 	query.Run
-	listed  bool // it is in the list, not only compared with
-	node    int64
-	through time.Time // end of the latest booked window of its node
-	below   bool      // the node is one of a server below
-	newest  time.Time // end of the newest row of such a node, zero if none was found
+	listed  bool                      // it is in the list, not only compared with
+	at      map[int64]time.Time       // its nodes, and the end of the latest booked window of each
+	below   map[int64]bool            // those of its nodes that are of a server below
+	latest  struct{ end, node int64 } // the minute in which its newest row ends, and the node of that row
+	through time.Time                 // end of the latest booked window of that node
+	newest  time.Time                 // end of the newest row of that node, if it is of a server below; zero if none was found
 	group   *group
 	covered int64 // ms, of the run itself
+}
+
+// newListedRun returns a run without figures.
+func newListedRun(w query.Workload, listed bool) *listedRun {
+	return &listedRun{Run: query.Run{Workload: w}, listed: listed, at: map[int64]time.Time{}, below: map[int64]bool{}}
+}
+
+// addNode notes that the run, or a part of it, is of a node.
+func (r *listedRun) addNode(id int64, nodeID, name string, through time.Time, below bool) {
+	if r.at[id] = through; len(r.at) == 1 {
+		r.Node, r.NodeID, r.through = name, nodeID, through
+	} else {
+		r.Node, r.NodeID = "", ""
+	}
+	r.Nodes = len(r.at)
+	if below {
+		r.below[id] = true
+	}
+}
+
+// asRun returns the run that a workload is a part of, if it says one, else the workload. The number of the run, which no row has, follows from
+// its ID.
+func asRun(w *query.Workload) *query.Workload {
+	if w.PartOf.ID == "" {
+		return w
+	}
+	r := &w.PartOf
+	short, _ := workload.ShortIDOf(workload.NewID(w.Cluster, workload.KubeJob, string(r.ID)))
+	name := batch.Name{ID: r.ID, Kind: workload.KubeJob, Name: r.Name, Job: w.Job, User: w.User, Project: w.Project, Started: r.Started, Ended: r.Ended, Exit: r.Exit}
+	return &query.Workload{Row: -1 - int64(short>>1), PartOf: *r, Cluster: w.Cluster, Name: name, First: w.First, Last: w.Last}
 }
 
 // complete sets everything of the runs that their workloads do not say.
@@ -126,6 +168,9 @@ func (l *runList) complete() error {
 	}
 	err = l.rd.eachLifeRow(l.v, &l.nesting, lives, l.want, func(of *life, row *lifeRow) {
 		row.addTo(gs, of.run.group)
+		if end := row.minute + row.width; end > of.run.latest.end {
+			of.run.latest.end, of.run.latest.node, of.run.through = end, of.node, of.run.at[of.node]
+		}
 		if of.workload == of.run.Row {
 			of.run.covered += row.covered
 		}
@@ -141,41 +186,52 @@ func (l *runList) complete() error {
 		if r.Usage = g.Usage; r.group.last != 0 {
 			r.First, r.Last = g.First, g.Last
 		}
+		if r.Kind == workload.KubeJob {
+			r.covered = r.Last.Sub(r.First).Milliseconds() // its parts are covered one beside another
+		}
 		r.setState(l.now)
 	}
 	return nil
 }
 
-// A runStart is the start of a run.
-type runStart struct{ at, row int64 } // ns
+// A runStart is the start of a run, and the end of one that is not a workload.
+type runStart struct {
+	at, row, ended int64 // ns; its number; ns
+	partOf         workload.ID
+}
 
 // addBefore adds to the runs the successful ones before them of the same jobs, with which they are
 // compared, and returns those of each run, the latest first.
 func (l *runList) addBefore() (map[*listedRun][]int64, error) {
 	jobs := map[string][]runStart{}
 	names := map[string]bool{}
+	latest := int64(0) // ns
 	for _, r := range l.runs {
 		if !r.Ended.IsZero() && !r.Started.IsZero() {
 			jobs[r.JobKey()] = nil
 			names[cmp.Or(r.Job, r.Name.Name)] = true
+			latest = max(latest, r.Started.UnixNano())
 		}
 	}
 	for some := range slices.Chunk(slices.Sorted(maps.Keys(names)), lookupSize) {
 		var args arguments
-		where := " AND w.kind IN " + args.addList(runKinds) + " AND CASE WHEN w.job <> '' THEN w.job ELSE w.name END IN " + args.addList(some)
-		var w query.Workload
-		var start runStart
+		kinds, list, newest := args.addList(runKinds), args.addList(some), args.add(latest)
 		err := db.Each(l.v.Ctx, l.v.SQL, func(scan func(...any) error) error {
-			if err := scan(&start.row, &start.at, &w.Cluster, &w.Job, &w.User, &w.Project); err != nil {
+			var w query.Workload
+			var started, ended int64
+			if err := scan(&w.Row, &started, &ended, &w.Cluster, &w.Job, &w.User, &w.Project, &w.PartOf.ID); err != nil {
 				return err
 			}
 			key := w.JobKey()
-			if _, ok := jobs[key]; ok {
-				jobs[key] = append(jobs[key], start)
+			if _, ok := jobs[key]; !ok {
+				return nil
 			}
+			jobs[key] = append(jobs[key], runStart{started, asRun(&w).Row, ended, w.PartOf.ID})
 			return nil
-		}, `SELECT w.id, w.started_ns, n.cluster, CASE WHEN w.job <> '' THEN w.job ELSE w.name END, w.username, w.project FROM workload w JOIN node n ON n.id = w.node
-			WHERE w.exit_code = 0 AND w.started_ns > 0 AND w.ended_ns > 0`+where, args...)
+		}, `SELECT w.id, w.started_ns, w.ended_ns, n.cluster, CASE WHEN w.job <> '' THEN w.job ELSE w.name END, w.username, w.project, '' FROM workload w JOIN node n ON n.id = w.node
+			WHERE w.exit_code = 0 AND w.started_ns > 0 AND w.ended_ns > 0 AND w.kind IN `+kinds+" AND CASE WHEN w.job <> '' THEN w.job ELSE w.name END IN "+list+`
+			UNION ALL SELECT DISTINCT 0, w.run_started_ns, w.run_ended_ns, n.cluster, w.job, w.username, w.project, w.run FROM workload w JOIN node n ON n.id = w.node
+			WHERE w.run <> '' AND w.run_exit = 0 AND w.run_started_ns > 0 AND w.run_started_ns < `+newest+` AND w.run_ended_ns > 0 AND w.job IN `+list+" AND NOT "+schema.IsCarrier, args...)
 		if err != nil {
 			return nil, err
 		}
@@ -195,53 +251,93 @@ func (l *runList) addBefore() (map[*listedRun][]int64, error) {
 			continue
 		}
 		for i := at - 1; i >= max(0, at-outlier.MaxSample); i-- {
-			id := starts[i].row
-			if out[r] = append(out[r], id); l.byRow[id] == nil {
-				l.byRow[id] = &listedRun{}
-				missing = append(missing, id)
+			id, of := starts[i].row, starts[i].partOf
+			if out[r] = append(out[r], id); l.byRow[id] != nil {
+				continue
 			}
+			w := query.Workload{Row: id}
+			if of == "" {
+				missing = append(missing, id)
+			} else {
+				w.Kind, w.PartOf = workload.KubeJob, workload.Run{ID: of}
+				w.Started, w.Ended = schema.FromNanos(starts[i].at), schema.FromNanos(starts[i].ended)
+			}
+			l.byRow[id] = newListedRun(w, false)
+			l.runs = append(l.runs, l.byRow[id])
 		}
 	}
-	for some := range slices.Chunk(missing, lookupSize) {
+	return out, l.addMissing(missing)
+}
+
+// addMissing adds what the workloads of runs say that are compared with.
+func (l *runList) addMissing(rows []int64) error {
+	for some := range slices.Chunk(rows, lookupSize) {
 		err := db.Each(l.v.Ctx, l.v.SQL, func(scan func(...any) error) error {
 			var id int64
 			var row schema.NameRow
 			if err := scan(append([]any{&id}, row.Targets()...)...); err != nil {
 				return err
 			}
-			r := l.byRow[id]
-			r.Row, r.Name = id, row.Name()
-			l.runs = append(l.runs, r)
+			l.byRow[id].Name = row.Name()
 			return nil
 		}, "SELECT w.id, "+schema.NameColumns+" FROM workload w WHERE w.id IN ("+schema.JoinInts(some)+")")
 		if err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return out, nil
+	return nil
 }
 
-// findLives loads the nodes of the runs, and returns when there may be rows of each run.
+// findLives loads the nodes of the runs, and returns when there may be rows of each run: of its workload, or of those that
+// are parts of it.
 func (l *runList) findLives() (lives []life, err error) {
-	for some := range slices.Chunk(l.runs, lookupSize) {
-		ids := make([]int64, len(some))
-		for i, r := range some {
-			ids[i] = r.Row
+	const columns = `SELECT w.id, n.id, n.node_id, n.name, n.cluster, n.source, n.through_ns, w.first_minute, w.last_minute, ` + schema.NameColumns + `
+		FROM workload w JOIN node n ON n.id = w.node WHERE `
+	add := func(scan func(...any) error) error {
+		var at, source, through, first, last int64
+		var nodeID, node string
+		var row schema.NameRow
+		var w query.Workload
+		if err := scan(append([]any{&w.Row, &at, &nodeID, &node, &w.Cluster, &source, &through, &first, &last}, row.Targets()...)...); err != nil {
+			return err
 		}
-		err := db.Each(l.v.Ctx, l.v.SQL, func(scan func(...any) error) error {
-			var id, through, first, last int64
-			var node string
-			var at, source int64
-			if err := scan(&id, &at, &node, &source, &through, &first, &last); err != nil {
-				return err
+		w.Name, w.PartOf = row.Name(), row.Run()
+		r := l.byRow[asRun(&w).Row]
+		if r == nil {
+			return nil // the run of another cluster with this ID
+		}
+		id := w.Row
+		if r.addNode(at, nodeID, node, schema.FromNanos(through), source != 0); w.PartOf.ID == "" {
+			w = r.Workload // it has the minutes that were found
+		} else {
+			l.parts[runKey{at, w.ID}], l.ids[id] = r, true
+			if w.Started.IsZero() {
+				w.Started = r.Started
 			}
-			r := l.byRow[id]
-			r.node, r.NodeID, r.below, r.through = at, node, source != 0, schema.FromNanos(through)
-			lives = append(lives, life{run: r, node: at, workload: id, MinuteSpan: l.lifeOf(&r.Workload, first, last)})
-			return nil
-		}, "SELECT w.id, n.id, n.node_id, n.source, n.through_ns, w.first_minute, w.last_minute FROM workload w JOIN node n ON n.id = w.node WHERE w.id IN ("+schema.JoinInts(ids)+")")
-		if err != nil {
-			return nil, err
+		}
+		lives = append(lives, life{run: r, node: at, workload: id, MinuteSpan: l.lifeOf(&w, first, last)})
+		return nil
+	}
+	for some := range slices.Chunk(l.runs, lookupSize) {
+		var ids []int64
+		var runs []string
+		for _, r := range some {
+			if r.PartOf.ID != "" {
+				runs = append(runs, string(r.PartOf.ID))
+			} else {
+				ids = append(ids, r.Row)
+			}
+		}
+		if len(ids) > 0 {
+			if err := db.Each(l.v.Ctx, l.v.SQL, add, columns+"w.id IN ("+schema.JoinInts(ids)+")"); err != nil {
+				return nil, err
+			}
+		}
+		if len(runs) > 0 {
+			var args arguments
+			if err := db.Each(l.v.Ctx, l.v.SQL, add, columns+"w.run <> '' AND w.run IN "+args.addList(runs)+" AND NOT "+schema.IsCarrier, args...); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return lives, nil
@@ -255,8 +351,10 @@ const newestHours = 4
 func (l *runList) findNewest() error {
 	nodes := map[int64]int64{} // ends of rows in minutes
 	for _, r := range l.runs {
-		if r.below && r.Ended.IsZero() {
-			nodes[r.node] = 0
+		for at := range r.below {
+			if r.Ended.IsZero() {
+				nodes[at] = 0
+			}
 		}
 	}
 	end := floorMinute(l.now) + aheadMinutes
@@ -276,8 +374,8 @@ func (l *runList) findNewest() error {
 		}
 	}
 	for _, r := range l.runs {
-		if minute := nodes[r.node]; minute > 0 {
-			r.newest = time.Unix(60*minute, 0)
+		if end := nodes[r.latest.node]; r.below[r.latest.node] && end > 0 {
+			r.newest = time.Unix(60*end, 0)
 		}
 	}
 	return nil
@@ -355,11 +453,12 @@ func (l *runList) addBelow(lives []life) ([]life, error) {
 	if err != nil {
 		return nil, err
 	}
-	runs, rows, level := map[runKey]*listedRun{}, map[int64]bool{}, []runKey{}
+	runs, rows, level := l.parts, l.ids, slices.Collect(maps.Keys(l.parts))
 	for _, r := range l.runs {
-		if r.ID != "" {
-			k := runKey{r.node, r.ID}
-			runs[k], level = r, append(level, k)
+		for at := range r.at {
+			if k := (runKey{at, r.ID}); r.ID != "" && r.PartOf.ID == "" {
+				runs[k], level = r, append(level, k)
+			}
 		}
 	}
 	for len(level) > 0 {

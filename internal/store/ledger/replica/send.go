@@ -330,7 +330,7 @@ func (pb *pageBuilder) addWorkloads(workloads, nodes places, changed map[int64]b
 			w.Short = workload.ShortID(short)
 			if changed[id] {
 				name := r.Name()
-				w.Name, w.Named = &name, schema.FromNanos(named)
+				w.Name, w.Named, w.Run = &name, schema.FromNanos(named), r.Run()
 			} else {
 				w.Namespace, w.Pod, w.Container = "", "", ""
 			}

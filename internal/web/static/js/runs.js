@@ -37,6 +37,7 @@ export function exitOf(r) {
   if (r.exit_code !== 0 && number(r.oom_kills) > 0) return `out of memory (${r.exit_code})`;
   return r.exit_code > 128 && signals[r.exit_code - 128] ? `${signals[r.exit_code - 128]} (${r.exit_code})` : String(r.exit_code);
 }
+const place = (r) => (r.nodes > 1 ? r.nodes + " nodes" : r.node);
 const failed = (r) => known(r.exit_code) && r.exit_code !== 0;
 
 // many is from how many runs on their begins and ends are no lines: they would hide the chart.
@@ -48,7 +49,7 @@ export function runMarks(runs, now = Date.now() / 1000) {
   return runs.filter((r) => r.started_at).map((r) => {
     const from = began(r), running = r.state === "running", to = running ? now : ended(r);
     return { from, to, strip: true, ends: runs.length <= many ? (running ? "from" : "both") : failed(r) ? "to" : "", tone: failed(r) ? "bad" : "accent",
-      title: `run ${r.job}, ${when(from * 1000)}${running ? "" : " – " + (to - from < 43200 ? time : when)(to * 1000)}, ${running ? "running" : "exit " + exitOf(r)}, ${r.node}` };
+      title: `run ${r.kind === "kube-job" ? r.name : r.job}, ${when(from * 1000)}${running ? "" : " – " + (to - from < 43200 ? time : when)(to * 1000)}, ${running ? "running" : "exit " + exitOf(r)}, ${place(r)}` };
   }).sort((a, b) => (a.tone === "bad" ? 1 : 0) - (b.tone === "bad" ? 1 : 0));
 }
 
@@ -126,7 +127,8 @@ export function Runs({ data, where, span }) {
     { key: "exit", title: "Exit", value: exitOf, cell: (r) => html`<span class=${failed(r) ? "failed" : ""}>${exitOf(r)}</span>` },
     column("cpu_seconds", true), column("cpu_average_cores"), column("memory_peak_bytes", true), column("disk_read_bytes"), column("disk_written_bytes"), column("energy_joules", true),
     ...(marked ? [{ key: "marks", title: "Marks", help: "change against the median of the latest successful runs before it, where it is unusual", value: (r) => r.comparisons.filter((c) => c.marked).length || null, cell: (r) => html`<${Marks} r=${r} />` }] : []),
-    ...(runs.some((r) => r.node !== runs[0].node) ? [{ key: "node", title: "Node", class: "name", value: (r) => r.node, cell: (r) => html`<a href=${nodeAt(r.node)}>${r.node}</a>` }] : []),
+    ...(runs.some((r) => r.kind === "kube-job") ? [{ key: "name", title: "Name", class: "name", value: (r) => r.name, cell: (r) => r.name }] : []),
+    ...(runs.some((r) => r.nodes > 1 || r.node !== runs[0].node) ? [{ key: "node", title: "Node", class: "name", value: place, cell: (r) => (r.nodes > 1 ? place(r) : html`<a href=${nodeAt(r.node)}>${r.node}</a>`) }] : []),
   ];
   // What a run used stands on the screen of a phone.
   const first = ["pick", "start", "cpu_seconds", "energy_joules"], columns = narrow ? [...first.map((k) => all.find((c) => c.key === k)), ...all.filter((c) => !first.includes(c.key))] : all;
