@@ -128,7 +128,7 @@ func TestBrowserSecurity(t *testing.T) {
 	_, as := tenants(t)
 	h := as[""]
 	paths := slices.Collect(maps.Keys(apispec.Read(t, h).Paths))
-	paths = append(paths, "/", "/docs", "/docs/docs.js", "/openapi.json", "/metrics", "/none", "/api/v1/query?query=up", "/api/v1/write", "/v1/enroll", "/v1/renew", "/v1/batches", "/v1/lost", "/v1/states")
+	paths = append(paths, "/", "/docs", "/docs/docs.js", "/openapi.json", "/metrics", "/none", "/api/v1/query?query=up", "/federate?match[]=up", "/api/v1/write", "/v1/enroll", "/v1/renew", "/v1/batches", "/v1/lost", "/v1/states")
 	for _, path := range paths {
 		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"} {
 			w := answerOf(h, method, path)

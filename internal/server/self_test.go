@@ -106,7 +106,7 @@ func TestSelfTokenOnOtherPaths(t *testing.T) {
 	text := b.Authority.JobKey(orchard).Sign(job(orchard, "job-orchard"))
 	h := bearing(b, text)
 	paths := slices.Collect(maps.Keys(apispec.Read(t, as[""]).Paths))
-	paths = append(paths, "/metrics", "/api/v1/query?query=up", "/api/v1/query_range?query=up&start=1&end=2&step=1", "/api/v1/series?match[]=up", "/api/v1/labels", "/api/v1/label/node/values",
+	paths = append(paths, "/metrics", "/federate?match[]=up", "/api/v1/query?query=up", "/api/v1/query_range?query=up&start=1&end=2&step=1", "/api/v1/series?match[]=up", "/api/v1/labels", "/api/v1/label/node/values",
 		"/api/v1/metadata", "/api/v1/rules", "/api/v1/alerts", "/api/v1/targets", "/api/v1/status/tsdb", "/api/v1/status/config", "/api/v1/write", "/v1/enroll", "/v1/renew", "/v1/batches", "/v1/lost", "/v1/states", "/v1/states/mark")
 	public := []string{"/healthz", "/v1/self"}
 	for _, path := range paths {

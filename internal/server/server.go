@@ -301,7 +301,7 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 // Handler serves agents, servers below and readers: the APIs below /v1/ and /api/v1/,
-// /healthz, /metrics, and the dashboard at /.
+// /federate, /healthz, /metrics, and the dashboard at /.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	enroll := limitReadTime(s.Authority.Handler())
@@ -337,6 +337,7 @@ func (s *Server) QueryHandler() http.Handler {
 	mux.Handle("/metrics", api.Compress(api.TextHandler(exposition.ContentType, s.serverMetrics, s.Authorize, s.log.With("part", "metrics"))))
 	mux.Handle("/api/v1/", s.prom)
 	mux.Handle("/api/v1/write", s.remoteWrite)
+	mux.Handle("/federate", api.Compress(s.prom))
 	mux.Handle("/v1/page-token", limitReadTime(s.Authority.PageHandler()))
 	queryAPI := api.Compress(api.New(s.Ledger, liveProvider{s}, selfProvider{s}, s.Authorize, time.Now, s.log.With("part", "api")))
 	for _, path := range []string{"/v1/", "/docs", "/docs/", "/openapi.json", "/healthz"} {

@@ -58,7 +58,7 @@ func TestWriter(t *testing.T) {
 	if code, text := do(http.MethodPost, "/api/v1/write", writer, body); code/100 != 2 {
 		t.Fatalf("writer: %d %s", code, text)
 	}
-	for _, path := range []string{"/api/v1/query?query=up", "/v1/nodes", "/metrics"} {
+	for _, path := range []string{"/api/v1/query?query=up", "/federate?match[]=up", "/v1/nodes", "/metrics"} {
 		if code, text := do(http.MethodGet, path, writer, nil); code != http.StatusForbidden {
 			t.Errorf("writer at %s: %d %s", path, code, text)
 		}

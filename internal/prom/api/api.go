@@ -1,5 +1,6 @@
 // Package api serves Prometheus's HTTP API, /api/v1, over a server's metrics with
-// Prometheus's own packages, so that clients of Prometheus can query mete.
+// Prometheus's own packages, so that clients of Prometheus can query mete, and /federate, which
+// a Prometheus can scrape.
 //
 // The caller's scope travels in the context and is enforced by the storage layer;
 // queries are not rewritten.
@@ -92,6 +93,7 @@ func New(cfg Config, store *metrics.Store, rs Rules, identify Identify, queryLog
 		false, nil, false, false, false, false, cfg.Lookback, false, false, statusOf, nil, v1.OpenAPIOptions{}, a.parser)
 	router := route.New()
 	api.Register(router.WithPrefix("/api/v1"))
+	router.Get(federatePath, a.federate(scopedQueryable{store.Queryable()}))
 	a.handler = router
 	return a, nil
 }
@@ -126,7 +128,7 @@ const (
 // globalPaths ignore the scope and need Scope.All.
 var (
 	scopedPaths = []string{"query", "query_range", "query_exemplars", "format_query", "parse_query", "labels", "label", "series",
-		"metadata", "rules", "alerts", "targets", "read", "status/buildinfo", "status/runtimeinfo"}
+		"metadata", "rules", "alerts", "targets", "read", "status/buildinfo", "status/runtimeinfo", federatePath}
 	globalPaths = []string{"alertmanagers", "status/tsdb", "status/flags", "status/config", "status/walreplay"}
 )
 
@@ -147,8 +149,12 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	if path == "metadata" {
+	switch {
+	case path == "metadata":
 		metadata(w, r)
+		return
+	case path == federatePath && httpx.CheckMethod(w, r, http.MethodGet) != nil:
+		reject(w, http.StatusMethodNotAllowed, "bad_data", "scrapes use GET")
 		return
 	}
 	r = r.Clone(WithScope(r.Context(), s))
@@ -171,7 +177,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // queuedPaths are the paths that read the database or parse long texts.
-var queuedPaths = []string{"query", "query_range", "query_exemplars", "format_query", "parse_query", "labels", "label", "series", "read", "status/tsdb"}
+var queuedPaths = []string{"query", "query_range", "query_exemplars", "format_query", "parse_query", "labels", "label", "series", "read", "status/tsdb", federatePath}
 
 // serveQueued waits for a turn and answers the request.
 func (a *API) serveQueued(to http.ResponseWriter, r *http.Request, reader, path string) {

@@ -18,7 +18,7 @@ type countedSeriesSet struct {
 	ctx        context.Context
 	admission  *admission
 	span       time.Duration  // of the samples, to estimate the memory of their chunks
-	seriesOnly bool           // the request reads series without their samples
+	seriesOnly bool           // the request reads series without their samples, or each one's latest sample
 	at         storage.Series // the current one
 	err        error
 }
@@ -31,7 +31,8 @@ func countSeries(ctx context.Context, set storage.SeriesSet, hints *storage.Sele
 	}
 	c := &countedSeriesSet{SeriesSet: set, ctx: ctx, admission: a}
 	if hints != nil {
-		c.seriesOnly = hints.Func == "series" // Prometheus's mark of a request without samples
+		// The first is Prometheus's mark of a request without samples.
+		c.seriesOnly = hints.Func == "series" || hints.Func == federateFunc
 		if !c.seriesOnly {
 			c.span = spanOf(hints.Start, hints.End)
 		}

@@ -61,8 +61,27 @@ func (t *Text) Begin(kind, name, help string) {
 	t.b.WriteString("# HELP " + name + " " + helpEscaper.Replace(help) + "\n# TYPE " + name + " " + kind + "\n")
 }
 
+// BeginUntyped begins a metric of unknown kind.
+func (t *Text) BeginUntyped(name string) { t.name = name }
+
+// Len returns the bytes of the text so far.
+func (t *Text) Len() int { return t.b.Len() }
+
 // Put appends a sample of the metric of the last Begin. labels alternate names and values.
 func (t *Text) Put(v float64, labels ...string) {
+	t.put(v, labels)
+	t.b.WriteByte('\n')
+}
+
+// PutAt is Put with the time of the sample, in ms since 1970.
+func (t *Text) PutAt(v float64, ms int64, labels ...string) {
+	t.put(v, labels)
+	t.b.WriteByte(' ')
+	t.b.WriteString(strconv.FormatInt(ms, 10))
+	t.b.WriteByte('\n')
+}
+
+func (t *Text) put(v float64, labels []string) {
 	t.b.WriteString(t.name)
 	for i := 0; i+1 < len(labels); i += 2 {
 		t.b.WriteByte("{,"[min(i, 1)])
@@ -77,7 +96,6 @@ func (t *Text) Put(v float64, labels ...string) {
 	t.b.WriteByte(' ')
 	var room [32]byte
 	t.b.Write(appendNumber(room[:0], v))
-	t.b.WriteByte('\n')
 }
 
 // writeLabelValue appends an escaped label value and replaces invalid UTF-8.

@@ -49,7 +49,7 @@ var readerAttempts = []attempt{
 				"/api/v1/query?query=" + url.QueryEscape("group by (cluster, node, name) ("+matcher+")"), "/api/v1/query?query=" + url.QueryEscape(matcher+" @ end()"),
 				"/api/v1/query?query=" + url.QueryEscape("last_over_time("+matcher+"[2h])"), "/api/v1/query?stats=all&query=" + m,
 				"/api/v1/series?match[]=" + m, "/api/v1/labels?match[]=" + m, "/api/v1/label/node/values?match[]=" + m, "/api/v1/label/cluster/values?match[]=" + m,
-				"/api/v1/query_exemplars?start=0&end=9999999999&query=" + m,
+				"/api/v1/query_exemplars?start=0&end=9999999999&query=" + m, "/federate?match[]=" + m, "/federate?match[]=up&match[]=" + m,
 			} {
 				s.hidden(t, path, s.Do(t, "GET", path, nil, attack.Bearer(s.viewer)...).Body)
 			}
@@ -59,7 +59,7 @@ var readerAttempts = []attempt{
 			s.hidden(t, path, s.Do(t, "GET", path, nil, attack.Bearer(s.viewer)...).Body)
 		}
 		for _, path := range []string{"/api/v1/status/tsdb", "/api/v1/status/config", "/api/v1/status/flags", "/api/v1/status/walreplay", "/api/v1/alertmanagers", "/api/v1/admin/tsdb/snapshot", "/api/v1/admin/tsdb/delete_series?match[]=up",
-			"/api/v1/notifications", "/api/v1/notifications/live", "/api/v1/features", "/federate?match[]=up", "/debug/pprof/heap", "/api/v1/../v1/status/tsdb", "/api/v1/query/../status/tsdb", "/api/v1//status/tsdb", "/api/v1/otlp/v1/metrics"} {
+			"/api/v1/notifications", "/api/v1/notifications/live", "/api/v1/features", "/debug/pprof/heap", "/api/v1/../v1/status/tsdb", "/api/v1/query/../status/tsdb", "/api/v1//status/tsdb", "/api/v1/otlp/v1/metrics"} {
 			s.refused(t, "GET", path, "", attack.Bearer(s.viewer), 301, 307, 404, 405)
 			s.refused(t, "POST", path, "", attack.Bearer(s.viewer), 301, 307, 404, 405)
 		}
