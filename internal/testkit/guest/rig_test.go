@@ -136,10 +136,10 @@ func (r *rig) group() {
 	}
 }
 
-// serve starts the server for both agents.
-func (r *rig) serve() {
+// serve starts the server for both agents, with more flags.
+func (r *rig) serve(flags ...string) {
 	r.t.Helper()
-	r.server = r.start(nil, "mete", "server", "--listen", "127.0.0.1:0", "--name", qemu.Gateway)
+	r.server = r.start(nil, "mete", append([]string{"server", "--listen", "127.0.0.1:0", "--name", qemu.Gateway}, flags...)...)
 	url := r.says(&r.server.log, 0, 30*time.Second, `mete server: (https://\S+)`)[1]
 	r.token = r.run("token", "create", "--role", "agent", "--uses", "2")
 	r.viewer = r.run("token", "create", "--role", "viewer")
