@@ -443,7 +443,7 @@ type StateWorkload struct {
 	Container     string                 `protobuf:"bytes,8,opt,name=container,proto3" json:"container,omitempty"`
 	From          int64                  `protobuf:"zigzag64,9,opt,name=from,proto3" json:"from,omitempty"`  // the minute with which the version begins, since 1970; 0 is the first version
 	Next          int64                  `protobuf:"zigzag64,10,opt,name=next,proto3" json:"next,omitempty"` // that of the version after it; 0 is none
-	Run           *StateRun              `protobuf:"bytes,11,opt,name=run,proto3" json:"run,omitempty"`      // that it is a part of; absent: of none that is no workload
+	Run           *StateRun              `protobuf:"bytes,11,opt,name=run,proto3" json:"run,omitempty"`      // the run that it is a part of; absent if it says none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -555,7 +555,7 @@ func (x *StateWorkload) GetRun() *StateRun {
 	return nil
 }
 
-// A StateRun is a run that is no workload, as a Job of Kubernetes is. Times are ns since 1970, 0 is none.
+// A StateRun is a run whose parts are workloads: a Job of Kubernetes. Times are ns since 1970, 0 is none.
 type StateRun struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`

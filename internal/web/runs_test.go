@@ -287,7 +287,7 @@ func bookKubeRuns(t *testing.T, f *fleet.Fleet, count int) {
 		}
 		runs = append(runs, pod.Run{UID: fmt.Sprint(i), Namespace: "shop", Started: start, Ended: start.Add(30 * time.Second), Exit: &exit})
 	}
-	if err := l.BookRuns(t.Context(), lease, runs, now); err != nil {
+	if err := l.BookRuns(t.Context(), lease, runs); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -61,7 +61,7 @@ type Ledger interface {
 	BookPods(ctx context.Context, l pod.Lease, pods []pod.Pod, at time.Time) error
 	EndPods(ctx context.Context, l pod.Lease, pods []pod.Pod, at time.Time) error
 	LivePods(ctx context.Context, cluster string) ([]pod.Pod, error)
-	BookRuns(ctx context.Context, l pod.Lease, runs []pod.Run, at time.Time) error
+	BookRuns(ctx context.Context, l pod.Lease, runs []pod.Run) error
 	RunsGone(ctx context.Context, l pod.Lease, runs []pod.Run, at time.Time) error
 	LiveRuns(ctx context.Context, cluster string) ([]pod.Run, error)
 	PutReserved(ctx context.Context, l pod.Lease, until, seen time.Time, after int64) (last int64, done bool, err error)
@@ -221,12 +221,14 @@ func (w *Watcher) change(o any) {
 		return
 	}
 	w.changed[string(p.UID)] = p
-	if ref := jobOfPod(p.Pod); ref != nil && p.failure.code != 0 { // its Job may have failed before this was known
-		if o, ok, _ := w.owners[jobKind].GetStore().GetByKey(p.Namespace + "/" + ref.Name); ok { // a store in memory does not fail
-			if j, isJob := o.(*keptJob); isJob && j.UID == ref.UID {
-				w.jobs[string(j.UID)] = changedJob{job: j}
-			}
-		}
+	ref := jobOfPod(p.Pod)
+	if ref == nil || p.failure.code == 0 {
+		return
+	}
+	// Its Job may have failed before this was known.
+	held, _, _ := w.owners[jobKind].GetStore().GetByKey(p.Namespace + "/" + ref.Name) // a store in memory does not fail
+	if j, ok := held.(*keptJob); ok && j.UID == ref.UID {
+		w.jobs[string(j.UID)] = changedJob{job: j}
 	}
 }
 

@@ -188,9 +188,8 @@ func (w *Watcher) bookRuns(ctx context.Context, changed map[string]changedJob) e
 			runs = append(runs, r)
 		}
 	}
-	now := time.Now()
 	if len(runs) > 0 {
-		if err := w.ledger.BookRuns(ctx, w.lease, runs, now); err != nil {
+		if err := w.ledger.BookRuns(ctx, w.lease, runs); err != nil {
 			return err
 		}
 	}
@@ -198,7 +197,7 @@ func (w *Watcher) bookRuns(ctx context.Context, changed map[string]changedJob) e
 		w.runs[r.UID] = r
 	}
 	if len(gone) > 0 {
-		if err := w.ledger.RunsGone(ctx, w.lease, gone, now); err != nil {
+		if err := w.ledger.RunsGone(ctx, w.lease, gone, time.Now()); err != nil {
 			return err
 		}
 	}
@@ -217,7 +216,7 @@ func isSameRun(a, b pod.Run) bool {
 // endOtherRuns records which Jobs were deleted while no watcher ran. When they ended is not known.
 func (w *Watcher) endOtherRuns(ctx context.Context) error {
 	// First the rest of the parts to which another server was writing.
-	if err := w.ledger.BookRuns(ctx, w.lease, nil, time.Now()); err != nil {
+	if err := w.ledger.BookRuns(ctx, w.lease, nil); err != nil {
 		return err
 	}
 	live, err := w.ledger.LiveRuns(ctx, w.cfg.Cluster)

@@ -40,8 +40,8 @@ type failingLedger struct {
 	dsn                   string
 }
 
-func (l *failingLedger) BookRuns(ctx context.Context, lease pod.Lease, runs []pod.Run, at time.Time) error {
-	return errors.Join(l.runs, l.Ledger.BookRuns(ctx, lease, runs, at))
+func (l *failingLedger) BookRuns(ctx context.Context, lease pod.Lease, runs []pod.Run) error {
+	return errors.Join(l.runs, l.Ledger.BookRuns(ctx, lease, runs))
 }
 
 func (l *failingLedger) BookPods(ctx context.Context, lease pod.Lease, pods []pod.Pod, at time.Time) error {

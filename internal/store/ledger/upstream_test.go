@@ -1203,7 +1203,7 @@ func TestKubeRunsAbove(t *testing.T) {
 	}
 	compare("while it runs", query.EndUnknown)
 	run := pod.Run{UID: "u", Namespace: "shop", Started: at(4), Ended: at(6), Exit: new(2)}
-	if err := below.BookRuns(t.Context(), lease, []pod.Run{run}, time.Now()); err != nil {
+	if err := below.BookRuns(t.Context(), lease, []pod.Run{run}); err != nil {
 		t.Fatal(err)
 	}
 	compare("after its end", query.Ended)

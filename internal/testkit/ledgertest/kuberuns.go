@@ -55,7 +55,7 @@ func (b *kubeRunBook) pods(cluster string, pods ...pod.Pod) {
 
 func (b *kubeRunBook) runs(cluster string, runs ...pod.Run) {
 	b.t.Helper()
-	if err := Try(b.t, func() error { return b.l.BookRuns(b.t.Context(), pod.Lease{Cluster: cluster}, runs, Day) }); err != nil {
+	if err := Try(b.t, func() error { return b.l.BookRuns(b.t.Context(), pod.Lease{Cluster: cluster}, runs) }); err != nil {
 		b.t.Fatal(err)
 	}
 }
@@ -214,7 +214,7 @@ func testKubeRuns(t *testing.T, dsn string) {
 		t.Errorf("live Jobs after they were deleted: %+v, %v", live, err)
 	}
 	stale := pod.Lease{Cluster: "c", Number: 7}
-	for what, err := range map[string]error{"booking": b.l.BookRuns(t.Context(), stale, []pod.Run{job}, Day), "deleted": b.l.RunsGone(t.Context(), stale, live, Day)} {
+	for what, err := range map[string]error{"booking": b.l.BookRuns(t.Context(), stale, []pod.Run{job}), "deleted": b.l.RunsGone(t.Context(), stale, live, Day)} {
 		if what == "booking" && !errors.Is(err, fault.ErrConflict) {
 			t.Errorf("%s with another server's lease: %v", what, err)
 		}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"mete.dev/mete/internal/model/pod"
@@ -17,51 +16,35 @@ import (
 
 // BookRuns stores Jobs of a Kubernetes cluster, and what is known of them in the workloads that are parts of them, also
 // of Jobs that were stored earlier and are not in the list, if that is not done yet. The first start of a Job stays, and so does its
-// end, which API servers do not take back; its exit code stays until a container that failed later is known. at is when the Jobs
-// were seen. Errors are those of [Booker.BookPods].
-func (k *Booker) BookRuns(ctx context.Context, l pod.Lease, runs []pod.Run, at time.Time) error {
-	err := k.eachRun(ctx, l, runs, func(t *db.Tx, r *pod.Run) error { return storeRun(t, l.Cluster, r) })
-	for done := false; err == nil && !done; {
-		err = k.db.Write(ctx, func(t *db.Tx) (err error) {
+// end, which API servers do not take back; its exit code stays until a container that failed later is known. Errors are
+// those of [Booker.BookPods].
+func (k *Booker) BookRuns(ctx context.Context, l pod.Lease, runs []pod.Run) error {
+	const what = "booking Jobs of Kubernetes"
+	if err := eachLeased(ctx, k, l, runs, what, func(t *db.Tx, r *pod.Run) error { return storeRun(t, l.Cluster, r) }); err != nil {
+		return err
+	}
+	for done := false; !done; {
+		err := k.db.Write(ctx, func(t *db.Tx) (err error) {
 			if err := checkLease(t, l); err != nil {
 				return err
 			}
 			done, err = placeRuns(t, l.Cluster)
 			return err
 		})
+		if err != nil {
+			return db.Wrap(err, what)
+		}
 	}
-	return db.Wrap(err, "booking Jobs of Kubernetes")
+	return nil
 }
 
 // RunsGone records that the API server does not have Jobs any more. Errors are those of [Booker.BookPods].
 func (k *Booker) RunsGone(ctx context.Context, l pod.Lease, runs []pod.Run, at time.Time) error {
-	err := k.eachRun(ctx, l, runs, func(t *db.Tx, r *pod.Run) error {
+	return eachLeased(ctx, k, l, runs, "deleted Jobs of Kubernetes", func(t *db.Tx, r *pod.Run) error {
 		_, err := t.Exec("UPDATE kube_job SET gone_ns = $4 WHERE cluster = $1 AND namespace = $2 AND uid = $3 AND gone_ns = 0",
 			l.Cluster, schema.Clean(r.Namespace), schema.Clean(r.UID), at.UnixNano())
 		return err
 	})
-	return db.Wrap(err, "deleted Jobs of Kubernetes")
-}
-
-// eachRun calls f for Jobs, for some of them in each transaction.
-func (k *Booker) eachRun(ctx context.Context, l pod.Lease, runs []pod.Run, f func(*db.Tx, *pod.Run) error) error {
-	for chunk := range slices.Chunk(runs, podsPerWrite) {
-		err := k.db.Write(ctx, func(t *db.Tx) error {
-			if err := checkLease(t, l); err != nil {
-				return err
-			}
-			for i := range chunk {
-				if err := f(t, &chunk[i]); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // LiveRuns returns the UIDs and namespaces of the cluster's Jobs that the API server had last, as far as is known.
@@ -81,10 +64,10 @@ func (k *Booker) LiveRuns(ctx context.Context, cluster string) (runs []pod.Run, 
 func storeRun(t *db.Tx, cluster string, r *pod.Run) error {
 	now, failed := schema.RunRowOf(workload.Run{Started: r.Started, Ended: r.Ended, Exit: r.Exit}), schema.Nanos(r.Failed)
 	namespace, uid := schema.Clean(r.Namespace), schema.Clean(r.UID)
-	var id, was, gone int64
+	var id, was, placed, gone int64
 	var old schema.RunRow
-	err := t.QueryRow("SELECT id, started_ns, ended_ns, exit_code, failed_ns, gone_ns FROM kube_job WHERE cluster = $1 AND namespace = $2 AND uid = $3", cluster, namespace, uid).
-		Scan(&id, &old.Started, &old.Ended, &old.Exit, &was, &gone)
+	err := t.QueryRow("SELECT id, started_ns, ended_ns, exit_code, failed_ns, placed, gone_ns FROM kube_job WHERE cluster = $1 AND namespace = $2 AND uid = $3", cluster, namespace, uid).
+		Scan(&id, &old.Started, &old.Ended, &old.Exit, &was, &placed, &gone)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		_, err = t.Exec("INSERT INTO kube_job (cluster, namespace, uid, started_ns, ended_ns, exit_code, failed_ns, placed, gone_ns) VALUES ($1, $2, $3, $4, $5, $6, $7, 0, 0)",
@@ -104,16 +87,12 @@ func storeRun(t *db.Tx, cluster string, r *pod.Run) error {
 	if now == old && failed == was && gone == 0 {
 		return nil
 	}
-	_, err = t.Exec("UPDATE kube_job SET started_ns = $2, ended_ns = $3, exit_code = $4, failed_ns = $5, gone_ns = 0, placed = CASE WHEN $6 <> 0 THEN 0 ELSE placed END WHERE id = $1",
-		id, now.Started, now.Ended, now.Exit, failed, isTrue(now != old))
-	return err
-}
-
-func isTrue(is bool) int64 {
-	if is {
-		return 1
+	if now != old {
+		placed = 0
 	}
-	return 0
+	_, err = t.Exec("UPDATE kube_job SET started_ns = $2, ended_ns = $3, exit_code = $4, failed_ns = $5, placed = $6, gone_ns = 0 WHERE id = $1",
+		id, now.Started, now.Ended, now.Exit, failed, placed)
+	return err
 }
 
 // partsPerWrite limits the workloads that a transaction writes to, so that batches need not wait for long.

@@ -34,13 +34,13 @@ const podsPerWrite = 500
 // change of job or labels counts from the next quarter of an hour on. A lease that is not the latest of its cluster is
 // fault.ErrConflict.
 func (k *Booker) BookPods(ctx context.Context, l pod.Lease, pods []pod.Pod, at time.Time) error {
-	return k.eachPod(ctx, l, pods, "booking pods", func(t *db.Tx, p *pod.Pod) error { return bookPod(t, l, p, schema.Nanos(at)) })
+	return eachLeased(ctx, k, l, pods, "booking pods", func(t *db.Tx, p *pod.Pod) error { return bookPod(t, l, p, schema.Nanos(at)) })
 }
 
 // EndPods records that the API server does not have pods any more. It takes their UIDs, namespaces and names. Errors are
 // those of BookPods.
 func (k *Booker) EndPods(ctx context.Context, l pod.Lease, pods []pod.Pod, at time.Time) error {
-	return k.eachPod(ctx, l, pods, "ending pods", func(t *db.Tx, p *pod.Pod) error {
+	return eachLeased(ctx, k, l, pods, "ending pods", func(t *db.Tx, p *pod.Pod) error {
 		ids, err := t.Ints("UPDATE pod SET ended_ns = $5 WHERE cluster = $1 AND uid = $2 AND namespace = $3 AND name = $4 AND ended_ns = 0 RETURNING id",
 			l.Cluster, schema.Clean(p.UID), schema.Clean(p.Namespace), schema.Clean(p.Name), at.UnixNano())
 		for _, id := range ids {
@@ -50,9 +50,9 @@ func (k *Booker) EndPods(ctx context.Context, l pod.Lease, pods []pod.Pod, at ti
 	})
 }
 
-// eachPod calls f for pods, for some of them in each transaction.
-func (k *Booker) eachPod(ctx context.Context, l pod.Lease, pods []pod.Pod, what string, f func(*db.Tx, *pod.Pod) error) error {
-	for chunk := range slices.Chunk(pods, podsPerWrite) {
+// eachLeased calls f for pods or Jobs, for some of them in each transaction, while the lease is the latest of its cluster.
+func eachLeased[T any](ctx context.Context, k *Booker, l pod.Lease, list []T, what string, f func(*db.Tx, *T) error) error {
+	for chunk := range slices.Chunk(list, podsPerWrite) {
 		err := k.db.Write(ctx, func(t *db.Tx) error {
 			if err := checkLease(t, l); err != nil {
 				return err

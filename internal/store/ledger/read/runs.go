@@ -103,8 +103,8 @@ type runList struct {
 	now   time.Time
 	runs  []*listedRun
 	byRow map[int64]*listedRun
-	parts map[runKey]*listedRun // the workloads that are parts of runs which are none
-	ids   map[int64]bool        // of these
+	parts map[runKey]*listedRun // by workload: the run that it is a part of, if it says one
+	ids   map[int64]bool        // the rows of these workloads
 }
 
 // A listedRun is a run while its use is summed.
