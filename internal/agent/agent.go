@@ -19,7 +19,6 @@ import (
 	"mete.dev/mete/internal/collect/sources"
 	"mete.dev/mete/internal/delivery/sender"
 	"mete.dev/mete/internal/delivery/spool"
-	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/guest/publish"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/identity/docker"
@@ -105,7 +104,6 @@ type Agent struct {
 	asked      bool          // for the names of the first tick's containers
 	log        *slog.Logger
 	windows    atomic.Int64 // stored
-	rows       atomic.Int64
 
 	violated, missed atomic.Int64 // conservation violations; births and deaths of groups that were missed
 
@@ -249,8 +247,7 @@ func (a *Agent) storeWindow(w *usage.Window) {
 	foldEnded(w, maxEnded)
 	a.names.markWanted(a.Sender.Wanted())
 	names := a.names.collectDue(w, now)
-	sent := wire.Prepare(w)
-	err := a.Spool.Append(&sent, names, slices.Concat(w.Gaps, a.retired.gaps, a.gaps),
+	err := a.Spool.Append(w, names, slices.Concat(w.Gaps, a.retired.gaps, a.gaps),
 		func(full bool) []byte { return a.Machine.Accounts().Checkpoint(nil, full) }, a.names.text)
 	a.reportSpool(err)
 	if err != nil {
@@ -266,7 +263,6 @@ func (a *Agent) storeWindow(w *usage.Window) {
 	a.Machine.Accounts().MarkSaved()
 	a.forgetJobs(a.names.markSent(w, now))
 	a.windows.Add(1)
-	a.rows.Add(int64(len(sent.Rows)))
 }
 
 // countDefects counts violations and missed groups of a window, and logs the first of each.

@@ -113,9 +113,10 @@ type Status struct {
 func (a *Agent) Status() any { return a.State() }
 
 func (a *Agent) State() Status {
-	s := Status{Node: a.node, Reader: a.Machine.Reader, Scope: string(a.Machine.Scope()), Partial: a.Machine.Partial(), Time: time.Now().UTC(), Windows: a.windows.Load(), Rows: a.rows.Load(),
+	stored := a.Spool.Stats()
+	s := Status{Node: a.node, Reader: a.Machine.Reader, Scope: string(a.Machine.Scope()), Partial: a.Machine.Partial(), Time: time.Now().UTC(), Windows: a.windows.Load(), Rows: stored.Rows,
 		Violations: a.violated.Load(), Missed: a.missed.Load(),
-		Sender: a.Sender.Status(), Spool: a.Spool.Stats(), Streams: a.Spool.Streams()}
+		Sender: a.Sender.Status(), Spool: stored, Streams: a.Spool.Streams()}
 	if a.GuestRelay != nil {
 		s.GuestRelay = a.GuestRelay.Status()
 	}

@@ -6,12 +6,16 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
 )
 
 func openInner(t *testing.T, cfg Config) *Spool {
@@ -228,5 +232,50 @@ func TestDigest(t *testing.T) {
 		if rest := usage.All &^ usage.SetOf(r); digestOf(rest, &changed) != digestOf(rest, &amounts) {
 			t.Errorf("%v makes a difference where it is not in the set", r)
 		}
+	}
+}
+
+// TestLatestWindow checks that a window that is offered from memory is the one on disk, although the
+// caller has used the memory of its arguments again since.
+func TestLatestWindow(t *testing.T) {
+	offered := func(fromDisk bool) *batch.Batch {
+		s := openInner(t, innerConfig(t))
+		fill(t, s, 3)
+		w := usage.Window{Boot: "boot", Start: 30_000_000_000, End: 40_000_000_000, Offset: 1_700_000_000_000_000_000, CPUs: 2}
+		for i := range 3 {
+			row := usage.Row{ShortID: workload.ShortID(100 + i), Ended: i == 1}
+			row.Usage.Put(usage.CPU, int64(7*i), usage.Measured)
+			row.Usage.Put(usage.Memory, 5, usage.Apportioned)
+			row.Has, row.Total = row.Usage.Present, row.Usage.Amount
+			w.Rows = append(w.Rows, row)
+		}
+		names := []batch.Name{{ID: workload.NewID("n", workload.Path, "a"), Kind: workload.Path, Name: strings.Repeat("n", 9000) + "\xff"}, {ID: workload.NewID("n", workload.Path, "b"), Kind: workload.Path}}
+		at := time.Unix(1_700_000_000, 0).UTC()
+		gaps := []usage.Gap{{From: at, To: at.Add(time.Second), Reason: usage.Corrupt}}
+		if err := s.Append(&w, names, gaps, func(bool) []byte { return nil }, nil); err != nil {
+			t.Fatal(err)
+		}
+		clear(w.Rows)
+		clear(names)
+		clear(gaps)
+		if fromDisk {
+			s.latest = nil
+		}
+		o, ok, err := s.NextOffer(s.liveStream().ID)
+		if !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		b, err := wire.Decode(o.Bytes, wire.Default())
+		if err != nil || len(b.Windows) != 4 || len(b.Windows[3].Rows) != 3 || len(b.Names) != 2 || len(b.Gaps) == 0 {
+			t.Fatalf("%+v, %v", b, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		b.Stream, b.Previous = batch.Stream{}, batch.Hash{} // drawn when a spool is made
+		return b
+	}
+	if memory, disk := offered(false), offered(true); !reflect.DeepEqual(memory, disk) {
+		t.Errorf("from memory %+v\nfrom disk %+v", memory, disk)
 	}
 }

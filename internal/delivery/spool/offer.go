@@ -263,7 +263,10 @@ func (s *Spool) addWaiting(st *stream, b *batch.Batch) error {
 		if n := len(b.Windows); n > 0 && (n == maxWindows || size+w.Wire > s.cfg.batchSize() || rows+w.Rows > maxRows || names+w.Names > maxNames) {
 			return nil
 		}
-		part, err := s.readWindow(w)
+		part, err := s.latest, error(nil)
+		if part == nil || w.First != s.lastWindow {
+			part, err = s.readWindow(w)
+		}
 		if errors.Is(err, errCorrupt) {
 			s.stats.Corrupt++
 			continue // addHole covers it at the next window or the end of the stream

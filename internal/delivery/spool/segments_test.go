@@ -189,9 +189,10 @@ func FuzzScan(f *testing.F) {
 func TestOmitDerivable(t *testing.T) {
 	known := totals{}
 	for window := uint64(1); window < 100; window++ {
-		rows := rowsOf(window)
-		for i, row := range known.omitDerivable(nil, rows, window) {
-			if row.Has != 0 && row.Total != rows[i].Total {
+		whole, rows := rowsOf(window), rowsOf(window)
+		known.omitDerivable(rows, window)
+		for i, row := range rows {
+			if row.Has != 0 && row.Total != whole[i].Total {
 				t.Errorf("window %d: row %d: total changed", window, i)
 			}
 			first := window == 1
@@ -200,9 +201,6 @@ func TestOmitDerivable(t *testing.T) {
 			if carries := row.Has != 0; carries != (first || due || jumped) {
 				t.Errorf("window %d: row %d: carries its total: %v", window, i, carries)
 			}
-		}
-		if rows[0].Has == 0 {
-			t.Fatal("omitDerivable changed its argument")
 		}
 	}
 }

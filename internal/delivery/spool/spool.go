@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -120,6 +121,7 @@ type Stats struct {
 	Refused int64     // batches put into quarantine because a server called them invalid
 	Corrupt int64     // records that could not be read
 	Notes   int64     // notes written, each with a sync of its own
+	Rows    int64     `json:"-"` // of the windows that were appended
 }
 
 // A Spool holds windows and batches in a directory. Its methods may be called
@@ -144,6 +146,7 @@ type Spool struct {
 	lastEnd     int64      // of that, wall time in ns
 	totals      totals
 	scratch     []usage.Row
+	latest      *batch.Batch // the last window with its names and gaps, until the next is appended; its rows are scratch
 
 	streams     []*stream // by their windows, the live one last
 	dirty       map[batch.Stream]bool
@@ -277,7 +280,7 @@ func (s *Spool) Checkpoint() [][]byte {
 	return all
 }
 
-// Append makes a window durable, with its names and gaps, and with what
+// Append makes a window durable as [wire.Prepare] returns it, with its names and gaps, and with what
 // checkpoint says of the books at its end: everything where full, else what
 // changed since the last Append that succeeded. text, nil for none, returns likewise the
 // JSON that Texts returns. Both are called once, or not at all
@@ -305,10 +308,11 @@ func (s *Spool) Append(w *usage.Window, names []batch.Name, gaps []usage.Gap, ch
 
 func (s *Spool) append(w *usage.Window, names []batch.Name, gaps []usage.Gap, checkpoint, text func(full bool) []byte) error {
 	number := s.lastWindow + 1
-	thin := *w
-	s.scratch = s.totals.omitDerivable(s.scratch[:0], w.Rows, number)
-	thin.Rows = s.scratch
-	b := &batch.Batch{Stream: s.liveStream().ID, Number: 1, Names: names, Windows: []usage.Window{thin}, Gaps: gaps}
+	s.latest = nil
+	sent := wire.Prepare(w, s.scratch)
+	s.scratch = sent.Rows
+	s.totals.omitDerivable(sent.Rows, number)
+	b := &batch.Batch{Stream: s.liveStream().ID, Number: 1, Names: names, Windows: []usage.Window{sent}, Gaps: gaps}
 	encoded, err := wire.Encode(nil, b)
 	if err != nil {
 		return err
@@ -340,6 +344,9 @@ func (s *Spool) append(w *usage.Window, names []batch.Name, gaps []usage.Gap, ch
 	failpoint.At("spool.window-synced")
 	s.lastWindow, s.lastEnd, s.unappended, s.notes = number, head.wallEnd(), false, nil
 	s.index = append(s.index, window{head, p})
+	b.Names, b.Gaps = slices.Clone(names), slices.Clone(gaps)
+	s.latest = b
+	s.stats.Rows += int64(len(sent.Rows))
 	if head.Full {
 		s.checkpoints = nil
 	}

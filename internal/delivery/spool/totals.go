@@ -39,11 +39,10 @@ var factors = func() (f [usage.Limit]uint64) {
 	return f
 }()
 
-// omitDerivable appends rows to dst without Totals that follow from earlier rows, and updates
-// t.
-func (t totals) omitDerivable(dst, rows []usage.Row, window uint64) []usage.Row {
+// omitDerivable takes the Totals out of rows that follow from earlier rows, and updates t.
+func (t totals) omitDerivable(rows []usage.Row, window uint64) {
 	for i := range rows {
-		row := rows[i]
+		row := &rows[i]
 		before := t[row.ShortID]
 		now := lastTotal{row.Has, digestOf(row.Has, &row.Total), window}
 		// The last row of a life has its total: no later row could supply it.
@@ -56,7 +55,6 @@ func (t totals) omitDerivable(dst, rows []usage.Row, window uint64) []usage.Row 
 		if row.Ended {
 			delete(t, row.ShortID)
 		}
-		dst = append(dst, row)
 	}
 	// Forget workloads that have not ended but had no row for long.
 	if window%totalInterval == 0 {
@@ -66,5 +64,4 @@ func (t totals) omitDerivable(dst, rows []usage.Row, window uint64) []usage.Row 
 			}
 		}
 	}
-	return dst
 }

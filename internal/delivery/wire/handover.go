@@ -36,7 +36,9 @@ func handoversOf(w *usage.Window) []usage.Handover {
 	}
 	names := make(map[workload.ID]string, len(w.Rows))
 	for i := range w.Rows {
-		names[w.Rows[i].Workload.ID] = w.Rows[i].Workload.Name
+		if r := w.Rows[i].Workload; r != nil { // nil in a window that was prepared before
+			names[r.ID] = r.Name
+		}
 	}
 	var list []usage.Handover
 	for i := range w.Handovers {

@@ -185,7 +185,7 @@ func (m *machine) batch(windows int) (b *batch.Batch, samples int) {
 	}
 	for range windows {
 		w := m.window()
-		sent := wire.Prepare(w)
+		sent := wire.Prepare(w, nil)
 		for i := range sent.Rows {
 			if m.rows++; m.rows%30 != 0 {
 				sent.Rows[i].OmitTotals()

@@ -70,7 +70,7 @@ func sentMerged(ws []usage.Window) *batch.Batch {
 	for i := range ws[1:] {
 		sum.Merge(&ws[1+i])
 	}
-	return &batch.Batch{Number: 1, Windows: []usage.Window{wire.Prepare(sum)}}
+	return &batch.Batch{Number: 1, Windows: []usage.Window{wire.Prepare(sum, nil)}}
 }
 
 // keptMerged is what a spool keeps of windows that were kept one by one: of each
@@ -78,7 +78,7 @@ func sentMerged(ws []usage.Window) *batch.Batch {
 func keptMerged(fatal interface{ Fatal(...any) }, ws []usage.Window) *batch.Batch {
 	b := &batch.Batch{Number: 1}
 	for i := range ws {
-		sent := wire.Prepare(&ws[i])
+		sent := wire.Prepare(&ws[i], nil)
 		for j := range sent.Rows {
 			if r := &sent.Rows[j]; i%2 == 1 && (j+i)%3 > 0 {
 				r.OmitTotals()

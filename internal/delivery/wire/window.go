@@ -11,20 +11,21 @@ import (
 )
 
 // Prepare returns the window of an agent as it is sent: what Decode returns of it.
-// It shares no memory with w.
+// It shares no memory with w. Its rows take the place of those in rows, which may be nil.
 //
 // Rows of nothing but zeros are left out unless the workload ended: who used
-// nothing costs no bytes. Idle and system stay in any case. Rows have the totals
-// of the counters and integrals that they used.
+// nothing costs no bytes. Idle and system stay in any case, and so do rows of a
+// window that was prepared before. Rows have the totals of the counters and
+// integrals that they used.
 //
-// It panics where a row that stays has no ShortID.
-func Prepare(w *usage.Window) usage.Window {
+// It panics where a row of a workload that stays has no ShortID.
+func Prepare(w *usage.Window, rows []usage.Row) usage.Window {
 	sent := *w
 	sent.Gaps, sent.Total, sent.Handovers = nil, normalize(&w.Total), handoversOf(w)
 	kept := rowsToSend(w.Rows)
-	sent.Rows = make([]usage.Row, len(kept))
-	for i, r := range kept {
-		sent.Rows[i] = sentRow(r)
+	sent.Rows = slices.Grow(rows[:0], len(kept))
+	for _, r := range kept {
+		sent.Rows = append(sent.Rows, sentRow(r))
 	}
 	return sent
 }
@@ -34,8 +35,8 @@ func rowsToSend(rows []usage.Row) []*usage.Row {
 	kept := make([]*usage.Row, 0, len(rows))
 	for i := range rows {
 		r := &rows[i]
-		kind := r.Workload.Kind
-		if r.Ended || kind == workload.Idle || kind == workload.System || !isZero(&r.Usage) {
+		prepared := r.Workload == nil
+		if prepared || r.Ended || r.Workload.Kind == workload.Idle || r.Workload.Kind == workload.System || !isZero(&r.Usage) {
 			kept = append(kept, r)
 		}
 	}
@@ -45,7 +46,7 @@ func rowsToSend(rows []usage.Row) []*usage.Row {
 
 // sentRow returns what is sent of a row.
 func sentRow(r *usage.Row) usage.Row {
-	if r.ShortID == 0 {
+	if r.ShortID == 0 && r.Workload != nil {
 		panic(fmt.Sprintf("wire: workload id %q is malformed", r.Workload.ID))
 	}
 	sent := usage.Row{ShortID: r.ShortID, Usage: normalize(&r.Usage), Ended: r.Ended}

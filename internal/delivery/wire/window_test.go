@@ -38,7 +38,7 @@ func TestPrepare(t *testing.T) {
 	w.Rows[5].Total[usage.OOMKills] = 1 // not used in the window
 	w.Rows[1].OmitTotals()
 	w.Total.Put(usage.DiskRead, 6, usage.Measured)
-	got := wire.Prepare(&w)
+	got := wire.Prepare(&w, nil)
 	want := usage.Window{Boot: "b", Start: 1, End: 2, Offset: 3, StartReason: usage.StartBooted, CPUs: 4, Balance: w.Balance, Total: w.Total}
 	for _, i := range []int{0, 1, 3, 4, 5} {
 		row := usage.Row{ShortID: w.Rows[i].ShortID, Usage: w.Rows[i].Usage, Ended: i == 3}
@@ -73,7 +73,7 @@ func TestPreparePanicsOnAMalformedID(t *testing.T) {
 	}()
 	row := usage.NewRow(&usage.Identity{Workload: workload.Workload{ID: "x", Kind: workload.Pod}})
 	row.Usage.Put(usage.CPU, 1, usage.Measured)
-	wire.Prepare(&usage.Window{Rows: []usage.Row{row}})
+	wire.Prepare(&usage.Window{Rows: []usage.Row{row}}, nil)
 }
 
 func TestNameOf(t *testing.T) {

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/delivery/spool"
-	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
@@ -129,8 +128,7 @@ func (s *slot) append(w *usage.Window, names []batch.Name, job string) error {
 	if err != nil {
 		return err
 	}
-	sent := wire.Prepare(w)
-	return s.spool.Append(&sent, names, w.Gaps, func(bool) []byte { return b }, nil)
+	return s.spool.Append(w, names, w.Gaps, func(bool) []byte { return b }, nil)
 }
 
 // readDebt reads the debt; zero if there is none. A corrupt one counts as none: the file is not
