@@ -246,8 +246,8 @@ func (t *Table) walk(top string, x *target, f func(dir string, id uint64) bool) 
 		if !f(dirs[n], id) {
 			return
 		}
-		if leaf {
-			continue
+		if leaf || x.Kind == workload.Path {
+			continue // nothing below a path is part of it
 		}
 		names, err := t.h.ReadDir(dirs[n])
 		if err != nil {
@@ -258,19 +258,19 @@ func (t *Table) walk(top string, x *target, f func(dir string, id uint64) bool) 
 				continue
 			}
 			dir := dirs[n] + "/" + e.Name()
-			if x.Kind == workload.Pod || isPart(x.Kind, path.Join(x.Path, strings.TrimPrefix(dir, top))) {
+			if x.Kind == workload.Pod || isPart(path.Join(x.Path, strings.TrimPrefix(dir, top))) {
 				dirs = append(dirs, dir)
 			}
 		}
 	}
 }
 
-// isPart reports whether the group at path p, below a workload of a kind, is part of it, not
-// a workload. The tracked workloads do not tell: the group may be newer than the snapshot
-// that they come from.
-func isPart(above workload.Kind, p string) bool {
+// isPart reports whether the group at path p, below a workload other than a pod or a path, is part of
+// it, not a workload. The tracked workloads do not tell: the group may be newer than the snapshot that
+// they come from.
+func isPart(p string) bool {
 	_, named := workload.Recognize(p)
-	return !named && above != workload.Path
+	return !named
 }
 
 // claimSubgroups assigns to x the sockets of cgroup v2 groups below its own that are part
