@@ -42,7 +42,9 @@ type Count struct {
 
 type countPart struct {
 	maps  map[string]*ebpf.Map
-	slots []Count
+	slots []Count // those mapped: see mapUsed
+	mem   []byte  // of slots
+	limit int     // of slots
 	state *countState
 	net   [2]*ebpf.Program // ingress and egress
 	// Slots of dead groups with their last counts. The next [Kernel.Counts] frees them.
@@ -130,12 +132,11 @@ func (c *countPart) open(k *Kernel, l *loader) (*ebpf.CollectionSpec, error) {
 	}
 	k.onClose(closeMaps(c.maps))
 
-	mem, err := mmapMap(c.maps["slots"], int(slots)*int(unsafe.Sizeof(Count{})))
-	if err != nil {
+	c.limit = int(slots)
+	if err := c.mapSlots(l.cfg.Groups / 16); err != nil {
 		return nil, err
 	}
-	k.onClose(func() error { return unix.Munmap(mem) })
-	c.slots = unsafe.Slice((*Count)(unsafe.Pointer(&mem[0])), slots)
+	k.onClose(func() error { return unix.Munmap(c.mem) })
 
 	page, err := mmapMap(c.maps["shared"], int(unsafe.Sizeof(countState{})))
 	if err != nil {
@@ -154,6 +155,27 @@ func (c *countPart) open(k *Kernel, l *loader) (*ebpf.CollectionSpec, error) {
 		k.onClose(k.ring.close)
 	}
 	return spec, nil
+}
+
+// mapSlots maps the first n slots, or all if there are fewer. All that is mapped is resident.
+func (c *countPart) mapSlots(n int) error {
+	n = min(max(n, 1), c.limit)
+	mem, err := mmapMap(c.maps["slots"], n*int(unsafe.Sizeof(Count{})))
+	if err != nil {
+		return err
+	}
+	if c.mem != nil {
+		err = unix.Munmap(c.mem)
+	}
+	c.mem, c.slots = mem, unsafe.Slice((*Count)(unsafe.Pointer(&mem[0])), n)
+	return err
+}
+
+// mapUsed maps all slots that were ever used, and reports whether they are mapped. Counts are
+// cumulative: those of a slot that cannot be mapped now are complete once it is.
+func (c *countPart) mapUsed() bool {
+	n := min(int(atomic.LoadUint32(&c.state.Next)), c.limit)
+	return n <= len(c.slots) || c.mapSlots(n+n/2) == nil
 }
 
 // SetSkipMajors replaces the major numbers of the block devices that do not count because
@@ -185,6 +207,7 @@ func (k *Kernel) Counts() iter.Seq[Count] {
 		if c.state == nil {
 			return
 		}
+		c.mapUsed()
 		c.release()
 		n := min(int(atomic.LoadUint32(&c.state.Next)), len(c.slots))
 		for i := range n {
@@ -218,7 +241,13 @@ func (k *Kernel) Forget(hierarchy uint32, id uint64) (Counts, bool) {
 	}
 	key := struct{ id, hierarchy uint64 }{id, uint64(hierarchy)}
 	var slot uint32
-	if err := c.maps["index_of"].LookupAndDelete(&key, &slot); err != nil || int(slot) >= len(c.slots) {
+	if !c.mapUsed() {
+		return Counts{}, false
+	}
+	if err := c.maps["index_of"].LookupAndDelete(&key, &slot); err != nil {
+		return Counts{}, false
+	}
+	if !c.mapUsed() || int(slot) >= len(c.slots) { // a late packet may have taken the slot just now
 		return Counts{}, false
 	}
 	s := &c.slots[slot]

@@ -41,8 +41,8 @@ type Event struct {
 	// Has is which of CPU, Memory, PIDs, OwnCPU and Counts a death carries. A birth carries
 	// none: all start at zero.
 	Has Has
-	// Path of the group from the root of its hierarchy, beginning with "/". It points into
-	// the kernel's buffer; copy it to keep it.
+	// Path of the group from the root of its hierarchy, beginning with "/". It is valid
+	// during the call of Drain's function; copy it to keep it.
 	Path []byte
 	// Cut means that the path was longer than 511 bytes and lacks its end.
 	Cut bool
@@ -61,19 +61,21 @@ const (
 type ring struct {
 	consumerPage, data []byte // mapped
 	consumer, producer *uint64
-	records            []byte // mapped twice in a row, so that no record is split
+	records            []byte     // of which one may continue at the start
+	joined             countEvent // the latest such record
 	mask               uint64
 }
 
 // open maps the ring as Documentation/bpf/ringbuf.rst of Linux describes: the writable
-// consumer page, then the producer page and the records.
+// consumer page, then the producer page and the records. It does not map the records a second
+// time behind the first, since all that is mapped is resident.
 func (r *ring) open(m *ebpf.Map, size int) (err error) {
 	page := unix.Getpagesize()
 	r.consumerPage, err = unix.Mmap(m.FD(), 0, page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return fmt.Errorf("mmap ring: %w", err)
 	}
-	r.data, err = unix.Mmap(m.FD(), int64(page), page+2*size, unix.PROT_READ, unix.MAP_SHARED)
+	r.data, err = unix.Mmap(m.FD(), int64(page), page+size, unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
 		return errors.Join(fmt.Errorf("mmap ring: %w", err), unix.Munmap(r.consumerPage))
 	}
@@ -88,7 +90,7 @@ func (r *ring) close() error {
 	return errors.Join(unix.Munmap(r.data), unix.Munmap(r.consumerPage))
 }
 
-// next returns the oldest record and the position behind it, or nil.
+// next returns the oldest record, valid until the next call, and the position behind it, or nil.
 func (r *ring) next() (rec []byte, end uint64) {
 	for {
 		at := atomic.LoadUint64(r.consumer)
@@ -105,8 +107,13 @@ func (r *ring) next() (rec []byte, end uint64) {
 			atomic.StoreUint64(r.consumer, end)
 			continue
 		}
-		from := at&r.mask + ringHeader
-		return r.records[from : from+size], end
+		from := (at + ringHeader) & r.mask
+		rec := r.records[from:min(from+size, uint64(len(r.records)))]
+		if rest := size - uint64(len(rec)); rest > 0 {
+			whole := unsafe.Slice((*byte)(unsafe.Pointer(&r.joined)), unsafe.Sizeof(r.joined))
+			rec = append(append(whole[:0], rec...), r.records[:rest]...)
+		}
+		return rec, end
 	}
 }
 
