@@ -9,8 +9,17 @@ import (
 	"mete.dev/mete/internal/host/hostfs"
 )
 
-// list calls f for each PID in /proc, read through a kept descriptor. Unlike a directory
-// listing it makes and sorts no names.
+// EachPID calls f for each PID in /proc. Unlike a directory listing it makes and sorts no names.
+func EachPID(h *hostfs.FS, f func(pid int32)) error {
+	dir, err := h.Open("/proc")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }()
+	return list(dir, make([]byte, 16<<10), f)
+}
+
+// list calls f for each PID in /proc, which is open.
 func list(dir *hostfs.File, buf []byte, f func(pid int32)) error {
 	if _, err := unix.Seek(dir.Fd(), 0, unix.SEEK_SET); err != nil {
 		return hostfs.Kind("/proc", err)

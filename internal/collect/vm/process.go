@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"mete.dev/mete/internal/collect/proc"
 	"mete.dev/mete/internal/host/procfmt"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
@@ -36,24 +37,16 @@ const maxGroupProcesses = 256
 // scanAll checks all processes. It skips most of them: they were identified as something
 // else, which rarely changes.
 func (t *Table) scanAll() error {
-	entries, err := t.h.ReadDir("/proc")
-	if err != nil {
-		return err
-	}
 	t.scans++
 	t.Unreadable = 0
-	next := make(map[int32]otherProcess, len(t.seen))
+	next := t.spare
 	there := map[int32]bool{}
 	vhosts := map[int32][]int32{}
-	for _, e := range entries {
-		n, err := strconv.ParseInt(e.Name(), 10, 32)
-		if err != nil {
-			continue
-		}
-		pid := int32(n)
+	err := proc.EachPID(t.h, func(pid int32) {
 		g, known := t.seen[pid]
 		if !known || !g.kernel && (g.checks < maxChecks || (int(pid)+t.scans)%recheckEvery == 0) {
 			looks := g.checks
+			var err error
 			if g, err = t.inspect(pid); err != nil && !errors.Is(err, fault.ErrNotFound) {
 				t.Unreadable++
 			}
@@ -61,13 +54,18 @@ func (t *Table) scanAll() error {
 		}
 		if t.vms[pid] != nil {
 			there[pid] = true
-			continue
+			return
 		}
 		if next[pid] = g; g.vhost != 0 {
 			vhosts[g.vhost] = append(vhosts[g.vhost], pid)
 		}
+	})
+	if err != nil {
+		clear(next)
+		return err
 	}
-	t.seen = next
+	t.seen, t.spare = next, t.seen
+	clear(t.spare)
 	for pid, v := range t.vms {
 		switch {
 		case !there[pid]:

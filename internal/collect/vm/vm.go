@@ -78,6 +78,7 @@ type Table struct {
 	ticks      int
 	scans      int
 	seen       map[int32]otherProcess // processes that are not QEMU
+	spare      map[int32]otherProcess // empty, for the next scan
 	vms        map[int32]*VM          // by PID
 	newGroups  map[usage.Slot]int     // groups of virtual machines without a known one: ticks for which to scan
 	assigned   map[*usage.Group]*VM   // groups whose Guest is set
@@ -98,7 +99,7 @@ func Open(h *hostfs.FS, cfg Config, log *slog.Logger) (*Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Table{cfg: cfg, h: h, hierarchy: y, clock: proc.CanReadCPUTime(h), log: log, seen: map[int32]otherProcess{}, vms: map[int32]*VM{},
+	return &Table{cfg: cfg, h: h, hierarchy: y, clock: proc.CanReadCPUTime(h), log: log, seen: map[int32]otherProcess{}, spare: map[int32]otherProcess{}, vms: map[int32]*VM{},
 		newGroups: map[usage.Slot]int{}, assigned: map[*usage.Group]*VM{}, rejections: map[int32]int{}}, nil
 }
 
