@@ -26,7 +26,7 @@ type runResult struct {
 	CPU        float64 `json:"cpu_seconds_per_minute"`
 	Floor      float64 `json:"floor_cpu_seconds_per_minute"` // of only reading the groups
 	TickUS     float64 `json:"cpu_us_per_tick"`
-	RSS        int64   `json:"rss_bytes"`
+	RSS        int64   `json:"rss_bytes"` // mean of a reading each second
 	PeakRSS    int64   `json:"peak_rss_bytes"`
 	BudgetCPU  float64 `json:"budget_cpu_seconds_per_minute,omitempty"`
 	BudgetRSS  int64   `json:"budget_rss_bytes,omitempty"`
@@ -161,8 +161,16 @@ func measure(cmd *exec.Cmd, reader string, tick, length time.Duration) (r runRes
 	}()
 	pid := cmd.Process.Pid
 	time.Sleep(12*time.Second + 2*tick) // until it has found everything and read each slow set once
-	from, at, err := cpuOf(pid), time.Now(), error(nil)
-	time.Sleep(length)
+	from, at := cpuOf(pid), time.Now()
+	var sum, n int64
+	for end := at.Add(length); time.Now().Before(end); n++ {
+		time.Sleep(min(time.Second, time.Until(end)))
+		var rss int64
+		if rss, r.PeakRSS, err = memoryOf(pid); err != nil {
+			return r, err
+		}
+		sum += rss
+	}
 	used, took := cpuOf(pid)-from, time.Since(at)
 	if from == 0 {
 		return r, fmt.Errorf("mete-agent -reader %s ended early", reader)
@@ -170,8 +178,8 @@ func measure(cmd *exec.Cmd, reader string, tick, length time.Duration) (r runRes
 	r.Reader = reader
 	r.CPU = used.Seconds() / took.Minutes()
 	r.TickUS = used.Seconds() * 1e6 / (took.Seconds() / tick.Seconds())
-	r.RSS, r.PeakRSS, err = memoryOf(pid)
-	return r, err
+	r.RSS = sum / max(n, 1)
+	return r, nil
 }
 
 // cpuOf returns the CPU time of another process: the clock id of process pid is ~pid<<3 | 2

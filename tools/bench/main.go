@@ -33,7 +33,9 @@ Exit code 1 says that a budget was exceeded, 2 that the bench could not run.
 // build builds one of the project's programs into dir.
 func build(dir, program string) (bin string, err error) {
 	bin = filepath.Join(dir, program)
-	if out, err := exec.Command("go", "build", "-o", bin, "./cmd/"+program).CombinedOutput(); err != nil {
+	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin, "./cmd/"+program)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as a release is built
+	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build ./cmd/%s: %w\n%s", program, err, out)
 	}
 	return bin, nil
