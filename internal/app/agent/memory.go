@@ -15,11 +15,13 @@ import (
 // sendDelay is the usual delay between the end of a window and its delivery.
 const sendDelay = 2 * time.Second
 
-// releaseIdleMemory returns memory to the kernel: once, after startup, the free heap; then after
-// each window the program's own file pages. The next window reads back from the page cache those
-// that it needs.
+// releaseIdleMemory returns memory to the kernel: once, after the first window, the free heap and
+// the program's own file pages, of which most were for the start; then after each window those of its
+// constants. The next window reads back from the page cache those that it needs. To read back the text
+// too would take a tenth of the agent's CPU time where page faults are costly, as in a virtual machine
+// without nested paging.
 func releaseIdleMemory(ctx context.Context, window time.Duration) error {
-	t := time.NewTimer(2*window + sendDelay)
+	t := time.NewTimer(window + sendDelay)
 	defer t.Stop()
 	for first := true; ; first = false {
 		select {
@@ -30,16 +32,16 @@ func releaseIdleMemory(ctx context.Context, window time.Duration) error {
 		if first {
 			debug.FreeOSMemory()
 		}
-		if err := dropProgram(); err != nil {
+		if err := dropProgram(first); err != nil {
 			return err
 		}
 		t.Reset(window)
 	}
 }
 
-// dropProgram unmaps the program's text and constants from this process's page tables. These
-// mappings are read-only, so no data is lost.
-func dropProgram() error {
+// dropProgram unmaps the program's constants, and its text if asked to, from this process's page
+// tables. These mappings are read-only, so no data is lost.
+func dropProgram(text bool) error {
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {
 		return nil // not available here: keep the mappings
@@ -51,7 +53,7 @@ func dropProgram() error {
 	for line := range bytes.Lines(maps) {
 		// start-end perms offset device inode path
 		f := strings.Fields(string(line))
-		if len(f) < 6 || f[5] != exe || f[1] != "r-xp" && f[1] != "r--p" {
+		if len(f) < 6 || f[5] != exe || f[1] != "r--p" && (!text || f[1] != "r-xp") {
 			continue
 		}
 		var start, end uintptr
