@@ -26,13 +26,14 @@ import (
 // remainder in one tick is made up before it books more.
 type Accounts struct {
 	node      string
-	bySlot    []*account // by slot; nil if free
-	current   []*account // of this tick's snapshot, parents first
-	previous  []*account // of the snapshot before
-	round     uint64     // counts snapshots
-	ended     []*account // ended in this window, kept for its rows
-	endsSaved int        // how many of these are in a durable record
-	ending    []*account // in the latest record without having ended
+	bySlot    []*account         // by slot; nil if free
+	current   []*account         // of this tick's snapshot, parents first
+	previous  []*account         // of the snapshot before
+	replaced  [2][]usage.Reading // readings that those of this tick, and of the previous one, replaced
+	round     uint64             // counts snapshots
+	ended     []*account         // ended in this window, kept for its rows
+	endsSaved int                // how many of these are in a durable record
+	ending    []*account         // in the latest record without having ended
 	idle      *account
 	guests    []*account // of this tick that host a virtual machine, or did
 	guestList []Guest
@@ -78,18 +79,27 @@ type Accounts struct {
 	meterFailures []meterFailure // of energy meters, in the open window
 }
 
-// An account is what was booked to one life of a workload.
+// An account is what was booked to one life of a workload. There is one for each group, so its size
+// counts. Pointers come first: the garbage collector does not look at what follows the last one.
 type account struct {
-	w         workload.Workload
-	identity  *usage.Identity  // of the rows of the window before; nil in the first
+	w        workload.Workload
+	identity *usage.Identity // of the rows of the window before; nil in the first
+	parent   *account        // nil for the root
+	memory   *account        // the parent in the hierarchy that charges memory
+	// holders are the accounts whose counters include this account's. childValues, childGrowth and
+	// excluded are what other accounts include here: their present values, their growth in this
+	// tick, and other amounts that are not this account's own. See link.go.
+	holders  [len(nestedCounters)]*account
+	previous *usage.Reading           // of the previous tick; &reading if they are equal
+	guest    *guest                   // nil if the account never hosted a virtual machine
+	held     map[usage.Resource]int64 // as in usage.Group
+
 	short     workload.ShortID // of identity
 	serial    uint64           // never reused within a boot
 	life      workload.Life
 	slot      usage.Slot
-	parent    *account // nil for the root
-	memory    *account // the parent in the hierarchy that charges memory
-	round     uint64   // of the latest snapshot that contains it
-	since     uint64   // round in which it was opened
+	round     uint64 // of the latest snapshot that contains it
+	since     uint64 // round in which it was opened
 	final     bool
 	closed    bool  // final and fully booked
 	unread    bool  // it ended without a reading in this run of the meter
@@ -99,30 +109,23 @@ type account struct {
 	nested    bool  // other workloads are or were below it in the hierarchy that charges memory
 
 	reading   usage.Reading // latest
-	previous  usage.Reading // of the previous tick
 	unchanged bool          // reading equals previous
 	dormant   bool          // its share repeats: see dormant.go
 	seen      usage.Set     // readings present in any tick
 
-	// holders are the accounts whose counters include this account's. childValues, childGrowth and
-	// excluded are what other accounts include here: their present values, their growth in this
-	// tick, and other amounts that are not this account's own. See link.go.
-	holders     [len(nestedCounters)]*account
 	childGrowth [len(nestedCounters)]int64
 	childValues [nestedSlots]int64 // by nestedSlot
 	excluded    [nestedSlots]int64
 
-	booked     [usage.Limit]int64        // own counter value booked so far
+	booked     [usage.MeteredLimit]int64 // own counter value booked so far
 	level      [levelSlots]int64         // own level at the latest tick, by levelSlot
 	remainders [levelSlots]unit.Integral // by levelSlot
 
 	user, system        int64 // latest readings
 	userPart, userWhole int64 // user / (user + system) when they last changed
 
-	cpuLimit, memoryLimit int64                    // as in usage.Group
-	held                  map[usage.Resource]int64 // as in usage.Group
+	cpuLimit, memoryLimit int64 // as in usage.Group
 
-	guest  *guest      // nil if the account never hosted a virtual machine
 	share  usage.Usage // of the latest tick
 	window usage.Usage
 	total  total
@@ -134,9 +137,18 @@ type account struct {
 // New returns empty accounts for the node with this id.
 func New(node string) *Accounts {
 	id := workload.NewID(node, workload.Idle, "")
-	return &Accounts{node: node, idle: &account{slot: usage.NoSlot,
-		w: workload.Workload{ID: id, Kind: workload.Idle, Name: "idle"}}}
+	return &Accounts{node: node, idle: newAccount(account{slot: usage.NoSlot,
+		w: workload.Workload{ID: id, Kind: workload.Idle, Name: "idle"}})}
 }
+
+// newAccount returns an account without a previous reading.
+func newAccount(a account) *account {
+	a.previous = &noReading
+	return &a
+}
+
+// noReading is the previous reading of accounts that have none. It is never written.
+var noReading usage.Reading
 
 // SetInterval sets the expected time between ticks. Time covered by a tick that is several times
 // longer counts as unknown.
@@ -180,13 +192,14 @@ func (acc *Accounts) Tick(s *usage.Snapshot) usage.Balance {
 // of groups that are gone without a final reading.
 func (acc *Accounts) updateAccounts(s *usage.Snapshot) {
 	clear(acc.guests)
+	acc.startReplacing()
 	acc.previous, acc.current, acc.guests = acc.current, acc.previous[:0], acc.guests[:0]
 	for _, g := range s.Groups {
 		acc.growSlots(g.Slot)
 		a := acc.bySlot[g.Slot]
 		if a == nil || g.New && a.since != acc.round && acc.tickStart != usage.StartResumed || a.life != g.Life {
 			acc.serial++
-			a = &account{serial: acc.serial, life: g.Life, slot: g.Slot, since: acc.round}
+			a = newAccount(account{serial: acc.serial, life: g.Life, slot: g.Slot, since: acc.round})
 			acc.bySlot[g.Slot] = a
 		}
 		if a.w != g.Workload {
@@ -194,9 +207,7 @@ func (acc *Accounts) updateAccounts(s *usage.Snapshot) {
 		}
 		a.final, a.uncertain, a.round = g.Final, false, acc.round
 		a.cpuLimit, a.memoryLimit, a.held = g.CPULimit, g.MemoryLimit, g.Held
-		if same := a.reading == g.Reading; !same || !a.unchanged {
-			a.previous, a.reading, a.unchanged = a.reading, g.Reading, same
-		}
+		acc.replaceReading(a, g)
 		a.childValues, a.childGrowth = [nestedSlots]int64{}, [len(nestedCounters)]int64{}
 		if g.Guest != nil || a.guest != nil {
 			acc.updateGuest(a, g.Guest)
@@ -222,6 +233,29 @@ func (acc *Accounts) updateAccounts(s *usage.Snapshot) {
 		acc.retire(a)
 	}
 	clear(acc.previous)
+}
+
+// startReplacing makes room for the readings that those of a tick replace. Groups that are gone have
+// previous readings among those of the previous tick. Room for many more than that had is
+// given up: in the first ticks all readings change.
+func (acc *Accounts) startReplacing() {
+	room := acc.replaced[1][:0]
+	acc.replaced[1] = acc.replaced[0]
+	if cap(room) > 4*len(acc.replaced[1])+64 {
+		room = nil
+	}
+	acc.replaced[0] = room
+}
+
+// replaceReading takes over the reading of a's group. The one that it replaces is copied unless both
+// are equal and stay so: the reading of a group that ended may be raised, see raiseToBooked.
+func (acc *Accounts) replaceReading(a *account, g *usage.Group) {
+	if a.unchanged = a.reading == g.Reading; a.unchanged && !g.Final {
+		a.previous = &a.reading
+		return
+	}
+	acc.replaced[0] = append(acc.replaced[0], a.reading)
+	a.previous, a.reading = &acc.replaced[0][len(acc.replaced[0])-1], g.Reading
 }
 
 func (acc *Accounts) growSlots(s usage.Slot) {
@@ -448,6 +482,8 @@ func (acc *Accounts) retireEnded() {
 // from their own.
 func (acc *Accounts) retire(a *account) {
 	a.closed = true
+	previous := *a.previous
+	a.previous = &previous // which no later tick replaces
 	for i, r := range nestedCounters {
 		if up := a.holders[i]; up != nil {
 			up.excluded[nestedSlot[r]] += a.reading.Value[r]

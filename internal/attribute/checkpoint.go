@@ -61,7 +61,7 @@ var rootSet = usage.SetOf(usage.Memory, usage.MemoryPeak, usage.PIDs, usage.PIDs
 
 // markDirty records what a tick changed in an account.
 func (a *account) markDirty() {
-	now, before := &a.reading, &a.previous
+	now, before := &a.reading, a.previous
 	if now.Has != before.Has || now.Own != before.Own || now.Apportioned != before.Apportioned || now.Counted != before.Counted {
 		a.dirty.sets = true
 	}

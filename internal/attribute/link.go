@@ -163,7 +163,9 @@ func (acc *Accounts) lowerByRemoved(s *usage.Snapshot) {
 // includes n; but n was not booked to its own group.
 func (a *account) lower(r usage.Resource, n int64) {
 	a.booked[r] -= n
-	a.previous.Value[r] -= n
+	previous := *a.previous
+	previous.Value[r] -= n
+	a.previous = &previous
 	a.dirty.set |= 1 << r
 	a.dormant = false
 	if up := a.holders[nestedIndex(r)]; up != nil {
@@ -230,7 +232,7 @@ func (a *account) parentFor(r usage.Resource) *account {
 type total struct {
 	present usage.Set
 	quality usage.Qualities
-	amount  [usage.Limit]unit.Sum
+	amount  [usage.MeteredLimit]unit.Sum
 }
 
 // add adds the use of a window; of peaks the larger stays. It reports whether presence or quality

@@ -116,11 +116,11 @@ func TestRestoreRefusesState(t *testing.T) {
 	for v, bad := range map[int64]bool{0: false, 1: true} {
 		r := restorer{scanner: scanner{rest: binary.AppendVarint(nil, v)}}
 		r.rest = append(r.rest, 0, 0)
-		if r.resource(&restored{account: &account{}}, usage.EnergyRest); r.bad != bad {
+		if r.resource(&restored{account: newAccount(account{})}, usage.EnergyRest); r.bad != bad {
 			t.Errorf("a reading of %d uJ of a group is refused: %v", v, r.bad)
 		}
 	}
-	for set, bad := range map[usage.Set]bool{usage.All: false, usage.All + 1: true, 1 << (usage.Limit % 64): true} {
+	for set, bad := range map[usage.Set]bool{usage.Metered: false, usage.Metered | 1: true, 1 << usage.CPUReserved: true, 1 << (usage.Limit % 64): true} {
 		s := scanner{rest: binary.AppendUvarint(nil, uint64(set))}
 		if s.set(); s.bad != bad {
 			t.Errorf("a set of resources %b is refused: %v", set, s.bad)
@@ -131,7 +131,7 @@ func TestRestoreRefusesState(t *testing.T) {
 		if s.life(); s.bad != bad {
 			t.Errorf("hierarchy %d is refused: %v", hierarchy, s.bad)
 		}
-		r := restorer{acc: New("n"), accounts: map[uint64]*restored{1: {account: &account{}}}, count: 1}
+		r := restorer{acc: New("n"), accounts: map[uint64]*restored{1: {account: newAccount(account{})}}, count: 1}
 		r.rest = binary.AppendUvarint(binary.AppendUvarint(binary.AppendUvarint(nil, partHead), hierarchy), 7)
 		r.rest = append(r.rest, byte(workload.Service), 0, 0, 0, 0)
 		if r.account(1, 0); r.bad != bad {

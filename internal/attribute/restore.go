@@ -176,7 +176,7 @@ func (r *restorer) account(number uint64, elapsed int64) {
 	a := r.accounts[number]
 	old := a != nil
 	if !old {
-		a = &restored{account: &account{serial: number, slot: usage.NoSlot}}
+		a = &restored{account: newAccount(account{serial: number, slot: usage.NoSlot})}
 		r.accounts[number] = a
 		r.bad = r.bad || parts&partAll != partAll || number > acc.serial
 	}

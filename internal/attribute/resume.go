@@ -71,7 +71,7 @@ func (acc *Accounts) startAfterReboot(s *usage.Snapshot) {
 }
 
 func (acc *Accounts) reset(now usage.StartReason, boot string) {
-	*acc = Accounts{node: acc.node, interval: acc.interval, energy: energyState{meters: acc.energy.meters}, idle: &account{w: acc.idle.w, slot: usage.NoSlot}, started: true, boot: boot, tickStart: now, windowStart: now}
+	*acc = Accounts{node: acc.node, interval: acc.interval, energy: energyState{meters: acc.energy.meters}, idle: newAccount(account{w: acc.idle.w, slot: usage.NoSlot}), started: true, boot: boot, tickStart: now, windowStart: now}
 }
 
 func wall(ns int64) time.Time { return time.Unix(0, ns).UTC() }

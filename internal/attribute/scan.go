@@ -78,10 +78,11 @@ func (s *scanner) amounts(sh *power.Share) {
 	}
 }
 
+// set reads a set of metered resources.
 func (s *scanner) set() usage.Set {
 	v := usage.Set(s.uint())
-	s.bad = s.bad || v&^usage.All != 0
-	return v & usage.All
+	s.bad = s.bad || v&^usage.Metered != 0
+	return v & usage.Metered
 }
 
 // presence reads what appendPresence wrote.

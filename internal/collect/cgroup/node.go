@@ -44,36 +44,37 @@ func joinPath(mount, group string) string {
 const fakeID = 1 << 63
 
 // A node is one life of a group, matched across hierarchies by its path, or by its key if
-// the hierarchies are used at different depths.
+// the hierarchies are used at different depths. There is one for each group, so its size counts: what takes
+// a byte stands together.
 type node struct {
-	path           string           // in the primary tree
-	parent         *node            // there
-	paths          [maxTrees]string // its path in each tree, "" if it is not in the tree
-	id             [maxTrees]uint64 // its kernfs id in each tree, 0 if it is not in the tree
-	removed        [maxTrees]bool   // it was removed from the tree
-	lastSeen       [maxTrees]int    // tick of the latest walk that saw it in the tree
-	primary        int              // the tree whose rmdir ends it
-	owner          *node            // the workload that it counts for: itself or an ancestor
-	parentWorkload *node            // of an owner, its parent among the workloads
-	children       int              // workloads directly below
-	dead           bool
-	reported       bool // it was in a booked snapshot in its current state
+	path       string           // in the primary tree
+	parent     *node            // there
+	paths      [maxTrees]string // its path in each tree, "" if it is not in the tree
+	id         [maxTrees]uint64 // its kernfs id in each tree, 0 if it is not in the tree
+	removed    [maxTrees]bool   // it was removed from the tree
+	dead       bool
+	reported   bool // it was in a booked snapshot in its current state
+	slowUnread bool // the slow set was never read
+	// knowsChildren is whether childrenCPU is complete, unless the kernel has dropped events
+	// since it had dropped lostBefore of them.
+	knowsChildren  bool
+	lastSeen       [maxTrees]int // tick of the latest walk that saw it in the tree
+	primary        int           // the tree whose rmdir ends it
+	owner          *node         // the workload that it counts for: itself or an ancestor
+	parentWorkload *node         // of an owner, its parent among the workloads
+	children       int           // workloads directly below
 
 	group  usage.Group // of an owner
 	walked int64       // CPU of the group and all groups below it at the latest walk
 	// Of ended groups directly below it: endedCPU is what they used between the latest walk
 	// and their ends, and childrenCPU is all that they ever used.
 	endedCPU, childrenCPU int64
-	// knowsChildren is whether childrenCPU is complete, unless the kernel has dropped events
-	// since it had dropped lostBefore of them.
-	knowsChildren bool
-	lostBefore    uint64
-	counts        bpf.Counts
-	disk          disk.Totals
+	lostBefore            uint64 // see knowsChildren
+	counts                bpf.Counts
+	disk                  disk.Totals
 
 	cpu           int64 // latest cumulative CPU, to detect activity
 	slowMark      int64 // CPU plus memory when the slow set was read, to detect activity
-	slowUnread    bool  // the slow set was never read
 	files         [2]*hostfs.File
 	noDescriptors bool // others are busier and get the descriptors
 	recentCPU     int64

@@ -67,6 +67,9 @@ const (
 
 	// Limit is one more than the highest resource number.
 	Limit = 45
+
+	// MeteredLimit is one more than the highest number of the resources in Metered.
+	MeteredLimit = 36
 )
 
 // Kind says how a resource adds up.

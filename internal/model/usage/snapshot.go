@@ -33,11 +33,11 @@ type Reading struct {
 	// Counted marks counters that the meter itself counts: they start at zero with each start of
 	// the meter.
 	Counted Set
-	// Value holds the value of each resource; no group shows energy.
-	Value [Limit]int64
+	// Value holds the value of each metered resource; no group shows energy.
+	Value [MeteredLimit]int64
 }
 
-// Put sets the value of r.
+// Put sets the value of r, which is in Metered.
 func (g *Reading) Put(r Resource, v int64) {
 	g.Has |= 1 << r
 	g.Value[r] = v

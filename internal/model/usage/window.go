@@ -62,9 +62,6 @@ func (r *Row) HasBegun() bool {
 	return begun
 }
 
-// OmitTotals removes the totals.
-func (r *Row) OmitTotals() { r.Has, r.Total = 0, [Limit]int64{} }
-
 // A Window is what every workload of a machine used between two instants of
 // CLOCK_BOOTTIME. Windows of one stream never overlap.
 //
