@@ -214,7 +214,7 @@ func TestManyNames(t *testing.T) {
 	told := map[workload.ID]bool{}
 	for range 3 {
 		names := n.collectDue(w, noon)
-		sent, err := wire.Encode(nil, &batch.Batch{Stream: batch.Stream{1}, Number: 1, Names: names, Windows: []usage.Window{wire.Prepare(w, nil)}})
+		sent, err := wire.Encode(nil, &batch.Batch{Stream: batch.Stream{1}, Number: 1, Names: names, Windows: []usage.Window{wire.Prepare(w)}})
 		if err != nil {
 			t.Fatal(err)
 		}

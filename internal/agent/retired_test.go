@@ -28,7 +28,7 @@ func spoolOf(t *testing.T, parent, node string, end time.Time, sent bool) {
 		t.Fatal(err)
 	}
 	w := usage.Window{Boot: "b", Start: 10e9, End: 20e9, Offset: end.UnixNano() - 20e9}
-	out := wire.Prepare(&w, nil)
+	out := wire.Prepare(&w)
 	if err := s.Append(&out, nil, nil, func(bool) []byte { return nil }, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ func TestBootsAcrossRestart(t *testing.T) {
 		t.Helper()
 		up += time.Minute
 		w := usage.Window{Boot: boot, Start: int64(up) - 10e9, End: int64(up), Offset: time.Now().UnixNano() - int64(up), CPUs: 1}
-		sent, err := wire.Encode(nil, &batch.Batch{Stream: batch.Stream{stream}, Number: number, Previous: previous, Windows: []usage.Window{wire.Prepare(&w, nil)}})
+		sent, err := wire.Encode(nil, &batch.Batch{Stream: batch.Stream{stream}, Number: number, Previous: previous, Windows: []usage.Window{wire.Prepare(&w)}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -49,7 +49,7 @@ func podBatch(t *testing.T, node string, cpu map[string]int64) ([]byte, batch.Cl
 	add(workload.System, "", "", 0)
 	add(workload.Idle, "", "", 640-used/1e9)
 	w.Balance = usage.Balance{Whole: usage.Shares{640e9}, Workloads: usage.Shares{used}, Idle: usage.Shares{640e9 - used}}
-	b := batch.Batch{Stream: batch.Stream{1}, Number: 1, Windows: []usage.Window{wire.Prepare(&w, nil)}}
+	b := batch.Batch{Stream: batch.Stream{1}, Number: 1, Windows: []usage.Window{wire.Prepare(&w)}}
 	for i := range w.Rows {
 		name := wire.NameOf(&w.Rows[i])
 		name.Parent = parents[i]

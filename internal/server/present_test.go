@@ -62,7 +62,7 @@ func randomBatch(t testing.TB, node string, n int, rng *rand.Rand) ([]byte, batc
 	if n == 2 {
 		w.Rows = nil // nothing but what its disks and interfaces did
 	}
-	b := batch.Batch{Stream: batch.Stream{1, node[len(node)-1]}, Number: 1, Windows: []usage.Window{wire.Prepare(&w, nil)}}
+	b := batch.Batch{Stream: batch.Stream{1, node[len(node)-1]}, Number: 1, Windows: []usage.Window{wire.Prepare(w.Clone())}}
 	for i := range w.Rows {
 		name := wire.NameOf(&w.Rows[i])
 		if name.Parent = parents[i]; i == 1 {

@@ -36,7 +36,7 @@ func (a *simulatedAgent) send(start, end int64) {
 	w.Rows = []usage.Row{r}
 	w.Balance = usage.Balance{Whole: usage.Shares{(end - start) * 1e9}, Idle: usage.Shares{(end - start) * 1e9}}
 	next := max(a.mark.Next, 1)
-	sent, err := wire.Encode(nil, &batch.Batch{Stream: batch.Stream{a.stream}, Number: next, Previous: a.mark.Last, Windows: []usage.Window{wire.Prepare(&w, nil)}, Names: []batch.Name{wire.NameOf(&r)}})
+	sent, err := wire.Encode(nil, &batch.Batch{Stream: batch.Stream{a.stream}, Number: next, Previous: a.mark.Last, Windows: []usage.Window{wire.Prepare(&w)}, Names: []batch.Name{wire.NameOf(&r)}})
 	if err != nil {
 		a.t.Fatal(err)
 	}

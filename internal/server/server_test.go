@@ -114,7 +114,7 @@ func aBatchOf(t *testing.T, node string, stream byte, name string) ([]byte, batc
 	add(workload.System, "", "system", 2e9)
 	add(workload.Idle, "", "idle", 7e9)
 	w.Balance = usage.Balance{Whole: usage.Shares{10e9}, Workloads: usage.Shares{1e9}, System: usage.Shares{2e9}, Idle: usage.Shares{7e9}}
-	b := batch.Batch{Stream: batch.Stream{stream}, Number: 1, Windows: []usage.Window{wire.Prepare(&w, nil)}}
+	b := batch.Batch{Stream: batch.Stream{stream}, Number: 1, Windows: []usage.Window{wire.Prepare(&w)}}
 	for i := range w.Rows {
 		b.Names = append(b.Names, wire.NameOf(&w.Rows[i]))
 	}

@@ -470,7 +470,7 @@ func TestTotalsForgotten(t *testing.T) {
 		r.Usage.Put(usage.CPU, 3, usage.Measured)
 		r.Total[usage.CPU] = int64(3 * window)
 		rows := []usage.Row{r}
-		known.omitDerivable(rows, window)
+		known.omitDerivable(nil, rows, window)
 		return rows[0].Has == 0
 	}
 	if row(1, false) || !row(2, false) || row(3, true) || row(4, false) || !row(5, false) {
@@ -479,8 +479,8 @@ func TestTotalsForgotten(t *testing.T) {
 	for window, kept := range map[uint64]bool{360: true, 390: false} {
 		known = totals{}
 		row(0, false)
-		known.omitDerivable(nil, window-1)
-		known.omitDerivable(nil, window)
+		known.omitDerivable(nil, nil, window-1)
+		known.omitDerivable(nil, nil, window)
 		if _, ok := known[1]; ok != kept {
 			t.Errorf("known in window %d after a row in window 0: %t", window, ok)
 		}

@@ -241,6 +241,13 @@ func TestLatestWindow(t *testing.T) {
 	offered := func(fromDisk bool) *batch.Batch {
 		s := openInner(t, innerConfig(t))
 		fill(t, s, 3)
+		live := s.liveStream().ID
+		if _, ok, err := s.NextOffer(live); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		if _, err := s.ApplyReply(live, batch.Reply{Verdict: batch.Accepted, Next: 2}); err != nil {
+			t.Fatal(err)
+		}
 		w := usage.Window{Boot: "boot", Start: 30_000_000_000, End: 40_000_000_000, Offset: 1_700_000_000_000_000_000, CPUs: 2}
 		for i := range 3 {
 			row := usage.Row{ShortID: workload.ShortID(100 + i), Ended: i == 1}
@@ -259,14 +266,18 @@ func TestLatestWindow(t *testing.T) {
 		clear(names)
 		clear(gaps)
 		if fromDisk {
-			s.latest = nil
+			// One that fails leaves nothing of the latest window in memory.
+			next := usage.Window{Boot: "boot", Start: w.End, End: w.End + 1, Offset: w.Offset}
+			if err := s.Append(&next, nil, nil, func(bool) []byte { return nil }, func(bool) []byte { return []byte("no JSON") }); err == nil {
+				t.Fatal("appended")
+			}
 		}
-		o, ok, err := s.NextOffer(s.liveStream().ID)
+		o, ok, err := s.NextOffer(live)
 		if !ok || err != nil {
 			t.Fatal(ok, err)
 		}
 		b, err := wire.Decode(o.Bytes, wire.Default())
-		if err != nil || len(b.Windows) != 4 || len(b.Windows[3].Rows) != 3 || len(b.Names) != 2 || len(b.Gaps) == 0 {
+		if err != nil || len(b.Windows) != 1 || len(b.Windows[0].Rows) != 3 || len(b.Names) != 2 || len(b.Gaps) == 0 {
 			t.Fatalf("%+v, %v", b, err)
 		}
 		if err := s.Close(); err != nil {
@@ -277,5 +288,24 @@ func TestLatestWindow(t *testing.T) {
 	}
 	if memory, disk := offered(false), offered(true); !reflect.DeepEqual(memory, disk) {
 		t.Errorf("from memory %+v\nfrom disk %+v", memory, disk)
+	}
+}
+
+// TestTotalsOfFailedAppend checks that rows of a window that cannot be appended have the totals that are
+// omitted from those that can.
+func TestTotalsOfFailedAppend(t *testing.T) {
+	s := openInner(t, innerConfig(t))
+	window := func(n int64) *usage.Window {
+		row := usage.Row{ShortID: 100, Workload: &usage.Identity{Workload: workload.Workload{Kind: workload.Path}}}
+		row.Usage.Put(usage.CPU, 5, usage.Measured)
+		row.Has, row.Total[usage.CPU] = row.Usage.Present, 5*n
+		return &usage.Window{Boot: "boot", Start: n * 10e9, End: (n + 1) * 10e9, Offset: 1e18, Rows: []usage.Row{row}}
+	}
+	for n, text := range []string{"{}", "{}", "no JSON"} {
+		w := window(int64(n + 1))
+		err := s.Append(w, nil, nil, func(bool) []byte { return nil }, func(bool) []byte { return []byte(text) })
+		if got, want := w.Rows[0].Has != 0, n != 1; got != want || (err != nil) != (n == 2) {
+			t.Errorf("append %d: %v; totals are in the row: %v, want %v", n, err, got, want)
+		}
 	}
 }

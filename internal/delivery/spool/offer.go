@@ -165,8 +165,9 @@ func (s *Spool) compose(old *stream) (Offer, bool, error) {
 	if err != nil {
 		return Offer{}, false, err
 	}
+	fromMemory := false
 	if !inherited {
-		if err := s.addWaiting(st, b); err != nil {
+		if fromMemory, err = s.addWaiting(st, b); err != nil {
 			return Offer{}, false, err
 		}
 	}
@@ -176,13 +177,20 @@ func (s *Spool) compose(old *stream) (Offer, bool, error) {
 		return Offer{}, false, s.handOverLosses(st)
 	}
 	head.extent = extentOf(b, st.Through)
-	if format := wire.FormatOf(b); !wire.BaseFormat().CanRead(format) {
+	windows, format := s.latest.windows, s.latest.format
+	if !fromMemory {
+		format = wire.FormatOf(b)
+		if windows, err = wire.EncodeWindows(nil, b.Windows); err != nil {
+			return Offer{}, false, err
+		}
+	}
+	if !wire.BaseFormat().CanRead(format) {
 		head.Format = &format
 	}
 	if st.FirstStart == 0 {
 		st.FirstStart = head.startWithGaps()
 	}
-	sent, err := wire.Encode(nil, b)
+	sent, err := wire.EncodeWith(nil, b, windows)
 	if err != nil {
 		return Offer{}, false, err
 	}
@@ -256,15 +264,18 @@ func (s *Spool) addInherited(st *stream, b *batch.Batch) (bool, error) {
 	return false, nil
 }
 
-// addWaiting adds as many waiting windows to b as fit.
-func (s *Spool) addWaiting(st *stream, b *batch.Batch) error {
+// addWaiting adds as many waiting windows to b as fit. If the latest window is all that waits, it comes
+// from memory, and b has it without its rows.
+func (s *Spool) addWaiting(st *stream, b *batch.Batch) (fromMemory bool, err error) {
 	var size, rows, names int
-	for _, w := range s.waitingWindows(st) {
+	waiting := s.waitingWindows(st)
+	fromMemory = s.latest.known && len(waiting) == 1 && waiting[0].First == s.lastWindow
+	for _, w := range waiting {
 		if n := len(b.Windows); n > 0 && (n == maxWindows || size+w.Wire > s.cfg.batchSize() || rows+w.Rows > maxRows || names+w.Names > maxNames) {
-			return nil
+			return false, nil
 		}
-		part, err := s.latest, error(nil)
-		if part == nil || w.First != s.lastWindow {
+		part, err := &s.latest.batch, error(nil)
+		if !fromMemory {
 			part, err = s.readWindow(w)
 		}
 		if errors.Is(err, errCorrupt) {
@@ -272,7 +283,7 @@ func (s *Spool) addWaiting(st *stream, b *batch.Batch) error {
 			continue // addHole covers it at the next window or the end of the stream
 		}
 		if err != nil {
-			return err
+			return false, err
 		}
 		size, rows, names = size+w.Wire, rows+w.Rows, names+w.Names
 		if w.First > st.Batched+1 {
@@ -286,7 +297,7 @@ func (s *Spool) addWaiting(st *stream, b *batch.Batch) error {
 		st.addHole(s.nextWindowStart(st))
 		st.Batched = st.To
 	}
-	return nil
+	return fromMemory, nil
 }
 
 // addHole adds a gap for lost windows, from the end of the last batched window to the time

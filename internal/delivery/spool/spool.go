@@ -145,8 +145,8 @@ type Spool struct {
 	lastWindow  uint64     // number of the last window
 	lastEnd     int64      // of that, wall time in ns
 	totals      totals
-	scratch     []usage.Row
-	latest      *batch.Batch // the last window with its names and gaps, until the next is appended; its rows are scratch
+	had         []usage.Set // scratch of append
+	latest      latest
 
 	streams     []*stream // by their windows, the live one last
 	dirty       map[batch.Stream]bool
@@ -280,6 +280,15 @@ func (s *Spool) Checkpoint() [][]byte {
 	return all
 }
 
+// latest is the last window as it is sent, with its names and gaps, so that it need not be read to be
+// offered.
+type latest struct {
+	known   bool         // until an append begins
+	batch   batch.Batch  // names, gaps, and the window without its rows
+	windows wire.Windows // the window with its rows
+	format  wire.Format
+}
+
 // Append makes a window durable as [wire.Prepare] returns it, with its names and gaps, and with what
 // checkpoint says of the books at its end: everything where full, else what
 // changed since the last Append that succeeded. text, nil for none, returns likewise the
@@ -288,7 +297,8 @@ func (s *Spool) Checkpoint() [][]byte {
 // window is in the spool.
 //
 // The rows have their Totals; those that follow from the rows before are not
-// kept.
+// kept. Afterwards the rows of w are in another order, and not all have their Totals; after an error
+// they have those of what they used.
 func (s *Spool) Append(w *usage.Window, names []batch.Name, gaps []usage.Gap, checkpoint, text func(full bool) []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -306,14 +316,21 @@ func (s *Spool) Append(w *usage.Window, names []batch.Name, gaps []usage.Gap, ch
 	return nil
 }
 
-func (s *Spool) append(w *usage.Window, names []batch.Name, gaps []usage.Gap, checkpoint, text func(full bool) []byte) error {
+func (s *Spool) append(w *usage.Window, names []batch.Name, gaps []usage.Gap, checkpoint, text func(full bool) []byte) (err error) {
 	number := s.lastWindow + 1
-	s.latest = nil
-	sent := wire.Prepare(w, s.scratch)
-	s.scratch = sent.Rows
-	s.totals.omitDerivable(sent.Rows, number)
+	s.latest.known = false
+	sent := wire.Prepare(w)
+	s.had = s.totals.omitDerivable(s.had[:0], sent.Rows, number)
+	defer func() {
+		if err != nil {
+			restoreTotals(s.had, sent.Rows)
+		}
+	}()
 	b := &batch.Batch{Stream: s.liveStream().ID, Number: 1, Names: names, Windows: []usage.Window{sent}, Gaps: gaps}
-	encoded, err := wire.Encode(nil, b)
+	if s.latest.windows, err = wire.EncodeWindows(s.latest.windows[:0], b.Windows); err != nil {
+		return err
+	}
+	encoded, err := wire.EncodeWith(nil, b, s.latest.windows)
 	if err != nil {
 		return err
 	}
@@ -344,9 +361,10 @@ func (s *Spool) append(w *usage.Window, names []batch.Name, gaps []usage.Gap, ch
 	failpoint.At("spool.window-synced")
 	s.lastWindow, s.lastEnd, s.unappended, s.notes = number, head.wallEnd(), false, nil
 	s.index = append(s.index, window{head, p})
-	b.Names, b.Gaps = slices.Clone(names), slices.Clone(gaps)
-	s.latest = b
 	s.stats.Rows += int64(len(sent.Rows))
+	s.latest.known, s.latest.format = true, wire.FormatOf(b)
+	sent.Rows, sent.Handovers = nil, nil
+	s.latest.batch = batch.Batch{Names: slices.Clone(names), Windows: []usage.Window{sent}, Gaps: slices.Clone(gaps)}
 	if head.Full {
 		s.checkpoints = nil
 	}

@@ -39,10 +39,12 @@ var factors = func() (f [usage.Limit]uint64) {
 	return f
 }()
 
-// omitDerivable takes the Totals out of rows that follow from earlier rows, and updates t.
-func (t totals) omitDerivable(rows []usage.Row, window uint64) {
+// omitDerivable takes the Totals out of rows that follow from earlier rows, and updates t. It appends
+// to had what rows had totals of, for restoreTotals.
+func (t totals) omitDerivable(had []usage.Set, rows []usage.Row, window uint64) []usage.Set {
 	for i := range rows {
 		row := &rows[i]
+		had = append(had, row.Has)
 		before := t[row.ShortID]
 		now := lastTotal{row.Has, digestOf(row.Has, &row.Total), window}
 		// The last row of a life has its total: no later row could supply it.
@@ -50,7 +52,7 @@ func (t totals) omitDerivable(rows []usage.Row, window uint64) {
 			before.digest+digestOf(row.Has&row.Usage.Present, &row.Usage.Amount) == now.digest
 		t[row.ShortID] = now
 		if follows {
-			row.OmitTotals()
+			row.Has = 0
 		}
 		if row.Ended {
 			delete(t, row.ShortID)
@@ -63,5 +65,13 @@ func (t totals) omitDerivable(rows []usage.Row, window uint64) {
 				delete(t, short)
 			}
 		}
+	}
+	return had
+}
+
+// restoreTotals undoes what omitDerivable did to rows.
+func restoreTotals(had []usage.Set, rows []usage.Row) {
+	for i := range rows {
+		rows[i].Has = had[i]
 	}
 }

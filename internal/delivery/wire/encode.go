@@ -9,8 +9,9 @@ import (
 	"mete.dev/mete/proto"
 )
 
-func toMessage(b *batch.Batch) (*proto.Batch, error) {
-	m := &proto.Batch{Version: layoutVersion, Stream: b.Stream[:], Number: b.Number, Workloads: workloads(b)}
+// headMessage returns b without its windows.
+func headMessage(b *batch.Batch) (*proto.Batch, error) {
+	m := &proto.Batch{Version: layoutVersion, Stream: b.Stream[:], Number: b.Number}
 	if b.Previous != (batch.Hash{}) {
 		m.Previous = b.Previous[:]
 	}
@@ -28,28 +29,35 @@ func toMessage(b *batch.Batch) (*proto.Batch, error) {
 		}
 		m.Gaps = append(m.Gaps, g)
 	}
-	for i := range b.Windows {
-		m.Windows = append(m.Windows, windowMessage(b.Windows, i))
+	return m, nil
+}
+
+// windowsMessage returns a batch of nothing but windows. The numbers of its fields are above those of
+// headMessage, so that both messages, one after the other, are the encoded batch.
+func windowsMessage(windows []usage.Window) (*proto.Batch, error) {
+	m := &proto.Batch{Workloads: workloads(windows)}
+	for i := range windows {
+		m.Windows = append(m.Windows, windowMessage(windows, i))
 	}
-	m.Balances = balancesMessage(b.Windows)
+	m.Balances = balancesMessage(windows)
 	var err error
-	if m.Handovers, err = handoversMessage(b.Windows); err != nil {
+	if m.Handovers, err = handoversMessage(windows); err != nil {
 		return nil, err
 	}
-	lines := linesOf(b, m.Workloads)
+	lines := linesOf(windows, m.Workloads)
 	m.Rows = tableMessage(lines, len(m.Workloads))
-	m.Rows.Workload = placeSteps(b, lines)
-	if machine, ok := machineLines(b); ok {
+	m.Rows.Workload = placeSteps(windows, lines)
+	if machine, ok := machineLines(windows); ok {
 		m.Machine = tableMessage(machine, 1)
 	}
 	return m, nil
 }
 
 // workloads lists the workloads of all rows in ascending order.
-func workloads(b *batch.Batch) (list []uint64) {
-	for i := range b.Windows {
-		for j := range b.Windows[i].Rows {
-			list = append(list, uint64(b.Windows[i].Rows[j].ShortID))
+func workloads(windows []usage.Window) (list []uint64) {
+	for i := range windows {
+		for j := range windows[i].Rows {
+			list = append(list, uint64(windows[i].Rows[j].ShortID))
 		}
 		// Windows have about the same rows: the list stays as short as one.
 		slices.Sort(list)
@@ -113,11 +121,11 @@ func whole(b *usage.Balance, i int) int64 {
 }
 
 // linesOf makes the rows of all windows into lines.
-func linesOf(b *batch.Batch, list []uint64) []line {
+func linesOf(windows []usage.Window, list []uint64) []line {
 	var lines []line
 	last := slices.Repeat([]int{-1}, len(list))
-	for i := range b.Windows {
-		w := &b.Windows[i]
+	for i := range windows {
+		w := &windows[i]
 		lines = slices.Grow(lines, len(w.Rows))
 		for j := range w.Rows {
 			place, _ := slices.BinarySearch(list, uint64(w.Rows[j].ShortID))
@@ -131,11 +139,11 @@ func linesOf(b *batch.Batch, list []uint64) []line {
 // placeSteps says for each line how far its place is from the one after that of the
 // line before in the same window: all zeros where rows are in order and
 // complete.
-func placeSteps(b *batch.Batch, lines []line) []int64 {
+func placeSteps(windows []usage.Window, lines []line) []int64 {
 	list := make([]int64, 0, len(lines))
-	for i := range b.Windows {
+	for i := range windows {
 		next := 0
-		for range b.Windows[i].Rows {
+		for range windows[i].Rows {
 			place := lines[len(list)].place
 			list = append(list, int64(place-next))
 			next = place + 1
@@ -146,9 +154,9 @@ func placeSteps(b *batch.Batch, lines []line) []int64 {
 
 // machineLines makes the windows' totals into lines of one workload; ok is
 // false if all totals are empty.
-func machineLines(b *batch.Batch) (lines []line, ok bool) {
-	for i := range b.Windows {
-		w := &b.Windows[i]
+func machineLines(windows []usage.Window) (lines []line, ok bool) {
+	for i := range windows {
+		w := &windows[i]
 		lines = append(lines, line{Row: &usage.Row{Usage: w.Total}, length: w.End - w.Start, before: i - 1})
 		ok = ok || w.Total.Present != 0 || w.Total.Covered != 0
 	}

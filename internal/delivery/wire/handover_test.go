@@ -136,7 +136,7 @@ func TestPrepareHandovers(t *testing.T) {
 		{Guest: uuid, Workload: id, Name: "other", Shares: []power.Share{sent(2)}},
 		{Guest: uuid, Opened: sent(1), Shares: []power.Share{sent(4)}, Booked: 33},
 	}
-	b := wire.Prepare(w, nil)
+	b := wire.Prepare(w)
 	if d := cmp.Diff(want, b.Handovers); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}

@@ -357,7 +357,7 @@ func TestShareLimits(t *testing.T) {
 		{power.Share{Epoch: "e", Active: math.MaxInt64 - 5, Idle: 5}, true}, {power.Share{Epoch: "e", Active: math.MaxInt64 - 5, Idle: 6}, false},
 	} {
 		h := usage.Handover{Guest: uuid, Workload: workload.NewID("n", workload.VM, uuid), Opened: c.share, Shares: []power.Share{c.share}}
-		sent := wire.Prepare(&usage.Window{Boot: "b", Handovers: []usage.Handover{h}}, nil).Handovers[0]
+		sent := wire.Prepare(&usage.Window{Boot: "b", Handovers: []usage.Handover{h}}).Handovers[0]
 		if got := len(sent.Shares) == 1; got != c.ok || (sent.Opened == c.share) != (c.ok || c.share == power.Share{}) {
 			t.Errorf("%+v: sent %+v", c.share, sent)
 		}
@@ -370,7 +370,7 @@ func TestShareLimits(t *testing.T) {
 	if got := decode(t, encode(t, &batch.Batch{Windows: []usage.Window{w}})).Windows[0]; cmp.Diff(w.Handovers, got.Handovers) != "" {
 		t.Errorf("the longest name of an epoch: %+v", got.Handovers)
 	}
-	if got := wire.Prepare(&usage.Window{Handovers: []usage.Handover{{Guest: uuid}}}, nil).Handovers; len(got) != 1 || got[0].Shares != nil {
+	if got := wire.Prepare(&usage.Window{Handovers: []usage.Handover{{Guest: uuid}}}).Handovers; len(got) != 1 || got[0].Shares != nil {
 		t.Errorf("a guest without shares: %+v", got)
 	}
 }

@@ -176,6 +176,15 @@ func (m *machine) use(s *service, ticks []int64, length time.Duration) (u usage.
 	return u
 }
 
+// asRead returns what a reader has of a row that is sent.
+func asRead(r usage.Row) usage.Row {
+	read := usage.Row{ShortID: r.ShortID, Usage: r.Usage, Has: r.Has, Ended: r.Ended}
+	for res := range r.Has.All() {
+		read.Total[res] = r.Total[res]
+	}
+	return read
+}
+
 // batch makes a batch of the given number of windows, with totals on one row in
 // thirty and a name for one row in a hundred.
 func (m *machine) batch(windows int) (b *batch.Batch, samples int) {
@@ -185,11 +194,12 @@ func (m *machine) batch(windows int) (b *batch.Batch, samples int) {
 	}
 	for range windows {
 		w := m.window()
-		sent := wire.Prepare(w, nil)
+		sent := wire.Prepare(w.Clone())
 		for i := range sent.Rows {
 			if m.rows++; m.rows%30 != 0 {
-				sent.Rows[i].OmitTotals()
+				sent.Rows[i].Has = 0
 			}
+			sent.Rows[i] = asRead(sent.Rows[i])
 		}
 		b.Windows = append(b.Windows, sent)
 		for i := range w.Rows {

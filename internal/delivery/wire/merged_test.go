@@ -70,7 +70,7 @@ func sentMerged(ws []usage.Window) *batch.Batch {
 	for i := range ws[1:] {
 		sum.Merge(&ws[1+i])
 	}
-	return &batch.Batch{Number: 1, Windows: []usage.Window{wire.Prepare(sum, nil)}}
+	return &batch.Batch{Number: 1, Windows: []usage.Window{wire.Prepare(sum)}}
 }
 
 // keptMerged is what a spool keeps of windows that were kept one by one: of each
@@ -78,10 +78,10 @@ func sentMerged(ws []usage.Window) *batch.Batch {
 func keptMerged(fatal interface{ Fatal(...any) }, ws []usage.Window) *batch.Batch {
 	b := &batch.Batch{Number: 1}
 	for i := range ws {
-		sent := wire.Prepare(&ws[i], nil)
+		sent := wire.Prepare(ws[i].Clone())
 		for j := range sent.Rows {
 			if r := &sent.Rows[j]; i%2 == 1 && (j+i)%3 > 0 {
-				r.OmitTotals()
+				r.Has = 0
 			}
 		}
 		got := decode(fatal, encode(fatal, &batch.Batch{Windows: []usage.Window{sent}}))

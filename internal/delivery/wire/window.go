@@ -10,53 +10,77 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// Prepare returns the window of an agent as it is sent: what Decode returns of it.
-// It shares no memory with w. Its rows take the place of those in rows, which may be nil.
+// Prepare returns the window of an agent as it is sent. Its rows are the first of w.Rows, which it
+// puts in another order, so that it needs no second copy of them.
 //
 // Rows of nothing but zeros are left out unless the workload ended: who used
-// nothing costs no bytes. Idle and system stay in any case, and so do rows of a
-// window that was prepared before. Rows have the totals of the counters and
-// integrals that they used.
+// nothing costs no bytes. Idle and system stay in any case, and so do rows without a
+// Workload. Rows have the totals of the counters and integrals that they used.
 //
-// It panics where a row of a workload that stays has no ShortID.
-func Prepare(w *usage.Window, rows []usage.Row) usage.Window {
+// It panics where a row that stays has a Workload and no ShortID.
+func Prepare(w *usage.Window) usage.Window {
 	sent := *w
-	sent.Gaps, sent.Total, sent.Handovers = nil, normalize(&w.Total), handoversOf(w)
-	kept := rowsToSend(w.Rows)
-	sent.Rows = slices.Grow(rows[:0], len(kept))
-	for _, r := range kept {
-		sent.Rows = append(sent.Rows, sentRow(r))
+	sent.Gaps, sent.Handovers = nil, handoversOf(w)
+	order, kept := orderToSend(w.Rows)
+	reorder(w.Rows, order)
+	sent.Rows = w.Rows[:kept:kept]
+	for i := range sent.Rows {
+		r := &sent.Rows[i]
+		if r.ShortID == 0 && r.Workload != nil {
+			panic(fmt.Sprintf("wire: workload id %q is malformed", r.Workload.ID))
+		}
+		r.Has &= r.Usage.Present & summed
 	}
 	return sent
 }
 
-// rowsToSend returns the rows that are sent, in order of their ShortIDs.
-func rowsToSend(rows []usage.Row) []*usage.Row {
-	kept := make([]*usage.Row, 0, len(rows))
-	for i := range rows {
-		r := &rows[i]
-		prepared := r.Workload == nil
-		if prepared || r.Ended || r.Workload.Kind == workload.Idle || r.Workload.Kind == workload.System || !isZero(&r.Usage) {
-			kept = append(kept, r)
-		}
-	}
-	slices.SortStableFunc(kept, func(a, b *usage.Row) int { return cmp.Compare(a.ShortID, b.ShortID) })
-	return kept
-}
-
-// sentRow returns what is sent of a row.
-func sentRow(r *usage.Row) usage.Row {
-	if r.ShortID == 0 && r.Workload != nil {
-		panic(fmt.Sprintf("wire: workload id %q is malformed", r.Workload.ID))
-	}
-	sent := usage.Row{ShortID: r.ShortID, Usage: normalize(&r.Usage), Ended: r.Ended}
-	(r.Has & r.Usage.Present).Each(func(res usage.Resource) {
-		if res.Detail().Kind != usage.Peak {
-			sent.Has |= usage.SetOf(res)
-			sent.Total[res] = r.Total[res]
+// summed are the resources whose amounts add up, so that rows have totals of them.
+var summed = func() (s usage.Set) {
+	usage.All.Each(func(r usage.Resource) {
+		if r.Detail().Kind != usage.Peak {
+			s |= usage.SetOf(r)
 		}
 	})
-	return sent
+	return s
+}()
+
+// orderToSend returns the indexes of rows: first of those that are sent, in order of their ShortIDs, then
+// of the others; kept is how many are sent.
+func orderToSend(rows []usage.Row) (order []int32, kept int) {
+	order = make([]int32, len(rows))
+	end := len(rows)
+	for i := range rows {
+		r := &rows[i]
+		if r.Workload == nil || r.Ended || r.Workload.Kind == workload.Idle || r.Workload.Kind == workload.System || !isZero(&r.Usage) {
+			order[kept] = int32(i)
+			kept++
+		} else {
+			end--
+			order[end] = int32(i)
+		}
+	}
+	slices.SortStableFunc(order[:kept], func(a, b int32) int { return cmp.Compare(rows[a].ShortID, rows[b].ShortID) })
+	return order, kept
+}
+
+// reorder moves the row order[i] to i, for each i. It changes order.
+func reorder(rows []usage.Row, order []int32) {
+	for i := range order {
+		if int(order[i]) == i {
+			continue
+		}
+		first := rows[i]
+		for at := i; ; {
+			from := int(order[at])
+			order[at] = int32(at)
+			if from == i {
+				rows[at] = first
+				break
+			}
+			rows[at] = rows[from]
+			at = from
+		}
+	}
 }
 
 // isZero reports whether all amounts are 0.
@@ -64,14 +88,6 @@ func isZero(u *usage.Usage) bool {
 	some := false
 	u.Present.Each(func(r usage.Resource) { some = some || u.Amount[r] != 0 })
 	return !some
-}
-
-// normalize returns u without what means nothing in it: amounts and qualities of
-// what is absent.
-func normalize(u *usage.Usage) usage.Usage {
-	t := usage.Usage{Present: u.Present, Quality: u.Quality.Only(u.Present), Covered: u.Covered}
-	u.Present.Each(func(r usage.Resource) { t.Amount[r] = u.Amount[r] })
-	return t
 }
 
 // NameOf returns what a row says of its workload's name.

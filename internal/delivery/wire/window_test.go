@@ -1,9 +1,13 @@
 package wire_test
 
 import (
+	stdcmp "cmp"
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 
 	"mete.dev/mete/internal/delivery/wire"
 	"mete.dev/mete/internal/model/batch"
@@ -36,14 +40,15 @@ func TestPrepare(t *testing.T) {
 	w.Rows[4].Usage.Amount[usage.OOMKills] = 1 // absent
 	w.Rows[5].Has |= usage.SetOf(usage.OOMKills)
 	w.Rows[5].Total[usage.OOMKills] = 1 // not used in the window
-	w.Rows[1].OmitTotals()
+	w.Rows[1].Has = 0
 	w.Total.Put(usage.DiskRead, 6, usage.Measured)
-	got := wire.Prepare(&w, nil)
+	rows := slices.Clone(w.Rows)
+	sent := wire.Prepare(&w)
 	want := usage.Window{Boot: "b", Start: 1, End: 2, Offset: 3, StartReason: usage.StartBooted, CPUs: 4, Balance: w.Balance, Total: w.Total}
 	for _, i := range []int{0, 1, 3, 4, 5} {
-		row := usage.Row{ShortID: w.Rows[i].ShortID, Usage: w.Rows[i].Usage, Ended: i == 3}
+		row := usage.Row{ShortID: rows[i].ShortID, Usage: rows[i].Usage, Ended: i == 3}
 		row.Usage.Amount[usage.OOMKills] = 0
-		row.Has = w.Rows[i].Has & usage.SetOf(usage.CPU, usage.Memory)
+		row.Has = rows[i].Has & usage.SetOf(usage.CPU, usage.Memory)
 		switch i {
 		case 4:
 			row.Total[usage.Memory] = 700
@@ -56,13 +61,42 @@ func TestPrepare(t *testing.T) {
 		t.Fatal("the test has other totals than it means")
 	}
 	want.SortRows()
-	if d := cmp.Diff(want, got); d != "" {
+	got := decode(t, encode(t, &batch.Batch{Windows: []usage.Window{sent}}))
+	if d := cmp.Diff(&batch.Batch{Windows: []usage.Window{want}}, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	b := &batch.Batch{Windows: []usage.Window{got}}
-	if d := cmp.Diff(b, decode(t, encode(t, b))); d != "" {
-		t.Errorf("what is sent is not what is read (-want +got):\n%s", d)
+	// The window has its rows, in another order: those that are sent, and the rest.
+	if len(w.Rows) != len(rows) || &w.Rows[0] != &sent.Rows[0] || w.Rows[5].Workload != rows[2].Workload {
+		t.Errorf("rows %+v", w.Rows)
 	}
+	for _, row := range w.Rows {
+		if !slices.ContainsFunc(rows, func(r usage.Row) bool {
+			return r.Workload == row.Workload && r.Usage == row.Usage && r.Total == row.Total
+		}) {
+			t.Errorf("no row was %+v", row)
+		}
+	}
+}
+
+// TestPrepareOrder checks that rows of any order are sent in that of their ShortIDs, those of a workload in
+// the order that they have.
+func TestPrepareOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var w usage.Window
+		want := []usage.Row{}
+		for i, id := range rapid.SliceOfN(rapid.IntRange(1, 9), 0, 12).Draw(t, "ids") {
+			row := of(workload.Pod, fmt.Sprint(id), rapid.Int64Range(0, 1).Draw(t, "cpu")*int64(1+i))
+			w.Rows = append(w.Rows, row)
+			if row.Usage.Amount[usage.CPU] != 0 {
+				want = append(want, row)
+			}
+		}
+		slices.SortStableFunc(want, func(a, b usage.Row) int { return stdcmp.Compare(a.ShortID, b.ShortID) })
+		got := wire.Prepare(&w).Rows
+		if !slices.EqualFunc(got, want, func(a, b usage.Row) bool { return a.ShortID == b.ShortID && a.Usage == b.Usage }) {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+	})
 }
 
 func TestPreparePanicsOnAMalformedID(t *testing.T) {
@@ -73,7 +107,7 @@ func TestPreparePanicsOnAMalformedID(t *testing.T) {
 	}()
 	row := usage.NewRow(&usage.Identity{Workload: workload.Workload{ID: "x", Kind: workload.Pod}})
 	row.Usage.Put(usage.CPU, 1, usage.Measured)
-	wire.Prepare(&usage.Window{Rows: []usage.Row{row}}, nil)
+	wire.Prepare(&usage.Window{Rows: []usage.Row{row}})
 }
 
 func TestNameOf(t *testing.T) {

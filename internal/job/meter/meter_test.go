@@ -96,7 +96,7 @@ func TestWindows(t *testing.T) {
 			}
 			row.Workload = &usage.Identity{Workload: workload.Workload{ID: workload.NewID("n", workload.Job, "j")}}
 			row.ShortID, _ = workload.ShortIDOf(row.Workload.ID)
-			cuts, err := walltime.Cut([]usage.Window{wire.Prepare(&w, nil)}, []time.Duration{0})
+			cuts, err := walltime.Cut([]usage.Window{wire.Prepare(&w)}, []time.Duration{0})
 			if err != nil {
 				rt.Fatal(err)
 			}

@@ -124,7 +124,7 @@ func (n *Node) Send(t testing.TB, names []batch.Name, ws ...usage.Window) Reply 
 	names = append(names, batch.Name{ID: workload.NewID(n.ID, workload.Idle, ""), Kind: workload.Idle, Name: "idle"})
 	b := batch.Batch{Stream: n.stream, Number: n.number + 1, Previous: n.last, Names: names}
 	for i := range ws {
-		b.Windows = append(b.Windows, wire.Prepare(&ws[i], nil))
+		b.Windows = append(b.Windows, wire.Prepare(&ws[i]))
 	}
 	sent, err := wire.Encode(nil, &b)
 	if err != nil {

@@ -64,7 +64,7 @@ func (m *machine) batches(end, now time.Time, offer func([]byte, batch.Clock) er
 	for i := range m.Windows {
 		at := boot - int64(m.Windows-i)*m.Window.Nanoseconds()
 		w := m.window(i, at, end.UnixNano()-boot)
-		b.Windows = append(b.Windows, wire.Prepare(w, nil))
+		b.Windows = append(b.Windows, wire.Prepare(w))
 		if len(b.Windows) < per && i < m.Windows-1 {
 			continue
 		}
