@@ -111,6 +111,7 @@ type account struct {
 	reading   usage.Reading // latest
 	unchanged bool          // reading equals previous
 	dormant   bool          // its share repeats: see dormant.go
+	repeated  bool          // the open window has all of the share of a dormant account that stays the same
 	seen      usage.Set     // readings present in any tick
 
 	childGrowth [len(nestedCounters)]int64
@@ -236,8 +237,8 @@ func (acc *Accounts) updateAccounts(s *usage.Snapshot) {
 }
 
 // startReplacing makes room for the readings that those of a tick replace. Groups that are gone have
-// previous readings among those of the previous tick. Room for many more than that had is
-// given up: in the first ticks all readings change.
+// previous readings among those of the previous tick. It gives up room for
+// many more than that had: in the first ticks all readings change.
 func (acc *Accounts) startReplacing() {
 	room := acc.replaced[1][:0]
 	acc.replaced[1] = acc.replaced[0]
@@ -462,9 +463,14 @@ func millicores(cpu, elapsed int64) int64 {
 
 func (acc *Accounts) addToWindow() {
 	for _, a := range acc.current {
+		if a.dormant && a.repeated {
+			a.repeatInWindow()
+			continue
+		}
 		acc.putCPUPeak(a)
 		a.window.Add(&a.share)
 		a.markDirty()
+		a.repeated = a.dormant
 	}
 	acc.idle.window.Add(&acc.idle.share)
 }

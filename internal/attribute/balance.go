@@ -215,7 +215,7 @@ func (acc *Accounts) CloseWindow(w *usage.Window) {
 			a.dirty.sets = true
 		}
 		row.Has = a.total.row(&row.Total)
-		a.window = usage.Usage{}
+		a.window, a.repeated = usage.Usage{}, false
 		if a.guest != nil {
 			acc.closeHandover(a)
 		}

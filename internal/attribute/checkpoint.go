@@ -73,15 +73,20 @@ func (a *account) markDirty() {
 			}
 		}
 	}
-	for r := range (a.share.Present & (counterSet | peaksSet) &^ a.dirty.set).All() {
-		if v := a.share.Amount[r]; v != 0 && (counterSet.Has(r) || v > a.total.amount[r].Int64()) {
-			changed |= 1 << r
-		}
-	}
 	if a.parent == nil {
 		changed |= rootSet
 	}
 	a.dirty.set |= changed
+	a.markUsed(counterSet | peaksSet)
+}
+
+// markUsed records which amounts of these resources a tick added to, or raised.
+func (a *account) markUsed(of usage.Set) {
+	for r := range (a.share.Present & of &^ a.dirty.set).All() {
+		if v := a.share.Amount[r]; v != 0 && (counterSet.Has(r) || v > a.total.amount[r].Int64()) {
+			a.dirty.set |= 1 << r
+		}
+	}
 }
 
 // Checkpoint appends the accounts to dst: all of them, or the changes since the latest checkpoint

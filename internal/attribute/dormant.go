@@ -9,10 +9,10 @@ import (
 // that lasts, its share of the previous tick is used again, except for integrals over time.
 
 // canBeDormant reports whether a's share must be that of the previous tick: its readings are the same,
-// and no child, virtual machine, end, restart of the meter, long pause or restored reading can change the share.
+// and no child, virtual machine, end, restart of the meter, late tick, long pause or restored reading can change the share.
 func (acc *Accounts) canBeDormant(a *account) bool {
 	return a.unchanged && a.childValues == [nestedSlots]int64{} && a.parent != nil && a.guest == nil && a.held == nil &&
-		!a.final && !a.uncertain && a.stale.set == 0 && acc.tickStart == usage.StartContinued && !acc.tooLong && !acc.noDormancy
+		!a.final && !a.uncertain && a.stale.set == 0 && acc.tickStart == usage.StartContinued && !acc.tooLong && acc.coveredTime() > 0 && !acc.noDormancy
 }
 
 // sumShares returns the sum of a's shares of several resources.
@@ -37,6 +37,13 @@ func (acc *Accounts) bookDormant(a *account) {
 		i := levelSlot[r]
 		u.Amount[r] = a.remainders[i].Add(a.level[i], a.level[i], acc.elapsed)
 	}
+}
+
+// repeatInWindow adds the share of a dormant account to the open window, which has one of an earlier tick: its
+// counters are 0, and its peaks and qualities the same.
+func (a *account) repeatInWindow() {
+	a.window.AddOnly(&a.share, integralSet|energySet)
+	a.markUsed(energySet | peaksSet)
 }
 
 // energySet are the resources that divideEnergy books.

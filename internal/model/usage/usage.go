@@ -34,13 +34,17 @@ func (u *Usage) Put(r Resource, amount int64, q Quality) {
 }
 
 // Add adds v to u, resource by resource. A resource that is absent in both stays absent.
-func (u *Usage) Add(v *Usage) {
-	u.Quality = u.Quality.Worst(v.Quality.Only(v.Present))
-	for set := v.Present &^ u.Present; set != 0; set &= set - 1 {
+func (u *Usage) Add(v *Usage) { u.AddOnly(v, All) }
+
+// AddOnly is Add for some resources of v, and the time that it covers.
+func (u *Usage) AddOnly(v *Usage, of Set) {
+	of &= v.Present
+	u.Quality = u.Quality.Worst(v.Quality.Only(of))
+	for set := of &^ u.Present; set != 0; set &= set - 1 {
 		r := bits.TrailingZeros64(uint64(set))
 		u.Amount[r] = v.Amount[r]
 	}
-	for set := v.Present & u.Present; set != 0; set &= set - 1 {
+	for set := of & u.Present; set != 0; set &= set - 1 {
 		r := Resource(bits.TrailingZeros64(uint64(set)))
 		switch a := v.Amount[r]; {
 		case peaks.Has(r):
@@ -49,7 +53,7 @@ func (u *Usage) Add(v *Usage) {
 			u.Amount[r] = add(u.Amount[r], a)
 		}
 	}
-	u.Present |= v.Present
+	u.Present |= of
 	u.Covered += v.Covered
 }
 
