@@ -1,9 +1,13 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"math"
+	"os"
 	"runtime/debug"
+	runtimemetrics "runtime/metrics"
+	"time"
 
 	"mete.dev/mete/internal/host/hostfs"
 )
@@ -26,6 +30,40 @@ func LimitMemory() error {
 		debug.SetMemoryLimit(whole / 4 * 3)
 	}
 	return err
+}
+
+// tuneCollector lets this process have less garbage, in proportion, the more memory it uses, until ctx
+// ends. GOGC takes precedence.
+func tuneCollector(ctx context.Context) error {
+	if os.Getenv("GOGC") != "" {
+		return nil
+	}
+	live := []runtimemetrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	percent := 100
+	for tick := time.Tick(5 * time.Second); ; {
+		runtimemetrics.Read(live)
+		// Each change stops all goroutines for a moment.
+		if p := gcPercent(live[0].Value.Uint64()); p > percent+percent/8 || p < percent-percent/8 {
+			percent = p
+			debug.SetGCPercent(p)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick:
+		}
+	}
+}
+
+// gcPercent returns the garbage that a process may have, in percent of the live heap in bytes. Up to
+// 256 MiB it is as much again, which is Go's default and costs least CPU time; then 256 MiB, and from
+// 1 GiB on a quarter.
+func gcPercent(live uint64) int {
+	const usual, most, least = 256 << 20, 100, 25
+	if live <= usual {
+		return most
+	}
+	return int(max(usual*most/live, least))
 }
 
 // queryMemory returns the default memory limit of queries in bytes: a quarter of GOMEMLIMIT

@@ -278,6 +278,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.Receiver.Run(ctx) })
 	g.Go(func() error { return s.Ledger.Run(ctx) })
+	g.Go(func() error { return tuneCollector(ctx) })
 	if s.Meters != nil {
 		g.Go(func() error { return s.Meters.Run(ctx) })
 	}
