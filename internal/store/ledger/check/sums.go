@@ -50,10 +50,10 @@ func (c *checkRun) checkDay(day int64) error {
 // A wideInt is hi * 2^32 + lo: sums may not fit 64 bits.
 type wideInt struct{ hi, lo int64 }
 
-func (a wideInt) add(b wideInt) wideInt {
-	lo := a.lo&math.MaxUint32 + b.lo&math.MaxUint32
-	return wideInt{a.hi + b.hi + a.lo>>32 + b.lo>>32 + lo>>32, lo & math.MaxUint32}
-}
+// newWideInt returns the one form of an amount, in which lo has 32 bits.
+func newWideInt(hi, lo int64) wideInt { return wideInt{hi + lo>>32, lo & math.MaxUint32} }
+
+func (a wideInt) add(b wideInt) wideInt { return newWideInt(a.hi+b.hi, a.lo+b.lo) }
 
 // toInt64 returns the amount, or false if it does not fit.
 func (a wideInt) toInt64() (int64, bool) { return a.hi<<32 | a.lo, a.hi == a.hi<<32>>32 }
@@ -90,7 +90,7 @@ func (t *total) add(cols []schema.Column, present int64, rough usage.Uncertainty
 	t.rows++
 	t.present, t.rough = t.present|present, t.rough.Or(rough)
 	for i, c := range cols {
-		v := wideInt{}.add(wideInt{amounts[2*i], amounts[2*i+1]})
+		v := newWideInt(amounts[2*i], amounts[2*i+1])
 		if c.Merge != schema.MergeMax {
 			v = v.add(t.amounts[i])
 		} else if a := t.amounts[i]; cmp.Or(cmp.Compare(a.hi, v.hi), cmp.Compare(a.lo, v.lo)) > 0 {

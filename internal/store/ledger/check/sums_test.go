@@ -37,7 +37,7 @@ func TestWideInt(t *testing.T) {
 		}
 	}
 	// A sum of halves that SQL added, of which the lower one is larger than 32 bits.
-	if got := (wideInt{}).add(wideInt{1, 5<<32 + 7}); got != (wideInt{6, 7}) {
+	if got := newWideInt(1, 5<<32+7); got != (wideInt{6, 7}) {
 		t.Errorf("%+v", got)
 	}
 }
