@@ -211,7 +211,6 @@ func testEverything(t *testing.T, newDSN func(testing.TB) string) {
 	}
 }
 
-// second returns the error of a call.
 // try checks an open ledger with each fault of the database that no check had yet.
 func try(t *testing.T, l *ledger.Ledger) {
 	t.Helper()
@@ -257,9 +256,13 @@ func TestTwoClusters(t *testing.T) {
 	}
 }
 
+func TestBalanceOfCoarseRowsSQLite(t *testing.T) { testBalanceOfCoarseRows(t, ledgertest.SQLite(t)) }
+func TestBalanceOfCoarseRowsPostgreSQL(t *testing.T) {
+	testBalanceOfCoarseRows(t, ledgertest.PostgreSQL(t))
+}
+
 // Hours and days are balanced too, where nothing finer is kept.
-func TestBalanceOfCoarseRows(t *testing.T) {
-	dsn := ledgertest.SQLite(t)
+func testBalanceOfCoarseRows(t *testing.T, dsn string) {
 	f := ledgertest.Fill(t, ledgertest.Open(t, dsn))
 	ctx := t.Context()
 	now := ledgertest.Day.Add(60 * 24 * time.Hour)
@@ -303,6 +306,9 @@ func TestBalanceOfCoarseRows(t *testing.T) {
 	// A day holds at most 2^63-1: beyond that its sums are not compared.
 	damage("UPDATE node_day SET whole_cpu = 9223372036854775807 WHERE minute = $1")
 	check("")
+	damage("UPDATE node_day SET skew_cpu = skew_cpu + 30 WHERE minute = $1") // more than that in all
+	check("")
+	damage("UPDATE node_day SET skew_cpu = skew_cpu - 30 WHERE minute = $1")
 	damage("UPDATE node_day SET whole_cpu = 9223372036854775806 WHERE minute = $1")
 	check("balance: node same (host): 2026-03-01T00:00Z: the day: cpu: whole + skew is 9223372036854775786, the rows are 240000000000")
 }
@@ -329,7 +335,7 @@ func TestManyFaultsOfHour(t *testing.T) {
 	dsn := ledgertest.SQLite(t)
 	f := ledgertest.NewFull(t, ledgertest.Open(t, dsn))
 	ledgertest.Node(t, f.L, "a")
-	const many = 130
+	const many = 101 // one more than are listed
 	m := ledgertest.Day.Unix() / 60
 	e := ledgertest.Entry("a", batch.Stream{1}, batch.Mark{Next: 1}, 1, 10, m)
 	for i := range many - 1 {
