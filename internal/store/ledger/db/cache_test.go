@@ -174,6 +174,28 @@ func TestVersions(t *testing.T) {
 	})
 }
 
+// A workload knows the minutes with which its versions begin, in order, and copies of it keep theirs.
+func TestBegins(t *testing.T) {
+	none := Workload{ID: 1}
+	w := none
+	w.add(version{30, 3})
+	one := w
+	w.add(version{15, 2})
+	for _, c := range []struct {
+		Workload
+		want []int64
+	}{{none, nil}, {one, []int64{30}}, {w, []int64{15, 30}}} {
+		if got := c.Begins(); !slices.Equal(got, c.want) {
+			t.Errorf("versions begin with %d, want %d", got, c.want)
+		}
+	}
+	for minute, want := range map[int64]int{0: 2, 15: 2, 16: 1, 30: 1, 31: 0} {
+		if got := w.CountSince(minute); got != want || none.CountSince(minute) != 0 {
+			t.Errorf("%d versions from %d on, want %d", got, minute, want)
+		}
+	}
+}
+
 // A rollback to a savepoint leaves no version in the caches that the database has not, and none out that it has.
 func TestVersionsOfSavepoints(t *testing.T) {
 	d := fresh(t)
