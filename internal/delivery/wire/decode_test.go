@@ -241,6 +241,18 @@ func TestBombs(t *testing.T) {
 	}
 }
 
+// A frame whose content is whole but not what its checksum says is refused.
+func TestChecksum(t *testing.T) {
+	sent := frame(t, content(t, encode(t, small())))
+	if _, err := wire.Decode(sent, wire.Default()); err != nil {
+		t.Fatal(err)
+	}
+	sent[len(sent)-1]++
+	if b, err := wire.Decode(sent, wire.Default()); !errors.Is(err, fault.ErrInvalid) || b != nil {
+		t.Errorf("%+v, %v", b, err)
+	}
+}
+
 // promised is what Limits says of memory, and a little for errors and the like.
 func promised(l wire.Limits) uint64 { return uint64(16*l.Size+600*l.Rows) + 256<<10 }
 
