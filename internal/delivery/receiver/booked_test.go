@@ -156,6 +156,15 @@ func TestLookups(t *testing.T) {
 		if offer(t, in, "n", m.clock(), sent, batch.Duplicate); l.lookups != before+2 {
 			t.Errorf("a batch that is booked: %d lookups, want 1", l.lookups-before-1)
 		}
+		// One with a pause in it ends where its last part does.
+		first, second := m.window(10*time.Second), m.window(10*time.Second)
+		first.Scope, first.StartReason, second.Scope, second.StartReason = usage.Machine, usage.StartContinued, usage.Machine, usage.StartContinued
+		second.Start++
+		offer(t, in, "n", m.clock(), m.batch(t, first, second), batch.Accepted)
+		before = l.lookups
+		if offer(t, in, "n", m.clock(), window(nil), batch.Accepted); l.lookups != before {
+			t.Errorf("after a batch with a pause: %d lookups, want none", l.lookups-before)
+		}
 		// Nor is the stream looked up for samples.
 		offer(t, in, "n", m.clock(), window(nil), batch.Accepted)
 		l.fails = map[string]error{"Mark": fault.ErrUnavailable}
