@@ -315,6 +315,9 @@ func TestMalformed(t *testing.T) {
 		if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.StatusCode != c.status || p.Status != c.status || resp.Header.Get("Content-Type") != fault.ProblemType {
 			t.Errorf("%s: %d %+v, %v, want %d", name, resp.StatusCode, p, err, c.status)
 		}
+		if reason := map[string]string{"a page's": "content type", "two": "more than one value"}[name]; !strings.Contains(p.Detail, reason) {
+			t.Errorf("%s: %q, want %s as the reason", name, p.Detail, reason)
+		}
 		shut(t, resp)
 	}
 	if left := s.reg.tokens[0].Uses; left != 1 {

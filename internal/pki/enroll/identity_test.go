@@ -106,6 +106,11 @@ func TestIdentity(t *testing.T) {
 		if b.enrolls.Load() != 1 {
 			t.Errorf("%d requests, want 1", b.enrolls.Load())
 		}
+		// Its files say the same, without the rest of its configuration.
+		leaf := i.state.Load().leaf
+		if f, err := Inspect(i.cfg.Dir); err != nil || f.Path != i.path() || f.Node != i.Node() || f.Cluster != "default" || f.Server != "https://server" || !f.Certificate.Equal(leaf) || !f.Renew.After(time.Now()) || !f.Renew.Before(i.Expiry()) {
+			t.Errorf("the files say %+v, %v", f, err)
+		}
 		// An older server gives no key for jobs.
 		f, err := readFile[identityFile](i.path())
 		if err != nil {

@@ -147,6 +147,15 @@ func TestJobUnsigned(t *testing.T) {
 	}
 }
 
+// TestIsForeign tells tokens of Kubernetes from those of mete.
+func TestIsForeign(t *testing.T) {
+	for s, want := range map[string]bool{"a.b.c": true, "..": true, "a.b": false, "a.b.c.d": false, "": false, token.JobKeyOf([]byte("secret"), aNode).Sign(aJob()): false} {
+		if got := token.IsForeign(s); got != want {
+			t.Errorf("%q: %t", s, got)
+		}
+	}
+}
+
 // TestJobRedacted checks that printing a key or a token omits the secret.
 func TestJobRedacted(t *testing.T) {
 	key := token.JobKeyOf([]byte("secret"), aNode)

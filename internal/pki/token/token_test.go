@@ -2,6 +2,7 @@ package token_test
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/base32"
 	"encoding/binary"
 	"encoding/json"
@@ -87,6 +88,15 @@ func TestText(t *testing.T) {
 	tok := token.New([5]byte{1, 2, 3, 4, 5}, [20]byte{0: 4, 19: 4}, token.FingerprintOf([]byte("certificate")))
 	if got := tok.Reveal(); got != want {
 		t.Errorf("Reveal() = %s, want %s", got, want)
+	}
+}
+
+// TestParts checks what a registry keeps of a token, and which authority it is for.
+func TestParts(t *testing.T) {
+	secret, of := [20]byte{0: 7, 19: 9}, token.FingerprintOf([]byte("certificate"))
+	tok := token.New([5]byte{1}, secret, of)
+	if tok.Hash() != sha256.Sum256(secret[:]) || tok.CA() != of || tok.ID() != "aeaaaaaa" {
+		t.Errorf("ID %s, hash %x, authority %v", tok.ID(), tok.Hash(), tok.CA())
 	}
 }
 
