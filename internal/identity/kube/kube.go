@@ -130,38 +130,33 @@ func New(cfg Config, l Ledger, log *slog.Logger) (*Watcher, error) {
 	if err != nil {
 		return nil, err
 	}
+	return newWatcher(cfg, rc, l, log)
+}
+
+// newWatcher returns a watcher of the API server that rc says.
+func newWatcher(cfg Config, rc *rest.Config, l Ledger, log *slog.Logger) (*Watcher, error) {
 	klog.SetSlogLogger(log)
 	rc.UserAgent, rc.QPS, rc.Burst = "mete-server", 50, 200
 	w := &Watcher{cfg: cfg, ledger: l, log: log, lease: pod.Lease{Cluster: cfg.Cluster, Holder: cfg.Holder},
 		changed: map[string]*keptPod{}, deleted: map[string]bool{}, jobs: map[string]changedJob{}, above: map[ownerKey]seenOwner{}, booked: map[string]pod.Pod{}, runs: map[string]pod.Run{}, holder: map[string]string{}}
 	w.health = health{log: log, server: rc.Host, now: time.Now, warned: map[string]time.Time{}}
-	if w.meta, err = metadata.NewForConfig(rc); err != nil {
-		return nil, invalid(cfg, err)
-	}
-	if w.reviews, err = newReviews(cfg.Cluster, rc, &w.health); err != nil {
-		return nil, invalid(cfg, err)
-	}
-	disco, err := discovery.NewDiscoveryClientForConfig(rc)
-	if err != nil {
-		return nil, invalid(cfg, err)
-	}
-	w.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(disco))
 	binary := rest.CopyConfig(rc)
 	binary.ContentType, binary.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
-	core, err := coreclient.NewForConfig(binary)
-	if err != nil {
+	owners, ownersErr := metadata.NewForConfig(rc)
+	reviews, reviewsErr := newReviews(cfg.Cluster, rc, &w.health)
+	disco, discoErr := discovery.NewDiscoveryClientForConfig(rc)
+	core, coreErr := coreclient.NewForConfig(binary)
+	jobs, jobsErr := batchclient.NewForConfig(binary)
+	if err := cmp.Or(ownersErr, reviewsErr, discoErr, coreErr, jobsErr); err != nil { // all are of the same configuration
 		return nil, invalid(cfg, err)
 	}
-	jobs, err := batchclient.NewForConfig(binary)
-	if err != nil {
-		return nil, invalid(cfg, err)
-	}
-	w.core = core.RESTClient()
+	w.meta, w.reviews, w.core = owners, reviews, core.RESTClient()
+	w.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(disco))
 	w.pods = w.informer(cache.NewListWatchFromClient(w.core, "pods", metav1.NamespaceAll, fields.Everything()), &corev1.Pod{}, w.trimPod)
 	if err := w.pods.AddIndexers(cache.Indexers{byJob: indexByJob}); err != nil {
 		return nil, err
 	}
-	_, err = w.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	_, err := w.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { w.change(o) },
 		UpdateFunc: func(_, o any) { w.change(o) },
 		DeleteFunc: func(o any) { w.delete(o) },
@@ -273,8 +268,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 	running.Go(func() { w.probe(ctx) })
 	w.health.synced(len(w.pods.GetStore().ListKeys()))
-	tick := time.NewTicker(flushEvery)
-	defer tick.Stop()
+	tick := time.Tick(flushEvery)
 	for {
 		if err := w.work(ctx); err != nil && ctx.Err() == nil {
 			w.health.notBooked(err)
@@ -282,7 +276,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return w.release(context.WithoutCancel(ctx))
-		case <-tick.C:
+		case <-tick:
 		}
 	}
 }
@@ -319,13 +313,12 @@ const probeEvery, probeTimeout = 15 * time.Second, 10 * time.Second
 
 // probe notices an API server that is away: client-go reports no error for a watch whose connection breaks.
 func (w *Watcher) probe(ctx context.Context) {
-	tick := time.NewTicker(probeEvery)
-	defer tick.Stop()
+	tick := time.Tick(probeEvery)
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-tick:
 		}
 		in, cancel := context.WithTimeoutCause(ctx, probeTimeout, fmt.Errorf("no answer within %v", probeTimeout))
 		err := w.core.Get().Resource("pods").Param("limit", "1").Do(in).Error()

@@ -61,7 +61,6 @@ func reservationsOf(p *corev1.Pod) (list []pod.Reservation) {
 		limit(&l.MemoryLimit, &podLimits.MemoryLimit, limitedMemory)
 		list = append(list, pod.Reservation{Container: c.Name, Levels: l.Cap()})
 	}
-	rest.CPULimit, rest.MemoryLimit = pod.NoLimit, pod.NoLimit
 	if overhead := levelsOf(p.Spec.Overhead, nil); limitedCPU || overhead.CPU > 0 && podLimits.CPULimit > 0 {
 		rest.CPULimit = max(podLimits.CPULimit, 0)
 	}

@@ -65,7 +65,7 @@ func failureOf(p *corev1.Pod) (f podFailure) {
 	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
 		for i := range list {
 			for _, state := range []corev1.ContainerState{list[i].LastTerminationState, list[i].State} {
-				if e := state.Terminated; e != nil && e.ExitCode != 0 && (f.code == 0 || e.FinishedAt.After(f.at)) {
+				if e := state.Terminated; e != nil && e.ExitCode > 0 && (f.code == 0 || e.FinishedAt.After(f.at)) {
 					f = podFailure{e.ExitCode, e.FinishedAt.Time}
 				}
 			}
@@ -112,12 +112,12 @@ func (w *Watcher) runOf(j *keptJob) pod.Run {
 		var last podFailure
 		pods, _ := w.pods.GetIndexer().ByIndex(byJob, j.Namespace+"/"+string(j.UID)) // fails only without that index
 		for _, o := range pods {
-			if p, ok := o.(*keptPod); ok && p.failure.code > 0 && !p.failure.at.After(j.decided) && (last.code == 0 || p.failure.at.After(last.at)) {
+			if p, ok := o.(*keptPod); ok && !p.failure.at.After(j.decided) && (last.code == 0 || p.failure.at.After(last.at)) {
 				last = p.failure
 			}
 		}
 		r.Exit = new(1)
-		if last.code > 0 {
+		if last.code != 0 {
 			*r.Exit, r.Failed = int(last.code), last.at
 		}
 	}
