@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"mete.dev/mete/internal/model/batch"
 )
@@ -142,5 +143,19 @@ func TestContainers(t *testing.T) {
 	got, err = identify(&keptPod{Pod: p}, w.keepsLabel, func(string, *metav1.OwnerReference) (*metav1.OwnerReference, error) { return nil, nil })
 	if want := "shop/" + strings.Repeat("k", 63) + "/" + strings.Repeat("\u00e9", 126); got.Job != want || err != nil {
 		t.Errorf("job %q, %v", got.Job, err)
+	}
+}
+
+// TestControllerOf: of a reference that is too long as much is kept as shows that.
+func TestControllerOf(t *testing.T) {
+	long := strings.Repeat("x", 1000)
+	ref := metav1.OwnerReference{APIVersion: long, Kind: long, Name: long, UID: types.UID(long), Controller: new(true)}
+	other := owner("Node", "n1", false)
+	refs := controllerOf(&metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{other, ref}})
+	if want := (metav1.OwnerReference{APIVersion: long[:254], Kind: long[:64], Name: long[:254], UID: types.UID(long[:64]), Controller: ref.Controller}); len(refs) != 1 || refs[0] != want {
+		t.Errorf("%+v", refs)
+	}
+	if refs := controllerOf(&metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{other}}); refs != nil {
+		t.Errorf("without a controller: %+v", refs)
 	}
 }

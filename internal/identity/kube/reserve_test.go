@@ -61,12 +61,12 @@ func TestReservationsOf(t *testing.T) {
 			want: []pod.Reservation{{Container: "app", Levels: appLevels}},
 		},
 		"overhead of CPU": {
-			pod:  corev1.PodSpec{Containers: []corev1.Container{app}, Overhead: quantities("cpu", "7m")},
-			want: []pod.Reservation{{Container: "app", Levels: appLevels}, {Levels: pod.Levels{CPU: 7, CPULimit: 7, MemoryLimit: none}}},
+			pod:  corev1.PodSpec{Containers: []corev1.Container{app}, Overhead: quantities("cpu", "1m")},
+			want: []pod.Reservation{{Container: "app", Levels: appLevels}, {Levels: pod.Levels{CPU: 1, CPULimit: 1, MemoryLimit: none}}},
 		},
 		"overhead of memory": {
-			pod:  corev1.PodSpec{Containers: []corev1.Container{app}, Overhead: quantities("memory", "9")},
-			want: []pod.Reservation{{Container: "app", Levels: appLevels}, {Levels: pod.Levels{CPULimit: none, Memory: 9, MemoryLimit: 9}}},
+			pod:  corev1.PodSpec{Containers: []corev1.Container{app}, Overhead: quantities("memory", "1")},
+			want: []pod.Reservation{{Container: "app", Levels: appLevels}, {Levels: pod.Levels{CPULimit: none, Memory: 1, MemoryLimit: 1}}},
 		},
 		"overhead beside no limits": {
 			pod:  corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}}, Overhead: quantities("cpu", "7m", "memory", "9")},
@@ -76,6 +76,11 @@ func TestReservationsOf(t *testing.T) {
 			pod: corev1.PodSpec{Containers: []corev1.Container{app, {Name: "other"}}, Resources: &corev1.ResourceRequirements{Limits: quantities("memory", "5Gi")}},
 			want: []pod.Reservation{{Container: "app", Levels: appLevels}, {Container: "other", Levels: pod.Levels{CPULimit: none}},
 				{Levels: pod.Levels{CPULimit: none, MemoryLimit: 3 << 30}}},
+		},
+		"limits above that of the pod": {
+			pod: corev1.PodSpec{Containers: []corev1.Container{containerOf("a", nil, quantities("cpu", "1", "memory", "2Gi")), containerOf("b", nil, quantities("cpu", "1", "memory", "2Gi"))},
+				Resources: &corev1.ResourceRequirements{Limits: quantities("cpu", "1500m", "memory", "3Gi")}},
+			want: []pod.Reservation{{Container: "a", Levels: pod.Levels{CPULimit: 1000, MemoryLimit: 2 << 30}}, {Container: "b", Levels: pod.Levels{CPULimit: 1000, MemoryLimit: 2 << 30}}, {}},
 		},
 		"being resized": {
 			pod: corev1.PodSpec{Containers: []corev1.Container{containerOf("app", quantities("cpu", "100m"), quantities("cpu", "1"))}},
@@ -99,7 +104,7 @@ func TestManyContainers(t *testing.T) {
 	t.Parallel()
 	for _, more := range []int{0, 1, 7} {
 		p := &corev1.Pod{}
-		for i := range maxContainers + more {
+		for i := range 100 + more {
 			p.Spec.Containers = append(p.Spec.Containers, containerOf(fmt.Sprint("c", i), quantities("cpu", "3m"), nil))
 		}
 		list := reservationsOf(p)
@@ -107,7 +112,7 @@ func TestManyContainers(t *testing.T) {
 		for _, r := range list {
 			sum += r.Levels.CPU
 		}
-		if own := len(list) - min(more, 1); own != maxContainers || sum != 3*int64(maxContainers+more) || (list[len(list)-1].Container == "") != (more > 0) {
+		if own := len(list) - min(more, 1); own != 100 || sum != 3*int64(100+more) || (list[len(list)-1].Container == "") != (more > 0) {
 			t.Errorf("%d more: %d reservations of %d thousandths", more, len(list), sum)
 		}
 	}

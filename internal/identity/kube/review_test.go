@@ -37,10 +37,12 @@ func claimsFor(at time.Time) string { return fmt.Sprintf(`{"aud":["mete"],"exp":
 // TestClaims refuses tokens that no API server would take, without a request.
 func TestClaims(t *testing.T) {
 	now := time.Unix(1000, 0)
+	longest := jwt(`{"aud":["mete"],"exp":1001}`)
+	longest += strings.Repeat("x", 16<<10-len(longest))
 	for token, want := range map[string]string{
 		jwt(`{"aud":["other","mete"],"exp":1001}`): "", jwt(`{"aud":"mete","exp":1000.5e1}`): "", jwt(`{"aud":"mete","exp":1e300}`): "",
 		"": "not a token", "mete_x": "not a token", "a.b": "not a token", "..": "not a token", "a.b.c.d": "not a token", "a.!.c": "not a token", jwt("{"): "not a token",
-		jwt(`{"aud":["mete"],"exp":1001,"x":"` + strings.Repeat("x", maxTokenBytes) + `"}`): "not a token",
+		longest: "", longest + "x": "not a token",
 		jwt(`{"exp":1001}`): "without an audience", jwt(`{"aud":{"a":1},"exp":1001}`): "without an audience",
 		jwt(`{"aud":["https://kubernetes.default.svc"],"exp":1001}`): "for another audience", jwt(`{"aud":[],"exp":1001}`): "for another audience", jwt(`{"aud":"metes","exp":1001}`): "for another audience",
 		jwt(`{"aud":["mete"],"exp":1000}`): "has expired", jwt(`{"aud":["mete"]}`): "has expired", jwt(`{"aud":["mete"],"exp":-5}`): "has expired", jwt(`{"aud":["mete"],"exp":"1001"}`): "not a token",
@@ -167,7 +169,7 @@ func TestReviewCache(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		ask(long, false, 1) // the pod was deleted
 		status = bound
-		time.Sleep(badFor - 1)
+		time.Sleep(10*time.Second - 1)
 		ask(long, false, 0)
 		time.Sleep(time.Nanosecond)
 		ask(long, true, 1)
@@ -180,12 +182,15 @@ func TestReviewCache(t *testing.T) {
 
 		// Many bad tokens displace no good one, and few of each are kept.
 		status = &authnv1.TokenReviewStatus{}
-		for i := range maxAnswers + 10 {
+		for i := range 10_010 {
 			ask(jwt(fmt.Sprintf(`{"aud":"mete","exp":%d,"jti":"%d"}`, begin.Add(time.Hour).Unix(), i)), false, 1)
+			if n := len(r.bad); n > 10_000 {
+				t.Fatalf("%d bad answers are kept", n)
+			}
 		}
 		ask(long, true, 0)
-		if len(r.bad) > maxAnswers || len(r.good) > 2 {
-			t.Errorf("%d bad and %d good answers are kept", len(r.bad), len(r.good))
+		if len(r.good) > 2 {
+			t.Errorf("%d good answers are kept", len(r.good))
 		}
 	})
 }
@@ -218,15 +223,15 @@ func TestReviewLimits(t *testing.T) {
 				if !errors.Is(err, fault.ErrUnavailable) {
 					t.Errorf("%v", err)
 				}
-				if took := time.Since(begin); took > reviewTimeout {
+				if took := time.Since(begin); took > 10*time.Second {
 					t.Errorf("it took %v", took)
 				}
 			})
 			synctest.Wait()
 		}
 		all.Wait()
-		if share := maxReviews * 3 / 4; most != share+1 {
-			t.Errorf("up to %d requests at once, want %d of one client and one of another", most, share)
+		if most != 7 {
+			t.Errorf("up to %d requests at once, want 6 of one client and one of another", most)
 		}
 		if r.queue.Running() != 0 || r.queue.Waiting() != 0 {
 			t.Errorf("%d run, %d wait", r.queue.Running(), r.queue.Waiting())

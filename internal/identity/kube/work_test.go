@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -22,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"mete.dev/mete/internal/model/pod"
@@ -36,8 +35,36 @@ import (
 // A failingLedger is a ledger of which calls fail.
 type failingLedger struct {
 	*ledger.Ledger
-	booking, ending, runs error
-	dsn                   string
+	booking, ending, runs, live, put, lease error
+	dsn                                     string
+}
+
+func (l *failingLedger) LeasePods(ctx context.Context, lease pod.Lease, now, until time.Time) (pod.Lease, error) {
+	if l.lease != nil {
+		return pod.Lease{}, l.lease
+	}
+	return l.Ledger.LeasePods(ctx, lease, now, until)
+}
+
+func (l *failingLedger) LivePods(ctx context.Context, cluster string) ([]pod.Pod, error) {
+	if l.live != nil {
+		return nil, l.live
+	}
+	return l.Ledger.LivePods(ctx, cluster)
+}
+
+func (l *failingLedger) LiveRuns(ctx context.Context, cluster string) ([]pod.Run, error) {
+	if l.live != nil {
+		return nil, l.live
+	}
+	return l.Ledger.LiveRuns(ctx, cluster)
+}
+
+func (l *failingLedger) PutReserved(ctx context.Context, lease pod.Lease, until, seen time.Time, after int64) (int64, bool, error) {
+	if l.put != nil {
+		return 0, false, l.put
+	}
+	return l.Ledger.PutReserved(ctx, lease, until, seen, after)
 }
 
 func (l *failingLedger) BookRuns(ctx context.Context, lease pod.Lease, runs []pod.Run) error {
@@ -63,16 +90,16 @@ type worker struct {
 	log    *syncbuf.Buffer
 }
 
+// newWorker returns a worker whose API server does not answer.
 func newWorker(t *testing.T, l *failingLedger, holder string) *worker {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "kubeconfig")
-	const conf = `{"apiVersion": "v1", "kind": "Config", "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-"clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}], "users": [{"name": "u", "user": {}}]}`
-	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	return newWorkerOf(t, l, holder, &rest.Config{Host: "https://127.0.0.1:1"})
+}
+
+func newWorkerOf(t *testing.T, l *failingLedger, holder string, rc *rest.Config) *worker {
+	t.Helper()
 	log := &syncbuf.Buffer{}
-	w, err := New(Config{Cluster: "c", Kubeconfig: file, Holder: holder}, l, slog.New(slog.NewTextHandler(log, nil)))
+	w, err := newWatcher(Config{Cluster: "c", Holder: holder}, rc, l, slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +142,7 @@ func (w *worker) works(when string, want error, live ...string) {
 	if err := w.work(w.t.Context()); !errors.Is(err, want) {
 		w.t.Errorf("%s: %v, want %v", when, err, want)
 	}
-	pods, err := w.ledger.LivePods(w.t.Context(), "c")
+	pods, err := w.ledger.Ledger.LivePods(w.t.Context(), "c")
 	var got []string
 	for i := range pods {
 		got = append(got, strings.TrimPrefix(pods[i].UID, "01234567-89ab-cdef-0123-"))
@@ -257,7 +284,7 @@ func TestLease(t *testing.T) {
 		two.sees(b)
 		two.gone(a)
 		two.works("it still waits", nil, "a")
-		time.Sleep(leaseFor - time.Second)
+		time.Sleep(44 * time.Second)
 		one.works("it is extended", nil, "a")
 		time.Sleep(leaseFor - time.Second)
 		two.works("it has not ended", nil, "a")
@@ -277,10 +304,20 @@ func TestLease(t *testing.T) {
 		if s := one.Stats(); s.Holds || strings.Count(one.log.String(), "named by another server") != 1 {
 			t.Errorf("%+v\n%s", s, one.log)
 		}
+		l.lease = errors.New("down")
+		if err := two.release(t.Context()); err != nil || !strings.Contains(two.log.String(), "could not be given back") {
+			t.Errorf("%v\n%s", err, two.log)
+		}
+		two.leaseAt = time.Time{}
+		two.works("the lease cannot be extended", l.lease, "b")
+		l.lease = nil
 		if err := errors.Join(one.release(t.Context()), two.release(t.Context())); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(leaseEvery)
+		l.live = errors.New("down")
+		one.works("what lives is not known", l.live, "a", "b", "c")
+		l.live = nil
 		one.works("it was given back", nil, "a", "c") // all that it sees, and none else
 	})
 }
@@ -309,7 +346,7 @@ func TestPutReserved(t *testing.T) {
 		for _, c := range []struct {
 			sleep time.Duration
 			want  int64
-		}{{time.Minute, 0}, {putLag - time.Second, 0}, {time.Second, 60}, {time.Minute - time.Second, 60}, {time.Second, 120}, {3 * time.Minute, 300}} {
+		}{{time.Minute, 0}, {4 * time.Second, 0}, {time.Second, 60}, {time.Minute - time.Second, 60}, {time.Second, 120}, {3 * time.Minute, 300}} {
 			time.Sleep(c.sleep)
 			w.works("later", nil, "a")
 			if got := seconds(); got != c.want {
@@ -317,6 +354,14 @@ func TestPutReserved(t *testing.T) {
 			}
 		}
 		w.works("the same minute again", nil, "a")
+		l.put = errors.New("full disk")
+		time.Sleep(time.Minute)
+		w.works("the ledger fails", l.put, "a")
+		l.put = nil
+		w.works("at once after that", nil, "a")
+		if got := seconds(); got != 360 {
+			t.Errorf("after a failure %d s, want 360", got)
+		}
 	})
 }
 
@@ -332,8 +377,8 @@ func TestHealth(t *testing.T) {
 			want time.Duration // since the beginning; below 0: none
 		}{
 			{func() { h.listed(t.Context(), &corev1.Pod{}, nil) }, -1},
-			{func() { time.Sleep(listedAfter - time.Second) }, -1},
-			{func() { time.Sleep(time.Second) }, listedAfter},
+			{func() { time.Sleep(14 * time.Second) }, -1},
+			{func() { time.Sleep(time.Second) }, 15 * time.Second},
 			{func() { time.Sleep(time.Second); h.probed(t.Context(), nil) }, listedAfter + time.Second},
 			{func() { h.listed(t.Context(), &metav1.PartialObjectMetadata{}, away) }, listedAfter + time.Second}, // owners do not count
 			{func() { time.Sleep(time.Second); h.probed(t.Context(), away) }, -1},
@@ -363,12 +408,12 @@ func TestHealth(t *testing.T) {
 				t.Errorf("%q is %d times in the log\n%s", text, n, log)
 			}
 		}
-		for _, pause := range []time.Duration{warnEvery - 80*time.Second, 80 * time.Second} { // since the second warning
+		for i, pause := range []time.Duration{150*time.Second - 1, 1, 5*time.Minute - 1} { // it was warned of 150 s ago
 			time.Sleep(pause)
 			h.probed(t.Context(), away)
-		}
-		if n := strings.Count(log.String(), "does not answer: new pods"); n != 2 {
-			t.Errorf("it is warned about %d times, want twice\n%s", n, log)
+			if n, want := strings.Count(log.String(), "does not answer: new pods"), min(i+1, 2); n != want {
+				t.Errorf("%v later it is warned about %d times, want %d\n%s", pause, n, want, log)
+			}
 		}
 	})
 }
@@ -475,7 +520,7 @@ func TestOwnerOf(t *testing.T) {
 		change(&r)
 		return &r
 	}
-	long := strings.Repeat("x", maxName)
+	long := strings.Repeat("x", 253)
 	for name, c := range map[string]struct {
 		change func(*metav1.OwnerReference)
 		want   string
@@ -486,8 +531,8 @@ func TestOwnerOf(t *testing.T) {
 		"not known":        {func(r *metav1.OwnerReference) { r.Name = "other" }, "", true},
 		"longest name":     {func(r *metav1.OwnerReference) { r.Name = long }, "", true},
 		"name too long":    {func(r *metav1.OwnerReference) { r.Name = long + "x" }, "", false},
-		"kind too long":    {func(r *metav1.OwnerReference) { r.Kind = long[:maxKind+1] }, "", false},
-		"UID too long":     {func(r *metav1.OwnerReference) { r.UID = types.UID(long[:maxKind+1]) }, "", false},
+		"kind too long":    {func(r *metav1.OwnerReference) { r.Kind = long[:64] }, "", false},
+		"UID too long":     {func(r *metav1.OwnerReference) { r.UID = types.UID(long[:64]) }, "", false},
 		"version too long": {func(r *metav1.OwnerReference) { r.APIVersion = long + "x" }, "", false},
 		"no version":       {func(r *metav1.OwnerReference) { r.APIVersion = "a/b/c" }, "", false},
 		"a path":           {func(r *metav1.OwnerReference) { r.Name = "../secrets" }, "", false},
@@ -625,6 +670,9 @@ func TestRuns(t *testing.T) {
 		l.runs = nil
 		ended := "uid-deleted 0s-50s exit -1 gone true; uid-failed 0s-40s exit 137 gone false; uid-odd 0s-40s exit 1 gone false; uid-ok 0s-40s exit 0 gone false"
 		check("ended", ended)
+		if n := len(w.runs); n != 3 {
+			t.Errorf("%d Jobs are remembered, one of which is gone: %+v", n, w.runs)
+		}
 		w.sees(podOf("p4", "odd", 5, late))
 		check("with the pod that failed", strings.Replace(ended, "odd 0s-40s exit 1", "odd 0s-40s exit 5", 1))
 		// Another server takes over, which does not see two of them any more.
