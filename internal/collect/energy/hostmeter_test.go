@@ -243,6 +243,19 @@ func TestHostPlain(t *testing.T) {
 	}
 }
 
+// A plain counter states neither its error nor when the next value comes: both are assumed.
+func TestHostMeter(t *testing.T) {
+	t.Parallel()
+	want := power.Meter{Name: "host", Level: power.Box, Domain: power.Rest, Kind: power.Energy, From: power.Host, Every: 1e9, Step: 1}
+	if m := (&hostMeter{}).meter(); m != want {
+		t.Errorf("of shares: %+v, want %+v", m, want)
+	}
+	want.Every, want.ErrorPPM = 10e9, 200_000
+	if m := (&hostMeter{plain: true}).meter(); m != want {
+		t.Errorf("of a plain counter: %+v, want %+v", m, want)
+	}
+}
+
 // A missing directory is retried and blocks nothing.
 func TestHostDirectoryAppears(t *testing.T) {
 	t.Parallel()
