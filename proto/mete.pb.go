@@ -174,7 +174,7 @@ const (
 	Resource_RESOURCE_CPU_LIMIT             Resource = 37 // ns: CPU time that limits allowed, of containers that had one
 	Resource_RESOURCE_MEMORY_RESERVED       Resource = 38 // byte_s: memory reserved: the bytes that were requested, over time
 	Resource_RESOURCE_MEMORY_LIMIT          Resource = 39 // byte_s: memory that limits allowed, over time, of containers that had one
-	Resource_RESOURCE_STORAGE_RESERVED      Resource = 40 // byte_s: local storage reserved: the bytes that were requested, over time
+	Resource_RESOURCE_STORAGE_RESERVED      Resource = 40 // byte_s: storage reserved: local storage that was requested and the capacity of volumes, over time
 	Resource_RESOURCE_GPU_RESERVED          Resource = 41 // ns: accelerators reserved: those that were requested, over time
 	Resource_RESOURCE_RESERVED_TIME         Resource = 42 // ns: for how long it is known what was reserved, summed over containers
 	Resource_RESOURCE_CPU_LIMITED_TIME      Resource = 43 // ns: for how long CPU time was limited, summed over containers

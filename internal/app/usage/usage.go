@@ -217,7 +217,7 @@ counts within its period only: UNUSED of the periods of --every may sum to more 
 of the range. LIMIT is the sum over the containers that had one: with (70%) they had one
 for that part of their time; none: no container had one. All are averages over the range,
 as CORES and MEMORY beside them. The columns storage-reserved and gpu-reserved show local
-storage and accelerators.
+storage, with the capacity of volumes, and accelerators.
 
 –  absent (not zero)   ~  a measured total, apportioned   ≈  modelled
 

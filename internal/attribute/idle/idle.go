@@ -120,7 +120,9 @@ func MergeNodes(groups iter.Seq[*query.Group]) (out []query.Group) {
 			out = append(out, query.Group{Keys: keys, First: g.First, Last: g.Last})
 		}
 		to := &out[p.at]
-		p.nodes[node] = true
+		if g.Nodes > 0 { // volumes are on none
+			p.nodes[node] = true
+		}
 		to.Nodes = len(p.nodes)
 		if g.First.Before(to.First) {
 			to.First = g.First

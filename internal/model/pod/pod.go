@@ -1,4 +1,4 @@
-// Package pod describes the pods of a Kubernetes cluster, as its API server shows them.
+// Package pod describes the pods, Jobs and volumes of a Kubernetes cluster, as its API server shows them.
 package pod
 
 import (
@@ -32,6 +32,30 @@ type Pod struct {
 	// Since is when its former state was last confirmed; zero is now. Changes since then happened at an unknown time.
 	Since time.Time
 }
+
+// A Volume is a PersistentVolume with the attributes that the ledger keeps. It reserves its capacity from its creation to
+// its deletion, mounted or not.
+type Volume struct {
+	UID  string
+	Name string // of the PersistentVolume
+	// Namespace, Claim and Job are those of the claim that it is bound to; "" if it is bound to none.
+	Namespace, Claim string
+	Job              string // as "shop/persistentvolumeclaim/data"
+	// ClaimUnknown says that the claim is not known yet, or was deleted a moment ago: job and labels of before stay, if it is
+	// bound to the same one.
+	ClaimUnknown bool
+	Labels       map[string]string // of the claim; class and type of the volume
+	Bytes        int64             // its capacity
+	Created      time.Time
+	Since        time.Time // as that of a Pod
+}
+
+// Labels of volumes. A claim's own labels with these keys do not count.
+const (
+	LabelClaim = "mete.dev/claim"         // the name of the claim that it is bound to
+	LabelClass = "mete.dev/storage-class" // the name of its storage class
+	LabelType  = "mete.dev/volume-type"   // the name of the CSI driver, or as Kubernetes calls other sources: local, hostPath, nfs
+)
 
 // A Run is a Job of Kubernetes: one execution of a job.
 type Run struct {

@@ -13,7 +13,7 @@ type Levels struct {
 	CPULimit    int64 // the same; NoLimit
 	Memory      int64 // bytes
 	MemoryLimit int64 // the same; NoLimit
-	Storage     int64 // bytes of local storage
+	Storage     int64 // bytes of local storage, or of a volume
 	GPU         int64 // thousandths of an accelerator
 }
 

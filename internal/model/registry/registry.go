@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/workload"
 )
 
 // A Node is an enrolled machine.
@@ -44,6 +45,20 @@ func JobsMachineID(machine string) string { return machine + jobsSuffix }
 func IsJobsMachine(id string) bool { return strings.HasSuffix(id, jobsSuffix) }
 
 const jobsSuffix = " jobs"
+
+// VolumesNode returns the pseudo-node that has the volumes of a Kubernetes cluster, whichever machines use them. Its id
+// follows from that of the ledger, so that it is the same after the ledger was restored. Nothing is measured there, and no
+// list of nodes has it.
+func VolumesNode(ledger, cluster string) Node {
+	name := cluster + volumesSuffix
+	return Node{ID: string(workload.NewID(ledger, workload.Volume, cluster)), Cluster: cluster, Name: name, MachineID: name, Certified: Forever}
+}
+
+// IsVolumesMachine reports whether a machine id is that of a pseudo-node of volumes. No machine may enroll with it.
+func IsVolumesMachine(id string) bool { return strings.HasSuffix(id, volumesSuffix) }
+
+// volumesSuffix has a space: no name of a machine has one.
+const volumesSuffix = " volumes"
 
 // Role is what a token permits.
 type Role string

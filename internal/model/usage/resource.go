@@ -59,7 +59,7 @@ const (
 	CPULimit          Resource = 37 // CPU time that limits allow
 	MemoryReserved    Resource = 38 // memory reserved, over time
 	MemoryLimit       Resource = 39 // memory that limits allow, over time
-	StorageReserved   Resource = 40 // local storage reserved, over time
+	StorageReserved   Resource = 40 // storage reserved, over time
 	GPUReserved       Resource = 41 // accelerators reserved, over time
 	ReservedTime      Resource = 42 // time for which it is known what is reserved
 	CPULimitedTime    Resource = 43 // time with a limit of CPU time
@@ -140,7 +140,7 @@ var details = [Limit]Detail{
 	CPULimit:          {"cpu_limit", unit.Nanosecond, Integral, unit.Millicore, false, "CPU time that limits allowed, of containers that had one"},
 	MemoryReserved:    {"memory_reserved", unit.ByteSecond, Integral, unit.Byte, false, "memory reserved: the bytes that were requested, over time"},
 	MemoryLimit:       {"memory_limit", unit.ByteSecond, Integral, unit.Byte, false, "memory that limits allowed, over time, of containers that had one"},
-	StorageReserved:   {"storage_reserved", unit.ByteSecond, Integral, unit.Byte, false, "local storage reserved: the bytes that were requested, over time"},
+	StorageReserved:   {"storage_reserved", unit.ByteSecond, Integral, unit.Byte, false, "storage reserved: local storage that was requested and the capacity of volumes, over time"},
 	GPUReserved:       {"gpu_reserved", unit.Nanosecond, Integral, unit.Millicore, false, "accelerators reserved: those that were requested, over time"},
 	ReservedTime:      {"reserved_time", unit.Nanosecond, Counter, 0, false, "for how long it is known what was reserved, summed over containers"},
 	CPULimitedTime:    {"cpu_limited_time", unit.Nanosecond, Counter, 0, false, "for how long CPU time was limited, summed over containers"},

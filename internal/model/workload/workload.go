@@ -28,10 +28,11 @@ const (
 	VM             // a virtual machine
 	Job            // a job of mete run
 	KubeJob        // a Job of Kubernetes: a run, of which pods are parts; no workload of a node
+	Volume         // a persistent volume of Kubernetes, of no machine's node
 )
 
 var kindNames = [...]string{"unknown", "idle", "system", "path", "slice", "service", "scope", "session", "user",
-	"pod", "container", "slurm-job", "slurm-step", "vm", "job", "kube-job"}
+	"pod", "container", "slurm-job", "slurm-step", "vm", "job", "kube-job", "volume"}
 
 // String returns the kind's name in JSON and output.
 func (k Kind) String() string {

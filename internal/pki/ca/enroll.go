@@ -536,6 +536,9 @@ func checkClaim(c token.Claim) error {
 			return fmt.Errorf("%s %.60q: %w", f.name, f.text, fault.ErrInvalid)
 		}
 	}
+	if registry.IsVolumesMachine(c.Machine) || registry.IsVolumesMachine(c.Name) {
+		return fmt.Errorf("machine %.60q, name %.60q: of the volumes of a cluster: %w", c.Machine, c.Name, fault.ErrInvalid)
+	}
 	// Nodes are named as CLUSTER/NAME, so a slash would be ambiguous.
 	if strings.Contains(c.Name, "/") {
 		return fault.WithHint(fmt.Errorf("name %.60q: %w", c.Name, fault.ErrInvalid), "give the machine a host name without a slash")

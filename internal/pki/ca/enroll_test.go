@@ -672,3 +672,17 @@ func TestRenewUnknownJobs(t *testing.T) {
 		t.Errorf("the server sees the machine as %+v, %v", p, err)
 	}
 }
+
+// TestVolumesMachine: no machine enrolls as the pseudo-node of a cluster's volumes, by its machine id or its name.
+func TestVolumesMachine(t *testing.T) {
+	s := serve(t, ca.Config{})
+	n := registry.VolumesNode("ledger", "c")
+	for _, c := range [][2]string{{n.MachineID, "m"}, {"m", n.Name}} {
+		if _, err := s.EnrollLocal(t.Context(), c[0], "b", c[1]); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("machine %q, name %q: %v", c[0], c[1], err)
+		}
+	}
+	if _, err := s.EnrollLocal(t.Context(), "m", "b", "volumes"); err != nil {
+		t.Error(err)
+	}
+}

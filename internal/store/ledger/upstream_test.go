@@ -1208,3 +1208,60 @@ func TestKubeRunsAbove(t *testing.T) {
 	}
 	compare("after its end", query.Ended)
 }
+
+// TestVolumesAbove checks that an upper server has what volumes reserve once, also after the lower ledger was restored from a copy of
+// before it had any, and that no list of nodes there has their pseudo-node.
+func TestVolumesAbove(t *testing.T) {
+	below, above := pair(t)
+	lease := pod.Lease{Cluster: "c"}
+	v := pod.Volume{UID: "u", Name: "pv-1", Namespace: "shop", Claim: "data", Job: "shop/checkout", Bytes: 10, Created: at(0), Labels: map[string]string{pod.LabelClaim: "data"}}
+	round := func(when string) {
+		t.Helper()
+		book := func(minute int64) {
+			t.Helper()
+			if err := below.BookVolumes(t.Context(), lease, []pod.Volume{v}, at(minute)); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := below.PutReserved(t.Context(), lease, at(minute+1), at(minute+1), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		book(0)
+		book(60)
+		released := v
+		released.Namespace, released.Claim, released.Job, released.Labels = "", "", "", nil
+		if err := below.BookVolumes(t.Context(), lease, []pod.Volume{released}, at(75)); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := below.PutReserved(t.Context(), lease, at(120), at(120), 0); err != nil {
+			t.Fatal(err)
+		}
+		push(below, above, replica.Offer{Finest: replica.Minute, Rows: 10})
+		a, err := above.Usage(t.Context(), query.Query{From: at(0), To: at(day), By: []query.Dimension{query.ByCluster, query.ByNode, query.ByKind, query.ByNamespace, query.ByJob, query.ByLabel + pod.LabelClaim}, Scope: query.Scope{All: true}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, g := range a.Groups {
+			got = append(got, strings.Join(g.Keys, ",")+"="+g.Usage.Sum[usage.StorageReserved].String())
+		}
+		slices.Sort(got)
+		if want := []string{"c,c volumes,volume,,pv-1,=27000", "c,c volumes,volume,shop,shop/checkout,data=45000"}; !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", when, got, want)
+		}
+		nodes, err := above.Nodes(t.Context(), query.Scope{All: true})
+		lower, err2 := above.Below(t.Context(), query.Scope{All: true})
+		if err := errors.Join(err, err2); err != nil || slices.ContainsFunc(nodes, func(n query.Node) bool { return strings.Contains(n.Name, "volumes") }) ||
+			slices.ContainsFunc(lower, func(s query.Source) bool { return s.Nodes != len(nodes) }) {
+			t.Errorf("%s: nodes %+v, sources %+v, %v", when, nodes, lower, err)
+		}
+		if findings, err := above.Check(t.Context()); err != nil || len(findings) > 0 {
+			t.Errorf("%s: check: %v, %v", when, findings, err)
+		}
+	}
+	old := filepath.Join(t.TempDir(), "old.db")
+	below.copy(below.dsn, old)
+	round("first")
+	below.copy(old, below.dsn)
+	round("restored")
+}

@@ -42,6 +42,7 @@ var undo = map[int][]string{
 	25: {"DROP TABLE kube_job", "DROP INDEX workload_run", "DROP INDEX workload_run_job", "DROP INDEX pod_run", "ALTER TABLE pod DROP COLUMN run_uid", "ALTER TABLE pod DROP COLUMN run_name",
 		"ALTER TABLE workload DROP COLUMN run", "ALTER TABLE workload DROP COLUMN run_name", "ALTER TABLE workload DROP COLUMN run_started_ns",
 		"ALTER TABLE workload DROP COLUMN run_ended_ns", "ALTER TABLE workload DROP COLUMN run_exit"},
+	26: {"ALTER TABLE pod DROP COLUMN volume", "ALTER TABLE pod_lease DROP COLUMN volumes_ns"},
 }
 
 // uniqueWorkloads makes (node, short) unique again in table workload.

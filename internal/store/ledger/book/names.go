@@ -55,7 +55,8 @@ func (w *workloadRow) storeOthers(t *db.Tx, of db.Workload, old *workloadRow) er
 	if w.kind == workload.SlurmStep.String() || w.kind == workload.SlurmJob.String() {
 		return nil // the versions are of several jobs
 	}
-	fills := w.from == old.from && w.fills(old)
+	// A volume without a claim has no namespace: that is known.
+	fills := w.from == old.from && w.kind != workload.Volume.String() && w.fills(old)
 	if !of.HasVersions() || w.common() == old.common() && !fills {
 		return nil
 	}

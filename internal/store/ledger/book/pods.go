@@ -41,7 +41,7 @@ func (k *Booker) BookPods(ctx context.Context, l pod.Lease, pods []pod.Pod, at t
 // those of BookPods.
 func (k *Booker) EndPods(ctx context.Context, l pod.Lease, pods []pod.Pod, at time.Time) error {
 	return eachLeased(ctx, k, l, pods, "ending pods", func(t *db.Tx, p *pod.Pod) error {
-		ids, err := t.Ints("UPDATE pod SET ended_ns = $5 WHERE cluster = $1 AND uid = $2 AND namespace = $3 AND name = $4 AND ended_ns = 0 RETURNING id",
+		ids, err := t.Ints("UPDATE pod SET ended_ns = $5 WHERE cluster = $1 AND uid = $2 AND namespace = $3 AND name = $4 AND volume = 0 AND ended_ns = 0 RETURNING id",
 			l.Cluster, schema.Clean(p.UID), schema.Clean(p.Namespace), schema.Clean(p.Name), at.UnixNano())
 		for _, id := range ids {
 			err = errors.Join(err, releasePod(t, id, p, schema.Nanos(at)))
@@ -50,7 +50,7 @@ func (k *Booker) EndPods(ctx context.Context, l pod.Lease, pods []pod.Pod, at ti
 	})
 }
 
-// eachLeased calls f for pods or Jobs, for some of them in each transaction, while the lease is the latest of its cluster.
+// eachLeased calls f for pods, Jobs or volumes, for some of them in each transaction, while the lease is the latest of its cluster.
 func eachLeased[T any](ctx context.Context, k *Booker, l pod.Lease, list []T, what string, f func(*db.Tx, *T) error) error {
 	for chunk := range slices.Chunk(list, podsPerWrite) {
 		err := k.db.Write(ctx, func(t *db.Tx) error {
@@ -79,7 +79,7 @@ func (k *Booker) LivePods(ctx context.Context, cluster string) (pods []pod.Pod, 
 			err := scan(&p.UID, &p.Namespace, &p.Name)
 			pods = append(pods, p)
 			return err
-		}, "SELECT uid, namespace, name FROM pod WHERE cluster = $1 AND ended_ns = 0 ORDER BY uid", cluster)
+		}, "SELECT uid, namespace, name FROM pod WHERE cluster = $1 AND volume = 0 AND ended_ns = 0 ORDER BY uid", cluster)
 	})
 	return pods, db.Wrap(err, "reading pods")
 }
@@ -90,12 +90,12 @@ func bookPod(t *db.Tx, l pod.Lease, p *pod.Pod, at int64) error {
 	if err != nil {
 		return err
 	}
-	row := podRow{schema.Clean(p.Namespace), schema.Clean(p.Name), schema.Clean(p.Job), schema.Clean(p.Node), string(labels), schema.Clean(p.RunUID), schema.Clean(p.RunName), 0}
+	row := podRow{schema.Clean(p.Namespace), schema.Clean(p.Name), schema.Clean(p.Job), schema.Clean(p.Node), string(labels), schema.Clean(p.RunUID), schema.Clean(p.RunName), 0, 0}
 	id, old, had, err := readPod(t, cluster, schema.Clean(p.UID))
 	if err != nil {
 		return err
 	}
-	if isSame := row.namespace == old.namespace && row.name == old.name; id != 0 && !isSame {
+	if isSame := row.namespace == old.namespace && row.name == old.name && row.volume == old.volume; id != 0 && !isSame {
 		return nil // a user that creates pods can claim any UID, as that of a static pod
 	} else if isSame && p.OwnerGone {
 		row.job = old.job
@@ -106,12 +106,7 @@ func bookPod(t *db.Tx, l pod.Lease, p *pod.Pod, at int64) error {
 	// The workloads of a pod that did not change have its names.
 	changed := id == 0 || row != old
 	if changed {
-		err = t.QueryRow(`INSERT INTO pod (cluster, uid, namespace, name, job, node, labels, run_uid, run_name, created_ns) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
-			ON CONFLICT (cluster, uid) DO UPDATE SET namespace = excluded.namespace, name = excluded.name, job = excluded.job, node = excluded.node,
-			labels = excluded.labels, run_uid = excluded.run_uid, run_name = excluded.run_name, ended_ns = 0 RETURNING id`,
-			cluster, schema.Clean(p.UID), row.namespace, row.name, row.job, row.node, row.labels, row.runUID, row.runName, schema.Nanos(p.Created)).
-			Scan(&id)
-		if err != nil {
+		if id, err = row.store(t, cluster, schema.Clean(p.UID), schema.Nanos(p.Created)); err != nil {
 			return err
 		}
 	}
@@ -139,7 +134,7 @@ func bookPod(t *db.Tx, l pod.Lease, p *pod.Pod, at int64) error {
 			return err
 		}
 	}
-	return reservePod(t, l, id, p, at)
+	return reservePod(t, l, id, p, "since_ns", at)
 }
 
 // containersPerPod is how many containers of a pod are remembered. One that crashes again and again has another container
@@ -165,13 +160,21 @@ func forgetContainers(t *db.Tx, pod int64, now, had map[string]string) error {
 
 type podRow struct {
 	namespace, name, job, node, labels, runUID, runName string
-	ended                                               int64
+	ended, volume                                       int64
 }
 
-// readPod reads a pod and its containers; id is 0 if it is not stored.
+// store stores a pod or a volume, which has not ended, and returns its id.
+func (p *podRow) store(t *db.Tx, cluster, uid string, created int64) (id int64, err error) {
+	return id, t.QueryRow(`INSERT INTO pod (cluster, uid, namespace, name, job, node, labels, run_uid, run_name, created_ns, volume) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+		ON CONFLICT (cluster, uid) DO UPDATE SET namespace = excluded.namespace, name = excluded.name, job = excluded.job, node = excluded.node,
+		labels = excluded.labels, run_uid = excluded.run_uid, run_name = excluded.run_name, ended_ns = 0 RETURNING id`,
+		cluster, uid, p.namespace, p.name, p.job, p.node, p.labels, p.runUID, p.runName, created, p.volume).Scan(&id)
+}
+
+// readPod reads a pod and its containers, or a volume; id is 0 if it is not stored.
 func readPod(t *db.Tx, cluster, uid string) (id int64, p podRow, containers map[string]string, err error) {
-	err = t.QueryRow("SELECT id, namespace, name, job, node, labels, run_uid, run_name, ended_ns FROM pod WHERE cluster = $1 AND uid = $2", cluster, uid).
-		Scan(&id, &p.namespace, &p.name, &p.job, &p.node, &p.labels, &p.runUID, &p.runName, &p.ended)
+	err = t.QueryRow("SELECT id, namespace, name, job, node, labels, run_uid, run_name, ended_ns, volume FROM pod WHERE cluster = $1 AND uid = $2", cluster, uid).
+		Scan(&id, &p.namespace, &p.name, &p.job, &p.node, &p.labels, &p.runUID, &p.runName, &p.ended, &p.volume)
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, p, nil, nil
 	} else if err != nil {
@@ -252,7 +255,8 @@ func placeWorkload(t *db.Tx, first, at int64) error {
 	if err := p.set(t, id, &now, &labels); err != nil || now == old && !labels.isChange() {
 		return err
 	}
-	if uid, _, is := strings.Cut(old.key, "/"); is && isCarrier(old.kind, old.key) { // its rows may be ahead
+	isVolume := old.kind == workload.Volume.String()
+	if uid, _, _ := strings.Cut(old.key, "/"); isVolume || isCarrier(old.kind, old.key) { // its rows may be ahead
 		put, err := t.Ints("SELECT put_minute * 60000000000 FROM pod WHERE cluster = $1 AND uid = $2", cluster, uid)
 		if err != nil {
 			return err
@@ -260,7 +264,7 @@ func placeWorkload(t *db.Tx, first, at int64) error {
 		through = max(through, slices.Max(append(put, 0)))
 	}
 	switch end := max(at, through); {
-	case old.namespace == "": // it was known as an id alone
+	case old.namespace == "" && !isVolume: // it was known as an id alone
 		now.known = at
 	case old.isRecounted(&now, labels.isChange(), at, end):
 		if id, w, err = addVersion(t, node, workload.ShortID(short), w, &now, &labels, end); err != nil {
@@ -289,6 +293,8 @@ func (b *booking) place(node *bookedNode, id int64, now *workloadRow, labels *la
 func (p *place) set(t *db.Tx, id int64, now *workloadRow, labels *labelChange) (err error) {
 	now.namespace, now.pod, now.job, now.run = p.namespace, p.pod, p.job, p.run
 	switch {
+	case now.kind == workload.Volume.String():
+		now.name, now.pod = p.pod, ""
 	case now.kind == workload.Pod.String():
 		now.name = p.pod
 	case p.container != "":
@@ -315,11 +321,13 @@ func findPlace(t *db.Tx, cluster string, node int64, kind, key, parent string) (
 	const columns = "SELECT p.namespace, p.name, p.job, p.labels, p.run_uid, p.run_name, "
 	uid, reserves, isCarrier := strings.Cut(key, "/") // see carrierKey
 	switch kind {
+	case workload.Volume.String():
+		scan(t.QueryRow(columns+"'' FROM pod p WHERE p.cluster = $1 AND p.uid = $2 AND p.volume = 1", cluster, key))
 	case workload.Pod.String():
-		scan(t.QueryRow(columns+"'' FROM pod p WHERE p.cluster = $1 AND p.uid = $2", cluster, uid))
+		scan(t.QueryRow(columns+"'' FROM pod p WHERE p.cluster = $1 AND p.uid = $2 AND p.volume = 0", cluster, uid))
 	case workload.Container.String():
 		if isCarrier {
-			scan(t.QueryRow(columns+"'' FROM pod p WHERE p.cluster = $1 AND p.uid = $2", cluster, uid))
+			scan(t.QueryRow(columns+"'' FROM pod p WHERE p.cluster = $1 AND p.uid = $2 AND p.volume = 0", cluster, uid))
 			p.container = reserves
 			break
 		}

@@ -12,12 +12,13 @@ import (
 	"mete.dev/mete/internal/model/pod"
 	"mete.dev/mete/internal/model/registry"
 	"mete.dev/mete/internal/model/replica"
+	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger/db"
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// PutReserved puts the rows of what pods of a cluster reserve, for all minutes before a time, and again those of the past
+// PutReserved puts the rows of what pods and volumes of a cluster reserve, for all minutes before a time, and again those of the past
 // that have changed. It takes some pods at a time, those after a number; last is the number of the last one, 0 if there
 // are no others, and done is false if some of these have more rows. seen is when the pods were last known to be as the
 // ledger has them. Pods wait whose node has no agent. A lease that is not the latest of its cluster is fault.ErrConflict.
@@ -73,6 +74,7 @@ type reservedPod struct {
 	id         int64
 	uid, node  string
 	right, put int64 // minutes
+	volume     int64 // 1: it is a volume
 }
 
 // put puts the rows of some pods. done is false if some of them have more.
@@ -80,10 +82,10 @@ func (p *reservedPutter) put(after int64) (last int64, done bool, err error) {
 	var pods []reservedPod
 	err = p.Each(func(scan func(...any) error) error {
 		var r reservedPod
-		err := scan(&r.id, &r.uid, &r.node, &r.right, &r.put)
+		err := scan(&r.id, &r.uid, &r.node, &r.right, &r.put, &r.volume)
 		pods = append(pods, r)
 		return err
-	}, "SELECT id, uid, node, right_minute, put_minute FROM pod WHERE cluster = $1 AND right_minute < $2 AND id > $3 ORDER BY id LIMIT $4", p.cluster, p.until, after, podsPerPut)
+	}, "SELECT id, uid, node, right_minute, put_minute, volume FROM pod WHERE cluster = $1 AND right_minute < $2 AND id > $3 ORDER BY id LIMIT $4", p.cluster, p.until, after, podsPerPut)
 	if err != nil {
 		return 0, false, err
 	}
@@ -167,7 +169,13 @@ func (p *reservedPutter) setRows(r *reservedPod, spans []levelSpan, container st
 	cuts := append(slices.DeleteFunc(w.Begins(), func(m int64) bool { return m <= from || m >= end }), end)
 	at := from
 	for _, next := range cuts {
-		u, some := levelsUsage(spans, container, at*60, next*60)
+		var u usage.Usage
+		var some bool
+		if r.volume != 0 {
+			u, some = volumeUsage(spans, at*60, next*60)
+		} else {
+			u, some = levelsUsage(spans, container, at*60, next*60)
+		}
 		if some || from < r.put {
 			p.change.Set(unit, schema.RowKey{Minute: from, ID: w.At(at)}, schema.EncodeUsage(&u, p.Rev))
 		}
@@ -213,11 +221,15 @@ func (p *reservedPutter) newCarrier(r *reservedPod, container string) (w db.Work
 	if container == "" {
 		kind = workload.Pod
 	}
-	name := workloadRow{kind: kind.String(), key: carrierKey(r.uid, container), parent: string(workload.NewID(n.node, workload.Pod, r.uid)), at: p.until * 60e9, known: p.until * 60e9}
+	name := workloadRow{key: carrierKey(r.uid, container), parent: string(workload.NewID(n.node, workload.Pod, r.uid)), at: p.until * 60e9, known: p.until * 60e9}
+	if r.volume != 0 {
+		kind, name.key, name.parent = workload.Volume, r.uid, ""
+	}
+	name.kind = kind.String()
 	own := workload.NewID(n.node, kind, name.key)
 	name.id, name.name = string(own), container
 	of, _ := workload.ShortIDOf(own) // valid, as NewID made it
-	if ok, err = p.takeCarrier(n); !ok || err != nil {
+	if ok, err = p.takeCarrier(n, kind); !ok || err != nil {
 		return w, false, err
 	}
 	if w, err = p.Workload(n.id, of); err != nil {
@@ -275,7 +287,7 @@ func (q *carrierQuota) add(taken map[int64]int64) {
 }
 
 // takeCarrier counts a carrier, unless its node has no more today.
-func (p *reservedPutter) takeCarrier(n *bookedNode) (bool, error) {
+func (p *reservedPutter) takeCarrier(n *bookedNode, kind workload.Kind) (bool, error) {
 	limit := p.carrierQuota.limit
 	p.taken[n.id]++
 	switch total := p.carrierQuota.used(n.id, p.now) + p.taken[n.id]; {
@@ -284,8 +296,12 @@ func (p *reservedPutter) takeCarrier(n *bookedNode) (bool, error) {
 	case total > limit+1:
 		return false, nil
 	}
+	what := "containers of pods that reserve something"
+	if kind == workload.Volume {
+		what = "volumes"
+	}
 	return false, p.Audit(registry.Audit{At: schema.FromNanos(p.now), Actor: n.node, Action: "node.quota", Object: n.node,
-		Detail: fmt.Sprintf("%d new containers of pods that reserve something today: further ones wait for tomorrow", limit)})
+		Detail: fmt.Sprintf("%d new %s today: further ones wait for tomorrow", limit, what)})
 }
 
 // carrierNodes are the ledger's nodes by the names of the cluster's nodes, as long as all pods are gone through once.
@@ -298,6 +314,9 @@ type carrierNodes struct {
 // nodeOf returns the node on which a pod runs: that which is called so, or else whose agent has seen other pods of the same
 // node of the cluster, or this one. It is "" if there is none.
 func (p *reservedPutter) nodeOf(r *reservedPod) (string, error) {
+	if r.volume != 0 {
+		return volumesNode(p.Tx, p.cluster, p.now)
+	}
 	const usable = " AND n.source = 0 AND n.revoked_ns = 0 ORDER BY "
 	read := func(query string) error { // the last one of a name counts
 		known := p.nodes.ids

@@ -19,8 +19,9 @@ type reserver struct {
 	first int64                  // the first second of what changed; 0 is nothing
 }
 
-// reservePod stores what a pod reserves from a time on. at is in ns.
-func reservePod(t *db.Tx, l pod.Lease, id int64, p *pod.Pod, at int64) error {
+// reservePod stores what a pod or a volume reserves from a time on. watched is the column of pod_lease that says since when
+// such are watched; at is in ns.
+func reservePod(t *db.Tx, l pod.Lease, id int64, p *pod.Pod, watched string, at int64) error {
 	if p.Scheduled.IsZero() || len(p.Reserved) == 0 {
 		return nil
 	}
@@ -28,13 +29,13 @@ func reservePod(t *db.Tx, l pod.Lease, id int64, p *pod.Pod, at int64) error {
 	if err != nil {
 		return err
 	}
-	var watched int64
-	err = t.QueryRow("SELECT since_ns FROM pod_lease WHERE cluster = $1", l.Cluster).Scan(&watched)
+	var first int64
+	err = t.QueryRow("SELECT "+watched+" FROM pod_lease WHERE cluster = $1", l.Cluster).Scan(&first)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
 	// Nothing is known from before the first watcher.
-	from, to := max(p.Scheduled.Unix(), watched/1e9), int64(0)
+	from, to := max(p.Scheduled.Unix(), first/1e9), int64(0)
 	if !p.Finished.IsZero() {
 		to = min(p.Finished.Unix(), at/1e9)
 	}
@@ -72,7 +73,7 @@ func sinceOf(p *pod.Pod, at int64) int64 {
 	return p.Since.Unix()
 }
 
-// releasePod ends what a pod reserves that is gone at a time, in ns.
+// releasePod ends what a pod or a volume reserves that is gone at a time, in ns. No node sees the end of a volume.
 func releasePod(t *db.Tx, id int64, p *pod.Pod, at int64) error {
 	r, err := readSpans(t, id, 0)
 	if err != nil {
@@ -87,7 +88,7 @@ func releasePod(t *db.Tx, id int64, p *pod.Pod, at int64) error {
 		}
 	}
 	if unsure {
-		if _, err := t.Exec("UPDATE pod SET unsure = 1 WHERE id = $1", id); err != nil {
+		if _, err := t.Exec("UPDATE pod SET unsure = 1 WHERE id = $1 AND volume = 0", id); err != nil {
 			return err
 		}
 	}

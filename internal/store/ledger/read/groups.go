@@ -23,6 +23,8 @@ type groupSet struct {
 	all    map[string]*group
 	free   []group
 	sums   []unit.Sum
+	// volumes are the pseudo-nodes of volumes, which groups do not count as nodes.
+	volumes map[int64]bool
 }
 
 // A group is a query.Group while it is summed.
@@ -142,8 +144,13 @@ func nanos(ms int64) unit.Sum {
 // toGroup converts a group to the type of answers.
 func (gs *groupSet) toGroup(g *group) (out query.Group) {
 	gs.fillTotal(g, &out.Usage)
-	if out.Nodes = len(g.nodes); g.nodes == nil && g.node != 0 {
+	if g.nodes == nil && g.node != 0 && !gs.volumes[g.node] {
 		out.Nodes = 1
+	}
+	for node := range g.nodes {
+		if !gs.volumes[node] {
+			out.Nodes++
+		}
 	}
 	out.Keys, out.First, out.Last = g.keys, time.Unix(g.first*60, 0).UTC(), time.Unix(g.last*60, 0).UTC()
 	return out

@@ -27,7 +27,7 @@ const (
 	reportedFor = 5 * time.Minute
 )
 
-// Nodes lists the nodes that a scope covers, by cluster and name. State "live" means booked up to
+// Nodes lists the nodes that a scope covers, by cluster and name, without the pseudo-nodes of volumes. State "live" means booked up to
 // the last minute, "behind" that it sends but is not, "silent" that it sends nothing, and "revoked"
 // that it may not send. A guest whose host is outside the scope is listed as not nested: no other
 // node in the scope includes its use.
@@ -61,7 +61,7 @@ func (rd *Reader) Nodes(ctx context.Context, s query.Scope) (out []query.Node, e
 			(SELECT count(*) FROM stream s WHERE s.node = n.id), (SELECT coalesce(max(s.seen_ns), 0) FROM stream s WHERE s.node = n.id),
 			n.revoked_ns, coalesce(o.source_id, ''),
 			coalesce(h.node_id, ''), coalesce(h.name, ''), coalesce(w.wid, ''), coalesce(w.name, ''), n.nested_ns, n.equal_ns
-			FROM node n LEFT JOIN source o ON o.id = n.source LEFT JOIN node h ON h.id = n.host`+host+` LEFT JOIN workload w ON w.id = n.host_workload WHERE 1 = 1`+where+" ORDER BY n.cluster, n.name, n.node_id", args...)
+			FROM node n LEFT JOIN source o ON o.id = n.source LEFT JOIN node h ON h.id = n.host`+host+` LEFT JOIN workload w ON w.id = n.host_workload WHERE NOT `+schema.IsVolumes+where+" ORDER BY n.cluster, n.name, n.node_id", args...)
 	})
 	return out, db.Wrap(rd.db.Fault(err), "nodes")
 }
@@ -101,7 +101,7 @@ func (rd *Reader) Below(ctx context.Context, s query.Scope) (out []query.Source,
 			b.State = stateOf(b.Revoked, now.Sub(b.Through), now.Sub(b.Seen), reportedFor)
 			out = append(out, b)
 			return err
-		}, `SELECT n.source_id, n.name, n.cluster, (SELECT count(*) FROM node b WHERE b.source = n.id), n.sequence, n.position,
+		}, `SELECT n.source_id, n.name, n.cluster, (SELECT count(*) FROM node b WHERE b.source = n.id AND NOT `+strings.ReplaceAll(schema.IsVolumes, "n.", "b.")+`), n.sequence, n.position,
 			n.enrolled_ns, n.seen_ns, n.revoked_ns, (SELECT coalesce(max(b.through_ns), 0) FROM node b WHERE b.source = n.id)
 			FROM source n WHERE 1 = 1`+where+" ORDER BY n.cluster, n.name, n.source_id", args...)
 	})
@@ -289,7 +289,7 @@ func listKnown(v *db.View, where string, args arguments) (list []knownNode, err 
 		n := knownNode{live: liveFor}
 		var enrolled, through, source int64
 		var machine string
-		if err := scan(&n.id, &n.Node, &n.Name, &n.Cluster, &machine, &enrolled, &through, &source); err != nil || registry.IsJobsMachine(machine) {
+		if err := scan(&n.id, &n.Node, &n.Name, &n.Cluster, &machine, &enrolled, &through, &source); err != nil || registry.IsJobsMachine(machine) || registry.IsVolumesMachine(machine) {
 			return err
 		}
 		n.first, n.through = schema.FromNanos(enrolled), schema.FromNanos(through)

@@ -14,6 +14,10 @@ import (
 // sumGroups sums the rows of all ranges by group.
 func (s *selection) sumGroups(ranges []schema.Range) (*groupSet, error) {
 	gs := newGroups(s.want)
+	var err error
+	if gs.volumes, err = s.nodesWhere(" AND "+schema.IsVolumes, nil); err != nil {
+		return nil, err
+	}
 	var single []schema.Range
 	for _, p := range ranges {
 		if p.Level != schema.Days || !s.grouped {

@@ -46,7 +46,7 @@ function allColumns(trend, total, rows, over, narrow) {
     held("memory_reserved", "Memory reserved", "memory_reserved_byte_seconds", "average memory that pods reserve"),
     limit("memory_limit", "Memory limit", "memory", "memory_limit_byte_seconds", "bytes", (r) => reserved(r, "memory_limit_byte_seconds", over), "average memory that limits allow,", { long: "Memory limit, average of the job while it ran" }),
     held("memory_unused", "Memory unused", "memory_unused_byte_seconds", unusedHelp("average memory"), { width: widths.unused }),
-    held("storage_reserved", "Storage reserved", "storage_reserved_byte_seconds", "average local storage that pods reserve"),
+    held("storage_reserved", "Storage reserved", "storage_reserved_byte_seconds", "average storage that pods and volumes reserve"),
     amount("gpu_reserved_seconds", "GPUs reserved", "seconds", "time of accelerators that pods reserve", { reserved: true, width: widths.held, long: "GPUs reserved" }),
   ];
 }
