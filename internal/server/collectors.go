@@ -43,6 +43,7 @@ func collectPods(stats func() kube.Stats) collector {
 		m.gauge("mete_server_kube_lease_held", "1 if this server names the pods of the watched Kubernetes cluster, 0 if another one with its ledger does.", truth(s.Holds))
 		m.gauge("mete_server_kube_synced", "1 if all pods of the watched Kubernetes cluster were read since the server started.", truth(s.Synced))
 		m.gauge("mete_server_kube_pods", "Pods that the watched Kubernetes cluster has.", float64(s.Pods))
+		m.gauge("mete_server_kube_volumes", "Persistent volumes that the watched Kubernetes cluster has; 0 if the server may not list them.", float64(s.Volumes))
 		m.counter("mete_server_kube_lists_total", "Times that all pods of the watched Kubernetes cluster were read: at the start, and whenever the API server no longer had the changes since.", float64(s.Lists))
 		m.counter("mete_server_kube_pods_booked_total", "Pods that were written to the ledger because they were new or had changed.", float64(s.Booked))
 		m.counter("mete_server_kube_booking_errors_total", "Failed attempts to write pods to the ledger; they are written later.", float64(s.Failures))

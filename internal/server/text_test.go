@@ -52,7 +52,7 @@ func TestMetricsText(t *testing.T) {
 			return api.Counts{Answered: 45, Invalid: 46, Refused: 47, TimedOut: 48, Large: 49, Waited: 50 * time.Second, Took: 51 * time.Second, Waiting: 52}
 		}),
 		collectPods(func() kube.Stats {
-			return kube.Stats{Synced: true, Pods: 54, Lists: 53, Booked: 55, Failures: 56, Errors: 57}
+			return kube.Stats{Synced: true, Pods: 54, Volumes: 52, Lists: 53, Booked: 55, Failures: 56, Errors: 57}
 		}),
 		collectSlurm(func() slurm.Stats {
 			return slurm.Stats{Up: true, Jobs: 58, Booked: 59, Reused: 60, Failures: 61, Errors: 62}

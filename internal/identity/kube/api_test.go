@@ -148,7 +148,7 @@ func TestRun(t *testing.T) {
 		go func() { result <- w.Run(ctx) }()
 		time.Sleep(flushEvery / 2)
 		synctest.Wait()
-		if s := w.Stats(); !s.Synced || !s.Holds || s.Pods != 1 || s.Failures != 1 || s.Booked != 0 || !strings.Contains(w.log.String(), "pods could not be written to the ledger") {
+		if s := w.Stats(); !s.Synced || !s.Holds || s.Pods != 1 || s.Failures != 1 || s.Booked != 0 || !strings.Contains(w.log.String(), "pods or volumes could not be written to the ledger") {
 			t.Errorf("while the ledger fails: %+v\n%s", s, w.log)
 		}
 		l.booking = nil
@@ -309,7 +309,7 @@ func TestLookUp(t *testing.T) {
 			t.Errorf("%d errors", n)
 		}
 		ask("Train", "broken", "", "owner shop/train broken", 1)
-		if n := w.Stats().Errors; n != 1 || !strings.Contains(w.log.String(), "an owner of pods cannot be read") {
+		if n := w.Stats().Errors; n != 1 || !strings.Contains(w.log.String(), "an owner of pods or claims cannot be read") {
 			t.Errorf("%d errors:\n%s", n, w.log)
 		}
 		time.Sleep(10*time.Second - time.Nanosecond)

@@ -19,14 +19,41 @@ type health struct {
 	server string
 	now    func() time.Time
 
-	mu     sync.Mutex
-	lease  int64                // number of the lease, 0 if another server has it
-	other  string               // the latest holder of the lease
-	isAway bool                 // the API server
-	stale  bool                 // pods may have changed that are not known yet
-	good   time.Time            // when the watch of pods was known to work, unless it is stale
-	warned map[string]time.Time // by text
-	stats  Stats
+	mu      sync.Mutex
+	lease   int64  // number of the lease, 0 if another server has it
+	other   string // the latest holder of the lease
+	isAway  bool   // the API server
+	pods    sight
+	volumes sight
+	refused runtime.Object       // kind that is only needed for volumes, and that the account has no right to list; nil: none
+	warned  map[string]time.Time // by text
+	stats   Stats
+}
+
+// A sight is what is known of the watch of one kind of object.
+type sight struct {
+	stale bool      // objects may have changed that are not known yet
+	good  time.Time // when the watch was known to work, unless it is stale
+}
+
+// sightOf returns that of a kind of object; nil if it does not matter.
+func (h *health) sightOf(of runtime.Object) *sight {
+	switch of.(type) {
+	case *corev1.Pod:
+		return &h.pods
+	case *corev1.PersistentVolume:
+		return &h.volumes
+	}
+	return nil
+}
+
+// isOfVolumes reports whether objects are only needed for volumes.
+func isOfVolumes(of runtime.Object) bool {
+	switch of.(type) {
+	case *corev1.PersistentVolume, *corev1.PersistentVolumeClaim:
+		return true
+	}
+	return false
 }
 
 // warnEvery limits warnings of the same trouble.
@@ -37,12 +64,11 @@ const checkRights = "give the server's account the rights of deploy/kubernetes/m
 // lists takes that all objects are read, at the start and after changes were missed: what they are is not known until
 // they are listed.
 func (h *health) lists(ctx context.Context, of runtime.Object) {
-	if _, ofPods := of.(*corev1.Pod); !ofPods || ctx.Err() != nil {
-		return
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.stale = true
+	if s := h.sightOf(of); s != nil && ctx.Err() == nil {
+		s.stale = true
+	}
 }
 
 // listed takes the result of a list, which is repeated after an error.
@@ -59,33 +85,56 @@ func (h *health) listed(ctx context.Context, of runtime.Object, err error) {
 func (h *health) watched(ctx context.Context, of runtime.Object, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, ofPods := of.(*corev1.Pod); ofPods && ctx.Err() == nil {
-		if h.stale = err != nil; !h.stale {
-			h.good = h.now().Add(listedAfter)
+	if s := h.sightOf(of); s != nil && ctx.Err() == nil {
+		if s.stale = err != nil; !s.stale {
+			s.good = h.now().Add(listedAfter)
 		}
+	}
+	if isOfVolumes(of) && h.refuses(of, err) {
+		return
 	}
 	if err == nil || ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return // also routine: the list is read again
 	}
 	h.stats.Errors++
-	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+	if isOfVolumes(of) {
+		h.warn("the API server of the cluster does not list volumes or their claims: changes of them are counted later", err, checkRights)
+	} else if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 		h.warn("the API server of the cluster refuses to list what names pods", err, checkRights)
 	} else {
 		h.warn("the API server of the cluster does not list what names pods: new ones have no names", err, "check that the API server runs and that this machine reaches it")
 	}
 }
 
+// refuses notes whether the account has no right to list volumes or claims, and says so once: all else works without.
+func (h *health) refuses(of runtime.Object, err error) bool {
+	is := err != nil && apierrors.IsForbidden(err)
+	switch {
+	case is && h.refused == nil:
+		h.refused = of
+		h.log.Warn("volumes of the cluster are not counted: its API server refuses to list them", "server", h.server, "err", err, "hint", checkRights)
+	case err == nil && h.refused == of:
+		h.refused = nil
+	}
+	return is
+}
+
 // listedAfter is how long after a list or the start of a watch its first changes are surely here.
 const listedAfter = 15 * time.Second
 
 // confirmed returns a time at which all changes of pods that had been made were known; zero if it is not known.
-func (h *health) confirmed() time.Time {
+func (h *health) confirmed() time.Time { return h.confirm(&h.pods) }
+
+// confirmedVolumes is confirmed for volumes.
+func (h *health) confirmedVolumes() time.Time { return h.confirm(&h.volumes) }
+
+func (h *health) confirm(s *sight) time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.stale || h.isAway || h.good.After(h.now()) {
+	if s.stale || h.isAway || s.good.After(h.now()) {
 		return time.Time{}
 	}
-	return h.good
+	return s.good
 }
 
 // probed takes the result of a request that only finds out whether the API server answers.
@@ -102,8 +151,11 @@ func (h *health) probed(ctx context.Context, err error) {
 		h.stats.Errors++
 		h.warn("the API server of the cluster does not answer: new pods have no names until it does", err, "check that the API server runs and that this machine reaches it")
 	}
-	if h.isAway = err != nil; !h.isAway && !h.stale && h.now().After(h.good) {
-		h.good = h.now()
+	h.isAway = err != nil
+	for _, s := range []*sight{&h.pods, &h.volumes} {
+		if !h.isAway && !s.stale && h.now().After(s.good) {
+			s.good = h.now()
+		}
 	}
 }
 
@@ -112,7 +164,7 @@ func (h *health) notFound(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.stats.Errors++
-	h.warn("an owner of pods cannot be read: their jobs are those of the owners below it until then", err, "check that the API server runs")
+	h.warn("an owner of pods or claims cannot be read: their jobs are those of the owners below it until then", err, "check that the API server runs")
 }
 
 // notBooked takes an error of booking, which is tried again.
@@ -120,7 +172,7 @@ func (h *health) notBooked(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.stats.Failures++
-	h.warn("pods could not be written to the ledger; this is tried again", err, "check that the database runs and has room")
+	h.warn("pods or volumes could not be written to the ledger; this is tried again", err, "check that the database runs and has room")
 }
 
 func (h *health) warn(text string, err error, hint string) {
@@ -161,6 +213,7 @@ type Stats struct {
 	Synced   bool  // all pods were read once
 	Holds    bool  // the lease: this server names the pods
 	Pods     int   // that the API server has, as far as is known
+	Volumes  int   // the same; 0 without the right to list them
 	Lists    int64 // how often all pods were read: at the start, and whenever changes were missed
 	Booked   int64 // pods that were written to the ledger, because they were new or had changed
 	Failures int64 // failed attempts to write pods
@@ -173,6 +226,8 @@ func (w *Watcher) Stats() Stats {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := h.stats
-	s.Pods = len(w.pods.GetStore().ListKeys())
+	if s.Pods = len(w.pods.GetStore().ListKeys()); h.refused == nil {
+		s.Volumes = len(w.volumes.GetStore().ListKeys())
+	}
 	return s
 }

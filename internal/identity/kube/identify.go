@@ -36,7 +36,7 @@ type ownerLookup func(namespace string, ref *metav1.OwnerReference) (*metav1.Own
 
 // identify returns what the ledger keeps of a pod.
 func identify(p *keptPod, keepLabel func(string) bool, owner ownerLookup) (pod.Pod, error) {
-	job, err := jobOf(p.Pod, owner)
+	job, err := jobOf(p.Pod, "pod", owner)
 	unknown := err != nil // the job that it had stays
 	if errors.Is(err, errGone) {
 		err = nil
@@ -44,17 +44,13 @@ func identify(p *keptPod, keepLabel func(string) bool, owner ownerLookup) (pod.P
 	out := pod.Pod{
 		OwnerGone: unknown,
 		UID:       uidOf(p.Pod), Namespace: p.Namespace, Name: p.Name, Job: job, Node: p.Spec.NodeName,
-		Labels: map[string]string{}, Containers: map[string]string{}, Created: p.CreationTimestamp.Time,
+		Containers: map[string]string{}, Created: p.CreationTimestamp.Time,
 		Reserved: p.reserved, Scheduled: p.scheduled, Finished: p.finished, Guessed: p.guessed,
 	}
 	if ref := jobOfPod(p.Pod); ref != nil {
 		out.RunUID, out.RunName = text.Cut(string(ref.UID), maxKind), text.Cut(ref.Name, maxName)
 	}
-	for _, k := range slices.Sorted(maps.Keys(p.Labels)) {
-		if len(out.Labels) < batch.MaxLabels && keepLabel(k) {
-			out.Labels[k] = p.Labels[k]
-		}
-	}
+	out.Labels = keptLabels(p.Labels, keepLabel, batch.MaxLabels)
 	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses} {
 		for i := range list {
 			s := &list[i]
@@ -73,6 +69,17 @@ func identify(p *keptPod, keepLabel func(string) bool, owner ownerLookup) (pod.P
 		}
 	}
 	return out, err
+}
+
+// keptLabels returns the labels that the ledger keeps, of many the first ones.
+func keptLabels(labels map[string]string, keep func(string) bool, most int) map[string]string {
+	out := map[string]string{}
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		if len(out) < most && keep(k) {
+			out[k] = labels[k]
+		}
+	}
+	return out
 }
 
 // uidOf returns the UID by which a pod's control group is named.
@@ -97,21 +104,21 @@ func isStatic(p *corev1.Pod) bool {
 	return isMirror(p) && (slices.ContainsFunc(p.Status.InitContainerStatuses, has) || slices.ContainsFunc(p.Status.ContainerStatuses, has))
 }
 
-// jobOf returns the job of a pod: what its label says, else the topmost of its owners, else itself. Jobs
-// begin with the namespace, so that no pod can be of a job of another one.
-func jobOf(p *corev1.Pod, owner ownerLookup) (string, error) {
-	if name := p.Labels[batch.LabelJob]; name != "" {
-		return p.Namespace + "/" + name, nil
+// jobOf returns the job of a pod, or of another object of a kind: what its label says, else the topmost of its owners, else
+// itself. Jobs begin with the namespace, so that no pod can be of a job of another one.
+func jobOf(o metav1.Object, kind string, owner ownerLookup) (string, error) {
+	namespace, name := o.GetNamespace(), o.GetName()
+	if label := o.GetLabels()[batch.LabelJob]; label != "" {
+		return namespace + "/" + label, nil
 	}
-	kind, name := "pod", p.Name
-	ref := metav1.GetControllerOfNoCopy(p)
+	ref := metav1.GetControllerOfNoCopy(o)
 	var err error
 	// A static pod belongs to its node, which says nothing of its purpose.
 	for n := 0; ref != nil && ref.Kind != "Node" && n < maxOwners; n++ {
 		kind, name = text.Cut(strings.ToLower(ref.Kind), maxKind), text.Cut(ref.Name, maxName)
-		if ref, err = owner(p.Namespace, ref); err != nil {
+		if ref, err = owner(namespace, ref); err != nil {
 			break
 		}
 	}
-	return p.Namespace + "/" + kind + "/" + name, err
+	return namespace + "/" + kind + "/" + name, err
 }

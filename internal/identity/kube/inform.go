@@ -118,14 +118,9 @@ func (w *Watcher) trimPod(o any) (any, error) {
 		return o, nil
 	}
 	out := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion, Labels: map[string]string{},
+		Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion, Labels: w.trimLabels(p.Labels),
 		OwnerReferences: controllerOf(p), CreationTimestamp: p.CreationTimestamp,
 	}}
-	for k, v := range p.Labels {
-		if k == batch.LabelJob || w.keepsLabel(k) {
-			out.Labels[k] = v
-		}
-	}
 	if isMirror(p) {
 		hash := p.Annotations[hashAnnotation]
 		out.Annotations = map[string]string{hashAnnotation: hash, mirrorAnnotation: hash}
@@ -151,6 +146,17 @@ func (w *Watcher) trimPod(o any) (any, error) {
 	kept := &keptPod{Pod: out, reserved: reservationsOf(p), scheduled: scheduledAt(p), failure: failureOf(p)}
 	kept.finished, kept.guessed = finishedAt(p)
 	return kept, nil
+}
+
+// trimLabels drops the labels that are neither kept nor name a job.
+func (w *Watcher) trimLabels(labels map[string]string) map[string]string {
+	out := map[string]string{}
+	for k, v := range labels {
+		if k == batch.LabelJob || w.keepsLabel(k) {
+			out[k] = v
+		}
+	}
+	return out
 }
 
 func trimOwner(o any) (any, error) {

@@ -1,5 +1,6 @@
-// Package kube names the pods of a Kubernetes cluster in a ledger, and the Jobs that they are parts of: it watches the
-// cluster's API server. It reads pods and Jobs, and of other owners the metadata only. It also asks that server which pod has a token.
+// Package kube names the pods of a Kubernetes cluster in a ledger, and the Jobs that they are parts of, and books what pods and
+// volumes reserve: it watches the cluster's API server. It reads pods, Jobs, volumes and their claims, and of other owners the
+// metadata only. It also asks that server which pod has a token.
 package kube
 
 import (
@@ -64,6 +65,9 @@ type Ledger interface {
 	BookRuns(ctx context.Context, l pod.Lease, runs []pod.Run) error
 	RunsGone(ctx context.Context, l pod.Lease, runs []pod.Run, at time.Time) error
 	LiveRuns(ctx context.Context, cluster string) ([]pod.Run, error)
+	ListVolumes(ctx context.Context, l pod.Lease, at time.Time) (live []pod.Volume, err error)
+	BookVolumes(ctx context.Context, l pod.Lease, volumes []pod.Volume, at time.Time) error
+	EndVolumes(ctx context.Context, l pod.Lease, volumes []pod.Volume, at time.Time) error
 	PutReserved(ctx context.Context, l pod.Lease, until, seen time.Time, after int64) (last int64, done bool, err error)
 }
 
@@ -90,6 +94,7 @@ type Watcher struct {
 	core   rest.Interface
 	meta   metadata.Interface
 	mapper meta.ResettableRESTMapperWithContext
+	volumeWatch
 
 	// Of Run's goroutine only.
 	lease     pod.Lease // number 0: another server has it
@@ -182,7 +187,10 @@ func newWatcher(cfg Config, rc *rest.Config, l Ledger, log *slog.Logger) (*Watch
 		UpdateFunc: func(_, o any) { w.changeJob(o) },
 		DeleteFunc: func(o any) { w.deleteJob(o) },
 	})
-	return w, err
+	if err != nil {
+		return nil, err
+	}
+	return w, w.watchVolumes()
 }
 
 // restConfig returns how to reach the API server.
@@ -258,7 +266,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-	for _, inf := range append(slices.Collect(maps.Values(w.owners)), w.pods) {
+	for _, inf := range append(slices.Collect(maps.Values(w.owners)), w.pods, w.volumes, w.claims) {
 		running.Go(func() { inf.RunWithContext(ctx) })
 	}
 	for _, inf := range append(slices.Collect(maps.Values(w.owners)), w.pods) {
@@ -299,7 +307,7 @@ func (w *Watcher) work(ctx context.Context) error {
 		if seen.After(w.seen) {
 			w.seen = seen
 		}
-		err = w.putReserved(ctx)
+		err = errors.Join(w.flushVolumes(ctx), w.putReserved(ctx))
 	}
 	if errors.Is(err, fault.ErrConflict) {
 		w.lease.Number, w.leaseAt = 0, time.Time{} // this server was stopped for longer than the lease lasts
@@ -450,6 +458,13 @@ func (w *Watcher) ownerOf(ctx context.Context, namespace string, ref *metav1.Own
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
 	if err != nil || len(content.IsPathSegmentName(ref.Name)) > 0 || len(ref.Name) > maxName || len(ref.Kind) > maxKind || len(ref.APIVersion) > maxName || len(ref.UID) > maxKind {
 		return nil, nil // a reference to nothing
+	}
+	if ref.Kind == "Pod" && gv.Group == "" { // it has claims of its own
+		o, _, _ := w.pods.GetStore().GetByKey(namespace + "/" + ref.Name)
+		if p, ok := o.(*keptPod); ok && p.UID == ref.UID {
+			return metav1.GetControllerOfNoCopy(p), nil
+		}
+		return nil, errGone // all pods are known
 	}
 	if inf := w.owners[ref.Kind+"."+gv.Group]; inf != nil {
 		o, ok, _ := inf.GetStore().GetByKey(namespace + "/" + ref.Name) // a store in memory does not fail

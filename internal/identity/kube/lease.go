@@ -24,6 +24,7 @@ func (w *Watcher) keepLease(ctx context.Context) error {
 	if taken := l.Number != 0 && l.Number != w.lease.Number; taken {
 		w.ended, w.booked, w.holder, w.seen, w.put = false, map[string]pod.Pod{}, map[string]string{}, l.Seen, putMark{}
 		w.runs = map[string]pod.Run{}
+		w.volumesEnded, w.volumesSeen, w.heldVolumes = false, l.Seen, map[string]pod.Volume{}
 		w.markAll()
 	} else if l.Number == 0 {
 		w.markNone()
@@ -50,7 +51,7 @@ func (w *Watcher) release(ctx context.Context) error {
 // releaseTimeout limits the last write.
 const releaseTimeout = 5 * time.Second
 
-// markAll marks all pods and Jobs of the API server as changed.
+// markAll marks all pods, Jobs and volumes of the API server as changed.
 func (w *Watcher) markAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -67,6 +68,12 @@ func (w *Watcher) markAll() {
 			w.jobs[string(j.UID)] = changedJob{job: j}
 		}
 	}
+	w.changedVolumes = map[string]changedVolume{}
+	for _, o := range w.volumes.GetStore().List() {
+		if v, ok := o.(*keptVolume); ok {
+			w.changedVolumes[string(v.UID)] = changedVolume{volume: v}
+		}
+	}
 }
 
 // markNone forgets changes, which are another server's to book.
@@ -77,4 +84,5 @@ func (w *Watcher) markNone() {
 	clear(w.changed)
 	clear(w.deleted)
 	clear(w.jobs)
+	clear(w.changedVolumes)
 }

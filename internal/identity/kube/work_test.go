@@ -35,8 +35,9 @@ import (
 // A failingLedger is a ledger of which calls fail.
 type failingLedger struct {
 	*ledger.Ledger
-	booking, ending, runs, live, put, lease error
-	dsn                                     string
+	booking, ending, runs, volumes, live, put, lease error
+	lists                                            int // of volumes
+	dsn                                              string
 }
 
 func (l *failingLedger) LeasePods(ctx context.Context, lease pod.Lease, now, until time.Time) (pod.Lease, error) {

@@ -100,6 +100,7 @@ export function Node({ path, nodes }) {
   const figures = useData(async (signal) => (known ? Object.fromEntries((await instant(`{__name__=~"${Object.keys(told).join("|")}",${match}}`, undefined, signal)).map((m) => [m.metric.__name__, Number(m.value[1])])) : null), [known && known.node], 60000);
   const up = useData(async (signal) => (known ? (await get("/v1/uptime", { node: known.node, ...ledger(span) }, signal)).uptimes[0] : null), [known && known.node, steps(span)]);
   const marks = useMemo(() => gapMarks(gaps.data), [gaps.data]);
+  if (!known && name.endsWith(" volumes")) return html`<section class="card"><${Empty} title=${`"${name}" is not a machine`}><span>Under this name stands what the persistent volumes of a cluster reserve.</span><a class="button" href="/nodes">All nodes</a></${Empty}></section>`;
   if (!known) return html`<section class="card"><${Empty} title=${`No node is named "${name}"`}><span>${similar(nodes, name).length > 0 ? html`Did you mean ${similar(nodes, name).map((n, i) => html`${i > 0 && ", "}<a href=${nodeAt(n.name)}>${n.name}</a>`)}?` : "Check the spelling. A machine has a page once its agent has enrolled."}</span><a class="button" href="/nodes">All nodes</a></${Empty}></section>`;
   const q = (f) => used.data && used.data.total && used.data.total.quality[f];
   const pick = (p) => go(p.job ? jobAt(p.job, { node: known.name }) : href("/jobs", { ...ranged(query), ...p }));
