@@ -179,6 +179,18 @@ const (
 	Resource_RESOURCE_RESERVED_TIME         Resource = 42 // ns: for how long it is known what was reserved, summed over containers
 	Resource_RESOURCE_CPU_LIMITED_TIME      Resource = 43 // ns: for how long CPU time was limited, summed over containers
 	Resource_RESOURCE_MEMORY_LIMITED_TIME   Resource = 44 // ns: for how long memory was limited, summed over containers
+	Resource_RESOURCE_NETWORK_RX_NODE       Resource = 45 // bytes: bytes received from the same machine
+	Resource_RESOURCE_NETWORK_TX_NODE       Resource = 46 // bytes: bytes sent to the same machine
+	Resource_RESOURCE_NETWORK_RX_BOX        Resource = 47 // bytes: bytes received from other machines in the same box
+	Resource_RESOURCE_NETWORK_TX_BOX        Resource = 48 // bytes: bytes sent to other machines in the same box
+	Resource_RESOURCE_NETWORK_RX_INTERNAL   Resource = 49 // bytes: bytes received from the same zone
+	Resource_RESOURCE_NETWORK_TX_INTERNAL   Resource = 50 // bytes: bytes sent to the same zone
+	Resource_RESOURCE_NETWORK_RX_ZONE       Resource = 51 // bytes: bytes received from other zones
+	Resource_RESOURCE_NETWORK_TX_ZONE       Resource = 52 // bytes: bytes sent to other zones
+	Resource_RESOURCE_NETWORK_RX_PEERING    Resource = 53 // bytes: bytes received from peered networks
+	Resource_RESOURCE_NETWORK_TX_PEERING    Resource = 54 // bytes: bytes sent to peered networks
+	Resource_RESOURCE_NETWORK_RX_INTERNET   Resource = 55 // bytes: bytes received from the internet
+	Resource_RESOURCE_NETWORK_TX_INTERNET   Resource = 56 // bytes: bytes sent to the internet
 )
 
 // Enum value maps for Resource.
@@ -229,6 +241,18 @@ var (
 		42: "RESOURCE_RESERVED_TIME",
 		43: "RESOURCE_CPU_LIMITED_TIME",
 		44: "RESOURCE_MEMORY_LIMITED_TIME",
+		45: "RESOURCE_NETWORK_RX_NODE",
+		46: "RESOURCE_NETWORK_TX_NODE",
+		47: "RESOURCE_NETWORK_RX_BOX",
+		48: "RESOURCE_NETWORK_TX_BOX",
+		49: "RESOURCE_NETWORK_RX_INTERNAL",
+		50: "RESOURCE_NETWORK_TX_INTERNAL",
+		51: "RESOURCE_NETWORK_RX_ZONE",
+		52: "RESOURCE_NETWORK_TX_ZONE",
+		53: "RESOURCE_NETWORK_RX_PEERING",
+		54: "RESOURCE_NETWORK_TX_PEERING",
+		55: "RESOURCE_NETWORK_RX_INTERNET",
+		56: "RESOURCE_NETWORK_TX_INTERNET",
 	}
 	Resource_value = map[string]int32{
 		"RESOURCE_UNSPECIFIED":           0,
@@ -276,6 +300,18 @@ var (
 		"RESOURCE_RESERVED_TIME":         42,
 		"RESOURCE_CPU_LIMITED_TIME":      43,
 		"RESOURCE_MEMORY_LIMITED_TIME":   44,
+		"RESOURCE_NETWORK_RX_NODE":       45,
+		"RESOURCE_NETWORK_TX_NODE":       46,
+		"RESOURCE_NETWORK_RX_BOX":        47,
+		"RESOURCE_NETWORK_TX_BOX":        48,
+		"RESOURCE_NETWORK_RX_INTERNAL":   49,
+		"RESOURCE_NETWORK_TX_INTERNAL":   50,
+		"RESOURCE_NETWORK_RX_ZONE":       51,
+		"RESOURCE_NETWORK_TX_ZONE":       52,
+		"RESOURCE_NETWORK_RX_PEERING":    53,
+		"RESOURCE_NETWORK_TX_PEERING":    54,
+		"RESOURCE_NETWORK_RX_INTERNET":   55,
+		"RESOURCE_NETWORK_TX_INTERNET":   56,
 	}
 )
 
@@ -1418,7 +1454,7 @@ const file_mete_proto_rawDesc = "" +
 	"\x06Opened\x12\x0f\n" +
 	"\vOPENED_NONE\x10\x00\x12\x0f\n" +
 	"\vOPENED_LAST\x10\x01\x12\x0f\n" +
-	"\vOPENED_TOLD\x10\x02*\xc2\t\n" +
+	"\vOPENED_TOLD\x10\x02*\xbe\f\n" +
 	"\bResource\x12\x18\n" +
 	"\x14RESOURCE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fRESOURCE_CPU\x10\x01\x12\x15\n" +
@@ -1465,7 +1501,19 @@ const file_mete_proto_rawDesc = "" +
 	"\x15RESOURCE_GPU_RESERVED\x10)\x12\x1a\n" +
 	"\x16RESOURCE_RESERVED_TIME\x10*\x12\x1d\n" +
 	"\x19RESOURCE_CPU_LIMITED_TIME\x10+\x12 \n" +
-	"\x1cRESOURCE_MEMORY_LIMITED_TIME\x10,B\x1bZ\x19mete.dev/mete/proto;protob\x06proto3"
+	"\x1cRESOURCE_MEMORY_LIMITED_TIME\x10,\x12\x1c\n" +
+	"\x18RESOURCE_NETWORK_RX_NODE\x10-\x12\x1c\n" +
+	"\x18RESOURCE_NETWORK_TX_NODE\x10.\x12\x1b\n" +
+	"\x17RESOURCE_NETWORK_RX_BOX\x10/\x12\x1b\n" +
+	"\x17RESOURCE_NETWORK_TX_BOX\x100\x12 \n" +
+	"\x1cRESOURCE_NETWORK_RX_INTERNAL\x101\x12 \n" +
+	"\x1cRESOURCE_NETWORK_TX_INTERNAL\x102\x12\x1c\n" +
+	"\x18RESOURCE_NETWORK_RX_ZONE\x103\x12\x1c\n" +
+	"\x18RESOURCE_NETWORK_TX_ZONE\x104\x12\x1f\n" +
+	"\x1bRESOURCE_NETWORK_RX_PEERING\x105\x12\x1f\n" +
+	"\x1bRESOURCE_NETWORK_TX_PEERING\x106\x12 \n" +
+	"\x1cRESOURCE_NETWORK_RX_INTERNET\x107\x12 \n" +
+	"\x1cRESOURCE_NETWORK_TX_INTERNET\x108B\x1bZ\x19mete.dev/mete/proto;protob\x06proto3"
 
 var (
 	file_mete_proto_rawDescOnce sync.Once

@@ -42,8 +42,8 @@ func seriesLabels(name string) (sets []string) {
 			continue
 		}
 		labels := node + "," + metric.Workload
-		if f.Domain != "" {
-			labels += fmt.Sprintf(",%s=%q", metric.Domain, f.Domain)
+		if f.Label != "" {
+			labels += fmt.Sprintf(",%s=%q", f.Label, f.LabelValue)
 		}
 		sets = append(sets, labels)
 	}

@@ -118,7 +118,7 @@ type account struct {
 	childValues [nestedSlots]int64 // by nestedSlot
 	excluded    [nestedSlots]int64
 
-	booked     [usage.MeteredLimit]int64 // own counter value booked so far
+	booked     [usage.ReadingLimit]int64 // own counter value booked so far
 	level      [levelSlots]int64         // own level at the latest tick, by levelSlot
 	remainders [levelSlots]unit.Integral // by levelSlot
 
@@ -209,6 +209,9 @@ func (acc *Accounts) updateAccounts(s *usage.Snapshot) {
 		a.final, a.uncertain, a.round = g.Final, false, acc.round
 		a.cpuLimit, a.memoryLimit, a.held = g.CPULimit, g.MemoryLimit, g.Held
 		acc.replaceReading(a, g)
+		if g.Classes != nil {
+			a.addClasses(g.Classes)
+		}
 		a.childValues, a.childGrowth = [nestedSlots]int64{}, [len(nestedCounters)]int64{}
 		if g.Guest != nil || a.guest != nil {
 			acc.updateGuest(a, g.Guest)

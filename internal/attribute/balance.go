@@ -206,6 +206,7 @@ func (acc *Accounts) CloseWindow(w *usage.Window) {
 		CPUs: acc.lastNode.CPUs, Total: acc.machine, Balance: acc.window}
 	var sum usage.Shares
 	emit := func(a *account) {
+		limitClasses(&a.window)
 		rows = append(rows, usage.Row{Workload: a.identify(), ShortID: a.short, Usage: a.window, Ended: a.final})
 		row := &rows[len(rows)-1]
 		for i, r := range usage.Wholes {

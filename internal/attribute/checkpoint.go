@@ -187,7 +187,7 @@ func (acc *Accounts) appendNode(dst []byte) []byte {
 	t := &acc.idle.total
 	dst = appendPresence(dst, t.present, t.quality)
 	for r := range t.present.All() {
-		dst = appendSum(dst, t.amount[r])
+		dst = appendSum(dst, t.sum(r))
 	}
 	return dst
 }
@@ -237,6 +237,10 @@ func (acc *Accounts) appendAccount(dst []byte, a *account, parts uint64, set usa
 	}
 	dst = binary.AppendUvarint(dst, uint64(set))
 	for r := range set.All() {
+		if usage.Classified.Has(r) {
+			dst = appendSum(dst, a.total.sum(r))
+			continue
+		}
 		v, booked := a.reading.Value[r], a.booked[r] // both 0 for energy, which groups do not show
 		dst = binary.AppendVarint(dst, v)
 		dst = appendSum(dst, a.total.amount[r])

@@ -230,9 +230,10 @@ func (a *account) parentFor(r usage.Resource) *account {
 
 // A total is everything booked to an account. It does not overflow.
 type total struct {
+	classes *[len(usage.ClassBytes{})]unit.Sum // of usage.Classified; nil if there was none, as of most groups
 	present usage.Set
 	quality usage.Qualities
-	amount  [usage.MeteredLimit]unit.Sum
+	amount  [usage.ReadingLimit]unit.Sum
 }
 
 // add adds the use of a window; of peaks the larger stays. It reports whether presence or quality
@@ -243,11 +244,11 @@ func (t *total) add(u *usage.Usage) (other bool) {
 	for r := range u.Present.All() {
 		v := unit.Sum{}.Add(u.Amount[r])
 		if r.Detail().Kind != usage.Peak {
-			v = t.amount[r].Add(u.Amount[r])
-		} else if t.present.Has(r) && t.amount[r].Compare(v) > 0 {
-			v = t.amount[r]
+			v = t.sum(r).Add(u.Amount[r])
+		} else if t.present.Has(r) && t.sum(r).Compare(v) > 0 {
+			v = t.sum(r)
 		}
-		t.amount[r] = v
+		t.set(r, v)
 	}
 	t.present |= u.Present
 	return t.present != present || t.quality != quality
@@ -257,7 +258,7 @@ func (t *total) add(u *usage.Usage) (other bool) {
 func (t *total) row(to *[usage.Limit]int64) (has usage.Set) {
 	for r := range t.present.All() {
 		if r.Detail().Kind != usage.Peak {
-			_, low := t.amount[r].Halves()
+			_, low := t.sum(r).Halves()
 			to[r] = int64(low & math.MaxInt64)
 			has |= 1 << r
 		}

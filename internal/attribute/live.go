@@ -169,10 +169,11 @@ func (acc *Accounts) row(a *account, depth int) live.Row {
 		limit := a.memoryLimit
 		row.MemoryLimit = &limit
 	}
-	total := a.total
-	total.add(&a.window)
+	total, window := a.total.clone(), a.window
+	limitClasses(&window)
+	total.add(&window)
 	total.present.Each(func(r usage.Resource) {
-		row.Total[r.String()] = total.amount[r].Decimal(r.Detail().Unit)
+		row.Total[r.String()] = total.sum(r).Decimal(r.Detail().Unit)
 		row.Quality[r.String()] = total.quality.Get(r)
 	})
 	return row

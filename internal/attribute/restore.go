@@ -151,7 +151,7 @@ func (r *restorer) node() {
 	*t = total{}
 	t.present, t.quality = r.presence()
 	for res := range t.present.All() {
-		t.amount[res] = r.sum()
+		t.set(res, r.sum())
 	}
 }
 
@@ -236,6 +236,10 @@ func (r *restorer) guest(a *restored, parts uint64) {
 }
 
 func (r *restorer) resource(a *restored, res usage.Resource) {
+	if usage.Classified.Has(res) {
+		a.total.set(res, r.sum())
+		return
+	}
 	v := r.int()
 	a.reading.Value[res] = v
 	r.bad = r.bad || v != 0 && energySet.Has(res) // groups have no energy readings

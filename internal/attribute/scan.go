@@ -94,11 +94,11 @@ func (s *scanner) presence() (present usage.Set, q usage.Qualities) {
 	return present, q
 }
 
-// readingSet reads a set of resources that groups show, which excludes energy.
+// readingSet reads a set of resources that groups show, which excludes energy and traffic by class.
 func (s *scanner) readingSet() usage.Set {
 	v := s.set()
-	s.bad = s.bad || v&energySet != 0
-	return v &^ energySet
+	s.bad = s.bad || v&(energySet|usage.Classified) != 0
+	return v &^ (energySet | usage.Classified)
 }
 
 func (s *scanner) level(v int64) int64 {

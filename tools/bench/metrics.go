@@ -160,14 +160,14 @@ func (f *fleet) requests(n int, began time.Time) (sent [][][]byte, count int64, 
 			for j := range w.Rows {
 				row := &w.Rows[j]
 				name := names[row.ShortID]
-				put := func(key, family, domain string, add, set float64) {
+				put := func(key, family, label, value string, add, set float64) {
 					one := have[key]
 					if one == nil {
-						one = &prompb.TimeSeries{Labels: seriesLabels(family, domain, o.node, string(name.ID)), Samples: make([]prompb.Sample, 1)}
+						one = &prompb.TimeSeries{Labels: seriesLabels(family, label, value, o.node, string(name.ID)), Samples: make([]prompb.Sample, 1)}
 						if family == metric.Info {
 							one.Labels = append(one.Labels, prompb.Label{Name: "name", Value: name.Name}, prompb.Label{Name: "namespace", Value: name.Labels["io.kubernetes.pod.namespace"]})
-							sort.Slice(one.Labels, func(a, b int) bool { return one.Labels[a].Name < one.Labels[b].Name })
 						}
+						sort.Slice(one.Labels, func(a, b int) bool { return one.Labels[a].Name < one.Labels[b].Name })
 						have[key] = one
 					}
 					one.Samples[0] = prompb.Sample{Timestamp: ms, Value: one.Samples[0].Value*min(1, add) + set}
@@ -183,9 +183,9 @@ func (f *fleet) requests(n int, began time.Time) (sent [][][]byte, count int64, 
 					if fam.Counter {
 						add = 1
 					}
-					put(id+"/"+fam.Name+fam.Domain, fam.Name, fam.Domain, add, fam.Value(row.Usage.Amount[res]))
+					put(id+"/"+fam.Name+fam.LabelValue, fam.Name, fam.Label, fam.LabelValue, add, fam.Value(row.Usage.Amount[res]))
 				})
-				put(id, metric.Info, "", 0, 1)
+				put(id, metric.Info, "", "", 0, 1)
 			}
 			b, err := req.Marshal()
 			if err != nil {
@@ -198,12 +198,13 @@ func (f *fleet) requests(n int, began time.Time) (sent [][][]byte, count int64, 
 	return sent, count, nil
 }
 
-func seriesLabels(name, domain, node, id string) []prompb.Label {
-	ls := []prompb.Label{{Name: "__name__", Value: name}, {Name: metric.Cluster, Value: "bench"}}
-	if domain != "" {
-		ls = append(ls, prompb.Label{Name: metric.Domain, Value: domain})
+// seriesLabels returns the labels of a series, with one more if label is not "", in no order.
+func seriesLabels(name, label, value, node, id string) []prompb.Label {
+	ls := []prompb.Label{{Name: "__name__", Value: name}, {Name: metric.Cluster, Value: "bench"}, {Name: metric.Node, Value: node}, {Name: metric.Workload, Value: id}}
+	if label != "" {
+		ls = append(ls, prompb.Label{Name: label, Value: value})
 	}
-	return append(ls, prompb.Label{Name: metric.Node, Value: node}, prompb.Label{Name: metric.Workload, Value: id})
+	return ls
 }
 
 // A prometheus is a Prometheus that ingests samples by remote write.

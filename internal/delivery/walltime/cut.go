@@ -2,6 +2,7 @@ package walltime
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"math/bits"
@@ -51,7 +52,8 @@ type Cuts struct {
 //
 //	floor(total x (b - start) / length) - floor(total x (a - start) / length)
 //
-// so pieces sum to the total exactly. A peak may have been in any piece, so each
+// so pieces sum to the total exactly; but traffic by class gets a few bytes less where it would be more than the traffic as
+// a whole. A peak may have been in any piece, so each
 // piece gets it. The parts of a node's minute still sum to its whole, since Skew has
 // the amounts that the rounding of many rows moves from one piece to the next.
 //
@@ -222,11 +224,18 @@ func (w *window) amountOf(total int64, n int) int64 {
 
 // add adds the n-th piece of u to to, and to shares what of it is of the Wholes.
 func (w *window) add(to, u *usage.Usage, n int, shares *usage.Shares) error {
+	left := [2]int64{w.amountOf(u.Amount[usage.NetworkRx], n), w.amountOf(u.Amount[usage.NetworkTx], n)}
 	for set := u.Present; set != 0; set &= set - 1 {
 		r := usage.Resource(bits.TrailingZeros64(uint64(set)))
 		v := u.Amount[r]
 		if r.Detail().Kind != usage.Peak {
 			v = w.amountOf(v, n)
+		}
+		if usage.Classified.Has(r) {
+			// Each amount is rounded by itself: a byte or so more than the traffic as a whole is not classified.
+			of := &left[(r-usage.NetworkRxNode)%2]
+			v = min(v, *of)
+			*of -= v
 		}
 		if v >= MaxAmount-to.Amount[r] {
 			return fmt.Errorf("%s is more than a minute can hold: %w", r, fault.ErrInvalid)
@@ -323,6 +332,21 @@ func checkUsage(u *usage.Usage) error {
 		if u.Amount[r] < 0 {
 			return fmt.Errorf("%s of %d: %w", r, u.Amount[r], fault.ErrInvalid)
 		}
+	}
+	if u.Present&usage.Classified != 0 {
+		return errors.Join(checkClasses(u, usage.NetworkRx, usage.ReceivedByClass), checkClasses(u, usage.NetworkTx, usage.SentByClass))
+	}
+	return nil
+}
+
+// checkClasses refuses traffic by class that is more than the traffic as a whole.
+func checkClasses(u *usage.Usage, whole usage.Resource, classes usage.Set) error {
+	left, _ := u.Get(whole)
+	for r := range (u.Present & classes).All() {
+		if u.Amount[r] > left {
+			return fmt.Errorf("%s: the classes have more than %d bytes: %w", whole, u.Amount[whole], fault.ErrInvalid)
+		}
+		left -= u.Amount[r]
 	}
 	return nil
 }

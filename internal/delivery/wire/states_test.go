@@ -185,7 +185,7 @@ func TestDecodeStatesRefuses(t *testing.T) {
 		"column of nodes":          func(m *pb.States) { column(m.Rows, "cpu").Name = "cpus" },
 		"newer column":             func(m *pb.States) { column(m.Rows, "cpu").Name = "gravity" },
 		"resource 0":               func(m *pb.States) { m.Rows[0].Present[0] |= 1 },
-		"newer resource":           func(m *pb.States) { m.Rows[0].Present[0] |= 1 << 50 },
+		"newer resource":           func(m *pb.States) { m.Rows[0].Present[0] |= 1 << usage.Limit },
 		"quality of nothing":       func(m *pb.States) { m.Rows[0].Quality[1] |= 1 << (2 * usage.Memory) },
 		"high quality of nothing":  func(m *pb.States) { m.Rows[0].QualityHigh = []uint64{0, 4} },
 		"high qualities missing":   func(m *pb.States) { m.Rows[0].QualityHigh = []uint64{0} },

@@ -1,7 +1,8 @@
 // Package metric names the time series of windows, following Prometheus: cumulative counters and
 // gauges in base units.
 //
-// Series of workloads have labels cluster, node and workload; those of energy also domain. Names of
+// Series of workloads have labels cluster, node and workload; those of energy also domain, and those of network traffic
+// by class also class. Names of
 // workloads are in the labels of mete_workload_info, whose value is 1, so that late or changed
 // names do not interrupt other series.
 package metric
@@ -20,6 +21,7 @@ const (
 	Node     = "node"
 	Workload = "workload"
 	Domain   = "domain" // of energy
+	Class    = "class"  // of network traffic
 )
 
 // ShortLived is the workload label of one series per node that sums workloads shorter than a window
@@ -43,8 +45,8 @@ const (
 type Family struct {
 	Name     string
 	Resource usage.Resource
-	// Domain is the value of that label; "" without one.
-	Domain string
+	// Label is one more label, with its value: Domain or Class; "" without one.
+	Label, LabelValue string
 	// Counter says that values are cumulative since the life began; other values are of the window
 	// that ends at the sample.
 	Counter bool
@@ -63,10 +65,10 @@ var families = func() (list [usage.Limit]Family) {
 // FamilyOf returns the family of a resource.
 func FamilyOf(r usage.Resource) *Family { return &families[r] }
 
-// FindResource returns the resource of a family's name and domain.
-func FindResource(name, domain string) (usage.Resource, bool) {
+// FindResource returns the resource of a series, of which label returns the value of a label, "" without one.
+func FindResource(name string, label func(name string) string) (usage.Resource, bool) {
 	for r := usage.Resource(1); r < usage.Limit; r++ {
-		if families[r].Name == name && families[r].Domain == domain {
+		if f := &families[r]; f.Name == name && (f.Label == "" || f.LabelValue == label(f.Label)) {
 			return r, true
 		}
 	}
@@ -87,7 +89,15 @@ func family(r usage.Resource) Family {
 	f.Name = "mete_workload_" + d.Name
 	for at := power.Package; at < power.DomainLimit; at++ {
 		if usage.EnergyOf(at) == r {
-			f.Name, f.Domain, f.Help = "mete_workload_energy", at.String(), "energy by domain"
+			f.Name, f.Label, f.LabelValue, f.Help = "mete_workload_energy", Domain, at.String(), "energy by domain"
+		}
+	}
+	for c := usage.ClassNode; c < usage.NetworkClassLimit; c++ {
+		switch r {
+		case c.Rx():
+			f.Name, f.Label, f.LabelValue, f.Help = "mete_workload_network_class_rx", Class, c.String(), "bytes received, by class of the other end"
+		case c.Tx():
+			f.Name, f.Label, f.LabelValue, f.Help = "mete_workload_network_class_tx", Class, c.String(), "bytes sent, by class of the other end"
 		}
 	}
 	if base := d.Unit.Base(); base != "" {

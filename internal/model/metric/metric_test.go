@@ -3,8 +3,6 @@ package metric_test
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"mete.dev/mete/internal/model/metric"
 	"mete.dev/mete/internal/model/usage"
 )
@@ -27,25 +25,42 @@ func TestNames(t *testing.T) {
 		usage.EnergyPackage: "mete_workload_energy_joules_total",
 		usage.EnergyRest:    "mete_workload_energy_joules_total",
 		usage.EnergyError:   "mete_workload_energy_error_joules_total",
+		usage.NetworkRxBox:  "mete_workload_network_class_rx_bytes_total",
+		usage.NetworkTxBox:  "mete_workload_network_class_tx_bytes_total",
 	}
 	for r, want := range names {
 		if got := metric.FamilyOf(r).Name; got != want {
 			t.Errorf("%s is %s, want %s", r, got, want)
 		}
 	}
-	seen := map[[2]string]usage.Resource{}
+	seen := map[[3]string]usage.Resource{}
 	for _, f := range metric.Families() {
-		k := [2]string{f.Name, f.Domain}
+		k := [3]string{f.Name, f.Label, f.LabelValue}
 		if other, ok := seen[k]; ok {
 			t.Errorf("%s and %s are both %v", other, f.Resource, k)
 		}
 		seen[k] = f.Resource
 	}
-	if diff := cmp.Diff("dram", metric.FamilyOf(usage.EnergyDRAM).Domain); diff != "" {
-		t.Error(diff)
+	for r, want := range map[usage.Resource][2]string{usage.EnergyDRAM: {"domain", "dram"}, usage.NetworkTxZone: {"class", "zone"}, usage.CPU: {}} {
+		if f := metric.FamilyOf(r); [2]string{f.Label, f.LabelValue} != want {
+			t.Errorf("%s has label %s=%q, want %q", r, f.Label, f.LabelValue, want)
+		}
+		f := metric.FamilyOf(r)
+		if got, ok := metric.FindResource(f.Name, func(name string) string {
+			if name == f.Label {
+				return f.LabelValue
+			}
+			return ""
+		}); got != r || !ok {
+			t.Errorf("%+v is %v, %v, want %s", f, got, ok, r)
+		}
 	}
-	if len(seen) > 36 {
-		t.Errorf("%d series for each workload, more than 36", len(seen))
+	if got, ok := metric.FindResource("mete_workload_energy_joules_total", func(string) string { return "none" }); ok {
+		t.Errorf("an unknown domain is %s", got)
+	}
+	// Those of traffic by class are there only where traffic has one.
+	if most := 36 + usage.Classified.Len(); len(seen) > most {
+		t.Errorf("%d series for each workload, more than %d", len(seen), most)
 	}
 }
 

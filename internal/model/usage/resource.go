@@ -65,11 +65,25 @@ const (
 	CPULimitedTime    Resource = 43 // time with a limit of CPU time
 	MemoryLimitedTime Resource = 44 // time with a limit of memory
 
-	// Limit is one more than the highest resource number.
-	Limit = 45
+	// Network traffic by class, see NetworkClass. The rest of NetworkRx and NetworkTx is not classified.
+	NetworkRxNode     Resource = 45 // bytes received from the same machine
+	NetworkTxNode     Resource = 46 // bytes sent to the same machine
+	NetworkRxBox      Resource = 47 // bytes received from the same box
+	NetworkTxBox      Resource = 48 // bytes sent to the same box
+	NetworkRxInternal Resource = 49 // bytes received from the same zone
+	NetworkTxInternal Resource = 50 // bytes sent to the same zone
+	NetworkRxZone     Resource = 51 // bytes received from other zones
+	NetworkTxZone     Resource = 52 // bytes sent to other zones
+	NetworkRxPeering  Resource = 53 // bytes received from peered networks
+	NetworkTxPeering  Resource = 54 // bytes sent to peered networks
+	NetworkRxInternet Resource = 55 // bytes received from the internet
+	NetworkTxInternet Resource = 56 // bytes sent to the internet
 
-	// MeteredLimit is one more than the highest number of the resources in Metered.
-	MeteredLimit = 36
+	// Limit is one more than the highest resource number.
+	Limit = 57
+
+	// ReadingLimit is one more than the highest number of the resources that a Reading holds.
+	ReadingLimit = 36
 )
 
 // Kind says how a resource adds up.
@@ -145,6 +159,19 @@ var details = [Limit]Detail{
 	ReservedTime:      {"reserved_time", unit.Nanosecond, Counter, 0, false, "for how long it is known what was reserved, summed over containers"},
 	CPULimitedTime:    {"cpu_limited_time", unit.Nanosecond, Counter, 0, false, "for how long CPU time was limited, summed over containers"},
 	MemoryLimitedTime: {"memory_limited_time", unit.Nanosecond, Counter, 0, false, "for how long memory was limited, summed over containers"},
+
+	NetworkRxNode:     {"network_rx_node", unit.Byte, Counter, 0, false, "bytes received from the same machine"},
+	NetworkTxNode:     {"network_tx_node", unit.Byte, Counter, 0, false, "bytes sent to the same machine"},
+	NetworkRxBox:      {"network_rx_box", unit.Byte, Counter, 0, false, "bytes received from other machines in the same box"},
+	NetworkTxBox:      {"network_tx_box", unit.Byte, Counter, 0, false, "bytes sent to other machines in the same box"},
+	NetworkRxInternal: {"network_rx_internal", unit.Byte, Counter, 0, false, "bytes received from the same zone"},
+	NetworkTxInternal: {"network_tx_internal", unit.Byte, Counter, 0, false, "bytes sent to the same zone"},
+	NetworkRxZone:     {"network_rx_zone", unit.Byte, Counter, 0, false, "bytes received from other zones"},
+	NetworkTxZone:     {"network_tx_zone", unit.Byte, Counter, 0, false, "bytes sent to other zones"},
+	NetworkRxPeering:  {"network_rx_peering", unit.Byte, Counter, 0, false, "bytes received from peered networks"},
+	NetworkTxPeering:  {"network_tx_peering", unit.Byte, Counter, 0, false, "bytes sent to peered networks"},
+	NetworkRxInternet: {"network_rx_internet", unit.Byte, Counter, 0, false, "bytes received from the internet"},
+	NetworkTxInternet: {"network_tx_internet", unit.Byte, Counter, 0, false, "bytes sent to the internet"},
 }
 
 // Specified are the resources that follow from the specification of a workload and not from its use: a server books them.

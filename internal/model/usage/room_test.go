@@ -34,7 +34,7 @@ func TestRoom(t *testing.T) {
 		}
 		fmt.Fprintf(&more, "\t%[1]d: {\"added_%[1]d\", unit.Count, %[2]s, false, \"resource %[1]d\"},\n", r, kind)
 	}
-	text := regexp.MustCompile(`(?m)^\t(Limit|MeteredLimit) = .*$`).ReplaceAllString(string(source), fmt.Sprint("\t$1 = ", last+1))
+	text := regexp.MustCompile(`(?m)^\t(Limit|ReadingLimit) = .*$`).ReplaceAllString(string(source), fmt.Sprint("\t$1 = ", last+1))
 	text = strings.Replace(text, "var details = [Limit]Detail{\n", "var details = [Limit]Detail{\n"+more.String(), 1)
 	added := filepath.Join(t.TempDir(), "resource.go")
 	if err := os.WriteFile(added, []byte(text), 0o600); err != nil {

@@ -33,11 +33,12 @@ type Reading struct {
 	// Counted marks counters that the meter itself counts: they start at zero with each start of
 	// the meter.
 	Counted Set
-	// Value holds the value of each metered resource; no group shows energy.
-	Value [MeteredLimit]int64
+	// Value holds the value of each metered resource but those by class of traffic, see Group.Classes; no group
+	// shows energy.
+	Value [ReadingLimit]int64
 }
 
-// Put sets the value of r, which is in Metered.
+// Put sets the value of r, which is in Metered and not in Classified.
 func (g *Reading) Put(r Resource, v int64) {
 	g.Has |= 1 << r
 	g.Value[r] = v
@@ -76,6 +77,9 @@ type Group struct {
 	// Removed is by how much counters of the reading fell since the latest booked snapshot, as
 	// block devices and their counters were removed; nil if none were.
 	Removed map[Resource]int64
+	// Classes is the network traffic by class since the latest booked snapshot, as far as it is known; nil if
+	// none is.
+	Classes *ClassBytes
 	Reading
 }
 
@@ -116,6 +120,8 @@ type Snapshot struct {
 	At, Mono int64
 	// Offset is wall clock minus CLOCK_BOOTTIME, in nanoseconds.
 	Offset int64
+	// Closing says that a window is closed at this snapshot.
+	Closing bool
 	// Took is how long the reading lasted.
 	Took time.Duration
 	Node Node

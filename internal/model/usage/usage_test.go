@@ -22,7 +22,10 @@ func TestResourceNumbersStay(t *testing.T) {
 		28: "energy_rest", 29: "energy_error", 30: "energy_idle", 31: "cpu_peak", 32: "cpu_periods",
 		33: "cpu_throttled_periods", 34: "memory_high_events", 35: "memory_max_events",
 		36: "cpu_reserved", 37: "cpu_limit", 38: "memory_reserved", 39: "memory_limit", 40: "storage_reserved", 41: "gpu_reserved",
-		42: "reserved_time", 43: "cpu_limited_time", 44: "memory_limited_time"}
+		42: "reserved_time", 43: "cpu_limited_time", 44: "memory_limited_time",
+		45: "network_rx_node", 46: "network_tx_node", 47: "network_rx_box", 48: "network_tx_box", 49: "network_rx_internal",
+		50: "network_tx_internal", 51: "network_rx_zone", 52: "network_tx_zone", 53: "network_rx_peering", 54: "network_tx_peering",
+		55: "network_rx_internet", 56: "network_tx_internet"}
 	got := map[usage.Resource]string{}
 	usage.All.Each(func(r usage.Resource) { got[r] = r.String() })
 	if d := cmp.Diff(want, got); d != "" {

@@ -21,8 +21,8 @@ func TestSeriesNames(t *testing.T) {
 	labels := map[string][]string{metric.Info: {metric.Node, metric.Workload}}
 	for _, f := range metric.Families() {
 		labels[f.Name] = []string{metric.Node, metric.Workload}
-		if f.Domain != "" {
-			labels[f.Name] = append(labels[f.Name], metric.Domain)
+		if f.Label != "" {
+			labels[f.Name] = append(labels[f.Name], f.Label)
 		}
 	}
 	for _, l := range metric.Levels {

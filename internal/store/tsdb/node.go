@@ -345,7 +345,9 @@ func (n *node) noteEnd(end int64) {
 // workloadLabels returns the labels of a workload's series.
 func (n *node) workloadLabels(f *metric.Family, id workload.ID) labels.Labels {
 	b := labels.NewBuilder(n.nodeLabels(f.Name))
-	b.Set(metric.Domain, f.Domain)
+	if f.Label != "" {
+		b.Set(f.Label, f.LabelValue)
+	}
 	b.Set(metric.Workload, string(id))
 	return b.Labels()
 }

@@ -2,6 +2,7 @@ package tsdb_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -389,7 +390,7 @@ func (p *pair) increase(f *metric.Family, id string, from, to time.Time) (sum, o
 	}
 	defer func() { _ = q.Close() }()
 	found := q.Select(p.t.Context(), false, nil, labels.MustNewMatcher(labels.MatchEqual, model.MetricNameLabel, f.Name),
-		labels.MustNewMatcher(labels.MatchEqual, metric.Domain, f.Domain), labels.MustNewMatcher(labels.MatchEqual, metric.Workload, id))
+		labels.MustNewMatcher(labels.MatchEqual, cmp.Or(f.Label, metric.Domain), f.LabelValue), labels.MustNewMatcher(labels.MatchEqual, metric.Workload, id))
 	for found.Next() {
 		begin, before := math.NaN(), math.NaN()
 		life := func() {

@@ -55,7 +55,7 @@ func (s *Store) eachCounter(ctx context.Context, n *node, from, to int64, f func
 	for found.Next() {
 		one := found.At()
 		ls := one.Labels()
-		res, ok := metric.FindResource(ls.Get(model.MetricNameLabel), ls.Get(metric.Domain))
+		res, ok := metric.FindResource(ls.Get(model.MetricNameLabel), ls.Get)
 		id := workload.ID(ls.Get(metric.Workload))
 		short, valid := workload.ShortIDOf(id)
 		if !ok || !valid && id != n.shortLived.id {

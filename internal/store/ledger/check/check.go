@@ -94,6 +94,7 @@ func (c *Checker) Check(ctx context.Context) (lines []string, err error) {
 //   - file: SQLite finds a damaged table
 //   - balance: for each node and minute (or hour or day, where only these are kept), whole + skew is
 //     the sum of the rows
+//   - classes: network traffic by class is at most all of it, in the same rows
 //   - hour, day: a row is the sum of the finer ones, where these are kept
 //   - groups: those of a day sum to the day's rows
 //   - orphan: each row refers to rows that exist

@@ -242,7 +242,10 @@ func (c *checkRun) checkBalance(r schema.Range) error {
 	if err != nil {
 		return err
 	}
-	return c.reportFaults("balance", schema.NodeLayout, &found, true)
+	if err := c.reportFaults("balance", schema.NodeLayout, &found, true); err != nil {
+		return err
+	}
+	return c.checkClasses(r)
 }
 
 // isSaturated reports whether a column has the largest amount that a row can hold.
