@@ -82,7 +82,10 @@ func isBelow(child, parent string) bool { return strings.HasPrefix(child, parent
 // outside lists the import paths that do I/O, or wait.
 var outside = []string{"os", "net", "log", "syscall", "context", "plugin", "io/ioutil", "database/sql", "runtime/debug", "golang.org/x/sys", "github.com/cilium/ebpf"}
 
-func doesIO(importPath string) bool { return hasPrefix(importPath, outside) }
+// doesIO reports whether an import path does. net/netip has the types of addresses only.
+func doesIO(importPath string) bool {
+	return importPath != "net/netip" && hasPrefix(importPath, outside)
+}
 
 // hasPrefix reports whether a path is one of prefixes or below one.
 func hasPrefix(importPath string, prefixes []string) bool {

@@ -23,6 +23,7 @@ import (
 	"mete.dev/mete/internal/agent"
 	"mete.dev/mete/internal/attribute/energy"
 	"mete.dev/mete/internal/collect/gpu"
+	"mete.dev/mete/internal/collect/net"
 	"mete.dev/mete/internal/collect/sampler"
 	"mete.dev/mete/internal/collect/sources"
 	"mete.dev/mete/internal/guest/publish"
@@ -98,7 +99,7 @@ func (c *Config) Settings() *settings.Set {
 	s.Duration(&c.Machine.Tick, sampler.MinTick, sampler.MaxTick, "tick", "time between two readings")
 	s.Duration(&c.Machine.Window, sampler.MinTick, 24*time.Hour, "window", "time that a window spans")
 	s.Text(&c.Machine.Reader, "reader", "READER", "how to read the kernel: "+strings.Join(sources.Readers, ", ")).OneOf(sources.Readers...)
-	c.Machine.Scope = sources.ScopeAuto
+	c.Machine.Scope, c.Machine.NetworkClasses = sources.ScopeAuto, sources.ClassesAuto
 	s.Text(&c.Machine.Scope, "scope", "SCOPE", "what to measure in a container: auto is the machine where its control groups can be opened, own is the container; use outside of the container then counts for system").OneOf(sources.Scopes...)
 	s.Text(&c.Server, "server", "URL", "URL of the server to send to, as https://mete.example.org:9797; without one nothing is kept or sent").WithEnv("METE_SERVER").SecretURL("the token belongs into token_file")
 	s.Text(&c.TokenFile, "token-file", "FILE", "file with the token that enrolls this machine (default: $METE_TOKEN); it may be gone once that is done")
@@ -111,6 +112,8 @@ func (c *Config) Settings() *settings.Set {
 	s.Text(&c.Machine.Energy.NVML, "nvml", "MODE", "how to read NVIDIA's accelerators, by mete-nvml, a program beside this one: auto, on (also a device that the kernel may switch off when it is idle; reading keeps it on), off, or the path of that program")
 	s.Text(&c.Curve, "power-curve", "FILE", "file, written by mete power calibrate, with the power that this machine draws by its load, for the time in which no meter shows it")
 	s.ListFunc("idle-power", "DOMAIN=WATTS", "power that a domain (package, dram, gpu, rest) draws when the machine does nothing, several with commas; rest is the whole machine where nothing finer is metered; what is not given is learned", c.parseIdlePower)
+	s.Text(&c.Machine.NetworkClasses, "network-classes", "MODE", "whether to count network traffic by class: auto where the bpf reader can, or off").OneOf(sources.ClassesAuto, sources.ClassesOff)
+	s.ListFunc("network-prefix", "CLASS=PREFIX", "class of the traffic with addresses in PREFIX, as internal=10.0.0.0/8; several with commas, and may be repeated; the longest prefix counts. Classes are node, box, internal, zone, peering, internet and unclassified. Without a rule this machine's addresses are node, those that are not for private or special use internet, and all others unclassified", c.parseNetworkRules)
 	c.guestRelaySettings(s)
 	s.Text(&c.Socket, "socket", "PATH", "unix socket at which mete run registers jobs; '' is none").WithEnv("METE_SOCKET")
 	s.List(&c.Agent.Containers, "container-socket", "PATH", "unix socket of Docker or Podman, which names this machine's containers; may be repeated; none asks no daemon").Check(docker.CheckSocket)
@@ -171,6 +174,18 @@ func (c *Config) parseIdlePower(texts []string) error {
 		}
 	}
 	c.Machine.Static = static
+	return nil
+}
+
+// parseNetworkRules parses the setting network-prefix.
+func (c *Config) parseNetworkRules(texts []string) error {
+	rules := net.Rules{}
+	for _, text := range texts {
+		if err := rules.Add(text); err != nil {
+			return err
+		}
+	}
+	c.Machine.NetworkRules = rules
 	return nil
 }
 

@@ -37,6 +37,8 @@ func TestMain(m *testing.M) {
 		err = sink()
 	case "send":
 		err = send()
+	case "peer":
+		err = peer()
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

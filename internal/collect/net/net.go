@@ -44,6 +44,10 @@ type Config struct {
 	// the namespace is found through a process each time, and its last value is that of the
 	// previous tick.
 	Descriptors int
+	// Classes are the classes of an operator's prefixes.
+	Classes Rules
+	// NoClasses says that traffic is not counted by class.
+	NoClasses bool
 }
 
 // Default returns a number of descriptors that fits most limits.
@@ -56,12 +60,6 @@ func (c Config) Validate() error {
 	}
 	return nil
 }
-
-// A Class is a class of traffic that may be priced separately.
-type Class uint8
-
-// All is all traffic: the only class so far.
-const All Class = 1
 
 // A Count is cumulative traffic.
 type Count struct{ RxBytes, TxBytes, RxPackets, TxPackets int64 }
@@ -111,9 +109,11 @@ type Target struct {
 // A Reading is the traffic of a workload since its life began, or why that is not known.
 type Reading struct {
 	Count  // undefined if Source is Unseen
-	Class  Class
 	Source Source
-	Reason string // why the source is Unseen
+	// Classes is the traffic by class since the latest call of [Table.Booked], as far as it is known; nil if none
+	// is.
+	Classes *usage.ClassBytes
+	Reason  string // why the source is Unseen
 }
 
 // Quality returns the quality of the figures.
@@ -124,8 +124,8 @@ func (r Reading) Quality() usage.Quality {
 	return usage.Measured
 }
 
-// Put puts the figures into g if there are any.
-func (r Reading) Put(g *usage.Reading) {
+// Put puts the figures into g if there are any, else it leaves g alone.
+func (r Reading) Put(g *usage.Group) {
 	if r.Source == Unseen {
 		return
 	}
@@ -133,6 +133,7 @@ func (r Reading) Put(g *usage.Reading) {
 	g.Put(usage.NetworkTx, r.TxBytes)
 	g.Put(usage.NetworkRxPackets, r.RxPackets)
 	g.Put(usage.NetworkTxPackets, r.TxPackets)
+	g.Classes = r.Classes
 }
 
 // A Table reads the traffic of the tracked workloads. Only one goroutine may use it.
@@ -142,6 +143,8 @@ type Table struct {
 	sockets sockets           // nil if sockets are not counted
 	// uncounted is why sockets are not counted.
 	uncounted        string
+	classes          *classes // nil if traffic is not counted by class
+	unclassified     string   // why
 	node             *node
 	foreign          *foreignNamespaces
 	namespaces       map[uint64]*netns
@@ -186,6 +189,7 @@ func Open(h *hostfs.FS, k *bpf.Kernel, cfg Config) (*Table, error) {
 			t.uncounted = err.Error()
 		}
 	}
+	t.openClasses(k, cfg)
 	return t, nil
 }
 
@@ -200,6 +204,23 @@ func (t *Table) Close() error {
 	}
 	return t.sockets.close()
 }
+
+// openClasses lets k count traffic by class.
+func (t *Table) openClasses(k *bpf.Kernel, cfg Config) {
+	switch {
+	case cfg.NoClasses:
+		t.unclassified = "it is switched off"
+	case t.sockets == nil:
+		t.unclassified = t.uncounted
+	case k.Err(bpf.Classes) != nil:
+		t.unclassified = k.Err(bpf.Classes).Error()
+	default:
+		t.classes = newClasses(k, cfg.Classes)
+	}
+}
+
+// UnclassifiedReason returns why traffic is not counted by class, "" if it is.
+func (t *Table) UnclassifiedReason() string { return t.unclassified }
 
 // UncountedReason returns why sockets are not counted, "" if they are.
 func (t *Table) UncountedReason() string {
@@ -220,7 +241,7 @@ func (t *Table) Track(g Target) {
 		t.Forget(g.Slot)
 	}
 	x := &target{Target: g, round: t.round, until: t.round + firstRounds, placed: g.Group != 0 && (g.Placed || g.Hierarchy.V2),
-		reading: Reading{Class: All, Reason: noProcess}}
+		reading: Reading{Reason: noProcess}}
 	if x.Group == 0 {
 		x.Group = t.groupID(g.Path)
 	}
@@ -266,13 +287,13 @@ func compareSlot(x *target, s usage.Slot) int { return int(x.Slot - s) }
 func (t *Table) Forget(slot usage.Slot) Reading {
 	x := t.at(slot)
 	if x == nil {
-		return Reading{Class: All, Reason: notTracked}
+		return Reading{Reason: notTracked}
 	}
+	settled := x.decided
 	switch {
 	case x.netns != nil:
 		// Without a kept descriptor the last value remains.
 		_ = x.netns.read(t)
-		t.release(x.netns)
 	case x.decided:
 	case x.sharedSightings > 0:
 		x.reading.Source, x.reading.Reason = x.candidate, x.candidateReason
@@ -282,6 +303,15 @@ func (t *Table) Forget(slot usage.Slot) Reading {
 		x.reading.Source, x.reading.Reason = Sockets, ""
 	}
 	t.update(x)
+	if x.reading.Source != Unseen && x.reading.Count != (Count{}) {
+		// Traffic that cannot be read is not classified. A workload whose source was chosen just now owned nothing before.
+		_ = t.readClasses(false, !settled)
+	}
+	if x.netns != nil {
+		t.release(x.netns)
+	}
+	t.showClasses(x)
+	t.forgetClasses(x)
 	if p := t.at(x.Parent); p != nil && p.Kind == workload.Pod && p.netns != nil {
 		// The runtime removes the interfaces of a pod a moment after its last container, so do
 		// not wait until a quiet namespace is read again. An error is that of the next Read too.
@@ -300,9 +330,10 @@ func (t *Table) Forget(slot usage.Slot) Reading {
 // Reading returns the result of the last Read for a workload.
 func (t *Table) Reading(slot usage.Slot) Reading {
 	if x := t.at(slot); x != nil {
+		t.showClasses(x)
 		return x.reading
 	}
-	return Reading{Class: All, Reason: notTracked}
+	return Reading{Reason: notTracked}
 }
 
 // Read reads the traffic. With all set it reads everything, as needed at the edges of
@@ -313,6 +344,9 @@ func (t *Table) Read(ctx context.Context, all bool) error {
 	t.round++
 	errs := []error{t.node.read(t)}
 	t.foreign.scan(t.round)
+	if all && t.classes != nil {
+		errs = append(errs, t.updateRules())
+	}
 	for _, x := range t.order {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -328,6 +362,12 @@ func (t *Table) Read(ctx context.Context, all bool) error {
 		if all || x.netns != nil && x.netns.file == nil {
 			t.recheckNamespace(x)
 		}
+	}
+	if all {
+		// Before the traffic as a whole, so that the classes do not exceed it.
+		errs = append(errs, t.readClasses(true, false))
+	}
+	for _, x := range t.order {
 		if ns := x.netns; ns != nil && (all || ns.quiet < quietReadings || (t.round+int(x.Slot))%quietReadings == 0) {
 			errs = append(errs, ignoreNotFound(ns.read(t)))
 		}

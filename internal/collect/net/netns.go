@@ -11,11 +11,12 @@ import (
 // netns is a network namespace held by a workload.
 type netns struct {
 	interfaces
-	id    uint64
-	pid   int32        // one of its processes
-	path  string       // of the workload that holds it
-	file  *hostfs.File // its net/dev; nil if it is not kept open
-	quiet int          // readings since the last traffic
+	id     uint64
+	pid    int32        // one of its processes
+	path   string       // of the workload that holds it
+	holder *target      // that workload, once it is certain
+	file   *hostfs.File // its net/dev; nil if it is not kept open
+	quiet  int          // readings since the last traffic
 }
 
 // holdNamespace opens the namespace of process pid.

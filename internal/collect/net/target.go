@@ -8,9 +8,11 @@ import (
 	"strconv"
 	"strings"
 
+	"mete.dev/mete/internal/host/bpf"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/host/procfmt"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
 )
 
@@ -25,9 +27,11 @@ type target struct {
 	candidate       Source
 	candidateReason string // with candidate, chosen if it is seen there again
 	netns           *netns
-	earlier         Count            // traffic of namespaces that it held before
-	groups          []uint64         // cgroup v2 groups whose sockets belong to it
-	counts          map[uint64]Count // traffic of those groups
+	earlier         Count             // traffic of namespaces that it held before
+	groups          []uint64          // cgroup v2 groups whose sockets belong to it
+	counts          map[uint64]Count  // traffic of those groups
+	classes         *usage.ClassBytes // traffic by class that is not booked
+	classKeys       []bpf.ClassKey    // its counts by class
 	reading         Reading
 	lastCPU         int64 // see SetCPUTime
 	hasCPUTime      bool  // lastCPU is set
@@ -93,6 +97,7 @@ func (t *Table) chooseNamespace(x *target, pid int32, id uint64) bool {
 		x.reading.Reason = notYet
 		return false
 	}
+	ns.holder = x
 	x.netns, x.decided = ns, true
 	x.reading.Source, x.reading.Reason = Interfaces, ""
 	return true
@@ -151,9 +156,13 @@ func (t *Table) recheckNamespace(x *target) {
 	if next == nil && len(pids) > 0 {
 		return
 	}
+	if next != nil {
+		next.holder = x
+	}
 	if ns != nil {
 		// Without a descriptor the last value is that of the previous tick.
 		_ = ns.read(t)
+		_ = t.readClasses(false, true) // while x holds the namespace
 		x.earlier = x.earlier.plus(ns.sum)
 		t.release(ns)
 	}

@@ -150,12 +150,10 @@ func (s *Sampler) answerRequests(err error) {
 
 // finish takes a last tick and closes the open window, so that its use is not lost.
 func (s *Sampler) finish(window func(*usage.Window)) error {
-	if _, err := s.Tick(); err != nil {
+	if _, err := s.sample(true); err != nil {
 		return err
 	}
-	if !s.closed {
-		s.CloseWindow()
-	}
+	s.CloseWindow()
 	if window != nil && s.window.Length() > 0 {
 		window(&s.window)
 	}

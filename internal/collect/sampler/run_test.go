@@ -220,3 +220,39 @@ func TestRestart(t *testing.T) {
 		}
 	})
 }
+
+// closings is a source that records which snapshots close a window.
+type closings struct{ at []int64 }
+
+func (c *closings) Read(s *usage.Snapshot) error {
+	if s.Closing {
+		c.at = append(c.at, s.At)
+	}
+	return nil
+}
+
+// TestClosing checks that the snapshots that say so are those at which windows end, whatever ticks are requested in between
+// or fail, the last and shorter window too.
+func TestClosing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var x closings
+		var fails seen
+		var ends []int64
+		s := newSampler(&clock{start: time.Now()}, newGroups(), &fails, &x)
+		stop := running(t, s, nil, func(w *usage.Window) { ends = append(ends, w.End) })
+		time.Sleep(500 * time.Millisecond)
+		for i := range 50 {
+			fails.fails.Store(int64(i % 4 / 3))
+			time.Sleep(700 * time.Millisecond)
+			if err := s.RequestTick(t.Context()); err != nil && fails.fails.Load() == 0 {
+				t.Fatal(err)
+			}
+		}
+		fails.fails.Store(0)
+		time.Sleep(time.Second)
+		stop()
+		if len(ends) < 3 || !slices.Equal(ends, x.at) {
+			t.Errorf("windows end at %d, snapshots close them at %d", ends, x.at)
+		}
+	})
+}

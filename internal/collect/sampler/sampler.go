@@ -137,11 +137,12 @@ func (s *Sampler) ClosedWindow() *usage.Window {
 // Tick takes a snapshot and books it, and closes the window at its end. After an error
 // nothing is booked: the next tick makes up for it, since all counters are cumulative.
 func (s *Sampler) Tick() (usage.Balance, error) {
-	b, err := s.Sample()
+	closing := s.ticks >= s.cfg.Ticks()
+	b, err := s.sample(closing)
 	if err != nil {
 		return b, err
 	}
-	if s.ticks++; s.ticks > s.cfg.Ticks() {
+	if s.ticks++; closing {
 		s.CloseWindow()
 	}
 	return b, nil
@@ -159,7 +160,9 @@ func (s *Sampler) CloseWindow() *usage.Window {
 
 // Sample takes a snapshot and books it, and leaves the window open. After an error nothing is booked,
 // as after one of Tick.
-func (s *Sampler) Sample() (_ usage.Balance, err error) {
+func (s *Sampler) Sample() (usage.Balance, error) { return s.sample(false) }
+
+func (s *Sampler) sample(closing bool) (_ usage.Balance, err error) {
 	s.closed = false
 	boot, mono, wall, err := s.clock.Clocks()
 	if err != nil {
@@ -173,7 +176,7 @@ func (s *Sampler) Sample() (_ usage.Balance, err error) {
 		}
 	}
 	snap := &s.snapshot
-	*snap = usage.Snapshot{Boot: s.boot, At: boot, Mono: mono, Offset: s.offset, Groups: snap.Groups[:0], Ending: s.endingJobs(snap.Ending[:0]),
+	*snap = usage.Snapshot{Boot: s.boot, At: boot, Mono: mono, Offset: s.offset, Closing: closing, Groups: snap.Groups[:0], Ending: s.endingJobs(snap.Ending[:0]),
 		Before: s.readMeters(snap.Before[:0]), After: snap.After}
 	if err := s.read(snap); err != nil {
 		return usage.Balance{}, err

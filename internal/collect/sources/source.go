@@ -26,8 +26,8 @@ type traffic struct {
 // socketSet is the resources that socket counters measure.
 var socketSet = usage.SetOf(usage.NetworkRx, usage.NetworkTx, usage.NetworkRxPackets, usage.NetworkTxPackets)
 
-func openTraffic(h *hostfs.FS, k *bpf.Kernel, groups *cgroup.Table, every int, log *slog.Logger) (*traffic, error) {
-	t, err := net.Open(h, k, net.Default())
+func openTraffic(h *hostfs.FS, k *bpf.Kernel, cfg net.Config, groups *cgroup.Table, every int, log *slog.Logger) (*traffic, error) {
+	t, err := net.Open(h, k, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -40,6 +40,9 @@ func (t *traffic) Read(s *usage.Snapshot) error {
 			t.net.Track(net.Target{Slot: g.Slot, Parent: g.Parent, Kind: g.Workload.Kind, Hierarchy: t.groups.Hierarchy(g.Slot), Path: g.Workload.Path,
 				Group: t.groups.UnifiedID(g.Slot), Born: g.Born})
 		}
+	}
+	if s.Closing {
+		t.tick = 0 // requested ticks come in between
 	}
 	all := t.tick%t.every == 0
 	if all {
@@ -57,11 +60,12 @@ func (t *traffic) Read(s *usage.Snapshot) error {
 	for _, g := range s.Groups {
 		switch {
 		case g.Slot == usage.Root:
-		case g.Final:
-			t.net.Forget(g.Slot).Put(&g.Reading)
+		case g.Final: // in a second snapshot if the first was not booked; then it keeps its figures
+			t.net.Forget(g.Slot).Put(g)
 		default:
+			g.Classes = nil
 			r := t.net.Reading(g.Slot)
-			r.Put(&g.Reading)
+			r.Put(g)
 			if r.Source == net.Sockets {
 				g.Counted |= socketSet
 			}
@@ -76,6 +80,9 @@ func (t *traffic) Read(s *usage.Snapshot) error {
 	}
 	return nil
 }
+
+// Booked says that the latest snapshot was booked.
+func (t *traffic) Booked() { t.net.Booked() }
 
 // rootTasks sets the CPU time of the root group to that of its tasks if the kernel has no
 // counter for the root: cgroup v2 read by files.
@@ -101,7 +108,7 @@ func (t *rootTasks) Read(s *usage.Snapshot) error {
 }
 
 // openRest opens the sources other than groups.
-func (m *Machine) openRest(every int, log *slog.Logger) error {
+func (m *Machine) openRest(network net.Config, every int, log *slog.Logger) error {
 	if !m.table.CountsRoot() {
 		r, err := proc.OpenRoot(m.host, rootDescriptors)
 		switch {
@@ -118,7 +125,7 @@ func (m *Machine) openRest(every int, log *slog.Logger) error {
 		return err
 	}
 	m.sources = append(m.sources, u)
-	t, err := openTraffic(m.host, m.kernel, m.table, every, log)
+	t, err := openTraffic(m.host, m.kernel, network, m.table, every, log)
 	if err != nil {
 		return err
 	}
@@ -129,6 +136,8 @@ func (m *Machine) openRest(every int, log *slog.Logger) error {
 			why = "the bpf reader counts it"
 		}
 		m.notes = append(m.notes, "network of workloads in the machine's own namespace: absent ("+why+")")
+	} else if why := t.net.UnclassifiedReason(); why != "" && !network.NoClasses {
+		m.notes = append(m.notes, "network by class: absent ("+why+")")
 	}
 	return m.openGuests(log)
 }

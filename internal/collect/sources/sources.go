@@ -18,6 +18,7 @@ import (
 	"mete.dev/mete/internal/attribute"
 	"mete.dev/mete/internal/collect/cgroup"
 	"mete.dev/mete/internal/collect/energy"
+	"mete.dev/mete/internal/collect/net"
 	"mete.dev/mete/internal/collect/sampler"
 	"mete.dev/mete/internal/collect/totals"
 	"mete.dev/mete/internal/host/bpf"
@@ -45,6 +46,12 @@ const (
 	ScopeOwn  = "own"  // what the container sees
 )
 
+// Values of Config.NetworkClasses.
+const (
+	ClassesAuto = "auto"
+	ClassesOff  = "off"
+)
+
 // Scopes lists the values of Config.Scope.
 var Scopes = []string{ScopeAuto, ScopeOwn}
 
@@ -58,6 +65,10 @@ type Config struct {
 	Slow time.Duration
 	// Node is the node id; "" means the machine's own id.
 	Node string
+	// NetworkClasses is whether network traffic is counted by class: ClassesAuto where the reader can, or ClassesOff; ""
+	// is ClassesAuto. NetworkRules are the classes of an operator's prefixes.
+	NetworkClasses string
+	NetworkRules   net.Rules
 	// Energy configures the energy meters.
 	Energy energy.Config
 	// Curve is the machine's power by load for times without a meter; without points it is
@@ -88,6 +99,9 @@ func (c Config) Validate() error {
 	}
 	if c.Scope != "" && !slices.Contains(Scopes, c.Scope) {
 		return fault.WithHint(fmt.Errorf("scope %q: %w", c.Scope, fault.ErrInvalid), "scopes are auto and own")
+	}
+	if c.NetworkClasses != "" && c.NetworkClasses != ClassesAuto && c.NetworkClasses != ClassesOff {
+		return fault.WithHint(fmt.Errorf("network classes %q: %w", c.NetworkClasses, fault.ErrInvalid), "use auto or off")
 	}
 	return c.Config.Validate()
 }
@@ -181,7 +195,9 @@ func New(h *hostfs.FS, cfg Config, log *slog.Logger) (_ *Machine, err error) {
 	}
 	m.closers = append(m.closers, totals.Close)
 	m.sources = append(m.sources, m.table, totals)
-	if err := m.openRest(groups.Every, log); err != nil {
+	traffic := net.Default()
+	traffic.Classes, traffic.NoClasses = cfg.NetworkRules, cfg.NetworkClasses == ClassesOff
+	if err := m.openRest(traffic, groups.Every, log); err != nil {
 		return nil, err
 	}
 	m.boot = boot
@@ -245,7 +261,7 @@ func (m *Machine) Clock() (boottime, wall int64, err error) {
 func (m *Machine) openTable(cfg Config, groups cgroup.Config, log *slog.Logger) error {
 	var denied error
 	if cfg.Reader != Files {
-		denied = m.openBPF(groups, log)
+		denied = m.openBPF(groups, cfg.NetworkClasses != ClassesOff, log)
 		switch {
 		case denied == nil:
 			m.Reader = BPF
@@ -268,11 +284,14 @@ func (m *Machine) openTable(cfg Config, groups cgroup.Config, log *slog.Logger) 
 	return nil
 }
 
-func (m *Machine) openBPF(groups cgroup.Config, log *slog.Logger) error {
+func (m *Machine) openBPF(groups cgroup.Config, classes bool, log *slog.Logger) error {
 	if !m.host.Live() {
 		return fmt.Errorf("bpf: a captured machine: %w", fault.ErrUnsupported)
 	}
 	cfg := bpf.Default()
+	if !classes {
+		cfg.Parts &^= bpf.Classes
+	}
 	majors, err := m.host.StackedMajors()
 	if err != nil {
 		return err

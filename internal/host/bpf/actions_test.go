@@ -1,6 +1,7 @@
 package bpf_test
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +24,7 @@ var actions = map[string]func(args []string) (string, error){
 	"forks":  forks,
 	"write":  write,
 	"tcp":    tcp,
+	"udp":    udp,
 	"wait":   func([]string) (string, error) { return "waited", nil },
 	"memory": useMemory,
 	"open":   open,
@@ -190,6 +192,58 @@ func tcp(args []string) (string, error) {
 }
 
 var keepOpen []io.Closer
+
+// datagram is the payload of the datagrams of udp.
+const datagram = 1000
+
+// udp sends datagrams over the loopback of its network namespace, where all addresses of 127.0.0.0/8 and of fd00::/8
+// are. Each line of its input says from where, to where and how many; it answers each one when all are received, and
+// ends with an empty one.
+func udp([]string) (string, error) {
+	if err := raiseLoopback(); err != nil {
+		return "", err
+	}
+	// Addresses that are added would be there some time later only.
+	if err := os.WriteFile("/proc/sys/net/ipv6/ip_nonlocal_bind", []byte("1"), 0); err != nil {
+		return "", err
+	}
+	if out, err := exec.Command("ip", "-6", "route", "add", "local", "fd00::/8", "dev", "lo").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("ip: %w: %s", err, out)
+	}
+	fmt.Println("up")
+	for in := bufio.NewScanner(os.Stdin); in.Scan() && in.Text() != ""; {
+		var from, to string
+		var n int
+		if _, err := fmt.Sscan(in.Text(), &from, &to, &n); err != nil {
+			return "", err
+		}
+		if err := sendDatagrams(net.ParseIP(from), net.ParseIP(to), n); err != nil {
+			return "", err
+		}
+		fmt.Println("sent")
+	}
+	return "done", nil
+}
+
+func sendDatagrams(from, to net.IP, n int) error {
+	server, err := net.ListenUDP("udp", &net.UDPAddr{IP: to})
+	if err != nil {
+		return err
+	}
+	client, err := net.DialUDP("udp", &net.UDPAddr{IP: from}, server.LocalAddr().(*net.UDPAddr))
+	if err != nil {
+		return errors.Join(err, server.Close())
+	}
+	err = server.SetReadDeadline(time.Now().Add(time.Minute))
+	buf := make([]byte, datagram)
+	for i := 0; i < n && err == nil; i++ {
+		if _, err = client.Write(buf); err != nil {
+			break
+		}
+		_, err = server.Read(buf)
+	}
+	return errors.Join(err, client.Close(), server.Close())
+}
 
 // settled returns TCP_INFO once everything is acknowledged.
 func settled(c *net.TCPConn) (info *unix.TCPInfo, err error) {

@@ -6,8 +6,8 @@
 // background: each call fetches its result. A program that the kernel refuses disables only
 // its [Part].
 //
-// The package needs Linux 6.1 or newer with BTF, and CAP_BPF, CAP_PERFMON and, for [Net],
-// CAP_NET_ADMIN.
+// The package needs Linux 6.1 or newer with BTF, and CAP_BPF, CAP_PERFMON and, for [Net]
+// and [Classes], CAP_NET_ADMIN.
 package bpf
 
 import (
@@ -41,14 +41,16 @@ const (
 	Net
 	// Tasks reads all tasks: [Kernel.Tasks].
 	Tasks
+	// Classes counts network traffic by class too, with the programs of [Net]: [Kernel.SetClasses].
+	Classes
 
 	// All is every part.
-	All = Walks | Events | Forks | Disk | Net | Tasks
+	All = Walks | Events | Forks | Disk | Net | Tasks | Classes
 	// counting is the parts that share the table of counts.
-	counting = Events | Forks | Disk | Net
+	counting = Events | Forks | Disk | Net | Classes
 )
 
-var partNames = [...]string{"walks", "events", "forks", "disk", "net", "tasks"}
+var partNames = [...]string{"walks", "events", "forks", "disk", "net", "tasks", "classes"}
 
 // String returns the names of the parts in p, joined by "+".
 func (p Part) String() string {

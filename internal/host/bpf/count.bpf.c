@@ -1,6 +1,7 @@
 //go:build ignore
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* Counts what groups do as they do it, and tells of their births and deaths. */
+#include "classes.h"
 #include "group.h"
 #include "packet.h"
 
@@ -243,30 +244,48 @@ static __always_inline struct slot *slot_of_packet(struct __sk_buff *skb, __u64 
 	return s;
 }
 
-SEC("cgroup_skb/ingress")
-int net_ingress(struct __sk_buff *skb)
+static __always_inline int count_packet(struct __sk_buff *skb, bool sent, bool by_class)
 {
 	__u64 bytes, packets;
 	struct slot *s = slot_of_packet(skb, &bytes, &packets);
 
-	if (s) {
+	if (!s)
+		return 1;
+	if (sent) {
+		ADD(s->n.tx_bytes, bytes);
+		ADD(s->n.tx_packets, packets);
+	} else {
 		ADD(s->n.rx_bytes, bytes);
 		ADD(s->n.rx_packets, packets);
 	}
+	if (by_class)
+		count_class(skb, sent, bytes);
 	return 1;
+}
+
+SEC("cgroup_skb/ingress")
+int net_ingress(struct __sk_buff *skb)
+{
+	return count_packet(skb, false, false);
 }
 
 SEC("cgroup_skb/egress")
 int net_egress(struct __sk_buff *skb)
 {
-	__u64 bytes, packets;
-	struct slot *s = slot_of_packet(skb, &bytes, &packets);
+	return count_packet(skb, true, false);
+}
 
-	if (s) {
-		ADD(s->n.tx_bytes, bytes);
-		ADD(s->n.tx_packets, packets);
-	}
-	return 1;
+/* The same, and by class. */
+SEC("cgroup_skb/ingress")
+int class_ingress(struct __sk_buff *skb)
+{
+	return count_packet(skb, false, true);
+}
+
+SEC("cgroup_skb/egress")
+int class_egress(struct __sk_buff *skb)
+{
+	return count_packet(skb, true, true);
 }
 
 /* Both tracepoints are hit under cgroup_mutex, so that one buffer will do. */

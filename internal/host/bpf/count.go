@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
+	"net/netip"
 	"sync/atomic"
 	"unsafe"
 
@@ -41,12 +43,14 @@ type Count struct {
 }
 
 type countPart struct {
-	maps  map[string]*ebpf.Map
-	slots []Count // those mapped: see mapUsed
-	mem   []byte  // of slots
-	limit int     // of slots
-	state *countState
-	net   [2]*ebpf.Program // ingress and egress
+	maps    map[string]*ebpf.Map
+	slots   []Count // those mapped: see mapUsed
+	mem     []byte  // of slots
+	limit   int     // of slots
+	state   *countState
+	net     [2]*ebpf.Program       // ingress and egress
+	rules   map[netip.Prefix]uint8 // the classes of prefixes that are set
+	version uint32                 // of the rules; 0 before there are any
 	// Slots of dead groups with their last counts. The next [Kernel.Counts] frees them.
 	retired []retired
 }
@@ -64,6 +68,9 @@ func (k *Kernel) openCount(l *loader) {
 	c := &k.count
 	spec, err := c.open(k, l)
 	parts.each(func(_ int, p Part) {
+		if err == nil && p == Classes && c.maps["by_class"] == nil {
+			return // open has said why
+		}
 		if err != nil {
 			k.setResult(p, err)
 			return
@@ -73,9 +80,9 @@ func (k *Kernel) openCount(l *loader) {
 			if err == nil {
 				k.onClose(prog.Close)
 				switch name {
-				case "net_ingress":
+				case "net_ingress", "class_ingress":
 					c.net[0] = prog
-				case "net_egress":
+				case "net_egress", "class_egress":
 					c.net[1] = prog
 				default:
 					err = k.attach(prog, spec.Programs[name].AttachTo)
@@ -92,10 +99,11 @@ func (k *Kernel) openCount(l *loader) {
 
 // programsOf lists the programs of each part, in count.bpf.c; renamed is a copy of born.
 var programsOf = map[Part][]string{
-	Events: {"born", "renamed", "died"},
-	Forks:  {"fork"},
-	Disk:   {"disk_requeue", "disk_issue"},
-	Net:    {"net_ingress", "net_egress"},
+	Events:  {"born", "renamed", "died"},
+	Forks:   {"fork"},
+	Disk:    {"disk_requeue", "disk_issue"},
+	Net:     {"net_ingress", "net_egress"},
+	Classes: {"class_ingress", "class_egress"},
 }
 
 func (c *countPart) open(k *Kernel, l *loader) (*ebpf.CollectionSpec, error) {
@@ -127,10 +135,28 @@ func (c *countPart) open(k *Kernel, l *loader) (*ebpf.CollectionSpec, error) {
 	if l.cfg.Parts&Events != 0 {
 		spec.Maps["events"].MaxEntries = uint32(l.cfg.Ring)
 	}
+	byClass := map[string]*ebpf.MapSpec{}
+	for name, most := range map[string]uint32{"classes4": MaxPrefixes, "classes6": MaxPrefixes, "by_class": slots, "class_cache": 0, "class_rules": 0} {
+		byClass[name] = spec.Maps[name]
+		if most > 0 {
+			byClass[name].MaxEntries = most
+		}
+		delete(spec.Maps, name)
+	}
 	if c.maps, err = l.maps(spec); err != nil {
 		return nil, err
 	}
 	k.onClose(closeMaps(c.maps))
+	if l.cfg.Parts&Classes != 0 {
+		more, err := l.maps(&ebpf.CollectionSpec{Maps: byClass, Types: spec.Types, ByteOrder: spec.ByteOrder})
+		if err != nil {
+			k.setResult(Classes, err)
+		} else {
+			k.onClose(closeMaps(more))
+			maps.Copy(c.maps, more)
+			maps.Copy(spec.Maps, byClass)
+		}
+	}
 
 	c.limit = int(slots)
 	if err := c.mapSlots(l.cfg.Groups / 16); err != nil {

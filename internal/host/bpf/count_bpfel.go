@@ -13,6 +13,36 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type countClassCache struct {
+	_       structs.HostLayout
+	Address [4]uint32
+	Rules   uint32
+	Class   uint32
+}
+
+type countClassCounts struct {
+	_  structs.HostLayout
+	Of [6]struct {
+		_        structs.HostLayout
+		Received struct {
+			_         structs.HostLayout
+			Wire      uint64
+			Interface uint64
+		}
+		Sent struct {
+			_         structs.HostLayout
+			Wire      uint64
+			Interface uint64
+		}
+	}
+}
+
+type countClassKey struct {
+	_     structs.HostLayout
+	Group uint64
+	Netns uint64
+}
+
 type countEvent struct {
 	_      structs.HostLayout
 	Time   uint64
@@ -47,6 +77,18 @@ type countKey struct {
 	Hierarchy uint64
 }
 
+type countPrefix4 struct {
+	_       structs.HostLayout
+	Length  uint32
+	Address [4]uint8
+}
+
+type countPrefix6 struct {
+	_       structs.HostLayout
+	Length  uint32
+	Address [16]uint8
+}
+
 type countSlot struct {
 	_         structs.HostLayout
 	Id        uint64
@@ -78,28 +120,37 @@ type countState struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	countMapEvents       = "events"
-	countMapFreed        = "freed"
-	countMapIndexOf      = "index_of"
-	countMapShared       = "shared"
-	countMapSlots        = "slots"
-	countProgBorn        = "born"
-	countProgDied        = "died"
-	countProgDiskIssue   = "disk_issue"
-	countProgDiskRequeue = "disk_requeue"
-	countProgFork        = "fork"
-	countProgNetEgress   = "net_egress"
-	countProgNetIngress  = "net_ingress"
-	countVarCpus         = "cpus"
-	countVarHierarchies  = "hierarchies"
-	countVarLoopback     = "loopback"
-	countVarPageSize     = "page_size"
-	countVarPercpuOffset = "percpu_offset"
-	countVarSlotCount    = "slot_count"
-	countVarUnified      = "unified"
-	countVarUnusedEvent  = "unused_event"
-	countVarUnusedSlot   = "unused_slot"
-	countVarUnusedState  = "unused_state"
+	countMapByClass           = "by_class"
+	countMapClassCache        = "class_cache"
+	countMapClassRules        = "class_rules"
+	countMapClasses4          = "classes4"
+	countMapClasses6          = "classes6"
+	countMapEvents            = "events"
+	countMapFreed             = "freed"
+	countMapIndexOf           = "index_of"
+	countMapShared            = "shared"
+	countMapSlots             = "slots"
+	countProgBorn             = "born"
+	countProgClassEgress      = "class_egress"
+	countProgClassIngress     = "class_ingress"
+	countProgDied             = "died"
+	countProgDiskIssue        = "disk_issue"
+	countProgDiskRequeue      = "disk_requeue"
+	countProgFork             = "fork"
+	countProgNetEgress        = "net_egress"
+	countProgNetIngress       = "net_ingress"
+	countVarCpus              = "cpus"
+	countVarHierarchies       = "hierarchies"
+	countVarLoopback          = "loopback"
+	countVarPageSize          = "page_size"
+	countVarPercpuOffset      = "percpu_offset"
+	countVarSlotCount         = "slot_count"
+	countVarUnified           = "unified"
+	countVarUnusedClassCounts = "unused_class_counts"
+	countVarUnusedClassKey    = "unused_class_key"
+	countVarUnusedEvent       = "unused_event"
+	countVarUnusedSlot        = "unused_slot"
+	countVarUnusedState       = "unused_state"
 )
 
 // loadCount returns the embedded CollectionSpec for count.
@@ -144,40 +195,49 @@ type countSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type countProgramSpecs struct {
-	Born        *ebpf.ProgramSpec `ebpf:"born"`
-	Died        *ebpf.ProgramSpec `ebpf:"died"`
-	DiskIssue   *ebpf.ProgramSpec `ebpf:"disk_issue"`
-	DiskRequeue *ebpf.ProgramSpec `ebpf:"disk_requeue"`
-	Fork        *ebpf.ProgramSpec `ebpf:"fork"`
-	NetEgress   *ebpf.ProgramSpec `ebpf:"net_egress"`
-	NetIngress  *ebpf.ProgramSpec `ebpf:"net_ingress"`
+	Born         *ebpf.ProgramSpec `ebpf:"born"`
+	ClassEgress  *ebpf.ProgramSpec `ebpf:"class_egress"`
+	ClassIngress *ebpf.ProgramSpec `ebpf:"class_ingress"`
+	Died         *ebpf.ProgramSpec `ebpf:"died"`
+	DiskIssue    *ebpf.ProgramSpec `ebpf:"disk_issue"`
+	DiskRequeue  *ebpf.ProgramSpec `ebpf:"disk_requeue"`
+	Fork         *ebpf.ProgramSpec `ebpf:"fork"`
+	NetEgress    *ebpf.ProgramSpec `ebpf:"net_egress"`
+	NetIngress   *ebpf.ProgramSpec `ebpf:"net_ingress"`
 }
 
 // countMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type countMapSpecs struct {
-	Events  *ebpf.MapSpec `ebpf:"events"`
-	Freed   *ebpf.MapSpec `ebpf:"freed"`
-	IndexOf *ebpf.MapSpec `ebpf:"index_of"`
-	Shared  *ebpf.MapSpec `ebpf:"shared"`
-	Slots   *ebpf.MapSpec `ebpf:"slots"`
+	ByClass    *ebpf.MapSpec `ebpf:"by_class"`
+	ClassCache *ebpf.MapSpec `ebpf:"class_cache"`
+	ClassRules *ebpf.MapSpec `ebpf:"class_rules"`
+	Classes4   *ebpf.MapSpec `ebpf:"classes4"`
+	Classes6   *ebpf.MapSpec `ebpf:"classes6"`
+	Events     *ebpf.MapSpec `ebpf:"events"`
+	Freed      *ebpf.MapSpec `ebpf:"freed"`
+	IndexOf    *ebpf.MapSpec `ebpf:"index_of"`
+	Shared     *ebpf.MapSpec `ebpf:"shared"`
+	Slots      *ebpf.MapSpec `ebpf:"slots"`
 }
 
 // countVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type countVariableSpecs struct {
-	Cpus         *ebpf.VariableSpec `ebpf:"cpus"`
-	Hierarchies  *ebpf.VariableSpec `ebpf:"hierarchies"`
-	Loopback     *ebpf.VariableSpec `ebpf:"loopback"`
-	PageSize     *ebpf.VariableSpec `ebpf:"page_size"`
-	PercpuOffset *ebpf.VariableSpec `ebpf:"percpu_offset"`
-	SlotCount    *ebpf.VariableSpec `ebpf:"slot_count"`
-	Unified      *ebpf.VariableSpec `ebpf:"unified"`
-	UnusedEvent  *ebpf.VariableSpec `ebpf:"unused_event"`
-	UnusedSlot   *ebpf.VariableSpec `ebpf:"unused_slot"`
-	UnusedState  *ebpf.VariableSpec `ebpf:"unused_state"`
+	Cpus              *ebpf.VariableSpec `ebpf:"cpus"`
+	Hierarchies       *ebpf.VariableSpec `ebpf:"hierarchies"`
+	Loopback          *ebpf.VariableSpec `ebpf:"loopback"`
+	PageSize          *ebpf.VariableSpec `ebpf:"page_size"`
+	PercpuOffset      *ebpf.VariableSpec `ebpf:"percpu_offset"`
+	SlotCount         *ebpf.VariableSpec `ebpf:"slot_count"`
+	Unified           *ebpf.VariableSpec `ebpf:"unified"`
+	UnusedClassCounts *ebpf.VariableSpec `ebpf:"unused_class_counts"`
+	UnusedClassKey    *ebpf.VariableSpec `ebpf:"unused_class_key"`
+	UnusedEvent       *ebpf.VariableSpec `ebpf:"unused_event"`
+	UnusedSlot        *ebpf.VariableSpec `ebpf:"unused_slot"`
+	UnusedState       *ebpf.VariableSpec `ebpf:"unused_state"`
 }
 
 // countObjects contains all objects after they have been loaded into the kernel.
@@ -200,15 +260,25 @@ func (o *countObjects) Close() error {
 //
 // It can be passed to loadCountObjects or ebpf.CollectionSpec.LoadAndAssign.
 type countMaps struct {
-	Events  *ebpf.Map `ebpf:"events"`
-	Freed   *ebpf.Map `ebpf:"freed"`
-	IndexOf *ebpf.Map `ebpf:"index_of"`
-	Shared  *ebpf.Map `ebpf:"shared"`
-	Slots   *ebpf.Map `ebpf:"slots"`
+	ByClass    *ebpf.Map `ebpf:"by_class"`
+	ClassCache *ebpf.Map `ebpf:"class_cache"`
+	ClassRules *ebpf.Map `ebpf:"class_rules"`
+	Classes4   *ebpf.Map `ebpf:"classes4"`
+	Classes6   *ebpf.Map `ebpf:"classes6"`
+	Events     *ebpf.Map `ebpf:"events"`
+	Freed      *ebpf.Map `ebpf:"freed"`
+	IndexOf    *ebpf.Map `ebpf:"index_of"`
+	Shared     *ebpf.Map `ebpf:"shared"`
+	Slots      *ebpf.Map `ebpf:"slots"`
 }
 
 func (m *countMaps) Close() error {
 	return _CountClose(
+		m.ByClass,
+		m.ClassCache,
+		m.ClassRules,
+		m.Classes4,
+		m.Classes6,
 		m.Events,
 		m.Freed,
 		m.IndexOf,
@@ -221,34 +291,40 @@ func (m *countMaps) Close() error {
 //
 // It can be passed to loadCountObjects or ebpf.CollectionSpec.LoadAndAssign.
 type countVariables struct {
-	Cpus         *ebpf.Variable `ebpf:"cpus"`
-	Hierarchies  *ebpf.Variable `ebpf:"hierarchies"`
-	Loopback     *ebpf.Variable `ebpf:"loopback"`
-	PageSize     *ebpf.Variable `ebpf:"page_size"`
-	PercpuOffset *ebpf.Variable `ebpf:"percpu_offset"`
-	SlotCount    *ebpf.Variable `ebpf:"slot_count"`
-	Unified      *ebpf.Variable `ebpf:"unified"`
-	UnusedEvent  *ebpf.Variable `ebpf:"unused_event"`
-	UnusedSlot   *ebpf.Variable `ebpf:"unused_slot"`
-	UnusedState  *ebpf.Variable `ebpf:"unused_state"`
+	Cpus              *ebpf.Variable `ebpf:"cpus"`
+	Hierarchies       *ebpf.Variable `ebpf:"hierarchies"`
+	Loopback          *ebpf.Variable `ebpf:"loopback"`
+	PageSize          *ebpf.Variable `ebpf:"page_size"`
+	PercpuOffset      *ebpf.Variable `ebpf:"percpu_offset"`
+	SlotCount         *ebpf.Variable `ebpf:"slot_count"`
+	Unified           *ebpf.Variable `ebpf:"unified"`
+	UnusedClassCounts *ebpf.Variable `ebpf:"unused_class_counts"`
+	UnusedClassKey    *ebpf.Variable `ebpf:"unused_class_key"`
+	UnusedEvent       *ebpf.Variable `ebpf:"unused_event"`
+	UnusedSlot        *ebpf.Variable `ebpf:"unused_slot"`
+	UnusedState       *ebpf.Variable `ebpf:"unused_state"`
 }
 
 // countPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to loadCountObjects or ebpf.CollectionSpec.LoadAndAssign.
 type countPrograms struct {
-	Born        *ebpf.Program `ebpf:"born"`
-	Died        *ebpf.Program `ebpf:"died"`
-	DiskIssue   *ebpf.Program `ebpf:"disk_issue"`
-	DiskRequeue *ebpf.Program `ebpf:"disk_requeue"`
-	Fork        *ebpf.Program `ebpf:"fork"`
-	NetEgress   *ebpf.Program `ebpf:"net_egress"`
-	NetIngress  *ebpf.Program `ebpf:"net_ingress"`
+	Born         *ebpf.Program `ebpf:"born"`
+	ClassEgress  *ebpf.Program `ebpf:"class_egress"`
+	ClassIngress *ebpf.Program `ebpf:"class_ingress"`
+	Died         *ebpf.Program `ebpf:"died"`
+	DiskIssue    *ebpf.Program `ebpf:"disk_issue"`
+	DiskRequeue  *ebpf.Program `ebpf:"disk_requeue"`
+	Fork         *ebpf.Program `ebpf:"fork"`
+	NetEgress    *ebpf.Program `ebpf:"net_egress"`
+	NetIngress   *ebpf.Program `ebpf:"net_ingress"`
 }
 
 func (p *countPrograms) Close() error {
 	return _CountClose(
 		p.Born,
+		p.ClassEgress,
+		p.ClassIngress,
 		p.Died,
 		p.DiskIssue,
 		p.DiskRequeue,

@@ -24,6 +24,8 @@ func TestLayouts(t *testing.T) {
 		{Task{}, taskTask{}},
 		{Count{}, countSlot{}},
 		{Counts{}, countEvent{}.N},
+		{ClassKey{}, countClassKey{}},
+		{ClassCounts{}, countClassCounts{}},
 	} {
 		a, b := flatten(reflect.TypeOf(c.goType), 0), flatten(reflect.TypeOf(c.cType), 0)
 		if !reflect.DeepEqual(a, b) {
@@ -34,14 +36,17 @@ func TestLayouts(t *testing.T) {
 
 // flatten returns the offset and size of every number in a type.
 func flatten(t reflect.Type, at uintptr) (out [][2]uintptr) {
-	for f := range t.Fields() {
-		switch {
-		case f.Type.Size() == 0:
-		case f.Type.Kind() == reflect.Struct:
+	switch t.Kind() {
+	case reflect.Struct:
+		for f := range t.Fields() {
 			out = append(out, flatten(f.Type, at+f.Offset)...)
-		default:
-			out = append(out, [2]uintptr{at + f.Offset, f.Type.Size()})
 		}
+	case reflect.Array:
+		for i := range uintptr(t.Len()) {
+			out = append(out, flatten(t.Elem(), at+i*t.Elem().Size())...)
+		}
+	default:
+		out = append(out, [2]uintptr{at, t.Size()})
 	}
 	return out
 }

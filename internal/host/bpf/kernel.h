@@ -27,6 +27,7 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_LPM_TRIE = 11,
 	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
 	BPF_MAP_TYPE_QUEUE = 22,
 	BPF_MAP_TYPE_RINGBUF = 27,
@@ -59,6 +60,7 @@ struct __sk_buff {
 	__u32 gso_size;
 };
 _Static_assert(__builtin_offsetof(struct __sk_buff, ifindex) == 40, "struct __sk_buff");
+_Static_assert(__builtin_offsetof(struct __sk_buff, sk) == 168, "struct __sk_buff");
 _Static_assert(__builtin_offsetof(struct __sk_buff, gso_segs) == 164, "struct __sk_buff");
 _Static_assert(__builtin_offsetof(struct __sk_buff, gso_size) == 176, "struct __sk_buff");
 
@@ -229,6 +231,22 @@ struct request {
 	unsigned int __data_len;
 	struct bio *bio;
 	enum mq_rq_state state;
+};
+
+struct ns_common {
+	unsigned int inum;
+};
+
+struct net {
+	struct ns_common ns;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct sock_common {
+	possible_net_t skc_net;
 };
 
 struct bpf_array {

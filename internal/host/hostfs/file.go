@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -133,6 +134,24 @@ func (h *FS) ReadInto(p string, buf []byte) ([]byte, error) {
 	// Nothing was written, so closing cannot lose data.
 	_ = unix.Close(fd)
 	return buf, wrap(p, err)
+}
+
+// ReadStart reads the first bytes of a file, at most limit.
+func (h *FS) ReadStart(p string, limit int) ([]byte, error) {
+	fd, err := h.open(p, unix.O_RDONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return nil, wrap(p, err)
+	}
+	defer func() { _ = unix.Close(fd) }() // nothing was written
+	const piece = 16 << 10
+	var b []byte
+	for {
+		b = slices.Grow(b, min(piece, limit-len(b)))
+		n, err := pread(fd, b[len(b):min(cap(b), limit)], int64(len(b)))
+		if b = b[:len(b)+n]; err != nil || n == 0 || len(b) == limit {
+			return b, wrap(p, err)
+		}
+	}
 }
 
 // ReadDir lists a directory, sorted by name.

@@ -1,6 +1,7 @@
 package hostfs_test
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -209,5 +210,28 @@ func TestOpenRefuses(t *testing.T) {
 	}
 	if h, err := hostfs.Open(root); !errors.Is(err, fault.ErrNotFound) {
 		t.Errorf("Open without clocks = %v, %v", h, err)
+	}
+}
+
+// TestReadStart reads no more than the limit, and a shorter file whole.
+func TestReadStart(t *testing.T) {
+	dir := t.TempDir()
+	text := bytes.Repeat([]byte("0123456789"), 5000)
+	if err := os.WriteFile(dir+"/f", text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h, err := hostfs.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = h.Close() }()
+	for _, limit := range []int{1, 100, 16 << 10, 40_000, 50_000, 50_001, 1 << 20} {
+		got, err := h.ReadStart(dir+"/f", limit)
+		if want := text[:min(limit, len(text))]; err != nil || !bytes.Equal(got, want) {
+			t.Errorf("at most %d: %d bytes, %v, want %d", limit, len(got), err, len(want))
+		}
+	}
+	if _, err := h.ReadStart(dir+"/none", 10); !errors.Is(err, fault.ErrNotFound) {
+		t.Errorf("a file that does not exist: %v", err)
 	}
 }

@@ -1,0 +1,179 @@
+package net
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"slices"
+
+	"mete.dev/mete/internal/host/bpf"
+	"mete.dev/mete/internal/model/usage"
+)
+
+type entry = fs.DirEntry
+
+// classes counts traffic by class.
+type classes struct {
+	counter  classCounter
+	operator Rules                       // given
+	own      []netip.Prefix              // of this machine, as last read
+	known    map[bpf.ClassKey]*ownCounts // with an owner
+	strange  map[bpf.ClassKey]int        // those without, and in how many edges of windows
+	round    int                         // of the latest reading
+	shown    bool                        // some were shown since the latest call of Booked
+}
+
+// ownCounts is what is taken of the traffic of a key.
+type ownCounts struct {
+	owner *target
+	taken bpf.ClassCounts
+	quiet int // edges of windows without traffic
+}
+
+// classCounter counts the traffic of sockets by class: [bpf.Kernel].
+type classCounter interface {
+	SetClasses(map[netip.Prefix]uint8) error
+	ClassCounts(f func(bpf.ClassKey, *bpf.ClassCounts)) error
+	ForgetClasses(bpf.ClassKey)
+}
+
+func newClasses(c classCounter, operator Rules) *classes {
+	return &classes{counter: c, operator: operator, known: map[bpf.ClassKey]*ownCounts{}, strange: map[bpf.ClassKey]int{}}
+}
+
+// updateRules sets the rules that hold now.
+func (t *Table) updateRules() error {
+	rules, err := t.rules()
+	now := make(map[netip.Prefix]uint8, len(rules))
+	for p, class := range rules {
+		now[p] = uint8(class)
+	}
+	return errors.Join(err, t.classes.counter.SetClasses(now))
+}
+
+// Counts without an owner are kept for some edges of windows, as a workload that is new has its source within a few ticks.
+// Those with an owner are kept for longer without traffic: a workload may enter many namespaces in its life.
+const (
+	strangeEdges = 3
+	quietEdges   = 10
+)
+
+// readClasses adds the traffic by class since the latest reading to its owners, once a round unless again is set. edge says
+// that a window ends.
+func (t *Table) readClasses(edge, again bool) error {
+	c := t.classes
+	if c == nil || c.round == t.round && !again {
+		return nil
+	}
+	c.round = t.round
+	var gone []bpf.ClassKey
+	err := c.counter.ClassCounts(func(k bpf.ClassKey, n *bpf.ClassCounts) {
+		x, ofInterface := t.ownerOf(k)
+		if x == nil {
+			if edge {
+				if c.strange[k]++; c.strange[k] >= strangeEdges {
+					gone = append(gone, k)
+				}
+			}
+			return
+		}
+		delete(c.strange, k)
+		own := c.known[k]
+		if own == nil {
+			own = &ownCounts{}
+			c.known[k] = own
+		}
+		if own.owner != x {
+			own.owner = x
+			x.classKeys = append(x.classKeys, k)
+		}
+		switch {
+		case *n != own.taken:
+			x.addClasses(n, &own.taken, ofInterface)
+			own.taken, own.quiet = *n, 0
+		case edge:
+			if own.quiet++; own.quiet >= quietEdges {
+				x.classKeys = slices.DeleteFunc(x.classKeys, func(other bpf.ClassKey) bool { return other == k })
+				gone = append(gone, k)
+			}
+		}
+	})
+	for _, k := range gone {
+		c.forget(k)
+	}
+	return err
+}
+
+// ownerOf returns the workload to which the traffic of a key belongs, nil if it has none yet, and whether its interfaces count
+// its traffic as a whole.
+func (t *Table) ownerOf(k bpf.ClassKey) (x *target, ofInterface bool) {
+	if ns := t.namespaces[k.NetNS]; ns != nil {
+		return ns.holder, true
+	}
+	if x := t.members[k.Group]; x != nil && x.reading.Source == Sockets {
+		return x, false
+	}
+	return nil, false
+}
+
+// addClasses adds what came since the counts that were taken before.
+func (x *target) addClasses(now, taken *bpf.ClassCounts, ofInterface bool) {
+	for i := range now {
+		n := int64(now[i].Wire - taken[i].Wire)
+		if ofInterface {
+			n = int64(now[i].Interface - taken[i].Interface)
+		}
+		if n <= 0 {
+			continue
+		}
+		if x.classes == nil {
+			x.classes = &usage.ClassBytes{}
+		}
+		x.classes.Add(usage.NetworkRxNode+usage.Resource(i), n)
+	}
+}
+
+// forgetClasses removes the counts of a workload that is gone.
+func (t *Table) forgetClasses(x *target) {
+	for _, k := range x.classKeys {
+		if own := t.classes.known[k]; own != nil && own.owner == x {
+			t.classes.forget(k)
+		}
+	}
+	x.classKeys = nil
+}
+
+func (c *classes) forget(k bpf.ClassKey) {
+	c.counter.ForgetClasses(k)
+	delete(c.known, k)
+	delete(c.strange, k)
+}
+
+// showClasses puts the traffic by class that is not booked into x's reading.
+func (t *Table) showClasses(x *target) {
+	x.reading.Classes = nil
+	if x.classes != nil {
+		x.reading.Classes = new(*x.classes) // later readings add to the other
+		t.classes.shown = true
+	}
+}
+
+// Booked says that the traffic by class of the latest readings was booked. The next ones have
+// all that was read since they were returned.
+func (t *Table) Booked() {
+	if t.classes == nil || !t.classes.shown {
+		return
+	}
+	t.classes.shown = false
+	for _, x := range t.order {
+		if x.reading.Classes == nil {
+			continue
+		}
+		for r, n := range x.reading.Classes.All() {
+			x.classes.Add(r, -n)
+		}
+		if x.reading.Classes = nil; *x.classes == (usage.ClassBytes{}) {
+			x.classes = nil
+		}
+	}
+}

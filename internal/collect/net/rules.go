@@ -1,0 +1,207 @@
+package net
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"mete.dev/mete/internal/host/hostfs"
+	"mete.dev/mete/internal/host/procfmt"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// Rules are the classes of prefixes. The longest prefix that has an address decides.
+type Rules map[netip.Prefix]usage.NetworkClass
+
+// maxRules is how many rules an operator may give. Addresses of this machine come on top.
+const maxRules = 10_000
+
+// Add parses rules such as internal=10.0.0.0/8,fd00::/8 and adds them to r. A single address is a prefix too. An error
+// wraps fault.ErrInvalid.
+func (r Rules) Add(text string) error {
+	name, list, ok := strings.Cut(text, "=")
+	if !ok {
+		return fmt.Errorf("%.60q is not CLASS=PREFIX: %w", text, fault.ErrInvalid)
+	}
+	class, ok := usage.FindNetworkClass(name)
+	if !ok {
+		return fault.WithHint(fmt.Errorf("%.60q is not a class of network traffic: %w", name, fault.ErrInvalid), "classes are node, box, internal, zone, peering, internet and unclassified")
+	}
+	for part := range strings.SplitSeq(list, ",") {
+		p, err := parsePrefix(part)
+		if err != nil {
+			return err
+		}
+		if was, ok := r[p]; ok && was != class {
+			return fmt.Errorf("%s is of class %s and of class %s: %w", p, was, class, fault.ErrInvalid)
+		}
+		r[p] = class
+		if len(r) > maxRules {
+			return fmt.Errorf("more than %d prefixes have a class: %w", maxRules, fault.ErrInvalid)
+		}
+	}
+	return nil
+}
+
+func parsePrefix(text string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(text)
+	if a, alone := netip.ParseAddr(text); err != nil && alone == nil && a.Zone() == "" {
+		p, err = netip.PrefixFrom(a, a.BitLen()), nil
+	}
+	if err != nil {
+		return p, fault.WithHint(fmt.Errorf("%.60q is not a prefix of addresses: %w", text, fault.ErrInvalid), "write it as 10.0.0.0/8 or fd00::/8")
+	}
+	if a := p.Addr(); a.Is4In6() {
+		if p.Bits() < 96 {
+			return p, fmt.Errorf("%s has addresses of both families: %w", p, fault.ErrInvalid)
+		}
+		p = netip.PrefixFrom(a.Unmap(), p.Bits()-96)
+	}
+	if p != p.Masked() {
+		return p, fault.WithHint(fmt.Errorf("%s has bits beyond its length: %w", p, fault.ErrInvalid), "did you mean "+p.Masked().String()+"?")
+	}
+	return p, nil
+}
+
+// general are the rules without any others: addresses of the internet are those that are global unicast in the registries
+// of special-purpose addresses of IANA (RFC 6890 and later). The class of all others is not known.
+var general = func() Rules {
+	r := Rules{netip.MustParsePrefix("0.0.0.0/0"): usage.ClassInternet, netip.MustParsePrefix("2000::/3"): usage.ClassInternet}
+	for _, p := range []string{
+		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24",
+		"192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+		"2001:2::/48", "2001:db8::/32", "3fff::/20",
+	} {
+		r[netip.MustParsePrefix(p)] = usage.Unclassified
+	}
+	return r
+}()
+
+// rules returns the rules that hold now: those of the operator, then the addresses of this machine, then the general ones.
+// After an error the addresses are those that were read before.
+func (t *Table) rules() (Rules, error) {
+	own, err := t.ownPrefixes()
+	if err == nil {
+		t.classes.own = own
+	}
+	r := maps.Clone(general)
+	for _, p := range t.classes.own {
+		r[p] = usage.ClassNode
+	}
+	maps.Copy(r, t.classes.operator)
+	return r, err
+}
+
+// maxTable is how many bytes of a routing table are read. A machine that has more is a router, and its workloads are not
+// behind all of its routes.
+const maxTable = 1 << 20
+
+// services is the interface at which kube-proxy with IPVS keeps the addresses of all services of a cluster.
+const services = "kube-ipvs0"
+
+// ownPrefixes returns the addresses of this machine and of its workloads: its own, and those that it reaches through virtual
+// interfaces that lead nowhere else.
+func (t *Table) ownPrefixes() (own []netip.Prefix, err error) {
+	var routes []procfmt.Route
+	var addresses []netip.Addr
+	err = errors.Join(
+		t.readTable("fib_trie", func(b []byte) error {
+			return procfmt.LocalAddresses(b, func(a netip.Addr) { addresses = append(addresses, a) })
+		}),
+		t.readTable("route", func(b []byte) error {
+			return procfmt.Routes4(b, func(r procfmt.Route) { routes = append(routes, r) })
+		}),
+		t.readTable("ipv6_route", func(b []byte) error {
+			return procfmt.Routes6(b, func(r procfmt.Route) { routes = append(routes, r) })
+		}))
+	var connected []netip.Prefix
+	inside, outward := map[string]bool{}, map[string]bool{}
+	for _, r := range routes {
+		if r.Gateway {
+			outward[r.Interface] = true
+		} else if !r.Local && r.Prefix.Bits() > 0 {
+			connected = append(connected, r.Prefix)
+		}
+	}
+	for _, r := range routes {
+		if r.Local {
+			if r.Interface != services {
+				own = append(own, r.Prefix)
+			}
+			continue
+		}
+		if r.Gateway || r.Prefix.Bits() == 0 || r.Prefix.Addr().IsLinkLocalUnicast() || r.Prefix.Addr().IsMulticast() {
+			continue
+		}
+		within, known := inside[r.Interface]
+		if !known {
+			within = leadsInside(t.h, r.Interface)
+			inside[r.Interface] = within
+		}
+		// Behind an interface with a gateway are others too: a machine may be one end of a pair itself.
+		if within && (r.Prefix.IsSingleIP() || !outward[r.Interface]) {
+			own = append(own, r.Prefix)
+		}
+	}
+	_, absent := t.h.ReadDir("/sys/class/net/" + services)
+	for _, a := range addresses {
+		// The addresses of services are in no network of the machine.
+		if absent != nil || slices.ContainsFunc(connected, func(p netip.Prefix) bool { return p.Bits() < a.BitLen() && p.Contains(a) }) {
+			own = append(own, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	return own, err
+}
+
+// readTable parses a table of the machine's network namespace, if there is one.
+func (t *Table) readTable(name string, parse func(b []byte) error) error {
+	b, err := t.h.ReadStart("/proc/1/net/"+name, maxTable)
+	if errors.Is(err, fault.ErrDenied) {
+		b, err = t.h.ReadStart("/proc/net/"+name, maxTable)
+	}
+	if err != nil {
+		return ignoreNotFound(err) // a machine may lack IPv6
+	}
+	if len(b) == maxTable {
+		b = b[:bytes.LastIndexByte(b, '\n')+1]
+	}
+	return parse(b)
+}
+
+// leadsInside reports whether everything at an interface is on this machine: at a bridge without a port that leads elsewhere,
+// or at one end of a pair whose other end is in another namespace.
+func leadsInside(h *hostfs.FS, name string) bool {
+	if _, err := h.ReadDir("/sys/class/net/" + name + "/bridge"); err == nil {
+		ports, err := h.ReadDir("/sys/class/net/" + name + "/brif")
+		return err == nil && !slices.ContainsFunc(ports, func(p entry) bool { return !isPairEnd(h, p.Name()) })
+	}
+	return isPairEnd(h, name)
+}
+
+// isPairEnd reports whether an interface is an end of a pair of virtual Ethernet interfaces. Such an end has no type of its own
+// beyond that of Ethernet (1, as of include/uapi/linux/if_arp.h), and is linked to another interface that is not below it.
+func isPairEnd(h *hostfs.FS, name string) bool {
+	dir := "/sys/class/net/" + name
+	to, err := h.Readlink(dir)
+	if err != nil || !strings.Contains(to, "/devices/virtual/") {
+		return false
+	}
+	read := func(name string) string {
+		b, err := h.ReadFile(dir + "/" + name)
+		if err != nil {
+			return ""
+		}
+		return strings.TrimSpace(string(b))
+	}
+	index, link := read("ifindex"), read("iflink")
+	if index == "" || link == "" || link == "0" || index == link || read("type") != "1" || strings.Contains(read("uevent"), "DEVTYPE=") {
+		return false
+	}
+	files, err := h.ReadDir(dir)
+	return err == nil && !slices.ContainsFunc(files, func(f entry) bool { return strings.HasPrefix(f.Name(), "lower_") })
+}
