@@ -58,6 +58,8 @@ func Resources(keys ...string) (set usage.Set) {
 			set |= usage.SetOf(f.res)
 		case f.isUnused():
 			set |= usage.SetOf(f.res, query.Reservable[f.reservable()].Reserved)
+		case f.kind == unclassifiedAmount:
+			set |= usage.SetOf(f.res) | f.classes()
 		default:
 			set |= usage.SetOf(usage.Energies[:]...)
 		}

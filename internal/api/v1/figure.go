@@ -15,7 +15,7 @@ type figure struct {
 	key    string
 	prefix string // the key in quotes and a colon
 	unit   unit.Unit
-	res    usage.Resource // of resourceAmount and levelAverage; that is used, of unusedAmount and unusedAverage
+	res    usage.Resource // of resourceAmount and levelAverage; that is used, of unusedAmount and unusedAverage; the total, of unclassifiedAmount
 	kind   figureKind
 }
 
@@ -23,14 +23,15 @@ type figure struct {
 type figureKind uint8
 
 const (
-	resourceAmount  figureKind = iota // of the resource
-	levelAverage                      // the resource's integral over the length of the answer
-	energySum                         // of all domains
-	idleEnergy                        // energy of idle machines, where it was divided
-	idleEnergyError                   // the error of that, either way
-	powerAverage                      // both energies over the length of the answer; uJ a second are uW
-	unusedAmount                      // what of the resource was reserved and not used
-	unusedAverage                     // the same over the length of the answer
+	resourceAmount     figureKind = iota // of the resource
+	levelAverage                         // the resource's integral over the length of the answer
+	energySum                            // of all domains
+	idleEnergy                           // energy of idle machines, where it was divided
+	idleEnergyError                      // the error of that, either way
+	powerAverage                         // both energies over the length of the answer; uJ a second are uW
+	unusedAmount                         // what of the resource was reserved and not used
+	unusedAverage                        // the same over the length of the answer
+	unclassifiedAmount                   // what of network traffic has no class
 )
 
 // allFigures are all figures, in the order in which they are written.
@@ -56,6 +57,8 @@ func makeFigures() (all []figure) {
 	add("cpu_unused_seconds", unit.Nanosecond, usage.CPU, unusedAmount)
 	add("memory_unused_average_bytes", unit.Byte, usage.Memory, unusedAverage)
 	add("memory_unused_byte_seconds", unit.ByteSecond, usage.Memory, unusedAmount)
+	add("network_rx_unclassified_bytes", unit.Byte, usage.NetworkRx, unclassifiedAmount)
+	add("network_tx_unclassified_bytes", unit.Byte, usage.NetworkTx, unclassifiedAmount)
 	return all
 }
 
@@ -65,6 +68,14 @@ func (f figure) isUnused() bool { return f.kind == unusedAmount || f.kind == unu
 // reservable is the index of the figure's resource in query.Reservable.
 func (f *figure) reservable() int {
 	return slices.IndexFunc(query.Reservable[:], func(r query.Reserving) bool { return r.Used == f.res })
+}
+
+// classes are the resources of a total of network traffic by class.
+func (f *figure) classes() usage.Set {
+	if f.res == usage.NetworkRx {
+		return usage.ReceivedByClass
+	}
+	return usage.SentByClass
 }
 
 // keyOf names an amount with its base unit. Idle energy that is booked to a row is part
@@ -123,6 +134,8 @@ func (f *figure) help() string {
 		return f.res.String() + " that was reserved and not used, summed over pods: what one of them uses beyond what it reserves is not deducted from what another one does not use; in " + f.unit.Base() + "; null if nothing was reserved"
 	case unusedAverage:
 		return f.res.String() + " that was reserved and not used, averaged over the time that was measured, in bytes; null if nothing was reserved"
+	case unclassifiedAmount:
+		return f.res.Detail().Help + " of which the class is not known: " + keyOf(f.res.Detail()) + " less the sum of the classes, in bytes"
 	}
 	return f.res.Detail().Help + ", in " + cmp.Or(f.unit.Base(), "units")
 }

@@ -169,10 +169,23 @@ func (f *figure) amount(t *query.Total, over time.Duration) (unit.Sum, usage.Qua
 		return unit.Sum{}, usage.Absent
 	}
 	q := t.Quality.Get(f.res)
+	if f.kind == unclassifiedAmount {
+		return f.unclassified(t)
+	}
 	if f.kind == levelAverage {
 		return perSecond(t.Sum[f.res].Float(unit.Count), over), q
 	}
 	return t.Sum[f.res], q
+}
+
+// unclassified returns what of a total of network traffic, which t has, has no class. A class that t lacks has no traffic.
+func (f *figure) unclassified(t *query.Total) (unit.Sum, usage.Quality) {
+	var known unit.Sum
+	q := t.Quality.Get(f.res)
+	for r := range (f.classes() & t.Present).All() {
+		known, q = known.Plus(t.Sum[r]), max(q, t.Quality.Get(r))
+	}
+	return t.Sum[f.res].Less(known), q
 }
 
 // perSecond divides an amount by a length of time, in seconds.

@@ -169,8 +169,8 @@ func (q *queryFlags) usageQuery(sort, every string) (of v1.UsageQuery, err error
 // defaultLimit is the default number of rows of a table: people look for the largest.
 const defaultLimit = "40"
 
-// unusedColumn is the column by which --reserved sorts.
-const unusedColumn = "cpu-unused"
+// unusedColumn and receivedColumn are the columns by which --reserved and --network sort.
+const unusedColumn, receivedColumn = "cpu-unused", "received"
 
 // Usage returns mete usage.
 func Usage() *cobra.Command {
@@ -178,7 +178,7 @@ func Usage() *cobra.Command {
 	var q queryFlags
 	var sort, every string
 	var columns []string
-	var full, reserved bool
+	var full, reserved, network bool
 	cmd := &cobra.Command{
 		Use:   "usage",
 		Short: "Show what was used, by job or other dimensions",
@@ -219,6 +219,12 @@ for that part of their time; none: no container had one. All are averages over t
 as CORES and MEMORY beside them. The columns storage-reserved and gpu-reserved show local
 storage, with the capacity of volumes, and accelerators.
 
+--network shows network traffic by class of where its other end is: node is the same
+machine, box the same enclosure of machines, internal the same zone, zone another zone,
+peering a network with which traffic is exchanged directly, internet anything else.
+UNCLASSIFIED is RECEIVED or SENT less the sum of the classes: traffic of which the class
+is not known. A class without traffic has no column in the table.
+
 –  absent (not zero)   ~  a measured total, apportioned   ≈  modelled
 
 Dimensions: ` + strings.Join(v1.Dimensions(), ", ") + `.`,
@@ -230,6 +236,7 @@ Dimensions: ` + strings.Join(v1.Dimensions(), ", ") + `.`,
   mete usage --sort energy --columns energy,power,cpu
   mete usage --by namespace --nested only
   mete usage --reserved --by namespace,job --from -7d
+  mete usage --network --by namespace --from -30d
   mete usage --self
   mete usage --by label:team --from 2026-03-01 --to 2026-04-01 -o csv > march.csv`,
 		Args:          cobra.NoArgs,
@@ -242,11 +249,20 @@ Dimensions: ` + strings.Join(v1.Dimensions(), ", ") + `.`,
 			if s.output == "table" && q.limit == "" {
 				q.limit = defaultLimit
 			}
-			if reserved && columns == nil {
-				columns = table.ReservedNames()
+			chosen := columns != nil
+			preset := func(names []string, by string) {
+				if !chosen {
+					columns = append(columns, names...)
+				}
+				if !cmd.Flags().Changed("sort") {
+					sort = by
+				}
 			}
-			if reserved && !cmd.Flags().Changed("sort") {
-				sort = unusedColumn
+			if reserved {
+				preset(table.ReservedNames(), unusedColumn)
+			}
+			if network {
+				preset(table.NetworkNames(), receivedColumn)
 			}
 			shown, err := table.ParseColumns(columns)
 			if err != nil {
@@ -266,7 +282,12 @@ Dimensions: ` + strings.Join(v1.Dimensions(), ", ") + `.`,
 					a.PutResidualsLast()
 				}
 				return a, err
-			}, func(a *v1.Usage, style table.Style) string { return table.UsageText(a, shown, style) })
+			}, func(a *v1.Usage, style table.Style) string {
+				if !chosen {
+					shown = table.WithTraffic(shown, a)
+				}
+				return table.UsageText(a, shown, style)
+			})
 		},
 	}
 	cmd.Flags().StringArrayVar(&q.by, "by", []string{"job"}, "group by `DIMENSION`, or by several with commas")
@@ -280,6 +301,7 @@ Dimensions: ` + strings.Join(v1.Dimensions(), ", ") + `.`,
 	cmd.Flags().StringVar(&sort, "sort", "cpu", "sort by `COLUMN`, the largest first")
 	cmd.Flags().StringSliceVar(&columns, "columns", nil, "show only these `COLUMNS`, with commas: "+strings.Join(table.ColumnNames(), ", "))
 	cmd.Flags().BoolVar(&reserved, "reserved", false, "show what was reserved and not used, as --columns "+strings.Join(table.ReservedNames(), ",")+" --sort "+unusedColumn)
+	cmd.Flags().BoolVar(&network, "network", false, "show network traffic by class, as --columns received,received-node,... --sort "+receivedColumn)
 	cmd.Flags().StringVar(&every, "every", "", "show each `PERIOD` of the range: 1h or 1d, of UTC")
 	cmd.Flags().BoolVar(&full, "full", false, "with -o csv: every figure")
 	q.limitFlag(cmd, "show the `N` largest rows, and the sum of the others (default: "+defaultLimit+" of a table, else all)")

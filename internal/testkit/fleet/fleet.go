@@ -41,6 +41,8 @@ type Config struct {
 	Tame bool
 	// Reserved says that the workloads are pods of Kubernetes, of which it is known what they reserve.
 	Reserved bool
+	// Classes says that most workloads have network traffic of some classes.
+	Classes bool
 	// Ledger is the file of a ledger that the server begins with, as the only one that uses it.
 	Ledger string
 }
@@ -115,7 +117,7 @@ func Open(t testing.TB, c Config) *Fleet {
 	if c.Days > 0 {
 		now := time.Now()
 		// Hours that are over are folded first: only minutes of today remain.
-		err := errors.Join(f.Server.Ledger.Fold(t.Context(), now.Add(ledger.Default().Grace)), seed(t.Context(), filepath.Join(f.state, "ledger.db"), c.Days, now), f.Server.Ledger.Fold(t.Context(), now))
+		err := errors.Join(f.Server.Ledger.Fold(t.Context(), now.Add(ledger.Default().Grace)), seed(t.Context(), filepath.Join(f.state, "ledger.db"), c, now), f.Server.Ledger.Fold(t.Context(), now))
 		if err != nil {
 			t.Fatal(err)
 		}

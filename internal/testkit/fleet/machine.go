@@ -11,6 +11,15 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
+// classes are those of the traffic of a fleet, each a part of what is received and sent. Their sum is less than all of it.
+var classes = []struct {
+	class  usage.NetworkClass
+	rx, tx int64
+}{{usage.ClassNode, 8, 4}, {usage.ClassZone, 4, 8}, {usage.ClassInternet, 2, 3}}
+
+// unclassified is which of four workloads has no traffic of a class.
+const unclassified = 3
+
 // A machine generates the windows of one node.
 type machine struct {
 	Config
@@ -112,8 +121,15 @@ func (m *machine) window(i int, at, offset int64) *usage.Window {
 		}
 		if name.Kind == workload.Container {
 			rate := float64(seconds) / 10
-			m.put(&r, n, usage.NetworkRx, int64(wave*2e6*rate))
-			m.put(&r, n, usage.NetworkTx, int64(wave*1e6*rate))
+			rx, tx := int64(wave*2e6*rate), int64(wave*1e6*rate)
+			m.put(&r, n, usage.NetworkRx, rx)
+			m.put(&r, n, usage.NetworkTx, tx)
+			if m.Classes && n%4 != unclassified {
+				for _, c := range classes {
+					m.put(&r, n, c.class.Rx(), rx/c.rx)
+					m.put(&r, n, c.class.Tx(), tx/c.tx)
+				}
+			}
 			for k, res := range [2]usage.Resource{usage.DiskRead, usage.DiskWritten} {
 				v := int64(wave * rate * float64(4e5*(k+1)))
 				m.put(&r, n, res, v)
@@ -144,7 +160,7 @@ func (m *machine) putPeak(r *usage.Row, n int, res usage.Resource, v int64) {
 
 func (m *machine) put(r *usage.Row, n int, res usage.Resource, v int64) {
 	q := usage.Measured
-	if res >= usage.EnergyPackage {
+	if res >= usage.EnergyPackage && !usage.Classified.Has(res) {
 		q = usage.Apportioned
 	}
 	r.Usage.Put(res, v, q)

@@ -14,7 +14,7 @@ import (
 // amounts.
 func TestSeedAddsUp(t *testing.T) {
 	today := time.Now().UTC().Truncate(24 * time.Hour) // may be over when the fleet is seeded, but then the next day is seeded too
-	f := fleet.Open(t, fleet.Config{Nodes: 3, Each: 4, Windows: 3, Window: 10 * time.Second, Days: 3})
+	f := fleet.Open(t, fleet.Config{Nodes: 3, Each: 4, Windows: 3, Window: 10 * time.Second, Days: 3, Classes: true})
 	for _, c := range []struct{ from, to time.Time }{
 		{today.Add(-21 * time.Hour), today.Add(-20 * time.Hour)}, {today.Add(-24 * time.Hour), today}, {today.Add(-48 * time.Hour), today},
 	} {
@@ -24,6 +24,18 @@ func TestSeedAddsUp(t *testing.T) {
 		}
 		if len(a.Groups) != 3 {
 			t.Errorf("%v to %v: %d kinds, want containers, system and idle", c.from, c.to, len(a.Groups))
+		}
+		for total, classes := range map[usage.Resource]usage.Set{usage.NetworkRx: usage.ReceivedByClass, usage.NetworkTx: usage.SentByClass} {
+			var whole, sum unit.Sum
+			for i := range a.Groups {
+				whole = whole.Plus(a.Groups[i].Usage.Sum[total])
+				for r := range classes.All() {
+					sum = sum.Plus(a.Groups[i].Usage.Sum[r])
+				}
+			}
+			if sum == (unit.Sum{}) || sum.Compare(whole) >= 0 {
+				t.Errorf("%v to %v: %v is %v, %v of it with a class", c.from, c.to, total, whole, sum)
+			}
 		}
 		for _, r := range []usage.Resource{usage.CPU, usage.Memory, usage.EnergyPackage} {
 			var sum, off unit.Sum

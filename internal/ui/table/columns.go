@@ -7,6 +7,7 @@ import (
 
 	"mete.dev/mete/internal/api/v1"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/usage"
 )
 
 // ColumnNames returns the names of the columns of usage in flags.
@@ -18,11 +19,33 @@ func ColumnNames() (names []string) {
 }
 
 // allColumns are the columns of usage.
-func allColumns() []figureColumn { return append(figureColumns(), reservedColumns()...) }
+func allColumns() []figureColumn {
+	return slices.Concat(figureColumns(), reservedColumns(), classColumns())
+}
 
 // ReservedNames are the names of the columns that show what was used beside what was reserved.
 func ReservedNames() []string {
 	return []string{"cores", "cpu-reserved", "cpu-limit", "cpu-unused", "memory", "memory-reserved", "memory-limit", "memory-unused"}
+}
+
+// NetworkNames are the names of the columns that show network traffic by class.
+func NetworkNames() (names []string) {
+	classes := classColumns()
+	for i, total := range []string{"received", "sent"} {
+		names = append(names, total)
+		for _, c := range classes[i*len(classes)/2 : (i+1)*len(classes)/2] {
+			names = append(names, c.name)
+		}
+	}
+	return names
+}
+
+// WithTraffic leaves out the columns of classes of network traffic that nothing in an answer has.
+func WithTraffic(cols []figureColumn, a *v1.Usage) []figureColumn {
+	return slices.DeleteFunc(slices.Clone(cols), func(c figureColumn) bool {
+		has := func(f *v1.Figures) bool { return c.quality(f) != usage.Absent }
+		return c.class && !has(a.Total) && !slices.ContainsFunc(a.NestedGroups, func(g v1.Group) bool { return has(&g.Figures) })
+	})
 }
 
 // ParseColumns reads names of columns of usage; nil are those of a table without them. The error wraps fault.ErrInvalid.

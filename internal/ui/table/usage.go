@@ -30,6 +30,7 @@ type figureColumn struct {
 	// reserved says that the figure follows from what is reserved; limited is that of the time with a limit, if it is one.
 	reserved bool
 	limited  string
+	class    bool // of network traffic
 }
 
 // figureColumns are the columns behind the names.
@@ -65,6 +66,20 @@ func reservedColumns() []figureColumn {
 		of("storage-reserved", "STORAGE RESERVED", "storage_reserved_byte_seconds", unit.ByteSecond),
 		of("gpu-reserved", "GPUS RESERVED", "gpu_reserved_seconds", unit.Nanosecond),
 	}
+}
+
+// classColumns are the columns of network traffic by class, and of what has none.
+func classColumns() (cols []figureColumn) {
+	for _, of := range []struct{ name, title, key string }{{"received", "FROM", "network_rx"}, {"sent", "TO", "network_tx"}} {
+		add := func(class usage.NetworkClass, known bool) {
+			cols = append(cols, figureColumn{name: of.name + "-" + class.String(), title: of.title + " " + strings.ToUpper(class.String()), key: of.key + "_" + class.String() + "_bytes", unit: unit.Byte, class: known})
+		}
+		for class := usage.ClassNode; class < usage.NetworkClassLimit; class++ {
+			add(class, true)
+		}
+		add(usage.Unclassified, false)
+	}
+	return cols
 }
 
 // reservedTime is the figure of the time for which it is known what is reserved.
@@ -357,14 +372,17 @@ func length(d time.Duration) string {
 }
 
 // qualityMarks are the marks of quality that a table has.
-type qualityMarks struct{ apportioned, modelled, absent, unreserved, partlyLimited bool }
+type qualityMarks struct{ apportioned, modelled, absent, unreserved, partlyLimited, classless bool }
 
 // noteColumn notes the marks of a column's figure.
 func (m *qualityMarks) noteColumn(c figureColumn, f *v1.Figures) {
-	if q := c.quality(f); q != usage.Absent || !c.reserved {
-		m.note(q)
-	} else {
+	switch q := c.quality(f); {
+	case q == usage.Absent && c.reserved:
 		m.unreserved = true
+	case q == usage.Absent && c.class:
+		m.classless = true
+	default:
+		m.note(q)
 	}
 	if part, ok := c.limitedPart(f); ok && part < 1 {
 		m.partlyLimited = true
@@ -543,6 +561,9 @@ func (s Style) legend(seen *qualityMarks) string {
 	}
 	if seen.unreserved {
 		words = append(words, s.absent()+" under RESERVED, LIMIT and UNUSED: nothing is reserved, or it is not known")
+	}
+	if seen.classless {
+		words = append(words, s.absent()+" under FROM and TO: no traffic of this class is known")
 	}
 	text := ""
 	if seen.partlyLimited {

@@ -4,6 +4,7 @@ import { get, save } from "../api.js";
 import { before, ledger, steps, useSpan } from "../span.js";
 import { Card, Stat, Shown, Empty, Facts, Figure, Quality, Kind, Segments, useData, useHere, useNarrow } from "../ui.js";
 import { JobCharts, useJobCharts } from "../jobcharts.js";
+import { Classes, isClassFigure, isClassified } from "../classes.js";
 import { percentOf, isMeasured } from "../changes.js";
 import { Table } from "../table.js";
 import { Runs, exitOf, useRuns } from "../runs.js";
@@ -44,7 +45,7 @@ function Raw({ sum, over, one }) {
   const narrow = useNarrow(); // a phone has no room for the names of qualities
   const isAverage = (k) => /_average_(bytes|watts)$/.test(k), exact = (r) => (isAverage(r.key) ? Number(r.v.toPrecision(9)) : r.v);
   const said = (k) => (k === "energy_average_watts" ? `Power, average ${one ? "" : "of a workload "}while it ran` : isAverage(k) ? words(k).replace(/ average.*/, ", average while it ran") : words(k));
-  const all = Object.keys(sum.quality).map((k) => ({ key: k, v: isAverage(k) && known(sum[k]) ? average(sum, k, over) : sum[k], q: sum.quality[k] })), rows = all.filter((r) => known(r.v)), absent = all.filter((r) => !known(r.v) && !/idle|_average_/.test(r.key) && (known(sum.cpu_reserved_seconds) || !/_(reserved|limit|limited_time|unused)_|^reserved_/.test(r.key)));
+  const all = Object.keys(sum.quality).map((k) => ({ key: k, v: isAverage(k) && known(sum[k]) ? average(sum, k, over) : sum[k], q: sum.quality[k] })), rows = all.filter((r) => known(r.v) && (!isClassFigure(r.key) || isClassified(sum))), absent = all.filter((r) => !known(r.v) && !isClassFigure(r.key) && !/idle|_average_/.test(r.key) && (known(sum.cpu_reserved_seconds) || !/_(reserved|limit|limited_time|unused)_|^reserved_/.test(r.key)));
   return html`<div class="table raw" tabindex="0" role="region" aria-label="raw figures"><table><thead><tr><th scope="col">Figure</th><th scope="col" class="num">Amount</th><th scope="col" class="num">Exact value</th><th scope="col">${narrow ? html`<span class="hidden">Quality</span>` : "Quality"}</th></tr></thead><tbody>
     ${rows.map((r) => html`<tr><td title=${r.key}>${said(r.key)}</td><td class="num">${text(r.v, fieldUnit(r.key))}</td><td class="num mono">${decimal(exact(r))}<span class="unit">${baseUnit(r.key)}</span></td><td><span title=${qualities[r.q]}><${Quality} of=${r.q} all=${true} />${narrow ? "" : " " + r.q}</span></td></tr>`)}</tbody></table></div>
     ${absent.length > 0 && html`<p class="small muted reading">Absent, which is not zero: ${absent.map((r, i) => html`${i > 0 && ", "}<span title=${r.key}>${words(r.key).replace(/, largest (peak).*/, " $1").replace(/^[A-Z](?=[a-z])/, (c) => c.toLowerCase())}</span>`)}.</p>`}`;
@@ -164,6 +165,6 @@ export function Job({ nodes }) {
       <label class="check"><input type="checkbox" checked=${compare} onChange=${(e) => put({ compare: e.target.checked ? "1" : "" }, true)} /> compare with the previous period</label></div>
     <div class="grid"><${JobCharts} data=${drawn} previous=${previous} split=${split && several} span=${span} quality=${q} runs=${runs.data ? runs.data.runs : none} list=${list.data} pick=${(p) => go(nodeAt(p.node))}
         last=${(width) => html`<${Card} title="About" width=${width}><${Shown} of=${list} lines=${6}>${(l) => html`<${About} list=${l} whose=${whose} runs=${runs.data ? runs.data.runs : none} nodes=${sum && sum.nodes} job=${job} span=${span} columns=${{ w12: 3, w8: 2 }[width]} />`}</${Shown}></${Card}>`} />
-      <${Card} title="Parts" flush width="w12" aside=${html`<${Segments} label="parts by" options=${[["node", "by node"], ["workload", "by workload"], ["container", "by container"]]} value=${by} choose=${(v) => put({ parts: v === "node" ? "" : v }, true)} />`}><${Parts} by=${by} where=${where} span=${span} /></${Card}>
+      <${Classes} sum=${sum} width="w12" /><${Card} title="Parts" flush width="w12" aside=${html`<${Segments} label="parts by" options=${[["node", "by node"], ["workload", "by workload"], ["container", "by container"]]} value=${by} choose=${(v) => put({ parts: v === "node" ? "" : v }, true)} />`}><${Parts} by=${by} where=${where} span=${span} /></${Card}>
       <${Card} title="All figures" note="in the range, from the ledger" flush width="w12" aside=${html`<button type="button" onClick=${() => save("/v1/usage", { by: "workload,node", where, ...ledger(span) }, "job.json")}>Download JSON</button>`}><${Shown} of=${used} lines=${8}>${() => html`<${Raw} sum=${sum} over=${used.data.averages_over_seconds} one=${one} />`}</${Shown}></${Card}></div>`;
 }

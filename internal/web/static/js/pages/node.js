@@ -7,6 +7,7 @@ import { Starting, isStarting, usePresent } from "../starting.js";
 import { Card, Stat, Shown, Empty, Facts, Kind, Job, Segments, useData, useHere, partsOf } from "../ui.js";
 import { Above, Stacked, Flows, Gaps, Stopped, Blank, stopped, useStacks, gapsIn, gapMarks } from "../parts.js";
 import { useChange } from "../changes.js";
+import { Classes, classFields } from "../classes.js";
 import { Table } from "../table.js";
 import { natural } from "../names.js";
 import { State, sizeOf } from "./nodes.js";
@@ -93,8 +94,8 @@ export function Node({ path, nodes }) {
   const present = usePresent(starting && nodes.length === 1);
   const used = useData(async (signal) => {
     if (!known) return null;
-    const u = await get("/v1/usage", { by: "job,kind", where: "node=" + known.node, limit: 200, fields: jobFields, ...ledger(span) }, signal);
-    return withOutside(u, await received({ match, used: u, span }, signal));
+    const u = await get("/v1/usage", { by: "job,kind", where: "node=" + known.node, limit: 200, fields: jobFields + "," + classFields, ...ledger(span) }, signal);
+    return { ...withOutside(u, await received({ match, used: u, span }, signal)), workloads: u.total };
   }, [known && known.node, steps(span)]);
   const gaps = useData(async (signal) => (known ? gapsIn(span, signal, { node: known.node }) : []), [known && known.node, steps(span)]);
   const figures = useData(async (signal) => (known ? Object.fromEntries((await instant(`{__name__=~"${Object.keys(told).join("|")}",${match}}`, undefined, signal)).map((m) => [m.metric.__name__, Number(m.value[1])])) : null), [known && known.node], 60000);
@@ -114,7 +115,7 @@ export function Node({ path, nodes }) {
       <label class="check"><input type="checkbox" checked=${query.compare === "1"} onChange=${(e) => put({ compare: e.target.checked ? "1" : "" }, true)} /> compare with the previous period</label></div>
     <div class="grid">${blank ? html`<${Blank} nodes=${[known]} span=${span} />` : html`${chart("cpu")}${chart("memory")}${chart("power")}
       <div class="w6 grid inner"><${Flows} title="Disk" name="mete_node_disk_bytes_per_second" match=${match} of=${of} names=${[["read", "disk_read_bytes"], ["written", "disk_written_bytes"]]} marks=${marks} span=${span} previous=${previous} compare=${compare} width="w6" height=${230} /><${Flows} title="Network" name="mete_node_network_bytes_per_second" match=${match} of=${of} names=${[["received", "network_rx_bytes"], ["sent", "network_tx_bytes"]]} marks=${marks} span=${span} previous=${previous} compare=${compare} width="w6" height=${230} /></div>`}
-      <${Card} title="Jobs on this node" note="in the range" flush width="w12"><${Shown} of=${used} lines=${8}>${(u) => html`<${Users} used=${u} name=${known.name} />`}</${Shown}></${Card}>
+      <${Classes} sum=${used.data && used.data.workloads} all="All workloads" width="w12" /><${Card} title="Jobs on this node" note="in the range" flush width="w12"><${Shown} of=${used} lines=${8}>${(u) => html`<${Users} used=${u} name=${known.name} />`}</${Shown}></${Card}>
       ${gaps.data && gaps.data.length > 0 && html`<${Card} title="Gaps in the data" flush width="w8"><${Gaps} gaps=${gaps.data} own /></${Card}>`}
       <${Card} title="About" width=${gaps.data && gaps.data.length > 0 ? "w4" : "w12"}><${Facts} columns=${gaps.data && gaps.data.length > 0 ? 1 : 2} of=${[["CPUs", known.cpus > 0 ? grouped(known.cpus) : null], ["Memory", now.data && now.data.memory_bytes && text(now.data.memory_bytes.whole, "bytes")],
         ["Power", now.data && (now.data.power_watts ? { measured: "measured by its meters", apportioned: "measured by its meters, apportioned to workloads", modelled: "modelled: no meter shows all of it" }[now.data.power_watts.quality] : now.data.cpu_cores ? "absent: no meter, and no model" : null)],
