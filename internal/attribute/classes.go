@@ -18,15 +18,15 @@ func (a *account) addClasses(n *usage.ClassBytes) {
 // two are not read at one instant, and whole traffic is not booked where a group was not seen before. The classes
 // keep their ratio then, and are apportioned.
 func limitClasses(u *usage.Usage) {
-	limitClassesTo(u, usage.NetworkRx, usage.ReceivedByClass)
-	limitClassesTo(u, usage.NetworkTx, usage.SentByClass)
+	for _, d := range usage.Directions {
+		if classes := d.Classes & u.Present; classes != 0 {
+			limitClassesTo(u, d.Whole, classes)
+		}
+	}
 }
 
+// limitClassesTo lowers the classes, which are present, to a whole.
 func limitClassesTo(u *usage.Usage, whole usage.Resource, classes usage.Set) {
-	classes &= u.Present
-	if classes == 0 {
-		return
-	}
 	total, known := u.Get(whole)
 	if !known {
 		for r := range classes.All() {

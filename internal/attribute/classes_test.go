@@ -12,12 +12,6 @@ import (
 	"mete.dev/mete/internal/model/workload"
 )
 
-// directions are the traffic as a whole, and its parts by class.
-var directions = []struct {
-	whole   usage.Resource
-	classes usage.Set
-}{{usage.NetworkRx, usage.ReceivedByClass}, {usage.NetworkTx, usage.SentByClass}}
-
 // A classForest is a forest whose groups have traffic.
 type classForest struct {
 	*forest
@@ -53,7 +47,7 @@ func (f *classForest) transfer() {
 			n = &[2]int64{}
 			f.whole[g.name] = n
 		}
-		for i, d := range directions {
+		for i, d := range usage.Directions {
 			all := rapid.Int64Range(0, 1e9).Draw(f.t, "bytes")
 			if n != nil {
 				n[i] += all
@@ -61,7 +55,7 @@ func (f *classForest) transfer() {
 			if rapid.IntRange(0, 9).Draw(f.t, "more classes") == 0 {
 				all *= 3
 			}
-			for r := range d.classes.All() {
+			for r := range d.Classes.All() {
 				if rapid.IntRange(0, 2).Draw(f.t, "class") == 0 {
 					part := rapid.Int64Range(0, all).Draw(f.t, "part")
 					c.Add(r, part)
@@ -114,20 +108,20 @@ func (f *classForest) checkWindow(w *usage.Window) {
 		if shown == nil {
 			shown = &usage.ClassBytes{}
 		}
-		for _, d := range directions {
-			whole, known := u.Get(d.whole)
+		for _, d := range usage.Directions {
+			whole, known := u.Get(d.Whole)
 			sum, want := int64(0), int64(0)
-			for r := range d.classes.All() {
+			for r := range d.Classes.All() {
 				sum += u.Amount[r]
 				want += shown[r-usage.NetworkRxNode]
 			}
-			if !known && (sum != 0 || u.Present&d.classes != 0) || sum > whole {
-				t.Fatalf("%s: classes have %d of %d %s, known %v", name, sum, whole, d.whole, known)
+			if !known && (sum != 0 || u.Present&d.Classes != 0) || sum > whole {
+				t.Fatalf("%s: classes have %d of %d %s, known %v", name, sum, whole, d.Whole, known)
 			}
 			if known && sum != min(want, whole) {
-				t.Fatalf("%s: classes have %d of %d %s, %d were shown", name, sum, whole, d.whole, want)
+				t.Fatalf("%s: classes have %d of %d %s, %d were shown", name, sum, whole, d.Whole, want)
 			}
-			for r := range d.classes.All() {
+			for r := range d.Classes.All() {
 				n, q := shown[r-usage.NetworkRxNode], u.Quality.Get(r)
 				switch got := u.Amount[r]; {
 				case !known || n == 0:
@@ -136,7 +130,7 @@ func (f *classForest) checkWindow(w *usage.Window) {
 					}
 				case want <= whole:
 					f.some[0]++
-					if got != n || q != u.Quality.Get(d.whole) {
+					if got != n || q != u.Quality.Get(d.Whole) {
 						t.Fatalf("%s: %d of %s, %s; %d were shown", name, got, r, q, n)
 					}
 				default:
@@ -169,7 +163,7 @@ func (f *classForest) checkWindow(w *usage.Window) {
 func (f *classForest) checkLive(acc *attribute.Accounts) {
 	before := acc.Checkpoint(nil, true)
 	for _, row := range acc.Live().Rows {
-		for _, d := range directions {
+		for _, d := range usage.Directions {
 			number := func(r usage.Resource) int64 {
 				v, ok := row.Total[r.String()]
 				n, err := strconv.ParseInt(v, 10, 64)
@@ -179,11 +173,11 @@ func (f *classForest) checkLive(acc *attribute.Accounts) {
 				return n
 			}
 			sum := int64(0)
-			for r := range d.classes.All() {
+			for r := range d.Classes.All() {
 				sum += number(r)
 			}
-			if whole := number(d.whole); sum > whole {
-				f.t.Fatalf("%s: classes have %d of %d %s", row.ID, sum, whole, d.whole)
+			if whole := number(d.Whole); sum > whole {
+				f.t.Fatalf("%s: classes have %d of %d %s", row.ID, sum, whole, d.Whole)
 			}
 		}
 	}

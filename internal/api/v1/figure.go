@@ -72,10 +72,12 @@ func (f *figure) reservable() int {
 
 // classes are the resources of a total of network traffic by class.
 func (f *figure) classes() usage.Set {
-	if f.res == usage.NetworkRx {
-		return usage.ReceivedByClass
+	for _, d := range usage.Directions {
+		if d.Whole == f.res {
+			return d.Classes
+		}
 	}
-	return usage.SentByClass
+	return 0
 }
 
 // keyOf names an amount with its base unit. Idle energy that is booked to a row is part

@@ -2,15 +2,12 @@ package net
 
 import (
 	"errors"
-	"io/fs"
 	"net/netip"
 	"slices"
 
 	"mete.dev/mete/internal/host/bpf"
 	"mete.dev/mete/internal/model/usage"
 )
-
-type entry = fs.DirEntry
 
 // classes counts traffic by class.
 type classes struct {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net/netip"
 	"slices"
@@ -178,7 +179,7 @@ func (t *Table) readTable(name string, parse func(b []byte) error) error {
 func leadsInside(h *hostfs.FS, name string) bool {
 	if _, err := h.ReadDir("/sys/class/net/" + name + "/bridge"); err == nil {
 		ports, err := h.ReadDir("/sys/class/net/" + name + "/brif")
-		return err == nil && !slices.ContainsFunc(ports, func(p entry) bool { return !isPairEnd(h, p.Name()) })
+		return err == nil && !slices.ContainsFunc(ports, func(p fs.DirEntry) bool { return !isPairEnd(h, p.Name()) })
 	}
 	return isPairEnd(h, name)
 }
@@ -203,5 +204,5 @@ func isPairEnd(h *hostfs.FS, name string) bool {
 		return false
 	}
 	files, err := h.ReadDir(dir)
-	return err == nil && !slices.ContainsFunc(files, func(f entry) bool { return strings.HasPrefix(f.Name(), "lower_") })
+	return err == nil && !slices.ContainsFunc(files, func(f fs.DirEntry) bool { return strings.HasPrefix(f.Name(), "lower_") })
 }

@@ -2,7 +2,6 @@ package walltime
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"math"
 	"math/bits"
@@ -333,20 +332,19 @@ func checkUsage(u *usage.Usage) error {
 			return fmt.Errorf("%s of %d: %w", r, u.Amount[r], fault.ErrInvalid)
 		}
 	}
-	if u.Present&usage.Classified != 0 {
-		return errors.Join(checkClasses(u, usage.NetworkRx, usage.ReceivedByClass), checkClasses(u, usage.NetworkTx, usage.SentByClass))
-	}
-	return nil
+	return checkClasses(u)
 }
 
 // checkClasses refuses traffic by class that is more than the traffic as a whole.
-func checkClasses(u *usage.Usage, whole usage.Resource, classes usage.Set) error {
-	left, _ := u.Get(whole)
-	for r := range (u.Present & classes).All() {
-		if u.Amount[r] > left {
-			return fmt.Errorf("%s: the classes have more than %d bytes: %w", whole, u.Amount[whole], fault.ErrInvalid)
+func checkClasses(u *usage.Usage) error {
+	for _, d := range usage.Directions {
+		left, _ := u.Get(d.Whole)
+		for r := range (u.Present & d.Classes).All() {
+			if u.Amount[r] > left {
+				return fmt.Errorf("%s: the classes have more than %d bytes: %w", d.Whole, u.Amount[d.Whole], fault.ErrInvalid)
+			}
+			left -= u.Amount[r]
 		}
-		left -= u.Amount[r]
 	}
 	return nil
 }

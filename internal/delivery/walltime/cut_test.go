@@ -27,9 +27,9 @@ func drawUsage(t *rapid.T, most int64) (u usage.Usage) {
 	}
 	u.Covered = time.Duration(rapid.Int64Range(0, most).Draw(t, "covered"))
 	// The classes of traffic are parts of it.
-	for whole, classes := range map[usage.Resource]usage.Set{usage.NetworkRx: usage.ReceivedByClass, usage.NetworkTx: usage.SentByClass} {
-		for r := range (u.Present & classes).All() {
-			u.Put(whole, u.Amount[r], usage.Measured)
+	for _, d := range usage.Directions {
+		for r := range (u.Present & d.Classes).All() {
+			u.Put(d.Whole, u.Amount[r], usage.Measured)
 		}
 	}
 	return u
@@ -37,13 +37,13 @@ func drawUsage(t *rapid.T, most int64) (u usage.Usage) {
 
 // checkClasses checks that the classes of traffic have at most all of it.
 func checkClasses(t *rapid.T, u *usage.Usage) {
-	for whole, classes := range map[usage.Resource]usage.Set{usage.NetworkRx: usage.ReceivedByClass, usage.NetworkTx: usage.SentByClass} {
-		left := u.Amount[whole]
-		for r := range (u.Present & classes).All() {
+	for _, d := range usage.Directions {
+		left := u.Amount[d.Whole]
+		for r := range (u.Present & d.Classes).All() {
 			left -= u.Amount[r]
 		}
 		if left < 0 {
-			t.Fatalf("%s: the classes have %d bytes more than %d", whole, -left, u.Amount[whole])
+			t.Fatalf("%s: the classes have %d bytes more than %d", d.Whole, -left, u.Amount[d.Whole])
 		}
 	}
 }

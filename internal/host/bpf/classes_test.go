@@ -96,8 +96,8 @@ func setClasses(t testing.TB, k *bpf.Kernel, rules map[netip.Prefix]uint8) {
 	}
 }
 
-// TestClasses sends over a loopback: what is sent is of the class of the address to which it goes, what is
-// received of that from which it comes, and the longest prefix decides.
+// TestClasses sends over a loopback interface. Bytes that are sent have the class of the destination address, bytes that are
+// received have the class of the source address. The longest prefix decides.
 func TestClasses(t *testing.T) {
 	k, dir := classifying(t)
 	setClasses(t, k, prefixes(map[string]uint8{

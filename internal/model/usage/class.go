@@ -41,13 +41,20 @@ func (c NetworkClass) Rx() Resource { return NetworkRxNode + 2*Resource(c-ClassN
 // Tx returns the resource of the bytes sent; c is not Unclassified.
 func (c NetworkClass) Tx() Resource { return c.Rx() + 1 }
 
-// ReceivedByClass and SentByClass are the parts of NetworkRx and NetworkTx whose class is known.
-var ReceivedByClass, SentByClass = func() (rx, tx Set) {
+// A Direction of network traffic has the resource of all of it, and the resources of its parts whose class is known.
+type Direction struct {
+	Whole   Resource
+	Classes Set
+}
+
+// Directions are what is received and what is sent.
+var Directions = func() [2]Direction {
+	rx, tx := Direction{Whole: NetworkRx}, Direction{Whole: NetworkTx}
 	for c := ClassNode; c < NetworkClassLimit; c++ {
-		rx |= SetOf(c.Rx())
-		tx |= SetOf(c.Tx())
+		rx.Classes |= SetOf(c.Rx())
+		tx.Classes |= SetOf(c.Tx())
 	}
-	return rx, tx
+	return [2]Direction{rx, tx}
 }()
 
 // Classified are the resources of network traffic by class.

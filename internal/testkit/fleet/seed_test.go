@@ -25,16 +25,16 @@ func TestSeedAddsUp(t *testing.T) {
 		if len(a.Groups) != 3 {
 			t.Errorf("%v to %v: %d kinds, want containers, system and idle", c.from, c.to, len(a.Groups))
 		}
-		for total, classes := range map[usage.Resource]usage.Set{usage.NetworkRx: usage.ReceivedByClass, usage.NetworkTx: usage.SentByClass} {
+		for _, d := range usage.Directions {
 			var whole, sum unit.Sum
 			for i := range a.Groups {
-				whole = whole.Plus(a.Groups[i].Usage.Sum[total])
-				for r := range classes.All() {
+				whole = whole.Plus(a.Groups[i].Usage.Sum[d.Whole])
+				for r := range d.Classes.All() {
 					sum = sum.Plus(a.Groups[i].Usage.Sum[r])
 				}
 			}
 			if sum == (unit.Sum{}) || sum.Compare(whole) >= 0 {
-				t.Errorf("%v to %v: %v is %v, %v of it with a class", c.from, c.to, total, whole, sum)
+				t.Errorf("%v to %v: %v is %v, %v of it with a class", c.from, c.to, d.Whole, whole, sum)
 			}
 		}
 		for _, r := range []usage.Resource{usage.CPU, usage.Memory, usage.EnergyPackage} {
