@@ -43,6 +43,7 @@ var undo = map[int][]string{
 		"ALTER TABLE workload DROP COLUMN run", "ALTER TABLE workload DROP COLUMN run_name", "ALTER TABLE workload DROP COLUMN run_started_ns",
 		"ALTER TABLE workload DROP COLUMN run_ended_ns", "ALTER TABLE workload DROP COLUMN run_exit"},
 	26: {"ALTER TABLE pod DROP COLUMN volume", "ALTER TABLE pod_lease DROP COLUMN volumes_ns"},
+	27: {"DROP TABLE topology"},
 }
 
 // uniqueWorkloads makes (node, short) unique again in table workload.
