@@ -17,6 +17,7 @@ import (
 
 	"mete.dev/mete/internal/collect/sampler"
 	"mete.dev/mete/internal/collect/sources"
+	"mete.dev/mete/internal/delivery/follower"
 	"mete.dev/mete/internal/delivery/sender"
 	"mete.dev/mete/internal/delivery/spool"
 	"mete.dev/mete/internal/guest/publish"
@@ -42,6 +43,8 @@ type Config struct {
 	// PowerModel is the file that stores what is learned of the machine's power; "" disables it. It
 	// belongs to the machine, not to a node.
 	PowerModel string
+	// Directives configures following the server; an empty File keeps its directives in memory only.
+	Directives follower.Config
 	// Retired holds the spools of this machine's former node ids.
 	Retired RetiredSpools
 	// Containers are the sockets of the daemons that name containers: Docker and Podman.
@@ -64,13 +67,14 @@ func Default() Config {
 		Spool:   spool.Default(),
 		Sender:  sender.Default(),
 
+		Directives: follower.Default(),
 		Projects:   socket.ProjectsFile,
 		Containers: docker.Sockets(),
 	}
 }
 
 func (c Config) Validate() error {
-	return errors.Join(c.Machine.Validate(), c.Spool.Validate(), c.Sender.Validate(), c.Handover.Validate())
+	return errors.Join(c.Machine.Validate(), c.Spool.Validate(), c.Sender.Validate(), c.Directives.Validate(), c.Handover.Validate())
 }
 
 // flushTimeout is how long an agent that stops tries to send the rest.
@@ -86,6 +90,7 @@ type Agent struct {
 	Spool      *spool.Spool
 	Sender     *sender.Sender
 	GuestRelay *GuestRelay
+	Directives *follower.Follower
 
 	node       string
 	host       *hostfs.FS
@@ -116,9 +121,15 @@ type Agent struct {
 	recordError error
 }
 
+// A Server takes what the agent measures, and has directives for it.
+type Server interface {
+	sender.Server
+	follower.Server
+}
+
 // Open opens the spool, restores the accounts in it, and opens the sources of this machine. It
 // starts nothing. The caller closes the agent.
-func Open(cfg Config, node string, server sender.Server, log *slog.Logger) (_ *Agent, err error) {
+func Open(cfg Config, node string, server Server, log *slog.Logger) (_ *Agent, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -150,6 +161,9 @@ func Open(cfg Config, node string, server sender.Server, log *slog.Logger) (_ *A
 		return nil, err
 	}
 	a.Sender = sender.New(cfg.Sender, a.Spool, server, a.clock, log.With("part", "sender"))
+	cfg.Directives.Node = node
+	classes := classSections{set: a.Machine.SetDirectedClasses}
+	a.Directives = follower.New(cfg.Directives, server, classes.follow(), a.clock, log.With("part", "directives"))
 	if cfg.Socket != "" {
 		if cfg.Projects != "" {
 			if a.projects, err = socket.ReadProjects(cfg.Projects); err != nil {
@@ -207,6 +221,7 @@ func (a *Agent) Run(ctx context.Context, tick func()) error {
 	})
 	g.Go(func() error { return a.GuestRelay.Run(gctx) })
 	g.Go(func() error { return a.Sender.Run(sending) })
+	g.Go(func() error { return a.Directives.Run(gctx) })
 	g.Go(func() error { return a.maintainSpool(gctx) })
 	g.Go(func() error { return a.containers.Run(gctx) })
 	if a.socket != nil {

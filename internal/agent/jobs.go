@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"mete.dev/mete/internal/delivery/follower"
 	"mete.dev/mete/internal/delivery/sender"
 	"mete.dev/mete/internal/delivery/spool"
 	"mete.dev/mete/internal/job/socket"
@@ -107,6 +108,8 @@ type Status struct {
 	Spool      spool.Stats      `json:"spool"`
 	Streams    []spool.Status   `json:"streams"`
 	GuestRelay GuestRelayStatus `json:"handover"`
+	// Directives are the sections of the server's directives.
+	Directives []follower.SectionStatus `json:"directives"`
 }
 
 // Status returns the agent's state. It is safe for concurrent use.
@@ -117,6 +120,9 @@ func (a *Agent) State() Status {
 	s := Status{Node: a.node, Reader: a.Machine.Reader, Scope: string(a.Machine.Scope()), Partial: a.Machine.Partial(), Time: time.Now().UTC(), Windows: a.windows.Load(), Rows: stored.Rows,
 		Violations: a.violated.Load(), Missed: a.missed.Load(),
 		Sender: a.Sender.Status(), Spool: stored, Streams: a.Spool.Streams()}
+	if a.Directives != nil {
+		s.Directives = a.Directives.Status()
+	}
 	if a.GuestRelay != nil {
 		s.GuestRelay = a.GuestRelay.Status()
 	}

@@ -17,6 +17,8 @@ import (
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/job/socket"
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/directive"
+	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/live"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
@@ -47,6 +49,12 @@ func (s *taker) Offer(_ context.Context, _ batch.Clock, sent []byte) (batch.Repl
 func (*taker) Lost(_ context.Context, l batch.Loss) (batch.Reply, error) {
 	return batch.Reply{}, fmt.Errorf("%+v is said to be lost", l)
 }
+
+func (*taker) Directives(context.Context, string, time.Duration, []string) (directive.List, string, bool, error) {
+	return directive.List{}, "", false, fault.ErrUnsupported
+}
+
+func (*taker) Section(context.Context, string) ([]byte, error) { return nil, fault.ErrUnsupported }
 
 func (*taker) Reads(context.Context) (wire.Format, error) { return wire.LatestFormat(), nil }
 

@@ -19,7 +19,7 @@ import (
 func (s *Server) registerCollectors() {
 	s.registry = newRegistry(
 		collectReceiver(s.Receiver.Stats), collectTSDB(s.Metrics.Stats), collectAlerts(s.alerts.Counts, s.alerts.Firing),
-		collectCertificates(s.Authority.OwnExpiry), collectRemoteWriter(s.remote.Status), collectRemoteWrite(s.remoteWrite.Counts), collectQueries(s.prom.Counts),
+		collectCertificates(s.Authority.OwnExpiry), collectDirectives(s.directives.stats), collectRemoteWriter(s.remote.Status), collectRemoteWrite(s.remoteWrite.Counts), collectQueries(s.prom.Counts),
 	)
 	if s.Pods != nil {
 		s.registry.MustRegister(collectPods(s.Pods.Stats))
@@ -48,6 +48,18 @@ func collectPods(stats func() kube.Stats) collector {
 		m.counter("mete_server_kube_pods_booked_total", "Pods that were written to the ledger because they were new or had changed.", float64(s.Booked))
 		m.counter("mete_server_kube_booking_errors_total", "Failed attempts to write pods to the ledger; they are written later.", float64(s.Failures))
 		m.counter("mete_server_kube_api_errors_total", "Errors of the API server of the watched Kubernetes cluster.", float64(s.Errors))
+	}
+}
+
+func collectDirectives(stats func() directiveStats) collector {
+	return func(m *metrics) {
+		s := stats()
+		m.gauge("mete_server_directives_waiting", "Requests of agents that wait for a change of their directives.", float64(s.Waiting))
+		m.counter("mete_server_directives_requests_total", "Requests of agents for the list of their directives.", float64(s.Answers))
+		m.counter("mete_server_directives_bytes_total", "Bytes of the contents of directives that agents fetched, as they were sent.", float64(s.Bytes))
+		for _, name := range sectionNames {
+			m.gauge("mete_server_directives_rejected_nodes", "Nodes that do not follow a section of their directives, by section.", float64(s.Rejected[name]), "section", name)
+		}
 	}
 }
 

@@ -109,6 +109,7 @@ type Server struct {
 	placedRev int64                  // up to which the series have the names of pods
 	Metrics   *tsdb.Store
 
+	directives  *directives
 	prom        *promapi.API
 	queryLog    *promapi.Log // nil without a query log
 	alerts      *alert.Alerts
@@ -157,6 +158,7 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Server, err err
 		}
 		return nil, err
 	}
+	s.directives = newDirectives(s.Ledger, log.With("part", "directives"))
 	if err := s.openUpstreams(ctx); err != nil {
 		return nil, err
 	}
@@ -279,6 +281,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.Receiver.Run(ctx) })
 	g.Go(func() error { return s.Ledger.Run(ctx) })
 	g.Go(func() error { return tuneCollector(ctx) })
+	g.Go(func() error { return s.directives.run(ctx) })
 	if s.Meters != nil {
 		g.Go(func() error { return s.Meters.Run(ctx) })
 	}
@@ -311,6 +314,9 @@ func (s *Server) Handler() http.Handler {
 	batches := s.Receiver.Handler(s.identifyAgent)
 	mux.Handle("/v1/batches", batches)
 	mux.Handle("/v1/lost", batches)
+	directives := s.directives.handler(s.identifyAgent)
+	mux.Handle("/v1/directives", directives)
+	mux.Handle("/v1/directives/", directives)
 	replication := replicate.NewReceiver(s.Ledger, s.identifySource, s.log.With("part", "replication")).Handler()
 	mux.Handle("/v1/states", replication)
 	mux.Handle("/v1/states/mark", replication)
@@ -478,7 +484,7 @@ func (s *Server) authorizeWriter(r *http.Request) (string, error) {
 	return p.Cluster, err
 }
 
-// A Transport is a sender.Server in the same process, for one node.
+// A Transport is a sender.Server and a follower.Server in the same process, for one node.
 type Transport struct {
 	server *Server
 	node   string

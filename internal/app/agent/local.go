@@ -18,7 +18,7 @@ import (
 
 // statusOf returns the status of an agent that sends to a server.
 func statusOf(a *agent.Agent, shown *machineMetrics) status {
-	return status{failing: func() string { return a.State().Failing }, partial: a.Machine.Partial(), metrics: func() string { return metrics(a.State()) }, machine: shown}
+	return status{failing: func() string { return a.State().Failing }, notes: func() []string { return notesOf(a.Machine.Partial(), a.Directives.Status()) }, metrics: func() string { return metrics(a.State()) }, machine: shown}
 }
 
 // runLocal measures without a server until ctx ends: it stores nothing, and serves metrics.
@@ -62,7 +62,7 @@ func runLocal(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	g.Go(func() error { return containers.Run(gctx) })
 	if cfg.Status != "" {
 		g.Go(func() error {
-			return serveStatus(gctx, cfg.Status, status{failing: func() string { return "" }, partial: m.Partial(), metrics: func() string { return count.text(m.Partial(), guestRelay.Status()) }, machine: shown})
+			return serveStatus(gctx, cfg.Status, status{failing: func() string { return "" }, notes: func() []string { return notesOf(m.Partial(), nil) }, metrics: func() string { return count.text(m.Partial(), guestRelay.Status()) }, machine: shown})
 		})
 	}
 	g.Go(func() error { return releaseIdleMemory(gctx, cfg.Machine.Window) })

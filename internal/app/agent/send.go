@@ -17,11 +17,13 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mete.dev/mete/internal/agent"
+	"mete.dev/mete/internal/delivery/follower"
 	"mete.dev/mete/internal/delivery/sender"
 	"mete.dev/mete/internal/host/exclusive"
 	"mete.dev/mete/internal/host/hostfs"
 	"mete.dev/mete/internal/job/socket"
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/directive"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
 	"mete.dev/mete/internal/model/workload"
@@ -162,6 +164,7 @@ func measure(ctx context.Context, cfg Config, h *hostfs.FS, id *enroll.Identity,
 	// Each identity has a spool of its own.
 	c.Spool.Dir = filepath.Join(cfg.State, "spool", id.Node())
 	c.PowerModel = filepath.Join(cfg.State, "power.json")
+	c.Directives.File = filepath.Join(cfg.State, "directives.json")
 	c.Retired = agent.FindRetiredSpools(c.Spool, time.Now(), log)
 	c.Sender.Reenroll = func(ctx context.Context) error {
 		if err := id.Reenroll(ctx); err != nil {
@@ -172,7 +175,7 @@ func measure(ctx context.Context, cfg Config, h *hostfs.FS, id *enroll.Identity,
 	}
 	node := id.Node()
 	c.SelfAccess = func(w workload.ID) token.SelfAccess { return id.Self(node, w) }
-	server := &nodeServer{HTTP: sender.NewHTTP(base, id.Client(), cfg.Version), id: id, node: id.Node(), onOtherNode: func() { stop(errNewIdentity) }}
+	server := &nodeServer{HTTP: sender.NewHTTP(base, id.Client(), cfg.Version), directives: follower.NewHTTP(base, id.Client()), id: id, node: id.Node(), onOtherNode: func() { stop(errNewIdentity) }}
 	name, err := cfg.nameOf(h)
 	if err != nil {
 		return err
@@ -220,6 +223,7 @@ func measure(ctx context.Context, cfg Config, h *hostfs.FS, id *enroll.Identity,
 // under another, which this machine may get at any time.
 type nodeServer struct {
 	*sender.HTTP
+	directives  *follower.HTTP
 	id          *enroll.Identity
 	node        string
 	onOtherNode func() // called when the machine becomes another node
@@ -248,6 +252,22 @@ func (n *nodeServer) Lost(ctx context.Context, l batch.Loss) (batch.Reply, error
 		return batch.Reply{}, err
 	}
 	return n.HTTP.Lost(ctx, l)
+}
+
+// Directives implements follower.Server.
+func (n *nodeServer) Directives(ctx context.Context, tag string, wait time.Duration, rejected []string) (directive.List, string, bool, error) {
+	if err := n.check(); err != nil {
+		return directive.List{}, "", false, err
+	}
+	return n.directives.Directives(ctx, tag, wait, rejected)
+}
+
+// Section implements follower.Server.
+func (n *nodeServer) Section(ctx context.Context, hash string) ([]byte, error) {
+	if err := n.check(); err != nil {
+		return nil, err
+	}
+	return n.directives.Section(ctx, hash)
 }
 
 // readToken reads the token. It returns fault.ErrNotFound if there is none: an enrolled machine

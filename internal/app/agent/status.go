@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mete.dev/mete/internal/agent"
+	"mete.dev/mete/internal/delivery/follower"
 	"mete.dev/mete/internal/delivery/sender"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/prom/exposition"
@@ -21,7 +22,7 @@ import (
 // A status provides the data of an agent's status endpoints.
 type status struct {
 	failing func() string   // why windows cannot be stored; "" if they can
-	partial string          // what of the machine is not seen by name; "" if all is
+	notes   func() []string // what an administrator may want to know
 	metrics func() string   // of the agent
 	machine *machineMetrics // of the machine
 }
@@ -62,8 +63,8 @@ func (s status) handler(at net.Addr) http.Handler {
 			return
 		}
 		text := "ok\n"
-		if s.partial != "" {
-			text += s.partial + "\n"
+		for _, note := range s.notes() {
+			text += note + "\n"
 		}
 		_, _ = io.WriteString(w, text) // the client may be gone
 	})
@@ -97,6 +98,37 @@ func oneIf(on bool) float64 {
 	return 0
 }
 
+// writeDirectiveMetrics writes the state of the sections of the server's directives.
+func writeDirectiveMetrics(t *exposition.Text, sections []follower.SectionStatus) {
+	if len(sections) == 0 {
+		return
+	}
+	t.Begin("gauge", "mete_agent_directive_valid_seconds", "Time until a section of the server's directives expires unless the server confirms it; 0 if none holds.")
+	for _, s := range sections {
+		t.Put(s.Left.Seconds(), "section", s.Name)
+	}
+	t.Begin("gauge", "mete_agent_directive_rejected", "1 if the latest version of a section is not followed.")
+	for _, s := range sections {
+		t.Put(oneIf(s.Rejected != ""), "section", s.Name)
+	}
+}
+
+// notesOf returns what of the machine is not seen by name, and which sections of the server's directives do not hold.
+func notesOf(partial string, sections []follower.SectionStatus) (notes []string) {
+	if partial != "" {
+		notes = append(notes, partial)
+	}
+	for _, s := range sections {
+		switch {
+		case s.Rejected != "":
+			notes = append(notes, "directive "+s.Name+" is not followed: "+s.Rejected)
+		case s.Left == 0:
+			notes = append(notes, "directive "+s.Name+" expired: the server did not confirm it")
+		}
+	}
+	return notes
+}
+
 // metrics returns the state of an agent in Prometheus's text format.
 func metrics(s agent.Status) string {
 	var t exposition.Text
@@ -119,6 +151,7 @@ func metrics(s agent.Status) string {
 	t.Counter("mete_agent_spool_dropped_total", "Windows dropped because the spool was full.", float64(s.Spool.Dropped))
 	t.Counter("mete_agent_spool_corrupt_total", "Records of the spool that could not be read.", float64(s.Spool.Corrupt))
 	t.Counter("mete_agent_spool_refused_total", "Batches that the server rejected as invalid.", float64(s.Spool.Refused))
+	writeDirectiveMetrics(&t, s.Directives)
 	writeGuestRelayMetrics(&t, s.GuestRelay)
 	return t.String()
 }

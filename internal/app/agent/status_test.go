@@ -12,6 +12,7 @@ import (
 
 	"mete.dev/mete/internal/agent"
 	"mete.dev/mete/internal/collect/energy"
+	"mete.dev/mete/internal/delivery/follower"
 	"mete.dev/mete/internal/delivery/sender"
 	"mete.dev/mete/internal/delivery/spool"
 	"mete.dev/mete/internal/guest/publish"
@@ -28,7 +29,8 @@ func TestMetrics(t *testing.T) {
 			Guests: []publish.Status{{Guest: "6f1c3f0e-7a52-4c1b-9d2e-0a1b2c3d4e5f", Name: "web", Published: 12, Streams: 1, Equal: 13, Differing: 14, Unknown: 15}},
 			Host:   &energy.HostShare{Seen: true, From: "vsock", Guest: "0d9e1b7c-1111-4222-8333-444455556666", Epoch: "E", N: 1234567890123, Age: 250 * time.Millisecond},
 		},
-		Spool: spool.Stats{Bytes: 7 << 20, Waiting: 6 << 20, Limit: 512 << 20, Windows: 8, Dropped: 9, Corrupt: 10, Refused: 11, Notes: 12},
+		Directives: []follower.SectionStatus{{Name: "network-classes", Epoch: 1, Left: 3 * time.Hour}, {Name: "network-node", Epoch: 2, Rejected: "it is bad"}},
+		Spool:      spool.Stats{Bytes: 7 << 20, Waiting: 6 << 20, Limit: 512 << 20, Windows: 8, Dropped: 9, Corrupt: 10, Refused: 11, Notes: 12},
 	})
 	const golden = "testdata/metrics.txt"
 	if *update {
@@ -47,7 +49,7 @@ func TestMetrics(t *testing.T) {
 
 // TestStatusOtherSites checks that a page of another site gets no answer of the status listener.
 func TestStatusOtherSites(t *testing.T) {
-	h := status{func() string { return "" }, "", func() string { return "" }, newTestMetrics(Config{})}.handler(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9798})
+	h := status{func() string { return "" }, func() []string { return nil }, func() string { return "" }, newTestMetrics(Config{})}.handler(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9798})
 	for site, want := range map[string]int{"": 200, "none": 200, "same-origin": 200, "cross-site": 403, "same-site": 403} {
 		r := httptest.NewRequest("GET", "http://127.0.0.1:9798/metrics", nil)
 		if site != "" {
@@ -77,7 +79,7 @@ func TestStatusOtherHosts(t *testing.T) {
 		{open, "192.0.2.1:9798", 200},
 		{open, "node.example:9798", 200},
 	} {
-		h := status{func() string { return "" }, "", func() string { return "" }, newTestMetrics(Config{})}.handler(c.at)
+		h := status{func() string { return "" }, func() []string { return nil }, func() string { return "" }, newTestMetrics(Config{})}.handler(c.at)
 		for _, path := range []string{"/metrics", "/healthz"} {
 			r := httptest.NewRequest("GET", path, nil)
 			r.Host = c.host
@@ -89,14 +91,23 @@ func TestStatusOtherHosts(t *testing.T) {
 	}
 }
 
-// TestHealthPartial checks that /healthz names what an agent in a container does not see.
-func TestHealthPartial(t *testing.T) {
-	for partial, want := range map[string]string{"": "ok\n", "only a part": "ok\nonly a part\n"} {
-		s := status{func() string { return "" }, partial, func() string { return "" }, newTestMetrics(Config{})}
+// TestHealthNotes checks that /healthz names what an agent in a container does not see, and the directives that do not hold.
+func TestHealthNotes(t *testing.T) {
+	for _, c := range []struct {
+		partial  string
+		sections []follower.SectionStatus
+		want     string
+	}{
+		{"", nil, "ok\n"},
+		{"only a part", nil, "ok\nonly a part\n"},
+		{"", []follower.SectionStatus{{Name: "a", Epoch: 1, Left: time.Hour}, {Name: "b", Epoch: 2}, {Name: "c", Left: time.Hour, Rejected: "it is bad"}},
+			"ok\ndirective b expired: the server did not confirm it\ndirective c is not followed: it is bad\n"},
+	} {
+		s := status{func() string { return "" }, func() []string { return notesOf(c.partial, c.sections) }, func() string { return "" }, newTestMetrics(Config{})}
 		w := httptest.NewRecorder()
 		s.handler(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9798}).ServeHTTP(w, httptest.NewRequest("GET", "http://127.0.0.1:9798/healthz", nil))
-		if w.Code != 200 || w.Body.String() != want {
-			t.Errorf("partial %q: %d %q, want %q", partial, w.Code, w.Body, want)
+		if w.Code != 200 || w.Body.String() != c.want {
+			t.Errorf("%d %q, want %q", w.Code, w.Body, c.want)
 		}
 	}
 }

@@ -84,6 +84,7 @@ func OpenAllInOne(ctx context.Context, cfg AllInOneConfig, log *slog.Logger) (_ 
 	}
 	cfg.Agent.Spool.Dir = filepath.Join(cfg.State, "agent", "spool", s.Node.ID)
 	cfg.Agent.PowerModel = filepath.Join(cfg.State, "agent", "power.json")
+	cfg.Agent.Directives.File = filepath.Join(cfg.State, "agent", "directives.json")
 	cfg.Agent.Retired = agent.FindRetiredSpools(cfg.Agent.Spool, time.Now(), log)
 	cfg.Agent.SelfAccess = s.self
 	if s.agent, err = agent.Open(cfg.Agent, s.Node.ID, s.server.Transport(s.Node.ID), log); err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 
 	"mete.dev/mete/internal/host/bpf"
 	"mete.dev/mete/internal/model/usage"
@@ -13,6 +14,8 @@ import (
 type classes struct {
 	counter  classCounter
 	operator Rules                       // given
+	directed atomic.Pointer[Rules]       // of a server
+	set      *Rules                      // those of a server that were set last, with own; nil if they have to be set again
 	own      []netip.Prefix              // of this machine, as last read
 	known    map[bpf.ClassKey]*ownCounts // with an owner
 	strange  map[bpf.ClassKey]int        // those without, and in how many edges of windows
@@ -35,17 +38,40 @@ type classCounter interface {
 }
 
 func newClasses(c classCounter, operator Rules) *classes {
-	return &classes{counter: c, operator: operator, known: map[bpf.ClassKey]*ownCounts{}, strange: map[bpf.ClassKey]int{}}
+	out := &classes{counter: c, operator: operator, known: map[bpf.ClassKey]*ownCounts{}, strange: map[bpf.ClassKey]int{}}
+	out.directed.Store(&Rules{})
+	return out
 }
 
 // updateRules sets the rules that hold now.
 func (t *Table) updateRules() error {
-	rules, err := t.rules()
+	c := t.classes
+	own, err := t.ownPrefixes()
+	if err != nil {
+		own = c.own // as they were read before
+	}
+	directed := c.directed.Load()
+	if c.set == directed && slices.Equal(own, c.own) {
+		return err
+	}
+	c.set, c.own = nil, own
+	rules := c.rules(*directed)
 	now := make(map[netip.Prefix]uint8, len(rules))
 	for p, class := range rules {
 		now[p] = uint8(class)
 	}
-	return errors.Join(err, t.classes.counter.SetClasses(now))
+	setErr := c.counter.SetClasses(now)
+	if setErr == nil {
+		c.set = directed
+	}
+	return errors.Join(err, setErr)
+}
+
+// SetDirected sets the classes that a server gives, from the next edge of a window on. It is safe for concurrent use.
+func (t *Table) SetDirected(r Rules) {
+	if t.classes != nil {
+		t.classes.directed.Store(&r)
+	}
 }
 
 // Counts without an owner are kept for some edges of windows, as a workload that is new has its source within a few ticks.

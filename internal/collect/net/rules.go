@@ -83,19 +83,16 @@ var general = func() Rules {
 	return r
 }()
 
-// rules returns the rules that hold now: those of the operator, then the addresses of this machine, then the general ones.
-// After an error the addresses are those that were read before.
-func (t *Table) rules() (Rules, error) {
-	own, err := t.ownPrefixes()
-	if err == nil {
-		t.classes.own = own
-	}
+// rules returns the rules that hold with those of a server. For the same prefix those of the operator precede, then the addresses
+// of this machine, then the rules of the server, then the general ones.
+func (c *classes) rules(directed Rules) Rules {
 	r := maps.Clone(general)
-	for _, p := range t.classes.own {
+	maps.Copy(r, directed)
+	for _, p := range c.own {
 		r[p] = usage.ClassNode
 	}
-	maps.Copy(r, t.classes.operator)
-	return r, err
+	maps.Copy(r, c.operator)
+	return r
 }
 
 // maxTable is how many bytes of a routing table are read. A machine that has more is a router, and its workloads are not

@@ -129,7 +129,7 @@ func (m *Machine) openRest(network net.Config, every int, log *slog.Logger) erro
 	if err != nil {
 		return err
 	}
-	m.sources = append(m.sources, t)
+	m.network, m.sources = t.net, append(m.sources, t)
 	m.closers = append(m.closers, t.net.Close)
 	if why := t.net.UncountedReason(); why != "" {
 		if m.kernel == nil && m.table.HasUnified() {

@@ -120,6 +120,7 @@ type Machine struct {
 	kernel    *bpf.Kernel // nil without BPF
 	denied    error       // why auto does not use BPF; nil if it does
 	sources   []sampler.Source
+	network   *net.Table
 	guests    *guests // nil if guests cannot be read
 	power     *Power
 	modelsErr error  // why the power models of an earlier run were not restored
@@ -249,6 +250,10 @@ func (m *Machine) Programs() (loaded bpf.Part, failed []error, denied error) {
 	}
 	return loaded, failed, nil
 }
+
+// SetDirectedClasses sets the classes of network traffic that a server gives, from the end of this window on. It is safe for
+// concurrent use.
+func (m *Machine) SetDirectedClasses(r net.Rules) { m.network.SetDirected(r) }
 
 // Clock returns CLOCK_BOOTTIME and the wall time in ns. Any goroutine may call it.
 func (m *Machine) Clock() (boottime, wall int64, err error) {

@@ -1,0 +1,298 @@
+// Package follower takes directives from a server: it waits for changes, verifies each section, gives it to the part of the agent
+// that follows it, and keeps it on disk until it expires.
+package follower
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/directive"
+	"mete.dev/mete/internal/model/fault"
+)
+
+// A Server has directives for this machine.
+type Server interface {
+	// Directives returns what holds for this machine once that has another tag than tag, but after wait at the latest;
+	// changed is false if it has not. rejected are the names of sections that this machine cannot follow. An error that
+	// wraps fault.ErrUnsupported says that the server is older and has none.
+	Directives(ctx context.Context, tag string, wait time.Duration, rejected []string) (l directive.List, newTag string, changed bool, err error)
+	// Section returns the content of a section by its hash. It need not check it.
+	Section(ctx context.Context, hash string) ([]byte, error)
+}
+
+// A Config configures a Follower.
+type Config struct {
+	// File keeps the sections; "" keeps them in memory only. Node is the id for which they hold.
+	File, Node string
+	// Wait is how long the server may wait with an answer if nothing changes.
+	Wait time.Duration
+	// MinBackoff and MaxBackoff bound the delay after an error, which doubles with each.
+	MinBackoff, MaxBackoff time.Duration
+	// Again is when to try a server again that has no directives.
+	Again time.Duration
+}
+
+// Default waits five minutes for a change.
+func Default() Config {
+	return Config{Wait: 5 * time.Minute, MinBackoff: time.Second, MaxBackoff: 5 * time.Minute, Again: time.Hour}
+}
+
+// Validate returns an error that wraps fault.ErrInvalid if c cannot work.
+func (c Config) Validate() error {
+	if c.Wait < 0 || c.MinBackoff <= 0 || c.MaxBackoff < c.MinBackoff || c.Again <= 0 {
+		return fmt.Errorf("directives: wait %v, delays %v to %v, %v: %w", c.Wait, c.MinBackoff, c.MaxBackoff, c.Again, fault.ErrInvalid)
+	}
+	return nil
+}
+
+// An Apply makes the machine follow the content of a section, nil if none holds. It checks the whole content before it changes
+// anything; after an error the previous content holds.
+type Apply func(content []byte) error
+
+// held is a section that was taken.
+type held struct {
+	directive.Section
+	content []byte // nil if it expired
+	until   int64  // of CLOCK_BOOTTIME in ns, when it expires
+}
+
+// requestTimeout limits requests beyond the time that the server may wait.
+const requestTimeout = 30 * time.Second
+
+// expireEvery is how often expired sections are looked for.
+const expireEvery = 15 * time.Second
+
+// A Follower takes directives.
+type Follower struct {
+	cfg    Config
+	server Server
+	apply  map[string]Apply
+	clock  func() (batch.Clock, error)
+	log    *slog.Logger
+
+	// Of Run's goroutine only.
+	savedAt int64 // when the file was written, of CLOCK_BOOTTIME in ns
+	unsaved bool  // the file could not be written
+	failing bool
+	delay   time.Duration
+
+	mu       sync.Mutex // held while a section is applied
+	tag      string     // of the list that was taken; "" if a section of it has to be taken again
+	sections map[string]*held
+	listed   map[string]bool   // the sections that the server has, as its latest list says
+	rejected map[string]string // why, by section
+}
+
+// New returns a follower and applies the sections in its file that have not expired. Sections that apply does not have are
+// refused by name.
+func New(cfg Config, server Server, apply map[string]Apply, clock func() (batch.Clock, error), log *slog.Logger) *Follower {
+	f := &Follower{cfg: cfg, server: server, apply: apply, clock: clock, log: log, sections: map[string]*held{}, rejected: map[string]string{}}
+	f.load()
+	return f
+}
+
+// Run follows the server until ctx ends.
+func (f *Follower) Run(ctx context.Context) error {
+	expiring, stop := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { f.expireUntil(expiring) })
+	defer running.Wait()
+	defer stop()
+	for {
+		err := f.poll(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		f.report(err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(f.pause(err)):
+		}
+	}
+}
+
+// minPause is the least time between two requests, whatever the server answers.
+const minPause = time.Second
+
+// pause returns how long to wait before the next request.
+func (f *Follower) pause(err error) time.Duration {
+	switch {
+	case err == nil:
+		f.delay = 0
+		return minPause + rand.N(minPause)
+	case errors.Is(err, fault.ErrUnsupported):
+		f.delay = f.cfg.Again
+	default:
+		f.delay = min(max(2*f.delay, f.cfg.MinBackoff), f.cfg.MaxBackoff)
+	}
+	after, _ := fault.RetryAfter(err)
+	return f.delay/2 + rand.N(f.delay/2+1) + after
+}
+
+// report logs when the directives begin to be late and when they are not any more.
+func (f *Follower) report(err error) {
+	switch {
+	case errors.Is(err, fault.ErrUnsupported):
+		f.log.Debug("the server has no directives", "err", err)
+	case err != nil && !f.failing:
+		f.log.Warn("cannot get directives; the previous ones hold until they expire", "err", err)
+		f.failing = true
+	case err == nil && f.failing:
+		f.log.Info("directives come again")
+		f.failing = false
+	}
+}
+
+// poll asks the server once, and takes what changed.
+func (f *Follower) poll(ctx context.Context) error {
+	// The server's answer confirms what holds when it began to wait, at least.
+	began, err := f.clock()
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	tag := f.tag
+	f.mu.Unlock()
+	asked, cancel := context.WithTimeout(ctx, f.cfg.Wait+requestTimeout)
+	list, tag, changed, err := f.server.Directives(asked, tag, f.cfg.Wait, f.Rejected())
+	cancel()
+	if err != nil {
+		return err
+	}
+	if !changed {
+		f.confirm(began)
+		f.save(began, false)
+		return nil
+	}
+	var errs []error
+	dirty := false
+	for _, s := range list.Sections {
+		took, err := f.take(ctx, s, began)
+		dirty = dirty || took
+		errs = append(errs, err)
+	}
+	err = errors.Join(errs...)
+	if err == nil { // else the sections that failed are requested again
+		f.setListed(list, tag)
+	}
+	f.save(began, dirty)
+	return err
+}
+
+// take takes a section if it is not outdated. It returns whether something changed that belongs on disk.
+func (f *Follower) take(ctx context.Context, s directive.Section, now batch.Clock) (changed bool, err error) {
+	f.mu.Lock()
+	old := f.sections[s.Name]
+	f.mu.Unlock()
+	apply := f.apply[s.Name]
+	switch {
+	case apply == nil:
+		f.reject(s.Name, "this program does not know it")
+		return false, nil
+	case old != nil && s.Epoch < old.Epoch:
+		f.reject(s.Name, fmt.Sprintf("epoch %d is older than %d, which was taken: the server is outdated", s.Epoch, old.Epoch))
+		return false, nil
+	case old != nil && old.Hash == s.Hash && old.content != nil:
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.rejected, s.Name)
+		changed = old.Section != s
+		old.Section, old.until = s, now.Boottime+int64(s.Lifetime())
+		return changed, nil
+	}
+	content, err := f.fetch(ctx, s)
+	if err != nil {
+		return false, err
+	}
+	f.mu.Lock()
+	err = apply(content)
+	if err == nil {
+		f.sections[s.Name] = &held{s, content, now.Boottime + int64(s.Lifetime())}
+		delete(f.rejected, s.Name)
+	}
+	f.mu.Unlock()
+	if err != nil {
+		f.reject(s.Name, err.Error())
+		return false, nil
+	}
+	f.log.Info("directive taken", "section", s.Name, "epoch", s.Epoch, "bytes", len(content))
+	return true, nil
+}
+
+// fetch returns the content of a section.
+func (f *Follower) fetch(ctx context.Context, s directive.Section) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	content, err := f.server.Section(ctx, s.Hash)
+	if err == nil && directive.HashOf(content) != s.Hash {
+		err = fmt.Errorf("the content has another hash: %w", fault.ErrUnavailable)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("section %s: %w", s.Name, err)
+	}
+	return content, nil
+}
+
+// reject notes that a section is not followed. The previous one holds until it expires.
+func (f *Follower) reject(name, why string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.rejected[name] != why {
+		f.log.Warn("directive refused", "section", name, "why", why)
+	}
+	f.rejected[name] = why
+}
+
+// setListed notes the sections that the server has, and forgets refused ones that it has no longer.
+func (f *Follower) setListed(l directive.List, tag string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tag, f.listed = tag, map[string]bool{}
+	for _, s := range l.Sections {
+		f.listed[s.Name] = true
+	}
+	maps.DeleteFunc(f.rejected, func(name, _ string) bool { return !f.listed[name] })
+}
+
+// Rejected returns the names of the sections that are not followed, sorted.
+func (f *Follower) Rejected() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Sorted(maps.Keys(f.rejected))
+}
+
+// confirm extends what holds: the server had the same list.
+func (f *Follower) confirm(now batch.Clock) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for name, h := range f.sections {
+		if _, rejected := f.rejected[name]; h.content != nil && !rejected && f.listed[name] {
+			h.until = now.Boottime + int64(h.Lifetime())
+		}
+	}
+}
+
+// expireUntil ends sections that expire, until ctx ends.
+func (f *Follower) expireUntil(ctx context.Context) {
+	tick := time.NewTicker(expireEvery)
+	defer tick.Stop()
+	for {
+		if now, err := f.clock(); err == nil {
+			f.expire(now)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}

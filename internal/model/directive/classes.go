@@ -1,0 +1,132 @@
+package directive
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/pod"
+	"mete.dev/mete/internal/model/usage"
+)
+
+// Classes are the classes of prefixes.
+type Classes map[netip.Prefix]usage.NetworkClass
+
+// MaxPrefixes is how many prefixes a section may have: two of each family for each of 15,000 nodes.
+const MaxPrefixes = 60_000
+
+// classesContent is the JSON of Classes: the prefixes of each class, sorted.
+type classesContent struct {
+	Classes map[string][]netip.Prefix `json:"classes"`
+}
+
+// Encode returns the content of a section with the classes: the same for equal ones.
+func (c Classes) Encode() []byte {
+	out := classesContent{map[string][]netip.Prefix{}}
+	for _, p := range slices.SortedFunc(maps.Keys(c), netip.Prefix.Compare) {
+		name := c[p].String()
+		out.Classes[name] = append(out.Classes[name], p)
+	}
+	b, err := json.Marshal(out)
+	if err != nil {
+		panic(err) // prefixes and strings have JSON
+	}
+	return b
+}
+
+// DecodeClasses decodes the content of a section with classes. The error wraps fault.ErrInvalid: a class that this program
+// does not know, or a prefix that is not one, refuses the whole.
+func DecodeClasses(content []byte) (Classes, error) {
+	var in classesContent
+	if err := decode(content, &in); err != nil {
+		return nil, fmt.Errorf("classes of prefixes: %w: %w", err, fault.ErrInvalid)
+	}
+	c := Classes{}
+	for name, prefixes := range in.Classes {
+		class, ok := usage.FindNetworkClass(name)
+		if !ok {
+			return nil, fmt.Errorf("classes of prefixes: unknown class %.60q: %w", name, fault.ErrInvalid)
+		}
+		for _, p := range prefixes {
+			if _, twice := c[p]; twice || !p.IsValid() || p != p.Masked() || p.Addr().Is4In6() {
+				return nil, fmt.Errorf("classes of prefixes: prefix %s: %w", p, fault.ErrInvalid)
+			}
+			c[p] = class
+		}
+	}
+	if len(c) > MaxPrefixes {
+		return nil, fmt.Errorf("classes of prefixes: more than %d: %w", MaxPrefixes, fault.ErrInvalid)
+	}
+	return c, nil
+}
+
+// A Network derives the sections of a cluster's nodes from its topology.
+type Network struct {
+	nodes  pod.Topology
+	single bool // no node has a zone
+	claims map[netip.Prefix]int
+}
+
+// NewNetwork returns the network of a topology, which it keeps.
+func NewNetwork(t pod.Topology) *Network {
+	n := &Network{nodes: t, single: true, claims: map[netip.Prefix]int{}}
+	for _, one := range t {
+		n.single = n.single && one.Zone == ""
+		for _, p := range one.Prefixes {
+			n.claims[p]++
+		}
+	}
+	return n
+}
+
+// Zone returns the zone of a node, false if the cluster does not have the node.
+func (n *Network) Zone(node string) (zone string, ok bool) {
+	one, ok := n.nodes[node]
+	return one.Zone, ok
+}
+
+// ZoneClasses returns the classes of the cluster's addresses for the machines in a zone, as all of them share them: addresses
+// of nodes in the same zone are internal, of those in others zone. Where it is not known of one of the two in which zone it
+// is, there is no class. If no node has a zone, the cluster is one zone. A prefix of several nodes has a class if it is the
+// same for all.
+func (n *Network) ZoneClasses(zone string) Classes {
+	c := Classes{}
+	for _, one := range n.nodes {
+		for _, p := range one.Prefixes {
+			class := n.classOf(zone, one.Zone)
+			if was, ok := c[p]; ok && was != class {
+				class = usage.Unclassified
+			}
+			c[p] = class
+		}
+	}
+	return c
+}
+
+// classOf returns the class of traffic between zones.
+func (n *Network) classOf(own, other string) usage.NetworkClass {
+	switch {
+	case n.single:
+		return usage.ClassInternal
+	case own == "" || other == "":
+		return usage.Unclassified
+	case own == other:
+		return usage.ClassInternal
+	}
+	return usage.ClassZone
+}
+
+// NodeClasses returns the classes of the addresses of a node and its pods, for the node itself; without those that another
+// node has too.
+func (n *Network) NodeClasses(node string) Classes {
+	c := Classes{}
+	for _, p := range n.nodes[node].Prefixes {
+		if n.claims[p] == 1 {
+			c[p] = usage.ClassNode
+		}
+	}
+	return c
+}

@@ -1,0 +1,167 @@
+package directive_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"mete.dev/mete/internal/model/directive"
+	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/model/pod"
+	"mete.dev/mete/internal/model/usage"
+)
+
+func TestParseList(t *testing.T) {
+	good := directive.HashOf([]byte("x"))
+	one := fmt.Sprintf(`{"name":"a-1","hash":%q,"epoch":1,"life_s":60}`, good)
+	for text, ok := range map[string]bool{
+		`{"sections":[]}`:                         true,
+		`{"sections":[` + one + `]}`:              true,
+		`{"sections":[` + one + `],"later":1}`:    true,
+		`{"sections":[` + one + `,` + one + `]}`:  false,
+		`{}`:                                      false,
+		`{"sections":null}`:                       false,
+		`{"sections":[` + one + `],"sections":1}`: false,
+		``:   false,
+		`[]`: false,
+		`{"sections":[` + strings.Replace(one, "a-1", "A", 1) + `]}`:                     false,
+		`{"sections":[` + strings.Replace(one, "a-1", "../x", 1) + `]}`:                  false,
+		`{"sections":[` + strings.Replace(one, "a-1", strings.Repeat("a", 64), 1) + `]}`: false,
+		`{"sections":[` + strings.Replace(one, "a-1", strings.Repeat("a", 63), 1) + `]}`: true,
+		`{"sections":[` + strings.Replace(one, good, strings.ToUpper(good), 1) + `]}`:    false,
+		`{"sections":[` + strings.Replace(one, good, good[1:], 1) + `]}`:                 false,
+		`{"sections":[` + strings.Replace(one, `"epoch":1`, `"epoch":0`, 1) + `]}`:       false,
+		`{"sections":[` + strings.Replace(one, `"epoch":1`, `"epoch":-1`, 1) + `]}`:      false,
+		`{"sections":[` + strings.Replace(one, `"life_s":60`, `"life_s":0`, 1) + `]}`:    false,
+		`{"sections":[` + strings.Replace(one, `"life_s":60`, `"life_s":9e9`, 1) + `]}`:  false,
+		`{"sections":[` + strings.Replace(one, `"life_s":60`, `"life_s":1`, 1) + `]}`:    true,
+	} {
+		l, err := directive.ParseList([]byte(text))
+		if (err == nil) != ok || err != nil && !errors.Is(err, fault.ErrInvalid) || ok && strings.Contains(text, good) != (len(l.Sections) == 1) {
+			t.Errorf("%s: %+v, %v", text, l, err)
+		}
+	}
+	for life, ok := range map[string]bool{"316224000": true, "316224001": false} { // ten years
+		if _, err := directive.ParseList([]byte(`{"sections":[` + strings.Replace(one, `"life_s":60`, `"life_s":`+life, 1) + `]}`)); (err == nil) != ok {
+			t.Errorf("a life of %s s: %v", life, err)
+		}
+	}
+	if directive.MaxSections != 64 || directive.MaxList != 65_536 || directive.MaxContent != 4_194_304 || directive.MaxPrefixes != 60_000 {
+		t.Error("the limits are not those of docs/formats/directives.md")
+	}
+	many := make([]string, directive.MaxSections+1)
+	for i := range many {
+		many[i] = strings.Replace(one, "a-1", fmt.Sprintf("a-%d", i), 1)
+	}
+	for n, ok := range map[int]bool{directive.MaxSections: true, directive.MaxSections + 1: false} {
+		text := `{"sections":[` + strings.Join(many[:n], ",") + `]}`
+		if _, err := directive.ParseList([]byte(text)); (err == nil) != ok {
+			t.Errorf("%d sections: %v", n, err)
+		}
+		if len(text) > directive.MaxList {
+			t.Errorf("%d sections are %d bytes, of %d that are read", n, len(text), directive.MaxList)
+		}
+	}
+}
+
+// classes parses "10.0.0.0/8=internal fd00::/8=zone".
+func classes(text string) directive.Classes {
+	c := directive.Classes{}
+	for part := range strings.FieldsSeq(text) {
+		prefix, name, _ := strings.Cut(part, "=")
+		class, ok := usage.FindNetworkClass(name)
+		if !ok {
+			panic(part)
+		}
+		c[netip.MustParsePrefix(prefix)] = class
+	}
+	return c
+}
+
+func TestClasses(t *testing.T) {
+	c := classes("10.0.2.0/24=zone 10.0.1.0/24=internal 10.0.0.0/8=unclassified fd00::/8=internal 10.0.1.7/32=node")
+	const want = `{"classes":{"internal":["10.0.1.0/24","fd00::/8"],"node":["10.0.1.7/32"],"unclassified":["10.0.0.0/8"],"zone":["10.0.2.0/24"]}}`
+	if got := c.Encode(); string(got) != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if got, err := directive.DecodeClasses([]byte(want)); err != nil || !maps.Equal(got, c) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if got, err := directive.DecodeClasses(directive.Classes{}.Encode()); err != nil || len(got) != 0 {
+		t.Errorf("none: %v, %v", got, err)
+	}
+	for _, text := range []string{
+		``, `{}x`, want + `{}`, `{"classes":{"space":["10.0.0.0/8"]}}`, `{"classes":{"zone":["10.0.0.0"]}}`, `{"classes":{"zone":["10.0.0.1/8"]}}`,
+		`{"classes":{"zone":["::ffff:10.0.0.0/104"]}}`, `{"classes":{"zone":["10.0.0.0/8"],"node":["10.0.0.0/8"]}}`, `{"classes":{"zone":["10.0.0.0/8","10.0.0.0/8"]}}`,
+		`{"classes":{},"more":1}`, `{"classes":{"zone":[""]}}`,
+	} {
+		if got, err := directive.DecodeClasses([]byte(text)); !errors.Is(err, fault.ErrInvalid) || got != nil {
+			t.Errorf("%s: %v, %v", text, got, err)
+		}
+	}
+	many := directive.Classes{}
+	for i := range directive.MaxPrefixes {
+		many[netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32)] = usage.ClassInternal
+	}
+	b := many.Encode()
+	if _, err := directive.DecodeClasses(b); err != nil || len(b) > directive.MaxContent {
+		t.Errorf("%d bytes of %d, %v", len(b), directive.MaxContent, err)
+	}
+	many[netip.MustParsePrefix("11.0.0.0/8")] = usage.ClassZone
+	if _, err := directive.DecodeClasses(many.Encode()); !errors.Is(err, fault.ErrInvalid) {
+		t.Error(err)
+	}
+}
+
+// topology parses "NODE ZONE PREFIX...", with - for no zone.
+func topology(lines ...string) pod.Topology {
+	t := pod.Topology{}
+	for _, line := range lines {
+		f := strings.Fields(line)
+		n := pod.NodeNetwork{Zone: strings.Trim(f[1], "-")}
+		for _, p := range f[2:] {
+			n.Prefixes = append(n.Prefixes, netip.MustParsePrefix(p))
+		}
+		t[f[0]] = n
+	}
+	return t
+}
+
+func TestNetwork(t *testing.T) {
+	zones := topology("a east 10.0.1.0/24 192.0.2.1/32", "b east 10.0.2.0/24", "c west 10.0.3.0/24 fd00::/64", "d - 10.0.4.0/24", "e east 10.9.0.0/16 10.8.0.0/16", "f west 10.9.0.0/16 10.7.0.0/16")
+	flat := topology("a - 10.0.1.0/24", "b - 10.0.2.0/24")
+	for _, c := range []struct {
+		t    pod.Topology
+		node string
+		zone string
+		want string
+		own  string
+	}{
+		{zones, "a", "east", "10.0.1.0/24=internal 192.0.2.1/32=internal 10.0.2.0/24=internal 10.0.3.0/24=zone fd00::/64=zone 10.0.4.0/24=unclassified 10.9.0.0/16=unclassified 10.8.0.0/16=internal 10.7.0.0/16=zone",
+			"10.0.1.0/24=node 192.0.2.1/32=node"},
+		{zones, "c", "west", "10.0.1.0/24=zone 192.0.2.1/32=zone 10.0.2.0/24=zone 10.0.3.0/24=internal fd00::/64=internal 10.0.4.0/24=unclassified 10.9.0.0/16=unclassified 10.8.0.0/16=zone 10.7.0.0/16=internal",
+			"10.0.3.0/24=node fd00::/64=node"},
+		{zones, "d", "", "10.0.1.0/24=unclassified 192.0.2.1/32=unclassified 10.0.2.0/24=unclassified 10.0.3.0/24=unclassified fd00::/64=unclassified 10.0.4.0/24=unclassified 10.9.0.0/16=unclassified 10.8.0.0/16=unclassified 10.7.0.0/16=unclassified",
+			"10.0.4.0/24=node"},
+		{zones, "e", "east", "", "10.8.0.0/16=node"},
+		{flat, "a", "", "10.0.1.0/24=internal 10.0.2.0/24=internal", "10.0.1.0/24=node"},
+	} {
+		n := directive.NewNetwork(c.t)
+		zone, ok := n.Zone(c.node)
+		if !ok || zone != c.zone {
+			t.Errorf("%s: zone %q, %t", c.node, zone, ok)
+		}
+		if got := n.ZoneClasses(zone); c.want != "" && !maps.Equal(got, classes(c.want)) {
+			t.Errorf("%s: %s", c.node, got.Encode())
+		}
+		if got := n.NodeClasses(c.node); !maps.Equal(got, classes(c.own)) {
+			t.Errorf("%s: own %s", c.node, got.Encode())
+		}
+	}
+	if zone, ok := directive.NewNetwork(flat).Zone("z"); ok || zone != "" {
+		t.Errorf("unknown node: %q, %t", zone, ok)
+	}
+}
