@@ -241,8 +241,8 @@ func TestChart(t *testing.T) {
 	}
 	// The rights of the server at the API server, and those that it lacks.
 	for _, question := range []struct{ verb, what, answer string }{
-		{"list", "pods", "yes"}, {"watch", "pods", "yes"}, {"list", "persistentvolumes", "yes"}, {"watch", "persistentvolumeclaims", "yes"}, {"get", "persistentvolumes", "no"}, {"get", "deployments.apps", "yes"}, {"list", "jobs.batch", "yes"}, {"create", "tokenreviews.authentication.k8s.io", "yes"},
-		{"get", "secrets", "no"}, {"list", "secrets", "no"}, {"get", "configmaps", "no"}, {"list", "nodes", "no"}, {"list", "services", "no"},
+		{"list", "pods", "yes"}, {"watch", "pods", "yes"}, {"list", "persistentvolumes", "yes"}, {"watch", "persistentvolumeclaims", "yes"}, {"get", "persistentvolumes", "no"}, {"list", "nodes", "yes"}, {"watch", "nodes", "yes"}, {"get", "nodes", "no"}, {"patch", "nodes", "no"}, {"get", "nodes/proxy", "no"}, {"get", "deployments.apps", "yes"}, {"list", "jobs.batch", "yes"}, {"create", "tokenreviews.authentication.k8s.io", "yes"},
+		{"get", "secrets", "no"}, {"list", "secrets", "no"}, {"get", "configmaps", "no"}, {"list", "services", "no"},
 		{"create", "pods", "no"}, {"delete", "pods", "no"}, {"patch", "pods", "no"}, {"create", "pods/exec", "no"}, {"get", "pods/log", "no"},
 		{"create", "deployments.apps", "no"}, {"update", "deployments.apps", "no"}, {"delete", "jobs.batch", "no"}, {"create", "serviceaccounts/token", "no"},
 		{"create", "subjectaccessreviews.authorization.k8s.io", "no"},

@@ -108,6 +108,7 @@ func (a *memoryAPI) lists(items map[string]string) {
 	}
 	list("/apis/batch/v1/", "JobList", "batch/v1", "jobs")
 	list("/api/v1/", "PodList", "v1", "pods")
+	list("/api/v1/", "NodeList", "v1", "nodes")
 }
 
 // objectOf returns an object in JSON, with more fields than its metadata. owner is "KIND NAME", or empty.
@@ -148,7 +149,7 @@ func TestRun(t *testing.T) {
 		go func() { result <- w.Run(ctx) }()
 		time.Sleep(flushEvery / 2)
 		synctest.Wait()
-		if s := w.Stats(); !s.Synced || !s.Holds || s.Pods != 1 || s.Failures != 1 || s.Booked != 0 || !strings.Contains(w.log.String(), "pods or volumes could not be written to the ledger") {
+		if s := w.Stats(); !s.Synced || !s.Holds || s.Pods != 1 || s.Failures != 1 || s.Booked != 0 || !strings.Contains(w.log.String(), "pods, volumes or nodes could not be written to the ledger") {
 			t.Errorf("while the ledger fails: %+v\n%s", s, w.log)
 		}
 		l.booking = nil

@@ -25,8 +25,9 @@ type health struct {
 	isAway  bool   // the API server
 	pods    sight
 	volumes sight
-	refused runtime.Object       // kind that is only needed for volumes, and that the account has no right to list; nil: none
-	warned  map[string]time.Time // by text
+	nodes   sight
+	refused [extras]runtime.Object // kind that is only needed for this, and that the account has no right to list; nil: none
+	warned  map[string]time.Time   // by text
 	stats   Stats
 }
 
@@ -43,18 +44,43 @@ func (h *health) sightOf(of runtime.Object) *sight {
 		return &h.pods
 	case *corev1.PersistentVolume:
 		return &h.volumes
+	case *corev1.Node:
+		return &h.nodes
 	}
 	return nil
 }
 
-// isOfVolumes reports whether objects are only needed for volumes.
-func isOfVolumes(of runtime.Object) bool {
+// An extra is what a watcher does beside pods, if the account has the right to list some kinds of objects.
+type extra int
+
+const (
+	ofVolumes extra = iota
+	ofNodes
+	extras // their number
+)
+
+// extraOf returns what objects are only needed for; false if they name pods.
+func extraOf(of runtime.Object) (e extra, ok bool) {
 	switch of.(type) {
 	case *corev1.PersistentVolume, *corev1.PersistentVolumeClaim:
-		return true
+		return ofVolumes, true
+	case *corev1.Node:
+		return ofNodes, true
 	}
-	return false
+	return 0, false
 }
+
+// refusals are what the log says where the account has no right, and failures where a list fails otherwise.
+var (
+	refusals = [extras]string{
+		ofVolumes: "volumes of the cluster are not counted: its API server refuses to list them",
+		ofNodes:   "classes of network traffic do not follow from the nodes of the cluster: its API server refuses to list them",
+	}
+	failures = [extras]string{
+		ofVolumes: "the API server of the cluster does not list volumes or their claims: changes of them are counted later",
+		ofNodes:   "the API server of the cluster does not list nodes: classes of network traffic follow their changes later",
+	}
+)
 
 // warnEvery limits warnings of the same trouble.
 const warnEvery = 5 * time.Minute
@@ -90,15 +116,16 @@ func (h *health) watched(ctx context.Context, of runtime.Object, err error) {
 			s.good = h.now().Add(listedAfter)
 		}
 	}
-	if isOfVolumes(of) && h.refuses(of, err) {
+	e, isExtra := extraOf(of)
+	if isExtra && h.refuses(e, of, err) {
 		return
 	}
 	if err == nil || ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return // also routine: the list is read again
 	}
 	h.stats.Errors++
-	if isOfVolumes(of) {
-		h.warn("the API server of the cluster does not list volumes or their claims: changes of them are counted later", err, checkRights)
+	if isExtra {
+		h.warn(failures[e], err, checkRights)
 	} else if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 		h.warn("the API server of the cluster refuses to list what names pods", err, checkRights)
 	} else {
@@ -106,15 +133,15 @@ func (h *health) watched(ctx context.Context, of runtime.Object, err error) {
 	}
 }
 
-// refuses notes whether the account has no right to list volumes or claims, and says so once: all else works without.
-func (h *health) refuses(of runtime.Object, err error) bool {
+// refuses notes whether the account has no right to list objects that name no pods, and says so once: all else works without.
+func (h *health) refuses(e extra, of runtime.Object, err error) bool {
 	is := err != nil && apierrors.IsForbidden(err)
 	switch {
-	case is && h.refused == nil:
-		h.refused = of
-		h.log.Warn("volumes of the cluster are not counted: its API server refuses to list them", "server", h.server, "err", err, "hint", checkRights)
-	case err == nil && h.refused == of:
-		h.refused = nil
+	case is && h.refused[e] == nil:
+		h.refused[e] = of
+		h.log.Warn(refusals[e], "server", h.server, "err", err, "hint", checkRights)
+	case err == nil && h.refused[e] == of:
+		h.refused[e] = nil
 	}
 	return is
 }
@@ -127,6 +154,13 @@ func (h *health) confirmed() time.Time { return h.confirm(&h.pods) }
 
 // confirmedVolumes is confirmed for volumes.
 func (h *health) confirmedVolumes() time.Time { return h.confirm(&h.volumes) }
+
+// seesNodes reports whether the API server answers and lists nodes, as far as is known.
+func (h *health) seesNodes() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.nodes.stale && !h.isAway
+}
 
 func (h *health) confirm(s *sight) time.Time {
 	h.mu.Lock()
@@ -172,7 +206,7 @@ func (h *health) notBooked(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.stats.Failures++
-	h.warn("pods or volumes could not be written to the ledger; this is tried again", err, "check that the database runs and has room")
+	h.warn("pods, volumes or nodes could not be written to the ledger; this is tried again", err, "check that the database runs and has room")
 }
 
 func (h *health) warn(text string, err error, hint string) {
@@ -226,7 +260,7 @@ func (w *Watcher) Stats() Stats {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := h.stats
-	if s.Pods = len(w.pods.GetStore().ListKeys()); h.refused == nil {
+	if s.Pods = len(w.pods.GetStore().ListKeys()); h.refused[ofVolumes] == nil {
 		s.Volumes = len(w.volumes.GetStore().ListKeys())
 	}
 	return s

@@ -1,6 +1,6 @@
 // Package kube names the pods of a Kubernetes cluster in a ledger, and the Jobs that they are parts of, and books what pods and
-// volumes reserve: it watches the cluster's API server. It reads pods, Jobs, volumes and their claims, and of other owners the
-// metadata only. It also asks that server which pod has a token.
+// volumes reserve, and where the addresses of its nodes are: it watches the cluster's API server. It reads pods, Jobs, volumes and
+// their claims, and nodes, and of other owners the metadata only. It also asks that server which pod has a token.
 package kube
 
 import (
@@ -56,7 +56,7 @@ func Default() Config {
 	return Config{Labels: []string{"app.kubernetes.io/name", "app.kubernetes.io/component", "app.kubernetes.io/part-of"}}
 }
 
-// A Ledger keeps pods; see [mete.dev/mete/internal/store/ledger/book.Booker].
+// A Ledger keeps pods, and what else is known of their cluster; see [mete.dev/mete/internal/store/ledger/book.Booker].
 type Ledger interface {
 	LeasePods(ctx context.Context, l pod.Lease, now, until time.Time) (pod.Lease, error)
 	BookPods(ctx context.Context, l pod.Lease, pods []pod.Pod, at time.Time) error
@@ -68,6 +68,7 @@ type Ledger interface {
 	ListVolumes(ctx context.Context, l pod.Lease, at time.Time) (live []pod.Volume, err error)
 	BookVolumes(ctx context.Context, l pod.Lease, volumes []pod.Volume, at time.Time) error
 	EndVolumes(ctx context.Context, l pod.Lease, volumes []pod.Volume, at time.Time) error
+	BookTopology(ctx context.Context, l pod.Lease, t pod.Topology, now time.Time) error
 	PutReserved(ctx context.Context, l pod.Lease, until, seen time.Time, after int64) (last int64, done bool, err error)
 }
 
@@ -95,6 +96,7 @@ type Watcher struct {
 	meta   metadata.Interface
 	mapper meta.ResettableRESTMapperWithContext
 	volumeWatch
+	nodeWatch
 
 	// Of Run's goroutine only.
 	lease     pod.Lease // number 0: another server has it
@@ -190,7 +192,7 @@ func newWatcher(cfg Config, rc *rest.Config, l Ledger, log *slog.Logger) (*Watch
 	if err != nil {
 		return nil, err
 	}
-	return w, w.watchVolumes()
+	return w, errors.Join(w.watchVolumes(), w.watchNodes())
 }
 
 // restConfig returns how to reach the API server.
@@ -266,7 +268,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-	for _, inf := range append(slices.Collect(maps.Values(w.owners)), w.pods, w.volumes, w.claims) {
+	for _, inf := range append(slices.Collect(maps.Values(w.owners)), w.pods, w.volumes, w.claims, w.nodes) {
 		running.Go(func() { inf.RunWithContext(ctx) })
 	}
 	for _, inf := range append(slices.Collect(maps.Values(w.owners)), w.pods) {
@@ -307,7 +309,7 @@ func (w *Watcher) work(ctx context.Context) error {
 		if seen.After(w.seen) {
 			w.seen = seen
 		}
-		err = errors.Join(w.flushVolumes(ctx), w.putReserved(ctx))
+		err = errors.Join(w.flushVolumes(ctx), w.flushNodes(ctx), w.putReserved(ctx))
 	}
 	if errors.Is(err, fault.ErrConflict) {
 		w.lease.Number, w.leaseAt = 0, time.Time{} // this server was stopped for longer than the lease lasts

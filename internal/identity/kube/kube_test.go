@@ -281,7 +281,7 @@ func TestWatch(t *testing.T) {
 	live(3)
 	stop()
 
-	for _, right := range [][]string{{"get", "secrets"}, {"list", "secrets"}, {"create", "pods"}, {"delete", "pods"}, {"get", "configmaps"}, {"list", "nodes"}, {"get", "persistentvolumes"}, {"delete", "persistentvolumeclaims"}, {"patch", "deployments.apps"}, {"create", "pods/exec"},
+	for _, right := range [][]string{{"get", "secrets"}, {"list", "secrets"}, {"create", "pods"}, {"delete", "pods"}, {"get", "configmaps"}, {"get", "nodes"}, {"patch", "nodes"}, {"get", "nodes/proxy"}, {"get", "persistentvolumes"}, {"delete", "persistentvolumeclaims"}, {"patch", "deployments.apps"}, {"create", "pods/exec"},
 		{"create", "serviceaccounts/token"}, {"create", "subjectaccessreviews.authorization.k8s.io"}, {"get", "tokenreviews.authentication.k8s.io"}} {
 		if out, _ := c.Try("", append([]string{"auth", "can-i", "--as=system:serviceaccount:mete:mete-server", "-A"}, right...)...); strings.TrimSpace(out) == "yes" {
 			t.Errorf("the account may %v", right)

@@ -25,6 +25,7 @@ func (w *Watcher) keepLease(ctx context.Context) error {
 		w.ended, w.booked, w.holder, w.seen, w.put = false, map[string]pod.Pod{}, map[string]string{}, l.Seen, putMark{}
 		w.runs = map[string]pod.Run{}
 		w.volumesEnded, w.volumesSeen, w.heldVolumes = false, l.Seen, map[string]pod.Volume{}
+		w.topology = nil
 		w.markAll()
 	} else if l.Number == 0 {
 		w.markNone()

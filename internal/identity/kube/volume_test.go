@@ -171,7 +171,7 @@ func TestNoVolumes(t *testing.T) {
 	rights := func(resources string) {
 		c.Kubectl(t, "", "patch", "clusterrole", "mete-server", "--type=json", "-p", `[{"op": "replace", "path": "/rules/0/resources", "value": [`+resources+`]}]`)
 	}
-	rights(`"pods"`)
+	rights(`"pods", "nodes"`)
 	v := &volumeTrial{newNamed(t), c}
 	v.volume("disk", `"nfs": {"server": "x", "path": "/"}`)
 	log := &syncbuf.Buffer{}
@@ -188,6 +188,6 @@ func TestNoVolumes(t *testing.T) {
 	if s := w.Stats(); strings.Count(log.String(), "level=WARN") != 1 || s.Errors != 0 || s.Volumes != 0 {
 		t.Errorf("%+v\n%s", s, log)
 	}
-	rights(`"pods", "persistentvolumes", "persistentvolumeclaims"`)
+	rights(`"pods", "nodes", "persistentvolumes", "persistentvolumeclaims"`)
 	v.stored("disk", "name", "disk")
 }

@@ -35,9 +35,10 @@ import (
 // A failingLedger is a ledger of which calls fail.
 type failingLedger struct {
 	*ledger.Ledger
-	booking, ending, runs, volumes, live, put, lease error
-	lists                                            int // of volumes
-	dsn                                              string
+	booking, ending, runs, volumes, topology, live, put, lease error
+	lists                                                      int // of volumes
+	topologies                                                 int // that were booked
+	dsn                                                        string
 }
 
 func (l *failingLedger) LeasePods(ctx context.Context, lease pod.Lease, now, until time.Time) (pod.Lease, error) {
