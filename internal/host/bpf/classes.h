@@ -7,6 +7,7 @@
 
 /* Classes are numbered from 1. */
 #define CLASSES 6
+#define CLASS_NODE 1
 
 /* From include/uapi/linux/if_ether.h, in network byte order. */
 #define ETH_P_IP 0x0008
@@ -102,24 +103,15 @@ struct {
 static const struct class_counts no_counts;
 
 /*
- * The class of the other end of a packet; 0 if no prefix has its address. The
- * walk along the prefixes costs more than all else here, so its result is kept
- * for the next packets.
+ * The class of an address; 0 if no prefix has it. The walk along the prefixes
+ * costs more than all else here, so its result is kept for the next packets.
  */
-static __always_inline __u32 class_of(struct __sk_buff *skb, bool sent)
+static __always_inline __u32 class_at(struct prefix6 *k, bool six)
 {
-	struct prefix6 k = {};
-	__u32 *words = (__u32 *)k.address;
+	__u32 *words = (__u32 *)k->address;
 	__u32 zero = 0, i, *version, *found, rules;
-	bool six = skb->protocol == ETH_P_IPV6;
 	struct class_cache *c;
 
-	if (six) {
-		if (bpf_skb_load_bytes(skb, sent ? 24 : 8, k.address, 16))
-			return 0;
-	} else if (skb->protocol != ETH_P_IP || bpf_skb_load_bytes(skb, sent ? 16 : 12, k.address, 4)) {
-		return 0;
-	}
 	version = bpf_map_lookup_elem(&class_rules, &zero);
 	if (!version)
 		return 0;
@@ -133,8 +125,8 @@ static __always_inline __u32 class_of(struct __sk_buff *skb, bool sent)
 	    c->address[2] == words[2] && c->address[3] == words[3])
 		return c->class;
 	if (six) {
-		k.length = 128;
-		found = bpf_map_lookup_elem(&classes6, &k);
+		k->length = 128;
+		found = bpf_map_lookup_elem(&classes6, k);
 	} else {
 		struct prefix4 k4 = {.length = 32};
 
@@ -157,44 +149,55 @@ static __always_inline __u32 class_of(struct __sk_buff *skb, bool sent)
 	return i;
 }
 
+/* The class of the other end of a packet; 0 if no prefix has its address. */
+static __always_inline __u32 class_of(struct __sk_buff *skb, bool sent)
+{
+	struct prefix6 k = {};
+	bool six = skb->protocol == ETH_P_IPV6;
+
+	if (six) {
+		if (bpf_skb_load_bytes(skb, sent ? 24 : 8, k.address, 16))
+			return 0;
+	} else if (skb->protocol != ETH_P_IP || bpf_skb_load_bytes(skb, sent ? 16 : 12, k.address, 4)) {
+		return 0;
+	}
+	return class_at(&k, six);
+}
+
 /*
  * The network namespace of a packet's socket. The verifier lets no program of
  * this kind follow the pointers of a socket, so the beginning of the socket is
  * copied first.
  */
-static __always_inline __u64 netns_of(struct __sk_buff *skb)
+static __always_inline struct net *netns_of(struct __sk_buff *skb)
 {
 	__u32 at = bpf_core_field_offset(struct sock_common, skc_net);
 	void *sk = (void *)skb->sk;
-	struct net *net;
 	char copy[64];
 
-	if (!sk || at > sizeof(copy) - sizeof(net) || bpf_probe_read_kernel(copy, sizeof(copy), sk))
+	if (!sk || at > sizeof(copy) - sizeof(struct net *) || bpf_probe_read_kernel(copy, sizeof(copy), sk))
 		return 0;
-	net = *(struct net **)(copy + at);
-	return BPF_CORE_READ(net, ns.inum);
+	return *(struct net **)(copy + at);
 }
 
-static __always_inline void count_class(struct __sk_buff *skb, bool sent, __u64 bytes)
+/* Adds to the counts of a class, from 1 on. */
+static __always_inline void add_class(const struct class_key *k, __u32 class, bool sent, __u64 wire, __u64 interface)
 {
-	struct class_key k = {.group = bpf_skb_cgroup_id(skb)};
-	__u32 i = class_of(skb, sent) - 1;
 	struct class_counts *n;
 	struct class_bytes *b;
 
-	if (i >= CLASSES)
+	if (--class >= CLASSES)
 		return;
-	k.netns = netns_of(skb);
-	n = bpf_map_lookup_elem(&by_class, &k);
+	n = bpf_map_lookup_elem(&by_class, k);
 	if (!n) {
-		bpf_map_update_elem(&by_class, &k, &no_counts, BPF_NOEXIST);
-		n = bpf_map_lookup_elem(&by_class, &k);
+		bpf_map_update_elem(&by_class, k, &no_counts, BPF_NOEXIST);
+		n = bpf_map_lookup_elem(&by_class, k);
 		if (!n)
 			return;
 	}
-	b = sent ? &n->of[i].sent : &n->of[i].received;
-	__sync_fetch_and_add(&b->wire, bytes);
-	__sync_fetch_and_add(&b->interface, skb->len + ETH_HLEN);
+	b = sent ? &n->of[class].sent : &n->of[class].received;
+	__sync_fetch_and_add(&b->wire, wire);
+	__sync_fetch_and_add(&b->interface, interface);
 }
 
 #endif

@@ -1,7 +1,7 @@
 //go:build ignore
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* Counts what groups do as they do it, and tells of their births and deaths. */
-#include "classes.h"
+#include "flows.h"
 #include "group.h"
 #include "packet.h"
 

@@ -51,6 +51,10 @@ type countPart struct {
 	net     [2]*ebpf.Program       // ingress and egress
 	rules   map[netip.Prefix]uint8 // the classes of prefixes that are set
 	version uint32                 // of the rules; 0 before there are any
+	// events takes what is of use from the events of connection tracking, or eventsErr says why not.
+	events    *ebpf.Program
+	eventsErr error
+	followed  bool // see [Kernel.FollowTranslations]
 	// Slots of dead groups with their last counts. The next [Kernel.Counts] frees them.
 	retired []retired
 }
@@ -94,6 +98,14 @@ func (k *Kernel) openCount(l *loader) {
 			}
 		}
 		k.setResult(p, nil)
+		if p == Classes {
+			if c.events, err = l.program(spec, c.maps, "connection"); err != nil {
+				c.eventsErr = fmt.Errorf("bpf: connections: %w", classify(err))
+				err = nil // the other parts do not need it
+			} else {
+				k.onClose(c.events.Close)
+			}
+		}
 	})
 }
 
@@ -136,7 +148,10 @@ func (c *countPart) open(k *Kernel, l *loader) (*ebpf.CollectionSpec, error) {
 		spec.Maps["events"].MaxEntries = uint32(l.cfg.Ring)
 	}
 	byClass := map[string]*ebpf.MapSpec{}
-	for name, most := range map[string]uint32{"classes4": MaxPrefixes, "classes6": MaxPrefixes, "by_class": slots, "class_cache": 0, "class_rules": 0} {
+	for name, most := range map[string]uint32{
+		"classes4": MaxPrefixes, "classes6": MaxPrefixes, "by_class": slots, "class_cache": 0, "class_rules": 0,
+		"real_ends": maxTranslated, "more_ends": 0, "services": 0, "pending": 0, "following": 0,
+	} {
 		byClass[name] = spec.Maps[name]
 		if most > 0 {
 			byClass[name].MaxEntries = most

@@ -71,10 +71,38 @@ type countEvent struct {
 	Path      [512]int8
 }
 
+type countFlow struct {
+	_               structs.HostLayout
+	Source          [4]uint32
+	Destination     [4]uint32
+	SourcePort      uint16
+	DestinationPort uint16
+	Protocol        uint8
+	Six             uint8
+	Zero            uint16
+}
+
+type countFlowState struct {
+	_     structs.HostLayout
+	Netns uint64
+	Seen  uint32
+	Full  uint32
+}
+
 type countKey struct {
 	_         structs.HostLayout
 	Id        uint64
 	Hierarchy uint64
+}
+
+type countPending struct {
+	_    structs.HostLayout
+	Key  countClassKey
+	Sent struct {
+		_         structs.HostLayout
+		Wire      uint64
+		Interface uint64
+	}
 }
 
 type countPrefix4 struct {
@@ -87,6 +115,20 @@ type countPrefix6 struct {
 	_       structs.HostLayout
 	Length  uint32
 	Address [16]uint8
+}
+
+type countRealEnd struct {
+	_       structs.HostLayout
+	Address [4]uint32
+	Here    uint32
+}
+
+type countService struct {
+	_        structs.HostLayout
+	Address  [4]uint32
+	Port     uint16
+	Protocol uint8
+	Six      uint8
 }
 
 type countSlot struct {
@@ -126,13 +168,19 @@ const (
 	countMapClasses4          = "classes4"
 	countMapClasses6          = "classes6"
 	countMapEvents            = "events"
+	countMapFollowing         = "following"
 	countMapFreed             = "freed"
 	countMapIndexOf           = "index_of"
+	countMapMoreEnds          = "more_ends"
+	countMapPending           = "pending"
+	countMapRealEnds          = "real_ends"
+	countMapServices          = "services"
 	countMapShared            = "shared"
 	countMapSlots             = "slots"
 	countProgBorn             = "born"
 	countProgClassEgress      = "class_egress"
 	countProgClassIngress     = "class_ingress"
+	countProgConnection       = "connection"
 	countProgDied             = "died"
 	countProgDiskIssue        = "disk_issue"
 	countProgDiskRequeue      = "disk_requeue"
@@ -149,6 +197,10 @@ const (
 	countVarUnusedClassCounts = "unused_class_counts"
 	countVarUnusedClassKey    = "unused_class_key"
 	countVarUnusedEvent       = "unused_event"
+	countVarUnusedFlow        = "unused_flow"
+	countVarUnusedFlowState   = "unused_flow_state"
+	countVarUnusedRealEnd     = "unused_real_end"
+	countVarUnusedService     = "unused_service"
 	countVarUnusedSlot        = "unused_slot"
 	countVarUnusedState       = "unused_state"
 )
@@ -198,6 +250,7 @@ type countProgramSpecs struct {
 	Born         *ebpf.ProgramSpec `ebpf:"born"`
 	ClassEgress  *ebpf.ProgramSpec `ebpf:"class_egress"`
 	ClassIngress *ebpf.ProgramSpec `ebpf:"class_ingress"`
+	Connection   *ebpf.ProgramSpec `ebpf:"connection"`
 	Died         *ebpf.ProgramSpec `ebpf:"died"`
 	DiskIssue    *ebpf.ProgramSpec `ebpf:"disk_issue"`
 	DiskRequeue  *ebpf.ProgramSpec `ebpf:"disk_requeue"`
@@ -216,8 +269,13 @@ type countMapSpecs struct {
 	Classes4   *ebpf.MapSpec `ebpf:"classes4"`
 	Classes6   *ebpf.MapSpec `ebpf:"classes6"`
 	Events     *ebpf.MapSpec `ebpf:"events"`
+	Following  *ebpf.MapSpec `ebpf:"following"`
 	Freed      *ebpf.MapSpec `ebpf:"freed"`
 	IndexOf    *ebpf.MapSpec `ebpf:"index_of"`
+	MoreEnds   *ebpf.MapSpec `ebpf:"more_ends"`
+	Pending    *ebpf.MapSpec `ebpf:"pending"`
+	RealEnds   *ebpf.MapSpec `ebpf:"real_ends"`
+	Services   *ebpf.MapSpec `ebpf:"services"`
 	Shared     *ebpf.MapSpec `ebpf:"shared"`
 	Slots      *ebpf.MapSpec `ebpf:"slots"`
 }
@@ -236,6 +294,10 @@ type countVariableSpecs struct {
 	UnusedClassCounts *ebpf.VariableSpec `ebpf:"unused_class_counts"`
 	UnusedClassKey    *ebpf.VariableSpec `ebpf:"unused_class_key"`
 	UnusedEvent       *ebpf.VariableSpec `ebpf:"unused_event"`
+	UnusedFlow        *ebpf.VariableSpec `ebpf:"unused_flow"`
+	UnusedFlowState   *ebpf.VariableSpec `ebpf:"unused_flow_state"`
+	UnusedRealEnd     *ebpf.VariableSpec `ebpf:"unused_real_end"`
+	UnusedService     *ebpf.VariableSpec `ebpf:"unused_service"`
 	UnusedSlot        *ebpf.VariableSpec `ebpf:"unused_slot"`
 	UnusedState       *ebpf.VariableSpec `ebpf:"unused_state"`
 }
@@ -266,8 +328,13 @@ type countMaps struct {
 	Classes4   *ebpf.Map `ebpf:"classes4"`
 	Classes6   *ebpf.Map `ebpf:"classes6"`
 	Events     *ebpf.Map `ebpf:"events"`
+	Following  *ebpf.Map `ebpf:"following"`
 	Freed      *ebpf.Map `ebpf:"freed"`
 	IndexOf    *ebpf.Map `ebpf:"index_of"`
+	MoreEnds   *ebpf.Map `ebpf:"more_ends"`
+	Pending    *ebpf.Map `ebpf:"pending"`
+	RealEnds   *ebpf.Map `ebpf:"real_ends"`
+	Services   *ebpf.Map `ebpf:"services"`
 	Shared     *ebpf.Map `ebpf:"shared"`
 	Slots      *ebpf.Map `ebpf:"slots"`
 }
@@ -280,8 +347,13 @@ func (m *countMaps) Close() error {
 		m.Classes4,
 		m.Classes6,
 		m.Events,
+		m.Following,
 		m.Freed,
 		m.IndexOf,
+		m.MoreEnds,
+		m.Pending,
+		m.RealEnds,
+		m.Services,
 		m.Shared,
 		m.Slots,
 	)
@@ -301,6 +373,10 @@ type countVariables struct {
 	UnusedClassCounts *ebpf.Variable `ebpf:"unused_class_counts"`
 	UnusedClassKey    *ebpf.Variable `ebpf:"unused_class_key"`
 	UnusedEvent       *ebpf.Variable `ebpf:"unused_event"`
+	UnusedFlow        *ebpf.Variable `ebpf:"unused_flow"`
+	UnusedFlowState   *ebpf.Variable `ebpf:"unused_flow_state"`
+	UnusedRealEnd     *ebpf.Variable `ebpf:"unused_real_end"`
+	UnusedService     *ebpf.Variable `ebpf:"unused_service"`
 	UnusedSlot        *ebpf.Variable `ebpf:"unused_slot"`
 	UnusedState       *ebpf.Variable `ebpf:"unused_state"`
 }
@@ -312,6 +388,7 @@ type countPrograms struct {
 	Born         *ebpf.Program `ebpf:"born"`
 	ClassEgress  *ebpf.Program `ebpf:"class_egress"`
 	ClassIngress *ebpf.Program `ebpf:"class_ingress"`
+	Connection   *ebpf.Program `ebpf:"connection"`
 	Died         *ebpf.Program `ebpf:"died"`
 	DiskIssue    *ebpf.Program `ebpf:"disk_issue"`
 	DiskRequeue  *ebpf.Program `ebpf:"disk_requeue"`
@@ -325,6 +402,7 @@ func (p *countPrograms) Close() error {
 		p.Born,
 		p.ClassEgress,
 		p.ClassIngress,
+		p.Connection,
 		p.Died,
 		p.DiskIssue,
 		p.DiskRequeue,

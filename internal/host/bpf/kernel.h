@@ -27,6 +27,7 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_LPM_TRIE = 11,
 	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
 	BPF_MAP_TYPE_QUEUE = 22,
@@ -45,7 +46,7 @@ enum {
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
 
-/* Only the members that cgroup_skb programs here use stand in their places. */
+/* Only the members that programs for packets here use stand in their places. */
 struct __sk_buff {
 	__u32 len;
 	__u32 pkt_type;
@@ -237,8 +238,16 @@ struct ns_common {
 	unsigned int inum;
 };
 
+struct nf_hook_entries;
+
+struct netns_nf {
+	struct nf_hook_entries *hooks_ipv4[5];
+	struct nf_hook_entries *hooks_ipv6[5];
+};
+
 struct net {
 	struct ns_common ns;
+	struct netns_nf nf;
 };
 
 typedef struct {

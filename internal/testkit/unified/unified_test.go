@@ -23,6 +23,7 @@ import (
 var programs = []struct{ pkg, tests string }{
 	{"collect/cgroup", "^Test(Unified|Lives|TicksNotBooked|Folding|OwnerOfContainer)"},
 	{"collect/sources", "^TestUnified"},
+	{"host/bpf", "^TestTranslated$"},
 	{"host/vsock", "^Test(Listen|Conn)"},
 	{"job/launch", "^TestUnified"},
 }
