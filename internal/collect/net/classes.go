@@ -2,11 +2,13 @@ package net
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"sync/atomic"
 
 	"mete.dev/mete/internal/host/bpf"
+	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/usage"
 )
 
@@ -17,10 +19,13 @@ type classes struct {
 	directed atomic.Pointer[Rules]       // of a server
 	set      *Rules                      // those of a server that were set last, with own; nil if they have to be set again
 	own      []netip.Prefix              // of this machine, as last read
+	services []netip.Addr                // addresses that the machine translates, as last read
 	known    map[bpf.ClassKey]*ownCounts // with an owner
 	strange  map[bpf.ClassKey]int        // those without, and in how many edges of windows
 	round    int                         // of the latest reading
 	shown    bool                        // some were shown since the latest call of Booked
+	// unresolved is why translated addresses have no class of their own, nil if they have.
+	unresolved error
 }
 
 // ownCounts is what is taken of the traffic of a key.
@@ -35,6 +40,8 @@ type classCounter interface {
 	SetClasses(map[netip.Prefix]uint8) error
 	ClassCounts(f func(bpf.ClassKey, *bpf.ClassCounts)) error
 	ForgetClasses(bpf.ClassKey)
+	FollowTranslations() error
+	Services(f func(netip.Addr)) error
 }
 
 func newClasses(c classCounter, operator Rules) *classes {
@@ -46,16 +53,26 @@ func newClasses(c classCounter, operator Rules) *classes {
 // updateRules sets the rules that hold now.
 func (t *Table) updateRules() error {
 	c := t.classes
+	t.followTranslations()
+	var services []netip.Addr
+	servicesErr := c.counter.Services(func(a netip.Addr) { services = append(services, a) })
+	// A service is there once for each of its ports.
+	slices.SortFunc(services, netip.Addr.Compare)
+	services = slices.Compact(services)
 	own, err := t.ownPrefixes()
 	if err != nil {
 		own = c.own // as they were read before
 	}
+	err = errors.Join(err, servicesErr)
 	directed := c.directed.Load()
-	if c.set == directed && slices.Equal(own, c.own) {
+	if c.set == directed && slices.Equal(own, c.own) && slices.Equal(services, c.services) {
 		return err
 	}
-	c.set, c.own = nil, own
+	c.set, c.own, c.services = nil, own, services
 	rules := c.rules(*directed)
+	for _, a := range services {
+		rules.exceptService(a)
+	}
 	now := make(map[netip.Prefix]uint8, len(rules))
 	for p, class := range rules {
 		now[p] = uint8(class)
@@ -72,6 +89,28 @@ func (t *Table) SetDirected(r Rules) {
 	if t.classes != nil {
 		t.classes.directed.Store(&r)
 	}
+}
+
+// followTranslations lets the kernel find the real end of addresses that the machine translates. Connection tracking may begin at
+// any time, as when kube-proxy starts.
+func (t *Table) followTranslations() {
+	c := t.classes
+	for _, pid := range []string{"1", "2"} {
+		if id, err := t.h.ID(link(pid)); err == nil && id != t.foreign.own {
+			c.unresolved = fmt.Errorf("net: this process is not in the machine's network namespace: %w", fault.ErrUnsupported)
+			return
+		}
+	}
+	c.unresolved = c.counter.FollowTranslations()
+}
+
+// UnresolvedReason returns why traffic to translated addresses, as those of services, has no class, "" if it has, or if no traffic
+// is counted by class.
+func (t *Table) UnresolvedReason() string {
+	if t.classes == nil || t.classes.unresolved == nil {
+		return ""
+	}
+	return t.classes.unresolved.Error()
 }
 
 // Counts without an owner are kept for some edges of windows, as a workload that is new has its source within a few ticks.

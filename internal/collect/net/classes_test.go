@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -23,6 +24,10 @@ type classFake struct {
 	sets    int
 	fail    error                // of the next call of SetClasses
 	sockets map[uint64]net.Count // by group
+
+	services   []netip.Addr
+	follows    int
+	unfollowed error
 }
 
 func newClassFake(t testing.TB) *classFake {
@@ -57,6 +62,15 @@ func (c *classFake) ClassCounts(f func(bpf.ClassKey, *bpf.ClassCounts)) error {
 }
 
 func (c *classFake) ForgetClasses(k bpf.ClassKey) { delete(c.counts, k) }
+
+func (c *classFake) FollowTranslations() error { c.follows++; return c.unfollowed }
+
+func (c *classFake) Services(f func(netip.Addr)) error {
+	for _, a := range c.services {
+		f(a)
+	}
+	return nil
+}
 
 // perPacket is how much more an interface counts than a group.
 const perPacket = 14
@@ -476,5 +490,62 @@ func TestClassesQuiet(t *testing.T) {
 		}
 		wantClasses(t, tab.Reading(1), byClass{usage.ClassNode: 100 + perPacket})
 		tab.Booked()
+	}
+}
+
+// TestServices takes addresses that the machine translates out of an operator's prefixes. Rules for the address itself hold, and so
+// do those of the internet.
+func TestServices(t *testing.T) {
+	f := newFake(t)
+	f.write("proc/1/net/fib_trie", "Main:\n  |-- 10.0.0.7\n     /32 host LOCAL\n")
+	tab, c := open(t, f, net.Default()), newClassFake(t)
+	operator := net.Rules{}
+	for _, text := range []string{"internal=10.0.0.0/8,fd00::/8,10.96.0.9", "zone=10.97.0.0/16", "node=10.98.0.0/16", "internet=10.99.0.0/16", "unclassified=10.100.0.0/16"} {
+		if err := operator.Add(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tab.SetCounters(func(func(uint64, net.Count)) {}, c, operator)
+	read(t, tab, true)
+	want := maps.Clone(c.rules)
+	for _, a := range []string{"10.0.0.7", "10.96.0.1", "10.96.0.9", "10.97.0.1", "10.98.0.1", "10.99.0.1", "10.100.0.1", "172.16.0.1", "8.8.8.8", "fd00:96::1", "2a00::1", "fe80::1"} {
+		c.services = append(c.services, netip.MustParseAddr(a), netip.MustParseAddr(a))
+	}
+	read(t, tab, true)
+	for _, p := range []string{"10.96.0.1/32", "10.97.0.1/32", "fd00:96::1/128"} {
+		want[netip.MustParsePrefix(p)] = uint8(usage.Unclassified)
+	}
+	same := cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
+	if d := cmp.Diff(want, c.rules, same); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	c.services = nil
+	read(t, tab, true)
+	if _, ok := c.rules[netip.MustParsePrefix("10.96.0.1/32")]; ok {
+		t.Error("an address is taken out that is not translated any more")
+	}
+}
+
+// TestUnresolved follows what the machine translates as soon as that is possible, and only from its own namespace.
+func TestUnresolved(t *testing.T) {
+	f := newFake(t)
+	tab, c := classified(t, f)
+	read(t, tab, true)
+	if why := tab.UnresolvedReason(); !strings.Contains(why, "not in the machine's network namespace") || c.follows != 0 {
+		t.Errorf("%q from another namespace, followed %d times", why, c.follows)
+	}
+	f.link("proc/self/ns/net", fmt.Sprintf("net:[%d]", hostSpace))
+	f.id("/proc/self/ns/net", hostSpace)
+	tab, c = classified(t, f)
+	c.unfollowed = errors.New("no connections are tracked")
+	read(t, tab, true)
+	if why := tab.UnresolvedReason(); why != c.unfollowed.Error() {
+		t.Errorf("%q, want %v", why, c.unfollowed)
+	}
+	c.unfollowed = nil
+	read(t, tab, false)
+	read(t, tab, true)
+	if why := tab.UnresolvedReason(); why != "" || c.follows != 2 {
+		t.Errorf("%q in the machine's namespace, followed %d times", why, c.follows)
 	}
 }

@@ -18,6 +18,7 @@ type foreignNamespaces struct {
 	h *hostfs.FS
 	// shared is the namespaces of process 1 and of this process.
 	shared map[uint64]bool
+	own    uint64 // that of this process, 0 if it is not known
 	// witness is a process in each namespace at the time the table was opened.
 	witness map[uint64]int32
 	// since is the round in which a named namespace was first seen.
@@ -34,6 +35,9 @@ func surveyNamespaces(h *hostfs.FS) *foreignNamespaces {
 	for _, pid := range []string{"1", "2", "self"} {
 		if id, err := h.ID(link(pid)); err == nil {
 			f.shared[id] = true
+			if pid == "self" {
+				f.own = id
+			}
 		}
 	}
 	procs, err := h.ReadDir("/proc")

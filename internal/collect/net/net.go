@@ -216,6 +216,7 @@ func (t *Table) openClasses(k *bpf.Kernel, cfg Config) {
 		t.unclassified = k.Err(bpf.Classes).Error()
 	default:
 		t.classes = newClasses(k, cfg.Classes)
+		t.followTranslations()
 	}
 }
 

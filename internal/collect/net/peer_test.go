@@ -17,7 +17,8 @@ const datagram = 1200
 
 // peer answers each line of its input, until the end: "listen ADDRESS" serves TCP and UDP there, "tcp ADDRESS BYTES" sends
 // bytes over one connection, "short ADDRESS N BYTES" sends them over each of N connections, one after another, "leave
-// ADDRESS N BYTES" does so and closes each at once, and "udp ADDRESS N" sends N datagrams. The answer to those that send is what TCP_INFO has of the connections: bytes
+// ADDRESS N BYTES" does so and closes each at once, "udp ADDRESS N" sends N datagrams, "udpfrom ADDRESS N PORT" does so from a
+// port, and "query ADDRESS N" sends each from a port of its own and waits for an answer of the same size. The answer to those that send is what TCP_INFO has of the connections: bytes
 // and segments sent, bytes sent again, and segments received; and of datagrams their payload and number.
 func peer() error {
 	in := bufio.NewScanner(os.Stdin)
@@ -45,7 +46,11 @@ func peer() error {
 				}
 			}
 		case "udp":
-			err = sum.datagrams(addr, n)
+			err = sum.datagrams(addr, n, 0)
+		case "udpfrom":
+			err = sum.datagrams(addr, n, int(size))
+		case "query":
+			err = sum.query(addr, n)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", in.Text(), err)
@@ -83,11 +88,15 @@ func serve(addr string) error {
 	go func() {
 		buf := make([]byte, 65536)
 		for n := 1; ; n++ {
-			_, from, err := u.ReadFrom(buf)
+			size, from, err := u.ReadFrom(buf)
 			if err != nil {
 				return
 			}
-			if n%burst == 0 {
+			switch {
+			case size == 1+datagram:
+				_, _ = u.WriteTo(buf[:size], from)
+				n--
+			case n%burst == 0:
 				_, _ = u.WriteTo([]byte{1}, from)
 			}
 		}
@@ -140,8 +149,8 @@ func leave(addr string, size int64) error {
 	return errors.Join(err, c.Close())
 }
 
-func (s *sentSum) datagrams(addr string, n int64) error {
-	c, err := stdnet.Dial("udp", addr)
+func (s *sentSum) datagrams(addr string, n int64, port int) error {
+	c, err := (&stdnet.Dialer{LocalAddr: &stdnet.UDPAddr{Port: port}}).Dial("udp", addr)
 	if err != nil {
 		return err
 	}
@@ -161,6 +170,27 @@ func (s *sentSum) datagrams(addr string, n int64) error {
 			}
 			s.received++
 		}
+	}
+	return nil
+}
+
+// query sends datagrams from a port each, one byte larger than others, and waits for the answers.
+func (s *sentSum) query(addr string, n int64) error {
+	buf := make([]byte, 1+datagram)
+	for range n {
+		c, err := stdnet.Dial("udp", addr)
+		if err != nil {
+			return err
+		}
+		if _, err = c.Write(buf); err == nil {
+			if err = c.SetReadDeadline(time.Now().Add(10 * time.Second)); err == nil {
+				_, err = c.Read(buf)
+			}
+		}
+		if err := errors.Join(err, c.Close()); err != nil {
+			return err
+		}
+		s.bytes, s.segments, s.received = s.bytes+int64(len(buf)), s.segments+1, s.received+1
 	}
 	return nil
 }

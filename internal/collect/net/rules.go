@@ -95,6 +95,23 @@ func (c *classes) rules(directed Rules) Rules {
 	return r
 }
 
+// exceptService takes an address that the machine translates out of an operator's prefixes that have it: it is not where the
+// traffic goes. A rule for the address itself holds, as do general rules: the machine may translate only some connections to an
+// address of the internet.
+func (r Rules) exceptService(a netip.Addr) {
+	for bits := a.BitLen(); bits >= 0; bits-- {
+		p, err := a.Prefix(bits)
+		class, ok := r[p]
+		switch {
+		case err != nil || !ok:
+			continue
+		case bits < a.BitLen() && class != usage.ClassInternet && class != usage.ClassNode && class != usage.Unclassified:
+			r[netip.PrefixFrom(a, a.BitLen())] = usage.Unclassified
+		}
+		return
+	}
+}
+
 // maxTable is how many bytes of a routing table are read. A machine that has more is a router, and its workloads are not
 // behind all of its routes.
 const maxTable = 1 << 20

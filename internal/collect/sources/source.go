@@ -16,11 +16,12 @@ import (
 
 // traffic sets the network traffic of each workload of a snapshot.
 type traffic struct {
-	net    *net.Table
-	groups *cgroup.Table
-	every  int // ticks between checks for processes that moved to another namespace
-	tick   int
-	log    *slog.Logger
+	net        *net.Table
+	groups     *cgroup.Table
+	every      int // ticks between checks for processes that moved to another namespace
+	tick       int
+	unresolved string // why translated addresses have no class, as it was logged
+	log        *slog.Logger
 }
 
 // socketSet is the resources that socket counters measure.
@@ -56,6 +57,9 @@ func (t *traffic) Read(s *usage.Snapshot) error {
 	if err := t.net.Read(context.Background(), all); err != nil {
 		t.log.Debug("network", "err", err)
 	}
+	if all {
+		t.logUnresolved()
+	}
 	t.tick++
 	for _, g := range s.Groups {
 		switch {
@@ -79,6 +83,19 @@ func (t *traffic) Read(s *usage.Snapshot) error {
 		r.Put(usage.NetworkTxPackets, c.TxPackets)
 	}
 	return nil
+}
+
+// logUnresolved logs when addresses of services begin or cease to have the class of their real end.
+func (t *traffic) logUnresolved() {
+	why := t.net.UnresolvedReason()
+	switch {
+	case why == t.unresolved:
+	case why == "":
+		t.log.Info("network by class: translated addresses have the class of their real end")
+	default:
+		t.log.Info("network by class: translated addresses have no class", "err", why)
+	}
+	t.unresolved = why
 }
 
 // Booked says that the latest snapshot was booked.
