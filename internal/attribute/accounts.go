@@ -93,32 +93,33 @@ type account struct {
 	previous *usage.Reading           // of the previous tick; &reading if they are equal
 	guest    *guest                   // nil if the account never hosted a virtual machine
 	held     map[usage.Resource]int64 // as in usage.Group
+	classes  *usage.ClassBytes        // network traffic by class in the open window; nil if there was none, as of most groups
 
 	short     workload.ShortID // of identity
 	serial    uint64           // never reused within a boot
 	life      workload.Life
-	slot      usage.Slot
 	round     uint64 // of the latest snapshot that contains it
 	since     uint64 // round in which it was opened
+	recorded  int64  // CPU time in a durable record of its ending job, plus 1; 0 is none
+	slot      usage.Slot
 	final     bool
-	closed    bool  // final and fully booked
-	unread    bool  // it ended without a reading in this run of the meter
-	recorded  int64 // CPU time in a durable record of its ending job, plus 1; 0 is none
-	born      bool  // its life began after counting did, so everything it shows is booked
-	uncertain bool  // its remainder includes use of a child that was not seen
-	nested    bool  // other workloads are or were below it in the hierarchy that charges memory
+	closed    bool // final and fully booked
+	unread    bool // it ended without a reading in this run of the meter
+	born      bool // its life began after counting did, so everything it shows is booked
+	uncertain bool // its remainder includes use of a child that was not seen
+	nested    bool // other workloads are or were below it in the hierarchy that charges memory
+	unchanged bool // reading equals previous
+	dormant   bool // its share repeats: see dormant.go
+	repeated  bool // the open window has all of the share of a dormant account that stays the same
 
-	reading   usage.Reading // latest
-	unchanged bool          // reading equals previous
-	dormant   bool          // its share repeats: see dormant.go
-	repeated  bool          // the open window has all of the share of a dormant account that stays the same
-	seen      usage.Set     // readings present in any tick
+	reading usage.Reading // latest
+	seen    usage.Set     // readings present in any tick
 
 	childGrowth [len(nestedCounters)]int64
 	childValues [nestedSlots]int64 // by nestedSlot
 	excluded    [nestedSlots]int64
 
-	booked     [usage.ReadingLimit]int64 // own counter value booked so far
+	booked     [counterSlots]int64       // own counter value booked so far, by counterSlot
 	level      [levelSlots]int64         // own level at the latest tick, by levelSlot
 	remainders [levelSlots]unit.Integral // by levelSlot
 
@@ -127,8 +128,8 @@ type account struct {
 
 	cpuLimit, memoryLimit int64 // as in usage.Group
 
-	share  usage.Usage // of the latest tick
-	window usage.Usage
+	share  usage.GroupUsage // of the latest tick
+	window usage.GroupUsage // of the open window, but for classes
 	total  total
 
 	stale stale // readings restored and not seen since
@@ -210,7 +211,9 @@ func (acc *Accounts) updateAccounts(s *usage.Snapshot) {
 		a.cpuLimit, a.memoryLimit, a.held = g.CPULimit, g.MemoryLimit, g.Held
 		acc.replaceReading(a, g)
 		if g.Classes != nil {
-			a.addClasses(g.Classes)
+			for r, bytes := range g.Classes.All() {
+				a.addClass(r, bytes)
+			}
 		}
 		a.childValues, a.childGrowth = [nestedSlots]int64{}, [len(nestedCounters)]int64{}
 		if g.Guest != nil || a.guest != nil {
@@ -278,7 +281,7 @@ func (acc *Accounts) book(a *account, s *usage.Snapshot) {
 		acc.bookDormant(a)
 		return
 	}
-	a.share = usage.Usage{Covered: acc.coveredTime()}
+	a.share = usage.GroupUsage{Covered: acc.coveredTime()}
 	set := a.reading.Has
 	set &^= usage.SetOf(usage.CPUUser, usage.CPUSystem) // see splitCPU
 	if a.parent == nil {
@@ -339,31 +342,32 @@ func (acc *Accounts) bookCounter(a *account, r usage.Resource, own int64) {
 	if isInclusive(a, r) {
 		own -= a.excluded[nestedSlot[r]]
 	}
-	was := a.booked[r]
+	booked := &a.booked[counterSlot[r]]
+	was := *booked
 	var used int64
 	switch {
 	case !a.seen.Has(r):
 		if !a.born {
-			a.booked[r] = own
+			*booked = own
 		}
-		used = own - a.booked[r]
+		used = own - *booked
 	case a.isRebased(r, own):
 		used = a.growthWhileAway(r, own)
-		a.booked[r] = own
+		*booked = own
 	case a.hasRestarted(r):
 		used = a.reading.Value[r]
 		if i >= 0 {
 			used -= a.childGrowth[i]
 		}
-		a.booked[r] = own
+		*booked = own
 	case !a.previous.Has.Has(r) && i >= 0 && a.holders[i] != nil:
-		a.booked[r] = own // use while it was unreadable is booked to the holder
+		*booked = own // use while it was unreadable is booked to the holder
 	default:
-		used = own - a.booked[r]
+		used = own - *booked
 	}
 	a.share.Put(r, max(0, used), a.quality(r))
-	a.booked[r] = max(a.booked[r], own)
-	if a.booked[r] != was {
+	*booked = max(*booked, own)
+	if *booked != was {
 		a.dirty.set |= 1 << r
 	}
 }

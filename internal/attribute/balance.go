@@ -17,7 +17,7 @@ import (
 // used, and disk traffic of the devices that no workload caused.
 func (acc *Accounts) balanceTick(s *usage.Snapshot) {
 	root := acc.current[0]
-	acc.idle.share = usage.Usage{Covered: acc.coveredTime()}
+	acc.idle.share = usage.GroupUsage{Covered: acc.coveredTime()}
 	sum := acc.sumShares()
 	unseen := acc.unseenSet()
 	acc.bookTasks(root, s)
@@ -206,17 +206,17 @@ func (acc *Accounts) CloseWindow(w *usage.Window) {
 		CPUs: acc.lastNode.CPUs, Total: acc.machine, Balance: acc.window}
 	var sum usage.Shares
 	emit := func(a *account) {
-		limitClasses(&a.window)
-		rows = append(rows, usage.Row{Workload: a.identify(), ShortID: a.short, Usage: a.window, Ended: a.final})
+		rows = append(rows, usage.Row{Workload: a.identify(), ShortID: a.short, Usage: a.use(), Ended: a.final})
 		row := &rows[len(rows)-1]
+		limitClasses(&row.Usage)
 		for i, r := range usage.Wholes {
-			sum[i] += a.window.Amount[r]
+			sum[i] += row.Usage.Amount[r]
 		}
-		if a.total.add(&a.window) {
+		if a.total.add(&row.Usage) {
 			a.dirty.sets = true
 		}
 		row.Has = a.total.row(&row.Total)
-		a.window, a.repeated = usage.Usage{}, false
+		a.window, a.classes, a.repeated = usage.GroupUsage{}, nil, false
 		if a.guest != nil {
 			acc.closeHandover(a)
 		}

@@ -83,7 +83,7 @@ func (a *account) markDirty() {
 // markUsed records which amounts of these resources a tick added to, or raised.
 func (a *account) markUsed(of usage.Set) {
 	for r := range (a.share.Present & of &^ a.dirty.set).All() {
-		if v := a.share.Amount[r]; v != 0 && (counterSet.Has(r) || v > a.total.amount[r].Int64()) {
+		if v := a.share.Amount[r]; v != 0 && (counterSet.Has(r) || v > a.total.sum(r).Int64()) {
 			a.dirty.set |= 1 << r
 		}
 	}
@@ -241,9 +241,9 @@ func (acc *Accounts) appendAccount(dst []byte, a *account, parts uint64, set usa
 			dst = appendSum(dst, a.total.sum(r))
 			continue
 		}
-		v, booked := a.reading.Value[r], a.booked[r] // both 0 for energy, which groups do not show
+		v, booked := a.reading.Value[r], a.booked[counterSlot[r]] // both 0 for energy, which groups do not show
 		dst = binary.AppendVarint(dst, v)
-		dst = appendSum(dst, a.total.amount[r])
+		dst = appendSum(dst, a.total.sum(r))
 		switch {
 		case counterSet.Has(r):
 			dst = binary.AppendVarint(dst, v-booked)

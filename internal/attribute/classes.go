@@ -2,16 +2,27 @@ package attribute
 
 import (
 	"mete.dev/mete/internal/attribute/energy"
-	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
 )
 
-// addClasses adds network traffic by class to the open window.
-func (a *account) addClasses(n *usage.ClassBytes) {
-	for r, v := range n.All() {
-		a.window.Put(r, v, usage.Measured)
-		a.dirty.set |= 1 << r
+// addClass adds network traffic of a class to the open window.
+func (a *account) addClass(r usage.Resource, bytes int64) {
+	if a.classes == nil {
+		a.classes = new(usage.ClassBytes)
 	}
+	a.classes.Add(r, bytes)
+	a.dirty.set |= 1 << r
+}
+
+// use returns the use of the open window, with its traffic by class.
+func (a *account) use() usage.Usage {
+	u := a.window.Usage()
+	if a.classes != nil {
+		for r, v := range a.classes.All() {
+			u.Put(r, v, usage.Measured)
+		}
+	}
+	return u
 }
 
 // limitClasses lowers the traffic by class of a window to the traffic as a whole, whose source is another one: the
@@ -53,36 +64,4 @@ func limitClassesTo(u *usage.Usage, whole usage.Resource, classes usage.Set) {
 		u.Amount[r] = parts[i]
 		u.Quality.Worsen(r, usage.Apportioned)
 	}
-}
-
-// sum returns the amount of a resource.
-func (t *total) sum(r usage.Resource) unit.Sum {
-	if !usage.Classified.Has(r) {
-		return t.amount[r]
-	}
-	if t.classes == nil {
-		return unit.Sum{}
-	}
-	return t.classes[r-usage.NetworkRxNode]
-}
-
-// set sets the amount of a resource.
-func (t *total) set(r usage.Resource, v unit.Sum) {
-	if !usage.Classified.Has(r) {
-		t.amount[r] = v
-		return
-	}
-	if t.classes == nil {
-		t.classes = new([len(usage.ClassBytes{})]unit.Sum)
-	}
-	t.classes[r-usage.NetworkRxNode] = v
-}
-
-// clone returns a copy that shares nothing with t.
-func (t *total) clone() total {
-	c := *t
-	if t.classes != nil {
-		c.classes = new(*t.classes)
-	}
-	return c
 }

@@ -113,10 +113,11 @@ func appendEnd(dst []byte, a *account) []byte {
 	for r := range last.Has.All() {
 		dst = binary.AppendVarint(dst, last.Value[r])
 	}
-	dst = appendPresence(dst, a.window.Present, a.window.Quality)
-	dst = binary.AppendVarint(dst, int64(a.window.Covered))
-	for r := range a.window.Present.All() {
-		dst = binary.AppendVarint(dst, a.window.Amount[r])
+	use := a.use()
+	dst = appendPresence(dst, use.Present, use.Quality)
+	dst = binary.AppendVarint(dst, int64(use.Covered))
+	for r := range use.Present.All() {
+		dst = binary.AppendVarint(dst, use.Amount[r])
 	}
 	return dst
 }
@@ -133,7 +134,7 @@ func (a *account) lastReading() usage.Reading {
 	last := a.reading
 	missing := nestedSet & a.seen &^ (last.Has | last.Own | a.previous.Own | a.stale.own)
 	for r := range missing.All() {
-		last.Put(r, a.booked[r]+a.childValues[nestedSlot[r]]+a.excluded[nestedSlot[r]])
+		last.Put(r, a.booked[counterSlot[r]]+a.childValues[nestedSlot[r]]+a.excluded[nestedSlot[r]])
 	}
 	return last
 }
@@ -239,7 +240,10 @@ func (acc *Accounts) showEnds(s *usage.Snapshot) (*usage.Snapshot, map[usage.Slo
 // better quality than that run recorded; the rest is what that run booked. Energy is divided later.
 func (acc *Accounts) bookEnd(a *account, e *end) {
 	nested := nestedSet &^ (a.reading.Own & a.reading.Has)
-	u := e.use
+	u := e.use.OfGroup()
+	for r := range (e.use.Present & usage.Classified).All() {
+		a.addClass(r, e.use.Amount[r])
+	}
 	for r := range (u.Present & (nested | energySet)).All() {
 		u.Amount[r] = 0
 	}

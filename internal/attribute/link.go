@@ -1,10 +1,8 @@
 package attribute
 
 import (
-	"math"
 	"slices"
 
-	"mete.dev/mete/internal/model/unit"
 	"mete.dev/mete/internal/model/usage"
 )
 
@@ -32,11 +30,19 @@ func nestedIndex(r usage.Resource) int {
 var nestedLevels = [...]usage.Resource{usage.Memory, usage.PIDs}
 
 // There is an account for each group, so its arrays have no unused entries: nestedSlot is the index
-// of a resource among the nested ones, levelSlot among the levels. All other resources map to the
-// last index, which is never written.
-var nestedSlot, levelSlot = slotIndexes(append(nestedCounters[:], nestedLevels[:]...)...), slotIndexes(usage.Memory, usage.PIDs, usage.MemoryAnon, usage.MemoryFile, usage.MemoryWorking)
+// of a resource among the nested ones, levelSlot among the levels, counterSlot among those of bookedSet. All
+// other resources map to an index after these, which is never written.
+var (
+	nestedSlot  = slotIndexes(append(nestedCounters[:], nestedLevels[:]...)...)
+	levelSlot   = slotIndexes(usage.Memory, usage.PIDs, usage.MemoryAnon, usage.MemoryFile, usage.MemoryWorking)
+	counterSlot = slotIndexes(slices.Collect(bookedSet.All())...)
+)
 
-const nestedSlots, levelSlots = len(nestedCounters) + len(nestedLevels) + 1, 5 + 1
+// counterSlots is less by the resources of readings that are not in bookedSet, but for one entry.
+const nestedSlots, levelSlots, counterSlots = len(nestedCounters) + len(nestedLevels) + 1, 5 + 1, usage.ReadingLimit - 16
+
+// bookedSet are the counters that groups show and that are booked as they are: user and system time are not, see splitCPU.
+var bookedSet = counterSet & (1<<usage.ReadingLimit - 1) &^ (energySet | usage.Specified | usage.Classified | usage.SetOf(usage.CPUUser, usage.CPUSystem))
 
 func slotIndexes(of ...usage.Resource) (place [usage.Limit]uint8) {
 	for i := range place {
@@ -123,7 +129,7 @@ func (a *account) updateHolder(i int, r usage.Resource) {
 	if old != nil && moved {
 		last := a.previous.Value[r]
 		if !a.reading.Has.Has(r) { // those below were unlinked before
-			last = max(last, a.booked[r]+a.childValues[nestedSlot[r]]+a.excluded[nestedSlot[r]])
+			last = max(last, a.booked[counterSlot[r]]+a.childValues[nestedSlot[r]]+a.excluded[nestedSlot[r]])
 		}
 		old.excluded[nestedSlot[r]] += last
 		old.dirty.set |= 1 << r
@@ -162,14 +168,14 @@ func (acc *Accounts) lowerByRemoved(s *usage.Snapshot) {
 // lower lowers a nested counter by n. The counter that includes it is lowered by its own loss, which
 // includes n; but n was not booked to its own group.
 func (a *account) lower(r usage.Resource, n int64) {
-	a.booked[r] -= n
+	a.booked[counterSlot[r]] -= n
 	previous := *a.previous
 	previous.Value[r] -= n
 	a.previous = &previous
 	a.dirty.set |= 1 << r
 	a.dormant = false
 	if up := a.holders[nestedIndex(r)]; up != nil {
-		up.booked[r] += n
+		up.booked[counterSlot[r]] += n
 		up.dirty.set |= 1 << r
 	}
 }
@@ -180,7 +186,7 @@ func (a *account) lower(r usage.Resource, n int64) {
 func (a *account) raiseToBooked(r usage.Resource) {
 	v := &a.reading.Value[r]
 	if !a.hasRestarted(r) && !a.isRebased(r, *v) {
-		*v = max(*v, a.booked[r]+a.childValues[nestedSlot[r]]+a.excluded[nestedSlot[r]])
+		*v = max(*v, a.booked[counterSlot[r]]+a.childValues[nestedSlot[r]]+a.excluded[nestedSlot[r]])
 	}
 }
 
@@ -226,42 +232,4 @@ func (a *account) parentFor(r usage.Resource) *account {
 		return a.memory
 	}
 	return a.parent
-}
-
-// A total is everything booked to an account. It does not overflow.
-type total struct {
-	classes *[len(usage.ClassBytes{})]unit.Sum // of usage.Classified; nil if there was none, as of most groups
-	present usage.Set
-	quality usage.Qualities
-	amount  [usage.ReadingLimit]unit.Sum
-}
-
-// add adds the use of a window; of peaks the larger stays. It reports whether presence or quality
-// changed.
-func (t *total) add(u *usage.Usage) (other bool) {
-	present, quality := t.present, t.quality
-	t.quality = quality.Worst(u.Quality.Only(u.Present))
-	for r := range u.Present.All() {
-		v := unit.Sum{}.Add(u.Amount[r])
-		if r.Detail().Kind != usage.Peak {
-			v = t.sum(r).Add(u.Amount[r])
-		} else if t.present.Has(r) && t.sum(r).Compare(v) > 0 {
-			v = t.sum(r)
-		}
-		t.set(r, v)
-	}
-	t.present |= u.Present
-	return t.present != present || t.quality != quality
-}
-
-// row writes the total of everything but peaks, modulo 2^63, and returns the resources that have one.
-func (t *total) row(to *[usage.Limit]int64) (has usage.Set) {
-	for r := range t.present.All() {
-		if r.Detail().Kind != usage.Peak {
-			_, low := t.sum(r).Halves()
-			to[r] = int64(low & math.MaxInt64)
-			has |= 1 << r
-		}
-	}
-	return has
 }

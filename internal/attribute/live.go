@@ -169,7 +169,7 @@ func (acc *Accounts) row(a *account, depth int) live.Row {
 		limit := a.memoryLimit
 		row.MemoryLimit = &limit
 	}
-	total, window := a.total.clone(), a.window
+	total, window := a.total.clone(), a.use()
 	limitClasses(&window)
 	total.add(&window)
 	total.present.Each(func(r usage.Resource) {

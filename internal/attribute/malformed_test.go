@@ -232,7 +232,7 @@ func TestTotalAdd(t *testing.T) {
 		u.Put(usage.CPU, c.cpu, c.q)
 		u.Put(usage.MemoryPeak, c.peak, usage.Measured)
 		changed := sum.add(&u)
-		if got := [2]int64{sum.amount[usage.CPU].Int64(), sum.amount[usage.MemoryPeak].Int64()}; got != c.want || changed != c.changed {
+		if got := [2]int64{sum.sum(usage.CPU).Int64(), sum.sum(usage.MemoryPeak).Int64()}; got != c.want || changed != c.changed {
 			t.Errorf("%d: %v, changed %v; want %v, %v", i, got, changed, c.want, c.changed)
 		}
 	}

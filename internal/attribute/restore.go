@@ -243,10 +243,12 @@ func (r *restorer) resource(a *restored, res usage.Resource) {
 	v := r.int()
 	a.reading.Value[res] = v
 	r.bad = r.bad || v != 0 && energySet.Has(res) // groups have no energy readings
-	a.total.amount[res] = r.sum()
+	a.total.set(res, r.sum())
 	switch {
 	case counterSet.Has(res):
-		a.booked[res] = v - r.int()
+		if booked := v - r.int(); bookedSet.Has(res) {
+			a.booked[counterSlot[res]] = booked
+		}
 		if i := nestedIndex(res); i >= 0 {
 			a.excluded[nestedSlot[res]], a.holderSerials[i] = r.int(), r.uint()
 		}
@@ -266,7 +268,7 @@ func (r *restorer) extrapolate(a *restored, elapsed int64) (tooLarge usage.Set) 
 			tooLarge |= 1 << res
 			continue
 		}
-		a.total.amount[res] = a.total.amount[res].Add(a.remainders[levelSlot[res]].Add(level, level, elapsed))
+		a.total.set(res, a.total.sum(res).Add(a.remainders[levelSlot[res]].Add(level, level, elapsed)))
 	}
 	return tooLarge
 }

@@ -226,7 +226,7 @@ func (a *account) isRebased(r usage.Resource, own int64) bool {
 	case a.stale.countedOtherwise(&a.reading).Has(r), a.lostDevice(r):
 		return true
 	}
-	return !isInclusive(a, r) && own < a.booked[r]
+	return !isInclusive(a, r) && own < a.booked[counterSlot[r]]
 }
 
 // lostDevice reports whether a disk counter fell during a pause of the agent: the sums that the kernel
@@ -250,8 +250,8 @@ func (a *account) growthWhileAway(r usage.Resource, own int64) int64 {
 	case a.stale.countedOtherwise(&a.reading).Has(r), r == usage.CPU:
 		return 0
 	case a.lostDevice(r):
-		return own - a.booked[r] // more than 0 if groups below lost more
-	case own < a.booked[r]/2:
+		return own - a.booked[counterSlot[r]] // more than 0 if groups below lost more
+	case own < a.booked[counterSlot[r]]/2:
 		return own // the kernel restarted the counter
 	}
 	return 0

@@ -7,5 +7,5 @@ func (acc *Accounts) Share(slot usage.Slot) (u usage.Usage, ok bool) {
 	if int(slot) >= len(acc.bySlot) || acc.bySlot[slot] == nil {
 		return u, false
 	}
-	return acc.bySlot[slot].share, true
+	return acc.bySlot[slot].share.Usage(), true
 }

@@ -45,22 +45,13 @@ func (g *Reading) Put(r Resource, v int64) {
 }
 
 // A Group is one workload's group in a snapshot. The source owns it and changes
-// it only between ticks.
+// it only between ticks. Fields of one byte stand together, as there are thousands of groups.
 type Group struct {
 	Slot   Slot
 	Parent Slot // the nearest group above that is a workload, or Root
 	// MemoryParent is the same in the hierarchy that charges memory. It is another group if the
 	// hierarchies are used at different depths.
 	MemoryParent Slot
-	Life         workload.Life
-	Workload     workload.Workload
-	// CPULimit is the largest CPU time that the group may use, in ns per second, and MemoryLimit
-	// the largest number of bytes that may be charged to it; 0 means that the group has no limit of
-	// its own, or that none can be seen.
-	CPULimit, MemoryLimit int64
-	// Guest is the virtual machine that runs in the group, or nil. It does not change once it is
-	// set.
-	Guest *Guest
 	// New says that the group was not in the previous snapshot.
 	New bool
 	// Born says of a new group that its life began after the previous snapshot, so that all its
@@ -70,7 +61,16 @@ type Group struct {
 	Final bool
 	// Exact says of a Final group that its CPU time was read as the group ended, not at the
 	// previous tick.
-	Exact bool
+	Exact    bool
+	Life     workload.Life
+	Workload workload.Workload
+	// CPULimit is the largest CPU time that the group may use, in ns per second, and MemoryLimit
+	// the largest number of bytes that may be charged to it; 0 means that the group has no limit of
+	// its own, or that none can be seen.
+	CPULimit, MemoryLimit int64
+	// Guest is the virtual machine that runs in the group, or nil. It does not change once it is
+	// set.
+	Guest *Guest
 	// Held are integrals of levels since the latest booked snapshot, from a source that samples levels
 	// between snapshots; nil if the levels of the two snapshots are all that is known.
 	Held map[Resource]int64

@@ -20,41 +20,53 @@ type Usage struct {
 func (u *Usage) Get(r Resource) (int64, bool) { return u.Amount[r], u.Present.Has(r) }
 
 // Put adds amount to r, or raises r to it where r is a peak, with quality q.
-func (u *Usage) Put(r Resource, amount int64, q Quality) {
-	u.Quality.Worsen(r, q)
-	switch {
-	case !u.Present.Has(r):
-		u.Present |= 1 << r
-		u.Amount[r] = amount
+func (u *Usage) Put(r Resource, amount int64, q Quality) { u.fields().put(r, amount, q) }
+
+// Add adds v to u, resource by resource. A resource that is absent in both stays absent.
+func (u *Usage) Add(v *Usage) { u.fields().add(v.fields(), All) }
+
+func (u *Usage) fields() fields { return fields{&u.Present, &u.Quality, &u.Covered, u.Amount[:]} }
+
+// fields are the parts of a Usage or of a GroupUsage.
+type fields struct {
+	present *Set
+	quality *Qualities
+	covered *time.Duration
+	amount  []int64
+}
+
+func (f fields) put(r Resource, amount int64, q Quality) {
+	f.quality.Worsen(r, q)
+	switch to := &f.amount[r]; {
+	case !f.present.Has(r):
+		*f.present |= 1 << r
+		*to = amount
 	case peaks.Has(r):
-		u.Amount[r] = max(u.Amount[r], amount)
+		*to = max(*to, amount)
 	default:
-		u.Amount[r] = add(u.Amount[r], amount)
+		*to = add(*to, amount)
 	}
 }
 
-// Add adds v to u, resource by resource. A resource that is absent in both stays absent.
-func (u *Usage) Add(v *Usage) { u.AddOnly(v, All) }
-
-// AddOnly is Add for some resources of v, and the time that it covers.
-func (u *Usage) AddOnly(v *Usage, of Set) {
-	of &= v.Present
-	u.Quality = u.Quality.Worst(v.Quality.Only(of))
-	for set := of &^ u.Present; set != 0; set &= set - 1 {
+// add adds the resources of v that are in a set, and the time that v covers.
+func (f fields) add(v fields, of Set) {
+	of &= *v.present
+	*f.quality = f.quality.Worst(v.quality.Only(of))
+	for set := of &^ *f.present; set != 0; set &= set - 1 {
 		r := bits.TrailingZeros64(uint64(set))
-		u.Amount[r] = v.Amount[r]
+		f.amount[r] = v.amount[r]
 	}
-	for set := of & u.Present; set != 0; set &= set - 1 {
+	for set := of & *f.present; set != 0; set &= set - 1 {
 		r := Resource(bits.TrailingZeros64(uint64(set)))
-		switch a := v.Amount[r]; {
+		switch to, a := &f.amount[r], v.amount[r]; {
 		case peaks.Has(r):
-			u.Amount[r] = max(u.Amount[r], a)
+			*to = max(*to, a)
 		case a != 0: // most groups do nothing most of the time
-			u.Amount[r] = add(u.Amount[r], a)
+			*to = add(*to, a)
 		}
 	}
-	u.Present |= of
-	u.Covered += v.Covered
+	*f.present |= of
+	*f.covered += *v.covered
 }
 
 var peaks = func() (s Set) {
