@@ -62,7 +62,8 @@ type node struct {
 	primary        int           // the tree whose rmdir ends it
 	owner          *node         // the workload that it counts for: itself or an ancestor
 	parentWorkload *node         // of an owner, its parent among the workloads
-	children       int           // workloads directly below
+	children       int32         // workloads directly below
+	noDescriptors  bool          // others are busier and get the descriptors
 
 	group  usage.Group // of an owner
 	walked int64       // CPU of the group and all groups below it at the latest walk
@@ -73,11 +74,10 @@ type node struct {
 	counts                bpf.Counts
 	disk                  disk.Totals
 
-	cpu           int64 // latest cumulative CPU, to detect activity
-	slowMark      int64 // CPU plus memory when the slow set was read, to detect activity
-	files         [2]*hostfs.File
-	noDescriptors bool // others are busier and get the descriptors
-	recentCPU     int64
+	cpu       int64 // latest cumulative CPU, to detect activity
+	slowMark  int64 // CPU plus memory when the slow set was read, to detect activity
+	files     [2]*hostfs.File
+	recentCPU int64
 }
 
 // workloadAbove returns the nearest living workload above n.
