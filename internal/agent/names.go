@@ -37,7 +37,6 @@ type nameTracker struct {
 	gone       []string                  // keys of jobs that were forgotten with the last stored window
 	wanted     map[workload.ShortID]bool // names that the server requested
 	pass       int64                     // number of calls of collectDue
-	out        []batch.Name              // the names to send with the current window
 }
 
 // A nameState records when the name of one workload was sent, and its state in a window.
@@ -45,7 +44,7 @@ type nameState struct {
 	sentAt time.Time // zero if never
 	pass   int64     // the pass that set the fields below
 	alive  bool      // one of its lives has not ended
-	named  bool      // its name is in out
+	named  bool      // its name is sent with the window
 
 	container *docker.Container // what its daemon said last, or nil
 	sent      *docker.Container // with which its name was sent
@@ -167,10 +166,9 @@ func (n *nameTracker) markWanted(list []workload.ShortID) {
 }
 
 // collectDue returns the names to send with w: of new workloads, names due for refresh, changed
-// ones, and those that the server requests. The result is valid until the next call. Until
-// [nameTracker.markSent] is called, the same names are due again.
-func (n *nameTracker) collectDue(w *usage.Window, now time.Time) []batch.Name {
-	n.out = n.out[:0]
+// ones, and those that the server requests. Until [nameTracker.markSent] is called, the same names are
+// due again.
+func (n *nameTracker) collectDue(w *usage.Window, now time.Time) (names []batch.Name) {
 	n.observe(w)
 	living, ended := budget{maxLivingNames, maxLivingBytes}, budget{maxEndedNames, maxEndedBytes}
 	for i := range w.Rows {
@@ -210,10 +208,10 @@ func (n *nameTracker) collectDue(w *usage.Window, now time.Time) []batch.Name {
 		}
 		if left.spend(&name) {
 			state.named = true
-			n.out = append(n.out, name)
+			names = append(names, name)
 		}
 	}
-	return n.out
+	return names
 }
 
 // observe records which workloads have rows in w, and whether they are alive.
