@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"net/url"
 	"path/filepath"
 	"slices"
@@ -43,9 +44,12 @@ type origin struct {
 	node  string // id
 	name  string
 	way   *sender.HTTP
-	boot  string
-	up    time.Time // boot time
-	live  stream
+	base  *url.URL // of the server
+	// client has the certificate of the machine.
+	client *http.Client
+	boot   string
+	up     time.Time // boot time
+	live   stream
 }
 
 // A stream is a stream of batches.
@@ -91,7 +95,8 @@ func (f *fleet) enroll(ctx context.Context, t *target, n int, first func(i int, 
 			if err != nil {
 				return err
 			}
-			o.node, o.way = id.Node(), sender.NewHTTP(base, id.Client(), "bench")
+			o.base, o.client = base, id.Client()
+			o.node, o.way = id.Node(), sender.NewHTTP(base, o.client, "bench")
 			o.live = newStream()
 			b, err := o.live.encode(first(i, o))
 			if err == nil {

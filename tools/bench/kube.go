@@ -59,9 +59,16 @@ type kubeReport struct {
 	Lists     int     `json:"pod_lists"` // times that the server read all pods: once, and again as its watch had expired
 	CaughtUp  float64 `json:"caught_up_seconds"`
 	AnswerP99 float64 `json:"answer_p99_ms"`
-	RSS       int64   `json:"server_rss_bytes"`
-	PeakRSS   int64   `json:"server_peak_rss_bytes"`
-	Ledger    int64   `json:"ledger_bytes"`
+	// Directed is how long all machines needed to know the addresses of all nodes, Joined the same after one more node, with the bytes
+	// of that for each machine. Directives is bytes for each machine and hour while pods come and go.
+	Directed    float64 `json:"directed_seconds"`
+	Joined      float64 `json:"directed_after_new_node_seconds"`
+	JoinedBytes float64 `json:"directive_bytes_per_new_node"`
+	Directives  float64 `json:"directive_bytes_per_node_hour"`
+
+	RSS     int64 `json:"server_rss_bytes"`
+	PeakRSS int64 `json:"server_peak_rss_bytes"`
+	Ledger  int64 `json:"ledger_bytes"`
 
 	OverBudget []string `json:"over_budget"`
 }
@@ -119,6 +126,8 @@ func (r *kubeReport) show() {
 	fmt.Printf("%.0f pod changes/s, %.0f rows/s: server %.2f cores, RSS %d MiB, peak %d MiB, ledger %d MiB; windows answered within %.0f ms (p99)\n",
 		r.Churn, r.Rows, r.Cores, r.RSS>>20, r.PeakRSS>>20, r.Ledger>>20, r.AnswerP99)
 	fmt.Printf("from a pod's first window to its name, %d pods: p50 %.0f ms, p99 %.0f ms, max %.0f ms\n", r.Joins, r.JoinP50, r.JoinP99, r.JoinMax)
+	fmt.Printf("directives: all machines have them %.1f s after they began to follow, and %.1f s after a new node, %.1f kB each; %.1f kB for each node and hour else\n",
+		r.Directed, r.Joined, r.JoinedBytes/1e3, r.Directives/1e3)
 	fmt.Printf("API server away for %.0f s and restarted: all pods were read %d times; the pods of that time have names %.1f s after\n", r.Outage, r.Lists, r.CaughtUp)
 	for _, o := range r.OverBudget {
 		fmt.Println("OVER BUDGET:", o)
@@ -142,6 +151,7 @@ type kubeRun struct {
 	server *testbed.Cluster
 
 	machines []machinePods
+	directed directed
 	rows     atomic.Int64
 	answers  stopwatch
 
@@ -183,7 +193,7 @@ func (c *kubeFlags) run(ctx context.Context) (_ *kubeReport, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, cluster.Close()) }()
-	k := &kubeRun{kubeFlags: c, server: cluster, machines: make([]machinePods, c.nodes)}
+	k := &kubeRun{kubeFlags: c, server: cluster, machines: make([]machinePods, c.nodes), directed: directed{holds: map[int]int{}}}
 	if err := k.createPods(ctx, cluster.Kubeconfig); err != nil {
 		return nil, err
 	}
@@ -352,21 +362,35 @@ func (k *kubeRun) churn(ctx context.Context, proxy *netfault.Proxy, r *kubeRepor
 	k.enter()
 	g, ctx := errgroup.WithContext(ctx)
 	work, stop := context.WithCancel(ctx)
+	start := time.Now()
 	for i := range k.fleet.origins {
 		g.Go(func() error { return k.measure(ctx, work, i) })
+		g.Go(func() error { return k.follow(work, i) })
 	}
 	g.Go(func() error { return k.change(ctx, work) })
 	g.Go(func() error { return k.observe(ctx, work) })
 	g.Go(func() (err error) {
 		defer stop()
 		calm := k.phases[0]
+		if err := k.awaitDirected(ctx, k.nodes); err != nil {
+			return err
+		}
+		r.Directed = time.Since(start).Seconds()
+		k.logf("all machines know the addresses of all nodes")
+		told, joined := k.directed.bytes.Load(), time.Now()
+		if err := errors.Join(k.createNodes(ctx, k.nodes, k.nodes+1), k.awaitDirected(ctx, k.nodes+1)); err != nil {
+			return err
+		}
+		r.Joined, r.JoinedBytes = time.Since(joined).Seconds(), float64(k.directed.bytes.Load()-told)/float64(k.nodes)
+		told = k.directed.bytes.Load()
 		k.logf("%d pod changes a second, for %v", k.rate, k.length)
 		server, _ := k.target.cpu()
-		start := time.Now()
+		rows, start := k.rows.Load(), time.Now()
 		sleepUntil(ctx, start.Add(k.length))
 		after, _ := k.target.cpu()
 		took := time.Since(start)
-		r.Cores, r.Rows = (after-server).Seconds()/took.Seconds(), float64(k.rows.Load())/took.Seconds()
+		r.Cores, r.Rows = (after-server).Seconds()/took.Seconds(), float64(k.rows.Load()-rows)/took.Seconds()
+		r.Directives = float64(k.directed.bytes.Load()-told) / float64(k.nodes) / took.Hours()
 
 		k.logf("the API server is out of reach, for %v", k.outage)
 		away, back := k.enter(), time.Now().Add(k.outage)

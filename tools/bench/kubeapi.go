@@ -42,6 +42,10 @@ func (k *kubeRun) createPods(ctx context.Context, kubeconfig string) error {
 	if err := k.createOwners(ctx); err != nil {
 		return err
 	}
+	k.logf("creating %d nodes", k.nodes)
+	if err := k.createNodes(ctx, 0, k.nodes); err != nil {
+		return err
+	}
 	k.logf("creating %d pods", k.pods)
 	var done atomic.Int64
 	g, ctx := errgroup.WithContext(ctx)
