@@ -32,6 +32,8 @@ const (
 	// maxWait limits how long an agent's request waits, and maxWaiting how many of a node do.
 	maxWait    = 10 * time.Minute
 	maxWaiting = 4
+	// maxPerMinute limits the requests of a node in a minute: an agent makes at most 30 for the list, and few for sections.
+	maxPerMinute = 100
 	// spread is how much later than a change each waiting request makes the last one to be answered, so that not all
 	// agents of a large cluster ask for a section in the same moment.
 	spread = 2 * time.Millisecond
@@ -49,18 +51,22 @@ type topologies interface {
 
 // directives has the sections that hold for each agent, and tells agents when they change.
 type directives struct {
-	ledger topologies
-	log    *slog.Logger
+	ledger     topologies
+	log        *slog.Logger
+	logLimiter httpx.LogLimiter
 
 	mu       sync.Mutex
 	clusters map[string]*sections
 	changed  chan struct{} // closed when clusters changes
-	ended    bool          // no request waits any more
+	ready    bool          // the topologies were read
+	ended    chan struct{} // closed when no request waits any more
 	waiting  map[string]int
 	waits    int                  // the sum of waiting
 	rejected map[string]rejection // by node
-	bytes    int64                // of contents, as they were sent
-	answers  int64                // to requests for the list
+	recent   map[string]int       // requests since minute, by node
+	minute   time.Time
+	bytes    int64 // of contents, as they were sent
+	answers  int64 // to requests for the list
 }
 
 // A rejection is the sections that a node said it does not follow.
@@ -78,33 +84,34 @@ type sections struct {
 	network *directive.Network
 	zones   map[string]*content
 	nodes   map[string]*content
-	none    *content
 }
 
 // content is what a section consists of.
 type content struct {
 	hash    string
 	plain   []byte
-	gzipped []byte // nil if that is not shorter
+	gzipped []byte // nil of a short one
 }
 
 func newDirectives(l topologies, log *slog.Logger) *directives {
-	return &directives{ledger: l, log: log, clusters: map[string]*sections{}, changed: make(chan struct{}), waiting: map[string]int{}, rejected: map[string]rejection{}}
+	return &directives{ledger: l, log: log, clusters: map[string]*sections{}, changed: make(chan struct{}), ended: make(chan struct{}), waiting: map[string]int{}, rejected: map[string]rejection{}, recent: map[string]int{}}
 }
+
+// minGzip is the size in bytes from which a content is compressed.
+const minGzip = 1024
 
 func newContent(c directive.Classes) *content {
 	plain := c.Encode()
+	if len(plain) < minGzip {
+		return &content{hash: directive.HashOf(plain), plain: plain}
+	}
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
 	_, err := z.Write(plain)
 	if err = errors.Join(err, z.Close()); err != nil {
 		panic(err) // a buffer takes everything
 	}
-	out := &content{hash: directive.HashOf(plain), plain: plain}
-	if b.Len() < len(plain) {
-		out.gzipped = b.Bytes()
-	}
-	return out
+	return &content{hash: directive.HashOf(plain), plain: plain, gzipped: b.Bytes()}
 }
 
 // run reads the topologies of clusters from the ledger until ctx ends.
@@ -121,10 +128,7 @@ func (d *directives) run(ctx context.Context) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			d.mu.Lock()
-			d.ended = true
-			d.wake()
-			d.mu.Unlock()
+			close(d.ended)
 			return nil
 		}
 	}
@@ -142,6 +146,7 @@ func (d *directives) read(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for cluster, epoch := range epochs {
 		d.mu.Lock()
 		old := d.clusters[cluster]
@@ -154,23 +159,27 @@ func (d *directives) read(ctx context.Context) error {
 			continue
 		}
 		if err != nil {
-			return err
+			errs = append(errs, err)
+			continue
 		}
-		now := &sections{epoch: epoch, network: directive.NewNetwork(t), zones: map[string]*content{}, nodes: map[string]*content{}, none: newContent(directive.Classes{})}
+		now := &sections{epoch: epoch, network: directive.NewNetwork(t), zones: map[string]*content{}, nodes: map[string]*content{}}
 		d.mu.Lock()
 		d.clusters[cluster] = now
 		d.wake()
 		d.mu.Unlock()
 	}
-	return nil
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ready = true
+	return errors.Join(errs...)
 }
 
-// contents returns the contents of the sections of a node, in the order of sectionNames. One that the cluster does not have gets
-// empty ones: it may have left. The caller holds mu.
+// contents returns the contents of the sections of a node, in the order of sectionNames, nil if the cluster does not have it: its
+// name in the ledger may be another one for a while, so the sections that it has hold until they expire. The caller holds mu.
 func (s *sections) contents(name string) []*content {
 	zone, ok := s.network.Zone(name)
 	if !ok {
-		return []*content{s.none, s.none}
+		return nil
 	}
 	if s.zones[zone] == nil {
 		s.zones[zone] = newContent(s.network.ZoneClasses(zone))
@@ -204,11 +213,14 @@ func tagOf(l directive.List) string {
 	return strconv.Quote(directive.HashOf(b)[:32])
 }
 
-// errWaiting is the error for a node that has too many requests waiting.
-var errWaiting = &fault.RetryError{Err: httpx.WithStatus(errors.New("this node waits for directives several times at once"), httpx.ErrTooMany), After: 10 * time.Second}
+// errBusy is the error for a node that has too many requests waiting, or sent too many.
+var errBusy = &fault.RetryError{Err: httpx.WithStatus(errors.New("this node asks for directives too often"), httpx.ErrTooMany), After: 10 * time.Second}
 
 // await returns what holds for a node, at once if it has another tag than tag, else when it changes or wait is over.
 func (d *directives) await(ctx context.Context, node, tag string, wait time.Duration, rejected []string) (l directive.List, now string, err error) {
+	if err := d.admit(node); err != nil {
+		return l, "", err
+	}
 	n, err := d.ledger.Node(ctx, node)
 	if err != nil {
 		return l, "", err
@@ -216,9 +228,12 @@ func (d *directives) await(ctx context.Context, node, tag string, wait time.Dura
 	d.noteRejected(node, rejected)
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if !d.ready {
+		return l, "", &fault.RetryError{Err: fmt.Errorf("the addresses of clusters were not read yet: %w", fault.ErrUnavailable), After: topologyInterval}
+	}
 	d.answers++
 	if d.waiting[node] >= maxWaiting {
-		return l, "", errWaiting
+		return l, "", errBusy
 	}
 	d.waiting[node]++
 	d.waits++
@@ -232,16 +247,19 @@ func (d *directives) await(ctx context.Context, node, tag string, wait time.Dura
 	defer over.Stop()
 	for {
 		l, _ = d.list(n)
-		if now = tagOf(l); now != tag || d.ended {
+		if now = tagOf(l); now != tag {
 			return l, now, nil
 		}
 		changed, later := d.changed, rand.N(time.Duration(d.waits)*spread)
 		d.mu.Unlock()
 		select {
 		case <-changed:
-			sleepUntil(ctx, over.C, later)
+			d.sleep(ctx, over.C, later)
 			d.mu.Lock()
 		case <-over.C:
+			d.mu.Lock()
+			return l, now, nil
+		case <-d.ended:
 			d.mu.Lock()
 			return l, now, nil
 		case <-ctx.Done():
@@ -251,20 +269,36 @@ func (d *directives) await(ctx context.Context, node, tag string, wait time.Dura
 	}
 }
 
-// sleepUntil waits for a time, until ctx ends, or until the timer of end fires.
-func sleepUntil(ctx context.Context, end <-chan time.Time, d time.Duration) {
-	t := time.NewTimer(d)
+// sleep waits for a time, until ctx or d ends, or until the timer of over fires.
+func (d *directives) sleep(ctx context.Context, over <-chan time.Time, wait time.Duration) {
+	t := time.NewTimer(wait)
 	defer t.Stop()
 	select {
 	case <-t.C:
-	case <-end:
+	case <-over:
+	case <-d.ended:
 	case <-ctx.Done():
 	}
 }
 
+// admit counts a request of a node.
+func (d *directives) admit(node string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if now := time.Now(); now.Sub(d.minute) >= time.Minute {
+		d.minute = now
+		clear(d.recent)
+	}
+	if d.recent[node] >= maxPerMinute {
+		return errBusy
+	}
+	d.recent[node]++
+	return nil
+}
+
 // noteRejected notes which sections a node does not follow.
 func (d *directives) noteRejected(node string, names []string) {
-	names = slices.DeleteFunc(names, func(name string) bool { return !slices.Contains(sectionNames, name) })
+	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !slices.Contains(sectionNames, name) })
 	slices.Sort(names)
 	names = slices.Compact(names)
 	d.mu.Lock()
@@ -273,7 +307,7 @@ func (d *directives) noteRejected(node string, names []string) {
 		delete(d.rejected, node)
 		return
 	}
-	if !slices.Equal(d.rejected[node].names, names) {
+	if now := time.Now(); !slices.Equal(d.rejected[node].names, names) && d.logLimiter.Allow(node, now) {
 		d.log.Warn("a node does not follow directives; its log says why", "node", node, "sections", strings.Join(names, ","))
 	}
 	d.rejected[node] = rejection{names, time.Now()}
@@ -281,6 +315,9 @@ func (d *directives) noteRejected(node string, names []string) {
 
 // section returns a content that holds for a node, by its hash.
 func (d *directives) section(ctx context.Context, node, hash string) (*content, error) {
+	if err := d.admit(node); err != nil {
+		return nil, err
+	}
 	n, err := d.ledger.Node(ctx, node)
 	if err != nil {
 		return nil, err
@@ -328,10 +365,10 @@ func (d *directives) serveList(w http.ResponseWriter, r *http.Request, node stri
 	control, end := http.NewResponseController(w), time.Now().Add(wait+time.Minute)
 	_, _ = control.SetReadDeadline(end), control.SetWriteDeadline(end) // only the writers of tests have no deadlines
 	var rejected []string
-	if names := r.Header.Get(follower.HeaderRejected); names != "" {
-		rejected = strings.Split(names, ",")
+	for name := range strings.SplitSeq(r.Header.Get(follower.HeaderRejected), ",") {
+		rejected = append(rejected, strings.TrimSpace(name))
 	}
-	tag := r.Header.Get("If-None-Match")
+	tag := strings.TrimPrefix(r.Header.Get("If-None-Match"), "W/") // a proxy may have added that
 	l, now, err := d.await(r.Context(), node, tag, wait, rejected)
 	if err != nil {
 		return err

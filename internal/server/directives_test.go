@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -22,6 +23,7 @@ import (
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/pod"
 	"mete.dev/mete/internal/model/registry"
+	"mete.dev/mete/internal/testkit"
 	"mete.dev/mete/internal/testkit/syncbuf"
 )
 
@@ -74,7 +76,7 @@ func network(zone string, n int) pod.NodeNetwork {
 }
 
 // withDirectives runs f in a bubble with directives that are read in the background.
-func withDirectives(t *testing.T, f func(t *testing.T, d *directives, a *atlas, log *syncbuf.Buffer)) {
+func withDirectives(t *testing.T, f func(t *testing.T, d *directives, a *atlas, log *syncbuf.Buffer, stop func())) {
 	synctest.Test(t, func(t *testing.T) {
 		a, log := &atlas{}, &syncbuf.Buffer{}
 		d := newDirectives(a, slog.New(slog.NewTextHandler(log, nil)))
@@ -82,7 +84,7 @@ func withDirectives(t *testing.T, f func(t *testing.T, d *directives, a *atlas, 
 		done := make(chan error)
 		go func() { done <- d.run(ctx) }()
 		synctest.Wait()
-		f(t, d, a, log)
+		f(t, d, a, log, stop)
 		stop()
 		if err := <-done; err != nil {
 			t.Error(err)
@@ -109,7 +111,7 @@ func (d *directives) readAll(t *testing.T, node string) (tag string, texts []str
 }
 
 func TestDirectives(t *testing.T) {
-	withDirectives(t, func(t *testing.T, d *directives, a *atlas, _ *syncbuf.Buffer) {
+	withDirectives(t, func(t *testing.T, d *directives, a *atlas, _ *syncbuf.Buffer, _ func()) {
 		expect := func(node string, want ...string) (tag string) {
 			t.Helper()
 			tag, got := d.readAll(t, node)
@@ -122,10 +124,9 @@ func TestDirectives(t *testing.T) {
 		a.put(pod.Topology{"n1": network("east", 1), "n2": network("west", 2), "n3": network("east", 3)})
 		time.Sleep(topologyInterval)
 		synctest.Wait()
-		const none = `{"classes":{}}`
 		one := expect("n1@lab", `{"classes":{"internal":["10.0.1.0/24","10.0.3.0/24"],"zone":["10.0.2.0/24"]}}`, `{"classes":{"node":["10.0.1.0/24"]}}`)
 		expect("n2@lab", `{"classes":{"internal":["10.0.2.0/24"],"zone":["10.0.1.0/24","10.0.3.0/24"]}}`, `{"classes":{"node":["10.0.2.0/24"]}}`)
-		expect("n9@lab", none, none) // explicitly: it may have left the cluster
+		expect("n9@lab") // unknown: it may have another name for a while
 		expect("n1@other")
 		if one == before {
 			t.Error("the tag has not changed")
@@ -154,7 +155,7 @@ func TestDirectives(t *testing.T) {
 }
 
 func TestDirectivesWait(t *testing.T) {
-	withDirectives(t, func(t *testing.T, d *directives, a *atlas, _ *syncbuf.Buffer) {
+	withDirectives(t, func(t *testing.T, d *directives, a *atlas, _ *syncbuf.Buffer, stop func()) {
 		type answer struct {
 			l    directive.List
 			tag  string
@@ -187,7 +188,11 @@ func TestDirectivesWait(t *testing.T) {
 			t.Errorf("%d wait", s.Waiting)
 		}
 		changed := time.Now()
-		a.put(pod.Topology{"n1": network("east", 1)})
+		nodes := pod.Topology{}
+		for i := range 1000 {
+			nodes[fmt.Sprintf("n%d", i)] = network("east", i%250)
+		}
+		a.put(nodes)
 		late := 0
 		for _, one := range all {
 			x := <-one
@@ -212,11 +217,14 @@ func TestDirectivesWait(t *testing.T) {
 			all = append(all, wait(ctx, "n1@lab", now, d, time.Hour))
 		}
 		synctest.Wait()
-		if x := <-wait(ctx, "n1@lab", now, d, time.Hour); !errors.Is(x.err, errWaiting) {
+		if x := <-wait(ctx, "n1@lab", now, d, time.Hour); !errors.Is(x.err, errBusy) {
 			t.Errorf("one too many: %+v", x)
 		}
-		other, _ := d.readAll(t, "n2@lab")
-		last := wait(t.Context(), "n2@lab", other, d, time.Hour)
+		other, _ := d.readAll(t, "m0@lab")
+		var last []chan answer
+		for i := range 1000 {
+			last = append(last, wait(t.Context(), fmt.Sprintf("m%d@lab", i), other, d, time.Hour))
+		}
 		synctest.Wait()
 		cancel()
 		for _, one := range all {
@@ -225,19 +233,53 @@ func TestDirectivesWait(t *testing.T) {
 			}
 		}
 		// When the server ends, no request waits any longer.
-		ending, end := context.WithCancel(t.Context())
-		end()
-		if err := d.run(ending); err != nil {
+		stop()
+		ended := time.Now()
+		for _, one := range last {
+			if x := <-one; x.err != nil || x.tag != other || time.Since(ended) > 0 {
+				t.Fatalf("at the end: %+v after %v", x, time.Since(ended))
+			}
+		}
+	})
+}
+
+// TestDirectivesLimits checks that a node gets no list before the server has read one, and that it cannot ask as often as it likes.
+func TestDirectivesLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &atlas{fail: errors.New("the disk is gone")}
+		d := newDirectives(a, slog.New(slog.DiscardHandler))
+		if _, _, err := d.await(t.Context(), "n1@lab", "", 0, nil); !errors.Is(err, fault.ErrUnavailable) {
+			t.Errorf("before the first reading: %v", err)
+		}
+		if err := d.read(t.Context()); err == nil {
+			t.Error("no error")
+		}
+		a.fail = nil
+		if err := d.read(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if x := <-last; x.err != nil || x.tag != other || x.took > time.Second {
-			t.Errorf("at the end: %+v", x)
+		d.readAll(t, "n1@lab")
+		for range 2 {
+			for i := range maxPerMinute {
+				_, _, err := d.await(t.Context(), "n2@lab", "", 0, nil)
+				if _, sectionErr := d.section(t.Context(), "n3@lab", directive.HashOf(nil)); errors.Is(err, errBusy) || errors.Is(sectionErr, errBusy) {
+					t.Errorf("request %d: %v, %v", i, err, sectionErr)
+				}
+			}
+			if _, _, err := d.await(t.Context(), "n2@lab", "", 0, nil); !errors.Is(err, errBusy) {
+				t.Errorf("too many requests for the list: %v", err)
+			}
+			if _, err := d.section(t.Context(), "n3@lab", directive.HashOf(nil)); !errors.Is(err, errBusy) {
+				t.Errorf("too many requests for a section: %v", err)
+			}
+			d.readAll(t, "n1@lab")
+			time.Sleep(time.Minute)
 		}
 	})
 }
 
 func TestDirectivesRejected(t *testing.T) {
-	withDirectives(t, func(t *testing.T, d *directives, a *atlas, log *syncbuf.Buffer) {
+	withDirectives(t, func(t *testing.T, d *directives, a *atlas, log *syncbuf.Buffer, _ func()) {
 		say := func(node string, names ...string) {
 			t.Helper()
 			if _, _, err := d.await(t.Context(), node, "", 0, names); err != nil {
@@ -246,6 +288,9 @@ func TestDirectivesRejected(t *testing.T) {
 		}
 		say("n1@lab", directive.NetworkNode, "x", directive.NetworkClasses, directive.NetworkNode, strings.Repeat("y", 1000))
 		say("n2@lab", directive.NetworkNode)
+		say("n1@lab", directive.NetworkNode, directive.NetworkClasses)
+		say("n1@lab", directive.NetworkNode)
+		say("n1@lab", directive.NetworkNode, " "+directive.NetworkClasses)
 		say("n1@lab", directive.NetworkNode, directive.NetworkClasses)
 		if got := d.stats().Rejected; got[directive.NetworkNode] != 2 || got[directive.NetworkClasses] != 1 || len(got) != 2 {
 			t.Errorf("%v", got)
@@ -274,7 +319,7 @@ func TestDirectivesRejected(t *testing.T) {
 
 // TestDirectivesHTTP checks the answers to requests.
 func TestDirectivesHTTP(t *testing.T) {
-	withDirectives(t, func(t *testing.T, d *directives, a *atlas, _ *syncbuf.Buffer) {
+	withDirectives(t, func(t *testing.T, d *directives, a *atlas, _ *syncbuf.Buffer, _ func()) {
 		many := pod.Topology{}
 		for i := range 100 {
 			many[fmt.Sprintf("n%d", i)] = network("", i)
@@ -352,4 +397,34 @@ func TestDirectivesHTTP(t *testing.T) {
 			t.Errorf("%+v, %v", p, err)
 		}
 	})
+}
+
+// TestLongWait lets requests wait for longer than the server lets others take, over HTTP/1.1 and HTTP/2.
+func TestLongWait(t *testing.T) {
+	testkit.Stage(t, "timing", "waits for longer than the time-outs of a server")
+	d := newDirectives(&atlas{}, slog.New(slog.DiscardHandler))
+	if err := d.read(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, two := range []bool{false, true} {
+		srv := httptest.NewUnstartedServer(d.handler(func(*http.Request) (string, string, error) { return "n1@lab", "lab", nil }))
+		srv.EnableHTTP2 = two
+		srv.Config.ReadTimeout, srv.Config.WriteTimeout = time.Second, time.Second
+		srv.StartTLS()
+		base, err := url.Parse(srv.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := follower.NewHTTP(base, srv.Client())
+		_, tag, _, err := h.Directives(t.Context(), "", 0, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		_, _, changed, err := h.Directives(t.Context(), tag, 4*time.Second, nil)
+		if took := time.Since(began); err != nil || changed || took < 4*time.Second {
+			t.Errorf("HTTP/2 %t: %t, %v after %v", two, changed, err, took)
+		}
+		srv.Close()
+	}
 }

@@ -189,7 +189,7 @@ func TestChart(t *testing.T) {
 	})
 	c.Kubectl(t, "", "delete", "namespace", "shop", "--wait=false")
 
-	checkDirectives(t, c, mete)
+	checkDirectives(t, c)
 
 	// The rights of the pods.
 	var pods struct {
@@ -278,76 +278,38 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// checkDirectives lets pods of one node send to a pod of the other: they know the class of its address from the server, which
-// watches the nodes. mete runs the command in the server's pod.
-func checkDirectives(t *testing.T, c *testbed.Cluster, mete func(args ...string) string) {
+// checkDirectives changes nodes, and compares the classes of their addresses that the server, which watches them, has the agent
+// of node1 keep.
+func checkDirectives(t *testing.T, c *testbed.Cluster) {
 	t.Helper()
-	const bytes = 1_000_000
+	const file = "node1/lib/mete-agent/directives.json"
+	expect := func(others, node string) {
+		t.Helper()
+		testkit.Eventually(t, "the agent has "+others+" and "+node, func() bool {
+			b, err := os.ReadFile(filepath.Join(filepath.Dir(c.Logs), file))
+			var kept struct {
+				Sections []struct {
+					Name    string
+					Content []byte
+				}
+			}
+			if err != nil || json.Unmarshal(b, &kept) != nil {
+				return false
+			}
+			got := map[string]string{}
+			for _, s := range kept.Sections {
+				got[s.Name] = string(s.Content)
+			}
+			return len(got) == 2 && got["network-classes"] == `{"classes":{`+others+`}}` && got["network-node"] == `{"classes":{`+node+`}}`
+		})
+	}
+	expect(`"internal":["10.99.0.11/32","10.99.0.12/32"]`, `"node":["10.99.0.11/32"]`)
 	for i, node := range []string{"node1", "node2"} {
 		c.Kubectl(t, "", "patch", "node", node, "-p", fmt.Sprintf(`{"spec": {"podCIDR": "10.244.%[1]d.0/24", "podCIDRs": ["10.244.%[1]d.0/24"]}}`, i+1))
 	}
-	pod := func(name, node string, args ...string) {
-		text, err := json.Marshal(args)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.Kubectl(t, fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": %q}, "spec": {"nodeName": %q, "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
-"containers": [{"name": "main", "image": %q, "imagePullPolicy": "Never", "args": %s}]}}`, name, node, testbed.PodImage, text), "create", "-f", "-")
-	}
-	addresses := map[string]string{}
-	for name, node := range map[string]string{"near": "node1", "far": "node2"} {
-		pod(name, node, "serve", "-clients", "100")
-		c.Kubectl(t, "", "wait", "--for=condition=Ready", "pod/"+name, "--timeout=5m")
-		addresses[name] = c.Kubectl(t, "", "get", "pod", name, "-o", "jsonpath={.status.podIP}")
-	}
-	// sent returns the bytes that a pod sent to a class.
-	sent := func(name, class string) (n int64) {
-		t.Helper()
-		var a struct {
-			Groups []map[string]any `json:"groups"`
-		}
-		d := json.NewDecoder(strings.NewReader(mete("usage", "--network", "--from", "-1h", "--by", "job", "-o", "json")))
-		d.UseNumber()
-		if err := d.Decode(&a); err != nil {
-			t.Fatal(err)
-		}
-		for _, g := range a.Groups {
-			if figure, ok := g["network_tx_"+class+"_bytes"].(json.Number); ok && g["job"] == "default/pod/"+name {
-				if n, _ = figure.Int64(); n < 0 {
-					t.Errorf("%s: %s", name, figure)
-				}
-			}
-		}
-		return n
-	}
-	// Clients come until one begins after the agent has taken the directive.
-	try := 0
-	until := func(server, class string) {
-		t.Helper()
-		testkit.Eventually(t, "traffic to "+server+" is of class "+class, func() bool {
-			try++
-			name := fmt.Sprintf("client-%d", try)
-			pod(name, "node1", "traffic", "-to", addresses[server]+":7000", "-send", fmt.Sprint(bytes))
-			c.Kubectl(t, "", "wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/"+name, "--timeout=5m")
-			var all int64
-			testkit.Eventually(t, "the ledger has the traffic of "+name, func() bool {
-				all = 0
-				for _, one := range []string{"node", "internal", "zone", "internet", "unclassified"} {
-					all += sent(name, one)
-				}
-				return all >= bytes
-			})
-			n := sent(name, class)
-			t.Logf("%s to %s: %d of %d bytes are of class %s", name, server, n, all, class)
-			return n >= bytes && n >= all*99/100
-		})
-	}
-	until("near", "node")
-	until("far", "internal")
-	for node, zone := range map[string]string{"node1": "east", "node2": "west"} {
-		c.Kubectl(t, "", "label", "node", node, "topology.kubernetes.io/zone="+zone)
-	}
-	until("far", "zone")
-	until("near", "node")
-	c.Kubectl(t, "", "delete", "pod", "--all", "--wait=false")
+	expect(`"internal":["10.99.0.11/32","10.99.0.12/32","10.244.1.0/24","10.244.2.0/24"]`, `"node":["10.99.0.11/32","10.244.1.0/24"]`)
+	c.Kubectl(t, "", "label", "node", "node1", "topology.kubernetes.io/zone=east")
+	expect(`"internal":["10.99.0.11/32","10.244.1.0/24"]`, `"node":["10.99.0.11/32","10.244.1.0/24"]`) // node2 may be anywhere
+	c.Kubectl(t, "", "label", "node", "node2", "topology.kubernetes.io/zone=west")
+	expect(`"internal":["10.99.0.11/32","10.244.1.0/24"],"zone":["10.99.0.12/32","10.244.2.0/24"]`, `"node":["10.99.0.11/32","10.244.1.0/24"]`)
 }

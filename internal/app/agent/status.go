@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -62,10 +63,7 @@ func (s status) handler(at net.Addr) http.Handler {
 			http.Error(w, "windows cannot be kept: "+why, http.StatusServiceUnavailable)
 			return
 		}
-		text := "ok\n"
-		for _, note := range s.notes() {
-			text += note + "\n"
-		}
+		text := strings.Join(append([]string{"ok"}, s.notes()...), "\n") + "\n"
 		_, _ = io.WriteString(w, text) // the client may be gone
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {

@@ -407,7 +407,7 @@ func TestRulesChange(t *testing.T) {
 }
 
 // TestRulesDirected checks the rules of a server: they precede the general ones, and the machine's own and an operator's precede
-// them.
+// them; one within an operator's prefix does not hold.
 func TestRulesDirected(t *testing.T) {
 	f := newFake(t)
 	f.write("proc/1/net/fib_trie", "Main:\n  |-- 192.0.2.7\n     /32 host LOCAL\n")
@@ -417,14 +417,15 @@ func TestRulesDirected(t *testing.T) {
 	tab.SetCounters(func(func(uint64, net.Count)) {}, c, net.Rules{prefix("10.0.0.0/8"): usage.ClassBox})
 	read(t, tab, true)
 	first := maps.Clone(c.rules)
-	tab.SetDirected(net.Rules{prefix("10.0.0.0/8"): usage.ClassZone, prefix("10.1.0.0/16"): usage.ClassInternal, prefix("192.0.2.7/32"): usage.ClassZone,
+	tab.SetDirected(net.Rules{prefix("10.0.0.0/8"): usage.ClassZone, prefix("10.1.0.0/16"): usage.ClassInternal, prefix("11.1.0.0/16"): usage.ClassInternal, prefix("8.0.0.0/6"): usage.ClassZone, prefix("192.0.2.7/32"): usage.ClassZone,
 		prefix("0.0.0.0/0"): usage.ClassPeering, prefix("203.0.113.0/24"): usage.ClassZone})
 	if read(t, tab, false); !maps.Equal(c.rules, first) {
 		t.Error("set between edges")
 	}
 	read(t, tab, true)
 	want := maps.Clone(first)
-	want[prefix("10.1.0.0/16")], want[prefix("0.0.0.0/0")], want[prefix("203.0.113.0/24")] = uint8(usage.ClassInternal), uint8(usage.ClassPeering), uint8(usage.ClassZone)
+	want[prefix("11.1.0.0/16")], want[prefix("8.0.0.0/6")] = uint8(usage.ClassInternal), uint8(usage.ClassZone)
+	want[prefix("0.0.0.0/0")], want[prefix("203.0.113.0/24")] = uint8(usage.ClassPeering), uint8(usage.ClassZone)
 	if d := cmp.Diff(want, c.rules, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" {
 		t.Errorf("with a server's rules (-want +got):\n%s", d)
 	}

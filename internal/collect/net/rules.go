@@ -83,11 +83,30 @@ var general = func() Rules {
 	return r
 }()
 
-// rules returns the rules that hold with those of a server. For the same prefix those of the operator precede, then the addresses
-// of this machine, then the rules of the server, then the general ones.
+// cover reports whether all of a prefix has a rule of r.
+func (r Rules) cover(p netip.Prefix) bool {
+	if len(r) == 0 {
+		return false
+	}
+	for bits := p.Bits(); bits >= 0; bits-- {
+		wider, err := p.Addr().Prefix(bits)
+		if _, ok := r[wider]; ok && err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// rules returns the rules that hold with those of a server. A server's rule within a prefix of the operator does not hold: the
+// operator may know better, as where a network plugin gives pods other addresses than Kubernetes says. For the same prefix
+// those of the operator precede, then the addresses of this machine, then the rules of the server, then the general ones.
 func (c *classes) rules(directed Rules) Rules {
 	r := maps.Clone(general)
-	maps.Copy(r, directed)
+	for p, class := range directed {
+		if !c.operator.cover(p) {
+			r[p] = class
+		}
+	}
 	for _, p := range c.own {
 		r[p] = usage.ClassNode
 	}

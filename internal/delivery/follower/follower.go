@@ -16,6 +16,7 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/directive"
 	"mete.dev/mete/internal/model/fault"
+	"mete.dev/mete/internal/x/text"
 )
 
 // A Server has directives for this machine.
@@ -80,21 +81,22 @@ type Follower struct {
 
 	// Of Run's goroutine only.
 	savedAt int64 // when the file was written, of CLOCK_BOOTTIME in ns
+	stale   bool  // the file is of another boot
 	unsaved bool  // the file could not be written
-	failing bool
 	delay   time.Duration
 
 	mu       sync.Mutex // held while a section is applied
 	tag      string     // of the list that was taken; "" if a section of it has to be taken again
 	sections map[string]*held
-	listed   map[string]bool   // the sections that the server has, as its latest list says
-	rejected map[string]string // why, by section
+	failing  bool                 // the latest request failed
+	listed   map[string]bool      // the sections that the server has, as its latest list says
+	rejected map[string]rejection // by section
 }
 
 // New returns a follower and applies the sections in its file that have not expired. Sections that apply does not have are
 // refused by name.
 func New(cfg Config, server Server, apply map[string]Apply, clock func() (batch.Clock, error), log *slog.Logger) *Follower {
-	f := &Follower{cfg: cfg, server: server, apply: apply, clock: clock, log: log, sections: map[string]*held{}, rejected: map[string]string{}}
+	f := &Follower{cfg: cfg, server: server, apply: apply, clock: clock, log: log, sections: map[string]*held{}, rejected: map[string]rejection{}}
 	f.load()
 	return f
 }
@@ -140,15 +142,17 @@ func (f *Follower) pause(err error) time.Duration {
 
 // report logs when the directives begin to be late and when they are not any more.
 func (f *Follower) report(err error) {
+	f.mu.Lock()
+	failed := f.failing
+	f.failing = err != nil
+	f.mu.Unlock()
 	switch {
 	case errors.Is(err, fault.ErrUnsupported):
 		f.log.Debug("the server has no directives", "err", err)
-	case err != nil && !f.failing:
-		f.log.Warn("cannot get directives; the previous ones hold until they expire", "err", err)
-		f.failing = true
-	case err == nil && f.failing:
+	case err != nil && !failed:
+		f.log.Info("cannot get directives; the previous ones hold until they expire", "err", err)
+	case err == nil && failed:
 		f.log.Info("directives come again")
-		f.failing = false
 	}
 }
 
@@ -159,11 +163,9 @@ func (f *Follower) poll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	f.mu.Lock()
-	tag := f.tag
-	f.mu.Unlock()
-	asked, cancel := context.WithTimeout(ctx, f.cfg.Wait+requestTimeout)
-	list, tag, changed, err := f.server.Directives(asked, tag, f.cfg.Wait, f.Rejected())
+	tag, wait := f.request()
+	asked, cancel := context.WithTimeout(ctx, wait+requestTimeout)
+	list, tag, changed, err := f.server.Directives(asked, tag, wait, f.Rejected())
 	cancel()
 	if err != nil {
 		return err
@@ -173,6 +175,7 @@ func (f *Follower) poll(ctx context.Context) error {
 		f.save(began, false)
 		return nil
 	}
+	f.begin(list)
 	var errs []error
 	dirty := false
 	for _, s := range list.Sections {
@@ -181,32 +184,55 @@ func (f *Follower) poll(ctx context.Context) error {
 		errs = append(errs, err)
 	}
 	err = errors.Join(errs...)
-	if err == nil { // else the sections that failed are requested again
-		f.setListed(list, tag)
+	if err == nil {
+		f.complete(tag)
 	}
 	f.save(began, dirty)
 	return err
 }
 
+// request returns the tag for the next request, and how long the server may wait. After an error it answers at once, as
+// something in between may end requests that wait; and each section is confirmed several times within its life.
+func (f *Follower) request() (tag string, wait time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if wait = f.cfg.Wait; f.failing {
+		wait = 0
+	}
+	for _, h := range f.sections {
+		if h.content != nil {
+			wait = min(wait, h.Lifetime()/3)
+		}
+	}
+	return f.tag, wait
+}
+
+// begin notes which sections the server has. All are requested again until complete is called.
+func (f *Follower) begin(l directive.List) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.tag, f.listed = "", map[string]bool{}
+	for _, s := range l.Sections {
+		f.listed[s.Name] = true
+	}
+	maps.DeleteFunc(f.rejected, func(name string, _ rejection) bool { return !f.listed[name] })
+}
+
+// complete notes the tag of a list that was taken as a whole.
+func (f *Follower) complete(tag string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for name, h := range f.sections {
+		if _, rejected := f.rejected[name]; f.listed[name] && h.content == nil && !rejected {
+			return // it expired meanwhile
+		}
+	}
+	f.tag = tag
+}
+
 // take takes a section if it is not outdated. It returns whether something changed that belongs on disk.
 func (f *Follower) take(ctx context.Context, s directive.Section, now batch.Clock) (changed bool, err error) {
-	f.mu.Lock()
-	old := f.sections[s.Name]
-	f.mu.Unlock()
-	apply := f.apply[s.Name]
-	switch {
-	case apply == nil:
-		f.reject(s.Name, "this program does not know it")
-		return false, nil
-	case old != nil && s.Epoch < old.Epoch:
-		f.reject(s.Name, fmt.Sprintf("epoch %d is older than %d, which was taken: the server is outdated", s.Epoch, old.Epoch))
-		return false, nil
-	case old != nil && old.Hash == s.Hash && old.content != nil:
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		delete(f.rejected, s.Name)
-		changed = old.Section != s
-		old.Section, old.until = s, now.Boottime+int64(s.Lifetime())
+	if done, changed := f.judge(s, now); done {
 		return changed, nil
 	}
 	content, err := f.fetch(ctx, s)
@@ -214,18 +240,45 @@ func (f *Follower) take(ctx context.Context, s directive.Section, now batch.Cloc
 		return false, err
 	}
 	f.mu.Lock()
-	err = apply(content)
-	if err == nil {
-		f.sections[s.Name] = &held{s, content, now.Boottime + int64(s.Lifetime())}
-		delete(f.rejected, s.Name)
-	}
-	f.mu.Unlock()
-	if err != nil {
-		f.reject(s.Name, err.Error())
+	defer f.mu.Unlock()
+	if err := f.apply[s.Name](content); err != nil {
+		f.reject(s.Name, rejection{why: err.Error()})
 		return false, nil
 	}
+	f.sections[s.Name] = &held{s, content, now.Boottime + int64(s.Lifetime())}
+	delete(f.rejected, s.Name)
 	f.log.Info("directive taken", "section", s.Name, "epoch", s.Epoch, "bytes", len(content))
 	return true, nil
+}
+
+// judge refuses a section, or confirms that its content holds. If it does neither, done is false. changed says that something
+// changed that belongs on disk.
+func (f *Follower) judge(s directive.Section, now batch.Clock) (done, changed bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old := f.sections[s.Name]
+	switch {
+	case f.apply[s.Name] == nil:
+		f.reject(s.Name, rejection{why: "this program does not know it"})
+		return true, false
+	case old == nil:
+		return false, false
+	case s.Epoch < old.Epoch && !old.isForgotten(now):
+		f.reject(s.Name, rejection{why: fmt.Sprintf("epoch %d is older than %d, which was taken: the server is outdated", s.Epoch, old.Epoch), outdated: true})
+		return true, false
+	case old.Hash == s.Hash && old.content != nil:
+		delete(f.rejected, s.Name)
+		changed = old.Section != s
+		old.Section, old.until = s, now.Boottime+int64(s.Lifetime())
+		return true, changed
+	}
+	return false, false
+}
+
+// isForgotten reports whether a section expired so long ago that its epoch does not count any more: a clock that was far ahead
+// once would otherwise refuse each later epoch for as long.
+func (h *held) isForgotten(now batch.Clock) bool {
+	return h.content == nil && now.Boottime-h.until > int64(h.Lifetime())
 }
 
 // fetch returns the content of a section.
@@ -242,32 +295,39 @@ func (f *Follower) fetch(ctx context.Context, s directive.Section) ([]byte, erro
 	return content, nil
 }
 
-// reject notes that a section is not followed. The previous one holds until it expires.
-func (f *Follower) reject(name, why string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.rejected[name] != why {
-		f.log.Warn("directive refused", "section", name, "why", why)
-	}
-	f.rejected[name] = why
+// A rejection is why a section is not followed.
+type rejection struct {
+	why      string
+	outdated bool // the server has not what another one has: it may get it soon
 }
 
-// setListed notes the sections that the server has, and forgets refused ones that it has no longer.
-func (f *Follower) setListed(l directive.List, tag string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.tag, f.listed = tag, map[string]bool{}
-	for _, s := range l.Sections {
-		f.listed[s.Name] = true
+// maxWhy is how many bytes of a reason are kept: a server chooses some of them.
+const maxWhy = 200
+
+// reject notes that a section is not followed. The previous one holds until it expires. The caller holds mu.
+func (f *Follower) reject(name string, r rejection) {
+	r.why = text.Cut(r.why, maxWhy)
+	if f.rejected[name] != r {
+		level := slog.LevelWarn
+		if r.outdated {
+			level = slog.LevelInfo
+		}
+		f.log.Log(context.Background(), level, "directive refused", "section", name, "why", r.why)
 	}
-	maps.DeleteFunc(f.rejected, func(name, _ string) bool { return !f.listed[name] })
+	f.rejected[name] = r
 }
 
-// Rejected returns the names of the sections that are not followed, sorted.
-func (f *Follower) Rejected() []string {
+// Rejected returns the names of the sections that this program cannot follow, sorted.
+func (f *Follower) Rejected() (names []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.Sorted(maps.Keys(f.rejected))
+	for name, r := range f.rejected {
+		if !r.outdated {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // confirm extends what holds: the server had the same list.

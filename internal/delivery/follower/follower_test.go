@@ -33,6 +33,7 @@ type fakeServer struct {
 	asked    int   // for the list
 	fetched  int
 	rejected []string
+	fetching func() // called in each request for a section
 }
 
 func newServer() *fakeServer {
@@ -92,10 +93,29 @@ func (s *fakeServer) Section(_ context.Context, hash string) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fetched++
+	if f := s.fetching; f != nil {
+		s.mu.Unlock()
+		f()
+		s.mu.Lock()
+	}
 	if s.bad != nil {
 		return nil, s.bad
 	}
 	return s.contents[hash], nil
+}
+
+// count returns a counter of s.
+func (s *fakeServer) count(n *int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return *n
+}
+
+// hears returns the sections that the latest request says are refused.
+func (s *fakeServer) hears() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rejected
 }
 
 // A machine is where a follower runs: clocks, a file, and what is followed now.
@@ -184,15 +204,15 @@ func TestFollow(t *testing.T) {
 		m.sleep(settle)
 		s.set("b", "two", 1)
 		m.follows("a=one b=two")
-		if s.fetched != 2 {
-			t.Errorf("%d contents were fetched, want 2: what is known is not fetched again", s.fetched)
+		if s.count(&s.fetched) != 2 {
+			t.Errorf("%d contents were fetched, want 2: what is known is not fetched again", s.count(&s.fetched))
 		}
 		// A change of the epoch alone fetches nothing.
 		m.sleep(settle)
 		s.set("a", "one", 2)
 		m.sleep(settle)
-		if m.follows("a=one b=two"); s.fetched != 2 || m.f.Status()[0].Epoch != 2 {
-			t.Errorf("%d contents, %+v", s.fetched, m.f.Status())
+		if m.follows("a=one b=two"); s.count(&s.fetched) != 2 || m.f.Status()[0].Epoch != 2 {
+			t.Errorf("%d contents, %+v", s.count(&s.fetched), m.f.Status())
 		}
 		if b, err := os.ReadFile(m.file); err != nil || !strings.Contains(string(b), `"epoch":2`) {
 			t.Errorf("the file has not the new epoch: %s, %v", b, err)
@@ -204,9 +224,9 @@ func TestFollow(t *testing.T) {
 		m.sleep(time.Hour + time.Minute)
 		m.follows("b=two")
 		// In quiet times a request every five minutes is made.
-		before := s.asked
-		if m.sleep(time.Hour); s.asked-before < 10 || s.asked-before > 13 {
-			t.Errorf("%d requests in an hour", s.asked-before)
+		before := s.count(&s.asked)
+		if m.sleep(time.Hour); s.count(&s.asked)-before < 10 || s.count(&s.asked)-before > 13 {
+			t.Errorf("%d requests in an hour", s.count(&s.asked)-before)
 		}
 		m.stop()
 	})
@@ -220,8 +240,8 @@ func TestRefuse(t *testing.T) {
 		m.start(s)
 		m.sleep(settle)
 		m.follows("a=one")
-		if !slices.Equal(s.rejected, []string{"later"}) {
-			t.Errorf("the server hears of %q", s.rejected)
+		if !slices.Equal(s.hears(), []string{"later"}) {
+			t.Errorf("the server hears of %q", s.hears())
 		}
 		s.set("later", "", 5)
 		m.sleep(settle)
@@ -229,8 +249,8 @@ func TestRefuse(t *testing.T) {
 		s.set("a", "old", 4)
 		m.sleep(settle)
 		m.follows("a=one")
-		if st := m.f.Status(); len(st) != 1 || !strings.Contains(st[0].Rejected, "epoch 4 is older than 5") || st[0].Epoch != 5 || !slices.Equal(s.rejected, []string{"a"}) {
-			t.Errorf("%+v, the server hears of %q", st, s.rejected)
+		if st := m.f.Status(); len(st) != 1 || !strings.Contains(st[0].Rejected, "epoch 4 is older than 5") || st[0].Epoch != 5 || len(s.hears()) != 0 || strings.Contains(m.log.String(), `level=WARN msg="directive refused" section=a`) {
+			t.Errorf("%+v, the server hears of %q", st, s.hears())
 		}
 		m.sleep(25 * time.Hour)
 		m.follows("")
@@ -243,8 +263,8 @@ func TestRefuse(t *testing.T) {
 		s.set("a", "new", 7)
 		m.sleep(settle)
 		m.follows("a=new")
-		if st := m.f.Status(); st[0].Rejected != "" || len(s.rejected) != 0 {
-			t.Errorf("%+v, the server hears of %q", st, s.rejected)
+		if st := m.f.Status(); st[0].Rejected != "" || len(s.hears()) != 0 {
+			t.Errorf("%+v, the server hears of %q", st, s.hears())
 		}
 		s.set("a", "bad", 8)
 		m.sleep(settle)
@@ -254,8 +274,8 @@ func TestRefuse(t *testing.T) {
 		}
 		s.set("a", "new", 9)
 		m.sleep(settle)
-		if st := m.f.Status(); len(s.rejected) != 0 || st[0].Rejected != "" || st[0].Left < 23*time.Hour {
-			t.Errorf("%+v, the server hears of %q", st, s.rejected)
+		if st := m.f.Status(); len(s.hears()) != 0 || st[0].Rejected != "" || st[0].Left < 23*time.Hour {
+			t.Errorf("%+v, the server hears of %q", st, s.hears())
 		}
 		// The same epoch with another content, as of a server of another version, counts.
 		s.set("a", "same", 9)
@@ -268,14 +288,14 @@ func TestRefuse(t *testing.T) {
 func TestFaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, m := newServer(), newMachine(t)
-		s.fail = fault.ErrUnavailable
+		s.change(func() { s.fail = fault.ErrUnavailable })
 		s.set("a", "one", 1)
 		s.set("b", "two", 1)
 		m.start(s)
 		m.sleep(time.Hour)
 		m.follows("")
-		if s.asked < 13 || s.asked > 40 {
-			t.Errorf("%d requests in an hour without an answer", s.asked)
+		if s.count(&s.asked) < 13 || s.count(&s.asked) > 40 {
+			t.Errorf("%d requests in an hour without an answer", s.count(&s.asked))
 		}
 		if n := strings.Count(m.log.String(), "cannot get directives"); n != 1 {
 			t.Errorf("%d messages:\n%s", n, m.log)
@@ -303,9 +323,9 @@ func TestFaults(t *testing.T) {
 		// An older server gets a request an hour.
 		s.change(func() { s.fail = fault.ErrUnsupported })
 		m.sleep(10 * time.Minute)
-		before := s.asked
-		if m.sleep(5 * time.Hour); s.asked-before < 4 || s.asked-before > 11 {
-			t.Errorf("%d requests in 5 h to a server without directives", s.asked-before)
+		before := s.count(&s.asked)
+		if m.sleep(5 * time.Hour); s.count(&s.asked)-before < 4 || s.count(&s.asked)-before > 11 {
+			t.Errorf("%d requests in 5 h to a server without directives", s.count(&s.asked)-before)
 		}
 		m.stop()
 	})
@@ -530,4 +550,153 @@ func TestConfig(t *testing.T) {
 			t.Errorf("%+v: %v", cfg, err)
 		}
 	}
+}
+
+// setLife sets the life of a section.
+func (s *fakeServer) setLife(name string, life time.Duration) {
+	s.change(func() {
+		s.list.Sections = slices.Clone(s.list.Sections)
+		for i := range s.list.Sections {
+			if s.list.Sections[i].Name == name {
+				s.list.Sections[i].Life = int64(life / time.Second)
+			}
+		}
+	})
+}
+
+// TestShortLife checks that a section that lives shorter than a request may wait does not expire.
+func TestShortLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, m := newServer(), newMachine(t)
+		s.set("a", "one", 1)
+		s.setLife("a", time.Minute)
+		m.start(s)
+		for range 600 {
+			m.sleep(time.Second)
+			m.follows("a=one")
+		}
+		if strings.Contains(m.log.String(), "expired") || s.count(&s.asked) > 40 {
+			t.Errorf("%d requests in 10 min:\n%s", s.count(&s.asked), m.log)
+		}
+		m.stop()
+	})
+}
+
+// TestCutRequests ends each request that waits, as a proxy may: what holds is confirmed nevertheless.
+func TestCutRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, m := newServer(), newMachine(t)
+		s.set("a", "one", 1)
+		m.start(cutting{s})
+		for range 72 {
+			m.sleep(time.Hour)
+			m.follows("a=one")
+		}
+		if s.count(&s.asked) > 72*120 {
+			t.Errorf("%d requests in 72 h", s.count(&s.asked))
+		}
+		m.stop()
+	})
+}
+
+// cutting ends requests after a minute.
+type cutting struct{ *fakeServer }
+
+func (c cutting) Directives(ctx context.Context, tag string, wait time.Duration, rejected []string) (directive.List, string, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	return c.fakeServer.Directives(ctx, tag, wait, rejected)
+}
+
+// TestExpiresMeanwhile lets a section expire while another one of the list is fetched: it is fetched again.
+func TestExpiresMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, m := newServer(), newMachine(t)
+		s.set("a", "one", 1)
+		m.start(s)
+		m.sleep(settle)
+		s.change(func() { s.fail = fault.ErrUnavailable })
+		m.sleep(23*time.Hour + 55*time.Minute)
+		m.follows("a=one")
+		s.change(func() { s.fetching = func() { time.Sleep(20 * time.Second) } })
+		s.setLife("a", 10*time.Second)
+		s.set("b", "two", 1)
+		s.change(func() { s.fail = nil })
+		m.sleep(10 * time.Minute)
+		s.change(func() { s.fetching = nil })
+		s.setLife("a", 24*time.Hour)
+		m.sleep(10 * time.Minute)
+		m.follows("a=one b=two")
+		m.stop()
+	})
+}
+
+// TestEpochRecovers checks that an epoch of a clock that was far ahead counts until the section has expired for as long as it lives.
+func TestEpochRecovers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, m := newServer(), newMachine(t)
+		s.set("a", "ahead", 1<<50)
+		m.start(s)
+		m.sleep(settle)
+		m.follows("a=ahead")
+		s.set("a", "right", 1000)
+		for range 23 {
+			m.sleep(time.Hour)
+			m.follows("a=ahead")
+		}
+		m.sleep(2 * time.Hour)
+		m.follows("")
+		m.sleep(22 * time.Hour)
+		s.set("a", "right", 1001)
+		m.sleep(settle)
+		m.follows("")
+		m.sleep(2 * time.Hour)
+		s.set("a", "right", 1002)
+		m.sleep(settle)
+		m.follows("a=right")
+		m.stop()
+	})
+}
+
+// TestManyRejected checks that names and reasons that a server chooses stay few and short, also while a section cannot be fetched.
+func TestManyRejected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, m := newServer(), newMachine(t)
+		s.set("a", "bad "+strings.Repeat("x", 10_000), 1)
+		s.change(func() { s.bad = errors.New("broken") })
+		m.start(s)
+		for i := range 100 {
+			s.set(fmt.Sprintf("later-%d", i), "x", 1)
+			s.set(fmt.Sprintf("later-%d", i-1), "", 1)
+			m.sleep(10 * time.Minute)
+		}
+		if len(s.hears()) > 1 {
+			t.Errorf("%d sections are refused: %q", len(s.hears()), s.hears())
+		}
+		m.stop()
+	})
+}
+
+// TestRebootSaves checks that the file is written soon after a reboot: its time is of the other boot.
+func TestRebootSaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, m := newServer(), newMachine(t)
+		s.set("a", "one", 1)
+		m.start(s)
+		m.sleep(settle)
+		m.stop()
+		for i := range 10 { // each for less than the time after which a file is written otherwise
+			m.boot, m.booted = fmt.Sprint("boot", i), time.Now()
+			m.start(s)
+			m.sleep(50 * time.Minute)
+			m.stop()
+			time.Sleep(2 * time.Hour)
+		}
+		away := newServer()
+		away.fail = fault.ErrUnavailable
+		m.boot, m.booted = "last", time.Now()
+		m.start(away)
+		m.follows("a=one")
+		m.stop()
+	})
 }

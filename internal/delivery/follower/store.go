@@ -58,15 +58,20 @@ func (f *Follower) load() {
 	if in.Boot != now.Boot {
 		passed = max(0, now.Wall-in.Wall)
 	}
+	if f.stale = in.Boot != now.Boot; !f.stale {
+		f.savedAt = in.Boottime
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, s := range in.Sections {
-		h := &held{s.Section, s.Content, now.Boottime + s.Left - passed}
-		f.sections[s.Name] = h // also if it expired, for its epoch
 		apply := f.apply[s.Name]
+		if apply == nil {
+			continue // of a newer program
+		}
+		h := &held{s.Section, s.Content, now.Boottime + min(s.Left, int64(s.Lifetime())) - passed}
+		f.sections[s.Name] = h // also if it expired, for its epoch
 		switch {
-		case apply == nil || s.Content == nil:
-			h.content = nil
+		case s.Content == nil:
 		case directive.HashOf(s.Content) != s.Hash:
 			h.content = nil
 			f.log.Warn("a directive on disk is corrupt; requesting it from the server", "path", f.cfg.File, "section", s.Name)
@@ -117,7 +122,7 @@ const saveParts = 24
 func (f *Follower) save(now batch.Clock, changed bool) {
 	out := stored{Version: fileVersion, Node: f.cfg.Node, Boot: now.Boot, Boottime: now.Boottime, Wall: now.Wall, Sections: []storedSection{}}
 	f.mu.Lock()
-	due := changed || f.unsaved
+	due := changed || f.unsaved || f.stale
 	for _, h := range f.sections {
 		out.Sections = append(out.Sections, storedSection{h.Section, h.until - now.Boottime, h.content})
 		due = due || h.content != nil && time.Duration(now.Boottime-f.savedAt) >= h.Lifetime()/saveParts
@@ -137,7 +142,7 @@ func (f *Follower) save(now batch.Clock, changed bool) {
 	case err != nil && !f.unsaved:
 		f.log.Warn("the directives cannot be kept on disk; they hold until the agent ends", "path", f.cfg.File, "err", err)
 	case err == nil:
-		f.savedAt = now.Boottime
+		f.savedAt, f.stale = now.Boottime, false
 	}
 	f.unsaved = err != nil
 }
@@ -178,16 +183,19 @@ func (f *Follower) Status() []SectionStatus {
 	defer f.mu.Unlock()
 	all := map[string]*SectionStatus{}
 	for name, h := range f.sections {
+		if _, rejected := f.rejected[name]; h.content == nil && !rejected && f.listed != nil && !f.listed[name] {
+			continue // the server withdrew it
+		}
 		all[name] = &SectionStatus{Name: name, Epoch: h.Epoch}
 		if h.content != nil && err == nil {
 			all[name].Left = time.Duration(max(0, h.until-now.Boottime))
 		}
 	}
-	for name, why := range f.rejected {
+	for name, r := range f.rejected {
 		if all[name] == nil {
 			all[name] = &SectionStatus{Name: name}
 		}
-		all[name].Rejected = why
+		all[name].Rejected = r.why
 	}
 	out := make([]SectionStatus, 0, len(all))
 	for _, name := range slices.Sorted(maps.Keys(all)) {

@@ -90,33 +90,37 @@ func (n *Network) Zone(node string) (zone string, ok bool) {
 
 // ZoneClasses returns the classes of the cluster's addresses for the machines in a zone, as all of them share them: addresses
 // of nodes in the same zone are internal, of those in others zone. Where it is not known of one of the two in which zone it
-// is, there is no class. If no node has a zone, the cluster is one zone. A prefix of several nodes has a class if it is the
-// same for all.
+// is, there is no rule. If no node has a zone, the cluster is one zone. A prefix of several nodes is unclassified unless the
+// class is the same for all.
 func (n *Network) ZoneClasses(zone string) Classes {
 	c := Classes{}
 	for _, one := range n.nodes {
+		class, known := n.classOf(zone, one.Zone)
 		for _, p := range one.Prefixes {
-			class := n.classOf(zone, one.Zone)
-			if was, ok := c[p]; ok && was != class {
-				class = usage.Unclassified
+			was, ok := c[p]
+			switch {
+			case !known && n.claims[p] == 1:
+			case !known || ok && was != class:
+				c[p] = usage.Unclassified
+			default:
+				c[p] = class
 			}
-			c[p] = class
 		}
 	}
 	return c
 }
 
-// classOf returns the class of traffic between zones.
-func (n *Network) classOf(own, other string) usage.NetworkClass {
+// classOf returns the class of traffic between zones, false if it is not known.
+func (n *Network) classOf(own, other string) (usage.NetworkClass, bool) {
 	switch {
 	case n.single:
-		return usage.ClassInternal
+		return usage.ClassInternal, true
 	case own == "" || other == "":
-		return usage.Unclassified
+		return usage.Unclassified, false
 	case own == other:
-		return usage.ClassInternal
+		return usage.ClassInternal, true
 	}
-	return usage.ClassZone
+	return usage.ClassZone, true
 }
 
 // NodeClasses returns the classes of the addresses of a node and its pods, for the node itself; without those that another

@@ -140,11 +140,11 @@ func TestNetwork(t *testing.T) {
 		want string
 		own  string
 	}{
-		{zones, "a", "east", "10.0.1.0/24=internal 192.0.2.1/32=internal 10.0.2.0/24=internal 10.0.3.0/24=zone fd00::/64=zone 10.0.4.0/24=unclassified 10.9.0.0/16=unclassified 10.8.0.0/16=internal 10.7.0.0/16=zone",
+		{zones, "a", "east", "10.0.1.0/24=internal 192.0.2.1/32=internal 10.0.2.0/24=internal 10.0.3.0/24=zone fd00::/64=zone 10.9.0.0/16=unclassified 10.8.0.0/16=internal 10.7.0.0/16=zone",
 			"10.0.1.0/24=node 192.0.2.1/32=node"},
-		{zones, "c", "west", "10.0.1.0/24=zone 192.0.2.1/32=zone 10.0.2.0/24=zone 10.0.3.0/24=internal fd00::/64=internal 10.0.4.0/24=unclassified 10.9.0.0/16=unclassified 10.8.0.0/16=zone 10.7.0.0/16=internal",
+		{zones, "c", "west", "10.0.1.0/24=zone 192.0.2.1/32=zone 10.0.2.0/24=zone 10.0.3.0/24=internal fd00::/64=internal 10.9.0.0/16=unclassified 10.8.0.0/16=zone 10.7.0.0/16=internal",
 			"10.0.3.0/24=node fd00::/64=node"},
-		{zones, "d", "", "10.0.1.0/24=unclassified 192.0.2.1/32=unclassified 10.0.2.0/24=unclassified 10.0.3.0/24=unclassified fd00::/64=unclassified 10.0.4.0/24=unclassified 10.9.0.0/16=unclassified 10.8.0.0/16=unclassified 10.7.0.0/16=unclassified",
+		{zones, "d", "", "10.9.0.0/16=unclassified",
 			"10.0.4.0/24=node"},
 		{zones, "e", "east", "", "10.8.0.0/16=node"},
 		{flat, "a", "", "10.0.1.0/24=internal 10.0.2.0/24=internal", "10.0.1.0/24=node"},
