@@ -31,7 +31,7 @@ func (acc *Accounts) bookDormant(a *account) {
 		u.Amount[r] = 0
 	}
 	u.Present &^= energySet
-	u.Quality = u.Quality.Only(u.Present)
+	u.Quality = u.Quality.Without(energyMask)
 	u.Covered = acc.coveredTime()
 	for r := range (a.reading.Has & integralSet).All() {
 		i := levelSlot[r]
@@ -48,3 +48,5 @@ func (a *account) repeatInWindow() {
 
 // energySet are the resources that divideEnergy books.
 var energySet = usage.SetOf(append(usage.Energies[:], usage.EnergyError, usage.EnergyIdle)...)
+
+var energyMask = energySet.Mask()

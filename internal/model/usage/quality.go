@@ -81,8 +81,24 @@ func (q Qualities) Worst(p Qualities) Qualities {
 
 // Only returns the qualities of the resources in s; all others are Absent.
 func (q Qualities) Only(s Set) Qualities {
+	for i, bits := range s.Mask() {
+		q[i] &= bits
+	}
+	return q
+}
+
+// Mask returns all bits of the resources in s.
+func (s Set) Mask() (mask Qualities) {
 	for i, w := range s.spread() {
-		q[i] &= 3 * w
+		mask[i] = 3 * w
+	}
+	return mask
+}
+
+// Without returns q with the resources of a [Set.Mask] Absent.
+func (q Qualities) Without(mask Qualities) Qualities {
+	for i := range q {
+		q[i] &^= mask[i]
 	}
 	return q
 }

@@ -37,8 +37,12 @@ func TestQualityForms(t *testing.T) {
 		if got := q.Uncertainty(present).Qualities(present); got != q {
 			t.Fatalf("%x as uncertainty came back as %x", q, got)
 		}
-		if some, _ := drawQualities(t, possible); q.Uncertainty(present).Only(some).Qualities(present&some) != q.Only(some) {
+		some, _ := drawQualities(t, possible)
+		if q.Uncertainty(present).Only(some).Qualities(present&some) != q.Only(some) {
 			t.Fatalf("%x only of %x is uncertain by %x", q, some, q.Uncertainty(present).Only(some))
+		}
+		if without := q.Without(some.Mask()); without != q.Only(^some) {
+			t.Fatalf("%x without %x is %x", q, some, without)
 		}
 		if q.Only(present) != q {
 			t.Fatalf("%x is not only of %x", q, present)

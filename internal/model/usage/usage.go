@@ -51,7 +51,9 @@ func (f fields) put(r Resource, amount int64, q Quality) {
 // add adds the resources of v that are in a set, and the time that v covers.
 func (f fields) add(v fields, of Set) {
 	of &= *v.present
-	*f.quality = f.quality.Worst(v.quality.Only(of))
+	if *f.quality != *v.quality { // else they stay, as of most groups in most ticks
+		*f.quality = f.quality.Worst(v.quality.Only(of))
+	}
 	for set := of &^ *f.present; set != 0; set &= set - 1 {
 		r := bits.TrailingZeros64(uint64(set))
 		f.amount[r] = v.amount[r]
