@@ -22,6 +22,7 @@ type classes struct {
 	services []netip.Addr                // addresses that the machine translates, as last read
 	known    map[bpf.ClassKey]*ownCounts // with an owner
 	strange  map[bpf.ClassKey]int        // those without, and in how many edges of windows
+	table    []byte                      // of routing tables, for reading
 	round    int                         // of the latest reading
 	shown    bool                        // some were shown since the latest call of Booked
 	// unresolved is why translated addresses have no class of their own, nil if they have.

@@ -19,7 +19,7 @@ func (counting) close() error                         { return nil }
 
 // OwnPrefixes returns the addresses of a machine and of its workloads.
 func OwnPrefixes(h *hostfs.FS) ([]netip.Prefix, error) {
-	return (&Table{h: h}).ownPrefixes()
+	return (&Table{h: h, classes: &classes{}}).ownPrefixes()
 }
 
 // MaxRules is how many rules an operator may give.

@@ -135,6 +135,9 @@ func (r Rules) exceptService(a netip.Addr) {
 // behind all of its routes.
 const maxTable = 1 << 20
 
+// keptTable is up to how many bytes of memory are kept for the next reading of a routing table.
+const keptTable = 64 << 10
+
 // services is the interface at which kube-proxy with IPVS keeps the addresses of all services of a cluster.
 const services = "kube-ipvs0"
 
@@ -194,9 +197,12 @@ func (t *Table) ownPrefixes() (own []netip.Prefix, err error) {
 
 // readTable parses a table of the machine's network namespace, if there is one.
 func (t *Table) readTable(name string, parse func(b []byte) error) error {
-	b, err := t.h.ReadStart("/proc/1/net/"+name, maxTable)
+	b, err := t.h.ReadStart("/proc/1/net/"+name, t.classes.table, maxTable)
 	if errors.Is(err, fault.ErrDenied) {
-		b, err = t.h.ReadStart("/proc/net/"+name, maxTable)
+		b, err = t.h.ReadStart("/proc/net/"+name, t.classes.table, maxTable)
+	}
+	if b != nil && cap(b) <= keptTable {
+		t.classes.table = b
 	}
 	if err != nil {
 		return ignoreNotFound(err) // a machine may lack IPv6

@@ -100,19 +100,23 @@ func (k *Kernel) prefixKey(p netip.Prefix) (*ebpf.Map, any) {
 	}{uint32(p.Bits()), p.Addr().As16()}
 }
 
+// classBatch is how many sockets' counts one system call fetches.
+const classBatch = 256
+
 // ClassCounts calls f with all traffic by class. f must not keep the counts.
 func (k *Kernel) ClassCounts(f func(ClassKey, *ClassCounts)) error {
 	if err := k.Err(Classes); err != nil {
 		return err
 	}
-	const batch = 256
 	m := k.count.maps["by_class"]
 	var cursor ebpf.MapBatchCursor
-	keys, counts := make([]ClassKey, batch), make([]ClassCounts, batch)
+	if k.count.keys == nil {
+		k.count.keys, k.count.byClass = make([]ClassKey, classBatch), make([]ClassCounts, classBatch)
+	}
 	for {
-		n, err := m.BatchLookup(&cursor, keys, counts, nil)
+		n, err := m.BatchLookup(&cursor, k.count.keys, k.count.byClass, nil)
 		for i := range n {
-			f(keys[i], &counts[i])
+			f(k.count.keys[i], &k.count.byClass[i])
 		}
 		switch {
 		case errors.Is(err, ebpf.ErrKeyNotExist):

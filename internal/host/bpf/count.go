@@ -55,6 +55,9 @@ type countPart struct {
 	events    *ebpf.Program
 	eventsErr error
 	followed  bool // see [Kernel.FollowTranslations]
+	// The latest batch of [Kernel.ClassCounts].
+	keys    []ClassKey
+	byClass []ClassCounts
 	// Slots of dead groups with their last counts. The next [Kernel.Counts] frees them.
 	retired []retired
 }

@@ -136,15 +136,15 @@ func (h *FS) ReadInto(p string, buf []byte) ([]byte, error) {
 	return buf, wrap(p, err)
 }
 
-// ReadStart reads the first bytes of a file, at most limit.
-func (h *FS) ReadStart(p string, limit int) ([]byte, error) {
+// ReadStart reads the first bytes of a file, at most limit, into buf, which it extends if it is too small.
+func (h *FS) ReadStart(p string, buf []byte, limit int) ([]byte, error) {
 	fd, err := h.open(p, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return nil, wrap(p, err)
 	}
 	defer func() { _ = unix.Close(fd) }() // nothing was written
 	const piece = 16 << 10
-	var b []byte
+	b := buf[:0]
 	for {
 		b = slices.Grow(b, min(piece, limit-len(b)))
 		n, err := pread(fd, b[len(b):min(cap(b), limit)], int64(len(b)))

@@ -225,13 +225,14 @@ func TestReadStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = h.Close() }()
-	for _, limit := range []int{1, 100, 16 << 10, 40_000, 50_000, 50_001, 1 << 20} {
-		got, err := h.ReadStart(dir+"/f", limit)
+	var got []byte
+	for _, limit := range []int{1, 100, 16 << 10, 40_000, 50_000, 50_001, 1 << 20, 20} {
+		got, err = h.ReadStart(dir+"/f", got, limit)
 		if want := text[:min(limit, len(text))]; err != nil || !bytes.Equal(got, want) {
 			t.Errorf("at most %d: %d bytes, %v, want %d", limit, len(got), err, len(want))
 		}
 	}
-	if _, err := h.ReadStart(dir+"/none", 10); !errors.Is(err, fault.ErrNotFound) {
+	if _, err := h.ReadStart(dir+"/none", nil, 10); !errors.Is(err, fault.ErrNotFound) {
 		t.Errorf("a file that does not exist: %v", err)
 	}
 }
