@@ -357,6 +357,19 @@ func (k *kubeRun) open(p *phase) int {
 	return len(p.waiting)
 }
 
+// isUnseen reports whether a container of the outage still has no name. If its pod came and went while the API server
+// was out of reach, no list of pods would ever show it.
+func (k *kubeRun) isUnseen(container string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, p := range k.phases[1:min(3, len(k.phases))] { // the outage, and the list after it
+		if _, ok := p.waiting[container]; ok {
+			return true
+		}
+	}
+	return false
+}
+
 // churn measures the server while pods come and go and the API server is away for a while.
 func (k *kubeRun) churn(ctx context.Context, proxy *netfault.Proxy, r *kubeReport) error {
 	k.enter()
@@ -480,7 +493,7 @@ func (k *kubeRun) change(ctx, work context.Context) error {
 			m := &k.machines[i]
 			m.mu.Lock()
 			var p *kubePod
-			if len(m.pods) > 0 && m.pods[0].sent {
+			if len(m.pods) > 0 && m.pods[0].sent && !k.isUnseen(m.pods[0].container) {
 				p, m.pods = m.pods[0], m.pods[1:]
 			}
 			m.mu.Unlock()
