@@ -205,7 +205,7 @@ func TestFollow(t *testing.T) {
 		s.set("b", "two", 1)
 		m.follows("a=one b=two")
 		if s.count(&s.fetched) != 2 {
-			t.Errorf("%d contents were fetched, want 2: what is known is not fetched again", s.count(&s.fetched))
+			t.Errorf("the follower fetched %d contents, want 2: each section once, although the second list has the first section too", s.count(&s.fetched))
 		}
 		// A change of the epoch alone fetches nothing.
 		m.sleep(settle)
