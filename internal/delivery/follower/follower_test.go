@@ -2,7 +2,6 @@ package follower
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -38,6 +37,13 @@ type fakeServer struct {
 
 func newServer() *fakeServer {
 	return &fakeServer{contents: map[string][]byte{}, changed: make(chan struct{})}
+}
+
+// awayServer returns a server that does not answer.
+func awayServer() *fakeServer {
+	s := newServer()
+	s.fail = fault.ErrUnavailable
+	return s
 }
 
 // set sets a section with a life of a day; "" is none.
@@ -136,6 +142,15 @@ func newMachine(t *testing.T) *machine {
 	return &machine{t: t, boot: "first", booted: time.Now().Add(-time.Hour), file: filepath.Join(t.TempDir(), "state", "directives.json"), log: &syncbuf.Buffer{}, stop: func() {}}
 }
 
+// onMachine runs f in a bubble, with a server and a machine, and stops what the machine runs at the end.
+func onMachine(t *testing.T, f func(t *testing.T, s *fakeServer, m *machine)) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t)
+		f(t, newServer(), m)
+		m.stop()
+	})
+}
+
 func (m *machine) clock() (batch.Clock, error) {
 	return batch.Clock{Boot: m.boot, Boottime: int64(time.Since(m.booted)), Wall: time.Now().Add(m.shift).UnixNano()}, nil
 }
@@ -149,7 +164,7 @@ func (m *machine) start(s Server) {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			if strings.HasPrefix(string(content), "bad") {
-				return errors.New("it is bad")
+				return fmt.Errorf("it is %s", content)
 			}
 			delete(m.now, name)
 			if content != nil {
@@ -168,6 +183,7 @@ func (m *machine) start(s Server) {
 	done := make(chan error, 1)
 	go func() { done <- m.f.Run(ctx) }()
 	m.stop = func() {
+		m.stop = func() {}
 		cancel()
 		if err := <-done; err != nil {
 			m.t.Error(err)
@@ -196,8 +212,7 @@ func (m *machine) sleep(d time.Duration) { time.Sleep(d); synctest.Wait() }
 const settle = 3 * time.Second
 
 func TestFollow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, m := newServer(), newMachine(t)
+	onMachine(t, func(t *testing.T, s *fakeServer, m *machine) {
 		s.set("a", "one", 1)
 		m.start(s)
 		m.follows("a=one")
@@ -223,18 +238,22 @@ func TestFollow(t *testing.T) {
 		m.follows("a=one b=two")
 		m.sleep(time.Hour + time.Minute)
 		m.follows("b=two")
+		if st := m.f.Status(); len(st) != 1 || st[0].Name != "b" {
+			t.Errorf("the status has a section that the server withdrew: %+v", st)
+		}
 		// In quiet times a request every five minutes is made.
 		before := s.count(&s.asked)
 		if m.sleep(time.Hour); s.count(&s.asked)-before < 10 || s.count(&s.asked)-before > 13 {
 			t.Errorf("%d requests in an hour", s.count(&s.asked)-before)
 		}
-		m.stop()
+		if m.stop(); strings.Contains(m.log.String(), "cannot get directives") {
+			t.Errorf("the end of the follower is logged as an error:\n%s", m.log)
+		}
 	})
 }
 
 func TestRefuse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, m := newServer(), newMachine(t)
+	onMachine(t, func(t *testing.T, s *fakeServer, m *machine) {
 		s.set("a", "one", 5)
 		s.set("later", "x", 5)
 		m.start(s)
@@ -281,13 +300,11 @@ func TestRefuse(t *testing.T) {
 		s.set("a", "same", 9)
 		m.sleep(settle)
 		m.follows("a=same")
-		m.stop()
 	})
 }
 
 func TestFaults(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, m := newServer(), newMachine(t)
+	onMachine(t, func(t *testing.T, s *fakeServer, m *machine) {
 		s.change(func() { s.fail = fault.ErrUnavailable })
 		s.set("a", "one", 1)
 		s.set("b", "two", 1)
@@ -301,8 +318,12 @@ func TestFaults(t *testing.T) {
 			t.Errorf("%d messages:\n%s", n, m.log)
 		}
 		s.change(func() { s.fail, s.bad = nil, errors.New("broken") })
+		before := s.count(&s.asked)
 		m.sleep(time.Hour)
 		m.follows("")
+		if n := s.count(&s.asked) - before; n > 40 || strings.Contains(m.log.String(), "come again") {
+			t.Errorf("%d requests in an hour without a section; log:\n%s", n, m.log)
+		}
 		s.change(func() { s.bad = nil; s.contents[directive.HashOf([]byte("one"))] = []byte("other") })
 		m.sleep(10 * time.Minute)
 		m.follows("b=two") // each section is by itself
@@ -323,212 +344,11 @@ func TestFaults(t *testing.T) {
 		// An older server gets a request an hour.
 		s.change(func() { s.fail = fault.ErrUnsupported })
 		m.sleep(10 * time.Minute)
-		before := s.count(&s.asked)
+		before = s.count(&s.asked)
 		if m.sleep(5 * time.Hour); s.count(&s.asked)-before < 4 || s.count(&s.asked)-before > 11 {
 			t.Errorf("%d requests in 5 h to a server without directives", s.count(&s.asked)-before)
 		}
-		m.stop()
 	})
-}
-
-func TestRestart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, m := newServer(), newMachine(t)
-		s.set("a", "one", 5)
-		m.start(s)
-		m.sleep(settle)
-		m.stop()
-		away := newServer()
-		away.fail = fault.ErrUnavailable
-		// The same boot: what is on disk holds at once, and expires in boottime, whatever the wall clock says.
-		m.shift = 1000 * time.Hour
-		m.sleep(12 * time.Hour)
-		m.start(away)
-		m.follows("a=one")
-		m.sleep(13 * time.Hour)
-		m.follows("")
-		m.stop()
-		// After it expired its epoch is still known.
-		m.shift = 0
-		old := newServer()
-		old.set("a", "old", 4)
-		m.start(old)
-		m.sleep(settle)
-		m.follows("")
-		old.set("a", "new", 6)
-		m.sleep(settle)
-		m.follows("a=new")
-		m.stop()
-		// Another boot: the wall clock says how long it was away; one that went back says nothing.
-		for _, c := range []struct {
-			wall time.Duration
-			want string
-		}{{2 * time.Hour, "a=new"}, {-1000 * time.Hour, "a=new"}, {23 * time.Hour, "a=new"}, {25 * time.Hour, ""}} {
-			m.boot, m.booted, m.shift = fmt.Sprint("boot", c.wall), time.Now(), c.wall
-			content, err := os.ReadFile(m.file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			m.start(away)
-			m.follows(c.want)
-			m.stop()
-			if err := os.WriteFile(m.file, content, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-	})
-}
-
-func TestFile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, m := newServer(), newMachine(t)
-		away := newServer()
-		away.fail = fault.ErrUnavailable
-		s.set("a", "one", 5)
-		m.start(s)
-		m.sleep(settle)
-		m.stop()
-		content, err := os.ReadFile(m.file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if st, err := os.Stat(m.file); err != nil || st.Mode().Perm() != 0o600 {
-			t.Errorf("%v, %v", st, err)
-		}
-		for name, c := range map[string]struct {
-			from, to string // what is replaced in the file
-			log      string // what is said of it
-			after    string
-		}{
-			"another node":    {`"n1"`, `"n2"`, "", ""},
-			"broken":          {`{`, `[`, "cannot be used", ""},
-			"another version": {`"version":1`, `"version":2`, "cannot be used", ""},
-			"another hash":    {`"hash":"`, `"hash":"0`, "is corrupt", ""},
-			"as it was":       {`"a"`, `"a"`, "", "a=one"},
-			"unknown section": {`"a"`, `"z"`, "", ""},
-		} {
-			if err := os.WriteFile(m.file, []byte(strings.Replace(string(content), c.from, c.to, 1)), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			m.log = &syncbuf.Buffer{}
-			m.start(away)
-			m.follows(c.after)
-			m.stop()
-			if !strings.Contains(m.log.String(), c.log) || c.log == "" && strings.Contains(m.log.String(), "disk") {
-				t.Errorf("%s: log:\n%s", name, m.log)
-			}
-			// The server gives it again.
-			m.start(s)
-			m.sleep(settle)
-			m.follows("a=one")
-			m.stop()
-		}
-		// A section that cannot be kept holds while the follower runs.
-		if err := errors.Join(os.Remove(m.file), os.MkdirAll(filepath.Join(m.file, "x"), 0o700)); err != nil {
-			t.Fatal(err)
-		}
-		m.log = &syncbuf.Buffer{}
-		m.start(s)
-		m.sleep(settle)
-		m.follows("a=one")
-		m.sleep(48 * time.Hour)
-		m.follows("a=one")
-		if n := strings.Count(m.log.String(), "cannot be kept on disk"); n != 1 {
-			t.Errorf("%d messages:\n%s", n, m.log)
-		}
-		if err := os.RemoveAll(m.file); err != nil {
-			t.Fatal(err)
-		}
-		m.sleep(6 * time.Minute)
-		m.stop()
-		if now, err := os.ReadFile(m.file); err != nil || !strings.Contains(string(now), `"epoch":5`) {
-			t.Errorf("the file is not written once it can be: %s, %v", now, err)
-		}
-	})
-}
-
-// TestSaves checks that confirmations are written seldom, and often enough.
-func TestSaves(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, m := newServer(), newMachine(t)
-		s.set("a", "one", 5)
-		m.start(s)
-		m.sleep(settle)
-		writes := 0
-		var last time.Time
-		for range 20 * 60 {
-			m.sleep(time.Minute)
-			st, err := os.Stat(m.file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !st.ModTime().Equal(last) {
-				writes, last = writes+1, st.ModTime()
-			}
-		}
-		if writes < 15 || writes > 22 {
-			t.Errorf("%d writes in 20 h, want one an hour, which is 1/24 of the life", writes)
-		}
-		m.stop()
-	})
-}
-
-// TestExpiry checks the moment in which a section expires, from the file and while it is held.
-func TestExpiry(t *testing.T) {
-	section := directive.Section{Name: "a", Hash: directive.HashOf([]byte("one")), Epoch: 5, Life: 60}
-	for _, c := range []struct {
-		left int64 // ns when the file was written
-		boot string
-		boottime, wall,
-		until int64 // when it expires as boottime
-	}{
-		{50, "b", 1000, 7000, 1050},
-		{50, "b", 1049, 9000, 1050}, // the wall clock counts only after another boot
-		{50, "b", 1050, 7000, 0},
-		{50, "other", 10, 7000, 60},
-		{50, "other", 10, 7049, 11},
-		{50, "other", 10, 7050, 0},
-		{50, "other", 10, 6000, 60},
-	} {
-		now := batch.Clock{Boot: c.boot, Boottime: c.boottime, Wall: c.wall}
-		cfg := Default()
-		cfg.Node, cfg.File = "n1", filepath.Join(t.TempDir(), "f")
-		b, err := json.Marshal(stored{Version: 1, Node: "n1", Boot: "b", Boottime: 1000, Wall: 7000, Sections: []storedSection{{section, c.left, []byte("one")}}})
-		if err := errors.Join(err, os.WriteFile(cfg.File, b, 0o600)); err != nil {
-			t.Fatal(err)
-		}
-		var follows []byte
-		f := New(cfg, nil, map[string]Apply{"a": func(content []byte) error { follows = content; return nil }}, func() (batch.Clock, error) { return now, nil }, slog.New(slog.DiscardHandler))
-		if (follows != nil) != (c.until > 0) {
-			t.Errorf("%+v: follows %q", c, follows)
-		}
-		if st := f.Status(); len(st) != 1 || st[0].Epoch != 5 || int64(st[0].Left) != max(0, c.until-c.boottime) {
-			t.Errorf("%+v: %+v", c, st)
-		}
-		if c.until == 0 {
-			continue
-		}
-		for _, at := range []int64{c.until - 1, c.until} {
-			now.Boottime = at
-			if f.expire(now); (follows != nil) != (at < c.until) {
-				t.Errorf("%+v: follows %q at %d", c, follows, at)
-			}
-		}
-	}
-	// Without a clock the file says nothing.
-	cfg := Default()
-	cfg.Node, cfg.File = "n1", filepath.Join(t.TempDir(), "f")
-	b, err := json.Marshal(stored{Version: 1, Node: "n1", Boot: "b", Boottime: 1000, Sections: []storedSection{{section, 50, []byte("one")}}})
-	if err := errors.Join(err, os.WriteFile(cfg.File, b, 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	f := New(cfg, nil, map[string]Apply{"a": func([]byte) error { t.Error("applied"); return nil }}, func() (batch.Clock, error) { return batch.Clock{}, errors.New("no clock") }, slog.New(slog.DiscardHandler))
-	if st := f.Status(); len(st) != 0 {
-		t.Errorf("%+v", st)
-	}
-	if err := f.poll(t.Context()); err == nil || err.Error() != "no clock" {
-		t.Errorf("a request without a clock: %v", err)
-	}
 }
 
 func TestConfig(t *testing.T) {
@@ -566,8 +386,7 @@ func (s *fakeServer) setLife(name string, life time.Duration) {
 
 // TestShortLife checks that a section that lives shorter than a request may wait does not expire.
 func TestShortLife(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, m := newServer(), newMachine(t)
+	onMachine(t, func(t *testing.T, s *fakeServer, m *machine) {
 		s.set("a", "one", 1)
 		s.setLife("a", time.Minute)
 		m.start(s)
@@ -578,14 +397,12 @@ func TestShortLife(t *testing.T) {
 		if strings.Contains(m.log.String(), "expired") || s.count(&s.asked) > 40 {
 			t.Errorf("%d requests in 10 min:\n%s", s.count(&s.asked), m.log)
 		}
-		m.stop()
 	})
 }
 
 // TestCutRequests ends each request that waits, as a proxy may: what holds is confirmed nevertheless.
 func TestCutRequests(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, m := newServer(), newMachine(t)
+	onMachine(t, func(t *testing.T, s *fakeServer, m *machine) {
 		s.set("a", "one", 1)
 		m.start(cutting{s})
 		for range 72 {
@@ -595,7 +412,6 @@ func TestCutRequests(t *testing.T) {
 		if s.count(&s.asked) > 72*120 {
 			t.Errorf("%d requests in 72 h", s.count(&s.asked))
 		}
-		m.stop()
 	})
 }
 
@@ -610,31 +426,27 @@ func (c cutting) Directives(ctx context.Context, tag string, wait time.Duration,
 
 // TestExpiresMeanwhile lets a section expire while another one of the list is fetched: it is fetched again.
 func TestExpiresMeanwhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, m := newServer(), newMachine(t)
+	onMachine(t, func(t *testing.T, s *fakeServer, m *machine) {
 		s.set("a", "one", 1)
 		m.start(s)
 		m.sleep(settle)
 		s.change(func() { s.fail = fault.ErrUnavailable })
 		m.sleep(23*time.Hour + 55*time.Minute)
 		m.follows("a=one")
-		s.change(func() { s.fetching = func() { time.Sleep(20 * time.Second) } })
+		s.change(func() { s.fetching = func() { time.Sleep(28 * time.Second) } })
 		s.setLife("a", 10*time.Second)
 		s.set("b", "two", 1)
 		s.change(func() { s.fail = nil })
 		m.sleep(10 * time.Minute)
 		s.change(func() { s.fetching = nil })
-		s.setLife("a", 24*time.Hour)
-		m.sleep(10 * time.Minute)
+		m.sleep(time.Minute) // the list stays the same
 		m.follows("a=one b=two")
-		m.stop()
 	})
 }
 
 // TestEpochRecovers checks that an epoch of a clock that was far ahead counts until the section has expired for as long as it lives.
 func TestEpochRecovers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, m := newServer(), newMachine(t)
+	onMachine(t, func(t *testing.T, s *fakeServer, m *machine) {
 		s.set("a", "ahead", 1<<50)
 		m.start(s)
 		m.sleep(settle)
@@ -654,14 +466,12 @@ func TestEpochRecovers(t *testing.T) {
 		s.set("a", "right", 1002)
 		m.sleep(settle)
 		m.follows("a=right")
-		m.stop()
 	})
 }
 
 // TestManyRejected checks that names and reasons that a server chooses stay few and short, also while a section cannot be fetched.
 func TestManyRejected(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, m := newServer(), newMachine(t)
+	onMachine(t, func(t *testing.T, s *fakeServer, m *machine) {
 		s.set("a", "bad "+strings.Repeat("x", 10_000), 1)
 		s.change(func() { s.bad = errors.New("broken") })
 		m.start(s)
@@ -673,30 +483,5 @@ func TestManyRejected(t *testing.T) {
 		if len(s.hears()) > 1 {
 			t.Errorf("%d sections are refused: %q", len(s.hears()), s.hears())
 		}
-		m.stop()
-	})
-}
-
-// TestRebootSaves checks that the file is written soon after a reboot: its time is of the other boot.
-func TestRebootSaves(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, m := newServer(), newMachine(t)
-		s.set("a", "one", 1)
-		m.start(s)
-		m.sleep(settle)
-		m.stop()
-		for i := range 10 { // each for less than the time after which a file is written otherwise
-			m.boot, m.booted = fmt.Sprint("boot", i), time.Now()
-			m.start(s)
-			m.sleep(50 * time.Minute)
-			m.stop()
-			time.Sleep(2 * time.Hour)
-		}
-		away := newServer()
-		away.fail = fault.ErrUnavailable
-		m.boot, m.booted = "last", time.Now()
-		m.start(away)
-		m.follows("a=one")
-		m.stop()
 	})
 }

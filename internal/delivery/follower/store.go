@@ -1,6 +1,7 @@
 package follower
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,10 +21,8 @@ import (
 // fileVersion is the version of the file's format.
 const fileVersion = 1
 
-// maxFile is how many bytes of the file are read.
-const maxFile = directive.MaxSections * 2 * directive.MaxContent
-
-// stored is the file of a follower.
+// stored is the file of a follower. It is JSON after a line with a checksum, so that a wrong bit changes neither an epoch nor
+// a time unnoticed.
 type stored struct {
 	Version  int             `json:"version"`
 	Node     string          `json:"node"`
@@ -68,13 +67,10 @@ func (f *Follower) load() {
 		if apply == nil {
 			continue // of a newer program
 		}
-		h := &held{s.Section, s.Content, now.Boottime + min(s.Left, int64(s.Lifetime())) - passed}
+		h := &held{s.Section, s.Content, now.Boottime + s.Left - passed}
 		f.sections[s.Name] = h // also if it expired, for its epoch
 		switch {
 		case s.Content == nil:
-		case directive.HashOf(s.Content) != s.Hash:
-			h.content = nil
-			f.log.Warn("a directive on disk is corrupt; requesting it from the server", "path", f.cfg.File, "section", s.Name)
 		case h.until <= now.Boottime:
 			f.drop(h)
 		default:
@@ -88,30 +84,32 @@ func (f *Follower) load() {
 
 // read reads the file; the result is zero if there is no file.
 func (f *Follower) read() (in stored, err error) {
-	if f.cfg.File == "" {
-		return in, nil
-	}
-	st, err := os.Stat(f.cfg.File)
+	b, err := os.ReadFile(f.cfg.File) // "" is not the name of one
 	if errors.Is(err, fs.ErrNotExist) {
 		return in, nil
 	}
-	if err == nil && st.Size() > maxFile {
-		err = fmt.Errorf("%d bytes: %w", st.Size(), fault.ErrInvalid)
+	if err == nil {
+		b, err = unseal(b)
 	}
-	if err != nil {
-		return in, err
-	}
-	b, err := os.ReadFile(f.cfg.File)
 	if err == nil {
 		err = json.Unmarshal(b, &in)
 	}
 	if err == nil && in.Version != fileVersion {
 		err = fmt.Errorf("version %d: %w", in.Version, fault.ErrUnsupported)
 	}
-	if err != nil {
-		return stored{}, err
+	return in, err
+}
+
+// seal returns b after a line with its checksum.
+func seal(b []byte) []byte { return append([]byte(directive.HashOf(b)+"\n"), b...) }
+
+// unseal returns what seal took. The error wraps fault.ErrInvalid if the checksum is wrong.
+func unseal(sealed []byte) ([]byte, error) {
+	sum, b, _ := bytes.Cut(sealed, []byte("\n"))
+	if string(sum) != directive.HashOf(b) {
+		return nil, fmt.Errorf("its checksum is wrong: %w", fault.ErrInvalid)
 	}
-	return in, nil
+	return b, nil
 }
 
 // saveParts is in how many parts of the shortest life the file is written although only the time of the confirmation changed.
@@ -136,7 +134,7 @@ func (f *Follower) save(now batch.Clock, changed bool) {
 		err = os.MkdirAll(filepath.Dir(f.cfg.File), 0o700)
 	}
 	if err == nil {
-		err = atomicfile.Replace(f.cfg.File, b)
+		err = atomicfile.Replace(f.cfg.File, seal(b))
 	}
 	switch {
 	case err != nil && !f.unsaved:
