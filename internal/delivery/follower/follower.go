@@ -125,7 +125,8 @@ func (f *Follower) Run(ctx context.Context) error {
 // minPause is the least time between two requests, whatever the server answers.
 const minPause = time.Second
 
-// pause returns how long to wait before the next request.
+// pause returns how long to wait before the next request. Agents that got the same error at the same time wait for
+// between half the delay and all of it, so that they do not come back at once.
 func (f *Follower) pause(err error) time.Duration {
 	switch {
 	case err == nil:
@@ -137,7 +138,7 @@ func (f *Follower) pause(err error) time.Duration {
 		f.delay = min(max(2*f.delay, f.cfg.MinBackoff), f.cfg.MaxBackoff)
 	}
 	after, _ := fault.RetryAfter(err)
-	return f.delay/2 + rand.N(f.delay/2+1) + after
+	return after + time.Duration(float64(f.delay)*(1-rand.Float64()/2))
 }
 
 // report logs when the directives begin to be late and when they are not any more.

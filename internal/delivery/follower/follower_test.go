@@ -485,3 +485,153 @@ func TestManyRejected(t *testing.T) {
 		}
 	})
 }
+
+// TestExpiresInTime checks that a section is given up within 15 seconds after its end, also while no server answers.
+func TestExpiresInTime(t *testing.T) {
+	onMachine(t, func(t *testing.T, s *fakeServer, m *machine) {
+		s.set("a", "one", 1)
+		s.setLife("a", time.Minute)
+		m.start(s)
+		m.follows("a=one")
+		s.change(func() { s.fail = fault.ErrUnavailable })
+		m.sleep(time.Minute - 1)
+		m.follows("a=one")
+		m.sleep(1) // the fourth time that the follower looks
+		m.follows("")
+		m.sleep(time.Hour)
+		if n := strings.Count(m.log.String(), "a directive expired"); n != 1 {
+			t.Errorf("%d messages:\n%s", n, m.log)
+		}
+	})
+}
+
+// deadlines notes for how long each request may take.
+type deadlines struct {
+	*fakeServer
+	beyond, section time.Duration // beyond the time that the server may wait
+}
+
+func (d *deadlines) Directives(ctx context.Context, tag string, wait time.Duration, rejected []string) (directive.List, string, bool, error) {
+	end, _ := ctx.Deadline()
+	d.beyond = time.Until(end) - wait
+	return d.fakeServer.Directives(ctx, tag, wait, rejected)
+}
+
+func (d *deadlines) Section(ctx context.Context, hash string) ([]byte, error) {
+	end, _ := ctx.Deadline()
+	d.section = time.Until(end)
+	return d.fakeServer.Section(ctx, hash)
+}
+
+// TestDeadlines checks that no request hangs: a server has 30 seconds for its answer.
+func TestDeadlines(t *testing.T) {
+	onMachine(t, func(t *testing.T, s *fakeServer, m *machine) {
+		s.set("a", "one", 1)
+		d := &deadlines{fakeServer: s}
+		m.start(d)
+		m.sleep(settle)
+		if d.beyond != 30*time.Second || d.section != 30*time.Second {
+			t.Errorf("a request for the list may take %v longer than it may wait, one for a section %v", d.beyond, d.section)
+		}
+	})
+}
+
+// TestRefuseMany checks that the server hears of all sections that are refused, in order, and that reasons are cut.
+func TestRefuseMany(t *testing.T) {
+	onMachine(t, func(t *testing.T, s *fakeServer, m *machine) {
+		want := []string{"a"}
+		for i := range 9 {
+			name := fmt.Sprintf("later-%d", 9-i)
+			s.set(name, "x", 1)
+			want = append(want, name)
+		}
+		slices.Sort(want)
+		s.set("a", "bad"+strings.Repeat("x", 1000), 1)
+		m.start(s)
+		m.sleep(settle)
+		if got := s.hears(); !slices.Equal(got, want) {
+			t.Errorf("the server hears of %q, want %q", got, want)
+		}
+		if why := m.f.Status()[0].Rejected; len(why) != 200 || !strings.HasPrefix(why, "it is badxx") {
+			t.Errorf("the reason has %d bytes: %s", len(why), why)
+		}
+		for _, text := range []string{"two", "three"} {
+			if n := strings.Count(m.log.String(), "directive refused"); n != len(want) {
+				t.Errorf("%d messages:\n%s", n, m.log)
+			}
+			s.set("b", text, 1) // each is refused again, with the same reason
+			m.sleep(settle)
+		}
+	})
+}
+
+// TestPause checks how long a follower waits after each kind of answer, and that agents do not all wait equally long.
+func TestPause(t *testing.T) {
+	cfg := Config{MinBackoff: time.Second, MaxBackoff: 8 * time.Second, Again: time.Hour}
+	for _, c := range []struct {
+		err               error
+		before, after     time.Duration // the delay
+		shortest, longest time.Duration
+	}{
+		{nil, 4 * time.Second, 0, time.Second, 2 * time.Second},
+		{fault.ErrUnavailable, 0, time.Second, time.Second / 2, time.Second},
+		{fault.ErrUnavailable, time.Second, 2 * time.Second, time.Second, 2 * time.Second},
+		{fault.ErrUnavailable, 3 * time.Second, 6 * time.Second, 3 * time.Second, 6 * time.Second},
+		{fault.ErrUnavailable, 5 * time.Second, 8 * time.Second, 4 * time.Second, 8 * time.Second},
+		{&fault.RetryError{Err: fault.ErrUnavailable, After: time.Minute}, 0, time.Second, time.Minute + time.Second/2, time.Minute + time.Second},
+		{fault.ErrUnsupported, 0, time.Hour, time.Hour / 2, time.Hour},
+	} {
+		low, high := time.Duration(1<<62), time.Duration(0)
+		for range 300 {
+			f := &Follower{cfg: cfg, delay: c.before}
+			d := f.pause(c.err)
+			if low, high = min(low, d), max(high, d); f.delay != c.after {
+				t.Fatalf("%v: the delay is %v, want %v", c.err, f.delay, c.after)
+			}
+		}
+		tenth := (c.longest - c.shortest) / 10
+		if low < c.shortest || low > c.shortest+tenth || high > c.longest || high < c.longest-tenth {
+			t.Errorf("%v after %v: pauses of %v to %v, want %v to %v", c.err, c.before, low, high, c.shortest, c.longest)
+		}
+	}
+}
+
+// TestRequest checks for how long the server may wait.
+func TestRequest(t *testing.T) {
+	section := func(life time.Duration, content []byte) *held {
+		return &held{Section: directive.Section{Life: int64(life / time.Second)}, content: content}
+	}
+	for _, c := range []struct {
+		failing bool
+		held    []*held
+		want    time.Duration
+	}{
+		{false, nil, 5 * time.Minute},
+		{true, nil, 0},
+		{false, []*held{section(24*time.Hour, []byte("x"))}, 5 * time.Minute},
+		{false, []*held{section(24*time.Hour, []byte("x")), section(time.Minute, []byte("x"))}, 20 * time.Second},
+		{false, []*held{section(time.Minute, nil)}, 5 * time.Minute}, // it expired
+	} {
+		f := &Follower{cfg: Default(), failing: c.failing, sections: map[string]*held{}}
+		for i, h := range c.held {
+			f.sections[fmt.Sprint(i)] = h
+		}
+		if _, wait := f.request(); wait != c.want {
+			t.Errorf("%+v: the server may wait for %v", c, wait)
+		}
+	}
+}
+
+// TestForgotten checks from when on the epoch of an expired section does not count any more.
+func TestForgotten(t *testing.T) {
+	h := &held{Section: directive.Section{Life: 10}, until: 1000}
+	for at, want := range map[int64]bool{1000: false, 1000 + 10e9: false, 1001 + 10e9: true} {
+		if h.isForgotten(batch.Clock{Boottime: at}) != want {
+			t.Errorf("%d ns after the section expired: forgotten %t", at-h.until, !want)
+		}
+	}
+	h.content = []byte("x")
+	if h.isForgotten(batch.Clock{Boottime: 1 << 60}) {
+		t.Error("a section that holds is forgotten")
+	}
+}

@@ -319,7 +319,7 @@ func TestCorrupt(t *testing.T) {
 		var follows []byte
 		var log syncbuf.Buffer
 		f := at(cfg, &now, &follows, &log)
-		if (follows != nil) != usable || (len(f.Status()) > 0) != usable || strings.Contains(log.String(), "cannot be used") == usable {
+		if (follows != nil) != usable || (len(f.Status()) > 0) != usable || strings.Contains(log.String(), "its checksum is wrong") == usable {
 			t.Fatalf("%s: follows %q, %+v, log:\n%s", what, follows, f.Status(), &log)
 		}
 	}
