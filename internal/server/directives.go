@@ -32,8 +32,10 @@ const (
 	// maxWait limits how long an agent's request waits, and maxWaiting how many of a node do.
 	maxWait    = 10 * time.Minute
 	maxWaiting = 4
-	// maxPerMinute limits the requests of a node in a minute: an agent makes at most 30 for the list, and few for sections.
-	maxPerMinute = 100
+	// requestBurst is how many requests a node may send at once, and requestRate how many in a second on average, so at most
+	// 100 in any minute: an agent makes at most 30 for the list in a minute, and few for sections.
+	requestBurst = 50
+	requestRate  = 50.0 / 60
 	// spread is how much later than a change each waiting request makes the last one to be answered, so that not all
 	// agents of a large cluster ask for a section in the same moment.
 	spread = 2 * time.Millisecond
@@ -54,6 +56,7 @@ type directives struct {
 	ledger     topologies
 	log        *slog.Logger
 	logLimiter httpx.LogLimiter
+	limiter    *httpx.RateLimiter // of requests, by node
 
 	mu       sync.Mutex
 	clusters map[string]*sections
@@ -63,10 +66,8 @@ type directives struct {
 	waiting  map[string]int
 	waits    int                  // the sum of waiting
 	rejected map[string]rejection // by node
-	recent   map[string]int       // requests since minute, by node
-	minute   time.Time
-	bytes    int64 // of contents, as they were sent
-	answers  int64 // to requests for the list
+	bytes    int64                // of contents, as they were sent
+	answers  int64                // to requests for the list
 }
 
 // A rejection is the sections that a node said it does not follow.
@@ -94,7 +95,7 @@ type content struct {
 }
 
 func newDirectives(l topologies, log *slog.Logger) *directives {
-	return &directives{ledger: l, log: log, clusters: map[string]*sections{}, changed: make(chan struct{}), ended: make(chan struct{}), waiting: map[string]int{}, rejected: map[string]rejection{}, recent: map[string]int{}}
+	return &directives{ledger: l, log: log, clusters: map[string]*sections{}, changed: make(chan struct{}), ended: make(chan struct{}), waiting: map[string]int{}, rejected: map[string]rejection{}, limiter: httpx.NewRateLimiter(requestRate, requestBurst)}
 }
 
 // minGzip is the size in bytes from which a content is compressed.
@@ -214,7 +215,10 @@ func tagOf(l directive.List) string {
 }
 
 // errBusy is the error for a node that has too many requests waiting, or sent too many.
-var errBusy = &fault.RetryError{Err: httpx.WithStatus(errors.New("this node asks for directives too often"), httpx.ErrTooMany), After: 10 * time.Second}
+var errBusy = httpx.WithStatus(errors.New("this node asks for directives too often"), httpx.ErrTooMany)
+
+// busyWait is how long a node is to wait that has too many requests waiting.
+const busyWait = 10 * time.Second
 
 // await returns what holds for a node, at once if it has another tag than tag, else when it changes or wait is over.
 func (d *directives) await(ctx context.Context, node, tag string, wait time.Duration, rejected []string) (l directive.List, now string, err error) {
@@ -233,7 +237,7 @@ func (d *directives) await(ctx context.Context, node, tag string, wait time.Dura
 	}
 	d.answers++
 	if d.waiting[node] >= maxWaiting {
-		return l, "", errBusy
+		return l, "", &fault.RetryError{Err: errBusy, After: busyWait}
 	}
 	d.waiting[node]++
 	d.waits++
@@ -281,18 +285,11 @@ func (d *directives) sleep(ctx context.Context, over <-chan time.Time, wait time
 	}
 }
 
-// admit counts a request of a node.
+// admit counts a request of a node. The error wraps errBusy if the node sent too many.
 func (d *directives) admit(node string) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if now := time.Now(); now.Sub(d.minute) >= time.Minute {
-		d.minute = now
-		clear(d.recent)
+	if wait := d.limiter.Take(node, time.Now()); wait > 0 {
+		return &fault.RetryError{Err: errBusy, After: wait}
 	}
-	if d.recent[node] >= maxPerMinute {
-		return errBusy
-	}
-	d.recent[node]++
 	return nil
 }
 

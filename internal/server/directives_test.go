@@ -259,21 +259,32 @@ func TestDirectivesLimits(t *testing.T) {
 			t.Error(err)
 		}
 		d.readAll(t, "n1@lab")
-		for range 2 {
-			for i := range maxPerMinute {
-				_, _, err := d.await(t.Context(), "n2@lab", "", 0, nil)
-				if _, sectionErr := d.section(t.Context(), "n3@lab", directive.HashOf(nil)); errors.Is(err, errBusy) || errors.Is(sectionErr, errBusy) {
-					t.Errorf("request %d: %v, %v", i, err, sectionErr)
-				}
+		ask := func() (list, section error) {
+			_, _, list = d.await(t.Context(), "n2@lab", "", 0, nil)
+			_, section = d.section(t.Context(), "n3@lab", directive.HashOf(nil))
+			return list, section
+		}
+		for i := range requestBurst {
+			if list, section := ask(); list != nil || !errors.Is(section, fault.ErrNotFound) {
+				t.Errorf("request %d: %v, %v", i, list, section)
 			}
-			if _, _, err := d.await(t.Context(), "n2@lab", "", 0, nil); !errors.Is(err, errBusy) {
-				t.Errorf("too many requests for the list: %v", err)
+		}
+		list, section := ask()
+		for _, err := range []error{list, section} {
+			if after, _ := fault.RetryAfter(err); !errors.Is(err, errBusy) || after <= 0 || after > time.Minute/50 {
+				t.Errorf("too many requests: %v, again after %v", err, after)
 			}
-			if _, err := d.section(t.Context(), "n3@lab", directive.HashOf(nil)); !errors.Is(err, errBusy) {
-				t.Errorf("too many requests for a section: %v", err)
+		}
+		d.readAll(t, "n1@lab") // another node
+		taken := requestBurst
+		for range 59 {
+			time.Sleep(time.Second)
+			if list, _ := ask(); list == nil {
+				taken++
 			}
-			d.readAll(t, "n1@lab")
-			time.Sleep(time.Minute)
+		}
+		if taken < 98 || taken > 100 {
+			t.Errorf("%d requests in a minute, want 100", taken)
 		}
 	})
 }

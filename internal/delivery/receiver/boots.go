@@ -1,7 +1,6 @@
 package receiver
 
 import (
-	"math"
 	"slices"
 	"time"
 
@@ -110,26 +109,4 @@ func (r *bootRecord) update(now time.Time, c batch.Clock, fresh int64) {
 	}
 	r.began = walltime.BootStart(now, c, r.began)
 	r.earliest = min(r.earliest, fresh)
-}
-
-// A tokenBucket limits the rate of a node's requests.
-type tokenBucket struct {
-	tokens float64
-	at     time.Time // of the latest take
-}
-
-// take takes a token and returns 0, or returns the time until there is a token. The bucket gets
-// rate tokens a second and holds at most burst.
-func (b *tokenBucket) take(now time.Time, rate float64, burst int) time.Duration {
-	if b.at.IsZero() {
-		b.tokens = float64(burst)
-	} else if d := now.Sub(b.at); d > 0 {
-		b.tokens = min(float64(burst), b.tokens+d.Seconds()*rate)
-	}
-	b.at = now
-	if b.tokens < 1 {
-		return time.Duration(math.Ceil((1 - b.tokens) / rate * float64(time.Second))) // rounded up, as 0 stands for a token
-	}
-	b.tokens--
-	return 0
 }

@@ -131,33 +131,3 @@ func TestPresenceIsBounded(t *testing.T) {
 		}
 	})
 }
-
-// TestBucket checks that a bucket gives at most its burst plus its rate times the
-// elapsed time, and gives all of that to a client that waits as long as take returns.
-func TestBucket(t *testing.T) {
-	b := tokenBucket{tokens: 1 - 0x1p-53, at: time.Unix(1e9, 0)}
-	if b.take(time.Unix(1e9, 0), 1, 12) <= 0 {
-		t.Error("it gives a token while it has slightly less than one")
-	}
-	rapid.Check(t, func(t *rapid.T) {
-		rate := rapid.Float64Range(0.1, 50).Draw(t, "rate")
-		burst := rapid.IntRange(1, 20).Draw(t, "burst")
-		var b tokenBucket
-		begin := time.Unix(1e9, 0)
-		now, given := begin, 0
-		for range 200 {
-			now = now.Add(time.Duration(rapid.IntRange(0, 2000).Draw(t, "ms")) * time.Millisecond)
-			wait := b.take(now, rate, burst)
-			if wait > 0 {
-				now = now.Add(wait + time.Microsecond)
-				if again := b.take(now, rate, burst); again > 0 {
-					t.Fatalf("it said %v, and then %v", wait, again)
-				}
-			}
-			given++
-			if most := float64(burst) + now.Sub(begin).Seconds()*rate + 0.001; float64(given) > most {
-				t.Fatalf("gave %d in %v, at most %f", given, now.Sub(begin), most)
-			}
-		}
-	})
-}

@@ -125,7 +125,7 @@ func (rc *Receiver) admit(node string, now time.Time) (release func(), err error
 	s := rc.nodeState(node)
 	wait := time.Second
 	if s.inFlight < rc.cfg.Parallel {
-		wait = s.bucket.take(now, rc.cfg.Rate, rc.cfg.Burst)
+		wait = rc.limiter.Take(node, now)
 	}
 	if wait > 0 {
 		rc.stats.RateLimited++

@@ -104,7 +104,8 @@ type Receiver struct {
 	metrics Metrics // nil without
 	log     *slog.Logger
 
-	logLimiter httpx.LogLimiter // by node
+	logLimiter httpx.LogLimiter   // by node
+	limiter    *httpx.RateLimiter // of requests, by node
 
 	// Live windows do not wait for the backlogs of others: see admissionQueue.
 	light, heavy *admissionQueue
@@ -121,7 +122,6 @@ type Receiver struct {
 // nodeState is the state of a node while the server runs.
 type nodeState struct {
 	boots     bootTracker
-	bucket    tokenBucket
 	inFlight  int         // requests
 	shift     batch.Shift // latest that was booked
 	booked    bookedEnd
@@ -147,7 +147,7 @@ const hintTimeout = batch.RivalTimeout / 2
 // them; m may be nil.
 func New(cfg Config, l Ledger, m Metrics, log *slog.Logger) *Receiver {
 	return &Receiver{
-		cfg: cfg, ledger: l, metrics: m, log: log,
+		cfg: cfg, ledger: l, metrics: m, log: log, limiter: httpx.NewRateLimiter(cfg.Rate, cfg.Burst),
 		light:     newAdmissionQueue(cfg.BodyBytes/4, lightBytes, max(1, cfg.Decoders/2), max(1, cfg.QueueRows/4)),
 		heavy:     newAdmissionQueue(cfg.BodyBytes, int64(cfg.Limits.Sent), cfg.Decoders, cfg.QueueRows),
 		stopped:   make(chan struct{}),
