@@ -1,8 +1,6 @@
 package server
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
@@ -89,30 +87,17 @@ type sections struct {
 
 // content is what a section consists of.
 type content struct {
-	hash    string
-	plain   []byte
-	gzipped []byte // nil of a short one
+	*httpx.Content
+	hash string
 }
 
 func newDirectives(l topologies, log *slog.Logger) *directives {
 	return &directives{ledger: l, log: log, clusters: map[string]*sections{}, changed: make(chan struct{}), ended: make(chan struct{}), waiting: map[string]int{}, rejected: map[string]rejection{}, limiter: httpx.NewRateLimiter(requestRate, requestBurst)}
 }
 
-// minGzip is the size in bytes from which a content is compressed.
-const minGzip = 1024
-
 func newContent(c directive.Classes) *content {
 	plain := c.Encode()
-	if len(plain) < minGzip {
-		return &content{hash: directive.HashOf(plain), plain: plain}
-	}
-	var b bytes.Buffer
-	z := gzip.NewWriter(&b)
-	_, err := z.Write(plain)
-	if err = errors.Join(err, z.Close()); err != nil {
-		panic(err) // a buffer takes everything
-	}
-	return &content{hash: directive.HashOf(plain), plain: plain, gzipped: b.Bytes()}
+	return &content{httpx.NewContent(plain), directive.HashOf(plain)}
 }
 
 // run reads the topologies of clusters from the ledger until ctx ends.
@@ -404,22 +389,12 @@ func (d *directives) serveSection(w http.ResponseWriter, r *http.Request, node s
 	if err != nil {
 		return err
 	}
-	body := c.plain
-	w.Header().Set("Vary", "Accept-Encoding")
-	if c.gzipped != nil && acceptsGzip(r) {
-		body = c.gzipped
-		w.Header().Set("Content-Encoding", "gzip")
-	}
+	body := c.Encode(w.Header(), r)
 	d.mu.Lock()
 	d.bytes += int64(len(body))
 	d.mu.Unlock()
 	httpx.Write(w, http.StatusOK, "application/json", body)
 	return nil
-}
-
-// acceptsGzip reports whether a client says so; Go's says exactly this.
-func acceptsGzip(r *http.Request) bool {
-	return strings.TrimSpace(r.Header.Get("Accept-Encoding")) == "gzip"
 }
 
 // directiveStats counts requests of agents.
@@ -467,5 +442,5 @@ func (t Transport) Section(ctx context.Context, hash string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.plain, nil
+	return c.Plain, nil
 }

@@ -101,11 +101,11 @@ func (d *directives) readAll(t *testing.T, node string) (tag string, texts []str
 	}
 	for _, s := range l.Sections {
 		c, err := d.section(t.Context(), node, s.Hash)
-		if err != nil || directive.HashOf(c.plain) != s.Hash {
+		if err != nil || directive.HashOf(c.Plain) != s.Hash {
 			t.Errorf("%s: %v", s.Name, err)
 			continue
 		}
-		texts = append(texts, string(c.plain))
+		texts = append(texts, string(c.Plain))
 	}
 	return tag, texts
 }

@@ -7,7 +7,6 @@ package web
 
 import (
 	"bytes"
-	"compress/gzip"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
@@ -18,8 +17,9 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"time"
+
+	"mete.dev/mete/internal/x/httpx"
 )
 
 //go:embed static
@@ -48,10 +48,9 @@ func IsPage(path string) bool {
 
 // A file is a static file.
 type file struct {
-	body       []byte
-	kind       string
-	tag        string
-	compressed func() []byte // gzip
+	*httpx.Content
+	kind string
+	tag  string
 }
 
 // A Page is the dashboard.
@@ -80,7 +79,7 @@ func New(live bool) *Page {
 		panic(err) // embedded in the program
 	}
 	p.version = hex.EncodeToString(all.Sum(nil)[:6])
-	text := strings.Replace(string(p.files["index.html"].body), "<!-- modules -->\n", p.preloads(), 1)
+	text := strings.Replace(string(p.files["index.html"].Plain), "<!-- modules -->\n", p.preloads(), 1)
 	text = strings.ReplaceAll(text, "/static/-/", "/static/"+p.version+"/")
 	if live {
 		text = strings.Replace(text, `<div id="app"`, `<div id="app" data-live="1"`, 1)
@@ -104,7 +103,7 @@ func (p *Page) preloads() string {
 
 func newFile(name string, body []byte) *file {
 	sum := sha256.Sum256(body)
-	return &file{body, contentType(name), `"` + hex.EncodeToString(sum[:12]) + `"`, sync.OnceValue(func() []byte { return compress(body) })}
+	return &file{httpx.NewContent(body), contentType(name), `"` + hex.EncodeToString(sum[:12]) + `"`}
 }
 
 // contentType depends on the file's name only, not on the machine's MIME tables.
@@ -122,14 +121,6 @@ func contentType(name string) string {
 		return "text/plain; charset=utf-8"
 	}
 	return mime.TypeByExtension(path.Ext(name))
-}
-
-func compress(body []byte) []byte {
-	var b bytes.Buffer
-	w := gzip.NewWriter(&b)
-	_, _ = w.Write(body) // into memory, cannot fail
-	_ = w.Close()
-	return b.Bytes()
 }
 
 // Mount adds the paths of the page to mux.
@@ -173,14 +164,14 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // paths, and calls next for all other requests.
 func (p *Page) NotFoundHandler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet || !accepts(r.Header.Get("Accept"), "text/html") {
+		if r.Method != http.MethodGet || !httpx.Accepts(r.Header.Get("Accept"), "text/html") {
 			next.ServeHTTP(w, r)
 			return
 		}
 		SetHeaders(w.Header())
 		w.Header().Set("Content-Type", p.index.kind)
 		w.WriteHeader(http.StatusNotFound)
-		_, _ = w.Write(p.index.body) // the client may be gone
+		_, _ = w.Write(p.index.Plain) // the client may be gone
 	})
 }
 
@@ -195,30 +186,10 @@ func SetHeaders(h http.Header) {
 	h.Set("Cache-Control", "no-cache")
 }
 
-// minCompress is the size in bytes below which compression does not pay.
-const minCompress = 1 << 10
-
 // serve serves the file, or 304 if it is unchanged.
 func (f *file) serve(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", f.kind)
 	h.Set("ETag", f.tag)
-	body := f.body
-	if len(body) >= minCompress {
-		h.Set("Vary", "Accept-Encoding")
-		if accepts(r.Header.Get("Accept-Encoding"), "gzip") && r.Header.Get("Range") == "" {
-			body = f.compressed()
-			h.Set("Content-Encoding", "gzip")
-			h.Set("ETag", strings.TrimSuffix(f.tag, `"`)+`-gz"`)
-		}
-	}
-	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body))
-}
-
-// accepts reports whether a header that lists accepted values contains one.
-func accepts(header, one string) bool {
-	return slices.ContainsFunc(strings.Split(header, ","), func(s string) bool {
-		name, q, _ := strings.Cut(strings.TrimSpace(s), ";")
-		return strings.EqualFold(strings.TrimSpace(name), one) && strings.TrimSpace(q) != "q=0"
-	})
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(f.Encode(h, r)))
 }
