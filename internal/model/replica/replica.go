@@ -187,7 +187,7 @@ func (p *Page) Check() error {
 		if w.Node < 0 || w.Node >= len(p.Nodes) {
 			return invalid("workload %d is of node %d of %d", i, w.Node, len(p.Nodes))
 		}
-		if w.From < 0 || w.From >= lastMinute || w.From%VersionMinutes != 0 || w.Next%VersionMinutes != 0 || w.Next != 0 && w.Next <= w.From || w.Next >= lastMinute {
+		if !isStorable(w.From) || !isStorable(w.Next) || w.From%VersionMinutes != 0 || w.Next%VersionMinutes != 0 || w.Next != 0 && w.Next <= w.From {
 			return invalid("workload %d is the version from minute %d until %d", i, w.From, w.Next)
 		}
 		if w.Name == nil || w.Name.ID == "" {
@@ -235,11 +235,11 @@ func (p *Page) Check() error {
 // VersionMinutes is a quarter of an hour: versions of workloads begin with one.
 const VersionMinutes = 15
 
-// lastMinute is the first minute, in the year 6053, that cannot be stored.
-const lastMinute = 1 << 31
+// isStorable reports whether a minute has at most 31 bits: it is from 1970 to the year 6053.
+func isStorable(minute int64) bool { return minute>>31 == 0 }
 
 func validSpan(v Resolution, minute int64) bool {
-	return v <= Day && minute >= 0 && minute < lastMinute && minute%v.Minutes() == 0
+	return v <= Day && isStorable(minute) && minute%v.Minutes() == 0
 }
 
 func validAmounts(u *usage.Usage) bool {

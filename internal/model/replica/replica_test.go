@@ -103,6 +103,101 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestCheckLimits checks the first and last values that each number of a page may have.
+func TestCheckLimits(t *testing.T) {
+	for name, c := range map[string]struct {
+		set       func(*replica.Page, int64)
+		good, bad []int64
+	}{
+		"CPUs of a node":        {func(p *replica.Page, v int64) { p.Nodes[0].CPUs = int(v) }, []int64{0, 1}, []int64{-1}},
+		"node of a workload":    {func(p *replica.Page, v int64) { p.Workloads[0].Node = int(v) }, []int64{0, 1}, []int64{-1, 2}},
+		"version":               {func(p *replica.Page, v int64) { p.Workloads[0].From = v }, []int64{0, 15, 1<<31 - 8}, []int64{-15, 20, 1<<31 + 7}},
+		"next version":          {func(p *replica.Page, v int64) { p.Workloads[0].Next = v }, []int64{0, 15, 1<<31 - 8}, []int64{-15, 20, 1<<31 + 7}},
+		"resolution":            {func(p *replica.Page, v int64) { p.Rows[0].Resolution, p.Rows[0].Minute = replica.Resolution(v), 1440 }, []int64{0, 1, 2}, []int64{3}},
+		"hour":                  {func(p *replica.Page, v int64) { p.Rows[0].Minute = v }, []int64{0, 60, 1<<31 - 8}, []int64{-60, 90, 1<<31 + 52}},
+		"workload of a row":     {func(p *replica.Page, v int64) { p.Rows[0].Workload = int(v) }, []int64{0, 3}, []int64{-1, 4}},
+		"row within":            {func(p *replica.Page, v int64) { p.Rows[0].Within = int(v) }, []int64{0, 1, 2}, []int64{-1, 3}},
+		"time of a row":         {func(p *replica.Page, v int64) { p.Rows[0].Usage.Covered = time.Duration(v) }, []int64{0, 1}, []int64{-1}},
+		"use of a row":          {func(p *replica.Page, v int64) { p.Rows[0].Usage.Amount[usage.CPU] = v }, []int64{0, 1}, []int64{-1}},
+		"minute":                {func(p *replica.Page, v int64) { p.NodeRows[0].Minute = v }, []int64{0, 1, 1<<31 - 1}, []int64{-1, 1 << 31}},
+		"node of a row":         {func(p *replica.Page, v int64) { p.NodeRows[0].Node = int(v) }, []int64{0, 1}, []int64{-1, 2}},
+		"row of a node within":  {func(p *replica.Page, v int64) { p.NodeRows[0].Within = int(v) }, []int64{0, 1, 2}, []int64{-1, 3}},
+		"time of a node":        {func(p *replica.Page, v int64) { p.NodeRows[0].Covered = time.Duration(v) }, []int64{0, 1}, []int64{-1}},
+		"use of a node":         {func(p *replica.Page, v int64) { p.NodeRows[0].Total.Put(usage.CPU, v, usage.Measured) }, []int64{0, 1}, []int64{-1}},
+		"CPUs":                  {func(p *replica.Page, v int64) { p.NodeRows[0].CPUs = int(v) }, []int64{0, 1}, []int64{-1}},
+		"violations":            {func(p *replica.Page, v int64) { p.NodeRows[0].Violations = v }, []int64{0, 1}, []int64{-1}},
+		"lost":                  {func(p *replica.Page, v int64) { p.NodeRows[0].Lost = v }, []int64{0, 1}, []int64{-1}},
+		"whole":                 {func(p *replica.Page, v int64) { p.NodeRows[0].Whole[0] = v }, []int64{0, 1}, []int64{-1}},
+		"node of a gap":         {func(p *replica.Page, v int64) { p.Gaps[0].Node = int(v) }, []int64{0, 1}, []int64{-1, 2}},
+		"node of a shift":       {func(p *replica.Page, v int64) { p.Shifts[0].Node = int(v) }, []int64{0, 1}, []int64{-1, 2}},
+		"node of a nesting":     {func(p *replica.Page, v int64) { p.Nestings[0].Node = int(v) }, []int64{0, 1}, []int64{-1, 2}},
+		"host of a nesting":     {func(p *replica.Page, v int64) { p.Nestings[0].Host = int(v) }, []int64{-1, 0, 1}, []int64{-2, 2}},
+		"workload of a nesting": {func(p *replica.Page, v int64) { p.Nestings[0].Workload = int(v) }, []int64{-1, 0, 3}, []int64{-2, 4}},
+		"day":                   {func(p *replica.Page, v int64) { p.Nestings[0].Minute = v }, []int64{0, 1440}, []int64{-1440, 60}},
+	} {
+		check := func(v int64) error {
+			p := page()
+			p.Nodes = append(p.Nodes, replica.Node{Node: registry.Node{ID: "other"}})
+			c.set(p, v)
+			return p.Check()
+		}
+		for _, v := range c.good {
+			if err := check(v); err != nil {
+				t.Errorf("%s %d: %v", name, v, err)
+			}
+		}
+		for _, v := range c.bad {
+			if err := check(v); !errors.Is(err, fault.ErrInvalid) {
+				t.Errorf("%s %d: %v", name, v, err)
+			}
+		}
+	}
+}
+
+// TestSays checks what a server of an earlier version must not store, as it would store something else.
+func TestSays(t *testing.T) {
+	for name, c := range map[string]struct {
+		page                    replica.Page
+		within, versions, empty bool
+	}{
+		"nothing":                   {replica.Page{Within: true}, false, false, true},
+		"rows of no other node":     {replica.Page{Within: true, Rows: make([]replica.Row, 1), NodeRows: make([]replica.NodeRow, 1)}, false, false, false},
+		"a row within":              {replica.Page{Within: true, Rows: []replica.Row{{}, {Within: 1}}}, true, false, false},
+		"a row of a node within":    {replica.Page{Within: true, NodeRows: []replica.NodeRow{{}, {Within: 1}}}, true, false, false},
+		"a nesting":                 {replica.Page{Within: true, Nestings: make([]replica.Nesting, 1)}, true, false, false},
+		"a nesting of all rows":     {replica.Page{Nestings: make([]replica.Nesting, 1)}, false, false, false},
+		"a first version":           {replica.Page{Workloads: make([]replica.Workload, 1)}, false, false, false},
+		"a version":                 {replica.Page{Workloads: []replica.Workload{{}, {From: 15}}}, false, true, false},
+		"a version with a next one": {replica.Page{Workloads: []replica.Workload{{}, {Next: 15}}}, false, true, false},
+		"a node":                    {replica.Page{Nodes: make([]replica.Node, 1)}, false, false, false},
+		"a gap":                     {replica.Page{Gaps: make([]replica.Gap, 1)}, false, false, false},
+		"a shift":                   {replica.Page{Shifts: make([]replica.Shift, 1)}, false, false, false},
+	} {
+		if p := &c.page; p.SaysWithin() != c.within || p.SaysVersions() != c.versions || p.Empty() != c.empty {
+			t.Errorf("%s: says within %t, versions %t, is empty %t; want %t, %t, %t", name, p.SaysWithin(), p.SaysVersions(), p.Empty(), c.within, c.versions, c.empty)
+		}
+	}
+}
+
+// TestMinutes checks the lengths of spans.
+func TestMinutes(t *testing.T) {
+	for v, want := range map[replica.Resolution]int64{replica.Minute: 1, replica.Hour: 60, replica.Day: 1440} {
+		if got := v.Minutes(); got != want {
+			t.Errorf("resolution %d has %d minutes, want %d", v, got, want)
+		}
+	}
+}
+
+// TestPseudonym checks that pseudonyms stay: names would be others after an upgrade.
+func TestPseudonym(t *testing.T) {
+	if got := replica.Pseudonym([]byte("key"), "node", "a"); got != "p-fplbeyynhfz2ytph" {
+		t.Errorf("the pseudonym is %q", got)
+	}
+	if got := replica.Pseudonym([]byte("key"), "node", ""); got != "" {
+		t.Errorf("the pseudonym of no name is %q", got)
+	}
+}
+
 func TestCluster(t *testing.T) {
 	for _, c := range [][3]string{{"eu", "default", "eu"}, {"eu", "eu", "eu"}, {"eu", "eu.west", "eu.west"}, {"eu", "europe", "eu"}, {"eu", "", "eu"}, {"eu", "us.eu", "eu"}} {
 		if got := (replica.Source{Cluster: c[0]}).ResolveCluster(c[1]); got != c[2] {
