@@ -251,9 +251,10 @@ func TestExpire(t *testing.T) {
 }
 
 // TestExpiredStream checks that the start of a stream that is gone with its last batch is written before that is
-// removed.
+// removed, and that the batch stays if the start cannot be written.
 func TestExpiredStream(t *testing.T) {
-	s := spaced(t, &hookFS{})
+	fs := &hookFS{}
+	s := spaced(t, fs)
 	take(t, s)
 	old := s.liveStream()
 	fill(t, s, 1)
@@ -269,9 +270,18 @@ func TestExpiredStream(t *testing.T) {
 	if err := s.flush(); err != nil {
 		t.Fatal(err)
 	}
-	serial := s.serial
-	if err := s.expire(time.Now().Add(25 * time.Hour)); err != nil {
+	k, _ := s.findBatch(old.ID, 2)
+	serial, last, later := s.serial, k.location.seg, time.Now().Add(25*time.Hour)
+	fs.fail = failIn(errDisk, "create", "batches")
+	if err := s.expire(later); !errors.Is(err, errDisk) || !slices.Contains(s.batches.list, last) {
+		t.Errorf("the start cannot be written: %v, the last batch is there %t", err, slices.Contains(s.batches.list, last))
+	}
+	fs.fail = nil
+	if err := errors.Join(s.flush(), s.expire(later)); err != nil {
 		t.Fatal(err)
+	}
+	if slices.Contains(s.batches.list, last) {
+		t.Error("the last batch stays")
 	}
 	if s.findStream(old.ID) != nil || s.liveStream().EarlierStart != old.FirstStart || old.FirstStart == 0 || s.serial != serial+1 || len(s.dirty) > 0 {
 		t.Errorf("the live stream knows %d of %d, record %d after %d", s.liveStream().EarlierStart, old.FirstStart, s.serial, serial)
