@@ -1,6 +1,10 @@
 package cgroup
 
-import "strings"
+import (
+	"fmt"
+	"os"
+	"strings"
+)
 
 // Entries counts what a table holds of the groups below a path: workloads, entries by path,
 // id and key, removed groups and watches.
@@ -41,6 +45,16 @@ func (t *Table) Entries(below string) (k int) {
 		}
 	}
 	return k
+}
+
+// Watches returns how many directories a table with the files reader watches, and how many the kernel watches for it.
+func (t *Table) Watches() (known, watched int) {
+	w := t.reader.(*files).dirs
+	b, err := os.ReadFile(fmt.Sprint("/proc/self/fdinfo/", w.fd))
+	if err != nil {
+		panic(err)
+	}
+	return len(w.watchOf), strings.Count(string(b), "inotify wd:")
 }
 
 // SlotsLost returns how many slots are neither in use nor free.
