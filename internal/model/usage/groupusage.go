@@ -32,7 +32,7 @@ func (u *GroupUsage) Usage() Usage {
 
 // OfGroup returns u without the resources that a GroupUsage lacks.
 func (u *Usage) OfGroup() GroupUsage {
-	of := GroupUsage{Present: u.Present & (1<<ReadingLimit - 1) &^ (Specified | Classified), Covered: u.Covered}
+	of := GroupUsage{Present: u.Present & Metered &^ Classified, Covered: u.Covered}
 	of.Quality = u.Quality.Only(of.Present)
 	copy(of.Amount[:], u.Amount[:])
 	return of

@@ -171,3 +171,75 @@ func TestAddShare(t *testing.T) {
 		}
 	}
 }
+
+// TestMergedShares checks how many shares of a merged handover stay: all of up to a minute, and of more the last one of
+// each stretch of seconds, of which a span has at most sixty.
+func TestMergedShares(t *testing.T) {
+	for _, c := range []struct {
+		seconds, each int64 // of the span, and shares in each second
+		kept          int
+		second        int64 // number of the second share that is kept, in ms
+	}{
+		{2, 1, 2, 1000}, {2, 4, 8, 250}, {60, 1, 60, 1000}, {16, 4, 64, 250}, {16, 5, 16, 1800}, {61, 1, 31, 3000}, {120, 1, 60, 3000}, {121, 1, 31, 7000}, {240, 1, 60, 7000},
+	} {
+		window := func(from, to int64) *usage.Window {
+			h := usage.Handover{Guest: "g"}
+			for at := from * 1000; at < to*1000; at += 1000 / c.each {
+				h.Shares = append(h.Shares, power.Share{Epoch: "e", N: at})
+			}
+			return &usage.Window{Start: from * 1e9, End: to * 1e9, Handovers: []usage.Handover{h}}
+		}
+		w := window(0, c.seconds/2)
+		w.Merge(window(c.seconds/2, c.seconds))
+		s := w.Handovers[0].Shares
+		if last := c.seconds*1000 - 1000/c.each; len(s) != c.kept || s[1].N != c.second || s[len(s)-1].N != last {
+			t.Errorf("%d shares a second for %d s: %d are kept, want %d; the second is %d, want %d; the last is %d, want %d",
+				c.each, c.seconds, len(s), c.kept, s[1].N, c.second, s[len(s)-1].N, last)
+		}
+	}
+}
+
+// TestAddManyShares checks that of more than one share a second the latest stay.
+func TestAddManyShares(t *testing.T) {
+	var got []power.Share
+	for i := range int64(200) {
+		got = usage.AddShare(got, &power.Share{Epoch: "e", N: 100 * i, At: 1e8 * i})
+	}
+	for i, s := range got {
+		if want := 100 * int64(200-usage.MaxShares+i); s.N != want {
+			t.Fatalf("share %d of %d is %d, want %d", i, len(got), s.N, want)
+		}
+	}
+	if len(got) != usage.MaxShares {
+		t.Errorf("%d shares, want %d", len(got), usage.MaxShares)
+	}
+}
+
+// TestAddedSpan checks that shares are thinned by the time since the first one: after a minute, to one in two seconds.
+func TestAddedSpan(t *testing.T) {
+	for ms, want := range map[int64]int{60_000: usage.MaxShares, 60_001: 18} {
+		var got []power.Share
+		for i := range int64(usage.MaxShares) {
+			at := 10_000 + i*500
+			if i == 0 {
+				at = 0
+			}
+			got = usage.AddShare(got, &power.Share{Epoch: "e", N: at, At: at * 1e6})
+		}
+		got = usage.AddShare(got, &power.Share{Epoch: "e", N: ms, At: ms * 1e6})
+		if len(got) != want || (got[0].N == 0) != (want < usage.MaxShares) || got[len(got)-1].N != ms {
+			t.Errorf("after %d ms %d shares from %d ms on, want %d", ms, len(got), got[0].N, want)
+		}
+	}
+}
+
+// TestMergedName checks that the latest name of a virtual machine stays, and that a window without one says nothing
+// of it.
+func TestMergedName(t *testing.T) {
+	for _, c := range [][3]string{{"a", "b", "b"}, {"a", "", "a"}, {"", "b", "b"}} {
+		got := usage.MergeHandovers([]usage.Handover{{Guest: "g", Name: c[0]}}, []usage.Handover{{Guest: "g", Name: c[1]}}, 1e9)
+		if len(got) != 1 || got[0].Name != c[2] {
+			t.Errorf("%q, then %q: %+v", c[0], c[1], got)
+		}
+	}
+}

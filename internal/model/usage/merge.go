@@ -56,9 +56,7 @@ func mergeRows(rows, next []Row) []Row {
 			rows, place = append(rows, next[j]), append(place, j)
 		} else {
 			rows[i].merge(&next[j])
-			if place[i] < 0 {
-				place[i] = j
-			}
+			place[i] = j
 		}
 		if !next[j].Ended {
 			at[k] = i

@@ -146,3 +146,54 @@ func TestClone(t *testing.T) {
 		t.Error("a clone shares memory with its window")
 	}
 }
+
+// TestMergeOneLife checks that rows of one life are one row, also within a window, and that ends of lives of which
+// nothing says that they are whole stay apart.
+func TestMergeOneLife(t *testing.T) {
+	row := func(short workload.ShortID, cpu int64, ended bool) usage.Row {
+		r := usage.Row{ShortID: short, Ended: ended}
+		r.Usage.Put(usage.CPU, cpu, usage.Measured)
+		return r
+	}
+	total := func(r usage.Row, cpu int64) usage.Row {
+		r.Has, r.Total[usage.CPU] = usage.SetOf(usage.CPU), cpu
+		return r
+	}
+	for _, c := range []struct {
+		name       string
+		rows, next []usage.Row
+		want       string
+	}{
+		{"twice in a window", nil, []usage.Row{row(1, 2, false), row(2, 3, false), row(2, 4, false), row(3, 5, false)}, "1:2 2:7 3:5 "},
+		{"twice, and before", []usage.Row{row(2, 1, false), row(1, 1, false)}, []usage.Row{row(1, 2, false), row(1, 3, false), row(2, 4, false)}, "1:6 2:5 "},
+		{"an end and a start", []usage.Row{row(1, 1, false)}, []usage.Row{row(1, 2, true), row(1, 3, false)}, "1:3 1:3 "},
+		{"a whole life beside another", []usage.Row{total(row(1, 5, false), 50)}, []usage.Row{total(row(1, 2, true), 2), total(row(1, 3, false), 53)}, "1:2 1:8 "},
+		{"ends", []usage.Row{row(1, 1, true)}, []usage.Row{row(1, 2, true), row(2, 4, false)}, "1:1 1:2 2:4 "},
+	} {
+		w := usage.Window{Rows: c.rows}
+		w.Merge(&usage.Window{Rows: c.next})
+		var text []byte
+		for _, r := range w.Rows {
+			text = fmt.Appendf(text, "%d:%d ", r.ShortID, r.Usage.Amount[usage.CPU])
+		}
+		if got := string(text); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+// TestMergedLivesTotals checks that the row of whole lives has the totals of all of them.
+func TestMergedLivesTotals(t *testing.T) {
+	life := func(r usage.Resource, amount int64) *usage.Window {
+		row := usage.Row{ShortID: 1, Ended: true, Has: usage.SetOf(r)}
+		row.Usage.Put(r, amount, usage.Measured)
+		row.Total[r] = amount
+		return &usage.Window{Rows: []usage.Row{row}}
+	}
+	w := life(usage.CPU, 5)
+	w.Merge(life(usage.Memory, 7))
+	w.Merge(life(usage.CPU, 3))
+	if len(w.Rows) != 1 || w.Rows[0].Has != usage.SetOf(usage.CPU, usage.Memory) || w.Rows[0].Total[usage.CPU] != 8 || w.Rows[0].Total[usage.Memory] != 7 {
+		t.Errorf("rows %+v", w.Rows)
+	}
+}

@@ -132,9 +132,6 @@ func QualitiesOfSets(measured, apportioned, modelled Set) (q Qualities, ok bool)
 	return q, true
 }
 
-// The bits of a Set, and two bits for each resource in the words of Qualities.
-var _ [2*perWord - Limit]struct{}
-
 // Uncertainty is the form of Qualities in the ledger, where each word is a column: of each
 // resource, measured is 00, apportioned 01, modelled 11, so that the OR of two numbers has
 // the worse. A database that adds up rows has no other operator that

@@ -82,6 +82,9 @@ func TestUncertainty(t *testing.T) {
 
 // Forms that existed when there were 31 resources have a second word only for others.
 func TestWords(t *testing.T) {
+	if len(usage.Qualities{}) != 2 || len(usage.Uncertainty{}) != 2 {
+		t.Error("a ledger and a checkpoint have two words")
+	}
 	for s, want := range map[usage.Set]int{0: 1, usage.SetOf(1, 31): 1, usage.SetOf(32): 2, usage.SetOf(1, 63): 2} {
 		if got := s.Words(); got != want {
 			t.Errorf("the qualities of %x need %d words, want %d", s, got, want)
@@ -94,6 +97,26 @@ func TestQualitiesOfSetsRefuses(t *testing.T) {
 	for _, c := range [][3]usage.Set{{cpu, cpu, 0}, {cpu, 0, cpu}, {0, cpu, cpu}, {1, 0, 0}, {0, ^usage.All &^ 1, 0}} {
 		if q, ok := usage.QualitiesOfSets(c[0], c[1], c[2]); ok {
 			t.Errorf("%x is %x", c, q)
+		}
+	}
+}
+
+// TestQualityText checks the words of qualities, and that no other word is one.
+func TestQualityText(t *testing.T) {
+	for q, word := range map[usage.Quality]string{usage.Absent: "absent", usage.Measured: "measured", usage.Apportioned: "apportioned", usage.Modelled: "modelled"} {
+		text, err := q.MarshalText()
+		if err != nil || string(text) != word {
+			t.Errorf("quality %d is %q, %v, want %q", q, text, err, word)
+		}
+		var got usage.Quality
+		if err := got.UnmarshalText([]byte(word)); err != nil || got != q {
+			t.Errorf("%q is quality %d, %v, want %d", word, got, err, q)
+		}
+	}
+	for _, word := range []string{"", "Measured", "guessed"} {
+		q := usage.Modelled
+		if err := q.UnmarshalText([]byte(word)); err == nil || q != usage.Modelled {
+			t.Errorf("%q is %v, %v", word, q, err)
 		}
 	}
 }

@@ -183,8 +183,8 @@ const Metered = All &^ Specified
 
 // Detail describes r. It panics on a number that is not in the list.
 func (r Resource) Detail() Detail {
-	if r == 0 || r >= Limit {
-		panic("meter: no such resource")
+	if r == 0 {
+		panic("usage: no such resource")
 	}
 	return details[r]
 }

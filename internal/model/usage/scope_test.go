@@ -30,8 +30,9 @@ func TestAncestors(t *testing.T) {
 	for i := range uint64(2 * usage.MaxAncestors) {
 		many = append(many, 100+i)
 	}
-	if n := len(usage.AncestorsOf(3, many...).Scopes()); n != usage.MaxAncestors {
-		t.Errorf("%d groups of many, want %d", n, usage.MaxAncestors)
+	// Servers of other versions refuse more.
+	if n := len(usage.AncestorsOf(3, many...).Scopes()); n != 32 {
+		t.Errorf("%d groups of many, want 32", n)
 	}
 	for _, c := range []struct {
 		ids  []uint64
@@ -41,6 +42,9 @@ func TestAncestors(t *testing.T) {
 		if a != c.want || !a.IsValid() {
 			t.Errorf("%v: %q, valid %v, want %q", c.ids, a, a.IsValid(), c.want)
 		}
+	}
+	if a := usage.AncestorsOf(12, 7); a != "12:7" || !a.IsValid() {
+		t.Errorf("a group of hierarchy 12 is %q", a)
 	}
 	if a := usage.Ancestors(""); !a.IsValid() || a.Scopes() != nil {
 		t.Errorf("none: valid %v, %v", a.IsValid(), a.Scopes())
@@ -71,6 +75,8 @@ func TestLevelIn(t *testing.T) {
 		"itself":                  {job, job, 0, false},
 		"below":                   {part("cgroup:8", "0:9"), job, 0, false},
 		"another hierarchy":       {job, part("cgroup:8", "2:9"), 0, false},
+		"no number":               {part("cgroup:7", "0:8,x"), part("cgroup:8", "0:9"), 0, false},
+		"no hierarchy":            {part("cgroup:7", "4294967296:8,9"), part("cgroup:8", "0:9"), 0, false},
 		"older outer meter":       {job, part("cgroup:8", ""), 0, false},
 		"older inner meter":       {part("cgroup:7", ""), part("cgroup:8", "0:"), 0, false},
 		"some of a group":         {part("cgroup:8", "0:8,9"), part("cgroup:8", "0:9"), 0, true},

@@ -2,7 +2,10 @@ package usage_test
 
 import (
 	"encoding/json"
+	"math"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -83,15 +86,108 @@ func TestUsageAdds(t *testing.T) {
 	})
 }
 
-func TestAddPanicsOnOverflow(t *testing.T) {
-	defer func() {
-		if recover() == nil {
-			t.Error("an amount past 2^63 did not panic")
-		}
-	}()
+// TestPut checks that amounts add up, that of peaks the higher one stays, and of qualities the worse one.
+func TestPut(t *testing.T) {
 	var u usage.Usage
-	u.Put(usage.CPU, 1<<62, usage.Measured)
-	u.Put(usage.CPU, 1<<62, usage.Measured)
+	if v, ok := u.Get(usage.CPU); ok || v != 0 || u.Quality.Get(usage.CPU) != usage.Absent {
+		t.Errorf("without an amount: %+v", u)
+	}
+	for _, c := range []struct {
+		r      usage.Resource
+		amount int64
+		q      usage.Quality
+		sum    int64
+		worst  usage.Quality
+	}{
+		{usage.CPU, 0, usage.Measured, 0, usage.Measured}, {usage.CPU, 3, usage.Modelled, 3, usage.Modelled}, {usage.CPU, 4, usage.Apportioned, 7, usage.Modelled},
+		{usage.MemoryPeak, 3, usage.Apportioned, 3, usage.Apportioned}, {usage.MemoryPeak, 2, usage.Measured, 3, usage.Apportioned}, {usage.MemoryPeak, 5, usage.Measured, 5, usage.Apportioned},
+	} {
+		u.Put(c.r, c.amount, c.q)
+		if v, ok := u.Get(c.r); !ok || v != c.sum || u.Quality.Get(c.r) != c.worst {
+			t.Errorf("%v after %d, %v: %d, %t, %v; want %d, %v", c.r, c.amount, c.q, v, ok, u.Quality.Get(c.r), c.sum, c.worst)
+		}
+	}
+}
+
+// TestAddPanicsOnOverflow checks that a sum of 2^63 is refused, and that one less is not.
+func TestAddPanicsOnOverflow(t *testing.T) {
+	for _, c := range []struct {
+		a, b int64
+		fits bool
+	}{{1 << 62, 1 << 62, false}, {math.MaxInt64, 1, false}, {1, math.MaxInt64, false}, {math.MaxInt64 - 1, 1, true}, {math.MaxInt64, 0, true}, {1 << 62, 1<<62 - 1, true}} {
+		func() {
+			defer func() {
+				if fits := recover() == nil; fits != c.fits {
+					t.Errorf("%d + %d fits: %t, want %t", c.a, c.b, fits, c.fits)
+				}
+			}()
+			var u usage.Usage
+			u.Put(usage.CPU, c.a, usage.Measured)
+			u.Put(usage.CPU, c.b, usage.Measured)
+		}()
+	}
+}
+
+// TestReadingPut checks that a value of a reading is there once it is put.
+func TestReadingPut(t *testing.T) {
+	var g usage.Reading
+	g.Put(usage.CPU, 7)
+	g.Put(usage.Memory, 0)
+	if g.Has != usage.SetOf(usage.CPU, usage.Memory) || g.Value[usage.CPU] != 7 {
+		t.Errorf("%+v", g)
+	}
+}
+
+// TestWall checks the wall time of a snapshot.
+func TestWall(t *testing.T) {
+	s := usage.Snapshot{At: 5e9 + 7, Offset: 1_700_000_000e9}
+	if got := s.Wall(); !got.Equal(time.Unix(1_700_000_005, 7)) || got.Location() != time.UTC {
+		t.Errorf("%v", got)
+	}
+}
+
+// TestBalanceAdds checks that each part of a balance adds, and when the parts sum to the whole.
+func TestBalanceAdds(t *testing.T) {
+	shares := func(v int64) (s usage.Shares) {
+		for i := range s {
+			s[i] = v * int64(i+1)
+		}
+		return s
+	}
+	b := usage.Balance{Whole: shares(6), Workloads: shares(3), System: shares(2), Idle: shares(2), Skew: shares(1), Violations: 1, Lost: 2}
+	b.Add(&usage.Balance{Whole: shares(60), Workloads: shares(30), System: shares(20), Idle: shares(5), Skew: shares(-5), Violations: 10, Lost: 20})
+	want := usage.Balance{Whole: shares(66), Workloads: shares(33), System: shares(22), Idle: shares(7), Skew: shares(-4), Violations: 11, Lost: 22}
+	if d := cmp.Diff(want, b); d != "" {
+		t.Errorf("sum (-want +got):\n%s", d)
+	}
+	for i, r := range usage.Wholes {
+		if b.Whole.Get(r) != 66*int64(i+1) || !b.IsBalanced(r) {
+			t.Errorf("%v of %d is balanced: %t", r, b.Whole.Get(r), b.IsBalanced(r))
+		}
+		for _, part := range []*usage.Shares{&b.Whole, &b.Workloads, &b.System, &b.Idle, &b.Skew} {
+			if part[i]++; b.IsBalanced(r) {
+				t.Errorf("%v is balanced with 1 more: %+v", r, b)
+			}
+			part[i]--
+		}
+	}
+}
+
+// TestBalanceRefused checks that shares are read only if there is a number of each.
+func TestBalanceRefused(t *testing.T) {
+	whole, err := json.Marshal(usage.Shares{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, ok := range map[string]bool{
+		string(whole): true, "{}": false, "[]": false, strings.Replace(string(whole), "{", `{"later":1,`, 1): true,
+		strings.Replace(string(whole), "{", `{"later":true,`, 1): false, strings.Replace(string(whole), ":0", ":true", 1): false,
+	} {
+		var s usage.Shares
+		if err := json.Unmarshal([]byte(text), &s); (err == nil) != ok {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
 }
 
 func TestBalanceJSON(t *testing.T) {
