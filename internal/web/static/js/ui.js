@@ -98,11 +98,11 @@ export function useKey(key, act) {
 }
 
 // Figure is a value with its unit and its quality. like is the largest value of the column that it
-// stands in: then all have one unit.
-export function Figure({ v, unit, quality, off, like }) {
+// stands in: then all have one unit. Without it, as is the value whose unit it has, if that is another one.
+export function Figure({ v, unit, quality, off, like, as = v }) {
   if (!known(v)) return html`<span class="absent" title=${qualities.absent}>–</span>`;
-  const value = Number(v), column = known(like), [n, u] = column ? aligned(value, unit, Number(like)) : (units[unit] || units.none)(value);
-  const error = known(off) && (column ? aligned(Number(off), unit, Number(like), value).filter(Boolean).join(" ") : text(off, unit, v));
+  const value = Number(v), column = known(like), [n, u] = column ? aligned(value, unit, Number(like)) : (units[unit] || units.none)(value, Number(as));
+  const error = known(off) && (column ? aligned(Number(off), unit, Number(like), value).filter(Boolean).join(" ") : text(off, unit, as));
   return html`<span class="num" title=${column && value !== 0 ? text(value, unit) : null}>${n}${u && html`<span class="unit">${u}</span>`}${known(off) ? html`<span class="off" title="possible error, either way">± ${error}</span>` : null}<${Quality} of=${quality} /></span>`;
 }
 
@@ -131,9 +131,9 @@ export function Card({ title, aside, width, flush, children, id, note }) {
     ${title && html`<header><h2>${title}</h2>${note && html`<span class="note">${note}</span>`}${aside && html`<div class="aside">${aside}</div>`}</header>`}${children}</section>`;
 }
 
-export function Stat({ title, v, unit, quality, off, below, parts, children }) {
-  return html`<div class="stat"><h3>${title}</h3><div class="value"><${Figure} v=${v} unit=${unit} quality=${quality} /></div>
-    <div class="below">${below}${known(off) && html`<span title="possible error, either way">± ${text(off, unit, v)}</span>`}</div>${parts && html`<${Bar} parts=${parts} />`}${children}</div>`;
+export function Stat({ title, v, unit, quality, off, below, parts, children, as = v }) {
+  return html`<div class="stat"><h3>${title}</h3><div class="value"><${Figure} v=${v} unit=${unit} quality=${quality} as=${as} /></div>
+    <div class="below">${below}${known(off) && html`<span title="possible error, either way">± ${text(off, unit, as)}</span>`}</div>${parts && html`<${Bar} parts=${parts} />`}${children}</div>`;
 }
 
 // Bar shows parts of a whole: [{ share, color, title }].
