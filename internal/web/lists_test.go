@@ -309,7 +309,7 @@ func TestOutageInChromium(t *testing.T) {
 	u.filters("rack17-n03")
 	u.sees("the one that passes the filter", `document.querySelectorAll(".alerts > li").length === 1 && document.querySelector(".alerts > li").innerText.includes("rack17-n03 in south")`)
 	u.clicks(`nav a[href="/?range=15m"]`)
-	u.sees("one line on Overview", fmt.Sprintf(`[...document.querySelectorAll(".attention li")].filter((li) => li.innerText.includes("MeteNodeSilent")).map((li) => li.innerText.replace(/\s+/g, " ").trim()).join() === %s`, quote("MeteNodeSilent 1,000 nodes in 2 clusters")))
+	u.sees("one line on Overview", fmt.Sprintf(`[...document.querySelectorAll(".attention li")].filter((li) => li.innerText.includes("MeteNodeSilent")).map((li) => li.innerText.replace(/\s+/g, " ").replace(/ (now|\d+ (s|min) ago)$/, " WHEN").trim()).join() === %s`, quote("MeteNodeSilent 1,000 nodes in 2 clusters WHEN")))
 	height("Overview", 3000)
 }
 
@@ -322,6 +322,7 @@ func TestNodesInChromium(t *testing.T) {
 	u := signIn(t, ctx, f, 1440, 900, "/nodes?range=15m")
 	u.sees("eleven groups of eight", `[...document.querySelectorAll(".block")].map((b) => b.querySelector("h3").innerText.replace(/\s/g, " ") + b.querySelectorAll("li").length).join() === [1,2,3,4,5,6,7,8,9,10,11].map((n) => "rack" + n + "88").join()`)
 	u.sees("the node that is behind, then names in natural order", `[...document.querySelectorAll("tbody td:first-child")].map((td) => td.innerText).filter((n) => n.startsWith("rack")).slice(0, 25).join() === ["rack11-n08", ...[1,2,3].flatMap((r) => [1,2,3,4,5,6,7,8].map((n) => "rack" + r + "-n0" + n))].join()`)
+	u.sees("where most is used now", `(() => { const tiles = [...document.querySelectorAll('[aria-label="most"] .stat')].map((s) => s.innerText.replace(/\s+/g, " ")); return tiles.length === 5 && tiles[0] === "Nodes up to date 87 of 88 1 behind" && tiles.slice(1).every((s) => /^Highest (CPU use|memory use|power|traffic) rack\d+-n0\d /.test(s)); })()`)
 	u.sees("how many nodes are in each state", `[...document.querySelectorAll("header .labels button")].map((b) => b.innerText).join() === "1 behind,87 live"`)
 	box, err := chromedp.Run(ctx, chromedp.Evaluate[[]float64](`(() => { const r = document.querySelectorAll(".fleet a")[10].getBoundingClientRect(); return [r.left + 5, r.top + 5]; })()`))
 	if err != nil {
@@ -357,6 +358,11 @@ func TestNodesInChromium(t *testing.T) {
 		const rows = [...table.querySelectorAll("tbody tr:not(.spacer), tfoot tr.muted")].map((tr) => tr.children[at].innerText).filter((s) => /\d/.test(s)).map(exact), foot = table.querySelector("tfoot tr:last-child"), all = exact(foot.children[at - 1].innerText);
 		return rows.length === 3 && rows[0] + rows[1] < all / 2 && Math.abs(rows.reduce((a, v) => a + v, 0) / all - 1) < 0.01;
 	})()`)
+	u.sees("what it used in the range, and the job that used most of it", `(() => { const t = [...document.querySelectorAll('[aria-label="now"] .stat')].at(-1), foot = [...document.querySelectorAll('[aria-label="jobs on this node"] tfoot tr')].at(-1); return t.querySelector("h3").innerText === "Energy in the range" && /most: [a-z-]+ [\d.]+ k?Wh/.test(t.innerText) && t.querySelector("a").getAttribute("href").startsWith("/job?job=") && foot.innerText.includes(t.querySelector(".value").innerText.trim()); })()`)
+	u.sees("an alert about it, and one about another node", `(() => { const ask = window.fetch, at = new Date(Date.now() - 90000).toISOString(), alert = (node) => ({ labels: { alertname: "MeteCPUBusy", severity: "warning", node, cluster: "north" }, annotations: { summary: "The CPUs of node " + node + " are busy." }, state: "firing", activeAt: at, value: "1" });
+		window.fetch = (path, more) => (/^.api.v1.alerts/.test(path) ? Promise.resolve(new Response(JSON.stringify({ status: "success", data: { alerts: [alert("rack2-n03"), alert("rack2-n05")] } }))) : ask(path, more)); return true; })()`)
+	u.presses("r")
+	u.sees("what is wrong with it, and since when, above its charts", `(() => { const list = [...document.querySelectorAll('[aria-label="Attention"] li')]; return list.length === 1 && /^MeteCPUBusy\s+The CPUs of node rack2-n03 are busy\.\s+\d+ (s|min) ago$/.test(list[0].innerText.trim()) && list[0].getBoundingClientRect().bottom < document.querySelector(".chart").getBoundingClientRect().top; })()`)
 	u.sees("facts with values", `(() => { const dd = [...document.querySelectorAll('[aria-label="About"] dd')].map((d) => d.innerText.trim()); return dd.length >= 8 && dd.every(Boolean) && dd.includes("128 GiB"); })()`)
 	u.sees("no row of system or idle among the jobs", `["tbody tr:not(.spacer)", "tfoot tr"].map((rows) => [...document.querySelectorAll('[aria-label="jobs on this node"] ' + rows)].map((tr) => tr.children[0].innerText)).map((names) => names.filter((n) => n === "system" || n === "idle").join()).join(" ") === " system,idle"`)
 	// Overview has the same map in small, and what is wrong above its charts.

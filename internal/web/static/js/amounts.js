@@ -34,7 +34,7 @@ export function amounts(rows, widths = {}, over = 0) {
   const column = (key, title, unit, help, { value, field = key, off, ...more }) => {
     const like = largest(rows, value);
     const figure = (r, like) => html`<${Figure} v=${value(r)} like=${like} unit=${unit} quality=${r.quality[field]} off=${off && r[off]} />`;
-    return { key, title, num: true, fields: off ? [field, off] : [field], help, width: widths.amount, ...more, value: (r) => (known(value(r)) ? Number(value(r)) : null), cell: (r) => figure(r, like()), sum: (r) => figure(r) };
+    return { key, title, num: true, fields: off ? [field, off] : [field], help, width: widths.amount, ...more, value: (r) => (known(value(r)) ? Number(value(r)) : null), cell: (r) => figure(r, like()), sum: (r) => figure(r), part: (r) => figure(r, Math.max(like(), Number(value(r)) || 0)) };
   };
   return {
     amount: (key, title, unit, help, more = {}) => column(key, title, unit, help, { value: (r) => r[key], sums: !key.includes("peak"), ...more }),
@@ -70,10 +70,10 @@ export const unusedHelp = (what) => what + " that pods reserve and do not use; w
 export const drawable = (columns, rows) => columns.filter((c) => !c.reserved || rows.some((r) => c.fields.some((f) => known(r[f]))));
 
 // Sums is the foot of a table of what was used: the rows that are not listed, those of what belongs to no job, and all. The first of its
-// columns have names of rows. Averages and peaks have no sum. A sum has its own unit, as elsewhere on the page.
+// columns have names of rows. Averages and peaks have no sum. A sum has its own unit, as elsewhere on the page; what belongs to no job has that of the column.
 export function Sums({ columns, names, used, what, parts = [] }) {
   const line = (title, t) => html`<tr><th scope="row" colspan=${names}>${title}</th>${columns.slice(names).map((c) => html`<td class="num">${c.sums ? c.sum(t) : ""}</td>`)}</tr>`;
-  return used.total && html`<tfoot>${used.rest_groups > 0 && line(few(used.rest_groups, "more " + what), used.rest)}${parts.map((r) => html`<tr class="muted"><th scope="row">${columns[0].cell(r)}</th>${columns.slice(1).map((c) => html`<td class=${(c.num ? "num " : "") + (c.class || "")}>${(c.sum || c.cell)(r)}</td>`)}</tr>`)}${line("All", used.total)}</tfoot>`;
+  return used.total && html`<tfoot>${used.rest_groups > 0 && line(few(used.rest_groups, "more " + what), used.rest)}${parts.map((r) => html`<tr class="muted"><th scope="row">${columns[0].cell(r)}</th>${columns.slice(1).map((c) => html`<td class=${(c.num ? "num " : "") + (c.class || "")}>${(c.part || c.cell)(r)}</td>`)}</tr>`)}${line("All", used.total)}</tfoot>`;
 }
 
 // jobFields are the figures of jobColumns.

@@ -1,6 +1,6 @@
 // Alerts by their rules: a thousand silent nodes are one thing to look at, not a thousand.
 import { html } from "../vendor/preact.mjs";
-import { few } from "./fmt.js";
+import { few, ago, exactly } from "./fmt.js";
 import { groupsOf, natural, prefixOf } from "./names.js";
 import { href } from "./route.js";
 
@@ -41,9 +41,9 @@ export function describe(template) {
   return template.replace(/\{\{-?\s*\$labels\.(\w+)[^}]*\}\}/g, "<$1>").replace(/\{\{-?\s*\$value([^}]*)\}\}/g, (_, how) => (/Percent/.test(how) ? "<percentage>" : /Duration/.test(how) ? "<duration>" : "<value>"));
 }
 
-// Brief lists the rules that fire, one line each, with links to page Alerts.
+// Brief lists the rules that fire, one line each, with since when and with links to page Alerts.
 export function Brief({ alerts, most = 5 }) {
   const groups = byRule(alerts.filter((a) => a.state === "firing" && !isHeartbeat(a)));
-  return html`${groups.slice(0, most).map((g) => html`<li class=${g.severity === "critical" ? "bad" : "warn"}><a href=${href("/alerts", { open: g.rule })}>${g.rule}</a><span>${g.alerts.length === 1 ? g.alerts[0].annotations.summary || extent(g.alerts) : extent(g.alerts)}</span></li>`)}
+  return html`${groups.slice(0, most).map((g) => html`<li class=${g.severity === "critical" ? "bad" : "warn"}><a href=${href("/alerts", { open: g.rule })}>${g.rule}</a><span>${g.alerts.length === 1 ? g.alerts[0].annotations.summary || extent(g.alerts) : extent(g.alerts)}</span>${g.since && html`<span class="end num" title=${"since " + exactly(g.since)}>${ago(g.since)}</span>`}</li>`)}
     ${groups.length > most && html`<li class="bad"><a href="/alerts">${few(groups.length - most, "more rule")}</a></li>`}`;
 }

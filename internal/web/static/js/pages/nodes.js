@@ -71,6 +71,18 @@ function Sums({ sum, nodes, shown }) {
   return html`<tfoot><tr><th scope="row" title="the sum has the nodes with fresh data that are no guests of others">${counted(nodes)}</th>${total.slice(1).map((c) => html`<td class=${c.num ? "num" : ""}>${summed.includes(c.key) ? c.cell(sum) : ""}</td>`)}</tr></tfoot>`;
 }
 
+// Most are tiles of how many nodes are up to date, and of those that use most now.
+function Most({ rows, at }) {
+  const active = rows.filter((n) => n.state !== "revoked"), live = active.filter((n) => n.state === "live").length;
+  const first = (value) => active.reduce((a, n) => { const v = value(n); return v !== null && (a === null || v > a.v) ? { n, v } : a; }, null);
+  const tile = (title, value, below) => { const m = first(value); return html`<div class="stat"><h3>${title}</h3><div class="value">${m ? html`<a class="plain" href=${at(m.n)} title=${m.n.name}>${m.n.name}</a>` : html`<span class="absent">–</span>`}</div><div class="below"><span>${m ? below(m.n) : "not available"}</span></div></div>`; };
+  const share = (key, unit) => (n) => `${text(used(n[key]), "percent")} of ${text(sizeOf(n, n[key], unit), unit)}`;
+  return html`<section class="card stats five" aria-label="most"><div class="stat"><h3>Nodes up to date</h3><div class="value">${grouped(live)} of ${grouped(active.length)}</div><div class="below">${["silent", "behind"].map((s) => [s, active.filter((n) => n.state === s).length]).filter(([, n]) => n > 0).map(([s, n]) => html`<span class=${"tag " + states[s]}>${grouped(n)} ${s}</span>`)}${live === active.length && html`<span>all data arrives in time</span>`}</div></div>
+    ${tile("Highest CPU use", (n) => used(n.cpu_cores), share("cpu_cores", "cores"))}${tile("Highest memory use", (n) => used(n.memory_bytes), share("memory_bytes", "bytes"))}
+    ${tile("Highest power", (n) => (n.power_watts ? n.power_watts.whole : null), (n) => html`<${Figure} v=${n.power_watts.whole} unit="watts" off=${n.power_watts.error} quality=${n.power_watts.quality} />`)}
+    ${tile("Highest traffic", (n) => (n.network_bytes_per_second ? n.network_bytes_per_second.in + n.network_bytes_per_second.out : null), (n) => html`in ${text(n.network_bytes_per_second.in, "rate")}, out ${text(n.network_bytes_per_second.out, "rate")}`)}</section>`;
+}
+
 export function Nodes({ nodes }) {
   const { query } = useHere();
   const span = useSpan(query), several = new Set(nodes.map((n) => n.cluster)).size > 1;
@@ -86,7 +98,7 @@ export function Nodes({ nodes }) {
       .filter((n) => (!q || n.name.toLowerCase().includes(q) || n.node.toLowerCase().includes(q)) && (!query.cluster || n.cluster === query.cluster) && (!query.state || n.state === query.state)).sort((a, b) => natural(a.name, b.name));
   }, [now.data, nodes, q, query.cluster, query.state, amounts.data]);
   const count = now.data ? few(rows.length, "node") : "", clusters = [...new Set(nodes.map((n) => n.cluster))].sort(natural), have = [...new Set(nodes.map((n) => n.state))].sort();
-  return html`${nodes.length > 1 && html`<${Card} title="Map" note=${count} aside=${narrow && html`<button type="button" aria-expanded=${map ? "true" : "false"} onClick=${() => showMap(!map)}>${map ? "Hide" : "Show"}</button>`}>${(map || !narrow) && html`<${Shown} of=${now} height=${60}>${() => html`<${Heat} nodes=${rows} />`}</${Shown}>`}</${Card}>`}
+  return html`${nodes.length > 1 && html`<${Shown} of=${now} height=${92}>${() => rows.length > 1 && html`<${Most} rows=${rows} at=${addresses(nodes)} />`}</${Shown}>`}${nodes.length > 1 && html`<${Card} title="Map" note=${count} aside=${narrow && html`<button type="button" aria-expanded=${map ? "true" : "false"} onClick=${() => showMap(!map)}>${map ? "Hide" : "Show"}</button>`}>${(map || !narrow) && html`<${Shown} of=${now} height=${60}>${() => html`<${Heat} nodes=${rows} />`}</${Shown}>`}</${Card}>`}
     <section class="card flush fill"><header class="bar"><${Search} placeholder="Filter nodes" />${clusters.length > 1 && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}${(have.length > 1 || query.state) && html`<${Select} name="state" label="State" all="all" options=${have} />`}${now.data && html`<${States} nodes=${now.data.nodes || []} chosen=${query.state} />`}<div class="end bar"><span class="muted num" role="status">${count && count + ", latest readings"}</span><${Columns} columns=${columns} shown=${chosen} /></div></header>
     <${Shown} of=${now} lines=${8}>${() => html`<${Table} tall columns=${columnsOf(rows, narrow, addresses(nodes)).filter(isShown)} rows=${rows} id=${(n) => n.node} label="nodes" foot=${rows.length > 1 && rows.length === (now.data.nodes || []).length && html`<${Sums} sum=${now.data.sum} nodes=${rows} shown=${isShown} />`} empty=${nodes.length === 0 ? html`<${Enroll} />` : html`<${Empty} title="No nodes match the filters"><button onClick=${() => put({ q: "", cluster: "", state: "" })}>Show all</button></${Empty}>`} />`}</${Shown}>
     <p class="small muted reading">${latest(nodes) > 0 && `Figures are the latest reading of each node, up to ${time(latest(nodes) * 1000)}${past ? ", but for those that are of the range" : ""}. `}Bars: workloads blue, system gray, idle empty.</p></section>`;
