@@ -260,6 +260,10 @@ func lists(t *testing.T, ctx context.Context) {
 		const { command } = await of("pages/job.js");
 		return [command("build", { name: "15m" }, "http://127.0.0.1:9797"), command("a'b $x", { name: "", from: 0, to: 60 }, "https://mete.example.org:9797")];`,
 		`["mete usage --where job=build --from -15m --by node","mete usage --where 'job=a'\\''b $x' --from 1970-01-01T00:00:00Z --to 1970-01-01T00:01:00Z --by node --server https://mete.example.org:9797"]`)
+	expect(t, ctx, "when an alert that is pending fires", `
+		const { awaited } = await of("pages/alerts.js"), now = Date.parse("2026-01-01T00:05:00Z");
+		return [awaited("2026-01-01T00:04:00Z", 300, now), awaited("2026-01-01T00:00:00Z", 300, now)];`,
+		`["It fires in 4.00 min if this lasts.","It fires at the next evaluation if this lasts."]`)
 	expect(t, ctx, "the times at which an alert fired", `
 		const { episodes } = await of("pages/alerts.js");
 		const values = [[0, "1"], [60, "3"], [120, "2"], [600, "1"], [660, "1"]];
@@ -296,6 +300,8 @@ func TestOutageInChromium(t *testing.T) {
 	}
 	u.clicks(`nav a[href^="/alerts"]`)
 	u.sees("one group", `document.querySelectorAll(".alerts > li").length === 1 && document.querySelector(".alerts > li").innerText.includes("1,000 nodes in 2 clusters")`)
+	u.sees("how bad it is, first", `document.querySelector('[aria-label="Firing and pending"] .verdict .title').innerText === "1,000 alerts firing: 1,000 critical" && document.querySelector(".verdict .muted").innerText.startsWith("1 rule, 1,000 nodes in 2 clusters; the first since ")`)
+	u.sees("for how long the rule waits", `document.querySelector(".alerts > li").innerText.includes("limit for 2 min")`)
 	u.sees("that half are silenced", `document.querySelector(".alerts > li").innerText.includes("500 silenced")`)
 	u.sees("the query of the rule", `document.querySelector('.alerts a[href^="/query"]').getAttribute("href").startsWith("/query?expr=mete_node_up")`)
 	u.sees("five of its alerts", `document.querySelectorAll(".alerts .brief li").length === 5`)
@@ -307,7 +313,7 @@ func TestOutageInChromium(t *testing.T) {
 	u.sees("all of them in a table", `document.querySelector(".alerts table")?.getAttribute("aria-rowcount") === "1000"`)
 	height("Alerts with all of them", 2700)
 	u.filters("rack17-n03")
-	u.sees("the one that passes the filter", `document.querySelectorAll(".alerts > li").length === 1 && document.querySelector(".alerts > li").innerText.includes("rack17-n03 in south")`)
+	u.sees("the one that passes the filter", `document.querySelectorAll(".alerts > li").length === 1 && document.querySelector(".alerts > li").innerText.includes("rack17-n03 in south") && document.querySelector('.alerts .extent a[href^="/node/rack17-n03"]') && document.querySelector(".verdict .title").innerText.startsWith("1,000 alerts")`)
 	u.clicks(`nav a[href="/?range=15m"]`)
 	u.sees("one line on Overview", fmt.Sprintf(`[...document.querySelectorAll(".attention li")].filter((li) => li.innerText.includes("MeteNodeSilent")).map((li) => li.innerText.replace(/\s+/g, " ").replace(/ (now|\d+ (s|min) ago)$/, " WHEN").trim()).join() === %s`, quote("MeteNodeSilent 1,000 nodes in 2 clusters WHEN")))
 	height("Overview", 3000)

@@ -1,6 +1,6 @@
 // Alerts: firing alerts, those of the range, silences, rules.
 import { html, useState } from "../../vendor/preact.mjs";
-import { get, range } from "../api.js";
+import { get, instant, range } from "../api.js";
 import { useSpan } from "../span.js";
 import { quote } from "../series.js";
 import { Card, Shown, Empty, Search, Select, Segments, Dialog, useData, useHere, useNarrow } from "../ui.js";
@@ -48,12 +48,18 @@ function Silence({ g, close }) {
     <div class="bar"><button type="button" onClick=${copy}>${copied ? "Copied" : "Copy"}</button><span class="muted small">matches ${few(g.alerts.length, "alert")} now; receivers get no notification for 2 h</span></div></${Dialog}>`;
 }
 
-// Group shows one rule's alerts: how many, where, the first of them, and all on request.
-function Group({ g, open, query }) {
+// awaited says when an alert that is pending fires, if its rule has to hold for so many seconds.
+export function awaited(activeAt, duration, now = Date.now()) {
+  const left = (Date.parse(activeAt) - now) / 1000 + duration;
+  return left > 0 ? `It fires in ${text(left, "seconds")} if this lasts.` : "It fires at the next evaluation if this lasts.";
+}
+
+// Group shows one rule's alerts: how many, where, beyond which limit, the first of them, and all on request.
+function Group({ g, open, rule }) {
   const [silence, set] = useState(false), silenced = g.alerts.filter((a) => (a.silenced_by || []).length > 0).length;
-  const many = prefixes(g.alerts), one = g.alerts.length === 1 ? g.alerts[0] : null, first = g.alerts.slice(0, brief);
-  return html`<li class=${tone[g.state]} data-rule=${g.rule}><div class="row"><b>${g.rule}</b><span class=${"tag " + tone[g.state]}>${g.state}</span>${g.severity && html`<span class=${severe(g.severity)}>${g.severity}</span>`}${silenced > 0 && html`<span class="tag" title="receivers get no notification">${silenced === g.alerts.length ? "silenced" : grouped(silenced) + " silenced"}</span>`}<span class="extent">${extent(g.alerts)}</span><span class="muted end">since <${Since} at=${g.since} /></span></div>
-    ${one && html`<p>${one.annotations.summary} ${one.annotations.description && html`<span class="muted">${g.state === "pending" ? "It fires if this lasts." : one.annotations.description}</span>`}</p>`}
+  const many = prefixes(g.alerts), one = g.alerts.length === 1 ? g.alerts[0] : null, first = g.alerts.slice(0, brief), query = rule && rule.query, limit = rule && limited(rule);
+  return html`<li class=${tone[g.state]} data-rule=${g.rule}><div class="row"><b>${g.rule}</b><span class=${"tag " + tone[g.state]}>${g.state}</span>${g.severity && html`<span class=${severe(g.severity)}>${g.severity}</span>`}${silenced > 0 && html`<span class="tag" title="receivers get no notification">${silenced === g.alerts.length ? "silenced" : grouped(silenced) + " silenced"}</span>`}<span class="extent">${one && one.labels.node ? html`<a href=${nodeAt(one.labels.node)}>${one.labels.node}</a>${one.labels.cluster && " in " + one.labels.cluster}` : extent(g.alerts)}</span>${limit && html`<span class="muted small" title="the limit of the rule">limit ${limit}</span>`}<span class="muted end">since <${Since} at=${g.since} /></span></div>
+    ${one && html`<p>${one.annotations.summary} ${one.annotations.description && html`<span class="muted">${g.state === "pending" ? awaited(one.activeAt, (rule || {}).duration || 0) : one.annotations.description}</span>`}</p>`}
     ${!one && many.length > 1 && html`<div class="labels">${many.slice(0, 8).map((p) => html`<button type="button" class="tag" title=${"filter by " + p.name} onClick=${() => put({ q: p.name }, true)}>${p.name} ${grouped(p.count)}</button>`)}${many.length > 8 && html`<span class="muted small">and ${few(many.length - 8, "more group")}</span>`}</div>`}
     ${!one && (open ? html`<${Table} columns=${columns} rows=${g.alerts} id=${idOf} name=${"by" + g.rule} label=${"alerts of " + g.rule} />`
       : html`<ul class="brief">${first.map((a) => html`<li><${About} a=${a} /><span class="muted">${a.labels.node ? a.labels.cluster : ""}</span><span class="muted num">${ago(a.activeAt)}</span><span class="muted summary">${a.annotations.summary}</span></li>`)}</ul>`)}
@@ -61,15 +67,25 @@ function Group({ g, open, query }) {
     ${silence && html`<${Silence} g=${g} close=${() => set(false)} />`}</li>`;
 }
 
-function Nothing({ filtered }) {
-  if (filtered) return html`<${Empty} title="No alerts match the filters"><button onClick=${() => put({ q: "", cluster: "", severity: "" })}>Show all</button></${Empty}>`;
-  return html`<div class="calm"><span class="tick" aria-hidden="true"></span><div><b>No alerts firing</b></div></div>`;
+const Filtered = () => html`<${Empty} title="No alerts match the filters"><button onClick=${() => put({ q: "", cluster: "", severity: "" })}>Show all</button></${Empty}>`;
+
+// Verdict says at a glance how bad it is: how many alerts fire, of which severities, where and since when.
+function Verdict({ alerts, failing }) {
+  const of = (state) => alerts.filter((a) => a.state === state), firing = of("firing"), pending = of("pending"), bad = failing.length > 0 || firing.some((a) => a.labels.severity === "critical");
+  const severities = [...new Set(byRule(firing).map((g) => g.severity))].filter(Boolean).map((s) => grouped(firing.filter((a) => a.labels.severity === s).length) + " " + s), at = byRule(firing).map((g) => g.since).sort();
+  const title = firing.length > 0 ? `${few(firing.length, "alert")} firing${severities.length > 0 ? ": " + severities.join(", ") : ""}` : failing.length > 0 ? few(failing.length, "rule") + " cannot be evaluated" : "No alerts firing";
+  const details = [firing.length > 0 && few(byRule(firing).length, "rule") + ", " + extent(firing), firing.length > 0 && html`the first since <${Since} at=${at[0]} />`, pending.length > 0 && few(pending.length, "alert") + " pending"].filter(Boolean);
+  return html`<div class="calm verdict"><span class=${firing.length + failing.length === 0 ? "tick" : "cross" + (bad ? " bad" : "")} aria-hidden="true"></span><div><b class="title">${title}</b>${details.length > 0 && html`<div class="muted">${details.map((d, i) => html`${i > 0 && "; "}${d}`)}</div>`}</div></div>
+    ${failing.map((r) => html`<p class="notice bad"><b>${r.name} cannot be evaluated: </b>${r.lastError}</p>`)}`;
 }
 
-// Heartbeat shows the rules that fire always.
-function Heartbeat({ rules }) {
+// Deliveries says how many notifications receivers have taken since the server started; nothing where that is not known.
+const Deliveries = ({ sent }) => sent && (sent.taken + sent.failed === 0 ? html`No notification was sent so far: receivers are options of the server, <code>--alertmanager</code> and <code>--alert-webhook</code>.` : `${few(sent.taken, "notification")} delivered since the server started, ${grouped(sent.failed)} failed.`);
+
+// Heartbeat shows the rules that fire always, and whether notifications are delivered.
+function Heartbeat({ rules, sent }) {
   return html`${rules.map((r) => html`<div class="calm heartbeat">${r.state === "firing" ? html`<span class="tick" aria-hidden="true"></span>` : html`<span class=${r.state === "unknown" ? "tag" : "tag bad"}>${r.state === "unknown" ? "waiting" : "missing"}</span>`}<div><b>Heartbeat: ${r.state === "firing" ? "alerting works" : r.state === "unknown" ? "not evaluated yet" : "missing"}</b>
-    <div class="muted">${r.name} always fires and is sent to receivers regularly. If it stops, alerting is broken.${r.lastEvaluation && r.state !== "unknown" && html` <span class="num">Last evaluated ${ago(r.lastEvaluation)}.</span>`}</div></div></div>`)}`;
+    <div class="muted">${r.name} always fires and is sent to receivers regularly. If it stops, alerting is broken. <${Deliveries} sent=${sent} />${r.lastEvaluation && r.state !== "unknown" && html` <span class="num">Last evaluated ${ago(r.lastEvaluation)}.</span>`}</div></div></div>`)}`;
 }
 
 // episodes finds the times at which a series had values, at steps of so many seconds: [{ from, to,
@@ -85,6 +101,12 @@ export function episodes(values, step, window, end) {
 
 const seen = (labels, window) => `max_over_time(ALERTS{alertstate="firing",severity!="none"${labels}}[${window}s])`;
 const windowOf = (step) => Math.max(120, step); // the rules are evaluated each minute or more often
+
+// Strip shows where in the range an episode is.
+function Strip({ e, span }) {
+  const at = (t) => 100 * Math.min(1, Math.max(0, (t - span.from) / (span.to - span.from))), from = at(e.from), to = e.open ? 100 : at(e.to);
+  return html`<span class="strip" role="img" aria-label=${when(e.from * 1000) + " to " + (e.open ? "now" : when(e.to * 1000))}><i class=${e.severity === "critical" ? "bad" : "warn"} style=${{ insetInlineStart: Math.min(99, from) + "%", width: Math.max(1, to - from) + "%" }}></i></span>`;
+}
 
 // Who lists the alerts of an episode.
 function Who({ e, close }) {
@@ -108,6 +130,7 @@ function History({ q, firing }) {
     { key: "from", title: "Started", num: true, first: true, width: "10rem", value: (e) => e.from, cell: (e) => html`<span class="num" title=${exactly(e.from * 1000)}>${e.from <= span.from ? "before " : ""}${when(e.from * 1000)}</span>` },
     { key: "to", title: "Ended", num: true, width: "10rem", value: (e) => (e.open ? Infinity : e.to), cell: (e) => (e.open ? html`<span class="tag bad">firing</span>` : html`<span class="num" title=${exactly(e.to * 1000)}>${when(e.to * 1000)}</span>`) },
     { key: "length", title: "Length", num: true, width: "7rem", value: (e) => e.to - e.from, cell: (e) => text(e.to - e.from, "seconds") },
+    { key: "strip", title: "In the range", width: "12rem", grows: true, cell: (e) => html`<${Strip} e=${e} span=${span} />` },
     { key: "most", title: "Alerts", num: true, width: "6rem", help: "most alerts of this rule at the same time", value: (e) => e.most, cell: (e) => grouped(e.most) },
   ];
   const shownColumns = narrow ? ["rule", "from", "to", "length", "severity", "most"].map((k) => ({ ...list.find((c) => c.key === k), width: k === "rule" ? "10.5rem" : "8.2rem" })) : list;
@@ -148,8 +171,11 @@ function limitIn(query, summary) {
   return m[1] + " " + says;
 }
 
+// limited says beyond what, and for how long, a rule fires. A comparison with 0 says nothing that its summary does not.
+const limited = (r) => [limitOf(r.query, r.annotations && r.annotations.summary).replace(/^== 0$/, ""), r.duration > 0 && "for " + length(r.duration)].filter(Boolean).join(" ");
+
 function Rule({ r }) {
-  return html`<li><details><summary><span class=${"tag " + (r.health === "err" ? "bad" : r.type === "alerting" && !isHeartbeat(r) ? tone[r.state] || "" : "")}>${r.health === "err" ? "failing" : r.type !== "alerting" ? "recorded" : isHeartbeat(r) ? "heartbeat" : r.state === "unknown" ? "not evaluated" : r.state}</span><b>${r.name}</b>${r.labels && r.labels.severity && !isHeartbeat(r) && html`<span class="tag">${r.labels.severity}</span>`}${r.type === "alerting" && html`<span class="muted small">${[limitOf(r.query, r.annotations && r.annotations.summary), r.duration > 0 && "for " + length(r.duration)].filter(Boolean).join(" ")}</span>`}${r.annotations && r.annotations.summary && html`<span class="muted small about">${describe(r.annotations.summary)}</span>`}</summary>
+  return html`<li><details><summary><span class=${"tag " + (r.health === "err" ? "bad" : r.type === "alerting" && !isHeartbeat(r) ? tone[r.state] || "" : "")}>${r.health === "err" ? "failing" : r.type !== "alerting" ? "recorded" : isHeartbeat(r) ? "heartbeat" : r.state === "unknown" ? "not evaluated" : r.state}</span><b>${r.name}</b><span class="severity">${r.labels && r.labels.severity && !isHeartbeat(r) && html`<span class="tag">${r.labels.severity}</span>`}</span>${r.type === "alerting" && html`<span class="muted small limit">${limited(r)}</span>`}${r.annotations && r.annotations.summary && html`<span class="muted small about">${describe(r.annotations.summary)}</span>`}</summary>
     <pre>${r.query}</pre>${r.lastError && html`<p class="notice bad">${r.lastError}</p>`}${r.annotations && r.annotations.summary && html`<p>${describe(r.annotations.summary)}${r.annotations.description && html` <span class="muted">${describe(r.annotations.description)}</span>`}</p>`}<div class="bar"><a class="button" href=${href("/query", { expr: r.query })}>Run query</a>${r.lastEvaluation && html`<span class="small muted num">last evaluated ${ago(r.lastEvaluation)}, took ${text(r.evaluationTime, "seconds")}</span>`}</div></details></li>`;
 }
 
@@ -169,17 +195,19 @@ export function Alerts() {
   const { query } = useHere();
   const data = useData(async (signal) => {
     const [rules, alerts, silences] = await Promise.all([get("/api/v1/rules", { exclude_alerts: "true" }, signal), get("/v1/alerts", {}, signal), get("/v1/silences", {}, signal)]);
-    return { groups: rules.data.groups, alerts: alerts.alerts.map((a) => ({ ...a, activeAt: a.since })), silences: silences.silences.filter((s) => s.state !== "expired") };
+    const sums = await instant("sum by (result) (mete_server_alert_requests_total)", undefined, signal).catch((e) => { if (e.name === "AbortError") throw e; return []; }), sum = (result) => sums.filter((s) => s.metric.result === result).reduce((a, s) => a + Number(s.value[1]), 0);
+    return { sent: sums.length > 0 ? { taken: sum("taken"), failed: sum("failed") } : null, groups: rules.data.groups, alerts: alerts.alerts.map((a) => ({ ...a, activeAt: a.since })), silences: silences.silences.filter((s) => s.state !== "expired") };
   }, [], 15000);
   const q = (query.q || "").toLowerCase(), show = query.show || "";
-  return html`<${Shown} of=${data} lines=${6}>${({ groups, alerts, silences }) => {
+  return html`<${Shown} of=${data} lines=${6}>${({ groups, alerts, silences, sent }) => {
     if (groups.length === 0) return html`<${Card} title="Alerts"><${Empty} title="No alerting rules"><span>This server evaluates no rules. A Prometheus server can: it reads the same series from <code>/api/v1</code>.</span><a href="/health">Health shows current problems.</a></${Empty}></${Card}>`;
     const wanted = alerts.filter((a) => !isHeartbeat(a)), of = (k) => [...new Set(wanted.map((a) => a.labels[k]).filter(Boolean))].sort(natural), clusters = of("cluster"), severities = of("severity");
     const passing = wanted.filter((a) => (!q || [a.annotations.summary || "", ...Object.values(a.labels)].some((v) => v.toLowerCase().includes(q))) && (!query.cluster || a.labels.cluster === query.cluster) && (!query.severity || a.labels.severity === query.severity));
-    const queries = new Map(groups.flatMap((g) => g.rules).map((r) => [r.name, r.query])), shown = byRule(passing), filtered = passing.length < wanted.length;
+    const all = groups.flatMap((g) => g.rules), rules = new Map(all.filter((r) => r.type === "alerting").map((r) => [r.name, r])), shown = byRule(passing), filtered = passing.length < wanted.length;
     return html`<${Card} title="Firing and pending" note=${wanted.length ? (filtered ? grouped(passing.length) + " of " : "") + few(wanted.length, "alert") + ", " + few(byRule(wanted).length, "rule") : ""} aside=${html`<div class="bar">${(clusters.length > 1 || query.cluster) && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}${(severities.length > 1 || query.severity) && html`<${Select} name="severity" label="Severity" all="all" options=${severities} />`}<${Search} placeholder="Filter alerts and rules" /></div>`}>
-        ${shown.length === 0 ? html`<${Nothing} filtered=${filtered} />` : html`<ul class="alerts">${shown.map((g) => html`<${Group} key=${g.rule + g.state + g.severity} g=${g} open=${query.open === g.rule} query=${queries.get(g.rule)} />`)}</ul>`}
-        <${Heartbeat} rules=${groups.flatMap((g) => g.rules).filter((r) => r.type === "alerting" && isHeartbeat(r))} /></${Card}>
+        <${Verdict} alerts=${wanted} failing=${all.filter((r) => r.health === "err")} />
+        ${shown.length === 0 ? filtered && html`<${Filtered} />` : html`<ul class="alerts">${shown.map((g) => html`<${Group} key=${g.rule + g.state + g.severity} g=${g} open=${query.open === g.rule} rule=${rules.get(g.rule)} />`)}</ul>`}
+        <${Heartbeat} rules=${all.filter((r) => r.type === "alerting" && isHeartbeat(r))} sent=${sent} /></${Card}>
       ${silences.length > 0 && html`<${Silences} list=${silences} />`}<${History} q=${q} firing=${wanted.filter((a) => a.state === "firing").length} /><${Rules} groups=${groups} q=${q} show=${show} />`;
   }}</${Shown}>`;
 }
