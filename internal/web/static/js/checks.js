@@ -18,6 +18,7 @@ function ofNodes(nodes, now) {
   const says = [silent.length && `${grouped(silent.length)} silent`, behind.length && `${grouped(behind.length)} behind`, ends.length && `oldest data ${ago(ends[0], now)}`].filter(Boolean);
   return { key: "nodes", title: "Nodes up to date", state: bad, value: `${grouped(nodes.length - silent.length - behind.length)} of ${grouped(nodes.length)}`, link: "/nodes",
     detail: says.length ? says : [nodes.length ? "all data arrives in time" : "no machine has enrolled"],
+    where: silent.length + behind.length <= 3 ? [...silent, ...behind].map((n) => n.name) : [],
     problem: silent.length ? few(silent.length, "node") + " sent nothing for minutes" : few(behind.length, "node") + " without recent data",
     action: "Check that mete-agent runs there, and its network path to this server. Agents keep their data and send it later." };
 }
@@ -89,8 +90,8 @@ function ofSpool(recent) {
     problem: "The spool of an agent is " + text(recent.spool, "percent") + " full", action: "When it is full, the agent drops its oldest data. The logs of the agent and the server say why the server does not take it." };
 }
 
-// checksOf judges what is known: a list of { key, title, state, tag, value, unit, detail, problem, action,
-// link }. state is good, warn, bad, or empty where there is nothing to judge, of which tag says why. nodes are without
+// checksOf judges what is known: a list of { key, title, state, tag, value, unit, detail, problem, where,
+// action, link }, where has names of nodes. state is good, warn, bad, or empty where there is nothing to judge, of which tag says why. nodes are without
 // revoked ones, alerts those that fire, m the metrics of the server, and recent what PromQL knows.
 export function checksOf({ nodes, gaps, alerts, rules, m, recent, now = Date.now() }) {
   const list = [ofNodes(reporting(nodes), now)], late = list[0].state === "bad" || list[0].state === "warn";

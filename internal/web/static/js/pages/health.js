@@ -53,7 +53,7 @@ function Verdict({ checks }) {
   const title = none && list.length === 0 ? "No machine reports yet" : list.length === 0 ? "Everything works" : [bad && few(bad, "problem"), warn && few(warn, "warning")].filter(Boolean).join(", ");
   return html`<section class="card verdict" aria-label="verdict"><div class="calm"><span class=${list.length === 0 && !none ? "tick" : "cross " + (bad ? "bad" : "warn")} aria-hidden="true"></span><div><b class="title">${title}</b>
       <div class="muted">${checks.length - list.length - blind} of ${few(checks.length, "check")} passed${blind > 0 && `, ${blind} without a result`}</div></div></div>
-    ${list.length > 0 && html`<ul class="attention problems">${list.map((c) => html`<li class=${c.state} data-check=${c.key}><b>${c.problem}</b><span>${c.action}</span>${c.link && html`<a class="end" href=${c.link}>Show</a>`}</li>`)}</ul>`}</section>`;
+    ${list.length > 0 && html`<ul class="attention problems">${list.map((c) => html`<li class=${c.state} data-check=${c.key}><b>${c.problem}</b>${(c.where || []).map((n) => html`<a href=${nodeAt(n)}>${n}</a>`)}<span>${c.action}</span>${c.link && html`<a class="end" href=${c.link}>Show ${c.link.slice(1).split("?")[0]}</a>`}</li>`)}</ul>`}</section>`;
 }
 
 // Check is the tile of one check.
@@ -62,10 +62,15 @@ function Check({ c }) {
     <div class="value">${c.unit ? html`<${Figure} v=${c.value} unit=${c.unit} />` : c.value}</div><div class="below">${c.detail.map((d) => html`<span>${d}</span>`)}</div></div>`;
 }
 
-// Own is what mete's own programs used in the range.
-function Own({ span }) {
+// useOwn asks for what mete's own programs used in the range, and what this process uses now; some says whether either is known.
+function useOwn(span) {
   const data = useData((signal) => get("/v1/usage", { by: "workload", where: own.map((w) => "workload=" + w), fields: "cpu_seconds,memory_byte_seconds,memory_peak_bytes,energy_joules,energy_error_joules,disk_written_bytes", ...ledger(span) }, signal), [steps(span)]);
   const live = useData(async (signal) => (document.getElementById("app").dataset.live === "1" ? (await get("/api/v0/snapshot", {}, signal)).self : null), [], 30000);
+  return { data, live, some: Boolean(live.data) || (data.data !== null && data.data.groups.length > 0) };
+}
+
+// Own is what mete's own programs used.
+function Own({ of: { data, live } }) {
   const over = data.data ? Math.max(1, data.data.averages_over_seconds) : 1;
   const rows = data.data ? data.data.groups : [], { amount, whileRunning } = amounts(rows);
   const columns = [{ key: "workload", title: "Program", class: "name", value: (r) => r.workload, cell: (r) => html`<${Job} name=${r.workload} />` },
@@ -73,7 +78,7 @@ function Own({ span }) {
     whileRunning("memory", "Memory", "memory_byte_seconds", "bytes", "average memory, with page cache,"), amount("memory_peak_bytes", "Peak memory", "bytes", "peak memory"), amount("disk_written_bytes", "Written", "bytes", "bytes written to disks"),
     amount("energy_joules", "Energy", "joules", "energy of the activity, with the possible error", { off: "energy_error_joules" })];
   return html`<${Shown} of=${data} lines=${3}>${(d) => html`${live.data && html`<div class="inset"><${Facts} of=${[["This process", html`<b class="num">${text(live.data.cpu_seconds_per_minute, "none")}</b> CPU seconds a minute, <b class="num">${text(live.data.rss_bytes, "bytes")}</b> of memory`], ["One measurement takes", html`<b class="num">${text(live.data.tick_us / 1e6, "seconds")}</b>`]]} /></div>`}
-    ${d.groups.length > 0 ? html`<${Table} columns=${columns} rows=${d.groups} id=${(r) => r.workload} name="own" label="mete's own programs" />` : !live.data && html`<p class="muted reading">None of them has a control group of its own. Those that run as services are listed here.</p>`}`}</${Shown}>`;
+    ${d.groups.length > 0 && html`<${Table} columns=${columns} rows=${d.groups} id=${(r) => r.workload} name="own" label="mete's own programs" />`}`}</${Shown}>`;
 }
 
 const age = (n) => Date.parse(n.booked_through || n.enrolled_at);
@@ -82,8 +87,8 @@ const age = (n) => Date.parse(n.booked_through || n.enrolled_at);
 // them a click away.
 function Late({ nodes }) {
   const states = ["silent", "behind"].map((s) => [s, reporting(nodes).filter((n) => n.state === s && !isNew(n)).sort((a, b) => age(a) - age(b) || natural(a.name, b.name))]).filter(([, list]) => list.length);
-  return html`${states.map(([state, list]) => html`<div class="row late"><${State} of=${state} /><b>${few(list.length, "node")}</b>${list.length > 5 && html`<a class="end" href=${href("/nodes", { state })}>Show all</a>`}</div>
-    <ul class="attention">${list.slice(0, 5).map((n) => html`<li class=${state === "silent" ? "bad" : "warn"}><a href=${nodeAt(n.name)}>${n.name}</a><span>${n.cluster}</span><span title=${n.booked_through ? exactly(n.booked_through) : ""}>${n.booked_through ? "last data " + ago(n.booked_through) : "no data yet"}</span></li>`)}</ul>`)}`;
+  return html`${states.map(([state, list]) => html`<div class="row late"><${State} of=${state} /><b>${few(list.length, "node")}</b>${list.length > 6 && html`<a class="end" href=${href("/nodes", { state })}>Show all</a>`}</div>
+    <ul class=${"attention" + (list.length > 1 ? " two" : "")}>${list.slice(0, 6).map((n) => html`<li class=${state === "silent" ? "bad" : "warn"}><a href=${nodeAt(n.name)}>${n.name}</a><span>${n.cluster}</span><span title=${n.booked_through ? exactly(n.booked_through) : ""}>${n.booked_through ? "last data " + ago(n.booked_through) : "no data yet"}</span></li>`)}</ul>`)}`;
 }
 
 // said is the value of a metric as text; a time since 1970 is written as a time.
@@ -106,14 +111,14 @@ export function Health({ nodes, alerts }) {
   const m = useMetrics();
   const gaps = useData((signal) => gapsIn(span, signal), [steps(span)]);
   const rules = useData(async (signal) => (await get("/api/v1/rules", { exclude_alerts: "true" }, signal)).data.groups.flatMap((g) => g.rules), [], 15000);
-  const used = useData((signal) => get("/v1/usage", { by: "kind", fields: "cpu_seconds,memory_byte_seconds,disk_read_bytes,disk_written_bytes,energy_joules,energy_error_joules", ...ledger(span) }, signal), [steps(span)]);
+  const own = useOwn(span), used = useData((signal) => get("/v1/usage", { by: "kind", fields: "cpu_seconds,memory_byte_seconds,disk_read_bytes,disk_written_bytes,energy_joules,energy_error_joules", ...ledger(span) }, signal), [steps(span)]);
   const active = nodes.filter((n) => n.state !== "revoked"), all = { ...m, data: m.data && gaps.data && (rules.data || rules.error) ? checksOf({ nodes: active, gaps: gaps.data, alerts, rules: rules.data || [], m: m.data, recent: m.data.recent }) : null };
   const late = all.data && all.data[0].state !== "good" && all.data[0].state !== "", broken = gaps.data && gaps.data.length > 0;
   return html`<${Shown} of=${all} height=${260}>${(checks) => html`<div class="stack"><${Verdict} checks=${checks} />${nodes.length === 0 && html`<section class="card"><${Enroll} /></section>`}<section class="card stats checks" aria-label="checks">${checks.map((c) => html`<${Check} key=${c.key} c=${c} />`)}</section></div>`}</${Shown}>
     <div class="grid">
       ${broken && html`<${Card} title="Gaps in the data" flush width="w12"><${Gaps} gaps=${gaps.data} /></${Card}>`}
-      <${Card} title="Balance" note="workloads + system + idle = total" width="w6"><${Shown} of=${used} height=${180}>${(u) => html`<${Whole} used=${u} />`}</${Shown}></${Card}>
-      <div class="w6 stack">${late && html`<${Card} title="Nodes not reporting"><${Late} nodes=${active} /></${Card}>`}
-        <${Card} title="Overhead of mete" note="resources used by its programs in the range" flush><${Own} span=${span} /></${Card}></div>
+      ${late && html`<${Card} title="Nodes not reporting" width="w12"><${Late} nodes=${active} /></${Card}>`}
+      ${own.some && html`<${Card} title="Overhead of mete" note="resources used by its programs in the range" flush width="w6"><${Own} of=${own} /></${Card}>`}
+      <${Card} title="Balance" note="workloads + system + idle = total" width=${own.some ? "w6" : "w12"}><${Shown} of=${used} height=${180}>${(u) => html`<${Whole} used=${u} />`}</${Shown}></${Card}>
       <${Card} title="Server metrics" note="/metrics" flush width="w12" aside=${html`<${Search} placeholder="Filter metrics" />`}><${Shown} of=${m} lines=${6}>${(d) => html`<${Metrics} m=${d} q=${(query.q || "").toLowerCase()} narrow=${narrow} />`}</${Shown}></${Card}></div>`;
 }
