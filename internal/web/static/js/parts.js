@@ -192,7 +192,7 @@ export function Gaps({ gaps, own }) {
     { key: "from", title: "From", num: false, first: true, value: (g) => g.from, cell: (g) => html`<span class="num" title=${exactly(g.from)}>${when(g.from)}</span>` },
     ...(own ? [] : [{ key: "node", title: "Node", value: (g) => g.name, cell: (g) => html`<a href=${nodeAt(g.name)}>${g.name}</a>` }]),
     { key: "length", title: "Length", num: true, value: (g) => g.seconds, cell: (g) => html`<${Figure} v=${g.seconds} unit="seconds" />` },
-    { key: "reason", title: "Reason", value: (g) => g.reason, cell: (g) => html`<span class=${"tag " + (["unwatched", "rebooted"].includes(g.reason) ? "warn" : "bad")}>${g.reason}</span>` },
+    { key: "reason", title: "Reason", value: (g) => g.reason, cell: (g) => html`<span class=${"tag " + (gapTones[g.reason] ? "warn" : "bad")}>${g.reason}</span>` },
     { key: "why", title: "Meaning", class: "wrap", value: (g) => g.why, cell: (g) => html`<span title=${g.detail || null}>${g.why}: ${g.meaning}</span>` },
   ];
   return html`<${Table} columns=${columns} rows=${gaps} id=${(g) => g.node + g.from + g.reason} name="gaps" label="gaps" wraps />`;

@@ -73,9 +73,9 @@ const Filtered = () => html`<${Empty} title="No alerts match the filters"><butto
 function Verdict({ alerts, failing }) {
   const of = (state) => alerts.filter((a) => a.state === state), firing = of("firing"), pending = of("pending"), bad = failing.length > 0 || firing.some((a) => a.labels.severity === "critical");
   const severities = [...new Set(byRule(firing).map((g) => g.severity))].filter(Boolean).map((s) => grouped(firing.filter((a) => a.labels.severity === s).length) + " " + s), at = byRule(firing).map((g) => g.since).sort();
-  const title = firing.length > 0 ? `${few(firing.length, "alert")} firing${severities.length > 0 ? ": " + severities.join(", ") : ""}` : failing.length > 0 ? few(failing.length, "rule") + " cannot be evaluated" : "No alerts firing";
-  const details = [firing.length > 0 && few(byRule(firing).length, "rule") + ", " + extent(firing), firing.length > 0 && html`the first since <${Since} at=${at[0]} />`, pending.length > 0 && few(pending.length, "alert") + " pending"].filter(Boolean);
-  return html`<div class="calm verdict"><span class=${firing.length + failing.length === 0 ? "tick" : "cross" + (bad ? " bad" : "")} aria-hidden="true"></span><div><b class="title">${title}</b>${details.length > 0 && html`<div class="muted">${details.map((d, i) => html`${i > 0 && "; "}${d}`)}</div>`}</div></div>
+  const title = firing.length > 0 ? `${few(firing.length, "alert")} firing${severities.length > 0 ? ": " + severities.join(", ") : ""}` : failing.length > 0 ? few(failing.length, "rule") + " cannot be evaluated" : pending.length > 0 ? few(pending.length, "alert") + " pending, none firing" : "No alerts firing";
+  const details = [firing.length > 0 && few(byRule(firing).length, "rule") + ", " + extent(firing), firing.length > 0 && html`the first since <${Since} at=${at[0]} />`, pending.length > 0 && (firing.length + failing.length > 0 ? few(pending.length, "alert") + " pending" : few(byRule(pending).length, "rule") + ", " + extent(pending))].filter(Boolean);
+  return html`<div class="calm verdict"><span class=${alerts.length + failing.length === 0 ? "tick" : "cross" + (bad ? " bad" : "")} aria-hidden="true"></span><div><b class="title">${title}</b>${details.length > 0 && html`<div class="muted">${details.map((d, i) => html`${i > 0 && "; "}${d}`)}</div>`}</div></div>
     ${failing.map((r) => html`<p class="notice bad"><b>${r.name} cannot be evaluated: </b>${r.lastError}</p>`)}`;
 }
 

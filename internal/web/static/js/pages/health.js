@@ -116,8 +116,8 @@ export function Health({ nodes, alerts }) {
   const late = all.data && all.data[0].state !== "good" && all.data[0].state !== "", broken = gaps.data && gaps.data.length > 0;
   return html`<${Shown} of=${all} height=${260}>${(checks) => html`<div class="stack"><${Verdict} checks=${checks} />${nodes.length === 0 && html`<section class="card"><${Enroll} /></section>`}<section class="card stats checks" aria-label="checks">${checks.map((c) => html`<${Check} key=${c.key} c=${c} />`)}</section></div>`}</${Shown}>
     <div class="grid">
-      ${broken && html`<${Card} title="Gaps in the data" flush width="w12"><${Gaps} gaps=${gaps.data} /></${Card}>`}
       ${late && html`<${Card} title="Nodes not reporting" width="w12"><${Late} nodes=${active} /></${Card}>`}
+      ${broken && html`<${Card} title="Gaps in the data" flush width="w12"><${Gaps} gaps=${gaps.data} /></${Card}>`}
       ${own.some && html`<${Card} title="Overhead of mete" note="resources used by its programs in the range" flush width="w6"><${Own} of=${own} /></${Card}>`}
       <${Card} title="Balance" note="workloads + system + idle = total" width=${own.some ? "w6" : "w12"}><${Shown} of=${used} height=${180}>${(u) => html`<${Whole} used=${u} />`}</${Shown}></${Card}>
       <${Card} title="Server metrics" note="/metrics" flush width="w12" aside=${html`<${Search} placeholder="Filter metrics" />`}><${Shown} of=${m} lines=${6}>${(d) => html`<${Metrics} m=${d} q=${(query.q || "").toLowerCase()} narrow=${narrow} />`}</${Shown}></${Card}></div>`;

@@ -98,7 +98,7 @@ export function upText(u) {
 // Wrong lists what is wrong with a machine: alerts about it, and gaps in its data.
 function Wrong({ alerts, gaps }) {
   const lost = gaps.filter((g) => !harmless.includes(g.reason));
-  return html`<${Card} title="Attention"><ul class="attention"><${Brief} alerts=${alerts} />${gaps.length > 0 && html`<li class=${lost.length > 0 ? "bad" : "warn"}><a href="#gaps">${few(gaps.length, "gap")} in the data</a><span>${[...new Set(gaps.map((g) => g.reason))].sort().join(", ")}, ${text(gaps.reduce((a, g) => a + g.seconds, 0), "seconds")} in all</span><span class="end num">latest ${ago(gaps.map((g) => g.to).sort().at(-1))}</span></li>`}</ul></${Card}>`;
+  return html`<${Card} title="Attention"><ul class="attention"><${Brief} alerts=${alerts} />${gaps.length > 0 && html`<li class=${lost.length > 0 ? "bad" : "warn"}><a href="#gaps">${few(gaps.length, "gap")} in the data</a><span>${[...new Set(gaps.map((g) => g.reason))].sort().join(", ")}${gaps.some((g) => g.seconds > 0) && `, ${text(gaps.reduce((a, g) => a + g.seconds, 0), "seconds")} in all`}</span><span class="end num">latest ${ago(gaps.map((g) => g.to).sort().at(-1))}</span></li>`}</ul></${Card}>`;
 }
 
 export function Node({ path, nodes, alerts }) {
