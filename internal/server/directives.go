@@ -81,6 +81,7 @@ const rejectedFor = 2 * maxWait
 type sections struct {
 	epoch   int64
 	network *directive.Network
+	tooMany bool // prefixes for an agent: the sections of zones are missing
 	zones   map[string]*content
 	nodes   map[string]*content
 }
@@ -149,6 +150,7 @@ func (d *directives) read(ctx context.Context) error {
 			continue
 		}
 		now := &sections{epoch: epoch, network: directive.NewNetwork(t), zones: map[string]*content{}, nodes: map[string]*content{}}
+		d.check(cluster, now)
 		d.mu.Lock()
 		d.clusters[cluster] = now
 		d.wake()
@@ -160,14 +162,28 @@ func (d *directives) read(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// contents returns the contents of the sections of a node, in the order of sectionNames, nil if the cluster does not have it: its
-// name in the ledger may be another one for a while, so the sections that it has hold until they expire. The caller holds mu.
+// check logs problems with the addresses of a cluster's nodes.
+func (d *directives) check(cluster string, s *sections) {
+	if n := s.network.Len(); n > directive.MaxPrefixes {
+		s.tooMany = true
+		if d.logLimiter.Allow("size of "+cluster, time.Now()) {
+			d.log.Error("the nodes of a cluster have more prefixes than agents take: their classes of network traffic stay as they are until they expire", "cluster", cluster, "prefixes", n, "most", directive.MaxPrefixes, "life", classesLife)
+		}
+	}
+	if n, first := s.network.Overlaps(); n > 0 && d.logLimiter.Allow("overlaps of "+cluster, time.Now()) {
+		d.log.Warn("addresses of nodes of a cluster overlap: the longest prefix counts, and one of several nodes only if all are in one zone", "cluster", cluster, "prefixes", n, "first", first)
+	}
+}
+
+// contents returns the contents of the sections of a node, in the order of sectionNames, nil for one that is missing. It is empty
+// if the cluster does not have the node: its name in the ledger may be another one for a while, so the sections that it has hold until
+// they expire. The caller holds mu.
 func (s *sections) contents(name string) []*content {
 	zone, ok := s.network.Zone(name)
 	if !ok {
 		return nil
 	}
-	if s.zones[zone] == nil {
+	if s.zones[zone] == nil && !s.tooMany {
 		s.zones[zone] = newContent(s.network.ZoneClasses(zone))
 	}
 	if s.nodes[name] == nil {
@@ -185,6 +201,9 @@ func (d *directives) list(n registry.Node) (l directive.List, contents []*conten
 	}
 	contents = s.contents(n.Name)
 	for i, c := range contents {
+		if c == nil {
+			continue
+		}
 		l.Sections = append(l.Sections, directive.Section{Name: sectionNames[i], Hash: c.hash, Epoch: s.epoch, Life: int64(classesLife / time.Second)})
 	}
 	return l, contents
@@ -308,7 +327,7 @@ func (d *directives) section(ctx context.Context, node, hash string) (*content, 
 	defer d.mu.Unlock()
 	_, contents := d.list(n)
 	for _, c := range contents {
-		if c.hash == hash {
+		if c != nil && c.hash == hash {
 			return c, nil
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -324,6 +325,86 @@ func TestDirectivesRejected(t *testing.T) {
 		time.Sleep(time.Minute)
 		if n := strings.Count(log.String(), "the disk is gone"); n != 1 {
 			t.Errorf("%d messages:\n%s", n, log)
+		}
+	})
+}
+
+// TestDirectivesOverlap checks that the log says that addresses of nodes overlap, at most once a minute.
+func TestDirectivesOverlap(t *testing.T) {
+	withDirectives(t, func(t *testing.T, _ *directives, a *atlas, log *syncbuf.Buffer, _ func()) {
+		wide := pod.NodeNetwork{Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}
+		for i, c := range []struct {
+			t    pod.Topology
+			wait time.Duration
+			want int // messages so far
+			last string
+		}{
+			{pod.Topology{"n1": network("", 1), "n2": network("", 2)}, topologyInterval, 0, ""},
+			{pod.Topology{"n1": network("", 1), "n2": wide}, topologyInterval, 1, `cluster=lab prefixes=1 first=10.0.1.0/24`},
+			{pod.Topology{"n1": network("", 3), "n2": wide}, time.Minute, 1, ""},
+			{pod.Topology{"n1": network("", 3), "n2": wide, "n3": network("", 1)}, topologyInterval, 2, `cluster=lab prefixes=2 first=10.0.1.0/24`},
+		} {
+			a.put(c.t)
+			time.Sleep(c.wait)
+			synctest.Wait()
+			if n := strings.Count(log.String(), "overlap"); n != c.want || !strings.Contains(log.String(), c.last) {
+				t.Errorf("step %d: %d messages, want %d with %s:\n%s", i, n, c.want, c.last, log)
+			}
+		}
+	})
+}
+
+// TestDirectivesTooMany checks that no agent gets a section with more prefixes than agents take: the list lacks it, so that it
+// expires.
+func TestDirectivesTooMany(t *testing.T) {
+	withDirectives(t, func(t *testing.T, d *directives, a *atlas, log *syncbuf.Buffer, _ func()) {
+		put := func(prefixes int) {
+			many := pod.Topology{"n1": {Zone: "east"}, "n2": {Zone: "west", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}
+			for i := range prefixes - 1 { // one is that of n2
+				name, a := fmt.Sprint("m", i/2), netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+				n := many[name]
+				n.Zone, n.Prefixes = "east", append(n.Prefixes, netip.PrefixFrom(a, 32))
+				many[name] = n
+			}
+			a.put(many)
+			time.Sleep(topologyInterval)
+			synctest.Wait()
+		}
+		for i, c := range []struct {
+			prefixes int
+			want     []string // sections
+		}{
+			{directive.MaxPrefixes, []string{directive.NetworkClasses, directive.NetworkNode}},
+			{directive.MaxPrefixes + 1, []string{directive.NetworkNode}},
+			{directive.MaxPrefixes + 2, []string{directive.NetworkNode}},
+			{10, []string{directive.NetworkClasses, directive.NetworkNode}},
+		} {
+			put(c.prefixes)
+			for _, node := range []string{"n1@lab", "n2@lab"} {
+				l, _, err := d.await(t.Context(), node, "", 0, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var names []string
+				for _, s := range l.Sections {
+					names = append(names, s.Name)
+					got, err := d.section(t.Context(), node, s.Hash)
+					if err != nil || s.Epoch != int64(i+1) {
+						t.Errorf("%s with %d prefixes: %s of epoch %d: %v", node, c.prefixes, s.Name, s.Epoch, err)
+					} else if _, err := directive.DecodeClasses(got.Plain); err != nil {
+						t.Errorf("%s with %d prefixes: an agent refuses %s: %v", node, c.prefixes, s.Name, err)
+					}
+				}
+				if !slices.Equal(names, c.want) {
+					t.Errorf("%s with %d prefixes: %v, want %v", node, c.prefixes, names, c.want)
+				}
+				if _, err := d.section(t.Context(), node, directive.HashOf(nil)); !errors.Is(err, fault.ErrNotFound) {
+					t.Errorf("another hash: %v", err)
+				}
+			}
+		}
+		if text := log.String(); strings.Count(text, "level=ERROR") != 1 || !strings.Contains(text, "cluster=lab prefixes=60001 most=60000 life=168h0m0s") {
+			t.Errorf("log:\n%s", text)
 		}
 	})
 }

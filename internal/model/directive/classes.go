@@ -65,21 +65,61 @@ func DecodeClasses(content []byte) (Classes, error) {
 
 // A Network derives the sections of a cluster's nodes from its topology.
 type Network struct {
-	nodes  pod.Topology
-	single bool // no node has a zone
-	claims map[netip.Prefix]int
+	nodes   pod.Topology
+	single  bool // no node has a zone
+	claims  map[netip.Prefix]claim
+	lengths []int // of prefixes, the longest first
+}
+
+// A claim says which nodes have a prefix.
+type claim struct {
+	node string // one of them
+	n    int    // how many
 }
 
 // NewNetwork returns the network of a topology, which it keeps.
 func NewNetwork(t pod.Topology) *Network {
-	n := &Network{nodes: t, single: true, claims: map[netip.Prefix]int{}}
-	for _, one := range t {
+	n := &Network{nodes: t, single: true, claims: map[netip.Prefix]claim{}}
+	lengths := map[int]bool{}
+	for name, one := range t {
 		n.single = n.single && one.Zone == ""
 		for _, p := range one.Prefixes {
-			n.claims[p]++
+			n.claims[p] = claim{name, n.claims[p].n + 1}
+			lengths[p.Bits()] = true
 		}
 	}
+	n.lengths = slices.SortedFunc(maps.Keys(lengths), func(a, b int) int { return b - a })
 	return n
+}
+
+// Len returns how many prefixes the nodes have: no section has more.
+func (n *Network) Len() int { return len(n.claims) }
+
+// Overlaps returns how many prefixes are those of several nodes, or within one of another node, and the first of them: a
+// cluster should have none.
+func (n *Network) Overlaps() (count int, first netip.Prefix) {
+	for p, c := range n.claims {
+		if c.n > 1 || n.isWithin(p, func(wider claim) bool { return wider.n > 1 || wider.node != c.node }) {
+			if count++; count == 1 || p.Compare(first) < 0 {
+				first = p
+			}
+		}
+	}
+	return count, first
+}
+
+// isWithin reports whether a wider prefix than p contains it, of nodes for which of returns true.
+func (n *Network) isWithin(p netip.Prefix, of func(claim) bool) bool {
+	for _, bits := range n.lengths {
+		if bits >= p.Bits() {
+			continue
+		}
+		wider, _ := p.Addr().Prefix(bits) // an address has more bits
+		if c, ok := n.claims[wider]; ok && of(c) {
+			return true
+		}
+	}
+	return false
 }
 
 // Zone returns the zone of a node, false if the cluster does not have the node.
@@ -91,7 +131,8 @@ func (n *Network) Zone(node string) (zone string, ok bool) {
 // ZoneClasses returns the classes of the cluster's addresses for the machines in a zone, as all of them share them: addresses
 // of nodes in the same zone are internal, of those in others zone. Where it is not known of one of the two in which zone it
 // is, there is no rule. If no node has a zone, the cluster is one zone. A prefix of several nodes is unclassified unless the
-// class is the same for all.
+// class is the same for all. Of prefixes within each other the longest counts, as in routing; one without a rule within one that
+// may have one is unclassified.
 func (n *Network) ZoneClasses(zone string) Classes {
 	c := Classes{}
 	for _, one := range n.nodes {
@@ -99,7 +140,7 @@ func (n *Network) ZoneClasses(zone string) Classes {
 		for _, p := range one.Prefixes {
 			was, ok := c[p]
 			switch {
-			case !known && n.claims[p] == 1:
+			case !known && n.claims[p].n == 1 && !n.isWithin(p, func(claim) bool { return true }):
 			case !known || ok && was != class:
 				c[p] = usage.Unclassified
 			default:
@@ -128,7 +169,7 @@ func (n *Network) classOf(own, other string) (usage.NetworkClass, bool) {
 func (n *Network) NodeClasses(node string) Classes {
 	c := Classes{}
 	for _, p := range n.nodes[node].Prefixes {
-		if n.claims[p] == 1 {
+		if n.claims[p].n == 1 {
 			c[p] = usage.ClassNode
 		}
 	}

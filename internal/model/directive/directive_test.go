@@ -165,3 +165,46 @@ func TestNetwork(t *testing.T) {
 		t.Errorf("unknown node: %q, %t", zone, ok)
 	}
 }
+
+// TestOverlaps checks the classes of addresses that several nodes have, or that are within a range of another node.
+func TestOverlaps(t *testing.T) {
+	ranges := topology("a east 10.0.0.0/16 10.1.0.0/16", "b east 10.0.2.0/24", "c west 10.0.3.0/24", "d - 10.0.4.0/24 10.0.4.4/32", "e - 10.9.0.0/24")
+	for _, c := range []struct {
+		t                       pod.Topology
+		node, classes, own, all string
+	}{
+		{ranges, "a", "10.0.0.0/16=internal 10.1.0.0/16=internal 10.0.2.0/24=internal 10.0.3.0/24=zone 10.0.4.0/24=unclassified 10.0.4.4/32=unclassified",
+			"10.0.0.0/16=node 10.1.0.0/16=node", "4 10.0.2.0/24"},
+		{ranges, "c", "10.0.0.0/16=zone 10.1.0.0/16=zone 10.0.2.0/24=zone 10.0.3.0/24=internal 10.0.4.0/24=unclassified 10.0.4.4/32=unclassified",
+			"10.0.3.0/24=node", "4 10.0.2.0/24"},
+		{topology("a - fd00::/16", "b - fd00:1::/32 10.0.0.0/8"), "b", "fd00::/16=internal fd00:1::/32=internal 10.0.0.0/8=internal",
+			"fd00:1::/32=node 10.0.0.0/8=node", "1 fd00:1::/32"},
+		{topology("a x 10.0.1.0/24 10.0.1.1/32", "b x 10.0.1.0/24"), "b", "10.0.1.0/24=internal 10.0.1.1/32=internal", "", "2 10.0.1.0/24"},
+		{topology("a x 10.0.1.0/24 10.0.1.1/32", "b y 10.0.2.0/24"), "b", "10.0.1.0/24=zone 10.0.1.1/32=zone 10.0.2.0/24=internal", "10.0.2.0/24=node", "0 invalid Prefix"},
+	} {
+		n := directive.NewNetwork(c.t)
+		zone, _ := n.Zone(c.node)
+		if got := n.ZoneClasses(zone); !maps.Equal(got, classes(c.classes)) {
+			t.Errorf("%s: %s, want %s", c.node, got.Encode(), classes(c.classes).Encode())
+		}
+		if got := n.NodeClasses(c.node); !maps.Equal(got, classes(c.own)) {
+			t.Errorf("%s: own %s, want %s", c.node, got.Encode(), classes(c.own).Encode())
+		}
+		if count, first := n.Overlaps(); fmt.Sprint(count, " ", first) != c.all {
+			t.Errorf("%s: %d overlap, %v first, want %s", c.node, count, first, c.all)
+		}
+	}
+}
+
+// TestManyOverlaps makes the sections of 15,000 nodes that all have one range, which each has a narrower one in.
+func TestManyOverlaps(t *testing.T) {
+	many := pod.Topology{}
+	for i := range 15_000 {
+		own := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)
+		many[fmt.Sprint("n", i)] = pod.NodeNetwork{Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), own}}
+	}
+	n := directive.NewNetwork(many)
+	if count, first := n.Overlaps(); count != 15_001 || first.Bits() != 8 || n.Len() != 15_001 || len(n.ZoneClasses("")) != 15_001 || len(n.NodeClasses("n7")) != 1 {
+		t.Errorf("%d overlap, %v first, of %d prefixes", count, first, n.Len())
+	}
+}
