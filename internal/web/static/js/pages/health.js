@@ -62,11 +62,12 @@ function Check({ c }) {
     <div class="value">${c.unit ? html`<${Figure} v=${c.value} unit=${c.unit} />` : c.value}</div><div class="below">${c.detail.map((d) => html`<span>${d}</span>`)}</div></div>`;
 }
 
-// useOwn asks for what mete's own programs used in the range, and what this process uses now; some says whether either is known.
+// useOwn asks for what mete's own programs used in the range, and what this process uses now; listed says whether the first is known, some whether either is.
 function useOwn(span) {
   const data = useData((signal) => get("/v1/usage", { by: "workload", where: own.map((w) => "workload=" + w), fields: "cpu_seconds,memory_byte_seconds,memory_peak_bytes,energy_joules,energy_error_joules,disk_written_bytes", ...ledger(span) }, signal), [steps(span)]);
   const live = useData(async (signal) => (document.getElementById("app").dataset.live === "1" ? (await get("/api/v0/snapshot", {}, signal)).self : null), [], 30000);
-  return { data, live, some: Boolean(live.data) || (data.data !== null && data.data.groups.length > 0) };
+  const listed = data.data !== null && data.data.groups.length > 0;
+  return { data, live, listed, some: Boolean(live.data) || listed };
 }
 
 // Own is what mete's own programs used.
@@ -118,7 +119,7 @@ export function Health({ nodes, alerts }) {
     <div class="grid">
       ${late && html`<${Card} title="Nodes not reporting" width="w12"><${Late} nodes=${active} /></${Card}>`}
       ${broken && html`<${Card} title="Gaps in the data" flush width="w12"><${Gaps} gaps=${gaps.data} /></${Card}>`}
-      ${own.some && html`<${Card} title="Overhead of mete" note="resources used by its programs in the range" flush width="w6"><${Own} of=${own} /></${Card}>`}
-      <${Card} title="Balance" note="workloads + system + idle = total" width=${own.some ? "w6" : "w12"}><${Shown} of=${used} height=${180}>${(u) => html`<${Whole} used=${u} />`}</${Shown}></${Card}>
+      ${own.some && html`<${Card} title="Overhead of mete" note="resources used by its programs in the range" flush width=${own.listed ? "w6" : "w12"}><${Own} of=${own} /></${Card}>`}
+      <${Card} title="Balance" note="workloads + system + idle = total" width=${own.listed ? "w6" : "w12"}><${Shown} of=${used} height=${180}>${(u) => html`<${Whole} used=${u} />`}</${Shown}></${Card}>
       <${Card} title="Server metrics" note="/metrics" flush width="w12" aside=${html`<${Search} placeholder="Filter metrics" />`}><${Shown} of=${m} lines=${6}>${(d) => html`<${Metrics} m=${d} q=${(query.q || "").toLowerCase()} narrow=${narrow} />`}</${Shown}></${Card}></div>`;
 }
