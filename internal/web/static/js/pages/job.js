@@ -94,10 +94,11 @@ function Line({ list, whose, nodes, used, span }) {
 // About lists what is known about the job besides its use. Of a job with more workloads than are listed
 // it leaves out what only the others may tell.
 function About({ list, whose, runs, nodes: ran, job, span, columns }) {
-  const one = list[0], labels = Object.entries(one ? one.labels : {});
+  const one = list[0], all = list.length < most;
+  // Labels are of workloads: those of the job are what all have alike.
+  const labels = Object.entries(one && all ? one.labels : {}).filter(([k, v]) => list.every((w) => w.labels[k] === v));
   const kinds = [...new Set(list.map((w) => w.kind))], nodes = [...new Set(list.map((w) => w.node))];
   const started = list.map((w) => w.started_at || w.first_at).filter(Boolean).sort()[0], ended = list.every((w) => w.ended_at) ? list.map((w) => w.ended_at).sort().pop() : null;
-  const all = list.length < most;
   // A run knows why it ended.
   const exits = [...new Set(list.filter((w) => known(w.exit_code)).map((w) => exitOf(runs.find((r) => r.run === w.workload) || w)))];
   return html`<${Facts} columns=${columns} of=${[["Kind", kinds.join(", ")], ["User", every(whose, "user")], ["Project", every(whose, "project")], ["Cluster", every(whose, "cluster")],
