@@ -68,7 +68,7 @@ func TestApplyRow(t *testing.T) {
 	const all = bpf.HasCPU | bpf.HasMemory | bpf.HasPIDs
 	for i, has := range []bpf.Has{all, bpf.HasCPU, bpf.HasCPU | bpf.HasMemory, bpf.HasCPU | bpf.HasPIDs, all} {
 		v := int64(i + 1)
-		r.applyRow(table, tr, n, &bpf.Row{CPU: uint64(v), Memory: uint64(10 * v), PIDs: uint64(20 * v), Has: has})
+		r.applyRow(table, tr, n, &bpf.Row{CPU: uint64(v), Memory: uint64(10 * v), PIDs: uint32(20 * v), Has: has})
 		for r, want := range map[usage.Resource]struct {
 			bit   bpf.Has
 			value int64

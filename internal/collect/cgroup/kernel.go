@@ -336,7 +336,7 @@ func (r *kernel) applyRow(t *Table, tr *tree, n *node, row *bpf.Row) {
 		putLevel(g, usage.Memory, row.Memory, row.Has&bpf.HasMemory != 0)
 	}
 	if tr == t.byRole[rolePIDs] {
-		putLevel(g, usage.PIDs, row.PIDs, row.Has&bpf.HasPIDs != 0)
+		putLevel(g, usage.PIDs, uint64(row.PIDs), row.Has&bpf.HasPIDs != 0)
 	}
 }
 

@@ -52,40 +52,73 @@ static __always_inline __u64 parent_of(struct cgroup *cg)
 }
 
 /*
- * The CPU time that cpuacct has charged to a group, in nanoseconds: what
- * cpuacct.usage shows. Where cpuacct is mounted nowhere, it belongs to the
- * root of the default hierarchy and holds all that was ever used.
+ * The per-CPU address of the CPU time that cpuacct has charged to a group, in
+ * nanoseconds, whose sum cpuacct.usage shows; 0 without. Where cpuacct is
+ * mounted nowhere, it belongs to the root of the default hierarchy and holds all
+ * that was ever used.
  */
-static __always_inline bool cpuacct_of(struct cgroup *cg, __u64 *ns)
+static __always_inline const void *cpuacct_at(struct cgroup *cg)
 {
 	struct cgroup_subsys_state *css = css_of(cg, SUBSYS(cpuacct));
 
 	if (!css || !cpus)
-		return false;
-	*ns = sum_percpu(BPF_CORE_READ((struct cpuacct *)css, cpuusage));
-	return true;
+		return 0;
+	return BPF_CORE_READ((struct cpuacct *)css, cpuusage);
 }
 
-/* Memory charged to a group in bytes. The kernel charges none to the root. */
-static __always_inline bool memory_of(struct cgroup *cg, __u64 *bytes)
+/* The address of the pages charged to a group; 0 without. The kernel charges none to the root. */
+static __always_inline const void *memory_at(struct cgroup *cg)
 {
 	struct cgroup_subsys_state *css = css_of(cg, SUBSYS(memory));
 
-	if (!css || !cg->level)
-		return false;
-	*bytes = BPF_CORE_READ((struct mem_cgroup *)css, memory.usage.counter) * page_size;
-	return true;
+	return css && cg->level ? &((struct mem_cgroup *)css)->memory.usage.counter : 0;
 }
 
-/* Tasks in a group and below. The kernel counts none in the root. */
-static __always_inline bool pids_of(struct cgroup *cg, __u64 *n)
+/* The address of the number of tasks in a group and below; 0 without. The kernel counts none in the root. */
+static __always_inline const void *pids_at(struct cgroup *cg)
 {
 	struct cgroup_subsys_state *css = css_of(cg, SUBSYS(pids));
 
-	if (!css || !cg->level)
-		return false;
-	*n = BPF_CORE_READ((struct pids_cgroup *)css, counter.counter);
-	return true;
+	return css && cg->level ? &((struct pids_cgroup *)css)->counter.counter : 0;
+}
+
+/* The 64-bit counter at p. */
+static __always_inline __u64 counter_at(const void *p)
+{
+	__u64 v = 0;
+
+	bpf_probe_read_kernel(&v, sizeof(v), p);
+	return v;
+}
+
+/* The CPU time that cpuacct has charged to a group, in nanoseconds. */
+static __always_inline bool cpuacct_of(struct cgroup *cg, __u64 *ns)
+{
+	const void *at = cpuacct_at(cg);
+
+	if (at)
+		*ns = sum_percpu(at);
+	return at;
+}
+
+/* Memory charged to a group in bytes. */
+static __always_inline bool memory_of(struct cgroup *cg, __u64 *bytes)
+{
+	const void *at = memory_at(cg);
+
+	if (at)
+		*bytes = counter_at(at) * page_size;
+	return at;
+}
+
+/* Tasks in a group and below. */
+static __always_inline bool pids_of(struct cgroup *cg, __u64 *n)
+{
+	const void *at = pids_at(cg);
+
+	if (at)
+		*n = counter_at(at);
+	return at;
 }
 
 /*

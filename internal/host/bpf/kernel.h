@@ -91,6 +91,7 @@ struct kernfs_node {
 struct cgroup_subsys_state {
 	struct cgroup *cgroup;
 	struct cgroup_subsys_state *parent;
+	__u64 serial_nr;
 };
 
 struct cgroup_root {

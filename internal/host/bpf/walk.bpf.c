@@ -7,12 +7,19 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 struct row {
 	__u64 id;
-	__u64 parent;
 	__u64 cpu;
 	__u64 memory;
-	__u64 pids;
-	__u32 level;
+	__u32 pids;
 	__u32 has;
+	/*
+	 * Which group's id and addresses these are: the kernel never uses a number again.
+	 * 0 if the next walk must find them. Each step on the way to them is a cache miss.
+	 */
+	__u64 serial;
+	/* Addresses of the group's counters; 0 without. */
+	__u64 cpu_at;
+	__u64 memory_at;
+	__u64 pids_at;
 };
 const struct row *unused_row __attribute__((unused));
 
@@ -69,6 +76,7 @@ int walk(struct bpf_iter__cgroup *ctx)
 {
 	struct cgroup *cg = ctx->cgroup;
 	__u32 w = walker, i;
+	__u64 serial;
 	void *rows;
 	struct row *r;
 	__u32 has = 0;
@@ -84,19 +92,30 @@ int walk(struct bpf_iter__cgroup *ctx)
 	if (!r)
 		return 0;
 
-	r->id = cg->kn->id;
-	r->parent = parent_of(cg);
-	r->level = cg->level;
-	if (cpuacct_of(cg, &r->cpu)) {
+	serial = cg->self.serial_nr;
+	if (!serial || r->serial != serial) {
+		r->id = cg->kn->id;
+		r->cpu_at = (__u64)cpuacct_at(cg);
+		r->memory_at = (__u64)memory_at(cg);
+		r->pids_at = (__u64)pids_at(cg);
+		/* Groups of the default hierarchy gain and lose controllers while they exist. */
+		r->serial = cg->root->hierarchy_id ? serial : 0;
+	}
+	if (r->cpu_at) {
+		r->cpu = sum_percpu((const void *)r->cpu_at);
 		has |= HAS_CPU;
-	} else if (!cg->root->hierarchy_id && cg->level) {
+	} else if (!r->serial && !cg->root->hierarchy_id && cg->level) {
 		r->cpu = cg->bstat.cputime.sum_exec_runtime;
 		has |= HAS_CPU;
 	}
-	if (memory_of(cg, &r->memory))
+	if (r->memory_at) {
+		r->memory = counter_at((const void *)r->memory_at) * page_size;
 		has |= HAS_MEMORY;
-	if (pids_of(cg, &r->pids))
+	}
+	if (r->pids_at) {
+		r->pids = counter_at((const void *)r->pids_at);
 		has |= HAS_PIDS;
+	}
 	r->has = has;
 	return 0;
 }

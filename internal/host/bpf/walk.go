@@ -30,8 +30,6 @@ const (
 type Row struct {
 	// ID is the group's kernfs id: the inode number of its directory.
 	ID uint64
-	// Parent is the id of the parent group, 0 for the root of the hierarchy.
-	Parent uint64
 	// CPU is the time in ns that the group and all groups that ever were below it used:
 	// cpuacct.usage, or usage_usec of cpu.stat in ns. The root of the default hierarchy has
 	// it only if cpuacct is not mounted; it is then the time of all tasks of this machine.
@@ -40,12 +38,13 @@ type Row struct {
 	// has none.
 	Memory uint64
 	// PIDs is how many tasks are in the group and below it. The root has none.
-	PIDs uint64
-	// Level is the depth below the root of the hierarchy, which has 0.
-	Level uint32
+	PIDs uint32
 	// Has says which of CPU, Memory and PIDs were read: those whose controller is enabled
 	// for this group in this hierarchy.
 	Has Has
+
+	// Serial number of the group and addresses of its counters, which the walk keeps for the next one.
+	_ [4]uint64
 }
 
 const (

@@ -14,14 +14,16 @@ import (
 )
 
 type walkRow struct {
-	_      structs.HostLayout
-	Id     uint64
-	Parent uint64
-	Cpu    uint64
-	Memory uint64
-	Pids   uint64
-	Level  uint32
-	Has    uint32
+	_        structs.HostLayout
+	Id       uint64
+	Cpu      uint64
+	Memory   uint64
+	Pids     uint32
+	Has      uint32
+	Serial   uint64
+	CpuAt    uint64
+	MemoryAt uint64
+	PidsAt   uint64
 }
 
 // Names of all BPF objects in the ELF.

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -30,8 +31,7 @@ func walker(t testing.TB, k *bpf.Kernel, dir string, flush bool) *bpf.Walker {
 	return w
 }
 
-// read walks and returns the rows by id. It fails the test if a child comes
-// before its parent.
+// read walks and returns the rows by id.
 func read(t testing.TB, w *bpf.Walker) map[uint64]bpf.Row {
 	t.Helper()
 	rows, err := w.Read()
@@ -39,10 +39,7 @@ func read(t testing.TB, w *bpf.Walker) map[uint64]bpf.Row {
 		t.Fatal(err)
 	}
 	m := make(map[uint64]bpf.Row, len(rows))
-	for i, r := range rows {
-		if _, ok := m[r.Parent]; !ok && i > 0 {
-			t.Errorf("group %d comes before its parent %d", r.ID, r.Parent)
-		}
+	for _, r := range rows {
 		if _, ok := m[r.ID]; ok {
 			t.Errorf("group %d comes twice", r.ID)
 		}
@@ -67,7 +64,7 @@ func TestWalkMatchesFiles(t *testing.T) {
 		{"memory", "memory.usage_in_bytes", "", "memory", "8388608", bpf.HasMemory,
 			func(r bpf.Row) uint64 { return r.Memory }, 8 << 20},
 		{"pids", "pids.current", "", "wait", "", bpf.HasPIDs,
-			func(r bpf.Row) uint64 { return r.PIDs }, 2},
+			func(r bpf.Row) uint64 { return uint64(r.PIDs) }, 2},
 	} {
 		t.Run(c.controller+"."+c.file, func(t *testing.T) {
 			root := mount(t, c.controller)
@@ -99,14 +96,13 @@ func TestWalkMatchesFiles(t *testing.T) {
 				show()
 				return maps.Equal(before, shown)
 			})
-			for dir, above := range map[string]string{top: root, mid: top, leaf: mid} {
+			for _, dir := range []string{top, mid, leaf} {
 				r, ok := rows[kernfsID(t, dir)]
 				if !ok {
 					t.Fatalf("%s is not among %d rows", dir, len(rows))
 				}
-				if r.Has != c.has || r.Parent != kernfsID(t, above) {
-					t.Errorf("%s: Has %b and parent %d, want %b and %d",
-						dir, r.Has, r.Parent, c.has, kernfsID(t, above))
+				if r.Has != c.has {
+					t.Errorf("%s: Has %b, want %b", dir, r.Has, c.has)
 				}
 				want := shown[dir]
 				if got := c.value(r); got != want || got < c.least {
@@ -114,12 +110,91 @@ func TestWalkMatchesFiles(t *testing.T) {
 				}
 			}
 			r := rows[kernfsID(t, root)]
-			if r.Level != 0 || r.Parent != 0 {
-				t.Errorf("root has level %d and parent %d, want 0 and 0", r.Level, r.Parent)
-			}
 			if has := r.Has&bpf.HasCPU != 0; has != (c.controller == "cpuacct") {
 				t.Errorf("root has CPU time: %v", has)
 			}
+		})
+	}
+}
+
+// Parents come before their children.
+func TestWalkOrder(t *testing.T) {
+	k := need(t, config(bpf.Walks))
+	top := group(t, mount(t, "cpuacct"))
+	mid := group(t, top)
+	leaf := group(t, mid)
+	rows, err := walker(t, k, top, false).Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []uint64
+	for _, r := range rows {
+		got = append(got, r.ID)
+	}
+	if want := []uint64{kernfsID(t, top), kernfsID(t, mid), kernfsID(t, leaf)}; !slices.Equal(got, want) {
+		t.Errorf("walk has %d, want %d", got, want)
+	}
+}
+
+// After groups ended and others began, each row still has the counters of its own group: a walk keeps
+// where those of a version 1 group are for the next one, by the place of its row.
+func TestWalkAfterChanges(t *testing.T) {
+	for _, c := range []struct {
+		controller, file string
+		value            func(bpf.Row) uint64
+		fill             func(t *testing.T, dir string, i int)
+	}{
+		{"cpuacct", "cpuacct.usage", func(r bpf.Row) uint64 { return r.CPU }, func(t *testing.T, dir string, i int) {
+			kid := spawn(t, []string{dir}, nil, "burn", strconv.Itoa(5*i)+"ms")
+			kid.start()
+			kid.answer()
+			kid.leave(filepath.Dir(filepath.Dir(dir)))
+		}},
+		{"pids", "pids.current", func(r bpf.Row) uint64 { return uint64(r.PIDs) }, func(t *testing.T, dir string, i int) {
+			for range i {
+				spawn(t, []string{dir}, nil, "wait", "")
+			}
+		}},
+	} {
+		t.Run(c.controller, func(t *testing.T) {
+			k := need(t, config(bpf.Walks))
+			top := group(t, mount(t, c.controller))
+			w := walker(t, k, top, false)
+			dirs := []string{}
+			add := func() {
+				dirs = append(dirs, group(t, top))
+				c.fill(t, dirs[len(dirs)-1], len(dirs)%3+1)
+			}
+			check := func(more int) {
+				t.Helper()
+				var rows map[uint64]bpf.Row
+				shown := map[string]uint64{}
+				testkit.Eventually(t, "nothing changes during a walk", func() bool {
+					before := maps.Clone(shown)
+					for _, dir := range dirs {
+						shown[dir] = number(t, filepath.Join(dir, c.file), "")
+					}
+					rows = read(t, w)
+					return maps.Equal(before, shown)
+				})
+				for _, dir := range dirs {
+					if r, ok := rows[kernfsID(t, dir)]; !ok || c.value(r) != shown[dir] {
+						t.Errorf("%s: walk has %d (%t), want %d as %s", dir, c.value(r), ok, shown[dir], c.file)
+					}
+				}
+				if want := len(dirs) + 1 + more; len(rows) != want {
+					t.Errorf("%d rows, want %d", len(rows), want)
+				}
+			}
+			empty := group(t, top)
+			for range 3 {
+				add()
+			}
+			check(1)
+			remove(t, empty) // the rows of the others move
+			check(0)
+			add()
+			check(0)
 		})
 	}
 }
