@@ -7,6 +7,9 @@ import "mete.dev/mete/internal/model/usage"
 // of others.
 type Uncounted struct{ node *node }
 
+// Memory returns the latest reading of the memory that is charged to the group's workload, in bytes.
+func (u Uncounted) Memory() int64 { return u.node.owner.group.Value[usage.Memory] }
+
 // EachUncounted calls f for the groups that the kernel counts no CPU time of. counter is the
 // workload that their CPU time is counted with, and dir the directory that lists their processes.
 // An Uncounted is comparable, and equal for one life of a group.

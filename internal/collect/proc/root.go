@@ -21,13 +21,15 @@ type Members struct {
 	counts           func(pid int32) bool
 	clock            bool
 	tasks            map[int32]*task
-	endedCPU         int64 // CPU ns of tasks that are gone
-	last             int64 // ns of CLOCK_BOOTTIME at the last Refresh
-	spareDescriptors int
+	others           map[int32]other // for which counts returned false
+	endedCPU         int64           // CPU ns of tasks that are gone
+	last             int64           // ns of CLOCK_BOOTTIME when the list was read last
+	due              bool            // to read the list again: a task ran or ended since then, or others are new
+	spareDescriptors *int
 	buf              []byte
 	list             []byte
 
-	// Unreadable counts the processes that the last Refresh could not read.
+	// Unreadable counts the processes of the latest list that could not be read.
 	Unreadable int
 }
 
@@ -36,10 +38,25 @@ type task struct {
 	pid     int32
 	start   int64
 	cpu     int64        // when it was last read
+	before  int64        // when it was read before that
 	entered int64        // CPU time when it entered the group
 	stat    *hostfs.File // nil if it is not kept open
 	seen    bool
 }
+
+// other is a process in the group for which counts returned false.
+type other struct {
+	checks int // how often it was checked, up to newChecks
+	lists  int // for how many lists it is not checked again
+	seen   bool
+}
+
+// A process enters the groups of other hierarchies one after the other, so it is checked in its first
+// lists, and later in one of some.
+const (
+	newChecks    = 3
+	recheckAfter = 8
+)
 
 // OpenRoot opens the root group of h's v2 hierarchy and reads its processes: kernel threads, and
 // processes never put into a group. Without a v1 hierarchy with cpuacct, the machine used that plus
@@ -59,21 +76,22 @@ func OpenRoot(h *hostfs.FS, descriptors int) (*Members, error) {
 	if !ok {
 		return nil, fmt.Errorf("root group: not below %s: %w", ys[i].Mount, fault.ErrUnsupported)
 	}
-	r := newMembers(h, root, descriptors)
+	r := newMembers(h, root, &descriptors)
 	return r, r.Refresh()
 }
 
 // NewMembers returns the processes for which counts returns true in the group with this directory,
-// before the first [Members.Refresh]. Of processes that started before since, in ns of
-// CLOCK_BOOTTIME, nothing counts that they used until they are first seen.
-func NewMembers(h *hostfs.FS, dir string, since int64, counts func(pid int32) bool) *Members {
-	r := newMembers(h, dir, 0)
+// before the first [Members.Read]. Of processes that started before since, in ns of CLOCK_BOOTTIME,
+// nothing counts that they used until they are first seen. It takes the descriptors that it keeps open
+// from spareDescriptors.
+func NewMembers(h *hostfs.FS, dir string, since int64, counts func(pid int32) bool, spareDescriptors *int) *Members {
+	r := newMembers(h, dir, spareDescriptors)
 	r.last, r.counts = max(1, since), counts
 	return r
 }
 
-func newMembers(h *hostfs.FS, dir string, descriptors int) *Members {
-	return &Members{h: h, procs: dir + "/cgroup.procs", counts: func(int32) bool { return true }, clock: CanReadCPUTime(h), tasks: map[int32]*task{}, spareDescriptors: descriptors, buf: make([]byte, 4096)}
+func newMembers(h *hostfs.FS, dir string, spareDescriptors *int) *Members {
+	return &Members{h: h, procs: dir + "/cgroup.procs", counts: func(int32) bool { return true }, clock: CanReadCPUTime(h), tasks: map[int32]*task{}, others: map[int32]other{}, spareDescriptors: spareDescriptors, buf: make([]byte, 4096)}
 }
 
 // Close closes the descriptors.
@@ -84,13 +102,20 @@ func (r *Members) Close() error {
 	return nil
 }
 
-// Refresh reads which processes are in the group. It misses processes that come and go between two
-// calls; of the root group once a window is enough, since kernel threads live long.
+// Refresh reads the tasks, and which processes are in the group. It misses processes that come and go
+// between two calls; of the root group once a window is enough, since kernel threads live long.
 func (r *Members) Refresh() error {
-	now, err := r.h.Clocks()
+	now, err := r.h.Boottime()
 	if err != nil {
 		return err
 	}
+	r.updateAll()
+	return r.readList(now)
+}
+
+// readList reads which processes are in the group, just after the known ones were read. now is a time
+// before that.
+func (r *Members) readList(now int64) (err error) {
 	if r.list, err = r.h.ReadInto(r.procs, r.list); err != nil {
 		return err
 	}
@@ -105,10 +130,12 @@ func (r *Members) Refresh() error {
 			continue
 		}
 		if t := r.tasks[pid]; t != nil {
-			if r.update(t); r.tasks[pid] != nil {
-				t.seen = true
-				continue
-			}
+			t.seen = true
+			continue
+		}
+		if o := r.others[pid]; o.lists > 0 {
+			r.others[pid] = other{o.checks, o.lists - 1, true}
+			continue
 		}
 		if err := r.add(pid); err != nil && !errors.Is(err, fault.ErrNotFound) {
 			r.Unreadable++
@@ -116,17 +143,32 @@ func (r *Members) Refresh() error {
 	}
 	for _, t := range r.tasks {
 		if !t.seen {
+			t.cpu = t.before // it left the group since then
 			r.remove(t)
 		}
 		t.seen = false
 	}
-	r.last = now.Boottime
+	r.last, r.due = now, false
+	for pid, o := range r.others {
+		if !o.seen {
+			delete(r.others, pid)
+			continue
+		}
+		o.seen = false
+		r.others[pid] = o
+		r.due = r.due || o.checks < newChecks
+	}
 	return nil
 }
 
-// add adds a process that was not in the group at the last Refresh.
+// add adds a process that was not in the group when the list was read last.
 func (r *Members) add(pid int32) error {
 	if !r.counts(pid) {
+		o := other{checks: min(r.others[pid].checks+1, newChecks), seen: true}
+		if o.checks == newChecks {
+			o.lists = recheckAfter
+		}
+		r.others[pid] = o
 		return nil
 	}
 	t := &task{pid: pid, seen: true}
@@ -138,8 +180,9 @@ func (r *Members) add(pid int32) error {
 	if err != nil {
 		return err
 	}
-	// Start times are rounded down to 10 ms. The first Refresh includes everything: the sum
-	// is that of the existing tasks since their birth.
+	t.before = t.cpu
+	// Start times are rounded down to 10 ms. The first list of the root group includes everything: the
+	// sum is that of the existing tasks since their birth.
 	if r.last > 0 && t.start+10_000_000 <= r.last {
 		t.entered = t.cpu
 	}
@@ -151,20 +194,26 @@ func (r *Members) add(pid int32) error {
 // their start or entry, and those that left, until they were last seen. It never decreases. It
 // detects reused PIDs.
 func (r *Members) CPU() int64 {
-	for _, t := range r.tasks {
-		r.update(t)
-	}
+	r.updateAll()
 	return r.sum()
 }
 
-// Read returns what [Members.CPU] does. With list it does Refresh first, which reads all tasks; after
-// an error of that the CPU time is as of the reading before.
-func (r *Members) Read(list bool) (cpu int64, err error) {
-	if !list {
-		return r.CPU(), nil
+// Read returns what [Members.CPU] does, at now, in ns of CLOCK_BOOTTIME. With list, or if a task ran
+// since the list was read last, it also reads which processes are in the group: if none ran, none has
+// started another. After an error of that the CPU time is that of the known tasks.
+func (r *Members) Read(now int64, list bool) (cpu int64, err error) {
+	if r.updateAll(); r.due || list {
+		err = r.readList(now)
 	}
-	err = r.Refresh()
 	return r.sum(), err
+}
+
+// updateAll reads the CPU times of all tasks.
+func (r *Members) updateAll() {
+	for _, t := range r.tasks {
+		t.before = t.cpu
+		r.due = r.update(t) || r.due
+	}
 }
 
 // sum returns the CPU ns as of the latest reading.
@@ -176,17 +225,17 @@ func (r *Members) sum() int64 {
 	return sum
 }
 
-// update reads t's CPU time, and removes t if it is gone.
-func (r *Members) update(t *task) {
+// update reads t's CPU time, and removes t if it is gone. It reports whether t ran or is gone.
+func (r *Members) update(t *task) (ran bool) {
 	cpu := int64(-1)
 	if r.clock {
 		var err error
 		if cpu, err = CPUTime(t.pid); err != nil {
 			r.remove(t)
-			return
+			return true
 		}
 		if cpu == t.cpu {
-			return // equal in ns: certainly the same process
+			return false // equal in ns: certainly the same process
 		}
 	}
 	// The file, read after the clock, confirms the process.
@@ -194,11 +243,13 @@ func (r *Members) update(t *task) {
 	switch {
 	case err == nil && p.Start != t.start, errors.Is(err, fault.ErrNotFound):
 		r.remove(t)
+		return true
 	case err == nil && r.clock:
 		t.cpu = max(t.cpu, cpu)
 	case err == nil:
 		t.cpu = max(t.cpu, p.User+p.System)
 	}
+	return t.cpu != t.before
 }
 
 // cpu returns the CPU time of t, whose stat is p.
@@ -222,10 +273,10 @@ func (r *Members) read(t *task) (procfmt.Process, error) {
 		if f, err = r.h.Open(name); err != nil {
 			return procfmt.Process{}, err
 		}
-		if r.spareDescriptors > 0 && t.cpu > 0 {
+		if *r.spareDescriptors > 0 && t.cpu > 0 {
 			// It ran, so it will be read again.
 			t.stat = f
-			r.spareDescriptors--
+			*r.spareDescriptors--
 		} else {
 			defer func() { _ = f.Close() }() // nothing was written
 		}
@@ -248,6 +299,6 @@ func (r *Members) closeKept(t *task) {
 	if t.stat != nil {
 		_ = t.stat.Close() // nothing was written
 		t.stat = nil
-		r.spareDescriptors++
+		*r.spareDescriptors++
 	}
 }

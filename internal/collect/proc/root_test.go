@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"mete.dev/mete/internal/collect/proc"
 	"mete.dev/mete/internal/model/fault"
@@ -73,6 +74,121 @@ func TestRoot(t *testing.T) {
 			t.Errorf("Refresh without a list = %v, want not found", err)
 		}
 		check("no list", 115+7+2+10)
+	}
+}
+
+// A process that does not count is checked again after some lists, and one that has its PID at once if
+// it was not in the list between.
+func TestMembersOthers(t *testing.T) {
+	f := newFake(t)
+	const list = "sys/fs/cgroup/cgroup.procs"
+	f.write(list, "2\n3\n")
+	f.process(2, 5, 20000, "/")
+	f.process(3, 5, 20000, "/")
+	checked := map[int32]int{}
+	spare := 0
+	r := proc.NewMembers(open(t, f.dir), "/sys/fs/cgroup", int64(100*time.Second), func(pid int32) bool {
+		checked[pid]++
+		return checked[pid] == 4
+	}, &spare)
+	read := func(list bool, want int64) {
+		t.Helper()
+		if got, err := r.Read(int64(100*time.Second), list); err != nil || got != want*int64(tick) {
+			t.Fatalf("Read() = %d ticks, %v, want %d", got/int64(tick), err, want)
+		}
+	}
+	read(true, 0)
+	for range 5 { // listed while they are new, without anything that asks for it
+		read(false, 0)
+	}
+	if checked[2] != 3 || checked[3] != 3 {
+		t.Errorf("checked %v times, want each three times", checked)
+	}
+	for range 8 {
+		read(true, 0)
+	}
+	if checked[2] != 3 || checked[3] != 3 {
+		t.Errorf("checked %v times, want each three times", checked)
+	}
+	read(true, 10)
+	f.write(list, "3\n4\n")
+	f.process(4, 5, 20000, "/")
+	for range 3 {
+		read(true, 10)
+	}
+	f.write(list, "3\n")
+	read(true, 10)
+	f.write(list, "3\n4\n")
+	read(true, 15)
+	if checked[2] != 4 || checked[3] != 4 || checked[4] != 4 {
+		t.Errorf("checked %v times, want each four times", checked)
+	}
+}
+
+// The processes of a group are listed where it is due, or after one of them ran or ended.
+func TestMembers(t *testing.T) {
+	for _, descriptors := range []int{0, 1, 100} {
+		f := newFake(t)
+		const list = "sys/fs/cgroup/cgroup.procs"
+		f.write(list, "2\n3\n4\n")
+		f.process(2, 100, 0, "/")
+		f.process(3, 10, 10001, "/") // started since
+		f.process(4, 50, 0, "/")
+		spare, now := descriptors, int64(100*time.Second)
+		r := proc.NewMembers(open(t, f.dir), "/sys/fs/cgroup", int64(100*time.Second), func(pid int32) bool { return pid != 4 }, &spare)
+		check := func(what string, due bool, ticks int64) {
+			t.Helper()
+			got, err := r.Read(now, due)
+			if err != nil || got != ticks*int64(tick) {
+				t.Errorf("%d descriptors: %s: Read(%t) = %d ticks, %v, want %d", descriptors, what, due, got/int64(tick), err, ticks)
+			}
+		}
+		check("not listed yet", false, 0)
+		check("at first", true, 10)
+		for range 2 {
+			check("another process is new", false, 10)
+		}
+		f.process(5, 7, 20000, "/")
+		f.write(list, "2\n3\n4\n5\n")
+		check("none ran", false, 10)
+		check("due", true, 17)
+		f.process(6, 8, 20000, "/")
+		f.write(list, "2\n3\n4\n5\n6\n")
+		f.process(4, 90, 0, "/")
+		check("one ran that does not count", false, 17)
+		f.process(2, 105, 0, "/")
+		check("one ran", false, 30)
+		f.write(list, "2\n3\n4\n5\n6\n9\n")
+		f.process(9, 1, 20000, "/")
+		check("none ran since the list", false, 30)
+		f.process(7, 9, 20000, "/")
+		f.process(3, 20, 10001, "/")
+		if got := r.CPU(); got != 40*int64(tick) {
+			t.Errorf("%d descriptors: CPU() = %d ticks, want 40", descriptors, got/int64(tick))
+		}
+		f.write(list, "2\n3\n4\n5\n6\n7\n")
+		check("one ran before that", false, 49)
+		f.process(8, 3, 20000, "/")
+		f.write(list, "2\n3\n4\n7\n8\n")
+		f.remove("proc/5")
+		check("one ended", false, 52)
+		now = int64(300 * time.Second)
+		f.process(7, 29, 20000, "/")
+		f.write(list, "2\n3\n8\n")
+		check("one ran elsewhere", false, 52)
+		f.process(7, 39, 20000, "/")
+		f.write(list, "2\n3\n7\n8\n")
+		check("it is back", true, 52)
+		f.process(7, 40, 20000, "/")
+		check("it ran after that", false, 53)
+		f.remove(list)
+		f.process(7, 41, 20000, "/")
+		if got, err := r.Read(now, false); got != 54*int64(tick) || !errors.Is(err, fault.ErrNotFound) {
+			t.Errorf("%d descriptors: Read without a list = %d ticks, %v, want 54 and not found", descriptors, got/int64(tick), err)
+		}
+		if err := r.Close(); err != nil || spare != descriptors {
+			t.Errorf("Close() = %v, %d descriptors left, want %d", err, spare, descriptors)
+		}
 	}
 }
 

@@ -110,13 +110,14 @@ type rootTasks struct {
 }
 
 func (t *rootTasks) Read(s *usage.Snapshot) error {
-	cpu, err := t.root.Read(t.tick%t.every == 0)
-	if err != nil {
-		return err
+	if t.tick%t.every == 0 {
+		if err := t.root.Refresh(); err != nil {
+			return err
+		}
 	}
 	t.tick++
 	g := s.Groups[0]
-	g.Put(usage.CPU, cpu)
+	g.Put(usage.CPU, t.root.CPU())
 	g.Own |= usage.SetOf(usage.CPU)
 	if t.root.Unreadable > 0 { // in another PID namespace
 		s.Node.Partial = true
@@ -141,7 +142,7 @@ func (m *Machine) openRest(network net.Config, every int, log *slog.Logger) erro
 	if err != nil {
 		return err
 	}
-	m.sources = append(m.sources, u)
+	m.sources, m.closers = append(m.sources, u), append(m.closers, u.Close)
 	t, err := openTraffic(m.host, m.kernel, network, m.table, every, log)
 	if err != nil {
 		return err

@@ -15,6 +15,14 @@ import (
 // us of CPU time.
 const maxListings = 50
 
+// memberDescriptors is how many files of processes that run in uncounted groups are kept open.
+const memberDescriptors = 64
+
+// listIdle is in how many of its turns the processes of a group that did nothing are listed once: one
+// that entered it from elsewhere and has not used memory since would otherwise not be seen. In its first
+// turns the processes of a group are listed in each.
+const listIdle = 8
+
 // uncounted gives groups without a CPU counter of their own the CPU time of their processes, as on
 // machines where only the memory hierarchy has the groups of jobs.
 type uncounted struct {
@@ -22,6 +30,7 @@ type uncounted struct {
 	groups  *cgroup.Table
 	cpu     hostfs.Hierarchy // that counts CPU time
 	members map[cgroup.Uncounted]*memberGroup
+	spare   int // descriptors
 	tick    int
 	last    int64 // ns of CLOCK_BOOTTIME of the latest reading
 	log     *slog.Logger
@@ -34,7 +43,8 @@ type memberGroup struct {
 	booked  int64        // of its CPU time, ns
 	tick    int          // that saw it last
 	turn    int          // in which ticks its processes are listed, if there are many groups
-	fresh   bool         // they were never listed
+	turns   int          // that it had
+	memory  int64        // charged to it at the latest of them, bytes
 }
 
 func newUncounted(h *hostfs.FS, groups *cgroup.Table, log *slog.Logger) (*uncounted, error) {
@@ -42,7 +52,7 @@ func newUncounted(h *hostfs.FS, groups *cgroup.Table, log *slog.Logger) (*uncoun
 	if err != nil {
 		return nil, err
 	}
-	return &uncounted{host: h, groups: groups, cpu: y, members: map[cgroup.Uncounted]*memberGroup{}, log: log}, nil
+	return &uncounted{host: h, groups: groups, cpu: y, members: map[cgroup.Uncounted]*memberGroup{}, spare: memberDescriptors, log: log}, nil
 }
 
 // Read implements sampler.Source.
@@ -55,10 +65,10 @@ func (s *uncounted) Read(snap *usage.Snapshot) error {
 		m := s.members[u]
 		if m == nil || m.counter != counter {
 			if m != nil {
-				_ = m.Close() // it holds no files
+				_ = m.Close() // nothing was written
 			}
-			m = &memberGroup{counter: counter, fresh: true, turn: len(s.members)}
-			m.Members = proc.NewMembers(s.host, dir, s.last, func(pid int32) bool { return s.countsWith(pid, counter) })
+			m = &memberGroup{counter: counter, turn: len(s.members)}
+			m.Members = proc.NewMembers(s.host, dir, s.last, func(pid int32) bool { return s.countsWith(pid, counter) }, &s.spare)
 			s.members[u] = m
 		}
 		m.tick = s.tick
@@ -74,19 +84,40 @@ func (s *uncounted) Read(snap *usage.Snapshot) error {
 	turns := 1 + n/maxListings
 	for u, m := range s.members {
 		if m.tick != s.tick { // it ended, or has a counter now
+			_ = m.Close() // nothing was written
 			delete(s.members, u)
 			continue
 		}
-		now, err := m.Read(m.fresh || (m.turn+s.tick)%turns == 0)
+		cpu, err := m.read(snap.At, u, m.turns == 0 || (m.turn+s.tick)%turns == 0)
 		if err != nil {
 			s.log.Debug("processes of a group", "err", err)
 		}
-		m.fresh = false
-		s.groups.AddCPU(u, max(0, now-m.booked))
-		m.booked = max(m.booked, now)
+		s.groups.AddCPU(u, max(0, cpu-m.booked))
+		m.booked = max(m.booked, cpu)
 		m.counter.Apportioned |= usage.SetOf(usage.CPU) // less the time of these processes
 	}
 	s.last = snap.At
+	return nil
+}
+
+// read returns the CPU time of the group's processes at now, both in ns. In its turn it also lists them, unless the
+// group did nothing since its latest turn.
+func (m *memberGroup) read(now int64, u cgroup.Uncounted, turn bool) (cpu int64, err error) {
+	if !turn {
+		return m.CPU(), nil
+	}
+	memory := u.Memory()
+	m.turns++
+	due := m.turns <= listIdle || m.turns%listIdle == m.turn%listIdle || memory != m.memory
+	m.memory = memory
+	return m.Read(now, due)
+}
+
+// Close closes the files.
+func (s *uncounted) Close() error {
+	for _, m := range s.members {
+		_ = m.Close() // nothing was written
+	}
 	return nil
 }
 
