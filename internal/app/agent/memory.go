@@ -15,11 +15,15 @@ import (
 // sendDelay is the usual delay between the end of a window and its delivery.
 const sendDelay = 2 * time.Second
 
-// releaseIdleMemory returns memory to the kernel: once, after the first window, the free heap and
-// the program's own file pages, of which most were for the start; then after each window those of its
-// constants. The next window reads back from the page cache those that it needs. To read back the text
-// too would take a tenth of the agent's CPU time where page faults are costly, as in a virtual machine
-// without nested paging.
+// dropEvery is how often the program's pages are returned to the kernel after the first time. Most of
+// those that are used at all are used in each window, and page faults are costly where the machine is a
+// virtual one without nested paging: to return them after each window took a quarter of the agent's CPU
+// time there.
+const dropEvery = time.Hour
+
+// releaseIdleMemory returns memory to the kernel: once, after the first window, the free heap, and then
+// and each hour the program's own file pages. The next windows read back from the page cache those that
+// they need.
 func releaseIdleMemory(ctx context.Context, window time.Duration) error {
 	t := time.NewTimer(window + sendDelay)
 	defer t.Stop()
@@ -35,13 +39,19 @@ func releaseIdleMemory(ctx context.Context, window time.Duration) error {
 		if err := dropProgram(first); err != nil {
 			return err
 		}
-		t.Reset(window)
+		t.Reset(dropEvery)
 	}
 }
 
-// dropProgram unmaps the program's constants, and its text if asked to, from this process's page
-// tables. These mappings are read-only, so no data is lost.
-func dropProgram(text bool) error {
+// mappingSize is the size of the mappings into which the program is divided, in bytes. At a page fault the
+// kernel also maps the pages around it that are in the page cache, 64 KiB, but only those of the same
+// mapping. The agent uses some KiB here and there of most 64 KiB of its program. Each mapping costs the
+// kernel some 200 bytes.
+var mappingSize = uintptr(max(8<<10, os.Getpagesize()))
+
+// dropProgram unmaps the program's constants and text from this process's page tables. These mappings
+// are read-only, so no data is lost. If asked to, it first divides them.
+func dropProgram(divide bool) error {
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {
 		return nil // not available here: keep the mappings
@@ -53,16 +63,30 @@ func dropProgram(text bool) error {
 	for line := range bytes.Lines(maps) {
 		// start-end perms offset device inode path
 		f := strings.Fields(string(line))
-		if len(f) < 6 || f[5] != exe || f[1] != "r--p" && (!text || f[1] != "r-xp") {
+		if len(f) < 6 || f[5] != exe || f[1] != "r--p" && f[1] != "r-xp" {
 			continue
 		}
 		var start, end uintptr
 		if _, err := fmt.Sscanf(f[0], "%x-%x", &start, &end); err != nil || end <= start {
 			continue
 		}
+		if divide {
+			divideMapping(start, end)
+		}
 		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, start, end-start, unix.MADV_DONTNEED); errno != 0 {
 			return fmt.Errorf("madvise: %w", errno)
 		}
 	}
 	return nil
+}
+
+// divideMapping divides a mapping: the kernel keeps neighbors apart whose flags differ. This flag, not
+// to be part of a core dump, changes nothing else: by default the pages of a file are in none, but for the
+// first one of a program. If the process has too many mappings, the rest of this one remains whole.
+func divideMapping(start, end uintptr) {
+	for at := start + mappingSize; at < end; at += 2 * mappingSize {
+		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, at, min(mappingSize, end-at), unix.MADV_DONTDUMP); errno != 0 {
+			return
+		}
+	}
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -47,19 +48,45 @@ func fetch(t *testing.T) {
 	}
 }
 
-// TestDropProgram checks that the program continues after dropping its own pages, with fewer of
-// them resident.
-func TestDropProgram(t *testing.T) {
-	fetch(t)
-	before := fileRSS(t)
-	for _, text := range []bool{false, true} {
-		if err := dropProgram(text); err != nil {
+// programMappings returns the sizes of the mappings of this program's constants and text.
+func programMappings(t *testing.T) (sizes []uintptr) {
+	t.Helper()
+	exe, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		t.Skip(err)
+	}
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Skip(err)
+	}
+	for line := range strings.Lines(string(maps)) {
+		f := strings.Fields(line)
+		var start, end uintptr
+		if len(f) < 6 || f[5] != exe || f[1] != "r-xp" && f[1] != "r--p" {
+			continue
+		}
+		if _, err := fmt.Sscanf(f[0], "%x-%x", &start, &end); err != nil {
 			t.Fatal(err)
 		}
-		after := fileRSS(t)
-		if after >= before {
-			t.Errorf("text %t: %d KiB of the program are resident after, %d before", text, after, before)
+		sizes = append(sizes, end-start)
+	}
+	return sizes
+}
+
+// TestDropProgram checks that the program continues after dropping its own pages, with fewer of
+// them resident, and that its mappings are divided once.
+func TestDropProgram(t *testing.T) {
+	for _, divide := range []bool{true, false} {
+		fetch(t)
+		before := fileRSS(t)
+		if err := dropProgram(divide); err != nil {
+			t.Fatal(err)
 		}
-		before = after
+		if after := fileRSS(t); after >= before {
+			t.Errorf("divide %t: %d KiB of the program are resident after, %d before", divide, after, before)
+		}
+		if largest := slices.Max(append(programMappings(t), 0)); largest != mappingSize {
+			t.Errorf("divide %t: the largest mapping has %d bytes, want %d", divide, largest, mappingSize)
+		}
 	}
 }
