@@ -160,7 +160,9 @@ func measure(cmd *exec.Cmd, reader string, tick, length time.Duration) (r runRes
 		err = errors.Join(err, cmd.Wait())
 	}()
 	pid := cmd.Process.Pid
-	time.Sleep(12*time.Second + 2*tick) // until it has found everything and read each slow set once
+	// Until it has found everything, read each slow set once, and read back what it needs of the memory
+	// that it returned after its first window.
+	time.Sleep(25*time.Second + 2*tick)
 	from, at := cpuOf(pid), time.Now()
 	var sum, n int64
 	for end := at.Add(length); time.Now().Before(end); n++ {
