@@ -8,19 +8,33 @@ import { put } from "./route.js";
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// A workload has one color on all pages for as long as they are open: the n-th of ten.
-const tones = new Map();
-export function toneNumber(key) {
-  if (!tones.has(key)) tones.set(key, (tones.size % 10) + 1);
-  return tones.get(key);
+// What has a key, such as a job, has one color on all pages: the n-th of ten, which its key prefers, else the next that nothing
+// beside it has.
+const count = 10, tones = new Map();
+const preferred = (key) => { let h = 2166136261; for (const c of key) h = Math.imul(h ^ c.codePointAt(0), 16777619); return ((h >>> 0) % count) + 1; };
+
+// tonesOf are the numbers of the colors of keys that are drawn together. Two have one color only where there are more keys than
+// colors: one that has a color from another page gives way if the color is taken.
+export function tonesOf(keys) {
+  const given = new Map(), used = new Array(count + 1).fill(0);
+  const give = (key, n) => { given.set(key, n); used[n]++; if (!tones.has(key)) tones.set(key, n); };
+  const next = (n) => { const around = used.slice(1).map((_, i) => ((n - 1 + i) % count) + 1), few = Math.min(...used.slice(1)); return around.find((m) => used[m] === few); };
+  const unique = [...new Set(keys)];
+  for (const key of unique) if (tones.has(key) && used[tones.get(key)] === 0) give(key, tones.get(key));
+  for (const key of unique) if (!given.has(key)) give(key, next(tones.get(key) || preferred(key)));
+  return given;
 }
 
-function toneOf(s, i) {
-  if (s.tone) return css("--c-" + s.tone);
-  if (s.like !== undefined) i = s.like;
-  if (!s.key) return css("--c" + ((i % 10) + 1));
-  return css("--c" + toneNumber(s.key));
+// palette returns the function of the color of each of series that are drawn together.
+function palette(series) {
+  const of = tonesOf(series.filter((s) => s.key && !s.tone).map((s) => s.key));
+  return (s, i) => {
+    if (s.tone) return css("--c-" + s.tone);
+    if (s.like !== undefined && series[s.like]) return toneAt(series[s.like], s.like, of);
+    return toneAt(s, s.like ?? i, of);
+  };
 }
+const toneAt = (s, i, of) => (s.tone ? css("--c-" + s.tone) : css("--c" + (s.key ? of.get(s.key) : (i % count) + 1)));
 
 // axis are the times of a span at which series of [time, value] pairs have values, one
 // each step. They are the series' own, also where those are of a span a while ago, until
@@ -305,7 +319,7 @@ export function Chart({ series, span, unit, height = 220, stacked = false, whole
   const off = series.map((s) => s.name).filter(hides).join("\n");
   const theme = document.documentElement.dataset.theme;
   const seen = series.filter((s) => !hides(s.name));
-  const tone = seen.map((s) => toneOf(s, series.indexOf(s)));
+  const toneOf = palette(series), tone = seen.map((s) => toneOf(s, series.indexOf(s)));
   const { times, rows, plotted } = useMemo(() => table(seen, span, buckets), [series, span, buckets, off]);
   const data = useMemo(() => {
     const shown = stacked ? piled(plotted, seen.map((s) => s.over)) : plotted;

@@ -2,7 +2,7 @@
 import { html, useEffect, useRef, useState } from "../vendor/preact.mjs";
 import { Skeleton, Empty } from "./ui.js";
 import { text, brief } from "./fmt.js";
-import { toneNumber } from "./chart.js";
+import { tonesOf } from "./chart.js";
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -31,6 +31,8 @@ const marks = { apportioned: " ◐", modelled: " ○" };
 const label = (nodes, id) => (nodes.find((n) => n.id === id) || { name: id }).name;
 
 function option(nodes, links, unit, narrow, as) {
+  // Levels have the colors among themselves: two things that divide one have different ones.
+  const colors = new Map(Array.from({ length: Math.max(...nodes.map((n) => n.depth)) + 1 }, (_, d) => nodes.filter((n) => n.depth === d && !n.tone).map((n) => n.key || n.id)).flatMap((keys) => [...tonesOf(keys)]));
   const ink = css("--text"), muted = css("--muted"), depths = Math.max(...nodes.map((n) => n.depth)) + 1;
   const column = narrow ? Math.floor((innerWidth - 60) / depths) - 20 : 228; // pixels of a name and its value
   // Levels of one node, of which all goes on, are narrower than those that divide.
@@ -47,7 +49,7 @@ function option(nodes, links, unit, narrow, as) {
       type: "sankey", left: 8, right: narrow ? column + 6 : 244, top: 8, bottom: narrow ? 22 : 8, nodeWidth: 12, nodeGap: narrow ? 26 : 13, nodeAlign: "left", draggable: false, layoutIterations: 48,
       emphasis: { focus: "trajectory" }, lineStyle: { color: "source", opacity: 0.28, curveness: 0.5 },
       label: { color: ink, fontSize: 12, width: column, overflow: "truncate", formatter: ({ data }) => `{n|${brief(data.text, narrow ? Math.floor(column / 6.5) : 22)}}${narrow ? "\n" : ""}{v|${narrow ? "" : "  "}${text(data.sum, unit, as(data.sum))}${marks[data.quality] || ""}}`, rich: { n: { color: ink, fontSize: 12, lineHeight: 15, ...around }, v: { color: muted, fontSize: 11, lineHeight: 14, ...around } } },
-      data: nodes.map((n) => ({ id: n.id, name: n.id, depth: n.depth, ...(all > 0 && all < gaps.length ? { localX: at(n.depth) } : {}), ...(gaps[n.depth] < 1 ? { label: { width: column * 0.7 } } : {}), text: n.name, sum: n.value, off: n.off, quality: n.quality, itemStyle: { color: n.tone ? css(n.tone) : css("--c" + toneNumber(n.key || n.id)), borderWidth: 0 } })),
+      data: nodes.map((n) => ({ id: n.id, name: n.id, depth: n.depth, ...(all > 0 && all < gaps.length ? { localX: at(n.depth) } : {}), ...(gaps[n.depth] < 1 ? { label: { width: column * 0.7 } } : {}), text: n.name, sum: n.value, off: n.off, quality: n.quality, itemStyle: { color: n.tone ? css(n.tone) : css("--c" + colors.get(n.key || n.id)), borderWidth: 0 } })),
       links: links.map((l) => ({ source: l.from, target: l.to, value: l.value, off: l.off, quality: l.quality })),
     }],
   };

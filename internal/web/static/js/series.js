@@ -82,7 +82,7 @@ export function stack(of, resource, withIdle) {
   const top = of.top[resource].filter((name) => buckets.some((_, i) => amount(i, name) > 0));
   const series = top.map((name) => ({ key: dimension + " " + name, name: name || "(none)", pick: { [dimension]: name }, values: line((i) => amount(i, name), (i) => { const g = of.groups[i] && of.groups[i].groups.find((g) => g[dimension] === name); return (g && g.quality && g.quality[r.amount]) || ""; }) }));
   const rest = line((i) => less(parts[i].workloads, top.reduce((a, name) => a + amount(i, name), 0)), ofWork);
-  if (rest.some(([, v]) => v > 0)) series.push({ name: top.length ? "other " + divisions[of.by][1] : "workloads", tone: top.length ? "rest" : "", values: rest });
+  if (rest.some(([, v]) => v > 0)) series.push({ name: top.length ? "other " + divisions[of.by][1] : "workloads", tone: top.length ? "rest" : "workloads", values: rest });
   if (parts.some((p) => p && p.system > 0)) series.push({ name: "system", tone: "system", values: line((i) => parts[i].system, quality((g) => g.kind === "system")) });
   if (withIdle && parts.some((p) => p && p.idle > 0)) series.push({ name: "idle", tone: "idle", values: line((i) => parts[i].idle, quality((g) => g.kind === "idle")) });
   return parts.some(Boolean) ? series : [];

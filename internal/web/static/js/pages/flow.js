@@ -6,7 +6,7 @@ import { Card, Stat, Shown, Empty, Segments, Select, Figure, useData, useHere, u
 import { Table } from "../table.js";
 import { Sankey } from "../sankey.js";
 import { less } from "../history.js";
-import { text, few, worst, shareOf } from "../fmt.js";
+import { text, few, worst, shareOf, beside } from "../fmt.js";
 import { natural } from "../names.js";
 import { put, here, jobAt, nodeAt, nodeNamed, href, go } from "../route.js";
 
@@ -25,21 +25,23 @@ export function flowOf(rows, most = { node: 10, job: 18 }, narrow = false) {
   const add = (map, key, one, r) => { const n = map.get(key) || { ...one, value: 0, off: 0, quality: "" }; n.value += r.value; n.off += r.off; n.quality = worst([n.quality, r.quality]); map.set(key, n); };
   const at = (id, name, depth, tone, r, link = "", key = "") => { add(nodes, id, { id, key, name, depth, tone, link }, r); return id; };
   const flow = (from, to, r) => add(links, from + "\u0001" + to, { from, to }, r);
+  // What meters show is measured: only its division among nodes and jobs is not.
+  const metered = (r) => (r.source === "meters" ? { ...r, quality: "measured" } : r);
   for (const r of rows) {
     if (!(r.value > 0)) continue;
-    const way = narrow ? [] : [at("source " + r.source, r.source, 0, "--c-rest", r)];
-    way.push(at("domain " + r.domain, r.domain, way.length, "", r));
+    const way = narrow ? [] : [at("source " + r.source, r.source, 0, "--c-rest", metered(r))];
+    way.push(at("domain " + r.domain, r.domain, way.length, "", metered(r)));
     const node = topNodes.has(r.node) ? r.node : `other ${r.place}s`;
     let depth = way.length;
     if (several) way.push(at(r.place + " " + node, node, depth++, "", r, !topNodes.has(r.node) || r.several ? "" : r.place === "node" ? nodeAt(r.node) : href("/flow", { ...here().query, cluster: r.node })));
     if (r.job in residual) way.push(at("residual " + r.job, r.job === "idle" ? "idle" : "system", depth, residual[r.job], r));
     else {
       way.push(at("group " + r.group, r.group, depth, "", r));
-      if (!r.job && !r.small) { for (let i = 1; i < way.length; i++) flow(way[i - 1], way[i], r); continue; }
+      if (!r.job && !r.small) { for (let i = 1; i < way.length; i++) flow(way[i - 1], way[i], i === 1 && !narrow ? metered(r) : r); continue; }
       const top = topJobs.has(r.group + "\u0000" + r.job);
       way.push(at("job " + r.group + " " + (top ? r.job : ""), top ? r.job : others(r.group), depth + 1, top ? "" : "--c-rest", r, top ? jobAt(r.job) : "", top ? "job " + r.job : ""));
     }
-    for (let i = 1; i < way.length; i++) flow(way[i - 1], way[i], r);
+    for (let i = 1; i < way.length; i++) flow(way[i - 1], way[i], i === 1 && !narrow ? metered(r) : r);
   }
   return { nodes: [...nodes.values()], links: [...links.values()].sort((a, b) => b.value - a.value) };
 }
@@ -131,8 +133,7 @@ export function Flow({ theme, nodes }) {
   const flow = useMemo(() => rows && flowOf(rows), [rows]), drawn = useMemo(() => rows && (narrow ? flowOf(rows, { node: 0, job: 10 }, true) : flow), [rows, narrow]);
   const unit = what === "cpu" ? "seconds" : "joules", total = used.data && used.data.total;
   const sumOf = (t) => (what === "cpu" ? { value: Number(t.cpu_seconds || 0), off: 0, quality: t.quality.cpu_seconds } : { value: Number(t.energy_joules || 0) + Number(t.energy_idle_joules || 0), off: Number(t.energy_error_joules || 0) + Number(t.energy_idle_error_joules || 0), quality: t.quality.energy_joules });
-  // Energies beside Wh are in Wh, small ones too.
-  const sum = total ? sumOf(total) : null, as = (v) => (unit === "joules" && sum && sum.value >= 3600 ? Math.max(v, 3600) : v);
+  const sum = total ? sumOf(total) : null, as = (v) => beside(v, unit, sum ? sum.value : 0);
   const depths = drawn ? Math.max(0, ...drawn.nodes.map((n) => n.depth)) + 1 : 0;
   const tall = drawn ? Math.max(360, Math.min(1100, (narrow ? 42 : 29) * Math.max(...Array.from({ length: depths }, (_, d) => drawn.nodes.filter((n) => n.depth === d).length)))) : 420;
   const pick = (id) => { const { link } = drawn.nodes.find((n) => n.id === id); if (link) go(link); };

@@ -9,7 +9,7 @@ import { Editor } from "../editor.js";
 import { oneOf } from "../series.js";
 import { tokens } from "../promql.js";
 import { natural } from "../names.js";
-import { text, length, unitOf, few, worst } from "../fmt.js";
+import { text, length, unitOf, few, worst, when } from "../fmt.js";
 import { put, jobAt, nodeAt } from "../route.js";
 
 const examples = [
@@ -71,6 +71,18 @@ async function namesOf(list, span, signal) {
 // The figure of the ledger that a metric is of; those that are only measured have none here.
 const fields = { mete_node_cpu_cores: "cpu_seconds", mete_node_memory_held_bytes: "memory_byte_seconds", mete_node_power_watts: "energy_joules", mete_workload_pids_total: "pids_seconds" };
 export const fieldOf = (metric) => fields[metric] || (/^mete_workload_(.*_(?:seconds|bytes|joules|peak))(?:_total)?$/.exec(metric) || [])[1] || null;
+
+// Parts and directions have the colors of the other pages.
+const tones = { part: { workloads: "workloads", system: "system", idle: "idleline" }, direction: { received: "in", sent: "out", read: "in", written: "out" } };
+
+// colorsOf gives series the colors of the other pages: { tone } of what has a fixed one, else { key } of the job, node, user or
+// namespace that each is about, or of its labels, where these do not tell the series apart.
+export function colorsOf(list, names = new Map()) {
+  const keyOf = (m) => { const job = m.job || (names.get(m.workload) || {}).job || m.name; return job ? "job " + job : ["namespace", "user", "node"].filter((k) => m[k]).map((k) => k + " " + m[k])[0] || ""; };
+  const keys = list.map((s) => keyOf(s.metric)), alone = (k) => k && keys.indexOf(k) === keys.lastIndexOf(k);
+  const fixed = list.map(({ metric: m }) => (tones.part[m.part] || tones.direction[m.direction] || ""));
+  return list.map((s, i) => (fixed[i] && fixed.indexOf(fixed[i]) === fixed.lastIndexOf(fixed[i]) ? { tone: fixed[i] } : { key: alone(keys[i]) ? keys[i] : idOf(s.metric) }));
+}
 
 // qualityOf asks the ledger for the quality of the figures of a query: a function of the labels of a series.
 async function qualityOf(query, list, span, signal) {
@@ -152,17 +164,24 @@ function linkOf(metric, names, nodes) {
   return job ? { title: "job " + job, href: jobAt(job, { node }) } : node ? { title: "node " + node, href: nodeAt(node) } : null;
 }
 
+// beginOf is where the data of a range begins, if a tenth of it or more has none before; else 0. A chart of it begins there.
+export function beginOf(list, span) {
+  const first = Math.min(...list.map((s) => (s.values && s.values.length ? Number(s.values[0][0]) : Infinity)));
+  return first < Infinity && first - span.from > 0.1 * (span.to - span.from) ? first : 0;
+}
+
 function Lines({ list, answer, span, unit, nodes }) {
   const series = useMemo(() => {
-    const top = highest(list).slice(0, drawn), { names, quality, off } = answer, name = namer(top, names), seen = {};
-    return top.map((s) => {
+    const top = highest(list).slice(0, drawn), { names, quality, off } = answer, name = namer(top, names), seen = {}, colors = colorsOf(top, names);
+    return top.map((s, i) => {
       let n = name(s);
       seen[n] = (seen[n] || 0) + 1;
       if (seen[n] > 1) n += " (" + seen[n] + ")";
-      return { name: n, values: s.values, title: JSON.stringify(s.metric), link: linkOf(s.metric, names, nodes), quality: quality(s.metric), off: off(s.metric) === null ? "" : text(off(s.metric), unit, lastOf(s)) };
+      return { name: n, ...colors[i], values: s.values, title: JSON.stringify(s.metric), link: linkOf(s.metric, names, nodes), quality: quality(s.metric), off: off(s.metric) === null ? "" : text(off(s.metric), unit, lastOf(s)) };
     });
   }, [list, answer]);
-  return html`<${Chart} series=${series} span=${span} unit=${unit} height=${360} legend="always" label="answer" full />`;
+  const begin = beginOf(list, span);
+  return html`${begin > 0 && html`<p class="small muted begins">Data begins ${when(begin * 1000)}.</p>`}<${Chart} series=${series} span=${span} reach=${begin > 0 ? [begin - span.step, span.to] : undefined} unit=${unit} height=${360} legend="always" label="answer" full />`;
 }
 
 function Values({ list, answer, unit, nodes }) {
