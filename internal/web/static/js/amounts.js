@@ -1,7 +1,7 @@
 // Columns of amounts from the ledger.
 import { html } from "../vendor/preact.mjs";
 import { Figure, largest } from "./ui.js";
-import { known, few } from "./fmt.js";
+import { known, few, common } from "./fmt.js";
 
 // running is the average of one of a job's workloads while it ran: of a sum over time, by the time for
 // which each workload was measured.
@@ -28,13 +28,13 @@ export function Limited({ r, of, children }) {
   return html`${children}${part !== null && part < 1 && html`<span class="off" title="of the containers, for this part of their time, and none for the rest">${Math.min(99, Math.max(1, Math.round(100 * part)))} %</span>`}`;
 }
 
-// amounts makes columns of the figures of rows of a usage, each in one unit. widths are those of a table
-// with fixed columns, over is the time that the usage is about.
-export function amounts(rows, widths = {}, over = 0) {
+// amounts makes columns of the figures of rows of a usage, each in one unit: that of the total below them, where it is given and
+// suits. widths are those of a table with fixed columns, over is the time that the usage is about.
+export function amounts(rows, widths = {}, over = 0, total = null) {
   const column = (key, title, unit, help, { value, field = key, off, ...more }) => {
-    const like = largest(rows, value);
-    const figure = (r, like) => html`<${Figure} v=${value(r)} like=${like} unit=${unit} quality=${r.quality[field]} off=${off && r[off]} />`;
-    return { key, title, num: true, fields: off ? [field, off] : [field], help, width: widths.amount, ...more, value: (r) => (known(value(r)) ? Number(value(r)) : null), cell: (r) => figure(r, like()), sum: (r) => figure(r), part: (r) => figure(r, Math.max(like(), Number(value(r)) || 0)) };
+    const like = largest(rows, value), as = () => common(like(), more.sums && total ? Number(value(total)) || 0 : 0, unit);
+    const figure = (r, like, as) => html`<${Figure} v=${value(r)} like=${like} as=${as} unit=${unit} quality=${r.quality[field]} off=${off && r[off]} />`;
+    return { key, title, num: true, fields: off ? [field, off] : [field], help, width: widths.amount, ...more, value: (r) => (known(value(r)) ? Number(value(r)) : null), cell: (r) => figure(r, like(), as()), sum: (r) => figure(r), part: (r) => figure(r, Math.max(like(), Number(value(r)) || 0), Math.max(as(), Number(value(r)) || 0)) };
   };
   return {
     amount: (key, title, unit, help, more = {}) => column(key, title, unit, help, { value: (r) => r[key], sums: !key.includes("peak"), ...more }),
@@ -49,16 +49,16 @@ export function amounts(rows, widths = {}, over = 0) {
 }
 
 // jobColumns are the usual columns of lists of what jobs used.
-export function jobColumns(rows) {
-  const { amount, whileRunning } = amounts(rows);
+export function jobColumns(rows, total) {
+  const { amount, whileRunning } = amounts(rows, {}, 0, total);
   return [amount("cpu_seconds", "CPU", "seconds", "CPU time in the range", { first: true }), whileRunning("memory", "Memory", "memory_byte_seconds", "bytes", "average memory, with page cache,"),
     amount("memory_peak_bytes", "Workload peak", "bytes", "largest memory peak of a workload"), amount("disk_read_bytes", "Read", "bytes", "bytes read from disks"), amount("disk_written_bytes", "Written", "bytes", "bytes written to disks"),
     amount("network_rx_bytes", "Received", "bytes", "bytes received"), whileRunning("power", "Power", "energy_joules", "watts", "average power of the activity"), amount("energy_joules", "Energy", "joules", "energy of the activity, with the possible error", { off: "energy_error_joules" })];
 }
 
 // reservedColumns are those of what the parts of a job reserve: none where nothing is known to be.
-export function reservedColumns(rows) {
-  const { amount } = amounts(rows);
+export function reservedColumns(rows, total) {
+  const { amount } = amounts(rows, {}, 0, total);
   return drawable([amount("cpu_reserved_seconds", "CPU reserved", "seconds", "CPU time that pods reserve", { reserved: true }), amount("cpu_unused_seconds", "CPU unused", "seconds", unusedHelp("CPU time"), { reserved: true }),
     amount("memory_reserved_byte_seconds", "Memory reserved", "bytehours", "memory that pods reserve, over time", { reserved: true }), amount("memory_unused_byte_seconds", "Memory unused", "bytehours", unusedHelp("memory, over time,"), { reserved: true })], rows);
 }

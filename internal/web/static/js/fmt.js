@@ -65,14 +65,27 @@ export const units = {
   none: (v) => [Math.abs(v) >= 1e6 ? short(v).join(" ") : Number.isInteger(v) ? grouped(v) : digits(v), ""],
 };
 
+// beside is the value whose unit v has beside a larger one, for the argument as of [Figure]: small energies beside Wh or kWh
+// are in Wh, what else there is has its own unit.
+export const beside = (v, unit, whole) => (unit === "joules" && Math.abs(whole) >= 3600 ? Math.max(Math.abs(v), 3600) : v);
+
+// common is the value whose unit the values of a column have, of which the largest is like, above their sum: the
+// unit of the sum, unless too few digits would be left of the largest.
+export function common(like, sum, unit) {
+  if (!scales[unit] || !(sum > like)) return like;
+  return like / scales[unit](sum)[0] >= 0.1 ? sum : beside(like, unit, sum);
+}
+
 // aligned is a value of a column whose largest value is like: all have one unit and the same decimals,
 // so that they compare at a glance. Bytes, and what would have less than three digits, have the unit that fits
-// them, as in a terminal; small energies beside Wh or kWh are in Wh. of is the value that an error stands beside, and has the unit of.
-export function aligned(v, unit, like, of = v) {
+// them, as in a terminal; energies are as beside the largest, and times of less than two minutes alone have another unit. of is the value that an error stands beside, and has the unit of;
+// as is the value that has the unit of the column, if that is not like.
+export function aligned(v, unit, like, of = v, as = like) {
   const own = (units[unit] || units.none)(v, of);
   if (!scales[unit] || !(like > 0) || unit === "bytes" || unit === "rate") return own;
-  const [d, u] = scales[unit](like), top = like / d, decimals = whole(u) ? 0 : top >= 99.95 ? 1 : top >= 9.995 ? 2 : 3, least = 10 ** -decimals;
-  if (of !== 0 && Math.abs(of / d) < (unit === "joules" ? 10 : 100) * least && scales[unit](of)[1] !== u) return unit === "joules" && d >= 3600 ? inWattHours(v) : own;
+  const [d, u] = scales[unit](as || like), top = like / d, decimals = whole(u) ? 0 : top >= 99.95 ? 1 : top >= 9.995 ? 2 : 3, least = 10 ** -decimals;
+  const little = { joules: 10, seconds: 10 }[unit] || 100;
+  if (of !== 0 && Math.abs(of / d) < little * least && scales[unit](of)[1] !== u) return unit === "joules" && d >= 3600 ? inWattHours(v) : unit === "seconds" && Math.abs(of) >= 120 ? [digits(v / d), u] : own;
   if (v !== 0 && Math.abs(v / d) < least / 2) return ["<" + least.toFixed(decimals), u];
   return [v === 0 ? "0" : grouped((v / d).toFixed(decimals)), u];
 }
@@ -160,6 +173,8 @@ export const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
 // dayOf is a day, with the year if it is another one than now.
 export const dayOf = (date, now = Date.now()) => { const d = new Date(date); return (d.getFullYear() === new Date(now).getFullYear() ? shortDay : dayOfYear).format(d); };
 export const when = (date) => dayOf(date) + ", " + shortTime.format(new Date(date));
+// at is an instant in few words: of today its time, else its day too.
+export const at = (date, now = Date.now()) => (new Date(date).toDateString() === new Date(now).toDateString() ? shortTime.format(new Date(date)) : when(date));
 export const time = (date) => clock.format(new Date(date));
 export const exactly = (date) => long.format(new Date(date)) + " " + zone;
 

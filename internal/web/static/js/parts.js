@@ -4,10 +4,10 @@ import { html, useMemo } from "../vendor/preact.mjs";
 import { Card, Shown, Empty, Bar, Figure, Quality, useData } from "./ui.js";
 import { Chart } from "./chart.js";
 import { resources, stacks, stack, capacity, errors, traffic, flows, averagedOver } from "./series.js";
-import { secondsOf } from "./history.js";
+import { secondsOf, covered } from "./history.js";
 import { before, isNow, ledger, zoom } from "./span.js";
 import { get, isDown } from "./api.js";
-import { known, text, shareOf, inconsistent, when, ago, few, exactly } from "./fmt.js";
+import { known, text, shareOf, inconsistent, when, ago, at, few, exactly, grouped } from "./fmt.js";
 import { nodeAt } from "./route.js";
 import { Table } from "./table.js";
 
@@ -64,16 +64,48 @@ export const gapMarks = (gaps) => (gaps || []).slice(0, 200).map((g) => ({ from:
 // alertMarks are the times at which alerts began to fire.
 export const alertMarks = (alerts) => (alerts || []).filter((a) => a.activeAt).slice(0, 50).map((a) => ({ from: Date.parse(a.activeAt) / 1000, tone: "bad", title: "alert: " + a.labels.alertname + (a.labels.node ? ", " + a.labels.node : "") }));
 
+// missing are the times of a range in which not all machines were measured: { from, to, have, want, names }, the names of the
+// machines that are missing if they are few. nodes are those that send all the time; of is the state of stacks: a bucket without
+// a machine says so. Of machines that send nothing now, it is the time since their latest data.
+export function missing(of, nodes) {
+  if (!of || of.empty || !of.kinds) return [];
+  const own = nodes.filter((n) => !n.nested_in), [begin, end] = of.ends, last = (n) => Date.parse(n.booked_through) / 1000;
+  const late = own.filter((n) => (n.state === "silent" || n.state === "behind") && n.booked_through && last(n) < end).sort((a, b) => last(a) - last(b)), first = late.length ? Math.max(begin, last(late[0])) : end, out = [];
+  if (own.length > 1) of.buckets.slice(0, -1).forEach((b, i) => {
+    const have = covered(of.kinds[i]).nodes, want = own.filter((n) => !(Date.parse(n.enrolled_at) / 1000 > b.from)).length, before = out.at(-1);
+    if (have === 0 || have >= want || b.to > first) return;
+    if (before && before.to >= b.from - 1 && before.have === have) before.to = b.to; else out.push({ from: b.from, to: b.to, have, want, names: [] });
+  });
+  // Machines that are lost within a minute are one loss.
+  for (let i = 0; i < late.length;) {
+    const from = Math.max(begin, last(late[i]));
+    while (i < late.length && last(late[i]) <= from + 60) i++;
+    out.push({ from, to: i < late.length ? Math.max(begin, last(late[i])) : end, have: own.length - i, want: own.length, names: i <= 3 ? late.slice(0, i).map((n) => n.name) : [] });
+  }
+  return out.filter((m) => m.to > m.from);
+}
+
+const missingText = (m) => (m.have === 0 ? "no data" : `${grouped(m.have)} of ${few(m.want, "node")}`) + (m.names.length && m.want > 1 ? ", without " + m.names.join(", ") : "");
+
+// missingMarks are those times as marks of charts: red where half of the machines or more are missing.
+export const missingMarks = (list) => list.map((m) => ({ from: m.from, to: m.to, strip: true, ends: "from", tone: 2 * m.have <= m.want ? "bad" : "warn", title: missingText(m) }));
+
+// Lacks says since when the latest machines are missing, if they still are.
+export function Lacks({ list, end }) {
+  const m = list.at(-1);
+  return m && m.to >= end ? html`<span class=${"lacks" + (2 * m.have <= m.want ? " bad" : "")} title=${list.map((m) => when(m.from * 1000) + ": " + missingText(m)).join("\n")}>${m.have === 0 ? "no data" : `${grouped(m.have)} of ${few(m.want, "node")}`} since ${at(m.from * 1000)}</span>` : null;
+}
+
 // since says from when on there is data, where that is less than the range.
 const since = (begin) => (begin ? "data begins " + when(begin * 1000) : "");
 
 // Stacked is the use of a resource over time by groups of workloads. of is the state of
 // stacks; previous that of the range before, whose sum is drawn as a line.
-export function Stacked({ resource, of, previous, span, height = 230, width, quality, aside, note, idle, marks, pick }) {
+export function Stacked({ resource, of, previous, span, height = 230, width, quality, aside, note, idle, marks, pick, lacks = [] }) {
   const r = resources[resource];
   const drawn = useMemo(() => of.data && drawing(of.data, resource, idle, previous), [of.data, resource, idle, previous]);
   const empty = html`<div class="hollow" style=${{ minHeight: height + 34 + "px" }}><${NoData} what=${r.title === "CPU" ? "CPU" : r.title.toLowerCase()} /></div>`;
-  const says = [note, drawn && drawn.note, of.data && since(of.data.begin)].filter(Boolean).join(" · ");
+  const says = html`${[note, drawn && drawn.note, of.data && since(of.data.begin)].filter(Boolean).join(" · ")}${lacks.length > 0 && of.data && html`<${Lacks} list=${lacks} end=${of.data.ends[1]} />`}`;
   return html`<${Card} title=${html`${r.title}<${Quality} of=${quality} />`} note=${says} width=${width} aside=${aside}>
     <${Shown} of=${of} height=${height + 34}>${() => (!drawn || drawn.series.length === 0 ? empty
     : html`<${Chart} series=${drawn.series} buckets=${of.data.buckets} reach=${of.data.ends} span=${span} unit=${r.unit} stacked height=${height} label=${r.title} band=${drawn.band} marks=${marks} pick=${pick} />`)}</${Shown}></${Card}>`;
@@ -195,5 +227,5 @@ export function Gaps({ gaps, own }) {
     { key: "reason", title: "Reason", value: (g) => g.reason, cell: (g) => html`<span class=${"tag " + (gapTones[g.reason] ? "warn" : "bad")}>${g.reason}</span>` },
     { key: "why", title: "Meaning", class: "wrap", value: (g) => g.why, cell: (g) => html`<span title=${g.detail || null}>${g.why}: ${g.meaning}</span>` },
   ];
-  return html`<${Table} columns=${columns} rows=${gaps} id=${(g) => g.node + g.from + g.reason} name="gaps" label="gaps" wraps />`;
+  return html`<${Table} columns=${columns} rows=${gaps} id=${(g) => g.node + g.from + g.reason} name="gaps" label="gaps" rank=${(g) => (gapTones[g.reason] ? 1 : 0)} wraps />`;
 }

@@ -81,9 +81,9 @@ function usePlace(count, box, on) {
 // Table draws rows. Columns are { key, title, num, value(row), order(a, b), cell(row), help,
 // width, grows }; one that grows has at least its width, and the room that others leave. A table cannot be sorted by one without value. seen is called
 // with the visible rows. With wraps, rows have different heights, and up to 500 are drawn. Rows of
-// a higher rank come last, in any order. One of few rows is shown as a whole: nothing says that more
+// a higher rank come last, in any order. mark is the class of a row. One of few rows is shown as a whole: nothing says that more
 // follow. One of more rows says which of them are seen; one that is not tall can be shown as a whole too.
-export function Table({ columns, rows, id = (r) => r.id, empty, name = "sort", label, seen, tall, foot, wraps, rank }) {
+export function Table({ columns, rows, id = (r) => r.id, empty, name = "sort", label, seen, tall, foot, wraps, rank, mark }) {
   const { column, down } = useOrder(columns, name);
   const box = useRef();
   const sorted = useMemo(() => { const list = sortBy(rows, column, down); return rank ? list.sort((a, b) => rank(a) - rank(b)) : list; }, [rows, column.key, down]);
@@ -97,7 +97,7 @@ export function Table({ columns, rows, id = (r) => r.id, empty, name = "sort", l
   return html`<div class=${"table" + (tall ? " tall" : rows.length <= short || whole ? " short" : "")} tabindex="0" role="region" aria-label=${label || "table"} ref=${box} onScroll=${scrolled}>
     <table class=${wide ? "fixed" : ""} style=${wide ? { minWidth: wide + "rem" } : null} aria-rowcount=${sorted.length}><${Head} columns=${columns} column=${column} down=${down} name=${name} />
     <tbody><${Spacer} rows=${first} columns=${columns.length} />
-      ${shown.map((r) => html`<tr key=${id(r)}>${columns.map((c) => html`<td class=${(c.num ? "num " : "") + (c.class || "")}>${c.cell ? c.cell(r) : c.value(r)}</td>`)}</tr>`)}
+      ${shown.map((r) => html`<tr key=${id(r)} class=${(mark && mark(r)) || null}>${columns.map((c) => html`<td class=${(c.num ? "num " : "") + (c.class || "")}>${c.cell ? c.cell(r) : c.value(r)}</td>`)}</tr>`)}
       <${Spacer} rows=${wraps ? 0 : sorted.length - last} columns=${columns.length} /></tbody>${foot}</table></div>
     ${wraps && sorted.length > last && html`<p class="place small muted num">The first ${grouped(last)} of ${grouped(sorted.length)} rows</p>`}
     ${long && (!tall || place[0] > 1 || place[1] < sorted.length) && html`<p class="place small muted"><span class="num">${whole ? `All ${grouped(sorted.length)} rows` : `Rows ${grouped(place[0])}–${grouped(place[1])} of ${grouped(sorted.length)}`}</span>${!tall && html`<button type="button" class="quiet" onClick=${() => showWhole(!whole)}>${whole ? "Show fewer" : "Show all " + grouped(sorted.length)}</button>`}</p>`}`;

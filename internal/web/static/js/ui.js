@@ -98,11 +98,11 @@ export function useKey(key, act) {
 }
 
 // Figure is a value with its unit and its quality. like is the largest value of the column that it
-// stands in: then all have one unit. Without it, as is the value whose unit it has, if that is another one.
-export function Figure({ v, unit, quality, off, like, as = v }) {
+// stands in: then all have one unit. as is the value whose unit it has, if that is another one.
+export function Figure({ v, unit, quality, off, like, as = known(like) ? Number(like) : v }) {
   if (!known(v)) return html`<span class="absent" title=${qualities.absent}>–</span>`;
-  const value = Number(v), column = known(like), [n, u] = column ? aligned(value, unit, Number(like)) : (units[unit] || units.none)(value, Number(as));
-  const error = known(off) && (column ? aligned(Number(off), unit, Number(like), value).filter(Boolean).join(" ") : text(off, unit, as));
+  const value = Number(v), column = known(like), [n, u] = column ? aligned(value, unit, Number(like), value, as) : (units[unit] || units.none)(value, Number(as));
+  const error = known(off) && (column ? aligned(Number(off), unit, Number(like), value, as).filter(Boolean).join(" ") : text(off, unit, as));
   return html`<span class="num" title=${column && value !== 0 ? text(value, unit) : null}>${n}${u && html`<span class="unit">${u}</span>`}${known(off) ? html`<span class="off" title="possible error, either way">± ${error}</span>` : null}<${Quality} of=${quality} /></span>`;
 }
 

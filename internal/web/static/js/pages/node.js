@@ -5,38 +5,38 @@ import { ledger, steps, useSpan } from "../span.js";
 import { resources, quote, divisions } from "../series.js";
 import { Starting, isStarting, usePresent } from "../starting.js";
 import { Card, Stat, Shown, Empty, Facts, Kind, Job, Segments, Skeleton, useData, useHere, partsOf } from "../ui.js";
-import { Above, Stacked, Flows, Gaps, Stopped, Blank, stopped, useStacks, gapsIn, gapMarks, alertMarks } from "../parts.js";
-import { harmless } from "../checks.js";
+import { Above, Stacked, Flows, Gaps, Stopped, Blank, stopped, useStacks, gapsIn, gapMarks, alertMarks, missing, missingMarks } from "../parts.js";
+import { harmless, reporting } from "../checks.js";
 import { Brief } from "../firing.js";
 import { useChange } from "../changes.js";
 import { Classes, classFields } from "../classes.js";
 import { Table } from "../table.js";
 import { natural } from "../names.js";
 import { State, sizeOf } from "./nodes.js";
-import { grouped, text, shareOf, few, ago, exactly, known as isKnown, when, time } from "../fmt.js";
+import { grouped, text, shareOf, few, ago, exactly, beside, known as isKnown, when, time } from "../fmt.js";
 import { jobColumns, jobFields, Sums } from "../amounts.js";
 import { put, go, jobAt, nodeAt, nodeNamed, href, ranged } from "../route.js";
 
-// Most is a tile of what the machine used in the range, and of the job that used most of it: energy, or CPU time where
+// InRange is a tile of what the machine used in the range, and of the job that used most of it: energy, or CPU time where
 // no energy is known.
-function Most({ used }) {
+function InRange({ used }) {
   const total = used && used.total, power = total && isKnown(total.energy_joules), [field, unit] = power ? ["energy_joules", "joules"] : ["cpu_seconds", "seconds"];
   const jobs = used ? used.groups.filter((g) => !residual.includes(g.kind) && Number(g[field]) > 0) : [], first = jobs.reduce((a, g) => (a === null || Number(g[field]) > Number(a[field]) ? g : a), null);
   const idle = used ? used.groups.filter((g) => g.kind === "idle").reduce((a, g) => a + Number(g[field] || 0), 0) : 0, value = total && isKnown(total[field]) ? Number(total[field]) - (power ? 0 : idle) : null;
   if (!used) return html`<div class="stat"><h3>In the range</h3><${Skeleton} height=${48} /></div>`;
-  return html`<${Stat} title=${power ? "Energy in the range" : "CPU time in the range"} v=${value} unit=${unit} quality=${total && total.quality[field]} below=${html`${power && isKnown(total.energy_error_joules) && html`<span title="possible error, either way">± ${text(total.energy_error_joules, unit, value)}</span>`}${power && html`<span>idle ${text(idle, unit)}</span>`}${first && html`<span>most: <${Job} name=${first.job} kind=${first.kind} node=${used.node} /> ${text(first[field], unit, power && value >= 3600 ? Math.max(first[field], 3600) : first[field])}</span>`}`} />`;
+  return html`<${Stat} title=${power ? "Energy in the range" : "CPU time in the range"} v=${value} unit=${unit} quality=${total && total.quality[field]} below=${html`${power && isKnown(total.energy_error_joules) && html`<span title="possible error, either way">± ${text(total.energy_error_joules, unit, value)}</span>`}${power && html`<span>idle ${text(idle, unit, beside(idle, unit, value))}</span>`}${first && html`<span>most: <${Job} name=${first.job} kind=${first.kind} node=${used.node} /> ${text(first[field], unit, beside(first[field], unit, value))}</span>`}`} />`;
 }
 
-function Now({ n, since, span, used, change = () => null }) {
+function Now({ n, since, span, used, old, change = () => null }) {
   const none = since ? "no data since " + when(since * 1000) : "not available";
   const share = (p, unit) => (p ? `${text(shareOf(p.workloads + p.system, p.whole), "percent")} of ${text(sizeOf(n, p, unit), unit)}` : none);
   const stat = (title, p, unit, tile) => html`<${Stat} title=${title} v=${p && p.workloads + p.system} unit=${unit} quality=${p && p.quality} parts=${partsOf(p, unit)} below=${p ? html`<span>${share(p, unit)}</span><span>workloads ${text(p.workloads, unit)}</span><span>idle ${text(p.idle, unit)}</span>${change(tile, unit)}` : html`<span>${none}</span>${change(tile, unit)}`} />`;
   const flow = (title, f, a, b) => html`<${Stat} title=${title} v=${f && f.in + f.out} unit="rate" quality=${f && f.quality} below=${f ? html`<span>${a} ${text(f.in, "rate")}</span><span>${b} ${text(f.out, "rate")}</span>${change(title.toLowerCase(), "rate")}` : html`<span>${none}</span>${change(title.toLowerCase(), "rate")}`} />`;
   const e = n.power_watts;
-  return html`<section class="card stats six" aria-label="now">${stat("CPU", n.cpu_cores, "cores", "cpu")}${stat("Memory", n.memory_bytes, "bytes", "memory")}
+  return html`<section class=${"card stats six" + (old ? " old" : "")} aria-label="now">${stat("CPU", n.cpu_cores, "cores", "cpu")}${stat("Memory", n.memory_bytes, "bytes", "memory")}
     <${Stat} title="Power" v=${e && e.whole} unit="watts" quality=${e && e.quality} off=${e && e.error} parts=${partsOf(e, "watts")} below=${e ? html`<span>active ${text(e.workloads + e.system, "watts")}</span><span>idle ${text(e.idle, "watts")}</span>${change("power", "watts")}` : html`<span>${none}</span>${change("power", "watts")}`} />
-    ${flow("Disk", n.disk_bytes_per_second, "read", "written")}${flow("Network", n.network_bytes_per_second, "in", "out")}<${Most} used=${used} />
-    ${n.cpu_cores && n.to && html`<p class="source small muted"><${Above} span=${span} /> the latest reading, ${time(n.from)} – ${time(n.to)}, but for what is in the range. Charts: averages over time.</p>`}</section>`;
+    ${flow("Disk", n.disk_bytes_per_second, "read", "written")}${flow("Network", n.network_bytes_per_second, "in", "out")}<${InRange} used=${used} />
+    ${n.cpu_cores && n.to && html`<p class="source small muted"><${Above} span=${span} /> the latest reading, ${time(n.from)} – ${time(n.to)}${old && html`, <b class="lacks">${ago(n.to)}</b>`}, but for what is in the range. Charts: averages over time.</p>`}</section>`;
 }
 
 // received asks how many bytes the machine received in the range, by the series of its charts; null where
@@ -83,7 +83,7 @@ const residual = ["system", "idle"]; // what belongs to no job, in the foot
 function Users({ used, name }) {
   const jobs = useMemo(() => used.groups.filter((g) => !residual.includes(g.kind)), [used]);
   const columns = [{ key: "job", title: "Job", class: "name", value: (r) => r.job, cell: (r) => html`<${Job} name=${r.job} kind=${r.kind} node=${name} />` },
-    { key: "kind", title: "Kind", value: (r) => r.kind, cell: (r) => (r.kind === "path" ? html`<span class="muted">group</span>` : html`<${Kind} of=${r.kind} />`) }, ...jobColumns(jobs.length > 0 ? jobs : used.groups)], parts = jobs.length > 0 ? residual.flatMap((kind) => used.groups.filter((g) => g.kind === kind)) : [];
+    { key: "kind", title: "Kind", value: (r) => r.kind, cell: (r) => (r.kind === "path" ? html`<span class="muted">group</span>` : html`<${Kind} of=${r.kind} />`) }, ...jobColumns(jobs.length > 0 ? jobs : used.groups, used.total)], parts = jobs.length > 0 ? residual.flatMap((kind) => used.groups.filter((g) => g.kind === kind)) : [];
   return html`<${Table} columns=${columns} rows=${jobs.length > 0 ? jobs : used.groups} id=${(r) => r.job + "\u0000" + r.kind} name="jobs" label="jobs on this node" empty=${html`<${Empty} title="No data in this range" />`}
     foot=${html`<${Sums} columns=${columns} names=${2} used=${used} what="job" parts=${parts} />`} />${used.within && html`<p class="small muted reading">The jobs received more than the machine: traffic between them does not pass its interfaces.</p>`}`;
 }
@@ -119,16 +119,16 @@ export function Node({ path, nodes, alerts }) {
   const figures = useData(async (signal) => (known ? Object.fromEntries((await instant(`{__name__=~"${Object.keys(told).join("|")}",${match}}`, undefined, signal)).map((m) => [m.metric.__name__, Number(m.value[1])])) : null), [known && known.node], 60000);
   const up = useData(async (signal) => (known ? (await get("/v1/uptime", { node: known.node, ...ledger(span) }, signal)).uptimes[0] : null), [known && known.node, steps(span)]);
   const own = useMemo(() => (known ? alerts.filter((a) => a.labels.node === known.name && (!a.labels.cluster || a.labels.cluster === known.cluster)) : []), [alerts, known && known.node]);
-  const marks = useMemo(() => [...gapMarks(gaps.data), ...alertMarks(own)], [gaps.data, own]), wrong = own.length > 0 || (gaps.data || []).length > 0;
+  const lacks = useMemo(() => missing(of.data, known && known.state !== "revoked" ? reporting([known]) : []), [of.data, known]), marks = useMemo(() => [...gapMarks(gaps.data), ...alertMarks(own), ...missingMarks(lacks)], [gaps.data, own, lacks]), wrong = own.length > 0 || (gaps.data || []).length > 0;
   if (!known && name.endsWith(" volumes")) return html`<section class="card"><${Empty} title=${`"${name}" is not a machine`}><span>Under this name stands what the persistent volumes of a cluster reserve.</span><a class="button" href="/nodes">All nodes</a></${Empty}></section>`;
   if (!known) return html`<section class="card"><${Empty} title=${`No node is named "${name}"`}><span>${similar(nodes, name).length > 0 ? html`Did you mean ${similar(nodes, name).map((n, i) => html`${i > 0 && ", "}<a href=${nodeAt(n.name)}>${n.name}</a>`)}?` : "Check the spelling. A machine has a page once its agent has enrolled."}</span><a class="button" href="/nodes">All nodes</a></${Empty}></section>`;
   const q = (f) => used.data && used.data.total && used.data.total.quality[f];
   const pick = (p) => go(p.job ? jobAt(p.job, { node: known.name }) : href("/jobs", { ...ranged(query), ...p }));
-  const chart = (r) => html`<${Stacked} resource=${r} of=${of} previous=${previous} idle=${idle} span=${span} width="w6" quality=${q(resources[r].amount)} marks=${marks} pick=${by === "parts" ? undefined : pick} />`;
+  const chart = (r) => html`<${Stacked} resource=${r} of=${of} previous=${previous} idle=${idle} span=${span} width="w6" quality=${q(resources[r].amount)} marks=${marks} lacks=${lacks} pick=${by === "parts" ? undefined : pick} />`;
   if (starting) return html`${present.now && html`<${Now} n=${{ ...present.now.sum }} used=${null} />`}<${Starting} nodes=${[known]} history=${present.history} />`;
   const blank = of.data && of.data.empty;
   return html`<div class="bar facts-line"><${State} of=${known.state} /><span class="muted">cluster ${known.cluster}</span><span class="muted">${few(known.cpus, "CPU")}</span><span class="muted" title=${known.booked_through ? exactly(known.booked_through) : ""}>${known.booked_through ? "last data " + ago(known.booked_through) : "no data yet"}</span><code class="muted small" title="ID">${known.node}</code><a class="end" href=${href("/flow", { node: known.name, ...ranged(query) })}>Energy flow</a></div>
-    ${!blank && html`<${Stopped} nodes=${[known]} span=${span} />`}<${Shown} of=${now} height=${124}>${(n) => html`<${Now} n=${n} span=${span} since=${!n.cpu_cores && stopped([known])} used=${used.data} change=${change} />`}</${Shown}>
+    ${!blank && html`<${Stopped} nodes=${[known]} span=${span} />`}<${Shown} of=${now} height=${124}>${(n) => html`<${Now} n=${n} span=${span} since=${!n.cpu_cores && stopped([known])} used=${used.data} old=${known.state === "silent" || known.state === "behind"} change=${change} />`}</${Shown}>
     ${wrong && html`<${Wrong} alerts=${own} gaps=${gaps.data || []} />`}
     <div class="bar"><${Segments} label="stack by" options=${[["", "jobs"], ["users", "users"], ["parts", "parts"]]} value=${by} choose=${(v) => put({ by: v })} />
       <label class="check"><input type="checkbox" checked=${idle} onChange=${(e) => put({ idle: e.target.checked ? "1" : "" }, true)} /> show idle</label>

@@ -13,9 +13,12 @@ import { addresses, put } from "../route.js";
 const states = { live: "good", behind: "warn", silent: "bad", revoked: "" };
 export const State = ({ of }) => html`<span class=${"tag " + (states[of] || "")} title=${{ live: "data is up to date", behind: "data is late", silent: "no data received", revoked: "certificate revoked" }[of]}>${of}</span>`;
 
-// order is that of states where nothing else is chosen: trouble comes first.
+// order is that of states in lists of them.
 const order = ["silent", "behind", "live", "revoked"];
-const byState = (a, b) => order.indexOf(a) - order.indexOf(b);
+
+// trouble orders nodes where nothing else is chosen: those first whose data is late, the oldest data before newer, whether
+// they are silent or behind.
+export const trouble = (n) => (n.state === "live" ? "1" : n.state === "revoked" ? "2" : "0 " + (n.booked_through || ""));
 
 // States counts the nodes of each state, and filters by one.
 const States = ({ nodes, chosen }) => html`<span class="labels">${order.map((s) => [s, nodes.filter((n) => n.state === s).length]).filter(([, n]) => n > 0).map(([s, n]) => html`<button type="button" class=${"tag " + states[s]} aria-pressed=${chosen === s ? "true" : "false"} title=${chosen === s ? "show all" : "show these only"} onClick=${() => put({ state: chosen === s ? "" : s })}>${grouped(n)} ${s}</button>`)}</span>`;
@@ -33,7 +36,7 @@ function columnsOf(rows, narrow, at = addresses(rows)) {
   const ranged = (key, title, unit, help) => column(key, title, unit, "8rem", (n) => (n.used ? n.used[key] : null), { long: title + " in the range", ranged: true, help });
   return [
     { key: "name", title: "Node", always: true, width: "10rem", grows: !narrow, class: "name", order: natural, value: (n) => n.name, cell: (n) => html`<a href=${at(n)} title=${n.node}>${n.name}</a>` },
-    { key: "state", title: "State", width: "5.6rem", first: true, order: byState, value: (n) => n.state, cell: (n) => html`<${State} of=${n.state} />` },
+    { key: "state", title: "State", width: "5.6rem", first: true, value: trouble, cell: (n) => html`<${State} of=${n.state} />` },
     ...[{ ...usedOf("cpu_cores", "CPU", "cores"), desc: true }, usedOf("memory_bytes", "Memory", "bytes")].map((c) => (narrow ? { ...c, width: "8.6rem" } : c)),
     column("power", "Power", "watts", "12.2rem", (n) => (n.power_watts ? n.power_watts.whole : null), { off: (n) => n.power_watts && n.power_watts.error, quality: (n) => n.power_watts && n.power_watts.quality }),
     flow("disk_bytes_per_second", "Disk"), flow("network_bytes_per_second", "Network"),
@@ -68,7 +71,8 @@ export function counted(nodes) {
 // Sums is the foot of the table: the sum of the nodes with fresh data, as on Overview.
 function Sums({ sum, nodes, shown }) {
   const total = columnsOf([]).filter(shown), summed = ["cpu_cores", "memory_bytes", "power", "disk_bytes_per_second", "network_bytes_per_second", "workloads"];
-  return html`<tfoot><tr><th scope="row" title="the sum has the nodes with fresh data that are no guests of others">${counted(nodes)}</th>${total.slice(1).map((c) => html`<td class=${c.num ? "num" : ""}>${summed.includes(c.key) ? c.cell(sum) : ""}</td>`)}</tr></tfoot>`;
+  const live = nodes.some((n) => n.state === "live"), at = latest(nodes);
+  return html`<tfoot><tr class=${live ? "" : "old"}><th scope="row" title="the sum has the nodes with fresh data that are no guests of others">${counted(nodes)}${!live && at > 0 && html`<small class="lacks bad">as of ${time(at * 1000)}</small>`}</th>${total.slice(1).map((c) => html`<td class=${c.num ? "num" : ""}>${summed.includes(c.key) ? c.cell(sum) : ""}</td>`)}</tr></tfoot>`;
 }
 
 // Most are tiles of how many nodes are up to date, and of those that use most now.
@@ -100,6 +104,6 @@ export function Nodes({ nodes }) {
   const count = now.data ? few(rows.length, "node") : "", clusters = [...new Set(nodes.map((n) => n.cluster))].sort(natural), have = [...new Set(nodes.map((n) => n.state))].sort();
   return html`${nodes.length > 1 && html`<${Shown} of=${now} height=${92}>${() => rows.length > 1 && html`<${Most} rows=${rows} at=${addresses(nodes)} />`}</${Shown}>`}${nodes.length > 1 && html`<${Card} title="Map" note=${count} aside=${narrow && html`<button type="button" aria-expanded=${map ? "true" : "false"} onClick=${() => showMap(!map)}>${map ? "Hide" : "Show"}</button>`}>${(map || !narrow) && html`<${Shown} of=${now} height=${60}>${() => html`<${Heat} nodes=${rows} />`}</${Shown}>`}</${Card}>`}
     <section class="card flush fill"><header class="bar"><${Search} placeholder="Filter nodes" />${clusters.length > 1 && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}${(have.length > 1 || query.state) && html`<${Select} name="state" label="State" all="all" options=${have} />`}${now.data && html`<${States} nodes=${now.data.nodes || []} chosen=${query.state} />`}<div class="end bar"><span class="muted num" role="status">${count && count + ", latest readings"}</span><${Columns} columns=${columns} shown=${chosen} /></div></header>
-    <${Shown} of=${now} lines=${8}>${() => html`<${Table} tall columns=${columnsOf(rows, narrow, addresses(nodes)).filter(isShown)} rows=${rows} id=${(n) => n.node} label="nodes" foot=${rows.length > 1 && rows.length === (now.data.nodes || []).length && html`<${Sums} sum=${now.data.sum} nodes=${rows} shown=${isShown} />`} empty=${nodes.length === 0 ? html`<${Enroll} />` : html`<${Empty} title="No nodes match the filters"><button onClick=${() => put({ q: "", cluster: "", state: "" })}>Show all</button></${Empty}>`} />`}</${Shown}>
+    <${Shown} of=${now} lines=${8}>${() => html`<${Table} tall columns=${columnsOf(rows, narrow, addresses(nodes)).filter(isShown)} rows=${rows} id=${(n) => n.node} label="nodes" mark=${(n) => (n.state === "live" ? "" : "old")} foot=${rows.length > 1 && rows.length === (now.data.nodes || []).length && html`<${Sums} sum=${now.data.sum} nodes=${rows} shown=${isShown} />`} empty=${nodes.length === 0 ? html`<${Enroll} />` : html`<${Empty} title="No nodes match the filters"><button onClick=${() => put({ q: "", cluster: "", state: "" })}>Show all</button></${Empty}>`} />`}</${Shown}>
     <p class="small muted reading">${latest(nodes) > 0 && `Figures are the latest reading of each node, up to ${time(latest(nodes) * 1000)}${past ? ", but for those that are of the range" : ""}. `}Bars: workloads blue, system gray, idle empty.</p></section>`;
 }

@@ -5,7 +5,7 @@ import { ledger, steps, useSpan } from "../span.js";
 import { resources, divisions } from "../series.js";
 import { Starting, isStarting, isNew, usePresent } from "../starting.js";
 import { Card, Stat, Shown, Empty, Figure, Kind, Job, Segments, useData, useHere, partsOf } from "../ui.js";
-import { Above, Enroll, Stacked, Flows, Whole, Stopped, Blank, latest, stopped, useStacks, gapsIn, gapMarks, alertMarks } from "../parts.js";
+import { Above, Enroll, Stacked, Flows, Whole, Stopped, Blank, latest, stopped, useStacks, gapsIn, gapMarks, alertMarks, missing, missingMarks } from "../parts.js";
 import { harmless, reporting } from "../checks.js";
 import { useChange } from "../changes.js";
 import { Brief } from "../firing.js";
@@ -21,19 +21,26 @@ export function upToDate({ states }) {
   return `${grouped(states.live || 0)} of ${grouped(all)}`;
 }
 
+// coresOf are the cores in use of a sum: where the clocks of the machines' kernels disagree, they count more CPU time than CPUs
+// have, and are scaled to these, as the share is.
+export const coresOf = ({ cpu_cores: p, cpus }) => p && (p.workloads + p.system) * (cpus > 0 && p.whole > cpus ? cpus / p.whole : 1);
+
 // Now is the present use of all machines.
 function Now({ now, nodes, span, change = () => null }) {
   const s = now.sum, share = (p) => (p && p.whole > 0 ? text(shareOf(p.workloads + p.system, p.whole), "percent") + " of " : "");
+  // Sums are of the machines with fresh data.
+  const active = nodes.filter((n) => n.state !== "revoked").length, some = now.measured > 0 && now.measured < active, titled = (t) => (some ? html`${t}<small class="lacks" title="the sum has the nodes with fresh data">${grouped(now.measured)} of ${few(active, "node")}</small>` : t);
+  const old = !Object.keys(now.states).length || now.states.live > 0 ? 0 : latest(nodes); // no node sends anything now
   const flow = (f) => f && f.in + f.out, at = now.measured === 0 && stopped(nodes), none = at ? "no data since " + when(at * 1000) : "not available";
-  return html`<section class="card stats six" aria-label="now">
-    <${Stat} title="CPU" v=${s.cpu_cores && s.cpu_cores.workloads + s.cpu_cores.system} unit="cores" quality=${s.cpu_cores && s.cpu_cores.quality} parts=${partsOf(s.cpu_cores, "cores")} below=${html`<span>${s.cpu_cores ? share(s.cpu_cores) + text(s.cpus, "cores") : none}</span>${change("cpu", "cores")}`} />
-    <${Stat} title="Memory" v=${s.memory_bytes && s.memory_bytes.workloads + s.memory_bytes.system} unit="bytes" quality=${s.memory_bytes && s.memory_bytes.quality} parts=${partsOf(s.memory_bytes, "bytes")} below=${html`<span>${s.memory_bytes ? share(s.memory_bytes) + text(s.memory_bytes.whole, "bytes") : none}</span>${change("memory", "bytes")}`} />
-    <${Stat} title="Power" v=${s.power_watts && s.power_watts.whole} unit="watts" quality=${s.power_watts && s.power_watts.quality} off=${s.power_watts && s.power_watts.error} parts=${partsOf(s.power_watts, "watts")} below=${html`<span>${s.power_watts ? text(s.power_watts.idle, "watts") + " idle" : none}</span>${change("power", "watts")}`} />
-    <${Stat} title="Disk" v=${flow(s.disk_bytes_per_second)} unit="rate" quality=${s.disk_bytes_per_second && s.disk_bytes_per_second.quality} below=${html`${s.disk_bytes_per_second ? html`<span>read ${text(s.disk_bytes_per_second.in, "rate")}</span><span>written ${text(s.disk_bytes_per_second.out, "rate")}</span>` : html`<span>${none}</span>`}${change("disk", "rate")}`} />
-    <${Stat} title="Network" v=${flow(s.network_bytes_per_second)} unit="rate" quality=${s.network_bytes_per_second && s.network_bytes_per_second.quality} below=${html`${s.network_bytes_per_second ? html`<span>in ${text(s.network_bytes_per_second.in, "rate")}</span><span>out ${text(s.network_bytes_per_second.out, "rate")}</span>` : html`<span>${none}</span>`}${change("network", "rate")}`} />
+  return html`<section class=${"card stats six" + (old ? " old" : "")} aria-label="now">
+    <${Stat} title=${titled("CPU")} v=${coresOf(s)} unit="cores" quality=${s.cpu_cores && s.cpu_cores.quality} parts=${partsOf(s.cpu_cores, "cores")} below=${html`<span>${s.cpu_cores ? share(s.cpu_cores) + text(s.cpus, "cores") : none}</span>${change("cpu", "cores")}`} />
+    <${Stat} title=${titled("Memory")} v=${s.memory_bytes && s.memory_bytes.workloads + s.memory_bytes.system} unit="bytes" quality=${s.memory_bytes && s.memory_bytes.quality} parts=${partsOf(s.memory_bytes, "bytes")} below=${html`<span>${s.memory_bytes ? share(s.memory_bytes) + text(s.memory_bytes.whole, "bytes") : none}</span>${change("memory", "bytes")}`} />
+    <${Stat} title=${titled("Power")} v=${s.power_watts && s.power_watts.whole} unit="watts" quality=${s.power_watts && s.power_watts.quality} off=${s.power_watts && s.power_watts.error} parts=${partsOf(s.power_watts, "watts")} below=${html`<span>${s.power_watts ? text(s.power_watts.idle, "watts") + " idle" : none}</span>${change("power", "watts")}`} />
+    <${Stat} title=${titled("Disk")} v=${flow(s.disk_bytes_per_second)} unit="rate" quality=${s.disk_bytes_per_second && s.disk_bytes_per_second.quality} below=${html`${s.disk_bytes_per_second ? html`<span>read ${text(s.disk_bytes_per_second.in, "rate")}</span><span>written ${text(s.disk_bytes_per_second.out, "rate")}</span>` : html`<span>${none}</span>`}${change("disk", "rate")}`} />
+    <${Stat} title=${titled("Network")} v=${flow(s.network_bytes_per_second)} unit="rate" quality=${s.network_bytes_per_second && s.network_bytes_per_second.quality} below=${html`${s.network_bytes_per_second ? html`<span>in ${text(s.network_bytes_per_second.in, "rate")}</span><span>out ${text(s.network_bytes_per_second.out, "rate")}</span>` : html`<span>${none}</span>`}${change("network", "rate")}`} />
     <div class="stat"><h3>${nodes.length === 1 ? "Machine" : "Nodes up to date"}</h3><div class="value">${nodes.length === 1 ? html`<a class="plain" href=${nodeAt(nodes[0].name)}>${nodes[0].name}</a>` : upToDate(now)}</div>
       <div class="below"><span title="workloads that used something in the latest window">${few(s.workloads, "active workload")}</span>${Object.entries(now.states).filter(([k]) => k !== "live" && !nodes.every((n) => isNew(n))).map(([k, n]) => html`<span class=${"tag " + ({ silent: "bad", behind: "warn" }[k] || "")}>${grouped(n)} ${k}</span>`)}</div></div>
-    ${now.measured > 0 && latest(nodes) > 0 && html`<p class="source small muted"><${Above} span=${span} /> the latest reading${nodes.length > 1 ? " of each machine" : ""}, up to ${time(latest(nodes) * 1000)}. Charts: averages over time.</p>`}
+    ${now.measured > 0 && latest(nodes) > 0 && html`<p class="source small muted"><${Above} span=${span} /> the latest reading${nodes.length > 1 ? (some ? ` of the ${grouped(now.measured)} of ${few(active, "node")} with fresh data` : " of each machine") : ""}, up to ${time(latest(nodes) * 1000)}${old > 0 && html`, <b class="lacks bad">${ago(old * 1000)}</b>`}. Charts: averages over time.</p>`}
   </section>`;
 }
 
@@ -63,7 +70,7 @@ function problemsOf({ nodes, gaps, alerts }) {
     ...(alerts.length > 0 ? [html`<${Brief} alerts=${alerts} />`] : []),
     ...(quiet.length > shownRows ? [] : quiet).map((n) => html`<li class=${n.state === "silent" ? "bad" : "warn"}><a href=${at(n)}>${n.name}</a><span>${n.state}${n.booked_through ? ", last data " + ago(n.booked_through) : ""}</span></li>`),
     ...(quiet.length > shownRows ? [html`<li class=${bad}><a href=${href("/nodes", ranged(here().query))}>${few(quiet.length, "node")}</a><span>${["silent", "behind"].filter(of).map((s) => grouped(of(s)) + " " + s).join(", ")}${latest(quiet) > 0 && ", latest data " + ago(latest(quiet) * 1000)}</span></li>`] : []),
-    ...gaps.slice(0, shownRows).map((g) => html`<li class=${harmless.includes(g.reason) ? "warn" : "bad"}><a href=${nodeAt(g.name)}>${g.name}</a><span title=${g.meaning}>${g.reason} for ${text(g.seconds, "seconds")}, ${ago(g.to)}</span></li>`), ...more(gaps.length, "more gap", href("/health", ranged(here().query))),
+    ...[...gaps].sort((a, b) => harmless.includes(a.reason) - harmless.includes(b.reason)).slice(0, shownRows).map((g) => html`<li class=${harmless.includes(g.reason) ? "warn" : "bad"}><a href=${nodeAt(g.name)}>${g.name}</a><span title=${g.meaning}>${g.reason} for ${text(g.seconds, "seconds")}, ${ago(g.to)}</span></li>`), ...more(gaps.length, "more gap", href("/health", ranged(here().query))),
   ];
 }
 
@@ -83,7 +90,8 @@ export function Overview({ nodes, alerts }) {
     const list = (await get("/v1/dimensions", {}, signal)).dimensions;
     return ["namespace", "user"].map((name) => list.some((d) => d.dimension === name && d.workloads > 0));
   }, []);
-  const marks = useMemo(() => [...gapMarks(gaps.data), ...alertMarks(alerts)], [gaps.data, alerts]);
+  const sending = useMemo(() => reporting(nodes).filter((n) => n.state !== "revoked" && !isNew(n)), [nodes]), lacks = useMemo(() => missing(of.data, sending), [of.data, sending]);
+  const marks = useMemo(() => [...gapMarks(gaps.data), ...alertMarks(alerts), ...missingMarks(lacks)], [gaps.data, alerts, lacks]);
   if (nodes.length === 0) return html`<section class="card"><${Enroll} /></section>`;
   const several = nodes.length > 1, [spaces, users] = dimensions.data || [];
   if (starting) return html`${present.now && html`<${Now} now=${present.now} nodes=${nodes} />`}<${Starting} nodes=${nodes} history=${present.history} />`;
@@ -91,7 +99,7 @@ export function Overview({ nodes, alerts }) {
   const measured = live.data ? live.data.measured : 1, idle = query.idle === "1";
   const q = (f) => used.data && used.data.total && used.data.total.quality[f];
   const pick = (p) => go(p.node ? nodeAt(p.node) : p.job ? jobAt(p.job) : href("/jobs", { ...ranged(query), ...p }));
-  const chart = (r, aside) => html`<${Stacked} resource=${r} of=${of} previous=${previous} idle=${idle} span=${span} width="w6" quality=${q(resources[r].amount)} marks=${marks} pick=${by === "parts" ? undefined : pick} aside=${aside} />`;
+  const chart = (r, aside) => html`<${Stacked} resource=${r} of=${of} previous=${previous} idle=${idle} span=${span} width="w6" quality=${q(resources[r].amount)} marks=${marks} lacks=${lacks} pick=${by === "parts" ? undefined : pick} aside=${aside} />`;
   const choices = [["", "jobs"], ...(users || by === "users" ? [["users", "users"]] : []), ...(several || by === "nodes" ? [["nodes", "nodes"]] : []), ...(spaces || by === "namespaces" ? [["namespaces", "namespaces"]] : []), ["parts", "parts"]];
   const large = nodes.length > 100;
   const cells = several && live.data && html`<${Card} title="Nodes" note="CPU in use" width=${large ? "w12" : ""} aside=${html`<a href="/nodes">All nodes</a>`}><${Fleet} nodes=${live.data.nodes || []} /></${Card}>`;
