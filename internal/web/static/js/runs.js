@@ -27,6 +27,7 @@ const figures = [
   { key: "processes", title: "Processes", unit: "count", help: "processes started" }, { key: "energy_average_watts", title: "Power", unit: "watts" },
 ];
 const figure = (key) => figures.find((f) => f.key === key);
+export const figureName = (key) => (figure(key) || {}).title || key;
 
 const signals = { 1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 6: "SIGABRT", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM" };
 
@@ -39,6 +40,7 @@ export function exitOf(r) {
 }
 const place = (r) => (r.nodes > 1 ? r.nodes + " nodes" : r.node);
 const failed = (r) => known(r.exit_code) && r.exit_code !== 0;
+export const isFailed = failed;
 
 // many is from how many runs on their begins and ends are no lines: they would hide the chart.
 const many = 12;
@@ -71,7 +73,7 @@ function Value({ r, f, like, bar }) {
   return html`<data class="num" value=${v} data-figure=${f.key}>${scaled(v, f.unit, like)}</data>${off !== null && html` <span class="off" title="possible error, either way">± ${scaled(off, f.unit, like, v)}</span>`}<${Quality} of=${r.quality[f.key]} />${bar > 0 && html`<span class="runbar" aria-hidden="true"><i style=${{ width: Math.max(1, (100 * v) / bar) + "%" }}></i></span>`}`;
 }
 
-const percent = (c) => (c === null ? "" : (c >= 0 ? "+" : "") + (Math.abs(c) < 0.0995 ? (c * 100).toFixed(1) : (c * 100).toFixed(0)) + " %");
+export const percent = (c) => (c === null ? "" : (c >= 0 ? "+" : "") + (Math.abs(c) < 0.0995 ? (c * 100).toFixed(1) : (c * 100).toFixed(0)) + " %");
 
 function Marks({ r }) {
   const marked = r.comparisons.filter((c) => c.marked);

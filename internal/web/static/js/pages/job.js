@@ -16,13 +16,15 @@ const most = 301; // workloads that are listed: one more than have marks
 
 // Parts breaks the use of a job down by node, workload or container.
 function Parts({ by, where, span }) {
-  const dims = { node: "node", workload: "workload,pod,container,node,kind", container: "namespace,pod,container" }[by];
+  const dims = { node: "node,cluster", workload: "workload,pod,container,namespace,user,node,cluster,kind", container: "namespace,pod,container,user" }[by];
   const data = useData((signal) => get("/v1/usage", { by: dims, where, limit: 1000, fields: jobFields + "," + reservedFields, ...ledger(span) }, signal), [by, where.join(), steps(span)]);
-  // Pod and container tell which is which of workloads with one name, which is not said of each then.
+  // Pod and container tell which is which of workloads with one name, which is not said of each then; and whose they are and
+  // where they ran is said where it differs.
   const rows = data.data ? data.data.groups : [], differ = (d) => rows.some((r) => r[d] !== rows[0][d]), one = differ("pod") && !differ("workload");
-  const keys = dims.split(",").filter((d) => d !== "kind" && (by === "container" || d === "node" || (d === by && !one) || differ(d)));
+  const said = { node: ["node"], workload: ["node"], container: ["namespace", "pod", "container"] }[by];
+  const keys = dims.split(",").filter((d) => d !== "kind" && (said.includes(d) || (d === by && !one) || differ(d)));
   const cell = (d) => (r) => (d === "node" && r.node ? html`<a href=${nodeAt(r.node)}>${r.node}</a>` : r[d] ? html`<span title=${r[d]}>${r[d]}</span>` : html`<span class="absent">–</span>`);
-  const columns = [...keys.map((d) => ({ key: d, title: d[0].toUpperCase() + d.slice(1), class: "name", value: (r) => r[d] || null, cell: cell(d) })), ...jobColumns(rows), ...reservedColumns(rows)];
+  const columns = [...keys.map((d) => ({ key: d, title: d[0].toUpperCase() + d.slice(1), class: "name", value: (r) => r[d] || null, cell: cell(d) })), ...jobColumns(rows, data.data && data.data.total), ...reservedColumns(rows, data.data && data.data.total)];
   return html`<${Shown} of=${data} lines=${4}>${() => html`<${Table} columns=${columns} rows=${rows} id=${(r) => keys.map((k) => r[k]).join("\u0000")} name="partsort" label=${"parts by " + by} foot=${html`<${Sums} columns=${columns} names=${keys.length} used=${data.data} what="part" />`} empty=${html`<${Empty} title="No data in this range" />`} />`}</${Shown}>`;
 }
 
@@ -44,7 +46,7 @@ export function average(sum, key, over) {
 function Raw({ sum, over, one }) {
   const narrow = useNarrow(); // a phone has no room for the names of qualities
   const isAverage = (k) => /_average_(bytes|watts)$/.test(k), exact = (r) => (isAverage(r.key) ? Number(r.v.toPrecision(9)) : r.v);
-  const said = (k) => (k === "energy_average_watts" ? `Power, average ${one ? "" : "of a workload "}while it ran` : isAverage(k) ? words(k).replace(/ average.*/, ", average while it ran") : words(k));
+  const said = (k) => (k === "energy_average_watts" ? one ? "Power, average while it ran" : "Power, average per running workload" : isAverage(k) ? words(k).replace(/ average.*/, ", average while it ran") : words(k));
   const all = Object.keys(sum.quality).map((k) => ({ key: k, v: isAverage(k) && known(sum[k]) ? average(sum, k, over) : sum[k], q: sum.quality[k] })), rows = all.filter((r) => known(r.v) && (!isClassFigure(r.key) || isClassified(sum))), absent = all.filter((r) => !known(r.v) && !isClassFigure(r.key) && !/idle|_average_/.test(r.key) && (known(sum.cpu_reserved_seconds) || !/_(reserved|limit|limited_time|unused)_|^reserved_/.test(r.key)));
   return html`<div class="table raw" tabindex="0" role="region" aria-label="raw figures"><table><thead><tr><th scope="col">Figure</th><th scope="col" class="num">Amount</th><th scope="col" class="num">Exact value</th><th scope="col">${narrow ? html`<span class="hidden">Quality</span>` : "Quality"}</th></tr></thead><tbody>
     ${rows.map((r) => html`<tr><td title=${r.key}>${said(r.key)}</td><td class="num">${text(r.v, fieldUnit(r.key))}</td><td class="num mono">${decimal(exact(r))}<span class="unit">${baseUnit(r.key)}</span></td><td><span title=${qualities[r.q]}><${Quality} of=${r.q} all=${true} />${narrow ? "" : " " + r.q}</span></td></tr>`)}</tbody></table></div>
@@ -154,7 +156,7 @@ export function Job({ nodes }) {
   const q = sum ? sum.quality : {};
   const cores = sum && running(sum, "cpu_seconds"), bytes = sum && running(sum, "memory_byte_seconds"), watts = sum && running(sum, "energy_joules");
   const whole = sum && together(sum, "memory_byte_seconds", used.data.averages_over_seconds), parallel = whole > bytes * 1.005; // several ran at a time
-  const one = list.data && list.data.length === 1, whileRunning = one ? "while it ran" : "of a workload while it ran", peak = sum && Number(sum.memory_peak_bytes) >= whole; // else it is that of a small part
+  const one = list.data && list.data.length === 1, whileRunning = one ? "while it ran" : "per running workload", peak = sum && Number(sum.memory_peak_bytes) >= whole; // else it is that of a small part
   return html`${list.data ? html`<${Line} list=${list.data} whose=${whose} nodes=${sum && sum.nodes} used=${used.data} span=${span} />` : html`<div class="facts-line"></div>`}<${Shown} of=${used} height=${108}>${() => html`<section class="card stats five" aria-label="in this range">
       <${Stat} title="CPU" v=${sum.cpu_seconds} unit="seconds" quality=${q.cpu_seconds} below=${html`${known(cores) && html`<span>${text(cores, "cores")} ${whileRunning}</span>`}${change("cpu_seconds")}`} />
       <${Stat} title="Memory" v=${whole} unit="bytes" quality=${q.memory_byte_seconds} below=${html`${known(whole) ? html`<span>average while it ran</span>` : ""}${parallel && html`<span>${text(bytes, "bytes")} ${whileRunning}</span>`}${known(sum.memory_peak_bytes) && peak && html`<span>${one ? "peak" : "largest peak of a workload"} ${text(sum.memory_peak_bytes, "bytes")}</span>`}`} />

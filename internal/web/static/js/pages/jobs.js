@@ -8,6 +8,8 @@ import { Table, Columns } from "../table.js";
 import { grouped, text, shareOf, few, known, worst } from "../fmt.js";
 import { put } from "../route.js";
 import { amounts, drawable, reserved, unusedHelp, Sums } from "../amounts.js";
+import { statesOf, placeOf, rankOf, isIn, counted as counts, says, State, Begin, Length, Wrong } from "../states.js";
+import { most } from "../runs.js";
 
 const some = 2000; // rows that are loaded at first
 
@@ -19,17 +21,17 @@ const widths = { amount: "6.6rem", running: "9.4rem", held: "9.8rem", unused: "9
 // isRecent reports whether a curve has none of what a job used, or no value at all.
 export const isRecent = (values, r) => Boolean(values) && (values.every((v) => v === null) || (Number(r.cpu_seconds) > 0 && !values.some((v) => v > 0)));
 
-// placeOf tells jobs of one name apart.
-const placeOf = (r) => ["namespace", "user", "project", "cluster"].map((d) => r[d]).filter(Boolean).join(" · ");
-
-function allColumns(trend, total, rows, over, narrow) {
-  const { amount, held, limit, whileRunning, whileItRan } = amounts(rows, widths, over), cpu = amount("cpu_seconds", "CPU", "seconds", "CPU time in the range", { first: true, width: "9.4rem" });
+function allColumns(trend, total, rows, over, narrow, states = { of: new Map(), from: 0 }) {
+  const { amount, held, limit, whileRunning, whileItRan } = amounts(rows, widths, over, total.sum), of = (r) => states.of.get(r), cpu = amount("cpu_seconds", "CPU", "seconds", "CPU time in the range", { first: true, width: "9rem" });
   return [
-    { key: "job", title: "Job", always: true, width: narrow ? "10.4rem" : "11.6rem", grows: !narrow, class: "name", value: (r) => r.job.toLowerCase(), cell: (r) => { const of = narrow && placeOf(r); return of ? html`<span class="two"><${Job} name=${r.job} /><small title=${of}>${of}</small></span>` : html`<${Job} name=${r.job} />`; } },
+    { key: "job", title: "Job", always: true, width: "10.4rem", grows: !narrow, class: "name", value: (r) => r.job.toLowerCase(), cell: (r) => { const of = narrow && placeOf(r); return of ? html`<span class="two"><${Job} name=${r.job} /><small title=${of}>${of}</small></span>` : html`<${Job} name=${r.job} />`; } },
+    { key: "state", title: "State", lead: true, width: narrow ? "7.2rem" : "10rem", help: "running: it has use up to the latest data; and what is wrong with it", value: (r) => rankOf(of(r)), cell: (r) => html`<${State} of=${of(r)} short=${narrow} />` },
+    { key: "begin", title: "Start", num: true, width: "7.2rem", help: "first use in the range", value: (r) => of(r).begin, cell: (r) => html`<${Begin} s=${of(r)} from=${states.from} />` },
+    { key: "length", title: "Length", num: true, width: "6.3rem", help: "from the first to the last use in the range", value: (r) => of(r).end - of(r).begin, cell: (r) => html`<${Length} s=${of(r)} />` },
     { key: "kind", title: "Kind", width: "6.2rem", value: (r) => r.kind, cell: (r) => html`<${Kind} of=${r.kind} />${r.kind === "path" && html`<span class="muted">group</span>`}` },
     named("namespace", "Namespace", "6.4rem"), named("user", "User", "5.4rem"), named("project", "Project", "8rem"), named("cluster", "Cluster", "5.2rem"),
     { key: "nodes", title: "Nodes", num: true, width: "4.5rem", value: (r) => r.nodes, cell: (r) => grouped(r.nodes) },
-    { key: "trend", title: "CPU over time", width: "7.4rem", help: "CPU use over the range; each chart has its own scale", cell: (r) => (!trend[keyOf(r)] ? html`<span class="absent" title="loading">…</span>` : isRecent(trend[keyOf(r)], r) ? html`<span class="absent" title="nothing before the latest minutes, which are still being measured">–</span>` : html`<${Spark} values=${trend[keyOf(r)]} label=${"CPU of " + r.job} />`) },
+    { key: "trend", title: "CPU trend", long: "CPU over time", width: "6.6rem", help: "CPU use over the range; each chart has its own scale", cell: (r) => (!trend[keyOf(r)] ? html`<span class="absent" title="loading">…</span>` : isRecent(trend[keyOf(r)], r) ? html`<span class="absent" title="nothing before the latest minutes, which are still being measured">–</span>` : html`<${Spark} values=${trend[keyOf(r)]} label=${"CPU of " + r.job} />`) },
     { ...cpu, cell: (r) => html`${cpu.cell(r)}<span class="share" title=${text(shareOf(Number(r.cpu_seconds), total.cpu), "percent") + (total.filtered ? " of the CPU time of the filtered jobs" : " of the CPU time of all jobs and the system")}><i style=${{ width: Math.min(100, 100 * Number(r.cpu_seconds) / total.most) + "%" }}></i></span>` },
     amount("cpu_throttled_seconds", "Throttled", "seconds", "time in which tasks were throttled by a CPU limit"),
     whileItRan("memory", "Memory", "memory_byte_seconds", "bytes", "average memory, with page cache,"),
@@ -39,7 +41,7 @@ function allColumns(trend, total, rows, over, narrow) {
     amount("disk_read_bytes", "Read", "bytes", "bytes read from disks", { long: "Disk read" }), amount("disk_written_bytes", "Written", "bytes", "bytes written to disks", { long: "Disk written" }),
     amount("network_rx_bytes", "Received", "bytes", "bytes received", { long: "Network received" }), amount("network_tx_bytes", "Sent", "bytes", "bytes sent", { long: "Network sent" }),
     amount("processes", "Processes", "count", "processes started", { long: "Processes started" }), amount("oom_kills", "OOM kills", "count", "processes killed because memory ran out"),
-    amount("energy_joules", "Energy", "joules", "energy of the activity, with the possible error", { width: "14.2rem", off: "energy_error_joules" }),
+    amount("energy_joules", "Energy", "joules", "energy of the activity, with the possible error", { width: "13.4rem", off: "energy_error_joules" }),
     amount("cpu_reserved_seconds", "CPU reserved", "seconds", "CPU time that pods reserve", { reserved: true, width: widths.held }),
     limit("cpu_limit_seconds", "CPU limit", "cpu", "cpu_limit_seconds", "seconds", (r) => r.cpu_limit_seconds, "CPU time that limits allow,", { sums: true }),
     amount("cpu_unused_seconds", "CPU unused", "seconds", unusedHelp("CPU time"), { reserved: true, width: "7rem" }),
@@ -50,19 +52,19 @@ function allColumns(trend, total, rows, over, narrow) {
     amount("gpu_reserved_seconds", "GPUs reserved", "seconds", "time of accelerators that pods reserve", { reserved: true, width: widths.held, long: "GPUs reserved" }),
   ];
 }
-const usual = ["kind", "trend", "cpu_seconds", "memory", "disk_written_bytes", "network_rx_bytes", "energy_joules"];
+const usual = ["state", "begin", "length", "trend", "cpu_seconds", "memory", "energy_joules"];
 
-// usualOf are the columns at first: whose a job is and where it runs, where that differs. Where something is reserved, what is
-// not used of it takes the place of traffic.
+// usualOf are the columns at first: whether and since when a job runs, what it used, and whose it is and where it runs, where that
+// differs. Where something is reserved, what is not used of it takes the place of the length and the curve.
 export function usualOf(dimensions, nodes, reserves = false) {
   const has = (d) => dimensions.some((of) => of.dimension === d && of.workloads > 0), clusters = new Set(nodes.map((n) => n.cluster)).size > 1;
-  return [...(reserves ? usual.filter((c) => !/^(disk|network)_/.test(c)).concat("cpu_unused_seconds", "memory_unused") : usual), ...(has("namespace") ? ["namespace"] : []), ...(clusters ? ["cluster"] : []), ...(has("user") ? ["user"] : []), ...(nodes.length > 1 ? ["nodes"] : [])];
+  return [...(reserves ? usual.filter((c) => c !== "length" && c !== "trend").concat("cpu_unused_seconds", "memory_unused") : usual), ...(has("namespace") ? ["namespace"] : []), ...(clusters ? ["cluster"] : []), ...(has("user") ? ["user"] : []), ...(nodes.length > 1 ? ["nodes"] : [])];
 }
 
 // inOrder moves the figures beside the names on a narrow screen, and the other columns after them.
 export function inOrder(columns, narrow) {
   if (!narrow) return columns;
-  const rank = (c) => (c.always ? 0 : c.fields ? 1 : 2);
+  const rank = (c) => (c.always ? 0 : c.lead ? 1 : c.fields ? 2 : 3);
   return columns.map((c) => (c.fields ? { ...c, width: c.key === "cpu_seconds" ? "7rem" : c.width } : c)).sort((a, b) => rank(a) - rank(b));
 }
 
@@ -158,7 +160,7 @@ function List({ nodes, first, reserves }) {
   const picked = columns.filter((c) => c.always || shown.includes(c.key));
   const by = ["job", "kind", ...["namespace", "user", "project", "cluster"].filter((d) => shown.includes(d))].join(",");
   const wanted = new Set(picked.flatMap((c) => c.fields || []).concat("cpu_seconds"));
-  const fields = [...wanted].join(","), sorting = (query.sort || "cpu_seconds").split(".")[0], sort = sortedBy[sorting] || sorting;
+  const fields = [...new Set([...wanted, "oom_kills", "cpu_throttled_seconds", ...(reserves ? ["cpu_reserved_seconds", "memory_reserved_byte_seconds", "memory_byte_seconds", "reserved_time_seconds"] : [])])].join(","), sorting = (query.sort || "cpu_seconds").split(".")[0], sort = sortedBy[sorting] || sorting;
   const where = [...["cluster", "namespace", "user", "project", "kind"].filter((d) => query[d]).map((d) => d + "=" + query[d]), ...(query.label ? ["label:" + query.label] : [])];
   const [trend, seen] = useTrends({ by, where, span, nodes: nodes.length });
   const limit = query.all ? 10000 : some, params = { by, fields, where, limit, sort: wanted.has(sort) && sort !== "trend" ? sort : "" };
@@ -169,28 +171,47 @@ function List({ nodes, first, reserves }) {
     return { namespace: list(a, "namespace"), user: list(b, "user"), kind: list(c, "kind") };
   }, [span.length]);
   const clusters = [...new Set(nodes.map((n) => n.cluster))].sort();
+  // The latest runs, and of those before them the ones that failed.
+  const runs = useData(async (signal) => {
+    const ask = (more) => get("/v1/runs", { where, limit: most, ...more, ...ledger(span) }, signal), [all, failed] = await Promise.all([ask({}), ask({ failed: 1 })]), ids = new Set(all.runs.map((r) => r.run));
+    return [...all.runs, ...failed.runs.filter((r) => !ids.has(r.run))];
+  }, [where.join("\n"), steps(span)]);
   const q = (query.q || "").toLowerCase();
-  const rows = useMemo(() => (data.data ? data.data.groups : []).filter((g) => g.kind !== "idle" && g.kind !== "system" && (!q || [g.job, g.namespace, g.user, g.project].some((v) => v && v.toLowerCase().includes(q)))), [data.data, q]);
+  const matching = useMemo(() => (data.data ? data.data.groups : []).filter((g) => g.kind !== "idle" && g.kind !== "system" && (!q || [g.job, g.namespace, g.user, g.project].some((v) => v && v.toLowerCase().includes(q)))), [data.data, q]);
+  const states = useMemo(() => { const { from, to } = data.data ? rangeOf(data.data) : {}; return { from, of: statesOf(matching, { nodes, runs: runs.data, from, to: Math.min(to, Date.now() / 1000) }) }; }, [matching, runs.data, nodes]);
+  const rows = useMemo(() => matching.filter((r) => isIn(states.of.get(r), query.state)), [states, query.state]);
+  const wrong = matching.filter((r) => states.of.get(r).wrong.length > 0);
   const total = data.data && data.data.total, share = { filtered: where.length > 0, cpu: Math.max(1e-9, total ? Number(total.cpu_seconds) - idleOf(data.data) : 1), most: Math.max(1e-9, ...rows.slice(0, 3000).map((r) => Number(r.cpu_seconds))) };
   const o = offers.data || { namespace: [], user: [], kind: [] };
-  const filtered = where.length > 0 || q;
+  const filtered = where.length > 0 || q || query.state;
   // The rows that are not listed have a sum too, without idle and system, which are among those that are listed.
-  const foot = (d, drawn) => {
-    const names = drawn.findIndex((c) => c.sums), rest = d.rest_groups > 0 && d.groups.some((g) => g.kind === "idle") ? d.rest : null;
-    return names > 0 && (q ? !d.rest_groups : rest || !d.rest_groups) && html`<${Sums} columns=${drawn} names=${names} used=${{ rest_groups: 0, total: sumOf(rows, [...wanted], q ? null : rest) }} what="job" />`;
+  const sum = (d) => {
+    const rest = d.rest_groups > 0 && d.groups.some((g) => g.kind === "idle") ? d.rest : null, part = q || query.state;
+    return (part ? !d.rest_groups : rest || !d.rest_groups) ? sumOf(rows, [...wanted], part ? null : rest) : null;
+  };
+  const foot = (all, drawn) => {
+    const names = drawn.findIndex((c) => c.sums);
+    return names > 0 && all && html`<${Sums} columns=${drawn} names=${names} used=${{ rest_groups: 0, total: all }} what="job" />`;
   };
   const filters = html`${clusters.length > 1 && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}
       ${(o.namespace.length > 0 || query.namespace) && html`<${Select} name="namespace" label="Namespace" all="all" options=${o.namespace} />`}
       ${(o.user.length > 0 || query.user) && html`<${Select} name="user" label="User" all="all" options=${o.user} />`}
       <${Select} name="kind" label="Kind" all="all" options=${o.kind} /><${Label} value=${query.label} />`;
-  return html`<section class="card flush fill"><header class="bar"><${Search} placeholder="Filter jobs" />
+  return html`${wrong.length > 0 && query.state !== "wrong" && html`<${Card} title="Attention" note=${few(wrong.length, "job") + " of " + grouped(matching.length)}><${Wrong} list=${wrong.map((r) => [r, states.of.get(r)])} all=${() => put({ state: "wrong", sort: "state.down" })} /></${Card}>`}
+    <section class="card flush fill"><header class="bar"><${Search} placeholder="Filter jobs" />
       ${narrow ? html`<details class="filters" open=${where.length > 0}><summary>Filters${where.length > 0 ? " (" + where.length + ")" : ""}</summary><div class="bar">${filters}</div></details>` : filters}
-      <div class="end bar"><span class="muted num" role="status" title=${"a row for each " + by.replaceAll(",", ", ").replace(/, (\w+)$/, " and $1") + " with use in the range"}>${data.data ? counted(rows, data.data.rest_groups, q ? data.data.groups.length : 0) + ", " + (span.name ? "last " + span.name : "in the range") : data.error ? "" : "…"}</span><${Columns} columns=${columns} shown=${shown} />
+      ${data.data && html`<${States} rows=${matching} of=${states.of} chosen=${query.state} />`}
+      <div class="end bar"><span class="muted num" role="status" title=${"a row for each " + by.replaceAll(",", ", ").replace(/, (\w+)$/, " and $1") + " with use in the range"}>${data.data ? counted(rows, data.data.rest_groups, q || query.state ? data.data.groups.length : 0) + ", " + (span.name ? "last " + span.name : "in the range") : data.error ? "" : "…"}</span><${Columns} columns=${columns} shown=${shown} />
       <button type="button" onClick=${() => save("/v1/usage", { by, where, format: "csv", limit: 10000, ...ledger(span) }, "jobs.csv")} title=${"all columns, in base units" + (q ? ", of all rows: the text filter does not apply" : " of all rows")} aria-label="Download CSV">${narrow ? "CSV" : "Download CSV"}</button></div></header>
-    <${Shown} of=${data} lines=${14}>${(d) => { const drawn = inOrder(drawable(allColumns(trend, share, rows, d.averages_over_seconds, narrow).filter((c) => c.always || shown.includes(c.key)), rows), narrow); return html`<${Table} tall columns=${drawn} rows=${rows} foot=${foot(d, drawn)} id=${keyOf} label="jobs" seen=${shown.includes("trend") ? seen : null}
-      empty=${html`<${Empty} title=${filtered ? (q && d.rest_groups > 0 ? `None of the ${grouped(d.groups.length)} loaded rows matches` : "No jobs match the filters") : "No jobs in this range"}>${filtered ? html`<button onClick=${() => put({ q: "", cluster: "", namespace: "", user: "", project: "", kind: "", label: "" })}>Show all</button>` : html`<span>Choose a longer range, or run a job: <code>mete run -- COMMAND</code></span>`}</${Empty}>`} />
+    <${Shown} of=${data} lines=${14}>${(d) => { const all = sum(d), drawn = inOrder(drawable(allColumns(trend, { ...share, sum: all }, rows, d.averages_over_seconds, narrow, states).filter((c) => c.always || shown.includes(c.key)), rows), narrow); return html`<${Table} tall columns=${drawn} rows=${rows} foot=${foot(all, drawn)} id=${keyOf} label="jobs" seen=${shown.includes("trend") ? seen : null}
+      empty=${html`<${Empty} title=${filtered ? (q && d.rest_groups > 0 ? `None of the ${grouped(d.groups.length)} loaded rows matches` : "No jobs match the filters") : "No jobs in this range"}>${filtered ? html`<button onClick=${() => put({ q: "", cluster: "", namespace: "", user: "", project: "", kind: "", label: "", state: "" })}>Show all</button>` : html`<span>Choose a longer range, or run a job: <code>mete run -- COMMAND</code></span>`}</${Empty}>`} />
       ${d.rest_groups > 0 && html`<footer class="foot muted"><span>${few(d.rest_groups, "more row")} used ${text(d.rest.cpu_seconds, "seconds")} of CPU.</span><button onClick=${() => put({ all: "1" }, true)} disabled=${query.all === "1"}>Load up to 10,000</button></footer>`}`; }}</${Shown}></section>`;
 }
+
+// States counts the rows of each state, and filters by one.
+const States = ({ rows, of, chosen }) => html`<span class="labels">${counts(rows, of).map(([s, n]) => html`<button type="button" class=${"tag " + ({ wrong: rows.some((r) => of.get(r).wrong.some((w) => w.tone === "bad")) ? "bad" : "warn", unknown: "warn", running: "good" }[s] || "")} aria-pressed=${chosen === s ? "true" : "false"} title=${says[s] + (chosen === s ? ": show all" : ": show these only")} onClick=${() => put({ state: chosen === s ? "" : s })}>${grouped(n)} ${s === "wrong" ? "with problems" : s}</button>`)}</span>`;
+
+const rangeOf = (used) => ({ from: Date.parse(used.from) / 1000, to: Date.parse(used.to) / 1000 });
 
 const idleOf = (u) => u.groups.filter((g) => g.kind === "idle").reduce((a, g) => a + Number(g.cpu_seconds), 0);
 
