@@ -93,7 +93,7 @@ func TestLargeInChromium(t *testing.T) {
 // the table, and that a fleet asks for few of them.
 func trends(u *user) {
 	u.t.Helper()
-	u.sees("whose a job is, and where", `["Namespace", "User", "Cluster", "Nodes", "Memory", "Written", "Received"].every((title) => [...document.querySelectorAll('[aria-label="jobs"] th')].some((th) => th.innerText.trim() === title))`)
+	u.sees("whose a job is, and where", `["State", "Start", "Length", "Namespace", "User", "Cluster", "Nodes", "Memory"].every((title) => [...document.querySelectorAll('[aria-label="jobs"] th')].some((th) => th.innerText.trim() === title))`)
 	u.sees("a curve of each job", `document.querySelectorAll("tbody svg.spark").length > 15 && [...document.querySelectorAll("tbody svg.spark")].every((s) => s.querySelector(".line"))`)
 	u.sees("no figure cut", `[...document.querySelectorAll('[aria-label="jobs"]')].every((t) => t.scrollWidth <= t.clientWidth)`)
 	expect(u.t, u.ctx, "the amounts of curves", `

@@ -89,7 +89,7 @@ func lists(t *testing.T, ctx context.Context) {
 		const { aligned, text } = await of("fmt.js");
 		const column = (unit, values) => values.map((v) => aligned(v, unit, Math.max(...values)).join(" "));
 		return [column("joules", [3745, 3599, 70, 0.2, 0]), column("bytes", [900, 12]), column("bytes", [250 * 2 ** 20, 2 ** 20, 100]), column("seconds", [7100, 61]), aligned(0.2, "joules", 36000, 70).join(" "), column("cores", [0.5, 0.0002]), aligned(5, "count", 7), [3599, 3745, 0.0004, 0].map((v) => text(v, "joules")), text(1536, "rate"), text(2 ** 40 * 3600, "bytehours")];`,
-		`[["1.040 Wh","1.000 Wh","0.019 Wh","<0.001 Wh","0 Wh"],["900 B","12 B"],["250 MiB","1.00 MiB","100 B"],["118.3 min","61.0 s"],"<0.001 Wh",["0.500 cores","<0.001 cores"],["5",""],["3.60 kJ","1.04 Wh","400 µJ","0 J"],"1.50 KiB/s","1.00 TiB h"]`)
+		`[["1.040 Wh","1.000 Wh","0.019 Wh","<0.001 Wh","0 Wh"],["900 B","12 B"],["250 MiB","1.00 MiB","100 B"],["118.3 min","1.0 min"],"<0.001 Wh",["0.500 cores","<0.001 cores"],["5",""],["3.60 kJ","1.04 Wh","400 µJ","0 J"],"1.50 KiB/s","1.00 TiB h"]`)
 	expect(t, ctx, "the tasks of a job, each for how long it ran", `
 		const { text, fieldUnit } = await of("fmt.js");
 		return [17, 0, 90000].map((v) => text(v, fieldUnit("pids_seconds")));`, `["17.0 task s","0 task s","25.0 task h"]`)
@@ -392,7 +392,7 @@ func TestJobsOnPhoneInChromium(t *testing.T) {
 	ctx := browser(t)
 	u := signIn(t, ctx, f, 390, 844, "/jobs?range=15m")
 	u.sees("the jobs", `document.querySelectorAll("tbody tr:not(.spacer)").length >= 8`)
-	u.sees("two figures within the screen", `(() => { const heads = [...document.querySelectorAll("thead th")].filter((th) => th.getBoundingClientRect().right <= innerWidth).map((th) => th.innerText.replace(/[↓↑]/g, "").trim()); return heads.join() === "Job,CPU,Memory"; })()`)
+	u.sees("state and use within the screen", `(() => { const heads = [...document.querySelectorAll("thead th")].filter((th) => th.getBoundingClientRect().right <= innerWidth).map((th) => th.innerText.replace(/[↓↑]/g, "").trim()); return heads.join() === "Job,State,CPU"; })()`)
 	u.sees("a line that tells equal names apart", `(() => { const rows = [...document.querySelectorAll("tbody tr:not(.spacer)")].map((tr) => tr.cells[0].innerText.trim()); return new Set(rows).size === rows.length && rows.every((r) => /^[a-z-]+\n+(shop|data|platform) · (ada|grace|edsger) · (north|south)$/.test(r)) && [...document.querySelectorAll("tbody .two")].every((e) => e.getBoundingClientRect().height <= 34); })()`)
 	u.sees("the sum of all jobs", `document.querySelector('[aria-label="jobs"] tfoot')?.innerText.startsWith("All")`)
 	picture(t, ctx, "jobs-phone")

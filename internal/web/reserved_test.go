@@ -28,7 +28,7 @@ func TestReservedInChromium(t *testing.T) {
 	if err != nil || over != "" {
 		t.Errorf("wider than their place: %s, %v", over, err)
 	}
-	u.sees("which columns", heads("jobs", `of.join() === "Job,Kind,Namespace,Cluster,Nodes,CPU over time,CPU,Memory,Energy,CPU unused,Memory unused"`))
+	u.sees("which columns", heads("jobs", `of.join() === "Job,State,Start,Namespace,Cluster,Nodes,CPU,Memory,Energy,CPU unused,Memory unused"`))
 	u.button("Columns")
 	u.sees("the choice of the limit", `(() => { const l = [...document.querySelectorAll(".pop label")].find((l) => l.innerText.trim() === "CPU limit"); l?.querySelector("input").click(); return Boolean(l); })()`)
 	u.sees("limits, and which part of the time has one", `(() => { const cells = [...document.querySelectorAll('[aria-label="jobs"] tbody td.num')].map((td) => td.innerText.trim()); return cells.includes("none") && [...document.querySelectorAll('[aria-label="jobs"] tfoot td')].some((td) => /^[\d.]+ ?\w+\s*\d+ %$/.test(td.innerText.trim())); })()`)

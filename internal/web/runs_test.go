@@ -125,7 +125,7 @@ func TestRunsInChromium(t *testing.T) {
 	})()`)
 	u.sees("one power while the runs ran, and the unit of exact values", `(() => {
 		const row = (key) => document.querySelector('[aria-label="raw figures"] td[title=' + key + "]").parentElement, power = row("energy_average_watts").cells;
-		return [...document.querySelectorAll(".stat")].find((s) => s.querySelector("h3").innerText === "Energy").innerText.includes(power[1].innerText + " of a workload while it ran") && power[0].innerText === "Power, average of a workload while it ran" && row("energy_joules").cells[2].innerText === "250.57 J".replace(" ", "");
+		return [...document.querySelectorAll(".stat")].find((s) => s.querySelector("h3").innerText === "Energy").innerText.includes(power[1].innerText + " per running workload") && power[0].innerText === "Power, average per running workload" && row("energy_joules").cells[2].innerText === "250.57 J".replace(" ", "");
 	})()`)
 	u.sees("the table", `document.querySelector('[aria-label="runs"] tbody data') !== null`)
 	rows, err := chromedp.Run(ctx, chromedp.Evaluate[[]shownRun](readRuns, chromedp.EvalAwaitPromise))

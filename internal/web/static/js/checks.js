@@ -14,12 +14,14 @@ export function folded(lag) { return lag === null || lag > 1e9 ? "" : "hourly to
 
 function ofNodes(nodes, now) {
   const late = (state) => nodes.filter((n) => n.state === state && !isNew(n, now)), silent = late("silent"), behind = late("behind"), ends = [...silent, ...behind].map((n) => n.booked_through).filter(Boolean).sort();
-  const none = nodes.length > 0 && silent.length + behind.length === nodes.length && !(Date.parse(ends.at(-1)) > now - limits.late * 1000), bad = silent.length > 0 || none ? "bad" : behind.length > 0 ? "warn" : nodes.length ? "good" : "";
+  const none = nodes.length > 0 && silent.length + behind.length === nodes.length && !(Date.parse(ends.at(-1)) > now - limits.late * 1000), bad = silent.length > 0 || none || (nodes.length > 1 && 2 * behind.length > nodes.length) ? "bad" : behind.length > 0 ? "warn" : nodes.length ? "good" : "";
   const says = [silent.length && `${grouped(silent.length)} silent`, behind.length && `${grouped(behind.length)} behind`, ends.length && `oldest data ${ago(ends[0], now)}`].filter(Boolean);
+  const late1 = silent.length + behind.length, all = late1 === nodes.length, last = ends.length ? `, ${all ? "latest" : "oldest"} data ${ago(all ? ends.at(-1) : ends[0], now)}` : "";
   return { key: "nodes", title: "Nodes up to date", state: bad, value: `${grouped(nodes.length - silent.length - behind.length)} of ${grouped(nodes.length)}`, link: "/nodes",
     detail: says.length ? says : [nodes.length ? "all data arrives in time" : "no machine has enrolled"],
     where: silent.length + behind.length <= 3 ? [...silent, ...behind].map((n) => n.name) : [],
-    problem: silent.length ? few(silent.length, "node") + " sent nothing for minutes" : few(behind.length, "node") + " without recent data",
+    problem: all && nodes.length > 1 ? `No data arrives: all ${few(nodes.length, "node")} are ${behind.length === 0 ? "silent" : silent.length === 0 ? "behind" : "silent or behind"}${last}` : nodes.length === 1 ? `${nodes[0].name} is ${nodes[0].state}${last}`
+      : `${grouped(late1)} of ${few(nodes.length, "node")} ${late1 === 1 ? "sends" : "send"} no recent data: ${says.slice(0, -1).join(", ") || says[0]}${last}`,
     action: "Check that mete-agent runs there, and its network path to this server. Agents keep their data and send it later." };
 }
 
@@ -36,19 +38,22 @@ function ofGaps(gaps, late, nodes) {
 }
 
 function ofAlerts(alerts, rules) {
+  // What is about to fire, and critical, is a warning.
+  const pending = rules.filter((r) => r.type === "alerting" && r.state === "pending" && !isHeartbeat(r)), soon = pending.filter((r) => (r.labels || {}).severity === "critical"), names = soon.slice(0, 3).map((r) => r.name).join(", ");
   const failing = rules.filter((r) => r.health === "err"), groups = byRule(alerts), critical = alerts.some((a) => a.labels.severity === "critical");
-  return { key: "alerts", title: "Alerts firing", state: rules.length === 0 ? "" : critical || failing.length ? "bad" : alerts.length ? "warn" : "good", value: grouped(alerts.length), link: "/alerts",
-    detail: rules.length === 0 ? ["this server evaluates no rules"] : [(groups.length ? few(groups.length, "rule") : "no rule fires") + (rules.some((r) => isHeartbeat(r) && r.state === "firing") ? " besides the heartbeat" : ""), failing.length && few(failing.length, "rule") + " cannot be evaluated"].filter(Boolean),
-    problem: groups.length ? groups.slice(0, 3).map((g) => g.rule + (g.alerts.length > 1 ? " × " + grouped(g.alerts.length) : "")).join(", ") + (groups.length > 3 ? ` and ${groups.length - 3} more` : "") + (groups.length === 1 ? " fires" : " fire") : failing.length ? `Rule ${failing[0].name} cannot be evaluated` : "",
+  return { key: "alerts", title: "Alerts firing", state: rules.length === 0 ? "" : critical || failing.length ? "bad" : alerts.length || soon.length ? "warn" : "good", value: grouped(alerts.length), link: "/alerts",
+    detail: rules.length === 0 ? ["this server evaluates no rules"] : [(groups.length ? few(groups.length, "rule") : "no rule fires") + (rules.some((r) => isHeartbeat(r) && r.state === "firing") ? " besides the heartbeat" : ""), pending.length && `${few(pending.length, "rule")} pending${soon.length ? `, ${soon.length} critical: ${names}` : ""}`, failing.length && few(failing.length, "rule") + " cannot be evaluated"].filter(Boolean),
+    problem: groups.length ? groups.slice(0, 3).map((g) => g.rule + (g.alerts.length > 1 ? " × " + grouped(g.alerts.length) : "")).join(", ") + (groups.length > 3 ? ` and ${groups.length - 3} more` : "") + (groups.length === 1 ? " fires" : " fire") + (soon.length ? `; ${names} ${soon.length === 1 ? "is" : "are"} pending` : "") : soon.length && !failing.length ? `${names} (critical) will fire if this lasts` : failing.length ? `Rule ${failing[0].name} cannot be evaluated` : "",
     action: failing.length ? "Page Alerts shows the error of each rule." : "Page Alerts shows what each is about, and how to silence it." };
 }
 
 function ofHeartbeat(rules, m, now) {
   const list = rules.filter((r) => r.type === "alerting" && isHeartbeat(r)), down = list.filter((r) => r.state !== "firing" && r.state !== "unknown"), at = list.map((r) => r.lastEvaluation).filter(Boolean).sort()[0], waits = list.length > 0 && list.every((r) => r.state === "unknown");
   const sent = m.of("mete_server_alert_requests_total", { result: "taken" }), failed = m.of("mete_server_alert_requests_total", { result: "failed" }), to = sent + failed;
+  const alone = list.length > 0 && !waits && !down.length && sent !== null && to === 0; // no receiver is configured, or the first notification is on its way
   const unsent = sent === 0, refused = unsent && failed > 0; // it is known to arrive once a notification did
-  return { key: "heartbeat", title: "Alert heartbeat", tag: list.length > 0 && !waits && !down.length && unsent && !refused ? "not sent" : "", state: list.length === 0 || waits ? "" : down.length || refused ? "bad" : unsent ? "" : "good", value: list.length === 0 ? "none" : down.length ? "missing" : waits ? "waiting" : "alive", link: "/alerts",
-    detail: [list.length === 0 ? "no rule fires at all times" : waits ? "not evaluated yet" : at && "evaluated " + ago(at, now), sent !== null && (to > 0 ? `${grouped(sent)} notifications sent, ${grouped(failed)} failed` : list.length > 0 && "no notification sent yet")].filter(Boolean),
+  return { key: "heartbeat", title: "Alert heartbeat", tag: alone ? "no receiver" : "", state: list.length === 0 || waits ? "" : down.length || refused ? "bad" : alone ? "" : "good", value: list.length === 0 ? "none" : down.length ? "missing" : waits ? "waiting" : "alive", link: "/alerts",
+    detail: [list.length === 0 ? "no rule fires at all times" : waits ? "not evaluated yet" : at && "evaluated " + ago(at, now), sent !== null && (to > 0 ? `${grouped(sent)} notifications sent, ${grouped(failed)} failed` : list.length > 0 && (alone ? "nobody is notified: start the server with --alertmanager or --alert-webhook" : "no notification sent yet"))].filter(Boolean),
     problem: down.length === 0 && refused ? `No notification of alerts was delivered, ${grouped(failed)} failed` : "The heartbeat of alerts is missing: alerting does not work",
     action: down.length === 0 && refused ? "Check the addresses of the receivers, and the server's log." : "Check the server's log for errors of rules, then restart the server." };
 }

@@ -71,21 +71,27 @@ const Filtered = () => html`<${Empty} title="No alerts match the filters"><butto
 
 // Verdict says at a glance how bad it is: how many alerts fire, of which severities, where and since when.
 function Verdict({ alerts, failing }) {
-  const of = (state) => alerts.filter((a) => a.state === state), firing = of("firing"), pending = of("pending"), bad = failing.length > 0 || firing.some((a) => a.labels.severity === "critical");
+  const of = (state) => alerts.filter((a) => a.state === state), firing = of("firing"), pending = of("pending"), critical = pending.filter((a) => a.labels.severity === "critical").length, bad = failing.length > 0 || firing.some((a) => a.labels.severity === "critical");
   const severities = [...new Set(byRule(firing).map((g) => g.severity))].filter(Boolean).map((s) => grouped(firing.filter((a) => a.labels.severity === s).length) + " " + s), at = byRule(firing).map((g) => g.since).sort();
-  const title = firing.length > 0 ? `${few(firing.length, "alert")} firing${severities.length > 0 ? ": " + severities.join(", ") : ""}` : failing.length > 0 ? few(failing.length, "rule") + " cannot be evaluated" : pending.length > 0 ? few(pending.length, "alert") + " pending, none firing" : "No alerts firing";
+  const title = firing.length > 0 ? `${few(firing.length, "alert")} firing${severities.length > 0 ? ": " + severities.join(", ") : ""}` : failing.length > 0 ? few(failing.length, "rule") + " cannot be evaluated" : pending.length > 0 ? `${few(pending.length, "alert")} pending${critical > 0 ? `, ${grouped(critical)} critical` : ""}, none firing` : "No alerts firing";
   const details = [firing.length > 0 && few(byRule(firing).length, "rule") + ", " + extent(firing), firing.length > 0 && html`the first since <${Since} at=${at[0]} />`, pending.length > 0 && (firing.length + failing.length > 0 ? few(pending.length, "alert") + " pending" : few(byRule(pending).length, "rule") + ", " + extent(pending))].filter(Boolean);
   return html`<div class="calm verdict"><span class=${alerts.length + failing.length === 0 ? "tick" : "cross" + (bad ? " bad" : "")} aria-hidden="true"></span><div><b class="title">${title}</b>${details.length > 0 && html`<div class="muted">${details.map((d, i) => html`${i > 0 && "; "}${d}`)}</div>`}</div></div>
     ${failing.map((r) => html`<p class="notice bad"><b>${r.name} cannot be evaluated: </b>${r.lastError}</p>`)}`;
 }
 
+// isAlone reports whether no receiver gets alerts: nothing was delivered since the server started, and nothing failed.
+const isAlone = (sent) => Boolean(sent) && sent.taken + sent.failed === 0;
+
 // Deliveries says how many notifications receivers have taken since the server started; nothing where that is not known.
-const Deliveries = ({ sent }) => sent && (sent.taken + sent.failed === 0 ? html`No notification was sent so far: receivers are options of the server, <code>--alertmanager</code> and <code>--alert-webhook</code>.` : `${few(sent.taken, "notification")} delivered since the server started, ${grouped(sent.failed)} failed.`);
+const Deliveries = ({ sent }) => sent && `${few(sent.taken, "notification")} delivered since the server started, ${grouped(sent.failed)} failed.`;
+
+// Alone says that nobody gets alerts, and what to do.
+const Alone = ({ firing }) => html`<div class="notice warn unsent" role="status"><div><b>Nobody is notified${firing > 0 ? ` of ${firing === 1 ? "this alert" : "these alerts"}` : ""}: this server has sent no notification.</b> <span>Start it with <code>--alertmanager URL</code> or <code>--alert-webhook URL</code>.</span></div></div>`;
 
 // Heartbeat shows the rules that fire always, and whether notifications are delivered.
 function Heartbeat({ rules, sent }) {
-  return html`${rules.map((r) => html`<div class="calm heartbeat">${r.state === "firing" ? html`<span class="tick" aria-hidden="true"></span>` : html`<span class=${r.state === "unknown" ? "tag" : "tag bad"}>${r.state === "unknown" ? "waiting" : "missing"}</span>`}<div><b>Heartbeat: ${r.state === "firing" ? "alerting works" : r.state === "unknown" ? "not evaluated yet" : "missing"}</b>
-    <div class="muted">${r.name} always fires and is sent to receivers regularly. If it stops, alerting is broken. <${Deliveries} sent=${sent} />${r.lastEvaluation && r.state !== "unknown" && html` <span class="num">Last evaluated ${ago(r.lastEvaluation)}.</span>`}</div></div></div>`)}`;
+  return html`${rules.map((r) => html`<div class="calm heartbeat">${r.state === "firing" ? html`<span class=${isAlone(sent) ? "cross warn" : sent && sent.taken === 0 ? "cross bad" : "tick"} aria-hidden="true"></span>` : html`<span class=${r.state === "unknown" ? "tag" : "tag bad"}>${r.state === "unknown" ? "waiting" : "missing"}</span>`}<div><b>Heartbeat: ${r.state === "firing" ? (isAlone(sent) ? "rules are evaluated, but nobody is notified" : sent && sent.taken === 0 ? "rules are evaluated, but no notification arrives" : "alerting works") : r.state === "unknown" ? "not evaluated yet" : "missing"}</b>
+    <div class="muted">${r.name} always fires and is sent to receivers regularly. If it stops, alerting is broken. ${!isAlone(sent) && html`<${Deliveries} sent=${sent} />`}${r.lastEvaluation && r.state !== "unknown" && html` <span class="num">Last evaluated ${ago(r.lastEvaluation)}.</span>`}</div></div></div>`)}`;
 }
 
 // episodes finds the times at which a series had values, at steps of so many seconds: [{ from, to,
@@ -206,6 +212,7 @@ export function Alerts() {
     const all = groups.flatMap((g) => g.rules), rules = new Map(all.filter((r) => r.type === "alerting").map((r) => [r.name, r])), shown = byRule(passing), filtered = passing.length < wanted.length;
     return html`<${Card} title="Firing and pending" note=${wanted.length ? (filtered ? grouped(passing.length) + " of " : "") + few(wanted.length, "alert") + ", " + few(byRule(wanted).length, "rule") : ""} aside=${html`<div class="bar">${(clusters.length > 1 || query.cluster) && html`<${Select} name="cluster" label="Cluster" all="all" options=${clusters} />`}${(severities.length > 1 || query.severity) && html`<${Select} name="severity" label="Severity" all="all" options=${severities} />`}<${Search} placeholder="Filter alerts and rules" /></div>`}>
         <${Verdict} alerts=${wanted} failing=${all.filter((r) => r.health === "err")} />
+        ${isAlone(sent) && html`<${Alone} firing=${wanted.filter((a) => a.state === "firing").length} />`}
         ${shown.length === 0 ? filtered && html`<${Filtered} />` : html`<ul class="alerts">${shown.map((g) => html`<${Group} key=${g.rule + g.state + g.severity} g=${g} open=${query.open === g.rule} rule=${rules.get(g.rule)} />`)}</ul>`}
         <${Heartbeat} rules=${all.filter((r) => r.type === "alerting" && isHeartbeat(r))} sent=${sent} /></${Card}>
       ${silences.length > 0 && html`<${Silences} list=${silences} />`}<${History} q=${q} firing=${wanted.filter((a) => a.state === "firing").length} /><${Rules} groups=${groups} q=${q} show=${show} />`;

@@ -3,7 +3,7 @@ import { html, useRef } from "../../vendor/preact.mjs";
 import { get, plain, instant } from "../api.js";
 import { ledger, steps, useSpan } from "../span.js";
 import { Card, Figure, Shown, Empty, Facts, Job, Search, useData, useHere, useNarrow } from "../ui.js";
-import { checksOf, problems, reporting } from "../checks.js";
+import { checksOf, problems, reporting, harmless } from "../checks.js";
 import { isNew } from "../starting.js";
 import { Table } from "../table.js";
 import { amounts } from "../amounts.js";
@@ -50,10 +50,11 @@ const names = { good: "OK", warn: "warning", bad: "problem", "": "no data" };
 function Verdict({ checks }) {
   const list = problems(checks), bad = list.filter((c) => c.state === "bad").length, warn = list.length - bad, blind = checks.filter((c) => c.state === "").length;
   const none = checks[0].state === ""; // of the nodes
-  const title = none && list.length === 0 ? "No machine reports yet" : list.length === 0 ? "Everything works" : [bad && few(bad, "problem"), warn && few(warn, "warning")].filter(Boolean).join(", ");
+  // What is worst stands first, and then how many checks say so.
+  const title = none && list.length === 0 ? "No machine reports yet" : list.length === 0 ? "Everything works" : list[0].problem, count = [bad && few(bad, "problem"), warn && few(warn, "warning")].filter(Boolean).join(", ");
   return html`<section class="card verdict" aria-label="verdict"><div class="calm"><span class=${list.length === 0 && !none ? "tick" : "cross " + (bad ? "bad" : "warn")} aria-hidden="true"></span><div><b class="title">${title}</b>
-      <div class="muted">${checks.length - list.length - blind} of ${few(checks.length, "check")} passed${blind > 0 && `, ${blind} without a result`}</div></div></div>
-    ${list.length > 0 && html`<ul class="attention problems">${list.map((c) => html`<li class=${c.state} data-check=${c.key}><b>${c.problem}</b>${(c.where || []).map((n) => html`<a href=${nodeAt(n)}>${n}</a>`)}<span>${c.action}</span>${c.link && html`<a class="end" href=${c.link}>Show ${c.link.slice(1).split("?")[0]}</a>`}</li>`)}</ul>`}</section>`;
+      <div class="muted">${count && count + ": "}${checks.length - list.length - blind} of ${few(checks.length, "check")} passed${blind > 0 && `, ${blind} without a result`}</div></div></div>
+    ${list.length > 0 && html`<ul class="attention problems">${list.map((c) => html`<li class=${c.state} data-check=${c.key}>${c !== list[0] && html`<b>${c.problem}</b>`}${(c.where || []).map((n) => html`<a href=${nodeAt(n)}>${n}</a>`)}<span>${c.action}</span>${c.link && html`<a class="end" href=${c.link}>Show ${c.link.slice(1).split("?")[0]}</a>`}</li>`)}</ul>`}</section>`;
 }
 
 // Check is the tile of one check.
@@ -84,10 +85,10 @@ function Own({ of: { data, live } }) {
 
 const age = (n) => Date.parse(n.booked_through || n.enrolled_at);
 
-// Late lists the nodes that do not report in time: by state, those first that are late longest, with all of
+// Late lists the nodes that do not report in time: by state, those first that are late longest, in both, with all of
 // them a click away.
 function Late({ nodes }) {
-  const states = ["silent", "behind"].map((s) => [s, reporting(nodes).filter((n) => n.state === s && !isNew(n)).sort((a, b) => age(a) - age(b) || natural(a.name, b.name))]).filter(([, list]) => list.length);
+  const states = ["silent", "behind"].map((s) => [s, reporting(nodes).filter((n) => n.state === s && !isNew(n)).sort((a, b) => age(a) - age(b) || natural(a.name, b.name))]).filter(([, list]) => list.length).sort(([, a], [, b]) => age(a[0]) - age(b[0]));
   return html`${states.map(([state, list]) => html`<div class="row late"><${State} of=${state} /><b>${few(list.length, "node")}</b>${list.length > 6 && html`<a class="end" href=${href("/nodes", { state })}>Show all</a>`}</div>
     <ul class=${"attention" + (list.length > 1 ? " two" : "")}>${list.slice(0, 6).map((n) => html`<li class=${state === "silent" ? "bad" : "warn"}><a href=${nodeAt(n.name)}>${n.name}</a><span>${n.cluster}</span><span title=${n.booked_through ? exactly(n.booked_through) : ""}>${n.booked_through ? "last data " + ago(n.booked_through) : "no data yet"}</span></li>`)}</ul>`)}`;
 }
@@ -114,12 +115,13 @@ export function Health({ nodes, alerts }) {
   const rules = useData(async (signal) => (await get("/api/v1/rules", { exclude_alerts: "true" }, signal)).data.groups.flatMap((g) => g.rules), [], 15000);
   const own = useOwn(span), used = useData((signal) => get("/v1/usage", { by: "kind", fields: "cpu_seconds,memory_byte_seconds,disk_read_bytes,disk_written_bytes,energy_joules,energy_error_joules", ...ledger(span) }, signal), [steps(span)]);
   const active = nodes.filter((n) => n.state !== "revoked"), all = { ...m, data: m.data && gaps.data && (rules.data || rules.error) ? checksOf({ nodes: active, gaps: gaps.data, alerts, rules: rules.data || [], m: m.data, recent: m.data.recent }) : null };
-  const late = all.data && all.data[0].state !== "good" && all.data[0].state !== "", broken = gaps.data && gaps.data.length > 0;
+  const late = all.data && all.data[0].state !== "good" && all.data[0].state !== "", lost = (gaps.data || []).some((g) => !harmless.includes(g.reason)), holes = gaps.data && gaps.data.length > 0 && html`<${Card} title="Gaps in the data" note=${lost ? "" : "nothing is lost in them"} flush width="w12"><${Gaps} gaps=${gaps.data} /></${Card}>`;
   return html`<${Shown} of=${all} height=${260}>${(checks) => html`<div class="stack"><${Verdict} checks=${checks} />${nodes.length === 0 && html`<section class="card"><${Enroll} /></section>`}<section class="card stats checks" aria-label="checks">${checks.map((c) => html`<${Check} key=${c.key} c=${c} />`)}</section></div>`}</${Shown}>
     <div class="grid">
       ${late && html`<${Card} title="Nodes not reporting" width="w12"><${Late} nodes=${active} /></${Card}>`}
-      ${broken && html`<${Card} title="Gaps in the data" flush width="w12"><${Gaps} gaps=${gaps.data} /></${Card}>`}
+      ${lost && holes}
       ${own.some && html`<${Card} title="Overhead of mete" note="resources used by its programs in the range" flush width=${own.listed ? "w6" : "w12"}><${Own} of=${own} /></${Card}>`}
       <${Card} title="Balance" note="workloads + system + idle = total" width=${own.listed ? "w6" : "w12"}><${Shown} of=${used} height=${180}>${(u) => html`<${Whole} used=${u} />`}</${Shown}></${Card}>
+      ${!lost && holes}
       <${Card} title="Server metrics" note="/metrics" flush width="w12" aside=${html`<${Search} placeholder="Filter metrics" />`}><${Shown} of=${m} lines=${6}>${(d) => html`<${Metrics} m=${d} q=${(query.q || "").toLowerCase()} narrow=${narrow} />`}</${Shown}></${Card}></div>`;
 }

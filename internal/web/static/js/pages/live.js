@@ -7,7 +7,7 @@ import { grouped, text, aligned, known, time, qualities, few, fieldUnit } from "
 import { put } from "../route.js";
 import { get, credentials } from "../api.js";
 
-const kept = 240, hole = 60000; // readings in the small charts, and ms without any after which they begin again
+const kept = 240, least = 10, hole = 60000; // readings in the small charts, at most and at least, and ms without any after which they begin again
 
 // history are the readings of the small charts. It stays while other pages are shown.
 const history = [];
@@ -61,13 +61,16 @@ function watch(state, tell) {
 
 const both = (f) => (f ? f.in_bytes_per_second + f.out_bytes_per_second : 0);
 
+// offset says by how much the parts of this second differ from the whole; "" where that is not seen.
+export const offset = (skew) => (skew >= 0.005 ? `read twice ${text(skew, "none")}` : skew <= -0.005 ? `in earlier seconds ${text(-skew, "none")}` : "");
+
 function Cards({ m, history }) {
   const cpu = m.cpu_cores, mem = m.memory_bytes, e = m.energy;
   const parts = (p, unit) => [["workloads", "var(--accent)"], ["system", "var(--c-system)"]].map(([k, color]) => ({ share: p[k] / p.whole, color, title: `${k} ${text(p[k], unit)}` }));
-  const spark = (k) => history.length > 1 && html`<${Spark} values=${history.map((h) => h[k])} label=${"the last minutes of " + k} />`;
+  const spark = (k) => history.length >= least && html`<${Spark} values=${history.map((h) => h[k])} label=${"the last minutes of " + k} />`;
   const flow = (name, f, a, b, k) => html`<${Stat} title=${name} v=${f ? both(f) : null} unit="rate" below=${f ? html`<span>${a} ${text(f.in_bytes_per_second, "rate")}</span><span>${b} ${text(f.out_bytes_per_second, "rate")}</span>` : "not available"}>${spark(k)}</${Stat}>`;
   return html`<section class="card stats five" aria-label="the machine">
-    <${Stat} title="CPU" v=${cpu.workloads + cpu.system} unit="cores" parts=${parts(cpu, "cores")} below=${html`<span>of ${text(cpu.whole, "cores")}</span><span>workloads ${text(cpu.workloads, "none")}</span><span>system ${text(cpu.system, "none")}</span><span>idle ${text(cpu.idle, "none")}</span>${cpu.steal >= 0.005 && html`<span class="tag warn">stolen ${text(cpu.steal, "none")}</span>`}`}>${spark("cpu")}</${Stat}>
+    <${Stat} title="CPU" v=${cpu.workloads + cpu.system} unit="cores" parts=${parts(cpu, "cores")} below=${html`<span>of ${text(cpu.whole, "cores")}</span><span>workloads ${text(cpu.workloads, "none")}</span><span>system ${text(cpu.system, "none")}</span><span>idle ${text(cpu.idle, "none")}</span>${offset(cpu.skew) && html`<span class="tag" title="groups and the machine cannot be read at one instant: what is read twice in one second is deducted from the next ones">${offset(cpu.skew)}</span>`}${cpu.steal >= 0.005 && html`<span class="tag warn">stolen ${text(cpu.steal, "none")}</span>`}`}>${spark("cpu")}</${Stat}>
     <${Stat} title="Memory" v=${mem.workloads + mem.system} unit="bytes" parts=${parts(mem, "bytes")} below=${html`<span>of ${text(mem.whole, "bytes")}</span><span>workloads ${text(mem.workloads, "bytes")}</span><span>free ${text(mem.idle, "bytes")}</span><span title="memory that programs can get without swapping">available ${text(mem.available, "bytes")}</span>`}>${spark("memory")}</${Stat}>
     <${Stat} title="Power" v=${e && e.watts} unit="watts" quality=${e && e.quality} off=${e && e.error_watts} parts=${e && [{ share: (e.watts - e.idle_watts) / e.watts, color: "var(--accent)", title: "active " + text(e.watts - e.idle_watts, "watts") }]}
       below=${e ? html`<span>active ${text(e.watts - e.idle_watts, "watts")}</span><span>idle ${text(e.idle_watts, "watts")}</span>${e.domains.length > 1 && e.domains.map((d) => html`<span>${d.domain} ${text(d.watts, "watts")} <span title="possible error of its meter; that of all includes the division among the rows">± ${text(d.error_watts, "watts")}</span></span>`)}${Object.entries(e.inside_ratio || {}).map(([l, r]) => html`<span title="part of the outer meter's energy that the inner meters show">parts/${l} ${text(r, "percent")}</span>`)}` : "not available"}>${spark("power")}</${Stat}>
@@ -127,9 +130,10 @@ export function machineOf(m, total) {
 // the machine cannot be read at one instant.
 function Foot({ m, t, wholes, skews }) {
   const off = ["cpu", "memory", "power"].some((k) => t.total[k] && wholes[k] > 0 && Math.abs(t.total[k].value - wholes[k] - (skews[k] || 0)) > 1e-5 * wholes[k] + 1e-6);
+  const early = [skews.cpu <= -0.0005 && text(-skews.cpu, "cores"), skews.memory < 0 && text(-skews.memory, "bytes")].filter(Boolean).join(", ");
   const overlap = [skews.cpu > 0 && text(skews.cpu, "cores"), skews.memory > 0 && text(skews.memory, "bytes")].filter(Boolean).join(", ");
   const line = (name, f, cls) => html`<tr class=${cls}><th scope="row">${name}</th>${columns.map(([k, , unit]) => html`<td class="num"><${Cell} f=${f[k]} unit=${unit} /></td>`)}<td></td></tr>`;
-  return html`<tfoot>${t.restCount > 0 && line(`not shown: ${few(t.restCount, "workload")}`, t.rest, "muted")}${line(off ? "Rows do not add up to the machine (please report)" : overlap ? `Total = the machine, and ${overlap} read twice in this tick` : "Total = the machine", machineOf(m, t.total), off ? "bad" : "")}</tfoot>`;
+  return html`<tfoot>${t.restCount > 0 && line(`not shown: ${few(t.restCount, "workload")}`, t.rest, "muted")}${line(off ? "Rows do not add up to the machine (please report)" : overlap ? `Total = the machine, and ${overlap} read twice in this tick` : early ? `Total = the machine, less ${early} read in earlier ticks` : "Total = the machine", machineOf(m, t.total), off ? "bad" : "")}</tfoot>`;
 }
 
 const resourceName = (n) => n.replaceAll("_", " ");
@@ -247,7 +251,7 @@ export function Live() {
     ...(m.balance && m.balance.lost > 0 ? [`${few(m.balance.lost, "start or end", "starts or ends")} of control groups in the last tick were missed; their use is counted for their parents.`] : []), ...(m.over ? ["The workloads sent or received more than the machine: traffic between them does not pass its interfaces."] : []), ...(m.notes || [])] : [];
   return html`${seen.trouble && html`<div class="notice bad" role="alert"><div>${seen.trouble}</div><button onClick=${() => watcher.current.poll()}>Try now</button></div>`}
     ${!m ? !seen.trouble && html`<${Skeleton} height=${150} /><${Skeleton} height=${420} />` : html`<div class=${"live " + (seen.trouble ? "stale" : "")}>
-    <div class="bar facts-line"><b>${m.host}</b><span class="muted num">${time(m.time)}</span><span class="muted">${few(m.cpus, "CPU")}</span><span class="muted" title="jobs included">${few((m.workloads || []).filter((w) => !residual(w)).length, "control group")} now</span><span class="muted num" title=${"reader " + m.reader}>a reading each ${text(m.tick_ns / 1e9, "seconds")}${seen.history.length > 1 && `, curves of the last ${lasting(seen.history)}`}</span>
+    <div class="bar facts-line"><b>${m.host}</b><span class="muted num">${time(m.time)}</span><span class="muted">${few(m.cpus, "CPU")}</span><span class="muted" title="jobs included">${few((m.workloads || []).filter((w) => !residual(w)).length, "control group")} now</span><span class="muted num" title=${"reader " + m.reader}>a reading each ${text(m.tick_ns / 1e9, "seconds")}${seen.history.length >= least ? `, curves of the last ${lasting(seen.history)}` : seen.history.length > 0 ? ", curves from ten readings on" : ""}</span>
       <span class="muted num" title="CPU time and memory of mete up itself">mete ${text(m.self.cpu_seconds_per_minute, "none")} CPU s/min, ${text(m.self.rss_bytes, "bytes")}</span>
       <button id="pause" type="button" class="end" aria-pressed=${paused ? "true" : "false"} title="pause (f)" onClick=${flip}>${paused ? "Paused" : "Pause"}</button></div>
     <${Cards} m=${m} history=${seen.history} />
