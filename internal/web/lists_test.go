@@ -374,7 +374,7 @@ func TestNodesInChromium(t *testing.T) {
 	// Overview has the same map in small, and what is wrong above its charts.
 	u.opens(f.URL + "/?range=15m")
 	u.sees("six tiles in a row, without a blank", `(() => { const r = document.querySelector('[aria-label="now"]').getBoundingClientRect(), last = [...document.querySelectorAll('[aria-label="now"] .stat')].at(-1).getBoundingClientRect(); return Math.abs(r.right - last.right) < 3; })()`)
-	u.sees("the time of its figures", `/latest reading of each machine, up to \d\d:\d\d:\d\d/.test(document.querySelector('[aria-label="now"] .source')?.innerText)`)
+	u.sees("the time of its figures", `/latest reading of (each machine|the \d+ of \d+ nodes with fresh data), up to \d\d:\d\d:\d\d/.test(document.querySelector('[aria-label="now"] .source')?.innerText)`)
 	u.sees("the small map in natural order, with its scale", `[...document.querySelectorAll("#main .fleet a")].map((a) => a.title.split(":")[0]).slice(7, 10).join() === "rack1-n08,rack2-n01,rack2-n02" && document.querySelector("#main .fleet + .scale") !== null`)
 	u.sees("how many are up to date", `[...document.querySelectorAll("section[aria-label=now] .stat")].at(-1).innerText.includes("87 of 88")`)
 	u.sees("problems above the charts", `document.querySelector('[aria-label="Attention"] li').getBoundingClientRect().bottom < document.querySelector(".chart").getBoundingClientRect().top`)

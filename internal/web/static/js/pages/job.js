@@ -18,14 +18,15 @@ const most = 301; // workloads that are listed: one more than have marks
 function Parts({ by, where, span }) {
   const dims = { node: "node,cluster", workload: "workload,pod,container,namespace,user,node,cluster,kind", container: "namespace,pod,container,user" }[by];
   const data = useData((signal) => get("/v1/usage", { by: dims, where, limit: 1000, fields: jobFields + "," + reservedFields, ...ledger(span) }, signal), [by, where.join(), steps(span)]);
-  // Pod and container tell which is which of workloads with one name, which is not said of each then; and whose they are and
-  // where they ran is said where it differs.
+  // Pod and container tell which is which of workloads with one name, which is not said of each then. Whose they are stands
+  // below the name, where it differs.
   const rows = data.data ? data.data.groups : [], differ = (d) => rows.some((r) => r[d] !== rows[0][d]), one = differ("pod") && !differ("workload");
   const said = { node: ["node"], workload: ["node"], container: ["namespace", "pod", "container"] }[by];
-  const keys = dims.split(",").filter((d) => d !== "kind" && (said.includes(d) || (d === by && !one) || differ(d)));
+  const whose = ["namespace", "user", "cluster"].filter((d) => dims.split(",").includes(d) && !said.includes(d) && differ(d)), ofEach = (r) => whose.map((d) => r[d]).filter(Boolean).join(" · ");
+  const keys = dims.split(",").filter((d) => d !== "kind" && !whose.includes(d) && (said.includes(d) || (d === by && !one) || differ(d)));
   const cell = (d) => (r) => (d === "node" && r.node ? html`<a href=${nodeAt(r.node)}>${r.node}</a>` : r[d] ? html`<span title=${r[d]}>${r[d]}</span>` : html`<span class="absent">–</span>`);
-  const columns = [...keys.map((d) => ({ key: d, title: d[0].toUpperCase() + d.slice(1), class: "name", value: (r) => r[d] || null, cell: cell(d) })), ...jobColumns(rows, data.data && data.data.total), ...reservedColumns(rows, data.data && data.data.total)];
-  return html`<${Shown} of=${data} lines=${4}>${() => html`<${Table} columns=${columns} rows=${rows} id=${(r) => keys.map((k) => r[k]).join("\u0000")} name="partsort" label=${"parts by " + by} foot=${html`<${Sums} columns=${columns} names=${keys.length} used=${data.data} what="part" />`} empty=${html`<${Empty} title="No data in this range" />`} />`}</${Shown}>`;
+  const columns = [...keys.map((d, i) => ({ key: d, title: d[0].toUpperCase() + d.slice(1), class: "name", value: (r) => r[d] || null, cell: i > 0 || whose.length === 0 ? cell(d) : (r) => html`<span class="two">${cell(d)(r)}<small title=${whose.join(", ")}>${ofEach(r)}</small></span>` })), ...jobColumns(rows, data.data && data.data.total), ...reservedColumns(rows, data.data && data.data.total)];
+  return html`<${Shown} of=${data} lines=${4}>${() => html`<${Table} columns=${columns} rows=${rows} id=${(r) => [...keys, ...whose].map((k) => r[k]).join("\u0000")} name="partsort" label=${"parts by " + by} foot=${html`<${Sums} columns=${columns} names=${keys.length} used=${data.data} what="part" />`} empty=${html`<${Empty} title="No data in this range" />`} />`}</${Shown}>`;
 }
 
 const words = (key) => (/^(cpu|memory|pids)_peak/.test(key) ? { c: "CPU", m: "Memory", p: "Tasks" }[key[0]] + ", largest peak of a workload" : key.replace(/_(byte_seconds|bytes|joules|seconds|watts)$/, "").replaceAll("_", " ").replace(/^(\w)/, (c) => c.toUpperCase()).replace(/^Cpu/, "CPU").replace(/^Pids/, "Tasks").replace(/^Oom/, "OOM").replace(/^Gpu/, "Accelerators"));
