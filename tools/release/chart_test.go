@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"encoding/pem"
 	"flag"
@@ -145,7 +146,6 @@ func TestChart(t *testing.T) {
 	}
 	testkit.Eventually(t, "the server has the node", func() bool { return strings.Contains(mete("nodes"), "live") })
 	burn("first")
-	before := used("default/job/first")
 	if err := os.Symlink(c.Program("kubectl"), filepath.Join(dir, "kubectl")); err != nil {
 		t.Fatal(err)
 	}
@@ -254,6 +254,7 @@ func TestChart(t *testing.T) {
 		}
 	}
 
+	before := used("default/job/first") // all of it, as its pod ended minutes ago
 	c.Helm(t, append([]string{"upgrade", "mete", chart, "--set", "server.labels={team},agent.network=false"}, set...)...)
 	k("rollout", "status", "statefulset/mete-server", "--timeout=5m")
 	k("rollout", "status", "daemonset/mete-agent", "--timeout=5m")
@@ -293,7 +294,8 @@ func checkDirectives(t *testing.T, c *testbed.Cluster) {
 					Content []byte
 				}
 			}
-			if err != nil || json.Unmarshal(b, &kept) != nil {
+			_, content, _ := bytes.Cut(b, []byte("\n")) // after its checksum
+			if err != nil || json.Unmarshal(content, &kept) != nil {
 				return false
 			}
 			got := map[string]string{}
