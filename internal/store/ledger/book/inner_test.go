@@ -1,11 +1,14 @@
 package book
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,10 +24,18 @@ import (
 	"mete.dev/mete/internal/store/ledger/schema"
 )
 
-// openDB opens an empty SQLite database with nodes "a" (id 1) and "b" (id 2) in cluster "c".
+// openDB opens an SQLite database that is empty but for nodes "a" (id 1) and "b" (id 2) in cluster "c".
 func openDB(t *testing.T) *db.DB {
 	t.Helper()
-	d, err := db.Open(t.Context(), filepath.Join(t.TempDir(), "ledger.db"), false, nil)
+	content, err := emptyDB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "ledger.db")
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d, err := db.Open(t.Context(), path, false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +44,22 @@ func openDB(t *testing.T) *db.DB {
 			t.Error(err)
 		}
 	})
-	write(t, d, func(x *db.Tx) error {
+	return d
+}
+
+// emptyDB returns the file of the database of openDB. To create all tables takes longer than most tests.
+var emptyDB = sync.OnceValues(func() (content []byte, err error) {
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	path := filepath.Join(dir, "ledger.db")
+	d, err := db.Open(context.Background(), path, false, nil)
+	if err != nil {
+		return nil, err
+	}
+	err = d.Write(context.Background(), func(x *db.Tx) error {
 		for i, id := range []string{"a", "b"} {
 			_, err := x.Exec("INSERT INTO node (id, node_id, cluster, name, machine_id, boot, enrolled_ns, rev) VALUES ($1, $2, 'c', $2, '', '', 0, 1)", int64(i+1), id)
 			if err != nil {
@@ -42,8 +68,11 @@ func openDB(t *testing.T) *db.DB {
 		}
 		return nil
 	})
-	return d
-}
+	if err := errors.Join(err, d.Close()); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(path)
+})
 
 // write runs a transaction that has to succeed.
 func write(t *testing.T, d *db.DB, f func(*db.Tx) error) {
