@@ -71,7 +71,7 @@ type suiteTest struct {
 
 // bookingTests are those of what nodes send.
 var bookingTests = []suiteTest{
-	{"Streams", testStreams}, {"Lost", testLost}, {"Names", testNames}, {"Pods", testPods}, {"PodLease", testPodLease}, {"PodNamedTwice", testPodNamedTwice}, {"Reserved", testReserved}, {"Volumes", testVolumes}, {"Topology", testTopology}, {"ReservedGuest", testReservedGuest}, {"Slurm", testSlurm}, {"SlurmRead", testSlurmRead}, {"SlurmAgain", testSlurmAgain}, {"Range", testRange},
+	{"Streams", testStreams}, {"Lost", testLost}, {"Names", testNames}, {"Pods", testPods}, {"PodLease", testPodLease}, {"PodNamedTwice", testPodNamedTwice}, {"Reserved", testReserved}, {"Volumes", testVolumes}, {"Topology", testTopology}, {"ReservedGuest", testReservedGuest}, {"Slurm", testSlurm}, {"SlurmRead", testSlurmRead}, {"SlurmAgain", testSlurmAgain}, {"SlurmQuota", testSlurmQuota}, {"KubeRuns", testKubeRuns}, {"KubeRunLarge", testKubeRunLarge}, {"Range", testRange},
 	{"Text", testText}, {"Late", testLate}, {"Large", testLarge}, {"Handovers", testHandovers}, {"Forged", testForged},
 	{"NestedEnds", testNestedEnds}, {"Guests", testGuests}, {"Groups", testGroups}, {"Unsampled", testUnsampled}, {"NoContent", testNoContent},
 	{"Booked", testBooked}, {"BootPlaces", testBootPlaces}, {"NumberAgain", testNumberAgain},
@@ -87,7 +87,7 @@ func Run(t *testing.T, dsn func(testing.TB) string) {
 	runTests(t, dsn, []suiteTest{
 		{"Retain", testRetain}, {"Nodes", testNodes}, {"Clones", testClones}, {"Tokens", testTokens}, {"Enrolled", testEnrolled},
 		{"Audit", testAudit}, {"Schema", testSchema}, {"Slices", testSlices}, {"Concurrent", testConcurrent}, {"Self", testSelf}, {"PodSelf", testPodSelf}, {"Unused", testUnused},
-		{"NodeNames", testNodeNames}, {"Runs", testRuns}, {"RunOrder", testRunOrder}, {"RunMarks", testRunMarks}, {"KubeRuns", testKubeRuns}, {"KubeRunMarks", testKubeRunMarks}, {"KubeRunLarge", testKubeRunLarge},
+		{"NodeNames", testNodeNames}, {"Runs", testRuns}, {"RunOrder", testRunOrder}, {"RunMarks", testRunMarks}, {"KubeRunMarks", testKubeRunMarks},
 		{"BookedOnce", testBookedOnce}, {"Model", testModel}, {"WithinDrawn", testWithinDrawn}, {"ExtentsDrawn", testExtentsDrawn}, {"VersionsDrawn", testVersionsDrawn}, {"ReservedDrawn", testReservedDrawn}, {"Answers", testAnswers},
 	})
 }
@@ -228,6 +228,8 @@ func testStreams(t *testing.T, dsn string) {
 	results, err := tryBook(t, l, denied...)
 	if err != nil || !errors.Is(results[0].Err, fault.ErrDenied) || !errors.Is(results[1].Err, fault.ErrDenied) || results[2].Verdict != batch.Accepted {
 		t.Errorf("streams of other nodes: %v, %v", results, err)
+	} else if !strings.Contains(results[1].Err.Error(), `node "unknown" is not enrolled`) {
+		t.Errorf("entry of an unknown node: %v", results[1].Err)
 	}
 	if err := l.RevokeNode(ctx, "b", Day); err != nil {
 		t.Fatal(err)

@@ -306,6 +306,8 @@ func testPodLease(t *testing.T, dsn string) {
 		{"c", "a", 2, 91, 99, pod.Lease{Cluster: "c", Holder: "b"}},
 		{"c", "b", 3, 95, 95, pod.Lease{Cluster: "c", Holder: "b", Number: 3}}, // given back
 		{"c", "a", 0, 95, 200, pod.Lease{Cluster: "c", Holder: "a", Number: 4}},
+		{"e", "s\x00\xff", 0, 0, 45, pod.Lease{Cluster: "e", Holder: "s\uFFFD", Number: 1}}, // text that no database takes
+		{"e", "s\x00\xff", 0, 1, 45, pod.Lease{Cluster: "e", Holder: "s\uFFFD", Number: 2}},
 	} {
 		if got := lease(c.cluster, c.holder, c.number, c.now*time.Second, c.until*time.Second); got != c.want {
 			t.Errorf("step %d: %+v, want %+v", i, got, c.want)

@@ -37,7 +37,7 @@ func testReserved(t *testing.T, dsn string) {
 	}{
 		{"own part", reservedOwnPart}, {"static pod", reservedStatic}, {"settled", reservedSettled}, {"coarse", reservedCoarse}, {"clock behind", reservedBehind}, {"clock back", reservedBack},
 		{"quota", reservedQuota}, {"resizes", reservedResizes}, {"name", reservedName}, {"many pods", reservedMany},
-		{"nodes", reservedNodes}, {"comes again", reservedAgain}, {"without minutes", reservedFloor},
+		{"nodes", reservedNodes}, {"comes again", reservedAgain}, {"without minutes", reservedFloor}, {"gone before", reservedGone},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := &reservedCase{T: t, l: l, db: reader{t, DB(t, dsn)}, lease: pod.Lease{Cluster: fmt.Sprint("cluster-", i), Holder: "s"}}
@@ -184,6 +184,9 @@ func reservedCoarse(r *reservedCase) {
 	r.put(3*time.Hour + 59*time.Minute)
 	r.put(5 * time.Hour)
 	r.want("ended at 01:30", 0, 4*time.Hour, query.ByPod, "web-0=5400")
+	if n := r.db.number("SELECT count(*) FROM pod WHERE uid = '" + r.pod.UID + "' AND right_minute < 2147483648"); n != 0 {
+		r.Error("a pod all whose rows are put is read again each minute")
+	}
 }
 
 // Another server with a clock that is behind takes over.
@@ -198,6 +201,9 @@ func reservedBehind(r *reservedCase) {
 	r.book(30 * time.Minute)
 	r.put(31 * time.Minute)
 	r.want("ended before its job changed", 0, time.Hour, query.ByJob, "shop/deployment/web=870")
+	if n := r.db.number("SELECT count(*) FROM " + table("", minuteOf(Day)) + " u JOIN workload w ON w.id = u.workload WHERE u.minute < w.from_minute"); n != 0 {
+		r.Errorf("%d rows are of versions that begin later", n)
+	}
 }
 
 // The clock goes back between two changes.
@@ -296,6 +302,15 @@ func reservedFloor(r *reservedCase) {
 	r.book(late + 48*time.Hour)
 	r.put(late + 48*time.Hour)
 	r.want("ended at 00:50", late, late+time.Hour, query.ByJob, "shop/deployment/web=1800 shop/other=1200")
+}
+
+// A pod is gone before a time up to which its rows are put already.
+func reservedGone(r *reservedCase) {
+	r.book(0)
+	r.put(2 * time.Hour)
+	r.end(90*time.Minute, 90*time.Minute)
+	r.put(3 * time.Hour)
+	r.want("gone at 01:30", 0, 3*time.Hour, query.ByPod, "web-0=5400")
 }
 
 // There are more pods than a transaction takes, with carriers to make and without, and more rows.

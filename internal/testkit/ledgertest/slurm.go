@@ -34,14 +34,20 @@ func (r *slurmRound) send(node string, job int64, minute int64, ns int64, ended 
 	step := batch.Name{Kind: workload.SlurmStep, Key: slurm.Key(job) + "/batch", Name: fmt.Sprintf("job %d step batch", job), Parent: j.ID, Ended: ended}
 	step.ID = workload.NewID(node, workload.SlurmStep, step.Key)
 	for _, n := range []batch.Name{step, j} { // a step may be named before its job
-		short, _ := workload.ShortIDOf(n.ID)
-		mark := r.marks[node]
-		mark.Next++
-		e := Entry(node, batch.Stream(fmt.Appendf(nil, "%-16s", node)), mark, short, ns, minute)
-		e.Names = []batch.Name{n}
-		r.marks[node] = batch.Mark{Next: mark.Next, Last: e.Hash}
-		book(r.T, r.l, batch.Accepted, e)
+		r.sendName(node, n, minute, ns)
 	}
+}
+
+// sendName books a name and what its workload used on a node in a minute.
+func (r *slurmRound) sendName(node string, n batch.Name, minute int64, ns int64) {
+	r.Helper()
+	short, _ := workload.ShortIDOf(n.ID)
+	mark := r.marks[node]
+	mark.Next++
+	e := Entry(node, batch.Stream(fmt.Appendf(nil, "%-16s", node)), mark, short, ns, minute)
+	e.Names = []batch.Name{n}
+	r.marks[node] = batch.Mark{Next: mark.Next, Last: e.Hash}
+	book(r.T, r.l, batch.Accepted, e)
 }
 
 func (r *slurmRound) book(jobs ...slurm.Job) (reused []int64) {
@@ -224,6 +230,27 @@ func testSlurm(t *testing.T, dsn string) {
 	}
 	r.check("dropped", "n1", ended)
 	testSlurmEnds(r)
+	testSlurmStep(r)
+}
+
+// testSlurmStep: a step that is named before its job is named by what Slurm said in between.
+func testSlurmStep(r *slurmRound) {
+	r.Helper()
+	const node = "n3"
+	j := batch.Name{ID: workload.NewID(node, workload.SlurmJob, slurm.Key(10)), Kind: workload.SlurmJob, Key: slurm.Key(10), Name: "job 10"}
+	step := batch.Name{Kind: workload.SlurmStep, Key: slurm.Key(10) + "/0", Name: "job 10 step 0", Parent: j.ID}
+	step.ID = workload.NewID(node, workload.SlurmStep, step.Key)
+	m := minuteOf(Day) + 5
+	r.sendName(node, step, m, 1)
+	r.book(slurm.Job{ID: 10, Submitted: Day, Name: "late", User: "ada", Account: "physics", Started: Day.Add(5 * time.Minute), Hosts: []string{node}})
+	r.sendName(node, j, m, 1)
+	got := r.names(node)
+	if want := "late/0 late ada physics"; got["/10/0"] != want {
+		r.Errorf("the step is %q, want %q", got["/10/0"], want)
+	}
+	if want := "late late ada physics <nil>"; got["/10"] != want {
+		r.Errorf("the job is %q, want %q", got["/10"], want)
+	}
 }
 
 // testSlurmEnds: a job ends when Slurm says so, whatever the agent of one of its machines saw end. If it is gone without an end,
@@ -341,4 +368,32 @@ func testSlurmAgain(t *testing.T, dsn string) {
 			t.Errorf("%s: runs %v, want %v", name, got, wanted)
 		}
 	}
+}
+
+// testSlurmQuota: a node that may have no more workloads today counts a job with the number of an earlier one as that.
+func testSlurmQuota(t *testing.T, dsn string) {
+	AfterMidnight()
+	r := newSlurmRound(t, dsn)
+	m := minuteOf(Day)
+	r.book(slurm.Job{ID: 5, Submitted: Day, Name: "first", User: "ada", Account: "physics", Started: Day, Hosts: []string{"n1"}})
+	r.send("n1", 5, m+1, 1e9, time.Time{})
+	quota := func(change string) {
+		t.Helper()
+		if _, err := r.db.db.ExecContext(t.Context(), "UPDATE node_quota SET "+change); err != nil {
+			t.Fatal(err)
+		}
+	}
+	quota(fmt.Sprint("workloads = ", ledger.Default().Quota.Workloads))
+	r.at = Day.Add(5 * time.Hour)
+	r.book(slurm.Job{ID: 5, Submitted: r.at, Name: "second", User: "eve", Account: "biology", Started: r.at, Hosts: []string{"n1"}})
+	r.send("n1", 5, m+301, 1e9, time.Time{})
+	names := map[string]string{"/5": "first first ada physics <nil>", "/5/batch": "first/batch first ada physics"}
+	r.check("over the quota", "n1", names)
+	if n := r.db.number("SELECT count(*) FROM audit WHERE action = 'node.quota'"); n != 1 {
+		t.Errorf("%d audit lines, want one", n)
+	}
+	quota("day = day - 1")
+	r.send("n1", 5, m+330, 1e9, time.Time{})
+	names["/5 later"], names["/5/batch later"] = "second second eve biology <nil>", "second/batch second eve biology"
+	r.check("the next day", "n1", names)
 }

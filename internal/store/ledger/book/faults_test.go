@@ -3,6 +3,7 @@ package book_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -10,7 +11,12 @@ import (
 	"mete.dev/mete/internal/model/batch"
 	"mete.dev/mete/internal/model/fault"
 	"mete.dev/mete/internal/model/power"
+	"mete.dev/mete/internal/model/replica"
 	"mete.dev/mete/internal/model/usage"
+	"mete.dev/mete/internal/model/workload"
+	"mete.dev/mete/internal/store/ledger/book"
+	"mete.dev/mete/internal/store/ledger/db"
+	"mete.dev/mete/internal/store/ledger/schema"
 	"mete.dev/mete/internal/testkit/ledgertest"
 )
 
@@ -60,6 +66,63 @@ func TestFaults(t *testing.T) {
 	f.MeterMinute(m+2, map[string]string{"pdu": "it does not answer"})
 	f.MeterMinute(m+3, map[string]string{"pdu": "it does not answer"})
 	f.Book(f.Entry("clone", "b3", m, m+4)) // late for a minute that the meter has settled
+	next := m + 5*1440                     // nothing is booked of this day
+	try("meters later", func(ctx context.Context) error {
+		return second(l.ExternalMeters(ctx, []external.Meter{{Name: "pdu", Kind: power.Energy}}, time.Unix(60*(next-1), 0)))
+	})
+	f.MeterMinute(next, nil)
+}
+
+// TestVersionFaults does so with versions that another server has decided on, and with their names.
+func TestVersionFaults(t *testing.T) {
+	d, err := db.Open(t.Context(), ledgertest.SQLite(t), false, ledgertest.Wrap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	const day = schema.DayMinutes
+	write := func(what string, f func(x *db.Tx) error) {
+		t.Helper()
+		err := ledgertest.Try(t, func() error {
+			return d.Write(t.Context(), func(x *db.Tx) error {
+				x.HourFloor, x.MinuteFloor, x.Hour, x.Day = day, 2*day, 3*day, 3*day
+				return f(x)
+			})
+		})
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	write("a node", func(x *db.Tx) error {
+		return second(x.Exec("INSERT INTO node (id, node_id, cluster, name, machine_id, boot, enrolled_ns, rev) VALUES (1, 'a', 'c', 'a', '', '', 0, 1)"))
+	})
+	versions := [][2]int64{{day + 60, 0}, {2*day + 15, 3 * day}, {0, 2*day + 30}, {0, 0}}
+	for i, v := range versions {
+		write("a version", func(x *db.Tx) error {
+			id, err := book.SetVersion(x, 1, 5, v[0], v[1])
+			if err != nil {
+				return err
+			}
+			return book.ReplaceName(x, id, &replica.Workload{Name: &batch.Name{Kind: workload.Container, Job: fmt.Sprint("job-", i), Labels: map[string]string{"a": "b"}}})
+		})
+		write("rows", func(x *db.Tx) error {
+			w, err := x.Workload(1, 5)
+			if err != nil {
+				return err
+			}
+			c := book.NewChange(schema.UsageLayout)
+			for of, minute := range map[replica.Resolution]int64{replica.Hour: day + 120, replica.Minute: 2*day + 20 + int64(i)} {
+				values := make([]int64, len(schema.UsageLayout.Columns))
+				values[schema.ColRev], values[schema.ColPresent], values[schema.ColCovered] = x.Rev, int64(usage.SetOf(usage.CPU)), 1
+				c.Set(of, schema.RowKey{Minute: minute, ID: w.At(minute)}, values)
+			}
+			return second(c.Apply(x, 0))
+		})
+	}
 }
 
 // second returns the error of a call.

@@ -127,6 +127,9 @@ func TestAdjustRows(t *testing.T) {
 	if got := rows(t, d, 4, "SELECT minute, count(*), sum(energy_package), sum(energy_rest) FROM "+schema.UsageMinuteTable(5760)+" GROUP BY minute ORDER BY minute"); !slices.Equal(got, []string{"6000 2 0 80000000", "6001 1 0 80000000", "6002 1 80000000 0"}) {
 		t.Errorf("of the rows: %q", got)
 	}
+	if got := rows(t, d, 3, "SELECT name, named_ns, started_ns FROM workload WHERE kind = 'idle'"); !slices.Equal(got, []string{"idle 0 0"}) { // any name of the node is newer
+		t.Errorf("idle: %q", got)
+	}
 	if got := rows(t, d, 4, "SELECT minute, meter, energy, error FROM outer_energy ORDER BY minute"); !slices.Equal(got, []string{"6000 pdu 80000000 1000000", "6001 pdu 80000000 1000000", "6002 pdu 80000000 1000000"}) {
 		t.Errorf("of the meter: %q", got)
 	}

@@ -1,6 +1,7 @@
 package book
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -112,6 +113,52 @@ func TestAddRows(t *testing.T) {
 		}
 		if got := rows(t, d, 1, "SELECT minute FROM stale_day ORDER BY minute"); !slices.Equal(got, stale) {
 			t.Errorf("%s: stale days are %q, want %q", s.Key, got, stale)
+		}
+	}
+}
+
+// Rows that overflow in sum are refused: those of one minute in an entry, and late ones of a day. An hour of the largest rows
+// does not overflow.
+func TestOverflow(t *testing.T) {
+	const large, many = schema.MaxMinuteAmount, 65 // the sum of 64 does not overflow
+	d := openDB(t)
+	k := New(d, time.Hour, unlimited, 3)
+	for i, c := range []struct {
+		rows, nodeRows int
+		want           error
+	}{{1, 1, nil}, {many, 0, schema.ErrRange}, {0, many, schema.ErrRange}} {
+		e := &batch.Entry{Node: "a", Stream: batch.Stream{byte(i)}, Number: 1}
+		for range c.rows {
+			m := batch.Minute{Workload: 7, Minute: int64(i)}
+			m.Usage.Put(usage.CPU, large, usage.Measured)
+			e.Minutes = append(e.Minutes, m)
+		}
+		for range c.nodeRows {
+			e.Nodes = append(e.Nodes, batch.NodeMinute{Minute: int64(i), Lost: large})
+		}
+		other := &batch.Entry{Node: "b", Stream: batch.Stream{byte(i), 1}, Number: 1}
+		r, err := k.Book(t.Context(), []*batch.Entry{e, other})
+		if err != nil || !errors.Is(r[0].Err, c.want) || r[1].Err != nil || r[1].Verdict != batch.Accepted {
+			t.Errorf("%d rows and %d of the node: %v, %v", c.rows, c.nodeRows, r, err)
+		}
+	}
+	for minutes, want := range map[int64]error{60: nil, many: schema.ErrRange} {
+		for _, s := range []*schema.Layout{schema.UsageLayout, schema.NodeLayout} {
+			d := openDB(t)
+			err := d.Write(t.Context(), func(x *db.Tx) error {
+				setMarks(x)
+				b, _ := newTestBooking(x, unlimited, 9)
+				p := schema.NewPending(s)
+				for m := range minutes {
+					if err := p.Add(schema.RowKey{Minute: 3*testDay + m, ID: 4}, cpuRow(s, large)); err != nil {
+						return err
+					}
+				}
+				return b.addRows(p)
+			})
+			if !errors.Is(err, want) {
+				t.Errorf("%d late minutes of %s: %v, want %v", minutes, s.Key, err, want)
+			}
 		}
 	}
 }

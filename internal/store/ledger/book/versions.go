@@ -17,7 +17,7 @@ import (
 func SetVersion(t *db.Tx, node int64, short workload.ShortID, from, next int64) (id int64, err error) {
 	w, ok, err := t.KnownWorkload(node, short)
 	if err != nil {
-		return 0, err
+		return id, err
 	}
 	had := w.Begins()
 	want := slices.DeleteFunc(slices.Clone(had), func(m int64) bool { return m > from && (next == 0 || m < next) })
@@ -32,11 +32,11 @@ func SetVersion(t *db.Tx, node int64, short workload.ShortID, from, next int64) 
 	}
 	for _, m := range []int64{from, next} {
 		if _, err := t.Version(node, short, m); err != nil {
-			return 0, err
+			return id, err
 		}
 	}
 	if w, _, err = t.KnownWorkload(node, short); err != nil {
-		return 0, err
+		return id, err
 	}
 	id = w.At(from)
 	if !ok {
@@ -49,18 +49,18 @@ func SetVersion(t *db.Tx, node int64, short workload.ShortID, from, next int64) 
 		}
 	}
 	if err := m.find(); err != nil {
-		return 0, err
+		return id, err
 	}
 	if err := m.move(); err != nil {
-		return 0, fmt.Errorf("moving rows of a version: %w", err)
+		return id, fmt.Errorf("moving rows of a version: %w", err)
 	}
 	for _, begin := range had {
 		if !slices.Contains(want, begin) {
 			if err := m.remove(w.At(begin)); err != nil {
-				return 0, err
+				return id, err
 			}
 			if err := t.ForgetVersion(node, short, begin); err != nil {
-				return 0, err
+				return id, err
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"mete.dev/mete/internal/model/batch"
+	"mete.dev/mete/internal/model/pod"
 	"mete.dev/mete/internal/model/replica"
 	"mete.dev/mete/internal/model/workload"
 	"mete.dev/mete/internal/store/ledger/db"
@@ -86,6 +87,34 @@ func TestNewVersions(t *testing.T) {
 			if got := rows(t, d, 1, "SELECT "+column+" FROM workload ORDER BY from_minute"); !slices.Equal(got, want) {
 				t.Errorf("%s: %s %q, want %q", name, column, got, want)
 			}
+		}
+	}
+}
+
+// A container whose pod becomes known long after it is counted under what that says first. A change soon after is one of the
+// same version, and a later one makes another.
+func TestPlacedVersions(t *testing.T) {
+	d := openDB(t)
+	write(t, d, func(x *db.Tx) error {
+		b, n := newTestBooking(x, unlimited, 9)
+		return b.bookName(&batch.Name{ID: workload.NewID("a", workload.Container, "k"), Kind: workload.Container, Key: "k"}, n, int64(time.Minute))
+	})
+	k := New(d, time.Hour, unlimited, 1)
+	for _, c := range []struct {
+		at   time.Duration
+		job  string
+		want []string
+	}{
+		{20 * time.Minute, "first", []string{"0 first"}},
+		{20*time.Minute + 30*time.Second, "soon", []string{"0 soon"}},
+		{22 * time.Minute, "later", []string{"0 soon", "30 later"}},
+	} {
+		p := pod.Pod{UID: "u", Namespace: "shop", Name: "web", Job: c.job, Containers: map[string]string{"k": "app"}}
+		if err := k.BookPods(t.Context(), pod.Lease{Cluster: "c"}, []pod.Pod{p}, time.Unix(0, 0).Add(c.at)); err != nil {
+			t.Fatal(err)
+		}
+		if got := rows(t, d, 2, "SELECT from_minute, job FROM workload ORDER BY from_minute"); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", c.job, got, c.want)
 		}
 	}
 }
