@@ -827,6 +827,25 @@ func testUpsert(t *testing.T, dsn string) {
 		}
 		return nil
 	})
+	// Folding has counted the rows of an hour, so late ones are counted as they come, each once.
+	for i, want := range []int64{2, 3} {
+		write(t, d, func(tx *db.Tx) error {
+			tx.Hour = 2 * day
+			p := schema.NewPending(schema.UsageLayout)
+			for _, k := range []schema.RowKey{{Minute: 1441, ID: 7}, {Minute: 1441 + int64(i), ID: 8}} {
+				p.Rows[k] = make([]int64, len(schema.UsageLayout.Columns))
+				p.Rows[k][schema.ColCovered] = 1
+			}
+			return tx.Upsert(schema.UsageMinuteTable(day), p)
+		})
+		view(t, d, func(v *db.View) error {
+			got, err := db.Ints(v.Ctx, v.SQL, "SELECT rows FROM kept WHERE day = $1", day)
+			if err == nil && !slices.Equal(got, []int64{want}) {
+				t.Errorf("%v rows of the day, want %d", got, want)
+			}
+			return err
+		})
+	}
 	write(t, d, func(tx *db.Tx) error {
 		tx.MinuteFloor, tx.HourFloor = 200, 100
 		for minute, want := range map[int64]schema.Level{99: schema.Days, 100: schema.Hours, 199: schema.Hours, 200: schema.Minutes} {
