@@ -16,7 +16,7 @@ const most = 301; // workloads that are listed: one more than have marks
 
 // Parts breaks the use of a job down by node, workload or container.
 function Parts({ by, where, span }) {
-  const dims = { node: "node,cluster", workload: "workload,pod,container,namespace,user,node,cluster,kind", container: "namespace,pod,container,user" }[by];
+  const dims = { node: "node", workload: "workload,pod,container,namespace,user,node,cluster,kind", container: "namespace,pod,container,user" }[by];
   const data = useData((signal) => get("/v1/usage", { by: dims, where, limit: 1000, fields: jobFields + "," + reservedFields, ...ledger(span) }, signal), [by, where.join(), steps(span)]);
   // Pod and container tell which is which of workloads with one name, which is not said of each then. Whose they are stands
   // below the name, where it differs.
