@@ -291,6 +291,27 @@ func TestLatestWindow(t *testing.T) {
 	}
 }
 
+// TestLatestAfterHole checks that the batch of the latest window has the gap of one before it that is lost, which the window
+// was encoded without.
+func TestLatestAfterHole(t *testing.T) {
+	s := openInner(t, innerConfig(t))
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	fill(t, s, 2)
+	s.index = s.index[1:]
+	o, ok, err := s.NextOffer(s.liveStream().ID)
+	if !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	b, err := wire.Decode(o.Bytes, wire.Default())
+	if err != nil || len(b.Windows) != 1 || len(b.Gaps) != 1 || b.Gaps[0].Reason != usage.Corrupt {
+		t.Errorf("%+v, %v; want one window and a gap before it", b, err)
+	}
+}
+
 // TestTotalsOfFailedAppend checks that rows of a window that cannot be appended have the totals that are
 // omitted from those that can.
 func TestTotalsOfFailedAppend(t *testing.T) {

@@ -177,10 +177,10 @@ func (s *Spool) compose(old *stream) (Offer, bool, error) {
 		return Offer{}, false, s.handOverLosses(st)
 	}
 	head.extent = extentOf(b, st.Through)
-	windows, format := s.latest.windows, s.latest.format
+	sent, format := s.latest.sent, s.latest.format
 	if !fromMemory {
 		format = wire.FormatOf(b)
-		if windows, err = wire.EncodeWindows(nil, b.Windows); err != nil {
+		if sent, err = wire.Encode(nil, b); err != nil {
 			return Offer{}, false, err
 		}
 	}
@@ -189,10 +189,6 @@ func (s *Spool) compose(old *stream) (Offer, bool, error) {
 	}
 	if st.FirstStart == 0 {
 		st.FirstStart = head.startWithGaps()
-	}
-	sent, err := wire.EncodeWith(nil, b, windows)
-	if err != nil {
-		return Offer{}, false, err
 	}
 	st.addHistory(st.Next, head.Through)
 	st.Last = batch.HashOf(sent)
@@ -264,12 +260,12 @@ func (s *Spool) addInherited(st *stream, b *batch.Batch) (bool, error) {
 	return false, nil
 }
 
-// addWaiting adds as many waiting windows to b as fit. If the latest window is all that waits, it comes
-// from memory, and b has it without its rows.
+// addWaiting adds as many waiting windows to b as fit. If the latest window is all that waits, and b is the
+// batch as which it was encoded, it comes from memory, and b has it without its rows.
 func (s *Spool) addWaiting(st *stream, b *batch.Batch) (fromMemory bool, err error) {
 	var size, rows, names int
 	waiting := s.waitingWindows(st)
-	fromMemory = s.latest.known && len(waiting) == 1 && waiting[0].First == s.lastWindow
+	fromMemory = len(waiting) == 1 && waiting[0].First == s.lastWindow && s.lastWindow == st.Batched+1 && s.latest.isNext(st)
 	for _, w := range waiting {
 		if n := len(b.Windows); n > 0 && (n == maxWindows || size+w.Wire > s.cfg.batchSize() || rows+w.Rows > maxRows || names+w.Names > maxNames) {
 			return false, nil

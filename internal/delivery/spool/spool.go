@@ -280,16 +280,21 @@ func (s *Spool) Checkpoint() [][]byte {
 	return all
 }
 
-// latest is the last window as it is sent, with its names and gaps, so that it need not be read to be
-// offered.
+// latest is the last window as the next batch of the live stream, so that it need not be read and encoded
+// again to be offered.
 type latest struct {
-	known   bool         // until an append begins
-	batch   batch.Batch  // names, gaps, and the window without its rows
-	windows wire.Windows // the window with its rows
-	format  wire.Format
+	known  bool        // until an append begins
+	batch  batch.Batch // with the window without its rows
+	sent   []byte      // the encoded batch, with the rows
+	format wire.Format
 }
 
-// Append makes a window durable as [wire.Prepare] returns it, with its names and gaps, and with what
+// isNext reports whether the latest window, encoded as it is, is the next batch of the stream.
+func (l *latest) isNext(st *stream) bool {
+	return l.known && l.batch.Stream == st.ID && l.batch.Number == st.Next && len(st.Gaps) == 0
+}
+
+// Append makes a window durable as [wire.Prepare] returns it, with its names, one for a workload, and gaps, and with what
 // checkpoint says of the books at its end: everything where full, else what
 // changed since the last Append that succeeded. text, nil for none, returns likewise the
 // JSON that Texts returns. Both are called once, or not at all
@@ -326,16 +331,15 @@ func (s *Spool) append(w *usage.Window, names []batch.Name, gaps []usage.Gap, ch
 			restoreTotals(s.had, sent.Rows)
 		}
 	}()
-	b := &batch.Batch{Stream: s.liveStream().ID, Number: 1, Names: names, Windows: []usage.Window{sent}, Gaps: gaps}
-	if s.latest.windows, err = wire.EncodeWindows(s.latest.windows[:0], b.Windows); err != nil {
-		return err
-	}
-	encoded, err := wire.EncodeWith(nil, b, s.latest.windows)
+	live := s.liveStream()
+	b := batch.Batch{Stream: live.ID, Number: live.Next, Previous: live.Last, Names: names, Windows: []usage.Window{sent}, Gaps: gaps}
+	encoded, err := wire.Encode(nil, &b)
 	if err != nil {
 		return err
 	}
 	begin := s.windows.isFull()
-	head := headOf(b, number, number, encoded)
+	s.latest.sent = encoded
+	head := headOf(&b, number, number, encoded)
 	head.Full, head.Serial = begin || s.unappended, s.serial
 	books := checkpoint(head.Full)
 	var said []byte
@@ -362,9 +366,10 @@ func (s *Spool) append(w *usage.Window, names []batch.Name, gaps []usage.Gap, ch
 	s.lastWindow, s.lastEnd, s.unappended, s.notes = number, head.wallEnd(), false, nil
 	s.index = append(s.index, window{head, p})
 	s.stats.Rows += int64(len(sent.Rows))
-	s.latest.known, s.latest.format = true, wire.FormatOf(b)
+	s.latest.known, s.latest.format = true, wire.FormatOf(&b)
 	sent.Rows, sent.Handovers = nil, nil
-	s.latest.batch = batch.Batch{Names: slices.Clone(names), Windows: []usage.Window{sent}, Gaps: slices.Clone(gaps)}
+	b.Names, b.Windows, b.Gaps = slices.Clone(names), []usage.Window{sent}, slices.Clone(gaps)
+	s.latest.batch = b
 	if head.Full {
 		s.checkpoints = nil
 	}

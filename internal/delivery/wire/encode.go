@@ -9,8 +9,7 @@ import (
 	"mete.dev/mete/proto"
 )
 
-// headMessage returns b without its windows.
-func headMessage(b *batch.Batch) (*proto.Batch, error) {
+func batchMessage(b *batch.Batch) (*proto.Batch, error) {
 	m := &proto.Batch{Version: layoutVersion, Stream: b.Stream[:], Number: b.Number}
 	if b.Previous != (batch.Hash{}) {
 		m.Previous = b.Previous[:]
@@ -29,13 +28,8 @@ func headMessage(b *batch.Batch) (*proto.Batch, error) {
 		}
 		m.Gaps = append(m.Gaps, g)
 	}
-	return m, nil
-}
-
-// windowsMessage returns a batch of nothing but windows. The numbers of its fields are above those of
-// headMessage, so that both messages, one after the other, are the encoded batch.
-func windowsMessage(windows []usage.Window) (*proto.Batch, error) {
-	m := &proto.Batch{Workloads: workloads(windows)}
+	windows := b.Windows
+	m.Workloads = workloads(windows)
 	for i := range windows {
 		m.Windows = append(m.Windows, windowMessage(windows, i))
 	}

@@ -99,36 +99,15 @@ const layoutVersion = 1
 // clips text that is longer than the limit of Default, and labels in excess; bytes
 // that are not UTF-8, and NUL, which databases do not hold, become U+FFFD.
 func Encode(dst []byte, b *batch.Batch) ([]byte, error) {
-	windows, err := EncodeWindows(nil, b.Windows)
+	m, err := batchMessage(b)
 	if err != nil {
 		return dst, fmt.Errorf("batch %d: %w", b.Number, err)
 	}
-	return EncodeWith(dst, b, windows)
-}
-
-// Windows is the encoded windows of a batch, for any batch that has these and no others.
-type Windows []byte
-
-// EncodeWindows appends windows to dst, so that [EncodeWith] can use them more than once. It fails where Encode does.
-func EncodeWindows(dst Windows, windows []usage.Window) (Windows, error) {
-	m, err := windowsMessage(windows)
-	if err != nil {
-		return dst, err
-	}
-	return marshal.MarshalAppend(dst, m)
-}
-
-// EncodeWith is Encode of a batch whose windows are encoded already. It does not use b.Windows.
-func EncodeWith(dst []byte, b *batch.Batch, windows Windows) ([]byte, error) {
-	m, err := headMessage(b)
+	raw, err := marshal.Marshal(m)
 	if err != nil {
 		return dst, fmt.Errorf("batch %d: %w", b.Number, err)
 	}
-	raw, err := marshal.MarshalAppend(make([]byte, 0, proto.Size(m)+len(windows)), m)
-	if err != nil {
-		return dst, fmt.Errorf("batch %d: %w", b.Number, err)
-	}
-	return compress(dst, append(raw, windows...)), nil
+	return compress(dst, raw), nil
 }
 
 var marshal = proto.MarshalOptions{Deterministic: true}
