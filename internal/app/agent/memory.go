@@ -21,9 +21,9 @@ const sendDelay = 2 * time.Second
 // time there.
 const dropEvery = time.Hour
 
-// releaseIdleMemory returns memory to the kernel: once, after the first window, the free heap, and then
-// and each hour the program's own file pages. The next windows read back from the page cache those that
-// they need.
+// releaseIdleMemory returns memory to the kernel. After the first window it returns the free heap, and drops the program's
+// own file pages; these it drops each hour from then on. The next windows read back from the page cache those that they
+// need.
 func releaseIdleMemory(ctx context.Context, window time.Duration) error {
 	t := time.NewTimer(window + sendDelay)
 	defer t.Stop()
@@ -50,11 +50,27 @@ func releaseIdleMemory(ctx context.Context, window time.Duration) error {
 var mappingSize = uintptr(max(8<<10, os.Getpagesize()))
 
 // dropProgram unmaps the program's constants and text from this process's page tables. These mappings
-// are read-only, so no data is lost. If asked to, it first divides them.
+// are read-only, so no data is lost. If divide is set, it first divides them.
 func dropProgram(divide bool) error {
+	for _, m := range programMappings() {
+		if divide {
+			divideMapping(m)
+		}
+		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, m.start, m.end-m.start, unix.MADV_DONTNEED); errno != 0 {
+			return fmt.Errorf("madvise: %w", errno)
+		}
+	}
+	return nil
+}
+
+// A mapping is a range of addresses.
+type mapping struct{ start, end uintptr }
+
+// programMappings returns the mappings of the program's constants and text, or none without /proc.
+func programMappings() (list []mapping) {
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {
-		return nil // not available here: keep the mappings
+		return nil
 	}
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
@@ -66,26 +82,20 @@ func dropProgram(divide bool) error {
 		if len(f) < 6 || f[5] != exe || f[1] != "r--p" && f[1] != "r-xp" {
 			continue
 		}
-		var start, end uintptr
-		if _, err := fmt.Sscanf(f[0], "%x-%x", &start, &end); err != nil || end <= start {
-			continue
-		}
-		if divide {
-			divideMapping(start, end)
-		}
-		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, start, end-start, unix.MADV_DONTNEED); errno != 0 {
-			return fmt.Errorf("madvise: %w", errno)
+		var m mapping
+		if _, err := fmt.Sscanf(f[0], "%x-%x", &m.start, &m.end); err == nil && m.start < m.end {
+			list = append(list, m)
 		}
 	}
-	return nil
+	return list
 }
 
 // divideMapping divides a mapping: the kernel keeps neighbors apart whose flags differ. This flag, not
 // to be part of a core dump, changes nothing else: by default the pages of a file are in none, but for the
 // first one of a program. If the process has too many mappings, the rest of this one remains whole.
-func divideMapping(start, end uintptr) {
-	for at := start + mappingSize; at < end; at += 2 * mappingSize {
-		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, at, min(mappingSize, end-at), unix.MADV_DONTDUMP); errno != 0 {
+func divideMapping(m mapping) {
+	for at := m.start + mappingSize; at < m.end; at += 2 * mappingSize {
+		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, at, min(mappingSize, m.end-at), unix.MADV_DONTDUMP); errno != 0 {
 			return
 		}
 	}

@@ -3,7 +3,6 @@ package agent
 import (
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 
@@ -29,48 +28,11 @@ func fileRSS(t *testing.T) (kb int) {
 // fetch makes the whole program resident.
 func fetch(t *testing.T) {
 	t.Helper()
-	maps, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		t.Skip(err)
-	}
-	for line := range strings.Lines(string(maps)) {
-		f := strings.Fields(line)
-		var start, end uintptr
-		if len(f) < 6 || f[1] != "r-xp" && f[1] != "r--p" || !strings.HasPrefix(f[5], "/") {
-			continue
-		}
-		if _, err := fmt.Sscanf(f[0], "%x-%x", &start, &end); err != nil {
-			t.Fatal(err)
-		}
-		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, start, end-start, unix.MADV_POPULATE_READ); errno != 0 {
+	for _, m := range programMappings() {
+		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, m.start, m.end-m.start, unix.MADV_POPULATE_READ); errno != 0 {
 			t.Skipf("madvise: %v", errno)
 		}
 	}
-}
-
-// programMappings returns the sizes of the mappings of this program's constants and text.
-func programMappings(t *testing.T) (sizes []uintptr) {
-	t.Helper()
-	exe, err := os.Readlink("/proc/self/exe")
-	if err != nil {
-		t.Skip(err)
-	}
-	maps, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		t.Skip(err)
-	}
-	for line := range strings.Lines(string(maps)) {
-		f := strings.Fields(line)
-		var start, end uintptr
-		if len(f) < 6 || f[5] != exe || f[1] != "r-xp" && f[1] != "r--p" {
-			continue
-		}
-		if _, err := fmt.Sscanf(f[0], "%x-%x", &start, &end); err != nil {
-			t.Fatal(err)
-		}
-		sizes = append(sizes, end-start)
-	}
-	return sizes
 }
 
 // TestDropProgram checks that the program continues after dropping its own pages, with fewer of
@@ -85,7 +47,11 @@ func TestDropProgram(t *testing.T) {
 		if after := fileRSS(t); after >= before {
 			t.Errorf("divide %t: %d KiB of the program are resident after, %d before", divide, after, before)
 		}
-		if largest := slices.Max(append(programMappings(t), 0)); largest != mappingSize {
+		var largest uintptr
+		for _, m := range programMappings() {
+			largest = max(largest, m.end-m.start)
+		}
+		if largest != mappingSize {
 			t.Errorf("divide %t: the largest mapping has %d bytes, want %d", divide, largest, mappingSize)
 		}
 	}
